@@ -1,0 +1,273 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// mini-llama: trains, evaluates and samples small Llamas under low-precision recipes, and compares runs.
+// Exit codes: 0 done, 2 bad input (one line on stderr), 3 the run diverged.
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <numbers>
+#include <optional>
+
+#include "commit.hpp"
+#include "report.hpp"
+#include "rotoscale/io/json.hpp"
+#include "rotoscale/llama/checkpoint.hpp"
+#include "rotoscale/llama/schedule.hpp"
+#include "rotoscale/nn/cpu_backend.hpp"
+#include "rotoscale/version.hpp"
+#include "sample.hpp"
+#include "train.hpp"
+
+namespace rotoscale::llama_program {
+namespace {
+
+namespace fs = std::filesystem;
+
+template <class T>
+constexpr bool is_optional = false;
+template <class T>
+constexpr bool is_optional<std::optional<T>> = true;
+
+/// Makes a flag of each described field: learning_rate becomes --learning-rate. Nested structs give groups.
+struct flag_visitor {
+  CLI::App& app;
+  std::string group;
+
+  template <class T>
+  void operator()(const char* key, T& member, const char* help) {
+    std::string flag = "--" + std::string(key);
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    if constexpr (std::is_same_v<T, bool>) {
+      app.add_flag(flag + ",!--no-" + flag.substr(2), member, help)->group(group);
+    } else if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string> ||
+                         std::is_same_v<T, std::vector<std::string>>) {
+      app.add_option(flag, member, help)->capture_default_str()->group(group);
+    } else if constexpr (!is_optional<T>) {
+      flag_visitor inner{app, key};
+      describe(inner, member);
+    }  // optional structs (rope_scaling) are for configuration files
+  }
+};
+
+struct arguments {
+  run_options run;
+  session_options session;
+  std::string config, model_config, checkpoint, resume, schedule_override;
+  int threads = 0;
+  bool no_progress = false;
+  std::vector<std::string> data;
+  int windows = 0;
+  sample_options sample;
+  report_options report;
+};
+
+/// All subcommands and flags, bound to `a`.
+void define(CLI::App& app, arguments& a) {
+  app.set_version_flag("--version", std::string("mini-llama ") + ROTOSCALE_VERSION + " (" + ROTOSCALE_COMMIT + ")");
+  app.require_subcommand(1);
+
+  CLI::App* train = app.add_subcommand("train", "train a model, or continue with --resume");
+  train->add_option("--out", a.session.out, "directory for log, configuration and checkpoints")->group("run");
+  train->add_option("--config", a.config, "JSON file with any of the options below; flags override it")->group("run");
+  train->add_option("--model-config", a.model_config, "model shape from a Hugging Face config.json")->group("run");
+  train->add_option("--recipe", a.schedule_override, "same as --schedule")->group("run");
+  train->add_option("--resume", a.resume, "run directory or checkpoint to continue, with its options")->group("run");
+  train->add_flag("--overwrite", a.session.overwrite, "replace an existing run in --out")->group("run");
+  train->add_option("--stop-at", a.session.stop_at, "end behind a checkpoint after this many steps")->group("run");
+  train->add_option("--threads", a.threads, "threads; 0: one per core. Results do not depend on it")->group("run");
+  train->add_flag("--no-progress", a.no_progress, "no progress line on a terminal")->group("run");
+  describe(flag_visitor{*train, "run"}, a.run);
+
+  CLI::App* eval = app.add_subcommand("eval", "held-out loss of a checkpoint");
+  CLI::App* sample = app.add_subcommand("sample", "text from a checkpoint");
+  for (CLI::App* sub : {eval, sample}) {
+    sub->add_option("--checkpoint", a.checkpoint, "checkpoint or run directory")->required();
+    sub->add_option("--recipe", a.schedule_override, "another recipe than the one it was trained under last");
+    sub->add_option("--threads", a.threads, "threads; 0: one per core");
+  }
+  eval->add_option("--data", a.data, "text (default: the run's)");
+  eval->add_option("--windows", a.windows, "held-out sequences; 0: as the run's last evaluation");
+  sample->add_option("--prompt", a.sample.prompt, "text to continue")->capture_default_str();
+  sample->add_option("--tokens", a.sample.tokens, "bytes to write")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 24));
+  sample->add_option("--temperature", a.sample.temperature, "0: always the likeliest")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e3));
+  sample->add_option("--top-k", a.sample.top_k, "of the likeliest bytes; 0: all")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 256));
+  sample->add_option("--seed", a.sample.seed, "of the draws")->capture_default_str();
+
+  CLI::App* report = app.add_subcommand("report", "compare runs: table, CSV, plots, one HTML page");
+  report->add_option("logs", a.report.logs, "log.jsonl files or run directories")->required();
+  report->add_option("--out", a.report.out, "directory to write to")->required();
+  report->add_option("--baseline", a.report.baseline, "run that gaps are measured against (default: bf16)");
+  report->add_option("--title", a.report.title, "title of the page");
+}
+
+/// A run's options: defaults, then --config and --model-config, then flags.
+void parse(int argc, char** argv, arguments& a) {
+  const auto parse_into = [&](arguments& target) {
+    CLI::App app{"Trains and compares small Llamas under low-precision recipes."};
+    define(app, target);
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::ParseError& e) {
+      if (e.get_exit_code() == 0) {  // --help, --version
+        app.exit(e);
+        std::exit(exit_ok);
+      }
+      std::string what = e.what();
+      if (dynamic_cast<const CLI::ExtrasError*>(&e) != nullptr) {
+        const CLI::App* sub = app.get_subcommands().empty() ? &app : app.get_subcommands().front();
+        std::vector<std::string> valid;
+        for (const CLI::Option* o : sub->get_options()) {
+          for (const std::string& name : o->get_lnames()) valid.push_back("--" + name);
+        }
+        if (sub == &app) {
+          for (const CLI::App* s : app.get_subcommands([](CLI::App*) { return true; })) valid.push_back(s->get_name());
+        }
+        for (const std::string& extra : app.remaining(true)) {
+          what = "unknown argument '" + extra + "'; did you mean '" + io::nearest_name(extra, valid) + "'?";
+          break;
+        }
+      }
+      throw io::error("arguments", what);
+    }
+  };
+  parse_into(a);
+  if (a.config.empty() && a.model_config.empty()) return;
+  arguments again;
+  if (!a.config.empty()) io::from_json(io::read_json(a.config), again.run, a.config);
+  if (!a.model_config.empty()) {
+    again.run.model = llama::read_model_config(io::read_json(a.model_config), a.model_config);
+  }
+  parse_into(again);
+  a = again;
+}
+
+/// With --resume the run's own options hold: only what is not part of its identity may be given.
+void check_resume_flags(int argc, char** argv) {
+  const std::vector<std::string> allowed = {"--resume", "--threads", "--stop-at", "--no-progress", "--data", "--out"};
+  for (int i = 2; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (!word.starts_with("--")) continue;
+    const std::string flag = word.substr(0, word.find('='));
+    if (std::find(allowed.begin(), allowed.end(), flag) == allowed.end()) {
+      throw io::error(flag, "cannot be changed when a run is resumed");
+    }
+  }
+}
+
+int train(int argc, char** argv, arguments& a) {
+  nn::cpu_backend ops(a.threads);
+  a.session.threads = ops.pool().threads();
+  a.session.progress = !a.no_progress && isatty(STDERR_FILENO) != 0;
+  if (a.resume.empty()) {
+    if (!a.schedule_override.empty()) a.run.schedule = a.schedule_override;
+    if (a.session.out.empty()) throw io::error("--out", "is required");
+    const std::string where = a.config.empty() ? "arguments" : a.config;
+    return trainer(ops, new_run(a.run, where), a.session).run();
+  }
+  check_resume_flags(argc, argv);
+  const fs::path checkpoint = llama::find_checkpoint(a.resume);
+  trainer_state state = read_trainer_state(checkpoint);
+  if (!a.run.data.empty()) state.run.data = a.run.data;
+  a.session.resume = true;
+  // A checkpoint lies in RUN/checkpoints/.
+  if (a.session.out.empty()) a.session.out = fs::weakly_canonical(checkpoint).parent_path().parent_path().string();
+  trainer t(ops, std::move(state), a.session);
+  t.restore(checkpoint);
+  return t.run();
+}
+
+/// A checkpoint's model under the recipe it was trained with last, or another one.
+struct loaded_model {
+  nn::cpu_backend ops;
+  trainer_state state;
+  nn::recipe recipe;
+  std::unique_ptr<llama::model> model;
+  std::unique_ptr<nn::scaling_book> scales;
+
+  explicit loaded_model(const arguments& a) : ops(a.threads) {
+    const fs::path path = llama::find_checkpoint(a.checkpoint);
+    std::error_code failed;
+    const bool own = fs::exists(path / "trainer_state.json", failed);
+    if (own) state = read_trainer_state(path);
+    const std::string config = (path / "config.json").string();
+    state.run.model = llama::read_model_config(io::read_json(config), config);
+    const std::size_t phase = own ? llama::phase_at(state.phases, std::max<std::int64_t>(0, state.step - 1)) : 0;
+    const bool override_recipe = !a.schedule_override.empty() || !own;
+    recipe = override_recipe ? llama::load_recipe(a.schedule_override.empty() ? "bf16" : a.schedule_override)
+                             : state.phases[phase].recipe;
+    model = std::make_unique<llama::model>(ops, state.run.model);
+    llama::read_checkpoint(path, *model, false);
+    scales = std::make_unique<nn::scaling_book>(ops, model->linear_count(), recipe);
+    if (!override_recipe) llama::read_scales(path, *scales);
+  }
+
+  nn::pass_context context() {
+    nn::pass_context c;
+    c.ops = &ops;
+    c.current = &recipe;
+    c.scales = scales.get();
+    c.seed = state.run.train.seed;
+    c.step = static_cast<std::uint64_t>(state.step);
+    return c;
+  }
+};
+
+int eval(const arguments& a) {
+  loaded_model m(a);
+  const train_options& o = m.state.run.train;
+  const corpus text(a.data.empty() ? m.state.run.data : a.data, o);
+  const auto e =
+      evaluate(*m.model, m.context(), text, a.windows > 0 ? a.windows : o.final_eval_windows, o.batch, o.sequence);
+  const nlohmann::ordered_json out = {{"checkpoint", a.checkpoint},
+                                      {"recipe", m.recipe.name},
+                                      {"step", m.state.step},
+                                      {"val_loss", e.loss},
+                                      {"bits_per_byte", e.loss / std::numbers::ln2},
+                                      {"windows", e.window_losses.size()},
+                                      {"sequence", o.sequence}};
+  std::cout << out.dump() << "\n";
+  return exit_ok;
+}
+
+int sample_text(const arguments& a) {
+  loaded_model m(a);
+  std::cout << a.sample.prompt << std::flush;
+  sample(*m.model, m.context(), a.sample, [](char c) { std::cout << c << std::flush; });
+  std::cout << "\n";
+  return exit_ok;
+}
+
+int run(int argc, char** argv) {
+  arguments a;
+  parse(argc, argv, a);
+  const std::string command = argv[1];
+  if (command == "train") return train(argc, argv, a);
+  if (command == "eval") return eval(a);
+  if (command == "sample") return sample_text(a);
+  return write_report(a.report, std::cout);
+}
+
+}  // namespace
+}  // namespace rotoscale::llama_program
+
+int main(int argc, char** argv) {
+  using namespace rotoscale;
+  try {
+    return llama_program::run(argc, argv);
+  } catch (const io::error& e) {
+    std::cerr << "mini-llama: " << e.what() << "\n";
+  } catch (const std::bad_alloc&) {
+    std::cerr << "mini-llama: out of memory\n";
+  } catch (const std::exception& e) {
+    std::cerr << "mini-llama: " << e.what() << "\n";
+  }
+  return llama_program::exit_bad_input;
+}

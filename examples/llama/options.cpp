@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include "options.hpp"
+
+namespace rotoscale::llama_program {
+
+namespace {
+
+std::optional<std::string> within(const std::string& name, double value, double low, double high) {
+  if (value >= low && value <= high) return std::nullopt;
+  const auto text = [](double x) {
+    std::string s = std::to_string(x);
+    s.erase(s.find_last_not_of('0') + 1);
+    if (s.back() == '.') s.pop_back();
+    return s;
+  };
+  return "train." + name + ": " + text(value) + " is not between " + text(low) + " and " + text(high);
+}
+
+}  // namespace
+
+std::optional<std::string> find_fault(const run_options& o) {
+  if (auto f = llama::find_fault(o.model)) return "model." + *f;
+  const train_options& t = o.train;
+  if (o.model.vocab_size < 256) {
+    return "model.vocab_size: " + std::to_string(o.model.vocab_size) + " is too small for byte tokens (256)";
+  }
+  struct {
+    const char* name;
+    double value, low, high;
+  } const ranges[] = {
+      {"steps", static_cast<double>(t.steps), 1, 1e12},
+      {"batch", static_cast<double>(t.batch), 1, 1e6},
+      {"accumulate", static_cast<double>(t.accumulate), 1, 256},
+      {"sequence", static_cast<double>(t.sequence), 1, static_cast<double>(o.model.max_position_embeddings)},
+      {"learning_rate", t.learning_rate, 0, 1e30},
+      {"final_learning_rate", t.final_learning_rate, 0, 1},
+      {"warmup", t.warmup, 0, 1},
+      {"beta1", t.beta1, 0, 0.999999},
+      {"beta2", t.beta2, 0, 0.999999},
+      {"epsilon", t.epsilon, 0, 1},
+      {"weight_decay", t.weight_decay, 0, 1e6},
+      {"clip", t.clip, 0, 1e30},
+      {"validation", t.validation, 0.0001, 0.9},
+      {"max_epochs", static_cast<double>(t.max_epochs), 1, 1e6},
+      {"eval_every", static_cast<double>(t.eval_every), 1, 1e12},
+      {"eval_windows", static_cast<double>(t.eval_windows), 1, 1e9},
+      {"final_eval_windows", static_cast<double>(t.final_eval_windows), 1, 1e9},
+      {"checkpoint_every", static_cast<double>(t.checkpoint_every), 0, 1e12},
+      {"keep_checkpoints", static_cast<double>(t.keep_checkpoints), 1, 1e6},
+  };
+  for (const auto& r : ranges) {
+    if (auto f = within(r.name, r.value, r.low, r.high)) return f;
+  }
+  return std::nullopt;
+}
+
+}  // namespace rotoscale::llama_program

@@ -1,0 +1,81 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Everything a training run is told, listed once: the same list reads and writes JSON and makes the flags.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rotoscale/llama/config.hpp"
+
+namespace rotoscale::llama_program {
+
+struct train_options {
+  std::int64_t steps = 1000;
+  int batch = 16;
+  int accumulate = 1;
+  int sequence = 128;
+  double learning_rate = 3e-3;
+  double final_learning_rate = 0.1;
+  double warmup = 0.05;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double weight_decay = 0.1;
+  double clip = 1.0;
+  std::uint64_t seed = 1;
+  double validation = 0.05;
+  std::int64_t max_epochs = 1;
+  std::int64_t eval_every = 50;
+  int eval_windows = 128;
+  int final_eval_windows = 512;
+  std::int64_t checkpoint_every = 250;
+  int keep_checkpoints = 2;
+};
+
+template <class Visitor>
+void describe(Visitor&& v, train_options& o) {
+  v("steps", o.steps, "optimizer steps");
+  v("batch", o.batch, "sequences a micro-batch");
+  v("accumulate", o.accumulate, "micro-batches an optimizer step");
+  v("sequence", o.sequence, "tokens a sequence");
+  v("learning_rate", o.learning_rate, "peak learning rate");
+  v("final_learning_rate", o.final_learning_rate, "end of the cosine, as a fraction of the peak");
+  v("warmup", o.warmup, "linear warm-up, as a fraction of the steps");
+  v("beta1", o.beta1, "AdamW first-moment decay");
+  v("beta2", o.beta2, "AdamW second-moment decay");
+  v("epsilon", o.epsilon, "AdamW epsilon");
+  v("weight_decay", o.weight_decay, "AdamW decay of matrices");
+  v("clip", o.clip, "largest global gradient norm; 0: no clipping");
+  v("seed", o.seed, "of weights, data order, signs and stochastic rounding");
+  v("validation", o.validation, "contiguous end of the text held out, as a fraction");
+  v("max_epochs", o.max_epochs, "how often the training text may be read");
+  v("eval_every", o.eval_every, "steps between evaluations");
+  v("eval_windows", o.eval_windows, "held-out sequences of an evaluation");
+  v("final_eval_windows", o.final_eval_windows, "held-out sequences of the last evaluation");
+  v("checkpoint_every", o.checkpoint_every, "steps between checkpoints; 0: only at the end");
+  v("keep_checkpoints", o.keep_checkpoints, "newest checkpoints kept");
+}
+
+struct run_options {
+  std::string name;
+  std::vector<std::string> data;
+  std::string schedule = "bf16";
+  llama::model_config model;
+  train_options train;
+};
+
+template <class Visitor>
+void describe(Visitor&& v, run_options& o) {
+  v("name", o.name, "of the run in logs and reports (default: the schedule's)");
+  v("data", o.data, "text files or directories, plain or gzip");
+  v("schedule", o.schedule, "recipe or schedule: a preset's name or a JSON file");
+  v("model", o.model, "shape of the model");
+  v("train", o.train, "training");
+}
+
+/// A sentence that says which field is wrong, or nothing.
+std::optional<std::string> find_fault(const run_options& o);
+
+}  // namespace rotoscale::llama_program

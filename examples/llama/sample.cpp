@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include "sample.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace rotoscale::llama_program {
+
+namespace {
+
+/// Draws from softmax(logits / temperature) over the top_k likeliest bytes; `u` is uniform in [0, 1).
+int draw(const float* logits, const sample_options& o, double u) {
+  constexpr int bytes = 256;  // a vocabulary may be larger; other tokens are no text
+  std::vector<int> order(bytes);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return logits[a] > logits[b]; });
+  if (o.temperature <= 0.0) return order[0];
+  const int kept = o.top_k > 0 ? std::min(o.top_k, bytes) : bytes;
+  std::vector<double> weights;
+  double total = 0;
+  for (int i = 0; i < kept; ++i) {
+    weights.push_back(std::exp(
+        (static_cast<double>(logits[order[static_cast<std::size_t>(i)]]) - static_cast<double>(logits[order[0]])) /
+        o.temperature));
+    total += weights.back();
+  }
+  double left = u * total;
+  int i = 0;
+  while (i + 1 < kept && left >= weights[static_cast<std::size_t>(i)]) left -= weights[static_cast<std::size_t>(i++)];
+  return order[static_cast<std::size_t>(i)];
+}
+
+}  // namespace
+
+void sample(llama::model& m, nn::pass_context context, const sample_options& o, const std::function<void(char)>& emit) {
+  context.training = false;
+  const random_stream random{o.seed, std::uint64_t{5} << 56};
+  const auto longest = static_cast<std::size_t>(m.config().max_position_embeddings);
+  std::vector<std::int32_t> text;
+  for (const char c : o.prompt.empty() ? std::string("\n") : o.prompt) text.push_back(static_cast<unsigned char>(c));
+  for (int i = 0; i < o.tokens; ++i) {
+    // The last `longest` tokens, padded at the end to whole blocks: attention is causal, so padding changes nothing.
+    const std::size_t first = text.size() > longest ? text.size() - longest : 0;
+    std::vector<std::int32_t> window(text.begin() + static_cast<std::ptrdiff_t>(first), text.end());
+    const std::size_t last = window.size() - 1;
+    window.resize(std::min(longest, (window.size() + 31) / 32 * 32), 0);
+    m.reserve(1, static_cast<index_t>(window.size()));
+    const auto logits = m.logits(context, window);
+    const double u = random.word(static_cast<std::uint64_t>(i)) * 0x1p-32;
+    const int byte = draw(logits.data() + last * static_cast<std::size_t>(m.config().vocab_size), o, u);
+    text.push_back(byte);
+    emit(static_cast<char>(byte));
+  }
+}
+
+}  // namespace rotoscale::llama_program

@@ -1,0 +1,26 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Text from a trained model, a byte at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "rotoscale/llama/model.hpp"
+
+namespace rotoscale::llama_program {
+
+struct sample_options {
+  std::string prompt = "In the beginning";
+  int tokens = 200;
+  double temperature = 0.8;  ///< 0: always the likeliest byte
+  int top_k = 40;            ///< 0: all bytes
+  std::uint64_t seed = 1;
+};
+
+/// Calls `emit` with each new byte. The same seed gives the same text.
+void sample(llama::model& m, nn::pass_context context, const sample_options& options,
+            const std::function<void(char)>& emit);
+
+}  // namespace rotoscale::llama_program

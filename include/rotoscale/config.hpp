@@ -1,0 +1,30 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The two macros of the numerics headers. Neither may change a bit of any result: ROTOSCALE_HD says where a function
+// may run, ROTOSCALE_ASSERT checks a precondition in debug builds.
+#pragma once
+
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__FAST_MATH__)
+#error "Rotoscale needs IEEE arithmetic: compile without -ffast-math (nvcc: without -use_fast_math)."
+#endif
+
+#if defined(__CUDACC__) || defined(__HIP__)
+#define ROTOSCALE_HD __host__ __device__
+#else
+#define ROTOSCALE_HD
+#endif
+
+#if !defined(ROTOSCALE_ASSERT)
+#define ROTOSCALE_ASSERT(condition) assert(condition)
+#endif
+
+namespace rotoscale {
+
+/// Signed, so that differences and backward loops are ordinary arithmetic.
+using index_t = std::ptrdiff_t;
+
+}  // namespace rotoscale

@@ -1,0 +1,103 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The few vector operations that plain loops do not give: a register of FP32 lanes with a fused multiply-add, and lanes
+// as GCC vectors for integer code. The instruction set is the one the compiler was told of; results never depend on it.
+#pragma once
+
+#include "rotoscale/bits.hpp"
+
+#if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__))
+#include <immintrin.h>
+#endif
+
+namespace rotoscale::detail {
+
+#if defined(__AVX512F__)
+
+struct fvec {
+  static constexpr int width = 16;
+  __m512 v;
+  static fvec zero() { return {_mm512_setzero_ps()}; }
+  static fvec load(const float* p) { return {_mm512_loadu_ps(p)}; }
+  static fvec broadcast(float x) { return {_mm512_set1_ps(x)}; }
+  void store(float* p) const { _mm512_storeu_ps(p, v); }
+};
+inline fvec fma(fvec a, fvec b, fvec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+inline fvec add(fvec a, fvec b) { return {_mm512_add_ps(a.v, b.v)}; }
+inline constexpr int gemm_rows = 8;  // 8 × 2 accumulators of 32 registers: the products of a block need no second set
+
+#elif defined(__AVX2__) && defined(__FMA__)
+
+struct fvec {
+  static constexpr int width = 8;
+  __m256 v;
+  static fvec zero() { return {_mm256_setzero_ps()}; }
+  static fvec load(const float* p) { return {_mm256_loadu_ps(p)}; }
+  static fvec broadcast(float x) { return {_mm256_set1_ps(x)}; }
+  void store(float* p) const { _mm256_storeu_ps(p, v); }
+};
+inline fvec fma(fvec a, fvec b, fvec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+inline fvec add(fvec a, fvec b) { return {_mm256_add_ps(a.v, b.v)}; }
+inline constexpr int gemm_rows = 6;  // 6 × 2 accumulators of 16 registers
+
+#else
+
+struct fvec {
+  static constexpr int width = 4;
+  float v[4];
+  static fvec zero() { return {}; }
+  static fvec load(const float* p) { return {{p[0], p[1], p[2], p[3]}}; }
+  static fvec broadcast(float x) { return {{x, x, x, x}}; }
+  void store(float* p) const {
+    for (int i = 0; i < width; ++i) p[i] = v[i];
+  }
+};
+// Without FMA instructions this calls the C library's correctly rounded fmaf: slow, same bits.
+inline fvec fma(fvec a, fvec b, fvec c) {
+  fvec r{};
+  for (int i = 0; i < fvec::width; ++i) r.v[i] = __builtin_fmaf(a.v[i], b.v[i], c.v[i]);
+  return r;
+}
+inline fvec add(fvec a, fvec b) {
+  fvec r{};
+  for (int i = 0; i < fvec::width; ++i) r.v[i] = a.v[i] + b.v[i];
+  return r;
+}
+inline constexpr int gemm_rows = 4;
+
+#endif
+
+inline constexpr int gemm_cols = 2 * fvec::width;  // two registers of B a step
+
+/// Sixteen lanes; the compiler maps them to whatever registers there are.
+using lanes_f32 = float __attribute__((vector_size(64)));
+using lanes_u32 = std::uint32_t __attribute__((vector_size(64)));
+using lanes_i32 = std::int32_t __attribute__((vector_size(64)));
+inline constexpr int lane_count = 16;
+
+/// Transposes 16 rows of 16 lanes in place.
+inline void transpose_lanes(lanes_u32 (&r)[lane_count]) {
+  lanes_u32 t[lane_count];
+  for (int i = 0; i < 8; ++i) {  // interleave rows i and i + 8: four passes of a perfect shuffle transpose 16 × 16
+    t[2 * i] = __builtin_shufflevector(r[i], r[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    t[2 * i + 1] =
+        __builtin_shufflevector(r[i], r[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  }
+  for (int i = 0; i < 8; ++i) {
+    r[2 * i] = __builtin_shufflevector(t[i], t[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    r[2 * i + 1] =
+        __builtin_shufflevector(t[i], t[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  }
+  for (int i = 0; i < 8; ++i) {
+    t[2 * i] = __builtin_shufflevector(r[i], r[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    t[2 * i + 1] =
+        __builtin_shufflevector(r[i], r[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  }
+  for (int i = 0; i < 8; ++i) {
+    r[2 * i] = __builtin_shufflevector(t[i], t[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    r[2 * i + 1] =
+        __builtin_shufflevector(t[i], t[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  }
+}
+
+}  // namespace rotoscale::detail

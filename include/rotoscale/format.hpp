@@ -1,0 +1,104 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// A number format is a value: its fields say everything that encoding and decoding need, so a new format is one line.
+// Element and scale types follow the OCP Microscaling (MX) v1.0 and OFP8 r1.0 specifications, section 5.
+#pragma once
+
+#include "rotoscale/bits.hpp"
+
+namespace rotoscale {
+
+/// What the codes at the top of the range mean.
+enum class specials {
+  none,      ///< every code is a number (E2M1, E2M3, E3M2)
+  nan_only,  ///< all exponent and mantissa bits set is NaN, no Inf (E4M3, E8M0)
+  ieee,      ///< top exponent holds Inf (mantissa 0) and NaN (E5M2, FP16, BF16, FP32)
+  fnuz       ///< the code of -0 is NaN; neither Inf nor -0 (AMD CDNA3 FP8)
+};
+
+struct format {
+  int exponent_bits;
+  int mantissa_bits;
+  int bias;
+  bool is_signed = true;
+  rotoscale::specials specials = rotoscale::specials::ieee;
+  bool has_subnormals = true;  ///< exponent field 0 holds m * 2^(1 - bias - mantissa_bits)
+  bool has_zero = true;        ///< E8M0 has none: its code 0 is 2^-127
+
+  constexpr bool operator==(const format&) const = default;
+
+  ROTOSCALE_HD constexpr int magnitude_bits() const { return exponent_bits + mantissa_bits; }
+  ROTOSCALE_HD constexpr int bits() const { return magnitude_bits() + (is_signed ? 1 : 0); }
+
+  ROTOSCALE_HD constexpr std::uint64_t mantissa_mask() const { return (std::uint64_t{1} << mantissa_bits) - 1; }
+  ROTOSCALE_HD constexpr std::uint64_t magnitude_mask() const { return (std::uint64_t{1} << magnitude_bits()) - 1; }
+  ROTOSCALE_HD constexpr std::uint64_t sign_mask() const {
+    return is_signed ? std::uint64_t{1} << magnitude_bits() : 0;
+  }
+
+  ROTOSCALE_HD constexpr bool has_infinity() const { return specials == rotoscale::specials::ieee; }
+  ROTOSCALE_HD constexpr bool has_nan() const { return specials != rotoscale::specials::none; }
+  ROTOSCALE_HD constexpr bool has_negative_zero() const {
+    return is_signed && has_zero && specials != rotoscale::specials::fnuz;
+  }
+
+  /// Code of the infinity with the sign bit clear; only where has_infinity().
+  ROTOSCALE_HD constexpr std::uint64_t infinity_code() const { return magnitude_mask() & ~mantissa_mask(); }
+
+  /// Code of the canonical NaN: quiet for ieee formats, the only one elsewhere; only where has_nan().
+  ROTOSCALE_HD constexpr std::uint64_t nan_code() const {
+    if (specials == rotoscale::specials::fnuz) return sign_mask();
+    if (specials == rotoscale::specials::ieee) return infinity_code() | (std::uint64_t{1} << (mantissa_bits - 1));
+    return magnitude_mask();
+  }
+
+  /// Code of the largest finite number.
+  ROTOSCALE_HD constexpr std::uint64_t max_code() const {
+    if (specials == rotoscale::specials::ieee) return infinity_code() - 1;
+    if (specials == rotoscale::specials::nan_only) return magnitude_mask() - 1;
+    return magnitude_mask();
+  }
+
+  /// Exponent of the largest finite number ("emax_elem" of the MX specification).
+  ROTOSCALE_HD constexpr int max_exponent() const { return static_cast<int>(max_code() >> mantissa_bits) - bias; }
+  /// Exponent of the smallest normal number.
+  ROTOSCALE_HD constexpr int min_exponent() const { return (has_subnormals ? 1 : 0) - bias; }
+
+  ROTOSCALE_HD constexpr bool is_nan(std::uint64_t code) const {
+    const std::uint64_t magnitude = code & magnitude_mask();
+    switch (specials) {
+      case rotoscale::specials::none: return false;
+      case rotoscale::specials::nan_only: return magnitude == magnitude_mask();
+      case rotoscale::specials::ieee: return magnitude > infinity_code();
+      case rotoscale::specials::fnuz: return code == sign_mask();
+    }
+    return false;
+  }
+  ROTOSCALE_HD constexpr bool is_infinity(std::uint64_t code) const {
+    return has_infinity() && (code & magnitude_mask()) == infinity_code();
+  }
+};
+
+/// The formats by the names of their specifications.
+namespace formats {
+inline constexpr format e2m1{2, 1, 1, true, specials::none};
+inline constexpr format e2m3{2, 3, 1, true, specials::none};
+inline constexpr format e3m2{3, 2, 3, true, specials::none};
+inline constexpr format e4m3{4, 3, 7, true, specials::nan_only};
+inline constexpr format e5m2{5, 2, 15, true, specials::ieee};
+inline constexpr format e8m0{8, 0, 127, false, specials::nan_only, false, false};
+inline constexpr format bf16{8, 7, 127};
+inline constexpr format fp16{5, 10, 15};
+inline constexpr format fp32{8, 23, 127};
+inline constexpr format fp64{11, 52, 1023};
+}  // namespace formats
+
+static_assert(formats::e2m1.max_exponent() == 2 && formats::e2m1.max_code() == 0x7);
+static_assert(formats::e4m3.max_exponent() == 8 && formats::e4m3.max_code() == 0x7E &&
+              formats::e4m3.nan_code() == 0x7F);
+static_assert(formats::e5m2.max_exponent() == 15 && formats::e5m2.max_code() == 0x7B &&
+              formats::e5m2.nan_code() == 0x7E);
+static_assert(formats::e8m0.min_exponent() == -127 && formats::e8m0.max_exponent() == 127 && formats::e8m0.bits() == 8);
+static_assert(formats::bf16.min_exponent() == -126 && formats::fp32.nan_code() == fp32_nan_bits);
+
+}  // namespace rotoscale

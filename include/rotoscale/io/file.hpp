@@ -1,0 +1,351 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Whole-file reading (plain or gzip) and atomic writing of files and directories. What has its final name is complete
+// and on disk: data is written under a temporary name beside it, flushed, and renamed. POSIX.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <filesystem>
+#include <limits>
+#include <new>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "rotoscale/io/error.hpp"
+
+namespace rotoscale::io {
+
+namespace detail {
+
+[[noreturn]] inline void fail(const std::filesystem::path& path, const std::string& what, int code) {
+  throw error(path.string(), what + ": " + std::generic_category().message(code));
+}
+
+class descriptor {
+ public:
+  descriptor() = default;
+  explicit descriptor(int fd) : fd_(fd) {}
+  descriptor(descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  descriptor& operator=(descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+
+  int get() const { return fd_; }
+  bool is_open() const { return fd_ >= 0; }
+
+  /// Returns close(2)'s result: some file systems report a failed write only here.
+  int close() { return ::close(std::exchange(fd_, -1)); }
+
+ private:
+  int fd_ = -1;
+};
+
+inline descriptor open_to_read(const std::filesystem::path& path) {
+  descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.is_open()) fail(path, "cannot open", errno);
+  return file;
+}
+
+/// Appends up to `count` bytes to `out`; less than `count` means end of file.
+inline std::size_t read_some(const descriptor& file, std::string& out, std::size_t count,
+                             const std::filesystem::path& path) {
+  const std::size_t start = out.size();
+  std::size_t got = 0;
+  out.resize(start + count);
+  while (got < count) {
+    const ssize_t n = ::read(file.get(), out.data() + start + got, count - got);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail(path, "cannot read", errno);
+    if (n == 0) break;
+    got += static_cast<std::size_t>(n);
+  }
+  out.resize(start + got);
+  return got;
+}
+
+inline void read_rest(const descriptor& file, std::string& out, const std::filesystem::path& path) {
+  struct stat status {};
+  std::size_t chunk = std::size_t{1} << 16;
+  // One byte more than the stated size, so that a regular file is read in one call and its end is seen by it.
+  if (::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) && status.st_size > 0) {
+    chunk = std::max(chunk, static_cast<std::size_t>(status.st_size) + 1);
+  }
+  while (read_some(file, out, chunk, path) == chunk) {
+  }
+}
+
+inline void write_all(const descriptor& file, std::string_view bytes, const std::filesystem::path& path) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(file.get(), bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail(path, "cannot write", errno);
+    bytes.remove_prefix(static_cast<std::size_t>(n));
+  }
+}
+
+class inflater {
+ public:
+  explicit inflater(const std::filesystem::path& path) : path_(path) {
+    if (inflateInit2(&stream_, 15 + 16) != Z_OK) throw error(path_.string(), "cannot start zlib");
+  }
+  inflater(const inflater&) = delete;
+  inflater& operator=(const inflater&) = delete;
+  ~inflater() { inflateEnd(&stream_); }
+
+  /// Decodes one chunk of the file. A file may hold several gzip members, decoded as their concatenation, and zero
+  /// bytes after the last one, as tapes leave them.
+  void feed(std::string_view input, std::string& out) {
+    while (!input.empty()) {
+      if (between_members_) {
+        if (input.front() == '\0' || padding_) {
+          if (input.find_first_not_of('\0') != input.npos) {
+            throw error(path_.string(), "corrupt gzip file: data after its end");
+          }
+          padding_ = true;
+          return;
+        }
+        if (inflateReset(&stream_) != Z_OK) throw error(path_.string(), "cannot restart zlib");
+        between_members_ = false;
+      }
+      input.remove_prefix(step(input, out));
+    }
+  }
+
+  void finish() const {
+    if (!between_members_) throw error(path_.string(), "truncated gzip file");
+  }
+
+ private:
+  std::size_t step(std::string_view input, std::string& out) {
+    char buffer[1 << 16];
+    const auto given = static_cast<uInt>(std::min<std::size_t>(input.size(), std::numeric_limits<uInt>::max()));
+    // zlib's interface predates const; inflate does not write to its input.
+    stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(input.data()));
+    stream_.avail_in = given;
+    int result = Z_OK;
+    do {
+      stream_.next_out = reinterpret_cast<Bytef*>(buffer);
+      stream_.avail_out = sizeof buffer;
+      result = inflate(&stream_, Z_NO_FLUSH);
+      out.append(buffer, sizeof buffer - stream_.avail_out);
+      // A buffer error only says that this chunk of input is used up.
+    } while (result == Z_OK && (stream_.avail_in > 0 || stream_.avail_out == 0));
+    if (result == Z_STREAM_END) {
+      between_members_ = true;
+    } else if (result == Z_MEM_ERROR) {
+      throw std::bad_alloc();
+    } else if (result != Z_OK && result != Z_BUF_ERROR) {
+      const char* why = stream_.msg != nullptr ? stream_.msg : "invalid data";
+      throw error(path_.string(), std::string("corrupt gzip file: ") + why);
+    }
+    return given - stream_.avail_in;
+  }
+
+  std::filesystem::path path_;
+  z_stream stream_{};
+  bool between_members_ = false;
+  bool padding_ = false;
+};
+
+inline void sync_path(const std::filesystem::path& path) {
+  const descriptor file = open_to_read(path);
+  // Some file systems cannot flush a directory and say EINVAL; there is nothing to be done about it then.
+  if (::fsync(file.get()) != 0 && errno != EINVAL) fail(path, "cannot flush", errno);
+}
+
+/// "a/b" for "a/b", "a/b/" and "a/./b"; an error for a path that names no entry of its parent.
+inline std::filesystem::path entry_path(const std::filesystem::path& path) {
+  std::filesystem::path entry = path.lexically_normal();
+  if (!entry.has_filename()) entry = entry.parent_path();
+  const auto name = entry.filename();
+  if (name.empty() || name == "." || name == "..") throw error(path.string(), "not a name that can be written");
+  return entry;
+}
+
+inline std::filesystem::path parent_directory(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
+/// ".name.<kind>-<pid>" beside `path`: hidden, so that nobody globs it, and on the same file system.
+inline std::filesystem::path sibling(const std::filesystem::path& path, const char* kind) {
+  std::filesystem::path name = ".";
+  name += path.filename();
+  name += std::string(".") + kind + "-" + std::to_string(::getpid());
+  return path.parent_path() / name;
+}
+
+/// Makes `from` be `to` where a directory `to` exists, without exchanging them in one step: `to` is absent for an
+/// instant, never half written. Returns where the old directory is now.
+inline std::filesystem::path displace_directory(const std::filesystem::path& from, const std::filesystem::path& to) {
+  const std::filesystem::path old = sibling(to, "old");
+  std::filesystem::remove_all(old);
+  if (::rename(to.c_str(), old.c_str()) != 0) fail(to, "cannot move the existing directory away", errno);
+  if (::rename(from.c_str(), to.c_str()) != 0) {
+    const int code = errno;
+    if (::rename(old.c_str(), to.c_str()) != 0) fail(to, "cannot restore " + old.string(), errno);
+    fail(to, "cannot rename to it", code);
+  }
+  return old;
+}
+
+/// The same in one step where the kernel and the file system can exchange two names.
+inline std::filesystem::path exchange_directory(const std::filesystem::path& from, const std::filesystem::path& to) {
+#if defined(RENAME_EXCHANGE)
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return from;
+#endif
+  return displace_directory(from, to);
+}
+
+}  // namespace detail
+
+/// All bytes of a file, as they are.
+inline std::string read_raw_file(const std::filesystem::path& path) {
+  const detail::descriptor file = detail::open_to_read(path);
+  std::string bytes;
+  detail::read_rest(file, bytes, path);
+  return bytes;
+}
+
+/// All bytes of a file, decompressed when it begins as gzip does (this includes dictd's .dz).
+inline std::string read_file(const std::filesystem::path& path) {
+  const detail::descriptor file = detail::open_to_read(path);
+  constexpr std::size_t chunk = std::size_t{1} << 18;
+  std::string input;
+  detail::read_some(file, input, 2, path);
+  if (input != "\x1f\x8b") {
+    detail::read_rest(file, input, path);
+    return input;
+  }
+  std::string out;
+  detail::inflater decoder(path);
+  do {
+    decoder.feed(input, out);
+    input.clear();
+  } while (detail::read_some(file, input, chunk, path) > 0);
+  decoder.finish();
+  return out;
+}
+
+/// A file that appears under its name on commit() and not before; without commit() nothing is left behind.
+class atomic_file {
+ public:
+  explicit atomic_file(const std::filesystem::path& path) : path_(detail::entry_path(path)) {
+    std::error_code ignored;
+    const auto status = std::filesystem::status(path_, ignored);
+    if (std::filesystem::is_directory(status)) throw error(path.string(), "cannot write: is a directory");
+    if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+      throw error(path.string(), "cannot write: not a regular file");
+    }
+    // Writing through a symbolic link replaces the file that it points to, as a plain write would.
+    if (std::filesystem::is_symlink(path_, ignored)) path_ = std::filesystem::weakly_canonical(path_);
+    static std::atomic<unsigned> count{0};
+    // A killed process may have left the name of an equal process number.
+    for (int attempt = 0; attempt < 1000 && !file_.is_open(); ++attempt) {
+      temporary_ = detail::sibling(path_, "tmp");
+      temporary_ += "-" + std::to_string(count++);
+      file_ = detail::descriptor(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+      if (!file_.is_open() && errno != EEXIST) break;
+    }
+    if (!file_.is_open()) detail::fail(path_, "cannot write", errno);
+  }
+  atomic_file(const atomic_file&) = delete;
+  atomic_file& operator=(const atomic_file&) = delete;
+  ~atomic_file() {
+    if (!committed_) ::unlink(temporary_.c_str());
+  }
+
+  void write(std::string_view bytes) { detail::write_all(file_, bytes, path_); }
+
+  void commit() {
+    if (::fsync(file_.get()) != 0) detail::fail(path_, "cannot flush", errno);
+    if (file_.close() != 0) detail::fail(path_, "cannot write", errno);
+    if (::rename(temporary_.c_str(), path_.c_str()) != 0) detail::fail(path_, "cannot rename to it", errno);
+    committed_ = true;
+    detail::sync_path(detail::parent_directory(path_));
+  }
+
+ private:
+  std::filesystem::path path_;
+  std::filesystem::path temporary_;
+  detail::descriptor file_;
+  bool committed_ = false;
+};
+
+inline void write_file_atomically(const std::filesystem::path& path, std::string_view bytes) {
+  atomic_file file(path);
+  file.write(bytes);
+  file.commit();
+}
+
+/// A directory that appears under its name on commit(), replacing a directory of that name, and not before; without
+/// commit() nothing is left behind. Fill path(), a hidden sibling. One writer of a name at a time.
+class atomic_directory {
+ public:
+  explicit atomic_directory(const std::filesystem::path& path)
+      : final_(detail::entry_path(path)), temporary_(detail::sibling(final_, "tmp")) {
+    check_target();
+    std::error_code code;
+    // A killed process of an equal process number may have left one.
+    std::filesystem::remove_all(temporary_, code);
+    if (::mkdir(temporary_.c_str(), 0777) != 0) detail::fail(final_, "cannot create the directory", errno);
+  }
+  atomic_directory(const atomic_directory&) = delete;
+  atomic_directory& operator=(const atomic_directory&) = delete;
+  ~atomic_directory() {
+    std::error_code ignored;
+    if (!committed_) std::filesystem::remove_all(temporary_, ignored);
+  }
+
+  const std::filesystem::path& path() const { return temporary_; }
+  const std::filesystem::path& final_path() const { return final_; }
+
+  void commit() try {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(temporary_)) {
+      if (entry.is_symlink()) continue;
+      if (entry.is_regular_file() || entry.is_directory()) detail::sync_path(entry.path());
+    }
+    detail::sync_path(temporary_);
+    check_target();
+    std::filesystem::path old;
+    if (std::filesystem::exists(final_)) {
+      old = detail::exchange_directory(temporary_, final_);
+    } else if (::rename(temporary_.c_str(), final_.c_str()) != 0) {
+      detail::fail(final_, "cannot rename to it", errno);
+    }
+    committed_ = true;
+    detail::sync_path(detail::parent_directory(final_));
+    if (!old.empty()) std::filesystem::remove_all(old);
+  } catch (const std::filesystem::filesystem_error& e) {
+    throw error(final_.string(), "cannot write the directory: " + e.code().message());
+  }
+
+ private:
+  void check_target() const {
+    std::error_code ignored;
+    const auto status = std::filesystem::symlink_status(final_, ignored);
+    if (std::filesystem::exists(status) && !std::filesystem::is_directory(status)) {
+      throw error(final_.string(), "cannot write: exists and is not a directory");
+    }
+  }
+
+  std::filesystem::path final_;
+  std::filesystem::path temporary_;
+  bool committed_ = false;
+};
+
+}  // namespace rotoscale::io

@@ -1,0 +1,90 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// JSON lines: one record a line, each on disk's side of a write before the next begins, so that a killed run loses at
+// most the line that it was writing.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "rotoscale/io/error.hpp"
+#include "rotoscale/io/file.hpp"
+#include "rotoscale/io/json.hpp"
+
+namespace rotoscale::io {
+
+namespace detail {
+
+/// Whether a last line without its newline is a whole record. Only an object or an array shows its own end: "12" may
+/// be what is left of "123".
+inline bool is_whole_record(std::string_view line) {
+  const auto parsed = json::parse(line.begin(), line.end(), nullptr, false);
+  return parsed.is_object() || parsed.is_array();
+}
+
+}  // namespace detail
+
+class jsonl_writer {
+ public:
+  enum class mode { write, append };
+
+  /// Appending to the log of a killed run first removes the line that it left unfinished.
+  explicit jsonl_writer(const std::filesystem::path& path, mode how = mode::write) : path_(path) {
+    const int flags = how == mode::write ? O_WRONLY | O_TRUNC : O_RDWR | O_APPEND;
+    file_ = detail::descriptor(::open(path.c_str(), flags | O_CREAT | O_CLOEXEC, 0666));
+    if (!file_.is_open()) detail::fail(path, "cannot write", errno);
+    if (how == mode::append) mend_last_line();
+  }
+
+  /// The record is with the operating system when this returns.
+  void write(const nlohmann::ordered_json& record) {
+    detail::write_all(file_, json_text(record, path_.string()) + "\n", path_);
+  }
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  void mend_last_line() {
+    struct stat status {};
+    if (::fstat(file_.get(), &status) != 0 || !S_ISREG(status.st_mode)) return;
+    std::string text;
+    detail::read_rest(file_, text, path_);
+    const std::size_t line = text.rfind('\n') + 1;  // npos + 1 is 0
+    if (line == text.size()) return;
+    if (detail::is_whole_record(std::string_view(text).substr(line))) {
+      detail::write_all(file_, "\n", path_);
+    } else if (::ftruncate(file_.get(), static_cast<off_t>(line)) != 0) {
+      detail::fail(path_, "cannot remove an unfinished last line", errno);
+    }
+  }
+
+  std::filesystem::path path_;
+  detail::descriptor file_;
+};
+
+/// All records of a file (plain or gzip). Blank lines are skipped, and so is an unfinished last line, which a killed
+/// run leaves.
+inline std::vector<nlohmann::ordered_json> read_jsonl(const std::filesystem::path& path) {
+  const std::string text = read_file(path);
+  std::vector<nlohmann::ordered_json> records;
+  std::string_view rest = text;
+  for (std::size_t number = 1; !rest.empty(); ++number) {
+    const std::size_t end = rest.find('\n');
+    const std::string_view line = rest.substr(0, end);
+    if (end == rest.npos && !detail::is_whole_record(line)) break;
+    rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
+    if (line.find_first_not_of(" \t\r") == line.npos) continue;
+    records.push_back(detail::parse_as<nlohmann::ordered_json>(line, path.string(), number));
+  }
+  return records;
+}
+
+}  // namespace rotoscale::io

@@ -1,0 +1,178 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints: a directory with config.json and model.safetensors as Hugging Face's LlamaForCausalLM has them, plus
+// optimizer.safetensors (moments and delayed-scaling state). It appears under its name complete or not at all.
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rotoscale/io/file.hpp"
+#include "rotoscale/io/json.hpp"
+#include "rotoscale/io/safetensors.hpp"
+#include "rotoscale/llama/model.hpp"
+
+namespace rotoscale::llama {
+
+namespace detail {
+
+/// Keys of Hugging Face's LlamaConfig that say something about the architecture: only these values are implemented.
+inline const std::vector<std::pair<std::string, nlohmann::ordered_json>>& required_values() {
+  static const std::vector<std::pair<std::string, nlohmann::ordered_json>> values = {
+      {"architectures", nlohmann::ordered_json::array({"LlamaForCausalLM"})},
+      {"model_type", "llama"},
+      {"hidden_act", "silu"},
+      {"attention_bias", false},
+      {"mlp_bias", false}};
+  return values;
+}
+
+/// Keys that say nothing about what is computed here.
+inline const std::vector<std::string>& ignored_keys() {
+  static const std::vector<std::string> keys = {
+      "torch_dtype",  "dtype",        "transformers_version", "use_cache",         "bos_token_id",
+      "eos_token_id", "pad_token_id", "pretraining_tp",       "attention_dropout", "_name_or_path"};
+  return keys;
+}
+
+/// Calls f(slice name, shape, first element, count) for every slice of every parameter.
+template <class Function>
+void for_each_slice(const parameter& p, const Function& f) {
+  for (const parameter::slice& s : p.slices) {
+    std::vector<std::int64_t> shape{s.rows, p.cols};
+    if (p.is_vector) shape = {p.cols};
+    f(s.name, shape, s.first_row * p.cols, s.rows * p.cols);
+  }
+}
+
+inline void add_slices(io::safetensors_writer& out, const parameter& p, const nn::tensor& t,
+                       const std::string& prefix) {
+  const std::vector<float> host = t.memory().copy_out();
+  const std::span<const float> all(host);
+  for_each_slice(p, [&](const std::string& name, const std::vector<std::int64_t>& shape, index_t first, index_t count) {
+    out.add(prefix + name, "F32", shape,
+            std::as_bytes(all.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count))));
+  });
+}
+
+/// One F32 tensor of a file, its shape checked.
+inline void read_floats(const io::safetensors_file& file, const std::string& path, const std::string& name,
+                        const std::vector<std::int64_t>& shape, std::span<float> to) {
+  const io::tensor_info* info = file.find(name);
+  if (info == nullptr) throw io::error(path, "tensor '" + name + "' is missing");
+  if (info->dtype != "F32") throw io::error(path, "tensor '" + name + "': expected F32, found " + info->dtype);
+  if (info->shape != shape) throw io::error(path, "tensor '" + name + "': its shape does not fit config.json");
+  const auto bytes = file.bytes(*info);
+  std::copy(bytes.begin(), bytes.end(), std::as_writable_bytes(to).begin());
+}
+
+inline void read_slices(const io::safetensors_file& file, const std::string& path, const parameter& p,
+                        const nn::tensor& t, const std::string& prefix) {
+  std::vector<float> all(static_cast<std::size_t>(p.size()));
+  for_each_slice(p, [&](const std::string& name, const std::vector<std::int64_t>& shape, index_t first, index_t count) {
+    read_floats(file, path, prefix + name, shape,
+                std::span<float>(all).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
+  });
+  t.memory().copy_in(all);
+}
+
+inline std::vector<std::pair<std::string, const nn::buffer<float>*>> scaling_buffers(const nn::scaling_book& b) {
+  return {{"fp8.scale", &b.scales()}, {"fp8.scale_inverse", &b.inverses()}, {"fp8.amax_history", &b.history()}};
+}
+
+}  // namespace detail
+
+/// A Hugging Face config.json as a model_config; keys that would change the architecture are refused.
+inline model_config read_model_config(nlohmann::ordered_json json, const std::string& where) {
+  if (json.is_object()) {
+    for (const auto& [key, value] : detail::required_values()) {
+      if (!json.contains(key)) continue;
+      if (json[key] != value) throw io::error(where, key + ": only " + value.dump() + " is supported");
+      json.erase(key);
+    }
+    for (const std::string& key : detail::ignored_keys()) json.erase(key);
+  }
+  model_config config;
+  io::from_json(json, config, where);
+  if (const auto fault = find_fault(config)) throw io::error(where, *fault);
+  return config;
+}
+
+inline nlohmann::ordered_json model_config_json(const model_config& config) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  for (const auto& [key, value] : detail::required_values()) json[key] = value;
+  model_config full = config;
+  full.head_dim = static_cast<int>(config.head_size());
+  const nlohmann::ordered_json shape = io::to_json(full);  // items() would outlive a temporary
+  for (const auto& [key, value] : shape.items()) json[key] = value;
+  json["torch_dtype"] = "float32";
+  return json;
+}
+
+/// Writes a checkpoint directory. `state` goes to trainer_state.json as it is. `scales` may be null.
+inline void write_checkpoint(const std::filesystem::path& directory, const model& m, const nn::scaling_book* scales,
+                             const nlohmann::ordered_json& state) {
+  io::atomic_directory out(directory);
+  io::safetensors_writer weights, optimizer;
+  for (const parameter& p : m.parameters()) {
+    detail::add_slices(weights, p, p.weight, "");
+    detail::add_slices(optimizer, p, p.m, "exp_avg.");
+    detail::add_slices(optimizer, p, p.v, "exp_avg_sq.");
+  }
+  if (scales != nullptr) {
+    for (const auto& [name, memory] : detail::scaling_buffers(*scales)) {
+      optimizer.add(name, "F32", {memory->size()}, std::as_bytes(std::span<const float>(memory->copy_out())));
+    }
+  }
+  weights.metadata["format"] = "pt";  // transformers refuses files without it
+  weights.write(out.path() / "model.safetensors");
+  optimizer.write(out.path() / "optimizer.safetensors");
+  io::write_json(out.path() / "config.json", model_config_json(m.config()));
+  io::write_json(out.path() / "trainer_state.json", state);
+  out.commit();
+}
+
+/// Reads weights, and the optimizer's state if `with_optimizer`.
+inline void read_checkpoint(const std::filesystem::path& directory, model& m, bool with_optimizer) {
+  const std::string weights_path = (directory / "model.safetensors").string();
+  const auto weights = io::safetensors_file::open(weights_path);
+  for (const parameter& p : m.parameters()) detail::read_slices(weights, weights_path, p, p.weight, "");
+  if (!with_optimizer) return;
+  const std::string optimizer_path = (directory / "optimizer.safetensors").string();
+  const auto optimizer = io::safetensors_file::open(optimizer_path);
+  for (const parameter& p : m.parameters()) {
+    detail::read_slices(optimizer, optimizer_path, p, p.m, "exp_avg.");
+    detail::read_slices(optimizer, optimizer_path, p, p.v, "exp_avg_sq.");
+  }
+}
+
+/// Restores delayed scaling, where the checkpoint has it.
+inline void read_scales(const std::filesystem::path& directory, const nn::scaling_book& scales) {
+  const std::string path = (directory / "optimizer.safetensors").string();
+  const auto file = io::safetensors_file::open(path);
+  for (const auto& [name, memory] : detail::scaling_buffers(scales)) {
+    std::vector<float> host(static_cast<std::size_t>(memory->size()));
+    detail::read_floats(file, path, name, {memory->size()}, host);
+    memory->copy_in(host);
+  }
+}
+
+/// `path` itself if it is a checkpoint, else the newest one of the run directory `path`.
+inline std::filesystem::path find_checkpoint(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  std::error_code failed;
+  if (!fs::exists(path, failed)) throw io::error(path.string(), "no such checkpoint or run directory");
+  if (fs::exists(path / "model.safetensors", failed)) return path;
+  fs::path newest;
+  for (const auto& entry : fs::directory_iterator(path / "checkpoints", failed)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("step-") && name > newest.filename().string()) newest = entry.path();
+  }
+  if (newest.empty()) throw io::error(path.string(), "holds neither model.safetensors nor checkpoints/step-*");
+  return newest;
+}
+
+}  // namespace rotoscale::llama

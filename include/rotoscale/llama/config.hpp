@@ -1,0 +1,114 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The shape of a Llama-3-style model, with the key names of Hugging Face's config.json.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "rotoscale/config.hpp"
+
+namespace rotoscale::llama {
+
+/// Llama 3.1's stretching of RoPE frequencies to longer contexts (Hugging Face rope_type "llama3").
+struct rope_scaling {
+  std::string rope_type = "llama3";
+  double factor = 8.0;
+  double low_freq_factor = 1.0;
+  double high_freq_factor = 4.0;
+  int original_max_position_embeddings = 8192;
+};
+
+struct model_config {
+  int vocab_size = 256;
+  int hidden_size = 128;
+  int intermediate_size = 352;
+  int num_hidden_layers = 4;
+  int num_attention_heads = 4;
+  int num_key_value_heads = 2;
+  int head_dim = 0;  ///< 0: hidden_size / num_attention_heads
+  int max_position_embeddings = 2048;
+  double rms_norm_eps = 1e-5;
+  double rope_theta = 10000.0;
+  std::optional<llama::rope_scaling> rope_scaling;
+  bool tie_word_embeddings = false;
+  double initializer_range = 0.02;
+
+  index_t head_size() const { return head_dim > 0 ? head_dim : hidden_size / num_attention_heads; }
+  index_t query_size() const { return num_attention_heads * head_size(); }
+  index_t key_value_size() const { return num_key_value_heads * head_size(); }
+};
+
+template <class Visitor>
+void describe(Visitor&& v, rope_scaling& s) {
+  v("rope_type", s.rope_type, "only llama3");
+  v("factor", s.factor, "stretch of the lowest frequencies");
+  v("low_freq_factor", s.low_freq_factor, "wavelengths above original/low are stretched in full");
+  v("high_freq_factor", s.high_freq_factor, "wavelengths below original/high are left alone");
+  v("original_max_position_embeddings", s.original_max_position_embeddings, "context before stretching, tokens");
+}
+
+template <class Visitor>
+void describe(Visitor&& v, model_config& c) {
+  v("vocab_size", c.vocab_size, "tokens (256: bytes)");
+  v("hidden_size", c.hidden_size, "residual width");
+  v("intermediate_size", c.intermediate_size, "SwiGLU width");
+  v("num_hidden_layers", c.num_hidden_layers, "decoder layers");
+  v("num_attention_heads", c.num_attention_heads, "query heads");
+  v("num_key_value_heads", c.num_key_value_heads, "key-value heads (grouped-query attention)");
+  v("head_dim", c.head_dim, "head width; 0: hidden_size / num_attention_heads");
+  v("max_position_embeddings", c.max_position_embeddings, "longest sequence, tokens");
+  v("rms_norm_eps", c.rms_norm_eps, "RMSNorm epsilon");
+  v("rope_theta", c.rope_theta, "RoPE base");
+  v("rope_scaling", c.rope_scaling, "Llama 3.1 RoPE scaling, or null");
+  v("tie_word_embeddings", c.tie_word_embeddings, "head shares the embedding");
+  v("initializer_range", c.initializer_range, "standard deviation of initial weights");
+}
+
+/// A sentence that says which field is wrong, or nothing.
+inline std::optional<std::string> find_fault(const model_config& c) {
+  const auto positive = [](const char* name, long long value) -> std::optional<std::string> {
+    if (value > 0) return std::nullopt;
+    return std::string(name) + ": must be positive, is " + std::to_string(value);
+  };
+  if (auto f = positive("vocab_size", c.vocab_size)) return f;
+  if (auto f = positive("hidden_size", c.hidden_size)) return f;
+  if (auto f = positive("intermediate_size", c.intermediate_size)) return f;
+  if (auto f = positive("num_hidden_layers", c.num_hidden_layers)) return f;
+  if (auto f = positive("num_attention_heads", c.num_attention_heads)) return f;
+  if (auto f = positive("num_key_value_heads", c.num_key_value_heads)) return f;
+  if (auto f = positive("max_position_embeddings", c.max_position_embeddings)) return f;
+  if (c.num_attention_heads % c.num_key_value_heads != 0) {
+    return "num_key_value_heads: " + std::to_string(c.num_key_value_heads) + " does not divide num_attention_heads " +
+           std::to_string(c.num_attention_heads);
+  }
+  if (c.head_dim < 0) return "head_dim: must not be negative";
+  if (c.head_dim == 0 && c.hidden_size % c.num_attention_heads != 0) {
+    return "num_attention_heads: " + std::to_string(c.num_attention_heads) + " does not divide hidden_size " +
+           std::to_string(c.hidden_size);
+  }
+  if (c.head_size() % 2 != 0) return "head_dim: must be even for RoPE, is " + std::to_string(c.head_size());
+  if (!(c.rms_norm_eps > 0)) return "rms_norm_eps: must be positive";
+  if (!(c.rope_theta > 0)) return "rope_theta: must be positive";
+  if (!(c.initializer_range > 0)) return "initializer_range: must be positive";
+  if (c.rope_scaling && c.rope_scaling->rope_type != "llama3") {
+    return "rope_scaling.rope_type: '" + c.rope_scaling->rope_type + "' is not supported, only 'llama3' is";
+  }
+  return std::nullopt;
+}
+
+/// Every contraction axis of the block linears must be whole blocks of 32 where a recipe uses MX formats.
+inline std::optional<std::string> find_block_fault(const model_config& c, index_t tokens_per_pass) {
+  const auto whole = [](const char* name, index_t value) -> std::optional<std::string> {
+    if (value % 32 == 0) return std::nullopt;
+    return std::string(name) + ": " + std::to_string(value) + " is not a multiple of 32, which MX blocks need";
+  };
+  if (auto f = whole("hidden_size", c.hidden_size)) return f;
+  if (auto f = whole("intermediate_size", c.intermediate_size)) return f;
+  if (auto f = whole("num_attention_heads * head_dim", c.query_size())) return f;
+  if (auto f = whole("num_key_value_heads * head_dim", c.key_value_size())) return f;
+  return whole("batch * sequence", tokens_per_pass);
+}
+
+}  // namespace rotoscale::llama

@@ -1,0 +1,72 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// FP32 functions and sums whose every operation is stated, so that they give the same bits on any machine, compiler and
+// thread count. Style rule of nn/: no `a * b + c`; write fma, which no compiler may split or form differently.
+#pragma once
+
+#include "rotoscale/bits.hpp"
+
+namespace rotoscale::nn {
+
+ROTOSCALE_HD inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+
+/// e^x: error below 2 units in the last place; 0 below -87.33 (no subnormal results), Inf above 88.72.
+ROTOSCALE_HD inline float exp(float x) {
+  // 1. x = n ln 2 + r, |r| <= ln 2 / 2. Adding 1.5 * 2^23 rounds to an integer; ln 2 is split in two (Cody and Waite).
+  const float clamped = x < -87.33f ? -87.33f : (x > 88.72f ? 88.72f : x);
+  const float shifted = fma(clamped, 0x1.715476p+0f, 0x1.8p+23f);
+  const float n = shifted - 0x1.8p+23f;
+  const float r = fma(n, -0x1.7F7D1Cp-20f, fma(n, -0x1.62E400p-1f, clamped));
+  // 2. e^r by its Taylor series to r^7: the remainder is below 2^-28.
+  float p = fma(r, 1.0f / 5040.0f, 1.0f / 720.0f);
+  p = fma(p, r, 1.0f / 120.0f);
+  p = fma(p, r, 1.0f / 24.0f);
+  p = fma(p, r, 1.0f / 6.0f);
+  p = fma(p, r, 0.5f);
+  p = fma(p, r, 1.0f);
+  p = fma(p, r, 1.0f);
+  // 3. Times 2^n, in two steps because 2^128 is no FP32 number.
+  const int e = static_cast<int>(n);
+  const float half = fp32_from_bits(static_cast<std::uint32_t>((e >> 1) + 127) << 23);
+  const float rest = fp32_from_bits(static_cast<std::uint32_t>(e - (e >> 1) + 127) << 23);
+  const float y = p * half * rest;
+  return x < -87.33f ? 0.0f : (x > 88.72f ? fp32_from_bits(fp32_infinity_bits) : (x != x ? x : y));
+}
+
+/// Natural logarithm of a positive normal x: error below 3 units in the last place.
+ROTOSCALE_HD inline float log(float x) {
+  const std::uint32_t u = fp32_bits(x);
+  // 1. x = m * 2^e with m in [sqrt(1/2), sqrt(2)).
+  const int e = static_cast<int>((u + 0x004AFB0Du) >> 23) - 127;
+  const float m = fp32_from_bits(u - (static_cast<std::uint32_t>(e) << 23));
+  // 2. log m = 2 atanh(s), s = (m - 1) / (m + 1), |s| <= 0.1716: series to s^11.
+  const float s = (m - 1.0f) / (m + 1.0f);
+  const float s2 = s * s;
+  float p = fma(s2, 2.0f / 11.0f, 2.0f / 9.0f);
+  p = fma(p, s2, 2.0f / 7.0f);
+  p = fma(p, s2, 2.0f / 5.0f);
+  p = fma(p, s2, 2.0f / 3.0f);
+  p = fma(p * s2, s, 2.0f * s);
+  const float n = static_cast<float>(e);
+  return fma(n, 0x1.62E400p-1f, fma(n, 0x1.7F7D1Cp-20f, p));
+}
+
+inline constexpr int sum_lanes = 16;
+
+/// The order of every sum along a row: lane j takes the elements j, j + 16, ... in turn, then lanes are folded by
+/// halves (j + 8, j + 4, j + 2, j + 1). `step(i, partial)` returns partial with element i added.
+template <class Step>
+ROTOSCALE_HD inline float ordered_sum(index_t n, const Step& step) {
+  float lane[sum_lanes] = {};
+  index_t i = 0;
+  for (; i + sum_lanes <= n; i += sum_lanes) {
+    for (int j = 0; j < sum_lanes; ++j) lane[j] = step(i + j, lane[j]);
+  }
+  for (int j = 0; i + j < n; ++j) lane[j] = step(i + j, lane[j]);
+  for (int width = sum_lanes / 2; width > 0; width /= 2) {
+    for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
+  }
+  return lane[0];
+}
+
+}  // namespace rotoscale::nn

@@ -1,0 +1,181 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Quantizing GEMM operands on the CPU as a recipe says: FP32 and BF16 copies, per-tensor FP8 with delayed scaling, MX
+// blocks. Every format but fp32 sees its source rounded to BF16 first, since that is what a training run stores.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "rotoscale/nn/backend.hpp"
+#include "rotoscale/parallel.hpp"
+#include "rotoscale/quantize.hpp"
+
+namespace rotoscale::nn::cpu {
+
+namespace detail {
+
+/// BF16 bits of an FP32 value, nearest even, NaN canonical with its sign: round_to(formats::bf16, ·), branch-free.
+inline std::uint32_t bf16_bits(float x) {
+  const std::uint32_t u = fp32_bits(x);
+  const std::uint32_t rounded = (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16;
+  return fp32_is_nan(u) ? ((u & fp32_sign_mask) | fp32_nan_bits) >> 16 : rounded;
+}
+
+/// encode(f, x, nearest_even, saturate) for E4M3 and E5M2, branch-free.
+template <format F>
+inline std::uint32_t fp8_bits(float x) {
+  constexpr int drop = 23 - F.mantissa_bits;
+  constexpr std::uint32_t bias_gap = static_cast<std::uint32_t>(127 - F.bias) << F.mantissa_bits;
+  const std::uint32_t u = fp32_bits(x) & fp32_magnitude_mask;
+  const std::uint32_t normal = ((u + ((1u << (drop - 1)) - 1) + ((u >> drop) & 1u)) >> drop) - bias_gap;
+  // Below the smallest normal number, adding a power of two whose last place is the format's step rounds in the adder.
+  constexpr float magic = pow2_fp32(F.min_exponent() - F.mantissa_bits + 23);
+  const std::uint32_t subnormal = fp32_bits(fp32_from_bits(u) + magic) - fp32_bits(magic);
+  constexpr std::uint32_t least_normal = static_cast<std::uint32_t>(F.min_exponent() + 127) << 23;
+  const std::uint32_t finite = u < least_normal ? subnormal : normal;
+  const std::uint32_t saturated =
+      finite > F.max_code() || u >= fp32_infinity_bits ? static_cast<std::uint32_t>(F.max_code()) : finite;
+  const std::uint32_t magnitude = u > fp32_infinity_bits ? static_cast<std::uint32_t>(F.nan_code()) : saturated;
+  return magnitude | (fp32_bits(x) >> 24 & 0x80u);
+}
+
+/// Writes out[r][c] = convert(source element) for every row of `out`, c along the blocks' axis. The transposed case
+/// goes in square tiles, so that both sides are touched a cache line at a time.
+template <class Code, class Convert>
+void convert_matrix(matrix<const float> source, block_axis axis, const gemm_operand& out, const Convert& convert,
+                    thread_pool& pool) {
+  auto* codes = const_cast<std::uint8_t*>(out.codes);
+  for_each_chunk(pool, out.rows, 32, [&](index_t first, index_t last) {
+    if (axis == block_axis::row) {
+      for (index_t r = first; r < last; ++r) {
+        const float* from = &source(r, 0);
+        auto* to = reinterpret_cast<Code*>(codes + r * out.code_stride);
+        for (index_t c = 0; c < out.k; ++c) to[c] = static_cast<Code>(convert(from[c]));
+      }
+      return;
+    }
+    for (index_t c0 = 0; c0 < out.k; c0 += 32) {
+      const index_t depth = out.k - c0 < 32 ? out.k - c0 : 32;
+      Code tile[32][32];
+      for (index_t c = 0; c < depth; ++c) {
+        const float* from = &source(c0 + c, first);
+        for (index_t r = 0; r < last - first; ++r) tile[c][r] = static_cast<Code>(convert(from[r]));
+      }
+      for (index_t r = first; r < last; ++r) {
+        auto* to = reinterpret_cast<Code*>(codes + r * out.code_stride) + c0;
+        for (index_t c = 0; c < depth; ++c) to[c] = tile[c][r - first];
+      }
+    }
+  });
+}
+
+/// Largest finite magnitude after rounding to BF16; NaN and Inf are left out.
+inline float finite_amax(matrix<const float> x, thread_pool& pool) {
+  std::vector<std::uint32_t> partial(static_cast<std::size_t>(x.extent(0)));
+  pool.for_each(x.extent(0), [&](index_t r) {
+    const float* row = &x(r, 0);
+    std::uint32_t largest = 0;
+    for (index_t c = 0; c < x.extent(1); ++c) {
+      const std::uint32_t u = (bf16_bits(row[c]) << 16) & fp32_magnitude_mask;
+      largest = u < fp32_infinity_bits && u > largest ? u : largest;
+    }
+    partial[static_cast<std::size_t>(r)] = largest;
+  });
+  std::uint32_t largest = 0;
+  for (const std::uint32_t u : partial) largest = u > largest ? u : largest;
+  return fp32_from_bits(largest);
+}
+
+}  // namespace detail
+
+inline block_options options_of(const quantize_args& args) {
+  block_options o;
+  o.source = formats::bf16;
+  o.rotation = {args.recipe.rotation == rotation_kind::none ? 0 : 16, args.signs};
+  o.rule = args.recipe.rule;
+  o.policy = policy_of(args.recipe.policy);
+  o.rounding = args.recipe.rounding;
+  o.random = args.random;
+  return o;
+}
+
+inline void quantize_fp8(matrix<const float> source, const quantize_args& args, gemm_operand& out, float* out_factor,
+                         thread_pool& pool) {
+  const float scale = args.scale ? *args.scale : 1.0f;
+  *out_factor = args.scale_inverse ? *args.scale_inverse : 1.0f;
+  if (args.amax) *args.amax = std::fmax(*args.amax, detail::finite_amax(source, pool));
+  const auto stored = [scale](float x) { return fp32_from_bits(detail::bf16_bits(x) << 16) * scale; };
+  if (args.recipe.rounding != rounding::nearest_even) {
+    const format f = out.element;
+    // Words are numbered along the source's rows, whichever way the result lies.
+    const auto word = [&](index_t r, index_t c) {
+      const index_t at = args.axis == block_axis::row ? r * out.k + c : c * out.rows + r;
+      return args.random.word(static_cast<std::uint64_t>(at));
+    };
+    const matrix<const float> in = args.axis == block_axis::row ? source : transposed(source);
+    pool.for_each(out.rows, [&](index_t r) {
+      auto* to = const_cast<std::uint8_t*>(out.codes) + r * out.code_stride;
+      for (index_t c = 0; c < out.k; ++c) {
+        const std::uint32_t random = args.recipe.rounding == rounding::stochastic ? word(r, c) : 0;
+        to[c] =
+            static_cast<std::uint8_t>(encode(f, stored(in(r, c)), args.recipe.rounding, overflow::saturate, random));
+      }
+    });
+  } else if (out.element == formats::e4m3) {
+    detail::convert_matrix<std::uint8_t>(
+        source, args.axis, out, [&](float x) { return detail::fp8_bits<formats::e4m3>(stored(x)); }, pool);
+  } else {
+    detail::convert_matrix<std::uint8_t>(
+        source, args.axis, out, [&](float x) { return detail::fp8_bits<formats::e5m2>(stored(x)); }, pool);
+  }
+}
+
+/// Fills `out` (extents and memory set by the caller) from `source`.
+inline void quantize_operand(matrix<const float> source, const quantize_args& args, gemm_operand& out,
+                             float* out_factor, thread_pool& pool) {
+  ROTOSCALE_ASSERT(source.stride(1) == 1);
+  switch (args.recipe.format) {
+    case number_format::fp32:
+      detail::convert_matrix<float>(
+          source, args.axis, out, [](float x) { return x; }, pool);
+      return;
+    case number_format::bf16:
+      detail::convert_matrix<std::uint16_t>(
+          source, args.axis, out, [](float x) { return detail::bf16_bits(x); }, pool);
+      return;
+    case number_format::fp8_e4m3:
+    case number_format::fp8_e5m2: quantize_fp8(source, args, out, out_factor, pool); return;
+    case number_format::mxfp4:
+    case number_format::mxfp8_e4m3:
+    case number_format::mxfp8_e5m2: break;
+  }
+  const block_matrix<std::uint8_t> blocks{out.rows,
+                                          out.k,
+                                          const_cast<std::uint8_t*>(out.codes),
+                                          out.code_stride,
+                                          const_cast<std::uint8_t*>(out.scales),
+                                          out.scale_stride};
+  rotoscale::quantize(block_format_of(args.recipe.format), options_of(args), source, args.axis, blocks, pool);
+}
+
+/// Transformer Engine's rule. The recorded amax enters the history; the scale becomes (largest / amax) / 2^margin, kept
+/// where amax is 0 or not finite, at most FLT_MAX.
+inline void update_scales(const scaling_state& s, const delayed_scaling& rule) {
+  for (index_t t = 0; t < s.count; ++t) {
+    float* history = s.history + t * s.history_length;
+    for (int i = s.history_length - 1; i > 0; --i) history[i] = history[i - 1];
+    history[0] = s.amax[t];
+    s.amax[t] = 0.0f;
+    float amax = history[0];
+    if (rule.algorithm == amax_algorithm::max) {
+      for (int i = 1; i < s.history_length; ++i) amax = std::fmax(amax, history[i]);
+    }
+    if (!(amax > 0.0f) || !std::isfinite(amax)) continue;
+    const float scale = s.largest[t] / amax * pow2_fp32(-rule.margin);
+    s.scale[t] = std::isfinite(scale) ? scale : std::numeric_limits<float>::max();
+    s.scale_inverse[t] = 1.0f / s.scale[t];
+  }
+}
+
+}  // namespace rotoscale::nn::cpu

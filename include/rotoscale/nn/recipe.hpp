@@ -1,0 +1,285 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Recipes and schedules are data: which numbers each operand of each training GEMM is made of, and from which step on.
+// Presets follow AMD's MLPerf v6.0 configuration and Transformer Engine's defaults (docs/recipes.md has the sources).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rotoscale/gemm.hpp"
+#include "rotoscale/names.hpp"
+
+namespace rotoscale::nn {
+
+enum class number_format { fp32, bf16, fp8_e4m3, fp8_e5m2, mxfp4, mxfp8_e4m3, mxfp8_e5m2 };
+enum class rotation_kind { none, h16, h16_fixed_signs, h16_step_signs };
+enum class policy_kind { te_rocm, ocp };
+enum class accumulation_kind { fp32_fma_chain, fp32_blockwise };
+enum class amax_algorithm { max, most_recent };
+
+/// One operand of one GEMM. The scale rule, rotation and policy matter to MX formats only.
+struct operand_recipe {
+  number_format format = number_format::bf16;
+  scale_rule rule = scale_rule::even;
+  rotoscale::rounding rounding = rotoscale::rounding::nearest_even;
+  rotation_kind rotation = rotation_kind::none;
+  policy_kind policy = policy_kind::te_rocm;
+
+  bool operator==(const operand_recipe&) const = default;
+};
+
+/// One of the three GEMMs of a linear layer y = x·wᵀ. left/right: fprop x, w; dgrad dy, w; wgrad dy, x.
+struct gemm_recipe {
+  operand_recipe left, right;
+  accumulation_kind accumulate = accumulation_kind::fp32_fma_chain;
+  number_format output = number_format::bf16;  ///< fp32 or bf16
+
+  bool operator==(const gemm_recipe&) const = default;
+};
+
+/// Per-tensor FP8 scales from past maxima, as Transformer Engine's DelayedScaling.
+struct delayed_scaling {
+  int history_length = 1024;
+  amax_algorithm algorithm = amax_algorithm::max;
+  int margin = 0;
+
+  bool operator==(const delayed_scaling&) const = default;
+};
+
+struct recipe {
+  std::string name = "bf16";
+  gemm_recipe fprop, dgrad, wgrad;
+  delayed_scaling fp8;
+  int bf16_first_layers = 0;  ///< decoder layers at the start that stay in BF16
+  int bf16_last_layers = 0;
+
+  bool operator==(const recipe&) const = default;
+};
+
+/// Part of a schedule: `recipe` is a preset's name or a JSON file; `at` its first step, a fraction of the run below 1.
+struct phase {
+  std::string recipe = "bf16";
+  double at = 0.0;
+};
+
+struct schedule {
+  std::string name = "bf16";
+  std::vector<phase> phases;
+};
+
+/// A phase with everything looked up: optimizer steps >= from_step (counted from 0) use `recipe`.
+struct resolved_phase {
+  std::int64_t from_step = 0;
+  nn::recipe recipe;
+};
+
+constexpr bool is_fp8(number_format f) { return f == number_format::fp8_e4m3 || f == number_format::fp8_e5m2; }
+constexpr bool is_mx(number_format f) {
+  return f == number_format::mxfp4 || f == number_format::mxfp8_e4m3 || f == number_format::mxfp8_e5m2;
+}
+constexpr format element_format(number_format f) {
+  switch (f) {
+    case number_format::fp32: return formats::fp32;
+    case number_format::bf16: return formats::bf16;
+    case number_format::fp8_e4m3:
+    case number_format::mxfp8_e4m3: return formats::e4m3;
+    case number_format::fp8_e5m2:
+    case number_format::mxfp8_e5m2: return formats::e5m2;
+    case number_format::mxfp4: return formats::e2m1;
+  }
+  return formats::fp32;
+}
+constexpr block_format block_format_of(number_format f) { return {element_format(f), 32}; }
+constexpr mma_model model_of(accumulation_kind a) {
+  return a == accumulation_kind::fp32_blockwise ? fp32_blockwise : fp32_fma_chain;
+}
+constexpr block_policy policy_of(policy_kind p) {
+  return p == policy_kind::te_rocm ? policies::te_rocm : policies::ocp;
+}
+
+/// Does any operand need its contraction axis to be a multiple of 32?
+constexpr bool needs_blocks(const gemm_recipe& g) { return is_mx(g.left.format) || is_mx(g.right.format); }
+constexpr bool needs_blocks(const recipe& r) {
+  return needs_blocks(r.fprop) || needs_blocks(r.dgrad) || needs_blocks(r.wgrad);
+}
+
+/// A sentence that says what is wrong with a GEMM's recipe, or nothing. `where` names it.
+inline std::optional<std::string> find_fault(const gemm_recipe& g, const std::string& where) {
+  if (g.left.rotation != g.right.rotation)
+    return where + ": both operands must have the same rotation, or it does not cancel";
+  if (g.left.rotation != rotation_kind::none && !(is_mx(g.left.format) && is_mx(g.right.format))) {
+    return where + ": a rotation needs MX formats on both operands";
+  }
+  if (g.output != number_format::fp32 && g.output != number_format::bf16)
+    return where + ": output must be fp32 or bf16";
+  if (g.accumulate == accumulation_kind::fp32_blockwise &&
+      (g.left.format != number_format::mxfp4 || g.right.format != number_format::mxfp4)) {
+    return where + ": fp32_blockwise accumulation needs mxfp4 on both operands, whose block sums are exact";
+  }
+  return std::nullopt;
+}
+
+inline std::optional<std::string> find_fault(const recipe& r) {
+  if (auto fault = find_fault(r.fprop, "fprop")) return fault;
+  if (auto fault = find_fault(r.dgrad, "dgrad")) return fault;
+  if (auto fault = find_fault(r.wgrad, "wgrad")) return fault;
+  if (r.fp8.history_length < 1 || r.fp8.history_length > 65536) return "fp8.history_length must be between 1 and 65536";
+  if (r.bf16_first_layers < 0 || r.bf16_last_layers < 0)
+    return "bf16_first_layers and bf16_last_layers must not be negative";
+  return std::nullopt;
+}
+
+namespace presets {
+
+inline recipe uniform(std::string name, number_format f, number_format output) {
+  const gemm_recipe g{{f}, {f}, accumulation_kind::fp32_fma_chain, output};
+  recipe r{std::move(name), g, g, g, {}, 0, 0};
+  r.wgrad.output = number_format::fp32;  // main gradients are FP32
+  return r;
+}
+
+/// HYBRID: E4M3 forward, E5M2 gradients, one scale a tensor from the history of its maxima.
+inline recipe fp8_delayed(std::string name, delayed_scaling scaling) {
+  recipe r = uniform(std::move(name), number_format::fp8_e4m3, number_format::bf16);
+  r.dgrad.left.format = r.wgrad.left.format = number_format::fp8_e5m2;
+  r.fp8 = scaling;
+  return r;
+}
+
+/// E2M1 blocks of 32 on every operand of all three GEMMs, EVEN scales, exact block products.
+inline recipe mxfp4(std::string name, rotation_kind rotation) {
+  recipe r = uniform(std::move(name), number_format::mxfp4, number_format::bf16);
+  for (gemm_recipe* g : {&r.fprop, &r.dgrad, &r.wgrad}) {
+    g->left.rotation = g->right.rotation = rotation;
+    g->accumulate = accumulation_kind::fp32_blockwise;
+  }
+  return r;
+}
+
+inline std::vector<recipe> all() {
+  return {uniform("fp32", number_format::fp32, number_format::fp32),
+          uniform("bf16", number_format::bf16, number_format::bf16),
+          fp8_delayed("fp8_delayed", {1024, amax_algorithm::max, 0}),
+          fp8_delayed("fp8_delayed_most_recent", {4, amax_algorithm::most_recent, 0}),
+          mxfp4("mxfp4", rotation_kind::none),
+          mxfp4("mxfp4_h16", rotation_kind::h16),
+          mxfp4("mxfp4_h16_fixed_signs", rotation_kind::h16_fixed_signs),
+          mxfp4("mxfp4_h16_step_signs", rotation_kind::h16_step_signs)};
+}
+
+/// Schedules that are more than one preset from start to end. 0.62 is AMD's step 340 of 550 (Llama 2 70B LoRA).
+inline std::vector<schedule> schedules() {
+  return {{"mxfp4_h16_heal", {{"mxfp4_h16", 0.0}, {"fp8_delayed", 0.62}}},
+          {"mxfp4_heal", {{"mxfp4", 0.0}, {"fp8_delayed", 0.62}}}};
+}
+
+}  // namespace presets
+
+}  // namespace rotoscale::nn
+
+namespace rotoscale {
+template <>
+struct enum_names<nn::number_format> {
+  using enum nn::number_format;
+  static constexpr enum_name<nn::number_format> table[] = {{fp32, "fp32"},
+                                                           {bf16, "bf16"},
+                                                           {fp8_e4m3, "fp8_e4m3"},
+                                                           {fp8_e5m2, "fp8_e5m2"},
+                                                           {mxfp4, "mxfp4"},
+                                                           {mxfp8_e4m3, "mxfp8_e4m3"},
+                                                           {mxfp8_e5m2, "mxfp8_e5m2"}};
+};
+template <>
+struct enum_names<nn::rotation_kind> {
+  using enum nn::rotation_kind;
+  static constexpr enum_name<nn::rotation_kind> table[] = {
+      {none, "none"}, {h16, "h16"}, {h16_fixed_signs, "h16_fixed_signs"}, {h16_step_signs, "h16_step_signs"}};
+};
+template <>
+struct enum_names<nn::policy_kind> {
+  static constexpr enum_name<nn::policy_kind> table[] = {{nn::policy_kind::te_rocm, "te_rocm"},
+                                                         {nn::policy_kind::ocp, "ocp"}};
+};
+template <>
+struct enum_names<nn::accumulation_kind> {
+  static constexpr enum_name<nn::accumulation_kind> table[] = {
+      {nn::accumulation_kind::fp32_fma_chain, "fp32_fma_chain"},
+      {nn::accumulation_kind::fp32_blockwise, "fp32_blockwise"}};
+};
+template <>
+struct enum_names<nn::amax_algorithm> {
+  static constexpr enum_name<nn::amax_algorithm> table[] = {{nn::amax_algorithm::max, "max"},
+                                                            {nn::amax_algorithm::most_recent, "most_recent"}};
+};
+
+namespace nn {
+using rotoscale::from_string;
+using rotoscale::names;
+using rotoscale::to_string;
+
+template <class Visitor>
+void describe(Visitor&& v, operand_recipe& o) {
+  v("format", o.format, "numbers the operand is made of");
+  v("scale_rule", o.rule, "how an MX block's amax becomes its scale");
+  v("rounding", o.rounding, "rounding of elements");
+  v("rotation", o.rotation, "rotation before the block maximum, along the contraction axis");
+  v("policy", o.policy, "zero, NaN and Inf blocks");
+}
+
+/// A GEMM's recipe under the names its operands have in that GEMM.
+struct gemm_fields {
+  gemm_recipe& gemm;
+  const char* left;
+  const char* right;
+};
+template <class Visitor>
+void describe(Visitor&& v, gemm_fields& g) {
+  v(g.left, g.gemm.left, "left operand");
+  v(g.right, g.gemm.right, "right operand");
+  v("accumulate", g.gemm.accumulate, "accumulation contract");
+  v("output", g.gemm.output, "numbers the result is rounded to (fp32 or bf16)");
+}
+
+template <class Visitor>
+void describe(Visitor&& v, delayed_scaling& d) {
+  v("history_length", d.history_length, "maxima kept, in steps");
+  v("algorithm", d.algorithm, "max of the history or its most recent entry");
+  v("margin", d.margin, "powers of two of headroom");
+}
+
+template <class Visitor>
+void describe(Visitor&& v, recipe& r) {
+  v("name", r.name, "name in logs");
+  gemm_fields fprop{r.fprop, "x", "w"};
+  gemm_fields dgrad{r.dgrad, "dy", "w"};
+  gemm_fields wgrad{r.wgrad, "dy", "x"};
+  v("fprop", fprop, "y = x w^T");
+  v("dgrad", dgrad, "dx = dy w");
+  v("wgrad", wgrad, "dw = dy^T x");
+  v("fp8", r.fp8, "delayed scaling of per-tensor FP8 operands");
+  v("bf16_first_layers", r.bf16_first_layers, "decoder layers at the start left in BF16");
+  v("bf16_last_layers", r.bf16_last_layers, "decoder layers at the end left in BF16");
+}
+
+template <class Visitor>
+void describe(Visitor&& v, phase& p) {
+  v("recipe", p.recipe, "preset name or JSON file");
+  v("at", p.at, "first step, or a fraction of the run below 1");
+}
+
+template <class Visitor>
+void describe(Visitor&& v, schedule& s) {
+  v("name", s.name, "name in logs");
+  v("phases", s.phases, "recipes in order of their start");
+}
+
+template <class Visitor>
+void describe(Visitor&& v, resolved_phase& p) {
+  v("from_step", p.from_step, "first optimizer step, counted from 0");
+  v("recipe", p.recipe, "effective recipe");
+}
+
+}  // namespace nn
+}  // namespace rotoscale

@@ -1,0 +1,159 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The one rounding routine. Any format is unpacked to sign, exponent and 64-bit significand and rounded once into any
+// other. Integer-only and constexpr: no compiler, flag or architecture can change a result.
+#pragma once
+
+#include "rotoscale/format.hpp"
+
+namespace rotoscale {
+
+enum class rounding {
+  nearest_even,  ///< roundTiesToEven, the MX default
+  nearest_away,  ///< roundTiesToAway
+  toward_zero,
+  up,    ///< toward +infinity
+  down,  ///< toward -infinity
+  to_odd,
+  stochastic  ///< up in magnitude with probability fraction, decided by 32 caller-supplied bits
+};
+
+/// What happens to a finite value that rounds beyond the largest finite number, and to an infinite one.
+enum class overflow {
+  saturate,  ///< the largest finite number, for infinities as well
+  to_inf,    ///< IEEE 754: Inf for the nearest roundings, as the direction says for others; NaN if there is no Inf
+  to_nan     ///< NaN (as E4M3 without saturation); saturates if there is no NaN
+};
+
+enum class value_class : std::uint8_t { zero, finite, infinity, nan };
+
+/// value = (-1)^negative * significand * 2^(exponent - 63), significand with bit 63 set, when finite.
+struct unpacked {
+  value_class kind = value_class::zero;
+  bool negative = false;
+  int exponent = 0;
+  std::uint64_t significand = 0;
+};
+
+ROTOSCALE_HD constexpr unpacked unpack(format f, std::uint64_t code) {
+  unpacked u;
+  u.negative = f.is_signed && (code & f.sign_mask()) != 0;
+  if (f.is_nan(code)) {
+    u.kind = value_class::nan;
+    return u;
+  }
+  if (f.is_infinity(code)) {
+    u.kind = value_class::infinity;
+    return u;
+  }
+  const std::uint64_t mantissa = code & f.mantissa_mask();
+  const int field = static_cast<int>((code & f.magnitude_mask()) >> f.mantissa_bits);
+  const bool subnormal = field == 0 && f.has_subnormals;
+  const std::uint64_t integer = subnormal ? mantissa : mantissa | (std::uint64_t{1} << f.mantissa_bits);
+  if (integer == 0 || (field == 0 && !f.has_subnormals && f.has_zero)) return u;
+  const int top = highest_bit(integer);
+  u.kind = value_class::finite;
+  u.exponent = (subnormal ? f.min_exponent() : field - f.bias) + top - f.mantissa_bits;
+  u.significand = integer << (63 - top);
+  return u;
+}
+
+namespace detail {
+
+/// Code for a value that leaves the range at the top. `away` says whether the rounding mode moves it away from zero.
+ROTOSCALE_HD constexpr std::uint64_t overflow_code(format f, bool negative, overflow o, bool away) {
+  const std::uint64_t sign = negative ? f.sign_mask() : 0;
+  if (o == overflow::to_inf && f.has_infinity()) return sign | (away ? f.infinity_code() : f.max_code());
+  if (o != overflow::saturate && f.has_nan()) {
+    return f.specials == specials::fnuz ? f.nan_code() : sign | f.nan_code();
+  }
+  return sign | f.max_code();
+}
+
+/// Does the magnitude `kept + fraction / 2^64` round up to kept + 1?
+ROTOSCALE_HD constexpr bool rounds_away(rounding r, bool negative, std::uint64_t kept, std::uint64_t fraction,
+                                        std::uint32_t random) {
+  constexpr std::uint64_t half = std::uint64_t{1} << 63;
+  switch (r) {
+    case rounding::nearest_even: return fraction > half || (fraction == half && (kept & 1) != 0);
+    case rounding::nearest_away: return fraction >= half;
+    case rounding::toward_zero: return false;
+    case rounding::up: return fraction != 0 && !negative;
+    case rounding::down: return fraction != 0 && negative;
+    case rounding::to_odd: return fraction != 0 && (kept & 1) == 0;
+    // The 32 leading bits of the fraction plus the random word carry out: probability floor(fraction * 2^32) / 2^32.
+    case rounding::stochastic: return ((fraction >> 32) + random) >> 32 != 0;
+  }
+  return false;
+}
+
+}  // namespace detail
+
+/// Rounds `v` into `f` and returns the code (in the low f.bits() bits).
+/// NaN becomes the format's NaN with its sign; a format without NaN gives the largest number with the NaN's sign, as
+/// the gfx950 conversions do according to HIP's host emulation. Negative values of unsigned formats become the smallest
+/// code. `random` is used by rounding::stochastic only.
+ROTOSCALE_HD constexpr std::uint64_t round_to(format f, unpacked v, rounding r = rounding::nearest_even,
+                                              overflow o = overflow::saturate, std::uint32_t random = 0) {
+  const std::uint64_t sign = v.negative ? f.sign_mask() : 0;
+  // 1. Values that are not finite, and zero.
+  if (v.kind == value_class::nan) return detail::overflow_code(f, v.negative, overflow::to_nan, true);
+  if (v.negative && !f.is_signed) return 0;
+  if (v.kind == value_class::infinity) return detail::overflow_code(f, v.negative, o, true);
+  if (v.kind == value_class::zero) return f.has_negative_zero() ? sign : 0;
+
+  // 2. Split the significand where the format's unit in the last place falls: kept integer, 64-bit fraction.
+  const int exponent = v.exponent < f.min_exponent() ? f.min_exponent() : v.exponent;
+  const int shift = 63 - f.mantissa_bits + (exponent - v.exponent);  // bits below the last place, >= 11
+  const std::uint64_t kept = shift > 63 ? 0 : v.significand >> shift;
+  std::uint64_t fraction = 0;
+  if (shift <= 64) {
+    fraction = shift == 64 ? v.significand : v.significand << (64 - shift);
+  } else {
+    fraction = shift_right_sticky(v.significand, shift - 64);
+  }
+
+  // 3. Round. A carry out of the mantissa moves into the exponent field by itself, since codes are ordered.
+  const bool away = detail::rounds_away(r, v.negative, kept, fraction, random);
+  const std::uint64_t integer = kept + (away ? 1 : 0);
+  if (!f.has_subnormals && (integer >> f.mantissa_bits) == 0) {
+    // Below the smallest normal of a format without subnormals: that number itself if there is no zero (E8M0).
+    return f.has_zero && f.has_negative_zero() ? sign : 0;
+  }
+  const std::uint64_t field = static_cast<std::uint64_t>(exponent - f.min_exponent());
+  const std::uint64_t first = f.has_subnormals ? 0 : std::uint64_t{1} << f.mantissa_bits;
+  const std::uint64_t magnitude = (field << f.mantissa_bits) + integer - first;
+
+  // 4. Range. FNUZ has no negative zero.
+  if (v.exponent > f.max_exponent() || magnitude > f.max_code()) {
+    const bool nearest = r == rounding::nearest_even || r == rounding::nearest_away || r == rounding::stochastic;
+    return detail::overflow_code(f, v.negative, o, nearest || r == (v.negative ? rounding::down : rounding::up));
+  }
+  return magnitude == 0 && !f.has_negative_zero() ? 0 : sign | magnitude;
+}
+
+/// Code of `from` converted to `to` with a single rounding.
+ROTOSCALE_HD constexpr std::uint64_t convert(format from, std::uint64_t code, format to,
+                                             rounding r = rounding::nearest_even, overflow o = overflow::saturate,
+                                             std::uint32_t random = 0) {
+  return round_to(to, unpack(from, code), r, o, random);
+}
+
+/// FP32 to a code of `f`.
+ROTOSCALE_HD constexpr std::uint64_t encode(format f, float x, rounding r = rounding::nearest_even,
+                                            overflow o = overflow::saturate, std::uint32_t random = 0) {
+  return convert(formats::fp32, fp32_bits(x), f, r, o, random);
+}
+
+/// A code of `f` as FP32, exact for every format of at most 24 significand bits within FP32's range.
+ROTOSCALE_HD constexpr float decode(format f, std::uint64_t code) {
+  return fp32_from_bits(
+      static_cast<std::uint32_t>(convert(f, code, formats::fp32, rounding::nearest_even, overflow::to_inf)));
+}
+
+static_assert(decode(formats::e2m1, 0x7) == 6.0f && decode(formats::e4m3, 0x7E) == 448.0f);
+static_assert(decode(formats::e5m2, 0x7B) == 57344.0f && decode(formats::e8m0, 0) == 0x1p-127f);
+static_assert(encode(formats::e2m1, 2.5f) == 0x4 && encode(formats::e2m1, 5.0f) == 0x6, "ties go to even");
+static_assert(encode(formats::e2m1, 0.25f) == 0x0 && encode(formats::e2m1, 0.75f) == 0x2);
+
+}  // namespace rotoscale

@@ -1,0 +1,74 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// small_float<format>: one code in the smallest unsigned integer that holds it, with explicit conversions and no hidden
+// arithmetic. One name is one number system in every build.
+#pragma once
+
+#include "rotoscale/round.hpp"
+
+namespace rotoscale {
+
+namespace detail {
+template <int Bits>
+struct storage_for {
+  using type = std::uint64_t;
+};
+template <int Bits>
+  requires(Bits <= 8)
+struct storage_for<Bits> {
+  using type = std::uint8_t;
+};
+template <int Bits>
+  requires(Bits > 8 && Bits <= 16)
+struct storage_for<Bits> {
+  using type = std::uint16_t;
+};
+template <int Bits>
+  requires(Bits > 16 && Bits <= 32)
+struct storage_for<Bits> {
+  using type = std::uint32_t;
+};
+}  // namespace detail
+
+template <format Format>
+class small_float {
+ public:
+  using storage = typename detail::storage_for<Format.bits()>::type;
+  static constexpr rotoscale::format format = Format;
+
+  constexpr small_float() = default;
+  /// Rounds `x` once; saturating nearest-even unless told otherwise.
+  ROTOSCALE_HD constexpr explicit small_float(float x, rounding r = rounding::nearest_even,
+                                              overflow o = overflow::saturate, std::uint32_t random = 0)
+      : bits_(static_cast<storage>(encode(Format, x, r, o, random))) {}
+  ROTOSCALE_HD constexpr explicit small_float(double x, rounding r = rounding::nearest_even,
+                                              overflow o = overflow::saturate, std::uint32_t random = 0)
+      : bits_(static_cast<storage>(convert(formats::fp64, bit_cast<std::uint64_t>(x), Format, r, o, random))) {}
+
+  ROTOSCALE_HD static constexpr small_float from_bits(storage bits) {
+    small_float x;
+    x.bits_ = bits;
+    return x;
+  }
+  ROTOSCALE_HD constexpr storage bits() const { return bits_; }
+
+  ROTOSCALE_HD constexpr explicit operator float() const { return decode(Format, bits_); }
+
+  ROTOSCALE_HD constexpr bool is_nan() const { return Format.is_nan(bits_); }
+
+ private:
+  storage bits_ = 0;
+};
+
+using e2m1 = small_float<formats::e2m1>;
+using e2m3 = small_float<formats::e2m3>;
+using e3m2 = small_float<formats::e3m2>;
+using e4m3 = small_float<formats::e4m3>;
+using e5m2 = small_float<formats::e5m2>;
+using e8m0 = small_float<formats::e8m0>;
+using bf16 = small_float<formats::bf16>;
+
+static_assert(sizeof(e2m1) == 1 && sizeof(e8m0) == 1 && sizeof(bf16) == 2);
+static_assert(e4m3(464.0f).bits() == 0x7E && e5m2(61440.0f, rounding::nearest_even, overflow::to_inf).bits() == 0x7C);
+
+}  // namespace rotoscale

@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""Uses Rotoscale as other projects do, and runs what they build.
+
+usage: consumer.py CHECK ROOT
+  meson      as a Meson subproject (tests/consumer/meson)
+  pkgconfig  installed, found through pkg-config, compiled by hand
+  cmake      installed, found through find_package (tests/consumer/cmake); skipped (exit status 77) without CMake
+"""
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+
+def run(*command, **settings):
+    result = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            text=True, **settings)
+    if result.returncode != 0:
+        print(f"$ {shlex.join(str(part) for part in command)}\n{result.stdout}")
+        sys.exit(1)
+    return result.stdout
+
+
+def version(root):
+    text = (root / "include/rotoscale/version.hpp").read_text(encoding="utf-8")
+    return re.search(r'ROTOSCALE_VERSION "(.*)"', text).group(1)
+
+
+def install(root, folder):
+    """Installs into folder/prefix with all programs off; returns the prefix."""
+    prefix = folder / "prefix"
+    run("meson", "setup", f"--prefix={prefix}", "-Dtests=disabled", "-Dexamples=disabled", "-Dbench=disabled",
+        folder / "rotoscale", root)
+    run("meson", "install", "-C", folder / "rotoscale")
+    installed = {p.relative_to(prefix / "include") for p in (prefix / "include").rglob("*.hpp")}
+    expected = {p.relative_to(root / "include") for p in (root / "include").rglob("*.hpp")}
+    if installed != expected:
+        print("installed headers differ from include/:", *sorted(map(str, installed ^ expected)))
+        sys.exit(1)
+    return prefix
+
+
+def check_output(root, program):
+    output = run(program).strip()
+    if output != f"rotoscale {version(root)}":
+        print(f"{program} printed {output!r}")
+        sys.exit(1)
+
+
+def check_meson(root, folder):
+    project = folder / "project"
+    shutil.copytree(root / "tests/consumer/meson", project)
+    for name in ("main.cpp", "io.cpp"):
+        shutil.copy(root / "tests/consumer" / name, project)
+    (project / "subprojects").mkdir()
+    (project / "subprojects/rotoscale").symlink_to(root)
+    run("meson", "setup", project / "build", project)
+    run("ninja", "-C", project / "build")
+    for name in ("consumer", "consumer_io"):
+        check_output(root, project / "build" / name)
+
+
+def check_pkgconfig(root, folder):
+    prefix = install(root, folder)
+    environment = {**os.environ, "PKG_CONFIG_PATH": str(prefix / "share/pkgconfig")}
+    for package, source in (("rotoscale", "main.cpp"), ("rotoscale-io", "io.cpp")):
+        if run("pkg-config", "--modversion", package, env=environment).strip() != version(root):
+            print(f"{package}.pc states another version")
+            sys.exit(1)
+        flags = shlex.split(run("pkg-config", "--cflags", "--libs", package, env=environment))
+        program = folder / f"{package}-consumer"
+        run("g++", "-std=c++20", root / "tests/consumer" / source, "-o", program, *flags)
+        check_output(root, program)
+
+
+def check_cmake(root, folder):
+    if shutil.which("cmake") is None:
+        print("no cmake")
+        sys.exit(77)
+    prefix = install(root, folder)
+    build = folder / "build"
+    major, minor, _ = map(int, version(root).split("."))
+    configure = ["cmake", "-G", "Ninja", "-S", root / "tests/consumer/cmake", "-B", build,
+                 f"-DCMAKE_PREFIX_PATH={prefix}"]
+    run(*configure, f"-DROTOSCALE_WANTED={major}.{minor}")
+    run("cmake", "--build", build)
+    for name in ("consumer", "consumer_io"):
+        check_output(root, build / name)
+    # A version that is not compatible must be refused.
+    refused = subprocess.run([str(part) for part in [*configure, f"-DROTOSCALE_WANTED={major}.{minor + 1}"]],
+                             capture_output=True, text=True)
+    if refused.returncode == 0 or "version" not in refused.stderr:
+        print(f"find_package(rotoscale {major}.{minor + 1}) was accepted")
+        sys.exit(1)
+
+
+CHECKS = {"meson": check_meson, "pkgconfig": check_pkgconfig, "cmake": check_cmake}
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] not in CHECKS:
+        sys.exit(__doc__)
+    with tempfile.TemporaryDirectory() as scratch:
+        CHECKS[sys.argv[1]](Path(sys.argv[2]).resolve(), Path(scratch))

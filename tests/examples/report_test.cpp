@@ -1,0 +1,458 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// `mini-llama report` on generated logs: no model was trained for any number in this file.
+
+#include "../../examples/llama/report.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "../rotoscale/io/scratch.hpp"
+#include "rotoscale/io/json.hpp"
+
+namespace io = rotoscale::io;
+using io::testing::get;
+using io::testing::message_of;
+using io::testing::put;
+using io::testing::scratch_directory;
+using json = nlohmann::ordered_json;
+using rotoscale::llama_program::report_options;
+using rotoscale::llama_program::write_report;
+
+namespace {
+
+/// Builds one generated log, record by record.
+class log_text {
+ public:
+  explicit log_text(const std::string& name, const std::vector<std::pair<int, std::string>>& schedule = {}) {
+    json list = json::array();
+    for (const auto& [step, recipe] : schedule.empty() ? decltype(schedule){{0, name}} : schedule) {
+      list.push_back({{"from_step", step}, {"recipe", {{"name", recipe}, {"note", "generated <data>"}}}});
+    }
+    recipe_ = list[0]["recipe"]["name"];
+    add({{"event", "start"},
+         {"name", name},
+         {"version", "0.1.0"},
+         {"commit", "abc123"},
+         {"device", "cpu"},
+         {"compiler", "g++ 12.2.0"},
+         {"threads", 2},
+         {"seed", 1},
+         {"config", {{"model", {{"hidden_size", 128}}}, {"train", {{"lr", 1e-3}}}}},
+         {"schedule", list},
+         {"parameters", 820000},
+         {"train_tokens", 3900000},
+         {"val_tokens", 200000}});
+  }
+
+  log_text& add(const json& record) {
+    text_ += record.dump() + "\n";
+    return *this;
+  }
+  log_text& eval(int step, json loss) {
+    return add({{"event", "eval"}, {"step", step}, {"tokens", step * 100}, {"val_loss", loss}, {"recipe", recipe_}});
+  }
+  log_text& step(int step, json loss) {
+    return add({{"event", "step"},
+                {"step", step},
+                {"loss", loss},
+                {"tokens", step * 100},
+                {"seconds", step * 0.5},
+                {"recipe", recipe_}});
+  }
+  log_text& change(int step, const std::string& to, double before) {
+    const std::string from = recipe_;
+    recipe_ = to;
+    return add({{"event", "switch"}, {"step", step}, {"from", from}, {"to", to}, {"val_loss_before", before}});
+  }
+  log_text& resume(int step) { return add({{"event", "resume"}, {"step", step}}); }
+  log_text& end(const std::string& status, int step, json loss, const std::vector<double>& windows = {}) {
+    return add({{"event", "end"},
+                {"status", status},
+                {"step", step},
+                {"tokens", step * 100},
+                {"seconds", step * 0.5},
+                {"final_val_loss", loss},
+                {"best_val_loss", loss},
+                {"window_losses", windows}});
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+  std::string recipe_;
+};
+
+/// A whole generated run: loss `initial` at step 0, and `last` at steps 100 and 200.
+log_text whole(const std::string& name, double initial, double last, const std::vector<double>& windows = {}) {
+  log_text log(name);
+  log.eval(0, initial).step(100, last + 0.1).eval(100, last).step(200, last + 0.1).eval(200, last);
+  return log.end("ok", 200, last, windows);
+}
+
+struct result {
+  json summary;
+  std::string arms, curves, html, table, errors;
+};
+
+/// Redirects std::cerr for the life of the object.
+class captured_errors {
+ public:
+  captured_errors() : old_(std::cerr.rdbuf(text_.rdbuf())) {}
+  captured_errors(const captured_errors&) = delete;
+  captured_errors& operator=(const captured_errors&) = delete;
+  ~captured_errors() { std::cerr.rdbuf(old_); }
+  std::string text() const { return text_.str(); }
+
+ private:
+  std::ostringstream text_;
+  std::streambuf* old_;
+};
+
+/// Most cases need no plots; they run without gnuplot, which is also much faster.
+class path_variable {
+ public:
+  explicit path_variable(const std::string& value) {
+    const char* old = std::getenv("PATH");
+    if (old != nullptr) old_ = old;
+    ::setenv("PATH", value.c_str(), 1);
+  }
+  path_variable(const path_variable&) = delete;
+  path_variable& operator=(const path_variable&) = delete;
+  ~path_variable() { ::setenv("PATH", old_.c_str(), 1); }
+
+ private:
+  std::string old_;
+};
+
+std::vector<std::string> put_logs(const scratch_directory& scratch, const std::vector<log_text>& logs) {
+  std::vector<std::string> paths;
+  for (std::size_t i = 0; i < logs.size(); ++i) {
+    const auto path = scratch / ("generated" + std::to_string(i) + ".jsonl");
+    put(path, logs[i].text());
+    paths.push_back(path.string());
+  }
+  return paths;
+}
+
+result report(const scratch_directory& scratch, const std::vector<std::string>& paths,
+              const std::string& baseline = "") {
+  const captured_errors errors;
+  std::ostringstream table;
+  const auto out = scratch / "out";
+  const int code = write_report({paths, out.string(), baseline, ""}, table);
+  CHECK(code == 0);
+  return {io::read_json(out / "summary.json"),
+          get(out / "arms.csv"),
+          get(out / "curves.csv"),
+          get(out / "report.html"),
+          table.str(),
+          errors.text()};
+}
+
+result report_without_plots(const std::vector<log_text>& logs, const std::string& baseline = "") {
+  const scratch_directory scratch;
+  const path_variable path("/nonexistent");
+  return report(scratch, put_logs(scratch, logs), baseline);
+}
+
+std::string error_of(const std::string& log) {
+  const scratch_directory scratch;
+  put(scratch / "bad.jsonl", log);
+  std::ostringstream table;
+  return message_of([&] {
+    write_report({{(scratch / "bad.jsonl").string()}, (scratch / "out").string(), "", ""}, table);
+  });
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::vector<std::string> names(const result& r) {
+  std::vector<std::string> found;
+  for (const json& arm : r.summary["arms"]) found.push_back(arm["name"]);
+  return found;
+}
+
+std::vector<std::string> keys(const json& object) {
+  std::vector<std::string> found;
+  for (const auto& [key, value] : object.items()) found.push_back(key);
+  return found;
+}
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t n = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+/// The generated comparison with a switch: a gap of 0.04 to fp8_delayed before it, 0.02 just after, 0.01 at the end.
+std::vector<log_text> switching_logs() {
+  log_text healed("heal", {{0, "mxfp4"}, {150, "fp8_delayed"}});
+  healed.eval(0, 5.5).step(100, 2.2).eval(100, 2.04).step(150, 2.1).change(150, "fp8_delayed", 1.94);
+  healed.step(200, 2.0).eval(200, 1.82).eval(250, 1.71).end("ok", 250, 1.71, {1.7, 1.72, 1.71});
+  log_text twin("mxfp4");
+  twin.eval(0, 5.5).eval(100, 2.04).eval(200, 1.85).eval(250, 1.75).end("ok", 250, 1.75, {1.75, 1.76, 1.74});
+  log_text fp8("fp8_delayed");
+  fp8.eval(0, 5.5).eval(100, 2.0).eval(200, 1.8).eval(250, 1.7).end("ok", 250, 1.7, {1.7, 1.7, 1.7});
+  return {healed, twin, fp8};
+}
+
+}  // namespace
+
+TEST_CASE("summary.json has exactly its keys, and arms come by final loss") {
+  const result r = report_without_plots({whole("mxfp4", 5.5, 1.7), whole("bf16", 5.5, 1.6), whole("nvfp4", 5.5, 1.65)});
+  CHECK(keys(r.summary) == std::vector<std::string>{"arms", "commit", "seed", "threads"});
+  CHECK(keys(r.summary["arms"][0]) == std::vector<std::string>{"name", "recipe", "final_val_loss", "best_val_loss",
+                                                               "tokens", "tokens_per_s", "seconds"});
+  CHECK(names(r) == std::vector<std::string>{"bf16", "nvfp4", "mxfp4"});
+  CHECK(r.summary["arms"][0] == json{{"name", "bf16"},
+                                     {"recipe", "bf16"},
+                                     {"final_val_loss", 1.6},
+                                     {"best_val_loss", 1.6},
+                                     {"tokens", 20000},
+                                     {"tokens_per_s", 200.0},
+                                     {"seconds", 100.0}});
+  CHECK(r.summary["commit"] == "abc123");
+  CHECK(r.summary["seed"] == 1);
+  CHECK(r.summary["threads"] == 2);
+  CHECK(contains(r.html, "lowest first: bf16 (1.6000), nvfp4 (1.6500) and mxfp4 (1.7000)."));
+  CHECK(contains(r.html, "Every arm learned"));
+}
+
+TEST_CASE("gaps and paired standard errors are the textbook's") {
+  // Differences over windows 0.1, 0.3, 0.2: mean 0.2, standard deviation 0.1, standard error 0.1/√3.
+  const result r =
+      report_without_plots({whole("bf16", 5, 2, {1, 2, 3}), whole("x", 5, 2.2, {1.1, 2.3, 3.2}), whole("y", 5, 2.3)});
+  CHECK(contains(r.table, "+0.2000 ± 0.0577"));
+  CHECK(contains(r.table, "+0.3000 "));
+  CHECK(contains(r.html, "+0.2000 ± 0.0577"));
+  CHECK(contains(r.arms, "2,x,x,ok,2.2,2.2,20000,200,100,5,0.44000000000000006,0.20000000000000018,0.0577350269189"));
+  CHECK(contains(r.arms, "3,y,y,ok,2.3,2.3,20000,200,100,5,0.45999999999999996,0.2999999999999998,\n"));
+  // 0.2 is more than 2 × 0.0577; y has no windows.
+  CHECK(!contains(r.html, "not resolved"));
+  CHECK(contains(r.html, "For x and y the logs hold no common validation windows"));
+}
+
+TEST_CASE("close neighbours are said to be unresolved, and only they") {
+  const result r = report_without_plots(
+      {whole("bf16", 5, 2, {1, 2, 3}), whole("x", 5, 2.1, {1.0, 2.3, 3.0}), whole("y", 5, 2.9, {1.8, 3.1, 3.8})});
+  CHECK(contains(
+      r.html, "bf16 and x differ by 0.1000 nats, with a paired standard error of 0.1000: not resolved by this run."));
+  CHECK(count(r.html, "not resolved") == 1);
+  CHECK(contains(r.html, "All other neighbours"));
+}
+
+TEST_CASE("the baseline is bf16, or the first log, or the named arm") {
+  const std::vector<log_text> logs = {whole("a", 5, 2.5), whole("bf16", 5, 2)};
+  CHECK(contains(report_without_plots(logs).table, "+0.5000"));
+  CHECK(contains(report_without_plots(logs, "a").table, "-0.5000"));
+  CHECK(contains(report_without_plots({whole("a", 5, 2.5), whole("b", 5, 2)}).table, "-0.5000"));
+  CHECK(message_of([&] { report_without_plots(logs, "bf61"); }) ==
+        "baseline \"bf61\": no such arm; did you mean \"bf16\"? The arms are a and bf16");
+}
+
+TEST_CASE("the gap of a healed arm: before the switch, after it, at the end") {
+  const result r = report_without_plots(switching_logs());
+  CHECK(names(r) == std::vector<std::string>{"fp8_delayed", "heal", "mxfp4"});
+  CHECK(r.summary["arms"][1]["recipe"] == "mxfp4 -> fp8_delayed @150");
+  CHECK(contains(r.html, "heal switched from mxfp4 to fp8_delayed at step 150."));
+  CHECK(contains(r.html,
+                 "was +0.0400 nats at the last common evaluation before the switch (step 100) and +0.0200 nats "
+                 "at the first after it (step 200)."));
+  CHECK(contains(r.html, "At the end (step 250) it was +0.0100 ± 0.0058 nats."));
+  CHECK(contains(r.html, "Its twin without the switch, mxfp4, ended at +0.0500"));
+  // The loss that the switch record states is a point of the curve.
+  CHECK(contains(r.curves, "heal,150,15000,1.94,"));
+}
+
+TEST_CASE("at the step of the switch the evaluated recipe says which side a loss is on") {
+  log_text healed("heal", {{0, "mxfp4"}, {100, "fp8"}});
+  healed.eval(0, 5.5).eval(100, 2.5).change(100, "fp8", 2.5).eval(100, 2.25).eval(200, 1.7).end("ok", 200, 1.7);
+  log_text fp8("fp8");
+  fp8.eval(0, 5.5).eval(100, 2.0).eval(200, 1.5).end("ok", 200, 1.5);
+  const result r = report_without_plots({healed, fp8});
+  CHECK(contains(r.html,
+                 "+0.5000 nats at the last common evaluation before the switch (step 100) and +0.2500 nats at "
+                 "the first after it (step 100)."));
+  CHECK(count(r.curves, "heal,100,") == 2);
+}
+
+TEST_CASE("a resume supersedes what came after its step") {
+  log_text log("bf16");
+  log.eval(0, 5.0).step(100, 3.0).eval(100, 2.9).step(200, 9.0).eval(200, 9.0);
+  log.add({{"event", "switch"}, {"step", 200}, {"from", "bf16"}, {"to", "other"}, {"val_loss_before", 9.0}});
+  log.end("stopped", 200, 9.0, {9, 9})
+      .resume(100)
+      .eval(100, 2.8)
+      .add({{"event", "step"}, {"step", 150}, {"loss", 2.0}, {"tokens", 15000}, {"seconds", 70.0}});
+  const result cut = report_without_plots({log});
+  CHECK(contains(cut.table, "incomplete"));
+  CHECK(cut.summary["arms"][0]["final_val_loss"].is_null());
+  CHECK(cut.summary["arms"][0]["best_val_loss"] == 2.8);
+  CHECK(cut.summary["arms"][0]["tokens"] == 15000);
+  CHECK(!contains(cut.curves, ",200,"));
+  CHECK(!contains(cut.curves, "2.9"));
+  CHECK(!contains(cut.html, "switched from"));
+  const result r = report_without_plots({log.eval(200, 2.0).end("ok", 200, 2.0)});
+  CHECK(contains(r.table, "40.0 %"));
+  CHECK(contains(r.curves, "bf16,200,20000,2,"));
+}
+
+TEST_CASE("a second start without a resume is a new run, with one it is the same run") {
+  const std::string again = whole("bf16", 5, 2).text();
+  const scratch_directory scratch;
+  const path_variable path("/nonexistent");
+  put(scratch / "run/log.jsonl", log_text("bf16").eval(0, 4).eval(300, 1).text() + again);
+  CHECK(report(scratch, {(scratch / "run").string()}).summary["arms"][0]["best_val_loss"] == 2.0);
+  put(scratch / "run/log.jsonl", log_text("bf16").eval(0, 4).eval(100, 3).text() +
+                                     log_text("bf16").resume(100).eval(200, 1).end("ok", 200, 1).text());
+  CHECK(contains(report(scratch, {(scratch / "run").string()}).table, "4.0000  1.0000"));
+}
+
+TEST_CASE("incomplete, diverged and stopped arms are listed as what they are") {
+  log_text killed("killed");
+  killed.eval(0, 5).step(100, 3.0).eval(100, 2.5);
+  log_text diverged("diverged_arm");
+  diverged.eval(0, 5).eval(100, nullptr).step(101, nullptr).end("diverged", 101, nullptr);
+  log_text stopped("early");
+  stopped.eval(0, 5).eval(100, 1.0).end("stopped", 100, 1.0);
+  const scratch_directory scratch;
+  const path_variable path("/nonexistent");
+  auto paths = put_logs(scratch, {killed, diverged, stopped, whole("bf16", 5, 2), whole("flat", 5, 4.5)});
+  put(paths[0], killed.text() + R"({"event":"st)");
+  const result r = report(scratch, paths);
+  CHECK(names(r) == std::vector<std::string>{"bf16", "flat", "killed", "diverged_arm", "early"});
+  CHECK(r.summary["arms"][2]["final_val_loss"].is_null());
+  CHECK(r.summary["arms"][2]["best_val_loss"] == 2.5);
+  CHECK(r.summary["arms"][3]["final_val_loss"].is_null());
+  CHECK(contains(r.html, "killed is incomplete"));
+  CHECK(contains(r.html, "its last evaluation, at step 100, was 2.5000 nats"));
+  CHECK(contains(r.html, "diverged_arm diverged by step 101"));
+  CHECK(contains(r.html, "early was stopped at step 100 with 1.0000 nats"));
+  CHECK(contains(r.html, "flat did not learn by this measure: its final loss is 90.0 % of its initial loss."));
+  CHECK(!contains(r.html, "Every arm learned"));
+  CHECK(contains(r.table, "incomplete"));
+  CHECK(!contains(r.html, ">nan"));
+}
+
+TEST_CASE("a baseline without a final loss leaves gaps empty") {
+  log_text killed("bf16");
+  killed.eval(0, 5);
+  const result r = report_without_plots({killed, whole("x", 5, 2)});
+  CHECK(contains(r.arms, "1,x,x,ok,2,2,20000,200,100,5,0.4,,\n"));
+  CHECK(contains(report_without_plots({killed}).html, "there is no ranking"));
+}
+
+TEST_CASE("arms that differ in more than the recipe are pointed out") {
+  const scratch_directory scratch;
+  const path_variable path("/nonexistent");
+  const auto paths = put_logs(scratch, {whole("bf16", 5, 2), whole("x", 5, 2.1)});
+  CHECK(!contains(report(scratch, paths).html, "compare with care"));
+  std::string changed = get(paths[1]);
+  changed.replace(changed.find("\"seed\":1"), 8, "\"seed\":2");
+  changed.replace(changed.find("\"lr\":0.001"), 10, "\"lr\":0.002");
+  put(paths[1], changed);
+  const result r = report(scratch, paths);
+  CHECK(r.summary["seed"].is_null());
+  CHECK(contains(r.html,
+                 "compare with care: seed (bf16 1 and x 2) and the configuration&#39;s &quot;train&quot; section."));
+}
+
+TEST_CASE("names cannot break out of HTML, CSV, gnuplot or the terminal") {
+  const std::string name = "<script>\"a\",'b' & `touch pwned` @c {d}_e \\ \x1b[31m\nf";
+  const scratch_directory scratch;
+  const result r = report(scratch, put_logs(scratch, {whole(name, 5, 2), whole("bf16", 5, 2)}));
+  CHECK(!contains(r.html, "<script"));
+  CHECK(contains(r.html, "&lt;script&gt;&quot;a&quot;,&#39;b&#39; &amp; `touch pwned`"));
+  CHECK(contains(r.arms, "\"<script>\"\"a\"\",'b' & `touch pwned`"));
+  CHECK(!contains(r.table, "\x1b"));
+  CHECK(count(r.table, "\n") == 4);
+  CHECK(r.summary["arms"][0]["name"] == name);
+  CHECK(contains(get(scratch / "out/plots.gnuplot"), "''b''"));
+  CHECK(!std::filesystem::exists(scratch / "out/pwned"));
+  CHECK((r.errors.empty() || contains(r.errors, "gnuplot is not on PATH")));
+}
+
+TEST_CASE("the page refers to nothing outside itself, and a second run writes the same bytes") {
+  const scratch_directory scratch;
+  const auto paths = put_logs(scratch, switching_logs());
+  const result r = report(scratch, paths);
+  for (const char* part : {"http:", "https:", "src=", "@import", "url(", "<script", "<link", "file:"}) {
+    CAPTURE(part);
+    CHECK(!contains(r.html, part));
+  }
+  std::vector<std::pair<std::filesystem::path, std::string>> before;
+  for (const auto& entry : std::filesystem::directory_iterator(scratch / "out")) {
+    before.emplace_back(entry.path(), get(entry.path()));
+  }
+  report(scratch, paths);
+  for (const auto& file : before) {
+    CAPTURE(file.first.string());
+    const bool equal = get(file.first) == file.second;
+    CHECK(equal);
+  }
+  if (r.errors.empty()) {
+    CHECK(before.size() == 11);
+    CHECK(count(r.html, "<svg") == 3);
+    for (const char* id : {"val_loss", "gap", "healing"})
+      CHECK(contains(r.html, "\"caption-" + std::string(id) + "\""));
+    CHECK(contains(get(scratch / "out/healing.svg"), "switch at step 150"));
+  } else {
+    MESSAGE("gnuplot is not installed: plots not checked");
+  }
+}
+
+TEST_CASE("without gnuplot, or with a failing one, everything but the plots is written") {
+  const scratch_directory scratch;
+  const auto paths = put_logs(scratch, switching_logs());
+  put(scratch / "out/gap.svg", "of an earlier report");
+  {
+    const path_variable path("/nonexistent");
+    const result r = report(scratch, paths);
+    CHECK(r.errors == "gnuplot is not on PATH: plots skipped\n");
+    CHECK(contains(r.html, "No plots"));
+    CHECK(!std::filesystem::exists(scratch / "out/gap.svg"));
+  }
+  put(scratch / "bin/gnuplot", "#!/bin/sh\necho first; echo 'cannot draw' >&2; exit 3\n");
+  std::filesystem::permissions(scratch / "bin/gnuplot", std::filesystem::perms::owner_all);
+  const path_variable path((scratch / "bin").string());
+  CHECK(report(scratch, paths).errors == "gnuplot failed: plots skipped (cannot draw)\n");
+}
+
+TEST_CASE("bad logs are named, with the line") {
+  const std::string start = log_text("a").text();
+  CHECK(contains(error_of(""), "bad.jsonl: empty log"));
+  CHECK(contains(error_of("[1]\n"), "bad.jsonl: line 1: not a JSON object"));
+  CHECK(contains(error_of("{\"a\":1}\n"), "bad.jsonl: line 1: no text \"event\""));
+  CHECK(contains(error_of("{\"event\":\"step\"}\n"), "line 1: \"step\" record: a training log begins with"));
+  CHECK(contains(error_of("{\"event\":\"start\",\"name\":\"x\"}\n"), "\"schedule\" is missing"));
+  CHECK(contains(error_of(start + "\n{\"event\":\"eval\",\"step\":1}\n"), "line 3: \"eval\" record: \"tokens\""));
+  CHECK(
+      contains(error_of(start + "{\"event\":\"resume\",\"step\":-1}\n"), "line 2: \"resume\" record: \"step\" is neg"));
+  CHECK(contains(error_of(start + "{\"event\":\"end\",\"status\":\"fine\"}\n"), "unknown status \"fine\""));
+  CHECK(contains(error_of(start + "not json\n"), "line 2"));
+  CHECK(error_of(start + "{\"event\":\"of the future\"}\n") == "(no error)");
+}
+
+TEST_CASE("missing files, missing arguments and equal names") {
+  const scratch_directory scratch;
+  const auto message = [&](const report_options& options) {
+    std::ostringstream table;
+    return message_of([&] { write_report(options, table); });
+  };
+  const std::string out = (scratch / "out").string();
+  CHECK(message({{}, out, "", ""}) == "report: no logs given");
+  CHECK(contains(message({{(scratch / "none").string()}, out, "", ""}), "none: no such log file or run directory"));
+  CHECK(contains(message({{scratch.path().string()}, out, "", ""}), ": no log.jsonl in this directory"));
+  const auto paths = put_logs(scratch, {whole("a", 5, 2), whole("a", 5, 2)});
+  CHECK(message({paths, "", "", ""}) == "report: no output directory given");
+  CHECK(contains(message({paths, out, "", ""}), "generated1.jsonl: arm \"a\" was already read from"));
+  CHECK(contains(message({{paths[0]}, paths[1] + "/out", "", ""}), "cannot create directory"));
+}

@@ -1,0 +1,229 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""Checks what no compiler checks: the one-way include rule of docs/design.md, and the rules for files.
+
+usage: include_rule.py [ROOT]   Prints one line a violation, `file:line: what is wrong`; exit status 1 if there is one.
+"""
+import fnmatch
+import re
+import sys
+from pathlib import Path
+
+# Layers of the numerics headers, lowest first: a header includes its own layer or lower ones. A new header in
+# include/rotoscale/ gets its place here.
+LAYERS = [
+    "version config bits view parallel",
+    "format",
+    "round",
+    "small_float scale philox",
+    "limits pack hadamard block layout mma",
+    "gemm gemm_fast quantize names eigen dlpack",
+]
+LAYER = {name: depth for depth, names in enumerate(LAYERS) for name in names.split()}
+# What each other part may include: numerics, and these.
+PARTS = {
+    "io": {"io"},
+    "nn": {"nn"},
+    "llama": {"io", "nn", "llama"},
+}
+# Numerics headers include the standard library only, and these opt-in bridges one library each.
+BRIDGES = {"eigen": "Eigen/"}
+# <immintrin.h> and its like come with the compiler, not with a library.
+STANDARD = re.compile(r"[a-z_0-9]+|[a-z0-9]*intrin\.h")
+
+TOP_LEVEL = set("meson.build meson_options.txt include gpu examples tests bench docs README.md LICENSE".split())
+SOURCES = ("*.hpp", "*.cpp", "*.in", "*.py", "*.sh", "*.cu", "*.hip", "meson.build", "meson_options.txt",
+           "CMakeLists.txt", ".clang-format", ".editorconfig", ".pre-commit-config.yaml", ".ci/run")
+SPDX = ("SPDX-FileCopyrightText: The Rotoscale authors", "SPDX-License-Identifier: Apache-2.0")
+NOTE_LINES, MAX_LINES = 400, 450
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
+
+
+def ignore_rule(root):
+    """ignored(path): whether .gitignore, whose patterns are all plain names with or without /, excludes a path."""
+    ignore = root / ".gitignore"
+    lines = ignore.read_text(encoding="utf-8").splitlines() if ignore.exists() else []
+    patterns = [line for line in lines if line and not line.startswith("#")]
+
+    def ignored(path):
+        return any(fnmatch.fnmatch(path.name, pattern.strip("/")) and
+                   (path.parent == root or not pattern.startswith("/")) and
+                   (path.is_dir() or not pattern.endswith("/")) for pattern in patterns)
+
+    return ignored
+
+
+def tree(root):
+    """All files below root that .gitignore does not exclude, sorted."""
+    ignored = ignore_rule(root)
+    found = []
+
+    def walk(folder):
+        for path in sorted(folder.iterdir()):
+            if path.name == ".git" or ignored(path):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                walk(path)
+            else:
+                found.append(path.relative_to(root))
+
+    walk(root)
+    return found
+
+
+def part_of(path):
+    """`numerics`, `io`, `nn`, `llama`, `gpu`, or None for programs and tests, which may include anything."""
+    if path.parts[0] == "gpu":
+        return "gpu"
+    if path.parts[0] != "include":
+        return None
+    if len(path.parts) < 4 or path.parts[2] == "detail":
+        return "numerics"
+    return path.parts[2]
+
+
+def code_only(text):
+    """The text without comments and string literals, lines kept."""
+    return COMMENT_OR_STRING.sub(lambda m: "\n" * m.group().count("\n"), text)
+
+
+def includes(text):
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := INCLUDE.match(line):
+            yield number, match.group(1) == "<", match.group(2)
+
+
+def resolve(root, path, name):
+    """The file of this project that an #include of `name` in `path` means, relative to root, or None."""
+    for candidate in (Path("include") / name, Path(name), path.parent / name):
+        if (root / candidate).is_file():
+            return candidate
+    return None
+
+
+def check_arrow(path, target):
+    """What is wrong with `path` including `target`, or None."""
+    here, there = part_of(path), part_of(target)
+    if here is None:
+        if "detail" in target.parts and path.parts[0] == "examples":
+            return "detail/ is not for programs"
+        return None
+    if there is None:
+        return f"a header must not include {target}"
+    if there == "gpu" and here != "gpu":
+        return "include/ never includes gpu/"
+    if here == "gpu":
+        return None if there in ("gpu", "numerics") else "gpu/ may include numerics headers only"
+    if here != "numerics":
+        return None if there == "numerics" or there in PARTS[here] else f"{here}/ must not include {there}/"
+    if there != "numerics":
+        return f"a numerics header must not include {there}/"
+    # The umbrella header and detail/ stand outside the layers; cycles() still sees them.
+    from_layer, to_layer = LAYER.get(path.stem), LAYER.get(target.stem)
+    layered = len(path.parts) == len(target.parts) == 3
+    if layered and from_layer is not None and to_layer is not None and from_layer < to_layer:
+        return f"{path.stem} is below {target.stem}"
+    return None
+
+
+def check_header(root, path, text, report):
+    part = part_of(path)
+    lines = text.count("\n")
+    if lines >= MAX_LINES:
+        report(path, lines, f"{lines} lines; a header has fewer than {NOTE_LINES}")
+    elif lines >= NOTE_LINES:
+        print(f"note: {path}: {lines} lines; a header should have fewer than {NOTE_LINES}")
+    if "#pragma once" not in text:
+        report(path, 1, "no #pragma once")
+    if part not in ("numerics", "gpu", *PARTS):
+        report(path, 1, f"unknown part {part}/: name it in tests/include_rule.py")
+    if part == "numerics" and path.parts[1:2] == ("rotoscale",) and len(path.parts) == 3 and path.stem not in LAYER:
+        report(path, 1, "no layer: name it in tests/include_rule.py")
+    for number, line in enumerate(code_only(text).splitlines(), 1):
+        if re.search(r"\bstd::(cout|cerr)\b", line):
+            report(path, number, "a header does not print")
+        if part == "numerics" and re.search(r"\b(throw|try|catch)\b", line):
+            report(path, number, "numerics headers neither throw nor catch")
+
+
+def check_includes(root, path, text, report):
+    edges = []
+    for number, angled, name in includes(text):
+        target = resolve(root, path, name)
+        if target is not None:
+            edges.append(target)
+            if wrong := check_arrow(path, target):
+                report(path, number, wrong)
+        elif part_of(path) == "numerics":
+            bridge = BRIDGES.get(path.stem)
+            if not (angled and STANDARD.fullmatch(name)) and not (bridge and name.startswith(bridge)):
+                report(path, number, f"numerics headers include the standard library only, not {name}")
+        elif not angled and path.parts[0] == "include":
+            report(path, number, f"no such file: {name}")
+    return edges
+
+
+def cycles(graph):
+    """Headers that include themselves by way of others."""
+    for start in graph:
+        seen, todo = set(), list(graph[start])
+        while todo:
+            header = todo.pop()
+            if header == start:
+                yield start
+                break
+            if header not in seen:
+                seen.add(header)
+                todo.extend(graph.get(header, ()))
+
+
+def check_listed(root, files, report):
+    """Every X_test.cpp, X_fuzz.cpp and X_bench.cpp is named in the meson.build above it, so that none is forgotten."""
+    for path in files:
+        for folder, suffix in (("tests", "_test.cpp"), ("tests/fuzz", "_fuzz.cpp"), ("bench", "_bench.cpp")):
+            if path.as_posix().startswith(folder + "/") and path.name.endswith(suffix):
+                name = path.as_posix().removeprefix(folder + "/").removesuffix(suffix)
+                listing = Path(path.parts[0], "meson.build")
+                if f"'{name}'" not in (root / listing).read_text(encoding="utf-8"):
+                    report(path, 1, f"'{name}' is not listed in {listing}")
+
+
+def main(root):
+    violations = []
+
+    def report(path, line, what):
+        violations.append(f"{path}:{line}: {what}")
+
+    files = tree(root)
+    for name in sorted({path.parts[0] for path in files}):
+        if not name.startswith(".") and name not in TOP_LEVEL:
+            report(Path(name), 1, "not one of the top-level names (build directories are called build*)")
+
+    graph = {}
+    for path in files:
+        if not any(fnmatch.fnmatch(path.name, p) or path.as_posix() == p for p in SOURCES):
+            continue
+        text = (root / path).read_text(encoding="utf-8")
+        head = text.splitlines()[:4]
+        for line in SPDX:
+            if not any(line in candidate for candidate in head):
+                report(path, 1, f"no line '{line}'")
+        if path.suffix in (".hpp", ".cpp", ".hip", ".cu"):
+            graph[path] = check_includes(root, path, text, report)
+        if path.suffix == ".hpp" and path.parts[0] in ("include", "gpu"):
+            check_header(root, path, text, report)
+    for path in cycles(graph):
+        report(path, 1, "includes itself by way of other headers")
+    check_listed(root, files, report)
+
+    for line in violations:
+        print(line)
+    print(f"{len(graph)} source files, {len(violations)} violations")
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()))

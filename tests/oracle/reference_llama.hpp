@@ -1,0 +1,277 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// A whole Llama-3-style model in double precision on top of reference_layers.hpp: logits, loss, gradients by
+// hand-written backpropagation, gradient clipping and AdamW. Parameters carry Hugging Face's names, so a checkpoint's
+// tensors go in as they are. Also the central difference with which the tests check every gradient.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "reference_layers.hpp"
+
+namespace rotoscale::oracle {
+
+using tensor_map = std::map<std::string, tensor>;
+
+/// The fields of Hugging Face's config.json that matter here, under its names.
+struct config {
+  int vocab_size, hidden_size, intermediate_size, num_hidden_layers;
+  int num_attention_heads, num_key_value_heads, head_dim;
+  double rms_norm_eps, rope_theta;
+  bool tie_word_embeddings = false;
+  std::optional<oracle::rope_scaling> rope_scaling = {};
+};
+
+// --- Parameters ------------------------------------------------------------------------------------------------------
+
+inline std::string layer_prefix(int layer) { return "model.layers." + std::to_string(layer) + "."; }
+
+/// With tied embeddings, the matrix that looks tokens up is also the one that makes the logits.
+inline std::string head_name(const config& c) {
+  return c.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
+}
+
+/// Every parameter's name and shape; a matrix is [out, in].
+inline std::map<std::string, std::vector<int>> parameter_shapes(const config& c) {
+  const int q_size = c.num_attention_heads * c.head_dim, kv_size = c.num_key_value_heads * c.head_dim;
+  std::map<std::string, std::vector<int>> shapes;
+  shapes["model.embed_tokens.weight"] = {c.vocab_size, c.hidden_size};
+  for (int layer = 0; layer < c.num_hidden_layers; ++layer) {
+    const std::string prefix = layer_prefix(layer);
+    shapes[prefix + "input_layernorm.weight"] = {c.hidden_size};
+    shapes[prefix + "self_attn.q_proj.weight"] = {q_size, c.hidden_size};
+    shapes[prefix + "self_attn.k_proj.weight"] = {kv_size, c.hidden_size};
+    shapes[prefix + "self_attn.v_proj.weight"] = {kv_size, c.hidden_size};
+    shapes[prefix + "self_attn.o_proj.weight"] = {c.hidden_size, q_size};
+    shapes[prefix + "post_attention_layernorm.weight"] = {c.hidden_size};
+    shapes[prefix + "mlp.gate_proj.weight"] = {c.intermediate_size, c.hidden_size};
+    shapes[prefix + "mlp.up_proj.weight"] = {c.intermediate_size, c.hidden_size};
+    shapes[prefix + "mlp.down_proj.weight"] = {c.hidden_size, c.intermediate_size};
+  }
+  shapes["model.norm.weight"] = {c.hidden_size};
+  shapes[head_name(c)] = {c.vocab_size, c.hidden_size};
+  return shapes;
+}
+
+/// A misspelt name or a wrong shape must not pass for a numerical difference.
+inline void check_inputs(const config& c, const tensor_map& params, const std::vector<int>& tokens, int B, int T) {
+  const auto shapes = parameter_shapes(c);
+  for (const auto& [name, shape] : shapes) {
+    size_t size = 1;
+    for (const int extent : shape) size *= static_cast<size_t>(extent);
+    const auto found = params.find(name);
+    if (found == params.end()) throw std::invalid_argument("oracle: no parameter " + name);
+    if (found->second.size() != size) throw std::invalid_argument("oracle: wrong size of parameter " + name);
+  }
+  for (const auto& entry : params)
+    if (!shapes.count(entry.first)) throw std::invalid_argument("oracle: unknown parameter " + entry.first);
+  if (tokens.size() != static_cast<size_t>(B) * static_cast<size_t>(T))
+    throw std::invalid_argument("oracle: there must be B*T tokens");
+  for (const int token : tokens)
+    if (token < 0 || token >= c.vocab_size) throw std::invalid_argument("oracle: token outside the vocabulary");
+}
+
+// --- One decoder layer: middle = input + attention(norm(input)), output = middle + mlp(norm(middle)) -----------------
+
+/// The sizes that the layers ask for, named once.
+struct dimensions {
+  size_t vocab, hidden, inner, q_size, kv_size;
+  attention_shape heads;
+  tensor frequencies;
+
+  dimensions(const config& c, int B, int T)
+      : vocab(c.vocab_size),
+        hidden(c.hidden_size),
+        inner(c.intermediate_size),
+        q_size(c.num_attention_heads * c.head_dim),
+        kv_size(c.num_key_value_heads * c.head_dim),
+        heads{static_cast<size_t>(B), static_cast<size_t>(T), static_cast<size_t>(c.num_attention_heads),
+              static_cast<size_t>(c.num_key_value_heads), static_cast<size_t>(c.head_dim)},
+        frequencies(rope_frequencies(heads.head_dim, c.rope_theta, c.rope_scaling)) {}
+};
+
+inline tensor add(tensor x, const tensor& y) {
+  for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
+  return x;
+}
+
+/// What the backward pass needs again; q and k are after RoPE.
+struct layer_activations {
+  tensor input, attention_input, q, k, v, attended;
+  tensor middle, mlp_input, gate, up, activated;
+  tensor output;
+};
+
+inline layer_activations layer_forward(const config& c, const dimensions& n, const tensor_map& params,
+                                       const std::string& prefix, const tensor& input) {
+  const auto weight = [&](const char* name) -> const tensor& { return params.at(prefix + name + ".weight"); };
+  const size_t T = n.heads.seq, D = n.heads.head_dim;
+  layer_activations a;
+  a.input = input;
+  a.attention_input = rmsnorm(a.input, weight("input_layernorm"), c.rms_norm_eps);
+  a.q = linear(a.attention_input, weight("self_attn.q_proj"), n.hidden, n.q_size);
+  a.k = linear(a.attention_input, weight("self_attn.k_proj"), n.hidden, n.kv_size);
+  a.v = linear(a.attention_input, weight("self_attn.v_proj"), n.hidden, n.kv_size);
+  a.q = rope(a.q, T, n.heads.heads, D, n.frequencies);
+  a.k = rope(a.k, T, n.heads.kv_heads, D, n.frequencies);
+  a.attended = attention(a.q, a.k, a.v, n.heads);
+  a.middle = add(a.input, linear(a.attended, weight("self_attn.o_proj"), n.q_size, n.hidden));
+
+  a.mlp_input = rmsnorm(a.middle, weight("post_attention_layernorm"), c.rms_norm_eps);
+  a.gate = linear(a.mlp_input, weight("mlp.gate_proj"), n.hidden, n.inner);
+  a.up = linear(a.mlp_input, weight("mlp.up_proj"), n.hidden, n.inner);
+  a.activated = swiglu(a.gate, a.up);
+  a.output = add(a.middle, linear(a.activated, weight("mlp.down_proj"), n.inner, n.hidden));
+  return a;
+}
+
+/// Stores the layer's parameter gradients and returns the gradient with respect to its input.
+inline tensor layer_backward(const config& c, const dimensions& n, const tensor_map& params, const std::string& prefix,
+                             const layer_activations& a, const tensor& doutput, tensor_map& grads) {
+  const auto weight = [&](const char* name) -> const tensor& { return params.at(prefix + name + ".weight"); };
+  const auto grad = [&](const char* name) -> tensor& { return grads[prefix + name + ".weight"]; };
+  const size_t T = n.heads.seq, D = n.heads.head_dim;
+
+  const auto down = linear_backward(doutput, a.activated, weight("mlp.down_proj"), n.inner, n.hidden);
+  const auto act = swiglu_backward(down.x, a.gate, a.up);
+  const auto gate = linear_backward(act.gate, a.mlp_input, weight("mlp.gate_proj"), n.hidden, n.inner);
+  const auto up = linear_backward(act.up, a.mlp_input, weight("mlp.up_proj"), n.hidden, n.inner);
+  const auto mlp_norm =
+      rmsnorm_backward(add(gate.x, up.x), a.middle, weight("post_attention_layernorm"), c.rms_norm_eps);
+  const tensor dmiddle = add(doutput, mlp_norm.x);
+
+  const auto o = linear_backward(dmiddle, a.attended, weight("self_attn.o_proj"), n.q_size, n.hidden);
+  const auto att = attention_backward(o.x, a.q, a.k, a.v, n.heads);
+  const tensor dq = rope_backward(att.q, T, n.heads.heads, D, n.frequencies);
+  const tensor dk = rope_backward(att.k, T, n.heads.kv_heads, D, n.frequencies);
+  const auto q = linear_backward(dq, a.attention_input, weight("self_attn.q_proj"), n.hidden, n.q_size);
+  const auto k = linear_backward(dk, a.attention_input, weight("self_attn.k_proj"), n.hidden, n.kv_size);
+  const auto v = linear_backward(att.v, a.attention_input, weight("self_attn.v_proj"), n.hidden, n.kv_size);
+  const auto attention_norm =
+      rmsnorm_backward(add(add(q.x, k.x), v.x), a.input, weight("input_layernorm"), c.rms_norm_eps);
+
+  grad("mlp.down_proj") = down.w;
+  grad("mlp.gate_proj") = gate.w;
+  grad("mlp.up_proj") = up.w;
+  grad("post_attention_layernorm") = mlp_norm.weight;
+  grad("self_attn.o_proj") = o.w;
+  grad("self_attn.q_proj") = q.w;
+  grad("self_attn.k_proj") = k.w;
+  grad("self_attn.v_proj") = v.w;
+  grad("input_layernorm") = attention_norm.weight;
+  return add(dmiddle, attention_norm.x);
+}
+
+// --- The model -------------------------------------------------------------------------------------------------------
+
+struct activations {
+  tensor embedded;
+  std::vector<layer_activations> layers;
+  tensor last, normed, logits;
+};
+
+inline activations forward(const config& c, const tensor_map& params, const std::vector<int>& tokens, int B, int T) {
+  check_inputs(c, params, tokens, B, T);
+  const dimensions n(c, B, T);
+  activations a;
+  a.embedded = embedding(tokens, params.at("model.embed_tokens.weight"), n.hidden);
+  a.last = a.embedded;
+  for (int layer = 0; layer < c.num_hidden_layers; ++layer) {
+    a.layers.push_back(layer_forward(c, n, params, layer_prefix(layer), a.last));
+    a.last = a.layers.back().output;
+  }
+  a.normed = rmsnorm(a.last, params.at("model.norm.weight"), c.rms_norm_eps);
+  a.logits = linear(a.normed, params.at(head_name(c)), n.hidden, n.vocab);
+  return a;
+}
+
+/// logits[B*T, vocab] of tokens[B*T].
+inline tensor logits(const config& c, const tensor_map& params, const std::vector<int>& tokens, int B, int T) {
+  return forward(c, params, tokens, B, T).logits;
+}
+
+/// Row t of the logits is scored against targets[t] as given; nothing is shifted here.
+inline double loss(const config& c, const tensor_map& params, const std::vector<int>& tokens,
+                   const std::vector<int>& targets, int B, int T) {
+  return cross_entropy(logits(c, params, tokens, B, T), targets, static_cast<size_t>(c.vocab_size));
+}
+
+/// The gradient of loss() with respect to every parameter.
+inline tensor_map gradients(const config& c, const tensor_map& params, const std::vector<int>& tokens,
+                            const std::vector<int>& targets, int B, int T) {
+  const activations a = forward(c, params, tokens, B, T);
+  const dimensions n(c, B, T);
+  tensor_map grads;
+  const tensor dlogits = cross_entropy_backward(a.logits, targets, n.vocab);
+  const auto head = linear_backward(dlogits, a.normed, params.at(head_name(c)), n.hidden, n.vocab);
+  const auto norm = rmsnorm_backward(head.x, a.last, params.at("model.norm.weight"), c.rms_norm_eps);
+  grads["model.norm.weight"] = norm.weight;
+  tensor dx = norm.x;
+  for (int layer = c.num_hidden_layers - 1; layer >= 0; --layer)
+    dx = layer_backward(c, n, params, layer_prefix(layer), a.layers[layer], dx, grads);
+  const tensor lookup = embedding_backward(dx, tokens, n.vocab, n.hidden);
+  if (c.tie_word_embeddings) {
+    grads["model.embed_tokens.weight"] = add(lookup, head.w);
+  } else {
+    grads["model.embed_tokens.weight"] = lookup;
+    grads["lm_head.weight"] = head.w;
+  }
+  return grads;
+}
+
+// --- Optimizer, with PyTorch's semantics -----------------------------------------------------------------------------
+
+/// torch.nn.utils.clip_grad_norm_: scales all gradients by min(1, max_norm / (norm + 1e-6)), where norm is the
+/// Euclidean norm of all of them together. Returns that norm, as it was before clipping.
+inline double clip_grad_norm(tensor_map& grads, double max_norm) {
+  double sum = 0.0;
+  for (const auto& entry : grads)
+    for (const double g : entry.second) sum += g * g;
+  const double norm = std::sqrt(sum);
+  const double factor = std::min(1.0, max_norm / (norm + 1e-6));
+  for (auto& entry : grads)
+    for (double& g : entry.second) g *= factor;
+  return norm;
+}
+
+struct adamw_options {
+  double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
+};
+
+/// torch.optim.AdamW on one parameter. `step` counts from 1; the moments start at zero.
+inline void adamw_step(tensor& param, const tensor& grad, tensor& first_moment, tensor& second_moment, int step,
+                       const adamw_options& o) {
+  const double correction1 = 1.0 - std::pow(o.beta1, step), correction2 = 1.0 - std::pow(o.beta2, step);
+  for (size_t i = 0; i < param.size(); ++i) {
+    double& m = first_moment[i];
+    double& v = second_moment[i];
+    m = o.beta1 * m + (1.0 - o.beta1) * grad[i];
+    v = o.beta2 * v + (1.0 - o.beta2) * grad[i] * grad[i];
+    param[i] *= 1.0 - o.lr * o.weight_decay;
+    param[i] -= o.lr * (m / correction1) / (std::sqrt(v / correction2) + o.eps);
+  }
+}
+
+// --- Checking gradients ----------------------------------------------------------------------------------------------
+
+/// (f(x + h e_i) - f(x - h e_i)) / 2h; x is as before when it returns.
+inline double central_difference(const std::function<double(std::vector<double>&)>& f, std::vector<double>& x, size_t i,
+                                 double h) {
+  const double centre = x[i], above = centre + h, below = centre - h;
+  x[i] = above;
+  const double f_above = f(x);
+  x[i] = below;
+  const double f_below = f(x);
+  x[i] = centre;
+  return (f_above - f_below) / (above - below);  // The step that was taken: h itself may not survive the addition.
+}
+
+}  // namespace rotoscale::oracle

@@ -1,0 +1,367 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Why the oracle can be believed: each hand-written backward pass agrees with differences of its forward pass, the
+// properties that define the layers hold (causality, relative positions, shared heads, tied embeddings), and recorded
+// values of PyTorch and transformers are met.
+#include "reference_llama.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+namespace oracle = rotoscale::oracle;
+using oracle::size_t;
+using oracle::tensor;
+using oracle::tensor_map;
+
+/// Uniform in [centre - width, centre + width). No <random> distribution: theirs differ between standard libraries.
+tensor random_tensor(size_t size, std::mt19937_64& engine, double width = 1.0, double centre = 0.0) {
+  tensor x(size);
+  for (double& value : x) value = centre + width * (2.0 * static_cast<double>(engine() >> 11) * 0x1p-53 - 1.0);
+  return x;
+}
+
+std::vector<int> random_tokens(size_t size, int vocab, std::mt19937_64& engine) {
+  std::vector<int> tokens(size);
+  for (int& token : tokens) token = static_cast<int>(engine() % static_cast<unsigned>(vocab));
+  return tokens;
+}
+
+double sum_of_products(const tensor& x, const tensor& y) { return oracle::dot(x, 0, y, 0, x.size()); }
+
+double largest(const tensor& x) {
+  double result = 0.0;
+  for (const double value : x) result = std::max(result, std::abs(value));
+  return result;
+}
+
+double largest_difference(const tensor& x, const tensor& y) {
+  REQUIRE(x.size() == y.size());
+  double result = 0.0;
+  for (size_t i = 0; i < x.size(); ++i) result = std::max(result, std::abs(x[i] - y[i]));
+  return result;
+}
+
+// A central difference is D(h) = f' + h² f⁽³⁾/6 + h⁴ f⁽⁵⁾/120 + …; (4 D(h) - D(2h)) / 3 removes the h² term and
+// leaves -h⁴ f⁽⁵⁾/30. With h = 2^-10 that is 3e-14 f⁽⁵⁾, where the steepest f, an RMSNorm of values near 1, has f⁽⁵⁾ up
+// to a few times 5!: 1e-11. Rounding adds (4/3 + 1/6) e/h, with e the error of one f: f is of order 10 and comes out of
+// some hundreds of rounded terms, so e is near 1e-14 and this share near 1.5e-11. The two gradients should thus agree
+// to some 3e-11. The smallest of the gradients has 0.04 as its largest entry, which makes 7e-10 of that entry: the
+// tests ask for 1e-9 (the worst seen is 2e-11). A wrong or missing term shows at 1e-3 or more.
+constexpr double step = 0x1p-10;
+constexpr double tolerance = 1e-9;
+
+template <class Objective>
+void check_gradient(const std::string& name, Objective f, tensor& x, const tensor& gradient) {
+  REQUIRE(gradient.size() == x.size());
+  tensor differences(x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double near = oracle::central_difference(f, x, i, step), far = oracle::central_difference(f, x, i, 2 * step);
+    differences[i] = (4.0 * near - far) / 3.0;
+  }
+  INFO(name);
+  CHECK(largest(gradient) > 0.04);  // A gradient of zeros would prove little.
+  CHECK(largest_difference(gradient, differences) <= tolerance * largest(gradient));
+}
+
+struct model_case {
+  oracle::config config;
+  tensor_map params;
+  int B, T;
+  std::vector<int> tokens, targets;
+
+  double loss() const { return oracle::loss(config, params, tokens, targets, B, T); }
+  tensor logits() const { return oracle::logits(config, params, tokens, B, T); }
+  tensor_map gradients() const { return oracle::gradients(config, params, tokens, targets, B, T); }
+};
+
+tensor_map random_parameters(const oracle::config& c, std::mt19937_64& engine) {
+  tensor_map params;
+  for (const auto& [name, shape] : oracle::parameter_shapes(c)) {
+    const bool is_norm = shape.size() == 1, is_embedding = name == "model.embed_tokens.weight";
+    const size_t size = static_cast<size_t>(shape[0]) * static_cast<size_t>(is_norm ? 1 : shape[1]);
+    // Embeddings of order 1 keep the first RMSNorm's derivatives small; see `tolerance`.
+    const double width = is_norm ? 0.3 : is_embedding ? 2.0 : 0.5;
+    params[name] = random_tensor(size, engine, width, is_norm ? 1.0 : 0.0);
+  }
+  return params;
+}
+
+/// Heads × head_dim differs from the hidden size, and every size from every other where it can, so that none stands in
+/// for another unnoticed.
+model_case small_model(bool tied) {
+  std::mt19937_64 engine(7);
+  const oracle::rope_scaling scaling{8.0, 1.0, 4.0, 32.0};
+  model_case m{{11, 10, 14, 2, 4, 2, 6, 1e-5, 100.0, tied, scaling}, {}, 2, 5, {}, {}};
+  m.params = random_parameters(m.config, engine);
+  m.tokens = random_tokens(10, 11, engine);
+  m.targets = random_tokens(10, 11, engine);
+  m.targets[3] = m.targets[8] = oracle::ignored_target;
+  return m;
+}
+
+/// Two windows of forty bytes, longer than the original context of the scaled case.
+model_case recorded_model(bool tied, std::optional<oracle::rope_scaling> scaling, unsigned seed) {
+  std::mt19937_64 engine(seed);
+  model_case m{{256, 24, 40, 2, 4, 2, 8, 1e-5, 100.0, tied, scaling}, {}, 2, 40, {}, {}};
+  m.params = random_parameters(m.config, engine);
+  const std::vector<int> data = random_tokens(2 * 40 + 1, 256, engine);
+  m.tokens.assign(data.begin(), data.end() - 1);
+  m.targets.assign(data.begin() + 1, data.end());
+  return m;
+}
+
+}  // namespace
+
+TEST_CASE("oracle: central_difference is exact for a parabola and restores its argument") {
+  tensor x{0.25, 3.0};
+  const auto f = [](const tensor& at) { return at[0] * at[0] * at[1]; };
+  CHECK(oracle::central_difference(f, x, 0, 0.5) == 1.5);
+  CHECK(x == tensor{0.25, 3.0});
+}
+
+TEST_CASE("oracle: linear") {
+  CHECK(oracle::linear({1, 2, 3, 4}, {1, 10, 2, 20, 3, 30}, 2, 3) == tensor{21, 42, 63, 43, 86, 129});
+  std::mt19937_64 engine(1);
+  tensor x = random_tensor(4 * 3, engine), w = random_tensor(5 * 3, engine);
+  const tensor dy = random_tensor(4 * 5, engine);
+  const auto f = [&](const tensor&) { return sum_of_products(dy, oracle::linear(x, w, 3, 5)); };
+  const auto grad = oracle::linear_backward(dy, x, w, 3, 5);
+  check_gradient("x", f, x, grad.x);
+  check_gradient("w", f, w, grad.w);
+}
+
+TEST_CASE("oracle: rmsnorm") {
+  const tensor y = oracle::rmsnorm({3, -4, 0, 0}, {1, 2}, 0.25);  // mean(x²) + eps = 12.75; a row of zeros stays zero.
+  CHECK(largest_difference(y, {3 / std::sqrt(12.75), -8 / std::sqrt(12.75), 0, 0}) < 1e-15);
+  std::mt19937_64 engine(2);
+  tensor x = random_tensor(3 * 5, engine, 2.0), weight = random_tensor(5, engine, 0.3, 1.0);
+  const tensor dy = random_tensor(3 * 5, engine);
+  const auto f = [&](const tensor&) { return sum_of_products(dy, oracle::rmsnorm(x, weight, 0.1)); };
+  const auto grad = oracle::rmsnorm_backward(dy, x, weight, 0.1);
+  check_gradient("x", f, x, grad.x);
+  check_gradient("weight", f, weight, grad.weight);
+}
+
+TEST_CASE("oracle: rope backward") {
+  std::mt19937_64 engine(3);
+  const tensor frequencies = oracle::rope_frequencies(6, 100.0);
+  tensor x = random_tensor(2 * 3 * 2 * 6, engine);  // Two sequences of three tokens, two heads of six.
+  const tensor dy = random_tensor(x.size(), engine);
+  const auto f = [&](const tensor&) { return sum_of_products(dy, oracle::rope(x, 3, 2, 6, frequencies)); };
+  check_gradient("x", f, x, oracle::rope_backward(dy, 3, 2, 6, frequencies));
+}
+
+TEST_CASE("oracle: rope pairs i with i + D/2, starts at angle zero and restarts with each sequence") {
+  const tensor x{1, 2, 3, 4};  // One head of four; theta = 16 makes the frequencies 1 and 1/4.
+  const tensor two_sequences_of_two{1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4};
+  const tensor y = oracle::rope(two_sequences_of_two, 2, 1, 4, oracle::rope_frequencies(4, 16.0));
+  const double c0 = std::cos(1.0), s0 = std::sin(1.0), c1 = std::cos(0.25), s1 = std::sin(0.25);
+  const tensor turned{1 * c0 - 3 * s0, 2 * c1 - 4 * s1, 3 * c0 + 1 * s0, 4 * c1 + 2 * s1};
+  for (const size_t sequence : {size_t{0}, size_t{8}}) {
+    CHECK(tensor(y.begin() + sequence, y.begin() + sequence + 4) == x);
+    CHECK(largest_difference(tensor(y.begin() + sequence + 4, y.begin() + sequence + 8), turned) < 1e-14);
+  }
+}
+
+TEST_CASE("oracle: the product of a turned query and a turned key depends on their distance only") {
+  std::mt19937_64 engine(4);
+  const size_t seq = 12, D = 8;
+  const tensor one_q = random_tensor(D, engine), one_k = random_tensor(D, engine);
+  tensor q, k;
+  for (size_t t = 0; t < seq; ++t) {
+    q.insert(q.end(), one_q.begin(), one_q.end());
+    k.insert(k.end(), one_k.begin(), one_k.end());
+  }
+  const tensor frequencies = oracle::rope_frequencies(D, 10000.0, oracle::rope_scaling{8.0, 1.0, 4.0, 64.0});
+  q = oracle::rope(q, seq, 1, D, frequencies);
+  k = oracle::rope(k, seq, 1, D, frequencies);
+  // Angles stay below 12 and cos and sin are exact to an ulp, so 8 products differ by some 12·8·1e-16.
+  for (size_t m = 1; m < seq; ++m)
+    for (size_t n = 1; n < seq; ++n)
+      CHECK(std::abs(oracle::dot(q, m * D, k, n * D, D) - oracle::dot(q, (m - 1) * D, k, (n - 1) * D, D)) < 1e-13);
+  CHECK(std::abs(oracle::dot(q, 5 * D, k, 0, D) - oracle::dot(q, 0, k, 0, D)) > 1e-3);
+}
+
+TEST_CASE("oracle: attention") {
+  std::mt19937_64 engine(5);
+  const oracle::attention_shape n{2, 4, 4, 2, 3};
+  tensor q = random_tensor(2 * 4 * 4 * 3, engine, 2.0);
+  tensor k = random_tensor(2 * 4 * 2 * 3, engine, 2.0), v = random_tensor(2 * 4 * 2 * 3, engine);
+  const tensor dy = random_tensor(q.size(), engine);
+  const auto f = [&](const tensor&) { return sum_of_products(dy, oracle::attention(q, k, v, n)); };
+  const auto grad = oracle::attention_backward(dy, q, k, v, n);
+  check_gradient("q", f, q, grad.q);
+  check_gradient("k", f, k, grad.k);
+  check_gradient("v", f, v, grad.v);
+
+  // The first token sees itself only; head 3 of 4 reads key/value head 1 of 2.
+  const tensor y = oracle::attention(q, k, v, n);
+  CHECK(tensor(y.begin() + 9, y.begin() + 12) == tensor(v.begin() + 3, v.begin() + 6));
+
+  // By hand: one head of 4, scores 0 and 8/sqrt(4) = 4, hence weights 1/(1 + e⁴) and e⁴/(1 + e⁴).
+  const tensor by_hand =
+      oracle::attention({0, 0, 0, 0, 8, 0, 0, 0}, {0, 0, 0, 0, 1, 0, 0, 0}, {0, 0, 0, 0, 1, 2, 3, 4}, {1, 2, 1, 1, 4});
+  const double p = std::exp(4.0) / (1.0 + std::exp(4.0));
+  CHECK(largest_difference(by_hand, {0, 0, 0, 0, p, 2 * p, 3 * p, 4 * p}) < 1e-15);
+}
+
+TEST_CASE("oracle: grouped queries are multi-head attention with each key and value head repeated") {
+  std::mt19937_64 engine(6);
+  const oracle::attention_shape grouped{2, 5, 6, 2, 4}, full{2, 5, 6, 6, 4};
+  const tensor q = random_tensor(2 * 5 * 6 * 4, engine), dy = random_tensor(q.size(), engine);
+  const tensor k = random_tensor(2 * 5 * 2 * 4, engine), v = random_tensor(k.size(), engine);
+  const auto repeat = [&](const tensor& x) {
+    tensor y;
+    for (size_t row = 0; row < 2 * 5 * 2; ++row)
+      for (int copy = 0; copy < 3; ++copy) y.insert(y.end(), x.begin() + row * 4, x.begin() + (row + 1) * 4);
+    return y;
+  };
+  const auto sum_of_copies = [&](const tensor& y) {
+    tensor x(k.size(), 0.0);
+    for (size_t i = 0; i < y.size(); ++i) x[i / 12 * 4 + i % 4] += y[i];
+    return x;
+  };
+  CHECK(oracle::attention(q, k, v, grouped) == oracle::attention(q, repeat(k), repeat(v), full));
+  const auto g = oracle::attention_backward(dy, q, k, v, grouped);
+  const auto f = oracle::attention_backward(dy, q, repeat(k), repeat(v), full);
+  CHECK(g.q == f.q);
+  // Sums of at most 15 terms of order 1, in another order.
+  CHECK(largest_difference(g.k, sum_of_copies(f.k)) < 1e-14);
+  CHECK(largest_difference(g.v, sum_of_copies(f.v)) < 1e-14);
+}
+
+TEST_CASE("oracle: swiglu") {
+  CHECK(oracle::swiglu({0, 2}, {5, 3}) == tensor{0, 2 / (1 + std::exp(-2.0)) * 3});
+  std::mt19937_64 engine(8);
+  tensor gate = random_tensor(9, engine, 3.0), up = random_tensor(9, engine);
+  const tensor dy = random_tensor(9, engine);
+  const auto f = [&](const tensor&) { return sum_of_products(dy, oracle::swiglu(gate, up)); };
+  const auto grad = oracle::swiglu_backward(dy, gate, up);
+  check_gradient("gate", f, gate, grad.gate);
+  check_gradient("up", f, up, grad.up);
+}
+
+TEST_CASE("oracle: embedding") {
+  CHECK(oracle::embedding({2, 0, 2}, {1, 2, 3, 4, 5, 6}, 2) == tensor{5, 6, 1, 2, 5, 6});
+  CHECK(oracle::embedding_backward({1, 2, 3, 4, 5, 6}, {2, 0, 2}, 3, 2) == tensor{3, 4, 0, 0, 6, 8});
+}
+
+TEST_CASE("oracle: cross_entropy") {
+  const double ln4 = std::log(4.0);
+  CHECK(oracle::cross_entropy({1, 1, 1, 1}, {2}, 4) == doctest::Approx(ln4).epsilon(1e-15));
+  // Ignored rows count neither above nor below the line, and large logits do not overflow.
+  CHECK(oracle::cross_entropy({9, 0, 0, 0, 1e4, 1e4, 1e4, 1e4}, {-100, 3}, 4) == doctest::Approx(ln4).epsilon(1e-11));
+  CHECK(std::isnan(oracle::cross_entropy({1, 2}, {-100}, 2)));
+
+  std::mt19937_64 engine(9);
+  tensor logits = random_tensor(4 * 5, engine, 2.0);
+  const std::vector<int> targets{3, -100, 0, 4};
+  const auto f = [&](const tensor&) { return oracle::cross_entropy(logits, targets, 5); };
+  check_gradient("logits", f, logits, oracle::cross_entropy_backward(logits, targets, 5));
+}
+
+TEST_CASE("oracle: the model's gradients, untied and tied") {
+  for (const bool tied : {false, true}) {
+    model_case m = small_model(tied);
+    const tensor_map grads = m.gradients();
+    REQUIRE(grads.size() == m.params.size());
+    const auto f = [&](const tensor&) { return m.loss(); };
+    for (auto& [name, values] : m.params) check_gradient(name, f, values, grads.at(name));
+  }
+}
+
+TEST_CASE("oracle: a later token changes no earlier logit, and no other sequence") {
+  model_case m = small_model(false);
+  const tensor before = m.logits();
+  const size_t vocab = 11, changed = 3;  // Position 3 of the first of two sequences of five.
+  m.tokens[changed] = (m.tokens[changed] + 1) % 11;
+  const tensor after = m.logits();
+  for (size_t row = 0; row < 10; ++row) {
+    const bool sees_it = row >= changed && row < 5;
+    bool equal = true;
+    for (size_t i = 0; i < vocab; ++i) equal = equal && before[row * vocab + i] == after[row * vocab + i];
+    CHECK(equal == !sees_it);
+  }
+}
+
+TEST_CASE("oracle: tied embeddings are untied ones with equal matrices, and their gradients add") {
+  model_case tied = small_model(true), untied = tied;
+  untied.config.tie_word_embeddings = false;
+  untied.params["lm_head.weight"] = tied.params["model.embed_tokens.weight"];
+  CHECK(tied.logits() == untied.logits());
+  const tensor_map t = tied.gradients(), u = untied.gradients();
+  CHECK(t.at("model.embed_tokens.weight") == oracle::add(u.at("model.embed_tokens.weight"), u.at("lm_head.weight")));
+  for (const auto& [name, gradient] : t)
+    if (name != "model.embed_tokens.weight") CHECK(gradient == u.at(name));
+}
+
+// The recorded values are those of torch 2.15.0 and transformers 5.23.0 in double precision (transformers_reference.py
+// says how), given the same parameters and bytes; logits and all gradients agreed to 5e-14. Asked for is what different
+// C libraries' exp, pow, sin and cos may change: an ulp each, through two layers, below 1e-12.
+constexpr double recorded_tolerance = 1e-12;
+
+TEST_CASE("oracle: transformers' LlamaForCausalLM has the same loss and gradient norm") {
+  const model_case scaled = recorded_model(false, oracle::rope_scaling{8.0, 1.0, 4.0, 32.0}, 11);
+  CHECK(scaled.loss() == doctest::Approx(6.414275276201586).epsilon(recorded_tolerance));
+  tensor_map grads = scaled.gradients();
+  CHECK(oracle::clip_grad_norm(grads, 1.0) == doctest::Approx(2.6564230894824448).epsilon(recorded_tolerance));
+
+  const model_case tied = recorded_model(true, {}, 12);
+  CHECK(tied.loss() == doctest::Approx(16.001053411700532).epsilon(recorded_tolerance));
+  grads = tied.gradients();
+  CHECK(oracle::clip_grad_norm(grads, 1.0) == doctest::Approx(11.922213600202832).epsilon(recorded_tolerance));
+}
+
+TEST_CASE("oracle: transformers' llama3 frequencies, with the values of Llama 3.1") {
+  const tensor f = oracle::rope_frequencies(128, 500000.0, oracle::rope_scaling{8.0, 1.0, 4.0, 8192.0});
+  const std::pair<size_t, double> recorded[] = {{0, 1.0},
+                                                {28, 0.0032114459947525913},
+                                                {29, 0.0021665707635033591},
+                                                {34, 0.00017850781276799638},
+                                                {35, 9.5562123539646833e-05},
+                                                {63, 3.0689259889145111e-07}};
+  for (const auto& [i, value] : recorded) CHECK(std::abs(f[i] / value - 1.0) < recorded_tolerance);
+}
+
+TEST_CASE("oracle: torch's AdamW after three steps") {
+  tensor x{0.5, -2.0, 0.0}, m(3, 0.0), v(3, 0.0);
+  const tensor grads[] = {{0.25, -3.0, 1e-3}, {-0.5, 1.0, 2e-3}, {0.75, 0.5, 0.0}};
+  for (int n = 1; n <= 3; ++n) oracle::adamw_step(x, grads[n - 1], m, v, n, {0.1, 0.8, 0.95, 1e-3, 0.25});
+  CHECK(largest_difference(x, {0.37136385718987008, -1.7103886289579788, -0.14621108644470396}) < recorded_tolerance);
+  CHECK(largest_difference(m, {0.102, -0.124, 0.000448}) < recorded_tolerance);
+  CHECK(largest_difference(v, {0.042820312500000041, 0.4661250000000004, 2.3512500000000019e-07}) < recorded_tolerance);
+}
+
+TEST_CASE("oracle: torch's clip_grad_norm_, and no change below the limit") {
+  tensor_map grads{{"a", {3, -4}}, {"b", {12}}};
+  CHECK(oracle::clip_grad_norm(grads, 20.0) == 13.0);
+  CHECK(grads == tensor_map{{"a", {3, -4}}, {"b", {12}}});
+  CHECK(oracle::clip_grad_norm(grads, 1.0) == 13.0);
+  CHECK(largest_difference(grads["a"], {0.23076921301775288, -0.30769228402367049}) < 1e-15);
+  CHECK(largest_difference(grads["b"], {0.92307685207101153}) < 1e-15);
+}
+
+TEST_CASE("oracle: wrong inputs are refused by name") {
+  const model_case good = small_model(false);
+  model_case m = good;
+  m.params.erase("lm_head.weight");
+  CHECK_THROWS_WITH(m.loss(), "oracle: no parameter lm_head.weight");
+  m = good;
+  m.params["model.norm.weight"].pop_back();
+  CHECK_THROWS_WITH(m.loss(), "oracle: wrong size of parameter model.norm.weight");
+  m = good;
+  m.params["model.norm.bias"] = {};
+  CHECK_THROWS_WITH(m.loss(), "oracle: unknown parameter model.norm.bias");
+  m = good;
+  m.tokens[0] = 11;
+  CHECK_THROWS_WITH(m.loss(), "oracle: token outside the vocabulary");
+}

@@ -1,0 +1,286 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Error texts, reading plain and gzip files, and the promise of the atomic writers: the final name never shows anything
+// but a complete file or directory, and nothing else stays behind.
+
+#include "rotoscale/io/file.hpp"
+
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+#include <zlib.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "scratch.hpp"
+
+namespace fs = std::filesystem;
+namespace io = rotoscale::io;
+using io::testing::get;
+using io::testing::message_of;
+using io::testing::put;
+using io::testing::scratch_directory;
+
+namespace {
+
+std::string sample_text(std::size_t size) {
+  std::string text;
+  std::uint32_t state = 1;
+  while (text.size() < size) {
+    state = state * 1664525u + 1013904223u;
+    text += static_cast<char>('a' + (state >> 24) % 16);
+  }
+  return text;
+}
+
+/// One gzip member. With `chunk` it is laid out as dictzip does: full flushes, and a header with an extra field.
+std::string gzip(std::string_view text, std::size_t chunk = 0) {
+  z_stream stream{};
+  REQUIRE(deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) == Z_OK);
+  std::string extra("RA\x06\x00\x01\x00\x10\x00\x01\x00XY\x02\x00hi", 16);
+  std::string name = "words.dict";
+  gz_header header{};
+  if (chunk > 0) {
+    header.extra = reinterpret_cast<Bytef*>(extra.data());
+    header.extra_len = static_cast<uInt>(extra.size());
+    header.name = reinterpret_cast<Bytef*>(name.data());
+    header.hcrc = 1;
+    REQUIRE(deflateSetHeader(&stream, &header) == Z_OK);
+  }
+  std::string input(text);
+  std::string out(text.size() * 2 + 4096, '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(input.data());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  std::size_t left = input.size();
+  while (chunk > 0 && left > chunk) {
+    stream.avail_in = static_cast<uInt>(chunk);
+    REQUIRE(deflate(&stream, Z_FULL_FLUSH) == Z_OK);
+    left -= chunk;
+  }
+  stream.avail_in = static_cast<uInt>(left);
+  REQUIRE(deflate(&stream, Z_FINISH) == Z_STREAM_END);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("an error message is one line: file and what is wrong") {
+  CHECK(std::string(io::error("a.txt", "is bad").what()) == "a.txt: is bad");
+  CHECK(std::string(io::error("a\nb: is\tbad\x7f").what()) == "a\\x0ab: is\\x09bad\\x7f");
+  CHECK(io::printable(std::string(1000, 'x')) == std::string(60, 'x') + "..." + std::string(60, 'x'));
+}
+
+TEST_CASE("nearest_name finds the closest valid name") {
+  const std::vector<std::string> names = {"bf16", "fp8_delayed", "mxfp8", "mxfp4", "mxfp4_h16"};
+  CHECK(io::nearest_name("mxpf4", names) == "mxfp4");  // neighbours swapped
+  CHECK(io::nearest_name("MXFP4", names) == "mxfp4");  // case
+  CHECK(io::nearest_name("MXFP4_H16", names) == "mxfp4_h16");
+  CHECK(io::nearest_name("fp8", names) == "mxfp8");
+  CHECK(io::nearest_name("mxfp", names) == "mxfp8");  // equally close: the first
+  CHECK(io::nearest_name("", names) == "bf16");
+  CHECK(io::nearest_name("completely different", names) != "");
+  CHECK(io::nearest_name(std::string(10'000'000, 'm'), names) != "");
+  CHECK(io::nearest_name("anything", {}) == "");
+  CHECK(io::detail::edit_cost("kitten", "sitting") == 6);
+  CHECK(io::detail::edit_cost("ab", "ba") == 2);
+  CHECK(io::detail::edit_cost("", "abc") == 6);
+}
+
+TEST_CASE("read_file gives the bytes of a plain file") {
+  const scratch_directory dir;
+  const std::vector<std::string> contents = {"", "a", "\x1f", std::string("\0\xff\n", 3), sample_text(300'000)};
+  for (const std::string& text : contents) {
+    put(dir / "plain", text);
+    CHECK(io::read_file(dir / "plain") == text);
+    CHECK(io::read_raw_file(dir / "plain") == text);
+  }
+  CHECK(io::read_file("/proc/self/stat").size() > 0);  // states size zero
+}
+
+TEST_CASE("read_file decompresses gzip, of several members and as dictzip writes it") {
+  const scratch_directory dir;
+  const std::string text = sample_text(1'000'000);
+  put(dir / "a.gz", gzip(text));
+  CHECK(io::read_file(dir / "a.gz") == text);
+  CHECK(io::read_raw_file(dir / "a.gz") == gzip(text));
+  put(dir / "words.dict.dz", gzip(text, 58'315));
+  CHECK(io::read_file(dir / "words.dict.dz") == text);
+  put(dir / "empty.gz", gzip(""));
+  CHECK(io::read_file(dir / "empty.gz") == "");
+  put(dir / "members.gz", gzip("one ") + gzip("") + gzip(text) + gzip(" three", 2));
+  CHECK(io::read_file(dir / "members.gz") == "one " + text + " three");
+  put(dir / "padded.gz", gzip("one") + std::string(600'000, '\0'));
+  CHECK(io::read_file(dir / "padded.gz") == "one");
+  const std::string zeros(5'000'000, '\0');
+  put(dir / "dense.gz", gzip(zeros));
+  CHECK(io::read_file(dir / "dense.gz") == zeros);
+}
+
+TEST_CASE("read_file refuses damaged gzip") {
+  const scratch_directory dir;
+  const fs::path path = dir / "bad.gz";
+  const std::string good = gzip("the quick brown fox", 5);
+  for (std::size_t size = 2; size < good.size(); ++size) {
+    put(path, good.substr(0, size));
+    CHECK(message_of([&] { io::read_file(path); }) == path.string() + ": truncated gzip file");
+  }
+  std::string bad = good;
+  bad[bad.size() - 6] = static_cast<char>(bad[bad.size() - 6] ^ 1);
+  put(path, bad);
+  CHECK(message_of([&] { io::read_file(path); }) == path.string() + ": corrupt gzip file: incorrect data check");
+  put(path, good + "rubbish");
+  CHECK(message_of([&] { io::read_file(path); }) == path.string() + ": corrupt gzip file: incorrect header check");
+  put(path, good + std::string(600'000, '\0') + "rubbish");
+  CHECK(message_of([&] { io::read_file(path); }) == path.string() + ": corrupt gzip file: data after its end");
+  put(path, good + good.substr(0, 5));
+  CHECK(message_of([&] { io::read_file(path); }) == path.string() + ": truncated gzip file");
+  for (std::size_t i = 2; i < good.size(); ++i) {  // any flipped byte: an error or some text, never a crash
+    bad = good;
+    bad[i] = static_cast<char>(~bad[i]);
+    put(path, bad);
+    const std::string message = message_of([&] { io::read_file(path); });
+    if (message != "(no error)") CHECK(message.rfind(path.string() + ": ", 0) == 0);
+  }
+}
+
+TEST_CASE("read_file names what it cannot read") {
+  const scratch_directory dir;
+  const fs::path missing = dir / "missing";
+  CHECK(message_of([&] { io::read_file(missing); }) == missing.string() + ": cannot open: No such file or directory");
+  CHECK(message_of([&] { io::read_raw_file(missing); }) ==
+        missing.string() + ": cannot open: No such file or directory");
+  CHECK(message_of([&] { io::read_file(dir.path()); }) == dir.path().string() + ": cannot read: Is a directory");
+  CHECK(message_of([&] { io::read_file("/proc/self/mem"); }) == "/proc/self/mem: cannot read: Input/output error");
+}
+
+TEST_CASE("an atomic file appears complete or not at all") {
+  const scratch_directory dir;
+  const fs::path path = dir / "out.json";
+  {
+    io::atomic_file file(path);
+    file.write("half");
+    CHECK_FALSE(fs::exists(path));
+  }
+  CHECK(dir.entries() == 0);
+  io::write_file_atomically(path, "first");
+  CHECK(get(path) == "first");
+  {
+    io::atomic_file file(path);
+    io::atomic_file other(path);
+    file.write("sec");
+    CHECK(get(path) == "first");
+    file.write("ond");
+    file.commit();
+    CHECK(get(path) == "second");
+  }
+  CHECK(get(path) == "second");
+  CHECK(dir.entries() == 1);
+  const std::string large = sample_text(3'000'000);
+  io::write_file_atomically(path, large);
+  CHECK(get(path) == large);
+}
+
+TEST_CASE("an atomic file follows a symbolic link and honours the umask") {
+  const scratch_directory dir;
+  put(dir / "target", "old");
+  fs::create_symlink("target", dir / "link");
+  io::write_file_atomically(dir / "link", "new");
+  CHECK(fs::is_symlink(dir / "link"));
+  CHECK(get(dir / "target") == "new");
+  const mode_t before = ::umask(027);
+  io::write_file_atomically(dir / "masked", "x");
+  ::umask(before);
+  CHECK(fs::status(dir / "masked").permissions() == fs::perms(0640));
+}
+
+TEST_CASE("an atomic file names what it cannot write") {
+  const scratch_directory dir;
+  put(dir / "file", "x");
+  const auto attempt = [](const fs::path& path) { return message_of([&] { io::write_file_atomically(path, "x"); }); };
+  const std::string missing = (dir / "no").string() + "/out";
+  CHECK(attempt(missing) == missing + ": cannot write: No such file or directory");
+  const std::string below_file = (dir / "file").string() + "/out";
+  CHECK(attempt(below_file) == below_file + ": cannot write: Not a directory");
+  CHECK(attempt(dir.path()) == dir.path().string() + ": cannot write: is a directory");
+  CHECK(attempt("/dev/null") == "/dev/null: cannot write: not a regular file");
+  CHECK(attempt("..") == "..: not a name that can be written");
+  CHECK(attempt("/") == "/: not a name that can be written");
+  CHECK(attempt("") == ": not a name that can be written");
+  CHECK(dir.entries() == 1);
+}
+
+TEST_CASE("an atomic directory appears complete or not at all") {
+  const scratch_directory dir;
+  const fs::path path = dir / "step-5";
+  {
+    io::atomic_directory out(path);
+    CHECK(out.path().parent_path() == dir.path());
+    CHECK(out.path().filename().string() == ".step-5.tmp-" + std::to_string(::getpid()));
+    put(out.path() / "a", "half");
+    CHECK_FALSE(fs::exists(path));
+  }
+  CHECK(dir.entries() == 0);
+  {
+    io::atomic_directory out(path.string() + "/");
+    put(out.path() / "a", "1");
+    put(out.path() / "sub" / "b", "2");
+    out.commit();
+  }
+  CHECK(get(path / "a") == "1");
+  CHECK(get(path / "sub" / "b") == "2");
+  CHECK(dir.entries() == 1);
+}
+
+TEST_CASE("an atomic directory replaces an existing one as a whole") {
+  const scratch_directory dir;
+  const fs::path path = dir / "step-5";
+  put(path / "old", "1");
+  put(dir / (".step-5.tmp-" + std::to_string(::getpid())) / "left", "by a killed process");
+  {
+    io::atomic_directory out(path);
+    put(out.path() / "new", "2");
+    CHECK(get(path / "old") == "1");
+    out.commit();
+  }
+  CHECK(get(path / "new") == "2");
+  CHECK_FALSE(fs::exists(path / "old"));
+  CHECK_FALSE(fs::exists(path / "left"));
+  CHECK(dir.entries() == 1);
+}
+
+TEST_CASE("without an exchange in one step the old directory is moved away, and back on failure") {
+  const scratch_directory dir;
+  const fs::path path = dir / "final";
+  put(path / "old", "1");
+  put(dir / "next" / "new", "2");
+  CHECK(message_of([&] { io::detail::displace_directory(dir / "missing", path); }) ==
+        path.string() + ": cannot rename to it: No such file or directory");
+  CHECK(get(path / "old") == "1");
+  const fs::path old = io::detail::displace_directory(dir / "next", path);
+  CHECK(get(path / "new") == "2");
+  CHECK(get(old / "old") == "1");
+  CHECK(old.filename().string().front() == '.');
+}
+
+TEST_CASE("an atomic directory names what it cannot write") {
+  const scratch_directory dir;
+  put(dir / "file", "x");
+  const auto attempt = [](const fs::path& path) { return message_of([&] { io::atomic_directory out(path); }); };
+  const std::string file = (dir / "file").string();
+  CHECK(attempt(file) == file + ": cannot write: exists and is not a directory");
+  CHECK(attempt(file + "/x") == file + "/x: cannot create the directory: Not a directory");
+  const std::string missing = (dir / "no").string() + "/out";
+  CHECK(attempt(missing) == missing + ": cannot create the directory: No such file or directory");
+  CHECK(attempt(".") == ".: not a name that can be written");
+  const std::string late = (dir / "late").string();
+  CHECK(message_of([&] {
+          io::atomic_directory out(late);
+          put(late, "came between");
+          out.commit();
+        }) == late + ": cannot write: exists and is not a directory");
+  CHECK(dir.entries() == 2);
+}

@@ -1,0 +1,90 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Text from files and directories, and the message for each way in which there is none.
+
+#include "rotoscale/io/text.hpp"
+
+#include <doctest/doctest.h>
+#include <zlib.h>
+
+#include <string>
+
+#include "scratch.hpp"
+
+namespace fs = std::filesystem;
+namespace io = rotoscale::io;
+using io::testing::message_of;
+using io::testing::put;
+using io::testing::scratch_directory;
+
+namespace {
+
+void put_gzip(const fs::path& path, std::string_view text) {
+  const gzFile file = gzopen(path.c_str(), "wb");
+  REQUIRE(file != nullptr);
+  CHECK(gzwrite(file, text.data(), static_cast<unsigned>(text.size())) == static_cast<int>(text.size()));
+  CHECK(gzclose(file) == Z_OK);
+}
+
+std::string failure(const fs::path& path) {
+  return message_of([&] { io::read_text(path); });
+}
+
+}  // namespace
+
+TEST_CASE("read_text reads a plain and a compressed file") {
+  const scratch_directory dir;
+  put(dir / "a.txt", "no newline");
+  CHECK(io::read_text(dir / "a.txt") == "no newline");
+  put_gzip(dir / "b.gz", "packed\n");
+  CHECK(io::read_text(dir / "b.gz") == "packed\n");
+}
+
+TEST_CASE("read_text joins the files of a directory in the order of their paths") {
+  const scratch_directory dir;
+  put(dir / "b.txt", "second");
+  put(dir / "a.txt", "first\n");
+  put(dir / "sub/z.txt", "fifth");
+  put_gzip(dir / "sub/c.gz", "fourth");
+  put(dir / "c.txt", "");
+  put(dir / "d.txt", "third\n");
+  put(dir / ".hidden", "no");
+  put(dir / "sub/.hidden", "no");
+  put(dir / ".git/config", "no");
+  fs::create_symlink(dir / "b.txt", dir / "sub/zz.txt");
+  const std::string joined = "first\nsecond\nthird\nfourth\nfifth\nsecond";
+  CHECK(io::read_text(dir.path()) == joined);
+  CHECK(io::read_text(dir.path().string() + "/") == joined);
+  fs::rename(dir / "sub", dir / ".sub");
+  CHECK(io::read_text(dir / ".sub") == "fourth\nfifth\nsecond");  // asked for by name: not hidden
+  CHECK(io::read_text(dir.path()) == "first\nsecond\nthird\n");
+}
+
+TEST_CASE("read_text names the file that has no text") {
+  const scratch_directory dir;
+  const std::string missing = (dir / "missing").string();
+  CHECK(failure(missing) == missing + ": cannot open: No such file or directory");
+  put(dir / "empty", "");
+  CHECK(failure(dir / "empty") == (dir / "empty").string() + ": the text is empty");
+  put_gzip(dir / "empty.gz", "");
+  CHECK(failure(dir / "empty.gz") == (dir / "empty.gz").string() + ": the text is empty");
+  CHECK(failure(dir.path()) == dir.path().string() + ": the directory holds no text");
+  CHECK(failure("/proc/self/mem") == "/proc/self/mem: cannot read: Input/output error");
+}
+
+TEST_CASE("read_text names the bad file in a directory") {
+  const scratch_directory dir;
+  put(dir / "a.txt", "good");
+  put_gzip(dir / "sub.gz", "packed");
+  fs::resize_file(dir / "sub.gz", 20);
+  CHECK(failure(dir.path()) == (dir / "sub.gz").string() + ": truncated gzip file");
+  put(dir / "sub.gz", "\x1f\x8b rubbish");
+  CHECK(failure(dir.path()) == (dir / "sub.gz").string() + ": corrupt gzip file: unknown compression method");
+  fs::remove(dir / "sub.gz");
+  fs::create_symlink("nowhere", dir / "dangling");
+  CHECK(failure(dir.path()) == (dir / "dangling").string() + ": cannot open: No such file or directory");
+  fs::remove(dir / "dangling");
+  if (::geteuid() == 0) return;  // nothing is unreadable to root
+  fs::permissions(dir / "a.txt", fs::perms::none);
+  CHECK(failure(dir.path()) == (dir / "a.txt").string() + ": cannot open: Permission denied");
+}

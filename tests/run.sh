@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+# Installs what is missing (Debian), builds, runs the tests and ends with the line "N passed, N failed".
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=tests/setup.sh
+source tests/setup.sh
+
+usage() {
+  cat <<'END'
+usage: tests/run.sh [options]
+  --slow          also the slow suite (exhaustive comparisons)
+  --sanitize      instead of the release build: address + undefined sanitizers, then the thread sanitizer
+  --filter TEXT   only tests whose name contains TEXT (`meson test -C build --list` shows names)
+  --jobs N        build and run at most N at a time (default: one per core)
+  -h, --help      this text
+END
+}
+
+slow=no
+sanitize=no
+filter=
+jobs=$(nproc)
+while [ $# -gt 0 ]; do
+  case $1 in
+    --slow) slow=yes ;;
+    --sanitize) sanitize=yes ;;
+    --filter | --jobs)
+      if [ $# -lt 2 ]; then
+        echo "tests/run.sh: $1 needs a value" >&2
+        exit 2
+      fi
+      if [ "$1" = --filter ]; then filter=$2; else jobs=$2; fi
+      shift
+      ;;
+    -h | --help)
+      usage
+      exit 0
+      ;;
+    *)
+      echo "tests/run.sh: unknown option '$1' (see --help)" >&2
+      exit 2
+      ;;
+  esac
+  shift
+done
+if ! [[ $jobs =~ ^[1-9][0-9]*$ ]]; then
+  echo "tests/run.sh: --jobs needs a positive number, not '$jobs'" >&2
+  exit 2
+fi
+
+need_packages meson ninja-build g++ clang-14 libclang-rt-14-dev libeigen3-dev doctest-dev libcli11-dev \
+  nlohmann-json3-dev zlib1g-dev libbenchmark-dev gnuplot-nox pkgconf cmake python3
+
+logs=()
+
+# run_tests DIRECTORY MESON_TEST_OPTION...: configures with ${options[@]}, builds, runs what --slow and --filter ask
+# for, notes where the log is. A build that fails leaves no log, which tests/summary.py counts as a failure.
+run_tests() {
+  local directory=$1
+  shift
+  local log=$directory/meson-logs/testlog.json
+  logs+=("$log")
+  rm -f "$log"
+  echo "== $directory"
+  configure "$directory" "${options[@]}" || return 0
+  build "$directory" -j "$jobs" || return 0
+
+  local select=("$@") names=()
+  if [ $slow = no ]; then select+=(--no-suite slow); fi
+  if [ -n "$filter" ]; then
+    # Meson 1.0.1 selects by whole names only.
+    mapfile -t names < <(meson test -C "$directory" --no-rebuild --list "${select[@]}" 2>/dev/null |
+      sed -n 's|^.* / ||p' | grep -F -- "$filter")
+    if [ ${#names[@]} -eq 0 ]; then
+      echo "tests/run.sh: no test name contains '$filter'" >&2
+      return 0
+    fi
+  fi
+  meson test -C "$directory" --no-rebuild --num-processes "$jobs" --print-errorlogs "${select[@]}" "${names[@]}" || true
+}
+
+if [ $sanitize = no ]; then
+  options=(-Dwerror=true -Dtests=enabled -Dexamples=enabled -Dbench=enabled)
+  run_tests build
+else
+  # No -Dwerror: instrumentation provokes warnings of its own. -O1 -g1: at -O2 -g the compiler needs thrice the time.
+  common=(-Dtests=enabled -Dexamples=enabled -Dbench=disabled -Dbuildtype=debugoptimized -Doptimization=1
+    -Dcpp_args=-g1)
+  export ASAN_OPTIONS=halt_on_error=1:detect_stack_use_after_return=1
+  export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+  export TSAN_OPTIONS=halt_on_error=1
+  options=("${common[@]}" "-Db_sanitize=address,undefined")
+  run_tests build-asan --no-suite script --timeout-multiplier 10
+  options=("${common[@]}" -Db_sanitize=thread)
+  # The thread sanitizer of g++ 12 cannot start under the large address randomisation of newer kernels.
+  wrapper=()
+  if setarch -R true 2>/dev/null; then wrapper=(--wrapper 'setarch -R'); fi
+  run_tests build-tsan --no-suite script --timeout-multiplier 10 "${wrapper[@]}"
+fi
+
+exec python3 tests/summary.py "${logs[@]}"

@@ -1,0 +1,70 @@
+# shellcheck shell=bash
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+# Sourced by tests/run.sh and examples/demo.sh: installs the Debian packages that are missing, configures a build
+# directory, builds. Needs no network, and changes nothing, when everything is there already.
+
+# need_packages PACKAGE...: returns when all are installed, else ends the script with one clear line.
+need_packages() {
+  if [ -n "${ROTOSCALE_SKIP_PACKAGES:-}" ]; then return 0; fi
+  if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
+    echo "$0: this is not a Debian system; install what these Debian 12 packages contain, then set" \
+      "ROTOSCALE_SKIP_PACKAGES=1: $*" >&2
+    exit 2
+  fi
+
+  local package installed missing=()
+  installed=$(dpkg-query -W -f='${db:Status-Status} ${Package}\n' "$@" 2>/dev/null || true)
+  for package in "$@"; do
+    grep -qxF "installed $package" <<<"$installed" || missing+=("$package")
+  done
+  if [ ${#missing[@]} -eq 0 ]; then return 0; fi
+
+  local as_root=()
+  if [ "$(id -u)" -ne 0 ]; then
+    if ! command -v sudo >/dev/null; then
+      echo "$0: missing packages, and neither root nor sudo to install them: ${missing[*]}" >&2
+      exit 2
+    fi
+    as_root=(sudo)
+  fi
+  echo "Installing: ${missing[*]}"
+  local log
+  log=$(mktemp)
+  # An update that fails (one of many sources may be down) need not keep the packages from being installed.
+  if ! {
+    "${as_root[@]}" apt-get update || true
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"
+  } >"$log" 2>&1 </dev/null; then
+    tail -n 20 "$log" >&2
+    echo "$0: apt-get could not install: ${missing[*]} (whole log: $log)" >&2
+    exit 2
+  fi
+  rm -f "$log"
+}
+
+# configure DIRECTORY MESON_OPTION...: configures once, and again only when the options have changed.
+configure() {
+  local directory=$1
+  shift
+  local mode=()
+  if [ -f "$directory/build.ninja" ]; then
+    if [ "$(cat "$directory/.rotoscale-options" 2>/dev/null)" = "$*" ]; then return 0; fi
+    mode=(--reconfigure)
+  fi
+  mkdir -p "$directory"
+  if ! meson setup "${mode[@]}" "$directory" "$@" >"$directory/configure.log" 2>&1; then
+    cat "$directory/configure.log" >&2
+    echo "$0: meson could not configure $directory" >&2
+    return 1
+  fi
+  printf '%s\n' "$*" >"$directory/.rotoscale-options"
+}
+
+# build DIRECTORY NINJA_OPTION_OR_TARGET...: shows progress on a terminal, and elsewhere only what goes wrong.
+build() {
+  local directory=$1 quiet=()
+  shift
+  if ! [ -t 1 ]; then quiet=(--quiet); fi
+  ninja -C "$directory" "${quiet[@]}" "$@"
+}
