@@ -30,6 +30,11 @@ constexpr bool is_optional = false;
 template <class T>
 constexpr bool is_optional<std::optional<T>> = true;
 
+/// CLI11 reads -1 as the largest number where the type has no sign.
+CLI::Validator not_negative() {
+  return {[](std::string& text) { return text.starts_with('-') ? "must not be negative" : ""; }, ""};
+}
+
 /// Makes a flag of each described field: learning_rate becomes --learning-rate. Nested structs give groups.
 struct flag_visitor {
   CLI::App& app;
@@ -43,7 +48,8 @@ struct flag_visitor {
       app.add_flag(flag + ",!--no-" + flag.substr(2), member, help)->group(group);
     } else if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string> ||
                          std::is_same_v<T, std::vector<std::string>>) {
-      app.add_option(flag, member, help)->capture_default_str()->group(group);
+      CLI::Option* option = app.add_option(flag, member, help)->capture_default_str()->group(group);
+      if constexpr (std::is_unsigned_v<T>) option->check(not_negative());
     } else if constexpr (!is_optional<T>) {
       flag_visitor inner{app, key};
       describe(inner, member);
@@ -63,6 +69,9 @@ struct arguments {
   report_options report;
 };
 
+/// More than any machine has; a slip of the keyboard must not start a million.
+constexpr int most_threads = 4096;
+
 /// All subcommands and flags, bound to `a`.
 void define(CLI::App& app, arguments& a) {
   app.set_version_flag("--version", std::string("mini-llama ") + ROTOSCALE_VERSION + " (" + ROTOSCALE_COMMIT + ")");
@@ -75,8 +84,12 @@ void define(CLI::App& app, arguments& a) {
   train->add_option("--recipe", a.schedule_override, "same as --schedule")->group("run");
   train->add_option("--resume", a.resume, "run directory or checkpoint to continue, with its options")->group("run");
   train->add_flag("--overwrite", a.session.overwrite, "replace an existing run in --out")->group("run");
-  train->add_option("--stop-at", a.session.stop_at, "end behind a checkpoint after this many steps")->group("run");
-  train->add_option("--threads", a.threads, "threads; 0: one per core. Results do not depend on it")->group("run");
+  train->add_option("--stop-at", a.session.stop_at, "end behind a checkpoint after this many steps")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))
+      ->group("run");
+  train->add_option("--threads", a.threads, "threads; 0: one per core. Results do not depend on it")
+      ->check(CLI::Range(0, most_threads))
+      ->group("run");
   train->add_flag("--no-progress", a.no_progress, "no progress line on a terminal")->group("run");
   describe(flag_visitor{*train, "run"}, a.run);
 
@@ -85,21 +98,24 @@ void define(CLI::App& app, arguments& a) {
   for (CLI::App* sub : {eval, sample}) {
     sub->add_option("--checkpoint", a.checkpoint, "checkpoint or run directory")->required();
     sub->add_option("--recipe", a.schedule_override, "another recipe than the one it was trained under last");
-    sub->add_option("--threads", a.threads, "threads; 0: one per core");
+    sub->add_option("--threads", a.threads, "threads; 0: one per core")->check(CLI::Range(0, most_threads));
   }
   eval->add_option("--data", a.data, "text (default: the run's)");
-  eval->add_option("--windows", a.windows, "held-out sequences; 0: as the run's last evaluation");
+  eval->add_option("--windows", a.windows, "held-out sequences; 0: as the run's last evaluation")
+      ->check(CLI::Range(0, 1 << 30));
   sample->add_option("--prompt", a.sample.prompt, "text to continue")->capture_default_str();
   sample->add_option("--tokens", a.sample.tokens, "bytes to write")
       ->capture_default_str()
       ->check(CLI::Range(0, 1 << 24));
   sample->add_option("--temperature", a.sample.temperature, "0: always the likeliest")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 1e3));
+      ->check(CLI::Range(0.0, 1e3) &
+              CLI::Validator(
+                  [](std::string& text) { return text.find_first_of("nN") == text.npos ? "" : "not a number"; }, ""));
   sample->add_option("--top-k", a.sample.top_k, "of the likeliest bytes; 0: all")
       ->capture_default_str()
       ->check(CLI::Range(0, 256));
-  sample->add_option("--seed", a.sample.seed, "of the draws")->capture_default_str();
+  sample->add_option("--seed", a.sample.seed, "of the draws")->capture_default_str()->check(not_negative());
 
   CLI::App* report = app.add_subcommand("report", "compare runs: table, CSV, plots, one HTML page");
   report->add_option("logs", a.report.logs, "log.jsonl files or run directories")->required();
@@ -121,7 +137,8 @@ void parse(int argc, char** argv, arguments& a) {
         std::exit(exit_ok);
       }
       std::string what = e.what();
-      if (dynamic_cast<const CLI::ExtrasError*>(&e) != nullptr) {
+      const bool no_command = app.get_subcommands().empty() && argc > 1;
+      if (no_command || dynamic_cast<const CLI::ExtrasError*>(&e) != nullptr) {
         const CLI::App* sub = app.get_subcommands().empty() ? &app : app.get_subcommands().front();
         std::vector<std::string> valid;
         for (const CLI::Option* o : sub->get_options()) {
@@ -203,6 +220,11 @@ struct loaded_model {
     const bool override_recipe = !a.schedule_override.empty() || !own;
     recipe = override_recipe ? llama::load_recipe(a.schedule_override.empty() ? "bf16" : a.schedule_override)
                              : state.phases[phase].recipe;
+    if (state.run.model.vocab_size < 256) throw io::error(config, "vocab_size: too small for byte tokens (256)");
+    if (nn::needs_blocks(recipe)) {
+      const auto fault = llama::find_block_fault(state.run.model, 32);  // no gradients: any number of tokens will do
+      if (fault) throw io::error(config, "recipe " + recipe.name + ": " + *fault);
+    }
     model = std::make_unique<llama::model>(ops, state.run.model);
     llama::read_checkpoint(path, *model, false);
     scales = std::make_unique<nn::scaling_book>(ops, model->linear_count(), recipe);
@@ -261,7 +283,9 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   using namespace rotoscale;
   try {
-    return llama_program::run(argc, argv);
+    const int code = llama_program::run(argc, argv);
+    if (!std::cout.flush()) throw io::error("standard output", "cannot write");
+    return code;
   } catch (const io::error& e) {
     std::cerr << "mini-llama: " << e.what() << "\n";
   } catch (const std::bad_alloc&) {

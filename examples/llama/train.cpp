@@ -30,6 +30,15 @@ std::string checkpoint_name(std::int64_t step) {
 
 bool same_recipe_as(const nn::resolved_phase& a, const nn::resolved_phase& b) { return a.recipe == b.recipe; }
 
+/// Do the shapes suit the formats of every phase?
+void check_blocks(const trainer_state& s, const std::string& where) {
+  for (const nn::resolved_phase& p : s.phases) {
+    if (!nn::needs_blocks(p.recipe)) continue;
+    const auto fault = llama::find_block_fault(s.run.model, index_t{s.run.train.batch} * s.run.train.sequence);
+    if (fault) throw io::error(where, "recipe " + p.recipe.name + ": " + *fault);
+  }
+}
+
 }  // namespace
 
 trainer_state new_run(run_options options, const std::string& where) {
@@ -37,13 +46,9 @@ trainer_state new_run(run_options options, const std::string& where) {
   trainer_state state;
   const nn::schedule schedule = llama::load_schedule(options.schedule);
   state.phases = llama::resolve(schedule, options.train.steps, options.schedule);
-  for (const nn::resolved_phase& p : state.phases) {
-    if (!nn::needs_blocks(p.recipe)) continue;
-    const auto fault = llama::find_block_fault(options.model, options.train.batch * options.train.sequence);
-    if (fault) throw io::error(where, "recipe " + p.recipe.name + ": " + *fault);
-  }
   if (options.name.empty()) options.name = schedule.name;
   state.run = std::move(options);
+  check_blocks(state, where);
   return state;
 }
 
@@ -55,6 +60,14 @@ trainer_state read_trainer_state(const fs::path& checkpoint) {
   if (state.phases.empty() || state.step < 0 || state.step > state.run.train.steps) {
     throw io::error(path, "not the state of a run of mini-llama");
   }
+  for (std::size_t i = 0; i < state.phases.size(); ++i) {
+    const std::string where = path + ": phases[" + std::to_string(i) + "]";
+    if (const auto fault = find_fault(state.phases[i].recipe)) throw io::error(where, *fault);
+    const bool in_order =
+        i == 0 ? state.phases[i].from_step == 0 : state.phases[i].from_step > state.phases[i - 1].from_step;
+    if (!in_order) throw io::error(where, "from_step is out of order");
+  }
+  check_blocks(state, path);
   return state;
 }
 
@@ -72,14 +85,14 @@ trainer::trainer(nn::backend& ops, trainer_state state, const session_options& s
     throw io::error(state_.run.data.front(), "not the text that the checkpoint was trained on");
   }
   model_.reserve(state_.run.train.batch, state_.run.train.sequence);
-  phase_ = llama::phase_at(state_.phases, state_.step);
+  // The phase of the last step done: where the next one is in another phase, run() switches as an unbroken run does.
+  phase_ = llama::phase_at(state_.phases, std::max<std::int64_t>(0, state_.step - 1));
   scales_ = std::make_unique<nn::scaling_book>(ops, model_.linear_count(), state_.phases[phase_].recipe);
 }
 
 void trainer::restore(const fs::path& checkpoint) {
   llama::read_checkpoint(checkpoint, model_, true);
-  // A checkpoint behind the last step of a phase holds that phase's scales, which the next one does not inherit.
-  if (state_.phases[phase_].from_step != state_.step) llama::read_scales(checkpoint, *scales_);
+  llama::read_scales(checkpoint, *scales_);
 }
 
 void trainer::open_log() {
@@ -95,11 +108,11 @@ void trainer::open_log() {
         {{"event", "resume"}, {"step", state_.step}, {"device", ops_->description()}, {"threads", session_.threads}});
     return;
   }
-  if (fs::exists(path) && !session_.overwrite) {
-    throw io::error(path.string(), "this run exists; use --resume to continue it or --overwrite to start anew");
+  for (const char* name : {"log.jsonl", "checkpoints", "config.json"}) {
+    if (session_.overwrite || !fs::exists(out / name)) continue;
+    throw io::error((out / name).string(), "exists; use --resume to continue a run or --overwrite to start anew");
   }
   fs::remove_all(out / "checkpoints", failed);
-  io::write_json(out / "config.json", io::to_json(state_.run));
   log_ = std::make_unique<io::jsonl_writer>(path);
   ordered_json schedule = ordered_json::array();
   for (const auto& p : state_.phases) schedule.push_back(io::to_json(p));
@@ -116,6 +129,7 @@ void trainer::open_log() {
                {"parameters", model_.parameter_count()},
                {"train_tokens", text_.train_tokens()},
                {"val_tokens", text_.validation_tokens()}});
+  io::write_json(out / "config.json", io::to_json(state_.run));
 }
 
 /// Training time that the log gives for the step to continue from; the checkpoint holds no clock.
@@ -169,8 +183,8 @@ double trainer::learning_rate() const {
   const auto step = static_cast<double>(state_.step);
   if (step < warmup) return o.learning_rate * (step + 1) / warmup;
   const double rest = std::max(1.0, static_cast<double>(o.steps) - warmup);
-  const double cosine = 0.5 * (1.0 + std::cos(std::numbers::pi * (step - warmup) / rest));
-  return o.learning_rate * (o.final_learning_rate + (1.0 - o.final_learning_rate) * cosine);
+  const double cosine = 0.5 * (1.0 + std::cos(std::numbers::pi * (step - warmup) / rest));  // 0.5 is exact
+  return o.learning_rate * std::fma(1.0 - o.final_learning_rate, cosine, o.final_learning_rate);
 }
 
 void trainer::update_weights(double gradient_norm) {
@@ -217,8 +231,10 @@ trainer::step_result trainer::train_step() {
 double trainer::log_evaluation() {
   const train_options& o = state_.run.train;
   const auto e = evaluate(model_, context(), text_, o.eval_windows, o.batch, o.sequence);
-  if (!state_.evaluated || e.loss < state_.best_val_loss) state_.best_val_loss = e.loss;
-  state_.evaluated = true;
+  if (std::isfinite(e.loss)) {
+    if (!state_.evaluated || e.loss < state_.best_val_loss) state_.best_val_loss = e.loss;
+    state_.evaluated = true;
+  }
   log_->write({{"event", "eval"},
                {"step", state_.step},
                {"tokens", state_.tokens},
@@ -255,7 +271,34 @@ void trainer::show_progress(const step_result& r) {
   std::fprintf(stderr, "\r%s  step %lld/%lld  loss %.4f  %.0f tokens/s  ETA %d:%02d   ", state_.run.name.c_str(),
                static_cast<long long>(state_.step), static_cast<long long>(o.steps), r.loss, tokens_per_step / average,
                static_cast<int>(left) / 60, static_cast<int>(left) % 60);
-  if (state_.step == o.steps) std::fputc('\n', stderr);
+  progress_open_ = true;
+}
+
+/// Ends the progress line, so that what follows on the terminal has a line of its own.
+void trainer::end_progress() {
+  if (progress_open_) std::fputc('\n', stderr);
+  progress_open_ = false;
+}
+
+/// Reports a number that is none: nothing more is written but the end of the log.
+int trainer::diverged(std::int64_t step, const std::string& what) {
+  end_progress();
+  std::cerr << "mini-llama: " << state_.run.name << ": diverged at step " << step << " (" << what
+            << "); log and last checkpoint are kept in " << session_.out << "\n";
+  return finish("diverged", exit_diverged);
+}
+
+/// What is wrong with the model behind a step, if anything is: such a model must not displace an older checkpoint.
+/// `loss` is its validation loss if one was computed.
+std::optional<std::string> trainer::find_divergence(std::optional<double> loss) {
+  const train_options& o = state_.run.train;
+  for (const llama::parameter& p : model_.parameters()) {
+    const bool finite = std::isfinite(ops_->sum_squares(p.weight.data(), p.size()));
+    if (!finite) return p.slices.front().name + " has overflown";
+  }
+  if (!loss) loss = evaluate(model_, context(), text_, o.batch, o.batch, o.sequence).loss;
+  if (std::isfinite(*loss)) return std::nullopt;
+  return "validation loss " + std::to_string(*loss);
 }
 
 int trainer::finish(const char* status, int code) {
@@ -274,6 +317,23 @@ int trainer::finish(const char* status, int code) {
   return code;
 }
 
+/// Counts a finished step and logs it.
+void trainer::log_step(const step_result& r, double rate, double step_seconds) {
+  const train_options& o = state_.run.train;
+  const std::int64_t step_tokens = std::int64_t{o.batch} * o.accumulate * o.sequence;
+  ++state_.step;
+  state_.tokens += step_tokens;
+  log_->write({{"event", "step"},
+               {"step", state_.step},
+               {"loss", r.loss},
+               {"lr", rate},
+               {"grad_norm", r.gradient_norm},
+               {"tokens", state_.tokens},
+               {"seconds", seconds_},
+               {"tokens_per_s", static_cast<double>(step_tokens) / step_seconds},
+               {"recipe", state_.phases[phase_].recipe.name}});
+}
+
 int trainer::run() {
   const train_options& o = state_.run.train;
   open_log();
@@ -285,31 +345,22 @@ int trainer::run() {
     const double rate = learning_rate();
     const step_result r = train_step();
     if (!std::isfinite(r.loss) || !std::isfinite(r.gradient_norm)) {
-      if (session_.progress) std::fputc('\n', stderr);
-      std::cerr << "mini-llama: " << state_.run.name << ": diverged at step " << state_.step + 1 << " (loss " << r.loss
-                << ", gradient norm " << r.gradient_norm << "); log and last checkpoint are kept in " << session_.out
-                << "\n";
-      return finish("diverged", exit_diverged);
+      return diverged(state_.step + 1,
+                      "loss " + std::to_string(r.loss) + ", gradient norm " + std::to_string(r.gradient_norm));
     }
     update_weights(r.gradient_norm);
     const double step_seconds = now() - start;
     seconds_ += step_seconds;
-    const double step_tokens = static_cast<double>(o.batch) * o.accumulate * o.sequence;
-    ++state_.step;
-    state_.tokens += static_cast<std::int64_t>(step_tokens);
-    log_->write({{"event", "step"},
-                 {"step", state_.step},
-                 {"loss", r.loss},
-                 {"lr", rate},
-                 {"grad_norm", r.gradient_norm},
-                 {"tokens", state_.tokens},
-                 {"seconds", seconds_},
-                 {"tokens_per_s", step_tokens / step_seconds},
-                 {"recipe", state_.phases[phase_].recipe.name}});
+    log_step(r, rate, step_seconds);
     show_progress(r);
-    if (state_.step % o.eval_every == 0 || state_.step == o.steps) log_evaluation();
-    if (state_.step == last || (o.checkpoint_every > 0 && state_.step % o.checkpoint_every == 0)) save_checkpoint();
+    std::optional<double> loss;
+    if (state_.step % o.eval_every == 0 || state_.step == o.steps) loss = log_evaluation();
+    if (state_.step == last || (o.checkpoint_every > 0 && state_.step % o.checkpoint_every == 0)) {
+      if (const auto fault = find_divergence(loss)) return diverged(state_.step, *fault);
+      save_checkpoint();
+    }
   }
+  end_progress();
   return finish(state_.step == o.steps ? "ok" : "stopped", exit_ok);
 }
 

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -78,7 +79,11 @@ class trainer {
   double learning_rate() const;
   double log_evaluation();
   void save_checkpoint();
+  void log_step(const step_result& r, double rate, double step_seconds);
   void show_progress(const step_result& r);
+  void end_progress();
+  std::optional<std::string> find_divergence(std::optional<double> loss);
+  int diverged(std::int64_t step, const std::string& what);
   int finish(const char* status, int code);
 
   nn::backend* ops_;
@@ -90,6 +95,7 @@ class trainer {
   std::size_t phase_ = 0;
   std::uint64_t weight_version_ = 0;
   std::unique_ptr<io::jsonl_writer> log_;
+  bool progress_open_ = false;
   double seconds_ = 0;  ///< spent training, evaluations and checkpoints left out
 };
 

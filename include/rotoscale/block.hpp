@@ -68,7 +68,8 @@ ROTOSCALE_HD constexpr block_matrix<Byte> dense_blocks(block_format f, index_t r
 
 /// `x` as the source format would have stored it.
 ROTOSCALE_HD constexpr float round_source(format source, float x) {
-  return source == formats::fp32 ? x : decode(source, encode(source, x, rounding::nearest_even, overflow::to_inf));
+  constexpr format fp32 = formats::fp32;  // == takes references, and device code has none to a namespace's constant
+  return source == fp32 ? x : decode(source, encode(source, x, rounding::nearest_even, overflow::to_inf));
 }
 
 /// Code of x / 2^(scale_byte - 127). The division is a change of exponent, so there is one rounding.

@@ -62,7 +62,7 @@ struct format {
   /// Exponent of the largest finite number ("emax_elem" of the MX specification).
   ROTOSCALE_HD constexpr int max_exponent() const { return static_cast<int>(max_code() >> mantissa_bits) - bias; }
   /// Exponent of the smallest normal number.
-  ROTOSCALE_HD constexpr int min_exponent() const { return (has_subnormals ? 1 : 0) - bias; }
+  ROTOSCALE_HD constexpr int min_exponent() const { return (has_subnormals || has_zero ? 1 : 0) - bias; }
 
   ROTOSCALE_HD constexpr bool is_nan(std::uint64_t code) const {
     const std::uint64_t magnitude = code & magnitude_mask();

@@ -118,15 +118,19 @@ inline bool gemm_is_defined(const gemm_operand& a, const gemm_operand& b, const 
   return exact(a) && exact(b);
 }
 
+/// Row `i` of gemm_ref's result.
+inline void gemm_row_ref(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
+                         index_t i) {
+  const float factor = combined_factor(a, b);
+  for (index_t j = 0; j < b.rows; ++j) {
+    c(i, j) = finish_output(accumulate_ref(a, i, b, j, o.model), factor, o, o.accumulate ? c(i, j) : 0.0f);
+  }
+}
+
 /// The definition: c[i][j] over a.rows × b.rows.
 inline void gemm_ref(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c) {
   ROTOSCALE_ASSERT(gemm_is_defined(a, b, o) && c.extent(0) == a.rows && c.extent(1) == b.rows);
-  const float factor = combined_factor(a, b);
-  for (index_t i = 0; i < a.rows; ++i) {
-    for (index_t j = 0; j < b.rows; ++j) {
-      c(i, j) = finish_output(accumulate_ref(a, i, b, j, o.model), factor, o, o.accumulate ? c(i, j) : 0.0f);
-    }
-  }
+  for (index_t i = 0; i < a.rows; ++i) gemm_row_ref(a, b, o, c, i);
 }
 
 }  // namespace rotoscale

@@ -41,9 +41,9 @@ inline void decode_nibbles(const std::uint8_t* codes, index_t count, const decod
 /// Row r of an operand as k floats.
 inline void decode_row(const gemm_operand& a, const decode_table& table, index_t r, float* out) {
   const std::uint8_t* row = a.codes + r * a.code_stride;
-  if (a.element == formats::fp32) {
+  if (a.element == formats::fp32 && a.block == 0) {
     __builtin_memcpy(out, row, static_cast<std::size_t>(a.k) * sizeof(float));
-  } else if (a.element == formats::bf16) {
+  } else if (a.element == formats::bf16 && a.block == 0) {
     for (index_t i = 0; i < a.k; ++i) {
       std::uint16_t code;
       __builtin_memcpy(&code, row + 2 * i, sizeof code);
@@ -72,7 +72,7 @@ struct gemm_tile_scratch;
 
 /// Rows [first, last) as floats k apart: in place when they already are.
 inline const float* decode_rows(const gemm_operand& a, const decode_table& table, index_t first, index_t last) {
-  if (a.element == formats::fp32 && a.code_stride == a.k * static_cast<index_t>(sizeof(float))) {
+  if (a.element == formats::fp32 && a.block == 0 && a.code_stride == a.k * static_cast<index_t>(sizeof(float))) {
     return reinterpret_cast<const float*>(a.codes + first * a.code_stride);
   }
   float* rows = scratch<gemm_rows_scratch>((last - first) * a.k);
@@ -121,13 +121,15 @@ inline byte_range scale_range(const gemm_operand& a) {
   return range;
 }
 
-/// Are all partial sums of a block exact in FP32? A product of E2M1 values is a multiple of 1/4, a block sum at most
-/// 1152 < 2^11, both times 2^(byte_a + byte_b - 254): the last place must not fall below 2^-149, nor the sum reach
-/// 2^128.
-inline bool block_sums_fit_fp32(const gemm_operand& a, const gemm_operand& b) {
+/// Are all elements and partial sums of a group exact in FP32? An element is at most 6 < 2^3 times its scale and must
+/// not reach 2^128. A product of E2M1 values is a multiple of 1/4, a group's sum at most 36 * group, both times
+/// 2^(byte_a + byte_b - 254): the last place must not fall below 2^-149, nor the sum reach 2^128.
+inline bool block_sums_fit_fp32(const gemm_operand& a, const gemm_operand& b, int group) {
   const byte_range ra = scale_range(a);
   const byte_range rb = scale_range(b);
-  return ra.least + rb.least - 254 - 2 >= -149 && ra.largest + rb.largest - 254 + 11 <= 128;
+  if (ra.largest - 127 + 3 > 128 || rb.largest - 127 + 3 > 128) return false;
+  const int sum_bits = 6 + highest_bit(static_cast<std::uint64_t>(group));  // 36 < 2^6; the group is a power of two
+  return ra.least + rb.least - 254 - 2 >= -149 && ra.largest + rb.largest - 254 + sum_bits <= 128;
 }
 
 }  // namespace detail
@@ -136,8 +138,10 @@ inline bool block_sums_fit_fp32(const gemm_operand& a, const gemm_operand& b) {
 inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
                  thread_pool& pool) {
   ROTOSCALE_ASSERT(gemm_is_defined(a, b, o) && c.extent(0) == a.rows && c.extent(1) == b.rows);
-  if (o.model.group > 1 && !detail::block_sums_fit_fp32(a, b)) return gemm_ref(a, b, o, c);
-  if (o.model.group > 1 && 256 % o.model.group != 0) return gemm_ref(a, b, o, c);
+  const bool whole_groups = 256 % o.model.group == 0;  // multiply_panels cuts K every 256
+  if (o.model.group > 1 && !(whole_groups && detail::block_sums_fit_fp32(a, b, o.model.group))) {
+    return pool.for_each(a.rows, [&](index_t i) { gemm_row_ref(a, b, o, c, i); });
+  }
   const index_t m = a.rows;
   const index_t n = b.rows;
   const index_t k = a.k;

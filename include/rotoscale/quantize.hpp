@@ -116,9 +116,14 @@ inline void load_rows(matrix<const float> in, index_t r0, index_t c0, lanes_u32 
 /// Column-wise tile: lanes are columns c0.. (padded with zeros), elements are rows r0..r0 + 31.
 inline void load_columns(matrix<const float> in, index_t r0, index_t c0, lanes_u32 (&x)[mx_length]) {
   const index_t lanes = in.extent(1) - c0 < lane_count ? in.extent(1) - c0 : lane_count;
+  const auto row = [&](int i) { return in.data + (r0 + i) * in.stride(0) + c0; };
+  if (lanes == lane_count) {
+    for (int i = 0; i < mx_length; ++i) __builtin_memcpy(&x[i], row(i), sizeof x[i]);
+    return;
+  }
   for (int i = 0; i < mx_length; ++i) {
     x[i] = lanes_u32{};
-    __builtin_memcpy(&x[i], in.data + (r0 + i) * in.stride(0) + c0, static_cast<std::size_t>(lanes) * sizeof(float));
+    __builtin_memcpy(&x[i], row(i), static_cast<std::size_t>(lanes) * sizeof(float));
   }
 }
 

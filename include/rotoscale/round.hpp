@@ -121,7 +121,7 @@ ROTOSCALE_HD constexpr std::uint64_t round_to(format f, unpacked v, rounding r =
     return f.has_zero && f.has_negative_zero() ? sign : 0;
   }
   const std::uint64_t field = static_cast<std::uint64_t>(exponent - f.min_exponent());
-  const std::uint64_t first = f.has_subnormals ? 0 : std::uint64_t{1} << f.mantissa_bits;
+  const std::uint64_t first = f.has_subnormals || f.has_zero ? 0 : std::uint64_t{1} << f.mantissa_bits;
   const std::uint64_t magnitude = (field << f.mantissa_bits) + integer - first;
 
   // 4. Range. FNUZ has no negative zero.

@@ -97,10 +97,12 @@ def check_cuda(root, folder):
         sys.exit(77)
     headers = [h for h in public_headers(root) if is_numerics(h) and h not in NO_DEVICE_CODE]
     command = [nvcc, "-x", "cu", "-std=c++20", "--Werror", "all-warnings", f"-I{root}/include", "-c", "-o", "all.o"]
+    device = Path(root, "tests/consumer/device.cu").read_text()
+    failures = [compile_text(command, device, folder, "device.cu")]
     if not compile_text(command, including(headers), folder, "all.cu"):
-        return []
+        return failures
     # Each alone, to name the culprit: nvcc may crash without a word about where.
-    failures = [compile_text(command, including([h]), folder, h.replace("/", "_") + ".cu") for h in headers]
+    failures += [compile_text(command, including([h]), folder, h.replace("/", "_") + ".cu") for h in headers]
     return [*failures, "all numerics headers together do not compile"]
 
 

@@ -3,6 +3,7 @@
 // The shape of a Llama-3-style model, with the key names of Hugging Face's config.json.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -89,11 +90,23 @@ inline std::optional<std::string> find_fault(const model_config& c) {
            std::to_string(c.hidden_size);
   }
   if (c.head_size() % 2 != 0) return "head_dim: must be even for RoPE, is " + std::to_string(c.head_size());
-  if (!(c.rms_norm_eps > 0)) return "rms_norm_eps: must be positive";
-  if (!(c.rope_theta > 0)) return "rope_theta: must be positive";
-  if (!(c.initializer_range > 0)) return "initializer_range: must be positive";
+  const auto usable = [](double x) { return x > 0 && std::isfinite(x); };
+  if (!usable(c.rms_norm_eps)) return "rms_norm_eps: must be positive and finite";
+  if (!usable(c.rope_theta)) return "rope_theta: must be positive and finite";
+  if (!usable(c.initializer_range)) return "initializer_range: must be positive and finite";
   if (c.rope_scaling && c.rope_scaling->rope_type != "llama3") {
     return "rope_scaling.rope_type: '" + c.rope_scaling->rope_type + "' is not supported, only 'llama3' is";
+  }
+  if (c.rope_scaling) {
+    const rope_scaling& s = *c.rope_scaling;
+    if (!usable(s.factor)) return "rope_scaling.factor: must be positive and finite";
+    if (!usable(s.low_freq_factor)) return "rope_scaling.low_freq_factor: must be positive and finite";
+    if (!usable(s.high_freq_factor) || s.high_freq_factor <= s.low_freq_factor) {
+      return "rope_scaling.high_freq_factor: must be finite and above low_freq_factor";
+    }
+    if (s.original_max_position_embeddings <= 0) {
+      return "rope_scaling.original_max_position_embeddings: must be positive";
+    }
   }
   return std::nullopt;
 }

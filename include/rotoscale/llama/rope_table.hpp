@@ -25,7 +25,7 @@ inline double rope_frequency(const model_config& c, index_t i) {
   if (turns > s.high_freq_factor) return plain;
   if (turns < s.low_freq_factor) return plain / s.factor;
   const double smooth = (turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
-  return (1.0 - smooth) * plain / s.factor + smooth * plain;
+  return std::fma(smooth, plain, (1.0 - smooth) * plain / s.factor);
 }
 
 inline rope_table make_rope_table(const model_config& c, index_t seq) {

@@ -44,7 +44,23 @@ inline nn::recipe load_recipe(const std::string& name) {
   return r;
 }
 
-/// A named schedule, one read from a JSON file, or a recipe used from start to end.
+namespace detail {
+
+/// A file is a schedule if it has "phases", or a key that is nearer to it than to any of a recipe's.
+inline bool is_schedule(const nlohmann::ordered_json& json) {
+  if (!json.is_object() || json.empty()) return true;
+  std::vector<std::string> keys{"phases"};
+  nn::recipe any;
+  describe([&](const char* key, auto&, const char*) { keys.emplace_back(key); }, any);
+  for (const auto& [key, value] : json.items()) {
+    if (io::nearest_name(key, keys) == "phases") return true;
+  }
+  return false;
+}
+
+}  // namespace detail
+
+/// A named schedule, one read from a JSON file, or a recipe (preset or file) used from start to end.
 inline nn::schedule load_schedule(const std::string& name) {
   std::vector<std::string> valid;
   for (const nn::schedule& s : nn::presets::schedules()) {
@@ -53,11 +69,14 @@ inline nn::schedule load_schedule(const std::string& name) {
   }
   for (const nn::recipe& r : nn::presets::all()) {
     if (r.name == name) return {name, {{name, 0.0}}};
+    valid.push_back(r.name);
   }
   if (!detail::is_file(name)) detail::fail_unknown("schedule", name, valid);
+  const nlohmann::ordered_json json = io::read_json(name);
+  if (!detail::is_schedule(json)) return {load_recipe(name).name, {{name, 0.0}}};
   nn::schedule s;
   s.name = std::filesystem::path(name).stem().string();
-  io::from_json(io::read_json(name), s, name);
+  io::from_json(json, s, name);
   if (s.phases.empty()) throw io::error(name, "phases: must not be empty");
   return s;
 }

@@ -101,12 +101,13 @@ inline void attention_forward(heads_view<const float> q, heads_view<const float>
       for (index_t i = 0; i < m; ++i) {
         float* p = s.scores + i * s.ld_keys;
         const index_t keys = first + i + 1;
-        const float shift = row_max(p, keys) * scale;
+        const float top = row_max(p, keys);
+        const float shift = top * scale;
         for (index_t j = 0; j < keys; ++j) p[j] = exp(fma(p[j], scale, -shift));
         for (index_t j = keys; j < first + m; ++j) p[j] = 0.0f;
         const float sum = ordered_sum(keys, [&](index_t j, float acc) { return acc + p[j]; });
         inverse[i] = 1.0f / sum;
-        lse[(b * heads + h) * seq + first + i] = shift + log(sum);
+        lse[(b * heads + h) * seq + first + i] = fma(top, scale, log(sum));
       }
       detail::product(m, dim, first + m, s.scores, s.ld_keys, s.values, seq, s.out, s.ld_dim);
       for (index_t i = 0; i < m; ++i) {

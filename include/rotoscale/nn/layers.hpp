@@ -142,9 +142,17 @@ inline void add(matrix<float> x, matrix<const float> y, thread_pool& pool) {
   });
 }
 
+/// Largest of n >= 1 numbers. NaN is not propagated: it shows in the sum that follows.
 inline float row_max(const float* x, index_t n) {
-  float largest = x[0];
-  for (index_t j = 1; j < n; ++j) largest = x[j] > largest ? x[j] : largest;
+  float lane[sum_lanes];
+  for (int j = 0; j < sum_lanes; ++j) lane[j] = x[0];
+  index_t i = 0;
+  for (; i + sum_lanes <= n; i += sum_lanes) {
+    for (int j = 0; j < sum_lanes; ++j) lane[j] = x[i + j] > lane[j] ? x[i + j] : lane[j];
+  }
+  float largest = lane[0];
+  for (int j = 1; j < sum_lanes; ++j) largest = lane[j] > largest ? lane[j] : largest;
+  for (; i < n; ++i) largest = x[i] > largest ? x[i] : largest;
   return largest;
 }
 

@@ -30,15 +30,29 @@ class scaling_book {
     inverse_.copy_in(ones);
     std::vector<float> largest;
     for (index_t i = 0; i < layers; ++i) {
-      for (const operand_recipe* o : {&r.fprop.left, &r.fprop.right, &r.dgrad.left}) {
-        const format f = element_format(o->format);
+      for (const role tensor : {x, w, dy}) {
+        const gemm_kind first = first_use(r, tensor);
+        const format f = element_format(operand_of(r, first, tensor).format);
         largest.push_back(decode(f, f.max_code()));
       }
     }
     largest_.copy_in(largest);
   }
 
-  /// Records are kept while training only, so that evaluations leave no trace.
+  /// A tensor is an operand of two GEMMs: its recipe in one of them.
+  static const operand_recipe& operand_of(const recipe& r, gemm_kind gemm, role tensor) {
+    if (tensor == x) return gemm == gemm_kind::fprop ? r.fprop.left : r.wgrad.right;
+    if (tensor == w) return gemm == gemm_kind::fprop ? r.fprop.right : r.dgrad.right;
+    return gemm == gemm_kind::dgrad ? r.dgrad.left : r.wgrad.left;
+  }
+  /// The first of its GEMMs that has it in FP8: there its maximum is taken, once.
+  static gemm_kind first_use(const recipe& r, role tensor) {
+    const gemm_kind early = tensor == dy ? gemm_kind::dgrad : gemm_kind::fprop;
+    const gemm_kind late = tensor == w ? gemm_kind::dgrad : gemm_kind::wgrad;
+    return is_fp8(operand_of(r, early, tensor).format) ? early : late;
+  }
+
+  /// Points `args` to the tensor's scale; its maximum is recorded if `record`.
   void apply(quantize_args& args, index_t layer, role tensor, bool record) const {
     if (!is_fp8(args.recipe.format)) return;
     const index_t i = layer * tensors_per_layer + tensor;
@@ -106,18 +120,17 @@ class linear {
     c.ops->gemm(a, b, {model_of(g.accumulate), element_format(g.output), false}, y);
   }
 
-  /// dx[tokens, in] = dy·w (overwritten; null data to skip it), gradient += dyᵀ·x.
+  /// dx[tokens, in] = dy·w (overwritten), gradient += dyᵀ·x.
   void backward(const pass_context& c, matrix<const float> x, matrix<const float> dy, matrix<float> dx) {
-    if (dx.data != nullptr) {
-      const gemm_recipe& g = c.current->dgrad;
-      const gemm_operand& a = scratch(0).quantize(*c.ops, dy, args(c, gemm_kind::dgrad, 0, scaling_book::dy));
-      const gemm_operand& b = cached(c, weight_columns_, gemm_kind::dgrad);
-      c.ops->gemm(a, b, {model_of(g.accumulate), element_format(g.output), false}, dx);
-    }
+    const gemm_recipe& d = c.current->dgrad;
+    const gemm_operand& dy_rows = scratch(0).quantize(*c.ops, dy, args(c, gemm_kind::dgrad, 0, scaling_book::dy));
+    const gemm_operand& w_columns = cached(c, weight_columns_, gemm_kind::dgrad);
+    c.ops->gemm(dy_rows, w_columns, {model_of(d.accumulate), element_format(d.output), false}, dx);
+
     const gemm_recipe& g = c.current->wgrad;
-    const gemm_operand& a = scratch(0).quantize(*c.ops, dy, args(c, gemm_kind::wgrad, 0, scaling_book::dy));
-    const gemm_operand& b = scratch(1).quantize(*c.ops, x, args(c, gemm_kind::wgrad, 1, scaling_book::x));
-    c.ops->gemm(a, b, {model_of(g.accumulate), element_format(g.output), true}, gradient_);
+    const gemm_operand& dy_columns = scratch(0).quantize(*c.ops, dy, args(c, gemm_kind::wgrad, 0, scaling_book::dy));
+    const gemm_operand& x_columns = scratch(1).quantize(*c.ops, x, args(c, gemm_kind::wgrad, 1, scaling_book::x));
+    c.ops->gemm(dy_columns, x_columns, {model_of(g.accumulate), element_format(g.output), true}, gradient_);
   }
 
   /// Operands that live only until the next call may share memory between layers.
@@ -134,9 +147,8 @@ class linear {
 
   quantize_args args(const pass_context& c, gemm_kind gemm, int right, scaling_book::role role) const {
     const recipe& r = *c.current;
-    const gemm_recipe& g = gemm == gemm_kind::fprop ? r.fprop : (gemm == gemm_kind::dgrad ? r.dgrad : r.wgrad);
     quantize_args a;
-    a.recipe = right ? g.right : g.left;
+    a.recipe = scaling_book::operand_of(r, gemm, role);
     // fprop contracts features (rows of x and w); dgrad rows of dy, columns of w; wgrad tokens: columns of both.
     const bool columns = gemm == gemm_kind::wgrad || (gemm == gemm_kind::dgrad && right);
     a.axis = columns ? block_axis::column : block_axis::row;
@@ -147,7 +159,8 @@ class linear {
     }
     const std::uint64_t micro_step = c.step << 8 | (c.micro_batch & 0xFF);
     a.random = detail::stream_of(c, detail::random_purpose::rounding, gemm, right, layer_, micro_step & 0xFFFFFFFFu);
-    if (c.scales) c.scales->apply(a, layer_, role, c.training);
+    // Evaluations record nothing, so that they leave no trace in a run.
+    if (c.scales) c.scales->apply(a, layer_, role, c.training && gemm == scaling_book::first_use(r, role));
     return a;
   }
 

@@ -13,7 +13,8 @@ ROTOSCALE_HD inline float fma(float a, float b, float c) { return __builtin_fmaf
 /// e^x: error below 2 units in the last place; 0 below -87.33 (no subnormal results), Inf above 88.72.
 ROTOSCALE_HD inline float exp(float x) {
   // 1. x = n ln 2 + r, |r| <= ln 2 / 2. Adding 1.5 * 2^23 rounds to an integer; ln 2 is split in two (Cody and Waite).
-  const float clamped = x < -87.33f ? -87.33f : (x > 88.72f ? 88.72f : x);
+  // NaN is clamped as well: its conversion to an integer below is undefined.
+  const float clamped = x > -87.33f ? (x < 88.72f ? x : 88.72f) : -87.33f;
   const float shifted = fma(clamped, 0x1.715476p+0f, 0x1.8p+23f);
   const float n = shifted - 0x1.8p+23f;
   const float r = fma(n, -0x1.7F7D1Cp-20f, fma(n, -0x1.62E400p-1f, clamped));
@@ -33,7 +34,7 @@ ROTOSCALE_HD inline float exp(float x) {
   return x < -87.33f ? 0.0f : (x > 88.72f ? fp32_from_bits(fp32_infinity_bits) : (x != x ? x : y));
 }
 
-/// Natural logarithm of a positive normal x: error below 3 units in the last place.
+/// Natural logarithm of a positive normal x: error below 3 units in the last place. Inf and NaN stay what they are.
 ROTOSCALE_HD inline float log(float x) {
   const std::uint32_t u = fp32_bits(x);
   // 1. x = m * 2^e with m in [sqrt(1/2), sqrt(2)).
@@ -48,7 +49,8 @@ ROTOSCALE_HD inline float log(float x) {
   p = fma(p, s2, 2.0f / 3.0f);
   p = fma(p * s2, s, 2.0f * s);
   const float n = static_cast<float>(e);
-  return fma(n, 0x1.62E400p-1f, fma(n, 0x1.7F7D1Cp-20f, p));
+  const float y = fma(n, 0x1.62E400p-1f, fma(n, 0x1.7F7D1Cp-20f, p));
+  return u < fp32_infinity_bits ? y : x;
 }
 
 inline constexpr int sum_lanes = 16;

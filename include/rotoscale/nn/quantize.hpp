@@ -4,6 +4,7 @@
 // blocks. Every format but fp32 sees its source rounded to BF16 first, since that is what a training run stores.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -40,30 +41,41 @@ inline std::uint32_t fp8_bits(float x) {
   return magnitude | (fp32_bits(x) >> 24 & 0x80u);
 }
 
+/// Converts n <= 64 contiguous numbers. Two loops of one lane width each: compilers vectorise those best.
+template <class Code, class Convert>
+inline void convert_strip(const float* from, index_t n, const Convert& convert, Code* to) {
+  std::uint32_t wide[64];
+  if (n == 64) {
+    for (int i = 0; i < 64; ++i) wide[i] = convert(from[i]);
+    for (int i = 0; i < 64; ++i) to[i] = static_cast<Code>(wide[i]);
+  } else {
+    for (index_t i = 0; i < n; ++i) to[i] = static_cast<Code>(convert(from[i]));
+  }
+}
+
 /// Writes out[r][c] = convert(source element) for every row of `out`, c along the blocks' axis. The transposed case
 /// goes in square tiles, so that both sides are touched a cache line at a time.
 template <class Code, class Convert>
 void convert_matrix(matrix<const float> source, block_axis axis, const gemm_operand& out, const Convert& convert,
                     thread_pool& pool) {
+  constexpr index_t strip = 64;
   auto* codes = const_cast<std::uint8_t*>(out.codes);
-  for_each_chunk(pool, out.rows, 32, [&](index_t first, index_t last) {
+  const auto row = [&](index_t r) { return reinterpret_cast<Code*>(codes + r * out.code_stride); };
+  for_each_chunk(pool, out.rows, strip, [&](index_t first, index_t last) {
     if (axis == block_axis::row) {
       for (index_t r = first; r < last; ++r) {
-        const float* from = &source(r, 0);
-        auto* to = reinterpret_cast<Code*>(codes + r * out.code_stride);
-        for (index_t c = 0; c < out.k; ++c) to[c] = static_cast<Code>(convert(from[c]));
+        for (index_t c = 0; c < out.k; c += strip) {
+          convert_strip(&source(r, c), std::min(strip, out.k - c), convert, row(r) + c);
+        }
       }
       return;
     }
-    for (index_t c0 = 0; c0 < out.k; c0 += 32) {
-      const index_t depth = out.k - c0 < 32 ? out.k - c0 : 32;
-      Code tile[32][32];
-      for (index_t c = 0; c < depth; ++c) {
-        const float* from = &source(c0 + c, first);
-        for (index_t r = 0; r < last - first; ++r) tile[c][r] = static_cast<Code>(convert(from[r]));
-      }
+    for (index_t c0 = 0; c0 < out.k; c0 += strip) {
+      const index_t depth = std::min(strip, out.k - c0);
+      Code tile[strip][strip];
+      for (index_t c = 0; c < depth; ++c) convert_strip(&source(c0 + c, first), last - first, convert, tile[c]);
       for (index_t r = first; r < last; ++r) {
-        auto* to = reinterpret_cast<Code*>(codes + r * out.code_stride) + c0;
+        Code* to = row(r) + c0;
         for (index_t c = 0; c < depth; ++c) to[c] = tile[c][r - first];
       }
     }
@@ -72,15 +84,19 @@ void convert_matrix(matrix<const float> source, block_axis axis, const gemm_oper
 
 /// Largest finite magnitude after rounding to BF16; NaN and Inf are left out.
 inline float finite_amax(matrix<const float> x, thread_pool& pool) {
-  std::vector<std::uint32_t> partial(static_cast<std::size_t>(x.extent(0)));
-  pool.for_each(x.extent(0), [&](index_t r) {
-    const float* row = &x(r, 0);
+  constexpr index_t rows = 64;
+  std::vector<std::uint32_t> partial(static_cast<std::size_t>((x.extent(0) + rows - 1) / rows));
+  for_each_chunk(pool, x.extent(0), rows, [&](index_t first, index_t last) {
     std::uint32_t largest = 0;
-    for (index_t c = 0; c < x.extent(1); ++c) {
-      const std::uint32_t u = (bf16_bits(row[c]) << 16) & fp32_magnitude_mask;
-      largest = u < fp32_infinity_bits && u > largest ? u : largest;
+    for (index_t r = first; r < last; ++r) {
+      const float* row = &x(r, 0);
+      for (index_t c = 0; c < x.extent(1); ++c) {
+        const std::uint32_t u = (bf16_bits(row[c]) << 16) & fp32_magnitude_mask;
+        const std::uint32_t finite = u < fp32_infinity_bits ? u : 0;
+        largest = finite > largest ? finite : largest;
+      }
     }
-    partial[static_cast<std::size_t>(r)] = largest;
+    partial[static_cast<std::size_t>(first / rows)] = largest;
   });
   std::uint32_t largest = 0;
   for (const std::uint32_t u : partial) largest = u > largest ? u : largest;
@@ -124,10 +140,10 @@ inline void quantize_fp8(matrix<const float> source, const quantize_args& args, 
     });
   } else if (out.element == formats::e4m3) {
     detail::convert_matrix<std::uint8_t>(
-        source, args.axis, out, [&](float x) { return detail::fp8_bits<formats::e4m3>(stored(x)); }, pool);
+        source, args.axis, out, [stored](float x) { return detail::fp8_bits<formats::e4m3>(stored(x)); }, pool);
   } else {
     detail::convert_matrix<std::uint8_t>(
-        source, args.axis, out, [&](float x) { return detail::fp8_bits<formats::e5m2>(stored(x)); }, pool);
+        source, args.axis, out, [stored](float x) { return detail::fp8_bits<formats::e5m2>(stored(x)); }, pool);
   }
 }
 
@@ -137,8 +153,8 @@ inline void quantize_operand(matrix<const float> source, const quantize_args& ar
   ROTOSCALE_ASSERT(source.stride(1) == 1);
   switch (args.recipe.format) {
     case number_format::fp32:
-      detail::convert_matrix<float>(
-          source, args.axis, out, [](float x) { return x; }, pool);
+      detail::convert_matrix<std::uint32_t>(
+          source, args.axis, out, [](float x) { return fp32_bits(x); }, pool);
       return;
     case number_format::bf16:
       detail::convert_matrix<std::uint16_t>(

@@ -1,0 +1,24 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// One MXFP4 block as AMD's production recipe makes it. README.md shows this file and its output.
+#include <cstdio>
+
+#include "rotoscale/block.hpp"
+
+int main() {
+  using namespace rotoscale;
+  float x[32], y[32];
+  for (int i = 0; i < 32; ++i) x[i] = 0.25f * static_cast<float>(i * i % 23 - 9);
+  std::uint8_t codes[16], scale;
+  const auto block = dense_blocks(mxfp4, /*rows=*/1, /*k=*/32, codes, &scale);
+
+  block_options options = te_rocm;  // BF16 source, H16, EVEN scale, nearest even, AMD's zero, NaN and Inf blocks
+  quantize_ref(mxfp4, options, row_major<const float>(x, 1, 32), block_axis::row, block);
+  std::printf("scale byte %d = 2^%d, codes", scale, scale_exponent(scale));
+  for (const std::uint8_t byte : codes) std::printf(" %02x", byte);
+
+  dequantize_ref(mxfp4, block, block_axis::row, row_major(y, 1, 32));
+  rotate_block(y, 32, options.rotation);  // H16 is its own inverse; between two GEMM operands it cancels by itself
+  for (int i = 0; i < 8; ++i) std::printf("\n%6.2f became %8.4f", static_cast<double>(x[i]), static_cast<double>(y[i]));
+  std::printf("\n");
+}

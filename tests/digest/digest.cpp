@@ -1,0 +1,206 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Prints one line "name digest" for each kind of result, to be compared between compilers and flags by digest.py:
+// rounding, block quantization, GEMMs, and training steps of a tiny model (left out with -DDIGEST_NUMERICS_ONLY).
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "rotoscale/gemm_fast.hpp"
+#include "rotoscale/quantize.hpp"
+#ifndef DIGEST_NUMERICS_ONLY
+#include "rotoscale/llama/model.hpp"
+#include "rotoscale/nn/cpu_backend.hpp"
+#endif
+
+using namespace rotoscale;
+
+namespace {
+
+/// FNV-1a, 64 bits.
+class digest {
+ public:
+  void add(const void* data, std::size_t bytes) {
+    const auto* p = static_cast<const unsigned char*>(data);
+    for (std::size_t i = 0; i < bytes; ++i) hash_ = (hash_ ^ p[i]) * 0x100000001B3u;
+  }
+  template <class T>
+  void add(const std::vector<T>& v) {
+    add(v.data(), v.size() * sizeof(T));
+  }
+  void print(const std::string& name) const {
+    std::printf("%s %016llx\n", name.c_str(), static_cast<unsigned long long>(hash_));
+  }
+
+ private:
+  std::uint64_t hash_ = 0xCBF29CE484222325u;
+};
+
+/// Numbers around one with a zero, a subnormal, an Inf or a NaN here and there.
+std::vector<float> values(index_t n, std::uint64_t seed, bool specials) {
+  const random_stream random{seed, 1};
+  std::vector<float> x;
+  for (index_t i = 0; i < n; ++i) {
+    const std::uint32_t word = random.word(static_cast<std::uint64_t>(i));
+    std::uint32_t u = (word & 0x807FFFFFu) | (120u + (word >> 23) % 12) << 23;
+    if (specials && word % 611 == 0) u = word & 0x80000000u;
+    if (specials && word % 613 == 0) u = word & 0x807FFFFFu;
+    if (specials && word % 1009 == 0) u = (word & 0x80000000u) | 0x7F800000u | (i % 2 == 0 ? 0x00400000u : 0u);
+    x.push_back(fp32_from_bits(u));
+  }
+  return x;
+}
+
+void print_rounding() {
+  const format all[] = {formats::e2m1, formats::e2m3, formats::e3m2, formats::e4m3,
+                        formats::e5m2, formats::e8m0, formats::bf16, formats::fp16};
+  const random_stream random{1, 0};
+  digest d;
+  for (const format& f : all) {
+    for (int r = 0; r < 7; ++r) {
+      for (std::uint64_t i = 0; i < 4000; ++i) {
+        const std::uint32_t word = random.word(i);
+        const float x = fp32_from_bits(i % 2 == 0 ? word : (word & 0x807FFFFFu) | (112u + (word >> 23) % 32) << 23);
+        const std::uint64_t code = encode(f, x, static_cast<rounding>(r), overflow::to_inf, random.word(i + 9000));
+        d.add(&code, sizeof code);
+      }
+    }
+  }
+  d.print("rounding");
+}
+
+void print_quantize(thread_pool& pool) {
+  const index_t rows = 96, cols = 64;
+  const auto x = values(rows * cols, 2, true);
+  for (const auto axis : {block_axis::row, block_axis::column}) {
+    digest d;
+    const index_t out_rows = axis == block_axis::row ? rows : cols, k = axis == block_axis::row ? cols : rows;
+    std::vector<std::uint8_t> codes(static_cast<std::size_t>(out_rows * k)),
+        scales(static_cast<std::size_t>(out_rows * k / 32));
+    for (const std::uint32_t signs : {0u, 0xBEEFu}) {
+      block_options o = te_rocm;
+      o.rotation.signs = signs;
+      quantize(mxfp4, o, row_major(x.data(), rows, cols), axis,
+               dense_blocks(mxfp4, out_rows, k, codes.data(), scales.data()), pool);
+      d.add(codes);
+      d.add(scales);
+      o.rounding = rounding::stochastic;
+      quantize(mxfp8_e4m3, o, row_major(x.data(), rows, cols), axis,
+               dense_blocks(mxfp8_e4m3, out_rows, k, codes.data(), scales.data()), pool);
+      d.add(codes);
+      d.add(scales);
+    }
+    d.print(axis == block_axis::row ? "quantize row" : "quantize column");
+  }
+}
+
+void print_gemm(thread_pool& pool) {
+  const index_t m = 19, n = 21, k = 96;
+  auto x = values(m * k, 3, false), y = values(n * k, 4, false);
+  // Blocks of unlike size, so that sums do not fit FP32 and the two models differ.
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] *= i / 32 % 3 == 0 ? 1.0f : (i / 32 % 3 == 1 ? 0x1p-17f : 0x1p-20f);
+  std::vector<std::uint8_t> codes[2], scales[2];
+  gemm_operand operands[2];
+  for (int side = 0; side < 2; ++side) {
+    const index_t rows = side == 0 ? m : n;
+    codes[side].resize(static_cast<std::size_t>(rows * k / 2));
+    scales[side].resize(static_cast<std::size_t>(rows * k / 32));
+    const auto blocks = dense_blocks(mxfp4, rows, k, codes[side].data(), scales[side].data());
+    quantize(mxfp4, te_rocm, row_major<const float>(side == 0 ? x.data() : y.data(), rows, k), block_axis::row, blocks,
+             pool);
+    operands[side] = operand_of(mxfp4, blocks);
+  }
+  for (const int group : {1, 32}) {
+    digest d;
+    for (const format& output : {formats::fp32, formats::bf16}) {
+      std::vector<float> c(static_cast<std::size_t>(m * n), 0.3f);
+      gemm(operands[0], operands[1], {mma_model{group}, output, true}, row_major(c.data(), m, n), pool);
+      d.add(c);
+    }
+    d.print(group == 1 ? "gemm fp32_fma_chain" : "gemm fp32_blockwise");
+  }
+  digest d;
+  std::vector<float> c(static_cast<std::size_t>(m * n));
+  gemm(operand_of(row_major<const float>(x.data(), m, k)), operand_of(row_major<const float>(y.data(), n, k)), {},
+       row_major(c.data(), m, n), pool);
+  d.add(c);
+  d.print("gemm fp32");
+}
+
+#ifndef DIGEST_NUMERICS_ONLY
+/// Three steps; weights come from integers, so that no library function's last place matters.
+void print_training(const nn::recipe& r, int threads) {
+  llama::model_config config;
+  config.vocab_size = 32;
+  config.hidden_size = 32;
+  config.intermediate_size = 32;
+  config.num_hidden_layers = 1;
+  config.num_attention_heads = 2;
+  config.num_key_value_heads = 1;
+  nn::cpu_backend ops(threads);
+  llama::model m(ops, config);
+  std::uint64_t stream = 0;
+  for (auto& p : m.parameters()) {
+    const random_stream random{6, ++stream};
+    std::vector<float> host(static_cast<std::size_t>(p.size()), 1.0f);
+    for (std::size_t i = 0; i < host.size() && !p.is_vector; ++i) {
+      host[i] = (static_cast<float>(random.word(i) >> 8) - 0x1p23f) * 0x1p-26f;
+    }
+    p.weight.memory().copy_in(host);
+  }
+  const index_t seq = 32;
+  m.reserve(1, seq);
+  const nn::scaling_book scales(ops, m.linear_count(), r);
+  nn::pass_context c;
+  c.ops = &ops;
+  c.current = &r;
+  c.scales = &scales;
+  c.seed = 5;
+  c.training = true;
+  digest d;
+  const random_stream random{7, 7};
+  for (int step = 0; step < 3; ++step) {
+    std::vector<std::int32_t> tokens, targets;
+    for (index_t i = 0; i < seq; ++i) {
+      const auto at = static_cast<std::uint64_t>(step * seq + i);
+      tokens.push_back(static_cast<std::int32_t>(random.word(2 * at) % 32));
+      targets.push_back(static_cast<std::int32_t>(random.word(2 * at + 1) % 32));
+    }
+    m.zero_gradients();
+    d.add(m.forward(c, tokens, targets, 1.0f / static_cast<float>(seq)));
+    m.backward(c);
+    nn::adamw_args args;
+    args.learning_rate = 0.01f;
+    args.weight_decay = 0.1f;
+    args.bias_correction1 = 1.0f - static_cast<float>(step == 0 ? 0.9 : (step == 1 ? 0.81 : 0.729));
+    args.bias_correction2 = 1.0f - static_cast<float>(step == 0 ? 0.95 : (step == 1 ? 0.9025 : 0.857375));
+    for (auto& p : m.parameters()) {
+      d.add(p.gradient.memory().copy_out());
+      ops.adamw(p.weight.data(), p.gradient.data(), p.m.data(), p.v.data(), p.size(), args);
+    }
+    scales.update(ops);
+    ++c.weight_version;
+    ++c.step;
+  }
+  for (auto& p : m.parameters()) d.add(p.weight.memory().copy_out());
+  d.print("training " + r.name);
+}
+#endif
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int threads = argc > 1 && std::string(argv[1]) == "2" ? 2 : 1;
+  thread_pool pool(threads);
+  print_rounding();
+  print_quantize(pool);
+  print_gemm(pool);
+#ifndef DIGEST_NUMERICS_ONLY
+  for (const auto& r : nn::presets::all()) {
+    for (const char* name : {"fp32", "bf16", "fp8_delayed", "mxfp4_h16"}) {
+      if (r.name == name) print_training(r, threads);
+    }
+  }
+#endif
+  return 0;
+}

@@ -1,0 +1,719 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs mini-llama as its users do, with a tiny model on generated text (words drawn at random: nothing is claimed about
+language): exact resume, equal bytes on any number of threads, inputs and outputs, and every bad input with its exit
+code, its one line on stderr and the files that it must leave alone.
+
+usage: mini_llama.py PROGRAM [NAME...]   NAME: only the tests whose name contains one of these
+"""
+import gzip
+import hashlib
+import json
+import os
+import pty
+import random
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+PROGRAM = ""
+SHAPE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+         "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 64}
+TRAIN = {"sequence": 32, "batch": 2, "eval_windows": 4, "final_eval_windows": 8, "eval_every": 4}
+WORDS = "the sea light of and stone river under north a word keeps".split()
+
+
+def generated_text(words=8000, seed=1):
+    draw = random.Random(seed)
+    return " ".join(draw.choice(WORDS) for _ in range(words)).encode()
+
+
+def as_flags(options):
+    return [part for key, value in options.items() for part in ("--" + key.replace("_", "-"), str(value))]
+
+
+def tree_of(folder):
+    """Every path below a folder with a digest of its bytes."""
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() if p.is_file() else "directory"
+            for p in sorted(Path(folder).rglob("*"))}
+
+
+def records(log, event=None):
+    lines = [json.loads(line) for line in Path(log).read_text().splitlines()]
+    return [r for r in lines if event is None or r["event"] == event]
+
+
+class Scratch(unittest.TestCase):
+    """A directory of its own for each test; the program runs inside it."""
+
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="rotoscale-mini-llama-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+        (self.folder / "text.txt").write_bytes(generated_text())
+
+    def run_program(self, *arguments, stdout=subprocess.PIPE):
+        return subprocess.run([PROGRAM, *map(str, arguments)], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=stdout,
+                              stderr=subprocess.PIPE, text=True, errors="replace", timeout=120)
+
+    def train_command(self, out, *more, data="text.txt", **options):
+        return ["train", "--out", out, "--data", data, *as_flags({**SHAPE, **TRAIN, "steps": 8, **options}), *more]
+
+    def train(self, out, *more, **options):
+        return self.succeed(*self.train_command(out, *more, **options))
+
+    def succeed(self, *arguments):
+        done = self.run_program(*arguments)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return done.stdout
+
+    def refuse(self, arguments, *parts, code=2):
+        """Exit code, one line that holds every part, and a folder whose files and bytes are as before."""
+        before = tree_of(self.folder)
+        done = self.run_program(*arguments)
+        self.assertEqual(done.returncode, code, done.stderr)
+        self.assertEqual(done.stdout, "")
+        self.assertRegex(done.stderr, r"\Amini-llama: [^\n]+\n\Z")
+        for part in parts:
+            self.assertIn(part, done.stderr)
+        self.assertEqual(tree_of(self.folder), before)
+        return done.stderr
+
+    def write(self, name, content):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return name
+
+    def checkpoint(self, out, step=8):
+        return self.folder / out / "checkpoints" / f"step-{step:09d}"
+
+    def assert_same_checkpoint(self, one, other, step=8):
+        first = tree_of(self.checkpoint(one, step))
+        self.assertEqual(sorted(first),
+                         ["config.json", "model.safetensors", "optimizer.safetensors", "trainer_state.json"])
+        self.assertEqual(first, tree_of(self.checkpoint(other, step)))
+
+    def assert_same_tensors(self, one, other):
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            self.assertEqual((self.checkpoint(one) / name).read_bytes(), (self.checkpoint(other) / name).read_bytes())
+
+
+class Resume(Scratch):
+    def check(self, stop, **options):
+        self.train("whole", **options)
+        self.train("parts", "--stop-at", stop, **options)
+        self.assertFalse(self.checkpoint("parts").exists())
+        self.assertEqual(records(self.folder / "parts/log.jsonl")[-1]["status"], "stopped")
+        self.succeed("train", "--resume", "parts")
+        self.assert_same_checkpoint("whole", "parts")
+        # The two logs tell the same story, clocks left out.
+        for event, keys in (("step", ("step", "loss", "lr", "grad_norm", "tokens", "recipe")),
+                            ("eval", ("step", "val_loss")), ("switch", ("step", "from", "to", "val_loss_before"))):
+            stories = [[tuple(r[k] for k in keys) for r in records(self.folder / run / "log.jsonl", event)]
+                       for run in ("whole", "parts")]
+            self.assertEqual(stories[0], stories[1])
+        ends = [records(self.folder / run / "log.jsonl", "end")[-1] for run in ("whole", "parts")]
+        for key in ("status", "step", "tokens", "final_val_loss", "window_losses", "best_val_loss"):
+            self.assertEqual(ends[0][key], ends[1][key])
+
+    def test_bf16(self):
+        self.check(4, schedule="bf16")
+
+    def test_fp8(self):
+        self.check(4, schedule="fp8_delayed")
+
+    def test_fp8_accumulated(self):
+        self.check(4, schedule="fp8_delayed_most_recent", accumulate=2)
+
+    def test_stochastic_rounding_and_signs(self):
+        operand = {"format": "mxfp4", "rounding": "stochastic", "rotation": "h16_step_signs"}
+        self.write("sr.json", {"fprop": {"x": operand, "w": operand}, "dgrad": {"dy": operand, "w": operand},
+                               "wgrad": {"dy": operand, "x": operand}})
+        self.check(4, schedule="sr.json", accumulate=2)
+
+    def test_an_odd_step_without_evaluation(self):
+        self.check(3, schedule="mxfp4_h16", eval_every=5)
+
+    def check_heal(self, switch, **options):
+        self.write("heal.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": "fp8_delayed", "at": switch}]})
+        self.check(4, schedule="heal.json", **options)
+
+    def test_heal_before_the_stop(self):
+        self.check_heal(3)
+
+    def test_heal_at_the_stop(self):
+        self.check_heal(4)
+
+    def test_heal_behind_the_stop(self):
+        self.check_heal(5)
+
+    def test_heal_preset(self):
+        self.check(4, schedule="mxfp4_h16_heal")
+
+    def test_heal_accumulated(self):
+        self.check_heal(4, accumulate=2)
+
+    def test_fp8_to_fp8_keeps_its_scales(self):
+        """A switch to an equal recipe changes nothing, stopped at the switch or not."""
+        self.write("same.json", {"phases": [{"recipe": "fp8_delayed"}, {"recipe": "fp8_delayed", "at": 4}]})
+        self.check(4, schedule="same.json", name="arm")
+        self.train("plain", schedule="fp8_delayed", name="arm")
+        self.assert_same_tensors("plain", "whole")
+
+    def test_from_an_older_checkpoint_and_moved_text(self):
+        self.train("whole", checkpoint_every=2, keep_checkpoints=9)
+        shutil.copytree(self.folder / "whole", self.folder / "parts")
+        shutil.rmtree(self.checkpoint("parts", 8))
+        shutil.rmtree(self.checkpoint("parts", 6))
+        shutil.copy(self.folder / "text.txt", self.folder / "moved.txt")
+        (self.folder / "text.txt").unlink()
+        self.succeed("train", "--resume", self.checkpoint("parts", 4), "--data", "moved.txt", "--threads", 1)
+        self.assert_same_tensors("parts", "whole")
+
+    def test_of_a_finished_run_changes_no_checkpoint(self):
+        self.train("run")
+        before = tree_of(self.folder / "run/checkpoints")
+        self.succeed("train", "--resume", "run")
+        self.assertEqual(tree_of(self.folder / "run/checkpoints"), before)
+
+    def test_oldest_checkpoints_go(self):
+        self.train("run", checkpoint_every=2, keep_checkpoints=2)
+        self.assertEqual(sorted(p.name for p in (self.folder / "run/checkpoints").iterdir()),
+                         ["step-000000006", "step-000000008"])
+
+
+class Results(Scratch):
+    def test_threads_change_no_bit(self):
+        for schedule in ("bf16", "fp8_delayed", "mxfp4_h16_heal"):
+            for threads in (1, 2, 4):
+                self.train(f"{schedule}-{threads}", schedule=schedule, threads=threads, name="arm")
+            for threads in (2, 4):
+                self.assert_same_checkpoint(f"{schedule}-1", f"{schedule}-{threads}")
+
+    def test_seed_and_recipe_change_bits(self):
+        self.train("one")
+        self.train("two", seed=2)
+        self.train("three", schedule="mxfp4_h16")
+        weights = {(self.checkpoint(run) / "model.safetensors").read_bytes() for run in ("one", "two", "three")}
+        self.assertEqual(len(weights), 3)
+
+    def test_gzip_and_directory_are_the_same_text(self):
+        text = (self.folder / "text.txt").read_bytes()
+        (self.folder / "text.gz").write_bytes(gzip.compress(text))
+        (self.folder / "many").mkdir()
+        cut = text.index(b" ", len(text) // 2)
+        lines = [text[:cut] + b"\n", text[cut + 1:]]
+        (self.folder / "many/a.txt").write_bytes(lines[0])
+        (self.folder / "many/b.gz").write_bytes(gzip.compress(lines[1]))
+        (self.folder / "many/.hidden").write_bytes(b"not read")
+        (self.folder / "joined.txt").write_bytes(b"".join(lines))
+        for out, data in (("plain", "text.txt"), ("gz", "text.gz"), ("joined", "joined.txt"), ("many", "many")):
+            self.train(out, data=data)
+        self.assert_same_tensors("plain", "gz")
+        self.assert_same_tensors("joined", "many")
+        several = [*self.train_command("several"), "--data", "many/a.txt", "many/b.gz"]
+        several[several.index("--data"):several.index("--data") + 2] = []
+        self.succeed(*several)
+        self.assert_same_tensors("several", "many")
+
+    def test_configuration_file_and_flags_over_it(self):
+        self.write("run.json", {"name": "from file", "data": ["text.txt"], "schedule": "mxfp4", "model": SHAPE,
+                                "train": {**TRAIN, "steps": 8, "seed": 3}})
+        self.succeed("train", "--config", "run.json", "--out", "file")
+        self.train("flags", schedule="mxfp4", seed=3, name="from file")
+        self.assert_same_checkpoint("file", "flags")
+        self.succeed("train", "--config", "run.json", "--out", "over", "--seed", 4, "--recipe", "bf16", "--name", "over")
+        config = json.loads((self.folder / "over/config.json").read_text())
+        self.assertEqual((config["train"]["seed"], config["schedule"], config["name"]), (4, "bf16", "over"))
+        self.assertEqual(config["train"]["batch"], TRAIN["batch"])
+        # The configuration that a run leaves behind makes the same run.
+        self.succeed("train", "--config", "file/config.json", "--out", "again")
+        self.assert_same_checkpoint("file", "again")
+
+    def test_shape_from_a_hugging_face_config(self):
+        self.train("flags")
+        config = json.loads((self.checkpoint("flags") / "config.json").read_text())
+        self.assertEqual(config["architectures"], ["LlamaForCausalLM"])
+        self.assertEqual((config["model_type"], config["head_dim"]), ("llama", 32))
+        self.write("hf.json", {**config, "transformers_version": "4.40.0", "use_cache": True, "bos_token_id": 1})
+        self.succeed("train", "--out", "hf", "--data", "text.txt", "--model-config", "hf.json", "--steps", 8,
+                     *as_flags(TRAIN))
+        self.assert_same_checkpoint("flags", "hf")
+
+    def test_recipe_file(self):
+        self.train("preset", schedule="mxfp4", name="arm")
+        effective = records(self.folder / "preset/log.jsonl", "start")[0]["schedule"][0]["recipe"]
+        self.write("mine.json", effective)
+        self.train("file", schedule="mine.json", name="arm")
+        self.assert_same_tensors("preset", "file")
+
+    def test_schedule_file_is_logged(self):
+        self.write("heal.json", {"name": "late", "phases": [{"recipe": "mxfp4"}, {"recipe": "bf16", "at": 0.5}]})
+        self.train("run", schedule="heal.json")
+        start = records(self.folder / "run/log.jsonl", "start")[0]
+        phases = [(p["from_step"], p["recipe"]["name"]) for p in start["schedule"]]
+        self.assertEqual(phases, [(0, "mxfp4"), (4, "bf16")])
+        steps = records(self.folder / "run/log.jsonl", "step")
+        self.assertEqual([r["recipe"] for r in steps], ["mxfp4"] * 4 + ["bf16"] * 4)
+        self.assertEqual(start["name"], "late")
+
+    def test_eval_gives_the_logged_loss(self):
+        for schedule in ("bf16", "fp8_delayed", "mxfp4_h16_heal"):
+            self.train(schedule, schedule=schedule)
+            end = records(self.folder / schedule / "log.jsonl", "end")[0]
+            for path in (schedule, self.checkpoint(schedule)):
+                found = json.loads(self.succeed("eval", "--checkpoint", path, "--threads", 1))
+                self.assertEqual((found["val_loss"], found["step"]), (end["final_val_loss"], 8))
+        other = json.loads(self.succeed("eval", "--checkpoint", "bf16", "--recipe", "mxfp4", "--windows", 4))
+        self.assertEqual((other["recipe"], other["windows"]), ("mxfp4", 4))
+        self.assertNotEqual(other["val_loss"], records(self.folder / "bf16/log.jsonl", "eval")[-1]["val_loss"])
+
+    def test_it_learns(self):
+        self.train("run", steps=60, learning_rate=0.01, batch=8, schedule="mxfp4_h16")
+        losses = [r["val_loss"] for r in records(self.folder / "run/log.jsonl", "eval")]
+        self.assertLess(losses[-1], 0.6 * losses[0])
+
+    def test_sample_is_reproducible(self):
+        self.train("run", steps=40, learning_rate=0.01)
+        command = ["sample", "--checkpoint", "run", "--tokens", 70, "--prompt", "the sea"]
+        first = self.succeed(*command, "--seed", 5)
+        self.assertTrue(first.startswith("the sea"))
+        self.assertEqual(first, self.succeed(*command, "--seed", 5, "--threads", 1))
+        self.assertNotEqual(first, self.succeed(*command, "--seed", 6))
+        greedy = self.succeed(*command, "--temperature", 0)
+        self.assertEqual(greedy, self.succeed(*command, "--temperature", 1, "--top-k", 1))
+        self.assertEqual(self.succeed("sample", "--checkpoint", "run", "--tokens", 0, "--prompt", "x"), "x\n")
+
+    def test_report_reads_the_logs(self):
+        for schedule in ("bf16", "mxfp4_h16_heal"):
+            self.train(schedule, schedule=schedule)
+        table = self.succeed("report", "bf16", "mxfp4_h16_heal/log.jsonl", "--out", "report")
+        self.assertIn("mxfp4_h16_heal", table)
+        summary = json.loads((self.folder / "report/summary.json").read_text())
+        ends = {run: records(self.folder / run / "log.jsonl", "end")[0] for run in ("bf16", "mxfp4_h16_heal")}
+        self.assertEqual({arm["name"]: arm["final_val_loss"] for arm in summary["arms"]},
+                         {run: end["final_val_loss"] for run, end in ends.items()})
+        self.assertIn("<html", (self.folder / "report/report.html").read_text())
+
+    def test_report_of_a_resumed_run(self):
+        self.train("parts", "--stop-at", 5, schedule="mxfp4_h16_heal")
+        self.succeed("train", "--resume", "parts")
+        self.train("whole", schedule="mxfp4_h16_heal")
+        arms = {}
+        for run in ("parts", "whole"):
+            self.succeed("report", run, "--out", f"report-{run}")
+            arm, = json.loads((self.folder / f"report-{run}/summary.json").read_text())["arms"]
+            arms[run] = [arm[key] for key in ("name", "recipe", "final_val_loss", "best_val_loss", "tokens")]
+        self.assertEqual(arms["parts"], arms["whole"])
+
+
+class Log(Scratch):
+    KEYS = {
+        "start": "event name version commit device compiler threads seed config schedule parameters train_tokens "
+                 "val_tokens",
+        "eval": "event step tokens val_loss bits_per_byte windows recipe",
+        "step": "event step loss lr grad_norm tokens seconds tokens_per_s recipe",
+        "switch": "event step from to val_loss_before",
+        "checkpoint": "event step path",
+        "resume": "event step device threads",
+        "end": "event status step tokens seconds final_val_loss window_losses best_val_loss",
+    }
+
+    def test_keys(self):
+        self.train("run", "--stop-at", 4, schedule="mxfp4_h16_heal", accumulate=2)
+        self.succeed("train", "--resume", "run")
+        seen = records(self.folder / "run/log.jsonl")
+        for record in seen:
+            self.assertEqual(list(record), self.KEYS[record["event"]].split())
+        self.assertEqual({r["event"] for r in seen}, set(self.KEYS))
+        steps = records(self.folder / "run/log.jsonl", "step")
+        self.assertEqual([(r["step"], r["tokens"]) for r in steps], [(n, n * 2 * 2 * 32) for n in range(1, 9)])
+        seconds = [r["seconds"] for r in steps]
+        self.assertEqual(seconds, sorted(seconds))
+
+    def test_pipe_gets_no_progress(self):
+        done = self.run_program(*self.train_command("run"))
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertRegex(done.stdout, r"\Abf16: 8 steps, validation loss [0-9.]+ nats/byte \([0-9.]+ bits\)\n\Z")
+
+    def on_a_terminal(self, command):
+        master, slave = pty.openpty()
+        with subprocess.Popen([PROGRAM, *map(str, command)], cwd=self.folder, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=slave) as child:
+            os.close(slave)
+            shown = b""
+            try:
+                while part := os.read(master, 4096):
+                    shown += part
+            except OSError:  # Linux's way of saying that the other side is closed
+                pass
+            child.communicate(timeout=60)
+        os.close(master)
+        return child.returncode, shown.decode()
+
+    def test_terminal_gets_a_progress_line(self):
+        code, shown = self.on_a_terminal(self.train_command("run"))
+        self.assertEqual(code, 0)
+        self.assertEqual(len(re.findall(r"\rbf16  step \d+/8  loss [0-9.]+  \d+ tokens/s  ETA \d+:\d\d", shown)), 8)
+        self.assertEqual(shown.count("\n"), 1)
+        self.assertTrue(shown.endswith("\n"))
+        code, shown = self.on_a_terminal(self.train_command("quiet", "--no-progress"))
+        self.assertEqual((code, shown), (0, ""))
+
+    def test_terminal_line_ends_before_a_message(self):
+        code, shown = self.on_a_terminal(self.train_command("run", "--stop-at", 4))
+        self.assertEqual((code, shown.count("\n"), shown[-1]), (0, 1, "\n"))
+        code, shown = self.on_a_terminal(self.train_command("wild", learning_rate=1e30))
+        self.assertEqual((code, shown.count("\n")), (3, 2))
+        self.assertRegex(shown, r"\nmini-llama: bf16: diverged at step \d+ [^\r\n]*\r\n\Z")
+
+
+class Diverged(Scratch):
+    def check(self, kept, **options):
+        done = self.run_program(*self.train_command("run", steps=30, **options))
+        self.assertEqual((done.returncode, done.stdout), (3, ""))
+        self.assertRegex(done.stderr, r"\Amini-llama: bf16: diverged at step \d+ \([^\n]*\); log and last checkpoint are "
+                                      r"kept in run\n\Z")
+        end = records(self.folder / "run/log.jsonl")[-1]
+        self.assertEqual((end["event"], end["status"]), ("end", "diverged"))
+        checkpoints = self.folder / "run/checkpoints"
+        self.assertEqual(sorted(p.name for p in checkpoints.iterdir()) if checkpoints.exists() else [], kept)
+
+    def test_at_once(self):
+        self.check([], learning_rate=1e30)
+
+    def test_checkpoints_of_overflown_weights_are_not_written(self):
+        for rate in (1e10, 1e20, 1e30):
+            self.check([], learning_rate=rate, checkpoint_every=1, eval_every=30)
+            shutil.rmtree(self.folder / "run")
+
+    def test_in_the_last_step(self):
+        done = self.run_program(*self.train_command("run", steps=1, learning_rate=1e30))
+        self.assertEqual((done.returncode, done.stdout), (3, ""))
+        self.assertEqual(records(self.folder / "run/log.jsonl")[-1]["status"], "diverged")
+        self.assertFalse((self.folder / "run/checkpoints").exists())
+
+    def test_last_good_checkpoint_is_kept_and_loads(self):
+        """The first steps of a long warm-up are harmless; a rate of 1e30 leaves no later one."""
+        self.train("good", "--stop-at", 2, steps=30, checkpoint_every=1)
+        good = tree_of(self.checkpoint("good", 2))
+        state = self.checkpoint("good", 2) / "trainer_state.json"
+        changed = json.loads(state.read_text())
+        changed["run"]["train"]["learning_rate"] = 1e30
+        state.write_text(json.dumps(changed))
+        done = self.run_program("train", "--resume", "good")
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertEqual(records(self.folder / "good/log.jsonl")[-1]["status"], "diverged")
+        kept = sorted(p.name for p in (self.folder / "good/checkpoints").iterdir())
+        self.assertEqual(kept, ["step-000000001", "step-000000002"])
+        found = tree_of(self.checkpoint("good", 2))
+        self.assertEqual(found["model.safetensors"], good["model.safetensors"])
+        self.assertEqual(json.loads(self.succeed("eval", "--checkpoint", "good"))["step"], 2)
+        self.succeed("report", "good", "--out", "report")
+
+
+class BadArguments(Scratch):
+    def test_unknown_names(self):
+        command = self.train_command("out")
+        self.refuse([*command, "--learning-rte", 1], "--learning-rte", "did you mean '--learning-rate'?")
+        self.refuse(["trian"], "trian", "did you mean 'train'?")
+        self.refuse(["eval", "--checkpont", "x"], "checkpoint")
+        self.refuse([], "subcommand")
+        for recipe in ("--recipe", "--schedule"):
+            self.refuse([*command, recipe, "mxfp4_h61"], "mxfp4_h61", "did you mean 'mxfp4_h16'?")
+            self.refuse([*command, recipe, "mxfp4_h16_hael"], "mxfp4_h16_hael", "did you mean 'mxfp4_h16_heal'?")
+
+    def test_missing_out_and_data(self):
+        command = self.train_command("out")
+        self.refuse(command[:1] + command[3:], "--out", "is required")
+        self.refuse(command[:3] + command[5:], "--data", "no text given")
+
+    def test_negative_wrong_and_unheard_of_numbers(self):
+        for flag, value in (("--steps", "-5"), ("--steps", "0"), ("--steps", "ten"), ("--steps", "1.5"),
+                            ("--batch", "-1"),
+                            ("--batch", "99999999999"), ("--batch", ""), ("--sequence", "0"), ("--accumulate", "0"),
+                            ("--learning-rate", "-1"), ("--learning-rate", "nan"), ("--learning-rate", "inf"),
+                            ("--learning-rate", "fast"), ("--warmup", "1.5"), ("--clip", "nan"), ("--beta1", "1"),
+                            ("--epsilon", "-1e-8"), ("--validation", "0"), ("--validation", "nan"), ("--seed", "-1"),
+                            ("--max-epochs", "0"), ("--eval-every", "0"), ("--keep-checkpoints", "0"),
+                            ("--weight-decay", "inf"), ("--hidden-size", "-32"), ("--hidden-size", "0"),
+                            ("--num-attention-heads", "0"), ("--num-key-value-heads", "3"), ("--head-dim", "-2"),
+                            ("--head-dim", "3"), ("--vocab-size", "100"), ("--rms-norm-eps", "nan"),
+                            ("--rms-norm-eps", "inf"), ("--rope-theta", "0"), ("--rope-theta", "inf"),
+                            ("--initializer-range", "-1"), ("--stop-at", "-4"), ("--stop-at", "0"), ("--threads", "-1"),
+                            ("--threads", "1000000")):
+            with self.subTest(flag=flag, value=value):
+                self.refuse([*self.train_command("out"), flag, value], flag[2:].replace("-", "_").split("_")[-1])
+
+    def test_sequence_beyond_the_model(self):
+        self.refuse(self.train_command("out", sequence=96), "train.sequence: 96")
+
+    def test_dimension_that_is_no_multiple_of_32(self):
+        for key, value in (("hidden_size", 48), ("intermediate_size", 80), ("head_dim", 24)):
+            self.refuse(self.train_command("out", schedule="mxfp4", **{key: value}), "mxfp4", key, "multiple of 32")
+        self.refuse(self.train_command("out", schedule="mxfp4_h16_heal", batch=1, sequence=31), "batch * sequence: 31")
+        self.train("bf16", hidden_size=48, intermediate_size=80, head_dim=24)
+        self.refuse(["eval", "--checkpoint", "bf16", "--recipe", "mxfp4"], "config.json", "hidden_size: 48")
+        self.refuse(["sample", "--checkpoint", "bf16", "--recipe", "mxfp4"], "config.json", "hidden_size: 48")
+
+    def test_eval_and_sample_arguments(self):
+        self.train("run")
+        for command in (["eval", "--windows", "-1"], ["eval", "--threads", "-2"], ["eval", "--recipe", "fp9"],
+                        ["sample", "--tokens", "-1"], ["sample", "--temperature", "-1"], ["sample", "--temperature", "nan"],
+                        ["sample", "--top-k", "300"], ["sample", "--seed", "x"]):
+            self.refuse([command[0], "--checkpoint", "run", *command[1:]], command[1].strip("-").split("-")[0])
+        self.refuse(["eval"], "--checkpoint")
+        self.refuse(["eval", "--checkpoint", "nowhere"], "nowhere")
+        self.refuse(["report", "nowhere", "--out", "report"], "nowhere")
+
+
+class BadFiles(Scratch):
+    def test_configuration(self):
+        base = {"data": ["text.txt"], "model": SHAPE, "train": {**TRAIN, "steps": 8}}
+
+        def bad(changes, *parts):
+            config = json.loads(json.dumps(base))
+            for path, value in changes.items():
+                at = config
+                *parents, key = path.split(".")
+                for parent in parents:
+                    at = at[parent]
+                at[key] = value
+            self.write("bad.json", config)
+            self.refuse(["train", "--config", "bad.json", "--out", "out"], "bad.json", *parts)
+
+        bad({"train.learning_rat": 1}, "train.learning_rat", "did you mean 'learning_rate'?")
+        bad({"modle": {}}, "modle", "did you mean 'model'?")
+        bad({"model.hiden_size": 32}, "model.hiden_size", "did you mean 'hidden_size'?")
+        bad({"train.steps": "8"}, "train.steps", "expected an integer, found a string")
+        bad({"train.steps": 1.5}, "train.steps", "expected an integer")
+        bad({"train.steps": -8}, "train.steps")
+        bad({"train.steps": None}, "train.steps", "found null")
+        bad({"train.seed": -1}, "train.seed", "out of range")
+        bad({"train.batch": 5000000000}, "train.batch", "out of range")
+        bad({"train.clip": True}, "train.clip", "expected a number")
+        bad({"model.tie_word_embeddings": 1}, "model.tie_word_embeddings", "expected true or false")
+        bad({"model.rope_scaling": {"rope_type": "yarn"}}, "rope_scaling.rope_type", "yarn")
+        bad({"model.rope_scaling": {"factor": 0}}, "rope_scaling.factor")
+        bad({"data": "text.txt"}, "data", "expected an array")
+        bad({"train": []}, "train", "expected an object")
+        for text, part in (('{"train": {"learning_rate": NaN}}', "line 1"), ('{"train": {"steps": 8', "line 1"), ("", "line 1"),
+                           ('{"train": {"steps": 8, "steps": 9}}', "given twice"), ("[]", "expected an object")):
+            self.write("bad.json", text)
+            self.refuse(["train", "--config", "bad.json", "--out", "out"], "bad.json", part)
+        self.refuse(["train", "--config", "missing.json", "--out", "out"], "missing.json")
+
+    def test_model_configuration_of_another_architecture(self):
+        for changes, part in (({"model_type": "mistral"}, "model_type"), ({"hidden_act": "gelu"}, "hidden_act"),
+                              ({"attention_bias": True}, "attention_bias"), ({"sliding_window": 4}, "sliding_window")):
+            self.write("hf.json", {**SHAPE, **changes})
+            self.refuse(["train", "--out", "out", "--data", "text.txt", "--model-config", "hf.json"], "hf.json", part)
+
+    def test_text(self):
+        (self.folder / "empty.txt").write_bytes(b"")
+        (self.folder / "short.txt").write_bytes(b"x" * 40)
+        (self.folder / "little.txt").write_bytes(generated_text(400))
+        packed = gzip.compress(generated_text())
+        (self.folder / "cut.gz").write_bytes(packed[:len(packed) // 2])
+        (self.folder / "bent.gz").write_bytes(packed[:60] + bytes([packed[60] ^ 0xFF]) + packed[61:])
+        (self.folder / "sum.gz").write_bytes(packed[:-8] + b"\0" * 8)
+        (self.folder / "hollow").mkdir()
+        for name, part in (("missing.txt", "No such file"), ("empty.txt", "empty"), ("short.txt", "too short"),
+                           ("cut.gz", "truncated gzip file"), ("bent.gz", "corrupt gzip file"), ("sum.gz", "corrupt gzip file"),
+                           ("hollow", "no text"), ("text.txt/below", "text.txt/below")):
+            self.refuse(self.train_command("out", data=name), name, part)
+        self.refuse(self.train_command("out", data="little.txt", steps=1000), "little.txt", "too short", "1000 steps",
+                    "max_epochs")
+        self.succeed(*self.train_command("out", data="little.txt", steps=100, max_epochs=20, validation=0.2))
+
+    def test_recipe_and_schedule_files(self):
+        h16 = {"format": "mxfp4", "rotation": "h16"}
+        for content, *parts in (
+                ({"fprop": {"x": h16, "w": {"format": "mxfp4"}}}, "fprop", "same rotation"),
+                ({"fprop": {"x": {"format": "bf16", "rotation": "h16"}, "w": {"format": "bf16", "rotation": "h16"}}}, "fprop",
+                 "rotation needs MX"),
+                ({"dgrad": {"accumulate": "fp32_blockwise"}}, "dgrad", "fp32_blockwise"),
+                ({"wgrad": {"output": "mxfp4"}}, "wgrad", "output"),
+                ({"wgrad": {"w": {}}}, "wgrad.w", "did you mean"),
+                ({"fprop": {"x": {"format": "mxfp5"}}}, "fprop.x.format", "did you mean 'mxfp4'?"),
+                ({"fp8": {"history_length": 0}}, "fp8.history_length"),
+                ({"fp8": {"history_length": -3}}, "fp8.history_length"),
+                ({"bf16_first_layers": -1}, "bf16_first_layers"),
+                ({"bf16_first_layer": 1}, "did you mean 'bf16_first_layers'?")):
+            self.write("recipe.json", content)
+            self.write("arm.json", {"phases": [{"recipe": "recipe.json"}]})
+            self.refuse(self.train_command("out", schedule="arm.json"), "recipe.json", *parts)
+            self.refuse(self.train_command("out", schedule="recipe.json"), "recipe.json", *parts)
+        for content, *parts in (({"phases": []}, "phases", "empty"),
+                                ({"phases": [{"recipe": "bf16", "at": 2}]}, "phases.at", "start at 0"),
+                                ({"phases": [{"recipe": "bf16"}, {"recipe": "mxfp4", "at": -1}]}, "phases.at", "negative"),
+                                ({"phases": [{"recipe": "bf16"}, {"recipe": "mxfp4", "at": 0.01}]}, "phases.at", "after"),
+                                ({"phases": [{"recipe": "nvfp4"}]}, "nvfp4", "did you mean 'mxfp4'?"),
+                                ({"phases": [{"recipes": "bf16"}]}, "phases[0].recipes", "did you mean 'recipe'?")):
+            self.write("arm.json", content)
+            self.refuse(self.train_command("out", schedule="arm.json"), *parts)
+
+
+class BadCheckpoints(Scratch):
+    def damaged(self, name, content):
+        """A copy of the run whose checkpoint has one file of other bytes (None: without it)."""
+        shutil.rmtree(self.folder / "copy", ignore_errors=True)
+        shutil.copytree(self.folder / "run", self.folder / "copy")
+        path = self.checkpoint("copy", 4) / name
+        path.unlink() if content is None else path.write_bytes(content)
+
+    def test_truncated(self):
+        self.train("run", "--stop-at", 4)
+        for name in ("model.safetensors", "optimizer.safetensors", "trainer_state.json", "config.json"):
+            whole = (self.checkpoint("run", 4) / name).read_bytes()
+            for size in (0, 7, 8, len(whole) // 2, len(whole) - 2):
+                self.damaged(name, whole[:size])
+                if name != "config.json":  # training reads the shape from trainer_state.json
+                    self.refuse(["train", "--resume", "copy"], name)
+                if name != "optimizer.safetensors":
+                    self.refuse(["eval", "--checkpoint", "copy"], name)
+                    self.refuse(["sample", "--checkpoint", "copy"], name)
+            if name != "config.json":
+                self.damaged(name, whole + b"x")
+                self.refuse(["train", "--resume", "copy"], name)
+
+    def test_missing_files(self):
+        self.train("run", "--stop-at", 4)
+        for name in ("model.safetensors", "optimizer.safetensors", "trainer_state.json"):
+            self.damaged(name, None)
+            self.refuse(["train", "--resume", "copy"], name)
+        self.refuse(["train", "--resume", "nowhere"], "nowhere")
+        self.write("hollow/keep", "")
+        self.refuse(["train", "--resume", "hollow"], "hollow", "checkpoints")
+
+    def safetensors(self, path):
+        data = path.read_bytes()
+        length, = struct.unpack("<Q", data[:8])
+        return json.loads(data[8:8 + length]), data[8 + length:]
+
+    def pack(self, header, data):
+        text = json.dumps(header).encode()
+        return struct.pack("<Q", len(text)) + text + data
+
+    def test_foreign(self):
+        self.train("run", "--stop-at", 4)
+        for content in (b"GGUF\3\0\0\0" + bytes(100), b"PK\3\4" + bytes(100), generated_text(50)):
+            self.damaged("model.safetensors", content)
+            self.refuse(["train", "--resume", "copy"], "model.safetensors")
+        header, data = self.safetensors(self.checkpoint("run", 4) / "model.safetensors")
+        norm = "model.norm.weight"
+        for change, part in (({**header[norm], "dtype": "I32"}, "expected F32, found I32"),
+                             ({**header[norm], "shape": [4, 8]}, "shape")):
+            self.damaged("model.safetensors", self.pack({**header, norm: change}, data))
+            self.refuse(["train", "--resume", "copy"], "model.safetensors", norm, part)
+            self.refuse(["eval", "--checkpoint", "copy"], "model.safetensors", norm, part)
+        renamed = {("transformer.norm.weight" if key == norm else key): value for key, value in header.items()}
+        self.damaged("model.safetensors", self.pack(renamed, data))
+        self.refuse(["train", "--resume", "copy"], "model.safetensors", norm, "missing")
+
+    def test_state_that_no_run_leaves(self):
+        self.train("run", "--stop-at", 4)
+        state = json.loads((self.checkpoint("run", 4) / "trainer_state.json").read_text())
+
+        def bad(change, *parts):
+            changed = json.loads(json.dumps(state))
+            change(changed)
+            self.damaged("trainer_state.json", json.dumps(changed).encode())
+            self.refuse(["train", "--resume", "copy"], "trainer_state.json", *parts)
+
+        bad(lambda s: s.update(step=99), "not the state")
+        bad(lambda s: s.update(phases=[]), "not the state")
+        bad(lambda s: s["run"]["train"].update(batch=0), "train.batch")
+        bad(lambda s: s["phases"][0].update(from_step=3), "phases[0]")
+        bad(lambda s: s["phases"][0]["recipe"]["fp8"].update(history_length=0), "phases[0]", "history_length")
+        bad(lambda s: s.update(stepp=4), "stepp", "did you mean 'step'?")
+
+        def odd_blocks(s):
+            for gemm in ("fprop", "dgrad", "wgrad"):
+                for operand in s["phases"][0]["recipe"][gemm].values():
+                    if isinstance(operand, dict):
+                        operand["format"] = "mxfp4"
+            s["run"]["train"].update(batch=1, sequence=31)
+
+        bad(odd_blocks, "batch * sequence: 31")
+
+    def test_other_text_and_changed_flags(self):
+        self.train("run", "--stop-at", 4)
+        (self.folder / "other.txt").write_bytes(generated_text(seed=2))
+        self.refuse(["train", "--resume", "run", "--data", "other.txt"], "other.txt", "not the text")
+        for flag, value in (("--steps", 16), ("--learning-rate", 0.1), ("--recipe", "mxfp4"), ("--schedule", "mxfp4"),
+                            ("--seed", 2), ("--accumulate", 2), ("--hidden-size", 64), ("--config", "x.json"),
+                            ("--model-config", "x.json")):
+            self.write("x.json", {})
+            self.refuse(["train", "--resume", "run", flag, value], flag, "cannot be changed")
+            self.refuse(["train", "--resume", "run", f"{flag}={value}"], flag, "cannot be changed")
+        self.refuse(["train", "--resume", "run", "--overwrite"], "--overwrite", "cannot be changed")
+        self.refuse(["train", "--resume", "run", "--tie-word-embeddings"], "--tie-word-embeddings", "cannot be changed")
+
+    def test_checkpoint_of_another_vocabulary(self):
+        self.train("run", "--stop-at", 4)
+        config = json.loads((self.checkpoint("run", 4) / "config.json").read_text())
+        (self.checkpoint("run", 4) / "config.json").write_text(json.dumps({**config, "vocab_size": 100}))
+        self.refuse(["eval", "--checkpoint", "run"], "config.json", "vocab_size")
+
+
+class Output(Scratch):
+    def test_an_existing_run_is_left_alone(self):
+        self.train("run")
+        self.refuse(self.train_command("run"), "log.jsonl", "--resume", "--overwrite")
+        self.train("run", "--overwrite", seed=2)
+        self.train("fresh", seed=2)
+        self.assert_same_checkpoint("run", "fresh")
+        self.assertEqual(len(records(self.folder / "run/log.jsonl", "start")), 1)
+
+    def test_a_failed_start_overwrites_nothing(self):
+        self.train("run")
+        self.refuse([*self.train_command("run", data="missing.txt"), "--overwrite"], "missing.txt")
+        self.refuse([*self.train_command("run", steps=10**6), "--overwrite"], "too short")
+
+    def test_unwritable(self):
+        # A path below a regular file cannot be made by anyone, root included.
+        self.refuse(self.train_command("text.txt/out"), "text.txt/out")
+        self.refuse(self.train_command("text.txt"), "text.txt")
+        self.train("run")
+        for out in ("text.txt/report", "text.txt"):
+            self.refuse(["report", "run", "--out", out], "text.txt")
+
+    @unittest.skipUnless(Path("/dev/full").exists(), "no /dev/full")
+    def test_full_disk(self):
+        self.train("run", "--stop-at", 4)
+        with open("/dev/full", "w") as full:
+            for command in (["eval", "--checkpoint", "run"], ["sample", "--checkpoint", "run"]):
+                done = self.run_program(*command, stdout=full)
+                self.assertEqual((done.returncode, done.stderr), (2, "mini-llama: standard output: cannot write\n"))
+        (self.folder / "full").mkdir()
+        (self.folder / "full/log.jsonl").symlink_to("/dev/full")
+        self.refuse([*self.train_command("full"), "--overwrite"], "full/log.jsonl", "No space left")
+
+    def test_checkpoints_cannot_be_written(self):
+        self.train("run", "--stop-at", 4)
+        self.write("other/checkpoints", "in the way")
+        done = self.run_program("train", "--resume", "run", "--out", "other")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertRegex(done.stderr, r"\Amini-llama: other/checkpoints[^\n]*\n\Z")
+        self.assertEqual((self.folder / "other/checkpoints").read_text(), "in the way")
+
+    def test_files_that_are_no_run_are_left_alone(self):
+        for name in ("mine/config.json", "mine/checkpoints/weights"):
+            self.write(name, "precious")
+            self.refuse(self.train_command("mine"), "mine", "exists", "--overwrite")
+            shutil.rmtree(self.folder / "mine")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    PROGRAM = str(Path(sys.argv[1]).resolve())
+    select = [word for name in sys.argv[2:] for word in ("-k", name)]
+    unittest.main(argv=sys.argv[:1] + select, verbosity=1)

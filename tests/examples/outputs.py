@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the example programs and checks that the tree says what they do: recorded outputs and generated parts of docs.
+
+usage: outputs.py [--write] ROOT BUILD
+  BUILD is a build directory of ROOT with the examples built in it. examples/NAME.out must be what the program
+  examples/NAME prints, byte for byte, for every NAME.cpp that begins with a digit. In README.md and docs/*.md, the text between
+  the line `<!-- WHAT -->` and the line `<!-- end -->` must be
+    examples/NAME.cpp         that file from its first line of code on
+    examples/NAME.out         that recorded output
+    recipe NAME               the preset as mini-llama logs it
+    schedule NAME             the schedule as mini-llama logs it for a run of 1000 steps
+  --write brings all of them up to date instead.
+"""
+import difflib
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+GENERATED = re.compile(r"(?<=^<!-- )((?:examples/|recipe |schedule )\S+)( -->\n)(.*?)(?=^<!-- end -->$)", re.M | re.S)
+# The smallest run that mini-llama accepts under every recipe.
+TINY = ("--hidden-size 32 --intermediate-size 32 --num-hidden-layers 1 --num-attention-heads 1 "
+        "--num-key-value-heads 1 --batch 1 --sequence 32 --eval-windows 1 --final-eval-windows 1 "
+        "--steps 1000 --stop-at 1 --threads 1 --overwrite").split()
+
+
+def fenced(language, text):
+    return f"```{language}\n{text.rstrip()}\n```\n"
+
+
+def without_head(source):
+    """A source file without the comment that it begins with."""
+    lines = source.splitlines(keepends=True)
+    while lines and lines[0].startswith("//"):
+        lines.pop(0)
+    return "".join(lines)
+
+
+def render(value, depth=0):
+    """JSON with the operands of a GEMM on a line each."""
+    if not isinstance(value, dict) or depth == 2:
+        return json.dumps(value)
+    indent = "  " * (depth + 1)
+    # Small objects on one line, unless they hold objects themselves.
+    if depth and not any(isinstance(v, dict) for v in value.values()):
+        return json.dumps(value)
+    items = [f"{indent}{json.dumps(key)}: {render(v, depth + 1)}" for key, v in value.items()]
+    return "{\n" + ",\n".join(items) + "\n" + "  " * depth + "}"
+
+
+class Llama:
+    """What mini-llama logs about a recipe or schedule."""
+
+    def __init__(self, program, folder):
+        self.program, self.folder = program, Path(folder)
+        (self.folder / "text").write_bytes(b"a b\n" * 20000)
+
+    def phases(self, name):
+        out = self.folder / name
+        command = [str(self.program), "train", "--schedule", name, "--data", str(self.folder / "text"), "--out", str(out), *TINY]
+        run = subprocess.run(command, capture_output=True, text=True)
+        if run.returncode != 0:
+            sys.exit(f"{name}: {run.stderr}")
+        return json.loads((out / "log.jsonl").read_text(encoding="utf-8").splitlines()[0])["schedule"]
+
+    def show(self, kind, name):
+        phases = self.phases(name)
+        if kind == "recipe":
+            return fenced("json", render(phases[0]["recipe"]))
+        lines = [json.dumps({"from_step": p["from_step"], "recipe": p["recipe"]["name"]}) for p in phases]
+        return fenced("json", "[\n  " + ",\n  ".join(lines) + "\n]")
+
+
+def presets(root):
+    """Markers that docs/recipes.md must have: one for each preset of recipe.hpp."""
+    text = (root / "include/rotoscale/nn/recipe.hpp").read_text(encoding="utf-8")
+    all_recipes = re.search(r"recipe> all\(\) \{.*?^\}", text, re.M | re.S).group()
+    schedules = re.search(r"schedule> schedules\(\) \{.*?^\}", text, re.M | re.S).group()
+    return [f"recipe {name}" for name in re.findall(r'\("(\w+)"', all_recipes)] + \
+           [f"schedule {name}" for name in re.findall(r'\{"(\w+)", \{\{', schedules)]
+
+
+def expected(root, llama, what):
+    """The text that belongs behind the marker `what`."""
+    kind, _, name = what.partition(" ")
+    if name:
+        return llama.show(kind, name)
+    if not (root / what).exists():
+        return f"There is no {what}.\n"
+    text = (root / what).read_text(encoding="utf-8")
+    if what.endswith(".cpp"):
+        return fenced("cpp", without_head(text))
+    return "\n" + text.rstrip() + "\n\n" if text.startswith("|") else fenced("text", text)
+
+
+def main(root, build, write):
+    failures = []
+
+    def settle(path, old, new):
+        if old == new:
+            return
+        if write:
+            path.write_text(new, encoding="utf-8")
+        else:
+            failures.append(f"{path} is out of date (see --write)")
+            sys.stdout.writelines(difflib.unified_diff(old.splitlines(True), new.splitlines(True), f"{path}", "program"))
+
+    examples = sorted(p.stem for p in (root / "examples").glob("[0-9]*.cpp"))
+    for name in examples:
+        program, recorded = build / "examples" / name, root / "examples" / f"{name}.out"
+        if not program.exists():
+            failures.append(f"{program} was not built: is it one of small_examples in examples/meson.build?")
+            continue
+        output = subprocess.run([program], stdout=subprocess.PIPE, check=True).stdout.decode()
+        settle(recorded, recorded.read_text(encoding="utf-8") if recorded.exists() else "", output)
+
+    with tempfile.TemporaryDirectory() as folder:
+        llama = Llama(build / "examples/llama/mini-llama", folder)
+        seen = set()
+        for path in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
+            old = path.read_text(encoding="utf-8")
+            seen.update(match.group(1) for match in GENERATED.finditer(old))
+            new = GENERATED.sub(lambda m: m.group(1) + m.group(2) + expected(root, llama, m.group(1)), old)
+            settle(path, old, new)
+    for what in presets(root) + ["examples/03_block.cpp", "examples/03_block.out", "examples/01_formats.out"]:
+        if what not in seen:
+            failures.append(f"no document shows '{what}'")
+    for failure in failures:
+        print(f"FAILED {failure}")
+    print(f"{len(examples)} examples, {len(seen)} generated parts of documents, {len(failures)} failures")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    arguments = [a for a in sys.argv[1:] if a != "--write"]
+    if len(arguments) != 2:
+        sys.exit(__doc__)
+    sys.exit(main(Path(arguments[0]).resolve(), Path(arguments[1]).resolve(), "--write" in sys.argv))

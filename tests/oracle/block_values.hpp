@@ -1,0 +1,42 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Values that block quantizers and GEMMs may stumble over, shared by block_test, quantize_test and the GEMM tests.
+#pragma once
+
+#include <vector>
+
+#include "rotoscale/bits.hpp"
+#include "rotoscale/philox.hpp"
+
+namespace rotoscale::oracle {
+
+/// rows × cols values (row-major): mostly of one magnitude, and here and there a run of 32 (along a row) that is all
+/// zero, negative zero, subnormal, near FP32's maximum, on ties of E2M1, of arbitrary bits, or has one NaN or Inf.
+inline std::vector<float> block_values(index_t rows, index_t cols, std::uint64_t seed, bool specials = true) {
+  const random_stream random{seed, 77};
+  std::vector<float> x(static_cast<std::size_t>(rows * cols));
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const std::uint32_t word = random.word(i);
+    const std::uint32_t kind = specials ? random.word((std::uint64_t{1} << 40) + i / 32) % 16 : 15;
+    const std::uint32_t sign = word & fp32_sign_mask;
+    std::uint32_t u = sign | (word & 0x007FFFFFu) | (118u + (word >> 24 & 0x7F) % 12) << 23;
+    const bool one = i % 32 == word % 7;
+    switch (kind) {
+      case 0: u = 0; break;
+      case 1: u = fp32_sign_mask; break;
+      case 2: u = sign | (word & 0x007FFFFFu); break;
+      case 3: u = sign | (word & 0x007FFFFFu) | (252u + (word >> 24) % 3) << 23; break;
+      case 4: u = sign | fp32_bits(static_cast<float>(word % 33) * 0.25f); break;
+      case 5: u = word; break;
+      case 6: u = one ? word | 0x7F800001u : u; break;
+      case 7: u = one ? sign | fp32_infinity_bits : u; break;
+      case 8: u = sign | (word & 0x007FFFFFu) | ((word >> 24) % 6) << 23; break;
+      case 9: u = sign | fp32_nan_bits; break;
+      default: break;
+    }
+    x[i] = fp32_from_bits(u);
+  }
+  return x;
+}
+
+}  // namespace rotoscale::oracle

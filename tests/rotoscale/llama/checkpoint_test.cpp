@@ -1,0 +1,239 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints: what is written is read, equal states give equal bytes, and files that are cut, foreign or of another
+// shape are refused by name.
+#include "rotoscale/llama/checkpoint.hpp"
+
+#include <doctest/doctest.h>
+
+#include "rotoscale/io/scratch.hpp"
+#include "rotoscale/nn/cpu_backend.hpp"
+
+using namespace rotoscale;
+using namespace rotoscale::io::testing;
+namespace fs = std::filesystem;
+namespace llama = rotoscale::llama;
+namespace nn = rotoscale::nn;
+
+namespace {
+
+llama::model_config small_config(bool tied = false) {
+  llama::model_config c;
+  c.vocab_size = 16;
+  c.hidden_size = 8;
+  c.intermediate_size = 12;
+  c.num_hidden_layers = 2;
+  c.num_attention_heads = 4;
+  c.num_key_value_heads = 2;
+  c.tie_word_embeddings = tied;
+  return c;
+}
+
+/// A model whose moments hold something, and FP8 state.
+struct model_case {
+  nn::cpu_backend ops{1};
+  llama::model m;
+  nn::recipe r;
+  nn::scaling_book scales;
+
+  explicit model_case(std::uint64_t seed, const llama::model_config& c = small_config()) : m(ops, c) {
+    m.initialize(seed);
+    for (const auto& p : m.parameters()) {
+      std::vector<float> first(static_cast<std::size_t>(p.size())), second = first;
+      for (std::size_t i = 0; i < first.size(); ++i) {
+        first[i] = static_cast<float>(i) * 0.5f + static_cast<float>(seed);
+        second[i] = static_cast<float>(i * i) + 0.25f;
+      }
+      p.m.memory().copy_in(first);
+      p.v.memory().copy_in(second);
+    }
+    r = nn::presets::fp8_delayed("fp8", {3, nn::amax_algorithm::max, 0});
+    scales = nn::scaling_book(ops, m.linear_count(), r);
+    std::vector<float> amax(static_cast<std::size_t>(scales.scales().size()));
+    for (std::size_t i = 0; i < amax.size(); ++i) amax[i] = static_cast<float>(i + 1 + seed);
+    ops.copy_in(scales.state().amax, amax.data(), amax.size() * sizeof(float));
+    scales.update(ops);
+  }
+  std::vector<float> everything() const {
+    std::vector<float> all;
+    for (const auto& p : m.parameters()) {
+      for (const nn::tensor* t : {&p.weight, &p.m, &p.v}) {
+        const auto host = t->memory().copy_out();
+        all.insert(all.end(), host.begin(), host.end());
+      }
+    }
+    for (const auto* b : {&scales.scales(), &scales.inverses(), &scales.history()}) {
+      const auto host = b->copy_out();
+      all.insert(all.end(), host.begin(), host.end());
+    }
+    return all;
+  }
+  void write(const fs::path& to) const { llama::write_checkpoint(to, m, &scales, {{"step", 3}}); }
+  std::string read_message(const fs::path& from) {
+    return message_of([&] {
+      llama::read_checkpoint(from, m, true);
+      llama::read_scales(from, scales);
+    });
+  }
+};
+
+bool holds(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+
+}  // namespace
+
+TEST_CASE("what is written is read, tied and untied, and equal states give equal bytes") {
+  for (const bool tied : {false, true}) {
+    const scratch_directory scratch;
+    const model_case a(1, small_config(tied));
+    model_case b(2, small_config(tied));
+    REQUIRE(a.everything() != b.everything());
+    a.write(scratch / "a");
+    CHECK(b.read_message(scratch / "a") == "(no error)");
+    CHECK(a.everything() == b.everything());
+    b.write(scratch / "b");
+    CHECK(scratch.entries() == 2);
+    std::size_t files = 0;
+    for (const auto& entry : fs::directory_iterator(scratch / "a")) {
+      ++files;
+      CHECK(get(entry.path()) == get(scratch / "b" / entry.path().filename()));
+    }
+    CHECK(files == 4);
+    CHECK(io::read_json(scratch / "a" / "trainer_state.json") == nlohmann::ordered_json{{"step", 3}});
+  }
+}
+
+TEST_CASE("tensors have Hugging Face's names and shapes") {
+  const scratch_directory scratch;
+  model_case(1).write(scratch / "a");
+  const auto file = io::safetensors_file::open(scratch / "a" / "model.safetensors");
+  using shape = std::vector<std::int64_t>;
+  const std::pair<const char*, shape> expected[] = {{"model.embed_tokens.weight", {16, 8}},
+                                                    {"model.layers.1.input_layernorm.weight", {8}},
+                                                    {"model.layers.1.self_attn.q_proj.weight", {8, 8}},
+                                                    {"model.layers.1.self_attn.k_proj.weight", {4, 8}},
+                                                    {"model.layers.1.self_attn.v_proj.weight", {4, 8}},
+                                                    {"model.layers.1.self_attn.o_proj.weight", {8, 8}},
+                                                    {"model.layers.1.post_attention_layernorm.weight", {8}},
+                                                    {"model.layers.1.mlp.gate_proj.weight", {12, 8}},
+                                                    {"model.layers.1.mlp.up_proj.weight", {12, 8}},
+                                                    {"model.layers.1.mlp.down_proj.weight", {8, 12}},
+                                                    {"model.norm.weight", {8}},
+                                                    {"lm_head.weight", {16, 8}}};
+  for (const auto& e : expected) {
+    const auto [name, extents] = e;
+    CAPTURE(e.first);
+    const auto* info = file.find(name);
+    REQUIRE(info != nullptr);
+    CHECK(info->shape == extents);
+    CHECK(info->dtype == "F32");
+  }
+  CHECK(file.tensors().size() == 3 + 2 * 9);
+  CHECK(file.metadata().at("format") == "pt");
+}
+
+TEST_CASE("a model of another shape, a missing tensor, another dtype") {
+  const scratch_directory scratch;
+  model_case a(1);
+  a.write(scratch / "a");
+  const auto refused = [&](const std::string& message, const std::string& tensor, const std::string& part) {
+    CHECK(holds(message, "model.safetensors"));
+    CHECK(holds(message, "'" + tensor + "'"));
+    CHECK(holds(message, part));
+  };
+  auto c = small_config();
+  c.intermediate_size = 16;
+  refused(model_case(1, c).read_message(scratch / "a"), "model.layers.0.mlp.gate_proj.weight", "shape");
+  c = small_config();
+  c.num_hidden_layers = 3;
+  refused(model_case(1, c).read_message(scratch / "a"), "model.layers.2.input_layernorm.weight", "missing");
+  model_case(1, small_config(true)).write(scratch / "tied");
+  refused(a.read_message(scratch / "tied"), "lm_head.weight", "missing");
+
+  const std::string path = (scratch / "a" / "model.safetensors").string(), bytes = get(path);
+  std::string other = bytes;
+  other.replace(other.find("\"F32\""), 5, "\"I32\"");
+  put(path, other);
+  refused(a.read_message(scratch / "a"), "model.embed_tokens.weight", "expected F32, found I32");
+}
+
+TEST_CASE("truncated files are refused at any length") {
+  const scratch_directory scratch;
+  model_case a(1);
+  a.write(scratch / "a");
+  for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
+    const fs::path path = scratch / "a" / name;
+    const std::string bytes = get(path);
+    for (std::size_t size = 0; size < bytes.size(); size += 1 + size / 3) {
+      put(path, std::string_view(bytes).substr(0, size));
+      CHECK(holds(a.read_message(scratch / "a"), name));
+    }
+    put(path, std::string_view(bytes).substr(0, bytes.size() - 1));
+    CHECK(holds(a.read_message(scratch / "a"), name));
+    put(path, bytes);
+  }
+  CHECK(a.read_message(scratch / "a") == "(no error)");
+  fs::remove(scratch / "a" / "optimizer.safetensors");
+  CHECK(holds(a.read_message(scratch / "a"), "optimizer.safetensors"));
+}
+
+TEST_CASE("scales of another history are refused") {
+  const scratch_directory scratch;
+  model_case a(1);
+  a.write(scratch / "a");
+  const auto longer = nn::presets::fp8_delayed("fp8", {4, nn::amax_algorithm::max, 0});
+  const nn::scaling_book book(a.ops, a.m.linear_count(), longer);
+  CHECK(holds(message_of([&] { llama::read_scales(scratch / "a", book); }), "fp8.amax_history"));
+  llama::write_checkpoint(scratch / "none", a.m, nullptr, {});
+  CHECK(holds(message_of([&] { llama::read_scales(scratch / "none", book); }), "'fp8.scale' is missing"));
+}
+
+TEST_CASE("a checkpoint that cannot be written leaves nothing") {
+  const scratch_directory scratch;
+  put(scratch / "file", "in the way");
+  CHECK(holds(message_of([&] { model_case(1).write(scratch / "file" / "a"); }), "file/a"));
+  CHECK(holds(message_of([&] { model_case(1).write(scratch / "file"); }), "not a directory"));
+  CHECK(scratch.entries() == 1);
+  CHECK(get(scratch / "file") == "in the way");
+}
+
+TEST_CASE("config.json: round trip, and what would be another architecture is refused") {
+  auto c = small_config(true);
+  c.rope_scaling = llama::rope_scaling{"llama3", 8.0, 1.0, 4.0, 64};
+  const auto json = llama::model_config_json(c);
+  CHECK(json["architectures"][0] == "LlamaForCausalLM");
+  CHECK(json["head_dim"] == 2);
+  CHECK(json["torch_dtype"] == "float32");
+  CHECK(llama::model_config_json(llama::read_model_config(json, "config.json")) == json);
+
+  const auto message = [&](const std::string& key, const nlohmann::ordered_json& value) {
+    auto changed = json;
+    changed[key] = value;
+    return message_of([&] { llama::read_model_config(changed, "config.json"); });
+  };
+  for (const char* key : {"transformers_version", "use_cache", "bos_token_id", "attention_dropout", "dtype"}) {
+    CHECK(message(key, 1) == "(no error)");
+  }
+  CHECK(message("model_type", "mistral") == "config.json: model_type: only \"llama\" is supported");
+  CHECK(holds(message("architectures", {"GPT2LMHeadModel"}), "config.json: architectures"));
+  CHECK(holds(message("hidden_act", "gelu"), "hidden_act"));
+  CHECK(holds(message("attention_bias", true), "attention_bias"));
+  CHECK(holds(message("mlp_bias", true), "mlp_bias"));
+  CHECK(holds(message("hiden_size", 8), "did you mean 'hidden_size'?"));
+  CHECK(holds(message("hidden_size", "8"), "config.json: hidden_size: expected an integer, found a string"));
+  CHECK(holds(message("num_key_value_heads", 3), "num_key_value_heads: 3 does not divide"));
+  CHECK(
+      holds(message_of([] { llama::read_model_config(nlohmann::ordered_json::array(), "config.json"); }), "an object"));
+}
+
+TEST_CASE("the newest checkpoint of a run, a checkpoint itself, or neither") {
+  const scratch_directory scratch;
+  put(scratch / "run" / "checkpoints/step-000000002/model.safetensors", "");
+  put(scratch / "run" / "checkpoints/step-000000010/model.safetensors", "");
+  put(scratch / "run" / "checkpoints/.step-000000011.tmp-1/model.safetensors", "");
+  CHECK(llama::find_checkpoint(scratch / "run").filename() == "step-000000010");
+  const fs::path own = scratch / "run" / "checkpoints/step-000000002";
+  CHECK(llama::find_checkpoint(own) == own);
+  put(scratch / "hollow" / "x", "");
+  CHECK(holds(message_of([&] { llama::find_checkpoint(scratch / "hollow"); }), "neither"));
+  CHECK(holds(message_of([&] { llama::find_checkpoint(scratch / "nowhere"); }), "no such checkpoint"));
+}

@@ -1,0 +1,98 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Recipes and schedules by name and file, and the steps that fractions of a run become.
+#include "rotoscale/llama/schedule.hpp"
+
+#include <doctest/doctest.h>
+
+#include "rotoscale/io/scratch.hpp"
+
+using namespace rotoscale;
+using namespace rotoscale::io::testing;
+namespace llama = rotoscale::llama;
+namespace nn = rotoscale::nn;
+
+namespace {
+
+std::vector<std::int64_t> starts(const std::vector<nn::phase>& phases, std::int64_t steps) {
+  std::vector<std::int64_t> all;
+  for (const auto& p : llama::resolve({"s", phases}, steps, "s")) all.push_back(p.from_step);
+  return all;
+}
+std::string fault(const std::vector<nn::phase>& phases, std::int64_t steps) {
+  return message_of([&] { llama::resolve({"s", phases}, steps, "s.json"); });
+}
+
+}  // namespace
+
+TEST_CASE("presets by name, and the nearest name for a wrong one") {
+  for (const nn::recipe& r : nn::presets::all()) {
+    CHECK(llama::load_recipe(r.name) == r);
+    const nn::schedule s = llama::load_schedule(r.name);
+    CHECK(s.name == r.name);
+    REQUIRE(s.phases.size() == 1);
+    CHECK(s.phases[0].recipe == r.name);
+  }
+  CHECK(llama::load_schedule("mxfp4_h16_heal").phases.size() == 2);
+  CHECK(message_of([] { llama::load_recipe("mxfp4_h61"); }) ==
+        "recipe 'mxfp4_h61': neither a preset nor a file; did you mean 'mxfp4_h16'?");
+  CHECK(message_of([] { llama::load_schedule("mxfp4_h16_hael"); }) ==
+        "schedule 'mxfp4_h16_hael': neither a preset nor a file; did you mean 'mxfp4_h16_heal'?");
+}
+
+TEST_CASE("files: a recipe, a schedule, and a recipe where a schedule may stand") {
+  const scratch_directory scratch;
+  const std::string recipe = (scratch / "mine.json").string(), schedule = (scratch / "heal.json").string();
+  put(recipe, R"({"bf16_first_layers": 2, "wgrad": {"x": {"format": "fp8_e4m3"}}})");
+  const nn::recipe r = llama::load_recipe(recipe);
+  CHECK(r.name == "mine");
+  CHECK(r.bf16_first_layers == 2);
+  CHECK(r.wgrad.right.format == nn::number_format::fp8_e4m3);
+  CHECK(r.wgrad.left.format == nn::number_format::bf16);
+  CHECK(r.wgrad.output == nn::number_format::fp32);
+
+  put(schedule, R"({"phases": [{"recipe": "mxfp4"}, {"recipe": ")" + recipe + R"(", "at": 0.5}]})");
+  const nn::schedule s = llama::load_schedule(schedule);
+  CHECK(s.name == "heal");
+  const auto phases = llama::resolve(s, 10, schedule);
+  CHECK(phases[1].from_step == 5);
+  CHECK(phases[1].recipe == r);
+
+  const nn::schedule whole = llama::load_schedule(recipe);
+  CHECK(whole.name == "mine");
+  REQUIRE(whole.phases.size() == 1);
+  CHECK(llama::resolve(whole, 10, recipe)[0].recipe == r);
+
+  for (const auto& [text, part] : {std::pair{R"({"phases": []})", "phases: must not be empty"},
+                                   {R"({"phasse": []})", "did you mean 'phases'?"},
+                                   {R"({"fporp": {}})", "did you mean 'fprop'?"},
+                                   {R"({"fprop": {"output": "fp8_e4m3"}})", "fprop: output"},
+                                   {"[]", "expected an object"}}) {
+    put(schedule, text);
+    const std::string message = message_of([&] { llama::load_schedule(schedule); });
+    CHECK(message.starts_with(schedule));
+    CHECK(message.find(part) != message.npos);
+  }
+}
+
+TEST_CASE("fractions of the run are rounded to the nearest step, numbers from 1 on are steps") {
+  CHECK(starts({{"bf16", 0}}, 1) == std::vector<std::int64_t>{0});
+  CHECK(starts({{"mxfp4", 0}, {"bf16", 0.62}}, 550) == std::vector<std::int64_t>{0, 341});
+  CHECK(starts({{"mxfp4", 0}, {"bf16", 340}}, 550) == std::vector<std::int64_t>{0, 340});
+}
+
+TEST_CASE("phases that do not follow each other are refused") {
+  CHECK(fault({{"bf16", 1}}, 10).find("must start at 0") != std::string::npos);
+  CHECK(fault({{"bf16", 0}, {"mxfp4", 0.01}}, 10).find("does not come after") != std::string::npos);
+  CHECK(fault({{"bf16", 0}, {"mxfp4", 5}, {"bf16", 5}}, 10).find("step 5 does not come after") != std::string::npos);
+  CHECK(fault({{"bf16", -0.5}}, 10).find("negative") != std::string::npos);
+  CHECK(fault({{"bf16", std::nan("")}}, 10).find("negative") != std::string::npos);
+  CHECK(fault({{"bf16", 0}, {"mxfp4", 1e300}}, 10).find("too large") != std::string::npos);
+  CHECK(fault({{"bf16", 0}, {"nvfp4", 5}}, 10).find("did you mean 'mxfp4'?") != std::string::npos);
+}
+
+TEST_CASE("the phase of a step") {
+  const auto phases = llama::resolve({"s", {{"mxfp4", 0}, {"bf16", 4}, {"fp32", 6}}}, 10, "s");
+  const std::size_t want[] = {0, 0, 0, 0, 1, 1, 2, 2, 2, 2};
+  for (std::int64_t step = 0; step < 10; ++step) CHECK(llama::phase_at(phases, step) == want[step]);
+}

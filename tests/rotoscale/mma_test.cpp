@@ -1,0 +1,15 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// mma_model values; what they mean is tested where they are used (gemm_test, gemm_fast_test).
+#include "rotoscale/mma.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace rotoscale;
+
+TEST_CASE("the named models") {
+  CHECK(fp32_fma_chain.group == 1);
+  CHECK(fp32_blockwise.group == 32);
+  CHECK(fp32_fma_chain == mma_model{});
+  CHECK_FALSE(fp32_fma_chain == fp32_blockwise);
+}

@@ -1,0 +1,51 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The thread pool: every index once, whatever the number of threads and loops.
+#include "rotoscale/parallel.hpp"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <vector>
+
+using namespace rotoscale;
+
+TEST_CASE("every index of a loop is visited once, and its writes are seen afterwards") {
+  for (const int threads : {1, 2, 3, 8}) {
+    thread_pool pool(threads);
+    CHECK(pool.threads() == threads);
+    for (const index_t count : {0, 1, 2, 3, 7, 1000}) {
+      std::vector<int> visits(static_cast<std::size_t>(count), 0);  // not atomic: each index is one thread's
+      for (int loop = 0; loop < 20; ++loop) {
+        pool.for_each(count, [&](index_t i) { ++visits[static_cast<std::size_t>(i)]; });
+      }
+      for (const int v : visits) REQUIRE(v == 20);
+    }
+    pool.for_each(-1, [](index_t) { FAIL("no index"); });
+  }
+}
+
+TEST_CASE("workers that went to sleep wake up again") {
+  thread_pool pool(3);
+  for (int loop = 0; loop < 5; ++loop) {
+    std::vector<int> visits(64, 0);
+    pool.for_each(64, [&](index_t i) { visits[static_cast<std::size_t>(i)] = 1; });
+    for (const int v : visits) REQUIRE(v == 1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+TEST_CASE("zero threads means one for every hardware thread, at least one") { CHECK(thread_pool(0).threads() >= 1); }
+
+TEST_CASE("chunks depend on the data only") {
+  std::vector<std::pair<index_t, index_t>> expected{{0, 5}, {5, 10}, {10, 12}};
+  for (const int threads : {1, 4}) {
+    thread_pool pool(threads);
+    std::vector<std::pair<index_t, index_t>> chunks(3);
+    for_each_chunk(pool, 12, 5, [&](index_t first, index_t last) {
+      chunks[static_cast<std::size_t>(first / 5)] = {first, last};
+    });
+    CHECK(chunks == expected);
+    for_each_chunk(pool, 0, 5, [](index_t, index_t) { FAIL("nothing to do"); });
+  }
+}
