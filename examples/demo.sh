@@ -6,8 +6,8 @@
 set -euo pipefail
 
 # The seed and the steps fix every result; the number of threads changes none.
-STEPS=1000
-QUICK_STEPS=200
+STEPS=600
+QUICK_STEPS=120
 
 usage() {
   cat <<END
