@@ -93,7 +93,7 @@ train() {
   shift
   echo "== $arm: $steps steps"
   "$llama" train --name "$arm" "$@" --data "$data" --out "$out/$arm" --overwrite --steps "$steps" \
-    --threads "$threads" --seed "$seed"
+    --eval-every "$((steps / 15))" --threads "$threads" --seed "$seed"
 }
 
 train bf16 --recipe bf16

@@ -22,6 +22,12 @@ namespace {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
+#if defined(__clang__)
+constexpr const char* compiler = __VERSION__;  // "Debian Clang 14.0.6"
+#else
+constexpr const char* compiler = "g++ " __VERSION__;
+#endif
+
 std::string checkpoint_name(std::int64_t step) {
   char text[32];
   std::snprintf(text, sizeof text, "step-%09lld", static_cast<long long>(step));
@@ -121,7 +127,7 @@ void trainer::open_log() {
                {"version", ROTOSCALE_VERSION},
                {"commit", ROTOSCALE_COMMIT},
                {"device", ops_->description()},
-               {"compiler", __VERSION__},
+               {"compiler", compiler},
                {"threads", session_.threads},
                {"seed", state_.run.train.seed},
                {"config", io::to_json(state_.run)},
