@@ -3,12 +3,13 @@
 #include "data.hpp"
 
 #include <cmath>
+#include <cstdio>
 #include <numeric>
 
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/io/text.hpp"
 #include "rotoscale/nn/backend.hpp"
-#include "rotoscale/philox.hpp"
+#include "rotoscale/nn/streams.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -45,10 +46,13 @@ void corpus::check_budget(const train_options& o) const {
   const double wanted = static_cast<double>(o.steps) * o.batch * o.accumulate;
   const double available = static_cast<double>(train_windows()) * static_cast<double>(o.max_epochs);
   if (wanted <= available) return;
-  throw io::error(source_, "too short: " + std::to_string(o.steps) + " steps read " +
-                               std::to_string(static_cast<std::int64_t>(wanted) * sequence_) + " tokens, " +
-                               std::to_string(o.max_epochs) + " epoch(s) have " +
-                               std::to_string(static_cast<std::int64_t>(available) * sequence_) +
+  const auto count = [&](double windows) {  // in FP64: the product may not fit 64 bits
+    char text[64];
+    std::snprintf(text, sizeof text, "%.0f", windows * static_cast<double>(sequence_));
+    return std::string(text);
+  };
+  throw io::error(source_, "too short: " + std::to_string(o.steps) + " steps read " + count(wanted) + " tokens, " +
+                               std::to_string(o.max_epochs) + " epoch(s) have " + count(available) +
                                " (train.steps, train.max_epochs)");
 }
 
@@ -67,7 +71,8 @@ token_batch corpus::training_batch(std::int64_t first, std::int64_t count) {
       epoch_ = i / windows;
       order_.resize(static_cast<std::size_t>(windows));
       std::iota(order_.begin(), order_.end(), 0);
-      const random_stream random{seed_, std::uint64_t{4} << 56 | static_cast<std::uint64_t>(epoch_)};
+      const random_stream random =
+          nn::stream_for(seed_, nn::random_purpose::data_order, static_cast<std::uint64_t>(epoch_));
       for (std::uint64_t j = static_cast<std::uint64_t>(windows) - 1; j > 0; --j) {
         const philox_block words = random.block(j);
         const std::uint64_t draw = std::uint64_t{words.word[0]} << 32 | words.word[1];

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
 #include <numbers>
 #include <optional>
@@ -195,7 +196,8 @@ int train(int argc, char** argv, arguments& a) {
   if (!a.run.data.empty()) state.run.data = a.run.data;
   a.session.resume = true;
   // A checkpoint lies in RUN/checkpoints/.
-  if (a.session.out.empty()) a.session.out = fs::weakly_canonical(checkpoint).parent_path().parent_path().string();
+  a.session.resumed_run = fs::weakly_canonical(checkpoint).parent_path().parent_path().string();
+  if (a.session.out.empty()) a.session.out = a.session.resumed_run;
   trainer t(ops, std::move(state), a.session);
   t.restore(checkpoint);
   return t.run();

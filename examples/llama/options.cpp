@@ -29,7 +29,7 @@ std::optional<std::string> find_fault(const run_options& o) {
     const char* name;
     double value, low, high;
   } const ranges[] = {
-      {"steps", static_cast<double>(t.steps), 1, 1e12},
+      {"steps", static_cast<double>(t.steps), 1, 1e9 - 1},  // nine digits in a checkpoint's name
       {"batch", static_cast<double>(t.batch), 1, 1e6},
       {"accumulate", static_cast<double>(t.accumulate), 1, 256},
       {"sequence", static_cast<double>(t.sequence), 1, static_cast<double>(o.model.max_position_embeddings)},
@@ -38,7 +38,7 @@ std::optional<std::string> find_fault(const run_options& o) {
       {"warmup", t.warmup, 0, 1},
       {"beta1", t.beta1, 0, 0.999999},
       {"beta2", t.beta2, 0, 0.999999},
-      {"epsilon", t.epsilon, 0, 1},
+      {"epsilon", t.epsilon, 1e-30, 1},
       {"weight_decay", t.weight_decay, 0, 1e6},
       {"clip", t.clip, 0, 1e30},
       {"validation", t.validation, 0.0001, 0.9},

@@ -6,6 +6,9 @@
 #include <cmath>
 #include <numeric>
 
+#include "rotoscale/io/error.hpp"
+#include "rotoscale/nn/streams.hpp"
+
 namespace rotoscale::llama_program {
 
 namespace {
@@ -36,18 +39,22 @@ int draw(const float* logits, const sample_options& o, double u) {
 
 void sample(llama::model& m, nn::pass_context context, const sample_options& o, const std::function<void(char)>& emit) {
   context.training = false;
-  const random_stream random{o.seed, std::uint64_t{5} << 56};
+  const random_stream random = nn::stream_for(o.seed, nn::random_purpose::sampling, 0);
   const auto longest = static_cast<std::size_t>(m.config().max_position_embeddings);
   std::vector<std::int32_t> text;
   for (const char c : o.prompt.empty() ? std::string("\n") : o.prompt) text.push_back(static_cast<unsigned char>(c));
   for (int i = 0; i < o.tokens; ++i) {
-    // The last `longest` tokens, padded at the end to whole blocks: attention is causal, so padding changes nothing.
+    // The last `longest` tokens, padded at the end to whole blocks: attention is causal, so padding changes nothing (of
+    // finite values).
     const std::size_t first = text.size() > longest ? text.size() - longest : 0;
     std::vector<std::int32_t> window(text.begin() + static_cast<std::ptrdiff_t>(first), text.end());
     const std::size_t last = window.size() - 1;
     window.resize(std::min(longest, (window.size() + 31) / 32 * 32), 0);
     m.reserve(1, static_cast<index_t>(window.size()));
     const auto logits = m.logits(context, window);
+    for (const float z : logits) {
+      if (!std::isfinite(z)) throw io::error("checkpoint", "the model's output is not finite");
+    }
     const double u = random.word(static_cast<std::uint64_t>(i)) * 0x1p-32;
     const int byte = draw(logits.data() + last * static_cast<std::size_t>(m.config().vocab_size), o, u);
     text.push_back(byte);

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -108,6 +109,11 @@ void trainer::open_log() {
   if (!fs::is_directory(out)) throw io::error(session_.out, "cannot create the directory");
   const fs::path path = out / "log.jsonl";
   if (session_.resume) {
+    const bool own = fs::weakly_canonical(out) == fs::weakly_canonical(session_.resumed_run);
+    for (const char* name : {"log.jsonl", "checkpoints", "config.json"}) {
+      if (own || !fs::exists(out / name)) continue;
+      throw io::error((out / name).string(), "exists and belongs to another run than the one resumed");
+    }
     seconds_ = logged_seconds();
     log_ = std::make_unique<io::jsonl_writer>(path, io::jsonl_writer::mode::append);
     log_->write(
@@ -265,7 +271,9 @@ void trainer::save_checkpoint() {
   }
   std::sort(names.begin(), names.end());
   const auto keep = static_cast<std::size_t>(state_.run.train.keep_checkpoints);
-  for (std::size_t i = 0; i + keep < names.size(); ++i) fs::remove_all(directory / names[i], failed);
+  for (std::size_t i = 0; i + keep < names.size(); ++i) {
+    if (directory / names[i] != path) fs::remove_all(directory / names[i], failed);
+  }
 }
 
 void trainer::show_progress(const step_result& r) {

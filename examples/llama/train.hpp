@@ -22,6 +22,7 @@ struct session_options {
   std::string out;
   bool overwrite = false;
   bool resume = false;
+  std::string resumed_run;   ///< directory of the run that is resumed
   std::int64_t stop_at = 0;  ///< end after this many steps, as if killed behind its checkpoint; 0: at the last
   int threads = 0;           ///< for the log
   bool progress = false;     ///< a line on stderr, rewritten every step

@@ -45,8 +45,6 @@ ROTOSCALE_HD constexpr float pow2_fp32(int e) {
   return fp32_from_bits(e >= -126 ? static_cast<std::uint32_t>(e + 127) << 23 : 1u << (e + 149));
 }
 
-ROTOSCALE_HD constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
-
 /// The shift that leaves a sticky bit: x / 2^n, with bit 0 set if anything but zero was shifted out.
 ROTOSCALE_HD constexpr std::uint64_t shift_right_sticky(std::uint64_t x, int n) {
   if (n <= 0) return x << -n;

@@ -4,6 +4,8 @@
 // quantize.hpp has the fast one.
 #pragma once
 
+#include <type_traits>
+
 #include "rotoscale/hadamard.hpp"
 #include "rotoscale/pack.hpp"
 #include "rotoscale/philox.hpp"
@@ -94,6 +96,17 @@ ROTOSCALE_HD constexpr std::uint32_t block_amax(const float* x, int length, cons
 /// Largest block length of quantize_ref's local buffer.
 inline constexpr int max_block_length = 256;
 
+/// Are the extents consistent, k a multiple of the block length, and the options meant for such blocks? The quantizers
+/// assert it; callers with user input ask first.
+ROTOSCALE_HD constexpr bool quantize_is_defined(block_format f, const block_options& o, matrix<const float> source,
+                                                block_axis axis, block_matrix<std::uint8_t> out) {
+  const int rows = axis == block_axis::row ? 0 : 1;
+  const int points = o.rotation.points;
+  const bool rotation_fits = points == 0 || (points > 0 && (points & (points - 1)) == 0 && f.length % points == 0);
+  return f.length >= 1 && f.length <= max_block_length && rotation_fits && source.extent(rows) == out.rows &&
+         source.extent(1 - rows) == out.k && out.k % f.length == 0;
+}
+
 /// Row `r` of quantize_ref's output.
 ROTOSCALE_HD constexpr void quantize_row_ref(block_format f, const block_options& o, matrix<const float> source,
                                              block_axis axis, block_matrix<std::uint8_t> out, index_t r) {
@@ -119,8 +132,7 @@ ROTOSCALE_HD constexpr void quantize_row_ref(block_format f, const block_options
 /// NaN gets zero codes).
 ROTOSCALE_HD constexpr void quantize_ref(block_format f, const block_options& o, matrix<const float> source,
                                          block_axis axis, block_matrix<std::uint8_t> out) {
-  ROTOSCALE_ASSERT(source.extent(axis == block_axis::row ? 0 : 1) == out.rows);
-  ROTOSCALE_ASSERT(source.extent(axis == block_axis::row ? 1 : 0) == out.k && out.k % f.length == 0);
+  ROTOSCALE_ASSERT(quantize_is_defined(f, o, source, axis, out));
   for (index_t r = 0; r < out.rows; ++r) quantize_row_ref(f, o, source, axis, out, r);
 }
 

@@ -51,7 +51,7 @@ inline gemm_operand operand_of(matrix<const float> m) {
 inline std::uint64_t operand_code(const gemm_operand& a, index_t r, index_t c) {
   const std::uint8_t* row = a.codes + r * a.code_stride;
   if (a.element.bits() <= 8) return load_code(a.element, row, c);
-  const index_t bytes = a.element.bits() / 8;
+  const index_t bytes = packed_bytes(a.element, 1);
   std::uint64_t code = 0;
   for (index_t i = 0; i < bytes; ++i) code |= static_cast<std::uint64_t>(row[c * bytes + i]) << (8 * i);
   return code;
@@ -108,9 +108,12 @@ inline float combined_factor(const gemm_operand& a, const gemm_operand& b) {
   return (a.factor ? *a.factor : 1.0f) * (b.factor ? *b.factor : 1.0f);
 }
 
-/// May these operands be multiplied under this model? (What gemm_ref asserts and gemm() throws on.)
+/// May these operands be multiplied under this model? gemm_ref and gemm assert it; callers with user input ask first.
+/// Rows of 4-bit codes with block scales need blocks of an even length, which begin on a byte.
 inline bool gemm_is_defined(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
-  if (a.k != b.k || o.model.group < 1) return false;
+  if (a.k != b.k || o.model.group < 1 || a.block < 0 || b.block < 0) return false;
+  const auto whole_bytes = [](const gemm_operand& x) { return x.element.bits() != 4 || x.block % 2 == 0; };
+  if (!whole_bytes(a) || !whole_bytes(b)) return false;
   if (o.model.group == 1) return true;
   const auto exact = [&](const gemm_operand& x) {
     return x.element == formats::e2m1 && (x.block == 0 || x.block % o.model.group == 0);

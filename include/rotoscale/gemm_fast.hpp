@@ -72,7 +72,8 @@ struct gemm_tile_scratch;
 
 /// Rows [first, last) as floats k apart: in place when they already are.
 inline const float* decode_rows(const gemm_operand& a, const decode_table& table, index_t first, index_t last) {
-  if (a.element == formats::fp32 && a.block == 0 && a.code_stride == a.k * static_cast<index_t>(sizeof(float))) {
+  if (a.element == formats::fp32 && a.block == 0 && a.code_stride == a.k * static_cast<index_t>(sizeof(float)) &&
+      reinterpret_cast<std::uintptr_t>(a.codes) % alignof(float) == 0) {
     return reinterpret_cast<const float*>(a.codes + first * a.code_stride);
   }
   float* rows = scratch<gemm_rows_scratch>((last - first) * a.k);
@@ -138,6 +139,7 @@ inline bool block_sums_fit_fp32(const gemm_operand& a, const gemm_operand& b, in
 inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
                  thread_pool& pool) {
   ROTOSCALE_ASSERT(gemm_is_defined(a, b, o) && c.extent(0) == a.rows && c.extent(1) == b.rows);
+  if (a.rows == 0 || b.rows == 0) return;
   const bool whole_groups = 256 % o.model.group == 0;  // multiply_panels cuts K every 256
   if (o.model.group > 1 && !(whole_groups && detail::block_sums_fit_fp32(a, b, o.model.group))) {
     return pool.for_each(a.rows, [&](index_t i) { gemm_row_ref(a, b, o, c, i); });

@@ -17,7 +17,8 @@ namespace rotoscale {
 class thread_pool {
  public:
   /// `threads` counts the calling one; 0 means one for every hardware thread.
-  explicit thread_pool(int threads = 0) {
+  /// Throws std::system_error if one cannot be started; those that were are joined.
+  explicit thread_pool(int threads = 0) : thread_pool(no_workers{}) {
     if (threads <= 0) threads = static_cast<int>(std::thread::hardware_concurrency());
     if (threads < 1) threads = 1;
     for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { serve(); });
@@ -62,6 +63,10 @@ class thread_pool {
   }
 
  private:
+  // Delegated to, so that the destructor runs, and joins, if the other constructor throws.
+  struct no_workers {};
+  explicit thread_pool(no_workers) {}
+
   static constexpr int spins_before_yield = 200;
   static constexpr int spins_before_sleep =
       4000;  // tens of microseconds: the gaps between the loops of a training step

@@ -146,19 +146,10 @@ inline bool mxfp4_tiles_apply(block_format f, const block_options& o, matrix<con
 
 }  // namespace detail
 
-/// Are the extents consistent and k a multiple of the block length? (quantize() asserts it; callers with user input
-/// check first.)
-constexpr bool quantize_is_defined(block_format f, matrix<const float> source, block_axis axis,
-                                   block_matrix<std::uint8_t> out) {
-  const int row_extent = axis == block_axis::row ? 0 : 1;
-  return source.extent(row_extent) == out.rows && source.extent(1 - row_extent) == out.k && out.k % f.length == 0 &&
-         f.length <= max_block_length;
-}
-
 /// quantize_ref, blocked and threaded.
 inline void quantize(block_format f, const block_options& o, matrix<const float> source, block_axis axis,
                      block_matrix<std::uint8_t> out, thread_pool& pool) {
-  ROTOSCALE_ASSERT(quantize_is_defined(f, source, axis, out));
+  ROTOSCALE_ASSERT(quantize_is_defined(f, o, source, axis, out));
   const index_t blocks = out.k / f.length;
   if (!detail::mxfp4_tiles_apply(f, o, source)) {
     // Rows one at a time, each with the counters it has in the whole: only stochastic rounding looks at them.

@@ -515,6 +515,10 @@ class BadFiles(Scratch):
             self.write("hf.json", {**SHAPE, **changes})
             self.refuse(["train", "--out", "out", "--data", "text.txt", "--model-config", "hf.json"], "hf.json", part)
 
+    def test_steps_beyond_any_text(self):
+        self.refuse(self.train_command("out", "--batch", 999968, "--accumulate", 256, steps=999999999), "train.steps",
+                    "8191737")
+
     def test_text(self):
         (self.folder / "empty.txt").write_bytes(b"")
         (self.folder / "short.txt").write_bytes(b"x" * 40)
@@ -671,6 +675,11 @@ class Output(Scratch):
         self.train("fresh", seed=2)
         self.assert_same_checkpoint("run", "fresh")
         self.assertEqual(len(records(self.folder / "run/log.jsonl", "start")), 1)
+
+    def test_a_run_is_not_resumed_into_another_one(self):
+        self.train("run")
+        self.train("other", seed=2)
+        self.refuse(["train", "--resume", "run", "--out", "other"], "log.jsonl", "another run")
 
     def test_a_failed_start_overwrites_nothing(self):
         self.train("run")

@@ -54,8 +54,7 @@ amd_block amd(std::array<float, 32> x, std::uint32_t signs) {
       std::array<float, 16> y{};
       for (std::size_t i = 0; i < 16; ++i) {
         const float mine = x[base + i], other = x[base + (i ^ stride)];
-        volatile float sum = (i & stride) == 0 ? mine + other : other - mine;
-        y[i] = sum;
+        y[i] = (i & stride) == 0 ? mine + other : other - mine;
       }
       std::copy(y.begin(), y.end(), x.begin() + static_cast<std::ptrdiff_t>(base));
     }

@@ -247,6 +247,8 @@ TEST_CASE("when a GEMM is defined") {
   CHECK(gemm_is_defined(a, b, {mma_model{16}}));
   CHECK_FALSE(gemm_is_defined(a, b, {mma_model{64}}));
   CHECK_FALSE(gemm_is_defined(a, b, {mma_model{0}}));
+  a.block = 3;  // a block would begin within a byte
+  CHECK_FALSE(gemm_is_defined(a, b, {fp32_fma_chain}));
   a.block = 0;
   b.block = 0;
   CHECK(gemm_is_defined(a, b, {mma_model{64}}));

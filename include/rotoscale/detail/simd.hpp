@@ -72,7 +72,6 @@ inline constexpr int gemm_cols = 2 * fvec::width;  // two registers of B a step
 /// Sixteen lanes; the compiler maps them to whatever registers there are.
 using lanes_f32 = float __attribute__((vector_size(64)));
 using lanes_u32 = std::uint32_t __attribute__((vector_size(64)));
-using lanes_i32 = std::int32_t __attribute__((vector_size(64)));
 inline constexpr int lane_count = 16;
 
 /// Transposes 16 rows of 16 lanes in place.

@@ -4,6 +4,7 @@
 // optimizer.safetensors (moments and delayed-scaling state). It appears under its name complete or not at all.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -95,8 +96,15 @@ inline model_config read_model_config(nlohmann::ordered_json json, const std::st
     }
     for (const std::string& key : detail::ignored_keys()) json.erase(key);
   }
+  for (const char* key :
+       {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"}) {
+    if (json.is_object() && !json.contains(key)) throw io::error(where, std::string(key) + ": is missing");
+  }
   model_config config;
+  config.rms_norm_eps = 1e-6;  // LlamaConfig's defaults, which files may leave out
+  config.num_key_value_heads = 0;
   io::from_json(json, config, where);
+  if (!json.contains("num_key_value_heads")) config.num_key_value_heads = config.num_attention_heads;
   if (const auto fault = find_fault(config)) throw io::error(where, *fault);
   return config;
 }
@@ -112,7 +120,8 @@ inline nlohmann::ordered_json model_config_json(const model_config& config) {
   return json;
 }
 
-/// Writes a checkpoint directory. `state` goes to trainer_state.json as it is. `scales` may be null.
+/// Writes a checkpoint directory. `state` goes to trainer_state.json as it is. Without `scales` it
+/// cannot be resumed, only evaluated.
 inline void write_checkpoint(const std::filesystem::path& directory, const model& m, const nn::scaling_book* scales,
                              const nlohmann::ordered_json& state) {
   io::atomic_directory out(directory);
@@ -149,7 +158,7 @@ inline void read_checkpoint(const std::filesystem::path& directory, model& m, bo
   }
 }
 
-/// Restores delayed scaling, where the checkpoint has it.
+/// Restores delayed scaling; throws io::error if the checkpoint does not hold it.
 inline void read_scales(const std::filesystem::path& directory, const nn::scaling_book& scales) {
   const std::string path = (directory / "optimizer.safetensors").string();
   const auto file = io::safetensors_file::open(path);

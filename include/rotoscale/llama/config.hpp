@@ -69,14 +69,18 @@ void describe(Visitor&& v, model_config& c) {
 
 /// A sentence that says which field is wrong, or nothing.
 inline std::optional<std::string> find_fault(const model_config& c) {
-  const auto positive = [](const char* name, long long value) -> std::optional<std::string> {
-    if (value > 0) return std::nullopt;
+  // Random streams count layers in 16 bits; sizes are kept where products of two fit any index.
+  constexpr long long most_layers = 4000;
+  const auto positive = [](const char* name, long long value, long long largest = 1 << 24) -> std::optional<std::string> {
+    if (value > 0 && value <= largest) return std::nullopt;
+    if (value > 0)
+      return std::string(name) + ": must be at most " + std::to_string(largest) + ", is " + std::to_string(value);
     return std::string(name) + ": must be positive, is " + std::to_string(value);
   };
   if (auto f = positive("vocab_size", c.vocab_size)) return f;
   if (auto f = positive("hidden_size", c.hidden_size)) return f;
   if (auto f = positive("intermediate_size", c.intermediate_size)) return f;
-  if (auto f = positive("num_hidden_layers", c.num_hidden_layers)) return f;
+  if (auto f = positive("num_hidden_layers", c.num_hidden_layers, most_layers)) return f;
   if (auto f = positive("num_attention_heads", c.num_attention_heads)) return f;
   if (auto f = positive("num_key_value_heads", c.num_key_value_heads)) return f;
   if (auto f = positive("max_position_embeddings", c.max_position_embeddings)) return f;
@@ -84,7 +88,7 @@ inline std::optional<std::string> find_fault(const model_config& c) {
     return "num_key_value_heads: " + std::to_string(c.num_key_value_heads) + " does not divide num_attention_heads " +
            std::to_string(c.num_attention_heads);
   }
-  if (c.head_dim < 0) return "head_dim: must not be negative";
+  if (c.head_dim < 0 || c.head_dim > 65536) return "head_dim: must be between 0 and 65536";
   if (c.head_dim == 0 && c.hidden_size % c.num_attention_heads != 0) {
     return "num_attention_heads: " + std::to_string(c.num_attention_heads) + " does not divide hidden_size " +
            std::to_string(c.hidden_size);

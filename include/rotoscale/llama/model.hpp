@@ -7,6 +7,8 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "rotoscale/llama/config.hpp"
 #include "rotoscale/llama/rope_table.hpp"
@@ -59,7 +61,6 @@ class model {
   const model_config& config() const { return config_; }
   std::vector<parameter>& parameters() { return parameters_; }
   const std::vector<parameter>& parameters() const { return parameters_; }
-  nn::backend& ops() const { return *ops_; }
   index_t linear_count() const { return 4 * config_.num_hidden_layers + 1; }
 
   index_t parameter_count() const {
@@ -76,7 +77,7 @@ class model {
       if (!p.is_vector) {
         const double std_dev =
             config_.initializer_range / (p.scaled_init ? std::sqrt(2.0 * config_.num_hidden_layers) : 1.0);
-        const random_stream random{seed, std::uint64_t{3} << 56 | i};
+        const random_stream random = nn::stream_for(seed, nn::random_purpose::initial_weights, i);
         for (std::size_t j = 0; j < host.size(); ++j) {  // Box and Muller
           const double u = (random.word(2 * j) + 0.5) * 0x1p-32;
           const double angle = random.word(2 * j + 1) * (0x1p-32 * 2.0 * 3.14159265358979323846);
@@ -87,7 +88,7 @@ class model {
     }
   }
 
-  /// Makes room for passes over batch × seq tokens; keeps what is already large enough.
+  /// Makes room for passes over batch × seq tokens; a change of either allocates anew.
   void reserve(index_t batch, index_t seq) {
     if (batch == batch_ && seq == seq_) return;
     batch_ = batch;
@@ -218,7 +219,7 @@ class model {
   }
   nn::pass_context head_context(const nn::pass_context& c) const {
     nn::pass_context own = c;
-    own.current = c.current->fprop.left.format == nn::number_format::fp32 ? c.current : &head_recipe_;
+    own.current = nn::is_all_fp32(*c.current) ? &fp32_head_recipe_ : &head_recipe_;
     return own;
   }
 
@@ -233,6 +234,7 @@ class model {
   parameter* norm_ = nullptr;
   nn::linear head_;
   const nn::recipe exempt_recipe_ = nn::presets::uniform("bf16", nn::number_format::bf16, nn::number_format::bf16);
+  const nn::recipe fp32_head_recipe_ = nn::presets::uniform("fp32", nn::number_format::fp32, nn::number_format::fp32);
   nn::recipe head_recipe_ = exempt_recipe_;
   std::vector<nn::operand> scratch_;
 

@@ -30,9 +30,11 @@ inline double rope_frequency(const model_config& c, index_t i) {
 
 inline rope_table make_rope_table(const model_config& c, index_t seq) {
   rope_table table;
+  std::vector<double> frequencies;
+  for (index_t i = 0; i < c.head_size() / 2; ++i) frequencies.push_back(rope_frequency(c, i));
   for (index_t t = 0; t < seq; ++t) {
-    for (index_t i = 0; i < c.head_size() / 2; ++i) {
-      const double angle = static_cast<double>(t) * rope_frequency(c, i);
+    for (const double frequency : frequencies) {
+      const double angle = static_cast<double>(t) * frequency;
       table.cosine.push_back(static_cast<float>(std::cos(angle)));
       table.sine.push_back(static_cast<float>(std::sin(angle)));
     }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "rotoscale/io/error.hpp"
@@ -89,6 +90,10 @@ inline std::vector<nn::resolved_phase> resolve(const nn::schedule& s, std::int64
     const double at = p.at < 1.0 ? p.at * static_cast<double>(steps) : p.at;
     if (at > 9.0e15) throw io::error(where, "phases.at: too large");
     resolved.push_back({std::llround(at), load_recipe(p.recipe)});
+    if (resolved.back().from_step >= steps) {
+      throw io::error(where, "phases.at: step " + std::to_string(resolved.back().from_step) +
+                                 " does not come before the end of the run, " + std::to_string(steps) + " steps");
+    }
   }
   if (resolved.front().from_step != 0) throw io::error(where, "phases.at: the first phase must start at 0");
   for (std::size_t i = 1; i < resolved.size(); ++i) {

@@ -6,6 +6,8 @@
 // order.
 #pragma once
 
+#include <algorithm>
+
 #include "rotoscale/detail/gemm_kernel.hpp"
 #include "rotoscale/nn/backend.hpp"
 #include "rotoscale/nn/layers.hpp"
@@ -34,10 +36,9 @@ struct attention_scratch {
   float *dk, *dv;  // sums over the heads of a group and the query blocks, seq × ld_dim
 
   attention_scratch(index_t seq, index_t dim) : ld_keys(padded(seq)), ld_dim(padded(dim)) {
-    const index_t sizes[] = {
-        ld_keys * dim,         ld_keys * dim,     ld_dim * seq,      ld_dim * seq,      query_block * ld_keys,
-        query_block * ld_keys, query_block * dim, query_block * dim, seq * query_block, (seq + query_block) * ld_dim,
-        seq * ld_dim,          seq * ld_dim};
+    const index_t sizes[] = {ld_keys * dim,         ld_keys * dim,         ld_dim * seq,      ld_dim * seq,
+                             query_block * ld_keys, query_block * ld_keys, query_block * dim, query_block * dim,
+                             seq * query_block,     query_block * ld_dim,  seq * ld_dim,      seq * ld_dim};
     float** parts[] = {&keys_t, &values_t, &keys, &values, &scores, &dscores, &rows, &rows2, &turned, &out, &dk, &dv};
     index_t total = 0;
     for (const index_t s : sizes) total += s;

@@ -72,7 +72,8 @@ class backend {
   virtual void copy_out(void* to_host, const void* from, std::size_t bytes) = 0;
   virtual void fill_zero(void* memory, std::size_t bytes) = 0;
 
-  // GEMM operands. `out` describes memory large enough for the result, k contiguous; its factor points to one float.
+  // GEMM operands. `out` describes memory large enough for the result, k contiguous; FP8 operands have a factor, one
+  // float, which `out_factor` receives.
   virtual void quantize(matrix<const float> source, const quantize_args& args, gemm_operand& out,
                         float* out_factor) = 0;
   virtual void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_options& options, matrix<float> c) = 0;
@@ -101,8 +102,8 @@ class backend {
                                matrix<float> dgate, matrix<float> dup) = 0;
   /// x += y.
   virtual void add(matrix<float> x, matrix<const float> y) = 0;
-  /// loss[t] = -log softmax(logits[t])[targets[t]], 0 where ignored. With a gradient_scale other than 0 the logits
-  /// become their gradients times it.
+  /// loss[t] = -log softmax(logits[t])[targets[t]], 0 where ignored. The logits are used
+  /// up: with a gradient_scale other than 0 they become their gradients times it.
   virtual void cross_entropy(matrix<float> logits, const std::int32_t* targets, float* loss, float gradient_scale) = 0;
 
   // Optimizer.

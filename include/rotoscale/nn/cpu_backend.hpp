@@ -3,8 +3,8 @@
 // The operations on the CPU: threads own outputs, so results do not depend on their number.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
-#include <limits>
 #include <new>
 
 #include "rotoscale/gemm_fast.hpp"
@@ -38,8 +38,12 @@ class cpu_backend final : public backend {
     return memory;
   }
   void release(void* memory) noexcept override { ::operator delete (memory, std::align_val_t{alignment}); }
-  void copy_in(void* to, const void* from_host, std::size_t bytes) override { std::memcpy(to, from_host, bytes); }
-  void copy_out(void* to_host, const void* from, std::size_t bytes) override { std::memcpy(to_host, from, bytes); }
+  void copy_in(void* to, const void* from_host, std::size_t bytes) override {
+    if (bytes != 0) std::memcpy(to, from_host, bytes);  // an empty vector has no address
+  }
+  void copy_out(void* to_host, const void* from, std::size_t bytes) override {
+    if (bytes != 0) std::memcpy(to_host, from, bytes);
+  }
   void fill_zero(void* memory, std::size_t bytes) override { std::memset(memory, 0, bytes); }
 
   void quantize(matrix<const float> source, const quantize_args& args, gemm_operand& out, float* out_factor) override {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cmath>
+#include <vector>
 
 #include "rotoscale/nn/backend.hpp"
 #include "rotoscale/nn/math.hpp"
@@ -207,7 +208,7 @@ inline void adamw(float* weight, const float* gradient, float* m, float* v, inde
   for_each_chunk(pool, n, 16384, [&](index_t first, index_t last) {
     for (index_t i = first; i < last; ++i) {
       const float g = gradient[i] * a.gradient_scale;
-      m[i] = fma(new1, g - m[i], m[i]);
+      m[i] = fma(new1, fma(gradient[i], a.gradient_scale, -m[i]), m[i]);
       v[i] = fma(new2 * g, g, a.beta2 * v[i]);
       const float denominator = fma(std::sqrt(v[i]), root, a.epsilon);
       weight[i] = fma(-step, m[i] / denominator, weight[i] * keep);

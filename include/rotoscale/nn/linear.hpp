@@ -4,7 +4,10 @@
 // axis, from the same source. Quantized weights are cached until the optimizer or the recipe changes them.
 #pragma once
 
+#include <vector>
+
 #include "rotoscale/nn/backend.hpp"
+#include "rotoscale/nn/streams.hpp"
 
 namespace rotoscale::nn {
 
@@ -93,14 +96,12 @@ struct pass_context {
 
 namespace detail {
 
-/// Streams of random words: purpose in the top byte, then GEMM, operand, layer and step.
-enum class random_purpose : std::uint64_t { rounding = 1, signs = 2 };
-
+/// GEMM, operand, layer (16 bits) and step (32 bits) tell the streams of linear layers apart.
 inline random_stream stream_of(const pass_context& c, random_purpose purpose, gemm_kind gemm, int right, index_t layer,
                                std::uint64_t step) {
-  const std::uint64_t stream = static_cast<std::uint64_t>(purpose) << 56 | static_cast<std::uint64_t>(gemm) << 52 |
-                               static_cast<std::uint64_t>(right) << 48 | static_cast<std::uint64_t>(layer) << 32 | step;
-  return {c.seed, stream};
+  const std::uint64_t rest = static_cast<std::uint64_t>(gemm) << 52 | static_cast<std::uint64_t>(right) << 48 |
+                             static_cast<std::uint64_t>(layer) << 32 | (step & 0xFFFFFFFFu);
+  return stream_for(c.seed, purpose, rest);
 }
 
 }  // namespace detail
@@ -155,10 +156,10 @@ class linear {
     if (a.recipe.rotation == rotation_kind::h16_fixed_signs || a.recipe.rotation == rotation_kind::h16_step_signs) {
       // One mask for both operands, so that the rotation cancels.
       const std::uint64_t step = a.recipe.rotation == rotation_kind::h16_step_signs ? c.step + 1 : 0;
-      a.signs = detail::stream_of(c, detail::random_purpose::signs, gemm, 0, layer_, step).word(0);
+      a.signs = detail::stream_of(c, random_purpose::signs, gemm, 0, layer_, step).word(0);
     }
     const std::uint64_t micro_step = c.step << 8 | (c.micro_batch & 0xFF);
-    a.random = detail::stream_of(c, detail::random_purpose::rounding, gemm, right, layer_, micro_step & 0xFFFFFFFFu);
+    a.random = detail::stream_of(c, random_purpose::rounding, gemm, right, layer_, micro_step);
     // Evaluations record nothing, so that they leave no trace in a run.
     if (c.scales) c.scales->apply(a, layer_, role, c.training && gemm == scaling_book::first_use(r, role));
     return a;

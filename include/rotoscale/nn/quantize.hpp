@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "rotoscale/nn/backend.hpp"
 #include "rotoscale/parallel.hpp"
@@ -44,7 +45,7 @@ inline std::uint32_t fp8_bits(float x) {
 /// Converts n <= 64 contiguous numbers. Two loops of one lane width each: compilers vectorise those best.
 template <class Code, class Convert>
 inline void convert_strip(const float* from, index_t n, const Convert& convert, Code* to) {
-  std::uint32_t wide[64];
+  decltype(convert(0.0f)) wide[64];
   if (n == 64) {
     for (int i = 0; i < 64; ++i) wide[i] = convert(from[i]);
     for (int i = 0; i < 64; ++i) to[i] = static_cast<Code>(wide[i]);
@@ -153,8 +154,8 @@ inline void quantize_operand(matrix<const float> source, const quantize_args& ar
   ROTOSCALE_ASSERT(source.stride(1) == 1);
   switch (args.recipe.format) {
     case number_format::fp32:
-      detail::convert_matrix<std::uint32_t>(
-          source, args.axis, out, [](float x) { return fp32_bits(x); }, pool);
+      detail::convert_matrix<float>(
+          source, args.axis, out, [](float x) { return x; }, pool);
       return;
     case number_format::bf16:
       detail::convert_matrix<std::uint16_t>(

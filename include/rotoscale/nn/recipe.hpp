@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rotoscale/gemm.hpp"
@@ -105,6 +106,13 @@ constexpr bool needs_blocks(const recipe& r) {
   return needs_blocks(r.fprop) || needs_blocks(r.dgrad) || needs_blocks(r.wgrad);
 }
 
+constexpr bool is_all_fp32(const recipe& r) {
+  for (const gemm_recipe* g : {&r.fprop, &r.dgrad, &r.wgrad}) {
+    if (g->left.format != number_format::fp32 || g->right.format != number_format::fp32) return false;
+  }
+  return true;
+}
+
 /// A sentence that says what is wrong with a GEMM's recipe, or nothing. `where` names it.
 inline std::optional<std::string> find_fault(const gemm_recipe& g, const std::string& where) {
   if (g.left.rotation != g.right.rotation)
@@ -126,6 +134,13 @@ inline std::optional<std::string> find_fault(const recipe& r) {
   if (auto fault = find_fault(r.dgrad, "dgrad")) return fault;
   if (auto fault = find_fault(r.wgrad, "wgrad")) return fault;
   if (r.fp8.history_length < 1 || r.fp8.history_length > 65536) return "fp8.history_length must be between 1 and 65536";
+  if (r.fp8.margin < -32 || r.fp8.margin > 32) return "fp8.margin must be between -32 and 32";
+  const auto disagree = [](const operand_recipe& a, const operand_recipe& b) {
+    return is_fp8(a.format) && is_fp8(b.format) && a.format != b.format;
+  };
+  if (disagree(r.fprop.left, r.wgrad.right)) return "wgrad.x: must have fprop.x's FP8 format, they share one scale";
+  if (disagree(r.fprop.right, r.dgrad.right)) return "dgrad.w: must have fprop.w's FP8 format, they share one scale";
+  if (disagree(r.dgrad.left, r.wgrad.left)) return "wgrad.dy: must have dgrad.dy's FP8 format, they share one scale";
   if (r.bf16_first_layers < 0 || r.bf16_last_layers < 0)
     return "bf16_first_layers and bf16_last_layers must not be negative";
   return std::nullopt;

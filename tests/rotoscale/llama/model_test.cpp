@@ -235,6 +235,24 @@ TEST_CASE("cached weights are refreshed by a new version and reused within one")
   CHECK_FALSE(same_bytes(first, m.forward(c, data.tokens, data.targets, 0.0f)));
 }
 
+TEST_CASE("the head is BF16 whatever single operands are, and so may have any vocabulary") {
+  nn::cpu_backend ops(1);
+  auto config = small_config(false);
+  config.vocab_size = 300;  // no multiple of 32
+  llama::model m(ops, config);
+  m.initialize(3);
+  m.reserve(1, 32);
+  const batch data(1, 32, 300, false);
+  nn::recipe mixed = preset("mxfp4");
+  mixed.fprop = preset("fp32").fprop;
+  const auto c = context_for(ops, mixed);
+  m.forward(c, data.tokens, data.targets, 1.0f);
+  m.backward(c);
+  for (const auto& p : m.parameters()) {
+    for (const float g : p.gradient.memory().copy_out()) REQUIRE(std::isfinite(g));
+  }
+}
+
 TEST_CASE("layers left in BF16 do not see the recipe") {
   nn::cpu_backend ops(1);
   llama::model m(ops, small_config(false));

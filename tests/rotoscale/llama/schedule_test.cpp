@@ -40,6 +40,15 @@ TEST_CASE("presets by name, and the nearest name for a wrong one") {
         "schedule 'mxfp4_h16_hael': neither a preset nor a file; did you mean 'mxfp4_h16_heal'?");
 }
 
+TEST_CASE("a phase that would never run is refused") {
+  const nn::schedule late{"late", {{"mxfp4", 0.0}, {"fp8_delayed", 0.99}}};
+  CHECK(message_of([&] { llama::resolve(late, 10, "late.json"); }) ==
+        "late.json: phases.at: step 10 does not come before the end of the run, 10 steps");
+  CHECK(llama::resolve(late, 1000, "late.json")[1].from_step == 990);
+  const nn::schedule absolute{"absolute", {{"mxfp4", 0.0}, {"fp8_delayed", 340.0}}};
+  CHECK(message_of([&] { llama::resolve(absolute, 300, "f"); }).starts_with("f: phases.at: step 340"));
+}
+
 TEST_CASE("files: a recipe, a schedule, and a recipe where a schedule may stand") {
   const scratch_directory scratch;
   const std::string recipe = (scratch / "mine.json").string(), schedule = (scratch / "heal.json").string();

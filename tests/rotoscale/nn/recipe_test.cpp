@@ -84,7 +84,28 @@ TEST_CASE("faults are named") {
         }).starts_with("fprop: fp32_blockwise"));
   CHECK(fault([](nn::recipe& r) { r.fp8.history_length = 0; }).starts_with("fp8.history_length"));
   CHECK(fault([](nn::recipe& r) { r.fp8.history_length = 65537; }).starts_with("fp8.history_length"));
+  for (const int margin : {-33, 33}) {
+    CHECK(fault([&](nn::recipe& r) { r.fp8.margin = margin; }).starts_with("fp8.margin"));
+  }
   CHECK(fault([](nn::recipe& r) { r.bf16_last_layers = -1; }).starts_with("bf16_first_layers"));
+}
+
+TEST_CASE("a tensor has one FP8 format, for it has one scale") {
+  const auto fault = [](auto change) {
+    nn::recipe r = preset("fp8_delayed");
+    change(r);
+    return find_fault(r).value_or("none");
+  };
+  CHECK(fault([](nn::recipe& r) {
+          r.wgrad.right.format = nn::number_format::fp8_e5m2;
+        }).starts_with("wgrad.x: must have"));
+  CHECK(fault([](nn::recipe& r) {
+          r.dgrad.right.format = nn::number_format::fp8_e5m2;
+        }).starts_with("dgrad.w: must have"));
+  CHECK(fault([](nn::recipe& r) {
+          r.wgrad.left.format = nn::number_format::fp8_e4m3;
+        }).starts_with("wgrad.dy: must have"));
+  CHECK(fault([](nn::recipe& r) { r.wgrad.left.format = nn::number_format::bf16; }) == "none");
 }
 
 TEST_CASE("every format has its element, and MX formats blocks of 32") {

@@ -1,0 +1,23 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Who draws random words for what: every use has a stream of its own, so that no two share a word.
+#pragma once
+
+#include "rotoscale/philox.hpp"
+
+namespace rotoscale::nn {
+
+enum class random_purpose : std::uint64_t {
+  rounding = 1,
+  signs = 2,
+  initial_weights = 3,
+  data_order = 4,
+  sampling = 5
+};
+
+/// The purpose is the top byte of the stream, `rest` (below 2^56) what tells its uses apart.
+constexpr random_stream stream_for(std::uint64_t seed, random_purpose purpose, std::uint64_t rest) {
+  return {seed, static_cast<std::uint64_t>(purpose) << 56 | rest};
+}
+
+}  // namespace rotoscale::nn
