@@ -23,7 +23,7 @@ import unittest
 from pathlib import Path
 
 PROGRAM = ""
-SHAPE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+SHAPE = {"vocab_size": 256, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
          "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 64}
 TRAIN = {"sequence": 32, "batch": 2, "eval_windows": 4, "final_eval_windows": 8, "eval_every": 4}
 WORDS = "the sea light of and stone river under north a word keeps".split()
@@ -516,7 +516,7 @@ class BadFiles(Scratch):
             self.refuse(["train", "--out", "out", "--data", "text.txt", "--model-config", "hf.json"], "hf.json", part)
 
     def test_steps_beyond_any_text(self):
-        self.refuse(self.train_command("out", "--batch", 999968, "--accumulate", 256, steps=999999999), "train.steps",
+        self.refuse(self.train_command("out", batch=999968, accumulate=256, steps=999999999), "train.steps",
                     "8191737")
 
     def test_text(self):
@@ -654,7 +654,7 @@ class BadCheckpoints(Scratch):
         for flag, value in (("--steps", 16), ("--learning-rate", 0.1), ("--recipe", "mxfp4"), ("--schedule", "mxfp4"),
                             ("--seed", 2), ("--accumulate", 2), ("--hidden-size", 64), ("--config", "x.json"),
                             ("--model-config", "x.json")):
-            self.write("x.json", {})
+            self.write("x.json", SHAPE if flag == "--model-config" else {})
             self.refuse(["train", "--resume", "run", flag, value], flag, "cannot be changed")
             self.refuse(["train", "--resume", "run", f"{flag}={value}"], flag, "cannot be changed")
         self.refuse(["train", "--resume", "run", "--overwrite"], "--overwrite", "cannot be changed")

@@ -282,3 +282,29 @@ TEST_CASE("constexpr: a block quantized at compile time") {
   constexpr auto at_compile_time = quantized();
   CHECK(quantized() == at_compile_time);
 }
+
+TEST_CASE("when quantize is defined") {
+  const auto defined = [](index_t rows, index_t cols, block_axis axis, index_t out_rows, index_t out_k) {
+    return quantize_is_defined(mxfp4, te_rocm, row_major<const float>(nullptr, rows, cols), axis,
+                               {out_rows, out_k, nullptr, 0, nullptr, 0});
+  };
+  CHECK(defined(5, 64, block_axis::row, 5, 64));
+  CHECK(defined(64, 5, block_axis::column, 5, 64));
+  CHECK_FALSE(defined(64, 5, block_axis::row, 5, 64));
+  CHECK_FALSE(defined(5, 60, block_axis::row, 5, 60));
+  CHECK_FALSE(defined(5, 64, block_axis::row, 4, 64));
+}
+
+TEST_CASE("a rotation must divide the block, and a block fit the reference's buffer") {
+  const auto defined = [](block_format f, int points) {
+    block_options o;
+    o.rotation.points = points;
+    const index_t k = f.length;
+    return quantize_is_defined(f, o, row_major<const float>(nullptr, 1, k), block_axis::row,
+                               dense_blocks<std::uint8_t>(f, 1, k, nullptr, nullptr));
+  };
+  CHECK((defined(mxfp4, 0) && defined(mxfp4, 16) && defined(mxfp4, 32)));
+  CHECK_FALSE((defined(mxfp4, 64) || defined(mxfp4, 24) || defined(mxfp4, -16)));
+  CHECK(defined({formats::e2m1, max_block_length}, 256));
+  CHECK_FALSE(defined({formats::e2m1, 2 * max_block_length}, 0));
+}

@@ -96,14 +96,14 @@ inline model_config read_model_config(nlohmann::ordered_json json, const std::st
     }
     for (const std::string& key : detail::ignored_keys()) json.erase(key);
   }
-  for (const char* key :
-       {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"}) {
-    if (json.is_object() && !json.contains(key)) throw io::error(where, std::string(key) + ": is missing");
-  }
   model_config config;
   config.rms_norm_eps = 1e-6;  // LlamaConfig's defaults, which files may leave out
   config.num_key_value_heads = 0;
   io::from_json(json, config, where);
+  for (const char* key :
+       {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"}) {
+    if (!json.contains(key)) throw io::error(where, std::string(key) + ": is missing");
+  }
   if (!json.contains("num_key_value_heads")) config.num_key_value_heads = config.num_attention_heads;
   if (const auto fault = find_fault(config)) throw io::error(where, *fault);
   return config;

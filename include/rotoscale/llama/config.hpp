@@ -71,7 +71,8 @@ void describe(Visitor&& v, model_config& c) {
 inline std::optional<std::string> find_fault(const model_config& c) {
   // Random streams count layers in 16 bits; sizes are kept where products of two fit any index.
   constexpr long long most_layers = 4000;
-  const auto positive = [](const char* name, long long value, long long largest = 1 << 24) -> std::optional<std::string> {
+  const auto positive = [](const char* name, long long value,
+                           long long largest = 1 << 24) -> std::optional<std::string> {
     if (value > 0 && value <= largest) return std::nullopt;
     if (value > 0)
       return std::string(name) + ": must be at most " + std::to_string(largest) + ", is " + std::to_string(value);
