@@ -37,7 +37,7 @@ void copy(benchmark::State& state) {
 
 void blocks(benchmark::State& state, bool rotate, block_axis axis) {
   thread_pool one(1);
-  block_options o = te_rocm;
+  block_options o = presets::te_rocm;
   if (!rotate) o.rotation = {};
   std::vector<std::uint8_t> codes(elements / 2), scales(elements / 32);
   const index_t out_rows = axis == block_axis::row ? rows : cols;
@@ -55,7 +55,7 @@ void reference(benchmark::State& state) {
   std::vector<std::uint8_t> codes(few * cols / 2), scales(few * cols / 32);
   const auto out = dense_blocks(mxfp4, few, cols, codes.data(), scales.data());
   for (auto _ : state) {
-    quantize_ref(mxfp4, te_rocm, source_view(few), block_axis::row, out);
+    quantize_ref(mxfp4, presets::te_rocm, source_view(few), block_axis::row, out);
     benchmark::ClobberMemory();
   }
   set_bytes(state, 4.0 * few * cols, few * cols / 2 + few * cols / 32);

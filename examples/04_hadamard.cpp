@@ -32,7 +32,7 @@ static double error_of(const float (&x)[32], const block_options& o, int& zeros)
 }
 
 int main() {
-  block_options plain = te_rocm;
+  block_options plain = presets::te_rocm;
   plain.rotation = {};
   const random_stream random{1, 0};
   for (const float outlier : {0.0f, 8.0f, 64.0f}) {
@@ -40,7 +40,7 @@ int main() {
     for (int i = 0; i < 32; ++i) x[i] = static_cast<float>(random.word(static_cast<std::uint64_t>(i)) >> 24) / 128 - 1;
     x[5] += outlier;
     int zeros = 0, rotated_zeros = 0;
-    const double error = error_of(x, plain, zeros), rotated_error = error_of(x, te_rocm, rotated_zeros);
+    const double error = error_of(x, plain, zeros), rotated_error = error_of(x, presets::te_rocm, rotated_zeros);
     std::printf("outlier %2g: no rotation %2d zeros, error %.5f; H16 %2d zeros, error %.5f\n",
                 static_cast<double>(outlier), zeros, error, rotated_zeros, rotated_error);
   }

@@ -12,7 +12,7 @@
 
 using namespace rotoscale;
 
-/// A rows × k matrix of random numbers as MXFP4 blocks under te_rocm.
+/// A rows × k matrix of random numbers as MXFP4 blocks under presets::te_rocm.
 struct mxfp4_matrix {
   std::vector<std::uint8_t> codes, scales;
   block_matrix<std::uint8_t> blocks;
@@ -25,7 +25,7 @@ struct mxfp4_matrix {
       x.push_back(unit * pow2_fp32(static_cast<int>(i / 32 * 7 % 16)));
     }
     blocks = dense_blocks(mxfp4, rows, k, codes.data(), scales.data());
-    quantize(mxfp4, te_rocm, row_major<const float>(x.data(), rows, k), block_axis::row, blocks, pool);
+    quantize(mxfp4, presets::te_rocm, row_major<const float>(x.data(), rows, k), block_axis::row, blocks, pool);
   }
   gemm_operand operand() const { return operand_of(mxfp4, blocks); }
 };

@@ -10,22 +10,40 @@
 #include "rotoscale/pack.hpp"
 #include "rotoscale/philox.hpp"
 #include "rotoscale/scale.hpp"
+#include "rotoscale/small_float.hpp"
 #include "rotoscale/view.hpp"
 
 namespace rotoscale {
 
-/// What is stored: `length` elements share one E8M0 scale.
+/// What is stored: `rows` × `length` elements share one scale, `length` along the contraction axis.
 struct block_format {
-  format element;
+  format element;  ///< of at most 8 bits
   int length = 32;
+  format scale =
+      formats::e8m0;  ///< or a floating-point format of at most 8 bits with a NaN and without negative numbers
+  int rows = 1;
 
   constexpr bool operator==(const block_format&) const = default;
+
+  /// Power-of-two scales follow a scale_rule; others take FP32 arithmetic.
+  ROTOSCALE_HD constexpr bool has_e8m0_scale() const {
+    constexpr format e8m0 = formats::e8m0;  // == takes references, and device code has none to a namespace's constant
+    return scale == e8m0;
+  }
 };
 
-/// The concrete formats of OCP MX v1.0, section 5.
+/// The concrete formats of OCP MX v1.0, section 5, and NVIDIA's NVFP4 (arXiv:2509.25149).
 inline constexpr block_format mxfp4{formats::e2m1};
+inline constexpr block_format mxfp6_e2m3{formats::e2m3};
+inline constexpr block_format mxfp6_e3m2{formats::e3m2};
 inline constexpr block_format mxfp8_e4m3{formats::e4m3};
 inline constexpr block_format mxfp8_e5m2{formats::e5m2};
+inline constexpr block_format mxint8{formats::int8};
+inline constexpr block_format nvfp4{formats::e2m1, 16, formats::ue4m3};
+
+/// The same with one scale for 32 × 32 elements, as Primus-Turbo stores weights: a matrix and its transpose then hold
+/// the same values.
+ROTOSCALE_HD constexpr block_format square_blocks(block_format f) { return {f.element, f.length, f.scale, f.length}; }
 
 /// How it is chosen.
 struct block_options {
@@ -35,10 +53,32 @@ struct block_options {
   block_policy policy = policies::ocp;
   rotoscale::rounding rounding = rotoscale::rounding::nearest_even;
   random_stream random = {};  ///< for stochastic rounding: element (r, c) of a rows × k output takes word r * k + c
+  int random_count = 32;      ///< how many bits of that word are used
+  float encode_factor =
+      1.0f;  ///< for floating-point scales: second-level factor of the tensor, see tensor_encode_factor
 };
 
-/// AMD's production recipe: BF16 in, H16, EVEN scale, nearest even, NaN and Inf as its kernel treats them.
-inline constexpr block_options te_rocm{formats::bf16, {16, 0}, scale_rule::even, policies::te_rocm};
+/// Shipped implementations by name: what they do with an array of the type in brackets (else of any).
+namespace presets {
+/// AMD's production kernel (ROCm TransformerEngine): H16, EVEN scale, NaN and Inf as its kernel treats them [BF16].
+inline constexpr block_options te_rocm{formats::bf16, {16}, scale_rule::even, policies::te_rocm};
+/// AMD's Primus-Turbo, without its optional rotation; its weights are square_blocks(mxfp4).
+inline constexpr block_options primus{formats::fp32, {}, scale_rule::even, policies::primus};
+/// AITER's mx_quant_utils.h by mode.
+inline constexpr block_options aiter_even{formats::fp32, {}, scale_rule::even, policies::primus};
+inline constexpr block_options aiter_round_up{formats::fp32, {}, scale_rule::rceil, policies::aiter_nonzero};
+inline constexpr block_options aiter_round_down{formats::fp32, {}, scale_rule::floor, policies::aiter};
+inline constexpr block_options aiter_ceil{formats::fp32, {}, scale_rule::ceil, policies::aiter_nonzero};
+/// torchao's to_mx by ScaleCalculationMode.
+inline constexpr block_options torchao_floor{formats::fp32, {}, scale_rule::floor, policies::ocp};
+inline constexpr block_options torchao_rceil{formats::fp32, {}, scale_rule::rceil, policies::ocp};
+inline constexpr block_options torchao_even{formats::fp32, {}, scale_rule::even, policies::ocp};
+inline constexpr block_options torchao_ceil{formats::fp32, {}, scale_rule::ceil, policies::ocp};
+/// NVIDIA's Transformer Engine: MXFP8, and NVFP4 with block_options::encode_factor.
+inline constexpr block_options nvidia{formats::fp32, {}, scale_rule::rceil, policies::nvidia};
+/// The procedure of OCP MX v1.0, section 6.3.
+inline constexpr block_options ocp{formats::fp32, {}, scale_rule::floor, policies::ocp};
+}  // namespace presets
 
 /// Along which axis of the source matrix blocks run. A column-wise result is stored transposed.
 enum class block_axis { row, column };
@@ -61,25 +101,45 @@ struct block_matrix {
   }
 };
 
-/// The densest layout: codes [rows, packed k], scales [rows, k / length].
+/// The densest layout: codes [rows, packed k], scales [rows / f.rows, k / f.length].
 template <class Byte>
 ROTOSCALE_HD constexpr block_matrix<Byte> dense_blocks(block_format f, index_t rows, index_t k, Byte* codes,
                                                        Byte* scales) {
   return {rows, k, codes, packed_bytes(f.element, k), scales, k / f.length};
 }
 
+/// An element of a source array as FP32: exact, but for FP64, which is rounded to odd, so that the roundings that
+/// follow (but stochastic ones and those of a rotation) give what a single one would.
+ROTOSCALE_HD constexpr float source_value(float x) { return x; }
+ROTOSCALE_HD constexpr float source_value(double x) {
+  return fp32_from_bits(static_cast<std::uint32_t>(
+      convert(formats::fp64, bit_cast<std::uint64_t>(x), formats::fp32, rounding::to_odd, overflow::to_inf)));
+}
+template <format F>
+ROTOSCALE_HD constexpr float source_value(small_float<F> x) {
+  return static_cast<float>(x);
+}
+
 /// `x` as the source format would have stored it.
 ROTOSCALE_HD constexpr float round_source(format source, float x) {
-  constexpr format fp32 = formats::fp32;  // == takes references, and device code has none to a namespace's constant
+  constexpr format fp32 = formats::fp32;
   return source == fp32 ? x : decode(source, encode(source, x, rounding::nearest_even, overflow::to_inf));
 }
 
 /// Code of x / 2^(scale_byte - 127). The division is a change of exponent, so there is one rounding.
 ROTOSCALE_HD constexpr std::uint32_t encode_scaled(format element, float x, std::uint8_t scale_byte, rounding r,
-                                                   std::uint32_t random) {
+                                                   random_bits random) {
   unpacked u = unpack(formats::fp32, fp32_bits(x));
   u.exponent -= scale_exponent(scale_byte);
   return static_cast<std::uint32_t>(round_to(element, u, r, overflow::saturate, random));
+}
+
+/// What elements are multiplied by under a floating-point scale: 1 / (scale * (1 / encode_factor)), each step rounded
+/// to FP32, at most FLT_MAX (TE's block_scale_inverse).
+ROTOSCALE_HD constexpr float scale_inverse(format scale, std::uint8_t code, float encode_factor) {
+  constexpr float largest = 0x1.FFFFFEp127f;
+  const float divisor = decode(scale, code) * (1.0f / encode_factor);
+  return divisor > 0x1p-128f ? 1.0f / divisor : largest;  // 1 / 2^-128 would be Inf
 }
 
 /// Largest magnitude of a block as FP32 bits, under the policy's view of NaN.
@@ -93,66 +153,122 @@ ROTOSCALE_HD constexpr std::uint32_t block_amax(const float* x, int length, cons
   return amax;
 }
 
-/// Largest block length of quantize_ref's local buffer.
-inline constexpr int max_block_length = 256;
+/// Elements along k that are loaded together: a block, or the blocks that one rotation spans.
+ROTOSCALE_HD constexpr int run_length(block_format f, const rotation& r) {
+  return r.points > f.length ? r.points : f.length;
+}
 
 /// Are the extents consistent, k a multiple of the block length, and the options meant for such blocks? The quantizers
-/// assert it; callers with user input ask first.
-ROTOSCALE_HD constexpr bool quantize_is_defined(block_format f, const block_options& o, matrix<const float> source,
+/// assert it; callers with user input ask first, or use checked.hpp.
+template <class T>
+ROTOSCALE_HD constexpr bool quantize_is_defined(block_format f, const block_options& o, matrix<T> source,
                                                 block_axis axis, block_matrix<std::uint8_t> out) {
   const int rows = axis == block_axis::row ? 0 : 1;
   const int points = o.rotation.points;
-  const bool rotation_fits = points == 0 || (points > 0 && (points & (points - 1)) == 0 && f.length % points == 0);
-  return f.length >= 1 && f.length <= max_block_length && rotation_fits && source.extent(rows) == out.rows &&
-         source.extent(1 - rows) == out.k && out.k % f.length == 0;
+  if (f.length < 1 || f.rows < 1 || points < 0 || (points & (points - 1)) != 0) return false;
+  const int run = run_length(f, o.rotation);
+  const bool whole_runs = run <= max_run_length && run % f.length == 0 && (points == 0 || run % points == 0);
+  const bool element_fits = f.element.bits() <= 8 && f.scale.bits() <= 8 && f.scale.has_nan() && !f.scale.is_signed;
+  return whole_runs && element_fits && source.extent(rows) == out.rows && source.extent(1 - rows) == out.k &&
+         out.k % run == 0 && out.rows % f.rows == 0;
 }
 
-/// Row `r` of quantize_ref's output.
-ROTOSCALE_HD constexpr void quantize_row_ref(block_format f, const block_options& o, matrix<const float> source,
-                                             block_axis axis, block_matrix<std::uint8_t> out, index_t r) {
-  const matrix<const float> in = axis == block_axis::row ? source : transposed(source);
-  for (index_t b = 0; b < out.k / f.length; ++b) {
-    float x[max_block_length] = {};
-    for (int i = 0; i < f.length; ++i) x[i] = round_source(o.source, in(r, b * f.length + i));
-    rotate_block(x, f.length, o.rotation);
-    const std::uint8_t scale = shared_scale(block_amax(x, f.length, o.policy), f.element, o.rule, o.policy);
-    out.scales[r * out.scale_stride + b] = scale;
-    for (int i = 0; i < f.length; ++i) {
-      const index_t c = b * f.length + i;
-      const auto word_index = static_cast<std::uint64_t>(r * out.k + c);
-      const std::uint32_t random = o.rounding == rounding::stochastic ? o.random.word(word_index) : 0;
-      const std::uint32_t code =
-          scale == nan_scale_byte ? 0 : encode_scaled(f.element, x[i], scale, o.rounding, random);
-      store_code(f.element, out.codes + r * out.code_stride, c, code);
+/// `run` elements of row `r` from column `c` on, as their blocks see them.
+template <class T>
+ROTOSCALE_HD constexpr void load_run(const block_options& o, matrix<T> in, index_t r, index_t c, int run, float* x) {
+  for (int i = 0; i < run; ++i) x[i] = round_source(o.source, source_value(in(r, c + i)));
+  rotate_run(x, run, o.rotation);
+}
+
+ROTOSCALE_HD constexpr std::uint8_t choose_scale(block_format f, const block_options& o, std::uint32_t amax) {
+  return f.has_e8m0_scale() ? shared_scale(amax, f.element, o.rule, o.policy)
+                            : shared_scale(amax, f.element, f.scale, o.encode_factor, o.policy);
+}
+
+/// Rows [tile * f.rows, (tile + 1) * f.rows) of quantize_ref's output, and their row of scales.
+template <class T>
+ROTOSCALE_HD constexpr void quantize_tile_ref(block_format f, const block_options& o, matrix<T> source, block_axis axis,
+                                              block_matrix<std::uint8_t> out, index_t tile) {
+  const matrix<T> in = axis == block_axis::row ? source : transposed(source);
+  const int run = run_length(f, o.rotation);
+  const index_t r0 = tile * f.rows;
+  float x[max_run_length] = {};
+  for (index_t c0 = 0; c0 < out.k; c0 += run) {
+    std::uint8_t* scales = out.scales + tile * out.scale_stride + c0 / f.length;
+    std::uint32_t amax[max_run_length] = {};
+    for (index_t r = r0; r < r0 + f.rows; ++r) {
+      load_run(o, in, r, c0, run, x);
+      for (int b = 0; b < run / f.length; ++b) {
+        const std::uint32_t u = block_amax(x + b * f.length, f.length, o.policy);
+        amax[b] = u > amax[b] ? u : amax[b];
+      }
+    }
+    for (int b = 0; b < run / f.length; ++b) scales[b] = choose_scale(f, o, amax[b]);
+    for (index_t r = r0; r < r0 + f.rows; ++r) {
+      if (f.rows > 1) load_run(o, in, r, c0, run, x);
+      for (int i = 0; i < run; ++i) {
+        const std::uint8_t scale = scales[i / f.length];
+        random_bits random{0, o.random_count};
+        if (o.rounding == rounding::stochastic)
+          random.word = o.random.word(static_cast<std::uint64_t>(r * out.k + c0 + i));
+        std::uint32_t code = 0;
+        if (f.scale.is_nan(scale)) {
+          code = 0;
+        } else if (f.has_e8m0_scale()) {
+          code = encode_scaled(f.element, x[i], scale, o.rounding, random);
+        } else {
+          const float scaled = x[i] * scale_inverse(f.scale, scale, o.encode_factor);
+          code = static_cast<std::uint32_t>(encode(f.element, scaled, o.rounding, overflow::saturate, random));
+        }
+        store_code(f.element, out.codes + r * out.code_stride, c0 + i, code);
+      }
     }
   }
 }
 
-/// The definition. Extents must match and k must be a multiple of the block length (asserted; a block whose scale is
-/// NaN gets zero codes).
-ROTOSCALE_HD constexpr void quantize_ref(block_format f, const block_options& o, matrix<const float> source,
-                                         block_axis axis, block_matrix<std::uint8_t> out) {
+/// The definition. Extents must match and k be a multiple of the block length and of the rotation's points, rows of
+/// f.rows (asserted). Blocks whose scale is NaN get zero codes.
+template <class T>
+ROTOSCALE_HD constexpr void quantize_ref(block_format f, const block_options& o, matrix<T> source, block_axis axis,
+                                         block_matrix<std::uint8_t> out) {
   ROTOSCALE_ASSERT(quantize_is_defined(f, o, source, axis, out));
-  for (index_t r = 0; r < out.rows; ++r) quantize_row_ref(f, o, source, axis, out, r);
+  for (index_t tile = 0; tile < out.rows / f.rows; ++tile) quantize_tile_ref(f, o, source, axis, out, tile);
 }
 
-/// Element (r, c) of a quantized matrix as FP32: exact unless it leaves FP32's range (then rounded once, or Inf).
-ROTOSCALE_HD constexpr float decode_element(block_format f, block_matrix<const std::uint8_t> in, index_t r, index_t c) {
-  const std::uint8_t scale = in.scales[r * in.scale_stride + c / f.length];
-  if (scale == nan_scale_byte) return fp32_from_bits(fp32_nan_bits);
-  unpacked u = unpack(f.element, load_code(f.element, in.codes + r * in.code_stride, c));
+/// Code `code` under block scale `scale` as FP32: exact unless it leaves FP32's range (then rounded once, or Inf).
+ROTOSCALE_HD constexpr float decode_scaled(block_format f, std::uint32_t code, std::uint8_t scale) {
+  if (f.scale.is_nan(scale)) return fp32_from_bits(fp32_nan_bits);
+  if (!f.has_e8m0_scale()) return canonical_nan(decode(f.element, code) * decode(f.scale, scale));
+  unpacked u = unpack(f.element, code);
   u.exponent += scale_exponent(scale);
   return fp32_from_bits(
       static_cast<std::uint32_t>(round_to(formats::fp32, u, rounding::nearest_even, overflow::to_inf)));
 }
 
-/// FP32 values of a quantized matrix in the orientation of its source. A rotation stays in: it cancels in the GEMM.
+/// Element (r, c) of a quantized matrix as FP32, without a second-level factor.
+ROTOSCALE_HD constexpr float decode_element(block_format f, block_matrix<const std::uint8_t> in, index_t r, index_t c) {
+  return decode_scaled(f, load_code(f.element, in.codes + r * in.code_stride, c),
+                       in.scales[r / f.rows * in.scale_stride + c / f.length]);
+}
+
+/// FP32 to an element of a target array.
+ROTOSCALE_HD constexpr void store_value(float x, float& to) { to = x; }
+template <format F>
+ROTOSCALE_HD constexpr void store_value(float x, small_float<F>& to) {
+  to = small_float<F>(x, rounding::nearest_even, overflow::to_inf);
+}
+
+/// Values of a quantized matrix in the orientation of its source, times `decode_factor` (1 / encode_factor where a
+/// second-level factor was used), as FP32 or rounded to T. A rotation stays in: it cancels in the GEMM.
+template <class T>
 ROTOSCALE_HD constexpr void dequantize_ref(block_format f, block_matrix<const std::uint8_t> in, block_axis axis,
-                                           matrix<float> target) {
-  const matrix<float> out = axis == block_axis::row ? target : transposed(target);
+                                           matrix<T> target, float decode_factor = 1.0f) {
+  const matrix<T> out = axis == block_axis::row ? target : transposed(target);
   ROTOSCALE_ASSERT(out.extent(0) == in.rows && out.extent(1) == in.k);
   for (index_t r = 0; r < in.rows; ++r) {
-    for (index_t c = 0; c < in.k; ++c) out(r, c) = decode_element(f, in, r, c);
+    for (index_t c = 0; c < in.k; ++c) {
+      store_value(canonical_nan(decode_element(f, in, r, c) * decode_factor), out(r, c));
+    }
   }
 }
 

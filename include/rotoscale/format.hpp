@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // A number format is a value: its fields say everything that encoding and decoding need, so a new format is one line.
-// Element and scale types follow the OCP Microscaling (MX) v1.0 and OFP8 r1.0 specifications, section 5.
+// Element and scale types follow the OCP Microscaling (MX) v1.0 and OFP8 r1.0 specifications, section 5; the FNUZ types
+// are those of AMD's CDNA3 and of Graphcore, E4M3B11FNUZ is Google's.
 #pragma once
 
 #include "rotoscale/bits.hpp"
@@ -22,8 +23,9 @@ struct format {
   int bias;
   bool is_signed = true;
   rotoscale::specials specials = rotoscale::specials::ieee;
-  bool has_subnormals = true;  ///< exponent field 0 holds m * 2^(1 - bias - mantissa_bits)
-  bool has_zero = true;        ///< E8M0 has none: its code 0 is 2^-127
+  bool has_subnormals = true;    ///< exponent field 0 holds m * 2^(1 - bias - mantissa_bits)
+  bool has_zero = true;          ///< E8M0 has none: its code 0 is 2^-127
+  bool twos_complement = false;  ///< negative codes are 2^bits() - magnitude (MX INT8), instead of sign and magnitude
 
   constexpr bool operator==(const format&) const = default;
 
@@ -39,7 +41,18 @@ struct format {
   ROTOSCALE_HD constexpr bool has_infinity() const { return specials == rotoscale::specials::ieee; }
   ROTOSCALE_HD constexpr bool has_nan() const { return specials != rotoscale::specials::none; }
   ROTOSCALE_HD constexpr bool has_negative_zero() const {
-    return is_signed && has_zero && specials != rotoscale::specials::fnuz;
+    return is_signed && has_zero && !twos_complement && specials != rotoscale::specials::fnuz;
+  }
+
+  /// Code of a number with this sign and magnitude code. Zero of a format without -0 loses its sign.
+  ROTOSCALE_HD constexpr std::uint64_t signed_code(bool negative, std::uint64_t magnitude) const {
+    if (!negative || !is_signed || (magnitude == 0 && !has_negative_zero())) return magnitude;
+    return twos_complement ? 2 * sign_mask() - magnitude : sign_mask() | magnitude;
+  }
+  ROTOSCALE_HD constexpr bool is_negative(std::uint64_t code) const { return (code & sign_mask()) != 0; }
+  /// Magnitude code of a number. Two's complement has one more below zero than above: 2^magnitude_bits().
+  ROTOSCALE_HD constexpr std::uint64_t magnitude(std::uint64_t code) const {
+    return twos_complement && is_negative(code) ? 2 * sign_mask() - code : code & magnitude_mask();
   }
 
   /// Code of the infinity with the sign bit clear; only where has_infinity().
@@ -65,11 +78,11 @@ struct format {
   ROTOSCALE_HD constexpr int min_exponent() const { return (has_subnormals || has_zero ? 1 : 0) - bias; }
 
   ROTOSCALE_HD constexpr bool is_nan(std::uint64_t code) const {
-    const std::uint64_t magnitude = code & magnitude_mask();
+    const std::uint64_t top = code & magnitude_mask();
     switch (specials) {
       case rotoscale::specials::none: return false;
-      case rotoscale::specials::nan_only: return magnitude == magnitude_mask();
-      case rotoscale::specials::ieee: return magnitude > infinity_code();
+      case rotoscale::specials::nan_only: return top == magnitude_mask();
+      case rotoscale::specials::ieee: return top > infinity_code();
       case rotoscale::specials::fnuz: return code == sign_mask();
     }
     return false;
@@ -86,9 +99,16 @@ inline constexpr format e2m3{2, 3, 1, true, specials::none};
 inline constexpr format e3m2{3, 2, 3, true, specials::none};
 inline constexpr format e4m3{4, 3, 7, true, specials::nan_only};
 inline constexpr format e5m2{5, 2, 15, true, specials::ieee};
-inline constexpr format e8m0{8, 0, 127, false, specials::nan_only, false, false};
+inline constexpr format e4m3fnuz{4, 3, 8, true, specials::fnuz};
+inline constexpr format e5m2fnuz{5, 2, 16, true, specials::fnuz};
+inline constexpr format e4m3b11fnuz{4, 3, 11, true, specials::fnuz};
+inline constexpr format int8{0, 7, 0, true, specials::none, true, true, true};     ///< MX INT8: code * 2^-6
+inline constexpr format e8m0{8, 0, 127, false, specials::nan_only, false, false};  ///< MX block scales
+inline constexpr format ue4m3{4, 3, 7, false, specials::nan_only};                 ///< NVFP4 block scales
+inline constexpr format ue5m3{5, 3, 15, false, specials::nan_only};                ///< block scales of gfx1250, PTX
 inline constexpr format bf16{8, 7, 127};
 inline constexpr format fp16{5, 10, 15};
+inline constexpr format tf32{8, 10, 127};  ///< the 19 bits that tensor cores read of an FP32 number
 inline constexpr format fp32{8, 23, 127};
 inline constexpr format fp64{11, 52, 1023};
 }  // namespace formats
@@ -98,6 +118,10 @@ static_assert(formats::e4m3.max_exponent() == 8 && formats::e4m3.max_code() == 0
               formats::e4m3.nan_code() == 0x7F);
 static_assert(formats::e5m2.max_exponent() == 15 && formats::e5m2.max_code() == 0x7B &&
               formats::e5m2.nan_code() == 0x7E);
+static_assert(formats::int8.max_exponent() == 0 && formats::int8.signed_code(true, 1) == 0xFF &&
+              formats::int8.magnitude(0x80) == 128);
+static_assert(formats::e4m3fnuz.max_exponent() == 7 && formats::e4m3fnuz.nan_code() == 0x80);
+static_assert(formats::ue4m3.bits() == 7 && formats::ue5m3.max_code() == 0xFE && formats::tf32.bits() == 19);
 static_assert(formats::e8m0.min_exponent() == -127 && formats::e8m0.max_exponent() == 127 && formats::e8m0.bits() == 8);
 static_assert(formats::bf16.min_exponent() == -126 && formats::fp32.nan_code() == fp32_nan_bits);
 

@@ -9,8 +9,8 @@
 
 namespace rotoscale {
 
-/// rows × k codes of `element`, k contiguous; optionally one E8M0 scale for every `block` of them, and one FP32 factor
-/// for the whole matrix (what multiplies a code's value to give the tensor's value).
+/// rows × k codes of `element`, k contiguous; optionally one scale for every `block_rows` × `block` of them, and one
+/// FP32 factor for the whole matrix (what multiplies a code's value to give the tensor's value).
 struct gemm_operand {
   format element = formats::fp32;
   index_t rows = 0;
@@ -21,6 +21,8 @@ struct gemm_operand {
   const std::uint8_t* scales = nullptr;
   index_t scale_stride = 0;
   const float* factor = nullptr;  ///< null: 1
+  format scale = formats::e8m0;   ///< format of the block scales
+  int block_rows = 1;
 };
 
 /// Where and how a result is written: c = round(factor_a * factor_b * acc [+ c]), one FP32 fused multiply-add, then
@@ -31,8 +33,11 @@ struct gemm_options {
   bool accumulate = false;
 };
 
-inline gemm_operand operand_of(block_format f, block_matrix<const std::uint8_t> m) {
-  return {f.element, m.rows, m.k, m.codes, m.code_stride, f.length, m.scales, m.scale_stride, nullptr};
+/// `decode_factor`: the tensor's second-level factor (1 / encode_factor), or null.
+inline gemm_operand operand_of(block_format f, block_matrix<const std::uint8_t> m,
+                               const float* decode_factor = nullptr) {
+  return {f.element, m.rows,         m.k,           m.codes, m.code_stride, f.length,
+          m.scales,  m.scale_stride, decode_factor, f.scale, f.rows};
 }
 inline gemm_operand operand_of(matrix<const float> m) {
   ROTOSCALE_ASSERT(m.stride(1) == 1);
@@ -47,6 +52,10 @@ inline gemm_operand operand_of(matrix<const float> m) {
           nullptr};
 }
 
+inline block_format blocks_of(const gemm_operand& a) {
+  return {a.element, a.block == 0 ? 1 : a.block, a.scale, a.block_rows};
+}
+
 /// Little-endian code (r, c) of an operand.
 inline std::uint64_t operand_code(const gemm_operand& a, index_t r, index_t c) {
   const std::uint8_t* row = a.codes + r * a.code_stride;
@@ -57,18 +66,15 @@ inline std::uint64_t operand_code(const gemm_operand& a, index_t r, index_t c) {
   return code;
 }
 
+/// Block scale of element (r, c); only where there are block scales.
 inline std::uint8_t operand_scale(const gemm_operand& a, index_t r, index_t c) {
-  return a.block == 0 ? 127 : a.scales[r * a.scale_stride + c / a.block];
+  return a.scales[r / a.block_rows * a.scale_stride + c / a.block];
 }
 
 /// Element (r, c) with its block scale as FP32.
 inline float operand_value(const gemm_operand& a, index_t r, index_t c) {
-  const std::uint8_t scale = operand_scale(a, r, c);
-  if (scale == nan_scale_byte) return fp32_from_bits(fp32_nan_bits);
-  unpacked u = unpack(a.element, operand_code(a, r, c));
-  u.exponent += scale_exponent(scale);
-  return fp32_from_bits(
-      static_cast<std::uint32_t>(round_to(formats::fp32, u, rounding::nearest_even, overflow::to_inf)));
+  if (a.block == 0) return decode(a.element, operand_code(a, r, c));
+  return decode_scaled(blocks_of(a), static_cast<std::uint32_t>(operand_code(a, r, c)), operand_scale(a, r, c));
 }
 
 /// The accumulator of one output element. Groups of more than one product need E2M1 elements whose block scale is
@@ -84,8 +90,8 @@ inline float accumulate_ref(const gemm_operand& a, index_t i, const gemm_operand
   }
   for (index_t first = 0; first < a.k; first += model.group) {
     const index_t last = first + model.group < a.k ? first + model.group : a.k;
-    const std::uint8_t scale_a = operand_scale(a, i, first);
-    const std::uint8_t scale_b = operand_scale(b, j, first);
+    const std::uint8_t scale_a = a.block == 0 ? unit_scale_byte : operand_scale(a, i, first);
+    const std::uint8_t scale_b = b.block == 0 ? unit_scale_byte : operand_scale(b, j, first);
     if (scale_a == nan_scale_byte || scale_b == nan_scale_byte) return fp32_from_bits(fp32_nan_bits);
     double sum = 0.0;
     for (index_t k = first; k < last; ++k) {
@@ -109,14 +115,14 @@ inline float combined_factor(const gemm_operand& a, const gemm_operand& b) {
 }
 
 /// May these operands be multiplied under this model? gemm_ref and gemm assert it; callers with user input ask first.
-/// Rows of 4-bit codes with block scales need blocks of an even length, which begin on a byte.
+/// Blocks of packed codes must begin on a byte.
 inline bool gemm_is_defined(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
   if (a.k != b.k || o.model.group < 1 || a.block < 0 || b.block < 0) return false;
-  const auto whole_bytes = [](const gemm_operand& x) { return x.element.bits() != 4 || x.block % 2 == 0; };
+  const auto whole_bytes = [](const gemm_operand& x) { return x.block * storage_bits(x.element) % 8 == 0; };
   if (!whole_bytes(a) || !whole_bytes(b)) return false;
   if (o.model.group == 1) return true;
   const auto exact = [&](const gemm_operand& x) {
-    return x.element == formats::e2m1 && (x.block == 0 || x.block % o.model.group == 0);
+    return x.element == formats::e2m1 && (x.block == 0 || (x.block % o.model.group == 0 && x.scale == formats::e8m0));
   };
   return exact(a) && exact(b);
 }

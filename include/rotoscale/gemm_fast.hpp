@@ -56,11 +56,11 @@ inline void decode_row(const gemm_operand& a, const decode_table& table, index_t
     for (index_t first = 0; first < a.k; first += length) {
       const index_t count = a.k - first < length ? a.k - first : length;
       // A product with a power of two: exact, or rounded once as operand_value rounds it.
-      const float scale = a.block == 0 ? 1.0f : scale_value(a.scales[r * a.scale_stride + first / length]);
+      const float scale = a.block == 0 ? 1.0f : scale_value(a.scale, operand_scale(a, r, first));
       if (a.element.bits() == 4) {
         decode_nibbles(row + first / 2, count, table, scale, out + first);
       } else {
-        for (index_t i = first; i < first + count; ++i) out[i] = table.value[row[i]] * scale;
+        for (index_t i = first; i < first + count; ++i) out[i] = table.value[load_code(a.element, row, i)] * scale;
       }
     }
   }
@@ -111,9 +111,9 @@ struct byte_range {
 inline byte_range scale_range(const gemm_operand& a) {
   if (a.block == 0) return {127, 127};
   byte_range range;
-  for (index_t r = 0; r < a.rows; ++r) {
+  for (index_t r = 0; r < a.rows; r += a.block_rows) {
     for (index_t b = 0; b < (a.k + a.block - 1) / a.block; ++b) {
-      const int byte = a.scales[r * a.scale_stride + b];
+      const int byte = a.scales[r / a.block_rows * a.scale_stride + b];
       if (byte == nan_scale_byte) continue;
       range.least = byte < range.least ? byte : range.least;
       range.largest = byte > range.largest ? byte : range.largest;

@@ -9,12 +9,20 @@
 
 namespace rotoscale {
 
-/// A rotation applied to each run of `points` contiguous elements of a block, before its amax is taken.
+/// Most points of a rotation, and most elements that are rotated or scaled together.
+inline constexpr int max_run_length = 256;
+
+/// A rotation along the contraction axis, applied to each `points` contiguous elements before amax is taken. It may
+/// span several blocks.
 struct rotation {
-  int points = 0;           ///< 0: none; else a power of two that divides the block length
-  std::uint32_t signs = 0;  ///< bit i negates element i (mod 32) of the block first; both GEMM operands must share it
+  int points = 0;  ///< 0: none; else a power of two, 2 to 256, that divides the block length or is a multiple of it
+  /// Bit i % 32 of word i / 32 negates element i of a run (max(points, block length) elements) before the Hadamard; all
+  /// zero: the fixed rotation. Both operands of a GEMM must share them.
+  std::uint32_t signs[max_run_length / 32] = {};
 
   constexpr bool operator==(const rotation&) const = default;
+
+  ROTOSCALE_HD constexpr bool negates(int i) const { return (signs[i / 32] >> (i % 32) & 1u) != 0; }
 };
 
 /// 1 / sqrt(n) in FP32, n a power of two: exact for even powers, the nearest FP32 value for odd ones.
@@ -40,16 +48,33 @@ ROTOSCALE_HD constexpr void hadamard(float* x, int n, index_t stride = 1) {
   for (int i = 0; i < n; ++i) x[i * stride] *= factor;
 }
 
-/// Signs, Hadamard and NaN canonicalisation over one block of `length` contiguous elements.
-ROTOSCALE_HD constexpr void rotate_block(float* x, int length, const rotation& r) {
-  if (r.points == 0) return;
-  ROTOSCALE_ASSERT(length % r.points == 0);
+namespace detail {
+ROTOSCALE_HD constexpr void negate_run(float* x, int length, const rotation& r) {
   for (int i = 0; i < length; ++i) {
-    if ((r.signs >> (i % 32)) & 1) x[i] = fp32_from_bits(fp32_bits(x[i]) ^ fp32_sign_mask);
+    if (r.negates(i)) x[i] = fp32_from_bits(fp32_bits(x[i]) ^ fp32_sign_mask);
   }
+}
+
+ROTOSCALE_HD constexpr void hadamard_run(float* x, int length, const rotation& r) {
+  ROTOSCALE_ASSERT(length % r.points == 0 && length <= max_run_length);
   for (int first = 0; first < length; first += r.points) hadamard(x + first, r.points);
   // IEEE 754 leaves the sign and payload of a computed NaN open, and compilers commute additions.
   for (int i = 0; i < length; ++i) x[i] = canonical_nan(x[i]);
+}
+}  // namespace detail
+
+/// Signs, Hadamard and NaN canonicalisation over a run of `length` contiguous elements.
+ROTOSCALE_HD constexpr void rotate_run(float* x, int length, const rotation& r) {
+  if (r.points == 0) return;
+  detail::negate_run(x, length, r);
+  detail::hadamard_run(x, length, r);
+}
+
+/// The inverse: Hadamard, then signs. Exact where no butterfly rounds, as for small integers and an even power of two.
+ROTOSCALE_HD constexpr void unrotate_run(float* x, int length, const rotation& r) {
+  if (r.points == 0) return;
+  detail::hadamard_run(x, length, r);
+  detail::negate_run(x, length, r);
 }
 
 static_assert(hadamard_factor(16) == 0.25f && hadamard_factor(64) == 0.125f);

@@ -70,7 +70,7 @@ inline void quantize_mxfp4_tile(const block_options& o, lanes_u32 (&x)[mx_length
   if (o.source == formats::bf16) {
     for (auto& v : x) round_lanes_to_bf16(v);
   }
-  if (o.rotation.points == 16) rotate_lanes(x, o.rotation.signs);
+  if (o.rotation.points == 16) rotate_lanes(x, o.rotation.signs[0]);
 
   lanes_u32 amax{};
   for (const auto& v : x) {
@@ -138,7 +138,9 @@ inline void store_tile(const mxfp4_tile& tile, block_matrix<std::uint8_t> out, i
 }
 
 /// Does the 16-lane path cover these arguments?
-inline bool mxfp4_tiles_apply(block_format f, const block_options& o, matrix<const float> source) {
+template <class T>
+bool mxfp4_tiles_apply(block_format f, const block_options& o, matrix<T> source) {
+  if (!std::is_same_v<std::remove_const_t<T>, float>) return false;
   const bool source_ok = o.source == formats::fp32 || o.source == formats::bf16;
   const bool rotation_ok = o.rotation.points == 0 || o.rotation.points == 16;
   return f == mxfp4 && o.rounding == rounding::nearest_even && source_ok && rotation_ok && source.stride(1) == 1;
@@ -147,29 +149,31 @@ inline bool mxfp4_tiles_apply(block_format f, const block_options& o, matrix<con
 }  // namespace detail
 
 /// quantize_ref, blocked and threaded.
-inline void quantize(block_format f, const block_options& o, matrix<const float> source, block_axis axis,
-                     block_matrix<std::uint8_t> out, thread_pool& pool) {
+template <class T>
+void quantize(block_format f, const block_options& o, matrix<T> source, block_axis axis, block_matrix<std::uint8_t> out,
+              thread_pool& pool) {
   ROTOSCALE_ASSERT(quantize_is_defined(f, o, source, axis, out));
-  const index_t blocks = out.k / f.length;
   if (!detail::mxfp4_tiles_apply(f, o, source)) {
-    // Rows one at a time, each with the counters it has in the whole: only stochastic rounding looks at them.
-    pool.for_each(out.rows, [&](index_t r) { quantize_row_ref(f, o, source, axis, out, r); });
+    pool.for_each(out.rows / f.rows, [&](index_t tile) { quantize_tile_ref(f, o, source, axis, out, tile); });
     return;
   }
-  pool.for_each((out.rows + detail::lane_count - 1) / detail::lane_count, [&](index_t group) {
-    const index_t v0 = group * detail::lane_count;
-    for (index_t b = 0; b < blocks; ++b) {
-      detail::lanes_u32 x[detail::mx_length];
-      if (axis == block_axis::row) {
-        detail::load_rows(source, v0, b * detail::mx_length, x);
-      } else {
-        detail::load_columns(source, b * detail::mx_length, v0, x);
+  if constexpr (std::is_same_v<std::remove_const_t<T>, float>) {
+    const index_t blocks = out.k / f.length;
+    pool.for_each((out.rows + detail::lane_count - 1) / detail::lane_count, [&](index_t group) {
+      const index_t v0 = group * detail::lane_count;
+      for (index_t b = 0; b < blocks; ++b) {
+        detail::lanes_u32 x[detail::mx_length];
+        if (axis == block_axis::row) {
+          detail::load_rows(source, v0, b * detail::mx_length, x);
+        } else {
+          detail::load_columns(source, b * detail::mx_length, v0, x);
+        }
+        detail::mxfp4_tile tile;
+        detail::quantize_mxfp4_tile(o, x, tile);
+        detail::store_tile(tile, out, v0, b);
       }
-      detail::mxfp4_tile tile;
-      detail::quantize_mxfp4_tile(o, x, tile);
-      detail::store_tile(tile, out, v0, b);
-    }
-  });
+    });
+  }
 }
 
 }  // namespace rotoscale

@@ -15,7 +15,18 @@ enum class rounding {
   up,    ///< toward +infinity
   down,  ///< toward -infinity
   to_odd,
-  stochastic  ///< up in magnitude with probability fraction, decided by 32 caller-supplied bits
+  stochastic  ///< up in magnitude with probability fraction, decided by caller-supplied random bits
+};
+
+/// Random bits for rounding::stochastic: the low `count` (1 to 32) bits of `word`. The leading `count` bits of the
+/// discarded fraction plus these carry into the last place or do not, so that the probability of rounding up is the
+/// fraction, truncated to `count` bits.
+struct random_bits {
+  std::uint32_t word = 0;
+  int count = 32;
+
+  constexpr random_bits() = default;
+  ROTOSCALE_HD constexpr random_bits(std::uint32_t w, int n = 32) : word(w), count(n) {}
 };
 
 /// What happens to a finite value that rounds beyond the largest finite number, and to an infinite one.
@@ -46,10 +57,11 @@ ROTOSCALE_HD constexpr unpacked unpack(format f, std::uint64_t code) {
     u.kind = value_class::infinity;
     return u;
   }
-  const std::uint64_t mantissa = code & f.mantissa_mask();
-  const int field = static_cast<int>((code & f.magnitude_mask()) >> f.mantissa_bits);
+  const std::uint64_t magnitude = f.magnitude(code);
+  const int field = f.exponent_bits == 0 ? 0 : static_cast<int>(magnitude >> f.mantissa_bits);
   const bool subnormal = field == 0 && f.has_subnormals;
-  const std::uint64_t integer = subnormal ? mantissa : mantissa | (std::uint64_t{1} << f.mantissa_bits);
+  const std::uint64_t integer =
+      subnormal ? magnitude : (magnitude & f.mantissa_mask()) | (std::uint64_t{1} << f.mantissa_bits);
   if (integer == 0 || (field == 0 && !f.has_subnormals && f.has_zero)) return u;
   const int top = highest_bit(integer);
   u.kind = value_class::finite;
@@ -62,17 +74,18 @@ namespace detail {
 
 /// Code for a value that leaves the range at the top. `away` says whether the rounding mode moves it away from zero.
 ROTOSCALE_HD constexpr std::uint64_t overflow_code(format f, bool negative, overflow o, bool away) {
-  const std::uint64_t sign = negative ? f.sign_mask() : 0;
-  if (o == overflow::to_inf && f.has_infinity()) return sign | (away ? f.infinity_code() : f.max_code());
-  if (o != overflow::saturate && f.has_nan()) {
-    return f.specials == specials::fnuz ? f.nan_code() : sign | f.nan_code();
+  if (o == overflow::to_inf && f.has_infinity()) {
+    return f.signed_code(negative, away ? f.infinity_code() : f.max_code());
   }
-  return sign | f.max_code();
+  if (o != overflow::saturate && f.has_nan()) {
+    return f.specials == specials::fnuz ? f.nan_code() : f.signed_code(negative, f.nan_code());
+  }
+  return f.signed_code(negative, f.max_code());
 }
 
 /// Does the magnitude `kept + fraction / 2^64` round up to kept + 1?
 ROTOSCALE_HD constexpr bool rounds_away(rounding r, bool negative, std::uint64_t kept, std::uint64_t fraction,
-                                        std::uint32_t random) {
+                                        random_bits random) {
   constexpr std::uint64_t half = std::uint64_t{1} << 63;
   switch (r) {
     case rounding::nearest_even: return fraction > half || (fraction == half && (kept & 1) != 0);
@@ -81,8 +94,10 @@ ROTOSCALE_HD constexpr bool rounds_away(rounding r, bool negative, std::uint64_t
     case rounding::up: return fraction != 0 && !negative;
     case rounding::down: return fraction != 0 && negative;
     case rounding::to_odd: return fraction != 0 && (kept & 1) == 0;
-    // The 32 leading bits of the fraction plus the random word carry out: probability floor(fraction * 2^32) / 2^32.
-    case rounding::stochastic: return ((fraction >> 32) + random) >> 32 != 0;
+    case rounding::stochastic: {
+      const std::uint64_t word = random.word & ((std::uint64_t{1} << random.count) - 1);
+      return ((fraction >> (64 - random.count)) + word) >> random.count != 0;
+    }
   }
   return false;
 }
@@ -92,15 +107,15 @@ ROTOSCALE_HD constexpr bool rounds_away(rounding r, bool negative, std::uint64_t
 /// Rounds `v` into `f` and returns the code (in the low f.bits() bits).
 /// NaN becomes the format's NaN with its sign; a format without NaN gives the largest number with the NaN's sign, as
 /// the gfx950 conversions do according to HIP's host emulation. Negative values of unsigned formats become the smallest
-/// code. `random` is used by rounding::stochastic only.
+/// code. Two's complement formats never give their least code, which has no positive counterpart. `random` is used by
+/// rounding::stochastic only.
 ROTOSCALE_HD constexpr std::uint64_t round_to(format f, unpacked v, rounding r = rounding::nearest_even,
-                                              overflow o = overflow::saturate, std::uint32_t random = 0) {
-  const std::uint64_t sign = v.negative ? f.sign_mask() : 0;
+                                              overflow o = overflow::saturate, random_bits random = {}) {
   // 1. Values that are not finite, and zero.
   if (v.kind == value_class::nan) return detail::overflow_code(f, v.negative, overflow::to_nan, true);
   if (v.negative && !f.is_signed) return 0;
   if (v.kind == value_class::infinity) return detail::overflow_code(f, v.negative, o, true);
-  if (v.kind == value_class::zero) return f.has_negative_zero() ? sign : 0;
+  if (v.kind == value_class::zero) return f.signed_code(v.negative, 0);
 
   // 2. Split the significand where the format's unit in the last place falls: kept integer, 64-bit fraction.
   const int exponent = v.exponent < f.min_exponent() ? f.min_exponent() : v.exponent;
@@ -118,30 +133,30 @@ ROTOSCALE_HD constexpr std::uint64_t round_to(format f, unpacked v, rounding r =
   const std::uint64_t integer = kept + (away ? 1 : 0);
   if (!f.has_subnormals && (integer >> f.mantissa_bits) == 0) {
     // Below the smallest normal of a format without subnormals: that number itself if there is no zero (E8M0).
-    return f.has_zero && f.has_negative_zero() ? sign : 0;
+    return f.signed_code(v.negative, 0);
   }
   const std::uint64_t field = static_cast<std::uint64_t>(exponent - f.min_exponent());
   const std::uint64_t first = f.has_subnormals || f.has_zero ? 0 : std::uint64_t{1} << f.mantissa_bits;
   const std::uint64_t magnitude = (field << f.mantissa_bits) + integer - first;
 
-  // 4. Range. FNUZ has no negative zero.
+  // 4. Range.
   if (v.exponent > f.max_exponent() || magnitude > f.max_code()) {
     const bool nearest = r == rounding::nearest_even || r == rounding::nearest_away || r == rounding::stochastic;
     return detail::overflow_code(f, v.negative, o, nearest || r == (v.negative ? rounding::down : rounding::up));
   }
-  return magnitude == 0 && !f.has_negative_zero() ? 0 : sign | magnitude;
+  return f.signed_code(v.negative, magnitude);
 }
 
 /// Code of `from` converted to `to` with a single rounding.
 ROTOSCALE_HD constexpr std::uint64_t convert(format from, std::uint64_t code, format to,
                                              rounding r = rounding::nearest_even, overflow o = overflow::saturate,
-                                             std::uint32_t random = 0) {
+                                             random_bits random = {}) {
   return round_to(to, unpack(from, code), r, o, random);
 }
 
 /// FP32 to a code of `f`.
 ROTOSCALE_HD constexpr std::uint64_t encode(format f, float x, rounding r = rounding::nearest_even,
-                                            overflow o = overflow::saturate, std::uint32_t random = 0) {
+                                            overflow o = overflow::saturate, random_bits random = {}) {
   return convert(formats::fp32, fp32_bits(x), f, r, o, random);
 }
 

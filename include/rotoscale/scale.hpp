@@ -1,14 +1,15 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// E8M0 block scales: the four rules in use, and the policies in which shipped quantizers differ at equal amax.
-// OCP MX v1.0 section 6.3 recommends `floor`; the others conform as well and give other bits.
+// Block scales. E8M0: the four rules in use, and the policies in which shipped quantizers differ at equal amax (OCP MX
+// v1.0 section 6.3 recommends `floor`; the others conform as well and give other bits). Floating-point scales (NVFP4's
+// E4M3): the arithmetic of NVIDIA's Transformer Engine, in FP32.
 #pragma once
 
 #include "rotoscale/round.hpp"
 
 namespace rotoscale {
 
-/// How a block's amax becomes a power of two, before division by 2^emax of the element format.
+/// How a block's amax becomes a power of two, before division by 2^emax of the element format; E8M0 scales only.
 enum class scale_rule {
   floor,  ///< exponent of amax (OCP); the block maximum may saturate
   ceil,   ///< next power of two unless amax is one
@@ -20,12 +21,12 @@ enum class scale_rule {
 struct block_policy {
   enum class nan_rule {
     ignore,    ///< NaN takes no part in amax; the element conversion sees it
-    nan_scale  ///< the block's scale becomes NaN (0xFF)
+    nan_scale  ///< the block's scale becomes NaN
   };
   enum class infinity_rule {
-    exponent_128,   ///< Inf counts as 2^128
-    largest_scale,  ///< 0xFE
-    nan_scale       ///< 0xFF
+    exponent_128,   ///< Inf counts as 2^128 (beyond every floating-point scale: the largest one)
+    largest_scale,  ///< the largest finite scale
+    nan_scale       ///< NaN
   };
 
   std::uint8_t zero_byte = 0;   ///< scale of a block of zeros
@@ -43,9 +44,17 @@ using infinity_rule = block_policy::infinity_rule;
 /// ROCm TransformerEngine's fused kernel, as in AMD's MLPerf v6.0 runs.
 inline constexpr block_policy te_rocm{127, 0, nan_rule::ignore, infinity_rule::exponent_128};
 inline constexpr block_policy ocp{0, 0, nan_rule::nan_scale, infinity_rule::nan_scale};
+/// Primus-Turbo, and AITER's header in its EVEN mode.
+inline constexpr block_policy primus{0, 0, nan_rule::ignore, infinity_rule::exponent_128};
+/// AITER's header in its other modes; RoundUp and Ceil never give byte 0 to a nonzero block.
+inline constexpr block_policy aiter{0, 0, nan_rule::ignore, infinity_rule::nan_scale};
+inline constexpr block_policy aiter_nonzero{0, 1, nan_rule::ignore, infinity_rule::nan_scale};
+/// NVIDIA's Transformer Engine (MXFP8 and NVFP4).
+inline constexpr block_policy nvidia{0, 0, nan_rule::ignore, infinity_rule::largest_scale};
 }  // namespace policies
 
 inline constexpr std::uint8_t nan_scale_byte = 0xFF;
+inline constexpr std::uint8_t unit_scale_byte = 0x7F;  // 2^0
 
 /// E8M0 byte for a block whose largest magnitude has the FP32 bits `amax` (sign clear; NaN if the policy let one in).
 ROTOSCALE_HD constexpr std::uint8_t shared_scale(std::uint32_t amax, format element, scale_rule rule,
@@ -72,16 +81,47 @@ ROTOSCALE_HD constexpr std::uint8_t shared_scale(std::uint32_t amax, format elem
   return static_cast<std::uint8_t>(byte < nan_scale_byte ? byte : nan_scale_byte - 1);
 }
 
+/// Code in `scale`, a floating-point format with a NaN, for a block whose largest magnitude has the FP32 bits `amax`:
+/// amax / (largest element) * encode_factor, each step and the conversion rounded to nearest even, saturating. That is
+/// TE's compute_decoding_scaling_factor.
+ROTOSCALE_HD constexpr std::uint8_t shared_scale(std::uint32_t amax, format element, format scale, float encode_factor,
+                                                 const block_policy& policy) {
+  const auto nan = static_cast<std::uint8_t>(scale.nan_code());
+  if (amax == 0) return policy.zero_byte;
+  if (fp32_is_nan(amax)) return nan;
+  if (amax == fp32_infinity_bits && policy.infinity == block_policy::infinity_rule::nan_scale) return nan;
+  const float wanted = fp32_from_bits(amax) / decode(element, element.max_code()) * encode_factor;
+  const auto code = static_cast<std::uint8_t>(encode(scale, wanted));
+  return code < policy.least_byte ? policy.least_byte : code;
+}
+
+/// Second-level factor of NVFP4 for a tensor whose largest magnitude is `amax`: the product of the largest element and
+/// the largest scale, divided by amax, at most FLT_MAX; 1 for a tensor of zeros. Elements are quantized as if the
+/// tensor were multiplied by it, so 1 / encode_factor belongs to the decoded tensor (TE: S_enc and S_dec).
+ROTOSCALE_HD constexpr float tensor_encode_factor(float amax, format element, format scale) {
+  if (amax == 0.0f) return 1.0f;
+  const float factor = decode(scale, scale.max_code()) * decode(element, element.max_code()) / amax;
+  return factor < 0x1.FFFFFEp127f ? factor : 0x1.FFFFFEp127f;
+}
+
 /// Exponent e of the scale 2^e stored as `byte` (not 0xFF).
 ROTOSCALE_HD constexpr int scale_exponent(std::uint8_t byte) { return static_cast<int>(byte) - 127; }
 
-/// The scale as FP32; 0x00 is the subnormal 2^-127, 0xFF is NaN.
+/// An E8M0 scale as FP32; 0x00 is the subnormal 2^-127, 0xFF is NaN.
 ROTOSCALE_HD constexpr float scale_value(std::uint8_t byte) {
   return byte == nan_scale_byte ? fp32_from_bits(fp32_nan_bits) : pow2_fp32(scale_exponent(byte));
 }
 
+/// A scale of any format as FP32.
+ROTOSCALE_HD constexpr float scale_value(format scale, std::uint8_t code) {
+  constexpr format e8m0 = formats::e8m0;
+  return scale == e8m0 ? scale_value(code) : decode(scale, code);
+}
+
 static_assert(shared_scale(fp32_bits(1.75f), formats::e2m1, scale_rule::even, policies::te_rocm) == 126);
 static_assert(shared_scale(fp32_bits(1.7499999f), formats::e2m1, scale_rule::even, policies::te_rocm) == 125);
+static_assert(shared_scale(fp32_bits(6.0f), formats::e2m1, formats::ue4m3, 1.0f, policies::nvidia) == 0x38);
+static_assert(tensor_encode_factor(6.0f, formats::e2m1, formats::ue4m3) == 448.0f);
 static_assert(shared_scale(fp32_infinity_bits, formats::e2m1, scale_rule::even, policies::te_rocm) == 253);
 
 }  // namespace rotoscale

@@ -39,10 +39,10 @@ class small_float {
   constexpr small_float() = default;
   /// Rounds `x` once; saturating nearest-even unless told otherwise.
   ROTOSCALE_HD constexpr explicit small_float(float x, rounding r = rounding::nearest_even,
-                                              overflow o = overflow::saturate, std::uint32_t random = 0)
+                                              overflow o = overflow::saturate, random_bits random = {})
       : bits_(static_cast<storage>(encode(Format, x, r, o, random))) {}
   ROTOSCALE_HD constexpr explicit small_float(double x, rounding r = rounding::nearest_even,
-                                              overflow o = overflow::saturate, std::uint32_t random = 0)
+                                              overflow o = overflow::saturate, random_bits random = {})
       : bits_(static_cast<storage>(convert(formats::fp64, bit_cast<std::uint64_t>(x), Format, r, o, random))) {}
 
   ROTOSCALE_HD static constexpr small_float from_bits(storage bits) {
@@ -65,8 +65,16 @@ using e2m3 = small_float<formats::e2m3>;
 using e3m2 = small_float<formats::e3m2>;
 using e4m3 = small_float<formats::e4m3>;
 using e5m2 = small_float<formats::e5m2>;
+using e4m3fnuz = small_float<formats::e4m3fnuz>;
+using e5m2fnuz = small_float<formats::e5m2fnuz>;
+using e4m3b11fnuz = small_float<formats::e4m3b11fnuz>;
+using mx_int8 = small_float<formats::int8>;
 using e8m0 = small_float<formats::e8m0>;
+using ue4m3 = small_float<formats::ue4m3>;
+using ue5m3 = small_float<formats::ue5m3>;
 using bf16 = small_float<formats::bf16>;
+using fp16 = small_float<formats::fp16>;
+using tf32 = small_float<formats::tf32>;
 
 static_assert(sizeof(e2m1) == 1 && sizeof(e8m0) == 1 && sizeof(bf16) == 2);
 static_assert(e4m3(464.0f).bits() == 0x7E && e5m2(61440.0f, rounding::nearest_even, overflow::to_inf).bits() == 0x7C);

@@ -12,11 +12,11 @@ __global__ void quantize_rows(const float* source, index_t rows, index_t k, std:
   const index_t r = blockIdx.x * static_cast<index_t>(blockDim.x) + threadIdx.x;
   if (r >= rows) return;
   constexpr block_format f{formats::e2m1};
-  block_options o{formats::bf16, {16, 5}, scale_rule::even, policies::te_rocm};
+  block_options o{formats::bf16, {16, {5}}, scale_rule::even, policies::te_rocm};
   o.rounding = rounding::stochastic;
   o.random = {1, 2};
   const auto out = dense_blocks(f, rows, k, codes, scales);
-  quantize_row_ref(f, o, row_major(source, rows, k), block_axis::row, out, r);
+  quantize_tile_ref(f, o, row_major(source, rows, k), block_axis::row, out, r);
   for (index_t c = 0; c < k; ++c) back[r * k + c] = decode_element(f, out, r, c);
 }
 

@@ -78,8 +78,8 @@ void print_quantize(thread_pool& pool) {
     std::vector<std::uint8_t> codes(static_cast<std::size_t>(out_rows * k)),
         scales(static_cast<std::size_t>(out_rows * k / 32));
     for (const std::uint32_t signs : {0u, 0xBEEFu}) {
-      block_options o = te_rocm;
-      o.rotation.signs = signs;
+      block_options o = presets::te_rocm;
+      o.rotation.signs[0] = signs;
       quantize(mxfp4, o, row_major(x.data(), rows, cols), axis,
                dense_blocks(mxfp4, out_rows, k, codes.data(), scales.data()), pool);
       d.add(codes);
@@ -106,7 +106,7 @@ void print_gemm(thread_pool& pool) {
     codes[side].resize(static_cast<std::size_t>(rows * k / 2));
     scales[side].resize(static_cast<std::size_t>(rows * k / 32));
     const auto blocks = dense_blocks(mxfp4, rows, k, codes[side].data(), scales[side].data());
-    quantize(mxfp4, te_rocm, row_major<const float>(side == 0 ? x.data() : y.data(), rows, k), block_axis::row, blocks,
+    quantize(mxfp4, presets::te_rocm, row_major<const float>(side == 0 ? x.data() : y.data(), rows, k), block_axis::row, blocks,
              pool);
     operands[side] = operand_of(mxfp4, blocks);
   }

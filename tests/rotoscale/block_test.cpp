@@ -107,8 +107,8 @@ TEST_CASE("te_rocm is AMD's kernel as described, along both axes, with and witho
     for (std::uint64_t seed = 0; seed < 8; ++seed) {
       const auto x = oracle::block_values(rows, cols, seed);
       const auto source = row_major(x.data(), rows, cols);
-      block_options o = te_rocm;
-      o.rotation.signs = signs;
+      block_options o = presets::te_rocm;
+      o.rotation.signs[0] = signs;
       for (const auto axis : {block_axis::row, block_axis::column}) {
         const auto in = axis == block_axis::row ? source : transposed(source);
         const result got = run_ref(mxfp4, o, source, axis);
@@ -198,10 +198,10 @@ TEST_CASE("strides of source and target: rows in the middle of larger memory, th
   std::vector<float> dense;
   for (index_t r = 0; r < rows; ++r)
     dense.insert(dense.end(), &x[static_cast<std::size_t>(r * wide)], &x[static_cast<std::size_t>(r * wide)] + cols);
-  const result want = run_ref(mxfp4, te_rocm, row_major(dense.data(), rows, cols), block_axis::row);
+  const result want = run_ref(mxfp4, presets::te_rocm, row_major(dense.data(), rows, cols), block_axis::row);
   std::vector<std::uint8_t> codes(5 * 40, 0xEE), scales(5 * 8, 0xEE);
   const matrix<const float> source = row_major(x.data(), rows, cols, wide);
-  quantize_ref(mxfp4, te_rocm, source, block_axis::row, {rows, cols, codes.data(), 40, scales.data(), 8});
+  quantize_ref(mxfp4, presets::te_rocm, source, block_axis::row, {rows, cols, codes.data(), 40, scales.data(), 8});
   for (std::size_t r = 0; r < 5; ++r) {
     CHECK(std::memcmp(&codes[40 * r], &want.codes[32 * r], 32) == 0);
     CHECK(std::memcmp(&scales[8 * r], &want.scales[2 * r], 2) == 0);
@@ -275,7 +275,7 @@ TEST_CASE("constexpr: a block quantized at compile time") {
     std::array<float, 32> x{};
     for (int i = 0; i < 32; ++i) x[static_cast<std::size_t>(i)] = static_cast<float>(i - 11) * 0.37f;
     std::array<std::uint8_t, 17> out{};
-    quantize_ref(mxfp4, te_rocm, row_major<const float>(x.data(), 1, 32), block_axis::row,
+    quantize_ref(mxfp4, presets::te_rocm, row_major<const float>(x.data(), 1, 32), block_axis::row,
                  {1, 32, out.data(), 16, out.data() + 16, 1});
     return out;
   };
@@ -285,7 +285,7 @@ TEST_CASE("constexpr: a block quantized at compile time") {
 
 TEST_CASE("when quantize is defined") {
   const auto defined = [](index_t rows, index_t cols, block_axis axis, index_t out_rows, index_t out_k) {
-    return quantize_is_defined(mxfp4, te_rocm, row_major<const float>(nullptr, rows, cols), axis,
+    return quantize_is_defined(mxfp4, presets::te_rocm, row_major<const float>(nullptr, rows, cols), axis,
                                {out_rows, out_k, nullptr, 0, nullptr, 0});
   };
   CHECK(defined(5, 64, block_axis::row, 5, 64));
@@ -304,7 +304,7 @@ TEST_CASE("a rotation must divide the block, and a block fit the reference's buf
                                dense_blocks<std::uint8_t>(f, 1, k, nullptr, nullptr));
   };
   CHECK((defined(mxfp4, 0) && defined(mxfp4, 16) && defined(mxfp4, 32)));
-  CHECK_FALSE((defined(mxfp4, 64) || defined(mxfp4, 24) || defined(mxfp4, -16)));
-  CHECK(defined({formats::e2m1, max_block_length}, 256));
-  CHECK_FALSE(defined({formats::e2m1, 2 * max_block_length}, 0));
+  CHECK_FALSE((defined(mxfp4, 64) || defined(mxfp4, 24) || defined(mxfp4, -16)));  // 64 points need k = 64
+  CHECK(defined({formats::e2m1, max_run_length}, 256));
+  CHECK_FALSE(defined({formats::e2m1, 2 * max_run_length}, 0));
 }

@@ -136,27 +136,32 @@ TEST_CASE("fp32_blockwise: ties of the accumulator go to even, and sums of scale
 TEST_CASE("fp32_fma_chain: one rounding a product, every operand format") {
   struct kind {
     format element;
-    index_t bytes;
+    index_t bits;  // from one code to the next; rows begin on a byte
   };
-  for (const kind& t : {kind{formats::fp32, 4}, kind{formats::bf16, 2}, kind{formats::fp16, 2}, kind{formats::e4m3, 1},
-                        kind{formats::e5m2, 1}, kind{formats::e2m3, 1}}) {
+  for (const kind& t :
+       {kind{formats::fp32, 32}, kind{formats::bf16, 16}, kind{formats::fp16, 16}, kind{formats::e4m3, 8},
+        kind{formats::e5m2, 8}, kind{formats::int8, 8}, kind{formats::e2m3, 6}, kind{formats::e2m1, 4}}) {
     const index_t m = 4, n = 3, k = 37;
+    const index_t stride = (k * t.bits + 7) / 8;
     const random_stream random{8, static_cast<std::uint64_t>(t.element.bits())};
     std::vector<std::uint8_t> codes[2];
     std::vector<float> values[2];
     for (int side = 0; side < 2; ++side) {
+      codes[side].resize(static_cast<std::size_t>(stride * (side == 0 ? m : n)));
       for (index_t i = 0; i < (side == 0 ? m : n) * k; ++i) {
         const std::uint32_t word = random.word(static_cast<std::uint64_t>(2 * i + side));
         const float x = fp32_from_bits((word & 0x807FFFFFu) | (122u + (word >> 23) % 10) << 23);
         const std::uint64_t code = encode(t.element, x);
-        for (index_t byte = 0; byte < t.bytes; ++byte) {
-          codes[side].push_back(static_cast<std::uint8_t>(code >> (8 * byte)));
+        for (index_t bit = 0; bit < t.bits; ++bit) {
+          const index_t at = i % k * t.bits + bit;
+          codes[side][static_cast<std::size_t>(i / k * stride + at / 8)] |=
+              static_cast<std::uint8_t>((code >> bit & 1) << (at % 8));
         }
         values[side].push_back(decode(t.element, code));
       }
     }
-    const gemm_operand a{t.element, m, k, codes[0].data(), k * t.bytes, 0, nullptr, 0, nullptr};
-    const gemm_operand b{t.element, n, k, codes[1].data(), k * t.bytes, 0, nullptr, 0, nullptr};
+    const gemm_operand a{t.element, m, k, codes[0].data(), stride, 0, nullptr, 0, nullptr};
+    const gemm_operand b{t.element, n, k, codes[1].data(), stride, 0, nullptr, 0, nullptr};
     const auto c = run_ref(a, b, {});
     for (index_t i = 0; i < m; ++i) {
       for (index_t j = 0; j < n; ++j) {

@@ -95,22 +95,22 @@ TEST_CASE("a stride leaves the elements between alone") {
   }
 }
 
-TEST_CASE("rotate_block: signs first, each run by itself, no points no change") {
+TEST_CASE("rotate_run: signs first, each run by itself, no points no change") {
   const auto x = random_values(64, 10, false);
-  const rotation r{16, 0xA5C30F17u};
+  const rotation r{16, {0xA5C30F17u, 0x1234CAFEu}};
   auto got = x;
-  rotate_block(got.data(), 64, r);
+  rotate_run(got.data(), 64, r);
   for (std::size_t first = 0; first < 64; first += 16) {
     std::vector<float> run(x.begin() + static_cast<std::ptrdiff_t>(first),
                            x.begin() + static_cast<std::ptrdiff_t>(first + 16));
     for (std::size_t i = 0; i < 16; ++i) {
-      if ((r.signs >> ((first + i) % 32)) % 2 == 1) run[i] = -run[i];
+      if ((r.signs[(first + i) / 32] >> ((first + i) % 32)) % 2 == 1) run[i] = -run[i];
     }
     hadamard(run.data(), 16);
     for (std::size_t i = 0; i < 16; ++i) REQUIRE(fp32_bits(got[first + i]) == fp32_bits(run[i]));
   }
   auto same = x;
-  rotate_block(same.data(), 64, {0, 0xFFFFFFFFu});
+  rotate_run(same.data(), 64, {0, {0xFFFFFFFFu}});
   CHECK(same == x);
 }
 
@@ -119,7 +119,7 @@ TEST_CASE("NaN from any source comes out canonical; without a rotation it is lef
     std::array<float, 32> x{};
     x[3] = fp32_from_bits(bits);
     x[5] = std::numeric_limits<float>::infinity();
-    rotate_block(x.data(), 32, {16, 0});
+    rotate_run(x.data(), 32, {16});
     int nans = 0;
     for (const float v : x) {
       if (v != v) CHECK(fp32_bits(v) == fp32_nan_bits);
@@ -128,7 +128,7 @@ TEST_CASE("NaN from any source comes out canonical; without a rotation it is lef
     CHECK(nans >= 8);
     CHECK(x[16] == 0.0f);  // the other run
     float alone = fp32_from_bits(bits);
-    rotate_block(&alone, 1, {0, 0});
+    rotate_run(&alone, 1, {0, 0});
     CHECK(fp32_bits(alone) == bits);
   }
 }
@@ -141,10 +141,10 @@ TEST_CASE("compile time equals run time") {
   };
   constexpr auto at_compile_time = [&] {
     auto x = make();
-    rotate_block(x.data(), 32, {16, 0x12345678u});
+    rotate_run(x.data(), 32, {16, 0x12345678u});
     return x;
   }();
   auto x = make();
-  rotate_block(x.data(), 32, {16, 0x12345678u});
+  rotate_run(x.data(), 32, {16, 0x12345678u});
   CHECK(x == at_compile_time);
 }

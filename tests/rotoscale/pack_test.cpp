@@ -26,10 +26,25 @@ TEST_CASE("bytes of a row") {
   CHECK(packed_bytes(formats::e2m1, 0) == 0);
   CHECK(packed_bytes(formats::e2m1, 1) == 1);
   CHECK(packed_bytes(formats::e2m1, 32) == 16);
-  CHECK(packed_bytes(formats::e2m3, 5) == 5);
+  CHECK(packed_bytes(formats::e2m3, 4) == 3);
+  CHECK(packed_bytes(formats::e2m3, 5) == 4);
+  CHECK(packed_bytes(formats::ue4m3, 5) == 5);
   CHECK(packed_bytes(formats::e4m3, 5) == 5);
   CHECK(packed_bytes(formats::bf16, 5) == 10);
   CHECK(packed_bytes(formats::fp32, 5) == 20);
+}
+
+TEST_CASE("6-bit codes are a little-endian stream of bits: four in three bytes") {
+  for (const std::uint32_t word : {0u, 0xFFFFFFu, 0x123456u, 0xFEDCBAu, 0x5A5A5Au, 0x00FF0Fu}) {
+    const std::uint8_t row[3] = {static_cast<std::uint8_t>(word), static_cast<std::uint8_t>(word >> 8),
+                                 static_cast<std::uint8_t>(word >> 16)};
+    std::uint8_t copy[3] = {0xFF, 0x00, 0xAA};
+    for (index_t i = 0; i < 4; ++i) {
+      CHECK(load_code(formats::e3m2, row, i) == (word >> (6 * i) & 0x3Fu));
+      store_code(formats::e2m3, copy, i, word >> (6 * i) & 0x3Fu);
+    }
+    CHECK((copy[0] == row[0] && copy[1] == row[1] && copy[2] == row[2]));
+  }
 }
 
 TEST_CASE("stored codes are read back in any order, and neighbours stay") {

@@ -80,7 +80,7 @@ TEST_CASE("each kind of block by itself: every special bit pattern at every plac
       for (std::size_t i = 0; i < base.size(); ++i) {
         x.push_back(i % 33 == 0 ? fp32_from_bits(bits) : base[i] * magnitude);  // row r has it at element r
       }
-      for (const auto& options : {te_rocm, block_options{}}) {
+      for (const auto& options : {presets::te_rocm, block_options{}}) {
         for (const auto rule : rules) {
           block_options o = options;
           o.rule = rule;
@@ -97,24 +97,24 @@ TEST_CASE("what the 16-lane path does not cover goes the slow way and gives the 
   thread_pool pool(3);
   const auto x = oracle::block_values(64, 64, 3);
   const auto source = row_major(x.data(), 64, 64);
-  block_options stochastic = te_rocm;
+  block_options stochastic = presets::te_rocm;
   stochastic.rounding = rounding::stochastic;
   stochastic.random = {99, 7};
-  block_options wide = te_rocm;
+  block_options wide = presets::te_rocm;
   wide.rotation = {32, 3};
-  block_options half = te_rocm;
+  block_options half = presets::te_rocm;
   half.source = formats::fp16;
   for (const auto axis : {block_axis::row, block_axis::column}) {
     for (const block_format& f :
          {mxfp4, mxfp8_e4m3, mxfp8_e5m2, block_format{formats::e2m3, 32}, block_format{formats::e2m1, 64}}) {
-      for (const auto& o : {te_rocm, stochastic, wide, half}) CHECK(same_bytes(f, o, source, axis, pool));
+      for (const auto& o : {presets::te_rocm, stochastic, wide, half}) CHECK(same_bytes(f, o, source, axis, pool));
     }
-    CHECK(same_bytes(mxfp4, te_rocm, transposed(matrix<const float>(source)), axis, pool));  // stride(1) != 1
+    CHECK(same_bytes(mxfp4, presets::te_rocm, transposed(matrix<const float>(source)), axis, pool));  // stride(1) != 1
   }
 }
 
 TEST_CASE("an empty matrix") {
   thread_pool pool(2);
-  quantize(mxfp4, te_rocm, row_major<const float>(nullptr, 0, 32), block_axis::row, {0, 32, nullptr, 16, nullptr, 1},
+  quantize(mxfp4, presets::te_rocm, row_major<const float>(nullptr, 0, 32), block_axis::row, {0, 32, nullptr, 16, nullptr, 1},
            pool);
 }

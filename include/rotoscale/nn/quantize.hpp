@@ -109,7 +109,7 @@ inline float finite_amax(matrix<const float> x, thread_pool& pool) {
 inline block_options options_of(const quantize_args& args) {
   block_options o;
   o.source = formats::bf16;
-  o.rotation = {args.recipe.rotation == rotation_kind::none ? 0 : 16, args.signs};
+  o.rotation = {args.recipe.rotation == rotation_kind::none ? 0 : 16, {args.signs}};
   o.rule = args.recipe.rule;
   o.policy = policy_of(args.recipe.policy);
   o.rounding = args.recipe.rounding;

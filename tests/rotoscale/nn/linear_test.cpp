@@ -63,7 +63,7 @@ struct reference_operand {
         // Both operands of a GEMM draw the signs of the left one.
         const random_stream signs{seed,
                                   stream(2, gemm, 0, r.rotation == nn::rotation_kind::h16_step_signs ? step + 1 : 0)};
-        if (r.rotation != nn::rotation_kind::h16) how.rotation.signs = signs.word(0);
+        if (r.rotation != nn::rotation_kind::h16) how.rotation.signs[0] = signs.word(0);
       }
       quantize_ref({o.element, 32}, how, source, axis,
                    {o.rows, o.k, codes.data(), o.code_stride, scales.data(), o.scale_stride});

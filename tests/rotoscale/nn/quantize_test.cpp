@@ -175,7 +175,7 @@ TEST_CASE("MX operands are quantize_ref of the source rounded to BF16") {
           o.rounding = rounding::stochastic;
           o.random = {11, 12};
           o.policy = policy == nn::policy_kind::ocp ? policies::ocp : policies::te_rocm;
-          if (rotation != nn::rotation_kind::none) o.rotation = {16, args.signs};
+          if (rotation != nn::rotation_kind::none) o.rotation = {16, {args.signs}};
           const gemm_operand& d = want.described;
           quantize_ref({nn::element_format(f), 32}, o, source.view(), axis,
                        {d.rows, d.k, want.codes.data(), d.code_stride, want.scales.data(), d.scale_stride});
