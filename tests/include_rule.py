@@ -17,7 +17,7 @@ LAYERS = [
     "format",
     "round",
     "small_float scale philox",
-    "limits pack hadamard block layout mma",
+    "limits pack hadamard block layout mma mma_models mma_ref",
     "gemm gemm_fast quantize names eigen dlpack",
 ]
 LAYER = {name: depth for depth, names in enumerate(LAYERS) for name in names.split()}

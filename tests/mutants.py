@@ -77,13 +77,26 @@ MUTANTS = [
     ("fast codes under a NaN scale", "quantize.hpp", "reinterpret_cast<lanes_u32>(inverse != 0.0f) & 0xFu",
      "lanes_u32{} + 0xFu", "quantize"),
     ("fast butterfly", "quantize.hpp", "y[i + step] = a - y[i + step];", "y[i + step] = y[i + step] - a;", "quantize"),
-    ("blockwise as a chain", "gemm.hpp", "if (model.group == 1) {", "if (model.group >= 1) {", "gemm"),
-    ("two roundings a block", "gemm.hpp", "acc = static_cast<float>(static_cast<double>(acc) + scaled);",
-     "acc = acc + static_cast<float>(sum * 0.9999999) * static_cast<float>(scaled / (sum == 0 ? 1 : sum));", "gemm"),
+    ("blockwise as a chain", "gemm.hpp", "if (m.sum == mma_sum::exact && m.group == 1) {",
+     "if (m.sum == mma_sum::exact) {", "gemm"),
+    ("block sums rounded toward zero", "mma_ref.hpp", "nearest ? rounding::nearest_even : rounding::toward_zero",
+     "rounding::toward_zero", "gemm"),
+    ("an exact sum loses its sticky bit", "detail/exact_sum.hpp", "u.significand |= rest ? 1 : 0;", "", "mma_ref"),
+    ("a carry stops after two limbs", "detail/exact_sum.hpp", "(i < first + 2 || carry != 0)", "i < first + 2", "mma_ref"),
+    ("terms are floored", "mma_ref.hpp",
+     "return t.negative ? -static_cast<std::int64_t>(magnitude) : static_cast<std::int64_t>(magnitude);",
+     "return t.negative ? -static_cast<std::int64_t>(magnitude) - (up < 0) : static_cast<std::int64_t>(magnitude);",
+     "mma_models"),
+    ("subnormal operands are normalised", "mma_ref.hpp", "u.exponent < least_exponent ? least_exponent : u.exponent",
+     "u.exponent", "mma_ref"),
+    ("a late c is cut toward zero", "mma_ref.hpp", "--floored;", ";", "mma_ref"),
+    ("products are aligned without c", "mma_ref.hpp", "  raise(c);\n", "", "mma_ref"),
+    ("the other pairs of k first", "mma_ref.hpp", "i / m.interleave % 2 != half", "i / m.interleave % 2 == half",
+     "mma_ref"),
     ("product and sum rounded apart", "gemm.hpp",
      "acc = __builtin_fmaf(operand_value(a, i, k), operand_value(b, j, k), acc);",
      "{ volatile float p = operand_value(a, i, k) * operand_value(b, j, k); acc = acc + p; }", "gemm"),
-    ("C added after the factor's rounding", "gemm.hpp", "__builtin_fmaf(acc, factor, old)",
+    ("C added after the factor's rounding", "gemm.hpp", "__builtin_fmaf(acc, factor, o.beta * old)",
      "static_cast<float>(static_cast<double>(acc * factor) + static_cast<double>(old))", "gemm"),
     ("groups of 64 in the kernel", "detail/gemm_kernel.hpp", "for (index_t first = 0; first < k; first += group) {",
      "group *= 2;\n  for (index_t first = 0; first < k; first += group) {", "gemm_fast"),
@@ -123,6 +136,7 @@ def try_mutant(mutant, root, folder):
         return f"'{name}' does not compile:\n{compiling.stderr[:2000]}"
     try:
         run = subprocess.run([str(program), "--test-suite-exclude=slow", "--abort-after=1"], capture_output=True,
+                             env=os.environ | {"ROTOSCALE_VECTORS": str(root / "../shared/data/matrix-core-vectors")},
                              timeout=300)
     except subprocess.TimeoutExpired:
         return None
