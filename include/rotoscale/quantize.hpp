@@ -6,6 +6,7 @@
 #pragma once
 
 #include "rotoscale/block.hpp"
+#include "rotoscale/detail/mxfp4_rows.hpp"
 #include "rotoscale/detail/simd.hpp"
 #include "rotoscale/parallel.hpp"
 
@@ -22,12 +23,6 @@ struct mxfp4_tile {
 };
 
 // Vectors go by reference: without AVX-512, passing 64 bytes by value would change with the compiler's flags.
-
-/// round_source(formats::bf16, ·): nearest even; NaN keeps its sign and becomes canonical.
-inline void round_lanes_to_bf16(lanes_u32& u) {
-  const lanes_u32 rounded = (u + 0x7FFFu + ((u >> 16) & 1u)) & 0xFFFF0000u;
-  u = (u & fp32_magnitude_mask) > fp32_infinity_bits ? (u & fp32_sign_mask) | fp32_nan_bits : rounded;
-}
 
 /// Signs, H16 on each half and NaN canonicalisation, as rotate_block for every lane.
 inline void rotate_lanes(lanes_u32 (&x)[mx_length], std::uint32_t signs) {
@@ -153,6 +148,12 @@ template <class T>
 void quantize(block_format f, const block_options& o, matrix<T> source, block_axis axis, block_matrix<std::uint8_t> out,
               thread_pool& pool) {
   ROTOSCALE_ASSERT(quantize_is_defined(f, o, source, axis, out));
+  if (axis == block_axis::row && detail::mxfp4_rows_apply(f, o, source)) {
+    if constexpr (std::is_same_v<std::remove_const_t<T>, float> || std::is_same_v<std::remove_const_t<T>, bf16>) {
+      detail::quantize_mxfp4_rows(o, source, out, pool);
+    }
+    return;
+  }
   if (!detail::mxfp4_tiles_apply(f, o, source)) {
     pool.for_each(out.rows / f.rows, [&](index_t tile) { quantize_tile_ref(f, o, source, axis, out, tile); });
     return;

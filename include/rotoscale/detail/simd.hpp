@@ -6,7 +6,7 @@
 
 #include "rotoscale/bits.hpp"
 
-#if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__))
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
@@ -73,6 +73,12 @@ inline constexpr int gemm_cols = 2 * fvec::width;  // two registers of B a step
 using lanes_f32 = float __attribute__((vector_size(64)));
 using lanes_u32 = std::uint32_t __attribute__((vector_size(64)));
 inline constexpr int lane_count = 16;
+
+/// round_source(formats::bf16, ·): nearest even; NaN keeps its sign and becomes canonical.
+inline void round_lanes_to_bf16(lanes_u32& u) {
+  const lanes_u32 rounded = (u + 0x7FFFu + ((u >> 16) & 1u)) & 0xFFFF0000u;
+  u = (u & fp32_magnitude_mask) > fp32_infinity_bits ? (u & fp32_sign_mask) | fp32_nan_bits : rounded;
+}
 
 /// Transposes 16 rows of 16 lanes in place.
 inline void transpose_lanes(lanes_u32 (&r)[lane_count]) {

@@ -1,0 +1,283 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Row-wise MXFP4 at the rate of memory: sixteen consecutive blocks at a time, one a lane. Their source is contiguous
+// (the hardware prefetches it) and their codes fill whole cache lines (which can bypass the cache). Equal to
+// quantize_ref by bytes: blocks that are not plain (non-finite, near the ends of FP32) are given back to the caller.
+#pragma once
+
+#include <type_traits>
+
+#include "rotoscale/block.hpp"
+#include "rotoscale/detail/simd.hpp"
+#include "rotoscale/parallel.hpp"
+
+namespace rotoscale::detail {
+
+inline constexpr int mxfp4_chunk_blocks = lane_count;
+inline constexpr int mxfp4_chunk_elements = 32 * mxfp4_chunk_blocks;
+inline constexpr int mxfp4_chunk_bytes = mxfp4_chunk_elements / 2;
+
+/// Lane l = 4q + j holds block 4j + q, so that the final transpose of code words stays within groups of four lanes. The
+/// permutation is its own inverse.
+constexpr int block_of_lane(int lane) { return 4 * (lane % 4) + lane / 4; }
+
+/// Elements of 16 blocks as FP32 bits: element i of lane l's block in x[i][l].
+inline void load_chunk(const float* from, lanes_u32 (&x)[32]) {
+  for (int half = 0; half < 2; ++half) {
+    lanes_u32 t[lane_count];
+    for (int l = 0; l < lane_count; ++l) {
+      __builtin_memcpy(&t[l], from + 32 * block_of_lane(l) + 16 * half, sizeof t[l]);
+    }
+    transpose_lanes(t);
+    for (int i = 0; i < lane_count; ++i) x[16 * half + i] = t[i];
+  }
+}
+inline void load_chunk(const bf16* from, lanes_u32 (&x)[32]) {
+  lanes_u32 t[lane_count];  // pairs of elements, the even one below
+  for (int l = 0; l < lane_count; ++l) __builtin_memcpy(&t[l], from + 32 * block_of_lane(l), sizeof t[l]);
+  transpose_lanes(t);
+  for (int i = 0; i < lane_count; ++i) {
+    x[2 * i] = t[i] << 16;
+    x[2 * i + 1] = t[i] & 0xFFFF0000u;
+  }
+}
+
+template <int Step>
+inline void butterfly_stage(lanes_f32 (&y)[16]) {
+  for (int i = 0; i < 16; ++i) {  // compilers unroll this: Step is a constant
+    if ((i & Step) != 0) continue;
+    const lanes_f32 a = y[i];
+    y[i] = a + y[i + Step];
+    y[i + Step] = a - y[i + Step];
+  }
+}
+
+/// The butterflies of H16 over 16 registers, without the final factor.
+inline void butterflies16(lanes_u32* x) {
+  lanes_f32 y[16];
+  for (int i = 0; i < 16; ++i) y[i] = reinterpret_cast<lanes_f32&>(x[i]);
+  butterfly_stage<1>(y);
+  butterfly_stage<2>(y);
+  butterfly_stage<4>(y);
+  butterfly_stage<8>(y);
+  for (int i = 0; i < 16; ++i) x[i] = reinterpret_cast<lanes_u32&>(y[i]);
+}
+
+/// shared_scale for E2M1 and finite lanes whose exponents lie well inside FP32's: no clamps but the policy's.
+inline void choose_scales(const block_options& o, const lanes_u32& amax, lanes_u32& bytes) {
+  const lanes_u32 u = o.rule == scale_rule::even ? amax + (1u << 21) : amax;
+  const lanes_u32 mantissa = u & 0x007FFFFFu;
+  lanes_u32 byte = (u >> 23) - 2u;
+  // A comparison of vectors is -1 where it holds.
+  if (o.rule == scale_rule::ceil) byte -= reinterpret_cast<lanes_u32>(mantissa != 0u);
+  if (o.rule == scale_rule::rceil) byte -= reinterpret_cast<lanes_u32>(mantissa > 0x00400000u);
+  const lanes_u32 least = lanes_u32{} + o.policy.least_byte;
+  byte = byte > least ? byte : least;
+  bytes = amax == 0u ? lanes_u32{} + o.policy.zero_byte : byte;
+}
+
+/// Adds one E2M1 code to words of codes, the first at the bottom after eight of them. In code space E2M1 rounds
+/// g(x) = min(2x, x + 2, x / 2 + 4) to an integer, ties to even: adding 1.5 * 2^23 leaves that integer in the low bits
+/// with FP32's own rounding. The products are exact, so a fused multiply-add gives the same bits.
+struct code_packer {
+  lanes_f32 two_s, s, half_s;
+
+  explicit code_packer(const lanes_f32& scale) : two_s(scale * 2.0f), s(scale), half_s(scale * 0.5f) {}
+
+  void push(const lanes_u32& y, lanes_u32& words) const {
+    constexpr float magic = 0x1.8p23f;
+    const lanes_u32 bits = y & fp32_magnitude_mask;
+    const lanes_f32 m = reinterpret_cast<const lanes_f32&>(bits);
+    const lanes_f32 low = m * two_s + magic, middle = m * s + (magic + 2.0f), high = m * half_s + (magic + 4.0f);
+    lanes_u32 code = reinterpret_cast<const lanes_u32&>(low);
+    const lanes_u32 code2 = reinterpret_cast<const lanes_u32&>(middle),
+                    code3 = reinterpret_cast<const lanes_u32&>(high);
+    code = code < code2 ? code : code2;  // positive floats are ordered as their bits
+    code = code < code3 ? code : code3;
+    const lanes_u32 largest = lanes_u32{} + fp32_bits(magic + 7.0f);
+    code = code < largest ? code : largest;
+    code = (code & 7u) | ((y >> 28) & 8u);
+#if defined(__AVX512VBMI2__)
+    words = reinterpret_cast<lanes_u32>(
+        _mm512_shrdi_epi32(reinterpret_cast<__m512i>(words), reinterpret_cast<__m512i>(code), 4));
+#else
+    words = (words >> 4) | (code << 28);
+#endif
+  }
+};
+static_assert((fp32_bits(0x1.8p23f) & 7u) == 0);
+
+/// Four words a lane to 256 bytes in the order of the blocks.
+inline void arrange_words(const lanes_u32 (&w)[4], lanes_u32 (&lines)[4]) {
+  const auto low = [](const lanes_u32& a, const lanes_u32& b) {
+    return __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
+  };
+  const auto high = [](const lanes_u32& a, const lanes_u32& b) {
+    return __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+  };
+  const auto first = [](const lanes_u32& a, const lanes_u32& b) {
+    return __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
+  };
+  const auto second = [](const lanes_u32& a, const lanes_u32& b) {
+    return __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+  };
+  const lanes_u32 t0 = low(w[0], w[1]), t1 = high(w[0], w[1]), t2 = low(w[2], w[3]), t3 = high(w[2], w[3]);
+  lines[0] = first(t0, t2);
+  lines[1] = second(t0, t2);
+  lines[2] = first(t1, t3);
+  lines[3] = second(t1, t3);
+}
+
+/// Quantizes 16 blocks from `from` on. False, with nothing written, if a block needs the definition.
+template <class T>
+inline bool quantize_chunk(const block_options& o, const T* from, lanes_u32 (&lines)[4],
+                           std::uint8_t (&scales)[mxfp4_chunk_blocks]) {
+  lanes_u32 x[32];
+  load_chunk(from, x);
+  constexpr format bf16 = formats::bf16;
+  if (std::is_same_v<T, float> && o.source == bf16) {
+    for (auto& v : x) round_lanes_to_bf16(v);
+  }
+  const bool rotated = o.rotation.points == 16;
+  if (rotated) {
+    for (int i = 0; i < 32 && o.rotation.signs[0] != 0; ++i) x[i] ^= ((o.rotation.signs[0] >> i) & 1u) << 31;
+    butterflies16(x);
+    butterflies16(x + 16);
+  }
+  lanes_u32 amax{};
+  for (const auto& v : x) {
+    const lanes_u32 u = v & fp32_magnitude_mask;
+    amax = u > amax ? u : amax;
+  }
+  // 1. Plain lanes: all zero, or of an amax between 2^-100 and 2^100. There neither the factor 1/4 of H16 (which joins
+  //    the scale below) nor the scale takes a number that matters out of FP32's normal range: what underflows is below
+  //    2^-20 of the block's unit, and what becomes of it rounds to zero.
+  const lanes_u32 outside =
+      reinterpret_cast<lanes_u32>(amax - (27u << 23) > (200u << 23)) & reinterpret_cast<lanes_u32>(amax != 0u);
+  std::uint32_t any = 0;
+  for (int l = 0; l < lane_count; ++l) any |= outside[l];
+  if (any != 0) return false;
+
+  // 2. Scales, and their inverses with the rotation's factor.
+  const lanes_u32 zero = reinterpret_cast<lanes_u32>(amax == 0u);
+  const lanes_u32 true_amax = rotated ? (amax - (2u << 23)) & ~zero : amax;
+  lanes_u32 bytes;
+  choose_scales(o, true_amax, bytes);
+  lanes_u32 inverse = ((254u - (rotated ? 2u : 0u)) - bytes) << 23;
+  inverse = zero != 0u ? lanes_u32{} + fp32_bits(1.0f) : inverse;
+  for (int l = 0; l < lane_count; ++l) scales[block_of_lane(l)] = static_cast<std::uint8_t>(bytes[l]);
+
+  // 3. Codes.
+  const code_packer packer(reinterpret_cast<const lanes_f32&>(inverse));
+  lanes_u32 words[4];
+  for (int w = 0; w < 4; ++w) {
+    words[w] = lanes_u32{};
+    for (int i = 0; i < 8; ++i) packer.push(x[8 * w + i], words[w]);
+  }
+  arrange_words(words, lines);
+  return true;
+}
+
+/// Does the chunked path cover these arguments? The policy's least byte must leave the scales' window alone.
+template <class T>
+bool mxfp4_rows_apply(block_format f, const block_options& o, matrix<T> source) {
+  using element = std::remove_const_t<T>;
+  constexpr block_format covered = mxfp4;
+  constexpr format fp32 = formats::fp32, bf16_format = formats::bf16;
+  const bool source_ok = std::is_same_v<element, bf16>
+                             ? o.source == fp32 || o.source == bf16_format
+                             : std::is_same_v<element, float> && (o.source == fp32 || o.source == bf16_format);
+  const bool rotation_ok = o.rotation.points == 0 || o.rotation.points == 16;
+  return f == covered && o.rounding == rounding::nearest_even && source_ok && rotation_ok && source.stride(1) == 1 &&
+         o.policy.least_byte <= 1;
+}
+
+/// Outputs that are larger than caches bypass them.
+inline constexpr index_t streaming_bytes = index_t{4} << 20;
+
+template <bool Stream>
+inline void store_lines(const lanes_u32 (&lines)[4], std::uint8_t* to) {
+#if defined(__SSE2__)
+  if constexpr (Stream) {
+    for (int i = 0; i < 4; ++i) {
+      for (int part = 0; part < 4; ++part) {
+        __m128i v;
+        __builtin_memcpy(&v, reinterpret_cast<const char*>(&lines[i]) + 16 * part, sizeof v);
+        _mm_stream_si128(reinterpret_cast<__m128i*>(to + 64 * i + 16 * part), v);
+      }
+    }
+    return;
+  }
+#endif
+  __builtin_memcpy(to, lines, sizeof lines);
+}
+
+/// Chunks that are fetched ahead of their use.
+inline constexpr index_t prefetch_chunks = 2;
+template <class T>
+inline void prefetch_chunk(const T* chunk) {
+  for (std::size_t at = 0; at < mxfp4_chunk_elements * sizeof(T); at += 64) {
+    __builtin_prefetch(reinterpret_cast<const char*>(chunk) + at);
+  }
+}
+
+/// One run of `blocks` consecutive blocks (of a row, or of several where rows lie back to back), whose first is block
+/// `b` of row `r`.
+template <bool Stream, class T>
+void quantize_run(const block_options& o, matrix<T> source, block_matrix<std::uint8_t> out, index_t r, index_t b,
+                  index_t blocks) {
+  const T* from = source.data + r * source.stride(0) + 32 * b;
+  std::uint8_t* codes = out.codes + r * out.code_stride + 16 * b;
+  std::uint8_t* scales = out.scales + r * out.scale_stride + b;
+  using element = std::remove_const_t<T>;
+  for (index_t done = 0; done < blocks; done += mxfp4_chunk_blocks) {
+    const index_t count = blocks - done < mxfp4_chunk_blocks ? blocks - done : mxfp4_chunk_blocks;
+    const element* chunk = from + 32 * done;
+    element padded[mxfp4_chunk_elements];
+    if (count < mxfp4_chunk_blocks) {
+      __builtin_memset(padded, 0, sizeof padded);
+      __builtin_memcpy(padded, chunk, static_cast<std::size_t>(32 * count) * sizeof(element));
+      chunk = padded;
+    }
+    if (blocks - done >= prefetch_chunks * mxfp4_chunk_blocks)
+      prefetch_chunk(chunk + prefetch_chunks * mxfp4_chunk_elements);
+    lanes_u32 lines[4];
+    std::uint8_t bytes[mxfp4_chunk_blocks];
+    if (!quantize_chunk<element>(o, chunk, lines, bytes)) {
+      const block_matrix<std::uint8_t> some{count, 32, codes + 16 * done, 16, scales + done, 1};
+      quantize_ref(mxfp4, o, row_major<const element>(chunk, count, 32), block_axis::row, some);
+    } else if (count == mxfp4_chunk_blocks) {
+      store_lines<Stream>(lines, codes + 16 * done);
+      __builtin_memcpy(scales + done, bytes, sizeof bytes);
+    } else {
+      __builtin_memcpy(codes + 16 * done, lines, static_cast<std::size_t>(16 * count));
+      __builtin_memcpy(scales + done, bytes, static_cast<std::size_t>(count));
+    }
+  }
+}
+
+/// quantize_ref along rows, where mxfp4_rows_apply.
+template <class T>
+void quantize_mxfp4_rows(const block_options& o, matrix<T> source, block_matrix<std::uint8_t> out, thread_pool& pool) {
+  const index_t row_blocks = out.k / 32;
+  const bool dense = source.stride(0) == out.k && out.code_stride == out.k / 2 && out.scale_stride == row_blocks;
+  const index_t rows = dense ? 1 : out.rows, blocks = dense ? out.rows * row_blocks : row_blocks;
+  const bool stream = out.rows * out.k / 2 >= streaming_bytes &&
+                      reinterpret_cast<std::uintptr_t>(out.codes) % 16 == 0 && (dense || out.code_stride % 16 == 0);
+  constexpr index_t share = 64 * mxfp4_chunk_blocks;  // blocks of one task: 128 KiB of FP32
+  const index_t shares = (blocks + share - 1) / share;
+  pool.for_each(rows * shares, [&](index_t i) {
+    const index_t r = i / shares, b = i % shares * share;
+    const index_t count = blocks - b < share ? blocks - b : share;
+    if (stream) {
+      quantize_run<true>(o, source, out, r, b, count);
+    } else {
+      quantize_run<false>(o, source, out, r, b, count);
+    }
+#if defined(__SSE2__)
+    if (stream) _mm_sfence();  // the pool's own release does not order non-temporal stores
+#endif
+  });
+}
+
+}  // namespace rotoscale::detail
