@@ -5,10 +5,7 @@
 // quantize_ref by bytes: blocks that are not plain (non-finite, near the ends of FP32) are given back to the caller.
 #pragma once
 
-#include <type_traits>
-
-#include "rotoscale/block.hpp"
-#include "rotoscale/detail/simd.hpp"
+#include "rotoscale/detail/mxfp4_lanes.hpp"
 #include "rotoscale/parallel.hpp"
 
 namespace rotoscale::detail {
@@ -42,71 +39,6 @@ inline void load_chunk(const bf16* from, lanes_u32 (&x)[32]) {
   }
 }
 
-template <int Step>
-inline void butterfly_stage(lanes_f32 (&y)[16]) {
-  for (int i = 0; i < 16; ++i) {  // compilers unroll this: Step is a constant
-    if ((i & Step) != 0) continue;
-    const lanes_f32 a = y[i];
-    y[i] = a + y[i + Step];
-    y[i + Step] = a - y[i + Step];
-  }
-}
-
-/// The butterflies of H16 over 16 registers, without the final factor.
-inline void butterflies16(lanes_u32* x) {
-  lanes_f32 y[16];
-  for (int i = 0; i < 16; ++i) y[i] = reinterpret_cast<lanes_f32&>(x[i]);
-  butterfly_stage<1>(y);
-  butterfly_stage<2>(y);
-  butterfly_stage<4>(y);
-  butterfly_stage<8>(y);
-  for (int i = 0; i < 16; ++i) x[i] = reinterpret_cast<lanes_u32&>(y[i]);
-}
-
-/// shared_scale for E2M1 and finite lanes whose exponents lie well inside FP32's: no clamps but the policy's.
-inline void choose_scales(const block_options& o, const lanes_u32& amax, lanes_u32& bytes) {
-  const lanes_u32 u = o.rule == scale_rule::even ? amax + (1u << 21) : amax;
-  const lanes_u32 mantissa = u & 0x007FFFFFu;
-  lanes_u32 byte = (u >> 23) - 2u;
-  // A comparison of vectors is -1 where it holds.
-  if (o.rule == scale_rule::ceil) byte -= reinterpret_cast<lanes_u32>(mantissa != 0u);
-  if (o.rule == scale_rule::rceil) byte -= reinterpret_cast<lanes_u32>(mantissa > 0x00400000u);
-  const lanes_u32 least = lanes_u32{} + o.policy.least_byte;
-  byte = byte > least ? byte : least;
-  bytes = amax == 0u ? lanes_u32{} + o.policy.zero_byte : byte;
-}
-
-/// Adds one E2M1 code to words of codes, the first at the bottom after eight of them. In code space E2M1 rounds
-/// g(x) = min(2x, x + 2, x / 2 + 4) to an integer, ties to even: adding 1.5 * 2^23 leaves that integer in the low bits
-/// with FP32's own rounding. The products are exact, so a fused multiply-add gives the same bits.
-struct code_packer {
-  lanes_f32 two_s, s, half_s;
-
-  explicit code_packer(const lanes_f32& scale) : two_s(scale * 2.0f), s(scale), half_s(scale * 0.5f) {}
-
-  void push(const lanes_u32& y, lanes_u32& words) const {
-    constexpr float magic = 0x1.8p23f;
-    const lanes_u32 bits = y & fp32_magnitude_mask;
-    const lanes_f32 m = reinterpret_cast<const lanes_f32&>(bits);
-    const lanes_f32 low = m * two_s + magic, middle = m * s + (magic + 2.0f), high = m * half_s + (magic + 4.0f);
-    lanes_u32 code = reinterpret_cast<const lanes_u32&>(low);
-    const lanes_u32 code2 = reinterpret_cast<const lanes_u32&>(middle),
-                    code3 = reinterpret_cast<const lanes_u32&>(high);
-    code = code < code2 ? code : code2;  // positive floats are ordered as their bits
-    code = code < code3 ? code : code3;
-    const lanes_u32 largest = lanes_u32{} + fp32_bits(magic + 7.0f);
-    code = code < largest ? code : largest;
-    code = (code & 7u) | ((y >> 28) & 8u);
-#if defined(__AVX512VBMI2__)
-    words = reinterpret_cast<lanes_u32>(
-        _mm512_shrdi_epi32(reinterpret_cast<__m512i>(words), reinterpret_cast<__m512i>(code), 4));
-#else
-    words = (words >> 4) | (code << 28);
-#endif
-  }
-};
-static_assert((fp32_bits(0x1.8p23f) & 7u) == 0);
-
 /// Four words a lane to 256 bytes in the order of the blocks.
 inline void arrange_words(const lanes_u32 (&w)[4], lanes_u32 (&lines)[4]) {
   const auto low = [](const lanes_u32& a, const lanes_u32& b) {
@@ -128,72 +60,17 @@ inline void arrange_words(const lanes_u32 (&w)[4], lanes_u32 (&lines)[4]) {
   lines[3] = second(t1, t3);
 }
 
-/// Quantizes 16 blocks from `from` on. False, with nothing written, if a block needs the definition.
+/// Quantizes 16 consecutive blocks from `from` on. False, with nothing written, if a block needs the definition.
 template <class T>
 inline bool quantize_chunk(const block_options& o, const T* from, lanes_u32 (&lines)[4],
                            std::uint8_t (&scales)[mxfp4_chunk_blocks]) {
-  lanes_u32 x[32];
+  lanes_u32 x[32], words[4], bytes;
   load_chunk(from, x);
-  constexpr format bf16 = formats::bf16;
-  if (std::is_same_v<T, float> && o.source == bf16) {
-    for (auto& v : x) round_lanes_to_bf16(v);
-  }
-  const bool rotated = o.rotation.points == 16;
-  if (rotated) {
-    for (int i = 0; i < 32 && o.rotation.signs[0] != 0; ++i) x[i] ^= ((o.rotation.signs[0] >> i) & 1u) << 31;
-    butterflies16(x);
-    butterflies16(x + 16);
-  }
-  lanes_u32 amax{};
-  for (const auto& v : x) {
-    const lanes_u32 u = v & fp32_magnitude_mask;
-    amax = u > amax ? u : amax;
-  }
-  // 1. Plain lanes: all zero, or of an amax between 2^-100 and 2^100. There neither the factor 1/4 of H16 (which joins
-  //    the scale below) nor the scale takes a number that matters out of FP32's normal range: what underflows is below
-  //    2^-20 of the block's unit, and what becomes of it rounds to zero.
-  const lanes_u32 outside =
-      reinterpret_cast<lanes_u32>(amax - (27u << 23) > (200u << 23)) & reinterpret_cast<lanes_u32>(amax != 0u);
-  std::uint32_t any = 0;
-  for (int l = 0; l < lane_count; ++l) any |= outside[l];
-  if (any != 0) return false;
-
-  // 2. Scales, and their inverses with the rotation's factor.
-  const lanes_u32 zero = reinterpret_cast<lanes_u32>(amax == 0u);
-  const lanes_u32 true_amax = rotated ? (amax - (2u << 23)) & ~zero : amax;
-  lanes_u32 bytes;
-  choose_scales(o, true_amax, bytes);
-  lanes_u32 inverse = ((254u - (rotated ? 2u : 0u)) - bytes) << 23;
-  inverse = zero != 0u ? lanes_u32{} + fp32_bits(1.0f) : inverse;
+  if (!quantize_lanes(o, x, words, bytes)) return false;
   for (int l = 0; l < lane_count; ++l) scales[block_of_lane(l)] = static_cast<std::uint8_t>(bytes[l]);
-
-  // 3. Codes.
-  const code_packer packer(reinterpret_cast<const lanes_f32&>(inverse));
-  lanes_u32 words[4];
-  for (int w = 0; w < 4; ++w) {
-    words[w] = lanes_u32{};
-    for (int i = 0; i < 8; ++i) packer.push(x[8 * w + i], words[w]);
-  }
   arrange_words(words, lines);
   return true;
 }
-
-/// Does the chunked path cover these arguments? The policy's least byte must leave the scales' window alone.
-template <class T>
-bool mxfp4_rows_apply(block_format f, const block_options& o, matrix<T> source) {
-  using element = std::remove_const_t<T>;
-  constexpr block_format covered = mxfp4;
-  constexpr format fp32 = formats::fp32, bf16_format = formats::bf16;
-  const bool source_ok = std::is_same_v<element, bf16>
-                             ? o.source == fp32 || o.source == bf16_format
-                             : std::is_same_v<element, float> && (o.source == fp32 || o.source == bf16_format);
-  const bool rotation_ok = o.rotation.points == 0 || o.rotation.points == 16;
-  return f == covered && o.rounding == rounding::nearest_even && source_ok && rotation_ok && source.stride(1) == 1 &&
-         o.policy.least_byte <= 1;
-}
-
-/// Outputs that are larger than caches bypass them.
-inline constexpr index_t streaming_bytes = index_t{4} << 20;
 
 template <bool Stream>
 inline void store_lines(const lanes_u32 (&lines)[4], std::uint8_t* to) {
@@ -256,7 +133,7 @@ void quantize_run(const block_options& o, matrix<T> source, block_matrix<std::ui
   }
 }
 
-/// quantize_ref along rows, where mxfp4_rows_apply.
+/// quantize_ref along rows, where mxfp4_lanes_apply.
 template <class T>
 void quantize_mxfp4_rows(const block_options& o, matrix<T> source, block_matrix<std::uint8_t> out, thread_pool& pool) {
   const index_t row_blocks = out.k / 32;
