@@ -39,25 +39,19 @@ inline void load_chunk(const bf16* from, lanes_u32 (&x)[32]) {
   }
 }
 
-/// Four words a lane to 256 bytes in the order of the blocks.
+/// Four words a lane to 256 bytes in the order of the blocks: 4 × 4 transposes within groups of four lanes.
 inline void arrange_words(const lanes_u32 (&w)[4], lanes_u32 (&lines)[4]) {
-  const auto low = [](const lanes_u32& a, const lanes_u32& b) {
-    return __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
-  };
-  const auto high = [](const lanes_u32& a, const lanes_u32& b) {
-    return __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
-  };
-  const auto first = [](const lanes_u32& a, const lanes_u32& b) {
-    return __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
-  };
-  const auto second = [](const lanes_u32& a, const lanes_u32& b) {
-    return __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
-  };
-  const lanes_u32 t0 = low(w[0], w[1]), t1 = high(w[0], w[1]), t2 = low(w[2], w[3]), t3 = high(w[2], w[3]);
-  lines[0] = first(t0, t2);
-  lines[1] = second(t0, t2);
-  lines[2] = first(t1, t3);
-  lines[3] = second(t1, t3);
+  lanes_u32 t[4];
+  for (int i = 0; i < 2; ++i) {
+    const lanes_u32 &a = w[2 * i], &b = w[2 * i + 1];
+    t[2 * i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
+    t[2 * i + 1] = __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+  }
+  for (int i = 0; i < 2; ++i) {
+    const lanes_u32 &a = t[i], &b = t[i + 2];
+    lines[2 * i] = __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
+    lines[2 * i + 1] = __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+  }
 }
 
 /// Quantizes 16 consecutive blocks from `from` on. False, with nothing written, if a block needs the definition.
@@ -112,8 +106,9 @@ void quantize_run(const block_options& o, matrix<T> source, block_matrix<std::ui
     const element* chunk = from + 32 * done;
     element padded[mxfp4_chunk_elements];
     if (count < mxfp4_chunk_blocks) {
-      __builtin_memset(padded, 0, sizeof padded);
-      __builtin_memcpy(padded, chunk, static_cast<std::size_t>(32 * count) * sizeof(element));
+      auto* bytes_of_padded = reinterpret_cast<std::uint8_t*>(padded);
+      __builtin_memset(bytes_of_padded, 0, sizeof padded);
+      __builtin_memcpy(bytes_of_padded, chunk, static_cast<std::size_t>(32 * count) * sizeof(element));
       chunk = padded;
     }
     if (blocks - done >= prefetch_chunks * mxfp4_chunk_blocks)
