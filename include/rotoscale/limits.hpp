@@ -5,6 +5,7 @@
 #pragma once
 
 #include <charconv>
+#include <cmath>
 #include <functional>
 #include <iosfwd>
 #include <limits>
@@ -79,8 +80,10 @@ constexpr auto printed_value(small_float<F> x) {
 /// again; but every NaN reads as the canonical one of its sign, and INT8's -2 as -127/64.
 template <format F>
 std::string to_string(small_float<F> x) {
-  char text[32];  // FP64 takes at most 24 characters
-  return {text, std::to_chars(text, text + sizeof text, detail::printed_value(x)).ptr};
+  const auto value = detail::printed_value(x);
+  if (x.is_nan()) return std::signbit(value) ? "-nan" : "nan";  // some to_chars add to it
+  char text[32];                                                // FP64 takes at most 24 characters
+  return {text, std::to_chars(text, text + sizeof text, value).ptr};
 }
 
 template <class Traits, format F>
@@ -90,6 +93,9 @@ std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& o
 
 }  // namespace rotoscale
 
+// C++23 deprecates float_denorm_style; a member of that type has to be there all the same.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 /// As for float, with these readings of the standard: `digits` counts the leading bit that is not stored; INT8, which
 /// is fixed point, has 7 digits and no subnormals; min() of E8M0 is its code 0. is_iec559 speaks of the encoding, since
 /// there is no arithmetic. A signaling NaN is a code, by IEEE 754's rule: nothing here traps.
@@ -146,6 +152,7 @@ struct std::numeric_limits<rotoscale::small_float<F>> {
     return of(has_signaling_NaN ? F.infinity_code() | (F.nan_code() & F.mantissa_mask()) >> 1 : 0);
   }
 };
+#pragma GCC diagnostic pop
 
 /// Goes with ==: a hash of the code, so 0 and -0 differ and a NaN is found again.
 template <rotoscale::format F>
