@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// All numerics headers. Files, layers and models (io/, nn/, llama/) and the bridges eigen.hpp and dlpack.hpp are included
-// by name.
+// All numerics headers but test inputs (mma_cases.hpp) and the opt-in bridges eigen.hpp and dlpack.hpp. Files, layers and
+// models (io/, nn/, llama/) are included by name, too.
 #pragma once
 
 #include "rotoscale/bits.hpp"

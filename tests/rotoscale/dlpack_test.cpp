@@ -67,6 +67,19 @@ const row known[] = {{formats::fp16, kDLFloat, 16},
                      {formats::e3m2, kDLFloat6_e3m2fn, 6},
                      {formats::e2m1, kDLFloat4_e2m1fn, 4}};
 
+/// DLPack: (D >> (i * bits)) & mask is element i, with D the bytes as one little-endian number.
+template <format F>
+void check_stream() {
+  constexpr int count = 10, bits = to_dlpack(F)->bits;  // at most 60 bits
+  constexpr std::uint64_t mask = (std::uint64_t{1} << bits) - 1;
+  const auto element = [](int i) { return static_cast<std::uint32_t>((i * 7 + 3) & static_cast<int>(mask)); };
+  std::uint8_t row[8] = {};
+  for (int i = 0; i < count; ++i) store_code(F, row, i, element(i));
+  std::uint64_t data = 0;
+  for (int i = 0; i < 8; ++i) data |= static_cast<std::uint64_t>(row[i]) << (8 * i);
+  for (int i = 0; i < count; ++i) CHECK(((data >> (i * bits)) & mask) == element(i));
+}
+
 }  // namespace
 
 TEST_CASE("every format that DLPack knows, there and back") {
@@ -108,17 +121,8 @@ TEST_CASE("NVFP4's scales may go as E4M3: the codes mean the same") {
 }
 
 TEST_CASE("packed rows are the stream of bits that DLPack prescribes") {
-  for (const format f : {formats::e2m1, formats::e2m3, formats::e3m2}) {
-    constexpr int count = 10;  // at most 60 bits
-    std::uint8_t row[8] = {};
-    for (int i = 0; i < count; ++i)
-      store_code(f, row, i, static_cast<std::uint32_t>(i * 7 + 3) & ((1u << f.bits()) - 1));
-    std::uint64_t data = 0;
-    for (int i = 0; i < 8; ++i) data |= static_cast<std::uint64_t>(row[i]) << (8 * i);
-    const std::uint64_t mask = (std::uint64_t{1} << f.bits()) - 1;
-    for (int i = 0; i < count; ++i) {
-      CHECK(((data >> (i * to_dlpack(f)->bits)) & mask) == (static_cast<std::uint64_t>(i * 7 + 3) & mask));
-    }
-  }
+  check_stream<formats::e2m1>();
+  check_stream<formats::e2m3>();
+  check_stream<formats::e3m2>();
   CHECK(dlpack_subbyte_padded == 4);  // DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED
 }
