@@ -11,6 +11,7 @@
 #include "rotoscale/gemm.hpp"
 #include "rotoscale/gemm_fast.hpp"
 #include "rotoscale/hadamard.hpp"
+#include "rotoscale/layout.hpp"
 #include "rotoscale/limits.hpp"
 #include "rotoscale/mma.hpp"
 #include "rotoscale/mma_models.hpp"
