@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "rotoscale/block.hpp"
+#include "rotoscale/layout.hpp"
 
 namespace rotoscale {
 
@@ -91,6 +92,16 @@ struct enum_names<specials> {
 template <>
 struct enum_names<block_axis> {
   static constexpr enum_name<block_axis> table[] = {{block_axis::row, "row"}, {block_axis::column, "column"}};
+};
+
+template <>
+struct enum_names<placement> {
+  static constexpr enum_name<placement> table[] = {{placement::row_major, "row_major"},
+                                                   {placement::column_major, "column_major"},
+                                                   {placement::aiter_data_16x16, "aiter_data_16x16"},
+                                                   {placement::aiter_scale, "aiter_scale"},
+                                                   {placement::hipblaslt_scale_32x8, "hipblaslt_scale_32x8"},
+                                                   {placement::nvidia_scale_128x4, "nvidia_scale_128x4"}};
 };
 
 template <>

@@ -52,11 +52,13 @@ TEST_CASE("every enumerator has one name that leads back to it") {
   check<overflow>(3);
   check<specials>(4);
   check<block_axis>(2);
+  check<placement>(6);
   check<block_policy::nan_rule>(2);
   check<block_policy::infinity_rule>(3);
   CHECK(to_string(scale_rule::even) == "even");
   CHECK(to_string(rounding::nearest_even) == "nearest_even");
   CHECK(to_string(overflow::to_inf) == "to_inf");
+  CHECK(to_string(placement::aiter_scale) == "aiter_scale");
   CHECK(to_string(specials::nan_only) == "nan_only");
   CHECK(to_string(block_policy::nan_rule::ignore) == "ignore");
   CHECK(to_string(block_policy::infinity_rule::largest_scale) == "largest_scale");
