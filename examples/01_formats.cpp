@@ -1,37 +1,117 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A format is a value: everything that a table of formats says can be computed from it. Prints the table of
-// docs/formats.md and every number of E2M1.
+// A format is a value: everything that a table of formats says can be computed from it. Prints the tables of
+// docs/formats.md: limits and special codes of every format, and every number of those of at most 8 bits.
+#include <algorithm>
 #include <cstdio>
+#include <initializer_list>
+#include <iterator>
+#include <string>
+#include <utility>
 
-#include "rotoscale/small_float.hpp"
+#include "rotoscale/limits.hpp"
+#include "rotoscale/names.hpp"
 
 using namespace rotoscale;
 
-static void print_row(const char* name, format f) {
-  const char* top[] = {"numbers only", "one NaN", "Inf and NaNs", "NaN at the code of -0"};
-  const std::uint64_t least = f.has_subnormals || !f.has_zero ? 1 : std::uint64_t{1} << f.mantissa_bits;
-  std::printf("| %s | %d | %d | %d | %d | %g | %g | %s |\n", name, f.bits(), f.exponent_bits, f.mantissa_bits, f.bias,
-              static_cast<double>(decode(f, f.max_code())), static_cast<double>(decode(f, f.has_zero ? least : 0)),
-              top[static_cast<int>(f.specials)]);
+// A format of one's own takes one line.
+constexpr format e3m4{3, 4, 3};
+
+static std::string hex(format f, std::uint64_t code) {
+  char text[24];
+  std::snprintf(text, sizeof text, "0x%0*llX", (f.bits() + 3) / 4, static_cast<unsigned long long>(code));
+  return text;
+}
+
+template <format F>
+static std::string number(std::uint64_t code) {
+  return to_string(small_float<F>::from_bits(static_cast<typename small_float<F>::storage>(code)));
+}
+
+static void print_line(std::initializer_list<std::string> cells) {
+  for (const std::string& cell : cells) std::printf("| %s ", cell.c_str());
+  std::printf("|\n");
+}
+
+/// Calls visit.operator()<F>(name) for every format that has a name, then for the one above.
+template <class Visitor>
+static void for_each_format(Visitor visit) {
+  constexpr auto& table = enum_names<format>::table;
+  [&]<std::size_t... I>(std::index_sequence<I...>) {
+    (visit.template operator()<table[I].value>(std::string(table[I].name)), ...);
+  }
+  (std::make_index_sequence<std::size(table)>());
+  visit.template operator()<e3m4>("e3m4 (own)");
+}
+
+static void print_values() {
+  print_line({"Format", "Bits", "Sign, exponent, mantissa", "Bias", "Largest", "Lowest", "Least normal",
+              "Least above 0", "Epsilon", "Special"});
+  print_line({"---", "---", "---", "---", "---", "---", "---", "---", "---", "---"});
+  for_each_format([]<format F>(const std::string& name) {
+    using limits = std::numeric_limits<small_float<F>>;
+    const std::string special[] = {"none", "all ones is NaN", "Inf and NaNs", "the code of -0 is NaN"};
+    const std::string fields = std::to_string(F.is_signed ? 1 : 0) + ", " + std::to_string(F.exponent_bits) + ", " +
+                               std::to_string(F.mantissa_bits);
+    print_line({name, std::to_string(F.bits()), fields, std::to_string(F.bias), to_string(limits::max()),
+                to_string(limits::lowest()), to_string(limits::min()), to_string(limits::denorm_min()),
+                to_string(limits::epsilon()), special[static_cast<int>(F.specials)]});
+  });
+}
+
+static void print_codes() {
+  print_line({"Format", "Largest", "Lowest", "Least normal", "Least above 0", "One", "-0", "Inf", "NaN"});
+  print_line({"---", "---", "---", "---", "---", "---", "---", "---", "---"});
+  for_each_format([]<format F>(const std::string& name) {
+    using limits = std::numeric_limits<small_float<F>>;
+    const auto code = [](small_float<F> x) { return hex(F, x.bits()); };
+    print_line({name, code(limits::max()), code(limits::lowest()), code(limits::min()), code(limits::denorm_min()),
+                code(small_float<F>(1.0f)), F.has_negative_zero() ? hex(F, F.sign_mask()) : "",
+                F.has_infinity() ? code(limits::infinity()) : "", F.has_nan() ? code(limits::quiet_NaN()) : ""});
+  });
+}
+
+static void print_limits() {
+  print_line({"Format", "digits", "digits10", "max_digits10", "min_exponent", "min_exponent10", "max_exponent",
+              "max_exponent10"});
+  print_line({"---", "---", "---", "---", "---", "---", "---", "---"});
+  for_each_format([]<format F>(const std::string& name) {
+    using limits = std::numeric_limits<small_float<F>>;
+    print_line({name, std::to_string(limits::digits), std::to_string(limits::digits10),
+                std::to_string(limits::max_digits10), std::to_string(limits::min_exponent),
+                std::to_string(limits::min_exponent10), std::to_string(limits::max_exponent),
+                std::to_string(limits::max_exponent10)});
+  });
+}
+
+/// Every code without its sign bit, eight a line.
+template <format F>
+static void print_numbers(const std::string& name) {
+  int width = 0;
+  for (std::uint64_t code = 0; code <= F.magnitude_mask(); ++code) {
+    width = std::max(width, static_cast<int>(number<F>(code).size()));
+  }
+  std::printf("\n%s\n\n```text\n", name.c_str());
+  for (std::uint64_t row = 0; row <= F.magnitude_mask(); row += 8) {
+    std::printf("%s:", hex(F, row).c_str());
+    for (std::uint64_t i = 0; i < 8; ++i) std::printf(" %*s", width, number<F>(row + i).c_str());
+    std::printf("\n");
+  }
+  if (F.is_signed) {
+    std::printf("%s to %s: %s, %s to %s\n", hex(F, F.sign_mask()).c_str(), hex(F, 2 * F.sign_mask() - 1).c_str(),
+                number<F>(F.sign_mask()).c_str(), number<F>(F.sign_mask() + 1).c_str(),
+                number<F>(2 * F.sign_mask() - 1).c_str());
+  }
+  std::printf("```\n");
 }
 
 int main() {
-  std::printf("| Format | Bits | Exponent | Mantissa | Bias | Largest | Least above 0 | Top codes |\n");
-  std::printf("|---|---|---|---|---|---|---|---|\n");
-  print_row("e2m1", formats::e2m1);
-  print_row("e2m3", formats::e2m3);
-  print_row("e3m2", formats::e3m2);
-  print_row("e4m3", formats::e4m3);
-  print_row("e5m2", formats::e5m2);
-  print_row("e8m0", formats::e8m0);
-  print_row("bf16", formats::bf16);
-  print_row("fp16", formats::fp16);
-  print_row("fp32", formats::fp32);
-
-  std::printf("\nE2M1:");
-  for (unsigned code = 0; code < 16; ++code) {
-    std::printf(" %g", static_cast<double>(float(e2m1::from_bits(static_cast<std::uint8_t>(code)))));
-  }
-  std::printf("\n");
+  print_values();
+  std::printf("\nCodes:\n\n");
+  print_codes();
+  std::printf("\nMembers of `std::numeric_limits`:\n\n");
+  print_limits();
+  for_each_format([]<format F>(const std::string& name) {
+    if constexpr (F.bits() <= 8) print_numbers<F>(name);
+  });
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // small_float<format>: one code in the smallest unsigned integer that holds it, with explicit conversions and no hidden
-// arithmetic. One name is one number system in every build.
+// arithmetic. One name is one number system in every build. limits.hpp adds numeric_limits, hash and text.
 #pragma once
 
 #include "rotoscale/round.hpp"
@@ -45,6 +45,7 @@ class small_float {
                                               overflow o = overflow::saturate, random_bits random = {})
       : bits_(static_cast<storage>(convert(formats::fp64, bit_cast<std::uint64_t>(x), Format, r, o, random))) {}
 
+  /// `bits` is a code: nothing above its low Format.bits() bits.
   ROTOSCALE_HD static constexpr small_float from_bits(storage bits) {
     small_float x;
     x.bits_ = bits;
@@ -53,6 +54,12 @@ class small_float {
   ROTOSCALE_HD constexpr storage bits() const { return bits_; }
 
   ROTOSCALE_HD constexpr explicit operator float() const { return decode(Format, bits_); }
+  ROTOSCALE_HD constexpr explicit operator double() const {
+    return bit_cast<double>(convert(Format, bits_, formats::fp64, rounding::nearest_even, overflow::to_inf));
+  }
+
+  /// The same code. Unlike IEEE 754's comparison, which float(x) == float(y) makes: a NaN equals itself, 0 is not -0.
+  ROTOSCALE_HD constexpr bool operator==(small_float other) const { return bits_ == other.bits_; }
 
   ROTOSCALE_HD constexpr bool is_nan() const { return Format.is_nan(bits_); }
 

@@ -1,11 +1,14 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The text names of enumerators.
+// The text names of enumerators, formats, block formats, policies and presets.
 #include "rotoscale/names.hpp"
 
 #include <doctest/doctest.h>
 
+#include <iterator>
 #include <set>
+#include <utility>
+#include <vector>
 
 using namespace rotoscale;
 
@@ -28,11 +31,107 @@ void check(int count) {
   }
   CHECK(to_string(static_cast<E>(99)) == "?");
 }
+
+/// Names of values that are no enumerators, and the values typed in.
+template <class T>
+void check_values(const std::vector<std::pair<const char*, T>>& all) {
+  CHECK(names(T{}).size() == all.size());
+  for (const auto& entry : all) {
+    CAPTURE(entry.first);
+    T back{};
+    CHECK(from_string(entry.first, back));
+    CHECK(back == entry.second);
+    CHECK(to_string(entry.second) == entry.first);
+  }
+}
 }  // namespace
 
 TEST_CASE("every enumerator has one name that leads back to it") {
   check<scale_rule>(4);
   check<rounding>(7);
+  check<overflow>(3);
+  check<specials>(4);
+  check<block_axis>(2);
+  check<placement>(6);
+  check<block_policy::nan_rule>(2);
+  check<block_policy::infinity_rule>(3);
   CHECK(to_string(scale_rule::even) == "even");
   CHECK(to_string(rounding::nearest_even) == "nearest_even");
+  CHECK(to_string(overflow::to_inf) == "to_inf");
+  CHECK(to_string(placement::aiter_scale) == "aiter_scale");
+  CHECK(to_string(specials::nan_only) == "nan_only");
+  CHECK(to_string(block_policy::nan_rule::ignore) == "ignore");
+  CHECK(to_string(block_policy::infinity_rule::largest_scale) == "largest_scale");
+}
+
+TEST_CASE("formats, by fields typed from their specifications") {
+  check_values<format>({{"e2m1", {2, 1, 1, true, specials::none}},
+                        {"e2m3", {2, 3, 1, true, specials::none}},
+                        {"e3m2", {3, 2, 3, true, specials::none}},
+                        {"e4m3", {4, 3, 7, true, specials::nan_only}},
+                        {"e5m2", {5, 2, 15, true, specials::ieee}},
+                        {"e4m3fnuz", {4, 3, 8, true, specials::fnuz}},
+                        {"e5m2fnuz", {5, 2, 16, true, specials::fnuz}},
+                        {"e4m3b11fnuz", {4, 3, 11, true, specials::fnuz}},
+                        {"int8", {0, 7, 0, true, specials::none, true, true, true}},
+                        {"e8m0", {8, 0, 127, false, specials::nan_only, false, false}},
+                        {"ue4m3", {4, 3, 7, false, specials::nan_only}},
+                        {"ue5m3", {5, 3, 15, false, specials::nan_only}},
+                        {"bf16", {8, 7, 127}},
+                        {"fp16", {5, 10, 15}},
+                        {"tf32", {8, 10, 127}},
+                        {"fp32", {8, 23, 127}},
+                        {"fp64", {11, 52, 1023}}});
+  CHECK(to_string(format{3, 4, 3}) == "?");
+}
+
+TEST_CASE("block formats and policies") {
+  check_values<block_format>({{"mxfp4", {formats::e2m1, 32, formats::e8m0, 1}},
+                              {"mxfp6_e2m3", {formats::e2m3, 32, formats::e8m0, 1}},
+                              {"mxfp6_e3m2", {formats::e3m2, 32, formats::e8m0, 1}},
+                              {"mxfp8_e4m3", {formats::e4m3, 32, formats::e8m0, 1}},
+                              {"mxfp8_e5m2", {formats::e5m2, 32, formats::e8m0, 1}},
+                              {"mxint8", {formats::int8, 32, formats::e8m0, 1}},
+                              {"nvfp4", {formats::e2m1, 16, formats::ue4m3, 1}}});
+  CHECK(to_string(square_blocks(mxfp4)) == "?");
+  using enum block_policy::infinity_rule;
+  constexpr auto ignore = block_policy::nan_rule::ignore;
+  check_values<block_policy>({{"te_rocm", {127, 0, ignore, exponent_128}},
+                              {"primus", {0, 0, ignore, exponent_128}},
+                              {"aiter", {0, 0, ignore, nan_scale}},
+                              {"aiter_nonzero", {0, 1, ignore, nan_scale}},
+                              {"nvidia", {0, 0, ignore, largest_scale}},
+                              {"ocp", {0, 0, block_policy::nan_rule::nan_scale, nan_scale}}});
+}
+
+TEST_CASE("presets by name have the source, rule, policy and rotation of the implementation") {
+  struct expected {
+    const char* name;
+    format source;
+    int points;
+    scale_rule rule;
+    const char* policy;
+  };
+  const expected all[] = {{"te_rocm", formats::bf16, 16, scale_rule::even, "te_rocm"},
+                          {"primus", formats::fp32, 0, scale_rule::even, "primus"},
+                          {"aiter_even", formats::fp32, 0, scale_rule::even, "primus"},
+                          {"aiter_round_up", formats::fp32, 0, scale_rule::rceil, "aiter_nonzero"},
+                          {"aiter_round_down", formats::fp32, 0, scale_rule::floor, "aiter"},
+                          {"aiter_ceil", formats::fp32, 0, scale_rule::ceil, "aiter_nonzero"},
+                          {"torchao_floor", formats::fp32, 0, scale_rule::floor, "ocp"},
+                          {"torchao_rceil", formats::fp32, 0, scale_rule::rceil, "ocp"},
+                          {"torchao_even", formats::fp32, 0, scale_rule::even, "ocp"},
+                          {"torchao_ceil", formats::fp32, 0, scale_rule::ceil, "ocp"},
+                          {"nvidia", formats::fp32, 0, scale_rule::rceil, "nvidia"},
+                          {"ocp", formats::fp32, 0, scale_rule::floor, "ocp"}};
+  CHECK(names(block_options{}).size() == std::size(all));
+  for (const auto& e : all) {
+    CAPTURE(e.name);
+    block_options o;
+    REQUIRE(from_string(e.name, o));
+    CHECK(o.source == e.source);
+    CHECK(o.rotation.points == e.points);
+    CHECK(o.rule == e.rule);
+    CHECK(to_string(o.policy) == e.policy);
+  }
 }
