@@ -244,7 +244,7 @@ ROTOSCALE_HD constexpr mma_term mma_element(const mma_model& m, format f, std::u
     seen = m.operand;
     constexpr format fp32 = formats::fp32, tf32 = formats::tf32;
     // TF32 units drop the low 13 bits, of a NaN as well: what is left may be Inf.
-    code = f == fp32 && seen == tf32 ? code >> 13 : convert(f, code, seen);
+    code = f == fp32 && seen == tf32 ? code >> 13 : convert(f, code, seen, rounding::nearest_even, overflow::to_inf);
   }
   mma_term t = detail::term_of(unpack(seen, code), seen.min_exponent());
   const bool subnormal = t.kind == value_class::finite && (code & seen.magnitude_mask()) <= seen.mantissa_mask();
