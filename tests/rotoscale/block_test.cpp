@@ -260,8 +260,9 @@ bool policy_fits(block_format f, const block_policy& p) {
 
 TEST_CASE("every block format, rule, policy, rounding, source and axis") {
   std::uint64_t seed = 0;
-  for (const auto& [name, f] : all_blocks) {
-    CAPTURE(name);
+  for (const auto& entry : all_blocks) {
+    const block_format f = entry.f;
+    CAPTURE(entry.name);
     const index_t k = 2 * std::max(f.length, 96), rows = 3 * f.rows;
     for (const auto& policy : all_policies) {
       if (!policy_fits(f, policy)) continue;
@@ -611,8 +612,9 @@ void check_decoding(block_format f, float factor) {
 }  // namespace
 
 TEST_CASE("decoding: every code under every scale, to FP32, BF16 and FP16, with and without a factor") {
-  for (const auto& [name, f] : all_blocks) {
-    CAPTURE(name);
+  for (const auto& entry : all_blocks) {
+    const block_format f = entry.f;
+    CAPTURE(entry.name);
     if (f.rows > 16) continue;
     for (const float factor : {1.0f, 1.0f / 3.0f, 0x1.8p-140f}) {
       check_decoding<float>(f, factor);
