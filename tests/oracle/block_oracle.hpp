@@ -67,7 +67,7 @@ inline std::uint32_t element_code(const format& f, const grid& g, exact_t x, rou
     const auto m = static_cast<std::uint32_t>(magnitude);
     if (!negative || !f.is_signed) return m;
     if (f.twos_complement) return (2 * sign_bit - m) % (2 * sign_bit);
-    if (m == 0 && (f.specials == specials::fnuz || !f.has_zero)) return m;
+    if (m == 0 && f.specials == specials::fnuz) return m;
     return sign_bit + m;
   };
   if (std::isnan(x)) {
@@ -159,24 +159,19 @@ inline exact_t amax_of(const std::vector<exact_t>& x, const block_policy& p) {
   return amax;
 }
 
-/// E8M0 byte. Below FP32's normal numbers amax is 0.m * 2^-126 and has the exponent -127 for `floor`, `ceil` and
-/// `even`, as their definitions on FP32 bits have it; only elements without a positive largest exponent (INT8) can
-/// tell.
+/// E8M0 byte.
 inline std::uint8_t e8m0_byte(exact_t amax, const grid& g, scale_rule rule, const block_policy& p) {
   if (amax == 0) return p.zero_byte;
   if (std::isnan(amax)) return 255;
-  const exact_t normal = std::ldexp(exact_t{1}, -126);
   bool infinite = std::isinf(amax);
   int byte = 0;
   if (!infinite) {
-    const int exponent = amax < normal ? -127 : std::ilogb(amax);
-    const exact_t significand = amax < normal ? amax / normal : std::ldexp(amax, -exponent);
-    const exact_t top = amax < normal ? 1 : 2;  // where the significand would carry
-    int e = exponent;
+    int e = std::ilogb(amax);
+    const exact_t significand = std::ldexp(amax, -e);
     switch (rule) {
       case scale_rule::floor: break;
-      case scale_rule::ceil: e += amax < normal || significand > 1; break;
-      case scale_rule::even: e += significand >= top - std::ldexp(exact_t{1}, -1 - g.fraction_bits); break;
+      case scale_rule::ceil: e += significand > 1; break;
+      case scale_rule::even: e += significand >= 2 - std::ldexp(exact_t{1}, -1 - g.fraction_bits); break;
       case scale_rule::rceil:
         for (e = -127 + g.largest_exponent(); amax > std::ldexp(g.largest(), e - g.largest_exponent());) ++e;
         break;

@@ -599,13 +599,15 @@ void check_decoding(block_format f, float factor) {
     const bool by_row = axis == block_axis::row;
     const auto target = by_row ? row_major(y.data(), rows, k) : row_major(y.data(), k, rows);
     dequantize_ref(f, in, axis, target, factor);
+    int wrong = 0;
     for (index_t r = 0; r < rows; ++r) {
       for (index_t c = 0; c < k; ++c) {
         const std::uint8_t scale = scales[static_cast<std::size_t>(r / f.rows * (k / f.length) + c / f.length)];
         const float value = expected.value(static_cast<std::uint32_t>((c + r) % codes), scale) * factor;
-        REQUIRE(bits(by_row ? target(r, c) : target(c, r)) == stored_bits<T>(value));
+        wrong += bits(by_row ? target(r, c) : target(c, r)) != stored_bits<T>(value);
       }
     }
+    CHECK(wrong == 0);
   }
 }
 
