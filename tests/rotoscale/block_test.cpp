@@ -680,8 +680,7 @@ TEST_CASE("a rotation must divide the block or span whole blocks, and a run fit 
     block_options o;
     o.rotation.points = points;
     const index_t k = std::max(f.length, 64);
-    return quantize_is_defined(f, o, row_major<const float>(nullptr, 1, k), block_axis::row,
-                               dense_blocks<std::uint8_t>(f, 1, k, nullptr, nullptr));
+    return quantize_is_defined(f, o, row_major<const float>(nullptr, 1, k), block_axis::row, {1, k});
   };
   CHECK((defined(mxfp4, 0) && defined(mxfp4, 16) && defined(mxfp4, 32) && defined(mxfp4, 64)));
   CHECK_FALSE((defined(mxfp4, 128) || defined(mxfp4, 24) || defined(mxfp4, -16) || defined(mxfp4, 1)));
