@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // NVFP4: E2M1 in blocks of 16 with an E4M3 scale, and one FP32 factor a tensor that brings the scales into E4M3's
 // range. Beside it MXFP4, whose scales are powers of two for 32 elements, and MXFP4 after a 16-point Hadamard. The
-// ratio of signal to quantization noise is in decibels, after rotating back. An outlier costs the precision of its block:
-// 16 elements here, 32 there; H16 spreads it out first.
+// ratio of signal to quantization noise is in decibels, after rotating back. An outlier costs the precision of its
+// block: 16 elements here, 32 there; H16 spreads it out first.
 #include <cmath>
 #include <cstdio>
 #include <vector>
