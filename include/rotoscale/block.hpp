@@ -19,8 +19,8 @@ namespace rotoscale {
 struct block_format {
   format element;  ///< of at most 8 bits
   int length = 32;
-  format scale =
-      formats::e8m0;  ///< or a floating-point format of at most 8 bits with a NaN and without negative numbers
+  /// E8M0, or a floating-point format of at most 8 bits with a NaN and without negative numbers.
+  format scale = formats::e8m0;
   int rows = 1;
 
   constexpr bool operator==(const block_format&) const = default;
@@ -41,21 +41,22 @@ inline constexpr block_format mxfp8_e5m2{formats::e5m2};
 inline constexpr block_format mxint8{formats::int8};
 inline constexpr block_format nvfp4{formats::e2m1, 16, formats::ue4m3};
 
-/// The same with one scale for 32 × 32 elements, as Primus-Turbo stores weights: a matrix and its transpose then hold
-/// the same values.
+/// The same with one scale for length × length elements (32 × 32 in Primus-Turbo's weights): without a rotation and
+/// random bits, a matrix and its transpose then hold the same values.
 ROTOSCALE_HD constexpr block_format square_blocks(block_format f) { return {f.element, f.length, f.scale, f.length}; }
 
 /// How it is chosen.
 struct block_options {
-  format source = formats::fp32;  ///< inputs are first rounded to this (nearest even), as if the tensor was stored so
+  /// Inputs are first rounded to this (nearest even), as if the tensor was stored so; FP32 and FP64: taken as they are.
+  format source = formats::fp32;
   rotoscale::rotation rotation = {};
   scale_rule rule = scale_rule::floor;
   block_policy policy = policies::ocp;
   rotoscale::rounding rounding = rotoscale::rounding::nearest_even;
   random_stream random = {};  ///< for stochastic rounding: element (r, c) of a rows × k output takes word r * k + c
-  int random_count = 32;      ///< how many bits of that word are used
-  float encode_factor =
-      1.0f;  ///< for floating-point scales: second-level factor of the tensor, see tensor_encode_factor
+  int random_count = 32;      ///< how many bits of that word are used, 1 to 32
+  /// For floating-point scales: second-level factor of the tensor (tensor_encode_factor), finite and above zero.
+  float encode_factor = 1.0f;
 };
 
 /// Shipped implementations by name: what they do with an array of the type in brackets (else of any).
@@ -101,15 +102,17 @@ struct block_matrix {
   }
 };
 
-/// The densest layout: codes [rows, packed k], scales [rows / f.rows, k / f.length].
+/// The densest layout: codes [rows, packed k], scales [rows / f.rows, k / f.length]. Unused bits of a row's last byte
+/// are zero.
 template <class Byte>
 ROTOSCALE_HD constexpr block_matrix<Byte> dense_blocks(block_format f, index_t rows, index_t k, Byte* codes,
                                                        Byte* scales) {
   return {rows, k, codes, packed_bytes(f.element, k), scales, k / f.length};
 }
 
-/// An element of a source array as FP32: exact, but for FP64, which is rounded to odd, so that the roundings that
-/// follow (but stochastic ones and those of a rotation) give what a single one would.
+/// An element of a source array as FP32: exact, but for FP64, which is rounded to odd. Under E8M0 scales and without a
+/// rotation the scale and the deterministic roundings are then what the exact value gives, for magnitudes below 2^128
+/// (others count as FP32's largest number) and elements whose least number is at least 2^-20 (all named ones).
 ROTOSCALE_HD constexpr float source_value(float x) { return x; }
 ROTOSCALE_HD constexpr float source_value(double x) {
   return fp32_from_bits(static_cast<std::uint32_t>(
@@ -158,19 +161,36 @@ ROTOSCALE_HD constexpr int run_length(block_format f, const rotation& r) {
   return r.points > f.length ? r.points : f.length;
 }
 
-/// Are the extents consistent, k a multiple of the block length, and the options meant for such blocks? The quantizers
-/// assert it; callers with user input ask first, or use checked.hpp.
+/// Do runs and blocks fit together: points a power of two, 2 to 256, that divides the block length or is a multiple?
+ROTOSCALE_HD constexpr bool runs_are_defined(block_format f, const rotation& r) {
+  if (f.length < 1 || f.rows < 1 || r.points < 0 || r.points == 1 || (r.points & (r.points - 1)) != 0) return false;
+  const int run = run_length(f, r);
+  return run <= max_run_length && run % f.length == 0 && (r.points == 0 || run % r.points == 0);
+}
+
+/// Have the element and scale formats what block_format asks for?
+ROTOSCALE_HD constexpr bool formats_are_defined(block_format f) {
+  return f.element.bits() <= 8 && f.scale.bits() <= 8 && f.scale.has_nan() && !f.scale.is_signed;
+}
+
+/// Are the options meant for such blocks: random_count 1 to 32, and under a floating-point scale encode_factor finite
+/// and above zero and the policy's bytes numbers (TE's zero byte 127 is the NaN of UE4M3)?
+ROTOSCALE_HD constexpr bool options_are_defined(block_format f, const block_options& o) {
+  if (o.random_count < 1 || o.random_count > 32) return false;
+  if (f.has_e8m0_scale()) return true;
+  const bool factor_ok = o.encode_factor > 0.0f && fp32_bits(o.encode_factor) < fp32_infinity_bits;
+  return factor_ok && o.policy.zero_byte <= f.scale.max_code() && o.policy.least_byte <= f.scale.max_code();
+}
+
+/// Are formats and options consistent, extents equal, k whole runs and rows whole blocks? The quantizers assert it;
+/// callers with user input ask first, or use checked.hpp, which also checks memory.
 template <class T>
 ROTOSCALE_HD constexpr bool quantize_is_defined(block_format f, const block_options& o, matrix<T> source,
                                                 block_axis axis, block_matrix<std::uint8_t> out) {
+  if (!formats_are_defined(f) || !runs_are_defined(f, o.rotation) || !options_are_defined(f, o)) return false;
   const int rows = axis == block_axis::row ? 0 : 1;
-  const int points = o.rotation.points;
-  if (f.length < 1 || f.rows < 1 || points < 0 || (points & (points - 1)) != 0) return false;
-  const int run = run_length(f, o.rotation);
-  const bool whole_runs = run <= max_run_length && run % f.length == 0 && (points == 0 || run % points == 0);
-  const bool element_fits = f.element.bits() <= 8 && f.scale.bits() <= 8 && f.scale.has_nan() && !f.scale.is_signed;
-  return whole_runs && element_fits && source.extent(rows) == out.rows && source.extent(1 - rows) == out.k &&
-         out.k % run == 0 && out.rows % f.rows == 0;
+  return out.rows >= 0 && out.k >= 0 && source.extent(rows) == out.rows && source.extent(1 - rows) == out.k &&
+         out.k % run_length(f, o.rotation) == 0 && out.rows % f.rows == 0;
 }
 
 /// `run` elements of row `r` from column `c` on, as their blocks see them.
@@ -185,6 +205,16 @@ ROTOSCALE_HD constexpr std::uint8_t choose_scale(block_format f, const block_opt
                             : shared_scale(amax, f.element, f.scale, o.encode_factor, o.policy);
 }
 
+/// Code of an element under its block's scale; zero under a NaN scale. NaN from FP32 arithmetic is canonical, since its
+/// sign differs between processors.
+ROTOSCALE_HD constexpr std::uint32_t encode_element(block_format f, const block_options& o, float x, std::uint8_t scale,
+                                                    random_bits random) {
+  if (f.scale.is_nan(scale)) return 0;
+  if (f.has_e8m0_scale()) return encode_scaled(f.element, x, scale, o.rounding, random);
+  const float scaled = canonical_nan(x * scale_inverse(f.scale, scale, o.encode_factor));
+  return static_cast<std::uint32_t>(encode(f.element, scaled, o.rounding, overflow::saturate, random));
+}
+
 /// Rows [tile * f.rows, (tile + 1) * f.rows) of quantize_ref's output, and their row of scales.
 template <class T>
 ROTOSCALE_HD constexpr void quantize_tile_ref(block_format f, const block_options& o, matrix<T> source, block_axis axis,
@@ -193,6 +223,10 @@ ROTOSCALE_HD constexpr void quantize_tile_ref(block_format f, const block_option
   const int run = run_length(f, o.rotation);
   const index_t r0 = tile * f.rows;
   float x[max_run_length] = {};
+  const index_t last_byte = packed_bytes(f.element, out.k) - 1;
+  if (out.k > 0) {
+    for (index_t r = r0; r < r0 + f.rows; ++r) out.codes[r * out.code_stride + last_byte] = 0;  // its unused bits
+  }
   for (index_t c0 = 0; c0 < out.k; c0 += run) {
     std::uint8_t* scales = out.scales + tile * out.scale_stride + c0 / f.length;
     std::uint32_t amax[max_run_length] = {};
@@ -209,18 +243,9 @@ ROTOSCALE_HD constexpr void quantize_tile_ref(block_format f, const block_option
       for (int i = 0; i < run; ++i) {
         const std::uint8_t scale = scales[i / f.length];
         random_bits random{0, o.random_count};
-        if (o.rounding == rounding::stochastic)
-          random.word = o.random.word(static_cast<std::uint64_t>(r * out.k + c0 + i));
-        std::uint32_t code = 0;
-        if (f.scale.is_nan(scale)) {
-          code = 0;
-        } else if (f.has_e8m0_scale()) {
-          code = encode_scaled(f.element, x[i], scale, o.rounding, random);
-        } else {
-          const float scaled = x[i] * scale_inverse(f.scale, scale, o.encode_factor);
-          code = static_cast<std::uint32_t>(encode(f.element, scaled, o.rounding, overflow::saturate, random));
-        }
-        store_code(f.element, out.codes + r * out.code_stride, c0 + i, code);
+        const auto index = static_cast<std::uint64_t>(r * out.k + c0 + i);
+        if (o.rounding == rounding::stochastic) random.word = o.random.word(index);
+        store_code(f.element, out.codes + r * out.code_stride, c0 + i, encode_element(f, o, x[i], scale, random));
       }
     }
   }

@@ -10,17 +10,18 @@
 
 namespace rotoscale::oracle {
 
-/// rows × cols values (row-major): mostly of one magnitude, and here and there a run of 32 (along a row) that is all
-/// zero, negative zero, subnormal, near FP32's maximum, on ties of E2M1, of arbitrary bits, or has one NaN or Inf.
-inline std::vector<float> block_values(index_t rows, index_t cols, std::uint64_t seed, bool specials = true) {
+/// rows × cols values (row-major): mostly of one magnitude, and here and there `run` of them (along a row) that are all
+/// zero, negative zero, subnormal, near FP32's maximum, on ties of E2M1, of arbitrary bits, or have one NaN or Inf.
+inline std::vector<float> block_values(index_t rows, index_t cols, std::uint64_t seed, bool specials = true,
+                                       std::size_t run = 32) {
   const random_stream random{seed, 77};
   std::vector<float> x(static_cast<std::size_t>(rows * cols));
   for (std::size_t i = 0; i < x.size(); ++i) {
     const std::uint32_t word = random.word(i);
-    const std::uint32_t kind = specials ? random.word((std::uint64_t{1} << 40) + i / 32) % 16 : 15;
+    const std::uint32_t kind = specials ? random.word((std::uint64_t{1} << 40) + i / run) % 16 : 15;
     const std::uint32_t sign = word & fp32_sign_mask;
     std::uint32_t u = sign | (word & 0x007FFFFFu) | (118u + (word >> 24 & 0x7F) % 12) << 23;
-    const bool one = i % 32 == word % 7;
+    const bool one = i % run == word % 7 % run;
     switch (kind) {
       case 0: u = 0; break;
       case 1: u = fp32_sign_mask; break;

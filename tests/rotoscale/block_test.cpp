@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The reference quantizer against a second one, written here in doubles from the description of AMD's kernel and the
-// MX specification; packing, axes, random words and decoding.
+// The reference quantizer against oracle/block_oracle.hpp for every block format, rule, policy, rounding, rotation and
+// source, against AMD's kernel as described, and against the published table of presets; strides, decoding, bad input.
 #include "rotoscale/block.hpp"
 
 #include <doctest/doctest.h>
@@ -9,7 +9,9 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <string>
 
+#include "oracle/block_oracle.hpp"
 #include "oracle/block_values.hpp"
 #include "oracle/format_oracle.hpp"
 
@@ -21,14 +23,47 @@ struct result {
   std::vector<std::uint8_t> codes, scales;
 };
 
-result run_ref(block_format f, const block_options& o, matrix<const float> source, block_axis axis) {
+template <class T>
+result run_ref(block_format f, const block_options& o, matrix<const T> source, block_axis axis) {
   const index_t rows = source.extent(axis == block_axis::row ? 0 : 1);
   const index_t k = source.extent(axis == block_axis::row ? 1 : 0);
   result r;
   r.codes.assign(static_cast<std::size_t>(rows * packed_bytes(f.element, k)), 0xCC);
-  r.scales.assign(static_cast<std::size_t>(rows * (k / f.length)), 0xCC);
+  r.scales.assign(static_cast<std::size_t>(rows / f.rows * (k / f.length)), 0xCC);
   quantize_ref(f, o, source, axis, dense_blocks(f, rows, k, r.codes.data(), r.scales.data()));
   return r;
+}
+
+long double exact_value(double x) { return x; }
+template <format F>
+long double exact_value(small_float<F> x) {
+  return static_cast<long double>(static_cast<float>(x));  // exact: F has at most 16 bits
+}
+
+/// Where quantize_ref's bytes differ from the oracle's; empty if nowhere. `exactly`: see block_quantizer.
+template <class T>
+std::string difference(block_format f, const block_options& o, const std::vector<T>& x, index_t rows, block_axis axis,
+                       bool exactly = false) {
+  const index_t cols = static_cast<index_t>(x.size()) / rows;
+  std::vector<long double> values;
+  for (const T v : x) values.push_back(exact_value(v));
+  const result got = run_ref(f, o, row_major(x.data(), rows, cols), axis);
+  const auto words = [&](std::uint64_t i) { return o.random.word(i); };
+  const oracle::quantized want = oracle::block_quantizer(f, o)(
+      values, static_cast<std::size_t>(rows), static_cast<std::size_t>(cols), axis, exactly,
+      o.rounding == rounding::stochastic ? std::function<std::uint32_t(std::uint64_t)>(words)
+                                         : std::function<std::uint32_t(std::uint64_t)>{});
+  for (std::size_t i = 0; i < want.scales.size(); ++i) {
+    if (got.scales[i] == want.scales[i]) continue;
+    return "scale " + std::to_string(i) + ": " + std::to_string(got.scales[i]) + ", expected " +
+           std::to_string(want.scales[i]);
+  }
+  for (std::size_t i = 0; i < want.codes.size(); ++i) {
+    if (got.codes[i] == want.codes[i]) continue;
+    return "byte " + std::to_string(i) + " of codes: " + std::to_string(got.codes[i]) + ", expected " +
+           std::to_string(want.codes[i]);
+  }
+  return got.scales.size() == want.scales.size() && got.codes.size() == want.codes.size() ? "" : "sizes";
 }
 
 float to_bf16(float x) {
@@ -130,37 +165,120 @@ TEST_CASE("te_rocm is AMD's kernel as described, along both axes, with and witho
   }
 }
 
-TEST_CASE("every rule, policy and MX element: scale by shared_scale, elements rounded once from x / scale") {
-  const index_t rows = 24, cols = 128;
-  for (const format& element :
-       {formats::e2m1, formats::e2m3, formats::e3m2, formats::e4m3, formats::e5m2, oracle::e4m3fnuz}) {
-    const auto& all = oracle::all_formats();
-    const oracle::rounder round(
-        *std::find_if(all.begin(), all.end(), [&](const auto& f) { return f.value == element; }));
-    CAPTURE(round.f.name);
-    for (const auto rule : {scale_rule::floor, scale_rule::ceil, scale_rule::even, scale_rule::rceil}) {
-      for (const auto& policy : {policies::te_rocm, policies::ocp}) {
-        const block_format f{element, 32};
-        const auto x = oracle::block_values(rows, cols, 5);
-        block_options o = plain;
-        o.rule = rule;
-        o.policy = policy;
-        const result got = run_ref(f, o, row_major(x.data(), rows, cols), block_axis::row);
-        for (std::size_t b = 0; b < x.size() / 32; ++b) {
-          std::uint32_t amax = 0;
-          bool nan = false;
-          for (std::size_t i = 32 * b; i < 32 * b + 32; ++i) {
-            nan = nan || x[i] != x[i];
-            if (x[i] == x[i]) amax = std::max(amax, fp32_bits(std::fabs(x[i])));
-          }
-          const bool poisoned = nan && policy.nan == block_policy::nan_rule::nan_scale;
-          const int scale = poisoned ? 255 : shared_scale(amax, element, rule, policy);
-          REQUIRE(int{got.scales[b]} == scale);
-          for (std::size_t i = 32 * b; i < 32 * b + 32; ++i) {
-            const double v = std::ldexp(static_cast<double>(x[i]), 127 - scale);
-            const std::uint64_t want =
-                scale == 255 ? 0 : round(v, oracle::direction::nearest_even, oracle::excess::saturate);
-            REQUIRE(std::uint64_t{load_code(element, got.codes.data(), static_cast<index_t>(i))} == want);
+namespace {
+
+struct named_format {
+  std::string name;
+  block_format f;
+};
+const std::vector<named_format> all_blocks{
+    {"mxfp4", mxfp4},
+    {"mxfp6_e2m3", mxfp6_e2m3},
+    {"mxfp6_e3m2", mxfp6_e3m2},
+    {"mxfp8_e4m3", mxfp8_e4m3},
+    {"mxfp8_e5m2", mxfp8_e5m2},
+    {"mxint8", mxint8},
+    {"nvfp4", nvfp4},
+    {"square mxfp4", square_blocks(mxfp4)},
+    {"square mxint8", square_blocks(mxint8)},
+    {"square nvfp4", square_blocks(nvfp4)},
+    {"e2m1, 32 x 4", {formats::e2m1, 32, formats::e8m0, 4}},
+    {"e3m2 by ue5m3", {formats::e3m2, 64, formats::ue5m3}},
+    {"e4m3 in 128", {formats::e4m3, 128}},
+    {"e2m1 alone", {formats::e2m1, 1}},
+    {"e2m3 in threes", {formats::e2m3, 3}},
+    {"e4m3fnuz in 256", {formats::e4m3fnuz, 256}},
+    {"e5m2fnuz", {formats::e5m2fnuz, 16}},
+    {"e4m3b11fnuz by ue4m3", {formats::e4m3b11fnuz, 8, formats::ue4m3}},
+    {"int8 by an unsigned e5m2", {formats::int8, 32, {5, 2, 15, false, specials::ieee}}},
+    {"unsigned e4m3", {formats::ue4m3, 32}},
+};
+
+using nan_rule = block_policy::nan_rule;
+using infinity_rule = block_policy::infinity_rule;
+const std::vector<block_policy> all_policies{policies::te_rocm,
+                                             policies::ocp,
+                                             policies::primus,
+                                             policies::aiter,
+                                             policies::aiter_nonzero,
+                                             policies::nvidia,
+                                             {9, 40, nan_rule::nan_scale, infinity_rule::largest_scale}};
+const std::vector<scale_rule> all_rules{scale_rule::floor, scale_rule::ceil, scale_rule::even, scale_rule::rceil};
+const std::vector<rounding> all_roundings{rounding::nearest_even, rounding::nearest_away, rounding::toward_zero,
+                                          rounding::up,           rounding::down,         rounding::to_odd,
+                                          rounding::stochastic};
+
+rotation with_signs(int points, std::uint64_t seed) {
+  rotation r{points, {}};
+  for (std::size_t i = 0; i < std::size(r.signs); ++i) r.signs[i] = random_stream{seed, 5}.word(i);
+  return r;
+}
+
+template <class T>
+std::vector<T> as_source(const std::vector<float>& x);
+template <>
+std::vector<bf16> as_source(const std::vector<float>& x) {
+  std::vector<bf16> y;
+  for (const float v : x) y.push_back(bf16::from_bits(static_cast<std::uint16_t>(fp32_bits(v) >> 16)));
+  return y;
+}
+template <>
+std::vector<fp16> as_source(const std::vector<float>& x) {
+  std::vector<fp16> y;
+  for (const float v : x) y.push_back(fp16::from_bits(static_cast<std::uint16_t>(fp32_bits(v) * 0x9E3779B1u >> 16)));
+  for (std::size_t i = 0; i < y.size(); i += 7) y[i] = fp16(x[i], rounding::nearest_even, overflow::to_inf);
+  return y;
+}
+/// More bits than FP32 has, and here and there numbers beyond its range.
+template <>
+std::vector<double> as_source(const std::vector<float>& x) {
+  std::vector<double> y;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const auto v = static_cast<double>(x[i]);
+    y.push_back(i % 3 == 0 ? v : v * (1 + 0x1p-31 * static_cast<double>(i % 5)));
+    if (i % 257 == 0) y.back() = std::ldexp(y.back(), i % 2 == 0 ? 200 : -200);
+  }
+  return y;
+}
+
+std::string difference(block_format f, const block_options& o, const std::vector<float>& x, index_t rows,
+                       block_axis axis, int source) {
+  switch (source) {
+    case 0: return difference(f, o, as_source<double>(x), rows, axis);
+    case 1: return difference(f, o, as_source<bf16>(x), rows, axis);
+    case 2: return difference(f, o, as_source<fp16>(x), rows, axis);
+    default: return difference(f, o, x, rows, axis);
+  }
+}
+
+/// Is the zero byte a number in this scale format? TE's 127 is UE4M3's NaN.
+bool policy_fits(block_format f, const block_policy& p) {
+  return f.has_e8m0_scale() || p.zero_byte <= f.scale.max_code();
+}
+
+}  // namespace
+
+TEST_CASE("every block format, rule, policy, rounding, source and axis") {
+  std::uint64_t seed = 0;
+  for (const auto& entry : all_blocks) {
+    const block_format f = entry.f;
+    CAPTURE(entry.name);
+    const index_t k = 2 * std::max(f.length, 96), rows = 3 * f.rows;
+    for (const auto& policy : all_policies) {
+      if (!policy_fits(f, policy)) continue;
+      for (const auto rule : all_rules) {
+        for (const auto r : all_roundings) {
+          for (const auto axis : {block_axis::row, block_axis::column}) {
+            const auto x = oracle::block_values(rows, k / f.length * f.length, ++seed, true,
+                                                static_cast<std::size_t>(std::max(f.length, 16)));
+            block_options o{formats::fp32, {}, rule, policy, r, {seed, 456}};
+            o.random_count = static_cast<int>(1 + seed % 32);
+            o.encode_factor = std::ldexp(1 + 0.125f * static_cast<float>(seed % 8), static_cast<int>(seed % 31) - 10);
+            const std::vector<format> stored{formats::fp32, formats::fp32, formats::bf16, formats::fp16, formats::tf32};
+            o.source = stored[seed % stored.size()];
+            CAPTURE(seed);
+            const index_t source_rows = axis == block_axis::row ? rows : static_cast<index_t>(x.size()) / rows;
+            REQUIRE(difference(f, o, x, source_rows, axis, static_cast<int>(seed % 8)) == "");
           }
         }
       }
@@ -168,27 +286,251 @@ TEST_CASE("every rule, policy and MX element: scale by shared_scale, elements ro
   }
 }
 
-TEST_CASE("stochastic rounding: element (r, c) takes word r * k + c of the stream, along either axis") {
-  const index_t rows = 32, cols = 64;
-  const auto x = oracle::block_values(rows, cols, 6, false);
-  const auto source = row_major(x.data(), rows, cols);
-  block_options o = plain;
-  o.rounding = rounding::stochastic;
-  o.random = {123, 456};
-  const oracle::rounder round(oracle::all_formats()[0]);
-  for (const auto axis : {block_axis::row, block_axis::column}) {
-    const auto in = axis == block_axis::row ? source : transposed(source);
-    const index_t k = in.extent(1);
-    const result got = run_ref(mxfp4, o, source, axis);
-    for (index_t r = 0; r < in.extent(0); ++r) {
-      for (index_t c = 0; c < k; ++c) {
-        const int scale = got.scales[static_cast<std::size_t>((r * k + c) / 32)];
-        const std::uint32_t word = o.random.word(static_cast<std::uint64_t>(r * k + c));
-        const std::uint64_t want = round(std::ldexp(static_cast<double>(in(r, c)), 127 - scale),
-                                         oracle::direction::stochastic, oracle::excess::saturate, word);
-        REQUIRE(std::uint64_t{load_code(formats::e2m1, got.codes.data(), r * k + c)} == want);
+TEST_CASE("rotations of 2 to 256 points, within a block and across blocks, with 256 signs") {
+  std::uint64_t seed = 0;
+  for (const block_format& f : {mxfp4, nvfp4, mxfp8_e5m2, mxint8, square_blocks(mxfp4), block_format{formats::e2m1, 1},
+                                block_format{formats::e4m3, 128, formats::ue5m3}, block_format{formats::e3m2, 256}}) {
+    for (int points = 2; points <= 256; points *= 2) {
+      for (const auto& policy : {policies::primus, policies::ocp}) {
+        for (const auto axis : {block_axis::row, block_axis::column}) {
+          const index_t k = 512, rows = f.rows;
+          const auto x = oracle::block_values(rows, k, ++seed, true, 64);
+          block_options o{formats::fp32, with_signs(points, seed), scale_rule::even, policy};
+          if (seed % 3 == 0) o.rotation = {points, {}};
+          if (seed % 5 == 0) o.rounding = rounding::stochastic;
+          if (seed % 2 == 0) o.source = formats::bf16;
+          CAPTURE(points);
+          CAPTURE(seed);
+          REQUIRE(difference(f, o, x, axis == block_axis::row ? rows : k, axis, static_cast<int>(seed % 6)) == "");
+        }
       }
     }
+  }
+}
+
+TEST_CASE("NVFP4: second-level factors to both ends of FP32") {
+  std::uint64_t seed = 0;
+  for (const float factor : {1.0f, 2688.0f / 3.0f, 0x1p-149f, 0x1p-126f, 0x1p-130f, 0x1p100f, 0x1.FFFFFEp127f}) {
+    for (const auto& policy : {policies::nvidia, policies::ocp, block_policy{0, 3, nan_rule::ignore}}) {
+      for (const auto r : {rounding::nearest_even, rounding::stochastic}) {
+        const auto x = oracle::block_values(8, 256, ++seed, true, 16);
+        block_options o = presets::nvidia;
+        o.policy = policy;
+        o.rounding = r;
+        o.random = {seed, 1};
+        o.encode_factor = factor;
+        CAPTURE(factor);
+        REQUIRE(difference(nvfp4, o, x, 8, block_axis::row) == "");
+        REQUIRE(difference(nvfp4, o, x, 16, block_axis::column, 1) == "");
+      }
+    }
+  }
+}
+
+TEST_CASE("square blocks: a matrix and its transpose hold the same values, stored transposed") {
+  const index_t n = 96;
+  const auto x = oracle::block_values(n, n, 31);
+  for (const block_format& f : {square_blocks(mxfp4), square_blocks(mxfp8_e4m3), square_blocks(nvfp4)}) {
+    block_options o = presets::primus;
+    result q[2];
+    std::vector<float> y[2];
+    for (const int column : {0, 1}) {
+      const auto axis = column ? block_axis::column : block_axis::row;
+      q[column] = run_ref(f, o, row_major(x.data(), n, n), axis);
+      y[column].resize(x.size());
+      dequantize_ref(f, dense_blocks<const std::uint8_t>(f, n, n, q[column].codes.data(), q[column].scales.data()),
+                     axis, row_major(y[column].data(), n, n));
+    }
+    CHECK(std::memcmp(y[0].data(), y[1].data(), x.size() * sizeof(float)) == 0);
+    CHECK(q[0].codes != q[1].codes);
+    const index_t blocks = n / f.length;
+    for (index_t i = 0; i < blocks * blocks; ++i) {
+      const index_t at = i % blocks * blocks + i / blocks;
+      CHECK(q[0].scales[static_cast<std::size_t>(i)] == q[1].scales[static_cast<std::size_t>(at)]);
+    }
+  }
+}
+
+namespace {
+
+/// Blocks of 32 FP64 numbers near everything that rules and roundings compare with: the first one decides the scale
+/// (a power of two, or an element's largest number, or a carry of `even`), the others are elements and ties at it, each
+/// a few last places of FP64 or FP32 off.
+std::vector<double> near_thresholds(const format& element, index_t blocks, std::uint64_t seed) {
+  const oracle::grid g(element);
+  const random_stream random{seed, 99};
+  const std::vector<double> off{0, 0x1p-52, -0x1p-53, 0x1p-40, -0x1p-40, 0x1p-25, -0x1p-25, 0x1p-24, 0x1p-23};
+  const std::vector<double> deciding{1, 1.5, 1.75, 1.875, 1.9375, 1.96875, 1.984375, 1.9921875, 2};
+  std::vector<double> x;
+  for (std::uint64_t b = 0; b < static_cast<std::uint64_t>(blocks); ++b) {
+    const int exponent = b % 4 == 0 ? -130 + static_cast<int>(b / 4 % 8) : static_cast<int>(b * 37 % 250) - 125;
+    for (std::uint64_t i = 0; i < 32; ++i) {
+      const std::uint32_t w = random.word(32 * b + i);
+      const double factor = 1 + off[w % off.size()];
+      double v = deciding[w / 16 % deciding.size()];
+      if (i > 0) {
+        const std::size_t at = w / 16 % (g.values.size() - 1);
+        v = static_cast<double>(g.values[at] + (w >> 30 & 1 ? g.values[at + 1] - g.values[at] : 0) / 2);
+        v = std::ldexp(v, -g.largest_exponent());
+      }
+      v = std::ldexp(v * factor, exponent);
+      x.push_back(w >> 31 ? -v : v);
+    }
+    // Some blocks hold little but numbers below FP32's least.
+    if (b % 16 == 8) {
+      for (std::size_t i = x.size() - 32; i < x.size(); ++i) x[i] = std::ldexp(x[i], -150);
+    }
+  }
+  return x;
+}
+
+}  // namespace
+
+TEST_CASE("FP64 sources: rounding to odd first gives what one rounding of the exact value gives") {
+  std::uint64_t seed = 0;
+  for (const format& element : {formats::e2m1, formats::e2m3, formats::e3m2, formats::e4m3, formats::e5m2,
+                                formats::int8, formats::e5m2fnuz, formats::e4m3b11fnuz}) {
+    for (const auto rule : all_rules) {
+      for (const auto& policy : {policies::ocp, policies::te_rocm, policies::aiter_nonzero}) {
+        for (const auto r : all_roundings) {
+          if (r == rounding::stochastic) continue;
+          for (const format& source : {formats::fp32, formats::bf16, formats::fp16}) {
+            const auto x = near_thresholds(element, 32, ++seed);
+            const block_options o{source, {}, rule, policy, r};
+            CAPTURE(seed);
+            REQUIRE(difference({element, 32}, o, x, 4, block_axis::row, true) == "");
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("FP64 sources: where one rounding is not promised") {
+  // From 2^128 on a number counts as FP32's largest one, so `floor` sees exponent 127.
+  std::vector<double> x(32, 0.0);
+  x[0] = 0x1p128;
+  CHECK(run_ref(mxfp4, presets::ocp, row_major<const double>(x.data(), 1, 32), block_axis::row).scales[0] == 252);
+  CHECK(difference(mxfp4, presets::ocp, x, 1, block_axis::row, true) != "");
+  // An element format whose numbers at the least scale reach below 2^-147, where FP32 has no two bits to spare.
+  const format wide{6, 1, 31, true, specials::none};
+  x[0] = 0x1p-100;
+  x[1] = 0x1.8p-158 * (1 - 0x1p-52);
+  block_options o = presets::ocp;
+  o.rule = scale_rule::ceil;
+  CHECK(difference({wide, 32}, o, x, 1, block_axis::row, true) != "");
+  CHECK(difference({wide, 32}, o, x, 1, block_axis::row) == "");
+}
+
+namespace {
+
+struct table_row {
+  float amax;
+  int te_rocm, primus, aiter_even, aiter_round_up, aiter_round_down, aiter_ceil, torchao_rceil, nvidia, torchao_floor,
+      torchao_even;
+};
+constexpr float ulp = 0x1p-23f, inf = HUGE_VALF;
+// Bytes of the shipped implementations at equal amax, for E2M1, as their sources give them.
+const std::vector<table_row> published{
+    {0.0f, 127, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {0x1p-130f, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0},
+    {0x1p-125f, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0},
+    {0x1p-124f, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
+    {1.0f, 125, 125, 125, 125, 125, 125, 125, 125, 125, 125},
+    {1.5f, 125, 125, 125, 125, 125, 126, 125, 125, 125, 125},
+    {1.5f + ulp, 125, 125, 125, 126, 125, 126, 126, 126, 125, 125},
+    {1.75f, 126, 126, 126, 126, 125, 126, 126, 126, 125, 126},
+    {6.0f, 127, 127, 127, 127, 127, 128, 127, 127, 127, 127},
+    {7.0f, 128, 128, 128, 128, 127, 128, 128, 128, 127, 128},
+    {0x1.FFFFFEp127f, 253, 253, 253, 253, 252, 253, 253, 253, 252, 255},
+    {inf, 253, 253, 253, 255, 255, 255, 255, 254, 255, 255},
+};
+
+/// Scale byte of a block with this one value at `at` and zeros elsewhere.
+int byte_of(block_options o, float value, std::size_t at) {
+  std::vector<float> x(32, 0.0f);
+  x[at] = value;
+  o.rotation = {};  // the table is by amax, after a rotation
+  o.source = formats::fp32;
+  return run_ref(mxfp4, o, row_major<const float>(x.data(), 1, 32), block_axis::row).scales[0];
+}
+
+/// Codes of one MXFP4 block.
+std::array<int, 32> codes_of(const block_options& o, const std::array<float, 32>& x) {
+  const result q = run_ref(mxfp4, o, row_major<const float>(x.data(), 1, 32), block_axis::row);
+  std::array<int, 32> codes{};
+  for (std::size_t i = 0; i < 32; ++i) codes[i] = q.codes[i / 2] >> (i % 2 * 4) & 0xF;
+  return codes;
+}
+
+}  // namespace
+
+TEST_CASE("presets: the table of shipped implementations, byte for byte") {
+  for (const table_row& row : published) {
+    const auto check = [&](const std::string& name, const block_options& o, int byte) {
+      CAPTURE(name);
+      CAPTURE(row.amax);
+      CHECK(byte_of(o, row.amax, 3) == byte);
+      CHECK(byte_of(o, -row.amax, 31) == byte);
+    };
+    check("te_rocm", presets::te_rocm, row.te_rocm);
+    check("primus", presets::primus, row.primus);
+    check("aiter_even", presets::aiter_even, row.aiter_even);
+    check("aiter_round_up", presets::aiter_round_up, row.aiter_round_up);
+    check("aiter_round_down", presets::aiter_round_down, row.aiter_round_down);
+    check("aiter_ceil", presets::aiter_ceil, row.aiter_ceil);
+    check("torchao_rceil", presets::torchao_rceil, row.torchao_rceil);
+    check("nvidia", presets::nvidia, row.nvidia);
+    check("torchao_floor", presets::torchao_floor, row.torchao_floor);
+    check("torchao_even", presets::torchao_even, row.torchao_even);
+    check("ocp", presets::ocp, row.torchao_floor);
+    // torchao's CEIL is AITER's but for byte 0 of a block that is not zero.
+    const bool tiny = row.amax > 0.0f && row.amax < 0x1p-124f;
+    check("torchao_ceil", presets::torchao_ceil, tiny ? 0 : row.aiter_ceil);
+  }
+  // te_rocm as it is: BF16 and H16, which turns sixteen equal values a into one 4a.
+  for (const table_row& row : published) {
+    const float a = row.amax == inf ? inf : row.amax / 4;
+    if (to_bf16(a) != a) continue;
+    std::vector<float> x(32, a);
+    const int byte =
+        run_ref(mxfp4, presets::te_rocm, row_major<const float>(x.data(), 1, 32), block_axis::row).scales[0];
+    CHECK(byte == row.te_rocm);
+  }
+}
+
+TEST_CASE("presets: a NaN is passed by, or takes its block along") {
+  std::array<float, 32> x{};
+  x[0] = std::copysign(fp32_from_bits(fp32_nan_bits), -1.0f);
+  x[1] = fp32_from_bits(fp32_nan_bits);
+  x[2] = 4.0f;
+  for (const auto& o :
+       {presets::torchao_floor, presets::torchao_rceil, presets::torchao_even, presets::torchao_ceil, presets::ocp}) {
+    CHECK(byte_of(o, x[0], 0) == 255);
+    for (const int code : codes_of(o, x)) CHECK(code == 0);
+  }
+  for (block_options o : {presets::te_rocm, presets::primus, presets::aiter_even, presets::aiter_round_up,
+                          presets::aiter_round_down, presets::aiter_ceil, presets::nvidia}) {
+    o.rotation = {};
+    const auto codes = codes_of(o, x);
+    CHECK(codes[0] == 0xF);  // -6: FP4 has no NaN, and the gfx950 conversion keeps the sign
+    CHECK(codes[1] == 0x7);
+    CHECK(codes[2] == 0x6);  // the scale is 2^0, from 4.0 alone
+  }
+}
+
+TEST_CASE("presets: Inf in AMD's kernel: byte 253, finite elements become 0, Inf 6 * 2^126") {
+  std::array<float, 32> x{};
+  x[0] = -inf;
+  x[1] = 3.0f;
+  x[2] = -1e30f;
+  x[3] = inf;
+  for (block_options o : {presets::te_rocm, presets::primus, presets::aiter_even}) {
+    o.rotation = {};
+    CHECK(byte_of(o, inf, 0) == 253);
+    const auto codes = codes_of(o, x);
+    CHECK((codes[0] == 0xF && codes[1] == 0x0 && codes[2] == 0x8 && codes[3] == 0x7));
+    CHECK(decode_scaled(mxfp4, 0x7, 253) == 6 * 0x1p126f);
   }
 }
 
@@ -198,7 +540,8 @@ TEST_CASE("strides of source and target: rows in the middle of larger memory, th
   std::vector<float> dense;
   for (index_t r = 0; r < rows; ++r)
     dense.insert(dense.end(), &x[static_cast<std::size_t>(r * wide)], &x[static_cast<std::size_t>(r * wide)] + cols);
-  const result want = run_ref(mxfp4, presets::te_rocm, row_major(dense.data(), rows, cols), block_axis::row);
+  const result want =
+      run_ref(mxfp4, presets::te_rocm, row_major<const float>(dense.data(), rows, cols), block_axis::row);
   std::vector<std::uint8_t> codes(5 * 40, 0xEE), scales(5 * 8, 0xEE);
   const matrix<const float> source = row_major(x.data(), rows, cols, wide);
   quantize_ref(mxfp4, presets::te_rocm, source, block_axis::row, {rows, cols, codes.data(), 40, scales.data(), 8});
@@ -210,38 +553,75 @@ TEST_CASE("strides of source and target: rows in the middle of larger memory, th
   }
 }
 
-TEST_CASE("decoding: code times scale in FP32, or NaN") {
-  const index_t rows = 32, cols = 96;
-  for (const block_format& f : {mxfp4, mxfp8_e4m3, mxfp8_e5m2}) {
-    const auto& all = oracle::all_formats();
-    const auto& facts = *std::find_if(all.begin(), all.end(), [&](const auto& a) { return a.value == f.element; });
-    for (const auto axis : {block_axis::row, block_axis::column}) {
-      const auto x = oracle::block_values(rows, cols, 8);
-      const auto source = row_major(x.data(), rows, cols);
-      block_options o = plain;
-      o.rule = scale_rule::rceil;
-      result q = run_ref(f, o, source, axis);
-      const index_t out_rows = axis == block_axis::row ? rows : cols, k = axis == block_axis::row ? cols : rows;
-      const auto blocks = dense_blocks<const std::uint8_t>(f, out_rows, k, q.codes.data(), q.scales.data());
-      std::vector<float> y(x.size());
-      dequantize_ref(f, blocks, axis, row_major(y.data(), rows, cols));
-      const matrix<const float> values = row_major<const float>(y.data(), rows, cols);
-      const auto oriented = axis == block_axis::row ? values : transposed(values);
-      for (index_t r = 0; r < out_rows; ++r) {
-        for (index_t c = 0; c < k; ++c) {
-          const int scale = q.scales[static_cast<std::size_t>((r * k + c) / 32)];
-          const std::uint32_t code = load_code(f.element, q.codes.data(), r * k + c);
-          const float got = oriented(r, c);
-          if (scale == 255) {
-            REQUIRE(got != got);
-            continue;
-          }
-          const int sign_bit = facts.exponent_bits + facts.mantissa_bits;
-          const double m = oracle::magnitude_of(facts, code & ((1u << sign_bit) - 1));
-          const double want = std::ldexp(code >> sign_bit ? -m : m, scale - 127);
-          REQUIRE(fp32_bits(got) == fp32_bits(static_cast<float>(want)));
-        }
+namespace {
+
+/// FP32 to the storage of T by the oracle: nearest even, Inf beyond the range, the canonical NaN.
+template <class T>
+std::uint64_t stored_bits(float x) {
+  if constexpr (std::is_same_v<T, float>) {
+    return std::isnan(x) ? fp32_nan_bits : fp32_bits(x);
+  } else {
+    static const auto& all = oracle::all_formats();
+    static const oracle::rounder round(
+        *std::find_if(all.begin(), all.end(), [](const auto& f) { return f.value == T::format; }));
+    return round(std::isnan(x) ? std::numeric_limits<double>::quiet_NaN() : static_cast<double>(x),
+                 oracle::direction::nearest_even, oracle::excess::to_inf);
+  }
+}
+std::uint64_t bits(float x) { return fp32_bits(x); }
+template <format F>
+std::uint64_t bits(small_float<F> x) {
+  return x.bits();
+}
+
+/// All codes under all scales of a format, in both orientations, against the oracle.
+template <class T>
+void check_decoding(block_format f, float factor) {
+  const index_t codes = index_t{1} << f.element.bits(), scale_count = index_t{1} << f.scale.bits();
+  const index_t k = std::max<index_t>(codes, f.length), rows = scale_count * f.rows;
+  if (k % f.length != 0) return;
+  std::vector<std::uint8_t> stored, scales;
+  for (index_t r = 0; r < rows; ++r) {
+    std::vector<std::uint32_t> row;
+    for (index_t c = 0; c < k; ++c) row.push_back(static_cast<std::uint32_t>((c + r) % codes));
+    const auto bytes = oracle::packed(f.element, row);
+    stored.insert(stored.end(), bytes.begin(), bytes.end());
+    if (r % f.rows == 0) {
+      for (index_t b = 0; b < k / f.length; ++b) {
+        scales.push_back(static_cast<std::uint8_t>((r / f.rows + 3 * b) % scale_count));
       }
+    }
+  }
+  const auto in = dense_blocks<const std::uint8_t>(f, rows, k, stored.data(), scales.data());
+  const oracle::block_quantizer expected(f, {});
+  for (const auto axis : {block_axis::row, block_axis::column}) {
+    std::vector<T> y(static_cast<std::size_t>(rows * k));
+    const bool by_row = axis == block_axis::row;
+    const auto target = by_row ? row_major(y.data(), rows, k) : row_major(y.data(), k, rows);
+    dequantize_ref(f, in, axis, target, factor);
+    int wrong = 0;
+    for (index_t r = 0; r < rows; ++r) {
+      for (index_t c = 0; c < k; ++c) {
+        const std::uint8_t scale = scales[static_cast<std::size_t>(r / f.rows * (k / f.length) + c / f.length)];
+        const float value = expected.value(static_cast<std::uint32_t>((c + r) % codes), scale) * factor;
+        wrong += bits(by_row ? target(r, c) : target(c, r)) != stored_bits<T>(value);
+      }
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("decoding: every code under every scale, to FP32, BF16 and FP16, with and without a factor") {
+  for (const auto& entry : all_blocks) {
+    const block_format f = entry.f;
+    CAPTURE(entry.name);
+    if (f.rows > 16) continue;
+    for (const float factor : {1.0f, 1.0f / 3.0f, 0x1.8p-140f}) {
+      check_decoding<float>(f, factor);
+      check_decoding<bf16>(f, factor);
+      check_decoding<fp16>(f, factor);
     }
   }
 }
@@ -255,7 +635,7 @@ TEST_CASE("quantizing what was decoded gives the same values: they are on the gr
     std::vector<float> once(x.size()), twice(x.size());
     for (const auto& [from, to] :
          {std::pair{&x, &once}, std::pair{const_cast<const std::vector<float>*>(&once), &twice}}) {
-      result q = run_ref(f, o, row_major(from->data(), rows, cols), block_axis::row);
+      result q = run_ref(f, o, row_major<const float>(from->data(), rows, cols), block_axis::row);
       dequantize_ref(f, dense_blocks<const std::uint8_t>(f, rows, cols, q.codes.data(), q.scales.data()),
                      block_axis::row, row_major(to->data(), rows, cols));
     }
@@ -295,16 +675,54 @@ TEST_CASE("when quantize is defined") {
   CHECK_FALSE(defined(5, 64, block_axis::row, 4, 64));
 }
 
-TEST_CASE("a rotation must divide the block, and a block fit the reference's buffer") {
+TEST_CASE("a rotation must divide the block or span whole blocks, and a run fit the reference's buffer") {
   const auto defined = [](block_format f, int points) {
     block_options o;
     o.rotation.points = points;
-    const index_t k = f.length;
-    return quantize_is_defined(f, o, row_major<const float>(nullptr, 1, k), block_axis::row,
-                               dense_blocks<std::uint8_t>(f, 1, k, nullptr, nullptr));
+    const index_t k = std::max(f.length, 64);
+    return quantize_is_defined(f, o, row_major<const float>(nullptr, 1, k), block_axis::row, {1, k});
   };
-  CHECK((defined(mxfp4, 0) && defined(mxfp4, 16) && defined(mxfp4, 32)));
-  CHECK_FALSE((defined(mxfp4, 64) || defined(mxfp4, 24) || defined(mxfp4, -16)));  // 64 points need k = 64
+  CHECK((defined(mxfp4, 0) && defined(mxfp4, 16) && defined(mxfp4, 32) && defined(mxfp4, 64)));
+  CHECK_FALSE((defined(mxfp4, 128) || defined(mxfp4, 24) || defined(mxfp4, -16) || defined(mxfp4, 1)));
   CHECK(defined({formats::e2m1, max_run_length}, 256));
+  CHECK_FALSE(defined({formats::e2m1, max_run_length}, 512));
   CHECK_FALSE(defined({formats::e2m1, 2 * max_run_length}, 0));
+  CHECK_FALSE((defined({formats::e2m1, 0}, 0) || defined({formats::e2m1, 3}, 2) || defined({formats::e2m1, 48}, 64)));
+  CHECK_FALSE(defined({formats::e2m1, 32, formats::e8m0, 0}, 0));
+  CHECK_FALSE(defined({formats::e2m1, 32, formats::e8m0, 2}, 0));  // of one row
+}
+
+TEST_CASE("formats and options must go together") {
+  const auto defined = [](block_format f, const block_options& o) {
+    return quantize_is_defined(f, o, row_major<const float>(nullptr, 1, 32), block_axis::row,
+                               dense_blocks<std::uint8_t>(f, 1, 32, nullptr, nullptr));
+  };
+  CHECK((defined(mxfp4, {}) && defined(nvfp4, {}) && defined(mxfp4, {}) && defined({formats::e5m2}, {})));
+  CHECK_FALSE(defined({formats::fp16}, {}));
+  CHECK_FALSE(defined({formats::e2m1, 32, formats::e4m3}, {}));                          // signed scale
+  CHECK_FALSE(defined({formats::e2m1, 32, {4, 3, 7, false, specials::none}}, {}));       // no NaN
+  CHECK_FALSE(defined({formats::e2m1, 32, {5, 4, 15, false, specials::nan_only}}, {}));  // nine bits
+  for (const int count : {-1, 0, 33}) {
+    block_options o;
+    o.random_count = count;
+    CHECK_FALSE(defined(mxfp4, o));
+  }
+  for (const float factor : {0.0f, -1.0f, HUGE_VALF, fp32_from_bits(fp32_nan_bits)}) {
+    block_options o;
+    o.encode_factor = factor;
+    CHECK_FALSE(defined(nvfp4, o));
+    CHECK(defined(mxfp4, o));  // without a floating-point scale there is none
+  }
+  block_options o;
+  o.policy = policies::te_rocm;
+  CHECK_FALSE(defined(nvfp4, o));  // byte 127 is UE4M3's NaN
+  CHECK(defined({formats::e2m1, 16, formats::ue5m3}, o));
+  o.policy = {0, 127};
+  CHECK_FALSE(defined(nvfp4, o));
+}
+
+TEST_CASE("unused bits of a row's last byte are zero") {
+  const std::vector<float> x(9, 6.0f);
+  const result q = run_ref({formats::e2m1, 3}, {}, row_major<const float>(x.data(), 1, 9), block_axis::row);
+  CHECK(q.codes == std::vector<std::uint8_t>{0x77, 0x77, 0x77, 0x77, 0x07});
 }

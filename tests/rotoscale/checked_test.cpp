@@ -1,0 +1,244 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Every complaint of the checked interface, by its words, before a byte is written; and good input as the unchecked
+// functions take it.
+#include "rotoscale/checked.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "oracle/block_values.hpp"
+
+using namespace rotoscale;
+
+namespace {
+
+using bytes = std::vector<std::uint8_t>;
+using floats = checked::array<const float>;
+
+/// What std::invalid_argument says, or "accepted".
+template <class Call>
+std::string complaint(const Call& call) {
+  try {
+    call();
+  } catch (const std::invalid_argument& e) {
+    return e.what();
+  }
+  return "accepted";
+}
+
+/// What quantizing a source of the given extents into dense buffers says. Refused calls leave the buffers alone.
+struct request {
+  block_format f = mxfp4;
+  block_options o = {};
+  index_t rows = 4, cols = 64, stride = -1;
+  block_axis axis = block_axis::row;
+  index_t more_codes = 0, more_scales = 0;
+
+  std::string operator()() const {
+    const std::vector<float> x(4096, 1.0f);
+    const index_t out_rows = axis == block_axis::row ? rows : cols, k = axis == block_axis::row ? cols : rows;
+    const index_t code_bytes = std::max<index_t>(0, out_rows * packed_bytes(f.element, k));
+    const index_t scale_bytes =
+        f.length < 1 || f.rows < 1 ? 0 : std::max<index_t>(0, out_rows / f.rows * (k / f.length));
+    bytes codes(static_cast<std::size_t>(code_bytes + more_codes), 0xEE);
+    bytes scales(static_cast<std::size_t>(scale_bytes + more_scales), 0xEE);
+    const std::string said = complaint([&] {
+      checked::quantize(f, o, floats{x, rows, cols, stride}, axis, codes, scales);
+    });
+    if (said != "accepted") {
+      CHECK(codes == bytes(codes.size(), 0xEE));
+      CHECK(scales == bytes(scales.size(), 0xEE));
+    }
+    return said;
+  }
+};
+
+block_options with_rotation(int points) {
+  block_options o;
+  o.rotation.points = points;
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("good input gives the bytes of the unchecked functions, on one thread or many") {
+  const index_t rows = 96, cols = 64, stride = 70;
+  const auto x = oracle::block_values(rows, stride, 1);
+  thread_pool pool(3);
+  for (const block_format& f : {mxfp4, nvfp4, mxfp6_e3m2, square_blocks(mxfp8_e4m3)}) {
+    for (const auto axis : {block_axis::row, block_axis::column}) {
+      const bool by_row = axis == block_axis::row;
+      const index_t out_rows = by_row ? rows : cols, k = by_row ? cols : rows;
+      bytes codes[3], scales[3];
+      for (int i = 0; i < 3; ++i) {
+        codes[i].assign(static_cast<std::size_t>(out_rows * packed_bytes(f.element, k)), 0xEE);
+        scales[i].assign(static_cast<std::size_t>(out_rows / f.rows * (k / f.length)), 0xEE);
+      }
+      const auto source = row_major<const float>(x.data(), rows, cols, stride);
+      quantize_ref(f, {}, source, axis, dense_blocks(f, out_rows, k, codes[0].data(), scales[0].data()));
+      checked::quantize(f, {}, floats{x, rows, cols, stride}, axis, codes[1], scales[1]);
+      checked::quantize(f, {}, floats{x, rows, cols, stride}, axis, codes[2], scales[2], pool);
+      CHECK((codes[0] == codes[1] && codes[0] == codes[2] && scales[0] == scales[1] && scales[0] == scales[2]));
+
+      std::vector<float> y(x.size(), 7.0f), z(x.size(), 7.0f);
+      dequantize_ref(f, dense_blocks<const std::uint8_t>(f, out_rows, k, codes[0].data(), scales[0].data()), axis,
+                     row_major(y.data(), rows, cols, stride), 0.5f);
+      checked::dequantize<float>(f, codes[0], scales[0], axis, {z, rows, cols, stride}, 0.5f);
+      CHECK(std::memcmp(y.data(), z.data(), y.size() * sizeof(float)) == 0);
+    }
+  }
+}
+
+TEST_CASE("extents") {
+  CHECK(request{}() == "accepted");
+  CHECK(request{.rows = 0}() == "source of 0 x 64: extents must be above zero");
+  CHECK(request{.cols = -32}() == "source of 4 x -32: extents must be above zero");
+  CHECK(request{.stride = 60}() == "source of 4 x 64: stride 60 is below the 64 columns");
+  CHECK(request{.stride = -2}() == "source of 4 x 64: stride -2 is below the 64 columns");
+  CHECK(request{.stride = 1344}() == "accepted");  // 3 * 1344 + 64 = 4096
+  CHECK(request{.stride = 1345}() == "source of 4 x 64, stride 1345: does not fit in 4096 elements");
+  CHECK(request{.rows = 65}() == "source of 65 x 64, stride 64: does not fit in 4096 elements");
+  CHECK(request{.cols = 60}() == "source, 4 x 60 along the blocks: 60 is not a multiple of the block length 32");
+  CHECK(request{.axis = block_axis::column}() ==
+        "source, 64 x 4 along the blocks: 4 is not a multiple of the block length 32");
+  CHECK(request{.o = with_rotation(64), .cols = 96}() ==
+        "source, 4 x 96 along the blocks: 96 is not a multiple of rotation.points 64");
+  CHECK(request{.f = square_blocks(mxfp4)}() ==
+        "source, 4 x 64 along the blocks: 4 rows are not a multiple of the block's 32");
+}
+
+TEST_CASE("extents that overflow are refused, not multiplied") {
+  const std::vector<float> x(64);
+  bytes none;
+  const index_t huge = std::numeric_limits<index_t>::max() / 2;
+  CHECK(complaint([&] {
+          checked::quantize(mxfp4, {}, floats{x, huge, 32}, block_axis::row, none, none);
+        }) == "source of " + std::to_string(huge) + " x 32, stride 32: does not fit in 64 elements");
+  CHECK(complaint([&] {
+          checked::quantize(mxfp4, {}, floats{x, 2, 32, huge}, block_axis::row, none, none);
+        }) == "source of 2 x 32, stride " + std::to_string(huge) + ": does not fit in 64 elements");
+}
+
+TEST_CASE("codes and scales must be exactly as large as the source needs") {
+  CHECK(request{.more_codes = 1}() == "codes has 129 bytes, expected 4 x 32 = 128");
+  CHECK(request{.more_codes = -1}() == "codes has 127 bytes, expected 4 x 32 = 128");
+  CHECK(request{.more_scales = 1}() == "scales has 9 bytes, expected 4 x 2 = 8");
+  CHECK(request{.more_scales = -8}() == "scales has 0 bytes, expected 4 x 2 = 8");
+  CHECK(request{.f = mxfp6_e2m3, .more_codes = 1}() == "codes has 193 bytes, expected 4 x 48 = 192");
+  CHECK(request{.f = square_blocks(mxfp4), .rows = 32, .more_scales = 1}() == "scales has 3 bytes, expected 1 x 2 = 2");
+}
+
+TEST_CASE("pointers: null, misaligned, overlapping") {
+  alignas(16) float memory[512] = {};
+  auto* raw = reinterpret_cast<std::uint8_t*>(memory);
+  bytes codes(128), scales(8);
+  const auto quantize = [&](const float* x, std::span<std::uint8_t> c, std::span<std::uint8_t> s) {
+    return complaint([&] { checked::quantize(mxfp4, {}, floats{{x, 256}, 4, 64}, block_axis::row, c, s); });
+  };
+  CHECK(quantize(memory, codes, scales) == "accepted");
+  CHECK(quantize(nullptr, codes, scales) == "source of 4 x 64: null pointer");
+  CHECK(quantize(memory, {static_cast<std::uint8_t*>(nullptr), 128}, scales) == "codes of 4 x 32 bytes: null pointer");
+  CHECK(quantize(memory, codes, {static_cast<std::uint8_t*>(nullptr), 8}) == "scales of 4 x 2 bytes: null pointer");
+  CHECK(quantize(reinterpret_cast<const float*>(raw + 2), codes, scales) ==
+        "source of 4 x 64: pointer is not aligned to 4 bytes");
+  CHECK(complaint([&] {
+          const auto* odd = reinterpret_cast<const bf16*>(raw + 1);
+          checked::quantize(mxfp4, {}, checked::array<const bf16>{{odd, 256}, 4, 64}, block_axis::row, codes, scales);
+        }) == "source of 4 x 64: pointer is not aligned to 2 bytes");
+  CHECK(quantize(memory, {raw + 1024, 128}, {raw + 1152, 8}) == "accepted");  // side by side
+  CHECK(quantize(memory, {raw + 1023, 128}, scales) == "source and codes overlap in 1 bytes");
+  CHECK(quantize(memory, codes, {raw + 100, 8}) == "source and scales overlap in 8 bytes");
+  CHECK(quantize(memory, codes, {codes.data() + 120, 8}) == "codes and scales overlap in 8 bytes");
+}
+
+TEST_CASE("formats and options that do not go together") {
+  CHECK(request{.f = {formats::fp16}}() == "element of 16 bits: at most 8 can be stored");
+  CHECK(request{.f = {formats::e2m1, 32, formats::bf16}}() == "scale of 16 bits: at most 8 can be stored");
+  CHECK(request{.f = {formats::e2m1, 32, {4, 3, 7, false, specials::none}}}() ==
+        "scale: the format has no NaN to mark a block with");
+  CHECK(request{.f = {formats::e2m1, 32, formats::e4m3}}() == "scale: the format has negative numbers");
+  CHECK(request{.f = {formats::e2m1, 0}}() == "block of 1 x 0: extents must be above zero, the length at most 256");
+  CHECK(request{.f = {formats::e2m1, 512}}() == "block of 1 x 512: extents must be above zero, the length at most 256");
+  CHECK(request{.f = {formats::e2m1, 32, formats::e8m0, 0}}() ==
+        "block of 0 x 32: extents must be above zero, the length at most 256");
+  CHECK(
+      request{.o = with_rotation(24)}() ==
+      "rotation.points 24: must be 0 or a power of two from 2 to 256 that divides the block length 32 or is a multiple "
+      "of it");
+  for (const int points : {-16, 1, 512}) CHECK(request{.o = with_rotation(points)}().find("rotation.points ") == 0);
+  CHECK(request{.f = {formats::e2m1, 48}, .o = with_rotation(64), .cols = 192}().find("rotation.points 64") == 0);
+  block_options o;
+  o.random_count = 33;
+  CHECK(request{.o = o}() == "random_count 33: must be 1 to 32");
+  o = {};
+  o.encode_factor = 0.0f;
+  CHECK(request{.f = nvfp4, .o = o}() == "encode_factor 0.000000: must be finite and above zero");
+  o.encode_factor = HUGE_VALF;
+  CHECK(request{.f = nvfp4, .o = o}() == "encode_factor inf: must be finite and above zero");
+  CHECK(request{.o = o}() == "accepted");  // E8M0 scales do not use it
+  o = {};
+  o.policy = policies::te_rocm;
+  CHECK(request{.f = nvfp4, .o = o}() ==
+        "policy.zero_byte 127: is above the scale format's largest number, whose code is 126");
+  o.policy = {0, 127};
+  CHECK(request{.f = nvfp4, .o = o}() ==
+        "policy.least_byte 127: is above the scale format's largest number, whose code is 126");
+}
+
+TEST_CASE("dequantize looks at the same things") {
+  bytes codes(128), scales(8);
+  std::vector<float> y(256, 7.0f);
+  const auto dequantize = [&](index_t rows, index_t cols, float factor, std::span<float> target) {
+    return complaint([&] {
+      checked::dequantize<float>(mxfp4, codes, scales, block_axis::row, {target, rows, cols}, factor);
+    });
+  };
+  CHECK(dequantize(4, 60, 1.0f, y) == "target, 4 x 60 along the blocks: 60 is not a multiple of the block length 32");
+  CHECK(dequantize(5, 64, 1.0f, y) == "target of 5 x 64, stride 64: does not fit in 256 elements");
+  CHECK(dequantize(2, 64, 1.0f, y) == "codes has 128 bytes, expected 2 x 32 = 64");
+  CHECK(dequantize(4, 64, -HUGE_VALF, y) == "decode_factor -inf: must be finite and above zero");
+  CHECK(dequantize(4, 64, 0.0f, y) == "decode_factor 0.000000: must be finite and above zero");
+  CHECK(y == std::vector<float>(256, 7.0f));
+  CHECK(dequantize(4, 64, 1.0f, y) == "accepted");
+  scales.resize(7);
+  CHECK(dequantize(4, 64, 1.0f, y) == "scales has 7 bytes, expected 4 x 2 = 8");
+  scales.resize(8);
+  CHECK(complaint([&] {
+          const std::span<const std::uint8_t> inside{reinterpret_cast<const std::uint8_t*>(y.data()) + 10, 128};
+          checked::dequantize<float>(mxfp4, inside, scales, block_axis::row, {y, 4, 64});
+        }) == "target and codes overlap in 128 bytes");
+}
+
+TEST_CASE("gemm") {
+  const std::vector<float> x(8 * 64, 1.0f), w(5 * 64, 2.0f);
+  std::vector<float> c(8 * 5, 7.0f);
+  thread_pool pool(1);
+  gemm_operand a = operand_of(row_major<const float>(x.data(), 8, 64)), b = operand_of(row_major(w.data(), 5, 64));
+  const auto multiply = [&](index_t rows, index_t cols) {
+    return complaint([&] { checked::gemm(a, b, {}, {c, rows, cols}, pool); });
+  };
+  CHECK(multiply(8, 4) == "c of 8 x 4: a and b give 8 x 5");
+  CHECK(multiply(8, 6) == "c of 8 x 6, stride 6: does not fit in 40 elements");
+  b.k = 32;
+  CHECK(multiply(8, 5) == "a of 8 x 64 and b of 5 x 32: k must be equal");
+  b.k = 0;
+  CHECK(multiply(8, 5) == "b of 5 x 0: extents must be above zero");
+  b.k = 64;
+  b.block = -1;
+  b.scales = a.codes;
+  CHECK(multiply(8, 5) == "a of 8 x 64 and b of 5 x 64: not defined for these formats, blocks and gemm_options");
+  b.block = 32;
+  b.scales = nullptr;
+  CHECK(multiply(8, 5) == "b of 5 x 64: null pointer");
+  b.block = 0;
+  b.codes = reinterpret_cast<const std::uint8_t*>(c.data());
+  CHECK(multiply(8, 5) == "c and b overlap in 160 bytes");
+  CHECK(c == std::vector<float>(8 * 5, 7.0f));
+  b = operand_of(row_major<const float>(w.data(), 5, 64));
+  CHECK(multiply(8, 5) == "accepted");
+  CHECK(c == std::vector<float>(8 * 5, 128.0f));
+}
