@@ -46,7 +46,7 @@ class exact_rounder {
   const format_facts& f;
 
  private:
-  __extension__ typedef unsigned __int128 natural;
+  using natural = unsigned __int128;
 
   bool goes_up(natural quotient, natural remainder, natural divisor, bool negative, direction d, draw random) const {
     const bool odd = quotient % 2 == 1;
