@@ -18,7 +18,7 @@ LAYERS = [
     "round",
     "small_float scale philox",
     "limits pack hadamard block layout mma mma_cases mma_models mma_ref",
-    "gemm gemm_fast quantize names eigen dlpack",
+    "gemm gemm_fast gemm_kernels quantize names eigen dlpack",
 ]
 LAYER = {name: depth for depth, names in enumerate(LAYERS) for name in names.split()}
 # What each other part may include: numerics, and these.

@@ -137,12 +137,18 @@ int probe(const probe_options& o) {
     std::cerr << "rotoscale-probe: no device to probe: " << why << "\n";
     return 77;
   }
+  std::vector<probed_instruction> chosen = device_instructions();
+  std::erase_if(chosen, [&](const probed_instruction& i) {
+    return std::string_view(i.name).find(o.filter) == std::string_view::npos;
+  });
+  if (chosen.empty()) {
+    std::cerr << "rotoscale-probe: no instruction's name contains '" << o.filter << "'; try --list\n";
+    return 2;
+  }
   std::cout << device << "\n";
   thread_pool pool(o.threads);
-  bool equal = true, any = false;
-  for (const probed_instruction& instruction : device_instructions()) {
-    if (std::string_view(instruction.name).find(o.filter) == std::string_view::npos) continue;
-    any = true;
+  bool equal = true;
+  for (const probed_instruction& instruction : chosen) {
     if (o.list) {
       std::cout << instruction.name << "  " << instruction.unit << "\n";
       continue;
@@ -160,10 +166,6 @@ int probe(const probe_options& o) {
               << std::int64_t{tiles} * results << " differ" << (d.count == 0 ? "" : "; " + d.first) << std::endl;
     equal = equal && d.count == 0;
     if (!o.save.empty()) save_cases(o.save, instruction, cases, o.save_tiles, device);
-  }
-  if (!any) {
-    std::cerr << "rotoscale-probe: no instruction's name contains '" << o.filter << "'; try --list\n";
-    return 2;
   }
   return equal ? 0 : 1;
 }

@@ -149,6 +149,12 @@ inline float finish_output(float acc, float factor, const gemm_options& o, float
   return round_source(o.output, scaled);
 }
 
+/// A result's code in o.output, as a kernel stores it.
+inline std::uint64_t output_code(float x, const gemm_options& o) {
+  if (!fp32_is_nan(fp32_bits(x))) return encode(o.output, x, rounding::nearest_even, overflow::to_inf);
+  return o.model.nan_bits >> (32 - o.output.bits());
+}
+
 inline float combined_factor(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
   return (a.factor ? *a.factor : 1.0f) * (b.factor ? *b.factor : 1.0f) * o.alpha;
 }

@@ -108,6 +108,8 @@ inline constexpr mma_unit all[] = {
     {"hopper-mma-k16-fp8-f16", expanded_fp8(hopper_f16, 16, 2), 16, takes_fp8, 0, {}, measured},
     {"hopper-wgmma-fp8-f32", nvidia(32, 13, e8m13, -133), 32, takes_fp8, 0, {}, measured},
     {"hopper-wgmma-fp8-f16", nvidia(32, 13, rn16, -21), 32, takes_fp8, 0, {}, measured},
+    {"blackwell-fp16-f32", hopper_f32, 16, takes_fp16 | takes_bf16, 0, {}, published_vectors},
+    {"blackwell-tf32-f32", with_tf32(hopper_k8_f32), 8, takes_tf32, 0, {}, published_vectors},
     {"blackwell-mma-fp16-f16", nvidia(16, 25, rn16, -22), 16, takes_fp16, 0, {}, literature},
     {"blackwell-tcgen05-fp16-f16", nvidia(16, 25, rn16, -133), 16, takes_fp16, 0, {}, literature},
     {"blackwell-f8f6f4-f32", nvidia(32, 25, rz32, -133), 32, narrow, 0, {}, literature},
@@ -123,7 +125,9 @@ inline constexpr mma_unit all[] = {
     {"cdna3-mfma-fp16-f32", cdna3(8), 8, takes_fp16 | takes_bf16, 0, {}, literature},
     {"cdna3-mfma-xf32-f32", with_tf32(cdna3(4)), 4, takes_tf32, 0, {}, literature},
     {"cdna3-mfma-fp8-f32", cdna3(16, mma_sum::late_c_split), 16, takes_fp8_fnuz, 0, {}, literature},
-    {"cdna4-mfma-f8f6f4-f32", cdna3(32), 128, narrow, 32, e8m0, unverified},
+    {"cdna4-mfma-fp16-f32", cdna3(8), 32, takes_fp16 | takes_bf16, 0, {}, unverified},
+    {"cdna4-mfma-f8f6f4-f32", cdna3(32), 128, narrow, 0, {}, unverified},
+    {"cdna4-mfma-scale-f8f6f4-f32", cdna3(32), 128, narrow, 32, e8m0, unverified},
 };
 
 }  // namespace models
