@@ -13,8 +13,8 @@
 
 #include "oracle/exact_quotient.hpp"
 #include "oracle/format_oracle.hpp"
+#include "rotoscale/block.hpp"
 #include "rotoscale/parallel.hpp"
-#include "rotoscale/philox.hpp"
 
 using namespace rotoscale;
 
@@ -265,6 +265,28 @@ TEST_CASE("the tensor's factor: largest scale times largest element, over amax, 
     }
   }
   CHECK(tensor_encode_factor(1.0f, formats::e2m1, formats::ue4m3) == 2688.0f);
+}
+
+TEST_CASE("the inverse of an element's scale: 1 / (scale * (1 / factor)), each step rounded, at most FLT_MAX") {
+  const random_stream random{5, 5};
+  const float largest_finite = std::numeric_limits<float>::max();
+  for (const format& scale : {formats::ue4m3, formats::ue5m3}) {
+    const oracle::format_facts& f = oracle::facts_of(scale);
+    for (std::uint64_t code = 0; code <= f.max_code; ++code) {
+      for (std::uint32_t i = 0; i < 500; ++i) {
+        // Factors 2^-120 to 2^127, and the largest.
+        const std::uint32_t word = random.word(500 * code + i);
+        const float factor =
+            i == 0 ? largest_finite : fp32_from_bits((word & 0x007FFFFFu) | (7 + (word >> 23) % 248) << 23);
+        const auto value = static_cast<float>(oracle::magnitude_of(f, code));
+        const float divisor = code == 0 ? 0.0f : oracle::exact_product(value, oracle::exact_quotient(1.0f, factor));
+        float inverse = divisor == 0.0f ? infinity : 0.0f;  // of Inf: zero
+        if (divisor > 0.0f && divisor < infinity) inverse = oracle::exact_quotient(1.0f, divisor);
+        REQUIRE(fp32_bits(scale_inverse(scale, static_cast<std::uint8_t>(code), factor)) ==
+                fp32_bits(std::min(inverse, largest_finite)));
+      }
+    }
+  }
 }
 
 TEST_CASE("scale bytes as exponents and as FP32") {
