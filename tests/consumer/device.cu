@@ -1,9 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Device code that uses the numerics: compiled by tests/consumer/headers.py where nvcc is found, to keep the headers
-// free of what device code cannot use (constants that are taken by reference, functions without ROTOSCALE_HD).
-#include "rotoscale/block.hpp"
-#include "rotoscale/small_float.hpp"
+// Device code that uses every function of the numerics that may run there: compiled by tests/consumer/headers.py where
+// nvcc is found, to keep the headers free of what device code cannot use (constants that are taken by reference, functions
+// without ROTOSCALE_HD). tests/digest runs most of them.
+#include "rotoscale/layout.hpp"
+#include "rotoscale/mma_models.hpp"
+#include "rotoscale/mma_ref.hpp"
 
 using namespace rotoscale;
 
@@ -26,4 +28,98 @@ __global__ void convert(const float* x, std::uint8_t* codes) {
   codes[2] = e8m0(static_cast<double>(x[2])).bits();
   codes[3] = static_cast<std::uint8_t>(bf16(x[3]).bits() >> 8);
   codes[4] = static_cast<float>(e2m1::from_bits(3)) > 1.0f;
+}
+
+__global__ void format_facts(format f, std::uint64_t code, std::uint64_t* out) {
+  out[0] = f.sign_mask() | f.magnitude_mask() | f.mantissa_mask();
+  out[1] = f.signed_code(f.is_negative(code), f.magnitude(code));
+  out[2] = f.infinity_code() + f.nan_code() + f.max_code();
+  out[3] = static_cast<std::uint64_t>(f.max_exponent() - f.min_exponent() + f.bits());
+  out[4] = f.is_nan(code) || f.is_infinity(code) || f.has_nan() || f.has_infinity() || f.has_negative_zero();
+  out[5] = f == format{4, 3, 7};
+}
+
+__global__ void round_codes(format from, format to, std::uint64_t code, std::uint64_t* out, float* values) {
+  const unpacked u = unpack(from, code);
+  out[0] = round_to(to, u, rounding::stochastic, overflow::to_nan, {7, 5});
+  out[1] = convert(from, code, to);
+  out[2] = encode(to, decode(from, code), rounding::to_odd);
+  values[0] = pow2_fp32(u.exponent);
+  values[1] = canonical_nan(fp32_from_bits(static_cast<std::uint32_t>(shift_right_sticky(code, 3))));
+  values[2] = static_cast<float>(highest_bit(code));
+}
+
+__global__ void scales(std::uint32_t amax, format element, format scale, std::uint8_t* out, float* values) {
+  constexpr block_policy aiter = policies::aiter, nvidia = policies::nvidia;
+  out[0] = shared_scale(amax, element, scale_rule::rceil, aiter);
+  values[0] = tensor_encode_factor(fp32_from_bits(amax), element, scale);
+  out[1] = shared_scale(amax, element, scale, values[0], nvidia);
+  values[1] = scale_value(out[0]) + scale_value(scale, out[1]);
+  values[2] = scale_inverse(scale, out[1], values[0]);
+  out[2] = unit_scale(scale);
+}
+
+__global__ void rotate(float* x, rotation r, random_stream random) {
+  rotate_run(x, 256, r);
+  unrotate_run(x, 256, r);
+  hadamard(x, 16, 2);
+  x[0] = hadamard_factor(r.points) + static_cast<float>(r.negates(3)) + static_cast<float>(r == rotation{});
+  x[1] = static_cast<float>(random.word(5) ^ random.block(6).word[1]);
+}
+
+/// From sources of each type, along both axes, and back.
+template <class T>
+__global__ void whole_matrix(T* source, std::uint8_t* codes, std::uint8_t* scale, block_options o) {
+  constexpr block_format f = square_blocks({formats::e2m3, 32, formats::ue5m3});
+  const auto out = dense_blocks(f, 32, 64, codes, scale);
+  const matrix<const T> in = submatrix(row_major<const T>(source, 64, 64), 0, 0, 32, 64);
+  if (!quantize_is_defined(f, o, in, block_axis::row, out)) return;
+  quantize_ref(f, o, in, block_axis::row, out);
+  quantize_ref(f, o, transposed(in), block_axis::column, out);
+  dequantize_ref(f, out, block_axis::column, transposed(row_major(source, 32, 64)), 0.5f);
+  store_value(decode_element(f, out, 0, 0) + source_value(source[0]), source[0]);
+}
+template __global__ void whole_matrix(float*, std::uint8_t*, std::uint8_t*, block_options);
+template __global__ void whole_matrix(bf16*, std::uint8_t*, std::uint8_t*, block_options);
+template __global__ void whole_matrix(fp16*, std::uint8_t*, std::uint8_t*, block_options);
+
+__global__ void fp64_blocks(const double* source, std::uint8_t* codes, std::uint8_t* scale, block_options o) {
+  constexpr block_format f = nvfp4;
+  quantize_ref(f, o, row_major(source, 16, 64), block_axis::row, dense_blocks(f, 16, 64, codes, scale));
+}
+
+__global__ void layouts(block_matrix<std::uint8_t> m, std::uint8_t* codes, std::uint8_t* scale) {
+  constexpr block_format f = mxfp8_e4m3;
+  place_codes(f, m, placement::aiter_data_16x16, codes);
+  place_scales(f, m, placement::nvidia_scale_128x4, scale);
+  place_scales(f, m, placement::aiter_scale, scale, 0);
+  gather_codes(f, codes, placement::aiter_data_16x16, m);
+  gather_scales(f, scale, placement::hipblaslt_scale_32x8, m);
+}
+
+__global__ void matrix_unit(mma_model m, format f, const std::uint8_t* a, const std::uint8_t* b, float* d) {
+  mma_product p[64] = {};
+  for (int i = 0; i < 64; ++i) {
+    p[i] = mma_multiply(m, mma_element(m, f, a[i]), mma_element(m, f, b[i]));
+    mma_scale(p[i], formats::e8m0, 127);
+  }
+  d[0] = fp32_value(mma_instruction(m, p, 64, unpack(formats::fp32, fp32_bits(d[0]))));
+  constexpr mma_model known = models::hopper_f32;
+  d[1] = fp32_value(mma_step(known, p, 16, unpacked{}));
+}
+
+template <format F>
+ROTOSCALE_HD std::uint64_t through(float x, double y) {
+  const small_float<F> a(x, rounding::down, overflow::to_inf), b(y, rounding::stochastic, overflow::saturate, 9);
+  return a.bits() + small_float<F>::from_bits(b.bits()).bits() + static_cast<unsigned>(a.is_nan()) +
+         static_cast<std::uint64_t>(static_cast<float>(b) > 1.0f);
+}
+
+__global__ void every_type(float x, double y, std::uint64_t* out) {
+  out[0] = through<formats::e2m1>(x, y) + through<formats::e2m3>(x, y) + through<formats::e3m2>(x, y) +
+           through<formats::e4m3>(x, y) + through<formats::e5m2>(x, y) + through<formats::e8m0>(x, y);
+  out[1] = through<formats::e4m3fnuz>(x, y) + through<formats::e5m2fnuz>(x, y) + through<formats::e4m3b11fnuz>(x, y) +
+           through<formats::int8>(x, y) + through<formats::ue4m3>(x, y) + through<formats::ue5m3>(x, y);
+  out[2] = through<formats::bf16>(x, y) + through<formats::fp16>(x, y) + through<formats::tf32>(x, y) +
+           through<formats::fp32>(x, y) + through<formats::fp64>(x, y);
 }

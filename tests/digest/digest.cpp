@@ -1,14 +1,23 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Prints one line "name digest" for each kind of result, to be compared between compilers and flags by digest.py:
-// rounding, block quantization, GEMMs, and training steps of a tiny model (left out with -DDIGEST_NUMERICS_ONLY).
+// Prints one line "name digest" for each kind of result, to be compared between compilers and flags by digest.py: the
+// sections of numerics.hpp, fast block quantization, GEMMs, and training steps of a tiny model (left out with
+// -DDIGEST_NUMERICS_ONLY). As device code (-DDIGEST_DEVICE, nvcc -x cu or hipcc) it prints the sections as the device
+// computes them, and fails where the host's differ; exit status 77 without a device.
 #include <cstdio>
+#include <cstdlib>
+#include <iterator>
 #include <string>
 #include <vector>
 
+#include "numerics.hpp"
+#ifdef DIGEST_DEVICE
+#include "gpu/hip.hpp"
+#else
 #include "rotoscale/gemm_fast.hpp"
 #include "rotoscale/quantize.hpp"
-#ifndef DIGEST_NUMERICS_ONLY
+#endif
+#if !defined(DIGEST_DEVICE) && !defined(DIGEST_NUMERICS_ONLY)
 #include "rotoscale/llama/model.hpp"
 #include "rotoscale/nn/cpu_backend.hpp"
 #endif
@@ -17,25 +26,37 @@ using namespace rotoscale;
 
 namespace {
 
-/// FNV-1a, 64 bits.
+/// A digest of arrays, with a name.
 class digest {
  public:
-  void add(const void* data, std::size_t bytes) {
-    const auto* p = static_cast<const unsigned char*>(data);
-    for (std::size_t i = 0; i < bytes; ++i) hash_ = (hash_ ^ p[i]) * 0x100000001B3u;
-  }
   template <class T>
   void add(const std::vector<T>& v) {
-    add(v.data(), v.size() * sizeof(T));
+    const auto* p = reinterpret_cast<const unsigned char*>(v.data());
+    for (std::size_t i = 0; i < v.size() * sizeof(T); ++i) hash_.add(p[i], 1);
   }
   void print(const std::string& name) const {
-    std::printf("%s %016llx\n", name.c_str(), static_cast<unsigned long long>(hash_));
+    std::printf("%s %016llx\n", name.c_str(), static_cast<unsigned long long>(hash_.value()));
   }
 
  private:
-  std::uint64_t hash_ = 0xCBF29CE484222325u;
+  digests::hash hash_;
 };
 
+/// Item digests, in order, as one.
+void print_section(const digests::section& section, const std::vector<std::uint64_t>& items) {
+  digest d;
+  d.add(items);
+  d.print(section.name);
+}
+
+std::vector<std::uint64_t> host_items(int which) {
+  static digests::scratch memory;
+  std::vector<std::uint64_t> items;
+  for (index_t i = 0; i < digests::sections[which].items; ++i) items.push_back(digests::item_digest(which, i, memory));
+  return items;
+}
+
+#ifndef DIGEST_DEVICE
 /// Numbers around one with a zero, a subnormal, an Inf or a NaN here and there.
 std::vector<float> values(index_t n, std::uint64_t seed, bool specials) {
   const random_stream random{seed, 1};
@@ -49,24 +70,6 @@ std::vector<float> values(index_t n, std::uint64_t seed, bool specials) {
     x.push_back(fp32_from_bits(u));
   }
   return x;
-}
-
-void print_rounding() {
-  const format all[] = {formats::e2m1, formats::e2m3, formats::e3m2, formats::e4m3,
-                        formats::e5m2, formats::e8m0, formats::bf16, formats::fp16};
-  const random_stream random{1, 0};
-  digest d;
-  for (const format& f : all) {
-    for (int r = 0; r < 7; ++r) {
-      for (std::uint64_t i = 0; i < 4000; ++i) {
-        const std::uint32_t word = random.word(i);
-        const float x = fp32_from_bits(i % 2 == 0 ? word : (word & 0x807FFFFFu) | (112u + (word >> 23) % 32) << 23);
-        const std::uint64_t code = encode(f, x, static_cast<rounding>(r), overflow::to_inf, random.word(i + 9000));
-        d.add(&code, sizeof code);
-      }
-    }
-  }
-  d.print("rounding");
 }
 
 void print_quantize(thread_pool& pool) {
@@ -106,8 +109,8 @@ void print_gemm(thread_pool& pool) {
     codes[side].resize(static_cast<std::size_t>(rows * k / 2));
     scales[side].resize(static_cast<std::size_t>(rows * k / 32));
     const auto blocks = dense_blocks(mxfp4, rows, k, codes[side].data(), scales[side].data());
-    quantize(mxfp4, presets::te_rocm, row_major<const float>(side == 0 ? x.data() : y.data(), rows, k), block_axis::row, blocks,
-             pool);
+    quantize(mxfp4, presets::te_rocm, row_major<const float>(side == 0 ? x.data() : y.data(), rows, k), block_axis::row,
+             blocks, pool);
     operands[side] = operand_of(mxfp4, blocks);
   }
   for (const int group : {1, 32}) {
@@ -186,13 +189,72 @@ void print_training(const nn::recipe& r, int threads) {
   d.print("training " + r.name);
 }
 #endif
+#else
+
+/// One item a thread, each with its own memory.
+__global__ void device_items(int which, index_t first, index_t count, digests::scratch* memory,
+                             std::uint64_t* digest_of) {
+  const index_t i = static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < count) digest_of[i] = digests::item_digest(which, first + i, memory[i]);
+}
+
+void check(hipError_t status) {
+  if (status == hipSuccess) return;
+  std::fprintf(stderr, "digest: %s\n", hipGetErrorString(status));
+  std::exit(1);
+}
+
+/// The items of a section as the device computes them, `chunk` at a time.
+std::vector<std::uint64_t> device_section(int which) {
+  constexpr index_t chunk = 1024;
+  static digests::scratch* memory = nullptr;
+  static std::uint64_t* results = nullptr;
+  if (memory == nullptr) {
+    check(hipMalloc(&memory, chunk * sizeof *memory));
+    check(hipMalloc(&results, chunk * sizeof *results));
+  }
+  std::vector<std::uint64_t> items(static_cast<std::size_t>(digests::sections[which].items));
+  const auto total = static_cast<index_t>(items.size());
+  for (index_t first = 0; first < total; first += chunk) {
+    const index_t count = total - first < chunk ? total - first : chunk;
+    // clang-format off
+    device_items<<<static_cast<unsigned>((count + 31) / 32), 32>>>(which, first, count, memory, results);
+    // clang-format on
+    check(hipGetLastError());
+    check(hipMemcpy(&items[static_cast<std::size_t>(first)], results, static_cast<std::size_t>(count) * sizeof *results,
+                    hipMemcpyDeviceToHost));
+  }
+  return items;
+}
+#endif
 
 }  // namespace
 
+#ifdef DIGEST_DEVICE
+int main() {
+  int devices = 0;
+  if (hipGetDeviceCount(&devices) != hipSuccess || devices == 0) {
+    std::puts("skipped: no device");
+    return 77;
+  }
+  int differing = 0;
+  for (int which = 0; which < static_cast<int>(std::size(digests::sections)); ++which) {
+    const auto device = device_section(which), host = host_items(which);
+    print_section(digests::sections[which], device);
+    for (std::size_t i = 0; i < device.size(); ++i) {
+      if (device[i] == host[i]) continue;
+      std::printf("%s: item %zu differs from the host's\n", digests::sections[which].name, i);
+      ++differing;
+    }
+  }
+  return differing == 0 ? 0 : 1;
+}
+#else
 int main(int argc, char** argv) {
   const int threads = argc > 1 && std::string(argv[1]) == "2" ? 2 : 1;
   thread_pool pool(threads);
-  print_rounding();
+  for (int which = 0; which < static_cast<int>(std::size(digests::sections)); ++which)
+    print_section(digests::sections[which], host_items(which));
   print_quantize(pool);
   print_gemm(pool);
 #ifndef DIGEST_NUMERICS_ONLY
@@ -204,3 +266,4 @@ int main(int argc, char** argv) {
 #endif
   return 0;
 }
+#endif

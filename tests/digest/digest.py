@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles digest.cpp with several compilers and flags and demands equal output, line by line, from 1 and 2 threads.
+"""Compiles digest.cpp with several compilers and flags and demands equal output, line by line, from 1 and 2 threads. With
+nvcc also as device code, which runs where there is a device.
 
 usage: digest.py ROOT
 Compilers and instruction sets that the machine lacks are left out, by name; exit status 77 if fewer than two are left.
@@ -15,8 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-# (name, command, CPU features that the program needs, part). With nvcc only the host pass is of interest.
-BUILDS = [
+# (name, command, CPU features that the program needs, part).
+BUILDS = [  # the first has all parts: the others are compared with it
     ("g++ -O1", ["g++", "-O1"], [], "all"),
     ("g++ -O3 native contract", ["g++", "-O3", "-march=native", "-ffp-contract=fast"], [], "all"),
     ("g++ -O2 avx2 fma", ["g++", "-O2", "-mavx2", "-mfma"], ["avx2", "fma"], "all"),
@@ -24,9 +25,13 @@ BUILDS = [
     ("clang++-14 -O1 no contract", ["clang++-14", "-O1", "-ffp-contract=off"], [], "all"),
     ("clang++-14 -O2 avx2 fma contract", ["clang++-14", "-O2", "-mavx2", "-mfma", "-ffp-contract=fast"],
      ["avx2", "fma"], "numerics"),
-    ("nvcc", ["nvcc", "-x", "cu", "-O2"], [], "numerics"),
+    ("g++ -O0", ["g++", "-O0"], [], "numerics"),
+    ("clang++-22 -O3 native contract", ["clang++-22", "-O3", "-march=native", "-ffp-contract=fast"], [], "numerics"),
+    ("nvcc host pass", ["nvcc", "-x", "cu", "-O2"], [], "numerics"),
+    ("nvcc device", ["nvcc", "-x", "cu", "-O2"], [], "device"),
 ]
-LINES = {"numerics": 6, "all": 10}  # of output, so that a program that prints nothing cannot pass
+LINES = {"device": 6, "numerics": 11, "all": 15}  # of output, so that a program that prints nothing cannot pass
+SKIPPED = 77
 
 
 def cpu_features():
@@ -45,7 +50,7 @@ def output_of(build, root, folder):
     """The lines that one build prints, checked to be the same from one and two threads."""
     name, command, _, part = build
     program = folder / name.replace(" ", "_")
-    numerics = ["-DDIGEST_NUMERICS_ONLY"] if part == "numerics" else []
+    numerics = {"numerics": ["-DDIGEST_NUMERICS_ONLY"], "device": ["-DDIGEST_DEVICE", f"-I{root}"]}.get(part, [])
     threads = [] if command[0] == "nvcc" else ["-pthread"]
     compiling = subprocess.run(
         [find(command[0]), *command[1:], "-std=c++20", *numerics, *threads, f"-I{root}/include",
@@ -55,8 +60,10 @@ def output_of(build, root, folder):
     outputs = []
     for threads in ("1", "2"):
         run = subprocess.run([str(program), threads], capture_output=True, text=True)
+        if part == "device" and run.returncode == SKIPPED:
+            return name, part, None
         if run.returncode != 0:
-            return name, part, f"{name}: digest {threads} ended with status {run.returncode}\n{run.stderr}"
+            return name, part, f"{name}: digest {threads} ended with status {run.returncode}\n{run.stdout}{run.stderr}"
         outputs.append(run.stdout.splitlines())
     if outputs[0] != outputs[1]:
         return name, part, f"{name}: 1 and 2 threads differ: {sorted(set(outputs[0]) ^ set(outputs[1]))}"
@@ -77,8 +84,11 @@ def main(root):
         return 77
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(output_of, builds, itertools.repeat(root), itertools.repeat(Path(folder))))
+    for name, _, lines in results:
+        if lines is None:
+            print(f"{name}: compiled, not run: no device")
     failures = [lines for _, _, lines in results if isinstance(lines, str)]
-    compared = [result for result in results if not isinstance(result[2], str)]
+    compared = [result for result in results if isinstance(result[2], list)]
     for name, _, lines in compared:
         for reference, _, expected in compared[:1]:
             for got, want in zip(lines, expected):

@@ -2,12 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Formats and rounding once more, from their definitions and sharing no code with the library: a format is the sorted
 // list of its finite magnitudes as doubles (all exact), and rounding compares a double with its neighbours in the list.
+// exact_rounding.hpp does the same in 128-bit integers for formats too wide for a list.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -21,107 +23,279 @@ struct format_facts {
   format value;
   int exponent_bits, mantissa_bits, bias;
   bool is_signed;
-  std::uint64_t max_code, nan_code, infinity_code;  ///< magnitudes; 0 where the format has none
-  double max, min_normal, min_positive;
+  std::uint64_t max_code, nan_code, infinity_code;  ///< magnitudes (but for FNUZ's NaN); 0 where the format has none
+  double max, min_normal, min_positive;             ///< min_normal 0: every number is subnormal
+  bool subnormals = true, zero = true, twos_complement = false;
 };
 
-inline constexpr format e4m3fnuz{4, 3, 8, true, specials::fnuz};
-inline constexpr format e5m2fnuz{5, 2, 16, true, specials::fnuz};
-
-/// The table of OCP MX v1.0 / OFP8 r1.0, typed in as numbers; BF16 and FP16 as IEEE 754 has them.
-inline const std::vector<format_facts>& all_formats() {
+/// The named formats that a list can hold: the tables of OCP MX v1.0 and OFP8 r1.0, of IEEE 754 (FP16), of AMD's,
+/// Graphcore's and Google's FNUZ types, of NVFP4 and of PTX (unsigned scales, TF32), typed in as numbers.
+inline const std::vector<format_facts>& named_formats() {
   static const std::vector<format_facts> all{
       {"e2m1", formats::e2m1, 2, 1, 1, true, 0x7, 0, 0, 6.0, 1.0, 0.5},
       {"e2m3", formats::e2m3, 2, 3, 1, true, 0x1F, 0, 0, 7.5, 1.0, 0.125},
       {"e3m2", formats::e3m2, 3, 2, 3, true, 0x1F, 0, 0, 28.0, 0.25, 0.0625},
       {"e4m3", formats::e4m3, 4, 3, 7, true, 0x7E, 0x7F, 0, 448.0, 0x1p-6, 0x1p-9},
       {"e5m2", formats::e5m2, 5, 2, 15, true, 0x7B, 0x7E, 0x7C, 57344.0, 0x1p-14, 0x1p-16},
-      {"e8m0", formats::e8m0, 8, 0, 127, false, 0xFE, 0xFF, 0, 0x1p127, 0x1p-127, 0x1p-127},
+      {"e8m0", formats::e8m0, 8, 0, 127, false, 0xFE, 0xFF, 0, 0x1p127, 0x1p-127, 0x1p-127, false, false},
       {"bf16", formats::bf16, 8, 7, 127, true, 0x7F7F, 0x7FC0, 0x7F80, 0x1.FEp127, 0x1p-126, 0x1p-133},
       {"fp16", formats::fp16, 5, 10, 15, true, 0x7BFF, 0x7E00, 0x7C00, 65504.0, 0x1p-14, 0x1p-24},
-      {"e4m3fnuz", e4m3fnuz, 4, 3, 8, true, 0x7F, 0x80, 0, 240.0, 0x1p-7, 0x1p-10},
-      {"e5m2fnuz", e5m2fnuz, 5, 2, 16, true, 0x7F, 0x80, 0, 57344.0, 0x1p-15, 0x1p-17},
+      {"e4m3fnuz", formats::e4m3fnuz, 4, 3, 8, true, 0x7F, 0x80, 0, 240.0, 0x1p-7, 0x1p-10},
+      {"e5m2fnuz", formats::e5m2fnuz, 5, 2, 16, true, 0x7F, 0x80, 0, 57344.0, 0x1p-15, 0x1p-17},
+      {"e4m3b11fnuz", formats::e4m3b11fnuz, 4, 3, 11, true, 0x7F, 0x80, 0, 30.0, 0x1p-10, 0x1p-13},
+      {"int8", formats::int8, 0, 7, 0, true, 0x7F, 0, 0, 1.984375, 0, 0.015625, true, true, true},
+      {"ue4m3", formats::ue4m3, 4, 3, 7, false, 0x7E, 0x7F, 0, 448.0, 0x1p-6, 0x1p-9},
+      {"ue5m3", formats::ue5m3, 5, 3, 15, false, 0xFE, 0xFF, 0, 114688.0, 0x1p-14, 0x1p-17},
+      {"tf32", formats::tf32, 8, 10, 127, true, 0x3FBFF, 0x3FE00, 0x3FC00, 0x1.FFCp127, 0x1p-126, 0x1p-136},
   };
   return all;
 }
 
-inline bool is_fnuz(const format_facts& f) { return f.nan_code == 0x80; }
-
-/// Magnitude of a finite code without its sign.
-inline double magnitude_of(const format_facts& f, std::uint64_t code) {
-  const int field = static_cast<int>(code >> f.mantissa_bits);
-  const double mantissa =
-      std::ldexp(static_cast<double>(code % (std::uint64_t{1} << f.mantissa_bits)), -f.mantissa_bits);
-  if (!f.is_signed) return std::ldexp(1.0, field - f.bias);  // E8M0
-  return field == 0 ? std::ldexp(mantissa, 1 - f.bias) : std::ldexp(1.0 + mantissa, field - f.bias);
+/// Formats that nobody named in format.hpp, to show that nothing depends on the named ones: AMD's "E4M3 IEEE", E3M4,
+/// formats without mantissa or without exponent bits (sign and magnitude), one that flushes subnormals, and one whose
+/// least code is a number like any other.
+inline const std::vector<format_facts>& custom_formats() {
+  static const std::vector<format_facts> all{
+      {"e4m3 ieee", {4, 3, 7}, 4, 3, 7, true, 0x77, 0x7C, 0x78, 240.0, 0x1p-6, 0x1p-9},
+      {"e3m4", {3, 4, 3}, 3, 4, 3, true, 0x6F, 0x78, 0x70, 15.5, 0.25, 0x1p-6},
+      {"e3m0", {3, 0, 3, true, specials::none}, 3, 0, 3, true, 0x7, 0, 0, 16.0, 0.25, 0.25},
+      {"e1m2", {1, 2, 1, true, specials::none}, 1, 2, 1, true, 0x7, 0, 0, 1.75, 1.0, 0.25},
+      {"e0m3", {0, 3, 0, true, specials::none}, 0, 3, 0, true, 0x7, 0, 0, 1.75, 0, 0.25},
+      {"e4m3 flushing",
+       {4, 3, 7, true, specials::none, false},
+       4,
+       3,
+       7,
+       true,
+       0x7F,
+       0,
+       0,
+       480.0,
+       0x1p-6,
+       0x1p-6,
+       false},
+      {"ue6m2",
+       {6, 2, 31, false, specials::nan_only, false, false},
+       6,
+       2,
+       31,
+       false,
+       0xFE,
+       0xFF,
+       0,
+       0x1.8p32,
+       0x1p-31,
+       0x1p-31,
+       false,
+       false},
+      {"e3m2 without zero",
+       {3, 2, 3, true, specials::none, false, false},
+       3,
+       2,
+       3,
+       true,
+       0x1F,
+       0,
+       0,
+       28.0,
+       0.125,
+       0.125,
+       false,
+       false},
+      {"int4",
+       {0, 3, 0, true, specials::none, true, true, true},
+       0,
+       3,
+       0,
+       true,
+       0x7,
+       0,
+       0,
+       1.75,
+       0,
+       0.25,
+       true,
+       true,
+       true},
+  };
+  return all;
 }
 
-/// Magnitudes of codes 0..max_code, then the number that would follow with an unbounded exponent.
+inline const std::vector<format_facts>& all_formats() {
+  static const std::vector<format_facts> all = [] {
+    auto both = named_formats();
+    both.insert(both.end(), custom_formats().begin(), custom_formats().end());
+    return both;
+  }();
+  return all;
+}
+
+/// IEEE 754's binary32 and binary64, which no list holds.
+inline const std::vector<format_facts>& wide_formats() {
+  static const std::vector<format_facts> all{
+      {"fp32", formats::fp32, 8, 23, 127, true, 0x7F7FFFFF, 0x7FC00000, 0x7F800000, 0x1.FFFFFEp127, 0x1p-126, 0x1p-149},
+      {"fp64", formats::fp64, 11, 52, 1023, true, 0x7FEFFFFFFFFFFFFF, 0x7FF8000000000000, 0x7FF0000000000000,
+       0x1.FFFFFFFFFFFFFp1023, 0x1p-1022, 0x1p-1074},
+  };
+  return all;
+}
+
+/// The facts of a format; throws for one that the tables do not have.
+inline const format_facts& facts_of(const format& f) {
+  for (const auto* list : {&all_formats(), &wide_formats()}) {
+    for (const auto& facts : *list) {
+      if (facts.value == f) return facts;
+    }
+  }
+  throw std::invalid_argument("no facts about this format");
+}
+
+inline std::uint64_t sign_bit(const format_facts& f) {
+  return f.is_signed ? std::uint64_t{1} << (f.exponent_bits + f.mantissa_bits) : 0;
+}
+/// FNUZ: NaN lies where others have negative zero.
+inline bool is_fnuz(const format_facts& f) { return f.nan_code != 0 && f.nan_code == sign_bit(f); }
+inline bool has_negative_zero(const format_facts& f) {
+  return f.is_signed && f.zero && !f.twos_complement && !is_fnuz(f);
+}
+/// All codes: 0 .. code_count - 1. Not for FP64.
+inline std::uint64_t code_count(const format_facts& f) {
+  return std::uint64_t{1} << (f.exponent_bits + f.mantissa_bits + (f.is_signed ? 1 : 0));
+}
+
+inline bool is_nan_code(const format_facts& f, std::uint64_t code) {
+  if (is_fnuz(f)) return code == f.nan_code;
+  const std::uint64_t magnitude = f.is_signed ? code % sign_bit(f) : code;
+  if (f.infinity_code != 0) return magnitude > f.infinity_code;
+  return f.nan_code != 0 && magnitude > f.max_code;
+}
+
+/// The code of -m, where `magnitude` is the code of m.
+inline std::uint64_t negated(const format_facts& f, std::uint64_t magnitude) {
+  if (magnitude == 0 && f.zero && !has_negative_zero(f)) return 0;
+  return f.twos_complement ? code_count(f) - magnitude : sign_bit(f) + magnitude;
+}
+
+/// Value of a finite magnitude code.
+inline double magnitude_of(const format_facts& f, std::uint64_t code) {
+  const auto field = static_cast<int>(code >> f.mantissa_bits);
+  const double mantissa =
+      std::ldexp(static_cast<double>(code % (std::uint64_t{1} << f.mantissa_bits)), -f.mantissa_bits);
+  if (field != 0 || !f.zero) return std::ldexp(1.0 + mantissa, field - f.bias);
+  return f.subnormals ? std::ldexp(mantissa, 1 - f.bias) : 0.0;
+}
+
+/// Value of any code that is not NaN, with the sign of zero.
+inline double value_of(const format_facts& f, std::uint64_t code) {
+  const bool negative = f.is_signed && code >= sign_bit(f);
+  const std::uint64_t magnitude = !negative ? code : f.twos_complement ? code_count(f) - code : code - sign_bit(f);
+  const double m = f.infinity_code != 0 && magnitude == f.infinity_code ? std::numeric_limits<double>::infinity()
+                                                                        : magnitude_of(f, magnitude);
+  return negative ? -m : m;
+}
+
+/// The grid that rounding sees: magnitudes of codes 0..max_code, subnormals included even if the format flushes them,
+/// then the number that would follow with an unbounded exponent.
 inline std::vector<double> magnitudes(const format_facts& f) {
+  format_facts grid = f;
+  grid.subnormals = true;
   std::vector<double> list;
-  for (std::uint64_t code = 0; code <= f.max_code; ++code) list.push_back(magnitude_of(f, code));
-  const double max = list.back();
-  list.push_back(max + std::ldexp(1.0, std::ilogb(max) - f.mantissa_bits));
+  for (std::uint64_t code = 0; code <= f.max_code; ++code) list.push_back(magnitude_of(grid, code));
+  list.push_back(f.mantissa_bits == 0 ? 2 * list.back() : 2 * list.back() - list[list.size() - 2]);
   return list;
 }
 
 enum class direction { nearest_even, nearest_away, toward_zero, up, down, to_odd, stochastic };
 enum class excess { saturate, to_inf, to_nan };
 
+/// Directions as the library's enumerators, to be looped over.
+inline constexpr int direction_count = 7;
+inline constexpr int excess_count = 3;
+
+/// Is the last digit of the grid's number `code` odd? Without mantissa bits every number but zero has the digit 1: ties
+/// go up, as IEEE 754-2019 section 4.3.1 says for one digit, and "to odd" stays.
+inline bool is_odd(const format_facts& f, std::uint64_t code) {
+  if (f.mantissa_bits == 0) return code != 0 || !f.zero;
+  return code % 2 == 1;
+}
+
+/// Code of the number with this magnitude code, or of what flushing leaves of it.
+inline std::uint64_t finite_code(const format_facts& f, bool negative, std::uint64_t magnitude) {
+  const bool flushed = !f.subnormals && f.zero && magnitude < (std::uint64_t{1} << f.mantissa_bits);
+  const std::uint64_t kept = flushed ? 0 : magnitude;
+  return negative ? negated(f, kept) : kept;
+}
+
+inline std::uint64_t nan_of(const format_facts& f, bool negative) {
+  return negative && f.is_signed && !is_fnuz(f) ? sign_bit(f) + f.nan_code : f.nan_code;
+}
+
+/// Code of what lies beyond the largest number. `away`: does the direction lead there?
+inline std::uint64_t beyond(const format_facts& f, bool negative, excess e, bool away) {
+  if (e == excess::to_inf && f.infinity_code != 0) return finite_code(f, negative, away ? f.infinity_code : f.max_code);
+  if (e != excess::saturate && f.nan_code != 0) return nan_of(f, negative);
+  return finite_code(f, negative, f.max_code);
+}
+
+inline bool leads_away(direction d, bool negative) {
+  return d == direction::nearest_even || d == direction::nearest_away || d == direction::stochastic ||
+         d == (negative ? direction::down : direction::up);
+}
+
+/// Random bits: the low `count` of `word`, as the fraction word / 2^count below one.
+struct draw {
+  std::uint32_t word;
+  int count;
+  draw(std::uint32_t w = 0, int n = 32) : word(w), count(n) {}
+};
+
 class rounder {
  public:
   explicit rounder(const format_facts& facts) : f(facts), list(magnitudes(facts)) {}
 
-  std::uint64_t operator()(double x, direction d, excess e, std::uint32_t random = 0) const {
-    const std::uint64_t sign =
-        std::signbit(x) && f.is_signed ? std::uint64_t{1} << (f.exponent_bits + f.mantissa_bits) : 0;
-    if (std::isnan(x)) {
-      if (f.nan_code == 0) return sign | f.max_code;
-      return is_fnuz(f) ? f.nan_code : sign | f.nan_code;
-    }
-    if (!f.is_signed && std::signbit(x)) return 0;
+  std::uint64_t operator()(double x, direction d, excess e, draw random = {}) const {
+    const bool negative = std::signbit(x);
+    if (std::isnan(x))
+      return f.nan_code == 0 ? finite_code(f, negative && f.is_signed, f.max_code) : nan_of(f, negative);
+    if (negative && !f.is_signed) return 0;
     const double m = std::fabs(x);
-    const bool away_mode = d == direction::nearest_even || d == direction::nearest_away || d == direction::stochastic ||
-                           std::isinf(x) || d == (std::signbit(x) ? direction::down : direction::up);
-    if (m >= list.back()) return beyond(sign, e, away_mode);
-    if (m < list.front()) return 0;  // below E8M0's least number: that number, whose code is 0
+    if (m >= list.back()) return beyond(f, negative, e, leads_away(d, negative) || std::isinf(x));
+    if (m < list.front()) return finite_code(f, negative, 0);  // below the least number where there is no zero
     const auto above = std::upper_bound(list.begin(), list.end(), m);
     const auto code = static_cast<std::uint64_t>(above - list.begin()) - 1;
-    const std::uint64_t rounded = code + (goes_up(m, code, std::signbit(x), d, random) ? 1 : 0);
-    if (rounded > f.max_code) return beyond(sign, e, away_mode);
-    return rounded == 0 && (is_fnuz(f) || !f.is_signed) ? 0 : sign | rounded;
+    const std::uint64_t rounded = code + (goes_up(m, code, negative, d, random) ? 1 : 0);
+    if (rounded > f.max_code) return beyond(f, negative, e, leads_away(d, negative));
+    return finite_code(f, negative, rounded);
+  }
+
+  /// floor(fraction * 2^count), fraction being how far m lies between number `code` and the next. Exact: m - low is
+  /// (low is zero or more than half of m, and both are multiples of m's last place), high - low is a power of two.
+  double scaled_fraction(double m, std::uint64_t code, int count) const {
+    const double low = list[code], high = list[code + 1];
+    return std::floor(std::ldexp((m - low) / (high - low), count));
   }
 
   const format_facts& f;
   const std::vector<double> list;
 
  private:
-  bool goes_up(double m, std::uint64_t code, bool negative, direction d, std::uint32_t random) const {
+  bool goes_up(double m, std::uint64_t code, bool negative, direction d, draw random) const {
     const double low = list[code], high = list[code + 1];
     if (m == low) return false;
-    // E8M0's significand is the integer 1, an odd number: a tie goes up, and "to odd" stays.
-    const bool odd = f.mantissa_bits == 0 || code % 2 == 1;
     const double middle = low + (high - low) / 2;  // one bit more than the format has: exact
     switch (d) {
-      case direction::nearest_even: return m > middle || (m == middle && odd);
+      case direction::nearest_even: return m > middle || (m == middle && is_odd(f, code));
       case direction::nearest_away: return m >= middle;
       case direction::toward_zero: return false;
       case direction::up: return !negative;
       case direction::down: return negative;
-      case direction::to_odd: return !odd;
+      case direction::to_odd: return !is_odd(f, code);
       case direction::stochastic: {
-        // m - low is exact for sources of up to 24 bits; high - low is a power of two.
-        const double thirty_two_bits = std::floor(std::ldexp((m - low) / (high - low), 32));
-        return thirty_two_bits + static_cast<double>(random) >= 4294967296.0;
+        const double one = std::ldexp(1.0, random.count);
+        return scaled_fraction(m, code, random.count) + std::fmod(static_cast<double>(random.word), one) >= one;
       }
     }
     return false;
-  }
-
-  std::uint64_t beyond(std::uint64_t sign, excess e, bool away) const {
-    if (e == excess::to_inf && f.infinity_code != 0) return sign | (away ? f.infinity_code : f.max_code);
-    if (e != excess::saturate && f.nan_code != 0) return is_fnuz(f) ? f.nan_code : sign | f.nan_code;
-    return sign | f.max_code;
   }
 };
 

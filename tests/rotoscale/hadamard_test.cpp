@@ -54,31 +54,114 @@ std::vector<float> random_values(int n, std::uint64_t seed, bool integers) {
 
 }  // namespace
 
-TEST_CASE("integers: equal to the matrix product, and an involution") {
-  for (const int n : {1, 4, 16, 64}) {
-    const auto x = random_values(n, static_cast<std::uint64_t>(n), true);
-    auto y = x;
-    hadamard(y.data(), n);
-    for (int i = 0; i < n; ++i) {
-      double sum = 0;  // at most 64 * 1000: exact, in FP32 as well
-      for (int j = 0; j < n; ++j) sum += entry(i, j) * static_cast<double>(x[static_cast<std::size_t>(j)]);
-      CHECK(static_cast<double>(y[static_cast<std::size_t>(i)]) == sum / std::sqrt(static_cast<double>(n)));
+TEST_CASE("integers: the matrix product, times the factor; an involution where the factor is a power of two") {
+  for (int n = 2; n <= max_run_length; n *= 2) {
+    CAPTURE(n);
+    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+      const auto x = random_values(n, seed, true);
+      auto y = x;
+      hadamard(y.data(), n);
+      const auto factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(n)));
+      CHECK(hadamard_factor(n) == factor);
+      for (int i = 0; i < n; ++i) {
+        double sum = 0;  // at most 256 * 1000: exact, in FP32 as well, so that only the factor's product is rounded
+        for (int j = 0; j < n; ++j) sum += entry(i, j) * static_cast<double>(x[static_cast<std::size_t>(j)]);
+        REQUIRE(y[static_cast<std::size_t>(i)] == static_cast<float>(sum * static_cast<double>(factor)));
+      }
+      if (std::ilogb(n) % 2 != 0) continue;
+      hadamard(y.data(), n);
+      REQUIRE(y == x);
     }
-    hadamard(y.data(), n);
-    CHECK(y == x);
   }
 }
 
 TEST_CASE("any values: butterflies with strides 1, 2, 4, ..., then one multiplication, by bytes") {
-  for (const int n : {2, 4, 8, 16, 32, 64, 128}) {
-    for (std::uint64_t seed = 0; seed < 200; ++seed) {
+  for (int n = 2; n <= max_run_length; n *= 2) {
+    for (std::uint64_t seed = 0; seed < 100; ++seed) {
       auto x = random_values(n, seed, false);
       auto want = transform(x);
-      const auto factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(n)));
-      CHECK(hadamard_factor(n) == factor);
-      for (float& v : want) v *= factor;
+      for (float& v : want) v *= hadamard_factor(n);
       hadamard(x.data(), n);
       REQUIRE(std::memcmp(x.data(), want.data(), x.size() * sizeof(float)) == 0);
+    }
+  }
+}
+
+TEST_CASE("16 points: the arithmetic of AMD's kernel, four threads with four values each, by bytes") {
+  for (std::uint64_t seed = 0; seed < 500; ++seed) {
+    auto x = random_values(16, seed, false);
+    volatile float v[4][4];  // volatile: each sum is rounded to FP32
+    for (std::size_t t = 0; t < 4; ++t) {
+      const float* p = &x[4 * t];
+      volatile float a[4] = {p[0] + p[1], p[0] - p[1], p[2] + p[3], p[2] - p[3]};  // stride 1
+      v[t][0] = a[0] + a[2];                                                       // stride 2
+      v[t][1] = a[1] + a[3];
+      v[t][2] = a[0] - a[2];
+      v[t][3] = a[1] - a[3];
+    }
+    for (std::size_t distance = 1; distance < 4; distance *= 2) {  // strides 4 and 8: a value of another thread
+      float partner[4][4];
+      for (std::size_t t = 0; t < 4; ++t) {
+        for (std::size_t i = 0; i < 4; ++i) partner[t][i] = v[t ^ distance][i];
+      }
+      for (std::size_t t = 0; t < 4; ++t) {
+        for (std::size_t i = 0; i < 4; ++i) {
+          v[t][i] = (t & distance) == 0 ? v[t][i] + partner[t][i] : partner[t][i] - v[t][i];
+        }
+      }
+    }
+    hadamard(x.data(), 16);
+    for (std::size_t i = 0; i < 16; ++i) REQUIRE(fp32_bits(x[i]) == fp32_bits(v[i / 4][i % 4] * 0.25f));
+  }
+}
+
+TEST_CASE("unrotate_run undoes rotate_run: exactly for integers and even powers of two, else within its roundings") {
+  const random_stream random{11, 0};
+  for (int points = 2; points <= max_run_length; points *= 2) {
+    CAPTURE(points);
+    for (std::uint64_t seed = 0; seed < 40; ++seed) {
+      rotation r{points, {}};
+      for (std::uint32_t i = 0; i < 8; ++i) r.signs[i] = random.word(8 * seed + i);
+      for (const bool integers : {true, false}) {
+        const auto x = random_values(max_run_length, seed, integers);
+        auto y = x;
+        rotate_run(y.data(), max_run_length, r);
+        REQUIRE(y != x);
+        unrotate_run(y.data(), max_run_length, r);
+        if (integers && std::ilogb(points) % 2 == 0) {
+          REQUIRE(y == x);
+          continue;
+        }
+        // Each transform: log2(points) sums, the factor and its product, each with a relative error of at most 2^-24 in
+        // every element, hence in the 2-norm, which the exact transform keeps. Twice that, and 1 % for higher orders.
+        double error = 0, norm = 0;
+        for (std::size_t i = 0; i < x.size(); ++i) {
+          error += std::pow(static_cast<double>(y[i]) - static_cast<double>(x[i]), 2);
+          norm += std::pow(static_cast<double>(x[i]), 2);
+        }
+        REQUIRE(std::sqrt(error / norm) <= 2.02 * (std::ilogb(points) + 2) * 0x1p-24);
+      }
+    }
+  }
+  auto x = random_values(32, 3, false);
+  const auto before = x;
+  unrotate_run(x.data(), 32, {0, {0xFFFFFFFFu}});
+  CHECK(x == before);
+}
+
+TEST_CASE("signs: bit i of the 256-bit mask negates element i of the run, whatever the points") {
+  for (const int points : {2, 16, 256}) {
+    for (int bit = 0; bit < max_run_length; ++bit) {
+      rotation r{points, {}};
+      r.signs[bit / 32] = 1u << (bit % 32);
+      auto got = random_values(max_run_length, 5, false);
+      auto want = got;
+      auto& negated = want[static_cast<std::size_t>(bit)];
+      negated = -negated;
+      for (int first = 0; first < max_run_length; first += points) hadamard(want.data() + first, points);
+      rotate_run(got.data(), max_run_length, r);
+      REQUIRE(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)) == 0);
+      for (int i = 0; i < max_run_length; ++i) REQUIRE(r.negates(i) == (i == bit));
     }
   }
 }
@@ -128,23 +211,23 @@ TEST_CASE("NaN from any source comes out canonical; without a rotation it is lef
     CHECK(nans >= 8);
     CHECK(x[16] == 0.0f);  // the other run
     float alone = fp32_from_bits(bits);
-    rotate_run(&alone, 1, {0, 0});
+    rotate_run(&alone, 1, {});
     CHECK(fp32_bits(alone) == bits);
   }
 }
 
 TEST_CASE("compile time equals run time") {
   constexpr auto make = [] {
-    std::array<float, 32> x{};
-    for (int i = 0; i < 32; ++i) x[static_cast<std::size_t>(i)] = static_cast<float>(i * i) / 7.0f;
+    std::array<float, 256> x{};
+    for (int i = 0; i < 256; ++i) x[static_cast<std::size_t>(i)] = static_cast<float>(i * i) / 7.0f;
     return x;
   };
-  constexpr auto at_compile_time = [&] {
-    auto x = make();
-    rotate_run(x.data(), 32, {16, 0x12345678u});
+  constexpr auto rotated = [](auto x, int points) {
+    rotate_run(x.data(), 256, {points, {0x12345678u, 1, 2, 3, 4, 5, 6, 0xFEDCBA98u}});
     return x;
-  }();
-  auto x = make();
-  rotate_run(x.data(), 32, {16, 0x12345678u});
-  CHECK(x == at_compile_time);
+  };
+  constexpr auto few = rotated(make(), 2), sixteen = rotated(make(), 16), many = rotated(make(), 256);
+  CHECK(rotated(make(), 2) == few);
+  CHECK(rotated(make(), 16) == sixteen);
+  CHECK(rotated(make(), 256) == many);
 }

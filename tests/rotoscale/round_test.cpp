@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The rounding routine against oracle::rounder, which only compares doubles with a list of the format's numbers.
+// The rounding routine against oracle::rounder, which only compares doubles with a list of the format's numbers, and
+// oracle::exact_rounder, which divides 128-bit integers. All 2^32 FP32 inputs are in round_exhaustive_test.cpp.
 #include "rotoscale/round.hpp"
 
 #include <doctest/doctest.h>
@@ -8,8 +9,9 @@
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <functional>
 
-#include "oracle/format_oracle.hpp"
+#include "oracle/exact_rounding.hpp"
 #include "rotoscale/parallel.hpp"
 #include "rotoscale/philox.hpp"
 
@@ -19,173 +21,181 @@ using oracle::excess;
 
 namespace {
 
-constexpr int roundings = 7;
-constexpr int overflows = 3;
+constexpr int roundings = oracle::direction_count;
+constexpr int overflows = oracle::excess_count;
 rounding rounding_of(int i) { return static_cast<rounding>(i); }
 direction direction_of(int i) { return static_cast<direction>(i); }
+overflow overflow_of(int i) { return static_cast<overflow>(i); }
+excess excess_of(int i) { return static_cast<excess>(i); }
 static_assert(static_cast<int>(rounding::stochastic) == static_cast<int>(direction::stochastic) &&
-              static_cast<int>(rounding::to_odd) == static_cast<int>(direction::to_odd));
+              static_cast<int>(rounding::to_odd) == static_cast<int>(direction::to_odd) &&
+              static_cast<int>(overflow::to_nan) == static_cast<int>(excess::to_nan));
 
 double value_of(std::uint32_t fp32) { return static_cast<double>(fp32_from_bits(fp32)); }
 
-const oracle::format_facts& facts(const format& f) {
-  for (const auto& candidate : oracle::all_formats()) {
-    if (candidate.value == f) return candidate;
-  }
-  FAIL("unknown format");
-  return oracle::all_formats().front();
+/// A word and a number of random bits that differ from source to source.
+random_bits draw_for(std::uint64_t i) {
+  const random_stream random{1, 2};
+  return {random.word(2 * i), 1 + static_cast<int>(random.word(2 * i + 1) % 32)};
 }
+oracle::draw draw_of(random_bits r) { return {r.word, r.count}; }
 
-/// First source, ascending, in chunks of the FP32 magnitudes of one sign, whose code is not the oracle's; or `none`.
-constexpr std::uint64_t none = ~std::uint64_t{0};
-std::uint64_t first_wrong(const oracle::rounder& expected, std::uint64_t first, std::uint64_t last,
-                          std::uint64_t step) {
-  const format f = expected.f.value;
-  const auto& list = expected.list;
-  const std::uint64_t sign = std::uint64_t{1} << (f.bits() - 1);
-  std::uint64_t code = 0;  // the code that is right for `u`: it only grows along the loop
-  for (std::uint64_t u = first; u < last; u += step) {
-    const auto bits = static_cast<std::uint32_t>(u);
-    const double m = value_of(bits);
-    std::uint64_t want;
-    if (std::isnan(m) || std::isinf(m)) {
-      want = expected(m, direction::nearest_even, excess::saturate);
-    } else {
-      for (; code < f.max_code(); ++code) {
-        const double middle = list[code] + (list[code + 1] - list[code]) / 2;
-        if (m < middle || (m == middle && code % 2 == 0)) break;
-      }
-      want = code;
+/// Counts the sources 0 .. count - 1 that `wrong(source)` finds fault with, on all threads.
+std::uint64_t count_wrong(std::uint64_t count, const std::function<bool(std::uint64_t)>& wrong) {
+  static thread_pool pool;
+  std::atomic<std::uint64_t> faults{0};
+  const std::uint64_t chunk = 4096;
+  pool.for_each(static_cast<index_t>((count + chunk - 1) / chunk), [&](index_t c) {
+    const std::uint64_t first = static_cast<std::uint64_t>(c) * chunk;
+    for (std::uint64_t i = first; i < std::min(first + chunk, count); ++i) {
+      if (wrong(i)) ++faults;
     }
-    if (encode(f, fp32_from_bits(bits)) != want) return u;
-    if (encode(f, fp32_from_bits(bits | 0x80000000u)) != (want | sign)) return u | 0x80000000u;
-  }
-  return none;
+  });
+  return faults;
 }
 
-void compare_fp32(const format& f, std::uint64_t step) {
-  const oracle::rounder expected(facts(f));
-  thread_pool pool;
-  std::atomic<std::uint64_t> wrong{none};
-  const index_t chunks = 256;
-  const std::uint64_t size = (std::uint64_t{1} << 31) / static_cast<std::uint64_t>(chunks);
-  pool.for_each(chunks, [&](index_t i) {
-    const std::uint64_t first = static_cast<std::uint64_t>(i) * size;
-    const std::uint64_t at = first_wrong(expected, first, first + size, step);
-    if (at != none) wrong = at;
-  });
-  CAPTURE(expected.f.name);
-  CHECK(wrong.load() == none);
+/// Does convert(from, code, to), x being the code's value, differ from the oracle's code in any rounding and overflow?
+template <class Oracle>
+bool differs(format from, std::uint64_t code, double x, const Oracle& expected) {
+  const random_bits random = draw_for(code);
+  for (int r = 0; r < roundings; ++r) {
+    for (int o = 0; o < overflows; ++o) {
+      if (convert(from, code, expected.f.value, rounding_of(r), overflow_of(o), random) !=
+          expected(x, direction_of(r), excess_of(o), draw_of(random)))
+        return true;
+    }
+  }
+  return false;
+}
+
+template <class Oracle>
+bool differs(double x, const Oracle& expected) {
+  return differs(formats::fp64, bit_cast<std::uint64_t>(x), x, expected);
+}
+
+/// One number in how many is enough here: all but for TF32.
+std::uint64_t sparseness(const oracle::rounder& r) { return r.list.size() > 40000 ? 13 : 1; }
+
+/// As a double, with a NaN's sign.
+double source_value(const oracle::format_facts& f, std::uint64_t code) {
+  if (!oracle::is_nan_code(f, code)) return oracle::value_of(f, code);
+  const bool negative = f.is_signed && code >= oracle::sign_bit(f);
+  return std::copysign(std::numeric_limits<double>::quiet_NaN(), negative ? -1.0 : 1.0);
 }
 
 }  // namespace
 
-TEST_CASE("unpack and decode: every code of every format has the value of the definition") {
+TEST_CASE("decode: every code of every format has the value of the definition") {
   for (const auto& f : oracle::all_formats()) {
     CAPTURE(f.name);
-    const std::uint64_t sign = f.is_signed ? std::uint64_t{1} << (f.exponent_bits + f.mantissa_bits) : 0;
-    for (std::uint64_t code = 0; code <= f.max_code; ++code) {
-      const double m = oracle::magnitude_of(f, code);
-      REQUIRE(static_cast<double>(decode(f.value, code)) == m);
-      REQUIRE(std::signbit(decode(f.value, code)) == false);
-      if (sign == 0 || (oracle::is_fnuz(f) && code == 0)) continue;
-      REQUIRE(static_cast<double>(decode(f.value, code | sign)) == -m);
-      REQUIRE(std::signbit(decode(f.value, code | sign)));
-    }
-    if (f.nan_code != 0) CHECK((fp32_bits(decode(f.value, f.nan_code)) & fp32_magnitude_mask) == fp32_nan_bits);
-    if (f.infinity_code != 0) {
-      CHECK(fp32_bits(decode(f.value, f.infinity_code)) == fp32_infinity_bits);
-      CHECK(fp32_bits(decode(f.value, f.infinity_code | sign)) == (fp32_infinity_bits | fp32_sign_mask));
+    for (std::uint64_t code = 0; code < oracle::code_count(f); ++code) {
+      const std::uint32_t got = fp32_bits(decode(f.value, code));
+      if (oracle::is_nan_code(f, code)) {
+        const bool negative = f.is_signed && code >= oracle::sign_bit(f);
+        REQUIRE(got == (fp32_nan_bits | (negative ? fp32_sign_mask : 0)));
+      } else {
+        REQUIRE(got == fp32_bits(static_cast<float>(oracle::value_of(f, code))));
+        REQUIRE(static_cast<double>(fp32_from_bits(got)) == oracle::value_of(f, code));
+      }
     }
   }
+  CHECK(decode(formats::int8, 0x80) == -2.0f);
+  CHECK(decode(formats::int8, 0x81) == -1.984375f);
 }
 
 TEST_CASE("encoding a decoded code gives the code back, under every rounding") {
   for (const auto& f : oracle::all_formats()) {
     CAPTURE(f.name);
-    for (std::uint64_t code = 0; code < std::uint64_t{1} << f.value.bits(); ++code) {
-      if (f.value.is_nan(code)) continue;
+    for (std::uint64_t code = 0; code < oracle::code_count(f); ++code) {
+      if (oracle::is_nan_code(f, code)) continue;
+      std::uint64_t want = code;
+      if (f.twos_complement && code == oracle::sign_bit(f)) want = code + 1;  // never stored: the least one saturates
+      if (!f.subnormals && f.zero && f.value.magnitude(code) < std::uint64_t{1} << f.mantissa_bits)
+        want = code & oracle::sign_bit(f);
       for (int r = 0; r < roundings; ++r) {
-        REQUIRE(encode(f.value, decode(f.value, code), rounding_of(r), overflow::to_inf, 0xFFFFFFFFu) == code);
+        REQUIRE(encode(f.value, decode(f.value, code), rounding_of(r), overflow::to_inf, 0xFFFFFFFFu) == want);
       }
     }
   }
 }
 
-TEST_CASE("every BF16 number into every format, rounding and overflow mode") {
-  const random_stream random{1, 2};
-  for (const auto& f : oracle::all_formats()) {
-    const oracle::rounder expected(f);
-    std::uint64_t wrong = 0;
-    for (std::uint32_t source = 0; source < 65536; ++source) {
-      const double x = value_of(source << 16);
-      const std::uint32_t word = random.word(source);
-      for (int r = 0; r < roundings; ++r) {
-        for (int o = 0; o < overflows; ++o) {
-          const std::uint64_t want = expected(x, direction_of(r), static_cast<excess>(o), word);
-          const std::uint64_t got =
-              convert(formats::bf16, source, f.value, rounding_of(r), static_cast<overflow>(o), word);
-          if (want != got && wrong++ == 0) {
-            INFO(f.name << " of BF16 " << source << ", rounding " << r << ", overflow " << o);
-            CHECK(got == want);
-          }
-        }
-      }
+TEST_CASE("every number of every format of at most 16 bits into every format, rounding and overflow mode") {
+  for (const auto& from : oracle::all_formats()) {
+    if (from.value.bits() > 16) continue;
+    for (const auto& to : oracle::all_formats()) {
+      const oracle::rounder expected(to);
+      CAPTURE(from.name);
+      CAPTURE(to.name);
+      CHECK(count_wrong(oracle::code_count(from), [&](std::uint64_t code) {
+              return differs(from.value, code, source_value(from, code), expected);
+            }) == 0);
     }
-    CHECK(wrong == 0);
   }
 }
 
 TEST_CASE("FP32 around every number and every tie of every format") {
-  const random_stream random{3, 4};
   for (const auto& f : oracle::all_formats()) {
     const oracle::rounder expected(f);
-    std::uint64_t wrong = 0;
-    for (std::size_t i = 0; i + 1 < expected.list.size(); ++i) {
-      for (const double at : {expected.list[i], (expected.list[i] + expected.list[i + 1]) / 2, expected.list[i + 1]}) {
-        if (at > 0x1.FFFFFEp127) continue;
-        const std::uint32_t u = fp32_bits(static_cast<float>(at));
-        for (std::uint32_t bits = u < 2 ? 0 : u - 2; bits <= u + 2; ++bits) {
-          for (const std::uint32_t sign : {0u, 0x80000000u}) {
-            for (int r = 0; r < roundings; ++r) {
-              const std::uint32_t word = random.word(bits);
-              const auto want = expected(value_of(bits | sign), direction_of(r), excess::to_inf, word);
-              wrong += encode(f.value, fp32_from_bits(bits | sign), rounding_of(r), overflow::to_inf, word) != want;
+    CAPTURE(f.name);
+    const std::uint64_t sparse = sparseness(expected);
+    CHECK(count_wrong((expected.list.size() - 1) / sparse, [&](std::uint64_t step) {
+            const std::uint64_t i = step * sparse;
+            for (const double at : {expected.list[i], (expected.list[i] + expected.list[i + 1]) / 2}) {
+              const std::uint32_t u = fp32_bits(static_cast<float>(at));
+              for (std::uint32_t bits = u < 2 ? 0 : u - 2; bits <= u + 2; ++bits) {
+                for (const std::uint32_t sign : {0u, fp32_sign_mask}) {
+                  if (differs(formats::fp32, bits | sign, value_of(bits | sign), expected)) return true;
+                }
+              }
             }
-          }
-        }
-      }
-    }
-    CAPTURE(f.name);
-    CHECK(wrong == 0);
+            return false;
+          }) == 0);
   }
 }
 
-TEST_CASE("FP32 to nearest even, one source in 997") {
-  for (const auto& f : {formats::e2m1, formats::e4m3, formats::e5m2, formats::bf16}) compare_fp32(f, 997);
-}
-
-TEST_SUITE("slow") {
-  TEST_CASE("FP32 to nearest even, all sources") {
-    for (const auto& f : {formats::e2m1, formats::e4m3, formats::e5m2, formats::bf16}) compare_fp32(f, 1);
-  }
-}
-
-TEST_CASE("FP64 is rounded once: just above and below a tie, closer than FP32 can tell") {
+TEST_CASE(
+    "FP64 is rounded once: above and below numbers and ties, from closer than FP32 can tell to a third of a step") {
   for (const auto& f : oracle::all_formats()) {
     CAPTURE(f.name);
     const oracle::rounder expected(f);
-    for (std::size_t i = 0; i + 1 < expected.list.size(); ++i) {
-      const double middle = (expected.list[i] + expected.list[i + 1]) / 2;
-      for (const double x : {std::nextafter(middle, 0.0), middle, std::nextafter(middle, 1e300)}) {
-        for (int r = 0; r < 6; ++r) {  // not stochastic: its fraction is not exact in the oracle
-          for (const double signed_x : {x, -x}) {
-            REQUIRE(convert(formats::fp64, bit_cast<std::uint64_t>(signed_x), f.value, rounding_of(r)) ==
-                    expected(signed_x, direction_of(r), excess::saturate));
-          }
-        }
-      }
-    }
+    const oracle::exact_rounder second(f);
+    const std::uint64_t sparse = sparseness(expected);
+    CHECK(count_wrong((expected.list.size() - 1) / sparse, [&](std::uint64_t step) {
+            const std::uint64_t i = step * sparse;
+            const double low = expected.list[i], high = expected.list[i + 1], middle = low + (high - low) / 2;
+            for (const double near : {low, middle}) {
+              for (const double x : {near, std::nextafter(near, 0.0), std::nextafter(near, 1e300),
+                                     near - (high - low) * 0x1p-25, near + (high - low) * 0x1p-25,
+                                     near + (high - low) * (0x1p-30 + 0x1p-31), near + (high - low) / 3}) {
+                if (differs(x, expected) || differs(-x, expected) || differs(x, second)) return true;
+              }
+            }
+            return false;
+          }) == 0);
+  }
+}
+
+TEST_CASE("FP64 of any bits, and near ties of FP32, into every format and FP32") {
+  auto targets = oracle::all_formats();
+  targets.push_back(oracle::facts_of(formats::fp32));
+  const random_stream random{5, 6};
+  for (const auto& f : targets) {
+    CAPTURE(f.name);
+    const oracle::exact_rounder expected(f);
+    CHECK(count_wrong(40000, [&](std::uint64_t i) {
+            std::uint64_t bits = std::uint64_t{random.word(2 * i)} << 32 | random.word(2 * i + 1);
+            if (i % 4 != 0) {  // in and around the format's range
+              const int low = std::ilogb(f.min_positive) - 3, high = std::ilogb(f.max) + 3;
+              const auto field =
+                  static_cast<std::uint64_t>(1023 + low) + random.word(3 * i) % static_cast<std::uint64_t>(high - low);
+              bits = (bits & 0x800FFFFFFFFFFFFFu) | field << 52;
+            }
+            // Few bits: on a number or tie of FP32, or (i % 4 == 3) one FP64 step beside it.
+            if (i % 4 >= 2)
+              bits = (bits & ~std::uint64_t{0x0FFFFFFF}) + (i % 4 == 3 ? random.word(5 * i) % 3 - 1ull : 0);
+            const double x = bit_cast<double>(bits);
+            return differs(x, expected);
+          }) == 0);
   }
 }
 
@@ -201,6 +211,29 @@ TEST_CASE("FP64 to FP32 equals the hardware's conversion") {
     if (std::isnan(x)) continue;
     REQUIRE(convert(formats::fp64, bits, formats::fp32, rounding::nearest_even, overflow::to_inf) ==
             fp32_bits(static_cast<float>(x)));
+  }
+}
+
+TEST_CASE("to a wider format and back: FP32 through FP64, TF32 through FP32, each number the same, NaN canonical") {
+  const random_stream random{7, 8};
+  const auto through = [](format narrow, format wide, std::uint64_t code) {
+    const std::uint64_t there = convert(narrow, code, wide, rounding::up, overflow::to_inf);
+    return convert(wide, there, narrow, rounding::down, overflow::to_inf);
+  };
+  for (std::uint64_t i = 0; i < 200000; ++i) {
+    const std::uint32_t u = i < 1000 ? static_cast<std::uint32_t>(i) * 0x01000001u : random.word(i);
+    const std::uint32_t want = fp32_is_nan(u) ? (u & fp32_sign_mask) | fp32_nan_bits : u;
+    REQUIRE(through(formats::fp32, formats::fp64, u) == want);
+    REQUIRE(convert(formats::fp32, u, formats::fp32, rounding::up, overflow::to_inf) == want);
+  }
+  for (std::uint64_t code = 0; code < 1u << 19; ++code) {
+    const std::uint64_t want = formats::tf32.is_nan(code) ? (code & 0x40000) | 0x3FE00 : code;
+    REQUIRE(through(formats::tf32, formats::fp32, code) == want);
+    // TF32 is the upper 19 bits of an FP32 number, so truncating gives it back whatever follows.
+    if (!formats::tf32.is_nan(code) && !formats::tf32.is_infinity(code)) {
+      const auto u = static_cast<std::uint32_t>(code << 13) | 0x1FFFu;
+      REQUIRE(encode(formats::tf32, fp32_from_bits(u), rounding::toward_zero) == code);
+    }
   }
 }
 
@@ -222,7 +255,19 @@ TEST_CASE("known edge values") {
   }
   CHECK(encode(formats::e2m1, -0.0f) == 0x8);
   CHECK(encode(formats::e4m3, -0.0f) == 0x80);
-  CHECK(encode(oracle::e4m3fnuz, -0.0f) == 0x00);
+  CHECK(encode(formats::e4m3fnuz, -0.0f) == 0x00);
+  CHECK(encode(formats::e4m3fnuz, -0x1p-20f) == 0x00);
+  CHECK(encode(formats::e5m2fnuz, 1e9f, nearest, overflow::to_nan) == 0x80);
+  CHECK(encode(formats::e4m3b11fnuz, 31.0f) == 0x7F);
+  CHECK(encode(formats::int8, -0x1p-6f) == 0xFF);
+  CHECK(encode(formats::int8, -1.99f) == 0x81);
+  CHECK(encode(formats::int8, -2.0f) == 0x81);
+  CHECK(encode(formats::int8, -1e9f, rounding::down, overflow::to_nan) == 0x81);
+  CHECK(encode(formats::int8, -0.0f) == 0x00);
+  CHECK(encode(formats::ue4m3, -1.0f) == 0x00);
+  CHECK(encode(formats::ue4m3, fp32_from_bits(fp32_nan_bits | fp32_sign_mask)) == 0x7F);
+  CHECK(encode(formats::ue5m3, 0x1p-17f) == 0x01);
+  CHECK(encode(formats::ue5m3, 114688.0f) == 0xFE);
   // E8M0 toward +inf, as cvt.rp.
   CHECK(encode(formats::e8m0, std::nextafter(1.0f, 2.0f), rounding::up) == 0x80);
   CHECK(encode(formats::e8m0, 0x1.8p-127f, rounding::up) == 0x01);
@@ -233,23 +278,77 @@ TEST_CASE("known edge values") {
   CHECK(encode(formats::e8m0, fp32_from_bits(fp32_nan_bits | fp32_sign_mask)) == 0xFF);
 }
 
-TEST_CASE("stochastic rounding: the word decides at exactly the fraction's leading 32 bits") {
-  // 1 + 2^-1 * fraction in E2M1: fraction * 2^32 = m << 10 for an FP32 source with m in its lowest 22 bits.
-  for (const std::uint32_t m : {1u, 2u, 0x1234u, 0x200000u, 0x3FFFFFu}) {
-    const float x = fp32_from_bits(0x3F800000u | m);
-    const std::uint32_t threshold = 0u - (m << 10);  // least word that carries
-    CHECK(encode(formats::e2m1, x, rounding::stochastic, overflow::saturate, threshold) == 3);
-    CHECK(encode(formats::e2m1, x, rounding::stochastic, overflow::saturate, threshold - 1) == 2);
-  }
-  // Below the least subnormal: 0.5 * 2^-31 * 1.5 keeps only the bits above 2^-32.
-  const float tiny = 0x1.8p-32f;
-  CHECK(encode(formats::e2m1, tiny, rounding::stochastic, overflow::saturate, 0xFFFFFFFFu) == 1);
-  CHECK(encode(formats::e2m1, tiny, rounding::stochastic, overflow::saturate, 0xFFFFFFFDu) == 1);
-  CHECK(encode(formats::e2m1, tiny, rounding::stochastic, overflow::saturate, 0xFFFFFFFCu) == 0);
-  CHECK(encode(formats::e2m1, 0x1p-34f, rounding::stochastic, overflow::saturate, 0xFFFFFFFFu) == 0);
+TEST_CASE("a format without subnormals but with zero: nothing between zero and the least normal number") {
+  constexpr format flushing = {4, 3, 7, true, specials::none, false};
+  CHECK(std::ldexp(1.0, flushing.min_exponent()) == 0x1p-6);
+  CHECK(encode(flushing, 0x1.FFp-7f) == 0x08);
+  CHECK(encode(flushing, 0x1.8p-7f) == 0x00);
+  CHECK(encode(flushing, -0x1.8p-7f) == 0x80);
 }
 
-TEST_CASE("stochastic rounding is unbiased") {
+TEST_CASE("stochastic rounding: the word decides at exactly the fraction's leading bits, for every number of bits") {
+  for (const auto& f : oracle::all_formats()) {
+    const oracle::rounder expected(f);
+    CAPTURE(f.name);
+    const std::uint64_t steps = f.max_code;  // between two finite numbers
+    CHECK(count_wrong(std::min<std::uint64_t>(steps, 600), [&](std::uint64_t at) {
+            const std::uint64_t i = steps <= 600 ? at : at * (steps / 600);
+            const double low = expected.list[i], step = expected.list[i + 1] - low;
+            for (const double fraction : {0x1p-33, 0x1p-32, 0x1.8p-20, 0.25, 1.0 / 3, 0.5, 0.7890123, 1 - 0x1p-22}) {
+              const double x = low + step * fraction;  // some bits may be lost: the oracle has x, not the fraction
+              if (x >= expected.list[i + 1]) continue;
+              for (int count = 1; count <= 32; ++count) {
+                const auto leading = static_cast<std::uint64_t>(expected.scaled_fraction(x, i, count));
+                const std::uint64_t one = std::uint64_t{1} << count;
+                for (const std::uint64_t carry : {one - leading, one - leading - 1}) {
+                  if (carry >= one) continue;
+                  // Bits of the word above `count` are ignored.
+                  for (const std::uint64_t above : {std::uint64_t{0}, ~std::uint64_t{0} << count}) {
+                    const random_bits random{static_cast<std::uint32_t>(carry | above), count};
+                    const bool up = carry + leading >= one;
+                    const std::uint64_t magnitude = oracle::finite_code(f, false, i + (up ? 1 : 0));
+                    const std::uint64_t bits = bit_cast<std::uint64_t>(x), sign = bit_cast<std::uint64_t>(-0.0);
+                    const auto to = [&](std::uint64_t u) {
+                      return convert(formats::fp64, u, f.value, rounding::stochastic, overflow::saturate, random);
+                    };
+                    if (to(bits) != magnitude) return true;
+                    const std::uint64_t negative = f.is_signed ? oracle::finite_code(f, true, i + (up ? 1 : 0)) : 0;
+                    if (to(bits | sign) != negative) return true;
+                  }
+                }
+              }
+            }
+            return false;
+          }) == 0);
+  }
+}
+
+TEST_CASE("stochastic rounding, all words of up to 10 bits: exactly the truncated fraction of them rounds up") {
+  for (const format& f : {formats::e2m1, formats::e4m3, formats::e5m2, formats::int8, formats::ue4m3}) {
+    const oracle::rounder expected(oracle::facts_of(f));
+    for (int count = 1; count <= 10; ++count) {
+      const std::uint32_t words = 1u << count;
+      for (std::uint64_t code = 0; code < std::min<std::uint64_t>(expected.f.max_code, 12); ++code) {
+        const double low = expected.list[code], step = expected.list[code + 1] - low;
+        for (std::uint32_t m = 0; m<4 * words; m += words> 64 ? 37 : 1) {  // in quarters of the last random bit
+          const double x = low + step * static_cast<double>(m) / static_cast<double>(4 * words);
+          double sum = 0;
+          for (std::uint32_t word = 0; word < words; ++word) {
+            const auto code_of_word =
+                encode(f, static_cast<float>(x), rounding::stochastic, overflow::saturate, {word, count});
+            sum += expected.list[code_of_word];
+          }
+          // Doubles of few bits: exact. The mean is x where the random bits hold all of the fraction.
+          const double truncated = low + step * static_cast<double>(m / 4) / static_cast<double>(words);
+          REQUIRE(sum / static_cast<double>(words) == truncated);
+          REQUIRE(x - truncated < step / static_cast<double>(words));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("stochastic rounding is unbiased over evenly spread 32-bit words") {
   // Words i * 2^32 / n + half a step are spread evenly: exactly fraction * n of them round up, for fractions in n-ths.
   const std::uint32_t n = 1024;
   for (std::uint32_t m = 0; m < n; ++m) {
@@ -262,33 +361,51 @@ TEST_CASE("stochastic rounding is unbiased") {
   }
 }
 
-TEST_CASE("a format without subnormals but with zero: nothing between zero and the least normal number") {
-  constexpr format flushing{4, 3, 7, true, specials::none, false, true};
-  CHECK(std::ldexp(1.0, flushing.min_exponent()) == 0x1p-6);
-  for (std::uint64_t code = 0; code < 256; ++code) {
-    const bool zero = (code & 0x78) == 0;
-    CHECK(encode(flushing, decode(flushing, code)) == (zero ? code & 0x80 : code));
+namespace {
+
+/// Codes of 64 FP32 numbers of `F` under every rounding (all overflow modes in turn), as a table.
+template <format F>
+constexpr auto codes_of() {
+  std::array<std::uint32_t, 64 * 7> codes{};
+  for (std::uint32_t i = 0; i < codes.size(); ++i) {
+    const std::uint32_t bits = i / 7 * 0x03F00FF1u ^ (i / 7 << 30);
+    codes[i] =
+        static_cast<std::uint32_t>(encode(F, fp32_from_bits(bits), static_cast<rounding>(i % 7),
+                                          static_cast<overflow>(i % 3), {bits * 77u, 1 + static_cast<int>(i % 32)}));
   }
-  CHECK(encode(flushing, 0x1.FFp-7f) == 0x08);
-  CHECK(encode(flushing, 0x1.8p-7f) == 0x00);
+  return codes;
 }
 
-TEST_CASE("compile time and run time give the same codes") {
-  constexpr auto table = [] {
-    std::array<std::uint64_t, 1024> codes{};
-    for (std::uint32_t i = 0; i < codes.size(); ++i) {
-      const std::uint32_t bits = i * 0x00400FF1u ^ (i << 30);
-      codes[i] = encode(formats::e4m3, fp32_from_bits(bits)) << 32 | encode(formats::e2m1, fp32_from_bits(bits)) << 16 |
-                 encode(formats::bf16, fp32_from_bits(bits), rounding::stochastic, overflow::to_inf, bits * 77u);
-    }
-    return codes;
-  }();
-  volatile std::uint32_t opaque = 0;
-  for (std::uint32_t i = 0; i < table.size(); ++i) {
-    const std::uint32_t bits = (i * 0x00400FF1u ^ (i << 30)) + opaque;
-    const std::uint64_t code =
-        encode(formats::e4m3, fp32_from_bits(bits)) << 32 | encode(formats::e2m1, fp32_from_bits(bits)) << 16 |
-        encode(formats::bf16, fp32_from_bits(bits), rounding::stochastic, overflow::to_inf, bits * 77u);
-    REQUIRE(code == table[i]);
+template <format F>
+constexpr auto compile_time_codes = codes_of<F>();
+
+/// Values of the first codes of F and of those around its middle and end.
+template <format F>
+constexpr auto values_of() {
+  std::array<std::uint32_t, 64> values{};
+  for (std::uint32_t i = 0; i < values.size(); ++i) {
+    const std::uint64_t all = std::uint64_t{1} << F.bits();
+    values[i] = fp32_bits(decode(F, (i < 32 ? i : i < 48 ? all / 2 + i : all - i) % all));
   }
+  return values;
+}
+
+template <format F>
+constexpr auto compile_time_values = values_of<F>();
+
+template <format... F>
+void compare_with_run_time() {
+  CHECK(((codes_of<F>() == compile_time_codes<F>)&&...));
+  CHECK(((values_of<F>() == compile_time_values<F>)&&...));
+}
+
+}  // namespace
+
+TEST_CASE("compile time and run time give the same codes and values, under every rounding and overflow mode") {
+  using namespace formats;
+  compare_with_run_time<e2m1, e2m3, e3m2, e4m3, e5m2, e4m3fnuz, e5m2fnuz, e4m3b11fnuz, int8, e8m0, ue4m3, ue5m3, bf16,
+                        fp16, tf32, fp32>();
+  constexpr std::uint64_t third = convert(fp64, bit_cast<std::uint64_t>(1.0 / 3), fp16, rounding::up);
+  volatile double three = 3;
+  CHECK(convert(fp64, bit_cast<std::uint64_t>(1.0 / three), fp16, rounding::up) == third);
 }

@@ -5,12 +5,16 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
 
+#include "oracle/exact_quotient.hpp"
 #include "oracle/format_oracle.hpp"
+#include "rotoscale/block.hpp"
+#include "rotoscale/parallel.hpp"
 
 using namespace rotoscale;
 
@@ -35,64 +39,108 @@ const std::vector<float> table_amax{
 /// Bytes recomputed from the sources of each implementation. All but torchao reduce with fmaxf, which drops NaN.
 const std::vector<implementation> table{
     {"te_rocm", scale_rule::even, policies::te_rocm, {127, 0, 0, 1, 125, 125, 125, 126, 127, 128, 253, 253}},
-    {"primus_turbo",
-     scale_rule::even,
-     {0, 0, nan_rule::ignore, infinity_rule::exponent_128},
-     {0, 0, 0, 1, 125, 125, 125, 126, 127, 128, 253, 253}},
-    {"aiter even",
-     scale_rule::even,
-     {0, 0, nan_rule::ignore, infinity_rule::exponent_128},
-     {0, 0, 0, 1, 125, 125, 125, 126, 127, 128, 253, 253}},
+    {"primus_turbo", scale_rule::even, policies::primus, {0, 0, 0, 1, 125, 125, 125, 126, 127, 128, 253, 253}},
+    {"aiter even", scale_rule::even, policies::primus, {0, 0, 0, 1, 125, 125, 125, 126, 127, 128, 253, 253}},
     {"aiter round up",
      scale_rule::rceil,
-     {0, 1, nan_rule::ignore, infinity_rule::nan_scale},
+     policies::aiter_nonzero,
      {0, 1, 1, 1, 125, 125, 126, 126, 127, 128, 253, 255}},
-    {"aiter round down",
-     scale_rule::floor,
-     {0, 0, nan_rule::ignore, infinity_rule::nan_scale},
-     {0, 0, 0, 1, 125, 125, 125, 125, 127, 127, 252, 255}},
-    {"aiter ceil",
-     scale_rule::ceil,
-     {0, 1, nan_rule::ignore, infinity_rule::nan_scale},
-     {0, 1, 1, 1, 125, 126, 126, 126, 128, 128, 253, 255}},
+    {"aiter round down", scale_rule::floor, policies::aiter, {0, 0, 0, 1, 125, 125, 125, 125, 127, 127, 252, 255}},
+    {"aiter ceil", scale_rule::ceil, policies::aiter_nonzero, {0, 1, 1, 1, 125, 126, 126, 126, 128, 128, 253, 255}},
     {"torchao rceil", scale_rule::rceil, policies::ocp, {0, 0, 0, 1, 125, 125, 126, 126, 127, 128, 253, 255}},
     {"transformer engine rceil",
      scale_rule::rceil,
-     {0, 0, nan_rule::ignore, infinity_rule::largest_scale},
+     policies::nvidia,
      {0, 0, 0, 1, 125, 125, 126, 126, 127, 128, 253, 254}},
     {"torchao floor", scale_rule::floor, policies::ocp, {0, 0, 0, 1, 125, 125, 125, 125, 127, 127, 252, 255}},
     {"torchao even", scale_rule::even, policies::ocp, {0, 0, 0, 1, 125, 125, 125, 126, 127, 128, 255, 255}},
 };
 
-const std::vector<format> elements{formats::e2m1, formats::e2m3, formats::e3m2, formats::e4m3, formats::e5m2};
-
-double max_of(const format& element) {
+/// All element formats: signed, of at most 8 bits.
+std::vector<oracle::format_facts> elements() {
+  std::vector<oracle::format_facts> found;
   for (const auto& f : oracle::all_formats()) {
-    if (f.value == element) return f.max;
+    if (f.is_signed && f.value.bits() <= 8) found.push_back(f);
   }
-  return 0;
+  return found;
 }
 
-/// The scale exponent of a positive finite amax by the rule's definition, not yet clamped.
-int exponent_by_definition(double amax, const format& element, scale_rule rule) {
-  const int emax = std::ilogb(max_of(element));
+constexpr scale_rule rules[] = {scale_rule::floor, scale_rule::ceil, scale_rule::even, scale_rule::rceil};
+/// Policies that differ in what they do at the ends of the range.
+constexpr block_policy end_policies[] = {policies::te_rocm, policies::ocp, policies::nvidia, policies::aiter_nonzero};
+
+/// The byte of a positive finite amax by the rule's definition.
+int byte_by_definition(double amax, const oracle::format_facts& element, scale_rule rule, const block_policy& policy) {
+  const int emax = std::ilogb(element.max);
   const int floor = std::ilogb(amax);
+  int e = floor - emax;
   switch (rule) {
-    case scale_rule::floor: return floor - emax;
-    case scale_rule::ceil: return floor - emax + (std::ldexp(1.0, floor) != amax);
-    case scale_rule::even:  // rounded, ties away, to the element's mantissa: up to the next power from 2 - half a place
-      return floor - emax + (std::ldexp(amax, -floor) >= 2.0 - std::ldexp(1.0, -element.mantissa_bits - 1));
-    case scale_rule::rceil: {  // the least power of two at which amax does not saturate
-      int k = floor - emax - 2;
-      while (std::ldexp(max_of(element), k) < amax) ++k;
-      return k;
+    case scale_rule::floor: break;
+    case scale_rule::ceil:
+      if (std::ldexp(1.0, floor) != amax) ++e;
+      break;
+    case scale_rule::even: {  // amax rounded, halves away, to as many bits as the element's largest number has
+      const double step = oracle::magnitudes(element).back() - element.max;
+      const double rounded = std::floor(std::ldexp(amax, emax - floor) / step + 0.5) * step;
+      if (rounded >= std::ldexp(2.0, emax)) ++e;
+      if (e + emax == 128) {  // as Inf
+        if (policy.infinity == infinity_rule::nan_scale) return 255;
+        if (policy.infinity == infinity_rule::largest_scale) return 254;
+      }
+      break;
     }
+    case scale_rule::rceil:  // the least power of two at which amax does not saturate
+      e -= 2;
+      while (std::ldexp(element.max, e) < amax) ++e;
+      break;
   }
-  return 0;
+  return std::min(std::max(e + 127, int{policy.least_byte}), 254);
 }
 
-int byte_by_definition(double amax, const format& element, scale_rule rule) {
-  return std::max(0, exponent_by_definition(amax, element, rule) + 127);
+/// Every rule against its definition for amax with FP32 bits [first, last), all of one exponent, one in `stride`. The
+/// byte only grows with amax, so the definition is asked where it changes, found by bisection.
+std::uint64_t wrong_bytes(const oracle::format_facts& element, std::uint32_t first, std::uint32_t last,
+                          std::uint32_t stride) {
+  std::uint64_t wrong = 0;
+  for (const scale_rule rule : rules) {
+    const block_policy& policy = end_policies[(first >> 23) % 4];
+    const auto wanted = [&](std::uint32_t u) {
+      return byte_by_definition(static_cast<double>(fp32_from_bits(u)), element, rule, policy);
+    };
+    const int low = wanted(first), high = wanted(last - 1);
+    std::uint32_t change = last;  // first magnitude with the byte `high`
+    if (low != high) {
+      std::uint32_t below = first;
+      for (change = last - 1; change - below > 1;) {
+        const std::uint32_t middle = below + (change - below) / 2;
+        (wanted(middle) == low ? below : change) = middle;
+      }
+    }
+    const format f = element.value;
+    for (std::uint32_t u = first; u < change; u += stride) wrong += shared_scale(u, f, rule, policy) != low;
+    for (std::uint32_t u = change; u < last; u += stride) wrong += shared_scale(u, f, rule, policy) != high;
+    wrong += shared_scale(change - 1, f, rule, policy) != low;
+    wrong += shared_scale(last - 1, f, rule, policy) != high;
+  }
+  return wrong;
+}
+
+/// FP32 amax, `stride` apart, closer in the binade of 1.
+void compare_rules(std::uint32_t stride) {
+  for (const auto& element : elements()) {
+    CAPTURE(element.name);
+    thread_pool pool;
+    std::atomic<std::uint64_t> wrong{0};
+    pool.for_each(254 + 23, [&](index_t i) {
+      if (i < 254) {
+        const auto field = static_cast<std::uint32_t>(i + 1);
+        wrong += wrong_bytes(element, field << 23, (field + 1) << 23, field == 127 ? std::min(stride, 31u) : stride);
+      } else {  // subnormal: an exponent each
+        wrong += wrong_bytes(element, 1u << (i - 254), 2u << (i - 254), stride);
+      }
+    });
+    CHECK(wrong.load() == 0);
+  }
 }
 
 }  // namespace
@@ -109,43 +157,12 @@ TEST_CASE("the bytes of shipped quantizers at equal amax") {
   }
 }
 
-TEST_CASE("every rule and element over one binade: all mantissas for rceil, one in 61 for the others") {
-  for (const format& element : elements) {
-    for (const auto rule : {scale_rule::floor, scale_rule::ceil, scale_rule::even, scale_rule::rceil}) {
-      std::uint64_t wrong = 0;
-      const std::uint32_t step = rule == scale_rule::rceil ? 1 : 61;
-      for (std::uint32_t mantissa = 0; mantissa < 1u << 23; mantissa += step) {
-        // The double steps of `rceil` are exact: ldexp of the maximum, a number of few bits.
-        const std::uint32_t u = 0x3F800000u | mantissa;
-        const int got = shared_scale(u, element, rule, policies::ocp);
-        wrong += got != byte_by_definition(static_cast<double>(fp32_from_bits(u)), element, rule);
-      }
-      CAPTURE(element.exponent_bits);
-      CAPTURE(element.mantissa_bits);
-      CAPTURE(static_cast<int>(rule));
-      CHECK(wrong == 0);
-    }
-  }
+TEST_CASE("every rule and element by its definition: both sides of every change, and amax between") {
+  compare_rules(4099);
 }
 
-TEST_CASE("every exponent, with the mantissas around the thresholds; subnormal amax as well") {
-  std::vector<std::uint32_t> mantissas{0, 1, 2, 0x7FFFFE, 0x7FFFFF};
-  for (std::uint32_t step = 1; step < 32; ++step) {
-    for (const int by : {-1, 0, 1}) mantissas.push_back(step * 0x40000u + static_cast<std::uint32_t>(by));
-  }
-  for (const format& element : elements) {
-    for (const auto rule : {scale_rule::floor, scale_rule::ceil, scale_rule::even, scale_rule::rceil}) {
-      for (std::uint32_t field = 0; field < 255; ++field) {
-        for (const std::uint32_t mantissa : mantissas) {
-          const std::uint32_t u = field << 23 | mantissa;
-          if (u == 0) continue;
-          const bool carries = rule == scale_rule::even && u + (1u << (22 - element.mantissa_bits)) >= 0x7F800000u;
-          const int want = carries ? 255 : byte_by_definition(static_cast<double>(fp32_from_bits(u)), element, rule);
-          REQUIRE(int{shared_scale(u, element, rule, policies::ocp)} == want);
-        }
-      }
-    }
-  }
+TEST_SUITE("slow") {
+  TEST_CASE("every rule and element by its definition: all FP32 amax") { compare_rules(1); }
 }
 
 TEST_CASE("the even rule's thresholds: mantissa 1.75 for one bit, 1.875 for two, 1.9375 for three") {
@@ -158,6 +175,21 @@ TEST_CASE("the even rule's thresholds: mantissa 1.75 for one bit, 1.875 for two,
   CHECK(even(std::nextafter(1.875f, 1.0f), formats::e5m2) == even(1.0f, formats::e5m2));
   CHECK(even(1.9375f, formats::e4m3) == even(1.0f, formats::e4m3) + 1);
   CHECK(even(std::nextafter(1.9375f, 1.0f), formats::e4m3) == even(1.0f, formats::e4m3));
+  // INT8 has six mantissa bits below 2: 127/64 is its largest number, and 127.5/64 rounds up to 2.
+  CHECK(even(1.9921875f, formats::int8) == even(1.0f, formats::int8) + 1);
+  CHECK(even(std::nextafter(1.9921875f, 1.0f), formats::int8) == even(1.0f, formats::int8));
+}
+
+TEST_CASE("rceil: a block maximum just above the largest element takes the next scale") {
+  const auto rceil = [](float amax, const format& element) {
+    return int{shared_scale(fp32_bits(amax), element, scale_rule::rceil, policies::ocp)};
+  };
+  for (const auto& f : elements()) {
+    CAPTURE(f.name);
+    const auto largest = static_cast<float>(f.max);
+    CHECK(rceil(largest, f.value) == 127);
+    CHECK(rceil(std::nextafter(largest, 1e9f), f.value) == 128);
+  }
 }
 
 TEST_CASE("zero byte and least byte are the policy's") {
@@ -167,6 +199,96 @@ TEST_CASE("zero byte and least byte are the policy's") {
   CHECK(shared_scale(fp32_infinity_bits, formats::e2m1, scale_rule::floor, policy) == 0xFE);
 }
 
+TEST_CASE("floating-point scales: amax / largest element * factor, each step rounded once") {
+  const random_stream random{3, 3};
+  const float largest_finite = std::numeric_limits<float>::max();
+  for (const format& element : {formats::e2m1, formats::e2m3, formats::e4m3, formats::int8}) {
+    for (const format& scale : {formats::ue4m3, formats::ue5m3}) {
+      const oracle::rounder round(oracle::facts_of(scale));
+      const auto largest = static_cast<float>(oracle::facts_of(element).max);
+      CAPTURE(round.f.name);
+      std::uint64_t wrong = 0;
+      for (std::uint32_t i = 1; i < 50000; ++i) {
+        // All exponents with few mantissa bits, and any bits with an exponent near 1.
+        const std::uint32_t word = random.word(i);
+        const std::uint32_t u =
+            i < 32640 ? i << 16 : (word & 0x007FFFFFu) | (127 - 12 + random.word(i + 70000) % 24) << 23;
+        const float amax = fp32_from_bits(u);
+        const float by_tensor = tensor_encode_factor(amax * static_cast<float>(1 + word % 100), element, scale);
+        for (const float factor : {1.0f, 448.0f, 0.3f, 0x1.234567p-100f, largest_finite, by_tensor}) {
+          if (!(factor > 0.0f)) continue;
+          const float quotient = oracle::exact_quotient(amax, largest);
+          const float wanted = quotient == 0.0f ? 0.0f : oracle::exact_product(quotient, factor);
+          const block_policy& policy = i % 2 == 0 ? policies::ocp : policies::aiter_nonzero;
+          const auto code =
+              round(static_cast<double>(wanted), oracle::direction::nearest_even, oracle::excess::saturate);
+          wrong += shared_scale(u, element, scale, factor, policy) != std::max<std::uint64_t>(code, policy.least_byte);
+        }
+      }
+      CHECK(wrong == 0);
+    }
+  }
+}
+
+TEST_CASE("floating-point scales of zero, NaN and Inf are the policy's") {
+  for (const format& scale : {formats::ue4m3, formats::ue5m3}) {
+    const auto byte = [&](std::uint32_t amax, const block_policy& policy) {
+      return std::uint64_t{shared_scale(amax, formats::e2m1, scale, 1.0f, policy)};
+    };
+    const oracle::format_facts& f = oracle::facts_of(scale);
+    CHECK(byte(0, {5, 3, nan_rule::ignore, infinity_rule::nan_scale}) == 5);
+    CHECK(byte(1, {5, 3, nan_rule::ignore, infinity_rule::nan_scale}) == 3);
+    CHECK(byte(1, policies::ocp) == 0);
+    CHECK(byte(fp32_nan_bits, policies::nvidia) == f.nan_code);
+    CHECK(byte(fp32_infinity_bits, policies::ocp) == f.nan_code);
+    CHECK(byte(fp32_infinity_bits, policies::nvidia) == f.max_code);
+    CHECK(byte(fp32_infinity_bits, policies::primus) == f.max_code);
+    CHECK(byte(0x7F7FFFFFu, policies::ocp) == f.max_code);
+  }
+}
+
+TEST_CASE("the tensor's factor: largest scale times largest element, over amax, at most FLT_MAX") {
+  const random_stream random{4, 4};
+  const float largest_finite = std::numeric_limits<float>::max();
+  for (const format& element : {formats::e2m1, formats::e4m3}) {
+    for (const format& scale : {formats::ue4m3, formats::ue5m3}) {
+      const double product = oracle::facts_of(scale).max * oracle::facts_of(element).max;  // of few bits: exact
+      for (std::uint32_t i = 1; i < 100000; ++i) {
+        const std::uint32_t u = i < 32640 ? i << 16 : random.word(i) & fp32_magnitude_mask;
+        if (u == 0 || u >= fp32_infinity_bits) continue;
+        const float amax = fp32_from_bits(u);
+        const float want = std::min(oracle::exact_quotient(static_cast<float>(product), amax), largest_finite);
+        REQUIRE(fp32_bits(tensor_encode_factor(amax, element, scale)) == fp32_bits(want));
+      }
+      CHECK(tensor_encode_factor(0.0f, element, scale) == 1.0f);
+      CHECK(tensor_encode_factor(0x1p-149f, element, scale) == largest_finite);
+    }
+  }
+  CHECK(tensor_encode_factor(1.0f, formats::e2m1, formats::ue4m3) == 2688.0f);
+}
+
+TEST_CASE("the inverse of an element's scale: 1 / (scale * (1 / factor)), each step rounded, at most FLT_MAX") {
+  const random_stream random{5, 5};
+  const float largest_finite = std::numeric_limits<float>::max();
+  for (const format& scale : {formats::ue4m3, formats::ue5m3}) {
+    const oracle::format_facts& f = oracle::facts_of(scale);
+    for (std::uint64_t code = 0; code <= f.max_code; ++code) {
+      for (std::uint32_t i = 0; i < 500; ++i) {
+        // Factors 2^-120 to 2^127, and the largest.
+        const std::uint32_t word = random.word(500 * code + i);
+        const float factor =
+            i == 0 ? largest_finite : fp32_from_bits((word & 0x007FFFFFu) | (7 + (word >> 23) % 248) << 23);
+        const auto value = static_cast<float>(oracle::magnitude_of(f, code));
+        const float divisor = code == 0 ? 0.0f : oracle::exact_product(value, oracle::exact_quotient(1.0f, factor));
+        float inverse = divisor == 0.0f ? infinity : 0.0f;  // of Inf: zero
+        if (divisor > 0.0f && divisor < infinity) inverse = oracle::exact_quotient(1.0f, divisor);
+        REQUIRE(fp32_bits(scale_inverse(scale, static_cast<std::uint8_t>(code), factor)) ==
+                fp32_bits(std::min(inverse, largest_finite)));
+      }
+    }
+  }
+}
+
 TEST_CASE("scale bytes as exponents and as FP32") {
   for (int byte = 0; byte < 255; ++byte) {
     CHECK(scale_exponent(static_cast<std::uint8_t>(byte)) == byte - 127);
@@ -174,4 +296,11 @@ TEST_CASE("scale bytes as exponents and as FP32") {
   }
   CHECK(fp32_bits(scale_value(0)) == 0x00400000u);
   CHECK(fp32_bits(scale_value(255)) == fp32_nan_bits);
+  for (const format& scale : {formats::e8m0, formats::ue4m3, formats::ue5m3}) {
+    const auto& f = oracle::facts_of(scale);
+    for (std::uint64_t code = 0; code <= f.max_code; ++code) {
+      CHECK(static_cast<double>(scale_value(scale, static_cast<std::uint8_t>(code))) == oracle::magnitude_of(f, code));
+    }
+    CHECK(fp32_bits(scale_value(scale, static_cast<std::uint8_t>(f.nan_code))) == fp32_nan_bits);
+  }
 }
