@@ -240,13 +240,17 @@ trainer::step_result trainer::train_step() {
   return r;
 }
 
+/// Keeps the best validation loss, whether of the few windows of an evaluation or of the many of the final one.
+void trainer::note_validation(double loss) {
+  if (!std::isfinite(loss)) return;
+  if (!state_.evaluated || loss < state_.best_val_loss) state_.best_val_loss = loss;
+  state_.evaluated = true;
+}
+
 double trainer::log_evaluation() {
   const train_options& o = state_.run.train;
   const auto e = evaluate(model_, context(), text_, o.eval_windows, o.batch, o.sequence);
-  if (std::isfinite(e.loss)) {
-    if (!state_.evaluated || e.loss < state_.best_val_loss) state_.best_val_loss = e.loss;
-    state_.evaluated = true;
-  }
+  note_validation(e.loss);
   log_->write({{"event", "eval"},
                {"step", state_.step},
                {"tokens", state_.tokens},
@@ -321,6 +325,7 @@ int trainer::finish(const char* status, int code) {
       {"event", "end"}, {"status", status}, {"step", state_.step}, {"tokens", state_.tokens}, {"seconds", seconds_}};
   if (code == exit_ok) {
     const auto e = evaluate(model_, context(), text_, o.final_eval_windows, o.batch, o.sequence);
+    note_validation(e.loss);
     record["final_val_loss"] = e.loss;
     record["window_losses"] = e.window_losses;
     std::cout << state_.run.name << ": " << state_.step << " steps, validation loss " << e.loss << " nats/byte ("

@@ -36,7 +36,7 @@ inline constexpr int exit_diverged = 3;
 struct trainer_state {
   std::int64_t step = 0;
   std::int64_t tokens = 0;
-  double best_val_loss = 0;  ///< meaningful once an evaluation was made
+  double best_val_loss = 0;  ///< of all evaluations; meaningful once one was made
   bool evaluated = false;
   std::uint64_t data_fingerprint = 0;
   run_options run;
@@ -78,6 +78,7 @@ class trainer {
   step_result train_step();
   void update_weights(double gradient_norm);
   double learning_rate() const;
+  void note_validation(double loss);
   double log_evaluation();
   void save_checkpoint();
   void log_step(const step_result& r, double rate, double step_seconds);

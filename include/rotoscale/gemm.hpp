@@ -5,7 +5,7 @@
 #pragma once
 
 #include "rotoscale/block.hpp"
-#include "rotoscale/mma.hpp"
+#include "rotoscale/mma_ref.hpp"
 
 namespace rotoscale {
 
@@ -25,12 +25,23 @@ struct gemm_operand {
   int block_rows = 1;
 };
 
-/// Where and how a result is written: c = round(factor_a * factor_b * acc [+ c]), one FP32 fused multiply-add, then
-/// rounded to `output` (stored as FP32). NaN results are canonical.
+/// What a kernel does with its matrix unit: where accumulators start, when they are emptied, how parts are combined and
+/// how the result is written.
+///   c = round(factor * acc [+ beta * c]), factor = factor_a * factor_b * alpha, one FP32 fused multiply-add, then
+///   rounded
+/// to `output` (stored as FP32). NaN results have the model's nan_bits.
 struct gemm_options {
   mma_model model = fp32_fma_chain;
   format output = formats::fp32;
-  bool accumulate = false;
+  bool accumulate = false;    ///< adds beta * c at the end
+  bool start_from_c = false;  ///< accumulators start from c instead of +0, as an instruction's C operand
+  float alpha = 1.0f;
+  float beta = 1.0f;
+  /// Every so many products the accumulator is added to an FP32 sum (nearest even) and starts again from +0, as FP8
+  /// kernels do on Hopper; 0: never. A multiple of the model's step.
+  index_t promotion = 0;
+  index_t split_k = 1;      ///< parts of K, each computed as above from +0, added in FP32 in ascending order
+  index_t split_grain = 1;  ///< parts are whole multiples of this
 };
 
 /// `decode_factor`: the tensor's second-level factor (1 / encode_factor), or null.
@@ -77,62 +88,100 @@ inline float operand_value(const gemm_operand& a, index_t r, index_t c) {
   return decode_scaled(blocks_of(a), static_cast<std::uint32_t>(operand_code(a, r, c)), operand_scale(a, r, c));
 }
 
-/// The accumulator of one output element. Groups of more than one product need E2M1 elements whose block scale is
-/// constant over the group: then every step below is exact in double but for the last, which rounds once. (The
-/// accumulator has 24 bits and the block sum 13: where their sum exceeds 53 bits, the smaller lies below 2^-25 of the
-/// larger's last place or above it, and cannot make a tie.)
-inline float accumulate_ref(const gemm_operand& a, index_t i, const gemm_operand& b, index_t j,
-                            const mma_model& model) {
-  float acc = 0.0f;
-  if (model.group == 1) {
-    for (index_t k = 0; k < a.k; ++k) acc = __builtin_fmaf(operand_value(a, i, k), operand_value(b, j, k), acc);
-    return acc;
+namespace detail {
+
+inline mma_product product_ref(const mma_model& m, const gemm_operand& a, index_t i, const gemm_operand& b, index_t j,
+                               index_t k) {
+  mma_product p = mma_multiply(m, mma_element(m, a.element, operand_code(a, i, k)),
+                               mma_element(m, b.element, operand_code(b, j, k)));
+  if (a.block != 0) mma_scale(p, a.scale, operand_scale(a, i, k));
+  if (b.block != 0) mma_scale(p, b.scale, operand_scale(b, j, k));
+  return p;
+}
+
+/// Products k in [first, last) after c. Steps of one product are FP32 fused multiply-adds of decoded elements.
+inline unpacked chain_ref(const mma_model& m, const gemm_operand& a, index_t i, const gemm_operand& b, index_t j,
+                          index_t first, index_t last, unpacked c) {
+  if (m.sum == mma_sum::exact && m.group == 1) {
+    float acc = fp32_value(c);
+    for (index_t k = first; k < last; ++k) acc = __builtin_fmaf(operand_value(a, i, k), operand_value(b, j, k), acc);
+    return unpack(formats::fp32, fp32_bits(acc));
   }
-  for (index_t first = 0; first < a.k; first += model.group) {
-    const index_t last = first + model.group < a.k ? first + model.group : a.k;
-    const std::uint8_t scale_a = a.block == 0 ? unit_scale_byte : operand_scale(a, i, first);
-    const std::uint8_t scale_b = b.block == 0 ? unit_scale_byte : operand_scale(b, j, first);
-    if (scale_a == nan_scale_byte || scale_b == nan_scale_byte) return fp32_from_bits(fp32_nan_bits);
-    double sum = 0.0;
-    for (index_t k = first; k < last; ++k) {
-      sum += static_cast<double>(decode(a.element, operand_code(a, i, k))) *
-             static_cast<double>(decode(b.element, operand_code(b, j, k)));
+  const index_t length = m.instruction_k != 0 ? m.instruction_k : m.group;
+  for (index_t k0 = first; k0 < last; k0 += length) {
+    mma_product products[max_mma_group];
+    const int count = static_cast<int>(last - k0 < length ? last - k0 : length);
+    for (int k = 0; k < count; ++k) products[k] = product_ref(m, a, i, b, j, k0 + k);
+    c = mma_instruction(m, products, count, c);
+  }
+  return c;
+}
+
+}  // namespace detail
+
+/// The accumulator of one output element before the last step; `c` is what it starts from.
+inline float accumulate_ref(const gemm_operand& a, index_t i, const gemm_operand& b, index_t j, const gemm_options& o,
+                            float c) {
+  const index_t parts = o.split_k;
+  const index_t part = (a.k + parts * o.split_grain - 1) / (parts * o.split_grain) * o.split_grain;
+  const index_t interval = o.promotion == 0 ? part : o.promotion;
+  float sum = 0.0f;
+  for (index_t first = 0; first < a.k || first == 0; first += part) {
+    const index_t last = first + part < a.k ? first + part : a.k;
+    float promoted = 0.0f;
+    for (index_t k = first; k < last || k == first; k += interval) {
+      const unpacked start = o.start_from_c && k == 0 ? unpack(formats::fp32, fp32_bits(c)) : unpacked{};
+      const float acc =
+          fp32_value(detail::chain_ref(o.model, a, i, b, j, k, k + interval < last ? k + interval : last, start));
+      promoted = k == first ? acc : promoted + acc;
+      if (interval <= 0) break;
     }
-    const double scaled = __builtin_ldexp(sum, scale_exponent(scale_a) + scale_exponent(scale_b));
-    acc = static_cast<float>(static_cast<double>(acc) + scaled);
+    sum = first == 0 ? promoted : sum + promoted;
+    if (part <= 0) break;
   }
-  return acc;
+  return sum;
 }
 
 /// Last step of every GEMM of this library.
 inline float finish_output(float acc, float factor, const gemm_options& o, float old) {
-  const float scaled = o.accumulate ? __builtin_fmaf(acc, factor, old) : acc * factor;
-  return round_source(o.output, canonical_nan(scaled));
+  const float scaled = o.accumulate ? __builtin_fmaf(acc, factor, o.beta * old) : acc * factor;
+  if (fp32_is_nan(fp32_bits(scaled))) return fp32_from_bits(o.model.nan_bits);
+  return round_source(o.output, scaled);
 }
 
-inline float combined_factor(const gemm_operand& a, const gemm_operand& b) {
-  return (a.factor ? *a.factor : 1.0f) * (b.factor ? *b.factor : 1.0f);
+/// A result's code in o.output, as a kernel stores it.
+inline std::uint64_t output_code(float x, const gemm_options& o) {
+  if (!fp32_is_nan(fp32_bits(x))) return encode(o.output, x, rounding::nearest_even, overflow::to_inf);
+  return o.model.nan_bits >> (32 - o.output.bits());
+}
+
+inline float combined_factor(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
+  return (a.factor ? *a.factor : 1.0f) * (b.factor ? *b.factor : 1.0f) * o.alpha;
 }
 
 /// May these operands be multiplied under this model? gemm_ref and gemm assert it; callers with user input ask first.
-/// Blocks of packed codes must begin on a byte.
+/// Blocks of packed codes must begin on a byte, and where one step takes several products their scales must agree with
+/// the model's groups.
 inline bool gemm_is_defined(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
-  if (a.k != b.k || o.model.group < 1 || a.block < 0 || b.block < 0) return false;
-  const auto whole_bytes = [](const gemm_operand& x) { return x.block * storage_bits(x.element) % 8 == 0; };
-  if (!whole_bytes(a) || !whole_bytes(b)) return false;
-  if (o.model.group == 1) return true;
-  const auto exact = [&](const gemm_operand& x) {
-    return x.element == formats::e2m1 && (x.block == 0 || (x.block % o.model.group == 0 && x.scale == formats::e8m0));
+  const mma_model& m = o.model;
+  const int instruction = m.instruction_k != 0 ? m.instruction_k : m.group;
+  if (a.k != b.k || m.group < 1 || instruction > max_mma_group || a.block < 0 || b.block < 0) return false;
+  if (o.split_k < 1 || o.split_grain < 1 || o.promotion < 0 || o.promotion % instruction != 0) return false;
+  const int unit = m.sum == mma_sum::scaled_groups ? m.subgroup : 1;  // elements that must share their scales
+  const auto fits = [&](const gemm_operand& x) {
+    return x.block * storage_bits(x.element) % 8 == 0 && x.block % unit == 0 && x.block_rows >= 1 &&
+           x.element.mantissa_bits <= formats::fp32.mantissa_bits;
   };
-  return exact(a) && exact(b);
+  return fits(a) && fits(b);
 }
 
 /// Row `i` of gemm_ref's result.
 inline void gemm_row_ref(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
                          index_t i) {
-  const float factor = combined_factor(a, b);
+  const float factor = combined_factor(a, b, o);
   for (index_t j = 0; j < b.rows; ++j) {
-    c(i, j) = finish_output(accumulate_ref(a, i, b, j, o.model), factor, o, o.accumulate ? c(i, j) : 0.0f);
+    const float old = o.accumulate || o.start_from_c ? c(i, j) : 0.0f;  // else C is not read
+    c(i, j) = finish_output(accumulate_ref(a, i, b, j, o, old), factor, o, old);
   }
 }
 

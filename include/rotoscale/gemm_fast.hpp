@@ -91,14 +91,14 @@ inline void finish_row(const float* acc, index_t n, float factor, const gemm_opt
     return;
   }
   if (o.accumulate) {
-    for (index_t j = 0; j < n; ++j) to[j] = __builtin_fmaf(acc[j], factor, to[j]);
+    for (index_t j = 0; j < n; ++j) to[j] = __builtin_fmaf(acc[j], factor, o.beta * to[j]);
   } else {
     for (index_t j = 0; j < n; ++j) to[j] = acc[j] * factor;
   }
   for (index_t j = 0; j < n; ++j) {
     const std::uint32_t u = fp32_bits(to[j]);
     const std::uint32_t rounded = plain ? u : (u + 0x7FFFu + ((u >> 16) & 1u)) & 0xFFFF0000u;
-    to[j] = fp32_from_bits(fp32_is_nan(u) ? fp32_nan_bits : rounded);
+    to[j] = fp32_from_bits(fp32_is_nan(u) ? o.model.nan_bits : rounded);
   }
 }
 
@@ -133,6 +133,20 @@ inline bool block_sums_fit_fp32(const gemm_operand& a, const gemm_operand& b, in
   return ra.least + rb.least - 254 - 2 >= -149 && ra.largest + rb.largest - 254 + sum_bits <= 128;
 }
 
+/// Does the FP32 microkernel give this GEMM's bits?
+inline bool fp32_kernel_applies(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
+  const mma_model& m = o.model;
+  const bool plain =
+      m.sum == mma_sum::exact && m.result == mma_result::fp32_nearest && m.operand == format{} && !m.c_last;
+  if (!plain || o.start_from_c || o.promotion != 0 || o.split_k != 1) return false;
+  if (m.group == 1) return true;
+  const auto exact = [&](const gemm_operand& x) {
+    return x.element == formats::e2m1 && (x.block == 0 || (x.block % m.group == 0 && x.scale == formats::e8m0));
+  };
+  // multiply_panels cuts K every 256
+  return exact(a) && exact(b) && 256 % m.group == 0 && block_sums_fit_fp32(a, b, m.group);
+}
+
 }  // namespace detail
 
 /// gemm_ref, blocked and threaded; equal by bytes.
@@ -140,8 +154,7 @@ inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_option
                  thread_pool& pool) {
   ROTOSCALE_ASSERT(gemm_is_defined(a, b, o) && c.extent(0) == a.rows && c.extent(1) == b.rows);
   if (a.rows == 0 || b.rows == 0) return;
-  const bool whole_groups = 256 % o.model.group == 0;  // multiply_panels cuts K every 256
-  if (o.model.group > 1 && !(whole_groups && detail::block_sums_fit_fp32(a, b, o.model.group))) {
+  if (!detail::fp32_kernel_applies(a, b, o)) {
     return pool.for_each(a.rows, [&](index_t i) { gemm_row_ref(a, b, o, c, i); });
   }
   const index_t m = a.rows;
@@ -163,7 +176,7 @@ inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_option
   const index_t ldc = detail::panel_count(n) * detail::gemm_cols;
   index_t chunk = (m / (4 * pool.threads()) + detail::gemm_rows - 1) / detail::gemm_rows * detail::gemm_rows;
   chunk = chunk < detail::gemm_rows ? detail::gemm_rows : (chunk > 64 ? 64 : chunk);
-  const float factor = combined_factor(a, b);
+  const float factor = combined_factor(a, b, o);
   for_each_chunk(pool, m, chunk, [&](index_t first, index_t last) {
     const float* rows = detail::decode_rows(a, table_a, first, last);
     float* tile = detail::scratch<detail::gemm_tile_scratch>(chunk * ldc);

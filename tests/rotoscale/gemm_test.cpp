@@ -250,15 +250,16 @@ TEST_CASE("when a GEMM is defined") {
   gemm_operand a = mx.view(), b = mx.view();
   CHECK(gemm_is_defined(a, b, {fp32_blockwise}));
   CHECK(gemm_is_defined(a, b, {mma_model{16}}));
-  CHECK_FALSE(gemm_is_defined(a, b, {mma_model{64}}));
+  CHECK(gemm_is_defined(a, b, {mma_model{64}}));
   CHECK_FALSE(gemm_is_defined(a, b, {mma_model{0}}));
+  CHECK_FALSE(gemm_is_defined(a, b, {mma_model{2 * max_mma_group}}));
   a.block = 3;  // a block would begin within a byte
   CHECK_FALSE(gemm_is_defined(a, b, {fp32_fma_chain}));
   a.block = 0;
   b.block = 0;
   CHECK(gemm_is_defined(a, b, {mma_model{64}}));
   a.element = formats::e4m3;
-  CHECK_FALSE(gemm_is_defined(a, b, {fp32_blockwise}));
+  CHECK(gemm_is_defined(a, b, {fp32_blockwise}));
   CHECK(gemm_is_defined(a, b, {fp32_fma_chain}));
   a.k = 32;
   CHECK_FALSE(gemm_is_defined(a, b, {fp32_fma_chain}));

@@ -1,0 +1,229 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include "case.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace rotoscale::validate {
+
+namespace {
+
+constexpr std::pair<const char*, format> dtypes[] = {
+    {"F4", formats::e2m1},
+    {"F6_E2M3", formats::e2m3},
+    {"F6_E3M2", formats::e3m2},
+    {"F8_E4M3", formats::e4m3},
+    {"F8_E5M2", formats::e5m2},
+    {"F8_E4M3FNUZ", formats::e4m3fnuz},
+    {"F8_E5M2FNUZ", formats::e5m2fnuz},
+    {"F16", formats::fp16},
+    {"BF16", formats::bf16},
+    {"F32", formats::fp32},
+};
+constexpr std::pair<const char*, format> u8_formats[] = {
+    {"e2m1", formats::e2m1}, {"e2m3", formats::e2m3},         {"e3m2", formats::e3m2},        {"e4m3", formats::e4m3},
+    {"e5m2", formats::e5m2}, {"e4m3fnuz", formats::e4m3fnuz}, {"e5m2fnuz", formats::e5m2fnuz}};
+
+template <class Table>
+std::string keys(const Table& table) {
+  std::string all;
+  for (const auto& [name, value] : table) all += (all.empty() ? "" : ", ") + std::string(name);
+  return all;
+}
+
+class loader {
+ public:
+  loader(const std::filesystem::path& path, const case_options& options)
+      : file_(io::safetensors_file::open(path)), options_(options) {}
+
+  gemm_case load() {
+    check_names();
+    gemm_case x;
+    load_operand("a", options_.a_format, x.a, x);
+    load_operand("b", options_.b_format, x.b, x);
+    x.m = x.a.rows;
+    x.n = x.b.rows;
+    const io::tensor_info& d = tensor("d");
+    x.output = float_format("d", d);
+    x.d = codes_of("d", d, x);
+    const auto nan = [&](std::uint64_t code) { return x.output.is_nan(code); };
+    if (!x.d.empty() && std::all_of(x.d.begin(), x.d.end(), nan)) fail("d", "every element is NaN; was it written?");
+    if (const io::tensor_info* c = file_.find("c")) {
+      const format f = float_format("c", *c);
+      x.c.emplace();
+      for (const std::uint64_t code : codes_of("c", *c, x)) x.c->push_back(decode(f, code));
+    }
+    load_scales("scale_a", x.a, x);
+    load_scales("scale_b", x.b, x);
+    return x;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& name, const std::string& what) const {
+    throw io::error(file_.name(), "tensor '" + name + "': " + what);
+  }
+  static std::string text(const std::vector<std::int64_t>& shape) {
+    std::string s = "[";
+    for (std::size_t i = 0; i < shape.size(); ++i) s += (i ? ", " : "") + std::to_string(shape[i]);
+    return s + "]";
+  }
+
+  void check_names() const {
+    const std::vector<std::string> known{"a", "b", "c", "d", "scale_a", "scale_b"};
+    for (const io::tensor_info& t : file_.tensors()) {
+      if (std::find(known.begin(), known.end(), t.name) == known.end()) {
+        fail(io::printable(t.name), "not part of a case (a, b, d, and optionally c, scale_a, scale_b)");
+      }
+    }
+  }
+  const io::tensor_info& tensor(const std::string& name) const {
+    const io::tensor_info* t = file_.find(name);
+    if (t == nullptr) fail(name, "missing");
+    return *t;
+  }
+
+  /// Rows and columns of a tensor of rank 2 or 3; the batch goes into x.
+  std::pair<index_t, index_t> extents(const std::string& name, const io::tensor_info& t, gemm_case& x) {
+    if (t.shape.size() != 2 && t.shape.size() != 3) fail(name, "shape " + text(t.shape) + " has not rank 2 or 3");
+    const index_t batch = t.shape.size() == 3 ? t.shape[0] : 1;
+    if (x.batch != 0 && batch != x.batch) {
+      fail(name, "shape " + text(t.shape) + " has batch " + std::to_string(batch) + ", not " + std::to_string(x.batch));
+    }
+    x.batch = batch;
+    return {t.shape[t.shape.size() - 2], t.shape.back()};
+  }
+
+  void load_operand(const std::string& name, const std::string& u8_format, operand_data& out, gemm_case& x) {
+    const io::tensor_info& t = tensor(name);
+    auto [rows, columns] = extents(name, t, x);
+    const bool u8 = t.dtype == "U8";
+    const auto find = [](const auto& table, const std::string& key) {
+      const auto* at = std::find_if(std::begin(table), std::end(table), [&](const auto& e) { return key == e.first; });
+      return at == std::end(table) ? nullptr : at;
+    };
+    const auto* type = u8 ? find(u8_formats, u8_format) : find(dtypes, t.dtype);
+    if (type == nullptr && u8) {
+      fail(name, "is U8: --" + name + "-format must say what it holds (" + keys(u8_formats) + ")");
+    }
+    if (type == nullptr) fail(name, "type " + t.dtype + " is none of " + keys(dtypes) + ", U8");
+    out.element = type->second;
+    if (u8) columns = columns * 8 / storage_bits(out.element);  // packed codes: bytes to elements
+    if (rows < 1 || columns < 1) fail(name, "shape " + text(t.shape) + " is empty");
+    if (x.k != 0 && columns != x.k) {
+      fail(name, "K is " + std::to_string(columns) + ", that of 'a' is " + std::to_string(x.k));
+    }
+    if (columns * storage_bits(out.element) % 8 != 0) fail(name, "rows do not end on a byte");
+    x.k = columns;
+    out.rows = rows;
+    out.codes = raw(t);
+  }
+
+  std::vector<std::uint8_t> raw(const io::tensor_info& t) const {
+    const auto bytes = file_.bytes(t);
+    std::vector<std::uint8_t> copy(bytes.size());
+    if (!copy.empty()) std::memcpy(copy.data(), bytes.data(), bytes.size());
+    return copy;
+  }
+
+  format float_format(const std::string& name, const io::tensor_info& t) const {
+    if (t.dtype == "F32") return formats::fp32;
+    if (t.dtype == "F16") return formats::fp16;
+    if (t.dtype == "BF16") return formats::bf16;
+    fail(name, "type " + t.dtype + " is none of F32, F16, BF16");
+  }
+
+  /// Codes of c or d, whose shape must be [batch, m, n].
+  std::vector<std::uint64_t> codes_of(const std::string& name, const io::tensor_info& t, gemm_case& x) {
+    const auto [rows, columns] = extents(name, t, x);
+    if (rows != x.a.rows || columns != x.b.rows) {
+      fail(name, "shape " + text(t.shape) + " is not that of A times B, [" + std::to_string(x.a.rows) + ", " +
+                     std::to_string(x.b.rows) + "]");
+    }
+    gemm_operand view;
+    view.element = float_format(name, t);
+    view.rows = x.batch * rows;
+    view.k = columns;
+    view.code_stride = packed_bytes(view.element, columns);
+    const std::vector<std::uint8_t> bytes = raw(t);
+    view.codes = bytes.data();
+    std::vector<std::uint64_t> codes;
+    codes.reserve(static_cast<std::size_t>(view.rows * columns));
+    for (index_t r = 0; r < view.rows; ++r) {
+      for (index_t c = 0; c < columns; ++c) codes.push_back(operand_code(view, r, c));
+    }
+    return codes;
+  }
+
+  void load_scales(const std::string& name, operand_data& out, gemm_case& x) {
+    const io::tensor_info* t = file_.find(name);
+    if (t == nullptr) return;
+    constexpr std::pair<const char*, placement> layouts[] = {{"plain", placement::row_major},
+                                                             {"nvidia", placement::nvidia_scale_128x4},
+                                                             {"hipblaslt", placement::hipblaslt_scale_32x8},
+                                                             {"aiter", placement::aiter_scale}};
+    const auto* order = std::find_if(std::begin(layouts), std::end(layouts),
+                                     [&](const auto& l) { return options_.scale_layout == l.first; });
+    if (order == std::end(layouts)) throw io::error("--scale-layout", "none of " + keys(layouts));
+    const bool e8m0 = t->dtype == "F8_E8M0" || (t->dtype == "U8" && options_.scale_format == "e8m0");
+    const bool ue4m3 = t->dtype == "F8_E4M3" || (t->dtype == "U8" && options_.scale_format == "ue4m3");
+    if (!e8m0 && !ue4m3 && t->dtype != "U8") fail(name, "type " + t->dtype + " is none of F8_E8M0, F8_E4M3, U8");
+    const std::vector<std::uint8_t> bytes = raw(*t);
+    const auto per_batch = static_cast<index_t>(bytes.size()) / x.batch;
+    for (const int block : {32, 16}) {
+      if ((e8m0 && block != 32) || (ue4m3 && block != 16)) continue;
+      const layout l{order->second, out.rows, (x.k + block - 1) / block};
+      if (x.k % block != 0 || per_batch * x.batch != static_cast<index_t>(bytes.size()) || per_batch != l.size_bytes())
+        continue;
+      out.block = block;
+      out.scale = block == 32 ? formats::e8m0 : formats::ue4m3;
+      out.scales.resize(static_cast<std::size_t>(x.batch * l.rows * l.columns));
+      for (index_t i = 0; i < x.batch; ++i) {
+        for (index_t r = 0; r < l.rows; ++r) {
+          for (index_t c = 0; c < l.columns; ++c) {
+            out.scales[static_cast<std::size_t>((i * l.rows + r) * l.columns + c)] =
+                bytes[static_cast<std::size_t>(i * per_batch + l.offset(r, c))];
+          }
+        }
+      }
+      return;
+    }
+    fail(name, "shape " + text(t->shape) + " is not [" + std::to_string(out.rows) +
+                   ", K/32 of E8M0 or K/16 of UE4M3] for K = " + std::to_string(x.k) + " in layout " +
+                   options_.scale_layout);
+  }
+
+  io::safetensors_file file_;
+  const case_options& options_;
+};
+
+}  // namespace
+
+gemm_case load_case(const std::filesystem::path& path, const case_options& options) {
+  return loader(path, options).load();
+}
+
+gemm_operand batch_operand(const operand_data& x, index_t k, index_t i) {
+  gemm_operand o;
+  o.element = x.element;
+  o.rows = x.rows;
+  o.k = k;
+  o.code_stride = packed_bytes(x.element, k);
+  o.codes = x.codes.data() + i * x.rows * o.code_stride;
+  o.block = x.block;
+  o.scale = x.scale;
+  if (x.block != 0) {
+    o.scale_stride = k / x.block;
+    o.scales = x.scales.data() + i * x.rows * o.scale_stride;
+  }
+  return o;
+}
+
+std::string dtype_of(const format& f) {
+  for (const auto& [name, value] : dtypes) {
+    if (value == f) return name;
+  }
+  return "U8";
+}
+
+}  // namespace rotoscale::validate

@@ -1,0 +1,50 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// One case to validate: what a kernel was given and what it wrote.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "rotoscale/gemm_kernels.hpp"
+#include "rotoscale/io/safetensors.hpp"
+#include "rotoscale/layout.hpp"
+
+namespace rotoscale::validate {
+
+/// A or B: batch × rows × k codes and their scales, in the plain layout.
+struct operand_data {
+  format element = {};
+  index_t rows = 0;
+  std::vector<std::uint8_t> codes;
+  int block = 0;  ///< elements that share a scale; 0: none
+  format scale = formats::e8m0;
+  std::vector<std::uint8_t> scales;
+};
+
+/// D [batch, m, n] = A [batch, m, k] · B [batch, n, k]ᵀ + C.
+struct gemm_case {
+  index_t batch = 0, m = 0, n = 0, k = 0;
+  operand_data a, b;
+  std::optional<std::vector<float>> c;
+  format output = formats::fp32;  ///< of d
+  std::vector<std::uint64_t> d;   ///< codes
+};
+
+/// What a file does not say.
+struct case_options {
+  std::string a_format, b_format;      ///< elements of U8 tensors
+  std::string scale_format;            ///< of U8 scales: e8m0 or ue4m3; empty: by their number
+  std::string scale_layout = "plain";  ///< plain, nvidia, hipblaslt or aiter
+};
+
+/// Throws io::error naming file and tensor.
+gemm_case load_case(const std::filesystem::path& path, const case_options& options);
+
+/// Operand `i` of the batch.
+gemm_operand batch_operand(const operand_data& x, index_t k, index_t i);
+
+/// The safetensors type of a format's codes.
+std::string dtype_of(const format& f);
+
+}  // namespace rotoscale::validate

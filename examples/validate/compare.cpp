@@ -1,0 +1,79 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include "compare.hpp"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "rotoscale/gemm_fast.hpp"
+
+namespace rotoscale::validate {
+
+namespace {
+
+/// Codes as integers in the order of their values.
+std::int64_t ordered(const format& f, std::uint64_t code) {
+  const auto magnitude = static_cast<std::int64_t>(f.magnitude(code));
+  return f.is_negative(code) ? -magnitude : magnitude;
+}
+
+std::int64_t distance(const format& f, std::uint64_t x, std::uint64_t y) {
+  const auto special = [&](std::uint64_t c) { return f.is_nan(c) || f.is_infinity(c); };
+  if (special(x) || special(y)) return -1;
+  const std::int64_t apart = ordered(f, x) - ordered(f, y);
+  return apart < 0 ? -apart : apart;
+}
+
+/// Bins of distances: 0 (zeros of two signs), 1, 2, 3-4, 5-8, ...
+std::string bin(std::int64_t ulps) {
+  if (ulps < 0) return "Inf or NaN";
+  if (ulps <= 2) return std::to_string(ulps);
+  std::int64_t top = 4;
+  while (top < ulps) top *= 2;
+  return std::to_string(top / 2 + 1) + "-" + std::to_string(top);
+}
+
+}  // namespace
+
+place_of place(const gemm_case& x, index_t element) {
+  return {element / (x.m * x.n), element / x.n % x.m, element % x.n};
+}
+
+std::string number(const format& f, std::uint64_t code) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.9g (0x%0*llx)", static_cast<double>(decode(f, code)), (f.bits() + 3) / 4,
+                static_cast<unsigned long long>(code));
+  return text;
+}
+
+comparison compare(const gemm_case& x, const gemm_options& o, thread_pool& pool) {
+  comparison result;
+  result.elements = x.batch * x.m * x.n;
+  std::vector<difference> all;
+  std::vector<float> c(static_cast<std::size_t>(x.m * x.n));
+  for (index_t i = 0; i < x.batch; ++i) {
+    const index_t base = i * x.m * x.n;
+    std::fill(c.begin(), c.end(), 0.0f);
+    if (x.c) std::copy_n(x.c->begin() + base, c.size(), c.begin());
+    gemm(batch_operand(x.a, x.k, i), batch_operand(x.b, x.k, i), o, row_major(c.data(), x.m, x.n), pool);
+    for (std::size_t e = 0; e < c.size(); ++e) {
+      const std::uint64_t want = output_code(c[e], o), got = x.d[static_cast<std::size_t>(base) + e];
+      if (want != got) all.push_back({base + static_cast<index_t>(e), want, got, distance(x.output, want, got)});
+    }
+  }
+  result.different = static_cast<index_t>(all.size());
+  if (!all.empty()) result.first = all.front();
+  // NaN and Inf, of distance -1, are the worst: compared as unsigned numbers they are the largest.
+  std::stable_sort(all.begin(), all.end(), [](const difference& p, const difference& q) {
+    return static_cast<std::uint64_t>(p.ulps) > static_cast<std::uint64_t>(q.ulps);
+  });
+  for (auto d = all.rbegin(); d != all.rend(); ++d) {
+    const std::string name = bin(d->ulps);
+    if (result.histogram[name]++ == 0) result.histogram_order.push_back(name);
+  }
+  all.resize(std::min<std::size_t>(all.size(), 10));
+  result.worst = std::move(all);
+  return result;
+}
+
+}  // namespace rotoscale::validate

@@ -1,0 +1,60 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Comparing a kernel's results with a model's, explaining the first difference, and ranking models.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "case.hpp"
+#include "rotoscale/parallel.hpp"
+
+namespace rotoscale::validate {
+
+/// Place of an element of D.
+struct place_of {
+  index_t batch, row, column;
+};
+place_of place(const gemm_case& x, index_t element);
+
+struct difference {
+  index_t element;
+  std::uint64_t want, got;
+  std::int64_t ulps;  ///< distance of the codes in order; -1: one of them is NaN or Inf and the other is not
+};
+
+struct comparison {
+  index_t elements = 0;
+  index_t different = 0;
+  std::map<std::string, index_t> histogram;  ///< by distance: "1", "2", "3-4", ..., "Inf or NaN"
+  std::vector<std::string> histogram_order;
+  std::vector<difference> worst;  ///< the largest distances, at most ten
+  std::optional<difference> first;
+};
+
+/// All elements of D against gemm() under `o`.
+comparison compare(const gemm_case& x, const gemm_options& o, thread_pool& pool);
+
+/// The computation of one element, a line a step: products, alignment, what was cut, the accumulator.
+std::vector<std::string> trace(const gemm_case& x, const gemm_options& o, const difference& d);
+
+/// Why the unit cannot have computed this case, or an empty string.
+std::string mismatch(const mma_unit& unit, const gemm_case& x);
+
+struct explanation {
+  std::string model;
+  mma_evidence evidence;
+  index_t explained = 0;
+  std::vector<bool> which;
+};
+
+/// Every unit that takes the case, by how many of `sample` elements of D it explains; the best first.
+std::vector<explanation> identify(const gemm_case& x, const gemm_options& o, index_t sample, thread_pool& pool);
+
+/// Parameters around `unit`'s model by how many elements they explain; the best first, at most twenty.
+std::vector<explanation> fit(const gemm_case& x, const gemm_options& o, index_t sample, thread_pool& pool);
+
+std::string text_of(mma_evidence e);
+std::string number(const format& f, std::uint64_t code);
+
+}  // namespace rotoscale::validate

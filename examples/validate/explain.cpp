@@ -1,0 +1,90 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdio>
+
+#include "compare.hpp"
+
+namespace rotoscale::validate {
+
+namespace {
+
+std::string format_text(const char* pattern, auto... values) {
+  char text[256];
+  std::snprintf(text, sizeof text, pattern, values...);
+  return text;
+}
+
+/// value = significand * 2^low.
+double value_of(const mma_term& t) {
+  if (t.kind != value_class::finite)
+    return t.kind == value_class::zero ? 0.0 : t.kind == value_class::nan ? __builtin_nan("") : __builtin_inf();
+  const double magnitude = __builtin_ldexp(static_cast<double>(t.significand), t.low);
+  return t.negative ? -magnitude : magnitude;
+}
+
+/// One step in words. Alignment is shown for the models that align.
+std::string step_line(const mma_model& m, const std::vector<mma_product>& p, index_t first, const unpacked& before,
+                      const unpacked& after) {
+  std::string products;
+  int exponent = m.least_exponent, cut = 0, terms = 0;
+  const mma_term c = detail::term_of(before, formats::fp32.min_exponent());
+  if (c.kind == value_class::finite) exponent = std::max(exponent, c.exponent);
+  for (const mma_product& product : p) {
+    const mma_term t = detail::scaled(product);
+    if (t.kind == value_class::finite) exponent = std::max(exponent, t.exponent);
+    if (t.kind != value_class::zero && ++terms <= 4)
+      products += (products.empty() ? "" : " ") + format_text("%.9g", value_of(t));
+  }
+  if (terms > 4) products += " ... (" + std::to_string(terms) + " not zero)";
+  std::string line = "k " + std::to_string(first) + ".." + std::to_string(first + static_cast<index_t>(p.size()) - 1) +
+                     ": products " + (products.empty() ? "all zero" : products);
+  if (m.sum == mma_sum::aligned) {
+    const int unit = exponent - m.fraction_bits;
+    const auto loses = [&](const mma_term& t) { return t.kind == value_class::finite && t.low < unit; };
+    for (const mma_product& product : p) cut += loses(detail::scaled(product));
+    line += format_text("; aligned to 2^%d, unit 2^%d, %d of %d products cut%s", exponent, unit, cut,
+                        static_cast<int>(p.size()), loses(c) ? ", c cut" : "");
+  }
+  return line + format_text("; accumulator %.9g -> %.9g", static_cast<double>(fp32_value(before)),
+                            static_cast<double>(fp32_value(after)));
+}
+
+}  // namespace
+
+std::vector<std::string> trace(const gemm_case& x, const gemm_options& o, const difference& d) {
+  constexpr std::size_t most_lines = 64;
+  const place_of at = place(x, d.element);
+  const gemm_operand a = batch_operand(x.a, x.k, at.batch), b = batch_operand(x.b, x.k, at.batch);
+  const mma_model& m = o.model;
+  const float start = x.c ? (*x.c)[static_cast<std::size_t>(d.element)] : 0.0f;
+  std::vector<std::string> lines{"batch " + std::to_string(at.batch) + " row " + std::to_string(at.row) + " column " +
+                                 std::to_string(at.column) + ": model " + number(x.output, d.want) + ", kernel " +
+                                 number(x.output, d.got)};
+  if (x.c)
+    lines.push_back("c = " + format_text("%.9g", static_cast<double>(start)) +
+                    (o.start_from_c ? ", where the accumulator starts" : ", added at the end"));
+  unpacked acc = o.start_from_c ? unpack(formats::fp32, fp32_bits(start)) : unpacked{};
+  float promoted = 0.0f;
+  const index_t length = m.instruction_k != 0 ? m.instruction_k : m.group;
+  for (index_t first = 0; first < x.k; first += length) {
+    std::vector<mma_product> p;
+    for (index_t k = first; k < std::min(first + length, x.k); ++k)
+      p.push_back(detail::product_ref(m, a, at.row, b, at.column, k));
+    const unpacked before = acc;
+    acc = detail::chain_ref(m, a, at.row, b, at.column, first, first + static_cast<index_t>(p.size()), acc);
+    if (lines.size() < most_lines) lines.push_back(step_line(m, p, first, before, acc));
+    if (o.promotion != 0 && (first + length) % o.promotion == 0) {
+      promoted += fp32_value(acc);
+      acc = {};
+      if (lines.size() < most_lines)
+        lines.push_back(format_text("promoted: FP32 sum %.9g, accumulator emptied", static_cast<double>(promoted)));
+    }
+  }
+  if (lines.size() >= most_lines) lines.push_back("...");
+  if (o.split_k != 1)
+    lines.push_back("(shown as one chain; the result combines " + std::to_string(o.split_k) + " parts of K)");
+  return lines;
+}
+
+}  // namespace rotoscale::validate

@@ -1,0 +1,143 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "compare.hpp"
+#include "rotoscale/philox.hpp"
+
+namespace rotoscale::validate {
+
+namespace {
+
+/// At most `sample` elements of D, spread at random, the same in each run.
+std::vector<index_t> chosen_elements(const gemm_case& x, index_t sample) {
+  const index_t count = x.batch * x.m * x.n;
+  std::vector<index_t> elements;
+  const random_stream random{1, 1};
+  for (index_t i = 0; i < std::min(sample, count); ++i) {
+    const auto word = random.word(static_cast<std::uint64_t>(i));
+    elements.push_back(count <= sample ? i : static_cast<index_t>(word % static_cast<std::uint64_t>(count)));
+  }
+  return elements;
+}
+
+/// Which of these elements are what the model computes.
+std::vector<bool> explained(const gemm_case& x, const gemm_options& o, const std::vector<index_t>& elements,
+                            thread_pool& pool) {
+  std::vector<std::uint8_t> right(elements.size());
+  pool.for_each(static_cast<index_t>(elements.size()), [&](index_t i) {
+    const index_t e = elements[static_cast<std::size_t>(i)];
+    const place_of at = place(x, e);
+    const gemm_operand a = batch_operand(x.a, x.k, at.batch), b = batch_operand(x.b, x.k, at.batch);
+    const float c = x.c ? (*x.c)[static_cast<std::size_t>(e)] : 0.0f;
+    const float acc = accumulate_ref(a, at.row, b, at.column, o, c);
+    right[static_cast<std::size_t>(i)] =
+        output_code(finish_output(acc, combined_factor(a, b, o), o, c), o) == x.d[static_cast<std::size_t>(e)];
+  });
+  return {right.begin(), right.end()};
+}
+
+std::vector<explanation> ranked(std::vector<explanation> all) {
+  for (explanation& e : all) e.explained = std::count(e.which.begin(), e.which.end(), true);
+  std::stable_sort(all.begin(), all.end(), [](const explanation& p, const explanation& q) {
+    return p.explained != q.explained ? p.explained > q.explained : p.evidence < q.evidence;
+  });
+  return all;
+}
+
+std::string describe(const mma_model& m) {
+  static constexpr const char* sums[] = {"exact", "aligned", "scaled_groups", "rounded_tree", "late_c", "late_c_split"};
+  static constexpr const char* results[] = {"fp32_nearest", "fp32_truncate", "e8m13", "fp16_nearest"};
+  std::string text = std::string(sums[static_cast<int>(m.sum)]) + " group " + std::to_string(m.group);
+  if (m.sum != mma_sum::exact) text += " fraction_bits " + std::to_string(m.fraction_bits);
+  if (m.late_bits != 0) text += " late_bits " + std::to_string(m.late_bits);
+  return text + " result " + results[static_cast<int>(m.result)];
+}
+
+}  // namespace
+
+std::string text_of(mma_evidence e) {
+  static constexpr const char* texts[] = {"by definition", "measured by this project", "published vectors",
+                                          "literature only", "unverified"};
+  return texts[static_cast<int>(e)];
+}
+
+std::string mismatch(const mma_unit& unit, const gemm_case& x) {
+  for (const auto& [name, operand] : {std::pair{"a", &x.a}, std::pair{"b", &x.b}}) {
+    if (!takes(unit, operand->element)) {
+      return "tensor '" + std::string(name) + "': " + unit.name + " does not multiply " + dtype_of(operand->element);
+    }
+    if (unit.block != 0 && operand->block == 0)
+      return "tensor 'scale_" + std::string(name) + "': missing, " + unit.name + " needs it";
+    if (unit.block == 0 && operand->block != 0 && unit.evidence != mma_evidence::definition) {
+      return "tensor 'scale_" + std::string(name) + "': " + unit.name + " takes no scales";
+    }
+    if (unit.block != 0 && (operand->block != unit.block || operand->scale != unit.scale)) {
+      return "tensor 'scale_" + std::string(name) + "': " + unit.name + " takes one scale for " +
+             std::to_string(unit.block) + " elements";
+    }
+  }
+  if (unit.instruction_k != 0 && x.k % unit.instruction_k != 0) {
+    return "tensor 'a': K is " + std::to_string(x.k) + ", no multiple of the " + std::to_string(unit.instruction_k) +
+           " of " + unit.name;
+  }
+  const bool fp16 = unit.model.result == mma_result::fp16_nearest;
+  if (fp16 && x.output != formats::fp16) return "tensor 'd': the results of " + std::string(unit.name) + " are F16";
+  return {};
+}
+
+std::vector<explanation> identify(const gemm_case& x, const gemm_options& o, index_t sample, thread_pool& pool) {
+  const std::vector<index_t> elements = chosen_elements(x, sample);
+  std::vector<explanation> all;
+  for (const mma_unit& unit : models::all) {
+    if (!mismatch(unit, x).empty()) continue;
+    gemm_options with = o;
+    with.model = unit.model;
+    const int step = unit.model.instruction_k != 0 ? unit.model.instruction_k : unit.model.group;
+    if (with.promotion % step != 0) continue;
+    all.push_back({unit.name, unit.evidence, 0, explained(x, with, elements, pool)});
+  }
+  return ranked(std::move(all));
+}
+
+std::vector<explanation> fit(const gemm_case& x, const gemm_options& o, index_t sample, thread_pool& pool) {
+  const std::vector<index_t> elements = chosen_elements(x, sample);
+  std::vector<explanation> all;
+  const auto add = [&](mma_model m) {
+    gemm_options with = o;
+    with.model = m;
+    if (with.promotion % m.group == 0)
+      all.push_back({describe(m), mma_evidence::unverified, 0, explained(x, with, elements, pool)});
+  };
+  for (const int group : {1, 2, 4, 8, 16, 32, 64, 128}) {
+    if (group > x.k) break;
+    mma_model m = o.model;
+    m.group = group;
+    m.instruction_k = m.interleave = 0;
+    m.sum = mma_sum::exact;
+    add(m);
+    for (int bits = 10; bits <= 35; ++bits) {
+      m.sum = mma_sum::aligned;
+      m.fraction_bits = bits;
+      m.late_bits = 0;
+      for (const mma_result result : {mma_result::fp32_nearest, mma_result::fp32_truncate}) {
+        m.result = o.model.result == mma_result::fp16_nearest ? o.model.result : result;
+        add(m);
+      }
+      m.result = o.model.result;
+      for (const mma_sum late : {mma_sum::late_c, mma_sum::late_c_split}) {
+        if (bits < 20 || bits > 28) continue;
+        m.sum = late;
+        for (const int late_bits : {bits, bits + 7, bits + 8}) {
+          m.late_bits = late_bits;
+          add(m);
+        }
+      }
+    }
+  }
+  all = ranked(std::move(all));
+  all.resize(std::min<std::size_t>(all.size(), 20));
+  return all;
+}
+
+}  // namespace rotoscale::validate

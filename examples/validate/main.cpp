@@ -1,0 +1,218 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// rotoscale-validate: does a kernel's result have the bits that a matrix unit must give?
+// Exit codes: 0 identical, 1 different, 2 bad input (one line on stderr).
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <iostream>
+
+#include "compare.hpp"
+#include "make_case.hpp"
+#include "rotoscale/io/json.hpp"
+#include "rotoscale/version.hpp"
+
+namespace rotoscale::validate {
+namespace {
+
+constexpr int exit_identical = 0, exit_different = 1, exit_bad_input = 2;
+
+struct options {
+  std::string model, kernel = "instruction", input, report, make;
+  case_options files;
+  make_options made;
+  bool identify = false, fit = false, list = false, epilogue_c = false;
+  long long promotion = -1, split_k = 1, split_grain = -1, sample = 20000;
+  float alpha = 1, beta = 1;
+  int threads = 0;
+};
+
+void list_models() {
+  std::cout << "models (K of the instruction, operands, evidence):\n";
+  for (const mma_unit& u : models::all) {
+    std::string operands;
+    constexpr format shown[] = {formats::fp32, formats::tf32,     formats::bf16, formats::fp16,
+                                formats::e4m3, formats::e4m3fnuz, formats::e2m3, formats::e2m1};
+    constexpr const char* names[] = {"FP32", "TF32", "BF16", "FP16", "FP8", "FP8-FNUZ", "FP6", "FP4"};
+    for (std::size_t i = 0; i < std::size(shown); ++i) {
+      if (takes(u, shown[i])) operands += (operands.empty() ? "" : "/") + std::string(names[i]);
+    }
+    std::printf("  %-30s K %-4s %-28s %s%s\n", u.name,
+                u.instruction_k == 0 ? "any" : std::to_string(u.instruction_k).c_str(), operands.c_str(),
+                text_of(u.evidence).c_str(), u.block == 0 ? "" : (", a scale for " + std::to_string(u.block)).c_str());
+  }
+  std::cout << "kernels:\n";
+  for (const gemm_kernel& k : gemm_kernels) {
+    std::printf("  %-30s %s%s%s (%s)\n", k.name, k.start_from_c ? "starts from c" : "starts from +0, c at the end",
+                k.promotion == 0 ? "" : (", promoted every " + std::to_string(k.promotion)).c_str(),
+                *k.unit == 0 ? "" : (", on " + std::string(k.unit)).c_str(), text_of(k.evidence).c_str());
+  }
+}
+
+gemm_options chosen_options(const options& o, const gemm_case& x, const mma_model& model) {
+  const gemm_kernel* kernel = find_kernel(o.kernel);
+  gemm_options g = options_of(*kernel, model);
+  if (o.promotion >= 0) g.promotion = static_cast<index_t>(o.promotion);
+  if (o.split_grain > 0) g.split_grain = static_cast<index_t>(o.split_grain);
+  g.split_k = static_cast<index_t>(o.split_k);
+  g.output = x.output;
+  g.alpha = o.alpha;
+  g.beta = o.beta;
+  if (o.epilogue_c) g.start_from_c = false;
+  g.accumulate = x.c.has_value() && !g.start_from_c;
+  g.start_from_c = g.start_from_c && x.c.has_value();
+  return g;
+}
+
+void print(const comparison& r, const std::vector<std::string>& steps, const gemm_case& x) {
+  std::cout << r.different << " of " << r.elements << " elements differ\n";
+  if (r.different == 0) return;
+  std::cout << "distance in units in the last place:\n";
+  for (const std::string& bin : r.histogram_order) std::cout << "  " << bin << ": " << r.histogram.at(bin) << "\n";
+  std::cout << "worst:\n";
+  for (const difference& d : r.worst) {
+    const place_of at = place(x, d.element);
+    std::cout << "  [" << at.batch << ", " << at.row << ", " << at.column << "] model " << number(x.output, d.want)
+              << ", kernel " << number(x.output, d.got) << "\n";
+  }
+  std::cout << "first:\n";
+  for (const std::string& line : steps) std::cout << "  " << line << "\n";
+}
+
+nlohmann::ordered_json report_of(const options& o, const comparison& r, const std::vector<std::string>& steps,
+                                 const gemm_case& x) {
+  nlohmann::ordered_json j;
+  j["input"] = o.input;
+  j["model"] = o.model;
+  j["kernel"] = o.kernel;
+  j["identical"] = r.different == 0;
+  j["elements"] = r.elements;
+  j["different"] = r.different;
+  j["ulps"] = nlohmann::ordered_json::object();
+  for (const std::string& bin : r.histogram_order) j["ulps"][bin] = r.histogram.at(bin);
+  j["worst"] = nlohmann::ordered_json::array();
+  for (const difference& d : r.worst) {
+    const place_of at = place(x, d.element);
+    j["worst"].push_back({{"batch", at.batch},
+                          {"row", at.row},
+                          {"column", at.column},
+                          {"model_code", d.want},
+                          {"kernel_code", d.got},
+                          {"ulps", d.ulps}});
+  }
+  j["trace"] = steps;
+  return j;
+}
+
+/// Ranks models; those that agree on every element that was looked at are named together.
+int rank(const std::vector<explanation>& all, const char* what) {
+  if (all.empty()) {
+    std::cerr << "rotoscale-validate: no " << what << " takes these tensors\n";
+    return exit_bad_input;
+  }
+  const std::size_t looked_at = all.front().which.size();
+  std::cout << what << " by elements explained, of " << looked_at << ":\n";
+  for (const explanation& e : all) {
+    std::cout << "  " << e.explained << "  " << e.model << "  (" << text_of(e.evidence) << ")\n";
+  }
+  std::size_t same = 0;
+  while (same < all.size() && all[same].which == all.front().which) ++same;
+  if (same > 1) std::cout << "the first " << same << " cannot be told apart on this input\n";
+  return all.front().explained == static_cast<index_t>(looked_at) ? exit_identical : exit_different;
+}
+
+int run(const options& o) {
+  if (o.list) {
+    list_models();
+    return exit_identical;
+  }
+  thread_pool pool(o.threads);
+  if (!o.make.empty()) {
+    make_options made = o.made;
+    if (!o.model.empty()) made.model = o.model;
+    made.a_format = o.files.a_format;
+    made.b_format = o.files.b_format;
+    make_case(o.make, made, pool);
+    return exit_identical;
+  }
+  if (o.input.empty()) throw io::error("--input", "needed (or --make-case, --list-models)");
+  if (find_kernel(o.kernel) == nullptr)
+    throw io::error("--kernel", "no kernel '" + o.kernel + "'; --list-models shows all");
+  const std::string name = !o.model.empty() ? o.model : find_kernel(o.kernel)->unit;
+  const mma_unit* unit = find_unit(name);
+  if (unit == nullptr && !(o.identify && name.empty())) {
+    std::vector<std::string> known;
+    for (const mma_unit& u : models::all) known.emplace_back(u.name);
+    throw io::error("--model", name.empty() ? "needed"
+                                            : "no model '" + name + "'; did you mean '" +
+                                                  io::nearest_name(name, known) + "'? --list-models shows all");
+  }
+  gemm_case x = load_case(o.input, o.files);
+  const gemm_options g = chosen_options(o, x, unit == nullptr ? mma_model{} : unit->model);
+  if (o.identify) return rank(identify(x, g, o.sample, pool), "models");
+  if (const std::string wrong = mismatch(*unit, x); !wrong.empty()) throw io::error(o.input, wrong);
+  if (o.fit) return rank(fit(x, g, o.sample, pool), "parameters");
+  if (!gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), g)) {
+    throw io::error("--promotion", std::to_string(g.promotion) + " is no multiple of the model's step");
+  }
+  const comparison result = compare(x, g, pool);
+  const std::vector<std::string> steps = result.first ? trace(x, g, *result.first) : std::vector<std::string>{};
+  if (!o.report.empty()) io::write_file_atomically(o.report, report_of(o, result, steps, x).dump(2) + "\n");
+  print(result, steps, x);
+  return result.different == 0 ? exit_identical : exit_different;
+}
+
+}  // namespace
+}  // namespace rotoscale::validate
+
+int main(int argc, char** argv) {
+  rotoscale::validate::options o;
+  CLI::App app{
+      "Checks a GEMM kernel's result against a model of its matrix unit, bit for bit.\n"
+      "The input is a safetensors file: a [B,M,K], b [B,N,K] (or without B), d [B,M,N], and optionally c,\n"
+      "scale_a and scale_b. Exit codes: 0 identical, 1 different, 2 bad input."};
+  app.set_version_flag("--version", ROTOSCALE_VERSION);
+  app.add_option("--model", o.model, "the matrix unit (see --list-models)");
+  app.add_option("--kernel", o.kernel, "how the kernel uses it (see --list-models)")->capture_default_str();
+  app.add_option("--input", o.input, "the case");
+  app.add_option("--report", o.report, "also write the outcome as JSON");
+  app.add_option("--a-format", o.files.a_format, "elements of a U8 tensor a (e2m1: two a byte)");
+  app.add_option("--b-format", o.files.b_format, "elements of a U8 tensor b");
+  app.add_option("--scale-format", o.files.scale_format, "of U8 scales: e8m0 or ue4m3")
+      ->check(CLI::IsMember({"e8m0", "ue4m3"}));
+  app.add_option("--scale-layout", o.files.scale_layout, "plain, nvidia, hipblaslt or aiter")->capture_default_str();
+  app.add_option("--promotion", o.promotion, "accumulators are added to an FP32 sum every so many k; 0: never");
+  app.add_option("--split-k", o.split_k, "parts of K")->check(CLI::Range(1, 1024))->capture_default_str();
+  app.add_option("--split-grain", o.split_grain, "parts are multiples of this")->check(CLI::Range(1, 1 << 20));
+  app.add_flag("--epilogue-c", o.epilogue_c, "c is added at the end: alpha * acc + beta * c");
+  app.add_option("--alpha", o.alpha)->capture_default_str();
+  app.add_option("--beta", o.beta)->capture_default_str();
+  app.add_flag("--identify", o.identify, "rank all models by the elements that they explain");
+  app.add_flag("--fit", o.fit, "rank parameters around --model by the elements that they explain");
+  app.add_option("--sample", o.sample, "elements that --identify and --fit look at")
+      ->check(CLI::Range(1, 100000000))
+      ->capture_default_str();
+  app.add_flag("--list-models", o.list, "name all models and kernels, with their evidence");
+  app.add_option("--make-case", o.make, "write inputs that tell models apart to this file");
+  app.add_option("--m", o.made.m, "for --make-case")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  app.add_option("--n", o.made.n, "for --make-case")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  app.add_option("--k", o.made.k, "for --make-case; 0: four instructions")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  app.add_option(
+         "--kind", o.made.kind,
+         "for --make-case: all, normal, raw_bits, edges, many_zeros, tiny, outliers, wide, cancelling or properties")
+      ->capture_default_str();
+  app.add_option("--seed", o.made.seed, "for --make-case")->capture_default_str();
+  app.add_flag("--with-d", o.made.with_d, "for --make-case: add the model's own d");
+  app.add_option("--threads", o.threads, "0: all")->check(CLI::Range(0, 4096));
+  try {
+    app.parse(argc, argv);
+    return rotoscale::validate::run(o);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    std::cerr << "rotoscale-validate: " << error.what() << "\n";
+  } catch (const std::exception& error) {
+    std::cerr << "rotoscale-validate: " << error.what() << "\n";
+  }
+  return rotoscale::validate::exit_bad_input;
+}

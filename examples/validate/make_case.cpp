@@ -1,0 +1,124 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include "make_case.hpp"
+
+#include <algorithm>
+
+#include "case.hpp"
+#include "rotoscale/gemm_fast.hpp"
+#include "rotoscale/mma_cases.hpp"
+
+namespace rotoscale::validate {
+
+namespace {
+
+constexpr format candidates[] = {formats::fp16,     formats::bf16, formats::e4m3, formats::e5m2, formats::e4m3fnuz,
+                                 formats::e5m2fnuz, formats::e2m1, formats::e2m3, formats::e3m2, formats::fp32};
+
+format chosen_format(const std::string& flag, const std::string& name, const mma_unit& unit) {
+  std::string valid;
+  for (const format& f : candidates) {
+    if (!takes(unit, f)) continue;
+    if (name.empty() || dtype_of(f) == name) return f;
+    valid += (valid.empty() ? "" : ", ") + dtype_of(f);
+  }
+  throw io::error(flag, "'" + name + "' is none of the types that " + unit.name + " takes: " + valid);
+}
+
+operand_data make_operand(const format& f, const mma_unit& unit, index_t rows, index_t k, bool is_b,
+                          const std::vector<case_kind>& kinds, std::uint64_t seed) {
+  operand_data x;
+  x.element = f;
+  x.rows = rows;
+  const index_t stride = packed_bytes(f, k);
+  x.codes.resize(kinds.size() * static_cast<std::size_t>(rows * stride));
+  x.block = unit.block;
+  x.scale = unit.block != 0 ? unit.scale : formats::e8m0;
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    case_source source(seed, 2 * i + (is_b ? 1 : 0));
+    for (index_t r = 0; r < rows; ++r) {
+      std::uint8_t* row = x.codes.data() + (static_cast<index_t>(i) * rows + r) * stride;
+      make_row(f, kinds[i], is_b, static_cast<int>(r), static_cast<int>(k), source, [&](int at, std::uint32_t code) {
+        if (f.bits() <= 8) return store_code(f, row, at, code);
+        const int bytes = storage_bits(f) / 8;
+        for (int b = 0; b < bytes; ++b) row[at * bytes + b] = static_cast<std::uint8_t>(code >> (8 * b));
+      });
+      for (index_t b = 0; unit.block != 0 && b < k / unit.block; ++b) {
+        // Around 1; all bits where the elements are raw as well, NaN among them.
+        const bool raw = kinds[i] == case_kind::raw_bits || kinds[i] == case_kind::edges;
+        const auto one = static_cast<std::uint32_t>(encode(x.scale, 1.0f));
+        x.scales.push_back(static_cast<std::uint8_t>(raw ? source.word() : one - 4 + source.word() % 8));
+      }
+    }
+  }
+  return x;
+}
+
+}  // namespace
+
+void make_case(const std::filesystem::path& path, const make_options& o, thread_pool& pool) {
+  const mma_unit* unit = find_unit(o.model);
+  if (unit == nullptr) throw io::error("--model", "no model '" + o.model + "'; --list-models shows all");
+  const format fa = chosen_format("--a-format", o.a_format, *unit), fb = chosen_format("--b-format", o.b_format, *unit);
+  const index_t step = std::max({unit->instruction_k, unit->block, 32});
+  const index_t k = o.k == 0 ? 4 * step : static_cast<index_t>(o.k);
+  if (unit->instruction_k != 0 && k % unit->instruction_k != 0) {
+    throw io::error("--k", std::to_string(k) + " is no multiple of the " + std::to_string(unit->instruction_k) +
+                               " of " + unit->name);
+  }
+  if (unit->block != 0 && k % unit->block != 0)
+    throw io::error("--k", std::to_string(k) + " is no multiple of the block");
+  std::vector<case_kind> kinds;
+  for (int i = 0; i < case_kinds; ++i) {
+    if (o.kind == "all" || o.kind == case_kind_names[i]) kinds.push_back(static_cast<case_kind>(i));
+  }
+  if (kinds.empty())
+    throw io::error("--kind", "'" + o.kind +
+                                  "' is no kind of case (all, normal, raw_bits, edges, many_zeros, tiny, outliers, "
+                                  "wide, cancelling, properties)");
+
+  const index_t m = static_cast<index_t>(o.m), n = static_cast<index_t>(o.n);
+  const auto batch = static_cast<index_t>(kinds.size());
+  const operand_data a = make_operand(fa, *unit, m, k, false, kinds, o.seed),
+                     b = make_operand(fb, *unit, n, k, true, kinds, o.seed);
+  const format acc = unit->model.result == mma_result::fp16_nearest ? formats::fp16 : formats::fp32;
+  std::vector<float> c;
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    case_source source(o.seed, 1000 + i);
+    for (index_t e = 0; e < m * n; ++e) c.push_back(decode(acc, source.code(acc, kinds[i])));
+  }
+  io::safetensors_writer writer;
+  const auto add = [&](const char* name, const operand_data& x) {
+    writer.add(name, dtype_of(x.element), {batch, x.rows, k}, std::as_bytes(std::span(x.codes)));
+    if (x.block == 0) return;
+    writer.add("scale_" + std::string(name), x.scale == formats::e8m0 ? "F8_E8M0" : "F8_E4M3",
+               {batch, x.rows, k / x.block}, std::as_bytes(std::span(x.scales)));
+  };
+  add("a", a);
+  add("b", b);
+  const auto add_results = [&](const char* name, const std::vector<float>& values, const gemm_options& as) {
+    if (acc == formats::fp32) {
+      std::vector<std::uint32_t> words;
+      for (const float v : values) words.push_back(static_cast<std::uint32_t>(output_code(v, as)));
+      return writer.add(name, "F32", {batch, m, n}, std::as_bytes(std::span(words)));
+    }
+    std::vector<std::uint16_t> halves;
+    for (const float v : values) halves.push_back(static_cast<std::uint16_t>(output_code(v, as)));
+    writer.add(name, "F16", {batch, m, n}, std::as_bytes(std::span(halves)));
+  };
+  gemm_options how;
+  how.model = unit->model;
+  how.start_from_c = true;
+  how.output = acc;
+  add_results("c", c, how);
+  if (o.with_d) {
+    for (index_t i = 0; i < batch; ++i) {
+      gemm(batch_operand(a, k, i), batch_operand(b, k, i), how, row_major(c.data() + i * m * n, m, n), pool);
+    }
+    add_results("d", c, how);
+  }
+  writer.metadata["model"] = unit->name;
+  writer.write(path);
+}
+
+}  // namespace rotoscale::validate

@@ -1,0 +1,80 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// How known GEMM kernels use their matrix unit: named gemm_options. The order of k inside a unit's instructions belongs
+// to its model; here are where accumulators start, when they are emptied, and how parts of K are combined.
+#pragma once
+
+#include <string_view>
+
+#include "rotoscale/gemm.hpp"
+#include "rotoscale/mma_models.hpp"
+
+namespace rotoscale {
+
+struct gemm_kernel {
+  const char* name;
+  const char* unit;  ///< its mma_unit by name; empty: any
+  bool start_from_c;
+  index_t promotion;
+  index_t split_grain;
+  mma_evidence evidence;
+};
+
+/// Sources: DeepGEMM issue 50 and CUTLASS (promotion every 128), facebookexperimental/triton issues 2752, 2753 and 2762
+/// (cuBLAS BF16 and FP16: one FP32 accumulator over ascending K; split-K in grains of 64), AITER's gemm_common.cu.
+inline constexpr gemm_kernel gemm_kernels[] = {
+    {"instruction", "", true, 0, 1, mma_evidence::definition},
+    {"single-accumulator", "", false, 0, 1, mma_evidence::definition},
+    {"cublas-fp16", "hopper-mma-fp16-f32", false, 0, 64, mma_evidence::literature},
+    {"hopper-fp8-fast-accumulate", "hopper-wgmma-fp8-f32", false, 0, 128, mma_evidence::literature},
+    {"hopper-fp8-promoted", "hopper-wgmma-fp8-f32", false, 128, 128, mma_evidence::literature},
+    {"aiter-a4w4", "cdna4-mfma-scale-f8f6f4-f32", false, 0, 256, mma_evidence::unverified},
+};
+
+/// The unit or kernel of that name, or null.
+constexpr const mma_unit* find_unit(std::string_view name) {
+  for (const mma_unit& u : models::all) {
+    if (name == u.name) return &u;
+  }
+  return nullptr;
+}
+constexpr const gemm_kernel* find_kernel(std::string_view name) {
+  for (const gemm_kernel& k : gemm_kernels) {
+    if (name == k.name) return &k;
+  }
+  return nullptr;
+}
+
+/// Options of `kernel` on `model`.
+constexpr gemm_options options_of(const gemm_kernel& kernel, const mma_model& model) {
+  gemm_options o;
+  o.model = model;
+  o.start_from_c = kernel.start_from_c;
+  o.promotion = kernel.promotion;
+  o.split_grain = kernel.split_grain;
+  return o;
+}
+
+/// Does a unit take elements of `f`?
+constexpr bool takes(const mma_unit& unit, const format& f) {
+  constexpr struct {
+    format element;
+    unsigned kind;
+  } kinds[] = {{formats::fp32, takes_fp32 | takes_tf32},
+               {formats::tf32, takes_tf32},
+               {formats::bf16, takes_bf16},
+               {formats::fp16, takes_fp16},
+               {formats::e4m3, takes_fp8},
+               {formats::e5m2, takes_fp8},
+               {formats::e4m3fnuz, takes_fp8_fnuz},
+               {formats::e5m2fnuz, takes_fp8_fnuz},
+               {formats::e2m3, takes_fp6},
+               {formats::e3m2, takes_fp6},
+               {formats::e2m1, takes_fp4}};
+  for (const auto& k : kinds) {
+    if (k.element == f) return (unit.operands & k.kind) != 0;
+  }
+  return false;
+}
+
+}  // namespace rotoscale

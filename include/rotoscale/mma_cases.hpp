@@ -1,0 +1,121 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Inputs that tell models of matrix units apart. Generators follow arXiv:2511.10909 and its reimplementations: raw
+// bits, edge values, bits with many zeros, normal numbers, normal numbers at the bottom of the range, outliers; beside
+// them sums that cancel, exponents spread over a window, and rows that show one property each (width, rounding, product
+// normalisation, order of k, carries, subnormal numbers). For tests and probes: uses the C library's log and cos.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <numbers>
+
+#include "rotoscale/philox.hpp"
+#include "rotoscale/round.hpp"
+
+namespace rotoscale {
+
+enum class case_kind { normal, raw_bits, edges, many_zeros, tiny, outliers, wide, cancelling, properties };
+inline constexpr int case_kinds = 9;
+inline constexpr const char* case_kind_names[case_kinds] = {"normal",   "raw_bits", "edges",      "many_zeros", "tiny",
+                                                            "outliers", "wide",     "cancelling", "properties"};
+
+/// Cases take the kinds in turn.
+constexpr case_kind case_kind_of(std::int64_t i) { return static_cast<case_kind>(i % case_kinds); }
+
+class case_source {
+ public:
+  case_source(std::uint64_t seed, std::uint64_t stream) : words_{seed, stream} {}
+
+  std::uint32_t word() { return words_.word(next_++); }
+  double uniform() { return (static_cast<double>(word()) + 0.5) * 0x1p-32; }
+  double normal() { return std::sqrt(-2 * std::log(uniform())) * std::cos(2 * std::numbers::pi * uniform()); }
+
+  /// A code of `f` (an FP32 word for TF32 operands, which units cut themselves).
+  std::uint32_t code(const format& f, case_kind g) {
+    const std::uint32_t mask = f.bits() == 32 ? ~0u : (1u << f.bits()) - 1;
+    switch (g) {
+      case case_kind::raw_bits: return word() & mask;
+      case case_kind::edges: return edge(f);
+      case case_kind::many_zeros: return word() % 3 == 0 ? 0 : word() & mask;
+      case case_kind::tiny: return encoded(f, std::ldexp(normal(), f.min_exponent()));
+      case case_kind::outliers: return encoded(f, normal() + (word() % 64 == 0 ? 100 * normal() : 0));
+      case case_kind::wide: return encoded(f, std::ldexp(normal(), static_cast<int>(word() % 25) - 12));
+      case case_kind::normal:
+      case case_kind::cancelling:
+      case case_kind::properties: break;
+    }
+    return encoded(f, normal());
+  }
+
+  static std::uint32_t encoded(const format& f, double x) {
+    return static_cast<std::uint32_t>(convert(formats::fp64, bit_cast<std::uint64_t>(x), f));
+  }
+
+ private:
+  std::uint32_t edge(const format& f) {
+    const std::uint64_t least_normal = std::uint64_t{1} << f.mantissa_bits;
+    const std::uint64_t magnitudes[] = {0,
+                                        1,
+                                        least_normal - 1,
+                                        least_normal,
+                                        f.max_code(),
+                                        f.max_code() - 1,
+                                        encode(f, 1.0f),
+                                        encode(f, 1.0f) + 1,
+                                        f.has_infinity() ? f.infinity_code() : f.max_code(),
+                                        f.has_nan() && word() % 8 == 0 ? f.nan_code() : encode(f, 0.5f)};
+    const std::uint64_t magnitude = magnitudes[word() % std::size(magnitudes)];
+    return static_cast<std::uint32_t>(word() % 2 == 0 ? magnitude : magnitude | f.sign_mask());
+  }
+
+  random_stream words_;
+  std::uint64_t next_ = 0;
+};
+
+/// A value of row `row` of A that shows one property, at place `i` of k. `top` is an exponent whose square neither
+/// over- nor underflows; the slide of a row moves what it adds through the unit's width, bit by bit.
+inline double property_value(int row, int i, int k, int top) {
+  const int slide = row / 6 % 32;
+  const auto power = [&](int e) { return std::ldexp(1.0, std::max(e, top - 40)); };
+  switch (row % 6) {
+    case 0:  // width: 2^p - 2^p + 2^(p - slide)
+      return i == 0 ? power(top) : i == 1 ? -power(top) : i == 2 ? power(top - slide) : 0;
+    case 1:  // rounding of what is cut: 2^p + 1.5 * 2^(p - slide)
+      return i == 0 ? power(top) : i == k - 1 ? 1.5 * power(top - slide) : 0;
+    case 2:  // are products of 1.5 * 1.5 renormalised before they are aligned?
+      return i == 0 ? 1.5 * power(top) : i == 1 ? 1.25 * power(top - slide) : 0;
+    case 3:  // order: a pair that cancels wipes out what was added before and between
+      return i == slide % k ? power(top) : i == (7 * slide + 3) % k ? -power(top) : power(top - 20);
+    case 4:  // carries: k of the largest products
+      return 1.9375 * power(top);
+    default:  // subnormal numbers and small sums
+      return i % 3 == slide % 3 ? std::ldexp(1.0, -slide) * power(top - 30) : 0;
+  }
+}
+
+/// Codes of `f` for one row of an operand of k elements, passed to store(i, code). Where sums are to cancel, the second
+/// half of k repeats the first, in B with the other sign, and a unit in the last place off here and there.
+template <class Store>
+void make_row(const format& f, case_kind kind, bool is_b, int row, int k, case_source& source, const Store& store) {
+  std::uint32_t first_half[256] = {};
+  for (int i = 0; i < k; ++i) {
+    std::uint32_t code = 0;
+    if (kind == case_kind::properties) {
+      const int top = f.max_exponent() / 2 < 12 ? f.max_exponent() / 2 : 12;
+      const double factors[] = {1, -1, 1.5, i % 2 == 0 ? 1.0 : -1.0};
+      code = case_source::encoded(f, is_b ? factors[row % 4] : property_value(row, i, k, top));
+    } else if (kind == case_kind::cancelling && i >= k / 2 && i - k / 2 < 256) {
+      code = first_half[i - k / 2];
+      if (is_b) code = static_cast<std::uint32_t>(f.signed_code(!f.is_negative(code), f.magnitude(code)));
+      if (source.word() % 16 == 0) code ^= 1;
+    } else {
+      code = source.code(f, kind);
+    }
+    if (i < k / 2 && i < 256) first_half[i] = code;
+    store(i, code);
+  }
+}
+
+}  // namespace rotoscale

@@ -1,0 +1,335 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Evaluates an mma_model step by step, as its definition reads: the specification of every fast path. Integers only.
+#pragma once
+
+#include "rotoscale/detail/exact_sum.hpp"
+#include "rotoscale/mma.hpp"
+#include "rotoscale/scale.hpp"
+
+namespace rotoscale {
+
+/// A number as a matrix unit takes it: significand * 2^low, and the exponent that alignment sees, at which subnormal
+/// numbers count as the least normal one and products are not renormalised.
+struct mma_term {
+  value_class kind = value_class::zero;
+  bool negative = false;
+  std::uint64_t significand = 0;
+  int low = 0;
+  int exponent = 0;
+};
+
+/// One element of A and one of B, the scales of their blocks included.
+struct mma_product {
+  mma_term value;
+  std::uint64_t scale_significand = 1;  ///< of both scales' product
+  int scale_low = 0;
+  int scale_exponent = 0;
+};
+
+/// Most products of a step and of an instruction.
+inline constexpr int max_mma_group = 512;
+
+namespace detail {
+
+ROTOSCALE_HD constexpr mma_term term_of(const unpacked& u, int least_exponent) {
+  if (u.kind != value_class::finite) return {u.kind, u.negative};
+  int zeros = 0;
+  while ((u.significand >> zeros & 1) == 0) ++zeros;
+  return {u.kind, u.negative, u.significand >> zeros, u.exponent - 63 + zeros,
+          u.exponent < least_exponent ? least_exponent : u.exponent};
+}
+
+/// significand * 2^low, cut toward zero to an integer number of 2^unit.
+ROTOSCALE_HD constexpr std::int64_t cut(const mma_term& t, int unit) {
+  if (t.kind != value_class::finite) return 0;
+  const int up = t.low - unit;
+  const std::uint64_t magnitude = up >= 0 ? t.significand << up : up <= -64 ? 0 : t.significand >> -up;
+  return t.negative ? -static_cast<std::int64_t>(magnitude) : static_cast<std::int64_t>(magnitude);
+}
+
+ROTOSCALE_HD constexpr std::int64_t floor_shift(std::int64_t x, int n) {
+  return n >= 63 ? (x < 0 ? -1 : 0) : x >> n;  // C++20: an arithmetic shift
+}
+
+/// integer * 2^unit.
+ROTOSCALE_HD constexpr unpacked integer_value(std::int64_t integer, int unit) {
+  if (integer == 0) return {};
+  const bool negative = integer < 0;
+  const std::uint64_t magnitude =
+      negative ? 0 - static_cast<std::uint64_t>(integer) : static_cast<std::uint64_t>(integer);
+  const int top = highest_bit(magnitude);
+  return {value_class::finite, negative, unit + top, magnitude << (63 - top)};
+}
+
+/// A step's sum as the accumulator holds it; every mma_result is a number of FP32.
+ROTOSCALE_HD constexpr unpacked round_result(const mma_model& m, const unpacked& sum) {
+  if (sum.kind != value_class::finite) return sum;
+  constexpr format e8m13{8, 13, 127};
+  constexpr format fp32 = formats::fp32, fp16 = formats::fp16;
+  const bool nearest = m.result == mma_result::fp32_nearest || m.result == mma_result::fp16_nearest;
+  const format f = m.result == mma_result::fp16_nearest ? fp16 : m.result == mma_result::e8m13 ? e8m13 : fp32;
+  if (!nearest && sum.exponent > f.max_exponent()) return {value_class::infinity, sum.negative};
+  unpacked r = unpack(f, round_to(f, sum, nearest ? rounding::nearest_even : rounding::toward_zero, overflow::to_inf));
+  if (r.kind == value_class::zero) r.negative = m.sum == mma_sum::exact && sum.negative;
+  return r;
+}
+
+/// NaN, Inf and zeros among the terms of a step. Returns whether they decide the result.
+ROTOSCALE_HD constexpr bool special_sum(const mma_product* p, int count, const mma_term& c, bool minus_zero,
+                                        unpacked& result) {
+  bool nan = c.kind == value_class::nan, plus = false, minus = false, zeros = c.kind == value_class::zero;
+  bool all_negative = c.negative;
+  const auto see = [&](const mma_term& t) {
+    nan = nan || t.kind == value_class::nan;
+    if (t.kind == value_class::infinity) (t.negative ? minus : plus) = true;
+    zeros = zeros && t.kind == value_class::zero;
+    all_negative = all_negative && t.negative;
+  };
+  see(c);
+  for (int i = 0; i < count; ++i) see(p[i].value);
+  if (nan || (plus && minus)) {
+    result = {value_class::nan};
+  } else if (plus || minus) {
+    result = {value_class::infinity, minus};
+  } else if (zeros) {
+    result = {value_class::zero, minus_zero && all_negative};
+  } else {
+    return false;
+  }
+  return true;
+}
+
+/// A product with its block scales multiplied in.
+ROTOSCALE_HD constexpr mma_term scaled(const mma_product& p) {
+  mma_term t = p.value;
+  t.significand *= p.scale_significand;
+  t.low += p.scale_low;
+  t.exponent += p.scale_exponent;
+  return t;
+}
+
+ROTOSCALE_HD constexpr unpacked exact_step(const mma_product* p, int count, const mma_term& c) {
+  exact_sum sum;
+  sum.add(c.negative, c.significand, c.low);
+  for (int i = 0; i < count; ++i) {
+    const mma_term t = scaled(p[i]);
+    sum.add(t.negative, t.significand, t.low);
+  }
+  return sum.value();
+}
+
+/// "T-FDPA" and, with block scales, "ST-FDPA".
+ROTOSCALE_HD constexpr unpacked aligned_step(const mma_model& m, const mma_product* p, int count, const mma_term& c) {
+  int exponent = m.least_exponent;
+  const auto raise = [&](const mma_term& t) {
+    if (t.kind == value_class::finite && t.exponent > exponent) exponent = t.exponent;
+  };
+  raise(c);
+  for (int i = 0; i < count; ++i) raise(scaled(p[i]));
+  const int unit = exponent - m.fraction_bits;
+  std::int64_t sum = cut(c, unit);
+  for (int i = 0; i < count; ++i) sum += cut(scaled(p[i]), unit);
+  return integer_value(sum, unit);
+}
+
+/// "GST-FDPA": a group of products that cancels keeps its scales' exponent, one of zeros alone has least_exponent.
+ROTOSCALE_HD constexpr unpacked scaled_groups_step(const mma_model& m, const mma_product* p, int count,
+                                                   const mma_term& c) {
+  mma_term group[max_mma_group] = {};
+  int groups = 0;
+  int exponent = c.kind == value_class::finite && c.exponent > m.least_exponent ? c.exponent : m.least_exponent;
+  for (int first = 0; first < count; first += m.subgroup, ++groups) {
+    exact_sum products;
+    bool zeros = true;
+    for (int i = first; i < first + m.subgroup && i < count; ++i) {
+      products.add(p[i].value.negative, p[i].value.significand, p[i].value.low);
+      zeros = zeros && p[i].value.kind == value_class::zero;
+    }
+    if (zeros || p[first].scale_significand == 0) continue;
+    group[groups] = term_of(products.value(), 0);
+    group[groups].significand *= p[first].scale_significand;
+    group[groups].low += p[first].scale_low;
+    exponent = p[first].scale_exponent > exponent ? p[first].scale_exponent : exponent;
+  }
+  const int unit = exponent - m.fraction_bits;
+  std::int64_t sum = cut(c, unit);
+  for (int g = 0; g < groups; ++g) sum += cut(group[g], unit);
+  return integer_value(sum, unit);
+}
+
+/// "TR-FDPA" and, for late_c_split, "GTR-FDPA".
+ROTOSCALE_HD constexpr unpacked late_step(const mma_model& m, const mma_product* p, int count, const mma_term& c) {
+  const int parts = m.sum == mma_sum::late_c_split ? 2 : 1;
+  constexpr int none = -100000;
+  // 1. Products, each part (all, or those of even and of odd k) cut toward zero at its own largest exponent.
+  std::int64_t part[2] = {};
+  int part_exponent[2] = {none, none};
+  for (int i = 0; i < count; ++i) {
+    const mma_term t = scaled(p[i]);
+    if (t.kind == value_class::finite && t.exponent > part_exponent[i % parts]) part_exponent[i % parts] = t.exponent;
+  }
+  for (int i = 0; i < count; ++i) part[i % parts] += cut(scaled(p[i]), part_exponent[i % parts] - m.fraction_bits);
+  int products_exponent = part_exponent[0] > part_exponent[1] ? part_exponent[0] : part_exponent[1];
+  // 2. The parts together, rounded down.
+  std::int64_t products = 0;
+  for (int h = 0; h < parts; ++h) {
+    if (part_exponent[h] != none) products += floor_shift(part[h], products_exponent - part_exponent[h]);
+  }
+  // 3. c joins; both are rounded down.
+  const int c_exponent = c.kind == value_class::finite ? c.exponent : formats::fp32.min_exponent();
+  if (products_exponent == none) products_exponent = c_exponent;
+  const int exponent = products_exponent > c_exponent ? products_exponent : c_exponent;
+  const int unit = exponent - m.late_bits - 1;
+  const int products_unit = products_exponent - m.fraction_bits;
+  std::int64_t sum = products_unit >= unit ? products * (std::int64_t{1} << (products_unit - unit))
+                                           : floor_shift(products, unit - products_unit);
+  if (!(parts == 2 && c_exponent < exponent - m.fraction_bits - 1)) {
+    const int c_unit = exponent - m.fraction_bits;
+    std::int64_t floored = cut(c, c_unit);
+    if (c.negative && c.kind == value_class::finite && c.low < c_unit) --floored;  // its last bit is 1: it was cut
+    sum += floored * (std::int64_t{1} << (c_unit - unit));
+  }
+  if (sum == 0) return {};
+  // 4. The sum rounded down to late_bits fraction bits.
+  const int top = highest_bit(sum < 0 ? 0 - static_cast<std::uint64_t>(sum) : static_cast<std::uint64_t>(sum));
+  const int drop = top - m.late_bits;
+  return drop > 0 ? integer_value(floor_shift(sum, drop), unit + drop) : integer_value(sum, unit);
+}
+
+/// FP32, nearest even, subnormal numbers replaced by zeros of their sign.
+ROTOSCALE_HD constexpr unpacked round_flushing(const unpacked& u) {
+  constexpr format fp32 = formats::fp32;
+  unpacked r = unpack(fp32, round_to(fp32, u, rounding::nearest_even, overflow::to_inf));
+  if (r.kind == value_class::finite && r.exponent < fp32.min_exponent()) r = {value_class::zero, r.negative};
+  return r;
+}
+
+/// IEEE sum of two numbers, without rounding; zeros as in round to nearest.
+ROTOSCALE_HD constexpr unpacked add(const unpacked& a, const unpacked& b) {
+  mma_product p;
+  p.value = term_of(a, -100000);
+  const mma_term t = term_of(b, -100000);
+  unpacked r;
+  return special_sum(&p, 1, t, true, r) ? r : exact_step(&p, 1, t);
+}
+
+/// CDNA2: pairs of rounded products are added, then pairs of sums; the tree's result goes to c.
+ROTOSCALE_HD constexpr unpacked rounded_tree_step(const mma_model& m, const mma_product* p, int count,
+                                                  const unpacked& c) {
+  unpacked acc = c;
+  for (int first = 0; first < count; first += m.subgroup) {
+    unpacked tree[max_mma_group] = {};
+    for (int i = 0; i < m.subgroup; ++i) {
+      unpacked zero, product;
+      if (first + i >= count) continue;
+      const mma_term none = term_of(zero, 0);
+      if (!special_sum(p + first + i, 1, none, false, product)) product = exact_step(p + first + i, 1, none);
+      tree[i] = round_flushing(product);
+    }
+    for (int width = m.subgroup; width > 1; width /= 2) {
+      for (int i = 0; i < width / 2; ++i) tree[i] = round_flushing(add(tree[2 * i], tree[2 * i + 1]));
+    }
+    acc = round_flushing(add(acc, tree[0]));
+  }
+  return acc;
+}
+
+}  // namespace detail
+
+/// One element of an operand as `m` takes it.
+ROTOSCALE_HD constexpr mma_term mma_element(const mma_model& m, format f, std::uint64_t code) {
+  format seen = f;
+  if (m.operand.exponent_bits != 0) {
+    seen = m.operand;
+    constexpr format fp32 = formats::fp32, tf32 = formats::tf32;
+    // TF32 units drop the low 13 bits, of a NaN as well: what is left may be Inf.
+    code = f == fp32 && seen == tf32 ? code >> 13 : convert(f, code, seen, rounding::nearest_even, overflow::to_inf);
+  }
+  mma_term t = detail::term_of(unpack(seen, code), seen.min_exponent());
+  const bool subnormal = t.kind == value_class::finite && (code & seen.magnitude_mask()) <= seen.mantissa_mask();
+  return m.sum == mma_sum::rounded_tree && subnormal ? mma_term{} : t;
+}
+
+/// The product of two elements under `m`.
+ROTOSCALE_HD constexpr mma_product mma_multiply(const mma_model& m, const mma_term& a, const mma_term& b) {
+  mma_product p;
+  const bool infinite = a.kind == value_class::infinity || b.kind == value_class::infinity;
+  const bool zero = a.kind == value_class::zero || b.kind == value_class::zero;
+  p.value.negative = a.negative != b.negative;
+  if (a.kind == value_class::nan || b.kind == value_class::nan || (infinite && zero)) {
+    p.value.kind = value_class::nan;
+  } else if (infinite || zero) {
+    p.value.kind = infinite ? value_class::infinity : value_class::zero;
+  } else {
+    p.value.kind = value_class::finite;
+    p.value.significand = a.significand * b.significand;
+    p.value.low = a.low + b.low;
+    p.value.exponent = a.exponent + b.exponent;
+    const bool late = m.sum == mma_sum::late_c || m.sum == mma_sum::late_c_split;
+    if (late && p.value.low + highest_bit(p.value.significand) >= 128) p.value.kind = value_class::infinity;
+  }
+  return p;
+}
+
+/// Multiplies block scales into a product; a NaN scale makes it NaN, a zero one zero.
+ROTOSCALE_HD constexpr void mma_scale(mma_product& p, format scale, std::uint64_t code) {
+  const mma_term t = detail::term_of(unpack(scale, code), scale.min_exponent());
+  if (t.kind == value_class::nan) p.value.kind = value_class::nan;
+  if (t.kind == value_class::zero && p.value.kind == value_class::finite)
+    p.value = {value_class::zero, p.value.negative};
+  p.scale_significand *= t.significand;
+  p.scale_low += t.low;
+  p.scale_exponent += t.exponent;
+}
+
+/// c plus `count` <= group products as one step of the unit gives it. c and the result are numbers of the accumulator.
+ROTOSCALE_HD constexpr unpacked mma_step(const mma_model& m, const mma_product* p, int count, const unpacked& c) {
+  if (m.sum == mma_sum::rounded_tree) return detail::rounded_tree_step(m, p, count, c);
+  constexpr format fp32 = formats::fp32, fp16 = formats::fp16;
+  const mma_term term =
+      detail::term_of(c, m.result == mma_result::fp16_nearest ? fp16.min_exponent() : fp32.min_exponent());
+  unpacked sum;
+  if (detail::special_sum(p, count, term, m.sum == mma_sum::exact, sum)) return sum;
+  switch (m.sum) {
+    case mma_sum::exact: sum = detail::exact_step(p, count, term); break;
+    case mma_sum::aligned: sum = detail::aligned_step(m, p, count, term); break;
+    case mma_sum::scaled_groups: sum = detail::scaled_groups_step(m, p, count, term); break;
+    case mma_sum::rounded_tree: break;
+    case mma_sum::late_c:
+    case mma_sum::late_c_split: sum = detail::late_step(m, p, count, term); break;
+  }
+  return detail::round_result(m, sum);
+}
+
+/// c plus the products of one instruction (any number where the model has no instruction_k), in its order.
+ROTOSCALE_HD constexpr unpacked mma_instruction(const mma_model& m, const mma_product* p, int count,
+                                                const unpacked& c) {
+  unpacked acc = m.c_last ? unpacked{} : c;
+  const int runs = m.interleave == 0 ? 1 : 2;
+  for (int half = 0; half < runs; ++half) {
+    mma_product step[max_mma_group] = {};
+    int filled = 0;
+    for (int i = 0; i < count; ++i) {
+      if (m.interleave != 0 && i / m.interleave % 2 != half) continue;
+      step[filled++] = p[i];
+      if (filled == m.group) {
+        acc = mma_step(m, step, filled, acc);
+        filled = 0;
+      }
+    }
+    if (filled > 0) acc = mma_step(m, step, filled, acc);
+  }
+  if (!m.c_last) return acc;
+  mma_model last;
+  last.result = m.result == mma_result::fp16_nearest ? mma_result::fp16_nearest : mma_result::fp32_nearest;
+  return detail::round_result(last, detail::add(c, acc));
+}
+
+/// An accumulator's value as FP32, exact.
+ROTOSCALE_HD constexpr float fp32_value(const unpacked& u) {
+  constexpr format fp32 = formats::fp32;
+  return fp32_from_bits(static_cast<std::uint32_t>(round_to(fp32, u, rounding::nearest_even, overflow::to_inf)));
+}
+
+}  // namespace rotoscale

@@ -1,0 +1,236 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""rotoscale-validate and rotoscale-probe as their users call them: measured cases, made cases, reports, bad input.
+
+usage: validate.py VALIDATE PROBE ROOT
+"""
+import json
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+VALIDATE, PROBE, ROOT = (Path(a).resolve() for a in sys.argv[1:4])
+
+
+def read_safetensors(path):
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    return json.loads(data[8:8 + length]), data[8 + length:]
+
+
+def write_safetensors(path, tensors):
+    """tensors: name -> (dtype, shape, bytes)"""
+    header, body = {}, b""
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(body), len(body) + len(data)]}
+        body += data
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+
+
+def load(path):
+    header, body = read_safetensors(path)
+    return {n: (t["dtype"], t["shape"], body[t["data_offsets"][0]:t["data_offsets"][1]])
+            for n, t in header.items() if n != "__metadata__"}
+
+
+class Program(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = Path(scratch.name)
+
+    def call(self, *arguments, program=VALIDATE):
+        return subprocess.run([str(program), *map(str, arguments)], capture_output=True, text=True, cwd=self.folder,
+                              timeout=120)
+
+    def make(self, name, *arguments):
+        path = self.folder / name
+        done = self.call("--make-case", path, "--m", 8, "--n", 8, "--with-d", *arguments)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
+        return path
+
+    def refused(self, pattern, *arguments, program=VALIDATE):
+        done = self.call(*arguments, program=program)
+        self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertRegex(done.stderr, pattern)
+
+    def models(self):
+        done = self.call("--list-models")
+        self.assertEqual(done.returncode, 0)
+        return re.findall(r"^  (\S+) +K ", done.stdout, re.M)
+
+
+class Cases(Program):
+    def test_measured_results(self):
+        files = sorted((ROOT / "tests/golden").rglob("*.safetensors"))
+        self.assertGreaterEqual(len(files), 32)
+        for path in files:
+            model = read_safetensors(path)[0]["__metadata__"]["model"]
+            done = self.call("--model", model, "--input", path)
+            self.assertEqual((done.returncode, done.stdout.count("\n")), (0, 1), path)
+            self.assertRegex(done.stdout, r"\A0 of \d+ elements differ\n")
+            done = self.call("--identify", "--input", path)
+            self.assertEqual(done.returncode, 0, path)
+            first = int(re.search(r"^  (\d+)  ", done.stdout, re.M).group(1))
+            self.assertIn((str(first), model), re.findall(r"^  (\d+)  (\S+)", done.stdout, re.M), path)
+
+    def test_every_model_explains_its_own_case(self):
+        for model in self.models():
+            path = self.make("case.safetensors", "--model", model)
+            self.assertEqual(self.call("--model", model, "--input", path).returncode, 0, model)
+            ranking = self.call("--identify", "--input", path, "--sample", 100)
+            self.assertEqual(ranking.returncode, 0, model)
+            self.assertIn(("100", model), re.findall(r"^  (\d+)  (\S+)", ranking.stdout, re.M))
+
+    def test_a_wrong_model_is_rejected_and_explained(self):
+        path = self.make("case.safetensors", "--model", "hopper-wgmma-fp8-f32")
+        done = self.call("--model", "blackwell-f8f6f4-f32", "--input", path, "--report", "report.json")
+        self.assertEqual((done.returncode, done.stderr), (1, ""))
+        for part in (r"^\d+ of 576 elements differ$", r"^  \d+-\d+: \d+$", r"^  \[\d, \d, \d\] model .*, kernel ",
+                     r"^  k 0\.\.31: products .*; aligned to 2\^-?\d+, unit 2\^-?\d+, \d+ of 32 products cut"):
+            self.assertTrue(re.search(part, done.stdout, re.M), part)
+        report = json.loads((self.folder / "report.json").read_text())
+        self.assertEqual((report["identical"], report["elements"]), (False, 576))
+        self.assertEqual(sum(report["ulps"].values()), report["different"])
+        self.assertLessEqual(len(report["worst"]), 10)
+
+    def test_one_flipped_bit_is_found(self):
+        path = self.make("case.safetensors", "--model", "hopper-mma-fp16-f32", "--kind", "normal")
+        tensors = load(path)
+        dtype, shape, data = tensors["d"]
+        data = bytearray(data)
+        data[4 * 19] ^= 1
+        tensors["d"] = (dtype, shape, bytes(data))
+        write_safetensors(path, tensors)
+        done = self.call("--model", "hopper-mma-fp16-f32", "--input", path)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("1 of 64 elements differ\n", done.stdout)
+        self.assertIn("  1: 1\n", done.stdout)
+        self.assertIn("[0, 2, 3]", done.stdout)
+
+    def test_models_that_agree_are_named_together(self):
+        path = self.make("case.safetensors", "--model", "hopper-mma-fp16-f32")
+        done = self.call("--identify", "--input", path)
+        self.assertRegex(done.stdout, r"the first \d+ cannot be told apart on this input\n\Z")
+
+    def test_fit_finds_the_parameters(self):
+        path = self.make("case.safetensors", "--model", "cdna3-mfma-fp16-f32", "--a-format", "F16", "--b-format", "F16")
+        done = self.call("--fit", "--model", "cdna4-mfma-fp16-f32", "--input", path, "--sample", 150)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"  150  late_c group 8 fraction_bits 24 late_bits 31 ")
+
+    def test_packed_fp4_as_bytes_and_swizzled_scales(self):
+        tensors = load(self.make("case.safetensors", "--model", "blackwell-nvf4-f32"))
+        for name in "ab":
+            _, shape, data = tensors[name]
+            tensors[name] = ("U8", shape[:2] + [shape[2] // 2], data)
+            dtype, shape, data = tensors["scale_" + name]
+            batch, rows, columns = shape
+            padded = -(-columns // 4) * 4
+            swizzled = bytearray(b"\x38" * (batch * 128 * padded))
+            for i in range(batch):
+                for r in range(rows):
+                    for c in range(columns):
+                        at = i * 128 * padded + c // 4 * 512 + r % 32 * 16 + r // 32 * 4 + c % 4
+                        swizzled[at] = data[(i * rows + r) * columns + c]
+            tensors["scale_" + name] = (dtype, [batch, 128, padded], bytes(swizzled))
+        write_safetensors(self.folder / "u8.safetensors", tensors)
+        arguments = ["--model", "blackwell-nvf4-f32", "--input", "u8.safetensors", "--scale-layout", "nvidia"]
+        self.assertEqual(self.call(*arguments, "--a-format", "e2m1", "--b-format", "e2m1").returncode, 0)
+        self.refused("tensor 'b': is U8: --b-format", *arguments, "--a-format", "e2m1")
+
+    def test_promotion_and_split_k_change_the_result(self):
+        path = self.make("case.safetensors", "--model", "hopper-wgmma-fp8-f32", "--kind", "normal", "--k", 512)
+        tensors = load(path)
+        del tensors["c"]
+        write_safetensors(path, tensors)
+        values = set()
+        for extra in ([], ["--kernel", "hopper-fp8-promoted"], ["--split-k", 2], ["--kernel", "single-accumulator"]):
+            done = self.call("--model", "hopper-wgmma-fp8-f32", "--input", path, *extra)
+            values.add(re.search(r"^first:\n.*: model (\S+ \S+), kernel", done.stdout, re.M).group(1))
+        self.assertEqual(len(values), 3, values)  # without c, the first and the last are the same
+
+
+class BadInput(Program):
+    def test_arguments(self):
+        path = self.make("case.safetensors")
+        self.refused("--input: needed", "--model", "hopper-wgmma-fp8-f32")
+        self.refused("--model: needed", "--input", path)
+        self.refused("did you mean 'hopper-wgmma-fp8-f32'", "--model", "hopper-wgma-fp8-f32", "--input", path)
+        self.refused("--kernel: no kernel 'x'", "--kernel", "x", "--input", path)
+        self.refused("absent.safetensors", "--model", "hopper-wgmma-fp8-f32", "--input", "absent.safetensors")
+        self.refused("--promotion: 20 is no multiple", "--model", "hopper-wgmma-fp8-f32", "--input", path,
+                     "--promotion", 20)
+        self.refused("--k: 48 is no multiple", "--make-case", "x", "--model", "hopper-wgmma-fp8-f32", "--k", 48)
+        self.refused("--kind: 'odd'", "--make-case", "x", "--kind", "odd")
+        self.refused("--a-format: 'F16'", "--make-case", "x", "--a-format", "F16")
+        self.refused("nowhere", "--make-case", "nowhere/x")
+        self.refused("nowhere", "--model", "hopper-wgmma-fp8-f32", "--input", path, "--report", "nowhere/report.json")
+        self.refused("unknown|not expected", "--colour")
+
+    def test_tensors(self):
+        tensors = load(self.make("case.safetensors", "--model", "blackwell-mxf8f6f4-f32", "--kind", "normal"))
+        path = self.folder / "bad.safetensors"
+
+        def refused(pattern, change, model="blackwell-mxf8f6f4-f32"):
+            bad = dict(tensors)
+            change(bad)
+            write_safetensors(path, bad)
+            self.refused(pattern, "--model", model, "--input", path)
+
+        def shape(name, new, dtype=None):
+            def change(t):
+                size = 1
+                for extent in new:
+                    size *= extent
+                old = t[name][0]
+                width = {"F32": 4, "F16": 2}.get(dtype or old, 1)
+                t[name] = (dtype or old, new, (t[name][2] * 9)[:size * width])
+            return change
+
+        for name in "abd":
+            refused(f"tensor '{name}': missing", lambda t: t.pop(name))
+        refused("tensor 'scale_a': missing", lambda t: t.pop("scale_a"))
+        refused("tensor 'bias': not part", lambda t: t.update(bias=("F32", [1], b"\0" * 4)))
+        refused("tensor 'b': K is 64", shape("b", [1, 8, 64]))
+        refused("tensor 'd': shape", shape("d", [1, 8, 7]))
+        refused("tensor 'c': shape", shape("c", [1, 7, 8]))
+        refused("tensor 'b': shape .* has batch 2", shape("b", [2, 8, 128]))
+        refused("tensor 'a': .* rank", shape("a", [1, 1, 8, 128]))
+        refused("tensor 'scale_b': shape", shape("scale_b", [1, 8, 5]))
+        refused("tensor 'd': type F8_E4M3", shape("d", [1, 8, 8], "F8_E4M3"))
+        refused("tensor 'd': every element is NaN", lambda t: t.update(d=("F32", [1, 8, 8], b"\xff" * 256)))
+        refused("does not multiply", lambda t: None, "hopper-mma-fp16-f32")
+        refused("takes no scales", lambda t: None, "hopper-wgmma-fp8-f32")
+        refused("tensor 'a': shape .* is empty", shape("a", [1, 0, 128]))
+        for name in "ab":
+            tensors[name] = (tensors[name][0], [1, 8, 80], tensors[name][2][:640])
+            del tensors["scale_" + name]
+        refused("tensor 'a': K is 80, no multiple of the 32", lambda t: None, "hopper-wgmma-fp8-f32")
+
+    def test_probe(self):
+        self.refused("no instruction's name contains 'x86'", "--instruction", "x86", program=PROBE)
+        self.refused("--save", "--save", "nowhere", program=PROBE)
+
+
+class Probe(Program):
+    def test_models_answer_for_themselves_and_files_validate(self):
+        done = self.call("--outputs", 3000, "--save", self.folder, "--seed", 5, program=PROBE)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+        files = list(self.folder.glob("*.safetensors"))
+        self.assertGreaterEqual(len(files), 5)
+        for path in files:
+            model = read_safetensors(path)[0]["__metadata__"]["model"]
+            self.assertEqual(self.call("--model", model, "--input", path).returncode, 0, path)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=0)
