@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -135,6 +137,31 @@ TEST_CASE("every dtype has its size, and sub-byte tensors end on a byte") {
         "m.st: tensor 't' at data offset 0: its 18 bits do not end on a byte");
   CHECK(failure(entry("F8_E4M4", "[1]", "[0,1]"), 1) ==
         "m.st: tensor 't' at data offset 0: unknown dtype 'F8_E4M4'; did you mean 'F8_E4M3'?");
+}
+
+TEST_CASE("the dtypes are those of the Rust implementation: 22 names and their bits") {
+  // safetensors/src/tensor.rs at 24b0b2857fef (May 2026): enum Dtype, its Display and bitsize().
+  const std::map<std::string, std::uint64_t> upstream{
+      {"BOOL", 8},        {"F4", 4},          {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},   {"I8", 8},
+      {"F8_E5M2", 8},     {"F8_E4M3", 8},     {"F8_E8M0", 8}, {"I16", 16},    {"U16", 16}, {"F16", 16},
+      {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"BF16", 16},   {"I32", 32},    {"U32", 32}, {"F32", 32},
+      {"C64", 64},        {"F64", 64},        {"I64", 64},    {"U64", 64}};
+  std::map<std::string, std::uint64_t> ours;
+  for (const auto& dtype : io::detail::safetensors_dtypes) ours[dtype.name] = dtype.bits;
+  CHECK(ours == upstream);
+  CHECK(ours.size() == std::size(io::detail::safetensors_dtypes));
+}
+
+TEST_CASE(
+    "sub-byte tensors: eight elements of 6 bits take six bytes, of 4 bits four, on any shape that ends on a byte") {
+  CHECK(failure(entry("F6_E2M3", "[2,4]", "[0,6]"), 6) == "(no error)");
+  CHECK(failure(entry("F6_E3M2", "[4]", "[0,3]"), 3) == "(no error)");
+  CHECK(failure(entry("F4", "[2,1,4]", "[0,4]"), 4) == "(no error)");
+  CHECK(failure(entry("F6_E3M2", "[4,0]", "[0,0]")) == "(no error)");
+  CHECK(failure(entry("F4", "[8]", "[0,8]"), 8) ==
+        "m.st: tensor 't' at data offset 0: dtype and shape take 4 bytes, its data has 8");
+  CHECK(failure(entry("F6_E3M2", "[2]", "[0,2]"), 2) ==
+        "m.st: tensor 't' at data offset 0: its 12 bits do not end on a byte");
 }
 
 TEST_CASE("files that other writers may make are accepted") {

@@ -1,0 +1,83 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// libFuzzer entry over the .npy reader: any bytes are refused with io::error, or accepted and then converted, viewed,
+// written and read again with the same elements.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "rotoscale/io/npy.hpp"
+
+namespace {
+
+using namespace rotoscale;
+
+void require(bool condition) {
+  if (!condition) std::abort();
+}
+
+bool same_elements(const io::npy_file& a, const io::npy_file& b) {
+  return std::equal(a.bytes().begin(), a.bytes().end(), b.bytes().begin(), b.bytes().end());
+}
+
+/// The array as a matrix of T; its conversion to FP32 must have the elements that the view has, in C order.
+template <class T>
+void check_view(const io::npy_file& file, const std::vector<float>& converted) {
+  const auto x = file.as_matrix<T>();
+  if (x.size() == 0) return;  // an axis beside one of extent 0 may have any extent
+  std::size_t i = 0;
+  for (index_t r = 0; r < x.extent(0); ++r) {
+    for (index_t c = 0; c < x.extent(1); ++c) {
+      const float expected = converted[i++];
+      require(fp32_bits(static_cast<float>(x(r, c))) == fp32_bits(expected) || fp32_is_nan(fp32_bits(expected)));
+    }
+  }
+  require(i == converted.size());
+}
+
+void check_conversions(const io::npy_file& file) {
+  const std::string& type = file.header().dtype;
+  const bool raw = type[0] == 'V';
+  const auto converted = type == "V1" ? file.to_fp32(formats::e4m3)
+                         : raw        ? file.to_fp32(formats::bf16)
+                                      : file.to_fp32();
+  require(converted.size() == file.count());
+  if (file.shape().size() != 2) return;
+  if (type == "f2") check_view<fp16>(file, converted);
+  if (type == "f4") check_view<float>(file, converted);
+  if (type == "f8") check_view<double>(file, converted);
+  if (type == "u1") check_view<std::uint8_t>(file, converted);
+  if (type == "u2") check_view<std::uint16_t>(file, converted);
+  if (type == "i1") check_view<std::int8_t>(file, converted);
+  if (type == "V1") check_view<e4m3>(file, converted);
+  if (type == "V2") check_view<bf16>(file, converted);
+}
+
+void check_accepted(const io::npy_file& file) {
+  for (const int version : {1, 2, 3}) {
+    const auto again = io::npy_file::from_bytes("again", io::npy_bytes(file.header(), file.bytes(), version));
+    require(again.header().dtype == file.header().dtype && again.shape() == file.shape());
+    require(again.header().fortran_order == file.header().fortran_order && same_elements(again, file));
+  }
+  check_conversions(file);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  std::optional<io::npy_file> file;
+  try {
+    file = io::npy_file::from_bytes("input", std::string(reinterpret_cast<const char*>(data), size));
+  } catch (const io::error& e) {
+    require(std::string_view(e.what()).starts_with("input: ") &&
+            std::string_view(e.what()).find('\n') == std::string::npos);
+    return 0;
+  }
+  check_accepted(*file);  // outside of the try: what was accepted must not fail later
+  return 0;
+}

@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Feeds files to a fuzz target without libFuzzer, so that any compiler can replay a corpus or an input that failed:
+// replay PATH..., where a folder means the files in it, by name.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <vector>
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+
+int main(int argc, char** argv) {
+  std::vector<std::filesystem::path> paths;
+  for (int i = 1; i < argc; ++i) {
+    if (!std::filesystem::is_directory(argv[i])) {
+      paths.emplace_back(argv[i]);
+      continue;
+    }
+    const auto first = paths.size();
+    for (const auto& entry : std::filesystem::directory_iterator(argv[i])) paths.push_back(entry.path());
+    std::sort(paths.begin() + static_cast<std::ptrdiff_t>(first), paths.end());
+  }
+  for (const auto& path : paths) {
+    std::ifstream file(path, std::ios::binary);
+    const std::vector<char> bytes(std::istreambuf_iterator<char>(file), {});
+    if (!file.is_open()) {
+      std::printf("cannot open %s\n", path.c_str());
+      return 1;
+    }
+    std::printf("%s: %zu bytes\n", path.c_str(), bytes.size());  // printed first: a failure aborts
+    std::fflush(stdout);
+    LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
+  }
+  std::printf("%zu inputs\n", paths.size());
+  return paths.empty() ? 1 : 0;
+}
