@@ -18,7 +18,7 @@ int main() {
   for (const std::uint8_t byte : codes) std::printf(" %02x", byte);
 
   dequantize_ref(mxfp4, block, block_axis::row, row_major(y, 1, 32));
-  rotate_block(y, 32, options.rotation);  // H16 is its own inverse; between two GEMM operands it cancels by itself
+  unrotate_run(y, 32, options.rotation);  // not needed between two GEMM operands: there it cancels
   for (int i = 0; i < 8; ++i) std::printf("\n%6.2f became %8.4f", static_cast<double>(x[i]), static_cast<double>(y[i]));
   std::printf("\n");
 }

@@ -19,7 +19,7 @@ static double error_of(const float (&x)[32], const block_options& o, int& zeros)
   quantize_ref(mxfp4, o, row_major<const float>(x, 1, 32), block_axis::row, block);
   float y[32];
   dequantize_ref(mxfp4, block, block_axis::row, row_major(y, 1, 32));
-  rotate_block(y, 32, o.rotation);
+  unrotate_run(y, 32, o.rotation);
   zeros = 0;
   for (int i = 0; i < 32; ++i) zeros += (load_code(formats::e2m1, codes, i) & 7) == 0;
   double error = 0.0, norm = 0.0;

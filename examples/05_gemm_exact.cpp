@@ -35,7 +35,7 @@ int main() {
   thread_pool one(1), three(3);
   const mxfp4_matrix a(m, k, {1, 0}, one), b(n, k, {1, 1}, three);
   std::vector<float> reference[2];
-  for (const mma_model model : {fp32_fma_chain, fp32_blockwise}) {
+  for (const mma_model& model : {fp32_fma_chain, fp32_blockwise}) {
     std::vector<float> c(m * n), c1(m * n), c3(m * n);
     gemm_ref(a.operand(), b.operand(), {model}, row_major(c.data(), m, n));
     gemm(a.operand(), b.operand(), {model}, row_major(c1.data(), m, n), one);

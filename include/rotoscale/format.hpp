@@ -46,7 +46,7 @@ struct format {
 
   /// Code of a number with this sign and magnitude code. Zero of a format without -0 loses its sign.
   ROTOSCALE_HD constexpr std::uint64_t signed_code(bool negative, std::uint64_t magnitude) const {
-    if (!negative || !is_signed || (magnitude == 0 && !has_negative_zero())) return magnitude;
+    if (!negative || !is_signed || (magnitude == 0 && has_zero && !has_negative_zero())) return magnitude;
     return twos_complement ? 2 * sign_mask() - magnitude : sign_mask() | magnitude;
   }
   ROTOSCALE_HD constexpr bool is_negative(std::uint64_t code) const { return (code & sign_mask()) != 0; }

@@ -53,6 +53,13 @@ inline constexpr block_policy aiter_nonzero{0, 1, nan_rule::ignore, infinity_rul
 inline constexpr block_policy nvidia{0, 0, nan_rule::ignore, infinity_rule::largest_scale};
 }  // namespace policies
 
+namespace detail {
+/// Mantissa bits of an element's largest number. Without exponent bits its first bit is in the mantissa field (INT8: 6).
+ROTOSCALE_HD constexpr int top_mantissa_bits(format element) {
+  return element.exponent_bits == 0 ? element.mantissa_bits - 1 : element.mantissa_bits;
+}
+}  // namespace detail
+
 inline constexpr std::uint8_t nan_scale_byte = 0xFF;
 inline constexpr std::uint8_t unit_scale_byte = 0x7F;  // 2^0
 
@@ -62,20 +69,24 @@ ROTOSCALE_HD constexpr std::uint8_t shared_scale(std::uint32_t amax, format elem
   if (amax == 0) return policy.zero_byte;
   if (fp32_is_nan(amax)) return nan_scale_byte;
   constexpr std::uint32_t mantissa_mask = 0x007FFFFFu;
-  std::uint32_t u = amax;
+  const int width = detail::top_mantissa_bits(element);
+  int field = static_cast<int>(amax >> 23);
+  std::uint32_t mantissa = amax & mantissa_mask;
+  if (field == 0) {  // subnormal: its own exponent, which matters to elements below 2 (INT8)
+    const int shift = 23 - highest_bit(amax);
+    field = 1 - shift;
+    mantissa = amax << shift & mantissa_mask;
+  }
   // Rounding amax to the element's mantissa may carry into Inf, which the policy then treats as Inf.
-  if (rule == scale_rule::even && u < fp32_infinity_bits) u += 1u << (22 - element.mantissa_bits);
-  if (u >= fp32_infinity_bits) {
+  if (rule == scale_rule::even && field < 255) field += (mantissa + (1u << (22 - width))) >> 23 != 0;
+  if (field == 255) {
     if (policy.infinity == block_policy::infinity_rule::nan_scale) return nan_scale_byte;
     if (policy.infinity == block_policy::infinity_rule::largest_scale) return nan_scale_byte - 1;
-    u = fp32_infinity_bits;
   }
-  int byte = static_cast<int>(u >> 23) - element.max_exponent();
-  const std::uint32_t mantissa = u & mantissa_mask;
+  int byte = field - element.max_exponent();
   if (rule == scale_rule::ceil) byte += mantissa != 0;
   if (rule == scale_rule::rceil) {
-    byte += mantissa >
-            static_cast<std::uint32_t>((element.max_code() & element.mantissa_mask()) << (23 - element.mantissa_bits));
+    byte += mantissa > (static_cast<std::uint32_t>(element.max_code() << (23 - width)) & mantissa_mask);
   }
   if (byte < policy.least_byte) byte = policy.least_byte;
   return static_cast<std::uint8_t>(byte < nan_scale_byte ? byte : nan_scale_byte - 1);
@@ -96,11 +107,12 @@ ROTOSCALE_HD constexpr std::uint8_t shared_scale(std::uint32_t amax, format elem
 }
 
 /// Second-level factor of NVFP4 for a tensor whose largest magnitude is `amax`: the product of the largest element and
-/// the largest scale, divided by amax, at most FLT_MAX; 1 for a tensor of zeros. Elements are quantized as if the
-/// tensor were multiplied by it, so 1 / encode_factor belongs to the decoded tensor (TE: S_enc and S_dec).
+/// the largest scale, divided by amax, at most FLT_MAX; 1 for a tensor of zeros or with an Inf. Elements are quantized
+/// as if the tensor were multiplied by it, so 1 / encode_factor belongs to the decoded tensor (TE: S_enc and S_dec).
 ROTOSCALE_HD constexpr float tensor_encode_factor(float amax, format element, format scale) {
   if (amax == 0.0f) return 1.0f;
   const float factor = decode(scale, scale.max_code()) * decode(element, element.max_code()) / amax;
+  if (factor == 0.0f) return 1.0f;  // amax is Inf
   return factor < 0x1.FFFFFEp127f ? factor : 0x1.FFFFFEp127f;
 }
 
