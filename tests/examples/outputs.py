@@ -126,7 +126,8 @@ def main(root, build, write):
             seen.update(match.group(1) for match in GENERATED.finditer(old))
             new = GENERATED.sub(lambda m: m.group(1) + m.group(2) + expected(root, llama, m.group(1)), old)
             settle(path, old, new)
-    for what in presets(root) + ["examples/03_block.cpp", "examples/03_block.out", "examples/01_formats.out"]:
+    for what in presets(root) + ["examples/03_block.cpp", "examples/03_block.out", "examples/01_formats.out",
+                                  "examples/07_layouts.cpp", "examples/07_layouts.out"]:
         if what not in seen:
             failures.append(f"no document shows '{what}'")
     for failure in failures:
