@@ -1,0 +1,111 @@
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the Python oracles share: finding their packages, and the library behind the program `convert` (convert.cpp)."""
+
+import importlib
+import os
+import subprocess
+import sys
+
+SKIPPED = 77
+
+
+def require(*modules):
+    """Imports modules, or ends the script as skipped. ROTOSCALE_ORACLE_PYTHON may name an interpreter that has them."""
+    python = os.environ.get("ROTOSCALE_ORACLE_PYTHON")
+    if python and os.path.abspath(python) != os.path.abspath(sys.executable):
+        os.execv(python, [python, *sys.argv])
+    found = []
+    for name in modules:
+        try:
+            found.append(importlib.import_module(name))
+        except ImportError:
+            print(f"skipped: {name} is not installed (ROTOSCALE_ORACLE_PYTHON)")
+            sys.exit(SKIPPED)
+    return found[0] if len(found) == 1 else found
+
+
+class Library:
+    """The numerics headers, through `convert`. Arrays are numpy's."""
+
+    def __init__(self, program, numpy):
+        self.program, self.np = program, numpy
+
+    def run(self, data, *args):
+        done = subprocess.run([self.program, *map(str, args)], input=data, stdout=subprocess.PIPE, check=True)
+        return done.stdout
+
+    def codes(self, values, source, target, dtype, rounding="nearest_even", overflow="saturate", words=None, bits=None):
+        """Codes of `target` (as dtype) of an array that holds codes of `source` or is of that type."""
+        data = self.np.ascontiguousarray(values)
+        if words is None:
+            return self.np.frombuffer(self.run(data.tobytes(), "codes", source, target, rounding, overflow), dtype)
+        records = self.np.empty(data.size, [("code", f"V{data.itemsize}"), ("word", "<u4")])
+        records["code"] = data.ravel().view(f"V{data.itemsize}")
+        records["word"] = words
+        return self.np.frombuffer(self.run(records.tobytes(), "codes", source, target, rounding, overflow, bits), dtype)
+
+    def blocks(self, matrix, block_format, preset, rounding="nearest_even", factor=1.0, code_bits=4, length=32):
+        """(packed codes, scales, FP32 values) of a float32 matrix."""
+        rows, cols = matrix.shape
+        factor = float(factor).hex()
+        raw = self.run(matrix.tobytes(), "blocks", block_format, preset, rounding, rows, cols, factor)
+        out = self.np.frombuffer(raw, self.np.uint8)
+        packed, scales = cols * code_bits // 8, cols // length
+        codes, rest = out[: rows * packed], out[rows * packed :]
+        return (codes.reshape(rows, packed), rest[: rows * scales].reshape(rows, scales),
+                rest[rows * scales :].view(self.np.float32).reshape(rows, cols))
+
+
+def unpack(numpy, packed, bits):
+    """Codes of `bits` bits from rows of bytes: a little-endian stream of bits without gaps."""
+    stream = numpy.unpackbits(numpy.ascontiguousarray(packed), axis=-1, bitorder="little")
+    weights = (1 << numpy.arange(bits)).astype(numpy.uint8)
+    return (stream.reshape(*packed.shape[:-1], -1, bits) * weights).sum(-1, dtype=numpy.uint8)
+
+
+class Tally:
+    """Counts what was compared; every difference is an error, the first few are shown."""
+
+    def __init__(self, numpy):
+        self.np, self.compared, self.different = numpy, 0, 0
+
+    def equal(self, what, ours, theirs, inputs=None):
+        ours, theirs = self.np.asarray(ours).ravel(), self.np.asarray(theirs).ravel()
+        assert ours.shape == theirs.shape, f"{what}: {ours.shape} against {theirs.shape}"
+        at = self.np.flatnonzero(ours != theirs)
+        self.compared += ours.size
+        self.different += at.size
+        for i in at[:5]:
+            source = "" if inputs is None else f" of {self.np.asarray(inputs).ravel()[i]!r}"
+            print(f"{what}[{i}]{source}: ours {ours[i]!r}, theirs {theirs[i]!r}")
+
+    def bits(self, what, ours, theirs, inputs=None):
+        """Floating-point arrays, by their bits; any NaN equals any other."""
+        ours, theirs = self.np.ascontiguousarray(ours).ravel(), self.np.ascontiguousarray(theirs).ravel()
+        both = self.np.isnan(ours) & self.np.isnan(theirs)
+        ours, theirs = (self.np.where(both, 0, x.view(f"u{x.itemsize}")) for x in (ours, theirs))
+        self.equal(what, ours, theirs, inputs)
+
+    def finish(self, name):
+        print(f"{name}: {self.compared} results compared, {self.different} differ")
+        return 1 if self.different else 0
+
+
+def fp32_samples(numpy, stride=4093):
+    """FP32 numbers without NaN: every stride-th bit pattern."""
+    x = numpy.arange(0, 2**32, stride, dtype=numpy.uint64).astype(numpy.uint32).view(numpy.float32)
+    return x[~numpy.isnan(x)]
+
+
+def ties(numpy, values):
+    """FP32 numbers at and beside the finite `values`, the middles between neighbours and above the largest."""
+    v = numpy.unique(numpy.abs(values[numpy.isfinite(values)]).astype(numpy.float64))
+    step = v[-1] - v[-2]
+    v = numpy.concatenate([v, (v[1:] + v[:-1]) / 2, [v[0] / 2, v[-1] + step / 2, v[-1] + step, v[-1] * 4]])
+    with numpy.errstate(over="ignore"):
+        x = v.astype(numpy.float32)
+    x = x[numpy.isfinite(x)]
+    infinity = numpy.float32(numpy.inf)
+    x = numpy.concatenate([x, numpy.nextafter(x, infinity), numpy.nextafter(x, -infinity)])
+    return numpy.concatenate([x, -x])
