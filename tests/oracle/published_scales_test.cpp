@@ -219,6 +219,22 @@ TEST_CASE("NVFP4 of Transformer Engine") {
       CHECK(scale_inverse(formats::ue4m3, scale, factor) == te_nvfp4_inverse(scale, factor));
     }
   }
+  // The order of the operations shows where amax is near a tie of the scale.
+  int different = 0, orders_differ = 0;
+  for (std::uint32_t i = 0; i < 256; ++i) {
+    const float factor = te_nvfp4_factor(fp32_from_bits(fp32_bits(4.0f) + i * 32749));
+    for (std::uint8_t scale = 0; scale < 0x7E; ++scale) {
+      const float tie = (decode(formats::e4m3, scale) + decode(formats::e4m3, scale + 1u)) / 2;
+      const std::uint32_t at = fp32_bits(tie / factor * 6.0f);
+      for (std::uint32_t u = at - 3; u <= at + 3; ++u) {
+        const float amax = fp32_from_bits(u);
+        different += our_nvfp4_scale(amax, factor) != te_nvfp4_scale_until_2_13(amax, factor);
+        orders_differ += te_nvfp4_scale_since_2_14(amax, factor) != te_nvfp4_scale_until_2_13(amax, factor);
+      }
+    }
+  }
+  CHECK(different == 0);
+  CHECK(orders_differ > 0);
   CHECK(our_nvfp4_scale(infinity, 1.0f) == 0x7E);
   CHECK(te_nvfp4_scale_until_2_13(infinity, 1.0f) == 0x7E);
   CHECK(tensor_encode_factor(fp32_from_bits(fp32_nan_bits), formats::e2m1, formats::ue4m3) == 0x1.FFFFFEp127f);
