@@ -38,3 +38,6 @@ for name in quantize gemm train; do
 done
 echo "== ratios ($(g++ --version | head -n 1); $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1))"
 python3 bench/ratios.py $directory/results
+echo "== peers"
+# Exit status 77: no peer is installed, as the script says.
+python3 bench/peers.py "$directory/bench/peers" || [ $? -eq 77 ]
