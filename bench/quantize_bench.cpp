@@ -1,88 +1,188 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Quantizers on one thread in bytes a second (source read and result written), beside a streaming copy of the same
-// matrix. The matrix is larger than most caches, so that the copy is a roof.
+// Quantizers and the dequantizer in bytes a second (source read and result written), beside a streaming copy: two
+// threads each, on a matrix far larger than caches, so that memory is the roof. "cached" cases are one thread on a
+// matrix that stays in the second-level cache, where arithmetic is.
 #include <benchmark/benchmark.h>
 
+#include <cstdlib>
 #include <cstring>
 
 #include "inputs.hpp"
+#include "rotoscale/dequantize.hpp"
 #include "rotoscale/nn/quantize.hpp"
 
 namespace rotoscale {
 namespace {
 
-constexpr index_t rows = 4096, cols = 2048;
+constexpr index_t rows = 8192, cols = 8192;
 constexpr auto elements = static_cast<std::size_t>(rows * cols);
+constexpr index_t cached_rows = 64, cached_cols = 2048;
 
-const std::vector<float>& source() {
-  static const std::vector<float> x = bench::random_values(rows * cols, 0);
-  return x;
+/// Memory that begins on a page, as frameworks allocate it.
+template <class T>
+T* page_aligned(std::size_t count) {
+  return static_cast<T*>(std::aligned_alloc(4096, (count * sizeof(T) + 4095) / 4096 * 4096));
 }
-matrix<const float> source_view(index_t some_rows = rows) { return row_major(source().data(), some_rows, cols); }
+
+template <class T>
+const T* source() {
+  static const T* const data = [] {
+    const std::vector<float> x = bench::random_values(1 << 20, 0);
+    T* all = page_aligned<T>(elements);
+    for (std::size_t i = 0; i < x.size(); ++i) store_value(x[i], all[i]);
+    for (std::size_t i = x.size(); i < elements; ++i) all[i] = all[i - x.size()];
+    return all;
+  }();
+  return data;
+}
+template <class T>
+matrix<const T> source_view(index_t some_rows = rows, index_t some_cols = cols) {
+  return row_major(source<T>(), some_rows, some_cols);
+}
 
 void set_bytes(benchmark::State& state, double read, double written) {
   state.SetBytesProcessed(static_cast<std::int64_t>(static_cast<double>(state.iterations()) * (read + written)));
 }
 
+/// The roof: 256 MiB read and written past the caches by two threads.
 void copy(benchmark::State& state) {
-  std::vector<float> to(elements);
+  static float* const to = page_aligned<float>(elements);
+  std::memset(to, 0, elements * sizeof(float));  // pages exist before the clock starts
+  thread_pool pool(2);
+  const float* from = source<float>();
   for (auto _ : state) {
-    std::memcpy(to.data(), source().data(), elements * sizeof(float));
-    benchmark::DoNotOptimize(to.data());
+    for_each_chunk(pool, rows * cols, 1 << 15, [&](index_t first, index_t last) {
+#if defined(__SSE2__)
+      for (index_t i = first; i < last; i += 4) _mm_stream_ps(to + i, _mm_load_ps(from + i));
+      _mm_sfence();
+#else
+      std::memcpy(to + first, from + first, static_cast<std::size_t>(last - first) * sizeof(float));
+#endif
+    });
     benchmark::ClobberMemory();
   }
   set_bytes(state, 4.0 * elements, 4.0 * elements);
 }
 
-void blocks(benchmark::State& state, bool rotate, block_axis axis) {
-  thread_pool one(1);
+struct blocks {
+  std::vector<std::uint8_t> codes, scales;
+  block_matrix<std::uint8_t> view;
+  blocks(index_t height, index_t k)
+      : codes(static_cast<std::size_t>(height * k / 2 + 64)), scales(static_cast<std::size_t>(height * k / 32)) {
+    auto* line = codes.data() + (64 - reinterpret_cast<std::uintptr_t>(codes.data()) % 64) % 64;
+    view = dense_blocks(mxfp4, height, k, line, scales.data());
+  }
+};
+
+block_options options_with(bool rotate) {
   block_options o = presets::te_rocm;
+  o.source = formats::fp32;
   if (!rotate) o.rotation = {};
-  std::vector<std::uint8_t> codes(elements / 2), scales(elements / 32);
-  const index_t out_rows = axis == block_axis::row ? rows : cols;
-  const auto out = dense_blocks(mxfp4, out_rows, rows * cols / out_rows, codes.data(), scales.data());
+  return o;
+}
+
+template <class T>
+void quantize_blocks(benchmark::State& state, bool rotate, block_axis axis) {
+  thread_pool pool(2);
+  const blocks out(axis == block_axis::row ? rows : cols, axis == block_axis::row ? cols : rows);
+  const matrix<const T> from = source_view<T>();  // made before the clock starts
   for (auto _ : state) {
-    quantize(mxfp4, o, source_view(), axis, out, one);
+    quantize(mxfp4, options_with(rotate), from, axis, out.view, pool);
     benchmark::ClobberMemory();
   }
-  set_bytes(state, 4.0 * elements, elements / 2 + elements / 32);
+  set_bytes(state, static_cast<double>(sizeof(T) * elements), 17.0 / 32 * elements);
+}
+
+/// Both orientations from one pass over the source.
+template <class T>
+void quantize_both_ways(benchmark::State& state) {
+  thread_pool pool(2);
+  const blocks by_row(rows, cols), by_column(cols, rows);
+  const matrix<const T> from = source_view<T>();
+  for (auto _ : state) {
+    quantize_both(mxfp4, options_with(true), by_row.view, options_with(true), by_column.view, from, pool);
+    benchmark::ClobberMemory();
+  }
+  set_bytes(state, static_cast<double>(sizeof(T) * elements), 17.0 / 16 * elements);
+}
+
+template <class T>
+void dequantize_blocks(benchmark::State& state) {
+  static T* const to = page_aligned<T>(elements);
+  std::memset(static_cast<void*>(to), 0, elements * sizeof(T));  // pages exist before the clock starts
+  thread_pool pool(2);
+  const blocks in(rows, cols);
+  quantize(mxfp4, options_with(true), source_view<float>(), block_axis::row, in.view, pool);
+  for (auto _ : state) {
+    dequantize<T>(mxfp4, in.view, block_axis::row, row_major(to, rows, cols), pool);
+    benchmark::ClobberMemory();
+  }
+  set_bytes(state, 17.0 / 32 * elements, static_cast<double>(sizeof(T) * elements));
+}
+
+template <class T>
+void cached(benchmark::State& state, bool rotate) {
+  thread_pool one(1);
+  const blocks out(cached_rows, cached_cols);
+  const matrix<const T> from = source_view<T>(cached_rows, cached_cols);
+  for (auto _ : state) {
+    quantize(mxfp4, options_with(rotate), from, block_axis::row, out.view, one);
+    benchmark::ClobberMemory();
+  }
+  constexpr double count = cached_rows * cached_cols;
+  set_bytes(state, sizeof(T) * count, 17.0 / 32 * count);
 }
 
 /// The definition, on a few rows of the same matrix.
 void reference(benchmark::State& state) {
-  constexpr index_t few = 32;
-  std::vector<std::uint8_t> codes(few * cols / 2), scales(few * cols / 32);
-  const auto out = dense_blocks(mxfp4, few, cols, codes.data(), scales.data());
+  constexpr index_t few = 8;
+  const blocks out(few, cols);
   for (auto _ : state) {
-    quantize_ref(mxfp4, presets::te_rocm, source_view(few), block_axis::row, out);
+    quantize_ref(mxfp4, presets::te_rocm, source_view<float>(few), block_axis::row, out.view);
     benchmark::ClobberMemory();
   }
-  set_bytes(state, 4.0 * few * cols, few * cols / 2 + few * cols / 32);
+  set_bytes(state, 4.0 * few * cols, 17.0 / 32 * few * cols);
 }
 
 /// Copies in another format: BF16, and FP8 with one scale.
 void cast(benchmark::State& state, nn::number_format to, index_t code_bytes) {
-  thread_pool one(1);
+  thread_pool pool(2);
   std::vector<std::uint8_t> codes(elements * static_cast<std::size_t>(code_bytes));
   nn::quantize_args args;
   args.recipe.format = to;
   float factor = 1.0f;
   gemm_operand out{nn::element_format(to), rows, cols, codes.data(), cols * code_bytes};
   for (auto _ : state) {
-    nn::cpu::quantize_operand(source_view(), args, out, &factor, one);
+    nn::cpu::quantize_operand(source_view<float>(), args, out, &factor, pool);
     benchmark::ClobberMemory();
   }
   set_bytes(state, 4.0 * elements, static_cast<double>(codes.size()));
 }
 
-BENCHMARK(copy);
-BENCHMARK_CAPTURE(cast, bf16, nn::number_format::bf16, 2);
-BENCHMARK_CAPTURE(cast, fp8_e4m3, nn::number_format::fp8_e4m3, 1);
-BENCHMARK_CAPTURE(blocks, mxfp4_rows, false, block_axis::row);
-BENCHMARK_CAPTURE(blocks, mxfp4_h16_rows, true, block_axis::row);
-BENCHMARK_CAPTURE(blocks, mxfp4_h16_columns, true, block_axis::column);
-BENCHMARK(reference);
+// The macros below take plain names. Rates are by the clock, not by CPU time: threads share the work.
+constexpr auto from_fp32 = quantize_blocks<float>, from_bf16 = quantize_blocks<bf16>;
+constexpr auto cached_from_fp32 = cached<float>, cached_from_bf16 = cached<bf16>;
+void both_from_fp32(benchmark::State& state) { quantize_both_ways<float>(state); }
+void both_from_bf16(benchmark::State& state) { quantize_both_ways<bf16>(state); }
+void mxfp4_to_fp32(benchmark::State& state) { dequantize_blocks<float>(state); }
+void mxfp4_to_bf16(benchmark::State& state) { dequantize_blocks<bf16>(state); }
+
+BENCHMARK(copy)->UseRealTime();
+BENCHMARK_CAPTURE(cast, bf16, nn::number_format::bf16, 2)->UseRealTime();
+BENCHMARK_CAPTURE(cast, fp8_e4m3, nn::number_format::fp8_e4m3, 1)->UseRealTime();
+BENCHMARK_CAPTURE(from_fp32, mxfp4_rows, false, block_axis::row)->UseRealTime();
+BENCHMARK_CAPTURE(from_fp32, mxfp4_h16_rows, true, block_axis::row)->UseRealTime();
+BENCHMARK_CAPTURE(from_fp32, mxfp4_h16_columns, true, block_axis::column)->UseRealTime();
+BENCHMARK_CAPTURE(from_bf16, mxfp4_h16_rows, true, block_axis::row)->UseRealTime();
+BENCHMARK_CAPTURE(from_bf16, mxfp4_h16_columns, true, block_axis::column)->UseRealTime();
+BENCHMARK(both_from_fp32)->UseRealTime();
+BENCHMARK(both_from_bf16)->UseRealTime();
+BENCHMARK(mxfp4_to_fp32)->UseRealTime();
+BENCHMARK(mxfp4_to_bf16)->UseRealTime();
+BENCHMARK_CAPTURE(cached_from_fp32, mxfp4_h16_rows, true)->UseRealTime();
+BENCHMARK_CAPTURE(cached_from_bf16, mxfp4_h16_rows, true)->UseRealTime();
+BENCHMARK(reference)->UseRealTime();
 
 }  // namespace
 }  // namespace rotoscale

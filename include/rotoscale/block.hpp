@@ -66,11 +66,11 @@ inline constexpr block_options te_rocm{formats::bf16, {16}, scale_rule::even, po
 /// AMD's Primus-Turbo, without its optional rotation; its weights are square_blocks(mxfp4).
 inline constexpr block_options primus{formats::fp32, {}, scale_rule::even, policies::primus};
 /// AITER's mx_quant_utils.h by mode.
-inline constexpr block_options aiter_even{formats::fp32, {}, scale_rule::even, policies::primus};
+inline constexpr block_options aiter_even{formats::fp32, {}, scale_rule::even, policies::aiter_even};
 inline constexpr block_options aiter_round_up{formats::fp32, {}, scale_rule::rceil, policies::aiter_nonzero};
 inline constexpr block_options aiter_round_down{formats::fp32, {}, scale_rule::floor, policies::aiter};
 inline constexpr block_options aiter_ceil{formats::fp32, {}, scale_rule::ceil, policies::aiter_nonzero};
-/// torchao's to_mx by ScaleCalculationMode.
+/// torchao's to_mx by ScaleCalculationMode, as of 0.19 (0.18 gives Inf other scales: docs/oracles.md).
 inline constexpr block_options torchao_floor{formats::fp32, {}, scale_rule::floor, policies::ocp};
 inline constexpr block_options torchao_rceil{formats::fp32, {}, scale_rule::rceil, policies::ocp};
 inline constexpr block_options torchao_even{formats::fp32, {}, scale_rule::even, policies::ocp};
@@ -145,13 +145,17 @@ ROTOSCALE_HD constexpr float scale_inverse(format scale, std::uint8_t code, floa
   return divisor > 0x1p-128f ? 1.0f / divisor : largest;  // 1 / 2^-128 would be Inf
 }
 
-/// Largest magnitude of a block as FP32 bits, under the policy's view of NaN.
-ROTOSCALE_HD constexpr std::uint32_t block_amax(const float* x, int length, const block_policy& policy) {
-  std::uint32_t amax = 0;
+/// The amax of a block of which no number was seen yet: above all bits of magnitudes.
+inline constexpr std::uint32_t no_amax = 0xFFFFFFFFu;
+
+/// Largest magnitude as FP32 bits of `length` more elements of a block of which `amax` was seen before, under the
+/// policy's view of NaN.
+ROTOSCALE_HD constexpr std::uint32_t block_amax(const float* x, int length, const block_policy& policy,
+                                                std::uint32_t amax = no_amax) {
   for (int i = 0; i < length; ++i) {
     const std::uint32_t u = fp32_bits(x[i]) & fp32_magnitude_mask;
-    if (fp32_is_nan(u) && policy.nan == block_policy::nan_rule::ignore) continue;
-    amax = u > amax ? u : amax;
+    if (fp32_is_nan(u) && policy.nan != block_policy::nan_rule::nan_scale) continue;
+    amax = amax == no_amax || u > amax ? u : amax;
   }
   return amax;
 }
@@ -201,6 +205,7 @@ ROTOSCALE_HD constexpr void load_run(const block_options& o, matrix<T> in, index
 }
 
 ROTOSCALE_HD constexpr std::uint8_t choose_scale(block_format f, const block_options& o, std::uint32_t amax) {
+  if (amax == no_amax) amax = o.policy.nan == block_policy::nan_rule::ignore_unless_all ? fp32_infinity_bits : 0;
   return f.has_e8m0_scale() ? shared_scale(amax, f.element, o.rule, o.policy)
                             : shared_scale(amax, f.element, f.scale, o.encode_factor, o.policy);
 }
@@ -230,11 +235,11 @@ ROTOSCALE_HD constexpr void quantize_tile_ref(block_format f, const block_option
   for (index_t c0 = 0; c0 < out.k; c0 += run) {
     std::uint8_t* scales = out.scales + tile * out.scale_stride + c0 / f.length;
     std::uint32_t amax[max_run_length] = {};
+    for (int b = 0; b < run / f.length; ++b) amax[b] = no_amax;
     for (index_t r = r0; r < r0 + f.rows; ++r) {
       load_run(o, in, r, c0, run, x);
       for (int b = 0; b < run / f.length; ++b) {
-        const std::uint32_t u = block_amax(x + b * f.length, f.length, o.policy);
-        amax[b] = u > amax[b] ? u : amax[b];
+        amax[b] = block_amax(x + b * f.length, f.length, o.policy, amax[b]);
       }
     }
     for (int b = 0; b < run / f.length; ++b) scales[b] = choose_scale(f, o, amax[b]);

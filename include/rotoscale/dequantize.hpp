@@ -38,6 +38,19 @@ inline void dequantize_block(block_format f, const decode_table& table, block_ma
   }
 }
 
+/// store_value for `count` elements; to BF16 in a loop that compilers vectorise.
+template <class T>
+inline void store_values(const float* from, index_t count, T* to) {
+  for (index_t i = 0; i < count; ++i) store_value(from[i], to[i]);
+}
+inline void store_values(const float* from, index_t count, bf16* to) {
+  for (index_t i = 0; i < count; ++i) {
+    const std::uint32_t u = fp32_bits(from[i]);
+    const std::uint32_t rounded = (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16;
+    to[i] = bf16::from_bits(static_cast<std::uint16_t>(fp32_is_nan(u) ? fp32_nan_bits >> 16 : rounded));
+  }
+}
+
 /// One row of the quantized matrix as FP32.
 inline void dequantize_row(block_format f, const decode_table& table, block_matrix<const std::uint8_t> in, index_t r,
                            float decode_factor, float* to) {
@@ -102,8 +115,12 @@ void dequantize(block_format f, block_matrix<const std::uint8_t> in, block_axis 
       for (index_t r = first; r < last; ++r) {
         detail::dequantize_block(f, table, in, r, c, f.length, decode_factor, block[r - first]);
       }
+      if (out.stride(1) == 1) {
+        for (index_t r = first; r < last; ++r) detail::store_values(block[r - first], f.length, &out(r, c));
+        continue;
+      }
       for (index_t i = 0; i < f.length; ++i) {
-        for (index_t r = first; r < last; ++r) store_value(block[r - first][i], out(r, c + i));
+        for (index_t r = first; r < last; ++r) detail::store_values(&block[r - first][i], 1, &out(r, c + i));
       }
     }
   });

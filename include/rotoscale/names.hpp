@@ -107,7 +107,8 @@ struct enum_names<placement> {
 template <>
 struct enum_names<block_policy::nan_rule> {
   using enum block_policy::nan_rule;
-  static constexpr enum_name<block_policy::nan_rule> table[] = {{ignore, "ignore"}, {nan_scale, "nan_scale"}};
+  static constexpr enum_name<block_policy::nan_rule> table[] = {
+      {ignore, "ignore"}, {ignore_unless_all, "ignore_unless_all"}, {nan_scale, "nan_scale"}};
 };
 
 template <>
@@ -119,9 +120,13 @@ struct enum_names<block_policy::infinity_rule> {
 
 template <>
 struct enum_names<block_policy> {
-  static constexpr enum_name<block_policy> table[] = {
-      {policies::te_rocm, "te_rocm"}, {policies::ocp, "ocp"},       {policies::primus, "primus"},
-      {policies::aiter, "aiter"},     {policies::nvidia, "nvidia"}, {policies::aiter_nonzero, "aiter_nonzero"}};
+  static constexpr enum_name<block_policy> table[] = {{policies::te_rocm, "te_rocm"},
+                                                      {policies::ocp, "ocp"},
+                                                      {policies::primus, "primus"},
+                                                      {policies::aiter_even, "aiter_even"},
+                                                      {policies::aiter, "aiter"},
+                                                      {policies::nvidia, "nvidia"},
+                                                      {policies::aiter_nonzero, "aiter_nonzero"}};
 };
 
 template <>

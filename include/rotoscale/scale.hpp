@@ -20,8 +20,9 @@ enum class scale_rule {
 /// The places where quantizers with the same scale_rule still disagree.
 struct block_policy {
   enum class nan_rule {
-    ignore,    ///< NaN takes no part in amax; the element conversion sees it
-    nan_scale  ///< the block's scale becomes NaN
+    ignore,             ///< NaN takes no part in amax; the element conversion sees it
+    ignore_unless_all,  ///< the same, but a block of nothing else counts as one with Inf
+    nan_scale           ///< the block's scale becomes NaN
   };
   enum class infinity_rule {
     exponent_128,   ///< Inf counts as 2^128 (beyond every floating-point scale: the largest one)
@@ -42,10 +43,13 @@ namespace policies {
 using nan_rule = block_policy::nan_rule;
 using infinity_rule = block_policy::infinity_rule;
 /// ROCm TransformerEngine's fused kernel, as in AMD's MLPerf v6.0 runs.
-inline constexpr block_policy te_rocm{127, 0, nan_rule::ignore, infinity_rule::exponent_128};
+/// Its maximum starts from a value of the block, so NaN alone survives it (exponent field 255, as Inf's).
+inline constexpr block_policy te_rocm{127, 0, nan_rule::ignore_unless_all, infinity_rule::exponent_128};
 inline constexpr block_policy ocp{0, 0, nan_rule::nan_scale, infinity_rule::nan_scale};
-/// Primus-Turbo, and AITER's header in its EVEN mode.
-inline constexpr block_policy primus{0, 0, nan_rule::ignore, infinity_rule::exponent_128};
+/// Primus-Turbo's rows of blocks (its 32 × 32 blocks begin the maximum at 0: `ignore`).
+inline constexpr block_policy primus{0, 0, nan_rule::ignore_unless_all, infinity_rule::exponent_128};
+/// AITER's header in its EVEN mode.
+inline constexpr block_policy aiter_even{0, 0, nan_rule::ignore, infinity_rule::exponent_128};
 /// AITER's header in its other modes; RoundUp and Ceil never give byte 0 to a nonzero block.
 inline constexpr block_policy aiter{0, 0, nan_rule::ignore, infinity_rule::nan_scale};
 inline constexpr block_policy aiter_nonzero{0, 1, nan_rule::ignore, infinity_rule::nan_scale};
@@ -54,7 +58,8 @@ inline constexpr block_policy nvidia{0, 0, nan_rule::ignore, infinity_rule::larg
 }  // namespace policies
 
 namespace detail {
-/// Mantissa bits of an element's largest number. Without exponent bits its first bit is in the mantissa field (INT8: 6).
+/// Mantissa bits of an element's largest number. Without exponent bits its first bit is in the mantissa field (INT8:
+/// 6).
 ROTOSCALE_HD constexpr int top_mantissa_bits(format element) {
   return element.exponent_bits == 0 ? element.mantissa_bits - 1 : element.mantissa_bits;
 }
@@ -94,7 +99,8 @@ ROTOSCALE_HD constexpr std::uint8_t shared_scale(std::uint32_t amax, format elem
 
 /// Code in `scale`, a floating-point format with a NaN, for a block whose largest magnitude has the FP32 bits `amax`:
 /// amax / (largest element) * encode_factor, each step and the conversion rounded to nearest even, saturating. That is
-/// TE's compute_decoding_scaling_factor.
+/// TE's compute_decoding_scaling_factor up to v2.13, and torchao's where there is one level; later versions multiply by
+/// encode_factor * (1 / largest), which differs in about one block of four million.
 ROTOSCALE_HD constexpr std::uint8_t shared_scale(std::uint32_t amax, format element, format scale, float encode_factor,
                                                  const block_policy& policy) {
   const auto nan = static_cast<std::uint8_t>(scale.nan_code());

@@ -96,7 +96,7 @@ block_policy choose_policy(choices& in, format scale) {
   block_policy p;
   p.zero_byte = in.byte() & code_mask;
   p.least_byte = in.byte() & code_mask;
-  p.nan = static_cast<block_policy::nan_rule>(in.below(2));
+  p.nan = static_cast<block_policy::nan_rule>(in.below(3));
   p.infinity = static_cast<block_policy::infinity_rule>(in.below(3));
   return p;
 }

@@ -148,15 +148,14 @@ inline void rotated(std::vector<exact_t>& x, const rotation& r) {
 
 /// What a block's amax is taken over: the largest magnitude that the policy sees, NaN if it lets one in.
 inline exact_t amax_of(const std::vector<exact_t>& x, const block_policy& p) {
-  exact_t amax = 0;
+  std::vector<exact_t> magnitudes;
   for (const exact_t v : x) {
-    if (std::isnan(v)) {
-      if (p.nan == block_policy::nan_rule::nan_scale) return v;
-      continue;
-    }
-    amax = std::max(amax, std::fabs(v));
+    if (std::isnan(v) && p.nan == block_policy::nan_rule::nan_scale) return v;
+    if (!std::isnan(v)) magnitudes.push_back(std::fabs(v));
   }
-  return amax;
+  if (magnitudes.empty() && p.nan == block_policy::nan_rule::ignore_unless_all)
+    return std::numeric_limits<exact_t>::infinity();
+  return magnitudes.empty() ? 0 : *std::max_element(magnitudes.begin(), magnitudes.end());
 }
 
 /// E8M0 byte.

@@ -94,15 +94,13 @@ amd_block amd(std::array<float, 32> x, std::uint32_t signs) {
       std::copy(y.begin(), y.end(), x.begin() + static_cast<std::ptrdiff_t>(base));
     }
   }
-  float amax = 0.0f;
-  for (float& v : x) {
-    v *= 0.25f;
-    amax = std::fmax(amax, std::fabs(v));  // drops NaN
-  }
+  for (float& v : x) v *= 0.25f;
+  float amax = std::fabs(x[0]);
+  for (const float v : x) amax = std::fmax(amax, std::fabs(v));  // drops NaN unless there is nothing else
   amd_block out{};
   if (amax == 0.0f) {
     out.scale = 127;
-  } else if (std::isinf(amax)) {
+  } else if (!std::isfinite(amax)) {
     out.scale = 253;
   } else {
     const int e = std::ilogb(amax);
@@ -196,13 +194,11 @@ const std::vector<named_format> all_blocks{
 
 using nan_rule = block_policy::nan_rule;
 using infinity_rule = block_policy::infinity_rule;
-const std::vector<block_policy> all_policies{policies::te_rocm,
-                                             policies::ocp,
-                                             policies::primus,
-                                             policies::aiter,
-                                             policies::aiter_nonzero,
-                                             policies::nvidia,
-                                             {9, 40, nan_rule::nan_scale, infinity_rule::largest_scale}};
+const std::vector<block_policy> all_policies{
+    policies::te_rocm, policies::ocp,
+    policies::primus,  policies::aiter_even,
+    policies::aiter,   policies::aiter_nonzero,
+    policies::nvidia,  {9, 40, nan_rule::nan_scale, infinity_rule::largest_scale}};
 const std::vector<scale_rule> all_rules{scale_rule::floor, scale_rule::ceil, scale_rule::even, scale_rule::rceil};
 const std::vector<rounding> all_roundings{rounding::nearest_even, rounding::nearest_away, rounding::toward_zero,
                                           rounding::up,           rounding::down,         rounding::to_odd,
@@ -661,6 +657,28 @@ TEST_CASE("constexpr: a block quantized at compile time") {
   };
   constexpr auto at_compile_time = quantized();
   CHECK(quantized() == at_compile_time);
+}
+
+TEST_CASE("a block of nothing but NaN, as each implementation's maximum sees it") {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const auto byte = [](const block_options& o, const std::vector<float>& x) {
+    std::uint8_t codes[16], scale = 0xEE;
+    quantize_ref(mxfp4, o, row_major(x.data(), 1, 32), block_axis::row, {1, 32, codes, 16, &scale, 1});
+    return int{scale};
+  };
+  const std::vector<float> all(32, nan);
+  CHECK(byte(presets::te_rocm, all) == 253);
+  CHECK(byte(presets::primus, all) == 253);
+  CHECK(byte(presets::aiter_even, all) == 0);
+  CHECK(byte(presets::aiter_round_up, all) == 0);
+  CHECK(byte(presets::nvidia, all) == 0);
+  CHECK(byte(presets::ocp, all) == 255);
+  // After H16 one NaN in each half suffices, and one half is left with one NaN alone.
+  std::vector<float> halves(32, 1.0f);
+  halves[3] = nan;
+  CHECK(byte(presets::te_rocm, halves) == 127);  // amax 4
+  halves[20] = nan;
+  CHECK(byte(presets::te_rocm, halves) == 253);
 }
 
 TEST_CASE("when quantize is defined") {

@@ -53,7 +53,7 @@ TEST_CASE("every enumerator has one name that leads back to it") {
   check<specials>(4);
   check<block_axis>(2);
   check<placement>(6);
-  check<block_policy::nan_rule>(2);
+  check<block_policy::nan_rule>(3);
   check<block_policy::infinity_rule>(3);
   CHECK(to_string(scale_rule::even) == "even");
   CHECK(to_string(rounding::nearest_even) == "nearest_even");
@@ -96,8 +96,10 @@ TEST_CASE("block formats and policies") {
   CHECK(to_string(square_blocks(mxfp4)) == "?");
   using enum block_policy::infinity_rule;
   constexpr auto ignore = block_policy::nan_rule::ignore;
-  check_values<block_policy>({{"te_rocm", {127, 0, ignore, exponent_128}},
-                              {"primus", {0, 0, ignore, exponent_128}},
+  constexpr auto unless_all = block_policy::nan_rule::ignore_unless_all;
+  check_values<block_policy>({{"te_rocm", {127, 0, unless_all, exponent_128}},
+                              {"primus", {0, 0, unless_all, exponent_128}},
+                              {"aiter_even", {0, 0, ignore, exponent_128}},
                               {"aiter", {0, 0, ignore, nan_scale}},
                               {"aiter_nonzero", {0, 1, ignore, nan_scale}},
                               {"nvidia", {0, 0, ignore, largest_scale}},
@@ -114,7 +116,7 @@ TEST_CASE("presets by name have the source, rule, policy and rotation of the imp
   };
   const expected all[] = {{"te_rocm", formats::bf16, 16, scale_rule::even, "te_rocm"},
                           {"primus", formats::fp32, 0, scale_rule::even, "primus"},
-                          {"aiter_even", formats::fp32, 0, scale_rule::even, "primus"},
+                          {"aiter_even", formats::fp32, 0, scale_rule::even, "aiter_even"},
                           {"aiter_round_up", formats::fp32, 0, scale_rule::rceil, "aiter_nonzero"},
                           {"aiter_round_down", formats::fp32, 0, scale_rule::floor, "aiter"},
                           {"aiter_ceil", formats::fp32, 0, scale_rule::ceil, "aiter_nonzero"},

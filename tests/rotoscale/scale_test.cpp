@@ -40,7 +40,7 @@ const std::vector<float> table_amax{
 const std::vector<implementation> table{
     {"te_rocm", scale_rule::even, policies::te_rocm, {127, 0, 0, 1, 125, 125, 125, 126, 127, 128, 253, 253}},
     {"primus_turbo", scale_rule::even, policies::primus, {0, 0, 0, 1, 125, 125, 125, 126, 127, 128, 253, 253}},
-    {"aiter even", scale_rule::even, policies::primus, {0, 0, 0, 1, 125, 125, 125, 126, 127, 128, 253, 253}},
+    {"aiter even", scale_rule::even, policies::aiter_even, {0, 0, 0, 1, 125, 125, 125, 126, 127, 128, 253, 253}},
     {"aiter round up",
      scale_rule::rceil,
      policies::aiter_nonzero,
