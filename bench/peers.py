@@ -77,14 +77,16 @@ def main():
         source, stored = Path(scratch) / "x", Path(scratch) / "codes"
         x.tofile(source)
         for _ in range(turns):
-            out = subprocess.run([program, source, str(ROWS), str(COLS), stored, "9"], check=True, stdout=subprocess.PIPE)
-            for name, passes in json.loads(out.stdout).items():
+            command = [program, source, str(ROWS), str(COLS), stored, "9"]
+            out = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+            for name, passes in json.loads(out).items():
                 seconds.setdefault(name, []).append(float(np.median(passes)))
             for name, quantize in peers.items():
                 start = time.perf_counter()
                 results[name] = quantize(x)
                 seconds.setdefault(name, []).append(time.perf_counter() - start)
-        check(np, np.fromfile(stored, np.uint8), x, *results.get("ml_dtypes", (None, None)), results.get("microxcaling"))
+        codes, scales = results.get("ml_dtypes", (None, None))
+        check(np, np.fromfile(stored, np.uint8), x, codes, scales, results.get("microxcaling"))
 
     median = {name: float(np.median(all_turns)) for name, all_turns in seconds.items()}
     for name, value in median.items():
