@@ -95,7 +95,7 @@ void dequantize(block_format f, block_matrix<const std::uint8_t> in, block_axis 
       in.rows * in.k * index_t{sizeof(float)} >= detail::dequantize_streaming_bytes && out.stride(0) % 16 == 0 &&
       reinterpret_cast<std::uintptr_t>(out.data) % 64 == 0) {
     pool.for_each(in.rows, [&](index_t r) {
-      detail::stream_mxfp4_row(table, in, r, reinterpret_cast<float*>(&out(r, 0)));
+      detail::stream_mxfp4_row(table, in, r, reinterpret_cast<float*>(out.data + r * out.stride(0)));
       _mm_sfence();  // the pool's own release does not order non-temporal stores
     });
     return;
@@ -103,7 +103,7 @@ void dequantize(block_format f, block_matrix<const std::uint8_t> in, block_axis 
 #endif
   if (contiguous) {
     pool.for_each(in.rows, [&](index_t r) {
-      detail::dequantize_row(f, table, in, r, decode_factor, reinterpret_cast<float*>(&out(r, 0)));
+      detail::dequantize_row(f, table, in, r, decode_factor, reinterpret_cast<float*>(out.data + r * out.stride(0)));
     });
     return;
   }

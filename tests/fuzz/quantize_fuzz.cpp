@@ -1,17 +1,20 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // libFuzzer entry over the block quantizers. The first bytes of an input choose the block format, the options, the
-// shape, the layout and the threads; the rest are values. quantize() must leave the bytes that quantize_ref() leaves,
-// in a buffer whose padding counts, and what is stored must dequantize. Buffers are as small as they may be, so that
-// the address sanitizer sees a read or a write beyond the matrices.
+// shape, the layout and the threads; the rest are values. quantize, quantize_both and dequantize must leave the bytes
+// that quantize_ref and dequantize_ref leave, padding included. Buffers are as small as they may be, so that the
+// address sanitizer sees a read or a write beyond the matrices. Arrays of several MiB, which bypass caches, are too
+// slow here.
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <iterator>
 #include <vector>
 
+#include "rotoscale/dequantize.hpp"
 #include "rotoscale/quantize.hpp"
 
 namespace {
@@ -91,11 +94,17 @@ block_format choose_format(choices& in) {
 block_policy choose_policy(choices& in, format scale) {
   constexpr block_policy named[] = {policies::te_rocm, policies::ocp,           policies::primus,
                                     policies::aiter,   policies::aiter_nonzero, policies::nvidia};
-  if (in.flag()) return in.one_of(named);
-  const auto code_mask = static_cast<std::uint8_t>((1u << scale.bits()) - 1);
+  // Numbers of the scale format, which are all that a floating-point one may have here; E8M0 takes any byte.
+  constexpr format e8m0 = formats::e8m0;
+  const unsigned codes = scale == e8m0 ? 256 : static_cast<unsigned>(scale.max_code()) + 1;
   block_policy p;
-  p.zero_byte = in.byte() & code_mask;
-  p.least_byte = in.byte() & code_mask;
+  if (in.flag()) {
+    p = in.one_of(named);
+    p.zero_byte = static_cast<std::uint8_t>(p.zero_byte % codes);
+    return p;
+  }
+  p.zero_byte = static_cast<std::uint8_t>(in.byte() % codes);
+  p.least_byte = static_cast<std::uint8_t>(in.byte() % codes);
   p.nan = static_cast<block_policy::nan_rule>(in.below(3));
   p.infinity = static_cast<block_policy::infinity_rule>(in.below(3));
   return p;
@@ -193,6 +202,7 @@ void choose_strides(choices& in, index_t m, index_t n, index_t (&strides)[2]) {
 struct job {
   block_format format;
   block_options options;
+  block_options other;  ///< of the columns, where both orientations are made
   block_axis axis;
   index_t rows, k;  ///< of the output
   index_t code_pad, scale_pad;
@@ -204,17 +214,16 @@ struct stored {
   block_matrix<std::uint8_t> blocks;
 };
 
-/// Output memory without a byte after the last row, its padding marked.
-stored make_output(const job& j) {
-  const index_t code_row = packed_bytes(j.format.element, j.k), scale_row = j.k / j.format.length;
-  const index_t scale_rows = j.rows / j.format.rows;
+/// Memory for rows × k elements without a byte after the last row, its padding marked.
+stored make_output(const job& j, index_t rows, index_t k) {
+  const index_t code_row = packed_bytes(j.format.element, k), scale_row = k / j.format.length;
   const auto size = [](index_t count, index_t row, index_t pad) {
     return static_cast<std::size_t>(count == 0 ? 0 : count * (row + pad) - pad);
   };
   stored s;
-  s.codes.assign(size(j.rows, code_row, j.code_pad), 0xEE);
-  s.scales.assign(size(scale_rows, scale_row, j.scale_pad), 0xEE);
-  s.blocks = {j.rows, j.k, s.codes.data(), code_row + j.code_pad, s.scales.data(), scale_row + j.scale_pad};
+  s.codes.assign(size(rows, code_row, j.code_pad), 0xEE);
+  s.scales.assign(size(rows / j.format.rows, scale_row, j.scale_pad), 0xEE);
+  s.blocks = {rows, k, s.codes.data(), code_row + j.code_pad, s.scales.data(), scale_row + j.scale_pad};
   return s;
 }
 
@@ -253,34 +262,76 @@ thread_pool& pool_of(int threads) {
   return threads == 1 ? one : threads == 2 ? two : three;
 }
 
+/// Memory for an m × n array in a chosen layout, and its view.
 template <class T>
-void run(choices& in, const job& j) {
-  const index_t m = j.axis == block_axis::row ? j.rows : j.k, n = j.axis == block_axis::row ? j.k : j.rows;
-  matrix<T> view{nullptr, {m, n}, {}};
-  choose_strides(in, m, n, view.strides);
-  std::vector<T> values;
-  if (m > 0 && n > 0) {
+struct array {
+  array(choices& in, index_t m, index_t n) : view{nullptr, {m, n}, {}} {
+    choose_strides(in, m, n, view.strides);
+    if (m == 0 || n == 0) return;
     const index_t span[2] = {(m - 1) * view.strides[0], (n - 1) * view.strides[1]};
     const index_t first = (span[0] < 0 ? span[0] : 0) + (span[1] < 0 ? span[1] : 0);
     const index_t last = (span[0] > 0 ? span[0] : 0) + (span[1] > 0 ? span[1] : 0);
     values.resize(static_cast<std::size_t>(last - first + 1));
     view.data = values.data() - first;
   }
-  value_source source(in);
-  for (T& v : values) source.store(v);
+  std::vector<T> values;
+  matrix<T> view;
+};
 
-  const matrix<const T> x = view;
-  stored expected = make_output(j), got = make_output(j);
+template <class T>
+void check_both(const job& j, matrix<const T> x) {
+  const index_t m = x.extent(0), n = x.extent(1);
+  stored rows[2] = {make_output(j, m, n), make_output(j, m, n)};
+  stored columns[2] = {make_output(j, n, m), make_output(j, n, m)};
+  if (!quantize_is_defined(j.format, j.options, x, block_axis::row, rows[0].blocks)) return;
+  if (!quantize_is_defined(j.format, j.other, x, block_axis::column, columns[0].blocks)) return;
+  quantize_ref(j.format, j.options, x, block_axis::row, rows[0].blocks);
+  quantize_ref(j.format, j.other, x, block_axis::column, columns[0].blocks);
+  quantize_both(j.format, j.options, rows[1].blocks, j.other, columns[1].blocks, x, pool_of(j.threads));
+  compare(j, "quantize_both, rows", rows[0], rows[1]);
+  compare(j, "quantize_both, columns", columns[0], columns[1]);
+}
+
+/// Into an array of the first layouts, all of whose elements, padding included, are compared by bits.
+template <class T>
+void check_dequantize(const job& j, const stored& s, index_t m, index_t n, index_t pad) {
+  const auto decode_into = [&](bool fast) {
+    std::vector<T> values(static_cast<std::size_t>(m * (n + pad)));
+    const matrix<T> to = row_major(values.data(), m, n, n + pad);
+    const float factor = 1.0f / j.options.encode_factor;
+    if (fast) {
+      dequantize(j.format, block_matrix<const std::uint8_t>(s.blocks), j.axis, to, pool_of(j.threads), factor);
+    } else {
+      dequantize_ref(j.format, block_matrix<const std::uint8_t>(s.blocks), j.axis, to, factor);
+    }
+    std::vector<std::uint8_t> bytes(values.size() * sizeof(T));
+    if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
+    return bytes;
+  };
+  const auto expected = decode_into(false), got = decode_into(true);
+  if (expected != got) fail(j, "dequantize", expected, got);
+}
+
+template <class T>
+void run(choices& in, const job& j) {
+  const index_t m = j.axis == block_axis::row ? j.rows : j.k, n = j.axis == block_axis::row ? j.k : j.rows;
+  array<T> source(in, m, n);
+  const index_t target_pad = in.below(4);
+  const bool narrow_target = in.flag();
+  value_source values(in);
+  for (T& v : source.values) values.store(v);
+
+  const matrix<const T> x = source.view;
+  stored expected = make_output(j, j.rows, j.k), got = make_output(j, j.rows, j.k);
   if (!quantize_is_defined(j.format, j.options, x, j.axis, expected.blocks)) std::abort();
   quantize_ref(j.format, j.options, x, j.axis, expected.blocks);
   quantize(j.format, j.options, x, j.axis, got.blocks, pool_of(j.threads));
   compare(j, "quantize", expected, got);
-
-  std::vector<float> decoded(static_cast<std::size_t>(m * n));
-  dequantize_ref<float>(j.format, expected.blocks, j.axis, row_major(decoded.data(), m, n),
-                        1.0f / j.options.encode_factor);
-  for (const float d : decoded) {
-    if (fp32_is_nan(fp32_bits(d)) && fp32_bits(d) != fp32_nan_bits) std::abort();
+  check_both(j, x);
+  if (narrow_target) {
+    check_dequantize<bf16>(j, expected, m, n, target_pad);
+  } else {
+    check_dequantize<float>(j, expected, m, n, target_pad);
   }
 }
 
@@ -291,11 +342,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   job j{};
   j.format = choose_format(in);
   j.options = choose_options(in, j.format);
+  j.other = in.flag() ? choose_options(in, j.format) : j.options;
   j.axis = in.flag() ? block_axis::column : block_axis::row;
-  j.k = run_length(j.format, j.options.rotation) * in.below(6);
-  j.rows = in.below(70);
-  const index_t most_elements = index_t{256} << in.below(4);
+  // Mostly small; vector paths work on pieces of 512 elements along either axis, so now and then beyond that.
+  const index_t most_elements = index_t{256} << in.below(8);
+  const bool whole_blocks = in.flag();
+  j.k = run_length(j.format, j.options.rotation) * in.below(48);
+  j.rows = in.flag() ? in.below(70) : in.below(256) * 5;
+  if (j.k > most_elements) j.k = run_length(j.format, j.options.rotation);
   if (j.k > 0 && j.rows > most_elements / j.k) j.rows = most_elements / j.k;
+  if (whole_blocks) j.rows -= j.rows % 32;
   j.rows -= j.rows % j.format.rows;
   j.code_pad = in.below(20);
   j.scale_pad = in.below(5);

@@ -49,31 +49,29 @@ inline void choose_scales(const block_options& o, const lanes_u32& amax, lanes_u
 /// Adds one E2M1 code to words of codes, the first at the bottom after eight of them. In code space E2M1 rounds
 /// g(x) = min(2x, x + 2, x / 2 + 4) to an integer, ties to even: adding 1.5 * 2^23 leaves that integer in the low bits
 /// with FP32's own rounding. The products are exact, so a fused multiply-add gives the same bits.
-struct code_packer {
-  lanes_f32 two_s, s, half_s;
-
-  explicit code_packer(const lanes_f32& scale) : two_s(scale * 2.0f), s(scale), half_s(scale * 0.5f) {}
-
-  void push(const lanes_u32& y, lanes_u32& words) const {
-    constexpr float magic = 0x1.8p23f;
-    const lanes_u32 bits = y & fp32_magnitude_mask;
-    const lanes_f32 m = reinterpret_cast<lanes_f32>(bits);
-    const lanes_f32 low = m * two_s + magic, middle = m * s + (magic + 2.0f), high = m * half_s + (magic + 4.0f);
-    lanes_u32 code = reinterpret_cast<lanes_u32>(low);
-    const lanes_u32 code2 = reinterpret_cast<lanes_u32>(middle), code3 = reinterpret_cast<lanes_u32>(high);
-    code = code < code2 ? code : code2;  // positive floats are ordered as their bits
-    code = code < code3 ? code : code3;
-    const lanes_u32 largest = lanes_u32{} + fp32_bits(magic + 7.0f);
-    code = code < largest ? code : largest;
-    code = (code & 7u) | ((y >> 28) & 8u);
+/// `s` is the inverse scale.
+inline void push_code(const lanes_u32& y, const lanes_f32& two_s, const lanes_f32& s, const lanes_f32& half_s,
+                      lanes_u32& words) {
+  constexpr float magic = 0x1.8p23f;
+  const lanes_u32 bits = y & fp32_magnitude_mask;
+  const lanes_f32 m = reinterpret_cast<lanes_f32>(bits);
+  const lanes_f32 low = m * two_s + magic, middle = m * s + (magic + 2.0f), high = m * half_s + (magic + 4.0f);
+  lanes_u32 code = reinterpret_cast<lanes_u32>(low);
+  const lanes_u32 code2 = reinterpret_cast<lanes_u32>(middle), code3 = reinterpret_cast<lanes_u32>(high);
+  code = code < code2 ? code : code2;  // positive floats are ordered as their bits
+  code = code < code3 ? code : code3;
+  constexpr std::uint32_t seven = fp32_bits(magic + 7.0f);
+  lanes_u32 largest{};  // in two steps: nvcc 13's front end does not survive lanes_u32{} + seven
+  largest += seven;
+  code = code < largest ? code : largest;
+  code = (code & 7u) | ((y >> 28) & 8u);
 #if defined(__AVX512VBMI2__)
-    words = reinterpret_cast<lanes_u32>(
-        _mm512_shrdi_epi32(reinterpret_cast<__m512i>(words), reinterpret_cast<__m512i>(code), 4));
+  words = reinterpret_cast<lanes_u32>(
+      _mm512_shrdi_epi32(reinterpret_cast<__m512i>(words), reinterpret_cast<__m512i>(code), 4));
 #else
-    words = (words >> 4) | (code << 28);
+  words = (words >> 4) | (code << 28);
 #endif
-  }
-};
+}
 static_assert((fp32_bits(0x1.8p23f) & 7u) == 0);
 
 /// Quantizes 16 blocks, one a lane, whose FP32 bits are in x (overwritten): four words of codes and a scale byte a
@@ -111,10 +109,11 @@ inline bool quantize_lanes(const block_options& o, lanes_u32 (&x)[32], lanes_u32
   inverse = zero != 0u ? lanes_u32{} + fp32_bits(1.0f) : inverse;
 
   // 3. Codes.
-  const code_packer packer(reinterpret_cast<lanes_f32>(inverse));
+  const lanes_f32 scale = reinterpret_cast<lanes_f32>(inverse);
+  const lanes_f32 two_s = scale * 2.0f, half_s = scale * 0.5f;
   for (int w = 0; w < 4; ++w) {
     words[w] = lanes_u32{};
-    for (int i = 0; i < 8; ++i) packer.push(x[8 * w + i], words[w]);
+    for (int i = 0; i < 8; ++i) push_code(x[8 * w + i], two_s, scale, half_s, words[w]);
   }
   return true;
 }
