@@ -52,13 +52,16 @@ ROTOSCALE_HD constexpr std::uint8_t fold_code(std::uint32_t code, int byte, int 
                                                        (magnitude == 1 ? 0u : 2u * magnitude)));
 }
 
-/// x * 2^e for a sum x of folded products (0 or 2^-41 <= |x| < 2^58), rounded once.
+/// x * 2^e, rounded once, for a sum x of folded products (0 or 2^-41 <= |x| < 2^58). The first factor is exact, or
+/// overflows where the result does; where the second is limited, the result is zero or Inf anyway.
 ROTOSCALE_HD constexpr float times_power(float x, int e) {
-  if (e >= -126 && e <= 127) return x * pow2_fp32(e);
-  const int first = e < 0 ? -60 : 60;  // exact
-  const int second = e - first < -149 ? -149 : e - first > 127 ? 127 : e - first;
-  return x * pow2_fp32(first) * pow2_fp32(second);
+  const int first = e < -84 ? -84 : e > 84 ? 84 : e;
+  const int rest = e - first;
+  return x * pow2_fp32(first) * pow2_fp32(rest < -126 ? -126 : rest > 127 ? 127 : rest);
 }
+/// Bases of a row of A and a row of B for which x * 2^base_a * 2^base_b, in this order, rounds once as well.
+ROTOSCALE_HD constexpr bool first_base_is_plain(int base) { return base >= -84 && base <= 69; }
+ROTOSCALE_HD constexpr bool second_base_is_plain(int base) { return base >= -126; }
 
 // ------------------------------------------------------------------ the last step
 

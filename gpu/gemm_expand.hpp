@@ -94,15 +94,30 @@ __global__ void __launch_bounds__(expand_threads) expand_e5m2_kernel(const __gri
   const mxfp4_source& m = p.source[operand];
   bool fits = true;
   if (row < m.rows) {
-    const int largest = fold_range(m, row, p.k, lane, fits);
-    if (lane == 0) p.base[operand * p.base_b + row] = fold_base(largest);
     const std::uint8_t* codes = m.codes + row * m.code_stride;
     const std::uint8_t* scales = m.scales + row * m.scale_stride;
     std::uint8_t* to = p.target[operand] + static_cast<std::int64_t>(row) * p.k;
-#pragma unroll 8
-    for (int i = lane; i < p.k / 16; i += 32) {
-      const uint2 x = *reinterpret_cast<const uint2*>(codes + 8 * i);
-      *reinterpret_cast<uint4*>(to + 16 * i) = fold_sixteen(x, scales[i / 2], largest);
+    const int units = p.k / 16;
+    // Loads of a piece of the row go out before the wait for the scales' range, or for the last piece's stores.
+    constexpr int depth = 8;
+    uint2 x[depth];
+    const auto load = [&](int first) {
+#pragma unroll
+      for (int j = 0; j < depth; ++j) {
+        const int i = first + 32 * j;
+        if (i < units) x[j] = *reinterpret_cast<const uint2*>(codes + 8 * i);
+      }
+    };
+    load(lane);
+    const int largest = fold_range(m, row, p.k, lane, fits);
+    if (lane == 0) p.base[operand * p.base_b + row] = fold_base(largest);
+    for (int first = lane; first < units; first += 32 * depth) {
+#pragma unroll
+      for (int j = 0; j < depth; ++j) {
+        const int i = first + 32 * j;
+        if (i < units) *reinterpret_cast<uint4*>(to + 16 * i) = fold_sixteen(x[j], scales[i / 2], largest);
+      }
+      load(first + 32 * depth);
     }
   }
   const int outside = __syncthreads_or(!fits);
@@ -154,10 +169,21 @@ __global__ void __launch_bounds__(expand_threads) expand_bf16_kernel(const __gri
     const std::uint8_t* codes = m.codes + row * m.code_stride;
     const std::uint8_t* scales = m.scales + row * m.scale_stride;
     std::uint8_t* to = p.target[operand] + static_cast<std::int64_t>(row) * p.k * 2;
-#pragma unroll 8
-    for (int i = lane; i < p.k / 8; i += 32) {
-      const std::uint32_t x = *reinterpret_cast<const std::uint32_t*>(codes + 4 * i);
-      *reinterpret_cast<uint4*>(to + 16 * i) = scale_eight(x, bf16_scale_pair(scales[i / 4]));
+    const int units = p.k / 8;
+    constexpr int depth = 8;
+    for (int first = lane; first < units; first += 32 * depth) {
+      std::uint32_t x[depth], scale[depth];
+#pragma unroll
+      for (int j = 0; j < depth; ++j) {
+        const int i = first + 32 * j;
+        x[j] = i < units ? *reinterpret_cast<const std::uint32_t*>(codes + 4 * i) : 0;
+        scale[j] = i < units ? scales[i / 4] : 0;
+      }
+#pragma unroll
+      for (int j = 0; j < depth; ++j) {
+        const int i = first + 32 * j;
+        if (i < units) *reinterpret_cast<uint4*>(to + 16 * i) = scale_eight(x[j], bf16_scale_pair(scale[j]));
+      }
     }
   }
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "gpu/gemm_arguments.hpp"
+#include "gpu/gemm_output.hpp"
 #include "gpu/gemm_sm90_ptx.hpp"
 
 namespace rotoscale::gpu::sm90 {
@@ -162,37 +163,15 @@ __device__ inline void multiply(bf16_tile, const gemm_arguments& p, const pipeli
 }
 
 /// Four lanes hold a 4 × 4 matrix of words, lane q its column q; afterwards lane q holds row q.
-__device__ inline void transpose_quad(std::uint32_t (&w)[4], int lane) {
+__device__ inline uint4 transpose_quad(std::uint32_t w0, std::uint32_t w1, std::uint32_t w2, std::uint32_t w3,
+                                       int lane) {
   const bool odd = lane & 1, high = lane & 2;
-#pragma unroll
-  for (int i = 0; i < 4; i += 2) {
-    const std::uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, odd ? w[i] : w[i + 1], 1);
-    (odd ? w[i] : w[i + 1]) = other;
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const std::uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, high ? w[i] : w[i + 2], 2);
-    (high ? w[i] : w[i + 2]) = other;
-  }
-}
-
-__device__ inline float old_output(const gemm_arguments& p, int row, int column) {
-  const std::int64_t at = row * p.out_stride + column;
-  return p.bf16_out ? fp32_from_bits(static_cast<std::uint32_t>(static_cast<const std::uint16_t*>(p.out)[at]) << 16)
-                    : static_cast<const float*>(p.out)[at];
-}
-__device__ inline void store_output(const gemm_arguments& p, float x, int row, int column) {
-  const std::int64_t at = row * p.out_stride + column;
-  if (p.bf16_out) {
-    static_cast<std::uint16_t*>(p.out)[at] = static_cast<std::uint16_t>(bf16_bits(x));
-  } else {
-    static_cast<float*>(p.out)[at] = x;
-  }
-}
-__device__ inline float finish(const gemm_arguments& p, float acc, int row, int column, bool inside) {
-  const float old = p.accumulate && inside ? old_output(p, row, column) : 0.0f;
-  const float bias = p.bias != nullptr && inside ? p.bias[column] : 0.0f;
-  return finish_value(acc, p.alpha, p.accumulate, p.beta, old, p.bias != nullptr, bias, p.nan_bits);
+  const std::uint32_t x0 = __shfl_xor_sync(0xFFFFFFFFu, odd ? w0 : w1, 1);
+  const std::uint32_t x1 = __shfl_xor_sync(0xFFFFFFFFu, odd ? w2 : w3, 1);
+  const std::uint32_t a0 = odd ? x0 : w0, a1 = odd ? w1 : x0, a2 = odd ? x1 : w2, a3 = odd ? w3 : x1;
+  const std::uint32_t y0 = __shfl_xor_sync(0xFFFFFFFFu, high ? a0 : a2, 2);
+  const std::uint32_t y1 = __shfl_xor_sync(0xFFFFFFFFu, high ? a1 : a3, 2);
+  return {high ? y0 : a0, high ? y1 : a1, high ? a2 : y0, high ? a3 : y1};
 }
 /// Two numbers as BF16, nearest even; every NaN is 0x7FFF, which is also the upper half of the units' NaN.
 __device__ inline std::uint32_t bf16_pair(float x, float y) {
@@ -201,82 +180,134 @@ __device__ inline std::uint32_t bf16_pair(float x, float y) {
   return w;
 }
 
-/// Writes one warp's piece: accumulators of rows first + lane / 4 (+ 8) and columns 8 g + 2 (lane % 4) (+ 1).
-template <int Columns, bool Bases>
-__device__ void store_piece(const gemm_arguments& p, const float (&acc)[Columns / 2], int first_row, int first_column,
-                            int lane) {
+/// Where a thread's accumulators belong: rows row + 8 h, columns column + 8 g + e with h, e in {0, 1}.
+struct piece_position {
+  int row, column;
+};
+
+/// Sixteen bytes a lane: the quads' 4 × 4 pairs of BF16, transposed.
+template <int Columns>
+__device__ void store_plain(const gemm_arguments& p, const float (&acc)[Columns / 2], piece_position at, int lane) {
+  const int first = at.column - 2 * (lane % 4) + 8 * (lane % 4);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int row = first_row + lane / 4 + 8 * h;
-    const bool row_inside = row < p.m;
-    const int base_a = Bases && row_inside ? p.base[row] : 0;
+    const int row = at.row + 8 * h;
+    std::uint16_t* to = static_cast<std::uint16_t*>(p.out) + row * p.out_stride + first;
 #pragma unroll
-    for (int g4 = 0; g4 < Columns / 8; g4 += 4) {
-      float x[4][2];
+    for (int g = 0; g < Columns / 8; g += 4) {
+      std::uint32_t w[4];
 #pragma unroll
-      for (int g = 0; g < 4; ++g) {
-        const int column = first_column + 8 * (g4 + g) + 2 * (lane % 4);
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const bool inside = row_inside && column + e < p.n;
-          float value = acc[4 * (g4 + g) + 2 * h + e];
-          if (Bases && inside) value = times_power(value, base_a + p.base[p.base_b + column + e]);
-          x[g][e] = finish(p, value, row, column + e, inside);
-        }
+      for (int i = 0; i < 4; ++i) {
+        w[i] = bf16_pair(acc[4 * (g + i) + 2 * h] * p.alpha, acc[4 * (g + i) + 2 * h + 1] * p.alpha);
       }
-      if (p.vector_stores) {
-        // Sixteen bytes a lane: the quad's 4 × 4 pairs of BF16, transposed.
-        std::uint32_t w[4];
+      const uint4 v = transpose_quad(w[0], w[1], w[2], w[3], lane);
+      if (row < p.m && first + 8 * g < p.n) *reinterpret_cast<uint4*>(to + 8 * g) = v;
+    }
+  }
+}
+
+/// Any output, one element at a time.
+template <int Columns>
+__device__ void store_general(const gemm_arguments& p, const float (&acc)[Columns / 2], piece_position at) {
 #pragma unroll
-        for (int g = 0; g < 4; ++g) w[g] = bf16_pair(x[g][0], x[g][1]);
-        transpose_quad(w, lane);
-        const int column = first_column + 8 * (g4 + lane % 4);
-        if (row_inside && column < p.n) {
-          *reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(p.out) + row * p.out_stride + column) =
-              uint4{w[0], w[1], w[2], w[3]};
-        }
-      } else {
+  for (int i = 0; i < Columns / 2; ++i) {
+    const int row = at.row + i / 2 % 2 * 8, column = at.column + i / 4 * 8 + i % 2;
+    if (row < p.m && column < p.n) store_output(p, acc[i], row, column);
+  }
+}
+
+/// What brings a warp's folded sums back: 2^base of its rows and, in shared memory, of the block's columns.
+struct fold_bases {
+  int rows[4];  ///< exponents: pieces, then halves
+  int column;   ///< of column `thread`
+};
+__device__ inline fold_bases load_bases(const gemm_arguments& p, piece_position at, int column) {
+  fold_bases b;
 #pragma unroll
-        for (int g = 0; g < 4; ++g) {
-          const int column = first_column + 8 * (g4 + g) + 2 * (lane % 4);
+  for (int i = 0; i < 4; ++i) {
+    const int row = at.row + i / 2 * 64 + i % 2 * 8;
+    b.rows[i] = row < p.m ? p.base[row] : 0;
+  }
+  b.column = column < p.n ? p.base[p.base_b + column] : 0;
+  return b;
+}
+/// `shared`: 128 ints of this warpgroup.
+template <int Pieces, int Half>
+__device__ void unfold(const fold_bases& b, int* shared, int group, int thread, float (&acc)[Pieces][Half]) {
+  static_assert(Pieces == 2 && Half == 64);
+  group_sync(group);  // the last tile's readers
+  shared[thread] = b.column;
+  bool plain = second_base_is_plain(b.column);
 #pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            if (row_inside && column + e < p.n) store_output(p, x[g][e], row, column + e);
-          }
-        }
+  for (int i = 0; i < 4; ++i) plain &= first_base_is_plain(b.rows[i]);
+  group_sync(group);
+  // The columns' test must hold for all 128: every warp looks at them.
+#pragma unroll
+  for (int i = 0; i < 4; ++i) plain &= second_base_is_plain(shared[thread % 32 + 32 * i]);
+  const int* columns = shared + 2 * (thread % 4);
+  if (__all_sync(0xFFFFFFFFu, plain)) {
+#pragma unroll
+    for (int g = 0; g < 16; ++g) {
+      const int2 exponent = *reinterpret_cast<const int2*>(columns + 8 * g);
+      const float scale[2] = {__int_as_float((exponent.x + 127) << 23), __int_as_float((exponent.y + 127) << 23)};
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        float& x = acc[i / 4][4 * g + i % 4];
+        x = x * __int_as_float((b.rows[i / 2] + 127) << 23) * scale[i % 2];
+      }
+    }
+  } else {
+#pragma unroll
+    for (int g = 0; g < 16; ++g) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        float& x = acc[i / 4][4 * g + i % 4];
+        x = times_power(x, b.rows[i / 2] + columns[8 * g + i % 2]);
       }
     }
   }
 }
 
-template <class Tile>
-__device__ void consume(const gemm_arguments& p, const pipeline& q, std::uint32_t rank, int cluster, int clusters,
-                        bool any_flag) {
-  const int thread = static_cast<int>(threadIdx.x) - 128, group = thread / 128, warp = thread % 128 / 32,
-            lane = thread % 32;
+template <class Tile, bool Plain>
+__device__ void consume(const gemm_arguments& p, const pipeline& q, int* columns, std::uint32_t rank, int cluster,
+                        int clusters, bool any_flag) {
+  const int thread = static_cast<int>(threadIdx.x) % 128, group = static_cast<int>(threadIdx.x) / 128 - 1;
+  const int warp = thread / 32, lane = thread % 32;
   ring r;
   const int tile_rows = (p.m + super_tile - 1) / super_tile, tile_columns = (p.n + super_tile - 1) / super_tile;
   for (int t = cluster; t < tile_rows * tile_columns; t += clusters) {
-    const tile_position at = tile_at(t, tile_rows, tile_columns);
-    if (!is_mine<Tile::shares_a>(p, any_flag, at)) continue;
+    const tile_position tile = tile_at(t, tile_rows, tile_columns);
+    if (!is_mine<Tile::shares_a>(p, any_flag, tile)) continue;
+    const int half = static_cast<int>(rank) * box_rows;
+    const int first_column = tile.column * super_tile + (Tile::shares_a ? half : 0);
+    piece_position at{tile.row * super_tile + (Tile::shares_a ? 0 : half) + group * 64 * Tile::pieces + warp * 16 +
+                          lane / 4,
+                      first_column + 2 * (lane % 4)};
+    fold_bases bases;
+    if constexpr (Tile::shares_a) bases = load_bases(p, at, first_column + thread);
     float acc[Tile::pieces][Tile::columns / 2];
     multiply(Tile{}, p, q, r, group, lane, acc);
-    const int half = static_cast<int>(rank) * box_rows;
-    const int row = at.row * super_tile + (Tile::shares_a ? 0 : half) + group * 64 * Tile::pieces + warp * 16;
-    const int column = at.column * super_tile + (Tile::shares_a ? half : 0);
+    if constexpr (Tile::shares_a) unfold(bases, columns + 128 * group, group, thread, acc);
 #pragma unroll
     for (int w = 0; w < Tile::pieces; ++w) {
-      store_piece<Tile::columns, Tile::shares_a>(p, acc[w], row + 64 * w, column, lane);
+      if constexpr (Plain) {
+        store_plain<Tile::columns>(p, acc[w], at, lane);
+      } else {
+        store_general<Tile::columns>(p, acc[w], at);
+      }
+      at.row += 64;
     }
   }
 }
 
-template <class Tile>
+/// Plain: BF16 in whole 16-byte pieces, no C, no bias.
+template <class Tile, bool Plain>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(threads, 1)
     gemm_kernel(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_b,
                 const __grid_constant__ gemm_arguments p) {
   extern __shared__ std::uint8_t dynamic[];
   __shared__ alignas(8) std::uint64_t barriers[2 * stages];
+  __shared__ alignas(8) int columns[2 * 128];
   const pipeline q{shared_address(barriers), shared_address(barriers + stages),
                    (shared_address(dynamic) + 1023) & ~1023u};
   const std::uint32_t rank = cluster_rank();
@@ -298,11 +329,11 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(threads, 1)
   const bool any_flag = __syncthreads_or(flag);
   cluster_sync();
   if (threadIdx.x < 128) {
-    registers_down<24>();
+    registers_down<40>();
     if (threadIdx.x == 0) produce<Tile>(p, map_a, map_b, q, rank, cluster, clusters, any_flag);
   } else {
-    registers_up<240>();
-    consume<Tile>(p, q, rank, cluster, clusters, any_flag);
+    registers_up<232>();
+    consume<Tile, Plain>(p, q, columns, rank, cluster, clusters, any_flag);
   }
   __syncwarp();
   cluster_sync();  // no block leaves while the other may still write to it

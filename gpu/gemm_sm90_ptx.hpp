@@ -32,11 +32,12 @@ __device__ inline void barrier_wait(std::uint32_t bar, std::uint32_t parity) {
       "r"(parity)
       : "memory");
 }
-/// Arrives at the barrier that has this address in block `rank` of the cluster.
+/// Arrives at the barrier that has this address in block `rank` of the cluster. What this releases was read by wgmma,
+/// whose completion the caller has waited for; cluster scope would add a fence over all memory.
 __device__ inline void barrier_arrive_remote(std::uint32_t bar, std::uint32_t rank) {
   asm volatile(
       "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(bar),
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(bar),
       "r"(rank)
       : "memory");
 }
@@ -44,6 +45,9 @@ __device__ inline void barrier_arrive_remote(std::uint32_t bar, std::uint32_t ra
 __device__ inline void fence_barrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
 }
+
+/// Waits for the 128 threads of a warpgroup.
+__device__ inline void group_sync(int group) { asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory"); }
 
 // ------------------------------------------------------------------ clusters, register budgets
 
