@@ -13,11 +13,23 @@ namespace rotoscale::gpu {
 
 /// Rows that share a flag "some block of these is outside the FP8 window".
 inline constexpr int flag_rows = 8;
+/// Outputs are computed by FP8 or by BF16 products in tiles of this many rows and columns.
+inline constexpr int window_tile = 256;
+
+/// What becomes of a tile's accumulators.
+enum class output_mode {
+  plain,    ///< BF16 in whole 16-byte pieces, no C, no bias
+  general,  ///< anything
+  partial   ///< FP32 sums of a part of K
+};
 
 struct gemm_arguments {
   int m = 0, n = 0;
-  int k_boxes = 0;        ///< 128-byte pieces of a row of expanded operand
-  void* out = nullptr;    ///< [m, n], BF16 or FP32
+  int k_boxes = 0;              ///< 128-byte pieces of a row of expanded operand
+  int parts = 1;                ///< of K (split-K); with more than one, sums go to `partial`
+  int part_boxes = 0;           ///< k_boxes of a part, the last may have fewer
+  float* partial = nullptr;     ///< [parts, m, n] accumulators, those of folded operands not brought back
+  void* out = nullptr;          ///< [m, n], BF16 or FP32
   std::int64_t out_stride = 0;  ///< elements
   bool bf16_out = false;
   bool vector_stores = false;  ///< BF16, rows of `out` and n in multiples of 16 bytes

@@ -4,8 +4,9 @@
 // against one power of two a row, or as BF16. One warp a row, both operands in one launch.
 #pragma once
 
+#include "gpu/hip.hpp"  // first: the numerics headers need its words
+
 #include "gpu/gemm_arguments.hpp"
-#include "gpu/hip.hpp"
 #include "rotoscale/block.hpp"
 
 namespace rotoscale::gpu {

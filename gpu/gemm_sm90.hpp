@@ -6,6 +6,8 @@
 // and multicast; the other's 128 rows each block copies for itself.
 #pragma once
 
+#include "gpu/hip.hpp"  // first: the numerics headers need its words
+
 #include "gpu/gemm_arguments.hpp"
 #include "gpu/gemm_output.hpp"
 #include "gpu/gemm_sm90_ptx.hpp"
@@ -17,7 +19,7 @@ inline constexpr int box_size = box_rows * box_bytes;           // 16 KiB
 inline constexpr int stage_size = 3 * box_size;                 // two boxes of one operand, one of the other
 inline constexpr int shared_size = stages * stage_size + 1024;  // alignment
 inline constexpr int threads = 384;                             // one producer warpgroup, two consumers
-inline constexpr int super_tile = 256;
+inline constexpr int super_tile = window_tile;
 
 /// E5M2: 256 × 128 a block, a warpgroup computes two pieces of 64 × 128 at a time, emptied every 128 k.
 struct fp8_tile {
@@ -33,13 +35,28 @@ struct bf16_tile {
 /// Position `index` in the walk over super tiles: 8 rows of tiles at a time, down before right, so that the tiles in
 /// flight share operands in L2.
 struct tile_position {
-  int row, column;
+  int row, column, part;
 };
-__device__ inline tile_position tile_at(int index, int tile_rows, int tile_columns) {
-  constexpr int band = 8;
-  const int first = index / (band * tile_columns) * band, within = index % (band * tile_columns);
-  const int height = tile_rows - first < band ? tile_rows - first : band;
-  return {first + within % height, within / height};
+struct tile_walk {
+  int rows, columns, parts;
+  __device__ explicit tile_walk(const gemm_arguments& p)
+      : rows((p.m + super_tile - 1) / super_tile), columns((p.n + super_tile - 1) / super_tile), parts(p.parts) {}
+  __device__ int count() const { return rows * columns * parts; }
+  __device__ tile_position at(int index) const {
+    constexpr int band = 8;
+    const int part = index / (rows * columns), in_part = index % (rows * columns);
+    const int first = in_part / (band * columns) * band, within = in_part % (band * columns);
+    const int height = rows - first < band ? rows - first : band;
+    return {first + within % height, within / height, part};
+  }
+};
+/// First and last (not included) 128-byte piece of a part of K.
+struct box_range {
+  int first, last;
+};
+__device__ inline box_range boxes_of(const gemm_arguments& p, int part) {
+  const int first = part * p.part_boxes, last = first + p.part_boxes;
+  return {first, last < p.k_boxes ? last : p.k_boxes};
 }
 
 /// Byte addresses of the barriers, 8 bytes each, in static shared memory.
@@ -70,15 +87,7 @@ template <bool Fp8>
 __device__ bool is_mine(const gemm_arguments& p, bool any_flag, tile_position t) {
   if (p.flags == nullptr) return true;
   if (!any_flag) return Fp8;
-  bool flagged = false;
-  const unsigned char* a = p.flags + t.row * (super_tile / flag_rows);
-  const unsigned char* b = p.flags + p.flags_b + t.column * (super_tile / flag_rows);
-  const int rows_a = (p.m + flag_rows - 1) / flag_rows - t.row * (super_tile / flag_rows);
-  const int rows_b = (p.n + flag_rows - 1) / flag_rows - t.column * (super_tile / flag_rows);
-  for (int i = 0; i < super_tile / flag_rows; ++i) {
-    flagged |= (i < rows_a && a[i] != 0) || (i < rows_b && b[i] != 0);
-  }
-  return flagged != Fp8;
+  return tile_is_flagged(p, t.row * super_tile, t.column * super_tile) != Fp8;
 }
 
 template <class Tile>
@@ -87,14 +96,15 @@ __device__ void produce(const gemm_arguments& p, const CUtensorMap& map_a, const
   ring r;
   const CUtensorMap* shared = Tile::shares_a ? &map_a : &map_b;
   const CUtensorMap* own = Tile::shares_a ? &map_b : &map_a;
-  const int tile_rows = (p.m + super_tile - 1) / super_tile, tile_columns = (p.n + super_tile - 1) / super_tile;
-  for (int t = cluster; t < tile_rows * tile_columns; t += clusters) {
-    const tile_position at = tile_at(t, tile_rows, tile_columns);
+  const tile_walk walk(p);
+  for (int t = cluster; t < walk.count(); t += clusters) {
+    const tile_position at = walk.at(t);
     if (!is_mine<Tile::shares_a>(p, any_flag, at)) continue;
     const int half = static_cast<int>(rank) * box_rows;
     const int shared_row = (Tile::shares_a ? at.row : at.column) * super_tile + half;
     const int own_row = (Tile::shares_a ? at.column : at.row) * super_tile + half;
-    for (int k = 0; k < p.k_boxes; ++k) {
+    const box_range boxes = boxes_of(p, at.part);
+    for (int k = boxes.first; k < boxes.last; ++k) {
       barrier_wait(q.empty_at(r.stage), r.phase ^ 1);
       const std::uint32_t bar = q.full_at(r.stage);
       barrier_expect(bar, stage_size);
@@ -110,7 +120,7 @@ __device__ inline void release(const pipeline& q, int stage, int lane) {
   if (lane < 2) barrier_arrive_remote(q.empty_at(stage), static_cast<std::uint32_t>(lane));
 }
 
-__device__ inline void multiply(fp8_tile, const gemm_arguments& p, const pipeline& q, ring& r, int group, int lane,
+__device__ inline void multiply(fp8_tile, int boxes, const pipeline& q, ring& r, int group, int lane,
                                 float (&acc)[2][64]) {
   float part[64];
 #pragma unroll
@@ -118,7 +128,7 @@ __device__ inline void multiply(fp8_tile, const gemm_arguments& p, const pipelin
 #pragma unroll
     for (int i = 0; i < 64; ++i) acc[w][i] = 0.0f;
   }
-  for (int k = 0; k < p.k_boxes; ++k) {
+  for (int k = 0; k < boxes; ++k) {
     barrier_wait(q.full_at(r.stage), r.phase);
     const std::uint64_t b = operand_descriptor(q.box(r.stage, 2));
 #pragma unroll
@@ -139,11 +149,11 @@ __device__ inline void multiply(fp8_tile, const gemm_arguments& p, const pipelin
   }
 }
 
-__device__ inline void multiply(bf16_tile, const gemm_arguments& p, const pipeline& q, ring& r, int group, int lane,
+__device__ inline void multiply(bf16_tile, int boxes, const pipeline& q, ring& r, int group, int lane,
                                 float (&acc)[1][128]) {
   int last = -1;
   hold(acc[0]);
-  for (int k = 0; k < p.k_boxes; ++k) {
+  for (int k = 0; k < boxes; ++k) {
     barrier_wait(q.full_at(r.stage), r.phase);
     const std::uint64_t a = operand_descriptor(q.box(r.stage, 2)) + static_cast<unsigned>(group) * (64 * 128 >> 4);
     const std::uint64_t b = operand_descriptor(q.box(r.stage, 0));
@@ -216,6 +226,17 @@ __device__ void store_general(const gemm_arguments& p, const float (&acc)[Column
   }
 }
 
+/// Sums of a part of K as they are.
+template <int Columns>
+__device__ void store_partial(const gemm_arguments& p, const float (&acc)[Columns / 2], piece_position at, int part) {
+  float* to = p.partial + static_cast<std::int64_t>(part) * p.m * p.n;
+#pragma unroll
+  for (int i = 0; i < Columns / 2; ++i) {
+    const int row = at.row + i / 2 % 2 * 8, column = at.column + i / 4 * 8 + i % 2;
+    if (row < p.m && column < p.n) to[static_cast<std::int64_t>(row) * p.n + column] = acc[i];
+  }
+}
+
 /// What brings a warp's folded sums back: 2^base of its rows and, in shared memory, of the block's columns.
 struct fold_bases {
   int rows[4];  ///< exponents: pieces, then halves
@@ -268,40 +289,39 @@ __device__ void unfold(const fold_bases& b, int* shared, int group, int thread, 
   }
 }
 
-template <class Tile, bool Plain>
+template <class Tile, output_mode Mode>
 __device__ void consume(const gemm_arguments& p, const pipeline& q, int* columns, std::uint32_t rank, int cluster,
                         int clusters, bool any_flag) {
   const int thread = static_cast<int>(threadIdx.x) % 128, group = static_cast<int>(threadIdx.x) / 128 - 1;
   const int warp = thread / 32, lane = thread % 32;
   ring r;
-  const int tile_rows = (p.m + super_tile - 1) / super_tile, tile_columns = (p.n + super_tile - 1) / super_tile;
-  for (int t = cluster; t < tile_rows * tile_columns; t += clusters) {
-    const tile_position tile = tile_at(t, tile_rows, tile_columns);
+  const tile_walk walk(p);
+  for (int t = cluster; t < walk.count(); t += clusters) {
+    const tile_position tile = walk.at(t);
     if (!is_mine<Tile::shares_a>(p, any_flag, tile)) continue;
     const int half = static_cast<int>(rank) * box_rows;
     const int first_column = tile.column * super_tile + (Tile::shares_a ? half : 0);
     piece_position at{tile.row * super_tile + (Tile::shares_a ? 0 : half) + group * 64 * Tile::pieces + warp * 16 +
                           lane / 4,
                       first_column + 2 * (lane % 4)};
+    constexpr bool unfolds = Tile::shares_a && Mode != output_mode::partial;
     fold_bases bases;
-    if constexpr (Tile::shares_a) bases = load_bases(p, at, first_column + thread);
+    if constexpr (unfolds) bases = load_bases(p, at, first_column + thread);
     float acc[Tile::pieces][Tile::columns / 2];
-    multiply(Tile{}, p, q, r, group, lane, acc);
-    if constexpr (Tile::shares_a) unfold(bases, columns + 128 * group, group, thread, acc);
+    const box_range boxes = boxes_of(p, tile.part);
+    multiply(Tile{}, boxes.last - boxes.first, q, r, group, lane, acc);
+    if constexpr (unfolds) unfold(bases, columns + 128 * group, group, thread, acc);
 #pragma unroll
     for (int w = 0; w < Tile::pieces; ++w) {
-      if constexpr (Plain) {
-        store_plain<Tile::columns>(p, acc[w], at, lane);
-      } else {
-        store_general<Tile::columns>(p, acc[w], at);
-      }
+      if constexpr (Mode == output_mode::plain) store_plain<Tile::columns>(p, acc[w], at, lane);
+      if constexpr (Mode == output_mode::general) store_general<Tile::columns>(p, acc[w], at);
+      if constexpr (Mode == output_mode::partial) store_partial<Tile::columns>(p, acc[w], at, tile.part);
       at.row += 64;
     }
   }
 }
 
-/// Plain: BF16 in whole 16-byte pieces, no C, no bias.
-template <class Tile, bool Plain>
+template <class Tile, output_mode Mode>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(threads, 1)
     gemm_kernel(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_b,
                 const __grid_constant__ gemm_arguments p) {
@@ -333,7 +353,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(threads, 1)
     if (threadIdx.x == 0) produce<Tile>(p, map_a, map_b, q, rank, cluster, clusters, any_flag);
   } else {
     registers_up<232>();
-    consume<Tile, Plain>(p, q, columns, rank, cluster, clusters, any_flag);
+    consume<Tile, Mode>(p, q, columns, rank, cluster, clusters, any_flag);
   }
   __syncwarp();
   cluster_sync();  // no block leaves while the other may still write to it

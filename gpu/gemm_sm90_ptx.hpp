@@ -4,11 +4,12 @@
 // clusters, and the two wgmma forms. Names and operands are those of the PTX ISA, version 8.0 and later.
 #pragma once
 
+#include "gpu/hip.hpp"  // first: the numerics headers need its words
+
 #include <cuda.h>
 
 #include <cstdint>
 
-#include "gpu/hip.hpp"
 
 namespace rotoscale::gpu::sm90 {
 

@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The GEMM that runs on any device, slowly: the matrix model fp32_blockwise. One thread computes one output; a block of
+// 32 products is an exact integer number of quarters, which one fused multiply-add scales and adds.
+#pragma once
+
+#include "gpu/hip.hpp"  // first: the numerics headers need its words
+
+#include "gpu/gemm_output.hpp"
+#include "rotoscale/layout.hpp"
+
+namespace rotoscale::gpu {
+
+/// MXFP4 in any of the layouts: [rows, k / 2] codes and [rows, k / 32] E8M0 scales. Strides in bytes, for row-major
+/// order only.
+struct gemm_operand_view {
+  const std::uint8_t* codes = nullptr;
+  const std::uint8_t* scales = nullptr;
+  index_t code_stride = 0, scale_stride = 0;
+  int rows = 0, k = 0;
+  placement code_order = placement::row_major, scale_order = placement::row_major;
+
+  ROTOSCALE_HD constexpr std::uint8_t code_byte(int row, int column) const {
+    if (code_order == placement::row_major) return codes[row * code_stride + column];
+    return codes[layout{code_order, rows, k / 2}.offset(row, column)];
+  }
+  ROTOSCALE_HD constexpr std::uint8_t scale_byte(int row, int block) const {
+    if (scale_order == placement::row_major) return scales[row * scale_stride + block];
+    return scales[layout{scale_order, rows, k / 32}.offset(row, block)];
+  }
+};
+
+/// Twice the value of an E2M1 code.
+ROTOSCALE_HD constexpr int doubled_e2m1(std::uint32_t code) {
+  const int magnitude = static_cast<int>(0xC8643210u >> (4 * (code & 7u)) & 15u);
+  return (code & 8u) != 0 ? -magnitude : magnitude;
+}
+
+/// acc + quarters * 2^(exponent - 2), rounded once. A zero sum leaves -0 only where every product is -0.
+ROTOSCALE_HD inline float add_block(float acc, int quarters, int exponent, bool negative_zeros) {
+  if (quarters == 0 && fp32_bits(acc) == 0x80000000u) return negative_zeros ? acc : 0.0f;
+  const int e = exponent - 2;
+  // Powers of two beyond FP32 in two factors, the first exact; where the second is limited, the sum is Inf or acc.
+  const int first = e > 127 ? 63 : e < -149 ? -100 : 0;
+  const int rest = e - first;
+  return __builtin_fmaf(static_cast<float>(quarters) * pow2_fp32(first),
+                        pow2_fp32(rest > 127 ? 127 : rest < -149 ? -149 : rest), acc);
+}
+
+/// The accumulator of output (i, j).
+ROTOSCALE_HD inline float reference_sum(const gemm_operand_view& a, const gemm_operand_view& b, int i, int j) {
+  float acc = 0.0f;
+  for (int block = 0; block < a.k / 32; ++block) {
+    const std::uint8_t scale_a = a.scale_byte(i, block), scale_b = b.scale_byte(j, block);
+    int quarters = 0;
+    bool negative_zeros = true;
+    for (int c = 16 * block; c < 16 * block + 16; ++c) {
+      const std::uint32_t x = a.code_byte(i, c), y = b.code_byte(j, c);
+      for (int h = 0; h < 8; h += 4) {
+        const int product = doubled_e2m1(x >> h) * doubled_e2m1(y >> h);
+        quarters += product;
+        negative_zeros = negative_zeros && product == 0 && ((x ^ y) >> h & 8u) != 0;
+      }
+    }
+    if (scale_a == nan_scale_byte || scale_b == nan_scale_byte) {
+      acc = fp32_from_bits(fp32_nan_bits);
+    } else {
+      acc = add_block(acc, quarters, scale_exponent(scale_a) + scale_exponent(scale_b), negative_zeros);
+    }
+  }
+  return acc;
+}
+
+struct reference_arguments {
+  gemm_operand_view a, b;
+  gemm_arguments p;
+};
+
+inline constexpr int reference_threads = 128;
+
+/// One thread an output; blocks cover reference_threads columns of a row.
+__global__ void reference_kernel(const reference_arguments r) {
+  const int across = (r.p.n + reference_threads - 1) / reference_threads, block = static_cast<int>(block_index().x);
+  const int row = block / across, column = block % across * reference_threads + static_cast<int>(thread_index().x);
+  if (column < r.p.n) store_output(r.p, reference_sum(r.a, r.b, row, column), row, column);
+}
+
+}  // namespace rotoscale::gpu
