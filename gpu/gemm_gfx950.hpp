@@ -34,22 +34,26 @@ struct arguments {
   gemm_arguments p;
 };
 
-/// Sixteen bytes of piece `piece` (row tile + 16 of them a 128-k half) of the step at `k`, for lane `lane`.
+/// Where lane `lane` finds its sixteen bytes of piece `piece` (row tile + 16 of them a 128-k half) of the step at `k`.
 template <bool Shuffled>
-__device__ int4 load_codes(const operand& m, int first_row, int k_bytes, int k, int piece, int lane) {
+__device__ const std::uint8_t* code_address(const operand& m, int first_row, int k_bytes, int k, int piece, int lane) {
   int row = first_row + piece % (tile / 16) * 16;
   if (row >= m.rows) row = 0;  // nobody stores what comes of it
   const int column = k / 2 + piece / (tile / 16) * 64;
-  const std::uint8_t* from;
-  if constexpr (Shuffled) {
-    from = m.codes + static_cast<std::int64_t>(row) * k_bytes + column * 16 + lane * 16;
-  } else {
-    const int last = m.rows - 1;
-    const int mine = row + lane % 16 < last ? row + lane % 16 : last;
-    from = m.codes + mine * m.stride + column + lane / 16 * 16;
-  }
-  return *reinterpret_cast<const int4*>(from);
+  if constexpr (Shuffled) return m.codes + static_cast<std::int64_t>(row) * k_bytes + column * 16 + lane * 16;
+  const int last = m.rows - 1;
+  const int mine = row + lane % 16 < last ? row + lane % 16 : last;
+  return m.codes + mine * m.stride + column + lane / 16 * 16;
 }
+
+/// Copies sixteen bytes a lane to LDS, the lanes' pieces one after another; arrived after loads_done.
+__device__ inline void load_to_lds(const std::uint8_t* from, std::uint8_t* to) {
+#if defined(__gfx950__)
+  __builtin_amdgcn_global_load_lds((__attribute__((address_space(1))) void*)const_cast<std::uint8_t*>(from),
+                                   (__attribute__((address_space(3))) void*)to, 16, 0, 0);
+#endif
+}
+__device__ inline void loads_done() { asm volatile("s_waitcnt vmcnt(0)" ::: "memory"); }
 
 __device__ inline int8 widen(int4 x) { return int8{x[0], x[1], x[2], x[3], 0, 0, 0, 0}; }
 
@@ -91,20 +95,23 @@ template <bool ShuffledA, output_mode Mode>
 __global__ void __attribute__((amdgpu_flat_work_group_size(threads, threads), amdgpu_waves_per_eu(1, 1)))
 gemm_kernel(const arguments g) {
   __shared__ alignas(16) std::uint8_t codes[2][2 * pieces * piece_bytes];  // A's pieces, then B's
-  const int thread = static_cast<int>(thread_index().x), wave = thread / 64, lane = thread % 64;
+  const int thread = static_cast<int>(thread_index().x), lane = thread % 64;
+  const int wave = __builtin_amdgcn_readfirstlane(thread / 64);
   const int tiles_across = (g.p.n + tile - 1) / tile, tiles = (g.p.m + tile - 1) / tile * tiles_across;
   const int part = static_cast<int>(block_index().x) / tiles, block = static_cast<int>(block_index().x) % tiles;
   const int first_row = block / tiles_across * tile, first_column = block % tiles_across * tile;
   const int wave_row = wave / 2 * 128, wave_column = wave % 2 * 128;
   const int k_bytes = g.k / 2, scale_tiles = g.k / 256;
 
-  int4 staged[2][pieces / 4];
-  int staged_scale[2][4];
-  const auto load = [&](int k) {
+  int next_scale[2][4];
+  const auto load = [&](int k, int buffer) {
 #pragma unroll
     for (int i = 0; i < pieces / 4; ++i) {
-      staged[0][i] = load_codes<ShuffledA>(g.a, first_row, k_bytes, k, 4 * i + wave, lane);
-      staged[1][i] = load_codes<true>(g.b, first_column, k_bytes, k, 4 * i + wave, lane);
+      const int piece = 4 * i + wave;
+      load_to_lds(code_address<ShuffledA>(g.a, first_row, k_bytes, k, piece, lane),
+                  codes[buffer] + piece * piece_bytes);
+      load_to_lds(code_address<true>(g.b, first_column, k_bytes, k, piece, lane),
+                  codes[buffer] + (pieces + piece) * piece_bytes);
     }
   };
   // A scale tile of 32 rows × 8 blocks is 64 dwords; byte 2 h + r is for half h of the step and row tile r.
@@ -114,42 +121,34 @@ gemm_kernel(const arguments g) {
   const auto load_scales = [&](int k) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      staged_scale[0][i] = scale(g.a, first_row + wave_row + 32 * i, k);
-      staged_scale[1][i] = scale(g.b, first_column + wave_column + 32 * i, k);
-    }
-  };
-  const auto stage = [&](int buffer) {
-#pragma unroll
-    for (int i = 0; i < pieces / 4; ++i) {
-#pragma unroll
-      for (int m = 0; m < 2; ++m) {
-        const int at = (m * pieces + 4 * i + wave) * piece_bytes + lane * 16;
-        *reinterpret_cast<int4*>(codes[buffer] + at) = staged[m][i];
-      }
+      next_scale[0][i] = scale(g.a, first_row + wave_row + 32 * i, k);
+      next_scale[1][i] = scale(g.b, first_column + wave_column + 32 * i, k);
     }
   };
   float4 acc[8][8] = {};  // [row tile][column tile]
   const int first_k = part * g.part_k, last_k = first_k + g.part_k < g.k ? first_k + g.part_k : g.k;
-  load(first_k);
+  load(first_k, 0);
   load_scales(first_k);
   for (int k = first_k; k < last_k; k += step) {
-    const int buffer = k / step % 2;
-    stage(buffer);
+    const int buffer = (k - first_k) / step % 2;
     int scale_a[4], scale_b[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      scale_a[i] = staged_scale[0][i];
-      scale_b[i] = staged_scale[1][i];
+      scale_a[i] = next_scale[0][i];
+      scale_b[i] = next_scale[1][i];
     }
-    block_sync();
+    loads_done();
+    block_sync();  // this buffer has arrived, and nobody reads the other any more
     if (k + step < last_k) {
-      load(k + step);
+      load(k + step, 1 - buffer);
       load_scales(k + step);
     }
     const auto half = [&]<int H>() {
       const auto fragment = [&](int m, int row_tile) {
-        return *reinterpret_cast<const int4*>(codes[buffer] +
-                                              (m * pieces + H * (tile / 16) + row_tile) * piece_bytes + lane * 16);
+        const int at = (m * pieces + H * (tile / 16) + row_tile) * piece_bytes + lane * 16;
+        int4 x = *reinterpret_cast<const int4*>(codes[buffer] + at);
+        asm volatile("" : "+v"(x));  // accumulation registers are for sums
+        return x;
       };
       int4 a[8];
 #pragma unroll
