@@ -4,15 +4,13 @@
 // and CPU models share: folding of block scales into E5M2, powers of two, and the last step of an output.
 #pragma once
 
-#include <cstdint>
-
+#include "gpu/hip.hpp"  // first: the numerics headers need its words
+//
 #include "rotoscale/round.hpp"
 #include "rotoscale/scale.hpp"
 
 namespace rotoscale::gpu {
 
-/// Rows that share a flag "some block of these is outside the FP8 window".
-inline constexpr int flag_rows = 8;
 /// Outputs are computed by FP8 or by BF16 products in tiles of this many rows and columns.
 inline constexpr int window_tile = 256;
 
@@ -38,8 +36,7 @@ struct gemm_arguments {
   const float* bias = nullptr;  ///< [n] or null
   const int* base = nullptr;    ///< exponents of folded rows: those of A, from base_b on those of B
   int base_b = 0;
-  const unsigned char* flags = nullptr;  ///< one for flag_rows rows of A, from flags_b on of B
-  int flags_b = 0;
+  const unsigned char* flags = nullptr;  ///< of A's rows, then B's: set where a row does not fit the FP8 window
   std::uint32_t nan_bits = 0x7FFFFFFFu;
 };
 

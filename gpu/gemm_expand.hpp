@@ -6,12 +6,12 @@
 
 #include "gpu/hip.hpp"  // first: the numerics headers need its words
 
-#include "gpu/gemm_arguments.hpp"
+#include "gpu/gemm_output.hpp"
 #include "rotoscale/block.hpp"
 
 namespace rotoscale::gpu {
 
-/// MXFP4 as the quantizers store it: [rows, k / 2] codes, [rows, k / 32] E8M0 scales.
+/// MXFP4 as the quantizers store it: [rows, k / 2] codes, [rows, k / 32] E8M0 scales, rows of whole words.
 struct mxfp4_source {
   const std::uint8_t* codes;
   const std::uint8_t* scales;
@@ -20,27 +20,67 @@ struct mxfp4_source {
 };
 
 struct expand_arguments {
-  mxfp4_source source[2];  ///< A, B
+  mxfp4_source a, b;
   int k;
-  std::uint8_t* target[2];     ///< E5M2 [rows, k], or BF16 [rows, k]; k contiguous
-  int* base = nullptr;         ///< E5M2: exponents of A's rows, from base_b on of B's
-  int base_b = 0;
-  unsigned char* flags = nullptr;  ///< written with E5M2; with BF16 read: nothing to do where none is set; null: all
-  int flags_b = 0;
+  std::uint8_t *target_a, *target_b;  ///< E5M2 [rows, k], or BF16 [rows, k]
+  int* base = nullptr;                ///< written with E5M2: exponents of A's rows, then of B's
+  unsigned char* flags = nullptr;     ///< the same order; with BF16 read: nothing to do where none is set; null: all
 };
 
-inline constexpr int expand_threads = 32 * flag_rows;
+inline constexpr int expand_rows = 8, expand_threads = 32 * expand_rows;
 
-/// Sixteen nibbles to the bytes at `table` (for magnitudes 0 to 7), the sign in the top bit.
-__device__ inline std::uint32_t look_up_bytes(std::uint32_t nibbles, std::uint32_t low, std::uint32_t high) {
-  return __byte_perm(low, high, nibbles & 0x7777u);
+/// Byte i of the result is byte `selector` nibble i of high:low (0 to 7).
+__device__ inline std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t high, std::uint32_t selector) {
+#if defined(ROTOSCALE_CUDA)
+  return __byte_perm(low, high, selector);
+#else
+  std::uint32_t out = 0;
+  for (int i = 0; i < 4; ++i) {
+    const std::uint32_t at = selector >> (4 * i) & 7u;
+    out |= ((at < 4 ? low >> (8 * at) : high >> (8 * (at - 4))) & 0xFFu) << (8 * i);
+  }
+  return out;
+#endif
 }
 
-/// Eight codes to their E5M2 bytes; `step` = 4 * (s + 14).
-__device__ inline uint2 fold_eight(std::uint32_t x, std::uint32_t low, std::uint32_t high) {
-  const std::uint32_t even = x << 4 & 0x80808080u, odd = x & 0x80808080u;
-  return {look_up_bytes(x & 0xFFFFu, low, high) | __byte_perm(even, odd, 0x5140),
-          look_up_bytes(x >> 16, low, high) | __byte_perm(even, odd, 0x7362)};
+/// The signs of eight codes in the top bits of bytes: of codes 0 to 3, or 4 to 7.
+struct sign_bytes {
+  std::uint32_t low, high;
+};
+__device__ inline sign_bytes signs_of(std::uint32_t codes) {
+  const std::uint32_t even = codes << 4 & 0x80808080u, odd = codes & 0x80808080u;
+  return {permute_bytes(even, odd, 0x5140), permute_bytes(even, odd, 0x7362)};
+}
+
+/// What E2M1 magnitudes 0 to 7 become, a byte each; both tables at once for four codes.
+struct byte_table {
+  std::uint32_t low, high;
+  __device__ std::uint32_t of(std::uint32_t codes) const { return permute_bytes(low, high, codes & 0x7777u); }
+};
+
+/// fold_code for all magnitudes of a block.
+__device__ inline byte_table fold_table(int byte, int largest) {
+  if (byte == nan_scale_byte) return {0x7E7E7E7Eu, 0x7E7E7E7Eu};
+  const auto step = static_cast<std::uint32_t>(4 * (byte - largest + fold_top + 14)) & 0xFFu;
+  return {0x06040000u + step * 0x01010100u, 0x0E0C0A08u + step * 0x01010101u};
+}
+
+/// Sixteen codes of one block as E5M2.
+__device__ inline bytes16 fold_sixteen(std::uint32_t first, std::uint32_t second, byte_table table) {
+  const sign_bytes s0 = signs_of(first), s1 = signs_of(second);
+  return {{table.of(first) | s0.low, table.of(first >> 16) | s0.high, table.of(second) | s1.low,
+           table.of(second >> 16) | s1.high}};
+}
+
+/// The same in all lanes of a segment.
+__device__ inline void reduce_range(int& least, int& largest) {
+#pragma unroll
+  for (unsigned mask = 16; mask > 0; mask /= 2) {
+    const int low = static_cast<int>(shuffle_xor(static_cast<std::uint32_t>(least), mask));
+    const int high = static_cast<int>(shuffle_xor(static_cast<std::uint32_t>(largest), mask));
+    least = low < least ? low : least;
+    largest = high > largest ? high : largest;
+  }
 }
 
 /// The row's largest scale byte (not counting NaN) and whether its blocks fit the window. Where the bytes alone do not,
@@ -54,8 +94,7 @@ __device__ inline int fold_range(const mxfp4_source& m, int row, int k, int lane
     least = byte < least ? byte : least;
     largest = byte > largest ? byte : largest;
   }
-  least = __reduce_min_sync(0xFFFFFFFFu, least);
-  largest = __reduce_max_sync(0xFFFFFFFFu, largest);
+  reduce_range(least, largest);
   if (largest - least > fold_window) {
     least = 255, largest = -1;
     for (int b = lane; b < k / 32; b += 32) {
@@ -67,82 +106,60 @@ __device__ inline int fold_range(const mxfp4_source& m, int row, int k, int lane
       least = byte < least ? byte : least;
       largest = byte > largest ? byte : largest;
     }
-    least = __reduce_min_sync(0xFFFFFFFFu, least);
-    largest = __reduce_max_sync(0xFFFFFFFFu, largest);
+    reduce_range(least, largest);
   }
   fits = largest - least <= fold_window;
-  return largest < 0 ? 127 : largest;
+  return largest < 0 ? unit_scale_byte : largest;
 }
 
-/// Sixteen codes of one block as E5M2.
-__device__ inline uint4 fold_sixteen(uint2 x, int byte, int largest) {
-  std::uint32_t low = 0x7E7E7E7Eu, high = low;  // NaN
-  if (byte != nan_scale_byte) {
-    const auto step = static_cast<std::uint32_t>(4 * (byte - largest + fold_top + 14)) & 0xFFu;
-    low = 0x06040000u + step * 0x01010100u;
-    high = 0x0E0C0A08u + step * 0x01010101u;
-  }
-  const uint2 first = fold_eight(x.x, low, high), second = fold_eight(x.y, low, high);
-  return {first.x, first.y, second.x, second.y};
+/// Which row a segment expands; `index` counts A's rows, then B's.
+struct expand_row {
+  bool second;
+  int row, index;
+};
+__device__ inline expand_row row_of(const expand_arguments& p, int block) {
+  const int index = block * expand_rows + static_cast<int>(thread_index().x) / 32;
+  const bool second = index >= p.a.rows;
+  return {second, second ? index - p.a.rows : index, index};
 }
 
-__global__ void __launch_bounds__(expand_threads) expand_e5m2_kernel(const __grid_constant__ expand_arguments p) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  const int blocks_a = (p.source[0].rows + flag_rows - 1) / flag_rows;
-  const int operand = static_cast<int>(blockIdx.x) >= blocks_a;
-  const int group = static_cast<int>(blockIdx.x) - operand * blocks_a;
-  const int row = group * flag_rows + static_cast<int>(threadIdx.x / 32);
-  const mxfp4_source& m = p.source[operand];
+__global__ void __launch_bounds__(expand_threads) expand_e5m2_kernel(const expand_arguments p) {
+  const int lane = static_cast<int>(thread_index().x) % 32;
+  const expand_row at = row_of(p, static_cast<int>(block_index().x));
+  if (at.index >= p.a.rows + p.b.rows) return;
+  const mxfp4_source m = at.second ? p.b : p.a;
+  const std::uint8_t* codes = m.codes + at.row * m.code_stride;
+  const std::uint8_t* scales = m.scales + at.row * m.scale_stride;
+  std::uint8_t* to = (at.second ? p.target_b : p.target_a) + static_cast<std::int64_t>(at.row) * p.k;
+  const int units = p.k / 16;
+  // Loads of a piece of the row go out before the wait for the scales' range, or for the last piece's stores.
+  constexpr int depth = 8;
+  std::uint64_t x[depth];
+  const auto load = [&](int first) {
+#pragma unroll
+    for (int j = 0; j < depth; ++j) {
+      const int i = first + 32 * j;
+      if (i < units) x[j] = reinterpret_cast<const std::uint64_t*>(codes)[i];
+    }
+  };
+  load(lane);
   bool fits = true;
-  if (row < m.rows) {
-    const std::uint8_t* codes = m.codes + row * m.code_stride;
-    const std::uint8_t* scales = m.scales + row * m.scale_stride;
-    std::uint8_t* to = p.target[operand] + static_cast<std::int64_t>(row) * p.k;
-    const int units = p.k / 16;
-    // Loads of a piece of the row go out before the wait for the scales' range, or for the last piece's stores.
-    constexpr int depth = 8;
-    uint2 x[depth];
-    const auto load = [&](int first) {
-#pragma unroll
-      for (int j = 0; j < depth; ++j) {
-        const int i = first + 32 * j;
-        if (i < units) x[j] = *reinterpret_cast<const uint2*>(codes + 8 * i);
-      }
-    };
-    load(lane);
-    const int largest = fold_range(m, row, p.k, lane, fits);
-    if (lane == 0) p.base[operand * p.base_b + row] = fold_base(largest);
-    for (int first = lane; first < units; first += 32 * depth) {
-#pragma unroll
-      for (int j = 0; j < depth; ++j) {
-        const int i = first + 32 * j;
-        if (i < units) *reinterpret_cast<uint4*>(to + 16 * i) = fold_sixteen(x[j], scales[i / 2], largest);
-      }
-      load(first + 32 * depth);
-    }
+  const int largest = fold_range(m, at.row, p.k, lane, fits);
+  if (lane == 0) {
+    p.base[at.index] = fold_base(largest);
+    p.flags[at.index] = !fits;
   }
-  const int outside = __syncthreads_or(!fits);
-  if (threadIdx.x == 0) p.flags[operand * p.flags_b + group] = outside != 0;
-}
-
-/// Eight codes as BF16: their values times the scale, which is exact, Inf where FP32 has Inf as well, or NaN.
-__device__ inline uint4 scale_eight(std::uint32_t x, std::uint32_t scale) {
-  uint4 out;
-  std::uint32_t* words = &out.x;
-  const std::uint32_t even = x << 4 & 0x80808080u, odd = x & 0x80808080u;
+  for (int first = lane; first < units; first += 32 * depth) {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const std::uint32_t nibbles = half == 0 ? x & 0xFFFFu : x >> 16;
-    const std::uint32_t high = look_up_bytes(nibbles, 0x3F3F3F00u, 0x40404040u) |
-                               __byte_perm(even, odd, half == 0 ? 0x5140 : 0x7362);
-    const std::uint32_t low = look_up_bytes(nibbles, 0xC0800000u, 0xC0804000u);
-#pragma unroll
-    for (int pair = 0; pair < 2; ++pair) {
-      const std::uint32_t values = __byte_perm(low, high, pair == 0 ? 0x5140 : 0x7362);
-      asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(words[2 * half + pair]) : "r"(values), "r"(scale));
+    for (int j = 0; j < depth; ++j) {
+      const int i = first + 32 * j;
+      if (i >= units) continue;
+      *reinterpret_cast<bytes16*>(to + 16 * i) =
+          fold_sixteen(static_cast<std::uint32_t>(x[j]), static_cast<std::uint32_t>(x[j] >> 32),
+                       fold_table(scales[i / 2], largest));
     }
+    load(first + 32 * depth);
   }
-  return out;
 }
 
 /// A scale byte as a pair of BF16 numbers: 2^-127 is subnormal, 0xFF is NaN.
@@ -151,25 +168,53 @@ __device__ inline std::uint32_t bf16_scale_pair(std::uint32_t byte) {
   return bits | bits << 16;
 }
 
-__global__ void __launch_bounds__(expand_threads) expand_bf16_kernel(const __grid_constant__ expand_arguments p) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  const int blocks_a = (p.source[0].rows + flag_rows - 1) / flag_rows;
-  const int blocks = blocks_a + (p.source[1].rows + flag_rows - 1) / flag_rows;
+/// Products of two pairs of BF16 numbers, nearest even.
+__device__ inline std::uint32_t multiply_bf16(std::uint32_t x, std::uint32_t y) {
+#if defined(ROTOSCALE_CUDA)
+  std::uint32_t z;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+  return z;
+#else
+  const std::uint32_t low = bf16_bits(fp32_from_bits(x << 16) * fp32_from_bits(y << 16));
+  const std::uint32_t high = bf16_bits(fp32_from_bits(x & 0xFFFF0000u) * fp32_from_bits(y & 0xFFFF0000u));
+  return low | high << 16;
+#endif
+}
+
+/// Eight codes as BF16: their values times the scale, which is exact, Inf where FP32 has Inf as well, or NaN.
+__device__ inline bytes16 scale_eight(std::uint32_t x, std::uint32_t scale) {
+  const byte_table upper{0x3F3F3F00u, 0x40404040u}, lower{0xC0800000u, 0xC0804000u};
+  const sign_bytes signs = signs_of(x);
+  const std::uint32_t high[2] = {upper.of(x) | signs.low, upper.of(x >> 16) | signs.high};
+  const std::uint32_t low[2] = {lower.of(x), lower.of(x >> 16)};
+  return {{multiply_bf16(permute_bytes(low[0], high[0], 0x5140), scale),
+           multiply_bf16(permute_bytes(low[0], high[0], 0x7362), scale),
+           multiply_bf16(permute_bytes(low[1], high[1], 0x5140), scale),
+           multiply_bf16(permute_bytes(low[1], high[1], 0x7362), scale)}};
+}
+
+__global__ void __launch_bounds__(expand_threads) expand_bf16_kernel(const expand_arguments p) {
+  const int thread = static_cast<int>(thread_index().x), lane = thread % 32, rows = p.a.rows + p.b.rows;
   if (p.flags != nullptr) {
-    bool flag = false;
-    for (int i = static_cast<int>(threadIdx.x); i < blocks; i += expand_threads) {
-      flag |= p.flags[i < blocks_a ? i : p.flags_b + i - blocks_a] != 0;
-    }
-    if (!__syncthreads_or(flag)) return;
+    struct any_flags {
+      bool of_segment[expand_rows];
+    };
+    any_flags& seen = block_shared<any_flags>();
+    const bool mine = segment_any(sees_flag(p.flags, rows, thread, expand_threads));
+    if (lane == 0) seen.of_segment[thread / 32] = mine;
+    block_barrier();
+    bool any = false;
+    for (int i = 0; i < expand_rows; ++i) any |= seen.of_segment[i];
+    if (!any) return;
   }
-  for (int block = static_cast<int>(blockIdx.x); block < blocks; block += static_cast<int>(gridDim.x)) {
-    const int operand = block >= blocks_a;
-    const int row = (block - operand * blocks_a) * flag_rows + static_cast<int>(threadIdx.x / 32);
-    const mxfp4_source& m = p.source[operand];
-    if (row >= m.rows) continue;
-    const std::uint8_t* codes = m.codes + row * m.code_stride;
-    const std::uint8_t* scales = m.scales + row * m.scale_stride;
-    std::uint8_t* to = p.target[operand] + static_cast<std::int64_t>(row) * p.k * 2;
+  const int blocks = (rows + expand_rows - 1) / expand_rows;
+  for (int block = static_cast<int>(block_index().x); block < blocks; block += static_cast<int>(grid_size().x)) {
+    const expand_row at = row_of(p, block);
+    if (at.index >= rows) continue;
+    const mxfp4_source m = at.second ? p.b : p.a;
+    const std::uint8_t* codes = m.codes + at.row * m.code_stride;
+    const std::uint8_t* scales = m.scales + at.row * m.scale_stride;
+    std::uint8_t* to = (at.second ? p.target_b : p.target_a) + static_cast<std::int64_t>(at.row) * p.k * 2;
     const int units = p.k / 8;
     constexpr int depth = 8;
     for (int first = lane; first < units; first += 32 * depth) {
@@ -177,13 +222,13 @@ __global__ void __launch_bounds__(expand_threads) expand_bf16_kernel(const __gri
 #pragma unroll
       for (int j = 0; j < depth; ++j) {
         const int i = first + 32 * j;
-        x[j] = i < units ? *reinterpret_cast<const std::uint32_t*>(codes + 4 * i) : 0;
+        x[j] = i < units ? reinterpret_cast<const std::uint32_t*>(codes)[i] : 0;
         scale[j] = i < units ? scales[i / 4] : 0;
       }
 #pragma unroll
       for (int j = 0; j < depth; ++j) {
         const int i = first + 32 * j;
-        if (i < units) *reinterpret_cast<uint4*>(to + 16 * i) = scale_eight(x[j], bf16_scale_pair(scale[j]));
+        if (i < units) *reinterpret_cast<bytes16*>(to + 16 * i) = scale_eight(x[j], bf16_scale_pair(scale[j]));
       }
     }
   }

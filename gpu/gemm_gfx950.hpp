@@ -85,21 +85,15 @@ __device__ void store_four(const gemm_arguments& p, float4 acc, int row, int col
   }
 }
 
-__device__ inline void block_sync() {
-  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
-  __builtin_amdgcn_s_barrier();
-  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
-}
-
+/// A grid of (columns of tiles, rows of tiles, parts of K) blocks.
 template <bool ShuffledA, output_mode Mode>
 __global__ void __attribute__((amdgpu_flat_work_group_size(threads, threads), amdgpu_waves_per_eu(1, 1)))
 gemm_kernel(const arguments g) {
   __shared__ alignas(16) std::uint8_t codes[2][2 * pieces * piece_bytes];  // A's pieces, then B's
   const int thread = static_cast<int>(thread_index().x), lane = thread % 64;
   const int wave = __builtin_amdgcn_readfirstlane(thread / 64);
-  const int tiles_across = (g.p.n + tile - 1) / tile, tiles = (g.p.m + tile - 1) / tile * tiles_across;
-  const int part = static_cast<int>(block_index().x) / tiles, block = static_cast<int>(block_index().x) % tiles;
-  const int first_row = block / tiles_across * tile, first_column = block % tiles_across * tile;
+  const int part = static_cast<int>(block_index().z);
+  const int first_row = static_cast<int>(block_index().y) * tile, first_column = static_cast<int>(block_index().x) * tile;
   const int wave_row = wave / 2 * 128, wave_column = wave % 2 * 128;
   const int k_bytes = g.k / 2, scale_tiles = g.k / 256;
 
@@ -138,7 +132,7 @@ gemm_kernel(const arguments g) {
       scale_b[i] = next_scale[1][i];
     }
     loads_done();
-    block_sync();  // this buffer has arrived, and nobody reads the other any more
+    block_barrier();  // this buffer has arrived, and nobody reads the other any more
     if (k + step < last_k) {
       load(k + step, 1 - buffer);
       load_scales(k + step);

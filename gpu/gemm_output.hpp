@@ -30,24 +30,33 @@ __device__ inline void store_output(const gemm_arguments& p, float acc, int row,
   }
 }
 
-/// Is element (row, column) in a tile of 256 × 256 that an operand outside the FP8 window has moved to BF16?
+/// Is element (row, column) in a tile of window_tile² that a row outside the FP8 window has moved to BF16?
 __device__ inline bool tile_is_flagged(const gemm_arguments& p, int row, int column) {
   if (p.flags == nullptr) return false;
-  const int groups = window_tile / flag_rows;
-  const int first_a = row / window_tile * groups, first_b = column / window_tile * groups;
-  const int last_a = (p.m + flag_rows - 1) / flag_rows, last_b = (p.n + flag_rows - 1) / flag_rows;
+  const int first_a = row / window_tile * window_tile, first_b = column / window_tile * window_tile;
   bool flagged = false;
-  for (int i = 0; i < groups; ++i) {
-    flagged |= first_a + i < last_a && p.flags[first_a + i] != 0;
-    flagged |= first_b + i < last_b && p.flags[p.flags_b + first_b + i] != 0;
+  for (int i = 0; i < window_tile; ++i) {
+    flagged |= first_a + i < p.m && p.flags[first_a + i] != 0;
+    flagged |= first_b + i < p.n && p.flags[p.m + first_b + i] != 0;
   }
   return flagged;
+}
+
+/// Is any of `count` flags set, as far as one of `threads` threads that share the work can see?
+__device__ inline bool sees_flag(const unsigned char* flags, int count, int thread, int threads) {
+  std::uint32_t any = 0;
+  for (int i = thread; i < count / 16; i += threads) {
+    const bytes16 x = reinterpret_cast<const bytes16*>(flags)[i];
+    any |= x.word[0] | x.word[1] | x.word[2] | x.word[3];
+  }
+  for (int i = count / 16 * 16 + thread; i < count; i += threads) any |= flags[i];
+  return any != 0;
 }
 
 inline constexpr int add_threads = 256;
 
 /// Adds the parts of K in ascending order, one thread an output; blocks cover add_threads columns of a row.
-__global__ void add_parts_kernel(const gemm_arguments p) {
+__global__ void __launch_bounds__(add_threads) add_parts_kernel(const gemm_arguments p) {
   const int across = (p.n + add_threads - 1) / add_threads, block = static_cast<int>(block_index().x);
   const int row = block / across, column = block % across * add_threads + static_cast<int>(thread_index().x);
   if (column >= p.n) return;

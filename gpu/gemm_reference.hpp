@@ -6,29 +6,10 @@
 
 #include "gpu/hip.hpp"  // first: the numerics headers need its words
 
+#include "gpu/gemm_operand.hpp"
 #include "gpu/gemm_output.hpp"
-#include "rotoscale/layout.hpp"
 
 namespace rotoscale::gpu {
-
-/// MXFP4 in any of the layouts: [rows, k / 2] codes and [rows, k / 32] E8M0 scales. Strides in bytes, for row-major
-/// order only.
-struct gemm_operand_view {
-  const std::uint8_t* codes = nullptr;
-  const std::uint8_t* scales = nullptr;
-  index_t code_stride = 0, scale_stride = 0;
-  int rows = 0, k = 0;
-  placement code_order = placement::row_major, scale_order = placement::row_major;
-
-  ROTOSCALE_HD constexpr std::uint8_t code_byte(int row, int column) const {
-    if (code_order == placement::row_major) return codes[row * code_stride + column];
-    return codes[layout{code_order, rows, k / 2}.offset(row, column)];
-  }
-  ROTOSCALE_HD constexpr std::uint8_t scale_byte(int row, int block) const {
-    if (scale_order == placement::row_major) return scales[row * scale_stride + block];
-    return scales[layout{scale_order, rows, k / 32}.offset(row, block)];
-  }
-};
 
 /// Twice the value of an E2M1 code.
 ROTOSCALE_HD constexpr int doubled_e2m1(std::uint32_t code) {

@@ -332,11 +332,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(threads, 1)
                    (shared_address(dynamic) + 1023) & ~1023u};
   const std::uint32_t rank = cluster_rank();
   const int cluster = static_cast<int>(blockIdx.x / 2), clusters = static_cast<int>(gridDim.x / 2);
-  bool flag = false;
-  if (p.flags != nullptr) {
-    const int count = p.flags_b + (p.n + flag_rows - 1) / flag_rows;
-    for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) flag |= p.flags[i] != 0;
-  }
+  const bool flag = p.flags != nullptr && sees_flag(p.flags, p.m + p.n, static_cast<int>(threadIdx.x), threads);
   if (threadIdx.x == 0) {
     prefetch_map(&map_a);
     prefetch_map(&map_b);
