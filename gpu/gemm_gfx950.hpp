@@ -72,7 +72,7 @@ template <output_mode Mode>
 __device__ void store_four(const gemm_arguments& p, float4 acc, int row, int column, int part) {
   if constexpr (Mode == output_mode::plain) {
     std::uint32_t bits[4];
-#pragma unroll
+ROTOSCALE_UNROLL
     for (int e = 0; e < 4; ++e) {
       const float x = acc[e] * p.alpha;
       bits[e] = bf16_bits(fp32_is_nan(fp32_bits(x)) ? fp32_from_bits(p.nan_bits) : x);
@@ -87,7 +87,7 @@ __device__ void store_four(const gemm_arguments& p, float4 acc, int row, int col
 
 /// A grid of (columns of tiles, rows of tiles, parts of K) blocks.
 template <bool ShuffledA, output_mode Mode>
-__global__ void __attribute__((amdgpu_flat_work_group_size(threads, threads), amdgpu_waves_per_eu(1, 1)))
+__global__ inline void __attribute__((amdgpu_flat_work_group_size(threads, threads), amdgpu_waves_per_eu(1, 1)))
 gemm_kernel(const arguments g) {
   __shared__ alignas(16) std::uint8_t codes[2][2 * pieces * piece_bytes];  // A's pieces, then B's
   const int thread = static_cast<int>(thread_index().x), lane = thread % 64;
@@ -99,7 +99,7 @@ gemm_kernel(const arguments g) {
 
   int next_scale[2][4];
   const auto load = [&](int k, int buffer) {
-#pragma unroll
+ROTOSCALE_UNROLL
     for (int i = 0; i < pieces / 4; ++i) {
       const int piece = 4 * i + wave;
       load_to_lds(code_address<ShuffledA>(g.a, first_row, k_bytes, k, piece, lane),
@@ -113,7 +113,7 @@ gemm_kernel(const arguments g) {
     return static_cast<int>(m.scales[(static_cast<std::int64_t>(row / 32) * scale_tiles + k / step) * 64 + lane]);
   };
   const auto load_scales = [&](int k) {
-#pragma unroll
+ROTOSCALE_UNROLL
     for (int i = 0; i < 4; ++i) {
       next_scale[0][i] = scale(g.a, first_row + wave_row + 32 * i, k);
       next_scale[1][i] = scale(g.b, first_column + wave_column + 32 * i, k);
@@ -126,7 +126,7 @@ gemm_kernel(const arguments g) {
   for (int k = first_k; k < last_k; k += step) {
     const int buffer = (k - first_k) / step % 2;
     int scale_a[4], scale_b[4];
-#pragma unroll
+ROTOSCALE_UNROLL
     for (int i = 0; i < 4; ++i) {
       scale_a[i] = next_scale[0][i];
       scale_b[i] = next_scale[1][i];
@@ -145,12 +145,12 @@ gemm_kernel(const arguments g) {
         return x;
       };
       int4 a[8];
-#pragma unroll
+ROTOSCALE_UNROLL
       for (int i = 0; i < 8; ++i) a[i] = fragment(0, wave_row / 16 + i);
-#pragma unroll
+ROTOSCALE_UNROLL
       for (int j = 0; j < 8; j += 2) {
         const int4 b0 = fragment(1, wave_column / 16 + j), b1 = fragment(1, wave_column / 16 + j + 1);
-#pragma unroll
+ROTOSCALE_UNROLL
         for (int i = 0; i < 8; i += 2) {
           const int sa = scale_a[i / 2], sb = scale_b[j / 2];
           acc[i][j] = multiply<2 * H, 2 * H>(b0, a[i], acc[i][j], sb, sa);
@@ -164,10 +164,10 @@ gemm_kernel(const arguments g) {
     half.template operator()<1>();
   }
 
-#pragma unroll
+ROTOSCALE_UNROLL
   for (int i = 0; i < 8; ++i) {
     const int row = first_row + wave_row + 16 * i + lane % 16;
-#pragma unroll
+ROTOSCALE_UNROLL
     for (int j = 0; j < 8; ++j) {
       const int column = first_column + wave_column + 16 * j + lane / 16 * 4;
       if (row < g.p.m && column < g.p.n) store_four<Mode>(g.p, acc[i][j], row, column, part);

@@ -60,7 +60,7 @@ struct reference_arguments {
 inline constexpr int reference_threads = 128;
 
 /// One thread an output; blocks cover reference_threads columns of a row.
-__global__ void reference_kernel(const reference_arguments r) {
+__global__ inline void reference_kernel(const reference_arguments r) {
   const int across = (r.p.n + reference_threads - 1) / reference_threads, block = static_cast<int>(block_index().x);
   const int row = block / across, column = block % across * reference_threads + static_cast<int>(thread_index().x);
   if (column < r.p.n) store_output(r.p, reference_sum(r.a, r.b, row, column), row, column);

@@ -102,7 +102,7 @@ __device__ void wgmma_wait() {
 /// Keeps the compiler from moving accumulators across the asynchronous instructions.
 template <int N>
 __device__ void hold(float (&d)[N]) {
-#pragma unroll
+ROTOSCALE_UNROLL
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 

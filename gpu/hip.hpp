@@ -13,6 +13,10 @@
 #define ROTOSCALE_CUDA 1
 #include <cuda_runtime.h>
 #define hipDeviceProp_t cudaDeviceProp
+#define hipDeviceAttributeComputeCapabilityMajor cudaDevAttrComputeCapabilityMajor
+#define hipDeviceAttributeComputeCapabilityMinor cudaDevAttrComputeCapabilityMinor
+#define hipDeviceAttributeMultiprocessorCount cudaDevAttrMultiProcessorCount
+#define hipDeviceGetAttribute cudaDeviceGetAttribute
 #define hipDeviceSynchronize cudaDeviceSynchronize
 #define hipDriverGetVersion cudaDriverGetVersion
 #define hipErrorInvalidDeviceFunction cudaErrorInvalidDeviceFunction
@@ -28,6 +32,7 @@
 #define hipFree cudaFree
 #define hipFuncAttributeMaxDynamicSharedMemorySize cudaFuncAttributeMaxDynamicSharedMemorySize
 #define hipFuncSetAttribute cudaFuncSetAttribute
+#define hipGetDevice cudaGetDevice
 #define hipGetDeviceCount cudaGetDeviceCount
 #define hipGetDeviceProperties cudaGetDeviceProperties
 #define hipGetErrorString cudaGetErrorString
