@@ -272,10 +272,11 @@ status run_gfx950(const gemm_problem& p, const gemm_choice& c, std::uint8_t* mem
   const auto tiles = [](int extent) { return static_cast<unsigned>((extent + gfx950::tile - 1) / gfx950::tile); };
   const dim3 grid{tiles(g.n), tiles(g.m), static_cast<unsigned>(g.parts)};
   const bool shuffled = p.a.code_order != placement::row_major, partial = writes_partial(p, c, device);
-  const auto kernel = shuffled ? (partial ? gfx950::gemm_kernel<true, output_mode::partial>
-                                          : gfx950::gemm_kernel<true, output_mode::plain>)
-                               : (partial ? gfx950::gemm_kernel<false, output_mode::partial>
-                                          : gfx950::gemm_kernel<false, output_mode::plain>);
+  const auto kernel =
+      shuffled
+          ? (partial ? gfx950::gemm_kernel<true, output_mode::partial> : gfx950::gemm_kernel<true, output_mode::plain>)
+          : (partial ? gfx950::gemm_kernel<false, output_mode::partial>
+                     : gfx950::gemm_kernel<false, output_mode::plain>);
   const status s = launch(kernel, grid, blocks_of(gfx950::threads), 0, stream, all);
   return s.ok() && partial ? finish_parts(g, stream) : s;
 }

@@ -31,10 +31,10 @@ struct gemm_choice {
 };
 
 struct gemm_problem {
-  gemm_operand_view a, b;        ///< [m, k], [n, k]
-  void* out = nullptr;           ///< [m, n], row-major
+  gemm_operand_view a, b;         ///< [m, k], [n, k]
+  void* out = nullptr;            ///< [m, n], row-major
   format output = formats::bf16;  ///< or FP32
-  index_t out_stride = 0;        ///< elements between rows; 0: n
+  index_t out_stride = 0;         ///< elements between rows; 0: n
   float alpha = 1.0f;
   bool accumulate = false;  ///< adds beta * out
   float beta = 1.0f;

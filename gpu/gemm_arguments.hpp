@@ -64,8 +64,8 @@ ROTOSCALE_HD constexpr std::uint8_t fold_code(std::uint32_t code, int byte, int 
   if (magnitude == 0) return static_cast<std::uint8_t>((code & 8u) << 4);
   const int s = byte - largest_byte + fold_top;
   // Magnitudes 1 to 7 are 0.5, 1, 1.5, 2, 3, 4, 6: with two mantissa bits, codes 0, 4, 6, 8, ... after 2^(s-1)'s.
-  return static_cast<std::uint8_t>((code & 8u) << 4 | (static_cast<std::uint32_t>(4 * (s + 14)) +
-                                                       (magnitude == 1 ? 0u : 2u * magnitude)));
+  return static_cast<std::uint8_t>((code & 8u) << 4 |
+                                   (static_cast<std::uint32_t>(4 * (s + 14)) + (magnitude == 1 ? 0u : 2u * magnitude)));
 }
 
 /// x * 2^e, rounded once, for a sum x of folded products (0 or 2^-41 <= |x| < 2^58). The first factor is exact, or

@@ -20,7 +20,7 @@ struct emulated_arguments {
 inline constexpr int emulated_threads = 64;
 
 /// One thread an output; blocks cover emulated_threads columns of a row.
-__global__ inline void emulated_kernel(const emulated_arguments e) {
+[[maybe_unused]] static __global__ void emulated_kernel(const emulated_arguments e) {
   const gemm_arguments& p = e.p;
   const int across = (p.n + emulated_threads - 1) / emulated_threads, block = static_cast<int>(block_index().x);
   const int row = block / across, column = block % across * emulated_threads + static_cast<int>(thread_index().x);

@@ -4,9 +4,8 @@
 // against one power of two a row, or as BF16. One warp a row, both operands in one launch.
 #pragma once
 
-#include "gpu/hip.hpp"  // first: the numerics headers need its words
-
 #include "gpu/gemm_output.hpp"
+#include "gpu/hip.hpp"  // first: the numerics headers need its words
 #include "rotoscale/block.hpp"
 
 namespace rotoscale::gpu {
@@ -74,7 +73,7 @@ __device__ inline bytes16 fold_sixteen(std::uint32_t first, std::uint32_t second
 
 /// The same in all lanes of a segment.
 __device__ inline void reduce_range(int& least, int& largest) {
-ROTOSCALE_UNROLL
+  ROTOSCALE_UNROLL
   for (unsigned mask = 16; mask > 0; mask /= 2) {
     const int low = static_cast<int>(shuffle_xor(static_cast<std::uint32_t>(least), mask));
     const int high = static_cast<int>(shuffle_xor(static_cast<std::uint32_t>(largest), mask));
@@ -123,7 +122,7 @@ __device__ inline expand_row row_of(const expand_arguments& p, int block) {
   return {second, second ? index - p.a.rows : index, index};
 }
 
-__global__ inline void __launch_bounds__(expand_threads) expand_e5m2_kernel(const expand_arguments p) {
+[[maybe_unused]] static __global__ void __launch_bounds__(expand_threads) expand_e5m2_kernel(const expand_arguments p) {
   const int lane = static_cast<int>(thread_index().x) % 32;
   const expand_row at = row_of(p, static_cast<int>(block_index().x));
   if (at.index >= p.a.rows + p.b.rows) return;
@@ -136,7 +135,7 @@ __global__ inline void __launch_bounds__(expand_threads) expand_e5m2_kernel(cons
   constexpr int depth = 8;
   std::uint64_t x[depth];
   const auto load = [&](int first) {
-ROTOSCALE_UNROLL
+    ROTOSCALE_UNROLL
     for (int j = 0; j < depth; ++j) {
       const int i = first + 32 * j;
       if (i < units) x[j] = reinterpret_cast<const std::uint64_t*>(codes)[i];
@@ -150,13 +149,12 @@ ROTOSCALE_UNROLL
     p.flags[at.index] = !fits;
   }
   for (int first = lane; first < units; first += 32 * depth) {
-ROTOSCALE_UNROLL
+    ROTOSCALE_UNROLL
     for (int j = 0; j < depth; ++j) {
       const int i = first + 32 * j;
       if (i >= units) continue;
-      *reinterpret_cast<bytes16*>(to + 16 * i) =
-          fold_sixteen(static_cast<std::uint32_t>(x[j]), static_cast<std::uint32_t>(x[j] >> 32),
-                       fold_table(scales[i / 2], largest));
+      *reinterpret_cast<bytes16*>(to + 16 * i) = fold_sixteen(
+          static_cast<std::uint32_t>(x[j]), static_cast<std::uint32_t>(x[j] >> 32), fold_table(scales[i / 2], largest));
     }
     load(first + 32 * depth);
   }
@@ -193,7 +191,7 @@ __device__ inline bytes16 scale_eight(std::uint32_t x, std::uint32_t scale) {
            multiply_bf16(permute_bytes(low[1], high[1], 0x7362), scale)}};
 }
 
-__global__ inline void __launch_bounds__(expand_threads) expand_bf16_kernel(const expand_arguments p) {
+[[maybe_unused]] static __global__ void __launch_bounds__(expand_threads) expand_bf16_kernel(const expand_arguments p) {
   const int thread = static_cast<int>(thread_index().x), lane = thread % 32, rows = p.a.rows + p.b.rows;
   if (p.flags != nullptr) {
     struct any_flags {
@@ -219,13 +217,13 @@ __global__ inline void __launch_bounds__(expand_threads) expand_bf16_kernel(cons
     constexpr int depth = 8;
     for (int first = lane; first < units; first += 32 * depth) {
       std::uint32_t x[depth], scale[depth];
-ROTOSCALE_UNROLL
+      ROTOSCALE_UNROLL
       for (int j = 0; j < depth; ++j) {
         const int i = first + 32 * j;
         x[j] = i < units ? reinterpret_cast<const std::uint32_t*>(codes)[i] : 0;
         scale[j] = i < units ? scales[i / 4] : 0;
       }
-ROTOSCALE_UNROLL
+      ROTOSCALE_UNROLL
       for (int j = 0; j < depth; ++j) {
         const int i = first + 32 * j;
         if (i < units) *reinterpret_cast<bytes16*>(to + 16 * i) = scale_eight(x[j], bf16_scale_pair(scale[j]));

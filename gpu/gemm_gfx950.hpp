@@ -1,21 +1,20 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The MXFP4 GEMM of gfx950 on its scaled matrix instruction, from operands as AITER stores them: codes shuffled in
-// tiles of 16 × 16 bytes (B always, A or plain), scales of both swizzled. A tile of 16 rows × 128 k is then one piece of
-// 1024 bytes in which lane l finds its 16 at 16 l, so pieces go through LDS as they are. Compiled with clang and
+// tiles of 16 × 16 bytes (B always, A or plain), scales of both swizzled. A tile of 16 rows × 128 k is then one piece
+// of 1024 bytes in which lane l finds its 16 at 16 l, so pieces go through LDS as they are. Compiled with clang and
 // executed on an emulator; nobody has timed it.
 #pragma once
 
-#include "gpu/hip.hpp"  // first: the numerics headers need its words
-
 #include "gpu/gemm_output.hpp"
+#include "gpu/hip.hpp"  // first: the numerics headers need its words
 
 namespace rotoscale::gpu::gfx950 {
 
-inline constexpr int tile = 256;        // rows of A and of B a block
-inline constexpr int threads = 256;     // four waves, 128 × 128 outputs each
-inline constexpr int step = 256;        // k of a step: one scale dword a lane
-inline constexpr int piece_bytes = 1024;  // 16 rows × 128 k
+inline constexpr int tile = 256;                         // rows of A and of B a block
+inline constexpr int threads = 256;                      // four waves, 128 × 128 outputs each
+inline constexpr int step = 256;                         // k of a step: one scale dword a lane
+inline constexpr int piece_bytes = 1024;                 // 16 rows × 128 k
 inline constexpr int pieces = tile / 16 * (step / 128);  // of one operand and step
 
 using float4 = float __attribute__((ext_vector_type(4)));
@@ -72,7 +71,7 @@ template <output_mode Mode>
 __device__ void store_four(const gemm_arguments& p, float4 acc, int row, int column, int part) {
   if constexpr (Mode == output_mode::plain) {
     std::uint32_t bits[4];
-ROTOSCALE_UNROLL
+    ROTOSCALE_UNROLL
     for (int e = 0; e < 4; ++e) {
       const float x = acc[e] * p.alpha;
       bits[e] = bf16_bits(fp32_is_nan(fp32_bits(x)) ? fp32_from_bits(p.nan_bits) : x);
@@ -87,19 +86,21 @@ ROTOSCALE_UNROLL
 
 /// A grid of (columns of tiles, rows of tiles, parts of K) blocks.
 template <bool ShuffledA, output_mode Mode>
-__global__ inline void __attribute__((amdgpu_flat_work_group_size(threads, threads), amdgpu_waves_per_eu(1, 1)))
-gemm_kernel(const arguments g) {
+[[maybe_unused]] static __global__ void
+    __attribute__((amdgpu_flat_work_group_size(threads, threads), amdgpu_waves_per_eu(1, 1)))
+    gemm_kernel(const arguments g) {
   __shared__ alignas(16) std::uint8_t codes[2][2 * pieces * piece_bytes];  // A's pieces, then B's
   const int thread = static_cast<int>(thread_index().x), lane = thread % 64;
   const int wave = __builtin_amdgcn_readfirstlane(thread / 64);
   const int part = static_cast<int>(block_index().z);
-  const int first_row = static_cast<int>(block_index().y) * tile, first_column = static_cast<int>(block_index().x) * tile;
+  const int first_row = static_cast<int>(block_index().y) * tile,
+            first_column = static_cast<int>(block_index().x) * tile;
   const int wave_row = wave / 2 * 128, wave_column = wave % 2 * 128;
   const int k_bytes = g.k / 2, scale_tiles = g.k / 256;
 
   int next_scale[2][4];
   const auto load = [&](int k, int buffer) {
-ROTOSCALE_UNROLL
+    ROTOSCALE_UNROLL
     for (int i = 0; i < pieces / 4; ++i) {
       const int piece = 4 * i + wave;
       load_to_lds(code_address<ShuffledA>(g.a, first_row, k_bytes, k, piece, lane),
@@ -113,7 +114,7 @@ ROTOSCALE_UNROLL
     return static_cast<int>(m.scales[(static_cast<std::int64_t>(row / 32) * scale_tiles + k / step) * 64 + lane]);
   };
   const auto load_scales = [&](int k) {
-ROTOSCALE_UNROLL
+    ROTOSCALE_UNROLL
     for (int i = 0; i < 4; ++i) {
       next_scale[0][i] = scale(g.a, first_row + wave_row + 32 * i, k);
       next_scale[1][i] = scale(g.b, first_column + wave_column + 32 * i, k);
@@ -126,7 +127,7 @@ ROTOSCALE_UNROLL
   for (int k = first_k; k < last_k; k += step) {
     const int buffer = (k - first_k) / step % 2;
     int scale_a[4], scale_b[4];
-ROTOSCALE_UNROLL
+    ROTOSCALE_UNROLL
     for (int i = 0; i < 4; ++i) {
       scale_a[i] = next_scale[0][i];
       scale_b[i] = next_scale[1][i];
@@ -145,12 +146,12 @@ ROTOSCALE_UNROLL
         return x;
       };
       int4 a[8];
-ROTOSCALE_UNROLL
+      ROTOSCALE_UNROLL
       for (int i = 0; i < 8; ++i) a[i] = fragment(0, wave_row / 16 + i);
-ROTOSCALE_UNROLL
+      ROTOSCALE_UNROLL
       for (int j = 0; j < 8; j += 2) {
         const int4 b0 = fragment(1, wave_column / 16 + j), b1 = fragment(1, wave_column / 16 + j + 1);
-ROTOSCALE_UNROLL
+        ROTOSCALE_UNROLL
         for (int i = 0; i < 8; i += 2) {
           const int sa = scale_a[i / 2], sb = scale_b[j / 2];
           acc[i][j] = multiply<2 * H, 2 * H>(b0, a[i], acc[i][j], sb, sa);
@@ -164,10 +165,10 @@ ROTOSCALE_UNROLL
     half.template operator()<1>();
   }
 
-ROTOSCALE_UNROLL
+  ROTOSCALE_UNROLL
   for (int i = 0; i < 8; ++i) {
     const int row = first_row + wave_row + 16 * i + lane % 16;
-ROTOSCALE_UNROLL
+    ROTOSCALE_UNROLL
     for (int j = 0; j < 8; ++j) {
       const int column = first_column + wave_column + 16 * j + lane / 16 * 4;
       if (row < g.p.m && column < g.p.n) store_four<Mode>(g.p, acc[i][j], row, column, part);

@@ -3,9 +3,8 @@
 // The last step of an output element as every GEMM kernel of gpu/ does it.
 #pragma once
 
-#include "gpu/hip.hpp"  // first: the numerics headers need its words
-
 #include "gpu/gemm_arguments.hpp"
+#include "gpu/hip.hpp"  // first: the numerics headers need its words
 
 namespace rotoscale::gpu {
 
@@ -56,7 +55,7 @@ __device__ inline bool sees_flag(const unsigned char* flags, int count, int thre
 inline constexpr int add_threads = 256;
 
 /// Adds the parts of K in ascending order, one thread an output; blocks cover add_threads columns of a row.
-__global__ inline void __launch_bounds__(add_threads) add_parts_kernel(const gemm_arguments p) {
+[[maybe_unused]] static __global__ void __launch_bounds__(add_threads) add_parts_kernel(const gemm_arguments p) {
   const int across = (p.n + add_threads - 1) / add_threads, block = static_cast<int>(block_index().x);
   const int row = block / across, column = block % across * add_threads + static_cast<int>(thread_index().x);
   if (column >= p.n) return;

@@ -4,10 +4,9 @@
 // 32 products is an exact integer number of quarters, which one fused multiply-add scales and adds.
 #pragma once
 
-#include "gpu/hip.hpp"  // first: the numerics headers need its words
-
 #include "gpu/gemm_operand.hpp"
 #include "gpu/gemm_output.hpp"
+#include "gpu/hip.hpp"  // first: the numerics headers need its words
 
 namespace rotoscale::gpu {
 
@@ -25,7 +24,10 @@ ROTOSCALE_HD inline float add_block(float acc, int quarters, int exponent, bool 
   const int first = e > 127 ? 63 : e < -149 ? -100 : 0;
   const int rest = e - first;
   return __builtin_fmaf(static_cast<float>(quarters) * pow2_fp32(first),
-                        pow2_fp32(rest > 127 ? 127 : rest < -149 ? -149 : rest), acc);
+                        pow2_fp32(rest > 127    ? 127
+                                  : rest < -149 ? -149
+                                                : rest),
+                        acc);
 }
 
 /// The accumulator of output (i, j).
@@ -60,7 +62,7 @@ struct reference_arguments {
 inline constexpr int reference_threads = 128;
 
 /// One thread an output; blocks cover reference_threads columns of a row.
-__global__ inline void reference_kernel(const reference_arguments r) {
+[[maybe_unused]] static __global__ void reference_kernel(const reference_arguments r) {
   const int across = (r.p.n + reference_threads - 1) / reference_threads, block = static_cast<int>(block_index().x);
   const int row = block / across, column = block % across * reference_threads + static_cast<int>(thread_index().x);
   if (column < r.p.n) store_output(r.p, reference_sum(r.a, r.b, row, column), row, column);

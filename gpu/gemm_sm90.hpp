@@ -6,11 +6,10 @@
 // and multicast; the other's 128 rows each block copies for itself.
 #pragma once
 
-#include "gpu/hip.hpp"  // first: the numerics headers need its words
-
 #include "gpu/gemm_arguments.hpp"
 #include "gpu/gemm_output.hpp"
 #include "gpu/gemm_sm90_ptx.hpp"
+#include "gpu/hip.hpp"  // first: the numerics headers need its words
 
 namespace rotoscale::gpu::sm90 {
 
@@ -123,26 +122,26 @@ __device__ inline void release(const pipeline& q, int stage, int lane) {
 __device__ inline void multiply(fp8_tile, int boxes, const pipeline& q, ring& r, int group, int lane,
                                 float (&acc)[2][64]) {
   float part[64];
-ROTOSCALE_UNROLL
+  ROTOSCALE_UNROLL
   for (int w = 0; w < 2; ++w) {
-ROTOSCALE_UNROLL
+    ROTOSCALE_UNROLL
     for (int i = 0; i < 64; ++i) acc[w][i] = 0.0f;
   }
   for (int k = 0; k < boxes; ++k) {
     barrier_wait(q.full_at(r.stage), r.phase);
     const std::uint64_t b = operand_descriptor(q.box(r.stage, 2));
-ROTOSCALE_UNROLL
+    ROTOSCALE_UNROLL
     for (int w = 0; w < 2; ++w) {
       const std::uint64_t a = operand_descriptor(q.box(r.stage, group)) + static_cast<unsigned>(w) * (64 * 128 >> 4);
       hold(part);
       wgmma_fence();
-ROTOSCALE_UNROLL
+      ROTOSCALE_UNROLL
       for (unsigned i = 0; i < 4; ++i) wgmma_e5m2_n128(part, a + 2 * i, b + 2 * i, i == 0);
       wgmma_commit();
       hold(part);
       wgmma_wait<0>();
       if (w == 1) release(q, r.stage, lane);
-ROTOSCALE_UNROLL
+      ROTOSCALE_UNROLL
       for (int i = 0; i < 64; ++i) acc[w][i] += part[i];
     }
     r.advance();
@@ -158,7 +157,7 @@ __device__ inline void multiply(bf16_tile, int boxes, const pipeline& q, ring& r
     const std::uint64_t a = operand_descriptor(q.box(r.stage, 2)) + static_cast<unsigned>(group) * (64 * 128 >> 4);
     const std::uint64_t b = operand_descriptor(q.box(r.stage, 0));
     wgmma_fence();
-ROTOSCALE_UNROLL
+    ROTOSCALE_UNROLL
     for (unsigned i = 0; i < 4; ++i) wgmma_bf16_n256(acc[0], a + 2 * i, b + 2 * i, k == 0 && i == 0);
     wgmma_commit();
     wgmma_wait<1>();
@@ -199,14 +198,14 @@ struct piece_position {
 template <int Columns>
 __device__ void store_plain(const gemm_arguments& p, const float (&acc)[Columns / 2], piece_position at, int lane) {
   const int first = at.column - 2 * (lane % 4) + 8 * (lane % 4);
-ROTOSCALE_UNROLL
+  ROTOSCALE_UNROLL
   for (int h = 0; h < 2; ++h) {
     const int row = at.row + 8 * h;
     std::uint16_t* to = static_cast<std::uint16_t*>(p.out) + row * p.out_stride + first;
-ROTOSCALE_UNROLL
+    ROTOSCALE_UNROLL
     for (int g = 0; g < Columns / 8; g += 4) {
       std::uint32_t w[4];
-ROTOSCALE_UNROLL
+      ROTOSCALE_UNROLL
       for (int i = 0; i < 4; ++i) {
         w[i] = bf16_pair(acc[4 * (g + i) + 2 * h] * p.alpha, acc[4 * (g + i) + 2 * h + 1] * p.alpha);
       }
@@ -219,7 +218,7 @@ ROTOSCALE_UNROLL
 /// Any output, one element at a time.
 template <int Columns>
 __device__ void store_general(const gemm_arguments& p, const float (&acc)[Columns / 2], piece_position at) {
-ROTOSCALE_UNROLL
+  ROTOSCALE_UNROLL
   for (int i = 0; i < Columns / 2; ++i) {
     const int row = at.row + i / 2 % 2 * 8, column = at.column + i / 4 * 8 + i % 2;
     if (row < p.m && column < p.n) store_output(p, acc[i], row, column);
@@ -230,7 +229,7 @@ ROTOSCALE_UNROLL
 template <int Columns>
 __device__ void store_partial(const gemm_arguments& p, const float (&acc)[Columns / 2], piece_position at, int part) {
   float* to = p.partial + static_cast<std::int64_t>(part) * p.m * p.n;
-ROTOSCALE_UNROLL
+  ROTOSCALE_UNROLL
   for (int i = 0; i < Columns / 2; ++i) {
     const int row = at.row + i / 2 % 2 * 8, column = at.column + i / 4 * 8 + i % 2;
     if (row < p.m && column < p.n) to[static_cast<std::int64_t>(row) * p.n + column] = acc[i];
@@ -244,7 +243,7 @@ struct fold_bases {
 };
 __device__ inline fold_bases load_bases(const gemm_arguments& p, piece_position at, int column) {
   fold_bases b;
-ROTOSCALE_UNROLL
+  ROTOSCALE_UNROLL
   for (int i = 0; i < 4; ++i) {
     const int row = at.row + i / 2 * 64 + i % 2 * 8;
     b.rows[i] = row < p.m ? p.base[row] : 0;
@@ -259,28 +258,28 @@ __device__ void unfold(const fold_bases& b, int* shared, int group, int thread, 
   group_sync(group);  // the last tile's readers
   shared[thread] = b.column;
   bool plain = second_base_is_plain(b.column);
-ROTOSCALE_UNROLL
+  ROTOSCALE_UNROLL
   for (int i = 0; i < 4; ++i) plain &= first_base_is_plain(b.rows[i]);
   group_sync(group);
   // The columns' test must hold for all 128: every warp looks at them.
-ROTOSCALE_UNROLL
+  ROTOSCALE_UNROLL
   for (int i = 0; i < 4; ++i) plain &= second_base_is_plain(shared[thread % 32 + 32 * i]);
   const int* columns = shared + 2 * (thread % 4);
   if (__all_sync(0xFFFFFFFFu, plain)) {
-ROTOSCALE_UNROLL
+    ROTOSCALE_UNROLL
     for (int g = 0; g < 16; ++g) {
       const int2 exponent = *reinterpret_cast<const int2*>(columns + 8 * g);
       const float scale[2] = {__int_as_float((exponent.x + 127) << 23), __int_as_float((exponent.y + 127) << 23)};
-ROTOSCALE_UNROLL
+      ROTOSCALE_UNROLL
       for (int i = 0; i < 8; ++i) {
         float& x = acc[i / 4][4 * g + i % 4];
         x = x * __int_as_float((b.rows[i / 2] + 127) << 23) * scale[i % 2];
       }
     }
   } else {
-ROTOSCALE_UNROLL
+    ROTOSCALE_UNROLL
     for (int g = 0; g < 16; ++g) {
-ROTOSCALE_UNROLL
+      ROTOSCALE_UNROLL
       for (int i = 0; i < 8; ++i) {
         float& x = acc[i / 4][4 * g + i % 4];
         x = times_power(x, b.rows[i / 2] + columns[8 * g + i % 2]);
@@ -301,9 +300,9 @@ __device__ void consume(const gemm_arguments& p, const pipeline& q, int* columns
     if (!is_mine<Tile::shares_a>(p, any_flag, tile)) continue;
     const int half = static_cast<int>(rank) * box_rows;
     const int first_column = tile.column * super_tile + (Tile::shares_a ? half : 0);
-    piece_position at{tile.row * super_tile + (Tile::shares_a ? 0 : half) + group * 64 * Tile::pieces + warp * 16 +
-                          lane / 4,
-                      first_column + 2 * (lane % 4)};
+    piece_position at{
+        tile.row * super_tile + (Tile::shares_a ? 0 : half) + group * 64 * Tile::pieces + warp * 16 + lane / 4,
+        first_column + 2 * (lane % 4)};
     constexpr bool unfolds = Tile::shares_a && Mode != output_mode::partial;
     fold_bases bases;
     if constexpr (unfolds) bases = load_bases(p, at, first_column + thread);
@@ -311,7 +310,7 @@ __device__ void consume(const gemm_arguments& p, const pipeline& q, int* columns
     const box_range boxes = boxes_of(p, tile.part);
     multiply(Tile{}, boxes.last - boxes.first, q, r, group, lane, acc);
     if constexpr (unfolds) unfold(bases, columns + 128 * group, group, thread, acc);
-ROTOSCALE_UNROLL
+    ROTOSCALE_UNROLL
     for (int w = 0; w < Tile::pieces; ++w) {
       if constexpr (Mode == output_mode::plain) store_plain<Tile::columns>(p, acc[w], at, lane);
       if constexpr (Mode == output_mode::general) store_general<Tile::columns>(p, acc[w], at);
@@ -322,7 +321,7 @@ ROTOSCALE_UNROLL
 }
 
 template <class Tile, output_mode Mode>
-__global__ inline void __cluster_dims__(2, 1, 1) __launch_bounds__(threads, 1)
+[[maybe_unused]] static __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(threads, 1)
     gemm_kernel(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_b,
                 const __grid_constant__ gemm_arguments p) {
   extern __shared__ std::uint8_t dynamic[];

@@ -4,12 +4,11 @@
 // clusters, and the two wgmma forms. Names and operands are those of the PTX ISA, version 8.0 and later.
 #pragma once
 
-#include "gpu/hip.hpp"  // first: the numerics headers need its words
-
 #include <cuda.h>
 
 #include <cstdint>
 
+#include "gpu/hip.hpp"  // first: the numerics headers need its words
 
 namespace rotoscale::gpu::sm90 {
 
@@ -102,7 +101,7 @@ __device__ void wgmma_wait() {
 /// Keeps the compiler from moving accumulators across the asynchronous instructions.
 template <int N>
 __device__ void hold(float (&d)[N]) {
-ROTOSCALE_UNROLL
+  ROTOSCALE_UNROLL
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 

@@ -196,7 +196,8 @@ constexpr gemm_contract contracts[] = {gemm_contract::reference, gemm_contract::
 TEST_CASE("operands are expanded exactly: every code under every scale") {
   bytes codes(256 * 16), scales(256);
   for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint8_t>((i % 16) * 0x21 + i / 4096);
-  for (std::size_t i = 0; i < 16 * 256; ++i) codes[i] = static_cast<std::uint8_t>((2 * i % 16) | ((2 * i + 1) % 16) << 4);
+  for (std::size_t i = 0; i < 16 * 256; ++i)
+    codes[i] = static_cast<std::uint8_t>((2 * i % 16) | ((2 * i + 1) % 16) << 4);
   for (std::size_t i = 0; i < 256; ++i) scales[i] = static_cast<std::uint8_t>(i);
   const matrix_data a(256, 32, codes, scales), b(1, 32, bytes(16), bytes(1, 127));
   array<std::uint8_t> wide_a(bytes(256 * 64)), wide_b(bytes(64)), folded_a(bytes(256 * 32)), folded_b(bytes(32));
@@ -294,7 +295,8 @@ TEST_CASE("folding cannot be seen: the same sums from scaled codes, without an e
         const float expanded =
             contract == gemm_contract::fast
                 ? model_output(expand_e5m2_row(a.here(), i), expand_e5m2_row(b.here(), j), o, {}, j, 0.0f)
-                : model_output(expand_bf16_row(mxfp4, a.here(), i), expand_bf16_row(mxfp4, b.here(), j), o, {}, j, 0.0f);
+                : model_output(expand_bf16_row(mxfp4, a.here(), i), expand_bf16_row(mxfp4, b.here(), j), o, {}, j,
+                               0.0f);
         CHECK(fp32_bits(direct) == fp32_bits(expanded));
       }
     }
@@ -302,7 +304,8 @@ TEST_CASE("folding cannot be seen: the same sums from scaled codes, without an e
 }
 
 TEST_CASE("bad input names the argument and writes nothing") {
-  const matrix_data a = random_matrix(8, 64, 15, scales_of::ordinary), b = random_matrix(8, 64, 16, scales_of::ordinary);
+  const matrix_data a = random_matrix(8, 64, 15, scales_of::ordinary),
+                    b = random_matrix(8, 64, 16, scales_of::ordinary);
   array<std::uint8_t> out(bytes(8 * 8 * 2, 0xA5)), workspace(bytes(1 << 16));
   const gemm_problem good{a.view(), b.view(), out.there};
   const auto message = [&](auto change, gemm_choice choice = {}, std::size_t size = 1 << 16) {
@@ -327,11 +330,9 @@ TEST_CASE("bad input names the argument and writes nothing") {
   CHECK(message([](gemm_problem& p) { p.out_stride = 7; }) == "out_stride: must be at least n");
   CHECK(message([](gemm_problem& p) { p.output = formats::fp16; }) == "output: must be BF16 or FP32");
   CHECK(message([](gemm_problem&) {}, {gemm_contract::fast, 0}) == "choice.split_k: must be 1 to 64");
-  CHECK(message([](gemm_problem&) {}, {gemm_contract::reference, 2}) ==
-        "choice.split_k: must be 1 for the reference");
+  CHECK(message([](gemm_problem&) {}, {gemm_contract::reference, 2}) == "choice.split_k: must be 1 for the reference");
   CHECK(message([](gemm_problem&) {}, {gemm_contract::fast}, 100) == "workspace_bytes: less than gemm_workspace_bytes");
-  CHECK(gemm_mxfp4(good, {}, nullptr, 0, nullptr).message() ==
-        "workspace: must be device memory aligned to 256 bytes");
+  CHECK(gemm_mxfp4(good, {}, nullptr, 0, nullptr).message() == "workspace: must be device memory aligned to 256 bytes");
   out.fetch();
   CHECK(out.here == bytes(8 * 8 * 2, 0xA5));
 }
@@ -372,7 +373,8 @@ TEST_CASE("large GEMMs on a device, sampled") {
   struct shape {
     int m, n, k;
   };
-  for (const shape s : {shape{300, 520, 544}, shape{1024, 1536, 4096}, shape{4100, 1000, 8192}, shape{129, 8192, 2048}}) {
+  for (const shape s :
+       {shape{300, 520, 544}, shape{1024, 1536, 4096}, shape{4100, 1000, 8192}, shape{129, 8192, 2048}}) {
     CAPTURE(s.m);
     const matrix_data a = random_matrix(s.m, s.k, 20, scales_of::special);
     const matrix_data b = random_matrix(s.n, s.k, 21, s.n == 1000 ? scales_of::wide : scales_of::ordinary);
