@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Checks and launches of gemm.hpp. Compiled by nvcc, by hipcc, by an ordinary C++ compiler (host mode), and, kernels
-// alone, by clang without an SDK.
+// Checks and launches of gemm.hpp. Compiled by nvcc, by hipcc, and by an ordinary C++ compiler (host mode).
 #include "gpu/gemm.hpp"
 
 #include "gpu/gemm_expand.hpp"
@@ -15,8 +14,6 @@
 #else
 #include "gpu/gemm_emulated.hpp"
 #endif
-
-#if !defined(ROTOSCALE_NO_HIP_SDK)
 
 namespace rotoscale::gpu {
 
@@ -368,5 +365,3 @@ status gemm_mxfp4(const gemm_problem& p, const gemm_choice& c, void* workspace, 
 }
 
 }  // namespace rotoscale::gpu
-
-#endif

@@ -176,11 +176,4 @@ template <bool ShuffledA, output_mode Mode>
   }
 }
 
-#if defined(ROTOSCALE_NO_HIP_SDK)
-template __global__ void gemm_kernel<false, output_mode::plain>(const arguments);
-template __global__ void gemm_kernel<false, output_mode::partial>(const arguments);
-template __global__ void gemm_kernel<true, output_mode::plain>(const arguments);
-template __global__ void gemm_kernel<true, output_mode::partial>(const arguments);
-#endif
-
 }  // namespace rotoscale::gpu::gfx950
