@@ -10,6 +10,7 @@
 #if defined(ROTOSCALE_CUDA)
 #include "gpu/gemm_sm90.hpp"
 #elif defined(ROTOSCALE_AMD)
+#include "gpu/gemm_gfx942.hpp"
 #include "gpu/gemm_gfx950.hpp"
 #else
 #include "gpu/gemm_emulated.hpp"
@@ -40,7 +41,10 @@ split split_of(int k, int parts, int grain) {
 bool writes_partial(const gemm_problem& p, const gemm_choice& c, const gemm_device& device) {
   if (c.contract == gemm_contract::reference) return false;
   if (split_of(p.a.k, c.split_k, grain_of(device)).parts > 1) return true;
-  return arch_is(device, "gfx950") && (p.output != formats::bf16 || p.accumulate || p.bias != nullptr);
+  if (!arch_is(device, "gfx950")) return false;
+  const index_t stride = p.out_stride == 0 ? p.b.rows : p.out_stride;
+  const bool wide = reinterpret_cast<std::uintptr_t>(p.out) % 16 == 0 && stride % 8 == 0 && p.b.rows % 8 == 0;
+  return p.output != formats::bf16 || p.accumulate || p.bias != nullptr || !wide;
 }
 
 /// Parts of the workspace, offsets in bytes.
@@ -107,6 +111,19 @@ status check_gfx950(const gemm_problem& p) {
   }
   if (p.a.code_order != placement::row_major && p.a.code_order != placement::aiter_data_16x16) {
     return {fault::bad_option, "a.code_order", "must be row_major or aiter_data_16x16 on gfx950"};
+  }
+  return {};
+}
+
+status check_gfx942(const gemm_problem& p) {
+  if (p.a.k % 128 != 0) return {fault::bad_extent, "a.k", "must be a multiple of 128 on gfx942"};
+  for (const gemm_operand_view* x : {&p.a, &p.b}) {
+    const bool first = x == &p.a;
+    if (x->scale_stride % 4 != 0) {
+      return {fault::bad_extent, first ? "a.scale_stride" : "b.scale_stride", "must be a multiple of 4 on gfx942"};
+    }
+    const status s = check_pointer(x->scales, 4, first ? "a.scales" : "b.scales");
+    if (!s.ok()) return s;
   }
   return {};
 }
@@ -256,6 +273,18 @@ status run_expanded(const gemm_problem& p, const gemm_choice& c, std::uint8_t* m
 
 #else
 
+/// BF16 in rows of whole 8 bytes, without C and bias: what AMD's kernels store themselves.
+bool is_plain(const gemm_problem& p, const gemm_arguments& g) {
+  return g.vector_stores && !p.accumulate && p.bias == nullptr;
+}
+
+status run_gfx942(const gemm_problem& p, const gemm_choice& c, const gemm_device& device, hipStream_t stream) {
+  const gfx942::arguments all{p.a, p.b, arguments_of(p, options_of(c.contract, device))};
+  const auto tiles = [](int extent) { return static_cast<unsigned>((extent + gfx942::tile - 1) / gfx942::tile); };
+  const auto kernel = is_plain(p, all.p) ? gfx942::gemm_kernel<true> : gfx942::gemm_kernel<false>;
+  return launch(kernel, dim3{tiles(all.p.n), tiles(all.p.m), 1}, blocks_of(gfx942::threads), 0, stream, all);
+}
+
 status run_gfx950(const gemm_problem& p, const gemm_choice& c, std::uint8_t* memory, const gemm_device& device,
                   hipStream_t stream) {
   gemm_arguments g = arguments_of(p, options_of(c.contract, device));
@@ -300,7 +329,8 @@ status current_device(gemm_device& device) {
   if (error == hipSuccess) error = hipGetDeviceProperties(&properties, id);
   if (error != hipSuccess) return status_of(error);
   device.units = properties.multiProcessorCount;
-  device.arch = std::string(properties.gcnArchName).starts_with("gfx950") ? "gfx950" : "";
+  const std::string name = properties.gcnArchName;
+  device.arch = name.starts_with("gfx950") ? "gfx950" : name.starts_with("gfx942") ? "gfx942" : "";
 #else
   device = {"host", 1};
 #endif
@@ -312,14 +342,14 @@ status check_gemm(const gemm_problem& p, const gemm_choice& c, const gemm_device
   if (!reference && device.arch[0] == '\0') {
     return {fault::unsupported_device, "choice.contract", "this device has the reference kernel only"};
   }
-  const bool plain = !reference && expands(device);
+  const bool gfx950 = arch_is(device, "gfx950"), plain = !reference && !gfx950;
   for (const gemm_operand_view* x : {&p.a, &p.b}) {
     const status s = check_operand(*x, x == &p.a, plain, plain);
     if (!s.ok()) return s;
   }
   if (p.a.k != p.b.k) return {fault::bad_extent, "b.k", "must equal a.k"};
-  if (!reference && arch_is(device, "gfx950")) {
-    const status s = check_gfx950(p);
+  if (!reference && !expands(device)) {
+    const status s = gfx950 ? check_gfx950(p) : check_gfx942(p);
     if (!s.ok()) return s;
   }
   if (p.output != formats::bf16 && p.output != formats::fp32) {
@@ -331,8 +361,9 @@ status check_gemm(const gemm_problem& p, const gemm_choice& c, const gemm_device
   if (p.bias != nullptr && reinterpret_cast<std::uintptr_t>(p.bias) % 4 != 0) {
     return {fault::bad_pointer, "bias", "must be aligned to its element"};
   }
-  if (c.split_k < 1 || c.split_k > most_parts || (reference && c.split_k != 1)) {
-    return {fault::bad_option, "choice.split_k", reference ? "must be 1 for the reference" : "must be 1 to 64"};
+  const bool one_part = reference || arch_is(device, "gfx942");
+  if (c.split_k < 1 || c.split_k > most_parts || (one_part && c.split_k != 1)) {
+    return {fault::bad_option, "choice.split_k", one_part ? "must be 1 for this kernel" : "must be 1 to 64"};
   }
   return {};
 }
@@ -358,6 +389,7 @@ status gemm_mxfp4(const gemm_problem& p, const gemm_choice& c, void* workspace, 
   }
   if (c.contract == gemm_contract::reference) return run_reference(p, options_of(c.contract, device), stream);
 #if defined(ROTOSCALE_AMD)
+  if (arch_is(device, "gfx942")) return run_gfx942(p, c, device, stream);
   return run_gfx950(p, c, static_cast<std::uint8_t*>(workspace), device, stream);
 #else
   return run_expanded(p, c, static_cast<std::uint8_t*>(workspace), device, stream);

@@ -4,7 +4,8 @@
 // contiguous. Three contracts, each reproduced bit for bit by gemm_model.hpp on the CPU:
 //
 //   reference  exact sums of 32 products, scaled and added in FP32 in ascending k (fp32_blockwise); any device, slow
-//   accurate   FP32-class: on sm_90 BF16 products under the accumulation of its matrix unit
+//   accurate   FP32-class: on sm_90 BF16 products under the accumulation of its matrix unit, on gfx950 its scaled
+//              matrix instruction, on gfx942 the bits of the reference
 //   fast       sm_90: E5M2 products, sums emptied into FP32 every 128 k; tiles with a row whose scales span more than
 //              26 binades are computed as `accurate` does. Elsewhere the same as `accurate`
 //
@@ -43,7 +44,7 @@ struct gemm_problem {
 
 /// What kernels exist for the current device (in host mode: for the host). Empty name: only `reference`.
 struct gemm_device {
-  const char* arch = "";  ///< "sm_90", "gfx950", "host" or ""
+  const char* arch = "";  ///< "sm_90", "gfx942", "gfx950", "host" or ""
   int units = 0;          ///< multiprocessors, compute units
 };
 status current_device(gemm_device& device);
@@ -63,7 +64,9 @@ status gemm_mxfp4(const gemm_problem& problem, const gemm_choice& choice, void* 
 /// `split_k` parts of K are multiples of split_grain.
 inline gemm_options options_of(gemm_contract contract, const gemm_device& device, int split_k = 1) {
   const bool sm90 = std::string(device.arch) == "sm_90" || std::string(device.arch) == "host";
+  const bool gfx942 = std::string(device.arch) == "gfx942";
   const char* name = contract == gemm_contract::reference ? "mxfp4-reference"
+                     : gfx942                             ? "mxfp4-reference"
                      : !sm90                              ? "aiter-a4w4"
                      : contract == gemm_contract::fast    ? "mxfp4-fast-sm90"
                                                           : "mxfp4-accurate-sm90";

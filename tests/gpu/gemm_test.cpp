@@ -330,7 +330,7 @@ TEST_CASE("bad input names the argument and writes nothing") {
   CHECK(message([](gemm_problem& p) { p.out_stride = 7; }) == "out_stride: must be at least n");
   CHECK(message([](gemm_problem& p) { p.output = formats::fp16; }) == "output: must be BF16 or FP32");
   CHECK(message([](gemm_problem&) {}, {gemm_contract::fast, 0}) == "choice.split_k: must be 1 to 64");
-  CHECK(message([](gemm_problem&) {}, {gemm_contract::reference, 2}) == "choice.split_k: must be 1 for the reference");
+  CHECK(message([](gemm_problem&) {}, {gemm_contract::reference, 2}) == "choice.split_k: must be 1 for this kernel");
   CHECK(message([](gemm_problem&) {}, {gemm_contract::fast}, 100) == "workspace_bytes: less than gemm_workspace_bytes");
   CHECK(gemm_mxfp4(good, {}, nullptr, 0, nullptr).message() == "workspace: must be device memory aligned to 256 bytes");
   out.fetch();
