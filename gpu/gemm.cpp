@@ -47,6 +47,12 @@ bool writes_partial(const gemm_problem& p, const gemm_choice& c, const gemm_devi
   return p.output != formats::bf16 || p.accumulate || p.bias != nullptr || !wide;
 }
 
+bool is_fp8(const gemm_problem& p) { return p.a.element != gemm_element::e2m1; }
+/// Are scales folded into E5M2?
+bool folds(const gemm_problem& p, const gemm_choice& c, const gemm_device& device) {
+  return c.contract == gemm_contract::fast && !is_fp8(p) && expands(device);
+}
+
 /// Parts of the workspace, offsets in bytes.
 struct workspace_map {
   std::size_t folded_a = 0, folded_b = 0, wide_a = 0, wide_b = 0, base = 0, flags = 0, partial = 0, size = 0;
@@ -54,13 +60,13 @@ struct workspace_map {
     const auto m = static_cast<std::size_t>(p.a.rows), n = static_cast<std::size_t>(p.b.rows);
     const auto k = static_cast<std::size_t>(p.a.k);
     const bool uses_expansion = c.contract != gemm_contract::reference && expands(device);
-    const bool folds = uses_expansion && c.contract == gemm_contract::fast;
-    folded_a = take(folds ? m * k : 0);
-    folded_b = take(folds ? n * k : 0);
+    const bool folded = folds(p, c, device);
+    folded_a = take(folded ? m * k : 0);
+    folded_b = take(folded ? n * k : 0);
     wide_a = take(uses_expansion ? 2 * m * k : 0);
     wide_b = take(uses_expansion ? 2 * n * k : 0);
-    base = take(folds ? 4 * (m + n) : 0);
-    flags = take(folds ? m + n : 0);
+    base = take(folded ? 4 * (m + n) : 0);
+    flags = take(folded ? m + n : 0);
     const int parts = split_of(p.a.k, c.split_k, grain_of(device)).parts;
     partial = take(writes_partial(p, c, device) ? 4 * m * n * static_cast<std::size_t>(parts) : 0);
   }
@@ -85,11 +91,12 @@ status check_operand(const gemm_operand_view& x, bool first, bool plain_codes, b
   if (plain_scales && x.scale_order != placement::row_major) {
     return {fault::bad_option, named("a.scale_order", "b.scale_order"), "this kernel takes row-major scales"};
   }
-  if (x.code_order != placement::row_major && !layout{x.code_order, x.rows, x.k / 2}.is_defined()) {
+  if (x.code_order != placement::row_major && !layout{x.code_order, x.rows, x.code_bytes()}.is_defined()) {
     return {fault::bad_extent, named("a.rows", "b.rows"), "this order of codes needs whole tiles"};
   }
-  if (x.code_order == placement::row_major && (x.code_stride < x.k / 2 || x.code_stride % 16 != 0)) {
-    return {fault::bad_extent, named("a.code_stride", "b.code_stride"), "must be a multiple of 16, at least k / 2"};
+  if (x.code_order == placement::row_major && (x.code_stride < x.code_bytes() || x.code_stride % 16 != 0)) {
+    return {fault::bad_extent, named("a.code_stride", "b.code_stride"),
+            "must be a multiple of 16, at least a row's bytes"};
   }
   if (x.scale_order == placement::row_major && x.scale_stride < x.k / 32) {
     return {fault::bad_extent, named("a.scale_stride", "b.scale_stride"), "must be at least k / 32"};
@@ -240,13 +247,13 @@ status run_expanded(const gemm_problem& p, const gemm_choice& c, std::uint8_t* m
   g.parts = parts.parts;
   g.partial = reinterpret_cast<float*>(memory + map.partial);
   const auto source = [](const gemm_operand_view& x) {
-    return mxfp4_source{x.codes, x.scales, x.code_stride, x.scale_stride, x.rows};
+    return block_source{x.codes, x.scales, x.code_stride, x.scale_stride, x.rows, x.element};
   };
   expand_arguments e{source(p.a), source(p.b), p.a.k, memory + map.wide_a, memory + map.wide_b};
   const unsigned groups = (static_cast<unsigned>(g.m) + static_cast<unsigned>(g.n) + expand_rows - 1) / expand_rows;
   // Without flags all rows are expanded by as many blocks; with them a few blocks look and, as a rule, leave.
   unsigned wide_blocks = groups;
-  if (c.contract == gemm_contract::fast) {
+  if (folds(p, c, device)) {
     g.base = reinterpret_cast<int*>(memory + map.base);
     g.flags = memory + map.flags;
     expand_arguments f = e;
@@ -342,6 +349,12 @@ status check_gemm(const gemm_problem& p, const gemm_choice& c, const gemm_device
   if (!reference && device.arch[0] == '\0') {
     return {fault::unsupported_device, "choice.contract", "this device has the reference kernel only"};
   }
+  if ((p.a.element == gemm_element::e2m1) != (p.b.element == gemm_element::e2m1)) {
+    return {fault::bad_option, "b.element", "must be E2M1 where a's is, else E4M3 or E5M2"};
+  }
+  if (is_fp8(p) && !reference && !expands(device)) {
+    return {fault::unsupported_device, "a.element", "FP8 blocks: this device has the reference kernel only"};
+  }
   const bool gfx950 = arch_is(device, "gfx950"), plain = !reference && !gfx950;
   for (const gemm_operand_view* x : {&p.a, &p.b}) {
     const status s = check_operand(*x, x == &p.a, plain, plain);
@@ -372,8 +385,10 @@ std::size_t gemm_workspace_bytes(const gemm_problem& p, const gemm_choice& c, co
   return check_gemm(p, c, device).ok() ? workspace_map(p, c, device).size : 0;
 }
 
-status gemm_mxfp4(const gemm_problem& p, const gemm_choice& c, void* workspace, std::size_t workspace_bytes,
-                  hipStream_t stream) {
+namespace {
+
+status run(const gemm_problem& p, const gemm_choice& c, void* workspace, std::size_t workspace_bytes,
+           hipStream_t stream) {
   gemm_device device;
   status s = current_device(device);
   if (s.ok()) s = check_gemm(p, c, device);
@@ -387,13 +402,28 @@ status gemm_mxfp4(const gemm_problem& p, const gemm_choice& c, void* workspace, 
       return {fault::out_of_memory, "workspace_bytes", "less than gemm_workspace_bytes"};
     }
   }
-  if (c.contract == gemm_contract::reference) return run_reference(p, options_of(c.contract, device), stream);
+  if (c.contract == gemm_contract::reference)
+    return run_reference(p, options_of(c.contract, device, 1, is_fp8(p)), stream);
 #if defined(ROTOSCALE_AMD)
   if (arch_is(device, "gfx942")) return run_gfx942(p, c, device, stream);
   return run_gfx950(p, c, static_cast<std::uint8_t*>(workspace), device, stream);
 #else
   return run_expanded(p, c, static_cast<std::uint8_t*>(workspace), device, stream);
 #endif
+}
+
+}  // namespace
+
+status gemm_mxfp4(const gemm_problem& p, const gemm_choice& c, void* workspace, std::size_t workspace_bytes,
+                  hipStream_t stream) {
+  if (is_fp8(p)) return {fault::bad_option, "a.element", "must be E2M1"};
+  return run(p, c, workspace, workspace_bytes, stream);
+}
+
+status gemm_mxfp8(const gemm_problem& p, const gemm_choice& c, void* workspace, std::size_t workspace_bytes,
+                  hipStream_t stream) {
+  if (!is_fp8(p)) return {fault::bad_option, "a.element", "must be E4M3 or E5M2"};
+  return run(p, c, workspace, workspace_bytes, stream);
 }
 
 }  // namespace rotoscale::gpu

@@ -9,6 +9,10 @@
 //   fast       sm_90: E5M2 products, sums emptied into FP32 every 128 k; tiles with a row whose scales span more than
 //              26 binades are computed as `accurate` does. Elsewhere the same as `accurate`
 //
+// MXFP8 (gemm_mxfp8, sm_90 and any device): `reference` is one fused multiply-add a product (fp32_fma_chain);
+// `accurate` and `fast` are both BF16 products. E4M3 fills its range, so scales cannot be folded into FP8, and scaling
+// sums of 32 in FP32 costs as much as BF16 products do.
+//
 // A launcher checks everything first, takes a stream, allocates nothing and can be captured in a graph.
 #pragma once
 
@@ -60,16 +64,20 @@ std::size_t gemm_workspace_bytes(const gemm_problem& problem, const gemm_choice&
 status gemm_mxfp4(const gemm_problem& problem, const gemm_choice& choice, void* workspace, std::size_t workspace_bytes,
                   hipStream_t stream);
 
+/// The same for operands of E4M3 or E5M2 in blocks of 32 (either of each).
+status gemm_mxfp8(const gemm_problem& problem, const gemm_choice& choice, void* workspace, std::size_t workspace_bytes,
+                  hipStream_t stream);
+
 /// What a contract computes: options for gemm() and gemm_ref() on operands expanded as gemm_model.hpp does.
 /// `split_k` parts of K are multiples of split_grain.
-inline gemm_options options_of(gemm_contract contract, const gemm_device& device, int split_k = 1) {
+inline gemm_options options_of(gemm_contract contract, const gemm_device& device, int split_k = 1, bool fp8 = false) {
   const bool sm90 = std::string(device.arch) == "sm_90" || std::string(device.arch) == "host";
   const bool gfx942 = std::string(device.arch) == "gfx942";
-  const char* name = contract == gemm_contract::reference ? "mxfp4-reference"
-                     : gfx942                             ? "mxfp4-reference"
-                     : !sm90                              ? "aiter-a4w4"
-                     : contract == gemm_contract::fast    ? "mxfp4-fast-sm90"
-                                                          : "mxfp4-accurate-sm90";
+  const char* name = contract == gemm_contract::reference      ? (fp8 ? "mxfp8-reference" : "mxfp4-reference")
+                     : gfx942                                  ? "mxfp4-reference"
+                     : !sm90                                   ? "aiter-a4w4"
+                     : contract == gemm_contract::fast && !fp8 ? "mxfp4-fast-sm90"
+                                                               : "mxfp4-accurate-sm90";
   const gemm_kernel* kernel = find_kernel(name);
   gemm_options o = rotoscale::options_of(*kernel, find_unit(kernel->unit)->model);
   o.split_k = split_k;

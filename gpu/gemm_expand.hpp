@@ -4,22 +4,24 @@
 // against one power of two a row, or as BF16. One warp a row, both operands in one launch.
 #pragma once
 
+#include "gpu/gemm_operand.hpp"
 #include "gpu/gemm_output.hpp"
 #include "gpu/hip.hpp"  // first: the numerics headers need its words
 #include "rotoscale/block.hpp"
 
 namespace rotoscale::gpu {
 
-/// MXFP4 as the quantizers store it: [rows, k / 2] codes, [rows, k / 32] E8M0 scales, rows of whole words.
-struct mxfp4_source {
+/// Blocks as the quantizers store them: rows of codes, [rows, k / 32] E8M0 scales, rows of whole words.
+struct block_source {
   const std::uint8_t* codes;
   const std::uint8_t* scales;
   std::int64_t code_stride, scale_stride;
   int rows;
+  gemm_element element = gemm_element::e2m1;
 };
 
 struct expand_arguments {
-  mxfp4_source a, b;
+  block_source a, b;
   int k;
   std::uint8_t *target_a, *target_b;  ///< E5M2 [rows, k], or BF16 [rows, k]
   int* base = nullptr;                ///< written with E5M2: exponents of A's rows, then of B's
@@ -84,7 +86,7 @@ __device__ inline void reduce_range(int& least, int& largest) {
 
 /// The row's largest scale byte (not counting NaN) and whether its blocks fit the window. Where the bytes alone do not,
 /// blocks of zeros are left out.
-__device__ inline int fold_range(const mxfp4_source& m, int row, int k, int lane, bool& fits) {
+__device__ inline int fold_range(const block_source& m, int row, int k, int lane, bool& fits) {
   const std::uint8_t* scales = m.scales + row * m.scale_stride;
   int least = 255, largest = -1;
   for (int b = lane; b < k / 32; b += 32) {
@@ -126,7 +128,7 @@ __device__ inline expand_row row_of(const expand_arguments& p, int block) {
   const int lane = static_cast<int>(thread_index().x) % 32;
   const expand_row at = row_of(p, static_cast<int>(block_index().x));
   if (at.index >= p.a.rows + p.b.rows) return;
-  const mxfp4_source m = at.second ? p.b : p.a;
+  const block_source m = at.second ? p.b : p.a;
   const std::uint8_t* codes = m.codes + at.row * m.code_stride;
   const std::uint8_t* scales = m.scales + at.row * m.scale_stride;
   std::uint8_t* to = (at.second ? p.target_b : p.target_a) + static_cast<std::int64_t>(at.row) * p.k;
@@ -191,6 +193,35 @@ __device__ inline bytes16 scale_eight(std::uint32_t x, std::uint32_t scale) {
            multiply_bf16(permute_bytes(low[1], high[1], 0x7362), scale)}};
 }
 
+/// A row of FP8 blocks as BF16, nearest even: exact but where BF16 has no such subnormal number.
+__device__ inline void expand_fp8_row(bool e4m3, const std::uint8_t* codes, const std::uint8_t* scales, int units,
+                                      int lane, std::uint8_t* to) {
+  constexpr int depth = 4;
+  for (int first = lane; first < units; first += 32 * depth) {
+    std::uint64_t x[depth];
+    std::uint8_t scale[depth];
+    ROTOSCALE_UNROLL
+    for (int j = 0; j < depth; ++j) {
+      const int i = first + 32 * j;
+      x[j] = i < units ? reinterpret_cast<const std::uint64_t*>(codes)[i] : 0;
+      scale[j] = i < units ? scales[i / 4] : std::uint8_t{0};
+    }
+    ROTOSCALE_UNROLL
+    for (int j = 0; j < depth; ++j) {
+      const int i = first + 32 * j;
+      const float factor = scale_value(scale[j]);
+      bytes16 out;
+      ROTOSCALE_UNROLL
+      for (int w = 0; w < 4; ++w) {
+        const auto pair = static_cast<std::uint32_t>(x[j] >> (16 * w));
+        out.word[w] = bf16_bits(fp8_value(e4m3, pair & 0xFFu) * factor) |
+                      bf16_bits(fp8_value(e4m3, pair >> 8 & 0xFFu) * factor) << 16;
+      }
+      if (i < units) *reinterpret_cast<bytes16*>(to + 16 * i) = out;
+    }
+  }
+}
+
 [[maybe_unused]] static __global__ void __launch_bounds__(expand_threads) expand_bf16_kernel(const expand_arguments p) {
   const int thread = static_cast<int>(thread_index().x), lane = thread % 32, rows = p.a.rows + p.b.rows;
   if (p.flags != nullptr) {
@@ -209,11 +240,15 @@ __device__ inline bytes16 scale_eight(std::uint32_t x, std::uint32_t scale) {
   for (int block = static_cast<int>(block_index().x); block < blocks; block += static_cast<int>(grid_size().x)) {
     const expand_row at = row_of(p, block);
     if (at.index >= rows) continue;
-    const mxfp4_source m = at.second ? p.b : p.a;
+    const block_source m = at.second ? p.b : p.a;
     const std::uint8_t* codes = m.codes + at.row * m.code_stride;
     const std::uint8_t* scales = m.scales + at.row * m.scale_stride;
     std::uint8_t* to = (at.second ? p.target_b : p.target_a) + static_cast<std::int64_t>(at.row) * p.k * 2;
     const int units = p.k / 8;
+    if (m.element != gemm_element::e2m1) {
+      expand_fp8_row(m.element == gemm_element::e4m3, codes, scales, units, lane, to);
+      continue;
+    }
     constexpr int depth = 8;
     for (int first = lane; first < units; first += 32 * depth) {
       std::uint32_t x[depth], scale[depth];

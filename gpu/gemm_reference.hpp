@@ -1,12 +1,14 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The GEMM that runs on any device, slowly: the matrix model fp32_blockwise. One thread computes one output; a block of
-// 32 products is an exact integer number of quarters, which one fused multiply-add scales and adds.
+// The GEMM that runs on any device, slowly, one thread an output. MXFP4: the matrix model fp32_blockwise; a block of 32
+// products is an exact integer number of quarters, which one fused multiply-add scales and adds. With an FP8 operand:
+// fp32_fma_chain, one fused multiply-add a product.
 #pragma once
 
 #include "gpu/gemm_operand.hpp"
 #include "gpu/gemm_output.hpp"
 #include "gpu/hip.hpp"  // first: the numerics headers need its words
+#include "rotoscale/block.hpp"
 
 namespace rotoscale::gpu {
 
@@ -54,6 +56,20 @@ ROTOSCALE_HD inline float reference_sum(const gemm_operand_view& a, const gemm_o
   return acc;
 }
 
+/// An element's value: exact unless it leaves FP32's range.
+ROTOSCALE_HD inline float element_value(const gemm_operand_view& m, int row, int c) {
+  const std::uint8_t scale = m.scale_byte(row, c / 32);
+  if (m.element == gemm_element::e2m1) return decode_scaled(mxfp4, nibble(m.code_byte(row, c / 2), c), scale);
+  return fp8_value(m.element == gemm_element::e4m3, m.code_byte(row, c)) * scale_value(scale);
+}
+
+/// The same with an operand of another element than E2M1.
+ROTOSCALE_HD inline float reference_chain(const gemm_operand_view& a, const gemm_operand_view& b, int i, int j) {
+  float acc = 0.0f;
+  for (int c = 0; c < a.k; ++c) acc = __builtin_fmaf(element_value(a, i, c), element_value(b, j, c), acc);
+  return acc;
+}
+
 struct reference_arguments {
   gemm_operand_view a, b;
   gemm_arguments p;
@@ -65,7 +81,9 @@ inline constexpr int reference_threads = 128;
 [[maybe_unused]] static __global__ void reference_kernel(const reference_arguments r) {
   const int across = (r.p.n + reference_threads - 1) / reference_threads, block = static_cast<int>(block_index().x);
   const int row = block / across, column = block % across * reference_threads + static_cast<int>(thread_index().x);
-  if (column < r.p.n) store_output(r.p, reference_sum(r.a, r.b, row, column), row, column);
+  if (column >= r.p.n) return;
+  const bool fp4 = r.a.element == gemm_element::e2m1 && r.b.element == gemm_element::e2m1;
+  store_output(r.p, fp4 ? reference_sum(r.a, r.b, row, column) : reference_chain(r.a, r.b, row, column), row, column);
 }
 
 }  // namespace rotoscale::gpu

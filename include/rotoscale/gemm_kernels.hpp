@@ -31,6 +31,7 @@ inline constexpr gemm_kernel gemm_kernels[] = {
     {"hopper-fp8-promoted", "hopper-wgmma-fp8-f32", false, 128, 128, mma_evidence::literature},
     {"aiter-a4w4", "cdna4-mfma-scale-f8f6f4-f32", false, 0, 256, mma_evidence::unverified},
     {"mxfp4-reference", "fp32-blockwise", false, 0, 32, mma_evidence::definition},
+    {"mxfp8-reference", "fp32-fma-chain", false, 0, 1, mma_evidence::definition},
     {"mxfp4-accurate-sm90", "hopper-mma-fp16-f32", false, 0, 128, mma_evidence::measured},
     {"mxfp4-fast-sm90", "hopper-wgmma-fp8-f32", false, 128, 128, mma_evidence::measured},
 };

@@ -46,13 +46,22 @@ class array {
 
 using bytes = std::vector<std::uint8_t>;
 
-/// MXFP4 here and on the device.
+index_t stride_of(int k, gemm_element e) { return ((e == gemm_element::e2m1 ? k / 2 : k) + 15) / 16 * 16; }
+
+/// Blocks of 32 here and on the device.
 struct matrix_data {
   int rows, k;
+  gemm_element element;
   array<std::uint8_t> codes, scales;
-  matrix_data(int r, int length, bytes c, bytes s) : rows(r), k(length), codes(std::move(c)), scales(std::move(s)) {}
-  index_t code_stride() const { return (k / 2 + 15) / 16 * 16; }
-  gemm_operand_view view() const { return {codes.there, scales.there, code_stride(), k / 32, rows, k}; }
+  matrix_data(int r, int length, bytes c, bytes s, gemm_element e = gemm_element::e2m1)
+      : rows(r), k(length), element(e), codes(std::move(c)), scales(std::move(s)) {}
+  index_t code_stride() const { return stride_of(k, element); }
+  block_format blocks() const { return {format_of(element)}; }
+  gemm_operand_view view() const {
+    gemm_operand_view v{codes.there, scales.there, code_stride(), k / 32, rows, k};
+    v.element = element;
+    return v;
+  }
   block_matrix<const std::uint8_t> here() const {
     block_matrix<const std::uint8_t> m;
     m.codes = codes.here.data();
@@ -69,15 +78,17 @@ enum class scales_of { ordinary, special, wide };
 
 /// Random codes; ordinary: scales of 10 binades; special: NaN, the ends of the range, blocks of zeros with scales far
 /// from the others'; wide: row 5 has nonzero blocks 60 binades apart.
-matrix_data random_matrix(int rows, int k, unsigned seed, scales_of kind) {
+matrix_data random_matrix(int rows, int k, unsigned seed, scales_of kind, gemm_element element = gemm_element::e2m1) {
   std::mt19937 random(seed);
-  const index_t stride = (k / 2 + 15) / 16 * 16;
+  const index_t stride = stride_of(k, element), block_bytes = element == gemm_element::e2m1 ? 16 : 32;
   bytes codes(static_cast<std::size_t>(rows * stride)), scales(static_cast<std::size_t>(rows * (k / 32)));
   for (auto& c : codes) c = static_cast<std::uint8_t>(random());
   for (auto& s : scales) s = static_cast<std::uint8_t>(118 + random() % 10);
   const auto set_block = [&](int row, int block, std::uint8_t scale, bool zero) {
     scales[static_cast<std::size_t>(row * (k / 32) + block)] = scale;
-    for (index_t i = 0; zero && i < 16; ++i) codes[static_cast<std::size_t>(row * stride + 16 * block + i)] = 0x80;
+    for (index_t i = 0; zero && i < block_bytes; ++i) {
+      codes[static_cast<std::size_t>(row * stride + block_bytes * block + i)] = 0x80;
+    }
   };
   if (kind == scales_of::special && rows > 8) {
     set_block(1, 0, 255, false);
@@ -91,7 +102,7 @@ matrix_data random_matrix(int rows, int k, unsigned seed, scales_of kind) {
     set_block(8, k / 32 - 1, 254, true);
   }
   if (kind == scales_of::wide) set_block(5, 0, 60, false);
-  return {rows, k, std::move(codes), std::move(scales)};
+  return {rows, k, std::move(codes), std::move(scales), element};
 }
 
 struct options {
@@ -113,15 +124,18 @@ std::uint64_t bits_at(const bytes& memory, index_t element, int width) {
 /// What output (i, j) must be; `old` is what was there.
 std::uint64_t expected(const matrix_data& a, const matrix_data& b, const options& o, gemm_contract contract,
                        const gemm_device& device, const std::vector<float>& bias, index_t i, index_t j, float old) {
-  const gemm_options how = options_of(contract, device, o.choice.split_k);
+  const bool fp8 = a.element != gemm_element::e2m1;
+  const gemm_options how = options_of(contract, device, o.choice.split_k, fp8);
   const output_rule rule{o.alpha, o.accumulate, 0.5f, o.bias ? bias.data() : nullptr};
   float x;
   if (contract == gemm_contract::reference) {
-    const float sum = accumulate_ref(operand_of(mxfp4, a.here()), i, operand_of(mxfp4, b.here()), j, how, 0.0f);
+    const float sum =
+        accumulate_ref(operand_of(a.blocks(), a.here()), i, operand_of(b.blocks(), b.here()), j, how, 0.0f);
     x = finish_value(sum, rule.alpha, rule.accumulate, rule.beta, old, o.bias,
                      o.bias ? bias[static_cast<std::size_t>(j)] : 0.0f, how.model.nan_bits);
-  } else if (contract == gemm_contract::accurate) {
-    x = model_output(expand_bf16_row(mxfp4, a.here(), i), expand_bf16_row(mxfp4, b.here(), j), how, rule, j, old);
+  } else if (contract == gemm_contract::accurate || fp8) {
+    x = model_output(expand_bf16_row(a.blocks(), a.here(), i), expand_bf16_row(b.blocks(), b.here(), j), how, rule, j,
+                     old);
   } else {
     x = model_output(expand_e5m2_row(a.here(), i), expand_e5m2_row(b.here(), j), how, rule, j, old);
   }
@@ -147,7 +161,8 @@ void compare(const matrix_data& a, const matrix_data& b, const options& o, int s
   const std::size_t size = gemm_workspace_bytes(p, o.choice, device);
   array<std::uint8_t> workspace(bytes(size + 512, 0xC3));
   auto* aligned = workspace.there + (256 - reinterpret_cast<std::uintptr_t>(workspace.there) % 256) % 256;
-  const status s = gemm_mxfp4(p, o.choice, aligned, size, nullptr);
+  const bool fp8 = a.element != gemm_element::e2m1;
+  const status s = (fp8 ? gemm_mxfp8 : gemm_mxfp4)(p, o.choice, aligned, size, nullptr);
   REQUIRE_MESSAGE(s.ok(), s.message());
   out.fetch();
   workspace.fetch();
@@ -156,15 +171,16 @@ void compare(const matrix_data& a, const matrix_data& b, const options& o, int s
   }
 
   std::vector<bool> outside_a, outside_b;
-  if (o.choice.contract == gemm_contract::fast) {
+  if (o.choice.contract == gemm_contract::fast && !fp8) {
     outside_a = tiles_outside_window(a.here());
     outside_b = tiles_outside_window(b.here());
   }
   int wrong = 0;
   const auto check = [&](index_t i, index_t j) {
     gemm_contract contract = o.choice.contract;
-    if (contract == gemm_contract::fast && (outside_a[static_cast<std::size_t>(i / window_tile)] ||
-                                            outside_b[static_cast<std::size_t>(j / window_tile)])) {
+    if (contract == gemm_contract::fast && !fp8 &&
+        (outside_a[static_cast<std::size_t>(i / window_tile)] ||
+         outside_b[static_cast<std::size_t>(j / window_tile)])) {
       contract = gemm_contract::accurate;
     }
     const index_t at = i * stride + j;
@@ -204,7 +220,7 @@ TEST_CASE("operands are expanded exactly: every code under every scale") {
   array<int> base(std::vector<int>(257));
   array<std::uint8_t> flags(bytes(257, 0xFF));
   const auto source = [](const matrix_data& m) {
-    return mxfp4_source{m.codes.there, m.scales.there, m.code_stride(), m.k / 32, m.rows};
+    return block_source{m.codes.there, m.scales.there, m.code_stride(), m.k / 32, m.rows};
   };
   expand_arguments e{source(a), source(b), 32, wide_a.there, wide_b.there};
   REQUIRE(launch(expand_bf16_kernel, dim3{33, 1, 1}, dim3{expand_threads, 1, 1}, 0, nullptr, e).ok());
@@ -233,6 +249,47 @@ TEST_CASE("operands are expanded exactly: every code under every scale") {
     wrong += flags.here[static_cast<std::size_t>(r)] != 0;
   }
   CHECK(wrong == 0);
+}
+
+TEST_CASE("FP8 codes are decoded and expanded as the definition says: every code under every scale") {
+  for (const gemm_element element : {gemm_element::e4m3, gemm_element::e5m2}) {
+    bytes codes(256 * 256), scales(256 * 8);
+    for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint8_t>(i);
+    for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<std::uint8_t>(i / 8);
+    const matrix_data a(256, 256, codes, scales, element), b(1, 256, bytes(256), bytes(8, 127), element);
+    array<std::uint8_t> wide_a(bytes(256 * 512)), wide_b(bytes(512));
+    const auto source = [](const matrix_data& m) {
+      return block_source{m.codes.there, m.scales.there, m.code_stride(), m.k / 32, m.rows, m.element};
+    };
+    const expand_arguments e{source(a), source(b), 256, wide_a.there, wide_b.there};
+    REQUIRE(launch(expand_bf16_kernel, dim3{33, 1, 1}, dim3{expand_threads, 1, 1}, 0, nullptr, e).ok());
+    wide_a.fetch();
+    int wrong = 0;
+    for (index_t r = 0; r < 256; ++r) {
+      for (index_t c = 0; c < 256; ++c) {
+        const auto code = static_cast<std::uint32_t>(c);
+        wrong += fp32_bits(fp8_value(element == gemm_element::e4m3, code)) !=
+                 fp32_bits(canonical_nan(decode(format_of(element), code)));
+        const auto want =
+            encode(formats::bf16, decode_element(a.blocks(), a.here(), r, c), rounding::nearest_even, overflow::to_inf);
+        const std::uint64_t got = bits_at(wide_a.here, r * 256 + c, 2);
+        wrong += formats::bf16.is_nan(want) ? !formats::bf16.is_nan(got) : got != want;
+      }
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("MXFP8") {
+  for (const gemm_element element : {gemm_element::e4m3, gemm_element::e5m2}) {
+    const matrix_data a = random_matrix(10, 96, 30, scales_of::ordinary, gemm_element::e4m3);
+    const matrix_data b = random_matrix(12, 96, 31, scales_of::special, element);
+    for (const gemm_contract contract : contracts) {
+      compare(a, b, {{contract}, formats::fp32});
+      compare(b, a, {{contract}, formats::bf16, 3, 0.5f, true, true});
+    }
+    compare(a, b, {{gemm_contract::fast, 2}});
+  }
 }
 
 TEST_CASE("small GEMMs, every contract and output, whole results") {
@@ -320,12 +377,16 @@ TEST_CASE("bad input names the argument and writes nothing") {
   CHECK(message([](gemm_problem& p) { ++p.b.codes; }) == "b.codes: must be aligned to 16 bytes");
   CHECK(message([](gemm_problem& p) { p.b.scales = nullptr; }) == "b.scales: must not be null");
   CHECK(message([](gemm_problem& p) { p.a.code_stride = 40; }) ==
-        "a.code_stride: must be a multiple of 16, at least k / 2");
+        "a.code_stride: must be a multiple of 16, at least a row's bytes");
   CHECK(message([](gemm_problem& p) { p.b.scale_stride = 1; }) == "b.scale_stride: must be at least k / 32");
   CHECK(message([](gemm_problem& p) { p.a.code_order = placement::aiter_data_16x16; }) ==
         "a.code_order: this kernel takes row-major codes");
   CHECK(message([](gemm_problem& p) { p.b.scale_order = placement::aiter_scale; }) ==
         "b.scale_order: this kernel takes row-major scales");
+  CHECK(message([](gemm_problem& p) { p.b.element = gemm_element::e4m3; }) ==
+        "b.element: must be E2M1 where a's is, else E4M3 or E5M2");
+  CHECK(message([](gemm_problem& p) { p.a.element = gemm_element::e4m3; }) == "a.element: must be E2M1");
+  CHECK(gemm_mxfp8(good, {}, nullptr, 0, nullptr).message() == "a.element: must be E4M3 or E5M2");
   CHECK(message([](gemm_problem& p) { p.out = nullptr; }) == "out: must not be null");
   CHECK(message([](gemm_problem& p) { p.out_stride = 7; }) == "out_stride: must be at least n");
   CHECK(message([](gemm_problem& p) { p.output = formats::fp16; }) == "output: must be BF16 or FP32");
@@ -383,5 +444,8 @@ TEST_CASE("large GEMMs on a device, sampled") {
       compare(a, b, {{contract}, formats::fp32, 1, 0.5f, true, true}, 60);
       if (contract != gemm_contract::reference) compare(a, b, {{contract, 4}}, 60);
     }
+    const matrix_data c = random_matrix(s.m, s.k, 22, scales_of::special, gemm_element::e4m3);
+    const matrix_data d = random_matrix(s.n, s.k, 23, scales_of::ordinary, gemm_element::e5m2);
+    compare(c, d, {{gemm_contract::accurate}, formats::fp32}, 60);
   }
 }
