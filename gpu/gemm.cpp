@@ -250,9 +250,10 @@ status run_expanded(const gemm_problem& p, const gemm_choice& c, std::uint8_t* m
     return block_source{x.codes, x.scales, x.code_stride, x.scale_stride, x.rows, x.element};
   };
   expand_arguments e{source(p.a), source(p.b), p.a.k, memory + map.wide_a, memory + map.wide_b};
-  const unsigned groups = (static_cast<unsigned>(g.m) + static_cast<unsigned>(g.n) + expand_rows - 1) / expand_rows;
+  const std::int64_t units = (std::int64_t{g.m} + g.n) * expand_pieces(p.a.k);
+  const std::int64_t groups = (units + expand_segments - 1) / expand_segments;
   // Without flags all rows are expanded by as many blocks; with them a few blocks look and, as a rule, leave.
-  unsigned wide_blocks = groups;
+  std::int64_t wide_blocks = groups;
   if (folds(p, c, device)) {
     g.base = reinterpret_cast<int*>(memory + map.base);
     g.flags = memory + map.flags;

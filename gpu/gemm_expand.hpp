@@ -28,7 +28,7 @@ struct expand_arguments {
   unsigned char* flags = nullptr;     ///< the same order; with BF16 read: nothing to do where none is set; null: all
 };
 
-inline constexpr int expand_rows = 8, expand_threads = 32 * expand_rows;
+inline constexpr int expand_segments = 8, expand_threads = 32 * expand_segments;
 
 /// Byte i of the result is byte `selector` nibble i of high:low (0 to 7).
 __device__ inline std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t high, std::uint32_t selector) {
@@ -113,52 +113,55 @@ __device__ inline int fold_range(const block_source& m, int row, int k, int lane
   return largest < 0 ? unit_scale_byte : largest;
 }
 
-/// Which row a segment expands; `index` counts A's rows, then B's.
-struct expand_row {
+/// Which piece of which row 32 lanes expand; rows are A's, then B's. Pieces, since whole rows would leave
+/// multiprocessors idle at the end.
+inline constexpr int expand_piece = 2048;
+ROTOSCALE_HD constexpr int expand_pieces(int k) { return (k + expand_piece - 1) / expand_piece; }
+
+struct expand_place {
   bool second;
-  int row, index;
+  int row, index;    ///< in its operand, in both
+  int first, count;  ///< elements
 };
-__device__ inline expand_row row_of(const expand_arguments& p, int block) {
-  const int index = block * expand_rows + static_cast<int>(thread_index().x) / 32;
+__device__ inline expand_place place_of(const expand_arguments& p, int block) {
+  const int unit = block * expand_segments + static_cast<int>(thread_index().x) / 32, pieces = expand_pieces(p.k);
+  const int index = unit / pieces, first = unit % pieces * expand_piece;
   const bool second = index >= p.a.rows;
-  return {second, second ? index - p.a.rows : index, index};
+  return {second, second ? index - p.a.rows : index, index, first,
+          p.k - first < expand_piece ? p.k - first : expand_piece};
 }
 
 [[maybe_unused]] static __global__ void __launch_bounds__(expand_threads) expand_e5m2_kernel(const expand_arguments p) {
   const int lane = static_cast<int>(thread_index().x) % 32;
-  const expand_row at = row_of(p, static_cast<int>(block_index().x));
+  const expand_place at = place_of(p, static_cast<int>(block_index().x));
   if (at.index >= p.a.rows + p.b.rows) return;
   const block_source m = at.second ? p.b : p.a;
-  const std::uint8_t* codes = m.codes + at.row * m.code_stride;
-  const std::uint8_t* scales = m.scales + at.row * m.scale_stride;
-  std::uint8_t* to = (at.second ? p.target_b : p.target_a) + static_cast<std::int64_t>(at.row) * p.k;
-  const int units = p.k / 16;
-  // Loads of a piece of the row go out before the wait for the scales' range, or for the last piece's stores.
-  constexpr int depth = 8;
+  const std::uint8_t* codes = m.codes + at.row * m.code_stride + at.first / 2;
+  const std::uint8_t* scales = m.scales + at.row * m.scale_stride + at.first / 32;
+  std::uint8_t* to = (at.second ? p.target_b : p.target_a) + static_cast<std::int64_t>(at.row) * p.k + at.first;
+  const int units = at.count / 16;
+  // The piece's loads go out before the wait for the range of the row's scales.
+  constexpr int depth = expand_piece / 16 / 32;
   std::uint64_t x[depth];
-  const auto load = [&](int first) {
-    ROTOSCALE_UNROLL
-    for (int j = 0; j < depth; ++j) {
-      const int i = first + 32 * j;
-      if (i < units) x[j] = reinterpret_cast<const std::uint64_t*>(codes)[i];
-    }
-  };
-  load(lane);
+  std::uint8_t scale[depth];
+  ROTOSCALE_UNROLL
+  for (int j = 0; j < depth; ++j) {
+    const int i = lane + 32 * j;
+    x[j] = i < units ? reinterpret_cast<const std::uint64_t*>(codes)[i] : 0;
+    scale[j] = i < units ? scales[i / 2] : std::uint8_t{0};
+  }
   bool fits = true;
   const int largest = fold_range(m, at.row, p.k, lane, fits);
-  if (lane == 0) {
+  if (lane == 0 && at.first == 0) {
     p.base[at.index] = fold_base(largest);
     p.flags[at.index] = !fits;
   }
-  for (int first = lane; first < units; first += 32 * depth) {
-    ROTOSCALE_UNROLL
-    for (int j = 0; j < depth; ++j) {
-      const int i = first + 32 * j;
-      if (i >= units) continue;
-      *reinterpret_cast<bytes16*>(to + 16 * i) = fold_sixteen(
-          static_cast<std::uint32_t>(x[j]), static_cast<std::uint32_t>(x[j] >> 32), fold_table(scales[i / 2], largest));
-    }
-    load(first + 32 * depth);
+  ROTOSCALE_UNROLL
+  for (int j = 0; j < depth; ++j) {
+    const int i = lane + 32 * j;
+    const auto low = static_cast<std::uint32_t>(x[j]), high = static_cast<std::uint32_t>(x[j] >> 32);
+    const bytes16 out = fold_sixteen(low, high, fold_table(scale[j], largest));
+    if (i < units) *reinterpret_cast<bytes16*>(to + 16 * i) = out;
   }
 }
 
@@ -193,32 +196,38 @@ __device__ inline bytes16 scale_eight(std::uint32_t x, std::uint32_t scale) {
            multiply_bf16(permute_bytes(low[1], high[1], 0x7362), scale)}};
 }
 
-/// A row of FP8 blocks as BF16, nearest even: exact but where BF16 has no such subnormal number.
-__device__ inline void expand_fp8_row(bool e4m3, const std::uint8_t* codes, const std::uint8_t* scales, int units,
-                                      int lane, std::uint8_t* to) {
-  constexpr int depth = 4;
-  for (int first = lane; first < units; first += 32 * depth) {
-    std::uint64_t x[depth];
-    std::uint8_t scale[depth];
+/// `units` times eight codes of FP4 blocks as BF16.
+__device__ inline void expand_fp4_piece(const std::uint8_t* codes, const std::uint8_t* scales, int units, int lane,
+                                        std::uint8_t* to) {
+  constexpr int depth = expand_piece / 8 / 32;
+  std::uint32_t x[depth], scale[depth];
+  ROTOSCALE_UNROLL
+  for (int j = 0; j < depth; ++j) {
+    const int i = lane + 32 * j;
+    x[j] = i < units ? reinterpret_cast<const std::uint32_t*>(codes)[i] : 0;
+    scale[j] = i < units ? scales[i / 4] : 0;
+  }
+  ROTOSCALE_UNROLL
+  for (int j = 0; j < depth; ++j) {
+    const int i = lane + 32 * j;
+    if (i < units) *reinterpret_cast<bytes16*>(to + 16 * i) = scale_eight(x[j], bf16_scale_pair(scale[j]));
+  }
+}
+
+/// The same of FP8 blocks, nearest even: exact but where BF16 has no such subnormal number.
+__device__ inline void expand_fp8_piece(bool e4m3, const std::uint8_t* codes, const std::uint8_t* scales, int units,
+                                        int lane, std::uint8_t* to) {
+  for (int i = lane; i < units; i += 32) {
+    const std::uint64_t x = reinterpret_cast<const std::uint64_t*>(codes)[i];
+    const float factor = scale_value(scales[i / 4]);
+    bytes16 out;
     ROTOSCALE_UNROLL
-    for (int j = 0; j < depth; ++j) {
-      const int i = first + 32 * j;
-      x[j] = i < units ? reinterpret_cast<const std::uint64_t*>(codes)[i] : 0;
-      scale[j] = i < units ? scales[i / 4] : std::uint8_t{0};
+    for (int w = 0; w < 4; ++w) {
+      const auto pair = static_cast<std::uint32_t>(x >> (16 * w));
+      out.word[w] = bf16_bits(fp8_value(e4m3, pair & 0xFFu) * factor) |
+                    bf16_bits(fp8_value(e4m3, pair >> 8 & 0xFFu) * factor) << 16;
     }
-    ROTOSCALE_UNROLL
-    for (int j = 0; j < depth; ++j) {
-      const int i = first + 32 * j;
-      const float factor = scale_value(scale[j]);
-      bytes16 out;
-      ROTOSCALE_UNROLL
-      for (int w = 0; w < 4; ++w) {
-        const auto pair = static_cast<std::uint32_t>(x[j] >> (16 * w));
-        out.word[w] = bf16_bits(fp8_value(e4m3, pair & 0xFFu) * factor) |
-                      bf16_bits(fp8_value(e4m3, pair >> 8 & 0xFFu) * factor) << 16;
-      }
-      if (i < units) *reinterpret_cast<bytes16*>(to + 16 * i) = out;
-    }
+    *reinterpret_cast<bytes16*>(to + 16 * i) = out;
   }
 }
 
@@ -226,43 +235,29 @@ __device__ inline void expand_fp8_row(bool e4m3, const std::uint8_t* codes, cons
   const int thread = static_cast<int>(thread_index().x), lane = thread % 32, rows = p.a.rows + p.b.rows;
   if (p.flags != nullptr) {
     struct any_flags {
-      bool of_segment[expand_rows];
+      bool of_segment[expand_segments];
     };
     any_flags& seen = block_shared<any_flags>();
     const bool mine = segment_any(sees_flag(p.flags, rows, thread, expand_threads));
     if (lane == 0) seen.of_segment[thread / 32] = mine;
     block_barrier();
     bool any = false;
-    for (int i = 0; i < expand_rows; ++i) any |= seen.of_segment[i];
+    for (int i = 0; i < expand_segments; ++i) any |= seen.of_segment[i];
     if (!any) return;
   }
-  const int blocks = (rows + expand_rows - 1) / expand_rows;
+  const int units = rows * expand_pieces(p.k), blocks = (units + expand_segments - 1) / expand_segments;
   for (int block = static_cast<int>(block_index().x); block < blocks; block += static_cast<int>(grid_size().x)) {
-    const expand_row at = row_of(p, block);
+    const expand_place at = place_of(p, block);
     if (at.index >= rows) continue;
     const block_source m = at.second ? p.b : p.a;
-    const std::uint8_t* codes = m.codes + at.row * m.code_stride;
-    const std::uint8_t* scales = m.scales + at.row * m.scale_stride;
-    std::uint8_t* to = (at.second ? p.target_b : p.target_a) + static_cast<std::int64_t>(at.row) * p.k * 2;
-    const int units = p.k / 8;
-    if (m.element != gemm_element::e2m1) {
-      expand_fp8_row(m.element == gemm_element::e4m3, codes, scales, units, lane, to);
-      continue;
-    }
-    constexpr int depth = 8;
-    for (int first = lane; first < units; first += 32 * depth) {
-      std::uint32_t x[depth], scale[depth];
-      ROTOSCALE_UNROLL
-      for (int j = 0; j < depth; ++j) {
-        const int i = first + 32 * j;
-        x[j] = i < units ? reinterpret_cast<const std::uint32_t*>(codes)[i] : 0;
-        scale[j] = i < units ? scales[i / 4] : 0;
-      }
-      ROTOSCALE_UNROLL
-      for (int j = 0; j < depth; ++j) {
-        const int i = first + 32 * j;
-        if (i < units) *reinterpret_cast<bytes16*>(to + 16 * i) = scale_eight(x[j], bf16_scale_pair(scale[j]));
-      }
+    const bool fp4 = m.element == gemm_element::e2m1;
+    const std::uint8_t* codes = m.codes + at.row * m.code_stride + (fp4 ? at.first / 2 : at.first);
+    const std::uint8_t* scales = m.scales + at.row * m.scale_stride + at.first / 32;
+    std::uint8_t* to = (at.second ? p.target_b : p.target_a) + (static_cast<std::int64_t>(at.row) * p.k + at.first) * 2;
+    if (fp4) {
+      expand_fp4_piece(codes, scales, at.count / 8, lane, to);
+    } else {
+      expand_fp8_piece(m.element == gemm_element::e4m3, codes, scales, at.count / 8, lane, to);
     }
   }
 }

@@ -311,6 +311,8 @@ TEST_CASE("ragged shapes; NaN, zero and extreme scales") {
     compare(random_matrix(1, 32, 3, scales_of::ordinary), random_matrix(1, 32, 4, scales_of::ordinary), {{contract}});
     compare(random_matrix(9, 96, 5, scales_of::special), random_matrix(19, 96, 6, scales_of::special),
             {{contract}, formats::fp32});
+    compare(random_matrix(2, 2112, 25, scales_of::ordinary), random_matrix(3, 2112, 26, scales_of::ordinary),
+            {{contract}, formats::fp32});
     compare(random_matrix(17, 160, 7, scales_of::special), random_matrix(9, 160, 8, scales_of::ordinary), {{contract}});
   }
 }
