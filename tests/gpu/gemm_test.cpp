@@ -251,6 +251,61 @@ TEST_CASE("operands are expanded exactly: every code under every scale") {
   CHECK(wrong == 0);
 }
 
+TEST_CASE("the window: 26 binades fit exactly, 27 do not; zeros and NaN scales do not count") {
+  const auto data = [](std::uint8_t first, std::uint8_t second, std::uint8_t code) {
+    bytes codes(32, 0x31);
+    for (std::size_t i = 0; i < 16; ++i) codes[i] = code;
+    return matrix_data(1, 64, codes, {first, second});
+  };
+  const struct {
+    std::uint8_t first, second, code;  // of the first block
+    bool fits;
+  } cases[] = {{101, 127, 0x17, true}, {100, 127, 0x17, false}, {127, 101, 0x17, true}, {228, 254, 0xF9, true},
+               {0, 26, 0x99, true},    {0, 27, 0x99, false},    {0, 127, 0x80, true},   {254, 27, 0x08, true},
+               {255, 27, 0x11, true},  {0, 255, 0x11, true}};
+  for (const auto& c : cases) {
+    CAPTURE(static_cast<int>(c.first));
+    CAPTURE(static_cast<int>(c.second));
+    const matrix_data a = data(c.first, c.second, c.code), b = data(127, 127, 0x22);
+    array<std::uint8_t> to_a(bytes(64)), to_b(bytes(64)), flags(bytes(2, 0xFF));
+    array<int> base(std::vector<int>(2));
+    expand_arguments e{{a.codes.there, a.scales.there, 32, 2, 1},
+                       {b.codes.there, b.scales.there, 32, 2, 1},
+                       64,
+                       to_a.there,
+                       to_b.there};
+    e.base = base.there;
+    e.flags = flags.there;
+    REQUIRE(launch(expand_e5m2_kernel, dim3{1, 1, 1}, dim3{expand_threads, 1, 1}, 0, nullptr, e).ok());
+    to_a.fetch();
+    flags.fetch();
+    base.fetch();
+    CHECK((flags.here[0] == 0) == c.fits);
+    CHECK(fold_range_ref(a.here(), 0).fits() == c.fits);
+    for (index_t i = 0; c.fits && i < 64; ++i) {
+      const float value = decode_element(mxfp4, a.here(), 0, i);
+      const std::uint8_t code = to_a.here[static_cast<std::size_t>(i)];
+      const float folded = decode(formats::e5m2, code);
+      if (fp32_is_nan(fp32_bits(value))) {
+        CHECK(fp32_is_nan(fp32_bits(folded)));
+      } else {
+        CHECK(fp32_bits(times_power(folded, base.here[0])) == fp32_bits(value));
+        CHECK(((code & 0x7F) == 0 || (code & 0x7C) != 0));  // no subnormal number
+      }
+    }
+  }
+}
+
+TEST_CASE("one rounding brings a folded sum back, whatever the exponent") {
+  const float sums[] = {0x1p-41f, -0x1.8p-41f, 0x1.FFF8p5f, -0x1.5558p20f, 0x1.0008p57f, 0.0f};
+  for (const float x : sums) {
+    for (int e = -280; e <= 228; ++e) {
+      const float want = static_cast<float>(__builtin_ldexp(static_cast<double>(x), e));
+      CHECK(fp32_bits(times_power(x, e)) == fp32_bits(want));
+    }
+  }
+}
+
 TEST_CASE("FP8 codes are decoded and expanded as the definition says: every code under every scale") {
   for (const gemm_element element : {gemm_element::e4m3, gemm_element::e5m2}) {
     bytes codes(256 * 256), scales(256 * 8);
