@@ -32,7 +32,13 @@ struct comparison {
   std::optional<difference> first;
 };
 
-/// All elements of D against gemm() under `o`.
+/// The code that element `e` of D has under `o`, by the definition.
+std::uint64_t model_code(const gemm_case& x, const gemm_options& o, index_t e);
+
+/// All of them: by gemm(), but F64 by model_code.
+std::vector<std::uint64_t> model_codes(const gemm_case& x, const gemm_options& o, thread_pool& pool);
+
+/// All elements of D against model_codes.
 comparison compare(const gemm_case& x, const gemm_options& o, thread_pool& pool);
 
 /// The computation of one element, a line a step: products, alignment, what was cut, the accumulator.

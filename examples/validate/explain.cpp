@@ -9,6 +9,8 @@ namespace rotoscale::validate {
 
 namespace {
 
+constexpr std::size_t most_lines = 64;
+
 std::string format_text(const char* pattern, auto... values) {
   char text[256];
   std::snprintf(text, sizeof text, pattern, values...);
@@ -50,20 +52,47 @@ std::string step_line(const mma_model& m, const std::vector<mma_product>& p, ind
                             static_cast<double>(fp32_value(after)));
 }
 
+std::string heading(const gemm_case& x, const difference& d) {
+  const place_of at = place(x, d.element);
+  return "batch " + std::to_string(at.batch) + " row " + std::to_string(at.row) + " column " +
+         std::to_string(at.column) + ": model " + number(x.output, d.want) + ", kernel " + number(x.output, d.got);
+}
+
+std::string c_line(double c, const gemm_options& o) {
+  return format_text("c = %.17g", c) + (o.start_from_c ? ", where the accumulator starts" : ", added at the end");
+}
+
+/// FP64 units: a fused multiply-add a line.
+std::vector<std::string> fp64_trace(const gemm_case& x, const gemm_options& o, const difference& d) {
+  const place_of at = place(x, d.element);
+  const gemm_operand a = batch_operand(x.a, x.k, at.batch), b = batch_operand(x.b, x.k, at.batch);
+  const double start = x.c ? (*x.c)[static_cast<std::size_t>(d.element)] : 0.0;
+  std::vector<std::string> lines{heading(x, d)};
+  if (x.c) lines.push_back(c_line(start, o));
+  std::uint64_t acc = o.start_from_c ? bit_cast<std::uint64_t>(start) : 0;
+  for (index_t k = 0; k < x.k; ++k) {
+    const std::uint64_t p = operand_code(a, at.row, k), q = operand_code(b, at.column, k);
+    acc = fp64_chain(&p, &q, 1, acc);
+    if (lines.size() < most_lines) {
+      lines.push_back("k " + std::to_string(k) +
+                      format_text(": %.17g * %.17g; accumulator %.17g", bit_cast<double>(p), bit_cast<double>(q),
+                                  bit_cast<double>(acc)));
+    }
+  }
+  if (lines.size() >= most_lines) lines.push_back("...");
+  return lines;
+}
+
 }  // namespace
 
 std::vector<std::string> trace(const gemm_case& x, const gemm_options& o, const difference& d) {
-  constexpr std::size_t most_lines = 64;
   const place_of at = place(x, d.element);
   const gemm_operand a = batch_operand(x.a, x.k, at.batch), b = batch_operand(x.b, x.k, at.batch);
   const mma_model& m = o.model;
-  const float start = x.c ? (*x.c)[static_cast<std::size_t>(d.element)] : 0.0f;
-  std::vector<std::string> lines{"batch " + std::to_string(at.batch) + " row " + std::to_string(at.row) + " column " +
-                                 std::to_string(at.column) + ": model " + number(x.output, d.want) + ", kernel " +
-                                 number(x.output, d.got)};
-  if (x.c)
-    lines.push_back("c = " + format_text("%.9g", static_cast<double>(start)) +
-                    (o.start_from_c ? ", where the accumulator starts" : ", added at the end"));
+  if (x.is_fp64()) return fp64_trace(x, o, d);
+  const float start = x.c ? static_cast<float>((*x.c)[static_cast<std::size_t>(d.element)]) : 0.0f;
+  std::vector<std::string> lines{heading(x, d)};
+  if (x.c) lines.push_back(c_line(static_cast<double>(start), o));
   unpacked acc = o.start_from_c ? unpack(formats::fp32, fp32_bits(start)) : unpacked{};
   float promoted = 0.0f;
   const index_t length = m.instruction_k != 0 ? m.instruction_k : m.group;

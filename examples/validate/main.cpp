@@ -30,15 +30,16 @@ void list_models() {
   std::cout << "models (K of the instruction, operands, evidence):\n";
   for (const mma_unit& u : models::all) {
     std::string operands;
-    constexpr format shown[] = {formats::fp32, formats::tf32,     formats::bf16, formats::fp16,
+    constexpr format shown[] = {formats::fp64, formats::fp32,     formats::tf32, formats::bf16, formats::fp16,
                                 formats::e4m3, formats::e4m3fnuz, formats::e2m3, formats::e2m1};
-    constexpr const char* names[] = {"FP32", "TF32", "BF16", "FP16", "FP8", "FP8-FNUZ", "FP6", "FP4"};
+    constexpr const char* names[] = {"FP64", "FP32", "TF32", "BF16", "FP16", "FP8", "FP8-FNUZ", "FP6", "FP4"};
     for (std::size_t i = 0; i < std::size(shown); ++i) {
       if (takes(u, shown[i])) operands += (operands.empty() ? "" : "/") + std::string(names[i]);
     }
-    std::printf("  %-30s K %-4s %-28s %s%s\n", u.name,
+    std::printf("  %-30s K %-4s %-28s %s%s%s\n", u.name,
                 u.instruction_k == 0 ? "any" : std::to_string(u.instruction_k).c_str(), operands.c_str(),
-                text_of(u.evidence).c_str(), u.block == 0 ? "" : (", a scale for " + std::to_string(u.block)).c_str());
+                text_of(u.evidence).c_str(), u.block == 0 ? "" : (", a scale for " + std::to_string(u.block)).c_str(),
+                u.model.sparse ? ", half of A kept" : "");
   }
   std::cout << "kernels:\n";
   for (const gemm_kernel& k : gemm_kernels) {
@@ -120,6 +121,13 @@ int rank(const std::vector<explanation>& all, const char* what) {
   return all.front().explained == static_cast<index_t>(looked_at) ? exit_identical : exit_different;
 }
 
+/// FP64 units have one model and no kernels with promotion or parts of K.
+void refuse_for_fp64(const options& o, const gemm_options& g) {
+  if (o.fit) throw io::error("--fit", "F64 has nothing to fit");
+  if (g.promotion != 0) throw io::error("--promotion", "not for F64");
+  if (g.split_k != 1) throw io::error("--split-k", "not for F64");
+}
+
 int run(const options& o) {
   if (o.list) {
     list_models();
@@ -150,8 +158,9 @@ int run(const options& o) {
   const gemm_options g = chosen_options(o, x, unit == nullptr ? mma_model{} : unit->model);
   if (o.identify) return rank(identify(x, g, o.sample, pool), "models");
   if (const std::string wrong = mismatch(*unit, x); !wrong.empty()) throw io::error(o.input, wrong);
+  if (x.is_fp64()) refuse_for_fp64(o, g);
   if (o.fit) return rank(fit(x, g, o.sample, pool), "parameters");
-  if (!gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), g)) {
+  if (!x.is_fp64() && !gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), g)) {
     throw io::error("--promotion", std::to_string(g.promotion) + " is no multiple of the model's step");
   }
   const comparison result = compare(x, g, pool);
@@ -169,7 +178,8 @@ int main(int argc, char** argv) {
   CLI::App app{
       "Checks a GEMM kernel's result against a model of its matrix unit, bit for bit.\n"
       "The input is a safetensors file: a [B,M,K], b [B,N,K] (or without B), d [B,M,N], and optionally c,\n"
-      "scale_a and scale_b. Exit codes: 0 identical, 1 different, 2 bad input."};
+      "scale_a and scale_b. A sparse A is whole, +0 where it is pruned, or a [B,M,K/2] with metadata_a [B,M,K/8]\n"
+      "(F32: K/4) as the instruction has it. Exit codes: 0 identical, 1 different, 2 bad input."};
   app.set_version_flag("--version", ROTOSCALE_VERSION);
   app.add_option("--model", o.model, "the matrix unit (see --list-models)");
   app.add_option("--kernel", o.kernel, "how the kernel uses it (see --list-models)")->capture_default_str();

@@ -60,17 +60,12 @@ constexpr bool takes(const mma_unit& unit, const format& f) {
   constexpr struct {
     format element;
     unsigned kind;
-  } kinds[] = {{formats::fp32, takes_fp32 | takes_tf32},
-               {formats::tf32, takes_tf32},
-               {formats::bf16, takes_bf16},
-               {formats::fp16, takes_fp16},
-               {formats::e4m3, takes_fp8},
-               {formats::e5m2, takes_fp8},
-               {formats::e4m3fnuz, takes_fp8_fnuz},
-               {formats::e5m2fnuz, takes_fp8_fnuz},
-               {formats::e2m3, takes_fp6},
-               {formats::e3m2, takes_fp6},
-               {formats::e2m1, takes_fp4}};
+  } kinds[] = {{formats::fp64, takes_fp64},         {formats::fp32, takes_fp32 | takes_tf32},
+               {formats::tf32, takes_tf32},         {formats::bf16, takes_bf16},
+               {formats::fp16, takes_fp16},         {formats::e4m3, takes_fp8},
+               {formats::e5m2, takes_fp8},          {formats::e4m3fnuz, takes_fp8_fnuz},
+               {formats::e5m2fnuz, takes_fp8_fnuz}, {formats::e2m3, takes_fp6},
+               {formats::e3m2, takes_fp6},          {formats::e2m1, takes_fp4}};
   for (const auto& k : kinds) {
     if (k.element == f) return (unit.operands & k.kind) != 0;
   }
