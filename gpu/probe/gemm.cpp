@@ -48,7 +48,9 @@ std::vector<std::uint8_t> sliced(const std::vector<std::uint8_t>& codes, const g
 }
 
 double rounded(double x, const format& f) {
-  return bit_cast<double>(convert(f, convert(formats::fp64, bit_cast<std::uint64_t>(x), f), formats::fp64));
+  const std::uint64_t code =
+      convert(formats::fp64, bit_cast<std::uint64_t>(x), f, rounding::nearest_even, overflow::to_inf);
+  return bit_cast<double>(convert(f, code, formats::fp64, rounding::nearest_even, overflow::to_inf));
 }
 
 double joined(std::vector<double> parts, join how, const format& sum) {
@@ -290,12 +292,14 @@ std::string text_of(const k_order& o) {
 gemm_sample make_sample(const gemm_problem& p, std::int64_t count, std::uint64_t seed) {
   case_source source(seed, 1u << 30);
   const auto choose = [&](std::int64_t extent) {
-    std::vector<std::int64_t> chosen(static_cast<std::size_t>(std::min(extent, count)));
-    std::iota(chosen.begin(), chosen.end(), std::int64_t{0});
-    if (extent > count) {
-      for (std::int64_t& c : chosen) c = source.word() % extent;
+    std::vector<std::int64_t> all(static_cast<std::size_t>(extent));
+    std::iota(all.begin(), all.end(), std::int64_t{0});
+    if (extent <= count) return all;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
+      std::swap(all[i], all[i + source.word() % (all.size() - i)]);
     }
-    return chosen;
+    all.resize(static_cast<std::size_t>(count));
+    return all;
   };
   return {choose(p.m), choose(p.n)};
 }
