@@ -84,8 +84,8 @@ std::string run_on_device(const probed_instruction& instruction, probe_cases& ca
   return "this device has no such instruction";
 }
 
-std::string run_gemm_on_device(const probed_instruction& instruction, const gemm_schedule& schedule,
-                               gemm_problem& problem) {
+std::string run_gemm_on_device(const probed_instruction& instruction, [[maybe_unused]] const gemm_schedule& schedule,
+                               [[maybe_unused]] gemm_problem& problem) {
 #if defined(__CUDACC__)
   device_bytes a(problem.codes_a), b(problem.codes_b), d(problem.codes_d.size());
   for (const device_bytes* m : {&a, &b, &d}) {

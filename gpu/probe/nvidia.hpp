@@ -18,31 +18,34 @@ unsigned blocks_of(std::int64_t tiles) {
   return static_cast<unsigned>((tiles + Tile::tiles_a_block - 1) / Tile::tiles_a_block);
 }
 
-template <class Tile>
-device_entry tile_entry(const char* unit, const char* name, format a, format b, int k, instruction_form form) {
-  form.sparse = Tile::metadata_bytes != 0;
-  const bool plain = !form.sparse && !form.negate_a && !form.negate_b && !form.zero_c;
+template <class Tile, instruction_form Form>
+device_entry tile_entry(const char* unit, const char* name, format a, format b, int k) {
+  constexpr bool plain = !Form.sparse && !Form.negate_a && !Form.negate_b && !Form.zero_c;
   constexpr int threads = Tile::threads * Tile::tiles_a_block;
-  device_entry e{{unit, name, a, b, Tile::fp16 ? formats::fp16 : formats::fp32, Tile::rows, 8, k, form, plain},
+  device_entry e{{unit, name, a, b, Tile::fp16 ? formats::fp16 : formats::fp32, Tile::rows, 8, k, Form, plain},
                  [](tile_pointers p) { tiles_kernel<Tile><<<blocks_of<Tile>(p.tiles), threads>>>(p); },
                  nullptr};
-  if constexpr (Tile::metadata_bytes == 0) {
-    if (plain) {
-      e.launch_gemm = [](gemm_pointers p) {
-        gemm_kernel<Tile><<<blocks_of<Tile>(p.m / Tile::rows * (p.n / 8)), threads>>>(p);
-      };
-    }
+  if constexpr (plain) {
+    e.launch_gemm = [](gemm_pointers p) {
+      gemm_kernel<Tile><<<blocks_of<Tile>(p.m / Tile::rows * (p.n / 8)), threads>>>(p);
+    };
   }
   return e;
 }
 
-template <class Instruction, bool Fp16, int RowBytes, int MetadataBytes>
-device_entry warp_entry(const char* unit, const char* name, format a, format b, int k, instruction_form form = {}) {
-  return tile_entry<warp_tile<Instruction, Fp16, RowBytes, MetadataBytes>>(unit, name, a, b, k, form);
+inline constexpr instruction_form minus_a{.negate_a = true}, minus_b{.negate_b = true},
+    minus_both{.negate_a = true, .negate_b = true}, no_c{.zero_c = true};
+
+/// MetadataBytes: of a row; not 0 for the sparse forms.
+template <class Instruction, bool Fp16, int RowBytes, int MetadataBytes,
+          instruction_form Form = instruction_form{.sparse = MetadataBytes != 0}>
+device_entry warp_entry(const char* unit, const char* name, format a, format b, int k) {
+  return tile_entry<warp_tile<Instruction, Fp16, RowBytes, MetadataBytes>, Form>(unit, name, a, b, k);
 }
-template <class Instruction, bool Fp16, int RowBytes, int MetadataBytes>
-device_entry group_entry(const char* unit, const char* name, format a, format b, int k, instruction_form form = {}) {
-  return tile_entry<group_tile<Instruction, Fp16, RowBytes, MetadataBytes>>(unit, name, a, b, k, form);
+template <class Instruction, bool Fp16, int RowBytes, int MetadataBytes,
+          instruction_form Form = instruction_form{.sparse = MetadataBytes != 0}>
+device_entry group_entry(const char* unit, const char* name, format a, format b, int k) {
+  return tile_entry<group_tile<Instruction, Fp16, RowBytes, MetadataBytes>, Form>(unit, name, a, b, k);
 }
 
 template <int Rows, int K>
@@ -110,30 +113,30 @@ const device_entry entries[] = {
     group_entry<wgmma_sparse_e5m2_e4m3_f16, true, 32, 8>("hopper-sparse-wgmma-fp8-f16", "wgmma.mma_async.sp.sync.aligned.m64n8k64.f16.e5m2.e4m3", formats::e5m2, formats::e4m3, 64),
     group_entry<wgmma_sparse_e5m2_e5m2_f32, false, 32, 8>("hopper-sparse-wgmma-fp8-f32", "wgmma.mma_async.sp.sync.aligned.m64n8k64.f32.e5m2.e5m2", formats::e5m2, formats::e5m2, 64),
     group_entry<wgmma_sparse_e5m2_e5m2_f16, true, 32, 8>("hopper-sparse-wgmma-fp8-f16", "wgmma.mma_async.sp.sync.aligned.m64n8k64.f16.e5m2.e5m2", formats::e5m2, formats::e5m2, 64),
-    group_entry<wgmma_f16_f32_minus_a, false, 32, 0>("hopper-mma-fp16-f32", "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 imm-scale-a -1", formats::fp16, formats::fp16, 16, {.negate_a = true}),
-    group_entry<wgmma_f16_f32_minus_b, false, 32, 0>("hopper-mma-fp16-f32", "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 imm-scale-b -1", formats::fp16, formats::fp16, 16, {.negate_b = true}),
-    group_entry<wgmma_f16_f32_minus_both, false, 32, 0>("hopper-mma-fp16-f32", "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 imm-scale-a -1 imm-scale-b -1", formats::fp16, formats::fp16, 16, {.negate_a = true, .negate_b = true}),
-    group_entry<wgmma_f16_f32_no_c, false, 32, 0>("hopper-mma-fp16-f32", "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 scale-d 0", formats::fp16, formats::fp16, 16, {.zero_c = true}),
-    group_entry<wgmma_f16_f16_minus_a, true, 32, 0>("hopper-mma-fp16-f16", "wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16 imm-scale-a -1", formats::fp16, formats::fp16, 16, {.negate_a = true}),
-    group_entry<wgmma_f16_f16_minus_b, true, 32, 0>("hopper-mma-fp16-f16", "wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16 imm-scale-b -1", formats::fp16, formats::fp16, 16, {.negate_b = true}),
-    group_entry<wgmma_f16_f16_minus_both, true, 32, 0>("hopper-mma-fp16-f16", "wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16 imm-scale-a -1 imm-scale-b -1", formats::fp16, formats::fp16, 16, {.negate_a = true, .negate_b = true}),
-    group_entry<wgmma_f16_f16_no_c, true, 32, 0>("hopper-mma-fp16-f16", "wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16 scale-d 0", formats::fp16, formats::fp16, 16, {.zero_c = true}),
-    group_entry<wgmma_bf16_f32_minus_a, false, 32, 0>("hopper-mma-fp16-f32", "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 imm-scale-a -1", formats::bf16, formats::bf16, 16, {.negate_a = true}),
-    group_entry<wgmma_bf16_f32_minus_b, false, 32, 0>("hopper-mma-fp16-f32", "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 imm-scale-b -1", formats::bf16, formats::bf16, 16, {.negate_b = true}),
-    group_entry<wgmma_bf16_f32_minus_both, false, 32, 0>("hopper-mma-fp16-f32", "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 imm-scale-a -1 imm-scale-b -1", formats::bf16, formats::bf16, 16, {.negate_a = true, .negate_b = true}),
-    group_entry<wgmma_bf16_f32_no_c, false, 32, 0>("hopper-mma-fp16-f32", "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 scale-d 0", formats::bf16, formats::bf16, 16, {.zero_c = true}),
-    group_entry<wgmma_tf32_f32_minus_a, false, 32, 0>("hopper-mma-tf32-f32", "wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 imm-scale-a -1", formats::tf32, formats::tf32, 8, {.negate_a = true}),
-    group_entry<wgmma_tf32_f32_minus_b, false, 32, 0>("hopper-mma-tf32-f32", "wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 imm-scale-b -1", formats::tf32, formats::tf32, 8, {.negate_b = true}),
-    group_entry<wgmma_tf32_f32_minus_both, false, 32, 0>("hopper-mma-tf32-f32", "wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 imm-scale-a -1 imm-scale-b -1", formats::tf32, formats::tf32, 8, {.negate_a = true, .negate_b = true}),
-    group_entry<wgmma_tf32_f32_no_c, false, 32, 0>("hopper-mma-tf32-f32", "wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 scale-d 0", formats::tf32, formats::tf32, 8, {.zero_c = true}),
-    group_entry<wgmma_e4m3_f32_minus_a, false, 32, 0>("hopper-wgmma-fp8-f32", "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 imm-scale-a -1", formats::e4m3, formats::e4m3, 32, {.negate_a = true}),
-    group_entry<wgmma_e4m3_f32_minus_b, false, 32, 0>("hopper-wgmma-fp8-f32", "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 imm-scale-b -1", formats::e4m3, formats::e4m3, 32, {.negate_b = true}),
-    group_entry<wgmma_e4m3_f32_minus_both, false, 32, 0>("hopper-wgmma-fp8-f32", "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 imm-scale-a -1 imm-scale-b -1", formats::e4m3, formats::e4m3, 32, {.negate_a = true, .negate_b = true}),
-    group_entry<wgmma_e4m3_f32_no_c, false, 32, 0>("hopper-wgmma-fp8-f32", "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 scale-d 0", formats::e4m3, formats::e4m3, 32, {.zero_c = true}),
-    group_entry<wgmma_e5m2_f16_minus_a, true, 32, 0>("hopper-wgmma-fp8-f16", "wgmma.mma_async.sync.aligned.m64n8k32.f16.e5m2.e5m2 imm-scale-a -1", formats::e5m2, formats::e5m2, 32, {.negate_a = true}),
-    group_entry<wgmma_e5m2_f16_minus_b, true, 32, 0>("hopper-wgmma-fp8-f16", "wgmma.mma_async.sync.aligned.m64n8k32.f16.e5m2.e5m2 imm-scale-b -1", formats::e5m2, formats::e5m2, 32, {.negate_b = true}),
-    group_entry<wgmma_e5m2_f16_minus_both, true, 32, 0>("hopper-wgmma-fp8-f16", "wgmma.mma_async.sync.aligned.m64n8k32.f16.e5m2.e5m2 imm-scale-a -1 imm-scale-b -1", formats::e5m2, formats::e5m2, 32, {.negate_a = true, .negate_b = true}),
-    group_entry<wgmma_e5m2_f16_no_c, true, 32, 0>("hopper-wgmma-fp8-f16", "wgmma.mma_async.sync.aligned.m64n8k32.f16.e5m2.e5m2 scale-d 0", formats::e5m2, formats::e5m2, 32, {.zero_c = true}),
+    group_entry<wgmma_f16_f32_minus_a, false, 32, 0, minus_a>("hopper-mma-fp16-f32", "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 imm-scale-a -1", formats::fp16, formats::fp16, 16),
+    group_entry<wgmma_f16_f32_minus_b, false, 32, 0, minus_b>("hopper-mma-fp16-f32", "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 imm-scale-b -1", formats::fp16, formats::fp16, 16),
+    group_entry<wgmma_f16_f32_minus_both, false, 32, 0, minus_both>("hopper-mma-fp16-f32", "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 imm-scale-a -1 imm-scale-b -1", formats::fp16, formats::fp16, 16),
+    group_entry<wgmma_f16_f32_no_c, false, 32, 0, no_c>("hopper-mma-fp16-f32", "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 scale-d 0", formats::fp16, formats::fp16, 16),
+    group_entry<wgmma_f16_f16_minus_a, true, 32, 0, minus_a>("hopper-mma-fp16-f16", "wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16 imm-scale-a -1", formats::fp16, formats::fp16, 16),
+    group_entry<wgmma_f16_f16_minus_b, true, 32, 0, minus_b>("hopper-mma-fp16-f16", "wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16 imm-scale-b -1", formats::fp16, formats::fp16, 16),
+    group_entry<wgmma_f16_f16_minus_both, true, 32, 0, minus_both>("hopper-mma-fp16-f16", "wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16 imm-scale-a -1 imm-scale-b -1", formats::fp16, formats::fp16, 16),
+    group_entry<wgmma_f16_f16_no_c, true, 32, 0, no_c>("hopper-mma-fp16-f16", "wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16 scale-d 0", formats::fp16, formats::fp16, 16),
+    group_entry<wgmma_bf16_f32_minus_a, false, 32, 0, minus_a>("hopper-mma-fp16-f32", "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 imm-scale-a -1", formats::bf16, formats::bf16, 16),
+    group_entry<wgmma_bf16_f32_minus_b, false, 32, 0, minus_b>("hopper-mma-fp16-f32", "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 imm-scale-b -1", formats::bf16, formats::bf16, 16),
+    group_entry<wgmma_bf16_f32_minus_both, false, 32, 0, minus_both>("hopper-mma-fp16-f32", "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 imm-scale-a -1 imm-scale-b -1", formats::bf16, formats::bf16, 16),
+    group_entry<wgmma_bf16_f32_no_c, false, 32, 0, no_c>("hopper-mma-fp16-f32", "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 scale-d 0", formats::bf16, formats::bf16, 16),
+    group_entry<wgmma_tf32_f32_minus_a, false, 32, 0, minus_a>("hopper-mma-tf32-f32", "wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 imm-scale-a -1", formats::tf32, formats::tf32, 8),
+    group_entry<wgmma_tf32_f32_minus_b, false, 32, 0, minus_b>("hopper-mma-tf32-f32", "wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 imm-scale-b -1", formats::tf32, formats::tf32, 8),
+    group_entry<wgmma_tf32_f32_minus_both, false, 32, 0, minus_both>("hopper-mma-tf32-f32", "wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 imm-scale-a -1 imm-scale-b -1", formats::tf32, formats::tf32, 8),
+    group_entry<wgmma_tf32_f32_no_c, false, 32, 0, no_c>("hopper-mma-tf32-f32", "wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 scale-d 0", formats::tf32, formats::tf32, 8),
+    group_entry<wgmma_e4m3_f32_minus_a, false, 32, 0, minus_a>("hopper-wgmma-fp8-f32", "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 imm-scale-a -1", formats::e4m3, formats::e4m3, 32),
+    group_entry<wgmma_e4m3_f32_minus_b, false, 32, 0, minus_b>("hopper-wgmma-fp8-f32", "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 imm-scale-b -1", formats::e4m3, formats::e4m3, 32),
+    group_entry<wgmma_e4m3_f32_minus_both, false, 32, 0, minus_both>("hopper-wgmma-fp8-f32", "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 imm-scale-a -1 imm-scale-b -1", formats::e4m3, formats::e4m3, 32),
+    group_entry<wgmma_e4m3_f32_no_c, false, 32, 0, no_c>("hopper-wgmma-fp8-f32", "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 scale-d 0", formats::e4m3, formats::e4m3, 32),
+    group_entry<wgmma_e5m2_f16_minus_a, true, 32, 0, minus_a>("hopper-wgmma-fp8-f16", "wgmma.mma_async.sync.aligned.m64n8k32.f16.e5m2.e5m2 imm-scale-a -1", formats::e5m2, formats::e5m2, 32),
+    group_entry<wgmma_e5m2_f16_minus_b, true, 32, 0, minus_b>("hopper-wgmma-fp8-f16", "wgmma.mma_async.sync.aligned.m64n8k32.f16.e5m2.e5m2 imm-scale-b -1", formats::e5m2, formats::e5m2, 32),
+    group_entry<wgmma_e5m2_f16_minus_both, true, 32, 0, minus_both>("hopper-wgmma-fp8-f16", "wgmma.mma_async.sync.aligned.m64n8k32.f16.e5m2.e5m2 imm-scale-a -1 imm-scale-b -1", formats::e5m2, formats::e5m2, 32),
+    group_entry<wgmma_e5m2_f16_no_c, true, 32, 0, no_c>("hopper-wgmma-fp8-f16", "wgmma.mma_async.sync.aligned.m64n8k32.f16.e5m2.e5m2 scale-d 0", formats::e5m2, formats::e5m2, 32),
     fp64_entry<8, 4>("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64"),
     fp64_entry<16, 4>("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64"),
     fp64_entry<16, 8>("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64"),
