@@ -117,13 +117,18 @@ inline unpacked chain_ref(const mma_model& m, const gemm_operand& a, index_t i, 
   return c;
 }
 
+/// Length of all parts of K but the last.
+inline index_t part_length(index_t k, const gemm_options& o) {
+  const index_t unit = o.split_k * o.split_grain;
+  return (k + unit - 1) / unit * o.split_grain;
+}
+
 }  // namespace detail
 
 /// The accumulator of one output element before the last step; `c` is what it starts from.
 inline float accumulate_ref(const gemm_operand& a, index_t i, const gemm_operand& b, index_t j, const gemm_options& o,
                             float c) {
-  const index_t parts = o.split_k;
-  const index_t part = (a.k + parts * o.split_grain - 1) / (parts * o.split_grain) * o.split_grain;
+  const index_t part = detail::part_length(a.k, o);
   const index_t interval = o.promotion == 0 ? part : o.promotion;
   float sum = 0.0f;
   for (index_t first = 0; first < a.k || first == 0; first += part) {

@@ -1,0 +1,202 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Registers of the emulating GEMM kernels: lanes are columns of C. GCC vectors as wide as the machine's registers, and the
+// operations on them that no operator gives. The instruction set is the one the compiler was told of; each operation
+// gives the same numbers on all of them.
+#pragma once
+
+#include "rotoscale/detail/simd.hpp"
+
+namespace rotoscale::detail {
+
+/// Lanes of 32 bits in a register: fvec's.
+inline constexpr int word_lanes = fvec::width;
+inline constexpr int register_bytes = 4 * word_lanes;
+
+using ilanes = std::int32_t __attribute__((vector_size(register_bytes)));
+using flanes = float __attribute__((vector_size(register_bytes)));
+using dlanes = double __attribute__((vector_size(register_bytes)));
+using qlanes = std::int64_t __attribute__((vector_size(register_bytes)));
+using blanes = std::int8_t __attribute__((vector_size(register_bytes)));
+using half_flanes = float __attribute__((vector_size(register_bytes / 2)));
+
+/// `from` as a register; To a type of lanes.
+template <class To>
+inline To load_lanes(const void* from) {
+  To r;
+  __builtin_memcpy(&r, from, sizeof r);
+  return r;
+}
+template <class Lanes>
+inline void store_lanes(void* to, Lanes x) {
+  __builtin_memcpy(to, &x, sizeof x);
+}
+inline ilanes all_lanes(std::int32_t x) { return ilanes{} + x; }
+inline flanes all_lanes(float x) { return flanes{} + x; }
+inline dlanes all_lanes(double x) { return dlanes{} + x; }
+
+/// The first (0) or second (1) half of the lanes as FP64.
+template <int Half, class Lanes>
+inline dlanes to_fp64(Lanes x) {
+  if constexpr (word_lanes == 16) {
+    constexpr int h = 8 * Half;
+    return __builtin_convertvector(
+        __builtin_shufflevector(x, x, h, h + 1, h + 2, h + 3, h + 4, h + 5, h + 6, h + 7), dlanes);
+  } else if constexpr (word_lanes == 8) {
+    constexpr int h = 4 * Half;
+    return __builtin_convertvector(__builtin_shufflevector(x, x, h, h + 1, h + 2, h + 3), dlanes);
+  } else {
+    constexpr int h = 2 * Half;
+    return __builtin_convertvector(__builtin_shufflevector(x, x, h, h + 1), dlanes);
+  }
+}
+
+/// Two halves as FP32; the values must be numbers of FP32.
+template <class Lanes>
+inline auto to_fp32(Lanes low, Lanes high) {
+  const auto x = __builtin_convertvector(low, half_flanes), y = __builtin_convertvector(high, half_flanes);
+  if constexpr (word_lanes == 16) {
+    return __builtin_shufflevector(x, y, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  } else if constexpr (word_lanes == 8) {
+    return __builtin_shufflevector(x, y, 0, 1, 2, 3, 4, 5, 6, 7);
+  } else {
+    return __builtin_shufflevector(x, y, 0, 1, 2, 3);
+  }
+}
+
+/// The 24 leading bits of FP64 numbers: what FP32 keeps toward zero, above its subnormal numbers.
+inline dlanes leading_24_bits(dlanes x) {
+  return __builtin_bit_cast(dlanes, __builtin_bit_cast(qlanes, x) & ~((std::int64_t{1} << 29) - 1));
+}
+
+/// Integers to FP32, toward zero.
+inline flanes truncate_to_fp32(ilanes x) {
+#if defined(__AVX512F__)
+  return _mm512_cvt_roundepi32_ps(__builtin_bit_cast(__m512i, x), _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+#else
+  return to_fp32(leading_24_bits(to_fp64<0>(x)), leading_24_bits(to_fp64<1>(x)));
+#endif
+}
+
+inline ilanes larger(ilanes x, ilanes y) {
+#if defined(__AVX512F__)
+  return __builtin_bit_cast(ilanes, _mm512_maskz_max_epi32(0xFFFF, __builtin_bit_cast(__m512i, x),
+                                                           __builtin_bit_cast(__m512i, y)));
+#elif defined(__AVX2__)
+  return __builtin_bit_cast(ilanes, _mm256_max_epi32(__builtin_bit_cast(__m256i, x), __builtin_bit_cast(__m256i, y)));
+#else
+  return x > y ? x : y;
+#endif
+}
+
+/// max(m, x + y) of bytes, where sums below -128 count as -128.
+inline blanes largest_sum(blanes m, blanes x, blanes y) {
+#if defined(__AVX512BW__)
+  return __builtin_bit_cast(
+      blanes, _mm512_max_epi8(__builtin_bit_cast(__m512i, m),
+                              _mm512_adds_epi8(__builtin_bit_cast(__m512i, x), __builtin_bit_cast(__m512i, y))));
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+  return __builtin_bit_cast(
+      blanes, _mm256_max_epi8(__builtin_bit_cast(__m256i, m),
+                              _mm256_adds_epi8(__builtin_bit_cast(__m256i, x), __builtin_bit_cast(__m256i, y))));
+#else
+  for (int i = 0; i < register_bytes; ++i) {
+    const int sum = x[i] + y[i] < -128 ? -128 : x[i] + y[i];
+    if (sum > m[i]) m[i] = static_cast<std::int8_t>(sum);
+  }
+  return m;
+#endif
+}
+
+/// Bytes part * word_lanes to (part + 1) * word_lanes of a register as words.
+template <int Part>
+inline ilanes widen_bytes(blanes x) {
+  using part = std::int8_t __attribute__((vector_size(word_lanes)));
+  part p[4];
+  __builtin_memcpy(p, &x, sizeof p);
+  return __builtin_convertvector(p[Part], ilanes);
+}
+
+/// 2^e as FP32, -126 <= e <= 127.
+inline flanes power_of_two(ilanes e) { return __builtin_bit_cast(flanes, (e + 127) << 23); }
+
+/// A bit for each lane that is not zero.
+inline std::uint32_t nonzero_lanes(ilanes x) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi32_mask(__builtin_bit_cast(__m512i, x), __builtin_bit_cast(__m512i, x));
+#else
+  std::uint32_t bits = 0;
+  for (int i = 0; i < word_lanes; ++i) bits |= static_cast<std::uint32_t>(x[i] != 0) << i;
+  return bits;
+#endif
+}
+
+/// A bit for each lane whose magnitude is not in [least, most); NaN is not.
+inline std::uint32_t lanes_outside(dlanes x, double least, double most) {
+#if defined(__AVX512F__)
+  const __m512d magnitude = __builtin_bit_cast(
+      __m512d, __builtin_bit_cast(qlanes, x) & static_cast<std::int64_t>(~std::uint64_t{0} >> 1));
+  return static_cast<std::uint32_t>(_mm512_cmp_pd_mask(magnitude, _mm512_set1_pd(least), _CMP_NGE_UQ) |
+                                    _mm512_cmp_pd_mask(magnitude, _mm512_set1_pd(most), _CMP_NLT_UQ));
+#elif defined(__AVX2__)
+  const __m256d magnitude = __builtin_bit_cast(
+      __m256d, __builtin_bit_cast(qlanes, x) & static_cast<std::int64_t>(~std::uint64_t{0} >> 1));
+  return static_cast<std::uint32_t>(
+      _mm256_movemask_pd(_mm256_or_pd(_mm256_cmp_pd(magnitude, _mm256_set1_pd(least), _CMP_NGE_UQ),
+                                      _mm256_cmp_pd(magnitude, _mm256_set1_pd(most), _CMP_NLT_UQ))));
+#else
+  std::uint32_t bits = 0;
+  for (int i = 0; i < word_lanes / 2; ++i) {
+    const double m = x[i] < 0 ? -x[i] : x[i];
+    bits |= static_cast<std::uint32_t>(!(m >= least && m < most)) << i;
+  }
+  return bits;
+#endif
+}
+
+/// Sums of products of four bytes a lane, unsigned times signed. The unsigned ones are at most 24, the signed ones at
+/// most 12 in magnitude, so that the 16-bit sums of the AVX2 form hold max_byte_quads of them.
+inline constexpr int max_byte_quads = 32;
+static_assert(2 * max_byte_quads * 24 * 12 < 1 << 15);
+
+#if defined(__AVX512VNNI__) && defined(__AVX512F__)
+using byte_sums = __m512i;
+inline void clear(byte_sums& s) { s = _mm512_setzero_si512(); }
+inline void add_products(byte_sums& s, ilanes unsigned_bytes, ilanes signed_bytes) {
+  s = _mm512_dpbusd_epi32(s, __builtin_bit_cast(__m512i, unsigned_bytes), __builtin_bit_cast(__m512i, signed_bytes));
+}
+inline ilanes words(byte_sums s) { return __builtin_bit_cast(ilanes, s); }
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(__AVXVNNI__)
+using byte_sums = __m256i;
+inline void clear(byte_sums& s) { s = _mm256_setzero_si256(); }
+inline void add_products(byte_sums& s, ilanes unsigned_bytes, ilanes signed_bytes) {
+  s = _mm256_dpbusd_avx_epi32(s, __builtin_bit_cast(__m256i, unsigned_bytes),
+                              __builtin_bit_cast(__m256i, signed_bytes));
+}
+inline ilanes words(byte_sums s) { return __builtin_bit_cast(ilanes, s); }
+#else
+using byte_sums = __m256i;  // of 16 bits
+inline void clear(byte_sums& s) { s = _mm256_setzero_si256(); }
+inline void add_products(byte_sums& s, ilanes unsigned_bytes, ilanes signed_bytes) {
+  s = _mm256_add_epi16(s, _mm256_maddubs_epi16(__builtin_bit_cast(__m256i, unsigned_bytes),
+                                               __builtin_bit_cast(__m256i, signed_bytes)));
+}
+inline ilanes words(byte_sums s) {
+  return __builtin_bit_cast(ilanes, _mm256_madd_epi16(s, _mm256_set1_epi16(1)));
+}
+#endif
+#else
+struct byte_sums {
+  ilanes v;
+};
+inline void clear(byte_sums& s) { s.v = ilanes{}; }
+inline void add_products(byte_sums& s, ilanes unsigned_bytes, ilanes signed_bytes) {
+  for (int i = 0; i < 4; ++i) {  // C++20: >> of a negative number is arithmetic
+    s.v += ((unsigned_bytes >> (8 * i)) & 0xFF) * ((signed_bytes << (24 - 8 * i)) >> 24);
+  }
+}
+inline ilanes words(byte_sums s) { return s.v; }
+#endif
+
+}  // namespace rotoscale::detail
