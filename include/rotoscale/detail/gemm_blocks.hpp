@@ -32,6 +32,21 @@ inline constexpr std::int8_t doubled_e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1,
 /// Added to make B unsigned.
 inline constexpr std::int8_t e2m1_bias = 12;
 
+/// A row of packed E2M1 codes as doubled integers; `to` has room for `count` rounded up to two.
+inline void unpack_doubled(const std::uint8_t* codes, index_t count, std::int8_t* to) {
+  index_t i = 0;
+#if defined(__AVX2__)
+  const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(doubled_e2m1)));
+  for (; i + 32 <= count; i += 32) {  // sixteen bytes to 32 indices, the even element in the low nibble
+    const __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i / 2)));
+    const __m256i both = _mm256_or_si256(wide, _mm256_slli_epi16(wide, 4));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i),
+                        _mm256_shuffle_epi8(table, _mm256_and_si256(both, _mm256_set1_epi8(0xF))));
+  }
+#endif
+  for (; i < count; ++i) to[i] = doubled_e2m1[nibble(codes[i / 2], i)];
+}
+
 /// Packed operands: for each run (products whose sum is formed in integers, padded to whole quads) quads of bytes, a
 /// correction for the bias, and a scale. A: signed bytes, a row after another. B: panels of 2 * word_lanes columns,
 /// a quad of each column together.
@@ -60,17 +75,14 @@ class block_packing {
   template <class Scale>
   operand_range pack_row(index_t r, std::byte* to) const {
     operand_range range;
-    const std::span<Scale> scales(reinterpret_cast<Scale*>(to), static_cast<std::size_t>(runs_));
-    auto* const corrections = reinterpret_cast<std::int32_t*>(to + scales.size_bytes());
+    auto* const scales = reinterpret_cast<Scale*>(to);
+    auto* const corrections = reinterpret_cast<std::int32_t*>(scales + runs_);
     auto* const bytes = reinterpret_cast<std::int8_t*>(corrections + runs_);
+    pack_elements(a_, r, bytes);
     for (index_t g = 0; g < runs_; ++g) {
-      scales[static_cast<std::size_t>(g)] = static_cast<Scale>(scale_of(a_, r, g, range));
+      scales[g] = static_cast<Scale>(scale_of(a_, r, g, range));
       std::int32_t sum = 0;
-      for (index_t i = 0; i < 4 * quads_; ++i) {
-        const std::int8_t x = element(a_, r, g, i);
-        bytes[g * 4 * quads_ + i] = x;
-        sum += x;
-      }
+      for (index_t i = 4 * quads_ * g; i < 4 * quads_ * (g + 1); ++i) sum += bytes[i];
       corrections[g] = -e2m1_bias * sum;
     }
     return range;
@@ -81,14 +93,22 @@ class block_packing {
   operand_range pack_panel(index_t first, index_t valid, std::byte* to) const {
     operand_range range;
     auto* const scales = reinterpret_cast<Scale*>(to);
-    auto* const bytes = reinterpret_cast<std::uint8_t*>(scales + runs_ * columns);
+    auto* const words = reinterpret_cast<std::uint32_t*>(scales + runs_ * columns);
+    std::vector<std::int8_t> row(static_cast<std::size_t>(4 * quads_ * runs_));
     for (index_t j = 0; j < columns; ++j) {
+      if (j < valid) {
+        pack_elements(b_, first + j, row.data());
+      } else {
+        __builtin_memset(row.data(), 0, row.size());
+      }
       for (index_t g = 0; g < runs_; ++g) {
         scales[g * columns + j] = j < valid ? static_cast<Scale>(scale_of(b_, first + j, g, range)) / 4 : Scale{0};
-        for (index_t i = 0; i < 4 * quads_; ++i) {
-          const int x = j < valid ? element(b_, first + j, g, i) : 0;
-          bytes[(g * quads_ + i / 4) * columns * 4 + j * 4 + i % 4] = static_cast<std::uint8_t>(x + e2m1_bias);
-        }
+      }
+      for (index_t q = 0; q < quads_ * runs_; ++q) {
+        std::uint32_t quad;
+        __builtin_memcpy(&quad, row.data() + 4 * q, sizeof quad);
+        constexpr std::uint32_t bias = e2m1_bias * 0x01010101u;  // byte by byte, without a carry between them
+        words[q * columns + j] = ((quad & 0x7F7F7F7Fu) + bias) ^ (quad & 0x80808080u);
       }
     }
     return range;
@@ -108,9 +128,18 @@ class block_packing {
     }
     return scale_value(x.scale, operand_scale(x, r, k));
   }
-  std::int8_t element(const gemm_operand& x, index_t r, index_t g, index_t i) const {
-    const index_t k = i < run_ ? plan_.k_of(g * run_ + i) : -1;
-    return k < 0 ? std::int8_t{0} : doubled_e2m1[operand_code(x, r, k) & 0xF];
+  /// Doubled elements of a row, run after run, each filled up to whole quads.
+  void pack_elements(const gemm_operand& x, index_t r, std::int8_t* to) const {
+    static thread_local std::vector<std::int8_t> memory;
+    memory.resize(static_cast<std::size_t>(x.k + 1 + plan_.positions()));
+    std::int8_t* const row = memory.data();
+    unpack_doubled(x.codes + r * x.code_stride, x.k, row);
+    if (4 * quads_ == run_) return arrange(plan_, row, x.k, to);
+    std::int8_t* const arranged = row + x.k + 1;
+    arrange(plan_, row, x.k, arranged);
+    for (index_t i = 0; i < 4 * quads_ * runs_; ++i) {
+      to[i] = i % (4 * quads_) < run_ ? arranged[i / (4 * quads_) * run_ + i % (4 * quads_)] : std::int8_t{0};
+    }
   }
 
   const gemm_operand &a_, &b_;

@@ -24,6 +24,7 @@ struct gemm_span {
 struct gemm_plan {
   int group = 1;               ///< positions of a step
   std::vector<index_t> order;  ///< k of each position, -1 for padding: a product of zeros
+  bool ascending = true;       ///< position i is k = i, then padding
   std::vector<gemm_span> spans;
 
   index_t positions() const { return static_cast<index_t>(order.size()); }
@@ -78,7 +79,22 @@ inline gemm_plan plan_of(index_t k, const gemm_options& o, index_t slice) {
     }
     if (part <= 0) break;
   }
+  for (index_t i = 0; i < plan.positions(); ++i) {
+    plan.ascending = plan.ascending && (plan.k_of(i) == i || (i >= k && plan.k_of(i) < 0));
+  }
   return plan;
+}
+
+/// Puts a row's elements, k in all, where the plan wants them; padding is zero. `to` has plan.positions() elements.
+template <class T>
+inline void arrange(const gemm_plan& plan, const T* row, index_t k, T* to) {
+  const index_t positions = plan.positions();
+  if (plan.ascending) {
+    __builtin_memcpy(to, row, static_cast<std::size_t>(k) * sizeof(T));
+    for (index_t i = k; i < positions; ++i) to[i] = T{0};
+    return;
+  }
+  for (index_t i = 0; i < positions; ++i) to[i] = plan.k_of(i) < 0 ? T{0} : row[plan.k_of(i)];
 }
 
 /// Do the products of each run of `run` positions share their scales, where scales are for `block` elements?
