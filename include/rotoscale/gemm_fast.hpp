@@ -229,7 +229,7 @@ inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_option
                  thread_pool& pool) {
   ROTOSCALE_ASSERT(gemm_is_defined(a, b, o) && c.extent(0) == a.rows && c.extent(1) == b.rows);
   if (a.rows == 0 || b.rows == 0) return;
-  detail::gemm_with_first<detail::fp32_chain, detail::exact_blocks>(a, b, o, c, pool);
+  detail::gemm_with_first<detail::fp32_chain, detail::exact_blocks, detail::scaled_blocks>(a, b, o, c, pool);
 }
 
 }  // namespace rotoscale

@@ -1,0 +1,124 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The fast GEMM equals gemm_ref by bytes under every model of a matrix unit: all units and the formats that they take,
+// every kind of inputs that tells models apart, tails of K, and what kernels do around their instructions.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <string>
+
+#include "rotoscale/gemm_fast.hpp"
+#include "rotoscale/gemm_kernels.hpp"
+#include "rotoscale/mma_cases.hpp"
+
+using namespace rotoscale;
+
+namespace {
+
+/// How far block scales lie apart.
+enum class spread { narrow, wide, any };
+
+struct operand {
+  std::vector<std::uint8_t> codes, scales;
+  gemm_operand view;
+
+  operand(const mma_unit& unit, const format& element, index_t rows, index_t k, case_kind kind, spread scales_apart,
+          bool is_b, std::uint64_t seed) {
+    case_source source(seed, is_b ? 8 : 7);
+    const index_t stride = packed_bytes(element, k);
+    codes.resize(static_cast<std::size_t>(rows * stride));
+    for (index_t r = 0; r < rows; ++r) {
+      std::uint8_t* const row = codes.data() + r * stride;
+      make_row(element, kind, is_b, static_cast<int>(r), static_cast<int>(k), source, [&](int i, std::uint32_t code) {
+        if (element.bits() <= 8) return store_code(element, row, i, code);
+        const int bytes = storage_bits(element) / 8;
+        for (int byte = 0; byte < bytes; ++byte) row[i * bytes + byte] = static_cast<std::uint8_t>(code >> (8 * byte));
+      });
+    }
+    view.element = element;
+    view.rows = rows;
+    view.k = k;
+    view.codes = codes.data();
+    view.code_stride = stride;
+    if (unit.block == 0) return;
+    view.block = unit.block;
+    view.scale = unit.scale;
+    view.scale_stride = (k + unit.block - 1) / unit.block;
+    for (index_t i = 0; i < rows * view.scale_stride; ++i) {
+      const std::uint32_t word = source.word(), one = encode(unit.scale, 1.0f) & 0xFF;
+      const std::uint32_t code = scales_apart == spread::narrow ? one - 8 + word % 16
+                                 : scales_apart == spread::wide ? one - 40 + word % 80
+                                                                : word % 256;
+      scales.push_back(static_cast<std::uint8_t>(code & unit.scale.magnitude_mask()));
+    }
+    view.scales = scales.data();
+  }
+  operand(const operand&) = delete;
+  operand& operator=(const operand&) = delete;
+};
+
+/// How many of C's elements gemm and gemm_ref do not agree on.
+int differences(const operand& a, const operand& b, const gemm_options& o, thread_pool& pool) {
+  const index_t m = a.view.rows, n = b.view.rows;
+  std::vector<float> c[2];
+  for (int fast = 0; fast < 2; ++fast) {
+    case_source source(3, 3);
+    for (index_t i = 0; i < m * n; ++i) {
+      const std::uint32_t code = source.code(formats::fp16, i % 5 == 0 ? case_kind::edges : case_kind::wide);
+      c[fast].push_back(decode(formats::fp16, code));
+    }
+    const auto target = row_major(c[fast].data(), m, n);
+    if (fast != 0) {
+      gemm(a.view, b.view, o, target, pool);
+    } else {
+      gemm_ref(a.view, b.view, o, target);
+    }
+  }
+  int count = 0;
+  for (std::size_t i = 0; i < c[0].size(); ++i) count += fp32_bits(c[0][i]) != fp32_bits(c[1][i]);
+  return count;
+}
+
+std::vector<format> formats_of(const mma_unit& unit) {
+  std::vector<format> all;
+  for (const format& f : {formats::fp32, formats::bf16, formats::fp16, formats::e4m3, formats::e5m2, formats::e4m3fnuz,
+                          formats::e2m3, formats::e3m2, formats::e2m1}) {
+    if (takes(unit, f)) all.push_back(f);
+  }
+  return all;
+}
+
+// Around the kernels' rows and columns (2 or 4 registers), whole steps and tails of K.
+struct shape {
+  index_t m, n, k;
+};
+
+}  // namespace
+
+TEST_CASE("every unit, every format that it takes, every kind of inputs") {
+  thread_pool pool(2);
+  std::uint64_t seed = 0;
+  for (const mma_unit& unit : models::all) {
+    const auto all = formats_of(unit);
+    for (const format& left : all) {
+      const format& right = all[++seed % all.size()];
+      for (int kind = 0; kind < case_kinds; ++kind) {
+        for (const auto apart : {spread::narrow, spread::wide, spread::any}) {
+          if (unit.block == 0 && apart != spread::narrow) continue;
+          const shape s = kind % 3 == 0 ? shape{7, 37, 128} : kind % 3 == 1 ? shape{3, 70, 144} : shape{2, 5, 66};
+          ++seed;
+          const operand a(unit, left, s.m, s.k, static_cast<case_kind>(kind), apart, false, seed);
+          const operand b(unit, seed % 2 == 0 ? left : right, s.n, s.k, static_cast<case_kind>(kind), apart, true, seed);
+          gemm_options o;
+          o.model = unit.model;
+          o.start_from_c = seed % 3 == 0;
+          o.accumulate = seed % 5 == 0;
+          CAPTURE(unit.name);
+          CAPTURE(seed);
+          CAPTURE(kind);
+          if (gemm_is_defined(a.view, b.view, o)) CHECK(differences(a, b, o, pool) == 0);
+        }
+      }
+    }
+  }
+}
