@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "rotoscale/detail/gemm_aligned.hpp"
 #include "rotoscale/detail/gemm_blocks.hpp"
 #include "rotoscale/detail/gemm_decode.hpp"
 #include "rotoscale/detail/gemm_plan.hpp"
@@ -44,6 +45,7 @@ inline void finish_row(const float* acc, index_t n, float factor, const gemm_opt
 class fp32_chain {
  public:
   static constexpr index_t columns = gemm_cols;
+  static constexpr index_t slice(const mma_model&) { return 256; }
 
   static bool applies(const gemm_operand&, const gemm_operand&, const gemm_options& o) {
     const mma_model& m = o.model;
@@ -171,10 +173,9 @@ struct gemm_tile {
 template <class Kernel>
 inline void gemm_with(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
                       thread_pool& pool) {
-  constexpr index_t slice = 256;                     // K positions that a panel keeps in the first-level cache
   constexpr index_t panel_memory = index_t{1} << 26;  // bytes
   constexpr index_t most_rows = 64;
-  const gemm_plan plan = plan_of(a.k, o, slice);
+  const gemm_plan plan = plan_of(a.k, o, Kernel::slice(o.model));
   const Kernel kernel(a, b, o, plan);
   const index_t panels = (b.rows + Kernel::columns - 1) / Kernel::columns;
   const index_t panel_bytes = round_up(kernel.panel_bytes(), 64);
@@ -229,7 +230,8 @@ inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_option
                  thread_pool& pool) {
   ROTOSCALE_ASSERT(gemm_is_defined(a, b, o) && c.extent(0) == a.rows && c.extent(1) == b.rows);
   if (a.rows == 0 || b.rows == 0) return;
-  detail::gemm_with_first<detail::fp32_chain, detail::exact_blocks, detail::scaled_blocks>(a, b, o, c, pool);
+  detail::gemm_with_first<detail::fp32_chain, detail::exact_blocks, detail::scaled_blocks,
+                          detail::aligned_steps>(a, b, o, c, pool);
 }
 
 }  // namespace rotoscale

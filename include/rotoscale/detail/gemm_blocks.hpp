@@ -190,6 +190,7 @@ inline void for_row_tiles(index_t count, const Function& f) {
 class exact_blocks {
  public:
   static constexpr index_t columns = block_packing::columns;
+  static constexpr index_t slice(const mma_model&) { return 512; }
   static constexpr int rows_at_once = word_lanes == 16 ? 6 : 2;
 
   static bool applies(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
@@ -278,6 +279,7 @@ class exact_blocks {
 class scaled_blocks {
  public:
   static constexpr index_t columns = block_packing::columns;
+  static constexpr index_t slice(const mma_model&) { return 512; }
   static constexpr int rows_at_once = word_lanes == 16 ? 4 : 2;
   static constexpr int longest_run = 32;
   static_assert(18 + 35 <= 53 && 36 * longest_run * 4 * (max_mma_group / longest_run) < 1 << 18);

@@ -72,7 +72,9 @@ inline dlanes leading_24_bits(dlanes x) {
 /// Integers to FP32, toward zero.
 inline flanes truncate_to_fp32(ilanes x) {
 #if defined(__AVX512F__)
-  return _mm512_cvt_roundepi32_ps(__builtin_bit_cast(__m512i, x), _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+  // Zero-masked forms, here and below: g++ 12 warns of an uninitialised value inside its own header for the plain ones.
+  return __builtin_bit_cast(flanes, _mm512_maskz_cvt_roundepi32_ps(0xFFFF, __builtin_bit_cast(__m512i, x),
+                                                                   _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC));
 #else
   return to_fp32(leading_24_bits(to_fp64<0>(x)), leading_24_bits(to_fp64<1>(x)));
 #endif
