@@ -113,10 +113,17 @@ inline blanes largest_sum(blanes m, blanes x, blanes y) {
 /// Bytes part * word_lanes to (part + 1) * word_lanes of a register as words.
 template <int Part>
 inline ilanes widen_bytes(blanes x) {
-  using part = std::int8_t __attribute__((vector_size(word_lanes)));
-  part p[4];
-  __builtin_memcpy(p, &x, sizeof p);
-  return __builtin_convertvector(p[Part], ilanes);
+#if defined(__AVX512F__)
+  const __m128i bytes = _mm512_maskz_extracti32x4_epi32(0xF, __builtin_bit_cast(__m512i, x), Part);
+  return __builtin_bit_cast(ilanes, _mm512_maskz_cvtepi8_epi32(0xFFFF, bytes));
+#elif defined(__AVX2__)
+  const __m128i bytes = _mm256_extracti128_si256(__builtin_bit_cast(__m256i, x), Part / 2);
+  return __builtin_bit_cast(ilanes, _mm256_cvtepi8_epi32(Part % 2 == 0 ? bytes : _mm_srli_si128(bytes, 8)));
+#else
+  ilanes r;
+  for (int i = 0; i < word_lanes; ++i) r[i] = x[Part * word_lanes + i];
+  return r;
+#endif
 }
 
 /// 2^e as FP32, -126 <= e <= 127.
