@@ -7,6 +7,8 @@
 // operation toward zero, one fused multiply-add onto a power of two multiplies, aligns and cuts.
 #pragma once
 
+#include <algorithm>
+
 #include "rotoscale/detail/gemm_blocks.hpp"
 
 namespace rotoscale::detail {
@@ -55,11 +57,14 @@ class aligned_steps {
     auto* const exponents = reinterpret_cast<std::uint32_t*>(values + positions_);
     auto* const signs = reinterpret_cast<std::int32_t*>(exponents + positions_);
     std::int32_t* const scales = signs + positions_;
-    const operand_range range = unpack_row(a_, table_a_, r, values, scales);
+    operand_range range = unpack_row(a_, table_a_, r, values, scales);
+    make_relative(a_, range, values, positions_, scales, plan_.steps());
+    const int least = least_packed(a_);
     for (index_t i = 0; i < positions_; ++i) {
-      exponents[i] = 0x01010101u * static_cast<std::uint8_t>(exponent_of(a_, values[i]));
-      signs[i] = values[i] < 0 ? static_cast<std::int32_t>(columns) : 0;
-      if (fused_) values[i] = fp32_from_bits(fp32_bits(values[i]) & fp32_magnitude_mask);
+      const std::uint32_t u = fp32_bits(values[i]);
+      exponents[i] = 0x01010101u * static_cast<std::uint8_t>(exponent_of(u, least));
+      signs[i] = (u >> 31) != 0 ? static_cast<std::int32_t>(columns) : 0;
+      values[i] = fp32_from_bits(fused_ ? u & fp32_magnitude_mask : u);
     }
     return range;
   }
@@ -69,39 +74,41 @@ class aligned_steps {
     auto* const signs = reinterpret_cast<std::int32_t*>(values + positions_ * columns);
     std::int32_t* const scales = signs + (fused_ ? 2 : 0) * positions_ * columns;
     auto* const exponents = reinterpret_cast<std::int8_t*>(scales + (scaled_ ? plan_.steps() : 0) * columns);
-    std::vector<float> row(static_cast<std::size_t>(positions_));
-    std::vector<std::int32_t> row_scales(static_cast<std::size_t>(plan_.steps()));
-    std::vector<operand_range> ranges(static_cast<std::size_t>(columns));
-    // 1. Columns share their offset, so the ranges come first.
-    operand_range all;
+    // 1. Columns as rows; they share an offset.
+    const index_t steps = plan_.steps();
+    float* const rows = scratch<gemm_rows_scratch>(valid * (positions_ + steps));
+    auto* const row_scales = reinterpret_cast<std::int32_t*>(rows + valid * positions_);
+    operand_range range;
     for (index_t j = 0; j < valid; ++j) {
-      const operand_range range = unpack_row(b_, table_b_, first + j, row.data(), row_scales.data());
-      all.special = all.special || range.special;
-      if (range.empty()) continue;
-      all.offset = all.empty() || range.offset > all.offset ? range.offset : all.offset;
-      all.include(range.least);
-      all.include(range.most);
+      const operand_range one = unpack_row(b_, table_b_, first + j, rows + j * positions_, row_scales + j * steps);
+      range.special = range.special || one.special;
+      if (one.empty()) continue;
+      range.include(one.least);
+      range.include(one.most);
+      range.least_scale = std::min(range.least_scale, one.least_scale);
+      range.most_scale = std::max(range.most_scale, one.most_scale);
     }
-    all.special = all.special || (!all.empty() && all.most - all.least > window(b_));
-    // 2. Values relative to it.
-    for (index_t j = 0; j < columns; ++j) {
-      std::fill(row.begin(), row.end(), 0.0f);
-      std::fill(row_scales.begin(), row_scales.end(), 0);
-      if (j < valid && !all.special) unpack_row(b_, table_b_, first + j, row.data(), row_scales.data(), &all.offset);
-      for (index_t i = 0; i < positions_; ++i) {
-        const float x = row[static_cast<std::size_t>(i)];
-        exponents[i * columns + j] = exponent_of(b_, x);
-        values[i * columns + j] = fused_ ? fp32_from_bits(fp32_bits(x) & fp32_magnitude_mask) : x;
-        if (fused_) {
-          signs[2 * i * columns + j] = x < 0 ? 0xFFFF : 1;
-          signs[(2 * i + 1) * columns + j] = x < 0 ? 1 : 0xFFFF;
-        }
-      }
-      for (index_t s = 0; scaled_ && s < plan_.steps(); ++s) {
-        scales[s * columns + j] = row_scales[static_cast<std::size_t>(s)];
+    make_relative(b_, range, rows, valid * positions_, row_scales, valid * steps);
+    // 2. Columns side by side.
+    pack_panel_from_rows<static_cast<int>(columns)>(rows, positions_, valid, positions_, values);
+    for (index_t s = 0; scaled_ && s < steps; ++s) {
+      for (index_t j = 0; j < columns; ++j) scales[s * columns + j] = j < valid ? row_scales[j * steps + s] : 0;
+    }
+    const int least = least_packed(b_);
+    for (index_t p = 0; p < positions_; ++p) {
+      float* const value = values + p * columns;
+      std::int8_t* const exponent = exponents + p * columns;
+      for (index_t j = 0; j < columns; ++j) exponent[j] = static_cast<std::int8_t>(exponent_of(fp32_bits(value[j]), least));
+      if (!fused_) continue;
+      std::int32_t* const sign = signs + 2 * p * columns;
+      for (index_t j = 0; j < columns; ++j) {
+        const std::uint32_t u = fp32_bits(value[j]);
+        sign[j] = (u >> 31) != 0 ? 0xFFFF : 1;
+        sign[columns + j] = (u >> 31) != 0 ? 1 : 0xFFFF;
+        value[j] = fp32_from_bits(u & fp32_magnitude_mask);
       }
     }
-    return all;
+    return range;
   }
 
   /// Accumulators and products relative to the operands' offsets stay where FP32 is exact; the true ones neither overflow
@@ -164,7 +171,6 @@ class aligned_steps {
     const format& f = seen(x, model_);
     return f.min_exponent() >= -14 && f.max_exponent() <= 15;
   }
-  int window(const gemm_operand& x) const { return x.block != 0 ? 28 + scale_window : 2 * top_exponent; }
   static bool takes(const gemm_operand& x, const mma_model& m) {
     const format &f = x.element, &to = m.operand;
     if (x.block != 0 && (x.scale.mantissa_bits != 0 || seen(x, m).min_exponent() < -14)) return false;
@@ -175,76 +181,76 @@ class aligned_steps {
            f.bias <= to.bias && to.mantissa_bits <= 10;
   }
 
-  /// A row's elements in the plan's order, relative to an offset (its own, or the given one), and its steps' scales.
+  /// A row's elements in the plan's order, its steps' scales, and the ranges of their exponents.
   operand_range unpack_row(const gemm_operand& x, const decode_table& table, index_t r, float* to,
-                           std::int32_t* scales, const int* offset = nullptr) const {
-    static thread_local std::vector<float> memory;
-    memory.resize(static_cast<std::size_t>(x.k));
+                           std::int32_t* scales) const {
     gemm_operand elements = x;
     elements.block = 0;
-    decode_row(elements, table, r, memory.data());
-    if (x.element == formats::fp32) {
-      for (float& e : memory) e = fp32_from_bits(fp32_bits(e) & 0xFFFFE000u);  // TF32
+    if (plan_.ascending) {
+      decode_row(elements, table, r, to);
+      for (index_t i = x.k; i < positions_; ++i) to[i] = 0.0f;
+    } else {
+      static thread_local std::vector<float> memory;
+      memory.resize(static_cast<std::size_t>(x.k));
+      decode_row(elements, table, r, memory.data());
+      arrange(plan_, memory.data(), x.k, to);
     }
-    arrange(plan_, memory.data(), x.k, to);
+    if (x.element == formats::fp32) {
+      for (index_t i = 0; i < positions_; ++i) to[i] = fp32_from_bits(fp32_bits(to[i]) & 0xFFFFE000u);  // TF32
+    }
     operand_range range;
-    range_of_elements(x, to, range);
-    if (x.block != 0) return unpack_scales(x, r, range, scales, offset);
-    for (index_t s = 0; s < plan_.steps(); ++s) scales[s] = 0;
-    if (is_narrow(x) || range.empty() || range.special) return range;
-    range.special = range.most - range.least > window(x);
-    range.offset = offset != nullptr ? *offset : range.most - top_exponent;
-    const int half = range.offset / 2;  // one factor might not be a number of FP32
-    const float factors[2] = {pow2_fp32(-half), pow2_fp32(half - range.offset)};
-    for (index_t i = 0; i < positions_; ++i) to[i] = to[i] * factors[0] * factors[1];
+    include_elements(seen(x, model_).min_exponent(), to, range);
+    for (index_t s = 0; s < plan_.steps(); ++s) {
+      scales[s] = 0;
+      if (x.block == 0) continue;
+      const unpacked u = unpack(x.scale, operand_scale(x, r, plan_.k_of(s * plan_.group)));
+      range.special = range.special || u.kind != value_class::finite;
+      scales[s] = u.exponent;
+      range.least_scale = std::min(range.least_scale, u.exponent);
+      range.most_scale = std::max(range.most_scale, u.exponent);
+    }
     return range;
   }
 
-  void range_of_elements(const gemm_operand& x, const float* values, operand_range& range) const {
-    const int least_exponent = seen(x, model_).min_exponent();
-    std::uint32_t least = ~0u, most = 0;
+  void include_elements(int least_exponent, const float* values, operand_range& range) const {
+    std::uint32_t below_least = ~0u, most = 0;  // magnitudes less one, so that zero is the largest of all
     for (index_t i = 0; i < positions_; ++i) {
       const std::uint32_t u = fp32_bits(values[i]) & fp32_magnitude_mask;
-      least = (u == 0 ? ~0u : u) < least ? u : least;
+      below_least = u - 1 < below_least ? u - 1 : below_least;
       most = u > most ? u : most;
     }
     if (most == 0) return;
     // NaN, Inf, and numbers that are subnormal in FP32 as well.
-    range.special = most >= fp32_infinity_bits || least < (1u << 23);
-    const auto exponent = [&](std::uint32_t u) {
-      const int e = static_cast<int>(u >> 23) - 127;
-      return e < least_exponent ? least_exponent : e;
-    };
-    range.include(exponent(least));
-    range.include(exponent(most));
+    range.special = range.special || most >= fp32_infinity_bits || below_least + 1 < (1u << 23);
+    for (const std::uint32_t u : {below_least + 1, most}) {
+      range.include(std::max(static_cast<int>(u >> 23) - 127, least_exponent));
+    }
   }
 
-  operand_range unpack_scales(const gemm_operand& x, index_t r, operand_range range, std::int32_t* scales,
-                              const int* offset) const {
-    int least = 1 << 20, most = -(1 << 20);
-    for (index_t s = 0; s < plan_.steps(); ++s) {
-      const unpacked u = unpack(x.scale, operand_scale(x, r, plan_.k_of(s * plan_.group)));
-      range.special = range.special || u.kind != value_class::finite;
-      scales[s] = u.exponent;
-      least = u.exponent < least ? u.exponent : least;
-      most = u.exponent > most ? u.exponent : most;
+  /// Chooses an offset that brings what `range` describes into the window, and subtracts it.
+  void make_relative(const gemm_operand& x, operand_range& range, float* values, index_t count, std::int32_t* scales,
+                     index_t steps) const {
+    if (range.empty() || range.special) return;
+    if (x.block != 0) {
+      range.special = range.most_scale - range.least_scale > scale_window;
+      range.offset = range.most_scale;
+      range.least += range.least_scale;
+      range.most += range.most_scale;
+      for (index_t s = 0; s < steps; ++s) scales[s] -= range.offset;
+    } else if (!is_narrow(x)) {
+      range.special = range.most - range.least > 2 * top_exponent;
+      range.offset = range.most - top_exponent;
+      const int half = range.offset / 2;  // one factor might not be a number of FP32
+      const float factors[2] = {pow2_fp32(-half), pow2_fp32(half - range.offset)};
+      for (index_t i = 0; i < count; ++i) values[i] = values[i] * factors[0] * factors[1];
     }
-    if (least > most) return range;
-    range.special = range.special || most - least > scale_window;
-    range.offset = offset != nullptr ? *offset : most;
-    for (index_t s = 0; s < plan_.steps(); ++s) scales[s] -= range.offset;
-    if (!range.empty()) {
-      range.least += least;
-      range.most += most;
-    }
-    return range;
   }
 
-  /// Exponent of a packed value, at least the format's least one (where the offset is not zero no value is below that).
-  std::int8_t exponent_of(const gemm_operand& x, float value) const {
-    const std::uint32_t u = fp32_bits(value) & fp32_magnitude_mask;
-    const int e = static_cast<int>(u >> 23) - 127, least = is_narrow(x) ? seen(x, model_).min_exponent() : -top_exponent;
-    return static_cast<std::int8_t>(u == 0 ? zero_exponent : e < least ? least : e > top_exponent ? top_exponent : e);
+  /// Least exponent that a packed value can have: the format's, or the window's end.
+  int least_packed(const gemm_operand& x) const { return is_narrow(x) ? seen(x, model_).min_exponent() : -top_exponent; }
+  static int exponent_of(std::uint32_t u, int least) {
+    const int e = std::min(std::max(static_cast<int>(u >> 23 & 0xFF) - 127, least), top_exponent);
+    return (u & fp32_magnitude_mask) == 0 ? zero_exponent : e;
   }
 
   /// Accumulators to and from the offsets' frame.
@@ -277,14 +283,19 @@ class aligned_steps {
       // 1. The largest exponent of each output's products.
       blanes top[Rows];
       for (int i = 0; i < Rows; ++i) top[i] = blanes{} + static_cast<std::int8_t>(zero_exponent);
-      for (index_t p = first; p < first + group; ++p) {
-        const auto e = load_lanes<blanes>(exponents + p * columns);
+      const auto raise = [&](index_t p) {
+        const auto b = load_lanes<blanes>(exponents + p * columns);
         for (int i = 0; i < Rows; ++i) {
           std::int32_t four;
           __builtin_memcpy(&four, a[i] + positions_ + p, sizeof four);
-          top[i] = largest_sum(top[i], __builtin_bit_cast(blanes, all_lanes(four)), e);
+          top[i] = largest_sum(top[i], __builtin_bit_cast(blanes, all_lanes(four)), b);
         }
+      };
+      index_t p = first;
+      for (; p + 4 <= first + group; p += 4) {
+        for (index_t q = 0; q < 4; ++q) raise(p + q);
       }
+      for (; p < first + group; ++p) raise(p);
       // 2. With the accumulator's, E; and what the accumulator is cut to.
       ilanes e[Rows][4], cut_c[Rows][4];
       flanes unit[Rows][4];

@@ -40,6 +40,8 @@ inline void decode_row(const gemm_operand& a, const decode_table& table, index_t
       const float scale = a.block == 0 ? 1.0f : scale_value(a.scale, operand_scale(a, r, first));
       if (a.element.bits() == 4) {
         decode_nibbles(row + first / 2, count, table, scale, out + first);
+      } else if (storage_bits(a.element) == 8) {
+        for (index_t i = first; i < first + count; ++i) out[i] = table.value[row[i]] * scale;
       } else {
         for (index_t i = first; i < first + count; ++i) out[i] = table.value[load_code(a.element, row, i)] * scale;
       }
@@ -65,7 +67,9 @@ struct operand_range {
   bool special = false;   ///< NaN, Inf, or what else a kernel leaves to the definition
   int least = 1 << 20;    ///< exponents of what is not zero: of elements, or of scales
   int most = -(1 << 20);
-  int offset = 0;         ///< packed exponents are relative to this
+  int least_scale = 1 << 20;  ///< exponents of block scales, where they are packed apart from elements
+  int most_scale = -(1 << 20);
+  int offset = 0;  ///< packed exponents are relative to this
 
   void include(int exponent) {
     least = exponent < least ? exponent : least;

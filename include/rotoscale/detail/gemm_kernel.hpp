@@ -66,24 +66,25 @@ inline void multiply_panels(index_t m, index_t n, index_t k, const float* a, ind
 }
 
 /// Packs one panel from rows that have k contiguous: row j of the panel's columns is rows + j * stride.
+template <int Columns = gemm_cols>
 inline void pack_panel_from_rows(const float* rows, index_t stride, index_t valid, index_t k, float* panel) {
   index_t p = 0;
   for (; p + lane_count <= k; p += lane_count) {
-    for (int j0 = 0; j0 < gemm_cols; j0 += lane_count) {
+    for (int j0 = 0; j0 < Columns; j0 += lane_count) {
       lanes_u32 t[lane_count];
-      const int width = gemm_cols - j0 < lane_count ? gemm_cols - j0 : lane_count;
+      const int width = Columns - j0 < lane_count ? Columns - j0 : lane_count;
       for (int j = 0; j < lane_count; ++j) {
         t[j] = lanes_u32{};
         if (j0 + j < valid) __builtin_memcpy(&t[j], rows + (j0 + j) * stride + p, sizeof t[j]);
       }
       transpose_lanes(t);
       for (int i = 0; i < lane_count; ++i) {
-        __builtin_memcpy(panel + (p + i) * gemm_cols + j0, &t[i], static_cast<std::size_t>(width) * sizeof(float));
+        __builtin_memcpy(panel + (p + i) * Columns + j0, &t[i], static_cast<std::size_t>(width) * sizeof(float));
       }
     }
   }
   for (; p < k; ++p) {
-    for (int j = 0; j < gemm_cols; ++j) panel[p * gemm_cols + j] = j < valid ? rows[j * stride + p] : 0.0f;
+    for (int j = 0; j < Columns; ++j) panel[p * Columns + j] = j < valid ? rows[j * stride + p] : 0.0f;
   }
 }
 
