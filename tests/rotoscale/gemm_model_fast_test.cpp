@@ -122,3 +122,38 @@ TEST_CASE("every unit, every format that it takes, every kind of inputs") {
     }
   }
 }
+
+TEST_CASE("blocks, rows and columns of zeros, whatever their scales, with accumulators that are not") {
+  thread_pool pool(2);
+  for (const mma_unit& unit : models::all) {
+    if (unit.block == 0) continue;
+    for (const format& f : formats_of(unit)) {
+      operand a(unit, f, 5, 192, case_kind::normal, spread::narrow, false, 31);
+      operand b(unit, f, 66, 192, case_kind::normal, spread::narrow, true, 32);
+      const auto clear = [&](operand& x, index_t row, index_t first, index_t count, std::uint32_t scale) {
+        for (index_t i = first; i < first + count; ++i) {
+          store_code(f, x.codes.data() + row * x.view.code_stride, i, static_cast<std::uint32_t>(i % 2) << (f.bits() - 1));
+        }
+        for (index_t i = first; i < first + count; i += unit.block) {
+          x.scales[static_cast<std::size_t>(row * x.view.scale_stride + i / unit.block)] =
+              static_cast<std::uint8_t>(scale & unit.scale.magnitude_mask());
+        }
+      };
+      const std::uint32_t largest = static_cast<std::uint32_t>(unit.scale.max_code());
+      clear(a, 0, 64, 32, 0);
+      clear(a, 1, 0, 192, largest);
+      clear(a, 2, 0, 64, largest);
+      clear(b, 3, 64, 64, 0);
+      clear(b, 40, 0, 192, largest);
+      clear(b, 41, 128, 64, largest);
+      for (const bool from_c : {false, true}) {
+        gemm_options o;
+        o.model = unit.model;
+        o.start_from_c = from_c;
+        CAPTURE(unit.name);
+        CAPTURE(f.bits());
+        CHECK(differences(a, b, o, pool) == 0);
+      }
+    }
+  }
+}

@@ -152,6 +152,7 @@ class aligned_steps {
   // Relative exponents. Elements span 62, from -31; scales 20 below the largest. Sums of a zero's exponent with another are
   // -97 at most, below every accumulator that is not zero: those are multiples of 2^(-62 - 25) or 2^(-28 - 40 - 25).
   static constexpr int top_exponent = 31, zero_exponent = -128, scale_window = 20;
+  static constexpr std::int32_t no_scale = 1 << 20;  // of a step of zeros: its scale must not widen the window
   static constexpr int least_c = -93, most_c = 90, least_step = -100;
   static_assert(zero_exponent + top_exponent < least_c && -2 * top_exponent - 25 >= least_c &&
                 -28 - 2 * scale_window - 25 >= least_c);
@@ -201,10 +202,13 @@ class aligned_steps {
     operand_range range;
     include_elements(seen(x, model_).min_exponent(), to, range);
     for (index_t s = 0; s < plan_.steps(); ++s) {
-      scales[s] = 0;
+      scales[s] = no_scale;
       if (x.block == 0) continue;
       const unpacked u = unpack(x.scale, operand_scale(x, r, plan_.k_of(s * plan_.group)));
       range.special = range.special || u.kind != value_class::finite;
+      std::uint32_t any = 0;
+      for (index_t i = s * plan_.group; i < (s + 1) * plan_.group; ++i) any |= fp32_bits(to[i]) & fp32_magnitude_mask;
+      if (any == 0) continue;
       scales[s] = u.exponent;
       range.least_scale = std::min(range.least_scale, u.exponent);
       range.most_scale = std::max(range.most_scale, u.exponent);
@@ -230,14 +234,15 @@ class aligned_steps {
   /// Chooses an offset that brings what `range` describes into the window, and subtracts it.
   void make_relative(const gemm_operand& x, operand_range& range, float* values, index_t count, std::int32_t* scales,
                      index_t steps) const {
-    if (range.empty() || range.special) return;
-    if (x.block != 0) {
-      range.special = range.most_scale - range.least_scale > scale_window;
+    if (x.block != 0 && !range.empty()) {
+      range.special = range.special || range.most_scale - range.least_scale > scale_window;
       range.offset = range.most_scale;
       range.least += range.least_scale;
       range.most += range.most_scale;
-      for (index_t s = 0; s < steps; ++s) scales[s] -= range.offset;
-    } else if (!is_narrow(x)) {
+    }
+    for (index_t s = 0; s < steps; ++s) scales[s] = scales[s] == no_scale ? 0 : scales[s] - range.offset;
+    if (range.empty() || range.special) return;
+    if (x.block == 0 && !is_narrow(x)) {
       range.special = range.most - range.least > 2 * top_exponent;
       range.offset = range.most - top_exponent;
       const int half = range.offset / 2;  // one factor might not be a number of FP32

@@ -7,8 +7,8 @@
 // rows or panels beyond the ranges below, go to the definition.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
-#include <span>
 
 #include "rotoscale/detail/gemm_decode.hpp"
 #include "rotoscale/detail/gemm_lanes.hpp"
@@ -80,7 +80,7 @@ class block_packing {
     auto* const bytes = reinterpret_cast<std::int8_t*>(corrections + runs_);
     pack_elements(a_, r, bytes);
     for (index_t g = 0; g < runs_; ++g) {
-      scales[g] = static_cast<Scale>(scale_of(a_, r, g, range));
+      scales[g] = static_cast<Scale>(scale_of(a_, r, g, bytes, range));
       std::int32_t sum = 0;
       for (index_t i = 4 * quads_ * g; i < 4 * quads_ * (g + 1); ++i) sum += bytes[i];
       corrections[g] = -e2m1_bias * sum;
@@ -102,7 +102,8 @@ class block_packing {
         __builtin_memset(row.data(), 0, row.size());
       }
       for (index_t g = 0; g < runs_; ++g) {
-        scales[g * columns + j] = j < valid ? static_cast<Scale>(scale_of(b_, first + j, g, range)) / 4 : Scale{0};
+        scales[g * columns + j] =
+            j < valid ? static_cast<Scale>(scale_of(b_, first + j, g, row.data(), range)) / 4 : Scale{0};
       }
       for (index_t q = 0; q < quads_ * runs_; ++q) {
         std::uint32_t quad;
@@ -115,19 +116,19 @@ class block_packing {
   }
 
  private:
-  float scale_of(const gemm_operand& x, index_t r, index_t g, operand_range& range) const {
+  /// A run's scale; 1 for a run of zeros, whose scale does not count unless it is NaN.
+  float scale_of(const gemm_operand& x, index_t r, index_t g, const std::int8_t* elements, operand_range& range) const {
     const index_t k = plan_.k_of(g * run_);
     if (k < 0) return 1.0f;
-    if (x.block == 0) {
-      range.include(0);
-      return 1.0f;
-    }
-    const unpacked u = unpack(x.scale, operand_scale(x, r, k));
+    const unpacked u = x.block == 0 ? unpacked{value_class::finite} : unpack(x.scale, operand_scale(x, r, k));
+    std::int8_t any = 0;
+    for (index_t i = 4 * quads_ * g; i < 4 * quads_ * (g + 1); ++i) any |= elements[i];
     range.special = range.special || u.kind == value_class::nan;
     if (u.kind == value_class::finite) {
-      range.include(u.exponent < x.scale.min_exponent() ? x.scale.min_exponent() : u.exponent);
+      if (any == 0) return 1.0f;
+      range.include(x.block == 0 ? 0 : std::max(u.exponent, x.scale.min_exponent()));
     }
-    return scale_value(x.scale, operand_scale(x, r, k));
+    return x.block == 0 ? 1.0f : scale_value(x.scale, operand_scale(x, r, k));
   }
   /// Doubled elements of a row, run after run, each filled up to whole quads.
   void pack_elements(const gemm_operand& x, index_t r, std::int8_t* to) const {

@@ -18,7 +18,6 @@ using flanes = float __attribute__((vector_size(register_bytes)));
 using dlanes = double __attribute__((vector_size(register_bytes)));
 using qlanes = std::int64_t __attribute__((vector_size(register_bytes)));
 using blanes = std::int8_t __attribute__((vector_size(register_bytes)));
-using half_flanes = float __attribute__((vector_size(register_bytes / 2)));
 
 /// `from` as a register; To a type of lanes.
 template <class To>
@@ -35,33 +34,45 @@ inline ilanes all_lanes(std::int32_t x) { return ilanes{} + x; }
 inline flanes all_lanes(float x) { return flanes{} + x; }
 inline dlanes all_lanes(double x) { return dlanes{} + x; }
 
-/// The first (0) or second (1) half of the lanes as FP64.
-template <int Half, class Lanes>
-inline dlanes to_fp64(Lanes x) {
-  if constexpr (word_lanes == 16) {
-    constexpr int h = 8 * Half;
-    return __builtin_convertvector(
-        __builtin_shufflevector(x, x, h, h + 1, h + 2, h + 3, h + 4, h + 5, h + 6, h + 7), dlanes);
-  } else if constexpr (word_lanes == 8) {
-    constexpr int h = 4 * Half;
-    return __builtin_convertvector(__builtin_shufflevector(x, x, h, h + 1, h + 2, h + 3), dlanes);
-  } else {
-    constexpr int h = 2 * Half;
-    return __builtin_convertvector(__builtin_shufflevector(x, x, h, h + 1), dlanes);
-  }
+/// The first (0) or second (1) half of the lanes as FP64; compilers take a __builtin_convertvector apart lane by lane.
+template <int Half>
+inline dlanes to_fp64(ilanes x) {
+#if defined(__AVX512F__)
+  const __m256i half = _mm512_maskz_extracti64x4_epi64(0xFF, __builtin_bit_cast(__m512i, x), Half);
+  return __builtin_bit_cast(dlanes, _mm512_maskz_cvtepi32_pd(0xFF, half));
+#elif defined(__AVX2__)
+  return __builtin_bit_cast(dlanes,
+                            _mm256_cvtepi32_pd(_mm256_extracti128_si256(__builtin_bit_cast(__m256i, x), Half)));
+#else
+  return dlanes{static_cast<double>(x[2 * Half]), static_cast<double>(x[2 * Half + 1])};
+#endif
+}
+template <int Half>
+inline dlanes to_fp64(flanes x) {
+#if defined(__AVX512F__)
+  const __m256i half = _mm512_maskz_extracti64x4_epi64(0xFF, __builtin_bit_cast(__m512i, x), Half);
+  return __builtin_bit_cast(dlanes, _mm512_maskz_cvtps_pd(0xFF, _mm256_castsi256_ps(half)));
+#elif defined(__AVX2__)
+  return __builtin_bit_cast(dlanes, _mm256_cvtps_pd(_mm256_extractf128_ps(__builtin_bit_cast(__m256, x), Half)));
+#else
+  return dlanes{static_cast<double>(x[2 * Half]), static_cast<double>(x[2 * Half + 1])};
+#endif
 }
 
 /// Two halves as FP32; the values must be numbers of FP32.
-template <class Lanes>
-inline auto to_fp32(Lanes low, Lanes high) {
-  const auto x = __builtin_convertvector(low, half_flanes), y = __builtin_convertvector(high, half_flanes);
-  if constexpr (word_lanes == 16) {
-    return __builtin_shufflevector(x, y, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  } else if constexpr (word_lanes == 8) {
-    return __builtin_shufflevector(x, y, 0, 1, 2, 3, 4, 5, 6, 7);
-  } else {
-    return __builtin_shufflevector(x, y, 0, 1, 2, 3);
-  }
+inline flanes to_fp32(dlanes low, dlanes high) {
+#if defined(__AVX512F__)
+  const __m256 x = _mm512_maskz_cvtpd_ps(0xFF, __builtin_bit_cast(__m512d, low));
+  const __m256 y = _mm512_maskz_cvtpd_ps(0xFF, __builtin_bit_cast(__m512d, high));
+  return __builtin_bit_cast(flanes, _mm512_maskz_inserti64x4(0xFF, _mm512_castsi256_si512(_mm256_castps_si256(x)),
+                                                             _mm256_castps_si256(y), 1));
+#elif defined(__AVX2__)
+  return __builtin_bit_cast(flanes, _mm256_set_m128(_mm256_cvtpd_ps(__builtin_bit_cast(__m256d, high)),
+                                                    _mm256_cvtpd_ps(__builtin_bit_cast(__m256d, low))));
+#else
+  return flanes{static_cast<float>(low[0]), static_cast<float>(low[1]), static_cast<float>(high[0]),
+                static_cast<float>(high[1])};
+#endif
 }
 
 /// The 24 leading bits of FP64 numbers: what FP32 keeps toward zero, above its subnormal numbers.
