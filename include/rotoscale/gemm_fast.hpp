@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// gemm_ref at CPU speed. Operands are packed in the order in which the model meets K, B in panels of columns; a kernel takes
-// rows of A through a panel, lanes being columns. Which models have a kernel is said where each is; whatever none promises
-// to get right, down to single rows and panels with NaN in them, goes through the definition: same bits, slower.
+// gemm_ref at CPU speed. Operands are packed in the order in which the model meets K, B in panels of columns; a kernel
+// takes rows of A through a panel, lanes being columns. Which models have a kernel is said where each is; whatever none
+// promises to get right, down to single rows and panels with NaN in them, goes through the definition: same bits,
+// slower.
 #pragma once
 
 #include <algorithm>
@@ -204,8 +205,8 @@ inline void gemm_with(const gemm_operand& a, const gemm_operand& b, const gemm_o
       float* const memory = scratch<gemm_tile_scratch>(4 * chunk * Kernel::columns);
       gemm_tile<Kernel> tile{kernel, a, b, o, plan, c, first, last - first, row_ranges, rows, memory};
       for (index_t p = 0; p < count; ++p) {
-        tile.compute((first_panel + p) * Kernel::columns, ranges[static_cast<std::size_t>(p)],
-                     packed + p * panel_bytes, factor);
+        tile.compute((first_panel + p) * Kernel::columns, ranges[static_cast<std::size_t>(p)], packed + p * panel_bytes,
+                     factor);
       }
     });
   }
@@ -230,8 +231,8 @@ inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_option
                  thread_pool& pool) {
   ROTOSCALE_ASSERT(gemm_is_defined(a, b, o) && c.extent(0) == a.rows && c.extent(1) == b.rows);
   if (a.rows == 0 || b.rows == 0) return;
-  detail::gemm_with_first<detail::fp32_chain, detail::exact_blocks, detail::scaled_blocks,
-                          detail::aligned_steps>(a, b, o, c, pool);
+  detail::gemm_with_first<detail::fp32_chain, detail::exact_blocks, detail::scaled_blocks, detail::aligned_steps>(
+      a, b, o, c, pool);
 }
 
 }  // namespace rotoscale

@@ -108,7 +108,8 @@ TEST_CASE("every unit, every format that it takes, every kind of inputs") {
           const shape s = kind % 3 == 0 ? shape{7, 37, 128} : kind % 3 == 1 ? shape{3, 70, 144} : shape{2, 5, 66};
           ++seed;
           const operand a(unit, left, s.m, s.k, static_cast<case_kind>(kind), apart, false, seed);
-          const operand b(unit, seed % 2 == 0 ? left : right, s.n, s.k, static_cast<case_kind>(kind), apart, true, seed);
+          const operand b(unit, seed % 2 == 0 ? left : right, s.n, s.k, static_cast<case_kind>(kind), apart, true,
+                          seed);
           gemm_options o;
           o.model = unit.model;
           o.start_from_c = seed % 3 == 0;
@@ -132,7 +133,8 @@ TEST_CASE("blocks, rows and columns of zeros, whatever their scales, with accumu
       operand b(unit, f, 66, 192, case_kind::normal, spread::narrow, true, 32);
       const auto clear = [&](operand& x, index_t row, index_t first, index_t count, std::uint32_t scale) {
         for (index_t i = first; i < first + count; ++i) {
-          store_code(f, x.codes.data() + row * x.view.code_stride, i, static_cast<std::uint32_t>(i % 2) << (f.bits() - 1));
+          store_code(f, x.codes.data() + row * x.view.code_stride, i,
+                     static_cast<std::uint32_t>(i % 2) << (f.bits() - 1));
         }
         for (index_t i = first; i < first + count; i += unit.block) {
           x.scales[static_cast<std::size_t>(row * x.view.scale_stride + i / unit.block)] =

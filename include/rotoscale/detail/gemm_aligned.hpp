@@ -1,118 +1,48 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// GEMM under `aligned` models, NVIDIA's units from Volta to Blackwell: products of up to 11 significand bits each (FP16,
-// BF16, TF32, FP8, FP6, FP4; with or without E8M0 scales, constant within a step), up to 25 fraction bits, steps of up to 32
-// products, all three truncated or FP16 results. Two passes over a step: the largest exponent by additions of bytes, then
-// products cut to integers. Where fraction_bits is 13 or less (FP8 on Ada and Hopper) and the machine rounds a single
-// operation toward zero, one fused multiply-add onto a power of two multiplies, aligns and cuts.
+// GEMM under `aligned` models, NVIDIA's units from Volta to Blackwell: products of up to 11 significand bits each
+// (FP16, BF16, TF32, FP8, FP6, FP4; with or without E8M0 scales, constant within a step), up to 25 fraction bits, steps
+// of up to 32 products, all three truncated or FP16 results. Two passes over a step: the largest exponent by additions
+// of bytes, then products cut to integers. Where fraction_bits is 13 or less (FP8 on Ada and Hopper) and the machine
+// rounds a single operation toward zero, one fused multiply-add onto a power of two multiplies, aligns and cuts.
 #pragma once
 
-#include <algorithm>
-
-#include "rotoscale/detail/gemm_blocks.hpp"
+#include "rotoscale/detail/gemm_aligned_pack.hpp"
 
 namespace rotoscale::detail {
 
 class aligned_steps {
  public:
-  static constexpr index_t columns = 4 * word_lanes;
+  static constexpr index_t columns = aligned_packing::columns;
   static constexpr int rows_at_once = word_lanes == 16 ? 2 : 1;
-#if defined(__AVX512F__) && defined(__AVX512VNNI__)
-  static constexpr bool fused_cut = true;
-#else
-  static constexpr bool fused_cut = false;
-#endif
 
   static bool applies(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
     const mma_model& m = o.model;
-    const bool result = m.result == mma_result::fp32_truncate || m.result == mma_result::e8m13 ||
-                        m.result == mma_result::fp16_nearest;
+    const bool result =
+        m.result == mma_result::fp32_truncate || m.result == mma_result::e8m13 || m.result == mma_result::fp16_nearest;
     return m.sum == mma_sum::aligned && result && m.group <= 2 * products_of_partial && m.fraction_bits >= 10 &&
-           m.fraction_bits <= 25 && takes(a, m) && takes(b, m);
+           m.fraction_bits <= 25 && aligned_packing::takes(a, m) && aligned_packing::takes(b, m);
   }
   /// Positions of a panel that stay in the first-level cache.
-  static constexpr index_t slice(const mma_model& m) { return fused_cut && m.fraction_bits <= 13 ? 32 : 64; }
+  static constexpr index_t slice(const mma_model& m) { return has_fused_cut && m.fraction_bits <= 13 ? 32 : 64; }
 
   aligned_steps(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, const gemm_plan& plan)
       : a_(a),
         b_(b),
         model_(o.model),
         plan_(plan),
-        positions_(plan.positions()),
-        table_a_(a.element),
-        table_b_(b.element),
-        scaled_(a.block != 0 || b.block != 0),
-        fused_(fused_cut && o.model.fraction_bits <= 13 && !scaled_ && is_narrow(a) && is_narrow(b)),
+        pack_(a, b, o.model, plan),
         shared_(runs_share_scales(plan, plan.group, a.block) && runs_share_scales(plan, plan.group, b.block)) {}
 
-  // A row: values, exponents as four equal bytes, offsets of signs, scales of steps; each 4 bytes.
-  index_t row_bytes() const { return (3 * positions_ + plan_.steps()) * 4; }
-  // A panel: values, signs (those of B, then the opposite ones), scales of steps, each 4 bytes; exponents of 1.
-  index_t panel_bytes() const {
-    return ((fused_ ? 3 : 1) * positions_ + (scaled_ ? plan_.steps() : 0)) * columns * 4 + positions_ * columns;
-  }
-
-  operand_range pack_row(index_t r, std::byte* to) const {
-    auto* const values = reinterpret_cast<float*>(to);
-    auto* const exponents = reinterpret_cast<std::uint32_t*>(values + positions_);
-    auto* const signs = reinterpret_cast<std::int32_t*>(exponents + positions_);
-    std::int32_t* const scales = signs + positions_;
-    operand_range range = unpack_row(a_, table_a_, r, values, scales);
-    make_relative(a_, range, values, positions_, scales, plan_.steps());
-    const int least = least_packed(a_);
-    for (index_t i = 0; i < positions_; ++i) {
-      const std::uint32_t u = fp32_bits(values[i]);
-      exponents[i] = 0x01010101u * static_cast<std::uint8_t>(exponent_of(u, least));
-      signs[i] = (u >> 31) != 0 ? static_cast<std::int32_t>(columns) : 0;
-      values[i] = fp32_from_bits(fused_ ? u & fp32_magnitude_mask : u);
-    }
-    return range;
-  }
-
+  index_t row_bytes() const { return pack_.row_bytes(); }
+  index_t panel_bytes() const { return pack_.panel_bytes(); }
+  operand_range pack_row(index_t r, std::byte* to) const { return pack_.pack_row(r, to); }
   operand_range pack_panel(index_t first, index_t valid, std::byte* to) const {
-    auto* const values = reinterpret_cast<float*>(to);
-    auto* const signs = reinterpret_cast<std::int32_t*>(values + positions_ * columns);
-    std::int32_t* const scales = signs + (fused_ ? 2 : 0) * positions_ * columns;
-    auto* const exponents = reinterpret_cast<std::int8_t*>(scales + (scaled_ ? plan_.steps() : 0) * columns);
-    // 1. Columns as rows; they share an offset.
-    const index_t steps = plan_.steps();
-    float* const rows = scratch<gemm_rows_scratch>(valid * (positions_ + steps));
-    auto* const row_scales = reinterpret_cast<std::int32_t*>(rows + valid * positions_);
-    operand_range range;
-    for (index_t j = 0; j < valid; ++j) {
-      const operand_range one = unpack_row(b_, table_b_, first + j, rows + j * positions_, row_scales + j * steps);
-      range.special = range.special || one.special;
-      if (one.empty()) continue;
-      range.include(one.least);
-      range.include(one.most);
-      range.least_scale = std::min(range.least_scale, one.least_scale);
-      range.most_scale = std::max(range.most_scale, one.most_scale);
-    }
-    make_relative(b_, range, rows, valid * positions_, row_scales, valid * steps);
-    // 2. Columns side by side.
-    pack_panel_from_rows<static_cast<int>(columns)>(rows, positions_, valid, positions_, values);
-    for (index_t s = 0; scaled_ && s < steps; ++s) {
-      for (index_t j = 0; j < columns; ++j) scales[s * columns + j] = j < valid ? row_scales[j * steps + s] : 0;
-    }
-    const int least = least_packed(b_);
-    for (index_t p = 0; p < positions_; ++p) {
-      float* const value = values + p * columns;
-      std::int8_t* const exponent = exponents + p * columns;
-      for (index_t j = 0; j < columns; ++j) exponent[j] = static_cast<std::int8_t>(exponent_of(fp32_bits(value[j]), least));
-      if (!fused_) continue;
-      std::int32_t* const sign = signs + 2 * p * columns;
-      for (index_t j = 0; j < columns; ++j) {
-        const std::uint32_t u = fp32_bits(value[j]);
-        sign[j] = (u >> 31) != 0 ? 0xFFFF : 1;
-        sign[columns + j] = (u >> 31) != 0 ? 1 : 0xFFFF;
-        value[j] = fp32_from_bits(u & fp32_magnitude_mask);
-      }
-    }
-    return range;
+    return pack_.pack_panel(first, valid, to);
   }
 
-  /// Accumulators and products relative to the operands' offsets stay where FP32 is exact; the true ones neither overflow
-  /// nor need bits below 2^-149.
+  /// Accumulators and products relative to the operands' offsets stay where FP32 is exact; the true ones neither
+  /// overflow nor need bits below 2^-149.
   bool admits(const operand_range& row, const operand_range& panel) const {
     if (!shared_ || row.special || panel.special) return false;
     const int offset = row.offset + panel.offset;
@@ -121,7 +51,7 @@ class aligned_steps {
     if (model_.least_exponent > -124) return false;
     if (row.empty() || panel.empty()) return true;
     return row.least + panel.least >= model_.fraction_bits - 149 && row.least + panel.least >= -124 &&
-           row.most + panel.most + 3 + highest_bit(static_cast<std::uint64_t>(positions_) + 1) <= 126;
+           row.most + panel.most + 3 + highest_bit(static_cast<std::uint64_t>(pack_.positions()) + 1) <= 126;
   }
   static bool admits_start(const operand_range& row, const operand_range& panel, float c) {
     const int field = static_cast<int>(fp32_bits(c) >> 23 & 0xFF), exponent = field - 127 - row.offset - panel.offset;
@@ -135,9 +65,9 @@ class aligned_steps {
       const place at{row + i, column, ranges + i, &panel_range, rows + i * row_bytes(), panel, acc + i * columns};
       scale_accumulators<Rows>(at, -1);
       if (model_.result == mma_result::fp16_nearest) {
-        scaled_ ? tile<Rows, true, true>(span, at) : tile<Rows, true, false>(span, at);
+        pack_.scaled() ? tile<Rows, true, true>(span, at) : tile<Rows, true, false>(span, at);
       } else {
-        scaled_ ? tile<Rows, false, true>(span, at) : tile<Rows, false, false>(span, at);
+        pack_.scaled() ? tile<Rows, false, true>(span, at) : tile<Rows, false, false>(span, at);
       }
       scale_accumulators<Rows>(at, 1);
     });
@@ -149,13 +79,12 @@ class aligned_steps {
   static constexpr std::int64_t largest_significand = (1 << 11) - 1;  // in units of 2^-10
   static_assert((largest_significand * largest_significand * products_of_partial << (25 - 20)) < std::int64_t{1} << 31);
 
-  // Relative exponents. Elements span 62, from -31; scales 20 below the largest. Sums of a zero's exponent with another are
-  // -97 at most, below every accumulator that is not zero: those are multiples of 2^(-62 - 25) or 2^(-28 - 40 - 25).
-  static constexpr int top_exponent = 31, zero_exponent = -128, scale_window = 20;
-  static constexpr std::int32_t no_scale = 1 << 20;  // of a step of zeros: its scale must not widen the window
+  // Below every accumulator that is not zero lies every sum with a zero's exponent: those are multiples of 2^(-62 -
+  // 25), or of 2^(-28 - 40 - 25) with scales.
   static constexpr int least_c = -93, most_c = 90, least_step = -100;
-  static_assert(zero_exponent + top_exponent < least_c && -2 * top_exponent - 25 >= least_c &&
-                -28 - 2 * scale_window - 25 >= least_c);
+  static_assert(aligned_packing::zero_exponent + aligned_packing::top_exponent < least_c &&
+                -2 * aligned_packing::top_exponent - 25 >= least_c &&
+                -28 - 2 * aligned_packing::scale_window - 25 >= least_c);
 
   struct place {
     index_t row, column;
@@ -164,99 +93,12 @@ class aligned_steps {
     float* acc;
   };
 
-  static const format& seen(const gemm_operand& x, const mma_model& m) {
-    return m.operand.exponent_bits != 0 ? m.operand : x.element;
-  }
-  /// Are all exponents in the window without an offset?
-  bool is_narrow(const gemm_operand& x) const {
-    const format& f = seen(x, model_);
-    return f.min_exponent() >= -14 && f.max_exponent() <= 15;
-  }
-  static bool takes(const gemm_operand& x, const mma_model& m) {
-    const format &f = x.element, &to = m.operand;
-    if (x.block != 0 && (x.scale.mantissa_bits != 0 || seen(x, m).min_exponent() < -14)) return false;
-    if (f == formats::fp32 && to == formats::tf32) return true;
-    if (f.mantissa_bits > 10 || f.exponent_bits > 8) return false;
-    if (to == format{}) return true;
-    return f.mantissa_bits <= to.mantissa_bits && (f.exponent_bits < to.exponent_bits || f == to) &&
-           f.bias <= to.bias && to.mantissa_bits <= 10;
-  }
-
-  /// A row's elements in the plan's order, its steps' scales, and the ranges of their exponents.
-  operand_range unpack_row(const gemm_operand& x, const decode_table& table, index_t r, float* to,
-                           std::int32_t* scales) const {
-    gemm_operand elements = x;
-    elements.block = 0;
-    if (plan_.ascending) {
-      decode_row(elements, table, r, to);
-      for (index_t i = x.k; i < positions_; ++i) to[i] = 0.0f;
-    } else {
-      static thread_local std::vector<float> memory;
-      memory.resize(static_cast<std::size_t>(x.k));
-      decode_row(elements, table, r, memory.data());
-      arrange(plan_, memory.data(), x.k, to);
-    }
-    if (x.element == formats::fp32) {
-      for (index_t i = 0; i < positions_; ++i) to[i] = fp32_from_bits(fp32_bits(to[i]) & 0xFFFFE000u);  // TF32
-    }
-    operand_range range;
-    include_elements(seen(x, model_).min_exponent(), to, range);
-    for (index_t s = 0; s < plan_.steps(); ++s) {
-      scales[s] = no_scale;
-      if (x.block == 0) continue;
-      const unpacked u = unpack(x.scale, operand_scale(x, r, plan_.k_of(s * plan_.group)));
-      range.special = range.special || u.kind != value_class::finite;
-      std::uint32_t any = 0;
-      for (index_t i = s * plan_.group; i < (s + 1) * plan_.group; ++i) any |= fp32_bits(to[i]) & fp32_magnitude_mask;
-      if (any == 0) continue;
-      scales[s] = u.exponent;
-      range.least_scale = std::min(range.least_scale, u.exponent);
-      range.most_scale = std::max(range.most_scale, u.exponent);
-    }
-    return range;
-  }
-
-  void include_elements(int least_exponent, const float* values, operand_range& range) const {
-    std::uint32_t below_least = ~0u, most = 0;  // magnitudes less one, so that zero is the largest of all
-    for (index_t i = 0; i < positions_; ++i) {
-      const std::uint32_t u = fp32_bits(values[i]) & fp32_magnitude_mask;
-      below_least = u - 1 < below_least ? u - 1 : below_least;
-      most = u > most ? u : most;
-    }
-    if (most == 0) return;
-    // NaN, Inf, and numbers that are subnormal in FP32 as well.
-    range.special = range.special || most >= fp32_infinity_bits || below_least + 1 < (1u << 23);
-    for (const std::uint32_t u : {below_least + 1, most}) {
-      range.include(std::max(static_cast<int>(u >> 23) - 127, least_exponent));
-    }
-  }
-
-  /// Chooses an offset that brings what `range` describes into the window, and subtracts it.
-  void make_relative(const gemm_operand& x, operand_range& range, float* values, index_t count, std::int32_t* scales,
-                     index_t steps) const {
-    if (x.block != 0 && !range.empty()) {
-      range.special = range.special || range.most_scale - range.least_scale > scale_window;
-      range.offset = range.most_scale;
-      range.least += range.least_scale;
-      range.most += range.most_scale;
-    }
-    for (index_t s = 0; s < steps; ++s) scales[s] = scales[s] == no_scale ? 0 : scales[s] - range.offset;
-    if (range.empty() || range.special) return;
-    if (x.block == 0 && !is_narrow(x)) {
-      range.special = range.most - range.least > 2 * top_exponent;
-      range.offset = range.most - top_exponent;
-      const int half = range.offset / 2;  // one factor might not be a number of FP32
-      const float factors[2] = {pow2_fp32(-half), pow2_fp32(half - range.offset)};
-      for (index_t i = 0; i < count; ++i) values[i] = values[i] * factors[0] * factors[1];
-    }
-  }
-
-  /// Least exponent that a packed value can have: the format's, or the window's end.
-  int least_packed(const gemm_operand& x) const { return is_narrow(x) ? seen(x, model_).min_exponent() : -top_exponent; }
-  static int exponent_of(std::uint32_t u, int least) {
-    const int e = std::min(std::max(static_cast<int>(u >> 23 & 0xFF) - 127, least), top_exponent);
-    return (u & fp32_magnitude_mask) == 0 ? zero_exponent : e;
-  }
+  /// The panel's arrays.
+  struct packed {
+    const float* values;
+    const std::int32_t *signs, *scales;
+    const std::int8_t* exponents;
+  };
 
   /// Accumulators to and from the offsets' frame.
   template <int Rows>
@@ -271,104 +113,109 @@ class aligned_steps {
 
   template <int Rows, bool Fp16, bool Scaled>
   void tile(const gemm_span& span, const place& at) const {
-    constexpr int w = word_lanes;
-    const int group = plan_.group, f = model_.fraction_bits;
-    const auto* const values = reinterpret_cast<const float*>(at.panel);
-    const auto* const signs = reinterpret_cast<const std::int32_t*>(values + positions_ * columns);
-    const std::int32_t* const scales = signs + (fused_ ? 2 : 0) * positions_ * columns;
-    const auto* const exponents =
-        reinterpret_cast<const std::int8_t*>(scales + (Scaled ? plan_.steps() : 0) * columns);
+    const packed x{pack_.values(at.panel), pack_.signs(at.panel), pack_.scales(at.panel), pack_.exponents(at.panel)};
     const float* a[Rows];
-    for (int i = 0; i < Rows; ++i) a[i] = reinterpret_cast<const float*>(at.rows + i * row_bytes());
-    const ilanes floor = all_lanes(
-        static_cast<std::int32_t>(Fp16 && model_.least_exponent > least_step ? model_.least_exponent : least_step));
-
+    const std::int32_t* a_signs[Rows];
+    for (int i = 0; i < Rows; ++i) {
+      a[i] = pack_.row_values(at.rows + i * row_bytes());
+      a_signs[i] = pack_.row_signs(at.rows + i * row_bytes());
+    }
     for (index_t step = span.first; step < span.last; ++step) {
-      const index_t first = step * group;
-      // 1. The largest exponent of each output's products.
-      blanes top[Rows];
-      for (int i = 0; i < Rows; ++i) top[i] = blanes{} + static_cast<std::int8_t>(zero_exponent);
-      const auto raise = [&](index_t p) {
-        const auto b = load_lanes<blanes>(exponents + p * columns);
-        for (int i = 0; i < Rows; ++i) {
-          std::int32_t four;
-          __builtin_memcpy(&four, a[i] + positions_ + p, sizeof four);
-          top[i] = largest_sum(top[i], __builtin_bit_cast(blanes, all_lanes(four)), b);
-        }
-      };
-      index_t p = first;
-      for (; p + 4 <= first + group; p += 4) {
-        for (index_t q = 0; q < 4; ++q) raise(p + q);
-      }
-      for (; p < first + group; ++p) raise(p);
-      // 2. With the accumulator's, E; and what the accumulator is cut to.
-      ilanes e[Rows][4], cut_c[Rows][4];
+      const index_t first = step * plan_.group, last = first + plan_.group;
+      ilanes e[Rows][4], cut_c[Rows][4], sum[Rows][4], overflow[Rows][4];
       flanes unit[Rows][4];
-      for (int i = 0; i < Rows; ++i) {
-        std::int32_t scale = 0;
-        if (Scaled) __builtin_memcpy(&scale, a[i] + 3 * positions_ + step, sizeof scale);
-        const auto align = [&]<int V>() {
-          const auto c = load_lanes<flanes>(at.acc + i * columns + V * w);
-          ilanes products = widen_bytes<V>(top[i]), s{};
-          if (Scaled) s = load_lanes<ilanes>(scales + step * columns + V * w) + scale;
-          ilanes of_c = ((__builtin_bit_cast(ilanes, c) >> 23) & 0xFF) - 127;
-          if (Fp16) {  // its own least exponent, which zero has not
-            of_c = larger(of_c, all_lanes(std::int32_t{-14})) - ((c == 0.0f) & 1024);
-          }
-          e[i][V] = larger(larger(products + s, of_c), floor);
-          const flanes scale_c = power_of_two(f - e[i][V]);
-          cut_c[i][V] = __builtin_convertvector(c * scale_c, ilanes);
-          unit[i][V] = Scaled ? power_of_two(f - e[i][V] + s) : scale_c;
-        };
-        align.template operator()<0>();
-        align.template operator()<1>();
-        align.template operator()<2>();
-        align.template operator()<3>();
-      }
-      // 3. Products, cut, in partial sums that 32 bits hold.
-      ilanes sum[Rows][4], carry[Rows][4];
-      const index_t half = first + (group < products_of_partial ? group : products_of_partial), last = first + group;
-      if (fused_) {
-        fused_products<Rows>(first, last, a, values, signs, e, sum);
-        for (int i = 0; i < Rows; ++i) {
-          for (int v = 0; v < 4; ++v) {
-            sum[i][v] += cut_c[i][v];
-            carry[i][v] = ilanes{};
-          }
-        }
+      align<Rows, Fp16, Scaled>(step, at, x, e, cut_c, unit);
+      // Products, cut, in partial sums that 32 bits hold.
+      if (pack_.fused()) {
+        fused_products<Rows>(first, last, x, a, a_signs, e, sum);
       } else {
-        products<Rows>(first, half, a, values, unit, sum);
+        products<Rows>(first, std::min(last, first + products_of_partial), x, a, unit, sum);
+      }
+      for (int i = 0; i < Rows; ++i) {
+        for (int v = 0; v < 4; ++v) overflow[i][v] = add(sum[i][v], cut_c[i][v]);
+      }
+      if (!pack_.fused() && plan_.group > products_of_partial) {
+        ilanes more[Rows][4];
+        products<Rows>(first + products_of_partial, last, x, a, unit, more);
         for (int i = 0; i < Rows; ++i) {
-          for (int v = 0; v < 4; ++v) carry[i][v] = add(sum[i][v], cut_c[i][v]);
-        }
-        if (half < last) {
-          ilanes more[Rows][4];
-          products<Rows>(half, last, a, values, unit, more);
-          for (int i = 0; i < Rows; ++i) {
-            for (int v = 0; v < 4; ++v) carry[i][v] |= add(sum[i][v], more[i][v]);
-          }
+          for (int v = 0; v < 4; ++v) overflow[i][v] |= add(sum[i][v], more[i][v]);
         }
       }
-      // 4. Results.
       for (int i = 0; i < Rows; ++i) {
-        for (int v = 0; v < 4; ++v) {
-          float* const to = at.acc + i * columns + v * w;
-          flanes d;
-          if (Fp16) {
-            d = fp16_result(sum[i][v], e[i][v] - f, load_lanes<flanes>(to), carry[i][v]);
-          } else {
-            d = truncate_to_fp32(sum[i][v]);
-            if (model_.result == mma_result::e8m13) {
-              d = __builtin_bit_cast(flanes, __builtin_bit_cast(ilanes, d) & ~((1 << 10) - 1));
-            }
-            d *= power_of_two(e[i][v] - f);
-          }
-          const std::uint32_t doubtful = nonzero_lanes(carry[i][v] >> 31);
-          if (doubtful != 0) d = repair(d, doubtful, at, i, v * w, step);
-          store_lanes(to, d);
-        }
+        for (int v = 0; v < 4; ++v) finish<Fp16>(sum[i][v], e[i][v], overflow[i][v], at, i, v * word_lanes, step);
       }
     }
+  }
+
+  /// E of each output: the largest exponent of products and accumulator; what the accumulator is cut to; what a product
+  /// is multiplied with to be cut.
+  template <int Rows, bool Fp16, bool Scaled>
+  void align(index_t step, const place& at, const packed& x, ilanes (&e)[Rows][4], ilanes (&cut_c)[Rows][4],
+             flanes (&unit)[Rows][4]) const {
+    constexpr int w = word_lanes;
+    const index_t last = (step + 1) * plan_.group;
+    const std::int32_t* exponents[Rows];
+    blanes top[Rows];
+    for (int i = 0; i < Rows; ++i) {
+      exponents[i] = pack_.row_exponents(at.rows + i * row_bytes());
+      top[i] = blanes{} + static_cast<std::int8_t>(aligned_packing::zero_exponent);
+    }
+    const auto raise = [&](index_t p) {
+      const auto b = load_lanes<blanes>(x.exponents + p * columns);
+      for (int i = 0; i < Rows; ++i) {
+        top[i] = largest_sum(top[i], __builtin_bit_cast(blanes, all_lanes(exponents[i][p])), b);
+      }
+    };
+    index_t p = step * plan_.group;
+    for (; p + 4 <= last; p += 4) {
+      for (index_t q = 0; q < 4; ++q) raise(p + q);
+    }
+    for (; p < last; ++p) raise(p);
+
+    const ilanes floor = all_lanes(
+        static_cast<std::int32_t>(Fp16 && model_.least_exponent > least_step ? model_.least_exponent : least_step));
+    const ilanes f = all_lanes(static_cast<std::int32_t>(model_.fraction_bits));
+    for (int i = 0; i < Rows; ++i) {
+      const auto part = [&]<int V>() {
+        const auto c = load_lanes<flanes>(at.acc + i * columns + V * w);
+        ilanes of_products = widen_bytes<V>(top[i]), s{};
+        if (Scaled) {
+          const std::int32_t scale = pack_.row_scales(at.rows + i * row_bytes())[step];
+          s = load_lanes<ilanes>(x.scales + step * columns + V * w) + scale;
+        }
+        ilanes of_c = ((__builtin_bit_cast(ilanes, c) >> 23) & 0xFF) - 127;
+        // FP16 has a least exponent of its own, and zero none.
+        if (Fp16) of_c = larger(of_c, all_lanes(std::int32_t{-14})) - ((c == 0.0f) & 1024);
+        e[i][V] = larger(larger(of_products + s, of_c), floor);
+        const flanes scale_c = power_of_two(f - e[i][V]);
+        cut_c[i][V] = __builtin_convertvector(c * scale_c, ilanes);
+        unit[i][V] = Scaled ? power_of_two(f - e[i][V] + s) : scale_c;
+      };
+      part.template operator()<0>();
+      part.template operator()<1>();
+      part.template operator()<2>();
+      part.template operator()<3>();
+    }
+  }
+
+  /// The result of a step, rounded, where the accumulator was.
+  template <bool Fp16>
+  void finish(ilanes sum, ilanes e, ilanes doubtful, const place& at, int i, index_t first, index_t step) const {
+    float* const to = at.acc + i * columns + first;
+    const ilanes unit = e - static_cast<std::int32_t>(model_.fraction_bits);
+    flanes d;
+    if (Fp16) {
+      d = fp16_result(sum, unit, load_lanes<flanes>(to), doubtful);
+    } else {
+      d = truncate_to_fp32(sum);
+      if (model_.result == mma_result::e8m13) {
+        d = __builtin_bit_cast(flanes, __builtin_bit_cast(ilanes, d) & ~((1 << 10) - 1));
+      }
+      d *= power_of_two(unit);
+    }
+    const std::uint32_t lanes = nonzero_lanes(doubtful >> 31);
+    if (lanes != 0) d = repair(d, lanes, at, i, first, step);
+    store_lanes(to, d);
   }
 
   /// x += y; lanes below zero overflowed.
@@ -380,14 +227,14 @@ class aligned_steps {
   }
 
   template <int Rows>
-  static void products(index_t first, index_t last, const float* const (&a)[Rows], const float* values,
+  static void products(index_t first, index_t last, const packed& x, const float* const (&a)[Rows],
                        const flanes (&unit)[Rows][4], ilanes (&sum)[Rows][4]) {
     for (int i = 0; i < Rows; ++i) {
       for (int v = 0; v < 4; ++v) sum[i][v] = ilanes{};
     }
     for (index_t p = first; p < last; ++p) {
       for (int v = 0; v < 4; ++v) {
-        const auto b = load_lanes<flanes>(values + p * columns + v * word_lanes);
+        const auto b = load_lanes<flanes>(x.values + p * columns + v * word_lanes);
         for (int i = 0; i < Rows; ++i) {
           sum[i][v] += __builtin_convertvector(b * a[i][p] * unit[i][v], ilanes);
         }
@@ -395,12 +242,13 @@ class aligned_steps {
     }
   }
 
-  /// |a| |b| + 2^23 q, rounded toward zero, is that power of two with the product's multiple of q in its low bits, which are
-  /// fewer than 16 here; a product of 16-bit numbers gives them their sign.
-  template <int Rows>
-  void fused_products(index_t first, index_t last, const float* const (&a)[Rows], const float* values,
-                      const std::int32_t* signs, const ilanes (&e)[Rows][4], ilanes (&sum)[Rows][4]) const {
+  /// |a| |b| + 2^23 q, rounded toward zero, is that power of two with the product's multiple of q in its low bits,
+  /// which are fewer than 16 here; a product of 16-bit numbers gives them their sign.
 #if defined(__AVX512F__) && defined(__AVX512VNNI__)
+  template <int Rows>
+  void fused_products(index_t first, index_t last, const packed& x, const float* const (&a)[Rows],
+                      const std::int32_t* const (&a_signs)[Rows], const ilanes (&e)[Rows][4],
+                      ilanes (&sum)[Rows][4]) const {
     __m512 base[Rows][4];
     __m512i s[Rows][4];
     for (int i = 0; i < Rows; ++i) {
@@ -412,31 +260,34 @@ class aligned_steps {
     for (index_t p = first; p < last; ++p) {
       const std::int32_t* sign[Rows];
       for (int i = 0; i < Rows; ++i) {
-        std::int32_t offset;
-        __builtin_memcpy(&offset, a[i] + 2 * positions_ + p, sizeof offset);
-        sign[i] = signs + 2 * p * columns + offset;
+        sign[i] = x.signs + 2 * p * columns + a_signs[i][p];
       }
       for (int v = 0; v < 4; ++v) {
-        const __m512 b = _mm512_loadu_ps(values + p * columns + v * word_lanes);
+        const __m512 b = _mm512_loadu_ps(x.values + p * columns + v * word_lanes);
         for (int i = 0; i < Rows; ++i) {
-          const __m512 product = _mm512_fmadd_round_ps(_mm512_set1_ps(a[i][p]), b, base[i][v],
-                                                       _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
-          s[i][v] = _mm512_dpwssd_epi32(s[i][v], _mm512_castps_si512(product),
-                                        _mm512_loadu_si512(sign[i] + v * word_lanes));
+          const __m512 product =
+              _mm512_fmadd_round_ps(_mm512_set1_ps(a[i][p]), b, base[i][v], _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+          s[i][v] =
+              _mm512_dpwssd_epi32(s[i][v], _mm512_castps_si512(product), _mm512_loadu_si512(sign[i] + v * word_lanes));
         }
       }
     }
     for (int i = 0; i < Rows; ++i) {
       for (int v = 0; v < 4; ++v) sum[i][v] = __builtin_bit_cast(ilanes, s[i][v]);
     }
-#endif
   }
+#else
+  template <int Rows, class... Unused>
+  static void fused_products(const Unused&...) {}
+#endif
 
-  /// sum * 2^unit as FP16, nearest even; `doubtful` lanes become negative where c or the result is beyond FP16's numbers.
+  /// sum * 2^unit as FP16, nearest even; `doubtful` lanes become negative where c or the result is beyond FP16's
+  /// numbers.
   static flanes fp16_result(ilanes sum, ilanes unit, flanes c, ilanes& doubtful) {
     constexpr float largest = 65504.0f;
     const flanes q = power_of_two(unit);
-    const flanes d = to_fp32(nearest_fp16(to_fp64<0>(sum) * to_fp64<0>(q)), nearest_fp16(to_fp64<1>(sum) * to_fp64<1>(q)));
+    const flanes d =
+        to_fp32(nearest_fp16(to_fp64<0>(sum) * to_fp64<0>(q)), nearest_fp16(to_fp64<1>(sum) * to_fp64<1>(q)));
     doubtful |= ~((c <= largest) & (c >= -largest) & (d <= largest) & (d >= -largest));
     return d;
   }
@@ -465,9 +316,8 @@ class aligned_steps {
   const gemm_operand &a_, &b_;
   const mma_model& model_;
   const gemm_plan& plan_;
-  index_t positions_;
-  decode_table table_a_, table_b_;
-  bool scaled_, fused_, shared_;
+  aligned_packing pack_;
+  bool shared_;
 };
 
 }  // namespace rotoscale::detail

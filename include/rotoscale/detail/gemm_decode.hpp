@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Rows of an operand as FP32, for the kernels that multiply or pack floats; what packing found out about a row or panel.
+// Rows of an operand as FP32, for the kernels that multiply or pack floats; what packing found out about a row or
+// panel.
 #pragma once
 
 #include "rotoscale/detail/decode.hpp"
@@ -64,8 +65,8 @@ inline const float* decode_rows(const gemm_operand& a, const decode_table& table
 
 /// What a kernel must know of a row of A, or of a panel of B, before it can promise bits.
 struct operand_range {
-  bool special = false;   ///< NaN, Inf, or what else a kernel leaves to the definition
-  int least = 1 << 20;    ///< exponents of what is not zero: of elements, or of scales
+  bool special = false;  ///< NaN, Inf, or what else a kernel leaves to the definition
+  int least = 1 << 20;   ///< exponents of what is not zero: of elements, or of scales
   int most = -(1 << 20);
   int least_scale = 1 << 20;  ///< exponents of block scales, where they are packed apart from elements
   int most_scale = -(1 << 20);

@@ -48,8 +48,8 @@ inline void multiply_tail(int rows, index_t k, const float* a, index_t lda, cons
 
 /// C[m × panels] += A[m × k] · B. C must have room for whole panels (ldc >= panel_count(n) * gemm_cols). Panels are
 /// `panel_k` deep, of which rows [0, k) are used. K goes in steps that keep a panel slice in the first-level cache.
-inline void multiply_panels(index_t m, index_t n, index_t k, const float* a, index_t lda,
-                            const float* panels, index_t panel_k, float* c, index_t ldc) {
+inline void multiply_panels(index_t m, index_t n, index_t k, const float* a, index_t lda, const float* panels,
+                            index_t panel_k, float* c, index_t ldc) {
   constexpr index_t k_step = 256;  // × gemm_cols floats = 32 KiB
   for (index_t k0 = 0; k0 < k; k0 += k_step) {
     const index_t depth = k - k0 < k_step ? k - k0 : k_step;

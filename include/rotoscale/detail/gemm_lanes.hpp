@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Registers of the emulating GEMM kernels: lanes are columns of C. GCC vectors as wide as the machine's registers, and the
-// operations on them that no operator gives. The instruction set is the one the compiler was told of; each operation
-// gives the same numbers on all of them.
+// Registers of the emulating GEMM kernels: lanes are columns of C. GCC vectors as wide as the machine's registers, and
+// the operations on them that no operator gives. The instruction set is the one the compiler was told of; each
+// operation gives the same numbers on all of them.
 #pragma once
 
 #include "rotoscale/detail/simd.hpp"
@@ -41,8 +41,7 @@ inline dlanes to_fp64(ilanes x) {
   const __m256i half = _mm512_maskz_extracti64x4_epi64(0xFF, __builtin_bit_cast(__m512i, x), Half);
   return __builtin_bit_cast(dlanes, _mm512_maskz_cvtepi32_pd(0xFF, half));
 #elif defined(__AVX2__)
-  return __builtin_bit_cast(dlanes,
-                            _mm256_cvtepi32_pd(_mm256_extracti128_si256(__builtin_bit_cast(__m256i, x), Half)));
+  return __builtin_bit_cast(dlanes, _mm256_cvtepi32_pd(_mm256_extracti128_si256(__builtin_bit_cast(__m256i, x), Half)));
 #else
   return dlanes{static_cast<double>(x[2 * Half]), static_cast<double>(x[2 * Half + 1])};
 #endif
@@ -93,8 +92,8 @@ inline flanes truncate_to_fp32(ilanes x) {
 
 inline ilanes larger(ilanes x, ilanes y) {
 #if defined(__AVX512F__)
-  return __builtin_bit_cast(ilanes, _mm512_maskz_max_epi32(0xFFFF, __builtin_bit_cast(__m512i, x),
-                                                           __builtin_bit_cast(__m512i, y)));
+  return __builtin_bit_cast(
+      ilanes, _mm512_maskz_max_epi32(0xFFFF, __builtin_bit_cast(__m512i, x), __builtin_bit_cast(__m512i, y)));
 #elif defined(__AVX2__)
   return __builtin_bit_cast(ilanes, _mm256_max_epi32(__builtin_bit_cast(__m256i, x), __builtin_bit_cast(__m256i, y)));
 #else
@@ -154,13 +153,13 @@ inline std::uint32_t nonzero_lanes(ilanes x) {
 /// A bit for each lane whose magnitude is not in [least, most); NaN is not.
 inline std::uint32_t lanes_outside(dlanes x, double least, double most) {
 #if defined(__AVX512F__)
-  const __m512d magnitude = __builtin_bit_cast(
-      __m512d, __builtin_bit_cast(qlanes, x) & static_cast<std::int64_t>(~std::uint64_t{0} >> 1));
+  const __m512d magnitude =
+      __builtin_bit_cast(__m512d, __builtin_bit_cast(qlanes, x) & static_cast<std::int64_t>(~std::uint64_t{0} >> 1));
   return static_cast<std::uint32_t>(_mm512_cmp_pd_mask(magnitude, _mm512_set1_pd(least), _CMP_NGE_UQ) |
                                     _mm512_cmp_pd_mask(magnitude, _mm512_set1_pd(most), _CMP_NLT_UQ));
 #elif defined(__AVX2__)
-  const __m256d magnitude = __builtin_bit_cast(
-      __m256d, __builtin_bit_cast(qlanes, x) & static_cast<std::int64_t>(~std::uint64_t{0} >> 1));
+  const __m256d magnitude =
+      __builtin_bit_cast(__m256d, __builtin_bit_cast(qlanes, x) & static_cast<std::int64_t>(~std::uint64_t{0} >> 1));
   return static_cast<std::uint32_t>(
       _mm256_movemask_pd(_mm256_or_pd(_mm256_cmp_pd(magnitude, _mm256_set1_pd(least), _CMP_NGE_UQ),
                                       _mm256_cmp_pd(magnitude, _mm256_set1_pd(most), _CMP_NLT_UQ))));
@@ -199,12 +198,10 @@ inline ilanes words(byte_sums s) { return __builtin_bit_cast(ilanes, s); }
 using byte_sums = __m256i;  // of 16 bits
 inline void clear(byte_sums& s) { s = _mm256_setzero_si256(); }
 inline void add_products(byte_sums& s, ilanes unsigned_bytes, ilanes signed_bytes) {
-  s = _mm256_add_epi16(s, _mm256_maddubs_epi16(__builtin_bit_cast(__m256i, unsigned_bytes),
-                                               __builtin_bit_cast(__m256i, signed_bytes)));
+  s = _mm256_add_epi16(
+      s, _mm256_maddubs_epi16(__builtin_bit_cast(__m256i, unsigned_bytes), __builtin_bit_cast(__m256i, signed_bytes)));
 }
-inline ilanes words(byte_sums s) {
-  return __builtin_bit_cast(ilanes, _mm256_madd_epi16(s, _mm256_set1_epi16(1)));
-}
+inline ilanes words(byte_sums s) { return __builtin_bit_cast(ilanes, _mm256_madd_epi16(s, _mm256_set1_epi16(1))); }
 #endif
 #else
 struct byte_sums {
@@ -218,5 +215,13 @@ inline void add_products(byte_sums& s, ilanes unsigned_bytes, ilanes signed_byte
 }
 inline ilanes words(byte_sums s) { return s.v; }
 #endif
+
+/// Runs f.template operator()<R>(i) over `count` rows, Rows at a time and the rest one by one.
+template <int Rows, class Function>
+inline void for_row_tiles(index_t count, const Function& f) {
+  index_t i = 0;
+  for (; i + Rows <= count; i += Rows) f.template operator()<Rows>(i);
+  for (; i < count; ++i) f.template operator()<1>(i);
+}
 
 }  // namespace rotoscale::detail

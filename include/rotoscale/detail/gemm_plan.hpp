@@ -108,4 +108,15 @@ inline bool runs_share_scales(const gemm_plan& plan, int run, int block) {
   return true;
 }
 
+/// One step of one output by the definition.
+inline float step_ref(const mma_model& m, const gemm_operand& a, index_t i, const gemm_operand& b, index_t j,
+                      const gemm_plan& plan, index_t step, float c) {
+  mma_product products[max_mma_group];
+  int count = 0;
+  for (index_t p = step * plan.group; p < (step + 1) * plan.group; ++p) {
+    if (plan.k_of(p) >= 0) products[count++] = product_ref(m, a, i, b, j, plan.k_of(p));
+  }
+  return fp32_value(mma_step(m, products, count, unpack(formats::fp32, fp32_bits(c))));
+}
+
 }  // namespace rotoscale::detail
