@@ -4,6 +4,7 @@
 // every kind of inputs that tells models apart, tails of K, and what kernels do around their instructions.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <cstring>
 #include <string>
 
@@ -157,5 +158,120 @@ TEST_CASE("blocks, rows and columns of zeros, whatever their scales, with accumu
         CHECK(differences(a, b, o, pool) == 0);
       }
     }
+  }
+}
+
+TEST_CASE("promotion, split-K, starts from C, factors and output formats, on shapes around the kernels'") {
+  thread_pool pool(2);
+  const char* const names[] = {"fp32-fma-chain",        "fp32-blockwise",     "hopper-wgmma-fp8-f32",
+                               "hopper-wgmma-fp8-f16",  "hopper-mma-fp8-f32", "hopper-mma-fp8-f16",
+                               "hopper-mma-fp16-f32",   "blackwell-nvf4-f32", "blackwell-mxf4-f32",
+                               "blackwell-mxf8f6f4-f32"};
+  const shape shapes[] = {{1, 1, 1}, {1, 33, 31}, {5, 16, 257}, {9, 65, 130}, {66, 31, 96}, {2, 64, 640}};
+  std::uint64_t seed = 100;
+  for (const char* name : names) {
+    const mma_unit& unit = *find_unit(name);
+    const index_t instruction =
+        std::max(1, unit.model.instruction_k != 0 ? unit.model.instruction_k : unit.model.group);
+    for (const shape& s : shapes) {
+      for (const index_t split : {1, 3}) {
+        for (const index_t promotion : {index_t{0}, 2 * instruction}) {
+          ++seed;
+          const auto all = formats_of(unit);
+          const operand a(unit, all.back(), s.m, s.k, case_kind::normal, spread::narrow, false, seed);
+          const operand b(unit, all.back(), s.n, s.k, case_kind::outliers, spread::narrow, true, seed);
+          gemm_options o;
+          o.model = unit.model;
+          o.promotion = promotion;
+          o.split_k = split;
+          o.split_grain = seed % 2 == 0 ? 1 : 32;  // parts may begin within a block or a step
+          o.start_from_c = seed % 3 == 0;
+          o.accumulate = seed % 4 == 0;
+          o.output = seed % 5 == 0 ? formats::bf16 : seed % 7 == 0 ? formats::fp16 : formats::fp32;
+          o.alpha = seed % 2 == 0 ? 1.0f : 0.3f;
+          CAPTURE(name);
+          CAPTURE(seed);
+          CHECK(differences(a, b, o, pool) == 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("accumulators at the edges of what the FP4 kernel may keep: cut, just not cut, far below and above") {
+  thread_pool pool(1);
+  for (const char* name : {"blackwell-nvf4-f32", "blackwell-mxf4-f32"}) {
+    const mma_unit& unit = *find_unit(name);
+    for (int exponent = -40; exponent <= 50; ++exponent) {
+      const auto seed = static_cast<std::uint64_t>(exponent + 40);
+      operand a(unit, formats::e2m1, 2, 128, case_kind::normal, spread::narrow, false, seed);
+      operand b(unit, formats::e2m1, 40, 128, case_kind::cancelling, spread::narrow, true, seed);
+      gemm_options o;
+      o.model = unit.model;
+      o.start_from_c = true;
+      std::vector<float> c[2];
+      for (int fast = 0; fast < 2; ++fast) {
+        case_source source(seed, 1);
+        for (int i = 0; i < 80; ++i) {
+          c[fast].push_back(static_cast<float>(std::ldexp(1 + source.uniform(), exponent)) *
+                            (i % 2 == 0 ? 1.0f : -1.0f));
+        }
+        const auto target = row_major(c[fast].data(), 2, 40);
+        fast != 0 ? gemm(a.view, b.view, o, target, pool) : gemm_ref(a.view, b.view, o, target);
+      }
+      CAPTURE(name);
+      CAPTURE(exponent);
+      CHECK(std::memcmp(c[0].data(), c[1].data(), 80 * sizeof(float)) == 0);
+    }
+  }
+}
+
+TEST_CASE("sums that reach the ends: 32 bits of a step, FP16's largest number, the window of BF16 exponents") {
+  thread_pool pool(1);
+  struct value {
+    const char* unit;
+    format element;
+    double a, b, c;
+  };
+  const value values[] = {
+      {"hopper-mma-fp16-f32", formats::fp16, 1.9990234375, 1.9990234375, 3.9},  // 17 terms of the largest significands
+      {"hopper-mma-fp16-f32", formats::fp16, 1.9990234375, -1.9990234375, -3.9},
+      {"blackwell-f8f6f4-f32", formats::e4m3, 1.875, 1.875, 1.75},
+      {"hopper-mma-fp16-f16", formats::fp16, 240, 17, 65504},
+      {"hopper-mma-fp16-f16", formats::fp16, 63.96875, 63.96875, 0},
+      {"hopper-wgmma-fp8-f16", formats::e4m3, 448, -448, 0},
+      {"hopper-mma-fp16-f32", formats::bf16, 0x1p100, 0x1p20, 0x1p90},
+      {"hopper-mma-fp16-f32", formats::bf16, 0x1p-70, 0x1p-60, 0x1p-110},
+      {"hopper-mma-tf32-f32", formats::fp32, 0x1p-60, 0x1.8p-62, 0x1p-120},
+  };
+  for (const value& v : values) {
+    const mma_unit& unit = *find_unit(v.unit);
+    operand a(unit, v.element, 3, 96, case_kind::normal, spread::narrow, false, 5);
+    operand b(unit, v.element, 66, 96, case_kind::normal, spread::narrow, true, 5);
+    const auto fill = [&](operand& x, index_t row, double value_of_row, index_t every) {
+      const int bytes = storage_bits(v.element) / 8;
+      for (index_t i = 0; i < x.view.k; i += every) {
+        const std::uint32_t code = case_source::encoded(v.element, value_of_row);
+        for (int byte = 0; byte < bytes; ++byte) {
+          x.codes[static_cast<std::size_t>(row * x.view.code_stride + i * bytes + byte)] =
+              static_cast<std::uint8_t>(code >> (8 * byte));
+        }
+      }
+    };
+    fill(a, 0, v.a, 1);
+    fill(a, 2, v.a, 7);
+    for (index_t j = 0; j < 66; j += 3) fill(b, j, v.b, 1 + j % 4);
+    gemm_options o;
+    o.model = unit.model;
+    o.start_from_c = true;
+    std::vector<float> c[2];
+    for (int fast = 0; fast < 2; ++fast) {
+      c[fast].assign(3 * 66, static_cast<float>(v.c));
+      const auto target = row_major(c[fast].data(), 3, 66);
+      fast != 0 ? gemm(a.view, b.view, o, target, pool) : gemm_ref(a.view, b.view, o, target);
+    }
+    CAPTURE(v.unit);
+    CAPTURE(v.a);
+    CHECK(std::memcmp(c[0].data(), c[1].data(), c[0].size() * sizeof(float)) == 0);
   }
 }
