@@ -4,6 +4,7 @@
 // every kind of inputs that tells models apart, tails of K, and what kernels do around their instructions.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -65,7 +66,8 @@ int differences(const operand& a, const operand& b, const gemm_options& o, threa
   for (int fast = 0; fast < 2; ++fast) {
     case_source source(3, 3);
     for (index_t i = 0; i < m * n; ++i) {
-      const std::uint32_t code = source.code(formats::fp16, i % 5 == 0 ? case_kind::edges : case_kind::wide);
+      // Edges, Inf and NaN among them, in every third row: kernels leave such rows to the definition.
+      const std::uint32_t code = source.code(formats::fp16, i / n % 3 == 2 ? case_kind::edges : case_kind::wide);
       c[fast].push_back(decode(formats::fp16, code));
     }
     const auto target = row_major(c[fast].data(), m, n);
@@ -78,6 +80,31 @@ int differences(const operand& a, const operand& b, const gemm_options& o, threa
   int count = 0;
   for (std::size_t i = 0; i < c[0].size(); ++i) count += fp32_bits(c[0][i]) != fp32_bits(c[1][i]);
   return count;
+}
+
+/// The same from a C that is given.
+bool same_from(const operand& a, const operand& b, const mma_model& model, const std::vector<float>& start) {
+  thread_pool pool(1);
+  gemm_options o;
+  o.model = model;
+  o.start_from_c = true;
+  std::vector<float> c[2] = {start, start};
+  gemm_ref(a.view, b.view, o, row_major(c[0].data(), a.view.rows, b.view.rows));
+  gemm(a.view, b.view, o, row_major(c[1].data(), a.view.rows, b.view.rows), pool);
+  return std::memcmp(c[0].data(), c[1].data(), start.size() * sizeof(float)) == 0;
+}
+
+/// Element (r, i) becomes x.
+void set(operand& o, index_t r, index_t i, double x) {
+  const format& f = o.view.element;
+  const std::uint32_t code = case_source::encoded(f, x);
+  std::uint8_t* const row = o.codes.data() + r * o.view.code_stride;
+  if (f.bits() <= 8) return store_code(f, row, i, code);
+  const int bytes = storage_bits(f) / 8;
+  for (int byte = 0; byte < bytes; ++byte) row[i * bytes + byte] = static_cast<std::uint8_t>(code >> (8 * byte));
+}
+void set_row(operand& o, index_t r, double x) {
+  for (index_t i = 0; i < o.view.k; ++i) set(o, r, i, x);
 }
 
 std::vector<format> formats_of(const mma_unit& unit) {
@@ -199,79 +226,178 @@ TEST_CASE("promotion, split-K, starts from C, factors and output formats, on sha
 }
 
 TEST_CASE("accumulators at the edges of what the FP4 kernel may keep: cut, just not cut, far below and above") {
-  thread_pool pool(1);
   for (const char* name : {"blackwell-nvf4-f32", "blackwell-mxf4-f32"}) {
     const mma_unit& unit = *find_unit(name);
     for (int exponent = -40; exponent <= 50; ++exponent) {
       const auto seed = static_cast<std::uint64_t>(exponent + 40);
       operand a(unit, formats::e2m1, 2, 128, case_kind::normal, spread::narrow, false, seed);
       operand b(unit, formats::e2m1, 40, 128, case_kind::cancelling, spread::narrow, true, seed);
-      gemm_options o;
-      o.model = unit.model;
-      o.start_from_c = true;
-      std::vector<float> c[2];
-      for (int fast = 0; fast < 2; ++fast) {
-        case_source source(seed, 1);
-        for (int i = 0; i < 80; ++i) {
-          c[fast].push_back(static_cast<float>(std::ldexp(1 + source.uniform(), exponent)) *
-                            (i % 2 == 0 ? 1.0f : -1.0f));
-        }
-        const auto target = row_major(c[fast].data(), 2, 40);
-        fast != 0 ? gemm(a.view, b.view, o, target, pool) : gemm_ref(a.view, b.view, o, target);
+      // Row 1's products cancel within their groups, so that what is cut off the accumulator shows.
+      for (index_t i = 0; i < 128; ++i) set(a, 1, i, i % 2 == 0 ? 3 : -3);
+      for (index_t j = 0; j < 40; j += 2) set_row(b, j, 1.5);
+      std::vector<float> c;
+      case_source source(seed, 1);
+      for (int i = 0; i < 80; ++i) {
+        c.push_back(static_cast<float>(std::ldexp(1 + source.uniform(), exponent)) * (i % 3 == 0 ? 1.0f : -1.0f));
       }
       CAPTURE(name);
       CAPTURE(exponent);
-      CHECK(std::memcmp(c[0].data(), c[1].data(), 80 * sizeof(float)) == 0);
+      CHECK(same_from(a, b, unit.model, c));
     }
   }
 }
 
-TEST_CASE("sums that reach the ends: 32 bits of a step, FP16's largest number, the window of BF16 exponents") {
-  thread_pool pool(1);
+TEST_CASE("runs that lose their last bit to a far larger run or accumulator, which then cancels") {
+  // Run 0 is -2^top, or cancels by itself; the least run has one product of 1/4 and odd scales; c is 2^top, or zero.
+  struct limit {
+    const char* unit;
+    int scale;            // exponent of run 0's scales
+    std::uint32_t small;  // code of the least run's
+    int top;
+  };
+  for (const limit& x : {limit{"blackwell-nvf4-f32", 4, 0x09, 16}, limit{"blackwell-nvf4-f32", 8, 0x09, 24},
+                         limit{"blackwell-nvf4-f32", 3, 0x09, 14}, limit{"blackwell-mxf4-f32", 4, 127 - 13, 16},
+                         limit{"blackwell-mxf4-f32", 2, 127 - 13, 12}, limit{"blackwell-mxf4-f32", 5, 127 - 12, 18}}) {
+    const mma_unit& unit = *find_unit(x.unit);
+    for (const bool cancels : {false, true}) {
+      for (int i = 0; i < 8; ++i) {
+        operand a(unit, formats::e2m1, 1, 64, case_kind::normal, spread::narrow, false, 1);
+        operand b(unit, formats::e2m1, 33, 64, case_kind::normal, spread::narrow, true, 1);
+        std::fill(a.codes.begin(), a.codes.end(), std::uint8_t{0});
+        for (index_t k = 0; k < 16; ++k) set(a, 0, k, cancels && k % 2 == 0 ? -4 : 4);
+        set(a, 0, 40, 0.5);
+        for (index_t j = 0; j < 33; ++j) {
+          set_row(b, j, -4);
+          for (index_t k = 16; k < 64; ++k) set(b, j, k, 0.5);
+        }
+        for (operand* o : {&a, &b}) {
+          const index_t per_row = o->view.scale_stride;
+          for (std::size_t s = 0; s < o->scales.size(); ++s) {
+            const bool first = static_cast<index_t>(s) % per_row == 0;
+            const auto small = static_cast<std::uint8_t>(x.small + static_cast<std::uint32_t>(o == &a ? i : 0));
+            const auto large = static_cast<std::uint8_t>(encode(unit.scale, std::ldexp(1.0f, x.scale)));
+            o->scales[s] = first ? large : small;
+          }
+        }
+        CAPTURE(x.unit);
+        CAPTURE(x.top);
+        CAPTURE(i);
+        CAPTURE(cancels);
+        CHECK(same_from(a, b, unit.model, std::vector<float>(33, cancels ? 0.0f : std::ldexp(1.0f, x.top))));
+      }
+    }
+  }
+}
+
+TEST_CASE("sums that reach the ends: 32 bits of a step, FP16's largest number, the ends of FP32 in BF16 and TF32") {
   struct value {
     const char* unit;
     format element;
     double a, b, c;
   };
   const value values[] = {
-      {"hopper-mma-fp16-f32", formats::fp16, 1.9990234375, 1.9990234375, 3.9},  // 17 terms of the largest significands
+      {"hopper-mma-fp16-f32", formats::fp16, 1.9990234375, 1.9990234375, 3.9},  // the largest significands
       {"hopper-mma-fp16-f32", formats::fp16, 1.9990234375, -1.9990234375, -3.9},
       {"blackwell-f8f6f4-f32", formats::e4m3, 1.875, 1.875, 1.75},
       {"hopper-mma-fp16-f16", formats::fp16, 240, 17, 65504},
       {"hopper-mma-fp16-f16", formats::fp16, 63.96875, 63.96875, 0},
       {"hopper-wgmma-fp8-f16", formats::e4m3, 448, -448, 0},
       {"hopper-mma-fp16-f32", formats::bf16, 0x1p100, 0x1p20, 0x1p90},
+      {"hopper-mma-fp16-f32", formats::bf16, 0x1p100, 0x1p27, 0x1p90},
       {"hopper-mma-fp16-f32", formats::bf16, 0x1p-70, 0x1p-60, 0x1p-110},
-      {"hopper-mma-tf32-f32", formats::fp32, 0x1p-60, 0x1.8p-62, 0x1p-120},
+      {"hopper-mma-fp16-f32", formats::bf16, 0x1.fep-70, 0x1.fep-74, 0x1p-125},
+      {"hopper-mma-fp16-f32", formats::bf16, 0x1.fep-70, -0x1.fep-75, 0},
+      {"hopper-mma-tf32-f32", formats::fp32, 0x1.ffcp-60, 0x1.8p-62, 0x1p-120},
   };
   for (const value& v : values) {
     const mma_unit& unit = *find_unit(v.unit);
-    operand a(unit, v.element, 3, 96, case_kind::normal, spread::narrow, false, 5);
+    operand a(unit, v.element, 4, 96, case_kind::normal, spread::narrow, false, 5);
     operand b(unit, v.element, 66, 96, case_kind::normal, spread::narrow, true, 5);
-    const auto fill = [&](operand& x, index_t row, double value_of_row, index_t every) {
-      const int bytes = storage_bits(v.element) / 8;
-      for (index_t i = 0; i < x.view.k; i += every) {
-        const std::uint32_t code = case_source::encoded(v.element, value_of_row);
-        for (int byte = 0; byte < bytes; ++byte) {
-          x.codes[static_cast<std::size_t>(row * x.view.code_stride + i * bytes + byte)] =
-              static_cast<std::uint8_t>(code >> (8 * byte));
-        }
-      }
-    };
-    fill(a, 0, v.a, 1);
-    fill(a, 2, v.a, 7);
-    for (index_t j = 0; j < 66; j += 3) fill(b, j, v.b, 1 + j % 4);
-    gemm_options o;
-    o.model = unit.model;
-    o.start_from_c = true;
-    std::vector<float> c[2];
-    for (int fast = 0; fast < 2; ++fast) {
-      c[fast].assign(3 * 66, static_cast<float>(v.c));
-      const auto target = row_major(c[fast].data(), 3, 66);
-      fast != 0 ? gemm(a.view, b.view, o, target, pool) : gemm_ref(a.view, b.view, o, target);
+    for (index_t i = 0; i < 96; ++i) {
+      set(a, 0, i, v.a);
+      set(a, 2, i, i % 7 == 0 ? v.a : 0);
+      set(a, 3, i, i < 48 ? v.a : -v.a);  // beyond the end and back
+      for (index_t j = 0; j < 66; ++j) set(b, j, i, i % (1 + j % 4) == 0 ? v.b : 0);
     }
     CAPTURE(v.unit);
     CAPTURE(v.a);
-    CHECK(std::memcmp(c[0].data(), c[1].data(), c[0].size() * sizeof(float)) == 0);
+    CAPTURE(v.b);
+    CHECK(same_from(a, b, unit.model, std::vector<float>(4 * 66, static_cast<float>(v.c))));
+  }
+}
+
+TEST_CASE("the floor under the exponent that FP16 results have") {
+  // 2^-25 is a tie of FP16; what would break it is cut off by the floor, or just not.
+  for (const mma_unit& unit : models::all) {
+    if (unit.model.result != mma_result::fp16_nearest || !takes(unit, formats::fp16)) continue;
+    for (int exponent = 40; exponent <= 48; ++exponent) {
+      operand a(unit, formats::fp16, 2, 16, case_kind::normal, spread::narrow, false, 5);
+      operand b(unit, formats::fp16, 3, 16, case_kind::normal, spread::narrow, true, 5);
+      set_row(a, 0, 0);
+      set_row(a, 1, 0);
+      for (index_t j = 0; j < 3; ++j) set_row(b, j, 0x1p-24);
+      for (index_t r = 0; r < 2; ++r) {
+        set(a, r, 0, r == 0 ? 0x1p-1 : 0x3p-1);
+        set(a, r, 1, std::ldexp(r == 0 ? 1.0 : -1.0, 24 - exponent));
+      }
+      CAPTURE(unit.name);
+      CAPTURE(exponent);
+      CHECK(same_from(a, b, unit.model, std::vector<float>(6, 0.0f)));
+    }
+  }
+}
+
+TEST_CASE("exponents just beyond the window that bytes hold") {
+  thread_pool pool(1);
+  // BF16: a far larger element meets zeros only, so that the small ones' exponent decides.
+  const mma_unit& bf16 = *find_unit("hopper-mma-fp16-f32");
+  for (int apart = 50; apart < 80; ++apart) {
+    operand a(bf16, formats::bf16, 1, 32, case_kind::normal, spread::narrow, false, 5);
+    operand b(bf16, formats::bf16, 65, 32, case_kind::normal, spread::narrow, true, 5);
+    for (index_t i = 0; i < 32; ++i) {
+      set(a, 0, i, i == 3 ? std::ldexp(1.0, apart) : 1.9921875);
+      for (index_t j = 0; j < 65; ++j) set(b, j, i, i == 3 ? 0 : i == 5 && j == 0 ? std::ldexp(1.0, apart) : 1.9921875);
+    }
+    for (index_t j = 0; j < 65; ++j) set(a, 0, 5, 0);
+    CAPTURE(apart);
+    gemm_options o;
+    o.model = bf16.model;
+    CHECK(differences(a, b, o, pool) == 0);
+  }
+  // MXFP8: steps of small scales after a large accumulator.
+  const mma_unit& mx = *find_unit("blackwell-mxf8f6f4-f32");
+  for (int apart = 10; apart < 64; ++apart) {
+    operand a(mx, formats::e4m3, 2, 96, case_kind::normal, spread::narrow, false, 5);
+    operand b(mx, formats::e4m3, 65, 96, case_kind::normal, spread::narrow, true, 5);
+    for (operand* o : {&a, &b}) {
+      for (std::size_t s = 0; s < o->scales.size(); ++s)
+        o->scales[s] = static_cast<std::uint8_t>(127 - (s % 3 == 1 ? apart : 0));
+    }
+    for (const int exponent : {-60, 0, 50, 80}) {
+      CAPTURE(apart);
+      CAPTURE(exponent);
+      CHECK(same_from(a, b, mx.model, std::vector<float>(130, std::ldexp(1.5f, exponent))));
+    }
+  }
+}
+
+TEST_CASE("zeros of either sign after accumulators that are small, or zeros themselves") {
+  for (const mma_unit& unit : models::all) {
+    const format f = formats_of(unit).back();
+    operand a(unit, f, 2, 64, case_kind::normal, spread::narrow, false, 9);
+    operand b(unit, f, 70, 64, case_kind::normal, spread::narrow, true, 9);
+    set_row(a, 0, -0.0);
+    set_row(a, 1, 0.0);
+    for (index_t j = 0; j < 70; ++j) set_row(b, j, j % 2 == 0 ? 1 : -1);  // columns of one sign
+    for (const int exponent : {-200, -140, -126, -110, -98, -94, -90, -60, -40, -20, 0}) {
+      std::vector<float> c;
+      for (int i = 0; i < 140; ++i) {
+        const float x = static_cast<float>(std::ldexp(1.7320508, exponent + i % 3));
+        c.push_back(i % 4 < 2 ? -x : x);
+      }
+      CAPTURE(unit.name);
+      CAPTURE(exponent);
+      CHECK(same_from(a, b, unit.model, c));
+    }
   }
 }

@@ -50,7 +50,7 @@ class aligned_steps {
     if (model_.result == mma_result::fp16_nearest) return offset == 0;  // overflow is looked for step by step
     if (model_.least_exponent > -124) return false;
     if (row.empty() || panel.empty()) return true;
-    return row.least + panel.least >= model_.fraction_bits - 149 && row.least + panel.least >= -124 &&
+    return row.least + panel.least >= -124 &&  // with 25 bits below, a multiple of 2^-149
            row.most + panel.most + 3 + highest_bit(static_cast<std::uint64_t>(pack_.positions()) + 1) <= 126;
   }
   static bool admits_start(const operand_range& row, const operand_range& panel, float c) {

@@ -108,7 +108,6 @@ class block_packing {
     const unpacked u = x.block == 0 ? unpacked{value_class::finite} : unpack(x.scale, operand_scale(x, r, k));
     std::int8_t any = 0;
     for (index_t i = 4 * quads_ * g; i < 4 * quads_ * (g + 1); ++i) any |= elements[i];
-    range.special = range.special || u.kind == value_class::nan;
     if (u.kind == value_class::finite) {
       if (any == 0) return 1.0f;
       range.include(x.block == 0 ? 0 : std::max(u.exponent, x.scale.min_exponent()));

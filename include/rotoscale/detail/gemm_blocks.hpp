@@ -163,11 +163,11 @@ class scaled_blocks {
     return pack_.pack_panel<double>(first, valid, to);
   }
 
-  /// Besides what the class says: results must stay among FP32's normal numbers, or be multiples of 2^-149, and
-  /// least_exponent must not matter.
+  /// A NaN scale does by itself what it should. Besides what the class says: results must stay among FP32's normal
+  /// numbers, or be multiples of 2^-149, and least_exponent must not matter.
   bool admits(const operand_range& row, const operand_range& panel) const {
     const int least = least_of(row, panel), most = most_of(row, panel), f = model_.fraction_bits;
-    return shared_ && !row.special && !panel.special && most - least <= f - low_ && least - f >= -149 && most <= 80 &&
+    return shared_ && most - least <= f - low_ && least - f >= -149 && most <= 80 &&
            least - (f - 23) >= model_.least_exponent;
   }
   static bool admits_start(const operand_range&, const operand_range&, float) { return true; }
