@@ -335,9 +335,12 @@ TEST_CASE("the floor under the exponent that FP16 results have") {
       operand b(unit, formats::fp16, 3, 16, case_kind::normal, spread::narrow, true, 5);
       set_row(a, 0, 0);
       set_row(a, 1, 0);
-      for (index_t j = 0; j < 3; ++j) set_row(b, j, 0x1p-24);
+      for (index_t j = 0; j < 3; ++j) {
+        set_row(b, j, 0x1p-24);
+        set(b, j, 0, 0x1p-14);
+      }
       for (index_t r = 0; r < 2; ++r) {
-        set(a, r, 0, r == 0 ? 0x1p-1 : 0x3p-1);
+        set(a, r, 0, r == 0 ? 0x1p-11 : 0x3p-11);
         set(a, r, 1, std::ldexp(r == 0 ? 1.0 : -1.0, 24 - exponent));
       }
       CAPTURE(unit.name);
@@ -364,11 +367,24 @@ TEST_CASE("exponents just beyond the window that bytes hold") {
     o.model = bf16.model;
     CHECK(differences(a, b, o, pool) == 0);
   }
+  // Results that FP32 cannot hold without cutting them, at an offset that it could.
+  for (const double x : {0x1.fep-75, -0x1.fep-75, 0x1.02p-70}) {
+    operand a(bf16, formats::bf16, 1, 32, case_kind::normal, spread::narrow, false, 5);
+    operand b(bf16, formats::bf16, 3, 32, case_kind::normal, spread::narrow, true, 5);
+    for (index_t i = 0; i < 32; ++i) {
+      set(a, 0, i, i == 3 ? 0x1p-20 : i == 5 || i > 9 ? 0 : x);
+      for (index_t j = 0; j < 3; ++j)
+        set(b, j, i, i == 3 ? 0 : i == 5 ? 0x1p-30 : std::ldexp(1.9921875, -72 - static_cast<int>(j)));
+    }
+    CAPTURE(x);
+    CHECK(same_from(a, b, bf16.model, std::vector<float>(3, 0.0f)));
+  }
   // MXFP8: steps of small scales after a large accumulator.
   const mma_unit& mx = *find_unit("blackwell-mxf8f6f4-f32");
   for (int apart = 10; apart < 64; ++apart) {
     operand a(mx, formats::e4m3, 2, 96, case_kind::normal, spread::narrow, false, 5);
     operand b(mx, formats::e4m3, 65, 96, case_kind::normal, spread::narrow, true, 5);
+    set(a, 0, 35, 0);  // an odd number of products
     for (operand* o : {&a, &b}) {
       for (std::size_t s = 0; s < o->scales.size(); ++s)
         o->scales[s] = static_cast<std::uint8_t>(127 - (s % 3 == 1 ? apart : 0));
@@ -389,6 +405,7 @@ TEST_CASE("zeros of either sign after accumulators that are small, or zeros them
     set_row(a, 0, -0.0);
     set_row(a, 1, 0.0);
     for (index_t j = 0; j < 70; ++j) set_row(b, j, j % 2 == 0 ? 1 : -1);  // columns of one sign
+    std::fill(a.scales.begin(), a.scales.end(), static_cast<std::uint8_t>(unit.scale.max_code()));
     for (const int exponent : {-200, -140, -126, -110, -98, -94, -90, -60, -40, -20, 0}) {
       std::vector<float> c;
       for (int i = 0; i < 140; ++i) {
