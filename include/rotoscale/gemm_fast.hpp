@@ -224,15 +224,76 @@ inline void gemm_with_first(const gemm_operand& a, const gemm_operand& b, const 
   }
 }
 
+/// Rows [first, last) of a transposed matrix of T as rows of their own, `stride` bytes apart; tiles that stay in the
+/// cache.
+template <class T>
+inline void turn_rows(const gemm_operand& a, index_t first, index_t last, std::uint8_t* to, index_t stride) {
+  constexpr index_t tile = 64;
+  for (index_t c0 = 0; c0 < a.k; c0 += tile) {
+    for (index_t r = first; r < last; ++r) {
+      std::uint8_t* const row = to + r * stride;
+      for (index_t c = c0; c < a.k && c < c0 + tile; ++c) {
+        __builtin_memcpy(row + c * static_cast<index_t>(sizeof(T)),
+                         a.codes + c * a.code_stride + r * static_cast<index_t>(sizeof(T)), sizeof(T));
+      }
+    }
+  }
+}
+
+/// An operand as kernels read it, k contiguous and scales in row-major order: itself, or a copy in `memory`.
+inline gemm_operand plain_operand(const gemm_operand& a, std::vector<std::uint8_t>& memory, thread_pool& pool) {
+  gemm_operand plain = a;
+  const index_t stride = packed_bytes(a.element, a.k), columns = scale_columns(a);
+  const bool place_scales = a.block != 0 && a.scale_order != placement::row_major;
+  memory.resize(static_cast<std::size_t>((a.transposed ? a.rows * stride : 0) + (place_scales ? a.rows * columns : 0)));
+  std::uint8_t* to = memory.data();
+  if (a.transposed) {
+    for_each_chunk(pool, a.rows, 64, [&](index_t first, index_t last) {
+      switch (storage_bits(a.element)) {
+        case 8: return turn_rows<std::uint8_t>(a, first, last, to, stride);
+        case 16: return turn_rows<std::uint16_t>(a, first, last, to, stride);
+        case 32: return turn_rows<std::uint32_t>(a, first, last, to, stride);
+        default: break;
+      }
+      for (index_t r = first; r < last; ++r) {
+        for (index_t c = 0; c < a.k; ++c) {
+          store_code(a.element, to + r * stride, c, static_cast<std::uint32_t>(operand_code(a, r, c)));
+        }
+      }
+    });
+    plain.codes = to;
+    plain.code_stride = stride;
+    plain.transposed = false;
+    to += a.rows * stride;
+  }
+  if (place_scales) {
+    gather(a.scales, {a.scale_order, a.rows, columns}, row_major(to, a.rows, columns));
+    plain.scales = to;
+    plain.scale_stride = columns;
+    plain.scale_order = placement::row_major;
+    plain.block_rows = 1;
+  }
+  return plain;
+}
+
 }  // namespace detail
 
 /// gemm_ref, blocked and threaded; equal by bytes.
+inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, view<float, 3> c,
+                 thread_pool& pool) {
+  ROTOSCALE_ASSERT(gemm_is_defined(a, b, o) && c.extent(1) == a.rows && c.extent(2) == b.rows);
+  if (a.rows == 0 || b.rows == 0) return;
+  std::vector<std::uint8_t> memory[2];
+  for (index_t i = 0; i < c.extent(0); ++i) {
+    const gemm_operand left = detail::plain_operand(batch_element(a, i), memory[0], pool);
+    const gemm_operand right = detail::plain_operand(batch_element(b, i), memory[1], pool);
+    detail::gemm_with_first<detail::fp32_chain, detail::exact_blocks, detail::scaled_blocks, detail::aligned_steps>(
+        left, right, o, batch_element(c, i), pool);
+  }
+}
 inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
                  thread_pool& pool) {
-  ROTOSCALE_ASSERT(gemm_is_defined(a, b, o) && c.extent(0) == a.rows && c.extent(1) == b.rows);
-  if (a.rows == 0 || b.rows == 0) return;
-  detail::gemm_with_first<detail::fp32_chain, detail::exact_blocks, detail::scaled_blocks, detail::aligned_steps>(
-      a, b, o, c, pool);
+  gemm(a, b, o, batch_of(c), pool);
 }
 
 }  // namespace rotoscale

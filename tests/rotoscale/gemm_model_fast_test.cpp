@@ -418,3 +418,93 @@ TEST_CASE("zeros of either sign after accumulators that are small, or zeros them
     }
   }
 }
+
+TEST_CASE("operands that lie otherwise: transposed, with scales in any placement, and in batches") {
+  thread_pool pool(2);
+  const index_t m = 37, n = 70, k = 192, count = 3;
+  struct choice {
+    const char* unit;
+    format element;
+  };
+  for (const choice& x : {choice{"fp32-fma-chain", formats::fp32}, choice{"fp32-blockwise", formats::e2m1},
+                          choice{"hopper-mma-fp16-f32", formats::bf16}, choice{"hopper-wgmma-fp8-f32", formats::e4m3},
+                          choice{"blackwell-nvf4-f32", formats::e2m1}, choice{"blackwell-mxf8f6f4-f32", formats::e3m2},
+                          choice{"cdna3-mfma-fp16-f32", formats::fp16}}) {
+    const mma_unit& unit = *find_unit(x.unit);
+    gemm_options o;
+    o.model = unit.model;
+    // 1. The plain products, one by one.
+    std::vector<float> want;
+    std::vector<std::uint8_t> codes[2], scales[2];
+    for (index_t i = 0; i < count; ++i) {
+      const auto seed = static_cast<std::uint64_t>(i);
+      const operand a(unit, x.element, m, k, case_kind::normal, spread::narrow, false, seed);
+      const operand b(unit, x.element, n, k, case_kind::normal, spread::narrow, true, seed);
+      std::vector<float> c(static_cast<std::size_t>(m * n));
+      gemm_ref(a.view, b.view, o, row_major(c.data(), m, n));
+      want.insert(want.end(), c.begin(), c.end());
+      // 2. The same operands, turned and placed, one after another.
+      for (const operand* from : {&a, &b}) {
+        auto& to = codes[from == &b];
+        const index_t stride = packed_bytes(x.element, from->view.rows);
+        const std::size_t base = to.size();
+        to.resize(base + static_cast<std::size_t>(k * stride));
+        for (index_t r = 0; r < from->view.rows; ++r) {
+          for (index_t c0 = 0; c0 < k; ++c0) {
+            const std::uint64_t code = operand_code(from->view, r, c0);
+            if (x.element.bits() <= 8) {
+              store_code(x.element, to.data() + base + c0 * stride, r, static_cast<std::uint32_t>(code));
+              continue;
+            }
+            const index_t bytes = storage_bits(x.element) / 8;
+            for (index_t byte = 0; byte < bytes; ++byte) {
+              to[base + static_cast<std::size_t>(c0 * stride + r * bytes + byte)] =
+                  static_cast<std::uint8_t>(code >> (8 * byte));
+            }
+          }
+        }
+      }
+    }
+    for (const placement order : {placement::row_major, placement::column_major, placement::aiter_scale,
+                                  placement::hipblaslt_scale_32x8, placement::nvidia_scale_128x4}) {
+      if (unit.block == 0 && order != placement::row_major) continue;
+      gemm_operand views[2];
+      for (const bool is_b : {false, true}) {
+        gemm_operand& v = views[is_b];
+        scales[is_b].clear();
+        for (index_t i = 0; i < count; ++i) {
+          const operand from(unit, x.element, is_b ? n : m, k, case_kind::normal, spread::narrow, is_b,
+                             static_cast<std::uint64_t>(i));
+          v = from.view;
+          if (unit.block == 0) continue;
+          const layout l{order, v.rows, scale_columns(v)};
+          std::vector<std::uint8_t> placed(static_cast<std::size_t>(l.size_bytes()));
+          place(row_major(v.scales, v.rows, l.columns), l, placed.data(), 0xFF);
+          scales[is_b].insert(scales[is_b].end(), placed.begin(), placed.end());
+          v.scale_batch_stride = l.size_bytes();
+        }
+        v.transposed = true;
+        v.codes = codes[is_b].data();
+        v.code_stride = packed_bytes(x.element, v.rows);
+        v.batch_stride = k * v.code_stride;
+        v.scales = unit.block == 0 ? nullptr : scales[is_b].data();
+        v.scale_order = order;
+      }
+      for (const bool fast : {false, true}) {
+        std::vector<float> c(want.size() + static_cast<std::size_t>(count), -1.0f);
+        const view<float, 3> target{c.data(), {count, m, n}, {m * n + 1, n, 1}};
+        fast ? gemm(views[0], views[1], o, target, pool) : gemm_ref(views[0], views[1], o, target);
+        int wrong = 0;
+        for (index_t i = 0; i < count; ++i) {
+          wrong += std::memcmp(c.data() + i * (m * n + 1), want.data() + i * m * n,
+                               static_cast<std::size_t>(m * n) * 4) != 0;
+          wrong += c[static_cast<std::size_t>(i * (m * n + 1) + m * n)] != -1.0f;
+        }
+        CAPTURE(x.unit);
+        CAPTURE(fast);
+        CAPTURE(static_cast<int>(order));
+        CHECK(wrong == 0);
+      }
+    }
+  }
+}
