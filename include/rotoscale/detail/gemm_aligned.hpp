@@ -47,7 +47,7 @@ class aligned_steps {
     if (!shared_ || row.special || panel.special) return false;
     const int offset = row.offset + panel.offset;
     if (offset < -126 || offset > 126) return false;
-    if (model_.result == mma_result::fp16_nearest) return offset == 0;  // overflow is looked for step by step
+    if (model_.result == mma_result::fp16_nearest) return offset == 0;
     if (model_.least_exponent > -124) return false;
     if (row.empty() || panel.empty()) return true;
     return row.least + panel.least >= -124 &&  // with 25 bits below, a multiple of 2^-149
@@ -281,15 +281,19 @@ class aligned_steps {
   static void fused_products(const Unused&...) {}
 #endif
 
-  /// sum * 2^unit as FP16, nearest even; `doubtful` lanes become negative where c or the result is beyond FP16's
-  /// numbers.
+  /// sum * 2^unit as FP16, nearest even. Inf or NaN in c stays: no product of an admitted row and panel is either. Such
+  /// lanes are not doubtful.
   static flanes fp16_result(ilanes sum, ilanes unit, flanes c, ilanes& doubtful) {
-    constexpr float largest = 65504.0f;
     const flanes q = power_of_two(unit);
     const flanes d =
         to_fp32(nearest_fp16(to_fp64<0>(sum) * to_fp64<0>(q)), nearest_fp16(to_fp64<1>(sum) * to_fp64<1>(q)));
-    doubtful |= ~((c <= largest) & (c >= -largest) & (d <= largest) & (d >= -largest));
-    return d;
+    constexpr auto infinity = static_cast<std::int32_t>(fp32_infinity_bits);
+    constexpr std::int32_t largest = 0x477FE000;  // 65504
+    const ilanes bits = __builtin_bit_cast(ilanes, d), of_c = __builtin_bit_cast(ilanes, c);
+    const ilanes beyond = (bits & ~sign_mask) > largest, kept = (of_c & infinity) == infinity;
+    const ilanes finite = (bits & ~beyond) | (((bits & sign_mask) | infinity) & beyond);
+    doubtful &= ~kept;
+    return __builtin_bit_cast(flanes, (finite & ~kept) | (of_c & kept));
   }
   /// FP64 to multiples of FP16's unit in the last place, without a largest number.
   static dlanes nearest_fp16(dlanes x) {
@@ -311,6 +315,7 @@ class aligned_steps {
     return d;
   }
 
+  static constexpr std::int32_t sign_mask = -0x7FFFFFFF - 1;
   using ulanes = std::uint32_t __attribute__((vector_size(register_bytes)));
 
   const gemm_operand &a_, &b_;
