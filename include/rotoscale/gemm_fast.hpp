@@ -21,26 +21,42 @@ namespace rotoscale {
 
 namespace detail {
 
-/// finish_output over one row: loops without a branch in them, which compilers vectorise.
-inline void finish_row(const float* acc, index_t n, float factor, const gemm_options& o, float* to, index_t stride) {
-  const bool plain = o.output == formats::fp32;
-  if (stride != 1 || (!plain && o.output != formats::bf16)) {
-    for (index_t j = 0; j < n; ++j) {
-      to[j * stride] = finish_output(acc[j], factor, o, o.accumulate ? to[j * stride] : 0.0f);
+/// finish_output over rows, by registers where the output is FP32 or BF16.
+class row_finisher {
+ public:
+  row_finisher(float factor, const gemm_options& o)
+      : factor_(factor), o_(o), plain_(o.output == formats::fp32), by_lanes_(plain_ || o.output == formats::bf16) {}
+
+  void finish(const float* acc, index_t n, float* to, index_t stride) const {
+    index_t j = 0;
+    for (; by_lanes_ && stride == 1 && j + word_lanes <= n; j += word_lanes) finish_lanes(acc + j, to + j);
+    for (; j < n; ++j) {
+      to[j * stride] = finish_output(acc[j], factor_, o_, o_.accumulate ? to[j * stride] : 0.0f);
     }
-    return;
   }
-  if (o.accumulate) {
-    for (index_t j = 0; j < n; ++j) to[j] = __builtin_fmaf(acc[j], factor, o.beta * to[j]);
-  } else {
-    for (index_t j = 0; j < n; ++j) to[j] = acc[j] * factor;
+
+ private:
+  using ulanes = std::uint32_t __attribute__((vector_size(register_bytes)));
+
+  void finish_lanes(const float* acc, float* to) const {
+    auto x = load_lanes<flanes>(acc);
+    if (o_.accumulate) {
+      const flanes old = load_lanes<flanes>(to) * o_.beta;
+      x = __builtin_bit_cast(flanes,
+                             fma(__builtin_bit_cast(fvec, x), fvec::broadcast(factor_), __builtin_bit_cast(fvec, old)));
+    } else {
+      x *= factor_;
+    }
+    const auto u = __builtin_bit_cast(ulanes, x);
+    const ulanes rounded = plain_ ? u : (u + 0x7FFFu + ((u >> 16) & 1u)) & 0xFFFF0000u;
+    const auto nan = __builtin_bit_cast(ulanes, (u & fp32_magnitude_mask) > fp32_infinity_bits);
+    store_lanes(to, (rounded & ~nan) | (nan & o_.model.nan_bits));
   }
-  for (index_t j = 0; j < n; ++j) {
-    const std::uint32_t u = fp32_bits(to[j]);
-    const std::uint32_t rounded = plain ? u : (u + 0x7FFFu + ((u >> 16) & 1u)) & 0xFFFF0000u;
-    to[j] = fp32_from_bits(fp32_is_nan(u) ? o.model.nan_bits : rounded);
-  }
-}
+
+  float factor_;
+  const gemm_options& o_;
+  bool plain_, by_lanes_;
+};
 
 /// fp32_fma_chain: any operands, as FP32 with their block scales multiplied in.
 class fp32_chain {
@@ -104,7 +120,7 @@ struct gemm_tile {
     return o.start_from_c ? fp32_value(unpack(formats::fp32, fp32_bits(c(i, j)))) : 0.0f;
   }
 
-  void compute(index_t first_column, const operand_range& range, const std::byte* panel, float factor) {
+  void compute(index_t first_column, const operand_range& range, const std::byte* panel, const row_finisher& finisher) {
     const index_t n = b.rows - first_column < columns ? b.rows - first_column : columns;
     const index_t size = rows * columns;
     float *acc = memory, *chain = memory + size, *part = memory + 2 * size, *sum = memory + 3 * size;
@@ -144,7 +160,7 @@ struct gemm_tile {
         const float old = o.start_from_c ? c(first_row + i, first_column + j) : 0.0f;
         sum[i * columns + j] = accumulate_ref(a, first_row + i, b, first_column + j, o, old);
       }
-      finish_row(sum + i * columns, n, factor, o, &c(first_row + i, first_column), c.stride(1));
+      finisher.finish(sum + i * columns, n, &c(first_row + i, first_column), c.stride(1));
     }
   }
 
@@ -182,7 +198,7 @@ inline void gemm_with(const gemm_operand& a, const gemm_operand& b, const gemm_o
   const index_t panel_bytes = round_up(kernel.panel_bytes(), 64);
   const index_t at_once = std::max(index_t{1}, std::min(panels, panel_memory / std::max(index_t{1}, panel_bytes)));
   std::vector<operand_range> ranges(static_cast<std::size_t>(at_once));
-  const float factor = combined_factor(a, b, o);
+  const row_finisher finisher(combined_factor(a, b, o), o);
   // Rows of C in chunks: enough of them to share out, large enough to reuse a panel.
   index_t chunk = round_up((a.rows + 4 * pool.threads() - 1) / (4 * pool.threads()), 8);
   chunk = chunk > most_rows ? most_rows : chunk;
@@ -206,7 +222,7 @@ inline void gemm_with(const gemm_operand& a, const gemm_operand& b, const gemm_o
       gemm_tile<Kernel> tile{kernel, a, b, o, plan, c, first, last - first, row_ranges, rows, memory};
       for (index_t p = 0; p < count; ++p) {
         tile.compute((first_panel + p) * Kernel::columns, ranges[static_cast<std::size_t>(p)], packed + p * panel_bytes,
-                     factor);
+                     finisher);
       }
     });
   }
