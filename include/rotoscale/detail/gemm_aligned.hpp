@@ -115,7 +115,7 @@ class aligned_steps {
   void tile(const gemm_span& span, const place& at) const {
     const packed x{pack_.values(at.panel), pack_.signs(at.panel), pack_.scales(at.panel), pack_.exponents(at.panel)};
     const float* a[Rows];
-    const std::int32_t* a_signs[Rows];
+    [[maybe_unused]] const std::int32_t* a_signs[Rows];
     for (int i = 0; i < Rows; ++i) {
       a[i] = pack_.row_values(at.rows + i * row_bytes());
       a_signs[i] = pack_.row_signs(at.rows + i * row_bytes());
@@ -126,11 +126,15 @@ class aligned_steps {
       flanes unit[Rows][4];
       align<Rows, Fp16, Scaled>(step, at, x, e, cut_c, unit);
       // Products, cut, in partial sums that 32 bits hold.
+#if defined(__AVX512F__) && defined(__AVX512VNNI__)
       if (pack_.fused()) {
         fused_products<Rows>(first, last, x, a, a_signs, e, sum);
       } else {
         products<Rows>(first, std::min(last, first + products_of_partial), x, a, unit, sum);
       }
+#else
+      products<Rows>(first, std::min(last, first + products_of_partial), x, a, unit, sum);
+#endif
       for (int i = 0; i < Rows; ++i) {
         for (int v = 0; v < 4; ++v) overflow[i][v] = add(sum[i][v], cut_c[i][v]);
       }
@@ -276,9 +280,6 @@ class aligned_steps {
       for (int v = 0; v < 4; ++v) sum[i][v] = __builtin_bit_cast(ilanes, s[i][v]);
     }
   }
-#else
-  template <int Rows, class... Unused>
-  static void fused_products(const Unused&...) {}
 #endif
 
   /// sum * 2^unit as FP16, nearest even. Inf or NaN in c stays: no product of an admitted row and panel is either. Such
