@@ -122,40 +122,46 @@ class aligned_steps {
     }
     for (index_t step = span.first; step < span.last; ++step) {
       const index_t first = step * plan_.group, last = first + plan_.group;
-      ilanes e[Rows][4], cut_c[Rows][4], sum[Rows][4], overflow[Rows][4];
-      flanes unit[Rows][4];
-      align<Rows, Fp16, Scaled>(step, at, x, e, cut_c, unit);
+      ilanes cut_c[Rows][4], sum[Rows][4], overflow[Rows][4];
+      flanes up[Rows][4], down[Rows][4];
+      align<Rows, Fp16, Scaled>(step, at, x, cut_c, up, down);
       // Products, cut, in partial sums that 32 bits hold.
+      const index_t half = std::min(last, first + products_of_partial);
 #if defined(__AVX512F__) && defined(__AVX512VNNI__)
       if (pack_.fused()) {
-        fused_products<Rows>(first, last, x, a, a_signs, e, sum);
-      } else {
-        products<Rows>(first, std::min(last, first + products_of_partial), x, a, unit, sum);
+        fused_products<Rows>(first, last, x, a, a_signs, down, sum);
+        for (int i = 0; i < Rows; ++i) {
+          for (int v = 0; v < 4; ++v) {
+            finish<Fp16>(sum[i][v] + cut_c[i][v], down[i][v], ilanes{}, at, i, v * word_lanes, step);
+          }
+        }
+        continue;
       }
-#else
-      products<Rows>(first, std::min(last, first + products_of_partial), x, a, unit, sum);
 #endif
+      products<Rows>(first, half, x, a, up, sum);
       for (int i = 0; i < Rows; ++i) {
         for (int v = 0; v < 4; ++v) overflow[i][v] = add(sum[i][v], cut_c[i][v]);
       }
-      if (!pack_.fused() && plan_.group > products_of_partial) {
+      if (half < last) {
         ilanes more[Rows][4];
-        products<Rows>(first + products_of_partial, last, x, a, unit, more);
+        products<Rows>(half, last, x, a, up, more);
         for (int i = 0; i < Rows; ++i) {
           for (int v = 0; v < 4; ++v) overflow[i][v] |= add(sum[i][v], more[i][v]);
         }
       }
       for (int i = 0; i < Rows; ++i) {
-        for (int v = 0; v < 4; ++v) finish<Fp16>(sum[i][v], e[i][v], overflow[i][v], at, i, v * word_lanes, step);
+        for (int v = 0; v < 4; ++v) {
+          finish<Fp16>(sum[i][v], down[i][v], overflow[i][v], at, i, v * word_lanes, step);
+        }
       }
     }
   }
 
-  /// E of each output: the largest exponent of products and accumulator; what the accumulator is cut to; what a product
-  /// is multiplied with to be cut.
+  /// With E, the largest exponent of an output's products and accumulator: the accumulator cut to multiples of 2^(E -
+  /// F); the factor of products that does the same, 2^(F - E) and the scales of the step; 2^(E - F).
   template <int Rows, bool Fp16, bool Scaled>
-  void align(index_t step, const place& at, const packed& x, ilanes (&e)[Rows][4], ilanes (&cut_c)[Rows][4],
-             flanes (&unit)[Rows][4]) const {
+  void align(index_t step, const place& at, const packed& x, ilanes (&cut_c)[Rows][4], flanes (&up)[Rows][4],
+             flanes (&down)[Rows][4]) const {
     constexpr int w = word_lanes;
     const index_t last = (step + 1) * plan_.group;
     const std::int32_t* exponents[Rows];
@@ -178,7 +184,9 @@ class aligned_steps {
 
     const ilanes floor = all_lanes(
         static_cast<std::int32_t>(Fp16 && model_.least_exponent > least_step ? model_.least_exponent : least_step));
-    const ilanes f = all_lanes(static_cast<std::int32_t>(model_.fraction_bits));
+    // Powers of two by their exponent fields: 127 + F - E and 127 + E - F.
+    const ilanes bias_up = all_lanes(static_cast<std::int32_t>(127 + model_.fraction_bits));
+    const ilanes bias_down = all_lanes(static_cast<std::int32_t>(127 - model_.fraction_bits));
     for (int i = 0; i < Rows; ++i) {
       const auto part = [&]<int V>() {
         const auto c = load_lanes<flanes>(at.acc + i * columns + V * w);
@@ -190,10 +198,11 @@ class aligned_steps {
         ilanes of_c = ((__builtin_bit_cast(ilanes, c) >> 23) & 0xFF) - 127;
         // FP16 has a least exponent of its own, and zero none.
         if (Fp16) of_c = larger(of_c, all_lanes(std::int32_t{-14})) - ((c == 0.0f) & 1024);
-        e[i][V] = larger(larger(of_products + s, of_c), floor);
-        const flanes scale_c = power_of_two(f - e[i][V]);
-        cut_c[i][V] = __builtin_convertvector(c * scale_c, ilanes);
-        unit[i][V] = Scaled ? power_of_two(f - e[i][V] + s) : scale_c;
+        const ilanes e = larger(larger(of_products + s, of_c), floor);
+        const ilanes up_bits = (bias_up - e) << 23;
+        cut_c[i][V] = __builtin_convertvector(c * __builtin_bit_cast(flanes, up_bits), ilanes);
+        up[i][V] = __builtin_bit_cast(flanes, Scaled ? up_bits + (s << 23) : up_bits);
+        down[i][V] = __builtin_bit_cast(flanes, (bias_down + e) << 23);
       };
       part.template operator()<0>();
       part.template operator()<1>();
@@ -204,9 +213,8 @@ class aligned_steps {
 
   /// The result of a step, rounded, where the accumulator was.
   template <bool Fp16>
-  void finish(ilanes sum, ilanes e, ilanes doubtful, const place& at, int i, index_t first, index_t step) const {
+  void finish(ilanes sum, flanes unit, ilanes doubtful, const place& at, int i, index_t first, index_t step) const {
     float* const to = at.acc + i * columns + first;
-    const ilanes unit = e - static_cast<std::int32_t>(model_.fraction_bits);
     flanes d;
     if (Fp16) {
       d = fp16_result(sum, unit, load_lanes<flanes>(to), doubtful);
@@ -215,7 +223,7 @@ class aligned_steps {
       if (model_.result == mma_result::e8m13) {
         d = __builtin_bit_cast(flanes, __builtin_bit_cast(ilanes, d) & ~((1 << 10) - 1));
       }
-      d *= power_of_two(unit);
+      d *= unit;
     }
     const std::uint32_t lanes = nonzero_lanes(doubtful >> 31);
     if (lanes != 0) d = repair(d, lanes, at, i, first, step);
@@ -251,13 +259,13 @@ class aligned_steps {
 #if defined(__AVX512F__) && defined(__AVX512VNNI__)
   template <int Rows>
   void fused_products(index_t first, index_t last, const packed& x, const float* const (&a)[Rows],
-                      const std::int32_t* const (&a_signs)[Rows], const ilanes (&e)[Rows][4],
+                      const std::int32_t* const (&a_signs)[Rows], const flanes (&unit)[Rows][4],
                       ilanes (&sum)[Rows][4]) const {
     __m512 base[Rows][4];
     __m512i s[Rows][4];
     for (int i = 0; i < Rows; ++i) {
       for (int v = 0; v < 4; ++v) {
-        base[i][v] = __builtin_bit_cast(__m512, power_of_two(e[i][v] - model_.fraction_bits + 23));
+        base[i][v] = __builtin_bit_cast(__m512, unit[i][v] * 0x1p23f);
         s[i][v] = _mm512_setzero_si512();
       }
     }
@@ -282,12 +290,11 @@ class aligned_steps {
   }
 #endif
 
-  /// sum * 2^unit as FP16, nearest even. Inf or NaN in c stays: no product of an admitted row and panel is either. Such
+  /// sum * unit as FP16, nearest even. Inf or NaN in c stays: no product of an admitted row and panel is either. Such
   /// lanes are not doubtful.
-  static flanes fp16_result(ilanes sum, ilanes unit, flanes c, ilanes& doubtful) {
-    const flanes q = power_of_two(unit);
+  static flanes fp16_result(ilanes sum, flanes unit, flanes c, ilanes& doubtful) {
     const flanes d =
-        to_fp32(nearest_fp16(to_fp64<0>(sum) * to_fp64<0>(q)), nearest_fp16(to_fp64<1>(sum) * to_fp64<1>(q)));
+        to_fp32(nearest_fp16(to_fp64<0>(sum) * to_fp64<0>(unit)), nearest_fp16(to_fp64<1>(sum) * to_fp64<1>(unit)));
     constexpr auto infinity = static_cast<std::int32_t>(fp32_infinity_bits);
     constexpr std::int32_t largest = 0x477FE000;  // 65504
     const ilanes bits = __builtin_bit_cast(ilanes, d), of_c = __builtin_bit_cast(ilanes, c);
