@@ -31,7 +31,7 @@ enum class mma_result {
 
 /// D = A·B + C along K. Steps of `group` products follow one another; each adds to the last one's result.
 struct mma_model {
-  int group = 1;  ///< products of a step ("L")
+  int group = 1;  ///< products of a step ("L"); 0, where sums are exact: all of them
   mma_sum sum = mma_sum::exact;
   mma_result result = mma_result::fp32_nearest;
   int fraction_bits = 0;    ///< "F"
@@ -49,6 +49,8 @@ struct mma_model {
   constexpr bool operator==(const mma_model&) const = default;
 };
 
+/// The sum of c and all products, rounded once to FP32: the correctly rounded result.
+inline constexpr mma_model exact{0, mma_sum::exact};
 /// One FP32 fused multiply-add a product.
 inline constexpr mma_model fp32_fma_chain{1, mma_sum::exact};
 /// One FP64 fused multiply-add a product.

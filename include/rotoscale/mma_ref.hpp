@@ -75,29 +75,37 @@ ROTOSCALE_HD constexpr unpacked round_result(const mma_model& m, const unpacked&
   return r;
 }
 
-/// NaN, Inf and zeros among the terms of a step. Returns whether they decide the result.
+/// NaN, Inf and zeros among the terms of a sum: do they decide it?
+class special_terms {
+ public:
+  ROTOSCALE_HD constexpr void see(const mma_term& t) {
+    nan_ = nan_ || t.kind == value_class::nan;
+    if (t.kind == value_class::infinity) (t.negative ? minus_ : plus_) = true;
+    zeros_ = zeros_ && t.kind == value_class::zero;
+    all_negative_ = all_negative_ && t.negative;
+  }
+  ROTOSCALE_HD constexpr bool decide(bool minus_zero, unpacked& result) const {
+    if (nan_ || (plus_ && minus_)) {
+      result = {value_class::nan};
+    } else if (plus_ || minus_) {
+      result = {value_class::infinity, minus_};
+    } else if (zeros_) {
+      result = {value_class::zero, minus_zero && all_negative_};
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+ private:
+  bool nan_ = false, plus_ = false, minus_ = false, zeros_ = true, all_negative_ = true;
+};
 ROTOSCALE_HD constexpr bool special_sum(const mma_product* p, int count, const mma_term& c, bool minus_zero,
                                         unpacked& result) {
-  bool nan = c.kind == value_class::nan, plus = false, minus = false, zeros = c.kind == value_class::zero;
-  bool all_negative = c.negative;
-  const auto see = [&](const mma_term& t) {
-    nan = nan || t.kind == value_class::nan;
-    if (t.kind == value_class::infinity) (t.negative ? minus : plus) = true;
-    zeros = zeros && t.kind == value_class::zero;
-    all_negative = all_negative && t.negative;
-  };
-  see(c);
-  for (int i = 0; i < count; ++i) see(p[i].value);
-  if (nan || (plus && minus)) {
-    result = {value_class::nan};
-  } else if (plus || minus) {
-    result = {value_class::infinity, minus};
-  } else if (zeros) {
-    result = {value_class::zero, minus_zero && all_negative};
-  } else {
-    return false;
-  }
-  return true;
+  special_terms terms;
+  terms.see(c);
+  for (int i = 0; i < count; ++i) terms.see(p[i].value);
+  return terms.decide(minus_zero, result);
 }
 
 /// A product with its block scales multiplied in.

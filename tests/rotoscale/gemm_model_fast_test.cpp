@@ -216,9 +216,18 @@ TEST_CASE("promotion, split-K, starts from C, factors and output formats, on sha
           o.accumulate = seed % 4 == 0;
           o.output = seed % 5 == 0 ? formats::bf16 : seed % 7 == 0 ? formats::fp16 : formats::fp32;
           o.alpha = seed % 2 == 0 ? 1.0f : 0.3f;
+          o.output_rounding = seed % 11 < 2 ? rounding::toward_zero : rounding::nearest_even;
           CAPTURE(name);
           CAPTURE(seed);
           CHECK(differences(a, b, o, pool) == 0);
+          if (split == 1) continue;
+          o.split_k = 5;
+          o.order = static_cast<split_order>(seed % 3);
+          o.split_sum = seed % 4 == 0 ? formats::fp16 : seed % 4 == 1 ? formats::bf16 : formats::fp32;
+          CHECK(differences(a, b, o, pool) == 0);
+          o.split_k = 2;
+          o.split_run = s.k == 640 ? 32 : s.k == 96 ? 24 : 1;
+          if (s.k % (2 * o.split_run) == 0) CHECK(differences(a, b, o, pool) == 0);
         }
       }
     }
