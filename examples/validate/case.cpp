@@ -26,6 +26,11 @@ constexpr std::pair<const char*, format> u8_formats[] = {
     {"e2m1", formats::e2m1}, {"e2m3", formats::e2m3},         {"e3m2", formats::e3m2},        {"e4m3", formats::e4m3},
     {"e5m2", formats::e5m2}, {"e4m3fnuz", formats::e4m3fnuz}, {"e5m2fnuz", formats::e5m2fnuz}};
 
+constexpr std::pair<const char*, placement> scale_orders[] = {{"plain", placement::row_major},
+                                                              {"nvidia", placement::nvidia_scale_128x4},
+                                                              {"hipblaslt", placement::hipblaslt_scale_32x8},
+                                                              {"aiter", placement::aiter_scale}};
+
 template <class Table>
 std::string keys(const Table& table) {
   std::string all;
@@ -40,6 +45,7 @@ class loader {
 
   gemm_case load() {
     check_names();
+    if (scale_order() == std::end(scale_orders)) throw io::error("--scale-layout", "none of " + keys(scale_orders));
     gemm_case x;
     x.compressed = file_.find("metadata_a") != nullptr;
     load_operand("a", options_.a_format, x.a, x);
@@ -116,7 +122,7 @@ class loader {
     if (type == nullptr) fail(name, "type " + t.dtype + " is none of " + keys(dtypes) + ", U8");
     out.element = type->second;
     if (u8) columns = columns * 8 / storage_bits(out.element);  // packed codes: bytes to elements
-    if (rows < 1 || columns < 1) fail(name, "shape " + text(t.shape) + " is empty");
+    if (rows < 1 || columns < 1 || x.batch < 1) fail(name, "shape " + text(t.shape) + " is empty");
     if (x.compressed && name == "a") columns *= 2;
     if (x.k != 0 && columns != x.k) {
       fail(name, "K is " + std::to_string(columns) + ", that of 'a' is " + std::to_string(x.k));
@@ -191,16 +197,14 @@ class loader {
     return codes;
   }
 
+  const std::pair<const char*, placement>* scale_order() const {
+    return std::find_if(std::begin(scale_orders), std::end(scale_orders),
+                        [&](const auto& l) { return options_.scale_layout == l.first; });
+  }
+
   void load_scales(const std::string& name, operand_data& out, gemm_case& x) {
     const io::tensor_info* t = file_.find(name);
     if (t == nullptr) return;
-    constexpr std::pair<const char*, placement> layouts[] = {{"plain", placement::row_major},
-                                                             {"nvidia", placement::nvidia_scale_128x4},
-                                                             {"hipblaslt", placement::hipblaslt_scale_32x8},
-                                                             {"aiter", placement::aiter_scale}};
-    const auto* order = std::find_if(std::begin(layouts), std::end(layouts),
-                                     [&](const auto& l) { return options_.scale_layout == l.first; });
-    if (order == std::end(layouts)) throw io::error("--scale-layout", "none of " + keys(layouts));
     const bool e8m0 = t->dtype == "F8_E8M0" || (t->dtype == "U8" && options_.scale_format == "e8m0");
     const bool ue4m3 = t->dtype == "F8_E4M3" || (t->dtype == "U8" && options_.scale_format == "ue4m3");
     if (!e8m0 && !ue4m3 && t->dtype != "U8") fail(name, "type " + t->dtype + " is none of F8_E8M0, F8_E4M3, U8");
@@ -208,7 +212,7 @@ class loader {
     const auto per_batch = static_cast<index_t>(bytes.size()) / x.batch;
     for (const int block : {32, 16}) {
       if ((e8m0 && block != 32) || (ue4m3 && block != 16)) continue;
-      const layout l{order->second, out.rows, (x.k + block - 1) / block};
+      const layout l{scale_order()->second, out.rows, (x.k + block - 1) / block};
       if (x.k % block != 0 || per_batch * x.batch != static_cast<index_t>(bytes.size()) || per_batch != l.size_bytes())
         continue;
       out.block = block;

@@ -46,6 +46,24 @@ std::string number(const format& f, std::uint64_t code) {
   return text;
 }
 
+double fp64_accumulator(const gemm_case& x, const gemm_options& o, index_t e,
+                        const std::function<void(index_t, std::uint64_t, std::uint64_t, std::uint64_t)>& each_step) {
+  const place_of at = place(x, e);
+  const gemm_operand a = batch_operand(x.a, x.k, at.batch), b = batch_operand(x.b, x.k, at.batch);
+  const auto part = [&](index_t first, index_t last) {
+    const bool starts = o.start_from_c && first == 0;
+    std::uint64_t acc = starts ? bit_cast<std::uint64_t>((*x.c)[static_cast<std::size_t>(e)]) : 0;
+    for (index_t position = first; position < last; ++position) {
+      const index_t k = detail::k_at(x.k, o, position);
+      const std::uint64_t p = operand_code(a, at.row, k), q = operand_code(b, at.column, k);
+      acc = fp64_chain(&p, &q, 1, acc);
+      if (each_step) each_step(k, p, q, acc);
+    }
+    return bit_cast<double>(acc);
+  };
+  return detail::sum_of_parts(x.k, o, part, [](double p, double q) { return p + q; });
+}
+
 std::uint64_t model_code(const gemm_case& x, const gemm_options& o, index_t e) {
   const place_of at = place(x, e);
   const gemm_operand a = batch_operand(x.a, x.k, at.batch), b = batch_operand(x.b, x.k, at.batch);
@@ -55,17 +73,10 @@ std::uint64_t model_code(const gemm_case& x, const gemm_options& o, index_t e) {
     return output_code(
         finish_output(accumulate_ref(a, at.row, b, at.column, o, start), combined_factor(a, b, o), o, start), o);
   }
-  std::vector<std::uint64_t> row, column;
-  for (index_t k = 0; k < x.k; ++k) {
-    row.push_back(operand_code(a, at.row, k));
-    column.push_back(operand_code(b, at.column, k));
-  }
-  const std::uint64_t start = o.start_from_c ? bit_cast<std::uint64_t>(c) : 0;
-  const std::uint64_t acc = fp64_chain(row.data(), column.data(), x.k, start);
-  if (o.alpha == 1.0f && !o.accumulate) return acc;
+  const double acc = fp64_accumulator(x, o, e, {});
+  if (o.alpha == 1.0f && !o.accumulate) return bit_cast<std::uint64_t>(acc);
   const double alpha = static_cast<double>(o.alpha), beta = static_cast<double>(o.beta);
-  const double scaled = bit_cast<double>(acc) * alpha;
-  return bit_cast<std::uint64_t>(o.accumulate ? __builtin_fma(bit_cast<double>(acc), alpha, beta * c) : scaled);
+  return bit_cast<std::uint64_t>(o.accumulate ? __builtin_fma(acc, alpha, beta * c) : acc * alpha);
 }
 
 std::vector<std::uint64_t> model_codes(const gemm_case& x, const gemm_options& o, thread_pool& pool) {

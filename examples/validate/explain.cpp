@@ -66,22 +66,18 @@ std::string positions(index_t begin, index_t end) { return std::to_string(begin)
 
 /// FP64 units: a fused multiply-add a line.
 std::vector<std::string> fp64_trace(const gemm_case& x, const gemm_options& o, const difference& d) {
-  const place_of at = place(x, d.element);
-  const gemm_operand a = batch_operand(x.a, x.k, at.batch), b = batch_operand(x.b, x.k, at.batch);
-  const double start = x.c ? (*x.c)[static_cast<std::size_t>(d.element)] : 0.0;
   std::vector<std::string> lines{heading(x, d)};
-  if (x.c) lines.push_back(c_line(start, o));
-  std::uint64_t acc = o.start_from_c ? bit_cast<std::uint64_t>(start) : 0;
-  for (index_t k = 0; k < x.k; ++k) {
-    const std::uint64_t p = operand_code(a, at.row, k), q = operand_code(b, at.column, k);
-    acc = fp64_chain(&p, &q, 1, acc);
-    if (lines.size() < most_lines) {
-      lines.push_back("k " + std::to_string(k) +
-                      format_text(": %.17g * %.17g; accumulator %.17g", bit_cast<double>(p), bit_cast<double>(q),
-                                  bit_cast<double>(acc)));
-    }
-  }
+  if (x.c) lines.push_back(c_line((*x.c)[static_cast<std::size_t>(d.element)], o));
+  const double acc =
+      fp64_accumulator(x, o, d.element, [&](index_t k, std::uint64_t p, std::uint64_t q, std::uint64_t after) {
+        if (lines.size() >= most_lines) return;
+        lines.push_back("k " + std::to_string(k) +
+                        format_text(": %.17g * %.17g; accumulator %.17g", bit_cast<double>(p), bit_cast<double>(q),
+                                    bit_cast<double>(after)));
+      });
   if (lines.size() >= most_lines) lines.push_back("...");
+  lines.push_back((o.split_k == 1 ? "result " : std::to_string(o.split_k) + " parts, together ") +
+                  format_text("%.17g before it is scaled", acc));
   return lines;
 }
 

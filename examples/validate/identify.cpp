@@ -73,7 +73,7 @@ std::string text_of(mma_evidence e) {
   return texts[static_cast<int>(e)];
 }
 
-std::string mismatch(const mma_unit& unit, const gemm_case& x) {
+std::string mismatch(const mma_unit& unit, const gemm_case& x, bool has_tails) {
   for (const auto& [name, operand] : {std::pair{"a", &x.a}, std::pair{"b", &x.b}}) {
     if (!takes(unit, operand->element)) {
       return "tensor '" + std::string(name) + "': " + unit.name + " does not multiply " + dtype_of(operand->element);
@@ -88,7 +88,8 @@ std::string mismatch(const mma_unit& unit, const gemm_case& x) {
              std::to_string(unit.block) + " elements";
     }
   }
-  if (unit.instruction_k != 0 && x.k % unit.instruction_k != 0) {
+  const bool pads = has_tails && !unit.model.sparse;
+  if (!pads && unit.instruction_k != 0 && x.k % unit.instruction_k != 0) {
     return "tensor 'a': K is " + std::to_string(x.k) + ", no multiple of the " + std::to_string(unit.instruction_k) +
            " of " + unit.name;
   }
@@ -98,15 +99,15 @@ std::string mismatch(const mma_unit& unit, const gemm_case& x) {
   return {};
 }
 
-std::vector<explanation> identify(const gemm_case& x, const gemm_options& o, index_t sample, thread_pool& pool) {
+std::vector<explanation> identify(const gemm_case& x, const gemm_options& o, bool has_tails, index_t sample,
+                                  thread_pool& pool) {
   const std::vector<index_t> elements = chosen_elements(x, sample);
   std::vector<explanation> all;
   for (const mma_unit& unit : models::all) {
-    if (!mismatch(unit, x).empty()) continue;
+    if (!mismatch(unit, x, has_tails).empty()) continue;
     gemm_options with = o;
     with.model = unit.model;
-    const int step = unit.model.instruction_k != 0 ? unit.model.instruction_k : unit.model.group;
-    if (with.promotion % step != 0) continue;
+    if (!x.is_fp64() && !gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), with)) continue;
     all.push_back({unit.name, unit.evidence, 0, explained(x, with, elements, pool)});
   }
   return ranked(std::move(all));
@@ -118,7 +119,7 @@ std::vector<explanation> fit(const gemm_case& x, const gemm_options& o, index_t 
   const auto add = [&](mma_model m) {
     gemm_options with = o;
     with.model = m;
-    if (with.promotion % m.group == 0)
+    if (gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), with))
       all.push_back({describe(m), mma_evidence::unverified, 0, explained(x, with, elements, pool)});
   };
   for (const int group : {1, 2, 4, 8, 16, 32, 64, 128}) {

@@ -86,6 +86,11 @@ void make_case(const std::filesystem::path& path, const make_options& o, thread_
 
   const index_t m = static_cast<index_t>(o.m), n = static_cast<index_t>(o.n);
   const auto batch = static_cast<index_t>(kinds.size());
+  constexpr index_t largest = index_t{1} << 28;
+  if (const index_t size = batch * std::max({m * k, n * k, m * n}); size > largest) {
+    throw io::error("--m, --n, --k",
+                    "a tensor of " + std::to_string(size) + " elements, the limit is " + std::to_string(largest));
+  }
   const operand_data a = make_operand(fa, *unit, m, k, false, kinds, o.seed),
                      b = make_operand(fb, *unit, n, k, true, kinds, o.seed);
   const format acc = unit->model.result == mma_result::fp16_nearest   ? formats::fp16
