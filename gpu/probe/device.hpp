@@ -82,6 +82,7 @@ struct library_gemm {
   format a, b, d;
   bool fast_accumulate = false;  ///< FP8: as the library's option of that name says
   format accumulator = formats::fp32;
+  bool transposed_a = false, transposed_b = false;  ///< in memory A is k × m, B is k × n, instead of m × k and n × k
 };
 
 /// The library and its version in words; empty if there is none.

@@ -8,6 +8,7 @@
 #include <ostream>
 
 #include "gpu/probe/cases.hpp"
+#include "rotoscale/names.hpp"
 
 namespace rotoscale::gpu {
 
@@ -19,77 +20,48 @@ std::size_t row_bytes(const gemm_problem& p) {
   return static_cast<std::size_t>(p.k * element_bytes(stored_format(p.a)));
 }
 
-gemm_operand operand(const format& element, const std::vector<std::uint8_t>& codes, std::int64_t rows, std::int64_t k,
-                     std::int64_t first, std::int64_t count) {
+gemm_operand operand(const format& element, const std::vector<std::uint8_t>& codes, std::int64_t rows, std::int64_t k) {
   gemm_operand o;
   o.element = stored_format(element);
-  const std::int64_t bytes = element_bytes(o.element);
   o.rows = rows;
-  o.k = count;
-  o.codes = codes.data() + first * bytes;
-  o.code_stride = k * bytes;
+  o.k = k;
+  o.codes = codes.data();
+  o.code_stride = k * element_bytes(o.element);
   return o;
 }
 
-/// Rows whose runs of k's are regrouped: slice s takes runs s, s + slices, ... .
-std::vector<std::uint8_t> sliced(const std::vector<std::uint8_t>& codes, const gemm_problem& p, std::int64_t rows,
-                                 index_t slices, index_t run) {
-  const auto row = static_cast<std::ptrdiff_t>(row_bytes(p)), piece = static_cast<std::ptrdiff_t>(run) * row / p.k;
-  std::vector<std::uint8_t> out;
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (index_t s = 0; s < slices; ++s) {
-      for (index_t k = s * run; k < p.k; k += slices * run) {
-        const auto from = codes.begin() + r * row + k / run * piece;
-        out.insert(out.end(), from, from + piece);
-      }
-    }
-  }
-  return out;
+/// d by gemm(), a code each.
+std::vector<std::uint64_t> results_of(const gemm_problem& p, const gemm_options& o, const std::vector<std::uint8_t>& a,
+                                      const std::vector<std::uint8_t>& b, thread_pool& pool) {
+  std::vector<float> c(static_cast<std::size_t>(p.m * p.n));
+  gemm(operand(p.a, a, p.m, p.k), operand(p.b, b, p.n, p.k), o, row_major(c.data(), p.m, p.n), pool);
+  std::vector<std::uint64_t> codes;
+  for (const float x : c) codes.push_back(output_code(x, o));
+  return codes;
 }
 
-double rounded(double x, const format& f) {
-  const std::uint64_t code =
-      convert(formats::fp64, bit_cast<std::uint64_t>(x), f, rounding::nearest_even, overflow::to_inf);
-  return bit_cast<double>(convert(f, code, formats::fp64, rounding::nearest_even, overflow::to_inf));
-}
-
-double joined(std::vector<double> parts, join how, const format& sum) {
-  if (how == join::descending) std::reverse(parts.begin(), parts.end());
-  while (how == join::pairwise && parts.size() > 1) {
-    std::vector<double> next;
-    for (std::size_t i = 0; i + 1 < parts.size(); i += 2) next.push_back(rounded(parts[i] + parts[i + 1], sum));
-    if (parts.size() % 2 != 0) next.push_back(parts.back());
-    parts = next;
-  }
-  return std::accumulate(parts.begin() + 1, parts.end(), parts.front(),
-                         [&](double x, double y) { return rounded(x + y, sum); });
-}
-
-/// The results of k's [first, first + count), a number each.
-std::vector<double> part_results(const gemm_problem& p, const gemm_options& o, const std::vector<std::uint8_t>& a,
-                                 const std::vector<std::uint8_t>& b, std::int64_t first, std::int64_t count,
-                                 thread_pool& pool) {
-  if (p.d != formats::fp64) {
-    std::vector<float> c(static_cast<std::size_t>(p.m * p.n));
-    gemm(operand(p.a, a, p.m, p.k, first, count), operand(p.b, b, p.n, p.k, first, count), o,
-         row_major(c.data(), p.m, p.n), pool);
-    return {c.begin(), c.end()};
-  }
-  const auto words = [&](const std::vector<std::uint8_t>& codes, std::int64_t row) {
+/// The same for FP64, which gemm() does not compute.
+std::vector<std::uint64_t> fp64_results(const gemm_problem& p, const gemm_options& o, thread_pool& pool) {
+  const auto words = [&](const std::vector<std::uint8_t>& codes, std::int64_t rows) {
     std::vector<std::uint64_t> w;
-    for (std::int64_t i = 0; i < count; ++i) {
-      w.push_back(load_little_endian(codes, static_cast<std::size_t>((row * p.k + first + i) * 8), 8));
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t i = 0; i < p.k; ++i) {
+        w.push_back(load_little_endian(codes, static_cast<std::size_t>((r * p.k + detail::k_at(p.k, o, i)) * 8), 8));
+      }
     }
     return w;
   };
-  std::vector<double> results;
-  for (std::int64_t i = 0; i < p.m; ++i) {
-    const std::vector<std::uint64_t> row = words(a, i);
-    for (std::int64_t j = 0; j < p.n; ++j) {
-      results.push_back(bit_cast<double>(fp64_chain(row.data(), words(b, j).data(), count, 0)));
-    }
-  }
-  return results;
+  const std::vector<std::uint64_t> a = words(p.codes_a, p.m), b = words(p.codes_b, p.n);
+  std::vector<std::uint64_t> codes(static_cast<std::size_t>(p.m * p.n));
+  pool.for_each(p.m * p.n, [&](index_t e) {
+    const std::uint64_t *row = a.data() + e / p.n * p.k, *column = b.data() + e % p.n * p.k;
+    const auto part = [&](index_t first, index_t last) {
+      return bit_cast<double>(fp64_chain(row + first, column + first, last - first, 0));
+    };
+    const double d = detail::sum_of_parts(p.k, o, part, [](double x, double y) { return x + y; });
+    codes[static_cast<std::size_t>(e)] = bit_cast<std::uint64_t>(d);
+  });
+  return codes;
 }
 
 /// FP32 words rounded to TF32.
@@ -134,18 +106,19 @@ void add_parts(std::int64_t k, std::int64_t grain, const k_order& chain, std::ve
   std::int64_t last = k;
   const bool fp16 = chain.options.model.result == mma_result::fp16_nearest;
   for (std::int64_t parts = 2; parts <= 64; ++parts) {
-    const std::int64_t part = ((k + parts - 1) / parts + grain - 1) / grain * grain;
+    k_order o = chain;
+    o.options.split_k = parts;
+    o.options.split_grain = grain;
+    const std::int64_t part = detail::part_length(k, o.options);
     if (part == last || chain.options.promotion > part || chain.options.model.group > part) continue;
     last = part;
-    k_order o = chain;
-    o.part = part;
-    for (const join how : {join::ascending, join::descending, join::pairwise}) {
-      if (2 * part >= k && how != join::ascending) break;  // two parts
-      o.joined = how;
+    for (const auto how : {split_order::ascending, split_order::descending, split_order::pairwise}) {
+      if (2 * part >= k && how != split_order::ascending) break;  // two parts
+      o.options.order = how;
       orders.push_back(o);
       if (!fp16) continue;
       orders.push_back(o);
-      orders.back().sum = formats::fp16;
+      orders.back().options.split_sum = formats::fp16;
     }
   }
 }
@@ -156,25 +129,28 @@ void add_slices(std::int64_t k, const k_order& chain, std::vector<k_order>& orde
     for (const index_t run : {16, 32, 64, 128}) {
       if (run % chain.unit->instruction_k != 0 || k % (slices * run) != 0) continue;
       k_order o = chain;
-      o.slices = slices;
-      o.run = run;
+      o.options.split_k = slices;
+      o.options.split_run = run;
       orders.push_back(o);
       if (chain.options.model.result == mma_result::fp16_nearest) {
-        o.sum = formats::fp16;
+        o.options.split_sum = formats::fp16;
         orders.push_back(o);
       }
     }
   }
 }
 
-k_order order_of(const mma_unit& unit, const format& d, std::int64_t promotion, std::int64_t part) {
+/// A chain with a promotion, on parts of that length.
+k_order order_of(const mma_unit& unit, const gemm_problem& p, const gemm_schedule& schedule) {
   k_order o;
   o.unit = &unit;
   o.options = options_of(*find_kernel("single-accumulator"), unit.model);
-  o.options.promotion = promotion;
-  o.options.output = d;
-  o.part = part;
-  if (d == formats::fp64) o.sum = d;
+  o.options.promotion = schedule.promotion;
+  o.options.output = p.d;
+  if (schedule.part != 0) {
+    o.options.split_k = (p.k + schedule.part - 1) / schedule.part;
+    o.options.split_grain = schedule.part;
+  }
   return o;
 }
 
@@ -197,11 +173,11 @@ bool compare_own(const gemm_run& run, thread_pool& pool, std::ostream& out) {
       for (const gemm_schedule& s : schedules) {
         const std::string problem = run_gemm_on_device(instruction, s, p);
         const gemm_problem small = gathered(p, sample);
-        const k_order order = order_of(*find_unit(instruction.unit), p.d, s.promotion, s.part);
+        const k_order order = order_of(*find_unit(instruction.unit), p, s);
         const std::int64_t right = problem.empty() ? explained(small, order, pool) : 0;
         all = all && right == small.m * small.n;
         out << "own | " << instruction.name << " | " << extents(p) << " | " << right << " of " << small.m * small.n
-            << " | " << (problem.empty() ? text_of(order) : problem) << std::endl;
+            << " | " << (problem.empty() ? text_of(order, p.k) : problem) << std::endl;
       }
     }
   }
@@ -214,12 +190,15 @@ std::optional<k_order> find_order(const gemm_problem& few, const gemm_problem& a
                                   std::string& best, thread_pool& pool) {
   std::int64_t most = -1;
   for (const k_order& order : orders) {
-    if (order.part >= all.k || order.slices * order.run > all.k) continue;
+    const gemm_options& o = order.options;
+    if (o.split_run != 0 ? all.k % (o.split_k * o.split_run) != 0
+                         : o.split_k > 1 && detail::part_length(all.k, o) >= all.k)
+      continue;
     const std::int64_t right = explained(few, order, pool);
     if (right == few.m * few.n && explained(all, order, pool) == all.m * all.n) return order;
     if (right > most) {
       most = right;
-      best = std::to_string(right) + " of " + std::to_string(few.m * few.n) + " by " + text_of(order);
+      best = std::to_string(right) + " of " + std::to_string(few.m * few.n) + " by " + text_of(order, all.k);
     }
   }
   return {};
@@ -258,7 +237,7 @@ void compare_library(const gemm_run& run, thread_pool& pool, std::ostream& out) 
         }
         out << what.name << " | " << extents(p) << " | " << number << " | " << algorithm << " | ";
         if (order) {
-          out << small.m * small.n << " of " << small.m * small.n << " | " << text_of(*order) << std::endl;
+          out << small.m * small.n << " of " << small.m * small.n << " | " << text_of(*order, p.k) << std::endl;
         } else {
           out << "not found | " << best << std::endl;
           if (run.unexplained)
@@ -273,20 +252,19 @@ void compare_library(const gemm_run& run, thread_pool& pool, std::ostream& out) 
 
 }  // namespace
 
-std::string text_of(const k_order& o) {
-  std::string text = o.unit->name;
-  if (o.operands == rounding::nearest_away) text += " of operands rounded to nearest, ties away";
-  if (o.operands == rounding::nearest_even) text += " of operands rounded to nearest even";
-  if (o.options.promotion != 0) text += ", promoted every " + std::to_string(o.options.promotion);
-  if (o.slices > 1) {
-    text += ", " + std::to_string(o.slices) + " slices of runs of " + std::to_string(o.run);
-  } else if (o.part != 0) {
-    text += ", parts of " + std::to_string(o.part);
+std::string text_of(const k_order& order, std::int64_t k) {
+  const gemm_options& o = order.options;
+  std::string text = order.unit->name;
+  if (order.operands == rounding::nearest_away) text += " of operands rounded to nearest, ties away";
+  if (order.operands == rounding::nearest_even) text += " of operands rounded to nearest even";
+  if (o.promotion != 0) text += ", promoted every " + std::to_string(o.promotion);
+  if (o.split_k == 1) return text + (o.promotion == 0 ? ", one chain" : "");
+  if (o.split_run != 0) {
+    text += ", " + std::to_string(o.split_k) + " slices of runs of " + std::to_string(o.split_run);
   } else {
-    return text + (o.options.promotion == 0 ? ", one chain" : "");
+    text += ", parts of " + std::to_string(detail::part_length(k, o));
   }
-  static constexpr const char* joins[] = {"ascending", "descending", "pairwise"};
-  return text + ", added " + joins[static_cast<int>(o.joined)] + (o.sum == formats::fp16 ? " in FP16" : "");
+  return text + ", added " + std::string(to_string(o.order)) + (o.split_sum == formats::fp16 ? " in FP16" : "");
 }
 
 gemm_sample make_sample(const gemm_problem& p, std::int64_t count, std::uint64_t seed) {
@@ -331,25 +309,12 @@ std::int64_t explained(const gemm_problem& p, const k_order& order, thread_pool&
     a = rounded_to_tf32(a, order.operands);
     b = rounded_to_tf32(b, order.operands);
   }
-  if (order.slices > 1) {
-    a = sliced(a, p, p.m, order.slices, order.run);
-    b = sliced(b, p, p.n, order.slices, order.run);
-  }
-  const std::int64_t part = order.slices > 1 ? p.k / order.slices : order.part == 0 ? p.k : order.part;
-  gemm_options o = order.options;
-  o.output = formats::fp32;  // rounded after the parts were added
-  std::vector<std::vector<double>> parts(static_cast<std::size_t>(p.m * p.n));
-  for (std::int64_t first = 0; first < p.k; first += part) {
-    const std::vector<double> results = part_results(p, o, a, b, first, std::min(part, p.k - first), pool);
-    for (std::size_t i = 0; i < results.size(); ++i) parts[i].push_back(results[i]);
-  }
-  std::int64_t right = 0;
+  const std::vector<std::uint64_t> d =
+      p.d == formats::fp64 ? fp64_results(p, order.options, pool) : results_of(p, order.options, a, b, pool);
   const int bytes = element_bytes(p.d);
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    const double d = joined(parts[i], order.joined, order.sum);
-    const std::uint64_t code =
-        convert(formats::fp64, bit_cast<std::uint64_t>(d), p.d, rounding::nearest_even, overflow::to_inf);
-    right += code == load_little_endian(p.codes_d, i * static_cast<std::size_t>(bytes), bytes);
+  std::int64_t right = 0;
+  for (std::size_t i = 0; i < d.size(); ++i) {
+    right += d[i] == load_little_endian(p.codes_d, i * static_cast<std::size_t>(bytes), bytes);
   }
   return right;
 }
@@ -361,7 +326,8 @@ std::vector<k_order> candidate_orders(const gemm_problem& p, bool fp16_accumulat
     const bool hopper = std::string_view(u.name).starts_with("hopper-") && !u.model.sparse;
     const bool fp32 = u.model.result == mma_result::fp32_truncate || u.model.result == mma_result::e8m13;
     const bool accumulates = p.d == formats::fp64 || u.model.result == result || (!fp16_accumulator && fp32);
-    if (hopper && accumulates && takes(u, p.a) && takes(u, p.b)) units.push_back(&u);
+    const bool seen = std::any_of(units.begin(), units.end(), [&](const mma_unit* v) { return v->model == u.model; });
+    if (hopper && accumulates && !seen && takes(u, p.a) && takes(u, p.b)) units.push_back(&u);
   }
   // The native FP8 instruction before the expanded one, the larger K before the smaller.
   std::stable_sort(units.begin(), units.end(),
@@ -374,7 +340,7 @@ std::vector<k_order> candidate_orders(const gemm_problem& p, bool fp16_accumulat
   for (const mma_unit* u : units) {
     for (const std::int64_t promotion : promotions) {
       for (const rounding r : operands) {
-        chains.push_back(order_of(*u, p.d, promotion, 0));
+        chains.push_back(order_of(*u, p, {0, promotion}));
         chains.back().operands = r;
       }
     }

@@ -15,22 +15,14 @@
 
 namespace rotoscale::gpu {
 
-/// How the results of a K in parts are added.
-enum class join { ascending, descending, pairwise };
-
-/// One way to go along K. Parts are computed from +0 by gemm() with `options` (a unit's model and a promotion).
+/// One way to go along K.
 struct k_order {
   const mma_unit* unit = nullptr;
-  gemm_options options;
-  index_t part = 0;    ///< k's of a part; 0: one part
-  index_t slices = 1;  ///< more than 1: the parts take runs of `run` k's in turn instead
-  index_t run = 0;
-  join joined = join::ascending;
-  format sum = formats::fp32;                 ///< in which the parts are added; FP64 for FP64
+  gemm_options options;                       ///< for FP64 only how K is split is looked at
   rounding operands = rounding::toward_zero;  ///< FP32 to TF32, before the unit cuts what is left
 };
 
-std::string text_of(const k_order& order);
+std::string text_of(const k_order& order, std::int64_t k);
 
 /// Rows of A and of B that a comparison looks at, every result of which is computed by the model.
 struct gemm_sample {
