@@ -12,6 +12,8 @@
 #if defined(__CUDACC__)
 #define ROTOSCALE_CUDA 1
 #include <cuda_runtime.h>
+#define hipDeviceAttributeComputeCapabilityMajor cudaDevAttrComputeCapabilityMajor
+#define hipDeviceAttributeComputeCapabilityMinor cudaDevAttrComputeCapabilityMinor
 #define hipDeviceAttributeMultiprocessorCount cudaDevAttrMultiProcessorCount
 #define hipDeviceGetAttribute cudaDeviceGetAttribute
 #define hipDeviceProp_t cudaDeviceProp

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The device's quantizers as a share of its copy bandwidth, measured in the same run: medians of launches, random data.
-// usage: bench-gpu-quantize [REPEATS]
+// usage: gpu-quantize [REPEATS]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

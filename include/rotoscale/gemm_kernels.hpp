@@ -21,7 +21,8 @@ struct gemm_kernel {
 };
 
 /// Sources: DeepGEMM issue 50 and CUTLASS (promotion every 128), facebookexperimental/triton issues 2752, 2753 and 2762
-/// (cuBLAS BF16 and FP16: one FP32 accumulator over ascending K; split-K in grains of 64), AITER's gemm_common.cu.
+/// (cuBLAS BF16 and FP16: one FP32 accumulator over ascending K; split-K in grains of 64), AITER's gemm_common.cu; mxfp4-*
+/// are this project's (docs/gpu.md).
 inline constexpr gemm_kernel gemm_kernels[] = {
     {"instruction", "", true, 0, 1, mma_evidence::definition},
     {"single-accumulator", "", false, 0, 1, mma_evidence::definition},
@@ -29,6 +30,10 @@ inline constexpr gemm_kernel gemm_kernels[] = {
     {"hopper-fp8-fast-accumulate", "hopper-wgmma-fp8-f32", false, 0, 128, mma_evidence::literature},
     {"hopper-fp8-promoted", "hopper-wgmma-fp8-f32", false, 128, 128, mma_evidence::literature},
     {"aiter-a4w4", "cdna4-mfma-scale-f8f6f4-f32", false, 0, 256, mma_evidence::unverified},
+    {"mxfp4-reference", "fp32-blockwise", false, 0, 32, mma_evidence::definition},
+    {"mxfp8-reference", "fp32-fma-chain", false, 0, 1, mma_evidence::definition},
+    {"mxfp4-accurate-sm90", "hopper-mma-fp16-f32", false, 0, 128, mma_evidence::measured},
+    {"mxfp4-fast-sm90", "hopper-wgmma-fp8-f32", false, 128, 128, mma_evidence::measured},
 };
 
 /// The unit or kernel of that name, or null.

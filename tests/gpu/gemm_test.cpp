@@ -1,0 +1,512 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The FP4 GEMM kernels against the CPU's models, by bytes: in host mode at small sizes, on a device also at large ones
+// (sampled outputs). Compiled by an ordinary compiler or by nvcc.
+#include "gpu/gemm.hpp"
+
+#include <doctest/doctest.h>
+
+#include <random>
+#include <vector>
+
+#include "gpu/gemm_expand.hpp"
+#include "gpu/gemm_model.hpp"
+#include "gpu/launch.hpp"
+
+using namespace rotoscale;
+using namespace rotoscale::gpu;
+
+namespace {
+
+#if defined(ROTOSCALE_GPU_HOST)
+constexpr bool on_device = false;
+#else
+constexpr bool on_device = true;
+#endif
+
+/// Device memory with a copy here.
+template <class T>
+class array {
+ public:
+  explicit array(std::vector<T> values) : here(std::move(values)) {
+    REQUIRE(hipMalloc(&there, bytes() + 256) == hipSuccess);
+    REQUIRE(hipMemcpy(there, here.data(), bytes(), hipMemcpyHostToDevice) == hipSuccess);
+  }
+  array(const array&) = delete;
+  array& operator=(const array&) = delete;
+  ~array() { (void)hipFree(there); }
+  std::size_t bytes() const { return here.size() * sizeof(T); }
+  void fetch() {
+    REQUIRE(hipDeviceSynchronize() == hipSuccess);
+    REQUIRE(hipMemcpy(here.data(), there, bytes(), hipMemcpyDeviceToHost) == hipSuccess);
+  }
+  std::vector<T> here;
+  T* there = nullptr;
+};
+
+using bytes = std::vector<std::uint8_t>;
+
+index_t stride_of(int k, gemm_element e) { return ((e == gemm_element::e2m1 ? k / 2 : k) + 15) / 16 * 16; }
+
+/// Blocks of 32 here and on the device.
+struct matrix_data {
+  int rows, k;
+  gemm_element element;
+  array<std::uint8_t> codes, scales;
+  matrix_data(int r, int length, bytes c, bytes s, gemm_element e = gemm_element::e2m1)
+      : rows(r), k(length), element(e), codes(std::move(c)), scales(std::move(s)) {}
+  index_t code_stride() const { return stride_of(k, element); }
+  block_format blocks() const { return {format_of(element)}; }
+  gemm_operand_view view() const {
+    gemm_operand_view v{codes.there, scales.there, code_stride(), k / 32, rows, k};
+    v.element = element;
+    return v;
+  }
+  block_matrix<const std::uint8_t> here() const {
+    block_matrix<const std::uint8_t> m;
+    m.codes = codes.here.data();
+    m.scales = scales.here.data();
+    m.rows = rows;
+    m.k = k;
+    m.code_stride = code_stride();
+    m.scale_stride = k / 32;
+    return m;
+  }
+};
+
+enum class scales_of { ordinary, special, wide };
+
+/// Random codes; ordinary: scales of 10 binades; special: NaN, the ends of the range, blocks of zeros with scales far
+/// from the others'; wide: row 5 has nonzero blocks 60 binades apart.
+matrix_data random_matrix(int rows, int k, unsigned seed, scales_of kind, gemm_element element = gemm_element::e2m1) {
+  std::mt19937 random(seed);
+  const index_t stride = stride_of(k, element), block_bytes = element == gemm_element::e2m1 ? 16 : 32;
+  bytes codes(static_cast<std::size_t>(rows * stride)), scales(static_cast<std::size_t>(rows * (k / 32)));
+  for (auto& c : codes) c = static_cast<std::uint8_t>(random());
+  for (auto& s : scales) s = static_cast<std::uint8_t>(118 + random() % 10);
+  const auto set_block = [&](int row, int block, std::uint8_t scale, bool zero) {
+    scales[static_cast<std::size_t>(row * (k / 32) + block)] = scale;
+    for (index_t i = 0; zero && i < block_bytes; ++i) {
+      codes[static_cast<std::size_t>(row * stride + block_bytes * block + i)] = 0x80;
+    }
+  };
+  if (kind == scales_of::special && rows > 8) {
+    set_block(1, 0, 255, false);
+    for (int b = 0; b < k / 32; ++b) {
+      set_block(2, b, static_cast<std::uint8_t>(b % 2), false);
+      set_block(3, b, 254, false);
+      set_block(4, b, 253, b % 2 == 0);
+      set_block(6, b, 255, true);
+    }
+    set_block(7, 0, 0, true);
+    set_block(8, k / 32 - 1, 254, true);
+  }
+  if (kind == scales_of::wide) set_block(5, 0, 60, false);
+  return {rows, k, std::move(codes), std::move(scales), element};
+}
+
+struct options {
+  gemm_choice choice;
+  format output = formats::bf16;
+  int extra_stride = 0;
+  float alpha = 1.0f;
+  bool accumulate = false, bias = false;
+};
+
+std::uint64_t bits_at(const bytes& memory, index_t element, int width) {
+  std::uint64_t x = 0;
+  for (int i = 0; i < width; ++i) {
+    x |= std::uint64_t{memory[static_cast<std::size_t>(element * width + i)]} << (8 * i);
+  }
+  return x;
+}
+
+/// What output (i, j) must be; `old` is what was there.
+std::uint64_t expected(const matrix_data& a, const matrix_data& b, const options& o, gemm_contract contract,
+                       const gemm_device& device, const std::vector<float>& bias, index_t i, index_t j, float old) {
+  const bool fp8 = a.element != gemm_element::e2m1;
+  const gemm_options how = options_of(contract, device, o.choice.split_k, fp8);
+  const output_rule rule{o.alpha, o.accumulate, 0.5f, o.bias ? bias.data() : nullptr};
+  float x;
+  if (contract == gemm_contract::reference) {
+    const float sum =
+        accumulate_ref(operand_of(a.blocks(), a.here()), i, operand_of(b.blocks(), b.here()), j, how, 0.0f);
+    x = finish_value(sum, rule.alpha, rule.accumulate, rule.beta, old, o.bias,
+                     o.bias ? bias[static_cast<std::size_t>(j)] : 0.0f, how.model.nan_bits);
+  } else if (contract == gemm_contract::accurate || fp8) {
+    x = model_output(expand_bf16_row(a.blocks(), a.here(), i), expand_bf16_row(b.blocks(), b.here(), j), how, rule, j,
+                     old);
+  } else {
+    x = model_output(expand_e5m2_row(a.here(), i), expand_e5m2_row(b.here(), j), how, rule, j, old);
+  }
+  return o.output == formats::bf16 ? bf16_bits(x) : fp32_bits(x);
+}
+
+/// Runs a GEMM into poisoned memory and compares outputs with the model: all of them, or `samples`.
+void compare(const matrix_data& a, const matrix_data& b, const options& o, int samples = 0) {
+  gemm_device device;
+  REQUIRE(current_device(device).ok());
+  const int m = a.rows, n = b.rows, width = o.output == formats::bf16 ? 2 : 4;
+  const index_t stride = n + o.extra_stride;
+  std::vector<float> bias(static_cast<std::size_t>(n));
+  for (std::size_t j = 0; j < bias.size(); ++j) bias[j] = 0.125f * static_cast<float>(j % 7) - 0.25f;
+  const array<float> bias_there(bias);
+  bytes before(static_cast<std::size_t>(m * stride * width), 0xA5);
+  if (o.accumulate) {
+    for (std::size_t i = 0; i < before.size(); ++i) before[i] = static_cast<std::uint8_t>(i % 2 != 0 ? 0x3F : i % 128);
+  }
+  array<std::uint8_t> out(before);
+  gemm_problem p{a.view(), b.view(), out.there, o.output, stride, o.alpha, o.accumulate, 0.5f};
+  if (o.bias) p.bias = bias_there.there;
+  const std::size_t size = gemm_workspace_bytes(p, o.choice, device);
+  array<std::uint8_t> workspace(bytes(size + 512, 0xC3));
+  auto* aligned = workspace.there + (256 - reinterpret_cast<std::uintptr_t>(workspace.there) % 256) % 256;
+  const bool fp8 = a.element != gemm_element::e2m1;
+  const status s = (fp8 ? gemm_mxfp8 : gemm_mxfp4)(p, o.choice, aligned, size, nullptr);
+  REQUIRE_MESSAGE(s.ok(), s.message());
+  out.fetch();
+  workspace.fetch();
+  for (std::size_t i = size + static_cast<std::size_t>(aligned - workspace.there); i < workspace.here.size(); ++i) {
+    REQUIRE_MESSAGE(workspace.here[i] == 0xC3, "wrote behind the workspace");
+  }
+
+  std::vector<bool> outside_a, outside_b;
+  if (o.choice.contract == gemm_contract::fast && !fp8) {
+    outside_a = tiles_outside_window(a.here());
+    outside_b = tiles_outside_window(b.here());
+  }
+  int wrong = 0;
+  const auto check = [&](index_t i, index_t j) {
+    gemm_contract contract = o.choice.contract;
+    if (contract == gemm_contract::fast && !fp8 &&
+        (outside_a[static_cast<std::size_t>(i / window_tile)] ||
+         outside_b[static_cast<std::size_t>(j / window_tile)])) {
+      contract = gemm_contract::accurate;
+    }
+    const index_t at = i * stride + j;
+    const auto old_bits = static_cast<std::uint32_t>(bits_at(before, at, width));
+    const float old = width == 2 ? fp32_from_bits(old_bits << 16) : fp32_from_bits(old_bits);
+    const std::uint64_t want = expected(a, b, o, contract, device, bias, i, j, old), got = bits_at(out.here, at, width);
+    if (want != got && wrong++ < 3) MESSAGE("(" << i << ", " << j << "): " << got << " instead of " << want);
+  };
+  std::mt19937 random(1);
+  for (int s2 = 0; s2 < samples; ++s2) {
+    const auto i = static_cast<index_t>(random()) % m;
+    check(i, static_cast<index_t>(random()) % n);
+  }
+  for (index_t i = 0; samples == 0 && i < m; ++i) {
+    for (index_t j = 0; j < n; ++j) check(i, j);
+  }
+  CHECK(wrong == 0);
+  for (index_t i = 0; i < m; ++i) {  // between the rows
+    for (index_t j = n; j < stride; ++j) {
+      CHECK(bits_at(out.here, i * stride + j, width) == bits_at(before, i * stride + j, width));
+    }
+  }
+}
+
+constexpr gemm_contract contracts[] = {gemm_contract::reference, gemm_contract::accurate, gemm_contract::fast};
+
+}  // namespace
+
+TEST_CASE("operands are expanded exactly: every code under every scale") {
+  bytes codes(256 * 16), scales(256);
+  for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint8_t>((i % 16) * 0x21 + i / 4096);
+  for (std::size_t i = 0; i < 16 * 256; ++i)
+    codes[i] = static_cast<std::uint8_t>((2 * i % 16) | ((2 * i + 1) % 16) << 4);
+  for (std::size_t i = 0; i < 256; ++i) scales[i] = static_cast<std::uint8_t>(i);
+  const matrix_data a(256, 32, codes, scales), b(1, 32, bytes(16), bytes(1, 127));
+  array<std::uint8_t> wide_a(bytes(256 * 64)), wide_b(bytes(64)), folded_a(bytes(256 * 32)), folded_b(bytes(32));
+  array<int> base(std::vector<int>(257));
+  array<std::uint8_t> flags(bytes(257, 0xFF));
+  const auto source = [](const matrix_data& m) {
+    return block_source{m.codes.there, m.scales.there, m.code_stride(), m.k / 32, m.rows};
+  };
+  expand_arguments e{source(a), source(b), 32, wide_a.there, wide_b.there};
+  REQUIRE(launch(expand_bf16_kernel, dim3{33, 1, 1}, dim3{expand_threads, 1, 1}, 0, nullptr, e).ok());
+  e.target_a = folded_a.there;
+  e.target_b = folded_b.there;
+  e.base = base.there;
+  e.flags = flags.there;
+  REQUIRE(launch(expand_e5m2_kernel, dim3{33, 1, 1}, dim3{expand_threads, 1, 1}, 0, nullptr, e).ok());
+  wide_a.fetch();
+  folded_a.fetch();
+  base.fetch();
+  flags.fetch();
+  int wrong = 0;
+  for (index_t r = 0; r < 256; ++r) {
+    for (index_t c = 0; c < 32; ++c) {
+      const float value = decode_element(mxfp4, a.here(), r, c);
+      const float wide = fp32_from_bits(static_cast<std::uint32_t>(bits_at(wide_a.here, r * 32 + c, 2)) << 16);
+      const auto folded = decode(formats::e5m2, folded_a.here[static_cast<std::size_t>(r * 32 + c)]);
+      if (r == 255) {
+        wrong += !fp32_is_nan(fp32_bits(wide)) || !fp32_is_nan(fp32_bits(folded));
+        continue;
+      }
+      wrong += fp32_bits(wide) != fp32_bits(value);
+      wrong += fp32_bits(times_power(folded, base.here[static_cast<std::size_t>(r)])) != fp32_bits(value);
+    }
+    wrong += flags.here[static_cast<std::size_t>(r)] != 0;
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("the window: 26 binades fit exactly, 27 do not; zeros and NaN scales do not count") {
+  const auto data = [](std::uint8_t first, std::uint8_t second, std::uint8_t code) {
+    bytes codes(32, 0x31);
+    for (std::size_t i = 0; i < 16; ++i) codes[i] = code;
+    return matrix_data(1, 64, codes, {first, second});
+  };
+  const struct {
+    std::uint8_t first, second, code;  // of the first block
+    bool fits;
+  } cases[] = {{101, 127, 0x17, true}, {100, 127, 0x17, false}, {127, 101, 0x17, true}, {228, 254, 0xF9, true},
+               {0, 26, 0x99, true},    {0, 27, 0x99, false},    {0, 127, 0x80, true},   {254, 27, 0x08, true},
+               {255, 27, 0x11, true},  {0, 255, 0x11, true}};
+  for (const auto& c : cases) {
+    CAPTURE(static_cast<int>(c.first));
+    CAPTURE(static_cast<int>(c.second));
+    const matrix_data a = data(c.first, c.second, c.code), b = data(127, 127, 0x22);
+    array<std::uint8_t> to_a(bytes(64)), to_b(bytes(64)), flags(bytes(2, 0xFF));
+    array<int> base(std::vector<int>(2));
+    expand_arguments e{{a.codes.there, a.scales.there, 32, 2, 1},
+                       {b.codes.there, b.scales.there, 32, 2, 1},
+                       64,
+                       to_a.there,
+                       to_b.there};
+    e.base = base.there;
+    e.flags = flags.there;
+    REQUIRE(launch(expand_e5m2_kernel, dim3{1, 1, 1}, dim3{expand_threads, 1, 1}, 0, nullptr, e).ok());
+    to_a.fetch();
+    flags.fetch();
+    base.fetch();
+    CHECK((flags.here[0] == 0) == c.fits);
+    CHECK(fold_range_ref(a.here(), 0).fits() == c.fits);
+    for (index_t i = 0; c.fits && i < 64; ++i) {
+      const float value = decode_element(mxfp4, a.here(), 0, i);
+      const std::uint8_t code = to_a.here[static_cast<std::size_t>(i)];
+      const float folded = decode(formats::e5m2, code);
+      if (fp32_is_nan(fp32_bits(value))) {
+        CHECK(fp32_is_nan(fp32_bits(folded)));
+      } else {
+        CHECK(fp32_bits(times_power(folded, base.here[0])) == fp32_bits(value));
+        CHECK(((code & 0x7F) == 0 || (code & 0x7C) != 0));  // no subnormal number
+      }
+    }
+  }
+}
+
+TEST_CASE("one rounding brings a folded sum back, whatever the exponent") {
+  std::mt19937 random(3);
+  int wrong = 0;
+  for (int i = 0; i < 300; ++i) {  // significands of an E8M13 accumulator, and of an FP32 sum of them
+    const auto significand = static_cast<float>((1u << 23 | (random() & 0x7FFFFFu)) & (i % 2 == 0 ? ~0x3FFu : ~0u));
+    const float x = (i % 3 == 0 ? -1.0f : 1.0f) * significand * pow2_fp32(static_cast<int>(random() % 99) - 41 - 23);
+    for (int e = -280; e <= 228; ++e) {
+      const float want = static_cast<float>(__builtin_ldexp(static_cast<double>(x), e));
+      wrong += fp32_bits(times_power(x, e)) != fp32_bits(want);
+    }
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("FP8 codes are decoded and expanded as the definition says: every code under every scale") {
+  for (const gemm_element element : {gemm_element::e4m3, gemm_element::e5m2}) {
+    bytes codes(256 * 256), scales(256 * 8);
+    for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint8_t>(i);
+    for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<std::uint8_t>(i / 8);
+    const matrix_data a(256, 256, codes, scales, element), b(1, 256, bytes(256), bytes(8, 127), element);
+    array<std::uint8_t> wide_a(bytes(256 * 512)), wide_b(bytes(512));
+    const auto source = [](const matrix_data& m) {
+      return block_source{m.codes.there, m.scales.there, m.code_stride(), m.k / 32, m.rows, m.element};
+    };
+    const expand_arguments e{source(a), source(b), 256, wide_a.there, wide_b.there};
+    REQUIRE(launch(expand_bf16_kernel, dim3{33, 1, 1}, dim3{expand_threads, 1, 1}, 0, nullptr, e).ok());
+    wide_a.fetch();
+    int wrong = 0;
+    for (index_t r = 0; r < 256; ++r) {
+      for (index_t c = 0; c < 256; ++c) {
+        const auto code = static_cast<std::uint32_t>(c);
+        wrong += fp32_bits(fp8_value(element == gemm_element::e4m3, code)) !=
+                 fp32_bits(canonical_nan(decode(format_of(element), code)));
+        const auto want =
+            encode(formats::bf16, decode_element(a.blocks(), a.here(), r, c), rounding::nearest_even, overflow::to_inf);
+        const std::uint64_t got = bits_at(wide_a.here, r * 256 + c, 2);
+        wrong += formats::bf16.is_nan(want) ? !formats::bf16.is_nan(got) : got != want;
+      }
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("MXFP8") {
+  for (const gemm_element element : {gemm_element::e4m3, gemm_element::e5m2}) {
+    const matrix_data a = random_matrix(10, 96, 30, scales_of::ordinary, gemm_element::e4m3);
+    const matrix_data b = random_matrix(12, 96, 31, scales_of::special, element);
+    for (const gemm_contract contract : contracts) {
+      compare(a, b, {{contract}, formats::fp32});
+      compare(b, a, {{contract}, formats::bf16, 3, 0.5f, true, true});
+    }
+    compare(a, b, {{gemm_contract::fast, 2}});
+  }
+}
+
+TEST_CASE("small GEMMs, every contract and output, whole results") {
+  const matrix_data a = random_matrix(24, 192, 1, scales_of::ordinary);
+  const matrix_data b = random_matrix(40, 192, 2, scales_of::ordinary);
+  for (const gemm_contract contract : contracts) {
+    CAPTURE(static_cast<int>(contract));
+    compare(a, b, {{contract}});
+    compare(a, b, {{contract}, formats::fp32, 3});
+    compare(a, b, {{contract}, formats::bf16, 5, 0.75f, true, true});
+    compare(a, b, {{contract}, formats::fp32, 0, -1.5f, true, false});
+    compare(a, b, {{contract}, formats::bf16, 8, 3.0f, false, true});
+  }
+}
+
+TEST_CASE("ragged shapes; NaN, zero and extreme scales") {
+  for (const gemm_contract contract : contracts) {
+    CAPTURE(static_cast<int>(contract));
+    compare(random_matrix(1, 32, 3, scales_of::ordinary), random_matrix(1, 32, 4, scales_of::ordinary), {{contract}});
+    compare(random_matrix(9, 96, 5, scales_of::special), random_matrix(19, 96, 6, scales_of::special),
+            {{contract}, formats::fp32});
+    compare(random_matrix(2, 2112, 25, scales_of::ordinary), random_matrix(3, 2112, 26, scales_of::ordinary),
+            {{contract}, formats::fp32});
+    compare(random_matrix(17, 160, 7, scales_of::special), random_matrix(9, 160, 8, scales_of::ordinary), {{contract}});
+  }
+}
+
+TEST_CASE("split-K: parts are added in ascending order, and there may be fewer than asked for") {
+  const matrix_data a = random_matrix(10, 416, 9, scales_of::ordinary);
+  const matrix_data b = random_matrix(12, 416, 10, scales_of::special);
+  for (const gemm_contract contract : {gemm_contract::accurate, gemm_contract::fast}) {
+    for (const int split : {2, 3, 5, 64}) {
+      compare(a, b, {{contract, split}});
+      compare(a, b, {{contract, split}, formats::fp32, 2, 2.0f, true, true});
+    }
+  }
+}
+
+TEST_CASE("fast: only tiles with a row outside the window become accurate") {
+  const matrix_data a = random_matrix(260, 64, 11, scales_of::wide);
+  const matrix_data b = random_matrix(20, 64, 12, scales_of::ordinary);
+  CHECK(tiles_outside_window(a.here()) == std::vector<bool>{true, false});
+  CHECK(tiles_outside_window(b.here()) == std::vector<bool>{false});
+  compare(a, b, {{gemm_contract::fast}, formats::fp32});
+  compare(b, a, {{gemm_contract::fast, 2}, formats::bf16});
+}
+
+TEST_CASE("folding cannot be seen: the same sums from scaled codes, without an expansion") {
+  // Under a model that takes E2M1 as numbers of a wider format (0.5 is normal), block scales only shift exponents.
+  const matrix_data a = random_matrix(4, 256, 13, scales_of::ordinary);
+  const matrix_data b = random_matrix(6, 256, 14, scales_of::ordinary);
+  gemm_device device;
+  REQUIRE(current_device(device).ok());
+  for (const gemm_contract contract : {gemm_contract::accurate, gemm_contract::fast}) {
+    gemm_options o = options_of(contract, device);
+    gemm_options scaled = o;
+    scaled.model.operand = contract == gemm_contract::fast ? formats::e5m2 : formats::bf16;
+    for (index_t i = 0; i < 4; ++i) {
+      for (index_t j = 0; j < 6; ++j) {
+        const float direct =
+            accumulate_ref(operand_of(mxfp4, a.here()), i, operand_of(mxfp4, b.here()), j, scaled, 0.0f);
+        const float expanded =
+            contract == gemm_contract::fast
+                ? model_output(expand_e5m2_row(a.here(), i), expand_e5m2_row(b.here(), j), o, {}, j, 0.0f)
+                : model_output(expand_bf16_row(mxfp4, a.here(), i), expand_bf16_row(mxfp4, b.here(), j), o, {}, j,
+                               0.0f);
+        CHECK(fp32_bits(direct) == fp32_bits(expanded));
+      }
+    }
+  }
+}
+
+TEST_CASE("bad input names the argument and writes nothing") {
+  const matrix_data a = random_matrix(8, 64, 15, scales_of::ordinary),
+                    b = random_matrix(8, 64, 16, scales_of::ordinary);
+  array<std::uint8_t> out(bytes(8 * 8 * 2, 0xA5)), workspace(bytes(1 << 16));
+  const gemm_problem good{a.view(), b.view(), out.there};
+  const auto message = [&](auto change, gemm_choice choice = {}, std::size_t size = 1 << 16) {
+    gemm_problem p = good;
+    change(p);
+    return gemm_mxfp4(p, choice, workspace.there, size, nullptr).message();
+  };
+  CHECK(message([](gemm_problem& p) { p.a.k = 48; }) == "a.k: must be a multiple of 32 up to 2^20");
+  CHECK(message([](gemm_problem& p) { p.b.k = 32; }) == "b.k: must equal a.k");
+  CHECK(message([](gemm_problem& p) { p.b.rows = 0; }) == "b.rows: must be 1 to 2^20");
+  CHECK(message([](gemm_problem& p) { p.a.codes = nullptr; }) == "a.codes: must not be null");
+  CHECK(message([](gemm_problem& p) { ++p.b.codes; }) == "b.codes: must be aligned to 16 bytes");
+  CHECK(message([](gemm_problem& p) { p.b.scales = nullptr; }) == "b.scales: must not be null");
+  CHECK(message([](gemm_problem& p) { p.a.code_stride = 40; }) ==
+        "a.code_stride: must be a multiple of 16, at least a row's bytes");
+  CHECK(message([](gemm_problem& p) { p.b.scale_stride = 1; }) == "b.scale_stride: must be at least k / 32");
+  CHECK(message([](gemm_problem& p) { p.a.code_order = placement::aiter_data_16x16; }) ==
+        "a.code_order: this kernel takes row-major codes");
+  CHECK(message([](gemm_problem& p) { p.b.scale_order = placement::aiter_scale; }) ==
+        "b.scale_order: this kernel takes row-major scales");
+  CHECK(message([](gemm_problem& p) { p.b.element = gemm_element::e4m3; }) ==
+        "b.element: must be E2M1 where a's is, else E4M3 or E5M2");
+  CHECK(message([](gemm_problem& p) { p.a.element = gemm_element::e4m3; }) == "a.element: must be E2M1");
+  CHECK(gemm_mxfp8(good, {}, nullptr, 0, nullptr).message() == "a.element: must be E4M3 or E5M2");
+  CHECK(message([](gemm_problem& p) { p.out = nullptr; }) == "out: must not be null");
+  CHECK(message([](gemm_problem& p) { p.out_stride = 7; }) == "out_stride: must be at least n");
+  CHECK(message([](gemm_problem& p) { p.output = formats::fp16; }) == "output: must be BF16 or FP32");
+  CHECK(message([](gemm_problem&) {}, {gemm_contract::fast, 0}) == "choice.split_k: must be 1 to 64");
+  CHECK(message([](gemm_problem&) {}, {gemm_contract::reference, 2}) == "choice.split_k: must be 1 for this kernel");
+  CHECK(message([](gemm_problem&) {}, {gemm_contract::fast}, 100) == "workspace_bytes: less than gemm_workspace_bytes");
+  CHECK(gemm_mxfp4(good, {}, nullptr, 0, nullptr).message() == "workspace: must be device memory aligned to 256 bytes");
+  out.fetch();
+  CHECK(out.here == bytes(8 * 8 * 2, 0xA5));
+}
+
+TEST_CASE("the reference takes operands in the layouts of other kernels") {
+  matrix_data a = random_matrix(32, 256, 17, scales_of::ordinary), b = random_matrix(16, 256, 18, scales_of::ordinary);
+  const auto shuffled = [](const matrix_data& m, placement order, bool scales) {
+    const layout l = scales ? scale_layout(order, mxfp4, m.rows, m.k) : code_layout(order, mxfp4, m.rows, m.k);
+    bytes to(static_cast<std::size_t>(l.size_bytes()));
+    if (scales) {
+      place_scales(mxfp4, m.here(), order, to.data());
+    } else {
+      place_codes(mxfp4, m.here(), order, to.data());
+    }
+    return to;
+  };
+  array<std::uint8_t> codes(shuffled(b, placement::aiter_data_16x16, false));
+  array<std::uint8_t> scales_a(shuffled(a, placement::aiter_scale, true));
+  array<std::uint8_t> scales_b(shuffled(b, placement::nvidia_scale_128x4, true));
+  array<std::uint8_t> plain(bytes(32 * 16 * 4)), other(bytes(32 * 16 * 4));
+  gemm_problem p{a.view(), b.view(), plain.there, formats::fp32};
+  REQUIRE(gemm_mxfp4(p, {gemm_contract::reference}, nullptr, 0, nullptr).ok());
+  p.out = other.there;
+  p.a.scales = scales_a.there;
+  p.a.scale_order = placement::aiter_scale;
+  p.b.codes = codes.there;
+  p.b.code_order = placement::aiter_data_16x16;
+  p.b.scales = scales_b.there;
+  p.b.scale_order = placement::nvidia_scale_128x4;
+  REQUIRE(gemm_mxfp4(p, {gemm_contract::reference}, nullptr, 0, nullptr).ok());
+  plain.fetch();
+  other.fetch();
+  CHECK(plain.here == other.here);
+}
+
+TEST_CASE("large GEMMs on a device, sampled") {
+  if (!on_device) return;
+  struct shape {
+    int m, n, k;
+  };
+  for (const shape s :
+       {shape{300, 520, 544}, shape{1024, 1536, 4096}, shape{4100, 1000, 8192}, shape{129, 8192, 2048}}) {
+    CAPTURE(s.m);
+    const matrix_data a = random_matrix(s.m, s.k, 20, scales_of::special);
+    const matrix_data b = random_matrix(s.n, s.k, 21, s.n == 1000 ? scales_of::wide : scales_of::ordinary);
+    for (const gemm_contract contract : contracts) {
+      compare(a, b, {{contract}}, 150);
+      compare(a, b, {{contract}, formats::fp32, 1, 0.5f, true, true}, 60);
+      if (contract != gemm_contract::reference) compare(a, b, {{contract, 4}}, 60);
+    }
+    const matrix_data c = random_matrix(s.m, s.k, 22, scales_of::special, gemm_element::e4m3);
+    const matrix_data d = random_matrix(s.n, s.k, 23, scales_of::ordinary, gemm_element::e5m2);
+    compare(c, d, {{gemm_contract::accurate}, formats::fp32}, 60);
+  }
+}
