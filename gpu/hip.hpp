@@ -40,7 +40,7 @@
 #define hipGraphDestroy cudaGraphDestroy
 #define hipGraphExecDestroy cudaGraphExecDestroy
 #define hipGraphExec_t cudaGraphExec_t
-#define hipGraphInstantiate cudaGraphInstantiate
+#define hipGraphInstantiateWithFlags cudaGraphInstantiateWithFlags
 #define hipGraphLaunch cudaGraphLaunch
 #define hipGraph_t cudaGraph_t
 #define hipLaunchKernel cudaLaunchKernel

@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "gpu/dequantize.hpp"
 #include "gpu/quantize.hpp"
+#include "gpu/quantize_fp8.hpp"
 
 using namespace rotoscale;
 
@@ -102,6 +104,11 @@ void bench_shape(index_t m, index_t n, int repeats) {
   const auto view = row_major(reinterpret_cast<const bf16*>(source.data), m, n);
   device_bytes row_codes(elements), row_scales(elements / 16 + 65536), column_codes(elements),
       column_scales(elements / 16 + 65536);
+  const auto expect_ok = [](const gpu::status& s) {
+    if (s.ok()) return;
+    std::fprintf(stderr, "%s\n", s.message().c_str());
+    std::exit(1);
+  };
   const auto bench = [&](const char* what, block_format f, bool rows, bool columns, int points, bool placed) {
     gpu::quantized row, column;
     row.options = presets::te_rocm;
@@ -111,12 +118,7 @@ void bench_shape(index_t m, index_t n, int repeats) {
     if (placed) column.code_order = placement::aiter_data_16x16;
     if (rows) row.codes = row_codes.data, row.scales = row_scales.data;
     if (columns) column.codes = column_codes.data, column.scales = column_scales.data;
-    const double us = median_us(repeats, [&] {
-      if (const gpu::status s = gpu::quantize(f, view, row, column, nullptr); !s.ok()) {
-        std::fprintf(stderr, "%s\n", s.message().c_str());
-        std::exit(1);
-      }
-    });
+    const double us = median_us(repeats, [&] { expect_ok(gpu::quantize(f, view, row, column, nullptr)); });
     const double written = packed_bytes(f.element, 32) / 32.0 + 1.0 / 32;
     report(what, m, n, us, static_cast<double>(elements) * (2 + written * (rows + columns)));
   };
@@ -127,6 +129,25 @@ void bench_shape(index_t m, index_t n, int repeats) {
   bench("MXFP4 row + column, swizzled", mxfp4, true, true, 0, true);
   bench("MXFP8 E4M3 row + column", mxfp8_e4m3, true, true, 0, false);
   bench("MXFP8 E4M3 row", mxfp8_e4m3, true, false, 0, false);
+
+  const device_bytes scalars(256);
+  auto* const scale = reinterpret_cast<float*>(scalars.data);
+  const float one = 1.0f;
+  expect(hipMemset(scalars.data, 0, 256));
+  expect(hipMemcpy(scale, &one, sizeof one, hipMemcpyHostToDevice));
+  const auto bench_fp8 = [&](const char* what, bool columns) {
+    const gpu::fp8_output out{row_codes.data, columns ? column_codes.data : nullptr, 0, 0, scale + 1};
+    const double us = median_us(repeats, [&] { expect_ok(gpu::cast_transpose_fp8({}, view, scale, out, nullptr)); });
+    report(what, m, n, us, static_cast<double>(elements) * (columns ? 4 : 3));
+  };
+  bench_fp8("FP8 E4M3 cast + transpose + amax", true);
+  bench_fp8("FP8 E4M3 cast + amax", false);
+  const gpu::quantized_source q{row_codes.data, row_scales.data, m, n};
+  const double us = median_us(repeats, [&] {
+    expect_ok(
+        gpu::dequantize(mxfp4, q, block_axis::row, row_major(reinterpret_cast<bf16*>(target.data), m, n), nullptr));
+  });
+  report("MXFP4 to BF16", m, n, us, static_cast<double>(elements) * (2 + 0.5 + 1.0 / 32));
 }
 
 }  // namespace

@@ -63,8 +63,8 @@ void check(block_format f, const shape& s, block_axis axis, float factor, unsign
   const index_t stride = columns + s.extra_stride;
   const device_array<T> target(static_cast<std::size_t>(rows * stride));
   std::vector<T> expected = target.read();
-  const gpu::status status =
-      gpu::dequantize(f, q, axis, row_major(target.data(), rows, columns, stride), nullptr, factor);
+  const auto view = row_major(target.data(), rows, columns, stride);
+  const gpu::status status = run([&](hipStream_t stream) { return gpu::dequantize(f, q, axis, view, stream, factor); });
   CHECK_MESSAGE(status.ok(), status.message());
   dequantize_ref(f, blocks, axis, row_major(expected.data(), rows, columns, stride), factor);
   const std::vector<T> found = target.read();
@@ -89,6 +89,15 @@ TEST_CASE_TEMPLATE("dequantizing", T, bf16, fp16, float) {
       check<T>(square_blocks(f), {64, 64, placement::aiter_data_16x16, placement::aiter_scale}, axis, 1.0f, ++seed);
     }
   }
+}
+
+TEST_CASE("large, and captured in a graph") {
+  const index_t size = on_device ? 16 : 1;
+  through_graphs = true;
+  check<bf16>(mxfp4, {256 * size, 192 * size, placement::aiter_data_16x16, placement::aiter_scale}, block_axis::column,
+              1.0f, 90);
+  check<float>(mxfp8_e4m3, {130 * size, 96 * size}, block_axis::row, 1.0f, 91);
+  through_graphs = false;
 }
 
 TEST_CASE("bad arguments are named before anything is launched") {

@@ -40,6 +40,33 @@ inline void expect(hipError_t error) {
   std::abort();
 }
 
+/// Whether `run` captures what it launches in a graph and runs that; the host has none.
+inline bool through_graphs = false;
+
+/// The status of `launch(stream)`, which has run when the device's arrays are read.
+template <class Launch>
+gpu::status run(const Launch& launch) {
+#if !defined(ROTOSCALE_GPU_HOST)
+  if (through_graphs) {
+    hipStream_t stream;
+    hipGraph_t graph;
+    hipGraphExec_t executable;
+    expect(hipStreamCreate(&stream));
+    expect(hipStreamBeginCapture(stream, hipStreamCaptureModeGlobal));
+    const gpu::status s = launch(stream);
+    expect(hipStreamEndCapture(stream, &graph));
+    expect(hipGraphInstantiateWithFlags(&executable, graph, 0));
+    expect(hipGraphLaunch(executable, stream));
+    expect(hipStreamSynchronize(stream));
+    expect(hipGraphExecDestroy(executable));
+    expect(hipGraphDestroy(graph));
+    expect(hipStreamDestroy(stream));
+    return s;
+  }
+#endif
+  return launch(hipStream_t{});
+}
+
 /// `count` elements of device memory, `skew` elements past a multiple of 256 bytes, between guards.
 template <class T>
 class device_array {

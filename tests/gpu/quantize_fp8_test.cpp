@@ -45,8 +45,10 @@ void check(const fp8_case& c, unsigned seed) {
   const device_array<float> scale(std::vector<float>{c.scale}), amax(std::vector<float>{0.5f});
   const gpu::fp8_output out{c.want_rows ? rows.data() : nullptr, c.want_columns ? columns.data() : nullptr, row_stride,
                             column_stride, c.want_amax ? amax.data() : nullptr};
-  const gpu::status s = gpu::cast_transpose_fp8(c.options, row_major<const T>(source.data(), c.rows, c.columns, stride),
-                                                c.scale == 1.0f ? nullptr : scale.data(), out, nullptr);
+  const auto view = row_major<const T>(source.data(), c.rows, c.columns, stride);
+  const gpu::status s = run([&](hipStream_t stream) {
+    return gpu::cast_transpose_fp8(c.options, view, c.scale == 1.0f ? nullptr : scale.data(), out, stream);
+  });
   CHECK_MESSAGE(s.ok(), s.message());
 
   std::vector<std::uint8_t> expected_rows(rows.read().size(), 0xA5), expected_columns(columns.read().size(), 0xA5);
@@ -90,6 +92,14 @@ TEST_CASE_TEMPLATE("FP8 cast, transpose and amax", T, bf16, fp16, float) {
       check<T>({48, 144, {element, source, r, {99, 7}}, 0.7f}, ++seed);
     }
   }
+}
+
+TEST_CASE("large, and captured in a graph") {
+  const index_t size = on_device ? 16 : 1;
+  through_graphs = true;
+  check<bf16>({256 * size, 320 * size, {formats::e4m3, formats::bf16}, 448.0f}, 50);
+  check<float>({130 * size, 144 * size, {formats::e5m2, formats::bf16}, 3.0f}, 51);
+  through_graphs = false;
 }
 
 TEST_CASE("bad arguments are named before anything is launched") {

@@ -103,8 +103,8 @@ void check(block_format f, const wanted& rows, const wanted& columns, source_sha
   const std::vector<T> x = make_source<T>(shape.rows, stride, seed);
   const device_array<T> source(x, shape.skew);
   orientation row(f, rows, shape.rows, shape.columns), column(f, columns, shape.columns, shape.rows);
-  const gpu::status s = gpu::quantize(f, row_major<const T>(source.data(), shape.rows, shape.columns, stride), row.out,
-                                      column.out, nullptr);
+  const auto view = row_major<const T>(source.data(), shape.rows, shape.columns, stride);
+  const gpu::status s = run([&](hipStream_t stream) { return gpu::quantize(f, view, row.out, column.out, stream); });
   CHECK_MESSAGE(s.ok(), s.message());
   const auto host = row_major<const T>(x.data(), shape.rows, shape.columns, stride);
   row.check(host, block_axis::row);
@@ -220,6 +220,24 @@ TEST_CASE_TEMPLATE("squares of 32 × 32", T, bf16, float) {
     check<T>(square_blocks(mxfp4), aiter(o), aiter(rotated), {192, 64}, ++seed);
     check<T>(square_blocks(mxfp8_e5m2), {true, o}, absent, {32, 64}, ++seed);
   }
+}
+
+TEST_CASE("many tiles a block") {
+  const index_t size = on_device ? 16 : 1;
+  const wanted placed = aiter(presets::te_rocm);
+  wanted nvidia{true, presets::nvidia};
+  nvidia.scale_order = placement::nvidia_scale_128x4;
+  check<bf16>(mxfp4, placed, placed, {256 * size, 384 * size}, 450);
+  check<bf16>(mxfp4, nvidia, nvidia, {224 * size, 352 * size}, 451);
+  check<float>(mxfp4, {true, presets::te_rocm}, placed, {192 * size, 320 * size, 8}, 452);
+  check<fp16>(mxfp8_e4m3, {true, presets::ocp}, {true, presets::ocp}, {160 * size, 416 * size}, 453);
+}
+
+TEST_CASE("captured in a graph") {
+  through_graphs = true;
+  check<bf16>(mxfp4, aiter(presets::te_rocm), aiter(presets::te_rocm), {192, 192}, 460);
+  check<float>(square_blocks(mxfp8_e4m3), {true, presets::ocp}, absent, {64, 64}, 461);
+  through_graphs = false;
 }
 
 #if defined(ROTOSCALE_GPU_HOST)
