@@ -25,6 +25,7 @@ struct dequantize_args {
   void* target = nullptr;
   index_t row_stride = 0, k_stride = 0;
   float factor = 1.0f;
+  bool vectors = false;  ///< rows of the target are contiguous and begin at multiples of 16 bytes
 };
 
 /// The value of a code of at most 8 bits: its magnitude bits are those of an FP32 number with another bias, subnormals
@@ -39,35 +40,71 @@ __device__ inline float code_value(std::uint32_t code) {
   return fp32_from_bits(fp32_bits(m) | sign);
 }
 
-__device__ inline void store_number(float x, float* to) { *to = x; }
-__device__ inline void store_number(float x, fp16* to) { store_value(x, *to); }
-__device__ inline void store_number(float x, bf16* to) {
+/// Bits of a number as T, rounded to nearest even.
+template <class T>
+__device__ inline std::uint32_t number_bits(float x) {
   const std::uint32_t u = fp32_bits(x);
-  const std::uint32_t rounded = fp32_is_nan(u) ? u | 0x00400000u : u + 0x7FFFu + (u >> 16 & 1u);
-  *to = bf16::from_bits(static_cast<std::uint16_t>(rounded >> 16));
+  if constexpr (std::is_same_v<T, float>) return u;
+  if constexpr (std::is_same_v<T, bf16>) return (fp32_is_nan(u) ? u | 0x00400000u : u + 0x7FFFu + (u >> 16 & 1u)) >> 16;
+  if constexpr (std::is_same_v<T, fp16>) {
+    fp16 y;
+    store_value(x, y);
+    return y.bits();
+  }
 }
 
-/// A thread four bytes of codes: consecutive threads along k (row targets) or along the rows (transposed ones).
+/// `count` numbers side by side, 8 or 16 bytes at a time.
+template <class T, unsigned Count>
+__device__ inline void store_vector(const std::uint32_t (&bits)[Count], T* to) {
+  constexpr unsigned words = Count * sizeof(T) / 4;
+  std::uint32_t word[words];
+  ROTOSCALE_UNROLL
+  for (unsigned w = 0; w < words; ++w) word[w] = sizeof(T) == 4 ? bits[w] : bits[2 * w] | bits[2 * w + 1] << 16;
+  if constexpr (words == 2) {
+    store_streaming8(to, word[0], word[1]);
+  } else {
+    ROTOSCALE_UNROLL
+    for (unsigned w = 0; w < words; w += 4) {
+      store_streaming(reinterpret_cast<unsigned char*>(to) + 4 * w,
+                      bytes16{{word[w], word[w + 1], word[w + 2], word[w + 3]}});
+    }
+  }
+}
+
+/// A thread four bytes of codes: consecutive threads along k (row targets) or along the rows (transposed ones). Blocks'
+/// y counts the other index.
 template <class T, class Element, bool Transposed>
 __global__ void __launch_bounds__(256) dequantize_kernel(const ROTOSCALE_GRID_CONSTANT dequantize_args a) {
   constexpr format F = Element::format;
   constexpr unsigned count = 32 / storage_bits(F);
-  const unsigned words = a.k / count;
-  const std::uint64_t all = std::uint64_t{a.rows} * words;
-  const std::uint64_t step = std::uint64_t{grid_size().x} * 256;
+  const unsigned words = a.k / count, inner = Transposed ? a.rows : words, outer = Transposed ? words : a.rows;
+  const unsigned i = block_index().x * 256 + thread_index().x;
+  if (i >= inner) return;
   ROTOSCALE_KEEP_LOOP
-  for (std::uint64_t i = block_index().x * std::uint64_t{256} + thread_index().x; i < all; i += step) {
-    const auto r = static_cast<unsigned>(Transposed ? i % a.rows : i / words);
-    const auto w = static_cast<unsigned>(Transposed ? i / a.rows : i % words);
+  for (unsigned o = block_index().y; o < outer; o += grid_size().y) {
+    const unsigned r = Transposed ? i : o, w = Transposed ? o : i;
     const auto word =
         *reinterpret_cast<const std::uint32_t*>(a.in.codes + code_offset(a.in, r, w / 4) + w % 4 * index_t{4});
     const std::uint8_t byte = a.in.scales[scale_offset(a.in, r / a.scale_rows, w * count / 32)];
     const float scale = scale_value(byte);
     T* to = static_cast<T*>(a.target) + r * a.row_stride + w * count * a.k_stride;
+    std::uint32_t bits[count];
     ROTOSCALE_UNROLL
     for (unsigned j = 0; j < count; ++j) {
       const float x = code_value<F>(word >> (storage_bits(F) * j) & ((1u << storage_bits(F)) - 1));
-      store_number(canonical_nan(canonical_nan(x * scale) * a.factor), to + j * a.k_stride);
+      bits[j] = number_bits<T>(canonical_nan(canonical_nan(x * scale) * a.factor));
+    }
+    if (!Transposed && a.vectors) {
+      store_vector<T>(bits, to);
+      continue;
+    }
+    ROTOSCALE_UNROLL
+    for (unsigned j = 0; j < count; ++j) {
+      if constexpr (sizeof(T) == 4) {
+        to[j * a.k_stride] = fp32_from_bits(bits[j]);
+      } else {
+        to[j * a.k_stride] = T::from_bits(static_cast<std::uint16_t>(bits[j]));
+      }
     }
   }
 }
@@ -75,9 +112,9 @@ __global__ void __launch_bounds__(256) dequantize_kernel(const ROTOSCALE_GRID_CO
 namespace detail {
 template <class T, class Element>
 status launch_dequantize(const dequantize_args& a, bool is_transposed, hipStream_t stream) {
-  const std::uint64_t words = std::uint64_t{a.rows} * a.k * storage_bits(Element::format) / 32;
-  const std::uint64_t blocks = (words + 255) / 256, most = std::uint64_t{32} * device_processors();
-  const dim3 grid{static_cast<unsigned>(blocks < most ? blocks : most), 1, 1};
+  const unsigned words = a.k * static_cast<unsigned>(storage_bits(Element::format)) / 32;
+  const unsigned inner = is_transposed ? a.rows : words, outer = is_transposed ? words : a.rows;
+  const dim3 grid{(inner + 255) / 256, outer < 65535 ? outer : 65535, 1};
   const auto kernel = is_transposed ? dequantize_kernel<T, Element, true> : dequantize_kernel<T, Element, false>;
   return launch(kernel, grid, dim3{256, 1, 1}, 0, stream, a);
 }
@@ -119,6 +156,8 @@ status dequantize(block_format f, const quantized_source& q, block_axis axis, ma
   a.row_stride = target.stride(is_transposed ? 1 : 0);
   a.k_stride = target.stride(is_transposed ? 0 : 1);
   a.factor = decode_factor;
+  a.vectors = a.k_stride == 1 && reinterpret_cast<std::uintptr_t>(a.target) % 16 == 0 &&
+              a.row_stride * static_cast<index_t>(sizeof(T)) % 16 == 0;
   if (f.element == formats::e2m1) return detail::launch_dequantize<T, e2m1>(a, is_transposed, stream);
   if (f.element == formats::e4m3) return detail::launch_dequantize<T, e4m3>(a, is_transposed, stream);
   return detail::launch_dequantize<T, e5m2>(a, is_transposed, stream);

@@ -50,6 +50,11 @@ struct fp8_share {
     constexpr unsigned per_word = 4 / sizeof(T);
     return tile_value<T>(word[side][r][c / per_word], static_cast<int>(c % per_word), bf16_source);
   }
+  /// The same with the sign of NaN, which NVIDIA's conversion of FP16 loses.
+  __device__ float exact_value(unsigned side, unsigned r, unsigned c, bool bf16_source) const {
+    if constexpr (!std::is_same_v<T, fp16>) return value(side, r, c, bf16_source);
+    return source_value(fp16::from_bits(static_cast<std::uint16_t>(word[side][r][c / 2] >> (16 * (c % 2)))));
+  }
 
   __device__ void load(const fp8_args& a, unsigned row, unsigned column, bool whole) {
     const T* source = static_cast<const T*>(a.data);
@@ -134,7 +139,7 @@ __device__ inline std::uint32_t encode_share(const fp8_args& a, const fp8_share<
     std::uint32_t word = 0;
     ROTOSCALE_UNROLL
     for (unsigned j = 0; j < 4; ++j) {
-      const float x = share.value(side, r, c + j, a.bf16_source);
+      const float x = share.exact_value(side, r, c + j, a.bf16_source);
       const std::uint32_t u = fp32_bits(x) & fp32_magnitude_mask;
       amax = u < fp32_infinity_bits && u > amax ? u : amax;
       std::uint32_t code = 0;
