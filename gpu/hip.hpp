@@ -12,11 +12,11 @@
 #if defined(__CUDACC__)
 #define ROTOSCALE_CUDA 1
 #include <cuda_runtime.h>
-#define hipDeviceProp_t cudaDeviceProp
 #define hipDeviceAttributeComputeCapabilityMajor cudaDevAttrComputeCapabilityMajor
 #define hipDeviceAttributeComputeCapabilityMinor cudaDevAttrComputeCapabilityMinor
 #define hipDeviceAttributeMultiprocessorCount cudaDevAttrMultiProcessorCount
 #define hipDeviceGetAttribute cudaDeviceGetAttribute
+#define hipDeviceProp_t cudaDeviceProp
 #define hipDeviceSynchronize cudaDeviceSynchronize
 #define hipDriverGetVersion cudaDriverGetVersion
 #define hipErrorInvalidDeviceFunction cudaErrorInvalidDeviceFunction
@@ -40,7 +40,7 @@
 #define hipGraphDestroy cudaGraphDestroy
 #define hipGraphExecDestroy cudaGraphExecDestroy
 #define hipGraphExec_t cudaGraphExec_t
-#define hipGraphInstantiate cudaGraphInstantiate
+#define hipGraphInstantiateWithFlags cudaGraphInstantiateWithFlags
 #define hipGraphLaunch cudaGraphLaunch
 #define hipGraph_t cudaGraph_t
 #define hipLaunchKernel cudaLaunchKernel
@@ -76,6 +76,29 @@
 #define __host__
 #define __launch_bounds__(...)
 #include "gpu/host.hpp"
+#endif
+
+// Before a loop: unroll it wholly, so that arrays become registers, or leave it a loop. Host compilers do as they like.
+#if defined(ROTOSCALE_GPU_HOST)
+#define ROTOSCALE_UNROLL
+#define ROTOSCALE_KEEP_LOOP
+#else
+#define ROTOSCALE_UNROLL _Pragma("unroll")
+#define ROTOSCALE_KEEP_LOOP _Pragma("unroll 1")
+#endif
+
+// A function that stands outside its callers. AMD's would need a stack in memory, so there it does not.
+#if defined(ROTOSCALE_CUDA)
+#define ROTOSCALE_RARE __device__ __noinline__
+#else
+#define ROTOSCALE_RARE __device__ inline
+#endif
+
+// A kernel's parameter that functions take by reference without a copy of it.
+#if defined(ROTOSCALE_CUDA)
+#define ROTOSCALE_GRID_CONSTANT __grid_constant__
+#else
+#define ROTOSCALE_GRID_CONSTANT
 #endif
 
 #if defined(__HIP__) && !defined(ROTOSCALE_CUDA)
@@ -225,6 +248,44 @@ __device__ inline void store_streaming(void* to, const bytes16& bytes) {
                               static_cast<vector*>(to));
 #else
   *static_cast<bytes16*>(to) = bytes;
+#endif
+}
+
+/// The same for 8 bytes.
+__device__ inline void store_streaming8(void* to, std::uint32_t low, std::uint32_t high) {
+#if defined(ROTOSCALE_CUDA)
+  __stcs(static_cast<uint2*>(to), uint2{low, high});
+#elif defined(ROTOSCALE_AMD)
+  using vector = std::uint32_t __attribute__((ext_vector_type(2)));
+  __builtin_nontemporal_store(vector{low, high}, static_cast<vector*>(to));
+#else
+  static_cast<std::uint32_t*>(to)[0] = low;
+  static_cast<std::uint32_t*>(to)[1] = high;
+#endif
+}
+
+/// A word that other blocks may change meanwhile.
+__device__ inline std::uint32_t load_relaxed(const std::uint32_t* from) {
+#if defined(ROTOSCALE_AMD)
+  return __hip_atomic_load(from, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+#else
+  return *static_cast<const volatile std::uint32_t*>(from);
+#endif
+}
+
+/// 16 bytes from global to shared memory, both aligned to 16; they are there after wait_for_copies (the thread's own)
+/// and a barrier (the block's).
+__device__ inline void copy_async(bytes16* shared, const void* from) {
+#if defined(ROTOSCALE_CUDA)
+  const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+#else
+  *shared = load_streaming(from);
+#endif
+}
+__device__ inline void wait_for_copies() {
+#if defined(ROTOSCALE_CUDA)
+  asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
 

@@ -13,6 +13,9 @@ namespace rotoscale::gpu {
 
 /// Is there a device? The host always is one.
 inline status check_device() { return {}; }
+/// How many blocks run at once without sharing a processor; here, few enough that blocks of small tests work on several
+/// tiles.
+inline unsigned device_processors() { return 2; }
 
 template <class... Parameter, class... Argument>
 status launch(void (*kernel)(Parameter...), dim3 grid, dim3 block, std::size_t shared_bytes, hipStream_t,
@@ -42,6 +45,16 @@ inline status check_device() {
   if (error != hipSuccess) return {fault::no_device, "", hipGetErrorString(error)};
   if (count == 0) return {fault::no_device, "", "no device"};
   return {};
+}
+
+/// Multiprocessors or compute units of the current device.
+inline unsigned device_processors() {
+  int device = 0, count = 0;
+  if (hipGetDevice(&device) != hipSuccess ||
+      hipDeviceGetAttribute(&count, hipDeviceAttributeMultiprocessorCount, device) != hipSuccess || count < 1) {
+    return 1;  // slow, not wrong
+  }
+  return static_cast<unsigned>(count);
 }
 
 /// Arguments are converted to the kernel's parameters. Shared memory above 48 KiB is asked for.

@@ -3,10 +3,15 @@
 // What a launcher returns: a value that says which argument was wrong and why. Nothing is launched unless it is ok.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
 namespace rotoscale::gpu {
+
+namespace detail {
+inline constexpr std::ptrdiff_t max_extent = std::ptrdiff_t{1} << 24;  // kernels count bytes of a tile in 32 bits
+}
 
 enum class fault {
   none,
