@@ -40,12 +40,6 @@ struct fp8_share {
     constexpr unsigned per_word = 4 / sizeof(T);
     return tile_value<T>(word[side][r][c / per_word], static_cast<int>(c % per_word), bf16_source);
   }
-  /// The same with the sign of NaN, which NVIDIA's conversion of FP16 loses.
-  __device__ float exact_value(unsigned side, unsigned r, unsigned c, bool bf16_source) const {
-    if constexpr (!std::is_same_v<T, fp16>) return value(side, r, c, bf16_source);
-    return source_value(fp16::from_bits(static_cast<std::uint16_t>(word[side][r][c / 2] >> (16 * (c % 2)))));
-  }
-
   __device__ void load(const fp8_args& a, unsigned row, unsigned column, bool whole) {
     const T* source = static_cast<const T*>(a.data);
     ROTOSCALE_UNROLL
@@ -78,14 +72,6 @@ struct fp8_share {
   }
 };
 
-/// Code of one number. NaN keeps its sign, which FP32 arithmetic loses.
-template <format F>
-__device__ inline std::uint32_t fp8_code_of(float x, float scale) {
-  const std::uint32_t u = fp32_bits(x);
-  if (fp32_is_nan(u)) return static_cast<std::uint32_t>(F.nan_code()) | (u >> 24 & 0x80u);
-  return fp8_code<F>(x * scale);
-}
-
 /// Four rows of four codes become four columns of four.
 __device__ inline void transpose_bytes(std::uint32_t (&w)[4]) {
   const std::uint32_t a = permute_bytes<0x5140>(w[0], w[1]), b = permute_bytes<0x5140>(w[2], w[3]);
@@ -101,50 +87,60 @@ struct fp8_codes_of_share {
   std::uint32_t word[2][4][2];
 };
 
+/// A share by the definition, read once more from memory: one number after the other, since few shares need it and
+/// registers are not indexed. Returns the largest finite magnitude's bits.
+template <class T, format F>
+__device__ inline std::uint32_t encode_exactly(const fp8_args& a, float scale, unsigned row, unsigned column,
+                                               fp8_codes_of_share& out) {
+  std::uint32_t amax = 0;
+  out = {};
+  ROTOSCALE_KEEP_LOOP
+  for (unsigned i = 0; i < 16; ++i) {
+    const unsigned r = row + i / 2 % 4, c0 = column + i / 8 * 64 + i % 2 * 4;
+    std::uint32_t word = 0;
+    ROTOSCALE_KEEP_LOOP
+    for (unsigned c = c0; c < c0 + 4; ++c) {
+      if (r >= a.rows || c >= a.columns) continue;
+      float x = source_value(static_cast<const T*>(a.data)[r * a.stride + c]);
+      if (a.bf16_source) x = round_source(formats::bf16, x);
+      const std::uint32_t u = fp32_bits(x) & fp32_magnitude_mask;
+      amax = u < fp32_infinity_bits && u > amax ? u : amax;
+      const std::uint64_t index = std::uint64_t{r} * a.columns + c;
+      std::uint32_t random = 0;
+      if (a.rounding == rounding::stochastic) {
+        random = pick(a.random.block(index / 4).word, static_cast<unsigned>(index % 4));
+      }
+      // NaN keeps its sign, which FP32 arithmetic loses.
+      const float scaled = fp32_is_nan(u) ? x : x * scale;
+      const auto code = static_cast<std::uint32_t>(encode(F, scaled, a.rounding, overflow::saturate, random));
+      word |= code << (8 * (c - c0));
+    }
+    ROTOSCALE_UNROLL
+    for (unsigned k = 0; k < 16; ++k) {
+      std::uint32_t& to = out.word[k / 8][k / 2 % 4][k % 2];
+      to = k == i ? word : to;
+    }
+  }
+  return amax;
+}
+
 /// Returns the largest finite magnitude's bits.
 template <class T, format F, bool Exactly>
 __device__ inline std::uint32_t encode_share(const fp8_args& a, const fp8_share<T>& share, float scale, unsigned row,
                                              unsigned column, fp8_codes_of_share& out) {
+  if constexpr (Exactly) return encode_exactly<T, F>(a, scale, row, column, out);
   std::uint32_t amax = 0;
-  if constexpr (!Exactly) {
-    ROTOSCALE_UNROLL
-    for (unsigned i = 0; i < 64; ++i) {
-      const std::uint32_t u = fp32_bits(share.value(i / 32, i / 8 % 4, i % 8, a.bf16_source)) & fp32_magnitude_mask;
-      amax = u > amax ? u : amax;
-    }
-    if (amax < fp32_infinity_bits) {
-      ROTOSCALE_UNROLL
-      for (unsigned i = 0; i < 16; ++i) {
-        const unsigned side = i / 8, r = i / 2 % 4, c = i % 2 * 4;
-        const auto scaled = [&](unsigned j) { return share.value(side, r, c + j, a.bf16_source) * scale; };
-        out.word[side][r][i % 2] = fp8_codes<F>(scaled(0), scaled(1)) | fp8_codes<F>(scaled(2), scaled(3)) << 16;
-      }
-      return amax;
-    }
-    amax = 0;
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < 64; ++i) {
+    const std::uint32_t u = fp32_bits(share.value(i / 32, i / 8 % 4, i % 8, a.bf16_source)) & fp32_magnitude_mask;
+    amax = u > amax ? u : amax;
   }
+  if (amax >= fp32_infinity_bits) return encode_exactly<T, F>(a, scale, row, column, out);
   ROTOSCALE_UNROLL
   for (unsigned i = 0; i < 16; ++i) {
     const unsigned side = i / 8, r = i / 2 % 4, c = i % 2 * 4;
-    std::uint32_t word = 0;
-    ROTOSCALE_UNROLL
-    for (unsigned j = 0; j < 4; ++j) {
-      const float x = share.exact_value(side, r, c + j, a.bf16_source);
-      const std::uint32_t u = fp32_bits(x) & fp32_magnitude_mask;
-      amax = u < fp32_infinity_bits && u > amax ? u : amax;
-      std::uint32_t code = 0;
-      if constexpr (Exactly) {
-        const std::uint64_t index = std::uint64_t{row + r} * a.columns + column + 64 * side + c + j;
-        const std::uint32_t random = a.rounding == rounding::stochastic ? a.random.word(index) : 0;
-        const std::uint32_t nan = fp32_bits(x) & fp32_sign_mask;
-        const float scaled = fp32_is_nan(u) ? fp32_from_bits(nan | fp32_nan_bits) : x * scale;
-        code = static_cast<std::uint32_t>(encode(F, scaled, a.rounding, overflow::saturate, random));
-      } else {
-        code = fp8_code_of<F>(x, scale);
-      }
-      word |= code << (8 * j);
-    }
-    out.word[side][r][i % 2] = word;
+    const auto scaled = [&](unsigned j) { return share.value(side, r, c + j, a.bf16_source) * scale; };
+    out.word[side][r][i % 2] = fp8_codes<F>(scaled(0), scaled(1)) | fp8_codes<F>(scaled(2), scaled(3)) << 16;
   }
   return amax;
 }
@@ -168,7 +164,7 @@ __device__ inline void store_bytes(std::uint8_t* to, const std::uint32_t* words,
 
 /// A block a tile, along rows first.
 template <class T, class Element, bool Exactly>
-__global__ void __launch_bounds__(fp8_threads) fp8_kernel(const ROTOSCALE_GRID_CONSTANT fp8_args a) {
+__global__ void __launch_bounds__(fp8_threads, 1) fp8_kernel(const ROTOSCALE_GRID_CONSTANT fp8_args a) {
   constexpr format F = Element::format;
   const unsigned t = thread_index().x, row0 = block_index().x / a.tiles_across * fp8_tile;
   const unsigned column0 = block_index().x % a.tiles_across * fp8_tile;

@@ -23,7 +23,7 @@ struct quantize_args : tile_source {
 template <format F>
 inline constexpr unsigned tile_buffers = 1;
 template <format F>
-inline constexpr unsigned quantize_blocks_per_processor = 4;
+inline constexpr unsigned quantize_blocks_per_processor = 2;  // to AMD's compiler: waves of a SIMD unit
 #else
 template <format F>
 inline constexpr unsigned tile_buffers = F.bits() == 4 ? 2 : 1;
