@@ -50,7 +50,7 @@ bool writes_partial(const gemm_problem& p, const gemm_choice& c, const gemm_devi
 bool is_fp8(const gemm_problem& p) { return p.a.element != gemm_element::e2m1; }
 /// Are scales folded into E5M2?
 bool folds(const gemm_problem& p, const gemm_choice& c, const gemm_device& device) {
-  return c.contract == gemm_contract::fast && !is_fp8(p) && expands(device);
+  return c.contract != gemm_contract::reference && !is_fp8(p) && expands(device);
 }
 
 /// Parts of the workspace, offsets in bytes.
@@ -210,9 +210,8 @@ auto kernel_of(const gemm_arguments& g) {
 
 /// Multiplies expanded operands.
 template <bool Fp8>
-status multiply(const std::uint8_t* a, const std::uint8_t* b, int k, const gemm_options&, const gemm_arguments& g,
+status multiply(const std::uint8_t* a, const std::uint8_t* b, int k, const gemm_options& o, const gemm_arguments& g,
                 const gemm_device& device, hipStream_t stream) {
-  using tile = std::conditional_t<Fp8, sm90::fp8_tile, sm90::bf16_tile>;
   CUtensorMap map_a, map_b;
   const std::int64_t row_bytes = std::int64_t{k} * (Fp8 ? 1 : 2);
   if (!make_map(map_a, a, g.m, row_bytes) || !make_map(map_b, b, g.n, row_bytes)) {
@@ -221,8 +220,10 @@ status multiply(const std::uint8_t* a, const std::uint8_t* b, int k, const gemm_
   const auto tiles_along = [](int extent) { return (extent + window_tile - 1) / window_tile; };
   const int work = tiles_along(g.m) * tiles_along(g.n) * g.parts;
   const int clusters = work < device.units / 2 ? work : device.units / 2;
-  return launch(kernel_of<tile>(g), blocks_of(2 * clusters), blocks_of(sm90::threads), sm90::shared_size, stream, map_a,
-                map_b, g);
+  const auto kernel = !Fp8                 ? kernel_of<sm90::bf16_tile>(g)
+                      : o.promotion == 128 ? kernel_of<sm90::fp8_tile<128>>(g)
+                                           : kernel_of<sm90::fp8_tile<32>>(g);
+  return launch(kernel, blocks_of(2 * clusters), blocks_of(sm90::threads), sm90::shared_size, stream, map_a, map_b, g);
 }
 
 #else
@@ -241,8 +242,8 @@ status multiply(const std::uint8_t* a, const std::uint8_t* b, int k, const gemm_
 status run_expanded(const gemm_problem& p, const gemm_choice& c, std::uint8_t* memory, const gemm_device& device,
                     hipStream_t stream) {
   const workspace_map map(p, c, device);
-  gemm_options accurate = options_of(gemm_contract::accurate, device), fast = options_of(gemm_contract::fast, device);
-  gemm_arguments g = arguments_of(p, accurate);
+  const gemm_options folded = options_of(c.contract, device), wide = options_of(c.contract, device, 1, true);
+  gemm_arguments g = arguments_of(p, wide);
   const split parts = split_of(p.a.k, c.split_k, grain_of(device));
   g.parts = parts.parts;
   g.partial = reinterpret_cast<float*>(memory + map.partial);
@@ -266,7 +267,7 @@ status run_expanded(const gemm_problem& p, const gemm_choice& c, std::uint8_t* m
     if (!s.ok()) return s;
     g.k_boxes = (p.a.k + 127) / 128;
     g.part_boxes = parts.part_k / 128;
-    s = multiply<true>(f.target_a, f.target_b, p.a.k, fast, g, device, stream);
+    s = multiply<true>(f.target_a, f.target_b, p.a.k, folded, g, device, stream);
     if (!s.ok()) return s;
     wide_blocks = groups < 264 ? groups : 264;
   }
@@ -274,7 +275,7 @@ status run_expanded(const gemm_problem& p, const gemm_choice& c, std::uint8_t* m
   if (!s.ok()) return s;
   g.k_boxes = (2 * p.a.k + 127) / 128;
   g.part_boxes = parts.part_k / 64;
-  s = multiply<false>(e.target_a, e.target_b, p.a.k, accurate, g, device, stream);
+  s = multiply<false>(e.target_a, e.target_b, p.a.k, wide, g, device, stream);
   if (!s.ok() || g.parts == 1) return s;
   return finish_parts(g, stream);
 }

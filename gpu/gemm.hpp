@@ -4,10 +4,12 @@
 // contiguous. Three contracts, each reproduced bit for bit by gemm_model.hpp on the CPU:
 //
 //   reference  exact sums of 32 products, scaled and added in FP32 in ascending k (fp32_blockwise); any device, slow
-//   accurate   FP32-class: on sm_90 BF16 products under the accumulation of its matrix unit, on gfx950 its scaled
-//              matrix instruction, on gfx942 the bits of the reference
-//   fast       sm_90: E5M2 products, sums emptied into FP32 every 128 k; tiles with a row whose scales span more than
-//              26 binades are computed as `accurate` does. Elsewhere the same as `accurate`
+//   accurate   sm_90: E5M2 products, exact sums of 32 emptied into FP32: the reference's bits wherever no sum leaves
+//              FP32's normal range. gfx950: its scaled matrix instruction. gfx942: the bits of the reference
+//   fast       sm_90: E5M2 products, sums emptied into FP32 every 128 k. Elsewhere the same as `accurate`
+//
+// On sm_90, tiles of 256 × 256 with a row whose scales span more than 26 binades have no E5M2 operands; they are
+// computed from BF16 products, under the accumulation of that matrix unit.
 //
 // MXFP8 (gemm_mxfp8, sm_90 and any device): `reference` is one fused multiply-add a product (fp32_fma_chain);
 // `accurate` and `fast` are both BF16 products. E4M3 fills its range, so scales cannot be folded into FP8, and scaling
@@ -69,15 +71,16 @@ status gemm_mxfp8(const gemm_problem& problem, const gemm_choice& choice, void* 
                   hipStream_t stream);
 
 /// What a contract computes: options for gemm() and gemm_ref() on operands expanded as gemm_model.hpp does.
-/// `split_k` parts of K are multiples of split_grain.
-inline gemm_options options_of(gemm_contract contract, const gemm_device& device, int split_k = 1, bool fp8 = false) {
+/// `split_k` parts of K are multiples of split_grain. `wide`: of MXFP8, or of a tile outside the FP8 window.
+inline gemm_options options_of(gemm_contract contract, const gemm_device& device, int split_k = 1, bool wide = false) {
   const bool sm90 = std::string(device.arch) == "sm_90" || std::string(device.arch) == "host";
   const bool gfx942 = std::string(device.arch) == "gfx942";
-  const char* name = contract == gemm_contract::reference      ? (fp8 ? "mxfp8-reference" : "mxfp4-reference")
-                     : gfx942                                  ? "mxfp4-reference"
-                     : !sm90                                   ? "aiter-a4w4"
-                     : contract == gemm_contract::fast && !fp8 ? "mxfp4-fast-sm90"
-                                                               : "mxfp4-accurate-sm90";
+  const char* name = contract == gemm_contract::reference ? (wide ? "mxfp8-reference" : "mxfp4-reference")
+                     : gfx942                             ? "mxfp4-reference"
+                     : !sm90                              ? "aiter-a4w4"
+                     : wide                               ? "mx-bf16-sm90"
+                     : contract == gemm_contract::fast    ? "mxfp4-fast-sm90"
+                                                          : "mxfp4-accurate-sm90";
   const gemm_kernel* kernel = find_kernel(name);
   gemm_options o = rotoscale::options_of(*kernel, find_unit(kernel->unit)->model);
   o.split_k = split_k;

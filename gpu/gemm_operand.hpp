@@ -12,7 +12,7 @@ namespace rotoscale::gpu {
 /// What a block's elements are.
 enum class gemm_element : int { e2m1, e4m3, e5m2 };
 
-ROTOSCALE_HD constexpr format format_of(gemm_element e) {
+constexpr format format_of(gemm_element e) {
   return e == gemm_element::e2m1 ? formats::e2m1 : e == gemm_element::e4m3 ? formats::e4m3 : formats::e5m2;
 }
 

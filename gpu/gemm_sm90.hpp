@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The GEMM kernels of sm_90a: C = A · Bᵀ from operands that gemm_expand.hpp wrote, E5M2 with promotion every 128 k
-// (`fast`) or BF16 (`accurate`). Persistent clusters of two blocks compute tiles of 256 × 256; in a block one warp
-// copies and two warpgroups multiply. The operand of which both blocks need the same 256 rows is copied half by each
-// and multicast; the other's 128 rows each block copies for itself.
+// (`fast`) or every 32 (`accurate`), or BF16 (what does not fit E5M2). Persistent clusters of two blocks compute tiles
+// of 256 × 256; in a block one warp copies and two warpgroups multiply. The operand of which both blocks need the same
+// 256 rows is copied half by each and multicast; the other's 128 rows each block copies for itself.
 #pragma once
 
 #include "gpu/gemm_arguments.hpp"
@@ -20,7 +20,8 @@ inline constexpr int shared_size = stages * stage_size + 1024;  // alignment
 inline constexpr int threads = 384;                             // one producer warpgroup, two consumers
 inline constexpr int super_tile = window_tile;
 
-/// E5M2: 256 × 128 a block, a warpgroup computes two pieces of 64 × 128 at a time, emptied every 128 k.
+/// E5M2: 256 × 128 a block, a warpgroup computes two pieces of 64 × 128, emptied every Promotion k.
+template <int Promotion>
 struct fp8_tile {
   static constexpr bool shares_a = true;
   static constexpr int pieces = 2, columns = 128;
@@ -114,25 +115,34 @@ __device__ void produce(const gemm_arguments& p, const CUtensorMap& map_a, const
   }
 }
 
+template <int Pieces, int Half>
+__device__ void clear(float (&acc)[Pieces][Half]) {
+  ROTOSCALE_UNROLL
+  for (int w = 0; w < Pieces; ++w) {
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < Half; ++i) acc[w][i] = 0.0f;
+  }
+}
+
+/// What 64 rows of a box add to a descriptor.
+inline constexpr unsigned half_box = 64 * box_bytes >> 4;
+
 /// Tells the producers of both blocks that this warp has read the stage.
 __device__ inline void release(const pipeline& q, int stage, int lane) {
   if (lane < 2) barrier_arrive_remote(q.empty_at(stage), static_cast<std::uint32_t>(lane));
 }
 
-__device__ inline void multiply(fp8_tile, int boxes, const pipeline& q, ring& r, int group, int lane,
+/// Emptied every 128 k. While a warpgroup adds, the other has the tensor cores.
+__device__ inline void multiply(fp8_tile<128>, int boxes, const pipeline& q, ring& r, int group, int lane,
                                 float (&acc)[2][64]) {
   float part[64];
-  ROTOSCALE_UNROLL
-  for (int w = 0; w < 2; ++w) {
-    ROTOSCALE_UNROLL
-    for (int i = 0; i < 64; ++i) acc[w][i] = 0.0f;
-  }
+  clear(acc);
   for (int k = 0; k < boxes; ++k) {
     barrier_wait(q.full_at(r.stage), r.phase);
     const std::uint64_t b = operand_descriptor(q.box(r.stage, 2));
     ROTOSCALE_UNROLL
     for (int w = 0; w < 2; ++w) {
-      const std::uint64_t a = operand_descriptor(q.box(r.stage, group)) + static_cast<unsigned>(w) * (64 * 128 >> 4);
+      const std::uint64_t a = operand_descriptor(q.box(r.stage, group)) + static_cast<unsigned>(w) * half_box;
       hold(part);
       wgmma_fence();
       ROTOSCALE_UNROLL
@@ -148,13 +158,50 @@ __device__ inline void multiply(fp8_tile, int boxes, const pipeline& q, ring& r,
   }
 }
 
+/// The 64 × 64 outputs of unit `u` of a stage: its 32 k, its piece, its half of the columns.
+__device__ inline void start_unit(int u, std::uint64_t a, std::uint64_t b, float (&part)[32]) {
+  const auto step = static_cast<unsigned>(u / 4), piece = static_cast<unsigned>(u / 2 % 2);
+  hold(part);
+  wgmma_fence();
+  wgmma_e5m2_n64(part, a + piece * half_box + 2 * step, b + static_cast<unsigned>(u % 2) * half_box + 2 * step);
+  wgmma_commit();
+}
+
+/// Emptied every 32 k. A sum of 32 is added while the next is multiplied: the adders are as busy as the tensor cores.
+__device__ inline void multiply(fp8_tile<32>, int boxes, const pipeline& q, ring& r, int group, int lane,
+                                float (&acc)[2][64]) {
+  constexpr int units = 16;  // of a stage
+  float part[2][32];
+  clear(acc);
+  const auto add = [&](int u) {
+    hold(part[u % 2]);
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 32; ++i) acc[u / 2 % 2][32 * (u % 2) + i] += part[u % 2][i];
+  };
+  for (int k = 0; k < boxes; ++k) {
+    barrier_wait(q.full_at(r.stage), r.phase);
+    const std::uint64_t a = operand_descriptor(q.box(r.stage, group)), b = operand_descriptor(q.box(r.stage, 2));
+    start_unit(0, a, b, part[0]);
+    ROTOSCALE_UNROLL
+    for (int u = 1; u < units; ++u) {
+      start_unit(u, a, b, part[u % 2]);
+      wgmma_wait<1>();
+      add(u - 1);
+    }
+    wgmma_wait<0>();
+    release(q, r.stage, lane);
+    add(units - 1);
+    r.advance();
+  }
+}
+
 __device__ inline void multiply(bf16_tile, int boxes, const pipeline& q, ring& r, int group, int lane,
                                 float (&acc)[1][128]) {
   int last = -1;
   hold(acc[0]);
   for (int k = 0; k < boxes; ++k) {
     barrier_wait(q.full_at(r.stage), r.phase);
-    const std::uint64_t a = operand_descriptor(q.box(r.stage, 2)) + static_cast<unsigned>(group) * (64 * 128 >> 4);
+    const std::uint64_t a = operand_descriptor(q.box(r.stage, 2)) + static_cast<unsigned>(group) * half_box;
     const std::uint64_t b = operand_descriptor(q.box(r.stage, 0));
     wgmma_fence();
     ROTOSCALE_UNROLL

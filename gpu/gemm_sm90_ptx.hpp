@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The PTX of the sm_90 GEMM kernels, one function an instruction: barriers in shared memory, the bulk tensor copy,
-// clusters, and the two wgmma forms. Names and operands are those of the PTX ISA, version 8.0 and later.
+// clusters, and the three wgmma forms. Names and operands are those of the PTX ISA, version 8.0 and later.
 #pragma once
 
 #include <cuda.h>
@@ -114,15 +114,21 @@ __device__ inline std::uint64_t operand_descriptor(std::uint32_t address) {
 
 // clang-format off
 #define ROTOSCALE_D8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
-#define ROTOSCALE_D64(d, i) ROTOSCALE_D8(d, i), ROTOSCALE_D8(d, i + 8), ROTOSCALE_D8(d, i + 16), ROTOSCALE_D8(d, i + 24), \
-                            ROTOSCALE_D8(d, i + 32), ROTOSCALE_D8(d, i + 40), ROTOSCALE_D8(d, i + 48), ROTOSCALE_D8(d, i + 56)
-#define ROTOSCALE_N64 \
-  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
-  "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define ROTOSCALE_D32(d, i) ROTOSCALE_D8(d, i), ROTOSCALE_D8(d, i + 8), ROTOSCALE_D8(d, i + 16), ROTOSCALE_D8(d, i + 24)
+#define ROTOSCALE_D64(d, i) ROTOSCALE_D32(d, i), ROTOSCALE_D32(d, i + 32)
+#define ROTOSCALE_N32 \
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define ROTOSCALE_N64 ROTOSCALE_N32 \
+  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define ROTOSCALE_N128 ROTOSCALE_N64 \
   ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95," \
   "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
+/// d [64 × 64] = a·bᵀ over 32 k of E5M2.
+__device__ inline void wgmma_e5m2_n64(float (&d)[32], std::uint64_t a, std::uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n64k32.f32.e5m2.e5m2 {" ROTOSCALE_N32 "}, %32, %33, 0, 1, 1;"
+               : ROTOSCALE_D32(d, 0) : "l"(a), "l"(b));
+}
 /// d [64 × 128] = a·bᵀ (+ d unless `first`) over 32 k of E5M2.
 __device__ inline void wgmma_e5m2_n128(float (&d)[64], std::uint64_t a, std::uint64_t b, bool first) {
   asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %66, 0;\n"
@@ -136,7 +142,9 @@ __device__ inline void wgmma_bf16_n256(float (&d)[128], std::uint64_t a, std::ui
                : ROTOSCALE_D64(d, 0), ROTOSCALE_D64(d, 64) : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)));
 }
 #undef ROTOSCALE_D8
+#undef ROTOSCALE_D32
 #undef ROTOSCALE_D64
+#undef ROTOSCALE_N32
 #undef ROTOSCALE_N64
 #undef ROTOSCALE_N128
 // clang-format on

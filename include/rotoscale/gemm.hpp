@@ -1,35 +1,47 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The emulated GEMM. Operands are stored codes, C = A · Bᵀ with both contraction axes contiguous ("NT"), accumulation
-// is an mma_model. gemm_ref is the definition; gemm_fast.hpp has the blocked, threaded path that equals it by bytes.
+// The emulated GEMM. Operands are stored codes, C = A · Bᵀ, accumulation is an mma_model. An operand says itself how it
+// lies in memory: contraction axis contiguous or not (NT, NN, TN), order of its scales, stride between matrices of a
+// batch. gemm_ref is the definition; gemm_fast.hpp has the blocked, threaded path that equals it by bytes.
 #pragma once
 
-#include "rotoscale/block.hpp"
+#include "rotoscale/layout.hpp"
 #include "rotoscale/mma_ref.hpp"
 
 namespace rotoscale {
 
-/// rows × k codes of `element`, k contiguous; optionally one scale for every `block_rows` × `block` of them, and one
-/// FP32 factor for the whole matrix (what multiplies a code's value to give the tensor's value).
+/// rows × k codes of `element`; optionally one scale for every `block_rows` × `block` of them, and one FP32 factor for
+/// the whole matrix (what multiplies a code's value to give the tensor's value). Element (r, c) is code c of packed row
+/// r, or, transposed, code r of packed row c. Scales are in row-major order, `scale_stride` apart, a row for each
+/// block_rows rows; or in another placement, dense, with a row for each row, as place_scales writes them.
 struct gemm_operand {
   format element = formats::fp32;
   index_t rows = 0;
   index_t k = 0;
   const std::uint8_t* codes = nullptr;
-  index_t code_stride = 0;  ///< bytes between rows
+  index_t code_stride = 0;  ///< bytes between packed rows
   int block = 0;            ///< 0: no block scales
   const std::uint8_t* scales = nullptr;
   index_t scale_stride = 0;
   const float* factor = nullptr;  ///< null: 1
   format scale = formats::e8m0;   ///< format of the block scales
   int block_rows = 1;
+  bool transposed = false;
+  placement scale_order = placement::row_major;
+  index_t batch_stride = 0;        ///< bytes between the codes of a batch's matrices; 0: all use the same
+  index_t scale_batch_stride = 0;  ///< and between their scales
 };
+
+/// In which order the results of parts of K are added; pairwise: neighbours, then neighbouring sums, and so on, an odd
+/// one out waiting at the end.
+enum class split_order { ascending, descending, pairwise };
 
 /// What a kernel does with its matrix unit: where accumulators start, when they are emptied, how parts are combined and
 /// how the result is written.
 ///   c = round(factor * acc [+ beta * c]), factor = factor_a * factor_b * alpha, one FP32 fused multiply-add, then
 ///   rounded
-/// to `output` (stored as FP32). NaN results have the model's nan_bits.
+/// to `output` (stored as FP32) as `output_rounding` says, beyond its range to Inf. NaN results have the model's
+/// nan_bits.
 struct gemm_options {
   mma_model model = fp32_fma_chain;
   format output = formats::fp32;
@@ -40,8 +52,12 @@ struct gemm_options {
   /// Every so many products the accumulator is added to an FP32 sum (nearest even) and starts again from +0, as FP8
   /// kernels do on Hopper; 0: never. A multiple of the model's step.
   index_t promotion = 0;
-  index_t split_k = 1;      ///< parts of K, each computed as above from +0, added in FP32 in ascending order
+  index_t split_k = 1;      ///< parts of K, each computed as above from +0 (the one with k = 0 from C), then added
   index_t split_grain = 1;  ///< parts are whole multiples of this
+  index_t split_run = 0;    ///< not 0: parts take runs of so many k in turn; split_k * split_run divides K
+  split_order order = split_order::ascending;
+  format split_sum = formats::fp32;                   ///< FP32, FP16 or BF16: parts and their sums are rounded to it
+  rounding output_rounding = rounding::nearest_even;  ///< not stochastic
 };
 
 /// `decode_factor`: the tensor's second-level factor (1 / encode_factor), or null.
@@ -50,17 +66,23 @@ inline gemm_operand operand_of(block_format f, block_matrix<const std::uint8_t> 
   return {f.element, m.rows,         m.k,           m.codes, m.code_stride, f.length,
           m.scales,  m.scale_stride, decode_factor, f.scale, f.rows};
 }
+/// One of the strides must be 1.
 inline gemm_operand operand_of(matrix<const float> m) {
-  ROTOSCALE_ASSERT(m.stride(1) == 1);
-  return {formats::fp32,
-          m.extent(0),
-          m.extent(1),
-          reinterpret_cast<const std::uint8_t*>(m.data),
-          m.stride(0) * static_cast<index_t>(sizeof(float)),
-          0,
-          nullptr,
-          0,
-          nullptr};
+  ROTOSCALE_ASSERT(m.stride(1) == 1 || m.stride(0) == 1);
+  gemm_operand o;
+  o.rows = m.extent(0);
+  o.k = m.extent(1);
+  o.codes = reinterpret_cast<const std::uint8_t*>(m.data);
+  o.transposed = m.stride(1) != 1;
+  o.code_stride = m.stride(o.transposed ? 1 : 0) * static_cast<index_t>(sizeof(float));
+  return o;
+}
+
+/// Matrix `i` of a batch.
+inline gemm_operand batch_element(gemm_operand a, index_t i) {
+  a.codes += i * a.batch_stride;
+  if (a.scales != nullptr) a.scales += i * a.scale_batch_stride;
+  return a;
 }
 
 inline block_format blocks_of(const gemm_operand& a) {
@@ -69,17 +91,22 @@ inline block_format blocks_of(const gemm_operand& a) {
 
 /// Little-endian code (r, c) of an operand.
 inline std::uint64_t operand_code(const gemm_operand& a, index_t r, index_t c) {
-  const std::uint8_t* row = a.codes + r * a.code_stride;
-  if (a.element.bits() <= 8) return load_code(a.element, row, c);
+  const std::uint8_t* row = a.codes + (a.transposed ? c : r) * a.code_stride;
+  const index_t at = a.transposed ? r : c;
+  if (a.element.bits() <= 8) return load_code(a.element, row, at);
   const index_t bytes = packed_bytes(a.element, 1);
   std::uint64_t code = 0;
-  for (index_t i = 0; i < bytes; ++i) code |= static_cast<std::uint64_t>(row[c * bytes + i]) << (8 * i);
+  for (index_t i = 0; i < bytes; ++i) code |= static_cast<std::uint64_t>(row[at * bytes + i]) << (8 * i);
   return code;
 }
 
+/// Blocks along k.
+inline index_t scale_columns(const gemm_operand& a) { return a.block == 0 ? 0 : (a.k + a.block - 1) / a.block; }
+
 /// Block scale of element (r, c); only where there are block scales.
 inline std::uint8_t operand_scale(const gemm_operand& a, index_t r, index_t c) {
-  return a.scales[r / a.block_rows * a.scale_stride + c / a.block];
+  if (a.scale_order == placement::row_major) return a.scales[r / a.block_rows * a.scale_stride + c / a.block];
+  return a.scales[layout{a.scale_order, a.rows, scale_columns(a)}.offset(r, c / a.block)];
 }
 
 /// Element (r, c) with its block scale as FP32.
@@ -99,19 +126,74 @@ inline mma_product product_ref(const mma_model& m, const gemm_operand& a, index_
   return p;
 }
 
-/// Products k in [first, last) after c. Steps of one product are FP32 fused multiply-adds of decoded elements.
-inline unpacked chain_ref(const mma_model& m, const gemm_operand& a, index_t i, const gemm_operand& b, index_t j,
+/// Length of all parts of K but the last.
+inline index_t part_length(index_t k, const gemm_options& o) {
+  if (o.split_run != 0) return k / o.split_k;
+  const index_t unit = o.split_k * o.split_grain;
+  return (k + unit - 1) / unit * o.split_grain;
+}
+
+/// The k at a position of the parts, one after the other.
+inline index_t k_at(index_t k, const gemm_options& o, index_t position) {
+  if (o.split_run == 0) return position;
+  const index_t part = k / o.split_k, within = position % part;
+  return (within / o.split_run * o.split_k + position / part) * o.split_run + within % o.split_run;
+}
+
+/// part(first, last) of each part's positions, joined by add(x, y).
+template <class Part, class Add>
+inline auto sum_of_parts(index_t k, const gemm_options& o, const Part& part, const Add& add) {
+  const index_t length = part_length(k, o);
+  const index_t count = k == 0 ? 1 : (k + length - 1) / length;
+  decltype(part(k, k)) waiting[64];  // sums of 1, 2, 4, ... parts
+  int depth = 0;
+  for (index_t n = 0; n < count; ++n) {
+    const index_t first = (o.order == split_order::descending ? count - 1 - n : n) * length;
+    auto x = part(first, first + length < k ? first + length : k);
+    if (o.order == split_order::pairwise) {
+      for (index_t carry = n; carry % 2 != 0; carry /= 2) x = add(waiting[--depth], x);
+    } else if (n > 0) {
+      x = add(waiting[--depth], x);
+    }
+    waiting[depth++] = x;
+  }
+  for (; depth > 1; --depth) waiting[depth - 2] = add(waiting[depth - 2], waiting[depth - 1]);
+  return waiting[0];
+}
+
+/// mma_model{group 0}: one sum of c and products at positions [first, last), one rounding.
+inline unpacked exact_chain_ref(const gemm_options& o, const gemm_operand& a, index_t i, const gemm_operand& b,
+                                index_t j, index_t first, index_t last, unpacked c) {
+  special_terms terms;
+  exact_sum sum;
+  const auto add = [&](const mma_term& t) {
+    terms.see(t);
+    sum.add(t.negative, t.significand, t.low);
+  };
+  add(term_of(c, 0));
+  for (index_t p = first; p < last; ++p) add(scaled(product_ref(o.model, a, i, b, j, k_at(a.k, o, p))));
+  unpacked result;
+  return terms.decide(true, result) ? result : round_result(o.model, sum.value());
+}
+
+/// Products at positions [first, last) after c. Steps of one product are FP32 fused multiply-adds of decoded elements.
+inline unpacked chain_ref(const gemm_options& o, const gemm_operand& a, index_t i, const gemm_operand& b, index_t j,
                           index_t first, index_t last, unpacked c) {
+  const mma_model& m = o.model;
+  if (m.group == 0) return exact_chain_ref(o, a, i, b, j, first, last, c);
   if (m.sum == mma_sum::exact && m.group == 1) {
     float acc = fp32_value(c);
-    for (index_t k = first; k < last; ++k) acc = __builtin_fmaf(operand_value(a, i, k), operand_value(b, j, k), acc);
+    for (index_t p = first; p < last; ++p) {
+      const index_t k = k_at(a.k, o, p);
+      acc = __builtin_fmaf(operand_value(a, i, k), operand_value(b, j, k), acc);
+    }
     return unpack(formats::fp32, fp32_bits(acc));
   }
   const index_t length = m.instruction_k != 0 ? m.instruction_k : m.group;
   for (index_t k0 = first; k0 < last; k0 += length) {
     mma_product products[max_mma_group];
     const int count = static_cast<int>(last - k0 < length ? last - k0 : length);
-    for (int k = 0; k < count; ++k) products[k] = product_ref(m, a, i, b, j, k0 + k);
+    for (int k = 0; k < count; ++k) products[k] = product_ref(m, a, i, b, j, k_at(a.k, o, k0 + k));
     c = mma_instruction(m, products, count, c);
   }
   return c;
@@ -122,31 +204,27 @@ inline unpacked chain_ref(const mma_model& m, const gemm_operand& a, index_t i, 
 /// The accumulator of one output element before the last step; `c` is what it starts from.
 inline float accumulate_ref(const gemm_operand& a, index_t i, const gemm_operand& b, index_t j, const gemm_options& o,
                             float c) {
-  const index_t parts = o.split_k;
-  const index_t part = (a.k + parts * o.split_grain - 1) / (parts * o.split_grain) * o.split_grain;
-  const index_t interval = o.promotion == 0 ? part : o.promotion;
-  float sum = 0.0f;
-  for (index_t first = 0; first < a.k || first == 0; first += part) {
-    const index_t last = first + part < a.k ? first + part : a.k;
+  const auto part = [&](index_t first, index_t last) {
+    const index_t interval = o.promotion == 0 ? last - first : o.promotion;
     float promoted = 0.0f;
-    for (index_t k = first; k < last || k == first; k += interval) {
-      const unpacked start = o.start_from_c && k == 0 ? unpack(formats::fp32, fp32_bits(c)) : unpacked{};
+    for (index_t p = first; p < last || p == first; p += interval) {
+      const unpacked start = o.start_from_c && p == 0 ? unpack(formats::fp32, fp32_bits(c)) : unpacked{};
       const float acc =
-          fp32_value(detail::chain_ref(o.model, a, i, b, j, k, k + interval < last ? k + interval : last, start));
-      promoted = k == first ? acc : promoted + acc;
+          fp32_value(detail::chain_ref(o, a, i, b, j, p, p + interval < last ? p + interval : last, start));
+      promoted = p == first ? acc : promoted + acc;
       if (interval <= 0) break;
     }
-    sum = first == 0 ? promoted : sum + promoted;
-    if (part <= 0) break;
-  }
-  return sum;
+    return o.split_k == 1 ? promoted : round_source(o.split_sum, promoted);
+  };
+  return detail::sum_of_parts(a.k, o, part, [&](float x, float y) { return round_source(o.split_sum, x + y); });
 }
 
 /// Last step of every GEMM of this library.
 inline float finish_output(float acc, float factor, const gemm_options& o, float old) {
   const float scaled = o.accumulate ? __builtin_fmaf(acc, factor, o.beta * old) : acc * factor;
   if (fp32_is_nan(fp32_bits(scaled))) return fp32_from_bits(o.model.nan_bits);
-  return round_source(o.output, scaled);
+  if (o.output == formats::fp32) return scaled;
+  return decode(o.output, encode(o.output, scaled, o.output_rounding, overflow::to_inf));
 }
 
 /// A result's code in o.output, as a kernel stores it.
@@ -164,11 +242,16 @@ inline float combined_factor(const gemm_operand& a, const gemm_operand& b, const
 /// the model's groups.
 inline bool gemm_is_defined(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
   const mma_model& m = o.model;
-  const int instruction = m.instruction_k != 0 ? m.instruction_k : m.group;
-  if (a.k != b.k || m.group < 1 || instruction > max_mma_group || a.block < 0 || b.block < 0) return false;
+  const int instruction = m.instruction_k != 0 ? m.instruction_k : m.group == 0 ? 1 : m.group;
+  if (m.group < 0 || (m.group == 0 && (m.sum != mma_sum::exact || m.instruction_k != 0))) return false;
+  if (a.k != b.k || instruction > max_mma_group || a.block < 0 || b.block < 0) return false;
   if (o.split_k < 1 || o.split_grain < 1 || o.promotion < 0 || o.promotion % instruction != 0) return false;
+  if (o.split_run < 0 || (o.split_run != 0 && a.k % (o.split_k * o.split_run) != 0)) return false;
+  if (o.split_sum != formats::fp32 && o.split_sum != formats::fp16 && o.split_sum != formats::bf16) return false;
+  if (o.output_rounding == rounding::stochastic) return false;
   const int unit = m.sum == mma_sum::scaled_groups ? m.subgroup : 1;  // elements that must share their scales
   const auto fits = [&](const gemm_operand& x) {
+    if (x.scale_order == placement::aiter_data_16x16) return false;  // for codes
     return x.block * storage_bits(x.element) % 8 == 0 && x.block % unit == 0 && x.block_rows >= 1 &&
            x.element.mantissa_bits <= formats::fp32.mantissa_bits;
   };
@@ -185,10 +268,27 @@ inline void gemm_row_ref(const gemm_operand& a, const gemm_operand& b, const gem
   }
 }
 
-/// The definition: c[i][j] over a.rows × b.rows.
+/// A matrix as a batch of one.
+template <class T>
+inline view<T, 3> batch_of(matrix<T> m) {
+  return {m.data, {1, m.extent(0), m.extent(1)}, {0, m.stride(0), m.stride(1)}};
+}
+template <class T>
+inline matrix<T> batch_element(view<T, 3> x, index_t i) {
+  return {x.data + i * x.stride(0), {x.extent(1), x.extent(2)}, {x.stride(1), x.stride(2)}};
+}
+
+/// The definition: c[batch][i][j] over a.rows × b.rows.
+inline void gemm_ref(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, view<float, 3> c) {
+  ROTOSCALE_ASSERT(gemm_is_defined(a, b, o) && c.extent(1) == a.rows && c.extent(2) == b.rows);
+  for (index_t n = 0; n < c.extent(0); ++n) {
+    for (index_t i = 0; i < a.rows; ++i) {
+      gemm_row_ref(batch_element(a, n), batch_element(b, n), o, batch_element(c, n), i);
+    }
+  }
+}
 inline void gemm_ref(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c) {
-  ROTOSCALE_ASSERT(gemm_is_defined(a, b, o) && c.extent(0) == a.rows && c.extent(1) == b.rows);
-  for (index_t i = 0; i < a.rows; ++i) gemm_row_ref(a, b, o, c, i);
+  gemm_ref(a, b, o, batch_of(c));
 }
 
 }  // namespace rotoscale

@@ -121,11 +121,12 @@ std::uint64_t bits_at(const bytes& memory, index_t element, int width) {
   return x;
 }
 
-/// What output (i, j) must be; `old` is what was there.
-std::uint64_t expected(const matrix_data& a, const matrix_data& b, const options& o, gemm_contract contract,
+/// What output (i, j) must be; `old` is what was there. `wide`: in a tile outside the FP8 window.
+std::uint64_t expected(const matrix_data& a, const matrix_data& b, const options& o, bool wide,
                        const gemm_device& device, const std::vector<float>& bias, index_t i, index_t j, float old) {
+  const gemm_contract contract = o.choice.contract;
   const bool fp8 = a.element != gemm_element::e2m1;
-  const gemm_options how = options_of(contract, device, o.choice.split_k, fp8);
+  const gemm_options how = options_of(contract, device, o.choice.split_k, fp8 || wide);
   const output_rule rule{o.alpha, o.accumulate, 0.5f, o.bias ? bias.data() : nullptr};
   float x;
   if (contract == gemm_contract::reference) {
@@ -133,7 +134,7 @@ std::uint64_t expected(const matrix_data& a, const matrix_data& b, const options
         accumulate_ref(operand_of(a.blocks(), a.here()), i, operand_of(b.blocks(), b.here()), j, how, 0.0f);
     x = finish_value(sum, rule.alpha, rule.accumulate, rule.beta, old, o.bias,
                      o.bias ? bias[static_cast<std::size_t>(j)] : 0.0f, how.model.nan_bits);
-  } else if (contract == gemm_contract::accurate || fp8) {
+  } else if (fp8 || wide) {
     x = model_output(expand_bf16_row(a.blocks(), a.here(), i), expand_bf16_row(b.blocks(), b.here(), j), how, rule, j,
                      old);
   } else {
@@ -170,23 +171,20 @@ void compare(const matrix_data& a, const matrix_data& b, const options& o, int s
     REQUIRE_MESSAGE(workspace.here[i] == 0xC3, "wrote behind the workspace");
   }
 
+  const bool folds = o.choice.contract != gemm_contract::reference && !fp8;
   std::vector<bool> outside_a, outside_b;
-  if (o.choice.contract == gemm_contract::fast && !fp8) {
+  if (folds) {
     outside_a = tiles_outside_window(a.here());
     outside_b = tiles_outside_window(b.here());
   }
   int wrong = 0;
   const auto check = [&](index_t i, index_t j) {
-    gemm_contract contract = o.choice.contract;
-    if (contract == gemm_contract::fast && !fp8 &&
-        (outside_a[static_cast<std::size_t>(i / window_tile)] ||
-         outside_b[static_cast<std::size_t>(j / window_tile)])) {
-      contract = gemm_contract::accurate;
-    }
+    const bool wide = folds && (outside_a[static_cast<std::size_t>(i / window_tile)] ||
+                                outside_b[static_cast<std::size_t>(j / window_tile)]);
     const index_t at = i * stride + j;
     const auto old_bits = static_cast<std::uint32_t>(bits_at(before, at, width));
     const float old = width == 2 ? fp32_from_bits(old_bits << 16) : fp32_from_bits(old_bits);
-    const std::uint64_t want = expected(a, b, o, contract, device, bias, i, j, old), got = bits_at(out.here, at, width);
+    const std::uint64_t want = expected(a, b, o, wide, device, bias, i, j, old), got = bits_at(out.here, at, width);
     if (want != got && wrong++ < 3) MESSAGE("(" << i << ", " << j << "): " << got << " instead of " << want);
   };
   std::mt19937 random(1);
@@ -387,13 +385,31 @@ TEST_CASE("split-K: parts are added in ascending order, and there may be fewer t
   }
 }
 
-TEST_CASE("fast: only tiles with a row outside the window become accurate") {
+TEST_CASE("only tiles with a row outside the window are computed from BF16") {
   const matrix_data a = random_matrix(260, 64, 11, scales_of::wide);
   const matrix_data b = random_matrix(20, 64, 12, scales_of::ordinary);
   CHECK(tiles_outside_window(a.here()) == std::vector<bool>{true, false});
   CHECK(tiles_outside_window(b.here()) == std::vector<bool>{false});
-  compare(a, b, {{gemm_contract::fast}, formats::fp32});
-  compare(b, a, {{gemm_contract::fast, 2}, formats::bf16});
+  for (const gemm_contract contract : {gemm_contract::accurate, gemm_contract::fast}) {
+    compare(a, b, {{contract}, formats::fp32});
+    compare(b, a, {{contract, 2}, formats::bf16});
+  }
+}
+
+TEST_CASE("accurate has the reference's bits, fast has not") {
+  const matrix_data a = random_matrix(30, 4096, 40, scales_of::ordinary);
+  const matrix_data b = random_matrix(30, 4096, 41, scales_of::ordinary);
+  array<std::uint8_t> out(bytes(30 * 30 * 4));
+  bytes results[3];
+  for (std::size_t i = 0; i < 3; ++i) {
+    const gemm_problem p{a.view(), b.view(), out.there, formats::fp32};
+    array<std::uint8_t> workspace(bytes(1 << 20));
+    REQUIRE(gemm_mxfp4(p, {contracts[i]}, workspace.there, 1 << 20, nullptr).ok());
+    out.fetch();
+    results[i] = out.here;
+  }
+  CHECK(results[1] == results[0]);
+  CHECK(results[2] != results[0]);
 }
 
 TEST_CASE("folding cannot be seen: the same sums from scaled codes, without an expansion") {
@@ -402,19 +418,23 @@ TEST_CASE("folding cannot be seen: the same sums from scaled codes, without an e
   const matrix_data b = random_matrix(6, 256, 14, scales_of::ordinary);
   gemm_device device;
   REQUIRE(current_device(device).ok());
-  for (const gemm_contract contract : {gemm_contract::accurate, gemm_contract::fast}) {
-    gemm_options o = options_of(contract, device);
+  struct way {
+    gemm_contract contract;
+    bool wide;
+  };
+  for (const way w :
+       {way{gemm_contract::accurate, false}, way{gemm_contract::fast, false}, way{gemm_contract::fast, true}}) {
+    const gemm_options o = options_of(w.contract, device, 1, w.wide);
     gemm_options scaled = o;
-    scaled.model.operand = contract == gemm_contract::fast ? formats::e5m2 : formats::bf16;
+    scaled.model.operand = w.wide ? formats::bf16 : formats::e5m2;
     for (index_t i = 0; i < 4; ++i) {
       for (index_t j = 0; j < 6; ++j) {
         const float direct =
             accumulate_ref(operand_of(mxfp4, a.here()), i, operand_of(mxfp4, b.here()), j, scaled, 0.0f);
         const float expanded =
-            contract == gemm_contract::fast
-                ? model_output(expand_e5m2_row(a.here(), i), expand_e5m2_row(b.here(), j), o, {}, j, 0.0f)
-                : model_output(expand_bf16_row(mxfp4, a.here(), i), expand_bf16_row(mxfp4, b.here(), j), o, {}, j,
-                               0.0f);
+            w.wide
+                ? model_output(expand_bf16_row(mxfp4, a.here(), i), expand_bf16_row(mxfp4, b.here(), j), o, {}, j, 0.0f)
+                : model_output(expand_e5m2_row(a.here(), i), expand_e5m2_row(b.here(), j), o, {}, j, 0.0f);
         CHECK(fp32_bits(direct) == fp32_bits(expanded));
       }
     }
@@ -489,6 +509,49 @@ TEST_CASE("the reference takes operands in the layouts of other kernels") {
   other.fetch();
   CHECK(plain.here == other.here);
 }
+
+#if !defined(ROTOSCALE_GPU_HOST)
+TEST_CASE("a graph's replays give the bytes of a direct call, and follow what operands hold") {
+  array<std::uint8_t> workspace(bytes(std::size_t{32} << 20));
+  const matrix_data b = random_matrix(520, 1024, 51, scales_of::special);
+  const matrix_data a = random_matrix(300, 1024, 50, scales_of::ordinary);
+  const matrix_data other = random_matrix(300, 1024, 52, scales_of::wide);
+  for (const gemm_choice choice : {gemm_choice{gemm_contract::fast, 1}, gemm_choice{gemm_contract::fast, 3},
+                                   gemm_choice{gemm_contract::accurate, 1}, gemm_choice{gemm_contract::reference, 1}}) {
+    array<std::uint8_t> out(bytes(300 * 520 * 2, 0xA5));
+    const gemm_problem p{a.view(), b.view(), out.there};
+    const auto call = [&](hipStream_t stream) { return gemm_mxfp4(p, choice, workspace.there, 32 << 20, stream); };
+    hipStream_t stream = nullptr;
+    hipGraph_t graph = nullptr;
+    hipGraphExec_t run = nullptr;
+    REQUIRE(hipStreamCreate(&stream) == hipSuccess);
+    REQUIRE(hipStreamBeginCapture(stream, hipStreamCaptureModeGlobal) == hipSuccess);
+    CHECK(call(stream).message() == "ok");
+    REQUIRE(hipStreamEndCapture(stream, &graph) == hipSuccess);
+    REQUIRE(hipGraphInstantiate(&run, graph, 0) == hipSuccess);
+    out.fetch();
+    CHECK(out.here == bytes(out.here.size(), 0xA5));  // nothing ran yet
+    for (const matrix_data* values : {&a, &other}) {  // also from inside the window to outside it
+      const auto copy = [](std::uint8_t* to, const bytes& from) {
+        REQUIRE(hipMemcpy(to, from.data(), from.size(), hipMemcpyHostToDevice) == hipSuccess);
+      };
+      copy(a.codes.there, values->codes.here);
+      copy(a.scales.there, values->scales.here);
+      for (int i = 0; i < 2; ++i) REQUIRE(hipGraphLaunch(run, stream) == hipSuccess);
+      REQUIRE(hipStreamSynchronize(stream) == hipSuccess);
+      out.fetch();
+      const bytes replayed = out.here;
+      REQUIRE(hipMemset(out.there, 0xA5, out.bytes()) == hipSuccess);
+      REQUIRE(call(nullptr).ok());
+      out.fetch();
+      CHECK(replayed == out.here);
+    }
+    CHECK(hipGraphExecDestroy(run) == hipSuccess);
+    CHECK(hipGraphDestroy(graph) == hipSuccess);
+    CHECK(hipStreamDestroy(stream) == hipSuccess);
+  }
+}
+#endif
 
 TEST_CASE("large GEMMs on a device, sampled") {
   if (!on_device) return;
