@@ -69,7 +69,10 @@
 #define __global__ __attribute__((global))
 #define __shared__ __attribute__((shared))
 #define __host__ __attribute__((host))
-#define __launch_bounds__(...) __attribute__((launch_bounds(__VA_ARGS__)))
+// As the SDK defines it: most threads of a block, least waves of a SIMD unit.
+#define ROTOSCALE_BOUNDS(threads, waves, ...) \
+  __attribute__((amdgpu_flat_work_group_size(1, threads), amdgpu_waves_per_eu(waves)))
+#define __launch_bounds__(...) ROTOSCALE_BOUNDS(__VA_ARGS__, 1, 1)
 #elif defined(__HIP__)
 #include <hip/hip_runtime.h>
 #else

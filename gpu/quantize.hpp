@@ -79,7 +79,7 @@ status launch_quantize(quantize_args a, tile_way way, hipStream_t stream) {
   const std::uint64_t count = std::uint64_t{a.tiles_across} * tiles(a.rows, tile_rows<T>);
   if (count > 0x7FFFFFFFu) return {fault::bad_extent, "source", "has more than 2^31 tiles"};
   a.tiles = static_cast<std::uint32_t>(count);
-  const unsigned resident = quantize_blocks_per_processor * device_processors();
+  const unsigned resident = quantize_blocks_per_processor<Element::format> * device_processors();
   const dim3 grid{a.tiles < resident ? a.tiles : resident, 1, 1};
   const auto kernel = way == tile_way::exact  ? quantize_kernel<T, Element, tile_way::exact>
                       : way == tile_way::full ? quantize_kernel<T, Element, tile_way::full>

@@ -247,13 +247,14 @@ struct block_for<F> {
 #endif
 };
 
-/// y[i] without an array that is indexed at run time, which registers cannot hold.
+/// y[i] without an array that is indexed at run time, which registers cannot hold. By masks: compilers see through
+/// selections and index after all.
 template <class T, unsigned N>
 __device__ inline T pick(const T (&y)[N], unsigned i) {
-  T x = y[0];
+  std::uint32_t bits = 0;
   ROTOSCALE_UNROLL
-  for (unsigned j = 1; j < N; ++j) x = i == j ? y[j] : x;
-  return x;
+  for (unsigned j = 0; j < N; ++j) bits |= bit_cast<std::uint32_t>(y[j]) & (i == j ? ~0u : 0u);
+  return bit_cast<T>(bits);
 }
 
 /// load_run's rotation of half a block, with NaN canonical.

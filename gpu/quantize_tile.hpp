@@ -17,7 +17,19 @@ struct quantize_args : tile_source {
   block_output row, column;
 };
 
-inline constexpr unsigned quantize_blocks_per_processor = 4;  // as their registers allow
+/// With two tiles in shared memory the next one comes while this one is worked on. As many blocks share a processor as
+/// its shared memory and their registers allow.
+#if defined(ROTOSCALE_AMD)
+template <format F>
+inline constexpr unsigned tile_buffers = 1;
+template <format F>
+inline constexpr unsigned quantize_blocks_per_processor = 2;  // to AMD's compiler: waves of a SIMD unit
+#else
+template <format F>
+inline constexpr unsigned tile_buffers = F.bits() == 4 ? 2 : 1;
+template <format F>
+inline constexpr unsigned quantize_blocks_per_processor = F.bits() == 4 ? 3 : 4;
+#endif
 
 /// Writes scale bytes of a tile's padding: rows or columns of the padded extents that the matrix has not.
 __device__ inline void pad_scales(const block_output& out, unsigned row0, unsigned rows, unsigned c0, unsigned columns,
@@ -128,8 +140,10 @@ __device__ inline void quantize_tile_rows(const quantize_args& a, const tile_vie
   constexpr unsigned pieces = 32 / tile_view<T>::piece_elements;
   const bytes16* from = reinterpret_cast<const bytes16*>(tile.bytes) + r0 * tile_view<T>::row_pieces + b * pieces;
   const unsigned permutation = tile_view<T>::permutation(r0, b * pieces);
+  unsigned r = r0;
+  std::uint32_t rare = 0;  // blocks that are not plain: what they get first is not a result
   ROTOSCALE_KEEP_LOOP
-  for (unsigned r = r0; r < tile_rows<T> && (at.whole || at.row + r < a.rows); r += rows_at_once) {
+  for (; r < tile_rows<T> && (at.whole || at.row + r < a.rows); r += rows_at_once) {
     typename block_for<F>::type block;
     ROTOSCALE_UNROLL
     for (int half = 0; half < 2; ++half) {
@@ -141,18 +155,26 @@ __device__ inline void quantize_tile_rows(const quantize_args& a, const tile_vie
       put_half<Way>(out.plain, half, y, block);
     }
     const std::uint32_t amax = block.amax();
-    if (is_plain(amax)) {
-      const plain_scale s = choose_plain_scale<Way>(out.plain, amax);
-      store_codes<F>(block, s,
-                     [&](unsigned p, const bytes16& bytes) { store_streaming(codes + p * out.code_piece, bytes); });
-      *scales = static_cast<std::uint8_t>(s.byte);
-    } else {
-      *scales = quantize_rare_block<T, F, true>(out.options, tile, r, 32 * b, reinterpret_cast<std::uint32_t*>(codes),
-                                                reinterpret_cast<std::uint32_t*>(codes + out.code_piece));
-    }
+    const plain_scale s = choose_plain_scale<Way>(out.plain, amax);
+    store_codes<F>(block, s,
+                   [&](unsigned p, const bytes16& bytes) { store_streaming(codes + p * out.code_piece, bytes); });
+    *scales = static_cast<std::uint8_t>(s.byte);
+    rare = rare << 1 | (is_plain(amax) ? 0u : 1u);
     from += rows_at_once * tile_view<T>::row_pieces;
     codes += rows_at_once / 16 * out.code_row16;
     scales += rows_at_once / 32 * out.scale_row32;
+  }
+  // The last block's bit is the lowest.
+  ROTOSCALE_KEEP_LOOP
+  while (rare != 0) {
+    codes -= rows_at_once / 16 * out.code_row16;
+    scales -= rows_at_once / 32 * out.scale_row32;
+    r -= rows_at_once;
+    if ((rare & 1u) != 0) {
+      *scales = quantize_rare_block<T, F, true>(out.options, tile, r, 32 * b, reinterpret_cast<std::uint32_t*>(codes),
+                                                reinterpret_cast<std::uint32_t*>(codes + out.code_piece));
+    }
+    rare >>= 1;
   }
 }
 
@@ -168,8 +190,10 @@ __device__ inline void quantize_tile_columns(const quantize_args& a, const tile_
   static_assert(tile_threads == tile_columns, "a column a thread");
   const T* even = tile.element(0, c);  // all even rows, and all odd ones, are permuted alike
   const T* odd = tile.element(1, c) - tile_columns;
+  unsigned b = 0;
+  std::uint32_t rare = 0;
   ROTOSCALE_KEEP_LOOP
-  for (unsigned b = 0; b < tile_rows<T> / 32 && (at.whole || at.row + 32 * b < a.rows); ++b) {
+  for (; b < tile_rows<T> / 32 && (at.whole || at.row + 32 * b < a.rows); ++b) {
     typename block_for<F>::type block;
     ROTOSCALE_UNROLL
     for (int half = 0; half < 2; ++half) {
@@ -181,18 +205,24 @@ __device__ inline void quantize_tile_columns(const quantize_args& a, const tile_
       }
       put_half<Way>(out.plain, half, y, block);
     }
-    const auto piece = [&](unsigned p) { return stage.piece(c, b * block_pieces + p); };
     const std::uint32_t amax = block.amax();
-    if (is_plain(amax)) {
-      const plain_scale s = choose_plain_scale<Way>(out.plain, amax);
-      store_codes<F>(block, s, [&](unsigned p, const bytes16& bytes) { *piece(p) = bytes; });
-      scales[b * out.scale_block] = static_cast<std::uint8_t>(s.byte);
-    } else {
-      scales[b * out.scale_block] =
-          quantize_rare_block<T, F, false>(out.options, tile, c, 32 * b, piece(0)->word, piece(block_pieces - 1)->word);
-    }
+    const plain_scale s = choose_plain_scale<Way>(out.plain, amax);
+    store_codes<F>(block, s, [&](unsigned p, const bytes16& bytes) { *stage.piece(c, b * block_pieces + p) = bytes; });
+    *scales = static_cast<std::uint8_t>(s.byte);
+    rare = rare << 1 | (is_plain(amax) ? 0u : 1u);
+    scales += out.scale_block;
     even += 32 * tile_columns;
     odd += 32 * tile_columns;
+  }
+  ROTOSCALE_KEEP_LOOP
+  while (rare != 0) {
+    --b;
+    scales -= out.scale_block;
+    if ((rare & 1u) != 0) {
+      *scales = quantize_rare_block<T, F, false>(out.options, tile, c, 32 * b, stage.piece(c, b * block_pieces)->word,
+                                                 stage.piece(c, b * block_pieces + block_pieces - 1)->word);
+    }
+    rare >>= 1;
   }
 }
 
@@ -259,25 +289,25 @@ __device__ inline void quantize_tile(const quantize_args& a, const tile_view<T>&
 
 template <class T, class Element>
 inline constexpr std::size_t quantize_shared_bytes =
-    tile_buffers* tile_rows<T>* tile_columns * sizeof(T) + code_stage<T, Element::format>::size;
+    tile_buffers<Element::format>* tile_rows<T>* tile_columns * sizeof(T) + code_stage<T, Element::format>::size;
 
 /// Tiles along rows first, over the padded extents; block b takes tiles b, b + blocks, ... The element's format is a
 /// type here, since nvcc 13 cannot name a kernel by a value of class type.
 template <class T, class Element, tile_way Way>
-__global__ void __launch_bounds__(tile_threads, quantize_blocks_per_processor)
+__global__ void __launch_bounds__(tile_threads, quantize_blocks_per_processor<Element::format>)
     quantize_kernel(const ROTOSCALE_GRID_CONSTANT quantize_args a) {
-  constexpr unsigned tile_bytes = tile_rows<T> * tile_columns * sizeof(T);
+  constexpr unsigned tile_bytes = tile_rows<T> * tile_columns * sizeof(T), buffers = tile_buffers<Element::format>;
   auto* shared = dynamic_shared<unsigned char>();
-  const code_stage<T, Element::format> stage{shared + tile_buffers * tile_bytes};
+  const code_stage<T, Element::format> stage{shared + buffers * tile_bytes};
   const std::uint32_t step = grid_size().x, step_rows = step / a.tiles_across, step_columns = step % a.tiles_across;
   std::uint32_t tile = block_index().x, row = tile / a.tiles_across, column = tile % a.tiles_across;
   unsigned buffer = 0;
   tile_origin at = make_origin<T>(a, row, column);
-  if constexpr (tile_buffers == 2) load_tile(a, at, tile_view<T>{shared});
+  if constexpr (buffers == 2) load_tile(a, at, tile_view<T>{shared});
   ROTOSCALE_KEEP_LOOP
   for (; tile < a.tiles; tile += step) {
     const tile_view<T> here{shared + buffer * tile_bytes};
-    if constexpr (tile_buffers == 1) {
+    if constexpr (buffers == 1) {
       block_barrier();  // nobody reads the last tile any more
       load_tile(a, at, here);
     }
@@ -290,7 +320,7 @@ __global__ void __launch_bounds__(tile_threads, quantize_blocks_per_processor)
       ++row;
     }
     const tile_origin next = make_origin<T>(a, row, column);
-    if constexpr (tile_buffers == 2) {
+    if constexpr (buffers == 2) {
       buffer ^= 1;
       if (tile + step < a.tiles) load_tile(a, next, tile_view<T>{shared + buffer * tile_bytes});
     }

@@ -38,11 +38,10 @@ status prepare_source(matrix<const T> source, tile_source& to) {
 
 inline constexpr unsigned tile_columns = 128;
 inline constexpr unsigned tile_threads = 128;
-inline constexpr unsigned tile_row_bytes = 128;  // rows times bytes of an element
 #if defined(ROTOSCALE_AMD)
-inline constexpr unsigned tile_buffers = 1;  // of gfx942's 64 KiB of LDS, several blocks
+inline constexpr unsigned tile_row_bytes = 128;  // rows times bytes of an element: several tiles in 64 KiB of LDS
 #else
-inline constexpr unsigned tile_buffers = 2;  // the next tile comes while this one is worked on
+inline constexpr unsigned tile_row_bytes = 256;
 #endif
 template <class T>
 inline constexpr unsigned tile_rows = tile_row_bytes / sizeof(T);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the compiled GEMM kernels of AMD's devices: gemm_amd.py LISTING.s ...
+"""Checks the compiled kernels of AMD's devices: gemm_amd.py LISTING.s ...
 
 What a change of source or compiler could lose without any test of results noticing: the matrix instruction, 16-byte
 accesses, registers instead of memory, and the budget of registers and LDS."""
@@ -10,13 +10,28 @@ import sys
 from pathlib import Path
 
 # By name: instructions and how often they are there at least; most vector registers (both kinds together) and LDS bytes.
+QUANTIZE = {"global_load_dwordx4": 8, "global_store_dwordx4": 2, "ds_read_b128": 2}
+CONVERT = {"v_cvt_scalef32_pk_fp4_f32": 32}  # one block of 32 along a row and one down a column, two numbers each
+# The quantizers' LDS is dynamic: 20 KiB, 24 KiB for FP8 codes.
+QUANTIZERS = {
+    "8tile_wayE0E": (QUANTIZE, 144, 0),
+    "8tile_wayE3E": (QUANTIZE, 144, 0),
+    "10fp8_kernel": ({"global_store_dwordx4": 4, "ds_write2_b32": 8}, 112, 16384),
+    "17dequantize_kernel": ({"global_store_dwordx4": 1}, 48, 0),
+}
 EXPECTED = {
     "gfx942": {
+        **QUANTIZERS,
         "6gfx942": ({"v_mfma_f32_16x16x32_fp8_fp8": 64, "global_load_dwordx4": 4, "ds_write_b128": 4}, 384, 34816),
+        "8tile_wayE1E": (QUANTIZE, 144, 0),
+        "8tile_wayE2E": (QUANTIZE, 144, 0),
     },
     "gfx950": {
+        **QUANTIZERS,
         "6gfx950": ({"v_mfma_scale_f32_16x16x128_f8f6f4": 128, "global_load_lds_dwordx4": 32, "ds_read_b128": 32},
                     512, 131072),
+        "8tile_wayE1E": ({**QUANTIZE, **CONVERT}, 144, 0),
+        "8tile_wayE2E": ({**QUANTIZE, **CONVERT}, 144, 0),
     },
 }
 
