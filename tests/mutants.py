@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks the numerics headers on purpose, one place at a time, and demands that a test fails each time.
+"""Breaks the numerics headers and the device code of gpu/ on purpose, one place at a time, and demands that a test fails
+each time (device code on the host).
 
 usage: mutants.py ROOT [TEXT]   TEXT: only mutants whose name contains it
 A mutant is killed by a failing test program or by a static_assert; any other compile error, or a mutant whose text is
@@ -367,23 +368,67 @@ MUTANTS = [
      "static_cast<std::uint8_t>(f.bits()), 1}", "dlpack"),
     ("an index skipped", "parallel.hpp", "for (index_t i = next_.fetch_add(1); i < count_;",
      "for (index_t i = next_.fetch_add(1); i + 1 < count_;", "parallel"),
+    # The FP4 GEMM of gpu/ in host mode: headers and gemm.cpp.
+    ("GEMM: a window of 27 binades", "gpu/gemm_arguments.hpp", "fold_window = 26", "fold_window = 27", "gpu/gemm_expand"),
+    ("GEMM: the base one binade off", "gpu/gemm_arguments.hpp", "return largest_byte - 127 - fold_top;",
+     "return largest_byte - 126 - fold_top;", "gpu/gemm"),
+    ("GEMM: sums brought back round twice", "gpu/gemm_arguments.hpp", "const int first = e < -84 ? -84 :",
+     "const int first = e < -126 ? -126 :", "gpu/gemm_expand"),
+    ("GEMM: bias is added after rounding the product", "gpu/gemm_arguments.hpp",
+     "has_bias ? __builtin_fmaf(acc, alpha, bias) : acc * alpha", "has_bias ? __builtin_fmaf(acc, alpha, 0.0f) + bias : acc * alpha", "gpu/gemm"),
+    ("GEMM: beta and bias in two roundings", "gpu/gemm_arguments.hpp", "has_bias ? __builtin_fmaf(beta, old, bias)",
+     "has_bias ? __builtin_fmaf(beta, old, 0.0f) + bias", "gpu/gemm"),
+    ("GEMM: BF16 rounds half away", "gpu/gemm_arguments.hpp", "(u + 0x7FFFu + ((u >> 16) & 1u)) >> 16",
+     "(u + 0x8000u) >> 16", "gpu/gemm"),
+    ("GEMM: nibbles in the other order", "gpu/gemm_expand.hpp",
+     "const std::uint32_t even = codes << 4 & 0x80808080u, odd = codes & 0x80808080u;",
+     "const std::uint32_t odd = codes << 4 & 0x80808080u, even = codes & 0x80808080u;", "gpu/gemm_expand"),
+    ("GEMM: scale 255 is a number in E5M2", "gpu/gemm_expand.hpp",
+     "if (byte == nan_scale_byte) return {0x7E7E7E7Eu, 0x7E7E7E7Eu};", "", "gpu/gemm_expand"),
+    ("GEMM: scale 0 flushes to zero in BF16", "gpu/gemm_expand.hpp", "byte == 0 ? 0x0040u", "byte == 0 ? 0x0000u",
+     "gpu/gemm_expand"),
+    ("GEMM: blocks of negative zeros count for the window", "gpu/gemm_expand.hpp", "any |= codes[i] & 0x77u;",
+     "any |= codes[i];", "gpu/gemm_expand"),
+    ("GEMM: no row is ever outside the window", "gpu/gemm_expand.hpp", "p.flags[at.index] = !fits;",
+     "p.flags[at.index] = 0;", "gpu/gemm"),
+    ("GEMM: nothing is expanded for tiles outside the window", "gpu/gemm.cpp", "wide_blocks = groups < 264 ? groups : 264;",
+     "return {};", "gpu/gemm"),
+    ("GEMM: rows of B do not flag tiles", "gpu/gemm_output.hpp", "flagged |= first_b + i < p.n &&",
+     "flagged |= first_b + i < 0 &&", "gpu/gemm"),
+    ("GEMM: parts of K added in descending order", "gpu/gemm_output.hpp",
+     "for (int i = 1; i < p.parts; ++i) sum += p.partial[", "for (int i = p.parts - 1; i > 0; --i) sum += p.partial[",
+     "gpu/gemm"),
+    ("GEMM: parts of folded tiles outside the window are brought back", "gpu/gemm_output.hpp",
+     "if (p.base != nullptr && !flagged) {", "if (p.base != nullptr) {", "gpu/gemm"),
+    ("GEMM: parts of K one grain longer", "gpu/gemm_plan.hpp", "(k + parts * grain - 1)", "(k + parts * grain)", "gpu/gemm"),
+    ("GEMM: the reference takes scales as row-major", "gpu/gemm_operand.hpp",
+     "return scales[layout{scale_order, rows, k / 32}.offset(row, block)];", "return scales[row * (k / 32) + block];",
+     "gpu/gemm"),
+    ("GEMM: the reference scales once where twice is needed", "gpu/gemm_reference.hpp", "e > 127 ? 63", "e > 127 ? 0",
+     "gpu/gemm"),
+    ("GEMM: accurate is emptied every 64 k", "gemm_kernels.hpp", '{"mxfp4-accurate-sm90", "hopper-wgmma-fp8-f32", false, 32,',
+     '{"mxfp4-accurate-sm90", "hopper-wgmma-fp8-f32", false, 64,', "gpu/gemm"),
 ]
 
 
 def try_mutant(mutant, root, folder):
     """None if a test notices, else what is wrong."""
     name, header, text, replacement, test = mutant
-    place = folder / name.replace(" ", "_")
-    shutil.copytree(root / "include", place)
-    path = place / "rotoscale" / header
+    place = folder / name.replace(" ", "_").replace("/", "_")
+    on_device = test.startswith("gpu/")
+    shutil.copytree(root / "include", place / "include")
+    if on_device:
+        shutil.copytree(root / "gpu", place / "gpu")
+    path = place / header if header.startswith("gpu/") else place / "include/rotoscale" / header
     source = path.read_text(encoding="utf-8")
     if source.count(text) != 1:
         return f"'{name}': its text occurs {source.count(text)} times in {header}"
     path.write_text(source.replace(text, replacement), encoding="utf-8")
     program = place / "program"
     compiling = subprocess.run(
-        ["g++", "-std=c++20", "-O1", "-march=native", "-w", f"-I{place}", f"-I{root}/tests", "-pthread",
-         str(root / f"tests/rotoscale/{test}_test.cpp"), str(folder / "main.o"), "-o", str(program)],
+        ["g++", "-std=c++20", "-O1", "-march=native", "-w", f"-I{place}/include", f"-I{place}", f"-I{root}/tests",
+         "-pthread", str(root / "tests" / f"{test if on_device else 'rotoscale/' + test}_test.cpp"),
+         *([str(place / "gpu/gemm.cpp")] if test == "gpu/gemm" else []), str(folder / "main.o"), "-o", str(program)],
         capture_output=True, text=True)
     if compiling.returncode != 0:
         if "static assertion failed" in compiling.stderr:
