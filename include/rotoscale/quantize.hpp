@@ -1,179 +1,92 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The fast block quantizer, equal to quantize_ref by bytes. Sixteen blocks are quantized at once, one a lane, so that
-// the Hadamard, the maximum and the rounding are straight vertical code; rows of the source are transposed into lanes
-// first, columns already are lanes.
+// The fast block quantizer, equal to quantize_ref by bytes: sixteen blocks at a time where there is a fast path
+// (quantize_is_fast), else the reference; threaded.
 #pragma once
 
-#include "rotoscale/block.hpp"
-#include "rotoscale/detail/simd.hpp"
+#include "rotoscale/detail/quantize_panel.hpp"
 #include "rotoscale/parallel.hpp"
 
 namespace rotoscale {
 
 namespace detail {
 
-inline constexpr int mx_length = 32;
-
-/// What one tile of 16 MXFP4 blocks becomes: lane l's codes are words[0..3][l], low nibble first.
-struct mxfp4_tile {
-  lanes_u32 words[4];
-  std::uint8_t scales[lane_count];
-};
-
-// Vectors go by reference: without AVX-512, passing 64 bytes by value would change with the compiler's flags.
-
-/// round_source(formats::bf16, ·): nearest even; NaN keeps its sign and becomes canonical.
-inline void round_lanes_to_bf16(lanes_u32& u) {
-  const lanes_u32 rounded = (u + 0x7FFFu + ((u >> 16) & 1u)) & 0xFFFF0000u;
-  u = (u & fp32_magnitude_mask) > fp32_infinity_bits ? (u & fp32_sign_mask) | fp32_nan_bits : rounded;
-}
-
-/// Signs, H16 on each half and NaN canonicalisation, as rotate_block for every lane.
-inline void rotate_lanes(lanes_u32 (&x)[mx_length], std::uint32_t signs) {
-  if (signs != 0) {
-    for (int i = 0; i < mx_length; ++i) x[i] ^= ((signs >> i) & 1u) << 31;
-  }
-  for (int first = 0; first < mx_length; first += 16) {
-    lanes_f32 y[16];
-    for (int i = 0; i < 16; ++i) y[i] = reinterpret_cast<lanes_f32>(x[first + i]);
-    for (int step = 1; step < 16; step *= 2) {
-      for (int base = 0; base < 16; base += 2 * step) {
-        for (int i = base; i < base + step; ++i) {
-          const lanes_f32 a = y[i];
-          y[i] = a + y[i + step];
-          y[i + step] = a - y[i + step];
-        }
-      }
-    }
-    for (int i = 0; i < 16; ++i) {
-      const lanes_u32 u = reinterpret_cast<lanes_u32>(y[i] * 0.25f);
-      x[first + i] = (u & fp32_magnitude_mask) > fp32_infinity_bits ? lanes_u32{} + fp32_nan_bits : u;
-    }
-  }
-}
-
-/// FP32 lanes to E2M1 magnitudes 0..7: nearest even, saturating, NaN to 7; the sign is dropped.
-inline void round_lanes_to_e2m1(lanes_u32& y) {
-  const lanes_u32 magnitude = y & fp32_magnitude_mask;
-  // At or above 1: round the 23-bit mantissa to one bit; code = exponent and mantissa bit, with 1.0 (127 << 1) as 2.
-  const lanes_u32 rounded = ((magnitude + 0x1FFFFFu + ((magnitude >> 22) & 1u)) >> 22) - 252u;
-  // Below 1 the step is 0.5: adding 2^22, whose last place is 0.5, lets the FP32 adder round to nearest even.
-  const lanes_f32 shifted = reinterpret_cast<lanes_f32>(magnitude) + 0x1p22f;
-  const lanes_u32 subnormal = reinterpret_cast<lanes_u32>(shifted) - 0x4A800000u;
-  y = magnitude < 0x3F800000u ? subnormal : (rounded > 7u ? lanes_u32{} + 7u : rounded);
-}
-static_assert(fp32_bits(0x1p22f) == 0x4A800000u && fp32_bits(1.0f) == 0x3F800000u);
-
-/// Quantizes the 32 × 16 values in x (element i of lane l's block in x[i][l]); x is overwritten.
-inline void quantize_mxfp4_tile(const block_options& o, lanes_u32 (&x)[mx_length], mxfp4_tile& out) {
-  if (o.source == formats::bf16) {
-    for (auto& v : x) round_lanes_to_bf16(v);
-  }
-  if (o.rotation.points == 16) rotate_lanes(x, o.rotation.signs[0]);
-
-  lanes_u32 amax{};
-  for (const auto& v : x) {
-    lanes_u32 u = v & fp32_magnitude_mask;
-    if (o.policy.nan == block_policy::nan_rule::ignore) u = u > fp32_infinity_bits ? lanes_u32{} : u;
-    amax = u > amax ? u : amax;
-  }
-
-  lanes_f32 inverse{};
-  for (int l = 0; l < lane_count; ++l) {
-    out.scales[l] = shared_scale(amax[l], formats::e2m1, o.rule, o.policy);
-    // A NaN scale stores zero codes: a factor of 0 does that for finite values, the mask below for the others.
-    inverse[l] = out.scales[l] == nan_scale_byte ? 0.0f : pow2_fp32(-scale_exponent(out.scales[l]));
-  }
-  const lanes_u32 keep = reinterpret_cast<lanes_u32>(inverse != 0.0f) & 0xFu;
-
-  for (int w = 0; w < 4; ++w) {
-    lanes_u32 word{};
-    for (int i = 0; i < 8; ++i) {
-      const lanes_u32 u = x[8 * w + i];
-      // The product is exact, or so small that it rounds to zero either way.
-      lanes_u32 code = reinterpret_cast<lanes_u32>(reinterpret_cast<lanes_f32>(u) * inverse);
-      round_lanes_to_e2m1(code);
-      word |= ((code | ((u >> 28) & 8u)) & keep) << (4 * i);
-    }
-    out.words[w] = word;
-  }
-}
-
-/// Row-wise tile: lanes are rows r0.. (rows beyond the matrix repeat the last), elements are columns c0..c0 + 31.
-inline void load_rows(matrix<const float> in, index_t r0, index_t c0, lanes_u32 (&x)[mx_length]) {
-  for (int half = 0; half < 2; ++half) {
-    lanes_u32 t[lane_count];
-    for (int l = 0; l < lane_count; ++l) {
-      const index_t r = r0 + l < in.extent(0) ? r0 + l : in.extent(0) - 1;
-      __builtin_memcpy(&t[l], in.data + r * in.stride(0) + c0 + 16 * half, sizeof t[l]);
-    }
-    transpose_lanes(t);
-    for (int i = 0; i < lane_count; ++i) x[16 * half + i] = t[i];
-  }
-}
-
-/// Column-wise tile: lanes are columns c0.. (padded with zeros), elements are rows r0..r0 + 31.
-inline void load_columns(matrix<const float> in, index_t r0, index_t c0, lanes_u32 (&x)[mx_length]) {
-  const index_t lanes = in.extent(1) - c0 < lane_count ? in.extent(1) - c0 : lane_count;
-  const auto row = [&](int i) { return in.data + (r0 + i) * in.stride(0) + c0; };
-  if (lanes == lane_count) {
-    for (int i = 0; i < mx_length; ++i) __builtin_memcpy(&x[i], row(i), sizeof x[i]);
-    return;
-  }
-  for (int i = 0; i < mx_length; ++i) {
-    x[i] = lanes_u32{};
-    __builtin_memcpy(&x[i], row(i), static_cast<std::size_t>(lanes) * sizeof(float));
-  }
-}
-
-/// Stores block `b` of output rows v0.. from a tile.
-inline void store_tile(const mxfp4_tile& tile, block_matrix<std::uint8_t> out, index_t v0, index_t b) {
-  const int lanes = static_cast<int>(out.rows - v0 < lane_count ? out.rows - v0 : lane_count);
-  for (int l = 0; l < lanes; ++l) {
-    const std::uint32_t words[4] = {tile.words[0][l], tile.words[1][l], tile.words[2][l], tile.words[3][l]};
-    __builtin_memcpy(out.codes + (v0 + l) * out.code_stride + b * 16, words, sizeof words);
-    out.scales[(v0 + l) * out.scale_stride + b] = tile.scales[l];
-  }
-}
-
-/// Does the 16-lane path cover these arguments?
+/// Is an array of T, rounded to `source` first, FP32 or BF16 bits? `round` tells whether that rounding does anything.
 template <class T>
-bool mxfp4_tiles_apply(block_format f, const block_options& o, matrix<T> source) {
-  if (!std::is_same_v<std::remove_const_t<T>, float>) return false;
-  const bool source_ok = o.source == formats::fp32 || o.source == formats::bf16;
-  const bool rotation_ok = o.rotation.points == 0 || o.rotation.points == 16;
-  return f == mxfp4 && o.rounding == rounding::nearest_even && source_ok && rotation_ok && source.stride(1) == 1;
+constexpr bool lanes_take_source(format source, bool& round) {
+  round = false;
+  if constexpr (std::is_same_v<T, float>) {
+    round = source == formats::bf16;
+    return round || source == formats::fp32;
+  } else if constexpr (std::is_same_v<T, bf16> || std::is_same_v<T, fp16>) {
+    round = source == formats::bf16 && !std::is_same_v<T, bf16>;
+    return round || source == formats::fp32 || source == T::format;
+  }
+  return false;
+}
+
+/// Blocks of 32 with E8M0 scales, or NVFP4; shared by one row or by all rows of one or two groups of lanes.
+constexpr bool lanes_take_format(block_format f) {
+  if (f.rows != 1 && f.rows != 16 && f.rows != 32) return false;
+  if (f.length == 16) return f.element == formats::e2m1 && f.scale == formats::ue4m3;
+  const bool element = f.element == formats::e2m1 || f.element == formats::e2m3 || f.element == formats::e3m2 ||
+                       f.element == formats::e4m3 || f.element == formats::e5m2 || f.element == formats::int8;
+  return f.length == 32 && f.has_e8m0_scale() && element;
+}
+
+constexpr bool lanes_take_options(block_format f, const block_options& o) {
+  if (o.rotation.points != 0 && o.rotation.points != 16 && !(o.rotation.points == 32 && f.length == 32)) return false;
+  if (o.rounding != rounding::nearest_even && o.rounding != rounding::stochastic) return false;
+  // Then no step of a floating-point scale meets a NaN or a negative number that is not in the source.
+  return f.has_e8m0_scale() || (o.encode_factor >= 0x1p-126f && o.encode_factor <= 0x1p126f);
+}
+
+/// Output rows and elements of a task: enough tasks to share out, each with whole strips and panels, few enough bytes
+/// that a core's second-level cache holds the source for quantize_both.
+inline constexpr index_t part_side = 256;
+
+/// Calls body(part) for all parts of `out`, `elements` of each row at a time.
+template <class Body>
+void for_each_part(thread_pool& pool, index_t rows, index_t k, index_t part_rows, index_t part_k, const Body& body) {
+  const index_t across = (k + part_k - 1) / part_k;
+  pool.for_each((rows + part_rows - 1) / part_rows * across, [&](index_t i) {
+    const index_t v = i / across * part_rows, e = i % across * part_k;
+    body(output_part{v, rows - v < part_rows ? rows : v + part_rows, e, k - e < part_k ? k : e + part_k});
+  });
 }
 
 }  // namespace detail
+
+/// Does quantize have a fast path for these? If not, it takes quantize_ref's way, many times slower.
+template <class T>
+bool quantize_is_fast(block_format f, const block_options& o, matrix<T> source) {
+  bool round = false;
+  return detail::lanes_take_source<std::remove_const_t<T>>(o.source, round) && detail::lanes_take_format(f) &&
+         detail::lanes_take_options(f, o) && (source.stride(0) == 1 || source.stride(1) == 1);
+}
 
 /// quantize_ref, blocked and threaded.
 template <class T>
 void quantize(block_format f, const block_options& o, matrix<T> source, block_axis axis, block_matrix<std::uint8_t> out,
               thread_pool& pool) {
   ROTOSCALE_ASSERT(quantize_is_defined(f, o, source, axis, out));
-  if (!detail::mxfp4_tiles_apply(f, o, source)) {
+  if (!quantize_is_fast(f, o, source)) {
     pool.for_each(out.rows / f.rows, [&](index_t tile) { quantize_tile_ref(f, o, source, axis, out, tile); });
     return;
   }
-  if constexpr (std::is_same_v<std::remove_const_t<T>, float>) {
-    const index_t blocks = out.k / f.length;
-    pool.for_each((out.rows + detail::lane_count - 1) / detail::lane_count, [&](index_t group) {
-      const index_t v0 = group * detail::lane_count;
-      for (index_t b = 0; b < blocks; ++b) {
-        detail::lanes_u32 x[detail::mx_length];
-        if (axis == block_axis::row) {
-          detail::load_rows(source, v0, b * detail::mx_length, x);
-        } else {
-          detail::load_columns(source, b * detail::mx_length, v0, x);
-        }
-        detail::mxfp4_tile tile;
-        detail::quantize_mxfp4_tile(o, x, tile);
-        detail::store_tile(tile, out, v0, b);
-      }
-    });
+  if (source.stride(1) != 1) {  // columns of a transposed view are rows
+    const auto other = axis == block_axis::row ? block_axis::column : block_axis::row;
+    return quantize(f, o, transposed(source), other, out, pool);
   }
+  bool round = false;
+  detail::lanes_take_source<std::remove_const_t<T>>(o.source, round);
+  const detail::tile_plan plan = detail::plan_tiles(f, o, round);
+  const bool rows = axis == block_axis::row;
+  // A few groups of long rows, or strips of columns that go on downwards.
+  const index_t part_rows = rows ? 32 : 256, part_k = rows ? 8192 : 2048;
+  detail::for_each_part(pool, out.rows, out.k, part_rows, part_k, [&](const detail::output_part& part) {
+    detail::quantize_part<std::remove_const_t<T>>(plan, source, axis, out, part);
+  });
 }
 
 }  // namespace rotoscale

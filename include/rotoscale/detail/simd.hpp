@@ -4,6 +4,8 @@
 // as GCC vectors for integer code. The instruction set is the one the compiler was told of; results never depend on it.
 #pragma once
 
+#include <utility>
+
 #include "rotoscale/bits.hpp"
 
 #if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__))
@@ -73,6 +75,49 @@ inline constexpr int gemm_cols = 2 * fvec::width;  // two registers of B a step
 using lanes_f32 = float __attribute__((vector_size(64)));
 using lanes_u32 = std::uint32_t __attribute__((vector_size(64)));
 inline constexpr int lane_count = 16;
+
+/// Is any bit of any lane set?
+inline bool any_bit(const lanes_u32& u) {
+  std::uint32_t all = 0;
+  for (int l = 0; l < lane_count; ++l) all |= u[l];
+  return all != 0;
+}
+
+/// a = min(a, b) for floats with the sign clear. (g++ takes vectors wider than the machine's apart where floats are
+/// compared, but not where integers are.)
+inline void take_least(lanes_f32& a, const lanes_f32& b) {
+#if defined(__AVX512F__)
+  a = a < b ? a : b;
+#else
+  const auto x = reinterpret_cast<lanes_u32>(a), y = reinterpret_cast<lanes_u32>(b);
+  a = reinterpret_cast<lanes_f32>(x < y ? x : y);
+#endif
+}
+
+/// Both halves of the 64-bit products of a's lanes and m.
+inline void multiply_wide(const lanes_u32& a, std::uint32_t m, lanes_u32& high, lanes_u32& low) {
+#if defined(__AVX512F__)
+  const __m512i x = reinterpret_cast<__m512i>(a), factor = _mm512_set1_epi32(static_cast<int>(m));
+  const __m512i even = _mm512_maskz_mul_epu32(0xFF, x, factor),
+                odd = _mm512_maskz_mul_epu32(0xFF, _mm512_maskz_srli_epi64(0xFF, x, 32), factor);
+  low = reinterpret_cast<lanes_u32>(_mm512_mask_blend_epi32(0xAAAA, even, _mm512_maskz_slli_epi64(0xFF, odd, 32)));
+  high = reinterpret_cast<lanes_u32>(_mm512_mask_blend_epi32(0xAAAA, _mm512_maskz_srli_epi64(0xFF, even, 32), odd));
+#else
+  for (int l = 0; l < lane_count; ++l) {
+    const std::uint64_t product = std::uint64_t{a[l]} * m;
+    high[l] = static_cast<std::uint32_t>(product >> 32);
+    low[l] = static_cast<std::uint32_t>(product);
+  }
+#endif
+}
+
+/// Calls body with std::integral_constant 0 .. N - 1: for arrays of lanes that should stay in registers.
+template <int N, class Body>
+inline void unrolled(const Body& body) {
+  [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
+    (body(std::integral_constant<int, I>{}), ...);
+  }(std::make_integer_sequence<int, N>{});
+}
 
 /// Transposes 16 rows of 16 lanes in place.
 inline void transpose_lanes(lanes_u32 (&r)[lane_count]) {
