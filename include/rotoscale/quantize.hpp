@@ -41,18 +41,42 @@ constexpr bool lanes_take_options(block_format f, const block_options& o) {
   return f.has_e8m0_scale() || (o.encode_factor >= 0x1p-126f && o.encode_factor <= 0x1p126f);
 }
 
-/// Output rows and elements of a task: enough tasks to share out, each with whole strips and panels, few enough bytes
-/// that a core's second-level cache holds the source for quantize_both.
-inline constexpr index_t part_side = 256;
+/// Everything about one result that does not change from part to part.
+struct output_plan {
+  tile_plan tiles;
+  panel_layout layout;
+  block_axis axis;
+  block_matrix<std::uint8_t> out;
+};
 
-/// Calls body(part) for all parts of `out`, `elements` of each row at a time.
+template <class T>
+output_plan plan_output(block_format f, const block_options& o, block_axis axis, block_matrix<std::uint8_t> out) {
+  bool round = false;
+  lanes_take_source<T>(o.source, round);
+  const tile_plan tiles = plan_tiles(f, o, round);
+  return {tiles, lay_out_panels(tiles, out), axis, out};
+}
+
+/// The one place where a part of a matrix is quantized: kernels for particular formats branch off here.
+template <class T>
+void quantize_part(const output_plan& p, matrix<const T> source, const output_part& part) {
+  quantize_part<T>(p.tiles, source, p.axis, p.out, p.layout, part);
+}
+
+/// Calls body(part) for all parts of at most `part_rows` × `part_columns` of an array.
 template <class Body>
-void for_each_part(thread_pool& pool, index_t rows, index_t k, index_t part_rows, index_t part_k, const Body& body) {
-  const index_t across = (k + part_k - 1) / part_k;
+void for_each_part(thread_pool& pool, index_t rows, index_t columns, index_t part_rows, index_t part_columns,
+                   const Body& body) {
+  const index_t across = (columns + part_columns - 1) / part_columns;
   pool.for_each((rows + part_rows - 1) / part_rows * across, [&](index_t i) {
-    const index_t v = i / across * part_rows, e = i % across * part_k;
-    body(output_part{v, rows - v < part_rows ? rows : v + part_rows, e, k - e < part_k ? k : e + part_k});
+    const index_t r = i / across * part_rows, c = i % across * part_columns;
+    const index_t r1 = rows - r < part_rows ? rows : r + part_rows;
+    body(output_part{r, r1, c, columns - c < part_columns ? columns : c + part_columns});
   });
+}
+
+constexpr block_axis other_axis(block_axis axis) {
+  return axis == block_axis::row ? block_axis::column : block_axis::row;
 }
 
 }  // namespace detail
@@ -75,18 +99,42 @@ void quantize(block_format f, const block_options& o, matrix<T> source, block_ax
     return;
   }
   if (source.stride(1) != 1) {  // columns of a transposed view are rows
-    const auto other = axis == block_axis::row ? block_axis::column : block_axis::row;
-    return quantize(f, o, transposed(source), other, out, pool);
+    return quantize(f, o, transposed(source), detail::other_axis(axis), out, pool);
   }
-  bool round = false;
-  detail::lanes_take_source<std::remove_const_t<T>>(o.source, round);
-  const detail::tile_plan plan = detail::plan_tiles(f, o, round);
-  const bool rows = axis == block_axis::row;
-  // A few groups of long rows, or strips of columns that go on downwards.
-  const index_t part_rows = rows ? 32 : 256, part_k = rows ? 8192 : 2048;
+  using value = std::remove_const_t<T>;
+  const detail::output_plan plan = detail::plan_output<value>(f, o, axis, out);
+  // A few long rows, or a strip of columns that goes on downwards.
+  const bool row = axis == block_axis::row;
+  const index_t part_rows = row ? 32 : detail::strip_rows, part_k = row ? 8192 : 2048;
   detail::for_each_part(pool, out.rows, out.k, part_rows, part_k, [&](const detail::output_part& part) {
-    detail::quantize_part<std::remove_const_t<T>>(plan, source, axis, out, part);
+    detail::quantize_part<value>(plan, source, part);
   });
+}
+
+/// Both copies that training needs of a tensor, in one pass over the source: what quantize gives along rows and along
+/// columns, equal to two calls of quantize_ref by bytes.
+template <class T>
+void quantize_both(block_format f, const block_options& row_options, block_matrix<std::uint8_t> row_out,
+                   const block_options& column_options, block_matrix<std::uint8_t> column_out, matrix<T> source,
+                   thread_pool& pool) {
+  ROTOSCALE_ASSERT(quantize_is_defined(f, row_options, source, block_axis::row, row_out));
+  ROTOSCALE_ASSERT(quantize_is_defined(f, column_options, source, block_axis::column, column_out));
+  const bool fast = quantize_is_fast(f, row_options, source) && quantize_is_fast(f, column_options, source);
+  if (!fast || source.stride(1) != 1) {
+    quantize(f, row_options, source, block_axis::row, row_out, pool);
+    quantize(f, column_options, source, block_axis::column, column_out, pool);
+    return;
+  }
+  using value = std::remove_const_t<T>;
+  const detail::output_plan rows = detail::plan_output<value>(f, row_options, block_axis::row, row_out);
+  const detail::output_plan columns = detail::plan_output<value>(f, column_options, block_axis::column, column_out);
+  // Whole panels both ways, few enough bytes that they wait in a second-level cache for their second reader.
+  constexpr index_t part_rows = 256, part_columns = 512;
+  const auto quantize_here = [&](const detail::output_part& part) {
+    detail::quantize_part<value>(rows, source, part);
+    detail::quantize_part<value>(columns, source, {part.e0, part.e1, part.v0, part.v1});
+  };
+  detail::for_each_part(pool, source.extent(0), source.extent(1), part_rows, part_columns, quantize_here);
 }
 
 }  // namespace rotoscale

@@ -95,25 +95,25 @@ inline void encode_ordinary_e2m1(const lanes_u32 (&x)[Length], const tile_scales
   for (int w = 0; w < Length / 8; ++w) {
     lanes_u32 codes{}, signs{};
     unrolled<8>([&](auto i) __attribute__((always_inline)) {
-      const lanes_u32 u = x[8 * w + 7 - i];
-      const auto y = reinterpret_cast<lanes_f32>(u & fp32_magnitude_mask);
+      const auto y = reinterpret_cast<lanes_f32>(x[8 * w + 7 - i] & fp32_magnitude_mask);
       lanes_f32 least = y * twice + magic;
       take_least(least, y * s.inverse + (magic + 2.0f));
       take_least(least, y * half + (magic + 4.0f));
       take_least(least, lanes_f32{} + (magic + 7.0f));
       codes = (codes << 4) + reinterpret_cast<lanes_u32>(least);
-      signs = (signs << 4) | (u >> 28 & 8u);
+      signs = (signs >> 4) | (x[8 * w + i] & fp32_sign_mask);
     });
     words[w] = (codes - eight_magics) | signs;
   }
 }
 
-/// The codes of one tile.
+/// The codes of one tile: elements from e on of rows from v on, k a row.
 template <bool Exact, int Length>
-inline void encode_tile(const tile_plan& p, const lanes_u32 (&x)[Length], const tile_scales& s, tile_words& random,
-                        lanes_u32* words) {
+inline void encode_tile(const tile_plan& p, const lanes_u32 (&x)[Length], const tile_scales& s, index_t k, index_t v,
+                        index_t e, lanes_u32* words) {
   const auto encode = [&]<format F>(std::integral_constant<format, F>) {
     if (p.o.rounding == rounding::stochastic) {
+      tile_words random(p.o, k, v, e);
       encode_elements<F, true>(x, s, &random, words);
     } else if constexpr (!Exact && F == formats::e2m1) {
       encode_ordinary_e2m1(x, s, words);

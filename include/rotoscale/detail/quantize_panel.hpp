@@ -16,11 +16,29 @@ struct output_part {
 /// Blocks whose codes fill sixteen words a row, or a multiple of that; at most 8.
 constexpr int panel_blocks(int words) { return words == 8 ? 2 : words == 4 ? 4 : 8; }
 inline constexpr int max_panel_words = 48;  // eight blocks of 32 six-bit codes
+inline constexpr index_t line_bytes = 64;
 
-/// Codes and scale bytes of sixteen rows of a panel.
+/// Where panels begin, and whether their lines go past the caches. Lines that a cache must first read are what costs
+/// most in a transposed result; but a small result is best left in the caches.
+struct panel_layout {
+  bool stream = false;
+  int first_blocks = 0;  ///< blocks of a row's first panel: the next one begins with a line
+};
+
+inline panel_layout lay_out_panels(const tile_plan& p, block_matrix<std::uint8_t> out) {
+  constexpr index_t small = index_t{1} << 20;
+  const int most = panel_blocks(p.words);
+  if (out.code_stride % line_bytes != 0 || out.rows * out.code_stride < small) return {false, most};
+  for (int blocks = most; blocks > 0; --blocks) {
+    if (reinterpret_cast<std::uintptr_t>(out.codes + blocks * p.words * 4) % line_bytes == 0) return {true, blocks};
+  }
+  return {false, most};
+}
+
+/// Codes and scale bytes of sixteen rows of a panel, a row in each lane, the first blocks in the lowest bytes.
 struct staged_rows {
   lanes_u32 words[max_panel_words];
-  std::uint8_t scales[lane_count][8];
+  lanes_u32 scales[2];
 };
 
 /// Quantizes block `e / length` of the rows from v on: one group of sixteen rows, or as many as share a scale.
@@ -45,9 +63,9 @@ inline bool quantize_tile(const tile_plan& p, matrix<const T> source, block_axis
     exact_float_scales<formats::ue4m3>(p, amax, s);
   }
   for (int g = 0; g < groups; ++g) {
-    tile_words random(p.o, k, v + g * lane_count, e);
-    encode_tile<Exact>(p, x[g], s, random, staged[g].words + block * p.words);
-    for (int l = 0; l < lane_count; ++l) staged[g].scales[l][block] = static_cast<std::uint8_t>(s.codes[l]);
+    encode_tile<Exact>(p, x[g], s, k, v + g * lane_count, e, staged[g].words + block * p.words);
+    lanes_u32& scales = staged[g].scales[block / 4];
+    scales = (block % 4 == 0 ? lanes_u32{} : scales) | s.codes << (block % 4 * 8);
   }
   return true;
 }
@@ -63,57 +81,66 @@ inline void quantize_tile(const tile_plan& p, matrix<const T> source, block_axis
 }
 
 /// Stores `blocks` staged blocks of sixteen rows (fewer at the end of the matrix) from row v and element e on.
-inline void store_rows(const tile_plan& p, staged_rows& staged, int blocks, block_matrix<std::uint8_t> out, index_t v,
-                       index_t e) {
+inline void store_rows(const tile_plan& p, const staged_rows& staged, int blocks, bool stream,
+                       block_matrix<std::uint8_t> out, index_t v, index_t e) {
   const int rows = static_cast<int>(out.rows - v < lane_count ? out.rows - v : lane_count);
   const index_t block = e / p.f.length;
-  std::uint8_t* codes = out.codes + v * out.code_stride + block * p.words * 4;
   for (int first = 0; first < blocks * p.words; first += lane_count) {
+    std::uint8_t* codes = out.codes + v * out.code_stride + (block * p.words + first) * 4;
     lanes_u32 t[lane_count];
-    for (int i = 0; i < lane_count; ++i) t[i] = staged.words[first + i];
+    unrolled<lane_count>([&](auto i) __attribute__((always_inline)) { t[i] = staged.words[first + i]; });
     transpose_lanes(t);
-    const int count = blocks * p.words - first < lane_count ? blocks * p.words - first : lane_count;
-    if (count == lane_count) {
-      for (int l = 0; l < rows; ++l) __builtin_memcpy(codes + l * out.code_stride + first * 4, &t[l], sizeof t[l]);
+    const int left = blocks * p.words - first;
+    if (left < lane_count) {
+      for (int l = 0; l < rows; ++l) {
+        __builtin_memcpy(codes + l * out.code_stride, &t[l], static_cast<std::size_t>(left) * 4);
+      }
+    } else if (stream) {
+      for (int l = 0; l < rows; ++l) stream_lanes(codes + l * out.code_stride, t[l]);
     } else {
-      for (int l = 0; l < rows; ++l)
-        __builtin_memcpy(codes + l * out.code_stride + first * 4, &t[l], static_cast<std::size_t>(count) * 4);
+      for (int l = 0; l < rows; ++l) __builtin_memcpy(codes + l * out.code_stride, &t[l], sizeof t[l]);
     }
   }
-  const int step = p.f.rows;  // several rows share one of scales
-  for (int l = 0; l < rows; l += step) {
-    if (v % step != 0) break;
-    std::uint8_t* scales = out.scales + (v + l) / step * out.scale_stride + block;
-    for (int b = 0; b < blocks; ++b) scales[b] = staged.scales[l][b];
+  if (v % p.f.rows != 0) return;  // the second half of the rows that share scales
+  std::uint8_t* scales = out.scales + v / p.f.rows * out.scale_stride + block;
+  std::uint32_t bytes[2][lane_count];
+  __builtin_memcpy(bytes, staged.scales, sizeof bytes);
+  for (int l = 0; l < (p.f.rows == 1 ? rows : 1); ++l) {
+    std::uint8_t* to = scales + l * out.scale_stride;
+    if (blocks == 4) {
+      __builtin_memcpy(to, &bytes[0][l], 4);
+    } else {
+      for (int b = 0; b < blocks; ++b) to[b] = static_cast<std::uint8_t>(bytes[b / 4][l] >> (b % 4 * 8));
+    }
   }
 }
 
-/// Sixteen-row groups that take turns while a panel is staged. Along columns a strip of them reads whole runs of each
-/// source row; along rows each goes on by itself.
-inline constexpr int strip_groups = 8;
+/// Rows of the output that take turns along columns, so that runs of each source row are read whole.
+inline constexpr index_t strip_rows = 256;
 
+/// Parts begin a multiple of all panel lengths (256 elements) into the rows.
 template <class T>
 inline void quantize_part(const tile_plan& p, matrix<const T> source, block_axis axis, block_matrix<std::uint8_t> out,
-                          const output_part& part) {
-  const int tile_rows = p.f.rows > lane_count ? p.f.rows : lane_count;
-  const index_t strip = axis == block_axis::row ? tile_rows : strip_groups * lane_count;
-  const index_t panel = panel_blocks(p.words) * p.f.length;
-  staged_rows staged[strip_groups];
+                          const panel_layout& layout, const output_part& part) {
+  const index_t tile_rows = p.f.rows > lane_count ? p.f.rows : lane_count;
+  const index_t strip = axis == block_axis::row ? tile_rows : strip_rows;
+  staged_rows staged[strip_rows / lane_count];
   for (index_t v0 = part.v0; v0 < part.v1; v0 += strip) {
     const index_t v1 = part.v1 - v0 < strip ? part.v1 : v0 + strip;
-    for (index_t e0 = part.e0; e0 < part.e1; e0 += panel) {
-      const index_t e1 = part.e1 - e0 < panel ? part.e1 : e0 + panel;
-      const int blocks = static_cast<int>((e1 - e0) / p.f.length);
+    index_t next = part.e0 + layout.first_blocks * p.f.length;
+    for (index_t e0 = part.e0; e0 < part.e1; e0 = next, next += panel_blocks(p.words) * p.f.length) {
+      const int blocks = static_cast<int>(((next < part.e1 ? next : part.e1) - e0) / p.f.length);
       for (int b = 0; b < blocks; ++b) {
         for (index_t v = v0; v < v1; v += tile_rows) {
           quantize_tile(p, source, axis, out.k, v, e0 + b * p.f.length, b, staged + (v - v0) / lane_count);
         }
       }
       for (index_t v = v0; v < v1; v += lane_count) {
-        store_rows(p, staged[(v - v0) / lane_count], blocks, out, v, e0);
+        store_rows(p, staged[(v - v0) / lane_count], blocks, layout.stream, out, v, e0);
       }
     }
   }
+  if (layout.stream) finish_streaming();
 }
 
 }  // namespace rotoscale::detail

@@ -70,7 +70,7 @@ inline void load_lanes(const small_float<F>* from, lanes_u32& to) {
 /// Sixteen elements of sixteen blocks: lanes are output rows v.. (rows beyond the matrix repeat its last one, columns
 /// are zero), x[i] their elements e + i.
 template <class T>
-inline void load_half(matrix<const T> source, block_axis axis, index_t v, index_t e, lanes_u32 (&x)[16]) {
+[[gnu::always_inline]] inline void load_half(matrix<const T> source, block_axis axis, index_t v, index_t e, lanes_u32 (&x)[16]) {
   if (axis == block_axis::row) {
     for (int l = 0; l < lane_count; ++l) {
       const index_t r = v + l < source.extent(0) ? v + l : source.extent(0) - 1;
@@ -82,7 +82,7 @@ inline void load_half(matrix<const T> source, block_axis axis, index_t v, index_
   const index_t lanes = source.extent(1) - v;
   const T* from = source.data + e * source.stride(0) + v;
   if (lanes >= lane_count) {
-    for (int i = 0; i < 16; ++i) load_lanes(from + i * source.stride(0), x[i]);
+    unrolled<16>([&](auto i) __attribute__((always_inline)) { load_lanes(from + i * source.stride(0), x[i]); });
     return;
   }
   for (int i = 0; i < 16; ++i) {
@@ -93,19 +93,15 @@ inline void load_half(matrix<const T> source, block_axis axis, index_t v, index_
 }
 
 /// hadamard's butterflies of 16 points, without the factor.
-inline void butterflies(lanes_u32 (&x)[16]) {
-  lanes_f32 y[16];
-  for (int i = 0; i < 16; ++i) y[i] = reinterpret_cast<lanes_f32>(x[i]);
-  for (int step = 1; step < 16; step *= 2) {
-    for (int base = 0; base < 16; base += 2 * step) {
-      for (int i = base; i < base + step; ++i) {
-        const lanes_f32 a = y[i];
-        y[i] = a + y[i + step];
-        y[i + step] = a - y[i + step];
-      }
-    }
-  }
-  for (int i = 0; i < 16; ++i) x[i] = reinterpret_cast<lanes_u32>(y[i]);
+[[gnu::always_inline]] inline void butterflies(lanes_u32 (&x)[16]) {
+  unrolled<4>([&](auto pass) __attribute__((always_inline)) {
+    unrolled<8>([&](auto pair) __attribute__((always_inline)) {
+      constexpr int step = 1 << pass, i = pair / step * 2 * step + pair % step;
+      const auto a = reinterpret_cast<lanes_f32>(x[i]), b = reinterpret_cast<lanes_f32>(x[i + step]);
+      x[i] = reinterpret_cast<lanes_u32>(a + b);
+      x[i + step] = reinterpret_cast<lanes_u32>(a - b);
+    });
+  });
 }
 
 /// Source rounding, signs and butterflies of a tile as it is loaded. Quick tiles do not look for NaN: where rounding
@@ -117,7 +113,7 @@ inline void load_tile(const tile_plan& p, matrix<const T> source, block_axis axi
     lanes_u32 h[16];
     load_half(source, axis, v, e + 16 * half, h);
     if (p.round_to_bf16) {
-      for (int i = 0; i < 16; ++i) {
+      unrolled<16>([&](auto i) __attribute__((always_inline)) {
         const lanes_u32 before = h[i];
         if constexpr (Exact) {
           round_to_bf16(h[i]);
@@ -125,16 +121,16 @@ inline void load_tile(const tile_plan& p, matrix<const T> source, block_axis axi
           round_number_to_bf16(h[i]);
           wrapped |= before ^ h[i];
         }
-      }
+      });
     }
     if (p.o.rotation.points != 0) {
       const std::uint32_t signs = p.o.rotation.signs[0] >> (16 * half) & 0xFFFFu;
       if (signs != 0) {
-        for (int i = 0; i < 16; ++i) h[i] ^= ((signs >> i) & 1u) << 31;
+        unrolled<16>([&](auto i) __attribute__((always_inline)) { h[i] ^= ((signs >> i) & 1u) << 31; });
       }
       butterflies(h);
     }
-    for (int i = 0; i < 16; ++i) x[16 * half + i] = h[i];
+    unrolled<16>([&](auto i) __attribute__((always_inline)) { x[16 * half + i] = h[i]; });
   }
 }
 
