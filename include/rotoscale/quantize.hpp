@@ -11,18 +11,17 @@ namespace rotoscale {
 
 namespace detail {
 
-/// Is an array of T, rounded to `source` first, FP32 or BF16 bits? `round` tells whether that rounding does anything.
 template <class T>
-constexpr bool lanes_take_source(format source, bool& round) {
-  round = false;
-  if constexpr (std::is_same_v<T, float>) {
-    round = source == formats::bf16;
-    return round || source == formats::fp32;
-  } else if constexpr (std::is_same_v<T, bf16> || std::is_same_v<T, fp16>) {
-    round = source == formats::bf16 && !std::is_same_v<T, bf16>;
-    return round || source == formats::fp32 || source == T::format;
-  }
-  return false;
+inline constexpr bool lanes_load = std::is_same_v<T, float> || std::is_same_v<T, bf16> || std::is_same_v<T, fp16>;
+
+/// Lanes round a source to BF16, or not at all.
+template <class T>
+constexpr bool lanes_round_source(format source) {
+  return source == formats::bf16 && !std::is_same_v<T, bf16>;
+}
+template <class T>
+constexpr bool lanes_take_source(format source) {
+  return source == formats::fp32 || source == formats::bf16 || (std::is_same_v<T, fp16> && source == formats::fp16);
 }
 
 /// Blocks of 32 with E8M0 scales, or NVFP4; shared by one row or by all rows of one or two groups of lanes.
@@ -51,9 +50,7 @@ struct output_plan {
 
 template <class T>
 output_plan plan_output(block_format f, const block_options& o, block_axis axis, block_matrix<std::uint8_t> out) {
-  bool round = false;
-  lanes_take_source<T>(o.source, round);
-  const tile_plan tiles = plan_tiles(f, o, round);
+  const tile_plan tiles = plan_tiles(f, o, lanes_round_source<T>(o.source));
   return {tiles, lay_out_panels(tiles, out), axis, out};
 }
 
@@ -84,8 +81,8 @@ constexpr block_axis other_axis(block_axis axis) {
 /// Does quantize have a fast path for these? If not, it takes quantize_ref's way, many times slower.
 template <class T>
 bool quantize_is_fast(block_format f, const block_options& o, matrix<T> source) {
-  bool round = false;
-  return detail::lanes_take_source<std::remove_const_t<T>>(o.source, round) && detail::lanes_take_format(f) &&
+  using value = std::remove_const_t<T>;
+  return detail::lanes_load<value> && detail::lanes_take_source<value>(o.source) && detail::lanes_take_format(f) &&
          detail::lanes_take_options(f, o) && (source.stride(0) == 1 || source.stride(1) == 1);
 }
 
@@ -94,21 +91,20 @@ template <class T>
 void quantize(block_format f, const block_options& o, matrix<T> source, block_axis axis, block_matrix<std::uint8_t> out,
               thread_pool& pool) {
   ROTOSCALE_ASSERT(quantize_is_defined(f, o, source, axis, out));
+  using value = std::remove_const_t<T>;
   if (!quantize_is_fast(f, o, source)) {
     pool.for_each(out.rows / f.rows, [&](index_t tile) { quantize_tile_ref(f, o, source, axis, out, tile); });
-    return;
+  } else if (source.stride(1) != 1) {  // columns of a transposed view are rows
+    quantize(f, o, transposed(source), detail::other_axis(axis), out, pool);
+  } else if constexpr (detail::lanes_load<value>) {
+    const detail::output_plan plan = detail::plan_output<value>(f, o, axis, out);
+    // A few long rows, or a strip of columns that goes on downwards.
+    const bool row = axis == block_axis::row;
+    const index_t part_rows = row ? 32 : detail::strip_rows, part_k = row ? 8192 : 2048;
+    detail::for_each_part(pool, out.rows, out.k, part_rows, part_k, [&](const detail::output_part& part) {
+      detail::quantize_part<value>(plan, source, part);
+    });
   }
-  if (source.stride(1) != 1) {  // columns of a transposed view are rows
-    return quantize(f, o, transposed(source), detail::other_axis(axis), out, pool);
-  }
-  using value = std::remove_const_t<T>;
-  const detail::output_plan plan = detail::plan_output<value>(f, o, axis, out);
-  // A few long rows, or a strip of columns that goes on downwards.
-  const bool row = axis == block_axis::row;
-  const index_t part_rows = row ? 32 : detail::strip_rows, part_k = row ? 8192 : 2048;
-  detail::for_each_part(pool, out.rows, out.k, part_rows, part_k, [&](const detail::output_part& part) {
-    detail::quantize_part<value>(plan, source, part);
-  });
 }
 
 /// Both copies that training needs of a tensor, in one pass over the source: what quantize gives along rows and along
@@ -119,22 +115,22 @@ void quantize_both(block_format f, const block_options& row_options, block_matri
                    thread_pool& pool) {
   ROTOSCALE_ASSERT(quantize_is_defined(f, row_options, source, block_axis::row, row_out));
   ROTOSCALE_ASSERT(quantize_is_defined(f, column_options, source, block_axis::column, column_out));
+  using value = std::remove_const_t<T>;
   const bool fast = quantize_is_fast(f, row_options, source) && quantize_is_fast(f, column_options, source);
   if (!fast || source.stride(1) != 1) {
     quantize(f, row_options, source, block_axis::row, row_out, pool);
     quantize(f, column_options, source, block_axis::column, column_out, pool);
-    return;
+  } else if constexpr (detail::lanes_load<value>) {
+    const detail::output_plan rows = detail::plan_output<value>(f, row_options, block_axis::row, row_out);
+    const detail::output_plan columns = detail::plan_output<value>(f, column_options, block_axis::column, column_out);
+    // Whole panels both ways, few enough bytes that they wait in a second-level cache for their second reader.
+    constexpr index_t part_rows = 256, part_columns = 512;
+    const auto quantize_here = [&](const detail::output_part& part) {
+      detail::quantize_part<value>(rows, source, part);
+      detail::quantize_part<value>(columns, source, {part.e0, part.e1, part.v0, part.v1});
+    };
+    detail::for_each_part(pool, source.extent(0), source.extent(1), part_rows, part_columns, quantize_here);
   }
-  using value = std::remove_const_t<T>;
-  const detail::output_plan rows = detail::plan_output<value>(f, row_options, block_axis::row, row_out);
-  const detail::output_plan columns = detail::plan_output<value>(f, column_options, block_axis::column, column_out);
-  // Whole panels both ways, few enough bytes that they wait in a second-level cache for their second reader.
-  constexpr index_t part_rows = 256, part_columns = 512;
-  const auto quantize_here = [&](const detail::output_part& part) {
-    detail::quantize_part<value>(rows, source, part);
-    detail::quantize_part<value>(columns, source, {part.e0, part.e1, part.v0, part.v1});
-  };
-  detail::for_each_part(pool, source.extent(0), source.extent(1), part_rows, part_columns, quantize_here);
 }
 
 }  // namespace rotoscale

@@ -17,24 +17,46 @@ struct shape {
   index_t rows, cols, stride;
 };
 
-/// Runs both, into memory with padding whose bytes must stay, and compares all of it.
-bool same_bytes(block_format f, const block_options& o, matrix<const float> source, block_axis axis,
-                thread_pool& pool) {
+/// An output with gaps between rows and a guard on either side, all of one value: what a quantizer must leave alone
+/// takes part in comparisons.
+struct guarded_output {
+  static constexpr index_t guard = 64;
+  std::vector<std::uint8_t> codes, scales;
+  block_matrix<std::uint8_t> view;
+
+  /// The first code lies `offset` bytes off a cache line; rows are `gap` bytes apart.
+  guarded_output(block_format f, index_t rows, index_t k, index_t gap, index_t offset) {
+    const index_t code_stride = packed_bytes(f.element, k) + gap, scale_stride = k / f.length + gap;
+    codes.assign(static_cast<std::size_t>(rows * code_stride + 3 * guard), 0xEE);
+    scales.assign(static_cast<std::size_t>(rows / f.rows * scale_stride + 2 * guard), 0xEE);
+    const auto place = reinterpret_cast<std::uintptr_t>(codes.data()) % 64;
+    view = {rows, k, codes.data() + guard + (64 - place) + offset, code_stride, scales.data() + guard, scale_stride};
+    first = view.codes - codes.data();
+  }
+  index_t first;
+
+  bool operator==(const guarded_output& other) const {  // whatever the addresses, the same from the first code on
+    const auto codes_from = [](const guarded_output& g) {
+      return std::vector<std::uint8_t>(g.codes.begin() + (g.first - guard), g.codes.end() - (2 * guard - (g.first - guard)));
+    };
+    return codes_from(*this) == codes_from(other) && scales == other.scales;
+  }
+};
+
+/// Runs both and compares all bytes.
+template <class T>
+bool same_bytes(block_format f, const block_options& o, matrix<const T> source, block_axis axis, thread_pool& pool,
+                index_t gap = 3, index_t offset = 0) {
   const index_t rows = source.extent(axis == block_axis::row ? 0 : 1);
   const index_t k = source.extent(axis == block_axis::row ? 1 : 0);
-  const index_t code_stride = packed_bytes(f.element, k) + 3, scale_stride = k / f.length + 2;
-  std::vector<std::uint8_t> codes[2], scales[2];
-  for (int fast = 0; fast < 2; ++fast) {
-    codes[fast].assign(static_cast<std::size_t>(rows * code_stride), 0xEE);
-    scales[fast].assign(static_cast<std::size_t>(rows * scale_stride), 0xEE);
-    const block_matrix<std::uint8_t> out{rows, k, codes[fast].data(), code_stride, scales[fast].data(), scale_stride};
-    if (fast) {
-      quantize(f, o, source, axis, out, pool);
-    } else {
-      quantize_ref(f, o, source, axis, out);
-    }
-  }
-  return codes[0] == codes[1] && scales[0] == scales[1];
+  guarded_output want(f, rows, k, gap, offset), got = guarded_output(f, rows, k, gap, offset);
+  quantize_ref(f, o, source, axis, want.view);
+  quantize(f, o, source, axis, got.view, pool);
+  return got == want;
+}
+bool same_bytes(block_format f, const block_options& o, matrix<const float> source, block_axis axis,
+                thread_pool& pool) {
+  return same_bytes<float>(f, o, source, axis, pool);
 }
 
 const std::vector<scale_rule> rules{scale_rule::floor, scale_rule::ceil, scale_rule::even, scale_rule::rceil};
@@ -93,23 +115,219 @@ TEST_CASE("each kind of block by itself: every special bit pattern at every plac
   }
 }
 
-TEST_CASE("what the 16-lane path does not cover goes the slow way and gives the same bytes") {
-  thread_pool pool(3);
-  const auto x = oracle::block_values(64, 64, 3);
-  const auto source = row_major(x.data(), 64, 64);
-  block_options stochastic = presets::te_rocm;
-  stochastic.rounding = rounding::stochastic;
-  stochastic.random = {99, 7};
-  block_options wide = presets::te_rocm;
-  wide.rotation = {32, 3};
-  block_options half = presets::te_rocm;
-  half.source = formats::fp16;
-  for (const auto axis : {block_axis::row, block_axis::column}) {
-    for (const block_format& f :
-         {mxfp4, mxfp8_e4m3, mxfp8_e5m2, block_format{formats::e2m3, 32}, block_format{formats::e2m1, 64}}) {
-      for (const auto& o : {presets::te_rocm, stochastic, wide, half}) CHECK(same_bytes(f, o, source, axis, pool));
+/// Elements of other types: numbers of the values' magnitudes, and one in eight of arbitrary bits.
+template <class T>
+std::vector<T> values_of(const std::vector<float>& x, std::uint64_t seed) {
+  std::vector<T> y;
+  const random_stream random{seed, 78};
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if constexpr (std::is_same_v<T, float>) {
+      y.push_back(x[i]);
+    } else {
+      const std::uint32_t word = random.word(i);
+      y.push_back(i / 64 % 8 == 7 ? T::from_bits(static_cast<std::uint16_t>(word))
+                                  : T(x[i], rounding::nearest_even, overflow::to_inf));
     }
-    CHECK(same_bytes(mxfp4, presets::te_rocm, transposed(matrix<const float>(source)), axis, pool));  // stride(1) != 1
+  }
+  return y;
+}
+
+/// Draws from lists by a random stream.
+struct chooser {
+  random_stream random;
+  std::uint64_t drawn = 0;
+  index_t below(index_t n) { return static_cast<index_t>(random.word(drawn++)) % n; }
+  template <class T>
+  T one_of(std::initializer_list<T> list) {
+    return list.begin()[below(static_cast<index_t>(list.size()))];
+  }
+};
+
+const std::vector<block_format> fast_formats{
+    mxfp4, mxfp6_e2m3, mxfp6_e3m2, mxfp8_e4m3, mxfp8_e5m2, mxint8, nvfp4, square_blocks(mxfp4), square_blocks(nvfp4),
+    square_blocks(mxfp8_e4m3)};
+
+/// Options that the fast path takes, for sources of T.
+template <class T>
+block_options fast_options(chooser& choose, block_format f) {
+  block_options o;
+  if constexpr (std::is_same_v<T, fp16>) {
+    o.source = choose.one_of({formats::fp32, formats::bf16, formats::fp16});
+  } else {
+    o.source = choose.one_of({formats::fp32, formats::bf16});
+  }
+  o.rotation.points = f.length == 16 ? choose.one_of({0, 16}) : choose.one_of({0, 16, 32});
+  o.rotation.signs[0] = choose.one_of({0u, 0xC0FFEE11u});
+  o.rule = choose.one_of({scale_rule::floor, scale_rule::ceil, scale_rule::even, scale_rule::rceil});
+  o.policy = choose.one_of({policies::te_rocm, policies::ocp, policies::aiter_nonzero, policies::nvidia,
+                            block_policy{255, 40, policies::nan_rule::ignore, policies::infinity_rule::exponent_128}});
+  o.rounding = choose.one_of({rounding::nearest_even, rounding::stochastic});
+  o.random = {choose.one_of({std::uint64_t{7}, std::uint64_t{0x123456789ABCDEF0}}), 0xFEDCBA9876543210u};
+  o.random_count = choose.one_of({32, 32, 31, 8, 1});
+  o.encode_factor = choose.one_of({1.0f, 0.3f, 1000.0f, 0x1p-100f});
+  return o;
+}
+
+template <class T>
+void check_combinations(std::uint64_t seed, int count) {
+  thread_pool one(1), two(2), three(3);
+  thread_pool* pools[] = {&one, &two, &three};
+  chooser choose{{seed, 79}};
+  for (int i = 0; i < count; ++i) {
+    const block_format f = fast_formats[static_cast<std::size_t>(i) % fast_formats.size()];
+    const block_options o = fast_options<T>(choose, f);
+    const index_t vectors = f.rows == 1 ? 1 + choose.below(70) : f.rows * (1 + choose.below(3));
+    const index_t k = 32 * (1 + choose.below(9)) - (f.length == 16 ? 16 * choose.below(2) : 0);
+    const auto axis = choose.one_of({block_axis::row, block_axis::column});
+    const bool row = axis == block_axis::row;
+    const index_t rows = row ? vectors : k, columns = row ? k : vectors, stride = columns + choose.below(5);
+    const std::vector<float> x = oracle::block_values(rows, stride + 1, seed + static_cast<std::uint64_t>(i));
+    const std::vector<T> y = values_of<T>(x, seed);
+    const matrix<const T> source = row_major<const T>(y.data() + choose.below(2), rows, columns, stride);
+    CAPTURE(i);
+    CAPTURE(f.element.exponent_bits);
+    REQUIRE(quantize_is_fast(f, o, source));
+    const index_t gap = choose.below(4), offset = choose.below(17);
+    REQUIRE(same_bytes<T>(f, o, source, axis, *pools[choose.below(3)], gap, offset));
+  }
+}
+
+TEST_CASE("combinations of formats, options, axes, shapes, addresses and threads: FP32") {
+  check_combinations<float>(1000, 2500);
+}
+TEST_CASE("combinations: BF16") { check_combinations<bf16>(2000, 1200); }
+TEST_CASE("combinations: FP16") { check_combinations<fp16>(3000, 1200); }
+
+TEST_CASE("magnitudes: every exponent of FP32 alone in its tiles, under every rule") {
+  thread_pool pool(1);
+  const auto base = oracle::block_values(32, 32, 2, false);
+  for (const auto& f : fast_formats) {
+    for (int e = -150; e < 128; ++e) {
+      std::vector<float> x;
+      for (const float v : base) x.push_back(v * pow2_fp32(e < -149 ? -149 : e) * 0x1p3f);
+      for (const auto rule : rules) {
+        block_options o = e % 2 == 0 ? presets::te_rocm : presets::nvidia;
+        o.rule = rule;
+        o.rounding = e % 3 == 0 ? rounding::stochastic : rounding::nearest_even;
+        CAPTURE(e);
+        REQUIRE(same_bytes(f, o, row_major(x.data(), 32, 32), block_axis::column, pool));
+      }
+    }
+  }
+}
+
+TEST_CASE("mantissas: an amax on either side of every rule's threshold, and elements on every tie") {
+  thread_pool pool(1);
+  for (const auto& f : fast_formats) {
+    std::vector<float> x(32 * 1024);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const std::size_t block = i / 32;  // amax has 8 leading mantissa bits of its block, or lies next to that
+      const std::uint32_t amax = fp32_bits(1.0f) + (static_cast<std::uint32_t>(block / 4) << 15) + block % 4 - 1;
+      const float tie = static_cast<float>(i % 32 + block % 5 * 32) * 0x1p-7f;
+      x[i] = i % 32 == 0 ? fp32_from_bits(amax) : i % 2 == 0 ? tie : -tie;
+    }
+    for (const auto rule : rules) {
+      block_options o;
+      o.rule = rule;
+      CHECK(same_bytes(f, o, row_major(x.data(), 1024, 32), block_axis::row, pool));
+      CHECK(same_bytes(f, o, row_major(x.data(), 32, 1024), block_axis::column, pool));
+    }
+  }
+}
+
+TEST_CASE("results too large for a cache, whose lines are written past it, at any distance from a line") {
+  thread_pool pool(2);
+  const index_t rows = 2048, columns = 1088;
+  const auto x = oracle::block_values(rows, columns, 5);
+  const auto source = row_major<const float>(x.data(), rows, columns);
+  for (const auto& f : {mxfp4, mxfp6_e3m2, mxfp8_e5m2}) {
+    for (const auto axis : {block_axis::row, block_axis::column}) {
+      for (const index_t offset : {0, 16, 40}) {
+        for (const bool whole_lines : {true, false}) {
+          const index_t bytes = packed_bytes(f.element, axis == block_axis::row ? columns : rows);
+          const index_t gap = whole_lines ? (64 - bytes % 64) % 64 : 8;
+          CHECK(same_bytes<float>(f, presets::te_rocm, source, axis, pool, gap, offset));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("both copies in one pass") {
+  chooser choose{{4000, 79}};
+  for (int i = 0; i < 200; ++i) {
+    thread_pool pool(1 + i % 3);
+    const block_format f = fast_formats[static_cast<std::size_t>(i) % fast_formats.size()];
+    block_options along = fast_options<float>(choose, f), down = fast_options<float>(choose, f);
+    if (i % 7 == 0) down.rounding = rounding::toward_zero;  // has no fast path
+    const index_t rows = 32 * (1 + choose.below(i % 10 == 0 ? 20 : 4)), columns = 32 * (1 + choose.below(20));
+    const auto x = oracle::block_values(rows, columns + 1, static_cast<std::uint64_t>(i));
+    const auto source = row_major<const float>(x.data() + i % 2, rows, columns);
+    guarded_output want[2] = {{f, rows, columns, 1, 0}, {f, columns, rows, 2, 5}};
+    guarded_output got[2] = {{f, rows, columns, 1, 0}, {f, columns, rows, 2, 5}};
+    quantize_ref(f, along, source, block_axis::row, want[0].view);
+    quantize_ref(f, down, source, block_axis::column, want[1].view);
+    quantize_both(f, along, got[0].view, down, got[1].view, source, pool);
+    CAPTURE(i);
+    REQUIRE(got[0] == want[0]);
+    REQUIRE(got[1] == want[1]);
+  }
+}
+
+TEST_CASE("a transposed view: its columns are rows") {
+  thread_pool pool(2);
+  const auto x = oracle::block_values(64, 96, 4);
+  const auto source = transposed(row_major<const float>(x.data(), 64, 96));
+  for (const auto& f : {mxfp4, mxfp8_e4m3}) {
+    CHECK(quantize_is_fast(f, presets::te_rocm, source));
+    CHECK(same_bytes(f, presets::te_rocm, source, block_axis::row, pool));
+    CHECK(same_bytes(f, presets::te_rocm, source, block_axis::column, pool));
+  }
+  guarded_output want[2] = {{mxfp4, 96, 64, 0, 0}, {mxfp4, 64, 96, 0, 0}}, got[2] = {want[0], want[1]};
+  for (auto& g : got) g = guarded_output(mxfp4, g.view.rows, g.view.k, 0, 0);
+  quantize_ref(mxfp4, presets::te_rocm, source, block_axis::row, want[0].view);
+  quantize_ref(mxfp4, presets::te_rocm, source, block_axis::column, want[1].view);
+  quantize_both(mxfp4, presets::te_rocm, got[0].view, presets::te_rocm, got[1].view, source, pool);
+  CHECK(got[0] == want[0]);
+  CHECK(got[1] == want[1]);
+}
+
+TEST_CASE("what lanes do not cover goes the slow way and gives the same bytes") {
+  thread_pool pool(3);
+  const auto x = oracle::block_values(128, 128, 3);
+  const auto source = row_major<const float>(x.data(), 128, 128);
+  std::vector<double> wide(x.begin(), x.end());
+  block_options away = presets::te_rocm, long_rotation = presets::te_rocm, short_rotation = presets::te_rocm;
+  away.rounding = rounding::nearest_away;
+  long_rotation.rotation = {64, {3, 5}};
+  short_rotation.rotation = {8, {3}};
+  block_options half = presets::te_rocm, no_factor = presets::nvidia;
+  half.source = formats::fp16;
+  no_factor.encode_factor = 0.0f;
+  struct slow_case {
+    block_format f;
+    block_options o;
+  };
+  const slow_case slow[] = {{mxfp4, away},
+                            {mxfp4, long_rotation},
+                            {mxfp8_e4m3, short_rotation},
+                            {mxfp6_e2m3, half},
+                            {nvfp4, no_factor},
+                            {{formats::e2m1, 64}, presets::te_rocm},
+                            {{formats::e4m3fnuz, 32}, presets::te_rocm},
+                            {{formats::e2m1, 16, formats::ue5m3}, presets::nvidia},
+                            {{formats::e2m1, 32, formats::e8m0, 8}, presets::primus}};
+  for (const auto axis : {block_axis::row, block_axis::column}) {
+    for (const auto& c : slow) {
+      CHECK_FALSE(quantize_is_fast(c.f, c.o, source));
+      CHECK(same_bytes(c.f, c.o, source, axis, pool));
+    }
+    const matrix<const double> wide_source = row_major<const double>(wide.data(), 128, 128);
+    CHECK_FALSE(quantize_is_fast(mxfp4, presets::te_rocm, wide_source));
+    CHECK(same_bytes<double>(mxfp4, presets::te_rocm, wide_source, axis, pool));
+    const matrix<const float> sparse{x.data(), {32, 32}, {256, 2}};
+    CHECK_FALSE(quantize_is_fast(mxfp4, presets::te_rocm, sparse));
+    CHECK(same_bytes(mxfp4, presets::te_rocm, sparse, axis, pool));
   }
 }
 
@@ -117,4 +335,6 @@ TEST_CASE("an empty matrix") {
   thread_pool pool(2);
   quantize(mxfp4, presets::te_rocm, row_major<const float>(nullptr, 0, 32), block_axis::row, {0, 32, nullptr, 16, nullptr, 1},
            pool);
+  quantize_both(mxfp4, presets::te_rocm, {0, 32, nullptr, 16, nullptr, 1}, presets::te_rocm,
+                {32, 0, nullptr, 0, nullptr, 0}, row_major<const float>(nullptr, 0, 32), pool);
 }
