@@ -101,9 +101,8 @@ void quantize(block_format f, const block_options& o, matrix<T> source, block_ax
     // A few long rows, or a strip of columns that goes on downwards.
     const bool row = axis == block_axis::row;
     const index_t part_rows = row ? 32 : detail::strip_rows, part_k = row ? 8192 : 2048;
-    detail::for_each_part(pool, out.rows, out.k, part_rows, part_k, [&](const detail::output_part& part) {
-      detail::quantize_part<value>(plan, source, part);
-    });
+    detail::for_each_part(pool, out.rows, out.k, part_rows, part_k,
+                          [&](const detail::output_part& part) { detail::quantize_part<value>(plan, source, part); });
   }
 }
 

@@ -37,7 +37,8 @@ struct guarded_output {
 
   bool operator==(const guarded_output& other) const {  // whatever the addresses, the same from the first code on
     const auto codes_from = [](const guarded_output& g) {
-      return std::vector<std::uint8_t>(g.codes.begin() + (g.first - guard), g.codes.end() - (2 * guard - (g.first - guard)));
+      return std::vector<std::uint8_t>(g.codes.begin() + (g.first - guard),
+                                       g.codes.end() - (2 * guard - (g.first - guard)));
     };
     return codes_from(*this) == codes_from(other) && scales == other.scales;
   }
@@ -144,8 +145,8 @@ struct chooser {
 };
 
 const std::vector<block_format> fast_formats{
-    mxfp4, mxfp6_e2m3, mxfp6_e3m2, mxfp8_e4m3, mxfp8_e5m2, mxint8, nvfp4, square_blocks(mxfp4), square_blocks(nvfp4),
-    square_blocks(mxfp8_e4m3)};
+    mxfp4,  mxfp6_e2m3, mxfp6_e3m2,           mxfp8_e4m3,           mxfp8_e5m2,
+    mxint8, nvfp4,      square_blocks(mxfp4), square_blocks(nvfp4), square_blocks(mxfp8_e4m3)};
 
 /// Options that the fast path takes, for sources of T.
 template <class T>
@@ -333,8 +334,8 @@ TEST_CASE("what lanes do not cover goes the slow way and gives the same bytes") 
 
 TEST_CASE("an empty matrix") {
   thread_pool pool(2);
-  quantize(mxfp4, presets::te_rocm, row_major<const float>(nullptr, 0, 32), block_axis::row, {0, 32, nullptr, 16, nullptr, 1},
-           pool);
+  quantize(mxfp4, presets::te_rocm, row_major<const float>(nullptr, 0, 32), block_axis::row,
+           {0, 32, nullptr, 16, nullptr, 1}, pool);
   quantize_both(mxfp4, presets::te_rocm, {0, 32, nullptr, 16, nullptr, 1}, presets::te_rocm,
                 {32, 0, nullptr, 0, nullptr, 0}, row_major<const float>(nullptr, 0, 32), pool);
 }

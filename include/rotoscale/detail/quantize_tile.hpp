@@ -4,8 +4,8 @@
 // straight vertical code. Columns of a source already are lanes; rows are transposed into lanes first.
 //
 // A tile goes one of two ways, with the same bytes. The quick one serves tiles whose scales are ordinary numbers: it
-// leaves out NaN, folds the Hadamard's factor into the scale and has shared_scale as one addition. The exact one follows
-// quantize_ref step by step.
+// leaves out NaN, folds the Hadamard's factor into the scale and has shared_scale as one addition. The exact one
+// follows quantize_ref step by step.
 #pragma once
 
 #include "rotoscale/block.hpp"
@@ -70,7 +70,8 @@ inline void load_lanes(const small_float<F>* from, lanes_u32& to) {
 /// Sixteen elements of sixteen blocks: lanes are output rows v.. (rows beyond the matrix repeat its last one, columns
 /// are zero), x[i] their elements e + i.
 template <class T>
-[[gnu::always_inline]] inline void load_half(matrix<const T> source, block_axis axis, index_t v, index_t e, lanes_u32 (&x)[16]) {
+[[gnu::always_inline]] inline void load_half(matrix<const T> source, block_axis axis, index_t v, index_t e,
+                                             lanes_u32 (&x)[16]) {
   if (axis == block_axis::row) {
     for (int l = 0; l < lane_count; ++l) {
       const index_t r = v + l < source.extent(0) ? v + l : source.extent(0) - 1;
@@ -219,9 +220,8 @@ inline void exact_float_scales(const tile_plan& p, const lanes_u32& amax, tile_s
   const auto shifted = reinterpret_cast<lanes_f32>(code << (23 - Scale.mantissa_bits));
   const lanes_f32 divisor = shifted * pow2_fp32(127 - Scale.bias) * (1.0f / p.o.encode_factor);
   const auto quotient = reinterpret_cast<lanes_u32>(1.0f / divisor);
-  const lanes_u32 inverse = reinterpret_cast<lanes_u32>(divisor) > fp32_bits(0x1p-128f)
-                                ? quotient
-                                : lanes_u32{} + fp32_bits(0x1.FFFFFEp127f);
+  const lanes_u32 inverse =
+      reinterpret_cast<lanes_u32>(divisor) > fp32_bits(0x1p-128f) ? quotient : lanes_u32{} + fp32_bits(0x1.FFFFFEp127f);
   s.inverse = reinterpret_cast<lanes_f32>(inverse);
 }
 

@@ -142,7 +142,8 @@ template <int N, class Body>
 [[gnu::always_inline]] inline void unrolled(const Body& body) {
   [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
     (body(std::integral_constant<int, I>{}), ...);
-  }(std::make_integer_sequence<int, N>{});
+  }
+  (std::make_integer_sequence<int, N>{});
 }
 
 /// Transposes 16 rows of 16 lanes in place.

@@ -101,7 +101,8 @@ TEST_CASE("stochastic: every sign, exponent and leading mantissa bits, words at 
   const random_stream random{5, 6};
   for (std::uint32_t high = 0; high < 0x10000; high += 16) {
     const std::uint32_t words[] = {0, ~0u, random.word(high), 0x80000000u - (high & 1)};
-    for (const std::uint32_t word : words) wrong += wrong_stochastic_anywhere(high << 16 | (word & 0xFFFF), 0x10000, word, 32);
+    for (const std::uint32_t word : words)
+      wrong += wrong_stochastic_anywhere(high << 16 | (word & 0xFFFF), 0x10000, word, 32);
     const int count = 1 + static_cast<int>(high / 16 % 32);
     wrong += wrong_stochastic_anywhere(high << 16 | 1, 0x10000, random.word(high), count);
     // The fraction of E2M1 with mantissa bits m is m << 10: the word that just carries, and the one that just does not.
