@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cstring>
 #include <string>
 
 #include "oracle/block_values.hpp"
@@ -77,7 +78,7 @@ TEST_CASE("MXFP4: rules, policies, sources, rotations, axes, shapes and threads"
     for (const auto rule : rules) {
       for (const auto& policy : all_policies) {
         for (const format& source : {formats::fp32, formats::bf16}) {
-          for (const rotation& r : {rotation{0, 0}, rotation{0, 5}, rotation{16, 0}, rotation{16, 0xC0FFEE11u}}) {
+          for (const rotation& r : {rotation{}, rotation{0, {5}}, rotation{16}, rotation{16, {0xC0FFEE11u}}}) {
             const block_options o{source, r, rule, policy, rounding::nearest_even, {}};
             for (const auto axis : {block_axis::row, block_axis::column}) {
               for (const shape& s : axis == block_axis::row ? by_row : by_column) {
@@ -238,16 +239,28 @@ TEST_CASE("mantissas: an amax on either side of every rule's threshold, and elem
 
 TEST_CASE("results too large for a cache, whose lines are written past it, at any distance from a line") {
   thread_pool pool(2);
-  const index_t rows = 2048, columns = 1088;
-  const auto x = oracle::block_values(rows, columns, 5);
-  const auto source = row_major<const float>(x.data(), rows, columns);
+  const index_t height = 2048, width = 1088;
+  const auto x = oracle::block_values(height, width, 5);
+  const auto source = row_major<const float>(x.data(), height, width);
   for (const auto& f : {mxfp4, mxfp6_e3m2, mxfp8_e5m2}) {
     for (const auto axis : {block_axis::row, block_axis::column}) {
+      const index_t rows = axis == block_axis::row ? height : width, k = height * width / rows;
+      std::vector<std::uint8_t> codes(static_cast<std::size_t>(rows * packed_bytes(f.element, k)));
+      std::vector<std::uint8_t> scales(static_cast<std::size_t>(rows * k / 32));
+      const auto dense = dense_blocks(f, rows, k, codes.data(), scales.data());
+      quantize_ref(f, presets::te_rocm, source, axis, dense);
       for (const index_t offset : {0, 16, 40}) {
         for (const bool whole_lines : {true, false}) {
-          const index_t bytes = packed_bytes(f.element, axis == block_axis::row ? columns : rows);
-          const index_t gap = whole_lines ? (64 - bytes % 64) % 64 : 8;
-          CHECK(same_bytes<float>(f, presets::te_rocm, source, axis, pool, gap, offset));
+          const index_t gap = whole_lines ? (64 - dense.code_stride % 64) % 64 : 8;
+          guarded_output want(f, rows, k, gap, offset), got(f, rows, k, gap, offset);
+          const auto copy_rows = [rows](const std::uint8_t* from, index_t bytes, std::uint8_t* to, index_t stride) {
+            for (index_t r = 0; r < rows; ++r)
+              std::memcpy(to + r * stride, from + r * bytes, static_cast<std::size_t>(bytes));
+          };
+          copy_rows(dense.codes, dense.code_stride, want.view.codes, want.view.code_stride);
+          copy_rows(dense.scales, dense.scale_stride, want.view.scales, want.view.scale_stride);
+          quantize(f, presets::te_rocm, source, axis, got.view, pool);
+          CHECK(got == want);
         }
       }
     }
@@ -329,6 +342,27 @@ TEST_CASE("what lanes do not cover goes the slow way and gives the same bytes") 
     const matrix<const float> sparse{x.data(), {32, 32}, {256, 2}};
     CHECK_FALSE(quantize_is_fast(mxfp4, presets::te_rocm, sparse));
     CHECK(same_bytes(mxfp4, presets::te_rocm, sparse, axis, pool));
+  }
+}
+
+TEST_CASE("random words of rows far into a large result") {
+  block_options o;
+  o.random = {3, 4};
+  o.random_count = 20;
+  const index_t k = index_t{1} << 35, e = k - 32;
+  for (const index_t v : {index_t{0}, index_t{5}, index_t{1} << 20}) {
+    detail::tile_words words(o, k, v, e);
+    for (index_t i = 0; i < 32; i += 4) {
+      detail::aligned_random<detail::lanes_u32> drawn[4];
+      words.next(drawn);
+      for (int l = 0; l < 16; ++l) {
+        for (int j = 0; j < 4; ++j) {
+          const std::uint32_t want = o.random.word(static_cast<std::uint64_t>((v + l) * k + e + i + j));
+          REQUIRE(drawn[j].word[l] == want << 12);
+          REQUIRE(drawn[j].mask == 0xFFFFF000u);
+        }
+      }
+    }
   }
 }
 

@@ -41,8 +41,7 @@ class tile_words {
                       lanes_u32{} + static_cast<std::uint32_t>(random_.stream >> 32)};
     philox_lanes(random_, c);
     for (int i = 0; i < 4; ++i) words[i] = {c[i] << shift_, mask_};
-    low_ += 1u;
-    high_ += low_ == 0u ? lanes_u32{} + 1u : lanes_u32{};
+    low_ += 1u;  // a tile's words begin at a multiple of their number: nothing carries into high_
   }
 
  private:

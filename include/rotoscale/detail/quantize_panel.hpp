@@ -101,11 +101,10 @@ inline void store_rows(const tile_plan& p, const staged_rows& staged, int blocks
       for (int l = 0; l < rows; ++l) __builtin_memcpy(codes + l * out.code_stride, &t[l], sizeof t[l]);
     }
   }
-  if (v % p.f.rows != 0) return;  // the second half of the rows that share scales
   std::uint8_t* scales = out.scales + v / p.f.rows * out.scale_stride + block;
   std::uint32_t bytes[2][lane_count];
   __builtin_memcpy(bytes, staged.scales, sizeof bytes);
-  for (int l = 0; l < (p.f.rows == 1 ? rows : 1); ++l) {
+  for (int l = 0; l < (p.f.rows == 1 ? rows : 1); ++l) {  // rows that share scales all have them
     std::uint8_t* to = scales + l * out.scale_stride;
     if (blocks == 4) {
       __builtin_memcpy(to, &bytes[0][l], 4);
