@@ -27,27 +27,25 @@ inline void philox_lanes(const random_stream& r, lanes_u32 (&c)[4]) {
 /// The random words of a tile: element e of lane l takes word (v + l) * k + e of the stream.
 class tile_words {
  public:
-  tile_words(const block_options& o, index_t k, index_t v, index_t e)
-      : random_(o.random), shift_(32 - o.random_count), mask_(~0u << shift_) {
+  tile_words(const block_options& o, index_t k, index_t v, index_t e) : random_(o.random), shift_(32 - o.random_count) {
     for (int l = 0; l < lane_count; ++l) {
       const auto block = static_cast<std::uint64_t>((v + l) * k + e) / 4;  // k and e are multiples of 16
       low_[l] = static_cast<std::uint32_t>(block);
       high_[l] = static_cast<std::uint32_t>(block >> 32);
     }
   }
-  /// Words of the next four elements.
-  void next(aligned_random<lanes_u32> (&words)[4]) {
+  /// Words of the next four elements, as stochastic_magnitude takes them.
+  void next(lanes_u32 (&words)[4]) {
     lanes_u32 c[4] = {low_, high_, lanes_u32{} + static_cast<std::uint32_t>(random_.stream),
                       lanes_u32{} + static_cast<std::uint32_t>(random_.stream >> 32)};
     philox_lanes(random_, c);
-    for (int i = 0; i < 4; ++i) words[i] = {c[i] << shift_, mask_};
+    for (int i = 0; i < 4; ++i) words[i] = c[i] << shift_;
     low_ += 1u;  // a tile's words begin at a multiple of their number: nothing carries into high_
   }
 
  private:
   random_stream random_;
   int shift_;
-  std::uint32_t mask_;
   lanes_u32 low_{}, high_{};
 };
 
@@ -65,7 +63,7 @@ inline void encode_elements(const lanes_u32 (&x)[Length], const tile_scales& s, 
   constexpr int bits = storage_bits(F), run_words = bits / 2;
   for (int first = 0; first < Length; first += 16) {
     lanes_u32 packed[run_words] = {};
-    [[maybe_unused]] aligned_random<lanes_u32> drawn[4];
+    [[maybe_unused]] lanes_u32 drawn[4];
     unrolled<16>([&](auto i) __attribute__((always_inline)) {
       const lanes_u32 bits_of_x = x[first + i];
       lanes_u32 code = reinterpret_cast<lanes_u32>(reinterpret_cast<lanes_f32>(bits_of_x) * s.inverse);

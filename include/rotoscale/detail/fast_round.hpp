@@ -69,16 +69,10 @@ ROTOSCALE_HD constexpr void nearest_magnitude(U& m) {
   m = code;
 }
 
-/// Random bits for stochastic_magnitude: `word` holds random_bits::count bits at the top, `mask` has those set.
-template <class U>
-struct aligned_random {
-  U word;
-  std::uint32_t mask;
-};
-
-/// FP32 magnitude bits to the magnitude code: rounding::stochastic, saturating.
+/// FP32 magnitude bits to the magnitude code: rounding::stochastic, saturating. `random` has the bits of random_bits at
+/// the top and zeros below, so that what the fraction has below them changes no carry.
 template <format F, class U>
-ROTOSCALE_HD constexpr void stochastic_magnitude(U& m, const aligned_random<U>& random) {
+ROTOSCALE_HD constexpr void stochastic_magnitude(U& m, const U& random) {
   using floats = typename floats_of<U>::type;
   using c = fast_format<F>;
   const U least = m < c::largest ? m : U{} + c::largest;
@@ -86,20 +80,20 @@ ROTOSCALE_HD constexpr void stochastic_magnitude(U& m, const aligned_random<U>& 
   // remainder of a division by the step, which FP32 gives exactly.
   const U small = least < c::least_normal ? least : U{};
   const floats steps = __builtin_bit_cast(floats, small) * pow2_fp32(-c::step_exponent);
+  constexpr float all_bits = 0x1p32f;
   U kept{}, fraction{};
   if constexpr (std::is_same_v<U, std::uint32_t>) {
     kept = static_cast<U>(steps);
-    fraction = static_cast<U>((steps - static_cast<float>(kept)) * 0x1p32f);
+    fraction = static_cast<U>((steps - static_cast<float>(kept)) * all_bits);
   } else {
     kept = __builtin_convertvector(steps, U);
-    fraction = __builtin_convertvector((steps - __builtin_convertvector(kept, floats)) * 0x1p32f, U);
+    fraction = __builtin_convertvector((steps - __builtin_convertvector(kept, floats)) * all_bits, U);
   }
   if constexpr (c::largest > c::least_normal) {
     kept = least < c::least_normal ? kept : (least >> c::drop) - c::bias_gap;
     fraction = least < c::least_normal ? fraction : least << (32 - c::drop);
   }
-  fraction &= random.mask;
-  U code = fraction + random.word < fraction ? kept + 1u : kept;
+  U code = fraction + random < fraction ? kept + 1u : kept;
   if constexpr (c::nan_code != F.max_code()) code = m > fp32_infinity_bits ? U{} + c::nan_code : code;
   m = code;
 }
