@@ -66,7 +66,7 @@ inline void encode_elements(const lanes_u32 (&x)[Length], const tile_scales& s, 
     [[maybe_unused]] lanes_u32 drawn[4];
     unrolled<16>([&](auto i) __attribute__((always_inline)) {
       const lanes_u32 bits_of_x = x[first + i];
-      lanes_u32 code = reinterpret_cast<lanes_u32>(reinterpret_cast<lanes_f32>(bits_of_x) * s.inverse);
+      lanes_u32 code = __builtin_bit_cast(lanes_u32, __builtin_bit_cast(lanes_f32, bits_of_x) * s.inverse);
       code &= fp32_magnitude_mask;
       if constexpr (Stochastic) {
         if constexpr (i % 4 == 0) random->next(drawn);
@@ -92,12 +92,12 @@ inline void encode_ordinary_e2m1(const lanes_u32 (&x)[Length], const tile_scales
   for (int w = 0; w < Length / 8; ++w) {
     lanes_u32 codes{}, signs{};
     unrolled<8>([&](auto i) __attribute__((always_inline)) {
-      const auto y = reinterpret_cast<lanes_f32>(x[8 * w + 7 - i] & fp32_magnitude_mask);
+      const auto y = __builtin_bit_cast(lanes_f32, x[8 * w + 7 - i] & fp32_magnitude_mask);
       lanes_f32 least = y * twice + magic;
       take_least(least, y * s.inverse + (magic + 2.0f));
       take_least(least, y * half + (magic + 4.0f));
       take_least(least, lanes_f32{} + (magic + 7.0f));
-      codes = (codes << 4) + reinterpret_cast<lanes_u32>(least);
+      codes = (codes << 4) + __builtin_bit_cast(lanes_u32, least);
       signs = (signs >> 4) | (x[8 * w + i] & fp32_sign_mask);
     });
     words[w] = (codes - eight_magics) | signs;

@@ -61,9 +61,9 @@ inline void load_lanes(const small_float<F>* from, lanes_u32& to) {
     to <<= 16;
   } else {
     const lanes_u32 sign = (to & 0x8000u) << 16, magnitude = (to & 0x7FFFu) << 13;
-    const lanes_f32 value = reinterpret_cast<lanes_f32>(magnitude) * 0x1p112f;  // exact, subnormal numbers included
+    const lanes_f32 value = __builtin_bit_cast(lanes_f32, magnitude) * 0x1p112f;  // exact, subnormal numbers included
     const lanes_u32 special = magnitude | fp32_infinity_bits;
-    to = sign | (magnitude >= 0x7C00u << 13 ? special : reinterpret_cast<lanes_u32>(value));
+    to = sign | (magnitude >= 0x7C00u << 13 ? special : __builtin_bit_cast(lanes_u32, value));
   }
 }
 
@@ -98,9 +98,9 @@ template <class T>
   unrolled<4>([&](auto pass) __attribute__((always_inline)) {
     unrolled<8>([&](auto pair) __attribute__((always_inline)) {
       constexpr int step = 1 << pass, i = pair / step * 2 * step + pair % step;
-      const auto a = reinterpret_cast<lanes_f32>(x[i]), b = reinterpret_cast<lanes_f32>(x[i + step]);
-      x[i] = reinterpret_cast<lanes_u32>(a + b);
-      x[i + step] = reinterpret_cast<lanes_u32>(a - b);
+      const auto a = __builtin_bit_cast(lanes_f32, x[i]), b = __builtin_bit_cast(lanes_f32, x[i + step]);
+      x[i] = __builtin_bit_cast(lanes_u32, a + b);
+      x[i + step] = __builtin_bit_cast(lanes_u32, a - b);
     });
   });
 }
@@ -141,15 +141,15 @@ inline void finish_rotation(const tile_plan& p, lanes_u32 (&x)[Length]) {
   const int points = p.o.rotation.points;
   if (points == 32) {
     for (int i = 0; i < Length / 2; ++i) {
-      const auto a = reinterpret_cast<lanes_f32>(x[i]), b = reinterpret_cast<lanes_f32>(x[i + Length / 2]);
-      x[i] = reinterpret_cast<lanes_u32>(a + b);
-      x[i + Length / 2] = reinterpret_cast<lanes_u32>(a - b);
+      const auto a = __builtin_bit_cast(lanes_f32, x[i]), b = __builtin_bit_cast(lanes_f32, x[i + Length / 2]);
+      x[i] = __builtin_bit_cast(lanes_u32, a + b);
+      x[i + Length / 2] = __builtin_bit_cast(lanes_u32, a - b);
     }
   }
   if (points == 0 || (!Exact && p.fold != 0)) return;
   const float factor = hadamard_factor(points);
   for (auto& v : x) {
-    v = reinterpret_cast<lanes_u32>(reinterpret_cast<lanes_f32>(v) * factor);
+    v = __builtin_bit_cast(lanes_u32, __builtin_bit_cast(lanes_f32, v) * factor);
     if constexpr (Exact) v = (v & fp32_magnitude_mask) > fp32_infinity_bits ? lanes_u32{} + fp32_nan_bits : v;
   }
 }
@@ -186,7 +186,7 @@ inline bool quick_scales(const tile_plan& p, const lanes_u32& amax, const lanes_
   if (any_bit(odd)) return false;
   const lanes_u32 exponent = bumped >> 23;
   s.codes = exponent - static_cast<std::uint32_t>(p.offset);
-  s.inverse = reinterpret_cast<lanes_f32>((static_cast<std::uint32_t>(254 + p.offset - p.fold) - exponent) << 23);
+  s.inverse = __builtin_bit_cast(lanes_f32, (static_cast<std::uint32_t>(254 + p.offset - p.fold) - exponent) << 23);
   s.keep = ~lanes_u32{};
   return true;
 }
@@ -207,8 +207,8 @@ template <format Scale>
 inline void exact_float_scales(const tile_plan& p, const lanes_u32& amax, tile_scales& s) {
   constexpr auto nan = static_cast<std::uint32_t>(Scale.nan_code());
   const float largest = decode(p.f.element, p.f.element.max_code());
-  const lanes_f32 wanted = reinterpret_cast<lanes_f32>(amax) / largest * p.o.encode_factor;
-  lanes_u32 code = reinterpret_cast<lanes_u32>(wanted);
+  const lanes_f32 wanted = __builtin_bit_cast(lanes_f32, amax) / largest * p.o.encode_factor;
+  lanes_u32 code = __builtin_bit_cast(lanes_u32, wanted);
   nearest_magnitude<Scale>(code);
   code = code < p.o.policy.least_byte ? lanes_u32{} + p.o.policy.least_byte : code;
   const bool infinity_is_nan = p.o.policy.infinity == block_policy::infinity_rule::nan_scale;
@@ -216,13 +216,14 @@ inline void exact_float_scales(const tile_plan& p, const lanes_u32& amax, tile_s
   code = amax == 0u ? lanes_u32{} + p.o.policy.zero_byte : code;
   s.codes = code;
   code &= static_cast<std::uint32_t>(Scale.magnitude_mask());
-  s.keep = reinterpret_cast<lanes_u32>(code != nan);
-  const auto shifted = reinterpret_cast<lanes_f32>(code << (23 - Scale.mantissa_bits));
+  s.keep = __builtin_bit_cast(lanes_u32, code != nan);
+  const auto shifted = __builtin_bit_cast(lanes_f32, code << (23 - Scale.mantissa_bits));
   const lanes_f32 divisor = shifted * pow2_fp32(127 - Scale.bias) * (1.0f / p.o.encode_factor);
-  const auto quotient = reinterpret_cast<lanes_u32>(1.0f / divisor);
-  const lanes_u32 inverse =
-      reinterpret_cast<lanes_u32>(divisor) > fp32_bits(0x1p-128f) ? quotient : lanes_u32{} + fp32_bits(0x1.FFFFFEp127f);
-  s.inverse = reinterpret_cast<lanes_f32>(inverse);
+  const auto quotient = __builtin_bit_cast(lanes_u32, 1.0f / divisor);
+  const lanes_u32 inverse = __builtin_bit_cast(lanes_u32, divisor) > fp32_bits(0x1p-128f)
+                                ? quotient
+                                : lanes_u32{} + fp32_bits(0x1.FFFFFEp127f);
+  s.inverse = __builtin_bit_cast(lanes_f32, inverse);
 }
 
 }  // namespace rotoscale::detail
