@@ -4,7 +4,7 @@
 // in memory on a little-endian machine.
 #pragma once
 
-#include "rotoscale/detail/quantize_tile.hpp"
+#include "rotoscale/detail/e2m1_words.hpp"
 
 namespace rotoscale::detail {
 
@@ -82,6 +82,20 @@ inline void encode_elements(const lanes_u32 (&x)[Length], const tile_scales& s, 
   }
 }
 
+#if defined(__AVX512VBMI__)
+
+template <int Length>
+inline void encode_ordinary_e2m1(const lanes_u32 (&x)[Length], const tile_scales& s, lanes_u32* words) {
+  lanes_u32 factor;
+  e2m1_words::factor_of(s, factor);
+  for (int w = 0; w < Length / 8; ++w) {
+    e2m1_words::encode([&](auto pair, auto odd) -> const lanes_u32& { return x[8 * w + 2 * pair + odd]; },
+                       [&](auto) -> const lanes_u32& { return factor; }, words[w]);
+  }
+}
+
+#else
+
 /// Nearest E2M1 codes under ordinary scales. Code c is the value g^-1(c) with g(y) = min(2y, y + 2, y / 2 + 4, 7), so
 /// three fused multiply-adds onto numbers whose last place is 1 round to nearest even, and the least is the code. The
 /// products are exact, or so small that they vanish; hence contraction changes nothing.
@@ -104,6 +118,8 @@ inline void encode_ordinary_e2m1(const lanes_u32 (&x)[Length], const tile_scales
     words[w] = (codes - eight_magics) | signs;
   }
 }
+
+#endif
 
 /// The codes of one tile: elements from e on of rows from v on, k a row.
 template <bool Exact, int Length>

@@ -73,9 +73,11 @@ template <class T>
 [[gnu::always_inline]] inline void load_half(matrix<const T> source, block_axis axis, index_t v, index_t e,
                                              lanes_u32 (&x)[16]) {
   if (axis == block_axis::row) {
+    const index_t last = source.extent(0) - 1 - v;
+    const T* from = source.data + v * source.stride(0) + e;
     for (int l = 0; l < lane_count; ++l) {
-      const index_t r = v + l < source.extent(0) ? v + l : source.extent(0) - 1;
-      load_lanes(source.data + r * source.stride(0) + e, x[l]);
+      load_lanes(from, x[l]);
+      if (l < last) from += source.stride(0);
     }
     transpose_lanes(x);
     return;
@@ -186,11 +188,13 @@ struct tile_scales {
 
 /// shared_scale of ordinary numbers. False if there are others.
 inline bool quick_scales(const tile_plan& p, const lanes_u32& amax, const lanes_u32& wrapped, tile_scales& s) {
+  lanes_u32 zero = __builtin_bit_cast(lanes_u32, amax == 0u);
+  if (p.o.policy.zero_byte == nan_scale_byte) zero = lanes_u32{};  // then zeros lose their signs
   const lanes_u32 bumped = amax + p.bump;
-  const lanes_u32 odd = bumped - p.lower >= p.range ? lanes_u32{} + 1u : wrapped >> 31;
-  if (any_bit(odd)) return false;
-  const lanes_u32 exponent = bumped >> 23;
-  s.codes = exponent - static_cast<std::uint32_t>(p.offset);
+  const auto outside = __builtin_bit_cast(lanes_u32, bumped - p.lower >= p.range);
+  if (any_bit((outside & ~zero) | wrapped >> 31)) return false;
+  const lanes_u32 exponent = zero != 0u ? lanes_u32{} + 127u : bumped >> 23;  // any scale does for zeros
+  s.codes = zero != 0u ? lanes_u32{} + p.o.policy.zero_byte : exponent - static_cast<std::uint32_t>(p.offset);
   s.inverse = __builtin_bit_cast(lanes_f32, (static_cast<std::uint32_t>(254 + p.offset - p.fold) - exponent) << 23);
   s.keep = ~lanes_u32{};
   return true;
