@@ -4,7 +4,7 @@
 // (quantize_is_fast), else the reference; threaded.
 #pragma once
 
-#include "rotoscale/detail/quantize_panel.hpp"
+#include "rotoscale/detail/mxfp4_rows.hpp"
 #include "rotoscale/parallel.hpp"
 
 namespace rotoscale {
@@ -57,6 +57,19 @@ output_plan plan_output(block_format f, const block_options& o, block_axis axis,
 /// The one place where a part of a matrix is quantized: kernels for particular formats branch off here.
 template <class T>
 void quantize_part(const output_plan& p, matrix<const T> source, const output_part& part) {
+#if defined(__AVX512VBMI__)
+  if constexpr (!std::is_same_v<T, fp16>) {
+    if (p.axis == block_axis::row && is_chunked(p.tiles)) {
+      for (index_t v = part.v0; v < part.v1; ++v) {
+        quantize_row(p.tiles, source.data + v * source.stride(0) + part.e0, (part.e1 - part.e0) / 32,
+                     p.out.codes + v * p.out.code_stride + part.e0 / 2,
+                     p.out.scales + v * p.out.scale_stride + part.e0 / 32, p.layout.stream);
+      }
+      if (p.layout.stream) finish_streaming();
+      return;
+    }
+  }
+#endif
   quantize_part<T>(p.tiles, source, p.axis, p.out, p.layout, part);
 }
 
