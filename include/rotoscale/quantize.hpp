@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The fast block quantizer, equal to quantize_ref by bytes: sixteen blocks at a time where there is a fast path
+// The fast block quantizer, equal to quantize_ref by bytes: a register of blocks at a time where there is a fast path
 // (quantize_is_fast), else the reference; threaded.
 #pragma once
 

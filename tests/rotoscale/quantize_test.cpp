@@ -379,10 +379,11 @@ TEST_CASE("random words of rows far into a large result") {
     for (index_t i = 0; i < 32; i += 4) {
       detail::lanes_u32 drawn[4];
       words.next(drawn);
-      for (int l = 0; l < 16; ++l) {
+      for (int l = 0; l < detail::lane_count; ++l) {
         for (int j = 0; j < 4; ++j) {
           const std::uint32_t want = o.random.word(static_cast<std::uint64_t>((v + l) * k + e + i + j));
-          REQUIRE(drawn[j][l] == want << 12);
+          const std::uint32_t lane = drawn[j][l];
+          REQUIRE(lane == want << 12);
         }
       }
     }

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Parts of a quantized matrix out of tiles. So many blocks of sixteen output rows are quantized before any is stored
+// Parts of a quantized matrix out of tiles. So many blocks of a tile's output rows are quantized before any is stored
 // that each row gets whole cache lines: for column-wise results, which lie transposed, that is what counts.
 #pragma once
 
@@ -35,19 +35,19 @@ inline panel_layout lay_out_panels(const tile_plan& p, block_matrix<std::uint8_t
   return {false, most};
 }
 
-/// Codes and scale bytes of sixteen rows of a panel, a row in each lane, the first blocks in the lowest bytes.
+/// Codes and scale bytes of a tile's rows of a panel, a row in each lane, the first blocks in the lowest bytes.
 struct staged_rows {
   lanes_u32 words[max_panel_words];
   lanes_u32 scales[2];
 };
 
-/// Quantizes block `e / length` of the rows from v on: one group of sixteen rows, or as many as share a scale.
+/// Quantizes block `e / length` of the rows from v on: one tile, or as many as share a scale.
 template <bool Exact, int Length, class T>
 inline bool quantize_tile(const tile_plan& p, matrix<const T> source, block_axis axis, index_t k, index_t v, index_t e,
                           int block, staged_rows* staged) {
   const int groups = p.f.rows > lane_count ? p.f.rows / lane_count : 1;
   using nan_rule = block_policy::nan_rule;
-  lanes_u32 x[2][Length], amax{}, numbers{}, wrapped{};
+  lanes_u32 x[32 / lane_count][Length], amax{}, numbers{}, wrapped{};
   const bool ignore_nan = p.o.policy.nan != nan_rule::nan_scale;
   for (int g = 0; g < groups; ++g) {
     load_tile<Exact>(p, source, axis, v + g * lane_count, e, x[g], wrapped);
@@ -85,7 +85,7 @@ inline void quantize_tile(const tile_plan& p, matrix<const T> source, block_axis
   }
 }
 
-/// Stores `blocks` staged blocks of sixteen rows (fewer at the end of the matrix) from row v and element e on.
+/// Stores `blocks` staged blocks of a tile's rows (fewer at the end of the matrix) from row v and element e on.
 inline void store_rows(const tile_plan& p, const staged_rows& staged, int blocks, bool stream,
                        block_matrix<std::uint8_t> out, index_t v, index_t e) {
   const int rows = static_cast<int>(out.rows - v < lane_count ? out.rows - v : lane_count);
@@ -100,7 +100,7 @@ inline void store_rows(const tile_plan& p, const staged_rows& staged, int blocks
       for (int l = 0; l < rows; ++l) {
         __builtin_memcpy(codes + l * out.code_stride, &t[l], static_cast<std::size_t>(left) * 4);
       }
-    } else if (stream) {
+    } else if (stream && reinterpret_cast<std::uintptr_t>(codes) % sizeof(lanes_u32) == 0) {
       for (int l = 0; l < rows; ++l) stream_lanes(codes + l * out.code_stride, t[l]);
     } else {
       for (int l = 0; l < rows; ++l) __builtin_memcpy(codes + l * out.code_stride, &t[l], sizeof t[l]);

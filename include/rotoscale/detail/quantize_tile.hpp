@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A tile of the fast quantizer: sixteen blocks, one a lane, so that the Hadamard, the maximum and the rounding are
+// A tile of the fast quantizer: as many blocks as a register has lanes, one in each, so that the Hadamard, the maximum and the rounding are
 // straight vertical code. Columns of a source already are lanes; rows are transposed into lanes first.
 //
 // A tile goes one of two ways, with the same bytes. The quick one serves tiles whose scales are ordinary numbers: it
@@ -48,7 +48,7 @@ inline tile_plan plan_tiles(block_format f, const block_options& o, bool round_t
   return p;
 }
 
-/// Sixteen contiguous elements as FP32 bits. NaN need not be canonical: only its sign is ever seen.
+/// As many contiguous elements as lanes, as FP32 bits. NaN need not be canonical: only its sign is ever seen.
 inline void load_lanes(const float* from, lanes_u32& to) { __builtin_memcpy(&to, from, sizeof to); }
 template <format F>
 inline void load_lanes(const small_float<F>* from, lanes_u32& to) {
@@ -67,19 +67,23 @@ inline void load_lanes(const small_float<F>* from, lanes_u32& to) {
   }
 }
 
-/// Sixteen elements of sixteen blocks: lanes are output rows v.. (rows beyond the matrix repeat its last one, columns
+/// Sixteen elements of a tile's blocks: lanes are output rows v.. (rows beyond the matrix repeat its last one, columns
 /// are zero), x[i] their elements e + i.
 template <class T>
 [[gnu::always_inline]] inline void load_half(matrix<const T> source, block_axis axis, index_t v, index_t e,
                                              lanes_u32 (&x)[16]) {
   if (axis == block_axis::row) {
     const index_t last = source.extent(0) - 1 - v;
-    const T* from = source.data + v * source.stride(0) + e;
-    for (int l = 0; l < lane_count; ++l) {
-      load_lanes(from, x[l]);
-      if (l < last) from += source.stride(0);
+    for (int part = 0; part < 16; part += lane_count) {
+      const T* from = source.data + v * source.stride(0) + e + part;
+      lanes_u32 t[lane_count];
+      for (int l = 0; l < lane_count; ++l) {
+        load_lanes(from, t[l]);
+        if (l < last) from += source.stride(0);
+      }
+      transpose_lanes(t);
+      unrolled<lane_count>([&](auto i) __attribute__((always_inline)) { x[part + i] = t[i]; });
     }
-    transpose_lanes(x);
     return;
   }
   const index_t lanes = source.extent(1) - v;

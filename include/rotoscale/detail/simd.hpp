@@ -71,10 +71,16 @@ inline constexpr int gemm_rows = 4;
 
 inline constexpr int gemm_cols = 2 * fvec::width;  // two registers of B a step
 
-/// Sixteen lanes; the compiler maps them to whatever registers there are.
-using lanes_f32 = float __attribute__((vector_size(64)));
-using lanes_u32 = std::uint32_t __attribute__((vector_size(64)));
+/// Lanes of one register. (g++ takes vectors wider than that apart, lane by lane.)
+#if defined(__AVX512F__)
 inline constexpr int lane_count = 16;
+#elif defined(__AVX2__)
+inline constexpr int lane_count = 8;
+#else
+inline constexpr int lane_count = 4;
+#endif
+using lanes_f32 = float __attribute__((vector_size(4 * lane_count)));
+using lanes_u32 = std::uint32_t __attribute__((vector_size(4 * lane_count)));
 
 // Intrinsics below are the zero-masked forms: g++ 12 warns of an uninitialised value inside its own header for others.
 
@@ -82,6 +88,8 @@ inline constexpr int lane_count = 16;
 inline bool any_bit(const lanes_u32& u) {
 #if defined(__AVX512F__)
   return _mm512_test_epi32_mask(reinterpret_cast<__m512i>(u), reinterpret_cast<__m512i>(u)) != 0;
+#elif defined(__AVX2__)
+  return _mm256_testz_si256(reinterpret_cast<__m256i>(u), reinterpret_cast<__m256i>(u)) == 0;
 #else
   std::uint32_t all = 0;
   for (int l = 0; l < lane_count; ++l) all |= u[l];
@@ -118,15 +126,15 @@ inline void multiply_wide(const lanes_u32& a, std::uint32_t m, lanes_u32& high, 
 #endif
 }
 
-/// Stores to a whole cache line past the caches; `to` is 64-byte aligned. Call finish_streaming before another thread
-/// may read it.
+/// Stores past the caches; `to` is aligned to the register's size, and whole lines should follow each other. Call
+/// finish_streaming before another thread may read it.
 inline void stream_lanes(void* to, const lanes_u32& u) {
 #if defined(__AVX512F__)
   _mm512_stream_si512(static_cast<__m512i*>(to), reinterpret_cast<__m512i>(u));
+#elif defined(__AVX2__)
+  _mm256_stream_si256(static_cast<__m256i*>(to), reinterpret_cast<__m256i>(u));
 #elif defined(__SSE2__)
-  __m128i quarter[4];
-  __builtin_memcpy(quarter, &u, sizeof u);
-  for (int i = 0; i < 4; ++i) _mm_stream_si128(static_cast<__m128i*>(to) + i, quarter[i]);
+  _mm_stream_si128(static_cast<__m128i*>(to), reinterpret_cast<__m128i>(u));
 #else
   __builtin_memcpy(to, &u, sizeof u);
 #endif
@@ -146,29 +154,44 @@ template <int N, class Body>
   (std::make_integer_sequence<int, N>{});
 }
 
-/// Transposes 16 rows of 16 lanes in place.
+/// Transposes lane_count rows in place.
 [[gnu::always_inline]] inline void transpose_lanes(lanes_u32 (&r)[lane_count]) {
+  constexpr int half = lane_count / 2;
   lanes_u32 t[lane_count];
-  for (int i = 0; i < 8; ++i) {  // interleave rows i and i + 8: four passes of a perfect shuffle transpose 16 × 16
-    t[2 * i] = __builtin_shufflevector(r[i], r[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-    t[2 * i + 1] =
-        __builtin_shufflevector(r[i], r[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  const auto as_float = [](const lanes_u32& u) { return reinterpret_cast<__m256>(u); };
+  unrolled<half>([&](auto i) __attribute__((always_inline)) {  // pairs of rows within 128 bits
+    t[2 * i] = reinterpret_cast<lanes_u32>(_mm256_unpacklo_ps(as_float(r[2 * i]), as_float(r[2 * i + 1])));
+    t[2 * i + 1] = reinterpret_cast<lanes_u32>(_mm256_unpackhi_ps(as_float(r[2 * i]), as_float(r[2 * i + 1])));
+  });
+  unrolled<half>([&](auto i) __attribute__((always_inline)) {  // fours of rows
+    constexpr int pair = i / 2 * 4 + i % 2;
+    const __m256 a = as_float(t[pair]), b = as_float(t[pair + 2]);
+    r[i / 2 * 4 + i % 2 * 2] = reinterpret_cast<lanes_u32>(_mm256_shuffle_ps(a, b, 0x44));
+    r[i / 2 * 4 + i % 2 * 2 + 1] = reinterpret_cast<lanes_u32>(_mm256_shuffle_ps(a, b, 0xEE));
+  });
+  unrolled<half>([&](auto i) __attribute__((always_inline)) {
+    const __m256 a = as_float(r[i]), b = as_float(r[i + half]);
+    t[i] = reinterpret_cast<lanes_u32>(_mm256_permute2f128_ps(a, b, 0x20));
+    t[i + half] = reinterpret_cast<lanes_u32>(_mm256_permute2f128_ps(a, b, 0x31));
+  });
+  for (int i = 0; i < lane_count; ++i) r[i] = t[i];
+#else
+  // Rows i and i + half interleaved: as many such passes as lane_count has bits transpose.
+  const auto pass = [&]<int... I>(lanes_u32 (&from)[lane_count], lanes_u32 (&to)[lane_count],
+                                  std::integer_sequence<int, I...>) __attribute__((always_inline)) {
+    for (int i = 0; i < half; ++i) {
+      to[2 * i] = __builtin_shufflevector(from[i], from[i + half], (I / 2 + I % 2 * lane_count)...);
+      to[2 * i + 1] = __builtin_shufflevector(from[i], from[i + half], (half + I / 2 + I % 2 * lane_count)...);
+    }
+  };
+  constexpr std::make_integer_sequence<int, lane_count> lanes;
+  for (int bits = lane_count; bits > 1; bits /= 4) {
+    pass(r, t, lanes);
+    pass(t, r, lanes);
   }
-  for (int i = 0; i < 8; ++i) {
-    r[2 * i] = __builtin_shufflevector(t[i], t[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-    r[2 * i + 1] =
-        __builtin_shufflevector(t[i], t[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-  }
-  for (int i = 0; i < 8; ++i) {
-    t[2 * i] = __builtin_shufflevector(r[i], r[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-    t[2 * i + 1] =
-        __builtin_shufflevector(r[i], r[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-  }
-  for (int i = 0; i < 8; ++i) {
-    r[2 * i] = __builtin_shufflevector(t[i], t[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-    r[2 * i + 1] =
-        __builtin_shufflevector(t[i], t[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-  }
+  static_assert(lane_count == 4 || lane_count == 16);
+#endif
 }
 
 }  // namespace rotoscale::detail
