@@ -5,7 +5,7 @@
 
 usage: mutants.py ROOT [TEXT]   TEXT: only mutants whose name contains it
 A mutant is killed by a failing test program or by a static_assert; any other compile error, or a mutant whose text is
-not found exactly once, is an error of this list.
+not found exactly once, is an error of this list. Those of the byte instructions need a machine with AVX512_VBMI2.
 """
 import concurrent.futures
 import os
@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# (name, header, text, replacement, test)
+# (name, header, text, replacement, test); a test with a flag is compiled with that instead of -march=native
 MUTANTS = [
     ("ties away instead of even", "round.hpp", "fraction > half || (fraction == half && (kept & 1) != 0)",
      "fraction >= half", "round"),
@@ -195,8 +195,8 @@ MUTANTS = [
     ("fast stochastic takes the remainder for less", "detail/fast_round.hpp", "all_bits = 0x1p32f", "all_bits = 0x1p31f",
      "detail/fast_round"),
     ("lanes: amax lets NaN in", "detail/quantize_tile.hpp",
-     "if (ignore_nan) u = u > fp32_infinity_bits ? lanes_u32{} : u;", "", "quantize"),
-    ("lanes: a NaN that rounding wraps is a number", "detail/quantize_tile.hpp", ": wrapped >> 31;", ": lanes_u32{};",
+     "if (ignore_nan) u &= number;", ";", "quantize"),
+    ("lanes: a NaN that rounding wraps is a number", "detail/quantize_tile.hpp", "| wrapped >> 31)", ")",
      "quantize"),
     ("lanes: butterfly", "detail/quantize_tile.hpp", "x[i + step] = __builtin_bit_cast(lanes_u32, a - b);",
      "x[i + step] = __builtin_bit_cast(lanes_u32, b - a);", "quantize"),
@@ -210,12 +210,38 @@ MUTANTS = [
      "/ p.o.encode_factor", "quantize"),
     ("lanes: FP16 subnormals", "detail/quantize_tile.hpp", "magnitude >= 0x7C00u << 13 ?", "magnitude < 0x400u << 13 ?",
      "quantize"),
-    ("lanes: nibble order", "detail/encode_tile.hpp", "x[8 * w + 7 - i]", "x[8 * w + (7 - i ^ 1)]", "quantize"),
+    ("lanes: nibble order", "detail/encode_tile.hpp", "x[8 * w + 7 - i]", "x[8 * w + (7 - i ^ 1)]", "quantize -mavx2"),
     ("lanes: sign of the neighbour", "detail/encode_tile.hpp", "x[8 * w + i] & fp32_sign_mask",
-     "x[8 * w + (i ^ 1)] & fp32_sign_mask", "quantize"),
-    ("lanes: piece of the code's function", "detail/encode_tile.hpp", "(magic + 2.0f)", "(magic + 1.0f)", "quantize"),
+     "x[8 * w + (i ^ 1)] & fp32_sign_mask", "quantize -mavx2"),
+    ("lanes: piece of the code's function", "detail/encode_tile.hpp", "(magic + 2.0f)", "(magic + 1.0f)", "quantize -mavx2"),
     ("lanes: E2M1 does not saturate", "detail/encode_tile.hpp",
-     "take_least(least, lanes_f32{} + (magic + 7.0f));", "", "quantize"),
+     "take_least(least, lanes_f32{} + (magic + 7.0f));", "", "quantize -mavx2"),
+    ("words: cells are rounded down", "detail/e2m1_words.hpp", "((1u << 21) - 3u)", "0u", "quantize"),
+    ("words: ties at 1.5 and 1.75 go down", "detail/e2m1_words.hpp", "((4u << 23) + 2u)", "((4u << 23) + 1u)", "quantize"),
+    ("words: small numbers are not raised to the first cell", "detail/e2m1_words.hpp",
+     "_mm512_maskz_range_ps(0xFFFF, product, floor, 3)", "product", "quantize"),
+    ("words: nibble order", "detail/e2m1_words.hpp", "1 - i / 4>", "i / 4>", "quantize"),
+    ("words: sign of another element", "detail/e2m1_words.hpp", "0x201F1E1D003F3E3D", "0x201F1E1D013F3E3D", "quantize"),
+    ("words: cell bits of the neighbour", "detail/e2m1_words.hpp", "0x3535353515151515", "0x1515151535353535", "quantize"),
+    ("rows: butterflies of 4 before those of 2", "detail/mxfp4_rows.hpp", "steps[3] = {1, 4, 8}", "steps[3] = {4, 1, 8}",
+     "quantize"),
+    ("rows: sign of a butterfly", "detail/mxfp4_rows.hpp", "!= 0 ? -1.0f : 1.0f", "== 0 ? -1.0f : 1.0f", "quantize"),
+    ("rows: BF16 pairs swapped", "detail/mxfp4_rows.hpp", "even = pairs << 16;\n    odd = pairs & 0xFFFF0000u;",
+     "odd = pairs << 16;\n    even = pairs & 0xFFFF0000u;", "quantize"),
+    ("rows: bytes in the order of lanes", "detail/mxfp4_rows.hpp", "return b % 8 / 2 * 4 + b / 8 * 2 + b % 2;", "return b;",
+     "quantize"),
+    ("rows: signs of the neighbour", "detail/mxfp4_rows.hpp", "signs[i % 2][", "signs[1 - i % 2][", "quantize"),
+    ("rows: amax of the even elements", "detail/mxfp4_rows.hpp", "odd = x[i][1] & fp32_magnitude_mask;",
+     "odd = x[i][0] & fp32_magnitude_mask;", "quantize"),
+    ("rows: a chunk's factors in another order", "detail/mxfp4_rows.hpp", "factor_of_block[4 * g + i]",
+     "factor_of_block[4 * i + g]", "quantize"),
+    ("rows: the last chunk is not ended", "detail/mxfp4_rows.hpp",
+     "for (const chunk& c : chunks) {", "for (const chunk& c : {chunks[0]}) {", "quantize"),
+    ("rows: all of a short chunk is stored", "detail/mxfp4_rows.hpp", "if (c.count < chunk_blocks) {", "if (false) {",
+     "quantize"),
+    ("rows: zeros of a NaN scale keep signs", "detail/quantize_tile.hpp",
+     "if (p.o.policy.zero_byte == nan_scale_byte) zero = lanes_u32{};", ";", "quantize"),
+    ("BF16 of odd nibbles", "dequantize.hpp", "_mm256_slli_epi16(bytes, 4)", "_mm256_slli_epi16(bytes, 3)", "dequantize"),
     ("lanes: six-bit codes across words", "detail/encode_tile.hpp", "code >> (32 - shift)", "code >> (31 - shift)",
      "quantize"),
     ("lanes: codes under a NaN scale", "detail/encode_tile.hpp", "packed[w] & s.keep", "packed[w]", "quantize"),
@@ -226,11 +252,8 @@ MUTANTS = [
      "s.codes << (block % 2 * 8)", "quantize"),
     ("lanes: last rows of a matrix", "detail/quantize_panel.hpp",
      "out.rows - v < lane_count ? out.rows - v : lane_count", "lane_count", "quantize"),
-    ("lanes: lines are streamed off a line", "detail/quantize_panel.hpp", "return {true, blocks};",
-     "return {true, most};", "quantize"),
     ("both copies get the options of rows", "quantize.hpp", "plan_output<value>(f, column_options,",
      "plan_output<value>(f, row_options,", "quantize"),
-    ("dequantized NaN scale", "dequantize.hpp", "if (code == nan_scale_byte) v =", "if (false) v =", "dequantize"),
     ("blockwise as a chain", "gemm.hpp", "if (m.sum == mma_sum::exact && m.group == 1) {",
      "if (m.sum == mma_sum::exact) {", "gemm"),
     ("block sums rounded toward zero", "mma_ref.hpp", "nearest ? rounding::nearest_even : rounding::toward_zero",
@@ -330,8 +353,9 @@ def try_mutant(mutant, root, folder):
         return f"'{name}': its text occurs {source.count(text)} times in {header}"
     path.write_text(source.replace(text, replacement), encoding="utf-8")
     program = place / "program"
+    test, *flags = test.split()
     compiling = subprocess.run(
-        ["g++", "-std=c++20", "-O1", "-march=native", "-w", f"-I{place}", f"-I{root}/tests", "-pthread",
+        ["g++", "-std=c++20", "-O1", *(flags or ["-march=native"]), "-w", f"-I{place}", f"-I{root}/tests", "-pthread",
          str(root / f"tests/rotoscale/{test}_test.cpp"), str(folder / "main.o"), "-o", str(program)],
         capture_output=True, text=True)
     if compiling.returncode != 0:

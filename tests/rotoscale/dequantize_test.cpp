@@ -63,6 +63,24 @@ TEST_CASE("every format, axis, target and factor") {
   }
 }
 
+TEST_CASE("MXFP4: every code under every scale") {
+  thread_pool pool(1);
+  std::vector<std::uint8_t> codes, scales;
+  for (int scale = 0; scale < 256; ++scale) {
+    scales.push_back(static_cast<std::uint8_t>(scale));
+    for (int i = 0; i < 16; ++i) codes.push_back(static_cast<std::uint8_t>(i << 4 | (15 - i)));
+  }
+  const auto in = dense_blocks<const std::uint8_t>(mxfp4, 256, 32, codes.data(), scales.data());
+  const auto check = [&]<class T>(T) {
+    std::vector<T> want(256 * 32), got(256 * 32);
+    dequantize_ref(mxfp4, in, block_axis::row, row_major(want.data(), 256, 32));
+    dequantize(mxfp4, in, block_axis::row, row_major(got.data(), 256, 32), pool);
+    CHECK(std::memcmp(want.data(), got.data(), want.size() * sizeof(T)) == 0);
+  };
+  check(float{});
+  check(bf16{});
+}
+
 TEST_CASE("rows of any number, and no rows") {
   thread_pool pool(2);
   for (const index_t rows : {0, 1, 15, 17, 33}) {
@@ -79,4 +97,5 @@ TEST_CASE("arrays beyond the caches, which are written past them") {
   CHECK(same_bytes<float>(mxfp4, 2048, 1088, block_axis::row, 0, 1.0f, 7, pool));
   CHECK(same_bytes<float>(mxfp4, 2048, 1088, block_axis::row, 16, 1.0f, 8, pool));
   CHECK(same_bytes<float>(mxfp4, 2048, 1088, block_axis::row, 1, 1.0f, 9, pool));
+  CHECK(same_bytes<bf16>(mxfp4, 4096, 1088, block_axis::row, 0, 1.0f, 10, pool));
 }

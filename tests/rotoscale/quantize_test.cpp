@@ -227,7 +227,8 @@ TEST_CASE("mantissas: an amax on either side of every rule's threshold, and elem
     std::vector<float> x(32 * 1024);
     for (std::size_t i = 0; i < x.size(); ++i) {
       const std::size_t block = i / 32;  // amax has 8 leading mantissa bits of its block, or lies next to that
-      const std::uint32_t amax = fp32_bits(1.0f) + (static_cast<std::uint32_t>(block / 4) << 15) + static_cast<std::uint32_t>(block % 4) - 1;
+      const std::uint32_t amax =
+          fp32_bits(1.0f) + (static_cast<std::uint32_t>(block / 4) << 15) + static_cast<std::uint32_t>(block % 4) - 1;
       const float tie = static_cast<float>(i % 32 + block % 5 * 32) * 0x1p-7f;
       x[i] = i % 32 == 0 ? fp32_from_bits(amax) : i % 2 == 0 ? tie : -tie;
     }
@@ -237,6 +238,20 @@ TEST_CASE("mantissas: an amax on either side of every rule's threshold, and elem
       CHECK(same_bytes(f, o, row_major(x.data(), 1024, 32), block_axis::row, pool));
       CHECK(same_bytes(f, o, row_major(x.data(), 32, 1024), block_axis::column, pool));
     }
+  }
+}
+
+TEST_CASE("rows of any number of blocks, back to back or with gaps, and some blocks that are not ordinary") {
+  thread_pool pool(2);
+  for (index_t blocks = 1; blocks <= 70; ++blocks) {
+    const auto x = oracle::block_values(3, 32 * blocks, static_cast<std::uint64_t>(blocks), blocks % 2 == 0);
+    const auto halves = values_of<bf16>(x, 1);
+    block_options o = blocks % 3 == 0 ? presets::ocp : presets::te_rocm;
+    o.source = blocks % 5 == 0 ? formats::bf16 : formats::fp32;
+    o.rotation.signs[0] = blocks % 4 == 0 ? 0x9E3779B9u : 0;
+    CAPTURE(blocks);
+    REQUIRE(same_bytes(mxfp4, o, row_major(x.data(), 3, 32 * blocks), block_axis::row, pool));
+    REQUIRE(same_bytes<bf16>(mxfp4, o, row_major<const bf16>(halves.data(), 3, 32 * blocks), block_axis::row, pool, 0));
   }
 }
 

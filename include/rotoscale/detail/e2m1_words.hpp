@@ -31,8 +31,9 @@ inline constexpr e2m1_cells codes_of_cells{};
 /// which side of a tie y is on, numbers are rounded up to the cells of the table, after a step of one unit in the last
 /// place where the mantissa is at least 1.5: ties there go up (0.75, 1.75 and 3.5; 0.25, 1.25, 2.5 and 5 go down).
 struct e2m1_words {
-  /// What numbers are multiplied by. Times 1 + 2^-22 toward zero is plus two units in the last place, or three from a
-  /// mantissa of 1.5 on.
+  /// What numbers are multiplied by: 1 + 2^-22 makes it two units in the last place more at ties of mantissa 1 and 1.25
+  /// (2.5 units are a tie that the even number gets), three or four at those of 1.5 and 1.75; two to three next to
+  /// them.
   static void factor_of(const tile_scales& s, lanes_u32& factor) {
     factor = __builtin_bit_cast(lanes_u32, s.inverse) + ((4u << 23) + 2u);
   }
@@ -46,25 +47,25 @@ struct e2m1_words {
     const __m512i sign_bits = _mm512_set1_epi64(0x201F1E1D003F3E3D);
     __m512i cells[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()}, signs = _mm512_setzero_si512();
     unrolled<8>([&](auto i) __attribute__((always_inline)) {
-      using odd = std::integral_constant<int, i < 4>;
+      using odd = std::integral_constant<int, 1 - i / 4>;
       using pair = std::integral_constant<int, 3 - i % 4>;  // signs are pushed down: the last one is bit 0
       const lanes_u32& bits = value(pair{}, odd{});
-      __m512 y = _mm512_maskz_mul_round_ps(0xFFFF, reinterpret_cast<__m512>(bits),
-                                           reinterpret_cast<__m512>(factor(pair{})),
-                                           _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
-      y = _mm512_maskz_range_ps(0xFFFF, y, floor, 3);  // the larger magnitude, with the sign of y
-      const lanes_u32 up = reinterpret_cast<lanes_u32>(y) + ((1u << 21) - 3u);
+      const __m512 product = __builtin_bit_cast(__m512, bits) * __builtin_bit_cast(__m512, factor(pair{}));
+      // The larger magnitude, with the product's sign.
+      const __m512 y = _mm512_maskz_range_ps(0xFFFF, product, floor, 3);
+      const lanes_u32 up = __builtin_bit_cast(lanes_u32, y) + ((1u << 21) - 3u);
       cells[odd{}] = _mm512_mask_multishift_epi64_epi8(cells[odd{}], 0x1111111111111111u << pair{}, cell_bits,
-                                                       reinterpret_cast<__m512i>(up));
-      signs = _mm512_maskz_shldi_epi32(0xFFFF, signs, reinterpret_cast<__m512i>(bits), 1);
+                                                       __builtin_bit_cast(__m512i, up));
+      signs = _mm512_maskz_shldi_epi32(0xFFFF, signs, __builtin_bit_cast(__m512i, bits), 1);
     });
-    const __m512i codes = _mm512_or_si512(
-        _mm512_maskz_permutexvar_epi8(~0ull, cells[0], _mm512_loadu_si512(codes_of_cells.even)),
-        _mm512_maskz_permutexvar_epi8(~0ull, cells[1], _mm512_loadu_si512(codes_of_cells.odd)));
+    const __m512i codes =
+        _mm512_or_si512(_mm512_maskz_permutexvar_epi8(~0ull, cells[0], _mm512_loadu_si512(codes_of_cells.even)),
+                        _mm512_maskz_permutexvar_epi8(~0ull, cells[1], _mm512_loadu_si512(codes_of_cells.odd)));
     signs = _mm512_maskz_multishift_epi64_epi8(~0ull, sign_bits, signs);
     constexpr int third_selects_second = 0xD8;
-    word = reinterpret_cast<lanes_u32>(_mm512_ternarylogic_epi32(
-        codes, signs, _mm512_set1_epi32(static_cast<int>(0x88888888u)), third_selects_second));
+    word = __builtin_bit_cast(lanes_u32,
+                              _mm512_ternarylogic_epi32(codes, signs, _mm512_set1_epi32(static_cast<int>(0x88888888u)),
+                                                        third_selects_second));
   }
 };
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Row-wise MXFP4 without a transpose, for AVX-512 with byte instructions: a block is a register of its even elements and
-// one of its odd ones, read and written as a stream. Sixteen blocks at a time share the search for their scales.
+// Row-wise MXFP4 without a transpose, for AVX-512 with byte instructions: a block is a register of its even elements
+// and one of its odd ones, read and written as a stream. Sixteen blocks at a time share the search for their scales.
 #pragma once
 
 #include "rotoscale/detail/quantize_panel.hpp"
@@ -18,8 +18,8 @@ inline bool is_chunked(const tile_plan& p) {
   return p.f == covered && p.o.rounding == rounding::nearest_even && p.o.rotation.points <= 16;
 }
 
-/// How a source type's block lies in two registers: byte b of its codes comes from lane lane_of_byte(b), and butterflies
-/// of 2, 4 and 8 elements are between lanes that differ in steps[0], [1] and [2].
+/// How a source type's block lies in two registers: byte b of its codes comes from lane lane_of_byte(b), and
+/// butterflies of 2, 4 and 8 elements are between lanes that differ in steps[0], [1] and [2].
 template <class T>
 struct block_lanes;
 template <>
@@ -28,8 +28,8 @@ struct block_lanes<float> {  // each 128 bits: two numbers of the first half, tw
   static constexpr int lane_of_byte(int b) { return b % 8 / 2 * 4 + b / 8 * 2 + b % 2; }
   static void load(const float* from, lanes_u32& even, lanes_u32& odd) {
     const __m512 low = _mm512_loadu_ps(from), high = _mm512_loadu_ps(from + 16);
-    even = reinterpret_cast<lanes_u32>(_mm512_maskz_shuffle_ps(0xFFFF, low, high, 0x88));
-    odd = reinterpret_cast<lanes_u32>(_mm512_maskz_shuffle_ps(0xFFFF, low, high, 0xDD));
+    even = __builtin_bit_cast(lanes_u32, _mm512_maskz_shuffle_ps(0xFFFF, low, high, 0x88));
+    odd = __builtin_bit_cast(lanes_u32, _mm512_maskz_shuffle_ps(0xFFFF, low, high, 0xDD));
   }
 };
 template <>
@@ -37,7 +37,7 @@ struct block_lanes<bf16> {
   static constexpr int steps[3] = {1, 2, 4};
   static constexpr int lane_of_byte(int b) { return b; }
   static void load(const bf16* from, lanes_u32& even, lanes_u32& odd) {
-    const auto pairs = reinterpret_cast<lanes_u32>(_mm512_loadu_si512(from));
+    const auto pairs = __builtin_bit_cast(lanes_u32, _mm512_loadu_si512(from));
     even = pairs << 16;
     odd = pairs & 0xFFFF0000u;
   }
@@ -75,7 +75,7 @@ class block_butterflies {
   [[gnu::always_inline]] void operator()(lanes_u32 (&blocks)[4][2]) const {
     __m512 x[4][2];
     unrolled<4>([&](auto i) __attribute__((always_inline)) {
-      const auto a = reinterpret_cast<__m512>(blocks[i][0]), b = reinterpret_cast<__m512>(blocks[i][1]);
+      const auto a = __builtin_bit_cast(__m512, blocks[i][0]), b = __builtin_bit_cast(__m512, blocks[i][1]);
       x[i][0] = a + b;
       x[i][1] = a - b;
     });
@@ -86,7 +86,7 @@ class block_butterflies {
       });
     });
     unrolled<8>([&](auto i) __attribute__((always_inline)) {
-      blocks[i / 2][i % 2] = reinterpret_cast<lanes_u32>(x[i / 2][i % 2]);
+      blocks[i / 2][i % 2] = __builtin_bit_cast(lanes_u32, x[i / 2][i % 2]);
     });
   }
 
@@ -170,13 +170,13 @@ inline void load_chunk(const T* from, const lanes_u32 (&signs)[2], chunk& c) {
     __m512i largest[4];
     unrolled<4>([&](auto i) __attribute__((always_inline)) {
       const lanes_u32 even = x[i][0] & fp32_magnitude_mask, odd = x[i][1] & fp32_magnitude_mask;
-      largest[i] = _mm512_maskz_max_epu32(0xFFFF, reinterpret_cast<__m512i>(even), reinterpret_cast<__m512i>(odd));
+      largest[i] = _mm512_maskz_max_epu32(0xFFFF, __builtin_bit_cast(__m512i, even), __builtin_bit_cast(__m512i, odd));
       c.x[4 * g + i][0] = x[i][0];
       c.x[4 * g + i][1] = x[i][1];
     });
     quads[g] = largest_of_quads(largest);
   }
-  c.amax = reinterpret_cast<lanes_u32>(largest_of_lanes(quads));
+  c.amax = __builtin_bit_cast(lanes_u32, largest_of_lanes(quads));
 }
 
 template <class T>
@@ -192,12 +192,12 @@ inline void encode_chunk(const chunk& c, const tile_scales& s, lanes_u32 (&lines
   unrolled<4>([&](auto g) __attribute__((always_inline)) {
     lanes_u32 factor[4], word;
     unrolled<4>([&](auto i) __attribute__((always_inline)) {
-      factor[i] = reinterpret_cast<lanes_u32>(_mm512_set1_ps(factor_of_block[4 * g + i]));
+      factor[i] = __builtin_bit_cast(lanes_u32, _mm512_set1_ps(factor_of_block[4 * g + i]));
     });
     e2m1_words::encode([&](auto pair, auto odd) -> const lanes_u32& { return c.x[4 * g + pair][odd]; },
                        [&](auto pair) -> const lanes_u32& { return factor[pair]; }, word);
-    lines[g] = reinterpret_cast<lanes_u32>(
-        _mm512_maskz_permutexvar_epi8(~0ull, index, reinterpret_cast<__m512i>(word)));
+    lines[g] =
+        __builtin_bit_cast(lanes_u32, _mm512_maskz_permutexvar_epi8(~0ull, index, __builtin_bit_cast(__m512i, word)));
   });
 }
 
@@ -219,7 +219,7 @@ template <class T>
 inline void end_chunk(const chunk& c, bool stream) {
   lanes_u32 lines[4];
   encode_chunk<T>(c, c.scales, lines);
-  const __m128i scales = _mm512_maskz_cvtepi32_epi8(0xFFFF, reinterpret_cast<__m512i>(c.scales.codes));
+  const __m128i scales = _mm512_maskz_cvtepi32_epi8(0xFFFF, __builtin_bit_cast(__m512i, c.scales.codes));
   if (c.count < chunk_blocks) {
     __builtin_memcpy(c.to, lines, static_cast<std::size_t>(16 * c.count));
     __builtin_memcpy(c.to_scales, &scales, static_cast<std::size_t>(c.count));

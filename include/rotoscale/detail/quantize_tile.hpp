@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A tile of the fast quantizer: as many blocks as a register has lanes, one in each, so that the Hadamard, the maximum and the rounding are
-// straight vertical code. Columns of a source already are lanes; rows are transposed into lanes first.
+// A tile of the fast quantizer: as many blocks as a register has lanes, one in each, so that the Hadamard, the maximum
+// and the rounding are straight vertical code. Columns of a source already are lanes; rows are transposed into lanes
+// first.
 //
 // A tile goes one of two ways, with the same bytes. The quick one serves tiles whose scales are ordinary numbers: it
 // leaves out NaN, folds the Hadamard's factor into the scale and has shared_scale as one addition. The exact one

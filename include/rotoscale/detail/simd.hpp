@@ -159,38 +159,44 @@ template <int N, class Body>
   constexpr int half = lane_count / 2;
   lanes_u32 t[lane_count];
 #if defined(__AVX2__) && !defined(__AVX512F__)
-  const auto as_float = [](const lanes_u32& u) { return reinterpret_cast<__m256>(u); };
+  const auto as_float = [](const lanes_u32& u) { return __builtin_bit_cast(__m256, u); };
   unrolled<half>([&](auto i) __attribute__((always_inline)) {  // pairs of rows within 128 bits
-    t[2 * i] = reinterpret_cast<lanes_u32>(_mm256_unpacklo_ps(as_float(r[2 * i]), as_float(r[2 * i + 1])));
-    t[2 * i + 1] = reinterpret_cast<lanes_u32>(_mm256_unpackhi_ps(as_float(r[2 * i]), as_float(r[2 * i + 1])));
+    t[2 * i] = __builtin_bit_cast(lanes_u32, _mm256_unpacklo_ps(as_float(r[2 * i]), as_float(r[2 * i + 1])));
+    t[2 * i + 1] = __builtin_bit_cast(lanes_u32, _mm256_unpackhi_ps(as_float(r[2 * i]), as_float(r[2 * i + 1])));
   });
   unrolled<half>([&](auto i) __attribute__((always_inline)) {  // fours of rows
     constexpr int pair = i / 2 * 4 + i % 2;
     const __m256 a = as_float(t[pair]), b = as_float(t[pair + 2]);
-    r[i / 2 * 4 + i % 2 * 2] = reinterpret_cast<lanes_u32>(_mm256_shuffle_ps(a, b, 0x44));
-    r[i / 2 * 4 + i % 2 * 2 + 1] = reinterpret_cast<lanes_u32>(_mm256_shuffle_ps(a, b, 0xEE));
+    r[i / 2 * 4 + i % 2 * 2] = __builtin_bit_cast(lanes_u32, _mm256_shuffle_ps(a, b, 0x44));
+    r[i / 2 * 4 + i % 2 * 2 + 1] = __builtin_bit_cast(lanes_u32, _mm256_shuffle_ps(a, b, 0xEE));
   });
   unrolled<half>([&](auto i) __attribute__((always_inline)) {
     const __m256 a = as_float(r[i]), b = as_float(r[i + half]);
-    t[i] = reinterpret_cast<lanes_u32>(_mm256_permute2f128_ps(a, b, 0x20));
-    t[i + half] = reinterpret_cast<lanes_u32>(_mm256_permute2f128_ps(a, b, 0x31));
+    t[i] = __builtin_bit_cast(lanes_u32, _mm256_permute2f128_ps(a, b, 0x20));
+    t[i + half] = __builtin_bit_cast(lanes_u32, _mm256_permute2f128_ps(a, b, 0x31));
   });
   for (int i = 0; i < lane_count; ++i) r[i] = t[i];
 #else
   // Rows i and i + half interleaved: as many such passes as lane_count has bits transpose.
-  const auto pass = [&]<int... I>(lanes_u32 (&from)[lane_count], lanes_u32 (&to)[lane_count],
-                                  std::integer_sequence<int, I...>) __attribute__((always_inline)) {
+#if defined(__AVX512F__)
+#define ROTOSCALE_LOWER_HALVES 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define ROTOSCALE_UPPER_HALVES 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#else
+#define ROTOSCALE_LOWER_HALVES 0, 4, 1, 5
+#define ROTOSCALE_UPPER_HALVES 2, 6, 3, 7
+#endif
+  for (int lanes = lane_count; lanes > 1; lanes /= 4) {
     for (int i = 0; i < half; ++i) {
-      to[2 * i] = __builtin_shufflevector(from[i], from[i + half], (I / 2 + I % 2 * lane_count)...);
-      to[2 * i + 1] = __builtin_shufflevector(from[i], from[i + half], (half + I / 2 + I % 2 * lane_count)...);
+      t[2 * i] = __builtin_shufflevector(r[i], r[i + half], ROTOSCALE_LOWER_HALVES);
+      t[2 * i + 1] = __builtin_shufflevector(r[i], r[i + half], ROTOSCALE_UPPER_HALVES);
     }
-  };
-  constexpr std::make_integer_sequence<int, lane_count> lanes;
-  for (int bits = lane_count; bits > 1; bits /= 4) {
-    pass(r, t, lanes);
-    pass(t, r, lanes);
+    for (int i = 0; i < half; ++i) {
+      r[2 * i] = __builtin_shufflevector(t[i], t[i + half], ROTOSCALE_LOWER_HALVES);
+      r[2 * i + 1] = __builtin_shufflevector(t[i], t[i + half], ROTOSCALE_UPPER_HALVES);
+    }
   }
-  static_assert(lane_count == 4 || lane_count == 16);
+#undef ROTOSCALE_LOWER_HALVES
+#undef ROTOSCALE_UPPER_HALVES
 #endif
 }
 
