@@ -148,6 +148,7 @@ template <bool Round, chunk_rotation Rotation, class T>
 inline void load_chunk(const T* from, const lanes_u32 (&signs)[2], chunk& c) {
   const block_butterflies<T> butterflies;
   __m512i quads[4];
+  __mmask16 numbers[4] = {0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF};  // lanes without NaN; four chains are shorter than one
   c.wrapped = lanes_u32{};
   for (int g = 0; g < 4; ++g) {
     lanes_u32 x[4][2];
@@ -169,14 +170,17 @@ inline void load_chunk(const T* from, const lanes_u32 (&signs)[2], chunk& c) {
     if constexpr (Rotation != chunk_rotation::none) butterflies(x);
     __m512i largest[4];
     unrolled<4>([&](auto i) __attribute__((always_inline)) {
-      const lanes_u32 even = x[i][0] & fp32_magnitude_mask, odd = x[i][1] & fp32_magnitude_mask;
-      largest[i] = _mm512_maskz_max_epu32(0xFFFF, __builtin_bit_cast(__m512i, even), __builtin_bit_cast(__m512i, odd));
+      const auto even = __builtin_bit_cast(__m512, x[i][0]), odd = __builtin_bit_cast(__m512, x[i][1]);
+      constexpr int larger_magnitude = 0b1011;  // of two numbers, positive; a number rather than NaN
+      largest[i] = __builtin_bit_cast(__m512i, _mm512_maskz_range_ps(0xFFFF, even, odd, larger_magnitude));
+      numbers[i] = _mm512_mask_cmp_ps_mask(numbers[i], even, odd, _CMP_ORD_Q);
       c.x[4 * g + i][0] = x[i][0];
       c.x[4 * g + i][1] = x[i][1];
     });
     quads[g] = largest_of_quads(largest);
   }
   c.amax = __builtin_bit_cast(lanes_u32, largest_of_lanes(quads));
+  if ((numbers[0] & numbers[1] & numbers[2] & numbers[3]) != 0xFFFF) c.wrapped = ~lanes_u32{};
 }
 
 template <class T>
