@@ -1,12 +1,14 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The emulated GEMM on one thread at the shapes of the demo's forward pass, beside Eigen's FP32 product of the same
-// shape. Operands are quantized before the clock starts; decoding them is part of the GEMM.
+// shape; and models of matrix units on a larger product, beside this library's own FP32 GEMM and Eigen's, on one thread
+// and on two. Operands are quantized before the clock starts; decoding and packing them is part of the GEMM.
 #include <benchmark/benchmark.h>
 
 #include <Eigen/Core>
 
 #include "inputs.hpp"
+#include "rotoscale/gemm_kernels.hpp"
 #include "rotoscale/nn/cpu_backend.hpp"
 
 namespace rotoscale {
@@ -15,11 +17,12 @@ namespace {
 using row_major_matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 struct problem {
-  index_t m = bench::tokens, n, k;
+  index_t m, n, k;
   std::vector<float> a, b, c;
 
-  explicit problem(const bench::linear_shape& s)
-      : n(s.out),
+  explicit problem(const bench::linear_shape& s, index_t rows = bench::tokens)
+      : m(rows),
+        n(s.out),
         k(s.in),
         a(bench::random_values(m * k, 1)),
         b(bench::random_values(n * k, 2)),
@@ -31,8 +34,8 @@ struct problem {
   }
 };
 
-void eigen(benchmark::State& state, bench::linear_shape shape) {
-  problem p(shape);
+void eigen(benchmark::State& state, bench::linear_shape shape, index_t rows) {
+  problem p(shape, rows);
   const Eigen::Map<const row_major_matrix> a(p.a.data(), p.m, p.k), b(p.b.data(), p.n, p.k);
   Eigen::Map<row_major_matrix> c(p.c.data(), p.m, p.n);
   for (auto _ : state) {
@@ -57,6 +60,79 @@ void emulated(benchmark::State& state, bench::linear_shape shape, nn::number_for
   p.set_rate(state);
 }
 
+/// Values of `f` and, where the unit has them, block scales around 1.
+struct unit_operand {
+  std::vector<std::uint8_t> codes, scales;
+  gemm_operand view;
+
+  unit_operand(const mma_unit& unit, const format& f, index_t rows, index_t k, const std::vector<float>& x) {
+    view.element = f;
+    view.rows = rows;
+    view.k = k;
+    view.code_stride = packed_bytes(f, k);
+    codes.resize(static_cast<std::size_t>(rows * view.code_stride));
+    const float range = f.bits() > 8 ? 1.0f : decode(f, f.max_code());
+    for (index_t i = 0; i < rows * k; ++i) {
+      const auto code = static_cast<std::uint32_t>(encode(f, range * x[static_cast<std::size_t>(i)]));
+      std::uint8_t* const row = codes.data() + i / k * view.code_stride;
+      if (f.bits() <= 8) {
+        store_code(f, row, i % k, code);
+      } else {
+        const int bytes = storage_bits(f) / 8;
+        for (int byte = 0; byte < bytes; ++byte)
+          row[i % k * bytes + byte] = static_cast<std::uint8_t>(code >> (8 * byte));
+      }
+    }
+    view.codes = codes.data();
+    if (unit.block == 0) return;
+    view.block = unit.block;
+    view.scale = unit.scale;
+    view.scale_stride = k / unit.block;
+    const auto one = static_cast<std::uint32_t>(encode(unit.scale, 1.0f));
+    for (index_t i = 0; i < rows * view.scale_stride; ++i) {
+      scales.push_back(static_cast<std::uint8_t>(one + (codes[static_cast<std::size_t>(i)] & 3)));
+    }
+    view.scales = scales.data();
+  }
+};
+
+void modelled(benchmark::State& state, bench::linear_shape shape, index_t rows, const mma_unit* unit, format f,
+              int threads) {
+  problem p(shape, rows);
+  thread_pool pool(threads);
+  const unit_operand a(*unit, f, p.m, p.k, p.a), b(*unit, f, p.n, p.k, p.b);
+  gemm_options o;
+  o.model = unit->model;
+  for (auto _ : state) {
+    gemm(a.view, b.view, o, row_major(p.c.data(), p.m, p.n), pool);
+    benchmark::ClobberMemory();
+  }
+  p.set_rate(state);
+}
+
+/// Arms of the larger product: a short name, the unit, what it multiplies.
+struct unit_arm {
+  const char* name;
+  const char* unit;
+  format element;
+};
+constexpr unit_arm unit_arms[] = {{"fp32", "fp32-fma-chain", formats::fp32},
+                                  {"mxfp4-exact", "fp32-blockwise", formats::e2m1},
+                                  {"blackwell-nvf4", "blackwell-nvf4-f32", formats::e2m1},
+                                  {"blackwell-mxf4", "blackwell-mxf4-f32", formats::e2m1},
+                                  {"hopper-fp8", "hopper-wgmma-fp8-f32", formats::e4m3},
+                                  {"hopper-fp8-f16", "hopper-wgmma-fp8-f16", formats::e4m3},
+                                  {"hopper-mma-fp8", "hopper-mma-fp8-f32", formats::e4m3},
+                                  {"hopper-fp16", "hopper-mma-fp16-f32", formats::fp16},
+                                  {"hopper-bf16", "hopper-mma-fp16-f32", formats::bf16},
+                                  {"hopper-fp16-f16", "hopper-mma-fp16-f16", formats::fp16},
+                                  {"hopper-tf32", "hopper-mma-tf32-f32", formats::fp32},
+                                  {"ampere-fp16", "ampere-mma-fp16-f32", formats::fp16},
+                                  {"blackwell-fp8", "blackwell-f8f6f4-f32", formats::e4m3},
+                                  {"blackwell-mxfp8", "blackwell-mxf8f6f4-f32", formats::e4m3}};
+constexpr bench::linear_shape unit_shape{"units", 512, 1024};
+constexpr index_t unit_rows = 512;
+
 }  // namespace
 }  // namespace rotoscale
 
@@ -64,12 +140,21 @@ int main(int argc, char** argv) {
   using namespace rotoscale;
   for (const auto& shape : bench::linear_shapes) {
     const auto name = [&](const char* arm) { return std::string(arm) + "/" + shape.name; };
-    benchmark::RegisterBenchmark(name("eigen").c_str(), eigen, shape);
+    benchmark::RegisterBenchmark(name("eigen").c_str(), eigen, shape, bench::tokens);
     benchmark::RegisterBenchmark(name("fp32").c_str(), emulated, shape, nn::number_format::fp32, fp32_fma_chain);
     benchmark::RegisterBenchmark(name("bf16").c_str(), emulated, shape, nn::number_format::bf16, fp32_fma_chain);
     benchmark::RegisterBenchmark(name("fp8_e4m3").c_str(), emulated, shape, nn::number_format::fp8_e4m3,
                                  fp32_fma_chain);
     benchmark::RegisterBenchmark(name("mxfp4").c_str(), emulated, shape, nn::number_format::mxfp4, fp32_blockwise);
+  }
+  benchmark::RegisterBenchmark("eigen/units", eigen, unit_shape, unit_rows);
+  for (const unit_arm& arm : unit_arms) {
+    const mma_unit* const unit = find_unit(arm.unit);
+    for (const int threads : {1, 2}) {
+      const std::string name = arm.name + std::string(threads == 1 ? "/units" : "/units-two");
+      benchmark::RegisterBenchmark(name.c_str(), modelled, unit_shape, unit_rows, unit, arm.element, threads)
+          ->UseRealTime();
+    }
   }
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;

@@ -18,19 +18,29 @@ def medians(path, counter):
     return rate, spread
 
 
+def gemm_roof(name):
+    """Eigen's product of the same shape; for models of units this library's FP32 GEMM; for two threads one."""
+    arm, shape = name.split("/")[:2]
+    if shape == "units-two":
+        return f"{arm}/units/real_time"
+    if shape == "units":
+        return "fp32/units/real_time"
+    return f"eigen/{shape}"
+
+
 def main(folder):
     rows, spreads = [], []
 
     def add(file, counter, roof_of, what):
         rate, spread = medians(folder / f"{file}.json", counter)
         spreads.append(f"{file} {spread:.0%}")
-        for name, value in sorted(rate.items(), key=lambda item: (item[0].split("/")[-1], item[0]) if file == "gemm" else item):
+        for name, value in sorted(rate.items(), key=lambda item: (item[0].split("/")[1], item[0]) if file == "gemm" else item):
             roof = roof_of(name)
             if roof is not None and roof != name:
                 rows.append((name, what + " " + roof, value / rate[roof]))
 
     add("quantize", "bytes_per_second", lambda name: "copy", "bytes/s against")
-    add("gemm", "flops", lambda name: "eigen/" + name.split("/")[1], "FLOP/s against")
+    add("gemm", "flops", gemm_roof, "FLOP/s against")
     add("train", "flops", lambda name: "linears/eigen" if name.startswith("linears/") else None, "FLOP/s against")
     for base in ("step/fp32", "step/bf16"):
         add("train", "tokens", lambda name: base if name.startswith("step/") else None, "tokens/s against")

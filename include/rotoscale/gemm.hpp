@@ -1,28 +1,35 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The emulated GEMM. Operands are stored codes, C = A · Bᵀ with both contraction axes contiguous ("NT"), accumulation
-// is an mma_model. gemm_ref is the definition; gemm_fast.hpp has the blocked, threaded path that equals it by bytes.
+// The emulated GEMM. Operands are stored codes, C = A · Bᵀ, accumulation is an mma_model. An operand says itself how it
+// lies in memory: contraction axis contiguous or not (NT, NN, TN), order of its scales, stride between matrices of a
+// batch. gemm_ref is the definition; gemm_fast.hpp has the blocked, threaded path that equals it by bytes.
 #pragma once
 
-#include "rotoscale/block.hpp"
+#include "rotoscale/layout.hpp"
 #include "rotoscale/mma_ref.hpp"
 
 namespace rotoscale {
 
-/// rows × k codes of `element`, k contiguous; optionally one scale for every `block_rows` × `block` of them, and one
-/// FP32 factor for the whole matrix (what multiplies a code's value to give the tensor's value).
+/// rows × k codes of `element`; optionally one scale for every `block_rows` × `block` of them, and one FP32 factor for
+/// the whole matrix (what multiplies a code's value to give the tensor's value). Element (r, c) is code c of packed row
+/// r, or, transposed, code r of packed row c. Scales are in row-major order, `scale_stride` apart, a row for each
+/// block_rows rows; or in another placement, dense, with a row for each row, as place_scales writes them.
 struct gemm_operand {
   format element = formats::fp32;
   index_t rows = 0;
   index_t k = 0;
   const std::uint8_t* codes = nullptr;
-  index_t code_stride = 0;  ///< bytes between rows
+  index_t code_stride = 0;  ///< bytes between packed rows
   int block = 0;            ///< 0: no block scales
   const std::uint8_t* scales = nullptr;
   index_t scale_stride = 0;
   const float* factor = nullptr;  ///< null: 1
   format scale = formats::e8m0;   ///< format of the block scales
   int block_rows = 1;
+  bool transposed = false;
+  placement scale_order = placement::row_major;
+  index_t batch_stride = 0;        ///< bytes between the codes of a batch's matrices; 0: all use the same
+  index_t scale_batch_stride = 0;  ///< and between their scales
 };
 
 /// What a kernel does with its matrix unit: where accumulators start, when they are emptied, how parts are combined and
@@ -50,17 +57,23 @@ inline gemm_operand operand_of(block_format f, block_matrix<const std::uint8_t> 
   return {f.element, m.rows,         m.k,           m.codes, m.code_stride, f.length,
           m.scales,  m.scale_stride, decode_factor, f.scale, f.rows};
 }
+/// One of the strides must be 1.
 inline gemm_operand operand_of(matrix<const float> m) {
-  ROTOSCALE_ASSERT(m.stride(1) == 1);
-  return {formats::fp32,
-          m.extent(0),
-          m.extent(1),
-          reinterpret_cast<const std::uint8_t*>(m.data),
-          m.stride(0) * static_cast<index_t>(sizeof(float)),
-          0,
-          nullptr,
-          0,
-          nullptr};
+  ROTOSCALE_ASSERT(m.stride(1) == 1 || m.stride(0) == 1);
+  gemm_operand o;
+  o.rows = m.extent(0);
+  o.k = m.extent(1);
+  o.codes = reinterpret_cast<const std::uint8_t*>(m.data);
+  o.transposed = m.stride(1) != 1;
+  o.code_stride = m.stride(o.transposed ? 1 : 0) * static_cast<index_t>(sizeof(float));
+  return o;
+}
+
+/// Matrix `i` of a batch.
+inline gemm_operand batch_element(gemm_operand a, index_t i) {
+  a.codes += i * a.batch_stride;
+  if (a.scales != nullptr) a.scales += i * a.scale_batch_stride;
+  return a;
 }
 
 inline block_format blocks_of(const gemm_operand& a) {
@@ -69,17 +82,22 @@ inline block_format blocks_of(const gemm_operand& a) {
 
 /// Little-endian code (r, c) of an operand.
 inline std::uint64_t operand_code(const gemm_operand& a, index_t r, index_t c) {
-  const std::uint8_t* row = a.codes + r * a.code_stride;
-  if (a.element.bits() <= 8) return load_code(a.element, row, c);
+  const std::uint8_t* row = a.codes + (a.transposed ? c : r) * a.code_stride;
+  const index_t at = a.transposed ? r : c;
+  if (a.element.bits() <= 8) return load_code(a.element, row, at);
   const index_t bytes = packed_bytes(a.element, 1);
   std::uint64_t code = 0;
-  for (index_t i = 0; i < bytes; ++i) code |= static_cast<std::uint64_t>(row[c * bytes + i]) << (8 * i);
+  for (index_t i = 0; i < bytes; ++i) code |= static_cast<std::uint64_t>(row[at * bytes + i]) << (8 * i);
   return code;
 }
 
+/// Blocks along k.
+inline index_t scale_columns(const gemm_operand& a) { return a.block == 0 ? 0 : (a.k + a.block - 1) / a.block; }
+
 /// Block scale of element (r, c); only where there are block scales.
 inline std::uint8_t operand_scale(const gemm_operand& a, index_t r, index_t c) {
-  return a.scales[r / a.block_rows * a.scale_stride + c / a.block];
+  if (a.scale_order == placement::row_major) return a.scales[r / a.block_rows * a.scale_stride + c / a.block];
+  return a.scales[layout{a.scale_order, a.rows, scale_columns(a)}.offset(r, c / a.block)];
 }
 
 /// Element (r, c) with its block scale as FP32.
@@ -117,13 +135,18 @@ inline unpacked chain_ref(const mma_model& m, const gemm_operand& a, index_t i, 
   return c;
 }
 
+/// Length of all parts of K but the last.
+inline index_t part_length(index_t k, const gemm_options& o) {
+  const index_t unit = o.split_k * o.split_grain;
+  return (k + unit - 1) / unit * o.split_grain;
+}
+
 }  // namespace detail
 
 /// The accumulator of one output element before the last step; `c` is what it starts from.
 inline float accumulate_ref(const gemm_operand& a, index_t i, const gemm_operand& b, index_t j, const gemm_options& o,
                             float c) {
-  const index_t parts = o.split_k;
-  const index_t part = (a.k + parts * o.split_grain - 1) / (parts * o.split_grain) * o.split_grain;
+  const index_t part = detail::part_length(a.k, o);
   const index_t interval = o.promotion == 0 ? part : o.promotion;
   float sum = 0.0f;
   for (index_t first = 0; first < a.k || first == 0; first += part) {
@@ -169,6 +192,7 @@ inline bool gemm_is_defined(const gemm_operand& a, const gemm_operand& b, const 
   if (o.split_k < 1 || o.split_grain < 1 || o.promotion < 0 || o.promotion % instruction != 0) return false;
   const int unit = m.sum == mma_sum::scaled_groups ? m.subgroup : 1;  // elements that must share their scales
   const auto fits = [&](const gemm_operand& x) {
+    if (x.scale_order == placement::aiter_data_16x16) return false;  // for codes
     return x.block * storage_bits(x.element) % 8 == 0 && x.block % unit == 0 && x.block_rows >= 1 &&
            x.element.mantissa_bits <= formats::fp32.mantissa_bits;
   };
@@ -185,10 +209,27 @@ inline void gemm_row_ref(const gemm_operand& a, const gemm_operand& b, const gem
   }
 }
 
-/// The definition: c[i][j] over a.rows × b.rows.
+/// A matrix as a batch of one.
+template <class T>
+inline view<T, 3> batch_of(matrix<T> m) {
+  return {m.data, {1, m.extent(0), m.extent(1)}, {0, m.stride(0), m.stride(1)}};
+}
+template <class T>
+inline matrix<T> batch_element(view<T, 3> x, index_t i) {
+  return {x.data + i * x.stride(0), {x.extent(1), x.extent(2)}, {x.stride(1), x.stride(2)}};
+}
+
+/// The definition: c[batch][i][j] over a.rows × b.rows.
+inline void gemm_ref(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, view<float, 3> c) {
+  ROTOSCALE_ASSERT(gemm_is_defined(a, b, o) && c.extent(1) == a.rows && c.extent(2) == b.rows);
+  for (index_t n = 0; n < c.extent(0); ++n) {
+    for (index_t i = 0; i < a.rows; ++i) {
+      gemm_row_ref(batch_element(a, n), batch_element(b, n), o, batch_element(c, n), i);
+    }
+  }
+}
 inline void gemm_ref(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c) {
-  ROTOSCALE_ASSERT(gemm_is_defined(a, b, o) && c.extent(0) == a.rows && c.extent(1) == b.rows);
-  for (index_t i = 0; i < a.rows; ++i) gemm_row_ref(a, b, o, c, i);
+  gemm_ref(a, b, o, batch_of(c));
 }
 
 }  // namespace rotoscale

@@ -1,165 +1,315 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// gemm_ref at CPU speed: codes are decoded to FP32 (exactly) a panel at a time and multiplied by one microkernel.
+// gemm_ref at CPU speed. Operands are packed in the order in which the model meets K, B in panels of columns; a kernel
+// takes rows of A through a panel, lanes being columns. Which models have a kernel is said where each is; whatever none
+// promises to get right, down to single rows and panels with NaN in them, goes through the definition: same bits,
+// slower.
 #pragma once
 
-#include "rotoscale/detail/decode.hpp"
-#include "rotoscale/detail/gemm_kernel.hpp"
-#include "rotoscale/gemm.hpp"
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "rotoscale/detail/gemm_aligned.hpp"
+#include "rotoscale/detail/gemm_blocks.hpp"
+#include "rotoscale/detail/gemm_decode.hpp"
+#include "rotoscale/detail/gemm_plan.hpp"
+#include "rotoscale/layout.hpp"
 #include "rotoscale/parallel.hpp"
 
 namespace rotoscale {
 
 namespace detail {
 
-/// Row r of an operand as k floats.
-inline void decode_row(const gemm_operand& a, const decode_table& table, index_t r, float* out) {
-  const std::uint8_t* row = a.codes + r * a.code_stride;
-  if (a.element == formats::fp32 && a.block == 0) {
-    __builtin_memcpy(out, row, static_cast<std::size_t>(a.k) * sizeof(float));
-  } else if (a.element == formats::bf16 && a.block == 0) {
-    for (index_t i = 0; i < a.k; ++i) {
-      std::uint16_t code;
-      __builtin_memcpy(&code, row + 2 * i, sizeof code);
-      out[i] = fp32_from_bits(static_cast<std::uint32_t>(code) << 16);
+/// finish_output over rows, by registers where the output is FP32 or BF16.
+class row_finisher {
+ public:
+  row_finisher(float factor, const gemm_options& o)
+      : factor_(factor), o_(o), plain_(o.output == formats::fp32), by_lanes_(plain_ || o.output == formats::bf16) {}
+
+  void finish(const float* acc, index_t n, float* to, index_t stride) const {
+    index_t j = 0;
+    for (; by_lanes_ && stride == 1 && j + word_lanes <= n; j += word_lanes) finish_lanes(acc + j, to + j);
+    for (; j < n; ++j) {
+      to[j * stride] = finish_output(acc[j], factor_, o_, o_.accumulate ? to[j * stride] : 0.0f);
     }
-  } else if (a.element.bits() > 8) {
-    for (index_t i = 0; i < a.k; ++i) out[i] = operand_value(a, r, i);
-  } else {
-    const index_t length = a.block == 0 ? a.k : a.block;
-    for (index_t first = 0; first < a.k; first += length) {
-      const index_t count = a.k - first < length ? a.k - first : length;
-      // A product with a power of two: exact, or rounded once as operand_value rounds it.
-      const float scale = a.block == 0 ? 1.0f : scale_value(a.scale, operand_scale(a, r, first));
-      if (a.element.bits() == 4) {
-        decode_nibbles(row + first / 2, count, table, scale, out + first);
+  }
+
+ private:
+  using ulanes = std::uint32_t __attribute__((vector_size(register_bytes)));
+
+  void finish_lanes(const float* acc, float* to) const {
+    auto x = load_lanes<flanes>(acc);
+    if (o_.accumulate) {
+      const flanes old = load_lanes<flanes>(to) * o_.beta;
+      x = __builtin_bit_cast(flanes,
+                             fma(__builtin_bit_cast(fvec, x), fvec::broadcast(factor_), __builtin_bit_cast(fvec, old)));
+    } else {
+      x *= factor_;
+    }
+    const auto u = __builtin_bit_cast(ulanes, x);
+    const ulanes rounded = plain_ ? u : (u + 0x7FFFu + ((u >> 16) & 1u)) & 0xFFFF0000u;
+    const auto nan = __builtin_bit_cast(ulanes, (u & fp32_magnitude_mask) > fp32_infinity_bits);
+    store_lanes(to, (rounded & ~nan) | (nan & o_.model.nan_bits));
+  }
+
+  float factor_;
+  const gemm_options& o_;
+  bool plain_, by_lanes_;
+};
+
+/// fp32_fma_chain: any operands, as FP32 with their block scales multiplied in.
+class fp32_chain {
+ public:
+  static constexpr index_t columns = gemm_cols;
+  static constexpr index_t slice(const mma_model&) { return 256; }
+
+  static bool applies(const gemm_operand&, const gemm_operand&, const gemm_options& o) {
+    const mma_model& m = o.model;
+    return m.sum == mma_sum::exact && m.group == 1 && m.operand == format{} && m.instruction_k == 0 &&
+           m.result == mma_result::fp32_nearest && !m.c_last;
+  }
+  fp32_chain(const gemm_operand& a, const gemm_operand& b, const gemm_options&, const gemm_plan&)
+      : a_(a), b_(b), table_a_(a.element), table_b_(b.element) {}
+
+  index_t row_bytes() const { return a_.k * 4; }
+  index_t panel_bytes() const { return b_.k * 4 * columns; }
+  operand_range pack_row(index_t r, std::byte* to) const {
+    decode_row(a_, table_a_, r, reinterpret_cast<float*>(to));
+    return {};
+  }
+  operand_range pack_panel(index_t first, index_t valid, std::byte* to) const {
+    const float* rows = decode_rows(b_, table_b_, first, first + valid);
+    pack_panel_from_rows(rows, b_.k, valid, b_.k, reinterpret_cast<float*>(to));
+    return {};
+  }
+  static bool admits(const operand_range&, const operand_range&) { return true; }
+  static bool admits_start(const operand_range&, const operand_range&, float) { return true; }
+
+  void run(const gemm_span& span, index_t, index_t, const operand_range*, const std::byte* rows, index_t count,
+           const operand_range&, const std::byte* panel, float* acc) const {
+    multiply_panels(count, columns, span.last - span.first, reinterpret_cast<const float*>(rows) + span.first, a_.k,
+                    reinterpret_cast<const float*>(panel) + span.first * columns, a_.k, acc, columns);
+  }
+
+ private:
+  const gemm_operand &a_, &b_;
+  decode_table table_a_, table_b_;
+};
+
+struct gemm_panel_scratch;
+struct gemm_row_scratch;
+struct gemm_tile_scratch;
+
+/// A rows × panel part of C while its accumulators run along K.
+template <class Kernel>
+struct gemm_tile {
+  const Kernel& kernel;
+  const gemm_operand &a, &b;
+  const gemm_options& o;
+  const gemm_plan& plan;
+  matrix<float> c;
+  index_t first_row, rows;
+  const operand_range* row_ranges;
+  const std::byte* packed_rows;
+  float* memory;  ///< 4 * rows * Kernel::columns
+
+  static constexpr index_t columns = Kernel::columns;
+
+  float start_of(index_t i, index_t j) const {
+    return o.start_from_c ? fp32_value(unpack(formats::fp32, fp32_bits(c(i, j)))) : 0.0f;
+  }
+
+  void compute(index_t first_column, const operand_range& range, const std::byte* panel, const row_finisher& finisher) {
+    const index_t n = b.rows - first_column < columns ? b.rows - first_column : columns;
+    const index_t size = rows * columns;
+    float *acc = memory, *chain = memory + size, *part = memory + 2 * size, *sum = memory + 3 * size;
+    bool admitted[64];
+    for (index_t i = 0; i < rows; ++i) {
+      admitted[i] = kernel.admits(row_ranges[i], range);
+      for (index_t j = 0; o.start_from_c && admitted[i] && j < n; ++j) {
+        admitted[i] = kernel.admits_start(row_ranges[i], range, start_of(first_row + i, first_column + j));
+      }
+    }
+    for (const gemm_span& span : plan.spans) {
+      if (span.restart) start(span, first_column, n, chain);
+      if (o.model.c_last) {
+        __builtin_memset(acc, 0, static_cast<std::size_t>(size) * sizeof(float));
       } else {
-        for (index_t i = first; i < first + count; ++i) out[i] = table.value[load_code(a.element, row, i)] * scale;
+        std::swap(acc, chain);
+      }
+      for (index_t i = 0; i < rows;) {
+        index_t end = i;
+        while (end < rows && admitted[end]) ++end;
+        if (end > i) {
+          kernel.run(span, first_row + i, first_column, row_ranges + i, packed_rows + i * kernel.row_bytes(), end - i,
+                     range, panel, acc + i * columns);
+        }
+        i = end + 1;
+      }
+      if (!o.model.c_last) {
+        std::swap(acc, chain);
+      } else if (span.instruction_ends) {
+        add_rounded(acc, chain, size);
+      }
+      if (span.interval_ends) add_or_take(span.first_interval, chain, part, size);
+      if (span.part_ends) add_or_take(span.first_part, part, sum, size);
+    }
+    for (index_t i = 0; i < rows; ++i) {
+      for (index_t j = 0; !admitted[i] && j < n; ++j) {
+        const float old = o.start_from_c ? c(first_row + i, first_column + j) : 0.0f;
+        sum[i * columns + j] = accumulate_ref(a, first_row + i, b, first_column + j, o, old);
+      }
+      finisher.finish(sum + i * columns, n, &c(first_row + i, first_column), c.stride(1));
+    }
+  }
+
+ private:
+  void start(const gemm_span& span, index_t first_column, index_t n, float* chain) const {
+    __builtin_memset(chain, 0, static_cast<std::size_t>(rows * columns) * sizeof(float));
+    for (index_t i = 0; span.from_c && i < rows; ++i) {
+      for (index_t j = 0; j < n; ++j) chain[i * columns + j] = start_of(first_row + i, first_column + j);
+    }
+  }
+  /// An instruction's own sum joins the chain as an IEEE addition of the accumulator's format.
+  void add_rounded(const float* acc, float* chain, index_t size) const {
+    const bool fp16 = o.model.result == mma_result::fp16_nearest;
+    for (index_t i = 0; i < size; ++i) {
+      // Rounding FP16's sum to FP32 first does no harm: 24 >= 2 * 11 + 2.
+      const float x = chain[i] + acc[i];
+      chain[i] = fp16 ? decode(formats::fp16, encode(formats::fp16, x, rounding::nearest_even, overflow::to_inf)) : x;
+    }
+  }
+  static void add_or_take(bool take, float*& from, float*& to, index_t size) {
+    if (take) return std::swap(from, to);
+    for (index_t i = 0; i < size; ++i) to[i] += from[i];
+  }
+};
+
+/// All of C with one kernel.
+template <class Kernel>
+inline void gemm_with(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
+                      thread_pool& pool) {
+  constexpr index_t panel_memory = index_t{1} << 26;  // bytes
+  constexpr index_t most_rows = 64;
+  const gemm_plan plan = plan_of(a.k, o, Kernel::slice(o.model));
+  const Kernel kernel(a, b, o, plan);
+  const index_t panels = (b.rows + Kernel::columns - 1) / Kernel::columns;
+  const index_t panel_bytes = round_up(kernel.panel_bytes(), 64);
+  const index_t at_once = std::max(index_t{1}, std::min(panels, panel_memory / std::max(index_t{1}, panel_bytes)));
+  std::vector<operand_range> ranges(static_cast<std::size_t>(at_once));
+  const row_finisher finisher(combined_factor(a, b, o), o);
+  // Rows of C in chunks: enough of them to share out, large enough to reuse a panel.
+  index_t chunk = round_up((a.rows + 4 * pool.threads() - 1) / (4 * pool.threads()), 8);
+  chunk = chunk > most_rows ? most_rows : chunk;
+
+  for (index_t first_panel = 0; first_panel < panels; first_panel += at_once) {
+    const index_t count = std::min(at_once, panels - first_panel);
+    auto* const packed = reinterpret_cast<std::byte*>(scratch<gemm_panel_scratch>(count * panel_bytes / 4));
+    pool.for_each(count, [&](index_t p) {
+      const index_t first = (first_panel + p) * Kernel::columns;
+      const index_t valid = std::min(Kernel::columns, b.rows - first);
+      ranges[static_cast<std::size_t>(p)] = kernel.pack_panel(first, valid, packed + p * panel_bytes);
+    });
+    for_each_chunk(pool, a.rows, chunk, [&](index_t first, index_t last) {
+      auto* const rows =
+          reinterpret_cast<std::byte*>(scratch<gemm_row_scratch>((last - first) * kernel.row_bytes() / 4));
+      operand_range row_ranges[most_rows];
+      for (index_t i = first; i < last; ++i) {
+        row_ranges[i - first] = kernel.pack_row(i, rows + (i - first) * kernel.row_bytes());
+      }
+      float* const memory = scratch<gemm_tile_scratch>(4 * chunk * Kernel::columns);
+      gemm_tile<Kernel> tile{kernel, a, b, o, plan, c, first, last - first, row_ranges, rows, memory};
+      for (index_t p = 0; p < count; ++p) {
+        tile.compute((first_panel + p) * Kernel::columns, ranges[static_cast<std::size_t>(p)], packed + p * panel_bytes,
+                     finisher);
+      }
+    });
+  }
+}
+
+/// The first kernel that applies, or the definition.
+template <class Kernel, class... Rest>
+inline void gemm_with_first(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
+                            thread_pool& pool) {
+  if (Kernel::applies(a, b, o)) return gemm_with<Kernel>(a, b, o, c, pool);
+  if constexpr (sizeof...(Rest) > 0) {
+    gemm_with_first<Rest...>(a, b, o, c, pool);
+  } else {
+    pool.for_each(a.rows, [&](index_t i) { gemm_row_ref(a, b, o, c, i); });
+  }
+}
+
+/// Rows [first, last) of a transposed matrix of T as rows of their own, `stride` bytes apart; tiles that stay in the
+/// cache.
+template <class T>
+inline void turn_rows(const gemm_operand& a, index_t first, index_t last, std::uint8_t* to, index_t stride) {
+  constexpr index_t tile = 64;
+  for (index_t c0 = 0; c0 < a.k; c0 += tile) {
+    for (index_t r = first; r < last; ++r) {
+      std::uint8_t* const row = to + r * stride;
+      for (index_t c = c0; c < a.k && c < c0 + tile; ++c) {
+        __builtin_memcpy(row + c * static_cast<index_t>(sizeof(T)),
+                         a.codes + c * a.code_stride + r * static_cast<index_t>(sizeof(T)), sizeof(T));
       }
     }
   }
 }
 
-struct gemm_panel_scratch;
-struct gemm_rows_scratch;
-struct gemm_tile_scratch;
-
-/// Rows [first, last) as floats k apart: in place when they already are.
-inline const float* decode_rows(const gemm_operand& a, const decode_table& table, index_t first, index_t last) {
-  if (a.element == formats::fp32 && a.block == 0 && a.code_stride == a.k * static_cast<index_t>(sizeof(float)) &&
-      reinterpret_cast<std::uintptr_t>(a.codes) % alignof(float) == 0) {
-    return reinterpret_cast<const float*>(a.codes + first * a.code_stride);
+/// An operand as kernels read it, k contiguous and scales in row-major order: itself, or a copy in `memory`.
+inline gemm_operand plain_operand(const gemm_operand& a, std::vector<std::uint8_t>& memory, thread_pool& pool) {
+  gemm_operand plain = a;
+  const index_t stride = packed_bytes(a.element, a.k), columns = scale_columns(a);
+  const bool place_scales = a.block != 0 && a.scale_order != placement::row_major;
+  memory.resize(static_cast<std::size_t>((a.transposed ? a.rows * stride : 0) + (place_scales ? a.rows * columns : 0)));
+  std::uint8_t* to = memory.data();
+  if (a.transposed) {
+    for_each_chunk(pool, a.rows, 64, [&](index_t first, index_t last) {
+      switch (storage_bits(a.element)) {
+        case 8: return turn_rows<std::uint8_t>(a, first, last, to, stride);
+        case 16: return turn_rows<std::uint16_t>(a, first, last, to, stride);
+        case 32: return turn_rows<std::uint32_t>(a, first, last, to, stride);
+        default: break;
+      }
+      for (index_t r = first; r < last; ++r) {
+        for (index_t c = 0; c < a.k; ++c) {
+          store_code(a.element, to + r * stride, c, static_cast<std::uint32_t>(operand_code(a, r, c)));
+        }
+      }
+    });
+    plain.codes = to;
+    plain.code_stride = stride;
+    plain.transposed = false;
+    to += a.rows * stride;
   }
-  float* rows = scratch<gemm_rows_scratch>((last - first) * a.k);
-  for (index_t i = first; i < last; ++i) decode_row(a, table, i, rows + (i - first) * a.k);
-  return rows;
-}
-
-/// finish_output over one row: loops without a branch in them, which compilers vectorise.
-inline void finish_row(const float* acc, index_t n, float factor, const gemm_options& o, float* to, index_t stride) {
-  const bool plain = o.output == formats::fp32;
-  if (stride != 1 || (!plain && o.output != formats::bf16)) {
-    for (index_t j = 0; j < n; ++j) {
-      to[j * stride] = finish_output(acc[j], factor, o, o.accumulate ? to[j * stride] : 0.0f);
-    }
-    return;
+  if (place_scales) {
+    gather(a.scales, {a.scale_order, a.rows, columns}, row_major(to, a.rows, columns));
+    plain.scales = to;
+    plain.scale_stride = columns;
+    plain.scale_order = placement::row_major;
+    plain.block_rows = 1;
   }
-  if (o.accumulate) {
-    for (index_t j = 0; j < n; ++j) to[j] = __builtin_fmaf(acc[j], factor, o.beta * to[j]);
-  } else {
-    for (index_t j = 0; j < n; ++j) to[j] = acc[j] * factor;
-  }
-  for (index_t j = 0; j < n; ++j) {
-    const std::uint32_t u = fp32_bits(to[j]);
-    const std::uint32_t rounded = plain ? u : (u + 0x7FFFu + ((u >> 16) & 1u)) & 0xFFFF0000u;
-    to[j] = fp32_from_bits(fp32_is_nan(u) ? o.model.nan_bits : rounded);
-  }
-}
-
-struct byte_range {
-  int least = 255;
-  int largest = 0;
-};
-
-/// Range of the scale bytes of an operand, NaN scales left out.
-inline byte_range scale_range(const gemm_operand& a) {
-  if (a.block == 0) return {127, 127};
-  byte_range range;
-  for (index_t r = 0; r < a.rows; r += a.block_rows) {
-    for (index_t b = 0; b < (a.k + a.block - 1) / a.block; ++b) {
-      const int byte = a.scales[r / a.block_rows * a.scale_stride + b];
-      if (byte == nan_scale_byte) continue;
-      range.least = byte < range.least ? byte : range.least;
-      range.largest = byte > range.largest ? byte : range.largest;
-    }
-  }
-  return range;
-}
-
-/// Are all elements and partial sums of a group exact in FP32? An element is at most 6 < 2^3 times its scale and must
-/// not reach 2^128. A product of E2M1 values is a multiple of 1/4, a group's sum at most 36 * group, both times
-/// 2^(byte_a + byte_b - 254): the last place must not fall below 2^-149, nor the sum reach 2^128.
-inline bool block_sums_fit_fp32(const gemm_operand& a, const gemm_operand& b, int group) {
-  const byte_range ra = scale_range(a);
-  const byte_range rb = scale_range(b);
-  if (ra.largest - 127 + 3 > 128 || rb.largest - 127 + 3 > 128) return false;
-  const int sum_bits = 6 + highest_bit(static_cast<std::uint64_t>(group));  // 36 < 2^6; the group is a power of two
-  return ra.least + rb.least - 254 - 2 >= -149 && ra.largest + rb.largest - 254 + sum_bits <= 128;
-}
-
-/// Does the FP32 microkernel give this GEMM's bits?
-inline bool fp32_kernel_applies(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
-  const mma_model& m = o.model;
-  const bool plain =
-      m.sum == mma_sum::exact && m.result == mma_result::fp32_nearest && m.operand == format{} && !m.c_last;
-  if (!plain || o.start_from_c || o.promotion != 0 || o.split_k != 1) return false;
-  if (m.group == 1) return true;
-  const auto exact = [&](const gemm_operand& x) {
-    return x.element == formats::e2m1 && (x.block == 0 || (x.block % m.group == 0 && x.scale == formats::e8m0));
-  };
-  // multiply_panels cuts K every 256
-  return exact(a) && exact(b) && 256 % m.group == 0 && block_sums_fit_fp32(a, b, m.group);
+  return plain;
 }
 
 }  // namespace detail
 
 /// gemm_ref, blocked and threaded; equal by bytes.
+inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, view<float, 3> c,
+                 thread_pool& pool) {
+  ROTOSCALE_ASSERT(gemm_is_defined(a, b, o) && c.extent(1) == a.rows && c.extent(2) == b.rows);
+  if (a.rows == 0 || b.rows == 0) return;
+  std::vector<std::uint8_t> memory[2];
+  for (index_t i = 0; i < c.extent(0); ++i) {
+    const gemm_operand left = detail::plain_operand(batch_element(a, i), memory[0], pool);
+    const gemm_operand right = detail::plain_operand(batch_element(b, i), memory[1], pool);
+    detail::gemm_with_first<detail::fp32_chain, detail::exact_blocks, detail::scaled_blocks, detail::aligned_steps>(
+        left, right, o, batch_element(c, i), pool);
+  }
+}
 inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
                  thread_pool& pool) {
-  ROTOSCALE_ASSERT(gemm_is_defined(a, b, o) && c.extent(0) == a.rows && c.extent(1) == b.rows);
-  if (a.rows == 0 || b.rows == 0) return;
-  if (!detail::fp32_kernel_applies(a, b, o)) {
-    return pool.for_each(a.rows, [&](index_t i) { gemm_row_ref(a, b, o, c, i); });
-  }
-  const index_t m = a.rows;
-  const index_t n = b.rows;
-  const index_t k = a.k;
-  const detail::decode_table table_a(a.element);
-  const detail::decode_table table_b(b.element);
-
-  // 1. Decode B into panels.
-  float* panels = detail::scratch<detail::gemm_panel_scratch>(detail::panel_floats(n, k));
-  pool.for_each(detail::panel_count(n), [&](index_t p) {
-    const index_t first = p * detail::gemm_cols;
-    const index_t valid = n - first < detail::gemm_cols ? n - first : detail::gemm_cols;
-    const float* rows = detail::decode_rows(b, table_b, first, first + valid);
-    detail::pack_panel_from_rows(rows, k, valid, k, panels + first * k);
-  });
-
-  // 2. Rows of C in chunks: enough of them to share out, large enough to reuse a panel.
-  const index_t ldc = detail::panel_count(n) * detail::gemm_cols;
-  index_t chunk = (m / (4 * pool.threads()) + detail::gemm_rows - 1) / detail::gemm_rows * detail::gemm_rows;
-  chunk = chunk < detail::gemm_rows ? detail::gemm_rows : (chunk > 64 ? 64 : chunk);
-  const float factor = combined_factor(a, b, o);
-  for_each_chunk(pool, m, chunk, [&](index_t first, index_t last) {
-    const float* rows = detail::decode_rows(a, table_a, first, last);
-    float* tile = detail::scratch<detail::gemm_tile_scratch>(chunk * ldc);
-    __builtin_memset(tile, 0, static_cast<std::size_t>((last - first) * ldc) * sizeof(float));
-    detail::multiply_panels(last - first, n, k, o.model.group, rows, k, panels, k, tile, ldc);
-    for (index_t i = first; i < last; ++i) {
-      detail::finish_row(tile + (i - first) * ldc, n, factor, o, &c(i, 0), c.stride(1));
-    }
-  });
+  gemm(a, b, o, batch_of(c), pool);
 }
 
 }  // namespace rotoscale

@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -200,6 +201,10 @@ TEST_CASE("other groups, with whole-matrix and longer blocks; the largest sums t
       const operand a(formats::e2m1, s.m, s.k, scale_kind::none, 3), b(formats::e2m1, s.n, s.k, scale_kind::none, 5);
       CAPTURE(group);
       REQUIRE(same_bytes(a, b, {mma_model{group}}, pool));
+      const int length = group == 24 ? 24 : std::max(group, 32);
+      const operand x(formats::e2m1, s.m, s.k, scale_kind::any, 7, length);
+      const operand y(formats::e2m1, s.n, s.k, scale_kind::ordinary, 9, length);
+      REQUIRE(same_bytes(x, y, {mma_model{group}}, pool));
     }
     if (group == 24) continue;
     // All products 36 or -36 * 2^e, with sums around 2^128: first up, then down again.

@@ -1,9 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The FP32 microkernel under every fast product: C = A · B over panels of B, K ascending, one fused multiply-add a
-// product. With group 1 an accumulator is one chain along K; with a larger group each group's chain starts from zero
-// (exact by the caller's promise) and is added to the accumulator once. Blocking K or splitting M and N changes no bit
-// of either.
+// The FP32 microkernel: C = A · B over panels of B, one fused multiply-add a product. An accumulator is one chain along
+// ascending K; blocking K or splitting M and N changes no bit of it.
 #pragma once
 
 #include <vector>
@@ -19,91 +17,74 @@ inline index_t panel_floats(index_t n, index_t k) { return panel_count(n) * gemm
 
 /// Rows × 2 registers of C += A · panel; A's rows are `lda` apart with k contiguous.
 template <int Rows>
-inline void multiply_tile(index_t k, int group, const float* a, index_t lda, const float* panel, float* c,
-                          index_t ldc) {
+inline void multiply_tile(index_t k, const float* a, index_t lda, const float* panel, float* c, index_t ldc) {
   constexpr int w = fvec::width;
   fvec acc[Rows][2];
-  const auto run = [&](index_t first, index_t last) {
-    for (index_t p = first; p < last; ++p) {
-      const fvec b0 = fvec::load(panel + p * gemm_cols);
-      const fvec b1 = fvec::load(panel + p * gemm_cols + w);
-      for (int i = 0; i < Rows; ++i) {
-        const fvec x = fvec::broadcast(a[i * lda + p]);
-        acc[i][0] = fma(x, b0, acc[i][0]);
-        acc[i][1] = fma(x, b1, acc[i][1]);
-      }
-    }
-  };
-  if (group == 1) {
-    for (int i = 0; i < Rows; ++i) {
-      for (int j = 0; j < 2; ++j) acc[i][j] = fvec::load(c + i * ldc + j * w);
-    }
-    run(0, k);
-    for (int i = 0; i < Rows; ++i) {
-      for (int j = 0; j < 2; ++j) acc[i][j].store(c + i * ldc + j * w);
-    }
-    return;
+  for (int i = 0; i < Rows; ++i) {
+    for (int j = 0; j < 2; ++j) acc[i][j] = fvec::load(c + i * ldc + j * w);
   }
-  for (index_t first = 0; first < k; first += group) {
-    for (int i = 0; i < Rows; ++i) acc[i][0] = acc[i][1] = fvec::zero();
-    run(first, first + group < k ? first + group : k);
+  for (index_t p = 0; p < k; ++p) {
+    const fvec b0 = fvec::load(panel + p * gemm_cols);
+    const fvec b1 = fvec::load(panel + p * gemm_cols + w);
     for (int i = 0; i < Rows; ++i) {
-      for (int j = 0; j < 2; ++j) {
-        float* at = c + i * ldc + j * w;
-        add(fvec::load(at), acc[i][j]).store(at);
-      }
+      const fvec x = fvec::broadcast(a[i * lda + p]);
+      acc[i][0] = fma(x, b0, acc[i][0]);
+      acc[i][1] = fma(x, b1, acc[i][1]);
     }
+  }
+  for (int i = 0; i < Rows; ++i) {
+    for (int j = 0; j < 2; ++j) acc[i][j].store(c + i * ldc + j * w);
   }
 }
 
 /// The last rows of a matrix, fewer than gemm_rows.
 template <int Rows>
-inline void multiply_tail(int rows, index_t k, int group, const float* a, index_t lda, const float* panel, float* c,
-                          index_t ldc) {
+inline void multiply_tail(int rows, index_t k, const float* a, index_t lda, const float* panel, float* c, index_t ldc) {
   if constexpr (Rows > 0) {
-    if (rows == Rows) return multiply_tile<Rows>(k, group, a, lda, panel, c, ldc);
-    multiply_tail<Rows - 1>(rows, k, group, a, lda, panel, c, ldc);
+    if (rows == Rows) return multiply_tile<Rows>(k, a, lda, panel, c, ldc);
+    multiply_tail<Rows - 1>(rows, k, a, lda, panel, c, ldc);
   }
 }
 
 /// C[m × panels] += A[m × k] · B. C must have room for whole panels (ldc >= panel_count(n) * gemm_cols). Panels are
 /// `panel_k` deep, of which rows [0, k) are used. K goes in steps that keep a panel slice in the first-level cache.
-inline void multiply_panels(index_t m, index_t n, index_t k, int group, const float* a, index_t lda,
-                            const float* panels, index_t panel_k, float* c, index_t ldc) {
-  constexpr index_t k_step = 256;  // × gemm_cols floats = 32 KiB; a multiple of every group
+inline void multiply_panels(index_t m, index_t n, index_t k, const float* a, index_t lda, const float* panels,
+                            index_t panel_k, float* c, index_t ldc) {
+  constexpr index_t k_step = 256;  // × gemm_cols floats = 32 KiB
   for (index_t k0 = 0; k0 < k; k0 += k_step) {
     const index_t depth = k - k0 < k_step ? k - k0 : k_step;
     for (index_t p = 0; p < panel_count(n); ++p) {
       const float* panel = panels + (p * panel_k + k0) * gemm_cols;
       index_t i = 0;
       for (; i + gemm_rows <= m; i += gemm_rows) {
-        multiply_tile<gemm_rows>(depth, group, a + i * lda + k0, lda, panel, c + i * ldc + p * gemm_cols, ldc);
+        multiply_tile<gemm_rows>(depth, a + i * lda + k0, lda, panel, c + i * ldc + p * gemm_cols, ldc);
       }
-      multiply_tail<gemm_rows - 1>(static_cast<int>(m - i), depth, group, a + i * lda + k0, lda, panel,
+      multiply_tail<gemm_rows - 1>(static_cast<int>(m - i), depth, a + i * lda + k0, lda, panel,
                                    c + i * ldc + p * gemm_cols, ldc);
     }
   }
 }
 
 /// Packs one panel from rows that have k contiguous: row j of the panel's columns is rows + j * stride.
+template <int Columns = gemm_cols>
 inline void pack_panel_from_rows(const float* rows, index_t stride, index_t valid, index_t k, float* panel) {
   index_t p = 0;
   for (; p + lane_count <= k; p += lane_count) {
-    for (int j0 = 0; j0 < gemm_cols; j0 += lane_count) {
+    for (int j0 = 0; j0 < Columns; j0 += lane_count) {
       lanes_u32 t[lane_count];
-      const int width = gemm_cols - j0 < lane_count ? gemm_cols - j0 : lane_count;
+      const int width = Columns - j0 < lane_count ? Columns - j0 : lane_count;
       for (int j = 0; j < lane_count; ++j) {
         t[j] = lanes_u32{};
         if (j0 + j < valid) __builtin_memcpy(&t[j], rows + (j0 + j) * stride + p, sizeof t[j]);
       }
       transpose_lanes(t);
       for (int i = 0; i < lane_count; ++i) {
-        __builtin_memcpy(panel + (p + i) * gemm_cols + j0, &t[i], static_cast<std::size_t>(width) * sizeof(float));
+        __builtin_memcpy(panel + (p + i) * Columns + j0, &t[i], static_cast<std::size_t>(width) * sizeof(float));
       }
     }
   }
   for (; p < k; ++p) {
-    for (int j = 0; j < gemm_cols; ++j) panel[p * gemm_cols + j] = j < valid ? rows[j * stride + p] : 0.0f;
+    for (int j = 0; j < Columns; ++j) panel[p * Columns + j] = j < valid ? rows[j * stride + p] : 0.0f;
   }
 }
 
@@ -128,12 +109,15 @@ inline void pack_panels(matrix<const float> b, float* panels) {
   }
 }
 
-/// Scratch memory that a thread keeps between calls; one per Tag.
+/// Scratch memory that a thread keeps between calls; one per Tag. Begins on a cache line, which registers may fill.
 template <class Tag>
 inline float* scratch(index_t floats) {
+  constexpr std::uintptr_t line = 64;
   static thread_local std::vector<float> memory;
-  if (static_cast<index_t>(memory.size()) < floats) memory.resize(static_cast<std::size_t>(floats));
-  return memory.data();
+  const std::size_t needed = static_cast<std::size_t>(floats) + line / sizeof(float);
+  if (memory.size() < needed) memory.resize(needed);
+  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+  return memory.data() + (line - address % line) % line / sizeof(float);
 }
 
 }  // namespace rotoscale::detail

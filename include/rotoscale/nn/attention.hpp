@@ -60,7 +60,7 @@ inline void copy_rows(matrix<const float> from, index_t first, index_t count, fl
 inline void product(index_t m, index_t n, index_t k, const float* rows, index_t lda, const float* panels,
                     index_t panel_k, float* to, index_t ld) {
   __builtin_memset(to, 0, static_cast<std::size_t>(m * ld) * sizeof(float));
-  rotoscale::detail::multiply_panels(m, n, k, 1, rows, lda, panels, panel_k, to, ld);
+  rotoscale::detail::multiply_panels(m, n, k, rows, lda, panels, panel_k, to, ld);
 }
 
 /// sum[keys × dim] += blockᵀ[keys × m] · rows[m × dim]: the chain over queries continues from `sum`.
@@ -70,7 +70,7 @@ inline void add_transposed_product(index_t keys, index_t m, index_t dim, const f
     for (index_t j = 0; j < keys; ++j) s.turned[j * m + i] = block[i * ld_block + j];
   }
   rotoscale::detail::pack_panels(matrix<const float>{rows, {m, dim}, {dim, 1}}, s.out);
-  rotoscale::detail::multiply_panels(keys, dim, m, 1, s.turned, m, s.out, m, sum, s.ld_dim);
+  rotoscale::detail::multiply_panels(keys, dim, m, s.turned, m, s.out, m, sum, s.ld_dim);
 }
 
 /// Scores of queries [first, first + m) of one head against keys [0, first + m), unscaled.

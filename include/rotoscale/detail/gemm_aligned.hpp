@@ -1,0 +1,336 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// GEMM under `aligned` models, NVIDIA's units from Volta to Blackwell: products of up to 11 significand bits each
+// (FP16, BF16, TF32, FP8, FP6, FP4; with or without E8M0 scales, constant within a step), up to 25 fraction bits, steps
+// of up to 32 products, all three truncated or FP16 results. Two passes over a step: the largest exponent by additions
+// of bytes, then products cut to integers. Where fraction_bits is 13 or less (FP8 on Ada and Hopper) and the machine
+// rounds a single operation toward zero, one fused multiply-add onto a power of two multiplies, aligns and cuts.
+#pragma once
+
+#include "rotoscale/detail/gemm_aligned_pack.hpp"
+
+namespace rotoscale::detail {
+
+class aligned_steps {
+ public:
+  static constexpr index_t columns = aligned_packing::columns;
+  static constexpr int rows_at_once = word_lanes == 16 ? 2 : 1;
+
+  static bool applies(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
+    const mma_model& m = o.model;
+    const bool result =
+        m.result == mma_result::fp32_truncate || m.result == mma_result::e8m13 || m.result == mma_result::fp16_nearest;
+    return m.sum == mma_sum::aligned && result && m.group <= 2 * products_of_partial && m.fraction_bits >= 10 &&
+           m.fraction_bits <= 25 && aligned_packing::takes(a, m) && aligned_packing::takes(b, m);
+  }
+  /// Positions of a panel that stay in the first-level cache.
+  static constexpr index_t slice(const mma_model& m) { return has_fused_cut && m.fraction_bits <= 13 ? 32 : 64; }
+
+  aligned_steps(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, const gemm_plan& plan)
+      : a_(a),
+        b_(b),
+        model_(o.model),
+        plan_(plan),
+        pack_(a, b, o.model, plan),
+        shared_(runs_share_scales(plan, plan.group, a.block) && runs_share_scales(plan, plan.group, b.block)) {}
+
+  index_t row_bytes() const { return pack_.row_bytes(); }
+  index_t panel_bytes() const { return pack_.panel_bytes(); }
+  operand_range pack_row(index_t r, std::byte* to) const { return pack_.pack_row(r, to); }
+  operand_range pack_panel(index_t first, index_t valid, std::byte* to) const {
+    return pack_.pack_panel(first, valid, to);
+  }
+
+  /// Accumulators and products relative to the operands' offsets stay where FP32 is exact; the true ones neither
+  /// overflow nor need bits below 2^-149.
+  bool admits(const operand_range& row, const operand_range& panel) const {
+    if (!shared_ || row.special || panel.special) return false;
+    const int offset = row.offset + panel.offset;
+    if (offset < -126 || offset > 126) return false;
+    if (model_.result == mma_result::fp16_nearest) return offset == 0;
+    if (model_.least_exponent > -124) return false;
+    if (row.empty() || panel.empty()) return true;
+    return row.least + panel.least >= -124 &&  // with 25 bits below, a multiple of 2^-149
+           row.most + panel.most + 3 + highest_bit(static_cast<std::uint64_t>(pack_.positions()) + 1) <= 126;
+  }
+  static bool admits_start(const operand_range& row, const operand_range& panel, float c) {
+    const int field = static_cast<int>(fp32_bits(c) >> 23 & 0xFF), exponent = field - 127 - row.offset - panel.offset;
+    return (fp32_bits(c) & fp32_magnitude_mask) == 0 ||
+           (field != 0 && field != 255 && exponent >= least_c && exponent <= most_c);
+  }
+
+  void run(const gemm_span& span, index_t row, index_t column, const operand_range* ranges, const std::byte* rows,
+           index_t count, const operand_range& panel_range, const std::byte* panel, float* acc) const {
+    for_row_tiles<rows_at_once>(count, [&]<int Rows>(index_t i) {
+      const place at{row + i, column, ranges + i, &panel_range, rows + i * row_bytes(), panel, acc + i * columns};
+      scale_accumulators<Rows>(at, -1);
+      if (model_.result == mma_result::fp16_nearest) {
+        pack_.scaled() ? tile<Rows, true, true>(span, at) : tile<Rows, true, false>(span, at);
+      } else {
+        pack_.scaled() ? tile<Rows, false, true>(span, at) : tile<Rows, false, false>(span, at);
+      }
+      scale_accumulators<Rows>(at, 1);
+    });
+  }
+
+ private:
+  // Products of numbers below 2 in their exponent: 16 of them and 25 fraction bits stay below 2^31.
+  static constexpr int products_of_partial = 16;
+  static constexpr std::int64_t largest_significand = (1 << 11) - 1;  // in units of 2^-10
+  static_assert((largest_significand * largest_significand * products_of_partial << (25 - 20)) < std::int64_t{1} << 31);
+
+  // Below every accumulator that is not zero lies every sum with a zero's exponent: those are multiples of 2^(-62 -
+  // 25), or of 2^(-28 - 40 - 25) with scales.
+  static constexpr int least_c = -93, most_c = 90, least_step = -100;
+  static_assert(aligned_packing::zero_exponent + aligned_packing::top_exponent < least_c &&
+                -2 * aligned_packing::top_exponent - 25 >= least_c &&
+                -28 - 2 * aligned_packing::scale_window - 25 >= least_c);
+
+  struct place {
+    index_t row, column;
+    const operand_range *row_ranges, *panel_range;
+    const std::byte *rows, *panel;
+    float* acc;
+  };
+
+  /// The panel's arrays.
+  struct packed {
+    const float* values;
+    const std::int32_t *signs, *scales;
+    const std::int8_t* exponents;
+  };
+
+  /// Accumulators to and from the offsets' frame.
+  template <int Rows>
+  static void scale_accumulators(const place& at, int direction) {
+    for (int i = 0; i < Rows; ++i) {
+      const int offset = at.row_ranges[i].offset + at.panel_range->offset;
+      if (offset == 0) continue;
+      const float factor = pow2_fp32(direction * offset);
+      for (index_t j = 0; j < columns; ++j) at.acc[i * columns + j] *= factor;
+    }
+  }
+
+  template <int Rows, bool Fp16, bool Scaled>
+  void tile(const gemm_span& span, const place& at) const {
+    const packed x{pack_.values(at.panel), pack_.signs(at.panel), pack_.scales(at.panel), pack_.exponents(at.panel)};
+    const float* a[Rows];
+    [[maybe_unused]] const std::int32_t* a_signs[Rows];
+    for (int i = 0; i < Rows; ++i) {
+      a[i] = pack_.row_values(at.rows + i * row_bytes());
+      a_signs[i] = pack_.row_signs(at.rows + i * row_bytes());
+    }
+    for (index_t step = span.first; step < span.last; ++step) {
+      const index_t first = step * plan_.group, last = first + plan_.group;
+      ilanes cut_c[Rows][4], sum[Rows][4], overflow[Rows][4];
+      flanes up[Rows][4], down[Rows][4];
+      align<Rows, Fp16, Scaled>(step, at, x, cut_c, up, down);
+      // Products, cut, in partial sums that 32 bits hold.
+      const index_t half = std::min(last, first + products_of_partial);
+#if defined(__AVX512F__) && defined(__AVX512VNNI__)
+      if (pack_.fused()) {
+        fused_products<Rows>(first, last, x, a, a_signs, down, sum);
+        for (int i = 0; i < Rows; ++i) {
+          for (int v = 0; v < 4; ++v) {
+            finish<Fp16>(sum[i][v] + cut_c[i][v], down[i][v], ilanes{}, at, i, v * word_lanes, step);
+          }
+        }
+        continue;
+      }
+#endif
+      products<Rows>(first, half, x, a, up, sum);
+      for (int i = 0; i < Rows; ++i) {
+        for (int v = 0; v < 4; ++v) overflow[i][v] = add(sum[i][v], cut_c[i][v]);
+      }
+      if (half < last) {
+        ilanes more[Rows][4];
+        products<Rows>(half, last, x, a, up, more);
+        for (int i = 0; i < Rows; ++i) {
+          for (int v = 0; v < 4; ++v) overflow[i][v] |= add(sum[i][v], more[i][v]);
+        }
+      }
+      for (int i = 0; i < Rows; ++i) {
+        for (int v = 0; v < 4; ++v) {
+          finish<Fp16>(sum[i][v], down[i][v], overflow[i][v], at, i, v * word_lanes, step);
+        }
+      }
+    }
+  }
+
+  /// With E, the largest exponent of an output's products and accumulator: the accumulator cut to multiples of 2^(E -
+  /// F); the factor of products that does the same, 2^(F - E) and the scales of the step; 2^(E - F).
+  template <int Rows, bool Fp16, bool Scaled>
+  void align(index_t step, const place& at, const packed& x, ilanes (&cut_c)[Rows][4], flanes (&up)[Rows][4],
+             flanes (&down)[Rows][4]) const {
+    constexpr int w = word_lanes;
+    const index_t last = (step + 1) * plan_.group;
+    const std::int32_t* exponents[Rows];
+    blanes top[Rows];
+    for (int i = 0; i < Rows; ++i) {
+      exponents[i] = pack_.row_exponents(at.rows + i * row_bytes());
+      top[i] = blanes{} + static_cast<std::int8_t>(aligned_packing::zero_exponent);
+    }
+    const auto raise = [&](index_t p) {
+      const auto b = load_lanes<blanes>(x.exponents + p * columns);
+      for (int i = 0; i < Rows; ++i) {
+        top[i] = largest_sum(top[i], __builtin_bit_cast(blanes, all_lanes(exponents[i][p])), b);
+      }
+    };
+    index_t p = step * plan_.group;
+    for (; p + 4 <= last; p += 4) {
+      for (index_t q = 0; q < 4; ++q) raise(p + q);
+    }
+    for (; p < last; ++p) raise(p);
+
+    const ilanes floor = all_lanes(
+        static_cast<std::int32_t>(Fp16 && model_.least_exponent > least_step ? model_.least_exponent : least_step));
+    // Powers of two by their exponent fields: 127 + F - E and 127 + E - F.
+    const ilanes bias_up = all_lanes(static_cast<std::int32_t>(127 + model_.fraction_bits));
+    const ilanes bias_down = all_lanes(static_cast<std::int32_t>(127 - model_.fraction_bits));
+    for (int i = 0; i < Rows; ++i) {
+      const auto part = [&]<int V>() {
+        const auto c = load_lanes<flanes>(at.acc + i * columns + V * w);
+        ilanes of_products = widen_bytes<V>(top[i]), s{};
+        if (Scaled) {
+          const std::int32_t scale = pack_.row_scales(at.rows + i * row_bytes())[step];
+          s = load_lanes<ilanes>(x.scales + step * columns + V * w) + scale;
+        }
+        ilanes of_c = ((__builtin_bit_cast(ilanes, c) >> 23) & 0xFF) - 127;
+        // FP16 has a least exponent of its own, and zero none.
+        if (Fp16) of_c = larger(of_c, all_lanes(std::int32_t{-14})) - ((c == 0.0f) & 1024);
+        const ilanes e = larger(larger(of_products + s, of_c), floor);
+        const ilanes up_bits = (bias_up - e) << 23;
+        cut_c[i][V] = __builtin_convertvector(c * __builtin_bit_cast(flanes, up_bits), ilanes);
+        up[i][V] = __builtin_bit_cast(flanes, Scaled ? up_bits + (s << 23) : up_bits);
+        down[i][V] = __builtin_bit_cast(flanes, (bias_down + e) << 23);
+      };
+      part.template operator()<0>();
+      part.template operator()<1>();
+      part.template operator()<2>();
+      part.template operator()<3>();
+    }
+  }
+
+  /// The result of a step, rounded, where the accumulator was.
+  template <bool Fp16>
+  void finish(ilanes sum, flanes unit, ilanes doubtful, const place& at, int i, index_t first, index_t step) const {
+    float* const to = at.acc + i * columns + first;
+    flanes d;
+    if (Fp16) {
+      d = fp16_result(sum, unit, load_lanes<flanes>(to), doubtful);
+    } else {
+      d = truncate_to_fp32(sum);
+      if (model_.result == mma_result::e8m13) {
+        d = __builtin_bit_cast(flanes, __builtin_bit_cast(ilanes, d) & ~((1 << 10) - 1));
+      }
+      d *= unit;
+    }
+    const std::uint32_t lanes = nonzero_lanes(doubtful >> 31);
+    if (lanes != 0) d = repair(d, lanes, at, i, first, step);
+    store_lanes(to, d);
+  }
+
+  /// x += y; lanes below zero overflowed.
+  static ilanes add(ilanes& x, ilanes y) {
+    const ilanes sum = __builtin_bit_cast(ilanes, __builtin_bit_cast(ulanes, x) + __builtin_bit_cast(ulanes, y));
+    const ilanes overflow = (x ^ sum) & (y ^ sum);
+    x = sum;
+    return overflow;
+  }
+
+  template <int Rows>
+  static void products(index_t first, index_t last, const packed& x, const float* const (&a)[Rows],
+                       const flanes (&unit)[Rows][4], ilanes (&sum)[Rows][4]) {
+    for (int i = 0; i < Rows; ++i) {
+      for (int v = 0; v < 4; ++v) sum[i][v] = ilanes{};
+    }
+    for (index_t p = first; p < last; ++p) {
+      for (int v = 0; v < 4; ++v) {
+        const auto b = load_lanes<flanes>(x.values + p * columns + v * word_lanes);
+        for (int i = 0; i < Rows; ++i) {
+          sum[i][v] += __builtin_convertvector(b * a[i][p] * unit[i][v], ilanes);
+        }
+      }
+    }
+  }
+
+  /// |a| |b| + 2^23 q, rounded toward zero, is that power of two with the product's multiple of q in its low bits,
+  /// which are fewer than 16 here; a product of 16-bit numbers gives them their sign.
+#if defined(__AVX512F__) && defined(__AVX512VNNI__)
+  template <int Rows>
+  void fused_products(index_t first, index_t last, const packed& x, const float* const (&a)[Rows],
+                      const std::int32_t* const (&a_signs)[Rows], const flanes (&unit)[Rows][4],
+                      ilanes (&sum)[Rows][4]) const {
+    __m512 base[Rows][4];
+    __m512i s[Rows][4];
+    for (int i = 0; i < Rows; ++i) {
+      for (int v = 0; v < 4; ++v) {
+        base[i][v] = __builtin_bit_cast(__m512, unit[i][v] * 0x1p23f);
+        s[i][v] = _mm512_setzero_si512();
+      }
+    }
+    for (index_t p = first; p < last; ++p) {
+      const std::int32_t* sign[Rows];
+      for (int i = 0; i < Rows; ++i) {
+        sign[i] = x.signs + 2 * p * columns + a_signs[i][p];
+      }
+      for (int v = 0; v < 4; ++v) {
+        const __m512 b = _mm512_loadu_ps(x.values + p * columns + v * word_lanes);
+        for (int i = 0; i < Rows; ++i) {
+          const __m512 product =
+              _mm512_fmadd_round_ps(_mm512_set1_ps(a[i][p]), b, base[i][v], _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+          s[i][v] =
+              _mm512_dpwssd_epi32(s[i][v], _mm512_castps_si512(product), _mm512_loadu_si512(sign[i] + v * word_lanes));
+        }
+      }
+    }
+    for (int i = 0; i < Rows; ++i) {
+      for (int v = 0; v < 4; ++v) sum[i][v] = __builtin_bit_cast(ilanes, s[i][v]);
+    }
+  }
+#endif
+
+  /// sum * unit as FP16, nearest even. Inf or NaN in c stays: no product of an admitted row and panel is either. Such
+  /// lanes are not doubtful.
+  static flanes fp16_result(ilanes sum, flanes unit, flanes c, ilanes& doubtful) {
+    const flanes d =
+        to_fp32(nearest_fp16(to_fp64<0>(sum) * to_fp64<0>(unit)), nearest_fp16(to_fp64<1>(sum) * to_fp64<1>(unit)));
+    constexpr auto infinity = static_cast<std::int32_t>(fp32_infinity_bits);
+    constexpr std::int32_t largest = 0x477FE000;  // 65504
+    const ilanes bits = __builtin_bit_cast(ilanes, d), of_c = __builtin_bit_cast(ilanes, c);
+    const ilanes beyond = (bits & ~sign_mask) > largest, kept = (of_c & infinity) == infinity;
+    const ilanes finite = (bits & ~beyond) | (((bits & sign_mask) | infinity) & beyond);
+    doubtful &= ~kept;
+    return __builtin_bit_cast(flanes, (finite & ~kept) | (of_c & kept));
+  }
+  /// FP64 to multiples of FP16's unit in the last place, without a largest number.
+  static dlanes nearest_fp16(dlanes x) {
+    const dlanes power = __builtin_bit_cast(dlanes, __builtin_bit_cast(qlanes, x) & (std::int64_t{0x7FF} << 52));
+    const dlanes least = all_lanes(0x1p-14);
+    // 1.5 * 2^(52 - 10) times the number's power of two: its unit in the last place is FP16's.
+    const dlanes big = (power > least ? power : least) * 0x1.8p42;
+    return (x + big) - big;
+  }
+
+  /// Lanes of `d` whose bit is set, by the definition.
+  flanes repair(flanes d, std::uint32_t lanes, const place& at, int i, index_t first, index_t step) const {
+    const int offset = at.row_ranges[i].offset + at.panel_range->offset;
+    for (index_t j = 0; j < word_lanes && at.column + first + j < b_.rows; ++j) {
+      if ((lanes >> j & 1) == 0) continue;
+      const float c = at.acc[i * columns + first + j] * pow2_fp32(offset);
+      d[j] = step_ref(model_, a_, at.row + i, b_, at.column + first + j, plan_, step, c) * pow2_fp32(-offset);
+    }
+    return d;
+  }
+
+  static constexpr std::int32_t sign_mask = -0x7FFFFFFF - 1;
+  using ulanes = std::uint32_t __attribute__((vector_size(register_bytes)));
+
+  const gemm_operand &a_, &b_;
+  const mma_model& model_;
+  const gemm_plan& plan_;
+  aligned_packing pack_;
+  bool shared_;
+};
+
+}  // namespace rotoscale::detail

@@ -1,0 +1,236 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Operands of the `aligned` kernels, packed: values as FP32, exponents as bytes, signs for the fused form, scales of
+// steps. Exponents and values are relative to an offset a row or panel, where a format's range is more than bytes hold.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "rotoscale/detail/gemm_decode.hpp"
+#include "rotoscale/detail/gemm_lanes.hpp"
+#include "rotoscale/detail/gemm_plan.hpp"
+
+namespace rotoscale::detail {
+
+#if defined(__AVX512F__) && defined(__AVX512VNNI__)
+inline constexpr bool has_fused_cut = true;  ///< one operation rounds toward zero, whatever the mode
+#else
+inline constexpr bool has_fused_cut = false;
+#endif
+
+class aligned_packing {
+ public:
+  static constexpr index_t columns = 4 * word_lanes;
+
+  // Relative exponents. Elements span 62, from -31; scales 20 below the largest. Sums of a zero's exponent with another
+  // are -97 at most.
+  static constexpr int top_exponent = 31, zero_exponent = -128, scale_window = 20;
+
+  aligned_packing(const gemm_operand& a, const gemm_operand& b, const mma_model& m, const gemm_plan& plan)
+      : a_(a),
+        b_(b),
+        model_(m),
+        plan_(plan),
+        positions_(plan.positions()),
+        table_a_(a.element),
+        table_b_(b.element),
+        scaled_(a.block != 0 || b.block != 0),
+        fused_(has_fused_cut && m.fraction_bits <= 13 && !scaled_ && is_narrow(a) && is_narrow(b)) {}
+
+  index_t positions() const { return positions_; }
+  bool scaled() const { return scaled_; }
+  bool fused() const { return fused_; }
+
+  static bool takes(const gemm_operand& x, const mma_model& m) {
+    const format &f = x.element, &to = m.operand;
+    if (x.block != 0 && (x.scale.mantissa_bits != 0 || seen(x, m).min_exponent() < -14)) return false;
+    if (f == formats::fp32 && to == formats::tf32) return true;
+    if (f.mantissa_bits > 10 || f.exponent_bits > 8) return false;
+    if (to == format{}) return true;
+    return f.mantissa_bits <= to.mantissa_bits && (f.exponent_bits < to.exponent_bits || f == to) &&
+           f.bias <= to.bias && to.mantissa_bits <= 10;
+  }
+
+  // A row: values, exponents as four equal bytes, offsets of signs, scales of steps; each 4 bytes.
+  index_t row_bytes() const { return (3 * positions_ + plan_.steps()) * 4; }
+  // A panel: values, signs (those of B, then the opposite ones), scales of steps, each 4 bytes; exponents of 1.
+  index_t panel_bytes() const {
+    return ((fused_ ? 3 : 1) * positions_ + (scaled_ ? plan_.steps() : 0)) * columns * 4 + positions_ * columns;
+  }
+
+  const float* row_values(const std::byte* row) const { return reinterpret_cast<const float*>(row); }
+  const std::int32_t* row_exponents(const std::byte* row) const {
+    return reinterpret_cast<const std::int32_t*>(row) + positions_;
+  }
+  const std::int32_t* row_signs(const std::byte* row) const { return row_exponents(row) + positions_; }
+  const std::int32_t* row_scales(const std::byte* row) const { return row_signs(row) + positions_; }
+  const float* values(const std::byte* panel) const { return reinterpret_cast<const float*>(panel); }
+  const std::int32_t* signs(const std::byte* panel) const {
+    return reinterpret_cast<const std::int32_t*>(panel) + positions_ * columns;
+  }
+  const std::int32_t* scales(const std::byte* panel) const {
+    return signs(panel) + (fused_ ? 2 : 0) * positions_ * columns;
+  }
+  const std::int8_t* exponents(const std::byte* panel) const {
+    return reinterpret_cast<const std::int8_t*>(scales(panel) + (scaled_ ? plan_.steps() : 0) * columns);
+  }
+
+  operand_range pack_row(index_t r, std::byte* to) const {
+    auto* const values = reinterpret_cast<float*>(to);
+    auto* const exponents = reinterpret_cast<std::uint32_t*>(values + positions_);
+    auto* const signs = reinterpret_cast<std::int32_t*>(exponents + positions_);
+    std::int32_t* const scales = signs + positions_;
+    operand_range range = unpack_row(a_, table_a_, r, values, scales);
+    make_relative(a_, range, values, positions_, scales, plan_.steps());
+    const int least = least_packed(a_);
+    for (index_t i = 0; i < positions_; ++i) {
+      const std::uint32_t u = fp32_bits(values[i]);
+      exponents[i] = 0x01010101u * static_cast<std::uint8_t>(exponent_of(u, least));
+      signs[i] = (u >> 31) != 0 ? static_cast<std::int32_t>(columns) : 0;
+      values[i] = fp32_from_bits(fused_ ? u & fp32_magnitude_mask : u);
+    }
+    return range;
+  }
+
+  operand_range pack_panel(index_t first, index_t valid, std::byte* to) const {
+    auto* const values = reinterpret_cast<float*>(to);
+    auto* const signs = reinterpret_cast<std::int32_t*>(values + positions_ * columns);
+    std::int32_t* const scales = signs + (fused_ ? 2 : 0) * positions_ * columns;
+    auto* const exponents = reinterpret_cast<std::int8_t*>(scales + (scaled_ ? plan_.steps() : 0) * columns);
+    // 1. Columns as rows; they share an offset.
+    const index_t steps = plan_.steps();
+    float* const rows = scratch<gemm_rows_scratch>(valid * (positions_ + steps));
+    auto* const row_scales = reinterpret_cast<std::int32_t*>(rows + valid * positions_);
+    operand_range range;
+    for (index_t j = 0; j < valid; ++j) {
+      const operand_range one = unpack_row(b_, table_b_, first + j, rows + j * positions_, row_scales + j * steps);
+      range.special = range.special || one.special;
+      if (one.empty()) continue;
+      range.include(one.least);
+      range.include(one.most);
+      range.least_scale = std::min(range.least_scale, one.least_scale);
+      range.most_scale = std::max(range.most_scale, one.most_scale);
+    }
+    make_relative(b_, range, rows, valid * positions_, row_scales, valid * steps);
+    // 2. Columns side by side.
+    pack_panel_from_rows<static_cast<int>(columns)>(rows, positions_, valid, positions_, values);
+    for (index_t s = 0; scaled_ && s < steps; ++s) {
+      for (index_t j = 0; j < columns; ++j) scales[s * columns + j] = j < valid ? row_scales[j * steps + s] : 0;
+    }
+    const int least = least_packed(b_);
+    for (index_t p = 0; p < positions_; ++p) {
+      float* const value = values + p * columns;
+      std::int8_t* const exponent = exponents + p * columns;
+      for (index_t j = 0; j < columns; ++j)
+        exponent[j] = static_cast<std::int8_t>(exponent_of(fp32_bits(value[j]), least));
+      if (!fused_) continue;
+      std::int32_t* const sign = signs + 2 * p * columns;
+      for (index_t j = 0; j < columns; ++j) {
+        const std::uint32_t u = fp32_bits(value[j]);
+        sign[j] = (u >> 31) != 0 ? 0xFFFF : 1;
+        sign[columns + j] = (u >> 31) != 0 ? 1 : 0xFFFF;
+        value[j] = fp32_from_bits(u & fp32_magnitude_mask);
+      }
+    }
+    return range;
+  }
+
+ private:
+  static constexpr std::int32_t no_scale = 1 << 20;  // of a step of zeros: its scale must not widen the window
+
+  static const format& seen(const gemm_operand& x, const mma_model& m) {
+    return m.operand.exponent_bits != 0 ? m.operand : x.element;
+  }
+  /// Are all exponents in the window without an offset?
+  bool is_narrow(const gemm_operand& x) const {
+    const format& f = seen(x, model_);
+    return f.min_exponent() >= -14 && f.max_exponent() <= 15;
+  }
+  /// A row's elements in the plan's order, its steps' scales, and the ranges of their exponents.
+  operand_range unpack_row(const gemm_operand& x, const decode_table& table, index_t r, float* to,
+                           std::int32_t* scales) const {
+    gemm_operand elements = x;
+    elements.block = 0;
+    if (plan_.ascending) {
+      decode_row(elements, table, r, to);
+      for (index_t i = x.k; i < positions_; ++i) to[i] = 0.0f;
+    } else {
+      static thread_local std::vector<float> memory;
+      memory.resize(static_cast<std::size_t>(x.k));
+      decode_row(elements, table, r, memory.data());
+      arrange(plan_, memory.data(), x.k, to);
+    }
+    if (x.element == formats::fp32) {
+      for (index_t i = 0; i < positions_; ++i) to[i] = fp32_from_bits(fp32_bits(to[i]) & 0xFFFFE000u);  // TF32
+    }
+    operand_range range;
+    include_elements(seen(x, model_).min_exponent(), to, range);
+    for (index_t s = 0; s < plan_.steps(); ++s) {
+      scales[s] = no_scale;
+      if (x.block == 0) continue;
+      const unpacked u = unpack(x.scale, operand_scale(x, r, plan_.k_of(s * plan_.group)));
+      range.special = range.special || u.kind != value_class::finite;
+      std::uint32_t any = 0;
+      for (index_t i = s * plan_.group; i < (s + 1) * plan_.group; ++i) any |= fp32_bits(to[i]) & fp32_magnitude_mask;
+      if (any == 0) continue;
+      scales[s] = u.exponent;
+      range.least_scale = std::min(range.least_scale, u.exponent);
+      range.most_scale = std::max(range.most_scale, u.exponent);
+    }
+    return range;
+  }
+
+  void include_elements(int least_exponent, const float* values, operand_range& range) const {
+    std::uint32_t below_least = ~0u, most = 0;  // magnitudes less one, so that zero is the largest of all
+    for (index_t i = 0; i < positions_; ++i) {
+      const std::uint32_t u = fp32_bits(values[i]) & fp32_magnitude_mask;
+      below_least = u - 1 < below_least ? u - 1 : below_least;
+      most = u > most ? u : most;
+    }
+    if (most == 0) return;
+    // NaN, Inf, and numbers that are subnormal in FP32 as well.
+    range.special = range.special || most >= fp32_infinity_bits || below_least + 1 < (1u << 23);
+    for (const std::uint32_t u : {below_least + 1, most}) {
+      range.include(std::max(static_cast<int>(u >> 23) - 127, least_exponent));
+    }
+  }
+
+  /// Chooses an offset that brings what `range` describes into the window, and subtracts it.
+  void make_relative(const gemm_operand& x, operand_range& range, float* values, index_t count, std::int32_t* scales,
+                     index_t steps) const {
+    if (x.block != 0 && !range.empty()) {
+      range.special = range.special || range.most_scale - range.least_scale > scale_window;
+      range.offset = range.most_scale;
+      range.least += range.least_scale;
+      range.most += range.most_scale;
+    }
+    for (index_t s = 0; s < steps; ++s) scales[s] = scales[s] == no_scale ? 0 : scales[s] - range.offset;
+    if (range.empty() || range.special) return;
+    if (x.block == 0 && !is_narrow(x)) {
+      range.special = range.most - range.least > 2 * top_exponent;
+      range.offset = range.most - top_exponent;
+      const int half = range.offset / 2;  // one factor might not be a number of FP32
+      const float factors[2] = {pow2_fp32(-half), pow2_fp32(half - range.offset)};
+      for (index_t i = 0; i < count; ++i) values[i] = values[i] * factors[0] * factors[1];
+    }
+  }
+
+  /// Least exponent that a packed value can have: the format's, or the window's end.
+  int least_packed(const gemm_operand& x) const {
+    return is_narrow(x) ? seen(x, model_).min_exponent() : -top_exponent;
+  }
+  static int exponent_of(std::uint32_t u, int least) {
+    const int e = std::min(std::max(static_cast<int>(u >> 23 & 0xFF) - 127, least), top_exponent);
+    return (u & fp32_magnitude_mask) == 0 ? zero_exponent : e;
+  }
+
+  const gemm_operand &a_, &b_;
+  const mma_model& model_;
+  const gemm_plan& plan_;
+  index_t positions_;
+  decode_table table_a_, table_b_;
+  bool scaled_, fused_;
+};
+
+}  // namespace rotoscale::detail

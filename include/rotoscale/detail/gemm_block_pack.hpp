@@ -1,0 +1,137 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Operands of the E2M1 kernels, packed: doubled elements as bytes, four along K together, and what their runs need.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "rotoscale/detail/gemm_decode.hpp"
+#include "rotoscale/detail/gemm_lanes.hpp"
+#include "rotoscale/detail/gemm_plan.hpp"
+
+namespace rotoscale::detail {
+
+/// Codes of E2M1 as doubled integers.
+inline constexpr std::int8_t doubled_e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+/// Added to make B unsigned.
+inline constexpr std::int8_t e2m1_bias = 12;
+
+/// A row of packed E2M1 codes as doubled integers.
+inline void unpack_doubled(const std::uint8_t* codes, index_t count, std::int8_t* to) {
+  index_t i = 0;
+#if defined(__AVX2__)
+  const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(doubled_e2m1)));
+  for (; i + 32 <= count; i += 32) {  // sixteen bytes to 32 indices, the even element in the low nibble
+    const __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i / 2)));
+    const __m256i both = _mm256_or_si256(wide, _mm256_slli_epi16(wide, 4));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i),
+                        _mm256_shuffle_epi8(table, _mm256_and_si256(both, _mm256_set1_epi8(0xF))));
+  }
+#endif
+  for (; i < count; ++i) to[i] = doubled_e2m1[nibble(codes[i / 2], i)];
+}
+
+/// Packed operands: for each run (products whose sum is formed in integers, padded to whole quads) quads of bytes, a
+/// correction for the bias, and a scale. A: signed bytes, a row after another. B: panels of 2 * word_lanes columns,
+/// a quad of each column together.
+class block_packing {
+ public:
+  static constexpr index_t columns = 2 * word_lanes;
+
+  block_packing(const gemm_operand& a, const gemm_operand& b, const gemm_plan& plan, int run)
+      : a_(a), b_(b), plan_(plan), run_(run), quads_((run + 3) / 4), runs_(plan.positions() / run) {}
+
+  index_t quads() const { return quads_; }
+  index_t runs() const { return runs_; }
+  int run() const { return run_; }
+
+  // A row: runs() scales of Scale, runs() corrections, quads.
+  template <class Scale>
+  index_t row_bytes() const {
+    return runs_ * static_cast<index_t>(sizeof(Scale) + 4) + runs_ * quads_ * 4;
+  }
+  // A panel: runs() × columns scales, runs() × quads() × columns quads.
+  template <class Scale>
+  index_t panel_bytes() const {
+    return runs_ * columns * static_cast<index_t>(sizeof(Scale)) + runs_ * quads_ * columns * 4;
+  }
+
+  template <class Scale>
+  operand_range pack_row(index_t r, std::byte* to) const {
+    operand_range range;
+    auto* const scales = reinterpret_cast<Scale*>(to);
+    auto* const corrections = reinterpret_cast<std::int32_t*>(scales + runs_);
+    auto* const bytes = reinterpret_cast<std::int8_t*>(corrections + runs_);
+    pack_elements(a_, r, bytes);
+    for (index_t g = 0; g < runs_; ++g) {
+      scales[g] = static_cast<Scale>(scale_of(a_, r, g, bytes, range));
+      std::int32_t sum = 0;
+      for (index_t i = 4 * quads_ * g; i < 4 * quads_ * (g + 1); ++i) sum += bytes[i];
+      corrections[g] = -e2m1_bias * sum;
+    }
+    return range;
+  }
+
+  /// Scales of B carry the unit of a product of doubled elements, 2^-2.
+  template <class Scale>
+  operand_range pack_panel(index_t first, index_t valid, std::byte* to) const {
+    operand_range range;
+    auto* const scales = reinterpret_cast<Scale*>(to);
+    auto* const words = reinterpret_cast<std::uint32_t*>(scales + runs_ * columns);
+    std::vector<std::int8_t> row(static_cast<std::size_t>(4 * quads_ * runs_));
+    for (index_t j = 0; j < columns; ++j) {
+      if (j < valid) {
+        pack_elements(b_, first + j, row.data());
+      } else {
+        __builtin_memset(row.data(), 0, row.size());
+      }
+      for (index_t g = 0; g < runs_; ++g) {
+        scales[g * columns + j] =
+            j < valid ? static_cast<Scale>(scale_of(b_, first + j, g, row.data(), range)) / 4 : Scale{0};
+      }
+      for (index_t q = 0; q < quads_ * runs_; ++q) {
+        std::uint32_t quad;
+        __builtin_memcpy(&quad, row.data() + 4 * q, sizeof quad);
+        constexpr std::uint32_t bias = e2m1_bias * 0x01010101u;  // byte by byte, without a carry between them
+        words[q * columns + j] = ((quad & 0x7F7F7F7Fu) + bias) ^ (quad & 0x80808080u);
+      }
+    }
+    return range;
+  }
+
+ private:
+  /// A run's scale; 1 for a run of zeros, whose scale does not count unless it is NaN.
+  float scale_of(const gemm_operand& x, index_t r, index_t g, const std::int8_t* elements, operand_range& range) const {
+    const index_t k = plan_.k_of(g * run_);
+    if (k < 0) return 1.0f;
+    const unpacked u = x.block == 0 ? unpacked{value_class::finite} : unpack(x.scale, operand_scale(x, r, k));
+    std::int8_t any = 0;
+    for (index_t i = 4 * quads_ * g; i < 4 * quads_ * (g + 1); ++i) any |= elements[i];
+    if (u.kind == value_class::finite) {
+      if (any == 0) return 1.0f;
+      range.include(x.block == 0 ? 0 : std::max(u.exponent, x.scale.min_exponent()));
+    }
+    return x.block == 0 ? 1.0f : scale_value(x.scale, operand_scale(x, r, k));
+  }
+  /// Doubled elements of a row, run after run, each filled up to whole quads.
+  void pack_elements(const gemm_operand& x, index_t r, std::int8_t* to) const {
+    static thread_local std::vector<std::int8_t> memory;
+    memory.resize(static_cast<std::size_t>(x.k + 1 + plan_.positions()));
+    std::int8_t* const row = memory.data();
+    unpack_doubled(x.codes + r * x.code_stride, x.k, row);
+    if (4 * quads_ == run_) return arrange(plan_, row, x.k, to);
+    std::int8_t* const arranged = row + x.k + 1;
+    arrange(plan_, row, x.k, arranged);
+    for (index_t i = 0; i < 4 * quads_ * runs_; ++i) {
+      to[i] = i % (4 * quads_) < run_ ? arranged[i / (4 * quads_) * run_ + i % (4 * quads_)] : std::int8_t{0};
+    }
+  }
+
+  const gemm_operand &a_, &b_;
+  const gemm_plan& plan_;
+  int run_;
+  index_t quads_, runs_;
+};
+
+}  // namespace rotoscale::detail

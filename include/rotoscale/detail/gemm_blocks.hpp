@@ -1,0 +1,283 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// GEMM of E2M1 blocks by integers: doubled elements are 0, 1, 2, 3, 4, 6, 8, 12, so a sum of products is an integer
+// number of quarters, and four products a lane are one instruction. `exact` models of more than one product
+// (fp32_blockwise) add each group's sum to an FP32 accumulator by one fused multiply-add; `scaled_groups` (Blackwell's
+// MXFP4 and NVFP4) keep it in FP64, which holds a whole step without error as long as the model cuts nothing off; steps
+// where it does, and rows or panels beyond the ranges below, go to the definition.
+#pragma once
+
+#include "rotoscale/detail/gemm_block_pack.hpp"
+
+namespace rotoscale::detail {
+
+/// Integer sums of `quads` quads for Rows × 2 registers, the bias taken out.
+template <int Rows>
+inline void block_sums(index_t quads, const std::int8_t* const (&a)[Rows], const std::uint8_t* panel,
+                       const std::int32_t (&corrections)[Rows], ilanes (&sums)[Rows][2]) {
+  for (int i = 0; i < Rows; ++i) sums[i][0] = sums[i][1] = all_lanes(corrections[i]);
+  for (index_t first = 0; first < quads; first += max_byte_quads) {
+    const index_t last = first + max_byte_quads < quads ? first + max_byte_quads : quads;
+    byte_sums s[Rows][2];
+    for (int i = 0; i < Rows; ++i) {
+      clear(s[i][0]);
+      clear(s[i][1]);
+    }
+    for (index_t q = first; q < last; ++q) {
+      const ilanes b0 = load_lanes<ilanes>(panel + 2 * q * register_bytes);
+      const ilanes b1 = load_lanes<ilanes>(panel + (2 * q + 1) * register_bytes);
+      for (int i = 0; i < Rows; ++i) {
+        std::int32_t quad;
+        __builtin_memcpy(&quad, a[i] + 4 * q, sizeof quad);
+        const ilanes x = all_lanes(quad);
+        add_products(s[i][0], b0, x);
+        add_products(s[i][1], b1, x);
+      }
+    }
+    for (int i = 0; i < Rows; ++i) {
+      for (int j = 0; j < 2; ++j) sums[i][j] += words(s[i][j]);
+    }
+  }
+}
+
+/// `exact` models of E2M1 with E8M0 scales, or without.
+class exact_blocks {
+ public:
+  static constexpr index_t columns = block_packing::columns;
+  static constexpr index_t slice(const mma_model&) { return 512; }
+  static constexpr int rows_at_once = word_lanes == 16 ? 6 : 2;
+
+  static bool applies(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
+    const mma_model& m = o.model;
+    const auto takes = [](const gemm_operand& x) {
+      return x.element == formats::e2m1 && (x.block == 0 || x.scale == formats::e8m0);
+    };
+    return m.sum == mma_sum::exact && m.group > 1 && m.result == mma_result::fp32_nearest && m.operand == format{} &&
+           takes(a) && takes(b);
+  }
+  exact_blocks(const gemm_operand& a, const gemm_operand& b, const gemm_options&, const gemm_plan& plan)
+      : pack_(a, b, plan, plan.group),
+        shared_(runs_share_scales(plan, plan.group, a.block) && runs_share_scales(plan, plan.group, b.block)) {}
+
+  index_t row_bytes() const { return pack_.row_bytes<float>(); }
+  index_t panel_bytes() const { return pack_.panel_bytes<float>(); }
+  operand_range pack_row(index_t r, std::byte* to) const { return pack_.pack_row<float>(r, to); }
+  operand_range pack_panel(index_t first, index_t valid, std::byte* to) const {
+    return pack_.pack_panel<float>(first, valid, to);
+  }
+
+  /// The product of two scales and 1/4 must be a number of FP32; then so is a block's sum before the addition, sums
+  /// that are not zero do not round to it, and a NaN scale does by itself what it should.
+  bool admits(const operand_range& row, const operand_range& panel) const {
+    return shared_ &&
+           (row.empty() || panel.empty() || (row.least + panel.least - 2 >= -149 && row.most + panel.most - 2 <= 127));
+  }
+  /// -0 survives a group of zeros of its sign in the model, but not here.
+  static bool admits_start(const operand_range&, const operand_range&, float c) {
+    return fp32_bits(c) != fp32_sign_mask;
+  }
+
+  void run(const gemm_span& span, index_t, index_t, const operand_range*, const std::byte* rows, index_t count,
+           const operand_range&, const std::byte* panel, float* acc) const {
+    for_row_tiles<rows_at_once>(
+        count, [&]<int Rows>(index_t i) { tile<Rows>(span, rows + i * row_bytes(), panel, acc + i * columns); });
+  }
+
+ private:
+  template <int Rows>
+  void tile(const gemm_span& span, const std::byte* rows, const std::byte* panel, float* acc) const {
+    constexpr int w = word_lanes;
+    const index_t runs = pack_.runs(), quads = pack_.quads();
+    fvec sum[Rows][2];
+    for (int i = 0; i < Rows; ++i) {
+      for (int j = 0; j < 2; ++j) sum[i][j] = fvec::load(acc + i * columns + j * w);
+    }
+    for (index_t g = span.first; g < span.last; ++g) {
+      const std::int8_t* a[Rows];
+      std::int32_t corrections[Rows];
+      float scales[Rows];
+      for (int i = 0; i < Rows; ++i) {
+        const std::byte* row = rows + i * row_bytes();
+        __builtin_memcpy(&scales[i], row + 4 * g, 4);
+        __builtin_memcpy(&corrections[i], row + 4 * (runs + g), 4);
+        a[i] = reinterpret_cast<const std::int8_t*>(row + 8 * runs) + 4 * quads * g;
+      }
+      const auto* const b_scales = reinterpret_cast<const float*>(panel) + g * columns;
+      const auto* const b = reinterpret_cast<const std::uint8_t*>(panel) + 4 * runs * columns + 4 * quads * columns * g;
+      ilanes sums[Rows][2];
+      block_sums<Rows>(quads, a, b, corrections, sums);
+      const flanes s[2] = {load_lanes<flanes>(b_scales), load_lanes<flanes>(b_scales + w)};
+      for (int i = 0; i < Rows; ++i) {
+        for (int j = 0; j < 2; ++j) {
+          const flanes scale = s[j] * scales[i];
+          sum[i][j] = fma(__builtin_bit_cast(fvec, __builtin_convertvector(sums[i][j], flanes)),
+                          __builtin_bit_cast(fvec, scale), sum[i][j]);
+        }
+      }
+    }
+    for (int i = 0; i < Rows; ++i) {
+      for (int j = 0; j < 2; ++j) sum[i][j].store(acc + i * columns + j * w);
+    }
+  }
+
+  block_packing pack_;
+  bool shared_;
+};
+
+/// `scaled_groups` models of E2M1 with scales of at most 4 significand bits, whose sums are truncated to FP32.
+/// Write e for a run's exponent, that of its scales, F for fraction_bits, and low for the fraction bits of a run's
+/// scaled sum: 2 and those of the scales. Nothing is cut off a run while E - e <= F - low, and nothing off an
+/// accumulator of 24 bits while its exponent is at least E - (F - 23). `tile` demands both of the exponents' ranges and
+/// of each accumulator. Then a step's sum is below 2^(E + 18) and a multiple of 2^(E - F): FP64 is exact as long as F
+/// <= 35.
+class scaled_blocks {
+ public:
+  static constexpr index_t columns = block_packing::columns;
+  static constexpr index_t slice(const mma_model&) { return 512; }
+  static constexpr int rows_at_once = word_lanes == 16 ? 4 : 2;
+  static constexpr int longest_run = 32;
+  static_assert(18 + 35 <= 53 && 36 * longest_run * 4 * (max_mma_group / longest_run) < 1 << 18);
+
+  static bool applies(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
+    const mma_model& m = o.model;
+    const auto takes = [](const gemm_operand& x) {
+      return x.element == formats::e2m1 && (x.block == 0 || x.scale.mantissa_bits <= 3);
+    };
+    return m.sum == mma_sum::scaled_groups && m.result == mma_result::fp32_truncate && m.operand == format{} &&
+           m.fraction_bits >= 23 && m.fraction_bits <= 35 && m.subgroup > 0 && m.subgroup % 4 == 0 &&
+           m.subgroup <= longest_run && m.group % m.subgroup == 0 && takes(a) && takes(b);
+  }
+  scaled_blocks(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, const gemm_plan& plan)
+      : a_(a),
+        b_(b),
+        model_(o.model),
+        plan_(plan),
+        pack_(a, b, plan, run_length(a, b, plan, o.model)),
+        low_(2 + scale_bits(a) + scale_bits(b)),
+        shared_(share_scales(a, b, plan, o.model.subgroup)) {}
+
+  index_t row_bytes() const { return pack_.row_bytes<double>(); }
+  index_t panel_bytes() const { return pack_.panel_bytes<double>(); }
+  operand_range pack_row(index_t r, std::byte* to) const { return pack_.pack_row<double>(r, to); }
+  operand_range pack_panel(index_t first, index_t valid, std::byte* to) const {
+    return pack_.pack_panel<double>(first, valid, to);
+  }
+
+  /// A NaN scale does by itself what it should. Besides what the class says: results must stay among FP32's normal
+  /// numbers, or be multiples of 2^-149, and least_exponent must not matter.
+  bool admits(const operand_range& row, const operand_range& panel) const {
+    const int least = least_of(row, panel), most = most_of(row, panel), f = model_.fraction_bits;
+    return shared_ && most - least <= f - low_ && least - f >= -149 && most <= 80 &&
+           least - (f - 23) >= model_.least_exponent;
+  }
+  static bool admits_start(const operand_range&, const operand_range&, float) { return true; }
+
+  void run(const gemm_span& span, index_t row, index_t column, const operand_range* ranges, const std::byte* rows,
+           index_t count, const operand_range& panel_range, const std::byte* panel, float* acc) const {
+    for_row_tiles<rows_at_once>(count, [&]<int Rows>(index_t i) {
+      tile<Rows>(span, row + i, column, ranges + i, rows + i * row_bytes(), panel_range, panel, acc + i * columns);
+    });
+  }
+
+ private:
+  static int scale_bits(const gemm_operand& x) { return x.block == 0 ? 0 : x.scale.mantissa_bits; }
+  static bool share_scales(const gemm_operand& a, const gemm_operand& b, const gemm_plan& plan, int run) {
+    return runs_share_scales(plan, run, a.block) && runs_share_scales(plan, run, b.block);
+  }
+  /// Groups with the same scales can be summed in integers, since nothing is cut off them.
+  static int run_length(const gemm_operand& a, const gemm_operand& b, const gemm_plan& plan, const mma_model& m) {
+    return m.group % longest_run == 0 && share_scales(a, b, plan, longest_run) ? longest_run : m.subgroup;
+  }
+  /// Without a scale above zero sums are zero, whatever the exponent.
+  static int least_of(const operand_range& row, const operand_range& panel) {
+    return row.empty() || panel.empty() ? 0 : row.least + panel.least;
+  }
+  static int most_of(const operand_range& row, const operand_range& panel) {
+    return row.empty() || panel.empty() ? 0 : row.most + panel.most;
+  }
+
+  template <int Rows>
+  void tile(const gemm_span& span, index_t row, index_t column, const operand_range* ranges, const std::byte* rows,
+            const operand_range& panel_range, const std::byte* panel, float* acc) const {
+    constexpr int w = word_lanes;
+    const index_t runs = pack_.runs(), quads = pack_.quads(), runs_of_step = plan_.group / pack_.run();
+    dlanes sum[Rows][2][2];
+    double least[Rows], most[Rows];
+    for (int i = 0; i < Rows; ++i) {
+      // An accumulator of these magnitudes neither loses bits nor makes a run lose any.
+      least[i] = power(most_of(ranges[i], panel_range) - (model_.fraction_bits - 23));
+      most[i] = power(least_of(ranges[i], panel_range) + model_.fraction_bits - low_ + 1);
+      for (int j = 0; j < 2; ++j) {
+        const auto c = load_lanes<flanes>(acc + i * columns + j * w);
+        sum[i][j][0] = to_fp64<0>(c);
+        sum[i][j][1] = to_fp64<1>(c);
+      }
+    }
+    for (index_t step = span.first; step < span.last; ++step) {
+      std::uint32_t outside = 0;
+      for (int i = 0; i < Rows; ++i) {
+        for (int j = 0; j < 4; ++j) outside |= lanes_outside(sum[i][j / 2][j % 2], least[i], most[i]);
+      }
+      dlanes before[Rows][2][2];
+      if (outside != 0) __builtin_memcpy(before, sum, sizeof sum);
+      for (index_t g = step * runs_of_step; g < (step + 1) * runs_of_step; ++g) {
+        const std::int8_t* a[Rows];
+        std::int32_t corrections[Rows];
+        double scales[Rows];
+        for (int i = 0; i < Rows; ++i) {
+          const std::byte* from = rows + i * row_bytes();
+          __builtin_memcpy(&scales[i], from + 8 * g, 8);
+          __builtin_memcpy(&corrections[i], from + 8 * runs + 4 * g, 4);
+          a[i] = reinterpret_cast<const std::int8_t*>(from + 12 * runs) + 4 * quads * g;
+        }
+        const auto* const b_scales = reinterpret_cast<const double*>(panel) + g * columns;
+        const auto* const b =
+            reinterpret_cast<const std::uint8_t*>(panel) + 8 * runs * columns + 4 * quads * columns * g;
+        ilanes sums[Rows][2];
+        block_sums<Rows>(quads, a, b, corrections, sums);
+        for (int j = 0; j < 4; ++j) {
+          const auto scale = load_lanes<dlanes>(b_scales + j * w / 2);
+          for (int i = 0; i < Rows; ++i) {
+            const dlanes x = j % 2 == 0 ? to_fp64<0>(sums[i][j / 2]) : to_fp64<1>(sums[i][j / 2]);
+            sum[i][j / 2][j % 2] += x * scales[i] * scale;  // every operation is exact
+          }
+        }
+      }
+      for (int i = 0; i < Rows; ++i) {
+        for (int j = 0; j < 4; ++j) sum[i][j / 2][j % 2] = leading_24_bits(sum[i][j / 2][j % 2]);
+      }
+      if (outside != 0) repair<Rows>(before, sum, least, most, row, column, step);
+    }
+    for (int i = 0; i < Rows; ++i) {
+      for (int j = 0; j < 2; ++j) store_lanes(acc + i * columns + j * w, to_fp32(sum[i][j][0], sum[i][j][1]));
+    }
+  }
+
+  /// Redoes by the definition what began outside the range, but for zeros: nothing can be cut off them.
+  template <int Rows>
+  void repair(const dlanes (&before)[Rows][2][2], dlanes (&after)[Rows][2][2], const double (&least)[Rows],
+              const double (&most)[Rows], index_t row, index_t column, index_t step) const {
+    double from[Rows][columns], to[Rows][columns];
+    __builtin_memcpy(from, before, sizeof from);
+    __builtin_memcpy(to, after, sizeof to);
+    for (int i = 0; i < Rows; ++i) {
+      for (int j = 0; j < columns && column + j < b_.rows; ++j) {
+        const double c = from[i][j], magnitude = c < 0 ? -c : c;
+        if (c == 0 || (magnitude >= least[i] && magnitude < most[i])) continue;
+        to[i][j] =
+            static_cast<double>(step_ref(model_, a_, row + i, b_, column + j, plan_, step, static_cast<float>(c)));
+      }
+    }
+    __builtin_memcpy(after, to, sizeof to);
+  }
+  static double power(int e) { return bit_cast<double>(static_cast<std::uint64_t>(e + 1023) << 52); }
+
+  const gemm_operand &a_, &b_;
+  const mma_model& model_;
+  const gemm_plan& plan_;
+  block_packing pack_;
+  int low_;
+  bool shared_;
+};
+
+}  // namespace rotoscale::detail

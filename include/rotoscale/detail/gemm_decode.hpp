@@ -1,0 +1,82 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Rows of an operand as FP32, for the kernels that multiply or pack floats; what packing found out about a row or
+// panel.
+#pragma once
+
+#include "rotoscale/detail/decode.hpp"
+#include "rotoscale/detail/gemm_kernel.hpp"
+#include "rotoscale/gemm.hpp"
+
+namespace rotoscale::detail {
+
+/// Row r of an operand as k floats.
+inline void decode_row(const gemm_operand& a, const decode_table& table, index_t r, float* out) {
+  const std::uint8_t* row = a.codes + r * a.code_stride;
+  if (a.element == formats::fp32 && a.block == 0) {
+    __builtin_memcpy(out, row, static_cast<std::size_t>(a.k) * sizeof(float));
+  } else if (a.element == formats::bf16 && a.block == 0) {
+    for (index_t i = 0; i < a.k; ++i) {
+      std::uint16_t code;
+      __builtin_memcpy(&code, row + 2 * i, sizeof code);
+      out[i] = fp32_from_bits(static_cast<std::uint32_t>(code) << 16);
+    }
+  } else if (a.element == formats::fp16 && a.block == 0) {
+    for (index_t i = 0; i < a.k; ++i) {
+      std::uint16_t code;
+      __builtin_memcpy(&code, row + 2 * i, sizeof code);
+      // The fields where FP32 has them, then the difference of the biases; Inf and NaN keep the largest exponent.
+      const std::uint32_t magnitude = static_cast<std::uint32_t>(code & 0x7FFF) << 13;
+      const std::uint32_t number = fp32_bits(fp32_from_bits(magnitude) * 0x1p112f);
+      const std::uint32_t u = magnitude >= (0x7C00u << 13) ? magnitude | fp32_infinity_bits : number;
+      out[i] = fp32_from_bits(u | static_cast<std::uint32_t>(code & 0x8000) << 16);
+    }
+  } else if (a.element.bits() > 8) {
+    for (index_t i = 0; i < a.k; ++i) out[i] = operand_value(a, r, i);
+  } else {
+    const index_t length = a.block == 0 ? a.k : a.block;
+    for (index_t first = 0; first < a.k; first += length) {
+      const index_t count = a.k - first < length ? a.k - first : length;
+      // A product with a power of two: exact, or rounded once as operand_value rounds it.
+      const float scale = a.block == 0 ? 1.0f : scale_value(a.scale, operand_scale(a, r, first));
+      if (a.element.bits() == 4) {
+        decode_nibbles(row + first / 2, count, table, scale, out + first);
+      } else if (storage_bits(a.element) == 8) {
+        for (index_t i = first; i < first + count; ++i) out[i] = table.value[row[i]] * scale;
+      } else {
+        for (index_t i = first; i < first + count; ++i) out[i] = table.value[load_code(a.element, row, i)] * scale;
+      }
+    }
+  }
+}
+
+struct gemm_rows_scratch;
+
+/// Rows [first, last) as floats k apart: in place when they already are.
+inline const float* decode_rows(const gemm_operand& a, const decode_table& table, index_t first, index_t last) {
+  if (a.element == formats::fp32 && a.block == 0 && a.code_stride == a.k * static_cast<index_t>(sizeof(float)) &&
+      reinterpret_cast<std::uintptr_t>(a.codes) % alignof(float) == 0) {
+    return reinterpret_cast<const float*>(a.codes + first * a.code_stride);
+  }
+  float* rows = scratch<gemm_rows_scratch>((last - first) * a.k);
+  for (index_t i = first; i < last; ++i) decode_row(a, table, i, rows + (i - first) * a.k);
+  return rows;
+}
+
+/// What a kernel must know of a row of A, or of a panel of B, before it can promise bits.
+struct operand_range {
+  bool special = false;  ///< NaN, Inf, or what else a kernel leaves to the definition
+  int least = 1 << 20;   ///< exponents of what is not zero: of elements, or of scales
+  int most = -(1 << 20);
+  int least_scale = 1 << 20;  ///< exponents of block scales, where they are packed apart from elements
+  int most_scale = -(1 << 20);
+  int offset = 0;  ///< packed exponents are relative to this
+
+  void include(int exponent) {
+    least = exponent < least ? exponent : least;
+    most = exponent > most ? exponent : most;
+  }
+  bool empty() const { return least > most; }
+};
+
+}  // namespace rotoscale::detail
