@@ -24,5 +24,6 @@
 #include "rotoscale/round.hpp"
 #include "rotoscale/scale.hpp"
 #include "rotoscale/small_float.hpp"
+#include "rotoscale/sparse.hpp"
 #include "rotoscale/version.hpp"
 #include "rotoscale/view.hpp"

@@ -17,7 +17,7 @@ LAYERS = [
     "format",
     "round",
     "small_float scale philox",
-    "limits pack hadamard block layout mma mma_cases mma_models mma_ref",
+    "limits pack sparse hadamard block layout mma mma_cases mma_models mma_ref",
     "gemm gemm_fast gemm_kernels quantize dequantize names eigen dlpack",
     "checked",
 ]

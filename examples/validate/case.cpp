@@ -20,10 +20,16 @@ constexpr std::pair<const char*, format> dtypes[] = {
     {"F16", formats::fp16},
     {"BF16", formats::bf16},
     {"F32", formats::fp32},
+    {"F64", formats::fp64},
 };
 constexpr std::pair<const char*, format> u8_formats[] = {
     {"e2m1", formats::e2m1}, {"e2m3", formats::e2m3},         {"e3m2", formats::e3m2},        {"e4m3", formats::e4m3},
     {"e5m2", formats::e5m2}, {"e4m3fnuz", formats::e4m3fnuz}, {"e5m2fnuz", formats::e5m2fnuz}};
+
+constexpr std::pair<const char*, placement> scale_orders[] = {{"plain", placement::row_major},
+                                                              {"nvidia", placement::nvidia_scale_128x4},
+                                                              {"hipblaslt", placement::hipblaslt_scale_32x8},
+                                                              {"aiter", placement::aiter_scale}};
 
 template <class Table>
 std::string keys(const Table& table) {
@@ -39,9 +45,12 @@ class loader {
 
   gemm_case load() {
     check_names();
+    if (scale_order() == std::end(scale_orders)) throw io::error("--scale-layout", "none of " + keys(scale_orders));
     gemm_case x;
+    x.compressed = file_.find("metadata_a") != nullptr;
     load_operand("a", options_.a_format, x.a, x);
     load_operand("b", options_.b_format, x.b, x);
+    if (x.compressed) expand(x);
     x.m = x.a.rows;
     x.n = x.b.rows;
     const io::tensor_info& d = tensor("d");
@@ -52,7 +61,11 @@ class loader {
     if (const io::tensor_info* c = file_.find("c")) {
       const format f = float_format("c", *c);
       x.c.emplace();
-      for (const std::uint64_t code : codes_of("c", *c, x)) x.c->push_back(decode(f, code));
+      for (const std::uint64_t code : codes_of("c", *c, x)) x.c->push_back(value_of(f, code));
+    }
+    const bool fp64 = x.is_fp64();
+    if ((x.a.element == formats::fp64) != fp64 || (x.b.element == formats::fp64) != fp64) {
+      fail(fp64 ? "d" : "a", "F64 is multiplied with F64, to F64");
     }
     load_scales("scale_a", x.a, x);
     load_scales("scale_b", x.b, x);
@@ -70,10 +83,10 @@ class loader {
   }
 
   void check_names() const {
-    const std::vector<std::string> known{"a", "b", "c", "d", "scale_a", "scale_b"};
+    const std::vector<std::string> known{"a", "b", "c", "d", "scale_a", "scale_b", "metadata_a"};
     for (const io::tensor_info& t : file_.tensors()) {
       if (std::find(known.begin(), known.end(), t.name) == known.end()) {
-        fail(io::printable(t.name), "not part of a case (a, b, d, and optionally c, scale_a, scale_b)");
+        fail(io::printable(t.name), "not part of a case (a, b, d, and optionally c, scale_a, scale_b, metadata_a)");
       }
     }
   }
@@ -109,7 +122,8 @@ class loader {
     if (type == nullptr) fail(name, "type " + t.dtype + " is none of " + keys(dtypes) + ", U8");
     out.element = type->second;
     if (u8) columns = columns * 8 / storage_bits(out.element);  // packed codes: bytes to elements
-    if (rows < 1 || columns < 1) fail(name, "shape " + text(t.shape) + " is empty");
+    if (rows < 1 || columns < 1 || x.batch < 1) fail(name, "shape " + text(t.shape) + " is empty");
+    if (x.compressed && name == "a") columns *= 2;
     if (x.k != 0 && columns != x.k) {
       fail(name, "K is " + std::to_string(columns) + ", that of 'a' is " + std::to_string(x.k));
     }
@@ -117,6 +131,33 @@ class loader {
     x.k = columns;
     out.rows = rows;
     out.codes = raw(t);
+  }
+
+  /// Kept elements of a sparse A and their metadata to the whole of it.
+  void expand(gemm_case& x) {
+    const format& f = x.a.element;
+    const io::tensor_info& t = tensor("metadata_a");
+    const index_t bytes = sparse_metadata_bytes(f, x.k), width = storage_bits(f) / 8;
+    if (f.bits() < 8 || f.bits() > 32) fail("metadata_a", "a has elements of type " + dtype_of(f));
+    if (t.dtype != "U8") fail("metadata_a", "type " + t.dtype + " is not U8");
+    const auto [rows, columns] = extents("metadata_a", t, x);
+    if (rows != x.a.rows || columns != bytes || x.k % (2 * sparse_window(f)) != 0) {
+      fail("metadata_a", "shape " + text(t.shape) + " is not [" + std::to_string(x.a.rows) + ", " +
+                             std::to_string(bytes) + "], four bits for " + std::to_string(sparse_window(f)) +
+                             " elements");
+    }
+    const std::vector<std::uint8_t> metadata = raw(t);
+    std::vector<std::uint8_t> dense(static_cast<std::size_t>(x.batch * rows * x.k * width));
+    for (index_t r = 0; r < x.batch * rows; ++r) {
+      const index_t wrong = expand_sparse_row(f, x.a.codes.data() + r * x.k / 2 * width, metadata.data() + r * bytes,
+                                              x.k, dense.data() + r * x.k * width);
+      if (wrong >= 0) {
+        fail("metadata_a", "row " + std::to_string(r) + ", indices " + std::to_string(wrong) + ": " +
+                               std::to_string(sparse_indices(metadata.data() + r * bytes, wrong)) +
+                               " names no two elements");
+      }
+    }
+    x.a.codes = std::move(dense);
   }
 
   std::vector<std::uint8_t> raw(const io::tensor_info& t) const {
@@ -130,7 +171,8 @@ class loader {
     if (t.dtype == "F32") return formats::fp32;
     if (t.dtype == "F16") return formats::fp16;
     if (t.dtype == "BF16") return formats::bf16;
-    fail(name, "type " + t.dtype + " is none of F32, F16, BF16");
+    if (t.dtype == "F64") return formats::fp64;
+    fail(name, "type " + t.dtype + " is none of F64, F32, F16, BF16");
   }
 
   /// Codes of c or d, whose shape must be [batch, m, n].
@@ -155,16 +197,14 @@ class loader {
     return codes;
   }
 
+  const std::pair<const char*, placement>* scale_order() const {
+    return std::find_if(std::begin(scale_orders), std::end(scale_orders),
+                        [&](const auto& l) { return options_.scale_layout == l.first; });
+  }
+
   void load_scales(const std::string& name, operand_data& out, gemm_case& x) {
     const io::tensor_info* t = file_.find(name);
     if (t == nullptr) return;
-    constexpr std::pair<const char*, placement> layouts[] = {{"plain", placement::row_major},
-                                                             {"nvidia", placement::nvidia_scale_128x4},
-                                                             {"hipblaslt", placement::hipblaslt_scale_32x8},
-                                                             {"aiter", placement::aiter_scale}};
-    const auto* order = std::find_if(std::begin(layouts), std::end(layouts),
-                                     [&](const auto& l) { return options_.scale_layout == l.first; });
-    if (order == std::end(layouts)) throw io::error("--scale-layout", "none of " + keys(layouts));
     const bool e8m0 = t->dtype == "F8_E8M0" || (t->dtype == "U8" && options_.scale_format == "e8m0");
     const bool ue4m3 = t->dtype == "F8_E4M3" || (t->dtype == "U8" && options_.scale_format == "ue4m3");
     if (!e8m0 && !ue4m3 && t->dtype != "U8") fail(name, "type " + t->dtype + " is none of F8_E8M0, F8_E4M3, U8");
@@ -172,7 +212,7 @@ class loader {
     const auto per_batch = static_cast<index_t>(bytes.size()) / x.batch;
     for (const int block : {32, 16}) {
       if ((e8m0 && block != 32) || (ue4m3 && block != 16)) continue;
-      const layout l{order->second, out.rows, (x.k + block - 1) / block};
+      const layout l{scale_order()->second, out.rows, (x.k + block - 1) / block};
       if (x.k % block != 0 || per_batch * x.batch != static_cast<index_t>(bytes.size()) || per_batch != l.size_bytes())
         continue;
       out.block = block;
@@ -201,6 +241,10 @@ class loader {
 
 gemm_case load_case(const std::filesystem::path& path, const case_options& options) {
   return loader(path, options).load();
+}
+
+double value_of(const format& f, std::uint64_t code) {
+  return bit_cast<double>(f == formats::fp64 ? code : convert(f, code, formats::fp64));
 }
 
 gemm_operand batch_operand(const operand_data& x, index_t k, index_t i) {

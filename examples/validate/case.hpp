@@ -9,6 +9,7 @@
 #include "rotoscale/gemm_kernels.hpp"
 #include "rotoscale/io/safetensors.hpp"
 #include "rotoscale/layout.hpp"
+#include "rotoscale/sparse.hpp"
 
 namespace rotoscale::validate {
 
@@ -26,9 +27,12 @@ struct operand_data {
 struct gemm_case {
   index_t batch = 0, m = 0, n = 0, k = 0;
   operand_data a, b;
-  std::optional<std::vector<float>> c;
+  std::optional<std::vector<double>> c;
   format output = formats::fp32;  ///< of d
   std::vector<std::uint64_t> d;   ///< codes
+  bool compressed = false;        ///< a came as kept elements and metadata_a; it is expanded here
+
+  bool is_fp64() const { return output == formats::fp64; }
 };
 
 /// What a file does not say.
@@ -40,6 +44,9 @@ struct case_options {
 
 /// Throws io::error naming file and tensor.
 gemm_case load_case(const std::filesystem::path& path, const case_options& options);
+
+/// The value of a code of F64 or less.
+double value_of(const format& f, std::uint64_t code);
 
 /// Operand `i` of the batch.
 gemm_operand batch_operand(const operand_data& x, index_t k, index_t i);

@@ -41,25 +41,68 @@ place_of place(const gemm_case& x, index_t element) {
 
 std::string number(const format& f, std::uint64_t code) {
   char text[64];
-  std::snprintf(text, sizeof text, "%.9g (0x%0*llx)", static_cast<double>(decode(f, code)), (f.bits() + 3) / 4,
-                static_cast<unsigned long long>(code));
+  std::snprintf(text, sizeof text, "%.*g (0x%0*llx)", f == formats::fp64 ? 17 : 9, value_of(f, code),
+                (f.bits() + 3) / 4, static_cast<unsigned long long>(code));
   return text;
+}
+
+double fp64_accumulator(const gemm_case& x, const gemm_options& o, index_t e,
+                        const std::function<void(index_t, std::uint64_t, std::uint64_t, std::uint64_t)>& each_step) {
+  const place_of at = place(x, e);
+  const gemm_operand a = batch_operand(x.a, x.k, at.batch), b = batch_operand(x.b, x.k, at.batch);
+  const auto part = [&](index_t first, index_t last) {
+    const bool starts = o.start_from_c && first == 0;
+    std::uint64_t acc = starts ? bit_cast<std::uint64_t>((*x.c)[static_cast<std::size_t>(e)]) : 0;
+    for (index_t position = first; position < last; ++position) {
+      const index_t k = detail::k_at(x.k, o, position);
+      const std::uint64_t p = operand_code(a, at.row, k), q = operand_code(b, at.column, k);
+      acc = fp64_chain(&p, &q, 1, acc);
+      if (each_step) each_step(k, p, q, acc);
+    }
+    return bit_cast<double>(acc);
+  };
+  return detail::sum_of_parts(x.k, o, part, [](double p, double q) { return p + q; });
+}
+
+std::uint64_t model_code(const gemm_case& x, const gemm_options& o, index_t e) {
+  const place_of at = place(x, e);
+  const gemm_operand a = batch_operand(x.a, x.k, at.batch), b = batch_operand(x.b, x.k, at.batch);
+  const double c = x.c ? (*x.c)[static_cast<std::size_t>(e)] : 0.0;
+  if (!x.is_fp64()) {
+    const auto start = static_cast<float>(c);
+    return output_code(
+        finish_output(accumulate_ref(a, at.row, b, at.column, o, start), combined_factor(a, b, o), o, start), o);
+  }
+  const double acc = fp64_accumulator(x, o, e, {});
+  if (o.alpha == 1.0f && !o.accumulate) return bit_cast<std::uint64_t>(acc);
+  const double alpha = static_cast<double>(o.alpha), beta = static_cast<double>(o.beta);
+  return bit_cast<std::uint64_t>(o.accumulate ? __builtin_fma(acc, alpha, beta * c) : acc * alpha);
+}
+
+std::vector<std::uint64_t> model_codes(const gemm_case& x, const gemm_options& o, thread_pool& pool) {
+  std::vector<std::uint64_t> codes(static_cast<std::size_t>(x.batch * x.m * x.n));
+  if (x.is_fp64()) {
+    pool.for_each(x.batch * x.m * x.n, [&](index_t e) { codes[static_cast<std::size_t>(e)] = model_code(x, o, e); });
+    return codes;
+  }
+  std::vector<float> c(static_cast<std::size_t>(x.m * x.n));
+  for (index_t i = 0; i < x.batch; ++i) {
+    const std::size_t base = static_cast<std::size_t>(i) * c.size();
+    for (std::size_t e = 0; e < c.size(); ++e) c[e] = x.c ? static_cast<float>((*x.c)[base + e]) : 0.0f;
+    gemm(batch_operand(x.a, x.k, i), batch_operand(x.b, x.k, i), o, row_major(c.data(), x.m, x.n), pool);
+    for (std::size_t e = 0; e < c.size(); ++e) codes[base + e] = output_code(c[e], o);
+  }
+  return codes;
 }
 
 comparison compare(const gemm_case& x, const gemm_options& o, thread_pool& pool) {
   comparison result;
   result.elements = x.batch * x.m * x.n;
+  const std::vector<std::uint64_t> wanted = model_codes(x, o, pool);
   std::vector<difference> all;
-  std::vector<float> c(static_cast<std::size_t>(x.m * x.n));
-  for (index_t i = 0; i < x.batch; ++i) {
-    const index_t base = i * x.m * x.n;
-    std::fill(c.begin(), c.end(), 0.0f);
-    if (x.c) std::copy_n(x.c->begin() + base, c.size(), c.begin());
-    gemm(batch_operand(x.a, x.k, i), batch_operand(x.b, x.k, i), o, row_major(c.data(), x.m, x.n), pool);
-    for (std::size_t e = 0; e < c.size(); ++e) {
-      const std::uint64_t want = output_code(c[e], o), got = x.d[static_cast<std::size_t>(base) + e];
-      if (want != got) all.push_back({base + static_cast<index_t>(e), want, got, distance(x.output, want, got)});
-    }
+  for (index_t e = 0; e < result.elements; ++e) {
+    const std::uint64_t want = wanted[static_cast<std::size_t>(e)], got = x.d[static_cast<std::size_t>(e)];
+    if (want != got) all.push_back({e, want, got, distance(x.output, want, got)});
   }
   result.different = static_cast<index_t>(all.size());
   if (!all.empty()) result.first = all.front();

@@ -3,6 +3,7 @@
 // Comparing a kernel's results with a model's, explaining the first difference, and ranking models.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 
@@ -32,14 +33,25 @@ struct comparison {
   std::optional<difference> first;
 };
 
-/// All elements of D against gemm() under `o`.
+/// What FP64 accumulators hold in the end for element `e`; each_step is told every product: k, codes of a and b, and
+/// the accumulator after it.
+double fp64_accumulator(const gemm_case& x, const gemm_options& o, index_t e,
+                        const std::function<void(index_t, std::uint64_t, std::uint64_t, std::uint64_t)>& each_step);
+
+/// The code that element `e` of D has under `o`, by the definition.
+std::uint64_t model_code(const gemm_case& x, const gemm_options& o, index_t e);
+
+/// All of them: by gemm(), but F64 by model_code.
+std::vector<std::uint64_t> model_codes(const gemm_case& x, const gemm_options& o, thread_pool& pool);
+
+/// All elements of D against model_codes.
 comparison compare(const gemm_case& x, const gemm_options& o, thread_pool& pool);
 
 /// The computation of one element, a line a step: products, alignment, what was cut, the accumulator.
 std::vector<std::string> trace(const gemm_case& x, const gemm_options& o, const difference& d);
 
-/// Why the unit cannot have computed this case, or an empty string.
-std::string mismatch(const mma_unit& unit, const gemm_case& x);
+/// Why the unit cannot have computed this case, or an empty string. `has_tails`: a kernel around it pads K with zeros.
+std::string mismatch(const mma_unit& unit, const gemm_case& x, bool has_tails);
 
 struct explanation {
   std::string model;
@@ -49,7 +61,8 @@ struct explanation {
 };
 
 /// Every unit that takes the case, by how many of `sample` elements of D it explains; the best first.
-std::vector<explanation> identify(const gemm_case& x, const gemm_options& o, index_t sample, thread_pool& pool);
+std::vector<explanation> identify(const gemm_case& x, const gemm_options& o, bool has_tails, index_t sample,
+                                  thread_pool& pool);
 
 /// Parameters around `unit`'s model by how many elements they explain; the best first, at most twenty.
 std::vector<explanation> fit(const gemm_case& x, const gemm_options& o, index_t sample, thread_pool& pool);

@@ -9,6 +9,8 @@ namespace rotoscale::validate {
 
 namespace {
 
+constexpr std::size_t most_lines = 64;
+
 std::string format_text(const char* pattern, auto... values) {
   char text[256];
   std::snprintf(text, sizeof text, pattern, values...);
@@ -50,40 +52,81 @@ std::string step_line(const mma_model& m, const std::vector<mma_product>& p, ind
                             static_cast<double>(fp32_value(after)));
 }
 
+std::string heading(const gemm_case& x, const difference& d) {
+  const place_of at = place(x, d.element);
+  return "batch " + std::to_string(at.batch) + " row " + std::to_string(at.row) + " column " +
+         std::to_string(at.column) + ": model " + number(x.output, d.want) + ", kernel " + number(x.output, d.got);
+}
+
+std::string c_line(double c, const gemm_options& o) {
+  return format_text("c = %.17g", c) + (o.start_from_c ? ", where the accumulator starts" : ", added at the end");
+}
+
+std::string positions(index_t begin, index_t end) { return std::to_string(begin) + ".." + std::to_string(end - 1); }
+
+/// FP64 units: a fused multiply-add a line.
+std::vector<std::string> fp64_trace(const gemm_case& x, const gemm_options& o, const difference& d) {
+  std::vector<std::string> lines{heading(x, d)};
+  if (x.c) lines.push_back(c_line((*x.c)[static_cast<std::size_t>(d.element)], o));
+  const double acc =
+      fp64_accumulator(x, o, d.element, [&](index_t k, std::uint64_t p, std::uint64_t q, std::uint64_t after) {
+        if (lines.size() >= most_lines) return;
+        lines.push_back("k " + std::to_string(k) +
+                        format_text(": %.17g * %.17g; accumulator %.17g", bit_cast<double>(p), bit_cast<double>(q),
+                                    bit_cast<double>(after)));
+      });
+  if (lines.size() >= most_lines) lines.push_back("...");
+  lines.push_back((o.split_k == 1 ? "result " : std::to_string(o.split_k) + " parts, together ") +
+                  format_text("%.17g before it is scaled", acc));
+  return lines;
+}
+
 }  // namespace
 
 std::vector<std::string> trace(const gemm_case& x, const gemm_options& o, const difference& d) {
-  constexpr std::size_t most_lines = 64;
   const place_of at = place(x, d.element);
   const gemm_operand a = batch_operand(x.a, x.k, at.batch), b = batch_operand(x.b, x.k, at.batch);
   const mma_model& m = o.model;
-  const float start = x.c ? (*x.c)[static_cast<std::size_t>(d.element)] : 0.0f;
-  std::vector<std::string> lines{"batch " + std::to_string(at.batch) + " row " + std::to_string(at.row) + " column " +
-                                 std::to_string(at.column) + ": model " + number(x.output, d.want) + ", kernel " +
-                                 number(x.output, d.got)};
-  if (x.c)
-    lines.push_back("c = " + format_text("%.9g", static_cast<double>(start)) +
-                    (o.start_from_c ? ", where the accumulator starts" : ", added at the end"));
-  unpacked acc = o.start_from_c ? unpack(formats::fp32, fp32_bits(start)) : unpacked{};
-  float promoted = 0.0f;
-  const index_t length = m.instruction_k != 0 ? m.instruction_k : m.group;
-  for (index_t first = 0; first < x.k; first += length) {
-    std::vector<mma_product> p;
-    for (index_t k = first; k < std::min(first + length, x.k); ++k)
-      p.push_back(detail::product_ref(m, a, at.row, b, at.column, k));
-    const unpacked before = acc;
-    acc = detail::chain_ref(m, a, at.row, b, at.column, first, first + static_cast<index_t>(p.size()), acc);
-    if (lines.size() < most_lines) lines.push_back(step_line(m, p, first, before, acc));
-    if (o.promotion != 0 && (first + length) % o.promotion == 0) {
-      promoted += fp32_value(acc);
+  if (x.is_fp64()) return fp64_trace(x, o, d);
+  const float start = x.c ? static_cast<float>((*x.c)[static_cast<std::size_t>(d.element)]) : 0.0f;
+  std::vector<std::string> lines{heading(x, d)};
+  if (x.c) lines.push_back(c_line(static_cast<double>(start), o));
+  const index_t length = m.instruction_k != 0 ? m.instruction_k : m.group == 0 ? x.k : m.group;
+  const auto add = [&](const std::string& line) {
+    if (lines.size() < most_lines) lines.push_back(line);
+  };
+  const auto part = [&](index_t begin, index_t end) {
+    if (o.split_k != 1) add("part of K, " + positions(begin, end) + ":");
+    unpacked acc = o.start_from_c && begin == 0 ? unpack(formats::fp32, fp32_bits(start)) : unpacked{};
+    float promoted = 0.0f;
+    for (index_t first = begin; first < end;) {
+      const index_t interval_end = o.promotion == 0 ? end : std::min(end, first + o.promotion);
+      const index_t interval_begin = first;
+      for (; first < interval_end; first = std::min(first + length, interval_end)) {
+        const index_t last = std::min(first + length, interval_end);
+        std::vector<mma_product> p;
+        for (index_t k = first; k < last; ++k)
+          p.push_back(detail::product_ref(m, a, at.row, b, at.column, detail::k_at(x.k, o, k)));
+        const unpacked before = acc;
+        acc = detail::chain_ref(o, a, at.row, b, at.column, first, last, acc);
+        add(step_line(m, p, detail::k_at(x.k, o, first), before, acc));
+      }
+      promoted = interval_begin == begin ? fp32_value(acc) : promoted + fp32_value(acc);
+      if (o.promotion == 0) continue;
+      add(format_text("promoted: FP32 sum %.9g, accumulator emptied", static_cast<double>(promoted)));
       acc = {};
-      if (lines.size() < most_lines)
-        lines.push_back(format_text("promoted: FP32 sum %.9g, accumulator emptied", static_cast<double>(promoted)));
     }
-  }
+    return o.split_k == 1 ? promoted : round_source(o.split_sum, promoted);
+  };
+  const auto join = [&](float p, float q) {
+    const float sum = round_source(o.split_sum, p + q);
+    add(format_text("parts added: %.9g + %.9g = %.9g", static_cast<double>(p), static_cast<double>(q),
+                    static_cast<double>(sum)));
+    return sum;
+  };
+  const float acc = detail::sum_of_parts(x.k, o, part, join);
   if (lines.size() >= most_lines) lines.push_back("...");
-  if (o.split_k != 1)
-    lines.push_back("(shown as one chain; the result combines " + std::to_string(o.split_k) + " parts of K)");
+  lines.push_back(format_text("result %.9g before it is scaled and rounded", static_cast<double>(acc)));
   return lines;
 }
 

@@ -27,12 +27,7 @@ std::vector<bool> explained(const gemm_case& x, const gemm_options& o, const std
   std::vector<std::uint8_t> right(elements.size());
   pool.for_each(static_cast<index_t>(elements.size()), [&](index_t i) {
     const index_t e = elements[static_cast<std::size_t>(i)];
-    const place_of at = place(x, e);
-    const gemm_operand a = batch_operand(x.a, x.k, at.batch), b = batch_operand(x.b, x.k, at.batch);
-    const float c = x.c ? (*x.c)[static_cast<std::size_t>(e)] : 0.0f;
-    const float acc = accumulate_ref(a, at.row, b, at.column, o, c);
-    right[static_cast<std::size_t>(i)] =
-        output_code(finish_output(acc, combined_factor(a, b, o), o, c), o) == x.d[static_cast<std::size_t>(e)];
+    right[static_cast<std::size_t>(i)] = model_code(x, o, e) == x.d[static_cast<std::size_t>(e)];
   });
   return {right.begin(), right.end()};
 }
@@ -47,11 +42,27 @@ std::vector<explanation> ranked(std::vector<explanation> all) {
 
 std::string describe(const mma_model& m) {
   static constexpr const char* sums[] = {"exact", "aligned", "scaled_groups", "rounded_tree", "late_c", "late_c_split"};
-  static constexpr const char* results[] = {"fp32_nearest", "fp32_truncate", "e8m13", "fp16_nearest"};
+  static constexpr const char* results[] = {"fp32_nearest", "fp32_truncate", "e8m13", "fp16_nearest", "fp64_nearest"};
   std::string text = std::string(sums[static_cast<int>(m.sum)]) + " group " + std::to_string(m.group);
   if (m.sum != mma_sum::exact) text += " fraction_bits " + std::to_string(m.fraction_bits);
   if (m.late_bits != 0) text += " late_bits " + std::to_string(m.late_bits);
   return text + " result " + results[static_cast<int>(m.result)];
+}
+
+/// Why A is not as sparse as the unit needs it, or an empty string.
+std::string sparse_mismatch(const mma_unit& unit, const gemm_case& x) {
+  if (!unit.model.sparse)
+    return x.compressed ? "tensor 'metadata_a': " + std::string(unit.name) + " takes no sparse A" : "";
+  const index_t bytes = packed_bytes(x.a.element, x.k);
+  for (index_t r = 0; r < x.batch * x.m; ++r) {
+    const index_t window = first_dense_window(x.a.element, x.a.codes.data() + r * bytes, x.k);
+    if (window < 0) continue;
+    const int size = sparse_window(x.a.element);
+    return "tensor 'a': batch " + std::to_string(r / x.m) + " row " + std::to_string(r % x.m) + " has more than " +
+           std::to_string(size / 2) + " elements other than +0 at k " + std::to_string(window * size) + ".." +
+           std::to_string(window * size + size - 1) + ", " + unit.name + " keeps no more";
+  }
+  return {};
 }
 
 }  // namespace
@@ -62,7 +73,7 @@ std::string text_of(mma_evidence e) {
   return texts[static_cast<int>(e)];
 }
 
-std::string mismatch(const mma_unit& unit, const gemm_case& x) {
+std::string mismatch(const mma_unit& unit, const gemm_case& x, bool has_tails) {
   for (const auto& [name, operand] : {std::pair{"a", &x.a}, std::pair{"b", &x.b}}) {
     if (!takes(unit, operand->element)) {
       return "tensor '" + std::string(name) + "': " + unit.name + " does not multiply " + dtype_of(operand->element);
@@ -77,24 +88,26 @@ std::string mismatch(const mma_unit& unit, const gemm_case& x) {
              std::to_string(unit.block) + " elements";
     }
   }
-  if (unit.instruction_k != 0 && x.k % unit.instruction_k != 0) {
+  const bool pads = has_tails && !unit.model.sparse;
+  if (!pads && unit.instruction_k != 0 && x.k % unit.instruction_k != 0) {
     return "tensor 'a': K is " + std::to_string(x.k) + ", no multiple of the " + std::to_string(unit.instruction_k) +
            " of " + unit.name;
   }
+  if (const std::string wrong = sparse_mismatch(unit, x); !wrong.empty()) return wrong;
   const bool fp16 = unit.model.result == mma_result::fp16_nearest;
   if (fp16 && x.output != formats::fp16) return "tensor 'd': the results of " + std::string(unit.name) + " are F16";
   return {};
 }
 
-std::vector<explanation> identify(const gemm_case& x, const gemm_options& o, index_t sample, thread_pool& pool) {
+std::vector<explanation> identify(const gemm_case& x, const gemm_options& o, bool has_tails, index_t sample,
+                                  thread_pool& pool) {
   const std::vector<index_t> elements = chosen_elements(x, sample);
   std::vector<explanation> all;
   for (const mma_unit& unit : models::all) {
-    if (!mismatch(unit, x).empty()) continue;
+    if (!mismatch(unit, x, has_tails).empty()) continue;
     gemm_options with = o;
     with.model = unit.model;
-    const int step = unit.model.instruction_k != 0 ? unit.model.instruction_k : unit.model.group;
-    if (with.promotion % step != 0) continue;
+    if (!x.is_fp64() && !gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), with)) continue;
     all.push_back({unit.name, unit.evidence, 0, explained(x, with, elements, pool)});
   }
   return ranked(std::move(all));
@@ -106,7 +119,7 @@ std::vector<explanation> fit(const gemm_case& x, const gemm_options& o, index_t 
   const auto add = [&](mma_model m) {
     gemm_options with = o;
     with.model = m;
-    if (with.promotion % m.group == 0)
+    if (gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), with))
       all.push_back({describe(m), mma_evidence::unverified, 0, explained(x, with, elements, pool)});
   };
   for (const int group : {1, 2, 4, 8, 16, 32, 64, 128}) {

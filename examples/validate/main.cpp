@@ -9,6 +9,7 @@
 #include "compare.hpp"
 #include "make_case.hpp"
 #include "rotoscale/io/json.hpp"
+#include "rotoscale/names.hpp"
 #include "rotoscale/version.hpp"
 
 namespace rotoscale::validate {
@@ -21,7 +22,10 @@ struct options {
   case_options files;
   make_options made;
   bool identify = false, fit = false, list = false, epilogue_c = false;
-  long long promotion = -1, split_k = 1, split_grain = -1, sample = 20000;
+  std::optional<index_t> promotion, split_grain;
+  index_t split_k = 1, split_run = 0;
+  std::string split_order = "ascending", split_sum = "fp32", output_rounding = "nearest_even";
+  long long sample = 20000;
   float alpha = 1, beta = 1;
   int threads = 0;
 };
@@ -30,15 +34,16 @@ void list_models() {
   std::cout << "models (K of the instruction, operands, evidence):\n";
   for (const mma_unit& u : models::all) {
     std::string operands;
-    constexpr format shown[] = {formats::fp32, formats::tf32,     formats::bf16, formats::fp16,
+    constexpr format shown[] = {formats::fp64, formats::fp32,     formats::tf32, formats::bf16, formats::fp16,
                                 formats::e4m3, formats::e4m3fnuz, formats::e2m3, formats::e2m1};
-    constexpr const char* names[] = {"FP32", "TF32", "BF16", "FP16", "FP8", "FP8-FNUZ", "FP6", "FP4"};
+    constexpr const char* names[] = {"FP64", "FP32", "TF32", "BF16", "FP16", "FP8", "FP8-FNUZ", "FP6", "FP4"};
     for (std::size_t i = 0; i < std::size(shown); ++i) {
       if (takes(u, shown[i])) operands += (operands.empty() ? "" : "/") + std::string(names[i]);
     }
-    std::printf("  %-30s K %-4s %-28s %s%s\n", u.name,
+    std::printf("  %-30s K %-4s %-28s %s%s%s\n", u.name,
                 u.instruction_k == 0 ? "any" : std::to_string(u.instruction_k).c_str(), operands.c_str(),
-                text_of(u.evidence).c_str(), u.block == 0 ? "" : (", a scale for " + std::to_string(u.block)).c_str());
+                text_of(u.evidence).c_str(), u.block == 0 ? "" : (", a scale for " + std::to_string(u.block)).c_str(),
+                u.model.sparse ? ", half of A kept" : "");
   }
   std::cout << "kernels:\n";
   for (const gemm_kernel& k : gemm_kernels) {
@@ -51,9 +56,13 @@ void list_models() {
 gemm_options chosen_options(const options& o, const gemm_case& x, const mma_model& model) {
   const gemm_kernel* kernel = find_kernel(o.kernel);
   gemm_options g = options_of(*kernel, model);
-  if (o.promotion >= 0) g.promotion = static_cast<index_t>(o.promotion);
-  if (o.split_grain > 0) g.split_grain = static_cast<index_t>(o.split_grain);
-  g.split_k = static_cast<index_t>(o.split_k);
+  g.promotion = o.promotion.value_or(g.promotion);
+  g.split_grain = o.split_grain.value_or(g.split_grain);
+  g.split_k = o.split_k;
+  g.split_run = o.split_run;
+  from_string(o.split_order, g.order);
+  from_string(o.split_sum, g.split_sum);
+  from_string(o.output_rounding, g.output_rounding);
   g.output = x.output;
   g.alpha = o.alpha;
   g.beta = o.beta;
@@ -120,7 +129,32 @@ int rank(const std::vector<explanation>& all, const char* what) {
   return all.front().explained == static_cast<index_t>(looked_at) ? exit_identical : exit_different;
 }
 
+/// Options that no computation has.
+void check_options(const options& o) {
+  if (!o.make.empty() && !o.input.empty()) throw io::error("--make-case", "excludes --input");
+  if (o.identify && o.fit) throw io::error("--fit", "excludes --identify");
+  if (!std::isfinite(o.alpha)) throw io::error("--alpha", "not a finite number of FP32");
+  if (!std::isfinite(o.beta)) throw io::error("--beta", "not a finite number of FP32");
+  std::error_code none;
+  if (!o.report.empty() && std::filesystem::equivalent(o.report, o.input, none))
+    throw io::error("--report", "'" + o.report + "' is the input");
+}
+
+/// Options that this case does not have: FP64 units have one model and no FP32 sums.
+void check_options(const options& o, const gemm_options& g, const gemm_case& x) {
+  if (g.split_run != 0 && x.k % (g.split_k * g.split_run) != 0) {
+    throw io::error("--split-run", std::to_string(g.split_k) + " parts in runs of " + std::to_string(g.split_run) +
+                                       " do not divide K = " + std::to_string(x.k));
+  }
+  if (!x.is_fp64()) return;
+  if (o.fit) throw io::error("--fit", "F64 has nothing to fit");
+  if (g.promotion != 0) throw io::error("--promotion", "not for F64");
+  if (g.split_sum != formats::fp32) throw io::error("--split-sum", "not for F64");
+  if (g.output_rounding != rounding::nearest_even) throw io::error("--output-rounding", "not for F64");
+}
+
 int run(const options& o) {
+  check_options(o);
   if (o.list) {
     list_models();
     return exit_identical;
@@ -148,10 +182,12 @@ int run(const options& o) {
   }
   gemm_case x = load_case(o.input, o.files);
   const gemm_options g = chosen_options(o, x, unit == nullptr ? mma_model{} : unit->model);
-  if (o.identify) return rank(identify(x, g, o.sample, pool), "models");
-  if (const std::string wrong = mismatch(*unit, x); !wrong.empty()) throw io::error(o.input, wrong);
+  check_options(o, g, x);
+  const bool has_tails = o.kernel != "instruction";
+  if (o.identify) return rank(identify(x, g, has_tails, o.sample, pool), "models");
+  if (const std::string wrong = mismatch(*unit, x, has_tails); !wrong.empty()) throw io::error(o.input, wrong);
   if (o.fit) return rank(fit(x, g, o.sample, pool), "parameters");
-  if (!gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), g)) {
+  if (!x.is_fp64() && !gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), g)) {
     throw io::error("--promotion", std::to_string(g.promotion) + " is no multiple of the model's step");
   }
   const comparison result = compare(x, g, pool);
@@ -169,20 +205,36 @@ int main(int argc, char** argv) {
   CLI::App app{
       "Checks a GEMM kernel's result against a model of its matrix unit, bit for bit.\n"
       "The input is a safetensors file: a [B,M,K], b [B,N,K] (or without B), d [B,M,N], and optionally c,\n"
-      "scale_a and scale_b. Exit codes: 0 identical, 1 different, 2 bad input."};
+      "scale_a and scale_b. A sparse A is whole, +0 where it is pruned, or a [B,M,K/2] with metadata_a [B,M,K/8]\n"
+      "(F32: K/4) as the instruction has it. Exit codes: 0 identical, 1 different, 2 bad input."};
   app.set_version_flag("--version", ROTOSCALE_VERSION);
   app.add_option("--model", o.model, "the matrix unit (see --list-models)");
   app.add_option("--kernel", o.kernel, "how the kernel uses it (see --list-models)")->capture_default_str();
   app.add_option("--input", o.input, "the case");
-  app.add_option("--report", o.report, "also write the outcome as JSON");
+  app.add_option("--report", o.report, "also write the outcome as JSON")->check([](const std::string& path) {
+    return path.empty() ? "no path" : std::string();
+  });
   app.add_option("--a-format", o.files.a_format, "elements of a U8 tensor a (e2m1: two a byte)");
   app.add_option("--b-format", o.files.b_format, "elements of a U8 tensor b");
   app.add_option("--scale-format", o.files.scale_format, "of U8 scales: e8m0 or ue4m3")
       ->check(CLI::IsMember({"e8m0", "ue4m3"}));
   app.add_option("--scale-layout", o.files.scale_layout, "plain, nvidia, hipblaslt or aiter")->capture_default_str();
-  app.add_option("--promotion", o.promotion, "accumulators are added to an FP32 sum every so many k; 0: never");
+  app.add_option("--promotion", o.promotion, "accumulators are added to an FP32 sum every so many k; 0: never")
+      ->check(CLI::Range(0, 1 << 20));
   app.add_option("--split-k", o.split_k, "parts of K")->check(CLI::Range(1, 1024))->capture_default_str();
   app.add_option("--split-grain", o.split_grain, "parts are multiples of this")->check(CLI::Range(1, 1 << 20));
+  app.add_option("--split-run", o.split_run, "parts take runs of so many k in turn; 0: consecutive k")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--split-order", o.split_order, "in which parts are added: ascending, descending or pairwise")
+      ->check(CLI::IsMember(rotoscale::names(rotoscale::split_order{})))
+      ->capture_default_str();
+  app.add_option("--split-sum", o.split_sum, "what parts and their sums are rounded to: fp32, fp16 or bf16")
+      ->check(CLI::IsMember({"fp32", "fp16", "bf16"}))
+      ->capture_default_str();
+  app.add_option("--output-rounding", o.output_rounding, "from the accumulator to d's type")
+      ->check(CLI::IsMember({"nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd"}))
+      ->capture_default_str();
   app.add_flag("--epilogue-c", o.epilogue_c, "c is added at the end: alpha * acc + beta * c");
   app.add_option("--alpha", o.alpha)->capture_default_str();
   app.add_option("--beta", o.beta)->capture_default_str();
@@ -202,12 +254,14 @@ int main(int argc, char** argv) {
          "--kind", o.made.kind,
          "for --make-case: all, normal, raw_bits, edges, many_zeros, tiny, outliers, wide, cancelling or properties")
       ->capture_default_str();
-  app.add_option("--seed", o.made.seed, "for --make-case")->capture_default_str();
+  app.add_option("--seed", o.made.seed, "for --make-case")->check(CLI::NonNegativeNumber)->capture_default_str();
   app.add_flag("--with-d", o.made.with_d, "for --make-case: add the model's own d");
   app.add_option("--threads", o.threads, "0: all")->check(CLI::Range(0, 4096));
   try {
     app.parse(argc, argv);
     return rotoscale::validate::run(o);
+  } catch (const std::bad_alloc&) {
+    std::cerr << "rotoscale-validate: not enough memory for tensors of this size\n";
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
     std::cerr << "rotoscale-validate: " << error.what() << "\n";

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "case.hpp"
+#include "compare.hpp"
 #include "rotoscale/gemm_fast.hpp"
 #include "rotoscale/mma_cases.hpp"
 
@@ -12,8 +12,9 @@ namespace rotoscale::validate {
 
 namespace {
 
-constexpr format candidates[] = {formats::fp16,     formats::bf16, formats::e4m3, formats::e5m2, formats::e4m3fnuz,
-                                 formats::e5m2fnuz, formats::e2m1, formats::e2m3, formats::e3m2, formats::fp32};
+constexpr format candidates[] = {formats::fp16,     formats::bf16,     formats::e4m3, formats::e5m2,
+                                 formats::e4m3fnuz, formats::e5m2fnuz, formats::e2m1, formats::e2m3,
+                                 formats::e3m2,     formats::fp32,     formats::fp64};
 
 format chosen_format(const std::string& flag, const std::string& name, const mma_unit& unit) {
   std::string valid;
@@ -37,9 +38,15 @@ operand_data make_operand(const format& f, const mma_unit& unit, index_t rows, i
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     case_source source(seed, 2 * i + (is_b ? 1 : 0));
     for (index_t r = 0; r < rows; ++r) {
+      // A sparse unit's A: two of four elements, or one of two FP32 words, are pruned, others in each window and row.
+      const int window = sparse_window(f), turn = static_cast<int>(source.word() % 4);
+      const auto is_pruned = [&](int at) {
+        return unit.model.sparse && !is_b && (at + at / window + turn) % window < window / 2;
+      };
       std::uint8_t* row = x.codes.data() + (static_cast<index_t>(i) * rows + r) * stride;
-      make_row(f, kinds[i], is_b, static_cast<int>(r), static_cast<int>(k), source, [&](int at, std::uint32_t code) {
-        if (f.bits() <= 8) return store_code(f, row, at, code);
+      make_row(f, kinds[i], is_b, static_cast<int>(r), static_cast<int>(k), source, [&](int at, std::uint64_t code) {
+        if (is_pruned(at)) code = 0;
+        if (f.bits() <= 8) return store_code(f, row, at, static_cast<std::uint32_t>(code));
         const int bytes = storage_bits(f) / 8;
         for (int b = 0; b < bytes; ++b) row[at * bytes + b] = static_cast<std::uint8_t>(code >> (8 * b));
       });
@@ -79,13 +86,24 @@ void make_case(const std::filesystem::path& path, const make_options& o, thread_
 
   const index_t m = static_cast<index_t>(o.m), n = static_cast<index_t>(o.n);
   const auto batch = static_cast<index_t>(kinds.size());
+  constexpr index_t largest = index_t{1} << 28;
+  if (const index_t size = batch * std::max({m * k, n * k, m * n}); size > largest) {
+    throw io::error("--m, --n, --k",
+                    "a tensor of " + std::to_string(size) + " elements, the limit is " + std::to_string(largest));
+  }
   const operand_data a = make_operand(fa, *unit, m, k, false, kinds, o.seed),
                      b = make_operand(fb, *unit, n, k, true, kinds, o.seed);
-  const format acc = unit->model.result == mma_result::fp16_nearest ? formats::fp16 : formats::fp32;
-  std::vector<float> c;
+  const format acc = unit->model.result == mma_result::fp16_nearest   ? formats::fp16
+                     : unit->model.result == mma_result::fp64_nearest ? formats::fp64
+                                                                      : formats::fp32;
+  gemm_case x{batch, m, n, k, a, b, std::vector<double>{}, acc, {}, false};
+  std::vector<std::uint64_t> c;
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     case_source source(o.seed, 1000 + i);
-    for (index_t e = 0; e < m * n; ++e) c.push_back(decode(acc, source.code(acc, kinds[i])));
+    for (index_t e = 0; e < m * n; ++e) {
+      c.push_back(source.code(acc, kinds[i]));
+      x.c->push_back(value_of(acc, c.back()));
+    }
   }
   io::safetensors_writer writer;
   const auto add = [&](const char* name, const operand_data& x) {
@@ -96,26 +114,21 @@ void make_case(const std::filesystem::path& path, const make_options& o, thread_
   };
   add("a", a);
   add("b", b);
-  const auto add_results = [&](const char* name, const std::vector<float>& values, const gemm_options& as) {
-    if (acc == formats::fp32) {
-      std::vector<std::uint32_t> words;
-      for (const float v : values) words.push_back(static_cast<std::uint32_t>(output_code(v, as)));
-      return writer.add(name, "F32", {batch, m, n}, std::as_bytes(std::span(words)));
+  const auto add_results = [&](const char* name, const std::vector<std::uint64_t>& codes) {
+    const index_t bytes = packed_bytes(acc, 1);
+    std::vector<std::uint8_t> stored;
+    for (const std::uint64_t code : codes) {
+      for (index_t i = 0; i < bytes; ++i) stored.push_back(static_cast<std::uint8_t>(code >> (8 * i)));
     }
-    std::vector<std::uint16_t> halves;
-    for (const float v : values) halves.push_back(static_cast<std::uint16_t>(output_code(v, as)));
-    writer.add(name, "F16", {batch, m, n}, std::as_bytes(std::span(halves)));
+    writer.add(name, dtype_of(acc), {batch, m, n}, std::as_bytes(std::span(stored)));
   };
-  gemm_options how;
-  how.model = unit->model;
-  how.start_from_c = true;
-  how.output = acc;
-  add_results("c", c, how);
+  add_results("c", c);
   if (o.with_d) {
-    for (index_t i = 0; i < batch; ++i) {
-      gemm(batch_operand(a, k, i), batch_operand(b, k, i), how, row_major(c.data() + i * m * n, m, n), pool);
-    }
-    add_results("d", c, how);
+    gemm_options how;
+    how.model = unit->model;
+    how.start_from_c = true;
+    how.output = acc;
+    add_results("d", model_codes(x, how, pool));
   }
   writer.metadata["model"] = unit->name;
   writer.write(path);

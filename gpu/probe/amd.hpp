@@ -158,7 +158,7 @@ struct device_entry {
 
 template <class Instruction>
 device_entry entry(const char* unit, const char* name, format f, const char* architecture) {
-  return {{unit, name, f, f, false, 16, 16, Instruction::k},
+  return {{unit, name, f, f, formats::fp32, 16, 16, Instruction::k},
           [](tile_pointers p) { mfma_kernel<Instruction><<<static_cast<unsigned>(p.tiles), 64> > >(p); },
           architecture};
 }

@@ -6,22 +6,33 @@
 #include "gpu/probe/device.hpp"
 #include "rotoscale/mma_cases.hpp"
 #include "rotoscale/parallel.hpp"
+#include "rotoscale/sparse.hpp"
 
 namespace rotoscale::gpu {
 
 /// What a TF32 unit reads: FP32 words.
 inline format stored_format(const format& f) { return f == formats::tf32 ? formats::fp32 : f; }
 
-inline void store_little_endian(std::vector<std::uint8_t>& to, std::size_t at, std::uint32_t code, int bytes) {
+inline void store_little_endian(std::vector<std::uint8_t>& to, std::size_t at, std::uint64_t code, int bytes) {
   for (int i = 0; i < bytes; ++i) to[at + static_cast<std::size_t>(i)] = static_cast<std::uint8_t>(code >> (8 * i));
 }
-inline std::uint32_t load_little_endian(const std::vector<std::uint8_t>& from, std::size_t at, int bytes) {
-  std::uint32_t code = 0;
-  for (int i = 0; i < bytes; ++i) code |= static_cast<std::uint32_t>(from[at + static_cast<std::size_t>(i)]) << (8 * i);
+inline std::uint64_t load_little_endian(const std::vector<std::uint8_t>& from, std::size_t at, int bytes) {
+  std::uint64_t code = 0;
+  for (int i = 0; i < bytes; ++i) code |= static_cast<std::uint64_t>(from[at + static_cast<std::size_t>(i)]) << (8 * i);
   return code;
 }
 
-/// Fills one operand of one tile: rows × k codes.
+/// Elements of a row of A in memory.
+inline int stored_k(const probed_instruction& instruction) {
+  return instruction.form.sparse ? instruction.k / 2 : instruction.k;
+}
+/// Bytes of metadata of a row of A.
+inline int metadata_bytes(const probed_instruction& instruction) {
+  if (!instruction.form.sparse) return 0;
+  return static_cast<int>(sparse_metadata_bytes(stored_format(instruction.a), instruction.k));
+}
+
+/// Fills rows of one operand of one tile: rows × k codes.
 inline void fill_operand(std::vector<std::uint8_t>& codes, std::size_t tile, const format& element, int rows, int k,
                          bool is_b, case_source& source) {
   const format f = stored_format(element);
@@ -31,32 +42,54 @@ inline void fill_operand(std::vector<std::uint8_t>& codes, std::size_t tile, con
         (tile * static_cast<std::size_t>(rows) + static_cast<std::size_t>(r)) * static_cast<std::size_t>(k * bytes);
     const int property = static_cast<int>(tile / case_kinds) * rows + r;
     make_row(f, case_kind_of(static_cast<std::int64_t>(tile)), is_b, is_b ? r : property, k, source,
-             [&](int i, std::uint32_t code) {
+             [&](int i, std::uint64_t code) {
                store_little_endian(codes, row + static_cast<std::size_t>(i * bytes), code, bytes);
              });
   }
 }
 
+/// Which elements of A are kept: any two of four (one of two FP32 words). Where sums are to cancel, the second half of
+/// a row keeps what the first does.
+inline void fill_metadata(std::vector<std::uint8_t>& metadata, std::size_t tile, const probed_instruction& instruction,
+                          case_source& source) {
+  constexpr std::uint8_t pairs[] = {0x4, 0x8, 0xC, 0x9, 0xD, 0xE};
+  const bool fp32 = sparse_window(stored_format(instruction.a)) == 2;
+  const auto indices = [&] { return fp32 ? pairs[source.word() % 2 * 5] : pairs[source.word() % 6]; };
+  const auto bytes = static_cast<std::size_t>(metadata_bytes(instruction));
+  const bool cancelling = case_kind_of(static_cast<std::int64_t>(tile)) == case_kind::cancelling;
+  const auto rows = static_cast<std::size_t>(instruction.rows);
+  for (std::size_t r = tile * rows; r < (tile + 1) * rows; ++r) {
+    for (std::size_t i = 0; i < bytes; ++i) {
+      const std::size_t at = r * bytes + i;
+      const std::uint8_t low = indices(), high = indices();
+      metadata[at] =
+          cancelling && i >= bytes / 2 ? metadata[at - bytes / 2] : static_cast<std::uint8_t>(low | high << 4);
+    }
+  }
+}
+
 /// `tiles` random cases; tile i depends on the seed and i alone.
 inline probe_cases make_cases(const probed_instruction& instruction, int tiles, std::uint64_t seed, thread_pool& pool) {
-  const format acc = instruction.fp16_accumulator ? formats::fp16 : formats::fp32;
+  const format acc = instruction.accumulator;
   const int bytes_a = element_bytes(stored_format(instruction.a)), bytes_acc = element_bytes(acc);
   const int results = instruction.rows * instruction.cols;
   probe_cases cases;
   cases.tiles = tiles;
   const auto count = static_cast<std::size_t>(tiles);
-  cases.a.resize(count * static_cast<std::size_t>(instruction.rows * instruction.k * bytes_a));
+  cases.a.resize(count * static_cast<std::size_t>(instruction.rows * stored_k(instruction) * bytes_a));
+  cases.metadata.resize(count * static_cast<std::size_t>(instruction.rows * metadata_bytes(instruction)));
   cases.b.resize(count * static_cast<std::size_t>(instruction.cols * instruction.k * bytes_a));
   cases.c.resize(count * static_cast<std::size_t>(results * bytes_acc));
   cases.d.resize(cases.c.size());
   pool.for_each(tiles, [&](index_t t) {
     const auto tile = static_cast<std::size_t>(t);
     case_source source(seed, tile);
-    fill_operand(cases.a, tile, instruction.a, instruction.rows, instruction.k, false, source);
+    fill_operand(cases.a, tile, instruction.a, instruction.rows, stored_k(instruction), false, source);
     fill_operand(cases.b, tile, instruction.b, instruction.cols, instruction.k, true, source);
+    fill_metadata(cases.metadata, tile, instruction, source);
     for (int i = 0; i < results; ++i) {
       // Every fourth round of kinds starts from +0, as kernels do.
-      const std::uint32_t code = tile / case_kinds % 4 == 3 ? 0 : source.code(acc, case_kind_of(t));
+      const std::uint64_t code = tile / case_kinds % 4 == 3 ? 0 : source.code(acc, case_kind_of(t));
       store_little_endian(cases.c,
                           (tile * static_cast<std::size_t>(results) + static_cast<std::size_t>(i)) *
                               static_cast<std::size_t>(bytes_acc),

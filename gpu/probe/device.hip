@@ -20,14 +20,28 @@ namespace {
 class device_bytes {
  public:
   explicit device_bytes(std::size_t size) { status = hipMalloc(&data, size == 0 ? 1 : size); }
+  explicit device_bytes(const std::vector<std::uint8_t>& from) : device_bytes(from.size()) {
+    if (status == hipSuccess && !from.empty()) {
+      status = hipMemcpy(data, from.data(), from.size(), hipMemcpyHostToDevice);
+    }
+  }
   device_bytes(const device_bytes&) = delete;
   device_bytes& operator=(const device_bytes&) = delete;
   ~device_bytes() {
-    if (status == hipSuccess) (void)hipFree(data);
+    if (data != nullptr) (void)hipFree(data);
   }
+  std::uint8_t* bytes() const { return static_cast<std::uint8_t*>(data); }
   void* data = nullptr;
   hipError_t status;
 };
+
+/// Waits for the kernel and copies its results. Empty if all of it worked.
+std::string fetched(const device_bytes& from, std::vector<std::uint8_t>& to) {
+  hipError_t status = hipGetLastError();
+  if (status == hipSuccess) status = hipDeviceSynchronize();
+  if (status == hipSuccess) status = hipMemcpy(to.data(), from.data, to.size(), hipMemcpyDeviceToHost);
+  return status == hipSuccess ? std::string() : hipGetErrorString(status);
+}
 
 }  // namespace
 
@@ -57,25 +71,37 @@ std::vector<probed_instruction> device_instructions() {
 }
 
 std::string run_on_device(const probed_instruction& instruction, probe_cases& cases) {
-  device_bytes a(cases.a.size()), b(cases.b.size()), c(cases.c.size()), d(cases.d.size());
-  for (const device_bytes* m : {&a, &b, &c, &d}) {
+  device_bytes a(cases.a), metadata(cases.metadata), b(cases.b), c(cases.c), d(cases.d.size());
+  for (const device_bytes* m : {&a, &metadata, &b, &c, &d}) {
     if (m->status != hipSuccess) return hipGetErrorString(m->status);
   }
-  const auto copy = [](device_bytes& to, const std::vector<std::uint8_t>& from) {
-    return hipMemcpy(to.data, from.data(), from.size(), hipMemcpyHostToDevice) == hipSuccess;
-  };
-  if (!copy(a, cases.a) || !copy(b, cases.b) || !copy(c, cases.c)) return "copying to the device failed";
   if (hipMemset(d.data, 0xA5, cases.d.size()) != hipSuccess) return "poisoning the results failed";
   for (const device_entry& e : entries) {
     if (std::string(e.what.name) != instruction.name) continue;
-    const auto bytes = [](device_bytes& m) { return static_cast<std::uint8_t*>(m.data); };
-    e.launch({bytes(a), bytes(b), bytes(c), bytes(d), cases.tiles});
-    hipError_t status = hipGetLastError();
-    if (status == hipSuccess) status = hipDeviceSynchronize();
-    if (status == hipSuccess) status = hipMemcpy(cases.d.data(), d.data, cases.d.size(), hipMemcpyDeviceToHost);
-    return status == hipSuccess ? std::string() : hipGetErrorString(status);
+    e.launch({a.bytes(), metadata.bytes(), b.bytes(), c.bytes(), d.bytes(), cases.tiles});
+    return fetched(d, cases.d);
   }
   return "this device has no such instruction";
+}
+
+std::string run_gemm_on_device(const probed_instruction& instruction, [[maybe_unused]] const gemm_schedule& schedule,
+                               [[maybe_unused]] gemm_problem& problem) {
+#if defined(__CUDACC__)
+  device_bytes a(problem.codes_a), b(problem.codes_b), d(problem.codes_d.size());
+  for (const device_bytes* m : {&a, &b, &d}) {
+    if (m->status != hipSuccess) return hipGetErrorString(m->status);
+  }
+  if (hipMemset(d.data, 0xA5, problem.codes_d.size()) != hipSuccess) return "poisoning the results failed";
+  const auto bytes = [&](std::int64_t k) { return k * element_bytes(instruction.a); };
+  for (const device_entry& e : entries) {
+    if (std::string(e.what.name) != instruction.name || e.launch_gemm == nullptr) continue;
+    const std::int64_t part = schedule.part == 0 ? problem.k : schedule.part;
+    const std::int64_t promotion = schedule.promotion == 0 ? part : schedule.promotion;
+    e.launch_gemm({a.bytes(), b.bytes(), d.bytes(), problem.m, problem.n, bytes(problem.k), bytes(part), bytes(promotion)});
+    return fetched(d, problem.codes_d);
+  }
+#endif
+  return std::string("no GEMM is made of ") + instruction.name;
 }
 
 }  // namespace rotoscale::gpu

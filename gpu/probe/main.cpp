@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // rotoscale-probe: runs matrix instructions of the device at hand on discriminating inputs, compares every bit with the
-// model, and writes cases for rotoscale-validate.
+// model, and writes cases for rotoscale-validate. With --gemm it does so with whole GEMMs, the library's among them.
 // Exit codes: 0 all equal, 1 some differ, 2 bad input, 77 no device.
 #include <CLI/CLI.hpp>
 #include <atomic>
@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "gpu/probe/check.hpp"
+#include "gpu/probe/gemm.hpp"
 #include "rotoscale/io/safetensors.hpp"
 #include "rotoscale/pack.hpp"
 #include "rotoscale/parallel.hpp"
@@ -27,6 +28,8 @@ struct probe_options {
   std::string save;
   int save_tiles = case_kinds;
   bool list = false;
+  bool gemm = false;
+  gemm_run gemms;
 };
 
 struct difference {
@@ -34,26 +37,26 @@ struct difference {
   std::string first;
 };
 
-std::string hex(std::uint32_t x) {
-  char text[16];
-  std::snprintf(text, sizeof text, "0x%08x", x);
+std::string hex(std::uint64_t x, int digits) {
+  char text[32];
+  std::snprintf(text, sizeof text, "0x%0*llx", digits, static_cast<unsigned long long>(x));
   return text;
 }
 
 /// Compares all results with the model's.
 difference compare(const probed_instruction& instruction, const mma_model& m, const probe_cases& cases,
                    thread_pool& pool) {
-  const int bytes = instruction.fp16_accumulator ? 2 : 4;
+  const int bytes = element_bytes(instruction.accumulator);
   std::atomic<std::uint64_t> count{0};
   std::mutex mutex;
   std::int64_t first_tile = cases.tiles;
   std::string first;
   pool.for_each(cases.tiles, [&](index_t t) {
     const auto tile = static_cast<std::size_t>(t);
-    std::vector<std::uint32_t> want;
+    std::vector<std::uint64_t> want;
     model_tile(m, instruction, cases, tile, want);
     for (std::size_t i = 0; i < want.size(); ++i) {
-      const std::uint32_t got =
+      const std::uint64_t got =
           load_little_endian(cases.d, (tile * want.size() + i) * static_cast<std::size_t>(bytes), bytes);
       if (got == want[i]) continue;
       ++count;
@@ -62,8 +65,8 @@ difference compare(const probed_instruction& instruction, const mma_model& m, co
       first_tile = t;
       first = "tile " + std::to_string(t) + " (" + case_kind_names[t % case_kinds] + ") row " +
               std::to_string(i / static_cast<std::size_t>(instruction.cols)) + " column " +
-              std::to_string(i % static_cast<std::size_t>(instruction.cols)) + ": device " + hex(got) + ", model " +
-              hex(want[i]);
+              std::to_string(i % static_cast<std::size_t>(instruction.cols)) + ": device " + hex(got, 2 * bytes) +
+              ", model " + hex(want[i], 2 * bytes);
     }
   });
   return {count, first};
@@ -84,7 +87,8 @@ std::vector<std::uint8_t> packed(const std::vector<std::uint8_t>& codes, const f
 
 /// The safetensors type of a format.
 std::string dtype_of(const format& f) {
-  constexpr std::pair<format, const char*> types[] = {{formats::fp16, "F16"},
+  constexpr std::pair<format, const char*> types[] = {{formats::fp64, "F64"},
+                                                      {formats::fp16, "F16"},
                                                       {formats::bf16, "BF16"},
                                                       {formats::fp32, "F32"},
                                                       {formats::e4m3, "F8_E4M3"},
@@ -100,34 +104,66 @@ std::string dtype_of(const format& f) {
   return "U8";
 }
 
-/// The first eight rows of the first tiles, for a file small enough to be kept.
+std::string file_name(std::string name) {
+  std::replace_if(
+      name.begin(), name.end(), [](char ch) { return ch == ' ' || ch == '.' || ch == ':' || ch == ','; }, '_');
+  return name + ".safetensors";
+}
+
+/// The first eight rows of the first tiles, for a file small enough to be kept: what the unit multiplies, so operands
+/// that the instruction negates are negated, and a c that it does not read is +0.
 void save_cases(const fs::path& folder, const probed_instruction& instruction, const probe_cases& cases, int tiles,
                 const std::string& device) {
   const int rows = std::min(8, instruction.rows);
   io::safetensors_writer writer;
   const auto add = [&](const char* name, const std::vector<std::uint8_t>& all, const format& f, int height, int wanted,
-                       int width) {
+                       int width, bool negated = false) {
     const auto row_bytes = static_cast<std::ptrdiff_t>(element_bytes(stored_format(f)) * width);
     std::vector<std::uint8_t> kept;
     for (int tile = 0; tile < tiles; ++tile) {
       const auto from = all.begin() + tile * height * row_bytes;
       kept.insert(kept.end(), from, from + wanted * row_bytes);
     }
+    const int bytes = element_bytes(stored_format(f));
+    for (std::size_t last = static_cast<std::size_t>(bytes) - 1; negated && last < kept.size();
+         last += static_cast<std::size_t>(bytes)) {
+      kept[last] ^= 0x80;
+    }
     if (storage_bits(f) < 8) kept = packed(kept, f, tiles * wanted, width);
     writer.add(name, dtype_of(stored_format(f)), {tiles, wanted, width}, std::as_bytes(std::span(kept)));
   };
-  const format acc = instruction.fp16_accumulator ? formats::fp16 : formats::fp32;
-  add("a", cases.a, instruction.a, instruction.rows, rows, instruction.k);
-  add("b", cases.b, instruction.b, instruction.cols, instruction.cols, instruction.k);
-  add("c", cases.c, acc, instruction.rows, rows, instruction.cols);
+  const format acc = instruction.accumulator;
+  add("a", cases.a, instruction.a, instruction.rows, rows, stored_k(instruction), instruction.form.negate_a);
+  if (instruction.form.sparse) {
+    const auto bytes = static_cast<std::ptrdiff_t>(metadata_bytes(instruction));
+    std::vector<std::uint8_t> kept;
+    for (int tile = 0; tile < tiles; ++tile) {
+      const auto from = cases.metadata.begin() + tile * instruction.rows * bytes;
+      kept.insert(kept.end(), from, from + rows * bytes);
+    }
+    writer.add("metadata_a", "U8", {tiles, rows, bytes}, std::as_bytes(std::span(kept)));
+  }
+  add("b", cases.b, instruction.b, instruction.cols, instruction.cols, instruction.k, instruction.form.negate_b);
+  const std::vector<std::uint8_t> zeros(instruction.form.zero_c ? cases.c.size() : 0);
+  add("c", instruction.form.zero_c ? zeros : cases.c, acc, instruction.rows, rows, instruction.cols);
   add("d", cases.d, acc, instruction.rows, rows, instruction.cols);
   writer.metadata["device"] = device;
   writer.metadata["instruction"] = instruction.name;
   writer.metadata["model"] = instruction.unit;
-  std::string name = instruction.name;
-  std::replace_if(
-      name.begin(), name.end(), [](char ch) { return ch == ' ' || ch == '.' || ch == ':'; }, '_');
-  writer.write(folder / (name + ".safetensors"));
+  writer.write(folder / file_name(instruction.name));
+}
+
+/// A sample of a GEMM whose order along K was not found.
+void save_gemm(const fs::path& folder, const std::string& name, const gemm_problem& p) {
+  io::safetensors_writer writer;
+  const auto add = [&](const char* tensor, const format& f, std::int64_t rows, std::int64_t columns,
+                       const std::vector<std::uint8_t>& codes) {
+    writer.add(tensor, dtype_of(stored_format(f)), {rows, columns}, std::as_bytes(std::span(codes)));
+  };
+  add("a", p.a, p.m, p.k, p.codes_a);
+  add("b", p.b, p.n, p.k, p.codes_b);
+  add("d", p.d, p.m, p.n, p.codes_d);
+  writer.write(folder / file_name(name));
 }
 
 int probe(const probe_options& o) {
@@ -141,6 +177,17 @@ int probe(const probe_options& o) {
   std::erase_if(chosen, [&](const probed_instruction& i) {
     return std::string_view(i.name).find(o.filter) == std::string_view::npos;
   });
+  if (o.gemm) {
+    std::cout << device << "\n";
+    thread_pool pool(o.threads);
+    gemm_run run = o.gemms;
+    run.filter = o.filter;
+    run.seed = o.seed;
+    if (!o.save.empty()) {
+      run.unexplained = [&](const std::string& name, const gemm_problem& p) { save_gemm(o.save, name, p); };
+    }
+    return compare_gemms(run, pool, std::cout) ? 0 : 1;
+  }
   if (chosen.empty()) {
     std::cerr << "rotoscale-probe: no instruction's name contains '" << o.filter << "'; try --list\n";
     return 2;
@@ -186,6 +233,13 @@ int main(int argc, char** argv) {
       ->check(CLI::ExistingDirectory);
   app.add_option("--save-tiles", o.save_tiles, "cases in such a file")
       ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  app.add_flag("--gemm", o.gemm, "whole GEMMs: kernels made of each instruction, and the vendor's library");
+  app.add_option("--sizes", o.gemms.sizes, "for --gemm: m = n = k, multiples of 64")
+      ->delimiter(',')
+      ->check(CLI::Range(64, 1 << 16));
+  app.add_option("--algorithms", o.gemms.algorithms, "for --gemm: of the library for each problem")
+      ->check(CLI::Range(1, 64))
       ->capture_default_str();
   app.add_flag("--list", o.list, "only names the instructions");
   try {

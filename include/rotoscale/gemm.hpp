@@ -32,11 +32,16 @@ struct gemm_operand {
   index_t scale_batch_stride = 0;  ///< and between their scales
 };
 
+/// In which order the results of parts of K are added; pairwise: neighbours, then neighbouring sums, and so on, an odd
+/// one out waiting at the end.
+enum class split_order { ascending, descending, pairwise };
+
 /// What a kernel does with its matrix unit: where accumulators start, when they are emptied, how parts are combined and
 /// how the result is written.
 ///   c = round(factor * acc [+ beta * c]), factor = factor_a * factor_b * alpha, one FP32 fused multiply-add, then
 ///   rounded
-/// to `output` (stored as FP32). NaN results have the model's nan_bits.
+/// to `output` (stored as FP32) as `output_rounding` says, beyond its range to Inf. NaN results have the model's
+/// nan_bits.
 struct gemm_options {
   mma_model model = fp32_fma_chain;
   format output = formats::fp32;
@@ -47,8 +52,12 @@ struct gemm_options {
   /// Every so many products the accumulator is added to an FP32 sum (nearest even) and starts again from +0, as FP8
   /// kernels do on Hopper; 0: never. A multiple of the model's step.
   index_t promotion = 0;
-  index_t split_k = 1;      ///< parts of K, each computed as above from +0, added in FP32 in ascending order
+  index_t split_k = 1;      ///< parts of K, each computed as above from +0 (the one with k = 0 from C), then added
   index_t split_grain = 1;  ///< parts are whole multiples of this
+  index_t split_run = 0;    ///< not 0: parts take runs of so many k in turn; split_k * split_run divides K
+  split_order order = split_order::ascending;
+  format split_sum = formats::fp32;                   ///< FP32, FP16 or BF16: parts and their sums are rounded to it
+  rounding output_rounding = rounding::nearest_even;  ///< not stochastic
 };
 
 /// `decode_factor`: the tensor's second-level factor (1 / encode_factor), or null.
@@ -117,28 +126,77 @@ inline mma_product product_ref(const mma_model& m, const gemm_operand& a, index_
   return p;
 }
 
-/// Products k in [first, last) after c. Steps of one product are FP32 fused multiply-adds of decoded elements.
-inline unpacked chain_ref(const mma_model& m, const gemm_operand& a, index_t i, const gemm_operand& b, index_t j,
+/// Length of all parts of K but the last.
+inline index_t part_length(index_t k, const gemm_options& o) {
+  if (o.split_run != 0) return k / o.split_k;
+  const index_t unit = o.split_k * o.split_grain;
+  return (k + unit - 1) / unit * o.split_grain;
+}
+
+/// The k at a position of the parts, one after the other.
+inline index_t k_at(index_t k, const gemm_options& o, index_t position) {
+  if (o.split_run == 0) return position;
+  const index_t part = k / o.split_k, within = position % part;
+  return (within / o.split_run * o.split_k + position / part) * o.split_run + within % o.split_run;
+}
+
+/// part(first, last) of each part's positions, joined by add(x, y).
+template <class Part, class Add>
+inline auto sum_of_parts(index_t k, const gemm_options& o, const Part& part, const Add& add) {
+  const index_t length = part_length(k, o);
+  const index_t count = k == 0 ? 1 : (k + length - 1) / length;
+  decltype(part(k, k)) waiting[64];  // sums of 1, 2, 4, ... parts
+  int depth = 0;
+  for (index_t n = 0; n < count; ++n) {
+    const index_t first = (o.order == split_order::descending ? count - 1 - n : n) * length;
+    auto x = part(first, first + length < k ? first + length : k);
+    if (o.order == split_order::pairwise) {
+      for (index_t carry = n; carry % 2 != 0; carry /= 2) x = add(waiting[--depth], x);
+    } else if (n > 0) {
+      x = add(waiting[--depth], x);
+    }
+    waiting[depth++] = x;
+  }
+  for (; depth > 1; --depth) waiting[depth - 2] = add(waiting[depth - 2], waiting[depth - 1]);
+  return waiting[0];
+}
+
+/// mma_model{group 0}: one sum of c and products at positions [first, last), one rounding.
+inline unpacked exact_chain_ref(const gemm_options& o, const gemm_operand& a, index_t i, const gemm_operand& b,
+                                index_t j, index_t first, index_t last, unpacked c) {
+  special_terms terms;
+  exact_sum sum;
+  const auto add = [&](const mma_term& t) {
+    terms.see(t);
+    sum.add(t.negative, t.significand, t.low);
+  };
+  add(term_of(c, 0));
+  for (index_t p = first; p < last; ++p) add(scaled(product_ref(o.model, a, i, b, j, k_at(a.k, o, p))));
+  unpacked result;
+  return terms.decide(true, result) ? result : round_result(o.model, sum.value());
+}
+
+/// Products at positions [first, last) after c. Steps of one product are FP32 fused multiply-adds of decoded elements.
+inline unpacked chain_ref(const gemm_options& o, const gemm_operand& a, index_t i, const gemm_operand& b, index_t j,
                           index_t first, index_t last, unpacked c) {
+  const mma_model& m = o.model;
+  if (m.group == 0) return exact_chain_ref(o, a, i, b, j, first, last, c);
   if (m.sum == mma_sum::exact && m.group == 1) {
     float acc = fp32_value(c);
-    for (index_t k = first; k < last; ++k) acc = __builtin_fmaf(operand_value(a, i, k), operand_value(b, j, k), acc);
+    for (index_t p = first; p < last; ++p) {
+      const index_t k = k_at(a.k, o, p);
+      acc = __builtin_fmaf(operand_value(a, i, k), operand_value(b, j, k), acc);
+    }
     return unpack(formats::fp32, fp32_bits(acc));
   }
   const index_t length = m.instruction_k != 0 ? m.instruction_k : m.group;
   for (index_t k0 = first; k0 < last; k0 += length) {
     mma_product products[max_mma_group];
     const int count = static_cast<int>(last - k0 < length ? last - k0 : length);
-    for (int k = 0; k < count; ++k) products[k] = product_ref(m, a, i, b, j, k0 + k);
+    for (int k = 0; k < count; ++k) products[k] = product_ref(m, a, i, b, j, k_at(a.k, o, k0 + k));
     c = mma_instruction(m, products, count, c);
   }
   return c;
-}
-
-/// Length of all parts of K but the last.
-inline index_t part_length(index_t k, const gemm_options& o) {
-  const index_t unit = o.split_k * o.split_grain;
-  return (k + unit - 1) / unit * o.split_grain;
 }
 
 }  // namespace detail
@@ -146,30 +204,27 @@ inline index_t part_length(index_t k, const gemm_options& o) {
 /// The accumulator of one output element before the last step; `c` is what it starts from.
 inline float accumulate_ref(const gemm_operand& a, index_t i, const gemm_operand& b, index_t j, const gemm_options& o,
                             float c) {
-  const index_t part = detail::part_length(a.k, o);
-  const index_t interval = o.promotion == 0 ? part : o.promotion;
-  float sum = 0.0f;
-  for (index_t first = 0; first < a.k || first == 0; first += part) {
-    const index_t last = first + part < a.k ? first + part : a.k;
+  const auto part = [&](index_t first, index_t last) {
+    const index_t interval = o.promotion == 0 ? last - first : o.promotion;
     float promoted = 0.0f;
-    for (index_t k = first; k < last || k == first; k += interval) {
-      const unpacked start = o.start_from_c && k == 0 ? unpack(formats::fp32, fp32_bits(c)) : unpacked{};
+    for (index_t p = first; p < last || p == first; p += interval) {
+      const unpacked start = o.start_from_c && p == 0 ? unpack(formats::fp32, fp32_bits(c)) : unpacked{};
       const float acc =
-          fp32_value(detail::chain_ref(o.model, a, i, b, j, k, k + interval < last ? k + interval : last, start));
-      promoted = k == first ? acc : promoted + acc;
+          fp32_value(detail::chain_ref(o, a, i, b, j, p, p + interval < last ? p + interval : last, start));
+      promoted = p == first ? acc : promoted + acc;
       if (interval <= 0) break;
     }
-    sum = first == 0 ? promoted : sum + promoted;
-    if (part <= 0) break;
-  }
-  return sum;
+    return o.split_k == 1 ? promoted : round_source(o.split_sum, promoted);
+  };
+  return detail::sum_of_parts(a.k, o, part, [&](float x, float y) { return round_source(o.split_sum, x + y); });
 }
 
 /// Last step of every GEMM of this library.
 inline float finish_output(float acc, float factor, const gemm_options& o, float old) {
   const float scaled = o.accumulate ? __builtin_fmaf(acc, factor, o.beta * old) : acc * factor;
   if (fp32_is_nan(fp32_bits(scaled))) return fp32_from_bits(o.model.nan_bits);
-  return round_source(o.output, scaled);
+  if (o.output == formats::fp32) return scaled;
+  return decode(o.output, encode(o.output, scaled, o.output_rounding, overflow::to_inf));
 }
 
 /// A result's code in o.output, as a kernel stores it.
@@ -187,9 +242,13 @@ inline float combined_factor(const gemm_operand& a, const gemm_operand& b, const
 /// the model's groups.
 inline bool gemm_is_defined(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
   const mma_model& m = o.model;
-  const int instruction = m.instruction_k != 0 ? m.instruction_k : m.group;
-  if (a.k != b.k || m.group < 1 || instruction > max_mma_group || a.block < 0 || b.block < 0) return false;
+  const int instruction = m.instruction_k != 0 ? m.instruction_k : m.group == 0 ? 1 : m.group;
+  if (m.group < 0 || (m.group == 0 && (m.sum != mma_sum::exact || m.instruction_k != 0))) return false;
+  if (a.k != b.k || instruction > max_mma_group || a.block < 0 || b.block < 0) return false;
   if (o.split_k < 1 || o.split_grain < 1 || o.promotion < 0 || o.promotion % instruction != 0) return false;
+  if (o.split_run < 0 || (o.split_run != 0 && a.k % (o.split_k * o.split_run) != 0)) return false;
+  if (o.split_sum != formats::fp32 && o.split_sum != formats::fp16 && o.split_sum != formats::bf16) return false;
+  if (o.output_rounding == rounding::stochastic) return false;
   const int unit = m.sum == mma_sum::scaled_groups ? m.subgroup : 1;  // elements that must share their scales
   const auto fits = [&](const gemm_operand& x) {
     if (x.scale_order == placement::aiter_data_16x16) return false;  // for codes

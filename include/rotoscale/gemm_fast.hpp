@@ -25,7 +25,10 @@ namespace detail {
 class row_finisher {
  public:
   row_finisher(float factor, const gemm_options& o)
-      : factor_(factor), o_(o), plain_(o.output == formats::fp32), by_lanes_(plain_ || o.output == formats::bf16) {}
+      : factor_(factor),
+        o_(o),
+        plain_(o.output == formats::fp32),
+        by_lanes_(plain_ || (o.output == formats::bf16 && o.output_rounding == rounding::nearest_even)) {}
 
   void finish(const float* acc, index_t n, float* to, index_t stride) const {
     index_t j = 0;
@@ -67,7 +70,7 @@ class fp32_chain {
   static bool applies(const gemm_operand&, const gemm_operand&, const gemm_options& o) {
     const mma_model& m = o.model;
     return m.sum == mma_sum::exact && m.group == 1 && m.operand == format{} && m.instruction_k == 0 &&
-           m.result == mma_result::fp32_nearest && !m.c_last;
+           m.result == mma_result::fp32_nearest && !m.c_last && o.split_run == 0;
   }
   fp32_chain(const gemm_operand& a, const gemm_operand& b, const gemm_options&, const gemm_plan&)
       : a_(a), b_(b), table_a_(a.element), table_b_(b.element) {}
@@ -153,7 +156,11 @@ struct gemm_tile {
         add_rounded(acc, chain, size);
       }
       if (span.interval_ends) add_or_take(span.first_interval, chain, part, size);
-      if (span.part_ends) add_or_take(span.first_part, part, sum, size);
+      if (!span.part_ends) continue;
+      const bool rounds = o.split_k != 1 && o.split_sum != formats::fp32;
+      if (rounds) round_sums(part, size);
+      add_or_take(span.first_part, part, sum, size);
+      if (rounds) round_sums(sum, size);
     }
     for (index_t i = 0; i < rows; ++i) {
       for (index_t j = 0; !admitted[i] && j < n; ++j) {
@@ -179,6 +186,9 @@ struct gemm_tile {
       const float x = chain[i] + acc[i];
       chain[i] = fp16 ? decode(formats::fp16, encode(formats::fp16, x, rounding::nearest_even, overflow::to_inf)) : x;
     }
+  }
+  void round_sums(float* x, index_t size) const {
+    for (index_t i = 0; i < size; ++i) x[i] = round_source(o.split_sum, x[i]);
   }
   static void add_or_take(bool take, float*& from, float*& to, index_t size) {
     if (take) return std::swap(from, to);
@@ -232,7 +242,9 @@ inline void gemm_with(const gemm_operand& a, const gemm_operand& b, const gemm_o
 template <class Kernel, class... Rest>
 inline void gemm_with_first(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
                             thread_pool& pool) {
-  if (Kernel::applies(a, b, o)) return gemm_with<Kernel>(a, b, o, c, pool);
+  // Tiles hold one sum of parts; pairs of pairs need more.
+  const bool one_sum = o.order != split_order::pairwise || o.split_k <= 3;
+  if (one_sum && Kernel::applies(a, b, o)) return gemm_with<Kernel>(a, b, o, c, pool);
   if constexpr (sizeof...(Rest) > 0) {
     gemm_with_first<Rest...>(a, b, o, c, pool);
   } else {

@@ -20,14 +20,14 @@ struct gemm_kernel {
   mma_evidence evidence;
 };
 
-/// Sources: DeepGEMM issue 50 and CUTLASS (promotion every 128), facebookexperimental/triton issues 2752, 2753 and 2762
-/// (cuBLAS BF16 and FP16: one FP32 accumulator over ascending K; split-K in grains of 64), AITER's gemm_common.cu.
+/// The Hopper kernels are what cuBLASLt 13.1 runs on an H200 for FP16, BF16 and FP8 (fast accumulation on and off), as
+/// this project measured (docs/matrix-units.md); `split_grain` is how it cuts K when it does. AITER: gemm_common.cu.
 inline constexpr gemm_kernel gemm_kernels[] = {
     {"instruction", "", true, 0, 1, mma_evidence::definition},
     {"single-accumulator", "", false, 0, 1, mma_evidence::definition},
-    {"cublas-fp16", "hopper-mma-fp16-f32", false, 0, 64, mma_evidence::literature},
-    {"hopper-fp8-fast-accumulate", "hopper-wgmma-fp8-f32", false, 0, 128, mma_evidence::literature},
-    {"hopper-fp8-promoted", "hopper-wgmma-fp8-f32", false, 128, 128, mma_evidence::literature},
+    {"cublas-fp16", "hopper-mma-fp16-f32", false, 0, 64, mma_evidence::measured},
+    {"hopper-fp8-fast-accumulate", "hopper-wgmma-fp8-f32", false, 0, 128, mma_evidence::measured},
+    {"hopper-fp8-promoted", "hopper-wgmma-fp8-f32", false, 128, 128, mma_evidence::measured},
     {"aiter-a4w4", "cdna4-mfma-scale-f8f6f4-f32", false, 0, 256, mma_evidence::unverified},
 };
 
@@ -60,17 +60,12 @@ constexpr bool takes(const mma_unit& unit, const format& f) {
   constexpr struct {
     format element;
     unsigned kind;
-  } kinds[] = {{formats::fp32, takes_fp32 | takes_tf32},
-               {formats::tf32, takes_tf32},
-               {formats::bf16, takes_bf16},
-               {formats::fp16, takes_fp16},
-               {formats::e4m3, takes_fp8},
-               {formats::e5m2, takes_fp8},
-               {formats::e4m3fnuz, takes_fp8_fnuz},
-               {formats::e5m2fnuz, takes_fp8_fnuz},
-               {formats::e2m3, takes_fp6},
-               {formats::e3m2, takes_fp6},
-               {formats::e2m1, takes_fp4}};
+  } kinds[] = {{formats::fp64, takes_fp64},         {formats::fp32, takes_fp32 | takes_tf32},
+               {formats::tf32, takes_tf32},         {formats::bf16, takes_bf16},
+               {formats::fp16, takes_fp16},         {formats::e4m3, takes_fp8},
+               {formats::e5m2, takes_fp8},          {formats::e4m3fnuz, takes_fp8_fnuz},
+               {formats::e5m2fnuz, takes_fp8_fnuz}, {formats::e2m3, takes_fp6},
+               {formats::e3m2, takes_fp6},          {formats::e2m1, takes_fp4}};
   for (const auto& k : kinds) {
     if (k.element == f) return (unit.operands & k.kind) != 0;
   }

@@ -25,12 +25,13 @@ enum class mma_result {
   fp32_nearest,   ///< FP32, nearest even
   fp32_truncate,  ///< FP32, toward zero; beyond the range Inf
   e8m13,          ///< FP32 of which 13 fraction bits are used, toward zero; beyond the range Inf
-  fp16_nearest    ///< FP16, nearest even
+  fp16_nearest,   ///< FP16, nearest even
+  fp64_nearest    ///< FP64, nearest even: only for chains of fused multiply-adds (fp64_chain)
 };
 
 /// D = A·B + C along K. Steps of `group` products follow one another; each adds to the last one's result.
 struct mma_model {
-  int group = 1;  ///< products of a step ("L")
+  int group = 1;  ///< products of a step ("L"); 0, where sums are exact: all of them
   mma_sum sum = mma_sum::exact;
   mma_result result = mma_result::fp32_nearest;
   int fraction_bits = 0;    ///< "F"
@@ -42,13 +43,18 @@ struct mma_model {
   int interleave = 0;       ///< 0: ascending k; else an instruction's two steps take runs of this many k's in turn
   bool c_last = false;      ///< an instruction's steps start from +0 and c is added at the end, IEEE nearest even
   bool minus_zero = false;  ///< a sum whose terms are all -0 is -0 (else a zero result is +0)
+  bool sparse = false;  ///< A's elements +0 are pruned and multiply nothing, not even Inf; zeros that are kept are -0
   std::uint32_t nan_bits = fp32_nan_bits;  ///< of a NaN result
 
   constexpr bool operator==(const mma_model&) const = default;
 };
 
+/// The sum of c and all products, rounded once to FP32: the correctly rounded result.
+inline constexpr mma_model exact{0, mma_sum::exact};
 /// One FP32 fused multiply-add a product.
 inline constexpr mma_model fp32_fma_chain{1, mma_sum::exact};
+/// One FP64 fused multiply-add a product.
+inline constexpr mma_model fp64_fma_chain{1, mma_sum::exact, mma_result::fp64_nearest};
 /// MX blocks: 32 exact E2M1 products (a multiple of 1/4 up to 1152, times the two scales), then one FP32 rounding.
 inline constexpr mma_model fp32_blockwise{32, mma_sum::exact};
 

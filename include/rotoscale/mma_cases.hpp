@@ -29,16 +29,20 @@ class case_source {
   case_source(std::uint64_t seed, std::uint64_t stream) : words_{seed, stream} {}
 
   std::uint32_t word() { return words_.word(next_++); }
+  /// Random bits of `f`'s width.
+  std::uint64_t bits(const format& f) {
+    if (f.bits() > 32) return word() | static_cast<std::uint64_t>(word()) << 32;
+    return f.bits() == 32 ? word() : word() & ((1u << f.bits()) - 1);
+  }
   double uniform() { return (static_cast<double>(word()) + 0.5) * 0x1p-32; }
   double normal() { return std::sqrt(-2 * std::log(uniform())) * std::cos(2 * std::numbers::pi * uniform()); }
 
   /// A code of `f` (an FP32 word for TF32 operands, which units cut themselves).
-  std::uint32_t code(const format& f, case_kind g) {
-    const std::uint32_t mask = f.bits() == 32 ? ~0u : (1u << f.bits()) - 1;
+  std::uint64_t code(const format& f, case_kind g) {
     switch (g) {
-      case case_kind::raw_bits: return word() & mask;
+      case case_kind::raw_bits: return bits(f);
       case case_kind::edges: return edge(f);
-      case case_kind::many_zeros: return word() % 3 == 0 ? 0 : word() & mask;
+      case case_kind::many_zeros: return word() % 3 == 0 ? 0 : bits(f);
       case case_kind::tiny: return encoded(f, std::ldexp(normal(), f.min_exponent()));
       case case_kind::outliers: return encoded(f, normal() + (word() % 64 == 0 ? 100 * normal() : 0));
       case case_kind::wide: return encoded(f, std::ldexp(normal(), static_cast<int>(word() % 25) - 12));
@@ -49,12 +53,12 @@ class case_source {
     return encoded(f, normal());
   }
 
-  static std::uint32_t encoded(const format& f, double x) {
-    return static_cast<std::uint32_t>(convert(formats::fp64, bit_cast<std::uint64_t>(x), f));
+  static std::uint64_t encoded(const format& f, double x) {
+    return convert(formats::fp64, bit_cast<std::uint64_t>(x), f);
   }
 
  private:
-  std::uint32_t edge(const format& f) {
+  std::uint64_t edge(const format& f) {
     const std::uint64_t least_normal = std::uint64_t{1} << f.mantissa_bits;
     const std::uint64_t magnitudes[] = {0,
                                         1,
@@ -67,7 +71,7 @@ class case_source {
                                         f.has_infinity() ? f.infinity_code() : f.max_code(),
                                         f.has_nan() && word() % 8 == 0 ? f.nan_code() : encode(f, 0.5f)};
     const std::uint64_t magnitude = magnitudes[word() % std::size(magnitudes)];
-    return static_cast<std::uint32_t>(word() % 2 == 0 ? magnitude : magnitude | f.sign_mask());
+    return word() % 2 == 0 ? magnitude : magnitude | f.sign_mask();
   }
 
   random_stream words_;
@@ -99,16 +103,16 @@ inline double property_value(int row, int i, int k, int top) {
 /// half of k repeats the first, in B with the other sign, and a unit in the last place off here and there.
 template <class Store>
 void make_row(const format& f, case_kind kind, bool is_b, int row, int k, case_source& source, const Store& store) {
-  std::uint32_t first_half[256] = {};
+  std::uint64_t first_half[256] = {};
   for (int i = 0; i < k; ++i) {
-    std::uint32_t code = 0;
+    std::uint64_t code = 0;
     if (kind == case_kind::properties) {
       const int top = f.max_exponent() / 2 < 12 ? f.max_exponent() / 2 : 12;
       const double factors[] = {1, -1, 1.5, i % 2 == 0 ? 1.0 : -1.0};
       code = case_source::encoded(f, is_b ? factors[row % 4] : property_value(row, i, k, top));
     } else if (kind == case_kind::cancelling && i >= k / 2 && i - k / 2 < 256) {
       code = first_half[i - k / 2];
-      if (is_b) code = static_cast<std::uint32_t>(f.signed_code(!f.is_negative(code), f.magnitude(code)));
+      if (is_b) code = f.signed_code(!f.is_negative(code), f.magnitude(code));
       if (source.word() % 16 == 0) code ^= 1;
     } else {
       code = source.code(f, kind);

@@ -36,7 +36,8 @@ enum operand_kind : unsigned {
   takes_fp8 = 16,  ///< E4M3 and E5M2
   takes_fp8_fnuz = 32,
   takes_fp6 = 64,
-  takes_fp4 = 128
+  takes_fp4 = 128,
+  takes_fp64 = 256
 };
 
 namespace models {
@@ -59,6 +60,14 @@ ROTOSCALE_HD constexpr mma_model expanded_fp8(mma_model fp16, int instruction_k,
   fp16.interleave = run;
   fp16.c_last = true;
   return fp16;
+}
+/// The structured-sparse form: twice the K, of which A keeps half.
+ROTOSCALE_HD constexpr mma_model sparse(mma_model dense) {
+  dense.group *= 2;
+  dense.instruction_k *= 2;
+  dense.interleave *= 2;
+  dense.sparse = true;
+  return dense;
 }
 /// Blackwell's block-scaled FP4: "GST-FDPA".
 ROTOSCALE_HD constexpr mma_model scaled_fp4() {
@@ -85,7 +94,9 @@ using enum mma_evidence;
 
 /// Every unit by name: architecture, instruction, operands, accumulator.
 inline constexpr mma_unit all[] = {
+    {"exact", exact, 0, 0xFF, 0, {}, definition},
     {"fp32-fma-chain", fp32_fma_chain, 0, 0xFF, 0, {}, definition},
+    {"fp64-fma-chain", fp64_fma_chain, 0, takes_fp64, 0, {}, definition},
     {"fp32-blockwise", fp32_blockwise, 0, takes_fp4, 32, e8m0, definition},
     {"volta-mma-fp16-f32", volta_f32, 4, takes_fp16, 0, {}, published_vectors},
     {"volta-mma-fp16-f16", volta_f16, 4, takes_fp16, 0, {}, published_vectors},
@@ -94,6 +105,10 @@ inline constexpr mma_unit all[] = {
     {"ampere-mma-fp16-f32", ampere_f32, 8, takes_fp16 | takes_bf16, 0, {}, published_vectors},
     {"ampere-mma-fp16-f16", ampere_f16, 8, takes_fp16, 0, {}, published_vectors},
     {"ampere-mma-tf32-f32", with_tf32(nvidia(4, 24, rz32, -132)), 4, takes_tf32, 0, {}, published_vectors},
+    {"ampere-mma-fp64-f64", fp64_fma_chain, 4, takes_fp64, 0, {}, literature},
+    {"ada-mma-fp16-f32", ampere_f32, 8, takes_fp16 | takes_bf16, 0, {}, published_vectors},
+    {"ada-mma-fp16-f16", ampere_f16, 8, takes_fp16, 0, {}, published_vectors},
+    {"ada-mma-tf32-f32", with_tf32(nvidia(4, 24, rz32, -132)), 4, takes_tf32, 0, {}, published_vectors},
     {"ada-mma-fp8-f32", nvidia(16, 13, e8m13, -132), 32, takes_fp8, 0, {}, published_vectors},
     {"ada-mma-fp8-f16", nvidia(16, 13, rn16, -21), 32, takes_fp8, 0, {}, published_vectors},
     {"hopper-mma-fp16-f32", hopper_f32, 16, takes_fp16 | takes_bf16, 0, {}, measured},
@@ -106,22 +121,43 @@ inline constexpr mma_unit all[] = {
     {"hopper-mma-fp8-f16", expanded_fp8(hopper_f16, 32, 2), 32, takes_fp8, 0, {}, measured},
     {"hopper-mma-k16-fp8-f32", expanded_fp8(hopper_f32, 16, 2), 16, takes_fp8, 0, {}, measured},
     {"hopper-mma-k16-fp8-f16", expanded_fp8(hopper_f16, 16, 2), 16, takes_fp8, 0, {}, measured},
+    {"hopper-mma-fp64-f64", fp64_fma_chain, 4, takes_fp64, 0, {}, measured},
+    {"hopper-wgmma-fp16-f32", hopper_f32, 16, takes_fp16 | takes_bf16, 0, {}, measured},
+    {"hopper-wgmma-fp16-f16", hopper_f16, 16, takes_fp16, 0, {}, measured},
+    {"hopper-wgmma-tf32-f32", with_tf32(hopper_k8_f32), 8, takes_tf32, 0, {}, measured},
     {"hopper-wgmma-fp8-f32", nvidia(32, 13, e8m13, -133), 32, takes_fp8, 0, {}, measured},
     {"hopper-wgmma-fp8-f16", nvidia(32, 13, rn16, -21), 32, takes_fp8, 0, {}, measured},
+    {"hopper-sparse-fp16-f32", sparse(hopper_f32), 32, takes_fp16 | takes_bf16, 0, {}, measured},
+    {"hopper-sparse-fp16-f16", sparse(hopper_f16), 32, takes_fp16, 0, {}, measured},
+    {"hopper-sparse-k16-fp16-f32", sparse(hopper_k8_f32), 16, takes_fp16 | takes_bf16, 0, {}, measured},
+    {"hopper-sparse-k16-fp16-f16", sparse(hopper_k8_f16), 16, takes_fp16, 0, {}, measured},
+    {"hopper-sparse-tf32-f32", sparse(with_tf32(hopper_k8_f32)), 16, takes_tf32, 0, {}, measured},
+    {"hopper-sparse-k8-tf32-f32", sparse(with_tf32(nvidia(4, 25, rz32, -133))), 8, takes_tf32, 0, {}, measured},
+    {"hopper-sparse-mma-fp8-f32", sparse(expanded_fp8(hopper_f32, 32, 2)), 64, takes_fp8, 0, {}, measured},
+    {"hopper-sparse-wgmma-fp8-f32", sparse(nvidia(32, 13, e8m13, -133)), 64, takes_fp8, 0, {}, measured},
+    {"hopper-sparse-wgmma-fp8-f16", sparse(nvidia(32, 13, rn16, -21)), 64, takes_fp8, 0, {}, measured},
     {"blackwell-fp16-f32", hopper_f32, 16, takes_fp16 | takes_bf16, 0, {}, published_vectors},
     {"blackwell-tf32-f32", with_tf32(hopper_k8_f32), 8, takes_tf32, 0, {}, published_vectors},
     {"blackwell-mma-fp16-f16", nvidia(16, 25, rn16, -22), 16, takes_fp16, 0, {}, literature},
     {"blackwell-tcgen05-fp16-f16", nvidia(16, 25, rn16, -133), 16, takes_fp16, 0, {}, literature},
+    {"blackwell-sm100-mma-fp8-f32", expanded_fp8(hopper_f32, 32, 2), 32, takes_fp8, 0, {}, published_vectors},
+    {"blackwell-sm100-mma-fp8-f16", expanded_fp8(hopper_f16, 32, 2), 32, takes_fp8, 0, {}, published_vectors},
+    {"blackwell-mma-fp64-f64", fp64_fma_chain, 4, takes_fp64, 0, {}, literature},
     {"blackwell-f8f6f4-f32", nvidia(32, 25, rz32, -133), 32, narrow, 0, {}, literature},
     {"blackwell-mma-f8f6f4-f16", nvidia(32, 25, rn16, -22), 32, narrow, 0, {}, literature},
     {"blackwell-tcgen05-f8f6f4-f16", nvidia(32, 25, rn16, -133), 32, narrow, 0, {}, literature},
     {"blackwell-mxf8f6f4-f32", nvidia(32, 25, rz32, -133), 32, narrow, 32, e8m0, literature},
     {"blackwell-mxf4-f32", scaled_fp4(), 64, takes_fp4, 32, e8m0, literature},
     {"blackwell-nvf4-f32", scaled_fp4(), 64, takes_fp4, 16, ue4m3, literature},
+    {"cdna1-mfma-fp32-f32", fp32_fma_chain, 1, takes_fp32, 0, {}, literature},
     {"cdna1-mfma-bf16-f32", {2}, 2, takes_bf16, 0, {}, literature},
     {"cdna1-mfma-fp16-f32", {4}, 4, takes_fp16, 0, {}, literature},
+    {"cdna2-mfma-fp32-f32", fp32_fma_chain, 1, takes_fp32, 0, {}, literature},
     {"cdna2-mfma-bf16-f32", cdna2(2), 2, takes_bf16, 0, {}, literature},
     {"cdna2-mfma-fp16-f32", cdna2(4), 4, takes_fp16 | takes_bf16, 0, {}, literature},
+    {"cdna2-mfma-fp64-f64", fp64_fma_chain, 4, takes_fp64, 0, {}, literature},
+    {"cdna3-mfma-fp32-f32", fp32_fma_chain, 1, takes_fp32, 0, {}, literature},
+    {"cdna3-mfma-fp64-f64", fp64_fma_chain, 4, takes_fp64, 0, {}, literature},
     {"cdna3-mfma-fp16-f32", cdna3(8), 8, takes_fp16 | takes_bf16, 0, {}, literature},
     {"cdna3-mfma-xf32-f32", with_tf32(cdna3(4)), 4, takes_tf32, 0, {}, literature},
     {"cdna3-mfma-fp8-f32", cdna3(16, mma_sum::late_c_split), 16, takes_fp8_fnuz, 0, {}, literature},

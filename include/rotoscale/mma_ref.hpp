@@ -75,29 +75,37 @@ ROTOSCALE_HD constexpr unpacked round_result(const mma_model& m, const unpacked&
   return r;
 }
 
-/// NaN, Inf and zeros among the terms of a step. Returns whether they decide the result.
+/// NaN, Inf and zeros among the terms of a sum: do they decide it?
+class special_terms {
+ public:
+  ROTOSCALE_HD constexpr void see(const mma_term& t) {
+    nan_ = nan_ || t.kind == value_class::nan;
+    if (t.kind == value_class::infinity) (t.negative ? minus_ : plus_) = true;
+    zeros_ = zeros_ && t.kind == value_class::zero;
+    all_negative_ = all_negative_ && t.negative;
+  }
+  ROTOSCALE_HD constexpr bool decide(bool minus_zero, unpacked& result) const {
+    if (nan_ || (plus_ && minus_)) {
+      result = {value_class::nan};
+    } else if (plus_ || minus_) {
+      result = {value_class::infinity, minus_};
+    } else if (zeros_) {
+      result = {value_class::zero, minus_zero && all_negative_};
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+ private:
+  bool nan_ = false, plus_ = false, minus_ = false, zeros_ = true, all_negative_ = true;
+};
 ROTOSCALE_HD constexpr bool special_sum(const mma_product* p, int count, const mma_term& c, bool minus_zero,
                                         unpacked& result) {
-  bool nan = c.kind == value_class::nan, plus = false, minus = false, zeros = c.kind == value_class::zero;
-  bool all_negative = c.negative;
-  const auto see = [&](const mma_term& t) {
-    nan = nan || t.kind == value_class::nan;
-    if (t.kind == value_class::infinity) (t.negative ? minus : plus) = true;
-    zeros = zeros && t.kind == value_class::zero;
-    all_negative = all_negative && t.negative;
-  };
-  see(c);
-  for (int i = 0; i < count; ++i) see(p[i].value);
-  if (nan || (plus && minus)) {
-    result = {value_class::nan};
-  } else if (plus || minus) {
-    result = {value_class::infinity, minus};
-  } else if (zeros) {
-    result = {value_class::zero, minus_zero && all_negative};
-  } else {
-    return false;
-  }
-  return true;
+  special_terms terms;
+  terms.see(c);
+  for (int i = 0; i < count; ++i) terms.see(p[i].value);
+  return terms.decide(minus_zero, result);
 }
 
 /// A product with its block scales multiplied in.
@@ -251,9 +259,10 @@ ROTOSCALE_HD constexpr mma_term mma_element(const mma_model& m, format f, std::u
   return m.sum == mma_sum::rounded_tree && subnormal ? mma_term{} : t;
 }
 
-/// The product of two elements under `m`.
+/// The product of two elements under `m`: of A and of B.
 ROTOSCALE_HD constexpr mma_product mma_multiply(const mma_model& m, const mma_term& a, const mma_term& b) {
   mma_product p;
+  if (m.sparse && a.kind == value_class::zero && !a.negative) return p;
   const bool infinite = a.kind == value_class::infinity || b.kind == value_class::infinity;
   const bool zero = a.kind == value_class::zero || b.kind == value_class::zero;
   p.value.negative = a.negative != b.negative;
@@ -324,6 +333,23 @@ ROTOSCALE_HD constexpr unpacked mma_instruction(const mma_model& m, const mma_pr
   mma_model last;
   last.result = m.result == mma_result::fp16_nearest ? mma_result::fp16_nearest : mma_result::fp32_nearest;
   return detail::round_result(last, detail::add(c, acc));
+}
+
+/// FP64 units (mma_result::fp64_nearest): c plus `count` products in ascending k, one IEEE fused multiply-add each, on
+/// codes of FP64. As on an H200 a step's NaN is that of b, else the accumulator's, else that of a, made quiet, or
+/// 0xFFF8000000000000 where no operand is NaN.
+inline std::uint64_t fp64_chain(const std::uint64_t* a, const std::uint64_t* b, std::int64_t count, std::uint64_t c) {
+  constexpr std::uint64_t new_nan = 0xFFF8000000000000u, quiet = std::uint64_t{1} << 51;
+  constexpr format fp64 = formats::fp64;
+  for (std::int64_t k = 0; k < count; ++k) {
+    if (fp64.is_nan(b[k]) || fp64.is_nan(c) || fp64.is_nan(a[k])) {
+      c = (fp64.is_nan(b[k]) ? b[k] : fp64.is_nan(c) ? c : a[k]) | quiet;
+    } else {
+      c = bit_cast<std::uint64_t>(__builtin_fma(bit_cast<double>(a[k]), bit_cast<double>(b[k]), bit_cast<double>(c)));
+      if (fp64.is_nan(c)) c = new_nan;
+    }
+  }
+  return c;
 }
 
 /// An accumulator's value as FP32, exact.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "rotoscale/block.hpp"
+#include "rotoscale/gemm.hpp"
 #include "rotoscale/layout.hpp"
 
 namespace rotoscale {
@@ -64,6 +65,13 @@ struct enum_names<scale_rule> {
                                                     {scale_rule::ceil, "ceil"},
                                                     {scale_rule::even, "even"},
                                                     {scale_rule::rceil, "rceil"}};
+};
+
+template <>
+struct enum_names<split_order> {
+  static constexpr enum_name<split_order> table[] = {{split_order::ascending, "ascending"},
+                                                     {split_order::descending, "descending"},
+                                                     {split_order::pairwise, "pairwise"}};
 };
 
 template <>

@@ -71,7 +71,7 @@ class Program(unittest.TestCase):
 class Cases(Program):
     def test_measured_results(self):
         files = sorted((ROOT / "tests/golden").rglob("*.safetensors"))
-        self.assertGreaterEqual(len(files), 32)
+        self.assertGreaterEqual(len(files), 71)
         for path in files:
             model = read_safetensors(path)[0]["__metadata__"]["model"]
             done = self.call("--model", model, "--input", path)
@@ -147,6 +147,64 @@ class Cases(Program):
         self.assertEqual(self.call(*arguments, "--a-format", "e2m1", "--b-format", "e2m1").returncode, 0)
         self.refused("tensor 'b': is U8: --b-format", *arguments, "--a-format", "e2m1")
 
+    def test_sparse_a_whole_and_as_kept_elements(self):
+        path = self.make("case.safetensors", "--model", "hopper-sparse-mma-fp8-f32", "--kind", "normal")
+        tensors = load(path)
+        dtype, shape, data = tensors["a"]
+        kept, metadata = bytearray(), bytearray()
+        for window in range(0, len(data), 4):
+            places = [i for i in range(4) if data[window + i]]
+            places += [i for i in (0, 1, 2, 3) if i not in places]
+            places = sorted(places[:2])
+            kept += bytes(data[window + i] for i in places)
+            nibble = places[0] | places[1] << 2
+            if window % 8 == 0:
+                metadata.append(nibble)
+            else:
+                metadata[-1] |= nibble << 4
+        batch, rows, k = shape
+        tensors["a"] = (dtype, [batch, rows, k // 2], bytes(kept))
+        tensors["metadata_a"] = ("U8", [batch, rows, k // 8], bytes(metadata))
+        write_safetensors(path, tensors)
+        arguments = ["--model", "hopper-sparse-mma-fp8-f32", "--input", path]
+        self.assertEqual(self.call(*arguments).returncode, 0)
+        self.refused("tensor 'metadata_a': hopper-mma-fp8-f32 takes no sparse A", "--model", "hopper-mma-fp8-f32",
+                     "--input", path)
+        tensors["metadata_a"] = ("U8", [batch, rows, k // 8], b"\x44\x54" + bytes(metadata[2:]))
+        write_safetensors(path, tensors)
+        self.refused("tensor 'metadata_a': row 0, indices 3: 5 names no two", *arguments)
+        tensors["metadata_a"] = ("U8", [batch, rows, k // 4], bytes(metadata) * 2)
+        write_safetensors(path, tensors)
+        self.refused("tensor 'metadata_a': shape", *arguments)
+        tensors["metadata_a"] = ("F8_E4M3", [batch, rows, k // 8], bytes(metadata))
+        write_safetensors(path, tensors)
+        self.refused("tensor 'metadata_a': type F8_E4M3 is not U8", *arguments)
+        dense = self.make("dense.safetensors", "--model", "hopper-mma-fp8-f32", "--kind", "normal")
+        self.refused(r"tensor 'a': batch 0 row 0 has more than 2 elements .* k 0\.\.3", "--model",
+                     "hopper-sparse-wgmma-fp8-f32", "--input", dense)
+
+    def test_fp64(self):
+        path = self.make("case.safetensors", "--model", "hopper-mma-fp64-f64", "--kind", "normal")
+        arguments = ["--model", "hopper-mma-fp64-f64", "--input", path]
+        self.refused("--promotion: not for F64", *arguments, "--promotion", 64)
+        self.refused("--split-sum: not for F64", *arguments, "--split-sum", "bf16")
+        self.refused("--output-rounding: not for F64", *arguments, "--output-rounding", "up")
+        self.assertEqual(self.call(*arguments, "--split-k", 2).returncode, 1)
+        self.refused("--fit: F64", *arguments, "--fit")
+        self.assertEqual(self.call(*arguments, "--alpha", 2).returncode, 1)
+        tensors = load(path)
+        dtype, shape, data = tensors["d"]
+        tensors["d"] = (dtype, shape, data[:8] + bytes([data[8] ^ 1]) + data[9:])
+        write_safetensors(path, tensors)
+        done = self.call(*arguments)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("1 of 64 elements differ\n", done.stdout)
+        self.assertRegex(done.stdout, r"\[0, 0, 1\] model \S+ \(0x[0-9a-f]{16}\), kernel")
+        self.assertRegex(done.stdout, r"  k 0: \S+ \* \S+; accumulator \S+\n  k 1: ")
+        tensors["d"] = ("F32", shape, data[:256])
+        write_safetensors(path, tensors)
+        self.refused("tensor 'a': F64 is multiplied with F64", *arguments)
+
     def test_promotion_and_split_k_change_the_result(self):
         path = self.make("case.safetensors", "--model", "hopper-wgmma-fp8-f32", "--kind", "normal", "--k", 512)
         tensors = load(path)
@@ -157,6 +215,58 @@ class Cases(Program):
             done = self.call("--model", "hopper-wgmma-fp8-f32", "--input", path, *extra)
             values.add(re.search(r"^first:\n.*: model (\S+ \S+), kernel", done.stdout, re.M).group(1))
         self.assertEqual(len(values), 3, values)  # without c, the first and the last are the same
+
+
+    def test_how_parts_of_k_are_joined_changes_the_result(self):
+        for model in ("hopper-mma-fp16-f32", "hopper-mma-fp64-f64"):
+            path = self.make("case.safetensors", "--model", model, "--kind", "normal", "--k", 512)
+            values = set()
+            sums = [[], ["--split-sum", "fp16"], ["--split-sum", "bf16"]] if "fp16" in model else [[]]
+            ways = [["--split-order", order, *sum_, *run] for order in ("ascending", "descending", "pairwise")
+                    for sum_ in sums for run in ([], ["--split-run", 16])]
+            for way in ways:
+                done = self.call("--model", model, "--input", path, "--split-k", 8, *way)
+                self.assertEqual((done.returncode, done.stderr), (1, ""))
+                values.add(int(re.match(r"(\d+) of 64 elements differ", done.stdout).group(1)) and
+                           re.search(r"^worst:\n((?:  \[.*\n)+)", done.stdout, re.M).group(1))
+            self.assertEqual(len(values), len(ways), model)
+
+    def test_the_trace_ends_in_the_result(self):
+        path = self.make("case.safetensors", "--model", "hopper-wgmma-fp8-f32", "--kind", "normal", "--k", 512)
+        for extra in (["--split-k", 3, "--split-grain", 32], ["--promotion", 128], ["--split-k", 4, "--split-run", 64],
+                      ["--split-k", 4, "--split-order", "pairwise", "--promotion", 64]):
+            done = self.call("--model", "hopper-wgmma-fp8-f32", "--input", path, *extra)
+            self.assertEqual(done.returncode, 1)
+            model = re.search(r"^first:\n.*: model (\S+) ", done.stdout, re.M).group(1)
+            self.assertRegex(done.stdout, rf"(?m)^  result {re.escape(model)} before it is scaled")
+
+    def test_the_outputs_rounding(self):
+        tensors = load(self.make("case.safetensors", "--model", "hopper-mma-fp16-f32", "--kind", "normal"))
+        dtype, shape, data = tensors["d"]
+        truncated = b"".join(data[i + 2:i + 4] for i in range(0, len(data), 4))
+        tensors["d"] = ("BF16", shape, truncated)
+        path = self.folder / "bf16.safetensors"
+        write_safetensors(path, tensors)
+        arguments = ["--model", "hopper-mma-fp16-f32", "--input", path]
+        self.assertEqual(self.call(*arguments).returncode, 1)
+        self.assertEqual(self.call(*arguments, "--output-rounding", "toward_zero").returncode, 0)
+
+    def test_a_kernel_pads_k(self):
+        tensors = load(self.make("case.safetensors", "--model", "hopper-wgmma-fp8-f32", "--kind", "normal"))
+        for name in "ab":
+            dtype, shape, data = tensors[name]
+            rows = [data[i * 128:i * 128 + 112] + bytes(16) for i in range(shape[1])]
+            tensors[name] = (dtype, shape, b"".join(rows))
+        write_safetensors(self.folder / "zeros.safetensors", tensors)
+        for name in "ab":
+            dtype, shape, data = tensors[name]
+            tensors[name] = (dtype, [1, 8, 112], b"".join(data[i:i + 112] for i in range(0, len(data), 128)))
+        write_safetensors(self.folder / "tail.safetensors", tensors)
+        found = [self.call("--kernel", "hopper-fp8-promoted", "--promotion", 64, "--input", name).stdout
+                 for name in ("zeros.safetensors", "tail.safetensors")]
+        self.assertEqual(*(re.search(r"^first:\n.*", text, re.M).group(0) for text in found))
+        self.refused("tensor 'a': K is 112, no multiple of the 32", "--model", "hopper-wgmma-fp8-f32", "--input",
+                     "tail.safetensors")
 
 
 class BadInput(Program):
@@ -175,6 +285,37 @@ class BadInput(Program):
         self.refused("nowhere", "--make-case", "nowhere/x")
         self.refused("nowhere", "--model", "hopper-wgmma-fp8-f32", "--input", path, "--report", "nowhere/report.json")
         self.refused("unknown|not expected", "--colour")
+        before = path.read_bytes()
+        known = ["--model", "hopper-wgmma-fp8-f32", "--input", path]
+        self.refused("--report: '.*case.safetensors' is the input", *known, "--report", path)
+        self.assertEqual(path.read_bytes(), before)
+        self.refused("--report: no path", *known, "--report", "")
+        self.refused("--make-case: excludes --input", *known, "--make-case", "y")
+        self.refused("--fit: excludes --identify", *known, "--fit", "--identify")
+        self.refused("--promotion: Value -1", *known, "--promotion", -1)
+        self.refused("--split-run: 3 parts in runs of 32 do not divide K = 128", *known, "--split-k", 3, "--split-run", 32)
+        self.refused("--split-order: ", *known, "--split-order", "odd")
+        self.refused("--split-sum: ", *known, "--split-sum", "e4m3")
+        self.refused("--output-rounding: ", *known, "--output-rounding", "stochastic")
+        self.refused("--alpha: not a finite", *known, "--alpha", "nan")
+        self.refused("--seed: ", "--make-case", "y", "--seed", -1)
+        self.refused("--scale-layout: none of plain, nvidia", *known, "--scale-layout", "odd")
+        self.refused("--beta: ", *known, "--beta", "1e99")
+        self.refused("--m, --n, --k: a tensor of", "--make-case", "y", "--m", 1 << 20, "--n", 1 << 20)
+        self.assertEqual([p.name for p in self.folder.iterdir()], ["case.safetensors"])
+
+    def test_every_truncation(self):
+        data = self.make("case.safetensors", "--kind", "normal").read_bytes()
+        header = 8 + struct.unpack("<Q", data[:8])[0]
+        path = self.folder / "cut.safetensors"
+        for size in (0, 1, 7, 8, 9, header - 1, header, header + 1, len(data) // 2, len(data) - 1):
+            path.write_bytes(data[:size])
+            self.refused("cut.safetensors: ", "--model", "hopper-wgmma-fp8-f32", "--input", path)
+        path.write_bytes(data + b"x")
+        self.refused("1 bytes after the last tensor", "--model", "hopper-wgmma-fp8-f32", "--input", path)
+        for length in (0, header - 9, header - 7, 10**8, 10**8 + 1, 1 << 63, (1 << 64) - 1):
+            path.write_bytes(struct.pack("<Q", length) + data[8:])
+            self.refused("cut.safetensors: ", "--model", "hopper-wgmma-fp8-f32", "--input", path)
 
     def test_tensors(self):
         tensors = load(self.make("case.safetensors", "--model", "blackwell-mxf8f6f4-f32", "--kind", "normal"))
@@ -211,6 +352,8 @@ class BadInput(Program):
         refused("does not multiply", lambda t: None, "hopper-mma-fp16-f32")
         refused("takes no scales", lambda t: None, "hopper-wgmma-fp8-f32")
         refused("tensor 'a': shape .* is empty", shape("a", [1, 0, 128]))
+        refused("tensor 'a': shape .* is empty", shape("a", [0, 8, 128]))
+        refused("tensor 'a': shape .* is empty", shape("a", [1 << 62, 0, 128]))
         for name in "ab":
             tensors[name] = (tensors[name][0], [1, 8, 80], tensors[name][2][:640])
             del tensors["scale_" + name]
@@ -230,6 +373,27 @@ class Probe(Program):
         for path in files:
             model = read_safetensors(path)[0]["__metadata__"]["model"]
             self.assertEqual(self.call("--model", model, "--input", path).returncode, 0, path)
+
+    def test_whole_gemms(self):
+        done = self.call("--gemm", "--sizes", 128, "--save", self.folder, program=PROBE)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+        lines = [line.split(" | ") for line in done.stdout.splitlines() if " | " in line]
+        own = [line for line in lines if line[0] == "own"]
+        self.assertGreaterEqual(len(own), 2)
+        for line in own:
+            self.assertEqual(line[3], "4096 of 4096", line)
+        # The library's stand-in adds in one chain, in two parts, and in a way that no candidate has.
+        found = {(line[0], line[1], line[2]): line[4:] for line in lines if line[0] not in ("own", "library")}
+        fp16 = [found["FP16 to FP32", "128x128x128", str(i)] for i in range(3)]
+        self.assertEqual(fp16[0], ["4096 of 4096", "hopper-mma-fp16-f32, one chain"])
+        self.assertEqual(fp16[1], ["4096 of 4096", "hopper-mma-fp16-f32, parts of 64, added ascending"])
+        self.assertEqual(fp16[2][0], "not found")
+        self.assertEqual(found["E4M3 to BF16", "208x272x336", "0"], ["4096 of 4096",
+                                                                      "hopper-wgmma-fp8-f32, promoted every 128"])
+        # What is not found is saved: here with the model that made it, all but 10 fraction bits right.
+        saved = self.folder / "FP16_to_FP32_128x128x128_2.safetensors"
+        fitted = self.call("--fit", "--model", "hopper-mma-fp16-f32", "--input", saved, "--sample", 40)
+        self.assertRegex(fitted.stdout, r"  40  aligned group 16 fraction_bits 10 result fp32_truncate ")
 
 
 if __name__ == "__main__":

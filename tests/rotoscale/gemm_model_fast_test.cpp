@@ -31,8 +31,8 @@ struct operand {
     codes.resize(static_cast<std::size_t>(rows * stride));
     for (index_t r = 0; r < rows; ++r) {
       std::uint8_t* const row = codes.data() + r * stride;
-      make_row(element, kind, is_b, static_cast<int>(r), static_cast<int>(k), source, [&](int i, std::uint32_t code) {
-        if (element.bits() <= 8) return store_code(element, row, i, code);
+      make_row(element, kind, is_b, static_cast<int>(r), static_cast<int>(k), source, [&](int i, std::uint64_t code) {
+        if (element.bits() <= 8) return store_code(element, row, i, static_cast<std::uint32_t>(code));
         const int bytes = storage_bits(element) / 8;
         for (int byte = 0; byte < bytes; ++byte) row[i * bytes + byte] = static_cast<std::uint8_t>(code >> (8 * byte));
       });
@@ -67,7 +67,7 @@ int differences(const operand& a, const operand& b, const gemm_options& o, threa
     case_source source(3, 3);
     for (index_t i = 0; i < m * n; ++i) {
       // Edges, Inf and NaN among them, in every third row: kernels leave such rows to the definition.
-      const std::uint32_t code = source.code(formats::fp16, i / n % 3 == 2 ? case_kind::edges : case_kind::wide);
+      const std::uint64_t code = source.code(formats::fp16, i / n % 3 == 2 ? case_kind::edges : case_kind::wide);
       c[fast].push_back(decode(formats::fp16, code));
     }
     const auto target = row_major(c[fast].data(), m, n);
@@ -97,9 +97,9 @@ bool same_from(const operand& a, const operand& b, const mma_model& model, const
 /// Element (r, i) becomes x.
 void set(operand& o, index_t r, index_t i, double x) {
   const format& f = o.view.element;
-  const std::uint32_t code = case_source::encoded(f, x);
+  const std::uint64_t code = case_source::encoded(f, x);
   std::uint8_t* const row = o.codes.data() + r * o.view.code_stride;
-  if (f.bits() <= 8) return store_code(f, row, i, code);
+  if (f.bits() <= 8) return store_code(f, row, i, static_cast<std::uint32_t>(code));
   const int bytes = storage_bits(f) / 8;
   for (int byte = 0; byte < bytes; ++byte) row[i * bytes + byte] = static_cast<std::uint8_t>(code >> (8 * byte));
 }
@@ -216,9 +216,18 @@ TEST_CASE("promotion, split-K, starts from C, factors and output formats, on sha
           o.accumulate = seed % 4 == 0;
           o.output = seed % 5 == 0 ? formats::bf16 : seed % 7 == 0 ? formats::fp16 : formats::fp32;
           o.alpha = seed % 2 == 0 ? 1.0f : 0.3f;
+          o.output_rounding = seed % 11 < 2 ? rounding::toward_zero : rounding::nearest_even;
           CAPTURE(name);
           CAPTURE(seed);
           CHECK(differences(a, b, o, pool) == 0);
+          if (split == 1) continue;
+          o.split_k = 5;
+          o.order = static_cast<split_order>(seed % 3);
+          o.split_sum = seed % 4 == 0 ? formats::fp16 : seed % 4 == 1 ? formats::bf16 : formats::fp32;
+          CHECK(differences(a, b, o, pool) == 0);
+          o.split_k = 2;
+          o.split_run = s.k == 640 ? 32 : s.k == 96 ? 24 : 1;
+          if (s.k % (2 * o.split_run) == 0) CHECK(differences(a, b, o, pool) == 0);
         }
       }
     }
@@ -399,6 +408,7 @@ TEST_CASE("exponents just beyond the window that bytes hold") {
 
 TEST_CASE("zeros of either sign after accumulators that are small, or zeros themselves") {
   for (const mma_unit& unit : models::all) {
+    if (takes(unit, formats::fp64)) continue;
     const format f = formats_of(unit).back();
     operand a(unit, f, 2, 64, case_kind::normal, spread::narrow, false, 9);
     operand b(unit, f, 70, 64, case_kind::normal, spread::narrow, true, 9);

@@ -6,8 +6,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "oracle/block_values.hpp"
@@ -222,6 +224,123 @@ TEST_CASE("the end: factors, accumulation with one rounding, output format, NaN"
   }
 }
 
+TEST_CASE("exact: one rounding of the whole sum, C among it") {
+  for (const int range : {0, 4}) {
+    for (std::uint64_t seed = 0; seed < 40; ++seed) {
+      const mx_operand a(3, 640, 2 * seed, range), b(3, 640, 2 * seed + 1, range);
+      std::vector<float> c;
+      for (std::uint64_t i = 0; i < 9; ++i) {
+        const std::uint32_t word = random_stream{seed, 9}.word(i);
+        c.push_back(fp32_from_bits((word & 0x807FFFFFu) | (110u + (word >> 23) % 30) << 23));
+      }
+      gemm_options o{exact};
+      o.start_from_c = true;
+      const auto got = run_ref(a.view(), b.view(), o, c);
+      for (index_t i = 0; i < 3; ++i) {
+        for (index_t j = 0; j < 3; ++j) {
+          std::int64_t sum = 0;  // of quarters of the least two scales' product
+          for (index_t k = 0; k < 640; ++k) {
+            const int shift = a.exponent(i, k / 32) + b.exponent(j, k / 32) + 2 * range;
+            sum += static_cast<std::int64_t>(a.twice(i, k)) * b.twice(j, k) * (std::int64_t{1} << shift);
+          }
+          const auto e = static_cast<std::size_t>(3 * i + j);
+          REQUIRE(fp32_bits(got[e]) == fp32_bits(oracle::exact_add({sum, -2 - 2 * range}, sum < 0, c[e])));
+        }
+      }
+    }
+  }
+  const float inf = std::numeric_limits<float>::infinity(), one[3] = {1, 1, 1};
+  const float rows[5][3] = {
+      {0x1p127f, 1, -0x1p127f}, {0x1p127f, 0x1p127f, 0}, {inf, 1, -inf}, {-inf, 1, 1}, {-0.0f, -0.0f, -0.0f}};
+  const float want[5] = {1, inf, 0, -inf, 0};
+  for (int i = 0; i < 5; ++i) {
+    const float got = run_ref(operand_of(row_major<const float>(rows[i], 1, 3)),
+                              operand_of(row_major<const float>(one, 1, 3)), {exact})[0];
+    if (i == 2) {
+      CHECK(fp32_bits(got) == fp32_nan_bits);
+    } else {
+      CHECK(fp32_bits(got) == fp32_bits(want[i]));
+    }
+  }
+}
+
+TEST_CASE("parts of K: which k they take, in which order and format they are added") {
+  constexpr int k = 96;
+  std::vector<float> x, y;
+  for (std::uint64_t i = 0; i < k; ++i) {
+    for (auto* v : {&x, &y}) {
+      const std::uint32_t word = random_stream{3, v == &x}.word(i);
+      v->push_back(fp32_from_bits((word & 0x807FFFFFu) | (123u + (word >> 23) % 8) << 23));
+    }
+  }
+  const auto a = operand_of(row_major<const float>(x.data(), 1, k)),
+             b = operand_of(row_major<const float>(y.data(), 1, k));
+  const auto chain = [&](const std::vector<int>& ks) {
+    float acc = 0;
+    for (const int i : ks) acc = oracle::exact_fma(x[static_cast<std::size_t>(i)], y[static_cast<std::size_t>(i)], acc);
+    return acc;
+  };
+  const auto stored = [](format f, float v) {
+    return f == formats::fp32 ? v : decode(f, encode(f, v, rounding::nearest_even, overflow::to_inf));
+  };
+  std::vector<std::uint32_t> seen;
+  for (const int parts : {2, 3, 4, 5, 6, 7, 8, 11}) {
+    for (const int run : {0, 1, 4}) {
+      if (run != 0 && k % (parts * run) != 0) continue;
+      for (const format& sum : {formats::fp32, formats::fp16, formats::bf16}) {
+        for (const auto order : {split_order::ascending, split_order::descending, split_order::pairwise}) {
+          const int length = (k + parts - 1) / parts;
+          std::vector<float> level;
+          for (int p = 0; p < parts; ++p) {
+            std::vector<int> ks;
+            for (int i = 0; i < k; ++i) {
+              if ((run == 0 ? i / length : i / run % parts) == p) ks.push_back(i);
+            }
+            if (!ks.empty()) level.push_back(stored(sum, chain(ks)));
+          }
+          if (order == split_order::descending) std::reverse(level.begin(), level.end());
+          while (level.size() > 1) {
+            std::vector<float> next;
+            const bool pairs = order == split_order::pairwise;
+            for (std::size_t i = 0; i < level.size(); i += pairs ? 2 : 1) {
+              const bool add = i + 1 < level.size() && (pairs || i == 0);
+              next.push_back(add ? stored(sum, level[i] + level[i + 1]) : level[i]);
+              if (add && !pairs) ++i;
+            }
+            level = next;
+          }
+          gemm_options o;
+          o.split_k = parts;
+          o.split_run = run;
+          o.split_sum = sum;
+          o.order = order;
+          CAPTURE(parts);
+          CAPTURE(run);
+          CAPTURE(static_cast<int>(order));
+          CHECK(fp32_bits(run_ref(a, b, o)[0]) == fp32_bits(level[0]));
+          seen.push_back(fp32_bits(level[0]));
+        }
+      }
+    }
+  }
+  std::sort(seen.begin(), seen.end());
+  CHECK(std::unique(seen.begin(), seen.end()) - seen.begin() > 30);
+}
+
+TEST_CASE("the output's rounding") {
+  const float x[1] = {0x1.018p0f}, one[1] = {1}, minus[1] = {-1};  // 1 + 1.5 * 2^-8, of which BF16 keeps 2^-7
+  const auto a = operand_of(row_major<const float>(x, 1, 1));
+  for (const auto& [r, up, down] :
+       {std::tuple{rounding::nearest_even, 0x1.02p0f, -0x1.02p0f}, std::tuple{rounding::toward_zero, 1.0f, -1.0f},
+        std::tuple{rounding::up, 0x1.02p0f, -1.0f}, std::tuple{rounding::down, 1.0f, -0x1.02p0f}}) {
+    gemm_options o;
+    o.output = formats::bf16;
+    o.output_rounding = r;
+    CHECK(run_ref(a, operand_of(row_major<const float>(one, 1, 1)), o)[0] == up);
+    CHECK(run_ref(a, operand_of(row_major<const float>(minus, 1, 1)), o)[0] == down);
+  }
+}
+
 TEST_CASE("accumulation into C is one rounding of factor * acc + c") {
   const random_stream random{12, 12};
   for (std::uint64_t i = 0; i < 20000; ++i) {
@@ -251,7 +370,24 @@ TEST_CASE("when a GEMM is defined") {
   CHECK(gemm_is_defined(a, b, {fp32_blockwise}));
   CHECK(gemm_is_defined(a, b, {mma_model{16}}));
   CHECK(gemm_is_defined(a, b, {mma_model{64}}));
-  CHECK_FALSE(gemm_is_defined(a, b, {mma_model{0}}));
+  CHECK(gemm_is_defined(a, b, {exact}));
+  CHECK_FALSE(gemm_is_defined(a, b, {mma_model{0, mma_sum::aligned}}));
+  CHECK_FALSE(gemm_is_defined(a, b, {mma_model{-1}}));
+  gemm_options o;
+  o.split_k = 2;
+  o.split_run = 16;
+  CHECK(gemm_is_defined(a, b, o));
+  o.split_run = 24;
+  CHECK_FALSE(gemm_is_defined(a, b, o));
+  o.split_run = -16;
+  CHECK_FALSE(gemm_is_defined(a, b, o));
+  o.split_run = 0;
+  o.split_sum = formats::e4m3;
+  CHECK_FALSE(gemm_is_defined(a, b, o));
+  o.split_sum = formats::bf16;
+  CHECK(gemm_is_defined(a, b, o));
+  o.output_rounding = rounding::stochastic;
+  CHECK_FALSE(gemm_is_defined(a, b, o));
   CHECK_FALSE(gemm_is_defined(a, b, {mma_model{2 * max_mma_group}}));
   a.block = 3;  // a block would begin within a byte
   CHECK_FALSE(gemm_is_defined(a, b, {fp32_fma_chain}));

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Results that real matrix units gave (tests/golden): every bit must come out of gemm_ref and of gemm.
+// Results that real matrix units gave (tests/golden): every bit must come out of gemm_ref and of gemm, for FP64 out of
+// fp64_chain, and wrong models must differ.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -10,6 +11,7 @@
 #include "rotoscale/gemm_fast.hpp"
 #include "rotoscale/io/safetensors.hpp"
 #include "rotoscale/mma_models.hpp"
+#include "rotoscale/sparse.hpp"
 
 using namespace rotoscale;
 
@@ -20,6 +22,7 @@ format format_of(const std::string& dtype) {
   if (dtype == "BF16") return formats::bf16;
   if (dtype == "F8_E4M3") return formats::e4m3;
   if (dtype == "F8_E5M2") return formats::e5m2;
+  if (dtype == "F64") return formats::fp64;
   REQUIRE(dtype == "F32");
   return formats::fp32;
 }
@@ -35,9 +38,8 @@ gemm_operand operand(const io::safetensors_file& file, const io::tensor_info& t,
   return a;
 }
 
-/// Numbers [m, n] of batch `i` as FP32.
-std::vector<float> numbers(const io::safetensors_file& file, const io::tensor_info& t, std::int64_t i) {
-  const gemm_operand view = operand(file, t, i);
+/// Numbers [m, n] as FP32.
+std::vector<float> numbers(const gemm_operand& view) {
   std::vector<float> x;
   for (index_t r = 0; r < view.rows; ++r) {
     for (index_t c = 0; c < view.k; ++c) x.push_back(operand_value(view, r, c));
@@ -45,12 +47,73 @@ std::vector<float> numbers(const io::safetensors_file& file, const io::tensor_in
   return x;
 }
 
-}  // namespace
+/// Batch `i` of a file, a sparse A expanded.
+struct measured {
+  gemm_operand a, b, c, d;
+  std::vector<std::uint8_t> expanded;
+};
 
-TEST_CASE("every measured result") {
+measured load(const io::safetensors_file& file, std::int64_t i) {
+  measured m{operand(file, *file.find("a"), i),
+             operand(file, *file.find("b"), i),
+             operand(file, *file.find("c"), i),
+             operand(file, *file.find("d"), i),
+             {}};
+  if (const io::tensor_info* t = file.find("metadata_a")) {
+    const index_t bytes = t->shape[2], k = m.b.k;
+    REQUIRE(bytes == sparse_metadata_bytes(m.a.element, k));
+    const auto* metadata = reinterpret_cast<const std::uint8_t*>(file.bytes(*t).data()) + i * m.a.rows * bytes;
+    const index_t stride = packed_bytes(m.a.element, k);
+    m.expanded.resize(static_cast<std::size_t>(m.a.rows * stride));
+    for (index_t r = 0; r < m.a.rows; ++r) {
+      REQUIRE(expand_sparse_row(m.a.element, m.a.codes + r * m.a.code_stride, metadata + r * bytes, k,
+                                m.expanded.data() + r * stride) == -1);
+    }
+    m.a.codes = m.expanded.data();
+    m.a.code_stride = stride;
+    m.a.k = k;
+  }
+  return m;
+}
+
+int fp64_mismatches(const measured& m) {
+  int wrong = 0;
+  for (index_t r = 0; r < m.d.rows; ++r) {
+    for (index_t col = 0; col < m.d.k; ++col) {
+      std::vector<std::uint64_t> a, b;
+      for (index_t k = 0; k < m.a.k; ++k) {
+        a.push_back(operand_code(m.a, r, k));
+        b.push_back(operand_code(m.b, col, k));
+      }
+      wrong += fp64_chain(a.data(), b.data(), m.a.k, operand_code(m.c, r, col)) != operand_code(m.d, r, col);
+    }
+  }
+  return wrong;
+}
+
+int mismatches(const measured& m, const mma_model& model, thread_pool* pool) {
+  gemm_options o{model};
+  o.start_from_c = true;
+  o.output = m.d.element;
+  std::vector<float> got = numbers(m.c);
+  const auto view = row_major(got.data(), m.d.rows, m.d.k);
+  if (pool != nullptr) {
+    gemm(m.a, m.b, o, view, *pool);
+  } else {
+    gemm_ref(m.a, m.b, o, view);
+  }
+  int wrong = 0;
+  for (index_t r = 0; r < m.d.rows; ++r) {
+    for (index_t col = 0; col < m.d.k; ++col) wrong += output_code(view(r, col), o) != operand_code(m.d, r, col);
+  }
+  return wrong;
+}
+
+/// Calls see(file, unit) for every file.
+template <class See>
+int each_file(const See& see) {
   const char* folder = std::getenv("ROTOSCALE_GOLDEN");
   REQUIRE_MESSAGE(folder != nullptr, "ROTOSCALE_GOLDEN must name tests/golden");
-  thread_pool pool(2);
   int files = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
     if (entry.path().extension() != ".safetensors") continue;
@@ -61,28 +124,51 @@ TEST_CASE("every measured result") {
     const mma_unit* unit = nullptr;
     for (const mma_unit& u : models::all) unit = name == u.name ? &u : unit;
     REQUIRE(unit != nullptr);
-    const auto &a = *file.find("a"), &b = *file.find("b"), &c = *file.find("c"), &d = *file.find("d");
-    gemm_options o{unit->model};
-    o.start_from_c = true;
-    o.output = format_of(d.dtype);
-    for (std::int64_t i = 0; i < d.shape[0]; ++i) {
-      const std::vector<float> start = numbers(file, c, i);
-      const gemm_operand want = operand(file, d, i);
-      for (const bool fast : {false, true}) {
-        auto got = start;
-        const auto view = row_major(got.data(), d.shape[1], d.shape[2]);
-        if (fast) {
-          gemm(operand(file, a, i), operand(file, b, i), o, view, pool);
-        } else {
-          gemm_ref(operand(file, a, i), operand(file, b, i), o, view);
-        }
-        for (index_t r = 0; r < want.rows; ++r) {
-          for (index_t col = 0; col < want.k; ++col) {
-            REQUIRE(output_code(view(r, col), o) == operand_code(want, r, col));
-          }
-        }
+    see(file, *unit);
+  }
+  return files;
+}
+
+}  // namespace
+
+TEST_CASE("every measured result") {
+  thread_pool pool(2);
+  const int files = each_file([&](const io::safetensors_file& file, const mma_unit& unit) {
+    for (std::int64_t i = 0; i < file.find("d")->shape[0]; ++i) {
+      const measured m = load(file, i);
+      if (unit.model.result == mma_result::fp64_nearest) {
+        REQUIRE(fp64_mismatches(m) == 0);
+      } else {
+        REQUIRE(mismatches(m, unit.model, nullptr) == 0);
+        REQUIRE(mismatches(m, unit.model, &pool) == 0);
       }
     }
-  }
-  CHECK(files >= 32);
+  });
+  CHECK(files >= 71);
+}
+
+TEST_CASE("the sparse units' results reject other models") {
+  const int files = each_file([](const io::safetensors_file& file, const mma_unit& unit) {
+    if (!unit.model.sparse) return;
+    CAPTURE(std::string(unit.name));
+    const auto rejects = [&](const char* what, auto change) {
+      mma_model wrong = unit.model;
+      change(wrong);
+      int count = 0;
+      for (std::int64_t i = 0; i < file.find("d")->shape[0]; ++i) count += mismatches(load(file, i), wrong, nullptr);
+      INFO(std::string(what));
+      CHECK(count > 0);
+    };
+    rejects("pruned elements meet Inf and NaN", [](mma_model& m) { m.sparse = false; });
+    rejects("steps of half the products", [](mma_model& m) { m.group /= 2; });
+    if (unit.model.result != mma_result::fp16_nearest) {  // FP16 results drop too many bits to show it in 576 results
+      rejects("a fraction bit less", [](mma_model& m) { --m.fraction_bits; });
+    }
+    if (unit.model.c_last) {
+      rejects("runs of two as without sparsity", [](mma_model& m) { m.interleave = 2; });
+      rejects("ascending k", [](mma_model& m) { m.interleave = 0; });
+      rejects("c within the chain", [](mma_model& m) { m.c_last = false; });
+    }
+  });
+  CHECK(files > 0);
 }

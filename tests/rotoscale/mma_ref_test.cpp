@@ -225,3 +225,63 @@ TEST_CASE("CDNA2 flushes subnormal operands, products and sums") {
   CHECK(dot(m, formats::bf16, {0x1p-100f}, {0x1p-30f}, 0) == 0u);
   CHECK(dot(m, formats::bf16, {0x1p-126f, -0x1.8p-126f}, {1, 1}, 0) == 0u);  // the difference is subnormal
 }
+
+TEST_CASE("Hopper, measured: a sparse unit reads nothing of B where A is pruned") {
+  const mma_model& m = model("hopper-sparse-fp16-f32");
+  const auto f = formats::fp16;
+  const std::uint64_t one = encode(f, 1), inf = f.infinity_code(), minus_zero = f.sign_mask();
+  const auto sum = [&](std::uint64_t a) {
+    const mma_product p[2] = {product(m, f, a, inf), product(m, f, one, one)};
+    return mma_instruction(m, p, 2, {});
+  };
+  CHECK(fp32_value(sum(0)) == 1.0f);                // pruned
+  CHECK(sum(minus_zero).kind == value_class::nan);  // a zero that is kept
+  CHECK(sum(encode(f, 2)).kind == value_class::infinity);
+  const mma_model& dense = model("hopper-mma-fp16-f32");
+  CHECK(product(dense, f, 0, inf).value.kind == value_class::nan);
+}
+
+TEST_CASE("sparse units: a step takes twice the k, of which half is kept") {
+  // A large number at i and its negative at j wipe out what their step and those between them add.
+  const auto survivors = [](const mma_model& m, format f, int k, int i, int j, float big, float one) {
+    std::vector<float> a(static_cast<std::size_t>(k)), b(a.size(), 1);
+    for (int p = 0; p < k; p += 4) a[static_cast<std::size_t>(p)] = one;
+    a[static_cast<std::size_t>(i)] = big;
+    a[static_cast<std::size_t>(j)] = -big;
+    return fp32_from_bits(dot(m, f, a, b, 0)) / one;
+  };
+  const auto fp16 = formats::fp16, e4m3 = formats::e4m3;
+  // The others are 2^-14 and vanish below 2^(15 - 25) in the steps from i's to j's.
+  CHECK(survivors(model("hopper-sparse-fp16-f32"), fp16, 32, 0, 28, 0x1p15f, 0x1p-14f) == 0);
+  CHECK(survivors(model("hopper-sparse-k16-fp16-f32"), fp16, 32, 0, 12, 0x1p15f, 0x1p-14f) == 4);
+  CHECK(survivors(model("hopper-sparse-fp16-f32"), fp16, 64, 0, 12, 0x1p15f, 0x1p-14f) == 8);
+  // FP8 through mma.sp: dense k mod 8 in 0..3 first. -256 at k 4 comes in the second step, at 8 in the first.
+  CHECK(survivors(model("hopper-sparse-mma-fp8-f32"), e4m3, 64, 0, 8, 256, 0x1p-6f) == 14);
+  CHECK(survivors(model("hopper-sparse-wgmma-fp8-f32"), e4m3, 64, 0, 4, 256, 0x1p-6f) == 0);
+}
+
+TEST_CASE("FP64 units: fused multiply-adds in ascending k") {
+  const auto bits = [](double x) { return bit_cast<std::uint64_t>(x); };
+  const auto chain = [&](std::vector<double> a, std::vector<double> b, double c) {
+    std::vector<std::uint64_t> p, q;
+    for (const double x : a) p.push_back(bits(x));
+    for (const double x : b) q.push_back(bits(x));
+    return fp64_chain(p.data(), q.data(), static_cast<std::int64_t>(p.size()), bits(c));
+  };
+  CHECK(chain({1 + 0x1p-52}, {1 - 0x1p-52}, -1) == bits(-0x1p-104));  // one rounding
+  CHECK(chain({0x1p60, 1, -0x1p60}, {1, 1, 1}, 0) == bits(0.0));      // 1 is lost
+  CHECK(chain({0x1p60, -0x1p60, 1}, {1, 1, 1}, 0) == bits(1.0));      // and here it is not
+  CHECK(chain({1}, {1}, 0x1p-53 + 0x1p-60) == bits(1 + 0x1p-52));
+  CHECK(chain({0x1p-1074}, {0.5}, 0) == bits(0.0));  // a tie to even
+  CHECK(chain({-0.0}, {1}, -0.0) == bits(-0.0));
+  CHECK(chain({0x1p1023, -0x1p1023}, {2, 2}, 0) == bits(static_cast<double>(infinity)));
+  // NaN: of b, else the accumulator's, else of a; quiet; a new one is negative.
+  const double na = bit_cast<double>(std::uint64_t{0x7FF000000000000A}),
+               nb = bit_cast<double>(std::uint64_t{0xFFF800000000000B});
+  const double nc = bit_cast<double>(std::uint64_t{0x7FF800000000000C});
+  CHECK(chain({na}, {nb}, nc) == 0xFFF800000000000Bu);
+  CHECK(chain({na}, {1}, nc) == 0x7FF800000000000Cu);
+  CHECK(chain({na}, {1}, 1) == 0x7FF800000000000Au);
+  CHECK(chain({na, 1}, {1, nb}, 1) == 0xFFF800000000000Bu);
+  CHECK(chain({0}, {static_cast<double>(infinity)}, 1) == 0xFFF8000000000000u);
+}

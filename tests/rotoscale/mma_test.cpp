@@ -10,6 +10,7 @@ using namespace rotoscale;
 TEST_CASE("the named models") {
   CHECK(fp32_fma_chain.group == 1);
   CHECK(fp32_blockwise.group == 32);
+  CHECK(fp64_fma_chain.result == mma_result::fp64_nearest);
   CHECK(fp32_fma_chain == mma_model{});
   CHECK_FALSE(fp32_fma_chain == fp32_blockwise);
 }

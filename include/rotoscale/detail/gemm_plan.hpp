@@ -33,11 +33,12 @@ struct gemm_plan {
 };
 
 /// One instruction's k in the order of its steps, as mma_instruction takes them.
-inline void append_instruction(gemm_plan& plan, const mma_model& m, index_t first, index_t count) {
+inline void append_instruction(gemm_plan& plan, const gemm_options& o, index_t k, index_t first, index_t count) {
+  const mma_model& m = o.model;
   const int runs = m.interleave == 0 ? 1 : 2;
   for (int half = 0; half < runs; ++half) {
     for (index_t i = 0; i < count; ++i) {
-      if (m.interleave == 0 || i / m.interleave % 2 == half) plan.order.push_back(first + i);
+      if (m.interleave == 0 || i / m.interleave % 2 == half) plan.order.push_back(k_at(k, o, first + i));
     }
     while (plan.positions() % plan.group != 0) plan.order.push_back(-1);
   }
@@ -48,12 +49,14 @@ inline gemm_plan plan_of(index_t k, const gemm_options& o, index_t slice) {
   const mma_model& m = o.model;
   const index_t length = m.instruction_k != 0 ? m.instruction_k : m.group;
   const index_t part = part_length(k, o);
-  const index_t interval = o.promotion == 0 ? part : o.promotion;
+  const index_t parts = k == 0 ? 1 : (k + part - 1) / part;
   gemm_plan plan;
   plan.group = m.group;
   plan.order.reserve(static_cast<std::size_t>(k + length));
-  for (index_t first = 0; first < k || first == 0; first += part) {
+  for (index_t n = 0; n < parts; ++n) {
+    const index_t first = (o.order == split_order::descending ? parts - 1 - n : n) * part;
     const index_t last = first + part < k ? first + part : k;
+    const index_t interval = o.promotion == 0 ? last - first : o.promotion;
     for (index_t start = first; start < last || start == first; start += interval) {
       const index_t end = start + interval < last ? start + interval : last;
       gemm_span span;
@@ -61,9 +64,9 @@ inline gemm_plan plan_of(index_t k, const gemm_options& o, index_t slice) {
       span.restart = true;
       span.from_c = o.start_from_c && start == 0;
       span.first_interval = start == first;
-      span.first_part = first == 0;
+      span.first_part = n == 0;
       for (index_t k0 = start; k0 < end; k0 += length) {
-        append_instruction(plan, m, k0, end - k0 < length ? end - k0 : length);
+        append_instruction(plan, o, k, k0, end - k0 < length ? end - k0 : length);
         span.last = plan.steps();
         span.instruction_ends = m.c_last;
         if (k0 + length < end && (m.c_last || (span.last - span.first) * m.group >= slice)) {
@@ -77,7 +80,6 @@ inline gemm_plan plan_of(index_t k, const gemm_options& o, index_t slice) {
       plan.spans.push_back(span);
       if (interval <= 0) break;
     }
-    if (part <= 0) break;
   }
   for (index_t i = 0; i < plan.positions(); ++i) {
     plan.ascending = plan.ascending && (plan.k_of(i) == i || (i >= k && plan.k_of(i) < 0));

@@ -71,6 +71,22 @@ std::string gzip(std::string_view text, std::size_t chunk = 0) {
 TEST_CASE("an error message is one line: file and what is wrong") {
   CHECK(std::string(io::error("a.txt", "is bad").what()) == "a.txt: is bad");
   CHECK(std::string(io::error("a\nb: is\tbad\x7f").what()) == "a\\x0ab: is\\x09bad\\x7f");
+  for (const char* good :
+       {"caf\xC3\xA9", "\xE2\x88\x91", "\xED\x9F\xBF", "\xEE\x80\x80", "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF"}) {
+    CHECK(io::printable(good) == good);
+  }
+  for (const auto& [bad, escaped] : {std::pair{"a\xAD!", "a\\xad!"},
+                                     {"\xC3", "\\xc3"},
+                                     {"\xC3(", "\\xc3("},
+                                     {"\xC0\xAF", "\\xc0\\xaf"},
+                                     {"\xC2\x9B", "\\xc2\\x9b"},
+                                     {"\xE0\x9F\xBF", "\\xe0\\x9f\\xbf"},
+                                     {"\xED\xA0\x80", "\\xed\\xa0\\x80"},
+                                     {"\xF0\x8F\xBF\xBF", "\\xf0\\x8f\\xbf\\xbf"},
+                                     {"\xF4\x90\x80\x80", "\\xf4\\x90\\x80\\x80"},
+                                     {"\xFF", "\\xff"}}) {
+    CHECK(io::printable(bad) == escaped);
+  }
   CHECK(io::printable(std::string(1000, 'x')) == std::string(60, 'x') + "..." + std::string(60, 'x'));
 }
 
