@@ -60,8 +60,14 @@ void quantize_part(const output_plan& p, matrix<const T> source, const output_pa
 #if defined(__AVX512VBMI__)
   if constexpr (!std::is_same_v<T, fp16>) {
     if (p.axis == block_axis::row && is_chunked(p.tiles)) {
-      for (index_t v = part.v0; v < part.v1; ++v) {
-        quantize_row(p.tiles, source.data + v * source.stride(0) + part.e0, (part.e1 - part.e0) / 32,
+      const index_t k = p.out.k;
+      // Rows without gaps are one long row: chunks then overlap across their ends.
+      const bool gapless = part.e0 == 0 && part.e1 == k && source.stride(0) == k && p.out.code_stride == k / 2 &&
+                           p.out.scale_stride == k / 32;
+      const index_t rows = gapless ? 1 : part.v1 - part.v0,
+                    length = gapless ? (part.v1 - part.v0) * k : part.e1 - part.e0;
+      for (index_t v = part.v0; v < part.v0 + rows; ++v) {
+        quantize_row(p.tiles, source.data + v * source.stride(0) + part.e0, length / 32,
                      p.out.codes + v * p.out.code_stride + part.e0 / 2,
                      p.out.scales + v * p.out.scale_stride + part.e0 / 32, p.layout.stream);
       }

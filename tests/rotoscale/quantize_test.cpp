@@ -19,6 +19,13 @@ struct shape {
   index_t rows, cols, stride;
 };
 
+/// Bytes between rows of an output.
+struct row_gaps {
+  index_t codes, scales;
+  constexpr row_gaps(index_t both) : codes(both), scales(both) {}
+  constexpr row_gaps(index_t between_codes, index_t between_scales) : codes(between_codes), scales(between_scales) {}
+};
+
 /// An output with gaps between rows and a guard on either side, all of one value: what a quantizer must leave alone
 /// takes part in comparisons.
 struct guarded_output {
@@ -26,9 +33,9 @@ struct guarded_output {
   std::vector<std::uint8_t> codes, scales;
   block_matrix<std::uint8_t> view;
 
-  /// The first code lies `offset` bytes off a cache line; rows are `gap` bytes apart.
-  guarded_output(block_format f, index_t rows, index_t k, index_t gap, index_t offset) {
-    const index_t code_stride = packed_bytes(f.element, k) + gap, scale_stride = k / f.length + gap;
+  /// The first code lies `offset` bytes off a cache line.
+  guarded_output(block_format f, index_t rows, index_t k, row_gaps gaps, index_t offset) {
+    const index_t code_stride = packed_bytes(f.element, k) + gaps.codes, scale_stride = k / f.length + gaps.scales;
     codes.assign(static_cast<std::size_t>(rows * code_stride + 3 * guard), 0xEE);
     scales.assign(static_cast<std::size_t>(rows / f.rows * scale_stride + 2 * guard), 0xEE);
     const auto place = reinterpret_cast<std::uintptr_t>(codes.data()) % 64;
@@ -49,10 +56,10 @@ struct guarded_output {
 /// Runs both and compares all bytes.
 template <class T>
 bool same_bytes(block_format f, const block_options& o, matrix<const T> source, block_axis axis, thread_pool& pool,
-                index_t gap = 3, index_t offset = 0) {
+                row_gaps gaps = 3, index_t offset = 0) {
   const index_t rows = source.extent(axis == block_axis::row ? 0 : 1);
   const index_t k = source.extent(axis == block_axis::row ? 1 : 0);
-  guarded_output want(f, rows, k, gap, offset), got = guarded_output(f, rows, k, gap, offset);
+  guarded_output want(f, rows, k, gaps, offset), got = guarded_output(f, rows, k, gaps, offset);
   quantize_ref(f, o, source, axis, want.view);
   quantize(f, o, source, axis, got.view, pool);
   return got == want;
@@ -252,6 +259,20 @@ TEST_CASE("rows of any number of blocks, back to back or with gaps, and some blo
     CAPTURE(blocks);
     REQUIRE(same_bytes(mxfp4, o, row_major(x.data(), 3, 32 * blocks), block_axis::row, pool));
     REQUIRE(same_bytes<bf16>(mxfp4, o, row_major<const bf16>(halves.data(), 3, 32 * blocks), block_axis::row, pool, 0));
+  }
+}
+
+TEST_CASE("rows back to back, but for gaps in the source, the codes or the scales; and more than a thread's part") {
+  thread_pool pool(2);
+  for (const index_t k : {index_t{96}, index_t{2 * 8192 + 160}}) {
+    const auto x = oracle::block_values(3, k + 32, static_cast<std::uint64_t>(k));
+    for (const index_t between_rows : {0, 32}) {
+      for (const row_gaps gaps : {row_gaps{0}, row_gaps{4, 0}, row_gaps{0, 1}}) {
+        CAPTURE(k);
+        CHECK(same_bytes<float>(mxfp4, presets::te_rocm, row_major(x.data(), 3, k, k + between_rows), block_axis::row,
+                                pool, gaps));
+      }
+    }
   }
 }
 
