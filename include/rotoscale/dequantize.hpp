@@ -5,7 +5,7 @@
 #pragma once
 
 #include "rotoscale/block.hpp"
-#include "rotoscale/detail/decode.hpp"
+#include "rotoscale/detail/mxfp4_decode.hpp"
 #include "rotoscale/parallel.hpp"
 
 namespace rotoscale {
@@ -57,40 +57,14 @@ inline void dequantize_row(block_format f, const decode_table& table, block_matr
   for (index_t c = 0; c < in.k; c += f.length) dequantize_block(f, table, in, r, c, f.length, decode_factor, to + c);
 }
 
-#if defined(__AVX512BW__)
-// Zero-masked intrinsics: g++ 12 warns of an uninitialised value inside its own header for the plain ones.
-
-/// The 32 elements of an MXFP4 block, from the values of the codes under its scale.
-inline void decode_mxfp4(const std::uint8_t* codes, __m512 values, float* to, bool stream) {
-  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes));
-  const __m128i low = _mm_and_si128(bytes, _mm_set1_epi8(15));
-  const __m128i high = _mm_and_si128(_mm_srli_epi16(bytes, 4), _mm_set1_epi8(15));
-  const __m128i halves[2] = {_mm_unpacklo_epi8(low, high), _mm_unpackhi_epi8(low, high)};
-  for (int h = 0; h < 2; ++h) {
-    const __m512i index = _mm512_maskz_cvtepu8_epi32(0xFFFF, halves[h]);
-    const __m512i v = _mm512_castps_si512(_mm512_maskz_permutexvar_ps(0xFFFF, index, values));
-    stream ? _mm512_stream_si512(reinterpret_cast<__m512i*>(to + 16 * h), v) : _mm512_storeu_si512(to + 16 * h, v);
-  }
-}
-/// To BF16: an E2M1 number times a power of two needs no more than the leading half of FP32.
-inline void decode_mxfp4(const std::uint8_t* codes, __m512 values, bf16* to, bool stream) {
-  const __m512i leading = _mm512_maskz_srli_epi32(0xFFFF, _mm512_castps_si512(values), 16);
-  const __m512i table = _mm512_maskz_broadcast_i64x4(0xFF, _mm512_maskz_cvtepi32_epi16(0xFFFF, leading));
-  const __m256i bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
-  const __m256i nibbles = _mm256_or_si256(_mm256_and_si256(bytes, _mm256_set1_epi16(15)),
-                                          _mm256_and_si256(_mm256_slli_epi16(bytes, 4), _mm256_set1_epi16(0xF00)));
-  const __m512i v = _mm512_maskz_permutexvar_epi16(~0u, _mm512_maskz_cvtepu8_epi16(~0u, nibbles), table);
-  stream ? _mm512_stream_si512(reinterpret_cast<__m512i*>(to), v) : _mm512_storeu_si512(to, v);
-}
-
+#if defined(__AVX512BW__) || defined(__AVX2__)
 template <class T>
 inline void dequantize_mxfp4_row(const decode_table& table, block_matrix<const std::uint8_t> in, index_t r, T* to,
                                  bool stream) {
-  const __m512 values = _mm512_loadu_ps(table.value);
+  const e2m1_values values(table);
   for (index_t b = 0; b < in.k / 32; ++b) {
-    const std::uint8_t code = in.scales[r * in.scale_stride + b];
-    const __m512 scaled = _mm512_mul_ps(values, _mm512_set1_ps(scale_value(code)));  // canonical NaN stays so
-    decode_mxfp4(in.codes + r * in.code_stride + 16 * b, scaled, to + 32 * b, stream);
+    const float scale = scale_value(in.scales[r * in.scale_stride + b]);
+    values.times(scale).decode(in.codes + r * in.code_stride + 16 * b, to + 32 * b, stream);
   }
   if (stream) finish_streaming();
 }
@@ -106,7 +80,7 @@ void dequantize(block_format f, block_matrix<const std::uint8_t> in, block_axis 
   ROTOSCALE_ASSERT(out.extent(0) == in.rows && out.extent(1) == in.k && f.element.bits() <= 8);
   const detail::decode_table table(f.element);
   const bool contiguous = std::is_same_v<T, float> && out.stride(1) == 1;
-#if defined(__AVX512BW__)
+#if defined(__AVX512BW__) || defined(__AVX2__)
   if constexpr (std::is_same_v<T, float> || std::is_same_v<T, bf16>) {
     constexpr block_format covered = mxfp4;
     if (out.stride(1) == 1 && f == covered && decode_factor == 1.0f) {
