@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The fast dequantizer, equal to dequantize_ref by bytes: codes are looked up and multiplied by their scale, which
-// rounds as the definition does, since a product of a code and a scale is exact unless it leaves FP32's range.
+// The fast dequantizer, equal to dequantize_ref by bytes: codes are looked up and multiplied by their scale. That
+// rounds as the definition does where the elements themselves are FP32 numbers: then the product is all that may round.
 #pragma once
 
 #include "rotoscale/block.hpp"
@@ -18,6 +18,10 @@ inline constexpr index_t dequantize_streaming_bytes = index_t{8} << 20;
 /// Elements [c, c + count) of row `r`, which lie in one block, times the decode factor.
 inline void dequantize_block(block_format f, const decode_table& table, block_matrix<const std::uint8_t> in, index_t r,
                              index_t c, index_t count, float decode_factor, float* to) {
+  if (f.has_e8m0_scale() && !fits_fp32(f.element)) {  // the table's numbers are rounded before their scale is known
+    for (index_t i = 0; i < count; ++i) to[i] = canonical_nan(decode_element(f, in, r, c + i) * decode_factor);
+    return;
+  }
   const std::uint8_t code = in.scales[r / f.rows * in.scale_stride + c / f.length];
   const float scale = scale_value(f.scale, code);
   const std::uint8_t* codes = in.codes + r * in.code_stride;
@@ -33,7 +37,8 @@ inline void dequantize_block(block_format f, const decode_table& table, block_ma
   if (decode_factor != 1.0f) {
     for (index_t i = 0; i < count; ++i) to[i] *= decode_factor;
   }
-  if (f.element.has_nan() || f.element.has_infinity() || decode_factor != 1.0f) {
+  // NaN comes from elements, from an infinite scale of a zero, or from a factor.
+  if (f.element.has_nan() || f.scale.has_infinity() || decode_factor != 1.0f) {
     for (index_t i = 0; i < count; ++i) to[i] = canonical_nan(to[i]);
   }
 }
@@ -77,7 +82,7 @@ template <class T>
 void dequantize(block_format f, block_matrix<const std::uint8_t> in, block_axis axis, matrix<T> target,
                 thread_pool& pool, float decode_factor = 1.0f) {
   const matrix<T> out = axis == block_axis::row ? target : transposed(target);
-  ROTOSCALE_ASSERT(out.extent(0) == in.rows && out.extent(1) == in.k && f.element.bits() <= 8);
+  ROTOSCALE_ASSERT(dequantize_is_defined(f, in, axis, target));
   const detail::decode_table table(f.element);
   const bool contiguous = std::is_same_v<T, float> && out.stride(1) == 1;
 #if defined(__AVX512BW__) || defined(__AVX2__)

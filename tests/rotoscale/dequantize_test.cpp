@@ -63,6 +63,47 @@ TEST_CASE("every format, axis, target and factor") {
   }
 }
 
+TEST_CASE("formats of a user's own: infinite scales, elements beyond FP32, bytes with bits above a code's") {
+  constexpr format infinite_scale{5, 2, 15, false}, tiny{5, 2, 160, true, specials::none},
+      huge{5, 2, -120, true, specials::none}, five_bits{0, 4, 0, true, specials::none, true, true, true},
+      seven_bits{3, 3, 4, true, specials::fnuz};
+  CHECK(infinite_scale.has_infinity());
+  CHECK_FALSE(fits_fp32(tiny));
+  CHECK_FALSE(fits_fp32(huge));
+  thread_pool pool(2);
+  std::uint64_t seed = 100;
+  for (const block_format& f : {block_format{formats::e2m1, 32, infinite_scale},
+                                {formats::int8, 32, infinite_scale},
+                                {tiny, 32},
+                                {huge, 32},
+                                {tiny, 32, formats::ue4m3},
+                                {five_bits, 32},
+                                {seven_bits, 32}}) {
+    for (const auto axis : {block_axis::row, block_axis::column}) {
+      for (const float factor : {1.0f, 0.37f}) {
+        CAPTURE(++seed);
+        CHECK(same_bytes<float>(f, 64, 192, axis, 1, factor, seed, pool));
+        CHECK(same_bytes<bf16>(f, 64, 192, axis, 1, factor, seed, pool));
+      }
+    }
+  }
+}
+
+TEST_CASE("what is not whole blocks, or not of the target's extents, is not defined") {
+  std::uint8_t codes[64] = {}, scales[2] = {};
+  std::vector<float> to(128);
+  const auto defined = [&](block_format f, index_t rows, index_t k, index_t height, index_t width) {
+    const block_matrix<const std::uint8_t> in{rows, k, codes, 32, scales, 1};
+    return dequantize_is_defined(f, in, block_axis::row, row_major(to.data(), height, width));
+  };
+  CHECK(defined(mxfp4, 2, 64, 2, 64));
+  CHECK_FALSE(defined(mxfp4, 2, 48, 2, 48));
+  CHECK_FALSE(defined(mxfp4, 2, 64, 2, 32));
+  CHECK_FALSE(defined({formats::e2m1, 512}, 1, 512, 1, 512));
+  CHECK_FALSE(defined({formats::e2m1, 0}, 2, 64, 2, 64));
+  CHECK_FALSE(defined({formats::bf16, 32}, 2, 64, 2, 64));
+}
+
 TEST_CASE("MXFP4: every code under every scale") {
   thread_pool pool(1);
   std::vector<std::uint8_t> codes, scales;
