@@ -57,7 +57,7 @@ output_plan plan_output(block_format f, const block_options& o, block_axis axis,
 /// The one place where a part of a matrix is quantized: kernels for particular formats branch off here.
 template <class T>
 void quantize_part(const output_plan& p, matrix<const T> source, const output_part& part) {
-#if defined(__AVX512VBMI__)
+#if defined(ROTOSCALE_BYTE_LANES)
   if constexpr (!std::is_same_v<T, fp16>) {
     if (p.axis == block_axis::row && is_chunked(p.tiles)) {
       const index_t k = p.out.k;

@@ -6,10 +6,7 @@
 
 #include "rotoscale/detail/quantize_tile.hpp"
 
-#if defined(__AVX512VBMI__)  // and what came with it: BW, DQ, VBMI2 is asked for below
-#if !defined(__AVX512VBMI2__) || !defined(__AVX512DQ__) || !defined(__AVX512BW__)
-#error "Rotoscale expects AVX512_VBMI2, AVX512DQ and AVX512BW where AVX512_VBMI is"
-#endif
+#if defined(ROTOSCALE_BYTE_LANES)
 
 namespace rotoscale::detail {
 

@@ -82,7 +82,7 @@ inline void encode_elements(const lanes_u32 (&x)[Length], const tile_scales& s, 
   }
 }
 
-#if defined(__AVX512VBMI__)
+#if defined(ROTOSCALE_BYTE_LANES)
 
 template <int Length>
 inline void encode_ordinary_e2m1(const lanes_u32 (&x)[Length], const tile_scales& s, lanes_u32* words) {

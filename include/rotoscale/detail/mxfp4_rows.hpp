@@ -6,7 +6,7 @@
 
 #include "rotoscale/detail/quantize_panel.hpp"
 
-#if defined(__AVX512VBMI__)
+#if defined(ROTOSCALE_BYTE_LANES)
 
 namespace rotoscale::detail {
 

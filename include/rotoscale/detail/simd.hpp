@@ -12,6 +12,12 @@
 #include <immintrin.h>
 #endif
 
+// Are there byte permutations and what the code around them uses? Processors with AVX512_VBMI and without AVX512_VBMI2
+// exist (Cannon Lake). Whoever asks includes this header.
+#if defined(__AVX512VBMI__) && defined(__AVX512VBMI2__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
+#define ROTOSCALE_BYTE_LANES
+#endif
+
 namespace rotoscale::detail {
 
 #if defined(__AVX512F__)
