@@ -8,6 +8,8 @@
 #include <cstring>
 #include <vector>
 
+#include "oracle/fenced_memory.hpp"
+
 using namespace rotoscale;
 
 namespace {
@@ -128,6 +130,35 @@ TEST_CASE("rows of any number, and no rows") {
     for (const auto axis : {block_axis::row, block_axis::column}) {
       CHECK(same_bytes<float>(mxfp4, rows, 96, axis, 0, 1.0f, 5, pool));
       CHECK(same_bytes<bf16>(mxfp8_e5m2, rows, 96, axis, 1, 1.0f, 6, pool));
+    }
+  }
+}
+
+TEST_CASE("nothing beyond codes and scales is read, nor anything beyond the target written") {
+  thread_pool pool(2);
+  const auto check = [&]<class T>(T, block_format f, index_t rows, index_t k, block_axis axis, bool end) {
+    const auto code_bytes = static_cast<std::size_t>(rows * packed_bytes(f.element, k));
+    oracle::fenced_memory codes(code_bytes), scales(static_cast<std::size_t>(rows / f.rows * (k / f.length))),
+        target(static_cast<std::size_t>(rows * k) * sizeof(T));
+    std::memset(codes.at(end), 0x5A, code_bytes);
+    codes.hold();
+    scales.hold();
+    const bool row = axis == block_axis::row;
+    const auto in = dense_blocks<const std::uint8_t>(f, rows, k, codes.at(end), scales.at(end));
+    const auto to = row_major(reinterpret_cast<T*>(target.at(end)), row ? rows : k, row ? k : rows);
+    dequantize(f, in, axis, to, pool);
+    std::vector<T> want(static_cast<std::size_t>(rows * k));
+    dequantize_ref(f, in, axis, row_major(want.data(), to.extent(0), to.extent(1)));
+    CHECK(std::memcmp(want.data(), target.at(end), want.size() * sizeof(T)) == 0);
+  };
+  for (const block_format& f : {mxfp4, mxfp6_e3m2, mxfp8_e4m3, nvfp4, square_blocks(mxfp4)}) {
+    for (const auto axis : {block_axis::row, block_axis::column}) {
+      for (const bool end : {false, true}) {
+        for (const index_t blocks : {1, 3}) {
+          check(float{}, f, f.rows, f.length * blocks, axis, end);
+          check(bf16{}, f, 3 * f.rows, f.length * blocks, axis, end);
+        }
+      }
     }
   }
 }

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "oracle/block_values.hpp"
+#include "oracle/fenced_memory.hpp"
 
 using namespace rotoscale;
 
@@ -169,8 +170,10 @@ block_options fast_options(chooser& choose, block_format f) {
   o.rotation.points = f.length == 16 ? choose.one_of({0, 16}) : choose.one_of({0, 16, 32});
   o.rotation.signs[0] = choose.one_of({0u, 0xC0FFEE11u});
   o.rule = choose.one_of({scale_rule::floor, scale_rule::ceil, scale_rule::even, scale_rule::rceil});
-  o.policy = choose.one_of({policies::te_rocm, policies::ocp, policies::aiter_nonzero, policies::nvidia,
-                            block_policy{255, 40, policies::nan_rule::ignore, policies::infinity_rule::exponent_128}});
+  o.policy =
+      choose.one_of({policies::te_rocm, policies::ocp, policies::aiter_nonzero, policies::nvidia,
+                     block_policy{255, 40, policies::nan_rule::ignore, policies::infinity_rule::exponent_128},
+                     block_policy{0, 124, policies::nan_rule::nan_scale, policies::infinity_rule::largest_scale}});
   if (!f.has_e8m0_scale()) o.policy.zero_byte = choose.one_of<std::uint8_t>({0, 1, 126});
   o.rounding = choose.one_of({rounding::nearest_even, rounding::stochastic});
   o.random = {choose.one_of({std::uint64_t{7}, std::uint64_t{0x123456789ABCDEF0}}), 0xFEDCBA9876543210u};
@@ -402,6 +405,44 @@ TEST_CASE("what lanes do not cover goes the slow way and gives the same bytes") 
     const matrix<const float> sparse{x.data(), {32, 32}, {256, 2}};
     CHECK_FALSE(quantize_is_fast(mxfp4, presets::te_rocm, sparse));
     CHECK(same_bytes(mxfp4, presets::te_rocm, sparse, axis, pool));
+  }
+}
+
+template <class T>
+void check_fences(block_format f, const block_options& o, index_t rows, index_t columns, block_axis axis) {
+  const auto x = values_of<T>(oracle::block_values(rows, columns, static_cast<std::uint64_t>(rows + columns)), 1);
+  const bool row = axis == block_axis::row;
+  const index_t vectors = row ? rows : columns, k = row ? columns : rows;
+  thread_pool pool(2);
+  guarded_output want(f, vectors, k, 0, 0);
+  quantize_ref(f, o, row_major<const T>(x.data(), rows, columns), axis, want.view);
+  const auto code_bytes = static_cast<std::size_t>(vectors * want.view.code_stride);
+  const auto scale_bytes = static_cast<std::size_t>(vectors / f.rows * want.view.scale_stride);
+  for (const bool end : {true, false}) {
+    oracle::fenced_memory source(x.size() * sizeof(T)), codes(code_bytes), scales(scale_bytes);
+    const auto place = [end](oracle::fenced_memory& m) { return m.at(end); };
+    std::memcpy(place(source), x.data(), x.size() * sizeof(T));
+    source.hold();
+    const auto* data = reinterpret_cast<const T*>(place(source));
+    quantize(f, o, row_major(data, rows, columns), axis, dense_blocks(f, vectors, k, place(codes), place(scales)),
+             pool);
+    CHECK(std::memcmp(place(codes), want.view.codes, code_bytes) == 0);
+    CHECK(std::memcmp(place(scales), want.view.scales, scale_bytes) == 0);
+  }
+}
+
+TEST_CASE("nothing beyond the source is read, nor anything beyond the results written") {
+  for (const auto& f : fast_formats) {
+    for (const index_t blocks : {1, 3, 17}) {
+      for (const index_t vectors : {index_t{f.rows}, f.rows == 1 ? 19 : index_t{2 * f.rows}}) {
+        const index_t k = f.length * blocks;
+        const block_options o = f.has_e8m0_scale() ? presets::te_rocm : presets::nvidia;
+        check_fences<float>(f, o, vectors, k, block_axis::row);
+        check_fences<float>(f, o, k, vectors, block_axis::column);
+        check_fences<bf16>(f, o, vectors, k, block_axis::row);
+        check_fences<bf16>(f, o, k, vectors, block_axis::column);
+      }
+    }
   }
 }
 
