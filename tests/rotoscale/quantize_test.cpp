@@ -106,8 +106,9 @@ TEST_CASE("MXFP4: rules, policies, sources, rotations, axes, shapes and threads"
 TEST_CASE("each kind of block by itself: every special bit pattern at every place of a block") {
   thread_pool pool(1);
   const auto base = oracle::block_values(32, 32, 1, false);
-  for (const std::uint32_t bits : {0x7FC00000u, 0xFFC00001u, 0x7F800000u, 0xFF800000u, 0x7F7FFFFFu, 0x80000000u, 1u,
-                                   0x80000001u, 0x007FFFFFu, 0x7F7F8000u, 0x00800000u, 0x7F3FFFFFu}) {
+  for (const std::uint32_t bits :
+       {0x7FC00000u, 0xFFC00001u, 0x7F800000u, 0xFF800000u, 0x7F7FFFFFu, 0x80000000u, 1u, 0x80000001u, 0x007FFFFFu,
+        0x7F7F8000u, 0x00800000u, 0x7F3FFFFFu, 0x7FFFFFFFu, 0xFFFF8000u}) {
     for (const float magnitude : {0.0f, 1.0f, 0x1p-140f, 0x1p120f}) {
       std::vector<float> x;
       for (std::size_t i = 0; i < base.size(); ++i) {

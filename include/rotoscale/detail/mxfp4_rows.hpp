@@ -139,8 +139,8 @@ struct chunk {
   std::uint8_t *to, *to_scales;
 };
 
-/// How far ahead of its use the source is fetched: measured, see docs/bench.md.
-inline constexpr index_t prefetch_bytes = 3072;
+/// How far ahead of its use the source is fetched: what was fastest where it was measured.
+inline constexpr std::size_t prefetch_bytes = 3072;
 
 enum class chunk_rotation { none, plain, with_signs };
 
@@ -155,7 +155,9 @@ inline void load_chunk(const T* from, const lanes_u32 (&signs)[2], chunk& c) {
     unrolled<4>([&](auto i) __attribute__((always_inline)) {
       const T* block = from + 32 * (4 * g + i);
       for (std::size_t at = 0; at < 32 * sizeof(T); at += line_bytes) {
-        __builtin_prefetch(reinterpret_cast<const char*>(block) + prefetch_bytes + at);
+        // By its number, since no pointer may point beyond the source; a fetch from there does nothing.
+        __builtin_prefetch(
+            reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(block) + prefetch_bytes + at));
       }
       block_lanes<T>::load(block, x[i][0], x[i][1]);
       for (int odd = 0; odd < 2; ++odd) {
@@ -189,14 +191,16 @@ inline void encode_chunk(const chunk& c, const tile_scales& s, lanes_u32 (&lines
   const __m512i index = _mm512_load_si512(order.index);
   lanes_u32 factors;
   e2m1_words::factor_of(s, factors);
-  const auto* factor_of_block = reinterpret_cast<const float*>(&factors);
+  const auto* factor_of_block = reinterpret_cast<const char*>(&factors);
 #if defined(__GNUC__)
   __asm__("" : "+r"(factor_of_block) : : "memory");  // lanes by loads: g++ would rather permute the register
 #endif
   unrolled<4>([&](auto g) __attribute__((always_inline)) {
     lanes_u32 factor[4], word;
     unrolled<4>([&](auto i) __attribute__((always_inline)) {
-      factor[i] = __builtin_bit_cast(lanes_u32, _mm512_set1_ps(factor_of_block[4 * g + i]));
+      float of_one;
+      __builtin_memcpy(&of_one, factor_of_block + sizeof(float) * (4 * g + i), sizeof of_one);
+      factor[i] = __builtin_bit_cast(lanes_u32, _mm512_set1_ps(of_one));
     });
     e2m1_words::encode([&](auto pair, auto odd) -> const lanes_u32& { return c.x[4 * g + pair][odd]; },
                        [&](auto pair) -> const lanes_u32& { return factor[pair]; }, word);

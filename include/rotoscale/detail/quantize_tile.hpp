@@ -36,8 +36,11 @@ inline void plan_quick_scales(tile_plan& p) {
   p.bump = (1u << 23) - last;
   p.fold = p.o.rotation.points == 16 ? 2 : 0;
   p.offset = 127 - byte(one) + p.fold;
-  // From amax = 2^-60 on, what a Hadamard's factor rounds away as subnormal lies 2^-48 below any format's last place,
-  // so that not even the fraction of a stochastic rounding sees it. Up to 2^124, 2^4 / scale is a normal number.
+  // From amax = 2^-60 on, what a Hadamard's factor rounds away as subnormal (below 2^-149) lies further below any
+  // format's last place than the 32 bits of a stochastic rounding's fraction. Up to 2^124, 2^4 / scale is a normal
+  // number.
+  constexpr format e5m2 = formats::e5m2;  // the widest: its last place is the smallest beside its largest number
+  static_assert(-60 - e5m2.max_exponent() + e5m2.min_exponent() - e5m2.mantissa_bits - 32 > -149);
   const int least = p.o.policy.least_byte + p.offset, usual = 127 - 60 + 1 + p.fold, end = 252;
   p.lower = static_cast<std::uint32_t>(least > usual ? least : usual) << 23;
   p.range = p.lower < static_cast<std::uint32_t>(end) << 23 ? (static_cast<std::uint32_t>(end) << 23) - p.lower : 0;
