@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks the numerics headers on purpose, one place at a time, and demands that a test fails each time.
+"""Breaks the numerics headers, and what the probe expects, on purpose, one place at a time, and demands that a test fails each time.
 
 usage: mutants.py ROOT [TEXT]   TEXT: only mutants whose name contains it
 A mutant is killed by a failing test program or by a static_assert; any other compile error, or a mutant whose text is
@@ -15,7 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-# (name, header, text, replacement, test); a test with a flag is compiled with that instead of -march=native
+# (name, header, text, replacement, test); a test with a flag is compiled with that instead of -march=native, and a
+# header in gpu/ has its test in tests/gpu/.
 MUTANTS = [
     ("ties away instead of even", "round.hpp", "fraction > half || (fraction == half && (kept & 1) != 0)",
      "fraction >= half", "round"),
@@ -330,6 +331,51 @@ MUTANTS = [
     ("TF32's low bits count", "sparse.hpp", ">> (f.bits() == 32 ? 13 : 0) == 0", "== 0", "sparse"),
     ("-0 is not kept", "sparse.hpp", "kept += detail::sparse_element(f, row, i) != 0;",
      "kept += (detail::sparse_element(f, row, i) & f.magnitude_mask()) != 0;", "sparse"),
+    ("exact forgets C", "gemm.hpp", "  add(term_of(c, 0));\n", "", "gemm"),
+    ("exact: Inf is no number", "gemm.hpp", "return terms.decide(true, result) ? result : round_result(o.model, sum.value());",
+     "return round_result(o.model, sum.value());", "gemm"),
+    ("descending parts ascend", "gemm.hpp", "(o.order == split_order::descending ? count - 1 - n : n) * length",
+     "n * length", "gemm"),
+    ("pairs of parts in a row", "gemm.hpp", "if (o.order == split_order::pairwise) {\n      for", "if (false) {\n      for",
+     "gemm"),
+    ("an odd part is added first", "gemm.hpp",
+     "for (; depth > 1; --depth) waiting[depth - 2] = add(waiting[depth - 2], waiting[depth - 1]);",
+     "for (int d = 1; d < depth; ++d) waiting[0] = add(waiting[0], waiting[d]);", "gemm"),
+    ("slices are parts", "gemm.hpp", "if (o.split_run == 0) return position;", "return position;", "gemm"),
+    ("parts are not rounded to where they are stored", "gemm.hpp",
+     "return o.split_k == 1 ? promoted : round_source(o.split_sum, promoted);", "return promoted;", "gemm"),
+    ("sums of parts stay FP32", "gemm.hpp", "return round_source(o.split_sum, x + y);", "return x + y;", "gemm"),
+    ("one rounding of outputs", "gemm.hpp", "encode(o.output, scaled, o.output_rounding, overflow::to_inf)",
+     "encode(o.output, scaled, rounding::nearest_even, overflow::to_inf)", "gemm"),
+    ("fast: the part with k = 0 is the first", "detail/gemm_plan.hpp", "span.first_part = n == 0;",
+     "span.first_part = first == 0;", "gemm_model_fast"),
+    ("fast: parts stay FP32", "gemm_fast.hpp", "o.split_k != 1 && o.split_sum != formats::fp32;", "false;",
+     "gemm_model_fast"),
+    ("fast: pairs of parts in a row", "gemm_fast.hpp", "o.order != split_order::pairwise || o.split_k <= 3;", "true;",
+     "gemm_model_fast"),
+    ("fast: the chain's slices are parts", "gemm_fast.hpp", "!m.c_last && o.split_run == 0;", "!m.c_last;",
+     "gemm_model_fast"),
+    ("fast: one rounding of outputs", "gemm_fast.hpp",
+     "(o.output == formats::bf16 && o.output_rounding == rounding::nearest_even)", "o.output == formats::bf16",
+     "gemm_model_fast"),
+    ("a subgroup that cancels has no exponent", "mma_ref.hpp", "t.exponent = p[0].scale_exponent;",
+     "t.exponent = t.kind == value_class::zero ? -1000 : p[0].scale_exponent;", "mma_ref"),
+    ("probe: A keeps its sign", "gpu/probe/check.hpp", "instruction.form.negate_b : instruction.form.negate_a;",
+     "instruction.form.negate_b : false;", "gpu/probe/check"),
+    ("probe: B keeps its sign", "gpu/probe/check.hpp", "is_b ? instruction.form.negate_b :", "is_b ? false :",
+     "gpu/probe/check"),
+    ("probe: C is read", "gpu/probe/check.hpp", "if (instruction.form.zero_c) return std::uint64_t{0};", "",
+     "gpu/probe/check"),
+    ("probe: metadata of a tile's first row", "gpu/probe/check.hpp", "cases.metadata.data() + (tile * rows + r) * metadata",
+     "cases.metadata.data() + tile * rows * metadata", "gpu/probe/check"),
+    ("search: no slices", "gpu/probe/gemm.cpp", "if (grain == 64) add_slices(p.k, chain, orders);", "", "gpu/probe/gemm"),
+    ("search: parts of one grain", "gpu/probe/gemm.cpp", "{64, 16, 8}", "{64}", "gpu/probe/gemm"),
+    ("search: no FP16 sums", "gpu/probe/gemm.cpp", "orders.back().options.split_sum = formats::fp16;", "",
+     "gpu/probe/gemm"),
+    ("search: one column of a sample", "gpu/probe/gemm.cpp", "(r * p.n + c) * bytes", "r * p.n * bytes", "gpu/probe/gemm"),
+    ("search: TF32 operands as they are", "gpu/probe/gemm.cpp", "if (order.operands != rounding::toward_zero) {",
+     "if (false) {", "gpu/probe/gemm"),
+    ("search: FP64 in memory's order", "gpu/probe/gemm.cpp", "detail::k_at(p.k, o, i)", "i", "gpu/probe/gemm"),
     ("product and sum rounded apart", "gemm.hpp",
      "acc = __builtin_fmaf(operand_value(a, i, k), operand_value(b, j, k), acc);",
      "{ volatile float p = operand_value(a, i, k) * operand_value(b, j, k); acc = acc + p; }", "gemm"),
@@ -453,18 +499,22 @@ MUTANTS = [
 def try_mutant(mutant, root, folder):
     """None if a test notices, else what is wrong."""
     name, header, text, replacement, test = mutant
+    test, *flags = test.split()
     place = folder / name.replace(" ", "_")
     shutil.copytree(root / "include", place)
-    path = place / "rotoscale" / header
+    shutil.copytree(root / "gpu", place / "gpu")
+    path = place / header if header.startswith("gpu/") else place / "rotoscale" / header
+    sources = [root / f"tests/rotoscale/{test}_test.cpp"]
+    if header.startswith("gpu/"):
+        sources = [root / f"tests/{test}_test.cpp", *(place / f"gpu/probe/{part}.cpp" for part in ("gemm", "model"))]
     source = path.read_text(encoding="utf-8")
     if source.count(text) != 1:
         return f"'{name}': its text occurs {source.count(text)} times in {header}"
     path.write_text(source.replace(text, replacement), encoding="utf-8")
     program = place / "program"
-    test, *flags = test.split()
     compiling = subprocess.run(
         ["g++", "-std=c++20", "-O1", *(flags or ["-march=native"]), "-w", f"-I{place}", f"-I{root}/tests", "-pthread",
-         str(root / f"tests/rotoscale/{test}_test.cpp"), str(folder / "main.o"), "-o", str(program)],
+         *map(str, sources), str(folder / "main.o"), "-o", str(program)],
         capture_output=True, text=True)
     if compiling.returncode != 0:
         if "static assertion failed" in compiling.stderr:

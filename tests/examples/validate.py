@@ -231,6 +231,21 @@ class Cases(Program):
                            re.search(r"^worst:\n((?:  \[.*\n)+)", done.stdout, re.M).group(1))
             self.assertEqual(len(values), len(ways), model)
 
+    def test_the_trace_shows_what_each_kind_of_unit_does(self):
+        lines = {
+            "hopper-mma-fp8-f32": r"  k 0 1 4 5 8 9 \.\.\. 29: .*of 16 products cut.*\n"
+                                  r"  k 2 3 6 7 10 11 \.\.\. 31: .*\n  their sum \S+ is added; accumulator",
+            "blackwell-nvf4-f32": r"  k 0\.\.63: products .*; aligned to 2\^-?\d+, unit 2\^-?\d+, \d of 4 groups cut",
+            "cdna3-mfma-fp8-f32": r"  k 0\.\.15: .*; even k aligned to .*, \d of 8 products cut.*; odd k aligned to .*; "
+                                  r"then c joins, rounded down; accumulator",
+            "hopper-mma-fp16-f16": r"aligned to 2\^\d, unit 2\^-\d\d, [1-9]\d* of 16 products cut \(-?\d.*e-\d\d in all\)",
+            "exact": r"  k 0\.\.127: products .*; accumulator \S+ -> (\S+)\n  result \1 before"}
+        for model, pattern in lines.items():
+            path = self.make("case.safetensors", "--model", model, "--kind", "normal")
+            done = self.call("--model", model, "--input", path, "--epilogue-c", "--alpha", 0.75)
+            self.assertEqual(done.returncode, 1, model)
+            self.assertTrue(re.search(pattern, done.stdout, re.M), done.stdout)
+
     def test_the_trace_ends_in_the_result(self):
         path = self.make("case.safetensors", "--model", "hopper-wgmma-fp8-f32", "--kind", "normal", "--k", 512)
         for extra in (["--split-k", 3, "--split-grain", 32], ["--promotion", 128], ["--split-k", 4, "--split-run", 64],
