@@ -46,10 +46,11 @@ class block_packing {
   index_t runs() const { return runs_; }
   int run() const { return run_; }
 
-  // A row: runs() scales of Scale, runs() corrections, quads.
+  // A row: runs() scales of Scale, runs() corrections, quads; the next row's scales are aligned as well.
   template <class Scale>
   index_t row_bytes() const {
-    return runs_ * static_cast<index_t>(sizeof(Scale) + 4) + runs_ * quads_ * 4;
+    constexpr auto scale = static_cast<index_t>(sizeof(Scale));
+    return round_up(runs_ * (scale + 4) + runs_ * quads_ * 4, scale);
   }
   // A panel: runs() × columns scales, runs() × quads() × columns quads.
   template <class Scale>
