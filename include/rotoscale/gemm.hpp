@@ -251,6 +251,11 @@ inline bool gemm_is_defined(const gemm_operand& a, const gemm_operand& b, const 
   if (o.output_rounding == rounding::stochastic) return false;
   if ((m.sum == mma_sum::scaled_groups || m.sum == mma_sum::rounded_tree) && m.subgroup < 1) return false;
   const int unit = m.sum == mma_sum::scaled_groups ? m.subgroup : 1;  // elements that must share their scales
+  // A step's sum must fit into 64 bits. Scales alone align scaled_groups, so that elements' exponents come on top;
+  // significands of products and scales are below 4 each.
+  const int exponents = m.sum == mma_sum::scaled_groups ? a.element.max_exponent() + b.element.max_exponent() : 0;
+  const int bits = m.fraction_bits > m.late_bits ? m.fraction_bits : m.late_bits + 1;
+  if (exponents + 4 + highest_bit(static_cast<std::uint64_t>(instruction)) + 1 + bits > 62) return false;
   const auto fits = [&](const gemm_operand& x) {
     if (x.scale_order == placement::aiter_data_16x16) return false;  // for codes
     if (x.block != 0 && (x.scale.is_signed || !fits_fp32(x.scale))) return false;

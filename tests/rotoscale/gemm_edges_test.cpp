@@ -185,3 +185,12 @@ TEST_CASE("a C of -0 and negative sums times a scale of zero") {
   y.set_scales(16, formats::ue4m3, 0x41);
   CHECK(same_from(x, y, o, {-0.0f, 1.5f, 0.0f, -0.0f, 1.0f, -1.0f}));
 }
+
+TEST_CASE("depth zero: no codes, but for the sanitizers a pointer to none") {
+  for (const char* name : {"fp32-fma-chain", "fp32-blockwise", "blackwell-nvf4-f32", "hopper-wgmma-fp8-f32"}) {
+    const operand a(formats::e2m1, 3, 0), b(formats::e2m1, 2, 0);
+    CHECK(same_from(a, b, from_c(find_unit(name)->model), {-0.0f, 1.5f, 0.0f, -0.0f, 1.0f, 0x1p-149f}));
+    const operand x(formats::fp32, 3, 0), y(formats::fp16, 2, 0);
+    if (name[0] != 'b') CHECK(same_from(x, y, from_c(find_unit(name)->model), std::vector<float>(6, 2.0f)));
+  }
+}

@@ -85,7 +85,7 @@ class block_packing {
       if (j < valid) {
         pack_elements(b_, first + j, row.data());
       } else {
-        __builtin_memset(row.data(), 0, row.size());
+        std::fill(row.begin(), row.end(), std::int8_t{0});
       }
       for (index_t g = 0; g < runs_; ++g) {
         scales[g * columns + j] =
