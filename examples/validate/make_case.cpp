@@ -26,18 +26,6 @@ format chosen_format(const std::string& flag, const std::string& name, const mma
   throw io::error(flag, "'" + name + "' is none of the types that " + unit.name + " takes: " + valid);
 }
 
-/// A block's scale: around 1; far from its neighbours', so that a unit's width shows, where magnitudes vary; any bits,
-/// NaN among them, where the elements are raw as well.
-std::uint8_t scale_code(const format& scale, case_kind kind, std::uint32_t word) {
-  const auto one = static_cast<std::uint32_t>(encode(scale, 1.0f));
-  if (kind == case_kind::raw_bits || kind == case_kind::edges) return static_cast<std::uint8_t>(word);
-  const bool far = kind == case_kind::wide || kind == case_kind::outliers || kind == case_kind::many_zeros;
-  if (!far) return static_cast<std::uint8_t>(one - 4 + word % 8);
-  // E8M0: 2^-20 to 2^19; UE4M3: all of its numbers.
-  return static_cast<std::uint8_t>(scale == formats::e8m0 ? one - 20 + word % 40
-                                                          : word % (static_cast<std::uint32_t>(scale.max_code()) + 1));
-}
-
 operand_data make_operand(const format& f, const mma_unit& unit, index_t rows, index_t k, bool is_b,
                           const std::vector<case_kind>& kinds, std::uint64_t seed) {
   operand_data x;
@@ -63,7 +51,7 @@ operand_data make_operand(const format& f, const mma_unit& unit, index_t rows, i
         for (int b = 0; b < bytes; ++b) row[at * bytes + b] = static_cast<std::uint8_t>(code >> (8 * b));
       });
       for (index_t b = 0; unit.block != 0 && b < k / unit.block; ++b) {
-        x.scales.push_back(scale_code(x.scale, kinds[i], source.word()));
+        x.scales.push_back(source.scale(x.scale, kinds[i]));
       }
     }
   }

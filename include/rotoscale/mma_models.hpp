@@ -164,6 +164,7 @@ inline constexpr mma_unit all[] = {
     {"cdna3-mfma-xf32-f32", with_tf32(cdna3(4)), 4, takes_tf32, 0, {}, literature},
     {"cdna3-mfma-fp8-f32", cdna3(16, mma_sum::late_c_split), 16, takes_fp8_fnuz, 0, {}, literature},
     {"cdna4-mfma-fp16-f32", cdna3(8), 32, takes_fp16 | takes_bf16, 0, {}, unverified},
+    {"cdna4-mfma-fp8-f32", cdna3(16, mma_sum::late_c_split), 16, takes_fp8, 0, {}, unverified},
     {"cdna4-mfma-f8f6f4-f32", cdna3(32), 128, narrow, 0, {}, unverified},
     {"cdna4-mfma-scale-f8f6f4-f32", cdna3(32), 128, narrow, 32, e8m0, unverified},
 };
