@@ -171,7 +171,10 @@ struct device_entry {
 template <class Instruction>
 device_entry entry(const char* unit, const char* name, format f, const char* architecture, instruction_form form = {}) {
   return {{unit, name, f, f, formats::fp32, 16, 16, Instruction::k, form},
-          [](tile_pointers p) { mfma_kernel<Instruction><<<static_cast<unsigned>(p.tiles), 64> > >(p); },
+          // clang-format takes a launch for templates and tears >>> apart.
+          // clang-format off
+          [](tile_pointers p) { mfma_kernel<Instruction><<<static_cast<unsigned>(p.tiles), 64>>>(p); },
+          // clang-format on
           architecture};
 }
 
