@@ -368,6 +368,9 @@ MUTANTS = [
      "gpu/probe/check"),
     ("probe: metadata of a tile's first row", "gpu/probe/check.hpp", "cases.metadata.data() + (tile * rows + r) * metadata",
      "cases.metadata.data() + tile * rows * metadata", "gpu/probe/check"),
+    ("probe: no scales", "gpu/probe/check.hpp", "if (!instruction.form.scaled) continue;", "continue;", "gpu/probe/check"),
+    ("probe: A's scales for B", "gpu/probe/check.hpp", "cases.scales_b[(tile * cols + i % cols)",
+     "cases.scales_a[(tile * cols + i % cols)", "gpu/probe/check"),
     ("search: no slices", "gpu/probe/gemm.cpp", "if (grain == 64) add_slices(p.k, chain, orders);", "", "gpu/probe/gemm"),
     ("search: parts of one grain", "gpu/probe/gemm.cpp", "{64, 16, 8}", "{64}", "gpu/probe/gemm"),
     ("search: no FP16 sums", "gpu/probe/gemm.cpp", "orders.back().options.split_sum = formats::fp16;", "",
@@ -514,6 +517,56 @@ MUTANTS = [
      "for (index_t i = next_.fetch_add(1); i + 1 < count_;", "parallel"),
 ]
 
+# The same for device code, in the executor of gpu/host.hpp; headers and tests with their folder.
+GPU_MUTANTS = [
+    ("device: columns leave before their threads wrote them", "gpu/quantize_tile.hpp",
+     "    block_barrier();\n    flush_columns(a, stage, at);", "    flush_columns(a, stage, at);", "gpu/quantize"),
+    ("device: a tile is read before it has come", "gpu/quantize_tile.hpp",
+     "    wait_for_copies();\n    block_barrier();\n", "    wait_for_copies();\n", "gpu/quantize"),
+    ("device: the swizzle's second sixteen rows", "gpu/block_layout.hpp", ": of_128 ? 256 : 1;", ": of_128 ? 256 : 2;",
+     "gpu/quantize"),
+    ("device: the swizzle's groups of eight blocks", "gpu/block_layout.hpp", "c / 8 * index_t{256}",
+     "c / 8 * index_t{128}", "gpu/quantize"),
+    ("device: NVIDIA's groups of 32 rows", "gpu/block_layout.hpp", "of_128 ? 4 : 32 * scales_of_row",
+     "of_128 ? 8 : 32 * scales_of_row", "gpu/quantize"),
+    ("device: columns go where rows do", "gpu/quantize_tile.hpp",
+     "code_offset(out, at.column, at.row / 32 * shape::block_pieces)",
+     "code_offset(out, at.row, at.column / 32 * shape::block_pieces)", "gpu/quantize"),
+    ("device: Philox counts blocks by eights", "gpu/quantize_block.hpp",
+     "o.random.block((index + static_cast<unsigned>(at)) / 4)", "o.random.block((index + static_cast<unsigned>(at)) / 8)",
+     "gpu/quantize"),
+    ("device: Philox counts columns as rows", "gpu/quantize_tile.hpp", "std::uint64_t{vector0 + v} * k + k0 + 32 * b",
+     "std::uint64_t{vector0 + v} * matrix_vectors + k0 + 32 * b", "gpu/quantize"),
+    ("device: a square's amax misses half its lanes", "gpu/quantize_block.hpp", "mask < 32", "mask < 16", "gpu/quantize"),
+    ("device: NaN hides a square's amax", "gpu/quantize_block.hpp",
+     "amax == no_amax || (other != no_amax && other > amax) ? other : amax", "other > amax ? other : amax",
+     "gpu/quantize"),
+    ("device: pairs are cut, not rounded to odd", "gpu/quantize_block.hpp", "(top[p] | lost) & 0x7FFF7FFFu",
+     "top[p] & 0x7FFF7FFFu", "gpu/quantize"),
+    ("device: subnormal blocks are plain", "gpu/quantize_block.hpp", "amax - (67u << 23) <= 160u << 23",
+     "amax <= 227u << 23", "gpu/quantize"),
+    ("device: blocks of Inf are plain", "gpu/quantize_block.hpp", "amax - (67u << 23) <= 160u << 23",
+     "amax >= 67u << 23", "gpu/quantize"),
+    ("device: the rotation's factor is forgotten", "gpu/quantize_block.hpp", "(p.rotates ? 2 : 0);", "0;", "gpu/quantize"),
+    ("device: both halves have the first half's signs", "gpu/quantize_block.hpp", "negate(y, o.rotation.signs[0] >> (16 * half))",
+     "negate(y, o.rotation.signs[0])", "gpu/quantize"),
+    ("device: padding overwrites scales", "gpu/quantize_tile.hpp", " || (r < matrix_rows && c < matrix_columns)) continue;",
+     ") continue;", "gpu/quantize"),
+    ("device: amax of one segment in eight", "gpu/quantize_fp8_tile.hpp", "if (t % 32 == 0 && amax", "if (t == 0 && amax",
+     "gpu/quantize_fp8"),
+    ("device: amax counts Inf", "gpu/quantize_fp8_tile.hpp", "amax = u < fp32_infinity_bits && u > amax ? u : amax;",
+     "amax = u > amax ? u : amax;", "gpu/quantize_fp8"),
+    ("device: the FP8 transpose does not wait", "gpu/quantize_fp8_tile.hpp", "    block_barrier();\n", "",
+     "gpu/quantize_fp8"),
+    ("device: four by four codes swap columns", "gpu/quantize_fp8_tile.hpp", "w[1] = permute_bytes<0x7632>(a, b);",
+     "w[1] = permute_bytes<0x5410>(a, b);", "gpu/quantize_fp8"),
+    ("device: FP8 takes Philox's words in another order", "gpu/quantize_fp8_tile.hpp", "static_cast<unsigned>(index % 4)",
+     "static_cast<unsigned>(3 - index % 4)", "gpu/quantize_fp8"),
+    ("device: squares' scales are read as rows'", "gpu/dequantize_kernel.hpp", "r / a.scale_rows", "r", "gpu/dequantize"),
+    ("device: BF16 ties go away from zero", "gpu/dequantize_kernel.hpp", "u + 0x7FFFu + (u >> 16 & 1u)", "u + 0x8000u",
+     "gpu/dequantize"),
+]
+
 
 def try_mutant(mutant, root, folder):
     """None if a test notices, else what is wrong."""
@@ -522,18 +575,18 @@ def try_mutant(mutant, root, folder):
     place = folder / name.replace(" ", "_")
     shutil.copytree(root / "include", place)
     shutil.copytree(root / "gpu", place / "gpu")
-    path = place / header if header.startswith("gpu/") else place / "rotoscale" / header
-    sources = [root / f"tests/rotoscale/{test}_test.cpp"]
-    if header.startswith("gpu/"):
-        sources = [root / f"tests/{test}_test.cpp", *(place / f"gpu/probe/{part}.cpp" for part in ("gemm", "model"))]
+    path = place / (header if header.startswith("gpu/") else f"rotoscale/{header}")
+    sources = [root / f"tests/{test if test.startswith('gpu/') else 'rotoscale/' + test}_test.cpp"]
+    if test.startswith("gpu/probe/"):
+        sources += [place / f"gpu/probe/{part}.cpp" for part in ("gemm", "model")]
     source = path.read_text(encoding="utf-8")
     if source.count(text) != 1:
         return f"'{name}': its text occurs {source.count(text)} times in {header}"
     path.write_text(source.replace(text, replacement), encoding="utf-8")
     program = place / "program"
     compiling = subprocess.run(
-        ["g++", "-std=c++20", "-O1", *(flags or ["-march=native"]), "-w", f"-I{place}", f"-I{root}/tests", "-pthread",
-         *map(str, sources), str(folder / "main.o"), "-o", str(program)],
+        ["g++", "-std=c++20", "-O1", *(flags or ["-march=native"]), "-w", f"-I{place}", f"-I{root}/tests", f"-I{root}",
+         "-pthread", *map(str, sources), str(folder / "main.o"), "-o", str(program)],
         capture_output=True, text=True)
     if compiling.returncode != 0:
         if "static assertion failed" in compiling.stderr:
@@ -552,7 +605,7 @@ def try_mutant(mutant, root, folder):
 
 
 def main(root, only):
-    mutants = [m for m in MUTANTS if only in m[0]]
+    mutants = [m for m in MUTANTS + GPU_MUTANTS if only in m[0]]
     with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         folder = Path(name)
         subprocess.run(["g++", "-std=c++20", "-O1", "-c", str(root / "tests/main.cpp"), "-o", str(folder / "main.o")],

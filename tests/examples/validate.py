@@ -127,6 +127,22 @@ class Cases(Program):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stdout, r"  150  late_c group 8 fraction_bits 24 late_bits 31 ")
 
+    def test_fit_finds_how_scales_enter(self):
+        path = self.make("case.safetensors", "--model", "blackwell-mxf4-f32", "--kind", "wide")
+        done = self.call("--fit", "--model", "cdna4-mfma-scale-f8f6f4-f32", "--input", path, "--sample", 64)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("  64  scaled_groups group 64 fraction_bits 35 subgroup 16 result fp32_truncate ", done.stdout)
+        self.assertNotIn("  64  scaled_groups group 64 fraction_bits 34 ", done.stdout)
+        self.assertNotIn("  64  aligned", done.stdout)
+
+    def test_every_model_is_listed_with_its_evidence(self):
+        lines = self.call("--list-models").stdout.splitlines()
+        for model, evidence in {"exact": "by definition", "volta-mma-fp16-f16": "published vectors of V100",
+                                "hopper-wgmma-fp8-f32": "measured by this project on NVIDIA H200, driver 580",
+                                "cublas-fp16": "measured by this project on NVIDIA H200, driver 580",
+                                "blackwell-nvf4-f32": "literature only", "cdna4-mfma-f8f6f4-f32": "unverified"}.items():
+            self.assertEqual([evidence in line for line in lines if line.startswith(f"  {model} ")], [True], model)
+
     def test_packed_fp4_as_bytes_and_swizzled_scales(self):
         tensors = load(self.make("case.safetensors", "--model", "blackwell-nvf4-f32"))
         for name in "ab":
@@ -361,7 +377,8 @@ class BadInput(Program):
         refused("tensor 'c': shape", shape("c", [1, 7, 8]))
         refused("tensor 'b': shape .* has batch 2", shape("b", [2, 8, 128]))
         refused("tensor 'a': .* rank", shape("a", [1, 1, 8, 128]))
-        refused("tensor 'scale_b': shape", shape("scale_b", [1, 8, 5]))
+        for wrong in ([1, 8, 5], [1, 4, 8], [8, 4, 1], [1, 32], [32]):  # [1, 8, 4] is right
+            refused("tensor 'scale_b': shape", shape("scale_b", wrong))
         refused("tensor 'd': type F8_E4M3", shape("d", [1, 8, 8], "F8_E4M3"))
         refused("tensor 'd': every element is NaN", lambda t: t.update(d=("F32", [1, 8, 8], b"\xff" * 256)))
         refused("does not multiply", lambda t: None, "hopper-mma-fp16-f32")

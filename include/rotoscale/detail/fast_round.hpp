@@ -25,13 +25,13 @@ struct floats_of<lanes_u32> {
 
 /// round_to(bf16, ·) as FP32 bits, nearest even, for every number but NaN.
 template <class U>
-ROTOSCALE_HD constexpr void round_number_to_bf16(U& u) {
+constexpr void round_number_to_bf16(U& u) {
   u = (u + 0x7FFFu + ((u >> 16) & 1u)) & 0xFFFF0000u;
 }
 
 /// The same with NaN, which keeps its sign and becomes canonical.
 template <class U>
-ROTOSCALE_HD constexpr void round_to_bf16(U& u) {
+constexpr void round_to_bf16(U& u) {
   U rounded = u;
   round_number_to_bf16(rounded);
   u = (u & fp32_magnitude_mask) > fp32_infinity_bits ? (u & fp32_sign_mask) | fp32_nan_bits : rounded;
@@ -53,7 +53,7 @@ struct fast_format {
 
 /// FP32 magnitude bits to the magnitude code: nearest even, saturating.
 template <format F, class U>
-ROTOSCALE_HD constexpr void nearest_magnitude(U& m) {
+constexpr void nearest_magnitude(U& m) {
   using floats = typename floats_of<U>::type;
   using c = fast_format<F>;
   const U least = m < c::largest ? m : U{} + c::largest;
@@ -72,7 +72,7 @@ ROTOSCALE_HD constexpr void nearest_magnitude(U& m) {
 /// FP32 magnitude bits to the magnitude code: rounding::stochastic, saturating. `random` has the bits of random_bits at
 /// the top and zeros below, so that what the fraction has below them changes no carry.
 template <format F, class U>
-ROTOSCALE_HD constexpr void stochastic_magnitude(U& m, const U& random) {
+constexpr void stochastic_magnitude(U& m, const U& random) {
   using floats = typename floats_of<U>::type;
   using c = fast_format<F>;
   const U least = m < c::largest ? m : U{} + c::largest;
@@ -100,7 +100,7 @@ ROTOSCALE_HD constexpr void stochastic_magnitude(U& m, const U& random) {
 
 /// Gives a magnitude code the sign of the FP32 number `bits`.
 template <format F, class U>
-ROTOSCALE_HD constexpr void add_sign(U& code, const U& bits) {
+constexpr void add_sign(U& code, const U& bits) {
   static_assert(F.is_signed);
   if constexpr (F.twos_complement) {
     const U negative = bits >> 31;
@@ -112,7 +112,7 @@ ROTOSCALE_HD constexpr void add_sign(U& code, const U& bits) {
 
 /// encode(F, x), x in `u` as FP32 bits, which its code replaces.
 template <format F, class U>
-ROTOSCALE_HD constexpr void fast_encode(U& u) {
+constexpr void fast_encode(U& u) {
   U code = u & fp32_magnitude_mask;
   nearest_magnitude<F>(code);
   add_sign<F>(code, u);

@@ -53,6 +53,41 @@ TEST_CASE("negated operands and a C that is not read") {
   }
 }
 
+TEST_CASE("block scales are those of the element's row and block") {
+  thread_pool pool(1);
+  const probed_instruction instruction{
+      "blackwell-mxf8f6f4-f32",          "scaled", formats::e4m3, formats::e5m2, formats::fp32, 8, 8, 64,
+      {false, false, false, false, true}};
+  const probe_cases cases = make_cases(instruction, tiles, 7, pool);
+  const std::vector<std::uint64_t> got = expected(instruction, cases);
+  int wrong = 0;
+  for (std::size_t tile = 0; tile < tiles; ++tile) {
+    const auto operand = [&](const format& f, const std::vector<std::uint8_t>& codes,
+                             const std::vector<std::uint8_t>& scales) {
+      gemm_operand o;
+      o.element = f;
+      o.rows = 8;
+      o.k = o.code_stride = 64;
+      o.codes = codes.data() + tile * 8 * 64;
+      o.block = 32;
+      o.scales = scales.data() + tile * 8 * 2;
+      o.scale_stride = 2;
+      return o;
+    };
+    gemm_options o;
+    o.model = find_unit(instruction.unit)->model;
+    o.start_from_c = true;
+    std::vector<float> c;
+    for (std::size_t e = tile * 64; e < (tile + 1) * 64; ++e) {
+      c.push_back(fp32_from_bits(static_cast<std::uint32_t>(load_little_endian(cases.c, e * 4, 4))));
+    }
+    gemm_ref(operand(formats::e4m3, cases.a, cases.scales_a), operand(formats::e5m2, cases.b, cases.scales_b), o,
+             row_major(c.data(), 8, 8));
+    for (std::size_t e = 0; e < 64; ++e) wrong += fp32_bits(c[e]) != got[tile * 64 + e];
+  }
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("a sparse A multiplies the elements of B that its metadata name") {
   thread_pool pool(1);
   struct pair {

@@ -1,0 +1,70 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The FP4 GEMM and the quantizer of its operands as a shared library with C functions, for bench/gpu/gemm.py: device
+// pointers and a stream in, a message (empty if all went well) out.
+#include "gpu/gemm.hpp"
+
+#include <cstdio>
+#include <string>
+
+#include "gpu/quantize.hpp"
+
+namespace {
+
+using namespace rotoscale;
+using namespace rotoscale::gpu;
+
+gemm_problem problem_of(const void* const* pointers, const int* extents) {
+  const int m = extents[0], n = extents[1], k = extents[2];
+  const auto operand = [&](int first, int rows) {
+    return gemm_operand_view{static_cast<const std::uint8_t*>(pointers[first]),
+                             static_cast<const std::uint8_t*>(pointers[first + 1]),
+                             k / 2,
+                             k / 32,
+                             rows,
+                             k};
+  };
+  gemm_problem p;
+  p.a = operand(0, m);
+  p.b = operand(2, n);
+  p.out = const_cast<void*>(pointers[4]);
+  p.output = extents[3] == 2 ? formats::bf16 : formats::fp32;
+  return p;
+}
+
+gemm_choice choice_of(const int* choice) { return {static_cast<gemm_contract>(choice[0]), choice[1]}; }
+
+int answer(const status& s, char* why, int size) {
+  std::snprintf(why, static_cast<std::size_t>(size), "%s", s.ok() ? "" : s.message().c_str());
+  return s.ok() ? 0 : 1;
+}
+
+}  // namespace
+
+extern "C" {
+
+/// MXFP4 of BF16 rows in dense memory, rotated by H16: AMD's recipe.
+int rotoscale_quantize(const void* from, int rows, int k, void* codes, void* scales, void* stream, char* why,
+                       int size) {
+  quantized to{static_cast<std::uint8_t*>(codes), static_cast<std::uint8_t*>(scales), presets::te_rocm};
+  to.options.rotation.points = 16;
+  return answer(hadamard_quantize_mxfp4(row_major(static_cast<const bf16*>(from), rows, k), to, {},
+                                        static_cast<hipStream_t>(stream)),
+                why, size);
+}
+
+/// pointers: codes and scales of A and B, out. extents: m, n, k, bytes of an output. choice: contract, split-K.
+long long rotoscale_gemm_workspace(const void* const* pointers, const int* extents, const int* choice) {
+  gemm_device device;
+  if (!current_device(device).ok()) return -1;
+  return static_cast<long long>(gemm_workspace_bytes(problem_of(pointers, extents), choice_of(choice), device));
+}
+
+/// Writes what went wrong, or nothing, to `why` (at most `size` bytes); 0 if it worked.
+int rotoscale_gemm(const void* const* pointers, const int* extents, const int* choice, void* workspace, long long bytes,
+                   void* stream, char* why, int size) {
+  return answer(gemm_mxfp4(problem_of(pointers, extents), choice_of(choice), workspace, static_cast<std::size_t>(bytes),
+                           static_cast<hipStream_t>(stream)),
+                why, size);
+}
+}

@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""The FP4 GEMM beside cuBLAS BF16, cuBLASLt FP8 and Triton's dot_scaled, in one process, on random data.
+
+usage: gemm.py LIBRARY [MxNxK ...]     LIBRARY: bench/gpu/gemm.cpp and gpu/gemm.cpp as a shared library
+
+All variants of a shape are timed in turn, round after round, so that heat and clocks fall on all alike; medians. The
+operands are N(0, 1) quantized to MXFP4; the peers multiply the same values in their own formats, and cuBLAS also plain
+N(0, 1). Needs PyTorch and a CUDA device."""
+import ctypes
+import sys
+
+import torch
+import triton
+import triton.language as tl
+
+CONTRACTS = {"reference": 0, "accurate": 1, "fast": 2}
+VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+ROUNDS = 15
+
+
+@triton.jit
+def dot_scaled_kernel(a, sa, b, sb, out, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    cols = tl.program_id(1) * BN + tl.arange(0, BN)
+    half, blocks = tl.arange(0, BK // 2), tl.arange(0, BK // 32)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        x = tl.load(a + rows[:, None] * (K // 2) + k // 2 + half[None, :])
+        y = tl.load(b + cols[None, :] * (K // 2) + k // 2 + half[:, None])
+        p = tl.load(sa + rows[:, None] * (K // 32) + k // 32 + blocks[None, :])
+        q = tl.load(sb + cols[:, None] * (K // 32) + k // 32 + blocks[None, :])
+        acc = tl.dot_scaled(x, p, "e2m1", y, q, "e2m1", acc)
+    tl.store(out + rows[:, None] * N + cols[None, :], acc.to(tl.bfloat16))
+
+
+def quantize(rows, k):
+    """Codes, scales and values of N(0, 1) as MXFP4, scales by OCP's rule."""
+    x = torch.randn(rows, k, device="cuda").view(rows, k // 32, 32)
+    exponent = torch.floor(torch.log2(x.abs().amax(2))) - 2
+    scaled = x / torch.exp2(exponent)[:, :, None]
+    values = VALUES.to("cuda")
+    code = torch.bucketize(scaled.abs(), (values[1:] + values[:-1]) / 2)
+    value = (values[code] * scaled.sign() * torch.exp2(exponent)[:, :, None]).view(rows, k)
+    code = (code | (scaled < 0) << 3).view(rows, k).to(torch.uint8)
+    return code[:, 0::2] | code[:, 1::2] << 4, (exponent + 127).to(torch.uint8), value
+
+
+class ours:
+    def __init__(self, library, a, b, m, n, k, contract, split=1, out_bytes=2):
+        self.library, self.out = library, torch.empty(m, n, device="cuda", dtype=torch.bfloat16 if out_bytes == 2 else torch.float32)
+        self.pointers = (ctypes.c_void_p * 5)(*[t.data_ptr() for t in (*a, *b, self.out)])
+        self.extents = (ctypes.c_int * 4)(m, n, k, out_bytes)
+        self.choice = (ctypes.c_int * 2)(CONTRACTS[contract], split)
+        self.bytes = library.rotoscale_gemm_workspace(self.pointers, self.extents, self.choice)
+        self.workspace = torch.empty(max(self.bytes, 1), device="cuda", dtype=torch.uint8)
+        self.why = ctypes.create_string_buffer(200)
+
+    def __call__(self):
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        if self.library.rotoscale_gemm(self.pointers, self.extents, self.choice, ctypes.c_void_p(self.workspace.data_ptr()),
+                                       ctypes.c_longlong(self.bytes), stream, self.why, 200):
+            raise SystemExit(f"gemm: {self.why.value.decode()}")
+        return self.out
+
+
+class quantized_ours(ours):
+    """The same from BF16: both operands rotated and quantized, then multiplied."""
+
+    def __init__(self, library, x, y, m, n, k, contract):
+        self.sources = [(t, t.shape[0], torch.empty(t.shape[0], k // 2, device="cuda", dtype=torch.uint8),
+                         torch.empty(t.shape[0], k // 32, device="cuda", dtype=torch.uint8)) for t in (x, y)]
+        super().__init__(library, self.sources[0][2:], self.sources[1][2:], m, n, k, contract)
+
+    def __call__(self):
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        for x, rows, codes, scales in self.sources:
+            pointers = [ctypes.c_void_p(t.data_ptr()) for t in (x, codes, scales)]
+            if self.library.rotoscale_quantize(pointers[0], rows, x.shape[1], *pointers[1:], stream, self.why, 200):
+                raise SystemExit(f"gemm: {self.why.value.decode()}")
+        return super().__call__()
+
+
+def captured(call):
+    """The same as one graph's replay."""
+    graph = torch.cuda.CUDAGraph()
+    call()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+def wide_operand(rows, k):
+    """Random codes under scales of 12 binades, whose sums round in every matrix unit, and their values."""
+    code = torch.randint(0, 16, (rows, k), device="cuda", dtype=torch.uint8)
+    scale = torch.randint(118, 130, (rows, k // 32), device="cuda", dtype=torch.uint8)
+    table = torch.cat([VALUES, -VALUES]).to("cuda")
+    value = table[code.long()] * torch.exp2(scale.float() - 127).repeat_interleave(32, 1)
+    return code[:, 0::2] | code[:, 1::2] << 4, scale, value
+
+
+def compare_orders(library, m, n, k):
+    """Errors on data where the order of sums shows, and who has the reference's bits."""
+    (ca, sa, va), (cb, sb, vb) = wide_operand(m, k), wide_operand(n, k)
+    out = {c: ours(library, (ca, sa), (cb, sb), m, n, k, c, 1, 4)() for c in CONTRACTS}
+    out["cuBLAS BF16"] = torch.mm(va.to(torch.bfloat16), vb.to(torch.bfloat16).t(), out_dtype=torch.float32)
+    double = va.double()[:256] @ vb.double().t()
+    print(f"scales of 12 binades, {m} x {n} x {k}, FP32 output")
+    for name, x in out.items():
+        other = (x.view(torch.int32) != out["reference"].view(torch.int32)).float().mean().item()
+        error = ((x[:256].double() - double).norm() / double.norm()).item()
+        print(f"  {name:34} relative error {error:.2e}, {other:.2e} of outputs are not the reference's")
+
+
+def load(path):
+    library = ctypes.CDLL(path)
+    library.rotoscale_gemm_workspace.restype = ctypes.c_longlong
+    return library
+
+
+def medians(variants, rounds=ROUNDS):
+    """Median microseconds of each, taken in turn."""
+    times = {name: [] for name in variants}
+    for f in variants.values():
+        f()
+        f()
+    torch.cuda.synchronize()
+    for _ in range(rounds):
+        for name, f in variants.items():
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            f()
+            end.record()
+            torch.cuda.synchronize()
+            times[name].append(start.elapsed_time(end) * 1e3)
+    return {name: sorted(t)[len(t) // 2] for name, t in times.items()}
+
+
+def measure(library, m, n, k):
+    (ca, sa, va), (cb, sb, vb) = quantize(m, k), quantize(n, k)
+    bf16 = [v.to(torch.bfloat16) for v in (va, vb)]
+    normal = [torch.randn(r, k, device="cuda").to(torch.bfloat16) for r in (m, n)]
+    fp8 = [v.to(torch.float8_e4m3fn) for v in (va, vb)]
+    one, triton_out = torch.ones((), device="cuda"), torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+    variants = {
+        "fast": ours(library, (ca, sa), (cb, sb), m, n, k, "fast"),
+        "accurate": ours(library, (ca, sa), (cb, sb), m, n, k, "accurate"),
+        "fast, graph replay": captured(ours(library, (ca, sa), (cb, sb), m, n, k, "fast")),
+        "accurate, graph replay": captured(ours(library, (ca, sa), (cb, sb), m, n, k, "accurate")),
+        "H16 + quantize both, fast": quantized_ours(library, *normal, m, n, k, "fast"),
+        "H16 + quantize both, accurate": quantized_ours(library, *normal, m, n, k, "accurate"),
+        "cuBLAS BF16, N(0, 1)": lambda: normal[0] @ normal[1].t(),
+        "cuBLAS BF16, the same values": lambda: bf16[0] @ bf16[1].t(),
+        "cuBLASLt FP8, fast accumulation": lambda: torch._scaled_mm(
+            fp8[0], fp8[1].t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=True),
+        "cuBLASLt FP8": lambda: torch._scaled_mm(
+            fp8[0], fp8[1].t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=False),
+        "Triton dot_scaled": lambda: dot_scaled_kernel[(m // 128, n // 128)](
+            ca, sa, cb, sb, triton_out, m, n, k, 128, 128, 128, num_warps=8, num_stages=3),
+    }
+    times = medians(variants)
+    accurate, fast = variants["accurate"]().clone(), variants["fast"]().clone()
+    peer = bf16[0] @ bf16[1].t()
+    double = va.double()[:256] @ vb.double().t()
+    print(f"{m} x {n} x {k}")
+    for name, us in times.items():
+        print(f"  {name:34} {us:9.1f} us {2 * m * n * k / us * 1e-6:7.0f} TFLOP/s, "
+              f"{times['cuBLAS BF16, the same values'] / us:.3f} of cuBLAS BF16 on the same values")
+    rotated = variants["H16 + quantize both, fast"]().double()[:256]
+    exact = normal[0].double()[:256] @ normal[1].double().t()
+    print(f"  H16 + quantize both, fast: error of quantization {((rotated - exact).norm() / exact.norm()).item():.3f}")
+    norm = double.norm()
+    for name, out in (("accurate", accurate), ("fast", fast), ("cuBLAS BF16", peer)):
+        print(f"  {name:34} relative error {((out[:256].double() - double).norm() / norm).item():.2e}"
+              f", {(out.view(torch.int16) != accurate.view(torch.int16)).float().mean().item():.2e} of outputs differ from accurate")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        raise SystemExit(__doc__)
+    torch.manual_seed(1)
+    compare_orders(load(sys.argv[1]), 1024, 2048, 4096)
+    for shape in sys.argv[2:] or ["4096x4096x4096", "8192x8192x8192"]:
+        measure(load(sys.argv[1]), *map(int, shape.split("x")))

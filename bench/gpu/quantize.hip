@@ -1,0 +1,169 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The device's quantizers as a share of its copy bandwidth, measured in the same run: medians of launches, random data.
+// usage: gpu-quantize [REPEATS]
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "gpu/dequantize.hpp"
+#include "gpu/quantize.hpp"
+#include "gpu/quantize_fp8.hpp"
+
+using namespace rotoscale;
+
+namespace {
+
+void expect(hipError_t error) {
+  if (error == hipSuccess) return;
+  std::fprintf(stderr, "device: %s\n", hipGetErrorString(error));
+  std::exit(1);
+}
+
+/// Normal numbers by the sum of twelve bytes, of the sizes of activations.
+__global__ void fill(std::uint16_t* to, index_t count) {
+  for (index_t i = gpu::block_index().x * index_t{256} + gpu::thread_index().x; i < count;
+       i += gpu::grid_size().x * index_t{256}) {
+    const philox_block r = random_stream{1, 2}.block(static_cast<std::uint64_t>(i));
+    float sum = -1530.0f;
+    for (int w = 0; w < 3; ++w) {
+      for (int b = 0; b < 4; ++b) sum += static_cast<float>(r.word[w] >> (8 * b) & 0xFFu);
+    }
+    to[i] = static_cast<std::uint16_t>(fp32_bits(sum * 0.0039f) >> 16);
+  }
+}
+
+__global__ void __launch_bounds__(256) copy(const gpu::bytes16* from, gpu::bytes16* to, index_t count) {
+  const index_t first = gpu::block_index().x * index_t{1024} + gpu::thread_index().x;
+  gpu::bytes16 x[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (first + 256 * i < count) x[i] = gpu::load_streaming(from + first + 256 * i);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (first + 256 * i < count) gpu::store_streaming(to + first + 256 * i, x[i]);
+  }
+}
+
+template <class Launch>
+double median_us(int repeats, const Launch& launch) {
+  hipEvent_t begin, end;
+  expect(hipEventCreate(&begin));
+  expect(hipEventCreate(&end));
+  std::vector<double> times;
+  for (int i = -3; i < repeats; ++i) {
+    expect(hipEventRecord(begin, nullptr));
+    launch();
+    expect(hipEventRecord(end, nullptr));
+    expect(hipEventSynchronize(end));
+    float ms = 0;
+    expect(hipEventElapsedTime(&ms, begin, end));
+    if (i >= 0) times.push_back(1000.0 * ms);
+  }
+  expect(hipEventDestroy(begin));
+  expect(hipEventDestroy(end));
+  std::nth_element(times.begin(), times.begin() + repeats / 2, times.end());
+  return times[static_cast<std::size_t>(repeats / 2)];
+}
+
+struct device_bytes {
+  explicit device_bytes(index_t size) { expect(hipMalloc(&data, static_cast<std::size_t>(size))); }
+  ~device_bytes() { (void)hipFree(data); }
+  std::uint8_t* data = nullptr;
+};
+
+double roof = 0;  // bytes a microsecond
+
+void report(const char* what, index_t m, index_t n, double us, double bytes) {
+  std::printf("%-44s %6td x %-6td %9.1f us %6.0f GB/s %6.1f %%\n", what, m, n, us, bytes / us / 1e3,
+              100.0 * bytes / us / roof);
+}
+
+void bench_shape(index_t m, index_t n, int repeats) {
+  const index_t elements = m * n;
+  device_bytes source(2 * elements), target(2 * elements);
+  fill<<<4096, 256>>>(reinterpret_cast<std::uint16_t*>(source.data), elements);
+  expect(hipDeviceSynchronize());
+  const double copied = 4.0 * static_cast<double>(elements);
+  const index_t pieces = elements / 8;
+  const double by_kernel = median_us(repeats, [&] {
+    copy<<<static_cast<unsigned>((pieces + 1023) / 1024), 256>>>(reinterpret_cast<gpu::bytes16*>(source.data),
+                                                                 reinterpret_cast<gpu::bytes16*>(target.data), pieces);
+  });
+  const double by_runtime = median_us(repeats, [&] {
+    expect(hipMemcpyAsync(target.data, source.data, static_cast<std::size_t>(2 * elements), hipMemcpyDeviceToDevice,
+                          nullptr));
+  });
+  roof = copied / std::min(by_kernel, by_runtime);
+  report("copy (kernel)", m, n, by_kernel, copied);
+  report("copy (runtime)", m, n, by_runtime, copied);
+
+  const auto view = row_major(reinterpret_cast<const bf16*>(source.data), m, n);
+  device_bytes row_codes(elements), row_scales(elements / 16 + 65536), column_codes(elements),
+      column_scales(elements / 16 + 65536);
+  const auto expect_ok = [](const gpu::status& s) {
+    if (s.ok()) return;
+    std::fprintf(stderr, "%s\n", s.message().c_str());
+    std::exit(1);
+  };
+  const auto bench = [&](const char* what, block_format f, bool rows, bool columns, int points, bool placed) {
+    gpu::quantized row, column;
+    row.options = presets::te_rocm;
+    row.options.rotation.points = points;
+    if (placed) row.scale_order = placement::aiter_scale;
+    column = row;
+    if (placed) column.code_order = placement::aiter_data_16x16;
+    if (rows) row.codes = row_codes.data, row.scales = row_scales.data;
+    if (columns) column.codes = column_codes.data, column.scales = column_scales.data;
+    const double us = median_us(repeats, [&] { expect_ok(gpu::quantize(f, view, row, column, nullptr)); });
+    const double written = packed_bytes(f.element, 32) / 32.0 + 1.0 / 32;
+    report(what, m, n, us, static_cast<double>(elements) * (2 + written * (rows + columns)));
+  };
+  bench("H16 + MXFP4 row + column, swizzled", mxfp4, true, true, 16, true);
+  bench("H16 + MXFP4 row + column", mxfp4, true, true, 16, false);
+  bench("H16 + MXFP4 row, swizzled", mxfp4, true, false, 16, true);
+  bench("H16 + MXFP4 column, swizzled", mxfp4, false, true, 16, true);
+  bench("MXFP4 row + column, swizzled", mxfp4, true, true, 0, true);
+  bench("MXFP8 E4M3 row + column", mxfp8_e4m3, true, true, 0, false);
+  bench("MXFP8 E4M3 row", mxfp8_e4m3, true, false, 0, false);
+
+  const device_bytes scalars(256);
+  auto* const scale = reinterpret_cast<float*>(scalars.data);
+  const float one = 1.0f;
+  expect(hipMemset(scalars.data, 0, 256));
+  expect(hipMemcpy(scale, &one, sizeof one, hipMemcpyHostToDevice));
+  const auto bench_fp8 = [&](const char* what, bool columns) {
+    const gpu::fp8_output out{row_codes.data, columns ? column_codes.data : nullptr, 0, 0, scale + 1};
+    const double us = median_us(repeats, [&] { expect_ok(gpu::cast_transpose_fp8({}, view, scale, out, nullptr)); });
+    report(what, m, n, us, static_cast<double>(elements) * (columns ? 4 : 3));
+  };
+  bench_fp8("FP8 E4M3 cast + transpose + amax", true);
+  bench_fp8("FP8 E4M3 cast + amax", false);
+  const gpu::quantized_source q{row_codes.data, row_scales.data, m, n};
+  const double us = median_us(repeats, [&] {
+    expect_ok(
+        gpu::dequantize(mxfp4, q, block_axis::row, row_major(reinterpret_cast<bf16*>(target.data), m, n), nullptr));
+  });
+  report("MXFP4 to BF16", m, n, us, static_cast<double>(elements) * (2 + 0.5 + 1.0 / 32));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (const gpu::status s = gpu::check_device(); !s.ok()) {
+    std::printf("skipped: %s\n", s.message().c_str());
+    return 77;
+  }
+  const int repeats = argc > 1 ? std::max(1, std::atoi(argv[1])) : 30;
+  hipDeviceProp_t properties;
+  int driver = 0, runtime = 0;
+  expect(hipGetDeviceProperties(&properties, 0));
+  expect(hipDriverGetVersion(&driver));
+  expect(hipRuntimeGetVersion(&runtime));
+  std::printf("%s, driver %d, runtime %d, %d launches each\n", properties.name, driver, runtime, repeats);
+  bench_shape(8192, 8192, repeats);
+  bench_shape(16384, 14336, repeats);
+}

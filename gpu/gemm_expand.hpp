@@ -1,0 +1,265 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Operands in the form that the sm_90 GEMM kernels multiply: E2M1 codes with their E8M0 scales folded in, as E5M2
+// against one power of two a row, or as BF16. One warp a row, both operands in one launch.
+#pragma once
+
+#include "gpu/gemm_operand.hpp"
+#include "gpu/gemm_output.hpp"
+#include "gpu/hip.hpp"  // first: the numerics headers need its words
+#include "rotoscale/block.hpp"
+
+namespace rotoscale::gpu {
+
+/// Blocks as the quantizers store them: rows of codes, [rows, k / 32] E8M0 scales, rows of whole words.
+struct block_source {
+  const std::uint8_t* codes;
+  const std::uint8_t* scales;
+  std::int64_t code_stride, scale_stride;
+  int rows;
+  gemm_element element = gemm_element::e2m1;
+};
+
+struct expand_arguments {
+  block_source a, b;
+  int k;
+  std::uint8_t *target_a, *target_b;  ///< E5M2 [rows, k], or BF16 [rows, k]
+  int* base = nullptr;                ///< written with E5M2: exponents of A's rows, then of B's
+  unsigned char* flags = nullptr;     ///< the same order; with BF16 read: nothing to do where none is set; null: all
+};
+
+inline constexpr int expand_segments = 8, expand_threads = 32 * expand_segments;
+
+/// Byte i of the result is byte `selector` nibble i of high:low (0 to 7).
+__device__ inline std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t high, std::uint32_t selector) {
+#if defined(ROTOSCALE_CUDA)
+  return __byte_perm(low, high, selector);
+#else
+  std::uint32_t out = 0;
+  for (int i = 0; i < 4; ++i) {
+    const std::uint32_t at = selector >> (4 * i) & 7u;
+    out |= ((at < 4 ? low >> (8 * at) : high >> (8 * (at - 4))) & 0xFFu) << (8 * i);
+  }
+  return out;
+#endif
+}
+
+/// The signs of eight codes in the top bits of bytes: of codes 0 to 3, or 4 to 7.
+struct sign_bytes {
+  std::uint32_t low, high;
+};
+__device__ inline sign_bytes signs_of(std::uint32_t codes) {
+  const std::uint32_t even = codes << 4 & 0x80808080u, odd = codes & 0x80808080u;
+  return {permute_bytes(even, odd, 0x5140), permute_bytes(even, odd, 0x7362)};
+}
+
+/// What E2M1 magnitudes 0 to 7 become, a byte each; both tables at once for four codes.
+struct byte_table {
+  std::uint32_t low, high;
+  __device__ std::uint32_t of(std::uint32_t codes) const { return permute_bytes(low, high, codes & 0x7777u); }
+};
+
+/// fold_code for all magnitudes of a block.
+__device__ inline byte_table fold_table(int byte, int largest) {
+  if (byte == nan_scale_byte) return {0x7E7E7E7Eu, 0x7E7E7E7Eu};
+  const auto step = static_cast<std::uint32_t>(4 * (byte - largest + fold_top + 14)) & 0xFFu;
+  return {0x06040000u + step * 0x01010100u, 0x0E0C0A08u + step * 0x01010101u};
+}
+
+/// Sixteen codes of one block as E5M2.
+__device__ inline bytes16 fold_sixteen(std::uint32_t first, std::uint32_t second, byte_table table) {
+  const sign_bytes s0 = signs_of(first), s1 = signs_of(second);
+  return {{table.of(first) | s0.low, table.of(first >> 16) | s0.high, table.of(second) | s1.low,
+           table.of(second >> 16) | s1.high}};
+}
+
+/// The same in all lanes of a segment.
+__device__ inline void reduce_range(int& least, int& largest) {
+  ROTOSCALE_UNROLL
+  for (unsigned mask = 16; mask > 0; mask /= 2) {
+    const int low = static_cast<int>(shuffle_xor(static_cast<std::uint32_t>(least), mask));
+    const int high = static_cast<int>(shuffle_xor(static_cast<std::uint32_t>(largest), mask));
+    least = low < least ? low : least;
+    largest = high > largest ? high : largest;
+  }
+}
+
+/// The row's largest scale byte (not counting NaN) and whether its blocks fit the window. Where the bytes alone do not,
+/// blocks of zeros are left out.
+__device__ inline int fold_range(const block_source& m, int row, int k, int lane, bool& fits) {
+  const std::uint8_t* scales = m.scales + row * m.scale_stride;
+  int least = 255, largest = -1;
+  for (int b = lane; b < k / 32; b += 32) {
+    const int byte = scales[b];
+    if (byte == nan_scale_byte) continue;
+    least = byte < least ? byte : least;
+    largest = byte > largest ? byte : largest;
+  }
+  reduce_range(least, largest);
+  if (largest - least > fold_window) {
+    least = 255, largest = -1;
+    for (int b = lane; b < k / 32; b += 32) {
+      const int byte = scales[b];
+      const std::uint8_t* codes = m.codes + row * m.code_stride + 16 * b;
+      unsigned any = 0;
+      for (int i = 0; i < 16; ++i) any |= codes[i] & 0x77u;
+      if (byte == nan_scale_byte || any == 0) continue;
+      least = byte < least ? byte : least;
+      largest = byte > largest ? byte : largest;
+    }
+    reduce_range(least, largest);
+  }
+  fits = largest - least <= fold_window;
+  return largest < 0 ? unit_scale_byte : largest;
+}
+
+/// Which piece of which row 32 lanes expand; rows are A's, then B's. Pieces, since whole rows would leave
+/// multiprocessors idle at the end.
+inline constexpr int expand_piece = 2048;
+ROTOSCALE_HD constexpr int expand_pieces(int k) { return (k + expand_piece - 1) / expand_piece; }
+
+struct expand_place {
+  bool second;
+  int row, index;    ///< in its operand, in both
+  int first, count;  ///< elements
+};
+__device__ inline expand_place place_of(const expand_arguments& p, int block) {
+  const int unit = block * expand_segments + static_cast<int>(thread_index().x) / 32, pieces = expand_pieces(p.k);
+  const int index = unit / pieces, first = unit % pieces * expand_piece;
+  const bool second = index >= p.a.rows;
+  return {second, second ? index - p.a.rows : index, index, first,
+          p.k - first < expand_piece ? p.k - first : expand_piece};
+}
+
+[[maybe_unused]] static __global__ void __launch_bounds__(expand_threads) expand_e5m2_kernel(const expand_arguments p) {
+  const int lane = static_cast<int>(thread_index().x) % 32;
+  const expand_place at = place_of(p, static_cast<int>(block_index().x));
+  if (at.index >= p.a.rows + p.b.rows) return;
+  const block_source m = at.second ? p.b : p.a;
+  const std::uint8_t* codes = m.codes + at.row * m.code_stride + at.first / 2;
+  const std::uint8_t* scales = m.scales + at.row * m.scale_stride + at.first / 32;
+  std::uint8_t* to = (at.second ? p.target_b : p.target_a) + static_cast<std::int64_t>(at.row) * p.k + at.first;
+  const int units = at.count / 16;
+  // The piece's loads go out before the wait for the range of the row's scales.
+  constexpr int depth = expand_piece / 16 / 32;
+  std::uint64_t x[depth];
+  std::uint8_t scale[depth];
+  ROTOSCALE_UNROLL
+  for (int j = 0; j < depth; ++j) {
+    const int i = lane + 32 * j;
+    x[j] = i < units ? reinterpret_cast<const std::uint64_t*>(codes)[i] : 0;
+    scale[j] = i < units ? scales[i / 2] : std::uint8_t{0};
+  }
+  bool fits = true;
+  const int largest = fold_range(m, at.row, p.k, lane, fits);
+  if (lane == 0 && at.first == 0) {
+    p.base[at.index] = fold_base(largest);
+    p.flags[at.index] = !fits;
+  }
+  ROTOSCALE_UNROLL
+  for (int j = 0; j < depth; ++j) {
+    const int i = lane + 32 * j;
+    const auto low = static_cast<std::uint32_t>(x[j]), high = static_cast<std::uint32_t>(x[j] >> 32);
+    const bytes16 out = fold_sixteen(low, high, fold_table(scale[j], largest));
+    if (i < units) *reinterpret_cast<bytes16*>(to + 16 * i) = out;
+  }
+}
+
+/// A scale byte as a pair of BF16 numbers: 2^-127 is subnormal, 0xFF is NaN.
+__device__ inline std::uint32_t bf16_scale_pair(std::uint32_t byte) {
+  const std::uint32_t bits = byte == 0 ? 0x0040u : byte == nan_scale_byte ? 0x7FC0u : byte << 7;
+  return bits | bits << 16;
+}
+
+/// Products of two pairs of BF16 numbers, nearest even.
+__device__ inline std::uint32_t multiply_bf16(std::uint32_t x, std::uint32_t y) {
+#if defined(ROTOSCALE_CUDA)
+  std::uint32_t z;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+  return z;
+#else
+  const std::uint32_t low = bf16_bits(fp32_from_bits(x << 16) * fp32_from_bits(y << 16));
+  const std::uint32_t high = bf16_bits(fp32_from_bits(x & 0xFFFF0000u) * fp32_from_bits(y & 0xFFFF0000u));
+  return low | high << 16;
+#endif
+}
+
+/// Eight codes as BF16: their values times the scale, which is exact, Inf where FP32 has Inf as well, or NaN.
+__device__ inline bytes16 scale_eight(std::uint32_t x, std::uint32_t scale) {
+  const byte_table upper{0x3F3F3F00u, 0x40404040u}, lower{0xC0800000u, 0xC0804000u};
+  const sign_bytes signs = signs_of(x);
+  const std::uint32_t high[2] = {upper.of(x) | signs.low, upper.of(x >> 16) | signs.high};
+  const std::uint32_t low[2] = {lower.of(x), lower.of(x >> 16)};
+  return {{multiply_bf16(permute_bytes(low[0], high[0], 0x5140), scale),
+           multiply_bf16(permute_bytes(low[0], high[0], 0x7362), scale),
+           multiply_bf16(permute_bytes(low[1], high[1], 0x5140), scale),
+           multiply_bf16(permute_bytes(low[1], high[1], 0x7362), scale)}};
+}
+
+/// `units` times eight codes of FP4 blocks as BF16.
+__device__ inline void expand_fp4_piece(const std::uint8_t* codes, const std::uint8_t* scales, int units, int lane,
+                                        std::uint8_t* to) {
+  constexpr int depth = expand_piece / 8 / 32;
+  std::uint32_t x[depth], scale[depth];
+  ROTOSCALE_UNROLL
+  for (int j = 0; j < depth; ++j) {
+    const int i = lane + 32 * j;
+    x[j] = i < units ? reinterpret_cast<const std::uint32_t*>(codes)[i] : 0;
+    scale[j] = i < units ? scales[i / 4] : 0;
+  }
+  ROTOSCALE_UNROLL
+  for (int j = 0; j < depth; ++j) {
+    const int i = lane + 32 * j;
+    if (i < units) *reinterpret_cast<bytes16*>(to + 16 * i) = scale_eight(x[j], bf16_scale_pair(scale[j]));
+  }
+}
+
+/// The same of FP8 blocks, nearest even: exact but where BF16 has no such subnormal number.
+__device__ inline void expand_fp8_piece(bool e4m3, const std::uint8_t* codes, const std::uint8_t* scales, int units,
+                                        int lane, std::uint8_t* to) {
+  for (int i = lane; i < units; i += 32) {
+    const std::uint64_t x = reinterpret_cast<const std::uint64_t*>(codes)[i];
+    const float factor = scale_value(scales[i / 4]);
+    bytes16 out;
+    ROTOSCALE_UNROLL
+    for (int w = 0; w < 4; ++w) {
+      const auto pair = static_cast<std::uint32_t>(x >> (16 * w));
+      out.word[w] = bf16_bits(fp8_value(e4m3, pair & 0xFFu) * factor) |
+                    bf16_bits(fp8_value(e4m3, pair >> 8 & 0xFFu) * factor) << 16;
+    }
+    *reinterpret_cast<bytes16*>(to + 16 * i) = out;
+  }
+}
+
+[[maybe_unused]] static __global__ void __launch_bounds__(expand_threads) expand_bf16_kernel(const expand_arguments p) {
+  const int thread = static_cast<int>(thread_index().x), lane = thread % 32, rows = p.a.rows + p.b.rows;
+  if (p.flags != nullptr) {
+    struct any_flags {
+      bool of_segment[expand_segments];
+    };
+    any_flags& seen = block_shared<any_flags>();
+    const bool mine = segment_any(sees_flag(p.flags, rows, thread, expand_threads));
+    if (lane == 0) seen.of_segment[thread / 32] = mine;
+    block_barrier();
+    bool any = false;
+    for (int i = 0; i < expand_segments; ++i) any |= seen.of_segment[i];
+    if (!any) return;
+  }
+  const int units = rows * expand_pieces(p.k), blocks = (units + expand_segments - 1) / expand_segments;
+  for (int block = static_cast<int>(block_index().x); block < blocks; block += static_cast<int>(grid_size().x)) {
+    const expand_place at = place_of(p, block);
+    if (at.index >= rows) continue;
+    const block_source m = at.second ? p.b : p.a;
+    const bool fp4 = m.element == gemm_element::e2m1;
+    const std::uint8_t* codes = m.codes + at.row * m.code_stride + (fp4 ? at.first / 2 : at.first);
+    const std::uint8_t* scales = m.scales + at.row * m.scale_stride + at.first / 32;
+    std::uint8_t* to = (at.second ? p.target_b : p.target_a) + (static_cast<std::int64_t>(at.row) * p.k + at.first) * 2;
+    if (fp4) {
+      expand_fp4_piece(codes, scales, at.count / 8, lane, to);
+    } else {
+      expand_fp8_piece(m.element == gemm_element::e4m3, codes, scales, at.count / 8, lane, to);
+    }
+  }
+}
+
+}  // namespace rotoscale::gpu

@@ -1,0 +1,203 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The MXFP4 GEMM of gfx942, which has no FP4 unit: E2M1 codes become FP8 bytes, one FP8 matrix instruction multiplies a
+// block of 32 from zero, which is exact in whatever order the unit adds (multiples of 1/4 below 2^11, 24 bits), and one
+// fused multiply-add scales and adds it. So the bits are those of the reference. Plain codes and scales. Compiled with
+// clang and, with OCP instead of FNUZ bytes, executed on an emulator of gfx950; nobody has timed it.
+#pragma once
+
+#include "gpu/hip.hpp"  // first: the numerics headers need its words
+//
+#include "gpu/gemm_reference.hpp"
+
+namespace rotoscale::gpu::gfx942 {
+
+inline constexpr int tile = 128;     // rows of A and of B a block
+inline constexpr int threads = 256;  // four waves, 64 × 64 outputs each
+inline constexpr int step = 128;     // k of a step: 64 bytes and four scales a row
+
+using float4 = float __attribute__((ext_vector_type(4)));
+using int4 = int __attribute__((ext_vector_type(4)));
+
+struct arguments {
+  gemm_operand_view a, b;
+  gemm_arguments p;
+};
+
+/// Bytes of FP8 for magnitudes 0 to 7 (0.5, 1, 1.5, ...): E4M3FNUZ on gfx942, E4M3 on gfx950.
+#if defined(__gfx942__)
+inline constexpr std::uint32_t table_low = 0x44403800u, table_high = 0x54504C48u;
+static_assert(decode(formats::e4m3fnuz, 0x38) == 0.5f && decode(formats::e4m3fnuz, 0x44) == 1.5f &&
+              decode(formats::e4m3fnuz, 0x48) == 2.0f && decode(formats::e4m3fnuz, 0x54) == 6.0f);
+#else
+inline constexpr std::uint32_t table_low = 0x3C383000u, table_high = 0x4C484440u;
+static_assert(decode(formats::e4m3, 0x30) == 0.5f && decode(formats::e4m3, 0x3C) == 1.5f &&
+              decode(formats::e4m3, 0x40) == 2.0f && decode(formats::e4m3, 0x4C) == 6.0f);
+#endif
+
+/// Four codes, in the low halves of bytes, as FP8. FNUZ has no -0: a zero loses its sign.
+__device__ inline std::uint32_t fp8_of(std::uint32_t codes) {
+  const std::uint32_t magnitude = codes & 0x07070707u;
+  const std::uint32_t value = __builtin_amdgcn_perm(table_high, table_low, magnitude);
+  const std::uint32_t nonzero = __builtin_amdgcn_perm(0x80808080u, 0x80808000u, magnitude);
+  return value | ((codes & 0x08080808u) << 4 & nonzero);
+}
+/// Eight codes; even ones first, which both operands do alike.
+__device__ inline long fragment_of(std::uint32_t codes) {
+  return static_cast<long>(static_cast<std::uint64_t>(fp8_of(codes >> 4)) << 32 | fp8_of(codes));
+}
+
+/// Largest and least scale byte of a row so far.
+struct byte_range {
+  int least = 255, largest = 0;
+  __device__ void add(int byte) {
+    least = byte < least ? byte : least;
+    largest = byte > largest ? byte : largest;
+  }
+};
+/// Do all products of two rows' scales stay within what one multiply-add takes? Else the output is computed again.
+__device__ inline bool scales_are_plain(const byte_range& a, const byte_range& b) {
+  return a.least >= 1 && b.least >= 1 && a.largest <= 254 && b.largest <= 254 && a.least + b.least - 254 >= -147 &&
+         a.largest + b.largest - 254 <= 127;
+}
+
+struct shared_memory {
+  alignas(16) std::uint8_t codes[2][2][tile * 64];  ///< [buffer][operand]
+  std::uint32_t scales[2][2][tile];
+};
+
+/// Row `row`, 16-byte piece `piece`: pieces are permuted so that the rows of a fragment lie in different banks.
+__device__ inline int place_of(int row, int piece) { return row * 64 + (piece ^ (row / 2 % 4)) * 16; }
+
+/// A grid of (columns of tiles, rows of tiles) blocks. Vector: BF16, rows of whole 8 bytes, no C, no bias.
+template <bool Vector>
+[[maybe_unused]] static __global__ void
+    __attribute__((amdgpu_flat_work_group_size(threads, threads), amdgpu_waves_per_eu(1, 2)))
+    gemm_kernel(const arguments g) {
+  shared_memory& shared = block_shared<shared_memory>();
+  const int thread = static_cast<int>(thread_index().x), lane = thread % 64, wave = thread / 64;
+  const int first_row = static_cast<int>(block_index().y) * tile,
+            first_column = static_cast<int>(block_index().x) * tile;
+  const int wave_row = wave / 2 * 64, wave_column = wave % 2 * 64;
+
+  int4 staged[2][2];
+  std::uint32_t staged_scale;
+  const auto row_of = [](const gemm_operand_view& m, int row) { return row < m.rows ? row : m.rows - 1; };
+  const auto load = [&](int k) {
+    ROTOSCALE_UNROLL
+    for (int m = 0; m < 2; ++m) {
+      const gemm_operand_view& x = m == 0 ? g.a : g.b;
+      const int first = m == 0 ? first_row : first_column;
+      ROTOSCALE_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const int row = row_of(x, first + thread / 4 + 64 * i);
+        staged[m][i] = *reinterpret_cast<const int4*>(x.codes + row * x.code_stride + k / 2 + thread % 4 * 16);
+      }
+    }
+    const bool second = thread >= tile;
+    const gemm_operand_view& x = second ? g.b : g.a;
+    const int row = row_of(x, (second ? first_column : first_row) + thread % tile);
+    staged_scale = *reinterpret_cast<const std::uint32_t*>(x.scales + row * x.scale_stride + k / 32);
+  };
+  const auto stage = [&](int buffer) {
+    ROTOSCALE_UNROLL
+    for (int m = 0; m < 2; ++m) {
+      ROTOSCALE_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        asm volatile("" : "+v"(staged[m][i]));  // accumulation registers are for sums
+        *reinterpret_cast<int4*>(shared.codes[buffer][m] + place_of(thread / 4 + 64 * i, thread % 4)) = staged[m][i];
+      }
+    }
+    asm volatile("" : "+v"(staged_scale));
+    shared.scales[buffer][thread / tile][thread % tile] = staged_scale;
+  };
+
+  // D of an instruction: lane l holds row l % 16 of C and columns 4 (l / 16) .. + 3, since B goes first.
+  float4 acc[4][4] = {};  // [row tile][column tile]
+  byte_range range_a[4], range_b[4][4];
+  load(0);
+  for (int k = 0; k < g.a.k; k += step) {
+    const int buffer = k / step % 2;
+    stage(buffer);
+    block_barrier();
+    if (k + step < g.a.k) load(k + step);
+    std::uint32_t scale_a[4], scale_b[4][4];
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      scale_a[i] = shared.scales[buffer][0][wave_row + 16 * i + lane % 16];
+      ROTOSCALE_UNROLL
+      for (int e = 0; e < 4; ++e) scale_b[i][e] = shared.scales[buffer][1][wave_column + 16 * i + lane / 16 * 4 + e];
+    }
+    ROTOSCALE_UNROLL
+    for (int block = 0; block < 4; ++block) {
+      const auto fragment = [&](int m, int row) {
+        std::uint32_t codes;
+        __builtin_memcpy(&codes, shared.codes[buffer][m] + place_of(row + lane % 16, block) + lane / 16 * 4, 4);
+        return fragment_of(codes);
+      };
+      long a[4];
+      float factor_a[4];
+      ROTOSCALE_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        a[i] = fragment(0, wave_row + 16 * i);
+        const std::uint32_t byte = scale_a[i] >> (8 * block) & 0xFFu;
+        range_a[i].add(static_cast<int>(byte));
+        factor_a[i] = fp32_from_bits(byte << 23);
+      }
+      ROTOSCALE_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        const long b = fragment(1, wave_column + 16 * j);
+        float factor_b[4];
+        ROTOSCALE_UNROLL
+        for (int e = 0; e < 4; ++e) {
+          const std::uint32_t byte = scale_b[j][e] >> (8 * block) & 0xFFu;
+          range_b[j][e].add(static_cast<int>(byte));
+          factor_b[e] = fp32_from_bits(byte << 23);
+        }
+        ROTOSCALE_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          const float4 sum = __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(b, a[i], float4{}, 0, 0, 0);
+          ROTOSCALE_UNROLL
+          for (int e = 0; e < 4; ++e) acc[i][j][e] = __builtin_fmaf(sum[e], factor_a[i] * factor_b[e], acc[i][j][e]);
+        }
+      }
+    }
+  }
+
+  // Outputs whose scales one multiply-add does not take, a bit each, are computed again at the end.
+  std::uint64_t again = 0;
+  const int row0 = first_row + wave_row + lane % 16, column0 = first_column + wave_column + lane / 16 * 4;
+  ROTOSCALE_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const int row = row0 + 16 * i;
+    ROTOSCALE_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const int column = column0 + 16 * j;
+      std::uint32_t bits[4];
+      ROTOSCALE_UNROLL
+      for (int e = 0; e < 4; ++e) {
+        const bool plain = scales_are_plain(range_a[i], range_b[j][e]);
+        again |= static_cast<std::uint64_t>(!plain) << (16 * i + 4 * j + e);
+        if constexpr (Vector) {
+          const float x = acc[i][j][e] * g.p.alpha;
+          bits[e] = bf16_bits(fp32_is_nan(fp32_bits(x)) ? fp32_from_bits(g.p.nan_bits) : x);
+        } else {
+          if (plain && row < g.p.m && column + e < g.p.n) store_output(g.p, acc[i][j][e], row, column + e);
+        }
+      }
+      if constexpr (Vector) {
+        using uint2 = std::uint32_t __attribute__((ext_vector_type(2)));
+        if (row < g.p.m && column < g.p.n) {
+          *reinterpret_cast<uint2*>(static_cast<std::uint16_t*>(g.p.out) + row * g.p.out_stride + column) =
+              uint2{bits[0] | bits[1] << 16, bits[2] | bits[3] << 16};
+        }
+      }
+    }
+  }
+  for (; again != 0; again &= again - 1) {
+    const int i = __builtin_ctzll(again), row = row0 + i / 16 * 16, column = column0 + i / 4 % 4 * 16 + i % 4;
+    if (row < g.p.m && column < g.p.n) store_output(g.p, reference_sum(g.a, g.b, row, column), row, column);
+  }
+}
+
+}  // namespace rotoscale::gpu::gfx942

@@ -1,0 +1,101 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// What the GEMM kernels of gpu/ compute, bit for bit, on the CPU: an operand is expanded as the kernel expands it, then
+// accumulate_ref under the options of the kernel's entry in gemm_kernels.hpp gives the accumulator. The slow literal
+// definition; tests compare kernels with it.
+#pragma once
+
+#include <vector>
+
+#include "gpu/gemm_arguments.hpp"
+#include "rotoscale/gemm_kernels.hpp"
+
+namespace rotoscale::gpu {
+
+/// One row of an operand as a matrix unit multiplies it.
+struct expanded_row {
+  format element;
+  std::vector<std::uint8_t> codes;
+  int base = 0;  ///< the unit's numbers times 2^base are the operand's
+  gemm_operand operand() const {
+    const auto bytes = static_cast<index_t>(codes.size());
+    return {element, 1, element.bits() == 16 ? bytes / 2 : bytes, codes.data(), bytes};
+  }
+};
+
+/// Row `r` rounded to BF16: exact for MXFP4, whose values beyond FP32 are Inf in both.
+inline expanded_row expand_bf16_row(block_format f, block_matrix<const std::uint8_t> m, index_t r) {
+  expanded_row row{formats::bf16, {}};
+  for (index_t c = 0; c < m.k; ++c) {
+    const std::uint32_t bits = bf16_bits(decode_element(f, m, r, c));
+    row.codes.push_back(static_cast<std::uint8_t>(bits & 0xFF));
+    row.codes.push_back(static_cast<std::uint8_t>(bits >> 8));
+  }
+  return row;
+}
+
+/// The range of scale bytes that folding has to cover.
+struct fold_range_of_row {
+  int least = 255, largest = -1;
+  void add(int byte) {
+    least = byte < least ? byte : least;
+    largest = byte > largest ? byte : largest;
+  }
+  bool fits() const { return largest - least <= fold_window; }
+  int top() const { return largest < 0 ? unit_scale_byte : largest; }
+};
+
+/// Scales that are NaN do not count; blocks of zeros do not where the window is too small for them.
+inline fold_range_of_row fold_range_ref(block_matrix<const std::uint8_t> m, index_t r) {
+  fold_range_of_row all, nonzero;
+  for (index_t b = 0; b < m.k / 32; ++b) {
+    const int byte = m.scales[r * m.scale_stride + b];
+    if (byte == nan_scale_byte) continue;
+    all.add(byte);
+    bool zeros = true;
+    for (index_t c = 32 * b; c < 32 * b + 32; ++c) {
+      zeros = zeros && (load_code(formats::e2m1, m.codes + r * m.code_stride, c) & 7u) == 0;
+    }
+    if (!zeros) nonzero.add(byte);
+  }
+  return all.fits() ? all : nonzero;
+}
+
+/// Row `r` of an MXFP4 matrix with its scales folded into E5M2; it must fit.
+inline expanded_row expand_e5m2_row(block_matrix<const std::uint8_t> m, index_t r) {
+  const int top = fold_range_ref(m, r).top();
+  expanded_row row{formats::e5m2, {}, fold_base(top)};
+  for (index_t c = 0; c < m.k; ++c) {
+    const std::uint32_t code = load_code(formats::e2m1, m.codes + r * m.code_stride, c);
+    row.codes.push_back(fold_code(code, m.scales[r * m.scale_stride + c / 32], top));
+  }
+  return row;
+}
+
+/// The last step's arguments, as gemm_arguments has them.
+struct output_rule {
+  float alpha = 1.0f;
+  bool accumulate = false;
+  float beta = 0.0f;
+  const float* bias = nullptr;
+};
+
+/// One output of a kernel whose operands are expanded rows; `old` is C's element.
+inline float model_output(const expanded_row& a, const expanded_row& b, const gemm_options& o, const output_rule& rule,
+                          index_t column, float old) {
+  const float sum = times_power(accumulate_ref(a.operand(), 0, b.operand(), 0, o, 0.0f), a.base + b.base);
+  return finish_value(sum, rule.alpha, rule.accumulate, rule.beta, old, rule.bias != nullptr,
+                      rule.bias != nullptr ? rule.bias[column] : 0.0f, o.model.nan_bits);
+}
+
+/// Must the kernel `fast` compute tile (i, j) of window_tile × window_tile outputs as `accurate` does? One answer a
+/// tile row of A and a tile row of B.
+inline std::vector<bool> tiles_outside_window(block_matrix<const std::uint8_t> m) {
+  std::vector<bool> outside(static_cast<std::size_t>((m.rows + window_tile - 1) / window_tile));
+  for (index_t r = 0; r < m.rows; ++r) {
+    if (!fold_range_ref(m, r).fits()) outside[static_cast<std::size_t>(r / window_tile)] = true;
+  }
+  return outside;
+}
+
+}  // namespace rotoscale::gpu

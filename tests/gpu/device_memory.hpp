@@ -1,0 +1,159 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// What the tests of gpu/ share: arrays of a device that are poisoned, guarded on both sides and compared by bytes, and
+// sources with every kind of block. On a build for devices a test program without one exits with 77 (skipped).
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "gpu/launch.hpp"
+#include "rotoscale/small_float.hpp"
+
+namespace gpu_test {
+
+using namespace rotoscale;
+
+inline constexpr bool on_device =
+#if defined(ROTOSCALE_GPU_HOST)
+    false;
+#else
+    true;
+#endif
+
+struct device_required {
+  device_required() {
+    if (const gpu::status s = gpu::check_device(); !s.ok()) {
+      std::printf("skipped: %s\n", s.message().c_str());
+      std::fflush(stdout);
+      std::_Exit(77);
+    }
+  }
+};
+inline const device_required required;
+
+inline void expect(hipError_t error) {
+  if (error == hipSuccess) return;
+  std::fprintf(stderr, "device: %s\n", hipGetErrorString(error));
+  std::abort();
+}
+
+/// Whether `run` captures what it launches in a graph and runs that; the host has none.
+inline bool through_graphs = false;
+
+/// The status of `launch(stream)`, which has run when the device's arrays are read.
+template <class Launch>
+gpu::status run(const Launch& launch) {
+#if !defined(ROTOSCALE_GPU_HOST)
+  if (through_graphs) {
+    hipStream_t stream;
+    hipGraph_t graph;
+    hipGraphExec_t executable;
+    expect(hipStreamCreate(&stream));
+    expect(hipStreamBeginCapture(stream, hipStreamCaptureModeGlobal));
+    const gpu::status s = launch(stream);
+    expect(hipStreamEndCapture(stream, &graph));
+    expect(hipGraphInstantiateWithFlags(&executable, graph, 0));
+    expect(hipGraphLaunch(executable, stream));
+    expect(hipStreamSynchronize(stream));
+    expect(hipGraphExecDestroy(executable));
+    expect(hipGraphDestroy(graph));
+    expect(hipStreamDestroy(stream));
+    return s;
+  }
+#endif
+  return launch(hipStream_t{});
+}
+
+/// `count` elements of device memory, `skew` elements past a multiple of 256 bytes, between guards.
+template <class T>
+class device_array {
+ public:
+  static constexpr std::size_t guard = 1024;
+  static constexpr int poison = 0xA5;
+
+  explicit device_array(std::size_t count, std::size_t skew = 0)
+      : first_(guard + skew * sizeof(T)), bytes_(count * sizeof(T)), total_(first_ + bytes_ + guard) {
+    expect(hipMalloc(&base_, total_));
+    expect(hipMemset(base_, poison, total_));
+  }
+  explicit device_array(const std::vector<T>& from, std::size_t skew = 0) : device_array(from.size(), skew) {
+    expect(hipMemcpy(data(), from.data(), bytes_, hipMemcpyHostToDevice));
+  }
+  device_array(const device_array&) = delete;
+  device_array& operator=(const device_array&) = delete;
+  ~device_array() { (void)hipFree(base_); }
+
+  T* data() const { return reinterpret_cast<T*>(base_ + first_); }
+  std::vector<T> read() const {
+    std::vector<T> to(bytes_ / sizeof(T));
+    expect(hipDeviceSynchronize());
+    if (bytes_ != 0) expect(hipMemcpy(to.data(), data(), bytes_, hipMemcpyDeviceToHost));
+    return to;
+  }
+  /// Is everything around the array still poison?
+  bool guards_hold() const {
+    std::vector<unsigned char> all(total_);
+    expect(hipDeviceSynchronize());
+    expect(hipMemcpy(all.data(), base_, total_, hipMemcpyDeviceToHost));
+    for (std::size_t i = 0; i < total_; ++i) {
+      if (i == first_) i += bytes_;
+      if (i < total_ && all[i] != poison) return false;
+    }
+    return true;
+  }
+
+ private:
+  std::size_t first_, bytes_, total_;
+  unsigned char* base_ = nullptr;
+};
+
+/// Rows of `stride` numbers, cut into runs of 32 along either axis: ordinary ones of many sizes, ties of E2M1 and FP8,
+/// zeros of both signs, NaN, Inf, subnormal and huge numbers.
+template <class T>
+std::vector<T> make_source(index_t rows, index_t stride, unsigned seed) {
+  std::vector<T> x(static_cast<std::size_t>(rows * stride));
+  std::mt19937 engine(seed);
+  const auto word = [&] { return static_cast<std::uint32_t>(engine()); };
+  std::normal_distribution<float> normal;
+  std::vector<int> kind_of_row_run(static_cast<std::size_t>(rows)), exponent(kind_of_row_run.size());
+  for (index_t c = 0; c < stride; ++c) {
+    for (index_t r = 0; r < rows; ++r) {
+      int& kind = kind_of_row_run[static_cast<std::size_t>(r)];
+      int& e = exponent[static_cast<std::size_t>(r)];
+      if (c % 32 == 0) {
+        kind = static_cast<int>(word() % 24);
+        e = static_cast<int>(word() % 20) - 10;
+      }
+      // Bands of 32 rows of one kind, so that columns have whole blocks of it as well.
+      const int band = static_cast<int>((static_cast<unsigned>(r / 32) * 2654435761u + seed) % 37);
+      const int k = band < 10 ? band : kind;
+      float v = normal(engine) * pow2_fp32(e);
+      switch (k) {
+        case 0: v = 0.0f; break;
+        case 1: v = word() % 2 == 0 ? 0.0f : -0.0f; break;
+        case 2: v = word() % 8 == 0 ? fp32_from_bits(fp32_infinity_bits | (word() % 2) << 31) : v; break;
+        case 3: v = word() % 8 == 0 ? fp32_from_bits(fp32_nan_bits | (word() % 2) << 31) : v; break;
+        case 4: v = fp32_from_bits(fp32_nan_bits | (word() % 2) << 31); break;
+        case 5: v = fp32_from_bits(word() & 0x807FFFFFu); break;                            // subnormal
+        case 6: v = fp32_from_bits((word() & 0x83FFFFFFu) | 0x7C000000u); break;            // huge and Inf
+        case 7: v = 0.25f * static_cast<float>(static_cast<int>(word() % 57) - 28); break;  // ties
+        case 8: v = word() % 32 == 0 ? v : 0.0f; break;
+        case 9: v *= word() % 4 == 0 ? 0x1p-13f : 1.0f; break;
+        case 10: v = fp32_from_bits(word()); break;
+        default: break;
+      }
+      if constexpr (std::is_same_v<T, float>) {
+        x[static_cast<std::size_t>(r * stride + c)] = v;
+      } else {
+        x[static_cast<std::size_t>(r * stride + c)] = T(v, rounding::nearest_even, overflow::to_inf);
+      }
+    }
+  }
+  return x;
+}
+
+}  // namespace gpu_test

@@ -1,0 +1,369 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The FP4 GEMM kernels against the CPU's models, by bytes: in host mode at small sizes, on a device also at large ones
+// (sampled outputs). Compiled by an ordinary compiler or by nvcc.
+#include "gpu/gemm.hpp"
+
+#include <doctest/doctest.h>
+
+#include <random>
+
+#include "gpu/gemm_data.hpp"
+
+using namespace gpu_test;
+
+namespace {
+
+struct options {
+  gemm_choice choice;
+  format output = formats::bf16;
+  int extra_stride = 0;
+  float alpha = 1.0f;
+  bool accumulate = false, bias = false;
+};
+
+/// What output (i, j) must be; `old` is what was there. `wide`: in a tile outside the FP8 window.
+std::uint64_t expected(const matrix_data& a, const matrix_data& b, const options& o, bool wide,
+                       const gemm_device& device, const std::vector<float>& bias, index_t i, index_t j, float old) {
+  const gemm_contract contract = o.choice.contract;
+  const bool fp8 = a.element != gemm_element::e2m1;
+  const gemm_options how = options_of(contract, device, o.choice.split_k, fp8 || wide);
+  const output_rule rule{o.alpha, o.accumulate, 0.5f, o.bias ? bias.data() : nullptr};
+  float x;
+  if (contract == gemm_contract::reference) {
+    const float sum =
+        accumulate_ref(operand_of(a.blocks(), a.here()), i, operand_of(b.blocks(), b.here()), j, how, 0.0f);
+    x = finish_value(sum, rule.alpha, rule.accumulate, rule.beta, old, o.bias,
+                     o.bias ? bias[static_cast<std::size_t>(j)] : 0.0f, how.model.nan_bits);
+  } else if (fp8 || wide) {
+    x = model_output(expand_bf16_row(a.blocks(), a.here(), i), expand_bf16_row(b.blocks(), b.here(), j), how, rule, j,
+                     old);
+  } else {
+    x = model_output(expand_e5m2_row(a.here(), i), expand_e5m2_row(b.here(), j), how, rule, j, old);
+  }
+  return o.output == formats::bf16 ? bf16_bits(x) : fp32_bits(x);
+}
+
+/// Runs a GEMM into poisoned memory and compares outputs with the model: all of them, or `samples`.
+void compare(const matrix_data& a, const matrix_data& b, const options& o, int samples = 0) {
+  gemm_device device;
+  REQUIRE(current_device(device).ok());
+  const int m = a.rows, n = b.rows, width = o.output == formats::bf16 ? 2 : 4;
+  const index_t stride = n + o.extra_stride;
+  std::vector<float> bias(static_cast<std::size_t>(n));
+  for (std::size_t j = 0; j < bias.size(); ++j) bias[j] = 0.125f * static_cast<float>(j % 7) - 0.25f;
+  const array<float> bias_there(bias);
+  bytes before(static_cast<std::size_t>(m * stride * width), 0xA5);
+  if (o.accumulate) {
+    for (std::size_t i = 0; i < before.size(); ++i) before[i] = static_cast<std::uint8_t>(i % 2 != 0 ? 0x3F : i % 128);
+  }
+  array<std::uint8_t> out(before);
+  gemm_problem p{a.view(), b.view(), out.there, o.output, stride, o.alpha, o.accumulate, 0.5f};
+  if (o.bias) p.bias = bias_there.there;
+  const std::size_t size = gemm_workspace_bytes(p, o.choice, device);
+  const array<std::uint8_t> workspace(bytes(size, 0xC3));
+  const bool fp8 = a.element != gemm_element::e2m1;
+  const status s = (fp8 ? gemm_mxfp8 : gemm_mxfp4)(p, o.choice, workspace.there, size, nullptr);
+  REQUIRE_MESSAGE(s.ok(), s.message());
+  out.fetch();
+  CHECK(out.guards_hold());
+  CHECK(workspace.guards_hold());
+
+  const bool folds = o.choice.contract != gemm_contract::reference && !fp8;
+  std::vector<bool> outside_a, outside_b;
+  if (folds) {
+    outside_a = tiles_outside_window(a.here());
+    outside_b = tiles_outside_window(b.here());
+  }
+  int wrong = 0;
+  const auto check = [&](index_t i, index_t j) {
+    const bool wide = folds && (outside_a[static_cast<std::size_t>(i / window_tile)] ||
+                                outside_b[static_cast<std::size_t>(j / window_tile)]);
+    const index_t at = i * stride + j;
+    const auto old_bits = static_cast<std::uint32_t>(bits_at(before, at, width));
+    const float old = width == 2 ? fp32_from_bits(old_bits << 16) : fp32_from_bits(old_bits);
+    const std::uint64_t want = expected(a, b, o, wide, device, bias, i, j, old), got = bits_at(out.here, at, width);
+    if (want != got && wrong++ < 3) MESSAGE("(" << i << ", " << j << "): " << got << " instead of " << want);
+  };
+  std::mt19937 random(1);
+  for (int s2 = 0; s2 < samples; ++s2) {
+    const auto i = static_cast<index_t>(random()) % m;
+    check(i, static_cast<index_t>(random()) % n);
+  }
+  for (index_t i = 0; samples == 0 && i < m; ++i) {
+    for (index_t j = 0; j < n; ++j) check(i, j);
+  }
+  CHECK(wrong == 0);
+  for (index_t i = 0; i < m; ++i) {  // between the rows
+    for (index_t j = n; j < stride; ++j) {
+      CHECK(bits_at(out.here, i * stride + j, width) == bits_at(before, i * stride + j, width));
+    }
+  }
+}
+
+constexpr gemm_contract contracts[] = {gemm_contract::reference, gemm_contract::accurate, gemm_contract::fast};
+
+}  // namespace
+
+TEST_CASE("MXFP8") {
+  for (const gemm_element element : {gemm_element::e4m3, gemm_element::e5m2}) {
+    const matrix_data a = random_matrix(10, 96, 30, scales_of::ordinary, gemm_element::e4m3);
+    const matrix_data b = random_matrix(12, 96, 31, scales_of::special, element);
+    for (const gemm_contract contract : contracts) {
+      compare(a, b, {{contract}, formats::fp32});
+      compare(b, a, {{contract}, formats::bf16, 3, 0.5f, true, true});
+    }
+    compare(a, b, {{gemm_contract::fast, 2}});
+  }
+}
+
+TEST_CASE("small GEMMs, every contract and output, whole results") {
+  const matrix_data a = random_matrix(24, 192, 1, scales_of::ordinary);
+  const matrix_data b = random_matrix(40, 192, 2, scales_of::ordinary);
+  for (const gemm_contract contract : contracts) {
+    CAPTURE(static_cast<int>(contract));
+    compare(a, b, {{contract}});
+    compare(a, b, {{contract}, formats::fp32, 3});
+    compare(a, b, {{contract}, formats::bf16, 5, 0.75f, true, true});
+    compare(a, b, {{contract}, formats::fp32, 0, -1.5f, true, false});
+    compare(a, b, {{contract}, formats::bf16, 8, 3.0f, false, true});
+  }
+}
+
+TEST_CASE("ragged shapes; NaN, zero and extreme scales") {
+  for (const gemm_contract contract : contracts) {
+    CAPTURE(static_cast<int>(contract));
+    compare(random_matrix(1, 32, 3, scales_of::ordinary), random_matrix(1, 32, 4, scales_of::ordinary), {{contract}});
+    compare(random_matrix(9, 96, 5, scales_of::special), random_matrix(19, 96, 6, scales_of::special),
+            {{contract}, formats::fp32});
+    compare(random_matrix(2, 2112, 25, scales_of::ordinary), random_matrix(3, 2112, 26, scales_of::ordinary),
+            {{contract}, formats::fp32});
+    compare(random_matrix(17, 160, 7, scales_of::special), random_matrix(9, 160, 8, scales_of::ordinary), {{contract}});
+  }
+}
+
+TEST_CASE("split-K: parts are added in ascending order, and there may be fewer than asked for") {
+  const matrix_data a = random_matrix(10, 416, 9, scales_of::ordinary);
+  const matrix_data b = random_matrix(12, 416, 10, scales_of::special);
+  for (const gemm_contract contract : {gemm_contract::accurate, gemm_contract::fast}) {
+    for (const int split : {2, 3, 5, 64}) {
+      compare(a, b, {{contract, split}});
+      compare(a, b, {{contract, split}, formats::fp32, 2, 2.0f, true, true});
+    }
+  }
+}
+
+TEST_CASE("only tiles with a row outside the window are computed from BF16") {
+  const matrix_data a = random_matrix(260, 64, 11, scales_of::wide);
+  const matrix_data b = random_matrix(20, 64, 12, scales_of::ordinary);
+  CHECK(tiles_outside_window(a.here()) == std::vector<bool>{true, false});
+  CHECK(tiles_outside_window(b.here()) == std::vector<bool>{false});
+  for (const gemm_contract contract : {gemm_contract::accurate, gemm_contract::fast}) {
+    compare(a, b, {{contract}, formats::fp32});
+    compare(b, a, {{contract, 2}, formats::bf16});
+  }
+}
+
+TEST_CASE("accurate has the reference's bits, fast has not") {
+  const matrix_data a = random_matrix(30, 4096, 40, scales_of::ordinary);
+  const matrix_data b = random_matrix(30, 4096, 41, scales_of::ordinary);
+  array<std::uint8_t> out(bytes(30 * 30 * 4));
+  bytes results[3];
+  for (std::size_t i = 0; i < 3; ++i) {
+    const gemm_problem p{a.view(), b.view(), out.there, formats::fp32};
+    array<std::uint8_t> workspace(bytes(1 << 20));
+    REQUIRE(gemm_mxfp4(p, {contracts[i]}, workspace.there, 1 << 20, nullptr).ok());
+    out.fetch();
+    results[i] = out.here;
+  }
+  CHECK(results[1] == results[0]);
+  CHECK(results[2] != results[0]);
+}
+
+TEST_CASE("folding cannot be seen: the same sums from scaled codes, without an expansion") {
+  // Under a model that takes E2M1 as numbers of a wider format (0.5 is normal), block scales only shift exponents.
+  const matrix_data a = random_matrix(4, 256, 13, scales_of::ordinary);
+  const matrix_data b = random_matrix(6, 256, 14, scales_of::ordinary);
+  gemm_device device;
+  REQUIRE(current_device(device).ok());
+  struct way {
+    gemm_contract contract;
+    bool wide;
+  };
+  for (const way w :
+       {way{gemm_contract::accurate, false}, way{gemm_contract::fast, false}, way{gemm_contract::fast, true}}) {
+    const gemm_options o = options_of(w.contract, device, 1, w.wide);
+    gemm_options scaled = o;
+    scaled.model.operand = w.wide ? formats::bf16 : formats::e5m2;
+    for (index_t i = 0; i < 4; ++i) {
+      for (index_t j = 0; j < 6; ++j) {
+        const float direct =
+            accumulate_ref(operand_of(mxfp4, a.here()), i, operand_of(mxfp4, b.here()), j, scaled, 0.0f);
+        const float expanded =
+            w.wide
+                ? model_output(expand_bf16_row(mxfp4, a.here(), i), expand_bf16_row(mxfp4, b.here(), j), o, {}, j, 0.0f)
+                : model_output(expand_e5m2_row(a.here(), i), expand_e5m2_row(b.here(), j), o, {}, j, 0.0f);
+        CHECK(fp32_bits(direct) == fp32_bits(expanded));
+      }
+    }
+  }
+}
+
+TEST_CASE("bad input names the argument and writes nothing") {
+  const matrix_data a = random_matrix(8, 64, 15, scales_of::ordinary),
+                    b = random_matrix(8, 64, 16, scales_of::ordinary);
+  array<std::uint8_t> out(bytes(8 * 8 * 2, 0xA5)), workspace(bytes(1 << 16));
+  const gemm_problem good{a.view(), b.view(), out.there};
+  const auto message = [&](auto change, gemm_choice choice = {}, std::size_t size = 1 << 16) {
+    gemm_problem p = good;
+    change(p);
+    return gemm_mxfp4(p, choice, workspace.there, size, nullptr).message();
+  };
+  CHECK(message([](gemm_problem& p) { p.a.k = 48; }) == "a.k: must be a multiple of 32 up to 2^20");
+  CHECK(message([](gemm_problem& p) { p.b.k = 32; }) == "b.k: must equal a.k");
+  CHECK(message([](gemm_problem& p) { p.b.rows = 0; }) == "b.rows: must be 1 to 2^20");
+  CHECK(message([](gemm_problem& p) { p.a.codes = nullptr; }) == "a.codes: must not be null");
+  CHECK(message([](gemm_problem& p) { ++p.b.codes; }) == "b.codes: must be aligned to 16 bytes");
+  CHECK(message([](gemm_problem& p) { p.b.scales = nullptr; }) == "b.scales: must not be null");
+  CHECK(message([](gemm_problem& p) { p.a.code_stride = 40; }) ==
+        "a.code_stride: must be a multiple of 16, at least a row's bytes");
+  CHECK(message([](gemm_problem& p) { p.b.scale_stride = 1; }) == "b.scale_stride: must be at least k / 32");
+  CHECK(message([](gemm_problem& p) { p.a.code_order = placement::aiter_data_16x16; }) ==
+        "a.code_order: this kernel takes row-major codes");
+  CHECK(message([](gemm_problem& p) { p.b.scale_order = placement::aiter_scale; }) ==
+        "b.scale_order: this kernel takes row-major scales");
+  CHECK(message([](gemm_problem& p) { p.b.element = gemm_element::e4m3; }) ==
+        "b.element: must be E2M1 where a's is, else E4M3 or E5M2");
+  CHECK(message([](gemm_problem& p) { p.a.element = gemm_element::e4m3; }) == "a.element: must be E2M1");
+  CHECK(gemm_mxfp8(good, {}, nullptr, 0, nullptr).message() == "a.element: must be E4M3 or E5M2");
+  CHECK(message([](gemm_problem& p) { p.out = nullptr; }) == "out: must not be null");
+  CHECK(message([](gemm_problem& p) { p.out_stride = 7; }) == "out_stride: must be at least n");
+  CHECK(message([](gemm_problem& p) { p.output = formats::fp16; }) == "output: must be BF16 or FP32");
+  CHECK(message([](gemm_problem&) {}, {gemm_contract::fast, 0}) == "choice.split_k: must be 1 to 64");
+  CHECK(message([](gemm_problem&) {}, {gemm_contract::reference, 2}) == "choice.split_k: must be 1 for this kernel");
+  CHECK(message([](gemm_problem&) {}, {gemm_contract::fast}, 100) ==
+        "workspace_bytes: less than the workspace that is needed");
+  CHECK(gemm_mxfp4(good, {}, nullptr, 0, nullptr).message() == "workspace: must be device memory aligned to 256 bytes");
+  out.fetch();
+  CHECK(out.here == bytes(8 * 8 * 2, 0xA5));
+}
+
+TEST_CASE("the reference takes operands in the layouts of other kernels") {
+  matrix_data a = random_matrix(32, 256, 17, scales_of::ordinary), b = random_matrix(16, 256, 18, scales_of::ordinary);
+  const auto shuffled = [](const matrix_data& m, placement order, bool scales) {
+    const layout l = scales ? scale_layout(order, mxfp4, m.rows, m.k) : code_layout(order, mxfp4, m.rows, m.k);
+    bytes to(static_cast<std::size_t>(l.size_bytes()));
+    if (scales) {
+      place_scales(mxfp4, m.here(), order, to.data());
+    } else {
+      place_codes(mxfp4, m.here(), order, to.data());
+    }
+    return to;
+  };
+  array<std::uint8_t> codes(shuffled(b, placement::aiter_data_16x16, false));
+  array<std::uint8_t> scales_a(shuffled(a, placement::aiter_scale, true));
+  array<std::uint8_t> scales_b(shuffled(b, placement::nvidia_scale_128x4, true));
+  array<std::uint8_t> plain(bytes(32 * 16 * 4)), other(bytes(32 * 16 * 4));
+  gemm_problem p{a.view(), b.view(), plain.there, formats::fp32};
+  REQUIRE(gemm_mxfp4(p, {gemm_contract::reference}, nullptr, 0, nullptr).ok());
+  p.out = other.there;
+  p.a.scales = scales_a.there;
+  p.a.scale_order = placement::aiter_scale;
+  p.b.codes = codes.there;
+  p.b.code_order = placement::aiter_data_16x16;
+  p.b.scales = scales_b.there;
+  p.b.scale_order = placement::nvidia_scale_128x4;
+  REQUIRE(gemm_mxfp4(p, {gemm_contract::reference}, nullptr, 0, nullptr).ok());
+  plain.fetch();
+  other.fetch();
+  CHECK(plain.here == other.here);
+}
+
+#if !defined(ROTOSCALE_GPU_HOST)
+TEST_CASE("a graph's replays give the bytes of a direct call, and follow what operands hold") {
+  array<std::uint8_t> workspace(bytes(std::size_t{32} << 20));
+  const matrix_data b = random_matrix(520, 1024, 51, scales_of::special);
+  const matrix_data a = random_matrix(300, 1024, 50, scales_of::ordinary);
+  const matrix_data other = random_matrix(300, 1024, 52, scales_of::wide);
+  for (const gemm_choice choice : {gemm_choice{gemm_contract::fast, 1}, gemm_choice{gemm_contract::fast, 3},
+                                   gemm_choice{gemm_contract::accurate, 1}, gemm_choice{gemm_contract::reference, 1}}) {
+    array<std::uint8_t> out(bytes(300 * 520 * 2, 0xA5));
+    const gemm_problem p{a.view(), b.view(), out.there};
+    const auto call = [&](hipStream_t stream) { return gemm_mxfp4(p, choice, workspace.there, 32 << 20, stream); };
+    hipStream_t stream = nullptr;
+    hipGraph_t graph = nullptr;
+    hipGraphExec_t run = nullptr;
+    REQUIRE(hipStreamCreate(&stream) == hipSuccess);
+    REQUIRE(hipStreamBeginCapture(stream, hipStreamCaptureModeGlobal) == hipSuccess);
+    CHECK(call(stream).message() == "ok");
+    REQUIRE(hipStreamEndCapture(stream, &graph) == hipSuccess);
+    REQUIRE(hipGraphInstantiateWithFlags(&run, graph, 0) == hipSuccess);
+    out.fetch();
+    CHECK(out.here == bytes(out.here.size(), 0xA5));  // nothing ran yet
+    for (const matrix_data* values : {&a, &other}) {  // also from inside the window to outside it
+      const auto copy = [](std::uint8_t* to, const bytes& from) {
+        REQUIRE(hipMemcpy(to, from.data(), from.size(), hipMemcpyHostToDevice) == hipSuccess);
+      };
+      copy(a.codes.there, values->codes.here);
+      copy(a.scales.there, values->scales.here);
+      for (int i = 0; i < 2; ++i) REQUIRE(hipGraphLaunch(run, stream) == hipSuccess);
+      REQUIRE(hipStreamSynchronize(stream) == hipSuccess);
+      out.fetch();
+      const bytes replayed = out.here;
+      REQUIRE(hipMemset(out.there, 0xA5, out.bytes()) == hipSuccess);
+      REQUIRE(call(nullptr).ok());
+      out.fetch();
+      CHECK(replayed == out.here);
+    }
+    CHECK(hipGraphExecDestroy(run) == hipSuccess);
+    CHECK(hipGraphDestroy(graph) == hipSuccess);
+    CHECK(hipStreamDestroy(stream) == hipSuccess);
+  }
+}
+#endif
+
+#if !defined(ROTOSCALE_GPU_HOST)
+TEST_CASE("streams that take no work are refused before any launch") {
+  const matrix_data a = random_matrix(16, 64, 60, scales_of::ordinary),
+                    b = random_matrix(16, 64, 61, scales_of::ordinary);
+  const array<std::uint8_t> workspace(bytes(1 << 16));
+  array<std::uint8_t> out(bytes(16 * 16 * 2, 0xA5));
+  const gemm_problem p{a.view(), b.view(), out.there};
+  const auto call = [&](hipStream_t on) { return gemm_mxfp4(p, {}, workspace.there, 1 << 16, on); };
+  hipStream_t stream = nullptr;
+  hipGraph_t graph = nullptr;
+  REQUIRE(hipStreamCreate(&stream) == hipSuccess);
+  REQUIRE(hipStreamBeginCapture(stream, hipStreamCaptureModeGlobal) == hipSuccess);
+  const status null = call(nullptr);
+  CHECK(null.fault == fault::bad_option);
+  CHECK(std::string(null.argument) == "stream");
+  CHECK(call(stream).message() == "ok");  // the refusal has not broken the capture
+  REQUIRE(hipStreamEndCapture(stream, &graph) == hipSuccess);
+  CHECK(hipGraphDestroy(graph) == hipSuccess);
+  CHECK(hipStreamDestroy(stream) == hipSuccess);
+  out.fetch();
+  CHECK(out.here == bytes(out.here.size(), 0xA5));
+  CHECK(call(nullptr).message() == "ok");
+}
+#endif
+
+TEST_CASE("large GEMMs on a device, sampled") {
+  if (!on_device) return;
+  struct shape {
+    int m, n, k;
+  };
+  for (const shape s :
+       {shape{300, 520, 544}, shape{1024, 1536, 4096}, shape{4100, 1000, 8192}, shape{129, 8192, 2048}}) {
+    CAPTURE(s.m);
+    const matrix_data a = random_matrix(s.m, s.k, 20, scales_of::special);
+    const matrix_data b = random_matrix(s.n, s.k, 21, s.n == 1000 ? scales_of::wide : scales_of::ordinary);
+    for (const gemm_contract contract : contracts) {
+      compare(a, b, {{contract}}, 150);
+      compare(a, b, {{contract}, formats::fp32, 1, 0.5f, true, true}, 60);
+      if (contract != gemm_contract::reference) compare(a, b, {{contract, 4}}, 60);
+    }
+    const matrix_data c = random_matrix(s.m, s.k, 22, scales_of::special, gemm_element::e4m3);
+    const matrix_data d = random_matrix(s.n, s.k, 23, scales_of::ordinary, gemm_element::e5m2);
+    compare(c, d, {{gemm_contract::accurate}, formats::fp32}, 60);
+  }
+}
