@@ -9,13 +9,6 @@
 #include "rotoscale/round.hpp"
 #include "rotoscale/scale.hpp"
 
-/// Before a loop whose arrays must be registers.
-#if defined(__CUDACC__) || defined(__clang__)
-#define ROTOSCALE_UNROLL _Pragma("unroll")
-#else
-#define ROTOSCALE_UNROLL
-#endif
-
 namespace rotoscale::gpu {
 
 /// Outputs are computed by FP8 or by BF16 products in tiles of this many rows and columns.

@@ -50,7 +50,7 @@ struct tile_walk {
     return {first + within % height, within / height, part};
   }
 };
-/// First and last (not included) 128-byte piece of a part of K.
+/// 128-byte pieces of a part of K, the last not included.
 struct box_range {
   int first, last;
 };
@@ -59,7 +59,7 @@ __device__ inline box_range boxes_of(const gemm_arguments& p, int part) {
   return {first, last < p.k_boxes ? last : p.k_boxes};
 }
 
-/// Byte addresses of the barriers, 8 bytes each, in static shared memory.
+/// Addresses in shared memory: barriers of 8 bytes, boxes.
 struct pipeline {
   std::uint32_t full, empty, data;
   __device__ std::uint32_t full_at(int s) const { return full + 8 * static_cast<std::uint32_t>(s); }
@@ -216,24 +216,6 @@ __device__ inline void multiply(bf16_tile, int boxes, const pipeline& q, ring& r
   wgmma_wait<0>();
   hold(acc[0]);
   release(q, last, lane);
-}
-
-/// Four lanes hold a 4 × 4 matrix of words, lane q its column q; afterwards lane q holds row q.
-__device__ inline uint4 transpose_quad(std::uint32_t w0, std::uint32_t w1, std::uint32_t w2, std::uint32_t w3,
-                                       int lane) {
-  const bool odd = lane & 1, high = lane & 2;
-  const std::uint32_t x0 = __shfl_xor_sync(0xFFFFFFFFu, odd ? w0 : w1, 1);
-  const std::uint32_t x1 = __shfl_xor_sync(0xFFFFFFFFu, odd ? w2 : w3, 1);
-  const std::uint32_t a0 = odd ? x0 : w0, a1 = odd ? w1 : x0, a2 = odd ? x1 : w2, a3 = odd ? w3 : x1;
-  const std::uint32_t y0 = __shfl_xor_sync(0xFFFFFFFFu, high ? a0 : a2, 2);
-  const std::uint32_t y1 = __shfl_xor_sync(0xFFFFFFFFu, high ? a1 : a3, 2);
-  return {high ? y0 : a0, high ? y1 : a1, high ? a2 : y0, high ? a3 : y1};
-}
-/// Two numbers as BF16, nearest even; every NaN is 0x7FFF, which is also the upper half of the units' NaN.
-__device__ inline std::uint32_t bf16_pair(float x, float y) {
-  std::uint32_t w;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(y), "f"(x));
-  return w;
 }
 
 /// Where a thread's accumulators belong: rows row + 8 h, columns column + 8 g + e with h, e in {0, 1}.

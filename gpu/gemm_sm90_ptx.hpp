@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The PTX of the sm_90 GEMM kernels, one function an instruction: barriers in shared memory, the bulk tensor copy,
-// clusters, and the three wgmma forms. Names and operands are those of the PTX ISA, version 8.0 and later.
+// clusters, pairs of BF16, and the three wgmma forms. Names and operands are those of the PTX ISA, version 8.0 and
+// later.
 #pragma once
 
 #include <cuda.h>
@@ -88,6 +89,26 @@ __device__ inline void load_box_multicast(std::uint32_t to, const CUtensorMap* m
       "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
       "l"(map), "r"(x), "r"(y), "r"(bar), "h"(blocks)
       : "memory");
+}
+
+// ------------------------------------------------------------------ words of an output
+
+/// Four lanes hold a 4 × 4 matrix of words, lane q its column q; afterwards lane q holds row q.
+__device__ inline uint4 transpose_quad(std::uint32_t w0, std::uint32_t w1, std::uint32_t w2, std::uint32_t w3,
+                                       int lane) {
+  const bool odd = lane & 1, high = lane & 2;
+  const std::uint32_t x0 = __shfl_xor_sync(0xFFFFFFFFu, odd ? w0 : w1, 1);
+  const std::uint32_t x1 = __shfl_xor_sync(0xFFFFFFFFu, odd ? w2 : w3, 1);
+  const std::uint32_t a0 = odd ? x0 : w0, a1 = odd ? w1 : x0, a2 = odd ? x1 : w2, a3 = odd ? w3 : x1;
+  const std::uint32_t y0 = __shfl_xor_sync(0xFFFFFFFFu, high ? a0 : a2, 2);
+  const std::uint32_t y1 = __shfl_xor_sync(0xFFFFFFFFu, high ? a1 : a3, 2);
+  return {high ? y0 : a0, high ? y1 : a1, high ? a2 : y0, high ? a3 : y1};
+}
+/// Two numbers as BF16, nearest even; every NaN is 0x7FFF, which is also the upper half of the units' NaN.
+__device__ inline std::uint32_t bf16_pair(float x, float y) {
+  std::uint32_t w;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(y), "f"(x));
+  return w;
 }
 
 // ------------------------------------------------------------------ wgmma

@@ -55,9 +55,12 @@
 #define hipRuntimeGetVersion cudaRuntimeGetVersion
 #define hipStreamBeginCapture cudaStreamBeginCapture
 #define hipStreamCaptureModeGlobal cudaStreamCaptureModeGlobal
+#define hipStreamCaptureStatus cudaStreamCaptureStatus
+#define hipStreamCaptureStatusInvalidated cudaStreamCaptureStatusInvalidated
 #define hipStreamCreate cudaStreamCreate
 #define hipStreamDestroy cudaStreamDestroy
 #define hipStreamEndCapture cudaStreamEndCapture
+#define hipStreamIsCapturing cudaStreamIsCapturing
 #define hipStreamSynchronize cudaStreamSynchronize
 #define hipStream_t cudaStream_t
 #define hipSuccess cudaSuccess

@@ -13,6 +13,8 @@ namespace rotoscale::gpu {
 
 /// Is there a device? The host always is one.
 inline status check_device() { return {}; }
+/// May work be put on this stream?
+inline status check_stream(hipStream_t) { return {}; }
 /// How many blocks run at once without sharing a processor; here, few enough that blocks of small tests work on several
 /// tiles.
 inline unsigned device_processors() { return 2; }
@@ -44,6 +46,16 @@ inline status check_device() {
   const hipError_t error = hipGetDeviceCount(&count);
   if (error != hipSuccess) return {fault::no_device, "", hipGetErrorString(error)};
   if (count == 0) return {fault::no_device, "", "no device"};
+  return {};
+}
+
+/// May work be put on this stream? Not where its capture has failed; not on the null stream while another stream that
+/// waits for it is being captured.
+inline status check_stream(hipStream_t stream) {
+  hipStreamCaptureStatus capture;
+  const hipError_t error = hipStreamIsCapturing(stream, &capture);
+  if (error != hipSuccess) return {fault::bad_option, "stream", hipGetErrorString(error)};
+  if (capture == hipStreamCaptureStatusInvalidated) return {fault::bad_option, "stream", "its capture has failed"};
   return {};
 }
 

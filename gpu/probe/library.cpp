@@ -6,12 +6,12 @@
 
 #if defined(ROTOSCALE_CUBLASLT)
 
-#include <cublasLt.h>
 #include <cuda_runtime.h>
 
 #include <cstring>
-#include <memory>
 #include <tuple>
+
+#include "gpu/cublaslt.hpp"
 
 namespace rotoscale::gpu {
 
@@ -31,32 +31,7 @@ struct buffer {
   void* data = nullptr;
 };
 
-template <auto Destroy>
-struct destroyer {
-  template <class T>
-  void operator()(T* x) const {
-    (void)Destroy(x);
-  }
-};
-using handle = std::unique_ptr<cublasLtContext, destroyer<cublasLtDestroy>>;
-using description = std::unique_ptr<cublasLtMatmulDescOpaque_t, destroyer<cublasLtMatmulDescDestroy>>;
-using matrix_layout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, destroyer<cublasLtMatrixLayoutDestroy>>;
-using preference = std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, destroyer<cublasLtMatmulPreferenceDestroy>>;
-
-cudaDataType_t type_of(const format& f) {
-  if (f == formats::fp64) return CUDA_R_64F;
-  if (f == formats::fp32 || f == formats::tf32) return CUDA_R_32F;
-  if (f == formats::fp16) return CUDA_R_16F;
-  if (f == formats::bf16) return CUDA_R_16BF;
-  return f == formats::e4m3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
-}
-
-matrix_layout layout_of(const format& f, std::int64_t rows, std::int64_t columns) {
-  cublasLtMatrixLayout_t layout = nullptr;
-  (void)cublasLtMatrixLayoutCreate(&layout, type_of(f), static_cast<std::uint64_t>(rows),
-                                   static_cast<std::uint64_t>(columns), rows);
-  return matrix_layout(layout);
-}
+using namespace cublaslt;
 
 /// What the library says of an algorithm.
 std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {

@@ -28,6 +28,7 @@ struct device_required {
   device_required() {
     if (const gpu::status s = gpu::check_device(); !s.ok()) {
       std::printf("skipped: %s\n", s.message().c_str());
+      std::fflush(stdout);
       std::_Exit(77);
     }
   }

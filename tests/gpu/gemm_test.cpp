@@ -7,103 +7,12 @@
 #include <doctest/doctest.h>
 
 #include <random>
-#include <vector>
 
-#include "gpu/gemm_expand.hpp"
-#include "gpu/gemm_model.hpp"
-#include "gpu/launch.hpp"
+#include "gpu/gemm_data.hpp"
 
-using namespace rotoscale;
-using namespace rotoscale::gpu;
+using namespace gpu_test;
 
 namespace {
-
-#if defined(ROTOSCALE_GPU_HOST)
-constexpr bool on_device = false;
-#else
-constexpr bool on_device = true;
-#endif
-
-/// Device memory with a copy here.
-template <class T>
-class array {
- public:
-  explicit array(std::vector<T> values) : here(std::move(values)) {
-    REQUIRE(hipMalloc(&there, bytes() + 256) == hipSuccess);
-    REQUIRE(hipMemcpy(there, here.data(), bytes(), hipMemcpyHostToDevice) == hipSuccess);
-  }
-  array(const array&) = delete;
-  array& operator=(const array&) = delete;
-  ~array() { (void)hipFree(there); }
-  std::size_t bytes() const { return here.size() * sizeof(T); }
-  void fetch() {
-    REQUIRE(hipDeviceSynchronize() == hipSuccess);
-    REQUIRE(hipMemcpy(here.data(), there, bytes(), hipMemcpyDeviceToHost) == hipSuccess);
-  }
-  std::vector<T> here;
-  T* there = nullptr;
-};
-
-using bytes = std::vector<std::uint8_t>;
-
-index_t stride_of(int k, gemm_element e) { return ((e == gemm_element::e2m1 ? k / 2 : k) + 15) / 16 * 16; }
-
-/// Blocks of 32 here and on the device.
-struct matrix_data {
-  int rows, k;
-  gemm_element element;
-  array<std::uint8_t> codes, scales;
-  matrix_data(int r, int length, bytes c, bytes s, gemm_element e = gemm_element::e2m1)
-      : rows(r), k(length), element(e), codes(std::move(c)), scales(std::move(s)) {}
-  index_t code_stride() const { return stride_of(k, element); }
-  block_format blocks() const { return {format_of(element)}; }
-  gemm_operand_view view() const {
-    gemm_operand_view v{codes.there, scales.there, code_stride(), k / 32, rows, k};
-    v.element = element;
-    return v;
-  }
-  block_matrix<const std::uint8_t> here() const {
-    block_matrix<const std::uint8_t> m;
-    m.codes = codes.here.data();
-    m.scales = scales.here.data();
-    m.rows = rows;
-    m.k = k;
-    m.code_stride = code_stride();
-    m.scale_stride = k / 32;
-    return m;
-  }
-};
-
-enum class scales_of { ordinary, special, wide };
-
-/// Random codes; ordinary: scales of 10 binades; special: NaN, the ends of the range, blocks of zeros with scales far
-/// from the others'; wide: row 5 has nonzero blocks 60 binades apart.
-matrix_data random_matrix(int rows, int k, unsigned seed, scales_of kind, gemm_element element = gemm_element::e2m1) {
-  std::mt19937 random(seed);
-  const index_t stride = stride_of(k, element), block_bytes = element == gemm_element::e2m1 ? 16 : 32;
-  bytes codes(static_cast<std::size_t>(rows * stride)), scales(static_cast<std::size_t>(rows * (k / 32)));
-  for (auto& c : codes) c = static_cast<std::uint8_t>(random());
-  for (auto& s : scales) s = static_cast<std::uint8_t>(118 + random() % 10);
-  const auto set_block = [&](int row, int block, std::uint8_t scale, bool zero) {
-    scales[static_cast<std::size_t>(row * (k / 32) + block)] = scale;
-    for (index_t i = 0; zero && i < block_bytes; ++i) {
-      codes[static_cast<std::size_t>(row * stride + block_bytes * block + i)] = 0x80;
-    }
-  };
-  if (kind == scales_of::special && rows > 8) {
-    set_block(1, 0, 255, false);
-    for (int b = 0; b < k / 32; ++b) {
-      set_block(2, b, static_cast<std::uint8_t>(b % 2), false);
-      set_block(3, b, 254, false);
-      set_block(4, b, 253, b % 2 == 0);
-      set_block(6, b, 255, true);
-    }
-    set_block(7, 0, 0, true);
-    set_block(8, k / 32 - 1, 254, true);
-  }
-  if (kind == scales_of::wide) set_block(5, 0, 60, false);
-  return {rows, k, std::move(codes), std::move(scales), element};
-}
 
 struct options {
   gemm_choice choice;
@@ -112,14 +21,6 @@ struct options {
   float alpha = 1.0f;
   bool accumulate = false, bias = false;
 };
-
-std::uint64_t bits_at(const bytes& memory, index_t element, int width) {
-  std::uint64_t x = 0;
-  for (int i = 0; i < width; ++i) {
-    x |= std::uint64_t{memory[static_cast<std::size_t>(element * width + i)]} << (8 * i);
-  }
-  return x;
-}
 
 /// What output (i, j) must be; `old` is what was there. `wide`: in a tile outside the FP8 window.
 std::uint64_t expected(const matrix_data& a, const matrix_data& b, const options& o, bool wide,
@@ -160,16 +61,13 @@ void compare(const matrix_data& a, const matrix_data& b, const options& o, int s
   gemm_problem p{a.view(), b.view(), out.there, o.output, stride, o.alpha, o.accumulate, 0.5f};
   if (o.bias) p.bias = bias_there.there;
   const std::size_t size = gemm_workspace_bytes(p, o.choice, device);
-  array<std::uint8_t> workspace(bytes(size + 512, 0xC3));
-  auto* aligned = workspace.there + (256 - reinterpret_cast<std::uintptr_t>(workspace.there) % 256) % 256;
+  const array<std::uint8_t> workspace(bytes(size, 0xC3));
   const bool fp8 = a.element != gemm_element::e2m1;
-  const status s = (fp8 ? gemm_mxfp8 : gemm_mxfp4)(p, o.choice, aligned, size, nullptr);
+  const status s = (fp8 ? gemm_mxfp8 : gemm_mxfp4)(p, o.choice, workspace.there, size, nullptr);
   REQUIRE_MESSAGE(s.ok(), s.message());
   out.fetch();
-  workspace.fetch();
-  for (std::size_t i = size + static_cast<std::size_t>(aligned - workspace.there); i < workspace.here.size(); ++i) {
-    REQUIRE_MESSAGE(workspace.here[i] == 0xC3, "wrote behind the workspace");
-  }
+  CHECK(out.guards_hold());
+  CHECK(workspace.guards_hold());
 
   const bool folds = o.choice.contract != gemm_contract::reference && !fp8;
   std::vector<bool> outside_a, outside_b;
@@ -206,136 +104,6 @@ void compare(const matrix_data& a, const matrix_data& b, const options& o, int s
 constexpr gemm_contract contracts[] = {gemm_contract::reference, gemm_contract::accurate, gemm_contract::fast};
 
 }  // namespace
-
-TEST_CASE("operands are expanded exactly: every code under every scale") {
-  bytes codes(256 * 16), scales(256);
-  for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint8_t>((i % 16) * 0x21 + i / 4096);
-  for (std::size_t i = 0; i < 16 * 256; ++i)
-    codes[i] = static_cast<std::uint8_t>((2 * i % 16) | ((2 * i + 1) % 16) << 4);
-  for (std::size_t i = 0; i < 256; ++i) scales[i] = static_cast<std::uint8_t>(i);
-  const matrix_data a(256, 32, codes, scales), b(1, 32, bytes(16), bytes(1, 127));
-  array<std::uint8_t> wide_a(bytes(256 * 64)), wide_b(bytes(64)), folded_a(bytes(256 * 32)), folded_b(bytes(32));
-  array<int> base(std::vector<int>(257));
-  array<std::uint8_t> flags(bytes(257, 0xFF));
-  const auto source = [](const matrix_data& m) {
-    return block_source{m.codes.there, m.scales.there, m.code_stride(), m.k / 32, m.rows};
-  };
-  expand_arguments e{source(a), source(b), 32, wide_a.there, wide_b.there};
-  REQUIRE(launch(expand_bf16_kernel, dim3{33, 1, 1}, dim3{expand_threads, 1, 1}, 0, nullptr, e).ok());
-  e.target_a = folded_a.there;
-  e.target_b = folded_b.there;
-  e.base = base.there;
-  e.flags = flags.there;
-  REQUIRE(launch(expand_e5m2_kernel, dim3{33, 1, 1}, dim3{expand_threads, 1, 1}, 0, nullptr, e).ok());
-  wide_a.fetch();
-  folded_a.fetch();
-  base.fetch();
-  flags.fetch();
-  int wrong = 0;
-  for (index_t r = 0; r < 256; ++r) {
-    for (index_t c = 0; c < 32; ++c) {
-      const float value = decode_element(mxfp4, a.here(), r, c);
-      const float wide = fp32_from_bits(static_cast<std::uint32_t>(bits_at(wide_a.here, r * 32 + c, 2)) << 16);
-      const auto folded = decode(formats::e5m2, folded_a.here[static_cast<std::size_t>(r * 32 + c)]);
-      if (r == 255) {
-        wrong += !fp32_is_nan(fp32_bits(wide)) || !fp32_is_nan(fp32_bits(folded));
-        continue;
-      }
-      wrong += fp32_bits(wide) != fp32_bits(value);
-      wrong += fp32_bits(times_power(folded, base.here[static_cast<std::size_t>(r)])) != fp32_bits(value);
-    }
-    wrong += flags.here[static_cast<std::size_t>(r)] != 0;
-  }
-  CHECK(wrong == 0);
-}
-
-TEST_CASE("the window: 26 binades fit exactly, 27 do not; zeros and NaN scales do not count") {
-  const auto data = [](std::uint8_t first, std::uint8_t second, std::uint8_t code) {
-    bytes codes(32, 0x31);
-    for (std::size_t i = 0; i < 16; ++i) codes[i] = code;
-    return matrix_data(1, 64, codes, {first, second});
-  };
-  const struct {
-    std::uint8_t first, second, code;  // of the first block
-    bool fits;
-  } cases[] = {{101, 127, 0x17, true}, {100, 127, 0x17, false}, {127, 101, 0x17, true}, {228, 254, 0xF9, true},
-               {0, 26, 0x99, true},    {0, 27, 0x99, false},    {0, 127, 0x80, true},   {254, 27, 0x08, true},
-               {255, 27, 0x11, true},  {0, 255, 0x11, true}};
-  for (const auto& c : cases) {
-    CAPTURE(static_cast<int>(c.first));
-    CAPTURE(static_cast<int>(c.second));
-    const matrix_data a = data(c.first, c.second, c.code), b = data(127, 127, 0x22);
-    array<std::uint8_t> to_a(bytes(64)), to_b(bytes(64)), flags(bytes(2, 0xFF));
-    array<int> base(std::vector<int>(2));
-    expand_arguments e{{a.codes.there, a.scales.there, 32, 2, 1},
-                       {b.codes.there, b.scales.there, 32, 2, 1},
-                       64,
-                       to_a.there,
-                       to_b.there};
-    e.base = base.there;
-    e.flags = flags.there;
-    REQUIRE(launch(expand_e5m2_kernel, dim3{1, 1, 1}, dim3{expand_threads, 1, 1}, 0, nullptr, e).ok());
-    to_a.fetch();
-    flags.fetch();
-    base.fetch();
-    CHECK((flags.here[0] == 0) == c.fits);
-    CHECK(fold_range_ref(a.here(), 0).fits() == c.fits);
-    for (index_t i = 0; c.fits && i < 64; ++i) {
-      const float value = decode_element(mxfp4, a.here(), 0, i);
-      const std::uint8_t code = to_a.here[static_cast<std::size_t>(i)];
-      const float folded = decode(formats::e5m2, code);
-      if (fp32_is_nan(fp32_bits(value))) {
-        CHECK(fp32_is_nan(fp32_bits(folded)));
-      } else {
-        CHECK(fp32_bits(times_power(folded, base.here[0])) == fp32_bits(value));
-        CHECK(((code & 0x7F) == 0 || (code & 0x7C) != 0));  // no subnormal number
-      }
-    }
-  }
-}
-
-TEST_CASE("one rounding brings a folded sum back, whatever the exponent") {
-  std::mt19937 random(3);
-  int wrong = 0;
-  for (int i = 0; i < 300; ++i) {  // significands of an E8M13 accumulator, and of an FP32 sum of them
-    const auto significand = static_cast<float>((1u << 23 | (random() & 0x7FFFFFu)) & (i % 2 == 0 ? ~0x3FFu : ~0u));
-    const float x = (i % 3 == 0 ? -1.0f : 1.0f) * significand * pow2_fp32(static_cast<int>(random() % 99) - 41 - 23);
-    for (int e = -280; e <= 228; ++e) {
-      const float want = static_cast<float>(__builtin_ldexp(static_cast<double>(x), e));
-      wrong += fp32_bits(times_power(x, e)) != fp32_bits(want);
-    }
-  }
-  CHECK(wrong == 0);
-}
-
-TEST_CASE("FP8 codes are decoded and expanded as the definition says: every code under every scale") {
-  for (const gemm_element element : {gemm_element::e4m3, gemm_element::e5m2}) {
-    bytes codes(256 * 256), scales(256 * 8);
-    for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint8_t>(i);
-    for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<std::uint8_t>(i / 8);
-    const matrix_data a(256, 256, codes, scales, element), b(1, 256, bytes(256), bytes(8, 127), element);
-    array<std::uint8_t> wide_a(bytes(256 * 512)), wide_b(bytes(512));
-    const auto source = [](const matrix_data& m) {
-      return block_source{m.codes.there, m.scales.there, m.code_stride(), m.k / 32, m.rows, m.element};
-    };
-    const expand_arguments e{source(a), source(b), 256, wide_a.there, wide_b.there};
-    REQUIRE(launch(expand_bf16_kernel, dim3{33, 1, 1}, dim3{expand_threads, 1, 1}, 0, nullptr, e).ok());
-    wide_a.fetch();
-    int wrong = 0;
-    for (index_t r = 0; r < 256; ++r) {
-      for (index_t c = 0; c < 256; ++c) {
-        const auto code = static_cast<std::uint32_t>(c);
-        wrong += fp32_bits(fp8_value(element == gemm_element::e4m3, code)) !=
-                 fp32_bits(canonical_nan(decode(format_of(element), code)));
-        const auto want =
-            encode(formats::bf16, decode_element(a.blocks(), a.here(), r, c), rounding::nearest_even, overflow::to_inf);
-        const std::uint64_t got = bits_at(wide_a.here, r * 256 + c, 2);
-        wrong += formats::bf16.is_nan(want) ? !formats::bf16.is_nan(got) : got != want;
-      }
-    }
-    CHECK(wrong == 0);
-  }
-}
 
 TEST_CASE("MXFP8") {
   for (const gemm_element element : {gemm_element::e4m3, gemm_element::e5m2}) {
@@ -473,7 +241,8 @@ TEST_CASE("bad input names the argument and writes nothing") {
   CHECK(message([](gemm_problem& p) { p.output = formats::fp16; }) == "output: must be BF16 or FP32");
   CHECK(message([](gemm_problem&) {}, {gemm_contract::fast, 0}) == "choice.split_k: must be 1 to 64");
   CHECK(message([](gemm_problem&) {}, {gemm_contract::reference, 2}) == "choice.split_k: must be 1 for this kernel");
-  CHECK(message([](gemm_problem&) {}, {gemm_contract::fast}, 100) == "workspace_bytes: less than gemm_workspace_bytes");
+  CHECK(message([](gemm_problem&) {}, {gemm_contract::fast}, 100) ==
+        "workspace_bytes: less than the workspace that is needed");
   CHECK(gemm_mxfp4(good, {}, nullptr, 0, nullptr).message() == "workspace: must be device memory aligned to 256 bytes");
   out.fetch();
   CHECK(out.here == bytes(8 * 8 * 2, 0xA5));
@@ -528,7 +297,7 @@ TEST_CASE("a graph's replays give the bytes of a direct call, and follow what op
     REQUIRE(hipStreamBeginCapture(stream, hipStreamCaptureModeGlobal) == hipSuccess);
     CHECK(call(stream).message() == "ok");
     REQUIRE(hipStreamEndCapture(stream, &graph) == hipSuccess);
-    REQUIRE(hipGraphInstantiate(&run, graph, 0) == hipSuccess);
+    REQUIRE(hipGraphInstantiateWithFlags(&run, graph, 0) == hipSuccess);
     out.fetch();
     CHECK(out.here == bytes(out.here.size(), 0xA5));  // nothing ran yet
     for (const matrix_data* values : {&a, &other}) {  // also from inside the window to outside it
@@ -550,6 +319,31 @@ TEST_CASE("a graph's replays give the bytes of a direct call, and follow what op
     CHECK(hipGraphDestroy(graph) == hipSuccess);
     CHECK(hipStreamDestroy(stream) == hipSuccess);
   }
+}
+#endif
+
+#if !defined(ROTOSCALE_GPU_HOST)
+TEST_CASE("streams that take no work are refused before any launch") {
+  const matrix_data a = random_matrix(16, 64, 60, scales_of::ordinary),
+                    b = random_matrix(16, 64, 61, scales_of::ordinary);
+  const array<std::uint8_t> workspace(bytes(1 << 16));
+  array<std::uint8_t> out(bytes(16 * 16 * 2, 0xA5));
+  const gemm_problem p{a.view(), b.view(), out.there};
+  const auto call = [&](hipStream_t on) { return gemm_mxfp4(p, {}, workspace.there, 1 << 16, on); };
+  hipStream_t stream = nullptr;
+  hipGraph_t graph = nullptr;
+  REQUIRE(hipStreamCreate(&stream) == hipSuccess);
+  REQUIRE(hipStreamBeginCapture(stream, hipStreamCaptureModeGlobal) == hipSuccess);
+  const status null = call(nullptr);
+  CHECK(null.fault == fault::bad_option);
+  CHECK(std::string(null.argument) == "stream");
+  CHECK(call(stream).message() == "ok");  // the refusal has not broken the capture
+  REQUIRE(hipStreamEndCapture(stream, &graph) == hipSuccess);
+  CHECK(hipGraphDestroy(graph) == hipSuccess);
+  CHECK(hipStreamDestroy(stream) == hipSuccess);
+  out.fetch();
+  CHECK(out.here == bytes(out.here.size(), 0xA5));
+  CHECK(call(nullptr).message() == "ok");
 }
 #endif
 

@@ -178,11 +178,11 @@ TEST_CASE("Hopper, measured: mma.sync FP8 takes k mod 4 in {0, 1} first, then {2
 
 TEST_CASE("Blackwell FP4: groups align by their scales alone, and one that cancels keeps its exponent") {
   const mma_model& m = model("blackwell-nvf4-f32");
-  const auto group = [&](mma_product* p, float a, float b, std::uint64_t scale) {
+  const auto group = [&](mma_product* p, float a, float b, std::uint64_t scale, std::uint64_t other = 0x38) {
     for (int i = 0; i < 16; ++i) {
       p[i] = product(m, formats::e2m1, encode(formats::e2m1, i == 0 ? a : i == 1 ? b : 0), encode(formats::e2m1, 1));
       mma_scale(p[i], formats::ue4m3, scale);
-      mma_scale(p[i], formats::ue4m3, 0x38);  // 1
+      mma_scale(p[i], formats::ue4m3, other);
     }
   };
   mma_product p[64];
@@ -197,6 +197,15 @@ TEST_CASE("Blackwell FP4: groups align by their scales alone, and one that cance
   CHECK(value() == 1.0f + 0x1p-10f);
   group(p + 48, 6, 0, large);
   CHECK(value() == 6 * 448 + 1.0f + 0x1p-10f);
+  // 2^(8 + 8 - 35) is the unit of a group that cancels under two large scales; one of zeros has none.
+  for (int i = 0; i < 64; i += 16) group(p + i, 0, 0, large, large);
+  const auto after = [&](float c) {
+    return fp32_value(mma_instruction(m, p, 64, unpack(formats::fp32, fp32_bits(c))));
+  };
+  CHECK(after(0x1p-20f) == 0x1p-20f);
+  group(p + 32, 3, -3, large, large);
+  CHECK(after(0x1p-20f) == 0.0f);
+  CHECK(after(0x1.8p-19f) == 0x1p-19f);
   group(p + 48, 0, 0, 0x7F);  // a NaN scale
   CHECK(mma_instruction(m, p, 64, {}).kind == value_class::nan);
 }

@@ -31,7 +31,7 @@ inline void decode_row(const gemm_operand& a, const decode_table& table, index_t
       const std::uint32_t u = magnitude >= (0x7C00u << 13) ? magnitude | fp32_infinity_bits : number;
       out[i] = fp32_from_bits(u | static_cast<std::uint32_t>(code & 0x8000) << 16);
     }
-  } else if (a.element.bits() > 8) {
+  } else if (a.element.bits() > 8 || (a.block != 0 && !fits_fp32(a.element))) {
     for (index_t i = 0; i < a.k; ++i) out[i] = operand_value(a, r, i);
   } else {
     const index_t length = a.block == 0 ? a.k : a.block;

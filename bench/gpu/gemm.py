@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The FP4 GEMM beside cuBLAS BF16, cuBLASLt FP8 and Triton's dot_scaled, in one process, on random data.
 
-usage: gpu_gemm.py LIBRARY [MxNxK ...]     LIBRARY: bench/gpu_gemm.cpp and gpu/gemm.cpp as a shared library
+usage: gemm.py LIBRARY [MxNxK ...]     LIBRARY: bench/gpu/gemm.cpp and gpu/gemm.cpp as a shared library
 
 All variants of a shape are timed in turn, round after round, so that heat and clocks fall on all alike; medians. The
 operands are N(0, 1) quantized to MXFP4; the peers multiply the same values in their own formats, and cuBLAS also plain
@@ -61,8 +61,25 @@ class ours:
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         if self.library.rotoscale_gemm(self.pointers, self.extents, self.choice, ctypes.c_void_p(self.workspace.data_ptr()),
                                        ctypes.c_longlong(self.bytes), stream, self.why, 200):
-            raise SystemExit(f"gpu_gemm: {self.why.value.decode()}")
+            raise SystemExit(f"gemm: {self.why.value.decode()}")
         return self.out
+
+
+class quantized_ours(ours):
+    """The same from BF16: both operands rotated and quantized, then multiplied."""
+
+    def __init__(self, library, x, y, m, n, k, contract):
+        self.sources = [(t, t.shape[0], torch.empty(t.shape[0], k // 2, device="cuda", dtype=torch.uint8),
+                         torch.empty(t.shape[0], k // 32, device="cuda", dtype=torch.uint8)) for t in (x, y)]
+        super().__init__(library, self.sources[0][2:], self.sources[1][2:], m, n, k, contract)
+
+    def __call__(self):
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        for x, rows, codes, scales in self.sources:
+            pointers = [ctypes.c_void_p(t.data_ptr()) for t in (x, codes, scales)]
+            if self.library.rotoscale_quantize(pointers[0], rows, x.shape[1], *pointers[1:], stream, self.why, 200):
+                raise SystemExit(f"gemm: {self.why.value.decode()}")
+        return super().__call__()
 
 
 def captured(call):
@@ -132,6 +149,8 @@ def measure(library, m, n, k):
         "accurate": ours(library, (ca, sa), (cb, sb), m, n, k, "accurate"),
         "fast, graph replay": captured(ours(library, (ca, sa), (cb, sb), m, n, k, "fast")),
         "accurate, graph replay": captured(ours(library, (ca, sa), (cb, sb), m, n, k, "accurate")),
+        "H16 + quantize both, fast": quantized_ours(library, *normal, m, n, k, "fast"),
+        "H16 + quantize both, accurate": quantized_ours(library, *normal, m, n, k, "accurate"),
         "cuBLAS BF16, N(0, 1)": lambda: normal[0] @ normal[1].t(),
         "cuBLAS BF16, the same values": lambda: bf16[0] @ bf16[1].t(),
         "cuBLASLt FP8, fast accumulation": lambda: torch._scaled_mm(
@@ -149,6 +168,9 @@ def measure(library, m, n, k):
     for name, us in times.items():
         print(f"  {name:34} {us:9.1f} us {2 * m * n * k / us * 1e-6:7.0f} TFLOP/s, "
               f"{times['cuBLAS BF16, the same values'] / us:.3f} of cuBLAS BF16 on the same values")
+    rotated = variants["H16 + quantize both, fast"]().double()[:256]
+    exact = normal[0].double()[:256] @ normal[1].double().t()
+    print(f"  H16 + quantize both, fast: error of quantization {((rotated - exact).norm() / exact.norm()).item():.3f}")
     norm = double.norm()
     for name, out in (("accurate", accurate), ("fast", fast), ("cuBLAS BF16", peer)):
         print(f"  {name:34} relative error {((out[:256].double() - double).norm() / norm).item():.2e}"

@@ -1,11 +1,13 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The FP4 GEMM as a shared library with C functions, for bench/gpu_gemm.py: device pointers and a stream in, a message
-// (empty if all went well) out.
+// The FP4 GEMM and the quantizer of its operands as a shared library with C functions, for bench/gpu/gemm.py: device
+// pointers and a stream in, a message (empty if all went well) out.
+#include "gpu/gemm.hpp"
+
 #include <cstdio>
 #include <string>
 
-#include "gpu/gemm.hpp"
+#include "gpu/quantize.hpp"
 
 namespace {
 
@@ -32,9 +34,24 @@ gemm_problem problem_of(const void* const* pointers, const int* extents) {
 
 gemm_choice choice_of(const int* choice) { return {static_cast<gemm_contract>(choice[0]), choice[1]}; }
 
+int answer(const status& s, char* why, int size) {
+  std::snprintf(why, static_cast<std::size_t>(size), "%s", s.ok() ? "" : s.message().c_str());
+  return s.ok() ? 0 : 1;
+}
+
 }  // namespace
 
 extern "C" {
+
+/// MXFP4 of BF16 rows in dense memory, rotated by H16: AMD's recipe.
+int rotoscale_quantize(const void* from, int rows, int k, void* codes, void* scales, void* stream, char* why,
+                       int size) {
+  quantized to{static_cast<std::uint8_t*>(codes), static_cast<std::uint8_t*>(scales), presets::te_rocm};
+  to.options.rotation.points = 16;
+  return answer(hadamard_quantize_mxfp4(row_major(static_cast<const bf16*>(from), rows, k), to, {},
+                                        static_cast<hipStream_t>(stream)),
+                why, size);
+}
 
 /// pointers: codes and scales of A and B, out. extents: m, n, k, bytes of an output. choice: contract, split-K.
 long long rotoscale_gemm_workspace(const void* const* pointers, const int* extents, const int* choice) {
@@ -46,9 +63,8 @@ long long rotoscale_gemm_workspace(const void* const* pointers, const int* exten
 /// Writes what went wrong, or nothing, to `why` (at most `size` bytes); 0 if it worked.
 int rotoscale_gemm(const void* const* pointers, const int* extents, const int* choice, void* workspace, long long bytes,
                    void* stream, char* why, int size) {
-  const status s = gemm_mxfp4(problem_of(pointers, extents), choice_of(choice), workspace,
-                              static_cast<std::size_t>(bytes), static_cast<hipStream_t>(stream));
-  std::snprintf(why, static_cast<std::size_t>(size), "%s", s.ok() ? "" : s.message().c_str());
-  return s.ok() ? 0 : 1;
+  return answer(gemm_mxfp4(problem_of(pointers, extents), choice_of(choice), workspace, static_cast<std::size_t>(bytes),
+                           static_cast<hipStream_t>(stream)),
+                why, size);
 }
 }

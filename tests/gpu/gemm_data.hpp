@@ -1,0 +1,101 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Operands for the tests of GEMMs: random blocks here and on the device, some with NaN, zero and extreme scales.
+#pragma once
+
+#include "gpu/device_memory.hpp"
+#include "gpu/gemm_model.hpp"
+#include "gpu/gemm_operand.hpp"
+
+namespace gpu_test {
+
+using namespace rotoscale::gpu;
+
+/// Device memory with a copy here.
+template <class T>
+class array {
+ public:
+  explicit array(std::vector<T> values) : here(std::move(values)), memory_(here), there(memory_.data()) {}
+  std::size_t bytes() const { return here.size() * sizeof(T); }
+  void fetch() { here = memory_.read(); }
+  bool guards_hold() const { return memory_.guards_hold(); }
+  std::vector<T> here;
+
+ private:
+  device_array<T> memory_;
+
+ public:
+  T* const there;
+};
+
+using bytes = std::vector<std::uint8_t>;
+
+inline index_t stride_of(int k, gemm_element e) { return ((e == gemm_element::e2m1 ? k / 2 : k) + 15) / 16 * 16; }
+
+/// Blocks of 32 here and on the device.
+struct matrix_data {
+  int rows, k;
+  gemm_element element;
+  array<std::uint8_t> codes, scales;
+  matrix_data(int r, int length, bytes c, bytes s, gemm_element e = gemm_element::e2m1)
+      : rows(r), k(length), element(e), codes(std::move(c)), scales(std::move(s)) {}
+  index_t code_stride() const { return stride_of(k, element); }
+  block_format blocks() const { return {format_of(element)}; }
+  gemm_operand_view view() const {
+    gemm_operand_view v{codes.there, scales.there, code_stride(), k / 32, rows, k};
+    v.element = element;
+    return v;
+  }
+  block_matrix<const std::uint8_t> here() const {
+    block_matrix<const std::uint8_t> m;
+    m.codes = codes.here.data();
+    m.scales = scales.here.data();
+    m.rows = rows;
+    m.k = k;
+    m.code_stride = code_stride();
+    m.scale_stride = k / 32;
+    return m;
+  }
+};
+
+enum class scales_of { ordinary, special, wide };
+
+/// Random codes; ordinary: scales of 10 binades; special: NaN, the ends of the range, blocks of zeros with scales far
+/// from the others'; wide: row 5 has nonzero blocks 60 binades apart.
+inline matrix_data random_matrix(int rows, int k, unsigned seed, scales_of kind,
+                                 gemm_element element = gemm_element::e2m1) {
+  std::mt19937 random(seed);
+  const index_t stride = stride_of(k, element), block_bytes = element == gemm_element::e2m1 ? 16 : 32;
+  bytes codes(static_cast<std::size_t>(rows * stride)), scales(static_cast<std::size_t>(rows * (k / 32)));
+  for (auto& c : codes) c = static_cast<std::uint8_t>(random());
+  for (auto& s : scales) s = static_cast<std::uint8_t>(118 + random() % 10);
+  const auto set_block = [&](int row, int block, std::uint8_t scale, bool zero) {
+    scales[static_cast<std::size_t>(row * (k / 32) + block)] = scale;
+    for (index_t i = 0; zero && i < block_bytes; ++i) {
+      codes[static_cast<std::size_t>(row * stride + block_bytes * block + i)] = 0x80;
+    }
+  };
+  if (kind == scales_of::special && rows > 8) {
+    set_block(1, 0, 255, false);
+    for (int b = 0; b < k / 32; ++b) {
+      set_block(2, b, static_cast<std::uint8_t>(b % 2), false);
+      set_block(3, b, 254, false);
+      set_block(4, b, 253, b % 2 == 0);
+      set_block(6, b, 255, true);
+    }
+    set_block(7, 0, 0, true);
+    set_block(8, k / 32 - 1, 254, true);
+  }
+  if (kind == scales_of::wide) set_block(5, 0, 60, false);
+  return {rows, k, std::move(codes), std::move(scales), element};
+}
+
+inline std::uint64_t bits_at(const bytes& memory, index_t element, int width) {
+  std::uint64_t x = 0;
+  for (int i = 0; i < width; ++i) {
+    x |= std::uint64_t{memory[static_cast<std::size_t>(element * width + i)]} << (8 * i);
+  }
+  return x;
+}
+
+}  // namespace gpu_test
