@@ -152,7 +152,7 @@ void cast(benchmark::State& state, nn::number_format to, index_t code_bytes) {
   nn::quantize_args args;
   args.recipe.format = to;
   float factor = 1.0f;
-  gemm_operand out{nn::element_format(to), rows, cols, codes.data(), cols * code_bytes};
+  const block_matrix<std::uint8_t> out{rows, cols, codes.data(), cols * code_bytes, nullptr, 0};
   for (auto _ : state) {
     nn::cpu::quantize_operand(source_view<float>(), args, out, &factor, pool);
     benchmark::ClobberMemory();

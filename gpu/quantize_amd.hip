@@ -15,6 +15,19 @@ namespace rotoscale::gpu {
 #define DEQUANTIZE(T, Element, transposed) \
   template __global__ void dequantize_kernel<T, Element, transposed>(const dequantize_args);
 
+#if defined(ROTOSCALE_ALL_KERNELS)
+#define QUANTIZE_ALL(T, Element) \
+  QUANTIZE(T, Element, exact) QUANTIZE(T, Element, full) QUANTIZE(T, Element, h16) QUANTIZE(T, Element, unrotated)
+#define DEQUANTIZE_ALL(T, Element) DEQUANTIZE(T, Element, false) DEQUANTIZE(T, Element, true)
+#define FP8_ALL(T, Element) FP8(T, Element, false) FP8(T, Element, true)
+#define ALL(T)                                                                    \
+  QUANTIZE_ALL(T, e2m1) QUANTIZE_ALL(T, e4m3) QUANTIZE_ALL(T, e5m2)               \
+  DEQUANTIZE_ALL(T, e2m1) DEQUANTIZE_ALL(T, e4m3) DEQUANTIZE_ALL(T, e5m2)         \
+  FP8_ALL(T, e4m3) FP8_ALL(T, e5m2)
+ALL(bf16)
+ALL(fp16)
+ALL(float)
+#else
 QUANTIZE(bf16, e2m1, h16)
 QUANTIZE(bf16, e2m1, exact)
 QUANTIZE(bf16, e4m3, unrotated)
@@ -22,36 +35,6 @@ QUANTIZE(float, e2m1, full)
 FP8(bf16, e4m3, false)
 FP8(bf16, e5m2, true)
 DEQUANTIZE(bf16, e2m1, false)
-
-#if defined(ROTOSCALE_ALL_KERNELS)
-#define QUANTIZE_REST(T, Element) QUANTIZE(T, Element, full) QUANTIZE(T, Element, h16) QUANTIZE(T, Element, exact)
-QUANTIZE(bf16, e2m1, full)
-QUANTIZE(bf16, e2m1, unrotated)
-QUANTIZE_REST(bf16, e4m3)
-QUANTIZE_REST(bf16, e5m2)
-QUANTIZE(bf16, e5m2, unrotated)
-QUANTIZE(float, e2m1, h16)
-QUANTIZE(float, e2m1, exact)
-QUANTIZE(float, e2m1, unrotated)
-QUANTIZE_REST(float, e4m3)
-QUANTIZE(float, e4m3, unrotated)
-QUANTIZE_REST(float, e5m2)
-QUANTIZE(float, e5m2, unrotated)
-QUANTIZE_REST(fp16, e2m1)
-QUANTIZE(fp16, e2m1, unrotated)
-QUANTIZE_REST(fp16, e4m3)
-QUANTIZE(fp16, e4m3, unrotated)
-FP8(bf16, e4m3, true)
-FP8(bf16, e5m2, false)
-FP8(float, e4m3, false)
-FP8(float, e5m2, true)
-FP8(fp16, e4m3, false)
-FP8(fp16, e5m2, true)
-DEQUANTIZE(bf16, e2m1, true)
-DEQUANTIZE(float, e4m3, false)
-DEQUANTIZE(float, e5m2, true)
-DEQUANTIZE(fp16, e2m1, true)
-DEQUANTIZE(fp16, e4m3, false)
 #endif
 
 }  // namespace rotoscale::gpu

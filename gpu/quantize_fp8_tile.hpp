@@ -29,6 +29,13 @@ struct fp8_args : tile_source {
 
 inline constexpr unsigned fp8_tile = 128;  // rows and columns
 inline constexpr unsigned fp8_threads = 256;
+#if defined(ROTOSCALE_AMD)
+template <class T>
+inline constexpr unsigned fp8_blocks_per_processor = 1;
+#else
+template <class T>
+inline constexpr unsigned fp8_blocks_per_processor = sizeof(T) == 2 ? 3 : 1;  // as their registers allow
+#endif
 
 /// A thread's share of a tile: four rows of eight columns, twice, 64 columns apart.
 template <class T>
@@ -164,7 +171,8 @@ __device__ inline void store_bytes(std::uint8_t* to, const std::uint32_t* words,
 
 /// A block a tile, along rows first.
 template <class T, class Element, bool Exactly>
-__global__ void __launch_bounds__(fp8_threads, 1) fp8_kernel(const ROTOSCALE_GRID_CONSTANT fp8_args a) {
+__global__ void __launch_bounds__(fp8_threads, fp8_blocks_per_processor<T>)
+    fp8_kernel(const ROTOSCALE_GRID_CONSTANT fp8_args a) {
   constexpr format F = Element::format;
   const unsigned t = thread_index().x, row0 = block_index().x / a.tiles_across * fp8_tile;
   const unsigned column0 = block_index().x % a.tiles_across * fp8_tile;

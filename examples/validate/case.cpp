@@ -213,6 +213,9 @@ class loader {
     for (const int block : {32, 16}) {
       if ((e8m0 && block != 32) || (ue4m3 && block != 16)) continue;
       const layout l{scale_order()->second, out.rows, (x.k + block - 1) / block};
+      std::vector<std::int64_t> plain{x.batch, l.rows, l.columns};
+      if (t->shape.size() == 2 && x.batch == 1) plain.erase(plain.begin());
+      if (scale_order()->second == placement::row_major && t->shape != plain) continue;
       if (x.k % block != 0 || per_batch * x.batch != static_cast<index_t>(bytes.size()) || per_batch != l.size_bytes())
         continue;
       out.block = block;

@@ -56,6 +56,7 @@ std::string mismatch(const mma_unit& unit, const gemm_case& x, bool has_tails);
 struct explanation {
   std::string model;
   mma_evidence evidence;
+  std::string evidence_text;
   index_t explained = 0;
   std::vector<bool> which;
 };
@@ -64,10 +65,11 @@ struct explanation {
 std::vector<explanation> identify(const gemm_case& x, const gemm_options& o, bool has_tails, index_t sample,
                                   thread_pool& pool);
 
-/// Parameters around `unit`'s model by how many elements they explain; the best first, at most twenty.
+/// Parameters around `unit`'s model by how many elements they explain; the best first, at most forty.
 std::vector<explanation> fit(const gemm_case& x, const gemm_options& o, index_t sample, thread_pool& pool);
 
-std::string text_of(mma_evidence e);
+/// In words; `device` may be empty.
+std::string text_of(mma_evidence e, const char* device);
 std::string number(const format& f, std::uint64_t code);
 
 }  // namespace rotoscale::validate

@@ -25,31 +25,126 @@ double value_of(const mma_term& t) {
   return t.negative ? -magnitude : magnitude;
 }
 
-/// One step in words. Alignment is shown for the models that align.
-std::string step_line(const mma_model& m, const std::vector<mma_product>& p, index_t first, const unpacked& before,
-                      const unpacked& after) {
+/// What is below 2^unit of a number.
+double below(mma_term t, int unit) {
+  if (t.kind != value_class::finite || t.low >= unit) return 0;
+  if (unit - t.low < 64) t.significand &= (std::uint64_t{1} << (unit - t.low)) - 1;
+  return value_of(t);
+}
+
+/// Counts terms that lose something.
+struct losses {
+  int count = 0;
+  double sum = 0;
+
+  void see(const mma_term& t, int unit) {
+    const double lost = below(t, unit);
+    count += lost != 0;
+    sum += lost;
+  }
+  std::string text(const char* what, std::size_t of) const {
+    const std::string counts = std::to_string(count) + " of " + std::to_string(of) + " " + what + " cut";
+    return count == 0 ? counts : counts + format_text(" (%.3g in all)", sum);
+  }
+};
+
+std::string aligned_to(const char* what, int exponent, int unit) {
+  return format_text("; %saligned to 2^%d, unit 2^%d, ", what, exponent, unit);
+}
+std::string c_cut(const mma_term& c, int unit) {
+  return below(c, unit) == 0 ? "" : format_text(", c cut (%.3g)", below(c, unit));
+}
+
+/// What a step aligns to and what that cuts off, for the models that align.
+std::string alignment(const mma_model& m, const std::vector<mma_product>& p, const mma_term& c) {
+  losses lost;
+  std::vector<mma_term> terms;
+  if (m.sum == mma_sum::scaled_groups) {
+    for (std::size_t i = 0; i < p.size(); i += static_cast<std::size_t>(m.subgroup)) {
+      const int size = std::min(m.subgroup, static_cast<int>(p.size() - i));
+      terms.emplace_back();
+      if (!detail::subgroup_term(p.data() + i, size, terms.back())) terms.back().exponent = m.least_exponent;
+    }
+  } else {
+    for (const mma_product& product : p) terms.push_back(detail::scaled(product));
+  }
+  const bool late = m.sum == mma_sum::late_c || m.sum == mma_sum::late_c_split;
+  if (!late && m.sum != mma_sum::aligned && m.sum != mma_sum::scaled_groups) return {};
+  if (!late) {
+    const bool groups = m.sum == mma_sum::scaled_groups;
+    int exponent = m.least_exponent;
+    if (c.kind == value_class::finite) exponent = std::max(exponent, c.exponent);
+    for (const mma_term& t : terms) {
+      if (groups || t.kind == value_class::finite) exponent = std::max(exponent, t.exponent);
+    }
+    const int unit = exponent - m.fraction_bits;
+    for (const mma_term& t : terms) lost.see(t, unit);
+    return aligned_to("", exponent, unit) + lost.text(groups ? "groups" : "products", terms.size()) + c_cut(c, unit);
+  }
+  std::string text;
+  const std::size_t parts = m.sum == mma_sum::late_c_split ? 2 : 1;
+  for (std::size_t half = 0; half < parts; ++half) {
+    int exponent = -100000;
+    std::size_t count = 0;
+    for (std::size_t i = half; i < terms.size(); i += parts, ++count) {
+      if (terms[i].kind == value_class::finite) exponent = std::max(exponent, terms[i].exponent);
+    }
+    if (exponent == -100000) continue;
+    lost = {};
+    for (std::size_t i = half; i < terms.size(); i += parts) lost.see(terms[i], exponent - m.fraction_bits);
+    text += aligned_to(parts == 1  ? ""
+                       : half == 0 ? "even k "
+                                   : "odd k ",
+                       exponent, exponent - m.fraction_bits) +
+            lost.text("products", count);
+  }
+  return text + "; then c joins, rounded down";
+}
+
+std::string k_text(const std::vector<index_t>& k) {
+  if (k.back() - k.front() + 1 == static_cast<index_t>(k.size()))
+    return std::to_string(k.front()) + (k.size() == 1 ? "" : ".." + std::to_string(k.back()));
+  std::string text;
+  for (std::size_t i = 0; i < k.size() && i < 6; ++i) text += (i == 0 ? "" : " ") + std::to_string(k[i]);
+  return text + (k.size() > 6 ? " ... " + std::to_string(k.back()) : "");
+}
+
+std::string accumulator_text(const unpacked& before, const unpacked& after) {
+  return format_text("; accumulator %.9g -> %.9g", static_cast<double>(fp32_value(before)),
+                     static_cast<double>(fp32_value(after)));
+}
+
+/// One step in words.
+std::string step_line(const mma_model& m, const std::vector<mma_product>& p, const std::vector<index_t>& k,
+                      const unpacked& before, const unpacked& after) {
   std::string products;
-  int exponent = m.least_exponent, cut = 0, terms = 0;
-  const mma_term c = detail::term_of(before, formats::fp32.min_exponent());
-  if (c.kind == value_class::finite) exponent = std::max(exponent, c.exponent);
+  int terms = 0;
   for (const mma_product& product : p) {
     const mma_term t = detail::scaled(product);
-    if (t.kind == value_class::finite) exponent = std::max(exponent, t.exponent);
     if (t.kind != value_class::zero && ++terms <= 4)
       products += (products.empty() ? "" : " ") + format_text("%.9g", value_of(t));
   }
   if (terms > 4) products += " ... (" + std::to_string(terms) + " not zero)";
-  std::string line = "k " + std::to_string(first) + ".." + std::to_string(first + static_cast<index_t>(p.size()) - 1) +
-                     ": products " + (products.empty() ? "all zero" : products);
-  if (m.sum == mma_sum::aligned) {
-    const int unit = exponent - m.fraction_bits;
-    const auto loses = [&](const mma_term& t) { return t.kind == value_class::finite && t.low < unit; };
-    for (const mma_product& product : p) cut += loses(detail::scaled(product));
-    line += format_text("; aligned to 2^%d, unit 2^%d, %d of %d products cut%s", exponent, unit, cut,
-                        static_cast<int>(p.size()), loses(c) ? ", c cut" : "");
+  const format acc = m.result == mma_result::fp16_nearest ? formats::fp16 : formats::fp32;
+  return "k " + k_text(k) + ": products " + (products.empty() ? "all zero" : products) +
+         alignment(m, p, detail::term_of(before, acc.min_exponent())) + accumulator_text(before, after);
+}
+
+/// Positions [first, last), of one instruction, by steps.
+std::vector<std::vector<index_t>> steps_of(const mma_model& m, index_t first, index_t last) {
+  std::vector<std::vector<index_t>> steps;
+  for (int half = 0; half < (m.interleave == 0 ? 1 : 2); ++half) {
+    std::vector<index_t> step;
+    for (index_t p = first; p < last; ++p) {
+      if (m.interleave != 0 && (p - first) / m.interleave % 2 != half) continue;
+      step.push_back(p);
+      if (static_cast<int>(step.size()) != m.group) continue;
+      steps.push_back(step);
+      step.clear();
+    }
+    if (!step.empty()) steps.push_back(step);
   }
-  return line + format_text("; accumulator %.9g -> %.9g", static_cast<double>(fp32_value(before)),
-                            static_cast<double>(fp32_value(after)));
+  return steps;
 }
 
 std::string heading(const gemm_case& x, const difference& d) {
@@ -104,12 +199,25 @@ std::vector<std::string> trace(const gemm_case& x, const gemm_options& o, const 
       const index_t interval_begin = first;
       for (; first < interval_end; first = std::min(first + length, interval_end)) {
         const index_t last = std::min(first + length, interval_end);
-        std::vector<mma_product> p;
-        for (index_t k = first; k < last; ++k)
-          p.push_back(detail::product_ref(m, a, at.row, b, at.column, detail::k_at(x.k, o, k)));
         const unpacked before = acc;
-        acc = detail::chain_ref(o, a, at.row, b, at.column, first, last, acc);
-        add(step_line(m, p, detail::k_at(x.k, o, first), before, acc));
+        acc = detail::chain_ref(o, a, at.row, b, at.column, first, last, before);
+        unpacked sum = m.c_last ? unpacked{} : before;
+        const auto steps = steps_of(m, first, last);
+        for (const std::vector<index_t>& step : steps) {
+          std::vector<mma_product> p;
+          std::vector<index_t> ks;
+          for (const index_t position : step) {
+            ks.push_back(detail::k_at(x.k, o, position));
+            p.push_back(detail::product_ref(m, a, at.row, b, at.column, ks.back()));
+          }
+          const bool whole = steps.size() == 1 && !m.c_last;
+          const unpacked after = whole ? acc : mma_step(m, p.data(), static_cast<int>(p.size()), sum);
+          add(step_line(m, p, ks, sum, after));
+          sum = after;
+        }
+        if (m.c_last)
+          add(format_text("their sum %.9g", static_cast<double>(fp32_value(sum))) + " is added" +
+              accumulator_text(before, acc));
       }
       promoted = interval_begin == begin ? fp32_value(acc) : promoted + fp32_value(acc);
       if (o.promotion == 0) continue;

@@ -45,6 +45,7 @@ std::string describe(const mma_model& m) {
   static constexpr const char* results[] = {"fp32_nearest", "fp32_truncate", "e8m13", "fp16_nearest", "fp64_nearest"};
   std::string text = std::string(sums[static_cast<int>(m.sum)]) + " group " + std::to_string(m.group);
   if (m.sum != mma_sum::exact) text += " fraction_bits " + std::to_string(m.fraction_bits);
+  if (m.sum == mma_sum::scaled_groups) text += " subgroup " + std::to_string(m.subgroup);
   if (m.late_bits != 0) text += " late_bits " + std::to_string(m.late_bits);
   return text + " result " + results[static_cast<int>(m.result)];
 }
@@ -67,10 +68,12 @@ std::string sparse_mismatch(const mma_unit& unit, const gemm_case& x) {
 
 }  // namespace
 
-std::string text_of(mma_evidence e) {
+std::string text_of(mma_evidence e, const char* device) {
   static constexpr const char* texts[] = {"by definition", "measured by this project", "published vectors",
                                           "literature only", "unverified"};
-  return texts[static_cast<int>(e)];
+  const std::string text = texts[static_cast<int>(e)];
+  if (*device == '\0') return text;
+  return text + (e == mma_evidence::measured ? " on " : " of ") + device;
 }
 
 std::string mismatch(const mma_unit& unit, const gemm_case& x, bool has_tails) {
@@ -108,10 +111,34 @@ std::vector<explanation> identify(const gemm_case& x, const gemm_options& o, boo
     gemm_options with = o;
     with.model = unit.model;
     if (!x.is_fp64() && !gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), with)) continue;
-    all.push_back({unit.name, unit.evidence, 0, explained(x, with, elements, pool)});
+    all.push_back(
+        {unit.name, unit.evidence, text_of(unit.evidence, unit.device), 0, explained(x, with, elements, pool)});
   }
   return ranked(std::move(all));
 }
+
+namespace {
+
+/// Sums of some products that share their scales, aligned by the scales alone, where there are scales.
+template <class Add>
+void add_scaled_groups(mma_model m, int group, const gemm_case& x, const Add& add) {
+  m.group = group;
+  m.instruction_k = m.interleave = m.late_bits = 0;
+  m.sum = mma_sum::scaled_groups;
+  m.least_exponent = -139;
+  for (const int subgroup : {4, 8, 16, 32}) {
+    if (subgroup > group || x.a.block % subgroup != 0 || x.b.block % subgroup != 0 || x.a.block == 0) continue;
+    m.subgroup = subgroup;
+    for (m.fraction_bits = 20; m.fraction_bits <= 36; ++m.fraction_bits) {
+      for (const mma_result result : {mma_result::fp32_nearest, mma_result::fp32_truncate}) {
+        m.result = result;
+        add(m);
+      }
+    }
+  }
+}
+
+}  // namespace
 
 std::vector<explanation> fit(const gemm_case& x, const gemm_options& o, index_t sample, thread_pool& pool) {
   const std::vector<index_t> elements = chosen_elements(x, sample);
@@ -120,10 +147,11 @@ std::vector<explanation> fit(const gemm_case& x, const gemm_options& o, index_t 
     gemm_options with = o;
     with.model = m;
     if (gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), with))
-      all.push_back({describe(m), mma_evidence::unverified, 0, explained(x, with, elements, pool)});
+      all.push_back({describe(m), mma_evidence::unverified, "a fit", 0, explained(x, with, elements, pool)});
   };
   for (const int group : {1, 2, 4, 8, 16, 32, 64, 128}) {
     if (group > x.k) break;
+    add_scaled_groups(o.model, group, x, add);
     mma_model m = o.model;
     m.group = group;
     m.instruction_k = m.interleave = 0;
@@ -149,7 +177,7 @@ std::vector<explanation> fit(const gemm_case& x, const gemm_options& o, index_t 
     }
   }
   all = ranked(std::move(all));
-  all.resize(std::min<std::size_t>(all.size(), 20));
+  all.resize(std::min<std::size_t>(all.size(), 40));
   return all;
 }
 

@@ -40,16 +40,17 @@ void list_models() {
     for (std::size_t i = 0; i < std::size(shown); ++i) {
       if (takes(u, shown[i])) operands += (operands.empty() ? "" : "/") + std::string(names[i]);
     }
-    std::printf("  %-30s K %-4s %-28s %s%s%s\n", u.name,
+    std::printf("  %-30s K %-4s %-24s %s%s%s\n", u.name,
                 u.instruction_k == 0 ? "any" : std::to_string(u.instruction_k).c_str(), operands.c_str(),
-                text_of(u.evidence).c_str(), u.block == 0 ? "" : (", a scale for " + std::to_string(u.block)).c_str(),
+                text_of(u.evidence, u.device).c_str(),
+                u.block == 0 ? "" : (", a scale for " + std::to_string(u.block)).c_str(),
                 u.model.sparse ? ", half of A kept" : "");
   }
   std::cout << "kernels:\n";
   for (const gemm_kernel& k : gemm_kernels) {
     std::printf("  %-30s %s%s%s (%s)\n", k.name, k.start_from_c ? "starts from c" : "starts from +0, c at the end",
                 k.promotion == 0 ? "" : (", promoted every " + std::to_string(k.promotion)).c_str(),
-                *k.unit == 0 ? "" : (", on " + std::string(k.unit)).c_str(), text_of(k.evidence).c_str());
+                *k.unit == 0 ? "" : (", on " + std::string(k.unit)).c_str(), text_of(k.evidence, k.device).c_str());
   }
 }
 
@@ -121,7 +122,7 @@ int rank(const std::vector<explanation>& all, const char* what) {
   const std::size_t looked_at = all.front().which.size();
   std::cout << what << " by elements explained, of " << looked_at << ":\n";
   for (const explanation& e : all) {
-    std::cout << "  " << e.explained << "  " << e.model << "  (" << text_of(e.evidence) << ")\n";
+    std::cout << "  " << e.explained << "  " << e.model << "  (" << e.evidence_text << ")\n";
   }
   std::size_t same = 0;
   while (same < all.size() && all[same].which == all.front().which) ++same;

@@ -51,10 +51,7 @@ operand_data make_operand(const format& f, const mma_unit& unit, index_t rows, i
         for (int b = 0; b < bytes; ++b) row[at * bytes + b] = static_cast<std::uint8_t>(code >> (8 * b));
       });
       for (index_t b = 0; unit.block != 0 && b < k / unit.block; ++b) {
-        // Around 1; all bits where the elements are raw as well, NaN among them.
-        const bool raw = kinds[i] == case_kind::raw_bits || kinds[i] == case_kind::edges;
-        const auto one = static_cast<std::uint32_t>(encode(x.scale, 1.0f));
-        x.scales.push_back(static_cast<std::uint8_t>(raw ? source.word() : one - 4 + source.word() % 8));
+        x.scales.push_back(source.scale(x.scale, kinds[i]));
       }
     }
   }

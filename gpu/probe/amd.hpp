@@ -20,10 +20,11 @@ using amd_short4 = short __attribute__((ext_vector_type(4)));
 using amd_bf16_8 = __bf16 __attribute__((ext_vector_type(8)));
 using amd_int8 = int __attribute__((ext_vector_type(8)));
 
-/// One lane's bytes of A and B and its accumulators.
+/// One lane's bytes of A and B, its accumulators and its scales.
 struct lane_registers {
   alignas(32) std::uint8_t a[32], b[32];
   amd_float4 acc;
+  int scale_a, scale_b;
 };
 
 template <class T>
@@ -83,9 +84,11 @@ struct mfma_bf16_k32 {
                                                                         lane_operand<amd_bf16_8>(t.b), t.acc, 0, 0, 0));
   }
 };
-/// Scaled FP8, FP6 and FP4, `kind` as the instruction encodes them; unit scales, since a scale only shifts its block's
-/// exponents. Where a lane's elements lie along k is documented for FP4 (32 of a row); it is taken alike for the
-/// others.
+/// Scaled FP8, FP6 and FP4, `Kind` as the instruction encodes them. Lane l has, in the lowest byte, the scale of row
+/// l % 16 for the l / 16-th block of 32 along k. FP4: it has that block's elements. FP8: of its row k = 16 * (l / 16)
+/// and the next 15, and those 64 later. Both follow
+/// https://rocm.blogs.amd.com/software-tools-optimization/matrix-cores-cdna, which shows the 32 × 32 form; FP6 is taken
+/// to lie like FP4.
 template <int Kind, format F>
 struct mfma_scaled_k128 {
   static constexpr int k = 128, bytes = 32;
@@ -93,7 +96,7 @@ struct mfma_scaled_k128 {
   __device__ static void run(lane_registers& t) {
     ROTOSCALE_ON_GFX950(
         t.acc = __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(
-            lane_operand<amd_int8>(t.a), lane_operand<amd_int8>(t.b), t.acc, Kind, Kind, 0, 0x7F7F7F7F, 0, 0x7F7F7F7F));
+            lane_operand<amd_int8>(t.a), lane_operand<amd_int8>(t.b), t.acc, Kind, Kind, 0, t.scale_a, 0, t.scale_b));
   }
 };
 using mfma_scaled_e4m3 = mfma_scaled_k128<0, formats::e4m3>;
@@ -102,17 +105,24 @@ using mfma_scaled_e2m3 = mfma_scaled_k128<2, formats::e2m3>;
 using mfma_scaled_e3m2 = mfma_scaled_k128<3, formats::e3m2>;
 using mfma_scaled_e2m1 = mfma_scaled_k128<4, formats::e2m1>;
 
-/// Bytes of one lane's operand from memory, where every element has bytes of its own; elements of an instruction with
-/// narrow ones are packed.
+/// Bytes of one lane's operand from its row in memory, where every element has bytes of its own; elements of an
+/// instruction with narrow ones are packed.
 template <class Instruction>
-__device__ void load_lane(const std::uint8_t* from, std::uint8_t* to) {
+__device__ void load_lane(const std::uint8_t* row, int quarter, std::uint8_t* to) {
   for (int i = 0; i < Instruction::bytes; ++i) {
     if constexpr (requires { Instruction::element; }) {
-      store_code(Instruction::element, to, i, from[i]);
+      const bool fp8 = Instruction::element.bits() == 8;
+      const int k = fp8 ? i / 16 * 64 + quarter * 16 + i % 16 : quarter * 32 + i;
+      store_code(Instruction::element, to, i, row[k]);
     } else {
-      to[i] = from[i];
+      to[i] = row[quarter * Instruction::bytes + i];
     }
   }
+}
+
+/// A scale, or 1 where the case has none.
+__device__ inline int lane_scale(const std::uint8_t* scales, std::int64_t at) {
+  return scales == nullptr ? 127 : scales[at];
 }
 
 /// One wave a tile of 16 × 16 results.
@@ -121,10 +131,12 @@ __global__ void mfma_kernel(tile_pointers p) {
   const int lane = static_cast<int>(thread_index().x);
   const std::int64_t tile = block_index().x;
   constexpr int row_bytes = 4 * Instruction::bytes;
-  const std::int64_t at = (tile * 16 + lane % 16) * row_bytes + lane / 16 * Instruction::bytes;
+  const std::int64_t row = tile * 16 + lane % 16;
   lane_registers t{};
-  load_lane<Instruction>(p.a + at, t.a);
-  load_lane<Instruction>(p.b + at, t.b);
+  load_lane<Instruction>(p.a + row * row_bytes, lane / 16, t.a);
+  load_lane<Instruction>(p.b + row * row_bytes, lane / 16, t.b);
+  t.scale_a = lane_scale(p.scales_a, row * 4 + lane / 16);
+  t.scale_b = lane_scale(p.scales_b, row * 4 + lane / 16);
   const auto result = [&](int i) { return (tile * 16 + 4 * (lane / 16) + i) * 16 + lane % 16; };
   for (int i = 0; i < 4; ++i) t.acc[i] = reinterpret_cast<const float*>(p.c)[result(i)];
   Instruction::run(t);
@@ -157,11 +169,16 @@ struct device_entry {
 };
 
 template <class Instruction>
-device_entry entry(const char* unit, const char* name, format f, const char* architecture) {
-  return {{unit, name, f, f, formats::fp32, 16, 16, Instruction::k},
-          [](tile_pointers p) { mfma_kernel<Instruction><<<static_cast<unsigned>(p.tiles), 64> > >(p); },
+device_entry entry(const char* unit, const char* name, format f, const char* architecture, instruction_form form = {}) {
+  return {{unit, name, f, f, formats::fp32, 16, 16, Instruction::k, form},
+          // clang-format takes a launch for templates and tears >>> apart.
+          // clang-format off
+          [](tile_pointers p) { mfma_kernel<Instruction><<<static_cast<unsigned>(p.tiles), 64>>>(p); },
+          // clang-format on
           architecture};
 }
+
+inline constexpr instruction_form scaled{.scaled = true};
 
 /// On gfx950 each entry shows how far the defaults of CDNA4, and CDNA3's models, hold there.
 const device_entry entries[] = {
@@ -173,13 +190,28 @@ const device_entry entries[] = {
     entry<mfma_bf16_k16>("cdna3-mfma-fp16-f32", "v_mfma_f32_16x16x16_bf16", formats::bf16, "gfx950"),
     entry<mfma_f16_k32>("cdna4-mfma-fp16-f32", "v_mfma_f32_16x16x32_f16", formats::fp16, "gfx950"),
     entry<mfma_bf16_k32>("cdna4-mfma-fp16-f32", "v_mfma_f32_16x16x32_bf16", formats::bf16, "gfx950"),
-    entry<mfma_fp8_k32>("cdna4-mfma-f8f6f4-f32", "v_mfma_f32_16x16x32_fp8_fp8", formats::e4m3, "gfx950"),
-    entry<mfma_bf8_k32>("cdna4-mfma-f8f6f4-f32", "v_mfma_f32_16x16x32_bf8_bf8", formats::e5m2, "gfx950"),
-    entry<mfma_scaled_e4m3>("cdna4-mfma-f8f6f4-f32", "v_mfma_scale_f32_16x16x128_f8f6f4 e4m3", formats::e4m3, "gfx950"),
-    entry<mfma_scaled_e5m2>("cdna4-mfma-f8f6f4-f32", "v_mfma_scale_f32_16x16x128_f8f6f4 e5m2", formats::e5m2, "gfx950"),
-    entry<mfma_scaled_e2m3>("cdna4-mfma-f8f6f4-f32", "v_mfma_scale_f32_16x16x128_f8f6f4 e2m3", formats::e2m3, "gfx950"),
-    entry<mfma_scaled_e3m2>("cdna4-mfma-f8f6f4-f32", "v_mfma_scale_f32_16x16x128_f8f6f4 e3m2", formats::e3m2, "gfx950"),
-    entry<mfma_scaled_e2m1>("cdna4-mfma-f8f6f4-f32", "v_mfma_scale_f32_16x16x128_f8f6f4 e2m1", formats::e2m1, "gfx950"),
+    entry<mfma_fp8_k32>("cdna4-mfma-fp8-f32", "v_mfma_f32_16x16x32_fp8_fp8", formats::e4m3, "gfx950"),
+    entry<mfma_bf8_k32>("cdna4-mfma-fp8-f32", "v_mfma_f32_16x16x32_bf8_bf8", formats::e5m2, "gfx950"),
+    entry<mfma_scaled_e4m3>("cdna4-mfma-f8f6f4-f32", "v_mfma_scale_f32_16x16x128_f8f6f4 e4m3 scales 1", formats::e4m3,
+                            "gfx950"),
+    entry<mfma_scaled_e5m2>("cdna4-mfma-f8f6f4-f32", "v_mfma_scale_f32_16x16x128_f8f6f4 e5m2 scales 1", formats::e5m2,
+                            "gfx950"),
+    entry<mfma_scaled_e2m3>("cdna4-mfma-f8f6f4-f32", "v_mfma_scale_f32_16x16x128_f8f6f4 e2m3 scales 1", formats::e2m3,
+                            "gfx950"),
+    entry<mfma_scaled_e3m2>("cdna4-mfma-f8f6f4-f32", "v_mfma_scale_f32_16x16x128_f8f6f4 e3m2 scales 1", formats::e3m2,
+                            "gfx950"),
+    entry<mfma_scaled_e2m1>("cdna4-mfma-f8f6f4-f32", "v_mfma_scale_f32_16x16x128_f8f6f4 e2m1 scales 1", formats::e2m1,
+                            "gfx950"),
+    entry<mfma_scaled_e4m3>("cdna4-mfma-scale-f8f6f4-f32", "v_mfma_scale_f32_16x16x128_f8f6f4 e4m3", formats::e4m3,
+                            "gfx950", scaled),
+    entry<mfma_scaled_e5m2>("cdna4-mfma-scale-f8f6f4-f32", "v_mfma_scale_f32_16x16x128_f8f6f4 e5m2", formats::e5m2,
+                            "gfx950", scaled),
+    entry<mfma_scaled_e2m3>("cdna4-mfma-scale-f8f6f4-f32", "v_mfma_scale_f32_16x16x128_f8f6f4 e2m3", formats::e2m3,
+                            "gfx950", scaled),
+    entry<mfma_scaled_e3m2>("cdna4-mfma-scale-f8f6f4-f32", "v_mfma_scale_f32_16x16x128_f8f6f4 e3m2", formats::e3m2,
+                            "gfx950", scaled),
+    entry<mfma_scaled_e2m1>("cdna4-mfma-scale-f8f6f4-f32", "v_mfma_scale_f32_16x16x128_f8f6f4 e2m1", formats::e2m1,
+                            "gfx950", scaled),
 };
 
 inline bool runs_here(const device_entry& e) {

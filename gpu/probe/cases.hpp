@@ -68,6 +68,13 @@ inline void fill_metadata(std::vector<std::uint8_t>& metadata, std::size_t tile,
   }
 }
 
+/// Scales of one operand of one tile, rows × k / 32.
+inline void fill_scales(std::vector<std::uint8_t>& scales, std::size_t tile, std::size_t count, case_source& source) {
+  for (std::size_t i = tile * count; i < (tile + 1) * count; ++i) {
+    scales[i] = source.scale(formats::e8m0, case_kind_of(static_cast<std::int64_t>(tile)));
+  }
+}
+
 /// `tiles` random cases; tile i depends on the seed and i alone.
 inline probe_cases make_cases(const probed_instruction& instruction, int tiles, std::uint64_t seed, thread_pool& pool) {
   const format acc = instruction.accumulator;
@@ -81,12 +88,19 @@ inline probe_cases make_cases(const probed_instruction& instruction, int tiles, 
   cases.b.resize(count * static_cast<std::size_t>(instruction.cols * instruction.k * bytes_a));
   cases.c.resize(count * static_cast<std::size_t>(results * bytes_acc));
   cases.d.resize(cases.c.size());
+  const auto blocks = static_cast<std::size_t>(instruction.form.scaled ? instruction.k / scale_block : 0);
+  const std::size_t scales_a = static_cast<std::size_t>(instruction.rows) * blocks,
+                    scales_b = static_cast<std::size_t>(instruction.cols) * blocks;
+  cases.scales_a.resize(count * scales_a);
+  cases.scales_b.resize(count * scales_b);
   pool.for_each(tiles, [&](index_t t) {
     const auto tile = static_cast<std::size_t>(t);
     case_source source(seed, tile);
     fill_operand(cases.a, tile, instruction.a, instruction.rows, stored_k(instruction), false, source);
     fill_operand(cases.b, tile, instruction.b, instruction.cols, instruction.k, true, source);
     fill_metadata(cases.metadata, tile, instruction, source);
+    fill_scales(cases.scales_a, tile, scales_a, source);
+    fill_scales(cases.scales_b, tile, scales_b, source);
     for (int i = 0; i < results; ++i) {
       // Every fourth round of kinds starts from +0, as kernels do.
       const std::uint64_t code = tile / case_kinds % 4 == 3 ? 0 : source.code(acc, case_kind_of(t));

@@ -68,9 +68,16 @@ inline void model_tile(const mma_model& m, const probed_instruction& instruction
     return t;
   };
   const std::vector<mma_term> ta = terms(a, instruction.a), tb = terms(b, instruction.b);
+  const std::size_t blocks = k / scale_block;
   std::vector<mma_product> products(k);
   for (std::size_t i = 0; i < rows * cols; ++i) {
-    for (std::size_t p = 0; p < k; ++p) products[p] = mma_multiply(m, ta[i / cols * k + p], tb[i % cols * k + p]);
+    for (std::size_t p = 0; p < k; ++p) {
+      products[p] = mma_multiply(m, ta[i / cols * k + p], tb[i % cols * k + p]);
+      if (!instruction.form.scaled) continue;
+      const std::size_t block = p / scale_block;
+      mma_scale(products[p], formats::e8m0, cases.scales_a[(tile * rows + i / cols) * blocks + block]);
+      mma_scale(products[p], formats::e8m0, cases.scales_b[(tile * cols + i % cols) * blocks + block]);
+    }
     d[i] = accumulator_code(m, acc, mma_instruction(m, products.data(), instruction.k, unpack(acc, start(i))));
   }
 }

@@ -71,14 +71,17 @@ std::vector<probed_instruction> device_instructions() {
 }
 
 std::string run_on_device(const probed_instruction& instruction, probe_cases& cases) {
-  device_bytes a(cases.a), metadata(cases.metadata), b(cases.b), c(cases.c), d(cases.d.size());
-  for (const device_bytes* m : {&a, &metadata, &b, &c, &d}) {
+  device_bytes a(cases.a), metadata(cases.metadata), b(cases.b), c(cases.c), d(cases.d.size()),
+      scales_a(cases.scales_a), scales_b(cases.scales_b);
+  for (const device_bytes* m : {&a, &metadata, &b, &c, &d, &scales_a, &scales_b}) {
     if (m->status != hipSuccess) return hipGetErrorString(m->status);
   }
   if (hipMemset(d.data, 0xA5, cases.d.size()) != hipSuccess) return "poisoning the results failed";
   for (const device_entry& e : entries) {
     if (std::string(e.what.name) != instruction.name) continue;
-    e.launch({a.bytes(), metadata.bytes(), b.bytes(), c.bytes(), d.bytes(), cases.tiles});
+    e.launch({a.bytes(), metadata.bytes(), b.bytes(), c.bytes(), d.bytes(), cases.tiles,
+              instruction.form.scaled ? scales_a.bytes() : nullptr,
+              instruction.form.scaled ? scales_b.bytes() : nullptr});
     return fetched(d, cases.d);
   }
   return "this device has no such instruction";

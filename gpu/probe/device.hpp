@@ -19,7 +19,10 @@ struct instruction_form {
   bool sparse = false;                      ///< A holds k / 2 kept elements a row and their metadata (sparse.hpp)
   bool negate_a = false, negate_b = false;  ///< it multiplies -A, -B
   bool zero_c = false;                      ///< it does not read C
+  bool scaled = false;                      ///< E8M0 scales for every scale_block elements of k
 };
+
+inline constexpr int scale_block = 32;
 
 /// One instruction: D [rows × cols] = A [rows × k] · B [cols × k]ᵀ + C.
 struct probed_instruction {
@@ -33,10 +36,10 @@ struct probed_instruction {
 };
 
 /// `tiles` cases of one instruction, row-major and dense: codes of a and b (FP32 words for TF32), metadata of a sparse
-/// A, bits of c and d.
+/// A, scales, bits of c and d.
 struct probe_cases {
   int tiles = 0;
-  std::vector<std::uint8_t> a, metadata, b, c, d;
+  std::vector<std::uint8_t> a, metadata, b, c, d, scales_a, scales_b;
 };
 
 /// Bytes of an element in memory.
@@ -47,6 +50,7 @@ struct tile_pointers {
   const std::uint8_t *a, *metadata, *b, *c;
   std::uint8_t* d;
   int tiles;
+  const std::uint8_t *scales_a, *scales_b;
 };
 
 /// Device, driver and toolkit in words; empty if there is no device, with `why`.

@@ -143,6 +143,19 @@ void save_cases(const fs::path& folder, const probed_instruction& instruction, c
     }
     writer.add("metadata_a", "U8", {tiles, rows, bytes}, std::as_bytes(std::span(kept)));
   }
+  const auto add_scales = [&](const char* name, const std::vector<std::uint8_t>& all, int height, int wanted) {
+    const std::ptrdiff_t blocks = instruction.k / scale_block;
+    std::vector<std::uint8_t> kept;
+    for (int tile = 0; tile < tiles; ++tile) {
+      const auto from = all.begin() + tile * height * blocks;
+      kept.insert(kept.end(), from, from + wanted * blocks);
+    }
+    writer.add(name, "F8_E8M0", {tiles, wanted, blocks}, std::as_bytes(std::span(kept)));
+  };
+  if (instruction.form.scaled) {
+    add_scales("scale_a", cases.scales_a, instruction.rows, rows);
+    add_scales("scale_b", cases.scales_b, instruction.cols, instruction.cols);
+  }
   add("b", cases.b, instruction.b, instruction.cols, instruction.cols, instruction.k, instruction.form.negate_b);
   const std::vector<std::uint8_t> zeros(instruction.form.zero_c ? cases.c.size() : 0);
   add("c", instruction.form.zero_c ? zeros : cases.c, acc, instruction.rows, rows, instruction.cols);

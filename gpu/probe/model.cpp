@@ -35,8 +35,9 @@ std::string device_description(std::string&) { return "no device: answers come f
 
 std::vector<probed_instruction> device_instructions() {
   constexpr format fp16 = formats::fp16, fp32 = formats::fp32, tf32 = formats::tf32, e4m3 = formats::e4m3,
-                   e5m2 = formats::e5m2, fp64 = formats::fp64;
-  const instruction_form sparse{true}, minus{false, true, true}, no_c{false, false, false, true};
+                   e5m2 = formats::e5m2, e2m1 = formats::e2m1, fp64 = formats::fp64;
+  const instruction_form sparse{true}, minus{false, true, true}, no_c{false, false, false, true},
+      scaled{false, false, false, false, true};
   return {{"hopper-mma-fp16-f32", "model m16n8k16 f16 f32", fp16, fp16, fp32, 16, 8, 16, {}, true},
           {"hopper-mma-tf32-f32", "model m16n8k8 tf32 f32", tf32, tf32, fp32, 16, 8, 8},
           {"hopper-wgmma-fp8-f32", "model m64n8k32 e4m3 e5m2 f32", e4m3, e5m2, fp32, 64, 8, 32, {}, true},
@@ -46,6 +47,9 @@ std::vector<probed_instruction> device_instructions() {
           {"hopper-sparse-mma-fp8-f32", "model sparse m16n8k64 e4m3 f32", e4m3, e4m3, fp32, 16, 8, 64, sparse},
           {"hopper-mma-fp16-f32", "model m64n8k16 f16 f32 negated", fp16, fp16, fp32, 64, 8, 16, minus},
           {"hopper-mma-fp16-f16", "model m64n8k16 f16 f16 without c", fp16, fp16, fp16, 64, 8, 16, no_c},
+          {"blackwell-mxf8f6f4-f32", "model m16n8k32 mxf8f6f4 e4m3 e5m2", e4m3, e5m2, fp32, 16, 8, 32, scaled},
+          {"blackwell-mxf4-f32", "model m16n8k64 mxf4", e2m1, e2m1, fp32, 16, 8, 64, scaled},
+          {"cdna4-mfma-scale-f8f6f4-f32", "model 16x16x128 e2m1", e2m1, e2m1, fp32, 16, 16, 128, scaled},
           {"hopper-mma-fp64-f64", "model m16n8k16 f64", fp64, fp64, fp64, 16, 8, 16},
           {"cdna3-mfma-fp16-f32", "model 16x16x16 f16 f32", fp16, fp16, fp32, 16, 16, 16}};
 }

@@ -288,13 +288,22 @@ ROTOSCALE_HD constexpr void store_value(float x, small_float<F>& to) {
   to = small_float<F>(x, rounding::nearest_even, overflow::to_inf);
 }
 
+/// Are the formats consistent, extents equal and k whole blocks? The dequantizers assert it.
+template <class T>
+ROTOSCALE_HD constexpr bool dequantize_is_defined(block_format f, block_matrix<const std::uint8_t> in, block_axis axis,
+                                                  matrix<T> target) {
+  const int rows = axis == block_axis::row ? 0 : 1;
+  return formats_are_defined(f) && runs_are_defined(f, {}) && in.rows >= 0 && in.k >= 0 && in.k % f.length == 0 &&
+         target.extent(rows) == in.rows && target.extent(1 - rows) == in.k;
+}
+
 /// Values of a quantized matrix in the orientation of its source, times `decode_factor` (1 / encode_factor where a
 /// second-level factor was used), as FP32 or rounded to T. A rotation stays in: it cancels in the GEMM.
 template <class T>
 ROTOSCALE_HD constexpr void dequantize_ref(block_format f, block_matrix<const std::uint8_t> in, block_axis axis,
                                            matrix<T> target, float decode_factor = 1.0f) {
   const matrix<T> out = axis == block_axis::row ? target : transposed(target);
-  ROTOSCALE_ASSERT(out.extent(0) == in.rows && out.extent(1) == in.k);
+  ROTOSCALE_ASSERT(dequantize_is_defined(f, in, axis, target));
   for (index_t r = 0; r < in.rows; ++r) {
     for (index_t c = 0; c < in.k; ++c) {
       store_value(canonical_nan(decode_element(f, in, r, c) * decode_factor), out(r, c));

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The fast dequantizer, equal to dequantize_ref by bytes: codes are looked up and multiplied by their scale, which
-// rounds as the definition does, since a product of a code and a scale is exact unless it leaves FP32's range.
+// The fast dequantizer, equal to dequantize_ref by bytes: codes are looked up and multiplied by their scale. That
+// rounds as the definition does where the elements themselves are FP32 numbers: then the product is all that may round.
 #pragma once
 
 #include "rotoscale/block.hpp"
-#include "rotoscale/detail/decode.hpp"
+#include "rotoscale/detail/mxfp4_decode.hpp"
 #include "rotoscale/parallel.hpp"
 
 namespace rotoscale {
@@ -18,6 +18,10 @@ inline constexpr index_t dequantize_streaming_bytes = index_t{8} << 20;
 /// Elements [c, c + count) of row `r`, which lie in one block, times the decode factor.
 inline void dequantize_block(block_format f, const decode_table& table, block_matrix<const std::uint8_t> in, index_t r,
                              index_t c, index_t count, float decode_factor, float* to) {
+  if (f.has_e8m0_scale() && !fits_fp32(f.element)) {  // the table's numbers are rounded before their scale is known
+    for (index_t i = 0; i < count; ++i) to[i] = canonical_nan(decode_element(f, in, r, c + i) * decode_factor);
+    return;
+  }
   const std::uint8_t code = in.scales[r / f.rows * in.scale_stride + c / f.length];
   const float scale = scale_value(f.scale, code);
   const std::uint8_t* codes = in.codes + r * in.code_stride;
@@ -33,7 +37,8 @@ inline void dequantize_block(block_format f, const decode_table& table, block_ma
   if (decode_factor != 1.0f) {
     for (index_t i = 0; i < count; ++i) to[i] *= decode_factor;
   }
-  if (f.element.has_nan() || f.element.has_infinity() || decode_factor != 1.0f) {
+  // NaN comes from elements, from an infinite scale of a zero, or from a factor.
+  if (f.element.has_nan() || f.scale.has_infinity() || decode_factor != 1.0f) {
     for (index_t i = 0; i < count; ++i) to[i] = canonical_nan(to[i]);
   }
 }
@@ -57,25 +62,16 @@ inline void dequantize_row(block_format f, const decode_table& table, block_matr
   for (index_t c = 0; c < in.k; c += f.length) dequantize_block(f, table, in, r, c, f.length, decode_factor, to + c);
 }
 
-#if defined(__AVX512F__)
-/// MXFP4 to FP32 past the cache: 16 values a register, `to` aligned to 64 bytes.
-inline void stream_mxfp4_row(const decode_table& table, block_matrix<const std::uint8_t> in, index_t r, float* to) {
-  const __m512 values = _mm512_loadu_ps(table.value);
+#if defined(__AVX512BW__) || defined(__AVX2__)
+template <class T>
+inline void dequantize_mxfp4_row(const decode_table& table, block_matrix<const std::uint8_t> in, index_t r, T* to,
+                                 bool stream) {
+  const e2m1_values values(table);
   for (index_t b = 0; b < in.k / 32; ++b) {
-    const std::uint8_t code = in.scales[r * in.scale_stride + b];
-    const __m512 scaled = _mm512_mul_ps(values, _mm512_set1_ps(scale_value(code)));
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in.codes + r * in.code_stride + 16 * b));
-    const __m128i low = _mm_and_si128(bytes, _mm_set1_epi8(15));
-    const __m128i high = _mm_and_si128(_mm_srli_epi16(bytes, 4), _mm_set1_epi8(15));
-    const __m128i halves[2] = {_mm_unpacklo_epi8(low, high), _mm_unpackhi_epi8(low, high)};
-    for (int h = 0; h < 2; ++h) {
-      // The zero-masked forms: g++ 12 warns of an uninitialised value inside its own header for the plain ones.
-      const __m512i index = _mm512_maskz_cvtepu8_epi32(0xFFFF, halves[h]);
-      __m512 v = _mm512_maskz_permutexvar_ps(0xFFFF, index, scaled);
-      if (code == nan_scale_byte) v = _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(fp32_nan_bits)));
-      _mm512_stream_ps(to + 32 * b + 16 * h, v);
-    }
+    const float scale = scale_value(in.scales[r * in.scale_stride + b]);
+    values.times(scale).decode(in.codes + r * in.code_stride + 16 * b, to + 32 * b, stream);
   }
+  if (stream) finish_streaming();
 }
 #endif
 
@@ -86,19 +82,20 @@ template <class T>
 void dequantize(block_format f, block_matrix<const std::uint8_t> in, block_axis axis, matrix<T> target,
                 thread_pool& pool, float decode_factor = 1.0f) {
   const matrix<T> out = axis == block_axis::row ? target : transposed(target);
-  ROTOSCALE_ASSERT(out.extent(0) == in.rows && out.extent(1) == in.k && f.element.bits() <= 8);
+  ROTOSCALE_ASSERT(dequantize_is_defined(f, in, axis, target));
   const detail::decode_table table(f.element);
   const bool contiguous = std::is_same_v<T, float> && out.stride(1) == 1;
-#if defined(__AVX512F__)
-  constexpr block_format covered = mxfp4;
-  if (contiguous && f == covered && decode_factor == 1.0f &&
-      in.rows * in.k * index_t{sizeof(float)} >= detail::dequantize_streaming_bytes && out.stride(0) % 16 == 0 &&
-      reinterpret_cast<std::uintptr_t>(out.data) % 64 == 0) {
-    pool.for_each(in.rows, [&](index_t r) {
-      detail::stream_mxfp4_row(table, in, r, reinterpret_cast<float*>(out.data + r * out.stride(0)));
-      _mm_sfence();  // the pool's own release does not order non-temporal stores
-    });
-    return;
+#if defined(__AVX512BW__) || defined(__AVX2__)
+  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, bf16>) {
+    constexpr block_format covered = mxfp4;
+    if (out.stride(1) == 1 && f == covered && decode_factor == 1.0f) {
+      const auto bytes = static_cast<index_t>(sizeof(T));
+      const bool stream = in.rows * in.k * bytes >= detail::dequantize_streaming_bytes &&
+                          out.stride(0) * bytes % 64 == 0 && reinterpret_cast<std::uintptr_t>(out.data) % 64 == 0;
+      return pool.for_each(in.rows, [&](index_t r) {
+        detail::dequantize_mxfp4_row(table, in, r, out.data + r * out.stride(0), stream);
+      });
+    }
   }
 #endif
   if (contiguous) {

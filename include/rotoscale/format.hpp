@@ -92,6 +92,11 @@ struct format {
   }
 };
 
+/// Is every number of the format an FP32 number?
+ROTOSCALE_HD constexpr bool fits_fp32(format f) {
+  return f.mantissa_bits <= 23 && f.max_exponent() <= 127 && f.min_exponent() - f.mantissa_bits >= -149;
+}
+
 /// The formats by the names of their specifications.
 namespace formats {
 inline constexpr format e2m1{2, 1, 1, true, specials::none};
@@ -124,5 +129,6 @@ static_assert(formats::e4m3fnuz.max_exponent() == 7 && formats::e4m3fnuz.nan_cod
 static_assert(formats::ue4m3.bits() == 7 && formats::ue5m3.max_code() == 0xFE && formats::tf32.bits() == 19);
 static_assert(formats::e8m0.min_exponent() == -127 && formats::e8m0.max_exponent() == 127 && formats::e8m0.bits() == 8);
 static_assert(formats::bf16.min_exponent() == -126 && formats::fp32.nan_code() == fp32_nan_bits);
+static_assert(fits_fp32(formats::e5m2) && fits_fp32(formats::fp32) && !fits_fp32(formats::fp64));
 
 }  // namespace rotoscale

@@ -18,6 +18,7 @@ struct gemm_kernel {
   index_t promotion;
   index_t split_grain;
   mma_evidence evidence;
+  const char* device = "";
 };
 
 /// The Hopper kernels are what cuBLASLt 13.1 runs on an H200 for FP16, BF16 and FP8 (fast accumulation on and off), as
@@ -26,9 +27,9 @@ struct gemm_kernel {
 inline constexpr gemm_kernel gemm_kernels[] = {
     {"instruction", "", true, 0, 1, mma_evidence::definition},
     {"single-accumulator", "", false, 0, 1, mma_evidence::definition},
-    {"cublas-fp16", "hopper-mma-fp16-f32", false, 0, 64, mma_evidence::measured},
-    {"hopper-fp8-fast-accumulate", "hopper-wgmma-fp8-f32", false, 0, 128, mma_evidence::measured},
-    {"hopper-fp8-promoted", "hopper-wgmma-fp8-f32", false, 128, 128, mma_evidence::measured},
+    {"cublas-fp16", "hopper-mma-fp16-f32", false, 0, 64, mma_evidence::measured, models::h200},
+    {"hopper-fp8-fast-accumulate", "hopper-wgmma-fp8-f32", false, 0, 128, mma_evidence::measured, models::h200},
+    {"hopper-fp8-promoted", "hopper-wgmma-fp8-f32", false, 128, 128, mma_evidence::measured, models::h200},
     {"aiter-a4w4", "cdna4-mfma-scale-f8f6f4-f32", false, 0, 256, mma_evidence::unverified},
     {"mxfp4-reference", "fp32-blockwise", false, 0, 32, mma_evidence::definition},
     {"mxfp8-reference", "fp32-fma-chain", false, 0, 1, mma_evidence::definition},

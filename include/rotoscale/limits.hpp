@@ -60,11 +60,6 @@ constexpr int max_exponent10(format f) {
   return largest >= power ? guess + 1 : guess;
 }
 
-/// Is every number of the format an FP32 number?
-constexpr bool fits_fp32(format f) {
-  return f.mantissa_bits <= 23 && f.max_exponent() <= 127 && f.min_exponent() - f.mantissa_bits >= -149;
-}
-
 /// `x` as float, or as double where float does not hold it. A NaN of a format with a single one has no sign.
 template <format F>
 constexpr auto printed_value(small_float<F> x) {

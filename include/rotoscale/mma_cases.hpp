@@ -53,6 +53,18 @@ class case_source {
     return encoded(f, normal());
   }
 
+  /// A block's scale: around 1; far from its neighbours', so that a unit's width shows, where magnitudes vary; any
+  /// bits, NaN among them, where the elements are raw as well.
+  std::uint8_t scale(const format& f, case_kind g) {
+    const std::uint32_t random = word(), one = static_cast<std::uint32_t>(encode(f, 1.0f));
+    if (g == case_kind::raw_bits || g == case_kind::edges) return static_cast<std::uint8_t>(random);
+    const bool far = g == case_kind::wide || g == case_kind::outliers || g == case_kind::many_zeros;
+    if (!far) return static_cast<std::uint8_t>(one - 4 + random % 8);
+    // E8M0: 2^-20 to 2^19; UE4M3: all of its numbers.
+    const std::uint32_t codes = f.mantissa_bits == 0 ? 40 : static_cast<std::uint32_t>(f.max_code()) + 1;
+    return static_cast<std::uint8_t>(f.mantissa_bits == 0 ? one - 20 + random % codes : random % codes);
+  }
+
   static std::uint64_t encoded(const format& f, double x) {
     return convert(formats::fp64, bit_cast<std::uint64_t>(x), f);
   }

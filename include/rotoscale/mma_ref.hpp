@@ -141,24 +141,33 @@ ROTOSCALE_HD constexpr unpacked aligned_step(const mma_model& m, const mma_produ
   return integer_value(sum, unit);
 }
 
-/// "GST-FDPA": a group of products that cancels keeps its scales' exponent, one of zeros alone has least_exponent.
+/// The exact sum of one subgroup's products times their scales, with the scales' exponent for alignment: a sum that
+/// cancels keeps it. False if all products are zero.
+ROTOSCALE_HD constexpr bool subgroup_term(const mma_product* p, int count, mma_term& t) {
+  exact_sum products;
+  bool zeros = true;
+  for (int i = 0; i < count; ++i) {
+    products.add(p[i].value.negative, p[i].value.significand, p[i].value.low);
+    zeros = zeros && p[i].value.kind == value_class::zero;
+  }
+  if (zeros || p[0].scale_significand == 0) return false;
+  t = term_of(products.value(), 0);
+  t.significand *= p[0].scale_significand;
+  t.low += p[0].scale_low;
+  t.exponent = p[0].scale_exponent;
+  return true;
+}
+
+/// "GST-FDPA": where all is zero, the exponent is least_exponent.
 ROTOSCALE_HD constexpr unpacked scaled_groups_step(const mma_model& m, const mma_product* p, int count,
                                                    const mma_term& c) {
   mma_term group[max_mma_group] = {};
   int groups = 0;
   int exponent = c.kind == value_class::finite && c.exponent > m.least_exponent ? c.exponent : m.least_exponent;
   for (int first = 0; first < count; first += m.subgroup, ++groups) {
-    exact_sum products;
-    bool zeros = true;
-    for (int i = first; i < first + m.subgroup && i < count; ++i) {
-      products.add(p[i].value.negative, p[i].value.significand, p[i].value.low);
-      zeros = zeros && p[i].value.kind == value_class::zero;
-    }
-    if (zeros || p[first].scale_significand == 0) continue;
-    group[groups] = term_of(products.value(), 0);
-    group[groups].significand *= p[first].scale_significand;
-    group[groups].low += p[first].scale_low;
-    exponent = p[first].scale_exponent > exponent ? p[first].scale_exponent : exponent;
+    const int size = count - first < m.subgroup ? count - first : m.subgroup;
+    if (subgroup_term(p + first, size, group[groups]) && group[groups].exponent > exponent)
+      exponent = group[groups].exponent;
   }
   const int unit = exponent - m.fraction_bits;
   std::int64_t sum = cut(c, unit);
@@ -222,10 +231,12 @@ ROTOSCALE_HD constexpr unpacked add(const unpacked& a, const unpacked& b) {
   return special_sum(&p, 1, t, true, r) ? r : exact_step(&p, 1, t);
 }
 
-/// CDNA2: pairs of rounded products are added, then pairs of sums; the tree's result goes to c.
+/// CDNA2: pairs of rounded products are added, then pairs of sums; the tree's result goes to c, which counts as +0
+/// where it is subnormal.
 ROTOSCALE_HD constexpr unpacked rounded_tree_step(const mma_model& m, const mma_product* p, int count,
                                                   const unpacked& c) {
-  unpacked acc = c;
+  const bool subnormal = c.kind == value_class::finite && c.exponent < formats::fp32.min_exponent();
+  unpacked acc = subnormal ? unpacked{} : c;
   for (int first = 0; first < count; first += m.subgroup) {
     unpacked tree[max_mma_group] = {};
     for (int i = 0; i < m.subgroup; ++i) {

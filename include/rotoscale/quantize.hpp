@@ -1,51 +1,154 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The fast block quantizer, equal to quantize_ref by bytes. MXFP4 with nearest-even rounding, with or without H16, from
-// FP32 and BF16 is vectorised (detail/mxfp4_lanes.hpp); the rest is the definition, threaded.
+// The fast block quantizer, equal to quantize_ref by bytes: a register of blocks at a time where there is a fast path
+// (quantize_is_fast), else the reference; threaded.
 #pragma once
 
-#include "rotoscale/detail/mxfp4_columns.hpp"
 #include "rotoscale/detail/mxfp4_rows.hpp"
+#include "rotoscale/parallel.hpp"
 
 namespace rotoscale {
 
-/// quantize_ref, threaded.
+namespace detail {
+
+template <class T>
+inline constexpr bool lanes_load = std::is_same_v<T, float> || std::is_same_v<T, bf16> || std::is_same_v<T, fp16>;
+
+/// Lanes round a source to BF16, or not at all.
+template <class T>
+constexpr bool lanes_round_source(format source) {
+  return source == formats::bf16 && !std::is_same_v<T, bf16>;
+}
+template <class T>
+constexpr bool lanes_take_source(format source) {
+  return source == formats::fp32 || source == formats::bf16 || (std::is_same_v<T, fp16> && source == formats::fp16);
+}
+
+/// Blocks of 32 with E8M0 scales, or NVFP4; shared by one row or by all rows of one or two groups of lanes.
+constexpr bool lanes_take_format(block_format f) {
+  if (f.rows != 1 && f.rows != 16 && f.rows != 32) return false;
+  if (f.length == 16) return f.element == formats::e2m1 && f.scale == formats::ue4m3;
+  const bool element = f.element == formats::e2m1 || f.element == formats::e2m3 || f.element == formats::e3m2 ||
+                       f.element == formats::e4m3 || f.element == formats::e5m2 || f.element == formats::int8;
+  return f.length == 32 && f.has_e8m0_scale() && element;
+}
+
+constexpr bool lanes_take_options(block_format f, const block_options& o) {
+  if (o.rotation.points != 0 && o.rotation.points != 16 && !(o.rotation.points == 32 && f.length == 32)) return false;
+  if (o.rounding != rounding::nearest_even && o.rounding != rounding::stochastic) return false;
+  // Then no step of a floating-point scale meets a NaN or a negative number that is not in the source.
+  return f.has_e8m0_scale() || (o.encode_factor >= 0x1p-126f && o.encode_factor <= 0x1p126f);
+}
+
+/// Everything about one result that does not change from part to part.
+struct output_plan {
+  tile_plan tiles;
+  panel_layout layout;
+  block_axis axis;
+  block_matrix<std::uint8_t> out;
+};
+
+template <class T>
+output_plan plan_output(block_format f, const block_options& o, block_axis axis, block_matrix<std::uint8_t> out) {
+  const tile_plan tiles = plan_tiles(f, o, lanes_round_source<T>(o.source));
+  return {tiles, lay_out_panels(tiles, out), axis, out};
+}
+
+/// The one place where a part of a matrix is quantized: kernels for particular formats branch off here.
+template <class T>
+void quantize_part(const output_plan& p, matrix<const T> source, const output_part& part) {
+#if defined(ROTOSCALE_BYTE_LANES)
+  if constexpr (!std::is_same_v<T, fp16>) {
+    if (p.axis == block_axis::row && is_chunked(p.tiles)) {
+      const index_t k = p.out.k;
+      // Rows without gaps are one long row: chunks then overlap across their ends.
+      const bool gapless = part.e0 == 0 && part.e1 == k && source.stride(0) == k && p.out.code_stride == k / 2 &&
+                           p.out.scale_stride == k / 32;
+      const index_t rows = gapless ? 1 : part.v1 - part.v0,
+                    length = gapless ? (part.v1 - part.v0) * k : part.e1 - part.e0;
+      for (index_t v = part.v0; v < part.v0 + rows; ++v) {
+        quantize_row(p.tiles, source.data + v * source.stride(0) + part.e0, length / 32,
+                     p.out.codes + v * p.out.code_stride + part.e0 / 2,
+                     p.out.scales + v * p.out.scale_stride + part.e0 / 32, p.layout.stream);
+      }
+      if (p.layout.stream) finish_streaming();
+      return;
+    }
+  }
+#endif
+  quantize_part<T>(p.tiles, source, p.axis, p.out, p.layout, part);
+}
+
+/// Calls body(part) for all parts of at most `part_rows` × `part_columns` of an array.
+template <class Body>
+void for_each_part(thread_pool& pool, index_t rows, index_t columns, index_t part_rows, index_t part_columns,
+                   const Body& body) {
+  const index_t across = (columns + part_columns - 1) / part_columns;
+  pool.for_each((rows + part_rows - 1) / part_rows * across, [&](index_t i) {
+    const index_t r = i / across * part_rows, c = i % across * part_columns;
+    const index_t r1 = rows - r < part_rows ? rows : r + part_rows;
+    body(output_part{r, r1, c, columns - c < part_columns ? columns : c + part_columns});
+  });
+}
+
+constexpr block_axis other_axis(block_axis axis) {
+  return axis == block_axis::row ? block_axis::column : block_axis::row;
+}
+
+}  // namespace detail
+
+/// Does quantize have a fast path for these? If not, it takes quantize_ref's way, many times slower.
+template <class T>
+bool quantize_is_fast(block_format f, const block_options& o, matrix<T> source) {
+  using value = std::remove_const_t<T>;
+  return detail::lanes_load<value> && detail::lanes_take_source<value>(o.source) && detail::lanes_take_format(f) &&
+         detail::lanes_take_options(f, o) && (source.stride(0) == 1 || source.stride(1) == 1);
+}
+
+/// quantize_ref, blocked and threaded.
 template <class T>
 void quantize(block_format f, const block_options& o, matrix<T> source, block_axis axis, block_matrix<std::uint8_t> out,
               thread_pool& pool) {
   ROTOSCALE_ASSERT(quantize_is_defined(f, o, source, axis, out));
-  if constexpr (std::is_same_v<std::remove_const_t<T>, float> || std::is_same_v<std::remove_const_t<T>, bf16>) {
-    if (detail::mxfp4_lanes_apply(f, o, source)) {
-      if (axis == block_axis::row) return detail::quantize_mxfp4_rows(o, source, out, pool);
-      return detail::for_each_piece(pool, out.k, out.rows, [&](index_t r, index_t rows, index_t c0, index_t c1) {
-        detail::quantize_column_band(o, source, out, r, rows, c0, c1);
-      });
-    }
+  using value = std::remove_const_t<T>;
+  if (!quantize_is_fast(f, o, source)) {
+    pool.for_each(out.rows / f.rows, [&](index_t tile) { quantize_tile_ref(f, o, source, axis, out, tile); });
+  } else if (source.stride(1) != 1) {  // columns of a transposed view are rows
+    quantize(f, o, transposed(source), detail::other_axis(axis), out, pool);
+  } else if constexpr (detail::lanes_load<value>) {
+    const detail::output_plan plan = detail::plan_output<value>(f, o, axis, out);
+    // A few long rows, or a strip of columns that goes on downwards.
+    const bool row = axis == block_axis::row;
+    const index_t part_rows = row ? 32 : detail::strip_rows, part_k = row ? 8192 : 2048;
+    detail::for_each_part(pool, out.rows, out.k, part_rows, part_k,
+                          [&](const detail::output_part& part) { detail::quantize_part<value>(plan, source, part); });
   }
-  pool.for_each(out.rows / f.rows, [&](index_t tile) { quantize_tile_ref(f, o, source, axis, out, tile); });
 }
 
-/// Both orientations of a source in one pass over it, each from the source itself (quantizing and transposing do not
-/// commute): `rows` as block_axis::row would give it under row_options, `columns` as block_axis::column.
+/// Both copies that training needs of a tensor, in one pass over the source: what quantize gives along rows and along
+/// columns, equal to two calls of quantize_ref by bytes.
 template <class T>
-void quantize_both(block_format f, const block_options& row_options, block_matrix<std::uint8_t> rows,
-                   const block_options& column_options, block_matrix<std::uint8_t> columns, matrix<T> source,
+void quantize_both(block_format f, const block_options& row_options, block_matrix<std::uint8_t> row_out,
+                   const block_options& column_options, block_matrix<std::uint8_t> column_out, matrix<T> source,
                    thread_pool& pool) {
-  ROTOSCALE_ASSERT(quantize_is_defined(f, row_options, source, block_axis::row, rows));
-  ROTOSCALE_ASSERT(quantize_is_defined(f, column_options, source, block_axis::column, columns));
-  if constexpr (std::is_same_v<std::remove_const_t<T>, float> || std::is_same_v<std::remove_const_t<T>, bf16>) {
-    if (detail::mxfp4_lanes_apply(f, row_options, source) && detail::mxfp4_lanes_apply(f, column_options, source)) {
-      return detail::for_each_piece(
-          pool, source.extent(0), source.extent(1), [&](index_t r, index_t n, index_t c0, index_t c1) {
-            for (index_t i = r; i < r + n; ++i) {
-              detail::quantize_run<false>(row_options, source, rows, i, c0 / 32, (c1 - c0) / 32);
-            }
-            detail::quantize_column_band(column_options, source, columns, r, n, c0, c1);
-          });
-    }
+  ROTOSCALE_ASSERT(quantize_is_defined(f, row_options, source, block_axis::row, row_out));
+  ROTOSCALE_ASSERT(quantize_is_defined(f, column_options, source, block_axis::column, column_out));
+  using value = std::remove_const_t<T>;
+  const bool fast = quantize_is_fast(f, row_options, source) && quantize_is_fast(f, column_options, source);
+  if (!fast || source.stride(1) != 1) {
+    quantize(f, row_options, source, block_axis::row, row_out, pool);
+    quantize(f, column_options, source, block_axis::column, column_out, pool);
+  } else if constexpr (detail::lanes_load<value>) {
+    const detail::output_plan rows = detail::plan_output<value>(f, row_options, block_axis::row, row_out);
+    const detail::output_plan columns = detail::plan_output<value>(f, column_options, block_axis::column, column_out);
+    // Whole panels both ways, few enough bytes that they wait in a second-level cache for their second reader.
+    constexpr index_t part_rows = 256, part_columns = 512;
+    const auto quantize_here = [&](const detail::output_part& part) {
+      detail::quantize_part<value>(rows, source, part);
+      detail::quantize_part<value>(columns, source, {part.e0, part.e1, part.v0, part.v1});
+    };
+    detail::for_each_part(pool, source.extent(0), source.extent(1), part_rows, part_columns, quantize_here);
   }
-  quantize(f, row_options, source, block_axis::row, rows, pool);
-  quantize(f, column_options, source, block_axis::column, columns, pool);
 }
 
 }  // namespace rotoscale

@@ -127,6 +127,22 @@ class Cases(Program):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stdout, r"  150  late_c group 8 fraction_bits 24 late_bits 31 ")
 
+    def test_fit_finds_how_scales_enter(self):
+        path = self.make("case.safetensors", "--model", "blackwell-mxf4-f32", "--kind", "wide")
+        done = self.call("--fit", "--model", "cdna4-mfma-scale-f8f6f4-f32", "--input", path, "--sample", 64)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("  64  scaled_groups group 64 fraction_bits 35 subgroup 16 result fp32_truncate ", done.stdout)
+        self.assertNotIn("  64  scaled_groups group 64 fraction_bits 34 ", done.stdout)
+        self.assertNotIn("  64  aligned", done.stdout)
+
+    def test_every_model_is_listed_with_its_evidence(self):
+        lines = self.call("--list-models").stdout.splitlines()
+        for model, evidence in {"exact": "by definition", "volta-mma-fp16-f16": "published vectors of V100",
+                                "hopper-wgmma-fp8-f32": "measured by this project on NVIDIA H200, driver 580",
+                                "cublas-fp16": "measured by this project on NVIDIA H200, driver 580",
+                                "blackwell-nvf4-f32": "literature only", "cdna4-mfma-f8f6f4-f32": "unverified"}.items():
+            self.assertEqual([evidence in line for line in lines if line.startswith(f"  {model} ")], [True], model)
+
     def test_packed_fp4_as_bytes_and_swizzled_scales(self):
         tensors = load(self.make("case.safetensors", "--model", "blackwell-nvf4-f32"))
         for name in "ab":
@@ -230,6 +246,21 @@ class Cases(Program):
                 values.add(int(re.match(r"(\d+) of 64 elements differ", done.stdout).group(1)) and
                            re.search(r"^worst:\n((?:  \[.*\n)+)", done.stdout, re.M).group(1))
             self.assertEqual(len(values), len(ways), model)
+
+    def test_the_trace_shows_what_each_kind_of_unit_does(self):
+        lines = {
+            "hopper-mma-fp8-f32": r"  k 0 1 4 5 8 9 \.\.\. 29: .*of 16 products cut.*\n"
+                                  r"  k 2 3 6 7 10 11 \.\.\. 31: .*\n  their sum \S+ is added; accumulator",
+            "blackwell-nvf4-f32": r"  k 0\.\.63: products .*; aligned to 2\^-?\d+, unit 2\^-?\d+, \d of 4 groups cut",
+            "cdna3-mfma-fp8-f32": r"  k 0\.\.15: .*; even k aligned to .*, \d of 8 products cut.*; odd k aligned to .*; "
+                                  r"then c joins, rounded down; accumulator",
+            "hopper-mma-fp16-f16": r"aligned to 2\^\d, unit 2\^-\d\d, [1-9]\d* of 16 products cut \(-?\d.*e-\d\d in all\)",
+            "exact": r"  k 0\.\.127: products .*; accumulator \S+ -> (\S+)\n  result \1 before"}
+        for model, pattern in lines.items():
+            path = self.make("case.safetensors", "--model", model, "--kind", "normal")
+            done = self.call("--model", model, "--input", path, "--epilogue-c", "--alpha", 0.75)
+            self.assertEqual(done.returncode, 1, model)
+            self.assertTrue(re.search(pattern, done.stdout, re.M), done.stdout)
 
     def test_the_trace_ends_in_the_result(self):
         path = self.make("case.safetensors", "--model", "hopper-wgmma-fp8-f32", "--kind", "normal", "--k", 512)
@@ -346,7 +377,8 @@ class BadInput(Program):
         refused("tensor 'c': shape", shape("c", [1, 7, 8]))
         refused("tensor 'b': shape .* has batch 2", shape("b", [2, 8, 128]))
         refused("tensor 'a': .* rank", shape("a", [1, 1, 8, 128]))
-        refused("tensor 'scale_b': shape", shape("scale_b", [1, 8, 5]))
+        for wrong in ([1, 8, 5], [1, 4, 8], [8, 4, 1], [1, 32], [32]):  # [1, 8, 4] is right
+            refused("tensor 'scale_b': shape", shape("scale_b", wrong))
         refused("tensor 'd': type F8_E4M3", shape("d", [1, 8, 8], "F8_E4M3"))
         refused("tensor 'd': every element is NaN", lambda t: t.update(d=("F32", [1, 8, 8], b"\xff" * 256)))
         refused("does not multiply", lambda t: None, "hopper-mma-fp16-f32")

@@ -152,8 +152,10 @@ TEST_CASE("FP32, BF16, FP16, E4M3, E5M2, E2M3 and mixtures along one chain") {
 TEST_CASE("block scales with any element: MXFP8, and formats wider than a byte") {
   thread_pool pool(2);
   std::uint64_t seed = 0;
+  constexpr format beyond_fp32{5, 2, 160, true, specials::none};  // some of its numbers are: only scaled ones fit
   for (const auto kind : {scale_kind::ordinary, scale_kind::with_nan, scale_kind::any}) {
-    for (const format& element : {formats::e4m3, formats::e5m2, formats::e2m3, formats::bf16, formats::fp32}) {
+    for (const format& element :
+         {formats::e4m3, formats::e5m2, formats::e2m3, formats::bf16, formats::fp32, beyond_fp32}) {
       for (const shape& s : shapes) {
         ++seed;
         const operand a(element, s.m, s.k, kind, seed), b(formats::e4m3, s.n, s.k, kind, seed + 1000);
@@ -220,6 +222,27 @@ TEST_CASE("other groups, with whole-matrix and longer blocks; the largest sums t
       for (auto& scale : y.scales) scale = static_cast<std::uint8_t>(127 + e - e / 2);
       CAPTURE(e);
       REQUIRE(same_bytes(x, y, {mma_model{group}}, pool));
+    }
+  }
+}
+
+TEST_CASE("parts of K in each order: the operands of a chain stay where they are") {
+  thread_pool pool(2);
+  std::uint64_t seed = 0;
+  for (const auto& list : {shapes, odd_depths}) {
+    for (const shape& s : list) {
+      const operand a(formats::fp32, s.m, s.k, scale_kind::none, ++seed);
+      const operand b(formats::bf16, s.n, s.k, scale_kind::none, ++seed);
+      for (const auto order : {split_order::ascending, split_order::descending, split_order::pairwise}) {
+        for (const index_t parts : {1, 2, 3, 5}) {
+          gemm_options o{fp32_fma_chain};
+          o.order = order;
+          o.split_k = parts;
+          o.promotion = parts == 5 ? 7 : 0;
+          CAPTURE(parts);
+          REQUIRE(same_bytes(a, b, o, pool));
+        }
+      }
     }
   }
 }

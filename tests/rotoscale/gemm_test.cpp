@@ -266,65 +266,68 @@ TEST_CASE("exact: one rounding of the whole sum, C among it") {
 
 TEST_CASE("parts of K: which k they take, in which order and format they are added") {
   constexpr int k = 96;
-  std::vector<float> x, y;
-  for (std::uint64_t i = 0; i < k; ++i) {
-    for (auto* v : {&x, &y}) {
-      const std::uint32_t word = random_stream{3, v == &x}.word(i);
-      v->push_back(fp32_from_bits((word & 0x807FFFFFu) | (123u + (word >> 23) % 8) << 23));
-    }
-  }
-  const auto a = operand_of(row_major<const float>(x.data(), 1, k)),
-             b = operand_of(row_major<const float>(y.data(), 1, k));
-  const auto chain = [&](const std::vector<int>& ks) {
-    float acc = 0;
-    for (const int i : ks) acc = oracle::exact_fma(x[static_cast<std::size_t>(i)], y[static_cast<std::size_t>(i)], acc);
-    return acc;
-  };
-  const auto stored = [](format f, float v) {
-    return f == formats::fp32 ? v : decode(f, encode(f, v, rounding::nearest_even, overflow::to_inf));
-  };
   std::vector<std::uint32_t> seen;
-  for (const int parts : {2, 3, 4, 5, 6, 7, 8, 11}) {
-    for (const int run : {0, 1, 4}) {
-      if (run != 0 && k % (parts * run) != 0) continue;
-      for (const format& sum : {formats::fp32, formats::fp16, formats::bf16}) {
-        for (const auto order : {split_order::ascending, split_order::descending, split_order::pairwise}) {
-          const int length = (k + parts - 1) / parts;
-          std::vector<float> level;
-          for (int p = 0; p < parts; ++p) {
-            std::vector<int> ks;
-            for (int i = 0; i < k; ++i) {
-              if ((run == 0 ? i / length : i / run % parts) == p) ks.push_back(i);
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    std::vector<float> x, y;
+    for (std::uint64_t i = 0; i < k; ++i) {
+      for (auto* v : {&x, &y}) {
+        const std::uint32_t word = random_stream{seed, v == &x}.word(i);
+        v->push_back(fp32_from_bits((word & 0x807FFFFFu) | (123u + (word >> 23) % 8) << 23));
+      }
+    }
+    const auto a = operand_of(row_major<const float>(x.data(), 1, k)),
+               b = operand_of(row_major<const float>(y.data(), 1, k));
+    const auto chain = [&](const std::vector<int>& ks) {
+      float acc = 0;
+      for (const int i : ks)
+        acc = oracle::exact_fma(x[static_cast<std::size_t>(i)], y[static_cast<std::size_t>(i)], acc);
+      return acc;
+    };
+    const auto stored = [](format f, float v) {
+      return f == formats::fp32 ? v : decode(f, encode(f, v, rounding::nearest_even, overflow::to_inf));
+    };
+    for (const int parts : {2, 3, 4, 5, 6, 7, 8, 11}) {
+      for (const int run : {0, 1, 4}) {
+        if (run != 0 && k % (parts * run) != 0) continue;
+        for (const format& sum : {formats::fp32, formats::fp16, formats::bf16}) {
+          for (const auto order : {split_order::ascending, split_order::descending, split_order::pairwise}) {
+            const int length = (k + parts - 1) / parts;
+            std::vector<float> level;
+            for (int p = 0; p < parts; ++p) {
+              std::vector<int> ks;
+              for (int i = 0; i < k; ++i) {
+                if ((run == 0 ? i / length : i / run % parts) == p) ks.push_back(i);
+              }
+              if (!ks.empty()) level.push_back(stored(sum, chain(ks)));
             }
-            if (!ks.empty()) level.push_back(stored(sum, chain(ks)));
-          }
-          if (order == split_order::descending) std::reverse(level.begin(), level.end());
-          while (level.size() > 1) {
-            std::vector<float> next;
-            const bool pairs = order == split_order::pairwise;
-            for (std::size_t i = 0; i < level.size(); i += pairs ? 2 : 1) {
-              const bool add = i + 1 < level.size() && (pairs || i == 0);
-              next.push_back(add ? stored(sum, level[i] + level[i + 1]) : level[i]);
-              if (add && !pairs) ++i;
+            if (order == split_order::descending) std::reverse(level.begin(), level.end());
+            while (level.size() > 1) {
+              std::vector<float> next;
+              const bool pairs = order == split_order::pairwise;
+              for (std::size_t i = 0; i < level.size(); i += pairs ? 2 : 1) {
+                const bool add = i + 1 < level.size() && (pairs || i == 0);
+                next.push_back(add ? stored(sum, level[i] + level[i + 1]) : level[i]);
+                if (add && !pairs) ++i;
+              }
+              level = next;
             }
-            level = next;
+            gemm_options o;
+            o.split_k = parts;
+            o.split_run = run;
+            o.split_sum = sum;
+            o.order = order;
+            CAPTURE(parts);
+            CAPTURE(run);
+            CAPTURE(static_cast<int>(order));
+            CHECK(fp32_bits(run_ref(a, b, o)[0]) == fp32_bits(level[0]));
+            seen.push_back(fp32_bits(level[0]));
           }
-          gemm_options o;
-          o.split_k = parts;
-          o.split_run = run;
-          o.split_sum = sum;
-          o.order = order;
-          CAPTURE(parts);
-          CAPTURE(run);
-          CAPTURE(static_cast<int>(order));
-          CHECK(fp32_bits(run_ref(a, b, o)[0]) == fp32_bits(level[0]));
-          seen.push_back(fp32_bits(level[0]));
         }
       }
     }
   }
   std::sort(seen.begin(), seen.end());
-  CHECK(std::unique(seen.begin(), seen.end()) - seen.begin() > 30);
+  CHECK(std::unique(seen.begin(), seen.end()) - seen.begin() > 100);
 }
 
 TEST_CASE("the output's rounding") {
@@ -389,6 +392,22 @@ TEST_CASE("when a GEMM is defined") {
   o.output_rounding = rounding::stochastic;
   CHECK_FALSE(gemm_is_defined(a, b, o));
   CHECK_FALSE(gemm_is_defined(a, b, {mma_model{2 * max_mma_group}}));
+  CHECK_FALSE(gemm_is_defined(a, b, {mma_model{64, mma_sum::scaled_groups}}));  // groups of how many?
+  CHECK_FALSE(gemm_is_defined(a, b, {mma_model{4, mma_sum::rounded_tree}}));
+  constexpr mma_model nvfp4_unit{64, mma_sum::scaled_groups, mma_result::fp32_truncate, 35, -139, 16};
+  CHECK(gemm_is_defined(a, b, {nvfp4_unit}));
+  a.element = formats::bf16;  // beyond 64 bits, where scales alone align
+  CHECK_FALSE(gemm_is_defined(a, b, {nvfp4_unit}));
+  CHECK_FALSE(gemm_is_defined(a, b, {mma_model{16, mma_sum::aligned, mma_result::fp32_truncate, 60}}));
+  a.element = formats::e2m1;
+  a.scale = formats::e4m3;  // negative scales
+  CHECK_FALSE(gemm_is_defined(a, b, {fp32_fma_chain}));
+  a.scale = formats::ue4m3;
+  CHECK(gemm_is_defined(a, b, {fp32_fma_chain}));
+  a.scale = formats::e8m0;
+  a.element = {4, 1, 200};  // its products do not fit into an exact_sum
+  CHECK_FALSE(gemm_is_defined(a, b, {fp32_fma_chain}));
+  a.element = formats::e2m1;
   a.block = 3;  // a block would begin within a byte
   CHECK_FALSE(gemm_is_defined(a, b, {fp32_fma_chain}));
   a.block = 0;

@@ -178,11 +178,11 @@ TEST_CASE("Hopper, measured: mma.sync FP8 takes k mod 4 in {0, 1} first, then {2
 
 TEST_CASE("Blackwell FP4: groups align by their scales alone, and one that cancels keeps its exponent") {
   const mma_model& m = model("blackwell-nvf4-f32");
-  const auto group = [&](mma_product* p, float a, float b, std::uint64_t scale) {
+  const auto group = [&](mma_product* p, float a, float b, std::uint64_t scale, std::uint64_t other = 0x38) {
     for (int i = 0; i < 16; ++i) {
       p[i] = product(m, formats::e2m1, encode(formats::e2m1, i == 0 ? a : i == 1 ? b : 0), encode(formats::e2m1, 1));
       mma_scale(p[i], formats::ue4m3, scale);
-      mma_scale(p[i], formats::ue4m3, 0x38);  // 1
+      mma_scale(p[i], formats::ue4m3, other);
     }
   };
   mma_product p[64];
@@ -197,6 +197,15 @@ TEST_CASE("Blackwell FP4: groups align by their scales alone, and one that cance
   CHECK(value() == 1.0f + 0x1p-10f);
   group(p + 48, 6, 0, large);
   CHECK(value() == 6 * 448 + 1.0f + 0x1p-10f);
+  // 2^(8 + 8 - 35) is the unit of a group that cancels under two large scales; one of zeros has none.
+  for (int i = 0; i < 64; i += 16) group(p + i, 0, 0, large, large);
+  const auto after = [&](float c) {
+    return fp32_value(mma_instruction(m, p, 64, unpack(formats::fp32, fp32_bits(c))));
+  };
+  CHECK(after(0x1p-20f) == 0x1p-20f);
+  group(p + 32, 3, -3, large, large);
+  CHECK(after(0x1p-20f) == 0.0f);
+  CHECK(after(0x1.8p-19f) == 0x1p-19f);
   group(p + 48, 0, 0, 0x7F);  // a NaN scale
   CHECK(mma_instruction(m, p, 64, {}).kind == value_class::nan);
 }
@@ -218,12 +227,14 @@ TEST_CASE("CDNA3 rounds down: results are not symmetric in sign") {
   CHECK(dot(m, bf16, {0x1p100f, -0x1p100f}, {0x1p100f, 0x1p100f}, 0) == fp32_nan_bits);
 }
 
-TEST_CASE("CDNA2 flushes subnormal operands, products and sums") {
+TEST_CASE("CDNA2 flushes subnormal operands, c among them, products and sums") {
   const mma_model& m = model("cdna2-mfma-fp16-f32");
   CHECK(dot(m, formats::fp16, {0x1p-24f}, {1}, 0) == 0u);
   CHECK(dot(m, formats::fp16, {0x1p-14f}, {1}, 0) == fp32_bits(0x1p-14f));
   CHECK(dot(m, formats::bf16, {0x1p-100f}, {0x1p-30f}, 0) == 0u);
-  CHECK(dot(m, formats::bf16, {0x1p-126f, -0x1.8p-126f}, {1, 1}, 0) == 0u);  // the difference is subnormal
+  CHECK(dot(m, formats::bf16, {0x1p-126f, -0x1.8p-126f}, {1, 1}, 0) == 0u);             // the difference is subnormal
+  CHECK(dot(m, formats::bf16, {0x1p-126f}, {1}, 0x1.8p-127f) == fp32_bits(0x1p-126f));  // c is subnormal
+  CHECK(dot(m, formats::bf16, {1, -1}, {1, 1}, -0x1p-130f) == 0u);
 }
 
 TEST_CASE("Hopper, measured: a sparse unit reads nothing of B where A is pruned") {

@@ -9,12 +9,11 @@
 
 namespace rotoscale::detail {
 
-/// FP32 values of every code of a format of at most 8 bits.
+/// FP32 values of every byte as a code of a format of at most 8 bits.
 struct decode_table {
   float value[256];
   explicit decode_table(format f) {
-    for (std::uint32_t code = 0; code < 256; ++code)
-      value[code] = decode(f, code & (f.sign_mask() | f.magnitude_mask()));
+    for (std::uint32_t code = 0; code < 256; ++code) value[code] = decode(f, code);
   }
 };
 

@@ -12,6 +12,7 @@ namespace rotoscale::detail {
 
 /// Row r of an operand as k floats.
 inline void decode_row(const gemm_operand& a, const decode_table& table, index_t r, float* out) {
+  if (a.k == 0) return;  // there may be no codes
   const std::uint8_t* row = a.codes + r * a.code_stride;
   if (a.element == formats::fp32 && a.block == 0) {
     __builtin_memcpy(out, row, static_cast<std::size_t>(a.k) * sizeof(float));
@@ -31,7 +32,7 @@ inline void decode_row(const gemm_operand& a, const decode_table& table, index_t
       const std::uint32_t u = magnitude >= (0x7C00u << 13) ? magnitude | fp32_infinity_bits : number;
       out[i] = fp32_from_bits(u | static_cast<std::uint32_t>(code & 0x8000) << 16);
     }
-  } else if (a.element.bits() > 8) {
+  } else if (a.element.bits() > 8 || (a.block != 0 && !fits_fp32(a.element))) {
     for (index_t i = 0; i < a.k; ++i) out[i] = operand_value(a, r, i);
   } else {
     const index_t length = a.block == 0 ? a.k : a.block;

@@ -40,7 +40,7 @@ inline dlanes to_fp64(ilanes x) {
 #if defined(__AVX512F__)
   const __m256i half = _mm512_maskz_extracti64x4_epi64(0xFF, __builtin_bit_cast(__m512i, x), Half);
   return __builtin_bit_cast(dlanes, _mm512_maskz_cvtepi32_pd(0xFF, half));
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) && defined(__FMA__)
   return __builtin_bit_cast(dlanes, _mm256_cvtepi32_pd(_mm256_extracti128_si256(__builtin_bit_cast(__m256i, x), Half)));
 #else
   return dlanes{static_cast<double>(x[2 * Half]), static_cast<double>(x[2 * Half + 1])};
@@ -51,7 +51,7 @@ inline dlanes to_fp64(flanes x) {
 #if defined(__AVX512F__)
   const __m256i half = _mm512_maskz_extracti64x4_epi64(0xFF, __builtin_bit_cast(__m512i, x), Half);
   return __builtin_bit_cast(dlanes, _mm512_maskz_cvtps_pd(0xFF, _mm256_castsi256_ps(half)));
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) && defined(__FMA__)
   return __builtin_bit_cast(dlanes, _mm256_cvtps_pd(_mm256_extractf128_ps(__builtin_bit_cast(__m256, x), Half)));
 #else
   return dlanes{static_cast<double>(x[2 * Half]), static_cast<double>(x[2 * Half + 1])};
@@ -65,7 +65,7 @@ inline flanes to_fp32(dlanes low, dlanes high) {
   const __m256 y = _mm512_maskz_cvtpd_ps(0xFF, __builtin_bit_cast(__m512d, high));
   return __builtin_bit_cast(flanes, _mm512_maskz_inserti64x4(0xFF, _mm512_castsi256_si512(_mm256_castps_si256(x)),
                                                              _mm256_castps_si256(y), 1));
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) && defined(__FMA__)
   return __builtin_bit_cast(flanes, _mm256_set_m128(_mm256_cvtpd_ps(__builtin_bit_cast(__m256d, high)),
                                                     _mm256_cvtpd_ps(__builtin_bit_cast(__m256d, low))));
 #else
@@ -94,7 +94,7 @@ inline ilanes larger(ilanes x, ilanes y) {
 #if defined(__AVX512F__)
   return __builtin_bit_cast(
       ilanes, _mm512_maskz_max_epi32(0xFFFF, __builtin_bit_cast(__m512i, x), __builtin_bit_cast(__m512i, y)));
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) && defined(__FMA__)
   return __builtin_bit_cast(ilanes, _mm256_max_epi32(__builtin_bit_cast(__m256i, x), __builtin_bit_cast(__m256i, y)));
 #else
   return x > y ? x : y;
@@ -107,7 +107,7 @@ inline blanes largest_sum(blanes m, blanes x, blanes y) {
   return __builtin_bit_cast(
       blanes, _mm512_max_epi8(__builtin_bit_cast(__m512i, m),
                               _mm512_adds_epi8(__builtin_bit_cast(__m512i, x), __builtin_bit_cast(__m512i, y))));
-#elif defined(__AVX2__) && !defined(__AVX512F__)
+#elif defined(__AVX2__) && defined(__FMA__) && !defined(__AVX512F__)
   return __builtin_bit_cast(
       blanes, _mm256_max_epi8(__builtin_bit_cast(__m256i, m),
                               _mm256_adds_epi8(__builtin_bit_cast(__m256i, x), __builtin_bit_cast(__m256i, y))));
@@ -126,7 +126,7 @@ inline ilanes widen_bytes(blanes x) {
 #if defined(__AVX512F__)
   const __m128i bytes = _mm512_maskz_extracti32x4_epi32(0xF, __builtin_bit_cast(__m512i, x), Part);
   return __builtin_bit_cast(ilanes, _mm512_maskz_cvtepi8_epi32(0xFFFF, bytes));
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) && defined(__FMA__)
   const __m128i bytes = _mm256_extracti128_si256(__builtin_bit_cast(__m256i, x), Part / 2);
   return __builtin_bit_cast(ilanes, _mm256_cvtepi8_epi32(Part % 2 == 0 ? bytes : _mm_srli_si128(bytes, 8)));
 #else
@@ -157,7 +157,7 @@ inline std::uint32_t lanes_outside(dlanes x, double least, double most) {
       __builtin_bit_cast(__m512d, __builtin_bit_cast(qlanes, x) & static_cast<std::int64_t>(~std::uint64_t{0} >> 1));
   return static_cast<std::uint32_t>(_mm512_cmp_pd_mask(magnitude, _mm512_set1_pd(least), _CMP_NGE_UQ) |
                                     _mm512_cmp_pd_mask(magnitude, _mm512_set1_pd(most), _CMP_NLT_UQ));
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) && defined(__FMA__)
   const __m256d magnitude =
       __builtin_bit_cast(__m256d, __builtin_bit_cast(qlanes, x) & static_cast<std::int64_t>(~std::uint64_t{0} >> 1));
   return static_cast<std::uint32_t>(
@@ -185,7 +185,7 @@ inline void add_products(byte_sums& s, ilanes unsigned_bytes, ilanes signed_byte
   s = _mm512_dpbusd_epi32(s, __builtin_bit_cast(__m512i, unsigned_bytes), __builtin_bit_cast(__m512i, signed_bytes));
 }
 inline ilanes words(byte_sums s) { return __builtin_bit_cast(ilanes, s); }
-#elif defined(__AVX2__) && !defined(__AVX512F__)
+#elif defined(__AVX2__) && defined(__FMA__) && !defined(__AVX512F__)
 #if defined(__AVXVNNI__)
 using byte_sums = __m256i;
 inline void clear(byte_sums& s) { s = _mm256_setzero_si256(); }

@@ -1,155 +1,282 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Row-wise MXFP4 at the rate of memory: sixteen consecutive blocks at a time, one a lane. Their source is contiguous
-// (the hardware prefetches it) and their codes fill whole cache lines (which can bypass the cache). Equal to
-// quantize_ref by bytes: blocks that are not plain (non-finite, near the ends of FP32) are given back to the caller.
+// Row-wise MXFP4 without a transpose, for AVX-512 with byte instructions: a block is a register of its even elements
+// and one of its odd ones, read and written as a stream. Sixteen blocks at a time share the search for their scales.
 #pragma once
 
-#include "rotoscale/detail/mxfp4_lanes.hpp"
-#include "rotoscale/parallel.hpp"
+#include "rotoscale/detail/quantize_panel.hpp"
+
+#if defined(ROTOSCALE_BYTE_LANES)
 
 namespace rotoscale::detail {
 
-inline constexpr int mxfp4_chunk_blocks = lane_count;
-inline constexpr int mxfp4_chunk_elements = 32 * mxfp4_chunk_blocks;
-inline constexpr int mxfp4_chunk_bytes = mxfp4_chunk_elements / 2;
+inline constexpr int chunk_blocks = lane_count;
 
-/// Lane l = 4q + j holds block 4j + q, so that the final transpose of code words stays within groups of four lanes. The
-/// permutation is its own inverse.
-constexpr int block_of_lane(int lane) { return 4 * (lane % 4) + lane / 4; }
-
-/// Elements of 16 blocks as FP32 bits: element i of lane l's block in x[i][l].
-inline void load_chunk(const float* from, lanes_u32 (&x)[32]) {
-  for (int half = 0; half < 2; ++half) {
-    lanes_u32 t[lane_count];
-    for (int l = 0; l < lane_count; ++l) {
-      __builtin_memcpy(&t[l], from + 32 * block_of_lane(l) + 16 * half, sizeof t[l]);
-    }
-    transpose_lanes(t);
-    for (int i = 0; i < lane_count; ++i) x[16 * half + i] = t[i];
-  }
-}
-inline void load_chunk(const bf16* from, lanes_u32 (&x)[32]) {
-  lanes_u32 t[lane_count];  // pairs of elements, the even one below
-  for (int l = 0; l < lane_count; ++l) __builtin_memcpy(&t[l], from + 32 * block_of_lane(l), sizeof t[l]);
-  transpose_lanes(t);
-  for (int i = 0; i < lane_count; ++i) {
-    x[2 * i] = t[i] << 16;
-    x[2 * i + 1] = t[i] & 0xFFFF0000u;
-  }
+/// Is this the way for these? Rotations of more points or other roundings have tiles.
+inline bool is_chunked(const tile_plan& p) {
+  constexpr block_format covered = mxfp4;
+  return p.f == covered && p.o.rounding == rounding::nearest_even && p.o.rotation.points <= 16;
 }
 
-/// Four words a lane to 256 bytes in the order of the blocks: 4 × 4 transposes within groups of four lanes.
-inline void arrange_words(const lanes_u32 (&w)[4], lanes_u32 (&lines)[4]) {
-  lanes_u32 t[4];
-  for (int i = 0; i < 2; ++i) {
-    const lanes_u32 &a = w[2 * i], &b = w[2 * i + 1];
-    t[2 * i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
-    t[2 * i + 1] = __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
-  }
-  for (int i = 0; i < 2; ++i) {
-    const lanes_u32 &a = t[i], &b = t[i + 2];
-    lines[2 * i] = __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
-    lines[2 * i + 1] = __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
-  }
-}
-
-/// Quantizes 16 consecutive blocks from `from` on. False, with nothing written, if a block needs the definition.
+/// How a source type's block lies in two registers: byte b of its codes comes from lane lane_of_byte(b), and
+/// butterflies of 2, 4 and 8 elements are between lanes that differ in steps[0], [1] and [2].
 template <class T>
-inline bool quantize_chunk(const block_options& o, const T* from, lanes_u32 (&lines)[4],
-                           std::uint8_t (&scales)[mxfp4_chunk_blocks]) {
-  lanes_u32 x[32], words[4], bytes;
-  load_chunk(from, x);
-  if (!quantize_lanes(o, x, words, bytes)) return false;
-  for (int l = 0; l < lane_count; ++l) scales[block_of_lane(l)] = static_cast<std::uint8_t>(bytes[l]);
-  arrange_words(words, lines);
-  return true;
+struct block_lanes;
+template <>
+struct block_lanes<float> {  // each 128 bits: two numbers of the first half, two of the second
+  static constexpr int steps[3] = {1, 4, 8};
+  static constexpr int lane_of_byte(int b) { return b % 8 / 2 * 4 + b / 8 * 2 + b % 2; }
+  static void load(const float* from, lanes_u32& even, lanes_u32& odd) {
+    const __m512 low = _mm512_loadu_ps(from), high = _mm512_loadu_ps(from + 16);
+    even = __builtin_bit_cast(lanes_u32, _mm512_maskz_shuffle_ps(0xFFFF, low, high, 0x88));
+    odd = __builtin_bit_cast(lanes_u32, _mm512_maskz_shuffle_ps(0xFFFF, low, high, 0xDD));
+  }
+};
+template <>
+struct block_lanes<bf16> {
+  static constexpr int steps[3] = {1, 2, 4};
+  static constexpr int lane_of_byte(int b) { return b; }
+  static void load(const bf16* from, lanes_u32& even, lanes_u32& odd) {
+    const auto pairs = __builtin_bit_cast(lanes_u32, _mm512_loadu_si512(from));
+    even = pairs << 16;
+    odd = pairs & 0xFFFF0000u;
+  }
+};
+
+/// Lane i of the result: x[i ^ Step].
+template <int Step>
+[[gnu::always_inline]] inline __m512 other_lanes(__m512 x) {
+  if constexpr (Step == 1) return _mm512_maskz_permute_ps(0xFFFF, x, 0xB1);
+  if constexpr (Step == 2) return _mm512_maskz_permute_ps(0xFFFF, x, 0x4E);
+  if constexpr (Step == 4) return _mm512_maskz_shuffle_f32x4(0xFFFF, x, x, 0xB1);
+  if constexpr (Step == 8) return _mm512_maskz_shuffle_f32x4(0xFFFF, x, x, 0x4E);
 }
 
-template <bool Stream>
-inline void store_lines(const lanes_u32 (&lines)[4], std::uint8_t* to) {
-#if defined(__SSE2__)
-  if constexpr (Stream) {
-    for (int i = 0; i < 4; ++i) {
-      for (int part = 0; part < 4; ++part) {
-        __m128i v;
-        __builtin_memcpy(&v, reinterpret_cast<const char*>(&lines[i]) + 16 * part, sizeof v);
-        _mm_stream_si128(reinterpret_cast<__m128i*>(to + 64 * i + 16 * part), v);
+/// Keeps a constant in a register: compilers would rather compute it again for each use.
+inline void keep_in_register(__m512& x) {
+#if defined(__GNUC__)
+  __asm__("" : "+v"(x));
+#endif
+}
+
+/// Butterflies of H16 over both halves of a block, without the factor, in hadamard's order. The first are between even
+/// and odd elements, the others between lanes: a + b in the lower one, a - b in the upper one. (Times ±1 is exact, so a
+/// fused operation rounds alike.)
+template <class T>
+class block_butterflies {
+ public:
+  block_butterflies() {
+    unrolled<3>([&](auto i) {
+      for (int l = 0; l < lane_count; ++l) sign_[i][l] = (l & block_lanes<T>::steps[i]) != 0 ? -1.0f : 1.0f;
+      keep_in_register(sign_[i]);
+    });
+  }
+  /// Of four blocks, pass by pass: the next instructions then never wait for the last ones.
+  [[gnu::always_inline]] void operator()(lanes_u32 (&blocks)[4][2]) const {
+    __m512 x[4][2];
+    unrolled<4>([&](auto i) __attribute__((always_inline)) {
+      const auto a = __builtin_bit_cast(__m512, blocks[i][0]), b = __builtin_bit_cast(__m512, blocks[i][1]);
+      x[i][0] = a + b;
+      x[i][1] = a - b;
+    });
+    unrolled<3>([&](auto pass) __attribute__((always_inline)) {
+      unrolled<8>([&](auto i) __attribute__((always_inline)) {
+        __m512& v = x[i / 2][i % 2];
+        v = _mm512_fmadd_ps(v, sign_[pass], other_lanes<block_lanes<T>::steps[pass]>(v));
+      });
+    });
+    unrolled<8>([&](auto i) __attribute__((always_inline)) {
+      blocks[i / 2][i % 2] = __builtin_bit_cast(lanes_u32, x[i / 2][i % 2]);
+    });
+  }
+
+ private:
+  __m512 sign_[3];
+};
+
+/// Largest lanes of four registers, in lane order 4 i + b within each group i of four lanes of all of them.
+[[gnu::always_inline]] inline __m512i largest_of_quads(const __m512i (&m)[4]) {
+  const auto join = [](__m512i a, __m512i b) __attribute__((always_inline)) {
+    return _mm512_maskz_max_epu32(0xFFFF, _mm512_maskz_unpacklo_epi32(0xFFFF, a, b),
+                                  _mm512_maskz_unpackhi_epi32(0xFFFF, a, b));
+  };
+  const __m512i low = join(m[0], m[1]), high = join(m[2], m[3]);
+  return _mm512_maskz_max_epu32(0xFFFF, _mm512_maskz_unpacklo_epi64(0xFF, low, high),
+                                _mm512_maskz_unpackhi_epi64(0xFF, low, high));
+}
+/// The same across groups: lane 4 i + b of the result belongs to register i and block b.
+[[gnu::always_inline]] inline __m512i largest_of_lanes(const __m512i (&q)[4]) {
+  const auto join = [](__m512i a, __m512i b) __attribute__((always_inline)) {
+    return _mm512_maskz_max_epu32(0xFFFF, _mm512_maskz_shuffle_i32x4(0xFFFF, a, b, 0x88),
+                                  _mm512_maskz_shuffle_i32x4(0xFFFF, a, b, 0xDD));
+  };
+  return join(join(q[0], q[1]), join(q[2], q[3]));
+}
+
+/// Lanes of bytes of four blocks to the blocks' bytes: byte b of block j is byte j of lane_of_byte(b).
+template <class T>
+struct block_order {
+  alignas(64) std::uint8_t index[64] = {};
+  constexpr block_order() {
+    for (int i = 0; i < 64; ++i) {
+      index[i] = static_cast<std::uint8_t>(4 * block_lanes<T>::lane_of_byte(i % 16) + i / 16);
+    }
+  }
+};
+
+/// The rotation's signs in the even and odd lanes of a block.
+template <class T>
+inline void signs_of_lanes(const rotation& r, lanes_u32 (&signs)[2]) {
+  for (int i = 0; i < 32; ++i) signs[i % 2][block_lanes<T>::lane_of_byte(i / 2)] = (r.signs[0] >> i & 1u) << 31;
+}
+
+/// Blocks of a chunk on their way.
+struct chunk {
+  lanes_u32 x[chunk_blocks][2];  ///< even and odd elements, rotated
+  lanes_u32 amax, wrapped;       ///< of each block; `wrapped` as in load_tile
+  tile_scales scales;
+  int count = 0;  ///< blocks to encode, at most 16; others were invented
+  std::uint8_t *to, *to_scales;
+};
+
+/// How far ahead of its use the source is fetched: what was fastest where it was measured.
+inline constexpr std::size_t prefetch_bytes = 3072;
+
+enum class chunk_rotation { none, plain, with_signs };
+
+template <bool Round, chunk_rotation Rotation, class T>
+inline void load_chunk(const T* from, const lanes_u32 (&signs)[2], chunk& c) {
+  const block_butterflies<T> butterflies;
+  __m512i quads[4];
+  __mmask16 numbers[4] = {0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF};  // lanes without NaN; four chains are shorter than one
+  c.wrapped = lanes_u32{};
+  for (int g = 0; g < 4; ++g) {
+    lanes_u32 x[4][2];
+    unrolled<4>([&](auto i) __attribute__((always_inline)) {
+      const T* block = from + 32 * (4 * g + i);
+      for (std::size_t at = 0; at < 32 * sizeof(T); at += line_bytes) {
+        // By its number, since no pointer may point beyond the source; a fetch from there does nothing.
+        __builtin_prefetch(
+            reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(block) + prefetch_bytes + at));
       }
-    }
-    return;
+      block_lanes<T>::load(block, x[i][0], x[i][1]);
+      for (int odd = 0; odd < 2; ++odd) {
+        if constexpr (Round) {
+          const lanes_u32 before = x[i][odd];
+          round_number_to_bf16(x[i][odd]);
+          c.wrapped |= before ^ x[i][odd];
+        }
+        if constexpr (Rotation == chunk_rotation::with_signs) x[i][odd] ^= signs[odd];
+      }
+    });
+    if constexpr (Rotation != chunk_rotation::none) butterflies(x);
+    __m512i largest[4];
+    unrolled<4>([&](auto i) __attribute__((always_inline)) {
+      const auto even = __builtin_bit_cast(__m512, x[i][0]), odd = __builtin_bit_cast(__m512, x[i][1]);
+      constexpr int larger_magnitude = 0b1011;  // of two numbers, positive; a number rather than NaN
+      largest[i] = __builtin_bit_cast(__m512i, _mm512_maskz_range_ps(0xFFFF, even, odd, larger_magnitude));
+      numbers[i] = _mm512_mask_cmp_ps_mask(numbers[i], even, odd, _CMP_ORD_Q);
+      c.x[4 * g + i][0] = x[i][0];
+      c.x[4 * g + i][1] = x[i][1];
+    });
+    quads[g] = largest_of_quads(largest);
   }
-#endif
-  __builtin_memcpy(to, lines, sizeof lines);
+  c.amax = __builtin_bit_cast(lanes_u32, largest_of_lanes(quads));
+  if ((numbers[0] & numbers[1] & numbers[2] & numbers[3]) != 0xFFFF) c.wrapped = ~lanes_u32{};
 }
 
-/// Chunks that are fetched ahead of their use.
-inline constexpr index_t prefetch_chunks = 2;
 template <class T>
-inline void prefetch_chunk(const T* chunk) {
-  for (std::size_t at = 0; at < mxfp4_chunk_elements * sizeof(T); at += 64) {
-    __builtin_prefetch(reinterpret_cast<const char*>(chunk) + at);
-  }
-}
-
-/// One run of `blocks` consecutive blocks (of a row, or of several where rows lie back to back), whose first is block
-/// `b` of row `r`.
-template <bool Stream, class T>
-void quantize_run(const block_options& o, matrix<T> source, block_matrix<std::uint8_t> out, index_t r, index_t b,
-                  index_t blocks) {
-  const T* from = source.data + r * source.stride(0) + 32 * b;
-  std::uint8_t* codes = out.codes + r * out.code_stride + 16 * b;
-  std::uint8_t* scales = out.scales + r * out.scale_stride + b;
-  using element = std::remove_const_t<T>;
-  for (index_t done = 0; done < blocks; done += mxfp4_chunk_blocks) {
-    const index_t count = blocks - done < mxfp4_chunk_blocks ? blocks - done : mxfp4_chunk_blocks;
-    const element* chunk = from + 32 * done;
-    element padded[mxfp4_chunk_elements];
-    if (count < mxfp4_chunk_blocks) {
-      auto* bytes_of_padded = reinterpret_cast<std::uint8_t*>(padded);
-      __builtin_memset(bytes_of_padded, 0, sizeof padded);
-      __builtin_memcpy(bytes_of_padded, chunk, static_cast<std::size_t>(32 * count) * sizeof(element));
-      chunk = padded;
-    }
-    if (blocks - done >= prefetch_chunks * mxfp4_chunk_blocks)
-      prefetch_chunk(chunk + prefetch_chunks * mxfp4_chunk_elements);
-    lanes_u32 lines[4];
-    std::uint8_t bytes[mxfp4_chunk_blocks];
-    if (!quantize_chunk<element>(o, chunk, lines, bytes)) {
-      const block_matrix<std::uint8_t> some{count, 32, codes + 16 * done, 16, scales + done, 1};
-      quantize_ref(mxfp4, o, row_major<const element>(chunk, count, 32), block_axis::row, some);
-    } else if (count == mxfp4_chunk_blocks) {
-      store_lines<Stream>(lines, codes + 16 * done);
-      __builtin_memcpy(scales + done, bytes, sizeof bytes);
-    } else {
-      __builtin_memcpy(codes + 16 * done, lines, static_cast<std::size_t>(16 * count));
-      __builtin_memcpy(scales + done, bytes, static_cast<std::size_t>(count));
-    }
-  }
-}
-
-/// quantize_ref along rows, where mxfp4_lanes_apply.
-template <class T>
-void quantize_mxfp4_rows(const block_options& o, matrix<T> source, block_matrix<std::uint8_t> out, thread_pool& pool) {
-  const index_t row_blocks = out.k / 32;
-  const bool dense = source.stride(0) == out.k && out.code_stride == out.k / 2 && out.scale_stride == row_blocks;
-  const index_t rows = dense ? 1 : out.rows, blocks = dense ? out.rows * row_blocks : row_blocks;
-  const bool stream = out.rows * out.k / 2 >= streaming_bytes &&
-                      reinterpret_cast<std::uintptr_t>(out.codes) % 16 == 0 && (dense || out.code_stride % 16 == 0);
-  constexpr index_t share = 64 * mxfp4_chunk_blocks;  // blocks of one task: 128 KiB of FP32
-  const index_t shares = (blocks + share - 1) / share;
-  pool.for_each(rows * shares, [&](index_t i) {
-    const index_t r = i / shares, b = i % shares * share;
-    const index_t count = blocks - b < share ? blocks - b : share;
-    if (stream) {
-      quantize_run<true>(o, source, out, r, b, count);
-    } else {
-      quantize_run<false>(o, source, out, r, b, count);
-    }
-#if defined(__SSE2__)
-    if (stream) _mm_sfence();  // the pool's own release does not order non-temporal stores
+inline void encode_chunk(const chunk& c, const tile_scales& s, lanes_u32 (&lines)[4]) {
+  static constexpr block_order<T> order{};
+  const __m512i index = _mm512_load_si512(order.index);
+  lanes_u32 factors;
+  e2m1_words::factor_of(s, factors);
+  const auto* factor_of_block = reinterpret_cast<const char*>(&factors);
+#if defined(__GNUC__)
+  __asm__("" : "+r"(factor_of_block) : : "memory");  // lanes by loads: g++ would rather permute the register
 #endif
+  unrolled<4>([&](auto g) __attribute__((always_inline)) {
+    lanes_u32 factor[4], word;
+    unrolled<4>([&](auto i) __attribute__((always_inline)) {
+      float of_one;
+      __builtin_memcpy(&of_one, factor_of_block + sizeof(float) * (4 * g + i), sizeof of_one);
+      factor[i] = __builtin_bit_cast(lanes_u32, _mm512_set1_ps(of_one));
+    });
+    e2m1_words::encode([&](auto pair, auto odd) -> const lanes_u32& { return c.x[4 * g + pair][odd]; },
+                       [&](auto pair) -> const lanes_u32& { return factor[pair]; }, word);
+    lines[g] =
+        __builtin_bit_cast(lanes_u32, _mm512_maskz_permutexvar_epi8(~0ull, index, __builtin_bit_cast(__m512i, word)));
   });
 }
 
+/// Blocks from `from` on as far as their scales. False if one of them is not ordinary (quick_scales).
+template <class T>
+inline bool begin_chunk(const tile_plan& p, const lanes_u32 (&signs)[2], const T* from, chunk& c) {
+  const auto load = [&]<bool Round>(std::bool_constant<Round>) {
+    using kind = chunk_rotation;
+    if (p.o.rotation.points == 0) return load_chunk<Round, kind::none>(from, signs, c);
+    if (p.o.rotation.signs[0] == 0) return load_chunk<Round, kind::plain>(from, signs, c);
+    load_chunk<Round, kind::with_signs>(from, signs, c);
+  };
+  p.round_to_bf16 ? load(std::true_type{}) : load(std::false_type{});
+  return quick_scales(p, c.amax, c.wrapped, c.scales);
+}
+
+/// The codes and scales of a chunk.
+template <class T>
+inline void end_chunk(const chunk& c, bool stream) {
+  lanes_u32 lines[4];
+  encode_chunk<T>(c, c.scales, lines);
+  const __m128i scales = _mm512_maskz_cvtepi32_epi8(0xFFFF, __builtin_bit_cast(__m512i, c.scales.codes));
+  if (c.count < chunk_blocks) {
+    __builtin_memcpy(c.to, lines, static_cast<std::size_t>(16 * c.count));
+    __builtin_memcpy(c.to_scales, &scales, static_cast<std::size_t>(c.count));
+    return;
+  }
+  if (stream) {
+    for (int i = 0; i < 4; ++i) stream_lanes(c.to + line_bytes * i, lines[i]);
+  } else {
+    __builtin_memcpy(c.to, lines, sizeof lines);
+  }
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(c.to_scales), scales);
+}
+
+/// A part of one output row: `blocks` blocks from `from` on, whose codes and scales lie back to back. A chunk is ended
+/// after the next one is begun, so that processors need not wait for its scales. Chunks with other than ordinary blocks
+/// go the exact way, as rows of one block.
+template <class T>
+inline void quantize_row(const tile_plan& p, const T* from, index_t blocks, std::uint8_t* codes, std::uint8_t* scales,
+                         bool stream) {
+  lanes_u32 signs[2];
+  signs_of_lanes<T>(p.o.rotation, signs);
+  stream = stream && reinterpret_cast<std::uintptr_t>(codes) % line_bytes == 0;
+  chunk chunks[2];
+  index_t b = 0;
+  for (int turn = 0; b < blocks; b += chunk_blocks, turn ^= 1) {
+    const auto count = static_cast<int>(blocks - b < chunk_blocks ? blocks - b : chunk_blocks);
+    const T* first = from + 32 * b;
+    T padded[32 * chunk_blocks];
+    if (count < chunk_blocks) {
+      for (int i = 0; i < 32 * chunk_blocks; ++i) padded[i] = i < 32 * count ? first[i] : T();
+      first = padded;
+    }
+    chunk &c = chunks[turn], &last = chunks[turn ^ 1];
+    c.to = codes + 16 * b;
+    c.to_scales = scales + b;
+    c.count = count;
+    if (!begin_chunk(p, signs, first, c)) {
+      const block_matrix<std::uint8_t> out{count, 32, c.to, 16, c.to_scales, 1};
+      quantize_part<T>(p, row_major(first, count, 32), block_axis::row, out, lay_out_panels(p, out), {0, count, 0, 32});
+      c.count = 0;
+    }
+    if (last.count != 0) end_chunk<T>(last, stream);
+    last.count = 0;
+  }
+  for (const chunk& c : chunks) {
+    if (c.count != 0) end_chunk<T>(c, stream);
+  }
+}
+
 }  // namespace rotoscale::detail
+
+#endif

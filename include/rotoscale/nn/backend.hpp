@@ -72,9 +72,9 @@ class backend {
   virtual void copy_out(void* to_host, const void* from, std::size_t bytes) = 0;
   virtual void fill_zero(void* memory, std::size_t bytes) = 0;
 
-  // GEMM operands. `out` describes memory large enough for the result, k contiguous; FP8 operands have a factor, one
-  // float, which `out_factor` receives.
-  virtual void quantize(matrix<const float> source, const quantize_args& args, gemm_operand& out,
+  // GEMM operands. `out` describes memory for the result, rows of codes of the recipe's format, and of block scales for
+  // MX formats; FP8 operands have a factor, one float, which `out_factor` receives.
+  virtual void quantize(matrix<const float> source, const quantize_args& args, const block_matrix<std::uint8_t>& out,
                         float* out_factor) = 0;
   virtual void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_options& options, matrix<float> c) = 0;
   virtual void update_scales(const scaling_state& state, const delayed_scaling& rule) = 0;
@@ -194,7 +194,8 @@ class operand {
     o.codes = codes_.data();
     o.scales = scales_.data();
     o.factor = is_fp8(args.recipe.format) ? factor_.data() : nullptr;
-    ops.quantize(source, args, o, factor_.data());
+    ops.quantize(source, args, {o.rows, o.k, codes_.data(), o.code_stride, scales_.data(), o.scale_stride},
+                 factor_.data());
     return o;
   }
   const gemm_operand& get() const { return described_; }

@@ -46,7 +46,8 @@ class cpu_backend final : public backend {
   }
   void fill_zero(void* memory, std::size_t bytes) override { std::memset(memory, 0, bytes); }
 
-  void quantize(matrix<const float> source, const quantize_args& args, gemm_operand& out, float* out_factor) override {
+  void quantize(matrix<const float> source, const quantize_args& args, const block_matrix<std::uint8_t>& out,
+                float* out_factor) override {
     cpu::quantize_operand(source, args, out, out_factor, pool_);
   }
   void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_options& options, matrix<float> c) override {

@@ -19,27 +19,17 @@ namespace detail {
 
 /// BF16 bits of an FP32 value, nearest even, NaN canonical with its sign: round_to(formats::bf16, ·), branch-free.
 inline std::uint32_t bf16_bits(float x) {
-  const std::uint32_t u = fp32_bits(x);
-  const std::uint32_t rounded = (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16;
-  return fp32_is_nan(u) ? ((u & fp32_sign_mask) | fp32_nan_bits) >> 16 : rounded;
+  std::uint32_t u = fp32_bits(x);
+  rotoscale::detail::round_to_bf16(u);
+  return u >> 16;
 }
 
-/// encode(f, x, nearest_even, saturate) for E4M3 and E5M2, branch-free.
+/// encode(f, x, nearest_even, saturate), branch-free.
 template <format F>
 inline std::uint32_t fp8_bits(float x) {
-  constexpr int drop = 23 - F.mantissa_bits;
-  constexpr std::uint32_t bias_gap = static_cast<std::uint32_t>(127 - F.bias) << F.mantissa_bits;
-  const std::uint32_t u = fp32_bits(x) & fp32_magnitude_mask;
-  const std::uint32_t normal = ((u + ((1u << (drop - 1)) - 1) + ((u >> drop) & 1u)) >> drop) - bias_gap;
-  // Below the smallest normal number, adding a power of two whose last place is the format's step rounds in the adder.
-  constexpr float magic = pow2_fp32(F.min_exponent() - F.mantissa_bits + 23);
-  const std::uint32_t subnormal = fp32_bits(fp32_from_bits(u) + magic) - fp32_bits(magic);
-  constexpr std::uint32_t least_normal = static_cast<std::uint32_t>(F.min_exponent() + 127) << 23;
-  const std::uint32_t finite = u < least_normal ? subnormal : normal;
-  const std::uint32_t saturated =
-      finite > F.max_code() || u >= fp32_infinity_bits ? static_cast<std::uint32_t>(F.max_code()) : finite;
-  const std::uint32_t magnitude = u > fp32_infinity_bits ? static_cast<std::uint32_t>(F.nan_code()) : saturated;
-  return magnitude | (fp32_bits(x) >> 24 & 0x80u);
+  std::uint32_t u = fp32_bits(x);
+  rotoscale::detail::fast_encode<F>(u);
+  return u;
 }
 
 /// Converts n <= 64 contiguous numbers. Two loops of one lane width each: compilers vectorise those best.
@@ -57,11 +47,10 @@ inline void convert_strip(const float* from, index_t n, const Convert& convert, 
 /// Writes out[r][c] = convert(source element) for every row of `out`, c along the blocks' axis. The transposed case
 /// goes in square tiles, so that both sides are touched a cache line at a time.
 template <class Code, class Convert>
-void convert_matrix(matrix<const float> source, block_axis axis, const gemm_operand& out, const Convert& convert,
-                    thread_pool& pool) {
+void convert_matrix(matrix<const float> source, block_axis axis, const block_matrix<std::uint8_t>& out,
+                    const Convert& convert, thread_pool& pool) {
   constexpr index_t strip = 64;
-  auto* codes = const_cast<std::uint8_t*>(out.codes);
-  const auto row = [&](index_t r) { return reinterpret_cast<Code*>(codes + r * out.code_stride); };
+  const auto row = [&](index_t r) { return reinterpret_cast<Code*>(out.codes + r * out.code_stride); };
   for_each_chunk(pool, out.rows, strip, [&](index_t first, index_t last) {
     if (axis == block_axis::row) {
       for (index_t r = first; r < last; ++r) {
@@ -117,14 +106,14 @@ inline block_options options_of(const quantize_args& args) {
   return o;
 }
 
-inline void quantize_fp8(matrix<const float> source, const quantize_args& args, gemm_operand& out, float* out_factor,
-                         thread_pool& pool) {
+inline void quantize_fp8(matrix<const float> source, const quantize_args& args, const block_matrix<std::uint8_t>& out,
+                         float* out_factor, thread_pool& pool) {
+  const format f = element_format(args.recipe.format);
   const float scale = args.scale ? *args.scale : 1.0f;
   *out_factor = args.scale_inverse ? *args.scale_inverse : 1.0f;
   if (args.amax) *args.amax = std::fmax(*args.amax, detail::finite_amax(source, pool));
   const auto stored = [scale](float x) { return fp32_from_bits(detail::bf16_bits(x) << 16) * scale; };
   if (args.recipe.rounding != rounding::nearest_even) {
-    const format f = out.element;
     // Words are numbered along the source's rows, whichever way the result lies.
     const auto word = [&](index_t r, index_t c) {
       const index_t at = args.axis == block_axis::row ? r * out.k + c : c * out.rows + r;
@@ -132,14 +121,14 @@ inline void quantize_fp8(matrix<const float> source, const quantize_args& args, 
     };
     const matrix<const float> in = args.axis == block_axis::row ? source : transposed(source);
     pool.for_each(out.rows, [&](index_t r) {
-      auto* to = const_cast<std::uint8_t*>(out.codes) + r * out.code_stride;
+      std::uint8_t* to = out.codes + r * out.code_stride;
       for (index_t c = 0; c < out.k; ++c) {
         const std::uint32_t random = args.recipe.rounding == rounding::stochastic ? word(r, c) : 0;
         to[c] =
             static_cast<std::uint8_t>(encode(f, stored(in(r, c)), args.recipe.rounding, overflow::saturate, random));
       }
     });
-  } else if (out.element == formats::e4m3) {
+  } else if (f == formats::e4m3) {
     detail::convert_matrix<std::uint8_t>(
         source, args.axis, out, [stored](float x) { return detail::fp8_bits<formats::e4m3>(stored(x)); }, pool);
   } else {
@@ -148,9 +137,9 @@ inline void quantize_fp8(matrix<const float> source, const quantize_args& args, 
   }
 }
 
-/// Fills `out` (extents and memory set by the caller) from `source`.
-inline void quantize_operand(matrix<const float> source, const quantize_args& args, gemm_operand& out,
-                             float* out_factor, thread_pool& pool) {
+/// Fills the memory that `out` describes from `source`; only MX formats have scales.
+inline void quantize_operand(matrix<const float> source, const quantize_args& args,
+                             const block_matrix<std::uint8_t>& out, float* out_factor, thread_pool& pool) {
   ROTOSCALE_ASSERT(source.stride(1) == 1);
   switch (args.recipe.format) {
     case number_format::fp32:
@@ -167,13 +156,7 @@ inline void quantize_operand(matrix<const float> source, const quantize_args& ar
     case number_format::mxfp8_e4m3:
     case number_format::mxfp8_e5m2: break;
   }
-  const block_matrix<std::uint8_t> blocks{out.rows,
-                                          out.k,
-                                          const_cast<std::uint8_t*>(out.codes),
-                                          out.code_stride,
-                                          const_cast<std::uint8_t*>(out.scales),
-                                          out.scale_stride};
-  rotoscale::quantize(block_format_of(args.recipe.format), options_of(args), source, args.axis, blocks, pool);
+  rotoscale::quantize(block_format_of(args.recipe.format), options_of(args), source, args.axis, out, pool);
 }
 
 /// Transformer Engine's rule. The recorded amax enters the history; the scale becomes (largest / amax) / 2^margin, kept

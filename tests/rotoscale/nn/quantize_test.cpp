@@ -36,6 +36,11 @@ struct memory_operand {
     o.codes = codes.data();
     o.scales = scales.data();
   }
+
+  block_matrix<std::uint8_t> memory() {
+    const gemm_operand& o = described;
+    return {o.rows, o.k, codes.data(), o.code_stride, scales.data(), o.scale_stride};
+  }
 };
 
 /// One tensor's state of delayed scaling.
@@ -102,7 +107,7 @@ TEST_CASE("operands: every format along both axes from a strided source, ragged 
         args.scale_inverse = &inverse;
         float amax = 0.0f, factor = 0.0f;
         args.amax = &amax;
-        cpu::quantize_operand(source.view(), args, got.described, &factor, pool);
+        cpu::quantize_operand(source.view(), args, got.memory(), &factor, pool);
         long long wrong = 0;
         float largest = 0.0f;
         for (index_t r = 0; r < rows; ++r) {
@@ -137,10 +142,10 @@ TEST_CASE("FP8 with stochastic rounding: words are numbered along the rows of th
   args.random = {9, 10};
   memory_operand along(args.recipe.format, rows, cols), across(args.recipe.format, cols, rows);
   float factor = 0.0f;
-  cpu::quantize_operand(source.view(), args, along.described, &factor, pool);
+  cpu::quantize_operand(source.view(), args, along.memory(), &factor, pool);
   CHECK(factor == 1.0f);  // no scale given
   args.axis = block_axis::column;
-  cpu::quantize_operand(source.view(), args, across.described, &factor, pool);
+  cpu::quantize_operand(source.view(), args, across.memory(), &factor, pool);
   for (index_t r = 0; r < rows; ++r) {
     for (index_t c = 0; c < cols; ++c) {
       const std::uint32_t word = args.random.word(static_cast<std::uint64_t>(r * cols + c));
@@ -168,7 +173,7 @@ TEST_CASE("MX operands are quantize_ref of the source rounded to BF16") {
           args.random = {11, 12};
           const bool row = axis == block_axis::row;
           memory_operand got(f, row ? rows : cols, row ? cols : rows), want = got;
-          cpu::quantize_operand(source.view(), args, got.described, nullptr, pool);
+          cpu::quantize_operand(source.view(), args, got.memory(), nullptr, pool);
           block_options o;
           o.source = formats::bf16;
           o.rule = scale_rule::ceil;
@@ -195,7 +200,7 @@ TEST_CASE("the recorded amax is the largest finite one, after rounding to BF16, 
     args.amax = &before;
     memory_operand to(args.recipe.format, 1, static_cast<index_t>(x.size()));
     float factor = 0.0f;
-    cpu::quantize_operand(row_major<const float>(x.data(), 1, static_cast<index_t>(x.size())), args, to.described,
+    cpu::quantize_operand(row_major<const float>(x.data(), 1, static_cast<index_t>(x.size())), args, to.memory(),
                           &factor, pool);
     return before;
   };

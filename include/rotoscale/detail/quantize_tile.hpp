@@ -1,0 +1,246 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// A tile of the fast quantizer: as many blocks as a register has lanes, one in each, so that the Hadamard, the maximum
+// and the rounding are straight vertical code. Columns of a source already are lanes; rows are transposed into lanes
+// first.
+//
+// A tile goes one of two ways, with the same bytes. The quick one serves tiles whose scales are ordinary numbers: it
+// leaves out NaN, folds the Hadamard's factor into the scale and has shared_scale as one addition. The exact one
+// follows quantize_ref step by step.
+#pragma once
+
+#include "rotoscale/block.hpp"
+#include "rotoscale/detail/fast_round.hpp"
+
+namespace rotoscale::detail {
+
+/// What every tile of a call needs to know.
+struct tile_plan {
+  block_format f;
+  block_options o;
+  bool round_to_bf16 = false;
+  int words = 0;  ///< of codes a block
+  /// Quick tiles only. shared_scale of a number is its FP32 bits plus `bump`, shifted down to the exponent, minus
+  /// `offset`; below `lower` and from `lower + range` on, tiles are exact ones.
+  std::uint32_t bump = 0, lower = 0, range = 0;
+  int offset = 0;
+  int fold = 0;  ///< the Hadamard's factor 2^-fold is left out of the elements
+};
+
+/// Sees shared_scale as an addition: all rules move to the next byte from some mantissa on.
+inline void plan_quick_scales(tile_plan& p) {
+  constexpr std::uint32_t one = fp32_bits(1.0f);
+  const auto byte = [&](std::uint32_t amax) { return shared_scale(amax, p.f.element, p.o.rule, policies::ocp); };
+  std::uint32_t first = 0, last = 1u << 23;  // the least mantissa with the next byte lies in (first, last]
+  while (last - first > 1) (byte(one + (first + last) / 2) == byte(one) ? first : last) = (first + last) / 2;
+  p.bump = (1u << 23) - last;
+  p.fold = p.o.rotation.points == 16 ? 2 : 0;
+  p.offset = 127 - byte(one) + p.fold;
+  // From amax = 2^-60 on, what a Hadamard's factor rounds away as subnormal (below 2^-149) lies further below any
+  // format's last place than the 32 bits of a stochastic rounding's fraction. Up to 2^124, 2^4 / scale is a normal
+  // number.
+  constexpr format e5m2 = formats::e5m2;  // the widest: its last place is the smallest beside its largest number
+  static_assert(-60 - e5m2.max_exponent() + e5m2.min_exponent() - e5m2.mantissa_bits - 32 > -149);
+  const int least = p.o.policy.least_byte + p.offset, usual = 127 - 60 + 1 + p.fold, end = 252;
+  p.lower = static_cast<std::uint32_t>(least > usual ? least : usual) << 23;
+  p.range = p.lower < static_cast<std::uint32_t>(end) << 23 ? (static_cast<std::uint32_t>(end) << 23) - p.lower : 0;
+}
+
+inline tile_plan plan_tiles(block_format f, const block_options& o, bool round_to_bf16) {
+  tile_plan p{f, o, round_to_bf16, f.length * storage_bits(f.element) / 32};
+  if (f.has_e8m0_scale()) plan_quick_scales(p);
+  return p;
+}
+
+/// As many contiguous elements as lanes, as FP32 bits. NaN need not be canonical: only its sign is ever seen.
+inline void load_lanes(const float* from, lanes_u32& to) { __builtin_memcpy(&to, from, sizeof to); }
+template <format F>
+inline void load_lanes(const small_float<F>* from, lanes_u32& to) {
+  static_assert(F == formats::bf16 || F == formats::fp16);
+  using lanes_u16 = std::uint16_t __attribute__((vector_size(2 * lane_count)));
+  lanes_u16 narrow;
+  __builtin_memcpy(&narrow, from, sizeof narrow);
+  to = __builtin_convertvector(narrow, lanes_u32);
+  if constexpr (F == formats::bf16) {
+    to <<= 16;
+  } else {
+    const lanes_u32 sign = (to & 0x8000u) << 16, magnitude = (to & 0x7FFFu) << 13;
+    const lanes_f32 value = __builtin_bit_cast(lanes_f32, magnitude) * 0x1p112f;  // exact, subnormal numbers included
+    const lanes_u32 special = magnitude | fp32_infinity_bits;
+    to = sign | (magnitude >= 0x7C00u << 13 ? special : __builtin_bit_cast(lanes_u32, value));
+  }
+}
+
+/// Sixteen elements of a tile's blocks: lanes are output rows v.. (rows beyond the matrix repeat its last one, columns
+/// are zero), x[i] their elements e + i.
+template <class T>
+[[gnu::always_inline]] inline void load_half(matrix<const T> source, block_axis axis, index_t v, index_t e,
+                                             lanes_u32 (&x)[16]) {
+  if (axis == block_axis::row) {
+    const index_t last = source.extent(0) - 1 - v;
+    for (int part = 0; part < 16; part += lane_count) {
+      const T* from = source.data + v * source.stride(0) + e + part;
+      lanes_u32 t[lane_count];
+      for (int l = 0; l < lane_count; ++l) {
+        load_lanes(from, t[l]);
+        if (l < last) from += source.stride(0);
+      }
+      transpose_lanes(t);
+      unrolled<lane_count>([&](auto i) __attribute__((always_inline)) { x[part + i] = t[i]; });
+    }
+    return;
+  }
+  const index_t lanes = source.extent(1) - v;
+  const T* from = source.data + e * source.stride(0) + v;
+  if (lanes >= lane_count) {
+    unrolled<16>([&](auto i) __attribute__((always_inline)) { load_lanes(from + i * source.stride(0), x[i]); });
+    return;
+  }
+  for (int i = 0; i < 16; ++i) {
+    T some[lane_count] = {};
+    for (index_t l = 0; l < lanes; ++l) some[l] = from[i * source.stride(0) + l];
+    load_lanes(some, x[i]);
+  }
+}
+
+/// hadamard's butterflies of 16 points, without the factor.
+[[gnu::always_inline]] inline void butterflies(lanes_u32 (&x)[16]) {
+  unrolled<4>([&](auto pass) __attribute__((always_inline)) {
+    unrolled<8>([&](auto pair) __attribute__((always_inline)) {
+      constexpr int step = 1 << pass, i = pair / step * 2 * step + pair % step;
+      const auto a = __builtin_bit_cast(lanes_f32, x[i]), b = __builtin_bit_cast(lanes_f32, x[i + step]);
+      x[i] = __builtin_bit_cast(lanes_u32, a + b);
+      x[i + step] = __builtin_bit_cast(lanes_u32, a - b);
+    });
+  });
+}
+
+/// Source rounding, signs and butterflies of a tile as it is loaded. Quick tiles do not look for NaN: where rounding
+/// wraps one around to a number, `wrapped` gets its sign bit set.
+template <bool Exact, int Length, class T>
+inline void load_tile(const tile_plan& p, matrix<const T> source, block_axis axis, index_t v, index_t e,
+                      lanes_u32 (&x)[Length], lanes_u32& wrapped) {
+  for (int half = 0; half < Length / 16; ++half) {
+    lanes_u32 h[16];
+    load_half(source, axis, v, e + 16 * half, h);
+    if (p.round_to_bf16) {
+      unrolled<16>([&](auto i) __attribute__((always_inline)) {
+        const lanes_u32 before = h[i];
+        if constexpr (Exact) {
+          round_to_bf16(h[i]);
+        } else {
+          round_number_to_bf16(h[i]);
+          wrapped |= before ^ h[i];
+        }
+      });
+    }
+    if (p.o.rotation.points != 0) {
+      const std::uint32_t signs = p.o.rotation.signs[0] >> (16 * half) & 0xFFFFu;
+      if (signs != 0) {
+        unrolled<16>([&](auto i) __attribute__((always_inline)) { h[i] ^= ((signs >> i) & 1u) << 31; });
+      }
+      butterflies(h);
+    }
+    unrolled<16>([&](auto i) __attribute__((always_inline)) { x[16 * half + i] = h[i]; });
+  }
+}
+
+/// What load_tile leaves of a rotation: the last butterflies of 32 points, the factor, canonical NaN.
+template <bool Exact, int Length>
+inline void finish_rotation(const tile_plan& p, lanes_u32 (&x)[Length]) {
+  const int points = p.o.rotation.points;
+  if (points == 32) {
+    for (int i = 0; i < Length / 2; ++i) {
+      const auto a = __builtin_bit_cast(lanes_f32, x[i]), b = __builtin_bit_cast(lanes_f32, x[i + Length / 2]);
+      x[i] = __builtin_bit_cast(lanes_u32, a + b);
+      x[i + Length / 2] = __builtin_bit_cast(lanes_u32, a - b);
+    }
+  }
+  if (points == 0 || (!Exact && p.fold != 0)) return;
+  const float factor = hadamard_factor(points);
+  for (auto& v : x) {
+    v = __builtin_bit_cast(lanes_u32, __builtin_bit_cast(lanes_f32, v) * factor);
+    if constexpr (Exact) v = (v & fp32_magnitude_mask) > fp32_infinity_bits ? lanes_u32{} + fp32_nan_bits : v;
+  }
+}
+
+/// Largest magnitudes of a tile's blocks. Where NaN is ignored, `numbers` gets bits set in lanes that have a number.
+template <bool Exact, int Length>
+inline void join_amax(const lanes_u32 (&x)[Length], bool ignore_nan, lanes_u32& amax,
+                      [[maybe_unused]] lanes_u32& numbers) {
+  for (const auto& v : x) {
+    lanes_u32 u = v & fp32_magnitude_mask;
+    if constexpr (Exact) {
+      const auto number = __builtin_bit_cast(lanes_u32, u <= fp32_infinity_bits);
+      numbers |= number;
+      if (ignore_nan) u &= number;
+    }
+    amax = u > amax ? u : amax;
+  }
+}
+
+/// For scales that several rows share: the largest lane in all lanes.
+inline void spread_largest(lanes_u32& u) {
+  std::uint32_t largest = 0;
+  for (int l = 0; l < lane_count; ++l) largest = u[l] > largest ? u[l] : largest;
+  u = lanes_u32{} + largest;
+}
+
+/// The scales of a tile: codes, what elements are multiplied by, and all bits set where codes are kept (not under a NaN
+/// scale).
+struct tile_scales {
+  lanes_u32 codes;
+  lanes_f32 inverse;
+  lanes_u32 keep;
+};
+
+/// shared_scale of ordinary numbers. False if there are others.
+inline bool quick_scales(const tile_plan& p, const lanes_u32& amax, const lanes_u32& wrapped, tile_scales& s) {
+  lanes_u32 zero = __builtin_bit_cast(lanes_u32, amax == 0u);
+  if (p.o.policy.zero_byte == nan_scale_byte) zero = lanes_u32{};  // then zeros lose their signs
+  const lanes_u32 bumped = amax + p.bump;
+  const auto outside = __builtin_bit_cast(lanes_u32, bumped - p.lower >= p.range);
+  if (any_bit((outside & ~zero) | wrapped >> 31)) return false;
+  const lanes_u32 exponent = zero != 0u ? lanes_u32{} + 127u : bumped >> 23;  // any scale does for zeros
+  s.codes = zero != 0u ? lanes_u32{} + p.o.policy.zero_byte : exponent - static_cast<std::uint32_t>(p.offset);
+  s.inverse = __builtin_bit_cast(lanes_f32, (static_cast<std::uint32_t>(254 + p.offset - p.fold) - exponent) << 23);
+  s.keep = ~lanes_u32{};
+  return true;
+}
+
+inline void exact_e8m0_scales(const tile_plan& p, const lanes_u32& amax, tile_scales& s) {
+  for (int l = 0; l < lane_count; ++l) {
+    const std::uint8_t byte = shared_scale(amax[l], p.f.element, p.o.rule, p.o.policy);
+    const bool nan = byte == nan_scale_byte;
+    s.codes[l] = byte;
+    // The product with an element is exact, or so small that no rounding sees it.
+    s.inverse[l] = nan ? 0.0f : pow2_fp32(-scale_exponent(byte));
+    s.keep[l] = nan ? 0u : ~0u;
+  }
+}
+
+/// shared_scale and scale_inverse of a floating-point scale, operation by operation.
+template <format Scale>
+inline void exact_float_scales(const tile_plan& p, const lanes_u32& amax, tile_scales& s) {
+  constexpr auto nan = static_cast<std::uint32_t>(Scale.nan_code());
+  const float largest = decode(p.f.element, p.f.element.max_code());
+  const lanes_f32 wanted = __builtin_bit_cast(lanes_f32, amax) / largest * p.o.encode_factor;
+  lanes_u32 code = __builtin_bit_cast(lanes_u32, wanted);
+  nearest_magnitude<Scale>(code);
+  code = code < p.o.policy.least_byte ? lanes_u32{} + p.o.policy.least_byte : code;
+  const bool infinity_is_nan = p.o.policy.infinity == block_policy::infinity_rule::nan_scale;
+  code = amax >= fp32_infinity_bits + (infinity_is_nan ? 0u : 1u) ? lanes_u32{} + nan : code;
+  code = amax == 0u ? lanes_u32{} + p.o.policy.zero_byte : code;
+  s.codes = code;
+  code &= static_cast<std::uint32_t>(Scale.magnitude_mask());
+  s.keep = __builtin_bit_cast(lanes_u32, code != nan);
+  const auto shifted = __builtin_bit_cast(lanes_f32, code << (23 - Scale.mantissa_bits));
+  const lanes_f32 divisor = shifted * pow2_fp32(127 - Scale.bias) * (1.0f / p.o.encode_factor);
+  const auto quotient = __builtin_bit_cast(lanes_u32, 1.0f / divisor);
+  const lanes_u32 inverse = __builtin_bit_cast(lanes_u32, divisor) > fp32_bits(0x1p-128f)
+                                ? quotient
+                                : lanes_u32{} + fp32_bits(0x1.FFFFFEp127f);
+  s.inverse = __builtin_bit_cast(lanes_f32, inverse);
+}
+
+}  // namespace rotoscale::detail
