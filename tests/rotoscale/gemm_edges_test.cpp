@@ -167,6 +167,28 @@ TEST_CASE("aligned models of a user's own: results below FP32's normal numbers, 
   }
 }
 
+TEST_CASE("aligned models of a user's own: sums cancel below an E8M13 result's last place, and below FP32's numbers") {
+  for (const int bits : {13, 15, 16, 20, 25}) {
+    // (1 + 2^-10)^2 - (1 + 2^-9) = 2^-20, of 2^-124: less than 2^-139.
+    operand a(formats::tf32, 1, 16), b(formats::tf32, 1, 16);
+    a.set(0, 0, 0x1.004p-60);
+    b.set(0, 0, 0x1.004p-64);
+    a.set(0, 1, 0x1.008p-60);
+    b.set(0, 1, -0x1p-64);
+    CAPTURE(bits);
+    gemm_options o;
+    o.model = models::nvidia(16, bits, mma_result::e8m13, -133);
+    CHECK(same(a, b, o));
+
+    // 2^-150 and 3 * 2^-151 are no numbers of FP32, their products with 2^100 are.
+    operand small(format{5, 2, 134}, 1, 16), large(formats::bf16, 1, 16);
+    for (index_t i = 0; i < 16; ++i) small.set_code(0, i, static_cast<std::uint64_t>(1 + i % 7));
+    large.fill(0x1p100);
+    o.model = models::nvidia(16, bits, mma_result::fp32_truncate, -133);
+    CHECK(same(small, large, o));
+  }
+}
+
 TEST_CASE("a C of -0 and negative sums times a scale of zero") {
   operand a(formats::e2m1, 3, 64), b(formats::e2m1, 2, 64);
   a.fill(-3);
