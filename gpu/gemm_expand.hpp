@@ -233,18 +233,7 @@ __device__ inline void expand_fp8_piece(bool e4m3, const std::uint8_t* codes, co
 
 [[maybe_unused]] static __global__ void __launch_bounds__(expand_threads) expand_bf16_kernel(const expand_arguments p) {
   const int thread = static_cast<int>(thread_index().x), lane = thread % 32, rows = p.a.rows + p.b.rows;
-  if (p.flags != nullptr) {
-    struct any_flags {
-      bool of_segment[expand_segments];
-    };
-    any_flags& seen = block_shared<any_flags>();
-    const bool mine = segment_any(sees_flag(p.flags, rows, thread, expand_threads));
-    if (lane == 0) seen.of_segment[thread / 32] = mine;
-    block_barrier();
-    bool any = false;
-    for (int i = 0; i < expand_segments; ++i) any |= seen.of_segment[i];
-    if (!any) return;
-  }
+  if (p.flags != nullptr && !block_any<expand_threads>(sees_flag(p.flags, rows, thread, expand_threads))) return;
   const int units = rows * expand_pieces(p.k), blocks = (units + expand_segments - 1) / expand_segments;
   for (int block = static_cast<int>(block_index().x); block < blocks; block += static_cast<int>(grid_size().x)) {
     const expand_place at = place_of(p, block);

@@ -72,24 +72,13 @@ inline expanded_row expand_e5m2_row(block_matrix<const std::uint8_t> m, index_t 
   return row;
 }
 
-/// The last step's arguments, as gemm_arguments has them.
-struct output_rule {
-  float alpha = 1.0f;
-  bool accumulate = false;
-  float beta = 0.0f;
-  const float* bias = nullptr;
-};
-
-/// One output of a kernel whose operands are expanded rows; `old` is C's element.
-inline float model_output(const expanded_row& a, const expanded_row& b, const gemm_options& o, const output_rule& rule,
-                          index_t column, float old) {
-  const float sum = times_power(accumulate_ref(a.operand(), 0, b.operand(), 0, o, 0.0f), a.base + b.base);
-  return finish_value(sum, rule.alpha, rule.accumulate, rule.beta, old, rule.bias != nullptr,
-                      rule.bias != nullptr ? rule.bias[column] : 0.0f, o.model.nan_bits);
+/// The accumulator of an output of a kernel whose operands are expanded rows; finish_value makes the output of it.
+inline float model_sum(const expanded_row& a, const expanded_row& b, const gemm_options& o) {
+  return times_power(accumulate_ref(a.operand(), 0, b.operand(), 0, o, 0.0f), a.base + b.base);
 }
 
-/// Must the kernel `fast` compute tile (i, j) of window_tile × window_tile outputs as `accurate` does? One answer a
-/// tile row of A and a tile row of B.
+/// Must a tile of window_tile × window_tile outputs be computed from BF16? It must where its rows of A or of B are
+/// outside; one answer for each window_tile rows of an operand.
 inline std::vector<bool> tiles_outside_window(block_matrix<const std::uint8_t> m) {
   std::vector<bool> outside(static_cast<std::size_t>((m.rows + window_tile - 1) / window_tile));
   for (index_t r = 0; r < m.rows; ++r) {

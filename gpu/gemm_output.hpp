@@ -52,17 +52,37 @@ __device__ inline bool sees_flag(const unsigned char* flags, int count, int thre
   return any != 0;
 }
 
-inline constexpr int add_threads = 256;
+/// Is `mine` set in any of the block's `Threads` threads? All of them call it, once a kernel.
+template <unsigned Threads>
+__device__ bool block_any(bool mine) {
+  struct segment_flags {
+    bool of[Threads / 32];
+  };
+  segment_flags& seen = block_shared<segment_flags>();
+  const unsigned thread = thread_index().x;
+  const bool of_segment = segment_any(mine);
+  if (thread % 32 == 0) seen.of[thread / 32] = of_segment;
+  block_barrier();
+  bool any = false;
+  for (unsigned i = 0; i < Threads / 32; ++i) any |= seen.of[i];
+  return any;
+}
 
-/// Adds the parts of K in ascending order, one thread an output; blocks cover add_threads columns of a row.
+/// One thread an output; blocks cover the columns of a tile of the window in a row.
+inline constexpr int add_threads = window_tile;
+
+/// Adds the parts of K in ascending order.
 [[maybe_unused]] static __global__ void __launch_bounds__(add_threads) add_parts_kernel(const gemm_arguments p) {
   const int across = (p.n + add_threads - 1) / add_threads, block = static_cast<int>(block_index().x);
-  const int row = block / across, column = block % across * add_threads + static_cast<int>(thread_index().x);
+  const int row = block / across, thread = static_cast<int>(thread_index().x);
+  const int column = block % across * add_threads + thread, row_of_tile = row / window_tile * window_tile + thread;
+  const bool flagged = p.flags != nullptr && block_any<add_threads>((row_of_tile < p.m && p.flags[row_of_tile] != 0) ||
+                                                                    (column < p.n && p.flags[p.m + column] != 0));
   if (column >= p.n) return;
   const std::int64_t at = static_cast<std::int64_t>(row) * p.n + column;
   float sum = p.partial[at];
   for (int i = 1; i < p.parts; ++i) sum += p.partial[static_cast<std::int64_t>(i) * p.m * p.n + at];
-  if (p.base != nullptr && !tile_is_flagged(p, row, column)) {
+  if (p.base != nullptr && !flagged) {
     sum = times_power(sum, p.base[row] + p.base[p.base_b + column]);
   }
   store_output(p, sum, row, column);

@@ -249,9 +249,18 @@ inline bool gemm_is_defined(const gemm_operand& a, const gemm_operand& b, const 
   if (o.split_run < 0 || (o.split_run != 0 && a.k % (o.split_k * o.split_run) != 0)) return false;
   if (o.split_sum != formats::fp32 && o.split_sum != formats::fp16 && o.split_sum != formats::bf16) return false;
   if (o.output_rounding == rounding::stochastic) return false;
+  if ((m.sum == mma_sum::scaled_groups || m.sum == mma_sum::rounded_tree) && m.subgroup < 1) return false;
   const int unit = m.sum == mma_sum::scaled_groups ? m.subgroup : 1;  // elements that must share their scales
+  // A step's sum must fit into 64 bits. Scales alone align scaled_groups, so that elements' exponents come on top;
+  // significands of products and scales are below 4 each.
+  const int exponents = m.sum == mma_sum::scaled_groups ? a.element.max_exponent() + b.element.max_exponent() : 0;
+  const int bits = m.fraction_bits > m.late_bits ? m.fraction_bits : m.late_bits + 1;
+  if (exponents + 4 + highest_bit(static_cast<std::uint64_t>(instruction)) + 1 + bits > 62) return false;
   const auto fits = [&](const gemm_operand& x) {
     if (x.scale_order == placement::aiter_data_16x16) return false;  // for codes
+    if (x.block != 0 && (x.scale.is_signed || !fits_fp32(x.scale))) return false;
+    // Beyond FP32, but products with their scales must have room in an exact_sum.
+    if (x.element.min_exponent() - x.element.mantissa_bits < -176 || x.element.max_exponent() > 176) return false;
     return x.block * storage_bits(x.element) % 8 == 0 && x.block % unit == 0 && x.block_rows >= 1 &&
            x.element.mantissa_bits <= formats::fp32.mantissa_bits;
   };

@@ -72,8 +72,8 @@ class fp32_chain {
     return m.sum == mma_sum::exact && m.group == 1 && m.operand == format{} && m.instruction_k == 0 &&
            m.result == mma_result::fp32_nearest && !m.c_last && o.split_run == 0;
   }
-  fp32_chain(const gemm_operand& a, const gemm_operand& b, const gemm_options&, const gemm_plan&)
-      : a_(a), b_(b), table_a_(a.element), table_b_(b.element) {}
+  fp32_chain(const gemm_operand& a, const gemm_operand& b, const gemm_options&, const gemm_plan& plan)
+      : a_(a), b_(b), plan_(plan), table_a_(a.element), table_b_(b.element) {}
 
   index_t row_bytes() const { return a_.k * 4; }
   index_t panel_bytes() const { return b_.k * 4 * columns; }
@@ -91,12 +91,16 @@ class fp32_chain {
 
   void run(const gemm_span& span, index_t, index_t, const operand_range*, const std::byte* rows, index_t count,
            const operand_range&, const std::byte* panel, float* acc) const {
-    multiply_panels(count, columns, span.last - span.first, reinterpret_cast<const float*>(rows) + span.first, a_.k,
-                    reinterpret_cast<const float*>(panel) + span.first * columns, a_.k, acc, columns);
+    if (span.first == span.last) return;
+    // Operands stay in the order of k, which ascends within a span; parts may follow each other otherwise.
+    const index_t k = plan_.k_of(span.first);
+    multiply_panels(count, columns, span.last - span.first, reinterpret_cast<const float*>(rows) + k, a_.k,
+                    reinterpret_cast<const float*>(panel) + k * columns, a_.k, acc, columns);
   }
 
  private:
   const gemm_operand &a_, &b_;
+  const gemm_plan& plan_;
   decode_table table_a_, table_b_;
 };
 

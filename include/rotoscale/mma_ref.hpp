@@ -231,10 +231,12 @@ ROTOSCALE_HD constexpr unpacked add(const unpacked& a, const unpacked& b) {
   return special_sum(&p, 1, t, true, r) ? r : exact_step(&p, 1, t);
 }
 
-/// CDNA2: pairs of rounded products are added, then pairs of sums; the tree's result goes to c.
+/// CDNA2: pairs of rounded products are added, then pairs of sums; the tree's result goes to c, which counts as +0
+/// where it is subnormal.
 ROTOSCALE_HD constexpr unpacked rounded_tree_step(const mma_model& m, const mma_product* p, int count,
                                                   const unpacked& c) {
-  unpacked acc = c;
+  const bool subnormal = c.kind == value_class::finite && c.exponent < formats::fp32.min_exponent();
+  unpacked acc = subnormal ? unpacked{} : c;
   for (int first = 0; first < count; first += m.subgroup) {
     unpacked tree[max_mma_group] = {};
     for (int i = 0; i < m.subgroup; ++i) {

@@ -3,6 +3,8 @@
 // Operands for the tests of GEMMs: random blocks here and on the device, some with NaN, zero and extreme scales.
 #pragma once
 
+#include <cmath>
+
 #include "gpu/device_memory.hpp"
 #include "gpu/gemm_model.hpp"
 #include "gpu/gemm_operand.hpp"
@@ -58,17 +60,18 @@ struct matrix_data {
   }
 };
 
-enum class scales_of { ordinary, special, wide };
+enum class scales_of { ordinary, far, special, wide };
 
-/// Random codes; ordinary: scales of 10 binades; special: NaN, the ends of the range, blocks of zeros with scales far
-/// from the others'; wide: row 5 has nonzero blocks 60 binades apart.
+/// Random codes; ordinary: scales of 10 binades; far: of 20, so that FP32 sums of parts depend on their order; special:
+/// NaN, the ends of the range, blocks of zeros with scales far from the others'; wide: row 5 has nonzero blocks 60
+/// binades apart.
 inline matrix_data random_matrix(int rows, int k, unsigned seed, scales_of kind,
                                  gemm_element element = gemm_element::e2m1) {
   std::mt19937 random(seed);
   const index_t stride = stride_of(k, element), block_bytes = element == gemm_element::e2m1 ? 16 : 32;
   bytes codes(static_cast<std::size_t>(rows * stride)), scales(static_cast<std::size_t>(rows * (k / 32)));
   for (auto& c : codes) c = static_cast<std::uint8_t>(random());
-  for (auto& s : scales) s = static_cast<std::uint8_t>(118 + random() % 10);
+  for (auto& s : scales) s = static_cast<std::uint8_t>(118 + random() % (kind == scales_of::far ? 20u : 10u));
   const auto set_block = [&](int row, int block, std::uint8_t scale, bool zero) {
     scales[static_cast<std::size_t>(row * (k / 32) + block)] = scale;
     for (index_t i = 0; zero && i < block_bytes; ++i) {
@@ -96,6 +99,17 @@ inline std::uint64_t bits_at(const bytes& memory, index_t element, int width) {
     x |= std::uint64_t{memory[static_cast<std::size_t>(element * width + i)]} << (8 * i);
   }
   return x;
+}
+
+/// The last step of an output, stated once more: alpha * sum, C and bias, one rounding a step; then the output's.
+inline std::uint64_t finished_bits(float sum, const format& output, float alpha, bool accumulate, float beta, float old,
+                                   const float* bias, std::uint32_t nan_bits) {
+  float x = sum * alpha;
+  if (accumulate && bias != nullptr) x = std::fma(sum, alpha, std::fma(beta, old, *bias));
+  if (accumulate && bias == nullptr) x = std::fma(sum, alpha, beta * old);
+  if (!accumulate && bias != nullptr) x = std::fma(sum, alpha, *bias);
+  if (std::isnan(x)) return output == formats::bf16 ? nan_bits >> 16 : nan_bits;
+  return encode(output, x, rounding::nearest_even, overflow::to_inf);
 }
 
 }  // namespace gpu_test

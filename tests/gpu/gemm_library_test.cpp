@@ -87,9 +87,9 @@ void compare(const plain_data& a, const plain_data& b, const options& o) {
     const float sum = accumulate_ref(a.here(), i, b.here(), j, how, 0.0f) * (o.factor_a * o.factor_b);
     const auto old_bits = static_cast<std::uint32_t>(bits_at(before, i * n + j, width));
     const float old = fp32_from_bits(width == 2 ? old_bits << 16 : old_bits);
-    const float x = finish_value(sum, o.alpha, o.accumulate, 0.5f, old, o.bias,
-                                 o.bias ? bias[static_cast<std::size_t>(j)] : 0.0f, how.model.nan_bits);
-    wrong += bits_at(out.here, i * n + j, width) != (width == 2 ? bf16_bits(x) : fp32_bits(x));
+    const float* of_column = o.bias ? &bias[static_cast<std::size_t>(j)] : nullptr;
+    wrong += bits_at(out.here, i * n + j, width) !=
+             finished_bits(sum, o.output, o.alpha, o.accumulate, 0.5f, old, of_column, how.model.nan_bits);
   }
   CHECK(wrong == 0);
 }

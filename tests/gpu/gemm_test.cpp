@@ -22,26 +22,24 @@ struct options {
   bool accumulate = false, bias = false;
 };
 
+constexpr float beta = 0.3f;
+
 /// What output (i, j) must be; `old` is what was there. `wide`: in a tile outside the FP8 window.
 std::uint64_t expected(const matrix_data& a, const matrix_data& b, const options& o, bool wide,
                        const gemm_device& device, const std::vector<float>& bias, index_t i, index_t j, float old) {
   const gemm_contract contract = o.choice.contract;
   const bool fp8 = a.element != gemm_element::e2m1;
   const gemm_options how = options_of(contract, device, o.choice.split_k, fp8 || wide);
-  const output_rule rule{o.alpha, o.accumulate, 0.5f, o.bias ? bias.data() : nullptr};
-  float x;
+  float sum = 0.0f;
   if (contract == gemm_contract::reference) {
-    const float sum =
-        accumulate_ref(operand_of(a.blocks(), a.here()), i, operand_of(b.blocks(), b.here()), j, how, 0.0f);
-    x = finish_value(sum, rule.alpha, rule.accumulate, rule.beta, old, o.bias,
-                     o.bias ? bias[static_cast<std::size_t>(j)] : 0.0f, how.model.nan_bits);
+    sum = accumulate_ref(operand_of(a.blocks(), a.here()), i, operand_of(b.blocks(), b.here()), j, how, 0.0f);
   } else if (fp8 || wide) {
-    x = model_output(expand_bf16_row(a.blocks(), a.here(), i), expand_bf16_row(b.blocks(), b.here(), j), how, rule, j,
-                     old);
+    sum = model_sum(expand_bf16_row(a.blocks(), a.here(), i), expand_bf16_row(b.blocks(), b.here(), j), how);
   } else {
-    x = model_output(expand_e5m2_row(a.here(), i), expand_e5m2_row(b.here(), j), how, rule, j, old);
+    sum = model_sum(expand_e5m2_row(a.here(), i), expand_e5m2_row(b.here(), j), how);
   }
-  return o.output == formats::bf16 ? bf16_bits(x) : fp32_bits(x);
+  return finished_bits(sum, o.output, o.alpha, o.accumulate, beta, old,
+                       o.bias ? &bias[static_cast<std::size_t>(j)] : nullptr, how.model.nan_bits);
 }
 
 /// Runs a GEMM into poisoned memory and compares outputs with the model: all of them, or `samples`.
@@ -58,7 +56,7 @@ void compare(const matrix_data& a, const matrix_data& b, const options& o, int s
     for (std::size_t i = 0; i < before.size(); ++i) before[i] = static_cast<std::uint8_t>(i % 2 != 0 ? 0x3F : i % 128);
   }
   array<std::uint8_t> out(before);
-  gemm_problem p{a.view(), b.view(), out.there, o.output, stride, o.alpha, o.accumulate, 0.5f};
+  gemm_problem p{a.view(), b.view(), out.there, o.output, stride, o.alpha, o.accumulate, beta};
   if (o.bias) p.bias = bias_there.there;
   const std::size_t size = gemm_workspace_bytes(p, o.choice, device);
   const array<std::uint8_t> workspace(bytes(size, 0xC3));
@@ -124,9 +122,11 @@ TEST_CASE("small GEMMs, every contract and output, whole results") {
     CAPTURE(static_cast<int>(contract));
     compare(a, b, {{contract}});
     compare(a, b, {{contract}, formats::fp32, 3});
-    compare(a, b, {{contract}, formats::bf16, 5, 0.75f, true, true});
-    compare(a, b, {{contract}, formats::fp32, 0, -1.5f, true, false});
-    compare(a, b, {{contract}, formats::bf16, 8, 3.0f, false, true});
+    compare(a, b, {{contract}, formats::bf16, 5, 0.7f, true, true});
+    compare(a, b, {{contract}, formats::fp32, 0, -1.1f, true, false});
+    compare(a, b, {{contract}, formats::bf16, 8, 3.1f, false, true});
+    compare(a, b, {{contract}, formats::fp32, 0, 3.1f, false, true});
+    compare(a, b, {{contract}, formats::fp32, 0, 0.7f, true, true});
   }
 }
 
@@ -150,12 +150,14 @@ TEST_CASE("split-K: parts are added in ascending order, and there may be fewer t
       compare(a, b, {{contract, split}});
       compare(a, b, {{contract, split}, formats::fp32, 2, 2.0f, true, true});
     }
+    const matrix_data c = random_matrix(20, 1024, 70, scales_of::far), d = random_matrix(20, 1024, 71, scales_of::far);
+    for (const int split : {2, 4, 8}) compare(c, d, {{contract, split}, formats::fp32});
   }
 }
 
 TEST_CASE("only tiles with a row outside the window are computed from BF16") {
-  const matrix_data a = random_matrix(260, 64, 11, scales_of::wide);
-  const matrix_data b = random_matrix(20, 64, 12, scales_of::ordinary);
+  const matrix_data a = random_matrix(260, 256, 11, scales_of::wide);
+  const matrix_data b = random_matrix(20, 256, 12, scales_of::ordinary);
   CHECK(tiles_outside_window(a.here()) == std::vector<bool>{true, false});
   CHECK(tiles_outside_window(b.here()) == std::vector<bool>{false});
   for (const gemm_contract contract : {gemm_contract::accurate, gemm_contract::fast}) {
@@ -200,9 +202,8 @@ TEST_CASE("folding cannot be seen: the same sums from scaled codes, without an e
         const float direct =
             accumulate_ref(operand_of(mxfp4, a.here()), i, operand_of(mxfp4, b.here()), j, scaled, 0.0f);
         const float expanded =
-            w.wide
-                ? model_output(expand_bf16_row(mxfp4, a.here(), i), expand_bf16_row(mxfp4, b.here(), j), o, {}, j, 0.0f)
-                : model_output(expand_e5m2_row(a.here(), i), expand_e5m2_row(b.here(), j), o, {}, j, 0.0f);
+            w.wide ? model_sum(expand_bf16_row(mxfp4, a.here(), i), expand_bf16_row(mxfp4, b.here(), j), o)
+                   : model_sum(expand_e5m2_row(a.here(), i), expand_e5m2_row(b.here(), j), o);
         CHECK(fp32_bits(direct) == fp32_bits(expanded));
       }
     }
@@ -246,6 +247,18 @@ TEST_CASE("bad input names the argument and writes nothing") {
   CHECK(gemm_mxfp4(good, {}, nullptr, 0, nullptr).message() == "workspace: must be device memory aligned to 256 bytes");
   out.fetch();
   CHECK(out.here == bytes(8 * 8 * 2, 0xA5));
+}
+
+TEST_CASE("the reference at both ends of FP32") {
+  // One product of 0.25 a block: 2^(sum of scale bytes - 256).
+  for (const int sum : {382, 383, 384, 385, 508, 130, 108, 107, 106, 105, 60, 0}) {
+    CAPTURE(sum);
+    bytes codes(16);
+    codes[3] = 0x10;
+    const auto scale = static_cast<std::uint8_t>(sum / 2), other = static_cast<std::uint8_t>(sum - sum / 2);
+    compare({1, 32, codes, bytes(1, scale)}, {1, 32, codes, bytes(1, other)},
+            {{gemm_contract::reference}, formats::fp32});
+  }
 }
 
 TEST_CASE("the reference takes operands in the layouts of other kernels") {

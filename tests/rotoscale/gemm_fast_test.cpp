@@ -226,6 +226,27 @@ TEST_CASE("other groups, with whole-matrix and longer blocks; the largest sums t
   }
 }
 
+TEST_CASE("parts of K in each order: the operands of a chain stay where they are") {
+  thread_pool pool(2);
+  std::uint64_t seed = 0;
+  for (const auto& list : {shapes, odd_depths}) {
+    for (const shape& s : list) {
+      const operand a(formats::fp32, s.m, s.k, scale_kind::none, ++seed);
+      const operand b(formats::bf16, s.n, s.k, scale_kind::none, ++seed);
+      for (const auto order : {split_order::ascending, split_order::descending, split_order::pairwise}) {
+        for (const index_t parts : {1, 2, 3, 5}) {
+          gemm_options o{fp32_fma_chain};
+          o.order = order;
+          o.split_k = parts;
+          o.promotion = parts == 5 ? 7 : 0;
+          CAPTURE(parts);
+          REQUIRE(same_bytes(a, b, o, pool));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("a column-major C") {
   thread_pool pool(2);
   for (const shape& s : shapes) {

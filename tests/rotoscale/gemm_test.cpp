@@ -392,6 +392,22 @@ TEST_CASE("when a GEMM is defined") {
   o.output_rounding = rounding::stochastic;
   CHECK_FALSE(gemm_is_defined(a, b, o));
   CHECK_FALSE(gemm_is_defined(a, b, {mma_model{2 * max_mma_group}}));
+  CHECK_FALSE(gemm_is_defined(a, b, {mma_model{64, mma_sum::scaled_groups}}));  // groups of how many?
+  CHECK_FALSE(gemm_is_defined(a, b, {mma_model{4, mma_sum::rounded_tree}}));
+  constexpr mma_model nvfp4_unit{64, mma_sum::scaled_groups, mma_result::fp32_truncate, 35, -139, 16};
+  CHECK(gemm_is_defined(a, b, {nvfp4_unit}));
+  a.element = formats::bf16;  // beyond 64 bits, where scales alone align
+  CHECK_FALSE(gemm_is_defined(a, b, {nvfp4_unit}));
+  CHECK_FALSE(gemm_is_defined(a, b, {mma_model{16, mma_sum::aligned, mma_result::fp32_truncate, 60}}));
+  a.element = formats::e2m1;
+  a.scale = formats::e4m3;  // negative scales
+  CHECK_FALSE(gemm_is_defined(a, b, {fp32_fma_chain}));
+  a.scale = formats::ue4m3;
+  CHECK(gemm_is_defined(a, b, {fp32_fma_chain}));
+  a.scale = formats::e8m0;
+  a.element = {4, 1, 200};  // its products do not fit into an exact_sum
+  CHECK_FALSE(gemm_is_defined(a, b, {fp32_fma_chain}));
+  a.element = formats::e2m1;
   a.block = 3;  // a block would begin within a byte
   CHECK_FALSE(gemm_is_defined(a, b, {fp32_fma_chain}));
   a.block = 0;

@@ -227,12 +227,14 @@ TEST_CASE("CDNA3 rounds down: results are not symmetric in sign") {
   CHECK(dot(m, bf16, {0x1p100f, -0x1p100f}, {0x1p100f, 0x1p100f}, 0) == fp32_nan_bits);
 }
 
-TEST_CASE("CDNA2 flushes subnormal operands, products and sums") {
+TEST_CASE("CDNA2 flushes subnormal operands, c among them, products and sums") {
   const mma_model& m = model("cdna2-mfma-fp16-f32");
   CHECK(dot(m, formats::fp16, {0x1p-24f}, {1}, 0) == 0u);
   CHECK(dot(m, formats::fp16, {0x1p-14f}, {1}, 0) == fp32_bits(0x1p-14f));
   CHECK(dot(m, formats::bf16, {0x1p-100f}, {0x1p-30f}, 0) == 0u);
-  CHECK(dot(m, formats::bf16, {0x1p-126f, -0x1.8p-126f}, {1, 1}, 0) == 0u);  // the difference is subnormal
+  CHECK(dot(m, formats::bf16, {0x1p-126f, -0x1.8p-126f}, {1, 1}, 0) == 0u);             // the difference is subnormal
+  CHECK(dot(m, formats::bf16, {0x1p-126f}, {1}, 0x1.8p-127f) == fp32_bits(0x1p-126f));  // c is subnormal
+  CHECK(dot(m, formats::bf16, {1, -1}, {1, 1}, -0x1p-130f) == 0u);
 }
 
 TEST_CASE("Hopper, measured: a sparse unit reads nothing of B where A is pruned") {

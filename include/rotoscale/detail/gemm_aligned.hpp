@@ -20,8 +20,9 @@ class aligned_steps {
     const mma_model& m = o.model;
     const bool result =
         m.result == mma_result::fp32_truncate || m.result == mma_result::e8m13 || m.result == mma_result::fp16_nearest;
+    const int most_bits = m.result == mma_result::e8m13 ? 15 : 25;  // 2^-124 cut to them is a number of the result's
     return m.sum == mma_sum::aligned && result && m.group <= 2 * products_of_partial && m.fraction_bits >= 10 &&
-           m.fraction_bits <= 25 && aligned_packing::takes(a, m) && aligned_packing::takes(b, m);
+           m.fraction_bits <= most_bits && aligned_packing::takes(a, m) && aligned_packing::takes(b, m);
   }
   /// Positions of a panel that stay in the first-level cache.
   static constexpr index_t slice(const mma_model& m) { return has_fused_cut && m.fraction_bits <= 13 ? 32 : 64; }
@@ -48,15 +49,18 @@ class aligned_steps {
     const int offset = row.offset + panel.offset;
     if (offset < -126 || offset > 126) return false;
     if (model_.result == mma_result::fp16_nearest) return offset == 0;
-    if (model_.least_exponent > -124) return false;
+    if (model_.least_exponent > -126) return false;
     if (row.empty() || panel.empty()) return true;
     return row.least + panel.least >= -124 &&  // with 25 bits below, a multiple of 2^-149
            row.most + panel.most + 3 + highest_bit(static_cast<std::uint64_t>(pack_.positions()) + 1) <= 126;
   }
-  static bool admits_start(const operand_range& row, const operand_range& panel, float c) {
+  /// Below 2^127 no step's sum leaves FP32, which only an Inf that stays could show. An accumulator of FP16 that is
+  /// added last must be one of its numbers, or FP32 would round the sum before FP16 does.
+  bool admits_start(const operand_range& row, const operand_range& panel, float c) const {
+    if ((fp32_bits(c) & fp32_magnitude_mask) == 0) return true;
+    if (model_.c_last && model_.result == mma_result::fp16_nearest && round_source(formats::fp16, c) != c) return false;
     const int field = static_cast<int>(fp32_bits(c) >> 23 & 0xFF), exponent = field - 127 - row.offset - panel.offset;
-    return (fp32_bits(c) & fp32_magnitude_mask) == 0 ||
-           (field != 0 && field != 255 && exponent >= least_c && exponent <= most_c);
+    return field != 0 && field <= 126 + 127 && exponent >= least_c && exponent <= most_c;
   }
 
   void run(const gemm_span& span, index_t row, index_t column, const operand_range* ranges, const std::byte* rows,

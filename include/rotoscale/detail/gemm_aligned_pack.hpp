@@ -36,7 +36,7 @@ class aligned_packing {
         table_a_(a.element),
         table_b_(b.element),
         scaled_(a.block != 0 || b.block != 0),
-        fused_(has_fused_cut && m.fraction_bits <= 13 && !scaled_ && is_narrow(a) && is_narrow(b)) {}
+        fused_(has_fused_cut && m.fraction_bits <= 13 && !scaled_ && is_narrow(seen(a, m)) && is_narrow(seen(b, m))) {}
 
   index_t positions() const { return positions_; }
   bool scaled() const { return scaled_; }
@@ -44,12 +44,13 @@ class aligned_packing {
 
   static bool takes(const gemm_operand& x, const mma_model& m) {
     const format &f = x.element, &to = m.operand;
-    if (x.block != 0 && (x.scale.mantissa_bits != 0 || seen(x, m).min_exponent() < -14)) return false;
+    if (x.block != 0 && (x.scale.mantissa_bits != 0 || !is_narrow(seen(x, m)))) return false;
     if (f == formats::fp32 && to == formats::tf32) return true;
-    if (f.mantissa_bits > 10 || f.exponent_bits > 8) return false;
+    if (f.mantissa_bits > 10 || !fits_fp32(f)) return false;
     if (to == format{}) return true;
-    return f.mantissa_bits <= to.mantissa_bits && (f.exponent_bits < to.exponent_bits || f == to) &&
-           f.bias <= to.bias && to.mantissa_bits <= 10;
+    // Every number of f must be one of the format that it is converted to.
+    return (to == formats::fp16 || to == formats::tf32) && f.max_exponent() <= to.max_exponent() &&
+           f.min_exponent() - f.mantissa_bits >= to.min_exponent() - to.mantissa_bits;
   }
 
   // A row: values, exponents as four equal bytes, offsets of signs, scales of steps; each 4 bytes.
@@ -83,7 +84,7 @@ class aligned_packing {
     std::int32_t* const scales = signs + positions_;
     operand_range range = unpack_row(a_, table_a_, r, values, scales);
     make_relative(a_, range, values, positions_, scales, plan_.steps());
-    const int least = least_packed(a_);
+    const int least = least_packed(a_, range);
     for (index_t i = 0; i < positions_; ++i) {
       const std::uint32_t u = fp32_bits(values[i]);
       exponents[i] = 0x01010101u * static_cast<std::uint8_t>(exponent_of(u, least));
@@ -118,7 +119,7 @@ class aligned_packing {
     for (index_t s = 0; scaled_ && s < steps; ++s) {
       for (index_t j = 0; j < columns; ++j) scales[s * columns + j] = j < valid ? row_scales[j * steps + s] : 0;
     }
-    const int least = least_packed(b_);
+    const int least = least_packed(b_, range);
     for (index_t p = 0; p < positions_; ++p) {
       float* const value = values + p * columns;
       std::int8_t* const exponent = exponents + p * columns;
@@ -143,10 +144,7 @@ class aligned_packing {
     return m.operand.exponent_bits != 0 ? m.operand : x.element;
   }
   /// Are all exponents in the window without an offset?
-  bool is_narrow(const gemm_operand& x) const {
-    const format& f = seen(x, model_);
-    return f.min_exponent() >= -14 && f.max_exponent() <= 15;
-  }
+  static bool is_narrow(const format& f) { return f.min_exponent() >= -14 && f.max_exponent() <= 15; }
   /// A row's elements in the plan's order, its steps' scales, and the ranges of their exponents.
   operand_range unpack_row(const gemm_operand& x, const decode_table& table, index_t r, float* to,
                            std::int32_t* scales) const {
@@ -207,7 +205,7 @@ class aligned_packing {
     }
     for (index_t s = 0; s < steps; ++s) scales[s] = scales[s] == no_scale ? 0 : scales[s] - range.offset;
     if (range.empty() || range.special) return;
-    if (x.block == 0 && !is_narrow(x)) {
+    if (x.block == 0 && !is_narrow(seen(x, model_))) {
       range.special = range.most - range.least > 2 * top_exponent;
       range.offset = range.most - top_exponent;
       const int half = range.offset / 2;  // one factor might not be a number of FP32
@@ -216,9 +214,9 @@ class aligned_packing {
     }
   }
 
-  /// Least exponent that a packed value can have: the format's, or the window's end.
-  int least_packed(const gemm_operand& x) const {
-    return is_narrow(x) ? seen(x, model_).min_exponent() : -top_exponent;
+  /// The least exponent that the format's numbers count with, relative as packed values are.
+  int least_packed(const gemm_operand& x, const operand_range& range) const {
+    return seen(x, model_).min_exponent() - (x.block == 0 ? range.offset : 0);
   }
   static int exponent_of(std::uint32_t u, int least) {
     const int e = std::min(std::max(static_cast<int>(u >> 23 & 0xFF) - 127, least), top_exponent);

@@ -46,10 +46,11 @@ class block_packing {
   index_t runs() const { return runs_; }
   int run() const { return run_; }
 
-  // A row: runs() scales of Scale, runs() corrections, quads.
+  // A row: runs() scales of Scale, runs() corrections, quads; the next row's scales are aligned as well.
   template <class Scale>
   index_t row_bytes() const {
-    return runs_ * static_cast<index_t>(sizeof(Scale) + 4) + runs_ * quads_ * 4;
+    constexpr auto scale = static_cast<index_t>(sizeof(Scale));
+    return round_up(runs_ * (scale + 4) + runs_ * quads_ * 4, scale);
   }
   // A panel: runs() × columns scales, runs() × quads() × columns quads.
   template <class Scale>
@@ -84,7 +85,7 @@ class block_packing {
       if (j < valid) {
         pack_elements(b_, first + j, row.data());
       } else {
-        __builtin_memset(row.data(), 0, row.size());
+        std::fill(row.begin(), row.end(), std::int8_t{0});
       }
       for (index_t g = 0; g < runs_; ++g) {
         scales[g * columns + j] =

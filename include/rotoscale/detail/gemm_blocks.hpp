@@ -170,7 +170,10 @@ class scaled_blocks {
     return shared_ && most - least <= f - low_ && least - f >= -149 && most <= 80 &&
            least - (f - 23) >= model_.least_exponent;
   }
-  static bool admits_start(const operand_range&, const operand_range&, float) { return true; }
+  /// As there: a negative sum times a scale of zero is -0 here.
+  static bool admits_start(const operand_range&, const operand_range&, float c) {
+    return fp32_bits(c) != fp32_sign_mask;
+  }
 
   void run(const gemm_span& span, index_t row, index_t column, const operand_range* ranges, const std::byte* rows,
            index_t count, const operand_range& panel_range, const std::byte* panel, float* acc) const {

@@ -12,6 +12,7 @@ namespace rotoscale::detail {
 
 /// Row r of an operand as k floats.
 inline void decode_row(const gemm_operand& a, const decode_table& table, index_t r, float* out) {
+  if (a.k == 0) return;  // there may be no codes
   const std::uint8_t* row = a.codes + r * a.code_stride;
   if (a.element == formats::fp32 && a.block == 0) {
     __builtin_memcpy(out, row, static_cast<std::size_t>(a.k) * sizeof(float));

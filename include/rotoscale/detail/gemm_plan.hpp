@@ -91,6 +91,7 @@ inline gemm_plan plan_of(index_t k, const gemm_options& o, index_t slice) {
 template <class T>
 inline void arrange(const gemm_plan& plan, const T* row, index_t k, T* to) {
   const index_t positions = plan.positions();
+  if (positions == 0) return;  // memcpy takes no null, whatever the size
   if (plan.ascending) {
     __builtin_memcpy(to, row, static_cast<std::size_t>(k) * sizeof(T));
     for (index_t i = k; i < positions; ++i) to[i] = T{0};
