@@ -97,7 +97,11 @@ ROTOSCALE_RARE std::uint8_t quantize_rare_block(const block_options& o, tile_vie
   const auto load = [&](int half, float(&y)[16]) {
     load_exactly<T, Rows>(o, tile, v, first + 16 * static_cast<unsigned>(half), y);
   };
-  return exact_block<F>(o, false, 0, load, [&](int w, std::uint32_t word) { (w < 4 ? to0 : to1)[w % 4] = word; });
+  const auto emit = [&](int w, std::uint32_t word) {
+    std::uint32_t* const to = w < 4 ? to0 : to1;
+    to[w % 4] = word;
+  };
+  return exact_block<F>(o, false, 0, load, emit);
 }
 
 /// Codes of a plain block, 16 bytes at a time, to `store(piece, bytes)`.
