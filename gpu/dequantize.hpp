@@ -56,6 +56,7 @@ status dequantize(block_format f, const quantized_source& q, block_axis axis, ma
     return s;
   }
   if (status s = check_device(); !s.ok()) return s;
+  if (status s = check_stream(stream); !s.ok()) return s;
   a.in.codes = const_cast<std::uint8_t*>(q.codes);
   a.in.scales = const_cast<std::uint8_t*>(q.scales);
   a.rows = static_cast<unsigned>(q.rows);

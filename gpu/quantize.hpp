@@ -121,6 +121,7 @@ status quantize(block_format f, matrix<const T> source, const quantized& rows, c
     exactly = exactly || !out.plain.applies || !detail::source_is_plain<T>(q.options.source);
   }
   if (status s = check_device(); !s.ok()) return s;
+  if (status s = check_stream(stream); !s.ok()) return s;
   const tile_way way = exactly                        ? tile_way::exact
                        : full || rotated == unrotated ? tile_way::full
                        : rotated                      ? tile_way::h16

@@ -58,6 +58,7 @@ status cast_transpose_fp8(const fp8_options& o, matrix<const T> source, const fl
     if (status s = check_pointer(out.amax, sizeof(float), "out.amax"); !s.ok()) return s;
   }
   if (status s = check_device(); !s.ok()) return s;
+  if (status s = check_stream(stream); !s.ok()) return s;
   const auto aligned = [](const void* pointer, index_t stride) {
     return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0 && stride % 16 == 0;
   };

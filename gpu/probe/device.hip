@@ -88,7 +88,7 @@ std::string run_on_device(const probed_instruction& instruction, probe_cases& ca
 }
 
 std::string run_gemm_on_device(const probed_instruction& instruction, [[maybe_unused]] const gemm_schedule& schedule,
-                               [[maybe_unused]] gemm_problem& problem) {
+                               [[maybe_unused]] probed_gemm& problem) {
 #if defined(__CUDACC__)
   device_bytes a(problem.codes_a), b(problem.codes_b), d(problem.codes_d.size());
   for (const device_bytes* m : {&a, &b, &d}) {

@@ -62,7 +62,7 @@ std::vector<probed_instruction> device_instructions();
 std::string run_on_device(const probed_instruction& instruction, probe_cases& cases);
 
 /// A whole GEMM: D [m × n] = A [m × k] · B [n × k]ᵀ, codes row by row.
-struct gemm_problem {
+struct probed_gemm {
   std::int64_t m = 0, n = 0, k = 0;
   format a, b, d;
   std::vector<std::uint8_t> codes_a, codes_b, codes_d;
@@ -78,7 +78,7 @@ struct gemm_schedule {
 /// Runs a kernel made of one instruction, a tile a warp or warpgroup; d is its accumulator's format. m, n and k are
 /// multiples of the tile's; FP16 and FP64 accumulators take no schedule. Fills codes_d. Empty if it worked.
 std::string run_gemm_on_device(const probed_instruction& instruction, const gemm_schedule& schedule,
-                               gemm_problem& problem);
+                               probed_gemm& problem);
 
 /// What the vendor's library can be asked to multiply.
 struct library_gemm {
@@ -95,7 +95,7 @@ std::vector<library_gemm> library_gemms();
 
 /// Runs the library's first `algorithms` choices for this problem; after each, codes_d is filled and `answer` is called
 /// with what the library says of the algorithm. Empty if it worked.
-std::string run_library(const library_gemm& what, gemm_problem& problem, int algorithms,
+std::string run_library(const library_gemm& what, probed_gemm& problem, int algorithms,
                         const std::function<void(const std::string&)>& answer);
 
 }  // namespace rotoscale::gpu

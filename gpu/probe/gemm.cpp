@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t sample_rows = 64, search_rows = 4;
 
-std::size_t row_bytes(const gemm_problem& p) {
+std::size_t row_bytes(const probed_gemm& p) {
   return static_cast<std::size_t>(p.k * element_bytes(stored_format(p.a)));
 }
 
@@ -31,7 +31,7 @@ gemm_operand operand(const format& element, const std::vector<std::uint8_t>& cod
 }
 
 /// d by gemm(), a code each.
-std::vector<std::uint64_t> results_of(const gemm_problem& p, const gemm_options& o, const std::vector<std::uint8_t>& a,
+std::vector<std::uint64_t> results_of(const probed_gemm& p, const gemm_options& o, const std::vector<std::uint8_t>& a,
                                       const std::vector<std::uint8_t>& b, thread_pool& pool) {
   std::vector<float> c(static_cast<std::size_t>(p.m * p.n));
   gemm(operand(p.a, a, p.m, p.k), operand(p.b, b, p.n, p.k), o, row_major(c.data(), p.m, p.n), pool);
@@ -41,7 +41,7 @@ std::vector<std::uint64_t> results_of(const gemm_problem& p, const gemm_options&
 }
 
 /// The same for FP64, which gemm() does not compute.
-std::vector<std::uint64_t> fp64_results(const gemm_problem& p, const gemm_options& o, thread_pool& pool) {
+std::vector<std::uint64_t> fp64_results(const probed_gemm& p, const gemm_options& o, thread_pool& pool) {
   const auto words = [&](const std::vector<std::uint8_t>& codes, std::int64_t rows) {
     std::vector<std::uint64_t> w;
     for (std::int64_t r = 0; r < rows; ++r) {
@@ -88,16 +88,16 @@ std::vector<std::uint8_t> make_matrix(const format& element, std::int64_t rows, 
   return codes;
 }
 
-gemm_problem make_problem(std::int64_t m, std::int64_t n, std::int64_t k, const format& a, const format& b,
-                          const format& d, std::uint64_t seed, thread_pool& pool) {
-  gemm_problem p{m, n, k, a, b, d, {}, {}, {}};
+probed_gemm make_problem(std::int64_t m, std::int64_t n, std::int64_t k, const format& a, const format& b,
+                         const format& d, std::uint64_t seed, thread_pool& pool) {
+  probed_gemm p{m, n, k, a, b, d, {}, {}, {}};
   p.codes_a = make_matrix(a, m, k, seed, 0, pool);
   p.codes_b = make_matrix(b, n, k, seed, 1u << 20, pool);
   p.codes_d.resize(static_cast<std::size_t>(m * n * element_bytes(d)));
   return p;
 }
 
-std::string extents(const gemm_problem& p) {
+std::string extents(const probed_gemm& p) {
   return std::to_string(p.m) + "x" + std::to_string(p.n) + "x" + std::to_string(p.k);
 }
 
@@ -141,7 +141,7 @@ void add_slices(std::int64_t k, const k_order& chain, std::vector<k_order>& orde
 }
 
 /// A chain with a promotion, on parts of that length.
-k_order order_of(const mma_unit& unit, const gemm_problem& p, const gemm_schedule& schedule) {
+k_order order_of(const mma_unit& unit, const probed_gemm& p, const gemm_schedule& schedule) {
   k_order o;
   o.unit = &unit;
   o.options = options_of(*find_kernel("single-accumulator"), unit.model);
@@ -161,7 +161,7 @@ bool compare_own(const gemm_run& run, thread_pool& pool, std::ostream& out) {
     if (!instruction.has_gemm || std::string_view(instruction.name).find(run.filter) == std::string_view::npos)
       continue;
     for (const std::int64_t size : run.sizes) {
-      gemm_problem p =
+      probed_gemm p =
           make_problem(size, size, size, instruction.a, instruction.b, instruction.accumulator, run.seed, pool);
       const gemm_sample sample = make_sample(p, sample_rows, run.seed);
       std::vector<gemm_schedule> schedules{{}};
@@ -172,7 +172,7 @@ bool compare_own(const gemm_run& run, thread_pool& pool, std::ostream& out) {
       }
       for (const gemm_schedule& s : schedules) {
         const std::string problem = run_gemm_on_device(instruction, s, p);
-        const gemm_problem small = gathered(p, sample);
+        const probed_gemm small = gathered(p, sample);
         const k_order order = order_of(*find_unit(instruction.unit), p, s);
         const std::int64_t right = problem.empty() ? explained(small, order, pool) : 0;
         all = all && right == small.m * small.n;
@@ -186,7 +186,7 @@ bool compare_own(const gemm_run& run, thread_pool& pool, std::ostream& out) {
 
 /// The first of these orders that gives all of d, `few` results of which are looked at first; `best` says what comes
 /// nearest on those.
-std::optional<k_order> find_order(const gemm_problem& few, const gemm_problem& all, const std::vector<k_order>& orders,
+std::optional<k_order> find_order(const probed_gemm& few, const probed_gemm& all, const std::vector<k_order>& orders,
                                   std::string& best, thread_pool& pool) {
   std::int64_t most = -1;
   for (const k_order& order : orders) {
@@ -223,12 +223,12 @@ void compare_library(const gemm_run& run, thread_pool& pool, std::ostream& out) 
     shapes.push_back({128, 256, largest});
     shapes.push_back({208, 272, 336});  // no multiples of a tile
     for (const extent& e : shapes) {
-      gemm_problem p = make_problem(e.m, e.n, e.k, what.a, what.b, what.d, run.seed, pool);
+      probed_gemm p = make_problem(e.m, e.n, e.k, what.a, what.b, what.d, run.seed, pool);
       const gemm_sample sample = make_sample(p, sample_rows, run.seed), few = make_sample(p, search_rows, run.seed + 1);
       const std::vector<k_order> candidates = candidate_orders(p, what.accumulator == formats::fp16);
       int number = 0;
       const std::string problem = run_library(what, p, run.algorithms, [&](const std::string& algorithm) {
-        const gemm_problem little = gathered(p, few), small = gathered(p, sample);
+        const probed_gemm little = gathered(p, few), small = gathered(p, sample);
         std::string best;
         std::optional<k_order> order = find_order(little, small, known, best, pool);  // of the other algorithms
         if (!order) {
@@ -267,7 +267,7 @@ std::string text_of(const k_order& order, std::int64_t k) {
   return text + ", added " + std::string(to_string(o.order)) + (o.split_sum == formats::fp16 ? " in FP16" : "");
 }
 
-gemm_sample make_sample(const gemm_problem& p, std::int64_t count, std::uint64_t seed) {
+gemm_sample make_sample(const probed_gemm& p, std::int64_t count, std::uint64_t seed) {
   case_source source(seed, 1u << 30);
   const auto choose = [&](std::int64_t extent) {
     std::vector<std::int64_t> all(static_cast<std::size_t>(extent));
@@ -282,16 +282,16 @@ gemm_sample make_sample(const gemm_problem& p, std::int64_t count, std::uint64_t
   return {choose(p.m), choose(p.n)};
 }
 
-gemm_problem gathered(const gemm_problem& p, const gemm_sample& sample) {
-  gemm_problem small{static_cast<std::int64_t>(sample.rows.size()),
-                     static_cast<std::int64_t>(sample.columns.size()),
-                     p.k,
-                     p.a,
-                     p.b,
-                     p.d,
-                     {},
-                     {},
-                     {}};
+probed_gemm gathered(const probed_gemm& p, const gemm_sample& sample) {
+  probed_gemm small{static_cast<std::int64_t>(sample.rows.size()),
+                    static_cast<std::int64_t>(sample.columns.size()),
+                    p.k,
+                    p.a,
+                    p.b,
+                    p.d,
+                    {},
+                    {},
+                    {}};
   const auto row = static_cast<std::ptrdiff_t>(row_bytes(p)), bytes = static_cast<std::ptrdiff_t>(element_bytes(p.d));
   const auto take = [](std::vector<std::uint8_t>& to, const std::vector<std::uint8_t>& from, std::ptrdiff_t at,
                        std::ptrdiff_t count) { to.insert(to.end(), from.begin() + at, from.begin() + at + count); };
@@ -303,7 +303,7 @@ gemm_problem gathered(const gemm_problem& p, const gemm_sample& sample) {
   return small;
 }
 
-std::int64_t explained(const gemm_problem& p, const k_order& order, thread_pool& pool) {
+std::int64_t explained(const probed_gemm& p, const k_order& order, thread_pool& pool) {
   std::vector<std::uint8_t> a = p.codes_a, b = p.codes_b;
   if (order.operands != rounding::toward_zero) {
     a = rounded_to_tf32(a, order.operands);
@@ -319,7 +319,7 @@ std::int64_t explained(const gemm_problem& p, const k_order& order, thread_pool&
   return right;
 }
 
-std::vector<k_order> candidate_orders(const gemm_problem& p, bool fp16_accumulator) {
+std::vector<k_order> candidate_orders(const probed_gemm& p, bool fp16_accumulator) {
   const mma_result result = fp16_accumulator ? mma_result::fp16_nearest : mma_result::fp32_truncate;
   std::vector<const mma_unit*> units;
   for (const mma_unit& u : models::all) {

@@ -30,16 +30,16 @@ struct gemm_sample {
 };
 
 /// `count` rows and columns at random, or all of them where there are no more.
-gemm_sample make_sample(const gemm_problem& p, std::int64_t count, std::uint64_t seed);
+gemm_sample make_sample(const probed_gemm& p, std::int64_t count, std::uint64_t seed);
 
 /// These rows and columns as a problem of their own, codes_d among them.
-gemm_problem gathered(const gemm_problem& p, const gemm_sample& sample);
+probed_gemm gathered(const probed_gemm& p, const gemm_sample& sample);
 
 /// How many results of a (gathered) problem the order gives, bit for bit.
-std::int64_t explained(const gemm_problem& p, const k_order& order, thread_pool& pool);
+std::int64_t explained(const probed_gemm& p, const k_order& order, thread_pool& pool);
 
 /// Orders to try for a library's kernel, the likely ones first.
-std::vector<k_order> candidate_orders(const gemm_problem& p, bool fp16_accumulator);
+std::vector<k_order> candidate_orders(const probed_gemm& p, bool fp16_accumulator);
 
 struct gemm_run {
   std::vector<std::int64_t> sizes{64, 128, 256, 512, 1024, 2048, 4096};  ///< m = n = k
@@ -47,7 +47,7 @@ struct gemm_run {
   int algorithms = 8;                                                    ///< of the library, for each problem
   std::uint64_t seed = 1;
   /// Called with a sample of what no order explains.
-  std::function<void(const std::string& name, const gemm_problem& sample)> unexplained;
+  std::function<void(const std::string& name, const probed_gemm& sample)> unexplained;
 };
 
 /// Runs and compares all; prints a line each. True if all kernels of a known order were reproduced.

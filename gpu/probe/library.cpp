@@ -102,7 +102,7 @@ std::vector<library_gemm> library_gemms() {
   return all;
 }
 
-std::string run_library(const library_gemm& what, gemm_problem& p, int algorithms,
+std::string run_library(const library_gemm& what, probed_gemm& p, int algorithms,
                         const std::function<void(const std::string&)>& answer) {
   constexpr std::size_t workspace_bytes = std::size_t{32} << 20;
   const bool fp64 = what.accumulator == formats::fp64, fp16 = what.accumulator == formats::fp16;
@@ -170,7 +170,7 @@ namespace rotoscale::gpu {
 
 std::string library_description() { return {}; }
 std::vector<library_gemm> library_gemms() { return {}; }
-std::string run_library(const library_gemm&, gemm_problem&, int, const std::function<void(const std::string&)>&) {
+std::string run_library(const library_gemm&, probed_gemm&, int, const std::function<void(const std::string&)>&) {
   return "no library";
 }
 

@@ -167,7 +167,7 @@ void save_cases(const fs::path& folder, const probed_instruction& instruction, c
 }
 
 /// A sample of a GEMM whose order along K was not found.
-void save_gemm(const fs::path& folder, const std::string& name, const gemm_problem& p) {
+void save_gemm(const fs::path& folder, const std::string& name, const probed_gemm& p) {
   io::safetensors_writer writer;
   const auto add = [&](const char* tensor, const format& f, std::int64_t rows, std::int64_t columns,
                        const std::vector<std::uint8_t>& codes) {
@@ -197,7 +197,7 @@ int probe(const probe_options& o) {
     run.filter = o.filter;
     run.seed = o.seed;
     if (!o.save.empty()) {
-      run.unexplained = [&](const std::string& name, const gemm_problem& p) { save_gemm(o.save, name, p); };
+      run.unexplained = [&](const std::string& name, const probed_gemm& p) { save_gemm(o.save, name, p); };
     }
     return compare_gemms(run, pool, std::cout) ? 0 : 1;
   }

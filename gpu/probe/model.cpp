@@ -19,7 +19,7 @@ gemm_operand operand(const format& element, const std::vector<std::uint8_t>& cod
   return o;
 }
 
-void answer_gemm(const gemm_options& o, gemm_problem& p) {
+void answer_gemm(const gemm_options& o, probed_gemm& p) {
   thread_pool pool(1);
   std::vector<float> d(static_cast<std::size_t>(p.m * p.n));
   gemm(operand(p.a, p.codes_a, p.m, p.k), operand(p.b, p.codes_b, p.n, p.k), o, row_major(d.data(), p.m, p.n), pool);
@@ -67,7 +67,7 @@ std::string run_on_device(const probed_instruction& instruction, probe_cases& ca
   return {};
 }
 
-std::string run_gemm_on_device(const probed_instruction& instruction, const gemm_schedule& schedule, gemm_problem& p) {
+std::string run_gemm_on_device(const probed_instruction& instruction, const gemm_schedule& schedule, probed_gemm& p) {
   gemm_options o;
   o.model = find_unit(instruction.unit)->model;
   o.promotion = schedule.promotion;
@@ -87,7 +87,7 @@ std::vector<library_gemm> library_gemms() {
 }
 
 /// One chain, two parts, then sums that no candidate has.
-std::string run_library(const library_gemm& what, gemm_problem& p, int algorithms,
+std::string run_library(const library_gemm& what, probed_gemm& p, int algorithms,
                         const std::function<void(const std::string&)>& answer) {
   const bool fp8 = what.a.bits() == 8;
   for (int i = 0; i < algorithms && i < 3; ++i) {

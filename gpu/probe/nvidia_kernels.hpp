@@ -11,7 +11,7 @@
 
 namespace rotoscale::gpu {
 
-/// A GEMM in a device's memory, see gemm_problem and gemm_schedule. Rows are `row_bytes` long; k in bytes of a row too.
+/// A GEMM in a device's memory, see probed_gemm and gemm_schedule. Rows are `row_bytes` long; k in bytes of a row too.
 struct gemm_pointers {
   const std::uint8_t *a, *b;
   std::uint8_t* d;

@@ -175,17 +175,32 @@ TEST_CASE("aligned models of a user's own: sums cancel below an E8M13 result's l
     b.set(0, 0, 0x1.004p-64);
     a.set(0, 1, 0x1.008p-60);
     b.set(0, 1, -0x1p-64);
+    a.set(0, 2, 0x1p-30);  // times zero: brings the kernel's window down to where its products are
+    b.set(0, 3, 0x1p-34);
     CAPTURE(bits);
     gemm_options o;
     o.model = models::nvidia(16, bits, mma_result::e8m13, -133);
     CHECK(same(a, b, o));
 
-    // 2^-150 and 3 * 2^-151 are no numbers of FP32, their products with 2^100 are.
-    operand small(format{5, 2, 134}, 1, 16), large(formats::bf16, 1, 16);
+    // 2^-161 and its multiples are no numbers of FP32, their products with 2^100 are.
+    operand small(format{5, 2, 160}, 1, 16), large(formats::bf16, 1, 16);
     for (index_t i = 0; i < 16; ++i) small.set_code(0, i, static_cast<std::uint64_t>(1 + i % 7));
     large.fill(0x1p100);
     o.model = models::nvidia(16, bits, mma_result::fp32_truncate, -133);
     CHECK(same(small, large, o));
+  }
+}
+
+TEST_CASE("aligned units on a row whose largest number meets a zero, and whose least one decides") {
+  for (const int apart : {62, 63, 100, 190}) {
+    operand a(formats::bf16, 1, 16), b(formats::bf16, 1, 16);
+    a.set(0, 0, std::ldexp(1.0, apart / 2));
+    a.set(0, 1, std::ldexp(1.0, apart / 2 - apart));
+    b.set(0, 1, 1.0);
+    gemm_options o;
+    o.model = find_unit("hopper-mma-fp16-f32")->model;
+    CAPTURE(apart);
+    CHECK(same(a, b, o));
   }
 }
 

@@ -25,8 +25,8 @@ void fill(std::vector<std::uint8_t>& codes, const format& f, std::int64_t count,
 }
 
 /// Random operands; TF32 ones are FP32 words.
-gemm_problem problem(const format& element, const format& d, std::int64_t m, std::int64_t n, std::int64_t k) {
-  gemm_problem p{m, n, k, element, element, d, {}, {}, {}};
+probed_gemm problem(const format& element, const format& d, std::int64_t m, std::int64_t n, std::int64_t k) {
+  probed_gemm p{m, n, k, element, element, d, {}, {}, {}};
   const format stored = element == formats::tf32 ? formats::fp32 : element;
   fill(p.codes_a, stored, m * k, 1);
   fill(p.codes_b, stored, n * k, 2);
@@ -45,7 +45,7 @@ gemm_operand operand(const format& element, const std::vector<std::uint8_t>& cod
 }
 
 /// d becomes what a kernel with these options gives.
-void answer(gemm_problem& p, const gemm_options& o, bool operands_to_nearest = false) {
+void answer(probed_gemm& p, const gemm_options& o, bool operands_to_nearest = false) {
   auto a = p.codes_a, b = p.codes_b;
   for (auto* codes : {&a, &b}) {
     for (std::size_t i = 0; operands_to_nearest && i < codes->size(); i += 4) {
@@ -62,7 +62,7 @@ void answer(gemm_problem& p, const gemm_options& o, bool operands_to_nearest = f
 }
 
 /// The first candidate that gives all of d, in words.
-std::string found(const gemm_problem& p) {
+std::string found(const probed_gemm& p) {
   thread_pool pool(1);
   for (const k_order& order : candidate_orders(p, p.d == formats::fp16)) {
     if (explained(p, order, pool) == p.m * p.n) return text_of(order, p.k);
@@ -80,7 +80,7 @@ gemm_options on(const char* unit, const format& d) {
 }  // namespace
 
 TEST_CASE("each way along K is found, and as what it is") {
-  gemm_problem p = problem(formats::fp16, formats::fp32, 5, 6, 512);
+  probed_gemm p = problem(formats::fp16, formats::fp32, 5, 6, 512);
   gemm_options o = on("hopper-wgmma-fp16-f32", p.d);
   const auto expect = [&](const std::string& text) {
     answer(p, o);
@@ -108,12 +108,12 @@ TEST_CASE("each way along K is found, and as what it is") {
 }
 
 TEST_CASE("FP8 that is promoted, FP16 accumulators, TF32 operands that are rounded first") {
-  gemm_problem fp8 = problem(formats::e4m3, formats::bf16, 5, 6, 512);
+  probed_gemm fp8 = problem(formats::e4m3, formats::bf16, 5, 6, 512);
   gemm_options o = on("hopper-wgmma-fp8-f32", fp8.d);
   o.promotion = 128;
   answer(fp8, o);
   CHECK(found(fp8) == "hopper-wgmma-fp8-f32, promoted every 128");
-  gemm_problem fp16 = problem(formats::fp16, formats::fp16, 8, 8, 512);
+  probed_gemm fp16 = problem(formats::fp16, formats::fp16, 8, 8, 512);
   o = on("hopper-mma-fp16-f16", fp16.d);
   o.split_k = 4;
   answer(fp16, o);
@@ -121,7 +121,7 @@ TEST_CASE("FP8 that is promoted, FP16 accumulators, TF32 operands that are round
   o.split_sum = formats::fp16;
   answer(fp16, o);
   CHECK(found(fp16) == "hopper-mma-fp16-f16, parts of 128, added ascending in FP16");
-  gemm_problem tf32 = problem(formats::tf32, formats::fp32, 5, 6, 128);
+  probed_gemm tf32 = problem(formats::tf32, formats::fp32, 5, 6, 128);
   for (std::size_t i = 0; i < tf32.codes_a.size(); i += 28) {  // ties
     store_little_endian(tf32.codes_a, i, (load_little_endian(tf32.codes_a, i, 4) & ~std::uint64_t{0x1FFF}) | 0x1000, 4);
   }
@@ -133,7 +133,7 @@ TEST_CASE("FP8 that is promoted, FP16 accumulators, TF32 operands that are round
 }
 
 TEST_CASE("FP64: chains of fused multiply-adds, whole, in parts and in slices") {
-  gemm_problem p = problem(formats::fp64, formats::fp64, 3, 4, 256);
+  probed_gemm p = problem(formats::fp64, formats::fp64, 3, 4, 256);
   const auto number = [](const std::vector<std::uint8_t>& codes, std::int64_t i) {
     return bit_cast<double>(load_little_endian(codes, static_cast<std::size_t>(i) * 8, 8));
   };
@@ -159,15 +159,15 @@ TEST_CASE("FP64: chains of fused multiply-adds, whole, in parts and in slices") 
 }
 
 TEST_CASE("a sample is a problem of its own") {
-  gemm_problem p = problem(formats::bf16, formats::bf16, 40, 70, 64);
+  probed_gemm p = problem(formats::bf16, formats::bf16, 40, 70, 64);
   answer(p, on("hopper-mma-fp16-f32", p.d));
   const gemm_sample sample = make_sample(p, 50, 3);
   CHECK(sample.rows.size() == 40);
   CHECK(sample.columns.size() == 50);
-  const gemm_problem small = gathered(p, sample);
+  const probed_gemm small = gathered(p, sample);
   CHECK((small.m == 40 && small.n == 50 && small.k == 64));
   CHECK(found(small) == "hopper-mma-fp16-f32, one chain");
-  gemm_problem wrong = small;
+  probed_gemm wrong = small;
   wrong.codes_d[2 * 777] ^= 1;
   thread_pool pool(1);
   CHECK(explained(wrong, candidate_orders(wrong, false)[0], pool) == 40 * 50 - 1);
