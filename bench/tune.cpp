@@ -105,7 +105,7 @@ void tune(const shape& s, const gemm_device& device) {
   const auto operand = [&](const operand_data& x, int rows) {
     return gemm_operand_view{device_copy(x.codes), device_copy(x.scales), s.k / 2, s.k / 32, rows, s.k};
   };
-  gemm_problem p{operand(a, s.m), operand(b, s.n)};
+  gemm_problem p{{}, operand(a, s.m), operand(b, s.n)};
   std::uint16_t* out = nullptr;
   check(hipMalloc(&out, 2 * static_cast<std::size_t>(s.m) * static_cast<std::size_t>(s.n)));
   p.out = out;

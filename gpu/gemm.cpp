@@ -28,7 +28,7 @@ gemm_arguments arguments_of(const gemm_problem& p, const gemm_options& o) {
   g.m = p.a.rows;
   g.n = p.b.rows;
   g.out = p.out;
-  g.out_stride = out_stride_of(p);
+  g.out_stride = out_stride_of(p, p.b.rows);
   g.bf16_out = p.output == formats::bf16;
   const auto address = reinterpret_cast<std::uintptr_t>(p.out);
   g.vector_stores = g.bf16_out && address % 16 == 0 && g.out_stride % 8 == 0 && g.n % 8 == 0;

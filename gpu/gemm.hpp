@@ -37,8 +37,8 @@ struct gemm_choice {
   int split_k = 1;
 };
 
-struct gemm_problem {
-  gemm_operand_view a, b;         ///< [m, k], [n, k]
+/// Where a GEMM's sums go, and the last step on their way: alpha * sum (+ beta * out) (+ bias), rounded once.
+struct gemm_result {
   void* out = nullptr;            ///< [m, n], row-major
   format output = formats::bf16;  ///< or FP32
   index_t out_stride = 0;         ///< elements between rows; 0: n
@@ -46,6 +46,11 @@ struct gemm_problem {
   bool accumulate = false;  ///< adds beta * out
   float beta = 1.0f;
   const float* bias = nullptr;  ///< [n] or null, added to every row
+};
+inline index_t out_stride_of(const gemm_result& r, index_t n) { return r.out_stride == 0 ? n : r.out_stride; }
+
+struct gemm_problem : gemm_result {
+  gemm_operand_view a, b;  ///< [m, k], [n, k]
 };
 
 /// What kernels exist for the current device (in host mode: for the host). Empty name: only `reference`.

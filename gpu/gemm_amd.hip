@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// AMD's GEMM kernels alone, for clang without an SDK: what tests/gpu/gemm_amd.py reads the disassembly of, and what an
+// AMD's GEMM kernels alone, for clang without an SDK: what tests/gpu/amd_listings.py reads the disassembly of, and what an
 // emulator of gfx950 executes.
 #include "gpu/gemm_gfx942.hpp"
 #include "gpu/gemm_gfx950.hpp"

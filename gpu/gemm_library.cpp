@@ -18,13 +18,12 @@ constexpr int most_algorithms = 16;
 
 bool is_fp8(const format& f) { return f == formats::e4m3 || f == formats::e5m2; }
 index_t stride_of(const plain_operand_view& x) { return x.stride == 0 ? x.k : x.stride; }
-index_t out_stride_of(const plain_problem& p) { return p.out_stride == 0 ? p.b.rows : p.out_stride; }
 bool is_whole(const format& f, index_t elements) { return elements * f.bits() % 128 == 0; }
 
 /// Does the library write the output itself, or FP32 sums that add_parts_kernel finishes?
 bool is_direct(const plain_problem& p) {
   if (p.a.element == formats::fp16 && p.output == formats::bf16) return false;  // the library has no such kernel
-  return p.alpha == 1.0f && !p.accumulate && p.bias == nullptr && is_whole(p.output, out_stride_of(p));
+  return p.alpha == 1.0f && !p.accumulate && p.bias == nullptr && is_whole(p.output, out_stride_of(p, p.b.rows));
 }
 
 status check_shape(const plain_operand_view& x, bool first) {
@@ -60,11 +59,7 @@ status check_shapes(const plain_problem& p) {
   if (p.b.rows % (fp8 ? 16 : 8) != 0) {
     return {fault::bad_extent, "b.rows", fp8 ? "must be a multiple of 16 for FP8" : "must be a multiple of 8"};
   }
-  if (p.output != formats::bf16 && p.output != formats::fp32) {
-    return {fault::bad_option, "output", "must be BF16 or FP32"};
-  }
-  if (out_stride_of(p) < p.b.rows) return {fault::bad_extent, "out_stride", "must be at least n"};
-  return {};
+  return check_result(p, p.b.rows);
 }
 
 status check_pointers(const plain_problem& p) {
@@ -121,8 +116,8 @@ struct plain_gemm::state {
              (x.factor == nullptr) == (y.factor == nullptr);
     };
     return same(p.a, shape.a) && same(p.b, shape.b) && p.output == shape.output &&
-           out_stride_of(p) == out_stride_of(shape) && p.fast_accumulate == shape.fast_accumulate &&
-           is_direct(p) == is_direct(shape);
+           out_stride_of(p, p.b.rows) == out_stride_of(shape, shape.b.rows) &&
+           p.fast_accumulate == shape.fast_accumulate && is_direct(p) == is_direct(shape);
   }
   /// Where the library's own workspace begins.
   std::size_t sums_bytes() const {
@@ -149,7 +144,8 @@ status plain_gemm::make(const plain_problem& p, plain_gemm& plan) {
   const bool direct = is_direct(p);
   made->a = layout_of(p.a.element, p.a.k, p.a.rows, stride_of(p.a));
   made->b = layout_of(p.b.element, p.b.k, p.b.rows, stride_of(p.b));
-  made->d = layout_of(direct ? p.output : formats::fp32, p.b.rows, p.a.rows, direct ? out_stride_of(p) : p.b.rows);
+  made->d =
+      layout_of(direct ? p.output : formats::fp32, p.b.rows, p.a.rows, direct ? out_stride_of(p, p.b.rows) : p.b.rows);
   const description what = describe(p);
   cublasLtMatmulPreference_t wishes = nullptr;
   (void)cublasLtMatmulPreferenceCreate(&wishes);
@@ -211,7 +207,7 @@ status plain_gemm::run(const plain_problem& p, void* workspace, std::size_t work
   g.n = p.b.rows;
   g.partial = static_cast<float*>(sums);
   g.out = p.out;
-  g.out_stride = out_stride_of(p);
+  g.out_stride = out_stride_of(p, p.b.rows);
   g.bf16_out = p.output == formats::bf16;
   g.accumulate = p.accumulate;
   g.alpha = p.alpha;

@@ -21,15 +21,8 @@ struct plain_operand_view {
 };
 
 /// a and b of one format, or each E4M3 or E5M2 but not both E5M2.
-struct plain_problem {
-  plain_operand_view a, b;        ///< [m, k], [n, k]
-  void* out = nullptr;            ///< [m, n], row-major
-  format output = formats::bf16;  ///< or FP32
-  index_t out_stride = 0;         ///< elements between rows; 0: n
-  float alpha = 1.0f;
-  bool accumulate = false;  ///< adds beta * out
-  float beta = 1.0f;
-  const float* bias = nullptr;   ///< [n] or null, added to every row
+struct plain_problem : gemm_result {
+  plain_operand_view a, b;       ///< [m, k], [n, k]
   bool fast_accumulate = false;  ///< FP8: sums stay in the matrix unit, else FP32 takes them every 128 k
 };
 

@@ -43,14 +43,12 @@ inline split split_of(int k, int parts, int grain) {
   return {(k + part - 1) / part, part};
 }
 
-inline index_t out_stride_of(const gemm_problem& p) { return p.out_stride == 0 ? p.b.rows : p.out_stride; }
-
 /// Does the kernel itself write the output, or FP32 sums that another one finishes?
 inline bool writes_partial(const gemm_problem& p, const gemm_choice& c, const gemm_device& device) {
   if (c.contract == gemm_contract::reference) return false;
   if (split_of(p.a.k, c.split_k, grain_of(device)).parts > 1) return true;
   if (!arch_is(device, "gfx950")) return false;
-  const index_t stride = out_stride_of(p);
+  const index_t stride = out_stride_of(p, p.b.rows);
   const bool wide = reinterpret_cast<std::uintptr_t>(p.out) % 16 == 0 && stride % 8 == 0 && p.b.rows % 8 == 0;
   return p.output != formats::bf16 || p.accumulate || p.bias != nullptr || !wide;
 }
@@ -86,6 +84,15 @@ struct workspace_map {
     return at;
   }
 };
+
+/// Format and stride of `n` columns of results.
+inline status check_result(const gemm_result& r, index_t n) {
+  if (r.output != formats::bf16 && r.output != formats::fp32) {
+    return {fault::bad_option, "output", "must be BF16 or FP32"};
+  }
+  if (out_stride_of(r, n) < n) return {fault::bad_extent, "out_stride", "must be at least n"};
+  return {};
+}
 
 inline status check_operand(const gemm_operand_view& x, bool first, bool plain_codes, bool plain_scales) {
   const auto named = [first](const char* a, const char* b) { return first ? a : b; };
@@ -166,12 +173,9 @@ inline status check_problem(const gemm_problem& p, const gemm_choice& c, const g
     const status s = gfx950 ? check_gfx950(p) : check_gfx942(p);
     if (!s.ok()) return s;
   }
-  if (p.output != formats::bf16 && p.output != formats::fp32) {
-    return {fault::bad_option, "output", "must be BF16 or FP32"};
-  }
+  if (status s = check_result(p, p.b.rows); !s.ok()) return s;
   const status out = check_pointer(p.out, p.output == formats::bf16 ? 2 : 4, "out");
   if (!out.ok()) return out;
-  if (out_stride_of(p) < p.b.rows) return {fault::bad_extent, "out_stride", "must be at least n"};
   if (p.bias != nullptr && reinterpret_cast<std::uintptr_t>(p.bias) % 4 != 0) {
     return {fault::bad_pointer, "bias", "must be aligned to its element"};
   }

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The quantizers' AMD kernels, for clang without an SDK: what tests/gpu/gemm_amd.py reads the disassembly of, and what an
+// The quantizers' AMD kernels, for clang without an SDK: what tests/gpu/amd_listings.py reads the disassembly of, and what an
 // emulator of gfx950 executes. BF16 sources, and the FP32 kernel that needs most registers; ROTOSCALE_ALL_KERNELS
 // compiles every other one too, which takes a minute and more.
 #include "gpu/dequantize_kernel.hpp"

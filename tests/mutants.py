@@ -218,7 +218,7 @@ MUTANTS = [
      "    if (false) {\n      for", "quantize"),
     ("lanes: scale inverse of NVFP4", "detail/quantize_tile.hpp", "* (1.0f / p.o.encode_factor)",
      "/ p.o.encode_factor", "quantize"),
-    ("lanes: FP16 subnormals", "detail/quantize_tile.hpp", "magnitude >= 0x7C00u << 13 ?", "magnitude < 0x400u << 13 ?",
+    ("lanes: FP16 subnormals", "detail/fast_round.hpp", "magnitude >= 0x7C00u << 13 ?", "magnitude < 0x400u << 13 ?",
      "quantize"),
     ("lanes: nibble order", "detail/encode_tile.hpp", "x[8 * w + 7 - i]", "x[8 * w + (7 - i ^ 1)]", "quantize -mavx2"),
     ("lanes: sign of the neighbour", "detail/encode_tile.hpp", "x[8 * w + i] & fp32_sign_mask",

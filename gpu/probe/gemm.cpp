@@ -7,7 +7,6 @@
 #include <optional>
 #include <ostream>
 
-#include "gpu/probe/cases.hpp"
 #include "rotoscale/names.hpp"
 
 namespace rotoscale::gpu {
@@ -20,21 +19,11 @@ std::size_t row_bytes(const probed_gemm& p) {
   return static_cast<std::size_t>(p.k * element_bytes(stored_format(p.a)));
 }
 
-gemm_operand operand(const format& element, const std::vector<std::uint8_t>& codes, std::int64_t rows, std::int64_t k) {
-  gemm_operand o;
-  o.element = stored_format(element);
-  o.rows = rows;
-  o.k = k;
-  o.codes = codes.data();
-  o.code_stride = k * element_bytes(o.element);
-  return o;
-}
-
 /// d by gemm(), a code each.
 std::vector<std::uint64_t> results_of(const probed_gemm& p, const gemm_options& o, const std::vector<std::uint8_t>& a,
                                       const std::vector<std::uint8_t>& b, thread_pool& pool) {
   std::vector<float> c(static_cast<std::size_t>(p.m * p.n));
-  gemm(operand(p.a, a, p.m, p.k), operand(p.b, b, p.n, p.k), o, row_major(c.data(), p.m, p.n), pool);
+  gemm(operand_of(p.a, a, p.m, p.k), operand_of(p.b, b, p.n, p.k), o, row_major(c.data(), p.m, p.n), pool);
   std::vector<std::uint64_t> codes;
   for (const float x : c) codes.push_back(output_code(x, o));
   return codes;

@@ -9,11 +9,23 @@
 #include <string>
 #include <vector>
 
-#include "gpu/probe/device.hpp"
+#include "gpu/probe/cases.hpp"
 #include "rotoscale/gemm_fast.hpp"
 #include "rotoscale/gemm_kernels.hpp"
 
 namespace rotoscale::gpu {
+
+/// rows × k codes, contiguous along k, as gemm() takes them.
+inline gemm_operand operand_of(const format& element, const std::vector<std::uint8_t>& codes, std::int64_t rows,
+                               std::int64_t k) {
+  gemm_operand o;
+  o.element = stored_format(element);
+  o.rows = rows;
+  o.k = k;
+  o.codes = codes.data();
+  o.code_stride = k * element_bytes(o.element);
+  return o;
+}
 
 /// One way to go along K.
 struct k_order {

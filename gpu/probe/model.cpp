@@ -3,26 +3,17 @@
 // The probe without a GPU: the models themselves answer. It tests the generators, the comparison, the search for orders
 // along K and the files.
 #include "gpu/probe/check.hpp"
-#include "rotoscale/gemm_fast.hpp"
+#include "gpu/probe/gemm.hpp"
 
 namespace rotoscale::gpu {
 
 namespace {
 
-gemm_operand operand(const format& element, const std::vector<std::uint8_t>& codes, std::int64_t rows, std::int64_t k) {
-  gemm_operand o;
-  o.element = stored_format(element);
-  o.rows = rows;
-  o.k = k;
-  o.codes = codes.data();
-  o.code_stride = k * element_bytes(o.element);
-  return o;
-}
-
 void answer_gemm(const gemm_options& o, probed_gemm& p) {
   thread_pool pool(1);
   std::vector<float> d(static_cast<std::size_t>(p.m * p.n));
-  gemm(operand(p.a, p.codes_a, p.m, p.k), operand(p.b, p.codes_b, p.n, p.k), o, row_major(d.data(), p.m, p.n), pool);
+  gemm(operand_of(p.a, p.codes_a, p.m, p.k), operand_of(p.b, p.codes_b, p.n, p.k), o, row_major(d.data(), p.m, p.n),
+       pool);
   const int bytes = element_bytes(p.d);
   for (std::size_t i = 0; i < d.size(); ++i) {
     store_little_endian(p.codes_d, i * static_cast<std::size_t>(bytes), encode(p.d, d[i]), bytes);

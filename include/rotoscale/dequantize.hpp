@@ -5,6 +5,7 @@
 #pragma once
 
 #include "rotoscale/block.hpp"
+#include "rotoscale/detail/fast_round.hpp"
 #include "rotoscale/detail/mxfp4_decode.hpp"
 #include "rotoscale/parallel.hpp"
 
@@ -51,8 +52,9 @@ inline void store_values(const float* from, index_t count, T* to) {
 inline void store_values(const float* from, index_t count, bf16* to) {
   for (index_t i = 0; i < count; ++i) {
     const std::uint32_t u = fp32_bits(from[i]);
-    const std::uint32_t rounded = (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16;
-    to[i] = bf16::from_bits(static_cast<std::uint16_t>(fp32_is_nan(u) ? fp32_nan_bits >> 16 : rounded));
+    std::uint32_t rounded = u;
+    round_number_to_bf16(rounded);
+    to[i] = bf16::from_bits(static_cast<std::uint16_t>((fp32_is_nan(u) ? fp32_nan_bits : rounded) >> 16));
   }
 }
 
@@ -62,7 +64,7 @@ inline void dequantize_row(block_format f, const decode_table& table, block_matr
   for (index_t c = 0; c < in.k; c += f.length) dequantize_block(f, table, in, r, c, f.length, decode_factor, to + c);
 }
 
-#if defined(__AVX512BW__) || defined(__AVX2__)
+#if defined(__AVX2__)  // which AVX512BW includes
 template <class T>
 inline void dequantize_mxfp4_row(const decode_table& table, block_matrix<const std::uint8_t> in, index_t r, T* to,
                                  bool stream) {
@@ -85,7 +87,7 @@ void dequantize(block_format f, block_matrix<const std::uint8_t> in, block_axis 
   ROTOSCALE_ASSERT(dequantize_is_defined(f, in, axis, target));
   const detail::decode_table table(f.element);
   const bool contiguous = std::is_same_v<T, float> && out.stride(1) == 1;
-#if defined(__AVX512BW__) || defined(__AVX2__)
+#if defined(__AVX2__)  // which AVX512BW includes
   if constexpr (std::is_same_v<T, float> || std::is_same_v<T, bf16>) {
     constexpr block_format covered = mxfp4;
     if (out.stride(1) == 1 && f == covered && decode_factor == 1.0f) {

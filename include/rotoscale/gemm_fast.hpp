@@ -51,7 +51,8 @@ class row_finisher {
       x *= factor_;
     }
     const auto u = __builtin_bit_cast(ulanes, x);
-    const ulanes rounded = plain_ ? u : (u + 0x7FFFu + ((u >> 16) & 1u)) & 0xFFFF0000u;
+    ulanes rounded = u;
+    if (!plain_) round_number_to_bf16(rounded);
     const auto nan = __builtin_bit_cast(ulanes, (u & fp32_magnitude_mask) > fp32_infinity_bits);
     store_lanes(to, (rounded & ~nan) | (nan & o_.model.nan_bits));
   }

@@ -62,7 +62,7 @@ void compare(const plain_data& a, const plain_data& b, const options& o) {
   bytes before(static_cast<std::size_t>(m * n * width), 0xA5);
   for (std::size_t i = 1; o.accumulate && i < before.size(); i += 2) before[i] = 0x3F;
   array<std::uint8_t> out(before);
-  plain_problem p{a.view(), b.view(), out.there, o.output, 0, o.alpha, o.accumulate, 0.5f};
+  plain_problem p{{out.there, o.output, 0, o.alpha, o.accumulate, 0.5f}, a.view(), b.view()};
   p.fast_accumulate = o.fast_accumulate;
   if (o.bias) p.bias = bias_there.there;
   if (o.factor_a != 1.0f) p.a.factor = factor_a.there;
@@ -123,7 +123,7 @@ TEST_CASE("bad input names the argument and writes nothing") {
   const plain_data a(formats::bf16, 16, 64, 6), b(formats::bf16, 32, 64, 7), c(formats::e4m3, 32, 64, 8);
   const array<std::uint8_t> memory(bytes(std::size_t{1} << 20));
   array<std::uint8_t> out(bytes(16 * 32 * 4, 0xA5));
-  const plain_problem good{a.view(), b.view(), out.there};
+  const plain_problem good{{out.there}, a.view(), b.view()};
   const auto plan_message = [&](auto change) {
     plain_problem p = good;
     change(p);

@@ -56,7 +56,7 @@ void compare(const matrix_data& a, const matrix_data& b, const options& o, int s
     for (std::size_t i = 0; i < before.size(); ++i) before[i] = static_cast<std::uint8_t>(i % 2 != 0 ? 0x3F : i % 128);
   }
   array<std::uint8_t> out(before);
-  gemm_problem p{a.view(), b.view(), out.there, o.output, stride, o.alpha, o.accumulate, beta};
+  gemm_problem p{{out.there, o.output, stride, o.alpha, o.accumulate, beta}, a.view(), b.view()};
   if (o.bias) p.bias = bias_there.there;
   const std::size_t size = gemm_workspace_bytes(p, o.choice, device);
   const array<std::uint8_t> workspace(bytes(size, 0xC3));
@@ -172,7 +172,7 @@ TEST_CASE("accurate has the reference's bits, fast has not") {
   array<std::uint8_t> out(bytes(30 * 30 * 4));
   bytes results[3];
   for (std::size_t i = 0; i < 3; ++i) {
-    const gemm_problem p{a.view(), b.view(), out.there, formats::fp32};
+    const gemm_problem p{{out.there, formats::fp32}, a.view(), b.view()};
     array<std::uint8_t> workspace(bytes(1 << 20));
     REQUIRE(gemm_mxfp4(p, {contracts[i]}, workspace.there, 1 << 20, nullptr).ok());
     out.fetch();
@@ -214,7 +214,7 @@ TEST_CASE("bad input names the argument and writes nothing") {
   const matrix_data a = random_matrix(8, 64, 15, scales_of::ordinary),
                     b = random_matrix(8, 64, 16, scales_of::ordinary);
   array<std::uint8_t> out(bytes(8 * 8 * 2, 0xA5)), workspace(bytes(1 << 16));
-  const gemm_problem good{a.view(), b.view(), out.there};
+  const gemm_problem good{{out.there}, a.view(), b.view()};
   const auto message = [&](auto change, gemm_choice choice = {}, std::size_t size = 1 << 16) {
     gemm_problem p = good;
     change(p);
@@ -277,7 +277,7 @@ TEST_CASE("the reference takes operands in the layouts of other kernels") {
   array<std::uint8_t> scales_a(shuffled(a, placement::aiter_scale, true));
   array<std::uint8_t> scales_b(shuffled(b, placement::nvidia_scale_128x4, true));
   array<std::uint8_t> plain(bytes(32 * 16 * 4)), other(bytes(32 * 16 * 4));
-  gemm_problem p{a.view(), b.view(), plain.there, formats::fp32};
+  gemm_problem p{{plain.there, formats::fp32}, a.view(), b.view()};
   REQUIRE(gemm_mxfp4(p, {gemm_contract::reference}, nullptr, 0, nullptr).ok());
   p.out = other.there;
   p.a.scales = scales_a.there;
@@ -301,7 +301,7 @@ TEST_CASE("a graph's replays give the bytes of a direct call, and follow what op
   for (const gemm_choice choice : {gemm_choice{gemm_contract::fast, 1}, gemm_choice{gemm_contract::fast, 3},
                                    gemm_choice{gemm_contract::accurate, 1}, gemm_choice{gemm_contract::reference, 1}}) {
     array<std::uint8_t> out(bytes(300 * 520 * 2, 0xA5));
-    const gemm_problem p{a.view(), b.view(), out.there};
+    const gemm_problem p{{out.there}, a.view(), b.view()};
     const auto call = [&](hipStream_t stream) { return gemm_mxfp4(p, choice, workspace.there, 32 << 20, stream); };
     hipStream_t stream = nullptr;
     hipGraph_t graph = nullptr;
@@ -341,7 +341,7 @@ TEST_CASE("streams that take no work are refused before any launch") {
                     b = random_matrix(16, 64, 61, scales_of::ordinary);
   const array<std::uint8_t> workspace(bytes(1 << 16));
   array<std::uint8_t> out(bytes(16 * 16 * 2, 0xA5));
-  const gemm_problem p{a.view(), b.view(), out.there};
+  const gemm_problem p{{out.there}, a.view(), b.view()};
   const auto call = [&](hipStream_t on) { return gemm_mxfp4(p, {}, workspace.there, 1 << 16, on); };
   hipStream_t stream = nullptr;
   hipGraph_t graph = nullptr;

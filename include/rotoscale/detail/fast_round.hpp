@@ -37,6 +37,15 @@ constexpr void round_to_bf16(U& u) {
   u = (u & fp32_magnitude_mask) > fp32_infinity_bits ? (u & fp32_sign_mask) | fp32_nan_bits : rounded;
 }
 
+/// The FP32 bits of FP16 bits, exactly: the fields where FP32 has them, then the difference of the biases; Inf and NaN
+/// keep the largest exponent.
+template <class U>
+constexpr void widen_fp16(U& u) {
+  const U sign = (u & 0x8000u) << 16, magnitude = (u & 0x7FFFu) << 13;
+  const auto value = __builtin_bit_cast(typename floats_of<U>::type, magnitude) * 0x1p112f;
+  u = sign | (magnitude >= 0x7C00u << 13 ? magnitude | fp32_infinity_bits : __builtin_bit_cast(U, value));
+}
+
 /// What the routines below know of a format of at most 8 bits at compile time.
 template <format F>
 struct fast_format {

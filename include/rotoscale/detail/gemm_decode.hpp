@@ -5,6 +5,7 @@
 #pragma once
 
 #include "rotoscale/detail/decode.hpp"
+#include "rotoscale/detail/fast_round.hpp"
 #include "rotoscale/detail/gemm_kernel.hpp"
 #include "rotoscale/gemm.hpp"
 
@@ -26,11 +27,9 @@ inline void decode_row(const gemm_operand& a, const decode_table& table, index_t
     for (index_t i = 0; i < a.k; ++i) {
       std::uint16_t code;
       __builtin_memcpy(&code, row + 2 * i, sizeof code);
-      // The fields where FP32 has them, then the difference of the biases; Inf and NaN keep the largest exponent.
-      const std::uint32_t magnitude = static_cast<std::uint32_t>(code & 0x7FFF) << 13;
-      const std::uint32_t number = fp32_bits(fp32_from_bits(magnitude) * 0x1p112f);
-      const std::uint32_t u = magnitude >= (0x7C00u << 13) ? magnitude | fp32_infinity_bits : number;
-      out[i] = fp32_from_bits(u | static_cast<std::uint32_t>(code & 0x8000) << 16);
+      std::uint32_t bits = code;
+      widen_fp16(bits);
+      out[i] = fp32_from_bits(bits);
     }
   } else if (a.element.bits() > 8 || (a.block != 0 && !fits_fp32(a.element))) {
     for (index_t i = 0; i < a.k; ++i) out[i] = operand_value(a, r, i);

@@ -64,10 +64,7 @@ inline void load_lanes(const small_float<F>* from, lanes_u32& to) {
   if constexpr (F == formats::bf16) {
     to <<= 16;
   } else {
-    const lanes_u32 sign = (to & 0x8000u) << 16, magnitude = (to & 0x7FFFu) << 13;
-    const lanes_f32 value = __builtin_bit_cast(lanes_f32, magnitude) * 0x1p112f;  // exact, subnormal numbers included
-    const lanes_u32 special = magnitude | fp32_infinity_bits;
-    to = sign | (magnitude >= 0x7C00u << 13 ? special : __builtin_bit_cast(lanes_u32, value));
+    widen_fp16(to);
   }
 }
 
