@@ -660,6 +660,9 @@ def try_mutant(mutant, root, folder):
 
 
 def main(root, only):
+    if not (root / "tests/main.cpp").is_file():
+        print(f"mutants.py: '{root}' is not the root of this project", file=sys.stderr)
+        return 2
     mutants = [m for m in MUTANTS + GPU_MUTANTS if only in m[0]]
     with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         folder = Path(name)
@@ -675,5 +678,6 @@ def main(root, only):
 
 if __name__ == "__main__":
     if len(sys.argv) not in (2, 3):
-        sys.exit(__doc__)
+        print(__doc__, file=sys.stderr)
+        sys.exit(2)
     sys.exit(main(Path(sys.argv[1]).resolve(), sys.argv[2] if len(sys.argv) == 3 else ""))
