@@ -31,8 +31,7 @@ status check_shape(const plain_operand_view& x, bool first) {
   const auto named = [first](const char* a, const char* b) { return first ? a : b; };
   const format& e = x.element;
   if (e != formats::bf16 && e != formats::fp16 && !is_fp8(e)) {
-    return {fault::bad_option, named("a.element", "b.element"),
-            "must be BF16, FP16, E4M3 or E5M2"};
+    return {fault::bad_option, named("a.element", "b.element"), "must be BF16, FP16, E4M3 or E5M2"};
   }
   if (x.factor != nullptr && !is_fp8(e)) {
     return {fault::bad_option, named("a.factor", "b.factor"), "must be null: only FP8 operands have one"};
