@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The GEMM kernels of sm_90a: C = A · Bᵀ from operands that gemm_expand.hpp wrote, E5M2 with promotion every 128 k
-// (`fast`) or every 32 (`accurate`), or BF16 (what does not fit E5M2). Persistent clusters of two blocks compute tiles
-// of 256 × 256; in a block one warp copies and two warpgroups multiply. The operand of which both blocks need the same
-// 256 rows is copied half by each and multicast; the other's 128 rows each block copies for itself.
+// The GEMM kernels of sm_90a: C = A · Bᵀ from operands that gemm_expand.hpp wrote, int8 (`accurate`, where sums are
+// exact), E5M2 with promotion every 128 k (`fast`) or every 32 (`accurate`), or BF16 (what does not fit E5M2).
+// Persistent clusters of two blocks compute tiles of 256 × 256; in a block one warp copies and two warpgroups multiply.
+// The operand of which both blocks need the same 256 rows is copied half by each and multicast; the other's 128 rows
+// each block copies for itself.
 #pragma once
 
 #include "gpu/gemm_arguments.hpp"
@@ -23,11 +24,22 @@ inline constexpr int super_tile = window_tile;
 /// E5M2: 256 × 128 a block, a warpgroup computes two pieces of 64 × 128, emptied every Promotion k.
 template <int Promotion>
 struct fp8_tile {
+  using number = float;
+  static constexpr operand_level level = operand_level::e5m2;
   static constexpr bool shares_a = true;
   static constexpr int pieces = 2, columns = 128;
 };
-/// BF16: 128 × 256 a block, a warpgroup one piece of 64 × 256.
+/// int8: 128 × 256 a block, a warpgroup one piece of 64 × 256.
+struct int8_tile {
+  using number = std::int32_t;
+  static constexpr operand_level level = operand_level::int8;
+  static constexpr bool shares_a = false;
+  static constexpr int pieces = 1, columns = 256;
+};
+/// BF16: the same.
 struct bf16_tile {
+  using number = float;
+  static constexpr operand_level level = operand_level::bf16;
   static constexpr bool shares_a = false;
   static constexpr int pieces = 1, columns = 256;
 };
@@ -82,29 +94,32 @@ struct ring {
   }
 };
 
-/// Does this kernel compute this tile? Tiles with an operand outside the FP8 window go to the BF16 kernel.
-template <bool Fp8>
-__device__ bool is_mine(const gemm_arguments& p, bool any_flag, tile_position t) {
-  if (p.flags == nullptr) return true;
-  if (!any_flag) return Fp8;
-  return tile_is_flagged(p, t.row * super_tile, t.column * super_tile) != Fp8;
+/// Does the kernel of this level compute this tile? `worst`: the level of all rows. All lanes of a warp call it.
+__device__ inline bool is_mine(const gemm_arguments& p, operand_level level, operand_level worst, tile_position t,
+                               int lane) {
+  if (p.levels == nullptr) return true;
+  if (worst == p.least_level) return level == worst;
+  if (worst < level) return false;
+  const std::uint32_t joined = levels_of_tile(p, t.row * super_tile, t.column * super_tile, lane, 32);
+  return level_of(__reduce_or_sync(0xFFFFFFFFu, joined)) == level;
 }
 
 template <class Tile>
 __device__ void produce(const gemm_arguments& p, const CUtensorMap& map_a, const CUtensorMap& map_b, const pipeline& q,
-                        std::uint32_t rank, int cluster, int clusters, bool any_flag) {
+                        std::uint32_t rank, int cluster, int clusters, operand_level worst) {
+  const int lane = static_cast<int>(threadIdx.x);
   ring r;
   const CUtensorMap* shared = Tile::shares_a ? &map_a : &map_b;
   const CUtensorMap* own = Tile::shares_a ? &map_b : &map_a;
   const tile_walk walk(p);
   for (int t = cluster; t < walk.count(); t += clusters) {
     const tile_position at = walk.at(t);
-    if (!is_mine<Tile::shares_a>(p, any_flag, at)) continue;
+    if (!is_mine(p, Tile::level, worst, at, lane)) continue;
     const int half = static_cast<int>(rank) * box_rows;
     const int shared_row = (Tile::shares_a ? at.row : at.column) * super_tile + half;
     const int own_row = (Tile::shares_a ? at.column : at.row) * super_tile + half;
     const box_range boxes = boxes_of(p, at.part);
-    for (int k = boxes.first; k < boxes.last; ++k) {
+    for (int k = boxes.first; lane == 0 && k < boxes.last; ++k) {
       barrier_wait(q.empty_at(r.stage), r.phase ^ 1);
       const std::uint32_t bar = q.full_at(r.stage);
       barrier_expect(bar, stage_size);
@@ -112,6 +127,7 @@ __device__ void produce(const gemm_arguments& p, const CUtensorMap& map_a, const
       load_box(q.box(r.stage, 2), own, k * box_bytes, own_row, bar);
       r.advance();
     }
+    __syncwarp();
   }
 }
 
@@ -195,123 +211,130 @@ __device__ inline void multiply(fp8_tile<32>, int boxes, const pipeline& q, ring
   }
 }
 
-__device__ inline void multiply(bf16_tile, int boxes, const pipeline& q, ring& r, int group, int lane,
-                                float (&acc)[1][128]) {
+__device__ inline void multiply_box(float (&d)[128], std::uint64_t a, std::uint64_t b, bool first) {
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < 4; ++i) wgmma_bf16_n256(d, a + 2 * i, b + 2 * i, first && i == 0);
+}
+__device__ inline void multiply_box(std::int32_t (&d)[128], std::uint64_t a, std::uint64_t b, bool first) {
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < 4; ++i) wgmma_int8_n256(d, a + 2 * i, b + 2 * i, first && i == 0);
+}
+
+/// One piece of 64 × 256 whose accumulators stay.
+template <class Number>
+__device__ void multiply_piece(int boxes, const pipeline& q, ring& r, int group, int lane, Number (&acc)[128]) {
   int last = -1;
-  hold(acc[0]);
+  hold(acc);
   for (int k = 0; k < boxes; ++k) {
     barrier_wait(q.full_at(r.stage), r.phase);
     const std::uint64_t a = operand_descriptor(q.box(r.stage, 2)) + static_cast<unsigned>(group) * half_box;
     const std::uint64_t b = operand_descriptor(q.box(r.stage, 0));
     wgmma_fence();
-    ROTOSCALE_UNROLL
-    for (unsigned i = 0; i < 4; ++i) wgmma_bf16_n256(acc[0], a + 2 * i, b + 2 * i, k == 0 && i == 0);
+    multiply_box(acc, a, b, k == 0);
     wgmma_commit();
     wgmma_wait<1>();
     if (last >= 0) release(q, last, lane);
     last = r.stage;
     r.advance();
   }
-  hold(acc[0]);
+  hold(acc);
   wgmma_wait<0>();
-  hold(acc[0]);
+  hold(acc);
   release(q, last, lane);
 }
+__device__ inline void multiply(bf16_tile, int boxes, const pipeline& q, ring& r, int group, int lane,
+                                float (&acc)[1][128]) {
+  multiply_piece(boxes, q, r, group, lane, acc[0]);
+}
+__device__ inline void multiply(int8_tile, int boxes, const pipeline& q, ring& r, int group, int lane,
+                                std::int32_t (&acc)[1][128]) {
+  multiply_piece(boxes, q, r, group, lane, acc[0]);
+}
 
-/// Where a thread's accumulators belong: rows row + 8 h, columns column + 8 g + e with h, e in {0, 1}.
-struct piece_position {
+__device__ inline float sum_of(float acc) { return acc; }
+/// Exact: the number that E5M2 products give.
+__device__ inline float sum_of(std::int32_t acc) { return static_cast<float>(acc) * int8_unit; }
+
+/// Where 32 columns of a thread's sums belong: rows row + 8 h, columns column + 8 g + e with h, e in {0, 1}, g in
+/// [0, 4); of sum i, h, e and g are i / 2 % 2, i % 2 and i / 4.
+struct strip_position {
   int row, column;
 };
 
 /// Sixteen bytes a lane: the quads' 4 × 4 pairs of BF16, transposed.
-template <int Columns>
-__device__ void store_plain(const gemm_arguments& p, const float (&acc)[Columns / 2], piece_position at, int lane) {
+__device__ inline void store_plain(const gemm_arguments& p, const float (&sum)[16], strip_position at, int lane) {
   const int first = at.column - 2 * (lane % 4) + 8 * (lane % 4);
   ROTOSCALE_UNROLL
   for (int h = 0; h < 2; ++h) {
     const int row = at.row + 8 * h;
-    std::uint16_t* to = static_cast<std::uint16_t*>(p.out) + row * p.out_stride + first;
+    std::uint32_t w[4];
     ROTOSCALE_UNROLL
-    for (int g = 0; g < Columns / 8; g += 4) {
-      std::uint32_t w[4];
-      ROTOSCALE_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        w[i] = bf16_pair(acc[4 * (g + i) + 2 * h] * p.alpha, acc[4 * (g + i) + 2 * h + 1] * p.alpha);
-      }
-      const uint4 v = transpose_quad(w[0], w[1], w[2], w[3], lane);
-      if (row < p.m && first + 8 * g < p.n) *reinterpret_cast<uint4*>(to + 8 * g) = v;
-    }
+    for (int i = 0; i < 4; ++i) w[i] = bf16_pair(sum[4 * i + 2 * h] * p.alpha, sum[4 * i + 2 * h + 1] * p.alpha);
+    const uint4 v = transpose_quad(w[0], w[1], w[2], w[3], lane);
+    std::uint16_t* to = static_cast<std::uint16_t*>(p.out) + row * p.out_stride + first;
+    if (row < p.m && first < p.n) *reinterpret_cast<uint4*>(to) = v;
   }
 }
 
-/// Any output, one element at a time.
-template <int Columns>
-__device__ void store_general(const gemm_arguments& p, const float (&acc)[Columns / 2], piece_position at) {
-  ROTOSCALE_UNROLL
-  for (int i = 0; i < Columns / 2; ++i) {
-    const int row = at.row + i / 2 % 2 * 8, column = at.column + i / 4 * 8 + i % 2;
-    if (row < p.m && column < p.n) store_output(p, acc[i], row, column);
-  }
-}
-
-/// Sums of a part of K as they are.
-template <int Columns>
-__device__ void store_partial(const gemm_arguments& p, const float (&acc)[Columns / 2], piece_position at, int part) {
+/// Any output, or sums of a part of K as they are, one element at a time.
+template <output_mode Mode>
+__device__ void store_each(const gemm_arguments& p, const float (&sum)[16], strip_position at, int part) {
   float* to = p.partial + static_cast<std::int64_t>(part) * p.m * p.n;
   ROTOSCALE_UNROLL
-  for (int i = 0; i < Columns / 2; ++i) {
+  for (int i = 0; i < 16; ++i) {
     const int row = at.row + i / 2 % 2 * 8, column = at.column + i / 4 * 8 + i % 2;
-    if (row < p.m && column < p.n) to[static_cast<std::int64_t>(row) * p.n + column] = acc[i];
+    if (row >= p.m || column >= p.n) continue;
+    if constexpr (Mode == output_mode::partial) to[static_cast<std::int64_t>(row) * p.n + column] = sum[i];
+    if constexpr (Mode == output_mode::general) store_output(p, sum[i], row, column);
   }
 }
 
-/// What brings a warp's folded sums back: 2^base of its rows and, in shared memory, of the block's columns.
+/// What brings a warp's folded sums back: 2^base of its rows and, in shared memory, of the tile's columns.
+template <class Tile>
 struct fold_bases {
-  int rows[4];  ///< exponents: pieces, then halves
-  int column;   ///< of column `thread`
-};
-__device__ inline fold_bases load_bases(const gemm_arguments& p, piece_position at, int column) {
-  fold_bases b;
-  ROTOSCALE_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    const int row = at.row + i / 2 * 64 + i % 2 * 8;
-    b.rows[i] = row < p.m ? p.base[row] : 0;
-  }
-  b.column = column < p.n ? p.base[p.base_b + column] : 0;
-  return b;
-}
-/// `shared`: 128 ints of this warpgroup.
-template <int Pieces, int Half>
-__device__ void unfold(const fold_bases& b, int* shared, int group, int thread, float (&acc)[Pieces][Half]) {
-  static_assert(Pieces == 2 && Half == 64);
-  group_sync(group);  // the last tile's readers
-  shared[thread] = b.column;
-  bool plain = second_base_is_plain(b.column);
-  ROTOSCALE_UNROLL
-  for (int i = 0; i < 4; ++i) plain &= first_base_is_plain(b.rows[i]);
-  group_sync(group);
-  // The columns' test must hold for all 128: every warp looks at them.
-  ROTOSCALE_UNROLL
-  for (int i = 0; i < 4; ++i) plain &= second_base_is_plain(shared[thread % 32 + 32 * i]);
-  const int* columns = shared + 2 * (thread % 4);
-  if (__all_sync(0xFFFFFFFFu, plain)) {
+  int rows[2 * Tile::pieces];        ///< exponents: pieces, then halves
+  int columns[Tile::columns / 128];  ///< of columns `thread`, `thread` + 128
+  __device__ void load(const gemm_arguments& p, strip_position at, int column) {
     ROTOSCALE_UNROLL
-    for (int g = 0; g < 16; ++g) {
-      const int2 exponent = *reinterpret_cast<const int2*>(columns + 8 * g);
-      const float scale[2] = {__int_as_float((exponent.x + 127) << 23), __int_as_float((exponent.y + 127) << 23)};
-      ROTOSCALE_UNROLL
-      for (int i = 0; i < 8; ++i) {
-        float& x = acc[i / 4][4 * g + i % 4];
-        x = x * __int_as_float((b.rows[i / 2] + 127) << 23) * scale[i % 2];
-      }
+    for (int i = 0; i < 2 * Tile::pieces; ++i) {
+      const int row = at.row + i / 2 * 64 + i % 2 * 8;
+      rows[i] = row < p.m ? p.base[row] : 0;
     }
-  } else {
     ROTOSCALE_UNROLL
-    for (int g = 0; g < 16; ++g) {
-      ROTOSCALE_UNROLL
-      for (int i = 0; i < 8; ++i) {
-        float& x = acc[i / 4][4 * g + i % 4];
-        x = times_power(x, b.rows[i / 2] + columns[8 * g + i % 2]);
+    for (int i = 0; i < Tile::columns / 128; ++i) {
+      columns[i] = column + 128 * i < p.n ? p.base[p.base_b + column + 128 * i] : 0;
+    }
+  }
+  /// Writes the columns' exponents to `shared`, an int of this warpgroup for each; may they and the rows' be multiplied
+  /// one after the other? The same in a whole warp.
+  __device__ bool share(int* shared, int group, int thread) const {
+    group_sync(group);  // the last tile's readers
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < Tile::columns / 128; ++i) shared[thread + 128 * i] = columns[i];
+    bool plain = true;
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 2 * Tile::pieces; ++i) plain &= first_base_is_plain(rows[i]);
+    group_sync(group);
+    // The columns' test must hold for all of them: every warp looks at them.
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < Tile::columns / 32; ++i) plain &= second_base_is_plain(shared[thread % 32 + 32 * i]);
+    return __all_sync(0xFFFFFFFFu, plain);
+  }
+};
+/// `columns`: exponents from the thread's first column on.
+__device__ inline void unfold(bool plain, int row, int row_8, const int* columns, float (&sum)[16]) {
+  const int rows[2] = {row, row_8};
+  ROTOSCALE_UNROLL
+  for (int g = 0; g < 4; ++g) {
+    const int2 pair = *reinterpret_cast<const int2*>(columns + 8 * g);
+    const int exponents[2] = {pair.x, pair.y};
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      float& x = sum[4 * g + i];
+      if (plain) {
+        x = x * __int_as_float((rows[i / 2] + 127) << 23) * __int_as_float((exponents[i % 2] + 127) << 23);
+      } else {
+        x = times_power(x, rows[i / 2] + exponents[i % 2]);
       }
     }
   }
@@ -319,32 +342,43 @@ __device__ void unfold(const fold_bases& b, int* shared, int group, int thread, 
 
 template <class Tile, output_mode Mode>
 __device__ void consume(const gemm_arguments& p, const pipeline& q, int* columns, std::uint32_t rank, int cluster,
-                        int clusters, bool any_flag) {
+                        int clusters, operand_level worst) {
   const int thread = static_cast<int>(threadIdx.x) % 128, group = static_cast<int>(threadIdx.x) / 128 - 1;
   const int warp = thread / 32, lane = thread % 32;
   ring r;
   const tile_walk walk(p);
   for (int t = cluster; t < walk.count(); t += clusters) {
     const tile_position tile = walk.at(t);
-    if (!is_mine<Tile::shares_a>(p, any_flag, tile)) continue;
+    if (!is_mine(p, Tile::level, worst, tile, lane)) continue;
     const int half = static_cast<int>(rank) * box_rows;
     const int first_column = tile.column * super_tile + (Tile::shares_a ? half : 0);
-    piece_position at{
+    strip_position at{
         tile.row * super_tile + (Tile::shares_a ? 0 : half) + group * 64 * Tile::pieces + warp * 16 + lane / 4,
         first_column + 2 * (lane % 4)};
-    constexpr bool unfolds = Tile::shares_a && Mode != output_mode::partial;
-    fold_bases bases;
-    if constexpr (unfolds) bases = load_bases(p, at, first_column + thread);
-    float acc[Tile::pieces][Tile::columns / 2];
+    constexpr bool unfolds = Tile::level != operand_level::bf16 && Mode != output_mode::partial;
+    fold_bases<Tile> bases;
+    if constexpr (unfolds) bases.load(p, at, first_column + thread);
+    typename Tile::number acc[Tile::pieces][Tile::columns / 2];
     const box_range boxes = boxes_of(p, tile.part);
     multiply(Tile{}, boxes.last - boxes.first, q, r, group, lane, acc);
-    if constexpr (unfolds) unfold(bases, columns + 128 * group, group, thread, acc);
+    int* exponents = columns + Tile::columns * group;
+    bool plain = false;
+    if constexpr (unfolds) plain = bases.share(exponents, group, thread);
     ROTOSCALE_UNROLL
-    for (int w = 0; w < Tile::pieces; ++w) {
-      if constexpr (Mode == output_mode::plain) store_plain<Tile::columns>(p, acc[w], at, lane);
-      if constexpr (Mode == output_mode::general) store_general<Tile::columns>(p, acc[w], at);
-      if constexpr (Mode == output_mode::partial) store_partial<Tile::columns>(p, acc[w], at, tile.part);
-      at.row += 64;
+    for (int i = 0; i < Tile::pieces * Tile::columns / 32; ++i) {  // one strip after the other: few registers
+      const int piece = i / (Tile::columns / 32), strip = i % (Tile::columns / 32);
+      float sum[16];
+      ROTOSCALE_UNROLL
+      for (int j = 0; j < 16; ++j) sum[j] = sum_of(acc[piece][16 * strip + j]);
+      if constexpr (unfolds) {
+        unfold(plain, bases.rows[2 * piece], bases.rows[2 * piece + 1], exponents + 2 * (lane % 4) + 32 * strip, sum);
+      }
+      const strip_position here{at.row + 64 * piece, at.column + 32 * strip};
+      if constexpr (Mode == output_mode::plain) {
+        store_plain(p, sum, here, lane);
+      } else {
+        store_each<Mode>(p, sum, here, tile.part);
+      }
     }
   }
 }
@@ -355,12 +389,13 @@ template <class Tile, output_mode Mode>
                 const __grid_constant__ gemm_arguments p) {
   extern __shared__ std::uint8_t dynamic[];
   __shared__ alignas(8) std::uint64_t barriers[2 * stages];
-  __shared__ alignas(8) int columns[2 * 128];
+  __shared__ alignas(8) int columns[2 * Tile::columns];
   const pipeline q{shared_address(barriers), shared_address(barriers + stages),
                    (shared_address(dynamic) + 1023) & ~1023u};
   const std::uint32_t rank = cluster_rank();
   const int cluster = static_cast<int>(blockIdx.x / 2), clusters = static_cast<int>(gridDim.x / 2);
-  const bool flag = p.flags != nullptr && sees_flag(p.flags, p.m + p.n, static_cast<int>(threadIdx.x), threads);
+  const int thread = static_cast<int>(threadIdx.x);
+  const std::uint32_t joined = p.levels == nullptr ? 0 : levels_of_all(p.levels, p.m + p.n, thread, threads);
   if (threadIdx.x == 0) {
     prefetch_map(&map_a);
     prefetch_map(&map_b);
@@ -370,14 +405,17 @@ template <class Tile, output_mode Mode>
     }
     fence_barrier_init();
   }
-  const bool any_flag = __syncthreads_or(flag);
+  const bool outside_int8 = __syncthreads_or(joined != 0), outside_e5m2 = __syncthreads_or(joined > 1);
+  const operand_level worst = outside_e5m2   ? operand_level::bf16
+                              : outside_int8 ? operand_level::e5m2
+                                             : operand_level::int8;
   cluster_sync();
   if (threadIdx.x < 128) {
     registers_down<40>();
-    if (threadIdx.x == 0) produce<Tile>(p, map_a, map_b, q, rank, cluster, clusters, any_flag);
+    if (threadIdx.x < 32) produce<Tile>(p, map_a, map_b, q, rank, cluster, clusters, worst);
   } else {
     registers_up<232>();
-    consume<Tile, Mode>(p, q, columns, rank, cluster, clusters, any_flag);
+    consume<Tile, Mode>(p, q, columns, rank, cluster, clusters, worst);
   }
   __syncwarp();
   cluster_sync();  // no block leaves while the other may still write to it
