@@ -36,7 +36,7 @@ gemm_arguments arguments_of(const gemm_problem& p, const gemm_options& o) {
   g.alpha = p.alpha;
   g.beta = p.beta;
   g.bias = p.bias;
-  g.base_b = g.m;
+  g.base_b = second_base(g.m);
   g.nan_bits = o.model.nan_bits;
   return g;
 }
@@ -134,8 +134,8 @@ status run_expanded(const gemm_problem& p, const gemm_choice& c, std::uint8_t* m
   const auto source = [](const gemm_operand_view& x) {
     return block_source{x.codes, x.scales, x.code_stride, x.scale_stride, x.rows, x.element};
   };
-  expand_arguments e{source(p.a),         source(p.b),        p.a.k, memory + map.folded_a, memory + map.folded_b,
-                     memory + map.wide_a, memory + map.wide_b};
+  expand_arguments e{source(p.a),         source(p.b),         p.a.k,   memory + map.folded_a, memory + map.folded_b,
+                     memory + map.wide_a, memory + map.wide_b, g.base_b};
   const int rows = g.m + g.n, k = p.a.k, blocks = expand_blocks(rows, k);
   const auto expand = [&](void (*kernel)(expand_arguments), int count) {
     return launch(kernel, blocks_of(count), blocks_of(expand_threads), 0, stream, e);

@@ -43,7 +43,7 @@ struct gemm_arguments {
   const float* bias = nullptr;  ///< [n] or null
   const int* base = nullptr;    ///< exponents of folded rows: those of A, from base_b on those of B
   int base_b = 0;
-  const operand_level* levels = nullptr;            ///< of A's rows, then B's; null: every tile is the kernel's
+  const operand_level* levels = nullptr;            ///< of rows as `base`; null: every tile is the kernel's
   operand_level least_level = operand_level::int8;  ///< that `levels` holds where no row is worse
   std::uint32_t nan_bits = 0x7FFFFFFFu;
 };

@@ -32,7 +32,7 @@ __device__ inline float int8_sum(const std::uint8_t* a, const std::uint8_t* b, i
   const int across = (p.n + emulated_threads - 1) / emulated_threads, block = static_cast<int>(block_index().x);
   const int row = block / across, column = block % across * emulated_threads + static_cast<int>(thread_index().x);
   if (column >= p.n) return;
-  if (p.levels != nullptr && level_of(levels_of_tile(p, row, column, 0, 1)) != e.level) return;
+  if (p.levels != nullptr && level_of(levels_of_tile(p, row, column)) != e.level) return;
   const bool wide = e.level == operand_level::bf16;
   const index_t bytes = wide ? 2 : 1, part = index_t{p.part_boxes} * 128 / bytes;
   const format element = wide ? formats::bf16 : formats::e5m2;

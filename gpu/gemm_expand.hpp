@@ -25,6 +25,7 @@ struct expand_arguments {
   int k;
   std::uint8_t *folded_a, *folded_b;  ///< E5M2 [rows, k]
   std::uint8_t *wide_a, *wide_b;      ///< BF16 [rows, k], int8 before
+  int base_b = 0;                     ///< where B's rows begin in `base` and `levels`
   int* base = nullptr;                ///< exponents of A's rows, then of B's; the first expansion writes them
   operand_level* levels = nullptr;    ///< the same; null: all rows are to be BF16
   operand_level least_level = operand_level::int8;  ///< what the first expansion writes where it can
@@ -86,33 +87,36 @@ __device__ inline void reduce_range(int& least, int& largest) {
   }
 }
 
-/// The row's largest scale byte (not counting NaN) and whether its blocks fit the window. Where the bytes alone do not,
-/// blocks of zeros are left out.
-__device__ inline int fold_range(const block_source& m, int row, int k, int lane, bool& fits) {
-  const std::uint8_t* scales = m.scales + row * m.scale_stride;
+/// The range of a row's scale bytes, NaN not counted; where that is wider than `window`, blocks of zeros are left out.
+struct scale_range {
   int least = 255, largest = -1;
-  for (int b = lane; b < k / 32; b += 32) {
-    const int byte = scales[b];
-    if (byte == nan_scale_byte) continue;
+  bool has_nan = false;
+  __device__ void add(int byte) {
     least = byte < least ? byte : least;
     largest = byte > largest ? byte : largest;
   }
-  reduce_range(least, largest);
-  if (largest - least > fold_window) {
-    least = 255, largest = -1;
-    for (int b = lane; b < k / 32; b += 32) {
-      const int byte = scales[b];
-      const std::uint8_t* codes = m.codes + row * m.code_stride + 16 * b;
-      unsigned any = 0;
-      for (int i = 0; i < 16; ++i) any |= codes[i] & 0x77u;
-      if (byte == nan_scale_byte || any == 0) continue;
-      least = byte < least ? byte : least;
-      largest = byte > largest ? byte : largest;
-    }
-    reduce_range(least, largest);
+  __device__ int span() const { return largest < 0 ? 0 : largest - least; }
+  __device__ int top() const { return largest < 0 ? unit_scale_byte : largest; }
+};
+__device__ inline scale_range range_of(const block_source& m, int row, int k, int lane, int window) {
+  const std::uint8_t* scales = m.scales + row * m.scale_stride;
+  scale_range all, nonzero;
+  for (int b = lane; b < k / 32; b += 32) {
+    const int byte = scales[b];
+    all.has_nan |= byte == nan_scale_byte;
+    if (byte != nan_scale_byte) all.add(byte);
   }
-  fits = largest - least <= fold_window;
-  return largest < 0 ? unit_scale_byte : largest;
+  reduce_range(all.least, all.largest);
+  if (all.span() <= window) return all;
+  for (int b = lane; b < k / 32; b += 32) {
+    const int byte = scales[b];
+    const bytes16 x = reinterpret_cast<const bytes16*>(m.codes + row * m.code_stride)[b];
+    const bool zeros = ((x.word[0] | x.word[1] | x.word[2] | x.word[3]) & 0x77777777u) == 0;
+    if (byte != nan_scale_byte && !zeros) nonzero.add(byte);
+  }
+  reduce_range(nonzero.least, nonzero.largest);
+  nonzero.has_nan = all.has_nan;
+  return nonzero;
 }
 
 /// Which piece of which row 32 lanes expand; rows are A's, then B's. Pieces, since whole rows would leave
@@ -122,16 +126,15 @@ ROTOSCALE_HD constexpr int expand_pieces(int k) { return (k + expand_piece - 1) 
 
 struct expand_place {
   bool second;
-  int row, index;    ///< in its operand, in both
-  int first, count;  ///< elements
+  int row, index, slot;  ///< in its operand, in both, in `base` and `levels`
+  int first, count;      ///< elements
 };
 __device__ inline expand_place place_of(const expand_arguments& p, int index, int piece) {
   const int first = piece * expand_piece, left = p.k - first;
   const bool second = index >= p.a.rows;
-  return {second, second ? index - p.a.rows : index, index, first,
-          left < 0              ? 0
-          : left < expand_piece ? left
-                                : expand_piece};
+  return {second, second ? index - p.a.rows : index,
+          index,  second ? index - p.a.rows + p.base_b : index,
+          first,  left < 0 ? 0 : left < expand_piece ? left : expand_piece};
 }
 __device__ inline expand_place place_of(const expand_arguments& p, int block) {
   const int unit = block * expand_segments + static_cast<int>(thread_index().x) / 32, pieces = expand_pieces(p.k);
@@ -174,13 +177,12 @@ __device__ inline void store_e5m2(const expand_arguments& p, const expand_place&
   const block_source m = at.second ? p.b : p.a;
   expand_codes codes;
   codes.load(m, at, lane);  // these loads go out before the wait for the range of the row's scales
-  bool fits = true;
-  const int largest = fold_range(m, at.row, p.k, lane, fits);
+  const scale_range range = range_of(m, at.row, p.k, lane, fold_window);
   if (lane == 0 && at.first == 0) {
-    p.base[at.index] = fold_base(largest);
-    p.levels[at.index] = fits ? operand_level::e5m2 : operand_level::bf16;
+    p.base[at.slot] = fold_base(range.top());
+    p.levels[at.slot] = range.span() <= fold_window ? operand_level::e5m2 : operand_level::bf16;
   }
-  store_e5m2(p, at, codes, largest, lane);
+  store_e5m2(p, at, codes, range.top(), lane);
 }
 
 ROTOSCALE_HD constexpr int expand_blocks(int rows, int k) {
@@ -235,25 +237,6 @@ __device__ inline std::uint32_t store_int8(const expand_arguments& p, const expa
   return squares;
 }
 
-/// What 32 lanes found in their pieces of a row.
-struct int8_part {
-  int least, largest;  ///< scales of blocks that are not zero
-  bool has_nan;
-  std::uint32_t squares;
-};
-
-/// The scales of a lane's codes, those of zeros left out.
-__device__ inline void add_range(const expand_codes& codes, int8_part& part) {
-  ROTOSCALE_UNROLL
-  for (int j = 0; j < expand_codes::depth; ++j) {
-    const int byte = codes.scale[j];
-    part.has_nan |= byte == nan_scale_byte;
-    if (byte == nan_scale_byte || (codes.x[j] & 0x7777777777777777u) == 0) continue;
-    part.least = byte < part.least ? byte : part.least;
-    part.largest = byte > part.largest ? byte : part.largest;
-  }
-}
-
 /// A row is one block's: that many segments share it, each every so many pieces.
 ROTOSCALE_HD constexpr int int8_segments(int k) {
   return expand_pieces(k) < expand_segments ? expand_pieces(k) : expand_segments;
@@ -262,62 +245,53 @@ ROTOSCALE_HD constexpr int int8_rows(int k) { return expand_segments / int8_segm
 
 /// int8 of the rows that fit, E5M2 of those that only fit its window; bases and levels of all. A sum of squares that is
 /// too great shows when the row has been written: it is written again.
-[[maybe_unused]] static __global__ void __launch_bounds__(expand_threads) expand_int8_kernel(const expand_arguments p) {
-  struct parts_of_block {
-    int8_part of[expand_segments];
+[[maybe_unused]] static __global__ void __launch_bounds__(expand_threads, 4)
+    expand_int8_kernel(const expand_arguments p) {
+  struct squares_of_block {
+    std::uint32_t of[expand_segments];
   };
-  parts_of_block& parts = block_shared<parts_of_block>();
+  squares_of_block& parts = block_shared<squares_of_block>();
   const int segment = static_cast<int>(thread_index().x) / 32, lane = static_cast<int>(thread_index().x) % 32;
   const int segments = int8_segments(p.k), pieces = expand_pieces(p.k), row = segment / segments;
   const int index = static_cast<int>(block_index().x) * int8_rows(p.k) + row, first = segment % segments;
   const bool active = row < int8_rows(p.k) && index < p.a.rows + p.b.rows;
   const block_source m = index >= p.a.rows ? p.b : p.a;
-  int8_part mine{255, -1, false, 0};
+  const expand_place begin = place_of(p, index, first);
+  std::uint32_t squares = 0;
+  scale_range range;
+  bool narrow = false;
   expand_codes codes;
-  int last = first;
-  for (int i = first; active && i < pieces; i += segments) {
-    codes.load(m, place_of(p, index, i), lane);
-    add_range(codes, mine);
-    last = i;
+  if (active) {
+    codes.load(m, begin, lane);  // these loads go out before the wait for the range of the row's scales
+    range = range_of(m, begin.row, p.k, lane, int8_window);
+    narrow = !segment_any(range.has_nan) && range.span() <= int8_window;
   }
-  reduce_range(mine.least, mine.largest);
-  mine.has_nan = segment_any(mine.has_nan);
-  if (lane == 0) parts.of[segment] = mine;
-  block_barrier();
-  const int begin = active ? row * segments : segment, end = active ? begin + segments : segment + 1;
-  for (int i = begin; i < end; ++i) {
-    const int8_part& other = parts.of[i];
-    mine.least = other.least < mine.least ? other.least : mine.least;
-    mine.largest = other.largest > mine.largest ? other.largest : mine.largest;
-    mine.has_nan |= other.has_nan;
-  }
-  const int span = mine.largest < 0 ? 0 : mine.largest - mine.least;
-  const int largest = mine.largest < 0 ? unit_scale_byte : mine.largest;
-  const bool narrow = !mine.has_nan && span <= int8_window;
-  for (int i = last; active && narrow && i >= 0; i -= segments) {
+  const bool folds = active && range.span() <= fold_window;
+  for (int i = first; folds && i < pieces; i += segments) {
     const expand_place at = place_of(p, index, i);
-    if (i != last) codes.load(m, at, lane);
-    mine.squares += store_int8(p, at, codes, largest, lane);
+    if (i != first) codes.load(m, at, lane);
+    if (narrow) {
+      squares += store_int8(p, at, codes, range.top(), lane);
+    } else {
+      store_e5m2(p, at, codes, range.top(), lane);
+    }
   }
   ROTOSCALE_UNROLL
-  for (unsigned mask = 16; mask > 0; mask /= 2) mine.squares += shuffle_xor(mine.squares, mask);
-  block_barrier();  // all have read the ranges
-  if (lane == 0) parts.of[segment].squares = mine.squares;
+  for (unsigned mask = 16; mask > 0; mask /= 2) squares += shuffle_xor(squares, mask);
+  if (lane == 0) parts.of[segment] = squares;
   block_barrier();
   if (!active) return;
-  std::uint64_t squares = 0;
-  for (int i = begin; i < end; ++i) squares += parts.of[i].squares;
-  const operand_level level = narrow && sums_are_exact(squares, span) ? operand_level::int8
-                              : span <= fold_window                   ? operand_level::e5m2
-                                                                      : operand_level::bf16;
+  std::uint64_t sum = 0;
+  for (int i = 0; i < segments; ++i) sum += parts.of[row * segments + i];
+  const bool exact = narrow && sums_are_exact(sum, range.span());
   if (first == 0 && lane == 0) {
-    p.base[index] = fold_base(largest);
-    p.levels[index] = level;
+    p.base[begin.slot] = fold_base(range.top());
+    p.levels[begin.slot] = exact ? operand_level::int8 : folds ? operand_level::e5m2 : operand_level::bf16;
   }
-  for (int i = first; level == operand_level::e5m2 && i < pieces; i += segments) {
+  for (int i = first; narrow && !exact && i < pieces; i += segments) {
     const expand_place at = place_of(p, index, i);
-    if (segments < pieces) codes.load(m, at, lane);
-    store_e5m2(p, at, codes, largest, lane);
+    codes.load(m, at, lane);
+    store_e5m2(p, at, codes, range.top(), lane);
   }
 }
 static_assert((1 << 20) / expand_segments * 96 * 96 < (1LL << 32), "a segment's sum of squares at the largest k");
@@ -405,17 +379,19 @@ __device__ inline void store_bf16(const expand_arguments& p, const expand_place&
 [[maybe_unused]] static __global__ void __launch_bounds__(expand_threads) expand_rest_kernel(const expand_arguments p) {
   const int thread = static_cast<int>(thread_index().x), lane = thread % 32, rows = p.a.rows + p.b.rows;
   operand_level worst = operand_level::bf16;
-  if (p.levels != nullptr) worst = block_level<expand_threads>(levels_of_all(p.levels, rows, thread, expand_threads));
+  if (p.levels != nullptr)
+    worst = block_level<expand_threads>(levels_of_all(p.levels, p.a.rows, thread, expand_threads) |
+                                        levels_of_all(p.levels + p.base_b, p.b.rows, thread, expand_threads));
   if (p.levels != nullptr && worst == p.least_level) return;
   const int blocks = expand_blocks(rows, p.k);
   for (int block = static_cast<int>(block_index().x); block < blocks; block += static_cast<int>(grid_size().x)) {
     const expand_place at = place_of(p, block);
     if (at.index >= rows) continue;
     const block_source m = at.second ? p.b : p.a;
-    if (p.levels != nullptr && p.levels[at.index] == operand_level::int8) {
+    if (p.levels != nullptr && p.levels[at.slot] == operand_level::int8) {
       expand_codes codes;
       codes.load(m, at, lane);
-      store_e5m2(p, at, codes, largest_of_base(p.base[at.index]), lane);
+      store_e5m2(p, at, codes, largest_of_base(p.base[at.slot]), lane);
     }
     if (worst == operand_level::bf16) store_bf16(p, at, m, lane);
   }

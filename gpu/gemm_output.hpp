@@ -29,34 +29,34 @@ __device__ inline void store_output(const gemm_arguments& p, float acc, int row,
   }
 }
 
-/// Joined levels of `count` rows of an operand from `first` on, as far as one of `threads` threads that share the work
-/// can see. `rows`: the operand's.
-__device__ inline std::uint32_t levels_of_rows(const operand_level* levels, int first, int count, int rows, int thread,
-                                               int threads) {
+/// Joined levels of the tile of window_tile² with element (row, column).
+__device__ inline std::uint32_t levels_of_tile(const gemm_arguments& p, int row, int column) {
+  const int first_a = row / window_tile * window_tile, first_b = column / window_tile * window_tile;
   std::uint32_t joined = 0;
-  ROTOSCALE_UNROLL
-  for (int i = thread; i < count; i += threads) {
-    if (first + i < rows) joined |= static_cast<std::uint32_t>(levels[first + i]);
+  for (int i = 0; i < window_tile; ++i) {
+    if (first_a + i < p.m) joined |= static_cast<std::uint32_t>(p.levels[first_a + i]);
+    if (first_b + i < p.n) joined |= static_cast<std::uint32_t>(p.levels[p.base_b + first_b + i]);
   }
   return joined;
 }
-/// The same of rows of A and of B in the tile of window_tile² with element (row, column).
-__device__ inline std::uint32_t levels_of_tile(const gemm_arguments& p, int row, int column, int thread, int threads) {
-  const int first_a = row / window_tile * window_tile, first_b = column / window_tile * window_tile;
-  return levels_of_rows(p.levels, first_a, window_tile, p.m, thread, threads) |
-         levels_of_rows(p.levels + p.m, first_b, window_tile, p.n, thread, threads);
-}
 
-/// The same of all `count` rows of both; `levels` is aligned to 16 bytes.
-__device__ inline std::uint32_t levels_of_all(const operand_level* levels, int count, int thread, int threads) {
+/// Joined levels of rows [16 i, 16 i + 16), as far as there are so many; `levels` is aligned to 16.
+__device__ inline std::uint32_t levels_of_sixteen(const operand_level* levels, int i, int rows) {
   std::uint32_t joined = 0;
-  for (int i = thread; i < count / 16; i += threads) {
+  if (16 * i + 16 <= rows) {
     const bytes16 x = reinterpret_cast<const bytes16*>(levels)[i];
-    joined |= x.word[0] | x.word[1] | x.word[2] | x.word[3];
+    joined = x.word[0] | x.word[1] | x.word[2] | x.word[3];
+    joined |= joined >> 16;
+    return (joined | joined >> 8) & 3u;
   }
-  joined |= joined >> 16;
-  joined = (joined | joined >> 8) & 0xFFu;
-  return joined | levels_of_rows(levels, count / 16 * 16, count % 16, count, thread, threads);
+  for (int row = 16 * i; row < rows; ++row) joined |= static_cast<std::uint32_t>(levels[row]);
+  return joined;
+}
+/// Of all `rows`, as far as one of `threads` threads that share the work can see.
+__device__ inline std::uint32_t levels_of_all(const operand_level* levels, int rows, int thread, int threads) {
+  std::uint32_t joined = 0;
+  for (int i = thread; i < (rows + 15) / 16; i += threads) joined |= levels_of_sixteen(levels, i, rows);
+  return joined;
 }
 
 /// The worst level that the block's `Threads` threads have seen. All of them call it, once a kernel.
@@ -86,7 +86,7 @@ inline constexpr int add_threads = window_tile;
   bool wide = false;
   if (p.levels != nullptr) {
     std::uint32_t joined = row_of_tile < p.m ? static_cast<std::uint32_t>(p.levels[row_of_tile]) : 0;
-    if (column < p.n) joined |= static_cast<std::uint32_t>(p.levels[p.m + column]);
+    if (column < p.n) joined |= static_cast<std::uint32_t>(p.levels[p.base_b + column]);
     wide = block_level<add_threads>(joined) == operand_level::bf16;
   }
   if (column >= p.n) return;

@@ -54,12 +54,17 @@ struct tile_walk {
   __device__ explicit tile_walk(const gemm_arguments& p)
       : rows((p.m + super_tile - 1) / super_tile), columns((p.n + super_tile - 1) / super_tile), parts(p.parts) {}
   __device__ int count() const { return rows * columns * parts; }
+  /// One division as a rule: they are slow.
   __device__ tile_position at(int index) const {
-    constexpr int band = 8;
-    const int part = index / (rows * columns), in_part = index % (rows * columns);
-    const int first = in_part / (band * columns) * band, within = in_part % (band * columns);
-    const int height = rows - first < band ? rows - first : band;
-    return {first + within % height, within / height, part};
+    constexpr unsigned band = 8;
+    const unsigned down = static_cast<unsigned>(rows), across = static_cast<unsigned>(columns);
+    const unsigned part = parts == 1 ? 0 : static_cast<unsigned>(index) / (down * across);
+    const unsigned in_part = static_cast<unsigned>(index) - part * (down * across);
+    const unsigned bands = in_part / (band * across), within = in_part - bands * (band * across);
+    const unsigned height = down - bands * band;
+    const unsigned column = height >= band ? within / band : within / height;
+    const unsigned row = within - column * (height >= band ? band : height);
+    return {static_cast<int>(bands * band + row), static_cast<int>(column), static_cast<int>(part)};
   }
 };
 /// 128-byte pieces of a part of K, the last not included.
@@ -94,32 +99,48 @@ struct ring {
   }
 };
 
-/// Does the kernel of this level compute this tile? `worst`: the level of all rows. All lanes of a warp call it.
-__device__ inline bool is_mine(const gemm_arguments& p, operand_level level, operand_level worst, tile_position t,
-                               int lane) {
-  if (p.levels == nullptr) return true;
-  if (worst == p.least_level) return level == worst;
-  if (worst < level) return false;
-  const std::uint32_t joined = levels_of_tile(p, t.row * super_tile, t.column * super_tile, lane, 32);
-  return level_of(__reduce_or_sync(0xFFFFFFFFu, joined)) == level;
-}
+/// Joined levels of window_tile rows each of A, then of B, in shared memory, sixteen to a word.
+struct tile_levels {
+  static constexpr int words = 2 * (1 << 20) / window_tile / 16;
+  std::uint32_t* joined;  ///< null: no levels, every tile is the kernel's
+  int tiles_a;
+  __device__ std::uint32_t at(int tile) const { return joined[tile / 16] >> (2 * (tile % 16)) & 3u; }
+  __device__ bool is_mine(operand_level level, tile_position t) const {
+    return joined == nullptr || level_of(at(t.row) | at(tiles_a + t.column)) == level;
+  }
+  /// Reads the levels; the worst of all rows. All threads of the block call it.
+  __device__ operand_level fill(const gemm_arguments& p) {
+    for (int i = static_cast<int>(threadIdx.x); i < words; i += threads) joined[i] = 0;
+    __syncthreads();
+    const int count_a = (p.m + 15) / 16, count_b = (p.n + 15) / 16;
+    std::uint32_t seen = 0;
+    for (int i = static_cast<int>(threadIdx.x); i < count_a + count_b; i += threads) {
+      const bool second = i >= count_a;
+      const int at = second ? i - count_a : i, tile = (second ? tiles_a : 0) + at / (window_tile / 16);
+      const std::uint32_t x = levels_of_sixteen(p.levels + (second ? p.base_b : 0), at, second ? p.n : p.m);
+      if (x != 0) atomicOr(joined + tile / 16, x << (2 * (tile % 16)));
+      seen |= x;
+    }
+    const bool outside_int8 = __syncthreads_or(seen != 0), outside_e5m2 = __syncthreads_or(seen > 1);
+    return outside_e5m2 ? operand_level::bf16 : outside_int8 ? operand_level::e5m2 : operand_level::int8;
+  }
+};
 
 template <class Tile>
 __device__ void produce(const gemm_arguments& p, const CUtensorMap& map_a, const CUtensorMap& map_b, const pipeline& q,
-                        std::uint32_t rank, int cluster, int clusters, operand_level worst) {
-  const int lane = static_cast<int>(threadIdx.x);
+                        std::uint32_t rank, int cluster, int clusters, const tile_levels& levels) {
   ring r;
   const CUtensorMap* shared = Tile::shares_a ? &map_a : &map_b;
   const CUtensorMap* own = Tile::shares_a ? &map_b : &map_a;
   const tile_walk walk(p);
   for (int t = cluster; t < walk.count(); t += clusters) {
     const tile_position at = walk.at(t);
-    if (!is_mine(p, Tile::level, worst, at, lane)) continue;
+    if (!levels.is_mine(Tile::level, at)) continue;
     const int half = static_cast<int>(rank) * box_rows;
     const int shared_row = (Tile::shares_a ? at.row : at.column) * super_tile + half;
     const int own_row = (Tile::shares_a ? at.column : at.row) * super_tile + half;
     const box_range boxes = boxes_of(p, at.part);
-    for (int k = boxes.first; lane == 0 && k < boxes.last; ++k) {
+    for (int k = boxes.first; k < boxes.last; ++k) {
       barrier_wait(q.empty_at(r.stage), r.phase ^ 1);
       const std::uint32_t bar = q.full_at(r.stage);
       barrier_expect(bar, stage_size);
@@ -127,7 +148,6 @@ __device__ void produce(const gemm_arguments& p, const CUtensorMap& map_a, const
       load_box(q.box(r.stage, 2), own, k * box_bytes, own_row, bar);
       r.advance();
     }
-    __syncwarp();
   }
 }
 
@@ -289,6 +309,9 @@ __device__ void store_each(const gemm_arguments& p, const float (&sum)[16], stri
   }
 }
 
+template <class Tile, output_mode Mode>
+inline constexpr bool unfolds = Tile::level != operand_level::bf16&& Mode != output_mode::partial;
+
 /// What brings a warp's folded sums back: 2^base of its rows and, in shared memory, of the tile's columns.
 template <class Tile>
 struct fold_bases {
@@ -322,7 +345,8 @@ struct fold_bases {
   }
 };
 /// `columns`: exponents from the thread's first column on.
-__device__ inline void unfold(bool plain, int row, int row_8, const int* columns, float (&sum)[16]) {
+template <bool Plain>
+__device__ void unfold(int row, int row_8, const int* columns, float (&sum)[16]) {
   const int rows[2] = {row, row_8};
   ROTOSCALE_UNROLL
   for (int g = 0; g < 4; ++g) {
@@ -331,7 +355,7 @@ __device__ inline void unfold(bool plain, int row, int row_8, const int* columns
     ROTOSCALE_UNROLL
     for (int i = 0; i < 4; ++i) {
       float& x = sum[4 * g + i];
-      if (plain) {
+      if constexpr (Plain) {
         x = x * __int_as_float((rows[i / 2] + 127) << 23) * __int_as_float((exponents[i % 2] + 127) << 23);
       } else {
         x = times_power(x, rows[i / 2] + exponents[i % 2]);
@@ -340,45 +364,58 @@ __device__ inline void unfold(bool plain, int row, int row_8, const int* columns
   }
 }
 
+/// All sums of a thread, 32 columns of a piece after the other: few registers. `exponents`: of the tile's columns.
+template <class Tile, output_mode Mode, bool Plain, class Number, int Half>
+__device__ void store_tile(const gemm_arguments& p, const Number (&acc)[Tile::pieces][Half],
+                           const fold_bases<Tile>& bases, const int* exponents, strip_position at, int lane, int part) {
+  constexpr int strips = Tile::columns / 32;
+  ROTOSCALE_UNROLL
+  for (int i = 0; i < Tile::pieces * strips; ++i) {
+    const int piece = i / strips, strip = i % strips;
+    float sum[16];
+    ROTOSCALE_UNROLL
+    for (int j = 0; j < 16; ++j) sum[j] = sum_of(acc[piece][16 * strip + j]);
+    if constexpr (unfolds<Tile, Mode>) {
+      const int* columns = exponents + 2 * (lane % 4) + 32 * strip;
+      unfold<Plain>(bases.rows[2 * piece], bases.rows[2 * piece + 1], columns, sum);
+    }
+    const strip_position here{at.row + 64 * piece, at.column + 32 * strip};
+    if constexpr (Mode == output_mode::plain) {
+      store_plain(p, sum, here, lane);
+    } else {
+      store_each<Mode>(p, sum, here, part);
+    }
+  }
+}
+
 template <class Tile, output_mode Mode>
 __device__ void consume(const gemm_arguments& p, const pipeline& q, int* columns, std::uint32_t rank, int cluster,
-                        int clusters, operand_level worst) {
+                        int clusters, const tile_levels& levels) {
   const int thread = static_cast<int>(threadIdx.x) % 128, group = static_cast<int>(threadIdx.x) / 128 - 1;
   const int warp = thread / 32, lane = thread % 32;
   ring r;
   const tile_walk walk(p);
   for (int t = cluster; t < walk.count(); t += clusters) {
     const tile_position tile = walk.at(t);
-    if (!is_mine(p, Tile::level, worst, tile, lane)) continue;
+    if (!levels.is_mine(Tile::level, tile)) continue;
     const int half = static_cast<int>(rank) * box_rows;
     const int first_column = tile.column * super_tile + (Tile::shares_a ? half : 0);
     strip_position at{
         tile.row * super_tile + (Tile::shares_a ? 0 : half) + group * 64 * Tile::pieces + warp * 16 + lane / 4,
         first_column + 2 * (lane % 4)};
-    constexpr bool unfolds = Tile::level != operand_level::bf16 && Mode != output_mode::partial;
+
     fold_bases<Tile> bases;
-    if constexpr (unfolds) bases.load(p, at, first_column + thread);
+    if constexpr (unfolds<Tile, Mode>) bases.load(p, at, first_column + thread);
     typename Tile::number acc[Tile::pieces][Tile::columns / 2];
     const box_range boxes = boxes_of(p, tile.part);
     multiply(Tile{}, boxes.last - boxes.first, q, r, group, lane, acc);
     int* exponents = columns + Tile::columns * group;
-    bool plain = false;
-    if constexpr (unfolds) plain = bases.share(exponents, group, thread);
-    ROTOSCALE_UNROLL
-    for (int i = 0; i < Tile::pieces * Tile::columns / 32; ++i) {  // one strip after the other: few registers
-      const int piece = i / (Tile::columns / 32), strip = i % (Tile::columns / 32);
-      float sum[16];
-      ROTOSCALE_UNROLL
-      for (int j = 0; j < 16; ++j) sum[j] = sum_of(acc[piece][16 * strip + j]);
-      if constexpr (unfolds) {
-        unfold(plain, bases.rows[2 * piece], bases.rows[2 * piece + 1], exponents + 2 * (lane % 4) + 32 * strip, sum);
-      }
-      const strip_position here{at.row + 64 * piece, at.column + 32 * strip};
-      if constexpr (Mode == output_mode::plain) {
-        store_plain(p, sum, here, lane);
-      } else {
-        store_each<Mode>(p, sum, here, tile.part);
-      }
+    bool plain = true;
+    if constexpr (unfolds<Tile, Mode>) plain = bases.share(exponents, group, thread);
+    if (plain) {
+      store_tile<Tile, Mode, true>(p, acc, bases, exponents, at, lane, tile.part);
+    } else {
+      store_tile<Tile, Mode, false>(p, acc, bases, exponents, at, lane, tile.part);
     }
   }
 }
@@ -390,12 +427,16 @@ template <class Tile, output_mode Mode>
   extern __shared__ std::uint8_t dynamic[];
   __shared__ alignas(8) std::uint64_t barriers[2 * stages];
   __shared__ alignas(8) int columns[2 * Tile::columns];
+  __shared__ std::uint32_t level_words[tile_levels::words];
   const pipeline q{shared_address(barriers), shared_address(barriers + stages),
                    (shared_address(dynamic) + 1023) & ~1023u};
   const std::uint32_t rank = cluster_rank();
   const int cluster = static_cast<int>(blockIdx.x / 2), clusters = static_cast<int>(gridDim.x / 2);
-  const int thread = static_cast<int>(threadIdx.x);
-  const std::uint32_t joined = p.levels == nullptr ? 0 : levels_of_all(p.levels, p.m + p.n, thread, threads);
+  tile_levels levels{p.levels == nullptr ? nullptr : level_words, (p.m + window_tile - 1) / window_tile};
+  if (p.levels != nullptr) {
+    const operand_level worst = levels.fill(p);
+    if (worst < Tile::level || (worst == p.least_level && worst != Tile::level)) return;  // no tile is this kernel's
+  }
   if (threadIdx.x == 0) {
     prefetch_map(&map_a);
     prefetch_map(&map_b);
@@ -405,17 +446,13 @@ template <class Tile, output_mode Mode>
     }
     fence_barrier_init();
   }
-  const bool outside_int8 = __syncthreads_or(joined != 0), outside_e5m2 = __syncthreads_or(joined > 1);
-  const operand_level worst = outside_e5m2   ? operand_level::bf16
-                              : outside_int8 ? operand_level::e5m2
-                                             : operand_level::int8;
   cluster_sync();
   if (threadIdx.x < 128) {
     registers_down<40>();
-    if (threadIdx.x < 32) produce<Tile>(p, map_a, map_b, q, rank, cluster, clusters, worst);
+    if (threadIdx.x == 0) produce<Tile>(p, map_a, map_b, q, rank, cluster, clusters, levels);
   } else {
     registers_up<232>();
-    consume<Tile, Mode>(p, q, columns, rank, cluster, clusters, worst);
+    consume<Tile, Mode>(p, q, columns, rank, cluster, clusters, levels);
   }
   __syncwarp();
   cluster_sync();  // no block leaves while the other may still write to it

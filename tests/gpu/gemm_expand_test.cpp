@@ -13,6 +13,7 @@
 
 using namespace gpu_test;
 using rotoscale::gpu::detail::blocks_of;
+using rotoscale::gpu::detail::second_base;
 
 namespace {
 
@@ -29,8 +30,8 @@ struct expansions {
         folded(bytes(static_cast<std::size_t>(rows) * static_cast<std::size_t>(a.k), poison)),
         narrow(folded.here),
         wide(bytes(2 * folded.here.size(), poison)),
-        base(std::vector<int>(static_cast<std::size_t>(rows), -999)),
-        levels(bytes(static_cast<std::size_t>(rows), 0xFF)) {}
+        base(std::vector<int>(slot(rows), -999)),
+        levels(bytes(slot(rows), 0xFF)) {}
 
   /// `least`: of a kernel that knows levels.
   void run(void (*kernel)(expand_arguments), int blocks, const operand_level* least) {
@@ -42,6 +43,7 @@ struct expansions {
     const std::int64_t second = std::int64_t{m.rows} * m.k;
     expand_arguments e{
         source(m), source(n), m.k, folded.there, folded.there + second, to, to + (int8 ? 1 : 2) * second};
+    e.base_b = second_base(m.rows);
     if (least != nullptr) {
       e.base = base.there;
       e.levels = reinterpret_cast<operand_level*>(levels.there);
@@ -70,9 +72,7 @@ struct expansions {
 
   block_matrix<const std::uint8_t> of(index_t row) const { return row < m.rows ? m.here() : n.here(); }
   index_t in_operand(index_t row) const { return row < m.rows ? row : row - m.rows; }
-  operand_level level(index_t row) const {
-    return static_cast<operand_level>(levels.here[static_cast<std::size_t>(row)]);
-  }
+  operand_level level(index_t row) const { return static_cast<operand_level>(levels.here[slot(row)]); }
   std::size_t at(index_t row, index_t c) const { return static_cast<std::size_t>(row * m.k + c); }
 
   /// Elements of a row whose expansion is not their value.
@@ -89,7 +89,7 @@ struct expansions {
         const float x =
             as == operand_level::int8 ? static_cast<std::int8_t>(code) * 512.0f : decode(formats::e5m2, code);
         const bool subnormal = as == operand_level::e5m2 && (code & 0x7F) != 0 && (code & 0x7C) == 0;
-        found = times_power(x, base.here[static_cast<std::size_t>(row)]);
+        found = times_power(x, base.here[slot(row)]);
         count += subnormal;
       }
       const bool nan = fp32_is_nan(fp32_bits(value));
@@ -103,6 +103,10 @@ struct expansions {
 
   const matrix_data &m, &n;
   int rows;
+  /// Of a row of both in `base` and `levels`.
+  std::size_t slot(index_t row) const {
+    return static_cast<std::size_t>(row < m.rows ? row : row - m.rows + second_base(m.rows));
+  }
   array<std::uint8_t> folded, narrow, wide;
   array<int> base;
   array<std::uint8_t> levels;
