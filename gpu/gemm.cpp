@@ -4,6 +4,7 @@
 #include "gpu/gemm.hpp"
 
 #include "gpu/gemm_expand.hpp"
+#include "gpu/gemm_expand_int8.hpp"
 #include "gpu/gemm_plan.hpp"
 #include "gpu/gemm_reference.hpp"
 

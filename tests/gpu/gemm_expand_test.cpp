@@ -2,13 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operands of the sm_90 GEMM, expanded to int8, E5M2 and BF16: every code under every scale, and which rows become
 // what, against the definitions.
-#include "gpu/gemm_expand.hpp"
-
 #include <doctest/doctest.h>
 
 #include <random>
 
 #include "gpu/gemm_data.hpp"
+#include "gpu/gemm_expand_int8.hpp"
 #include "gpu/gemm_plan.hpp"
 
 using namespace gpu_test;
