@@ -74,7 +74,7 @@ ROTOSCALE_HD constexpr std::uint8_t fold_code(std::uint32_t code, int byte, int 
 // ------------------------------------------------------------------ folding block scales into int8
 
 /// Twice an E2M1 value times 2^s, s = byte - largest + 3, is an int8 for s in [0, 3]: rows whose blocks span at most 3
-/// binades. Blocks of zeros do not count.
+/// binades. Blocks of zeros count only where they are within it.
 inline constexpr int int8_window = 3;
 static_assert((2 * 6 << int8_window) <= 127);
 

@@ -41,7 +41,7 @@ struct fold_range_of_row {
     least = byte < least ? byte : least;
     largest = byte > largest ? byte : largest;
   }
-  bool fits() const { return largest - least <= fold_window; }
+  bool fits(int window = fold_window) const { return largest - least <= window; }
   int top() const { return largest < 0 ? unit_scale_byte : largest; }
 };
 
@@ -59,17 +59,17 @@ inline fold_range_of_row range_of_row(block_matrix<const std::uint8_t> m, index_
   return range;
 }
 /// Blocks of zeros count unless the window is too small for them. Which base a row has cannot be seen in a result.
-inline fold_range_of_row fold_range_ref(block_matrix<const std::uint8_t> m, index_t r) {
+inline fold_range_of_row fold_range_ref(block_matrix<const std::uint8_t> m, index_t r, int window = fold_window) {
   const fold_range_of_row all = range_of_row(m, r, true);
-  return all.fits() ? all : range_of_row(m, r, false);
+  return all.fits(window) ? all : range_of_row(m, r, false);
 }
 
 /// How `accurate` multiplies row `r` if no other row of the tile is worse. Its results are the same on either side of
-/// int8's edge. In units of the least nonzero scale's 0.5, int8 takes values up to 12 * 2^3, squares up to 2^24 in sum.
+/// int8's edge. In units of the least scale's 0.5, int8 takes values up to 12 * 2^3, squares below 2^24 in sum.
 inline operand_level level_ref(block_matrix<const std::uint8_t> m, index_t r) {
-  const fold_range_of_row range = range_of_row(m, r, false);
+  const fold_range_of_row range = fold_range_ref(m, r, int8_window);
   if (!range.fits()) return operand_level::bf16;
-  if (range.largest - range.least > int8_window) return operand_level::e5m2;
+  if (!range.fits(int8_window)) return operand_level::e5m2;
   double squares = 0;
   for (index_t c = 0; c < m.k; ++c) {
     const int byte = m.scales[r * m.scale_stride + c / 32];

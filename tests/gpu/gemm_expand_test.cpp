@@ -221,6 +221,27 @@ TEST_CASE("int8 rows have squares below 2^24 in sum, in units of their least sca
   }
 }
 
+TEST_CASE("blocks of zeros count as long as they fit int8's window") {
+  const int k = 8192;
+  const struct {
+    std::uint8_t zeros;  // the scale of the first block
+    operand_level level;
+  } cases[] = {{104, operand_level::int8}, {100, operand_level::int8}, {99, operand_level::int8},
+               {98, operand_level::e5m2},  {97, operand_level::e5m2},  {96, operand_level::int8}};
+  for (const auto& c : cases) {
+    CAPTURE(static_cast<int>(c.zeros));
+    bytes codes(k / 2, 0x77), scales(k / 32, 100);  // squares: 2^20 to 2^21 in units of 100
+    for (std::size_t i = 0; i < 16; ++i) codes[i] = 0x80;
+    scales[0] = c.zeros;
+    const matrix_data a(1, k, codes, scales), b(1, k, codes, scales);
+    CHECK(level_ref(a.here(), 0) == c.level);
+    expansions e(a, b);
+    e.run_int8();
+    CHECK(e.level(1) == c.level);
+    CHECK(e.wrong(c.level, 1) == 0);
+  }
+}
+
 TEST_CASE("rows of every length become what the definition says") {
   std::mt19937 random(6);
   const struct { int rows, others, k; } cases[] = {{13, 6, 32}, {9, 5, 2112}, {4, 3, 6144}, {3, 2, 16416}};
