@@ -184,8 +184,8 @@ inline status check_problem(const gemm_problem& p, const gemm_choice& c, const g
   if (status s = check_result(p, p.b.rows); !s.ok()) return s;
   const status out = check_pointer(p.out, p.output == formats::bf16 ? 2 : 4, "out");
   if (!out.ok()) return out;
-  if (p.bias != nullptr && reinterpret_cast<std::uintptr_t>(p.bias) % 4 != 0) {
-    return {fault::bad_pointer, "bias", "must be aligned to its element"};
+  if (p.bias != nullptr) {
+    if (status s = check_pointer(p.bias, 4, "bias"); !s.ok()) return s;
   }
   const bool one_part = reference || arch_is(device, "gfx942");
   if (c.split_k < 1 || c.split_k > most_parts || (one_part && c.split_k != 1)) {

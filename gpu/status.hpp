@@ -38,12 +38,14 @@ struct [[nodiscard]] status {
   }
 };
 
-/// Is `pointer` set and a multiple of `alignment` (16 or 4)? `argument` names it.
+/// Is `pointer` set and a multiple of `alignment` (1, 2, 4 or 16)? `argument` names it.
 inline status check_pointer(const void* pointer, std::uintptr_t alignment, const char* argument) {
   if (pointer == nullptr) return {fault::bad_pointer, argument, "must not be null"};
   if (reinterpret_cast<std::uintptr_t>(pointer) % alignment != 0) {
     return {fault::bad_pointer, argument,
-            alignment == 16 ? "must be aligned to 16 bytes" : "must be aligned to its element"};
+            alignment == 16  ? "must be aligned to 16 bytes"
+            : alignment == 4 ? "must be aligned to 4 bytes"
+                             : "must be aligned to 2 bytes"};
   }
   return {};
 }

@@ -326,6 +326,9 @@ TEST_CASE("bad input names the argument and writes nothing") {
   CHECK(message([](gemm_problem& p) { p.a.element = gemm_element::e4m3; }) == "a.element: must be E2M1");
   CHECK(gemm_mxfp8(good, {}, nullptr, 0, nullptr).message() == "a.element: must be E4M3 or E5M2");
   CHECK(message([](gemm_problem& p) { p.out = nullptr; }) == "out: must not be null");
+  const auto misaligned = [](const gemm_problem& p) { return reinterpret_cast<float*>(static_cast<char*>(p.out) + 2); };
+  CHECK(message([&](gemm_problem& p) { p.bias = misaligned(p); }) == "bias: must be aligned to 4 bytes");
+  CHECK(message([](gemm_problem& p) { p.out = static_cast<char*>(p.out) + 1; }) == "out: must be aligned to 2 bytes");
   CHECK(message([](gemm_problem& p) { p.out_stride = 7; }) == "out_stride: must be at least n");
   CHECK(message([](gemm_problem& p) { p.output = formats::fp16; }) == "output: must be BF16 or FP32");
   CHECK(message([](gemm_problem&) {}, {gemm_contract::fast, 0}) == "choice.split_k: must be 1 to 64");
@@ -335,6 +338,54 @@ TEST_CASE("bad input names the argument and writes nothing") {
   CHECK(gemm_mxfp4(good, {}, nullptr, 0, nullptr).message() == "workspace: must be device memory aligned to 256 bytes");
   out.fetch();
   CHECK(out.here == bytes(8 * 8 * 2, 0xA5));
+}
+
+TEST_CASE("what other devices' kernels do not take is named, wherever it is asked") {
+  const matrix_data a = random_matrix(32, 512, 17, scales_of::ordinary),
+                    b = random_matrix(16, 512, 18, scales_of::ordinary);
+  array<std::uint8_t> out(bytes(32 * 16 * 2));
+  const gemm_problem plain{{out.there}, a.view(), b.view()};
+  gemm_problem placed = plain;
+  placed.b.code_order = placement::aiter_data_16x16;
+  placed.a.scale_order = placed.b.scale_order = placement::aiter_scale;
+  constexpr gemm_device other{"", 1}, gfx942{"gfx942", 304}, gfx950{"gfx950", 256};
+  const auto message = [](const gemm_device& device, gemm_problem p, auto change, gemm_choice choice = {}) {
+    change(p);
+    return check_gemm(p, choice, device).message();
+  };
+  const auto as_it_is = [](gemm_problem&) {};
+  const auto fp8 = [](gemm_problem& p) {
+    p.a.element = p.b.element = gemm_element::e4m3;
+    p.a.k = p.b.k = 256;
+  };
+  const gemm_choice reference{gemm_contract::reference}, parts{gemm_contract::accurate, 2};
+  CHECK(message(other, plain, as_it_is) == "choice.contract: this device has the reference kernel only");
+  CHECK(message(other, plain, as_it_is, reference) == "ok");
+  CHECK(message(other, placed, as_it_is, reference) == "ok");
+
+  CHECK(message(gfx942, plain, as_it_is) == "ok");
+  CHECK(message(gfx942, plain, fp8) == "a.element: FP8 blocks: this device has the reference kernel only");
+  CHECK(message(gfx942, plain, fp8, reference) == "ok");
+  CHECK(message(gfx942, plain, [](gemm_problem& p) { p.a.k = p.b.k = 96; }) ==
+        "a.k: must be a multiple of 128 on gfx942");
+  CHECK(message(gfx942, plain, [](gemm_problem& p) { p.b.scale_stride = 18; }) ==
+        "b.scale_stride: must be a multiple of 4 on gfx942");
+  CHECK(message(gfx942, plain, [](gemm_problem& p) { ++p.a.scales; }) == "a.scales: must be aligned to 4 bytes");
+  CHECK(message(gfx942, placed, as_it_is) == "a.scale_order: this kernel takes row-major scales");
+  CHECK(message(gfx942, plain, as_it_is, parts) == "choice.split_k: must be 1 for this kernel");
+
+  CHECK(message(gfx950, placed, as_it_is) == "ok");
+  CHECK(message(gfx950, placed, as_it_is, parts) == "ok");
+  CHECK(message(gfx950, placed, [](gemm_problem& p) { p.a.code_order = placement::aiter_data_16x16; }) == "ok");
+  CHECK(message(gfx950, plain, fp8) == "a.element: FP8 blocks: this device has the reference kernel only");
+  CHECK(message(gfx950, placed, [](gemm_problem& p) { p.a.k = p.b.k = 384; }) ==
+        "a.k: must be a multiple of 256 on gfx950");
+  CHECK(message(gfx950, plain, as_it_is) == "b.code_order: must be aiter_data_16x16 on gfx950");
+  CHECK(message(gfx950, placed, [](gemm_problem& p) { p.b.scale_order = placement::row_major; }) ==
+        "b.scale_order: must be aiter_scale on gfx950");
+  CHECK(message(gfx950, placed, [](gemm_problem& p) { p.b.rows = 24; }) ==
+        "b.rows: this order of codes needs whole tiles");
+  CHECK(message(gfx950, placed, [](gemm_problem& p) { ++p.a.scales; }) == "a.scales: must be aligned to 4 bytes");
 }
 
 TEST_CASE("the reference at both ends of FP32") {
