@@ -11,6 +11,9 @@
 
 namespace rotoscale::gpu {
 
+/// Rows of an operand, and k, at most.
+inline constexpr int most_gemm_extent = 1 << 20;
+
 /// Outputs are computed by products of one kind in tiles of this many rows and columns.
 inline constexpr int window_tile = 256;
 

@@ -111,6 +111,7 @@ ROTOSCALE_HD constexpr int int8_rows(int k) { return expand_segments / int8_segm
     store_e5m2(p, at, codes, range.top(), lane);
   }
 }
-static_assert((1 << 20) / expand_segments * 96 * 96 < (1LL << 32), "a segment's sum of squares at the largest k");
+static_assert(std::int64_t{most_gemm_extent} / expand_segments * 96 * 96 < std::int64_t{1} << 32,
+              "a segment's sum of squares at the largest k");
 
 }  // namespace rotoscale::gpu

@@ -9,7 +9,7 @@
 
 namespace rotoscale::gpu::detail {
 
-inline constexpr int most_gemm_extent = 1 << 20, most_parts = 64;
+inline constexpr int most_parts = 64;
 
 inline dim3 blocks_of(std::int64_t count) { return {static_cast<unsigned>(count), 1, 1}; }
 

@@ -102,7 +102,7 @@ struct ring {
 
 /// Joined levels of window_tile rows each of A, then of B, in shared memory, sixteen to a word.
 struct tile_levels {
-  static constexpr int words = 2 * (1 << 20) / window_tile / 16;
+  static constexpr int words = 2 * most_gemm_extent / window_tile / 16;
   std::uint32_t* joined;  ///< null: no levels, every tile is the kernel's
   int tiles_a;
   __device__ std::uint32_t at(int tile) const { return joined[tile / 16] >> (2 * (tile % 16)) & 3u; }
