@@ -9,10 +9,11 @@
 
 #if defined(ROTOSCALE_CUDA)
 #include "gpu/gemm_sm90.hpp"
-#elif defined(ROTOSCALE_AMD)
+#else
 #include "gpu/gemm_gfx942.hpp"
 #include "gpu/gemm_gfx950.hpp"
-#else
+#endif
+#if defined(ROTOSCALE_GPU_HOST)
 #include "gpu/gemm_emulated.hpp"
 #endif
 
@@ -158,7 +159,9 @@ status run_expanded(const gemm_problem& p, const gemm_choice& c, std::uint8_t* m
   return finish_parts(g, stream);
 }
 
-#else
+#endif
+
+#if !defined(ROTOSCALE_CUDA)
 
 /// BF16 in rows of whole 8 bytes, without C and bias: what AMD's kernels store themselves.
 bool is_plain(const gemm_problem& p, const gemm_arguments& g) {
@@ -232,25 +235,34 @@ std::size_t gemm_workspace_bytes(const gemm_problem& p, const gemm_choice& c, co
   return check_gemm(p, c, device).ok() ? workspace_map(p, c, device).size : 0;
 }
 
-namespace {
-
-status run(const gemm_problem& p, const gemm_choice& c, void* workspace, std::size_t workspace_bytes,
-           hipStream_t stream) {
-  gemm_device device;
-  status s = current_device(device);
-  if (s.ok()) s = check_gemm(p, c, device);
+status detail::run_gemm(const gemm_problem& p, const gemm_choice& c, const gemm_device& device, void* workspace,
+                        std::size_t workspace_bytes, hipStream_t stream) {
+  status s = check_gemm(p, c, device);
   if (!s.ok()) return s;
   s = check_workspace(workspace, workspace_bytes, gemm_workspace_bytes(p, c, device));
   if (s.ok()) s = check_stream(stream);
   if (!s.ok()) return s;
   if (c.contract == gemm_contract::reference)
     return run_reference(p, options_of(c.contract, device, 1, is_fp8(p)), stream);
-#if defined(ROTOSCALE_AMD)
+  const auto memory = static_cast<std::uint8_t*>(workspace);
+#if !defined(ROTOSCALE_CUDA)
   if (arch_is(device, "gfx942")) return run_gfx942(p, c, device, stream);
-  return run_gfx950(p, c, static_cast<std::uint8_t*>(workspace), device, stream);
-#else
-  return run_expanded(p, c, static_cast<std::uint8_t*>(workspace), device, stream);
+  if (arch_is(device, "gfx950")) return run_gfx950(p, c, memory, device, stream);
 #endif
+#if !defined(ROTOSCALE_AMD)
+  return run_expanded(p, c, memory, device, stream);
+#else
+  return {fault::unsupported_device, "choice.contract", "this device has the reference kernel only"};
+#endif
+}
+
+namespace {
+
+status run(const gemm_problem& p, const gemm_choice& c, void* workspace, std::size_t workspace_bytes,
+           hipStream_t stream) {
+  gemm_device device;
+  const status s = current_device(device);
+  return s.ok() ? run_gemm(p, c, device, workspace, workspace_bytes, stream) : s;
 }
 
 }  // namespace

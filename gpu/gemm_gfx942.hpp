@@ -8,6 +8,7 @@
 
 #include "gpu/hip.hpp"  // first: the numerics headers need its words
 //
+#include "gpu/amd_matrix.hpp"
 #include "gpu/gemm_reference.hpp"
 
 namespace rotoscale::gpu::gfx942 {
@@ -16,8 +17,8 @@ inline constexpr int tile = 128;     // rows of A and of B a block
 inline constexpr int threads = 256;  // four waves, 64 × 64 outputs each
 inline constexpr int step = 128;     // k of a step: 64 bytes and four scales a row
 
-using float4 = float __attribute__((ext_vector_type(4)));
-using int4 = int __attribute__((ext_vector_type(4)));
+using amd::float4;
+using amd::int4;
 
 struct arguments {
   gemm_operand_view a, b;
@@ -25,7 +26,7 @@ struct arguments {
 };
 
 /// Bytes of FP8 for magnitudes 0 to 7 (0.5, 1, 1.5, ...): E4M3FNUZ on gfx942, E4M3 on gfx950.
-#if defined(__gfx942__)
+#if !defined(__gfx950__)
 inline constexpr std::uint32_t table_low = 0x44403800u, table_high = 0x54504C48u;
 static_assert(decode(formats::e4m3fnuz, 0x38) == 0.5f && decode(formats::e4m3fnuz, 0x44) == 1.5f &&
               decode(formats::e4m3fnuz, 0x48) == 2.0f && decode(formats::e4m3fnuz, 0x54) == 6.0f);
@@ -38,13 +39,13 @@ static_assert(decode(formats::e4m3, 0x30) == 0.5f && decode(formats::e4m3, 0x3C)
 /// Four codes, in the low halves of bytes, as FP8. FNUZ has no -0: a zero loses its sign.
 __device__ inline std::uint32_t fp8_of(std::uint32_t codes) {
   const std::uint32_t magnitude = codes & 0x07070707u;
-  const std::uint32_t value = __builtin_amdgcn_perm(table_high, table_low, magnitude);
-  const std::uint32_t nonzero = __builtin_amdgcn_perm(0x80808080u, 0x80808000u, magnitude);
+  const std::uint32_t value = amd::permute(table_low, table_high, magnitude);
+  const std::uint32_t nonzero = amd::permute(0x80808000u, 0x80808080u, magnitude);
   return value | ((codes & 0x08080808u) << 4 & nonzero);
 }
 /// Eight codes; even ones first, which both operands do alike.
-__device__ inline long fragment_of(std::uint32_t codes) {
-  return static_cast<long>(static_cast<std::uint64_t>(fp8_of(codes >> 4)) << 32 | fp8_of(codes));
+__device__ inline std::int64_t fragment_of(std::uint32_t codes) {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(fp8_of(codes >> 4)) << 32 | fp8_of(codes));
 }
 
 /// Largest and least scale byte of a row so far.
@@ -71,9 +72,7 @@ __device__ inline int place_of(int row, int piece) { return row * 64 + (piece ^ 
 
 /// A grid of (columns of tiles, rows of tiles) blocks. Vector: BF16, rows of whole 8 bytes, no C, no bias.
 template <bool Vector>
-[[maybe_unused]] static __global__ void
-    __attribute__((amdgpu_flat_work_group_size(threads, threads), amdgpu_waves_per_eu(1, 2)))
-    gemm_kernel(const arguments g) {
+[[maybe_unused]] static __global__ void ROTOSCALE_AMD_BLOCK(threads, 1, 2) gemm_kernel(const arguments g) {
   shared_memory& shared = block_shared<shared_memory>();
   const int thread = static_cast<int>(thread_index().x), lane = thread % 64, wave = thread / 64;
   const int first_row = static_cast<int>(block_index().y) * tile,
@@ -104,11 +103,11 @@ template <bool Vector>
     for (int m = 0; m < 2; ++m) {
       ROTOSCALE_UNROLL
       for (int i = 0; i < 2; ++i) {
-        asm volatile("" : "+v"(staged[m][i]));  // accumulation registers are for sums
+        amd::keep_in_vector_registers(staged[m][i]);
         *reinterpret_cast<int4*>(shared.codes[buffer][m] + place_of(thread / 4 + 64 * i, thread % 4)) = staged[m][i];
       }
     }
-    asm volatile("" : "+v"(staged_scale));
+    amd::keep_in_vector_registers(staged_scale);
     shared.scales[buffer][thread / tile][thread % tile] = staged_scale;
   };
 
@@ -135,7 +134,7 @@ template <bool Vector>
         __builtin_memcpy(&codes, shared.codes[buffer][m] + place_of(row + lane % 16, block) + lane / 16 * 4, 4);
         return fragment_of(codes);
       };
-      long a[4];
+      std::int64_t a[4];
       float factor_a[4];
       ROTOSCALE_UNROLL
       for (int i = 0; i < 4; ++i) {
@@ -146,7 +145,7 @@ template <bool Vector>
       }
       ROTOSCALE_UNROLL
       for (int j = 0; j < 4; ++j) {
-        const long b = fragment(1, wave_column + 16 * j);
+        const std::int64_t b = fragment(1, wave_column + 16 * j);
         float factor_b[4];
         ROTOSCALE_UNROLL
         for (int e = 0; e < 4; ++e) {
@@ -156,7 +155,7 @@ template <bool Vector>
         }
         ROTOSCALE_UNROLL
         for (int i = 0; i < 4; ++i) {
-          const float4 sum = __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(b, a[i], float4{}, 0, 0, 0);
+          const float4 sum = amd::multiply_fp8(b, a[i]);
           ROTOSCALE_UNROLL
           for (int e = 0; e < 4; ++e) acc[i][j][e] = __builtin_fmaf(sum[e], factor_a[i] * factor_b[e], acc[i][j][e]);
         }
@@ -186,10 +185,9 @@ template <bool Vector>
         }
       }
       if constexpr (Vector) {
-        using uint2 = std::uint32_t __attribute__((ext_vector_type(2)));
         if (row < g.p.m && column < g.p.n) {
-          *reinterpret_cast<uint2*>(static_cast<std::uint16_t*>(g.p.out) + row * g.p.out_stride + column) =
-              uint2{bits[0] | bits[1] << 16, bits[2] | bits[3] << 16};
+          *reinterpret_cast<amd::uint2*>(static_cast<std::uint16_t*>(g.p.out) + row * g.p.out_stride + column) =
+              amd::uint2{bits[0] | bits[1] << 16, bits[2] | bits[3] << 16};
         }
       }
     }

@@ -6,6 +6,7 @@
 // executed on an emulator; nobody has timed it.
 #pragma once
 
+#include "gpu/amd_matrix.hpp"
 #include "gpu/gemm_output.hpp"
 #include "gpu/hip.hpp"  // first: the numerics headers need its words
 
@@ -17,9 +18,8 @@ inline constexpr int step = 256;                         // k of a step: one sca
 inline constexpr int piece_bytes = 1024;                 // 16 rows × 128 k
 inline constexpr int pieces = tile / 16 * (step / 128);  // of one operand and step
 
-using float4 = float __attribute__((ext_vector_type(4)));
-using int4 = int __attribute__((ext_vector_type(4)));
-using int8 = int __attribute__((ext_vector_type(8)));
+using amd::float4;
+using amd::int4;
 
 struct operand {
   const std::uint8_t* codes;
@@ -45,26 +45,9 @@ __device__ const std::uint8_t* code_address(const operand& m, int first_row, int
   return m.codes + mine * m.stride + column + lane / 16 * 16;
 }
 
-/// Copies sixteen bytes a lane to LDS, the lanes' pieces one after another; arrived after loads_done.
-__device__ inline void load_to_lds(const std::uint8_t* from, std::uint8_t* to) {
-#if defined(__gfx950__)
-  __builtin_amdgcn_global_load_lds((__attribute__((address_space(1))) void*)const_cast<std::uint8_t*>(from),
-                                   (__attribute__((address_space(3))) void*)to, 16, 0, 0);
-#endif
-}
-__device__ inline void loads_done() { asm volatile("s_waitcnt vmcnt(0)" ::: "memory"); }
-
-__device__ inline int8 widen(int4 x) { return int8{x[0], x[1], x[2], x[3], 0, 0, 0, 0}; }
-
-/// d += columns (rows of B) times rows (rows of A): lane l gets row l % 16 of C and columns 4 (l / 16) .. + 3.
-template <int ByteB, int ByteA>
-__device__ float4 multiply(int4 b, int4 a, float4 d, int scale_b, int scale_a) {
-#if defined(__gfx950__)
-  return __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(widen(b), widen(a), d, 4, 4, ByteB, scale_b, ByteA, scale_a);
-#else
-  return d;
-#endif
-}
+struct shared_memory {
+  alignas(16) std::uint8_t codes[2][2 * pieces * piece_bytes];  ///< [buffer]: A's pieces, then B's
+};
 
 /// Four columns of a row: BF16 (rows of whole 8 bytes, no C, no bias), or the sums of a part of K as they are.
 template <output_mode Mode>
@@ -76,9 +59,8 @@ __device__ void store_four(const gemm_arguments& p, float4 acc, int row, int col
       const float x = acc[e] * p.alpha;
       bits[e] = bf16_bits(fp32_is_nan(fp32_bits(x)) ? fp32_from_bits(p.nan_bits) : x);
     }
-    using uint2 = std::uint32_t __attribute__((ext_vector_type(2)));
-    *reinterpret_cast<uint2*>(static_cast<std::uint16_t*>(p.out) + row * p.out_stride + column) =
-        uint2{bits[0] | bits[1] << 16, bits[2] | bits[3] << 16};
+    *reinterpret_cast<amd::uint2*>(static_cast<std::uint16_t*>(p.out) + row * p.out_stride + column) =
+        amd::uint2{bits[0] | bits[1] << 16, bits[2] | bits[3] << 16};
   } else {
     *reinterpret_cast<float4*>(p.partial + (static_cast<std::int64_t>(part) * p.m + row) * p.n + column) = acc;
   }
@@ -86,12 +68,10 @@ __device__ void store_four(const gemm_arguments& p, float4 acc, int row, int col
 
 /// A grid of (columns of tiles, rows of tiles, parts of K) blocks.
 template <bool ShuffledA, output_mode Mode>
-[[maybe_unused]] static __global__ void
-    __attribute__((amdgpu_flat_work_group_size(threads, threads), amdgpu_waves_per_eu(1, 1)))
-    gemm_kernel(const arguments g) {
-  __shared__ alignas(16) std::uint8_t codes[2][2 * pieces * piece_bytes];  // A's pieces, then B's
+[[maybe_unused]] static __global__ void ROTOSCALE_AMD_BLOCK(threads, 1, 1) gemm_kernel(const arguments g) {
+  auto& codes = block_shared<shared_memory>().codes;
   const int thread = static_cast<int>(thread_index().x), lane = thread % 64;
-  const int wave = __builtin_amdgcn_readfirstlane(thread / 64);
+  const int wave = amd::uniform(thread / 64);
   const int part = static_cast<int>(block_index().z);
   const int first_row = static_cast<int>(block_index().y) * tile,
             first_column = static_cast<int>(block_index().x) * tile;
@@ -103,10 +83,10 @@ template <bool ShuffledA, output_mode Mode>
     ROTOSCALE_UNROLL
     for (int i = 0; i < pieces / 4; ++i) {
       const int piece = 4 * i + wave;
-      load_to_lds(code_address<ShuffledA>(g.a, first_row, k_bytes, k, piece, lane),
-                  codes[buffer] + piece * piece_bytes);
-      load_to_lds(code_address<true>(g.b, first_column, k_bytes, k, piece, lane),
-                  codes[buffer] + (pieces + piece) * piece_bytes);
+      amd::load_to_lds(code_address<ShuffledA>(g.a, first_row, k_bytes, k, piece, lane),
+                       codes[buffer] + piece * piece_bytes);
+      amd::load_to_lds(code_address<true>(g.b, first_column, k_bytes, k, piece, lane),
+                       codes[buffer] + (pieces + piece) * piece_bytes);
     }
   };
   // A scale tile of 32 rows × 8 blocks is 64 dwords; byte 2 h + r is for half h of the step and row tile r.
@@ -132,7 +112,7 @@ template <bool ShuffledA, output_mode Mode>
       scale_a[i] = next_scale[0][i];
       scale_b[i] = next_scale[1][i];
     }
-    loads_done();
+    amd::loads_done();
     block_barrier();  // this buffer has arrived, and nobody reads the other any more
     if (k + step < last_k) {
       load(k + step, 1 - buffer);
@@ -142,22 +122,23 @@ template <bool ShuffledA, output_mode Mode>
       const auto fragment = [&](int m, int row_tile) {
         const int at = (m * pieces + H * (tile / 16) + row_tile) * piece_bytes + lane * 16;
         int4 x = *reinterpret_cast<const int4*>(codes[buffer] + at);
-        asm volatile("" : "+v"(x));  // accumulation registers are for sums
-        return x;
+        amd::keep_in_vector_registers(x);
+        return amd::scaled_fragment<gemm_element::e2m1>{x};
       };
-      int4 a[8];
+      amd::scaled_fragment<gemm_element::e2m1> a[8];
       ROTOSCALE_UNROLL
       for (int i = 0; i < 8; ++i) a[i] = fragment(0, wave_row / 16 + i);
       ROTOSCALE_UNROLL
       for (int j = 0; j < 8; j += 2) {
-        const int4 b0 = fragment(1, wave_column / 16 + j), b1 = fragment(1, wave_column / 16 + j + 1);
+        const auto b0 = fragment(1, wave_column / 16 + j), b1 = fragment(1, wave_column / 16 + j + 1);
         ROTOSCALE_UNROLL
         for (int i = 0; i < 8; i += 2) {
           const int sa = scale_a[i / 2], sb = scale_b[j / 2];
-          acc[i][j] = multiply<2 * H, 2 * H>(b0, a[i], acc[i][j], sb, sa);
-          acc[i + 1][j] = multiply<2 * H, 2 * H + 1>(b0, a[i + 1], acc[i + 1][j], sb, sa);
-          acc[i][j + 1] = multiply<2 * H + 1, 2 * H>(b1, a[i], acc[i][j + 1], sb, sa);
-          acc[i + 1][j + 1] = multiply<2 * H + 1, 2 * H + 1>(b1, a[i + 1], acc[i + 1][j + 1], sb, sa);
+          // Columns (rows of B) times rows (rows of A): lane l gets row l % 16 of C and columns 4 (l / 16) .. + 3.
+          acc[i][j] = amd::multiply_scaled<2 * H, 2 * H>(b0, a[i], acc[i][j], sb, sa);
+          acc[i + 1][j] = amd::multiply_scaled<2 * H, 2 * H + 1>(b0, a[i + 1], acc[i + 1][j], sb, sa);
+          acc[i][j + 1] = amd::multiply_scaled<2 * H + 1, 2 * H>(b1, a[i], acc[i][j + 1], sb, sa);
+          acc[i + 1][j + 1] = amd::multiply_scaled<2 * H + 1, 2 * H + 1>(b1, a[i + 1], acc[i + 1][j + 1], sb, sa);
         }
       }
     };

@@ -151,6 +151,10 @@ inline status check_gfx942(const gemm_problem& p) {
   return {};
 }
 
+/// gemm_mxfp4 and gemm_mxfp8 by the kernels of `device`, the current one or, in host mode, also one of AMD's.
+status run_gemm(const gemm_problem& problem, const gemm_choice& choice, const gemm_device& device, void* workspace,
+                std::size_t workspace_bytes, hipStream_t stream);
+
 /// check_gemm of gemm.hpp.
 inline status check_problem(const gemm_problem& p, const gemm_choice& c, const gemm_device& device) {
   const bool reference = c.contract == gemm_contract::reference;

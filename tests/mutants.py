@@ -605,6 +605,32 @@ GPU_MUTANTS = [
      "gpu/gemm"),
     ("GEMM: accurate is emptied every 64 k", "gemm_kernels.hpp", '{"mxfp4-accurate-sm90", "hopper-wgmma-fp8-f32", false, 32,',
      '{"mxfp4-accurate-sm90", "hopper-wgmma-fp8-f32", false, 64,', "gpu/gemm"),
+    # AMD's GEMM kernels in host mode.
+    ("AMD GEMM: gfx950 reads half of a fragment", "gpu/gemm_gfx950.hpp", "* piece_bytes + lane * 16;",
+     "* piece_bytes + lane % 32 * 16;", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx950 takes plain codes in another order", "gpu/gemm_gfx950.hpp", "column + lane / 16 * 16;",
+     "column + lane % 4 * 16;", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx950 does not wait for the block", "gpu/gemm_gfx950.hpp",
+     "    block_barrier();  // this buffer has arrived, and nobody reads the other any more\n", "", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx950 does not wait for its copies", "gpu/gemm_gfx950.hpp", "    amd::loads_done();\n", "", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx950 selects another scale byte", "gpu/gemm_gfx950.hpp", "<2 * H, 2 * H + 1>", "<2 * H, 2 * H>",
+     "gpu/gemm_amd"),
+    ("AMD GEMM: gfx950 takes scales of the tile below", "gpu/gemm_gfx950.hpp", "(row / 32) * scale_tiles",
+     "(row / 32 + 1) * scale_tiles", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx950 stores rows beyond the last", "gpu/gemm_gfx950.hpp", "if (row < g.p.m && column < g.p.n) store_four",
+     "if (column < g.p.n) store_four", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx950 starts every part of K at zero", "gpu/gemm_gfx950.hpp", "first_k = part * g.part_k", "first_k = 0",
+     "gpu/gemm_amd"),
+    ("AMD GEMM: gfx942 swizzles pieces onto each other", "gpu/gemm_gfx942.hpp", "(piece ^ (row / 2 % 4))",
+     "(piece & (row / 2 % 4))", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx942 does not wait for the block", "gpu/gemm_gfx942.hpp", "    block_barrier();\n", "", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx942 gives zeros a sign, which is NaN", "gpu/gemm_gfx942.hpp", " << 4 & nonzero", " << 4", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx942 takes B's scales by rows of A", "gpu/gemm_gfx942.hpp", "wave_column + 16 * i + lane / 16 * 4 + e]",
+     "wave_column + 16 * i + lane % 16]", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx942 takes scale 0 as a number", "gpu/gemm_gfx942.hpp", "return a.least >= 1 && b.least >= 1 &&", "return",
+     "gpu/gemm_amd"),
+    ("AMD GEMM: gfx942 does not compute products beyond FP32 again", "gpu/gemm_gfx942.hpp",
+     " &&\n         a.largest + b.largest - 254 <= 127;", ";", "gpu/gemm_amd"),
 ]
 
 
@@ -617,7 +643,7 @@ def try_mutant(mutant, root, folder):
     shutil.copytree(root / "gpu", place / "gpu")
     path = place / (header if header.startswith("gpu/") else f"rotoscale/{header}")
     sources = [root / f"tests/{test if test.startswith('gpu/') else 'rotoscale/' + test}_test.cpp"]
-    if test == "gpu/gemm":
+    if test in ("gpu/gemm", "gpu/gemm_amd"):
         sources.append(place / "gpu/gemm.cpp")
     if test.startswith("gpu/probe/"):
         sources += [place / f"gpu/probe/{part}.cpp" for part in ("gemm", "model")]
