@@ -5,8 +5,8 @@
 //
 // Operands of 16 rows: lane l holds part of row l % 16, g = l / 16 says which part of its k. Results: lane l holds
 // rows 4 g .. 4 g + 3 (the first operand's) of column l % 16 (the second's). By instruction, k of lane l:
-//   16x16x16 bf16            4 g .. + 3
-//   16x16x32 fp8             8 g .. + 7
+//   16x16x16 BF16            4 g .. + 3
+//   16x16x32 FP8             8 g .. + 7
 //   16x16x128 f8f6f4, FP4    32 g .. + 31, with the scale of block g of 32 in lane l's scale register
 //   16x16x128 f8f6f4, FP8    16 g .. + 15 and 64 + 16 g .. + 15; scales as for FP4
 // FP8 is FNUZ on gfx942, OCP on gfx950. Sources: AMD's ISA documents of CDNA3 and CDNA4 and
@@ -21,12 +21,15 @@ namespace rotoscale::gpu::amd {
 
 using float4 = float __attribute__((vector_size(16)));
 using int4 = int __attribute__((vector_size(16)));
+using short4 = short __attribute__((vector_size(8)));
 using uint2 = std::uint32_t __attribute__((vector_size(8)));
 
 /// A lane's part of an operand of multiply_scaled: 16 bytes of FP4, twice as many of FP8.
 template <gemm_element Element>
 struct scaled_fragment {
   static constexpr int parts = Element == gemm_element::e2m1 ? 1 : 2;
+  /// As the instruction encodes the element.
+  static constexpr int code = Element == gemm_element::e2m1 ? 4 : Element == gemm_element::e5m2 ? 1 : 0;
   int4 part[parts];
 };
 
@@ -72,6 +75,11 @@ __device__ inline float4 multiply_fp8(std::int64_t a, std::int64_t b) {
   return __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(a, b, float4{}, 0, 0, 0);
 }
 
+/// d + a · b of 16 BF16 numbers.
+__device__ inline float4 multiply_bf16(short4 a, short4 b, float4 d) {
+  return __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(a, b, d, 0, 0, 0);
+}
+
 /// The registers that the instruction takes for any element.
 template <gemm_element Element>
 __device__ auto scaled_registers(const scaled_fragment<Element>& x) {
@@ -86,8 +94,8 @@ __device__ float4 multiply_scaled([[maybe_unused]] const scaled_fragment<A>& a,
                                   [[maybe_unused]] const scaled_fragment<B>& b, float4 d, [[maybe_unused]] int scale_a,
                                   [[maybe_unused]] int scale_b) {
 #if defined(__gfx950__)
-  constexpr auto code = [](gemm_element e) { return e == gemm_element::e2m1 ? 4 : e == gemm_element::e5m2 ? 1 : 0; };
-  return __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(scaled_registers(a), scaled_registers(b), d, code(A), code(B),
+  constexpr int code_a = scaled_fragment<A>::code, code_b = scaled_fragment<B>::code;  // clang 22 takes no calls there
+  return __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(scaled_registers(a), scaled_registers(b), d, code_a, code_b,
                                                           ByteA, scale_a, ByteB, scale_b);
 #else
   return d;

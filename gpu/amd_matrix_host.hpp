@@ -39,13 +39,13 @@ struct matrix_tile {
   std::uint8_t codes[16][most_k], scales[16][4];
   double values[16][most_k];
   int exponents[16][most_k];
-  bool finite[16];
+  bool has_nan[16], has_infinity[16];  ///< scales count as well
 
   /// An element without its scale, by code.
   struct number {
     double value;
     int exponent;
-    bool finite;
+    value_class kind;
   };
   template <const matrix_form& Form, format Element>
   static const number& number_of(std::uint64_t code) {
@@ -55,8 +55,8 @@ struct matrix_tile {
         const mma_term t = mma_element(Form.unit.model, Element, c);
         const double magnitude = std::ldexp(static_cast<double>(t.significand), t.low);
         const bool finite = t.kind == value_class::finite;
-        all.push_back({finite ? (t.negative ? -magnitude : magnitude) : 0, finite ? t.exponent : exponent_of_zero,
-                       finite || t.kind == value_class::zero});
+        all.push_back(
+            {finite ? (t.negative ? -magnitude : magnitude) : 0, finite ? t.exponent : exponent_of_zero, t.kind});
       }
       return all;
     }();
@@ -67,13 +67,14 @@ struct matrix_tile {
   void decode() {
     const gemm_operand o = operand<Form>(Element);
     for (int r = 0; r < 16; ++r) {
-      finite[r] = true;
+      has_nan[r] = has_infinity[r] = false;
       for (int k = 0; k < Form.k; ++k) {
         const number& x = number_of<Form, Element>(operand_code(o, r, k));
         const int scale = Form.scaled ? scale_exponent(scales[r][k / 32]) : 0;
         values[r][k] = x.value * bit_cast<double>(static_cast<std::uint64_t>(scale + 1023) << 52);
         exponents[r][k] = x.exponent + scale;
-        finite[r] &= x.finite && (!Form.scaled || scales[r][k / 32] != nan_scale_byte);
+        has_nan[r] |= x.kind == value_class::nan || (Form.scaled && scales[r][k / 32] == nan_scale_byte);
+        has_infinity[r] |= x.kind == value_class::infinity;
       }
     }
   }
@@ -134,7 +135,8 @@ float matrix_element(const matrix_tile& a, int i, const matrix_tile& b, int j, f
   constexpr auto step = late_step_of < m.sum == mma_sum::late_c_split ? 2 : 1 > ;
   // Products of narrow formats stay within FP32 whatever their scales.
   constexpr int most = Form.a.max_exponent() + Form.b.max_exponent() < 126 ? 1000 : 125;
-  if (has_fast_form(m) && a.finite[i] && b.finite[j]) {
+  if (a.has_nan[i] || b.has_nan[j]) return fp32_from_bits(fp32_nan_bits);
+  if (has_fast_form(m) && !a.has_infinity[i] && !b.has_infinity[j]) {
     unpacked acc = unpack(formats::fp32, fp32_bits(c));
     int k = 0;
     for (; k < Form.k; k += m.group) {
@@ -198,6 +200,7 @@ inline void load_to_lds(const std::uint8_t* from, std::uint8_t* to) {
 inline void loads_done() { host::finish_copies(); }
 
 inline constexpr matrix_form fp8_form{*find_unit("cdna3-mfma-fp8-f32"), formats::e4m3fnuz, formats::e4m3fnuz, 32, 8, 1};
+inline constexpr matrix_form bf16_form{*find_unit("cdna3-mfma-fp16-f32"), formats::bf16, formats::bf16, 16, 8, 1};
 template <gemm_element A, gemm_element B>
 inline constexpr matrix_form scaled_form{
     *find_unit("cdna4-mfma-scale-f8f6f4-f32"), format_of(A), format_of(B), 128, A == gemm_element::e2m1 ? 16 : 32,
@@ -208,6 +211,13 @@ inline float4 multiply_fp8(std::int64_t a, std::int64_t b, const char* file = __
   float4 d{};
   matrix_registers mine{&a, &b, &d};
   host::wave_instruction<matrix_instruction<fp8_form>>(mine, file, line);
+  return d;
+}
+
+inline float4 multiply_bf16(short4 a, short4 b, float4 d, const char* file = __builtin_FILE(),
+                            int line = __builtin_LINE()) {
+  matrix_registers mine{&a, &b, &d};
+  host::wave_instruction<matrix_instruction<bf16_form>>(mine, file, line);
   return d;
 }
 

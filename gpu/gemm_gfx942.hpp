@@ -1,14 +1,16 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The MXFP4 GEMM of gfx942, which has no FP4 unit: E2M1 codes become FP8 bytes, one FP8 matrix instruction multiplies a
-// block of 32 from zero, which is exact in whatever order the unit adds (multiples of 1/4 below 2^11, 24 bits), and one
-// fused multiply-add scales and adds it. So the bits are those of the reference. Plain codes and scales. Compiled with
-// clang and, with OCP instead of FNUZ bytes, executed on an emulator of gfx950; nobody has timed it.
+// The MXFP4 and MXFP8 GEMM of gfx942, which has neither FP4 nor block scales; plain codes and scales.
+// MXFP4: E2M1 codes become FP8 bytes, one FP8 matrix instruction multiplies a block of 32 from zero, which is exact in
+// whatever order the unit adds (multiples of 1/4 below 2^11, 24 bits), and one fused multiply-add scales and adds it.
+// So the bits are those of the reference. MXFP8: products of E4M3 would need more bits than the unit keeps, so a pass
+// of its own (gemm_expand.hpp) folds scales into BF16, exactly, and a BF16 kernel multiplies, in ascending k. Compiled
+// with clang and, MXFP4 with OCP instead of FNUZ bytes, executed on an emulator of gfx950; nobody has timed it.
 #pragma once
 
 #include "gpu/hip.hpp"  // first: the numerics headers need its words
 //
-#include "gpu/amd_matrix.hpp"
+#include "gpu/gemm_amd.hpp"
 #include "gpu/gemm_reference.hpp"
 
 namespace rotoscale::gpu::gfx942 {
@@ -70,6 +72,39 @@ struct shared_memory {
 /// Row `row`, 16-byte piece `piece`: pieces are permuted so that the rows of a fragment lie in different banks.
 __device__ inline int place_of(int row, int piece) { return row * 64 + (piece ^ (row / 2 % 4)) * 16; }
 
+/// 64 bytes of each row of the tiles of A and B on their way to LDS: a thread's pieces.
+struct staged_pieces {
+  struct source {
+    const std::uint8_t* codes;  ///< of row 0, at the step's k
+    std::int64_t stride;
+    int rows, first;
+  };
+  int4 piece[2][2];
+  __device__ void load(const source& a, const source& b) {
+    const int thread = static_cast<int>(thread_index().x);
+    ROTOSCALE_UNROLL
+    for (int m = 0; m < 2; ++m) {
+      const source& x = m == 0 ? a : b;
+      ROTOSCALE_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const int row = x.first + thread / 4 + 64 * i, last = x.rows - 1;
+        piece[m][i] = *reinterpret_cast<const int4*>(x.codes + (row < last ? row : last) * x.stride + thread % 4 * 16);
+      }
+    }
+  }
+  __device__ void store(std::uint8_t (&to)[2][tile * 64]) {
+    const int thread = static_cast<int>(thread_index().x);
+    ROTOSCALE_UNROLL
+    for (int m = 0; m < 2; ++m) {
+      ROTOSCALE_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        amd::keep_in_vector_registers(piece[m][i]);
+        *reinterpret_cast<int4*>(to[m] + place_of(thread / 4 + 64 * i, thread % 4)) = piece[m][i];
+      }
+    }
+  }
+};
+
 /// A grid of (columns of tiles, rows of tiles) blocks. Vector: BF16, rows of whole 8 bytes, no C, no bias.
 template <bool Vector>
 [[maybe_unused]] static __global__ void ROTOSCALE_AMD_BLOCK(threads, 1, 2) gemm_kernel(const arguments g) {
@@ -79,34 +114,19 @@ template <bool Vector>
             first_column = static_cast<int>(block_index().x) * tile;
   const int wave_row = wave / 2 * 64, wave_column = wave % 2 * 64;
 
-  int4 staged[2][2];
+  staged_pieces staged;
   std::uint32_t staged_scale;
-  const auto row_of = [](const gemm_operand_view& m, int row) { return row < m.rows ? row : m.rows - 1; };
   const auto load = [&](int k) {
-    ROTOSCALE_UNROLL
-    for (int m = 0; m < 2; ++m) {
-      const gemm_operand_view& x = m == 0 ? g.a : g.b;
-      const int first = m == 0 ? first_row : first_column;
-      ROTOSCALE_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        const int row = row_of(x, first + thread / 4 + 64 * i);
-        staged[m][i] = *reinterpret_cast<const int4*>(x.codes + row * x.code_stride + k / 2 + thread % 4 * 16);
-      }
-    }
+    staged.load({g.a.codes + k / 2, g.a.code_stride, g.a.rows, first_row},
+                {g.b.codes + k / 2, g.b.code_stride, g.b.rows, first_column});
     const bool second = thread >= tile;
     const gemm_operand_view& x = second ? g.b : g.a;
-    const int row = row_of(x, (second ? first_column : first_row) + thread % tile);
-    staged_scale = *reinterpret_cast<const std::uint32_t*>(x.scales + row * x.scale_stride + k / 32);
+    const int row = (second ? first_column : first_row) + thread % tile;
+    staged_scale =
+        *reinterpret_cast<const std::uint32_t*>(x.scales + (row < x.rows ? row : x.rows - 1) * x.scale_stride + k / 32);
   };
   const auto stage = [&](int buffer) {
-    ROTOSCALE_UNROLL
-    for (int m = 0; m < 2; ++m) {
-      ROTOSCALE_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        amd::keep_in_vector_registers(staged[m][i]);
-        *reinterpret_cast<int4*>(shared.codes[buffer][m] + place_of(thread / 4 + 64 * i, thread % 4)) = staged[m][i];
-      }
-    }
+    staged.store(shared.codes[buffer]);
     amd::keep_in_vector_registers(staged_scale);
     shared.scales[buffer][thread / tile][thread % tile] = staged_scale;
   };
@@ -172,29 +192,87 @@ template <bool Vector>
     ROTOSCALE_UNROLL
     for (int j = 0; j < 4; ++j) {
       const int column = column0 + 16 * j;
-      std::uint32_t bits[4];
+      const bool inside = row < g.p.m && column < g.p.n;
       ROTOSCALE_UNROLL
       for (int e = 0; e < 4; ++e) {
         const bool plain = scales_are_plain(range_a[i], range_b[j][e]);
         again |= static_cast<std::uint64_t>(!plain) << (16 * i + 4 * j + e);
-        if constexpr (Vector) {
-          const float x = acc[i][j][e] * g.p.alpha;
-          bits[e] = bf16_bits(fp32_is_nan(fp32_bits(x)) ? fp32_from_bits(g.p.nan_bits) : x);
-        } else {
-          if (plain && row < g.p.m && column + e < g.p.n) store_output(g.p, acc[i][j][e], row, column + e);
-        }
+        if (!Vector && plain && inside && column + e < g.p.n) store_output(g.p, acc[i][j][e], row, column + e);
       }
-      if constexpr (Vector) {
-        if (row < g.p.m && column < g.p.n) {
-          *reinterpret_cast<amd::uint2*>(static_cast<std::uint16_t*>(g.p.out) + row * g.p.out_stride + column) =
-              amd::uint2{bits[0] | bits[1] << 16, bits[2] | bits[3] << 16};
-        }
-      }
+      if (Vector && inside) amd::store_four(g.p, acc[i][j], row, column);
     }
   }
   for (; again != 0; again &= again - 1) {
     const int i = __builtin_ctzll(again), row = row0 + i / 16 * 16, column = column0 + i / 4 % 4 * 16 + i % 4;
     if (row < g.p.m && column < g.p.n) store_output(g.p, reference_sum(g.a, g.b, row, column), row, column);
+  }
+}
+
+struct bf16_arguments {
+  const std::uint8_t *a, *b;  ///< BF16 [m, k], [n, k]
+  int k;                      ///< a multiple of bf16_step
+  gemm_arguments p;
+};
+
+inline constexpr int bf16_step = 32;  // k
+
+struct bf16_memory {
+  alignas(16) std::uint8_t codes[2][2][tile * 64];  ///< [buffer][operand]
+};
+
+/// BF16 operands; grid and Vector as above.
+template <bool Vector>
+[[maybe_unused]] static __global__ void ROTOSCALE_AMD_BLOCK(threads, 1, 2) bf16_kernel(const bf16_arguments g) {
+  bf16_memory& shared = block_shared<bf16_memory>();
+  const int thread = static_cast<int>(thread_index().x), lane = thread % 64, wave = thread / 64;
+  const int first_row = static_cast<int>(block_index().y) * tile,
+            first_column = static_cast<int>(block_index().x) * tile;
+  const int wave_row = wave / 2 * 64, wave_column = wave % 2 * 64;
+  staged_pieces staged;
+  const auto load = [&](int k) {
+    const std::int64_t stride = 2 * static_cast<std::int64_t>(g.k);
+    staged.load({g.a + 2 * k, stride, g.p.m, first_row}, {g.b + 2 * k, stride, g.p.n, first_column});
+  };
+  float4 acc[4][4] = {};  // [row tile][column tile]
+  load(0);
+  for (int k = 0; k < g.k; k += bf16_step) {
+    const int buffer = k / bf16_step % 2;
+    staged.store(shared.codes[buffer]);
+    block_barrier();
+    if (k + bf16_step < g.k) load(k + bf16_step);
+    ROTOSCALE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const auto fragment = [&](int m, int row) {
+        const int group = lane / 16;
+        return *reinterpret_cast<const amd::short4*>(shared.codes[buffer][m] +
+                                                     place_of(row + lane % 16, 2 * half + group / 2) + group % 2 * 8);
+      };
+      amd::short4 a[4];
+      ROTOSCALE_UNROLL
+      for (int i = 0; i < 4; ++i) a[i] = fragment(0, wave_row + 16 * i);
+      ROTOSCALE_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        const amd::short4 b = fragment(1, wave_column + 16 * j);
+        ROTOSCALE_UNROLL
+        for (int i = 0; i < 4; ++i) acc[i][j] = amd::multiply_bf16(b, a[i], acc[i][j]);
+      }
+    }
+  }
+
+  const int row0 = first_row + wave_row + lane % 16, column0 = first_column + wave_column + lane / 16 * 4;
+  ROTOSCALE_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const int row = row0 + 16 * i;
+    ROTOSCALE_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const int column = column0 + 16 * j;
+      if (row >= g.p.m || column >= g.p.n) continue;
+      if constexpr (Vector) {
+        amd::store_four(g.p, acc[i][j], row, column);
+      } else {
+        for (int e = 0; e < 4 && column + e < g.p.n; ++e) store_output(g.p, acc[i][j][e], row, column + e);
+      }
+    }
   }
 }
 

@@ -35,7 +35,7 @@ inline hipError_t hipFree(void* pointer) {
   return hipSuccess;
 }
 inline hipError_t hipMemcpy(void* to, const void* from, std::size_t bytes, hipMemcpyKind) {
-  std::memcpy(to, from, bytes);
+  if (bytes != 0) std::memcpy(to, from, bytes);
   return hipSuccess;
 }
 inline hipError_t hipMemset(void* to, int byte, std::size_t bytes) {
@@ -115,22 +115,23 @@ struct executor {
 
   static void enter();
 
+  void start(unsigned i) {
+    fiber& f = fibers[i];
+    f.linear = i;
+    f.index = {i % size.x, i / size.x % size.y, i / (size.x * size.y)};
+    f.waits = wait::ready;
+    f.exchanges = 0;
+    f.copies.clear();
+    getcontext(&f.context);
+    f.context.uc_stack.ss_sp = stacks.get() + i * stack_bytes;
+    f.context.uc_stack.ss_size = stack_bytes;
+    f.context.uc_link = &scheduler;
+    makecontext(&f.context, &executor::enter, 0);
+  }
   void start_block() {
     ++blocks_run;
     std::memset(dynamic.data(), poison, dynamic.size());
-    for (unsigned i = 0; i < count; ++i) {
-      fiber& f = fibers[i];
-      f.linear = i;
-      f.index = {i % size.x, i / size.x % size.y, i / (size.x * size.y)};
-      f.waits = wait::ready;
-      f.exchanges = 0;
-      f.copies.clear();
-      getcontext(&f.context);
-      f.context.uc_stack.ss_sp = stacks.get() + i * stack_bytes;
-      f.context.uc_stack.ss_size = stack_bytes;
-      f.context.uc_link = &scheduler;
-      makecontext(&f.context, &executor::enter, 0);
-    }
+    for (unsigned i = 0; i < count; ++i) start(i);
   }
 
   /// Do fibers [first, last) wait for `what` at the same place?

@@ -623,7 +623,8 @@ GPU_MUTANTS = [
      "gpu/gemm_amd"),
     ("AMD GEMM: gfx942 swizzles pieces onto each other", "gpu/gemm_gfx942.hpp", "(piece ^ (row / 2 % 4))",
      "(piece & (row / 2 % 4))", "gpu/gemm_amd"),
-    ("AMD GEMM: gfx942 does not wait for the block", "gpu/gemm_gfx942.hpp", "    block_barrier();\n", "", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx942 does not wait for the block", "gpu/gemm_gfx942.hpp",
+     "    block_barrier();\n    if (k + step < g.a.k)", "    if (k + step < g.a.k)", "gpu/gemm_amd"),
     ("AMD GEMM: gfx942 gives zeros a sign, which is NaN", "gpu/gemm_gfx942.hpp", " << 4 & nonzero", " << 4", "gpu/gemm_amd"),
     ("AMD GEMM: gfx942 takes B's scales by rows of A", "gpu/gemm_gfx942.hpp", "wave_column + 16 * i + lane / 16 * 4 + e]",
      "wave_column + 16 * i + lane % 16]", "gpu/gemm_amd"),
@@ -631,6 +632,18 @@ GPU_MUTANTS = [
      "gpu/gemm_amd"),
     ("AMD GEMM: gfx942 does not compute products beyond FP32 again", "gpu/gemm_gfx942.hpp",
      " &&\n         a.largest + b.largest - 254 <= 127;", ";", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx950 takes both halves of FP8 from the first piece", "gpu/gemm_gfx950.hpp", "(H + i) * (tile / 16)",
+     "H * (tile / 16)", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx950 takes FP8's first scales twice", "gpu/gemm_gfx950.hpp", "dword >> (k / step % 2 * 16)", "dword",
+     "gpu/gemm_amd"),
+    ("AMD GEMM: gfx942 multiplies BF16 in another order of k", "gpu/gemm_gfx942.hpp", "2 * half + group / 2) + group % 2 * 8",
+     "2 * half + group % 2) + group / 2 * 8", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx942 reads BF16 before it has come", "gpu/gemm_gfx942.hpp",
+     "    block_barrier();\n    if (k + bf16_step < g.k)", "    if (k + bf16_step < g.k)", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx942 stores BF16 products beyond the last column", "gpu/gemm_gfx942.hpp", "e < 4 && column + e < g.p.n",
+     "e < 4", "gpu/gemm_amd"),
+    ("AMD GEMM: E5M2 is multiplied as E4M3", "gpu/gemm.cpp", ": kernel_of_elements<e5m2, e5m2>(shuffled, partial);",
+     ": kernel_of_elements<e4m3, e4m3>(shuffled, partial);", "gpu/gemm_amd"),
 ]
 
 

@@ -25,16 +25,29 @@ struct order_scope {
   ~order_scope() { gpu::host::set_thread_order(thread_order::forward); }
 };
 
+/// random_matrix whose FP8 codes are numbers but in row 9: a random row would hold NaN.
+matrix_data blocks_for(int rows, int k, unsigned seed, scales_of kind, gemm_element element) {
+  const matrix_data m = random_matrix(rows, k, seed, kind, element);
+  bytes codes = m.codes.here;
+  const std::size_t row_bytes = static_cast<std::size_t>(m.code_stride());
+  for (std::size_t i = 0; element != gemm_element::e2m1 && i < codes.size(); ++i) {
+    if (i / row_bytes == 9) continue;
+    if (element == gemm_element::e4m3 && (codes[i] & 0x7F) == 0x7F) codes[i] ^= 0x40;
+    if (element == gemm_element::e5m2 && (codes[i] & 0x7C) == 0x7C) codes[i] ^= 0x40;
+  }
+  return {rows, k, std::move(codes), m.scales.here, element};
+}
+
 /// Blocks as they are, and in the orders that AITER stores.
 struct operand {
   matrix_data plain;
   array<std::uint8_t> codes, scales;
   operand(int rows, int k, unsigned seed, scales_of kind, gemm_element element = gemm_element::e2m1)
-      : plain(random_matrix(rows, k, seed, kind, element)), codes(placed_codes(plain)), scales(placed_scales(plain)) {}
+      : plain(blocks_for(rows, k, seed, kind, element)), codes(placed_codes(plain)), scales(placed_scales(plain)) {}
 
   static bytes placed_codes(const matrix_data& m) {
     const layout l = code_layout(placement::aiter_data_16x16, m.blocks(), m.rows, m.k);
-    if (!l.is_defined()) return {};
+    if (!l.is_defined()) return bytes(1);  // nobody reads it
     bytes to(static_cast<std::size_t>(l.size_bytes()));
     place_codes(m.blocks(), m.here(), placement::aiter_data_16x16, to.data());
     return to;
@@ -86,20 +99,23 @@ void compare(const gemm_device& device, const operand& a, const operand& b, cons
   const gemm_choice choice{gemm_contract::accurate, o.split_k};
   const std::size_t size = gemm_workspace_bytes(p, choice, device);
   const array<std::uint8_t> workspace(bytes(size, 0xC3));
+  const bool fp8 = a.plain.element != gemm_element::e2m1;
   const status s = gpu::detail::run_gemm(p, choice, device, workspace.there, size, nullptr);
   REQUIRE_MESSAGE(s.ok(), s.message());
   out.fetch();
   CHECK(out.guards_hold());
   CHECK(workspace.guards_hold());
 
-  const gemm_options how = options_of(choice.contract, device, o.split_k);
+  const gemm_options how = options_of(choice.contract, device, o.split_k, fp8);
   const gemm_operand left = operand_of(a.plain.blocks(), a.plain.here()),
                      right = operand_of(b.plain.blocks(), b.plain.here());
   int wrong = 0;
   const auto check = [&](index_t i, index_t j) {
     const auto old_bits = static_cast<std::uint32_t>(bits_at(before, i * stride + j, width));
     const float old = width == 2 ? fp32_from_bits(old_bits << 16) : fp32_from_bits(old_bits);
-    const float sum = accumulate_ref(left, i, right, j, how, 0.0f);
+    const float sum = fp8 && &device == &gfx942 ? model_sum(expand_bf16_row(a.plain.blocks(), a.plain.here(), i),
+                                                            expand_bf16_row(b.plain.blocks(), b.plain.here(), j), how)
+                                                : accumulate_ref(left, i, right, j, how, 0.0f);
     const float* added = o.bias ? &bias[static_cast<std::size_t>(j)] : nullptr;
     const std::uint64_t want =
         finished_bits(sum, o.output, o.alpha, o.accumulate, beta, old, added, how.model.nan_bits);
@@ -158,6 +174,11 @@ T load(const std::uint8_t* from) {
 struct fp8 {
   static amd::float4 run(const std::uint8_t* a, const std::uint8_t* b, amd::float4, int, int) {
     return amd::multiply_fp8(load<std::int64_t>(a), load<std::int64_t>(b));
+  }
+};
+struct bf16_products {
+  static amd::float4 run(const std::uint8_t* a, const std::uint8_t* b, amd::float4 d, int, int) {
+    return amd::multiply_bf16(load<amd::short4>(a), load<amd::short4>(b), d);
   }
 };
 template <gemm_element A, gemm_element B, int ByteA, int ByteB>
@@ -240,6 +261,12 @@ TEST_CASE("matrix instructions: the layout of lanes and the unit's model") {
     check_instruction<scaled<e2m1, e2m1, 0, 3>>("cdna4-mfma-scale-f8f6f4-f32", formats::e2m1, formats::e2m1, 128,
                                                 {16, 1}, true, 8);
   }
+  constexpr gemm_element e4m3 = gemm_element::e4m3, e5m2 = gemm_element::e5m2;
+  check_instruction<bf16_products>("cdna3-mfma-fp16-f32", formats::bf16, formats::bf16, 16, {8, 1}, true, 1);
+  check_instruction<scaled<e4m3, e4m3, 1, 0>>("cdna4-mfma-scale-f8f6f4-f32", formats::e4m3, formats::e4m3, 128, {32, 2},
+                                              true, 8);
+  check_instruction<scaled<e4m3, e5m2, 3, 2>>("cdna4-mfma-scale-f8f6f4-f32", formats::e4m3, formats::e5m2, 128, {32, 2},
+                                              true, 254);
   check_instruction<scaled<e2m1, e2m1, 2, 1>>("cdna4-mfma-scale-f8f6f4-f32", formats::e2m1, formats::e2m1, 128, {16, 1},
                                               true, 254);
 }
@@ -279,4 +306,57 @@ TEST_CASE("gfx942, MXFP4: ragged, every output, scales that one multiply-add doe
   }
   compare(gfx942, a, b, {.output = formats::fp32});
   compare(gfx942, d, c, {.extra_stride = 5, .alpha = 0.7f, .accumulate = true, .bias = true});
+}
+
+TEST_CASE("gfx950, MXFP8: every pair of elements, both orders of A, parts of K") {
+  constexpr gemm_element e4m3 = gemm_element::e4m3, e5m2 = gemm_element::e5m2;
+  const operand a(48, 512, 11, scales_of::ordinary, e4m3), b(272, 512, 12, scales_of::special, e4m3);
+  const operand c(16, 512, 13, scales_of::special, e5m2), d(37, 512, 14, scales_of::ordinary, e5m2);
+  compare(gfx950, a, b, {.samples = 800});
+  compare(gfx950, a, c, {.output = formats::fp32, .extra_stride = 1, .samples = 300});
+  const order_scope reverse(thread_order::reverse);
+  compare(gfx950, d, b, {.shuffled_a = false, .samples = 300});
+  const order_scope shuffled(thread_order::shuffled);
+  compare(gfx950, d, c, {.accumulate = true, .bias = true, .shuffled_a = false, .split_k = 2, .samples = 300});
+}
+
+TEST_CASE("gfx942, MXFP8: ragged, every output, BF16 beyond its range") {
+  constexpr gemm_element e4m3 = gemm_element::e4m3, e5m2 = gemm_element::e5m2;
+  const operand a(37, 96, 15, scales_of::special, e4m3), b(131, 96, 16, scales_of::special, e5m2);
+  const operand c(136, 160, 17, scales_of::ordinary, e4m3), d(40, 160, 18, scales_of::special, e4m3);
+  for (const thread_order order : orders) {
+    const order_scope scope(order);
+    compare(gfx942, c, d, {.samples = 2000});
+  }
+  compare(gfx942, a, b, {.output = formats::fp32, .samples = 2000});
+  compare(gfx942, d, c, {.extra_stride = 5, .alpha = 0.7f, .accumulate = true, .bias = true, .samples = 1000});
+}
+
+TEST_CASE("what AMD's kernels do not take is refused by name") {
+  const operand a(32, 256, 19, scales_of::ordinary), b(32, 256, 20, scales_of::ordinary, gemm_element::e4m3);
+  array<std::uint8_t> out(bytes(32 * 32 * 2, 0xA5));
+  const auto message = [&](const operand& x, const gemm_device& device, auto change, gemm_choice choice = {}) {
+    gemm_problem p{{out.there}, x.view(device, true), x.view(device, true)};
+    change(p);
+    return gpu::detail::run_gemm(p, choice, device, nullptr, 0, nullptr).message();
+  };
+  for (const operand* x : {&a, &b}) {
+    CHECK(message(*x, gfx950, [](gemm_problem& p) { p.a.k = p.b.k = 128; }) ==
+          "a.k: must be a multiple of 256 on gfx950");
+    CHECK(message(*x, gfx950, [&](gemm_problem& p) { p.b = x->view(gfx950, false); }) ==
+          "b.code_order: must be aiter_data_16x16 on gfx950");
+    CHECK(message(*x, gfx950, [&](gemm_problem& p) { p.a = x->view(gfx942, false); }) ==
+          "a.scale_order: must be aiter_scale on gfx950");
+    CHECK(message(*x, gfx950, [](gemm_problem& p) { p.b.rows = 17; }) ==
+          "b.rows: this order of codes needs whole tiles");
+    CHECK(message(*x, gfx942, [&](gemm_problem& p) { p.a = x->view(gfx950, true); }) ==
+          "a.code_order: this kernel takes row-major codes");
+    CHECK(message(*x, gfx942, [](gemm_problem&) {}, {gemm_contract::fast, 2}) ==
+          "choice.split_k: must be 1 for this kernel");
+  }
+  CHECK(message(a, gfx942, [](gemm_problem& p) { p.a.k = p.b.k = 160; }) == "a.k: must be a multiple of 128 on gfx942");
+  CHECK(message(b, gfx942, [](gemm_problem&) {}) == "workspace: must be device memory aligned to 256 bytes");
+  CHECK(message(a, {"", 1}, [](gemm_problem&) {}) == "choice.contract: this device has the reference kernel only");
+  out.fetch();
+  CHECK(out.here == bytes(out.here.size(), 0xA5));
 }
