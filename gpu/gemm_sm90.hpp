@@ -353,6 +353,7 @@ template <class Tile, output_mode Mode>
 [[maybe_unused]] static __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(threads, 1)
     gemm_kernel(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_b,
                 const __grid_constant__ gemm_arguments p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)  // other devices have no such instructions, and are not offered the kernel
   extern __shared__ std::uint8_t dynamic[];
   __shared__ alignas(8) std::uint64_t barriers[2 * stages];
   __shared__ alignas(8) int columns[2 * 128];
@@ -381,6 +382,7 @@ template <class Tile, output_mode Mode>
   }
   __syncwarp();
   cluster_sync();  // no block leaves while the other may still write to it
+#endif
 }
 
 }  // namespace rotoscale::gpu::sm90

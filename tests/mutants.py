@@ -563,6 +563,19 @@ GPU_MUTANTS = [
     ("device: FP8 takes Philox's words in another order", "gpu/quantize_fp8_tile.hpp", "static_cast<unsigned>(index % 4)",
      "static_cast<unsigned>(3 - index % 4)", "gpu/quantize_fp8"),
     ("device: squares' scales are read as rows'", "gpu/dequantize_kernel.hpp", "r / a.scale_rows", "r", "gpu/dequantize"),
+    ("device: the columns' stride is not read", "gpu/source_tile.hpp", "from[j * a.column_stride]", "from[j]",
+     "gpu/quantize"),
+    ("device: a transpose's rows stay rows", "gpu/quantize.hpp", "is_row != flipped ?", "is_row ?", "gpu/quantize"),
+    ("device: a transpose's words of Philox", "gpu/quantize_fp8.hpp", " && o.rounding != rounding::stochastic", "",
+     "gpu/quantize_fp8"),
+    ("device: NaN codes take the short way", "gpu/dequantize_kernel.hpp", "~magnitudes) == 0", "~magnitudes) != 1",
+     "gpu/dequantize"),
+    ("device: NaN scales take the short way", "gpu/dequantize_kernel.hpp", "most = 254 - ", "most = 264 - ",
+     "gpu/dequantize"),
+    ("device: rows of four share a scale", "gpu/dequantize_kernel.hpp", "0 : a.in.scale_row;", "0 : 0;",
+     "gpu/dequantize"),
+    ("device: the last rows of four are not there", "gpu/dequantize_kernel.hpp", "(o + j >= outer) break;\n      decoded",
+     "(o + 3 >= outer) break;\n      decoded", "gpu/dequantize"),
     ("device: BF16 ties go away from zero", "gpu/dequantize_kernel.hpp", "u + 0x7FFFu + (u >> 16 & 1u)", "u + 0x8000u",
      "gpu/dequantize"),
     # The FP4 GEMM of gpu/ in host mode: headers and gemm.cpp.
@@ -686,6 +699,9 @@ def try_mutant(mutant, root, folder):
 
 
 def main(root, only):
+    if not (root / "tests/main.cpp").is_file():
+        print(f"mutants.py: '{root}' is not the root of this project", file=sys.stderr)
+        return 2
     mutants = [m for m in MUTANTS + GPU_MUTANTS if only in m[0]]
     with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         folder = Path(name)
@@ -701,5 +717,6 @@ def main(root, only):
 
 if __name__ == "__main__":
     if len(sys.argv) not in (2, 3):
-        sys.exit(__doc__)
+        print(__doc__, file=sys.stderr)
+        sys.exit(2)
     sys.exit(main(Path(sys.argv[1]).resolve(), sys.argv[2] if len(sys.argv) == 3 else ""))
