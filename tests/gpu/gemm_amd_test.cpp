@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // AMD's GEMM kernels themselves, in host mode: the launcher, the kernels' source and, for the matrix units, their
-// models. Results are compared by bytes with the contracts, which know nothing of fragments, LDS and waves.
+// models. Results are compared by bytes with the contracts, which know nothing of fragments, LDS and waves. Compiled by
+// hipcc, the same on a device, as far as its unit is what the literature, or nobody yet, says.
 #include <doctest/doctest.h>
 
 #include <random>
@@ -13,17 +14,30 @@
 
 using namespace gpu_test;
 namespace amd = rotoscale::gpu::amd;
-using gpu::host::thread_order;
 
 namespace {
 
-constexpr gemm_device gfx950{"gfx950", 256}, gfx942{"gfx942", 304};
-constexpr thread_order orders[] = {thread_order::forward, thread_order::reverse, thread_order::shuffled};
-
+#if defined(ROTOSCALE_GPU_HOST)
+using gpu::host::thread_order;
 struct order_scope {
   explicit order_scope(thread_order o) { gpu::host::set_thread_order(o); }
   ~order_scope() { gpu::host::set_thread_order(thread_order::forward); }
 };
+bool runs_here(const gemm_device&) { return true; }
+#else
+enum class thread_order { forward, reverse, shuffled };
+struct order_scope {  // a device has its own
+  explicit order_scope(thread_order) {}
+};
+bool runs_here(const gemm_device& device) {
+  gemm_device here;
+  REQUIRE(current_device(here).ok());
+  return std::string(here.arch) == device.arch;
+}
+#endif
+
+constexpr gemm_device gfx950{"gfx950", 256}, gfx942{"gfx942", 304};
+constexpr thread_order orders[] = {thread_order::forward, thread_order::reverse, thread_order::shuffled};
 
 /// random_matrix whose FP8 codes are numbers but in row 9: a random row would hold NaN.
 matrix_data blocks_for(int rows, int k, unsigned seed, scales_of kind, gemm_element element) {
@@ -83,6 +97,7 @@ constexpr float beta = 0.3f;
 
 /// Runs a GEMM of `device` into poisoned memory and compares outputs with its contract: all of them, or `samples`.
 void compare(const gemm_device& device, const operand& a, const operand& b, const options& o) {
+  if (!runs_here(device)) return;
   const int m = a.plain.rows, n = b.plain.rows, width = o.output == formats::bf16 ? 2 : 4;
   const index_t stride = n + o.extra_stride;
   std::vector<float> bias(static_cast<std::size_t>(n));
@@ -137,6 +152,12 @@ void compare(const gemm_device& device, const operand& a, const operand& b, cons
     }
   }
 }
+
+}  // namespace
+
+#if defined(ROTOSCALE_GPU_HOST)  // the probe compares a device's instructions
+
+namespace {
 
 /// One instruction in memory: operands of 16 rows with k contiguous, scales of four blocks, C or D.
 struct instruction_data {
@@ -278,6 +299,8 @@ TEST_CASE("an instruction that not all lanes of the wave come to is an error") {
   CHECK(!gpu::launch(half_multiplies, dim3{1}, dim3{1}, 0, nullptr, &out).ok());
 }
 
+#endif
+
 TEST_CASE("gfx950, MXFP4: both orders of A, ragged rows and columns, every output") {
   const operand wide(48, 512, 1, scales_of::ordinary), tall(272, 512, 2, scales_of::special);
   const operand ragged(261, 256, 3, scales_of::special), small(16, 256, 4, scales_of::ordinary);
@@ -359,4 +382,17 @@ TEST_CASE("what AMD's kernels do not take is refused by name") {
   CHECK(message(a, {"", 1}, [](gemm_problem&) {}) == "choice.contract: this device has the reference kernel only");
   out.fetch();
   CHECK(out.here == bytes(out.here.size(), 0xA5));
+}
+
+TEST_CASE("large GEMMs on a device, sampled") {
+  if (!on_device) return;
+  for (const gemm_element element : {gemm_element::e2m1, gemm_element::e4m3, gemm_element::e5m2}) {
+    const operand a(1040, 4096, 21, scales_of::special, element), b(2064, 4096, 22, scales_of::ordinary, element);
+    for (const gemm_device* device : {&gfx950, &gfx942}) {
+      compare(*device, a, b, {.samples = 300});
+      compare(*device, a, b,
+              {.output = formats::fp32, .accumulate = true, .bias = true, .shuffled_a = false, .samples = 300});
+    }
+    compare(gfx950, a, b, {.split_k = 4, .samples = 300});
+  }
 }
