@@ -35,6 +35,17 @@ struct scaled_fragment {
 
 }  // namespace rotoscale::gpu::amd
 
+namespace rotoscale::gpu::amd {
+
+/// Has this architecture gfx950's instructions and LDS? Kernels for it are empty where it has not.
+#if defined(__AMDGCN__) && !defined(__gfx950__)
+inline constexpr bool is_gfx950 = false;
+#else
+inline constexpr bool is_gfx950 = true;
+#endif
+
+}  // namespace rotoscale::gpu::amd
+
 #if defined(ROTOSCALE_GPU_HOST)
 #include "gpu/amd_matrix_host.hpp"
 #define ROTOSCALE_AMD_BLOCK(threads, least_waves, most_waves)

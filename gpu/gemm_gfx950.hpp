@@ -62,9 +62,9 @@ __device__ void store_four(const gemm_arguments& p, float4 acc, int row, int col
   }
 }
 
-/// A grid of (columns of tiles, rows of tiles, parts of K) blocks. Elements A and B: FP4 both, or FP8 of either kind.
+/// The outputs of a block.
 template <gemm_element A, gemm_element B, bool ShuffledA, output_mode Mode>
-[[maybe_unused]] static __global__ void ROTOSCALE_AMD_BLOCK(threads, 1, 1) gemm_kernel(const arguments g) {
+__device__ inline void compute_tile(const arguments& g) {
   constexpr bool fp4 = A == gemm_element::e2m1;
   static_assert(fp4 == (B == gemm_element::e2m1));
   constexpr int step = fp4 ? 2 * step_bytes : step_bytes;  // k
@@ -163,6 +163,12 @@ template <gemm_element A, gemm_element B, bool ShuffledA, output_mode Mode>
       if (row < g.p.m && column < g.p.n) store_four<Mode>(g.p, acc[i][j], row, column, part);
     }
   }
+}
+
+/// A grid of (columns of tiles, rows of tiles, parts of K) blocks. Elements A and B: FP4 both, or FP8 of either kind.
+template <gemm_element A, gemm_element B, bool ShuffledA, output_mode Mode>
+[[maybe_unused]] static __global__ void ROTOSCALE_AMD_BLOCK(threads, 1, 1) gemm_kernel(const arguments g) {
+  if constexpr (amd::is_gfx950) compute_tile<A, B, ShuffledA, Mode>(g);
 }
 
 }  // namespace rotoscale::gpu::gfx950

@@ -46,15 +46,17 @@ struct buffers {
   }
 };
 
+void check_refusal(const status& s, fault expected, const buffers& b) {
+  CAPTURE(s.message());
+  CHECK(s.fault == expected);
+  CHECK(s.reason[0] != '\0');
+  if (expected == fault::bad_option) CHECK(std::string(s.argument) == "stream");
+  b.require_untouched();
+}
+
 template <class T>
 void refuse_quantizers(buffers& b, fault expected) {
-  const auto check = [&](const status& s) {
-    CAPTURE(s.message());
-    CHECK(s.fault == expected);
-    CHECK(s.reason[0] != '\0');
-    if (expected == fault::bad_option) CHECK(std::string(s.argument) == "stream");
-    b.require_untouched();
-  };
+  const auto check = [&](const status& s) { check_refusal(s, expected, b); };
   const auto source = row_major(reinterpret_cast<const T*>(b.in.data()), extent, extent);
   const quantized rows{b.codes.data(), b.scales.data(), presets::te_rocm};
   const quantized columns{b.more_codes.data(), b.more_scales.data(), presets::te_rocm};
@@ -77,13 +79,7 @@ void refuse_quantizers(buffers& b, fault expected) {
 }
 
 void refuse_gemms(buffers& b, fault expected) {
-  const auto check = [&](const status& s) {
-    CAPTURE(s.message());
-    CHECK(s.fault == expected);
-    CHECK(s.reason[0] != '\0');
-    if (expected == fault::bad_option) CHECK(std::string(s.argument) == "stream");
-    b.require_untouched();
-  };
+  const auto check = [&](const status& s) { check_refusal(s, expected, b); };
   const std::size_t all = 1 << 30;
   for (const gemm_element e : {gemm_element::e2m1, gemm_element::e4m3}) {
     const int bytes = e == gemm_element::e2m1 ? extent / 2 : extent;
