@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // AMD's GEMM kernels themselves, in host mode: the launcher, the kernels' source and, for the matrix units, their
 // models. Results are compared by bytes with the contracts, which know nothing of fragments, LDS and waves. Compiled by
-// hipcc, the same on a device, as far as its unit is what the literature, or nobody yet, says.
+// hipcc, the same on a device, where the units' models are on trial as well.
 #include <doctest/doctest.h>
 
 #include <random>
