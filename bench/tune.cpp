@@ -3,6 +3,7 @@
 // Measures the FP4 GEMM kernels of the current device and writes gpu/tuned/ARCH.csv to standard output: for every shape
 // and contract the split-K that took the least time. Medians of batches on random data; the error is that of 64 outputs
 // against FP64 (the whole of them, Frobenius norm). Shapes: tune 4096x4096x4096 ..., or those of Llama's layers.
+// Exit codes: 0 measured, 1 a launch or the runtime failed, 2 bad usage, 77 no device.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -156,7 +157,12 @@ int main(int argc, char** argv) {
   }
   if (shapes.empty()) shapes.assign(std::begin(default_shapes), std::end(default_shapes));
   gemm_device device;
-  check(current_device(device));
+  const status found = current_device(device);
+  if (found.fault == fault::no_device) {
+    std::fprintf(stderr, "tune: no device: %s\n", found.reason);
+    return 77;
+  }
+  check(found);
   std::printf("%s\n", tuned_header);
   for (const shape& s : shapes) tune(s, device);
   return 0;

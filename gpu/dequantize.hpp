@@ -24,7 +24,8 @@ template <class T, class Element>
 status launch_dequantize(const dequantize_args& a, bool is_transposed, hipStream_t stream) {
   const unsigned words = a.k * static_cast<unsigned>(storage_bits(Element::format)) / 32;
   const unsigned inner = is_transposed ? a.rows : words, outer = is_transposed ? words : a.rows;
-  const dim3 grid{(inner + 255) / 256, outer < 65535 ? outer : 65535, 1};
+  const unsigned fours = (outer + 3) / 4;
+  const dim3 grid{(inner + 255) / 256, fours < 65535 ? fours : 65535, 1};
   const auto kernel = is_transposed ? dequantize_kernel<T, Element, true> : dequantize_kernel<T, Element, false>;
   return launch(kernel, grid, dim3{256, 1, 1}, 0, stream, a);
 }

@@ -4,6 +4,7 @@
 #include "gpu/gemm.hpp"
 
 #include "gpu/gemm_expand.hpp"
+#include "gpu/gemm_expand_int8.hpp"
 #include "gpu/gemm_plan.hpp"
 #include "gpu/gemm_reference.hpp"
 
@@ -36,7 +37,7 @@ gemm_arguments arguments_of(const gemm_problem& p, const gemm_options& o) {
   g.alpha = p.alpha;
   g.beta = p.beta;
   g.bias = p.bias;
-  g.base_b = g.m;
+  g.base_b = second_base(g.m);
   g.nan_bits = o.model.nan_bits;
   return g;
 }
@@ -87,40 +88,46 @@ auto kernel_of(const gemm_arguments& g) {
 }
 
 /// Multiplies expanded operands.
-template <bool Fp8>
+template <operand_level Level>
 status multiply(const std::uint8_t* a, const std::uint8_t* b, int k, const gemm_options& o, const gemm_arguments& g,
                 const gemm_device& device, hipStream_t stream) {
   CUtensorMap map_a, map_b;
-  const std::int64_t row_bytes = std::int64_t{k} * (Fp8 ? 1 : 2);
+  const std::int64_t row_bytes = std::int64_t{k} * (Level == operand_level::bf16 ? 2 : 1);
   if (!make_map(map_a, a, g.m, row_bytes) || !make_map(map_b, b, g.n, row_bytes)) {
     return {fault::device_error, "", "the driver made no tensor map"};
   }
   const auto tiles_along = [](int extent) { return (extent + window_tile - 1) / window_tile; };
   const int work = tiles_along(g.m) * tiles_along(g.n) * g.parts;
   const int clusters = work < device.units / 2 ? work : device.units / 2;
-  const auto kernel = !Fp8                 ? kernel_of<sm90::bf16_tile>(g)
-                      : o.promotion == 128 ? kernel_of<sm90::fp8_tile<128>>(g)
-                                           : kernel_of<sm90::fp8_tile<32>>(g);
+  const auto kernel = Level == operand_level::int8   ? kernel_of<sm90::int8_tile>(g)
+                      : Level == operand_level::bf16 ? kernel_of<sm90::bf16_tile>(g)
+                      : o.promotion == 128           ? kernel_of<sm90::fp8_tile<128>>(g)
+                                                     : kernel_of<sm90::fp8_tile<32>>(g);
   return launch(kernel, blocks_of(2 * clusters), blocks_of(sm90::threads), sm90::shared_size, stream, map_a, map_b, g);
 }
 
 #else
 
-template <bool Fp8>
+template <operand_level Level>
 status multiply(const std::uint8_t* a, const std::uint8_t* b, int k, const gemm_options& o, const gemm_arguments& g,
                 const gemm_device&, hipStream_t stream) {
   const std::int64_t across = (g.n + emulated_threads - 1) / emulated_threads;
   return launch(emulated_kernel, blocks_of(across * g.m), blocks_of(emulated_threads), 0, stream,
-                emulated_arguments{a, b, Fp8, k, o, g});
+                emulated_arguments{a, b, Level, k, o, g});
 }
 
 #endif
 
-/// Expands both operands, multiplies them, and adds the parts of K.
+/// Where some blocks look at the levels and, as a rule, leave; else they share the work.
+inline constexpr int looking_blocks = 528;
+
+/// Expands both operands, multiplies them, and adds the parts of K. Every tile is computed by the kernel of its level;
+/// int8 lies where BF16 will, so the rest is expanded when the int8 kernel is done.
 status run_expanded(const gemm_problem& p, const gemm_choice& c, std::uint8_t* memory, const gemm_device& device,
                     hipStream_t stream) {
   const workspace_map map(p, c, device);
   const gemm_options folded = options_of(c.contract, device), wide = options_of(c.contract, device, 1, true);
+  const bool folds = detail::folds(p, c, device), int8 = folds_int8(p, c, device);
   gemm_arguments g = arguments_of(p, wide);
   const split parts = split_of(p.a.k, c.split_k, grain_of(device));
   g.parts = parts.parts;
@@ -128,34 +135,29 @@ status run_expanded(const gemm_problem& p, const gemm_choice& c, std::uint8_t* m
   const auto source = [](const gemm_operand_view& x) {
     return block_source{x.codes, x.scales, x.code_stride, x.scale_stride, x.rows, x.element};
   };
-  expand_arguments e{source(p.a), source(p.b), p.a.k, memory + map.wide_a, memory + map.wide_b};
-  const std::int64_t units = (std::int64_t{g.m} + g.n) * expand_pieces(p.a.k);
-  const std::int64_t groups = (units + expand_segments - 1) / expand_segments;
-  // Without flags all rows are expanded by as many blocks; with them a few blocks look and, as a rule, leave.
-  std::int64_t wide_blocks = groups;
-  if (folds(p, c, device)) {
-    g.base = reinterpret_cast<int*>(memory + map.base);
-    g.flags = memory + map.flags;
-    expand_arguments f = e;
-    f.target_a = memory + map.folded_a;
-    f.target_b = memory + map.folded_b;
-    f.base = reinterpret_cast<int*>(memory + map.base);
-    f.flags = e.flags = memory + map.flags;
-    status s = launch(expand_e5m2_kernel, blocks_of(groups), blocks_of(expand_threads), 0, stream, f);
-    if (!s.ok()) return s;
-    g.k_boxes = (p.a.k + 127) / 128;
+  expand_arguments e{source(p.a),         source(p.b),         p.a.k,   memory + map.folded_a, memory + map.folded_b,
+                     memory + map.wide_a, memory + map.wide_b, g.base_b};
+  const int rows = g.m + g.n, k = p.a.k, blocks = expand_blocks(rows, k);
+  const auto expand = [&](void (*kernel)(expand_arguments), int count) {
+    return launch(kernel, blocks_of(count), blocks_of(expand_threads), 0, stream, e);
+  };
+  status s;
+  if (folds) {
+    g.base = e.base = reinterpret_cast<int*>(memory + map.base);
+    g.levels = e.levels = reinterpret_cast<operand_level*>(memory + map.levels);
+    g.least_level = e.least_level = int8 ? operand_level::int8 : operand_level::e5m2;
+    g.k_boxes = (k + 127) / 128;
     g.part_boxes = parts.part_k / 128;
-    s = multiply<true>(f.target_a, f.target_b, p.a.k, folded, g, device, stream);
-    if (!s.ok()) return s;
-    wide_blocks = groups < 264 ? groups : 264;
+    s = int8 ? expand(expand_int8_kernel, (rows + int8_rows(k) - 1) / int8_rows(k))
+             : expand(expand_e5m2_kernel, blocks);
   }
-  status s = launch(expand_bf16_kernel, blocks_of(wide_blocks), blocks_of(expand_threads), 0, stream, e);
-  if (!s.ok()) return s;
-  g.k_boxes = (2 * p.a.k + 127) / 128;
+  if (s.ok() && int8) s = multiply<operand_level::int8>(e.wide_a, e.wide_b, k, folded, g, device, stream);
+  if (s.ok()) s = expand(expand_rest_kernel, folds && blocks > looking_blocks ? looking_blocks : blocks);
+  if (s.ok() && folds) s = multiply<operand_level::e5m2>(e.folded_a, e.folded_b, k, folded, g, device, stream);
+  g.k_boxes = (2 * k + 127) / 128;
   g.part_boxes = parts.part_k / 64;
-  s = multiply<false>(e.target_a, e.target_b, p.a.k, wide, g, device, stream);
-  if (!s.ok() || g.parts == 1) return s;
-  return finish_parts(g, stream);
+  if (s.ok()) s = multiply<operand_level::bf16>(e.wide_a, e.wide_b, k, wide, g, device, stream);
+  return s.ok() && g.parts > 1 ? finish_parts(g, stream) : s;
 }
 
 #else

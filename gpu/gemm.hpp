@@ -9,7 +9,9 @@
 //   fast       sm_90: E5M2 products, sums emptied into FP32 every 128 k. Elsewhere the same as `accurate`
 //
 // On sm_90, tiles of 256 × 256 with a row whose scales span more than 26 binades have no E5M2 operands; they are
-// computed from BF16 products, under the accumulation of that matrix unit.
+// computed from BF16 products, under the accumulation of that matrix unit. Where the scales of all rows of a tile span
+// at most 3 binades and a row's squares sum up to less than 2^24 (level_ref of gemm_model.hpp), `accurate` takes int8
+// products: no sum is rounded then, so these are the same bits, in little more than half the time.
 //
 // MXFP8 (gemm_mxfp8, sm_90 and any device): `reference` is one fused multiply-add a product (fp32_fma_chain);
 // `accurate` and `fast` are both BF16 products. E4M3 fills its range, so scales cannot be folded into FP8, and scaling

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // What every GEMM kernel of gpu/ is told besides its operands, and the arithmetic around the matrix unit that kernels
-// and CPU models share: folding of block scales into E5M2, powers of two, and the last step of an output.
+// and CPU models share: folding of block scales into E5M2 and int8, powers of two, and the last step of an output.
 #pragma once
 
 #include "gpu/hip.hpp"  // first: the numerics headers need its words
@@ -11,8 +11,15 @@
 
 namespace rotoscale::gpu {
 
-/// Outputs are computed by FP8 or by BF16 products in tiles of this many rows and columns.
+/// Outputs are computed by products of one kind in tiles of this many rows and columns.
 inline constexpr int window_tile = 256;
+
+/// The narrowest operands that give a row's products exactly. A tile takes the worst of its rows of A and of B; bits of
+/// several rows' levels may be joined: what is above `bf16` is `bf16`.
+enum class operand_level : unsigned char { int8 = 0, e5m2 = 1, bf16 = 2 };
+ROTOSCALE_HD constexpr operand_level level_of(std::uint32_t joined) {
+  return static_cast<operand_level>(joined > 2 ? 2 : joined);
+}
 
 /// What becomes of a tile's accumulators.
 enum class output_mode {
@@ -36,7 +43,8 @@ struct gemm_arguments {
   const float* bias = nullptr;  ///< [n] or null
   const int* base = nullptr;    ///< exponents of folded rows: those of A, from base_b on those of B
   int base_b = 0;
-  const unsigned char* flags = nullptr;  ///< of A's rows, then B's: set where a row does not fit the FP8 window
+  const operand_level* levels = nullptr;            ///< of rows as `base`; null: every tile is the kernel's
+  operand_level least_level = operand_level::int8;  ///< that `levels` holds where no row is worse
   std::uint32_t nan_bits = 0x7FFFFFFFu;
 };
 
@@ -50,6 +58,8 @@ inline constexpr int fold_top = 13, fold_window = 26;
 /// What a folded row is multiplied by is 2^this.
 ROTOSCALE_HD constexpr int fold_base(int largest_byte) { return largest_byte - 127 - fold_top; }
 
+ROTOSCALE_HD constexpr int largest_of_base(int base) { return base + 127 + fold_top; }
+
 /// The E5M2 code of E2M1 code `code` in a block with scale `byte`.
 ROTOSCALE_HD constexpr std::uint8_t fold_code(std::uint32_t code, int byte, int largest_byte) {
   if (byte == nan_scale_byte) return static_cast<std::uint8_t>(formats::e5m2.nan_code());
@@ -60,6 +70,25 @@ ROTOSCALE_HD constexpr std::uint8_t fold_code(std::uint32_t code, int byte, int 
   return static_cast<std::uint8_t>((code & 8u) << 4 |
                                    (static_cast<std::uint32_t>(4 * (s + 14)) + (magnitude == 1 ? 0u : 2u * magnitude)));
 }
+
+// ------------------------------------------------------------------ folding block scales into int8
+
+/// Twice an E2M1 value times 2^s, s = byte - largest + 3, is an int8 for s in [0, 3]: rows whose blocks span at most 3
+/// binades. Blocks of zeros do not count.
+inline constexpr int int8_window = 3;
+static_assert((2 * 6 << int8_window) <= 127);
+
+/// A sum of int8 products times this is the sum of the E5M2 products, both against the rows' largest scale.
+inline constexpr float int8_unit = pow2_fp32(2 * (fold_top - 1 - int8_window));
+
+/// A row's int8 numbers are multiples of 2^(3 - span). Divided by it, their squares must sum up to less than 2^24.
+/// Then, by Cauchy and Schwarz, so does any subset of a row's products with another such row: every FP32 addition of
+/// such sums is exact, and their order cannot be seen.
+ROTOSCALE_HD constexpr bool sums_are_exact(std::uint64_t squares, int span) {
+  return squares < std::uint64_t{1} << (24 + 2 * (int8_window - span));
+}
+
+// ------------------------------------------------------------------ sums brought back
 
 /// x * 2^e, rounded once, for a sum x of folded products (0 or 2^-41 <= |x| < 2^58). The first factor is exact, or
 /// overflows where the result does; where the second is limited, the result is zero or Inf anyway.

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Operands in the form that the sm_90 GEMM kernels multiply: E2M1 codes with their E8M0 scales folded in, as E5M2
-// against one power of two a row, or as BF16. One warp a row, both operands in one launch.
+// against one power of two a row, or as BF16 (gemm_expand_int8.hpp: as int8). One warp a piece of a row, both operands
+// in one launch.
 #pragma once
 
 #include "gpu/gemm_operand.hpp"
@@ -23,9 +24,12 @@ struct block_source {
 struct expand_arguments {
   block_source a, b;
   int k;
-  std::uint8_t *target_a, *target_b;  ///< E5M2 [rows, k], or BF16 [rows, k]
-  int* base = nullptr;                ///< written with E5M2: exponents of A's rows, then of B's
-  unsigned char* flags = nullptr;     ///< the same order; with BF16 read: nothing to do where none is set; null: all
+  std::uint8_t *folded_a, *folded_b;  ///< E5M2 [rows, k]
+  std::uint8_t *wide_a, *wide_b;      ///< BF16 [rows, k], int8 before
+  int base_b = 0;                     ///< where B's rows begin in `base` and `levels`
+  int* base = nullptr;                ///< exponents of A's rows, then of B's; the first expansion writes them
+  operand_level* levels = nullptr;    ///< the same; null: all rows are to be BF16
+  operand_level least_level = operand_level::int8;  ///< what the first expansion writes where it can
 };
 
 inline constexpr int expand_segments = 8, expand_threads = 32 * expand_segments;
@@ -84,33 +88,36 @@ __device__ inline void reduce_range(int& least, int& largest) {
   }
 }
 
-/// The row's largest scale byte (not counting NaN) and whether its blocks fit the window. Where the bytes alone do not,
-/// blocks of zeros are left out.
-__device__ inline int fold_range(const block_source& m, int row, int k, int lane, bool& fits) {
-  const std::uint8_t* scales = m.scales + row * m.scale_stride;
+/// The range of a row's scale bytes, NaN not counted; where that is wider than `window`, blocks of zeros are left out.
+struct scale_range {
   int least = 255, largest = -1;
-  for (int b = lane; b < k / 32; b += 32) {
-    const int byte = scales[b];
-    if (byte == nan_scale_byte) continue;
+  bool has_nan = false;
+  __device__ void add(int byte) {
     least = byte < least ? byte : least;
     largest = byte > largest ? byte : largest;
   }
-  reduce_range(least, largest);
-  if (largest - least > fold_window) {
-    least = 255, largest = -1;
-    for (int b = lane; b < k / 32; b += 32) {
-      const int byte = scales[b];
-      const std::uint8_t* codes = m.codes + row * m.code_stride + 16 * b;
-      unsigned any = 0;
-      for (int i = 0; i < 16; ++i) any |= codes[i] & 0x77u;
-      if (byte == nan_scale_byte || any == 0) continue;
-      least = byte < least ? byte : least;
-      largest = byte > largest ? byte : largest;
-    }
-    reduce_range(least, largest);
+  __device__ int span() const { return largest < 0 ? 0 : largest - least; }
+  __device__ int top() const { return largest < 0 ? unit_scale_byte : largest; }
+};
+__device__ inline scale_range range_of(const block_source& m, int row, int k, int lane, int window) {
+  const std::uint8_t* scales = m.scales + row * m.scale_stride;
+  scale_range all, nonzero;
+  for (int b = lane; b < k / 32; b += 32) {
+    const int byte = scales[b];
+    all.has_nan |= byte == nan_scale_byte;
+    if (byte != nan_scale_byte) all.add(byte);
   }
-  fits = largest - least <= fold_window;
-  return largest < 0 ? unit_scale_byte : largest;
+  reduce_range(all.least, all.largest);
+  if (all.span() <= window) return all;
+  for (int b = lane; b < k / 32; b += 32) {
+    const int byte = scales[b];
+    const bytes16 x = reinterpret_cast<const bytes16*>(m.codes + row * m.code_stride)[b];
+    const bool zeros = ((x.word[0] | x.word[1] | x.word[2] | x.word[3]) & 0x77777777u) == 0;
+    if (byte != nan_scale_byte && !zeros) nonzero.add(byte);
+  }
+  reduce_range(nonzero.least, nonzero.largest);
+  nonzero.has_nan = all.has_nan;
+  return nonzero;
 }
 
 /// Which piece of which row 32 lanes expand; rows are A's, then B's. Pieces, since whole rows would leave
@@ -120,15 +127,48 @@ ROTOSCALE_HD constexpr int expand_pieces(int k) { return (k + expand_piece - 1) 
 
 struct expand_place {
   bool second;
-  int row, index;    ///< in its operand, in both
-  int first, count;  ///< elements
+  int row, index, slot;  ///< in its operand, in both, in `base` and `levels`
+  int first, count;      ///< elements
 };
+__device__ inline expand_place place_of(const expand_arguments& p, int index, int piece) {
+  const int first = piece * expand_piece, left = p.k - first;
+  const bool second = index >= p.a.rows;
+  return {second, second ? index - p.a.rows : index,
+          index,  second ? index - p.a.rows + p.base_b : index,
+          first,  left < 0 ? 0 : left < expand_piece ? left : expand_piece};
+}
 __device__ inline expand_place place_of(const expand_arguments& p, int block) {
   const int unit = block * expand_segments + static_cast<int>(thread_index().x) / 32, pieces = expand_pieces(p.k);
-  const int index = unit / pieces, first = unit % pieces * expand_piece;
-  const bool second = index >= p.a.rows;
-  return {second, second ? index - p.a.rows : index, index, first,
-          p.k - first < expand_piece ? p.k - first : expand_piece};
+  return place_of(p, unit / pieces, unit % pieces);
+}
+
+/// A lane's codes of a piece, sixteen at a time, and their scales; beyond the row's end zeros under the scale 0.
+struct expand_codes {
+  static constexpr int depth = expand_piece / 16 / 32;
+  std::uint64_t x[depth];
+  std::uint8_t scale[depth];
+  __device__ void load(const block_source& m, const expand_place& at, int lane) {
+    const std::uint8_t* codes = m.codes + at.row * m.code_stride + at.first / 2;
+    const std::uint8_t* scales = m.scales + at.row * m.scale_stride + at.first / 32;
+    ROTOSCALE_UNROLL
+    for (int j = 0; j < depth; ++j) {
+      const int i = lane + 32 * j;
+      x[j] = i < at.count / 16 ? reinterpret_cast<const std::uint64_t*>(codes)[i] : 0;
+      scale[j] = i < at.count / 16 ? scales[i / 2] : std::uint8_t{0};
+    }
+  }
+};
+
+__device__ inline void store_e5m2(const expand_arguments& p, const expand_place& at, const expand_codes& codes,
+                                  int largest, int lane) {
+  std::uint8_t* to = (at.second ? p.folded_b : p.folded_a) + static_cast<std::int64_t>(at.row) * p.k + at.first;
+  ROTOSCALE_UNROLL
+  for (int j = 0; j < expand_codes::depth; ++j) {
+    const int i = lane + 32 * j;
+    const auto low = static_cast<std::uint32_t>(codes.x[j]), high = static_cast<std::uint32_t>(codes.x[j] >> 32);
+    const bytes16 out = fold_sixteen(low, high, fold_table(codes.scale[j], largest));
+    if (i < at.count / 16) *reinterpret_cast<bytes16*>(to + 16 * i) = out;
+  }
 }
 
 [[maybe_unused]] static __global__ void __launch_bounds__(expand_threads) expand_e5m2_kernel(const expand_arguments p) {
@@ -136,33 +176,18 @@ __device__ inline expand_place place_of(const expand_arguments& p, int block) {
   const expand_place at = place_of(p, static_cast<int>(block_index().x));
   if (at.index >= p.a.rows + p.b.rows) return;
   const block_source m = at.second ? p.b : p.a;
-  const std::uint8_t* codes = m.codes + at.row * m.code_stride + at.first / 2;
-  const std::uint8_t* scales = m.scales + at.row * m.scale_stride + at.first / 32;
-  std::uint8_t* to = (at.second ? p.target_b : p.target_a) + static_cast<std::int64_t>(at.row) * p.k + at.first;
-  const int units = at.count / 16;
-  // The piece's loads go out before the wait for the range of the row's scales.
-  constexpr int depth = expand_piece / 16 / 32;
-  std::uint64_t x[depth];
-  std::uint8_t scale[depth];
-  ROTOSCALE_UNROLL
-  for (int j = 0; j < depth; ++j) {
-    const int i = lane + 32 * j;
-    x[j] = i < units ? reinterpret_cast<const std::uint64_t*>(codes)[i] : 0;
-    scale[j] = i < units ? scales[i / 2] : std::uint8_t{0};
-  }
-  bool fits = true;
-  const int largest = fold_range(m, at.row, p.k, lane, fits);
+  expand_codes codes;
+  codes.load(m, at, lane);  // these loads go out before the wait for the range of the row's scales
+  const scale_range range = range_of(m, at.row, p.k, lane, fold_window);
   if (lane == 0 && at.first == 0) {
-    p.base[at.index] = fold_base(largest);
-    p.flags[at.index] = !fits;
+    p.base[at.slot] = fold_base(range.top());
+    p.levels[at.slot] = range.span() <= fold_window ? operand_level::e5m2 : operand_level::bf16;
   }
-  ROTOSCALE_UNROLL
-  for (int j = 0; j < depth; ++j) {
-    const int i = lane + 32 * j;
-    const auto low = static_cast<std::uint32_t>(x[j]), high = static_cast<std::uint32_t>(x[j] >> 32);
-    const bytes16 out = fold_sixteen(low, high, fold_table(scale[j], largest));
-    if (i < units) *reinterpret_cast<bytes16*>(to + 16 * i) = out;
-  }
+  store_e5m2(p, at, codes, range.top(), lane);
+}
+
+ROTOSCALE_HD constexpr int expand_blocks(int rows, int k) {
+  return static_cast<int>((std::int64_t{rows} * expand_pieces(k) + expand_segments - 1) / expand_segments);
 }
 
 /// A scale byte as a pair of BF16 numbers: 2^-127 is subnormal, 0xFF is NaN.
@@ -231,23 +256,38 @@ __device__ inline void expand_fp8_piece(bool e4m3, const std::uint8_t* codes, co
   }
 }
 
-[[maybe_unused]] static __global__ void __launch_bounds__(expand_threads) expand_bf16_kernel(const expand_arguments p) {
+__device__ inline void store_bf16(const expand_arguments& p, const expand_place& at, const block_source& m, int lane) {
+  const bool fp4 = m.element == gemm_element::e2m1;
+  const std::uint8_t* codes = m.codes + at.row * m.code_stride + (fp4 ? at.first / 2 : at.first);
+  const std::uint8_t* scales = m.scales + at.row * m.scale_stride + at.first / 32;
+  std::uint8_t* to = (at.second ? p.wide_b : p.wide_a) + (static_cast<std::int64_t>(at.row) * p.k + at.first) * 2;
+  if (fp4) {
+    expand_fp4_piece(codes, scales, at.count / 8, lane, to);
+  } else {
+    expand_fp8_piece(m.element == gemm_element::e4m3, codes, scales, at.count / 8, lane, to);
+  }
+}
+
+/// What the first expansion left: where any row is outside int8, E5M2 of those inside; where any is outside E5M2, BF16
+/// of all rows. As a rule the blocks look at the levels and leave.
+[[maybe_unused]] static __global__ void __launch_bounds__(expand_threads) expand_rest_kernel(const expand_arguments p) {
   const int thread = static_cast<int>(thread_index().x), lane = thread % 32, rows = p.a.rows + p.b.rows;
-  if (p.flags != nullptr && !block_any<expand_threads>(sees_flag(p.flags, rows, thread, expand_threads))) return;
-  const int units = rows * expand_pieces(p.k), blocks = (units + expand_segments - 1) / expand_segments;
+  operand_level worst = operand_level::bf16;
+  if (p.levels != nullptr)
+    worst = block_level<expand_threads>(levels_of_all(p.levels, p.a.rows, thread, expand_threads) |
+                                        levels_of_all(p.levels + p.base_b, p.b.rows, thread, expand_threads));
+  if (p.levels != nullptr && worst == p.least_level) return;
+  const int blocks = expand_blocks(rows, p.k);
   for (int block = static_cast<int>(block_index().x); block < blocks; block += static_cast<int>(grid_size().x)) {
     const expand_place at = place_of(p, block);
     if (at.index >= rows) continue;
     const block_source m = at.second ? p.b : p.a;
-    const bool fp4 = m.element == gemm_element::e2m1;
-    const std::uint8_t* codes = m.codes + at.row * m.code_stride + (fp4 ? at.first / 2 : at.first);
-    const std::uint8_t* scales = m.scales + at.row * m.scale_stride + at.first / 32;
-    std::uint8_t* to = (at.second ? p.target_b : p.target_a) + (static_cast<std::int64_t>(at.row) * p.k + at.first) * 2;
-    if (fp4) {
-      expand_fp4_piece(codes, scales, at.count / 8, lane, to);
-    } else {
-      expand_fp8_piece(m.element == gemm_element::e4m3, codes, scales, at.count / 8, lane, to);
+    if (p.levels != nullptr && p.levels[at.slot] == operand_level::int8) {
+      expand_codes codes;
+      codes.load(m, at, lane);
+      store_e5m2(p, at, codes, largest_of_base(p.base[at.slot]), lane);
     }
+    if (worst == operand_level::bf16) store_bf16(p, at, m, lane);
   }
 }
 

@@ -46,7 +46,7 @@ __device__ const std::uint8_t* code_address(const operand& m, int first_row, int
 }
 
 /// Copies sixteen bytes a lane to LDS, the lanes' pieces one after another; arrived after loads_done.
-__device__ inline void load_to_lds(const std::uint8_t* from, std::uint8_t* to) {
+__device__ inline void load_to_lds([[maybe_unused]] const std::uint8_t* from, [[maybe_unused]] std::uint8_t* to) {
 #if defined(__gfx950__)
   __builtin_amdgcn_global_load_lds((__attribute__((address_space(1))) void*)const_cast<std::uint8_t*>(from),
                                    (__attribute__((address_space(3))) void*)to, 16, 0, 0);
@@ -58,7 +58,8 @@ __device__ inline int8 widen(int4 x) { return int8{x[0], x[1], x[2], x[3], 0, 0,
 
 /// d += columns (rows of B) times rows (rows of A): lane l gets row l % 16 of C and columns 4 (l / 16) .. + 3.
 template <int ByteB, int ByteA>
-__device__ float4 multiply(int4 b, int4 a, float4 d, int scale_b, int scale_a) {
+__device__ float4 multiply([[maybe_unused]] int4 b, [[maybe_unused]] int4 a, float4 d, [[maybe_unused]] int scale_b,
+                           [[maybe_unused]] int scale_a) {
 #if defined(__gfx950__)
   return __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(widen(b), widen(a), d, 4, 4, ByteB, scale_b, ByteA, scale_a);
 #else

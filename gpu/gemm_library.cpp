@@ -1,22 +1,23 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Plans and launches of gemm_library.hpp. Compiled by nvcc where cuBLASLt was found.
+// Plans and launches of gemm_library.hpp. Compiled by nvcc or hipcc where blaslt.hpp has its library.
 #include "gpu/gemm_library.hpp"
 
-#include "gpu/cublaslt.hpp"
+#include "gpu/blaslt.hpp"
 #include "gpu/gemm_plan.hpp"
 
 namespace rotoscale::gpu {
 
 namespace {
 
-using namespace cublaslt;
+using namespace blaslt;
 using namespace detail;
 
-constexpr std::size_t most_library_workspace = std::size_t{32} << 20;
 constexpr int most_algorithms = 16;
 
-bool is_fp8(const format& f) { return f == formats::e4m3 || f == formats::e5m2; }
+bool is_fnuz(const format& f) { return f == formats::e4m3fnuz || f == formats::e5m2fnuz; }
+bool is_e5m2(const format& f) { return f == formats::e5m2 || f == formats::e5m2fnuz; }
+bool is_fp8(const format& f) { return f == formats::e4m3 || is_e5m2(f) || is_fnuz(f); }
 index_t stride_of(const plain_operand_view& x) { return x.stride == 0 ? x.k : x.stride; }
 bool is_whole(const format& f, index_t elements) { return elements * f.bits() % 128 == 0; }
 
@@ -51,7 +52,7 @@ status check_shapes(const plain_problem& p) {
   if (status s = check_shape(p.a, true); !s.ok()) return s;
   if (status s = check_shape(p.b, false); !s.ok()) return s;
   if (p.a.k != p.b.k) return {fault::bad_extent, "b.k", "must equal a.k"};
-  if (is_fp8(p.a.element) ? !is_fp8(p.b.element) || (p.a.element == formats::e5m2 && p.b.element == formats::e5m2)
+  if (is_fp8(p.a.element) ? !is_fp8(p.b.element) || (is_e5m2(p.a.element) && is_e5m2(p.b.element))
                           : p.a.element != p.b.element) {
     return {fault::bad_option, "b.element", "must be a's, or FP8 as well but not both E5M2"};
   }
@@ -76,28 +77,31 @@ status check_pointers(const plain_problem& p) {
 
 /// The product that the library is asked for, Bᵀ's transpose first.
 description describe(const plain_problem& p) {
-  cublasLtMatmulDesc_t made = nullptr;
-  if (cublasLtMatmulDescCreate(&made, CUBLAS_COMPUTE_32F, CUDA_R_32F) != CUBLAS_STATUS_SUCCESS) return {};
+  hipblasLtMatmulDesc_t made = nullptr;
+  if (hipblasLtMatmulDescCreate(&made, HIPBLAS_COMPUTE_32F, HIP_R_32F) != HIPBLAS_STATUS_SUCCESS) return {};
   description d(made);
-  const cublasOperation_t transpose = CUBLAS_OP_T;
-  (void)cublasLtMatmulDescSetAttribute(made, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose);
+  const hipblasOperation_t transpose = HIPBLAS_OP_T;
+  (void)hipblasLtMatmulDescSetAttribute(made, HIPBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose);
   if (!is_fp8(p.a.element)) return d;
-  const std::int8_t fast = p.fast_accumulate;
-  (void)cublasLtMatmulDescSetAttribute(made, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
+  set_fast_accumulate(d, p.fast_accumulate);
   const void *factor_a = p.a.factor, *factor_b = p.b.factor;
-  (void)cublasLtMatmulDescSetAttribute(made, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &factor_b, sizeof factor_b);
-  (void)cublasLtMatmulDescSetAttribute(made, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &factor_a, sizeof factor_a);
+  (void)hipblasLtMatmulDescSetAttribute(made, HIPBLASLT_MATMUL_DESC_A_SCALE_POINTER, &factor_b, sizeof factor_b);
+  (void)hipblasLtMatmulDescSetAttribute(made, HIPBLASLT_MATMUL_DESC_B_SCALE_POINTER, &factor_a, sizeof factor_a);
   return d;
 }
 
-bool cuts_k(const cublasLtMatmulAlgo_t& algorithm) {
-  std::int32_t parts = 0;
-  std::uint32_t reduction = 0;
-  (void)cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &parts, sizeof parts,
-                                             nullptr);
-  (void)cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &reduction,
-                                             sizeof reduction, nullptr);
-  return parts < 0 || parts > 1 || reduction != CUBLASLT_REDUCTION_SCHEME_NONE;
+/// Does the device's library take these formats and options? FP8 is FNUZ on gfx942, OCP's everywhere else.
+status check_library(const plain_problem& p, const gemm_device& device) {
+  const bool fnuz = arch_is(device, "gfx942");
+  for (const plain_operand_view* x : {&p.a, &p.b}) {
+    if (!is_fp8(x->element) || is_fnuz(x->element) == fnuz) continue;
+    return {fault::unsupported_device, x == &p.a ? "a.element" : "b.element",
+            fnuz ? "this device multiplies FNUZ forms of FP8 only" : "only gfx942 multiplies FNUZ forms of FP8"};
+  }
+  if (p.fast_accumulate && !has_fast_accumulate) {
+    return {fault::bad_option, "fast_accumulate", "this device's library has no such choice"};
+  }
+  return {};
 }
 
 }  // namespace
@@ -107,7 +111,7 @@ struct plain_gemm::state {
   gemm_device device;
   handle library;
   matrix_layout a, b, d;
-  cublasLtMatmulAlgo_t algorithm;
+  hipblasLtMatmulAlgo_t algorithm;
   std::size_t library_workspace = 0;
 
   bool takes(const plain_problem& p) const {
@@ -135,37 +139,38 @@ status plain_gemm::make(const plain_problem& p, plain_gemm& plan) {
   auto made = std::make_unique<state>();
   if (status s = current_device(made->device); !s.ok()) return s;
   if (status s = check_shapes(p); !s.ok()) return s;
+  if (status s = check_library(p, made->device); !s.ok()) return s;
   made->shape = p;
-  cublasLtHandle_t opened = nullptr;
-  const cublasStatus_t open = cublasLtCreate(&opened);
-  if (open == CUBLAS_STATUS_ALLOC_FAILED) return {fault::out_of_memory, "", "the library's handle"};
-  if (open != CUBLAS_STATUS_SUCCESS) return {fault::unsupported_device, "", "the library does not start"};
-  made->library.reset(opened);
   const bool direct = is_direct(p);
+  if (!direct) {
+    if (status s = check_code(add_parts_kernel); !s.ok()) return s;
+  }
+  hipblasLtHandle_t opened = nullptr;
+  const hipblasStatus_t open = hipblasLtCreate(&opened);
+  if (open == HIPBLAS_STATUS_ALLOC_FAILED) return {fault::out_of_memory, "", "the library's handle"};
+  if (open != HIPBLAS_STATUS_SUCCESS) return {fault::unsupported_device, "", "the library does not start"};
+  made->library.reset(opened);
   made->a = layout_of(p.a.element, p.a.k, p.a.rows, stride_of(p.a));
   made->b = layout_of(p.b.element, p.b.k, p.b.rows, stride_of(p.b));
   made->d =
       layout_of(direct ? p.output : formats::fp32, p.b.rows, p.a.rows, direct ? out_stride_of(p, p.b.rows) : p.b.rows);
   const description what = describe(p);
-  cublasLtMatmulPreference_t wishes = nullptr;
-  (void)cublasLtMatmulPreferenceCreate(&wishes);
-  const preference owner(wishes);
-  (void)cublasLtMatmulPreferenceSetAttribute(wishes, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most_library_workspace,
-                                             sizeof most_library_workspace);
-  const std::uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
-  (void)cublasLtMatmulPreferenceSetAttribute(wishes, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &no_reduction,
-                                             sizeof no_reduction);
-  cublasLtMatmulHeuristicResult_t found[most_algorithms];
+  hipblasLtMatmulPreference_t raw_wishes = nullptr;
+  (void)hipblasLtMatmulPreferenceCreate(&raw_wishes);
+  const preference wishes(raw_wishes);
+  if (what == nullptr || wishes == nullptr || made->a == nullptr || made->b == nullptr || made->d == nullptr) {
+    return {fault::out_of_memory, "", "the library's descriptions"};
+  }
+  (void)hipblasLtMatmulPreferenceSetAttribute(raw_wishes, HIPBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most_workspace,
+                                              sizeof most_workspace);
+  wish_for_whole_k(wishes);
+  hipblasLtMatmulHeuristicResult_t found[most_algorithms];
   int count = 0;
-  (void)cublasLtMatmulAlgoGetHeuristic(opened, what.get(), made->b.get(), made->a.get(), made->d.get(), made->d.get(),
-                                       wishes, most_algorithms, found, &count);
+  (void)hipblasLtMatmulAlgoGetHeuristic(opened, what.get(), made->b.get(), made->a.get(), made->d.get(), made->d.get(),
+                                        raw_wishes, most_algorithms, found, &count);
   for (int i = 0; i < count; ++i) {
-    if (found[i].state != CUBLAS_STATUS_SUCCESS || cuts_k(found[i].algo)) continue;
-    cublasLtMatmulHeuristicResult_t checked;
-    if (cublasLtMatmulAlgoCheck(opened, what.get(), made->b.get(), made->a.get(), made->d.get(), made->d.get(),
-                                &found[i].algo, &checked) != CUBLAS_STATUS_SUCCESS) {
-      continue;
-    }
+    if (found[i].state != HIPBLAS_STATUS_SUCCESS || found[i].workspaceSize > most_workspace) continue;
+    if (!leaves_k_whole(made->library, {what, made->b, made->a, made->d}, found[i].algo)) continue;
     made->algorithm = found[i].algo;
     made->library_workspace = found[i].workspaceSize;
     plan.state_ = std::move(made);
@@ -196,11 +201,11 @@ status plain_gemm::run(const plain_problem& p, void* workspace, std::size_t work
   void* const sums = direct ? p.out : workspace;
   const description what = describe(p);
   const float one = 1.0f, zero = 0.0f;
-  const cublasStatus_t done = cublasLtMatmul(
+  const hipblasStatus_t done = hipblasLtMatmul(
       state_->library.get(), what.get(), &one, p.b.codes, state_->b.get(), p.a.codes, state_->a.get(), &zero, sums,
       state_->d.get(), sums, state_->d.get(), &state_->algorithm,
       state_->library_workspace == 0 ? nullptr : memory + state_->sums_bytes(), state_->library_workspace, stream);
-  if (done != CUBLAS_STATUS_SUCCESS) return {fault::device_error, "", cublasLtGetStatusString(done)};
+  if (done != HIPBLAS_STATUS_SUCCESS) return {fault::device_error, "", text_of(done)};
   if (direct) return {};
   gemm_arguments g;
   g.m = p.a.rows;

@@ -45,20 +45,40 @@ struct fold_range_of_row {
   int top() const { return largest < 0 ? unit_scale_byte : largest; }
 };
 
-/// Scales that are NaN do not count; blocks of zeros do not where the window is too small for them.
-inline fold_range_of_row fold_range_ref(block_matrix<const std::uint8_t> m, index_t r) {
-  fold_range_of_row all, nonzero;
+/// Scales that are NaN do not count.
+inline fold_range_of_row range_of_row(block_matrix<const std::uint8_t> m, index_t r, bool with_zeros) {
+  fold_range_of_row range;
   for (index_t b = 0; b < m.k / 32; ++b) {
     const int byte = m.scales[r * m.scale_stride + b];
-    if (byte == nan_scale_byte) continue;
-    all.add(byte);
     bool zeros = true;
     for (index_t c = 32 * b; c < 32 * b + 32; ++c) {
       zeros = zeros && (load_code(formats::e2m1, m.codes + r * m.code_stride, c) & 7u) == 0;
     }
-    if (!zeros) nonzero.add(byte);
+    if (byte != nan_scale_byte && (with_zeros || !zeros)) range.add(byte);
   }
-  return all.fits() ? all : nonzero;
+  return range;
+}
+/// Blocks of zeros count unless the window is too small for them. Which base a row has cannot be seen in a result.
+inline fold_range_of_row fold_range_ref(block_matrix<const std::uint8_t> m, index_t r) {
+  const fold_range_of_row all = range_of_row(m, r, true);
+  return all.fits() ? all : range_of_row(m, r, false);
+}
+
+/// How `accurate` multiplies row `r` if no other row of the tile is worse. Its results are the same on either side of
+/// int8's edge. In units of the least nonzero scale's 0.5, int8 takes values up to 12 * 2^3, squares up to 2^24 in sum.
+inline operand_level level_ref(block_matrix<const std::uint8_t> m, index_t r) {
+  const fold_range_of_row range = range_of_row(m, r, false);
+  if (!range.fits()) return operand_level::bf16;
+  if (range.largest - range.least > int8_window) return operand_level::e5m2;
+  double squares = 0;
+  for (index_t c = 0; c < m.k; ++c) {
+    const int byte = m.scales[r * m.scale_stride + c / 32];
+    if (byte == nan_scale_byte) return operand_level::e5m2;
+    const float value = decode(formats::e2m1, load_code(formats::e2m1, m.codes + r * m.code_stride, c));
+    const double units = value == 0 ? 0 : __builtin_ldexp(value, byte - range.least + 1);
+    squares += units * units;
+  }
+  return squares < 0x1p24 ? operand_level::int8 : operand_level::e5m2;
 }
 
 /// Row `r` of an MXFP4 matrix with its scales folded into E5M2; it must fit.

@@ -29,43 +29,50 @@ __device__ inline void store_output(const gemm_arguments& p, float acc, int row,
   }
 }
 
-/// Is element (row, column) in a tile of window_tile² that a row outside the FP8 window has moved to BF16?
-__device__ inline bool tile_is_flagged(const gemm_arguments& p, int row, int column) {
-  if (p.flags == nullptr) return false;
+/// Joined levels of the tile of window_tile² with element (row, column).
+__device__ inline std::uint32_t levels_of_tile(const gemm_arguments& p, int row, int column) {
   const int first_a = row / window_tile * window_tile, first_b = column / window_tile * window_tile;
-  bool flagged = false;
+  std::uint32_t joined = 0;
   for (int i = 0; i < window_tile; ++i) {
-    flagged |= first_a + i < p.m && p.flags[first_a + i] != 0;
-    flagged |= first_b + i < p.n && p.flags[p.m + first_b + i] != 0;
+    if (first_a + i < p.m) joined |= static_cast<std::uint32_t>(p.levels[first_a + i]);
+    if (first_b + i < p.n) joined |= static_cast<std::uint32_t>(p.levels[p.base_b + first_b + i]);
   }
-  return flagged;
+  return joined;
 }
 
-/// Is any of `count` flags set, as far as one of `threads` threads that share the work can see?
-__device__ inline bool sees_flag(const unsigned char* flags, int count, int thread, int threads) {
-  std::uint32_t any = 0;
-  for (int i = thread; i < count / 16; i += threads) {
-    const bytes16 x = reinterpret_cast<const bytes16*>(flags)[i];
-    any |= x.word[0] | x.word[1] | x.word[2] | x.word[3];
+/// Joined levels of rows [16 i, 16 i + 16), as far as there are so many; `levels` is aligned to 16.
+__device__ inline std::uint32_t levels_of_sixteen(const operand_level* levels, int i, int rows) {
+  std::uint32_t joined = 0;
+  if (16 * i + 16 <= rows) {
+    const bytes16 x = reinterpret_cast<const bytes16*>(levels)[i];
+    joined = x.word[0] | x.word[1] | x.word[2] | x.word[3];
+    joined |= joined >> 16;
+    return (joined | joined >> 8) & 3u;
   }
-  for (int i = count / 16 * 16 + thread; i < count; i += threads) any |= flags[i];
-  return any != 0;
+  for (int row = 16 * i; row < rows; ++row) joined |= static_cast<std::uint32_t>(levels[row]);
+  return joined;
+}
+/// Of all `rows`, as far as one of `threads` threads that share the work can see.
+__device__ inline std::uint32_t levels_of_all(const operand_level* levels, int rows, int thread, int threads) {
+  std::uint32_t joined = 0;
+  for (int i = thread; i < (rows + 15) / 16; i += threads) joined |= levels_of_sixteen(levels, i, rows);
+  return joined;
 }
 
-/// Is `mine` set in any of the block's `Threads` threads? All of them call it, once a kernel.
+/// The worst level that the block's `Threads` threads have seen. All of them call it, once a kernel.
 template <unsigned Threads>
-__device__ bool block_any(bool mine) {
-  struct segment_flags {
-    bool of[Threads / 32];
+__device__ operand_level block_level(std::uint32_t joined) {
+  struct segment_levels {
+    operand_level of[Threads / 32];
   };
-  segment_flags& seen = block_shared<segment_flags>();
+  segment_levels& seen = block_shared<segment_levels>();
   const unsigned thread = thread_index().x;
-  const bool of_segment = segment_any(mine);
-  if (thread % 32 == 0) seen.of[thread / 32] = of_segment;
+  const bool outside_int8 = segment_any(joined != 0), outside_e5m2 = segment_any(joined > 1);
+  if (thread % 32 == 0) seen.of[thread / 32] = level_of((outside_int8 ? 1u : 0u) | (outside_e5m2 ? 2u : 0u));
   block_barrier();
-  bool any = false;
-  for (unsigned i = 0; i < Threads / 32; ++i) any |= seen.of[i];
-  return any;
+  std::uint32_t of_block = 0;
+  for (unsigned i = 0; i < Threads / 32; ++i) of_block |= static_cast<std::uint32_t>(seen.of[i]);
+  return level_of(of_block);
 }
 
 /// One thread an output; blocks cover the columns of a tile of the window in a row.
@@ -76,13 +83,17 @@ inline constexpr int add_threads = window_tile;
   const int across = (p.n + add_threads - 1) / add_threads, block = static_cast<int>(block_index().x);
   const int row = block / across, thread = static_cast<int>(thread_index().x);
   const int column = block % across * add_threads + thread, row_of_tile = row / window_tile * window_tile + thread;
-  const bool flagged = p.flags != nullptr && block_any<add_threads>((row_of_tile < p.m && p.flags[row_of_tile] != 0) ||
-                                                                    (column < p.n && p.flags[p.m + column] != 0));
+  bool wide = false;
+  if (p.levels != nullptr) {
+    std::uint32_t joined = row_of_tile < p.m ? static_cast<std::uint32_t>(p.levels[row_of_tile]) : 0;
+    if (column < p.n) joined |= static_cast<std::uint32_t>(p.levels[p.base_b + column]);
+    wide = block_level<add_threads>(joined) == operand_level::bf16;
+  }
   if (column >= p.n) return;
   const std::int64_t at = static_cast<std::int64_t>(row) * p.n + column;
   float sum = p.partial[at];
   for (int i = 1; i < p.parts; ++i) sum += p.partial[static_cast<std::int64_t>(i) * p.m * p.n + at];
-  if (p.base != nullptr && !flagged) {
+  if (p.base != nullptr && !wide) {
     sum = times_power(sum, p.base[row] + p.base[p.base_b + column]);
   }
   store_output(p, sum, row, column);

@@ -58,10 +58,17 @@ inline bool is_fp8(const gemm_problem& p) { return p.a.element != gemm_element::
 inline bool folds(const gemm_problem& p, const gemm_choice& c, const gemm_device& device) {
   return c.contract != gemm_contract::reference && !is_fp8(p) && expands(device);
 }
+/// And into int8 where a row allows it? Its exact sums are `accurate`'s.
+inline bool folds_int8(const gemm_problem& p, const gemm_choice& c, const gemm_device& device) {
+  return folds(p, c, device) && c.contract == gemm_contract::accurate;
+}
 
-/// Parts of the workspace, offsets in bytes.
+/// Where B's rows begin among bases and levels: at whole 16 bytes.
+inline int second_base(int rows_a) { return (rows_a + 15) / 16 * 16; }
+
+/// Parts of the workspace, offsets in bytes. What is to hold BF16 holds int8 before.
 struct workspace_map {
-  std::size_t folded_a = 0, folded_b = 0, wide_a = 0, wide_b = 0, base = 0, flags = 0, partial = 0, size = 0;
+  std::size_t folded_a = 0, folded_b = 0, wide_a = 0, wide_b = 0, base = 0, levels = 0, partial = 0, size = 0;
   workspace_map(const gemm_problem& p, const gemm_choice& c, const gemm_device& device) {
     const auto m = static_cast<std::size_t>(p.a.rows), n = static_cast<std::size_t>(p.b.rows);
     const auto k = static_cast<std::size_t>(p.a.k);
@@ -71,8 +78,9 @@ struct workspace_map {
     folded_b = take(folded ? n * k : 0);
     wide_a = take(uses_expansion ? 2 * m * k : 0);
     wide_b = take(uses_expansion ? 2 * n * k : 0);
-    base = take(folded ? 4 * (m + n) : 0);
-    flags = take(folded ? m + n : 0);
+    const auto rows = static_cast<std::size_t>(second_base(p.a.rows)) + n;
+    base = take(folded ? 4 * rows : 0);
+    levels = take(folded ? rows : 0);
     const int parts = split_of(p.a.k, c.split_k, grain_of(device)).parts;
     partial = take(writes_partial(p, c, device) ? 4 * m * n * static_cast<std::size_t>(parts) : 0);
   }

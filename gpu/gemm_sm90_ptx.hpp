@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The PTX of the sm_90 GEMM kernels, one function an instruction: barriers in shared memory, the bulk tensor copy,
-// clusters, pairs of BF16, and the three wgmma forms. Names and operands are those of the PTX ISA, version 8.0 and
+// clusters, pairs of BF16, and the four wgmma forms. Names and operands are those of the PTX ISA, version 8.0 and
 // later.
 #pragma once
 
@@ -125,6 +125,11 @@ __device__ void hold(float (&d)[N]) {
   ROTOSCALE_UNROLL
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
+template <int N>
+__device__ void hold(std::int32_t (&d)[N]) {
+  ROTOSCALE_UNROLL
+  for (int i = 0; i < N; ++i) asm volatile("" : "+r"(d[i])::"memory");
+}
 
 /// A K-major operand in shared memory as the copy engine's 128-byte swizzle leaves it: rows of 128 bytes, eight of them
 /// an atom of 1024 bytes. A step along K of 32 bytes adds 2.
@@ -134,9 +139,9 @@ __device__ inline std::uint64_t operand_descriptor(std::uint32_t address) {
 }
 
 // clang-format off
-#define ROTOSCALE_D8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
-#define ROTOSCALE_D32(d, i) ROTOSCALE_D8(d, i), ROTOSCALE_D8(d, i + 8), ROTOSCALE_D8(d, i + 16), ROTOSCALE_D8(d, i + 24)
-#define ROTOSCALE_D64(d, i) ROTOSCALE_D32(d, i), ROTOSCALE_D32(d, i + 32)
+#define ROTOSCALE_D8(c, d, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3]), c(d[i + 4]), c(d[i + 5]), c(d[i + 6]), c(d[i + 7])
+#define ROTOSCALE_D32(c, d, i) ROTOSCALE_D8(c, d, i), ROTOSCALE_D8(c, d, i + 8), ROTOSCALE_D8(c, d, i + 16), ROTOSCALE_D8(c, d, i + 24)
+#define ROTOSCALE_D64(c, d, i) ROTOSCALE_D32(c, d, i), ROTOSCALE_D32(c, d, i + 32)
 #define ROTOSCALE_N32 \
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define ROTOSCALE_N64 ROTOSCALE_N32 \
@@ -148,19 +153,25 @@ __device__ inline std::uint64_t operand_descriptor(std::uint32_t address) {
 /// d [64 × 64] = a·bᵀ over 32 k of E5M2.
 __device__ inline void wgmma_e5m2_n64(float (&d)[32], std::uint64_t a, std::uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n64k32.f32.e5m2.e5m2 {" ROTOSCALE_N32 "}, %32, %33, 0, 1, 1;"
-               : ROTOSCALE_D32(d, 0) : "l"(a), "l"(b));
+               : ROTOSCALE_D32("+f", d, 0) : "l"(a), "l"(b));
 }
 /// d [64 × 128] = a·bᵀ (+ d unless `first`) over 32 k of E5M2.
 __device__ inline void wgmma_e5m2_n128(float (&d)[64], std::uint64_t a, std::uint64_t b, bool first) {
   asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %66, 0;\n"
                "wgmma.mma_async.sync.aligned.m64n128k32.f32.e5m2.e5m2 {" ROTOSCALE_N64 "}, %64, %65, p, 1, 1;\n}"
-               : ROTOSCALE_D64(d, 0) : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)));
+               : ROTOSCALE_D64("+f", d, 0) : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)));
 }
 /// d [64 × 256] = a·bᵀ (+ d unless `first`) over 16 k of BF16.
 __device__ inline void wgmma_bf16_n256(float (&d)[128], std::uint64_t a, std::uint64_t b, bool first) {
   asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %130, 0;\n"
                "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" ROTOSCALE_N128 "}, %128, %129, p, 1, 1, 0, 0;\n}"
-               : ROTOSCALE_D64(d, 0), ROTOSCALE_D64(d, 64) : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)));
+               : ROTOSCALE_D64("+f", d, 0), ROTOSCALE_D64("+f", d, 64) : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)));
+}
+/// d [64 × 256] = a·bᵀ (+ d unless `first`) over 32 k of int8.
+__device__ inline void wgmma_int8_n256(std::int32_t (&d)[128], std::uint64_t a, std::uint64_t b, bool first) {
+  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %130, 0;\n"
+               "wgmma.mma_async.sync.aligned.m64n256k32.s32.s8.s8 {" ROTOSCALE_N128 "}, %128, %129, p;\n}"
+               : ROTOSCALE_D64("+r", d, 0), ROTOSCALE_D64("+r", d, 64) : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)));
 }
 #undef ROTOSCALE_D8
 #undef ROTOSCALE_D32

@@ -30,7 +30,9 @@
 #define hipEventSynchronize cudaEventSynchronize
 #define hipEvent_t cudaEvent_t
 #define hipFree cudaFree
+#define hipFuncAttributes cudaFuncAttributes
 #define hipFuncAttributeMaxDynamicSharedMemorySize cudaFuncAttributeMaxDynamicSharedMemorySize
+#define hipFuncGetAttributes cudaFuncGetAttributes
 #define hipFuncSetAttribute cudaFuncSetAttribute
 #define hipGetDevice cudaGetDevice
 #define hipGetDeviceCount cudaGetDeviceCount

@@ -69,6 +69,13 @@ inline unsigned device_processors() {
   return static_cast<unsigned>(count);
 }
 
+/// Has the build code of this kernel for the current device? For launchers that put work of others before it.
+template <class... Parameter>
+status check_code(void (*kernel)(Parameter...)) {
+  hipFuncAttributes attributes;
+  return status_of(hipFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)));
+}
+
 /// Arguments are converted to the kernel's parameters. Shared memory above 48 KiB is asked for.
 template <class... Parameter, class... Argument>
 status launch(void (*kernel)(Parameter...), dim3 grid, dim3 block, std::size_t shared_bytes, hipStream_t stream,

@@ -95,10 +95,10 @@ status launch_quantize(quantize_args a, tile_way way, hipStream_t stream) {
 
 }  // namespace detail
 
-/// Quantizes M × N `source` (float, fp16 or bf16; unit column stride, any row stride) into `rows` (M × N, blocks along
-/// N) and/or `columns` (N × M, blocks along M, from the source itself). Formats: 32 elements of E2M1, E4M3 or E5M2 with
-/// E8M0 scales, one-dimensional or square_blocks. The rotation has 0 or 16 points. Padding of scales is written. Reads
-/// 16 bytes at a time where the source and its row stride are aligned to 16 bytes, else element by element.
+/// Quantizes M × N `source` (float, fp16 or bf16; any strides) into `rows` (M × N, blocks along N) and/or `columns`
+/// (N × M, blocks along M, from the source itself). Formats: 32 elements of E2M1, E4M3 or E5M2 with E8M0 scales,
+/// one-dimensional or square_blocks. The rotation has 0 or 16 points. Padding of scales is written. Reads 16 bytes at a
+/// time where rows, or of a transpose columns, are contiguous and begin at multiples of 16 bytes, else one by one.
 /// One launch on `stream`, no allocation. Any status but ok: nothing was launched.
 template <class T>
 status quantize(block_format f, matrix<const T> source, const quantized& rows, const quantized& columns,
@@ -107,7 +107,9 @@ status quantize(block_format f, matrix<const T> source, const quantized& rows, c
     return {fault::bad_option, "f", "must be mxfp4, mxfp8_e4m3 or mxfp8_e5m2, or square_blocks of one"};
   }
   quantize_args a;
-  if (status s = prepare_source(source, a); !s.ok()) return s;
+  // Rows of a transpose are columns of what is in memory: the same blocks, in the same order.
+  const bool flipped = is_transposed(source);
+  if (status s = prepare_source(flipped ? transposed(source) : source, a); !s.ok()) return s;
   const index_t m = source.extent(0), n = source.extent(1);
   if (m == 0 || n == 0) return {};
   if (rows.codes == nullptr && columns.codes == nullptr) {
@@ -118,7 +120,7 @@ status quantize(block_format f, matrix<const T> source, const quantized& rows, c
   for (const bool is_row : {true, false}) {
     const quantized& q = is_row ? rows : columns;
     if (q.codes == nullptr) continue;
-    block_output& out = is_row ? a.row : a.column;
+    block_output& out = is_row != flipped ? a.row : a.column;
     const status s = detail::prepare_output(f, q, is_row ? m : n, is_row ? n : m, is_row, out);
     if (!s.ok()) return s;
     full = full || out.plain.signs != 0 || q.options.rule == scale_rule::floor;

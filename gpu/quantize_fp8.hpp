@@ -5,6 +5,8 @@
 // for.
 #pragma once
 
+#include <utility>
+
 #include "gpu/launch.hpp"
 #include "gpu/quantize_fp8_tile.hpp"
 
@@ -28,7 +30,7 @@ status launch_fp8(const fp8_args& a, bool exactly, hipStream_t stream) {
 }
 }  // namespace detail
 
-/// Casts M × N `source` (float, fp16 or bf16; unit column stride, any row stride). `scale` (device memory, finite and
+/// Casts M × N `source` (float, fp16 or bf16; any strides). `scale` (device memory, finite and
 /// above zero; null: 1) multiplies every element. One launch, no allocation. Any status but ok: nothing was launched.
 template <class T>
 status cast_transpose_fp8(const fp8_options& o, matrix<const T> source, const float* scale, const fp8_output& out,
@@ -40,7 +42,8 @@ status cast_transpose_fp8(const fp8_options& o, matrix<const T> source, const fl
     return {fault::bad_option, "o.source", "must be fp32, or bf16 where the source is not FP16"};
   }
   fp8_args a;
-  if (status s = prepare_source(source, a); !s.ok()) return s;
+  const bool flipped = is_transposed(source) && o.rounding != rounding::stochastic;
+  if (status s = prepare_source(flipped ? transposed(source) : source, a); !s.ok()) return s;
   const index_t m = source.extent(0), n = source.extent(1);
   if (m == 0 || n == 0) return {};
   if (out.rows == nullptr && out.columns == nullptr && out.amax == nullptr) {
@@ -59,12 +62,16 @@ status cast_transpose_fp8(const fp8_options& o, matrix<const T> source, const fl
   }
   if (status s = check_device(); !s.ok()) return s;
   if (status s = check_stream(stream); !s.ok()) return s;
+  if (flipped) {
+    std::swap(a.out.rows, a.out.columns);
+    std::swap(a.out.row_stride, a.out.column_stride);
+  }
   const auto aligned = [](const void* pointer, index_t stride) {
     return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0 && stride % 16 == 0;
   };
   a.tiles_across = (a.columns + fp8_tile - 1) / fp8_tile;
-  a.vectors = a.vectors && aligned(out.rows, out.rows == nullptr ? 0 : a.out.row_stride) &&
-              aligned(out.columns, out.columns == nullptr ? 0 : a.out.column_stride);
+  a.vectors = a.vectors && aligned(a.out.rows, a.out.rows == nullptr ? 0 : a.out.row_stride) &&
+              aligned(a.out.columns, a.out.columns == nullptr ? 0 : a.out.column_stride);
   a.scale = scale;
   a.bf16_source = o.source == formats::bf16;
   a.rounding = o.rounding;

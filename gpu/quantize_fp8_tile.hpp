@@ -48,12 +48,11 @@ struct fp8_share {
     return tile_value<T>(word[side][r][c / per_word], static_cast<int>(c % per_word), bf16_source);
   }
   __device__ void load(const fp8_args& a, unsigned row, unsigned column, bool whole) {
-    const T* source = static_cast<const T*>(a.data);
     ROTOSCALE_UNROLL
     for (unsigned r = 0; r < 4; ++r) {
       ROTOSCALE_UNROLL
       for (unsigned side = 0; side < 2; ++side) {
-        const T* from = source + (row + r) * a.stride + column + 64 * side;
+        const T* from = a.element<T>(row + r, column + 64 * side);
         if (whole) {
           ROTOSCALE_UNROLL
           for (unsigned p = 0; p < words / 4; ++p) {
@@ -69,9 +68,9 @@ struct fp8_share {
         for (unsigned c = 0; c < 8; ++c) {
           if (row + r >= a.rows || column + 64 * side + c >= a.columns) continue;
           if constexpr (sizeof(T) == 4) {
-            word[side][r][c] = fp32_bits(from[c]);
+            word[side][r][c] = fp32_bits(from[c * a.column_stride]);
           } else {
-            word[side][r][c / 2] |= static_cast<std::uint32_t>(from[c].bits()) << (16 * (c % 2));
+            word[side][r][c / 2] |= static_cast<std::uint32_t>(from[c * a.column_stride].bits()) << (16 * (c % 2));
           }
         }
       }
@@ -108,7 +107,7 @@ __device__ inline std::uint32_t encode_exactly(const fp8_args& a, float scale, u
     ROTOSCALE_KEEP_LOOP
     for (unsigned c = c0; c < c0 + 4; ++c) {
       if (r >= a.rows || c >= a.columns) continue;
-      float x = source_value(static_cast<const T*>(a.data)[r * a.stride + c]);
+      float x = source_value(*a.element<T>(r, c));
       if (a.bf16_source) x = round_source(formats::bf16, x);
       const std::uint32_t u = fp32_bits(x) & fp32_magnitude_mask;
       amax = u < fp32_infinity_bits && u > amax ? u : amax;

@@ -10,12 +10,17 @@
 
 namespace rotoscale::gpu {
 
-/// A matrix of any row stride and unit column stride.
+/// A matrix of any strides.
 struct tile_source {
   const void* data = nullptr;
-  index_t stride = 0;  ///< elements from row to row
+  index_t stride = 0, column_stride = 1;  ///< elements from row to row, from column to column
   unsigned rows = 0, columns = 0;
-  bool vectors = false;  ///< rows begin at multiples of 16 bytes
+  bool vectors = false;  ///< rows are contiguous and begin at multiples of 16 bytes
+
+  template <class T>
+  __device__ const T* element(unsigned r, unsigned c) const {
+    return static_cast<const T*>(data) + r * stride + c * column_stride;
+  }
 };
 
 /// Checks a launcher's argument `source` and fills `to`.
@@ -28,12 +33,18 @@ status prepare_source(matrix<const T> source, tile_source& to) {
   to.rows = static_cast<unsigned>(m);
   to.columns = static_cast<unsigned>(n);
   if (m == 0 || n == 0) return {};
-  if (source.stride(1) != 1) return {fault::bad_extent, "source", "the column stride must be 1"};
   to.data = source.data;
   to.stride = source.stride(0);
-  to.vectors =
-      reinterpret_cast<std::uintptr_t>(to.data) % 16 == 0 && to.stride * static_cast<index_t>(sizeof(T)) % 16 == 0;
+  to.column_stride = source.stride(1);
+  to.vectors = to.column_stride == 1 && reinterpret_cast<std::uintptr_t>(to.data) % 16 == 0 &&
+               to.stride * static_cast<index_t>(sizeof(T)) % 16 == 0;
   return check_pointer(to.data, sizeof(T), "source");
+}
+
+/// Is it the transpose of a matrix whose rows are contiguous? Launchers then read that one.
+template <class T>
+bool is_transposed(matrix<const T> source) {
+  return source.stride(0) == 1 && source.stride(1) != 1;
 }
 
 inline constexpr unsigned tile_columns = 128;
@@ -120,7 +131,7 @@ __device__ inline void load_tile(const tile_source& a, const tile_origin& at, co
   constexpr unsigned rows_at_once = tile_threads / row_pieces;
   static_assert(rows_at_once % 2 == 0, "the permutation of a row's pieces is the same for each step");
   const unsigned t = thread_index().x, r0 = t / row_pieces, p = t % row_pieces, c = at.column + p * piece_elements;
-  const T* from = static_cast<const T*>(a.data) + (at.row + r0) * a.stride + c;
+  const T* from = a.element<T>(at.row + r0, c);
   bytes16* to = tile.piece(r0, p);
   const index_t step = rows_at_once * a.stride;
   if (at.whole && a.vectors) {
@@ -138,7 +149,7 @@ __device__ inline void load_tile(const tile_source& a, const tile_origin& at, co
     } else {
       auto* one = reinterpret_cast<T*>(to);
       ROTOSCALE_KEEP_LOOP
-      for (unsigned j = 0; j < piece_elements && c + j < a.columns; ++j) one[j] = from[j];
+      for (unsigned j = 0; j < piece_elements && c + j < a.columns; ++j) one[j] = from[j * a.column_stride];
     }
     to += rows_at_once * row_pieces;
     from += step;

@@ -16,7 +16,7 @@ inline constexpr std::ptrdiff_t max_extent = std::ptrdiff_t{1} << 24;  // kernel
 enum class fault {
   none,
   no_device,
-  unsupported_device,  ///< the build has no code for the device's architecture
+  unsupported_device,  ///< the build has no code for the device's architecture, or the device not what is asked for
   bad_extent,
   bad_pointer,  ///< null, or not aligned
   bad_option,   ///< a combination that is not defined

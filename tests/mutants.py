@@ -565,6 +565,19 @@ GPU_MUTANTS = [
     ("device: FP8 takes Philox's words in another order", "gpu/quantize_fp8_tile.hpp", "static_cast<unsigned>(index % 4)",
      "static_cast<unsigned>(3 - index % 4)", "gpu/quantize_fp8"),
     ("device: squares' scales are read as rows'", "gpu/dequantize_kernel.hpp", "r / a.scale_rows", "r", "gpu/dequantize"),
+    ("device: the columns' stride is not read", "gpu/source_tile.hpp", "from[j * a.column_stride]", "from[j]",
+     "gpu/quantize"),
+    ("device: a transpose's rows stay rows", "gpu/quantize.hpp", "is_row != flipped ?", "is_row ?", "gpu/quantize"),
+    ("device: a transpose's words of Philox", "gpu/quantize_fp8.hpp", " && o.rounding != rounding::stochastic", "",
+     "gpu/quantize_fp8"),
+    ("device: NaN codes take the short way", "gpu/dequantize_kernel.hpp", "~magnitudes) == 0", "~magnitudes) != 1",
+     "gpu/dequantize"),
+    ("device: NaN scales take the short way", "gpu/dequantize_kernel.hpp", "most = 254 - ", "most = 264 - ",
+     "gpu/dequantize"),
+    ("device: rows of four share a scale", "gpu/dequantize_kernel.hpp", "0 : a.in.scale_row;", "0 : 0;",
+     "gpu/dequantize"),
+    ("device: the last rows of four are not there", "gpu/dequantize_kernel.hpp", "(o + j >= outer) break;\n      decoded",
+     "(o + 3 >= outer) break;\n      decoded", "gpu/dequantize"),
     ("device: BF16 ties go away from zero", "gpu/dequantize_kernel.hpp", "u + 0x7FFFu + (u >> 16 & 1u)", "u + 0x8000u",
      "gpu/dequantize"),
     # The FP4 GEMM of gpu/ in host mode: headers and gemm.cpp.
@@ -586,19 +599,46 @@ GPU_MUTANTS = [
      "if (byte == nan_scale_byte) return {0x7E7E7E7Eu, 0x7E7E7E7Eu};", "", "gpu/gemm_expand"),
     ("GEMM: scale 0 flushes to zero in BF16", "gpu/gemm_expand.hpp", "byte == 0 ? 0x0040u", "byte == 0 ? 0x0000u",
      "gpu/gemm_expand"),
-    ("GEMM: blocks of negative zeros count for the window", "gpu/gemm_expand.hpp", "any |= codes[i] & 0x77u;",
-     "any |= codes[i];", "gpu/gemm_expand"),
-    ("GEMM: no row is ever outside the window", "gpu/gemm_expand.hpp", "p.flags[at.index] = !fits;",
-     "p.flags[at.index] = 0;", "gpu/gemm"),
-    ("GEMM: nothing is expanded for tiles outside the window", "gpu/gemm.cpp", "wide_blocks = groups < 264 ? groups : 264;",
-     "return {};", "gpu/gemm"),
-    ("GEMM: rows of B do not flag tiles", "gpu/gemm_output.hpp", "flagged |= first_b + i < p.n &&",
-     "flagged |= first_b + i < 0 &&", "gpu/gemm"),
+    ("GEMM: blocks of negative zeros count for the window", "gpu/gemm_expand.hpp", "x.word[3]) & 0x77777777u) == 0",
+     "x.word[3]) & 0xFFFFFFFFu) == 0", "gpu/gemm_expand"),
+    ("GEMM: no row is ever outside the window", "gpu/gemm_expand.hpp",
+     "range.span() <= fold_window ? operand_level::e5m2 : operand_level::bf16;", "operand_level::e5m2;", "gpu/gemm"),
+    ("GEMM: nothing is expanded for tiles outside the window", "gpu/gemm.cpp",
+     "if (s.ok()) s = expand(expand_rest_kernel,", "if (false) s = expand(expand_rest_kernel,", "gpu/gemm"),
+    ("GEMM: int8 of 4 binades", "gpu/gemm_expand_int8.hpp", "range.span() <= int8_window;", "range.span() <= int8_window + 1;",
+     "gpu/gemm_expand"),
+    ("GEMM: int8 of 2 binades only", "gpu/gemm_expand_int8.hpp", "range.span() <= int8_window;",
+     "range.span() < int8_window;", "gpu/gemm_expand"),
+    ("GEMM: NaN folds into int8", "gpu/gemm_expand_int8.hpp", "narrow = !segment_any(range.has_nan) &&", "narrow =", "gpu/gemm"),
+    ("GEMM: squares up to 2^26", "gpu/gemm_arguments.hpp", "<< (24 + 2 * (int8_window - span))",
+     "<< (26 + 2 * (int8_window - span))", "gpu/gemm"),
+    ("GEMM: squares up to 2^23", "gpu/gemm_arguments.hpp", "<< (24 + 2 * (int8_window - span))",
+     "<< (23 + 2 * (int8_window - span))", "gpu/gemm_expand"),
+    ("GEMM: squares in units of the largest scale", "gpu/gemm_arguments.hpp", "<< (24 + 2 * (int8_window - span))",
+     "<< (24 + 2 * int8_window)", "gpu/gemm_expand"),
+    ("GEMM: squares of a row's first segment alone", "gpu/gemm_expand_int8.hpp", "for (int i = 0; i < segments; ++i) sum +=",
+     "for (int i = 0; i < 1; ++i) sum +=", "gpu/gemm_expand"),
+    ("GEMM: rows with great squares stay int8 in memory", "gpu/gemm_expand_int8.hpp", "for (int i = first; narrow && !exact &&",
+     "for (int i = first; false && narrow && !exact &&", "gpu/gemm"),
+    ("GEMM: negatives of int8 are one less", "gpu/gemm_expand_int8.hpp", "0xF4F8FAFCu << shift", "0xF3F7F9FBu << shift",
+     "gpu/gemm_expand"),
+    ("GEMM: the unit of int8 sums", "gpu/gemm_arguments.hpp", "2 * (fold_top - 1 - int8_window)", "2 * (fold_top - int8_window)",
+     "gpu/gemm"),
+    ("GEMM: joined levels of e5m2 and bf16 are nobody's", "gpu/gemm_arguments.hpp", "joined > 2 ? 2 : joined",
+     "joined > 3 ? 2 : joined", "gpu/gemm"),
+    ("GEMM: int8 takes every tile", "gpu/gemm_emulated.hpp", "level_of(levels_of_tile(p, row, column)) != e.level",
+     "e.level != operand_level::int8 && level_of(levels_of_tile(p, row, column)) != e.level", "gpu/gemm"),
+    ("GEMM: int8 rows have no E5M2 for tiles with others", "gpu/gemm_expand.hpp",
+     "p.levels[at.slot] == operand_level::int8) {", "p.levels[at.slot] == operand_level::bf16) {", "gpu/gemm"),
+    ("GEMM: E5M2's tiles are taken for done", "gpu/gemm.cpp", "int8 ? operand_level::int8 : operand_level::e5m2;",
+     "operand_level::e5m2;", "gpu/gemm"),
+    ("GEMM: rows of B do not flag tiles", "gpu/gemm_output.hpp", "if (first_b + i < p.n) joined",
+     "if (first_b + i < 0) joined", "gpu/gemm"),
     ("GEMM: parts of K added in descending order", "gpu/gemm_output.hpp",
      "for (int i = 1; i < p.parts; ++i) sum += p.partial[", "for (int i = p.parts - 1; i > 0; --i) sum += p.partial[",
      "gpu/gemm"),
     ("GEMM: parts of folded tiles outside the window are brought back", "gpu/gemm_output.hpp",
-     "if (p.base != nullptr && !flagged) {", "if (p.base != nullptr) {", "gpu/gemm"),
+     "if (p.base != nullptr && !wide) {", "if (p.base != nullptr) {", "gpu/gemm"),
     ("GEMM: parts of K one grain longer", "gpu/gemm_plan.hpp", "(k + parts * grain - 1)", "(k + parts * grain)", "gpu/gemm"),
     ("GEMM: the reference takes scales as row-major", "gpu/gemm_operand.hpp",
      "return scales[layout{scale_order, rows, k / 32}.offset(row, block)];", "return scales[row * (k / 32) + block];",
@@ -649,6 +689,9 @@ def try_mutant(mutant, root, folder):
 
 
 def main(root, only):
+    if not (root / "tests/main.cpp").is_file():
+        print(f"mutants.py: '{root}' is not the root of this project", file=sys.stderr)
+        return 2
     mutants = [m for m in MUTANTS + GPU_MUTANTS if only in m[0]]
     with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         folder = Path(name)
@@ -664,5 +707,6 @@ def main(root, only):
 
 if __name__ == "__main__":
     if len(sys.argv) not in (2, 3):
-        sys.exit(__doc__)
+        print(__doc__, file=sys.stderr)
+        sys.exit(2)
     sys.exit(main(Path(sys.argv[1]).resolve(), sys.argv[2] if len(sys.argv) == 3 else ""))

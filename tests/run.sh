@@ -11,6 +11,7 @@ usage() {
   cat <<'END'
 usage: tests/run.sh [options]
   --slow          also the slow suite (exhaustive comparisons)
+  --amd           also what needs clang-22 and HIP's SDK (installs 100 MB of packages, 460 MB on disk)
   --sanitize      instead of the release build: address + undefined sanitizers, then the thread sanitizer
   --filter TEXT   only tests whose name contains TEXT (`meson test -C build --list` shows names)
   --jobs N        build and run at most N at a time (default: one per core)
@@ -19,12 +20,14 @@ END
 }
 
 slow=no
+amd=no
 sanitize=no
 filter=
 jobs=$(nproc)
 while [ $# -gt 0 ]; do
   case $1 in
     --slow) slow=yes ;;
+    --amd) amd=yes ;;
     --sanitize) sanitize=yes ;;
     --filter | --jobs)
       if [ $# -lt 2 ]; then
@@ -52,6 +55,7 @@ fi
 
 need_packages meson ninja-build g++ clang-14 libclang-rt-14-dev libeigen3-dev doctest-dev libcli11-dev \
   nlohmann-json3-dev zlib1g-dev libbenchmark-dev gnuplot-nox pkgconf cmake python3
+if [ $amd = yes ]; then need_packages clang-22 lld-22 libamdhip64-dev; fi
 
 logs=()
 
@@ -86,6 +90,7 @@ run_tests() {
 
 if [ $sanitize = no ]; then
   options=(-Dwerror=true -Dtests=enabled -Dexamples=enabled -Dbench=enabled)
+  if [ $amd = yes ]; then options+=(-Damd_check=enabled); fi
   run_tests build
 else
   # No -Dwerror: instrumentation provokes warnings of its own. -O1 -g1: at -O2 -g the compiler needs thrice the time.

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""The FP4 GEMM beside cuBLAS BF16, cuBLASLt FP8 and Triton's dot_scaled, in one process, on random data.
+"""The FP4 GEMM beside cuBLAS BF16, cuBLASLt FP8 and INT8 and Triton's dot_scaled, in one process, on random data.
 
 usage: gemm.py LIBRARY [MxNxK ...]     LIBRARY: bench/gpu/gemm.cpp and gpu/gemm.cpp as a shared library
 
 All variants of a shape are timed in turn, round after round, so that heat and clocks fall on all alike; medians. The
 operands are N(0, 1) quantized to MXFP4; the peers multiply the same values in their own formats, and cuBLAS also plain
-N(0, 1). Needs PyTorch and a CUDA device."""
+N(0, 1). "outside int8": the first block of every row is 2^-12 of that, so that no row folds into int8. Needs PyTorch and
+a CUDA device."""
 import ctypes
 import sys
 
@@ -143,12 +144,17 @@ def measure(library, m, n, k):
     bf16 = [v.to(torch.bfloat16) for v in (va, vb)]
     normal = [torch.randn(r, k, device="cuda").to(torch.bfloat16) for r in (m, n)]
     fp8 = [v.to(torch.float8_e4m3fn) for v in (va, vb)]
+    int8 = [(8 * v).to(torch.int8) for v in (va, vb)]
+    spread = [torch.cat([s[:, :1] - 12, s[:, 1:]], 1) for s in (sa, sb)]
+    outside = (ca, spread[0]), (cb, spread[1])
     one, triton_out = torch.ones((), device="cuda"), torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
     variants = {
         "fast": ours(library, (ca, sa), (cb, sb), m, n, k, "fast"),
         "accurate": ours(library, (ca, sa), (cb, sb), m, n, k, "accurate"),
+        "accurate, outside int8": ours(library, *outside, m, n, k, "accurate"),
         "fast, graph replay": captured(ours(library, (ca, sa), (cb, sb), m, n, k, "fast")),
         "accurate, graph replay": captured(ours(library, (ca, sa), (cb, sb), m, n, k, "accurate")),
+        "accurate, outside, graph replay": captured(ours(library, *outside, m, n, k, "accurate")),
         "H16 + quantize both, fast": quantized_ours(library, *normal, m, n, k, "fast"),
         "H16 + quantize both, accurate": quantized_ours(library, *normal, m, n, k, "accurate"),
         "cuBLAS BF16, N(0, 1)": lambda: normal[0] @ normal[1].t(),
@@ -157,6 +163,7 @@ def measure(library, m, n, k):
             fp8[0], fp8[1].t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=True),
         "cuBLASLt FP8": lambda: torch._scaled_mm(
             fp8[0], fp8[1].t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=False),
+        "cuBLASLt INT8, to INT32": lambda: torch._int_mm(int8[0], int8[1].t()),
         "Triton dot_scaled": lambda: dot_scaled_kernel[(m // 128, n // 128)](
             ca, sa, cb, sb, triton_out, m, n, k, 128, 128, 128, num_warps=8, num_stages=3),
     }

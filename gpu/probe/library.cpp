@@ -1,17 +1,17 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// GEMMs of cuBLASLt, where it was found (ROTOSCALE_CUBLASLT). Its matrices are column-major: D's transpose is asked
+// GEMMs of cuBLASLt, where it was found (ROTOSCALE_BLASLT). Its matrices are column-major: D's transpose is asked
 // for, B · Aᵀ.
 #include "gpu/probe/device.hpp"
 
-#if defined(ROTOSCALE_CUBLASLT)
+#if defined(ROTOSCALE_BLASLT)
 
 #include <cuda_runtime.h>
 
 #include <cstring>
 #include <tuple>
 
-#include "gpu/cublaslt.hpp"
+#include "gpu/blaslt.hpp"
 
 namespace rotoscale::gpu {
 
@@ -31,7 +31,7 @@ struct buffer {
   void* data = nullptr;
 };
 
-using namespace cublaslt;
+using namespace blaslt;
 
 /// What the library says of an algorithm.
 std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {

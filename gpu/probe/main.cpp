@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // rotoscale-probe: runs matrix instructions of the device at hand on discriminating inputs, compares every bit with the
 // model, and writes cases for rotoscale-validate. With --gemm it does so with whole GEMMs, the library's among them.
-// Exit codes: 0 all equal, 1 some differ, 2 bad input, 77 no device.
+// Exit codes: 0 all equal, 1 some differ, 2 bad input or the device did not do it, 77 no device.
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <filesystem>

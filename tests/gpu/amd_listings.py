@@ -24,7 +24,7 @@ QUANTIZERS = {
     "8tile_wayE0E": Budget(QUANTIZE, 144),
     "8tile_wayE3E": Budget(QUANTIZE, 144),
     "10fp8_kernel": Budget({"global_store_dwordx4": 4, "ds_write2_b32": 8}, 112, 16384),
-    "17dequantize_kernel": Budget({"global_store_dwordx4": 1}, 48),
+    "17dequantize_kernel": Budget({"global_store_dwordx4": 4}, 64),
 }
 PROBE = {
     "12mfma_f16_k16": Budget({"v_mfma_f32_16x16x16_f16": 1}, 32),

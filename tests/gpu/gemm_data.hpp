@@ -60,18 +60,19 @@ struct matrix_data {
   }
 };
 
-enum class scales_of { ordinary, far, special, wide };
+enum class scales_of { ordinary, far, special, wide, narrow };
 
 /// Random codes; ordinary: scales of 10 binades; far: of 20, so that FP32 sums of parts depend on their order; special:
 /// NaN, the ends of the range, blocks of zeros with scales far from the others'; wide: row 5 has nonzero blocks 60
-/// binades apart.
+/// binades apart; narrow: of 4, which fold into int8.
 inline matrix_data random_matrix(int rows, int k, unsigned seed, scales_of kind,
                                  gemm_element element = gemm_element::e2m1) {
   std::mt19937 random(seed);
   const index_t stride = stride_of(k, element), block_bytes = element == gemm_element::e2m1 ? 16 : 32;
   bytes codes(static_cast<std::size_t>(rows * stride)), scales(static_cast<std::size_t>(rows * (k / 32)));
   for (auto& c : codes) c = static_cast<std::uint8_t>(random());
-  for (auto& s : scales) s = static_cast<std::uint8_t>(118 + random() % (kind == scales_of::far ? 20u : 10u));
+  const unsigned binades = kind == scales_of::far ? 20 : kind == scales_of::narrow ? 4 : 10;
+  for (auto& s : scales) s = static_cast<std::uint8_t>(118 + random() % binades);
   const auto set_block = [&](int row, int block, std::uint8_t scale, bool zero) {
     scales[static_cast<std::size_t>(row * (k / 32) + block)] = scale;
     for (index_t i = 0; zero && i < block_bytes; ++i) {

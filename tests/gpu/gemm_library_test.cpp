@@ -141,6 +141,12 @@ TEST_CASE("bad input names the argument and writes nothing") {
         "a.element: must be BF16, FP16, E4M3 or E5M2");
   CHECK(plan_message([&](plain_problem& p) { p.b = c.view(); }) ==
         "b.element: must be a's, or FP8 as well but not both E5M2");
+#if defined(ROTOSCALE_CUDA)
+  CHECK(plan_message([&](plain_problem& p) {
+          p.a = p.b = c.view();
+          p.b.element = formats::e4m3fnuz;
+        }) == "b.element: only gfx942 multiplies FNUZ forms of FP8");
+#endif
   CHECK(plan_message([](plain_problem& p) { p.output = formats::fp16; }) == "output: must be BF16 or FP32");
   CHECK(plan_message([](plain_problem& p) { p.out_stride = 31; }) == "out_stride: must be at least n");
   plain_gemm plan;

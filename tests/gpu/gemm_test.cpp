@@ -155,6 +155,92 @@ TEST_CASE("split-K: parts are added in ascending order, and there may be fewer t
   }
 }
 
+TEST_CASE("operands of int8: whole results, ragged shapes, parts of K") {
+  const matrix_data a = random_matrix(24, 192, 80, scales_of::narrow),
+                    b = random_matrix(40, 192, 81, scales_of::narrow);
+  CHECK(level_ref(a.here(), 3) == operand_level::int8);
+  constexpr auto accurate = gemm_contract::accurate;
+  compare(a, b, {{accurate}});
+  compare(a, b, {{accurate}, formats::fp32, 3});
+  compare(a, b, {{accurate}, formats::bf16, 5, 0.7f, true, true});
+  compare(a, b, {{accurate}, formats::fp32, 0, -1.1f, true, false});
+  compare(a, b, {{accurate}, formats::bf16, 8, 3.1f, false, true});
+  compare(random_matrix(1, 32, 82, scales_of::narrow), random_matrix(1, 32, 83, scales_of::narrow), {{accurate}});
+  compare(random_matrix(3, 2112, 84, scales_of::narrow), random_matrix(9, 2112, 85, scales_of::narrow),
+          {{accurate}, formats::fp32});
+  const matrix_data c = random_matrix(10, 416, 86, scales_of::narrow),
+                    d = random_matrix(12, 416, 87, scales_of::narrow);
+  for (const int split : {2, 3, 64}) {
+    compare(c, d, {{accurate, split}});
+    compare(c, d, {{accurate, split}, formats::fp32, 2, 2.0f, true, true});
+  }
+}
+
+TEST_CASE("int8 at both ends of FP32, and zeros") {
+  for (const int sum : {508, 385, 384, 383, 258, 130, 110, 109, 108, 107, 106, 104, 60, 0}) {
+    CAPTURE(sum);
+    const auto row = [](int scale, unsigned seed) {
+      matrix_data m = random_matrix(4, 96, seed, scales_of::narrow);
+      bytes scales(m.scales.here);
+      for (auto& s : scales) {  // of at most 4 binades, up to 254
+        const int byte = scale + static_cast<int>(s) - 118;
+        s = static_cast<std::uint8_t>(byte > 254 ? 254 : byte);
+      }
+      bytes codes(m.codes.here);
+      for (std::size_t i = 0; i < 48; ++i) codes[i] = i % 2 == 0 ? 0x80 : 0x08;  // zeros of either sign
+      return matrix_data(4, 96, codes, scales);
+    };
+    const matrix_data a = row(sum / 2, 88), b = row(sum - sum / 2, 89);
+    for (index_t r = 0; r < 4; ++r) CHECK(level_ref(a.here(), r) == operand_level::int8);
+    compare(a, b, {{gemm_contract::accurate}, formats::fp32});
+    compare(a, b, {{gemm_contract::accurate}, formats::bf16, 0, -0.5f});
+  }
+}
+
+TEST_CASE("rows whose sums could be rounded are not int8's") {
+  // 9216 units from each of `top` products, then 1 from each of 200 blocks: 2^24 is passed by 1821 products, not by
+  // 1820. FP32 sums lose the ones beyond it.
+  const auto row = [](int top) {
+    constexpr int k = 1824 + 200 * 32;
+    bytes codes(k / 2), scales(k / 32, 100);
+    for (int i = 0; i < top; ++i) codes[static_cast<std::size_t>(i / 2)] |= static_cast<std::uint8_t>(7 << (i % 2 * 4));
+    for (std::size_t i = 0; i < 57; ++i) scales[i] = 103;
+    for (std::size_t i = 57; i < scales.size(); ++i) codes[16 * i + 5] = 0x01;
+    return matrix_data(1, k, codes, scales);
+  };
+  const matrix_data below = row(1820), beyond = row(1821);
+  CHECK(level_ref(below.here(), 0) == operand_level::int8);
+  CHECK(level_ref(beyond.here(), 0) == operand_level::e5m2);
+  for (const matrix_data* a : {&below, &beyond}) {
+    for (const matrix_data* b : {&below, &beyond}) {
+      compare(*a, *b, {{gemm_contract::accurate}, formats::fp32});
+      compare(*a, *b, {{gemm_contract::accurate, 3}, formats::fp32});
+    }
+  }
+}
+
+TEST_CASE("tiles of all three kinds in one matrix: each is written, once") {
+  matrix_data a = random_matrix(532, 160, 90, scales_of::narrow), b = random_matrix(276, 160, 91, scales_of::narrow);
+  const auto spread = [](matrix_data& m, int row, std::uint8_t scale) {
+    bytes scales(m.scales.here);
+    scales[static_cast<std::size_t>(row * (m.k / 32))] = scale;
+    return matrix_data(m.rows, m.k, m.codes.here, scales);
+  };
+  // The second tile of A has rows of all kinds: not NaN, one binade too many, then far outside.
+  const matrix_data a1 = spread(a, 300, 255), b1 = spread(b, 275, 114), a2 = spread(a, 531, 60);
+  matrix_data a3 = spread(a, 531, 60);
+  const matrix_data a4 = spread(a3, 290, 126), a5 = spread(a3, 512, 126);
+  CHECK(level_ref(a4.here(), 0) == operand_level::int8);
+  CHECK(level_ref(a4.here(), 290) == operand_level::e5m2);
+  CHECK(level_ref(a4.here(), 531) == operand_level::bf16);
+  CHECK(level_ref(b1.here(), 275) == operand_level::e5m2);
+  constexpr auto accurate = gemm_contract::accurate;
+  compare(a4, b1, {{accurate}, formats::fp32, 1, 0.5f, true, true}, 4000);
+  compare(a5, b, {{accurate, 2}, formats::bf16, 0, 0.5f, true, true}, 3000);
+  compare(b1, a2, {{accurate}, formats::bf16, 0, 1.0f, true, false}, 3000);
+  compare(a1, b, {{accurate}, formats::fp32}, 2000);
+}
+
 TEST_CASE("only tiles with a row outside the window are computed from BF16") {
   const matrix_data a = random_matrix(260, 256, 11, scales_of::wide);
   const matrix_data b = random_matrix(20, 256, 12, scales_of::ordinary);
@@ -167,19 +253,21 @@ TEST_CASE("only tiles with a row outside the window are computed from BF16") {
 }
 
 TEST_CASE("accurate has the reference's bits, fast has not") {
-  const matrix_data a = random_matrix(30, 4096, 40, scales_of::ordinary);
-  const matrix_data b = random_matrix(30, 4096, 41, scales_of::ordinary);
-  array<std::uint8_t> out(bytes(30 * 30 * 4));
-  bytes results[3];
-  for (std::size_t i = 0; i < 3; ++i) {
-    const gemm_problem p{{out.there, formats::fp32}, a.view(), b.view()};
-    array<std::uint8_t> workspace(bytes(1 << 20));
-    REQUIRE(gemm_mxfp4(p, {contracts[i]}, workspace.there, 1 << 20, nullptr).ok());
-    out.fetch();
-    results[i] = out.here;
+  const int m = on_device ? 1100 : 30, n = on_device ? 1300 : 30, k = on_device ? 8192 : 4096;
+  for (const scales_of kind : {scales_of::ordinary, scales_of::narrow}) {
+    const matrix_data a = random_matrix(m, k, 40, kind), b = random_matrix(n, k, 41, kind);
+    array<std::uint8_t> out(bytes(static_cast<std::size_t>(m * n * 4)));
+    const array<std::uint8_t> workspace(bytes(static_cast<std::size_t>(m + n) * static_cast<std::size_t>(3 * k + 64)));
+    bytes results[3];
+    for (std::size_t i = 0; i < 3; ++i) {
+      const gemm_problem p{{out.there, formats::fp32}, a.view(), b.view()};
+      REQUIRE(gemm_mxfp4(p, {contracts[i]}, workspace.there, workspace.here.size(), nullptr).ok());
+      out.fetch();
+      results[i] = out.here;
+    }
+    CHECK(results[1] == results[0]);
+    CHECK(results[2] != results[0]);
   }
-  CHECK(results[1] == results[0]);
-  CHECK(results[2] != results[0]);
 }
 
 TEST_CASE("folding cannot be seen: the same sums from scaled codes, without an expansion") {
@@ -295,9 +383,10 @@ TEST_CASE("the reference takes operands in the layouts of other kernels") {
 #if !defined(ROTOSCALE_GPU_HOST)
 TEST_CASE("a graph's replays give the bytes of a direct call, and follow what operands hold") {
   array<std::uint8_t> workspace(bytes(std::size_t{32} << 20));
-  const matrix_data b = random_matrix(520, 1024, 51, scales_of::special);
+  const matrix_data b = random_matrix(520, 1024, 51, scales_of::narrow);
   const matrix_data a = random_matrix(300, 1024, 50, scales_of::ordinary);
   const matrix_data other = random_matrix(300, 1024, 52, scales_of::wide);
+  const matrix_data narrow = random_matrix(300, 1024, 53, scales_of::narrow);
   for (const gemm_choice choice : {gemm_choice{gemm_contract::fast, 1}, gemm_choice{gemm_contract::fast, 3},
                                    gemm_choice{gemm_contract::accurate, 1}, gemm_choice{gemm_contract::reference, 1}}) {
     array<std::uint8_t> out(bytes(300 * 520 * 2, 0xA5));
@@ -312,8 +401,8 @@ TEST_CASE("a graph's replays give the bytes of a direct call, and follow what op
     REQUIRE(hipStreamEndCapture(stream, &graph) == hipSuccess);
     REQUIRE(hipGraphInstantiateWithFlags(&run, graph, 0) == hipSuccess);
     out.fetch();
-    CHECK(out.here == bytes(out.here.size(), 0xA5));  // nothing ran yet
-    for (const matrix_data* values : {&a, &other}) {  // also from inside the window to outside it
+    CHECK(out.here == bytes(out.here.size(), 0xA5));           // nothing ran yet
+    for (const matrix_data* values : {&a, &other, &narrow}) {  // also from inside the window to outside it
       const auto copy = [](std::uint8_t* to, const bytes& from) {
         REQUIRE(hipMemcpy(to, from.data(), from.size(), hipMemcpyHostToDevice) == hipSuccess);
       };
@@ -375,6 +464,11 @@ TEST_CASE("large GEMMs on a device, sampled") {
       compare(a, b, {{contract}, formats::fp32, 1, 0.5f, true, true}, 60);
       if (contract != gemm_contract::reference) compare(a, b, {{contract, 4}}, 60);
     }
+    const matrix_data e = random_matrix(s.m, s.k, 24, scales_of::narrow),
+                      f = random_matrix(s.n, s.k, 25, scales_of::narrow);
+    compare(e, f, {{gemm_contract::accurate}}, 150);
+    compare(e, f, {{gemm_contract::accurate}, formats::fp32, 1, 0.5f, true, true}, 60);
+    compare(e, f, {{gemm_contract::accurate, 4}}, 60);
     const matrix_data c = random_matrix(s.m, s.k, 22, scales_of::special, gemm_element::e4m3);
     const matrix_data d = random_matrix(s.n, s.k, 23, scales_of::ordinary, gemm_element::e5m2);
     compare(c, d, {{gemm_contract::accurate}, formats::fp32}, 60);

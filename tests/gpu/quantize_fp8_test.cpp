@@ -20,6 +20,8 @@ struct fp8_case {
   float scale = 1.0f;
   index_t extra_stride = 0, extra_row_stride = 0, extra_column_stride = 0;
   bool want_rows = true, want_columns = true, want_amax = true;
+  index_t source_column_stride = 1;
+  bool transposed = false;
 };
 
 /// What docs/recipes.md says of FP8 operands, one element at a time.
@@ -36,8 +38,14 @@ void check(const fp8_case& c, unsigned seed) {
   CAPTURE(c.rows);
   CAPTURE(c.columns);
   CAPTURE(seed);
-  const index_t stride = c.columns + c.extra_stride;
-  const std::vector<T> x = make_source<T>(c.rows, stride, seed);
+  const index_t rows_in_memory = c.transposed ? c.columns : c.rows;
+  const index_t columns_in_memory = c.transposed ? c.rows : c.columns;
+  const index_t stride = columns_in_memory * c.source_column_stride + c.extra_stride;
+  const std::vector<T> x = make_source<T>(rows_in_memory, stride, seed);
+  const auto view_of = [&](const T* data) {
+    const matrix<const T> memory{data, {rows_in_memory, columns_in_memory}, {stride, c.source_column_stride}};
+    return c.transposed ? transposed(memory) : memory;
+  };
   const device_array<T> source(x);
   const index_t row_stride = c.columns + c.extra_row_stride, column_stride = c.rows + c.extra_column_stride;
   const device_array<std::uint8_t> rows(static_cast<std::size_t>(c.rows * row_stride)),
@@ -45,7 +53,7 @@ void check(const fp8_case& c, unsigned seed) {
   const device_array<float> scale(std::vector<float>{c.scale}), amax(std::vector<float>{0.5f});
   const gpu::fp8_output out{c.want_rows ? rows.data() : nullptr, c.want_columns ? columns.data() : nullptr, row_stride,
                             column_stride, c.want_amax ? amax.data() : nullptr};
-  const auto view = row_major<const T>(source.data(), c.rows, c.columns, stride);
+  const auto view = view_of(source.data());
   const gpu::status s = run([&](hipStream_t stream) {
     return gpu::cast_transpose_fp8(c.options, view, c.scale == 1.0f ? nullptr : scale.data(), out, stream);
   });
@@ -55,7 +63,7 @@ void check(const fp8_case& c, unsigned seed) {
   std::uint32_t largest = fp32_bits(0.5f);
   for (index_t r = 0; r < c.rows; ++r) {
     for (index_t k = 0; k < c.columns; ++k) {
-      const T value = x[static_cast<std::size_t>(r * stride + k)];
+      const T value = view_of(x.data())(r, k);
       const std::uint8_t code = expected_code(c.options, value, c.scale, static_cast<std::uint64_t>(r * c.columns + k));
       if (c.want_rows) expected_rows[static_cast<std::size_t>(r * row_stride + k)] = code;
       if (c.want_columns) expected_columns[static_cast<std::size_t>(k * column_stride + r)] = code;
@@ -88,6 +96,25 @@ TEST_CASE_TEMPLATE("FP8 cast, transpose and amax", T, bf16, fp16, float) {
     check<T>({128, 128, o, 3.0f, 0, 0, 0, false, true, true}, ++seed);
     check<T>({128, 128, o, 3.0f, 0, 0, 0, false, false, true}, ++seed);
     check<T>({48, 144, {element, formats::fp32}, 0.7f}, ++seed);
+    for (const bool is_transposed : {false, true}) {
+      for (const index_t column_stride : {1, 2}) {
+        check<T>({128, 256, o, 3.0f, 8, 16, 0, true, true, true, column_stride, is_transposed}, ++seed);
+        check<T>({37, 131, o, 3.0f, 1, 0, 3, true, true, true, column_stride, is_transposed}, ++seed);
+        check<T>({64,
+                  48,
+                  {element, source, rounding::stochastic, {5, 6}},
+                  3.0f,
+                  0,
+                  0,
+                  0,
+                  true,
+                  true,
+                  false,
+                  column_stride,
+                  is_transposed},
+                 ++seed);
+      }
+    }
     for (const rounding r : {rounding::stochastic, rounding::toward_zero}) {
       check<T>({48, 144, {element, source, r, {99, 7}}, 0.7f}, ++seed);
     }
@@ -114,7 +141,7 @@ TEST_CASE("bad arguments are named before anything is launched") {
   names(gpu::cast_transpose_fp8<fp16>({formats::e2m1, formats::fp32}, source, nullptr, good, nullptr), "o.element");
   names(gpu::cast_transpose_fp8<fp16>({formats::e4m3, formats::bf16}, source, nullptr, good, nullptr), "o.source");
   names(gpu::cast_transpose_fp8<fp16>(o, source, nullptr, {}, nullptr), "out.rows");
-  names(gpu::cast_transpose_fp8<fp16>(o, transposed(source), nullptr, good, nullptr), "source");
+  names(gpu::cast_transpose_fp8<fp16>(o, row_major<const fp16>(nullptr, 64, 64), nullptr, good, nullptr), "source");
   names(gpu::cast_transpose_fp8<fp16>(o, source, nullptr, {codes.data(), nullptr, 63}, nullptr), "out.row_stride");
   names(gpu::cast_transpose_fp8<fp16>(o, source, nullptr, {nullptr, codes.data(), 0, 63}, nullptr),
         "out.column_stride");

@@ -92,6 +92,8 @@ struct source_shape {
   index_t rows, columns;
   index_t extra_stride = 0;
   std::size_t skew = 0;
+  index_t column_stride = 1;
+  bool transposed = false;
 };
 
 template <class T>
@@ -99,14 +101,20 @@ void check(block_format f, const wanted& rows, const wanted& columns, source_sha
   CAPTURE(shape.rows);
   CAPTURE(shape.columns);
   CAPTURE(seed);
-  const index_t stride = shape.columns + shape.extra_stride;
-  const std::vector<T> x = make_source<T>(shape.rows, stride, seed);
+  const index_t rows_in_memory = shape.transposed ? shape.columns : shape.rows;
+  const index_t columns_in_memory = shape.transposed ? shape.rows : shape.columns;
+  const index_t stride = columns_in_memory * shape.column_stride + shape.extra_stride;
+  const std::vector<T> x = make_source<T>(rows_in_memory, stride, seed);
   const device_array<T> source(x, shape.skew);
   orientation row(f, rows, shape.rows, shape.columns), column(f, columns, shape.columns, shape.rows);
-  const auto view = row_major<const T>(source.data(), shape.rows, shape.columns, stride);
+  const auto view_of = [&](const T* data) {
+    const matrix<const T> memory{data, {rows_in_memory, columns_in_memory}, {stride, shape.column_stride}};
+    return shape.transposed ? transposed(memory) : memory;
+  };
+  const auto view = view_of(source.data());
   const gpu::status s = run([&](hipStream_t stream) { return gpu::quantize(f, view, row.out, column.out, stream); });
   CHECK_MESSAGE(s.ok(), s.message());
-  const auto host = row_major<const T>(x.data(), shape.rows, shape.columns, stride);
+  const auto host = view_of(x.data());
   row.check(host, block_axis::row);
   column.check(host, block_axis::column);
   CHECK(source.guards_hold());
@@ -192,6 +200,23 @@ TEST_CASE("layouts, shapes and strides") {
   strided.extra_code_stride = 16;
   strided.extra_scale_stride = 3;
   check<bf16>(mxfp4, strided, strided, {64, 96}, ++seed);
+
+  const wanted random{true, [&] {
+                        block_options r = o;
+                        r.rounding = rounding::stochastic;
+                        r.random = {7, 8};
+                        return r;
+                      }()};
+  for (const bool is_transposed : {false, true}) {
+    for (const index_t column_stride : {1, 3}) {
+      const source_shape shape{96, 192, 8, 0, column_stride, is_transposed};
+      check<bf16>(mxfp4, aiter(o), {true, o, placement::row_major, placement::nvidia_scale_128x4}, shape, ++seed);
+      check<float>(mxfp8_e5m2, random, dense, shape, ++seed);
+      check<fp16>(square_blocks(mxfp4), dense, random, shape, ++seed);
+      check<bf16>(mxfp4, dense, absent, {33, 64, 0, 1, column_stride, is_transposed}, ++seed);
+      check<bf16>(mxfp4, absent, dense, {160, 50, 16, 0, column_stride, is_transposed}, ++seed);
+    }
+  }
 }
 
 TEST_CASE_TEMPLATE("stochastic and other roundings, sources and bits", T, bf16, float) {
@@ -307,7 +332,6 @@ TEST_CASE("bad arguments are named before anything is launched") {
   names(message(row_major<const bf16>(x.data(), 64, 63), good, {}), "source");
   names(message(row_major<const bf16>(x.data(), 63, 64), {}, good), "source");
   names(message(row_major<const bf16>(x.data(), 48, 64), good, {}, square_blocks(mxfp4)), "source");
-  names(message(transposed(source), good, {}), "source");
   names(message(source, good, {}, nvfp4), "f");
   gpu::quantized bad = good;
   bad.scales = nullptr;

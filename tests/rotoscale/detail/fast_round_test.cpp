@@ -13,14 +13,16 @@ using namespace rotoscale::detail;
 
 namespace {
 
-/// How many of the 16 numbers u, u + step, ... go wrong under any of the conversions.
+constexpr auto width = static_cast<std::uint32_t>(lane_count);
+
+/// How many of a register's numbers u, u + step, ... go wrong under any of the conversions.
 template <format F>
 int wrong_codes(std::uint32_t u, std::uint32_t step) {
   int wrong = 0;
   lanes_u32 lanes;
-  for (std::uint32_t l = 0; l < 16; ++l) lanes[l] = u + l * step;
+  for (std::uint32_t l = 0; l < width; ++l) lanes[l] = u + l * step;
   fast_encode<F>(lanes);
-  for (std::uint32_t l = 0; l < 16; ++l) {
+  for (std::uint32_t l = 0; l < width; ++l) {
     std::uint32_t one = u + l * step;
     const auto want = encode(F, fp32_from_bits(one));
     fast_encode<F>(one);
@@ -34,11 +36,11 @@ template <format F>
 int wrong_stochastic_codes(std::uint32_t u, std::uint32_t step, std::uint32_t word, int count) {
   int wrong = 0;
   lanes_u32 x, magnitudes;
-  for (std::uint32_t l = 0; l < 16; ++l) x[l] = u + l * step;
+  for (std::uint32_t l = 0; l < width; ++l) x[l] = u + l * step;
   magnitudes = x & fp32_magnitude_mask;
   stochastic_magnitude<F>(magnitudes, lanes_u32{} + (word << (32 - count)));
   add_sign<F>(magnitudes, x);
-  for (std::uint32_t l = 0; l < 16; ++l) {
+  for (std::uint32_t l = 0; l < width; ++l) {
     const std::uint32_t bits = u + l * step;
     const auto want = encode(F, fp32_from_bits(bits), rounding::stochastic, overflow::saturate, {word, count});
     std::uint32_t one = bits & fp32_magnitude_mask;
@@ -53,11 +55,11 @@ int wrong_stochastic_codes(std::uint32_t u, std::uint32_t step, std::uint32_t wo
 int wrong_bf16(std::uint32_t u, std::uint32_t step) {
   int wrong = 0;
   lanes_u32 lanes, numbers;
-  for (std::uint32_t l = 0; l < 16; ++l) lanes[l] = u + l * step;
+  for (std::uint32_t l = 0; l < width; ++l) lanes[l] = u + l * step;
   numbers = lanes;
   round_to_bf16(lanes);
   round_number_to_bf16(numbers);
-  for (std::uint32_t l = 0; l < 16; ++l) {
+  for (std::uint32_t l = 0; l < width; ++l) {
     std::uint32_t one = u + l * step, number = one;
     const auto want = static_cast<std::uint32_t>(
         encode(formats::bf16, fp32_from_bits(one), rounding::nearest_even, overflow::to_inf) << 16);
@@ -90,7 +92,7 @@ int wrong_stochastic_anywhere(std::uint32_t u, std::uint32_t step, std::uint32_t
 TEST_CASE("every sign, exponent and leading half of the mantissa, with what decides a tie below it") {
   long long wrong = 0;
   for (const std::uint32_t low : {0u, 1u, 0x7FFFu, 0x8000u, 0x8001u, 0xFFFFu}) {
-    for (std::uint32_t high = 0; high < 0x10000; high += 16) wrong += wrong_anywhere(high << 16 | low, 0x10000);
+    for (std::uint32_t high = 0; high < 0x10000; high += width) wrong += wrong_anywhere(high << 16 | low, 0x10000);
   }
   CHECK(wrong == 0);
 }
@@ -98,11 +100,11 @@ TEST_CASE("every sign, exponent and leading half of the mantissa, with what deci
 TEST_CASE("stochastic: every sign, exponent and leading mantissa bits, words at the thresholds, all numbers of bits") {
   long long wrong = 0;
   const random_stream random{5, 6};
-  for (std::uint32_t high = 0; high < 0x10000; high += 16) {
+  for (std::uint32_t high = 0; high < 0x10000; high += width) {
     const std::uint32_t words[] = {0, ~0u, random.word(high), 0x80000000u - (high & 1)};
     for (const std::uint32_t word : words)
       wrong += wrong_stochastic_anywhere(high << 16 | (word & 0xFFFF), 0x10000, word, 32);
-    const int count = 1 + static_cast<int>(high / 16 % 32);
+    const int count = 1 + static_cast<int>(high / width % 32);
     wrong += wrong_stochastic_anywhere(high << 16 | 1, 0x10000, random.word(high), count);
     // The fraction of E2M1 with mantissa bits m is m << 10: the word that just carries, and the one that just does not.
     const std::uint32_t fraction = (high & 0x3F) << 26;
@@ -129,9 +131,9 @@ TEST_SUITE("slow") {
     const random_stream random{7, 8};
     pool.for_each(0x10000, [&](index_t high) {
       long long here = 0;
-      for (std::uint32_t low = 0; low < 0x10000; low += 16) {
+      for (std::uint32_t low = 0; low < 0x10000; low += width) {
         const std::uint32_t u = static_cast<std::uint32_t>(high) << 16 | low;
-        here += wrong_anywhere(u, 1) + wrong_stochastic_anywhere(u, 1, random.word(u / 16), 32);
+        here += wrong_anywhere(u, 1) + wrong_stochastic_anywhere(u, 1, random.word(u / width), 32);
       }
       wrong += here;
     });

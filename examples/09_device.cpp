@@ -1,0 +1,111 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// AMD's recipe on a device: two BF16 matrices are rotated and quantized to MXFP4, one launch each, and multiplied; the
+// CPU says which bits must come. Without a toolkit the host is the device. From the root of this tree, one of
+//   g++ -std=c++20 -I. -Iinclude examples/09_device.cpp gpu/gemm.cpp
+//   nvcc -std=c++20 -DNDEBUG -arch=sm_90a -I. -Iinclude -x cu examples/09_device.cpp gpu/gemm.cpp
+//   hipcc -std=c++20 -DNDEBUG --offload-arch=gfx950 -I. -Iinclude -x hip examples/09_device.cpp gpu/gemm.cpp
+// NDEBUG counts: an assertion is a call, and a kernel with calls waits for each matrix instruction.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "gpu/gemm.hpp"
+#include "gpu/quantize.hpp"
+#include "rotoscale/quantize.hpp"
+
+using namespace rotoscale;
+
+/// Launchers return a status that names the argument that is wrong; nothing was launched then.
+static void expect(const gpu::status& s) {
+  if (s.ok()) return;
+  std::fprintf(stderr, "09_device: %s\n", s.message().c_str());
+  std::exit(1);
+}
+
+static void expect(hipError_t error) {
+  if (error == hipSuccess) return;
+  std::fprintf(stderr, "09_device: %s\n", hipGetErrorString(error));
+  std::exit(1);
+}
+
+template <class T>
+struct device_memory {
+  explicit device_memory(std::size_t count) : size(count) { expect(hipMalloc(&data, count * sizeof(T))); }
+  explicit device_memory(const std::vector<T>& x) : device_memory(x.size()) {
+    expect(hipMemcpy(data, x.data(), size * sizeof(T), hipMemcpyHostToDevice));
+  }
+  device_memory(const device_memory&) = delete;
+  ~device_memory() { (void)hipFree(data); }
+  std::vector<T> read() const {
+    std::vector<T> x(size);
+    expect(hipMemcpy(x.data(), data, size * sizeof(T), hipMemcpyDeviceToHost));
+    return x;
+  }
+  std::size_t size;
+  T* data = nullptr;
+};
+
+/// Random BF16 numbers, rows × k, quantized on the device in the orders that its GEMM reads, and here.
+struct operand {
+  std::vector<bf16> x;
+  device_memory<std::uint8_t> codes, scales;
+  std::vector<std::uint8_t> codes_here, scales_here;
+  block_matrix<std::uint8_t> blocks;
+  gpu::gemm_operand_view view;
+
+  operand(int rows, int k, bool placed, random_stream random)
+      : codes(static_cast<std::size_t>(rows * k / 2)),
+        scales(static_cast<std::size_t>(
+            scale_layout(placed ? placement::aiter_scale : placement::row_major, mxfp4, rows, k).size_bytes())),
+        codes_here(codes.size),
+        scales_here(static_cast<std::size_t>(rows * k / 32)) {
+    for (index_t i = 0; i < index_t{rows} * k; ++i) {  // [-1, 1) times one of 2^0 .. 2^3
+      const float unit = 0x1p-31f * static_cast<float>(random.word(static_cast<std::uint64_t>(i))) - 1;
+      bf16 rounded;
+      store_value(unit * pow2_fp32(static_cast<int>(i / 32 * 7 % 4)), rounded);
+      x.push_back(rounded);
+    }
+    const device_memory<bf16> source(x);
+    gpu::quantized to{codes.data, scales.data, presets::te_rocm};
+    if (placed) to.code_order = placement::aiter_data_16x16, to.scale_order = placement::aiter_scale;
+    expect(gpu::hadamard_quantize_mxfp4(row_major<const bf16>(source.data, rows, k), to, {}, nullptr));
+    expect(hipDeviceSynchronize());
+    view = {codes.data, scales.data, k / 2, k / 32, rows, k, to.code_order, to.scale_order};
+
+    blocks = dense_blocks(mxfp4, rows, k, codes_here.data(), scales_here.data());
+    quantize_ref(mxfp4, presets::te_rocm, row_major<const bf16>(x.data(), rows, k), block_axis::row, blocks);
+  }
+};
+
+int main() {
+  gpu::gemm_device device;
+  expect(gpu::current_device(device));
+  const bool gfx950 = std::string(device.arch) == "gfx950";  // its kernel reads what AITER's reads
+  const int m = 64, n = 96, k = 512;
+  const operand a(m, k, gfx950, {1, 0}), b(n, k, gfx950, {1, 1});
+  if (!gfx950) {
+    std::printf("codes of a %s those of quantize_ref, scales %s\n",
+                a.codes.read() == a.codes_here ? "equal" : "DIFFER FROM",
+                a.scales.read() == a.scales_here ? "too" : "DO NOT");
+  }
+
+  device_memory<float> c(static_cast<std::size_t>(m * n));
+  gpu::gemm_problem problem{{c.data, formats::fp32}, a.view, b.view};
+  const gpu::gemm_choice choice{gpu::gemm_contract::accurate};
+  const device_memory<std::uint8_t> workspace(gpu::gemm_workspace_bytes(problem, choice, device));
+  expect(gpu::gemm_mxfp4(problem, choice, workspace.data, workspace.size, nullptr));
+  expect(hipDeviceSynchronize());
+
+  // gfx950 adds in an order of its own; elsewhere `accurate` has the bits of `reference`.
+  const auto contract = gfx950 ? gpu::gemm_contract::accurate : gpu::gemm_contract::reference;
+  std::vector<float> expected(c.size);
+  gemm_ref(operand_of(mxfp4, a.blocks), operand_of(mxfp4, b.blocks), gpu::options_of(contract, device),
+           row_major(expected.data(), m, n));
+  const std::vector<float> found = c.read();
+  int different = 0;
+  for (std::size_t i = 0; i < c.size; ++i) different += fp32_bits(found[i]) != fp32_bits(expected[i]);
+  std::printf("c[0][0] = %a, %d of %d results differ from gemm_ref\n", static_cast<double>(found[0]), different, m * n);
+}

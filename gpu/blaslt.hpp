@@ -1,0 +1,138 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The vendors' libraries of plain GEMMs under one set of names, hipBLASLt's; cuBLASLt's get aliases, as CUDA's do in
+// hip.hpp. Handles as owners, words for formats, and in one place what one library has and the other has not. Their
+// matrices are column-major: of a row-major D = A · Bᵀ one asks for the transpose, B · Aᵀ, whose operands are then
+// contiguous along K. For programs compiled where a library was found.
+#pragma once
+
+#if defined(__HIP__)
+#include <hipblaslt/hipblaslt.h>
+#else
+#include <cublasLt.h>
+#define HIPBLASLT_MATMUL_DESC_A_SCALE_POINTER CUBLASLT_MATMUL_DESC_A_SCALE_POINTER
+#define HIPBLASLT_MATMUL_DESC_B_SCALE_POINTER CUBLASLT_MATMUL_DESC_B_SCALE_POINTER
+#define HIPBLASLT_MATMUL_DESC_TRANSA CUBLASLT_MATMUL_DESC_TRANSA
+#define HIPBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES
+#define HIPBLAS_COMPUTE_32F CUBLAS_COMPUTE_32F
+#define HIPBLAS_OP_T CUBLAS_OP_T
+#define HIPBLAS_STATUS_ALLOC_FAILED CUBLAS_STATUS_ALLOC_FAILED
+#define HIPBLAS_STATUS_SUCCESS CUBLAS_STATUS_SUCCESS
+#define HIP_R_16BF CUDA_R_16BF
+#define HIP_R_16F CUDA_R_16F
+#define HIP_R_32F CUDA_R_32F
+#define HIP_R_64F CUDA_R_64F
+#define HIP_R_8F_E4M3 CUDA_R_8F_E4M3
+#define HIP_R_8F_E5M2 CUDA_R_8F_E5M2
+#define hipDataType cudaDataType_t
+#define hipblasLtCreate cublasLtCreate
+#define hipblasLtDestroy cublasLtDestroy
+#define hipblasLtHandle_t cublasLtHandle_t
+#define hipblasLtMatmul cublasLtMatmul
+#define hipblasLtMatmulAlgoGetHeuristic cublasLtMatmulAlgoGetHeuristic
+#define hipblasLtMatmulAlgo_t cublasLtMatmulAlgo_t
+#define hipblasLtMatmulDescCreate cublasLtMatmulDescCreate
+#define hipblasLtMatmulDescDestroy cublasLtMatmulDescDestroy
+#define hipblasLtMatmulDescSetAttribute cublasLtMatmulDescSetAttribute
+#define hipblasLtMatmulDesc_t cublasLtMatmulDesc_t
+#define hipblasLtMatmulHeuristicResult_t cublasLtMatmulHeuristicResult_t
+#define hipblasLtMatmulPreferenceCreate cublasLtMatmulPreferenceCreate
+#define hipblasLtMatmulPreferenceDestroy cublasLtMatmulPreferenceDestroy
+#define hipblasLtMatmulPreferenceSetAttribute cublasLtMatmulPreferenceSetAttribute
+#define hipblasLtMatmulPreference_t cublasLtMatmulPreference_t
+#define hipblasLtMatrixLayoutCreate cublasLtMatrixLayoutCreate
+#define hipblasLtMatrixLayoutDestroy cublasLtMatrixLayoutDestroy
+#define hipblasLtMatrixLayout_t cublasLtMatrixLayout_t
+#define hipblasOperation_t cublasOperation_t
+#define hipblasStatus_t cublasStatus_t
+#endif
+
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+
+#include "rotoscale/format.hpp"
+
+namespace rotoscale::gpu::blaslt {
+
+template <auto Destroy>
+struct destroyer {
+  template <class T>
+  void operator()(T* x) const {
+    (void)Destroy(x);
+  }
+};
+template <class Handle, auto Destroy>
+using owner = std::unique_ptr<std::remove_pointer_t<Handle>, destroyer<Destroy>>;
+using handle = owner<hipblasLtHandle_t, hipblasLtDestroy>;
+using description = owner<hipblasLtMatmulDesc_t, hipblasLtMatmulDescDestroy>;
+using matrix_layout = owner<hipblasLtMatrixLayout_t, hipblasLtMatrixLayoutDestroy>;
+using preference = owner<hipblasLtMatmulPreference_t, hipblasLtMatmulPreferenceDestroy>;
+
+inline hipDataType type_of(const format& f) {
+  if (f == formats::fp64) return HIP_R_64F;
+  if (f == formats::fp32 || f == formats::tf32) return HIP_R_32F;
+  if (f == formats::fp16) return HIP_R_16F;
+  if (f == formats::bf16) return HIP_R_16BF;
+#if defined(__HIP__)
+  if (f == formats::e4m3fnuz) return HIP_R_8F_E4M3_FNUZ;
+  if (f == formats::e5m2fnuz) return HIP_R_8F_E5M2_FNUZ;
+#endif
+  return f == formats::e4m3 ? HIP_R_8F_E4M3 : HIP_R_8F_E5M2;
+}
+
+/// `stride`: elements between columns; 0: rows.
+inline matrix_layout layout_of(const format& f, std::int64_t rows, std::int64_t columns, std::int64_t stride = 0) {
+  hipblasLtMatrixLayout_t layout = nullptr;
+  (void)hipblasLtMatrixLayoutCreate(&layout, type_of(f), static_cast<std::uint64_t>(rows),
+                                    static_cast<std::uint64_t>(columns), stride == 0 ? rows : stride);
+  return matrix_layout(layout);
+}
+
+/// What a product is, as the libraries are asked for it.
+struct product {
+  const description& what;
+  const matrix_layout &first, &second, &result;
+};
+
+#if defined(__HIP__)
+
+// hipBLASLt says nothing of how an algorithm goes along K, and takes no wish about it but one: without workspace there
+// is no place for the sums of parts. Atomic additions would need none.
+inline constexpr std::size_t most_workspace = 0;
+inline constexpr bool has_fast_accumulate = false;
+inline void set_fast_accumulate(const description&, bool) {}
+inline void wish_for_whole_k(const preference&) {}
+inline bool leaves_k_whole(const handle&, const product&, const hipblasLtMatmulAlgo_t&) { return true; }
+inline const char* text_of(hipblasStatus_t) { return "the library did not take the problem"; }
+
+#else
+
+inline constexpr std::size_t most_workspace = std::size_t{32} << 20;
+inline constexpr bool has_fast_accumulate = true;
+inline void set_fast_accumulate(const description& d, bool fast) {
+  const std::int8_t value = fast;
+  (void)cublasLtMatmulDescSetAttribute(d.get(), CUBLASLT_MATMUL_DESC_FAST_ACCUM, &value, sizeof value);
+}
+inline void wish_for_whole_k(const preference& wishes) {
+  const std::uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
+  (void)cublasLtMatmulPreferenceSetAttribute(wishes.get(), CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &no_reduction,
+                                             sizeof no_reduction);
+}
+inline bool leaves_k_whole(const handle& library, const product& p, const cublasLtMatmulAlgo_t& algorithm) {
+  std::int32_t parts = 0;
+  std::uint32_t reduction = 0;
+  (void)cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &parts, sizeof parts,
+                                             nullptr);
+  (void)cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &reduction,
+                                             sizeof reduction, nullptr);
+  if (parts < 0 || parts > 1 || reduction != CUBLASLT_REDUCTION_SCHEME_NONE) return false;
+  cublasLtMatmulHeuristicResult_t checked;
+  return cublasLtMatmulAlgoCheck(library.get(), p.what.get(), p.first.get(), p.second.get(), p.result.get(),
+                                 p.result.get(), &algorithm, &checked) == CUBLAS_STATUS_SUCCESS;
+}
+inline const char* text_of(cublasStatus_t status) { return cublasLtGetStatusString(status); }
+
+#endif
+
+}  // namespace rotoscale::gpu::blaslt
