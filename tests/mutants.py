@@ -550,6 +550,8 @@ GPU_MUTANTS = [
     ("device: the rotation's factor is forgotten", "gpu/quantize_block.hpp", "(p.rotates ? 2 : 0);", "0;", "gpu/quantize"),
     ("device: both halves have the first half's signs", "gpu/quantize_block.hpp", "negate(y, o.rotation.signs[0] >> (16 * half))",
      "negate(y, o.rotation.signs[0])", "gpu/quantize"),
+    ("device: the last round's tiles lose their rows", "gpu/quantize_tile.hpp", "half % 2 == 0, half % 2 != 0};",
+     "half % 2 == 0, false};", "gpu/quantize"),
     ("device: padding overwrites scales", "gpu/quantize_tile.hpp", " || (r < matrix_rows && c < matrix_columns)) continue;",
      ") continue;", "gpu/quantize"),
     ("device: amax of one segment in eight", "gpu/quantize_fp8_tile.hpp", "if (t % 32 == 0 && amax", "if (t == 0 && amax",
