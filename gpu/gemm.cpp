@@ -10,10 +10,11 @@
 
 #if defined(ROTOSCALE_CUDA)
 #include "gpu/gemm_sm90.hpp"
-#elif defined(ROTOSCALE_AMD)
+#else
 #include "gpu/gemm_gfx942.hpp"
 #include "gpu/gemm_gfx950.hpp"
-#else
+#endif
+#if defined(ROTOSCALE_GPU_HOST)
 #include "gpu/gemm_emulated.hpp"
 #endif
 
@@ -47,6 +48,15 @@ status run_reference(const gemm_problem& p, const gemm_options& o, hipStream_t s
   const std::int64_t across = (g.n + reference_threads - 1) / reference_threads;
   return launch(reference_kernel, blocks_of(across * g.m), blocks_of(reference_threads), 0, stream,
                 reference_arguments{p.a, p.b, g});
+}
+
+/// What is to be expanded and where.
+expand_arguments expansion_of(const gemm_problem& p, const workspace_map& map, std::uint8_t* memory) {
+  const auto source = [](const gemm_operand_view& x) {
+    return block_source{x.codes, x.scales, x.code_stride, x.scale_stride, x.rows, x.element};
+  };
+  return {source(p.a),         source(p.b),        p.a.k, memory + map.folded_a, memory + map.folded_b,
+          memory + map.wide_a, memory + map.wide_b};
 }
 
 #if !defined(ROTOSCALE_AMD)
@@ -132,11 +142,8 @@ status run_expanded(const gemm_problem& p, const gemm_choice& c, std::uint8_t* m
   const split parts = split_of(p.a.k, c.split_k, grain_of(device));
   g.parts = parts.parts;
   g.partial = reinterpret_cast<float*>(memory + map.partial);
-  const auto source = [](const gemm_operand_view& x) {
-    return block_source{x.codes, x.scales, x.code_stride, x.scale_stride, x.rows, x.element};
-  };
-  expand_arguments e{source(p.a),         source(p.b),         p.a.k,   memory + map.folded_a, memory + map.folded_b,
-                     memory + map.wide_a, memory + map.wide_b, g.base_b};
+  expand_arguments e = expansion_of(p, map, memory);
+  e.base_b = g.base_b;
   const int rows = g.m + g.n, k = p.a.k, blocks = expand_blocks(rows, k);
   const auto expand = [&](void (*kernel)(expand_arguments), int count) {
     return launch(kernel, blocks_of(count), blocks_of(expand_threads), 0, stream, e);
@@ -160,23 +167,61 @@ status run_expanded(const gemm_problem& p, const gemm_choice& c, std::uint8_t* m
   return s.ok() && g.parts > 1 ? finish_parts(g, stream) : s;
 }
 
-#else
+#endif
+
+#if !defined(ROTOSCALE_CUDA)
 
 /// BF16 in rows of whole 8 bytes, without C and bias: what AMD's kernels store themselves.
 bool is_plain(const gemm_problem& p, const gemm_arguments& g) {
   return g.vector_stores && !p.accumulate && p.bias == nullptr;
 }
 
-status run_gfx942(const gemm_problem& p, const gemm_choice& c, const gemm_device& device, hipStream_t stream) {
-  const gfx942::arguments all{p.a, p.b, arguments_of(p, options_of(c.contract, device))};
-  const auto tiles = [](int extent) { return static_cast<unsigned>((extent + gfx942::tile - 1) / gfx942::tile); };
-  const auto kernel = is_plain(p, all.p) ? gfx942::gemm_kernel<true> : gfx942::gemm_kernel<false>;
-  return launch(kernel, dim3{tiles(all.p.n), tiles(all.p.m), 1}, blocks_of(gfx942::threads), 0, stream, all);
+/// A grid of tiles of `tile` × `tile` outputs and parts of K.
+dim3 tiles_of(const gemm_arguments& g, int tile) {
+  const auto along = [tile](int extent) { return static_cast<unsigned>((extent + tile - 1) / tile); };
+  return {along(g.n), along(g.m), static_cast<unsigned>(g.parts)};
+}
+
+/// MXFP4 from the operands themselves; MXFP8 expanded to BF16 first.
+status run_gfx942(const gemm_problem& p, const gemm_choice& c, std::uint8_t* memory, const gemm_device& device,
+                  hipStream_t stream) {
+  const gemm_arguments g = arguments_of(p, options_of(c.contract, device, 1, is_fp8(p)));
+  const dim3 grid = tiles_of(g, gfx942::tile), block = blocks_of(gfx942::threads);
+  if (!is_fp8(p)) {
+    const auto kernel = is_plain(p, g) ? gfx942::gemm_kernel<true> : gfx942::gemm_kernel<false>;
+    return launch(kernel, grid, block, 0, stream, gfx942::arguments{p.a, p.b, g});
+  }
+  const expand_arguments e = expansion_of(p, workspace_map(p, c, device), memory);
+  const status s =
+      launch(expand_rest_kernel, blocks_of(expand_blocks(g.m + g.n, p.a.k)), blocks_of(expand_threads), 0, stream, e);
+  if (!s.ok()) return s;
+  const auto kernel = is_plain(p, g) ? gfx942::bf16_kernel<true> : gfx942::bf16_kernel<false>;
+  return launch(kernel, grid, block, 0, stream, gfx942::bf16_arguments{e.wide_a, e.wide_b, p.a.k, g});
+}
+
+using gfx950_kernel = void (*)(gfx950::arguments);
+template <gemm_element A, gemm_element B>
+gfx950_kernel kernel_of_elements(bool shuffled, bool partial) {
+  if (shuffled && partial) return gfx950::gemm_kernel<A, B, true, output_mode::partial>;
+  if (shuffled) return gfx950::gemm_kernel<A, B, true, output_mode::plain>;
+  if (partial) return gfx950::gemm_kernel<A, B, false, output_mode::partial>;
+  return gfx950::gemm_kernel<A, B, false, output_mode::plain>;
+}
+gfx950_kernel gfx950_kernel_of(const gemm_problem& p, bool partial) {
+  using enum gemm_element;
+  const bool shuffled = p.a.code_order != placement::row_major;
+  if (p.a.element == e2m1) return kernel_of_elements<e2m1, e2m1>(shuffled, partial);
+  if (p.a.element == e4m3) {
+    return p.b.element == e4m3 ? kernel_of_elements<e4m3, e4m3>(shuffled, partial)
+                               : kernel_of_elements<e4m3, e5m2>(shuffled, partial);
+  }
+  return p.b.element == e4m3 ? kernel_of_elements<e5m2, e4m3>(shuffled, partial)
+                             : kernel_of_elements<e5m2, e5m2>(shuffled, partial);
 }
 
 status run_gfx950(const gemm_problem& p, const gemm_choice& c, std::uint8_t* memory, const gemm_device& device,
                   hipStream_t stream) {
-  gemm_arguments g = arguments_of(p, options_of(c.contract, device));
+  gemm_arguments g = arguments_of(p, options_of(c.contract, device, 1, is_fp8(p)));
   const split parts = split_of(p.a.k, c.split_k, grain_of(device));
   g.parts = parts.parts;
   g.partial = reinterpret_cast<float*>(memory + workspace_map(p, c, device).partial);
@@ -184,15 +229,9 @@ status run_gfx950(const gemm_problem& p, const gemm_choice& c, std::uint8_t* mem
     return gfx950::operand{x.codes, reinterpret_cast<const std::uint32_t*>(x.scales), x.code_stride, x.rows};
   };
   const gfx950::arguments all{operand(p.a), operand(p.b), p.a.k, parts.part_k, g};
-  const auto tiles = [](int extent) { return static_cast<unsigned>((extent + gfx950::tile - 1) / gfx950::tile); };
-  const dim3 grid{tiles(g.n), tiles(g.m), static_cast<unsigned>(g.parts)};
-  const bool shuffled = p.a.code_order != placement::row_major, partial = writes_partial(p, c, device);
-  const auto kernel =
-      shuffled
-          ? (partial ? gfx950::gemm_kernel<true, output_mode::partial> : gfx950::gemm_kernel<true, output_mode::plain>)
-          : (partial ? gfx950::gemm_kernel<false, output_mode::partial>
-                     : gfx950::gemm_kernel<false, output_mode::plain>);
-  const status s = launch(kernel, grid, blocks_of(gfx950::threads), 0, stream, all);
+  const bool partial = writes_partial(p, c, device);
+  const status s =
+      launch(gfx950_kernel_of(p, partial), tiles_of(g, gfx950::tile), blocks_of(gfx950::threads), 0, stream, all);
   return s.ok() && partial ? finish_parts(g, stream) : s;
 }
 
@@ -234,25 +273,34 @@ std::size_t gemm_workspace_bytes(const gemm_problem& p, const gemm_choice& c, co
   return check_gemm(p, c, device).ok() ? workspace_map(p, c, device).size : 0;
 }
 
-namespace {
-
-status run(const gemm_problem& p, const gemm_choice& c, void* workspace, std::size_t workspace_bytes,
-           hipStream_t stream) {
-  gemm_device device;
-  status s = current_device(device);
-  if (s.ok()) s = check_gemm(p, c, device);
+status detail::run_gemm(const gemm_problem& p, const gemm_choice& c, const gemm_device& device, void* workspace,
+                        std::size_t workspace_bytes, hipStream_t stream) {
+  status s = check_gemm(p, c, device);
   if (!s.ok()) return s;
   s = check_workspace(workspace, workspace_bytes, gemm_workspace_bytes(p, c, device));
   if (s.ok()) s = check_stream(stream);
   if (!s.ok()) return s;
   if (c.contract == gemm_contract::reference)
     return run_reference(p, options_of(c.contract, device, 1, is_fp8(p)), stream);
-#if defined(ROTOSCALE_AMD)
-  if (arch_is(device, "gfx942")) return run_gfx942(p, c, device, stream);
-  return run_gfx950(p, c, static_cast<std::uint8_t*>(workspace), device, stream);
-#else
-  return run_expanded(p, c, static_cast<std::uint8_t*>(workspace), device, stream);
+  const auto memory = static_cast<std::uint8_t*>(workspace);
+#if !defined(ROTOSCALE_CUDA)
+  if (arch_is(device, "gfx942")) return run_gfx942(p, c, memory, device, stream);
+  if (arch_is(device, "gfx950")) return run_gfx950(p, c, memory, device, stream);
 #endif
+#if !defined(ROTOSCALE_AMD)
+  return run_expanded(p, c, memory, device, stream);
+#else
+  return {fault::unsupported_device, "choice.contract", "this device has the reference kernel only"};
+#endif
+}
+
+namespace {
+
+status run(const gemm_problem& p, const gemm_choice& c, void* workspace, std::size_t workspace_bytes,
+           hipStream_t stream) {
+  gemm_device device;
+  const status s = current_device(device);
+  return s.ok() ? run_gemm(p, c, device, workspace, workspace_bytes, stream) : s;
 }
 
 }  // namespace

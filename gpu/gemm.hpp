@@ -13,9 +13,9 @@
 // at most 3 binades and a row's squares sum up to less than 2^24 (level_ref of gemm_model.hpp), `accurate` takes int8
 // products: no sum is rounded then, so these are the same bits, in little more than half the time.
 //
-// MXFP8 (gemm_mxfp8, sm_90 and any device): `reference` is one fused multiply-add a product (fp32_fma_chain);
-// `accurate` and `fast` are both BF16 products. E4M3 fills its range, so scales cannot be folded into FP8, and scaling
-// sums of 32 in FP32 costs as much as BF16 products do.
+// MXFP8 (gemm_mxfp8): `reference` is one fused multiply-add a product (fp32_fma_chain); `accurate` and `fast` are the
+// same: on sm_90 and gfx942 BF16 products, each under its unit, on gfx950 the scaled matrix instruction. E4M3 fills its
+// range, so scales cannot be folded into FP8, and scaling sums of 32 in FP32 costs as much as BF16 products do.
 //
 // A launcher checks everything first, takes a stream, allocates nothing and can be captured in a graph.
 #pragma once
@@ -83,8 +83,8 @@ inline gemm_options options_of(gemm_contract contract, const gemm_device& device
   const bool sm90 = std::string(device.arch) == "sm_90" || std::string(device.arch) == "host";
   const bool gfx942 = std::string(device.arch) == "gfx942";
   const char* name = contract == gemm_contract::reference ? (wide ? "mxfp8-reference" : "mxfp4-reference")
-                     : gfx942                             ? "mxfp4-reference"
-                     : !sm90                              ? "aiter-a4w4"
+                     : gfx942                             ? (wide ? "mx-bf16-gfx942" : "mxfp4-reference")
+                     : !sm90                              ? (wide ? "mxfp8-gfx950" : "aiter-a4w4")
                      : wide                               ? "mx-bf16-sm90"
                      : contract == gemm_contract::fast    ? "mxfp4-fast-sm90"
                                                           : "mxfp4-accurate-sm90";

@@ -72,7 +72,8 @@ struct workspace_map {
   workspace_map(const gemm_problem& p, const gemm_choice& c, const gemm_device& device) {
     const auto m = static_cast<std::size_t>(p.a.rows), n = static_cast<std::size_t>(p.b.rows);
     const auto k = static_cast<std::size_t>(p.a.k);
-    const bool uses_expansion = c.contract != gemm_contract::reference && expands(device);
+    const bool uses_expansion =
+        c.contract != gemm_contract::reference && (expands(device) || (arch_is(device, "gfx942") && is_fp8(p)));
     const bool folded = folds(p, c, device);
     folded_a = take(folded ? m * k : 0);
     folded_b = take(folded ? n * k : 0);
@@ -146,7 +147,9 @@ inline status check_gfx950(const gemm_problem& p) {
   return {};
 }
 
+/// FP8 is expanded first, from any rows.
 inline status check_gfx942(const gemm_problem& p) {
+  if (is_fp8(p)) return {};
   if (p.a.k % 128 != 0) return {fault::bad_extent, "a.k", "must be a multiple of 128 on gfx942"};
   for (const gemm_operand_view* x : {&p.a, &p.b}) {
     const bool first = x == &p.a;
@@ -159,6 +162,10 @@ inline status check_gfx942(const gemm_problem& p) {
   return {};
 }
 
+/// gemm_mxfp4 and gemm_mxfp8 by the kernels of `device`, the current one or, in host mode, also one of AMD's.
+status run_gemm(const gemm_problem& problem, const gemm_choice& choice, const gemm_device& device, void* workspace,
+                std::size_t workspace_bytes, hipStream_t stream);
+
 /// check_gemm of gemm.hpp.
 inline status check_problem(const gemm_problem& p, const gemm_choice& c, const gemm_device& device) {
   const bool reference = c.contract == gemm_contract::reference;
@@ -167,9 +174,6 @@ inline status check_problem(const gemm_problem& p, const gemm_choice& c, const g
   }
   if ((p.a.element == gemm_element::e2m1) != (p.b.element == gemm_element::e2m1)) {
     return {fault::bad_option, "b.element", "must be E2M1 where a's is, else E4M3 or E5M2"};
-  }
-  if (is_fp8(p) && !reference && !expands(device)) {
-    return {fault::unsupported_device, "a.element", "FP8 blocks: this device has the reference kernel only"};
   }
   const bool gfx950 = arch_is(device, "gfx950"), plain = !reference && !gfx950;
   for (const gemm_operand_view* x : {&p.a, &p.b}) {

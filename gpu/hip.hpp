@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The dialect of gpu/, HIP's names in four modes: the HIP SDK (AMD), aliases of CUDA's with nvcc, clang without any SDK
 // (device code is compiled and disassembled, no host code), and, with an ordinary C++ compiler, the host: gpu/host.hpp
-// runs the threads of a block on the CPU. The only file that knows which mode it is. Lanes talk to each other within
-// segments of 32, so that waves of 64 and warps of 32 run the same code.
+// runs the threads of a block on the CPU. The only file that knows which mode it is, but for amd_matrix.hpp. Lanes talk
+// to each other within segments of 32, so that waves of 64 and warps of 32 run the same code.
 #pragma once
 
 #include <cstddef>

@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Host mode of gpu/hip.hpp: a thread block on the CPU. Every thread is a fiber (POSIX ucontext); blocks run one after
 // the other and threads in a fixed order up to the next barrier or exchange, so a run is deterministic and can be
-// debugged. Tests change the order: a kernel without a race gives the same bytes in all of them. A barrier or exchange
-// that not all its threads reach, or that they reach at different places of the source, is an error and not a hang.
+// debugged. Tests change the order: a kernel without a race gives the same bytes in all of them. A barrier, exchange or
+// instruction of a whole wave that not all its threads reach, or that they reach at different places of the source, is
+// an error and not a hang.
 #pragma once
 
 #include <ucontext.h>
@@ -34,7 +35,7 @@ inline hipError_t hipFree(void* pointer) {
   return hipSuccess;
 }
 inline hipError_t hipMemcpy(void* to, const void* from, std::size_t bytes, hipMemcpyKind) {
-  std::memcpy(to, from, bytes);
+  if (bytes != 0) std::memcpy(to, from, bytes);
   return hipSuccess;
 }
 inline hipError_t hipMemset(void* to, int byte, std::size_t bytes) {
@@ -47,16 +48,24 @@ inline const char* hipGetErrorString(hipError_t error) { return error == hipSucc
 
 namespace rotoscale::gpu::host {
 
-/// In which order the threads of a block run between two barriers.
+/// In which order the threads of a block run between two barriers. Asynchronous copies arrive at once in forward order,
+/// as late as they may in the others.
 enum class thread_order { forward, reverse, shuffled };
 
 namespace detail {
 
-inline constexpr unsigned lanes = 32;
+inline constexpr unsigned lanes = 32, wave_lanes = 64;
 inline constexpr std::size_t stack_bytes = 256 * 1024;
 inline constexpr int poison = 0xFD;  // what shared memory holds before a thread wrote it
 
-enum class wait { ready, segment, block, finished };
+enum class wait { ready, segment, wave, block, finished };
+
+/// Bytes on their way.
+struct pending_copy {
+  void* to;
+  const void* from;
+  std::size_t bytes;
+};
 
 struct fiber {
   ucontext_t context;
@@ -67,6 +76,9 @@ struct fiber {
   int line = 0;
   std::uint32_t sent[2] = {};  ///< what it shows to its segment, in exchanges of even and odd number
   unsigned exchanges = 0;
+  void* shown = nullptr;                     ///< what it hands to its wave
+  void (*together)(void* const*) = nullptr;  ///< what the wave is to do with all of it
+  std::vector<pending_copy> copies;
 };
 
 /// One block at a time; thread_local, so that several host threads may launch.
@@ -103,30 +115,51 @@ struct executor {
 
   static void enter();
 
+  void start(unsigned i) {
+    fiber& f = fibers[i];
+    f.linear = i;
+    f.index = {i % size.x, i / size.x % size.y, i / (size.x * size.y)};
+    f.waits = wait::ready;
+    f.exchanges = 0;
+    f.copies.clear();
+    getcontext(&f.context);
+    f.context.uc_stack.ss_sp = stacks.get() + i * stack_bytes;
+    f.context.uc_stack.ss_size = stack_bytes;
+    f.context.uc_link = &scheduler;
+    makecontext(&f.context, &executor::enter, 0);
+  }
   void start_block() {
     ++blocks_run;
     std::memset(dynamic.data(), poison, dynamic.size());
-    for (unsigned i = 0; i < count; ++i) {
-      fiber& f = fibers[i];
-      f.linear = i;
-      f.index = {i % size.x, i / size.x % size.y, i / (size.x * size.y)};
-      f.waits = wait::ready;
-      f.exchanges = 0;
-      getcontext(&f.context);
-      f.context.uc_stack.ss_sp = stacks.get() + i * stack_bytes;
-      f.context.uc_stack.ss_size = stack_bytes;
-      f.context.uc_link = &scheduler;
-      makecontext(&f.context, &executor::enter, 0);
-    }
+    for (unsigned i = 0; i < count; ++i) start(i);
   }
 
-  /// Lets fibers [first, last) go on if all of them wait for `what` at the same place.
-  void release(unsigned first, unsigned last, wait what) {
+  /// Do fibers [first, last) wait for `what` at the same place?
+  bool have_met(unsigned first, unsigned last, wait what) const {
     for (unsigned i = first; i < last; ++i) {
       const fiber &f = fibers[i], &leader = fibers[first];
-      if (f.waits != what || f.line != leader.line || f.file != leader.file) return;
+      if (f.waits != what || f.line != leader.line || f.file != leader.file) return false;
     }
+    return true;
+  }
+  void go_on(unsigned first, unsigned last) {
     for (unsigned i = first; i < last; ++i) fibers[i].waits = wait::ready;
+  }
+  /// Lets them go on if they do.
+  void release(unsigned first, unsigned last, wait what) {
+    if (have_met(first, last, what)) go_on(first, last);
+  }
+  /// Does for a wave what all of its lanes wait for; one that lacks lanes waits forever.
+  void release_wave(unsigned first) {
+    const unsigned last = first + wave_lanes;
+    if (last > count || !have_met(first, last, wait::wave)) return;
+    void* shown[wave_lanes];
+    for (unsigned i = first; i < last; ++i) {
+      if (fibers[i].together != fibers[first].together) return;
+      shown[i - first] = fibers[i].shown;
+    }
+    fibers[first].together(shown);
+    go_on(first, last);
   }
 
   /// False if threads wait for what cannot come.
@@ -144,13 +177,16 @@ struct executor {
       }
       if (!any) break;
       for (unsigned i = 0; i < count; i += lanes) release(i, i + lanes < count ? i + lanes : count, wait::segment);
+      for (unsigned i = 0; i < count; i += wave_lanes) release_wave(i);
       release(0, count, wait::block);
     }
     for (unsigned i = 0; i < count; ++i) {
       const fiber& f = fibers[i];
       if (f.waits == wait::finished) continue;
       wrong = std::string("thread ") + std::to_string(i) + " waits at " + f.file + ":" + std::to_string(f.line) +
-              (f.waits == wait::block ? " for threads of its block" : " for lanes of its segment") +
+              (f.waits == wait::block  ? " for threads of its block"
+               : f.waits == wait::wave ? " for lanes of its wave"
+                                       : " for lanes of its segment") +
               " that went elsewhere";
       return false;
     }
@@ -224,6 +260,35 @@ inline bool segment_any(bool condition, const char* file = __builtin_FILE(), int
   std::uint32_t any = 0;
   for (unsigned l = 0; l < detail::lanes; ++l) any |= detail::received(l, parity);
   return any != 0;
+}
+
+/// What one instruction does for a wave of 64 lanes: every lane shows its registers, and once all have come here,
+/// `All(registers of lane 0 .. 63)` runs. A block whose last wave lacks lanes cannot do it.
+template <auto All, class Registers>
+void wave_instruction(Registers& mine, const char* file, int line) {
+  detail::fiber& f = *detail::state().current;
+  f.shown = &mine;
+  f.together = [](void* const* shown) {
+    Registers* lanes[detail::wave_lanes];
+    for (unsigned i = 0; i < detail::wave_lanes; ++i) lanes[i] = static_cast<Registers*>(shown[i]);
+    All(lanes);
+  };
+  detail::state().suspend(detail::wait::wave, file, line);
+}
+
+/// Copies `bytes`, which have arrived after finish_copies, and perhaps before.
+inline void copy_later(void* to, const void* from, std::size_t bytes) {
+  detail::executor& e = detail::state();
+  if (e.order == thread_order::forward) {
+    std::memcpy(to, from, bytes);
+  } else {
+    e.current->copies.push_back({to, from, bytes});
+  }
+}
+/// Waits for the thread's own copies.
+inline void finish_copies() {
+  for (const detail::pending_copy& c : detail::state().current->copies) std::memcpy(c.to, c.from, c.bytes);
+  detail::state().current->copies.clear();
 }
 
 /// One object of type T a block, poisoned when a block first asks for it.

@@ -80,7 +80,12 @@ status launch_quantize(quantize_args a, tile_way way, hipStream_t stream) {
   if (count > 0x7FFFFFFFu) return {fault::bad_extent, "source", "has more than 2^31 tiles"};
   a.tiles = static_cast<std::uint32_t>(count);
   const unsigned resident = quantize_blocks_per_processor<Element::format> * device_processors();
-  const dim3 grid{a.tiles < resident ? a.tiles : resident, 1, 1};
+  // Where less than half of the blocks have a tile in the last round, two share one.
+  const std::uint32_t last = a.tiles % resident;
+  const bool both = a.row.codes != nullptr && a.column.codes != nullptr;
+  a.whole_tiles = both && 2 * last <= resident ? a.tiles - last : a.tiles;
+  const std::uint32_t items = 2 * a.tiles - a.whole_tiles;
+  const dim3 grid{items < resident ? items : resident, 1, 1};
   const auto kernel = way == tile_way::exact  ? quantize_kernel<T, Element, tile_way::exact>
                       : way == tile_way::full ? quantize_kernel<T, Element, tile_way::full>
                       : way == tile_way::h16  ? quantize_kernel<T, Element, tile_way::h16>

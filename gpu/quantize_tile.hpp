@@ -13,7 +13,8 @@ namespace rotoscale::gpu {
 struct quantize_args : tile_source {
   unsigned tiles_across = 0;
   std::uint32_t tiles = 0;
-  bool square = false;  ///< 32 × 32 elements share a scale
+  std::uint32_t whole_tiles = 0;  ///< the tiles after these are work for two blocks each: their columns, their rows
+  bool square = false;            ///< 32 × 32 elements share a scale
   block_output row, column;
 };
 
@@ -266,8 +267,8 @@ __device__ inline void quantize_tile_exactly(const quantize_args& a, const block
 
 template <class T, format F, tile_way Way>
 __device__ inline void quantize_tile(const quantize_args& a, const tile_view<T>& tile, const code_stage<T, F>& stage,
-                                     const tile_origin& at) {
-  if (a.column.codes != nullptr) {
+                                     const tile_origin& at, bool columns, bool rows) {
+  if (columns) {
     if constexpr (Way == tile_way::exact) {
       quantize_tile_exactly<T, F, false>(a, a.column, tile, stage, at);
     } else {
@@ -279,7 +280,7 @@ __device__ inline void quantize_tile(const quantize_args& a, const tile_view<T>&
       pad_scales(a.column, at.column, tile_columns, at.row / 32, tile_rows<T> / 32, a.columns, a.rows / 32);
     }
   }
-  if (a.row.codes != nullptr) {
+  if (rows) {
     if constexpr (Way == tile_way::exact) {
       quantize_tile_exactly<T, F, true>(a, a.row, tile, stage, at);
     } else {
@@ -295,7 +296,21 @@ template <class T, class Element>
 inline constexpr std::size_t quantize_shared_bytes =
     tile_buffers<Element::format>* tile_rows<T>* tile_columns * sizeof(T) + code_stage<T, Element::format>::size;
 
-/// Tiles along rows first, over the padded extents; block b takes tiles b, b + blocks, ... The element's format is a
+/// A block's work: a tile, or one orientation of it.
+struct tile_item {
+  std::uint32_t tile;
+  bool columns, rows;
+};
+
+/// Items are whole tiles first, then those of the last round, an orientation each, so that it takes half the time.
+__device__ inline tile_item item_of(const quantize_args& a, std::uint32_t i) {
+  const bool columns = a.column.codes != nullptr, rows = a.row.codes != nullptr;
+  if (i < a.whole_tiles) return {i, columns, rows};
+  const std::uint32_t half = i - a.whole_tiles;
+  return {a.whole_tiles + half / 2, half % 2 == 0, half % 2 != 0};
+}
+
+/// Tiles along rows first, over the padded extents; block b takes items b, b + blocks, ... The element's format is a
 /// type here, since nvcc 13 cannot name a kernel by a value of class type.
 template <class T, class Element, tile_way Way>
 __global__ void __launch_bounds__(tile_threads, quantize_blocks_per_processor<Element::format>)
@@ -303,13 +318,14 @@ __global__ void __launch_bounds__(tile_threads, quantize_blocks_per_processor<El
   constexpr unsigned tile_bytes = tile_rows<T> * tile_columns * sizeof(T), buffers = tile_buffers<Element::format>;
   auto* shared = dynamic_shared<unsigned char>();
   const code_stage<T, Element::format> stage{shared + buffers * tile_bytes};
-  const std::uint32_t step = grid_size().x, step_rows = step / a.tiles_across, step_columns = step % a.tiles_across;
-  std::uint32_t tile = block_index().x, row = tile / a.tiles_across, column = tile % a.tiles_across;
+  const std::uint32_t step = grid_size().x, items = 2 * a.tiles - a.whole_tiles;
   unsigned buffer = 0;
-  tile_origin at = make_origin<T>(a, row, column);
+  std::uint32_t i = block_index().x;
+  tile_item item = item_of(a, i);
+  tile_origin at = make_origin<T>(a, item.tile / a.tiles_across, item.tile % a.tiles_across);
   if constexpr (buffers == 2) load_tile(a, at, tile_view<T>{shared});
   ROTOSCALE_KEEP_LOOP
-  for (; tile < a.tiles; tile += step) {
+  for (; i < items; i += step) {
     const tile_view<T> here{shared + buffer * tile_bytes};
     if constexpr (buffers == 1) {
       block_barrier();  // nobody reads the last tile any more
@@ -317,19 +333,15 @@ __global__ void __launch_bounds__(tile_threads, quantize_blocks_per_processor<El
     }
     wait_for_copies();
     block_barrier();
-    row += step_rows;
-    column += step_columns;
-    if (column >= a.tiles_across) {
-      column -= a.tiles_across;
-      ++row;
-    }
-    const tile_origin next = make_origin<T>(a, row, column);
+    const tile_item next = item_of(a, i + step);
+    const tile_origin next_at = make_origin<T>(a, next.tile / a.tiles_across, next.tile % a.tiles_across);
     if constexpr (buffers == 2) {
       buffer ^= 1;
-      if (tile + step < a.tiles) load_tile(a, next, tile_view<T>{shared + buffer * tile_bytes});
+      if (i + step < items) load_tile(a, next_at, tile_view<T>{shared + buffer * tile_bytes});
     }
-    quantize_tile<T, Element::format, Way>(a, here, stage, at);
-    at = next;
+    quantize_tile<T, Element::format, Way>(a, here, stage, at, item.columns, item.rows);
+    item = next;
+    at = next_at;
   }
 }
 

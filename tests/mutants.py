@@ -550,6 +550,8 @@ GPU_MUTANTS = [
     ("device: the rotation's factor is forgotten", "gpu/quantize_block.hpp", "(p.rotates ? 2 : 0);", "0;", "gpu/quantize"),
     ("device: both halves have the first half's signs", "gpu/quantize_block.hpp", "negate(y, o.rotation.signs[0] >> (16 * half))",
      "negate(y, o.rotation.signs[0])", "gpu/quantize"),
+    ("device: the last round's tiles lose their rows", "gpu/quantize_tile.hpp", "half % 2 == 0, half % 2 != 0};",
+     "half % 2 == 0, false};", "gpu/quantize"),
     ("device: padding overwrites scales", "gpu/quantize_tile.hpp", " || (r < matrix_rows && c < matrix_columns)) continue;",
      ") continue;", "gpu/quantize"),
     ("device: amax of one segment in eight", "gpu/quantize_fp8_tile.hpp", "if (t % 32 == 0 && amax", "if (t == 0 && amax",
@@ -645,6 +647,45 @@ GPU_MUTANTS = [
      "gpu/gemm"),
     ("GEMM: accurate is emptied every 64 k", "gemm_kernels.hpp", '{"mxfp4-accurate-sm90", "hopper-wgmma-fp8-f32", false, 32,',
      '{"mxfp4-accurate-sm90", "hopper-wgmma-fp8-f32", false, 64,', "gpu/gemm"),
+    # AMD's GEMM kernels in host mode.
+    ("AMD GEMM: gfx950 reads half of a fragment", "gpu/gemm_gfx950.hpp", "* piece_bytes + lane * 16;",
+     "* piece_bytes + lane % 32 * 16;", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx950 takes plain codes in another order", "gpu/gemm_gfx950.hpp", "column + lane / 16 * 16;",
+     "column + lane % 4 * 16;", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx950 does not wait for the block", "gpu/gemm_gfx950.hpp",
+     "    block_barrier();  // this buffer has arrived, and nobody reads the other any more\n", "", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx950 does not wait for its copies", "gpu/gemm_gfx950.hpp", "    amd::loads_done();\n", "", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx950 selects another scale byte", "gpu/gemm_gfx950.hpp", "<2 * H, 2 * H + 1>", "<2 * H, 2 * H>",
+     "gpu/gemm_amd"),
+    ("AMD GEMM: gfx950 takes scales of the tile below", "gpu/gemm_gfx950.hpp", "(row / 32) * scale_tiles",
+     "(row / 32 + 1) * scale_tiles", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx950 stores rows beyond the last", "gpu/gemm_gfx950.hpp", "if (row < g.p.m && column < g.p.n) store_four",
+     "if (column < g.p.n) store_four", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx950 starts every part of K at zero", "gpu/gemm_gfx950.hpp", "first_k = part * g.part_k", "first_k = 0",
+     "gpu/gemm_amd"),
+    ("AMD GEMM: gfx942 swizzles pieces onto each other", "gpu/gemm_gfx942.hpp", "(piece ^ (row / 2 % 4))",
+     "(piece & (row / 2 % 4))", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx942 does not wait for the block", "gpu/gemm_gfx942.hpp",
+     "    block_barrier();\n    if (k + step < g.a.k)", "    if (k + step < g.a.k)", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx942 gives zeros a sign, which is NaN", "gpu/gemm_gfx942.hpp", " << 4 & nonzero", " << 4", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx942 takes B's scales by rows of A", "gpu/gemm_gfx942.hpp", "wave_column + 16 * i + lane / 16 * 4 + e]",
+     "wave_column + 16 * i + lane % 16]", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx942 takes scale 0 as a number", "gpu/gemm_gfx942.hpp", "return a.least >= 1 && b.least >= 1 &&", "return",
+     "gpu/gemm_amd"),
+    ("AMD GEMM: gfx942 does not compute products beyond FP32 again", "gpu/gemm_gfx942.hpp",
+     " &&\n         a.largest + b.largest - 254 <= 127;", ";", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx950 takes both halves of FP8 from the first piece", "gpu/gemm_gfx950.hpp", "(H + i) * (tile / 16)",
+     "H * (tile / 16)", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx950 takes FP8's first scales twice", "gpu/gemm_gfx950.hpp", "dword >> (k / step % 2 * 16)", "dword",
+     "gpu/gemm_amd"),
+    ("AMD GEMM: gfx942 multiplies BF16 in another order of k", "gpu/gemm_gfx942.hpp", "2 * half + group / 2) + group % 2 * 8",
+     "2 * half + group % 2) + group / 2 * 8", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx942 reads BF16 before it has come", "gpu/gemm_gfx942.hpp",
+     "    block_barrier();\n    if (k + bf16_step < g.k)", "    if (k + bf16_step < g.k)", "gpu/gemm_amd"),
+    ("AMD GEMM: gfx942 stores BF16 products beyond the last column", "gpu/gemm_gfx942.hpp", "e < 4 && column + e < g.p.n",
+     "e < 4", "gpu/gemm_amd"),
+    ("AMD GEMM: E5M2 is multiplied as E4M3", "gpu/gemm.cpp", ": kernel_of_elements<e5m2, e5m2>(shuffled, partial);",
+     ": kernel_of_elements<e4m3, e4m3>(shuffled, partial);", "gpu/gemm_amd"),
 ]
 
 
@@ -657,7 +698,7 @@ def try_mutant(mutant, root, folder):
     shutil.copytree(root / "gpu", place / "gpu")
     path = place / (header if header.startswith("gpu/") else f"rotoscale/{header}")
     sources = [root / f"tests/{test if test.startswith('gpu/') else 'rotoscale/' + test}_test.cpp"]
-    if test == "gpu/gemm":
+    if test in ("gpu/gemm", "gpu/gemm_amd"):
         sources.append(place / "gpu/gemm.cpp")
     if test.startswith("gpu/probe/"):
         sources += [place / f"gpu/probe/{part}.cpp" for part in ("gemm", "model")]

@@ -85,80 +85,96 @@ struct device_bytes {
   std::uint8_t* data = nullptr;
 };
 
-double roof = 0;  // bytes a microsecond
-
-void report(const char* what, index_t m, index_t n, double us, double bytes) {
-  std::printf("%-44s %6td x %-6td %9.1f us %6.0f GB/s %6.1f %%\n", what, m, n, us, bytes / us / 1e3,
-              100.0 * bytes / us / roof);
+void expect(const gpu::status& s) {
+  if (s.ok()) return;
+  std::fprintf(stderr, "%s\n", s.message().c_str());
+  std::exit(1);
 }
 
-void bench_shape(index_t m, index_t n, int repeats) {
-  const index_t elements = m * n;
-  device_bytes source(2 * elements), target(2 * elements);
-  fill<<<4096, 256>>>(reinterpret_cast<std::uint16_t*>(source.data), elements);
-  expect(hipGetLastError());  // a build without code for this device fails here
-  expect(hipDeviceSynchronize());
-  const double copied = 4.0 * static_cast<double>(elements);
-  const index_t pieces = elements / 8;
-  const double by_kernel = median_us(repeats, [&] {
-    copy<<<static_cast<unsigned>((pieces + 1023) / 1024), 256>>>(reinterpret_cast<gpu::bytes16*>(source.data),
-                                                                 reinterpret_cast<gpu::bytes16*>(target.data), pieces);
-  });
-  const double by_runtime = median_us(repeats, [&] {
-    expect(hipMemcpyAsync(target.data, source.data, static_cast<std::size_t>(2 * elements), hipMemcpyDeviceToDevice,
-                          nullptr));
-  });
-  roof = copied / std::min(by_kernel, by_runtime);
-  report("copy (kernel)", m, n, by_kernel, copied);
-  report("copy (runtime)", m, n, by_runtime, copied);
+/// One shape: a BF16 source, room for both orientations of its codes, and the copy that all is compared with.
+class shape_bench {
+ public:
+  shape_bench(index_t m, index_t n, int repeats) : m_(m), n_(n), repeats_(repeats) {
+    fill<<<4096, 256>>>(reinterpret_cast<std::uint16_t*>(source_.data), elements_);
+    expect(hipGetLastError());  // a build without code for this device fails here
+    expect(hipDeviceSynchronize());
+    const index_t pieces = elements_ / 8;
+    const double by_kernel = median_us(repeats_, [&] {
+      copy<<<static_cast<unsigned>((pieces + 1023) / 1024), 256>>>(
+          reinterpret_cast<gpu::bytes16*>(source_.data), reinterpret_cast<gpu::bytes16*>(target_.data), pieces);
+    });
+    const double by_runtime = median_us(repeats_, [&] {
+      expect(hipMemcpyAsync(target_.data, source_.data, static_cast<std::size_t>(2 * elements_),
+                            hipMemcpyDeviceToDevice, nullptr));
+    });
+    roof_ = 4.0 * static_cast<double>(elements_) / std::min(by_kernel, by_runtime);
+    report("copy (kernel)", by_kernel, 4);
+    report("copy (runtime)", by_runtime, 4);
+  }
 
-  const auto view = row_major(reinterpret_cast<const bf16*>(source.data), m, n);
-  device_bytes row_codes(elements), row_scales(elements / 16 + 65536), column_codes(elements),
-      column_scales(elements / 16 + 65536);
-  const auto expect_ok = [](const gpu::status& s) {
-    if (s.ok()) return;
-    std::fprintf(stderr, "%s\n", s.message().c_str());
-    std::exit(1);
-  };
-  const auto bench = [&](const char* what, block_format f, bool rows, bool columns, int points, bool placed) {
+  void blocks(const char* what, block_format f, bool rows, bool columns, int points, bool placed) {
     gpu::quantized row, column;
     row.options = presets::te_rocm;
     row.options.rotation.points = points;
     if (placed) row.scale_order = placement::aiter_scale;
     column = row;
     if (placed) column.code_order = placement::aiter_data_16x16;
-    if (rows) row.codes = row_codes.data, row.scales = row_scales.data;
-    if (columns) column.codes = column_codes.data, column.scales = column_scales.data;
-    const double us = median_us(repeats, [&] { expect_ok(gpu::quantize(f, view, row, column, nullptr)); });
-    const double written = packed_bytes(f.element, 32) / 32.0 + 1.0 / 32;
-    report(what, m, n, us, static_cast<double>(elements) * (2 + written * (rows + columns)));
-  };
-  bench("H16 + MXFP4 row + column, swizzled", mxfp4, true, true, 16, true);
-  bench("H16 + MXFP4 row + column", mxfp4, true, true, 16, false);
-  bench("H16 + MXFP4 row, swizzled", mxfp4, true, false, 16, true);
-  bench("H16 + MXFP4 column, swizzled", mxfp4, false, true, 16, true);
-  bench("MXFP4 row + column, swizzled", mxfp4, true, true, 0, true);
-  bench("MXFP8 E4M3 row + column", mxfp8_e4m3, true, true, 0, false);
-  bench("MXFP8 E4M3 row", mxfp8_e4m3, true, false, 0, false);
+    if (rows) row.codes = row_codes_.data, row.scales = row_scales_.data;
+    if (columns) column.codes = column_codes_.data, column.scales = column_scales_.data;
+    const double us = median_us(repeats_, [&] { expect(gpu::quantize(f, view_, row, column, nullptr)); });
+    report(what, us, 2 + (rows + columns) * bytes_of(f));
+  }
 
-  const device_bytes scalars(256);
-  auto* const scale = reinterpret_cast<float*>(scalars.data);
-  const float one = 1.0f;
-  expect(hipMemset(scalars.data, 0, 256));
-  expect(hipMemcpy(scale, &one, sizeof one, hipMemcpyHostToDevice));
-  const auto bench_fp8 = [&](const char* what, bool columns) {
-    const gpu::fp8_output out{row_codes.data, columns ? column_codes.data : nullptr, 0, 0, scale + 1};
-    const double us = median_us(repeats, [&] { expect_ok(gpu::cast_transpose_fp8({}, view, scale, out, nullptr)); });
-    report(what, m, n, us, static_cast<double>(elements) * (columns ? 4 : 3));
-  };
-  bench_fp8("FP8 E4M3 cast + transpose + amax", true);
-  bench_fp8("FP8 E4M3 cast + amax", false);
-  const gpu::quantized_source q{row_codes.data, row_scales.data, m, n};
-  const double us = median_us(repeats, [&] {
-    expect_ok(
-        gpu::dequantize(mxfp4, q, block_axis::row, row_major(reinterpret_cast<bf16*>(target.data), m, n), nullptr));
-  });
-  report("MXFP4 to BF16", m, n, us, static_cast<double>(elements) * (2 + 0.5 + 1.0 / 32));
+  void fp8(const char* what, bool columns) {
+    const device_bytes scalars(256);
+    auto* const scale = reinterpret_cast<float*>(scalars.data);
+    const float one = 1.0f;
+    expect(hipMemset(scalars.data, 0, 256));
+    expect(hipMemcpy(scale, &one, sizeof one, hipMemcpyHostToDevice));
+    const gpu::fp8_output out{row_codes_.data, columns ? column_codes_.data : nullptr, 0, 0, scale + 1};
+    const double us = median_us(repeats_, [&] { expect(gpu::cast_transpose_fp8({}, view_, scale, out, nullptr)); });
+    report(what, us, columns ? 4 : 3);
+  }
+
+  /// Of blocks that are quantized for it.
+  void dequantize(const char* what, block_format f) {
+    const gpu::quantized row{row_codes_.data, row_scales_.data, presets::ocp};
+    expect(gpu::quantize(f, view_, row, {}, nullptr));
+    const gpu::quantized_source q{row_codes_.data, row_scales_.data, m_, n_};
+    const auto target = row_major(reinterpret_cast<bf16*>(target_.data), m_, n_);
+    const double us = median_us(repeats_, [&] { expect(gpu::dequantize(f, q, block_axis::row, target, nullptr)); });
+    report(what, us, 2 + bytes_of(f));
+  }
+
+ private:
+  static double bytes_of(block_format f) { return packed_bytes(f.element, 32) / 32.0 + 1.0 / 32; }
+  void report(const char* what, double us, double bytes) const {
+    const double all = bytes * static_cast<double>(elements_);
+    std::printf("%-44s %6td x %-6td %9.1f us %6.0f GB/s %6.1f %%\n", what, m_, n_, us, all / us / 1e3,
+                100.0 * all / us / roof_);
+  }
+
+  index_t m_, n_, elements_ = m_ * n_;
+  int repeats_;
+  double roof_ = 0;  // bytes a microsecond
+  device_bytes source_{2 * elements_}, target_{2 * elements_}, row_codes_{elements_}, column_codes_{elements_};
+  device_bytes row_scales_{elements_ / 16 + 65536}, column_scales_{elements_ / 16 + 65536};
+  matrix<const bf16> view_ = row_major(reinterpret_cast<const bf16*>(source_.data), m_, n_);
+};
+
+void bench_shape(index_t m, index_t n, int repeats) {
+  shape_bench b(m, n, repeats);
+  b.blocks("H16 + MXFP4 row + column, swizzled", mxfp4, true, true, 16, true);
+  b.blocks("H16 + MXFP4 row + column", mxfp4, true, true, 16, false);
+  b.blocks("H16 + MXFP4 row, swizzled", mxfp4, true, false, 16, true);
+  b.blocks("H16 + MXFP4 column, swizzled", mxfp4, false, true, 16, true);
+  b.blocks("MXFP4 row + column, swizzled", mxfp4, true, true, 0, true);
+  b.blocks("MXFP8 E4M3 row + column", mxfp8_e4m3, true, true, 0, false);
+  b.blocks("MXFP8 E4M3 row", mxfp8_e4m3, true, false, 0, false);
+  b.fp8("FP8 E4M3 cast + transpose + amax", true);
+  b.fp8("FP8 E4M3 cast + amax", false);
+  b.dequantize("MXFP4 to BF16", mxfp4);
+  b.dequantize("MXFP8 E4M3 to BF16", mxfp8_e4m3);
 }
 
 }  // namespace

@@ -34,6 +34,8 @@ inline constexpr gemm_kernel gemm_kernels[] = {
     {"mxfp4-reference", "fp32-blockwise", false, 0, 32, mma_evidence::definition},
     {"mxfp8-reference", "fp32-fma-chain", false, 0, 1, mma_evidence::definition},
     {"mx-bf16-sm90", "hopper-mma-fp16-f32", false, 0, 128, mma_evidence::measured},
+    {"mx-bf16-gfx942", "cdna3-mfma-fp16-f32", false, 0, 32, mma_evidence::literature},
+    {"mxfp8-gfx950", "cdna4-mfma-scale-f8f6f4-f32", false, 0, 256, mma_evidence::unverified},
     {"mxfp4-accurate-sm90", "hopper-wgmma-fp8-f32", false, 32, 128, mma_evidence::measured},
     {"mxfp4-fast-sm90", "hopper-wgmma-fp8-f32", false, 128, 128, mma_evidence::measured},
 };

@@ -175,43 +175,51 @@ ROTOSCALE_HD constexpr unpacked scaled_groups_step(const mma_model& m, const mma
   return integer_value(sum, unit);
 }
 
-/// "TR-FDPA" and, for late_c_split, "GTR-FDPA".
-ROTOSCALE_HD constexpr unpacked late_step(const mma_model& m, const mma_product* p, int count, const mma_term& c) {
-  const int parts = m.sum == mma_sum::late_c_split ? 2 : 1;
-  constexpr int none = -100000;
-  // 1. Products, each part (all, or those of even and of odd k) cut toward zero at its own largest exponent.
-  std::int64_t part[2] = {};
-  int part_exponent[2] = {none, none};
-  for (int i = 0; i < count; ++i) {
-    const mma_term t = scaled(p[i]);
-    if (t.kind == value_class::finite && t.exponent > part_exponent[i % parts]) part_exponent[i % parts] = t.exponent;
-  }
-  for (int i = 0; i < count; ++i) part[i % parts] += cut(scaled(p[i]), part_exponent[i % parts] - m.fraction_bits);
-  int products_exponent = part_exponent[0] > part_exponent[1] ? part_exponent[0] : part_exponent[1];
-  // 2. The parts together, rounded down.
-  std::int64_t products = 0;
-  for (int h = 0; h < parts; ++h) {
-    if (part_exponent[h] != none) products += floor_shift(part[h], products_exponent - part_exponent[h]);
-  }
-  // 3. c joins; both are rounded down.
+/// late_c: the exponent of products that are all zero.
+inline constexpr int no_exponent = -100000;
+
+/// late_c: an integer number `products` of 2^(products_exponent - fraction_bits) joins c, and the sum is cut.
+ROTOSCALE_HD constexpr unpacked late_sum(const mma_model& m, std::int64_t products, int products_exponent,
+                                         const mma_term& c) {
+  // Both are rounded down.
   const int c_exponent = c.kind == value_class::finite ? c.exponent : formats::fp32.min_exponent();
-  if (products_exponent == none) products_exponent = c_exponent;
+  if (products_exponent == no_exponent) products_exponent = c_exponent;
   const int exponent = products_exponent > c_exponent ? products_exponent : c_exponent;
   const int unit = exponent - m.late_bits - 1;
   const int products_unit = products_exponent - m.fraction_bits;
   std::int64_t sum = products_unit >= unit ? products * (std::int64_t{1} << (products_unit - unit))
                                            : floor_shift(products, unit - products_unit);
-  if (!(parts == 2 && c_exponent < exponent - m.fraction_bits - 1)) {
+  if (!(m.sum == mma_sum::late_c_split && c_exponent < exponent - m.fraction_bits - 1)) {
     const int c_unit = exponent - m.fraction_bits;
     std::int64_t floored = cut(c, c_unit);
     if (c.negative && c.kind == value_class::finite && c.low < c_unit) --floored;  // its last bit is 1: it was cut
     sum += floored * (std::int64_t{1} << (c_unit - unit));
   }
   if (sum == 0) return {};
-  // 4. The sum rounded down to late_bits fraction bits.
+  // The sum rounded down to late_bits fraction bits.
   const int top = highest_bit(sum < 0 ? 0 - static_cast<std::uint64_t>(sum) : static_cast<std::uint64_t>(sum));
   const int drop = top - m.late_bits;
   return drop > 0 ? integer_value(floor_shift(sum, drop), unit + drop) : integer_value(sum, unit);
+}
+
+/// "TR-FDPA" and, for late_c_split, "GTR-FDPA".
+ROTOSCALE_HD constexpr unpacked late_step(const mma_model& m, const mma_product* p, int count, const mma_term& c) {
+  const int parts = m.sum == mma_sum::late_c_split ? 2 : 1;
+  // Products, each part (all, or those of even and of odd k) cut toward zero at its own largest exponent.
+  std::int64_t part[2] = {};
+  int part_exponent[2] = {no_exponent, no_exponent};
+  for (int i = 0; i < count; ++i) {
+    const mma_term t = scaled(p[i]);
+    if (t.kind == value_class::finite && t.exponent > part_exponent[i % parts]) part_exponent[i % parts] = t.exponent;
+  }
+  for (int i = 0; i < count; ++i) part[i % parts] += cut(scaled(p[i]), part_exponent[i % parts] - m.fraction_bits);
+  const int products_exponent = part_exponent[0] > part_exponent[1] ? part_exponent[0] : part_exponent[1];
+  // The parts together, rounded down.
+  std::int64_t products = 0;
+  for (int h = 0; h < parts; ++h) {
+    if (part_exponent[h] != no_exponent) products += floor_shift(part[h], products_exponent - part_exponent[h]);
+  }
+  return late_sum(m, products, products_exponent, c);
 }
 
 /// FP32, nearest even, subnormal numbers replaced by zeros of their sign.

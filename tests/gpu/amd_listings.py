@@ -33,6 +33,8 @@ PROBE = {
     "12mfma_bf8_k32": Budget({"v_mfma_f32_16x16x32_bf8_bf8": 1}, 32),
 }
 SCALED = "v_mfma_scale_f32_16x16x128_f8f6f4"
+STAGED = {"global_load_dwordx4": 4, "ds_write_b128": 4}
+TO_LDS = {"global_load_lds_dwordx4": 32, "ds_read_b128": 32}
 # By listing: what kernels have in their names. The probe's scaled kernels gather operands in memory: nobody times them.
 EXPECTED = {
     "probe-gfx942": PROBE,
@@ -43,10 +45,15 @@ EXPECTED = {
         **{f"16mfma_scaled_k128ILi{f}E": Budget({SCALED: 1}, 32, scratch=128) for f in range(5)},
     },
     "gemm-gfx942": {
-        "6gfx942": Budget({"v_mfma_f32_16x16x32_fp8_fp8": 64, "global_load_dwordx4": 4, "ds_write_b128": 4}, 384, 34816),
+        "6gfx942L11gemm_kernel": Budget({"v_mfma_f32_16x16x32_fp8_fp8": 64, **STAGED}, 384, 34816),
+        "6gfx942L11bf16_kernel": Budget({"v_mfma_f32_16x16x16_bf16": 32, "ds_read2st64_b64": 8, **STAGED}, 128, 32768),
     },
     "gemm-gfx950": {
-        "6gfx950": Budget({SCALED: 128, "global_load_lds_dwordx4": 32, "ds_read_b128": 32}, 512, 131072),
+        "gemm_elementE0E": Budget({SCALED: 128, **TO_LDS}, 512, 131072),
+        "gemm_elementE1ELS3_1E": Budget({SCALED: 64, **TO_LDS}, 512, 131072),
+        "gemm_elementE1ELS3_2E": Budget({SCALED: 64, **TO_LDS}, 512, 131072),
+        "gemm_elementE2ELS3_1E": Budget({SCALED: 64, **TO_LDS}, 512, 131072),
+        "gemm_elementE2ELS3_2E": Budget({SCALED: 64, **TO_LDS}, 512, 131072),
     },
     "quantize-gfx942": {
         **QUANTIZERS,
