@@ -3,9 +3,12 @@
 // Operands for the tests of GEMMs: random blocks here and on the device, some with NaN, zero and extreme scales.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <cmath>
 
 #include "gpu/device_memory.hpp"
+#include "gpu/gemm.hpp"
 #include "gpu/gemm_model.hpp"
 #include "gpu/gemm_operand.hpp"
 
@@ -112,5 +115,82 @@ inline std::uint64_t finished_bits(float sum, const format& output, float alpha,
   if (std::isnan(x)) return output == formats::bf16 ? nan_bits >> 16 : nan_bits;
   return encode(output, x, rounding::nearest_even, overflow::to_inf);
 }
+
+/// What a model says of an output.
+struct model_output {
+  float sum;
+  std::uint32_t nan_bits;
+};
+
+/// The poisoned m × n output of a GEMM and what is added to it. Options: output, extra_stride, alpha, accumulate, bias.
+template <class Options>
+class judged_output {
+ public:
+  judged_output(int m, int n, const Options& o)
+      : m_(m), n_(n), o_(o), bias_(bias_of(n)), out_(before_of(static_cast<std::size_t>(m * stride() * width()), o)) {
+    before_ = out_.here;
+  }
+  gemm_result result() const {
+    return {out_.there, o_.output, stride(), o_.alpha, o_.accumulate, beta, o_.bias ? bias_.there : nullptr};
+  }
+  /// Compares outputs with model(i, j): all of them, or `samples`; and what lies between the rows and around them.
+  template <class Model>
+  void check(const Model& model, int samples) {
+    out_.fetch();
+    CHECK(out_.guards_hold());
+    int wrong = 0;
+    std::mt19937 random(1);
+    for (int s = 0; s < samples; ++s) {
+      const auto i = static_cast<index_t>(random()) % m_;
+      wrong += !is_right(model, i, static_cast<index_t>(random()) % n_, wrong < 3);
+    }
+    for (index_t i = 0; samples == 0 && i < m_; ++i) {
+      for (index_t j = 0; j < n_; ++j) wrong += !is_right(model, i, j, wrong < 3);
+    }
+    CHECK(wrong == 0);
+    for (index_t i = 0; i < m_; ++i) {
+      for (index_t j = n_; j < stride(); ++j) {
+        CHECK(bits_at(out_.here, i * stride() + j, width()) == bits_at(before_, i * stride() + j, width()));
+      }
+    }
+  }
+
+ private:
+  static constexpr float beta = 0.3f;
+  static std::vector<float> bias_of(int n) {
+    std::vector<float> bias(static_cast<std::size_t>(n));
+    for (std::size_t j = 0; j < bias.size(); ++j) bias[j] = 0.125f * static_cast<float>(j % 7) - 0.25f;
+    return bias;
+  }
+  static bytes before_of(std::size_t size, const Options& o) {
+    bytes before(size, 0xA5);
+    for (std::size_t i = 0; o.accumulate && i < size; ++i) {
+      before[i] = static_cast<std::uint8_t>(i % 2 != 0 ? 0x3F : i % 128);
+    }
+    return before;
+  }
+  int width() const { return o_.output == formats::bf16 ? 2 : 4; }
+  index_t stride() const { return n_ + o_.extra_stride; }
+
+  template <class Model>
+  bool is_right(const Model& model, index_t i, index_t j, bool say) const {
+    const index_t at = i * stride() + j;
+    const auto old_bits = static_cast<std::uint32_t>(bits_at(before_, at, width()));
+    const float old = fp32_from_bits(width() == 2 ? old_bits << 16 : old_bits);
+    const model_output expected = model(i, j);
+    const std::uint64_t want =
+        finished_bits(expected.sum, o_.output, o_.alpha, o_.accumulate, beta, old,
+                      o_.bias ? &bias_.here[static_cast<std::size_t>(j)] : nullptr, expected.nan_bits);
+    const std::uint64_t got = bits_at(out_.here, at, width());
+    if (want != got && say) MESSAGE("(" << i << ", " << j << "): " << got << " instead of " << want);
+    return want == got;
+  }
+
+  int m_, n_;
+  Options o_;
+  array<float> bias_;
+  array<std::uint8_t> out_;
+  bytes before_;
+};
 
 }  // namespace gpu_test
