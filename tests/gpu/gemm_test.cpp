@@ -364,8 +364,7 @@ TEST_CASE("what other devices' kernels do not take is named, wherever it is aske
   CHECK(message(other, placed, as_it_is, reference) == "ok");
 
   CHECK(message(gfx942, plain, as_it_is) == "ok");
-  CHECK(message(gfx942, plain, fp8) == "a.element: FP8 blocks: this device has the reference kernel only");
-  CHECK(message(gfx942, plain, fp8, reference) == "ok");
+  CHECK(message(gfx942, plain, fp8) == "ok");
   CHECK(message(gfx942, plain, [](gemm_problem& p) { p.a.k = p.b.k = 96; }) ==
         "a.k: must be a multiple of 128 on gfx942");
   CHECK(message(gfx942, plain, [](gemm_problem& p) { p.b.scale_stride = 18; }) ==
@@ -377,7 +376,8 @@ TEST_CASE("what other devices' kernels do not take is named, wherever it is aske
   CHECK(message(gfx950, placed, as_it_is) == "ok");
   CHECK(message(gfx950, placed, as_it_is, parts) == "ok");
   CHECK(message(gfx950, placed, [](gemm_problem& p) { p.a.code_order = placement::aiter_data_16x16; }) == "ok");
-  CHECK(message(gfx950, plain, fp8) == "a.element: FP8 blocks: this device has the reference kernel only");
+  CHECK(message(gfx950, placed, fp8) == "ok");
+  CHECK(message(gfx950, plain, fp8) == "b.code_order: must be aiter_data_16x16 on gfx950");
   CHECK(message(gfx950, placed, [](gemm_problem& p) { p.a.k = p.b.k = 384; }) ==
         "a.k: must be a multiple of 256 on gfx950");
   CHECK(message(gfx950, plain, as_it_is) == "b.code_order: must be aiter_data_16x16 on gfx950");
