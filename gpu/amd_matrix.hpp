@@ -33,10 +33,6 @@ struct scaled_fragment {
   int4 part[parts];
 };
 
-}  // namespace rotoscale::gpu::amd
-
-namespace rotoscale::gpu::amd {
-
 /// Has this architecture gfx950's instructions and LDS? Kernels for it are empty where it has not.
 #if defined(__AMDGCN__) && !defined(__gfx950__)
 inline constexpr bool is_gfx950 = false;

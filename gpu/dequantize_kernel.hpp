@@ -33,9 +33,8 @@ __device__ inline float code_value(std::uint32_t code) {
 /// Bits of a number as T, rounded to nearest even.
 template <class T>
 __device__ inline std::uint32_t number_bits(float x) {
-  const std::uint32_t u = fp32_bits(x);
-  if constexpr (std::is_same_v<T, float>) return u;
-  if constexpr (std::is_same_v<T, bf16>) return (fp32_is_nan(u) ? u | 0x00400000u : u + 0x7FFFu + (u >> 16 & 1u)) >> 16;
+  if constexpr (std::is_same_v<T, float>) return fp32_bits(x);
+  if constexpr (std::is_same_v<T, bf16>) return bf16_bits(x);
   if constexpr (std::is_same_v<T, fp16>) {
     fp16 y;
     store_value(x, y);

@@ -8,6 +8,7 @@
 #include "gpu/gemm_operand.hpp"
 #include "gpu/gemm_output.hpp"
 #include "gpu/hip.hpp"  // first: the numerics headers need its words
+#include "gpu/packed.hpp"
 #include "rotoscale/block.hpp"
 
 namespace rotoscale::gpu {
@@ -34,27 +35,13 @@ struct expand_arguments {
 
 inline constexpr int expand_segments = 8, expand_threads = 32 * expand_segments;
 
-/// Byte i of the result is byte `selector` nibble i of high:low (0 to 7).
-__device__ inline std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t high, std::uint32_t selector) {
-#if defined(ROTOSCALE_CUDA)
-  return __byte_perm(low, high, selector);
-#else
-  std::uint32_t out = 0;
-  for (int i = 0; i < 4; ++i) {
-    const std::uint32_t at = selector >> (4 * i) & 7u;
-    out |= ((at < 4 ? low >> (8 * at) : high >> (8 * (at - 4))) & 0xFFu) << (8 * i);
-  }
-  return out;
-#endif
-}
-
 /// The signs of eight codes in the top bits of bytes: of codes 0 to 3, or 4 to 7.
 struct sign_bytes {
   std::uint32_t low, high;
 };
 __device__ inline sign_bytes signs_of(std::uint32_t codes) {
   const std::uint32_t even = codes << 4 & 0x80808080u, odd = codes & 0x80808080u;
-  return {permute_bytes(even, odd, 0x5140), permute_bytes(even, odd, 0x7362)};
+  return {permute_bytes<0x5140>(even, odd), permute_bytes<0x7362>(even, odd)};
 }
 
 /// What E2M1 magnitudes 0 to 7 become, a byte each; both tables at once for four codes.
@@ -215,10 +202,10 @@ __device__ inline bytes16 scale_eight(std::uint32_t x, std::uint32_t scale) {
   const sign_bytes signs = signs_of(x);
   const std::uint32_t high[2] = {upper.of(x) | signs.low, upper.of(x >> 16) | signs.high};
   const std::uint32_t low[2] = {lower.of(x), lower.of(x >> 16)};
-  return {{multiply_bf16(permute_bytes(low[0], high[0], 0x5140), scale),
-           multiply_bf16(permute_bytes(low[0], high[0], 0x7362), scale),
-           multiply_bf16(permute_bytes(low[1], high[1], 0x5140), scale),
-           multiply_bf16(permute_bytes(low[1], high[1], 0x7362), scale)}};
+  return {{multiply_bf16(permute_bytes<0x5140>(low[0], high[0]), scale),
+           multiply_bf16(permute_bytes<0x7362>(low[0], high[0]), scale),
+           multiply_bf16(permute_bytes<0x5140>(low[1], high[1]), scale),
+           multiply_bf16(permute_bytes<0x7362>(low[1], high[1]), scale)}};
 }
 
 /// `units` times eight codes of FP4 blocks as BF16.

@@ -11,6 +11,20 @@ namespace rotoscale::gpu {
 
 /// Byte i of the result is byte n of `high:low`, n the low three bits of the selector's nibble i; where bit 3 is set,
 /// eight copies of that byte's top bit (PTX prmt.b32).
+__device__ inline std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t high, std::uint32_t selector) {
+  std::uint32_t result = 0;
+#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(low), "r"(high), "r"(selector));
+#else
+  for (int i = 0; i < 4; ++i) {
+    const std::uint32_t nibble = selector >> (4 * i) & 15u;
+    const std::uint32_t byte = (nibble % 8 < 4 ? low >> (8 * (nibble % 4)) : high >> (8 * (nibble % 4))) & 0xFFu;
+    result |= (nibble < 8 ? byte : byte >> 7 != 0 ? 0xFFu : 0u) << (8 * i);
+  }
+#endif
+  return result;
+}
+/// The same for a selector that is part of the instruction.
 template <std::uint32_t Selector>
 __device__ inline std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t high) {
 #if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
@@ -18,13 +32,7 @@ __device__ inline std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t h
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(low), "r"(high), "n"(Selector));
   return result;
 #else
-  std::uint32_t result = 0;
-  for (int i = 0; i < 4; ++i) {
-    const std::uint32_t nibble = Selector >> (4 * i) & 15u;
-    const std::uint32_t byte = (nibble % 8 < 4 ? low >> (8 * (nibble % 4)) : high >> (8 * (nibble % 4))) & 0xFFu;
-    result |= (nibble < 8 ? byte : byte >> 7 != 0 ? 0xFFu : 0u) << (8 * i);
-  }
-  return result;
+  return permute_bytes(low, high, Selector);
 #endif
 }
 

@@ -578,7 +578,7 @@ GPU_MUTANTS = [
      "gpu/dequantize"),
     ("device: the last rows of four are not there", "gpu/dequantize_kernel.hpp", "(o + j >= outer) break;\n      decoded",
      "(o + 3 >= outer) break;\n      decoded", "gpu/dequantize"),
-    ("device: BF16 ties go away from zero", "gpu/dequantize_kernel.hpp", "u + 0x7FFFu + (u >> 16 & 1u)", "u + 0x8000u",
+    ("device: BF16 ties go away from zero", "gpu/gemm_arguments.hpp", "u + 0x7FFFu + (u >> 16 & 1u)", "u + 0x8000u",
      "gpu/dequantize"),
     # The FP4 GEMM of gpu/ in host mode: headers and gemm.cpp.
     ("GEMM: a window of 27 binades", "gpu/gemm_arguments.hpp", "fold_window = 26", "fold_window = 27", "gpu/gemm_expand"),
@@ -590,7 +590,7 @@ GPU_MUTANTS = [
      "has_bias ? __builtin_fmaf(acc, alpha, bias) : acc * alpha", "has_bias ? __builtin_fmaf(acc, alpha, 0.0f) + bias : acc * alpha", "gpu/gemm"),
     ("GEMM: beta and bias in two roundings", "gpu/gemm_arguments.hpp", "has_bias ? __builtin_fmaf(beta, old, bias)",
      "has_bias ? __builtin_fmaf(beta, old, 0.0f) + bias", "gpu/gemm"),
-    ("GEMM: BF16 rounds half away", "gpu/gemm_arguments.hpp", "(u + 0x7FFFu + ((u >> 16) & 1u)) >> 16",
+    ("GEMM: BF16 rounds half away", "gpu/gemm_arguments.hpp", "(u + 0x7FFFu + (u >> 16 & 1u)) >> 16",
      "(u + 0x8000u) >> 16", "gpu/gemm"),
     ("GEMM: nibbles in the other order", "gpu/gemm_expand.hpp",
      "const std::uint32_t even = codes << 4 & 0x80808080u, odd = codes & 0x80808080u;",
