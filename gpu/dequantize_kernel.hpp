@@ -5,7 +5,7 @@
 #pragma once
 
 #include "gpu/block_layout.hpp"
-#include "gpu/gemm_expand.hpp"
+#include "gpu/e2m1.hpp"
 
 namespace rotoscale::gpu {
 

@@ -130,10 +130,4 @@ ROTOSCALE_HD inline float finish_value(float acc, float alpha, bool accumulate, 
   return fp32_is_nan(fp32_bits(y)) ? fp32_from_bits(nan_bits) : y;
 }
 
-/// BF16 bits, nearest even; a NaN keeps its upper half, where its payload must lie.
-ROTOSCALE_HD constexpr std::uint32_t bf16_bits(float x) {
-  const std::uint32_t u = fp32_bits(x);
-  return fp32_is_nan(u) ? u >> 16 : (u + 0x7FFFu + (u >> 16 & 1u)) >> 16;
-}
-
 }  // namespace rotoscale::gpu

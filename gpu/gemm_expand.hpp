@@ -5,10 +5,10 @@
 // in one launch.
 #pragma once
 
+#include "gpu/e2m1.hpp"
 #include "gpu/gemm_operand.hpp"
 #include "gpu/gemm_output.hpp"
 #include "gpu/hip.hpp"  // first: the numerics headers need its words
-#include "gpu/packed.hpp"
 #include "rotoscale/block.hpp"
 
 namespace rotoscale::gpu {
@@ -34,21 +34,6 @@ struct expand_arguments {
 };
 
 inline constexpr int expand_segments = 8, expand_threads = 32 * expand_segments;
-
-/// The signs of eight codes in the top bits of bytes: of codes 0 to 3, or 4 to 7.
-struct sign_bytes {
-  std::uint32_t low, high;
-};
-__device__ inline sign_bytes signs_of(std::uint32_t codes) {
-  const std::uint32_t even = codes << 4 & 0x80808080u, odd = codes & 0x80808080u;
-  return {permute_bytes<0x5140>(even, odd), permute_bytes<0x7362>(even, odd)};
-}
-
-/// What E2M1 magnitudes 0 to 7 become, a byte each; both tables at once for four codes.
-struct byte_table {
-  std::uint32_t low, high;
-  __device__ std::uint32_t of(std::uint32_t codes) const { return permute_bytes(low, high, codes & 0x7777u); }
-};
 
 /// fold_code for all magnitudes of a block.
 __device__ inline byte_table fold_table(int byte, int largest) {
@@ -175,37 +160,6 @@ __device__ inline void store_e5m2(const expand_arguments& p, const expand_place&
 
 ROTOSCALE_HD constexpr int expand_blocks(int rows, int k) {
   return static_cast<int>((std::int64_t{rows} * expand_pieces(k) + expand_segments - 1) / expand_segments);
-}
-
-/// A scale byte as a pair of BF16 numbers: 2^-127 is subnormal, 0xFF is NaN.
-__device__ inline std::uint32_t bf16_scale_pair(std::uint32_t byte) {
-  const std::uint32_t bits = byte == 0 ? 0x0040u : byte == nan_scale_byte ? 0x7FC0u : byte << 7;
-  return bits | bits << 16;
-}
-
-/// Products of two pairs of BF16 numbers, nearest even.
-__device__ inline std::uint32_t multiply_bf16(std::uint32_t x, std::uint32_t y) {
-#if defined(ROTOSCALE_CUDA)
-  std::uint32_t z;
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
-  return z;
-#else
-  const std::uint32_t low = bf16_bits(fp32_from_bits(x << 16) * fp32_from_bits(y << 16));
-  const std::uint32_t high = bf16_bits(fp32_from_bits(x & 0xFFFF0000u) * fp32_from_bits(y & 0xFFFF0000u));
-  return low | high << 16;
-#endif
-}
-
-/// Eight codes as BF16: their values times the scale, which is exact, Inf where FP32 has Inf as well, or NaN.
-__device__ inline bytes16 scale_eight(std::uint32_t x, std::uint32_t scale) {
-  const byte_table upper{0x3F3F3F00u, 0x40404040u}, lower{0xC0800000u, 0xC0804000u};
-  const sign_bytes signs = signs_of(x);
-  const std::uint32_t high[2] = {upper.of(x) | signs.low, upper.of(x >> 16) | signs.high};
-  const std::uint32_t low[2] = {lower.of(x), lower.of(x >> 16)};
-  return {{multiply_bf16(permute_bytes<0x5140>(low[0], high[0]), scale),
-           multiply_bf16(permute_bytes<0x7362>(low[0], high[0]), scale),
-           multiply_bf16(permute_bytes<0x5140>(low[1], high[1]), scale),
-           multiply_bf16(permute_bytes<0x7362>(low[1], high[1]), scale)}};
 }
 
 /// `units` times eight codes of FP4 blocks as BF16.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gpu/gemm_arguments.hpp"
+#include "gpu/packed.hpp"
 #include "rotoscale/gemm_kernels.hpp"
 
 namespace rotoscale::gpu {

@@ -5,6 +5,7 @@
 
 #include "gpu/gemm_arguments.hpp"
 #include "gpu/hip.hpp"  // first: the numerics headers need its words
+#include "gpu/packed.hpp"
 
 namespace rotoscale::gpu {
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Two 16-bit numbers in a register: the few operations that the quantizer needs, NVIDIA's instructions where nvcc
-// compiles, and what they mean elsewhere.
+// Two 16-bit numbers in a register: the few operations that quantizers and expansions need, NVIDIA's instructions where
+// nvcc compiles, and what they mean elsewhere.
 #pragma once
 
 #include "gpu/hip.hpp"
@@ -78,6 +78,25 @@ __device__ inline std::uint32_t fma_bf16x2(std::uint32_t a, std::uint32_t b, std
     result |= static_cast<std::uint32_t>(convert(formats::fp64, exact, formats::bf16)) << (16 * half);
   }
   return result;
+#endif
+}
+
+/// BF16 bits, nearest even; a NaN keeps its upper half, where its payload must lie.
+ROTOSCALE_HD constexpr std::uint32_t bf16_bits(float x) {
+  const std::uint32_t u = fp32_bits(x);
+  return fp32_is_nan(u) ? u >> 16 : (u + 0x7FFFu + (u >> 16 & 1u)) >> 16;
+}
+
+/// Products of two pairs of BF16 numbers, nearest even.
+__device__ inline std::uint32_t multiply_bf16(std::uint32_t x, std::uint32_t y) {
+#if defined(ROTOSCALE_CUDA)
+  std::uint32_t z;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+  return z;
+#else
+  const std::uint32_t low = bf16_bits(fp32_from_bits(x << 16) * fp32_from_bits(y << 16));
+  const std::uint32_t high = bf16_bits(fp32_from_bits(x & 0xFFFF0000u) * fp32_from_bits(y & 0xFFFF0000u));
+  return low | high << 16;
 #endif
 }
 
