@@ -9,7 +9,7 @@
 
 #include "inputs.hpp"
 #include "rotoscale/gemm_kernels.hpp"
-#include "rotoscale/nn/cpu_backend.hpp"
+#include "rotoscale/nn/cpu/backend.hpp"
 
 namespace rotoscale {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "inputs.hpp"
 #include "rotoscale/dequantize.hpp"
-#include "rotoscale/nn/quantize.hpp"
+#include "rotoscale/nn/cpu/quantize.hpp"
 
 namespace rotoscale {
 namespace {

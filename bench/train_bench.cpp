@@ -8,7 +8,7 @@
 
 #include "inputs.hpp"
 #include "rotoscale/llama/model.hpp"
-#include "rotoscale/nn/cpu_backend.hpp"
+#include "rotoscale/nn/cpu/backend.hpp"
 
 namespace rotoscale {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Measures the FP4 GEMM kernels of the current device and writes gpu/tuned/ARCH.csv to standard output: for every shape
+// Measures the FP4 GEMM kernels of the current device and writes gpu/gemm/tuned/ARCH.csv to standard output: for every shape
 // and contract the split-K that took the least time. Medians of batches on random data; the error is that of 64 outputs
 // against FP64 (the whole of them, Frobenius norm). Shapes: tune 4096x4096x4096 ..., or those of Llama's layers.
 // Exit codes: 0 measured, 1 a launch or the runtime failed, 2 bad usage, 77 no device.
@@ -11,7 +11,7 @@
 #include <cstring>
 #include <random>
 
-#include "gpu/dispatch.hpp"
+#include "gpu/gemm/dispatch.hpp"
 #include "rotoscale/block.hpp"
 
 namespace {

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // AMD's recipe on a device: two BF16 matrices are rotated and quantized to MXFP4, one launch each, and multiplied; the
 // CPU says which bits must come. Without a toolkit the host is the device. From the root of this tree, one of
-//   g++ -std=c++20 -I. -Iinclude examples/09_device.cpp gpu/gemm.cpp
-//   nvcc -std=c++20 -DNDEBUG -arch=sm_90a -I. -Iinclude -x cu examples/09_device.cpp gpu/gemm.cpp
-//   hipcc -std=c++20 -DNDEBUG --offload-arch=gfx950 -I. -Iinclude -x hip examples/09_device.cpp gpu/gemm.cpp
+//   g++ -std=c++20 -I. -Iinclude examples/09_device.cpp gpu/gemm/gemm.cpp
+//   nvcc -std=c++20 -DNDEBUG -arch=sm_90a -I. -Iinclude -x cu examples/09_device.cpp gpu/gemm/gemm.cpp
+//   hipcc -std=c++20 -DNDEBUG --offload-arch=gfx950 -I. -Iinclude -x hip examples/09_device.cpp gpu/gemm/gemm.cpp
 // NDEBUG counts: an assertion is a call, and a kernel with calls waits for each matrix instruction.
 #include <cstdio>
 #include <cstdlib>
@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "gpu/gemm.hpp"
-#include "gpu/quantize.hpp"
+#include "gpu/api/gemm.hpp"
+#include "gpu/api/quantize.hpp"
 #include "rotoscale/quantize.hpp"
 
 using namespace rotoscale;

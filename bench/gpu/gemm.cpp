@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The FP4 GEMM and the quantizer of its operands as a shared library with C functions, for bench/gpu/gemm.py: device
 // pointers and a stream in, a message (empty if all went well) out.
-#include "gpu/gemm.hpp"
+#include "gpu/api/gemm.hpp"
 
 #include <cstdio>
 #include <string>
 
-#include "gpu/quantize.hpp"
+#include "gpu/api/quantize.hpp"
 
 namespace {
 

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The FP4 GEMM beside cuBLAS BF16, cuBLASLt FP8 and INT8 and Triton's dot_scaled, in one process, on random data.
 
-usage: gemm.py LIBRARY [MxNxK ...]     LIBRARY: bench/gpu/gemm.cpp and gpu/gemm.cpp as a shared library
+usage: gemm.py LIBRARY [MxNxK ...]     LIBRARY: bench/gpu/gemm.cpp and gpu/gemm/gemm.cpp as a shared library
 
 All variants of a shape are timed in turn, round after round, so that heat and clocks fall on all alike; medians. The
 operands are N(0, 1) quantized to MXFP4; the peers multiply the same values in their own formats, and cuBLAS also plain

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "gpu/dequantize.hpp"
-#include "gpu/quantize.hpp"
-#include "gpu/quantize_fp8.hpp"
+#include "gpu/api/dequantize.hpp"
+#include "gpu/api/quantize.hpp"
+#include "gpu/api/quantize_fp8.hpp"
 
 using namespace rotoscale;
 

@@ -3,7 +3,7 @@
 // Held-out loss of a model.
 #pragma once
 
-#include "data.hpp"
+#include "data/data.hpp"
 #include "rotoscale/llama/model.hpp"
 
 namespace rotoscale::llama_program {

@@ -12,14 +12,14 @@
 #include <optional>
 
 #include "commit.hpp"
-#include "report.hpp"
+#include "report/report.hpp"
 #include "rotoscale/io/json.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
 #include "rotoscale/llama/schedule.hpp"
-#include "rotoscale/nn/cpu_backend.hpp"
+#include "rotoscale/nn/cpu/backend.hpp"
 #include "rotoscale/version.hpp"
 #include "sample.hpp"
-#include "train.hpp"
+#include "train/train.hpp"
 
 namespace rotoscale::llama_program {
 namespace {

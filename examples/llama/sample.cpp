@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "rotoscale/io/error.hpp"
-#include "rotoscale/nn/streams.hpp"
+#include "rotoscale/nn/random_streams.hpp"
 
 namespace rotoscale::llama_program {
 

@@ -145,7 +145,7 @@ template <class Part, class Add>
 inline auto sum_of_parts(index_t k, const gemm_options& o, const Part& part, const Add& add) {
   const index_t length = part_length(k, o);
   const index_t count = k == 0 ? 1 : (k + length - 1) / length;
-  decltype(part(k, k)) waiting[64];  // sums of 1, 2, 4, ... parts
+  decltype(part(k, k)) waiting[64] = {};  // sums of 1, 2, 4, ... parts
   int depth = 0;
   for (index_t n = 0; n < count; ++n) {
     const index_t first = (o.order == split_order::descending ? count - 1 - n : n) * length;

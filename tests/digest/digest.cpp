@@ -12,14 +12,14 @@
 
 #include "numerics.hpp"
 #ifdef DIGEST_DEVICE
-#include "gpu/hip.hpp"
+#include "gpu/dialect/hip.hpp"
 #else
 #include "rotoscale/gemm_fast.hpp"
 #include "rotoscale/quantize.hpp"
 #endif
 #if !defined(DIGEST_DEVICE) && !defined(DIGEST_NUMERICS_ONLY)
 #include "rotoscale/llama/model.hpp"
-#include "rotoscale/nn/cpu_backend.hpp"
+#include "rotoscale/nn/cpu/backend.hpp"
 #endif
 
 using namespace rotoscale;

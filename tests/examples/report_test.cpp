@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `mini-llama report` on generated logs: no model was trained for any number in this file.
 
-#include "../../examples/llama/report.hpp"
+#include "examples/llama/report/report.hpp"
 
 #include <doctest/doctest.h>
 

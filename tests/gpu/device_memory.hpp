@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "gpu/launch.hpp"
+#include "gpu/dialect/launch.hpp"
 #include "rotoscale/small_float.hpp"
 
 namespace gpu_test {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "rotoscale/nn/backend.hpp"
-#include "rotoscale/nn/streams.hpp"
+#include "rotoscale/nn/random_streams.hpp"
 
 namespace rotoscale::nn {
 

@@ -7,7 +7,7 @@
 #include <doctest/doctest.h>
 
 #include "rotoscale/io/scratch.hpp"
-#include "rotoscale/nn/cpu_backend.hpp"
+#include "rotoscale/nn/cpu/backend.hpp"
 
 using namespace rotoscale;
 using namespace rotoscale::io::testing;

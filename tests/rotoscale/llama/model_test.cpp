@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "oracle/reference_llama.hpp"
-#include "rotoscale/nn/cpu_backend.hpp"
+#include "rotoscale/nn/cpu/backend.hpp"
 
 using rotoscale::index_t;
 namespace llama = rotoscale::llama;

@@ -5,7 +5,7 @@
 
 #include <doctest/doctest.h>
 
-#include "rotoscale/nn/cpu_backend.hpp"
+#include "rotoscale/nn/cpu/backend.hpp"
 
 using namespace rotoscale;
 namespace nn = rotoscale::nn;

@@ -6,7 +6,7 @@
 #include "rotoscale/nn/linear.hpp"
 
 #include "numbers.hpp"
-#include "rotoscale/nn/cpu_backend.hpp"
+#include "rotoscale/nn/cpu/backend.hpp"
 
 using namespace rotoscale;
 using namespace rotoscale::testing;

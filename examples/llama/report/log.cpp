@@ -1,0 +1,282 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Reading one run's log: checks every known record, applies resumes and restarts (records that they supersede are
+// dropped), and derives what the report needs. A log that ends early is an incomplete arm, not an error.
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <sstream>
+
+#include "report/parts.hpp"
+#include "rotoscale/io/error.hpp"
+#include "rotoscale/io/file.hpp"
+#include "rotoscale/io/jsonl.hpp"
+
+namespace rotoscale::llama_program::report_parts {
+
+namespace {
+
+/// Records and lines differ by the blank lines, which the reader skips.
+std::size_t line_of_record(const std::string& file, std::size_t index) {
+  std::istringstream text(io::read_file(file));
+  std::size_t number = 0;
+  for (std::string line; std::getline(text, line);) {
+    ++number;
+    if (line.find_first_not_of(" \t\r") != std::string::npos && index-- == 0) break;
+  }
+  return number;
+}
+
+/// One record with the place it came from, for messages.
+class record {
+ public:
+  record(const json& value, const std::string& file, std::size_t index) : value_(value), file_(file), index_(index) {
+    if (!value_.is_object()) fail("not a JSON object, so this is no training log");
+    event_ = text("event");
+  }
+
+  const std::string& event() const { return event_; }
+  const json& value() const { return value_; }
+
+  [[noreturn]] void fail(const std::string& what) const {
+    const std::string kind = event_.empty() ? "" : "\"" + event_ + "\" record: ";
+    throw io::error(file_ + ": line " + std::to_string(line_of_record(file_, index_)) + ": " + kind + what);
+  }
+
+  const json* find(const std::string& key) const {
+    const auto at = value_.find(key);
+    return at == value_.end() ? nullptr : &*at;
+  }
+
+  std::string text(const std::string& key) const {
+    const json* v = find(key);
+    if (v == nullptr || !v->is_string()) fail("no text \"" + key + "\", so this is no training log of this version");
+    return v->get<std::string>();
+  }
+
+  std::string text_or_empty(const std::string& key) const { return find(key) == nullptr ? "" : text(key); }
+
+  std::int64_t count(const std::string& key) const {
+    const json* v = find(key);
+    if (v == nullptr || !v->is_number_integer()) fail("\"" + key + "\" is missing or not an integer");
+    const auto n = v->get<std::int64_t>();
+    if (n < 0) fail("\"" + key + "\" is negative");
+    return n;
+  }
+
+  /// Null, missing and non-finite numbers are "nothing": JSON has no NaN, and a diverged run has no loss.
+  maybe number(const std::string& key) const {
+    const json* v = find(key);
+    if (v == nullptr || v->is_null()) return std::nullopt;
+    if (!v->is_number()) fail("\"" + key + "\" is not a number");
+    const double x = v->get<double>();
+    return std::isfinite(x) ? maybe(x) : std::nullopt;
+  }
+
+ private:
+  const json& value_;
+  const std::string& file_;
+  std::size_t index_;
+  std::string event_;
+};
+
+template <class Point>
+void drop_after(std::vector<Point>& points, std::int64_t step) {
+  points.erase(std::remove_if(points.begin(), points.end(), [&](const Point& p) { return p.step > step; }),
+               points.end());
+}
+
+template <class Point, class Same>
+void put(std::vector<Point>& points, Point point, Same same) {
+  // Steps nearly always ascend, and then there is nothing to look for. Appended also when it replaces: of two points
+  // of one step the later record must stay the later point.
+  if (!points.empty() && points.back().step >= point.step) {
+    const auto old = std::find_if(points.rbegin(), points.rend(), [&](const Point& p) { return same(p, point); });
+    if (old != points.rend()) points.erase(std::next(old).base());
+  }
+  points.push_back(std::move(point));
+}
+
+std::vector<schedule_entry> read_schedule(const record& r) {
+  const json* list = r.find("schedule");
+  if (list == nullptr || !list->is_array() || list->empty()) r.fail("\"schedule\" is missing or not a list");
+  std::vector<schedule_entry> schedule;
+  for (const json& item : *list) {
+    const auto step = item.is_object() ? item.find("from_step") : item.end();
+    const auto recipe = item.is_object() ? item.find("recipe") : item.end();
+    if (step == item.end() || !step->is_number_integer() || recipe == item.end() || !recipe->is_object() ||
+        !recipe->contains("name") || !recipe->at("name").is_string()) {
+      r.fail("an entry of \"schedule\" needs an integer \"from_step\" and a \"recipe\" with a \"name\"");
+    }
+    schedule.push_back({step->get<std::int64_t>(), recipe->at("name").get<std::string>()});
+  }
+  return schedule;
+}
+
+void read_start(arm& a, const record& r) {
+  const std::string name = r.text("name");
+  if (name.empty()) r.fail("the arm has an empty name");
+  if (!a.name.empty() && name != a.name) r.fail("arm \"" + name + "\" in the log of \"" + a.name + "\"");
+  a.name = name;
+  a.start = r.value();
+  a.schedule = read_schedule(r);
+}
+
+void drop_end(arm& a) {
+  a.status = arm_status::incomplete;
+  a.final_loss = a.best_loss = a.seconds = std::nullopt;
+  a.window_losses.clear();
+}
+
+void rewind(arm& a, std::int64_t step) {
+  drop_after(a.train, step);
+  drop_after(a.evals, step);
+  drop_after(a.switches, step);
+  drop_end(a);
+}
+
+void read_end(arm& a, const record& r) {
+  const std::string status = r.text("status");
+  if (status == "ok") {
+    a.status = arm_status::ok;
+  } else if (status == "diverged") {
+    a.status = arm_status::diverged;
+  } else if (status == "stopped") {
+    a.status = arm_status::stopped;
+  } else {
+    r.fail("unknown status \"" + status + "\"");
+  }
+  a.step = r.count("step");
+  a.tokens = r.count("tokens");
+  a.seconds = r.number("seconds");
+  a.final_loss = r.number("final_val_loss");
+  a.best_loss = r.number("best_val_loss");
+  a.window_losses.clear();
+  const json* windows = r.find("window_losses");
+  if (windows == nullptr || windows->is_null()) return;
+  if (!windows->is_array()) r.fail("\"window_losses\" is not a list");
+  for (const json& w : *windows) {
+    if (!w.is_number() && !w.is_null()) r.fail("\"window_losses\" holds something that is not a number");
+    a.window_losses.push_back(w.is_number() ? w.get<double>() : std::nan(""));
+  }
+}
+
+void read_record(arm& a, const record& r) {
+  const auto same_step = [](const auto& x, const auto& y) { return x.step == y.step; };
+  if (r.event() == "step") {
+    put(a.train, train_point{r.count("step"), r.count("tokens"), r.number("loss"), r.number("seconds")}, same_step);
+  } else if (r.event() == "eval") {
+    put(a.evals, eval_point{r.count("step"), r.count("tokens"), r.number("val_loss"), r.text_or_empty("recipe")},
+        [](const eval_point& x, const eval_point& y) { return x.step == y.step && x.recipe == y.recipe; });
+  } else if (r.event() == "switch") {
+    put(a.switches, switch_point{r.count("step"), r.text("from"), r.text("to"), r.number("val_loss_before")},
+        same_step);
+  } else if (r.event() == "resume") {
+    rewind(a, r.count("step"));
+  } else if (r.event() == "end") {
+    read_end(a, r);
+  }
+  // Other events are left alone, so that a newer trainer may log more.
+}
+
+/// The loss that a switch was decided on is an evaluation, whether or not it was also logged as one.
+void add_switch_evaluations(arm& a) {
+  for (const switch_point& s : a.switches) {
+    const auto at = std::find_if(a.evals.begin(), a.evals.end(), [&](const eval_point& e) { return e.step >= s.step; });
+    if (!s.loss_before || (at != a.evals.end() && at->step == s.step && at->recipe != s.to)) continue;
+    const auto t = std::find_if(a.train.begin(), a.train.end(), [&](const train_point& p) { return p.step == s.step; });
+    eval_point before{s.step, std::nullopt, s.loss_before, s.from};
+    if (t != a.train.end()) before.tokens = t->tokens;
+    a.evals.insert(at, before);
+  }
+}
+
+void finish(arm& a) {
+  const auto by_step = [](const auto& x, const auto& y) { return x.step < y.step; };
+  std::stable_sort(a.train.begin(), a.train.end(), by_step);
+  std::stable_sort(a.evals.begin(), a.evals.end(), by_step);
+  std::stable_sort(a.switches.begin(), a.switches.end(), by_step);
+  add_switch_evaluations(a);
+  if (a.status == arm_status::incomplete) {
+    a.step = a.tokens = 0;
+    if (!a.evals.empty()) {
+      a.step = a.evals.back().step;
+      a.tokens = a.evals.back().tokens.value_or(0);
+    }
+    if (!a.train.empty() && a.train.back().step >= a.step) {
+      a.step = a.train.back().step;
+      a.tokens = a.train.back().tokens;
+      a.seconds = a.train.back().seconds;
+    }
+  }
+  if (!a.evals.empty() && a.evals.front().step == 0) a.initial_loss = a.evals.front().loss;
+  if (!a.best_loss) {
+    for (const eval_point& e : a.evals)
+      if (e.loss && (!a.best_loss || *e.loss < *a.best_loss)) a.best_loss = e.loss;
+  }
+}
+
+std::string log_file(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (!fs::is_directory(path, ignored)) {
+    if (!fs::exists(path, ignored)) throw io::error(path + ": no such log file or run directory");
+    return path;
+  }
+  const std::string file = (fs::path(path) / "log.jsonl").string();
+  if (!fs::exists(file, ignored)) throw io::error(path + ": no log.jsonl in this directory");
+  return file;
+}
+
+}  // namespace
+
+arm read_arm(const std::string& path) {
+  arm a;
+  a.file = log_file(path);
+  const std::vector<json> values = io::read_jsonl(a.file);
+  if (values.empty()) throw io::error(a.file + ": empty log");
+  std::vector<record> records;
+  for (std::size_t i = 0; i < values.size(); ++i) records.emplace_back(values[i], a.file, i);
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const record& r = records[i];
+    if (i == 0 && r.event() != "start") r.fail("a training log begins with a \"start\" record");
+    if (r.event() == "start") {
+      // A second start that no resume follows is a new run from step 0 written to the same file.
+      const bool resumed = i + 1 < records.size() && records[i + 1].event() == "resume";
+      if (i > 0 && !resumed) rewind(a, -1);
+      read_start(a, r);
+    } else {
+      read_record(a, r);
+    }
+  }
+  finish(a);
+  return a;
+}
+
+std::string recipe_text(const arm& a) {
+  std::string s;
+  for (const schedule_entry& e : a.schedule) {
+    if (!s.empty()) s += " -> ";
+    s += e.name;
+    if (e.from_step > 0) s += " @" + std::to_string(e.from_step);
+  }
+  return s;
+}
+
+const char* status_text(arm_status status) {
+  switch (status) {
+    case arm_status::ok: return "ok";
+    case arm_status::stopped: return "stopped";
+    case arm_status::diverged: return "diverged";
+    case arm_status::incomplete: break;
+  }
+  return "incomplete";
+}
+
+maybe tokens_per_second(const arm& a) {
+  if (!a.seconds || !(*a.seconds > 0) || a.tokens <= 0) return std::nullopt;
+  return static_cast<double>(a.tokens) / *a.seconds;
+}
+
+}  // namespace rotoscale::llama_program::report_parts

@@ -1,0 +1,133 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The report's frame: reads the logs, compares the arms, and writes summary.json, the two CSV files, the plots and the
+// page.
+
+#include "report/report.hpp"
+
+#include <algorithm>
+#include <deque>
+#include <filesystem>
+#include <map>
+#include <ostream>
+
+#include "report/parts.hpp"
+#include "rotoscale/io/error.hpp"
+#include "rotoscale/io/file.hpp"
+
+namespace rotoscale::llama_program {
+
+namespace {
+
+using namespace report_parts;
+
+json number_or_null(const maybe& value) { return value ? json(*value) : json(); }
+
+json summary(const comparison& c) {
+  json arms = json::array();
+  for (const arm& a : c.arms) {
+    arms.push_back({{"name", a.name},
+                    {"recipe", recipe_text(a)},
+                    {"final_val_loss", number_or_null(a.final_loss)},
+                    {"best_val_loss", number_or_null(a.best_loss)},
+                    {"tokens", a.tokens},
+                    {"tokens_per_s", number_or_null(tokens_per_second(a))},
+                    {"seconds", number_or_null(a.seconds)}});
+  }
+  return {{"arms", arms},
+          {"commit", shared_field(c, "commit")},
+          {"seed", shared_field(c, "seed")},
+          {"threads", shared_field(c, "threads")}};
+}
+
+std::string csv_line(const std::vector<std::string>& fields) {
+  std::string line;
+  for (const std::string& field : fields) line += (&field == &fields.front() ? "" : ",") + csv_field(field);
+  return line + "\n";
+}
+
+std::string arms_csv(const comparison& c) {
+  std::string s =
+      csv_line({"rank", "name", "recipe", "status", "final_val_loss", "best_val_loss", "tokens", "tokens_per_s",
+                "seconds", "initial_val_loss", "final_over_initial", "gap_to_baseline", "paired_standard_error"});
+  for (std::size_t i = 0; i < c.arms.size(); ++i) {
+    const arm& a = c.arms[i];
+    const standing& p = c.standings[i];
+    s += csv_line({p.rank > 0 ? std::to_string(p.rank) : "", a.name, recipe_text(a), status_text(a.status),
+                   exact(a.final_loss), exact(a.best_loss), std::to_string(a.tokens), exact(tokens_per_second(a)),
+                   exact(a.seconds), exact(a.initial_loss), exact(p.ratio), exact(p.gap), exact(p.error)});
+  }
+  return s;
+}
+
+/// Mean of the last 20 logged training losses: single batches are too noisy to compare.
+std::map<std::int64_t, maybe> smoothed_training_loss(const arm& a) {
+  constexpr std::size_t length = 20;
+  std::map<std::int64_t, maybe> smooth;
+  std::deque<double> window;
+  for (const train_point& p : a.train) {
+    if (!p.loss) {
+      smooth[p.step] = std::nullopt;
+      continue;
+    }
+    window.push_back(*p.loss);
+    if (window.size() > length) window.pop_front();
+    // Summed anew each time, so that no rounding error builds up along the run.
+    double sum = 0;
+    for (const double loss : window) sum += loss;
+    smooth[p.step] = sum / static_cast<double>(window.size());
+  }
+  return smooth;
+}
+
+/// One line per step that has a training or a validation loss; two where a switch was evaluated on both sides.
+std::string curves_csv(const comparison& c) {
+  std::string s = csv_line({"arm", "step", "tokens", "val_loss", "train_loss_smoothed"});
+  for (const arm& a : c.arms) {
+    const auto smooth = smoothed_training_loss(a);
+    const auto train_text = [&](std::int64_t step) {
+      const auto at = smooth.find(step);
+      return at == smooth.end() ? "" : exact(at->second);
+    };
+    auto eval = a.evals.begin();
+    const auto add_evals = [&](std::int64_t last) {
+      for (; eval != a.evals.end() && eval->step <= last; ++eval)
+        s += csv_line({a.name, std::to_string(eval->step), eval->tokens ? std::to_string(*eval->tokens) : "",
+                       exact(eval->loss), train_text(eval->step)});
+    };
+    for (const train_point& p : a.train) {
+      add_evals(p.step);
+      const bool written = eval != a.evals.begin() && std::prev(eval)->step == p.step;
+      if (!written) s += csv_line({a.name, std::to_string(p.step), std::to_string(p.tokens), "", train_text(p.step)});
+    }
+    add_evals(INT64_MAX);
+  }
+  return s;
+}
+
+}  // namespace
+
+int write_report(const report_options& options, std::ostream& table) {
+  namespace fs = std::filesystem;
+  if (options.logs.empty()) throw io::error("report: no logs given");
+  if (options.out.empty()) throw io::error("report: no output directory given");
+  std::vector<arm> arms;
+  for (const std::string& path : options.logs) arms.push_back(read_arm(path));
+  const comparison c = compare(std::move(arms), options.baseline);
+
+  std::error_code failure;
+  fs::create_directories(options.out, failure);
+  if (failure) throw io::error(options.out + ": cannot create directory: " + failure.message());
+  const fs::path out = options.out;
+  io::write_json(out / "summary.json", summary(c));
+  io::write_file_atomically(out / "arms.csv", arms_csv(c));
+  io::write_file_atomically(out / "curves.csv", curves_csv(c));
+  std::vector<plot> plots = make_plots(c);
+  draw(plots, options.out);
+  const std::string title = options.title.empty() ? "Low-precision training, compared" : options.title;
+  io::write_file_atomically(out / "report.html", html_page(c, plots, title));
+  table << text_table(c);
+  return 0;
+}
+
+}  // namespace rotoscale::llama_program

@@ -1,0 +1,386 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include "train/train.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+#include <numbers>
+
+#include "commit.hpp"
+#include "rotoscale/llama/checkpoint.hpp"
+#include "rotoscale/llama/schedule.hpp"
+#include "rotoscale/version.hpp"
+
+namespace rotoscale::llama_program {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+namespace {
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+#if defined(__clang__)
+constexpr const char* compiler = __VERSION__;  // "Debian Clang 14.0.6"
+#else
+constexpr const char* compiler = "g++ " __VERSION__;
+#endif
+
+std::string checkpoint_name(std::int64_t step) {
+  char text[32];
+  std::snprintf(text, sizeof text, "step-%09lld", static_cast<long long>(step));
+  return text;
+}
+
+bool same_recipe_as(const nn::resolved_phase& a, const nn::resolved_phase& b) { return a.recipe == b.recipe; }
+
+/// Do the shapes suit the formats of every phase?
+void check_blocks(const trainer_state& s, const std::string& where) {
+  for (const nn::resolved_phase& p : s.phases) {
+    if (!nn::needs_blocks(p.recipe)) continue;
+    const auto fault = llama::find_block_fault(s.run.model, index_t{s.run.train.batch} * s.run.train.sequence);
+    if (fault) throw io::error(where, "recipe " + p.recipe.name + ": " + *fault);
+  }
+}
+
+}  // namespace
+
+trainer_state new_run(run_options options, const std::string& where) {
+  if (const auto fault = find_fault(options)) throw io::error(where, *fault);
+  trainer_state state;
+  const nn::schedule schedule = llama::load_schedule(options.schedule);
+  state.phases = llama::resolve(schedule, options.train.steps, options.schedule);
+  if (options.name.empty()) options.name = schedule.name;
+  state.run = std::move(options);
+  check_blocks(state, where);
+  return state;
+}
+
+trainer_state read_trainer_state(const fs::path& checkpoint) {
+  const std::string path = (checkpoint / "trainer_state.json").string();
+  trainer_state state;
+  io::from_json(io::read_json(path), state, path);
+  if (const auto fault = find_fault(state.run)) throw io::error(path, *fault);
+  if (state.phases.empty() || state.step < 0 || state.step > state.run.train.steps) {
+    throw io::error(path, "not the state of a run of mini-llama");
+  }
+  for (std::size_t i = 0; i < state.phases.size(); ++i) {
+    const std::string where = path + ": phases[" + std::to_string(i) + "]";
+    if (const auto fault = find_fault(state.phases[i].recipe)) throw io::error(where, *fault);
+    const bool in_order =
+        i == 0 ? state.phases[i].from_step == 0 : state.phases[i].from_step > state.phases[i - 1].from_step;
+    if (!in_order) throw io::error(where, "from_step is out of order");
+  }
+  check_blocks(state, path);
+  return state;
+}
+
+trainer::trainer(nn::backend& ops, trainer_state state, const session_options& session)
+    : ops_(&ops),
+      state_(std::move(state)),
+      session_(session),
+      text_(state_.run.data, state_.run.train),
+      model_(ops, state_.run.model) {
+  text_.check_budget(state_.run.train);
+  if (state_.step == 0) {
+    state_.data_fingerprint = text_.fingerprint();
+    model_.initialize(state_.run.train.seed);
+  } else if (state_.data_fingerprint != text_.fingerprint()) {
+    throw io::error(state_.run.data.front(), "not the text that the checkpoint was trained on");
+  }
+  model_.reserve(state_.run.train.batch, state_.run.train.sequence);
+  // The phase of the last step done: where the next one is in another phase, run() switches as an unbroken run does.
+  phase_ = llama::phase_at(state_.phases, std::max<std::int64_t>(0, state_.step - 1));
+  scales_ = std::make_unique<nn::scaling_book>(ops, model_.linear_count(), state_.phases[phase_].recipe);
+}
+
+void trainer::restore(const fs::path& checkpoint) {
+  llama::read_checkpoint(checkpoint, model_, true);
+  llama::read_scales(checkpoint, *scales_);
+}
+
+void trainer::open_log() {
+  const fs::path out(session_.out);
+  std::error_code failed;
+  fs::create_directories(out, failed);
+  if (!fs::is_directory(out)) throw io::error(session_.out, "cannot create the directory");
+  const fs::path path = out / "log.jsonl";
+  if (session_.resume) {
+    const bool own = fs::weakly_canonical(out) == fs::weakly_canonical(session_.resumed_run);
+    for (const char* name : {"log.jsonl", "checkpoints", "config.json"}) {
+      if (own || !fs::exists(out / name)) continue;
+      throw io::error((out / name).string(), "exists and belongs to another run than the one resumed");
+    }
+    seconds_ = logged_seconds();
+    log_ = std::make_unique<io::jsonl_writer>(path, io::jsonl_writer::mode::append);
+    log_->write(
+        {{"event", "resume"}, {"step", state_.step}, {"device", ops_->description()}, {"threads", session_.threads}});
+    return;
+  }
+  for (const char* name : {"log.jsonl", "checkpoints", "config.json"}) {
+    if (session_.overwrite || !fs::exists(out / name)) continue;
+    throw io::error((out / name).string(), "exists; use --resume to continue a run or --overwrite to start anew");
+  }
+  fs::remove_all(out / "checkpoints", failed);
+  log_ = std::make_unique<io::jsonl_writer>(path);
+  ordered_json schedule = ordered_json::array();
+  for (const auto& p : state_.phases) schedule.push_back(io::to_json(p));
+  log_->write({{"event", "start"},
+               {"name", state_.run.name},
+               {"version", ROTOSCALE_VERSION},
+               {"commit", ROTOSCALE_COMMIT},
+               {"device", ops_->description()},
+               {"compiler", compiler},
+               {"threads", session_.threads},
+               {"seed", state_.run.train.seed},
+               {"config", io::to_json(state_.run)},
+               {"schedule", schedule},
+               {"parameters", model_.parameter_count()},
+               {"train_tokens", text_.train_tokens()},
+               {"val_tokens", text_.validation_tokens()}});
+  io::write_json(out / "config.json", io::to_json(state_.run));
+}
+
+/// Training time that the log gives for the step to continue from; the checkpoint holds no clock.
+double trainer::logged_seconds() const {
+  const fs::path path = fs::path(session_.out) / "log.jsonl";
+  double seconds = 0;
+  if (!fs::exists(path)) return seconds;
+  for (const ordered_json& record : io::read_jsonl(path)) {
+    if (record.value("event", "") == "step" && record.value("step", std::int64_t{0}) == state_.step) {
+      seconds = record.value("seconds", 0.0);
+    }
+  }
+  return seconds;
+}
+
+nn::pass_context trainer::context() const {
+  nn::pass_context c;
+  c.ops = ops_;
+  c.current = &state_.phases[phase_].recipe;
+  c.scales = scales_.get();
+  c.seed = state_.run.train.seed;
+  c.step = static_cast<std::uint64_t>(state_.step);
+  c.weight_version = weight_version_;
+  c.training = true;
+  return c;
+}
+
+/// Switches to the recipe of the coming step, if it is another one: scales start from 1, as in AMD's healing step.
+void trainer::enter_phase() {
+  const std::size_t next = llama::phase_at(state_.phases, state_.step);
+  if (next == phase_) return;
+  const trainer_state& s = state_;
+  const auto before =
+      evaluate(model_, context(), text_, s.run.train.eval_windows, s.run.train.batch, s.run.train.sequence);
+  log_->write({{"event", "switch"},
+               {"step", s.step},
+               {"from", s.phases[phase_].recipe.name},
+               {"to", s.phases[next].recipe.name},
+               {"val_loss_before", before.loss}});
+  const bool keep_scales = same_recipe_as(s.phases[phase_], s.phases[next]);
+  phase_ = next;
+  ++weight_version_;
+  if (!keep_scales) {
+    scales_ = std::make_unique<nn::scaling_book>(*ops_, model_.linear_count(), s.phases[phase_].recipe);
+  }
+}
+
+double trainer::learning_rate() const {
+  const train_options& o = state_.run.train;
+  const double warmup = std::round(o.warmup * static_cast<double>(o.steps));
+  const auto step = static_cast<double>(state_.step);
+  if (step < warmup) return o.learning_rate * (step + 1) / warmup;
+  const double rest = std::max(1.0, static_cast<double>(o.steps) - warmup);
+  const double cosine = 0.5 * (1.0 + std::cos(std::numbers::pi * (step - warmup) / rest));  // 0.5 is exact
+  return o.learning_rate * std::fma(1.0 - o.final_learning_rate, cosine, o.final_learning_rate);
+}
+
+void trainer::update_weights(double gradient_norm) {
+  const train_options& o = state_.run.train;
+  nn::adamw_args args;
+  args.learning_rate = static_cast<float>(learning_rate());
+  args.beta1 = static_cast<float>(o.beta1);
+  args.beta2 = static_cast<float>(o.beta2);
+  args.epsilon = static_cast<float>(o.epsilon);
+  const auto t = static_cast<double>(state_.step + 1);
+  args.bias_correction1 = static_cast<float>(1.0 - std::pow(o.beta1, t));
+  args.bias_correction2 = static_cast<float>(1.0 - std::pow(o.beta2, t));
+  // As PyTorch's clip_grad_norm_.
+  args.gradient_scale = o.clip > 0 ? static_cast<float>(std::min(1.0, o.clip / (gradient_norm + 1e-6))) : 1.0f;
+  for (llama::parameter& p : model_.parameters()) {
+    args.weight_decay = p.is_vector ? 0.0f : static_cast<float>(o.weight_decay);
+    ops_->adamw(p.weight.data(), p.gradient.data(), p.m.data(), p.v.data(), p.size(), args);
+  }
+  ++weight_version_;
+}
+
+trainer::step_result trainer::train_step() {
+  const train_options& o = state_.run.train;
+  const std::int64_t tokens = std::int64_t{o.batch} * o.accumulate * o.sequence;
+  step_result r;
+  nn::pass_context c = context();
+  model_.zero_gradients();
+  for (int micro = 0; micro < o.accumulate; ++micro) {
+    c.micro_batch = static_cast<std::uint64_t>(micro);
+    const token_batch data = text_.training_batch((state_.step * o.accumulate + micro) * o.batch, o.batch);
+    const auto losses =
+        model_.forward(c, data.tokens, data.targets, static_cast<float>(1.0 / static_cast<double>(tokens)));
+    model_.backward(c);
+    scales_->update(*ops_);
+    for (const float l : losses) r.loss += static_cast<double>(l);
+  }
+  r.loss /= static_cast<double>(tokens);
+  double squares = 0;
+  for (const llama::parameter& p : model_.parameters()) squares += ops_->sum_squares(p.gradient.data(), p.size());
+  r.gradient_norm = std::sqrt(squares);
+  return r;
+}
+
+/// Keeps the best validation loss, whether of the few windows of an evaluation or of the many of the final one.
+void trainer::note_validation(double loss) {
+  if (!std::isfinite(loss)) return;
+  if (!state_.evaluated || loss < state_.best_val_loss) state_.best_val_loss = loss;
+  state_.evaluated = true;
+}
+
+double trainer::log_evaluation() {
+  const train_options& o = state_.run.train;
+  const auto e = evaluate(model_, context(), text_, o.eval_windows, o.batch, o.sequence);
+  note_validation(e.loss);
+  log_->write({{"event", "eval"},
+               {"step", state_.step},
+               {"tokens", state_.tokens},
+               {"val_loss", e.loss},
+               {"bits_per_byte", e.loss / std::numbers::ln2},
+               {"windows", e.window_losses.size()},
+               {"recipe", state_.phases[phase_].recipe.name}});
+  return e.loss;
+}
+
+void trainer::save_checkpoint() {
+  const fs::path directory = fs::path(session_.out) / "checkpoints";
+  std::error_code failed;
+  fs::create_directories(directory, failed);
+  const fs::path path = directory / checkpoint_name(state_.step);
+  llama::write_checkpoint(path, model_, scales_.get(), io::to_json(state_));
+  log_->write({{"event", "checkpoint"}, {"step", state_.step}, {"path", path.string()}});
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("step-")) names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  const auto keep = static_cast<std::size_t>(state_.run.train.keep_checkpoints);
+  for (std::size_t i = 0; i + keep < names.size(); ++i) {
+    if (directory / names[i] != path) fs::remove_all(directory / names[i], failed);
+  }
+}
+
+void trainer::show_progress(const step_result& r) {
+  if (!session_.progress) return;
+  const train_options& o = state_.run.train;
+  const double tokens_per_step = static_cast<double>(o.batch) * o.accumulate * o.sequence;
+  const double average = seconds_ / static_cast<double>(std::max<std::int64_t>(1, state_.tokens)) * tokens_per_step;
+  const double left = average * static_cast<double>(o.steps - state_.step);
+  std::fprintf(stderr, "\r%s  step %lld/%lld  loss %.4f  %.0f tokens/s  ETA %d:%02d   ", state_.run.name.c_str(),
+               static_cast<long long>(state_.step), static_cast<long long>(o.steps), r.loss, tokens_per_step / average,
+               static_cast<int>(left) / 60, static_cast<int>(left) % 60);
+  progress_open_ = true;
+}
+
+/// Ends the progress line, so that what follows on the terminal has a line of its own.
+void trainer::end_progress() {
+  if (progress_open_) std::fputc('\n', stderr);
+  progress_open_ = false;
+}
+
+/// Reports a number that is none: nothing more is written but the end of the log.
+int trainer::diverged(std::int64_t step, const std::string& what) {
+  end_progress();
+  std::cerr << "mini-llama: " << state_.run.name << ": diverged at step " << step << " (" << what
+            << "); log and last checkpoint are kept in " << session_.out << "\n";
+  return finish("diverged", exit_diverged);
+}
+
+/// What is wrong with the model behind a step, if anything is: such a model must not displace an older checkpoint.
+/// `loss` is its validation loss if one was computed.
+std::optional<std::string> trainer::find_divergence(std::optional<double> loss) {
+  const train_options& o = state_.run.train;
+  for (const llama::parameter& p : model_.parameters()) {
+    const bool finite = std::isfinite(ops_->sum_squares(p.weight.data(), p.size()));
+    if (!finite) return p.slices.front().name + " has overflown";
+  }
+  if (!loss) loss = evaluate(model_, context(), text_, o.batch, o.batch, o.sequence).loss;
+  if (std::isfinite(*loss)) return std::nullopt;
+  return "validation loss " + std::to_string(*loss);
+}
+
+int trainer::finish(const char* status, int code) {
+  const train_options& o = state_.run.train;
+  ordered_json record = {
+      {"event", "end"}, {"status", status}, {"step", state_.step}, {"tokens", state_.tokens}, {"seconds", seconds_}};
+  if (code == exit_ok) {
+    const auto e = evaluate(model_, context(), text_, o.final_eval_windows, o.batch, o.sequence);
+    note_validation(e.loss);
+    record["final_val_loss"] = e.loss;
+    record["window_losses"] = e.window_losses;
+    std::cout << state_.run.name << ": " << state_.step << " steps, validation loss " << e.loss << " nats/byte ("
+              << e.loss / std::numbers::ln2 << " bits)\n";
+  }
+  if (state_.evaluated) record["best_val_loss"] = state_.best_val_loss;
+  log_->write(record);
+  return code;
+}
+
+/// Counts a finished step and logs it.
+void trainer::log_step(const step_result& r, double rate, double step_seconds) {
+  const train_options& o = state_.run.train;
+  const std::int64_t step_tokens = std::int64_t{o.batch} * o.accumulate * o.sequence;
+  ++state_.step;
+  state_.tokens += step_tokens;
+  log_->write({{"event", "step"},
+               {"step", state_.step},
+               {"loss", r.loss},
+               {"lr", rate},
+               {"grad_norm", r.gradient_norm},
+               {"tokens", state_.tokens},
+               {"seconds", seconds_},
+               {"tokens_per_s", static_cast<double>(step_tokens) / step_seconds},
+               {"recipe", state_.phases[phase_].recipe.name}});
+}
+
+int trainer::run() {
+  const train_options& o = state_.run.train;
+  open_log();
+  if (state_.step == 0) log_evaluation();
+  const std::int64_t last = session_.stop_at > 0 ? std::min(session_.stop_at, o.steps) : o.steps;
+  while (state_.step < last) {
+    enter_phase();
+    const double start = now();
+    const double rate = learning_rate();
+    const step_result r = train_step();
+    if (!std::isfinite(r.loss) || !std::isfinite(r.gradient_norm)) {
+      return diverged(state_.step + 1,
+                      "loss " + std::to_string(r.loss) + ", gradient norm " + std::to_string(r.gradient_norm));
+    }
+    update_weights(r.gradient_norm);
+    const double step_seconds = now() - start;
+    seconds_ += step_seconds;
+    log_step(r, rate, step_seconds);
+    show_progress(r);
+    std::optional<double> loss;
+    if (state_.step % o.eval_every == 0 || state_.step == o.steps) loss = log_evaluation();
+    if (state_.step == last || (o.checkpoint_every > 0 && state_.step % o.checkpoint_every == 0)) {
+      if (const auto fault = find_divergence(loss)) return diverged(state_.step, *fault);
+      save_checkpoint();
+    }
+  }
+  end_progress();
+  return finish(state_.step == o.steps ? "ok" : "stopped", exit_ok);
+}
+
+}  // namespace rotoscale::llama_program

@@ -1,0 +1,225 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// AMD's matrix instructions with 16 × 16 results: lane l holds the l / 16-th quarter of k of row l % 16 of A and of B,
+// and rows 4 * (l / 16) .. + 3 of column l % 16 of C and D. gfx942 multiplies FNUZ FP8, gfx950 OCP FP8 and, with a
+// scale byte for every 32 elements of k, FP8, FP6 and FP4. Compiled for both; nobody has run it on either yet.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/dialect/hip.hpp"
+#include "examples/probe/device.hpp"
+#include "rotoscale/pack.hpp"
+
+namespace rotoscale::gpu {
+
+using amd_float4 = float __attribute__((ext_vector_type(4)));
+using amd_half4 = _Float16 __attribute__((ext_vector_type(4)));
+using amd_half8 = _Float16 __attribute__((ext_vector_type(8)));
+using amd_short4 = short __attribute__((ext_vector_type(4)));
+using amd_bf16_8 = __bf16 __attribute__((ext_vector_type(8)));
+using amd_int8 = int __attribute__((ext_vector_type(8)));
+
+/// One lane's bytes of A and B, its accumulators and its scales.
+struct lane_registers {
+  alignas(32) std::uint8_t a[32], b[32];
+  amd_float4 acc;
+  int scale_a, scale_b;
+};
+
+template <class T>
+__device__ T lane_operand(const std::uint8_t* bytes) {
+  T x;
+  __builtin_memcpy(&x, bytes, sizeof x);
+  return x;
+}
+
+struct mfma_f16_k16 {
+  static constexpr int k = 16, bytes = 8;
+  __device__ static void run(lane_registers& t) {
+    t.acc = __builtin_amdgcn_mfma_f32_16x16x16f16(lane_operand<amd_half4>(t.a), lane_operand<amd_half4>(t.b), t.acc, 0,
+                                                  0, 0);
+  }
+};
+struct mfma_bf16_k16 {
+  static constexpr int k = 16, bytes = 8;
+  __device__ static void run(lane_registers& t) {
+    t.acc = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(lane_operand<amd_short4>(t.a), lane_operand<amd_short4>(t.b),
+                                                      t.acc, 0, 0, 0);
+  }
+};
+/// FNUZ on gfx942, OCP on gfx950.
+struct mfma_fp8_k32 {
+  static constexpr int k = 32, bytes = 8;
+  __device__ static void run(lane_registers& t) {
+    t.acc =
+        __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(lane_operand<long>(t.a), lane_operand<long>(t.b), t.acc, 0, 0, 0);
+  }
+};
+struct mfma_bf8_k32 {
+  static constexpr int k = 32, bytes = 8;
+  __device__ static void run(lane_registers& t) {
+    t.acc =
+        __builtin_amdgcn_mfma_f32_16x16x32_bf8_bf8(lane_operand<long>(t.a), lane_operand<long>(t.b), t.acc, 0, 0, 0);
+  }
+};
+
+// gfx950 alone has these; elsewhere the kernels exist, so that the host can list them, and do nothing.
+#if defined(__gfx950__)
+#define ROTOSCALE_ON_GFX950(...) __VA_ARGS__
+#else
+#define ROTOSCALE_ON_GFX950(...) (void)t
+#endif
+struct mfma_f16_k32 {
+  static constexpr int k = 32, bytes = 16;
+  __device__ static void run(lane_registers& t) {
+    ROTOSCALE_ON_GFX950(t.acc = __builtin_amdgcn_mfma_f32_16x16x32_f16(lane_operand<amd_half8>(t.a),
+                                                                       lane_operand<amd_half8>(t.b), t.acc, 0, 0, 0));
+  }
+};
+struct mfma_bf16_k32 {
+  static constexpr int k = 32, bytes = 16;
+  __device__ static void run(lane_registers& t) {
+    ROTOSCALE_ON_GFX950(t.acc = __builtin_amdgcn_mfma_f32_16x16x32_bf16(lane_operand<amd_bf16_8>(t.a),
+                                                                        lane_operand<amd_bf16_8>(t.b), t.acc, 0, 0, 0));
+  }
+};
+/// Scaled FP8, FP6 and FP4, `Kind` as the instruction encodes them. Lane l has, in the lowest byte, the scale of row
+/// l % 16 for the l / 16-th block of 32 along k. FP4: it has that block's elements. FP8: of its row k = 16 * (l / 16)
+/// and the next 15, and those 64 later. Both follow
+/// https://rocm.blogs.amd.com/software-tools-optimization/matrix-cores-cdna, which shows the 32 × 32 form; FP6 is taken
+/// to lie like FP4.
+template <int Kind, format F>
+struct mfma_scaled_k128 {
+  static constexpr int k = 128, bytes = 32;
+  static constexpr format element = F;
+  __device__ static void run(lane_registers& t) {
+    ROTOSCALE_ON_GFX950(
+        t.acc = __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(
+            lane_operand<amd_int8>(t.a), lane_operand<amd_int8>(t.b), t.acc, Kind, Kind, 0, t.scale_a, 0, t.scale_b));
+  }
+};
+using mfma_scaled_e4m3 = mfma_scaled_k128<0, formats::e4m3>;
+using mfma_scaled_e5m2 = mfma_scaled_k128<1, formats::e5m2>;
+using mfma_scaled_e2m3 = mfma_scaled_k128<2, formats::e2m3>;
+using mfma_scaled_e3m2 = mfma_scaled_k128<3, formats::e3m2>;
+using mfma_scaled_e2m1 = mfma_scaled_k128<4, formats::e2m1>;
+
+/// Bytes of one lane's operand from its row in memory, where every element has bytes of its own; elements of an
+/// instruction with narrow ones are packed.
+template <class Instruction>
+__device__ void load_lane(const std::uint8_t* row, int quarter, std::uint8_t* to) {
+  for (int i = 0; i < Instruction::bytes; ++i) {
+    if constexpr (requires { Instruction::element; }) {
+      const bool fp8 = Instruction::element.bits() == 8;
+      const int k = fp8 ? i / 16 * 64 + quarter * 16 + i % 16 : quarter * 32 + i;
+      store_code(Instruction::element, to, i, row[k]);
+    } else {
+      to[i] = row[quarter * Instruction::bytes + i];
+    }
+  }
+}
+
+/// A scale, or 1 where the case has none.
+__device__ inline int lane_scale(const std::uint8_t* scales, std::int64_t at) {
+  return scales == nullptr ? 127 : scales[at];
+}
+
+/// One wave a tile of 16 × 16 results.
+template <class Instruction>
+__global__ void mfma_kernel(tile_pointers p) {
+  const int lane = static_cast<int>(thread_index().x);
+  const std::int64_t tile = block_index().x;
+  constexpr int row_bytes = 4 * Instruction::bytes;
+  const std::int64_t row = tile * 16 + lane % 16;
+  lane_registers t{};
+  load_lane<Instruction>(p.a + row * row_bytes, lane / 16, t.a);
+  load_lane<Instruction>(p.b + row * row_bytes, lane / 16, t.b);
+  t.scale_a = lane_scale(p.scales_a, row * 4 + lane / 16);
+  t.scale_b = lane_scale(p.scales_b, row * 4 + lane / 16);
+  const auto result = [&](int i) { return (tile * 16 + 4 * (lane / 16) + i) * 16 + lane % 16; };
+  for (int i = 0; i < 4; ++i) t.acc[i] = reinterpret_cast<const float*>(p.c)[result(i)];
+  Instruction::run(t);
+  for (int i = 0; i < 4; ++i) reinterpret_cast<float*>(p.d)[result(i)] = t.acc[i];
+}
+
+#if defined(ROTOSCALE_NO_HIP_SDK)
+
+#define ROTOSCALE_INSTANTIATE(INSTRUCTION) template __global__ void mfma_kernel<INSTRUCTION>(tile_pointers);
+ROTOSCALE_INSTANTIATE(mfma_f16_k16)
+ROTOSCALE_INSTANTIATE(mfma_bf16_k16)
+ROTOSCALE_INSTANTIATE(mfma_fp8_k32)
+ROTOSCALE_INSTANTIATE(mfma_bf8_k32)
+#if defined(__gfx950__)
+ROTOSCALE_INSTANTIATE(mfma_f16_k32)
+ROTOSCALE_INSTANTIATE(mfma_bf16_k32)
+ROTOSCALE_INSTANTIATE(mfma_scaled_e4m3)
+ROTOSCALE_INSTANTIATE(mfma_scaled_e5m2)
+ROTOSCALE_INSTANTIATE(mfma_scaled_e2m3)
+ROTOSCALE_INSTANTIATE(mfma_scaled_e3m2)
+ROTOSCALE_INSTANTIATE(mfma_scaled_e2m1)
+#endif
+
+#else
+
+struct device_entry {
+  probed_instruction what;
+  void (*launch)(tile_pointers);
+  const char* architecture;
+};
+
+template <class Instruction>
+device_entry entry(const char* unit, const char* name, format f, const char* architecture, instruction_form form = {}) {
+  return {{unit, name, f, f, formats::fp32, 16, 16, Instruction::k, form},
+          // clang-format takes a launch for templates and tears >>> apart.
+          // clang-format off
+          [](tile_pointers p) { mfma_kernel<Instruction><<<static_cast<unsigned>(p.tiles), 64>>>(p); },
+          // clang-format on
+          architecture};
+}
+
+inline constexpr instruction_form scaled{.scaled = true};
+
+/// On gfx950 each entry shows how far the defaults of CDNA4, and CDNA3's models, hold there.
+const device_entry entries[] = {
+    entry<mfma_f16_k16>("cdna3-mfma-fp16-f32", "v_mfma_f32_16x16x16_f16", formats::fp16, "gfx942"),
+    entry<mfma_bf16_k16>("cdna3-mfma-fp16-f32", "v_mfma_f32_16x16x16_bf16", formats::bf16, "gfx942"),
+    entry<mfma_fp8_k32>("cdna3-mfma-fp8-f32", "v_mfma_f32_16x16x32_fp8_fp8", formats::e4m3fnuz, "gfx942"),
+    entry<mfma_bf8_k32>("cdna3-mfma-fp8-f32", "v_mfma_f32_16x16x32_bf8_bf8", formats::e5m2fnuz, "gfx942"),
+    entry<mfma_f16_k16>("cdna3-mfma-fp16-f32", "v_mfma_f32_16x16x16_f16", formats::fp16, "gfx950"),
+    entry<mfma_bf16_k16>("cdna3-mfma-fp16-f32", "v_mfma_f32_16x16x16_bf16", formats::bf16, "gfx950"),
+    entry<mfma_f16_k32>("cdna4-mfma-fp16-f32", "v_mfma_f32_16x16x32_f16", formats::fp16, "gfx950"),
+    entry<mfma_bf16_k32>("cdna4-mfma-fp16-f32", "v_mfma_f32_16x16x32_bf16", formats::bf16, "gfx950"),
+    entry<mfma_fp8_k32>("cdna4-mfma-fp8-f32", "v_mfma_f32_16x16x32_fp8_fp8", formats::e4m3, "gfx950"),
+    entry<mfma_bf8_k32>("cdna4-mfma-fp8-f32", "v_mfma_f32_16x16x32_bf8_bf8", formats::e5m2, "gfx950"),
+    entry<mfma_scaled_e4m3>("cdna4-mfma-f8f6f4-f32", "v_mfma_scale_f32_16x16x128_f8f6f4 e4m3 scales 1", formats::e4m3,
+                            "gfx950"),
+    entry<mfma_scaled_e5m2>("cdna4-mfma-f8f6f4-f32", "v_mfma_scale_f32_16x16x128_f8f6f4 e5m2 scales 1", formats::e5m2,
+                            "gfx950"),
+    entry<mfma_scaled_e2m3>("cdna4-mfma-f8f6f4-f32", "v_mfma_scale_f32_16x16x128_f8f6f4 e2m3 scales 1", formats::e2m3,
+                            "gfx950"),
+    entry<mfma_scaled_e3m2>("cdna4-mfma-f8f6f4-f32", "v_mfma_scale_f32_16x16x128_f8f6f4 e3m2 scales 1", formats::e3m2,
+                            "gfx950"),
+    entry<mfma_scaled_e2m1>("cdna4-mfma-f8f6f4-f32", "v_mfma_scale_f32_16x16x128_f8f6f4 e2m1 scales 1", formats::e2m1,
+                            "gfx950"),
+    entry<mfma_scaled_e4m3>("cdna4-mfma-scale-f8f6f4-f32", "v_mfma_scale_f32_16x16x128_f8f6f4 e4m3", formats::e4m3,
+                            "gfx950", scaled),
+    entry<mfma_scaled_e5m2>("cdna4-mfma-scale-f8f6f4-f32", "v_mfma_scale_f32_16x16x128_f8f6f4 e5m2", formats::e5m2,
+                            "gfx950", scaled),
+    entry<mfma_scaled_e2m3>("cdna4-mfma-scale-f8f6f4-f32", "v_mfma_scale_f32_16x16x128_f8f6f4 e2m3", formats::e2m3,
+                            "gfx950", scaled),
+    entry<mfma_scaled_e3m2>("cdna4-mfma-scale-f8f6f4-f32", "v_mfma_scale_f32_16x16x128_f8f6f4 e3m2", formats::e3m2,
+                            "gfx950", scaled),
+    entry<mfma_scaled_e2m1>("cdna4-mfma-scale-f8f6f4-f32", "v_mfma_scale_f32_16x16x128_f8f6f4 e2m1", formats::e2m1,
+                            "gfx950", scaled),
+};
+
+inline bool runs_here(const device_entry& e) {
+  hipDeviceProp_t properties;
+  return hipGetDeviceProperties(&properties, 0) == hipSuccess &&
+         std::string(properties.gcnArchName).starts_with(e.architecture);
+}
+
+#endif
+
+}  // namespace rotoscale::gpu

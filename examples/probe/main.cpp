@@ -1,0 +1,269 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// rotoscale-probe: runs matrix instructions of the device at hand on discriminating inputs, compares every bit with the
+// model, and writes cases for rotoscale-validate. With --gemm it does so with whole GEMMs, the library's among them.
+// Exit codes: 0 all equal, 1 some differ, 2 bad input or the device did not do it, 77 no device.
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <filesystem>
+#include <iostream>
+#include <mutex>
+
+#include "examples/probe/check.hpp"
+#include "examples/probe/gemm.hpp"
+#include "rotoscale/io/safetensors.hpp"
+#include "rotoscale/pack.hpp"
+#include "rotoscale/parallel.hpp"
+
+namespace rotoscale::gpu {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct probe_options {
+  std::string filter;
+  double outputs = 1e7;
+  std::uint64_t seed = 1;
+  int threads = 0;
+  std::string save;
+  int save_tiles = case_kinds;
+  bool list = false;
+  bool gemm = false;
+  gemm_run gemms;
+};
+
+struct difference {
+  std::uint64_t count = 0;
+  std::string first;
+};
+
+std::string hex(std::uint64_t x, int digits) {
+  char text[32];
+  std::snprintf(text, sizeof text, "0x%0*llx", digits, static_cast<unsigned long long>(x));
+  return text;
+}
+
+/// Compares all results with the model's.
+difference compare(const probed_instruction& instruction, const mma_model& m, const probe_cases& cases,
+                   thread_pool& pool) {
+  const int bytes = element_bytes(instruction.accumulator);
+  std::atomic<std::uint64_t> count{0};
+  std::mutex mutex;
+  std::int64_t first_tile = cases.tiles;
+  std::string first;
+  pool.for_each(cases.tiles, [&](index_t t) {
+    const auto tile = static_cast<std::size_t>(t);
+    std::vector<std::uint64_t> want;
+    model_tile(m, instruction, cases, tile, want);
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      const std::uint64_t got =
+          load_little_endian(cases.d, (tile * want.size() + i) * static_cast<std::size_t>(bytes), bytes);
+      if (got == want[i]) continue;
+      ++count;
+      const std::lock_guard lock(mutex);
+      if (t >= first_tile) continue;
+      first_tile = t;
+      first = "tile " + std::to_string(t) + " (" + case_kind_names[t % case_kinds] + ") row " +
+              std::to_string(i / static_cast<std::size_t>(instruction.cols)) + " column " +
+              std::to_string(i % static_cast<std::size_t>(instruction.cols)) + ": device " + hex(got, 2 * bytes) +
+              ", model " + hex(want[i], 2 * bytes);
+    }
+  });
+  return {count, first};
+}
+
+/// Rows of codes of a byte each as they are stored: FP4 and FP6 codes without gaps.
+std::vector<std::uint8_t> packed(const std::vector<std::uint8_t>& codes, const format& f, int rows, int width) {
+  const auto row_bytes = static_cast<std::size_t>(packed_bytes(f, width));
+  std::vector<std::uint8_t> result(row_bytes * static_cast<std::size_t>(rows));
+  for (int r = 0; r < rows; ++r) {
+    for (int i = 0; i < width; ++i) {
+      store_code(f, result.data() + row_bytes * static_cast<std::size_t>(r), i,
+                 codes[static_cast<std::size_t>(r * width + i)]);
+    }
+  }
+  return result;
+}
+
+/// The safetensors type of a format.
+std::string dtype_of(const format& f) {
+  constexpr std::pair<format, const char*> types[] = {{formats::fp64, "F64"},
+                                                      {formats::fp16, "F16"},
+                                                      {formats::bf16, "BF16"},
+                                                      {formats::fp32, "F32"},
+                                                      {formats::e4m3, "F8_E4M3"},
+                                                      {formats::e5m2, "F8_E5M2"},
+                                                      {formats::e4m3fnuz, "F8_E4M3FNUZ"},
+                                                      {formats::e5m2fnuz, "F8_E5M2FNUZ"},
+                                                      {formats::e2m3, "F6_E2M3"},
+                                                      {formats::e3m2, "F6_E3M2"},
+                                                      {formats::e2m1, "F4"}};
+  for (const auto& [value, name] : types) {
+    if (value == f) return name;
+  }
+  return "U8";
+}
+
+std::string file_name(std::string name) {
+  std::replace_if(
+      name.begin(), name.end(), [](char ch) { return ch == ' ' || ch == '.' || ch == ':' || ch == ','; }, '_');
+  return name + ".safetensors";
+}
+
+/// The first eight rows of the first tiles, for a file small enough to be kept: what the unit multiplies, so operands
+/// that the instruction negates are negated, and a c that it does not read is +0.
+void save_cases(const fs::path& folder, const probed_instruction& instruction, const probe_cases& cases, int tiles,
+                const std::string& device) {
+  const int rows = std::min(8, instruction.rows);
+  io::safetensors_writer writer;
+  const auto add = [&](const char* name, const std::vector<std::uint8_t>& all, const format& f, int height, int wanted,
+                       int width, bool negated = false) {
+    const auto row_bytes = static_cast<std::ptrdiff_t>(element_bytes(stored_format(f)) * width);
+    std::vector<std::uint8_t> kept;
+    for (int tile = 0; tile < tiles; ++tile) {
+      const auto from = all.begin() + tile * height * row_bytes;
+      kept.insert(kept.end(), from, from + wanted * row_bytes);
+    }
+    const int bytes = element_bytes(stored_format(f));
+    for (std::size_t last = static_cast<std::size_t>(bytes) - 1; negated && last < kept.size();
+         last += static_cast<std::size_t>(bytes)) {
+      kept[last] ^= 0x80;
+    }
+    if (storage_bits(f) < 8) kept = packed(kept, f, tiles * wanted, width);
+    writer.add(name, dtype_of(stored_format(f)), {tiles, wanted, width}, std::as_bytes(std::span(kept)));
+  };
+  const format acc = instruction.accumulator;
+  add("a", cases.a, instruction.a, instruction.rows, rows, stored_k(instruction), instruction.form.negate_a);
+  if (instruction.form.sparse) {
+    const auto bytes = static_cast<std::ptrdiff_t>(metadata_bytes(instruction));
+    std::vector<std::uint8_t> kept;
+    for (int tile = 0; tile < tiles; ++tile) {
+      const auto from = cases.metadata.begin() + tile * instruction.rows * bytes;
+      kept.insert(kept.end(), from, from + rows * bytes);
+    }
+    writer.add("metadata_a", "U8", {tiles, rows, bytes}, std::as_bytes(std::span(kept)));
+  }
+  const auto add_scales = [&](const char* name, const std::vector<std::uint8_t>& all, int height, int wanted) {
+    const std::ptrdiff_t blocks = instruction.k / scale_block;
+    std::vector<std::uint8_t> kept;
+    for (int tile = 0; tile < tiles; ++tile) {
+      const auto from = all.begin() + tile * height * blocks;
+      kept.insert(kept.end(), from, from + wanted * blocks);
+    }
+    writer.add(name, "F8_E8M0", {tiles, wanted, blocks}, std::as_bytes(std::span(kept)));
+  };
+  if (instruction.form.scaled) {
+    add_scales("scale_a", cases.scales_a, instruction.rows, rows);
+    add_scales("scale_b", cases.scales_b, instruction.cols, instruction.cols);
+  }
+  add("b", cases.b, instruction.b, instruction.cols, instruction.cols, instruction.k, instruction.form.negate_b);
+  const std::vector<std::uint8_t> zeros(instruction.form.zero_c ? cases.c.size() : 0);
+  add("c", instruction.form.zero_c ? zeros : cases.c, acc, instruction.rows, rows, instruction.cols);
+  add("d", cases.d, acc, instruction.rows, rows, instruction.cols);
+  writer.metadata["device"] = device;
+  writer.metadata["instruction"] = instruction.name;
+  writer.metadata["model"] = instruction.unit;
+  writer.write(folder / file_name(instruction.name));
+}
+
+/// A sample of a GEMM whose order along K was not found.
+void save_gemm(const fs::path& folder, const std::string& name, const probed_gemm& p) {
+  io::safetensors_writer writer;
+  const auto add = [&](const char* tensor, const format& f, std::int64_t rows, std::int64_t columns,
+                       const std::vector<std::uint8_t>& codes) {
+    writer.add(tensor, dtype_of(stored_format(f)), {rows, columns}, std::as_bytes(std::span(codes)));
+  };
+  add("a", p.a, p.m, p.k, p.codes_a);
+  add("b", p.b, p.n, p.k, p.codes_b);
+  add("d", p.d, p.m, p.n, p.codes_d);
+  writer.write(folder / file_name(name));
+}
+
+int probe(const probe_options& o) {
+  std::string why;
+  const std::string device = device_description(why);
+  if (device.empty()) {
+    std::cerr << "rotoscale-probe: no device to probe: " << why << "\n";
+    return 77;
+  }
+  std::vector<probed_instruction> chosen = device_instructions();
+  std::erase_if(chosen, [&](const probed_instruction& i) {
+    return std::string_view(i.name).find(o.filter) == std::string_view::npos;
+  });
+  if (o.gemm) {
+    std::cout << device << "\n";
+    thread_pool pool(o.threads);
+    gemm_run run = o.gemms;
+    run.filter = o.filter;
+    run.seed = o.seed;
+    if (!o.save.empty()) {
+      run.unexplained = [&](const std::string& name, const probed_gemm& p) { save_gemm(o.save, name, p); };
+    }
+    return compare_gemms(run, pool, std::cout) ? 0 : 1;
+  }
+  if (chosen.empty()) {
+    std::cerr << "rotoscale-probe: no instruction's name contains '" << o.filter << "'; try --list\n";
+    return 2;
+  }
+  std::cout << device << "\n";
+  thread_pool pool(o.threads);
+  bool equal = true;
+  for (const probed_instruction& instruction : chosen) {
+    if (o.list) {
+      std::cout << instruction.name << "  " << instruction.unit << "\n";
+      continue;
+    }
+    const int results = instruction.rows * instruction.cols;
+    const int tiles = std::max(o.save_tiles, static_cast<int>(std::ceil(o.outputs / results)));
+    probe_cases cases = make_cases(instruction, tiles, o.seed, pool);
+    const std::string problem = run_on_device(instruction, cases);
+    if (!problem.empty()) {
+      std::cerr << "rotoscale-probe: " << instruction.name << ": " << problem << "\n";
+      return 2;
+    }
+    const difference d = compare(instruction, find_unit(instruction.unit)->model, cases, pool);
+    std::cout << instruction.name << "  " << instruction.unit << ": " << d.count << " of "
+              << std::int64_t{tiles} * results << " differ" << (d.count == 0 ? "" : "; " + d.first) << std::endl;
+    equal = equal && d.count == 0;
+    if (!o.save.empty()) save_cases(o.save, instruction, cases, o.save_tiles, device);
+  }
+  return equal ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace rotoscale::gpu
+
+int main(int argc, char** argv) {
+  rotoscale::gpu::probe_options o;
+  CLI::App app{"Compares this machine's matrix instructions with their models, bit for bit."};
+  app.add_option("--instruction", o.filter, "only instructions whose name contains this");
+  app.add_option("--outputs", o.outputs, "results of each instruction")
+      ->check(CLI::Range(1.0, 1e9))
+      ->capture_default_str();
+  app.add_option("--seed", o.seed, "of the inputs")->capture_default_str();
+  app.add_option("--threads", o.threads, "for the models; 0: all")->check(CLI::Range(0, 4096));
+  app.add_option("--save", o.save, "folder for one safetensors file of cases an instruction")
+      ->check(CLI::ExistingDirectory);
+  app.add_option("--save-tiles", o.save_tiles, "cases in such a file")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  app.add_flag("--gemm", o.gemm, "whole GEMMs: kernels made of each instruction, and the vendor's library");
+  app.add_option("--sizes", o.gemms.sizes, "for --gemm: m = n = k, multiples of 64")
+      ->delimiter(',')
+      ->check(CLI::Range(64, 1 << 16));
+  app.add_option("--algorithms", o.gemms.algorithms, "for --gemm: of the library for each problem")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_flag("--list", o.list, "only names the instructions");
+  try {
+    app.parse(argc, argv);
+    return rotoscale::gpu::probe(o);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    std::cerr << "rotoscale-probe: " << error.what() << "\n";
+    return 2;
+  } catch (const std::exception& error) {
+    std::cerr << "rotoscale-probe: " << error.what() << "\n";
+    return 2;
+  }
+}

@@ -1,0 +1,55 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Plain GEMMs, FP16, BF16 and FP8 without block scales, by the vendor's library (cuBLASLt, hipBLASLt), behind the
+// interface of gemm.hpp: C [m, n] = alpha * A · Bᵀ (+ beta * C) (+ bias), k contiguous. The library's algorithm is
+// chosen once, when a plan is made. On NVIDIA it never cuts K: a plan gives the same bits every time, and on an H200
+// those of contract(), which this project measured (docs/matrix-units.md). hipBLASLt cannot be asked how an algorithm
+// goes along K; nobody here has run it, and of its sums nothing is stated, not even that two runs agree.
+#pragma once
+
+#include <memory>
+
+#include "gpu/api/gemm.hpp"
+
+namespace rotoscale::gpu {
+
+struct plain_operand_view {
+  const void* codes = nullptr;     ///< [rows, k], device memory, aligned to 16 bytes
+  format element = formats::bf16;  ///< FP16, BF16, E4M3 or E5M2; on gfx942 FP8 in FNUZ form
+  index_t stride = 0;              ///< elements between rows, a multiple of 16 bytes; 0: k
+  int rows = 0, k = 0;
+  const float* factor = nullptr;  ///< FP8: a number in device memory, aligned to 16 bytes, scales all; null: 1
+};
+
+/// a and b of one format, or each E4M3 or E5M2 but not both E5M2.
+struct plain_problem : gemm_result {
+  plain_operand_view a, b;       ///< [m, k], [n, k]
+  bool fast_accumulate = false;  ///< NVIDIA, FP8: sums stay in the matrix unit, else FP32 takes them every 128 k
+};
+
+class plain_gemm {
+ public:
+  plain_gemm();
+  ~plain_gemm();
+  plain_gemm(plain_gemm&&) noexcept;
+  plain_gemm& operator=(plain_gemm&&) noexcept;
+
+  /// A plan for problems like `p`: its extents, formats, strides, options and which pointers are null count. Opens the
+  /// library, which allocates: not while a stream is captured.
+  static status make(const plain_problem& p, plain_gemm& plan);
+
+  std::size_t workspace_bytes() const;
+
+  /// What the sums before the last step (alpha, C, bias, output) are, by name among gemm_kernels; null where nobody has
+  /// measured the device's library (all of AMD's). With factors each sum is then multiplied by their FP32 product.
+  const gemm_kernel* contract() const;
+
+  /// Computes p.out. `workspace` as in gemm_mxfp4. Allocates nothing, can be captured in a graph.
+  status run(const plain_problem& p, void* workspace, std::size_t workspace_bytes, hipStream_t stream) const;
+
+ private:
+  struct state;
+  std::unique_ptr<state> state_;
+};
+
+}  // namespace rotoscale::gpu

@@ -1,0 +1,311 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The dialect of gpu/, HIP's names in four modes: the HIP SDK (AMD), aliases of CUDA's with nvcc, clang without any SDK
+// (device code is compiled and disassembled, no host code), and, with an ordinary C++ compiler, the host: gpu/dialect/host.hpp
+// runs the threads of a block on the CPU. The only file that knows which mode it is, but for amd_matrix.hpp. Lanes talk
+// to each other within segments of 32, so that waves of 64 and warps of 32 run the same code.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define ROTOSCALE_CUDA 1
+#include <cuda_runtime.h>
+#define hipDeviceAttributeComputeCapabilityMajor cudaDevAttrComputeCapabilityMajor
+#define hipDeviceAttributeComputeCapabilityMinor cudaDevAttrComputeCapabilityMinor
+#define hipDeviceAttributeMultiprocessorCount cudaDevAttrMultiProcessorCount
+#define hipDeviceGetAttribute cudaDeviceGetAttribute
+#define hipDeviceProp_t cudaDeviceProp
+#define hipDeviceSynchronize cudaDeviceSynchronize
+#define hipDriverGetVersion cudaDriverGetVersion
+#define hipErrorInvalidDeviceFunction cudaErrorInvalidDeviceFunction
+#define hipErrorMemoryAllocation cudaErrorMemoryAllocation
+#define hipErrorNoBinaryForGpu cudaErrorNoKernelImageForDevice
+#define hipError_t cudaError_t
+#define hipEventCreate cudaEventCreate
+#define hipEventDestroy cudaEventDestroy
+#define hipEventElapsedTime cudaEventElapsedTime
+#define hipEventRecord cudaEventRecord
+#define hipEventSynchronize cudaEventSynchronize
+#define hipEvent_t cudaEvent_t
+#define hipFree cudaFree
+#define hipFuncAttributes cudaFuncAttributes
+#define hipFuncAttributeMaxDynamicSharedMemorySize cudaFuncAttributeMaxDynamicSharedMemorySize
+#define hipFuncGetAttributes cudaFuncGetAttributes
+#define hipFuncSetAttribute cudaFuncSetAttribute
+#define hipGetDevice cudaGetDevice
+#define hipGetDeviceCount cudaGetDeviceCount
+#define hipGetDeviceProperties cudaGetDeviceProperties
+#define hipGetErrorString cudaGetErrorString
+#define hipGetLastError cudaGetLastError
+#define hipGraphDestroy cudaGraphDestroy
+#define hipGraphExecDestroy cudaGraphExecDestroy
+#define hipGraphExec_t cudaGraphExec_t
+#define hipGraphInstantiateWithFlags cudaGraphInstantiateWithFlags
+#define hipGraphLaunch cudaGraphLaunch
+#define hipGraph_t cudaGraph_t
+#define hipLaunchKernel cudaLaunchKernel
+#define hipMalloc cudaMalloc
+#define hipMemcpy cudaMemcpy
+#define hipMemcpyAsync cudaMemcpyAsync
+#define hipMemcpyDeviceToDevice cudaMemcpyDeviceToDevice
+#define hipMemcpyDeviceToHost cudaMemcpyDeviceToHost
+#define hipMemcpyHostToDevice cudaMemcpyHostToDevice
+#define hipMemset cudaMemset
+#define hipMemsetAsync cudaMemsetAsync
+#define hipRuntimeGetVersion cudaRuntimeGetVersion
+#define hipStreamBeginCapture cudaStreamBeginCapture
+#define hipStreamCaptureModeGlobal cudaStreamCaptureModeGlobal
+#define hipStreamCaptureStatus cudaStreamCaptureStatus
+#define hipStreamCaptureStatusInvalidated cudaStreamCaptureStatusInvalidated
+#define hipStreamCreate cudaStreamCreate
+#define hipStreamDestroy cudaStreamDestroy
+#define hipStreamEndCapture cudaStreamEndCapture
+#define hipStreamIsCapturing cudaStreamIsCapturing
+#define hipStreamSynchronize cudaStreamSynchronize
+#define hipStream_t cudaStream_t
+#define hipSuccess cudaSuccess
+#elif defined(__HIP__) && defined(ROTOSCALE_NO_HIP_SDK)
+#define __device__ __attribute__((device))
+#define __global__ __attribute__((global))
+#define __shared__ __attribute__((shared))
+#define __host__ __attribute__((host))
+// As the SDK defines it: most threads of a block, least waves of a SIMD unit.
+#define ROTOSCALE_BOUNDS(threads, waves, ...) \
+  __attribute__((amdgpu_flat_work_group_size(1, threads), amdgpu_waves_per_eu(waves)))
+#define __launch_bounds__(...) ROTOSCALE_BOUNDS(__VA_ARGS__, 1, 1)
+#elif defined(__HIP__)
+#include <hip/hip_runtime.h>
+#else
+#define ROTOSCALE_GPU_HOST 1
+#define __device__
+#define __global__
+#define __host__
+#define __launch_bounds__(...)
+#include "gpu/dialect/host.hpp"
+#endif
+
+// Before a loop: unroll it wholly, so that arrays become registers, or leave it a loop. Host compilers do as they like.
+#if defined(ROTOSCALE_GPU_HOST)
+#define ROTOSCALE_UNROLL
+#define ROTOSCALE_KEEP_LOOP
+#else
+#define ROTOSCALE_UNROLL _Pragma("unroll")
+#define ROTOSCALE_KEEP_LOOP _Pragma("unroll 1")
+#endif
+
+// A function that stands outside its callers. AMD's would need a stack in memory, so there it does not.
+#if defined(ROTOSCALE_CUDA)
+#define ROTOSCALE_RARE __device__ __noinline__
+#else
+#define ROTOSCALE_RARE __device__ inline
+#endif
+
+// A kernel's parameter that functions take by reference without a copy of it.
+#if defined(ROTOSCALE_CUDA)
+#define ROTOSCALE_GRID_CONSTANT __grid_constant__
+#else
+#define ROTOSCALE_GRID_CONSTANT
+#endif
+
+#if defined(__HIP__) && !defined(ROTOSCALE_CUDA)
+#define ROTOSCALE_AMD 1
+#endif
+
+namespace rotoscale::gpu {
+
+/// Lanes that may exchange values: half a wave on AMD, a warp on NVIDIA.
+inline constexpr int segment_lanes = 32;
+
+#if defined(ROTOSCALE_GPU_HOST)
+using host::block_barrier;
+using host::block_shared;
+using host::dynamic_shared;
+using host::segment_any;
+using host::shuffle;
+using host::shuffle_xor;
+
+inline dim3 thread_index() { return host::current_thread(); }
+inline dim3 block_index() { return host::current_block(); }
+inline dim3 block_size() { return host::current_block_size(); }
+inline dim3 grid_size() { return host::current_grid_size(); }
+
+#else
+
+struct index3 {
+  unsigned x = 0, y = 0, z = 0;
+};
+
+#if defined(ROTOSCALE_CUDA)
+__device__ inline index3 thread_index() { return {threadIdx.x, threadIdx.y, threadIdx.z}; }
+__device__ inline index3 block_index() { return {blockIdx.x, blockIdx.y, blockIdx.z}; }
+__device__ inline index3 block_size() { return {blockDim.x, blockDim.y, blockDim.z}; }
+__device__ inline index3 grid_size() { return {gridDim.x, gridDim.y, gridDim.z}; }
+#else
+__device__ inline index3 thread_index() {
+  return {__builtin_amdgcn_workitem_id_x(), __builtin_amdgcn_workitem_id_y(), __builtin_amdgcn_workitem_id_z()};
+}
+__device__ inline index3 block_index() {
+  return {__builtin_amdgcn_workgroup_id_x(), __builtin_amdgcn_workgroup_id_y(), __builtin_amdgcn_workgroup_id_z()};
+}
+__device__ inline index3 block_size() {
+  return {__builtin_amdgcn_workgroup_size_x(), __builtin_amdgcn_workgroup_size_y(),
+          __builtin_amdgcn_workgroup_size_z()};
+}
+__device__ inline index3 grid_size() {
+  const index3 threads = block_size();
+  return {__builtin_amdgcn_grid_size_x() / threads.x, __builtin_amdgcn_grid_size_y() / threads.y,
+          __builtin_amdgcn_grid_size_z() / threads.z};
+}
+#endif
+
+/// Waits for all threads of the block; what they wrote to shared and global memory is then seen by the block.
+__device__ inline void block_barrier() {
+#if defined(ROTOSCALE_CUDA)
+  __syncthreads();
+#else
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+#endif
+}
+
+/// The block's shared memory of type T (one object a kernel and type), uninitialised.
+template <class T>
+__device__ inline T& block_shared() {
+  __shared__ T memory;
+  return memory;
+}
+
+/// The block's shared memory whose size the launch gave, uninitialised, aligned to 128 bytes.
+template <class T>
+__device__ inline T* dynamic_shared() {
+#if defined(ROTOSCALE_CUDA)
+  extern __shared__ __align__(128) unsigned char rotoscale_dynamic_shared[];
+#else
+  extern __shared__ __attribute__((aligned(128))) unsigned char rotoscale_dynamic_shared[];
+#endif
+  return reinterpret_cast<T*>(rotoscale_dynamic_shared);
+}
+
+#if !defined(ROTOSCALE_CUDA)
+/// Lane of the wave.
+__device__ inline unsigned wave_lane() { return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u)); }
+__device__ inline std::uint32_t wave_permute(unsigned lane, std::uint32_t value) {
+  return static_cast<std::uint32_t>(__builtin_amdgcn_ds_bpermute(static_cast<int>(4 * lane), static_cast<int>(value)));
+}
+#endif
+
+/// The `value` of lane `lane` (0 to 31) of the segment. All lanes of the segment call these together.
+__device__ inline std::uint32_t shuffle(std::uint32_t value, unsigned lane) {
+#if defined(ROTOSCALE_CUDA)
+  return __shfl_sync(0xFFFFFFFFu, value, static_cast<int>(lane));
+#else
+  return wave_permute((wave_lane() & 32u) | (lane & 31u), value);
+#endif
+}
+
+/// The `value` of the lane whose number differs in the bits of `mask` (1 to 31).
+__device__ inline std::uint32_t shuffle_xor(std::uint32_t value, unsigned mask) {
+#if defined(ROTOSCALE_CUDA)
+  return __shfl_xor_sync(0xFFFFFFFFu, value, static_cast<int>(mask));
+#else
+  return wave_permute(wave_lane() ^ mask, value);
+#endif
+}
+
+/// Does `condition` hold in any lane of the segment?
+__device__ inline bool segment_any(bool condition) {
+#if defined(ROTOSCALE_CUDA)
+  return __any_sync(0xFFFFFFFFu, condition) != 0;
+#else
+  const std::uint64_t lanes = __builtin_amdgcn_ballot_w64(condition);
+  return ((wave_lane() & 32u) != 0 ? lanes >> 32 : lanes & 0xFFFFFFFFu) != 0;
+#endif
+}
+
+#endif
+
+/// Sixteen bytes that move as one.
+struct alignas(16) bytes16 {
+  std::uint32_t word[4];
+};
+
+/// 16 bytes from global memory that nobody reads again soon. `from` is aligned to 16.
+__device__ inline bytes16 load_streaming(const void* from) {
+#if defined(ROTOSCALE_CUDA)
+  const uint4 v = __ldcs(static_cast<const uint4*>(from));
+  return {{v.x, v.y, v.z, v.w}};
+#elif defined(ROTOSCALE_AMD)
+  using vector = std::uint32_t __attribute__((ext_vector_type(4)));
+  const vector v = __builtin_nontemporal_load(static_cast<const vector*>(from));
+  return {{v.x, v.y, v.z, v.w}};
+#else
+  return *static_cast<const bytes16*>(from);
+#endif
+}
+
+/// 16 bytes to global memory that nobody reads soon. `to` is aligned to 16.
+__device__ inline void store_streaming(void* to, const bytes16& bytes) {
+#if defined(ROTOSCALE_CUDA)
+  __stcs(static_cast<uint4*>(to), uint4{bytes.word[0], bytes.word[1], bytes.word[2], bytes.word[3]});
+#elif defined(ROTOSCALE_AMD)
+  using vector = std::uint32_t __attribute__((ext_vector_type(4)));
+  __builtin_nontemporal_store(vector{bytes.word[0], bytes.word[1], bytes.word[2], bytes.word[3]},
+                              static_cast<vector*>(to));
+#else
+  *static_cast<bytes16*>(to) = bytes;
+#endif
+}
+
+/// The same for 8 bytes.
+__device__ inline void store_streaming8(void* to, std::uint32_t low, std::uint32_t high) {
+#if defined(ROTOSCALE_CUDA)
+  __stcs(static_cast<uint2*>(to), uint2{low, high});
+#elif defined(ROTOSCALE_AMD)
+  using vector = std::uint32_t __attribute__((ext_vector_type(2)));
+  __builtin_nontemporal_store(vector{low, high}, static_cast<vector*>(to));
+#else
+  static_cast<std::uint32_t*>(to)[0] = low;
+  static_cast<std::uint32_t*>(to)[1] = high;
+#endif
+}
+
+/// A word that other blocks may change meanwhile.
+__device__ inline std::uint32_t load_relaxed(const std::uint32_t* from) {
+#if defined(ROTOSCALE_AMD)
+  return __hip_atomic_load(from, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+#else
+  return *static_cast<const volatile std::uint32_t*>(from);
+#endif
+}
+
+/// 16 bytes from global to shared memory, both aligned to 16; they are there after wait_for_copies (the thread's own)
+/// and a barrier (the block's).
+__device__ inline void copy_async(bytes16* shared, const void* from) {
+#if defined(ROTOSCALE_CUDA)
+  const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+#else
+  *shared = load_streaming(from);
+#endif
+}
+__device__ inline void wait_for_copies() {
+#if defined(ROTOSCALE_CUDA)
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+/// *to = max(*to, value), whole.
+__device__ inline void atomic_max(std::uint32_t* to, std::uint32_t value) {
+#if defined(ROTOSCALE_CUDA)
+  atomicMax(to, value);
+#elif defined(ROTOSCALE_AMD)
+  __hip_atomic_fetch_max(to, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+#else
+  *to = *to > value ? *to : value;
+#endif
+}
+
+}  // namespace rotoscale::gpu

@@ -1,0 +1,330 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Host mode of gpu/dialect/hip.hpp: a thread block on the CPU. Every thread is a fiber (POSIX ucontext); blocks run one after
+// the other and threads in a fixed order up to the next barrier or exchange, so a run is deterministic and can be
+// debugged. Tests change the order: a kernel without a race gives the same bytes in all of them. A barrier, exchange or
+// instruction of a whole wave that not all its threads reach, or that they reach at different places of the source, is
+// an error and not a hang.
+#pragma once
+
+#include <ucontext.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+};
+
+// The part of HIP's host interface that tests and launchers use: memory is the process's own, streams are nothing.
+enum hipError_t { hipSuccess = 0, hipErrorMemoryAllocation = 2 };
+enum hipMemcpyKind { hipMemcpyHostToDevice, hipMemcpyDeviceToHost, hipMemcpyDeviceToDevice };
+using hipStream_t = struct host_stream*;
+template <class T>
+hipError_t hipMalloc(T** pointer, std::size_t bytes) {
+  *pointer = static_cast<T*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
+  return *pointer == nullptr ? hipErrorMemoryAllocation : hipSuccess;
+}
+inline hipError_t hipFree(void* pointer) {
+  std::free(pointer);
+  return hipSuccess;
+}
+inline hipError_t hipMemcpy(void* to, const void* from, std::size_t bytes, hipMemcpyKind) {
+  if (bytes != 0) std::memcpy(to, from, bytes);
+  return hipSuccess;
+}
+inline hipError_t hipMemset(void* to, int byte, std::size_t bytes) {
+  std::memset(to, byte, bytes);
+  return hipSuccess;
+}
+inline hipError_t hipDeviceSynchronize() { return hipSuccess; }
+inline hipError_t hipGetLastError() { return hipSuccess; }
+inline const char* hipGetErrorString(hipError_t error) { return error == hipSuccess ? "no error" : "out of memory"; }
+
+namespace rotoscale::gpu::host {
+
+/// In which order the threads of a block run between two barriers. Asynchronous copies arrive at once in forward order,
+/// as late as they may in the others.
+enum class thread_order { forward, reverse, shuffled };
+
+namespace detail {
+
+inline constexpr unsigned lanes = 32, wave_lanes = 64;
+inline constexpr std::size_t stack_bytes = 256 * 1024;
+inline constexpr int poison = 0xFD;  // what shared memory holds before a thread wrote it
+
+enum class wait { ready, segment, wave, block, finished };
+
+/// Bytes on their way.
+struct pending_copy {
+  void* to;
+  const void* from;
+  std::size_t bytes;
+};
+
+struct fiber {
+  ucontext_t context;
+  dim3 index;
+  unsigned linear = 0;
+  wait waits = wait::ready;
+  const char* file = nullptr;  ///< where it waits
+  int line = 0;
+  std::uint32_t sent[2] = {};  ///< what it shows to its segment, in exchanges of even and odd number
+  unsigned exchanges = 0;
+  void* shown = nullptr;                     ///< what it hands to its wave
+  void (*together)(void* const*) = nullptr;  ///< what the wave is to do with all of it
+  std::vector<pending_copy> copies;
+};
+
+/// One block at a time; thread_local, so that several host threads may launch.
+struct executor {
+  dim3 grid, size, block;
+  std::uint64_t blocks_run = 0;  ///< names the block, for shared memory
+  unsigned count = 0;
+  std::vector<fiber> fibers;
+  std::unique_ptr<unsigned char[]> stacks;
+  std::vector<unsigned char> dynamic;
+  ucontext_t scheduler;
+  fiber* current = nullptr;
+  const std::function<void()>* body = nullptr;
+  thread_order order = thread_order::forward;
+  std::string wrong;
+
+  unsigned place(unsigned i) const {
+    if (order == thread_order::reverse) return count - 1 - i;
+    if (order == thread_order::forward) return i;
+    return static_cast<unsigned>((std::uint64_t{i} * 7919u + 13u * blocks_run) % count);  // 7919 is prime, above 1024
+  }
+
+  void prepare(dim3 g, dim3 s, std::size_t shared_bytes) {
+    grid = g;
+    size = s;
+    count = s.x * s.y * s.z;
+    if (fibers.size() < count) {
+      fibers = std::vector<fiber>(count);
+      stacks.reset(new unsigned char[count * stack_bytes]);  // not touched until used
+    }
+    dynamic.assign(shared_bytes + 128, 0);
+    wrong.clear();
+  }
+
+  static void enter();
+
+  void start(unsigned i) {
+    fiber& f = fibers[i];
+    f.linear = i;
+    f.index = {i % size.x, i / size.x % size.y, i / (size.x * size.y)};
+    f.waits = wait::ready;
+    f.exchanges = 0;
+    f.copies.clear();
+    getcontext(&f.context);
+    f.context.uc_stack.ss_sp = stacks.get() + i * stack_bytes;
+    f.context.uc_stack.ss_size = stack_bytes;
+    f.context.uc_link = &scheduler;
+    makecontext(&f.context, &executor::enter, 0);
+  }
+  void start_block() {
+    ++blocks_run;
+    std::memset(dynamic.data(), poison, dynamic.size());
+    for (unsigned i = 0; i < count; ++i) start(i);
+  }
+
+  /// Do fibers [first, last) wait for `what` at the same place?
+  bool have_met(unsigned first, unsigned last, wait what) const {
+    for (unsigned i = first; i < last; ++i) {
+      const fiber &f = fibers[i], &leader = fibers[first];
+      if (f.waits != what || f.line != leader.line || f.file != leader.file) return false;
+    }
+    return true;
+  }
+  void go_on(unsigned first, unsigned last) {
+    for (unsigned i = first; i < last; ++i) fibers[i].waits = wait::ready;
+  }
+  /// Lets them go on if they do.
+  void release(unsigned first, unsigned last, wait what) {
+    if (have_met(first, last, what)) go_on(first, last);
+  }
+  /// Does for a wave what all of its lanes wait for; one that lacks lanes waits forever.
+  void release_wave(unsigned first) {
+    const unsigned last = first + wave_lanes;
+    if (last > count || !have_met(first, last, wait::wave)) return;
+    void* shown[wave_lanes];
+    for (unsigned i = first; i < last; ++i) {
+      if (fibers[i].together != fibers[first].together) return;
+      shown[i - first] = fibers[i].shown;
+    }
+    fibers[first].together(shown);
+    go_on(first, last);
+  }
+
+  /// False if threads wait for what cannot come.
+  bool run_block() {
+    start_block();
+    for (;;) {
+      bool any = false;
+      for (unsigned i = 0; i < count; ++i) {
+        fiber& f = fibers[place(i)];
+        if (f.waits != wait::ready) continue;
+        any = true;
+        current = &f;
+        swapcontext(&scheduler, &f.context);
+        current = nullptr;
+      }
+      if (!any) break;
+      for (unsigned i = 0; i < count; i += lanes) release(i, i + lanes < count ? i + lanes : count, wait::segment);
+      for (unsigned i = 0; i < count; i += wave_lanes) release_wave(i);
+      release(0, count, wait::block);
+    }
+    for (unsigned i = 0; i < count; ++i) {
+      const fiber& f = fibers[i];
+      if (f.waits == wait::finished) continue;
+      wrong = std::string("thread ") + std::to_string(i) + " waits at " + f.file + ":" + std::to_string(f.line) +
+              (f.waits == wait::block  ? " for threads of its block"
+               : f.waits == wait::wave ? " for lanes of its wave"
+                                       : " for lanes of its segment") +
+              " that went elsewhere";
+      return false;
+    }
+    return true;
+  }
+
+  void suspend(wait what, const char* file, int line) {
+    fiber& f = *current;
+    f.waits = what;
+    f.file = file;
+    f.line = line;
+    swapcontext(&f.context, &scheduler);
+  }
+};
+
+inline executor& state() {
+  static thread_local executor e;
+  return e;
+}
+
+inline void executor::enter() {
+  executor& e = state();
+  (*e.body)();
+  e.current->waits = wait::finished;  // uc_link leads back to the scheduler
+}
+
+/// Sends `value` and waits for the segment; afterwards every lane's value of this exchange can be read.
+inline unsigned exchange(std::uint32_t value, const char* file, int line) {
+  executor& e = state();
+  const unsigned parity = e.current->exchanges++ % 2;
+  e.current->sent[parity] = value;
+  e.suspend(wait::segment, file, line);
+  return parity;
+}
+
+/// The value that lane `lane` of the current segment sent; a lane that the block lacks sends zero.
+inline std::uint32_t received(unsigned lane, unsigned parity) {
+  executor& e = state();
+  const unsigned at = e.current->linear / lanes * lanes + lane;
+  return at < e.count ? e.fibers[at].sent[parity] : 0;
+}
+
+}  // namespace detail
+
+inline dim3 current_thread() { return detail::state().current->index; }
+inline dim3 current_block() { return detail::state().block; }
+inline dim3 current_block_size() { return detail::state().size; }
+inline dim3 current_grid_size() { return detail::state().grid; }
+
+/// The order of the launches that follow on this host thread.
+inline void set_thread_order(thread_order order) { detail::state().order = order; }
+
+inline void block_barrier(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  detail::state().suspend(detail::wait::block, file, line);
+}
+
+inline std::uint32_t shuffle(std::uint32_t value, unsigned lane, const char* file = __builtin_FILE(),
+                             int line = __builtin_LINE()) {
+  const unsigned parity = detail::exchange(value, file, line);
+  return detail::received(lane % detail::lanes, parity);
+}
+
+inline std::uint32_t shuffle_xor(std::uint32_t value, unsigned mask, const char* file = __builtin_FILE(),
+                                 int line = __builtin_LINE()) {
+  const unsigned parity = detail::exchange(value, file, line);
+  return detail::received((detail::state().current->linear ^ mask) % detail::lanes, parity);
+}
+
+inline bool segment_any(bool condition, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  const unsigned parity = detail::exchange(condition, file, line);
+  std::uint32_t any = 0;
+  for (unsigned l = 0; l < detail::lanes; ++l) any |= detail::received(l, parity);
+  return any != 0;
+}
+
+/// What one instruction does for a wave of 64 lanes: every lane shows its registers, and once all have come here,
+/// `All(registers of lane 0 .. 63)` runs. A block whose last wave lacks lanes cannot do it.
+template <auto All, class Registers>
+void wave_instruction(Registers& mine, const char* file, int line) {
+  detail::fiber& f = *detail::state().current;
+  f.shown = &mine;
+  f.together = [](void* const* shown) {
+    Registers* lanes[detail::wave_lanes];
+    for (unsigned i = 0; i < detail::wave_lanes; ++i) lanes[i] = static_cast<Registers*>(shown[i]);
+    All(lanes);
+  };
+  detail::state().suspend(detail::wait::wave, file, line);
+}
+
+/// Copies `bytes`, which have arrived after finish_copies, and perhaps before.
+inline void copy_later(void* to, const void* from, std::size_t bytes) {
+  detail::executor& e = detail::state();
+  if (e.order == thread_order::forward) {
+    std::memcpy(to, from, bytes);
+  } else {
+    e.current->copies.push_back({to, from, bytes});
+  }
+}
+/// Waits for the thread's own copies.
+inline void finish_copies() {
+  for (const detail::pending_copy& c : detail::state().current->copies) std::memcpy(c.to, c.from, c.bytes);
+  detail::state().current->copies.clear();
+}
+
+/// One object of type T a block, poisoned when a block first asks for it.
+template <class T>
+T& block_shared() {
+  alignas(T) static thread_local unsigned char memory[sizeof(T)];
+  static thread_local std::uint64_t owner = 0;
+  if (owner != detail::state().blocks_run) {
+    owner = detail::state().blocks_run;
+    std::memset(memory, detail::poison, sizeof(T));
+  }
+  return *reinterpret_cast<T*>(memory);
+}
+
+template <class T>
+T* dynamic_shared() {
+  auto* first = detail::state().dynamic.data();
+  return reinterpret_cast<T*>(first + (128 - reinterpret_cast<std::uintptr_t>(first) % 128) % 128);
+}
+
+/// Runs `body` once for each thread of each block. Null, or what went wrong, valid until the next call of this thread.
+inline const char* run_blocks(dim3 grid, dim3 size, std::size_t shared_bytes, const std::function<void()>& body) {
+  detail::executor& e = detail::state();
+  if (e.current != nullptr) return "a kernel cannot launch kernels";
+  if (size.x * size.y * size.z == 0 || size.x * size.y * size.z > 1024) return "a block has 1 to 1024 threads";
+  e.prepare(grid, size, shared_bytes);
+  e.body = &body;
+  for (unsigned z = 0; z < grid.z; ++z) {
+    for (unsigned y = 0; y < grid.y; ++y) {
+      for (unsigned x = 0; x < grid.x; ++x) {
+        e.block = {x, y, z};
+        if (!e.run_block()) return e.wrong.c_str();
+      }
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace rotoscale::gpu::host

@@ -1,0 +1,103 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Two 16-bit numbers in a register: the few operations that quantizers and expansions need, NVIDIA's instructions where
+// nvcc compiles, and what they mean elsewhere.
+#pragma once
+
+#include "gpu/dialect/hip.hpp"
+#include "rotoscale/round.hpp"
+
+namespace rotoscale::gpu {
+
+/// Byte i of the result is byte n of `high:low`, n the low three bits of the selector's nibble i; where bit 3 is set,
+/// eight copies of that byte's top bit (PTX prmt.b32).
+__device__ inline std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t high, std::uint32_t selector) {
+  std::uint32_t result = 0;
+#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(low), "r"(high), "r"(selector));
+#else
+  for (int i = 0; i < 4; ++i) {
+    const std::uint32_t nibble = selector >> (4 * i) & 15u;
+    const std::uint32_t byte = (nibble % 8 < 4 ? low >> (8 * (nibble % 4)) : high >> (8 * (nibble % 4))) & 0xFFu;
+    result |= (nibble < 8 ? byte : byte >> 7 != 0 ? 0xFFu : 0u) << (8 * i);
+  }
+#endif
+  return result;
+}
+/// The same for a selector that is part of the instruction.
+template <std::uint32_t Selector>
+__device__ inline std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t high) {
+#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
+  std::uint32_t result;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(low), "r"(high), "n"(Selector));
+  return result;
+#else
+  return permute_bytes(low, high, Selector);
+#endif
+}
+
+__device__ inline std::uint32_t min_u16x2(std::uint32_t a, std::uint32_t b) {
+#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
+  return __vminu2(a, b);
+#else
+  const std::uint32_t low = (a & 0xFFFFu) < (b & 0xFFFFu) ? a & 0xFFFFu : b & 0xFFFFu;
+  return low | (a >> 16 < b >> 16 ? a & 0xFFFF0000u : b & 0xFFFF0000u);
+#endif
+}
+
+/// The least of three, one instruction on Hopper.
+__device__ inline std::uint32_t min3_u16x2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
+  return __vimin3_u16x2(a, b, c);
+#else
+  return min_u16x2(min_u16x2(a, b), c);
+#endif
+}
+
+__device__ inline std::uint32_t max3_u16x2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
+  return __vimax3_u16x2(a, b, c);
+#else
+  return ~min3_u16x2(~a, ~b, ~c);
+#endif
+}
+
+/// a * b + c in BF16, rounded once to nearest even. For finite numbers whose result FP64 holds exactly.
+__device__ inline std::uint32_t fma_bf16x2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
+  std::uint32_t result;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
+  return result;
+#else
+  std::uint32_t result = 0;
+  for (int half = 0; half < 2; ++half) {
+    const auto value = [half](std::uint32_t pair) {
+      return static_cast<double>(fp32_from_bits((half == 0 ? pair << 16 : pair) & 0xFFFF0000u));
+    };
+    const auto exact = bit_cast<std::uint64_t>(value(a) * value(b) + value(c));
+    result |= static_cast<std::uint32_t>(convert(formats::fp64, exact, formats::bf16)) << (16 * half);
+  }
+  return result;
+#endif
+}
+
+/// BF16 bits, nearest even; a NaN keeps its upper half, where its payload must lie.
+ROTOSCALE_HD constexpr std::uint32_t bf16_bits(float x) {
+  const std::uint32_t u = fp32_bits(x);
+  return fp32_is_nan(u) ? u >> 16 : (u + 0x7FFFu + (u >> 16 & 1u)) >> 16;
+}
+
+/// Products of two pairs of BF16 numbers, nearest even.
+__device__ inline std::uint32_t multiply_bf16(std::uint32_t x, std::uint32_t y) {
+#if defined(ROTOSCALE_CUDA)
+  std::uint32_t z;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+  return z;
+#else
+  const std::uint32_t low = bf16_bits(fp32_from_bits(x << 16) * fp32_from_bits(y << 16));
+  const std::uint32_t high = bf16_bits(fp32_from_bits(x & 0xFFFF0000u) * fp32_from_bits(y & 0xFFFF0000u));
+  return low | high << 16;
+#endif
+}
+
+}  // namespace rotoscale::gpu

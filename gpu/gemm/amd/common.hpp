@@ -1,0 +1,25 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// What AMD's GEMM kernels share: they multiply rows of B by rows of A, so a lane holds four neighbouring columns of a
+// row of C.
+#pragma once
+
+#include "gpu/dialect/amd_matrix.hpp"
+#include "gpu/gemm/output.hpp"
+#include "gpu/dialect/hip.hpp"  // first: the numerics headers need its words
+
+namespace rotoscale::gpu::amd {
+
+/// Four columns as BF16 (rows of whole 8 bytes, no C, no bias).
+__device__ inline void store_four(const gemm_arguments& p, float4 acc, int row, int column) {
+  std::uint32_t bits[4];
+  ROTOSCALE_UNROLL
+  for (int e = 0; e < 4; ++e) {
+    const float x = acc[e] * p.alpha;
+    bits[e] = bf16_bits(fp32_is_nan(fp32_bits(x)) ? fp32_from_bits(p.nan_bits) : x);
+  }
+  *reinterpret_cast<uint2*>(static_cast<std::uint16_t*>(p.out) + row * p.out_stride + column) =
+      uint2{bits[0] | bits[1] << 16, bits[2] | bits[3] << 16};
+}
+
+}  // namespace rotoscale::gpu::amd

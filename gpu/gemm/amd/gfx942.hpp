@@ -1,0 +1,279 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The MXFP4 and MXFP8 GEMM of gfx942, which has neither FP4 nor block scales; plain codes and scales.
+// MXFP4: E2M1 codes become FP8 bytes, one FP8 matrix instruction multiplies a block of 32 from zero, which is exact in
+// whatever order the unit adds (multiples of 1/4 below 2^11, 24 bits), and one fused multiply-add scales and adds it.
+// So the bits are those of the reference. MXFP8: products of E4M3 would need more bits than the unit keeps, so a pass
+// of its own (gemm_expand.hpp) folds scales into BF16, exactly, and a BF16 kernel multiplies, in ascending k. Compiled
+// with clang and, MXFP4 with OCP instead of FNUZ bytes, executed on an emulator of gfx950; nobody has timed it.
+#pragma once
+
+#include "gpu/dialect/hip.hpp"  // first: the numerics headers need its words
+//
+#include "gpu/gemm/amd/common.hpp"
+#include "gpu/gemm/reference_kernel.hpp"
+
+namespace rotoscale::gpu::gfx942 {
+
+inline constexpr int tile = 128;     // rows of A and of B a block
+inline constexpr int threads = 256;  // four waves, 64 × 64 outputs each
+inline constexpr int step = 128;     // k of a step: 64 bytes and four scales a row
+
+using amd::float4;
+using amd::int4;
+
+struct arguments {
+  gemm_operand_view a, b;
+  gemm_arguments p;
+};
+
+/// Bytes of FP8 for magnitudes 0 to 7 (0.5, 1, 1.5, ...): E4M3FNUZ on gfx942, E4M3 on gfx950.
+#if !defined(__gfx950__)
+inline constexpr std::uint32_t table_low = 0x44403800u, table_high = 0x54504C48u;
+static_assert(decode(formats::e4m3fnuz, 0x38) == 0.5f && decode(formats::e4m3fnuz, 0x44) == 1.5f &&
+              decode(formats::e4m3fnuz, 0x48) == 2.0f && decode(formats::e4m3fnuz, 0x54) == 6.0f);
+#else
+inline constexpr std::uint32_t table_low = 0x3C383000u, table_high = 0x4C484440u;
+static_assert(decode(formats::e4m3, 0x30) == 0.5f && decode(formats::e4m3, 0x3C) == 1.5f &&
+              decode(formats::e4m3, 0x40) == 2.0f && decode(formats::e4m3, 0x4C) == 6.0f);
+#endif
+
+/// Four codes, in the low halves of bytes, as FP8. FNUZ has no -0: a zero loses its sign.
+__device__ inline std::uint32_t fp8_of(std::uint32_t codes) {
+  const std::uint32_t magnitude = codes & 0x07070707u;
+  const std::uint32_t value = amd::permute(table_low, table_high, magnitude);
+  const std::uint32_t nonzero = amd::permute(0x80808000u, 0x80808080u, magnitude);
+  return value | ((codes & 0x08080808u) << 4 & nonzero);
+}
+/// Eight codes; even ones first, which both operands do alike.
+__device__ inline std::int64_t fragment_of(std::uint32_t codes) {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(fp8_of(codes >> 4)) << 32 | fp8_of(codes));
+}
+
+/// Largest and least scale byte of a row so far.
+struct byte_range {
+  int least = 255, largest = 0;
+  __device__ void add(int byte) {
+    least = byte < least ? byte : least;
+    largest = byte > largest ? byte : largest;
+  }
+};
+/// Do all products of two rows' scales stay within what one multiply-add takes? Else the output is computed again.
+__device__ inline bool scales_are_plain(const byte_range& a, const byte_range& b) {
+  return a.least >= 1 && b.least >= 1 && a.largest <= 254 && b.largest <= 254 && a.least + b.least - 254 >= -147 &&
+         a.largest + b.largest - 254 <= 127;
+}
+
+struct shared_memory {
+  alignas(16) std::uint8_t codes[2][2][tile * 64];  ///< [buffer][operand]
+  std::uint32_t scales[2][2][tile];
+};
+
+/// Row `row`, 16-byte piece `piece`: pieces are permuted so that the rows of a fragment lie in different banks.
+__device__ inline int place_of(int row, int piece) { return row * 64 + (piece ^ (row / 2 % 4)) * 16; }
+
+/// 64 bytes of each row of the tiles of A and B on their way to LDS: a thread's pieces.
+struct staged_pieces {
+  struct source {
+    const std::uint8_t* codes;  ///< of row 0, at the step's k
+    std::int64_t stride;
+    int rows, first;
+  };
+  int4 piece[2][2];
+  __device__ void load(const source& a, const source& b) {
+    const int thread = static_cast<int>(thread_index().x);
+    ROTOSCALE_UNROLL
+    for (int m = 0; m < 2; ++m) {
+      const source& x = m == 0 ? a : b;
+      ROTOSCALE_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const int row = x.first + thread / 4 + 64 * i, last = x.rows - 1;
+        piece[m][i] = *reinterpret_cast<const int4*>(x.codes + (row < last ? row : last) * x.stride + thread % 4 * 16);
+      }
+    }
+  }
+  __device__ void store(std::uint8_t (&to)[2][tile * 64]) {
+    const int thread = static_cast<int>(thread_index().x);
+    ROTOSCALE_UNROLL
+    for (int m = 0; m < 2; ++m) {
+      ROTOSCALE_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        amd::keep_in_vector_registers(piece[m][i]);
+        *reinterpret_cast<int4*>(to[m] + place_of(thread / 4 + 64 * i, thread % 4)) = piece[m][i];
+      }
+    }
+  }
+};
+
+/// A grid of (columns of tiles, rows of tiles) blocks. Vector: BF16, rows of whole 8 bytes, no C, no bias.
+template <bool Vector>
+[[maybe_unused]] static __global__ void ROTOSCALE_AMD_BLOCK(threads, 1, 2) gemm_kernel(const arguments g) {
+  shared_memory& shared = block_shared<shared_memory>();
+  const int thread = static_cast<int>(thread_index().x), lane = thread % 64, wave = thread / 64;
+  const int first_row = static_cast<int>(block_index().y) * tile,
+            first_column = static_cast<int>(block_index().x) * tile;
+  const int wave_row = wave / 2 * 64, wave_column = wave % 2 * 64;
+
+  staged_pieces staged;
+  std::uint32_t staged_scale;
+  const auto load = [&](int k) {
+    staged.load({g.a.codes + k / 2, g.a.code_stride, g.a.rows, first_row},
+                {g.b.codes + k / 2, g.b.code_stride, g.b.rows, first_column});
+    const bool second = thread >= tile;
+    const gemm_operand_view& x = second ? g.b : g.a;
+    const int row = (second ? first_column : first_row) + thread % tile;
+    staged_scale =
+        *reinterpret_cast<const std::uint32_t*>(x.scales + (row < x.rows ? row : x.rows - 1) * x.scale_stride + k / 32);
+  };
+  const auto stage = [&](int buffer) {
+    staged.store(shared.codes[buffer]);
+    amd::keep_in_vector_registers(staged_scale);
+    shared.scales[buffer][thread / tile][thread % tile] = staged_scale;
+  };
+
+  // D of an instruction: lane l holds row l % 16 of C and columns 4 (l / 16) .. + 3, since B goes first.
+  float4 acc[4][4] = {};  // [row tile][column tile]
+  byte_range range_a[4], range_b[4][4];
+  load(0);
+  for (int k = 0; k < g.a.k; k += step) {
+    const int buffer = k / step % 2;
+    stage(buffer);
+    block_barrier();
+    if (k + step < g.a.k) load(k + step);
+    std::uint32_t scale_a[4], scale_b[4][4];
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      scale_a[i] = shared.scales[buffer][0][wave_row + 16 * i + lane % 16];
+      ROTOSCALE_UNROLL
+      for (int e = 0; e < 4; ++e) scale_b[i][e] = shared.scales[buffer][1][wave_column + 16 * i + lane / 16 * 4 + e];
+    }
+    ROTOSCALE_UNROLL
+    for (int block = 0; block < 4; ++block) {
+      const auto fragment = [&](int m, int row) {
+        std::uint32_t codes;
+        __builtin_memcpy(&codes, shared.codes[buffer][m] + place_of(row + lane % 16, block) + lane / 16 * 4, 4);
+        return fragment_of(codes);
+      };
+      std::int64_t a[4];
+      float factor_a[4];
+      ROTOSCALE_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        a[i] = fragment(0, wave_row + 16 * i);
+        const std::uint32_t byte = scale_a[i] >> (8 * block) & 0xFFu;
+        range_a[i].add(static_cast<int>(byte));
+        factor_a[i] = fp32_from_bits(byte << 23);
+      }
+      ROTOSCALE_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        const std::int64_t b = fragment(1, wave_column + 16 * j);
+        float factor_b[4];
+        ROTOSCALE_UNROLL
+        for (int e = 0; e < 4; ++e) {
+          const std::uint32_t byte = scale_b[j][e] >> (8 * block) & 0xFFu;
+          range_b[j][e].add(static_cast<int>(byte));
+          factor_b[e] = fp32_from_bits(byte << 23);
+        }
+        ROTOSCALE_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          const float4 sum = amd::multiply_fp8(b, a[i]);
+          ROTOSCALE_UNROLL
+          for (int e = 0; e < 4; ++e) acc[i][j][e] = __builtin_fmaf(sum[e], factor_a[i] * factor_b[e], acc[i][j][e]);
+        }
+      }
+    }
+  }
+
+  // Outputs whose scales one multiply-add does not take, a bit each, are computed again at the end.
+  std::uint64_t again = 0;
+  const int row0 = first_row + wave_row + lane % 16, column0 = first_column + wave_column + lane / 16 * 4;
+  ROTOSCALE_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const int row = row0 + 16 * i;
+    ROTOSCALE_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const int column = column0 + 16 * j;
+      const bool inside = row < g.p.m && column < g.p.n;
+      ROTOSCALE_UNROLL
+      for (int e = 0; e < 4; ++e) {
+        const bool plain = scales_are_plain(range_a[i], range_b[j][e]);
+        again |= static_cast<std::uint64_t>(!plain) << (16 * i + 4 * j + e);
+        if (!Vector && plain && inside && column + e < g.p.n) store_output(g.p, acc[i][j][e], row, column + e);
+      }
+      if (Vector && inside) amd::store_four(g.p, acc[i][j], row, column);
+    }
+  }
+  for (; again != 0; again &= again - 1) {
+    const int i = __builtin_ctzll(again), row = row0 + i / 16 * 16, column = column0 + i / 4 % 4 * 16 + i % 4;
+    if (row < g.p.m && column < g.p.n) store_output(g.p, reference_sum(g.a, g.b, row, column), row, column);
+  }
+}
+
+struct bf16_arguments {
+  const std::uint8_t *a, *b;  ///< BF16 [m, k], [n, k]
+  int k;                      ///< a multiple of bf16_step
+  gemm_arguments p;
+};
+
+inline constexpr int bf16_step = 32;  // k
+
+struct bf16_memory {
+  alignas(16) std::uint8_t codes[2][2][tile * 64];  ///< [buffer][operand]
+};
+
+/// BF16 operands; grid and Vector as above.
+template <bool Vector>
+[[maybe_unused]] static __global__ void ROTOSCALE_AMD_BLOCK(threads, 1, 2) bf16_kernel(const bf16_arguments g) {
+  bf16_memory& shared = block_shared<bf16_memory>();
+  const int thread = static_cast<int>(thread_index().x), lane = thread % 64, wave = thread / 64;
+  const int first_row = static_cast<int>(block_index().y) * tile,
+            first_column = static_cast<int>(block_index().x) * tile;
+  const int wave_row = wave / 2 * 64, wave_column = wave % 2 * 64;
+  staged_pieces staged;
+  const auto load = [&](int k) {
+    const std::int64_t stride = 2 * static_cast<std::int64_t>(g.k);
+    staged.load({g.a + 2 * k, stride, g.p.m, first_row}, {g.b + 2 * k, stride, g.p.n, first_column});
+  };
+  float4 acc[4][4] = {};  // [row tile][column tile]
+  load(0);
+  for (int k = 0; k < g.k; k += bf16_step) {
+    const int buffer = k / bf16_step % 2;
+    staged.store(shared.codes[buffer]);
+    block_barrier();
+    if (k + bf16_step < g.k) load(k + bf16_step);
+    ROTOSCALE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const auto fragment = [&](int m, int row) {
+        const int group = lane / 16;
+        return *reinterpret_cast<const amd::short4*>(shared.codes[buffer][m] +
+                                                     place_of(row + lane % 16, 2 * half + group / 2) + group % 2 * 8);
+      };
+      amd::short4 a[4];
+      ROTOSCALE_UNROLL
+      for (int i = 0; i < 4; ++i) a[i] = fragment(0, wave_row + 16 * i);
+      ROTOSCALE_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        const amd::short4 b = fragment(1, wave_column + 16 * j);
+        ROTOSCALE_UNROLL
+        for (int i = 0; i < 4; ++i) acc[i][j] = amd::multiply_bf16(b, a[i], acc[i][j]);
+      }
+    }
+  }
+
+  const int row0 = first_row + wave_row + lane % 16, column0 = first_column + wave_column + lane / 16 * 4;
+  ROTOSCALE_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const int row = row0 + 16 * i;
+    ROTOSCALE_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const int column = column0 + 16 * j;
+      if (row >= g.p.m || column >= g.p.n) continue;
+      if constexpr (Vector) {
+        amd::store_four(g.p, acc[i][j], row, column);
+      } else {
+        for (int e = 0; e < 4 && column + e < g.p.n; ++e) store_output(g.p, acc[i][j][e], row, column + e);
+      }
+    }
+  }
+}
+
+}  // namespace rotoscale::gpu::gfx942

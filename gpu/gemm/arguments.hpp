@@ -1,0 +1,133 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// What every GEMM kernel of gpu/ is told besides its operands, and the arithmetic around the matrix unit that kernels
+// and CPU models share: folding of block scales into E5M2 and int8, powers of two, and the last step of an output.
+#pragma once
+
+#include "gpu/dialect/hip.hpp"  // first: the numerics headers need its words
+//
+#include "rotoscale/round.hpp"
+#include "rotoscale/scale.hpp"
+
+namespace rotoscale::gpu {
+
+/// Rows of an operand, and k, at most.
+inline constexpr int most_gemm_extent = 1 << 20;
+
+/// Outputs are computed by products of one kind in tiles of this many rows and columns.
+inline constexpr int window_tile = 256;
+
+/// The narrowest operands that give a row's products exactly. A tile takes the worst of its rows of A and of B; bits of
+/// several rows' levels may be joined: what is above `bf16` is `bf16`.
+enum class operand_level : unsigned char { int8 = 0, e5m2 = 1, bf16 = 2 };
+ROTOSCALE_HD constexpr operand_level level_of(std::uint32_t joined) {
+  return static_cast<operand_level>(joined > 2 ? 2 : joined);
+}
+
+/// What becomes of a tile's accumulators.
+enum class output_mode {
+  plain,    ///< BF16 in whole 16-byte pieces, no C, no bias
+  general,  ///< anything
+  partial   ///< FP32 sums of a part of K
+};
+
+struct gemm_arguments {
+  int m = 0, n = 0;
+  int k_boxes = 0;              ///< 128-byte pieces of a row of expanded operand
+  int parts = 1;                ///< of K (split-K); with more than one, sums go to `partial`
+  int part_boxes = 0;           ///< k_boxes of a part, the last may have fewer
+  float* partial = nullptr;     ///< [parts, m, n] accumulators, those of folded operands not brought back
+  void* out = nullptr;          ///< [m, n], BF16 or FP32
+  std::int64_t out_stride = 0;  ///< elements
+  bool bf16_out = false;
+  bool vector_stores = false;  ///< BF16, rows of `out` and n in multiples of 16 bytes
+  bool accumulate = false;     ///< adds beta * out
+  float alpha = 1.0f, beta = 0.0f;
+  const float* bias = nullptr;  ///< [n] or null
+  const int* base = nullptr;    ///< exponents of folded rows: those of A, from base_b on those of B
+  int base_b = 0;
+  const operand_level* levels = nullptr;            ///< of rows as `base`; null: every tile is the kernel's
+  operand_level least_level = operand_level::int8;  ///< that `levels` holds where no row is worse
+  std::uint32_t nan_bits = 0x7FFFFFFFu;
+};
+
+// ------------------------------------------------------------------ folding block scales into E5M2
+
+/// E2M1 times 2^s is a normal number of E5M2 for s in [-13, 13]. A row's scales are taken relative to its largest, so
+/// that s = byte - largest + 13: rows whose blocks span at most 26 binades fit, exactly and without subnormal numbers,
+/// hence the choice of the base cannot be seen in an aligned sum.
+inline constexpr int fold_top = 13, fold_window = 26;
+
+/// What a folded row is multiplied by is 2^this.
+ROTOSCALE_HD constexpr int fold_base(int largest_byte) { return largest_byte - 127 - fold_top; }
+
+ROTOSCALE_HD constexpr int largest_of_base(int base) { return base + 127 + fold_top; }
+
+/// The E5M2 code of E2M1 code `code` in a block with scale `byte`.
+ROTOSCALE_HD constexpr std::uint8_t fold_code(std::uint32_t code, int byte, int largest_byte) {
+  if (byte == nan_scale_byte) return static_cast<std::uint8_t>(formats::e5m2.nan_code());
+  const std::uint32_t magnitude = code & 7u;
+  if (magnitude == 0) return static_cast<std::uint8_t>((code & 8u) << 4);
+  const int s = byte - largest_byte + fold_top;
+  // Magnitudes 1 to 7 are 0.5, 1, 1.5, 2, 3, 4, 6: with two mantissa bits, codes 0, 4, 6, 8, ... after 2^(s-1)'s.
+  return static_cast<std::uint8_t>((code & 8u) << 4 |
+                                   (static_cast<std::uint32_t>(4 * (s + 14)) + (magnitude == 1 ? 0u : 2u * magnitude)));
+}
+
+// ------------------------------------------------------------------ folding block scales into int8
+
+/// Twice an E2M1 value times 2^s, s = byte - largest + 3, is an int8 for s in [0, 3]: rows whose blocks span at most 3
+/// binades. Blocks of zeros count only where they are within it.
+inline constexpr int int8_window = 3;
+static_assert((2 * 6 << int8_window) <= 127);
+
+/// A sum of int8 products times this is the sum of the E5M2 products, both against the rows' largest scale.
+inline constexpr float int8_unit = pow2_fp32(2 * (fold_top - 1 - int8_window));
+
+/// A row's int8 numbers are multiples of 2^(3 - span). Divided by it, their squares must sum up to less than 2^24.
+/// Then, by Cauchy and Schwarz, so does any subset of a row's products with another such row: every FP32 addition of
+/// such sums is exact, and their order cannot be seen.
+ROTOSCALE_HD constexpr bool sums_are_exact(std::uint64_t squares, int span) {
+  return squares < std::uint64_t{1} << (24 + 2 * (int8_window - span));
+}
+
+// ------------------------------------------------------------------ sums brought back
+
+/// x * 2^e, rounded once, for a sum x of folded products (0 or 2^-41 <= |x| < 2^58). The first factor is exact, or
+/// overflows where the result does; where the second is limited, the result is zero or Inf anyway.
+ROTOSCALE_HD constexpr float times_power(float x, int e) {
+  const int first = e < -84 ? -84 : e > 84 ? 84 : e;
+  const int rest = e - first;
+  return x * pow2_fp32(first) * pow2_fp32(rest < -126 ? -126 : rest > 127 ? 127 : rest);
+}
+/// Bases of a row of A and a row of B for which x * 2^base_a * 2^base_b, in this order, rounds once as well.
+ROTOSCALE_HD constexpr bool first_base_is_plain(int base) { return base >= -84 && base <= 69; }
+ROTOSCALE_HD constexpr bool second_base_is_plain(int base) { return base >= -126; }
+
+/// An E4M3 or E5M2 code's value: FP32 has room for its bits, with an exponent that one exact product corrects.
+ROTOSCALE_HD constexpr float fp8_value(bool e4m3, std::uint32_t code) {
+  const std::uint32_t magnitude = code & 0x7Fu, sign = (code & 0x80u) << 24;
+  if (e4m3) {
+    if (magnitude == 0x7F) return fp32_from_bits(fp32_nan_bits);
+    return fp32_from_bits(magnitude << 20 | sign) * pow2_fp32(120);
+  }
+  if (magnitude > 0x7C) return fp32_from_bits(fp32_nan_bits);
+  if (magnitude == 0x7C) return fp32_from_bits(fp32_infinity_bits | sign);
+  return fp32_from_bits(magnitude << 21 | sign) * pow2_fp32(112);
+}
+
+// ------------------------------------------------------------------ the last step
+
+/// One output from its accumulator: factor, C and bias in FP32, each step one fused multiply-add.
+ROTOSCALE_HD inline float finish_value(float acc, float alpha, bool accumulate, float beta, float old, bool has_bias,
+                                       float bias, std::uint32_t nan_bits) {
+  float y;
+  if (accumulate) {
+    y = __builtin_fmaf(acc, alpha, has_bias ? __builtin_fmaf(beta, old, bias) : beta * old);
+  } else {
+    y = has_bias ? __builtin_fmaf(acc, alpha, bias) : acc * alpha;
+  }
+  return fp32_is_nan(fp32_bits(y)) ? fp32_from_bits(nan_bits) : y;
+}
+
+}  // namespace rotoscale::gpu

@@ -1,0 +1,175 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Which GEMM kernel for which shape: a table of measurements in a text file, one row a shape, in the manner of AITER's
+// (ROCm/aiter, a4w4_blockscale_tuned_gemm.csv). Looked up by the exact shape, then by M rounded up as AITER rounds it,
+// else a heuristic decides. Two environment variables: ROTOSCALE_GPU_TUNED names another table,
+// ROTOSCALE_GPU_KERNEL forces a kernel ("fast", or "fast/4" for four parts of K).
+#pragma once
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gpu/api/gemm.hpp"
+
+namespace rotoscale::gpu {
+
+/// Columns of the table, in this order, comma-separated, with a header line; lines that begin with # are comments.
+struct tuned_row {
+  std::string arch;
+  int units = 0;  ///< multiprocessors or compute units
+  int m = 0, n = 0, k = 0;
+  std::string kernel;  ///< a contract's name
+  int split_k = 1;
+  double us = 0, tflops = 0;
+  double error = 0;  ///< relative, Frobenius norm, against FP64
+};
+
+inline constexpr const char* tuned_header = "arch,units,m,n,k,kernel,split_k,us,tflops,error";
+
+inline constexpr struct {
+  const char* name;
+  gemm_contract contract;
+} contract_names[] = {
+    {"reference", gemm_contract::reference}, {"accurate", gemm_contract::accurate}, {"fast", gemm_contract::fast}};
+
+inline const char* name_of(gemm_contract contract) {
+  for (const auto& c : contract_names) {
+    if (c.contract == contract) return c.name;
+  }
+  return "";
+}
+
+/// "NAME" or "NAME/PARTS". False if it is neither.
+inline bool parse_choice(std::string_view text, gemm_choice& choice) {
+  const std::size_t slash = text.find('/');
+  int parts = 1;
+  if (slash != std::string_view::npos) {
+    parts = 0;
+    const std::string_view digits = text.substr(slash + 1);
+    for (const char c : digits) {
+      if (c < '0' || c > '9' || parts > 1000) return false;
+      parts = 10 * parts + (c - '0');
+    }
+    if (digits.empty() || parts < 1) return false;
+  }
+  for (const auto& c : contract_names) {
+    if (text.substr(0, slash) == c.name) {
+      choice = {c.contract, parts};
+      return true;
+    }
+  }
+  return false;
+}
+
+/// Rows of a table. Empty `why`: all of it was understood; else "line N: what is wrong", and no rows.
+inline std::vector<tuned_row> parse_tuned(std::istream& in, std::string& why) {
+  std::vector<tuned_row> rows;
+  std::string line;
+  bool header = false;
+  for (int number = 1; std::getline(in, line); ++number) {
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    if (line.empty() || line[0] == '#') continue;
+    const auto fail = [&](const char* what) {
+      why = "line " + std::to_string(number) + ": " + what;
+      return std::vector<tuned_row>{};
+    };
+    if (!header) {
+      if (line != tuned_header) return fail("the header is not the one of this version");
+      header = true;
+      continue;
+    }
+    std::vector<std::string> fields;
+    std::istringstream text(line);
+    for (std::string field; std::getline(text, field, ',');) fields.push_back(field);
+    if (fields.size() != 10) return fail("ten columns are needed");
+    tuned_row row;
+    row.arch = fields[0];
+    row.kernel = fields[5];
+    int* const whole[] = {&row.units, &row.m, &row.n, &row.k, &row.split_k};
+    const std::size_t whole_at[] = {1, 2, 3, 4, 6};
+    double* const real[] = {&row.us, &row.tflops, &row.error};
+    for (std::size_t i = 0; i < 5; ++i) {
+      char* end = nullptr;
+      const long value = std::strtol(fields[whole_at[i]].c_str(), &end, 10);
+      if (end == fields[whole_at[i]].c_str() || *end != '\0' || value < 1 || value > 1 << 30) {
+        return fail("a whole number above zero is needed");
+      }
+      *whole[i] = static_cast<int>(value);
+    }
+    for (std::size_t i = 0; i < 3; ++i) {
+      char* end = nullptr;
+      *real[i] = std::strtod(fields[7 + i].c_str(), &end);
+      if (end == fields[7 + i].c_str() || *end != '\0') return fail("a number is needed");
+    }
+    gemm_choice choice;
+    if (!parse_choice(row.kernel, choice) || choice.split_k != 1) return fail("no kernel has this name");
+    rows.push_back(row);
+  }
+  if (!header) why = "no header";
+  return header ? rows : std::vector<tuned_row>{};
+}
+
+/// M rounded up as AITER rounds it: finely (level 0), or to a power of two (level 1).
+inline int padded_m(int m, int n, int level) {
+  const auto up = [m](int unit) { return (m + unit - 1) / unit * unit; };
+  if (level == 0) return up(m <= 256 ? 16 : m <= 1024 ? 32 : m <= 4096 ? 64 : 128);
+  if (m > 8192 && n > 4096) return 8192;
+  int power = 1;
+  while (power < m) power *= 2;
+  return power;
+}
+
+/// The fastest row for a shape under a contract, or null: the exact shape, then padded M of levels 0 and 1.
+inline const tuned_row* find_tuned(const std::vector<tuned_row>& rows, const gemm_device& device,
+                                   gemm_contract contract, int m, int n, int k) {
+  for (const int wanted : {m, padded_m(m, n, 0), padded_m(m, n, 1)}) {
+    const tuned_row* best = nullptr;
+    for (const tuned_row& r : rows) {
+      if (r.arch != device.arch || r.units != device.units || r.m != wanted || r.n != n || r.k != k) continue;
+      if (r.kernel == name_of(contract) && (best == nullptr || r.us < best->us)) best = &r;
+    }
+    if (best != nullptr) return best;
+  }
+  return nullptr;
+}
+
+/// Without a row: as many parts of K as leave no pair of multiprocessors idle, none shorter than 1024.
+inline gemm_choice heuristic_choice(const gemm_device& device, gemm_contract contract, int m, int n, int k) {
+  if (contract == gemm_contract::reference) return {contract, 1};
+  const int workers = std::string(device.arch) == "sm_90" ? device.units / 2 : device.units;
+  const int tiles = (m + 255) / 256 * ((n + 255) / 256);
+  int parts = workers / tiles;
+  parts = parts > k / 1024 ? k / 1024 : parts;
+  return {contract, parts < 1 ? 1 : parts > 16 ? 16 : parts};
+}
+
+/// The table that ROTOSCALE_GPU_TUNED names, else `path`, where a missing file is an empty table. One that cannot be
+/// understood is an error.
+inline status load_tuned(const std::string& path, std::vector<tuned_row>& rows) {
+  const char* other = std::getenv("ROTOSCALE_GPU_TUNED");
+  std::ifstream file(other != nullptr ? other : path);
+  rows.clear();
+  if (!file) return other != nullptr ? status{fault::bad_option, "ROTOSCALE_GPU_TUNED", "cannot open it"} : status{};
+  std::string why;
+  rows = parse_tuned(file, why);
+  return why.empty() ? status{} : status{fault::bad_option, "ROTOSCALE_GPU_TUNED", "is no table of tuned kernels"};
+}
+
+/// Kernel and split-K for a shape under a contract. ROTOSCALE_GPU_KERNEL decides where it is set, the contract
+/// included.
+inline status choose_gemm(const std::vector<tuned_row>& rows, const gemm_device& device, gemm_contract contract, int m,
+                          int n, int k, gemm_choice& choice) {
+  if (const char* forced = std::getenv("ROTOSCALE_GPU_KERNEL")) {
+    if (!parse_choice(forced, choice)) return {fault::bad_option, "ROTOSCALE_GPU_KERNEL", "no kernel has this name"};
+    return {};
+  }
+  const tuned_row* row = find_tuned(rows, device, contract, m, n, k);
+  choice = row != nullptr ? gemm_choice{contract, row->split_k} : heuristic_choice(device, contract, m, n, k);
+  return {};
+}
+
+}  // namespace rotoscale::gpu

@@ -1,0 +1,224 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Plans and launches of gemm_library.hpp. Compiled by nvcc or hipcc where blaslt.hpp has its library.
+#include "gpu/api/gemm_library.hpp"
+
+#include "gpu/dialect/blaslt.hpp"
+#include "gpu/gemm/plan.hpp"
+
+namespace rotoscale::gpu {
+
+namespace {
+
+using namespace blaslt;
+using namespace detail;
+
+constexpr int most_algorithms = 16;
+
+bool is_fnuz(const format& f) { return f == formats::e4m3fnuz || f == formats::e5m2fnuz; }
+bool is_e5m2(const format& f) { return f == formats::e5m2 || f == formats::e5m2fnuz; }
+bool is_fp8(const format& f) { return f == formats::e4m3 || is_e5m2(f) || is_fnuz(f); }
+index_t stride_of(const plain_operand_view& x) { return x.stride == 0 ? x.k : x.stride; }
+bool is_whole(const format& f, index_t elements) { return elements * f.bits() % 128 == 0; }
+
+/// Does the library write the output itself, or FP32 sums that add_parts_kernel finishes?
+bool is_direct(const plain_problem& p) {
+  if (p.a.element == formats::fp16 && p.output == formats::bf16) return false;  // the library has no such kernel
+  return p.alpha == 1.0f && !p.accumulate && p.bias == nullptr && is_whole(p.output, out_stride_of(p, p.b.rows));
+}
+
+status check_shape(const plain_operand_view& x, bool first) {
+  const auto named = [first](const char* a, const char* b) { return first ? a : b; };
+  const format& e = x.element;
+  if (e != formats::bf16 && e != formats::fp16 && !is_fp8(e)) {
+    return {fault::bad_option, named("a.element", "b.element"), "must be BF16, FP16, E4M3 or E5M2"};
+  }
+  if (x.factor != nullptr && !is_fp8(e)) {
+    return {fault::bad_option, named("a.factor", "b.factor"), "must be null: only FP8 operands have one"};
+  }
+  if (x.rows < 1 || x.rows > most_gemm_extent)
+    return {fault::bad_extent, named("a.rows", "b.rows"), "must be 1 to 2^20"};
+  if (x.k < 1 || x.k > most_gemm_extent || !is_whole(e, x.k)) {
+    return {fault::bad_extent, named("a.k", "b.k"), "must be a multiple of 16 bytes, up to 2^20"};
+  }
+  if (stride_of(x) < x.k || !is_whole(e, stride_of(x))) {
+    return {fault::bad_extent, named("a.stride", "b.stride"), "must be a multiple of 16 bytes, at least k"};
+  }
+  return {};
+}
+
+/// What a plan depends on.
+status check_shapes(const plain_problem& p) {
+  if (status s = check_shape(p.a, true); !s.ok()) return s;
+  if (status s = check_shape(p.b, false); !s.ok()) return s;
+  if (p.a.k != p.b.k) return {fault::bad_extent, "b.k", "must equal a.k"};
+  if (is_fp8(p.a.element) ? !is_fp8(p.b.element) || (is_e5m2(p.a.element) && is_e5m2(p.b.element))
+                          : p.a.element != p.b.element) {
+    return {fault::bad_option, "b.element", "must be a's, or FP8 as well but not both E5M2"};
+  }
+  const bool fp8 = is_fp8(p.a.element);
+  if (p.b.rows % (fp8 ? 16 : 8) != 0) {
+    return {fault::bad_extent, "b.rows", fp8 ? "must be a multiple of 16 for FP8" : "must be a multiple of 8"};
+  }
+  return check_result(p, p.b.rows);
+}
+
+status check_pointers(const plain_problem& p) {
+  if (status s = check_pointer(p.a.codes, 16, "a.codes"); !s.ok()) return s;
+  if (status s = check_pointer(p.b.codes, 16, "b.codes"); !s.ok()) return s;
+  if (status s = check_pointer(p.out, 16, "out"); !s.ok()) return s;
+  for (const plain_operand_view* x : {&p.a, &p.b}) {
+    const char* name = x == &p.a ? "a.factor" : "b.factor";
+    if (x->factor == nullptr) continue;
+    if (status s = check_pointer(x->factor, 16, name); !s.ok()) return s;
+  }
+  return p.bias == nullptr ? status{} : check_pointer(p.bias, 4, "bias");
+}
+
+/// The product that the library is asked for, Bᵀ's transpose first.
+description describe(const plain_problem& p) {
+  hipblasLtMatmulDesc_t made = nullptr;
+  if (hipblasLtMatmulDescCreate(&made, HIPBLAS_COMPUTE_32F, HIP_R_32F) != HIPBLAS_STATUS_SUCCESS) return {};
+  description d(made);
+  const hipblasOperation_t transpose = HIPBLAS_OP_T;
+  (void)hipblasLtMatmulDescSetAttribute(made, HIPBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose);
+  if (!is_fp8(p.a.element)) return d;
+  set_fast_accumulate(d, p.fast_accumulate);
+  const void *factor_a = p.a.factor, *factor_b = p.b.factor;
+  (void)hipblasLtMatmulDescSetAttribute(made, HIPBLASLT_MATMUL_DESC_A_SCALE_POINTER, &factor_b, sizeof factor_b);
+  (void)hipblasLtMatmulDescSetAttribute(made, HIPBLASLT_MATMUL_DESC_B_SCALE_POINTER, &factor_a, sizeof factor_a);
+  return d;
+}
+
+/// Does the device's library take these formats and options? FP8 is FNUZ on gfx942, OCP's everywhere else.
+status check_library(const plain_problem& p, const gemm_device& device) {
+  const bool fnuz = arch_is(device, "gfx942");
+  for (const plain_operand_view* x : {&p.a, &p.b}) {
+    if (!is_fp8(x->element) || is_fnuz(x->element) == fnuz) continue;
+    return {fault::unsupported_device, x == &p.a ? "a.element" : "b.element",
+            fnuz ? "this device multiplies FNUZ forms of FP8 only" : "only gfx942 multiplies FNUZ forms of FP8"};
+  }
+  if (p.fast_accumulate && !has_fast_accumulate) {
+    return {fault::bad_option, "fast_accumulate", "this device's library has no such choice"};
+  }
+  return {};
+}
+
+}  // namespace
+
+struct plain_gemm::state {
+  plain_problem shape;
+  gemm_device device;
+  handle library;
+  matrix_layout a, b, d;
+  hipblasLtMatmulAlgo_t algorithm;
+  std::size_t library_workspace = 0;
+
+  bool takes(const plain_problem& p) const {
+    const auto same = [](const plain_operand_view& x, const plain_operand_view& y) {
+      return x.element == y.element && x.rows == y.rows && x.k == y.k && stride_of(x) == stride_of(y) &&
+             (x.factor == nullptr) == (y.factor == nullptr);
+    };
+    return same(p.a, shape.a) && same(p.b, shape.b) && p.output == shape.output &&
+           out_stride_of(p, p.b.rows) == out_stride_of(shape, shape.b.rows) &&
+           p.fast_accumulate == shape.fast_accumulate && is_direct(p) == is_direct(shape);
+  }
+  /// Where the library's own workspace begins.
+  std::size_t sums_bytes() const {
+    if (is_direct(shape)) return 0;
+    return (4 * static_cast<std::size_t>(shape.a.rows) * static_cast<std::size_t>(shape.b.rows) + 255) / 256 * 256;
+  }
+};
+
+plain_gemm::plain_gemm() = default;
+plain_gemm::~plain_gemm() = default;
+plain_gemm::plain_gemm(plain_gemm&&) noexcept = default;
+plain_gemm& plain_gemm::operator=(plain_gemm&&) noexcept = default;
+
+status plain_gemm::make(const plain_problem& p, plain_gemm& plan) {
+  auto made = std::make_unique<state>();
+  if (status s = current_device(made->device); !s.ok()) return s;
+  if (status s = check_shapes(p); !s.ok()) return s;
+  if (status s = check_library(p, made->device); !s.ok()) return s;
+  made->shape = p;
+  const bool direct = is_direct(p);
+  if (!direct) {
+    if (status s = check_code(add_parts_kernel); !s.ok()) return s;
+  }
+  hipblasLtHandle_t opened = nullptr;
+  const hipblasStatus_t open = hipblasLtCreate(&opened);
+  if (open == HIPBLAS_STATUS_ALLOC_FAILED) return {fault::out_of_memory, "", "the library's handle"};
+  if (open != HIPBLAS_STATUS_SUCCESS) return {fault::unsupported_device, "", "the library does not start"};
+  made->library.reset(opened);
+  made->a = layout_of(p.a.element, p.a.k, p.a.rows, stride_of(p.a));
+  made->b = layout_of(p.b.element, p.b.k, p.b.rows, stride_of(p.b));
+  made->d =
+      layout_of(direct ? p.output : formats::fp32, p.b.rows, p.a.rows, direct ? out_stride_of(p, p.b.rows) : p.b.rows);
+  const description what = describe(p);
+  hipblasLtMatmulPreference_t raw_wishes = nullptr;
+  (void)hipblasLtMatmulPreferenceCreate(&raw_wishes);
+  const preference wishes(raw_wishes);
+  if (what == nullptr || wishes == nullptr || made->a == nullptr || made->b == nullptr || made->d == nullptr) {
+    return {fault::out_of_memory, "", "the library's descriptions"};
+  }
+  (void)hipblasLtMatmulPreferenceSetAttribute(raw_wishes, HIPBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most_workspace,
+                                              sizeof most_workspace);
+  wish_for_whole_k(wishes);
+  hipblasLtMatmulHeuristicResult_t found[most_algorithms];
+  int count = 0;
+  (void)hipblasLtMatmulAlgoGetHeuristic(opened, what.get(), made->b.get(), made->a.get(), made->d.get(), made->d.get(),
+                                        raw_wishes, most_algorithms, found, &count);
+  for (int i = 0; i < count; ++i) {
+    if (found[i].state != HIPBLAS_STATUS_SUCCESS || found[i].workspaceSize > most_workspace) continue;
+    if (!leaves_k_whole(made->library, {what, made->b, made->a, made->d}, found[i].algo)) continue;
+    made->algorithm = found[i].algo;
+    made->library_workspace = found[i].workspaceSize;
+    plan.state_ = std::move(made);
+    return {};
+  }
+  return {fault::bad_option, "p", "the library has no kernel for it that leaves K whole"};
+}
+
+std::size_t plain_gemm::workspace_bytes() const {
+  return state_ == nullptr ? 0 : state_->sums_bytes() + state_->library_workspace;
+}
+
+const gemm_kernel* plain_gemm::contract() const {
+  if (state_ == nullptr || std::string(state_->device.arch) != "sm_90") return nullptr;
+  if (!is_fp8(state_->shape.a.element)) return find_kernel("cublas-fp16");
+  return find_kernel(state_->shape.fast_accumulate ? "hopper-fp8-fast-accumulate" : "hopper-fp8-promoted");
+}
+
+status plain_gemm::run(const plain_problem& p, void* workspace, std::size_t workspace_bytes, hipStream_t stream) const {
+  if (state_ == nullptr) return {fault::bad_option, "plan", "was not made"};
+  if (status s = check_shapes(p); !s.ok()) return s;
+  if (!state_->takes(p)) return {fault::bad_option, "p", "is not like the problem that the plan was made for"};
+  if (status s = check_pointers(p); !s.ok()) return s;
+  if (status s = check_workspace(workspace, workspace_bytes, this->workspace_bytes()); !s.ok()) return s;
+  if (status s = check_stream(stream); !s.ok()) return s;
+  const bool direct = is_direct(p);
+  auto* const memory = static_cast<std::uint8_t*>(workspace);
+  void* const sums = direct ? p.out : workspace;
+  const description what = describe(p);
+  const float one = 1.0f, zero = 0.0f;
+  const hipblasStatus_t done = hipblasLtMatmul(
+      state_->library.get(), what.get(), &one, p.b.codes, state_->b.get(), p.a.codes, state_->a.get(), &zero, sums,
+      state_->d.get(), sums, state_->d.get(), &state_->algorithm,
+      state_->library_workspace == 0 ? nullptr : memory + state_->sums_bytes(), state_->library_workspace, stream);
+  if (done != HIPBLAS_STATUS_SUCCESS) return {fault::device_error, "", text_of(done)};
+  if (direct) return {};
+  gemm_arguments g;
+  g.m = p.a.rows;
+  g.n = p.b.rows;
+  g.partial = static_cast<float*>(sums);
+  g.out = p.out;
+  g.out_stride = out_stride_of(p, p.b.rows);
+  g.bf16_out = p.output == formats::bf16;
+  g.accumulate = p.accumulate;
+  g.alpha = p.alpha;
+  g.beta = p.beta;
+  g.bias = p.bias;
+  return finish_parts(g, stream);
+}
+
+}  // namespace rotoscale::gpu

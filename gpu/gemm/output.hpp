@@ -1,0 +1,103 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The last step of an output element as every GEMM kernel of gpu/ does it.
+#pragma once
+
+#include "gpu/gemm/arguments.hpp"
+#include "gpu/dialect/hip.hpp"  // first: the numerics headers need its words
+#include "gpu/dialect/packed.hpp"
+
+namespace rotoscale::gpu {
+
+/// alpha * acc, C and bias of an output, not yet rounded to it.
+__device__ inline float output_value(const gemm_arguments& p, float acc, int row, int column) {
+  const std::int64_t at = row * p.out_stride + column;
+  float old = 0.0f;
+  if (p.accumulate) {
+    old = p.bf16_out ? fp32_from_bits(static_cast<std::uint32_t>(static_cast<const std::uint16_t*>(p.out)[at]) << 16)
+                     : static_cast<const float*>(p.out)[at];
+  }
+  const float bias = p.bias != nullptr ? p.bias[column] : 0.0f;
+  return finish_value(acc, p.alpha, p.accumulate, p.beta, old, p.bias != nullptr, bias, p.nan_bits);
+}
+__device__ inline void store_output(const gemm_arguments& p, float acc, int row, int column) {
+  const float x = output_value(p, acc, row, column);
+  const std::int64_t at = row * p.out_stride + column;
+  if (p.bf16_out) {
+    static_cast<std::uint16_t*>(p.out)[at] = static_cast<std::uint16_t>(bf16_bits(x));
+  } else {
+    static_cast<float*>(p.out)[at] = x;
+  }
+}
+
+/// Joined levels of the tile of window_tile² with element (row, column).
+__device__ inline std::uint32_t levels_of_tile(const gemm_arguments& p, int row, int column) {
+  const int first_a = row / window_tile * window_tile, first_b = column / window_tile * window_tile;
+  std::uint32_t joined = 0;
+  for (int i = 0; i < window_tile; ++i) {
+    if (first_a + i < p.m) joined |= static_cast<std::uint32_t>(p.levels[first_a + i]);
+    if (first_b + i < p.n) joined |= static_cast<std::uint32_t>(p.levels[p.base_b + first_b + i]);
+  }
+  return joined;
+}
+
+/// Joined levels of rows [16 i, 16 i + 16), as far as there are so many; `levels` is aligned to 16.
+__device__ inline std::uint32_t levels_of_sixteen(const operand_level* levels, int i, int rows) {
+  std::uint32_t joined = 0;
+  if (16 * i + 16 <= rows) {
+    const bytes16 x = reinterpret_cast<const bytes16*>(levels)[i];
+    joined = x.word[0] | x.word[1] | x.word[2] | x.word[3];
+    joined |= joined >> 16;
+    return (joined | joined >> 8) & 3u;
+  }
+  for (int row = 16 * i; row < rows; ++row) joined |= static_cast<std::uint32_t>(levels[row]);
+  return joined;
+}
+/// Of all `rows`, as far as one of `threads` threads that share the work can see.
+__device__ inline std::uint32_t levels_of_all(const operand_level* levels, int rows, int thread, int threads) {
+  std::uint32_t joined = 0;
+  for (int i = thread; i < (rows + 15) / 16; i += threads) joined |= levels_of_sixteen(levels, i, rows);
+  return joined;
+}
+
+/// The worst level that the block's `Threads` threads have seen. All of them call it, once a kernel.
+template <unsigned Threads>
+__device__ operand_level block_level(std::uint32_t joined) {
+  struct segment_levels {
+    operand_level of[Threads / 32];
+  };
+  segment_levels& seen = block_shared<segment_levels>();
+  const unsigned thread = thread_index().x;
+  const bool outside_int8 = segment_any(joined != 0), outside_e5m2 = segment_any(joined > 1);
+  if (thread % 32 == 0) seen.of[thread / 32] = level_of((outside_int8 ? 1u : 0u) | (outside_e5m2 ? 2u : 0u));
+  block_barrier();
+  std::uint32_t of_block = 0;
+  for (unsigned i = 0; i < Threads / 32; ++i) of_block |= static_cast<std::uint32_t>(seen.of[i]);
+  return level_of(of_block);
+}
+
+/// One thread an output; blocks cover the columns of a tile of the window in a row.
+inline constexpr int add_threads = window_tile;
+
+/// Adds the parts of K in ascending order.
+[[maybe_unused]] static __global__ void __launch_bounds__(add_threads) add_parts_kernel(const gemm_arguments p) {
+  const int across = (p.n + add_threads - 1) / add_threads, block = static_cast<int>(block_index().x);
+  const int row = block / across, thread = static_cast<int>(thread_index().x);
+  const int column = block % across * add_threads + thread, row_of_tile = row / window_tile * window_tile + thread;
+  bool wide = false;
+  if (p.levels != nullptr) {
+    std::uint32_t joined = row_of_tile < p.m ? static_cast<std::uint32_t>(p.levels[row_of_tile]) : 0;
+    if (column < p.n) joined |= static_cast<std::uint32_t>(p.levels[p.base_b + column]);
+    wide = block_level<add_threads>(joined) == operand_level::bf16;
+  }
+  if (column >= p.n) return;
+  const std::int64_t at = static_cast<std::int64_t>(row) * p.n + column;
+  float sum = p.partial[at];
+  for (int i = 1; i < p.parts; ++i) sum += p.partial[static_cast<std::int64_t>(i) * p.m * p.n + at];
+  if (p.base != nullptr && !wide) {
+    sum = times_power(sum, p.base[row] + p.base[p.base_b + column]);
+  }
+  store_output(p, sum, row, column);
+}
+
+}  // namespace rotoscale::gpu

@@ -1,0 +1,131 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The last step of the sm_90 GEMM kernels: a tile's sums from registers, times the powers of two of folded operands, to
+// the output, in strips of 32 columns.
+#pragma once
+
+#include "gpu/gemm/arguments.hpp"
+#include "gpu/gemm/output.hpp"
+#include "gpu/dialect/sm90_ptx.hpp"
+#include "gpu/dialect/hip.hpp"  // first: the numerics headers need its words
+
+namespace rotoscale::gpu::sm90 {
+
+__device__ inline float sum_of(float acc) { return acc; }
+/// Exact: the number that E5M2 products give.
+__device__ inline float sum_of(std::int32_t acc) { return static_cast<float>(acc) * int8_unit; }
+
+/// Where 32 columns of a thread's sums belong: rows row + 8 h, columns column + 8 g + e with h, e in {0, 1}, g in
+/// [0, 4); of sum i, h, e and g are i / 2 % 2, i % 2 and i / 4.
+struct strip_position {
+  int row, column;
+};
+
+/// Sixteen bytes a lane: the quads' 4 × 4 pairs of BF16, transposed.
+__device__ inline void store_plain(const gemm_arguments& p, const float (&sum)[16], strip_position at, int lane) {
+  const int first = at.column - 2 * (lane % 4) + 8 * (lane % 4);
+  ROTOSCALE_UNROLL
+  for (int h = 0; h < 2; ++h) {
+    const int row = at.row + 8 * h;
+    std::uint32_t w[4];
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 4; ++i) w[i] = bf16_pair(sum[4 * i + 2 * h] * p.alpha, sum[4 * i + 2 * h + 1] * p.alpha);
+    const uint4 v = transpose_quad(w[0], w[1], w[2], w[3], lane);
+    std::uint16_t* to = static_cast<std::uint16_t*>(p.out) + row * p.out_stride + first;
+    if (row < p.m && first < p.n) *reinterpret_cast<uint4*>(to) = v;
+  }
+}
+
+/// Any output, or sums of a part of K as they are, one element at a time.
+template <output_mode Mode>
+__device__ void store_each(const gemm_arguments& p, const float (&sum)[16], strip_position at, int part) {
+  float* to = p.partial + static_cast<std::int64_t>(part) * p.m * p.n;
+  ROTOSCALE_UNROLL
+  for (int i = 0; i < 16; ++i) {
+    const int row = at.row + i / 2 % 2 * 8, column = at.column + i / 4 * 8 + i % 2;
+    if (row >= p.m || column >= p.n) continue;
+    if constexpr (Mode == output_mode::partial) to[static_cast<std::int64_t>(row) * p.n + column] = sum[i];
+    if constexpr (Mode == output_mode::general) store_output(p, sum[i], row, column);
+  }
+}
+
+template <class Tile, output_mode Mode>
+inline constexpr bool unfolds = Tile::level != operand_level::bf16&& Mode != output_mode::partial;
+
+/// What brings a warp's folded sums back: 2^base of its rows and, in shared memory, of the tile's columns.
+template <class Tile>
+struct fold_bases {
+  int rows[2 * Tile::pieces];        ///< exponents: pieces, then halves
+  int columns[Tile::columns / 128];  ///< of columns `thread`, `thread` + 128
+  __device__ void load(const gemm_arguments& p, strip_position at, int column) {
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 2 * Tile::pieces; ++i) {
+      const int row = at.row + i / 2 * 64 + i % 2 * 8;
+      rows[i] = row < p.m ? p.base[row] : 0;
+    }
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < Tile::columns / 128; ++i) {
+      columns[i] = column + 128 * i < p.n ? p.base[p.base_b + column + 128 * i] : 0;
+    }
+  }
+  /// Writes the columns' exponents to `shared`, an int of this warpgroup for each; may they and the rows' be multiplied
+  /// one after the other? The same in a whole warp.
+  __device__ bool share(int* shared, int group, int thread) const {
+    group_sync(group);  // the last tile's readers
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < Tile::columns / 128; ++i) shared[thread + 128 * i] = columns[i];
+    bool plain = true;
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 2 * Tile::pieces; ++i) plain &= first_base_is_plain(rows[i]);
+    group_sync(group);
+    // The columns' test must hold for all of them: every warp looks at them.
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < Tile::columns / 32; ++i) plain &= second_base_is_plain(shared[thread % 32 + 32 * i]);
+    return __all_sync(0xFFFFFFFFu, plain);
+  }
+};
+/// `columns`: exponents from the thread's first column on.
+template <bool Plain>
+__device__ void unfold(int row, int row_8, const int* columns, float (&sum)[16]) {
+  const int rows[2] = {row, row_8};
+  ROTOSCALE_UNROLL
+  for (int g = 0; g < 4; ++g) {
+    const int2 pair = *reinterpret_cast<const int2*>(columns + 8 * g);
+    const int exponents[2] = {pair.x, pair.y};
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      float& x = sum[4 * g + i];
+      if constexpr (Plain) {
+        x = x * __int_as_float((rows[i / 2] + 127) << 23) * __int_as_float((exponents[i % 2] + 127) << 23);
+      } else {
+        x = times_power(x, rows[i / 2] + exponents[i % 2]);
+      }
+    }
+  }
+}
+
+/// All sums of a thread, 32 columns of a piece after the other: few registers. `exponents`: of the tile's columns.
+template <class Tile, output_mode Mode, bool Plain, class Number, int Half>
+__device__ void store_tile(const gemm_arguments& p, const Number (&acc)[Tile::pieces][Half],
+                           const fold_bases<Tile>& bases, const int* exponents, strip_position at, int lane, int part) {
+  constexpr int strips = Tile::columns / 32;
+  ROTOSCALE_UNROLL
+  for (int i = 0; i < Tile::pieces * strips; ++i) {
+    const int piece = i / strips, strip = i % strips;
+    float sum[16];
+    ROTOSCALE_UNROLL
+    for (int j = 0; j < 16; ++j) sum[j] = sum_of(acc[piece][16 * strip + j]);
+    if constexpr (unfolds<Tile, Mode>) {
+      const int* columns = exponents + 2 * (lane % 4) + 32 * strip;
+      unfold<Plain>(bases.rows[2 * piece], bases.rows[2 * piece + 1], columns, sum);
+    }
+    const strip_position here{at.row + 64 * piece, at.column + 32 * strip};
+    if constexpr (Mode == output_mode::plain) {
+      store_plain(p, sum, here, lane);
+    } else {
+      store_each<Mode>(p, sum, here, part);
+    }
+  }
+}
+
+}  // namespace rotoscale::gpu::sm90

@@ -1,0 +1,319 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// One thread's block of 32 elements: rotation, scale and codes. Plain blocks (finite, away from the ends of FP32,
+// nearest even) have short ways, one for each kind of device, all with the bits of the definition; what is not plain
+// takes exact_block, which is the definition's own functions.
+#pragma once
+
+#include "gpu/dialect/packed.hpp"
+#include "rotoscale/block.hpp"
+
+namespace rotoscale::gpu {
+
+/// How a kernel works: every block by the definition; plain blocks the short way; the same where no number can round
+/// beyond the largest code (all rules but floor) and both orientations have H16 without signs, or no rotation.
+enum class tile_way { exact, full, h16, unrotated };
+
+/// What of block_options a plain block needs, computed once by the launcher.
+struct plain_rule {
+  bool applies = false;        ///< plain blocks may take the short way
+  bool rotates = false;        ///< H16; its factor 1/4 is part of the scale below
+  std::uint32_t signs = 0;     ///< of the rotation
+  std::uint32_t add = 0;       ///< to amax's bits, so that its exponent is that of the rounded amax
+  std::uint32_t subtract = 0;  ///< from that exponent
+  std::uint8_t zero_byte = 0;
+};
+
+__host__ inline plain_rule make_plain_rule(format element, const block_options& o) {
+  plain_rule p;
+  p.rotates = o.rotation.points == 16;
+  p.signs = o.rotation.signs[0];
+  p.applies = o.rounding == rounding::nearest_even && o.policy.least_byte <= 1;
+  const int width = element.mantissa_bits;
+  const auto largest = static_cast<std::uint32_t>(element.max_code() << (23 - width)) & 0x7FFFFFu;
+  switch (o.rule) {
+    case scale_rule::floor: p.add = 0; break;
+    case scale_rule::even: p.add = 1u << (22 - width); break;
+    case scale_rule::ceil: p.add = 0x7FFFFF; break;
+    case scale_rule::rceil: p.add = 0x7FFFFF - largest; break;
+  }
+  p.subtract = static_cast<std::uint32_t>(element.max_exponent()) + (p.rotates ? 2 : 0);
+  p.zero_byte = o.policy.zero_byte;
+  return p;
+}
+
+/// Amax (before the factor 1/4) zero or between 2^-60 and 2^100: neither the factor nor the scale takes a number that
+/// matters out of FP32's normal range.
+__device__ inline bool is_plain(std::uint32_t amax) { return amax == 0 || amax - (67u << 23) <= 160u << 23; }
+
+/// A block's scale byte, and the exponent field of the power of two that its elements (before the factor 1/4) are
+/// multiplied by.
+struct plain_scale {
+  std::uint32_t byte;
+  std::uint32_t inverse;
+  bool saturates;  ///< may a number round beyond the largest code?
+};
+template <tile_way Way>
+__device__ inline plain_scale choose_plain_scale(const plain_rule& p, std::uint32_t amax) {
+  const std::uint32_t factor = Way == tile_way::h16 || (Way == tile_way::full && p.rotates) ? 2 : 0;
+  const std::uint32_t byte = ((amax + p.add) >> 23) - p.subtract;
+  if (amax == 0) return {p.zero_byte, 127, false};
+  return {byte, 254u - factor - byte, Way == tile_way::full};
+}
+
+template <int Step>
+__device__ inline void butterfly_stage(float (&y)[16]) {
+  ROTOSCALE_UNROLL
+  for (int i = 0; i < 16; ++i) {
+    if ((i & Step) != 0) continue;
+    const float a = y[i], b = y[i + Step];
+    y[i] = a + b;
+    y[i + Step] = a - b;
+  }
+}
+
+/// hadamard(y, 16) without its factor.
+__device__ inline void butterflies16(float (&y)[16]) {
+  butterfly_stage<1>(y);
+  butterfly_stage<2>(y);
+  butterfly_stage<4>(y);
+  butterfly_stage<8>(y);
+}
+
+__device__ inline void negate(float (&y)[16], std::uint32_t signs) {
+  ROTOSCALE_UNROLL
+  for (int i = 0; i < 16; ++i) y[i] = fp32_from_bits(fp32_bits(y[i]) ^ (signs >> i & 1u) << 31);
+}
+
+/// A block kept as pairs of BF16 magnitudes, rounded to odd: E2M1 has one mantissa bit and BF16 seven, so the second
+/// rounding is the only one that counts. Pair p of word w holds elements 8w + p and 8w + p + 4.
+struct packed_e2m1_block {
+  std::uint32_t pair[16];
+  std::uint32_t sign[4];  ///< bit 3 of nibble i: the sign of element 8w + i; nothing else
+
+  /// Elements 16 * half to 16 * half + 15.
+  __device__ void put(int half, const float (&y)[16]) {
+    ROTOSCALE_UNROLL
+    for (int w = 0; w < 2; ++w) {
+      std::uint32_t top[4];
+      ROTOSCALE_UNROLL
+      for (int p = 0; p < 4; ++p) {
+        const std::uint32_t a = fp32_bits(y[8 * w + p]), b = fp32_bits(y[8 * w + p + 4]);
+        top[p] = permute_bytes<0x7632>(a, b);
+        const std::uint32_t lost = min_u16x2(permute_bytes<0x5410>(a, b), 0x00010001u);
+        pair[8 * half + 4 * w + p] = (top[p] | lost) & 0x7FFF7FFFu;
+      }
+      const std::uint32_t even = permute_bytes<0xFBD9>(top[0], top[2]), odd = permute_bytes<0xFBD9>(top[1], top[3]);
+      sign[2 * half + w] = (even & 0x08080808u) | (odd & 0x80808080u);
+    }
+  }
+
+  /// FP32 bits with amax's exponent, whose comparisons with BF16 numbers are amax's.
+  __device__ std::uint32_t amax() const {
+    std::uint32_t m = max3_u16x2(pair[0], pair[1], pair[2]);
+    ROTOSCALE_UNROLL
+    for (int i = 3; i < 15; i += 2) m = max3_u16x2(m, pair[i], pair[i + 1]);
+    m = max3_u16x2(m, pair[15], pair[15]);
+    return max3_u16x2(m, m >> 16, m >> 16) << 16;
+  }
+
+  /// Word `w` of codes. In code space E2M1 rounds min(2x, x + 2, x / 2 + 4) to an integer, ties to even: adding 192
+  /// leaves it in the low bits of a BF16 number.
+  __device__ std::uint32_t codes(int w, const plain_scale& s) const {
+    constexpr std::uint32_t zero = 0x43404340u, seven = zero + 0x00070007u;  // 192 and 199
+    const std::uint32_t once = (s.inverse << 7) * 0x00010001u;
+    const std::uint32_t twice = once + 0x00800080u, half = once - 0x00800080u;
+    std::uint32_t code[4];
+    ROTOSCALE_UNROLL
+    for (int p = 0; p < 4; ++p) {
+      const std::uint32_t m = pair[4 * w + p];
+      code[p] = min3_u16x2(fma_bf16x2(m, twice, zero), fma_bf16x2(m, once, zero + 0x00020002u),
+                           fma_bf16x2(m, half, zero + 0x00040004u));
+      if (s.saturates) code[p] = min_u16x2(code[p], seven);
+    }
+    const std::uint32_t low = code[1] * 16 + code[0], high = code[3] * 16 + code[2];
+    return high * 256 + low + (sign[w] - zero * 0x1111u);  // the bits of sign are free
+  }
+};
+
+/// The same with FP32 instructions only. FP32 numbers are exact here, and so is everything but the last addition.
+struct float_e2m1_block {
+  float y[32];
+
+  __device__ void put(int half, const float (&from)[16]) {
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 16; ++i) y[16 * half + i] = from[i];
+  }
+
+  __device__ std::uint32_t amax() const {
+    std::uint32_t m = 0;
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 32; ++i) {
+      const std::uint32_t u = fp32_bits(y[i]) & fp32_magnitude_mask;
+      m = u > m ? u : m;
+    }
+    return m;
+  }
+
+  __device__ std::uint32_t codes(int w, const plain_scale& s) const {
+    constexpr float magic = 0x1.8p23f;
+    constexpr std::uint32_t seven = fp32_bits(magic + 7.0f);
+    const float once = fp32_from_bits(s.inverse << 23);
+    std::uint32_t word = 0;
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      const std::uint32_t u = fp32_bits(y[8 * w + i]);
+      const float m = fp32_from_bits(u & fp32_magnitude_mask);
+      const std::uint32_t low = fp32_bits(m * (2.0f * once) + magic), middle = fp32_bits(m * once + (magic + 2.0f));
+      const std::uint32_t high = fp32_bits(m * (0.5f * once) + (magic + 4.0f));
+      std::uint32_t code = low < middle ? low : middle;
+      code = code < high ? code : high;
+      code = code < seven ? code : seven;
+      word |= ((code & 7u) | (u >> 28 & 8u)) << (4 * i);
+    }
+    return word;
+  }
+};
+
+#if defined(__gfx950__)
+/// The same with gfx950's conversion, which divides by a power of two, rounds to nearest even and saturates.
+struct converted_e2m1_block : float_e2m1_block {
+  __device__ std::uint32_t codes(int w, const plain_scale& s) const {
+    const float scale = fp32_from_bits((254u - s.inverse) << 23);
+    std::uint32_t word = 0;
+    word = __builtin_amdgcn_cvt_scalef32_pk_fp4_f32(word, y[8 * w], y[8 * w + 1], scale, 0);
+    word = __builtin_amdgcn_cvt_scalef32_pk_fp4_f32(word, y[8 * w + 2], y[8 * w + 3], scale, 1);
+    word = __builtin_amdgcn_cvt_scalef32_pk_fp4_f32(word, y[8 * w + 4], y[8 * w + 5], scale, 2);
+    return __builtin_amdgcn_cvt_scalef32_pk_fp4_f32(word, y[8 * w + 6], y[8 * w + 7], scale, 3);
+  }
+};
+#endif
+
+/// encode(F, x, nearest_even, saturate) for FP8 and x not NaN.
+template <format F>
+__device__ inline std::uint32_t fp8_code(float x) {
+  constexpr int drop = 23 - F.mantissa_bits;
+  constexpr std::uint32_t bias_gap = static_cast<std::uint32_t>(127 - F.bias) << F.mantissa_bits;
+  constexpr auto largest = static_cast<std::uint32_t>(F.max_code());
+  const std::uint32_t u = fp32_bits(x) & fp32_magnitude_mask;
+  const std::uint32_t normal = ((u + ((1u << (drop - 1)) - 1) + (u >> drop & 1u)) >> drop) - bias_gap;
+  // Below the smallest normal number, adding a power of two whose last place is the format's step rounds in the adder.
+  constexpr float magic = pow2_fp32(F.min_exponent() - F.mantissa_bits + 23);
+  const std::uint32_t subnormal = fp32_bits(fp32_from_bits(u) + magic) - fp32_bits(magic);
+  constexpr std::uint32_t least_normal = static_cast<std::uint32_t>(F.min_exponent() + 127) << 23;
+  const std::uint32_t finite = u < least_normal ? subnormal : normal;
+  return (finite < largest ? finite : largest) | (fp32_bits(x) >> 24 & 0x80u);
+}
+
+/// Two codes, that of `even` in the low byte. Neither is NaN.
+template <format F>
+__device__ inline std::uint32_t fp8_codes(float even, float odd) {
+#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
+  std::uint16_t both;
+  if constexpr (F.mantissa_bits == 3) {
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(both) : "f"(odd), "f"(even));
+  } else {
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(both) : "f"(odd), "f"(even));
+  }
+  return both;
+#else
+  return fp8_code<F>(even) | fp8_code<F>(odd) << 8;
+#endif
+}
+
+template <format F>
+struct fp8_block : float_e2m1_block {
+  __device__ std::uint32_t codes(int w, const plain_scale& s) const {
+    const float once = fp32_from_bits(s.inverse << 23);
+    return fp8_codes<F>(y[4 * w] * once, y[4 * w + 1] * once) | fp8_codes<F>(y[4 * w + 2] * once, y[4 * w + 3] * once)
+                                                                    << 16;
+  }
+};
+
+/// The block that suits element format F here.
+template <format F>
+struct block_for {
+  using type = fp8_block<F>;
+};
+template <format F>
+  requires(F.bits() == 4)
+struct block_for<F> {
+#if defined(__gfx950__)
+  using type = converted_e2m1_block;
+#elif defined(ROTOSCALE_AMD)
+  using type = float_e2m1_block;
+#else
+  using type = packed_e2m1_block;
+#endif
+};
+
+/// y[i] without an array that is indexed at run time, which registers cannot hold. By masks: compilers see through
+/// selections and index after all.
+template <class T, unsigned N>
+__device__ inline T pick(const T (&y)[N], unsigned i) {
+  std::uint32_t bits = 0;
+  ROTOSCALE_UNROLL
+  for (unsigned j = 0; j < N; ++j) bits |= bit_cast<std::uint32_t>(y[j]) & (i == j ? ~0u : 0u);
+  return bit_cast<T>(bits);
+}
+
+/// load_run's rotation of half a block, with NaN canonical.
+__device__ inline void rotate_half(const block_options& o, int half, float (&y)[16]) {
+  if (o.rotation.points == 0) return;
+  negate(y, o.rotation.signs[0] >> (16 * half));
+  butterflies16(y);
+  ROTOSCALE_UNROLL
+  for (int i = 0; i < 16; ++i) y[i] = canonical_nan(y[i] * 0.25f);
+}
+
+/// The definition: `load(half, y)` gives half a block as the source has it, `emit(word, bits)` takes its words of
+/// codes, `index` is the random word of its first element. With `square` the 32 lanes of the segment hold the 32 blocks
+/// that share a scale. Returns the scale.
+template <format F, class Load, class Emit>
+__device__ inline std::uint8_t exact_block(const block_options& o, bool square, std::uint64_t index, const Load& load,
+                                           const Emit& emit) {
+  constexpr block_format blocks{F};
+  std::uint32_t amax = no_amax;
+  float y[16];
+  ROTOSCALE_KEEP_LOOP
+  for (int half = 0; half < 2; ++half) {
+    load(half, y);
+    rotate_half(o, half, y);
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 16; ++i) amax = block_amax(&y[i], 1, o.policy, amax);
+  }
+  if (square) {
+    ROTOSCALE_KEEP_LOOP
+    for (unsigned mask = 1; mask < 32; mask *= 2) {
+      const std::uint32_t other = shuffle_xor(amax, mask);
+      amax = amax == no_amax || (other != no_amax && other > amax) ? other : amax;
+    }
+  }
+  const std::uint8_t scale = choose_scale(blocks, o, amax);
+  constexpr int per_word = 32 / storage_bits(F);
+  std::uint32_t word = 0;
+  philox_block random{};
+  ROTOSCALE_KEEP_LOOP
+  for (int half = 0; half < 2; ++half) {
+    load(half, y);
+    rotate_half(o, half, y);
+    ROTOSCALE_KEEP_LOOP
+    for (int i = 0; i < 16; ++i) {
+      const int at = 16 * half + i;
+      random_bits bits{0, o.random_count};
+      if (o.rounding == rounding::stochastic) {
+        if (at % 4 == 0) random = o.random.block((index + static_cast<unsigned>(at)) / 4);
+        bits.word = pick(random.word, static_cast<unsigned>(at % 4));
+      }
+      word |= encode_element(blocks, o, pick(y, static_cast<unsigned>(i)), scale, bits)
+              << (storage_bits(F) * (at % per_word));
+      if (at % per_word == per_word - 1) {
+        emit(at / per_word, word);
+        word = 0;
+      }
+    }
+  }
+  return scale;
+}
+
+}  // namespace rotoscale::gpu

@@ -1,0 +1,185 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The dequantizer's kernel: a thread decodes four bytes of codes at a time. Words whose numbers all are zero or normal
+// in BF16 take a short way, exact in any order of its multiplications; others are multiplied as the definition does.
+#pragma once
+
+#include "gpu/quantize/layout.hpp"
+#include "gpu/dialect/e2m1.hpp"
+
+namespace rotoscale::gpu {
+
+struct dequantize_args {
+  block_output in;  ///< read only
+  unsigned rows = 0, k = 0, scale_rows = 1;
+  void* target = nullptr;
+  index_t row_stride = 0, k_stride = 0;
+  float factor = 1.0f;
+  bool vectors = false;  ///< rows of the target are contiguous and begin at multiples of 16 bytes
+};
+
+/// The value of a code of at most 8 bits: its magnitude bits are those of an FP32 number with another bias, subnormals
+/// included, so one exact multiplication decodes them.
+template <format F>
+__device__ inline float code_value(std::uint32_t code) {
+  const std::uint32_t magnitude = code & static_cast<std::uint32_t>(F.magnitude_mask());
+  const std::uint32_t sign = (code & static_cast<std::uint32_t>(F.sign_mask())) << (31 - F.magnitude_bits());
+  if (F.is_nan(magnitude)) return fp32_from_bits(fp32_nan_bits);
+  if (F.is_infinity(magnitude)) return fp32_from_bits(sign | fp32_infinity_bits);
+  const float m = fp32_from_bits(magnitude << (23 - F.mantissa_bits)) * pow2_fp32(127 - F.bias);
+  return fp32_from_bits(fp32_bits(m) | sign);
+}
+
+/// Bits of a number as T, rounded to nearest even.
+template <class T>
+__device__ inline std::uint32_t number_bits(float x) {
+  if constexpr (std::is_same_v<T, float>) return fp32_bits(x);
+  if constexpr (std::is_same_v<T, bf16>) return bf16_bits(x);
+  if constexpr (std::is_same_v<T, fp16>) {
+    fp16 y;
+    store_value(x, y);
+    return y.bits();
+  }
+}
+
+/// Numbers of four bytes of codes, and the words that hold them as T.
+template <format F>
+inline constexpr unsigned word_count = 32 / storage_bits(F);
+template <class T, format F>
+using decoded = std::uint32_t[word_count<F> * sizeof(T) / 4];
+
+/// Codes as the definition decodes them: their values times the scale, times `factor`.
+template <class T, format F>
+__device__ inline void decode_word(std::uint32_t codes, unsigned scale_byte, float factor, decoded<T, F>& out) {
+  const float scale = scale_value(static_cast<std::uint8_t>(scale_byte));
+  ROTOSCALE_UNROLL
+  for (unsigned j = 0; j < word_count<F>; ++j) {
+    const float x = code_value<F>(codes >> (storage_bits(F) * j) & ((1u << storage_bits(F)) - 1));
+    const std::uint32_t bits = number_bits<T>(canonical_nan(canonical_nan(x * scale) * factor));
+    if constexpr (sizeof(T) == 4) {
+      out[j] = bits;
+    } else {
+      out[j / 2] = j % 2 == 0 ? bits : out[j / 2] | bits << 16;
+    }
+  }
+}
+
+/// Are all numbers of a word zero or normal in BF16? That is so where the scale is far enough from both ends and no
+/// code is NaN or Inf.
+template <format F>
+__device__ inline bool is_plain_word(std::uint32_t codes, unsigned scale_byte) {
+  constexpr unsigned least = 1 - (F.min_exponent() - F.mantissa_bits), most = 254 - F.max_exponent();
+  if (scale_byte - least > most - least) return false;
+  if constexpr (F.max_code() != F.magnitude_mask()) {
+    constexpr std::uint32_t magnitudes = 0x7F7F7F7Fu, to_sign = 0x7Fu - static_cast<std::uint32_t>(F.max_code());
+    return (((codes & magnitudes) + to_sign * 0x01010101u) & ~magnitudes) == 0;
+  }
+  return true;
+}
+
+/// Two numbers as FP16, nearest even.
+__device__ inline std::uint32_t fp16_pair(float low, float high) {
+#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
+  std::uint32_t pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+#else
+  return number_bits<fp16>(low) | number_bits<fp16>(high) << 16;
+#endif
+}
+
+/// The same for a plain word and a factor of 1: every product is exact in BF16.
+template <class T, format F>
+__device__ inline void decode_plain_word(std::uint32_t codes, unsigned scale_byte, decoded<T, F>& out) {
+  std::uint32_t x[word_count<F>];
+  if constexpr (F == formats::e2m1) {
+    const bytes16 pairs = scale_eight(codes, bf16_scale_pair(scale_byte));
+    ROTOSCALE_UNROLL
+    for (unsigned j = 0; j < word_count<F>; ++j) {
+      x[j] = j % 2 == 0 ? pairs.word[j / 2] << 16 : pairs.word[j / 2] & 0xFFFF0000u;
+    }
+  } else {
+    const float scale = fp32_from_bits(scale_byte << 23);
+    ROTOSCALE_UNROLL
+    for (unsigned j = 0; j < word_count<F>; ++j) {
+      const std::uint32_t at_top = codes << (24 - 8 * j);
+      const float other_bias = fp32_from_bits((at_top & 0x7F000000u) >> (F.mantissa_bits + 1));
+      x[j] = fp32_bits(other_bias * pow2_fp32(127 - F.bias) * scale) | (at_top & fp32_sign_mask);
+    }
+  }
+  ROTOSCALE_UNROLL
+  for (unsigned j = 0; j < word_count<F>; ++j) {
+    if constexpr (sizeof(T) == 4) {
+      out[j] = x[j];
+    } else if (j % 2 == 1) {
+      out[j / 2] = std::is_same_v<T, bf16> ? x[j - 1] >> 16 | (x[j] & 0xFFFF0000u)
+                                           : fp16_pair(fp32_from_bits(x[j - 1]), fp32_from_bits(x[j]));
+    }
+  }
+}
+
+/// Numbers side by side, 8 or 16 bytes at a time.
+template <unsigned Words>
+__device__ inline void store_words(const std::uint32_t (&word)[Words], void* to) {
+  if constexpr (Words == 2) {
+    store_streaming8(to, word[0], word[1]);
+  } else {
+    ROTOSCALE_UNROLL
+    for (unsigned w = 0; w < Words; w += 4) {
+      store_streaming(static_cast<unsigned char*>(to) + 4 * w,
+                      bytes16{{word[w], word[w + 1], word[w + 2], word[w + 3]}});
+    }
+  }
+}
+
+/// Consecutive threads take consecutive words of codes along k (row targets) or rows (transposed ones), four at a time
+/// in the other direction, which share a group of 16 rows or a piece of 16 bytes. Blocks' y counts those.
+template <class T, class Element, bool Transposed>
+__global__ void __launch_bounds__(256) dequantize_kernel(const ROTOSCALE_GRID_CONSTANT dequantize_args a) {
+  constexpr format F = Element::format;
+  constexpr unsigned count = word_count<F>;
+  const unsigned words = a.k / count, inner = Transposed ? a.rows : words, outer = Transposed ? words : a.rows;
+  const unsigned i = block_index().x * 256 + thread_index().x;
+  if (i >= inner) return;
+  const index_t code_step = Transposed ? 4 : a.in.code_row,
+                target_step = Transposed ? count * a.k_stride : a.row_stride;
+  const index_t scale_step = Transposed || a.scale_rows > 1 ? 0 : a.in.scale_row;
+  ROTOSCALE_KEEP_LOOP
+  for (unsigned o = 4 * block_index().y; o < outer; o += 4 * grid_size().y) {
+    const unsigned r = Transposed ? i : o, w = Transposed ? o : i;
+    const std::uint8_t* const codes = a.in.codes + code_offset(a.in, r, w / 4) + w % 4 * index_t{4};
+    const std::uint8_t* const scales = a.in.scales + scale_offset(a.in, r / a.scale_rows, w * count / 32);
+    T* to = static_cast<T*>(a.target) + r * a.row_stride + w * count * a.k_stride;
+    std::uint32_t word[4] = {}, scale[4] = {};
+    ROTOSCALE_UNROLL
+    for (unsigned j = 0; j < 4; ++j) {
+      if (o + j >= outer) break;
+      word[j] = *reinterpret_cast<const std::uint32_t*>(codes + j * code_step);
+      scale[j] = scales[j * scale_step];
+    }
+    ROTOSCALE_UNROLL
+    for (unsigned j = 0; j < 4; ++j, to += target_step) {
+      if (o + j >= outer) break;
+      decoded<T, F> out;
+      if (a.factor == 1.0f && is_plain_word<F>(word[j], scale[j])) {
+        decode_plain_word<T, F>(word[j], scale[j], out);
+      } else {
+        decode_word<T, F>(word[j], scale[j], a.factor, out);
+      }
+      if (!Transposed && a.vectors) {
+        store_words(out, to);
+      } else {
+        ROTOSCALE_UNROLL
+        for (unsigned e = 0; e < count; ++e) {
+          if constexpr (sizeof(T) == 4) {
+            to[e * a.k_stride] = fp32_from_bits(out[e]);
+          } else {
+            to[e * a.k_stride] = T::from_bits(static_cast<std::uint16_t>(out[e / 2] >> (e % 2 * 16)));
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace rotoscale::gpu

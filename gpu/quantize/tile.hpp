@@ -1,0 +1,348 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The fused block quantizer's kernel. A thread block brings a tile of the source into shared memory; its threads then
+// own whole blocks of 32, first along rows, then along columns. Rows go straight to memory, 16 bytes a store; columns
+// go through shared memory, so that their stores are as long. Scales are placed as they are written, padding included.
+#pragma once
+
+#include "gpu/quantize/layout.hpp"
+#include "gpu/quantize/source_tile.hpp"
+
+namespace rotoscale::gpu {
+
+struct quantize_args : tile_source {
+  unsigned tiles_across = 0;
+  std::uint32_t tiles = 0;
+  std::uint32_t whole_tiles = 0;  ///< the tiles after these are work for two blocks each: their columns, their rows
+  bool square = false;            ///< 32 × 32 elements share a scale
+  block_output row, column;
+};
+
+/// With two tiles in shared memory the next one comes while this one is worked on. As many blocks share a processor as
+/// its shared memory and their registers allow.
+#if defined(ROTOSCALE_AMD)
+template <format F>
+inline constexpr unsigned tile_buffers = 1;
+template <format F>
+inline constexpr unsigned quantize_blocks_per_processor = 2;  // to AMD's compiler: waves of a SIMD unit
+#else
+template <format F>
+inline constexpr unsigned tile_buffers = F.bits() == 4 ? 2 : 1;
+template <format F>
+inline constexpr unsigned quantize_blocks_per_processor = F.bits() == 4 ? 3 : 4;
+#endif
+
+/// Writes scale bytes of a tile's padding: rows or columns of the padded extents that the matrix has not.
+__device__ inline void pad_scales(const block_output& out, unsigned row0, unsigned rows, unsigned c0, unsigned columns,
+                                  unsigned matrix_rows, unsigned matrix_columns) {
+  ROTOSCALE_KEEP_LOOP
+  for (unsigned i = thread_index().x; i < rows * columns; i += tile_threads) {
+    const unsigned r = row0 + i / columns, c = c0 + i % columns;
+    if (r >= out.padded_rows || c >= out.padded_columns || (r < matrix_rows && c < matrix_columns)) continue;
+    out.scales[scale_offset(out, r, c)] = out.padding;
+  }
+}
+
+/// Shared memory for the columns' codes: pieces of 16 bytes, permuted within 128 bytes so that neither threads that
+/// each write a column nor threads that read along one meet in a bank.
+template <class T, format F>
+struct code_stage {
+  static constexpr unsigned block_pieces = static_cast<unsigned>(storage_bits(F)) / 4;
+  static constexpr unsigned pieces = tile_rows<T> / 32 * block_pieces;  // of a column
+  static constexpr std::size_t size = tile_columns * pieces * 16;
+  unsigned char* bytes;
+
+  __device__ bytes16* piece(unsigned column, unsigned p) const {
+    const unsigned i = column * pieces + p;
+    return reinterpret_cast<bytes16*>(bytes) + (i ^ (i / 8 & 7u));
+  }
+};
+
+/// The staged columns to memory, 16 bytes a thread, those of one column side by side.
+template <class T, format F>
+__device__ inline void flush_columns(const quantize_args& a, const code_stage<T, F>& stage, const tile_origin& at) {
+  using shape = code_stage<T, F>;
+  constexpr unsigned columns_at_once = tile_threads / shape::pieces;
+  static_assert(columns_at_once % 16 == 0, "a step is whole groups of 16 rows of codes");
+  const block_output& out = a.column;
+  const unsigned c0 = thread_index().x / shape::pieces, p = thread_index().x % shape::pieces;
+  std::uint8_t* const tile = out.codes + code_offset(out, at.column, at.row / 32 * shape::block_pieces);
+  std::uint32_t to = code_in_tile(out, c0, p);
+  if (!at.whole && at.row + p / shape::block_pieces * 32 >= a.rows) return;
+  ROTOSCALE_UNROLL
+  for (unsigned c = 0; c < tile_columns; c += columns_at_once) {
+    if (!at.whole && at.column + c0 + c >= a.columns) return;
+    store_streaming(tile + to, *stage.piece(c0 + c, p));
+    to += columns_at_once / 16 * out.code_row16;
+  }
+}
+
+/// Half a block as exact_block wants it: 16 elements from `first` on of row `v`, or of column `v`.
+template <class T, bool Rows>
+__device__ inline void load_exactly(const block_options& o, const tile_view<T>& tile, unsigned v, unsigned first,
+                                    float (&y)[16]) {
+  ROTOSCALE_KEEP_LOOP
+  for (unsigned j = 0; j < 16; ++j) {
+    const T x = Rows ? *tile.element(v, first + j) : *tile.element(first + j, v);
+    const float value = round_source(o.source, source_value(x));
+    ROTOSCALE_UNROLL
+    for (unsigned n = 0; n < 16; ++n) y[n] = n == j ? value : j == 0 ? 0.0f : y[n];
+  }
+}
+
+/// A block that is not plain: row `v` of the tile (Rows) or column `v`, from element `first` on, its codes to `to`
+/// (each 16 bytes). Returns the scale. Rare, so it stands outside the ordinary way.
+template <class T, format F, bool Rows>
+ROTOSCALE_RARE std::uint8_t quantize_rare_block(const block_options& o, tile_view<T> tile, unsigned v, unsigned first,
+                                                std::uint32_t* to0, std::uint32_t* to1) {
+  const auto load = [&](int half, float(&y)[16]) {
+    load_exactly<T, Rows>(o, tile, v, first + 16 * static_cast<unsigned>(half), y);
+  };
+  const auto emit = [&](int w, std::uint32_t word) {
+    std::uint32_t* const to = w < 4 ? to0 : to1;
+    to[w % 4] = word;
+  };
+  return exact_block<F>(o, false, 0, load, emit);
+}
+
+/// Codes of a plain block, 16 bytes at a time, to `store(piece, bytes)`.
+template <format F, class Block, class Store>
+__device__ inline void store_codes(const Block& block, const plain_scale& s, const Store& store) {
+  ROTOSCALE_UNROLL
+  for (unsigned p = 0; p < static_cast<unsigned>(storage_bits(F)) / 4; ++p) {
+    bytes16 b;
+    ROTOSCALE_UNROLL
+    for (unsigned w = 0; w < 4; ++w) b.word[w] = block.codes(static_cast<int>(4 * p + w), s);
+    store(p, b);
+  }
+}
+
+/// Half a block into `block`, rotated.
+template <tile_way Way, class Block>
+__device__ inline void put_half(const plain_rule& rule, int half, float (&y)[16], Block& block) {
+  if constexpr (Way == tile_way::full) {
+    if (rule.rotates) {
+      negate(y, rule.signs >> (16 * half));
+      butterflies16(y);
+    }
+  }
+  if constexpr (Way == tile_way::h16) butterflies16(y);
+  block.put(half, y);
+}
+
+template <class T, format F, tile_way Way>
+__device__ inline void quantize_tile_rows(const quantize_args& a, const tile_view<T>& tile, const tile_origin& at) {
+  constexpr unsigned block_pieces = code_stage<T, F>::block_pieces, rows_at_once = tile_threads / 4;
+  const block_output& out = a.row;
+  const bool bf16_source = out.options.source.mantissa_bits == 7;
+  const unsigned b = thread_index().x % 4, r0 = thread_index().x / 4;
+  static_assert(rows_at_once % 32 == 0, "a step is whole groups of 32 rows of scales");
+  if (!at.whole && at.column + 32 * b >= a.columns) return;
+  std::uint8_t* codes =
+      out.codes + code_offset(out, at.row, at.column / 32 * block_pieces) + code_in_tile(out, r0, b * block_pieces);
+  std::uint8_t* scales = out.scales + scale_offset(out, at.row, at.column / 32) + scale_in_tile(out, r0, b);
+  // A block's pieces lie in one run of 128 bytes and, with their number for an index, permuted alike in all its rows.
+  constexpr unsigned pieces = 32 / tile_view<T>::piece_elements;
+  const bytes16* from = reinterpret_cast<const bytes16*>(tile.bytes) + r0 * tile_view<T>::row_pieces + b * pieces;
+  const unsigned permutation = tile_view<T>::permutation(r0, b * pieces);
+  unsigned r = r0;
+  std::uint32_t rare = 0;  // blocks that are not plain: what they get first is not a result
+  ROTOSCALE_KEEP_LOOP
+  for (; r < tile_rows<T> && (at.whole || at.row + r < a.rows); r += rows_at_once) {
+    typename block_for<F>::type block;
+    ROTOSCALE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      float y[16];
+      const auto piece = [&](unsigned i) {
+        return from[(static_cast<unsigned>(half) * (pieces / 2) + i) ^ permutation];
+      };
+      load_along_row<T>(piece, bf16_source, y);
+      put_half<Way>(out.plain, half, y, block);
+    }
+    const std::uint32_t amax = block.amax();
+    const plain_scale s = choose_plain_scale<Way>(out.plain, amax);
+    store_codes<F>(block, s,
+                   [&](unsigned p, const bytes16& bytes) { store_streaming(codes + p * out.code_piece, bytes); });
+    *scales = static_cast<std::uint8_t>(s.byte);
+    rare = rare << 1 | (is_plain(amax) ? 0u : 1u);
+    from += rows_at_once * tile_view<T>::row_pieces;
+    codes += rows_at_once / 16 * out.code_row16;
+    scales += rows_at_once / 32 * out.scale_row32;
+  }
+  // The last block's bit is the lowest.
+  ROTOSCALE_KEEP_LOOP
+  while (rare != 0) {
+    codes -= rows_at_once / 16 * out.code_row16;
+    scales -= rows_at_once / 32 * out.scale_row32;
+    r -= rows_at_once;
+    if ((rare & 1u) != 0) {
+      *scales = quantize_rare_block<T, F, true>(out.options, tile, r, 32 * b, reinterpret_cast<std::uint32_t*>(codes),
+                                                reinterpret_cast<std::uint32_t*>(codes + out.code_piece));
+    }
+    rare >>= 1;
+  }
+}
+
+template <class T, format F, tile_way Way>
+__device__ inline void quantize_tile_columns(const quantize_args& a, const tile_view<T>& tile,
+                                             const code_stage<T, F>& stage, const tile_origin& at) {
+  constexpr unsigned block_pieces = code_stage<T, F>::block_pieces;
+  const block_output& out = a.column;
+  const bool bf16_source = out.options.source.mantissa_bits == 7;
+  const unsigned c = thread_index().x % tile_columns;
+  if (!at.whole && at.column + c >= a.columns) return;
+  std::uint8_t* scales = out.scales + scale_offset(out, at.column, at.row / 32) + scale_in_tile(out, c, 0);
+  static_assert(tile_threads == tile_columns, "a column a thread");
+  const T* even = tile.element(0, c);  // all even rows, and all odd ones, are permuted alike
+  const T* odd = tile.element(1, c) - tile_columns;
+  unsigned b = 0;
+  std::uint32_t rare = 0;
+  ROTOSCALE_KEEP_LOOP
+  for (; b < tile_rows<T> / 32 && (at.whole || at.row + 32 * b < a.rows); ++b) {
+    typename block_for<F>::type block;
+    ROTOSCALE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      float y[16];
+      ROTOSCALE_UNROLL
+      for (unsigned i = 0; i < 16; ++i) {
+        const unsigned r = 16 * static_cast<unsigned>(half) + i;
+        y[i] = tile_value((i % 2 == 0 ? even : odd)[r * tile_columns], bf16_source);
+      }
+      put_half<Way>(out.plain, half, y, block);
+    }
+    const std::uint32_t amax = block.amax();
+    const plain_scale s = choose_plain_scale<Way>(out.plain, amax);
+    store_codes<F>(block, s, [&](unsigned p, const bytes16& bytes) { *stage.piece(c, b * block_pieces + p) = bytes; });
+    *scales = static_cast<std::uint8_t>(s.byte);
+    rare = rare << 1 | (is_plain(amax) ? 0u : 1u);
+    scales += out.scale_block;
+    even += 32 * tile_columns;
+    odd += 32 * tile_columns;
+  }
+  ROTOSCALE_KEEP_LOOP
+  while (rare != 0) {
+    --b;
+    scales -= out.scale_block;
+    if ((rare & 1u) != 0) {
+      *scales = quantize_rare_block<T, F, false>(out.options, tile, c, 32 * b, stage.piece(c, b * block_pieces)->word,
+                                                 stage.piece(c, b * block_pieces + block_pieces - 1)->word);
+    }
+    rare >>= 1;
+  }
+}
+
+/// One orientation by the definition: a segment's lanes hold the 32 blocks of a square of the source.
+template <class T, format F, bool Rows>
+__device__ inline void quantize_tile_exactly(const quantize_args& a, const block_output& out, const tile_view<T>& tile,
+                                             const code_stage<T, F>& stage, const tile_origin& at) {
+  constexpr unsigned block_pieces = code_stage<T, F>::block_pieces;
+  constexpr unsigned vectors = Rows ? tile_rows<T> : tile_columns, blocks = (Rows ? tile_columns : tile_rows<T>) / 32;
+  const unsigned vector0 = Rows ? at.row : at.column, k0 = Rows ? at.column : at.row;
+  const unsigned matrix_vectors = Rows ? a.rows : a.columns, k = Rows ? a.columns : a.rows;
+  const block_options& o = out.options;
+  ROTOSCALE_KEEP_LOOP
+  for (unsigned i = thread_index().x; i < vectors * blocks; i += tile_threads) {
+    const unsigned v = i % vectors, b = i / vectors;
+    // All lanes of a segment take part in the exchange of a square, so only whole segments are left out.
+    if (vector0 + (a.square ? v / 32 * 32 : v) >= matrix_vectors || k0 + 32 * b >= k) continue;
+    const auto load = [&](int half, float(&y)[16]) {
+      load_exactly<T, Rows>(o, tile, v, 32 * b + 16 * static_cast<unsigned>(half), y);
+    };
+    const auto emit = [&](int w, std::uint32_t word) {
+      const auto at_word = static_cast<unsigned>(w);
+      if constexpr (Rows) {
+        const index_t offset = code_offset(out, vector0 + v, (k0 / 32 + b) * block_pieces + at_word / 4);
+        reinterpret_cast<std::uint32_t*>(out.codes + offset)[at_word % 4] = word;
+      } else {
+        stage.piece(v, b * block_pieces + at_word / 4)->word[at_word % 4] = word;
+      }
+    };
+    const std::uint64_t index = std::uint64_t{vector0 + v} * k + k0 + 32 * b;
+    const std::uint8_t scale = exact_block<F>(o, a.square, index, load, emit);
+    const bool shared_row = a.square && out.scale_order == placement::row_major;
+    if (!shared_row) out.scales[scale_offset(out, vector0 + v, k0 / 32 + b)] = scale;
+    if (shared_row && v % 32 == 0) out.scales[scale_offset(out, (vector0 + v) / 32, k0 / 32 + b)] = scale;
+  }
+}
+
+template <class T, format F, tile_way Way>
+__device__ inline void quantize_tile(const quantize_args& a, const tile_view<T>& tile, const code_stage<T, F>& stage,
+                                     const tile_origin& at, bool columns, bool rows) {
+  if (columns) {
+    if constexpr (Way == tile_way::exact) {
+      quantize_tile_exactly<T, F, false>(a, a.column, tile, stage, at);
+    } else {
+      quantize_tile_columns<T, F, Way>(a, tile, stage, at);
+    }
+    block_barrier();
+    flush_columns(a, stage, at);
+    if (!at.whole && a.column.padded_rows != 0) {
+      pad_scales(a.column, at.column, tile_columns, at.row / 32, tile_rows<T> / 32, a.columns, a.rows / 32);
+    }
+  }
+  if (rows) {
+    if constexpr (Way == tile_way::exact) {
+      quantize_tile_exactly<T, F, true>(a, a.row, tile, stage, at);
+    } else {
+      quantize_tile_rows<T, F, Way>(a, tile, at);
+    }
+    if (!at.whole && a.row.padded_rows != 0) {
+      pad_scales(a.row, at.row, tile_rows<T>, at.column / 32, tile_columns / 32, a.rows, a.columns / 32);
+    }
+  }
+}
+
+template <class T, class Element>
+inline constexpr std::size_t quantize_shared_bytes =
+    tile_buffers<Element::format>* tile_rows<T>* tile_columns * sizeof(T) + code_stage<T, Element::format>::size;
+
+/// A block's work: a tile, or one orientation of it.
+struct tile_item {
+  std::uint32_t tile;
+  bool columns, rows;
+};
+
+/// Items are whole tiles first, then those of the last round, an orientation each, so that it takes half the time.
+__device__ inline tile_item item_of(const quantize_args& a, std::uint32_t i) {
+  const bool columns = a.column.codes != nullptr, rows = a.row.codes != nullptr;
+  if (i < a.whole_tiles) return {i, columns, rows};
+  const std::uint32_t half = i - a.whole_tiles;
+  return {a.whole_tiles + half / 2, half % 2 == 0, half % 2 != 0};
+}
+
+/// Tiles along rows first, over the padded extents; block b takes items b, b + blocks, ... The element's format is a
+/// type here, since nvcc 13 cannot name a kernel by a value of class type.
+template <class T, class Element, tile_way Way>
+__global__ void __launch_bounds__(tile_threads, quantize_blocks_per_processor<Element::format>)
+    quantize_kernel(const ROTOSCALE_GRID_CONSTANT quantize_args a) {
+  constexpr unsigned tile_bytes = tile_rows<T> * tile_columns * sizeof(T), buffers = tile_buffers<Element::format>;
+  auto* shared = dynamic_shared<unsigned char>();
+  const code_stage<T, Element::format> stage{shared + buffers * tile_bytes};
+  const std::uint32_t step = grid_size().x, items = 2 * a.tiles - a.whole_tiles;
+  unsigned buffer = 0;
+  std::uint32_t i = block_index().x;
+  tile_item item = item_of(a, i);
+  tile_origin at = make_origin<T>(a, item.tile / a.tiles_across, item.tile % a.tiles_across);
+  if constexpr (buffers == 2) load_tile(a, at, tile_view<T>{shared});
+  ROTOSCALE_KEEP_LOOP
+  for (; i < items; i += step) {
+    const tile_view<T> here{shared + buffer * tile_bytes};
+    if constexpr (buffers == 1) {
+      block_barrier();  // nobody reads the last tile any more
+      load_tile(a, at, here);
+    }
+    wait_for_copies();
+    block_barrier();
+    const tile_item next = item_of(a, i + step);
+    const tile_origin next_at = make_origin<T>(a, next.tile / a.tiles_across, next.tile % a.tiles_across);
+    if constexpr (buffers == 2) {
+      buffer ^= 1;
+      if (i + step < items) load_tile(a, next_at, tile_view<T>{shared + buffer * tile_bytes});
+    }
+    quantize_tile<T, Element::format, Way>(a, here, stage, at, item.columns, item.rows);
+    item = next;
+    at = next_at;
+  }
+}
+
+}  // namespace rotoscale::gpu

@@ -1,0 +1,179 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Causal grouped-query attention on the CPU in FP32, memory linear in the sequence: scores are formed for a block of
+// queries at a time and formed again in the backward pass from the stored log-sum-exp. Contract: every product is one
+// fma chain over its contraction index ascending; a row's maximum and sum run over keys 0..query, in ordered_sum's
+// order.
+#pragma once
+
+#include <algorithm>
+
+#include "rotoscale/detail/gemm_kernel.hpp"
+#include "rotoscale/nn/backend.hpp"
+#include "rotoscale/nn/cpu/layers.hpp"
+
+namespace rotoscale::nn::cpu {
+
+namespace detail {
+
+/// Queries that share one pass over the keys.
+inline constexpr index_t query_block = 64;
+
+inline index_t padded(index_t n) { return rotoscale::detail::panel_count(n) * rotoscale::detail::gemm_cols; }
+
+/// One head of a [batch, seq, heads, head_dim] tensor as seq × head_dim.
+template <class T>
+matrix<T> head(heads_view<T> x, index_t b, index_t h) {
+  return {&x(b, 0, h, 0), {x.extent(1), x.extent(3)}, {x.stride(1), x.stride(3)}};
+}
+
+/// Scratch for one task, sized for `seq` keys and `dim` features.
+struct attention_scratch {
+  struct tag;
+  index_t ld_keys, ld_dim;
+  float *keys_t, *values_t, *keys, *values;  // panels: of Kᵀ, Vᵀ (dim deep), K, V (seq deep)
+  float *scores, *dscores, *rows, *rows2, *turned, *out;
+  float *dk, *dv;  // sums over the heads of a group and the query blocks, seq × ld_dim
+
+  attention_scratch(index_t seq, index_t dim) : ld_keys(padded(seq)), ld_dim(padded(dim)) {
+    const index_t sizes[] = {ld_keys * dim,         ld_keys * dim,         ld_dim * seq,      ld_dim * seq,
+                             query_block * ld_keys, query_block * ld_keys, query_block * dim, query_block * dim,
+                             seq * query_block,     query_block * ld_dim,  seq * ld_dim,      seq * ld_dim};
+    float** parts[] = {&keys_t, &values_t, &keys, &values, &scores, &dscores, &rows, &rows2, &turned, &out, &dk, &dv};
+    index_t total = 0;
+    for (const index_t s : sizes) total += s;
+    float* at = rotoscale::detail::scratch<tag>(total);
+    for (int i = 0; i < 12; ++i) {
+      *parts[i] = at;
+      at += sizes[i];
+    }
+  }
+};
+
+inline void copy_rows(matrix<const float> from, index_t first, index_t count, float* to) {
+  for (index_t i = 0; i < count; ++i) {
+    for (index_t j = 0; j < from.extent(1); ++j) to[i * from.extent(1) + j] = from(first + i, j);
+  }
+}
+
+/// to[m × n] = rows[m × k] · panels, to zeroed first; ld is the row distance of `to`.
+inline void product(index_t m, index_t n, index_t k, const float* rows, index_t lda, const float* panels,
+                    index_t panel_k, float* to, index_t ld) {
+  __builtin_memset(to, 0, static_cast<std::size_t>(m * ld) * sizeof(float));
+  rotoscale::detail::multiply_panels(m, n, k, rows, lda, panels, panel_k, to, ld);
+}
+
+/// sum[keys × dim] += blockᵀ[keys × m] · rows[m × dim]: the chain over queries continues from `sum`.
+inline void add_transposed_product(index_t keys, index_t m, index_t dim, const float* block, index_t ld_block,
+                                   const float* rows, attention_scratch& s, float* sum) {
+  for (index_t i = 0; i < m; ++i) {
+    for (index_t j = 0; j < keys; ++j) s.turned[j * m + i] = block[i * ld_block + j];
+  }
+  rotoscale::detail::pack_panels(matrix<const float>{rows, {m, dim}, {dim, 1}}, s.out);
+  rotoscale::detail::multiply_panels(keys, dim, m, s.turned, m, s.out, m, sum, s.ld_dim);
+}
+
+/// Scores of queries [first, first + m) of one head against keys [0, first + m), unscaled.
+inline void score_block(matrix<const float> q, index_t first, index_t m, attention_scratch& s) {
+  const index_t dim = q.extent(1);
+  copy_rows(q, first, m, s.rows);
+  product(m, first + m, dim, s.rows, dim, s.keys_t, dim, s.scores, s.ld_keys);
+}
+
+}  // namespace detail
+
+inline float attention_scale(index_t head_dim) { return 1.0f / std::sqrt(static_cast<float>(head_dim)); }
+
+inline void attention_forward(heads_view<const float> q, heads_view<const float> k, heads_view<const float> v,
+                              heads_view<float> o, float* lse, thread_pool& pool) {
+  const index_t seq = q.extent(1), heads = q.extent(2), dim = q.extent(3), group = heads / k.extent(2);
+  const float scale = attention_scale(dim);
+  pool.for_each(q.extent(0) * heads, [&](index_t task) {
+    const index_t b = task / heads, h = task % heads;
+    detail::attention_scratch s(seq, dim);
+    rotoscale::detail::pack_panels(transposed(detail::head(k, b, h / group)), s.keys_t);
+    rotoscale::detail::pack_panels(detail::head(v, b, h / group), s.values);
+    const auto qh = detail::head(q, b, h);
+    const auto oh = detail::head(o, b, h);
+    for (index_t first = 0; first < seq; first += detail::query_block) {
+      const index_t m = std::min(detail::query_block, seq - first);
+      detail::score_block(qh, first, m, s);
+      float inverse[detail::query_block];
+      for (index_t i = 0; i < m; ++i) {
+        float* p = s.scores + i * s.ld_keys;
+        const index_t keys = first + i + 1;
+        const float top = row_max(p, keys);
+        const float shift = top * scale;
+        for (index_t j = 0; j < keys; ++j) p[j] = exp(fma(p[j], scale, -shift));
+        for (index_t j = keys; j < first + m; ++j) p[j] = 0.0f;
+        const float sum = ordered_sum(keys, [&](index_t j, float acc) { return acc + p[j]; });
+        inverse[i] = 1.0f / sum;
+        lse[(b * heads + h) * seq + first + i] = fma(top, scale, log(sum));
+      }
+      detail::product(m, dim, first + m, s.scores, s.ld_keys, s.values, seq, s.out, s.ld_dim);
+      for (index_t i = 0; i < m; ++i) {
+        for (index_t j = 0; j < dim; ++j) oh(first + i, j) = s.out[i * s.ld_dim + j] * inverse[i];
+      }
+    }
+  });
+}
+
+/// With P the probabilities and D = Σ_j dO_j O_j: dS = P ∘ (dO Vᵀ - D) / sqrt(head_dim), dQ = dS K, dK = dSᵀ Q,
+/// dV = Pᵀ dO. Tasks own a key-value head; the query heads of its group are added in order.
+inline void attention_backward(heads_view<const float> q, heads_view<const float> k, heads_view<const float> v,
+                               heads_view<const float> o, const float* lse, heads_view<const float> d_o,
+                               heads_view<float> dq, heads_view<float> dk, heads_view<float> dv, thread_pool& pool) {
+  const index_t seq = q.extent(1), heads = q.extent(2), dim = q.extent(3);
+  const index_t kv_heads = k.extent(2), group = heads / kv_heads;
+  const float scale = attention_scale(dim);
+  pool.for_each(q.extent(0) * kv_heads, [&](index_t task) {
+    const index_t b = task / kv_heads, kv = task % kv_heads;
+    detail::attention_scratch s(seq, dim);
+    rotoscale::detail::pack_panels(transposed(detail::head(k, b, kv)), s.keys_t);
+    rotoscale::detail::pack_panels(transposed(detail::head(v, b, kv)), s.values_t);
+    rotoscale::detail::pack_panels(detail::head(k, b, kv), s.keys);
+    std::fill_n(s.dk, seq * s.ld_dim, 0.0f);
+    std::fill_n(s.dv, seq * s.ld_dim, 0.0f);
+    for (index_t h = kv * group; h < (kv + 1) * group; ++h) {
+      const auto oh = detail::head(o, b, h);
+      const auto doh = detail::head(d_o, b, h);
+      const auto dqh = detail::head(dq, b, h);
+      for (index_t first = 0; first < seq; first += detail::query_block) {
+        const index_t m = std::min(detail::query_block, seq - first), keys = first + m;
+        detail::score_block(detail::head(q, b, h), first, m, s);
+        detail::copy_rows(doh, first, m, s.rows2);
+        detail::product(m, keys, dim, s.rows2, dim, s.values_t, dim, s.dscores, s.ld_keys);
+        for (index_t i = 0; i < m; ++i) {
+          const float* o_row = &oh(first + i, 0);
+          const float* do_row = s.rows2 + i * dim;
+          const float dot = ordered_sum(dim, [&](index_t j, float acc) { return fma(o_row[j], do_row[j], acc); });
+          const float shift = lse[(b * heads + h) * seq + first + i];
+          float* p = s.scores + i * s.ld_keys;
+          float* ds = s.dscores + i * s.ld_keys;
+          const index_t own = first + i + 1;
+          for (index_t j = 0; j < own; ++j) {
+            p[j] = exp(fma(p[j], scale, -shift));
+            ds[j] = p[j] * (ds[j] - dot) * scale;
+          }
+          for (index_t j = own; j < keys; ++j) p[j] = ds[j] = 0.0f;
+        }
+        detail::add_transposed_product(keys, m, dim, s.scores, s.ld_keys, s.rows2, s, s.dv);
+        detail::add_transposed_product(keys, m, dim, s.dscores, s.ld_keys, s.rows, s, s.dk);
+        detail::product(m, dim, keys, s.dscores, s.ld_keys, s.keys, seq, s.out, s.ld_dim);
+        for (index_t i = 0; i < m; ++i) {
+          for (index_t j = 0; j < dim; ++j) dqh(first + i, j) = s.out[i * s.ld_dim + j];
+        }
+      }
+    }
+    const auto dkh = detail::head(dk, b, kv);
+    const auto dvh = detail::head(dv, b, kv);
+    for (index_t t = 0; t < seq; ++t) {
+      for (index_t j = 0; j < dim; ++j) {
+        dkh(t, j) = s.dk[t * s.ld_dim + j];
+        dvh(t, j) = s.dv[t * s.ld_dim + j];
+      }
+    }
+  });
+}
+
+}  // namespace rotoscale::nn::cpu

@@ -1,0 +1,363 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// AMD's GEMM kernels themselves, in host mode: the launcher, the kernels' source and, for the matrix units, their
+// models. Results are compared by bytes with the contracts, which know nothing of fragments, LDS and waves. Compiled by
+// hipcc, the same on a device, where the units' models are on trial as well.
+#include <doctest/doctest.h>
+
+#include <random>
+
+#include "gpu/dialect/amd_matrix.hpp"
+#include "gpu/api/gemm.hpp"
+#include "gpu/gemm/data.hpp"
+#include "gpu/gemm/plan.hpp"
+
+using namespace gpu_test;
+namespace amd = rotoscale::gpu::amd;
+
+namespace {
+
+#if defined(ROTOSCALE_GPU_HOST)
+using gpu::host::thread_order;
+struct order_scope {
+  explicit order_scope(thread_order o) { gpu::host::set_thread_order(o); }
+  ~order_scope() { gpu::host::set_thread_order(thread_order::forward); }
+};
+bool runs_here(const gemm_device&) { return true; }
+#else
+enum class thread_order { forward, reverse, shuffled };
+struct order_scope {  // a device has its own
+  explicit order_scope(thread_order) {}
+};
+bool runs_here(const gemm_device& device) {
+  gemm_device here;
+  REQUIRE(current_device(here).ok());
+  return std::string(here.arch) == device.arch;
+}
+#endif
+
+constexpr gemm_device gfx950{"gfx950", 256}, gfx942{"gfx942", 304};
+constexpr thread_order orders[] = {thread_order::forward, thread_order::reverse, thread_order::shuffled};
+
+/// random_matrix whose FP8 codes are numbers but in row 9: a random row would hold NaN.
+matrix_data blocks_for(int rows, int k, unsigned seed, scales_of kind, gemm_element element) {
+  const matrix_data m = random_matrix(rows, k, seed, kind, element);
+  bytes codes = m.codes.here;
+  const std::size_t row_bytes = static_cast<std::size_t>(m.code_stride());
+  for (std::size_t i = 0; element != gemm_element::e2m1 && i < codes.size(); ++i) {
+    if (i / row_bytes == 9) continue;
+    if (element == gemm_element::e4m3 && (codes[i] & 0x7F) == 0x7F) codes[i] ^= 0x40;
+    if (element == gemm_element::e5m2 && (codes[i] & 0x7C) == 0x7C) codes[i] ^= 0x40;
+  }
+  return {rows, k, std::move(codes), m.scales.here, element};
+}
+
+/// Blocks as they are, and in the orders that AITER stores.
+struct operand {
+  matrix_data plain;
+  array<std::uint8_t> codes, scales;
+  operand(int rows, int k, unsigned seed, scales_of kind, gemm_element element = gemm_element::e2m1)
+      : plain(blocks_for(rows, k, seed, kind, element)), codes(placed_codes(plain)), scales(placed_scales(plain)) {}
+
+  static bytes placed_codes(const matrix_data& m) {
+    const layout l = code_layout(placement::aiter_data_16x16, m.blocks(), m.rows, m.k);
+    if (!l.is_defined()) return bytes(1);  // nobody reads it
+    bytes to(static_cast<std::size_t>(l.size_bytes()));
+    place_codes(m.blocks(), m.here(), placement::aiter_data_16x16, to.data());
+    return to;
+  }
+  static bytes placed_scales(const matrix_data& m) {
+    bytes to(static_cast<std::size_t>(scale_layout(placement::aiter_scale, m.blocks(), m.rows, m.k).size_bytes()));
+    place_scales(m.blocks(), m.here(), placement::aiter_scale, to.data());
+    return to;
+  }
+  /// What a kernel of `device` takes.
+  gemm_operand_view view(const gemm_device& device, bool shuffled) const {
+    gemm_operand_view v = plain.view();
+    if (&device == &gfx942) return v;
+    v.scales = scales.there;
+    v.scale_order = placement::aiter_scale;
+    if (shuffled) {
+      v.codes = codes.there;
+      v.code_order = placement::aiter_data_16x16;
+    }
+    return v;
+  }
+};
+
+struct options {
+  format output = formats::bf16;
+  int extra_stride = 0;
+  float alpha = 1.0f;
+  bool accumulate = false, bias = false, shuffled_a = true;
+  int split_k = 1, samples = 0;
+};
+
+/// Runs a GEMM of `device` into poisoned memory and compares outputs with its contract: all of them, or `samples`.
+void compare(const gemm_device& device, const operand& a, const operand& b, const options& o) {
+  if (!runs_here(device)) return;
+  judged_output out(a.plain.rows, b.plain.rows, o);
+  const gemm_problem p{out.result(), a.view(device, o.shuffled_a), b.view(device, true)};
+  const gemm_choice choice{gemm_contract::accurate, o.split_k};
+  const std::size_t size = gemm_workspace_bytes(p, choice, device);
+  const array<std::uint8_t> workspace(bytes(size, 0xC3));
+  const bool fp8 = a.plain.element != gemm_element::e2m1;
+  const status s = gpu::detail::run_gemm(p, choice, device, workspace.there, size, nullptr);
+  REQUIRE_MESSAGE(s.ok(), s.message());
+  CHECK(workspace.guards_hold());
+
+  const gemm_options how = options_of(choice.contract, device, o.split_k, fp8);
+  const gemm_operand left = operand_of(a.plain.blocks(), a.plain.here()),
+                     right = operand_of(b.plain.blocks(), b.plain.here());
+  const auto model = [&](index_t i, index_t j) -> model_output {
+    const float sum = fp8 && &device == &gfx942 ? model_sum(expand_bf16_row(a.plain.blocks(), a.plain.here(), i),
+                                                            expand_bf16_row(b.plain.blocks(), b.plain.here(), j), how)
+                                                : accumulate_ref(left, i, right, j, how, 0.0f);
+    return {sum, how.model.nan_bits};
+  };
+  out.check(model, o.samples);
+}
+
+}  // namespace
+
+#if defined(ROTOSCALE_GPU_HOST)  // the probe compares a device's instructions
+
+namespace {
+
+/// One instruction in memory: operands of 16 rows with k contiguous, scales of four blocks, C or D.
+struct instruction_data {
+  std::uint8_t a[16][128], b[16][128], scales_a[16][4], scales_b[16][4];
+  float d[16][16];
+};
+
+/// How it is distributed over the lanes, written once more: byte `i` of a lane's bytes in its row.
+struct lane_layout {
+  int bytes, runs;
+  int place(int lane, int i) const { return runs == 2 ? i / 16 * 64 + lane / 16 * 16 + i % 16 : lane / 16 * bytes + i; }
+};
+
+template <class Instruction>
+__global__ void one_wave(instruction_data* data, lane_layout at) {
+  const int lane = static_cast<int>(thread_index().x);
+  alignas(32) std::uint8_t a[32] = {}, b[32] = {};
+  for (int i = 0; i < at.bytes; ++i) {
+    a[i] = data->a[lane % 16][at.place(lane, i)];
+    b[i] = data->b[lane % 16][at.place(lane, i)];
+  }
+  amd::float4 d;
+  for (int e = 0; e < 4; ++e) d[e] = data->d[4 * (lane / 16) + e][lane % 16];
+  d = Instruction::run(a, b, d, data->scales_a[lane % 16][lane / 16], data->scales_b[lane % 16][lane / 16]);
+  for (int e = 0; e < 4; ++e) data->d[4 * (lane / 16) + e][lane % 16] = d[e];
+}
+
+template <class T>
+T load(const std::uint8_t* from) {
+  T x;
+  std::memcpy(&x, from, sizeof x);
+  return x;
+}
+
+struct fp8 {
+  static amd::float4 run(const std::uint8_t* a, const std::uint8_t* b, amd::float4, int, int) {
+    return amd::multiply_fp8(load<std::int64_t>(a), load<std::int64_t>(b));
+  }
+};
+struct bf16_products {
+  static amd::float4 run(const std::uint8_t* a, const std::uint8_t* b, amd::float4 d, int, int) {
+    return amd::multiply_bf16(load<amd::short4>(a), load<amd::short4>(b), d);
+  }
+};
+template <gemm_element A, gemm_element B, int ByteA, int ByteB>
+struct scaled {
+  static amd::float4 run(const std::uint8_t* a, const std::uint8_t* b, amd::float4 d, int scale_a, int scale_b) {
+    const int others_a = 0x11223344 & ~(0xFF << (8 * ByteA)), others_b = 0x55667788 & ~(0xFF << (8 * ByteB));
+    return amd::multiply_scaled<ByteA, ByteB>(load<amd::scaled_fragment<A>>(a), load<amd::scaled_fragment<B>>(b), d,
+                                              others_a | scale_a << (8 * ByteA), others_b | scale_b << (8 * ByteB));
+  }
+};
+
+/// The instruction against the definition of its unit, on random codes; scales `spread` apart; every kind of C.
+template <class Instruction>
+void check_instruction(const char* unit, format a, format b, int k, lane_layout at, bool takes_c, int spread) {
+  std::mt19937 random(static_cast<unsigned>(spread + k + a.exponent_bits + 8 * b.exponent_bits));
+  gemm_options o;
+  o.model = find_unit(unit)->model;
+  o.start_from_c = true;
+  int wrong = 0;
+  for (int round = 0; round < 8; ++round) {
+    instruction_data x{};
+    const auto fill = [&](auto& rows, auto& scales) {
+      for (auto& row : rows) {
+        for (std::uint8_t& byte : row) byte = static_cast<std::uint8_t>(random());
+      }
+      for (auto& row : scales) {
+        for (std::uint8_t& s : row) {
+          s = static_cast<std::uint8_t>(127 - spread / 2 + static_cast<int>(random() % static_cast<unsigned>(spread)));
+        }
+      }
+      scales[3][1] = round % 2 == 0 ? 255 : 0;
+      std::memset(rows[5], 0x80 * (round % 2), sizeof rows[5]);
+    };
+    fill(x.a, x.scales_a);
+    fill(x.b, x.scales_b);
+    for (auto& row : x.d) {
+      for (float& c : row) {
+        const auto bits = static_cast<std::uint32_t>(random());
+        c = !takes_c || round == 0 ? 0.0f
+            : round % 3 == 0       ? fp32_from_bits(bits)
+                                   : fp32_from_bits((bits & 0x8FFFFFFFu) | 0x38000000u) * 0x1p4f;
+      }
+    }
+    const auto operand = [&](format f, auto& rows, auto& scales) {
+      gemm_operand m{f, 16, k, rows[0], 128};
+      if (at.bytes * 4 * 8 / f.bits() == 128) {
+        m.block = 32;
+        m.scales = scales[0];
+        m.scale_stride = 4;
+      }
+      return m;
+    };
+    instruction_data got = x;
+    REQUIRE(gpu::launch(one_wave<Instruction>, dim3{1}, dim3{64}, 0, nullptr, &got, at).ok());
+    for (int i = 0; i < 16; ++i) {
+      for (int j = 0; j < 16; ++j) {
+        const float want = accumulate_ref(operand(a, x.a, x.scales_a), i, operand(b, x.b, x.scales_b), j, o, x.d[i][j]);
+        if (fp32_bits(want) != fp32_bits(got.d[i][j]) && wrong++ < 3) {
+          MESSAGE("(" << i << ", " << j << "): " << got.d[i][j] << " instead of " << want);
+        }
+      }
+    }
+  }
+  CHECK(wrong == 0);
+}
+
+/// Half of the wave goes elsewhere; or all of it does what a wave without all its lanes cannot.
+__global__ void half_multiplies(int* out) {
+  const unsigned t = thread_index().x;
+  if (t % 2 == 0) *out = amd::uniform(7);
+}
+
+}  // namespace
+
+TEST_CASE("matrix instructions: the layout of lanes and the unit's model") {
+  constexpr gemm_element e2m1 = gemm_element::e2m1;
+  for (const thread_order order : orders) {
+    const order_scope scope(order);
+    check_instruction<fp8>("cdna3-mfma-fp8-f32", formats::e4m3fnuz, formats::e4m3fnuz, 32, {8, 1}, false, 1);
+    check_instruction<scaled<e2m1, e2m1, 0, 3>>("cdna4-mfma-scale-f8f6f4-f32", formats::e2m1, formats::e2m1, 128,
+                                                {16, 1}, true, 8);
+  }
+  constexpr gemm_element e4m3 = gemm_element::e4m3, e5m2 = gemm_element::e5m2;
+  check_instruction<bf16_products>("cdna3-mfma-fp16-f32", formats::bf16, formats::bf16, 16, {8, 1}, true, 1);
+  check_instruction<scaled<e4m3, e4m3, 1, 0>>("cdna4-mfma-scale-f8f6f4-f32", formats::e4m3, formats::e4m3, 128, {32, 2},
+                                              true, 8);
+  check_instruction<scaled<e4m3, e5m2, 3, 2>>("cdna4-mfma-scale-f8f6f4-f32", formats::e4m3, formats::e5m2, 128, {32, 2},
+                                              true, 254);
+  check_instruction<scaled<e2m1, e2m1, 2, 1>>("cdna4-mfma-scale-f8f6f4-f32", formats::e2m1, formats::e2m1, 128, {16, 1},
+                                              true, 254);
+}
+
+TEST_CASE("an instruction that not all lanes of the wave come to is an error") {
+  int out = 0;
+  CHECK(gpu::launch(half_multiplies, dim3{1}, dim3{64}, 0, nullptr, &out).message().find("lanes of its wave") !=
+        std::string::npos);
+  CHECK(!gpu::launch(half_multiplies, dim3{1}, dim3{1}, 0, nullptr, &out).ok());
+}
+
+#endif
+
+TEST_CASE("gfx950, MXFP4: both orders of A, ragged rows and columns, every output") {
+  const operand wide(48, 512, 1, scales_of::ordinary), tall(272, 512, 2, scales_of::special);
+  const operand ragged(261, 256, 3, scales_of::special), small(16, 256, 4, scales_of::ordinary);
+  compare(gfx950, wide, tall, {.samples = 1000});
+  compare(gfx950, small, small, {.output = formats::fp32, .extra_stride = 3, .alpha = -1.1f});
+  const order_scope reverse(thread_order::reverse);
+  compare(gfx950, ragged, small, {.shuffled_a = false, .samples = 2000});
+  const order_scope shuffled(thread_order::shuffled);
+  compare(gfx950, ragged, small,
+          {.alpha = 0.7f, .accumulate = true, .bias = true, .shuffled_a = false, .samples = 500});
+}
+
+TEST_CASE("gfx950, MXFP4: parts of K") {
+  const operand a(48, 768, 5, scales_of::far), b(16, 768, 6, scales_of::far);
+  compare(gfx950, a, b, {.output = formats::fp32, .split_k = 3, .samples = 300});
+  const order_scope shuffled(thread_order::shuffled);
+  compare(gfx950, a, b, {.accumulate = true, .split_k = 2, .samples = 300});
+}
+
+TEST_CASE("gfx942, MXFP4: ragged, every output, scales that one multiply-add does not take") {
+  const operand a(37, 256, 7, scales_of::special), b(131, 256, 8, scales_of::special);
+  const operand c(136, 128, 9, scales_of::ordinary), d(40, 128, 10, scales_of::special);
+  for (const thread_order order : orders) {
+    const order_scope scope(order);
+    compare(gfx942, c, d, {});
+  }
+  compare(gfx942, a, b, {.output = formats::fp32});
+  compare(gfx942, d, c, {.extra_stride = 5, .alpha = 0.7f, .accumulate = true, .bias = true});
+}
+
+TEST_CASE("gfx950, MXFP8: every pair of elements, both orders of A, parts of K") {
+  constexpr gemm_element e4m3 = gemm_element::e4m3, e5m2 = gemm_element::e5m2;
+  const operand a(48, 512, 11, scales_of::ordinary, e4m3), b(272, 512, 12, scales_of::special, e4m3);
+  const operand c(16, 512, 13, scales_of::special, e5m2), d(37, 512, 14, scales_of::ordinary, e5m2);
+  compare(gfx950, a, b, {.samples = 800});
+  compare(gfx950, a, c, {.output = formats::fp32, .extra_stride = 1, .samples = 300});
+  const order_scope reverse(thread_order::reverse);
+  compare(gfx950, d, b, {.shuffled_a = false, .samples = 300});
+  const order_scope shuffled(thread_order::shuffled);
+  compare(gfx950, d, c, {.accumulate = true, .bias = true, .shuffled_a = false, .split_k = 2, .samples = 300});
+}
+
+TEST_CASE("gfx942, MXFP8: ragged, every output, BF16 beyond its range") {
+  constexpr gemm_element e4m3 = gemm_element::e4m3, e5m2 = gemm_element::e5m2;
+  const operand a(37, 96, 15, scales_of::special, e4m3), b(131, 96, 16, scales_of::special, e5m2);
+  const operand c(136, 160, 17, scales_of::ordinary, e4m3), d(40, 160, 18, scales_of::special, e4m3);
+  for (const thread_order order : orders) {
+    const order_scope scope(order);
+    compare(gfx942, c, d, {.samples = 2000});
+  }
+  compare(gfx942, a, b, {.output = formats::fp32, .samples = 2000});
+  compare(gfx942, d, c, {.extra_stride = 5, .alpha = 0.7f, .accumulate = true, .bias = true, .samples = 1000});
+}
+
+TEST_CASE("what AMD's kernels do not take is refused by name") {
+  const operand a(32, 256, 19, scales_of::ordinary), b(32, 256, 20, scales_of::ordinary, gemm_element::e4m3);
+  array<std::uint8_t> out(bytes(32 * 32 * 2, 0xA5));
+  const auto message = [&](const operand& x, const gemm_device& device, auto change, gemm_choice choice = {}) {
+    gemm_problem p{{out.there}, x.view(device, true), x.view(device, true)};
+    change(p);
+    return gpu::detail::run_gemm(p, choice, device, nullptr, 0, nullptr).message();
+  };
+  for (const operand* x : {&a, &b}) {
+    CHECK(message(*x, gfx950, [](gemm_problem& p) { p.a.k = p.b.k = 128; }) ==
+          "a.k: must be a multiple of 256 on gfx950");
+    CHECK(message(*x, gfx950, [&](gemm_problem& p) { p.b = x->view(gfx950, false); }) ==
+          "b.code_order: must be aiter_data_16x16 on gfx950");
+    CHECK(message(*x, gfx950, [&](gemm_problem& p) { p.a = x->view(gfx942, false); }) ==
+          "a.scale_order: must be aiter_scale on gfx950");
+    CHECK(message(*x, gfx950, [](gemm_problem& p) { p.b.rows = 17; }) ==
+          "b.rows: this order of codes needs whole tiles");
+    CHECK(message(*x, gfx942, [&](gemm_problem& p) { p.a = x->view(gfx950, true); }) ==
+          "a.code_order: this kernel takes row-major codes");
+    CHECK(message(*x, gfx942, [](gemm_problem&) {}, {gemm_contract::fast, 2}) ==
+          "choice.split_k: must be 1 for this kernel");
+  }
+  CHECK(message(a, gfx942, [](gemm_problem& p) { p.a.k = p.b.k = 160; }) == "a.k: must be a multiple of 128 on gfx942");
+  CHECK(message(b, gfx942, [](gemm_problem&) {}) == "workspace: must be device memory aligned to 256 bytes");
+  CHECK(message(a, {"", 1}, [](gemm_problem&) {}) == "choice.contract: this device has the reference kernel only");
+  out.fetch();
+  CHECK(out.here == bytes(out.here.size(), 0xA5));
+}
+
+TEST_CASE("large GEMMs on a device, sampled") {
+  if (!on_device) return;
+  for (const gemm_element element : {gemm_element::e2m1, gemm_element::e4m3, gemm_element::e5m2}) {
+    const operand a(1040, 4096, 21, scales_of::special, element), b(2064, 4096, 22, scales_of::ordinary, element);
+    for (const gemm_device* device : {&gfx950, &gfx942}) {
+      compare(*device, a, b, {.samples = 300});
+      compare(*device, a, b,
+              {.output = formats::fp32, .accumulate = true, .bias = true, .shuffled_a = false, .samples = 300});
+    }
+    compare(gfx950, a, b, {.split_k = 4, .samples = 300});
+  }
+}

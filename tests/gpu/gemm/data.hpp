@@ -1,0 +1,196 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Operands for the tests of GEMMs: random blocks here and on the device, some with NaN, zero and extreme scales.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "gpu/device_memory.hpp"
+#include "gpu/api/gemm.hpp"
+#include "gpu/gemm/contract_ref.hpp"
+#include "gpu/gemm/operand.hpp"
+
+namespace gpu_test {
+
+using namespace rotoscale::gpu;
+
+/// Device memory with a copy here.
+template <class T>
+class array {
+ public:
+  explicit array(std::vector<T> values) : here(std::move(values)), memory_(here), there(memory_.data()) {}
+  std::size_t bytes() const { return here.size() * sizeof(T); }
+  void fetch() { here = memory_.read(); }
+  bool guards_hold() const { return memory_.guards_hold(); }
+  std::vector<T> here;
+
+ private:
+  device_array<T> memory_;
+
+ public:
+  T* const there;
+};
+
+using bytes = std::vector<std::uint8_t>;
+
+inline index_t stride_of(int k, gemm_element e) { return ((e == gemm_element::e2m1 ? k / 2 : k) + 15) / 16 * 16; }
+
+/// Blocks of 32 here and on the device.
+struct matrix_data {
+  int rows, k;
+  gemm_element element;
+  array<std::uint8_t> codes, scales;
+  matrix_data(int r, int length, bytes c, bytes s, gemm_element e = gemm_element::e2m1)
+      : rows(r), k(length), element(e), codes(std::move(c)), scales(std::move(s)) {}
+  index_t code_stride() const { return stride_of(k, element); }
+  block_format blocks() const { return {format_of(element)}; }
+  gemm_operand_view view() const {
+    gemm_operand_view v{codes.there, scales.there, code_stride(), k / 32, rows, k};
+    v.element = element;
+    return v;
+  }
+  block_matrix<const std::uint8_t> here() const {
+    block_matrix<const std::uint8_t> m;
+    m.codes = codes.here.data();
+    m.scales = scales.here.data();
+    m.rows = rows;
+    m.k = k;
+    m.code_stride = code_stride();
+    m.scale_stride = k / 32;
+    return m;
+  }
+};
+
+enum class scales_of { ordinary, far, special, wide, narrow };
+
+/// Random codes; ordinary: scales of 10 binades; far: of 20, so that FP32 sums of parts depend on their order; special:
+/// NaN, the ends of the range, blocks of zeros with scales far from the others'; wide: row 5 has nonzero blocks 60
+/// binades apart; narrow: of 4, which fold into int8.
+inline matrix_data random_matrix(int rows, int k, unsigned seed, scales_of kind,
+                                 gemm_element element = gemm_element::e2m1) {
+  std::mt19937 random(seed);
+  const index_t stride = stride_of(k, element), block_bytes = element == gemm_element::e2m1 ? 16 : 32;
+  bytes codes(static_cast<std::size_t>(rows * stride)), scales(static_cast<std::size_t>(rows * (k / 32)));
+  for (auto& c : codes) c = static_cast<std::uint8_t>(random());
+  const unsigned binades = kind == scales_of::far ? 20 : kind == scales_of::narrow ? 4 : 10;
+  for (auto& s : scales) s = static_cast<std::uint8_t>(118 + random() % binades);
+  const auto set_block = [&](int row, int block, std::uint8_t scale, bool zero) {
+    scales[static_cast<std::size_t>(row * (k / 32) + block)] = scale;
+    for (index_t i = 0; zero && i < block_bytes; ++i) {
+      codes[static_cast<std::size_t>(row * stride + block_bytes * block + i)] = 0x80;
+    }
+  };
+  if (kind == scales_of::special && rows > 8) {
+    set_block(1, 0, 255, false);
+    for (int b = 0; b < k / 32; ++b) {
+      set_block(2, b, static_cast<std::uint8_t>(b % 2), false);
+      set_block(3, b, 254, false);
+      set_block(4, b, 253, b % 2 == 0);
+      set_block(6, b, 255, true);
+    }
+    set_block(7, 0, 0, true);
+    set_block(8, k / 32 - 1, 254, true);
+  }
+  if (kind == scales_of::wide) set_block(5, 0, 60, false);
+  return {rows, k, std::move(codes), std::move(scales), element};
+}
+
+inline std::uint64_t bits_at(const bytes& memory, index_t element, int width) {
+  std::uint64_t x = 0;
+  for (int i = 0; i < width; ++i) {
+    x |= std::uint64_t{memory[static_cast<std::size_t>(element * width + i)]} << (8 * i);
+  }
+  return x;
+}
+
+/// The last step of an output, stated once more: alpha * sum, C and bias, one rounding a step; then the output's.
+inline std::uint64_t finished_bits(float sum, const format& output, float alpha, bool accumulate, float beta, float old,
+                                   const float* bias, std::uint32_t nan_bits) {
+  float x = sum * alpha;
+  if (accumulate && bias != nullptr) x = std::fma(sum, alpha, std::fma(beta, old, *bias));
+  if (accumulate && bias == nullptr) x = std::fma(sum, alpha, beta * old);
+  if (!accumulate && bias != nullptr) x = std::fma(sum, alpha, *bias);
+  if (std::isnan(x)) return output == formats::bf16 ? nan_bits >> 16 : nan_bits;
+  return encode(output, x, rounding::nearest_even, overflow::to_inf);
+}
+
+/// What a model says of an output.
+struct model_output {
+  float sum;
+  std::uint32_t nan_bits;
+};
+
+/// The poisoned m × n output of a GEMM and what is added to it. Options: output, extra_stride, alpha, accumulate, bias.
+template <class Options>
+class judged_output {
+ public:
+  judged_output(int m, int n, const Options& o)
+      : m_(m), n_(n), o_(o), bias_(bias_of(n)), out_(before_of(static_cast<std::size_t>(m * stride() * width()), o)) {
+    before_ = out_.here;
+  }
+  gemm_result result() const {
+    return {out_.there, o_.output, stride(), o_.alpha, o_.accumulate, beta, o_.bias ? bias_.there : nullptr};
+  }
+  /// Compares outputs with model(i, j): all of them, or `samples`; and what lies between the rows and around them.
+  template <class Model>
+  void check(const Model& model, int samples) {
+    out_.fetch();
+    CHECK(out_.guards_hold());
+    int wrong = 0;
+    std::mt19937 random(1);
+    for (int s = 0; s < samples; ++s) {
+      const auto i = static_cast<index_t>(random()) % m_;
+      wrong += !is_right(model, i, static_cast<index_t>(random()) % n_, wrong < 3);
+    }
+    for (index_t i = 0; samples == 0 && i < m_; ++i) {
+      for (index_t j = 0; j < n_; ++j) wrong += !is_right(model, i, j, wrong < 3);
+    }
+    CHECK(wrong == 0);
+    for (index_t i = 0; i < m_; ++i) {
+      for (index_t j = n_; j < stride(); ++j) {
+        CHECK(bits_at(out_.here, i * stride() + j, width()) == bits_at(before_, i * stride() + j, width()));
+      }
+    }
+  }
+
+ private:
+  static constexpr float beta = 0.3f;
+  static std::vector<float> bias_of(int n) {
+    std::vector<float> bias(static_cast<std::size_t>(n));
+    for (std::size_t j = 0; j < bias.size(); ++j) bias[j] = 0.125f * static_cast<float>(j % 7) - 0.25f;
+    return bias;
+  }
+  static bytes before_of(std::size_t size, const Options& o) {
+    bytes before(size, 0xA5);
+    for (std::size_t i = 0; o.accumulate && i < size; ++i) {
+      before[i] = static_cast<std::uint8_t>(i % 2 != 0 ? 0x3F : i % 128);
+    }
+    return before;
+  }
+  int width() const { return o_.output == formats::bf16 ? 2 : 4; }
+  index_t stride() const { return n_ + o_.extra_stride; }
+
+  template <class Model>
+  bool is_right(const Model& model, index_t i, index_t j, bool say) const {
+    const index_t at = i * stride() + j;
+    const auto old_bits = static_cast<std::uint32_t>(bits_at(before_, at, width()));
+    const float old = fp32_from_bits(width() == 2 ? old_bits << 16 : old_bits);
+    const model_output expected = model(i, j);
+    const std::uint64_t want =
+        finished_bits(expected.sum, o_.output, o_.alpha, o_.accumulate, beta, old,
+                      o_.bias ? &bias_.here[static_cast<std::size_t>(j)] : nullptr, expected.nan_bits);
+    const std::uint64_t got = bits_at(out_.here, at, width());
+    if (want != got && say) MESSAGE("(" << i << ", " << j << "): " << got << " instead of " << want);
+    return want == got;
+  }
+
+  int m_, n_;
+  Options o_;
+  array<float> bias_;
+  array<std::uint8_t> out_;
+  bytes before_;
+};
+
+}  // namespace gpu_test

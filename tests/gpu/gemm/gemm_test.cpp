@@ -1,0 +1,494 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The FP4 GEMM kernels against the CPU's models, by bytes: in host mode at small sizes, on a device also at large ones
+// (sampled outputs). Compiled by an ordinary compiler or by nvcc.
+#include "gpu/api/gemm.hpp"
+
+#include <doctest/doctest.h>
+
+#include <random>
+
+#include "gpu/gemm/data.hpp"
+
+using namespace gpu_test;
+
+namespace {
+
+struct options {
+  gemm_choice choice;
+  format output = formats::bf16;
+  int extra_stride = 0;
+  float alpha = 1.0f;
+  bool accumulate = false, bias = false;
+};
+
+/// The accumulator of output (i, j). `wide`: in a tile outside the FP8 window.
+model_output expected(const matrix_data& a, const matrix_data& b, const options& o, bool wide,
+                      const gemm_device& device, index_t i, index_t j) {
+  const gemm_contract contract = o.choice.contract;
+  const bool fp8 = a.element != gemm_element::e2m1;
+  const gemm_options how = options_of(contract, device, o.choice.split_k, fp8 || wide);
+  float sum = 0.0f;
+  if (contract == gemm_contract::reference) {
+    sum = accumulate_ref(operand_of(a.blocks(), a.here()), i, operand_of(b.blocks(), b.here()), j, how, 0.0f);
+  } else if (fp8 || wide) {
+    sum = model_sum(expand_bf16_row(a.blocks(), a.here(), i), expand_bf16_row(b.blocks(), b.here(), j), how);
+  } else {
+    sum = model_sum(expand_e5m2_row(a.here(), i), expand_e5m2_row(b.here(), j), how);
+  }
+  return {sum, how.model.nan_bits};
+}
+
+/// Runs a GEMM into poisoned memory and compares outputs with the model: all of them, or `samples`.
+void compare(const matrix_data& a, const matrix_data& b, const options& o, int samples = 0) {
+  gemm_device device;
+  REQUIRE(current_device(device).ok());
+  judged_output out(a.rows, b.rows, o);
+  const gemm_problem p{out.result(), a.view(), b.view()};
+  const std::size_t size = gemm_workspace_bytes(p, o.choice, device);
+  const array<std::uint8_t> workspace(bytes(size, 0xC3));
+  const bool fp8 = a.element != gemm_element::e2m1;
+  const status s = (fp8 ? gemm_mxfp8 : gemm_mxfp4)(p, o.choice, workspace.there, size, nullptr);
+  REQUIRE_MESSAGE(s.ok(), s.message());
+  CHECK(workspace.guards_hold());
+
+  const bool folds = o.choice.contract != gemm_contract::reference && !fp8;
+  std::vector<bool> outside_a, outside_b;
+  if (folds) {
+    outside_a = tiles_outside_window(a.here());
+    outside_b = tiles_outside_window(b.here());
+  }
+  const auto model = [&](index_t i, index_t j) {
+    const bool wide = folds && (outside_a[static_cast<std::size_t>(i / window_tile)] ||
+                                outside_b[static_cast<std::size_t>(j / window_tile)]);
+    return expected(a, b, o, wide, device, i, j);
+  };
+  out.check(model, samples);
+}
+
+constexpr gemm_contract contracts[] = {gemm_contract::reference, gemm_contract::accurate, gemm_contract::fast};
+
+}  // namespace
+
+TEST_CASE("MXFP8") {
+  for (const gemm_element element : {gemm_element::e4m3, gemm_element::e5m2}) {
+    const matrix_data a = random_matrix(10, 96, 30, scales_of::ordinary, gemm_element::e4m3);
+    const matrix_data b = random_matrix(12, 96, 31, scales_of::special, element);
+    for (const gemm_contract contract : contracts) {
+      compare(a, b, {{contract}, formats::fp32});
+      compare(b, a, {{contract}, formats::bf16, 3, 0.5f, true, true});
+    }
+    compare(a, b, {{gemm_contract::fast, 2}});
+  }
+}
+
+TEST_CASE("small GEMMs, every contract and output, whole results") {
+  const matrix_data a = random_matrix(24, 192, 1, scales_of::ordinary);
+  const matrix_data b = random_matrix(40, 192, 2, scales_of::ordinary);
+  for (const gemm_contract contract : contracts) {
+    CAPTURE(static_cast<int>(contract));
+    compare(a, b, {{contract}});
+    compare(a, b, {{contract}, formats::fp32, 3});
+    compare(a, b, {{contract}, formats::bf16, 5, 0.7f, true, true});
+    compare(a, b, {{contract}, formats::fp32, 0, -1.1f, true, false});
+    compare(a, b, {{contract}, formats::bf16, 8, 3.1f, false, true});
+    compare(a, b, {{contract}, formats::fp32, 0, 3.1f, false, true});
+    compare(a, b, {{contract}, formats::fp32, 0, 0.7f, true, true});
+  }
+}
+
+TEST_CASE("ragged shapes; NaN, zero and extreme scales") {
+  for (const gemm_contract contract : contracts) {
+    CAPTURE(static_cast<int>(contract));
+    compare(random_matrix(1, 32, 3, scales_of::ordinary), random_matrix(1, 32, 4, scales_of::ordinary), {{contract}});
+    compare(random_matrix(9, 96, 5, scales_of::special), random_matrix(19, 96, 6, scales_of::special),
+            {{contract}, formats::fp32});
+    compare(random_matrix(2, 2112, 25, scales_of::ordinary), random_matrix(3, 2112, 26, scales_of::ordinary),
+            {{contract}, formats::fp32});
+    compare(random_matrix(17, 160, 7, scales_of::special), random_matrix(9, 160, 8, scales_of::ordinary), {{contract}});
+  }
+}
+
+TEST_CASE("split-K: parts are added in ascending order, and there may be fewer than asked for") {
+  const matrix_data a = random_matrix(10, 416, 9, scales_of::ordinary);
+  const matrix_data b = random_matrix(12, 416, 10, scales_of::special);
+  for (const gemm_contract contract : {gemm_contract::accurate, gemm_contract::fast}) {
+    for (const int split : {2, 3, 5, 64}) {
+      compare(a, b, {{contract, split}});
+      compare(a, b, {{contract, split}, formats::fp32, 2, 2.0f, true, true});
+    }
+    const matrix_data c = random_matrix(20, 1024, 70, scales_of::far), d = random_matrix(20, 1024, 71, scales_of::far);
+    for (const int split : {2, 4, 8}) compare(c, d, {{contract, split}, formats::fp32});
+  }
+}
+
+TEST_CASE("operands of int8: whole results, ragged shapes, parts of K") {
+  const matrix_data a = random_matrix(24, 192, 80, scales_of::narrow),
+                    b = random_matrix(40, 192, 81, scales_of::narrow);
+  CHECK(level_ref(a.here(), 3) == operand_level::int8);
+  constexpr auto accurate = gemm_contract::accurate;
+  compare(a, b, {{accurate}});
+  compare(a, b, {{accurate}, formats::fp32, 3});
+  compare(a, b, {{accurate}, formats::bf16, 5, 0.7f, true, true});
+  compare(a, b, {{accurate}, formats::fp32, 0, -1.1f, true, false});
+  compare(a, b, {{accurate}, formats::bf16, 8, 3.1f, false, true});
+  compare(random_matrix(1, 32, 82, scales_of::narrow), random_matrix(1, 32, 83, scales_of::narrow), {{accurate}});
+  compare(random_matrix(3, 2112, 84, scales_of::narrow), random_matrix(9, 2112, 85, scales_of::narrow),
+          {{accurate}, formats::fp32});
+  const matrix_data c = random_matrix(10, 416, 86, scales_of::narrow),
+                    d = random_matrix(12, 416, 87, scales_of::narrow);
+  for (const int split : {2, 3, 64}) {
+    compare(c, d, {{accurate, split}});
+    compare(c, d, {{accurate, split}, formats::fp32, 2, 2.0f, true, true});
+  }
+}
+
+TEST_CASE("int8 at both ends of FP32, and zeros") {
+  for (const int sum : {508, 385, 384, 383, 258, 130, 110, 109, 108, 107, 106, 104, 60, 0}) {
+    CAPTURE(sum);
+    const auto row = [](int scale, unsigned seed) {
+      matrix_data m = random_matrix(4, 96, seed, scales_of::narrow);
+      bytes scales(m.scales.here);
+      for (auto& s : scales) {  // of at most 4 binades, up to 254
+        const int byte = scale + static_cast<int>(s) - 118;
+        s = static_cast<std::uint8_t>(byte > 254 ? 254 : byte);
+      }
+      bytes codes(m.codes.here);
+      for (std::size_t i = 0; i < 48; ++i) codes[i] = i % 2 == 0 ? 0x80 : 0x08;  // zeros of either sign
+      return matrix_data(4, 96, codes, scales);
+    };
+    const matrix_data a = row(sum / 2, 88), b = row(sum - sum / 2, 89);
+    for (index_t r = 0; r < 4; ++r) CHECK(level_ref(a.here(), r) == operand_level::int8);
+    compare(a, b, {{gemm_contract::accurate}, formats::fp32});
+    compare(a, b, {{gemm_contract::accurate}, formats::bf16, 0, -0.5f});
+  }
+}
+
+TEST_CASE("rows whose sums could be rounded are not int8's") {
+  // 9216 units from each of `top` products, then 1 from each of 200 blocks: 2^24 is passed by 1821 products, not by
+  // 1820. FP32 sums lose the ones beyond it.
+  const auto row = [](int top) {
+    constexpr int k = 1824 + 200 * 32;
+    bytes codes(k / 2), scales(k / 32, 100);
+    for (int i = 0; i < top; ++i) codes[static_cast<std::size_t>(i / 2)] |= static_cast<std::uint8_t>(7 << (i % 2 * 4));
+    for (std::size_t i = 0; i < 57; ++i) scales[i] = 103;
+    for (std::size_t i = 57; i < scales.size(); ++i) codes[16 * i + 5] = 0x01;
+    return matrix_data(1, k, codes, scales);
+  };
+  const matrix_data below = row(1820), beyond = row(1821);
+  CHECK(level_ref(below.here(), 0) == operand_level::int8);
+  CHECK(level_ref(beyond.here(), 0) == operand_level::e5m2);
+  for (const matrix_data* a : {&below, &beyond}) {
+    for (const matrix_data* b : {&below, &beyond}) {
+      compare(*a, *b, {{gemm_contract::accurate}, formats::fp32});
+      compare(*a, *b, {{gemm_contract::accurate, 3}, formats::fp32});
+    }
+  }
+}
+
+TEST_CASE("tiles of all three kinds in one matrix: each is written, once") {
+  matrix_data a = random_matrix(532, 160, 90, scales_of::narrow), b = random_matrix(276, 160, 91, scales_of::narrow);
+  const auto spread = [](matrix_data& m, int row, std::uint8_t scale) {
+    bytes scales(m.scales.here);
+    scales[static_cast<std::size_t>(row * (m.k / 32))] = scale;
+    return matrix_data(m.rows, m.k, m.codes.here, scales);
+  };
+  // The second tile of A has rows of all kinds: not NaN, one binade too many, then far outside.
+  const matrix_data a1 = spread(a, 300, 255), b1 = spread(b, 275, 114), a2 = spread(a, 531, 60);
+  matrix_data a3 = spread(a, 531, 60);
+  const matrix_data a4 = spread(a3, 290, 126), a5 = spread(a3, 512, 126);
+  CHECK(level_ref(a4.here(), 0) == operand_level::int8);
+  CHECK(level_ref(a4.here(), 290) == operand_level::e5m2);
+  CHECK(level_ref(a4.here(), 531) == operand_level::bf16);
+  CHECK(level_ref(b1.here(), 275) == operand_level::e5m2);
+  constexpr auto accurate = gemm_contract::accurate;
+  compare(a4, b1, {{accurate}, formats::fp32, 1, 0.5f, true, true}, 4000);
+  compare(a5, b, {{accurate, 2}, formats::bf16, 0, 0.5f, true, true}, 3000);
+  compare(b1, a2, {{accurate}, formats::bf16, 0, 1.0f, true, false}, 3000);
+  compare(a1, b, {{accurate}, formats::fp32}, 2000);
+}
+
+TEST_CASE("only tiles with a row outside the window are computed from BF16") {
+  const matrix_data a = random_matrix(260, 256, 11, scales_of::wide);
+  const matrix_data b = random_matrix(20, 256, 12, scales_of::ordinary);
+  CHECK(tiles_outside_window(a.here()) == std::vector<bool>{true, false});
+  CHECK(tiles_outside_window(b.here()) == std::vector<bool>{false});
+  for (const gemm_contract contract : {gemm_contract::accurate, gemm_contract::fast}) {
+    compare(a, b, {{contract}, formats::fp32});
+    compare(b, a, {{contract, 2}, formats::bf16});
+  }
+}
+
+TEST_CASE("accurate has the reference's bits, fast has not") {
+  const int m = on_device ? 1100 : 30, n = on_device ? 1300 : 30, k = on_device ? 8192 : 4096;
+  for (const scales_of kind : {scales_of::ordinary, scales_of::narrow}) {
+    const matrix_data a = random_matrix(m, k, 40, kind), b = random_matrix(n, k, 41, kind);
+    array<std::uint8_t> out(bytes(static_cast<std::size_t>(m * n * 4)));
+    const array<std::uint8_t> workspace(bytes(static_cast<std::size_t>(m + n) * static_cast<std::size_t>(3 * k + 64)));
+    bytes results[3];
+    for (std::size_t i = 0; i < 3; ++i) {
+      const gemm_problem p{{out.there, formats::fp32}, a.view(), b.view()};
+      REQUIRE(gemm_mxfp4(p, {contracts[i]}, workspace.there, workspace.here.size(), nullptr).ok());
+      out.fetch();
+      results[i] = out.here;
+    }
+    CHECK(results[1] == results[0]);
+    CHECK(results[2] != results[0]);
+  }
+}
+
+TEST_CASE("folding cannot be seen: the same sums from scaled codes, without an expansion") {
+  // Under a model that takes E2M1 as numbers of a wider format (0.5 is normal), block scales only shift exponents.
+  const matrix_data a = random_matrix(4, 256, 13, scales_of::ordinary);
+  const matrix_data b = random_matrix(6, 256, 14, scales_of::ordinary);
+  gemm_device device;
+  REQUIRE(current_device(device).ok());
+  struct way {
+    gemm_contract contract;
+    bool wide;
+  };
+  for (const way w :
+       {way{gemm_contract::accurate, false}, way{gemm_contract::fast, false}, way{gemm_contract::fast, true}}) {
+    const gemm_options o = options_of(w.contract, device, 1, w.wide);
+    gemm_options scaled = o;
+    scaled.model.operand = w.wide ? formats::bf16 : formats::e5m2;
+    for (index_t i = 0; i < 4; ++i) {
+      for (index_t j = 0; j < 6; ++j) {
+        const float direct =
+            accumulate_ref(operand_of(mxfp4, a.here()), i, operand_of(mxfp4, b.here()), j, scaled, 0.0f);
+        const float expanded =
+            w.wide ? model_sum(expand_bf16_row(mxfp4, a.here(), i), expand_bf16_row(mxfp4, b.here(), j), o)
+                   : model_sum(expand_e5m2_row(a.here(), i), expand_e5m2_row(b.here(), j), o);
+        CHECK(fp32_bits(direct) == fp32_bits(expanded));
+      }
+    }
+  }
+}
+
+TEST_CASE("bad input names the argument and writes nothing") {
+  const matrix_data a = random_matrix(8, 64, 15, scales_of::ordinary),
+                    b = random_matrix(8, 64, 16, scales_of::ordinary);
+  array<std::uint8_t> out(bytes(8 * 8 * 2, 0xA5)), workspace(bytes(1 << 16));
+  const gemm_problem good{{out.there}, a.view(), b.view()};
+  const auto message = [&](auto change, gemm_choice choice = {}, std::size_t size = 1 << 16) {
+    gemm_problem p = good;
+    change(p);
+    return gemm_mxfp4(p, choice, workspace.there, size, nullptr).message();
+  };
+  CHECK(message([](gemm_problem& p) { p.a.k = 48; }) == "a.k: must be a multiple of 32 up to 2^20");
+  CHECK(message([](gemm_problem& p) { p.b.k = 32; }) == "b.k: must equal a.k");
+  CHECK(message([](gemm_problem& p) { p.b.rows = 0; }) == "b.rows: must be 1 to 2^20");
+  CHECK(message([](gemm_problem& p) { p.a.codes = nullptr; }) == "a.codes: must not be null");
+  CHECK(message([](gemm_problem& p) { ++p.b.codes; }) == "b.codes: must be aligned to 16 bytes");
+  CHECK(message([](gemm_problem& p) { p.b.scales = nullptr; }) == "b.scales: must not be null");
+  CHECK(message([](gemm_problem& p) { p.a.code_stride = 40; }) ==
+        "a.code_stride: must be a multiple of 16, at least a row's bytes");
+  CHECK(message([](gemm_problem& p) { p.b.scale_stride = 1; }) == "b.scale_stride: must be at least k / 32");
+  CHECK(message([](gemm_problem& p) { p.a.code_order = placement::aiter_data_16x16; }) ==
+        "a.code_order: this kernel takes row-major codes");
+  CHECK(message([](gemm_problem& p) { p.b.scale_order = placement::aiter_scale; }) ==
+        "b.scale_order: this kernel takes row-major scales");
+  CHECK(message([](gemm_problem& p) { p.b.element = gemm_element::e4m3; }) ==
+        "b.element: must be E2M1 where a's is, else E4M3 or E5M2");
+  CHECK(message([](gemm_problem& p) { p.a.element = gemm_element::e4m3; }) == "a.element: must be E2M1");
+  CHECK(gemm_mxfp8(good, {}, nullptr, 0, nullptr).message() == "a.element: must be E4M3 or E5M2");
+  CHECK(message([](gemm_problem& p) { p.out = nullptr; }) == "out: must not be null");
+  const auto misaligned = [](const gemm_problem& p) { return reinterpret_cast<float*>(static_cast<char*>(p.out) + 2); };
+  CHECK(message([&](gemm_problem& p) { p.bias = misaligned(p); }) == "bias: must be aligned to 4 bytes");
+  CHECK(message([](gemm_problem& p) { p.out = static_cast<char*>(p.out) + 1; }) == "out: must be aligned to 2 bytes");
+  CHECK(message([](gemm_problem& p) { p.out_stride = 7; }) == "out_stride: must be at least n");
+  CHECK(message([](gemm_problem& p) { p.output = formats::fp16; }) == "output: must be BF16 or FP32");
+  CHECK(message([](gemm_problem&) {}, {gemm_contract::fast, 0}) == "choice.split_k: must be 1 to 64");
+  CHECK(message([](gemm_problem&) {}, {gemm_contract::reference, 2}) == "choice.split_k: must be 1 for this kernel");
+  CHECK(message([](gemm_problem&) {}, {gemm_contract::fast}, 100) ==
+        "workspace_bytes: less than the workspace that is needed");
+  CHECK(gemm_mxfp4(good, {}, nullptr, 0, nullptr).message() == "workspace: must be device memory aligned to 256 bytes");
+  out.fetch();
+  CHECK(out.here == bytes(8 * 8 * 2, 0xA5));
+}
+
+TEST_CASE("what other devices' kernels do not take is named, wherever it is asked") {
+  const matrix_data a = random_matrix(32, 512, 17, scales_of::ordinary),
+                    b = random_matrix(16, 512, 18, scales_of::ordinary);
+  array<std::uint8_t> out(bytes(32 * 16 * 2));
+  const gemm_problem plain{{out.there}, a.view(), b.view()};
+  gemm_problem placed = plain;
+  placed.b.code_order = placement::aiter_data_16x16;
+  placed.a.scale_order = placed.b.scale_order = placement::aiter_scale;
+  constexpr gemm_device other{"", 1}, gfx942{"gfx942", 304}, gfx950{"gfx950", 256};
+  const auto message = [](const gemm_device& device, gemm_problem p, auto change, gemm_choice choice = {}) {
+    change(p);
+    return check_gemm(p, choice, device).message();
+  };
+  const auto as_it_is = [](gemm_problem&) {};
+  const auto fp8 = [](gemm_problem& p) {
+    p.a.element = p.b.element = gemm_element::e4m3;
+    p.a.k = p.b.k = 256;
+  };
+  const gemm_choice reference{gemm_contract::reference}, parts{gemm_contract::accurate, 2};
+  CHECK(message(other, plain, as_it_is) == "choice.contract: this device has the reference kernel only");
+  CHECK(message(other, plain, as_it_is, reference) == "ok");
+  CHECK(message(other, placed, as_it_is, reference) == "ok");
+
+  CHECK(message(gfx942, plain, as_it_is) == "ok");
+  CHECK(message(gfx942, plain, fp8) == "ok");
+  CHECK(message(gfx942, plain, [](gemm_problem& p) { p.a.k = p.b.k = 96; }) ==
+        "a.k: must be a multiple of 128 on gfx942");
+  CHECK(message(gfx942, plain, [](gemm_problem& p) { p.b.scale_stride = 18; }) ==
+        "b.scale_stride: must be a multiple of 4 on gfx942");
+  CHECK(message(gfx942, plain, [](gemm_problem& p) { ++p.a.scales; }) == "a.scales: must be aligned to 4 bytes");
+  CHECK(message(gfx942, placed, as_it_is) == "a.scale_order: this kernel takes row-major scales");
+  CHECK(message(gfx942, plain, as_it_is, parts) == "choice.split_k: must be 1 for this kernel");
+
+  CHECK(message(gfx950, placed, as_it_is) == "ok");
+  CHECK(message(gfx950, placed, as_it_is, parts) == "ok");
+  CHECK(message(gfx950, placed, [](gemm_problem& p) { p.a.code_order = placement::aiter_data_16x16; }) == "ok");
+  CHECK(message(gfx950, placed, fp8) == "ok");
+  CHECK(message(gfx950, plain, fp8) == "b.code_order: must be aiter_data_16x16 on gfx950");
+  CHECK(message(gfx950, placed, [](gemm_problem& p) { p.a.k = p.b.k = 384; }) ==
+        "a.k: must be a multiple of 256 on gfx950");
+  CHECK(message(gfx950, plain, as_it_is) == "b.code_order: must be aiter_data_16x16 on gfx950");
+  CHECK(message(gfx950, placed, [](gemm_problem& p) { p.b.scale_order = placement::row_major; }) ==
+        "b.scale_order: must be aiter_scale on gfx950");
+  CHECK(message(gfx950, placed, [](gemm_problem& p) { p.b.rows = 24; }) ==
+        "b.rows: this order of codes needs whole tiles");
+  CHECK(message(gfx950, placed, [](gemm_problem& p) { ++p.a.scales; }) == "a.scales: must be aligned to 4 bytes");
+}
+
+TEST_CASE("the reference at both ends of FP32") {
+  // One product of 0.25 a block: 2^(sum of scale bytes - 256).
+  for (const int sum : {382, 383, 384, 385, 508, 130, 108, 107, 106, 105, 60, 0}) {
+    CAPTURE(sum);
+    bytes codes(16);
+    codes[3] = 0x10;
+    const auto scale = static_cast<std::uint8_t>(sum / 2), other = static_cast<std::uint8_t>(sum - sum / 2);
+    compare({1, 32, codes, bytes(1, scale)}, {1, 32, codes, bytes(1, other)},
+            {{gemm_contract::reference}, formats::fp32});
+  }
+}
+
+TEST_CASE("the reference takes operands in the layouts of other kernels") {
+  matrix_data a = random_matrix(32, 256, 17, scales_of::ordinary), b = random_matrix(16, 256, 18, scales_of::ordinary);
+  const auto shuffled = [](const matrix_data& m, placement order, bool scales) {
+    const layout l = scales ? scale_layout(order, mxfp4, m.rows, m.k) : code_layout(order, mxfp4, m.rows, m.k);
+    bytes to(static_cast<std::size_t>(l.size_bytes()));
+    if (scales) {
+      place_scales(mxfp4, m.here(), order, to.data());
+    } else {
+      place_codes(mxfp4, m.here(), order, to.data());
+    }
+    return to;
+  };
+  array<std::uint8_t> codes(shuffled(b, placement::aiter_data_16x16, false));
+  array<std::uint8_t> scales_a(shuffled(a, placement::aiter_scale, true));
+  array<std::uint8_t> scales_b(shuffled(b, placement::nvidia_scale_128x4, true));
+  array<std::uint8_t> plain(bytes(32 * 16 * 4)), other(bytes(32 * 16 * 4));
+  gemm_problem p{{plain.there, formats::fp32}, a.view(), b.view()};
+  REQUIRE(gemm_mxfp4(p, {gemm_contract::reference}, nullptr, 0, nullptr).ok());
+  p.out = other.there;
+  p.a.scales = scales_a.there;
+  p.a.scale_order = placement::aiter_scale;
+  p.b.codes = codes.there;
+  p.b.code_order = placement::aiter_data_16x16;
+  p.b.scales = scales_b.there;
+  p.b.scale_order = placement::nvidia_scale_128x4;
+  REQUIRE(gemm_mxfp4(p, {gemm_contract::reference}, nullptr, 0, nullptr).ok());
+  plain.fetch();
+  other.fetch();
+  CHECK(plain.here == other.here);
+}
+
+#if !defined(ROTOSCALE_GPU_HOST)
+TEST_CASE("a graph's replays give the bytes of a direct call, and follow what operands hold") {
+  array<std::uint8_t> workspace(bytes(std::size_t{32} << 20));
+  const matrix_data b = random_matrix(520, 1024, 51, scales_of::narrow);
+  const matrix_data a = random_matrix(300, 1024, 50, scales_of::ordinary);
+  const matrix_data other = random_matrix(300, 1024, 52, scales_of::wide);
+  const matrix_data narrow = random_matrix(300, 1024, 53, scales_of::narrow);
+  for (const gemm_choice choice : {gemm_choice{gemm_contract::fast, 1}, gemm_choice{gemm_contract::fast, 3},
+                                   gemm_choice{gemm_contract::accurate, 1}, gemm_choice{gemm_contract::reference, 1}}) {
+    array<std::uint8_t> out(bytes(300 * 520 * 2, 0xA5));
+    const gemm_problem p{{out.there}, a.view(), b.view()};
+    const auto call = [&](hipStream_t stream) { return gemm_mxfp4(p, choice, workspace.there, 32 << 20, stream); };
+    hipStream_t stream = nullptr;
+    hipGraph_t graph = nullptr;
+    hipGraphExec_t run = nullptr;
+    REQUIRE(hipStreamCreate(&stream) == hipSuccess);
+    REQUIRE(hipStreamBeginCapture(stream, hipStreamCaptureModeGlobal) == hipSuccess);
+    CHECK(call(stream).message() == "ok");
+    REQUIRE(hipStreamEndCapture(stream, &graph) == hipSuccess);
+    REQUIRE(hipGraphInstantiateWithFlags(&run, graph, 0) == hipSuccess);
+    out.fetch();
+    CHECK(out.here == bytes(out.here.size(), 0xA5));           // nothing ran yet
+    for (const matrix_data* values : {&a, &other, &narrow}) {  // also from inside the window to outside it
+      const auto copy = [](std::uint8_t* to, const bytes& from) {
+        REQUIRE(hipMemcpy(to, from.data(), from.size(), hipMemcpyHostToDevice) == hipSuccess);
+      };
+      copy(a.codes.there, values->codes.here);
+      copy(a.scales.there, values->scales.here);
+      for (int i = 0; i < 2; ++i) REQUIRE(hipGraphLaunch(run, stream) == hipSuccess);
+      REQUIRE(hipStreamSynchronize(stream) == hipSuccess);
+      out.fetch();
+      const bytes replayed = out.here;
+      REQUIRE(hipMemset(out.there, 0xA5, out.bytes()) == hipSuccess);
+      REQUIRE(call(nullptr).ok());
+      out.fetch();
+      CHECK(replayed == out.here);
+    }
+    CHECK(hipGraphExecDestroy(run) == hipSuccess);
+    CHECK(hipGraphDestroy(graph) == hipSuccess);
+    CHECK(hipStreamDestroy(stream) == hipSuccess);
+  }
+}
+#endif
+
+#if !defined(ROTOSCALE_GPU_HOST)
+TEST_CASE("streams that take no work are refused before any launch") {
+  const matrix_data a = random_matrix(16, 64, 60, scales_of::ordinary),
+                    b = random_matrix(16, 64, 61, scales_of::ordinary);
+  const array<std::uint8_t> workspace(bytes(1 << 16));
+  array<std::uint8_t> out(bytes(16 * 16 * 2, 0xA5));
+  const gemm_problem p{{out.there}, a.view(), b.view()};
+  const auto call = [&](hipStream_t on) { return gemm_mxfp4(p, {}, workspace.there, 1 << 16, on); };
+  hipStream_t stream = nullptr;
+  hipGraph_t graph = nullptr;
+  REQUIRE(hipStreamCreate(&stream) == hipSuccess);
+  REQUIRE(hipStreamBeginCapture(stream, hipStreamCaptureModeGlobal) == hipSuccess);
+  const status null = call(nullptr);
+  CHECK(null.fault == fault::bad_option);
+  CHECK(std::string(null.argument) == "stream");
+  CHECK(call(stream).message() == "ok");  // the refusal has not broken the capture
+  REQUIRE(hipStreamEndCapture(stream, &graph) == hipSuccess);
+  CHECK(hipGraphDestroy(graph) == hipSuccess);
+  CHECK(hipStreamDestroy(stream) == hipSuccess);
+  out.fetch();
+  CHECK(out.here == bytes(out.here.size(), 0xA5));
+  CHECK(call(nullptr).message() == "ok");
+}
+#endif
+
+TEST_CASE("large GEMMs on a device, sampled") {
+  if (!on_device) return;
+  struct shape {
+    int m, n, k;
+  };
+  for (const shape s :
+       {shape{300, 520, 544}, shape{1024, 1536, 4096}, shape{4100, 1000, 8192}, shape{129, 8192, 2048}}) {
+    CAPTURE(s.m);
+    const matrix_data a = random_matrix(s.m, s.k, 20, scales_of::special);
+    const matrix_data b = random_matrix(s.n, s.k, 21, s.n == 1000 ? scales_of::wide : scales_of::ordinary);
+    for (const gemm_contract contract : contracts) {
+      compare(a, b, {{contract}}, 150);
+      compare(a, b, {{contract}, formats::fp32, 1, 0.5f, true, true}, 60);
+      if (contract != gemm_contract::reference) compare(a, b, {{contract, 4}}, 60);
+    }
+    const matrix_data e = random_matrix(s.m, s.k, 24, scales_of::narrow),
+                      f = random_matrix(s.n, s.k, 25, scales_of::narrow);
+    compare(e, f, {{gemm_contract::accurate}}, 150);
+    compare(e, f, {{gemm_contract::accurate}, formats::fp32, 1, 0.5f, true, true}, 60);
+    compare(e, f, {{gemm_contract::accurate, 4}}, 60);
+    const matrix_data c = random_matrix(s.m, s.k, 22, scales_of::special, gemm_element::e4m3);
+    const matrix_data d = random_matrix(s.n, s.k, 23, scales_of::ordinary, gemm_element::e5m2);
+    compare(c, d, {{gemm_contract::accurate}, formats::fp32}, 60);
+  }
+}

@@ -1,0 +1,128 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Dequantizing on the host's executor or on a device against dequantize_ref, by bytes: every code under every scale.
+#include "gpu/api/dequantize.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "tests/gpu/device_memory.hpp"
+
+using namespace rotoscale;
+using namespace gpu_test;
+
+namespace {
+
+struct shape {
+  index_t rows, k;
+  placement code_order = placement::row_major, scale_order = placement::row_major;
+  index_t extra_code_stride = 0, extra_scale_stride = 0, extra_stride = 0;
+};
+
+template <class T>
+void check(block_format f, const shape& s, block_axis axis, float factor, unsigned seed) {
+  CAPTURE(s.rows);
+  CAPTURE(s.k);
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(s.rows * packed_bytes(f.element, s.k)));
+  std::vector<std::uint8_t> scales(static_cast<std::size_t>(s.rows / f.rows * (s.k / 32)));
+  for (auto& c : codes) c = static_cast<std::uint8_t>(random());
+  for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<std::uint8_t>(i * 37 + seed);
+  const auto blocks = dense_blocks(f, s.rows, s.k, codes.data(), scales.data());
+
+  gpu::quantized_source q{nullptr, nullptr, s.rows, s.k, s.code_order, s.scale_order};
+  const index_t dense = packed_bytes(f.element, s.k);
+  std::vector<std::uint8_t> placed_codes, placed_scales;
+  if (s.code_order == placement::row_major) {
+    q.code_stride = dense + s.extra_code_stride;
+    placed_codes.resize(static_cast<std::size_t>(s.rows * q.code_stride));
+    for (index_t r = 0; r < s.rows; ++r) {
+      std::copy_n(codes.begin() + r * dense, dense, placed_codes.begin() + r * q.code_stride);
+    }
+  } else {
+    placed_codes.resize(codes.size());
+    place_codes(f, blocks, s.code_order, placed_codes.data());
+  }
+  if (s.scale_order == placement::row_major) {
+    q.scale_stride = s.k / 32 + s.extra_scale_stride;
+    placed_scales.resize(static_cast<std::size_t>(s.rows / f.rows * q.scale_stride));
+    for (index_t r = 0; r < s.rows / f.rows; ++r) {
+      std::copy_n(scales.begin() + r * (s.k / 32), s.k / 32, placed_scales.begin() + r * q.scale_stride);
+    }
+  } else {
+    placed_scales.resize(static_cast<std::size_t>(scale_layout(s.scale_order, f, s.rows, s.k).size_bytes()));
+    place_scales(f, blocks, s.scale_order, placed_scales.data());
+  }
+  const device_array<std::uint8_t> device_codes(placed_codes), device_scales(placed_scales);
+  q.codes = device_codes.data();
+  q.scales = device_scales.data();
+
+  const index_t rows = axis == block_axis::row ? s.rows : s.k, columns = axis == block_axis::row ? s.k : s.rows;
+  const index_t stride = columns + s.extra_stride;
+  const device_array<T> target(static_cast<std::size_t>(rows * stride));
+  std::vector<T> expected = target.read();
+  const auto view = row_major(target.data(), rows, columns, stride);
+  const gpu::status status = run([&](hipStream_t stream) { return gpu::dequantize(f, q, axis, view, stream, factor); });
+  CHECK_MESSAGE(status.ok(), status.message());
+  dequantize_ref(f, blocks, axis, row_major(expected.data(), rows, columns, stride), factor);
+  const std::vector<T> found = target.read();
+  CHECK(std::memcmp(found.data(), expected.data(), found.size() * sizeof(T)) == 0);
+  CHECK(target.guards_hold());
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("dequantizing", T, bf16, fp16, float) {
+  unsigned seed = 0;
+  for (const block_format f : {mxfp4, mxfp8_e4m3, mxfp8_e5m2}) {
+    for (const block_axis axis : {block_axis::row, block_axis::column}) {
+      check<T>(f, {64, 256}, axis, 1.0f, ++seed);
+      check<T>(f, {37, 96}, axis, 1.0f, ++seed);
+      check<T>(f, {37, 96}, axis, 0.3f, ++seed);
+      check<T>(f, {33, 64, placement::row_major, placement::row_major, 4, 3, 5}, axis, 1.0f, ++seed);
+      check<T>(f, {48, 192, placement::aiter_data_16x16, placement::aiter_scale}, axis, 1.0f, ++seed);
+      check<T>(f, {130, 64, placement::row_major, placement::nvidia_scale_128x4}, axis, 1.0f, ++seed);
+      check<T>(f, {40, 64, placement::row_major, placement::hipblaslt_scale_32x8}, axis, 1.0f, ++seed);
+      check<T>(square_blocks(f), {64, 96}, axis, 1.0f, ++seed);
+      check<T>(square_blocks(f), {64, 64, placement::aiter_data_16x16, placement::aiter_scale}, axis, 1.0f, ++seed);
+    }
+  }
+}
+
+TEST_CASE("large, and captured in a graph") {
+  const index_t size = on_device ? 16 : 1;
+  through_graphs = true;
+  check<bf16>(mxfp4, {256 * size, 192 * size, placement::aiter_data_16x16, placement::aiter_scale}, block_axis::column,
+              1.0f, 90);
+  check<float>(mxfp8_e4m3, {130 * size, 96 * size}, block_axis::row, 1.0f, 91);
+  through_graphs = false;
+}
+
+TEST_CASE("bad arguments are named before anything is launched") {
+  const device_array<std::uint8_t> codes(64 * 64), scales(64 * 2);
+  const device_array<float> target(64 * 64);
+  const gpu::quantized_source good{codes.data(), scales.data(), 64, 64};
+  const auto names = [&](const gpu::quantized_source& q, block_format f, matrix<float> to,
+                         const std::string& argument) {
+    const gpu::status s = gpu::dequantize(f, q, block_axis::row, to, nullptr);
+    CHECK_MESSAGE(s.message().rfind(argument + ": ", 0) == 0, s.message());
+  };
+  const auto whole = row_major(target.data(), 64, 64);
+  names(good, nvfp4, whole, "f");
+  names(good, mxfp4, row_major(target.data(), 64, 32), "target");
+  names({codes.data(), scales.data(), 64, 48}, mxfp4, row_major(target.data(), 64, 48), "q");
+  names({nullptr, scales.data(), 64, 64}, mxfp4, whole, "q.codes");
+  names({codes.data(), nullptr, 64, 64}, mxfp4, whole, "q.scales");
+  names({codes.data() + 2, scales.data(), 64, 64}, mxfp4, whole, "q.codes");
+  names(good, mxfp4, row_major<float>(nullptr, 64, 64), "target");
+  names({codes.data(), scales.data(), 64, 64, placement::column_major}, mxfp4, whole, "q.code_order");
+  names({codes.data(), scales.data(), 64, 64, placement::row_major, placement::column_major}, mxfp4, whole,
+        "q.scale_order");
+  names({codes.data(), scales.data(), 64, 64, placement::row_major, placement::row_major, 30}, mxfp4, whole,
+        "q.code_stride");
+  CHECK(gpu::dequantize(mxfp4, {}, block_axis::row, row_major<float>(nullptr, 0, 0), nullptr).ok());
+}

@@ -1,0 +1,365 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The fused block quantizers against quantize_ref, place_codes and place_scales, by bytes: on the executor of
+// gpu/dialect/host.hpp, and, compiled by nvcc or hipcc, on a device.
+#include "gpu/api/quantize.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "tests/gpu/device_memory.hpp"
+
+using namespace rotoscale;
+using namespace gpu_test;
+
+namespace {
+
+/// What one orientation of a test asks for.
+struct wanted {
+  bool any = true;
+  block_options options = presets::te_rocm;
+  placement code_order = placement::row_major, scale_order = placement::row_major;
+  index_t extra_code_stride = 0, extra_scale_stride = 0;
+};
+
+/// One orientation on the device, and the definition's bytes for it.
+struct orientation {
+  orientation(block_format f, const wanted& w, index_t vectors, index_t k)
+      : format(f), want(w), vectors(vectors), k(k), codes(layout_bytes(true)), scales(layout_bytes(false)) {
+    out.options = w.options;
+    out.code_order = w.code_order;
+    out.scale_order = w.scale_order;
+    if (w.extra_code_stride != 0) out.code_stride = code_stride();
+    if (w.extra_scale_stride != 0) out.scale_stride = scale_stride();
+    if (w.any) {
+      out.codes = codes.data();
+      out.scales = scales.data();
+    }
+  }
+
+  index_t code_stride() const { return packed_bytes(format.element, k) + want.extra_code_stride; }
+  index_t scale_stride() const { return k / 32 + want.extra_scale_stride; }
+  std::size_t layout_bytes(bool of_codes) const {
+    if (of_codes) return static_cast<std::size_t>(vectors * code_stride());
+    if (want.scale_order == placement::row_major)
+      return static_cast<std::size_t>(vectors / format.rows * scale_stride());
+    return static_cast<std::size_t>(scale_layout(want.scale_order, format, vectors, k).size_bytes());
+  }
+
+  /// Bytes between rows keep their poison.
+  template <class T>
+  void check(matrix<const T> source, block_axis axis) const {
+    if (!want.any) {
+      CHECK(codes.read() == std::vector<std::uint8_t>(codes.read().size(), 0xA5));
+      return;
+    }
+    std::vector<std::uint8_t> plain_codes(static_cast<std::size_t>(vectors * packed_bytes(format.element, k)));
+    std::vector<std::uint8_t> plain_scales(static_cast<std::size_t>(vectors / format.rows * (k / 32)));
+    const auto blocks = dense_blocks(format, vectors, k, plain_codes.data(), plain_scales.data());
+    quantize_ref(format, want.options, source, axis, blocks);
+    std::vector<std::uint8_t> expected_codes(codes.read().size(), 0xA5), expected_scales(scales.read().size(), 0xA5);
+    if (want.code_order == placement::row_major) {
+      copy_rows(code_bytes<const std::uint8_t>(format, blocks), code_stride(), expected_codes.data());
+    } else {
+      place_codes(format, blocks, want.code_order, expected_codes.data());
+    }
+    if (want.scale_order == placement::row_major) {
+      copy_rows(scale_bytes<const std::uint8_t>(format, blocks), scale_stride(), expected_scales.data());
+    } else {
+      place_scales(format, blocks, want.scale_order, expected_scales.data());
+    }
+    CHECK(codes.read() == expected_codes);
+    CHECK(scales.read() == expected_scales);
+    CHECK(codes.guards_hold());
+    CHECK(scales.guards_hold());
+  }
+
+  static void copy_rows(matrix<const std::uint8_t> from, index_t stride, std::uint8_t* to) {
+    for (index_t r = 0; r < from.extent(0); ++r) {
+      for (index_t c = 0; c < from.extent(1); ++c) to[r * stride + c] = from(r, c);
+    }
+  }
+
+  block_format format;
+  wanted want;
+  index_t vectors, k;
+  device_array<std::uint8_t> codes, scales;
+  gpu::quantized out;
+};
+
+struct source_shape {
+  index_t rows, columns;
+  index_t extra_stride = 0;
+  std::size_t skew = 0;
+  index_t column_stride = 1;
+  bool transposed = false;
+};
+
+template <class T>
+void check(block_format f, const wanted& rows, const wanted& columns, source_shape shape, unsigned seed = 1) {
+  CAPTURE(shape.rows);
+  CAPTURE(shape.columns);
+  CAPTURE(seed);
+  const index_t rows_in_memory = shape.transposed ? shape.columns : shape.rows;
+  const index_t columns_in_memory = shape.transposed ? shape.rows : shape.columns;
+  const index_t stride = columns_in_memory * shape.column_stride + shape.extra_stride;
+  const std::vector<T> x = make_source<T>(rows_in_memory, stride, seed);
+  const device_array<T> source(x, shape.skew);
+  orientation row(f, rows, shape.rows, shape.columns), column(f, columns, shape.columns, shape.rows);
+  const auto view_of = [&](const T* data) {
+    const matrix<const T> memory{data, {rows_in_memory, columns_in_memory}, {stride, shape.column_stride}};
+    return shape.transposed ? transposed(memory) : memory;
+  };
+  const auto view = view_of(source.data());
+  const gpu::status s = run([&](hipStream_t stream) { return gpu::quantize(f, view, row.out, column.out, stream); });
+  CHECK_MESSAGE(s.ok(), s.message());
+  const auto host = view_of(x.data());
+  row.check(host, block_axis::row);
+  column.check(host, block_axis::column);
+  CHECK(source.guards_hold());
+}
+
+constexpr wanted absent{false};
+
+block_options with(scale_rule rule, const block_policy& policy, int points, std::uint32_t signs = 0) {
+  block_options o;
+  o.rule = rule;
+  o.policy = policy;
+  o.rotation.points = points;
+  o.rotation.signs[0] = signs;
+  return o;
+}
+
+constexpr scale_rule rules[] = {scale_rule::floor, scale_rule::ceil, scale_rule::even, scale_rule::rceil};
+constexpr block_policy all_policies[] = {policies::te_rocm,    policies::ocp,   policies::primus,
+                                         policies::aiter_even, policies::aiter, policies::aiter_nonzero,
+                                         policies::nvidia};
+
+/// The AITER operands of a GEMM: codes in the matrix unit's order, scales swizzled and padded.
+wanted aiter(const block_options& o) { return {true, o, placement::aiter_data_16x16, placement::aiter_scale}; }
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("every rule, policy and rotation", T, bf16, fp16, float) {
+  unsigned seed = 0;
+  for (const scale_rule rule : rules) {
+    for (const block_policy& policy : all_policies) {
+      for (const std::uint32_t signs : {0u, 0x9E3779B9u}) {
+        const block_options rotated = with(rule, policy, 16, signs), plain = with(rule, policy, 0);
+        check<T>(mxfp4, {true, rotated}, {true, plain}, {64, 96}, ++seed);
+        check<T>(mxfp4, {true, plain}, {true, rotated}, {64, 96}, ++seed);
+      }
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("MXFP8", T, bf16, float) {
+  unsigned seed = 100;
+  for (const block_format f : {mxfp8_e4m3, mxfp8_e5m2}) {
+    for (const scale_rule rule : rules) {
+      for (const block_policy& policy : {policies::ocp, policies::nvidia}) {
+        for (const int points : {0, 16}) {
+          const block_options o = with(rule, policy, points, 0x1234u);
+          check<T>(f, {true, o}, {true, o}, {64, 64}, ++seed);
+        }
+      }
+    }
+    check<T>(f, aiter(presets::nvidia), aiter(presets::ocp), {96, 160}, ++seed);
+  }
+}
+
+TEST_CASE("layouts, shapes and strides") {
+  const block_options o = presets::te_rocm;
+  const wanted placed = aiter(o), dense{true, o};
+  unsigned seed = 200;
+  for (const source_shape shape : {source_shape{32, 32}, {32, 288}, {288, 32}, {160, 96}, {128, 128}, {256, 64}}) {
+    check<bf16>(mxfp4, dense, dense, shape, ++seed);
+    wanted scales = dense;
+    for (const placement p : {placement::aiter_scale, placement::hipblaslt_scale_32x8, placement::nvidia_scale_128x4}) {
+      scales.scale_order = p;
+      check<bf16>(mxfp4, scales, dense, shape, ++seed);
+      check<bf16>(mxfp4, absent, scales, shape, ++seed);
+    }
+  }
+  for (const source_shape shape : {source_shape{64, 64}, {64, 320}, {320, 128}, {192, 192}}) {
+    check<bf16>(mxfp4, placed, placed, shape, ++seed);
+    check<float>(mxfp4, placed, placed, shape, ++seed);
+  }
+  // Rows of any number where only rows are wanted, columns of any number where only columns are.
+  check<bf16>(mxfp4, dense, absent, {37, 96}, ++seed);
+  check<bf16>(mxfp4, absent, dense, {96, 37}, ++seed);
+  check<bf16>(mxfp4, absent, dense, {96, 37, 3}, ++seed);
+  check<fp16>(mxfp8_e4m3, absent, dense, {32, 131, 5}, ++seed);
+  // Strided views, aligned and not; padded rows of the results.
+  check<bf16>(mxfp4, dense, dense, {64, 96, 8}, ++seed);
+  check<bf16>(mxfp4, dense, dense, {64, 96, 3}, ++seed);
+  check<bf16>(mxfp4, dense, dense, {64, 96, 8, 1}, ++seed);
+  check<float>(mxfp4, dense, placed, {64, 96, 5, 1}, ++seed);
+  wanted strided = dense;
+  strided.extra_code_stride = 16;
+  strided.extra_scale_stride = 3;
+  check<bf16>(mxfp4, strided, strided, {64, 96}, ++seed);
+
+  const wanted random{true, [&] {
+                        block_options r = o;
+                        r.rounding = rounding::stochastic;
+                        r.random = {7, 8};
+                        return r;
+                      }()};
+  for (const bool is_transposed : {false, true}) {
+    for (const index_t column_stride : {1, 3}) {
+      const source_shape shape{96, 192, 8, 0, column_stride, is_transposed};
+      check<bf16>(mxfp4, aiter(o), {true, o, placement::row_major, placement::nvidia_scale_128x4}, shape, ++seed);
+      check<float>(mxfp8_e5m2, random, dense, shape, ++seed);
+      check<fp16>(square_blocks(mxfp4), dense, random, shape, ++seed);
+      check<bf16>(mxfp4, dense, absent, {33, 64, 0, 1, column_stride, is_transposed}, ++seed);
+      check<bf16>(mxfp4, absent, dense, {160, 50, 16, 0, column_stride, is_transposed}, ++seed);
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("stochastic and other roundings, sources and bits", T, bf16, float) {
+  unsigned seed = 300;
+  block_options o = presets::te_rocm;
+  for (const rounding r : {rounding::stochastic, rounding::toward_zero, rounding::nearest_away}) {
+    o.rounding = r;
+    o.random = {0x123456789ABCDEFull, 77};
+    o.random_count = r == rounding::stochastic ? 32 : 1;
+    check<T>(mxfp4, {true, o}, aiter(o), {64, 128}, ++seed);
+    o.random_count = 11;
+    check<T>(mxfp8_e4m3, {true, o}, {true, o}, {64, 64}, ++seed);
+  }
+  block_options rounded = presets::ocp;
+  for (const format source : {formats::bf16, formats::fp16, formats::e5m2}) {
+    rounded.source = source;
+    check<T>(mxfp4, {true, rounded}, {true, rounded}, {32, 64}, ++seed);
+  }
+}
+
+TEST_CASE_TEMPLATE("squares of 32 × 32", T, bf16, float) {
+  unsigned seed = 400;
+  for (const block_policy& policy : {policies::te_rocm, policies::aiter, policies::ocp}) {
+    const block_options o = with(scale_rule::even, policy, 0), rotated = with(scale_rule::rceil, policy, 16, 7);
+    check<T>(square_blocks(mxfp4), {true, o}, {true, o}, {64, 160}, ++seed);
+    check<T>(square_blocks(mxfp4), aiter(o), aiter(rotated), {192, 64}, ++seed);
+    check<T>(square_blocks(mxfp8_e5m2), {true, o}, absent, {32, 64}, ++seed);
+  }
+}
+
+TEST_CASE("many tiles a block") {
+  const index_t size = on_device ? 16 : 1;
+  const wanted placed = aiter(presets::te_rocm);
+  wanted nvidia{true, presets::nvidia};
+  nvidia.scale_order = placement::nvidia_scale_128x4;
+  check<bf16>(mxfp4, placed, placed, {256 * size, 384 * size}, 450);
+  check<bf16>(mxfp4, nvidia, nvidia, {224 * size, 352 * size}, 451);
+  check<float>(mxfp4, {true, presets::te_rocm}, placed, {192 * size, 320 * size, 8}, 452);
+  check<fp16>(mxfp8_e4m3, {true, presets::ocp}, {true, presets::ocp}, {160 * size, 416 * size}, 453);
+}
+
+TEST_CASE("captured in a graph") {
+  through_graphs = true;
+  check<bf16>(mxfp4, aiter(presets::te_rocm), aiter(presets::te_rocm), {192, 192}, 460);
+  check<float>(square_blocks(mxfp8_e4m3), {true, presets::ocp}, absent, {64, 64}, 461);
+  through_graphs = false;
+}
+
+#if defined(ROTOSCALE_GPU_HOST)
+TEST_CASE("the order of threads changes nothing") {
+  const wanted placed = aiter(presets::te_rocm);
+  for (const auto order : {gpu::host::thread_order::reverse, gpu::host::thread_order::shuffled}) {
+    gpu::host::set_thread_order(order);
+    check<bf16>(mxfp4, placed, placed, {192, 192}, 500);
+    check<bf16>(square_blocks(mxfp4), placed, placed, {64, 64}, 501);
+    check<float>(mxfp8_e4m3, {true, presets::ocp}, {true, presets::ocp}, {64, 64}, 502);
+  }
+  gpu::host::set_thread_order(gpu::host::thread_order::forward);
+}
+
+TEST_CASE("the short ways of one block agree with the definition and with each other") {
+  std::mt19937 random(3);
+  const auto word = [&] { return static_cast<std::uint32_t>(random()); };
+  for (int trial = 0; trial < 2000; ++trial) {
+    float y[2][16];
+    std::uint8_t codes[16], scale;
+    float all[32];
+    for (int i = 0; i < 32; ++i) {
+      const std::uint32_t u = trial % 2 == 0 ? word() : word() % 512 << 20;
+      all[i] = fp32_from_bits((u & 0x81FFFFFFu) + (0x1Fu << 25));
+      if (word() % 8 == 0) all[i] = fp32_from_bits((fp32_bits(all[i]) & 0xFFF00000u) + word() % 3 - 1);
+      y[i / 16][i % 16] = all[i];
+    }
+    const block_options o = with(rules[trial % 4], policies::ocp, 0);
+    quantize_ref(mxfp4, o, row_major<const float>(all, 1, 32), block_axis::row,
+                 dense_blocks(mxfp4, 1, 32, codes, &scale));
+    gpu::packed_e2m1_block packed;
+    gpu::float_e2m1_block floats;
+    for (int half = 0; half < 2; ++half) {
+      packed.put(half, y[half]);
+      floats.put(half, y[half]);
+    }
+    const gpu::plain_rule rule = gpu::make_plain_rule(formats::e2m1, o);
+    const gpu::plain_scale s = gpu::choose_plain_scale<gpu::tile_way::full>(rule, packed.amax());
+    const gpu::plain_scale same = gpu::choose_plain_scale<gpu::tile_way::full>(rule, floats.amax());
+    REQUIRE(gpu::is_plain(packed.amax()));
+    REQUIRE(s.byte == scale);
+    REQUIRE(same.byte == scale);
+    for (int w = 0; w < 4; ++w) {
+      std::uint32_t expected = 0;
+      for (int b = 0; b < 4; ++b) expected |= static_cast<std::uint32_t>(codes[4 * w + b]) << (8 * b);
+      REQUIRE(packed.codes(w, s) == expected);
+      REQUIRE(floats.codes(w, s) == expected);
+    }
+  }
+}
+#endif
+
+TEST_CASE("bad arguments are named before anything is launched") {
+  const device_array<bf16> x(64 * 64);
+  device_array<std::uint8_t> codes(64 * 64 + 16), scales(4096);
+  const auto source = row_major<const bf16>(x.data(), 64, 64);
+  gpu::quantized good;
+  good.codes = codes.data();
+  good.scales = scales.data();
+  const auto message = [&](matrix<const bf16> m, const gpu::quantized& rows, const gpu::quantized& columns,
+                           block_format f = mxfp4) { return gpu::quantize(f, m, rows, columns, nullptr).message(); };
+  const auto names = [&](const std::string& text, const std::string& argument) {
+    CHECK_MESSAGE(text.rfind(argument + ": ", 0) == 0, text);
+  };
+  names(message(source, {}, {}), "rows.codes");
+  names(message(row_major<const bf16>(nullptr, 64, 64), good, {}), "source");
+  names(message(row_major<const bf16>(x.data(), 64, 63), good, {}), "source");
+  names(message(row_major<const bf16>(x.data(), 63, 64), {}, good), "source");
+  names(message(row_major<const bf16>(x.data(), 48, 64), good, {}, square_blocks(mxfp4)), "source");
+  names(message(source, good, {}, nvfp4), "f");
+  gpu::quantized bad = good;
+  bad.scales = nullptr;
+  names(message(source, bad, {}), "rows.scales");
+  names(message(source, {}, bad), "columns.scales");
+  bad = good;
+  bad.codes += 8;
+  names(message(source, {}, bad), "columns.codes");
+  bad = good;
+  bad.options.rotation.points = 32;
+  names(message(source, bad, {}), "rows.options.rotation");
+  bad = good;
+  bad.options.random_count = 0;
+  names(message(source, bad, {}), "rows.options");
+  bad = good;
+  bad.code_order = placement::aiter_data_16x16;
+  names(message(row_major<const bf16>(x.data(), 64, 32), bad, {}), "rows.code_order");
+  bad.code_order = placement::nvidia_scale_128x4;
+  names(message(source, bad, {}), "rows.code_order");
+  bad = good;
+  bad.scale_order = placement::aiter_data_16x16;
+  names(message(source, {}, bad), "columns.scale_order");
+  bad = good;
+  bad.code_stride = 24;
+  names(message(source, bad, {}), "rows.code_stride");
+  bad = good;
+  bad.scale_stride = 1;
+  names(message(source, bad, {}), "rows.scale_stride");
+  CHECK(codes.read() == std::vector<std::uint8_t>(codes.read().size(), 0xA5));
+  CHECK(gpu::quantize(mxfp4, row_major<const bf16>(nullptr, 0, 64), good, {}, nullptr).ok());
+}

@@ -1,0 +1,314 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The row-wise layers against the double-precision oracle: forward passes directly, backward passes against central
+// differences of the oracle's forward pass, on strided views as the model passes them; the optimizer against PyTorch's
+// formulas.
+//
+// Tolerances are counts of FP32 roundings (roundings_apart): a result that comes out of n operations on numbers no
+// larger than it is off by n at most. Sums run in 16 lanes, so that a sum of d terms is d / 16 + 4 roundings deep.
+#include "rotoscale/nn/cpu/layers.hpp"
+
+#include "../numbers.hpp"
+
+using namespace rotoscale;
+using namespace rotoscale::testing;
+namespace cpu = rotoscale::nn::cpu;
+
+namespace {
+
+constexpr double nothing = 0.0;
+
+std::vector<int> to_int(const std::vector<std::int32_t>& x) { return {x.begin(), x.end()}; }
+
+}  // namespace
+
+TEST_CASE("RMSNorm forward and backward") {
+  // 130 rows: two whole chunks of the weight gradient's partial sums and a part of one.
+  const struct { index_t rows, d; } shapes[] = {{1, 1}, {3, 7}, {5, 32}, {130, 20}};
+  for (const auto& s : shapes) {
+    const index_t rows = s.rows, d = s.d;
+    CAPTURE(rows);
+    CAPTURE(d);
+    thread_pool pool(2);
+    constexpr double eps = 0x1p-17;
+    tensor x = random_tensor(rows * d, 1), weight = random_tensor(d, 2, 0.5, 1.0);
+    const tensor dy = random_tensor(rows * d, 3), dx0 = random_tensor(rows * d, 4), dw0 = random_tensor(d, 5);
+    strided_matrix sx(rows, d, 3, x), sy(rows, d, 5), sdy(rows, d, 2, dy), sdx(rows, d, 1, dx0);
+    const std::vector<float> w = to_float(weight);
+    std::vector<float> rstd(static_cast<std::size_t>(rows)), dw = to_float(dw0);
+    cpu::rmsnorm_forward(sx.view(), w.data(), static_cast<float>(eps), sy.view(), rstd.data(), pool);
+    // d / 16 + 4 for the sum, then mean, +eps, sqrt (halves errors), 1/, two products.
+    CHECK(roundings_apart(sy.values(), oracle::rmsnorm(x, weight, eps)) < 12);
+
+    cpu::rmsnorm_backward(sdy.view(), sx.view(), w.data(), rstd.data(), sdx.view(), dw.data(), pool);
+    const auto objective = [&] { return dot(oracle::rmsnorm(x, weight, eps), dy); };
+    // Gradients of inputs join the residual's, gradients of weights those of other micro-batches.
+    const tensor want_x = oracle::add(numeric_gradient(objective, x), dx0);
+    CHECK(roundings_apart(sdx.values(), want_x) < 24);
+    const tensor want_w = oracle::add(numeric_gradient(objective, weight), dw0);
+    CHECK(roundings_apart(to_double(dw), want_w) < 24 + static_cast<double>(rows) / 4);  // errors of random sign
+    CHECK((sx.gaps_untouched() && sy.gaps_untouched() && sdy.gaps_untouched() && sdx.gaps_untouched()));
+  }
+}
+
+TEST_CASE("RMSNorm of zeros is zero, and its gradient finite") {
+  thread_pool pool(1);
+  std::vector<float> x(8, 0.0f), w(8, 1.0f), y(8, 9.0f), rstd(1), dy(8, 1.0f), dx(8, 0.0f), dw(8, 0.0f);
+  cpu::rmsnorm_forward(row_major<const float>(x.data(), 1, 8), w.data(), 1e-5f, row_major(y.data(), 1, 8), rstd.data(),
+                       pool);
+  cpu::rmsnorm_backward(row_major<const float>(dy.data(), 1, 8), row_major<const float>(x.data(), 1, 8), w.data(),
+                        rstd.data(), row_major(dx.data(), 1, 8), dw.data(), pool);
+  for (std::size_t i = 0; i < 8; ++i) {
+    CHECK(y[i] == 0.0f);
+    CHECK(dx[i] == doctest::Approx(1.0 / std::sqrt(1e-5)).epsilon(1e-6));
+    CHECK(dw[i] == 0.0f);
+  }
+}
+
+TEST_CASE("RoPE forward and backward on the queries and keys of one matrix") {
+  constexpr index_t batch = 2, seq = 5, heads = 3, kv = 2, dim = 6, width = (heads + 2 * kv) * dim;
+  thread_pool pool(2);
+  const tensor frequencies = oracle::rope_frequencies(dim, 100.0);
+  std::vector<float> cosine, sine;
+  for (index_t t = 0; t < seq; ++t) {
+    for (const double f : frequencies) {
+      cosine.push_back(static_cast<float>(std::cos(static_cast<double>(t) * f)));
+      sine.push_back(static_cast<float>(std::sin(static_cast<double>(t) * f)));
+    }
+  }
+  for (const auto& part : {std::pair<index_t, index_t>{0, heads}, {heads * dim, kv}}) {
+    const index_t first = part.first, count = part.second;
+    tensor x = random_tensor(batch * seq * count * dim, 7);
+    const tensor dy = random_tensor(batch * seq * count * dim, 8);
+    for (const bool inverse : {false, true}) {
+      const tensor& source = inverse ? dy : x;
+      tensor all = random_tensor(batch * seq * width, 9);
+      for (index_t t = 0; t < batch * seq; ++t) {
+        for (index_t i = 0; i < count * dim; ++i) {
+          all[static_cast<std::size_t>(t * width + first + i)] = source[static_cast<std::size_t>(t * count * dim + i)];
+        }
+      }
+      std::vector<float> memory = to_float(all);
+      const nn::heads_view<float> view{memory.data() + first, {batch, seq, count, dim}, {seq * width, width, dim, 1}};
+      cpu::rope(view, cosine.data(), sine.data(), inverse, pool);
+      tensor got;
+      for (index_t t = 0; t < batch * seq; ++t) {
+        for (index_t i = 0; i < width; ++i) {
+          const auto at = static_cast<std::size_t>(t * width + i);
+          if (i >= first && i < first + count * dim) {
+            got.push_back(static_cast<double>(memory[at]));
+          } else {
+            CHECK(static_cast<double>(memory[at]) == all[at]);  // neighbours in the row are not touched
+          }
+        }
+      }
+      const auto forward = [&] { return oracle::rope(x, seq, static_cast<std::size_t>(count), dim, frequencies); };
+      const tensor want = inverse ? numeric_gradient([&] { return dot(forward(), dy); }, x) : forward();
+      CHECK(roundings_apart(got, want) < 4);  // cosine, sine, product, fma
+    }
+  }
+}
+
+TEST_CASE("SwiGLU forward and backward on halves of one matrix") {
+  for (const index_t f : {index_t{1}, index_t{20}, index_t{33}}) {
+    const index_t rows = 67;
+    thread_pool pool(2);
+    tensor gate = random_tensor(rows * f, 11, 8.0), up = random_tensor(rows * f, 12);
+    const tensor dh = random_tensor(rows * f, 13);
+    strided_matrix joint(rows, 2 * f, 0), d_joint(rows, 2 * f, 0), h(rows, f, 3), sdh(rows, f, 1, dh);
+    for (index_t r = 0; r < rows; ++r) {
+      for (index_t j = 0; j < f; ++j) {
+        joint.view()(r, j) = static_cast<float>(gate[static_cast<std::size_t>(r * f + j)]);
+        joint.view()(r, f + j) = static_cast<float>(up[static_cast<std::size_t>(r * f + j)]);
+      }
+    }
+    const auto half = [&](strided_matrix& m, index_t which) { return submatrix(m.view(), 0, which * f, rows, f); };
+    cpu::swiglu_forward(half(joint, 0), half(joint, 1), h.view(), pool);
+    CHECK(roundings_apart(h.values(), oracle::swiglu(gate, up)) < 8);  // exp (2), +1, 1/, two products
+
+    cpu::swiglu_backward(sdh.view(), half(joint, 0), half(joint, 1), half(d_joint, 0), half(d_joint, 1), pool);
+    const auto objective = [&] { return dot(oracle::swiglu(gate, up), dh); };
+    const tensor want_gate = numeric_gradient(objective, gate), want_up = numeric_gradient(objective, up);
+    tensor got_gate, got_up;
+    for (index_t r = 0; r < rows; ++r) {
+      for (index_t j = 0; j < f; ++j) got_gate.push_back(static_cast<double>(half(d_joint, 0)(r, j)));
+      for (index_t j = 0; j < f; ++j) got_up.push_back(static_cast<double>(half(d_joint, 1)(r, j)));
+    }
+    // 1 - s has the absolute error of s, which |gate| <= 8 multiplies.
+    CHECK(roundings_apart(got_gate, want_gate) < 8 * 5 + 8);
+    CHECK(roundings_apart(got_up, want_up) < 8);
+    CHECK((h.gaps_untouched() && sdh.gaps_untouched()));
+  }
+}
+
+TEST_CASE("SwiGLU far from zero") {
+  thread_pool pool(1);
+  std::vector<float> gate{-200.0f, 200.0f, -88.0f, 0.0f}, up(4, 2.0f), h(4), dh(4, 1.0f), dg(4), du(4);
+  const auto row = [](std::vector<float>& x) { return row_major(x.data(), 1, 4); };
+  cpu::swiglu_forward(row(gate), row(up), row(h), pool);
+  cpu::swiglu_backward(row(dh), row(gate), row(up), row(dg), row(du), pool);
+  CHECK(std::abs(h[0]) == 0.0f);
+  CHECK(h[1] == 400.0f);
+  CHECK(h[3] == 0.0f);
+  CHECK(std::abs(dg[0]) == 0.0f);
+  CHECK(dg[1] == 2.0f);
+  CHECK(dg[3] == 1.0f);  // silu'(0) = 1/2
+  CHECK(du[1] == 200.0f);
+  for (const float x : {h[2], dg[2], du[2]}) CHECK(std::isfinite(x));
+}
+
+TEST_CASE("embedding forward and backward, with repeated tokens") {
+  constexpr index_t vocab = 11, d = 37, n = 70;
+  thread_pool pool(2);
+  std::vector<std::int32_t> tokens;
+  for (int t = 0; t < n; ++t) tokens.push_back(t * t % 7);
+  tensor table = random_tensor(vocab * d, 21);
+  const tensor dy = random_tensor(n * d, 22), before = random_tensor(vocab * d, 23);
+  strided_matrix stable(vocab, d, 2, table), y(n, d, 3), sdy(n, d, 1, dy), grad(vocab, d, 2, before);
+  cpu::embedding_forward(tokens.data(), stable.view(), y.view(), pool);
+  CHECK(roundings_apart(y.values(), oracle::embedding(to_int(tokens), table, d)) == nothing);
+  cpu::embedding_backward(tokens.data(), sdy.view(), grad.view(), pool);
+  const auto objective = [&] { return dot(oracle::embedding(to_int(tokens), table, d), dy); };
+  const tensor want = oracle::add(numeric_gradient(objective, table), before);
+  CHECK(roundings_apart(grad.values(), want) < 1);  // sums of multiples of 2^-12: exact; the difference is the oracle's
+  CHECK((stable.gaps_untouched() && y.gaps_untouched() && sdy.gaps_untouched() && grad.gaps_untouched()));
+}
+
+TEST_CASE("add") {
+  thread_pool pool(2);
+  const tensor x = random_tensor(70 * 5, 24), y = random_tensor(70 * 5, 25);
+  strided_matrix sx(70, 5, 2, x), sy(70, 5, 3, y);
+  cpu::add(sx.view(), sy.view(), pool);
+  CHECK(roundings_apart(sx.values(), oracle::add(x, y)) == nothing);
+  CHECK((sx.gaps_untouched() && sy.gaps_untouched()));
+}
+
+TEST_CASE("cross-entropy with masked targets: losses and gradients") {
+  for (const index_t vocab : {index_t{1}, index_t{5}, index_t{50}}) {
+    CAPTURE(vocab);
+    constexpr index_t n = 67;
+    thread_pool pool(2);
+    tensor logits = random_tensor(n * vocab, 31, 4.0);
+    std::vector<std::int32_t> targets;
+    for (index_t t = 0; t < n; ++t) {
+      targets.push_back(t % 5 == 2 ? nn::ignored_target : static_cast<std::int32_t>(t * 7 % vocab));
+    }
+    const double counted = oracle::counted_targets(to_int(targets));
+    constexpr double scale = 0.375;
+    strided_matrix z(n, vocab, 3, logits);
+    std::vector<float> loss(n, 99.0f);
+    cpu::cross_entropy(z.view(), targets.data(), loss.data(), static_cast<float>(scale), pool);
+
+    tensor want;
+    for (index_t t = 0; t < n; ++t) {
+      const auto at = static_cast<std::size_t>(t);
+      const tensor row(logits.begin() + t * vocab, logits.begin() + (t + 1) * vocab);
+      const bool masked = targets[at] == nn::ignored_target;
+      want.push_back(masked ? 0.0 : oracle::cross_entropy(row, {targets[at]}, static_cast<std::size_t>(vocab)));
+      if (masked) CHECK(loss[at] == 0.0f);
+    }
+    if (vocab > 1) CHECK(roundings_apart(to_double(loss), want) < 16);  // log (3) of a sum of exps (2 + 8 deep)
+    // The oracle's mean over counted targets, made a sum.
+    const auto objective = [&] {
+      return scale * counted * oracle::cross_entropy(logits, to_int(targets), static_cast<std::size_t>(vocab));
+    };
+    const tensor gradient = numeric_gradient(objective, logits);
+    if (vocab > 1) {
+      CHECK(roundings_apart(z.values(), gradient) < 16);
+    } else {
+      CHECK(largest(z.values()) == 0.0);
+    }
+    for (index_t t = 2; t < n; t += 5) {
+      for (index_t j = 0; j < vocab; ++j) CHECK(fp32_bits(z.view()(t, j)) == 0u);
+    }
+    CHECK(z.gaps_untouched());
+
+    // Without a gradient the losses are the same bits.
+    strided_matrix again(n, vocab, 0, logits);
+    std::vector<float> loss_again(n);
+    cpu::cross_entropy(again.view(), targets.data(), loss_again.data(), 0.0f, pool);
+    CHECK(same_bytes(loss, loss_again));
+  }
+}
+
+TEST_CASE("cross-entropy of large, infinite and NaN logits") {
+  thread_pool pool(1);
+  const auto loss_of = [&](std::vector<float> z, std::int32_t target) {
+    float loss = 0;
+    cpu::cross_entropy(row_major(z.data(), 1, static_cast<index_t>(z.size())), &target, &loss, 1.0f, pool);
+    return loss;
+  };
+  CHECK(loss_of({3e38f, 3e38f, 0, 0}, 0) == doctest::Approx(std::log(2.0)).epsilon(1e-6));
+  CHECK(loss_of({-3e38f, -3e38f}, 1) == doctest::Approx(std::log(2.0)).epsilon(1e-6));
+  CHECK(loss_of({1000, 0, 0}, 0) == 0.0f);
+  CHECK(loss_of({1000, 0, 0}, 1) == 1000.0f);
+  for (int at = 0; at < 40; ++at) {  // wherever it stands, a NaN shows in the loss
+    std::vector<float> z(40, 1.0f);
+    z[static_cast<std::size_t>(at)] = std::numeric_limits<float>::quiet_NaN();
+    CHECK(std::isnan(loss_of(z, 3)));
+  }
+}
+
+TEST_CASE("row_max") {
+  for (index_t n = 1; n <= 70; ++n) {
+    const std::vector<float> x = to_float(random_tensor(n, static_cast<unsigned>(n), 5.0, -10.0));
+    CHECK(cpu::row_max(x.data(), n) == *std::max_element(x.begin(), x.end()));
+  }
+}
+
+TEST_CASE("sum_squares: exact where FP32 is, near elsewhere") {
+  thread_pool pool(2);
+  for (const index_t n :
+       {index_t{0}, index_t{1}, index_t{15}, index_t{4095}, index_t{4096}, index_t{4097}, index_t{20000}}) {
+    std::vector<float> integers;
+    double want = 0;
+    for (index_t i = 0; i < n; ++i) {
+      integers.push_back(static_cast<float>(i % 17 - 8));
+      want += static_cast<double>(integers.back()) * static_cast<double>(integers.back());
+    }
+    CHECK(cpu::sum_squares(integers.data(), n, pool) == want);
+
+    const tensor x = random_tensor(n, 41);
+    const std::vector<float> f = to_float(x);
+    // A chunk of 4096 is 256 + 4 roundings deep in FP32; all terms are positive.
+    CHECK(std::abs(cpu::sum_squares(f.data(), n, pool) - dot(x, x)) <= 260 * 0x1p-24 * dot(x, x));
+  }
+  // Chunks are added in FP64: a small one behind a large one is not lost.
+  std::vector<float> mixed(8192, 0.0f);
+  mixed[0] = 0x1p20f;
+  mixed[4096] = 1.0f;
+  CHECK(cpu::sum_squares(mixed.data(), 8192, pool) == 0x1p40 + 1.0);
+}
+
+TEST_CASE("AdamW against PyTorch's formulas over several steps") {
+  const index_t n = 40000;  // several chunks
+  thread_pool pool(2);
+  tensor x = random_tensor(n, 51), m(x.size(), 0.0), v(x.size(), 0.0);
+  std::vector<float> w = to_float(x), fm(x.size(), 0.0f), fv(x.size(), 0.0f);
+  nn::adamw_args a;
+  a.learning_rate = 0x1p-6f;
+  a.beta1 = 0.9f;
+  a.beta2 = 0.95f;
+  a.epsilon = 0x1p-20f;
+  a.weight_decay = 0.125f;
+  a.gradient_scale = 0.25f;
+  // The same numbers as FP32 has, so that only roundings differ.
+  const auto wide = [](float f) { return static_cast<double>(f); };
+  const oracle::adamw_options o{wide(a.learning_rate), wide(a.beta1), wide(a.beta2), wide(a.epsilon),
+                                wide(a.weight_decay)};
+  for (int step = 1; step <= 5; ++step) {
+    tensor gradient = random_tensor(n, static_cast<unsigned>(60 + step));
+    gradient[7] = 0.0;
+    const std::vector<float> g = to_float(gradient);
+    for (double& value : gradient) value *= wide(a.gradient_scale);
+    a.bias_correction1 = static_cast<float>(1.0 - std::pow(o.beta1, step));
+    a.bias_correction2 = static_cast<float>(1.0 - std::pow(o.beta2, step));
+    cpu::adamw(w.data(), g.data(), fm.data(), fv.data(), n, a, pool);
+    oracle::adamw_step(x, gradient, m, v, step, o);
+    CHECK(roundings_apart(to_double(fm), m) < 3 * step);
+    CHECK(roundings_apart(to_double(fv), v) < 4 * step);
+    // The update is at most a few learning rates, 2^-6, so that its own roundings are lost beside the weight's two; but
+    // m cancels where gradients change sign, and a small v makes that error count: |error of m| / sqrt(v) <= 1/8 there.
+    CHECK(roundings_apart(to_double(w), x) < 4 * step);
+  }
+}
