@@ -33,9 +33,9 @@ BRIDGES = {"eigen": "Eigen/"}
 # <immintrin.h> and its like come with the compiler, not with a library.
 STANDARD = re.compile(r"[a-z_0-9]+|[a-z0-9]*intrin\.h")
 
-TOP_LEVEL = set("meson.build meson_options.txt include gpu examples tests bench docs README.md LICENSE".split())
+TOP_LEVEL = set("meson.build meson_options.txt include gpu examples tests bench docs README.md CHANGELOG.md LICENSE".split())
 SOURCES = ("*.hpp", "*.cpp", "*.in", "*.py", "*.sh", "*.cu", "*.hip", "meson.build", "meson_options.txt",
-           "CMakeLists.txt", ".clang-format", ".editorconfig", ".pre-commit-config.yaml", ".ci/run")
+           "CMakeLists.txt", "*.mutants", ".clang-format", ".editorconfig", ".pre-commit-config.yaml", ".ci/run")
 SPDX = ("SPDX-FileCopyrightText: The Rotoscale authors", "SPDX-License-Identifier: Apache-2.0")
 NOTE_LINES, MAX_LINES = 400, 450
 

@@ -1,722 +1,181 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks the numerics headers, and what the probe expects, on purpose, one place at a time, and demands that a test fails each time.
+"""Breaks the code on purpose, one place at a time, and demands that a test fails each time.
 
-usage: mutants.py ROOT [TEXT]   TEXT: only mutants whose name contains it
-A mutant is killed by a failing test program or by a static_assert; any other compile error, or a mutant whose text is
-not found exactly once, is an error of this list. Those of the byte instructions need a machine with AVX512_VBMI2.
+usage: mutants.py ROOT [TEXT]                    TEXT: only mutants whose name, list or source contains it
+       mutants.py --since COMMIT ROOT [TEXT]     only those whose source, test or list differs from COMMIT
+       mutants.py --check ROOT                   compiles nothing: is each text found exactly once?
+
+Mutants stand beside their test: tests/.../X.mutants lists those that X_test.cpp has to notice (docs/hacking.md has the
+format). A mutant is killed by a failing test program or by a static_assert; any other compile error, or a mutant whose
+text is not found exactly once, is an error of its list. Those of the byte instructions need a machine with AVX512_VBMI2.
 """
+import argparse
 import concurrent.futures
+import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
-# (name, header, text, replacement, test); a test with a flag is compiled with that instead of -march=native, and a
-# header in gpu/ has its test in tests/gpu/.
-MUTANTS = [
-    ("ties away instead of even", "round.hpp", "fraction > half || (fraction == half && (kept & 1) != 0)",
-     "fraction >= half", "round"),
-    ("ties to odd", "round.hpp", "(fraction == half && (kept & 1) != 0)", "(fraction == half && (kept & 1) == 0)",
-     "round"),
-    ("nearest_away loses its ties", "round.hpp", "return fraction >= half;", "return fraction > half;", "round"),
-    ("up rounds negative numbers too", "round.hpp", "return fraction != 0 && !negative;", "return fraction != 0;",
-     "round"),
-    ("stochastic compares instead of carrying", "round.hpp", "((fraction >> (64 - random.count)) + word) >> random.count != 0",
-     "(fraction >> (64 - random.count)) > word", "round"),
-    ("stochastic takes all bits of the word", "round.hpp", "random.word & ((std::uint64_t{1} << random.count) - 1)",
-     "random.word", "round"),
-    ("stochastic counts from 32 bits", "round.hpp", "((fraction >> (64 - random.count)) + word)",
-     "((fraction >> 32) + word)", "round"),
-    ("to odd goes to even", "round.hpp", "fraction != 0 && (kept & 1) == 0", "fraction != 0 && (kept & 1) != 0", "round"),
-    ("directed roundings never overflow", "round.hpp",
-     "nearest || r == (v.negative ? rounding::down : rounding::up)", "nearest", "round"),
-    ("Inf becomes the largest number", "round.hpp", "return detail::overflow_code(f, v.negative, o, true);",
-     "return detail::overflow_code(f, v.negative, o, false);", "round"),
-    ("negative values of unsigned formats lose their sign", "round.hpp",
-     "if (v.negative && !f.is_signed) return 0;", "", "round"),
-    ("NaN without a NaN becomes zero", "round.hpp", "return f.signed_code(negative, f.max_code());\n}",
-     "return f.signed_code(negative, f.has_nan() || f.bits() > 6 ? f.max_code() : 0);\n}", "round"),
-    ("two's complement as sign and magnitude", "format.hpp",
-     "return twos_complement ? 2 * sign_mask() - magnitude : sign_mask() | magnitude;",
-     "return sign_mask() | magnitude;", "round"),
-    ("the least number of a format without zero loses its sign", "format.hpp", "(magnitude == 0 && has_zero && ",
-     "(magnitude == 0 && ", "round"),
-    ("two's complement has a negative zero", "format.hpp", "has_zero && !twos_complement &&", "has_zero &&", "round"),
-    ("FNUZ has a negative zero", "format.hpp", " && specials != rotoscale::specials::fnuz;", ";", "round"),
-    ("FNUZ has its NaN at the top", "format.hpp", "return code == sign_mask();", "return top == magnitude_mask();",
-     "round"),
-    ("FNUZ gives its NaN at the top", "format.hpp", "specials::fnuz) return sign_mask();",
-     "specials::fnuz) return magnitude_mask();", "round"),
-    ("no sticky bit below the fraction", "bits.hpp",
-     "return (x >> n) | ((x & ((std::uint64_t{1} << n) - 1)) != 0);", "return x >> n;", "round"),
-    ("overflow keeps the largest number", "round.hpp", "away ? f.infinity_code() : f.max_code()",
-     "f.max_code()", "round"),
-    ("negative zero loses its sign", "round.hpp", "return f.signed_code(v.negative, 0);\n\n", "return 0;\n\n",
-     "round"),
-    ("flushing formats have one more exponent", "format.hpp", "(has_subnormals || has_zero ? 1 : 0) - bias",
-     "(has_subnormals ? 1 : 0) - bias", "round"),
-    ("FP64 goes through FP32", "small_float.hpp", "convert(formats::fp64, bit_cast<std::uint64_t>(x), Format",
-     "convert(formats::fp32, fp32_bits(static_cast<float>(x)), Format", "small_float"),
-    ("even threshold 1.5", "scale.hpp", "1u << (22 - width)", "1u << (23 - width)", "scale"),
-    ("even threshold an ulp late", "scale.hpp", "mantissa + (1u << (22 - width))", "mantissa + (1u << (22 - width)) - 1",
-     "scale"),
-    ("rceil rounds up at equality", "scale.hpp", "byte += mantissa > (", "byte += mantissa >= (", "scale"),
-    ("INT8 has seven mantissa bits below 2", "scale.hpp",
-     "element.exponent_bits == 0 ? element.mantissa_bits - 1 : element.mantissa_bits;", "element.mantissa_bits;", "scale"),
-    ("subnormal amax counts as 2^-127", "scale.hpp", "field = 1 - shift;", "field = 0;", "scale"),
-    ("ceil rounds powers of two up", "scale.hpp", "byte += mantissa != 0;", "byte += 1;", "scale"),
-    ("ceil misses the least mantissa", "scale.hpp", "byte += mantissa != 0;", "byte += mantissa > 1;", "scale"),
-    ("floor one too high", "scale.hpp", "- element.max_exponent();", "- element.max_exponent() + 1;", "scale"),
-    ("least byte is zero", "scale.hpp", "if (byte < policy.least_byte) byte = policy.least_byte;",
-     "if (byte < 0) byte = 0;", "scale"),
-    ("floating-point scale: factor before the quotient", "scale.hpp",
-     "fp32_from_bits(amax) / decode(element, element.max_code()) * encode_factor",
-     "fp32_from_bits(amax) * encode_factor / decode(element, element.max_code())", "scale"),
-    ("floating-point scale: by the reciprocal", "scale.hpp",
-     "fp32_from_bits(amax) / decode(element, element.max_code()) * encode_factor",
-     "fp32_from_bits(amax) * (1.0f / decode(element, element.max_code())) * encode_factor", "scale"),
-    ("floating-point scale: zero byte is forgotten", "scale.hpp",
-     "if (amax == 0) return policy.zero_byte;\n  if (fp32_is_nan(amax)) return nan;", "if (fp32_is_nan(amax)) return nan;",
-     "scale"),
-    ("floating-point scale: least byte is forgotten", "scale.hpp",
-     "return code < policy.least_byte ? policy.least_byte : code;", "return code;", "scale"),
-    ("floating-point scale: Inf is a number", "scale.hpp",
-     "if (amax == fp32_infinity_bits && policy.infinity == block_policy::infinity_rule::nan_scale) return nan;", "",
-     "scale"),
-    ("tensor's factor in another order", "scale.hpp",
-     "decode(scale, scale.max_code()) * decode(element, element.max_code()) / amax",
-     "decode(scale, scale.max_code()) / amax * decode(element, element.max_code())", "scale"),
-    ("tensor's factor may be Inf", "scale.hpp", "return factor < 0x1.FFFFFEp127f ? factor : 0x1.FFFFFEp127f;",
-     "return factor;", "scale"),
-    ("factors of an element's inverse scale in another order", "block.hpp",
-     "decode(scale, code) * (1.0f / encode_factor)", "decode(scale, code) / encode_factor", "scale"),
-    ("inverse scale may be Inf", "block.hpp", "divisor > 0x1p-128f ? 1.0f / divisor : largest", "1.0f / divisor", "scale"),
-    ("zero byte is forgotten", "scale.hpp", "if (amax == 0) return policy.zero_byte;\n  if (fp32_is_nan(amax)) return nan_scale_byte;",
-     "if (amax == 0) return 0;\n  if (fp32_is_nan(amax)) return nan_scale_byte;",
-     "scale"),
-    ("Inf is the largest scale", "scale.hpp",
-     "if (policy.infinity == block_policy::infinity_rule::largest_scale) return", "return", "scale"),
-    ("nibbles swapped", "pack.hpp", "(even & 0xF) | (odd << 4)", "(odd & 0xF) | (even << 4)", "pack"),
-    ("6-bit codes: upper part shifted", "pack.hpp", "<< (8 - shift)) & 0x3Fu", "<< (6 - shift)) & 0x3Fu", "pack"),
-    ("6-bit codes: upper part not stored", "pack.hpp", "if (shift + bits > 8)", "if (shift + bits > 10)", "pack"),
-    ("6-bit codes: neighbours are overwritten", "pack.hpp", "(first[1] & ~(mask >> 8))", "0u", "pack"),
-    ("nine Philox rounds", "philox.hpp", "int rounds = 10", "int rounds = 9", "philox"),
-    ("stream halves swapped", "philox.hpp",
-     "static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32)",
-     "static_cast<std::uint32_t>(stream >> 32), static_cast<std::uint32_t>(stream)", "philox"),
-    ("Hadamard difference negated", "hadamard.hpp", "x[(i + step) * stride] = a - b;",
-     "x[(i + step) * stride] = b - a;", "hadamard"),
-    ("butterflies in the other order", "hadamard.hpp", "for (int step = 1; step < n; step *= 2) {",
-     "for (int step = n / 2; step >= 1; step /= 2) {", "hadamard"),
-    ("another Hadamard factor", "hadamard.hpp", "factor *= 0.5f", "factor *= 0.25f",
-     "hadamard"),
-    ("NaN of a rotation keeps its payload", "hadamard.hpp", "x[i] = canonical_nan(x[i]);", "x[i] = x[i] + 0.0f;",
-     "hadamard"),
-    ("signs shifted", "hadamard.hpp", "signs[i / 32] >> (i % 32) & 1u", "signs[i / 32] >> ((i + 1) % 32) & 1u", "hadamard"),
-    ("signs of 64 elements in a word", "hadamard.hpp", "signs[i / 32] >> (i % 32) & 1u", "signs[i / 64] >> (i % 32) & 1u",
-     "hadamard"),
-    ("signs before the inverse rotation", "hadamard.hpp",
-     "detail::hadamard_run(x, length, r);\n  detail::negate_run(x, length, r);",
-     "detail::negate_run(x, length, r);\n  detail::hadamard_run(x, length, r);", "hadamard"),
-    ("factor of odd powers a unit high", "hadamard.hpp", "0x1.6A09E6p-1f", "0x1.6A09E8p-1f", "hadamard"),
-    ("amax lets NaN in", "block.hpp",
-     "if (fp32_is_nan(u) && policy.nan != block_policy::nan_rule::nan_scale) continue;", "", "block"),
-    ("a block of NaN is one of zeros", "block.hpp",
-     "o.policy.nan == block_policy::nan_rule::ignore_unless_all ? fp32_infinity_bits : 0;", "0;", "block"),
-    ("amax before the source is rounded", "block.hpp", "x[i] = round_source(o.source, source_value(in(r, c + i)));",
-     "x[i] = source_value(in(r, c + i));", "block"),
-    ("random word of the transposed element", "block.hpp", "static_cast<std::uint64_t>(r * out.k + c0 + i)",
-     "static_cast<std::uint64_t>((c0 + i) * out.rows + r)", "block"),
-    ("runs begin at the row's start", "block.hpp", "load_run(o, in, r, c0, run, x);\n      for (int b = 0;",
-     "load_run(o, in, r, 0, run, x);\n      for (int b = 0;", "block"),
-    ("elements of the row's first run", "block.hpp", "if (f.rows > 1) load_run(o, in, r, c0, run, x);",
-     "if (f.rows > 1) load_run(o, in, r, 0, run, x);", "block"),
-    ("2D blocks see their first row only", "block.hpp", "if (f.rows > 1) load_run(o, in, r, c0, run, x);",
-     "if (f.rows > 1) load_run(o, in, r0, c0, run, x);", "block"),
-    ("2D blocks begin at their tile's number", "block.hpp", "const index_t r0 = tile * f.rows;",
-     "const index_t r0 = tile;", "block"),
-    ("2D scales by the row", "block.hpp", "in.scales[r / f.rows * in.scale_stride + c / f.length]",
-     "in.scales[r * in.scale_stride + c / f.length]", "block"),
-    ("amax of the last row only", "block.hpp", "f.length, o.policy, amax[b]);", "f.length, o.policy);", "block"),
-    ("every scale a power of two", "block.hpp", "return f.has_e8m0_scale() ? shared_scale(amax, f.element, o.rule, o.policy)",
-     "return true ? shared_scale(amax, f.element, o.rule, o.policy)", "block"),
-    ("scale without the second-level factor", "block.hpp", "shared_scale(amax, f.element, f.scale, o.encode_factor, o.policy)",
-     "shared_scale(amax, f.element, f.scale, 1.0f, o.policy)", "block"),
-    ("decode factor forgotten", "block.hpp", "decode_element(f, in, r, c) * decode_factor", "decode_element(f, in, r, c)",
-     "block"),
-    ("codes under a NaN scale", "block.hpp", "if (f.scale.is_nan(scale)) return 0;", "", "block"),
-    ("NaN scale decodes to a number", "block.hpp",
-     "if (f.scale.is_nan(scale)) return fp32_from_bits(fp32_nan_bits);", "", "block"),
-    ("a rotation ends with its block", "block.hpp", "return r.points > f.length ? r.points : f.length;",
-     "return f.length;", "block"),
-    ("blocks of a rotated run share the first scale", "block.hpp", "const std::uint8_t scale = scales[i / f.length];",
-     "const std::uint8_t scale = scales[0];", "block"),
-    ("inverse of the scale before the second level", "block.hpp",
-     "const float divisor = decode(scale, code) * (1.0f / encode_factor);",
-     "const float divisor = decode(scale, code) / encode_factor;", "block"),
-    ("factor by division", "block.hpp", "x * scale_inverse(f.scale, scale, o.encode_factor)",
-     "x / (decode(f.scale, scale) * (1.0f / o.encode_factor))", "block"),
-    ("inverse of a zero scale is Inf", "block.hpp", "return divisor > 0x1p-128f ? 1.0f / divisor : largest;",
-     "return 1.0f / divisor;", "block"),
-    ("NaN of a product keeps its sign", "block.hpp",
-     "canonical_nan(x * scale_inverse(f.scale, scale, o.encode_factor))",
-     "x * scale_inverse(f.scale, scale, o.encode_factor)", "block"),
-    ("all random bits", "block.hpp", "random_bits random{0, o.random_count};", "random_bits random{0, 32};", "block"),
-    ("FP64 goes to nearest FP32", "block.hpp", "formats::fp32, rounding::to_odd, overflow::to_inf)",
-     "formats::fp32, rounding::nearest_even, overflow::to_inf)", "block"),
-    ("unused bits left alone", "block.hpp", "out.codes[r * out.code_stride + last_byte] = 0;", ";", "block"),
-    ("a NaN zero byte passes", "block.hpp",
-     "return factor_ok && o.policy.zero_byte <= f.scale.max_code() &&", "return factor_ok &&", "block"),
-    ("neighbours in memory overlap", "checked.hpp", "if (a.first >= b.last || b.first >= a.last) return;",
-     "if (a.first > b.last || b.first > a.last) return;", "checked"),
-    ("a source's last row is not looked at", "checked.hpp", "(size - a.cols) / stride < a.rows - 1",
-     "(size - a.cols) / stride < a.rows - 2", "checked"),
-    ("alignment by halves", "checked.hpp", "% alignof(T) != 0", "% (alignof(T) / 2) != 0", "checked"),
-    ("larger buffers pass", "checked.hpp", "static_cast<index_t>(data.size()) != count * bytes",
-     "static_cast<index_t>(data.size()) < count * bytes", "checked"),
-    ("rotations are not looked at", "checked.hpp", "if (k % run_length(f, r) != 0) {", "if (false) {", "checked"),
-    ("fast tie rule", "detail/fast_round.hpp", "((1u << (c::drop - 1)) - 1u) + ((least >> c::drop) & 1u)",
-     "(1u << (c::drop - 1))", "detail/fast_round"),
-    ("fast subnormal constant", "detail/fast_round.hpp", "pow2_fp32(c::step_exponent + 23)",
-     "pow2_fp32(c::step_exponent + 24)", "detail/fast_round"),
-    ("fast BF16 ties away", "detail/fast_round.hpp", "(u + 0x7FFFu + ((u >> 16) & 1u))", "(u + 0x8000u)",
-     "detail/fast_round"),
-    ("fast BF16 NaN loses its sign", "detail/fast_round.hpp", "(u & fp32_sign_mask) | fp32_nan_bits",
-     "U{} + fp32_nan_bits", "detail/fast_round"),
-    ("fast sign a bit off", "detail/fast_round.hpp", "bits >> (31 - F.magnitude_bits())",
-     "bits >> (30 - F.magnitude_bits())", "detail/fast_round"),
-    ("fast INT8 as ones' complement", "detail/fast_round.hpp", "(code ^ (U{} - negative)) + negative",
-     "(code ^ (U{} - negative))", "detail/fast_round"),
-    ("fast stochastic carries at equality", "detail/fast_round.hpp", "fraction + random < fraction",
-     "fraction + random <= fraction", "detail/fast_round"),
-    ("fast stochastic takes the remainder for less", "detail/fast_round.hpp", "all_bits = 0x1p32f", "all_bits = 0x1p31f",
-     "detail/fast_round"),
-    ("lanes: amax lets NaN in", "detail/quantize_tile.hpp",
-     "if (ignore_nan) u &= number;", ";", "quantize"),
-    ("lanes: a NaN that rounding wraps is a number", "detail/quantize_tile.hpp", "| wrapped >> 31)", ")",
-     "quantize"),
-    ("lanes: butterfly", "detail/quantize_tile.hpp", "x[i + step] = __builtin_bit_cast(lanes_u32, a - b);",
-     "x[i + step] = __builtin_bit_cast(lanes_u32, b - a);", "quantize"),
-    ("lanes: signs of the second half", "detail/quantize_tile.hpp", "signs[0] >> (16 * half)", "signs[0]", "quantize"),
-    ("lanes: scale threshold", "detail/quantize_tile.hpp", "p.bump = (1u << 23) - last;",
-     "p.bump = last == 1u << 23 ? 0 : (1u << 23) - last - 1;", "quantize"),
-    ("lanes: largest amax is ordinary", "detail/quantize_tile.hpp", "end = 252;", "end = 255;", "quantize"),
-    ("lanes: least amax is ordinary", "detail/quantize_tile.hpp", "usual = 127 - 60 + 1 + p.fold", "usual = p.fold",
-     "quantize"),
-    ("lanes: least scale byte", "detail/quantize_tile.hpp", "p.o.policy.least_byte + p.offset,", "p.o.policy.least_byte,",
-     "quantize"),
-    ("lanes: rows beyond the matrix are read", "detail/quantize_tile.hpp", "if (l < last) from", "from", "quantize"),
-    ("lanes: columns beyond the matrix are read", "detail/quantize_tile.hpp", "if (lanes >= lane_count) {", "if (true) {",
-     "quantize"),
-    ("rows: a NaN that rounding wraps is a number", "detail/mxfp4_rows.hpp", "c.wrapped |= before ^ x[i][odd];", "",
-     "quantize"),
-    ("rows: blocks beyond a row are read", "detail/mxfp4_rows.hpp", "    if (count < chunk_blocks) {\n      for",
-     "    if (false) {\n      for", "quantize"),
-    ("lanes: scale inverse of NVFP4", "detail/quantize_tile.hpp", "* (1.0f / p.o.encode_factor)",
-     "/ p.o.encode_factor", "quantize"),
-    ("lanes: FP16 subnormals", "detail/fast_round.hpp", "magnitude >= 0x7C00u << 13 ?", "magnitude < 0x400u << 13 ?",
-     "quantize"),
-    ("lanes: nibble order", "detail/encode_tile.hpp", "x[8 * w + 7 - i]", "x[8 * w + (7 - i ^ 1)]", "quantize -mavx2"),
-    ("lanes: sign of the neighbour", "detail/encode_tile.hpp", "x[8 * w + i] & fp32_sign_mask",
-     "x[8 * w + (i ^ 1)] & fp32_sign_mask", "quantize -mavx2"),
-    ("lanes: piece of the code's function", "detail/encode_tile.hpp", "(magic + 2.0f)", "(magic + 1.0f)", "quantize -mavx2"),
-    ("lanes: E2M1 does not saturate", "detail/encode_tile.hpp",
-     "take_least(least, lanes_f32{} + (magic + 7.0f));", "", "quantize -mavx2"),
-    ("words: cells are rounded down", "detail/e2m1_words.hpp", "((1u << 21) - 3u)", "0u", "quantize"),
-    ("words: ties at 1.5 and 1.75 go down", "detail/e2m1_words.hpp", "((4u << 23) + 2u)", "((4u << 23) + 1u)", "quantize"),
-    ("words: small numbers are not raised to the first cell", "detail/e2m1_words.hpp",
-     "_mm512_maskz_range_ps(0xFFFF, product, floor, 3)", "product", "quantize"),
-    ("words: nibble order", "detail/e2m1_words.hpp", "1 - i / 4>", "i / 4>", "quantize"),
-    ("words: sign of another element", "detail/e2m1_words.hpp", "0x201F1E1D003F3E3D", "0x201F1E1D013F3E3D", "quantize"),
-    ("words: cell bits of the neighbour", "detail/e2m1_words.hpp", "0x3535353515151515", "0x1515151535353535", "quantize"),
-    ("rows: butterflies of 4 before those of 2", "detail/mxfp4_rows.hpp", "steps[3] = {1, 4, 8}", "steps[3] = {4, 1, 8}",
-     "quantize"),
-    ("rows: sign of a butterfly", "detail/mxfp4_rows.hpp", "!= 0 ? -1.0f : 1.0f", "== 0 ? -1.0f : 1.0f", "quantize"),
-    ("rows: BF16 pairs swapped", "detail/mxfp4_rows.hpp", "even = pairs << 16;\n    odd = pairs & 0xFFFF0000u;",
-     "odd = pairs << 16;\n    even = pairs & 0xFFFF0000u;", "quantize"),
-    ("rows: bytes in the order of lanes", "detail/mxfp4_rows.hpp", "return b % 8 / 2 * 4 + b / 8 * 2 + b % 2;", "return b;",
-     "quantize"),
-    ("rows: signs of the neighbour", "detail/mxfp4_rows.hpp", "signs[i % 2][", "signs[1 - i % 2][", "quantize"),
-    ("rows: amax of the even elements", "detail/mxfp4_rows.hpp", "odd = __builtin_bit_cast(__m512, x[i][1]);\n      constexpr",
-     "odd = __builtin_bit_cast(__m512, x[i][0]);\n      constexpr", "quantize"),
-    ("rows: NaN beside numbers", "detail/mxfp4_rows.hpp", "numbers[3]) != 0xFFFF) c.wrapped", "numbers[3]) == 0) c.wrapped",
-     "quantize"),
-    ("rows: a chunk's factors in another order", "detail/mxfp4_rows.hpp", "sizeof(float) * (4 * g + i)",
-     "sizeof(float) * (4 * i + g)", "quantize"),
-    ("rows: the last chunk is not ended", "detail/mxfp4_rows.hpp",
-     "for (const chunk& c : chunks) {", "for (const chunk& c : {chunks[0]}) {", "quantize"),
-    ("rows: all of a short chunk is stored", "detail/mxfp4_rows.hpp", "if (c.count < chunk_blocks) {", "if (false) {",
-     "quantize"),
-    ("rows: gaps in the source", "quantize.hpp", "&& source.stride(0) == k &&", "&&", "quantize"),
-    ("rows: gaps in the codes", "quantize.hpp", "&& p.out.code_stride == k / 2 &&", "&&", "quantize"),
-    ("rows: gaps in the scales", "quantize.hpp", "p.out.scale_stride == k / 32;", "true;", "quantize"),
-    ("rows: parts of rows", "quantize.hpp", "part.e0 == 0 && part.e1 == k &&", "", "quantize"),
-    ("rows: zeros of a NaN scale keep signs", "detail/quantize_tile.hpp",
-     "if (p.o.policy.zero_byte == nan_scale_byte) zero = lanes_u32{};", ";", "quantize"),
-    ("AVX2: NaN gets the sign of codes", "detail/mxfp4_decode.hpp",
-     "_mm256_and_si256(_mm256_slli_epi32(code, 28), sign_of_numbers())",
-     "_mm256_and_si256(_mm256_slli_epi32(code, 28), _mm256_set1_epi32(-2147483647 - 1))", "dequantize -mavx2"),
-    ("AVX2: BF16 NaN gets the sign of codes", "detail/mxfp4_decode.hpp",
-     "return _mm256_and_si256(_mm256_castps_si256(_mm256_cmp_ps(v_, v_, _CMP_ORD_Q)), _mm256_set1_epi8(-128));",
-     "return _mm256_set1_epi8(-128);", "dequantize -mavx2"),
-    ("AVX2: halves of a block", "detail/mxfp4_decode.hpp", "(a, b, 0x31)", "(a, b, 0x13)", "dequantize -mavx2"),
-    ("BF16 of odd nibbles", "detail/mxfp4_decode.hpp", "_mm256_slli_epi16(bytes, 4)", "_mm256_slli_epi16(bytes, 3)", "dequantize"),
-    ("NaN of an infinite scale keeps its sign", "dequantize.hpp", "|| f.scale.has_infinity()", "", "dequantize"),
-    ("elements beyond FP32 are rounded twice", "dequantize.hpp", "f.has_e8m0_scale() && !fits_fp32(f.element)", "false",
-     "dequantize"),
-    ("scaled elements beyond FP32 are rounded twice", "detail/gemm_decode.hpp", "(a.block != 0 && !fits_fp32(a.element))", "false",
-     "gemm_fast"),
-    ("bits above a code are cut off", "detail/decode.hpp", "decode(f, code);",
-     "decode(f, code & (f.sign_mask() | f.magnitude_mask()));", "dequantize"),
-    ("part of a block can be dequantized", "block.hpp", "in.k % f.length == 0 &&\n         target",
-     "\n         target", "dequantize"),
-    ("lanes: six-bit codes across words", "detail/encode_tile.hpp", "code >> (32 - shift)", "code >> (31 - shift)",
-     "quantize"),
-    ("lanes: codes under a NaN scale", "detail/encode_tile.hpp", "packed[w] & s.keep", "packed[w]", "quantize"),
-    ("lanes: random words of another row", "detail/encode_tile.hpp", "((v + l) * k + e)", "(v * k + l * 32 + e)",
-     "quantize"),
-    ("lanes: Philox key", "detail/encode_tile.hpp", "key1 += 0xBB67AE85u;", "key1 += 0xBB67AE87u;", "quantize"),
-    ("lanes: scales of later blocks", "detail/quantize_panel.hpp", "s.codes << (block % 4 * 8)",
-     "s.codes << (block % 2 * 8)", "quantize"),
-    ("lanes: last rows of a matrix", "detail/quantize_panel.hpp",
-     "out.rows - v < lane_count ? out.rows - v : lane_count", "lane_count", "quantize"),
-    ("both copies get the options of rows", "quantize.hpp", "plan_output<value>(f, column_options,",
-     "plan_output<value>(f, row_options,", "quantize"),
-    ("blockwise as a chain", "gemm.hpp", "if (m.sum == mma_sum::exact && m.group == 1) {",
-     "if (m.sum == mma_sum::exact) {", "gemm"),
-    ("block sums rounded toward zero", "mma_ref.hpp", "nearest ? rounding::nearest_even : rounding::toward_zero",
-     "rounding::toward_zero", "gemm"),
-    ("an exact sum loses its sticky bit", "detail/exact_sum.hpp", "u.significand |= rest ? 1 : 0;", "", "mma_ref"),
-    ("a carry stops after two limbs", "detail/exact_sum.hpp", "(i < first + 2 || carry != 0)", "i < first + 2", "mma_ref"),
-    ("terms are floored", "mma_ref.hpp",
-     "return t.negative ? -static_cast<std::int64_t>(magnitude) : static_cast<std::int64_t>(magnitude);",
-     "return t.negative ? -static_cast<std::int64_t>(magnitude) - (up < 0) : static_cast<std::int64_t>(magnitude);",
-     "mma_models"),
-    ("subnormal operands are normalised", "mma_ref.hpp", "u.exponent < least_exponent ? least_exponent : u.exponent",
-     "u.exponent", "mma_ref"),
-    ("a late c is cut toward zero", "mma_ref.hpp", "--floored;", ";", "mma_ref"),
-    ("products are aligned without c", "mma_ref.hpp", "  raise(c);\n", "", "mma_ref"),
-    ("the other pairs of k first", "mma_ref.hpp", "i / m.interleave % 2 != half", "i / m.interleave % 2 == half",
-     "mma_ref"),
-    ("pruned elements meet Inf", "mma_ref.hpp", "if (m.sparse && a.kind == value_class::zero && !a.negative) return p;", "",
-     "mma_ref"),
-    ("zeros that are kept are pruned", "mma_ref.hpp", "a.kind == value_class::zero && !a.negative)",
-     "a.kind == value_class::zero)", "golden"),
-    ("sparse steps of half the products", "mma_models.hpp", "  dense.group *= 2;\n", "", "golden"),
-    ("sparse runs as long as dense ones", "mma_models.hpp", "  dense.interleave *= 2;\n", "", "golden"),
-    ("sparse instructions as long as dense ones", "mma_models.hpp", "  dense.instruction_k *= 2;\n", "", "golden"),
-    ("FP64 in descending k", "mma_ref.hpp", "for (std::int64_t k = 0; k < count; ++k) {\n    if (fp64",
-     "for (std::int64_t k = count - 1; k >= 0; --k) {\n    if (fp64", "golden"),
-    ("FP64 product and sum rounded apart", "mma_ref.hpp",
-     "__builtin_fma(bit_cast<double>(a[k]), bit_cast<double>(b[k]), bit_cast<double>(c))",
-     "[&] { volatile double p = bit_cast<double>(a[k]) * bit_cast<double>(b[k]); return p + bit_cast<double>(c); }()",
-     "golden"),
-    ("FP64: the accumulator's NaN first", "mma_ref.hpp", "(fp64.is_nan(b[k]) ? b[k] : fp64.is_nan(c) ? c : a[k])",
-     "(fp64.is_nan(c) ? c : fp64.is_nan(b[k]) ? b[k] : a[k])", "golden"),
-    ("FP64: NaN of a before the accumulator's", "mma_ref.hpp", "fp64.is_nan(c) ? c : a[k])", "fp64.is_nan(a[k]) ? a[k] : c)",
-     "golden"),
-    ("FP64: a new NaN is positive", "mma_ref.hpp", "new_nan = 0xFFF8000000000000u", "new_nan = 0x7FF8000000000000u",
-     "golden"),
-    ("FP64: NaN stays signalling", "mma_ref.hpp", "quiet = std::uint64_t{1} << 51", "quiet = 0", "mma_ref"),
-    ("metadata: the high index first", "sparse.hpp", "indices >> (2 * i) & 3)", "indices >> (2 * (1 - i)) & 3)", "sparse"),
-    ("metadata: windows from the high nibble", "sparse.hpp", "return nibble(metadata[w / 2], w);",
-     "return nibble(metadata[w / 2], w + 1);", "sparse"),
-    ("metadata: FP32 words like halves", "sparse.hpp", "return f.bits() > 16 ? 2 : 4;", "return 4;", "sparse"),
-    ("metadata: any four bits", "sparse.hpp", "(indices & 3) != indices >> 2;", "true;", "sparse"),
-    ("kept zeros look pruned", "sparse.hpp", "if (detail::is_sparse_zero(f, code)) code = f.sign_mask();", "", "sparse"),
-    ("TF32's low bits count", "sparse.hpp", ">> (f.bits() == 32 ? 13 : 0) == 0", "== 0", "sparse"),
-    ("-0 is not kept", "sparse.hpp", "kept += detail::sparse_element(f, row, i) != 0;",
-     "kept += (detail::sparse_element(f, row, i) & f.magnitude_mask()) != 0;", "sparse"),
-    ("exact forgets C", "gemm.hpp", "  add(term_of(c, 0));\n", "", "gemm"),
-    ("exact: Inf is no number", "gemm.hpp", "return terms.decide(true, result) ? result : round_result(o.model, sum.value());",
-     "return round_result(o.model, sum.value());", "gemm"),
-    ("descending parts ascend", "gemm.hpp", "(o.order == split_order::descending ? count - 1 - n : n) * length",
-     "n * length", "gemm"),
-    ("pairs of parts in a row", "gemm.hpp", "if (o.order == split_order::pairwise) {\n      for", "if (false) {\n      for",
-     "gemm"),
-    ("an odd part is added first", "gemm.hpp",
-     "for (; depth > 1; --depth) waiting[depth - 2] = add(waiting[depth - 2], waiting[depth - 1]);",
-     "for (int d = 1; d < depth; ++d) waiting[0] = add(waiting[0], waiting[d]);", "gemm"),
-    ("slices are parts", "gemm.hpp", "if (o.split_run == 0) return position;", "return position;", "gemm"),
-    ("parts are not rounded to where they are stored", "gemm.hpp",
-     "return o.split_k == 1 ? promoted : round_source(o.split_sum, promoted);", "return promoted;", "gemm"),
-    ("sums of parts stay FP32", "gemm.hpp", "return round_source(o.split_sum, x + y);", "return x + y;", "gemm"),
-    ("one rounding of outputs", "gemm.hpp", "encode(o.output, scaled, o.output_rounding, overflow::to_inf)",
-     "encode(o.output, scaled, rounding::nearest_even, overflow::to_inf)", "gemm"),
-    ("fast: the part with k = 0 is the first", "detail/gemm_plan.hpp", "span.first_part = n == 0;",
-     "span.first_part = first == 0;", "gemm_model_fast"),
-    ("fast: parts stay FP32", "gemm_fast.hpp", "o.split_k != 1 && o.split_sum != formats::fp32;", "false;",
-     "gemm_model_fast"),
-    ("fast: pairs of parts in a row", "gemm_fast.hpp", "o.order != split_order::pairwise || o.split_k <= 3;", "true;",
-     "gemm_model_fast"),
-    ("fast: the chain's slices are parts", "gemm_fast.hpp", "!m.c_last && o.split_run == 0;", "!m.c_last;",
-     "gemm_model_fast"),
-    ("fast: one rounding of outputs", "gemm_fast.hpp",
-     "(o.output == formats::bf16 && o.output_rounding == rounding::nearest_even)", "o.output == formats::bf16",
-     "gemm_model_fast"),
-    ("a subgroup that cancels has no exponent", "mma_ref.hpp", "t.exponent = p[0].scale_exponent;",
-     "t.exponent = t.kind == value_class::zero ? -1000 : p[0].scale_exponent;", "mma_ref"),
-    ("probe: A keeps its sign", "examples/probe/check.hpp", "instruction.form.negate_b : instruction.form.negate_a;",
-     "instruction.form.negate_b : false;", "examples/probe/check"),
-    ("probe: B keeps its sign", "examples/probe/check.hpp", "is_b ? instruction.form.negate_b :", "is_b ? false :",
-     "examples/probe/check"),
-    ("probe: C is read", "examples/probe/check.hpp", "if (instruction.form.zero_c) return std::uint64_t{0};", "",
-     "examples/probe/check"),
-    ("probe: metadata of a tile's first row", "examples/probe/check.hpp", "cases.metadata.data() + (tile * rows + r) * metadata",
-     "cases.metadata.data() + tile * rows * metadata", "examples/probe/check"),
-    ("probe: no scales", "examples/probe/check.hpp", "if (!instruction.form.scaled) continue;", "continue;", "examples/probe/check"),
-    ("probe: A's scales for B", "examples/probe/check.hpp", "cases.scales_b[(tile * cols + i % cols)",
-     "cases.scales_a[(tile * cols + i % cols)", "examples/probe/check"),
-    ("search: no slices", "examples/probe/gemm.cpp", "if (grain == 64) add_slices(p.k, chain, orders);", "", "examples/probe/gemm"),
-    ("search: parts of one grain", "examples/probe/gemm.cpp", "{64, 16, 8}", "{64}", "examples/probe/gemm"),
-    ("search: no FP16 sums", "examples/probe/gemm.cpp", "orders.back().options.split_sum = formats::fp16;", "",
-     "examples/probe/gemm"),
-    ("search: one column of a sample", "examples/probe/gemm.cpp", "(r * p.n + c) * bytes", "r * p.n * bytes", "examples/probe/gemm"),
-    ("search: TF32 operands as they are", "examples/probe/gemm.cpp", "if (order.operands != rounding::toward_zero) {",
-     "if (false) {", "examples/probe/gemm"),
-    ("search: FP64 in memory's order", "examples/probe/gemm.cpp", "detail::k_at(p.k, o, i)", "i", "examples/probe/gemm"),
-    ("product and sum rounded apart", "gemm.hpp",
-     "acc = __builtin_fmaf(operand_value(a, i, k), operand_value(b, j, k), acc);",
-     "{ volatile float p = operand_value(a, i, k) * operand_value(b, j, k); acc = acc + p; }", "gemm"),
-    ("C added after the factor's rounding", "gemm.hpp", "__builtin_fmaf(acc, factor, o.beta * old)",
-     "static_cast<float>(static_cast<double>(acc * factor) + static_cast<double>(old))", "gemm"),
-    ("block scales of wide elements are dropped", "detail/gemm_decode.hpp", "a.element == formats::bf16 && a.block == 0",
-     "a.element == formats::bf16", "gemm_fast"),
-    ("GEMM plan: every interval is the first", "detail/gemm_plan.hpp", "span.first_interval = start == first;",
-     "span.first_interval = true;", "gemm_model_fast"),
-    ("GEMM plan: every part starts from C", "detail/gemm_plan.hpp", "o.start_from_c && start == 0", "o.start_from_c",
-     "gemm_model_fast"),
-    ("GEMM plan: instructions in ascending k", "detail/gemm_plan.hpp", "i / m.interleave % 2 == half", "i * 2 / count == half",
-     "gemm_model_fast"),
-    ("GEMM plan: parts may begin within a block", "detail/gemm_plan.hpp", "plan.k_of(i) / block != plan.k_of(first) / block",
-     "false", "gemm_model_fast"),
-    ("FP16 instructions joined in FP32", "gemm_fast.hpp", "chain[i] = fp16 ? decode(", "chain[i] = false ? decode(",
-     "gemm_model_fast"),
-    ("blocks kernel: a product of scales below FP32", "detail/gemm_blocks.hpp", "row.least + panel.least - 2 >= -149",
-     "row.least + panel.least - 2 >= -160", "gemm_fast"),
-    ("blocks kernel: a product of scales beyond FP32", "detail/gemm_blocks.hpp", "row.most + panel.most - 2 <= 127",
-     "row.most + panel.most - 2 <= 140", "gemm_fast"),
-    ("blocks kernel: -0 before products of -0", "detail/gemm_blocks.hpp",
-     "return fp32_bits(c) != fp32_sign_mask;\n  }\n\n  void run(const gemm_span& span, index_t, index_t,",
-     "return c == c;\n  }\n\n  void run(const gemm_span& span, index_t, index_t,", "gemm_model_fast"),
-    ("scaled kernel: -0 before a scale of zero", "detail/gemm_blocks.hpp",
-     "return fp32_bits(c) != fp32_sign_mask;\n  }\n\n  void run(const gemm_span& span, index_t row,",
-     "return c == c || true;\n  }\n\n  void run(const gemm_span& span, index_t row,", "gemm_edges"),
-    ("chain kernel: parts ascend", "gemm_fast.hpp", "const index_t k = plan_.k_of(span.first);",
-     "const index_t k = span.first;", "gemm_fast"),
-    ("aligned kernel: sums come back from Inf", "detail/gemm_aligned.hpp", "field <= 126 + 127", "field <= 127 + 127",
-     "gemm_edges"),
-    ("aligned kernel: FP16 sums with C rounded twice", "detail/gemm_aligned.hpp", "if (model_.c_last && model_.result",
-     "if (false && model_.result", "gemm_edges"),
-    ("aligned kernel: a floor above FP32's least exponent", "detail/gemm_aligned.hpp", "model_.least_exponent > -126",
-     "model_.least_exponent > -124", "gemm_edges"),
-    ("aligned kernel: E8M13 below 2^-139", "detail/gemm_aligned.hpp", "mma_result::e8m13 ? 15 : 25", "mma_result::e8m13 ? 25 : 25",
-     "gemm_edges"),
-    ("aligned kernel: elements beyond FP32", "detail/gemm_aligned_pack.hpp", "|| !fits_fp32(f)", "", "gemm_edges"),
-    ("CDNA2: a subnormal C counts", "mma_ref.hpp", "subnormal ? unpacked{} : c;", "subnormal ? c : c;", "mma_ref"),
-    ("blocks kernel: runs that are not whole quads", "detail/gemm_block_pack.hpp", "if (4 * quads_ == run_)",
-     "if (4 * quads_ >= run_)", "gemm_fast"),
-    ("blocks kernel: the bias stays in sums", "detail/gemm_block_pack.hpp", "corrections[g] = -e2m1_bias * sum;",
-     "corrections[g] = 0;", "gemm_fast"),
-    ("scaled kernel: an accumulator loses its last bit", "detail/gemm_blocks.hpp", "power(most_of(ranges[i], panel_range) - (model_.fraction_bits - 23))",
-     "power(most_of(ranges[i], panel_range) - (model_.fraction_bits - 22))", "gemm_model_fast"),
-    ("scaled kernel: an accumulator makes a run lose bits", "detail/gemm_blocks.hpp", "model_.fraction_bits - low_ + 1)",
-     "model_.fraction_bits - low_ + 3)", "gemm_model_fast"),
-    ("scaled kernel: scales so far apart that a run loses bits", "detail/gemm_blocks.hpp", "most - least <= f - low_ &&",
-     "most - least <= f &&", "gemm_model_fast"),
-    ("scaled kernel: 25 bits", "detail/gemm_lanes.hpp", "(std::int64_t{1} << 29) - 1", "(std::int64_t{1} << 28) - 1",
-     "gemm_model_fast"),
-    ("aligned kernel: 32 bits overflow", "detail/gemm_aligned.hpp", "const ilanes overflow = (x ^ sum) & (y ^ sum);",
-     "const ilanes overflow = x ^ x;", "gemm_model_fast"),
-    ("aligned kernel: FP16 overflows", "detail/gemm_aligned.hpp", "largest = 0x477FE000;",
-     "largest = 0x47FFE000;", "gemm_model_fast"),
-    ("aligned kernel: Inf in FP16 is a number", "detail/gemm_aligned.hpp", "(finite & ~kept) | (of_c & kept)", "finite",
-     "gemm_model_fast"),
-    ("aligned kernel: zero has FP16's least exponent", "detail/gemm_aligned.hpp", "((c == 0.0f) & 1024)", "((c == 0.0f) & 0)",
-     "gemm_model_fast"),
-    ("aligned kernel: no floor under E", "detail/gemm_aligned.hpp",
-     "Fp16 && model_.least_exponent > least_step ? model_.least_exponent : least_step", "least_step", "gemm_model_fast"),
-    ("aligned kernel: small accumulators", "detail/gemm_aligned.hpp", "exponent >= least_c", "exponent >= -126",
-     "gemm_model_fast"),
-    ("aligned kernel: results below 2^-149", "detail/gemm_aligned.hpp", "row.least + panel.least >= -124",
-     "row.least + panel.least >= -174", "gemm_model_fast"),
-    ("aligned kernel: sums beyond FP32", "detail/gemm_aligned.hpp", " <= 126;", " <= 160;", "gemm_model_fast"),
-    ("aligned kernel: 14 fraction bits of E8M13", "detail/gemm_aligned.hpp", "~((1 << 10) - 1)", "~((1 << 9) - 1)",
-     "gemm_model_fast"),
-    ("aligned kernel: one fraction bit more of FP16", "detail/gemm_aligned.hpp", "0x1.8p42", "0x1.8p41", "gemm_model_fast"),
-    ("aligned kernel: scales far apart", "detail/gemm_aligned_pack.hpp",
-     "range.most_scale - range.least_scale > scale_window", "range.most_scale - range.least_scale > 70", "gemm_model_fast"),
-    ("aligned kernel: elements far apart", "detail/gemm_aligned_pack.hpp", "range.most - range.least > 2 * top_exponent",
-     "range.most - range.least > 200", "gemm_edges"),
-    ("aligned kernel: the scales of zeros", "detail/gemm_aligned_pack.hpp", "if (any == 0) continue;", "", "gemm_model_fast"),
-    ("aligned kernel: subnormal elements are normalised", "detail/gemm_aligned_pack.hpp",
-     "return seen(x, model_).min_exponent() - (x.block == 0 ? range.offset : 0);", "return -top_exponent;",
-     "gemm_model_fast"),
-    ("aligned kernel: least normal exponents without the offset", "detail/gemm_aligned_pack.hpp",
-     "(x.block == 0 ? range.offset : 0)", "0", "gemm_edges"),
-    ("aligned kernel: NaN and Inf", "detail/gemm_aligned_pack.hpp", "most >= fp32_infinity_bits", "most > 0xFFFFFFF0u",
-     "gemm_model_fast"),
-    ("last rows of a matrix", "detail/gemm_kernel.hpp", "multiply_tail<gemm_rows - 1>", "multiply_tail<gemm_rows - 2>",
-     "gemm_fast"),
-    ("AITER data rows swapped with columns", "layout.hpp", "return r * 16 + c;", "return c * 16 + r;", "layout"),
-    ("AITER scale: no four K groups", "layout.hpp", "c % 4 * 64", "c % 4 * 32", "layout"),
-    ("AITER scale: another lane", "layout.hpp", "r % 16 * 4", "r % 16 * 2", "layout"),
-    ("AITER scale: halves of rows and of K swapped", "layout.hpp", "c / 4 * 2 + r / 16;", "c / 4 + r / 16 * 2;", "layout"),
-    ("AITER scale: inverse row half", "layout.hpp", "offset % 2 * 16", "offset / 2 % 2 * 16", "layout"),
-    ("AITER scale: inverse row in a half", "layout.hpp", "offset / 4 % 16,", "offset / 8 % 16,", "layout"),
-    ("AITER scale: inverse K half", "layout.hpp", "offset / 2 % 2 * 4", "offset % 2 * 4", "layout"),
-    ("AITER scale: inverse K group", "layout.hpp", "+ offset / 64}", "+ offset / 32}", "layout"),
-    ("NVIDIA scale: rows as in memory", "layout.hpp", "r % 32 * 16 + r / 32 * 4", "r / 4 * 16 + r % 4 * 4", "layout"),
-    ("NVIDIA scale: quarters of the rows", "layout.hpp", "r / 32 * 4 + c", "r / 32 * 8 + c", "layout"),
-    ("NVIDIA scale: inverse quarter", "layout.hpp", "offset / 4 % 4 * 32", "offset / 4 % 4 * 16", "layout"),
-    ("NVIDIA scale: inverse row", "layout.hpp", "* 32 + offset / 16,", "* 32 + offset / 32,", "layout"),
-    ("tiles of unpadded columns", "layout.hpp",
-     "padded_columns() / t.columns;  // not of `columns`", "columns / t.columns;  // not of `columns`", "layout"),
-    ("tiles down, then across", "layout.hpp", "index / tiles_across * t.rows + in_tile.row, index % tiles_across * t.columns",
-     "index % tiles_across * t.rows + in_tile.row, index / tiles_across * t.columns", "layout"),
-    ("AITER scales padded to tiles only", "layout.hpp", "{256, 8}", "{32, 8}", "layout"),
-    ("fewer rows than a tile are none", "layout.hpp", "(n + multiple - 1) / multiple", "n / multiple", "layout"),
-    ("data of part of a K tile", "layout.hpp", "{16, 32}", "{16, 16}", "layout"),
-    ("padding left as it was", "layout.hpp", "target[i] = l.is_padding(p) ? padding : source",
-     "if (!l.is_padding(p)) target[i] = source", "layout"),
-    ("the last column is padding", "layout.hpp", "p.column >= columns;", "p.column >= columns - 1;", "layout"),
-    ("padding scale 0", "layout.hpp", "target, unit_scale(f.scale));", "target, 0);", "layout"),
-    ("shared scales of the first rows only", "layout.hpp", "padding, f.rows);", "padding);", "layout"),
-    ("shared scales gathered from neighbours", "layout.hpp", "l.offset(r * repeat, c)", "l.offset(r, c)", "layout"),
-    ("a name twice", "names.hpp", '{rounding::down, "down"}', '{rounding::down, "up"}', "names"),
-    ("two formats swapped", "names.hpp", '{formats::e4m3, "e4m3"}', '{formats::e4m3fnuz, "e4m3"}', "names"),
-    ("a preset takes its neighbour's rule", "names.hpp", '{presets::aiter_ceil, "aiter_ceil"}',
-     '{presets::aiter_round_up, "aiter_ceil"}', "names"),
-    ("lowest is minus the largest", "limits.hpp", "return f.twos_complement ? f.sign_mask() : f.signed_code",
-     "return f.signed_code", "limits"),
-    ("every format has a normal number", "limits.hpp", "if (is_fixed_point(f)) return 1;\n", "", "limits"),
-    ("hidden digit in INT8", "limits.hpp", "f.mantissa_bits + (is_fixed_point(f) ? 0 : 1)", "f.mantissa_bits + 1",
-     "limits"),
-    ("decimal exponent of the largest power of two", "limits.hpp", "largest >= power ? guess + 1 : guess", "guess",
-     "limits"),
-    ("logarithm truncates below 1", "limits.hpp", "product / 100000 - (product % 100000 < 0 ? 1 : 0)",
-     "product / 100000", "limits"),
-    ("NaN of FNUZ formats has a sign", "limits.hpp", "if (F.specials == specials::fnuz && x.is_nan())",
-     "if (false && x.is_nan())", "limits"),
-    ("FP64 printed as FP32", "limits.hpp", "std::conditional_t<fits_fp32(F), float, double>", "float", "limits"),
-    ("hash ignores the sign", "limits.hpp", "(x.bits());\n  }\n};", "(x.bits() & 0x7F);\n  }\n};", "limits"),
-    ("zeros are equal", "small_float.hpp", "return bits_ == other.bits_;",
-     "return bits_ == other.bits_ || float(*this) == float(other);", "limits"),
-    ("FP64 is read through FP32", "small_float.hpp",
-     "return bit_cast<double>(convert(Format, bits_, formats::fp64, rounding::nearest_even, overflow::to_inf));",
-     "return static_cast<double>(decode(Format, bits_));", "limits"),
-    ("DLPack codes swapped", "dlpack.hpp", "{formats::e2m3, 15}", "{formats::e2m3, 16}", "dlpack"),
-    ("DLPack bits not looked at", "dlpack.hpp", " && entry.element.bits() == type.bits", "", "dlpack"),
-    ("DLPack lanes forgotten", "dlpack.hpp", "static_cast<std::uint8_t>(f.bits()), lanes}",
-     "static_cast<std::uint8_t>(f.bits()), 1}", "dlpack"),
-    ("an index skipped", "parallel.hpp", "for (index_t i = next_.fetch_add(1); i < count_;",
-     "for (index_t i = next_.fetch_add(1); i + 1 < count_;", "parallel"),
-]
+# What a mutant may be in, and what is copied to compile it.
+FOLDERS = ("include", "gpu", "examples")
 
-# The same for device code, in the executor of gpu/dialect/host.hpp; headers and tests with their folder.
-GPU_MUTANTS = [
-    ("device: columns leave before their threads wrote them", "gpu/quantize/tile.hpp",
-     "    block_barrier();\n    flush_columns(a, stage, at);", "    flush_columns(a, stage, at);", "gpu/quantize/quantize"),
-    ("device: a tile is read before it has come", "gpu/quantize/tile.hpp",
-     "    wait_for_copies();\n    block_barrier();\n", "    wait_for_copies();\n", "gpu/quantize/quantize"),
-    ("device: the swizzle's second sixteen rows", "gpu/quantize/layout.hpp", ": of_128 ? 256 : 1;", ": of_128 ? 256 : 2;",
-     "gpu/quantize/quantize"),
-    ("device: the swizzle's groups of eight blocks", "gpu/quantize/layout.hpp", "c / 8 * index_t{256}",
-     "c / 8 * index_t{128}", "gpu/quantize/quantize"),
-    ("device: NVIDIA's groups of 32 rows", "gpu/quantize/layout.hpp", "of_128 ? 4 : 32 * scales_of_row",
-     "of_128 ? 8 : 32 * scales_of_row", "gpu/quantize/quantize"),
-    ("device: columns go where rows do", "gpu/quantize/tile.hpp",
-     "code_offset(out, at.column, at.row / 32 * shape::block_pieces)",
-     "code_offset(out, at.row, at.column / 32 * shape::block_pieces)", "gpu/quantize/quantize"),
-    ("device: Philox counts blocks by eights", "gpu/quantize/block.hpp",
-     "o.random.block((index + static_cast<unsigned>(at)) / 4)", "o.random.block((index + static_cast<unsigned>(at)) / 8)",
-     "gpu/quantize/quantize"),
-    ("device: Philox counts columns as rows", "gpu/quantize/tile.hpp", "std::uint64_t{vector0 + v} * k + k0 + 32 * b",
-     "std::uint64_t{vector0 + v} * matrix_vectors + k0 + 32 * b", "gpu/quantize/quantize"),
-    ("device: a square's amax misses half its lanes", "gpu/quantize/block.hpp", "mask < 32", "mask < 16", "gpu/quantize/quantize"),
-    ("device: NaN hides a square's amax", "gpu/quantize/block.hpp",
-     "amax == no_amax || (other != no_amax && other > amax) ? other : amax", "other > amax ? other : amax",
-     "gpu/quantize/quantize"),
-    ("device: pairs are cut, not rounded to odd", "gpu/quantize/block.hpp", "(top[p] | lost) & 0x7FFF7FFFu",
-     "top[p] & 0x7FFF7FFFu", "gpu/quantize/quantize"),
-    ("device: subnormal blocks are plain", "gpu/quantize/block.hpp", "amax - (67u << 23) <= 160u << 23",
-     "amax <= 227u << 23", "gpu/quantize/quantize"),
-    ("device: blocks of Inf are plain", "gpu/quantize/block.hpp", "amax - (67u << 23) <= 160u << 23",
-     "amax >= 67u << 23", "gpu/quantize/quantize"),
-    ("device: the rotation's factor is forgotten", "gpu/quantize/block.hpp", "(p.rotates ? 2 : 0);", "0;", "gpu/quantize/quantize"),
-    ("device: both halves have the first half's signs", "gpu/quantize/block.hpp", "negate(y, o.rotation.signs[0] >> (16 * half))",
-     "negate(y, o.rotation.signs[0])", "gpu/quantize/quantize"),
-    ("device: the last round's tiles lose their rows", "gpu/quantize/tile.hpp", "half % 2 == 0, half % 2 != 0};",
-     "half % 2 == 0, false};", "gpu/quantize/quantize"),
-    ("device: padding overwrites scales", "gpu/quantize/tile.hpp", " || (r < matrix_rows && c < matrix_columns)) continue;",
-     ") continue;", "gpu/quantize/quantize"),
-    ("device: amax of one segment in eight", "gpu/quantize/fp8_tile.hpp", "if (t % 32 == 0 && amax", "if (t == 0 && amax",
-     "gpu/quantize/quantize_fp8"),
-    ("device: amax counts Inf", "gpu/quantize/fp8_tile.hpp", "amax = u < fp32_infinity_bits && u > amax ? u : amax;",
-     "amax = u > amax ? u : amax;", "gpu/quantize/quantize_fp8"),
-    ("device: the FP8 transpose does not wait", "gpu/quantize/fp8_tile.hpp", "    block_barrier();\n", "",
-     "gpu/quantize/quantize_fp8"),
-    ("device: four by four codes swap columns", "gpu/quantize/fp8_tile.hpp", "w[1] = permute_bytes<0x7632>(a, b);",
-     "w[1] = permute_bytes<0x5410>(a, b);", "gpu/quantize/quantize_fp8"),
-    ("device: FP8 takes Philox's words in another order", "gpu/quantize/fp8_tile.hpp", "static_cast<unsigned>(index % 4)",
-     "static_cast<unsigned>(3 - index % 4)", "gpu/quantize/quantize_fp8"),
-    ("device: squares' scales are read as rows'", "gpu/quantize/dequantize_kernel.hpp", "r / a.scale_rows", "r", "gpu/quantize/dequantize"),
-    ("device: the columns' stride is not read", "gpu/quantize/source_tile.hpp", "from[j * a.column_stride]", "from[j]",
-     "gpu/quantize/quantize"),
-    ("device: a transpose's rows stay rows", "gpu/api/quantize.hpp", "is_row != flipped ?", "is_row ?", "gpu/quantize/quantize"),
-    ("device: a transpose's words of Philox", "gpu/api/quantize_fp8.hpp", " && o.rounding != rounding::stochastic", "",
-     "gpu/quantize/quantize_fp8"),
-    ("device: NaN codes take the short way", "gpu/quantize/dequantize_kernel.hpp", "~magnitudes) == 0", "~magnitudes) != 1",
-     "gpu/quantize/dequantize"),
-    ("device: NaN scales take the short way", "gpu/quantize/dequantize_kernel.hpp", "most = 254 - ", "most = 264 - ",
-     "gpu/quantize/dequantize"),
-    ("device: rows of four share a scale", "gpu/quantize/dequantize_kernel.hpp", "0 : a.in.scale_row;", "0 : 0;",
-     "gpu/quantize/dequantize"),
-    ("device: the last rows of four are not there", "gpu/quantize/dequantize_kernel.hpp", "(o + j >= outer) break;\n      decoded",
-     "(o + 3 >= outer) break;\n      decoded", "gpu/quantize/dequantize"),
-    ("device: BF16 ties go away from zero", "gpu/dialect/packed.hpp", "u + 0x7FFFu + (u >> 16 & 1u)", "u + 0x8000u",
-     "gpu/quantize/dequantize"),
-    # The FP4 GEMM of gpu/ in host mode: headers and gemm.cpp.
-    ("GEMM: a window of 27 binades", "gpu/gemm/arguments.hpp", "fold_window = 26", "fold_window = 27", "gpu/gemm/expand"),
-    ("GEMM: the base one binade off", "gpu/gemm/arguments.hpp", "return largest_byte - 127 - fold_top;",
-     "return largest_byte - 126 - fold_top;", "gpu/gemm/gemm"),
-    ("GEMM: sums brought back round twice", "gpu/gemm/arguments.hpp", "const int first = e < -84 ? -84 :",
-     "const int first = e < -126 ? -126 :", "gpu/gemm/expand"),
-    ("GEMM: bias is added after rounding the product", "gpu/gemm/arguments.hpp",
-     "has_bias ? __builtin_fmaf(acc, alpha, bias) : acc * alpha", "has_bias ? __builtin_fmaf(acc, alpha, 0.0f) + bias : acc * alpha", "gpu/gemm/gemm"),
-    ("GEMM: beta and bias in two roundings", "gpu/gemm/arguments.hpp", "has_bias ? __builtin_fmaf(beta, old, bias)",
-     "has_bias ? __builtin_fmaf(beta, old, 0.0f) + bias", "gpu/gemm/gemm"),
-    ("GEMM: BF16 rounds half away", "gpu/dialect/packed.hpp", "(u + 0x7FFFu + (u >> 16 & 1u)) >> 16",
-     "(u + 0x8000u) >> 16", "gpu/gemm/gemm"),
-    ("GEMM: nibbles in the other order", "gpu/dialect/e2m1.hpp",
-     "const std::uint32_t even = codes << 4 & 0x80808080u, odd = codes & 0x80808080u;",
-     "const std::uint32_t odd = codes << 4 & 0x80808080u, even = codes & 0x80808080u;", "gpu/gemm/expand"),
-    ("GEMM: scale 255 is a number in E5M2", "gpu/gemm/expand.hpp",
-     "if (byte == nan_scale_byte) return {0x7E7E7E7Eu, 0x7E7E7E7Eu};", "", "gpu/gemm/expand"),
-    ("GEMM: scale 0 flushes to zero in BF16", "gpu/dialect/e2m1.hpp", "byte == 0 ? 0x0040u", "byte == 0 ? 0x0000u",
-     "gpu/gemm/expand"),
-    ("GEMM: blocks of negative zeros count for the window", "gpu/gemm/expand.hpp", "x.word[3]) & 0x77777777u) == 0",
-     "x.word[3]) & 0xFFFFFFFFu) == 0", "gpu/gemm/expand"),
-    ("GEMM: no row is ever outside the window", "gpu/gemm/expand.hpp",
-     "range.span() <= fold_window ? operand_level::e5m2 : operand_level::bf16;", "operand_level::e5m2;", "gpu/gemm/gemm"),
-    ("GEMM: nothing is expanded for tiles outside the window", "gpu/gemm/gemm.cpp",
-     "if (s.ok()) s = expand(expand_rest_kernel,", "if (false) s = expand(expand_rest_kernel,", "gpu/gemm/gemm"),
-    ("GEMM: int8 of 4 binades", "gpu/gemm/expand_int8.hpp", "range.span() <= int8_window;", "range.span() <= int8_window + 1;",
-     "gpu/gemm/expand"),
-    ("GEMM: int8 of 2 binades only", "gpu/gemm/expand_int8.hpp", "range.span() <= int8_window;",
-     "range.span() < int8_window;", "gpu/gemm/expand"),
-    ("GEMM: NaN folds into int8", "gpu/gemm/expand_int8.hpp", "narrow = !segment_any(range.has_nan) &&", "narrow =", "gpu/gemm/gemm"),
-    ("GEMM: squares up to 2^26", "gpu/gemm/arguments.hpp", "<< (24 + 2 * (int8_window - span))",
-     "<< (26 + 2 * (int8_window - span))", "gpu/gemm/gemm"),
-    ("GEMM: squares up to 2^23", "gpu/gemm/arguments.hpp", "<< (24 + 2 * (int8_window - span))",
-     "<< (23 + 2 * (int8_window - span))", "gpu/gemm/expand"),
-    ("GEMM: squares in units of the largest scale", "gpu/gemm/arguments.hpp", "<< (24 + 2 * (int8_window - span))",
-     "<< (24 + 2 * int8_window)", "gpu/gemm/expand"),
-    ("GEMM: squares of a row's first segment alone", "gpu/gemm/expand_int8.hpp", "for (int i = 0; i < segments; ++i) sum +=",
-     "for (int i = 0; i < 1; ++i) sum +=", "gpu/gemm/expand"),
-    ("GEMM: rows with great squares stay int8 in memory", "gpu/gemm/expand_int8.hpp", "for (int i = first; narrow && !exact &&",
-     "for (int i = first; false && narrow && !exact &&", "gpu/gemm/gemm"),
-    ("GEMM: negatives of int8 are one less", "gpu/gemm/expand_int8.hpp", "0xF4F8FAFCu << shift", "0xF3F7F9FBu << shift",
-     "gpu/gemm/expand"),
-    ("GEMM: the unit of int8 sums", "gpu/gemm/arguments.hpp", "2 * (fold_top - 1 - int8_window)", "2 * (fold_top - int8_window)",
-     "gpu/gemm/gemm"),
-    ("GEMM: joined levels of e5m2 and bf16 are nobody's", "gpu/gemm/arguments.hpp", "joined > 2 ? 2 : joined",
-     "joined > 3 ? 2 : joined", "gpu/gemm/gemm"),
-    ("GEMM: int8 takes every tile", "gpu/gemm/host_stand_in.hpp", "level_of(levels_of_tile(p, row, column)) != e.level",
-     "e.level != operand_level::int8 && level_of(levels_of_tile(p, row, column)) != e.level", "gpu/gemm/gemm"),
-    ("GEMM: int8 rows have no E5M2 for tiles with others", "gpu/gemm/expand.hpp",
-     "p.levels[at.slot] == operand_level::int8) {", "p.levels[at.slot] == operand_level::bf16) {", "gpu/gemm/gemm"),
-    ("GEMM: E5M2's tiles are taken for done", "gpu/gemm/gemm.cpp", "int8 ? operand_level::int8 : operand_level::e5m2;",
-     "operand_level::e5m2;", "gpu/gemm/gemm"),
-    ("GEMM: rows of B do not flag tiles", "gpu/gemm/output.hpp", "if (first_b + i < p.n) joined",
-     "if (first_b + i < 0) joined", "gpu/gemm/gemm"),
-    ("GEMM: parts of K added in descending order", "gpu/gemm/output.hpp",
-     "for (int i = 1; i < p.parts; ++i) sum += p.partial[", "for (int i = p.parts - 1; i > 0; --i) sum += p.partial[",
-     "gpu/gemm/gemm"),
-    ("GEMM: parts of folded tiles outside the window are brought back", "gpu/gemm/output.hpp",
-     "if (p.base != nullptr && !wide) {", "if (p.base != nullptr) {", "gpu/gemm/gemm"),
-    ("GEMM: parts of K one grain longer", "gpu/gemm/plan.hpp", "(k + parts * grain - 1)", "(k + parts * grain)", "gpu/gemm/gemm"),
-    ("GEMM: the reference takes scales as row-major", "gpu/gemm/operand.hpp",
-     "return scales[layout{scale_order, rows, k / 32}.offset(row, block)];", "return scales[row * (k / 32) + block];",
-     "gpu/gemm/gemm"),
-    ("GEMM: the reference scales once where twice is needed", "gpu/gemm/reference_kernel.hpp", "e > 127 ? 63", "e > 127 ? 0",
-     "gpu/gemm/gemm"),
-    ("GEMM: accurate is emptied every 64 k", "gemm_kernels.hpp", '{"mxfp4-accurate-sm90", "hopper-wgmma-fp8-f32", false, 32,',
-     '{"mxfp4-accurate-sm90", "hopper-wgmma-fp8-f32", false, 64,', "gpu/gemm/gemm"),
-    # AMD's GEMM kernels in host mode.
-    ("AMD GEMM: gfx950 reads half of a fragment", "gpu/gemm/amd/gfx950.hpp", "* piece_bytes + lane * 16;",
-     "* piece_bytes + lane % 32 * 16;", "gpu/gemm/amd"),
-    ("AMD GEMM: gfx950 takes plain codes in another order", "gpu/gemm/amd/gfx950.hpp", "column + lane / 16 * 16;",
-     "column + lane % 4 * 16;", "gpu/gemm/amd"),
-    ("AMD GEMM: gfx950 does not wait for the block", "gpu/gemm/amd/gfx950.hpp",
-     "    block_barrier();  // this buffer has arrived, and nobody reads the other any more\n", "", "gpu/gemm/amd"),
-    ("AMD GEMM: gfx950 does not wait for its copies", "gpu/gemm/amd/gfx950.hpp", "    amd::loads_done();\n", "", "gpu/gemm/amd"),
-    ("AMD GEMM: gfx950 selects another scale byte", "gpu/gemm/amd/gfx950.hpp", "<2 * H, 2 * H + 1>", "<2 * H, 2 * H>",
-     "gpu/gemm/amd"),
-    ("AMD GEMM: gfx950 takes scales of the tile below", "gpu/gemm/amd/gfx950.hpp", "(row / 32) * scale_tiles",
-     "(row / 32 + 1) * scale_tiles", "gpu/gemm/amd"),
-    ("AMD GEMM: gfx950 stores rows beyond the last", "gpu/gemm/amd/gfx950.hpp", "if (row < g.p.m && column < g.p.n) store_four",
-     "if (column < g.p.n) store_four", "gpu/gemm/amd"),
-    ("AMD GEMM: gfx950 starts every part of K at zero", "gpu/gemm/amd/gfx950.hpp", "first_k = part * g.part_k", "first_k = 0",
-     "gpu/gemm/amd"),
-    ("AMD GEMM: gfx942 swizzles pieces onto each other", "gpu/gemm/amd/gfx942.hpp", "(piece ^ (row / 2 % 4))",
-     "(piece & (row / 2 % 4))", "gpu/gemm/amd"),
-    ("AMD GEMM: gfx942 does not wait for the block", "gpu/gemm/amd/gfx942.hpp",
-     "    block_barrier();\n    if (k + step < g.a.k)", "    if (k + step < g.a.k)", "gpu/gemm/amd"),
-    ("AMD GEMM: gfx942 gives zeros a sign, which is NaN", "gpu/gemm/amd/gfx942.hpp", " << 4 & nonzero", " << 4", "gpu/gemm/amd"),
-    ("AMD GEMM: gfx942 takes B's scales by rows of A", "gpu/gemm/amd/gfx942.hpp", "wave_column + 16 * i + lane / 16 * 4 + e]",
-     "wave_column + 16 * i + lane % 16]", "gpu/gemm/amd"),
-    ("AMD GEMM: gfx942 takes scale 0 as a number", "gpu/gemm/amd/gfx942.hpp", "return a.least >= 1 && b.least >= 1 &&", "return",
-     "gpu/gemm/amd"),
-    ("AMD GEMM: gfx942 does not compute products beyond FP32 again", "gpu/gemm/amd/gfx942.hpp",
-     " &&\n         a.largest + b.largest - 254 <= 127;", ";", "gpu/gemm/amd"),
-    ("AMD GEMM: gfx950 takes both halves of FP8 from the first piece", "gpu/gemm/amd/gfx950.hpp", "(H + i) * (tile / 16)",
-     "H * (tile / 16)", "gpu/gemm/amd"),
-    ("AMD GEMM: gfx950 takes FP8's first scales twice", "gpu/gemm/amd/gfx950.hpp", "dword >> (k / step % 2 * 16)", "dword",
-     "gpu/gemm/amd"),
-    ("AMD GEMM: gfx942 multiplies BF16 in another order of k", "gpu/gemm/amd/gfx942.hpp", "2 * half + group / 2) + group % 2 * 8",
-     "2 * half + group % 2) + group / 2 * 8", "gpu/gemm/amd"),
-    ("AMD GEMM: gfx942 reads BF16 before it has come", "gpu/gemm/amd/gfx942.hpp",
-     "    block_barrier();\n    if (k + bf16_step < g.k)", "    if (k + bf16_step < g.k)", "gpu/gemm/amd"),
-    ("AMD GEMM: gfx942 stores BF16 products beyond the last column", "gpu/gemm/amd/gfx942.hpp", "e < 4 && column + e < g.p.n",
-     "e < 4", "gpu/gemm/amd"),
-    ("AMD GEMM: E5M2 is multiplied as E4M3", "gpu/gemm/gemm.cpp", ": kernel_of_elements<e5m2, e5m2>(shuffled, partial);",
-     ": kernel_of_elements<e4m3, e4m3>(shuffled, partial);", "gpu/gemm/amd"),
-]
+TOKEN = re.compile(r"""
+    (?P<blank>\s+|\\\n|//[^\n]*|/\*.*?\*/)
+  | R"(?P<raw>\w*)\(.*?\)(?P=raw)"
+  | "(?:\\.|[^"\\\n])*"
+  | '(?:\\.|[^'\\\n])*'
+  | \.?\d(?:[eEpP][+-]|'\w|[\w.])*
+  | \w+
+  | .""", re.S | re.X)
+
+
+class Mutant(NamedTuple):
+    name: str
+    source: str  # relative to the root, as are `list` and `sources`
+    text: str
+    replacement: str
+    flags: tuple  # instead of -march=native
+    sources: tuple  # compiled with the test
+    list: str
+    line: int
+
+    @property
+    def test(self):
+        return self.list.removesuffix(".mutants") + "_test.cpp"
+
+
+class ListError(Exception):
+    """A list that cannot be read: `file:line: what is wrong`."""
+
+
+@functools.lru_cache(maxsize=None)
+def tokens(text):
+    """[(token, begin, end)] without white space and comments: lines may be broken and commented as one likes."""
+    return [(m.group(), m.start(), m.end()) for m in TOKEN.finditer(text) if m.group("blank") is None]
+
+
+@functools.lru_cache(maxsize=None)
+def joined(text):
+    """The tokens as one string that is searched for other such strings."""
+    return "\0" + "\0".join(token for token, _, _ in tokens(text)) + "\0"
+
+
+def read_list(root, path):
+    """The mutants of one list."""
+    mutants, sources, source, flags = [], (), None, ()
+    entry = None
+
+    def close():
+        if entry is None:
+            return
+        name, line, old, new = entry
+        if not old:
+            raise ListError(f"{path}:{line}: '{name}' has no line that begins with -")
+        if source is None:
+            raise ListError(f"{path}:{line}: no [source] above '{name}'")
+        mutants.append(Mutant(name, source, "\n".join(old), "\n".join(new), flags, sources, path.as_posix(), line))
+
+    for number, line in enumerate((root / path).read_text(encoding="utf-8").splitlines(), 1):
+        line = line.strip()
+        if line == "" or line.startswith("#"):
+            continue
+        if line[0] in "-+" and (line[1:2] in ("", " ")):
+            if entry is None or (line[0] == "-" and entry[3]):
+                raise ListError(f"{path}:{number}: a name is missing above this line")
+            entry[2 if line[0] == "-" else 3].append(line[2:])
+            continue
+        close()
+        entry = None
+        if line.startswith("sources:"):
+            sources = tuple(line.split()[1:])
+        elif match := re.fullmatch(r"\[(\S+)\]((?: +-\S+)*)", line):
+            source, flags = match.group(1), tuple(match.group(2).split())
+        else:
+            entry = (line, number, [], [])
+    close()
+    return mutants
+
+
+def read_lists(root):
+    paths = sorted((root / "tests").rglob("*.mutants"))
+    return [mutant for path in paths for mutant in read_list(root, path.relative_to(root))]
+
+
+def places(text, mutant_text):
+    """[(begin, end)] of each occurrence of a mutant's text, compared by whole tokens."""
+    here, wanted = tokens(text), tokens(mutant_text)
+    whole, part = joined(text), joined(mutant_text)
+    found, at = [], whole.find(part)
+    while at >= 0:
+        first = whole.count("\0", 0, at)
+        found.append((here[first][1], here[first + len(wanted) - 1][2]))
+        at = whole.find(part, at + 1)
+    return found
+
+
+def nearest(text, mutant_text):
+    """Where the longest beginning of a text that has gone is still found, to help whoever mends the list."""
+    wanted = tokens(mutant_text)
+    for length in range(len(wanted) - 1, 1, -1):
+        if found := places(text, mutant_text[:wanted[length - 1][2]]):
+            line = text.count("\n", 0, found[0][0]) + 1
+            return f"; line {line} has '{mutant_text[:wanted[length - 1][2]]}'"
+    return ""
+
+
+def list_fault(root, mutant):
+    """What is wrong with an entry, or None."""
+    source = root / mutant.source
+    for path in (mutant.source, mutant.test, *mutant.sources):
+        if not (root / path).is_file():
+            return f"no such file: {path}"
+    if not mutant.source.startswith(tuple(f"{folder}/" for folder in FOLDERS)):
+        return f"{mutant.source} is in none of {', '.join(FOLDERS)}"
+    text = source.read_text(encoding="utf-8")
+    count = len(places(text, mutant.text))
+    if count != 1:
+        return f"its text occurs {count} times in {mutant.source}" + (nearest(text, mutant.text) if count == 0 else "")
+    if joined(mutant.text) == joined(mutant.replacement):
+        return "its replacement is its text"
+    return None
+
+
+def check(root, mutants):
+    """Prints what is wrong with the lists, a line each; how many lines."""
+    faults = [(m, fault) for m in mutants if (fault := list_fault(root, m)) is not None]
+    names = [m.name for m in mutants]
+    faults += [(m, "the name is there twice") for i, m in enumerate(mutants) if m.name in names[:i]]
+    for mutant, fault in faults:
+        print(f"{mutant.list}:{mutant.line}: '{mutant.name}': {fault}")
+    return len(faults)
 
 
 def try_mutant(mutant, root, folder):
     """None if a test notices, else what is wrong."""
-    name, header, text, replacement, test = mutant
-    test, *flags = test.split()
-    place = folder / name.replace(" ", "_")
-    shutil.copytree(root / "include", place)
-    shutil.copytree(root / "gpu", place / "gpu")
-    shutil.copytree(root / "examples", place / "examples")
-    path = place / (header if header.startswith(("gpu/", "examples/")) else f"rotoscale/{header}")
-    sources = [root / f"tests/{test if test.startswith(("gpu/", "examples/")) else 'rotoscale/' + test}_test.cpp"]
-    if test in ("gpu/gemm/gemm", "gpu/gemm/amd"):
-        sources.append(place / "gpu/gemm/gemm.cpp")
-    if test.startswith("examples/probe/"):
-        sources += [place / f"examples/probe/{part}.cpp" for part in ("gemm", "model")]
-    source = path.read_text(encoding="utf-8")
-    if source.count(text) != 1:
-        return f"'{name}': its text occurs {source.count(text)} times in {header}"
-    path.write_text(source.replace(text, replacement), encoding="utf-8")
+    place = folder / re.sub(r"\W", "_", mutant.name)
+    for name in FOLDERS:
+        shutil.copytree(root / name, place / name)
+    text = (root / mutant.source).read_text(encoding="utf-8")
+    (begin, end), = places(text, mutant.text)
+    (place / mutant.source).write_text(f"{text[:begin]} {mutant.replacement} {text[end:]}", encoding="utf-8")
     program = place / "program"
-    compiling = subprocess.run(
-        ["g++", "-std=c++20", "-O1", *(flags or ["-march=native"]), "-w", f"-I{place}", f"-I{root}/tests", f"-I{root}",
-         "-pthread", *map(str, sources), str(folder / "main.o"), "-o", str(program)],
-        capture_output=True, text=True)
-    if compiling.returncode != 0:
-        if "static assertion failed" in compiling.stderr:
-            return None
-        return f"'{name}' does not compile:\n{compiling.stderr[:2000]}"
     try:
+        compiling = subprocess.run(
+            ["g++", "-std=c++20", "-O1", *(mutant.flags or ["-march=native"]), "-w", f"-I{place}/include", f"-I{place}",
+             f"-I{root}/tests", f"-I{root}", "-pthread", str(root / mutant.test),
+             *(str(place / source) for source in mutant.sources), str(folder / "main.o"), "-o", str(program)],
+            capture_output=True, text=True)
+        if compiling.returncode != 0:
+            if "static assertion failed" in compiling.stderr:
+                return None
+            return f"'{mutant.name}' does not compile:\n{compiling.stderr[:2000]}"
         run = subprocess.run([str(program), "--test-suite-exclude=slow", "--abort-after=1"], capture_output=True,
                              env=os.environ | {"ROTOSCALE_VECTORS": str(root / "../shared/data/matrix-core-vectors"),
                                                "ROTOSCALE_GOLDEN": str(root / "tests/golden")},
@@ -725,28 +184,59 @@ def try_mutant(mutant, root, folder):
         return None
     finally:
         shutil.rmtree(place)
-    return f"'{name}': {test}_test does not notice" if run.returncode == 0 else None
+    return f"{mutant.list}:{mutant.line}: '{mutant.name}': no test notices" if run.returncode == 0 else None
 
 
-def main(root, only):
-    if not (root / "tests/main.cpp").is_file():
-        print(f"mutants.py: '{root}' is not the root of this project", file=sys.stderr)
-        return 2
-    mutants = [m for m in MUTANTS + GPU_MUTANTS if only in m[0]]
-    with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+def try_mutants(root, mutants, jobs):
+    """Prints each survivor; how many there are."""
+    survivors = 0
+    with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         folder = Path(name)
         subprocess.run(["g++", "-std=c++20", "-O1", "-c", str(root / "tests/main.cpp"), "-o", str(folder / "main.o")],
                        check=True)
-        found = list(pool.map(lambda m: try_mutant(m, root, folder), mutants))
-    survivors = [what for what in found if what is not None]
-    for what in survivors:
-        print(what)
-    print(f"{len(mutants) - len(survivors)} of {len(mutants)} mutants killed")
+        for what in pool.map(lambda m: try_mutant(m, root, folder), mutants):
+            if what is not None:
+                survivors += 1
+                print(what, flush=True)
+    return survivors
+
+
+def changed_since(root, commit):
+    """Paths that differ from a commit."""
+    listed = subprocess.run(["git", "-C", str(root), "diff", "--name-only", commit], check=True, capture_output=True,
+                            text=True)
+    return set(listed.stdout.split())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="only whether the lists fit the sources")
+    parser.add_argument("--since", metavar="COMMIT", help="only mutants whose source, test or list differs from COMMIT")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants tried at a time")
+    parser.add_argument("root", type=Path)
+    parser.add_argument("text", nargs="?", default="", help="only mutants whose name, list or source contains it")
+    options = parser.parse_args()
+    root = options.root.resolve()
+    if not (root / "tests/main.cpp").is_file():
+        print(f"mutants.py: '{root}' is not the root of this project", file=sys.stderr)
+        return 2
+    try:
+        mutants = read_lists(root)
+    except ListError as error:
+        print(error)
+        return 1
+    if options.since is not None:
+        changed = changed_since(root, options.since)
+        mutants = [m for m in mutants if changed & {m.source, m.test, m.list, *m.sources}]
+    mutants = [m for m in mutants if any(options.text in where for where in (m.name, m.list, m.source))]
+    faults = check(root, mutants)
+    if options.check or faults:
+        print(f"{len(mutants)} mutants, {faults} faults of their lists")
+        return 1 if faults or not mutants else 0
+    survivors = try_mutants(root, mutants, options.jobs)
+    print(f"{len(mutants) - survivors} of {len(mutants)} mutants killed")
     return 1 if survivors or not mutants else 0
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3):
-        print(__doc__, file=sys.stderr)
-        sys.exit(2)
-    sys.exit(main(Path(sys.argv[1]).resolve(), sys.argv[2] if len(sys.argv) == 3 else ""))
+    sys.exit(main())
