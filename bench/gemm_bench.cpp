@@ -8,7 +8,7 @@
 #include <Eigen/Core>
 
 #include "inputs.hpp"
-#include "rotoscale/gemm_kernels.hpp"
+#include "rotoscale/gemm_contracts.hpp"
 #include "rotoscale/nn/cpu/backend.hpp"
 
 namespace rotoscale {

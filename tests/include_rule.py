@@ -18,7 +18,7 @@ LAYERS = [
     "round",
     "small_float scale philox",
     "limits pack sparse hadamard block layout mma mma_cases mma_models mma_ref",
-    "gemm gemm_fast gemm_kernels quantize dequantize names eigen dlpack",
+    "gemm gemm_fast gemm_contracts quantize dequantize names eigen dlpack",
     "checked",
 ]
 LAYER = {name: depth for depth, names in enumerate(LAYERS) for name in names.split()}

@@ -7,11 +7,14 @@
 
 #include <cstdint>
 
-#include "gpu/dialect/hip.hpp"
 #include "examples/probe/device.hpp"
+#include "gpu/dialect/hip.hpp"
 #include "rotoscale/pack.hpp"
 
-namespace rotoscale::gpu {
+namespace rotoscale::probe {
+
+using gpu::block_index;
+using gpu::thread_index;
 
 using amd_float4 = float __attribute__((ext_vector_type(4)));
 using amd_half4 = _Float16 __attribute__((ext_vector_type(4)));
@@ -222,4 +225,4 @@ inline bool runs_here(const device_entry& e) {
 
 #endif
 
-}  // namespace rotoscale::gpu
+}  // namespace rotoscale::probe

@@ -8,7 +8,7 @@
 #include "rotoscale/parallel.hpp"
 #include "rotoscale/sparse.hpp"
 
-namespace rotoscale::gpu {
+namespace rotoscale::probe {
 
 /// What a TF32 unit reads: FP32 words.
 inline format stored_format(const format& f) { return f == formats::tf32 ? formats::fp32 : f; }
@@ -113,4 +113,4 @@ inline probe_cases make_cases(const probed_instruction& instruction, int tiles, 
   return cases;
 }
 
-}  // namespace rotoscale::gpu
+}  // namespace rotoscale::probe

@@ -4,9 +4,9 @@
 #pragma once
 
 #include "examples/probe/cases.hpp"
-#include "rotoscale/gemm_kernels.hpp"
+#include "rotoscale/gemm_contracts.hpp"
 
-namespace rotoscale::gpu {
+namespace rotoscale::probe {
 
 /// The codes that the unit multiplies, rows × k: with a sparse A's pruned elements, and with the signs that the
 /// instruction gives them.
@@ -82,4 +82,4 @@ inline void model_tile(const mma_model& m, const probed_instruction& instruction
   }
 }
 
-}  // namespace rotoscale::gpu
+}  // namespace rotoscale::probe

@@ -12,7 +12,7 @@
 
 #if !defined(ROTOSCALE_NO_HIP_SDK)
 
-namespace rotoscale::gpu {
+namespace rotoscale::probe {
 
 namespace {
 
@@ -107,6 +107,6 @@ std::string run_gemm_on_device(const probed_instruction& instruction, [[maybe_un
   return std::string("no GEMM is made of ") + instruction.name;
 }
 
-}  // namespace rotoscale::gpu
+}  // namespace rotoscale::probe
 
 #endif

@@ -12,7 +12,7 @@
 
 #include "rotoscale/format.hpp"
 
-namespace rotoscale::gpu {
+namespace rotoscale::probe {
 
 /// What an instruction does besides D = A · Bᵀ + C.
 struct instruction_form {
@@ -98,4 +98,4 @@ std::vector<library_gemm> library_gemms();
 std::string run_library(const library_gemm& what, probed_gemm& problem, int algorithms,
                         const std::function<void(const std::string&)>& answer);
 
-}  // namespace rotoscale::gpu
+}  // namespace rotoscale::probe

@@ -9,7 +9,7 @@
 
 #include "rotoscale/names.hpp"
 
-namespace rotoscale::gpu {
+namespace rotoscale::probe {
 
 namespace {
 
@@ -133,7 +133,7 @@ void add_slices(std::int64_t k, const k_order& chain, std::vector<k_order>& orde
 k_order order_of(const mma_unit& unit, const probed_gemm& p, const gemm_schedule& schedule) {
   k_order o;
   o.unit = &unit;
-  o.options = options_of(*find_kernel("single-accumulator"), unit.model);
+  o.options = options_of(*find_contract("single-accumulator"), unit.model);
   o.options.promotion = schedule.promotion;
   o.options.output = p.d;
   if (schedule.part != 0) {
@@ -351,4 +351,4 @@ bool compare_gemms(const gemm_run& run, thread_pool& pool, std::ostream& out) {
   return all;
 }
 
-}  // namespace rotoscale::gpu
+}  // namespace rotoscale::probe

@@ -11,9 +11,9 @@
 
 #include "examples/probe/cases.hpp"
 #include "rotoscale/gemm_fast.hpp"
-#include "rotoscale/gemm_kernels.hpp"
+#include "rotoscale/gemm_contracts.hpp"
 
-namespace rotoscale::gpu {
+namespace rotoscale::probe {
 
 /// rows × k codes, contiguous along k, as gemm() takes them.
 inline gemm_operand operand_of(const format& element, const std::vector<std::uint8_t>& codes, std::int64_t rows,
@@ -65,4 +65,4 @@ struct gemm_run {
 /// Runs and compares all; prints a line each. True if all kernels of a known order were reproduced.
 bool compare_gemms(const gemm_run& run, thread_pool& pool, std::ostream& out);
 
-}  // namespace rotoscale::gpu
+}  // namespace rotoscale::probe

@@ -13,7 +13,7 @@
 
 #include "gpu/dialect/blaslt.hpp"
 
-namespace rotoscale::gpu {
+namespace rotoscale::probe {
 
 namespace {
 
@@ -31,7 +31,7 @@ struct buffer {
   void* data = nullptr;
 };
 
-using namespace blaslt;
+using namespace gpu::blaslt;
 
 /// What the library says of an algorithm.
 std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
@@ -162,11 +162,11 @@ std::string run_library(const library_gemm& what, probed_gemm& p, int algorithms
   return {};
 }
 
-}  // namespace rotoscale::gpu
+}  // namespace rotoscale::probe
 
 #else
 
-namespace rotoscale::gpu {
+namespace rotoscale::probe {
 
 std::string library_description() { return {}; }
 std::vector<library_gemm> library_gemms() { return {}; }
@@ -174,6 +174,6 @@ std::string run_library(const library_gemm&, probed_gemm&, int, const std::funct
   return "no library";
 }
 
-}  // namespace rotoscale::gpu
+}  // namespace rotoscale::probe
 
 #endif

@@ -15,7 +15,7 @@
 #include "rotoscale/pack.hpp"
 #include "rotoscale/parallel.hpp"
 
-namespace rotoscale::gpu {
+namespace rotoscale::probe {
 namespace {
 
 namespace fs = std::filesystem;
@@ -179,7 +179,7 @@ void save_gemm(const fs::path& folder, const std::string& name, const probed_gem
   writer.write(folder / file_name(name));
 }
 
-int probe(const probe_options& o) {
+int run(const probe_options& o) {
   std::string why;
   const std::string device = device_description(why);
   if (device.empty()) {
@@ -231,10 +231,10 @@ int probe(const probe_options& o) {
 }
 
 }  // namespace
-}  // namespace rotoscale::gpu
+}  // namespace rotoscale::probe
 
 int main(int argc, char** argv) {
-  rotoscale::gpu::probe_options o;
+  rotoscale::probe::probe_options o;
   CLI::App app{"Compares this machine's matrix instructions with their models, bit for bit."};
   app.add_option("--instruction", o.filter, "only instructions whose name contains this");
   app.add_option("--outputs", o.outputs, "results of each instruction")
@@ -257,7 +257,7 @@ int main(int argc, char** argv) {
   app.add_flag("--list", o.list, "only names the instructions");
   try {
     app.parse(argc, argv);
-    return rotoscale::gpu::probe(o);
+    return rotoscale::probe::run(o);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
     std::cerr << "rotoscale-probe: " << error.what() << "\n";

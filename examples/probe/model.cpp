@@ -5,7 +5,7 @@
 #include "examples/probe/check.hpp"
 #include "examples/probe/gemm.hpp"
 
-namespace rotoscale::gpu {
+namespace rotoscale::probe {
 
 namespace {
 
@@ -82,7 +82,7 @@ std::string run_library(const library_gemm& what, probed_gemm& p, int algorithms
                         const std::function<void(const std::string&)>& answer) {
   const bool fp8 = what.a.bits() == 8;
   for (int i = 0; i < algorithms && i < 3; ++i) {
-    gemm_options o = options_of(*find_kernel(fp8 ? "hopper-fp8-promoted" : "single-accumulator"),
+    gemm_options o = options_of(*find_contract(fp8 ? "hopper-fp8-promoted" : "single-accumulator"),
                                 find_unit(fp8 ? "hopper-wgmma-fp8-f32" : "hopper-mma-fp16-f32")->model);
     if (i == 1) o.split_k = 2;
     if (i == 2) o.model.fraction_bits = 10;
@@ -92,4 +92,4 @@ std::string run_library(const library_gemm& what, probed_gemm& p, int algorithms
   return {};
 }
 
-}  // namespace rotoscale::gpu
+}  // namespace rotoscale::probe

@@ -5,7 +5,7 @@
 
 #include "examples/probe/nvidia_kernels.hpp"
 
-namespace rotoscale::gpu {
+namespace rotoscale::probe {
 
 struct device_entry {
   probed_instruction what;
@@ -146,4 +146,4 @@ const device_entry entries[] = {
 
 inline bool runs_here(const device_entry&) { return true; }
 
-}  // namespace rotoscale::gpu
+}  // namespace rotoscale::probe

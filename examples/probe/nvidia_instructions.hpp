@@ -9,7 +9,7 @@
 
 #include "gpu/dialect/hip.hpp"
 
-namespace rotoscale::gpu {
+namespace rotoscale::probe {
 
 /// Registers of one thread for a tile: A (its kept elements), B (mma.sync), the accumulators, FP16 ones in pairs, and
 /// the metadata of a sparse A.
@@ -253,4 +253,4 @@ ROTOSCALE_WGMMA_F16(wgmma_e5m2_f16_minus_both, "wgmma.mma_async.sync.aligned.m64
 ROTOSCALE_WGMMA_F16(wgmma_e5m2_f16_no_c, "wgmma.mma_async.sync.aligned.m64n8k32.f16.e5m2.e5m2", "", "0", "1, 1")
 // clang-format on
 
-}  // namespace rotoscale::gpu
+}  // namespace rotoscale::probe

@@ -9,7 +9,10 @@
 #include "examples/probe/device.hpp"
 #include "examples/probe/nvidia_instructions.hpp"
 
-namespace rotoscale::gpu {
+namespace rotoscale::probe {
+
+using gpu::block_index;
+using gpu::thread_index;
 
 /// A GEMM in a device's memory, see probed_gemm and gemm_schedule. Rows are `row_bytes` long; k in bytes of a row too.
 struct gemm_pointers {
@@ -213,4 +216,4 @@ __global__ void fp64_gemm_kernel(gemm_pointers p) {
   }
 }
 
-}  // namespace rotoscale::gpu
+}  // namespace rotoscale::probe

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "rotoscale/gemm_kernels.hpp"
+#include "rotoscale/gemm_contracts.hpp"
 #include "rotoscale/io/safetensors.hpp"
 #include "rotoscale/layout.hpp"
 #include "rotoscale/sparse.hpp"

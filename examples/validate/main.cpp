@@ -47,7 +47,7 @@ void list_models() {
                 u.model.sparse ? ", half of A kept" : "");
   }
   std::cout << "kernels:\n";
-  for (const gemm_kernel& k : gemm_kernels) {
+  for (const gemm_contract_entry& k : gemm_contracts) {
     std::printf("  %-30s %s%s%s (%s)\n", k.name, k.start_from_c ? "starts from c" : "starts from +0, c at the end",
                 k.promotion == 0 ? "" : (", promoted every " + std::to_string(k.promotion)).c_str(),
                 *k.unit == 0 ? "" : (", on " + std::string(k.unit)).c_str(), text_of(k.evidence, k.device).c_str());
@@ -55,7 +55,7 @@ void list_models() {
 }
 
 gemm_options chosen_options(const options& o, const gemm_case& x, const mma_model& model) {
-  const gemm_kernel* kernel = find_kernel(o.kernel);
+  const gemm_contract_entry* kernel = find_contract(o.kernel);
   gemm_options g = options_of(*kernel, model);
   g.promotion = o.promotion.value_or(g.promotion);
   g.split_grain = o.split_grain.value_or(g.split_grain);
@@ -170,9 +170,9 @@ int run(const options& o) {
     return exit_identical;
   }
   if (o.input.empty()) throw io::error("--input", "needed (or --make-case, --list-models)");
-  if (find_kernel(o.kernel) == nullptr)
+  if (find_contract(o.kernel) == nullptr)
     throw io::error("--kernel", "no kernel '" + o.kernel + "'; --list-models shows all");
-  const std::string name = !o.model.empty() ? o.model : find_kernel(o.kernel)->unit;
+  const std::string name = !o.model.empty() ? o.model : find_contract(o.kernel)->unit;
   const mma_unit* unit = find_unit(name);
   if (unit == nullptr && !(o.identify && name.empty())) {
     std::vector<std::string> known;

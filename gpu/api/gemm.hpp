@@ -23,11 +23,10 @@
 #include <cstddef>
 #include <string>
 
-#include "gpu/dialect/hip.hpp"  // first: the numerics headers need its words
-//
-#include "gpu/gemm/operand.hpp"
 #include "gpu/api/status.hpp"
-#include "rotoscale/gemm_kernels.hpp"
+#include "gpu/dialect/hip.hpp"
+#include "gpu/gemm/operand.hpp"
+#include "rotoscale/gemm_contracts.hpp"
 
 namespace rotoscale::gpu {
 
@@ -88,7 +87,7 @@ inline gemm_options options_of(gemm_contract contract, const gemm_device& device
                      : wide                               ? "mx-bf16-sm90"
                      : contract == gemm_contract::fast    ? "mxfp4-fast-sm90"
                                                           : "mxfp4-accurate-sm90";
-  const gemm_kernel* kernel = find_kernel(name);
+  const gemm_contract_entry* kernel = find_contract(name);
   gemm_options o = rotoscale::options_of(*kernel, find_unit(kernel->unit)->model);
   o.split_k = split_k;
   return o;

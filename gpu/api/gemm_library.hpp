@@ -40,9 +40,9 @@ class plain_gemm {
 
   std::size_t workspace_bytes() const;
 
-  /// What the sums before the last step (alpha, C, bias, output) are, by name among gemm_kernels; null where nobody has
-  /// measured the device's library (all of AMD's). With factors each sum is then multiplied by their FP32 product.
-  const gemm_kernel* contract() const;
+  /// What the sums before the last step (alpha, C, bias, output) are, by name among gemm_contracts; null where nobody
+  /// has measured the device's library (all of AMD's). With factors each sum is then multiplied by their FP32 product.
+  const gemm_contract_entry* contract() const;
 
   /// Computes p.out. `workspace` as in gemm_mxfp4. Allocates nothing, can be captured in a graph.
   status run(const plain_problem& p, void* workspace, std::size_t workspace_bytes, hipStream_t stream) const;

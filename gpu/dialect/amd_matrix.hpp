@@ -15,7 +15,7 @@
 #pragma once
 
 #include "gpu/gemm/operand.hpp"
-#include "gpu/dialect/hip.hpp"  // first: the numerics headers need its words
+#include "gpu/dialect/hip.hpp"
 
 namespace rotoscale::gpu::amd {
 

@@ -10,7 +10,7 @@
 
 #include "gpu/gemm/operand.hpp"
 #include "gpu/dialect/hip.hpp"
-#include "rotoscale/gemm_kernels.hpp"
+#include "rotoscale/gemm_contracts.hpp"
 
 namespace rotoscale::gpu::amd {
 

@@ -3,8 +3,7 @@
 // E2M1 codes, eight in a word, as bytes of another format by tables, and as BF16 under their block's scale.
 #pragma once
 
-#include "gpu/dialect/hip.hpp"  // first: the numerics headers need its words
-//
+#include "gpu/dialect/hip.hpp"
 #include "gpu/dialect/packed.hpp"
 #include "rotoscale/block.hpp"
 

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "gpu/dialect/hip.hpp"  // first: the numerics headers need its words
+#include "gpu/dialect/hip.hpp"
 
 namespace rotoscale::gpu::sm90 {
 

@@ -4,8 +4,7 @@
 // and CPU models share: folding of block scales into E5M2 and int8, powers of two, and the last step of an output.
 #pragma once
 
-#include "gpu/dialect/hip.hpp"  // first: the numerics headers need its words
-//
+#include "gpu/dialect/hip.hpp"
 #include "rotoscale/round.hpp"
 #include "rotoscale/scale.hpp"
 

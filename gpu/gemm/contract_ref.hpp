@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // What the GEMM kernels of gpu/ compute, bit for bit, on the CPU: an operand is expanded as the kernel expands it, then
-// accumulate_ref under the options of the kernel's entry in gemm_kernels.hpp gives the accumulator. The slow literal
+// accumulate_ref under the options of the kernel's entry in gemm_contracts.hpp gives the accumulator. The slow literal
 // definition; tests compare kernels with it.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 #include "gpu/gemm/arguments.hpp"
 #include "gpu/dialect/packed.hpp"
-#include "rotoscale/gemm_kernels.hpp"
+#include "rotoscale/gemm_contracts.hpp"
 
 namespace rotoscale::gpu {
 

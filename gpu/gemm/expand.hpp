@@ -8,7 +8,7 @@
 #include "gpu/dialect/e2m1.hpp"
 #include "gpu/gemm/operand.hpp"
 #include "gpu/gemm/output.hpp"
-#include "gpu/dialect/hip.hpp"  // first: the numerics headers need its words
+#include "gpu/dialect/hip.hpp"
 #include "rotoscale/block.hpp"
 
 namespace rotoscale::gpu {

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "gpu/gemm/output.hpp"
-#include "rotoscale/gemm_kernels.hpp"
+#include "rotoscale/gemm_contracts.hpp"
 
 namespace rotoscale::gpu {
 

@@ -183,10 +183,10 @@ std::size_t plain_gemm::workspace_bytes() const {
   return state_ == nullptr ? 0 : state_->sums_bytes() + state_->library_workspace;
 }
 
-const gemm_kernel* plain_gemm::contract() const {
+const gemm_contract_entry* plain_gemm::contract() const {
   if (state_ == nullptr || std::string(state_->device.arch) != "sm_90") return nullptr;
-  if (!is_fp8(state_->shape.a.element)) return find_kernel("cublas-fp16");
-  return find_kernel(state_->shape.fast_accumulate ? "hopper-fp8-fast-accumulate" : "hopper-fp8-promoted");
+  if (!is_fp8(state_->shape.a.element)) return find_contract("cublas-fp16");
+  return find_contract(state_->shape.fast_accumulate ? "hopper-fp8-fast-accumulate" : "hopper-fp8-promoted");
 }
 
 status plain_gemm::run(const plain_problem& p, void* workspace, std::size_t workspace_bytes, hipStream_t stream) const {

@@ -3,8 +3,7 @@
 // An MXFP4 or MXFP8 operand of a GEMM where it lies in device memory.
 #pragma once
 
-#include "gpu/dialect/hip.hpp"  // first: the numerics headers need its words
-//
+#include "gpu/dialect/hip.hpp"
 #include "rotoscale/layout.hpp"
 
 namespace rotoscale::gpu {

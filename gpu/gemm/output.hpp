@@ -4,7 +4,7 @@
 #pragma once
 
 #include "gpu/gemm/arguments.hpp"
-#include "gpu/dialect/hip.hpp"  // first: the numerics headers need its words
+#include "gpu/dialect/hip.hpp"
 #include "gpu/dialect/packed.hpp"
 
 namespace rotoscale::gpu {

@@ -7,7 +7,7 @@
 
 #include "gpu/gemm/operand.hpp"
 #include "gpu/gemm/output.hpp"
-#include "gpu/dialect/hip.hpp"  // first: the numerics headers need its words
+#include "gpu/dialect/hip.hpp"
 #include "rotoscale/block.hpp"
 
 namespace rotoscale::gpu {

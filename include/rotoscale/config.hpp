@@ -13,7 +13,10 @@
 #error "Rotoscale needs IEEE arithmetic: no -ffast-math or -ffinite-math-only (nvcc: -use_fast_math), no x87 floats."
 #endif
 
-#if defined(__CUDACC__) || defined(__HIP__)
+// In HIP the attributes themselves: __host__ and __device__ are macros of headers that may not have been included.
+#if defined(__HIP__)
+#define ROTOSCALE_HD __attribute__((host)) __attribute__((device))
+#elif defined(__CUDACC__)
 #define ROTOSCALE_HD __host__ __device__
 #else
 #define ROTOSCALE_HD

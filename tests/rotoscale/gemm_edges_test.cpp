@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "rotoscale/gemm_fast.hpp"
-#include "rotoscale/gemm_kernels.hpp"
+#include "rotoscale/gemm_contracts.hpp"
 #include "rotoscale/mma_cases.hpp"
 
 using namespace rotoscale;

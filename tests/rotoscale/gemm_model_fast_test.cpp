@@ -10,7 +10,7 @@
 #include <string>
 
 #include "rotoscale/gemm_fast.hpp"
-#include "rotoscale/gemm_kernels.hpp"
+#include "rotoscale/gemm_contracts.hpp"
 #include "rotoscale/mma_cases.hpp"
 
 using namespace rotoscale;

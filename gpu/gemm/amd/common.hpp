@@ -6,7 +6,7 @@
 
 #include "gpu/dialect/amd_matrix.hpp"
 #include "gpu/gemm/output.hpp"
-#include "gpu/dialect/hip.hpp"  // first: the numerics headers need its words
+#include "gpu/dialect/hip.hpp"
 
 namespace rotoscale::gpu::amd {
 

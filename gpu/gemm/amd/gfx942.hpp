@@ -8,8 +8,7 @@
 // with clang and, MXFP4 with OCP instead of FNUZ bytes, executed on an emulator of gfx950; nobody has timed it.
 #pragma once
 
-#include "gpu/dialect/hip.hpp"  // first: the numerics headers need its words
-//
+#include "gpu/dialect/hip.hpp"
 #include "gpu/gemm/amd/common.hpp"
 #include "gpu/gemm/reference_kernel.hpp"
 

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "gpu/gemm/amd/common.hpp"
-#include "gpu/dialect/hip.hpp"  // first: the numerics headers need its words
+#include "gpu/dialect/hip.hpp"
 
 namespace rotoscale::gpu::gfx950 {
 

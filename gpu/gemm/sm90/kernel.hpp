@@ -11,7 +11,7 @@
 #include "gpu/gemm/output.hpp"
 #include "gpu/gemm/sm90/output.hpp"
 #include "gpu/dialect/sm90_ptx.hpp"
-#include "gpu/dialect/hip.hpp"  // first: the numerics headers need its words
+#include "gpu/dialect/hip.hpp"
 
 namespace rotoscale::gpu::sm90 {
 

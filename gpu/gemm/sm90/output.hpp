@@ -7,7 +7,7 @@
 #include "gpu/gemm/arguments.hpp"
 #include "gpu/gemm/output.hpp"
 #include "gpu/dialect/sm90_ptx.hpp"
-#include "gpu/dialect/hip.hpp"  // first: the numerics headers need its words
+#include "gpu/dialect/hip.hpp"
 
 namespace rotoscale::gpu::sm90 {
 

@@ -7,7 +7,7 @@
 #include <doctest/doctest.h>
 
 using namespace rotoscale;
-using namespace rotoscale::gpu;
+using namespace rotoscale::probe;
 
 namespace {
 

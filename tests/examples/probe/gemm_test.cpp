@@ -11,7 +11,7 @@
 #include "examples/probe/cases.hpp"
 
 using namespace rotoscale;
-using namespace rotoscale::gpu;
+using namespace rotoscale::probe;
 
 namespace {
 

@@ -77,7 +77,7 @@ void compare(const plain_data& a, const plain_data& b, const options& o) {
   out.fetch();
   CHECK(out.guards_hold());
   CHECK(workspace.guards_hold());
-  const gemm_kernel* kernel = plan.contract();
+  const gemm_contract_entry* kernel = plan.contract();
   if (kernel == nullptr) return;  // another device than what was measured
   const gemm_options how = rotoscale::options_of(*kernel, find_unit(kernel->unit)->model);
   std::mt19937 random(1);

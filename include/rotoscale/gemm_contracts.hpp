@@ -11,7 +11,7 @@
 
 namespace rotoscale {
 
-struct gemm_kernel {
+struct gemm_contract_entry {
   const char* name;
   const char* unit;  ///< its mma_unit by name; empty: any
   bool start_from_c;
@@ -24,7 +24,7 @@ struct gemm_kernel {
 /// The Hopper kernels are what cuBLASLt 13.1 runs on an H200 for FP16, BF16 and FP8 (fast accumulation on and off), as
 /// this project measured (docs/matrix-units.md); `split_grain` is how it cuts K when it does. AITER: gemm_common.cu.
 /// mx* are this project's own (docs/gpu.md).
-inline constexpr gemm_kernel gemm_kernels[] = {
+inline constexpr gemm_contract_entry gemm_contracts[] = {
     {"instruction", "", true, 0, 1, mma_evidence::definition},
     {"single-accumulator", "", false, 0, 1, mma_evidence::definition},
     {"cublas-fp16", "hopper-mma-fp16-f32", false, 0, 64, mma_evidence::measured, models::h200},
@@ -47,15 +47,15 @@ constexpr const mma_unit* find_unit(std::string_view name) {
   }
   return nullptr;
 }
-constexpr const gemm_kernel* find_kernel(std::string_view name) {
-  for (const gemm_kernel& k : gemm_kernels) {
+constexpr const gemm_contract_entry* find_contract(std::string_view name) {
+  for (const gemm_contract_entry& k : gemm_contracts) {
     if (name == k.name) return &k;
   }
   return nullptr;
 }
 
 /// Options of `kernel` on `model`.
-constexpr gemm_options options_of(const gemm_kernel& kernel, const mma_model& model) {
+constexpr gemm_options options_of(const gemm_contract_entry& kernel, const mma_model& model) {
   gemm_options o;
   o.model = model;
   o.start_from_c = kernel.start_from_c;
