@@ -14,30 +14,12 @@
 #include "rotoscale/io/file.hpp"
 #include "rotoscale/io/json.hpp"
 #include "rotoscale/io/safetensors.hpp"
+#include "rotoscale/llama/config_json.hpp"
 #include "rotoscale/llama/model.hpp"
 
 namespace rotoscale::llama {
 
 namespace detail {
-
-/// Keys of Hugging Face's LlamaConfig that say something about the architecture: only these values are implemented.
-inline const std::vector<std::pair<std::string, nlohmann::ordered_json>>& required_values() {
-  static const std::vector<std::pair<std::string, nlohmann::ordered_json>> values = {
-      {"architectures", nlohmann::ordered_json::array({"LlamaForCausalLM"})},
-      {"model_type", "llama"},
-      {"hidden_act", "silu"},
-      {"attention_bias", false},
-      {"mlp_bias", false}};
-  return values;
-}
-
-/// Keys that say nothing about what is computed here.
-inline const std::vector<std::string>& ignored_keys() {
-  static const std::vector<std::string> keys = {
-      "torch_dtype",  "dtype",        "transformers_version", "use_cache",         "bos_token_id",
-      "eos_token_id", "pad_token_id", "pretraining_tp",       "attention_dropout", "_name_or_path"};
-  return keys;
-}
 
 /// Calls f(slice name, shape, first element, count) for every slice of every parameter.
 template <class Function>
@@ -85,40 +67,6 @@ inline std::vector<std::pair<std::string, const nn::buffer<float>*>> scaling_buf
 }
 
 }  // namespace detail
-
-/// A Hugging Face config.json as a model_config; keys that would change the architecture are refused.
-inline model_config read_model_config(nlohmann::ordered_json json, const std::string& where) {
-  if (json.is_object()) {
-    for (const auto& [key, value] : detail::required_values()) {
-      if (!json.contains(key)) continue;
-      if (json[key] != value) throw io::error(where, key + ": only " + value.dump() + " is supported");
-      json.erase(key);
-    }
-    for (const std::string& key : detail::ignored_keys()) json.erase(key);
-  }
-  model_config config;
-  config.rms_norm_eps = 1e-6;  // LlamaConfig's defaults, which files may leave out
-  config.num_key_value_heads = 0;
-  io::from_json(json, config, where);
-  for (const char* key :
-       {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"}) {
-    if (!json.contains(key)) throw io::error(where, std::string(key) + ": is missing");
-  }
-  if (!json.contains("num_key_value_heads")) config.num_key_value_heads = config.num_attention_heads;
-  if (const auto fault = find_fault(config)) throw io::error(where, *fault);
-  return config;
-}
-
-inline nlohmann::ordered_json model_config_json(const model_config& config) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::object();
-  for (const auto& [key, value] : detail::required_values()) json[key] = value;
-  model_config full = config;
-  full.head_dim = static_cast<int>(config.head_size());
-  const nlohmann::ordered_json shape = io::to_json(full);  // items() would outlive a temporary
-  for (const auto& [key, value] : shape.items()) json[key] = value;
-  json["torch_dtype"] = "float32";
-  return json;
-}
 
 /// Writes a checkpoint directory. `state` goes to trainer_state.json as it is. Without `scales` it
 /// cannot be resumed, only evaluated.

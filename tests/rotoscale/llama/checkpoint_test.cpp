@@ -196,35 +196,6 @@ TEST_CASE("a checkpoint that cannot be written leaves nothing") {
   CHECK(get(scratch / "file") == "in the way");
 }
 
-TEST_CASE("config.json: round trip, and what would be another architecture is refused") {
-  auto c = small_config(true);
-  c.rope_scaling = llama::rope_scaling{"llama3", 8.0, 1.0, 4.0, 64};
-  const auto json = llama::model_config_json(c);
-  CHECK(json["architectures"][0] == "LlamaForCausalLM");
-  CHECK(json["head_dim"] == 2);
-  CHECK(json["torch_dtype"] == "float32");
-  CHECK(llama::model_config_json(llama::read_model_config(json, "config.json")) == json);
-
-  const auto message = [&](const std::string& key, const nlohmann::ordered_json& value) {
-    auto changed = json;
-    changed[key] = value;
-    return message_of([&] { llama::read_model_config(changed, "config.json"); });
-  };
-  for (const char* key : {"transformers_version", "use_cache", "bos_token_id", "attention_dropout", "dtype"}) {
-    CHECK(message(key, 1) == "(no error)");
-  }
-  CHECK(message("model_type", "mistral") == "config.json: model_type: only \"llama\" is supported");
-  CHECK(holds(message("architectures", {"GPT2LMHeadModel"}), "config.json: architectures"));
-  CHECK(holds(message("hidden_act", "gelu"), "hidden_act"));
-  CHECK(holds(message("attention_bias", true), "attention_bias"));
-  CHECK(holds(message("mlp_bias", true), "mlp_bias"));
-  CHECK(holds(message("hiden_size", 8), "did you mean 'hidden_size'?"));
-  CHECK(holds(message("hidden_size", "8"), "config.json: hidden_size: expected an integer, found a string"));
-  CHECK(holds(message("num_key_value_heads", 3), "num_key_value_heads: 3 does not divide"));
-  CHECK(
-      holds(message_of([] { llama::read_model_config(nlohmann::ordered_json::array(), "config.json"); }), "an object"));
-}
-
 TEST_CASE("the newest checkpoint of a run, a checkpoint itself, or neither") {
   const scratch_directory scratch;
   put(scratch / "run" / "checkpoints/step-000000002/model.safetensors", "");

@@ -1,0 +1,174 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// config.json as transformers 4 and 5 write it, and every key that would be another architecture refused by name.
+#include "rotoscale/llama/config_json.hpp"
+
+#include <doctest/doctest.h>
+
+#include "rotoscale/io/scratch.hpp"
+
+using namespace rotoscale;
+using io::testing::message_of;
+using json = nlohmann::ordered_json;
+namespace llama = rotoscale::llama;
+
+namespace {
+
+/// What LlamaConfig(vocab_size=256, hidden_size=64, ...).save_pretrained of transformers 5.23.0 writes.
+constexpr char transformers_5[] = R"({
+  "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 1, "dtype": "float32", "eos_token_id": 2,
+  "head_dim": 16, "hidden_act": "silu", "hidden_size": 64, "initializer_range": 0.02, "intermediate_size": 96,
+  "max_position_embeddings": 2048, "mlp_bias": false, "model_type": "llama", "num_attention_heads": 4,
+  "num_hidden_layers": 2, "num_key_value_heads": 2, "pad_token_id": null, "pretraining_tp": 1, "rms_norm_eps": 1e-06,
+  "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "tie_word_embeddings": false,
+  "transformers_version": "5.23.0", "use_cache": true, "vocab_size": 256})";
+
+/// Llama 3.1 8B's, written by transformers 4.42.3.
+constexpr char llama_31_8b[] = R"({
+  "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 128000,
+  "eos_token_id": [128001, 128008, 128009], "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+  "intermediate_size": 14336, "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "llama",
+  "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8, "pretraining_tp": 1,
+  "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+  "original_max_position_embeddings": 8192, "rope_type": "llama3"}, "rope_theta": 500000.0,
+  "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.42.3", "use_cache": true,
+  "vocab_size": 128256})";
+
+llama::model_config small_config() {
+  llama::model_config c;
+  c.vocab_size = 16;
+  c.hidden_size = 8;
+  c.intermediate_size = 12;
+  c.num_hidden_layers = 2;
+  c.num_attention_heads = 4;
+  c.num_key_value_heads = 2;
+  return c;
+}
+
+llama::model_config read(const json& config) { return llama::read_model_config(config, "config.json"); }
+
+/// The message about transformers 5's file with one key changed; null removes it.
+std::string message_with(const std::string& key, const json& value) {
+  json changed = json::parse(transformers_5);
+  changed[key] = value;
+  return message_of([&] { read(changed); });
+}
+
+bool holds(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+
+}  // namespace
+
+TEST_CASE("config.json: round trip, and what would be another architecture is refused") {
+  auto c = small_config();
+  c.tie_word_embeddings = true;
+  c.rope_scaling = llama::rope_scaling{"llama3", 8.0, 1.0, 4.0, 64};
+  const auto json = llama::model_config_json(c);
+  CHECK(json["architectures"][0] == "LlamaForCausalLM");
+  CHECK(json["head_dim"] == 2);
+  CHECK(json["torch_dtype"] == "float32");
+  CHECK(llama::model_config_json(llama::read_model_config(json, "config.json")) == json);
+
+  const auto message = [&](const std::string& key, const nlohmann::ordered_json& value) {
+    auto changed = json;
+    changed[key] = value;
+    return message_of([&] { llama::read_model_config(changed, "config.json"); });
+  };
+  for (const char* key : {"transformers_version", "use_cache", "bos_token_id", "attention_dropout", "dtype"}) {
+    CHECK(message(key, 1) == "(no error)");
+  }
+  CHECK(message("model_type", "mistral") == "config.json: model_type: only \"llama\" is supported");
+  CHECK(holds(message("architectures", {"GPT2LMHeadModel"}), "config.json: architectures"));
+  CHECK(holds(message("hidden_act", "gelu"), "hidden_act"));
+  CHECK(holds(message("attention_bias", true), "attention_bias"));
+  CHECK(holds(message("mlp_bias", true), "mlp_bias"));
+  CHECK(holds(message("hiden_size", 8), "did you mean 'hidden_size'?"));
+  CHECK(holds(message("hidden_size", "8"), "config.json: hidden_size: expected an integer, found a string"));
+  CHECK(holds(message("num_key_value_heads", 3), "num_key_value_heads: 3 does not divide"));
+  CHECK(
+      holds(message_of([] { llama::read_model_config(nlohmann::ordered_json::array(), "config.json"); }), "an object"));
+}
+
+TEST_CASE("a file of transformers 5: rope_parameters") {
+  const auto plain = read(json::parse(transformers_5));
+  CHECK(plain.hidden_size == 64);
+  CHECK(plain.num_key_value_heads == 2);
+  CHECK(plain.rope_theta == 10000.0);
+  CHECK_FALSE(plain.rope_scaling.has_value());
+
+  json scaled = json::parse(transformers_5);
+  scaled["rope_parameters"] = {{"factor", 8.0},          {"high_freq_factor", 4.0},
+                               {"low_freq_factor", 1.0}, {"original_max_position_embeddings", 8192},
+                               {"rope_theta", 500000.0}, {"rope_type", "llama3"}};
+  const auto c = read(scaled);
+  CHECK(c.rope_theta == 500000.0);
+  REQUIRE(c.rope_scaling.has_value());
+  CHECK(c.rope_scaling->factor == 8.0);
+  CHECK(c.rope_scaling->original_max_position_embeddings == 8192);
+}
+
+TEST_CASE("a file of transformers 4: Llama 3.1 8B, and the forms of rope_scaling") {
+  const auto c = read(json::parse(llama_31_8b));
+  CHECK(c.vocab_size == 128256);
+  CHECK(c.head_size() == 128);
+  CHECK(c.key_value_size() == 1024);
+  CHECK(c.rope_theta == 500000.0);
+  CHECK(c.rope_scaling.value().factor == 8.0);
+
+  json old = json::parse(llama_31_8b);
+  old["rope_scaling"]["type"] = "llama3";  // the key's name before 4.43, or beside the new one
+  CHECK(read(old).rope_scaling.value().factor == 8.0);
+  old["rope_scaling"].erase("rope_type");
+  CHECK(read(old).rope_scaling.value().factor == 8.0);
+  for (const json& none : {json(nullptr), json{{"rope_type", "default"}}, json{{"type", "default"}}}) {
+    old["rope_scaling"] = none;
+    CHECK_FALSE(read(old).rope_scaling.has_value());
+  }
+  old["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 7.0}};
+  CHECK(read(old).rope_theta == 7.0);
+}
+
+TEST_CASE("heads that are not grouped, sizes that follow") {
+  json c = json::parse(transformers_5);
+  for (const char* key : {"num_key_value_heads", "head_dim"}) {
+    c[key] = nullptr;
+    CHECK(read(c).num_key_value_heads == (c["num_key_value_heads"].is_null() ? 4 : 2));
+    CHECK(read(c).head_size() == 16);
+  }
+  c.erase("rms_norm_eps");
+  CHECK(read(c).rms_norm_eps == 1e-6);  // LlamaConfig's default
+  c["hidden_act"] = "swish";
+  CHECK(read(c).hidden_size == 64);
+}
+
+TEST_CASE("keys that change the arithmetic are refused by name, with what is supported") {
+  const auto rope = [](json change) {
+    json value = {{"rope_theta", 10000.0}, {"rope_type", "default"}};
+    value.update(change);
+    return message_with("rope_parameters", value);
+  };
+  CHECK(rope(json::object()) == "(no error)");
+  CHECK(rope({{"rope_type", "yarn"}, {"factor", 2.0}}) ==
+        "config.json: rope_parameters.rope_type: only \"default\" and \"llama3\" are supported, found \"yarn\"");
+  CHECK(rope({{"partial_rotary_factor", 0.5}}) ==
+        "config.json: rope_parameters.partial_rotary_factor: only 1.0 is supported");
+  CHECK(rope({{"rope_type", "llama3"}}) == "config.json: rope_parameters: factor is missing");
+  CHECK(rope({{"rope_theta", "much"}}) == "config.json: rope_theta: expected a number, found a string");
+  CHECK(message_with("rope_parameters", {{"rope_theta", 1.0}}) == "config.json: rope_parameters: rope_type is missing");
+  CHECK(message_with("rope_parameters", 1) ==
+        "config.json: rope_parameters: expected an object or null, found the number 1");
+  CHECK(message_with("rope_parameters", nullptr) == "(no error)");
+  const std::pair<const char*, json> refused[] = {{"quantization_config", {{"quant_method", "mxfp4"}}},
+                                                  {"sliding_window", 4096},
+                                                  {"partial_rotary_factor", 0.25},
+                                                  {"is_encoder_decoder", true},
+                                                  {"add_cross_attention", true},
+                                                  {"pruned_heads", {{"0", {1}}}},
+                                                  {"hidden_act", "gelu"},
+                                                  {"attention_bias", true}};
+  for (const auto& r : refused) {
+    CAPTURE(r.first);
+    CHECK(holds(message_with(r.first, r.second), std::string("config.json: ") + r.first + ": only "));
+  }
+  CHECK(message_with("sliding_window", nullptr) == "(no error)");
+  CHECK(message_with("attn_logit_softcapping", 50.0).starts_with("config.json: attn_logit_softcapping: unknown key"));
+}
