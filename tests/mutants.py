@@ -177,8 +177,7 @@ def try_mutant(mutant, root, folder):
                 return None
             return f"'{mutant.name}' does not compile:\n{compiling.stderr[:2000]}"
         run = subprocess.run([str(program), "--test-suite-exclude=slow", "--abort-after=1"], capture_output=True,
-                             env=os.environ | {"ROTOSCALE_VECTORS": str(root / "../shared/data/matrix-core-vectors"),
-                                               "ROTOSCALE_GOLDEN": str(root / "tests/golden")},
+                             env=os.environ | {"ROTOSCALE_GOLDEN": str(root / "tests/golden")},
                              timeout=300)
     except subprocess.TimeoutExpired:
         return None
