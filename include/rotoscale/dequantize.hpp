@@ -125,4 +125,11 @@ void dequantize(block_format f, block_matrix<const std::uint8_t> in, block_axis 
   });
 }
 
+#if defined(ROTOSCALE_COMPILED)
+extern template void dequantize<float>(block_format, block_matrix<const std::uint8_t>, block_axis, matrix<float>,
+                                       thread_pool&, float);
+extern template void dequantize<bf16>(block_format, block_matrix<const std::uint8_t>, block_axis, matrix<bf16>,
+                                      thread_pool&, float);
+#endif
+
 }  // namespace rotoscale

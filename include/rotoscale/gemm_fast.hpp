@@ -203,8 +203,8 @@ struct gemm_tile {
 
 /// All of C with one kernel.
 template <class Kernel>
-inline void gemm_with(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
-                      thread_pool& pool) {
+void gemm_with(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
+               thread_pool& pool) {
   constexpr index_t panel_memory = index_t{1} << 26;  // bytes
   constexpr index_t most_rows = 64;
   const gemm_plan plan = plan_of(a.k, o, Kernel::slice(o.model));
@@ -245,8 +245,8 @@ inline void gemm_with(const gemm_operand& a, const gemm_operand& b, const gemm_o
 
 /// The first kernel that applies, or the definition.
 template <class Kernel, class... Rest>
-inline void gemm_with_first(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
-                            thread_pool& pool) {
+void gemm_with_first(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
+                     thread_pool& pool) {
   // Tiles hold one sum of parts; pairs of pairs need more.
   const bool one_sum = o.order != split_order::pairwise || o.split_k <= 3;
   if (one_sum && Kernel::applies(a, b, o)) return gemm_with<Kernel>(a, b, o, c, pool);
@@ -309,6 +309,23 @@ inline gemm_operand plain_operand(const gemm_operand& a, std::vector<std::uint8_
   return plain;
 }
 
+/// Each element of a batch with the first kernel that applies.
+template <class... Kernels>
+void gemm_batch(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, view<float, 3> c,
+                thread_pool& pool) {
+  std::vector<std::uint8_t> memory[2];
+  for (index_t i = 0; i < c.extent(0); ++i) {
+    const gemm_operand left = plain_operand(batch_element(a, i), memory[0], pool);
+    const gemm_operand right = plain_operand(batch_element(b, i), memory[1], pool);
+    gemm_with_first<Kernels...>(left, right, o, batch_element(c, i), pool);
+  }
+}
+
+#if defined(ROTOSCALE_COMPILED)
+extern template void gemm_batch<fp32_chain, exact_blocks, scaled_blocks, aligned_steps>(  //
+    const gemm_operand&, const gemm_operand&, const gemm_options&, view<float, 3>, thread_pool&);
+#endif
+
 }  // namespace detail
 
 /// gemm_ref, blocked and threaded; equal by bytes.
@@ -316,13 +333,8 @@ inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_option
                  thread_pool& pool) {
   ROTOSCALE_ASSERT(gemm_is_defined(a, b, o) && c.extent(1) == a.rows && c.extent(2) == b.rows);
   if (a.rows == 0 || b.rows == 0) return;
-  std::vector<std::uint8_t> memory[2];
-  for (index_t i = 0; i < c.extent(0); ++i) {
-    const gemm_operand left = detail::plain_operand(batch_element(a, i), memory[0], pool);
-    const gemm_operand right = detail::plain_operand(batch_element(b, i), memory[1], pool);
-    detail::gemm_with_first<detail::fp32_chain, detail::exact_blocks, detail::scaled_blocks, detail::aligned_steps>(
-        left, right, o, batch_element(c, i), pool);
-  }
+  detail::gemm_batch<detail::fp32_chain, detail::exact_blocks, detail::scaled_blocks, detail::aligned_steps>(a, b, o, c,
+                                                                                                             pool);
 }
 inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
                  thread_pool& pool) {

@@ -79,6 +79,12 @@ void quantize_part(const output_plan& p, matrix<const T> source, const output_pa
   quantize_part<T>(p.tiles, source, p.axis, p.out, p.layout, part);
 }
 
+#if defined(ROTOSCALE_COMPILED)
+extern template void quantize_part<float>(const output_plan&, matrix<const float>, const output_part&);
+extern template void quantize_part<bf16>(const output_plan&, matrix<const bf16>, const output_part&);
+extern template void quantize_part<fp16>(const output_plan&, matrix<const fp16>, const output_part&);
+#endif
+
 /// Calls body(part) for all parts of at most `part_rows` × `part_columns` of an array.
 template <class Body>
 void for_each_part(thread_pool& pool, index_t rows, index_t columns, index_t part_rows, index_t part_columns,

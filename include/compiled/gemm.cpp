@@ -1,0 +1,10 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include "rotoscale/gemm_fast.hpp"
+
+namespace rotoscale::detail {
+
+template void gemm_batch<fp32_chain, exact_blocks, scaled_blocks, aligned_steps>(  //
+    const gemm_operand&, const gemm_operand&, const gemm_options&, view<float, 3>, thread_pool&);
+
+}  // namespace rotoscale::detail
