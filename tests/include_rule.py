@@ -199,8 +199,10 @@ def check_links(root, files, report):
     for path in files:
         if path.suffix != ".md":
             continue
+        is_code = False
         for number, line in enumerate((root / path).read_text(encoding="utf-8").splitlines(), 1):
-            for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", line):
+            is_code = is_code != line.startswith("```")
+            for target in [] if is_code else re.findall(r"\]\(([^)#\s]+)[^)]*\)", line):
                 if "://" not in target and not (root / path.parent / target).exists():
                     report(path, number, f"links to {target}, which does not exist")
 
