@@ -1,14 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the compiled kernels of AMD's devices: amd_listings.py probe-gfx950.s gemm-gfx942.s ...
+"""Checks the compiled kernels of AMD's devices.
+
+usage: amd_listings.py LISTING...                 probe-gfx950.s gemm-gfx942.s ...: what each kernel must have and may use
+       amd_listings.py --table PAGE LISTING...    is PAGE (docs/results/amd-registers.md) what these listings say?
+       amd_listings.py --write PAGE LISTING...    writes it
 
 What a change of source or compiler could lose without any test of results noticing: the matrix instruction, 16-byte
-accesses, registers instead of memory, and the budget of registers and LDS."""
-import re
+accesses, registers instead of memory, the budget of registers and LDS, and the waits before barriers.
+"""
+import fnmatch
 import sys
 from pathlib import Path
 from typing import NamedTuple
+
+import listing
 
 
 class Budget(NamedTuple):
@@ -16,95 +23,164 @@ class Budget(NamedTuple):
     registers: int  # vector registers at most, both kinds together
     lds: int = 0  # bytes at most; the quantizers' is dynamic: 20 KiB, 24 KiB for FP8 codes
     scratch: int = 0
+    scalar_spills: int = 0  # scalar registers kept in lanes of vector registers
 
 
 QUANTIZE = {"global_load_dwordx4": 8, "global_store_dwordx4": 2, "ds_read_b128": 2}
 CONVERT = {"v_cvt_scalef32_pk_fp4_f32": 32}  # one block of 32 along a row and one down a column, two numbers each
 QUANTIZERS = {
-    "8tile_wayE0E": Budget(QUANTIZE, 144),
-    "8tile_wayE3E": Budget(QUANTIZE, 144),
-    "10fp8_kernel": Budget({"global_store_dwordx4": 4, "ds_write2_b32": 8}, 112, 16384),
-    "17dequantize_kernel": Budget({"global_store_dwordx4": 4}, 64),
+    "quantize_kernel<*, exact>": Budget(QUANTIZE, 144, scalar_spills=420),
+    "quantize_kernel<*, unrotated>": Budget(QUANTIZE, 144, scalar_spills=420),
+    "fp8_kernel<*>": Budget({"global_store_dwordx4": 4, "ds_write2_b32": 8}, 112, 16384, scalar_spills=140),
+    "dequantize_kernel<*>": Budget({"global_store_dwordx4": 4}, 64),
 }
 PROBE = {
-    "12mfma_f16_k16": Budget({"v_mfma_f32_16x16x16_f16": 1}, 32),
-    "13mfma_bf16_k16": Budget({"v_mfma_f32_16x16x16_bf16": 1}, 32),
-    "12mfma_fp8_k32": Budget({"v_mfma_f32_16x16x32_fp8_fp8": 1}, 32),
-    "12mfma_bf8_k32": Budget({"v_mfma_f32_16x16x32_bf8_bf8": 1}, 32),
+    "mfma_kernel<mfma_f16_k16>": Budget({"v_mfma_f32_16x16x16_f16": 1}, 32),
+    "mfma_kernel<mfma_bf16_k16>": Budget({"v_mfma_f32_16x16x16_bf16": 1}, 32),
+    "mfma_kernel<mfma_fp8_k32>": Budget({"v_mfma_f32_16x16x32_fp8_fp8": 1}, 32),
+    "mfma_kernel<mfma_bf8_k32>": Budget({"v_mfma_f32_16x16x32_bf8_bf8": 1}, 32),
 }
 SCALED = "v_mfma_scale_f32_16x16x128_f8f6f4"
 STAGED = {"global_load_dwordx4": 4, "ds_write_b128": 4}
 TO_LDS = {"global_load_lds_dwordx4": 32, "ds_read_b128": 32}
-# By listing: what kernels have in their names. The probe's scaled kernels gather operands in memory: nobody times them.
+FP8 = Budget({SCALED: 64, **TO_LDS}, 512, 131072)
+REFERENCE = {
+    "reference_kernel": Budget({}, 64, scalar_spills=120),
+    "add_parts_kernel": Budget({}, 32, 64),
+}
+# By listing: patterns of kernels' names (listing.py). The probe's scaled kernels gather operands in memory: nobody
+# times them.
 EXPECTED = {
     "probe-gfx942": PROBE,
     "probe-gfx950": {
         **PROBE,
-        "12mfma_f16_k32": Budget({"v_mfma_f32_16x16x32_f16": 1}, 32),
-        "13mfma_bf16_k32": Budget({"v_mfma_f32_16x16x32_bf16": 1}, 32),
-        **{f"16mfma_scaled_k128ILi{f}E": Budget({SCALED: 1}, 32, scratch=128) for f in range(5)},
+        "mfma_kernel<mfma_f16_k32>": Budget({"v_mfma_f32_16x16x32_f16": 1}, 32),
+        "mfma_kernel<mfma_bf16_k32>": Budget({"v_mfma_f32_16x16x32_bf16": 1}, 32),
+        **{f"mfma_kernel<mfma_scaled_k128<?, {f}>>": Budget({SCALED: 1}, 32, scratch=128)
+           for f in ("e4m3", "e5m2", "e2m3", "e3m2", "e2m1")},
     },
     "gemm-gfx942": {
-        "6gfx942L11gemm_kernel": Budget({"v_mfma_f32_16x16x32_fp8_fp8": 64, **STAGED}, 384, 34816),
-        "6gfx942L11bf16_kernel": Budget({"v_mfma_f32_16x16x16_bf16": 32, "ds_read2st64_b64": 8, **STAGED}, 128, 32768),
+        **REFERENCE,
+        "gfx942::gemm_kernel<*>": Budget({"v_mfma_f32_16x16x32_fp8_fp8": 64, **STAGED}, 384, 34816, scalar_spills=140),
+        "gfx942::bf16_kernel<*>": Budget({"v_mfma_f32_16x16x16_bf16": 32, "ds_read2st64_b64": 8, **STAGED}, 128, 32768),
     },
     "gemm-gfx950": {
-        "gemm_elementE0E": Budget({SCALED: 128, **TO_LDS}, 512, 131072),
-        "gemm_elementE1ELS3_1E": Budget({SCALED: 64, **TO_LDS}, 512, 131072),
-        "gemm_elementE1ELS3_2E": Budget({SCALED: 64, **TO_LDS}, 512, 131072),
-        "gemm_elementE2ELS3_1E": Budget({SCALED: 64, **TO_LDS}, 512, 131072),
-        "gemm_elementE2ELS3_2E": Budget({SCALED: 64, **TO_LDS}, 512, 131072),
+        **REFERENCE,
+        "gfx950::gemm_kernel<e2m1, e2m1, *>": Budget({SCALED: 128, **TO_LDS}, 512, 131072),
+        **{f"gfx950::gemm_kernel<{a}, {b}, *>": FP8 for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")},
+        "gfx942::*": Budget({}, 512, 34816, scalar_spills=140),  # compiled with it, never launched there
     },
     "quantize-gfx942": {
         **QUANTIZERS,
-        "8tile_wayE1E": Budget(QUANTIZE, 144),
-        "8tile_wayE2E": Budget(QUANTIZE, 144),
+        "quantize_kernel<*, full>": Budget(QUANTIZE, 144, scalar_spills=420),
+        "quantize_kernel<*, h16>": Budget(QUANTIZE, 144, scalar_spills=420),
     },
     "quantize-gfx950": {
         **QUANTIZERS,
-        "8tile_wayE1E": Budget({**QUANTIZE, **CONVERT}, 144),
-        "8tile_wayE2E": Budget({**QUANTIZE, **CONVERT}, 144),
+        "quantize_kernel<*, full>": Budget({**QUANTIZE, **CONVERT}, 144, scalar_spills=420),
+        "quantize_kernel<*, h16>": Budget({**QUANTIZE, **CONVERT}, 144, scalar_spills=420),
     },
 }
 
 
-def kernels(text):
-    """name -> (its instructions, its metadata)"""
-    bodies = dict(re.findall(r"^(_Z\w+):.*?\n(.*?)^\s*\.section", text, re.M | re.S))
-    found = {}
-    for entry in text[text.index("amdhsa.kernels:"):text.index("amdhsa.target:")].split("\n  - ")[1:]:
-        meta = dict(re.findall(r"^ {4}\.(\w+): +([^\s].*?)$", "    " + entry, re.M))
-        found[meta["name"]] = (re.findall(r"^\t([a-z]\w+)", bodies[meta["name"]], re.M), meta)
-    return found
+def check_kernel(kernel, budget):
+    """What is wrong with one kernel, a line each."""
+    code = kernel.instructions()
+    for instruction, least in budget.instructions.items():
+        if code.count(instruction) < least:
+            yield f"{code.count(instruction)} {instruction}, at least {least} expected"
+    accesses = sum(instruction.startswith("scratch_") for instruction in code)
+    if kernel.scratch > budget.scratch or (accesses and budget.scratch == 0) or kernel.vector_spills:
+        yield f"{accesses} scratch accesses, {kernel.scratch} bytes, {kernel.vector_spills} spills"
+    if kernel.scalar_spills > budget.scalar_spills:
+        yield f"{kernel.scalar_spills} spills of scalar registers, at most {budget.scalar_spills} expected"
+    if kernel.registers > budget.registers or kernel.lds > budget.lds:
+        yield (f"{kernel.registers} registers and {kernel.lds} bytes of LDS, at most {budget.registers} and {budget.lds} "
+               "expected")
+    for line, operations, copies in listing.outstanding_at_barriers(kernel.code)[0]:
+        yield (f"at the barrier in line {line} {operations} LDS operations" + (" and copies to LDS" if copies else "") +
+               " may be outstanding")
 
 
 def check(path):
     text, wrong, seen = path.read_text(encoding="utf-8"), [], set()
-    listing = path.stem
-    arch = re.search(r"amdgcn-amd-amdhsa--(gfx\w+)", text).group(1)
-    if not listing.endswith(arch):
-        wrong.append(f"{path}: is for {arch}")
-    for name, (code, meta) in kernels(text).items():
-        for part, budget in EXPECTED[listing].items():
-            if part not in name:
-                continue
-            seen.add(part)
-            for instruction, least in budget.instructions.items():
-                if code.count(instruction) < least:
-                    wrong.append(f"{name}: {code.count(instruction)} {instruction}, at least {least} expected")
-            scratch = [i for i in code if i.startswith("scratch_")]
-            size = int(meta["private_segment_fixed_size"])
-            if size > budget.scratch or (scratch and budget.scratch == 0) or int(meta["vgpr_spill_count"]) != 0:
-                wrong.append(f"{name}: {len(scratch)} scratch accesses, {size} bytes")
-            if int(meta["vgpr_count"]) > budget.registers or int(meta["group_segment_fixed_size"]) > budget.lds:
-                wrong.append(f"{name}: {meta['vgpr_count']} registers, {meta['group_segment_fixed_size']} bytes of LDS")
-            print(f"{arch} {name}: {meta['vgpr_count']} registers, {meta['group_segment_fixed_size']} bytes of LDS, "
-                  + ", ".join(f"{code.count(i)} {i}" for i in budget.instructions))
-    wrong += [f"{path}: no kernel {part}" for part in EXPECTED[listing] if part not in seen]
+    if not path.stem.endswith(listing.architecture(text)):
+        wrong.append(f"{path}: is for {listing.architecture(text)}")
+    for kernel in listing.kernels(text):
+        patterns = [p for p in EXPECTED[path.stem] if fnmatch.fnmatchcase(kernel.name, p)]
+        seen.update(patterns)
+        if len(patterns) != 1:
+            wrong.append(f"{path}: {kernel.name}: {len(patterns)} budgets are for it")
+        for pattern in patterns:
+            wrong += [f"{path}: {kernel.name}: {what}" for what in check_kernel(kernel, EXPECTED[path.stem][pattern])]
+    wrong += [f"{path}: no kernel {pattern}" for pattern in EXPECTED[path.stem] if pattern not in seen]
     return wrong
 
 
-if __name__ == "__main__":
-    faults = [w for path in sys.argv[1:] for w in check(Path(path))]
+PAGE = """<!-- Written by tests/gpu/amd_listings.py --write; the test `gpu/registers of AMD's kernels` compares. -->
+# Registers of AMD's kernels
+
+What {compiler} makes of the kernels (`-O3`, `gpu/meson.build` has the flags). Vector registers: VGPRs and AGPRs together, of 512.
+Scalar spills: scalar registers that are kept in lanes of vector registers, not in memory. LDS is the static part; the quantizers ask
+for 20 KiB more at launch, with FP8 codes for 24. Waves: how many a SIMD holds by these alone.
+
+```sh
+ninja -C build-dev {targets}
+python3 tests/gpu/amd_listings.py --write docs/results/amd-registers.md {listings}
+```
+
+| kernel | device | vector registers | scalar | scalar spills | scratch, bytes | LDS, bytes | waves |
+|---|---|---|---|---|---|---|---|
+"""
+
+
+def table(paths):
+    """The page of what all kernels use, and the compiler."""
+    texts = {path: path.read_text(encoding="utf-8") for path in paths}
+    compilers = {listing.compiler(text) for text in texts.values()}
+    rows = []
+    for text in texts.values():
+        device = listing.architecture(text)
+        for k in listing.kernels(text):
+            if k.name.startswith("gfx") and not k.name.startswith(device):
+                continue
+            rows.append(f"| `{k.name}` | {device} | {k.registers} | {k.scalar_registers} | {k.scalar_spills} | {k.scratch} | "
+                        f"{k.lds} | {k.waves} |\n")
+    names = sorted(path.name for path in paths)
+    head = PAGE.format(compiler=" and ".join(sorted(compilers)), targets=" ".join(f"gpu/{name}" for name in names),
+                       listings=" ".join(f"build-dev/gpu/{name}" for name in names))
+    return head + "".join(sorted(rows)), compilers
+
+
+def compare_table(page, paths):
+    wanted, compilers = table(paths)
+    found = page.read_text(encoding="utf-8") if page.is_file() else ""
+    if not all(compiler in found for compiler in compilers) and found:
+        print(f"skipped: {page} is of another compiler than {' and '.join(sorted(compilers))}")
+        return 77
+    if found == wanted:
+        print(f"{page} is what the listings say")
+        return 0
+    for sign, ours, theirs in (("-", found, wanted), ("+", wanted, found)):
+        print("".join(f"{sign}{line}\n" for line in ours.splitlines() if line not in theirs.splitlines()), end="")
+    print(f"{page} is not what the listings say: write it again (it says how)")
+    return 1
+
+
+def main(arguments):
+    if arguments[:1] in (["--table"], ["--write"]) and len(arguments) > 2:
+        page, paths = Path(arguments[1]), [Path(name) for name in arguments[2:]]
+        if arguments[0] == "--table":
+            return compare_table(page, paths)
+        page.write_text(table(paths)[0], encoding="utf-8")
+        return 0
+    if not arguments or arguments[0].startswith("-"):
+        print(__doc__, file=sys.stderr)
+        return 2
+    faults = [fault for name in arguments for fault in check(Path(name))]
     print("\n".join(faults) or "every kernel is as expected")
-    sys.exit(bool(faults) or len(sys.argv) < 2)
+    return bool(faults)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

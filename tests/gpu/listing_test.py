@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests listing.py, the reader of AMD's listings: names, and what may be outstanding at barriers."""
+import sys
+import unittest
+
+import listing
+
+FORMATS = {("8", "7", "127"): "bf16", ("2", "1", "1"): "e2m1"}
+ENUMS = {"tile_way": ["exact", "full", "h16"], "gemm_element": ["e2m1", "e4m3", "e5m2"]}
+
+
+class Names(unittest.TestCase):
+    """The expected names are what llvm-cxxfilt says, without namespaces and with the headers' names for numbers."""
+
+    def expect(self, mangled, name):
+        self.assertEqual(listing.Demangler(ENUMS, FORMATS).name(mangled), name)
+
+    def test_functions(self):
+        self.expect("_ZN9rotoscale3gpu16add_parts_kernelENS0_14gemm_argumentsE", "add_parts_kernel")
+        self.expect("_Z5plaini", "plain")
+        self.expect("not_mangled", "not_mangled")
+
+    def test_internal_linkage_and_bool(self):
+        self.expect("_ZN9rotoscale3gpu6gfx942L11gemm_kernelILb0EEEvNS1_9argumentsE", "gfx942::gemm_kernel<false>")
+
+    def test_enumerators_through_substitutions(self):
+        self.expect("_ZN9rotoscale3gpu6gfx950L11gemm_kernelILNS0_12gemm_elementE1ELS3_2ELb1EEEvNS1_9argumentsE",
+                    "gfx950::gemm_kernel<e4m3, e5m2, true>")
+
+    def test_types(self):
+        self.expect("_ZN9rotoscale3gpu11mfma_kernelINS0_12mfma_f16_k16EEEvNS0_13tile_pointersE", "mfma_kernel<mfma_f16_k16>")
+        self.expect("_ZN9rotoscale3gpu15quantize_kernelINS_11small_floatIXtlNS_6formatELi8ELi7ELi127ELb1ELNS_8specialsE2ELb1ELb1E"
+                    "EEEENS2_IXtlS3_Li2ELi1ELi1ELb1ELS4_0ELb1ELb1EEEEELNS0_8tile_wayE2EEEvNS0_13quantize_argsE",
+                    "quantize_kernel<bf16, e2m1, h16>")
+
+    def test_values(self):
+        self.expect("_ZN9rotoscale1fIfLin3EEEvv", "f<float, -3>")
+        self.expect("_ZN9rotoscale1fIXtlNS_6formatELi9ELi9ELi9EEEEEvv", "f<format{9, 9, 9}>")
+
+    def test_headers(self):
+        self.assertEqual(listing.formats()["4", "3", "7"], "e4m3")
+        self.assertEqual(listing.enumerators()["specials"][0], "none")
+
+
+class Waits(unittest.TestCase):
+    def expect(self, code, faults, barriers=1):
+        """`faults`: (line, LDS operations, copies) of barriers; a line of `code` without indentation is a label."""
+        text = "\n".join(line if line.endswith(":") else "\t" + line for line in code)
+        self.assertEqual(listing.outstanding_at_barriers(listing.body(text, 1)), (faults, barriers))
+
+    def test_waited(self):
+        self.expect(["ds_write_b32 v0, v1", "s_waitcnt lgkmcnt(0)", "s_barrier", "s_endpgm"], [])
+
+    def test_not_waited(self):
+        self.expect(["ds_write_b32 v0, v1", "s_waitcnt vmcnt(0)", "s_barrier", "s_endpgm"], [(3, 1, False)])
+
+    def test_waited_for_all_but_one(self):
+        self.expect(["ds_read_b32 v0, v1", "ds_read_b32 v0, v1", "s_waitcnt lgkmcnt(1)", "s_barrier"], [(4, 1, False)])
+
+    def test_scalar_loads_are_no_reason(self):
+        self.expect(["s_load_dword s0, s[2:3], 0x0", "s_barrier"], [])
+
+    def test_flat_counts_as_both(self):
+        self.expect(["flat_store_dword v[0:1], v2", "s_waitcnt vmcnt(0)", "s_barrier"], [(3, 1, False)])
+
+    def test_one_way_round_a_wait(self):
+        code = ["ds_write_b32 v0, v1", "s_cbranch_vccz .LBB0_1", "s_waitcnt lgkmcnt(0)", ".LBB0_1:", "s_barrier"]
+        self.expect(code, [(5, 1, False)])
+
+    def test_last_round_of_a_loop(self):
+        code = [".LBB0_1:", "s_barrier", "ds_read_b32 v0, v1", "s_cbranch_scc1 .LBB0_1", "s_endpgm"]
+        self.expect(code, [(2, 64, False)])  # a wave that never waits: as many as are counted
+        self.expect(code[:3] + ["s_waitcnt lgkmcnt(0)"] + code[3:], [])
+
+    def test_code_behind_an_end_is_reached_by_branches_only(self):
+        self.expect(["s_branch .LBB0_1", "ds_write_b32 v0, v1", ".LBB0_1:", "s_barrier", "s_endpgm", "s_barrier"], [])
+
+    def test_copies(self):
+        copy = "global_load_lds_dwordx4 v0, s[0:1]"
+        load = "global_load_dword v1, v2, s[0:1]"
+        self.expect([copy, "s_barrier"], [(2, 0, True)])
+        self.expect([copy, "s_waitcnt vmcnt(0)", "s_barrier"], [])
+        self.expect([copy, load, "s_waitcnt vmcnt(1)", "s_barrier"], [])  # the load is younger
+        self.expect([load, copy, "s_waitcnt vmcnt(1)", "s_barrier"], [(4, 0, True)])
+
+    def test_what_cannot_be_read_is_refused(self):
+        for instruction in ("s_setpc_b64 s[30:31]", "s_swappc_b64 s[30:31], s[0:1]", "s_waitcnt 0x70"):
+            with self.assertRaises(ValueError):
+                self.expect([instruction, "s_barrier"], [])
+
+
+if __name__ == "__main__":
+    sys.exit(not unittest.main(exit=False, verbosity=0).result.wasSuccessful())
