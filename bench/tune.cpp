@@ -12,7 +12,7 @@
 #include <random>
 
 #include "gpu/gemm/dispatch.hpp"
-#include "rotoscale/block.hpp"
+#include "rotoscale/dequantize_ref.hpp"
 
 namespace {
 

@@ -3,7 +3,8 @@
 // One MXFP4 block as AMD's production recipe makes it. README.md shows this file and its output.
 #include <cstdio>
 
-#include "rotoscale/block.hpp"
+#include "rotoscale/dequantize_ref.hpp"
+#include "rotoscale/quantize_ref.hpp"
 
 int main() {
   using namespace rotoscale;
@@ -12,7 +13,7 @@ int main() {
   std::uint8_t codes[16], scale;
   const auto block = dense_blocks(mxfp4, /*rows=*/1, /*k=*/32, codes, &scale);
 
-  block_options options = presets::te_rocm;  // BF16 source, H16, EVEN scale, nearest even, AMD's zero, NaN and Inf blocks
+  block_options options = presets::te_rocm;  // BF16 source, H16, EVEN scale, nearest even, AMD's rule for 0, NaN, Inf
   quantize_ref(mxfp4, options, row_major<const float>(x, 1, 32), block_axis::row, block);
   std::printf("scale byte %d = 2^%d, codes", scale, scale_exponent(scale));
   for (const std::uint8_t byte : codes) std::printf(" %02x", byte);

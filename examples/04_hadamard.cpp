@@ -7,8 +7,9 @@
 #include <cstdio>
 #include <initializer_list>
 
-#include "rotoscale/block.hpp"
+#include "rotoscale/dequantize_ref.hpp"
 #include "rotoscale/philox.hpp"
+#include "rotoscale/quantize_ref.hpp"
 
 using namespace rotoscale;
 

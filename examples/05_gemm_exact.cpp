@@ -7,7 +7,7 @@
 #include <initializer_list>
 #include <vector>
 
-#include "rotoscale/gemm_fast.hpp"
+#include "rotoscale/gemm.hpp"
 #include "rotoscale/quantize.hpp"
 
 using namespace rotoscale;

@@ -6,8 +6,9 @@
 #include <iostream>
 #include <vector>
 
-#include "rotoscale/block.hpp"
+#include "rotoscale/dequantize_ref.hpp"
 #include "rotoscale/eigen.hpp"
+#include "rotoscale/quantize_ref.hpp"
 
 using namespace rotoscale;
 using Eigen::MatrixXd;

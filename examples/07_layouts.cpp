@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "rotoscale/layout.hpp"
+#include "rotoscale/quantize_ref.hpp"
 
 using namespace rotoscale;
 

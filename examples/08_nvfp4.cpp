@@ -8,7 +8,8 @@
 #include <cstdio>
 #include <vector>
 
-#include "rotoscale/block.hpp"
+#include "rotoscale/dequantize_ref.hpp"
+#include "rotoscale/quantize_ref.hpp"
 
 using namespace rotoscale;
 

@@ -14,6 +14,8 @@
 
 #include "gpu/api/gemm.hpp"
 #include "gpu/api/quantize.hpp"
+#include "rotoscale/dequantize_ref.hpp"
+#include "rotoscale/gemm_ref.hpp"
 #include "rotoscale/quantize.hpp"
 
 using namespace rotoscale;

@@ -1,15 +1,20 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// All numerics headers but test inputs (mma_cases.hpp) and the opt-in bridges eigen.hpp and dlpack.hpp. Files, layers and
-// models (io/, nn/, llama/) are included by name, too.
+// All numerics headers but test inputs (mma_cases.hpp), the interface that throws (checked.hpp) and the opt-in bridges
+// (eigen.hpp, dlpack.hpp). Files, layers and models (io/, nn/, llama/) are included by name, too.
 #pragma once
 
 #include "rotoscale/bits.hpp"
 #include "rotoscale/block.hpp"
 #include "rotoscale/config.hpp"
+#include "rotoscale/dequantize.hpp"
+#include "rotoscale/dequantize_ref.hpp"
 #include "rotoscale/format.hpp"
 #include "rotoscale/gemm.hpp"
-#include "rotoscale/gemm_fast.hpp"
+#include "rotoscale/gemm_contracts.hpp"
+#include "rotoscale/gemm_operand.hpp"
+#include "rotoscale/gemm_options.hpp"
+#include "rotoscale/gemm_ref.hpp"
 #include "rotoscale/hadamard.hpp"
 #include "rotoscale/layout.hpp"
 #include "rotoscale/limits.hpp"
@@ -21,6 +26,7 @@
 #include "rotoscale/parallel.hpp"
 #include "rotoscale/philox.hpp"
 #include "rotoscale/quantize.hpp"
+#include "rotoscale/quantize_ref.hpp"
 #include "rotoscale/round.hpp"
 #include "rotoscale/scale.hpp"
 #include "rotoscale/small_float.hpp"

@@ -18,7 +18,10 @@ LAYERS = [
     "round",
     "small_float scale philox",
     "limits pack sparse hadamard block layout mma mma_cases mma_models mma_ref",
-    "gemm gemm_fast gemm_contracts quantize dequantize names eigen dlpack",
+    "quantize_ref dequantize_ref",
+    "gemm_options gemm_operand gemm_contracts",
+    "gemm_ref",
+    "gemm quantize dequantize names eigen dlpack",
     "checked",
 ]
 LAYER = {name: depth for depth, names in enumerate(LAYERS) for name in names.split()}
@@ -30,6 +33,8 @@ PARTS = {
 }
 # Numerics headers include the standard library only, and these opt-in bridges one library each.
 BRIDGES = {"eigen": "Eigen/"}
+# What rotoscale.hpp leaves to be included by name: bridges, what throws, test inputs.
+NOT_IN_UMBRELLA = {"eigen", "dlpack", "checked", "mma_cases"}
 # <immintrin.h> and its like come with the compiler, not with a library.
 STANDARD = re.compile(r"[a-z_0-9]+|[a-z0-9]*intrin\.h")
 
@@ -169,6 +174,17 @@ def check_includes(root, path, text, report):
     return edges
 
 
+def check_umbrella(graph, report):
+    """rotoscale.hpp includes every numerics header but detail/ and what NOT_IN_UMBRELLA names."""
+    umbrella = Path("include/rotoscale.hpp")
+    if umbrella not in graph:
+        return
+    folder = Path("include/rotoscale")
+    expected = {path for path in graph if path.parent == folder and path.stem not in NOT_IN_UMBRELLA}
+    for path in sorted(expected ^ set(graph[umbrella])):
+        report(umbrella, 1, f"{'does not include' if path in expected else 'includes'} {path.relative_to('include')}")
+
+
 def cycles(graph):
     """Headers that include themselves by way of others."""
     for start in graph:
@@ -235,6 +251,7 @@ def main(root):
         report(path, 1, "includes itself by way of other headers")
     check_listed(root, files, report)
     check_links(root, files, report)
+    check_umbrella(graph, report)
 
     for line in violations:
         print(line)

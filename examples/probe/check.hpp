@@ -5,6 +5,7 @@
 
 #include "examples/probe/cases.hpp"
 #include "rotoscale/gemm_contracts.hpp"
+#include "rotoscale/mma_ref.hpp"
 
 namespace rotoscale::probe {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "examples/probe/cases.hpp"
-#include "rotoscale/gemm_fast.hpp"
+#include "rotoscale/gemm.hpp"
 #include "rotoscale/gemm_contracts.hpp"
 
 namespace rotoscale::probe {

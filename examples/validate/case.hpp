@@ -7,6 +7,8 @@
 #include <optional>
 
 #include "rotoscale/gemm_contracts.hpp"
+#include "rotoscale/gemm_operand.hpp"
+#include "rotoscale/gemm_options.hpp"
 #include "rotoscale/io/safetensors.hpp"
 #include "rotoscale/layout.hpp"
 #include "rotoscale/sparse.hpp"

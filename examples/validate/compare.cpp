@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "rotoscale/gemm_fast.hpp"
+#include "rotoscale/gemm.hpp"
 
 namespace rotoscale::validate {
 

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "compare.hpp"
+#include "rotoscale/gemm_ref.hpp"
 
 namespace rotoscale::validate {
 
@@ -224,10 +225,10 @@ std::vector<std::string> trace(const gemm_case& x, const gemm_options& o, const 
       add(format_text("promoted: FP32 sum %.9g, accumulator emptied", static_cast<double>(promoted)));
       acc = {};
     }
-    return o.split_k == 1 ? promoted : round_source(o.split_sum, promoted);
+    return o.split_k == 1 ? promoted : round_to_format(o.split_sum, promoted);
   };
   const auto join = [&](float p, float q) {
-    const float sum = round_source(o.split_sum, p + q);
+    const float sum = round_to_format(o.split_sum, p + q);
     add(format_text("parts added: %.9g + %.9g = %.9g", static_cast<double>(p), static_cast<double>(q),
                     static_cast<double>(sum)));
     return sum;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "compare.hpp"
+#include "rotoscale/gemm_ref.hpp"
 #include "rotoscale/philox.hpp"
 
 namespace rotoscale::validate {

@@ -8,6 +8,7 @@
 
 #include "compare.hpp"
 #include "make_case.hpp"
+#include "rotoscale/gemm_ref.hpp"
 #include "rotoscale/io/json.hpp"
 #include "rotoscale/names.hpp"
 #include "rotoscale/version.hpp"

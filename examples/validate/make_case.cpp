@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "compare.hpp"
-#include "rotoscale/gemm_fast.hpp"
+#include "rotoscale/gemm.hpp"
 #include "rotoscale/mma_cases.hpp"
 
 namespace rotoscale::validate {

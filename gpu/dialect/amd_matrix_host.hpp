@@ -11,6 +11,7 @@
 #include "gpu/gemm/operand.hpp"
 #include "gpu/dialect/hip.hpp"
 #include "rotoscale/gemm_contracts.hpp"
+#include "rotoscale/gemm_ref.hpp"
 
 namespace rotoscale::gpu::amd {
 

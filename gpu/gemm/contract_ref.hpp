@@ -10,6 +10,7 @@
 #include "gpu/gemm/arguments.hpp"
 #include "gpu/dialect/packed.hpp"
 #include "rotoscale/gemm_contracts.hpp"
+#include "rotoscale/gemm_ref.hpp"
 
 namespace rotoscale::gpu {
 

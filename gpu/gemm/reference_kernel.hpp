@@ -8,7 +8,7 @@
 #include "gpu/gemm/operand.hpp"
 #include "gpu/gemm/output.hpp"
 #include "gpu/dialect/hip.hpp"
-#include "rotoscale/block.hpp"
+#include "rotoscale/dequantize_ref.hpp"
 
 namespace rotoscale::gpu {
 

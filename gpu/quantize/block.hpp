@@ -6,7 +6,7 @@
 #pragma once
 
 #include "gpu/dialect/packed.hpp"
-#include "rotoscale/block.hpp"
+#include "rotoscale/quantize_ref.hpp"
 
 namespace rotoscale::gpu {
 

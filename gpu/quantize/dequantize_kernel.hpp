@@ -6,6 +6,7 @@
 
 #include "gpu/quantize/layout.hpp"
 #include "gpu/dialect/e2m1.hpp"
+#include "rotoscale/dequantize_ref.hpp"
 
 namespace rotoscale::gpu {
 

@@ -108,7 +108,7 @@ __device__ inline std::uint32_t encode_exactly(const fp8_args& a, float scale, u
     for (unsigned c = c0; c < c0 + 4; ++c) {
       if (r >= a.rows || c >= a.columns) continue;
       float x = source_value(*a.element<T>(r, c));
-      if (a.bf16_source) x = round_source(formats::bf16, x);
+      if (a.bf16_source) x = round_to_format(formats::bf16, x);
       const std::uint32_t u = fp32_bits(x) & fp32_magnitude_mask;
       amax = u < fp32_infinity_bits && u > amax ? u : amax;
       const std::uint64_t index = std::uint64_t{r} * a.columns + c;

@@ -84,7 +84,7 @@ __device__ inline void load_exactly(const block_options& o, const tile_view<T>& 
   ROTOSCALE_KEEP_LOOP
   for (unsigned j = 0; j < 16; ++j) {
     const T x = Rows ? *tile.element(v, first + j) : *tile.element(first + j, v);
-    const float value = round_source(o.source, source_value(x));
+    const float value = round_to_format(o.source, source_value(x));
     ROTOSCALE_UNROLL
     for (unsigned n = 0; n < 16; ++n) y[n] = n == j ? value : j == 0 ? 0.0f : y[n];
   }

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-#include "rotoscale/gemm_fast.hpp"
+#include "rotoscale/gemm.hpp"
 
 namespace rotoscale::detail {
 

@@ -10,7 +10,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "rotoscale/gemm_fast.hpp"
+#include "rotoscale/dequantize_ref.hpp"
+#include "rotoscale/gemm.hpp"
 #include "rotoscale/quantize.hpp"
 
 namespace rotoscale::checked {

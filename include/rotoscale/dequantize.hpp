@@ -4,7 +4,7 @@
 // rounds as the definition does where the elements themselves are FP32 numbers: then the product is all that may round.
 #pragma once
 
-#include "rotoscale/block.hpp"
+#include "rotoscale/dequantize_ref.hpp"
 #include "rotoscale/detail/fast_round.hpp"
 #include "rotoscale/detail/mxfp4_decode.hpp"
 #include "rotoscale/parallel.hpp"

@@ -1,303 +1,345 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The emulated GEMM. Operands are stored codes, C = A · Bᵀ, accumulation is an mma_model. An operand says itself how it
-// lies in memory: contraction axis contiguous or not (NT, NN, TN), order of its scales, stride between matrices of a
-// batch. gemm_ref is the definition; gemm_fast.hpp has the blocked, threaded path that equals it by bytes.
+// gemm_ref at CPU speed. Operands are packed in the order in which the model meets K, B in panels of columns; a kernel
+// takes rows of A through a panel, lanes being columns. Which models have a kernel is said where each is; whatever none
+// promises to get right, down to single rows and panels with NaN in them, goes through the definition: same bits,
+// slower.
 #pragma once
 
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "rotoscale/detail/gemm_aligned.hpp"
+#include "rotoscale/detail/gemm_blocks.hpp"
+#include "rotoscale/detail/gemm_decode.hpp"
+#include "rotoscale/detail/gemm_plan.hpp"
+#include "rotoscale/gemm_ref.hpp"
 #include "rotoscale/layout.hpp"
-#include "rotoscale/mma_ref.hpp"
+#include "rotoscale/parallel.hpp"
 
 namespace rotoscale {
 
-/// rows × k codes of `element`; optionally one scale for every `block_rows` × `block` of them, and one FP32 factor for
-/// the whole matrix (what multiplies a code's value to give the tensor's value). Element (r, c) is code c of packed row
-/// r, or, transposed, code r of packed row c. Scales are in row-major order, `scale_stride` apart, a row for each
-/// block_rows rows; or in another placement, dense, with a row for each row, as place_scales writes them.
-struct gemm_operand {
-  format element = formats::fp32;
-  index_t rows = 0;
-  index_t k = 0;
-  const std::uint8_t* codes = nullptr;
-  index_t code_stride = 0;  ///< bytes between packed rows
-  int block = 0;            ///< 0: no block scales
-  const std::uint8_t* scales = nullptr;
-  index_t scale_stride = 0;
-  const float* factor = nullptr;  ///< null: 1
-  format scale = formats::e8m0;   ///< format of the block scales
-  int block_rows = 1;
-  bool transposed = false;
-  placement scale_order = placement::row_major;
-  index_t batch_stride = 0;        ///< bytes between the codes of a batch's matrices; 0: all use the same
-  index_t scale_batch_stride = 0;  ///< and between their scales
-};
-
-/// In which order the results of parts of K are added; pairwise: neighbours, then neighbouring sums, and so on, an odd
-/// one out waiting at the end.
-enum class split_order { ascending, descending, pairwise };
-
-/// What a kernel does with its matrix unit: where accumulators start, when they are emptied, how parts are combined and
-/// how the result is written.
-///   c = round(factor * acc [+ beta * c]), factor = factor_a * factor_b * alpha, one FP32 fused multiply-add, then
-///   rounded
-/// to `output` (stored as FP32) as `output_rounding` says, beyond its range to Inf. NaN results have the model's
-/// nan_bits.
-struct gemm_options {
-  mma_model model = fp32_fma_chain;
-  format output = formats::fp32;
-  bool accumulate = false;    ///< adds beta * c at the end
-  bool start_from_c = false;  ///< accumulators start from c instead of +0, as an instruction's C operand
-  float alpha = 1.0f;
-  float beta = 1.0f;
-  /// Every so many products the accumulator is added to an FP32 sum (nearest even) and starts again from +0, as FP8
-  /// kernels do on Hopper; 0: never. A multiple of the model's step.
-  index_t promotion = 0;
-  index_t split_k = 1;      ///< parts of K, each computed as above from +0 (the one with k = 0 from C), then added
-  index_t split_grain = 1;  ///< parts are whole multiples of this
-  index_t split_run = 0;    ///< not 0: parts take runs of so many k in turn; split_k * split_run divides K
-  split_order order = split_order::ascending;
-  format split_sum = formats::fp32;                   ///< FP32, FP16 or BF16: parts and their sums are rounded to it
-  rounding output_rounding = rounding::nearest_even;  ///< not stochastic
-};
-
-/// `decode_factor`: the tensor's second-level factor (1 / encode_factor), or null.
-inline gemm_operand operand_of(block_format f, block_matrix<const std::uint8_t> m,
-                               const float* decode_factor = nullptr) {
-  return {f.element, m.rows,         m.k,           m.codes, m.code_stride, f.length,
-          m.scales,  m.scale_stride, decode_factor, f.scale, f.rows};
-}
-/// One of the strides must be 1.
-inline gemm_operand operand_of(matrix<const float> m) {
-  ROTOSCALE_ASSERT(m.stride(1) == 1 || m.stride(0) == 1);
-  gemm_operand o;
-  o.rows = m.extent(0);
-  o.k = m.extent(1);
-  o.codes = reinterpret_cast<const std::uint8_t*>(m.data);
-  o.transposed = m.stride(1) != 1;
-  o.code_stride = m.stride(o.transposed ? 1 : 0) * static_cast<index_t>(sizeof(float));
-  return o;
-}
-
-/// Matrix `i` of a batch.
-inline gemm_operand batch_element(gemm_operand a, index_t i) {
-  a.codes += i * a.batch_stride;
-  if (a.scales != nullptr) a.scales += i * a.scale_batch_stride;
-  return a;
-}
-
-inline block_format blocks_of(const gemm_operand& a) {
-  return {a.element, a.block == 0 ? 1 : a.block, a.scale, a.block_rows};
-}
-
-/// Little-endian code (r, c) of an operand.
-inline std::uint64_t operand_code(const gemm_operand& a, index_t r, index_t c) {
-  const std::uint8_t* row = a.codes + (a.transposed ? c : r) * a.code_stride;
-  const index_t at = a.transposed ? r : c;
-  if (a.element.bits() <= 8) return load_code(a.element, row, at);
-  const index_t bytes = packed_bytes(a.element, 1);
-  std::uint64_t code = 0;
-  for (index_t i = 0; i < bytes; ++i) code |= static_cast<std::uint64_t>(row[at * bytes + i]) << (8 * i);
-  return code;
-}
-
-/// Blocks along k.
-inline index_t scale_columns(const gemm_operand& a) { return a.block == 0 ? 0 : (a.k + a.block - 1) / a.block; }
-
-/// Block scale of element (r, c); only where there are block scales.
-inline std::uint8_t operand_scale(const gemm_operand& a, index_t r, index_t c) {
-  if (a.scale_order == placement::row_major) return a.scales[r / a.block_rows * a.scale_stride + c / a.block];
-  return a.scales[layout{a.scale_order, a.rows, scale_columns(a)}.offset(r, c / a.block)];
-}
-
-/// Element (r, c) with its block scale as FP32.
-inline float operand_value(const gemm_operand& a, index_t r, index_t c) {
-  if (a.block == 0) return decode(a.element, operand_code(a, r, c));
-  return decode_scaled(blocks_of(a), static_cast<std::uint32_t>(operand_code(a, r, c)), operand_scale(a, r, c));
-}
-
 namespace detail {
 
-inline mma_product product_ref(const mma_model& m, const gemm_operand& a, index_t i, const gemm_operand& b, index_t j,
-                               index_t k) {
-  mma_product p = mma_multiply(m, mma_element(m, a.element, operand_code(a, i, k)),
-                               mma_element(m, b.element, operand_code(b, j, k)));
-  if (a.block != 0) mma_scale(p, a.scale, operand_scale(a, i, k));
-  if (b.block != 0) mma_scale(p, b.scale, operand_scale(b, j, k));
-  return p;
-}
+/// finish_output over rows, by registers where the output is FP32 or BF16.
+class row_finisher {
+ public:
+  row_finisher(float factor, const gemm_options& o)
+      : factor_(factor),
+        o_(o),
+        plain_(o.output == formats::fp32),
+        by_lanes_(plain_ || (o.output == formats::bf16 && o.output_rounding == rounding::nearest_even)) {}
 
-/// Length of all parts of K but the last.
-inline index_t part_length(index_t k, const gemm_options& o) {
-  if (o.split_run != 0) return k / o.split_k;
-  const index_t unit = o.split_k * o.split_grain;
-  return (k + unit - 1) / unit * o.split_grain;
-}
-
-/// The k at a position of the parts, one after the other.
-inline index_t k_at(index_t k, const gemm_options& o, index_t position) {
-  if (o.split_run == 0) return position;
-  const index_t part = k / o.split_k, within = position % part;
-  return (within / o.split_run * o.split_k + position / part) * o.split_run + within % o.split_run;
-}
-
-/// part(first, last) of each part's positions, joined by add(x, y).
-template <class Part, class Add>
-inline auto sum_of_parts(index_t k, const gemm_options& o, const Part& part, const Add& add) {
-  const index_t length = part_length(k, o);
-  const index_t count = k == 0 ? 1 : (k + length - 1) / length;
-  decltype(part(k, k)) waiting[64] = {};  // sums of 1, 2, 4, ... parts
-  int depth = 0;
-  for (index_t n = 0; n < count; ++n) {
-    const index_t first = (o.order == split_order::descending ? count - 1 - n : n) * length;
-    auto x = part(first, first + length < k ? first + length : k);
-    if (o.order == split_order::pairwise) {
-      for (index_t carry = n; carry % 2 != 0; carry /= 2) x = add(waiting[--depth], x);
-    } else if (n > 0) {
-      x = add(waiting[--depth], x);
+  void finish(const float* acc, index_t n, float* to, index_t stride) const {
+    index_t j = 0;
+    for (; by_lanes_ && stride == 1 && j + word_lanes <= n; j += word_lanes) finish_lanes(acc + j, to + j);
+    for (; j < n; ++j) {
+      to[j * stride] = finish_output(acc[j], factor_, o_, o_.accumulate ? to[j * stride] : 0.0f);
     }
-    waiting[depth++] = x;
   }
-  for (; depth > 1; --depth) waiting[depth - 2] = add(waiting[depth - 2], waiting[depth - 1]);
-  return waiting[0];
-}
 
-/// mma_model{group 0}: one sum of c and products at positions [first, last), one rounding.
-inline unpacked exact_chain_ref(const gemm_options& o, const gemm_operand& a, index_t i, const gemm_operand& b,
-                                index_t j, index_t first, index_t last, unpacked c) {
-  special_terms terms;
-  exact_sum sum;
-  const auto add = [&](const mma_term& t) {
-    terms.see(t);
-    sum.add(t.negative, t.significand, t.low);
-  };
-  add(term_of(c, 0));
-  for (index_t p = first; p < last; ++p) add(scaled(product_ref(o.model, a, i, b, j, k_at(a.k, o, p))));
-  unpacked result;
-  return terms.decide(true, result) ? result : round_result(o.model, sum.value());
-}
+ private:
+  using ulanes = std::uint32_t __attribute__((vector_size(register_bytes)));
 
-/// Products at positions [first, last) after c. Steps of one product are FP32 fused multiply-adds of decoded elements.
-inline unpacked chain_ref(const gemm_options& o, const gemm_operand& a, index_t i, const gemm_operand& b, index_t j,
-                          index_t first, index_t last, unpacked c) {
-  const mma_model& m = o.model;
-  if (m.group == 0) return exact_chain_ref(o, a, i, b, j, first, last, c);
-  if (m.sum == mma_sum::exact && m.group == 1) {
-    float acc = fp32_value(c);
-    for (index_t p = first; p < last; ++p) {
-      const index_t k = k_at(a.k, o, p);
-      acc = __builtin_fmaf(operand_value(a, i, k), operand_value(b, j, k), acc);
+  void finish_lanes(const float* acc, float* to) const {
+    auto x = load_lanes<flanes>(acc);
+    if (o_.accumulate) {
+      const flanes old = load_lanes<flanes>(to) * o_.beta;
+      x = __builtin_bit_cast(flanes,
+                             fma(__builtin_bit_cast(fvec, x), fvec::broadcast(factor_), __builtin_bit_cast(fvec, old)));
+    } else {
+      x *= factor_;
     }
-    return unpack(formats::fp32, fp32_bits(acc));
+    const auto u = __builtin_bit_cast(ulanes, x);
+    ulanes rounded = u;
+    if (!plain_) round_number_to_bf16(rounded);
+    const auto nan = __builtin_bit_cast(ulanes, (u & fp32_magnitude_mask) > fp32_infinity_bits);
+    store_lanes(to, (rounded & ~nan) | (nan & o_.model.nan_bits));
   }
-  const index_t length = m.instruction_k != 0 ? m.instruction_k : m.group;
-  for (index_t k0 = first; k0 < last; k0 += length) {
-    mma_product products[max_mma_group];
-    const int count = static_cast<int>(last - k0 < length ? last - k0 : length);
-    for (int k = 0; k < count; ++k) products[k] = product_ref(m, a, i, b, j, k_at(a.k, o, k0 + k));
-    c = mma_instruction(m, products, count, c);
+
+  float factor_;
+  const gemm_options& o_;
+  bool plain_, by_lanes_;
+};
+
+/// fp32_fma_chain: any operands, as FP32 with their block scales multiplied in.
+class fp32_chain {
+ public:
+  static constexpr index_t columns = gemm_cols;
+  static constexpr index_t slice(const mma_model&) { return 256; }
+
+  static bool applies(const gemm_operand&, const gemm_operand&, const gemm_options& o) {
+    const mma_model& m = o.model;
+    return m.sum == mma_sum::exact && m.group == 1 && m.operand == format{} && m.instruction_k == 0 &&
+           m.result == mma_result::fp32_nearest && !m.c_last && o.split_run == 0;
   }
-  return c;
+  fp32_chain(const gemm_operand& a, const gemm_operand& b, const gemm_options&, const gemm_plan& plan)
+      : a_(a), b_(b), plan_(plan), table_a_(a.element), table_b_(b.element) {}
+
+  index_t row_bytes() const { return a_.k * 4; }
+  index_t panel_bytes() const { return b_.k * 4 * columns; }
+  operand_range pack_row(index_t r, std::byte* to) const {
+    decode_row(a_, table_a_, r, reinterpret_cast<float*>(to));
+    return {};
+  }
+  operand_range pack_panel(index_t first, index_t valid, std::byte* to) const {
+    const float* rows = decode_rows(b_, table_b_, first, first + valid);
+    pack_panel_from_rows(rows, b_.k, valid, b_.k, reinterpret_cast<float*>(to));
+    return {};
+  }
+  static bool admits(const operand_range&, const operand_range&) { return true; }
+  static bool admits_start(const operand_range&, const operand_range&, float) { return true; }
+
+  void run(const gemm_span& span, index_t, index_t, const operand_range*, const std::byte* rows, index_t count,
+           const operand_range&, const std::byte* panel, float* acc) const {
+    if (span.first == span.last) return;
+    // Operands stay in the order of k, which ascends within a span; parts may follow each other otherwise.
+    const index_t k = plan_.k_of(span.first);
+    multiply_panels(count, columns, span.last - span.first, reinterpret_cast<const float*>(rows) + k, a_.k,
+                    reinterpret_cast<const float*>(panel) + k * columns, a_.k, acc, columns);
+  }
+
+ private:
+  const gemm_operand &a_, &b_;
+  const gemm_plan& plan_;
+  decode_table table_a_, table_b_;
+};
+
+struct gemm_panel_scratch;
+struct gemm_row_scratch;
+struct gemm_tile_scratch;
+
+/// A rows × panel part of C while its accumulators run along K.
+template <class Kernel>
+struct gemm_tile {
+  const Kernel& kernel;
+  const gemm_operand &a, &b;
+  const gemm_options& o;
+  const gemm_plan& plan;
+  matrix<float> c;
+  index_t first_row, rows;
+  const operand_range* row_ranges;
+  const std::byte* packed_rows;
+  float* memory;  ///< 4 * rows * Kernel::columns
+
+  static constexpr index_t columns = Kernel::columns;
+
+  float start_of(index_t i, index_t j) const {
+    return o.start_from_c ? fp32_value(unpack(formats::fp32, fp32_bits(c(i, j)))) : 0.0f;
+  }
+
+  void compute(index_t first_column, const operand_range& range, const std::byte* panel, const row_finisher& finisher) {
+    const index_t n = b.rows - first_column < columns ? b.rows - first_column : columns;
+    const index_t size = rows * columns;
+    float *acc = memory, *chain = memory + size, *part = memory + 2 * size, *sum = memory + 3 * size;
+    bool admitted[64];
+    for (index_t i = 0; i < rows; ++i) {
+      admitted[i] = kernel.admits(row_ranges[i], range);
+      for (index_t j = 0; o.start_from_c && admitted[i] && j < n; ++j) {
+        admitted[i] = kernel.admits_start(row_ranges[i], range, start_of(first_row + i, first_column + j));
+      }
+    }
+    for (const gemm_span& span : plan.spans) {
+      if (span.restart) start(span, first_column, n, chain);
+      if (o.model.c_last) {
+        __builtin_memset(acc, 0, static_cast<std::size_t>(size) * sizeof(float));
+      } else {
+        std::swap(acc, chain);
+      }
+      for (index_t i = 0; i < rows;) {
+        index_t end = i;
+        while (end < rows && admitted[end]) ++end;
+        if (end > i) {
+          kernel.run(span, first_row + i, first_column, row_ranges + i, packed_rows + i * kernel.row_bytes(), end - i,
+                     range, panel, acc + i * columns);
+        }
+        i = end + 1;
+      }
+      if (!o.model.c_last) {
+        std::swap(acc, chain);
+      } else if (span.instruction_ends) {
+        add_rounded(acc, chain, size);
+      }
+      if (span.interval_ends) add_or_take(span.first_interval, chain, part, size);
+      if (!span.part_ends) continue;
+      const bool rounds = o.split_k != 1 && o.split_sum != formats::fp32;
+      if (rounds) round_sums(part, size);
+      add_or_take(span.first_part, part, sum, size);
+      if (rounds) round_sums(sum, size);
+    }
+    for (index_t i = 0; i < rows; ++i) {
+      for (index_t j = 0; !admitted[i] && j < n; ++j) {
+        const float old = o.start_from_c ? c(first_row + i, first_column + j) : 0.0f;
+        sum[i * columns + j] = accumulate_ref(a, first_row + i, b, first_column + j, o, old);
+      }
+      finisher.finish(sum + i * columns, n, &c(first_row + i, first_column), c.stride(1));
+    }
+  }
+
+ private:
+  void start(const gemm_span& span, index_t first_column, index_t n, float* chain) const {
+    __builtin_memset(chain, 0, static_cast<std::size_t>(rows * columns) * sizeof(float));
+    for (index_t i = 0; span.from_c && i < rows; ++i) {
+      for (index_t j = 0; j < n; ++j) chain[i * columns + j] = start_of(first_row + i, first_column + j);
+    }
+  }
+  /// An instruction's own sum joins the chain as an IEEE addition of the accumulator's format.
+  void add_rounded(const float* acc, float* chain, index_t size) const {
+    const bool fp16 = o.model.result == mma_result::fp16_nearest;
+    for (index_t i = 0; i < size; ++i) {
+      // Rounding FP16's sum to FP32 first does no harm: 24 >= 2 * 11 + 2.
+      const float x = chain[i] + acc[i];
+      chain[i] = fp16 ? decode(formats::fp16, encode(formats::fp16, x, rounding::nearest_even, overflow::to_inf)) : x;
+    }
+  }
+  void round_sums(float* x, index_t size) const {
+    for (index_t i = 0; i < size; ++i) x[i] = round_to_format(o.split_sum, x[i]);
+  }
+  static void add_or_take(bool take, float*& from, float*& to, index_t size) {
+    if (take) return std::swap(from, to);
+    for (index_t i = 0; i < size; ++i) to[i] += from[i];
+  }
+};
+
+/// All of C with one kernel.
+template <class Kernel>
+void gemm_with(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
+               thread_pool& pool) {
+  constexpr index_t panel_memory = index_t{1} << 26;  // bytes
+  constexpr index_t most_rows = 64;
+  const gemm_plan plan = plan_of(a.k, o, Kernel::slice(o.model));
+  const Kernel kernel(a, b, o, plan);
+  const index_t panels = (b.rows + Kernel::columns - 1) / Kernel::columns;
+  const index_t panel_bytes = round_up(kernel.panel_bytes(), 64);
+  const index_t at_once = std::max(index_t{1}, std::min(panels, panel_memory / std::max(index_t{1}, panel_bytes)));
+  std::vector<operand_range> ranges(static_cast<std::size_t>(at_once));
+  const row_finisher finisher(combined_factor(a, b, o), o);
+  // Rows of C in chunks: enough of them to share out, large enough to reuse a panel.
+  index_t chunk = round_up((a.rows + 4 * pool.threads() - 1) / (4 * pool.threads()), 8);
+  chunk = chunk > most_rows ? most_rows : chunk;
+
+  for (index_t first_panel = 0; first_panel < panels; first_panel += at_once) {
+    const index_t count = std::min(at_once, panels - first_panel);
+    auto* const packed = reinterpret_cast<std::byte*>(scratch<gemm_panel_scratch>(count * panel_bytes / 4));
+    pool.for_each(count, [&](index_t p) {
+      const index_t first = (first_panel + p) * Kernel::columns;
+      const index_t valid = std::min(Kernel::columns, b.rows - first);
+      ranges[static_cast<std::size_t>(p)] = kernel.pack_panel(first, valid, packed + p * panel_bytes);
+    });
+    for_each_chunk(pool, a.rows, chunk, [&](index_t first, index_t last) {
+      auto* const rows =
+          reinterpret_cast<std::byte*>(scratch<gemm_row_scratch>((last - first) * kernel.row_bytes() / 4));
+      operand_range row_ranges[most_rows];
+      for (index_t i = first; i < last; ++i) {
+        row_ranges[i - first] = kernel.pack_row(i, rows + (i - first) * kernel.row_bytes());
+      }
+      float* const memory = scratch<gemm_tile_scratch>(4 * chunk * Kernel::columns);
+      gemm_tile<Kernel> tile{kernel, a, b, o, plan, c, first, last - first, row_ranges, rows, memory};
+      for (index_t p = 0; p < count; ++p) {
+        tile.compute((first_panel + p) * Kernel::columns, ranges[static_cast<std::size_t>(p)], packed + p * panel_bytes,
+                     finisher);
+      }
+    });
+  }
 }
+
+/// The first kernel that applies, or the definition.
+template <class Kernel, class... Rest>
+void gemm_with_first(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
+                     thread_pool& pool) {
+  // Tiles hold one sum of parts; pairs of pairs need more.
+  const bool one_sum = o.order != split_order::pairwise || o.split_k <= 3;
+  if (one_sum && Kernel::applies(a, b, o)) return gemm_with<Kernel>(a, b, o, c, pool);
+  if constexpr (sizeof...(Rest) > 0) {
+    gemm_with_first<Rest...>(a, b, o, c, pool);
+  } else {
+    pool.for_each(a.rows, [&](index_t i) { gemm_row_ref(a, b, o, c, i); });
+  }
+}
+
+/// Rows [first, last) of a transposed matrix of T as rows of their own, `stride` bytes apart; tiles that stay in the
+/// cache.
+template <class T>
+inline void turn_rows(const gemm_operand& a, index_t first, index_t last, std::uint8_t* to, index_t stride) {
+  constexpr index_t tile = 64;
+  for (index_t c0 = 0; c0 < a.k; c0 += tile) {
+    for (index_t r = first; r < last; ++r) {
+      std::uint8_t* const row = to + r * stride;
+      for (index_t c = c0; c < a.k && c < c0 + tile; ++c) {
+        __builtin_memcpy(row + c * static_cast<index_t>(sizeof(T)),
+                         a.codes + c * a.code_stride + r * static_cast<index_t>(sizeof(T)), sizeof(T));
+      }
+    }
+  }
+}
+
+/// An operand as kernels read it, k contiguous and scales in row-major order: itself, or a copy in `memory`.
+inline gemm_operand plain_operand(const gemm_operand& a, std::vector<std::uint8_t>& memory, thread_pool& pool) {
+  gemm_operand plain = a;
+  const index_t stride = packed_bytes(a.element, a.k), columns = scale_columns(a);
+  const bool place_scales = a.block != 0 && a.scale_order != placement::row_major;
+  memory.resize(static_cast<std::size_t>((a.transposed ? a.rows * stride : 0) + (place_scales ? a.rows * columns : 0)));
+  std::uint8_t* to = memory.data();
+  if (a.transposed) {
+    for_each_chunk(pool, a.rows, 64, [&](index_t first, index_t last) {
+      switch (storage_bits(a.element)) {
+        case 8: return turn_rows<std::uint8_t>(a, first, last, to, stride);
+        case 16: return turn_rows<std::uint16_t>(a, first, last, to, stride);
+        case 32: return turn_rows<std::uint32_t>(a, first, last, to, stride);
+        default: break;
+      }
+      for (index_t r = first; r < last; ++r) {
+        for (index_t c = 0; c < a.k; ++c) {
+          store_code(a.element, to + r * stride, c, static_cast<std::uint32_t>(operand_code(a, r, c)));
+        }
+      }
+    });
+    plain.codes = to;
+    plain.code_stride = stride;
+    plain.transposed = false;
+    to += a.rows * stride;
+  }
+  if (place_scales) {
+    gather(a.scales, {a.scale_order, a.rows, columns}, row_major(to, a.rows, columns));
+    plain.scales = to;
+    plain.scale_stride = columns;
+    plain.scale_order = placement::row_major;
+    plain.block_rows = 1;
+  }
+  return plain;
+}
+
+/// Each element of a batch with the first kernel that applies.
+template <class... Kernels>
+void gemm_batch(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, view<float, 3> c,
+                thread_pool& pool) {
+  std::vector<std::uint8_t> memory[2];
+  for (index_t i = 0; i < c.extent(0); ++i) {
+    const gemm_operand left = plain_operand(batch_element(a, i), memory[0], pool);
+    const gemm_operand right = plain_operand(batch_element(b, i), memory[1], pool);
+    gemm_with_first<Kernels...>(left, right, o, batch_element(c, i), pool);
+  }
+}
+
+#if defined(ROTOSCALE_COMPILED)
+extern template void gemm_batch<fp32_chain, exact_blocks, scaled_blocks, aligned_steps>(  //
+    const gemm_operand&, const gemm_operand&, const gemm_options&, view<float, 3>, thread_pool&);
+#endif
 
 }  // namespace detail
 
-/// The accumulator of one output element before the last step; `c` is what it starts from.
-inline float accumulate_ref(const gemm_operand& a, index_t i, const gemm_operand& b, index_t j, const gemm_options& o,
-                            float c) {
-  const auto part = [&](index_t first, index_t last) {
-    const index_t interval = o.promotion == 0 ? last - first : o.promotion;
-    float promoted = 0.0f;
-    for (index_t p = first; p < last || p == first; p += interval) {
-      const unpacked start = o.start_from_c && p == 0 ? unpack(formats::fp32, fp32_bits(c)) : unpacked{};
-      const float acc =
-          fp32_value(detail::chain_ref(o, a, i, b, j, p, p + interval < last ? p + interval : last, start));
-      promoted = p == first ? acc : promoted + acc;
-      if (interval <= 0) break;
-    }
-    return o.split_k == 1 ? promoted : round_source(o.split_sum, promoted);
-  };
-  return detail::sum_of_parts(a.k, o, part, [&](float x, float y) { return round_source(o.split_sum, x + y); });
-}
-
-/// Last step of every GEMM of this library.
-inline float finish_output(float acc, float factor, const gemm_options& o, float old) {
-  const float scaled = o.accumulate ? __builtin_fmaf(acc, factor, o.beta * old) : acc * factor;
-  if (fp32_is_nan(fp32_bits(scaled))) return fp32_from_bits(o.model.nan_bits);
-  if (o.output == formats::fp32) return scaled;
-  return decode(o.output, encode(o.output, scaled, o.output_rounding, overflow::to_inf));
-}
-
-/// A result's code in o.output, as a kernel stores it.
-inline std::uint64_t output_code(float x, const gemm_options& o) {
-  if (!fp32_is_nan(fp32_bits(x))) return encode(o.output, x, rounding::nearest_even, overflow::to_inf);
-  return o.model.nan_bits >> (32 - o.output.bits());
-}
-
-inline float combined_factor(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
-  return (a.factor ? *a.factor : 1.0f) * (b.factor ? *b.factor : 1.0f) * o.alpha;
-}
-
-/// May these operands be multiplied under this model? gemm_ref and gemm assert it; callers with user input ask first.
-/// Blocks of packed codes must begin on a byte, and where one step takes several products their scales must agree with
-/// the model's groups.
-inline bool gemm_is_defined(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
-  const mma_model& m = o.model;
-  const int instruction = m.instruction_k != 0 ? m.instruction_k : m.group == 0 ? 1 : m.group;
-  if (m.group < 0 || (m.group == 0 && (m.sum != mma_sum::exact || m.instruction_k != 0))) return false;
-  if (a.k != b.k || instruction > max_mma_group || a.block < 0 || b.block < 0) return false;
-  if (o.split_k < 1 || o.split_grain < 1 || o.promotion < 0 || o.promotion % instruction != 0) return false;
-  if (o.split_run < 0 || (o.split_run != 0 && a.k % (o.split_k * o.split_run) != 0)) return false;
-  if (o.split_sum != formats::fp32 && o.split_sum != formats::fp16 && o.split_sum != formats::bf16) return false;
-  if (o.output_rounding == rounding::stochastic) return false;
-  if ((m.sum == mma_sum::scaled_groups || m.sum == mma_sum::rounded_tree) && m.subgroup < 1) return false;
-  const int unit = m.sum == mma_sum::scaled_groups ? m.subgroup : 1;  // elements that must share their scales
-  // A step's sum must fit into 64 bits. Scales alone align scaled_groups, so that elements' exponents come on top;
-  // significands of products and scales are below 4 each.
-  const int exponents = m.sum == mma_sum::scaled_groups ? a.element.max_exponent() + b.element.max_exponent() : 0;
-  const int bits = m.fraction_bits > m.late_bits ? m.fraction_bits : m.late_bits + 1;
-  if (exponents + 4 + highest_bit(static_cast<std::uint64_t>(instruction)) + 1 + bits > 62) return false;
-  const auto fits = [&](const gemm_operand& x) {
-    if (x.scale_order == placement::aiter_data_16x16) return false;  // for codes
-    if (x.block != 0 && (x.scale.is_signed || !fits_fp32(x.scale))) return false;
-    // Beyond FP32, but products with their scales must have room in an exact_sum.
-    if (x.element.min_exponent() - x.element.mantissa_bits < -176 || x.element.max_exponent() > 176) return false;
-    return x.block * storage_bits(x.element) % 8 == 0 && x.block % unit == 0 && x.block_rows >= 1 &&
-           x.element.mantissa_bits <= formats::fp32.mantissa_bits;
-  };
-  return fits(a) && fits(b);
-}
-
-/// Row `i` of gemm_ref's result.
-inline void gemm_row_ref(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
-                         index_t i) {
-  const float factor = combined_factor(a, b, o);
-  for (index_t j = 0; j < b.rows; ++j) {
-    const float old = o.accumulate || o.start_from_c ? c(i, j) : 0.0f;  // else C is not read
-    c(i, j) = finish_output(accumulate_ref(a, i, b, j, o, old), factor, o, old);
-  }
-}
-
-/// A matrix as a batch of one.
-template <class T>
-inline view<T, 3> batch_of(matrix<T> m) {
-  return {m.data, {1, m.extent(0), m.extent(1)}, {0, m.stride(0), m.stride(1)}};
-}
-template <class T>
-inline matrix<T> batch_element(view<T, 3> x, index_t i) {
-  return {x.data + i * x.stride(0), {x.extent(1), x.extent(2)}, {x.stride(1), x.stride(2)}};
-}
-
-/// The definition: c[batch][i][j] over a.rows × b.rows.
-inline void gemm_ref(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, view<float, 3> c) {
+/// gemm_ref, blocked and threaded; equal by bytes.
+inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, view<float, 3> c,
+                 thread_pool& pool) {
   ROTOSCALE_ASSERT(gemm_is_defined(a, b, o) && c.extent(1) == a.rows && c.extent(2) == b.rows);
-  for (index_t n = 0; n < c.extent(0); ++n) {
-    for (index_t i = 0; i < a.rows; ++i) {
-      gemm_row_ref(batch_element(a, n), batch_element(b, n), o, batch_element(c, n), i);
-    }
-  }
+  if (a.rows == 0 || b.rows == 0) return;
+  detail::gemm_batch<detail::fp32_chain, detail::exact_blocks, detail::scaled_blocks, detail::aligned_steps>(a, b, o, c,
+                                                                                                             pool);
 }
-inline void gemm_ref(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c) {
-  gemm_ref(a, b, o, batch_of(c));
+inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
+                 thread_pool& pool) {
+  gemm(a, b, o, batch_of(c), pool);
 }
 
 }  // namespace rotoscale

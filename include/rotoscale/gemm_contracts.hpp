@@ -6,7 +6,7 @@
 
 #include <string_view>
 
-#include "rotoscale/gemm.hpp"
+#include "rotoscale/gemm_options.hpp"
 #include "rotoscale/mma_models.hpp"
 
 namespace rotoscale {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "rotoscale/block.hpp"
+#include "rotoscale/view.hpp"
 
 namespace rotoscale {
 

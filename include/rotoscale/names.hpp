@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "rotoscale/block.hpp"
-#include "rotoscale/gemm.hpp"
+#include "rotoscale/gemm_options.hpp"
 #include "rotoscale/layout.hpp"
 
 namespace rotoscale {

@@ -6,6 +6,7 @@
 
 #include "rotoscale/detail/mxfp4_rows.hpp"
 #include "rotoscale/parallel.hpp"
+#include "rotoscale/quantize_ref.hpp"
 
 namespace rotoscale {
 

@@ -166,6 +166,12 @@ ROTOSCALE_HD constexpr float decode(format f, std::uint64_t code) {
       static_cast<std::uint32_t>(convert(f, code, formats::fp32, rounding::nearest_even, overflow::to_inf)));
 }
 
+/// The number of `f` nearest to `x` (ties to even), Inf beyond f's range: what storing `x` as `f` does to it.
+ROTOSCALE_HD constexpr float round_to_format(format f, float x) {
+  constexpr format fp32 = formats::fp32;  // == takes references, and device code has none to a namespace's constant
+  return f == fp32 ? x : decode(f, encode(f, x, rounding::nearest_even, overflow::to_inf));
+}
+
 static_assert(decode(formats::e2m1, 0x7) == 6.0f && decode(formats::e4m3, 0x7E) == 448.0f);
 static_assert(decode(formats::e5m2, 0x7B) == 57344.0f && decode(formats::e8m0, 0) == 0x1p-127f);
 static_assert(encode(formats::e2m1, 2.5f) == 0x4 && encode(formats::e2m1, 5.0f) == 0x6, "ties go to even");

@@ -14,7 +14,7 @@
 #ifdef DIGEST_DEVICE
 #include "gpu/dialect/hip.hpp"
 #else
-#include "rotoscale/gemm_fast.hpp"
+#include "rotoscale/gemm.hpp"
 #include "rotoscale/quantize.hpp"
 #endif
 #if !defined(DIGEST_DEVICE) && !defined(DIGEST_NUMERICS_ONLY)

@@ -15,8 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "rotoscale/dequantize_ref.hpp"
 #include "rotoscale/layout.hpp"
 #include "rotoscale/names.hpp"
+#include "rotoscale/quantize_ref.hpp"
 
 namespace rotoscale {
 namespace {

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include "rotoscale/gemm_fast.hpp"
+#include "rotoscale/gemm.hpp"
 #include "rotoscale/gemm_contracts.hpp"
 #include "rotoscale/mma_cases.hpp"
 

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "rotoscale/gemm_fast.hpp"
+#include "rotoscale/gemm.hpp"
 #include "rotoscale/io/safetensors.hpp"
 #include "rotoscale/mma_models.hpp"
 #include "rotoscale/sparse.hpp"

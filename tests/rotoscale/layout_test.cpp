@@ -15,6 +15,8 @@ struct assertion_failed {};
 #include <numeric>
 #include <vector>
 
+#include "rotoscale/quantize_ref.hpp"
+
 using namespace rotoscale;
 
 namespace {

@@ -15,7 +15,7 @@
 #include <string>
 
 #include "oracle/fdpa_oracle.hpp"
-#include "rotoscale/gemm.hpp"
+#include "rotoscale/gemm_ref.hpp"
 
 using namespace rotoscale;
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// mma_model values; what they mean is tested where they are used (gemm_test, gemm_fast_test).
+// mma_model values; what they mean is tested where they are used (gemm_ref_test, gemm_test).
 #include "rotoscale/mma.hpp"
 
 #include <doctest/doctest.h>

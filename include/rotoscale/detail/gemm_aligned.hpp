@@ -58,7 +58,8 @@ class aligned_steps {
   /// added last must be one of its numbers, or FP32 would round the sum before FP16 does.
   bool admits_start(const operand_range& row, const operand_range& panel, float c) const {
     if ((fp32_bits(c) & fp32_magnitude_mask) == 0) return true;
-    if (model_.c_last && model_.result == mma_result::fp16_nearest && round_source(formats::fp16, c) != c) return false;
+    if (model_.c_last && model_.result == mma_result::fp16_nearest && round_to_format(formats::fp16, c) != c)
+      return false;
     const int field = static_cast<int>(fp32_bits(c) >> 23 & 0xFF), exponent = field - 127 - row.offset - panel.offset;
     return field != 0 && field <= 126 + 127 && exponent >= least_c && exponent <= most_c;
   }

@@ -7,7 +7,7 @@
 #include "rotoscale/detail/decode.hpp"
 #include "rotoscale/detail/fast_round.hpp"
 #include "rotoscale/detail/gemm_kernel.hpp"
-#include "rotoscale/gemm.hpp"
+#include "rotoscale/gemm_operand.hpp"
 
 namespace rotoscale::detail {
 

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "rotoscale/gemm.hpp"
+#include "rotoscale/gemm_ref.hpp"
 
 namespace rotoscale::detail {
 

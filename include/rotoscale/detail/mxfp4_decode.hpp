@@ -4,6 +4,7 @@
 #pragma once
 
 #include "rotoscale/detail/decode.hpp"
+#include "rotoscale/small_float.hpp"
 
 namespace rotoscale::detail {
 

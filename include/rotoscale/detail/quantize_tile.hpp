@@ -9,8 +9,8 @@
 // follows quantize_ref step by step.
 #pragma once
 
-#include "rotoscale/block.hpp"
 #include "rotoscale/detail/fast_round.hpp"
+#include "rotoscale/quantize_ref.hpp"
 
 namespace rotoscale::detail {
 

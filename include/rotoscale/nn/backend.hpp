@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "rotoscale/gemm_operand.hpp"
+#include "rotoscale/gemm_options.hpp"
 #include "rotoscale/nn/recipe.hpp"
 
 namespace rotoscale::nn {

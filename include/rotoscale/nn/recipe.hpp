@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "rotoscale/gemm.hpp"
+#include "rotoscale/gemm_options.hpp"
 #include "rotoscale/names.hpp"
 
 namespace rotoscale::nn {

@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+#include "rotoscale/gemm_ref.hpp"
+
 using namespace rotoscale;
 using namespace rotoscale::probe;
 

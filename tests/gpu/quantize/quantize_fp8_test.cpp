@@ -27,7 +27,7 @@ struct fp8_case {
 /// What docs/recipes.md says of FP8 operands, one element at a time.
 template <class T>
 std::uint8_t expected_code(const gpu::fp8_options& o, T source, float scale, std::uint64_t index) {
-  const float x = round_source(o.source, source_value(source));
+  const float x = round_to_format(o.source, source_value(source));
   // FP32 arithmetic keeps no NaN's sign everywhere: encode is asked without it.
   const float scaled = fp32_is_nan(fp32_bits(x)) ? x : x * scale;
   return static_cast<std::uint8_t>(encode(o.element, scaled, o.rounding, overflow::saturate, o.random.word(index)));
@@ -67,7 +67,7 @@ void check(const fp8_case& c, unsigned seed) {
       const std::uint8_t code = expected_code(c.options, value, c.scale, static_cast<std::uint64_t>(r * c.columns + k));
       if (c.want_rows) expected_rows[static_cast<std::size_t>(r * row_stride + k)] = code;
       if (c.want_columns) expected_columns[static_cast<std::size_t>(k * column_stride + r)] = code;
-      const std::uint32_t u = fp32_bits(round_source(c.options.source, source_value(value))) & fp32_magnitude_mask;
+      const std::uint32_t u = fp32_bits(round_to_format(c.options.source, source_value(value))) & fp32_magnitude_mask;
       if (u < fp32_infinity_bits && u > largest) largest = u;
     }
   }

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <new>
 
-#include "rotoscale/gemm_fast.hpp"
+#include "rotoscale/gemm.hpp"
 #include "rotoscale/nn/cpu/attention.hpp"
 #include "rotoscale/nn/cpu/layers.hpp"
 #include "rotoscale/nn/cpu/quantize.hpp"

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <string>
 
-#include "rotoscale/gemm_fast.hpp"
+#include "rotoscale/gemm.hpp"
 #include "rotoscale/gemm_contracts.hpp"
 #include "rotoscale/mma_cases.hpp"
 

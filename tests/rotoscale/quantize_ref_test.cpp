@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The reference quantizer against oracle/block_oracle.hpp for every block format, rule, policy, rounding, rotation and
 // source, against AMD's kernel as described, and against the published table of presets; strides, decoding, bad input.
-#include "rotoscale/block.hpp"
+#include "rotoscale/quantize_ref.hpp"
 
 #include <doctest/doctest.h>
 
@@ -14,6 +14,7 @@
 #include "oracle/block_oracle.hpp"
 #include "oracle/block_values.hpp"
 #include "oracle/format_oracle.hpp"
+#include "rotoscale/dequantize_ref.hpp"
 
 using namespace rotoscale;
 

@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The reference dequantizer, and the value of one code under its block's scale. dequantize.hpp has the fast one.
+#pragma once
+
+#include "rotoscale/block.hpp"
+#include "rotoscale/small_float.hpp"
+#include "rotoscale/view.hpp"
+
+namespace rotoscale {
+
+/// Code `code` under block scale `scale` as FP32: exact unless it leaves FP32's range (then rounded once, or Inf).
+ROTOSCALE_HD constexpr float decode_scaled(block_format f, std::uint32_t code, std::uint8_t scale) {
+  if (f.scale.is_nan(scale)) return fp32_from_bits(fp32_nan_bits);
+  if (!f.has_e8m0_scale()) return canonical_nan(decode(f.element, code) * decode(f.scale, scale));
+  unpacked u = unpack(f.element, code);
+  u.exponent += scale_exponent(scale);
+  return fp32_from_bits(
+      static_cast<std::uint32_t>(round_to(formats::fp32, u, rounding::nearest_even, overflow::to_inf)));
+}
+
+/// Element (r, c) of a quantized matrix as FP32, without a second-level factor.
+ROTOSCALE_HD constexpr float decode_element(block_format f, block_matrix<const std::uint8_t> in, index_t r, index_t c) {
+  return decode_scaled(f, load_code(f.element, in.codes + r * in.code_stride, c),
+                       in.scales[r / f.rows * in.scale_stride + c / f.length]);
+}
+
+/// FP32 to an element of a target array.
+ROTOSCALE_HD constexpr void store_value(float x, float& to) { to = x; }
+template <format F>
+ROTOSCALE_HD constexpr void store_value(float x, small_float<F>& to) {
+  to = small_float<F>(x, rounding::nearest_even, overflow::to_inf);
+}
+
+/// Are the formats consistent, extents equal and k whole blocks? The dequantizers assert it.
+template <class T>
+ROTOSCALE_HD constexpr bool dequantize_is_defined(block_format f, block_matrix<const std::uint8_t> in, block_axis axis,
+                                                  matrix<T> target) {
+  const int rows = axis == block_axis::row ? 0 : 1;
+  return formats_are_defined(f) && runs_are_defined(f, {}) && in.rows >= 0 && in.k >= 0 && in.k % f.length == 0 &&
+         target.extent(rows) == in.rows && target.extent(1 - rows) == in.k;
+}
+
+/// Values of a quantized matrix in the orientation of its source, times `decode_factor` (1 / encode_factor where a
+/// second-level factor was used), as FP32 or rounded to T. A rotation stays in: it cancels in the GEMM.
+template <class T>
+ROTOSCALE_HD constexpr void dequantize_ref(block_format f, block_matrix<const std::uint8_t> in, block_axis axis,
+                                           matrix<T> target, float decode_factor = 1.0f) {
+  const matrix<T> out = axis == block_axis::row ? target : transposed(target);
+  ROTOSCALE_ASSERT(dequantize_is_defined(f, in, axis, target));
+  for (index_t r = 0; r < in.rows; ++r) {
+    for (index_t c = 0; c < in.k; ++c) {
+      store_value(canonical_nan(decode_element(f, in, r, c) * decode_factor), out(r, c));
+    }
+  }
+}
+
+}  // namespace rotoscale

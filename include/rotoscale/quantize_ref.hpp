@@ -1,0 +1,127 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The reference quantizer: defines every bit of a block-scaled tensor. quantize.hpp has the fast one.
+#pragma once
+
+#include "rotoscale/block.hpp"
+#include "rotoscale/small_float.hpp"
+#include "rotoscale/view.hpp"
+
+namespace rotoscale {
+
+/// An element of a source array as FP32: exact, but for FP64, which is rounded to odd. Under E8M0 scales and without a
+/// rotation the scale and the deterministic roundings are then what the exact value gives, for magnitudes below 2^128
+/// (others count as FP32's largest number) and elements whose least number is at least 2^-20 (all named ones).
+ROTOSCALE_HD constexpr float source_value(float x) { return x; }
+ROTOSCALE_HD constexpr float source_value(double x) {
+  return fp32_from_bits(static_cast<std::uint32_t>(
+      convert(formats::fp64, bit_cast<std::uint64_t>(x), formats::fp32, rounding::to_odd, overflow::to_inf)));
+}
+template <format F>
+ROTOSCALE_HD constexpr float source_value(small_float<F> x) {
+  return static_cast<float>(x);
+}
+
+/// Code of x / 2^(scale_byte - 127). The division is a change of exponent, so there is one rounding.
+ROTOSCALE_HD constexpr std::uint32_t encode_scaled(format element, float x, std::uint8_t scale_byte, rounding r,
+                                                   random_bits random) {
+  unpacked u = unpack(formats::fp32, fp32_bits(x));
+  u.exponent -= scale_exponent(scale_byte);
+  return static_cast<std::uint32_t>(round_to(element, u, r, overflow::saturate, random));
+}
+
+/// The amax of a block of which no number was seen yet: above all bits of magnitudes.
+inline constexpr std::uint32_t no_amax = 0xFFFFFFFFu;
+
+/// Largest magnitude as FP32 bits of `length` more elements of a block of which `amax` was seen before, under the
+/// policy's view of NaN.
+ROTOSCALE_HD constexpr std::uint32_t block_amax(const float* x, int length, const block_policy& policy,
+                                                std::uint32_t amax = no_amax) {
+  for (int i = 0; i < length; ++i) {
+    const std::uint32_t u = fp32_bits(x[i]) & fp32_magnitude_mask;
+    if (fp32_is_nan(u) && policy.nan != block_policy::nan_rule::nan_scale) continue;
+    amax = amax == no_amax || u > amax ? u : amax;
+  }
+  return amax;
+}
+
+/// Are formats and options consistent, extents equal, k whole runs and rows whole blocks? The quantizers assert it;
+/// callers with user input ask first, or use checked.hpp, which also checks memory.
+template <class T>
+ROTOSCALE_HD constexpr bool quantize_is_defined(block_format f, const block_options& o, matrix<T> source,
+                                                block_axis axis, block_matrix<std::uint8_t> out) {
+  if (!formats_are_defined(f) || !runs_are_defined(f, o.rotation) || !options_are_defined(f, o)) return false;
+  const int rows = axis == block_axis::row ? 0 : 1;
+  return out.rows >= 0 && out.k >= 0 && source.extent(rows) == out.rows && source.extent(1 - rows) == out.k &&
+         out.k % run_length(f, o.rotation) == 0 && out.rows % f.rows == 0;
+}
+
+/// `run` elements of row `r` from column `c` on, as their blocks see them.
+template <class T>
+ROTOSCALE_HD constexpr void load_run(const block_options& o, matrix<T> in, index_t r, index_t c, int run, float* x) {
+  for (int i = 0; i < run; ++i) x[i] = round_to_format(o.source, source_value(in(r, c + i)));
+  rotate_run(x, run, o.rotation);
+}
+
+ROTOSCALE_HD constexpr std::uint8_t choose_scale(block_format f, const block_options& o, std::uint32_t amax) {
+  if (amax == no_amax) amax = o.policy.nan == block_policy::nan_rule::ignore_unless_all ? fp32_infinity_bits : 0;
+  return f.has_e8m0_scale() ? shared_scale(amax, f.element, o.rule, o.policy)
+                            : shared_scale(amax, f.element, f.scale, o.encode_factor, o.policy);
+}
+
+/// Code of an element under its block's scale; zero under a NaN scale. NaN from FP32 arithmetic is canonical, since its
+/// sign differs between processors.
+ROTOSCALE_HD constexpr std::uint32_t encode_element(block_format f, const block_options& o, float x, std::uint8_t scale,
+                                                    random_bits random) {
+  if (f.scale.is_nan(scale)) return 0;
+  if (f.has_e8m0_scale()) return encode_scaled(f.element, x, scale, o.rounding, random);
+  const float scaled = canonical_nan(x * scale_inverse(f.scale, scale, o.encode_factor));
+  return static_cast<std::uint32_t>(encode(f.element, scaled, o.rounding, overflow::saturate, random));
+}
+
+/// Rows [tile * f.rows, (tile + 1) * f.rows) of quantize_ref's output, and their row of scales.
+template <class T>
+ROTOSCALE_HD constexpr void quantize_tile_ref(block_format f, const block_options& o, matrix<T> source, block_axis axis,
+                                              block_matrix<std::uint8_t> out, index_t tile) {
+  const matrix<T> in = axis == block_axis::row ? source : transposed(source);
+  const int run = run_length(f, o.rotation);
+  const index_t r0 = tile * f.rows;
+  float x[max_run_length] = {};
+  const index_t last_byte = packed_bytes(f.element, out.k) - 1;
+  if (out.k > 0) {
+    for (index_t r = r0; r < r0 + f.rows; ++r) out.codes[r * out.code_stride + last_byte] = 0;  // its unused bits
+  }
+  for (index_t c0 = 0; c0 < out.k; c0 += run) {
+    std::uint8_t* scales = out.scales + tile * out.scale_stride + c0 / f.length;
+    std::uint32_t amax[max_run_length] = {};
+    for (int b = 0; b < run / f.length; ++b) amax[b] = no_amax;
+    for (index_t r = r0; r < r0 + f.rows; ++r) {
+      load_run(o, in, r, c0, run, x);
+      for (int b = 0; b < run / f.length; ++b) {
+        amax[b] = block_amax(x + b * f.length, f.length, o.policy, amax[b]);
+      }
+    }
+    for (int b = 0; b < run / f.length; ++b) scales[b] = choose_scale(f, o, amax[b]);
+    for (index_t r = r0; r < r0 + f.rows; ++r) {
+      if (f.rows > 1) load_run(o, in, r, c0, run, x);
+      for (int i = 0; i < run; ++i) {
+        const std::uint8_t scale = scales[i / f.length];
+        random_bits random{0, o.random_count};
+        const auto index = static_cast<std::uint64_t>(r * out.k + c0 + i);
+        if (o.rounding == rounding::stochastic) random.word = o.random.word(index);
+        store_code(f.element, out.codes + r * out.code_stride, c0 + i, encode_element(f, o, x[i], scale, random));
+      }
+    }
+  }
+}
+
+/// The definition. Extents must match and k be a multiple of the block length and of the rotation's points, rows of
+/// f.rows (asserted). Blocks whose scale is NaN get zero codes.
+template <class T>
+ROTOSCALE_HD constexpr void quantize_ref(block_format f, const block_options& o, matrix<T> source, block_axis axis,
+                                         block_matrix<std::uint8_t> out) {
+  ROTOSCALE_ASSERT(quantize_is_defined(f, o, source, axis, out));
+  for (index_t tile = 0; tile < out.rows / f.rows; ++tile) quantize_tile_ref(f, o, source, axis, out, tile);
+}
+
+}  // namespace rotoscale
