@@ -43,6 +43,15 @@ SOURCES = ("*.hpp", "*.cpp", "*.in", "*.py", "*.sh", "*.cu", "*.hip", "meson.bui
            "CMakeLists.txt", "*.mutants", ".clang-format", ".editorconfig", ".pre-commit-config.yaml", ".ci/run")
 SPDX = ("SPDX-FileCopyrightText: The Rotoscale authors", "SPDX-License-Identifier: Apache-2.0")
 NOTE_LINES, MAX_LINES = 400, 450
+# Lines of a function, from `template` to its brace, in headers and programs; and those that may be longer, with the reason.
+MAX_FUNCTION_LINES = 60
+LONG_FUNCTIONS = {
+    "gpu/gemm/amd/gfx942.hpp gemm_kernel": "one loop over K whose fragments and accumulators live in registers",
+    "gpu/gemm/amd/gfx950.hpp compute_tile": "the same",
+    "gpu/quantize/fp8_tile.hpp fp8_kernel": "three phases of a tile that share registers",
+}
+# Folders of somebody's machine.
+MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|root|Users|home/\w+)/\w")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
@@ -96,6 +105,44 @@ def code_only(text):
     return COMMENT_OR_STRING.sub(lambda m: "\n" * m.group().count("\n"), text)
 
 
+# What begins a brace that is no function's body.
+TYPE = re.compile(r"^\s*(?:template\s*<.*>\s*)?(?:inline\s+)?(?:namespace|class|struct|enum|union|extern)\b", re.S)
+FUNCTION_NAME = re.compile(r"([\w~]+|operator\W+)\s*\((?!\()")
+
+
+def functions(text):
+    """(first line, last line, name) of every function's body; lambdas belong to the function around them."""
+    text = re.sub(r"'(?:\\.|[^'\\\n])'", "0", code_only(text))
+    text = re.sub(r"^[ \t]*#(?:[^\n\\]|\\.|\\\n)*", lambda m: "\n" * m.group().count("\n"), text, flags=re.M)
+    scopes, last = [], 0  # where a function's text begins, or None for any other brace
+    for match in re.finditer(r"[{};]", text):
+        if match.group() == "{":
+            head = text[last:match.start()]
+            is_body = (all(begin is None for begin in scopes) and "(" in head and not TYPE.search(head) and
+                       not head.rstrip().endswith(("=", ",", "(")))
+            scopes.append(match.start() - len(head.lstrip()) if is_body else None)
+        elif match.group() == "}" and scopes:
+            if (begin := scopes.pop()) is not None:
+                body = text[begin:match.end()]
+                names = [name for name in FUNCTION_NAME.findall(body.split("{")[0]) if name.islower() and not name.startswith("__")]
+                first = text.count("\n", 0, begin) + 1
+                yield first, first + body.count("\n"), names[0] if names else "?"
+        last = match.end()
+    if scopes:
+        yield 1, 10**6, "(braces do not match)"
+
+
+def check_functions(path, text, report):
+    """Reports functions that are too long; which exceptions were needed."""
+    needed = set()
+    for first, last, name in functions(text):
+        if last - first + 1 > MAX_FUNCTION_LINES:
+            needed.add(f"{path.as_posix()} {name}")
+            if f"{path.as_posix()} {name}" not in LONG_FUNCTIONS:
+                report(path, first, f"{name} has {last - first + 1} lines; a function has at most {MAX_FUNCTION_LINES}")
+    return needed
+
+
 def includes(text):
     for number, line in enumerate(text.splitlines(), 1):
         if match := INCLUDE.match(line):
@@ -135,6 +182,12 @@ def check_arrow(path, target):
     if layered and from_layer is not None and to_layer is not None and from_layer < to_layer:
         return f"{path.stem} is below {target.stem}"
     return None
+
+
+def check_paths(path, text, report):
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := MACHINE_PATH.search(line):
+            report(path, number, f"a path of somebody's machine: {match.group()}...")
 
 
 def check_header(root, path, text, report):
@@ -234,8 +287,10 @@ def main(root):
         if not name.startswith(".") and name not in TOP_LEVEL:
             report(Path(name), 1, "not one of the top-level names (build directories are called build*)")
 
-    graph = {}
+    graph, long_functions = {}, set()
     for path in files:
+        if path.suffix in (".md", ".out", ".json"):
+            check_paths(path, (root / path).read_text(encoding="utf-8"), report)
         if not any(fnmatch.fnmatch(path.name, p) or path.as_posix() == p for p in SOURCES):
             continue
         text = (root / path).read_text(encoding="utf-8")
@@ -243,10 +298,15 @@ def main(root):
         for line in SPDX:
             if not any(line in candidate for candidate in head):
                 report(path, 1, f"no line '{line}'")
+        check_paths(path, text, report)
+        if path.suffix in (".hpp", ".cpp", ".hip", ".cu") and path.parts[0] in ("include", "gpu", "examples", "bench"):
+            long_functions |= check_functions(path, text, report)
         if path.suffix in (".hpp", ".cpp", ".hip", ".cu"):
             graph[path] = check_includes(root, path, text, report)
         if path.suffix == ".hpp" and path.parts[0] in ("include", "gpu"):
             check_header(root, path, text, report)
+    for name in sorted(set(LONG_FUNCTIONS) - long_functions):
+        report(Path("tests/include_rule.py"), 1, f"LONG_FUNCTIONS names '{name}', which is short or gone")
     for path in cycles(graph):
         report(path, 1, "includes itself by way of other headers")
     check_listed(root, files, report)

@@ -6,10 +6,12 @@
 usage: mutants.py ROOT [TEXT]                    TEXT: only mutants whose name, list or source contains it
        mutants.py --since COMMIT ROOT [TEXT]     only those whose source, test or list differs from COMMIT
        mutants.py --check ROOT                   compiles nothing: is each text found exactly once?
+       mutants.py --generate HEADER ROOT         tries plain mutants of a header (include/rotoscale/scale.hpp), on lines that its test reaches
 
 Mutants stand beside their test: tests/.../X.mutants lists those that X_test.cpp has to notice (docs/hacking.md has the
 format). A mutant is killed by a failing test program or by a static_assert; any other compile error, or a mutant whose
-text is not found exactly once, is an error of its list. Those of the byte instructions need a machine with AVX512_VBMI2.
+text is not found exactly once, is an error of its list. Entries called `equivalent: REASON` change no result; they
+are there so that --generate does not ask again. Those of the byte instructions need a machine with AVX512_VBMI2.
 """
 import argparse
 import concurrent.futures
@@ -22,6 +24,8 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
+
+import mutants_generate
 
 # What a mutant may be in, and what is copied to compile it.
 FOLDERS = ("include", "gpu", "examples")
@@ -45,6 +49,10 @@ class Mutant(NamedTuple):
     sources: tuple  # compiled with the test
     list: str
     line: int
+
+    @property
+    def is_equivalent(self):
+        return self.name.startswith("equivalent: ")
 
     @property
     def test(self):
@@ -150,21 +158,19 @@ def list_fault(root, mutant):
 def check(root, mutants):
     """Prints what is wrong with the lists, a line each; how many lines."""
     faults = [(m, fault) for m in mutants if (fault := list_fault(root, m)) is not None]
-    names = [m.name for m in mutants]
-    faults += [(m, "the name is there twice") for i, m in enumerate(mutants) if m.name in names[:i]]
+    names = [m.name for m in mutants if not m.is_equivalent]
+    faults += [(m, "the name is there twice") for m in mutants if names.count(m.name) > 1]
     for mutant, fault in faults:
         print(f"{mutant.list}:{mutant.line}: '{mutant.name}': {fault}")
     return len(faults)
 
 
-def try_mutant(mutant, root, folder):
-    """None if a test notices, else what is wrong."""
-    place = folder / re.sub(r"\W", "_", mutant.name)
-    for name in FOLDERS:
-        shutil.copytree(root / name, place / name)
-    text = (root / mutant.source).read_text(encoding="utf-8")
-    (begin, end), = places(text, mutant.text)
-    (place / mutant.source).write_text(f"{text[:begin]} {mutant.replacement} {text[end:]}", encoding="utf-8")
+def outcome(root, folder, mutant, name, text):
+    """What becomes of `text` as the mutant's source: `killed`, `survived`, or how it does not compile."""
+    place = folder / name
+    for part in FOLDERS:
+        shutil.copytree(root / part, place / part)
+    (place / mutant.source).write_text(text, encoding="utf-8")
     program = place / "program"
     try:
         compiling = subprocess.run(
@@ -173,31 +179,85 @@ def try_mutant(mutant, root, folder):
              *(str(place / source) for source in mutant.sources), str(folder / "main.o"), "-o", str(program)],
             capture_output=True, text=True)
         if compiling.returncode != 0:
-            if "static assertion failed" in compiling.stderr:
-                return None
-            return f"'{mutant.name}' does not compile:\n{compiling.stderr[:2000]}"
+            return "killed" if "static assertion failed" in compiling.stderr else compiling.stderr[:2000]
         run = subprocess.run([str(program), "--test-suite-exclude=slow", "--abort-after=1"], capture_output=True,
-                             env=os.environ | {"ROTOSCALE_GOLDEN": str(root / "tests/golden")},
-                             timeout=300)
+                             env=os.environ | {"ROTOSCALE_GOLDEN": str(root / "tests/golden")}, timeout=300)
+        return "survived" if run.returncode == 0 else "killed"
     except subprocess.TimeoutExpired:
-        return None
+        return "killed"
     finally:
         shutil.rmtree(place)
-    return f"{mutant.list}:{mutant.line}: '{mutant.name}': no test notices" if run.returncode == 0 else None
+
+
+def mutated(root, mutant):
+    """The mutant's source with its one change."""
+    text = (root / mutant.source).read_text(encoding="utf-8")
+    (begin, end), = places(text, mutant.text)
+    return f"{text[:begin]} {mutant.replacement} {text[end:]}"
+
+
+def compile_main(root, folder):
+    subprocess.run(["g++", "-std=c++20", "-O1", "-c", str(root / "tests/main.cpp"), "-o", str(folder / "main.o")],
+                   check=True)
 
 
 def try_mutants(root, mutants, jobs):
     """Prints each survivor; how many there are."""
+    def attempt(mutant):
+        return outcome(root, folder, mutant, re.sub(r"\W", "_", mutant.name), mutated(root, mutant))
+
     survivors = 0
     with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         folder = Path(name)
-        subprocess.run(["g++", "-std=c++20", "-O1", "-c", str(root / "tests/main.cpp"), "-o", str(folder / "main.o")],
-                       check=True)
-        for what in pool.map(lambda m: try_mutant(m, root, folder), mutants):
-            if what is not None:
+        compile_main(root, folder)
+        for mutant, what in zip(mutants, pool.map(attempt, mutants)):
+            if what != "killed":
                 survivors += 1
-                print(what, flush=True)
+                why = "no test notices" if what == "survived" else f"does not compile:\n{what}"
+                print(f"{mutant.list}:{mutant.line}: '{mutant.name}': {why}", flush=True)
     return survivors
+
+
+def as_entry(text, change):
+    """A generated change as an entry of a list: as many tokens around it as make its text unique."""
+    found = tokens(text)
+    first = next(i for i, (_, begin, end) in enumerate(found) if end > change.begin)
+    last = max(i for i, (_, begin, end) in enumerate(found) if begin < change.end)
+    while True:
+        begin, end = found[first][1], found[last][2]
+        if len(places(text, text[begin:end])) == 1:
+            break
+        first, last = max(first - 1, 0), min(last + 1, len(found) - 1)
+    replacement = text[begin:change.begin] + change.replacement + text[change.end:end]
+    lines = [f"line {change.line}: {change.what}"]
+    for sign, part in (("-", text[begin:end]), ("+", replacement)):
+        lines += [f"{sign} {line.strip()}" for line in part.splitlines() if line.strip()]
+    return "\n".join(lines) + "\n"
+
+
+def generate(root, source, known, jobs):
+    """Tries every plain mutant of a header that no list has; prints the survivors as entries. How many there are."""
+    lists = sorted({(m.list, m.sources) for m in known if m.source == source})
+    own = "tests/" + source.removeprefix("include/").removesuffix(".hpp") + ".mutants"
+    list_name, sources = next((found for found in lists if found[0] == own), (own, ()))
+    pattern = Mutant("", source, "", "", (), sources, list_name, 0)
+    text = (root / source).read_text(encoding="utf-8")
+    listed = {joined(mutated(root, m)) for m in known if m.source == source}
+    with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        folder = Path(name)
+        compile_main(root, folder)
+        lines = mutants_generate.covered_lines(root, source, pattern.test, sources, folder / "main.o", folder, ["-march=native"])
+        found = [c for c in mutants_generate.changes(text, lines)
+                 if joined(text[:c.begin] + c.replacement + text[c.end:]) not in listed]
+        print(f"{source}: {len(lines)} lines covered by {pattern.test}, {len(found)} mutants", flush=True)
+        results = list(pool.map(lambda i: outcome(root, folder, pattern, f"g{i}", text[:found[i].begin] + found[i].replacement +
+                                                  text[found[i].end:]), range(len(found))))
+    survivors = [change for change, what in zip(found, results) if what == "survived"]
+    for change in survivors:
+        print("\n" + as_entry(text, change), end="", flush=True)
+    print(f"\n{results.count('killed')} killed, {len(survivors)} survive, "
+          f"{len(found) - results.count('killed') - len(survivors)} do not compile")
+    return len(survivors)
 
 
 def changed_since(root, commit):
@@ -210,6 +270,7 @@ def changed_since(root, commit):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="only whether the lists fit the sources")
+    parser.add_argument("--generate", metavar="HEADER", help="plain mutants of a header, tried with its own test")
     parser.add_argument("--since", metavar="COMMIT", help="only mutants whose source, test or list differs from COMMIT")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants tried at a time")
     parser.add_argument("root", type=Path)
@@ -232,6 +293,9 @@ def main():
     if options.check or faults:
         print(f"{len(mutants)} mutants, {faults} faults of their lists")
         return 1 if faults or not mutants else 0
+    if options.generate is not None:
+        return 1 if generate(root, options.generate, mutants, options.jobs) else 0
+    mutants = [m for m in mutants if not m.is_equivalent]
     survivors = try_mutants(root, mutants, options.jobs)
     print(f"{len(mutants) - survivors} of {len(mutants)} mutants killed")
     return 1 if survivors or not mutants else 0

@@ -199,16 +199,7 @@ int run(const options& o) {
   return result.different == 0 ? exit_identical : exit_different;
 }
 
-}  // namespace
-}  // namespace rotoscale::validate
-
-int main(int argc, char** argv) {
-  rotoscale::validate::options o;
-  CLI::App app{
-      "Checks a GEMM kernel's result against a model of its matrix unit, bit for bit.\n"
-      "The input is a safetensors file: a [B,M,K], b [B,N,K] (or without B), d [B,M,N], and optionally c,\n"
-      "scale_a and scale_b. A sparse A is whole, +0 where it is pruned, or a [B,M,K/2] with metadata_a [B,M,K/8]\n"
-      "(F32: K/4) as the instruction has it. Exit codes: 0 identical, 1 different, 2 bad input."};
+void add_options(CLI::App& app, options& o) {
   app.set_version_flag("--version", ROTOSCALE_VERSION);
   app.add_option("--model", o.model, "the matrix unit (see --list-models)");
   app.add_option("--kernel", o.kernel, "how the kernel uses it (see --list-models)")->capture_default_str();
@@ -229,7 +220,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   app.add_option("--split-order", o.split_order, "in which parts are added: ascending, descending or pairwise")
-      ->check(CLI::IsMember(rotoscale::names(rotoscale::split_order{})))
+      ->check(CLI::IsMember(names(split_order{})))
       ->capture_default_str();
   app.add_option("--split-sum", o.split_sum, "what parts and their sums are rounded to: fp32, fp16 or bf16")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16"}))
@@ -259,6 +250,19 @@ int main(int argc, char** argv) {
   app.add_option("--seed", o.made.seed, "for --make-case")->check(CLI::NonNegativeNumber)->capture_default_str();
   app.add_flag("--with-d", o.made.with_d, "for --make-case: add the model's own d");
   app.add_option("--threads", o.threads, "0: all")->check(CLI::Range(0, 4096));
+}
+
+}  // namespace
+}  // namespace rotoscale::validate
+
+int main(int argc, char** argv) {
+  rotoscale::validate::options o;
+  CLI::App app{
+      "Checks a GEMM kernel's result against a model of its matrix unit, bit for bit.\n"
+      "The input is a safetensors file: a [B,M,K], b [B,N,K] (or without B), d [B,M,N], and optionally c,\n"
+      "scale_a and scale_b. A sparse A is whole, +0 where it is pruned, or a [B,M,K/2] with metadata_a [B,M,K/8]\n"
+      "(F32: K/4) as the instruction has it. Exit codes: 0 identical, 1 different, 2 bad input."};
+  rotoscale::validate::add_options(app, o);
   try {
     app.parse(argc, argv);
     return rotoscale::validate::run(o);

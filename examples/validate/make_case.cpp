@@ -58,20 +58,19 @@ operand_data make_operand(const format& f, const mma_unit& unit, index_t rows, i
   return x;
 }
 
-}  // namespace
-
-void make_case(const std::filesystem::path& path, const make_options& o, thread_pool& pool) {
-  const mma_unit* unit = find_unit(o.model);
-  if (unit == nullptr) throw io::error("--model", "no model '" + o.model + "'; --list-models shows all");
-  const format fa = chosen_format("--a-format", o.a_format, *unit), fb = chosen_format("--b-format", o.b_format, *unit);
-  const index_t step = std::max({unit->instruction_k, unit->block, 32});
-  const index_t k = o.k == 0 ? 4 * step : static_cast<index_t>(o.k);
-  if (unit->instruction_k != 0 && k % unit->instruction_k != 0) {
-    throw io::error("--k", std::to_string(k) + " is no multiple of the " + std::to_string(unit->instruction_k) +
-                               " of " + unit->name);
+/// K, checked against the unit's instruction and blocks.
+index_t chosen_k(const make_options& o, const mma_unit& unit) {
+  const index_t k = o.k == 0 ? 4 * std::max({unit.instruction_k, unit.block, 32}) : static_cast<index_t>(o.k);
+  if (unit.instruction_k != 0 && k % unit.instruction_k != 0) {
+    throw io::error(
+        "--k", std::to_string(k) + " is no multiple of the " + std::to_string(unit.instruction_k) + " of " + unit.name);
   }
-  if (unit->block != 0 && k % unit->block != 0)
+  if (unit.block != 0 && k % unit.block != 0)
     throw io::error("--k", std::to_string(k) + " is no multiple of the block");
+  return k;
+}
+
+std::vector<case_kind> chosen_kinds(const make_options& o) {
   std::vector<case_kind> kinds;
   for (int i = 0; i < case_kinds; ++i) {
     if (o.kind == "all" || o.kind == case_kind_names[i]) kinds.push_back(static_cast<case_kind>(i));
@@ -80,7 +79,17 @@ void make_case(const std::filesystem::path& path, const make_options& o, thread_
     throw io::error("--kind", "'" + o.kind +
                                   "' is no kind of case (all, normal, raw_bits, edges, many_zeros, tiny, outliers, "
                                   "wide, cancelling, properties)");
+  return kinds;
+}
 
+}  // namespace
+
+void make_case(const std::filesystem::path& path, const make_options& o, thread_pool& pool) {
+  const mma_unit* unit = find_unit(o.model);
+  if (unit == nullptr) throw io::error("--model", "no model '" + o.model + "'; --list-models shows all");
+  const format fa = chosen_format("--a-format", o.a_format, *unit), fb = chosen_format("--b-format", o.b_format, *unit);
+  const index_t k = chosen_k(o, *unit);
+  const std::vector<case_kind> kinds = chosen_kinds(o);
   const index_t m = static_cast<index_t>(o.m), n = static_cast<index_t>(o.n);
   const auto batch = static_cast<index_t>(kinds.size());
   constexpr index_t largest = index_t{1} << 28;
