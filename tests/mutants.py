@@ -176,7 +176,7 @@ def outcome(root, folder, mutant, name, text):
         compiling = subprocess.run(
             ["g++", "-std=c++20", "-O1", *(mutant.flags or ["-march=native"]), "-w", f"-I{place}/include", f"-I{place}",
              f"-I{root}/tests", f"-I{root}", "-pthread", str(root / mutant.test),
-             *(str(place / source) for source in mutant.sources), str(folder / "main.o"), "-o", str(program)],
+             *(str(place / source) for source in mutant.sources), str(folder / "main.o"), "-o", str(program), "-lz"],
             capture_output=True, text=True)
         if compiling.returncode != 0:
             return "killed" if "static assertion failed" in compiling.stderr else compiling.stderr[:2000]

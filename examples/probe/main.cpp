@@ -85,25 +85,6 @@ std::vector<std::uint8_t> packed(const std::vector<std::uint8_t>& codes, const f
   return result;
 }
 
-/// The safetensors type of a format.
-std::string dtype_of(const format& f) {
-  constexpr std::pair<format, const char*> types[] = {{formats::fp64, "F64"},
-                                                      {formats::fp16, "F16"},
-                                                      {formats::bf16, "BF16"},
-                                                      {formats::fp32, "F32"},
-                                                      {formats::e4m3, "F8_E4M3"},
-                                                      {formats::e5m2, "F8_E5M2"},
-                                                      {formats::e4m3fnuz, "F8_E4M3FNUZ"},
-                                                      {formats::e5m2fnuz, "F8_E5M2FNUZ"},
-                                                      {formats::e2m3, "F6_E2M3"},
-                                                      {formats::e3m2, "F6_E3M2"},
-                                                      {formats::e2m1, "F4"}};
-  for (const auto& [value, name] : types) {
-    if (value == f) return name;
-  }
-  return "U8";
-}
-
 std::string file_name(std::string name) {
   std::replace_if(
       name.begin(), name.end(), [](char ch) { return ch == ' ' || ch == '.' || ch == ':' || ch == ','; }, '_');
@@ -130,7 +111,8 @@ void save_cases(const fs::path& folder, const probed_instruction& instruction, c
       kept[last] ^= 0x80;
     }
     if (storage_bits(f) < 8) kept = packed(kept, f, tiles * wanted, width);
-    writer.add(name, dtype_of(stored_format(f)), {tiles, wanted, width}, std::as_bytes(std::span(kept)));
+    writer.add(name, io::safetensors_dtype_of(stored_format(f)), {tiles, wanted, width},
+               std::as_bytes(std::span(kept)));
   };
   const format acc = instruction.accumulator;
   add("a", cases.a, instruction.a, instruction.rows, rows, stored_k(instruction), instruction.form.negate_a);
@@ -171,7 +153,7 @@ void save_gemm(const fs::path& folder, const std::string& name, const probed_gem
   io::safetensors_writer writer;
   const auto add = [&](const char* tensor, const format& f, std::int64_t rows, std::int64_t columns,
                        const std::vector<std::uint8_t>& codes) {
-    writer.add(tensor, dtype_of(stored_format(f)), {rows, columns}, std::as_bytes(std::span(codes)));
+    writer.add(tensor, io::safetensors_dtype_of(stored_format(f)), {rows, columns}, std::as_bytes(std::span(codes)));
   };
   add("a", p.a, p.m, p.k, p.codes_a);
   add("b", p.b, p.n, p.k, p.codes_b);

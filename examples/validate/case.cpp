@@ -138,7 +138,7 @@ class loader {
     const format& f = x.a.element;
     const io::tensor_info& t = tensor("metadata_a");
     const index_t bytes = sparse_metadata_bytes(f, x.k), width = storage_bits(f) / 8;
-    if (f.bits() < 8 || f.bits() > 32) fail("metadata_a", "a has elements of type " + dtype_of(f));
+    if (f.bits() < 8 || f.bits() > 32) fail("metadata_a", "a has elements of type " + io::safetensors_dtype_of(f));
     if (t.dtype != "U8") fail("metadata_a", "type " + t.dtype + " is not U8");
     const auto [rows, columns] = extents("metadata_a", t, x);
     if (rows != x.a.rows || columns != bytes || x.k % (2 * sparse_window(f)) != 0) {
@@ -264,13 +264,6 @@ gemm_operand batch_operand(const operand_data& x, index_t k, index_t i) {
     o.scales = x.scales.data() + i * x.rows * o.scale_stride;
   }
   return o;
-}
-
-std::string dtype_of(const format& f) {
-  for (const auto& [name, value] : dtypes) {
-    if (value == f) return name;
-  }
-  return "U8";
 }
 
 }  // namespace rotoscale::validate

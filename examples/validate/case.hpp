@@ -53,7 +53,4 @@ double value_of(const format& f, std::uint64_t code);
 /// Operand `i` of the batch.
 gemm_operand batch_operand(const operand_data& x, index_t k, index_t i);
 
-/// The safetensors type of a format's codes.
-std::string dtype_of(const format& f);
-
 }  // namespace rotoscale::validate

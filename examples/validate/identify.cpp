@@ -80,7 +80,8 @@ std::string text_of(mma_evidence e, const char* device) {
 std::string mismatch(const mma_unit& unit, const gemm_case& x, bool has_tails) {
   for (const auto& [name, operand] : {std::pair{"a", &x.a}, std::pair{"b", &x.b}}) {
     if (!takes(unit, operand->element)) {
-      return "tensor '" + std::string(name) + "': " + unit.name + " does not multiply " + dtype_of(operand->element);
+      return "tensor '" + std::string(name) + "': " + unit.name + " does not multiply " +
+             io::safetensors_dtype_of(operand->element);
     }
     if (unit.block != 0 && operand->block == 0)
       return "tensor 'scale_" + std::string(name) + "': missing, " + unit.name + " needs it";

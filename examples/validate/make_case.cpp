@@ -20,8 +20,8 @@ format chosen_format(const std::string& flag, const std::string& name, const mma
   std::string valid;
   for (const format& f : candidates) {
     if (!takes(unit, f)) continue;
-    if (name.empty() || dtype_of(f) == name) return f;
-    valid += (valid.empty() ? "" : ", ") + dtype_of(f);
+    if (name.empty() || io::safetensors_dtype_of(f) == name) return f;
+    valid += (valid.empty() ? "" : ", ") + io::safetensors_dtype_of(f);
   }
   throw io::error(flag, "'" + name + "' is none of the types that " + unit.name + " takes: " + valid);
 }
@@ -113,7 +113,7 @@ void make_case(const std::filesystem::path& path, const make_options& o, thread_
   }
   io::safetensors_writer writer;
   const auto add = [&](const char* name, const operand_data& x) {
-    writer.add(name, dtype_of(x.element), {batch, x.rows, k}, std::as_bytes(std::span(x.codes)));
+    writer.add(name, io::safetensors_dtype_of(x.element), {batch, x.rows, k}, std::as_bytes(std::span(x.codes)));
     if (x.block == 0) return;
     writer.add("scale_" + std::string(name), x.scale == formats::e8m0 ? "F8_E8M0" : "F8_E4M3",
                {batch, x.rows, k / x.block}, std::as_bytes(std::span(x.scales)));
@@ -126,7 +126,7 @@ void make_case(const std::filesystem::path& path, const make_options& o, thread_
     for (const std::uint64_t code : codes) {
       for (index_t i = 0; i < bytes; ++i) stored.push_back(static_cast<std::uint8_t>(code >> (8 * i)));
     }
-    writer.add(name, dtype_of(acc), {batch, m, n}, std::as_bytes(std::span(stored)));
+    writer.add(name, io::safetensors_dtype_of(acc), {batch, m, n}, std::as_bytes(std::span(stored)));
   };
   add_results("c", c);
   if (o.with_d) {

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <limits>
@@ -58,6 +59,25 @@ class descriptor {
 inline descriptor open_to_read(const std::filesystem::path& path) {
   descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.is_open()) fail(path, "cannot open", errno);
+  return file;
+}
+
+inline const char* kind_of_file(mode_t mode) {
+  return S_ISDIR(mode) ? "a directory" : S_ISFIFO(mode) ? "a pipe" : S_ISSOCK(mode) ? "a socket" : "a device";
+}
+
+/// What is no regular file is refused before a byte is read: a pipe or device may never end. `size`, if given, becomes
+/// the file's.
+inline descriptor open_regular(const std::filesystem::path& path, std::uint64_t* size = nullptr) {
+  // Without O_NONBLOCK, opening a pipe waits for a writer; on regular files it does nothing.
+  descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.is_open()) fail(path, "cannot open", errno);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) fail(path, "cannot read", errno);
+  if (!S_ISREG(status.st_mode)) {
+    throw error(path.string(), std::string("cannot read: ") + kind_of_file(status.st_mode) + ", not a regular file");
+  }
+  if (size != nullptr) *size = static_cast<std::uint64_t>(status.st_size);
   return file;
 }
 
@@ -139,6 +159,10 @@ class inflater {
     stream_.avail_in = given;
     int result = Z_OK;
     do {
+      if (out.size() > limit_) {
+        throw error(path_.string(),
+                    "decompresses to more than " + std::to_string(limit_) + " bytes, half of this machine's memory");
+      }
       stream_.next_out = reinterpret_cast<Bytef*>(buffer);
       stream_.avail_out = sizeof buffer;
       result = inflate(&stream_, Z_NO_FLUSH);
@@ -156,7 +180,12 @@ class inflater {
     return given - stream_.avail_in;
   }
 
+  static std::size_t half_of_memory() {
+    return static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) / 2 * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  }
+
   std::filesystem::path path_;
+  std::size_t limit_ = half_of_memory();
   z_stream stream_{};
   bool between_members_ = false;
   bool padding_ = false;
@@ -213,17 +242,23 @@ inline std::filesystem::path exchange_directory(const std::filesystem::path& fro
 
 }  // namespace detail
 
-/// All bytes of a file, as they are.
-inline std::string read_raw_file(const std::filesystem::path& path) {
-  const detail::descriptor file = detail::open_to_read(path);
+/// All bytes of a regular file, as they are. More than `limit` of them are refused before memory is asked for.
+inline std::string read_raw_file(const std::filesystem::path& path,
+                                 std::uint64_t limit = std::numeric_limits<std::uint64_t>::max()) {
+  std::uint64_t size = 0;
+  const detail::descriptor file = detail::open_regular(path, &size);
+  if (size > limit) {
+    throw error(path.string(),
+                "cannot read: " + std::to_string(size) + " bytes, the limit is " + std::to_string(limit));
+  }
   std::string bytes;
   detail::read_rest(file, bytes, path);
   return bytes;
 }
 
-/// All bytes of a file, decompressed when it begins as gzip does (this includes dictd's .dz).
+/// All bytes of a regular file, decompressed when it begins as gzip does (this includes dictd's .dz).
 inline std::string read_file(const std::filesystem::path& path) {
-  const detail::descriptor file = detail::open_to_read(path);
+  const detail::descriptor file = detail::open_regular(path);
   constexpr std::size_t chunk = std::size_t{1} << 18;
   std::string input;
   detail::read_some(file, input, 2, path);
@@ -270,6 +305,17 @@ class atomic_file {
   }
 
   void write(std::string_view bytes) { detail::write_all(file_, bytes, path_); }
+
+  /// Overwrites bytes that were written before, such as a header that counts what follows.
+  void write_at(std::uint64_t offset, std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t n = ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) detail::fail(path_, "cannot write", errno);
+      bytes.remove_prefix(static_cast<std::size_t>(n));
+      offset += static_cast<std::uint64_t>(n);
+    }
+  }
 
   void commit() {
     if (::fsync(file_.get()) != 0) detail::fail(path_, "cannot flush", errno);

@@ -231,13 +231,22 @@ inline std::string parse_message(std::string_view what) {
   return printable(what, 200);
 }
 
-/// Refuses what nlohmann's parser lets through: keys given twice (it keeps one of them) and bottomless nesting.
-template <class Json>
+/// Keeps all of a document.
+struct keep_all {
+  template <class Event, class Json>
+  bool operator()(int, Event, Json&) {
+    return true;
+  }
+};
+
+/// Refuses what nlohmann's parser lets through: keys given twice (it keeps one of them) and bottomless nesting. `next`
+/// sees every event afterwards and says whether to keep the value, as nlohmann's parser callbacks do.
+template <class Json, class Next>
 class parse_guard {
  public:
-  explicit parse_guard(std::string where) : where_(std::move(where)) {}
+  parse_guard(std::string where, Next& next) : where_(std::move(where)), next_(next) {}
 
-  bool operator()(int, typename Json::parse_event_t event, Json& parsed) {
+  bool operator()(int depth, typename Json::parse_event_t event, Json& parsed) {
     using event_t = typename Json::parse_event_t;
     if (event == event_t::object_start || event == event_t::array_start) {
       if (open_.size() >= 128) throw error(where_, "nested too deep");
@@ -248,17 +257,18 @@ class parse_guard {
       const std::string& key = parsed.template get_ref<const std::string&>();
       if (!open_.back().insert(key).second) throw error(where_, "the key '" + printable(key) + "' is given twice");
     }
-    return true;
+    return next_(depth, event, parsed);
   }
 
  private:
   std::string where_;
+  Next& next_;
   std::vector<std::unordered_set<std::string>> open_;
 };
 
-/// `line` is the number of the line that the text is, 0 when it is a whole document.
-template <class Json>
-Json parse_as(std::string_view text, const std::string& file, std::size_t line = 0) {
+/// `line` is the number of the line that the text is, 0 when it is a whole document. `next`: see parse_guard.
+template <class Json, class Next = keep_all>
+Json parse_as(std::string_view text, const std::string& file, std::size_t line = 0, Next next = {}) {
   const std::string where = line == 0 ? file : file + ": line " + std::to_string(line);
   const auto fail_at = [&](std::size_t offset, const std::string& what) {
     const std::string_view before = text.substr(0, offset);
@@ -268,7 +278,7 @@ Json parse_as(std::string_view text, const std::string& file, std::size_t line =
   };
   // nlohmann's parser takes a zero byte for the end of the text and would accept anything after it.
   if (const auto zero = text.find('\0'); zero != text.npos) fail_at(zero, "a zero byte");
-  parse_guard<Json> guard(where);
+  parse_guard<Json, Next> guard(where, next);
   Json parsed;
   try {
     parsed = Json::parse(text.begin(), text.end(), std::ref(guard));
@@ -287,8 +297,11 @@ inline nlohmann::ordered_json parse_json(std::string_view text, const std::strin
   return detail::parse_as<nlohmann::ordered_json>(text, where);
 }
 
+/// The longest document that read_json takes: parsed, it needs many times as much memory.
+inline constexpr std::uint64_t json_max_bytes = std::uint64_t{64} << 20;
+
 inline nlohmann::ordered_json read_json(const std::filesystem::path& path) {
-  return parse_json(read_raw_file(path), path.string());
+  return parse_json(read_raw_file(path, json_max_bytes), path.string());
 }
 
 /// JSON as text, on one line unless an indentation is given. NaN and Inf, which JSON lacks, become null.

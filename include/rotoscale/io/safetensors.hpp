@@ -1,19 +1,21 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Hugging Face's safetensors: an 8-byte little-endian header length, a JSON header of names, dtypes, shapes and byte
-// ranges, then the tensors without gaps. The reader trusts nothing in the file.
+// The safetensors format: 8 bytes of header length, a JSON header of names, dtypes, shapes and byte ranges, then the
+// tensors without gaps. Files are mapped and written piece by piece, so that neither way a file's size is needed in
+// memory. The reader trusts nothing in the file. Several files of one model: safetensors_shards.hpp.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
-#include <limits>
+#include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -21,77 +23,61 @@
 
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/io/file.hpp"
-#include "rotoscale/io/json.hpp"
+#include "rotoscale/io/mapped_file.hpp"
+#include "rotoscale/io/safetensors_header.hpp"
+#include "rotoscale/round.hpp"
 
 namespace rotoscale::io {
 
-/// Bytes [begin, end) of the data that follows the header; elements little-endian, row-major.
-struct tensor_info {
-  std::string name;
-  std::string dtype;
-  std::vector<std::int64_t> shape;
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
-};
-
 namespace detail {
 
-inline constexpr std::uint64_t safetensors_max_header = 100'000'000;
-inline constexpr char safetensors_metadata_key[] = "__metadata__";
-
-struct dtype_bits {
-  const char* name;
-  std::uint64_t bits;
-};
-
-inline constexpr dtype_bits safetensors_dtypes[] = {
-    {"BOOL", 8},    {"U8", 8},      {"I8", 8},          {"U16", 16},        {"I16", 16},    {"U32", 32},
-    {"I32", 32},    {"U64", 64},    {"I64", 64},        {"F16", 16},        {"BF16", 16},   {"F32", 32},
-    {"F64", 64},    {"C64", 64},    {"F4", 4},          {"F6_E2M3", 6},     {"F6_E3M2", 6}, {"F8_E4M3", 8},
-    {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8},
-};
-
-/// Why dtype and shape do not take exactly `size` bytes, or an empty string when they do.
-inline std::string size_problem(const std::string& dtype, const std::vector<std::int64_t>& shape, std::uint64_t size) {
-  const auto* type = std::find_if(std::begin(safetensors_dtypes), std::end(safetensors_dtypes),
-                                  [&](const dtype_bits& d) { return dtype == d.name; });
-  if (type == std::end(safetensors_dtypes)) {
-    std::vector<std::string> valid;
-    for (const dtype_bits& d : safetensors_dtypes) valid.emplace_back(d.name);
-    return "unknown dtype '" + printable(dtype) + "'; did you mean '" + nearest_name(dtype, valid) + "'?";
-  }
-  std::uint64_t bits = 1;
-  const auto multiply = [&bits](std::uint64_t factor) {
-    if (factor != 0 && bits > std::numeric_limits<std::uint64_t>::max() / factor) return false;
-    bits *= factor;
-    return true;
+/// FP32 numbers from `to.size()` elements of `type`, which has a number format of 8, 16, 32 or 64 bits. FP64 is rounded
+/// to nearest, ties to even; all else is exact.
+inline void decode_elements(const safetensors_dtype& type, const std::byte* from, std::span<float> to) {
+  const auto each = [&](auto code, const auto& convert_one) {
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      std::memcpy(&code, from + i * sizeof code, sizeof code);
+      to[i] = convert_one(code);
+    }
   };
-  for (const std::int64_t extent : shape) {
-    if (extent < 0) return "negative extent " + std::to_string(extent) + " in its shape";
-    if (!multiply(static_cast<std::uint64_t>(extent))) return "the number of elements overflows";
+  const format f = *type.number;
+  if (f == formats::fp32) {
+    std::memcpy(to.data(), from, to.size_bytes());
+  } else if (f == formats::bf16) {
+    each(std::uint16_t{}, [](std::uint16_t code) { return fp32_from_bits(std::uint32_t{code} << 16); });
+  } else if (f.bits() == 64) {
+    each(double{}, [](double x) { return static_cast<float>(x); });
+  } else if (f.bits() == 16) {
+    each(std::uint16_t{}, [&](std::uint16_t code) { return decode(f, code); });
+  } else {
+    float table[256];
+    for (unsigned code = 0; code < 256; ++code) table[code] = decode(f, code);
+    each(std::uint8_t{}, [&](std::uint8_t code) { return table[code]; });
   }
-  if (!multiply(type->bits)) return "the number of bytes overflows";
-  if (bits % 8 != 0) return "its " + std::to_string(bits) + " bits do not end on a byte";
-  if (bits / 8 == size) return "";
-  return "dtype and shape take " + std::to_string(bits / 8) + " bytes, its data has " + std::to_string(size);
 }
 
 }  // namespace detail
 
-/// A checked file, held in memory.
+/// A checked file. Of a mapped one only the header has been read. Copies share the content.
 class safetensors_file {
  public:
+  /// Throws io::error for what is no regular file or not a whole safetensors file.
   static safetensors_file open(const std::filesystem::path& path) {
-    return from_bytes(path.string(), read_raw_file(path));
+    const auto mapped = std::make_shared<const mapped_file>(path);
+    safetensors_file file;
+    file.mapped_ = mapped;
+    file.content_ = mapped->bytes();
+    file.read(path.string());
+    return file;
   }
 
   /// `name` stands for the file in messages.
   static safetensors_file from_bytes(std::string name, std::string bytes) {
+    const auto held = std::make_shared<const std::string>(std::move(bytes));
     safetensors_file file;
-    file.name_ = std::move(name);
-    file.content_ = std::move(bytes);
-    file.read_header();
-    file.check_layout();
+    file.held_ = held;
+    file.content_ = std::as_bytes(std::span(*held));
+    file.read(std::move(name));
     return file;
   }
 
@@ -108,31 +94,51 @@ class safetensors_file {
   std::span<const std::byte> bytes(const tensor_info& info) const {
     const std::uint64_t size = content_.size() - data_start_;
     if (info.begin > info.end || info.end > size) fail_tensor(info, "not a tensor of this file");
-    const auto* data = reinterpret_cast<const std::byte*>(content_.data()) + data_start_;
-    return {data + info.begin, static_cast<std::size_t>(info.end - info.begin)};
+    return content_.subspan(data_start_ + static_cast<std::size_t>(info.begin),
+                            static_cast<std::size_t>(info.end - info.begin));
+  }
+
+  /// Elements first, first + 1, ... of a tensor of floating-point numbers as FP32 (FP64 rounded to nearest, ties to
+  /// even). What has been read leaves memory again, so that a file of any size takes a few MiB. Throws io::error for
+  /// integers and for codes that share bytes.
+  void read_floats(const tensor_info& info, std::uint64_t first, std::span<float> to) const {
+    const detail::safetensors_dtype& type = *detail::find_dtype(info.dtype);
+    if (!type.number) fail_tensor(info, "its type " + info.dtype + " holds no floating-point numbers");
+    if (type.bits % 8 != 0) fail_tensor(info, "elements of type " + info.dtype + " share bytes");
+    const std::size_t width = static_cast<std::size_t>(type.bits / 8);
+    const auto all = bytes(info);
+    if (first > all.size() / width || to.size() > all.size() / width - first) {
+      fail_tensor(info, "has no elements " + std::to_string(first) + " to " + std::to_string(first + to.size()));
+    }
+    constexpr std::size_t piece = std::size_t{1} << 20;
+    for (std::size_t done = 0; done < to.size(); done += piece) {
+      const std::size_t count = std::min(piece, to.size() - done);
+      const auto from = all.subspan((static_cast<std::size_t>(first) + done) * width, count * width);
+      detail::decode_elements(type, from.data(), to.subspan(done, count));
+      release(from);
+    }
+  }
+
+  /// Lets a part of bytes() that has been read leave memory.
+  void release(std::span<const std::byte> part) const {
+    if (mapped_ != nullptr) mapped_->release(part);
   }
 
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const std::string& name() const { return name_; }
 
  private:
-  // A std::map inside: the order of keys says nothing here, and an ordered_json looks keys up one by one.
-  using header_json = nlohmann::json;
-
   [[noreturn]] void fail_tensor(const tensor_info& info, const std::string& what) const {
-    const std::string at = "' at data offset " + std::to_string(info.begin) + ": ";
-    throw error(name_, "tensor '" + printable(info.name) + at + what);
-  }
-  [[noreturn]] void fail_entry(const std::string& tensor, const std::string& what) const {
-    throw error(name_, "tensor '" + printable(tensor) + "' in the header at offset 8: " + what);
+    throw error(name_, "tensor '" + printable(info.name) + "': " + what);
   }
 
-  void read_header() {
+  void read(std::string name) {
+    name_ = std::move(name);
     if (content_.size() < 8) {
       throw error(name_, "offset 0: " + std::to_string(content_.size()) + " bytes are too few for a header length");
     }
     std::uint64_t length = 0;
-    for (std::size_t i = 8; i-- > 0;) length = length << 8 | static_cast<unsigned char>(content_[i]);
+    for (std::size_t i = 8; i-- > 0;) length = length << 8 | std::to_integer<std::uint64_t>(content_[i]);
     if (length > detail::safetensors_max_header) {
       throw error(name_, "offset 0: header length " + std::to_string(length) + " is above the limit of 100000000");
     }
@@ -140,149 +146,124 @@ class safetensors_file {
       throw error(name_, "offset 0: header length " + std::to_string(length) + " reaches beyond the end of the file");
     }
     data_start_ = 8 + static_cast<std::size_t>(length);
-    const std::string_view text = std::string_view(content_).substr(8, static_cast<std::size_t>(length));
-    if (text.empty() || text.front() != '{') throw error(name_, "offset 8: the header does not begin with '{'");
-    const auto header = detail::parse_as<header_json>(text, name_ + ": header at offset 8");
-    for (const auto& [key, entry] : header.items()) {
-      if (key == detail::safetensors_metadata_key) {
-        read_metadata(entry);
-      } else {
-        read_entry(key, entry);
-      }
-    }
-  }
-
-  void read_metadata(const header_json& entry) {
-    if (!entry.is_object()) throw error(name_, "header at offset 8: __metadata__ is not an object");
-    for (const auto& [key, value] : entry.items()) {
-      if (!value.is_string()) {
-        throw error(name_, "header at offset 8: __metadata__." + printable(key) + " is not a string");
-      }
-      metadata_[key] = value.get<std::string>();
-    }
-  }
-
-  void read_entry(const std::string& tensor, const header_json& entry) {
-    if (!entry.is_object()) fail_entry(tensor, "not an object");
-    const auto field = [&](const char* key) -> const header_json& {
-      const auto found = entry.find(key);
-      if (found == entry.end()) fail_entry(tensor, std::string(key) + " is missing");
-      return *found;
-    };
-    tensor_info info;
-    info.name = tensor;
-    const header_json& dtype = field("dtype");
-    if (!dtype.is_string()) fail_entry(tensor, "dtype is not a string");
-    info.dtype = dtype.get<std::string>();
-    const header_json& offsets = field("data_offsets");
-    if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
-        !offsets[1].is_number_unsigned()) {
-      fail_entry(tensor, "data_offsets is not an array of two non-negative integers");
-    }
-    info.begin = offsets[0].get<std::uint64_t>();
-    info.end = offsets[1].get<std::uint64_t>();
-    const header_json& shape = field("shape");
-    if (!shape.is_array()) fail_tensor(info, "shape is not an array");
-    for (const header_json& extent : shape) {
-      if (!extent.is_number_unsigned() || !std::in_range<std::int64_t>(extent.get<std::uint64_t>())) {
-        fail_tensor(info, "shape holds something other than non-negative 64-bit integers");
-      }
-      info.shape.push_back(extent.get<std::int64_t>());
-    }
-    tensors_.push_back(std::move(info));
-  }
-
-  void check_layout() {
-    std::sort(tensors_.begin(), tensors_.end(), [](const tensor_info& a, const tensor_info& b) {
-      return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
-    });
-    const std::uint64_t size = content_.size() - data_start_;
-    std::uint64_t covered = 0;
-    for (const tensor_info& info : tensors_) {
-      const std::string end = std::to_string(info.end);
-      if (info.begin > info.end) fail_tensor(info, "ends before it begins, at " + end);
-      if (info.begin < covered) fail_tensor(info, "overlaps the one before, which ends at " + std::to_string(covered));
-      if (info.begin > covered) fail_tensor(info, "a gap before it, from data offset " + std::to_string(covered));
-      if (info.end > size) fail_tensor(info, "ends at " + end + ", beyond the " + std::to_string(size) + " data bytes");
-      const std::string problem = detail::size_problem(info.dtype, info.shape, info.end - info.begin);
-      if (!problem.empty()) fail_tensor(info, problem);
-      covered = info.end;
-    }
-    if (covered != size) {
-      throw error(name_, std::to_string(size - covered) + " bytes after the last tensor, which ends at data offset " +
-                             std::to_string(covered));
-    }
+    const std::string_view text(reinterpret_cast<const char*>(content_.data()) + 8, data_start_ - 8);
+    detail::safetensors_header header(text, content_.size() - data_start_, name_);
+    tensors_ = std::move(header.tensors);
+    metadata_ = std::move(header.metadata);
     for (std::size_t i = 0; i < tensors_.size(); ++i) index_[tensors_[i].name] = i;
   }
 
   std::string name_;
-  std::string content_;
+  std::shared_ptr<const mapped_file> mapped_;
+  std::shared_ptr<const std::string> held_;
+  std::span<const std::byte> content_;  ///< of one of the two
   std::size_t data_start_ = 0;
   std::vector<tensor_info> tensors_;
   std::unordered_map<std::string, std::size_t> index_;
   std::map<std::string, std::string> metadata_;
 };
 
-/// Collects tensors and writes them in the order of their adding. Equal calls give equal bytes.
+/// Takes a tensor's bytes in pieces of any length.
+using byte_sink = std::function<void(std::span<const std::byte>)>;
+/// Gives a tensor's bytes to a sink, from the first to the last.
+using byte_source = std::function<void(const byte_sink&)>;
+
+/// Writes tensors in the order of their adding. Equal calls give equal bytes.
 class safetensors_writer {
  public:
   std::map<std::string, std::string> metadata;
 
   /// Copies the bytes, so that the caller's may be a temporary.
   void add(std::string name, std::string dtype, std::vector<std::int64_t> shape, std::span<const std::byte> bytes) {
-    if (name == detail::safetensors_metadata_key) fail(name, "the name is reserved");
-    if (!names_.insert(name).second) fail(name, "added twice");
     const std::string problem = detail::size_problem(dtype, shape, bytes.size());
     if (!problem.empty()) fail(name, problem);
-    const std::uint64_t begin = data_.size();
-    if (!bytes.empty()) data_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    tensors_.push_back({std::move(name), std::move(dtype), std::move(shape), begin, data_.size()});
+    const auto held = std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end());
+    append(std::move(name), std::move(dtype), std::move(shape), [held](const byte_sink& sink) { sink(*held); });
+  }
+
+  /// The bytes are asked for when the file is written, and only passed on: nothing of them is kept.
+  void add_streamed(std::string name, std::string dtype, std::vector<std::int64_t> shape, byte_source source) {
+    const std::string problem = detail::size_of_tensor(dtype, shape).problem;
+    if (!problem.empty()) fail(name, problem);
+    append(std::move(name), std::move(dtype), std::move(shape), std::move(source));
   }
 
   /// Throws io::error naming the path when that cannot be written.
-  void write(const std::filesystem::path& path) const {
-    atomic_file file(path);
-    file.write(header(path.string()));
-    file.write(data_);
-    file.commit();
+  void write(const std::filesystem::path& path) const { write_file(path, 0, tensors_.size()); }
+
+  /// One file directory/stem.safetensors; or, where the tensors' bytes are more than `limit`, as many files
+  /// stem-00001-of-0000N.safetensors of at most that (or of one tensor) and stem.safetensors.index.json, as Hugging
+  /// Face has them.
+  void write_shards(const std::filesystem::path& directory, const std::string& stem, std::uint64_t limit) const {
+    std::vector<std::size_t> starts{0};
+    for (std::size_t i = 1; i < tensors_.size(); ++i) {
+      if (tensors_[i].end - tensors_[starts.back()].begin > limit) starts.push_back(i);
+    }
+    if (starts.size() == 1) return write(directory / (stem + ".safetensors"));
+    if (starts.size() > 99999) throw error(directory.string(), "more than 99999 shards: the limit is too small");
+    const std::size_t count = starts.size();
+    starts.push_back(tensors_.size());
+    const auto number = [](std::size_t n) {
+      const std::string digits = std::to_string(n);
+      return std::string(5 - digits.size(), '0') + digits;
+    };
+    nlohmann::json map = nlohmann::json::object();
+    for (std::size_t s = 0; s < count; ++s) {
+      const std::string name = stem + "-" + number(s + 1) + "-of-" + number(count) + ".safetensors";
+      write_file(directory / name, starts[s], starts[s + 1]);
+      for (std::size_t i = starts[s]; i < starts[s + 1]; ++i) map[tensors_[i].name] = name;
+    }
+    const nlohmann::ordered_json index = {{"metadata", {{"total_size", tensors_.back().end}}}, {"weight_map", map}};
+    write_json(directory / (stem + ".safetensors.index.json"), index);
   }
 
   /// What write() writes. `where` names the destination in messages.
-  std::string bytes(const std::string& where) const { return header(where) + data_; }
+  std::string bytes(const std::string& where) const {
+    std::string all;
+    produce(where, 0, tensors_.size(), [&](std::string_view part) { all += part; });
+    return all;
+  }
 
  private:
   [[noreturn]] static void fail(const std::string& tensor, const std::string& what) {
     throw error("safetensors", "tensor '" + printable(tensor) + "': " + what);
   }
 
-  std::string header(const std::string& where) const {
-    // Put together by hand: inserting into an ordered_json takes time that is quadratic in the number of keys.
-    std::string text = "{";
-    const auto append = [&](const std::string& key, const nlohmann::ordered_json& value) {
-      if (text.size() > 1) text += ',';
-      text += json_text(nlohmann::ordered_json(key), where) + ":" + json_text(value, where);
-    };
-    if (!metadata.empty()) append(detail::safetensors_metadata_key, nlohmann::ordered_json(metadata));
-    for (const tensor_info& info : tensors_) {
-      nlohmann::ordered_json entry;
-      entry["dtype"] = info.dtype;
-      entry["shape"] = info.shape;
-      entry["data_offsets"] = {info.begin, info.end};
-      append(info.name, entry);
+  void append(std::string name, std::string dtype, std::vector<std::int64_t> shape, byte_source source) {
+    if (name == detail::safetensors_metadata_key) fail(name, "the name is reserved");
+    if (!names_.insert(name).second) fail(name, "added twice");
+    const std::uint64_t begin = tensors_.empty() ? 0 : tensors_.back().end;
+    const std::uint64_t size = detail::size_of_tensor(dtype, shape).bytes;
+    if (begin + size < begin) fail(name, "the file's size overflows");
+    tensors_.push_back({std::move(name), std::move(dtype), std::move(shape), begin, begin + size});
+    sources_.push_back(std::move(source));
+  }
+
+  void write_file(const std::filesystem::path& path, std::size_t first, std::size_t last) const {
+    atomic_file file(path);
+    produce(path.string(), first, last, [&](std::string_view part) { file.write(part); });
+    file.commit();
+  }
+
+  /// Tensors first .. last - 1 as a file, piece by piece.
+  void produce(const std::string& where, std::size_t first, std::size_t last,
+               const std::function<void(std::string_view)>& write_part) const {
+    const auto part = std::span(tensors_).subspan(first, last - first);
+    write_part(detail::safetensors_header_bytes(part, part.empty() ? 0 : part[0].begin, metadata, where));
+    for (std::size_t i = first; i < last; ++i) {
+      std::uint64_t left = tensors_[i].end - tensors_[i].begin;
+      sources_[i]([&](std::span<const std::byte> piece) {
+        if (piece.size() > left) fail(tensors_[i].name, "its source gives more bytes than dtype and shape take");
+        left -= piece.size();
+        write_part({reinterpret_cast<const char*>(piece.data()), piece.size()});
+      });
+      if (left != 0) fail(tensors_[i].name, "its source gives " + std::to_string(left) + " bytes too few");
     }
-    text += '}';
-    text.append((8 - text.size() % 8) % 8, ' ');
-    if (text.size() > detail::safetensors_max_header) {
-      throw error(where, "a header of " + std::to_string(text.size()) + " bytes is above the limit of 100000000");
-    }
-    std::string length(8, '\0');
-    for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(text.size() >> (8 * i) & 0xff);
-    return length + text;
   }
 
   std::vector<tensor_info> tensors_;
+  std::vector<byte_source> sources_;
   std::unordered_set<std::string> names_;
-  std::string data_;
 };
 
 }  // namespace rotoscale::io

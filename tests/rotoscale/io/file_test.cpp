@@ -169,7 +169,8 @@ TEST_CASE("read_file names what it cannot read") {
   CHECK(message_of([&] { io::read_file(missing); }) == missing.string() + ": cannot open: No such file or directory");
   CHECK(message_of([&] { io::read_raw_file(missing); }) ==
         missing.string() + ": cannot open: No such file or directory");
-  CHECK(message_of([&] { io::read_file(dir.path()); }) == dir.path().string() + ": cannot read: Is a directory");
+  CHECK(message_of([&] { io::read_file(dir.path()); }) ==
+        dir.path().string() + ": cannot read: a directory, not a regular file");
   CHECK(message_of([&] { io::read_file("/proc/self/mem"); }) == "/proc/self/mem: cannot read: Input/output error");
 }
 

@@ -117,8 +117,7 @@ TEST_CASE("what is written is read back") {
   const safetensors_file moved = [&] { return safetensors_file::open(path); }();
   CHECK(moved.bytes(*moved.find("codes")).size() == 4);
   const io::tensor_info foreign{"foreign", "U8", {1}, 40, 41};
-  CHECK(message_of([&] { file.bytes(foreign); }) ==
-        path.string() + ": tensor 'foreign' at data offset 40: not a tensor of this file");
+  CHECK(message_of([&] { file.bytes(foreign); }) == path.string() + ": tensor 'foreign': not a tensor of this file");
 }
 
 TEST_CASE("every dtype has its size, and sub-byte tensors end on a byte") {

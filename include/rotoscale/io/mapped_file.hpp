@@ -1,0 +1,57 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// A regular file as memory. POSIX.
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <utility>
+
+#include "rotoscale/io/error.hpp"
+#include "rotoscale/io/file.hpp"
+
+namespace rotoscale::io {
+
+/// Read-only. A file that is replaced stays mapped as it was; one that somebody cuts short while it is mapped ends the
+/// program when the lost part is read (SIGBUS), as with every mapping.
+class mapped_file {
+ public:
+  /// Throws io::error for what is missing, unreadable or no regular file. Reads nothing yet.
+  explicit mapped_file(const std::filesystem::path& path) {
+    std::uint64_t size = 0;
+    const detail::descriptor file = detail::open_regular(path, &size);
+    if (size == 0) return;  // mmap refuses a length of zero
+    void* at = ::mmap(nullptr, static_cast<std::size_t>(size), PROT_READ, MAP_PRIVATE, file.get(), 0);
+    if (at == MAP_FAILED) detail::fail(path, "cannot map", errno);
+    data_ = static_cast<const std::byte*>(at);
+    size_ = static_cast<std::size_t>(size);
+  }
+  mapped_file(const mapped_file&) = delete;
+  mapped_file& operator=(const mapped_file&) = delete;
+  ~mapped_file() {
+    if (size_ > 0) ::munmap(const_cast<std::byte*>(data_), size_);
+  }
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+
+  /// Says that `part` of bytes() will not be read again soon: its whole pages leave this process's memory. They may be
+  /// read all the same.
+  void release(std::span<const std::byte> part) const {
+    const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    const auto begin = static_cast<std::size_t>(part.data() - data_), end = begin + part.size();
+    const std::size_t first = (begin + page - 1) / page * page, last = end == size_ ? end : end / page * page;
+    if (first < last) ::madvise(const_cast<std::byte*>(data_) + first, last - first, MADV_DONTNEED);
+  }
+
+ private:
+  const std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+}  // namespace rotoscale::io

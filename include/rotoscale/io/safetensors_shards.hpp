@@ -1,0 +1,105 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The tensors of one model, in one safetensors file or in several that an index lists, as Hugging Face has them.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "rotoscale/io/error.hpp"
+#include "rotoscale/io/json.hpp"
+#include "rotoscale/io/safetensors.hpp"
+
+namespace rotoscale::io {
+
+/// A tensor of one of several files.
+struct located_tensor {
+  const safetensors_file* file = nullptr;
+  const tensor_info* info = nullptr;
+};
+
+class safetensors_shards {
+ public:
+  /// Opens directory/stem.safetensors, else what directory/stem.safetensors.index.json lists. Throws io::error where
+  /// neither is there, or the index and the files contradict each other.
+  static safetensors_shards open(const std::filesystem::path& directory, const std::string& stem = "model") {
+    safetensors_shards model;
+    const std::filesystem::path single = directory / (stem + ".safetensors");
+    const std::filesystem::path index = directory / (stem + ".safetensors.index.json");
+    std::error_code failed;
+    if (std::filesystem::exists(single, failed) || !std::filesystem::exists(index, failed)) {
+      model.name_ = single.string();
+      model.files_.push_back(safetensors_file::open(single));
+    } else {
+      model.name_ = index.string();
+      model.open_listed(directory);
+    }
+    model.collect();
+    return model;
+  }
+
+  /// In order of the index. Tensors of each: files()[i].tensors().
+  const std::vector<safetensors_file>& files() const { return files_; }
+
+  /// {nullptr, nullptr} when there is none of that name. Valid as long as this object.
+  located_tensor find(std::string_view name) const {
+    const auto found = index_.find(std::string(name));
+    if (found == index_.end()) return {};
+    return {&files_[found->second.first], &files_[found->second.first].tensors()[found->second.second]};
+  }
+
+  std::size_t size() const { return index_.size(); }
+  /// Of the file or the index, for messages.
+  const std::string& name() const { return name_; }
+
+ private:
+  void open_listed(const std::filesystem::path& directory) {
+    const auto index = read_json(name_);
+    if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
+      throw error(name_, "weight_map is missing or not an object");
+    }
+    std::unordered_map<std::string, std::size_t> opened;
+    for (const auto& [tensor, file] : index["weight_map"].items()) {
+      const std::string where = "weight_map: tensor '" + printable(tensor) + "'";
+      if (!file.is_string()) throw error(name_, where + ": its file is not a string");
+      const std::string shard = file.get<std::string>();
+      // A name, not a path: an index from elsewhere must not make us open files outside of its directory.
+      if (shard.empty() || shard == "." || shard == ".." || shard.find('/') != shard.npos) {
+        throw error(name_, where + ": '" + printable(shard) + "' is not the name of a file in its directory");
+      }
+      const auto [at, is_new] = opened.emplace(shard, files_.size());
+      if (is_new) files_.push_back(safetensors_file::open(directory / shard));
+      if (files_[at->second].find(tensor) == nullptr) {
+        throw error(name_, where + ": is not in " + files_[at->second].name());
+      }
+      ++listed_;
+    }
+  }
+
+  void collect() {
+    for (std::size_t f = 0; f < files_.size(); ++f) {
+      for (std::size_t i = 0; i < files_[f].tensors().size(); ++i) {
+        const std::string& tensor = files_[f].tensors()[i].name;
+        if (index_.emplace(tensor, std::pair(f, i)).second) continue;
+        throw error(name_, "tensor '" + printable(tensor) + "' is in two files, the second is " + files_[f].name());
+      }
+    }
+    if (listed_ > 0 && listed_ != index_.size()) {
+      throw error(name_,
+                  "lists " + std::to_string(listed_) + " tensors, its files hold " + std::to_string(index_.size()));
+    }
+  }
+
+  std::string name_;
+  std::vector<safetensors_file> files_;
+  std::size_t listed_ = 0;
+  std::unordered_map<std::string, std::pair<std::size_t, std::size_t>> index_;
+};
+
+}  // namespace rotoscale::io
