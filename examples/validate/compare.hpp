@@ -70,6 +70,8 @@ std::vector<explanation> fit(const gemm_case& x, const gemm_options& o, index_t 
 
 /// In words; `device` may be empty.
 std::string text_of(mma_evidence e, const char* device);
+/// A model's parameters by the names of mma_model's fields, and the name of its sum in arXiv:2511.10909.
+std::string describe(const mma_model& m);
 std::string number(const format& f, std::uint64_t code);
 
 }  // namespace rotoscale::validate

@@ -4,6 +4,7 @@
 
 #include "compare.hpp"
 #include "rotoscale/gemm_ref.hpp"
+#include "rotoscale/names.hpp"
 #include "rotoscale/philox.hpp"
 
 namespace rotoscale::validate {
@@ -41,16 +42,6 @@ std::vector<explanation> ranked(std::vector<explanation> all) {
   return all;
 }
 
-std::string describe(const mma_model& m) {
-  static constexpr const char* sums[] = {"exact", "aligned", "scaled_groups", "rounded_tree", "late_c", "late_c_split"};
-  static constexpr const char* results[] = {"fp32_nearest", "fp32_truncate", "e8m13", "fp16_nearest", "fp64_nearest"};
-  std::string text = std::string(sums[static_cast<int>(m.sum)]) + " group " + std::to_string(m.group);
-  if (m.sum != mma_sum::exact) text += " fraction_bits " + std::to_string(m.fraction_bits);
-  if (m.sum == mma_sum::scaled_groups) text += " subgroup " + std::to_string(m.subgroup);
-  if (m.late_bits != 0) text += " late_bits " + std::to_string(m.late_bits);
-  return text + " result " + results[static_cast<int>(m.result)];
-}
-
 /// Why A is not as sparse as the unit needs it, or an empty string.
 std::string sparse_mismatch(const mma_unit& unit, const gemm_case& x) {
   if (!unit.model.sparse)
@@ -68,6 +59,24 @@ std::string sparse_mismatch(const mma_unit& unit, const gemm_case& x) {
 }
 
 }  // namespace
+
+std::string describe(const mma_model& m) {
+  static constexpr const char* sums[] = {"exact", "aligned", "scaled_groups", "rounded_tree", "late_c", "late_c_split"};
+  static constexpr const char* published[] = {"E-FDPA", "T-FDPA", "GST-FDPA", "", "TR-FDPA", "GTR-FDPA"};
+  static constexpr const char* results[] = {"fp32_nearest", "fp32_truncate", "e8m13", "fp16_nearest", "fp64_nearest"};
+  const bool aligned = m.sum == mma_sum::aligned || m.sum == mma_sum::scaled_groups;
+  std::string text = std::string(sums[static_cast<int>(m.sum)]) + " group " + std::to_string(m.group);
+  if (m.fraction_bits != 0) text += " fraction_bits " + std::to_string(m.fraction_bits);
+  if (m.sum == mma_sum::scaled_groups) text += " subgroup " + std::to_string(m.subgroup);
+  if (m.late_bits != 0) text += " late_bits " + std::to_string(m.late_bits);
+  text += std::string(" result ") + results[static_cast<int>(m.result)];
+  if (aligned) text += " least_exponent " + std::to_string(m.least_exponent);
+  if (m.operand.exponent_bits != 0) text += " operand " + std::string(to_string(m.operand));
+  if (m.interleave != 0) text += " interleave " + std::to_string(m.interleave);
+  if (m.c_last) text += " c_last";
+  const std::string name = published[static_cast<int>(m.sum)];
+  return (m.sum == mma_sum::exact && m.group <= 1) || name.empty() ? text : text + " (" + name + ")";
+}
 
 std::string text_of(mma_evidence e, const char* device) {
   static constexpr const char* texts[] = {"by definition", "measured by this project", "published vectors",

@@ -32,7 +32,7 @@ struct options {
 };
 
 void list_models() {
-  std::cout << "models (K of the instruction, operands, evidence):\n";
+  std::cout << "models (K of the instruction, operands, evidence; below, parameters):\n";
   for (const mma_unit& u : models::all) {
     std::string operands;
     constexpr format shown[] = {formats::fp64, formats::fp32,     formats::tf32, formats::bf16, formats::fp16,
@@ -41,11 +41,11 @@ void list_models() {
     for (std::size_t i = 0; i < std::size(shown); ++i) {
       if (takes(u, shown[i])) operands += (operands.empty() ? "" : "/") + std::string(names[i]);
     }
-    std::printf("  %-30s K %-4s %-24s %s%s%s\n", u.name,
+    std::printf("  %-30s K %-4s %-24s %s%s%s\n      %s\n", u.name,
                 u.instruction_k == 0 ? "any" : std::to_string(u.instruction_k).c_str(), operands.c_str(),
                 text_of(u.evidence, u.device).c_str(),
                 u.block == 0 ? "" : (", a scale for " + std::to_string(u.block)).c_str(),
-                u.model.sparse ? ", half of A kept" : "");
+                u.model.sparse ? ", half of A kept" : "", describe(u.model).c_str());
   }
   std::cout << "kernels:\n";
   for (const gemm_contract_entry& k : gemm_contracts) {

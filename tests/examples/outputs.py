@@ -11,6 +11,7 @@ usage: outputs.py [--write] ROOT BUILD
     examples/NAME.out         that recorded output
     recipe NAME               the preset as mini-llama logs it
     schedule NAME             the schedule as mini-llama logs it for a run of 1000 steps
+    models                    the models that rotoscale-validate lists
   --write brings all of them up to date instead.
 """
 import difflib
@@ -21,7 +22,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-GENERATED = re.compile(r"(?<=^<!-- )((?:examples/|recipe |schedule )\S+)( -->\n)(.*?)(?=^<!-- end -->$)", re.M | re.S)
+GENERATED = re.compile(r"(?<=^<!-- )((?:examples/|recipe |schedule )\S+|models)( -->\n)(.*?)(?=^<!-- end -->$)", re.M | re.S)
 # The smallest run that mini-llama accepts under every recipe.
 TINY = ("--hidden-size 32 --intermediate-size 32 --num-hidden-layers 1 --num-attention-heads 1 "
         "--num-key-value-heads 1 --batch 1 --sequence 32 --eval-windows 1 --final-eval-windows 1 "
@@ -75,6 +76,15 @@ class Llama:
         return fenced("json", "[\n  " + ",\n  ".join(lines) + "\n]")
 
 
+def models(build):
+    """A table of the models that rotoscale-validate knows."""
+    program = build / "examples/validate/rotoscale-validate"
+    text = subprocess.run([program, "--list-models"], stdout=subprocess.PIPE, check=True).stdout.decode()
+    found = re.findall(r"^  (\S+) +K (\S+) +(\S+) +(.*)\n      (.*)", text, re.M)
+    rows = [f"| `{name}` | {k} | {operands} | {parameters} | {evidence} |" for name, k, operands, evidence, parameters in found]
+    return "\n".join(["", "| Model | K | Operands | Parameters | Evidence |", "|---|---|---|---|---|", *rows, "", ""])
+
+
 def presets(root):
     """Markers that docs/recipes.md must have: one for each preset of recipe.hpp."""
     text = (root / "include/rotoscale/nn/recipe.hpp").read_text(encoding="utf-8")
@@ -84,8 +94,10 @@ def presets(root):
            [f"schedule {name}" for name in re.findall(r'\{"(\w+)", \{\{', schedules)]
 
 
-def expected(root, llama, what):
+def expected(root, build, llama, what):
     """The text that belongs behind the marker `what`."""
+    if what == "models":
+        return models(build)
     kind, _, name = what.partition(" ")
     if name:
         return llama.show(kind, name)
@@ -124,9 +136,9 @@ def main(root, build, write):
         for path in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
             old = path.read_text(encoding="utf-8")
             seen.update(match.group(1) for match in GENERATED.finditer(old))
-            new = GENERATED.sub(lambda m: m.group(1) + m.group(2) + expected(root, llama, m.group(1)), old)
+            new = GENERATED.sub(lambda m: m.group(1) + m.group(2) + expected(root, build, llama, m.group(1)), old)
             settle(path, old, new)
-    for what in presets(root) + ["examples/03_block.cpp", "examples/03_block.out", "examples/01_formats.out",
+    for what in presets(root) + ["models", "examples/03_block.cpp", "examples/03_block.out", "examples/01_formats.out",
                                   "examples/07_layouts.cpp", "examples/07_layouts.out",
                                   "examples/10_files.cpp", "examples/10_files.out"]:
         if what not in seen:

@@ -65,7 +65,7 @@ class Program(unittest.TestCase):
     def models(self):
         done = self.call("--list-models")
         self.assertEqual(done.returncode, 0)
-        return re.findall(r"^  (\S+) +K ", done.stdout, re.M)
+        return re.findall(r"^  (\S+) +K .*\n      \S+ group \d+.* result \w+", done.stdout, re.M)
 
 
 class Cases(Program):
