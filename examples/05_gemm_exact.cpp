@@ -27,7 +27,7 @@ struct mxfp4_matrix {
     blocks = dense_blocks(mxfp4, rows, k, codes.data(), scales.data());
     quantize(mxfp4, presets::te_rocm, row_major<const float>(x.data(), rows, k), block_axis::row, blocks, pool);
   }
-  gemm_operand operand() const { return operand_of(mxfp4, blocks); }
+  gemm_operand operand() const { return make_operand(mxfp4, blocks); }
 };
 
 int main() {

@@ -104,7 +104,7 @@ int main() {
   // gfx950 adds in an order of its own; elsewhere `accurate` has the bits of `reference`.
   const auto contract = gfx950 ? gpu::gemm_contract::accurate : gpu::gemm_contract::reference;
   std::vector<float> expected(c.size);
-  gemm_ref(operand_of(mxfp4, a.blocks), operand_of(mxfp4, b.blocks), gpu::options_of(contract, device),
+  gemm_ref(make_operand(mxfp4, a.blocks), make_operand(mxfp4, b.blocks), gpu::options_of(contract, device),
            row_major(expected.data(), m, n));
   const std::vector<float> found = c.read();
   int different = 0;

@@ -23,7 +23,7 @@ std::size_t row_bytes(const probed_gemm& p) {
 std::vector<std::uint64_t> results_of(const probed_gemm& p, const gemm_options& o, const std::vector<std::uint8_t>& a,
                                       const std::vector<std::uint8_t>& b, thread_pool& pool) {
   std::vector<float> c(static_cast<std::size_t>(p.m * p.n));
-  gemm(operand_of(p.a, a, p.m, p.k), operand_of(p.b, b, p.n, p.k), o, row_major(c.data(), p.m, p.n), pool);
+  gemm(make_operand(p.a, a, p.m, p.k), make_operand(p.b, b, p.n, p.k), o, row_major(c.data(), p.m, p.n), pool);
   std::vector<std::uint64_t> codes;
   for (const float x : c) codes.push_back(output_code(x, o));
   return codes;

@@ -12,7 +12,7 @@ namespace {
 void answer_gemm(const gemm_options& o, probed_gemm& p) {
   thread_pool pool(1);
   std::vector<float> d(static_cast<std::size_t>(p.m * p.n));
-  gemm(operand_of(p.a, p.codes_a, p.m, p.k), operand_of(p.b, p.codes_b, p.n, p.k), o, row_major(d.data(), p.m, p.n),
+  gemm(make_operand(p.a, p.codes_a, p.m, p.k), make_operand(p.b, p.codes_b, p.n, p.k), o, row_major(d.data(), p.m, p.n),
        pool);
   const int bytes = element_bytes(p.d);
   for (std::size_t i = 0; i < d.size(); ++i) {

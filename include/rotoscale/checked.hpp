@@ -189,8 +189,11 @@ inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_option
   const auto check = [&](const char* name, const std::string& what, const gemm_operand& x) {
     if (x.rows <= 0 || x.k <= 0) detail::fail(what + ": extents must be above zero");
     if (x.codes == nullptr || (x.block != 0 && x.scales == nullptr)) detail::fail(what + ": null pointer");
-    const index_t packed_rows = x.transposed ? x.k : x.rows, length = x.transposed ? x.rows : x.k;
-    const index_t bytes = (packed_rows - 1) * x.code_stride + packed_bytes(x.element, length);
+    const layout codes{x.code_order, x.rows, x.row_bytes()};
+    if (!codes.is_defined()) detail::fail(what + ": no such extents in its order of codes");
+    const index_t bytes = x.code_order == placement::row_major
+                              ? ((x.transposed ? x.k : x.rows) - 1) * x.code_stride + x.row_bytes()
+                              : codes.size_bytes();
     detail::check_apart(detail::range_of("c", out), detail::range_of(name, x.codes, bytes));
   };
   check("a", extents_a, a);

@@ -277,11 +277,14 @@ inline void turn_rows(const gemm_operand& a, index_t first, index_t last, std::u
 /// An operand as kernels read it, k contiguous and scales in row-major order: itself, or a copy in `memory`.
 inline gemm_operand plain_operand(const gemm_operand& a, std::vector<std::uint8_t>& memory, thread_pool& pool) {
   gemm_operand plain = a;
-  const index_t stride = packed_bytes(a.element, a.k), columns = scale_columns(a);
+  const index_t stride = packed_bytes(a.element, a.k), columns = a.scale_columns();
   const bool place_scales = a.block != 0 && a.scale_order != placement::row_major;
-  memory.resize(static_cast<std::size_t>((a.transposed ? a.rows * stride : 0) + (place_scales ? a.rows * columns : 0)));
+  const bool copies_codes = a.transposed || a.code_order != placement::row_major;
+  memory.resize(static_cast<std::size_t>((copies_codes ? a.rows * stride : 0) + (place_scales ? a.rows * columns : 0)));
   std::uint8_t* to = memory.data();
-  if (a.transposed) {
+  if (a.code_order != placement::row_major) {
+    gather(a.codes, {a.code_order, a.rows, stride}, row_major(to, a.rows, stride));
+  } else if (a.transposed) {
     for_each_chunk(pool, a.rows, 64, [&](index_t first, index_t last) {
       switch (storage_bits(a.element)) {
         case 8: return turn_rows<std::uint8_t>(a, first, last, to, stride);
@@ -295,9 +298,12 @@ inline gemm_operand plain_operand(const gemm_operand& a, std::vector<std::uint8_
         }
       }
     });
+  }
+  if (copies_codes) {
     plain.codes = to;
     plain.code_stride = stride;
     plain.transposed = false;
+    plain.code_order = placement::row_major;
     to += a.rows * stride;
   }
   if (place_scales) {
@@ -339,7 +345,7 @@ inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_option
 }
 inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
                  thread_pool& pool) {
-  gemm(a, b, o, batch_of(c), pool);
+  gemm(a, b, o, as_batch(c), pool);
 }
 
 }  // namespace rotoscale

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// An operand of a GEMM: stored codes, and how they lie in memory: contraction axis contiguous or not (NT, NN, TN),
-// order of its scales, stride between matrices of a batch.
+// An operand of a GEMM: stored codes and block scales, and how both lie in memory. CPU, device kernels and programs
+// describe their operands with it.
 #pragma once
 
 #include "rotoscale/dequantize_ref.hpp"
@@ -10,80 +10,97 @@
 namespace rotoscale {
 
 /// rows × k codes of `element`; optionally one scale for every `block_rows` × `block` of them, and one FP32 factor for
-/// the whole matrix (what multiplies a code's value to give the tensor's value). Element (r, c) is code c of packed row
-/// r, or, transposed, code r of packed row c. Scales are in row-major order, `scale_stride` apart, a row for each
-/// block_rows rows; or in another placement, dense, with a row for each row, as place_scales writes them.
+/// the whole matrix: value = code * scale * factor. All strides are in bytes.
 struct gemm_operand {
   format element = formats::fp32;
   index_t rows = 0;
   index_t k = 0;
-  const std::uint8_t* codes = nullptr;
-  index_t code_stride = 0;  ///< bytes between packed rows
-  int block = 0;            ///< 0: no block scales
+  const std::uint8_t* codes = nullptr;  ///< element (r, c) is code c of packed row r; transposed: code r of row c
+  index_t code_stride = 0;              ///< between packed rows, where code_order is row_major
+  int block = 0;                        ///< elements along k that share a scale; 0: no block scales
   const std::uint8_t* scales = nullptr;
-  index_t scale_stride = 0;
+  index_t scale_stride = 0;       ///< between rows of scales, each for block_rows rows, where scale_order is row_major
   const float* factor = nullptr;  ///< null: 1
   format scale = formats::e8m0;   ///< format of the block scales
   int block_rows = 1;
-  bool transposed = false;
-  placement scale_order = placement::row_major;
-  index_t batch_stride = 0;        ///< bytes between the codes of a batch's matrices; 0: all use the same
-  index_t scale_batch_stride = 0;  ///< and between their scales
+  bool transposed = false;                       ///< only with code_order row_major
+  placement code_order = placement::row_major;   ///< others: dense, as place_codes writes them
+  placement scale_order = placement::row_major;  ///< others: dense, a row for each row, as place_scales writes them
+  index_t batch_stride = 0;                      ///< between the codes of a batch's matrices; 0: all use the same
+  index_t scale_batch_stride = 0;                ///< and between their scales
+
+  /// Formats and extents of the blocks; length 1 where there are no block scales.
+  ROTOSCALE_HD constexpr block_format blocks() const { return {element, block == 0 ? 1 : block, scale, block_rows}; }
+  /// Bytes of a packed row of codes.
+  ROTOSCALE_HD constexpr index_t row_bytes() const { return packed_bytes(element, transposed ? rows : k); }
+  /// Blocks along k.
+  ROTOSCALE_HD constexpr index_t scale_columns() const { return block == 0 ? 0 : (k + block - 1) / block; }
+
+  /// Byte `i` of packed row `row`.
+  ROTOSCALE_HD constexpr std::uint8_t code_byte(index_t row, index_t i) const {
+    if (code_order == placement::row_major) return codes[row * code_stride + i];
+    return codes[layout{code_order, rows, row_bytes()}.offset(row, i)];
+  }
+  /// Scale of row `r`'s block `block_index`; only where there are block scales.
+  ROTOSCALE_HD constexpr std::uint8_t scale_byte(index_t r, index_t block_index) const {
+    if (scale_order == placement::row_major) return scales[r / block_rows * scale_stride + block_index];
+    return scales[layout{scale_order, rows, scale_columns()}.offset(r, block_index)];
+  }
 };
 
-/// `decode_factor`: the tensor's second-level factor (1 / encode_factor), or null.
-inline gemm_operand operand_of(block_format f, block_matrix<const std::uint8_t> m,
-                               const float* decode_factor = nullptr) {
-  return {f.element, m.rows,         m.k,           m.codes, m.code_stride, f.length,
-          m.scales,  m.scale_stride, decode_factor, f.scale, f.rows};
+/// The operand that a quantizer wrote. `decode_factor`: the tensor's second-level factor (1 / encode_factor), or null.
+ROTOSCALE_HD constexpr gemm_operand make_operand(block_format f, block_matrix<const std::uint8_t> m,
+                                                 const float* decode_factor = nullptr) {
+  return {.element = f.element,
+          .rows = m.rows,
+          .k = m.k,
+          .codes = m.codes,
+          .code_stride = m.code_stride,
+          .block = f.length,
+          .scales = m.scales,
+          .scale_stride = m.scale_stride,
+          .factor = decode_factor,
+          .scale = f.scale,
+          .block_rows = f.rows};
 }
-/// One of the strides must be 1.
-inline gemm_operand operand_of(matrix<const float> m) {
+/// FP32 numbers. One of the strides must be 1.
+inline gemm_operand make_operand(matrix<const float> m) {
   ROTOSCALE_ASSERT(m.stride(1) == 1 || m.stride(0) == 1);
-  gemm_operand o;
-  o.rows = m.extent(0);
-  o.k = m.extent(1);
-  o.codes = reinterpret_cast<const std::uint8_t*>(m.data);
-  o.transposed = m.stride(1) != 1;
-  o.code_stride = m.stride(o.transposed ? 1 : 0) * static_cast<index_t>(sizeof(float));
-  return o;
+  const bool transposed = m.stride(1) != 1;
+  return {.rows = m.extent(0),
+          .k = m.extent(1),
+          .codes = reinterpret_cast<const std::uint8_t*>(m.data),
+          .code_stride = m.stride(transposed ? 1 : 0) * static_cast<index_t>(sizeof(float)),
+          .transposed = transposed};
 }
 
 /// Matrix `i` of a batch.
-inline gemm_operand batch_element(gemm_operand a, index_t i) {
+ROTOSCALE_HD constexpr gemm_operand batch_element(gemm_operand a, index_t i) {
   a.codes += i * a.batch_stride;
   if (a.scales != nullptr) a.scales += i * a.scale_batch_stride;
   return a;
 }
 
-inline block_format blocks_of(const gemm_operand& a) {
-  return {a.element, a.block == 0 ? 1 : a.block, a.scale, a.block_rows};
-}
-
 /// Little-endian code (r, c) of an operand.
-inline std::uint64_t operand_code(const gemm_operand& a, index_t r, index_t c) {
-  const std::uint8_t* row = a.codes + (a.transposed ? c : r) * a.code_stride;
-  const index_t at = a.transposed ? r : c;
-  if (a.element.bits() <= 8) return load_code(a.element, row, at);
-  const index_t bytes = packed_bytes(a.element, 1);
+ROTOSCALE_HD constexpr std::uint64_t operand_code(const gemm_operand& a, index_t r, index_t c) {
+  const int bits = storage_bits(a.element);
+  const index_t row = a.transposed ? c : r, first_bit = (a.transposed ? r : c) * bits, first = first_bit / 8;
   std::uint64_t code = 0;
-  for (index_t i = 0; i < bytes; ++i) code |= static_cast<std::uint64_t>(row[at * bytes + i]) << (8 * i);
-  return code;
+  for (index_t i = first; i * 8 < first_bit + bits; ++i) {
+    code |= static_cast<std::uint64_t>(a.code_byte(row, i)) << (8 * (i - first));
+  }
+  return code >> (first_bit % 8) & (~std::uint64_t{0} >> (64 - bits));
 }
-
-/// Blocks along k.
-inline index_t scale_columns(const gemm_operand& a) { return a.block == 0 ? 0 : (a.k + a.block - 1) / a.block; }
 
 /// Block scale of element (r, c); only where there are block scales.
-inline std::uint8_t operand_scale(const gemm_operand& a, index_t r, index_t c) {
-  if (a.scale_order == placement::row_major) return a.scales[r / a.block_rows * a.scale_stride + c / a.block];
-  return a.scales[layout{a.scale_order, a.rows, scale_columns(a)}.offset(r, c / a.block)];
+ROTOSCALE_HD constexpr std::uint8_t operand_scale(const gemm_operand& a, index_t r, index_t c) {
+  return a.scale_byte(r, c / a.block);
 }
 
 /// Element (r, c) with its block scale as FP32.
-inline float operand_value(const gemm_operand& a, index_t r, index_t c) {
+ROTOSCALE_HD constexpr float operand_value(const gemm_operand& a, index_t r, index_t c) {
   if (a.block == 0) return decode(a.element, operand_code(a, r, c));
-  return decode_scaled(blocks_of(a), static_cast<std::uint32_t>(operand_code(a, r, c)), operand_scale(a, r, c));
+  return decode_scaled(a.blocks(), static_cast<std::uint32_t>(operand_code(a, r, c)), operand_scale(a, r, c));
 }
 
 }  // namespace rotoscale

@@ -153,6 +153,8 @@ inline bool gemm_is_defined(const gemm_operand& a, const gemm_operand& b, const 
   if (exponents + 4 + highest_bit(static_cast<std::uint64_t>(instruction)) + 1 + bits > 62) return false;
   const auto fits = [&](const gemm_operand& x) {
     if (x.scale_order == placement::aiter_data_16x16) return false;  // for codes
+    if (x.code_order != placement::row_major && x.transposed) return false;
+    if (!layout{x.code_order, x.rows, x.row_bytes()}.is_defined()) return false;
     if (x.block != 0 && (x.scale.is_signed || !fits_fp32(x.scale))) return false;
     // Beyond FP32, but products with their scales must have room in an exact_sum.
     if (x.element.min_exponent() - x.element.mantissa_bits < -176 || x.element.max_exponent() > 176) return false;
@@ -174,7 +176,7 @@ inline void gemm_row_ref(const gemm_operand& a, const gemm_operand& b, const gem
 
 /// A matrix as a batch of one.
 template <class T>
-inline view<T, 3> batch_of(matrix<T> m) {
+inline view<T, 3> as_batch(matrix<T> m) {
   return {m.data, {1, m.extent(0), m.extent(1)}, {0, m.stride(0), m.stride(1)}};
 }
 template <class T>
@@ -192,7 +194,7 @@ inline void gemm_ref(const gemm_operand& a, const gemm_operand& b, const gemm_op
   }
 }
 inline void gemm_ref(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c) {
-  gemm_ref(a, b, o, batch_of(c));
+  gemm_ref(a, b, o, as_batch(c));
 }
 
 }  // namespace rotoscale

@@ -111,7 +111,7 @@ void print_gemm(thread_pool& pool) {
     const auto blocks = dense_blocks(mxfp4, rows, k, codes[side].data(), scales[side].data());
     quantize(mxfp4, presets::te_rocm, row_major<const float>(side == 0 ? x.data() : y.data(), rows, k), block_axis::row,
              blocks, pool);
-    operands[side] = operand_of(mxfp4, blocks);
+    operands[side] = make_operand(mxfp4, blocks);
   }
   for (const int group : {1, 32}) {
     digest d;
@@ -124,7 +124,7 @@ void print_gemm(thread_pool& pool) {
   }
   digest d;
   std::vector<float> c(static_cast<std::size_t>(m * n));
-  gemm(operand_of(row_major<const float>(x.data(), m, k)), operand_of(row_major<const float>(y.data(), n, k)), {},
+  gemm(make_operand(row_major<const float>(x.data(), m, k)), make_operand(row_major<const float>(y.data(), n, k)), {},
        row_major(c.data(), m, n), pool);
   d.add(c);
   d.print("gemm fp32");

@@ -217,7 +217,7 @@ TEST_CASE("gemm") {
   const std::vector<float> x(8 * 64, 1.0f), w(5 * 64, 2.0f);
   std::vector<float> c(8 * 5, 7.0f);
   thread_pool pool(1);
-  gemm_operand a = operand_of(row_major<const float>(x.data(), 8, 64)), b = operand_of(row_major(w.data(), 5, 64));
+  gemm_operand a = make_operand(row_major<const float>(x.data(), 8, 64)), b = make_operand(row_major(w.data(), 5, 64));
   const auto multiply = [&](index_t rows, index_t cols) {
     return complaint([&] { checked::gemm(a, b, {}, {c, rows, cols}, pool); });
   };
@@ -238,7 +238,7 @@ TEST_CASE("gemm") {
   b.codes = reinterpret_cast<const std::uint8_t*>(c.data());
   CHECK(multiply(8, 5) == "c and b overlap in 160 bytes");
   CHECK(c == std::vector<float>(8 * 5, 7.0f));
-  b = operand_of(row_major<const float>(w.data(), 5, 64));
+  b = make_operand(row_major<const float>(w.data(), 5, 64));
   CHECK(multiply(8, 5) == "accepted");
   CHECK(c == std::vector<float>(8 * 5, 128.0f));
 }

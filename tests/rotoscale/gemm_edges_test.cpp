@@ -57,7 +57,7 @@ struct operand {
   void set_scales(int block, const format& scale, std::uint8_t code) {
     view.block = block;
     view.scale = scale;
-    view.scale_stride = scale_columns(view);
+    view.scale_stride = view.scale_columns();
     scales.assign(static_cast<std::size_t>(view.rows * view.scale_stride), code);
     view.scales = scales.data();
   }

@@ -487,7 +487,7 @@ TEST_CASE("operands that lie otherwise: transposed, with scales in any placement
                              static_cast<std::uint64_t>(i));
           v = from.view;
           if (unit.block == 0) continue;
-          const layout l{order, v.rows, scale_columns(v)};
+          const layout l{order, v.rows, v.scale_columns()};
           std::vector<std::uint8_t> placed(static_cast<std::size_t>(l.size_bytes()));
           place(row_major(v.scales, v.rows, l.columns), l, placed.data(), 0xFF);
           scales[is_b].insert(scales[is_b].end(), placed.begin(), placed.end());
@@ -516,5 +516,52 @@ TEST_CASE("operands that lie otherwise: transposed, with scales in any placement
         CHECK(wrong == 0);
       }
     }
+  }
+}
+
+TEST_CASE("codes in any placement, where the extents have one") {
+  thread_pool pool(2);
+  const index_t m = 32, n = 48, k = 256;
+  for (const auto& [name, element] : {std::pair{"fp32-fma-chain", formats::fp32},
+                                      {"fp32-blockwise", formats::e2m1},
+                                      {"hopper-mma-fp16-f32", formats::bf16},
+                                      {"hopper-wgmma-fp8-f32", formats::e4m3},
+                                      {"blackwell-nvf4-f32", formats::e2m1},
+                                      {"blackwell-mxf8f6f4-f32", formats::e3m2}}) {
+    const mma_unit& unit = *find_unit(name);
+    gemm_options o;
+    o.model = unit.model;
+    const operand a(unit, element, m, k, case_kind::normal, spread::narrow, false, 1);
+    const operand b(unit, element, n, k, case_kind::normal, spread::narrow, true, 1);
+    std::vector<float> want(static_cast<std::size_t>(m * n)), c(want.size());
+    gemm_ref(a.view, b.view, o, row_major(want.data(), m, n));
+    for (const placement order : {placement::column_major, placement::aiter_data_16x16, placement::aiter_scale}) {
+      std::vector<std::uint8_t> codes[2];
+      gemm_operand views[2] = {a.view, b.view};
+      for (int side = 0; side < 2; ++side) {
+        gemm_operand& v = views[side];
+        const layout l{order, v.rows, v.row_bytes()};
+        REQUIRE(l.is_defined());
+        codes[side].resize(static_cast<std::size_t>(l.size_bytes()));
+        place(row_major(v.codes, v.rows, l.columns, v.code_stride), l, codes[side].data(), 0xFF);
+        v.codes = codes[side].data();
+        v.code_stride = 0;
+        v.code_order = order;
+      }
+      for (const bool fast : {false, true}) {
+        const auto target = row_major(c.data(), m, n);
+        fast ? gemm(views[0], views[1], o, target, pool) : gemm_ref(views[0], views[1], o, target);
+        CAPTURE(name);
+        CAPTURE(fast);
+        CAPTURE(static_cast<int>(order));
+        CHECK(std::memcmp(c.data(), want.data(), want.size() * 4) == 0);
+      }
+      views[0].transposed = true;
+      CHECK(!gemm_is_defined(views[0], views[1], o));
+    }
+    gemm_operand odd = a.view;
+    odd.code_order = placement::aiter_data_16x16;
+    odd.rows = 31;
+    CHECK(!gemm_is_defined(odd, b.view, o));
   }
 }

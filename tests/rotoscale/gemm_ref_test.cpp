@@ -197,7 +197,7 @@ TEST_CASE("the models differ, and the chain applies scales to elements") {
 
 TEST_CASE("the end: factors, accumulation with one rounding, output format, NaN") {
   const float x[2] = {3.0f, 0x1p-20f}, y[2] = {1.0f, 1.0f};
-  const auto a = operand_of(row_major<const float>(x, 1, 2)), b = operand_of(row_major<const float>(y, 1, 2));
+  const auto a = make_operand(row_major<const float>(x, 1, 2)), b = make_operand(row_major<const float>(y, 1, 2));
   const float acc = 3.0f + 0x1p-20f, fa = 0.1f, fb = 7.0f;
   auto scaled_a = a, scaled_b = b;
   scaled_a.factor = &fa;
@@ -211,15 +211,15 @@ TEST_CASE("the end: factors, accumulation with one rounding, output format, NaN"
   CHECK(run_ref(a, b, {fp32_fma_chain, formats::bf16, false})[0] == 3.0f);
   // 1 + 2^-8 is a tie of BF16, to even; Inf from overflow; C is not read unless accumulating.
   const float tie[2] = {1.0f, 0x1p-8f}, huge[2] = {0x1.FFFFFEp127f, 0.0f};
-  CHECK(run_ref(operand_of(row_major<const float>(tie, 1, 2)), b, {fp32_fma_chain, formats::bf16, false})[0] == 1.0f);
+  CHECK(run_ref(make_operand(row_major<const float>(tie, 1, 2)), b, {fp32_fma_chain, formats::bf16, false})[0] == 1.0f);
   CHECK(std::isinf(
-      run_ref(operand_of(row_major<const float>(huge, 1, 2)), b, {fp32_fma_chain, formats::bf16, false})[0]));
+      run_ref(make_operand(row_major<const float>(huge, 1, 2)), b, {fp32_fma_chain, formats::bf16, false})[0]));
   const float nan = fp32_from_bits(0xFFC01234u);
   CHECK(run_ref(a, b, {}, {nan})[0] == acc);
   CHECK(fp32_bits(run_ref(a, b, {fp32_fma_chain, formats::fp32, true}, {nan})[0]) == fp32_nan_bits);
   const float bad[2] = {nan, 1.0f};
   for (const format& output : {formats::fp32, formats::bf16}) {
-    CHECK(fp32_bits(run_ref(operand_of(row_major<const float>(bad, 1, 2)), b, {fp32_fma_chain, output, false})[0]) ==
+    CHECK(fp32_bits(run_ref(make_operand(row_major<const float>(bad, 1, 2)), b, {fp32_fma_chain, output, false})[0]) ==
           fp32_nan_bits);
   }
 }
@@ -254,8 +254,8 @@ TEST_CASE("exact: one rounding of the whole sum, C among it") {
       {0x1p127f, 1, -0x1p127f}, {0x1p127f, 0x1p127f, 0}, {inf, 1, -inf}, {-inf, 1, 1}, {-0.0f, -0.0f, -0.0f}};
   const float want[5] = {1, inf, 0, -inf, 0};
   for (int i = 0; i < 5; ++i) {
-    const float got = run_ref(operand_of(row_major<const float>(rows[i], 1, 3)),
-                              operand_of(row_major<const float>(one, 1, 3)), {exact})[0];
+    const float got = run_ref(make_operand(row_major<const float>(rows[i], 1, 3)),
+                              make_operand(row_major<const float>(one, 1, 3)), {exact})[0];
     if (i == 2) {
       CHECK(fp32_bits(got) == fp32_nan_bits);
     } else {
@@ -275,8 +275,8 @@ TEST_CASE("parts of K: which k they take, in which order and format they are add
         v->push_back(fp32_from_bits((word & 0x807FFFFFu) | (123u + (word >> 23) % 8) << 23));
       }
     }
-    const auto a = operand_of(row_major<const float>(x.data(), 1, k)),
-               b = operand_of(row_major<const float>(y.data(), 1, k));
+    const auto a = make_operand(row_major<const float>(x.data(), 1, k)),
+               b = make_operand(row_major<const float>(y.data(), 1, k));
     const auto chain = [&](const std::vector<int>& ks) {
       float acc = 0;
       for (const int i : ks)
@@ -332,15 +332,15 @@ TEST_CASE("parts of K: which k they take, in which order and format they are add
 
 TEST_CASE("the output's rounding") {
   const float x[1] = {0x1.018p0f}, one[1] = {1}, minus[1] = {-1};  // 1 + 1.5 * 2^-8, of which BF16 keeps 2^-7
-  const auto a = operand_of(row_major<const float>(x, 1, 1));
+  const auto a = make_operand(row_major<const float>(x, 1, 1));
   for (const auto& [r, up, down] :
        {std::tuple{rounding::nearest_even, 0x1.02p0f, -0x1.02p0f}, std::tuple{rounding::toward_zero, 1.0f, -1.0f},
         std::tuple{rounding::up, 0x1.02p0f, -1.0f}, std::tuple{rounding::down, 1.0f, -0x1.02p0f}}) {
     gemm_options o;
     o.output = formats::bf16;
     o.output_rounding = r;
-    CHECK(run_ref(a, operand_of(row_major<const float>(one, 1, 1)), o)[0] == up);
-    CHECK(run_ref(a, operand_of(row_major<const float>(minus, 1, 1)), o)[0] == down);
+    CHECK(run_ref(a, make_operand(row_major<const float>(one, 1, 1)), o)[0] == up);
+    CHECK(run_ref(a, make_operand(row_major<const float>(minus, 1, 1)), o)[0] == down);
   }
 }
 

@@ -107,8 +107,8 @@ void compare(const gemm_device& device, const operand& a, const operand& b, cons
   CHECK(workspace.guards_hold());
 
   const gemm_options how = options_of(choice.contract, device, o.split_k, fp8);
-  const gemm_operand left = operand_of(a.plain.blocks(), a.plain.here()),
-                     right = operand_of(b.plain.blocks(), b.plain.here());
+  const gemm_operand left = make_operand(a.plain.blocks(), a.plain.here()),
+                     right = make_operand(b.plain.blocks(), b.plain.here());
   const auto model = [&](index_t i, index_t j) -> model_output {
     const float sum = fp8 && &device == &gfx942 ? model_sum(expand_bf16_row(a.plain.blocks(), a.plain.here(), i),
                                                             expand_bf16_row(b.plain.blocks(), b.plain.here(), j), how)

@@ -30,7 +30,7 @@ model_output expected(const matrix_data& a, const matrix_data& b, const options&
   const gemm_options how = options_of(contract, device, o.choice.split_k, fp8 || wide);
   float sum = 0.0f;
   if (contract == gemm_contract::reference) {
-    sum = accumulate_ref(operand_of(a.blocks(), a.here()), i, operand_of(b.blocks(), b.here()), j, how, 0.0f);
+    sum = accumulate_ref(make_operand(a.blocks(), a.here()), i, make_operand(b.blocks(), b.here()), j, how, 0.0f);
   } else if (fp8 || wide) {
     sum = model_sum(expand_bf16_row(a.blocks(), a.here(), i), expand_bf16_row(b.blocks(), b.here(), j), how);
   } else {
@@ -255,7 +255,7 @@ TEST_CASE("folding cannot be seen: the same sums from scaled codes, without an e
     for (index_t i = 0; i < 4; ++i) {
       for (index_t j = 0; j < 6; ++j) {
         const float direct =
-            accumulate_ref(operand_of(mxfp4, a.here()), i, operand_of(mxfp4, b.here()), j, scaled, 0.0f);
+            accumulate_ref(make_operand(mxfp4, a.here()), i, make_operand(mxfp4, b.here()), j, scaled, 0.0f);
         const float expanded =
             w.wide ? model_sum(expand_bf16_row(mxfp4, a.here(), i), expand_bf16_row(mxfp4, b.here(), j), o)
                    : model_sum(expand_e5m2_row(a.here(), i), expand_e5m2_row(b.here(), j), o);
