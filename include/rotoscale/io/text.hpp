@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Text to train on: one file, plain or gzip, or every file below a directory.
+// Text to train on: one file, plain or gzip, or every file below a directory; HTML pages and roff sources without their
+// markup.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +13,19 @@
 
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/io/file.hpp"
+#include "rotoscale/io/markup.hpp"
+#include "rotoscale/io/roff.hpp"
 
 namespace rotoscale::io {
+
+/// What a file is taken for. Only bytes may hold a zero byte, which text of no encoding but UTF-16 and UTF-32 does.
+enum class text_format {
+  automatic,  ///< HTML or roff if it begins as such, else plain
+  plain,
+  html,
+  roff,
+  bytes  ///< anything, as it is
+};
 
 namespace detail {
 
@@ -42,22 +54,35 @@ inline std::vector<std::filesystem::path> files_below(const std::filesystem::pat
   return paths;
 }
 
+/// The text of one file's content. `path` names it in messages.
+inline std::string text_of(std::string content, const std::filesystem::path& path, text_format format) {
+  if (format == text_format::bytes) return content;
+  if (const auto zero = content.find('\0'); zero != content.npos) {
+    throw error(path.string(), "not text: a zero byte at offset " + std::to_string(zero) + " (binary, or UTF-16)");
+  }
+  const bool automatic = format == text_format::automatic;
+  if (format == text_format::html || (automatic && looks_like_html(content))) return strip_html(content);
+  if (format == text_format::roff || (automatic && looks_like_roff(content))) return strip_roff(content);
+  return content;
+}
+
 }  // namespace detail
 
 /// The text of a file, or of all files below a directory: hidden ones skipped, sorted by path, a newline put between
-/// two where the first does not end with one. Never empty.
-inline std::string read_text(const std::filesystem::path& path) {
+/// two where the first does not end with one. Never empty. Throws io::error naming the file that cannot be read or is
+/// no text.
+inline std::string read_text(const std::filesystem::path& path, text_format format = text_format::automatic) {
   std::error_code code;
   const auto status = std::filesystem::status(path, code);
   if (!std::filesystem::exists(status)) throw error(path.string(), "cannot open: " + code.message());
   if (!std::filesystem::is_directory(status)) {
-    std::string text = read_file(path);
+    std::string text = detail::text_of(read_file(path), path, format);
     if (text.empty()) throw error(path.string(), "the text is empty");
     return text;
   }
   std::string text;
   for (const auto& file : detail::files_below(path)) {
-    const std::string part = read_file(file);
+    const std::string part = detail::text_of(read_file(file), file, format);
     if (part.empty()) continue;
     if (!text.empty() && text.back() != '\n') text += '\n';
     text += part;

@@ -88,3 +88,31 @@ TEST_CASE("read_text names the bad file in a directory") {
   fs::permissions(dir / "a.txt", fs::perms::none);
   CHECK(failure(dir.path()) == (dir / "a.txt").string() + ": cannot open: Permission denied");
 }
+
+TEST_CASE("markup is removed from what begins as HTML or roff, and from anything that is said to be one") {
+  const scratch_directory dir;
+  put(dir / "a", "<!DOCTYPE html><p>x</p>");
+  put_gzip(dir / "b.1.gz", ".TH B 1\n.SH NAME\nb\n");
+  put(dir / "c.html", "<p>z</p>");
+  CHECK(io::read_text(dir.path()) == "x\nNAME\nb\n<p>z</p>");
+  CHECK(io::read_text(dir / "a", io::text_format::plain) == "<!DOCTYPE html><p>x</p>");
+  CHECK(io::read_text(dir / "c.html", io::text_format::html) == "z\n");
+  CHECK(io::read_text(dir / "c.html", io::text_format::roff) == "<p>z</p>\n");
+}
+
+TEST_CASE("binary files are refused as text and taken as bytes") {
+  const scratch_directory dir;
+  const std::string binary(
+      "\x7f"
+      "ELF\0\1",
+      6);
+  put(dir / "x/a.out", binary);
+  const std::string message = (dir / "x/a.out").string() + ": not text: a zero byte at offset 4 (binary, or UTF-16)";
+  CHECK(failure(dir / "x/a.out") == message);
+  CHECK(failure(dir / "x") == message);
+  CHECK(io::read_text(dir / "x/a.out", io::text_format::bytes) == binary);
+  put(dir / "latin", "caf\xE9");  // no zero byte: some encoding's text
+  CHECK(io::read_text(dir / "latin") == "caf\xE9");
+  put_gzip(dir / "z.gz", std::string(2'000'000, '\0'));
+  CHECK(failure(dir / "z.gz").ends_with("not text: a zero byte at offset 0 (binary, or UTF-16)"));
+}
