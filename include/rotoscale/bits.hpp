@@ -8,21 +8,26 @@
 
 namespace rotoscale {
 
+/// std::bit_cast for device code as well.
 template <class To, class From>
 ROTOSCALE_HD constexpr To bit_cast(const From& from) {
   static_assert(sizeof(To) == sizeof(From));
   return __builtin_bit_cast(To, from);
 }
 
+/// The bits of an FP32 number.
 ROTOSCALE_HD constexpr std::uint32_t fp32_bits(float x) { return bit_cast<std::uint32_t>(x); }
+/// The FP32 number with these bits.
 ROTOSCALE_HD constexpr float fp32_from_bits(std::uint32_t u) { return bit_cast<float>(u); }
 
-inline constexpr std::uint32_t fp32_sign_mask = 0x80000000u;
-inline constexpr std::uint32_t fp32_magnitude_mask = 0x7FFFFFFFu;
-inline constexpr std::uint32_t fp32_infinity_bits = 0x7F800000u;
-inline constexpr std::uint32_t fp32_nan_bits = 0x7FC00000u;  // the canonical NaN of this library
+inline constexpr std::uint32_t fp32_sign_mask = 0x80000000u;       ///< the sign bit
+inline constexpr std::uint32_t fp32_magnitude_mask = 0x7FFFFFFFu;  ///< all other bits
+inline constexpr std::uint32_t fp32_infinity_bits = 0x7F800000u;   ///< +Inf
+inline constexpr std::uint32_t fp32_nan_bits = 0x7FC00000u;        ///< the canonical NaN of this library
 
+/// Are these the bits of a NaN, whatever its sign?
 ROTOSCALE_HD constexpr bool fp32_is_nan(std::uint32_t u) { return (u & fp32_magnitude_mask) > fp32_infinity_bits; }
+/// `x`, or fp32_nan_bits in place of any NaN.
 ROTOSCALE_HD constexpr float canonical_nan(float x) {
   return fp32_is_nan(fp32_bits(x)) ? fp32_from_bits(fp32_nan_bits) : x;
 }

@@ -19,9 +19,9 @@ namespace rotoscale::checked {
 /// A row-major matrix and the memory that it is said to be in.
 template <class T>
 struct array {
-  std::span<T> data;
-  index_t rows = 0;
-  index_t cols = 0;
+  std::span<T> data;    ///< all elements, rows and what is between them
+  index_t rows = 0;     ///< above 0
+  index_t cols = 0;     ///< above 0
   index_t stride = -1;  ///< elements between rows; -1: cols
 };
 

@@ -12,9 +12,9 @@ namespace rotoscale {
 
 /// Same members, sizes and order as DLDataType, which bit_cast makes of it.
 struct dlpack_type {
-  std::uint8_t code = 0;
-  std::uint8_t bits = 0;  ///< of one element
-  std::uint16_t lanes = 1;
+  std::uint8_t code = 0;    ///< DLDataTypeCode
+  std::uint8_t bits = 0;    ///< of one element
+  std::uint16_t lanes = 1;  ///< elements of a vector type
 
   constexpr bool operator==(const dlpack_type&) const = default;
 };

@@ -17,29 +17,39 @@ enum class specials {
   fnuz       ///< the code of -0 is NaN; neither Inf nor -0 (AMD CDNA3 FP8)
 };
 
+/// A number format as a value: a sign, an exponent and a mantissa field, from the highest bit down. A number is (1 + m
+/// / 2^mantissa_bits) * 2^(exponent - bias), with exponent field 0 as the flags below say.
 struct format {
-  int exponent_bits;
-  int mantissa_bits;
-  int bias;
-  bool is_signed = true;
-  rotoscale::specials specials = rotoscale::specials::ieee;
+  int exponent_bits;                                         ///< width of the exponent field
+  int mantissa_bits;                                         ///< width of the mantissa field, without the implicit bit
+  int bias;                                                  ///< subtracted from the exponent field
+  bool is_signed = true;                                     ///< is there a sign bit?
+  rotoscale::specials specials = rotoscale::specials::ieee;  ///< which codes are no numbers
   bool has_subnormals = true;    ///< exponent field 0 holds m * 2^(1 - bias - mantissa_bits)
   bool has_zero = true;          ///< E8M0 has none: its code 0 is 2^-127
   bool twos_complement = false;  ///< negative codes are 2^bits() - magnitude (MX INT8), instead of sign and magnitude
 
   constexpr bool operator==(const format&) const = default;
 
+  /// Width of a code without its sign.
   ROTOSCALE_HD constexpr int magnitude_bits() const { return exponent_bits + mantissa_bits; }
+  /// Width of a code.
   ROTOSCALE_HD constexpr int bits() const { return magnitude_bits() + (is_signed ? 1 : 0); }
 
+  /// The mantissa field of a code.
   ROTOSCALE_HD constexpr std::uint64_t mantissa_mask() const { return (std::uint64_t{1} << mantissa_bits) - 1; }
+  /// All bits of a code but the sign.
   ROTOSCALE_HD constexpr std::uint64_t magnitude_mask() const { return (std::uint64_t{1} << magnitude_bits()) - 1; }
+  /// The sign bit of a code; 0 where there is none.
   ROTOSCALE_HD constexpr std::uint64_t sign_mask() const {
     return is_signed ? std::uint64_t{1} << magnitude_bits() : 0;
   }
 
+  /// Is there an Inf?
   ROTOSCALE_HD constexpr bool has_infinity() const { return specials == rotoscale::specials::ieee; }
+  /// Is there a NaN?
   ROTOSCALE_HD constexpr bool has_nan() const { return specials != rotoscale::specials::none; }
+  /// Is there a -0?
   ROTOSCALE_HD constexpr bool has_negative_zero() const {
     return is_signed && has_zero && !twos_complement && specials != rotoscale::specials::fnuz;
   }
@@ -49,6 +59,7 @@ struct format {
     if (!negative || !is_signed || (magnitude == 0 && has_zero && !has_negative_zero())) return magnitude;
     return twos_complement ? 2 * sign_mask() - magnitude : sign_mask() | magnitude;
   }
+  /// Is the sign bit set?
   ROTOSCALE_HD constexpr bool is_negative(std::uint64_t code) const { return (code & sign_mask()) != 0; }
   /// Magnitude code of a number. Two's complement has one more below zero than above: 2^magnitude_bits().
   ROTOSCALE_HD constexpr std::uint64_t magnitude(std::uint64_t code) const {
@@ -77,6 +88,7 @@ struct format {
   /// Exponent of the smallest normal number.
   ROTOSCALE_HD constexpr int min_exponent() const { return (has_subnormals || has_zero ? 1 : 0) - bias; }
 
+  /// Is `code` a NaN?
   ROTOSCALE_HD constexpr bool is_nan(std::uint64_t code) const {
     const std::uint64_t top = code & magnitude_mask();
     switch (specials) {
@@ -87,6 +99,7 @@ struct format {
     }
     return false;
   }
+  /// Is `code` an Inf of either sign?
   ROTOSCALE_HD constexpr bool is_infinity(std::uint64_t code) const {
     return has_infinity() && (code & magnitude_mask()) == infinity_code();
   }
@@ -99,23 +112,23 @@ ROTOSCALE_HD constexpr bool fits_fp32(format f) {
 
 /// The formats by the names of their specifications.
 namespace formats {
-inline constexpr format e2m1{2, 1, 1, true, specials::none};
-inline constexpr format e2m3{2, 3, 1, true, specials::none};
-inline constexpr format e3m2{3, 2, 3, true, specials::none};
-inline constexpr format e4m3{4, 3, 7, true, specials::nan_only};
-inline constexpr format e5m2{5, 2, 15, true, specials::ieee};
-inline constexpr format e4m3fnuz{4, 3, 8, true, specials::fnuz};
-inline constexpr format e5m2fnuz{5, 2, 16, true, specials::fnuz};
-inline constexpr format e4m3b11fnuz{4, 3, 11, true, specials::fnuz};
+inline constexpr format e2m1{2, 1, 1, true, specials::none};                       ///< OCP MX FP4
+inline constexpr format e2m3{2, 3, 1, true, specials::none};                       ///< OCP MX FP6
+inline constexpr format e3m2{3, 2, 3, true, specials::none};                       ///< OCP MX FP6
+inline constexpr format e4m3{4, 3, 7, true, specials::nan_only};                   ///< OCP FP8 ("E4M3FN"): largest 448
+inline constexpr format e5m2{5, 2, 15, true, specials::ieee};                      ///< OCP FP8
+inline constexpr format e4m3fnuz{4, 3, 8, true, specials::fnuz};                   ///< CDNA3: largest 240
+inline constexpr format e5m2fnuz{5, 2, 16, true, specials::fnuz};                  ///< CDNA3
+inline constexpr format e4m3b11fnuz{4, 3, 11, true, specials::fnuz};               ///< ml_dtypes' float8_e4m3b11fnuz
 inline constexpr format int8{0, 7, 0, true, specials::none, true, true, true};     ///< MX INT8: code * 2^-6
 inline constexpr format e8m0{8, 0, 127, false, specials::nan_only, false, false};  ///< MX block scales
 inline constexpr format ue4m3{4, 3, 7, false, specials::nan_only};                 ///< NVFP4 block scales
 inline constexpr format ue5m3{5, 3, 15, false, specials::nan_only};                ///< block scales of gfx1250, PTX
-inline constexpr format bf16{8, 7, 127};
-inline constexpr format fp16{5, 10, 15};
-inline constexpr format tf32{8, 10, 127};  ///< the 19 bits that tensor cores read of an FP32 number
-inline constexpr format fp32{8, 23, 127};
-inline constexpr format fp64{11, 52, 1023};
+inline constexpr format bf16{8, 7, 127};                                           ///< bfloat16
+inline constexpr format fp16{5, 10, 15};                                           ///< IEEE binary16
+inline constexpr format tf32{8, 10, 127};    ///< the 19 bits that tensor cores read of an FP32 number
+inline constexpr format fp32{8, 23, 127};    ///< IEEE binary32
+inline constexpr format fp64{11, 52, 1023};  ///< IEEE binary64
 }  // namespace formats
 
 static_assert(formats::e2m1.max_exponent() == 2 && formats::e2m1.max_code() == 0x7);

@@ -22,6 +22,7 @@ struct rotation {
 
   constexpr bool operator==(const rotation&) const = default;
 
+  /// Is element i of a run negated?
   ROTOSCALE_HD constexpr bool negates(int i) const { return (signs[i / 32] >> (i % 32) & 1u) != 0; }
 };
 

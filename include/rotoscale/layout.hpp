@@ -22,15 +22,15 @@ enum class placement {
 
 /// A place in a matrix, padding included.
 struct matrix_position {
-  index_t row;
-  index_t column;
+  index_t row;     ///< from 0
+  index_t column;  ///< from 0; a byte of codes, or a scale
   constexpr bool operator==(const matrix_position&) const = default;
 };
 
 /// The extents of a part of a matrix.
 struct matrix_extents {
-  index_t rows;
-  index_t columns;
+  index_t rows;     ///< how many rows
+  index_t columns;  ///< how many columns
   constexpr bool operator==(const matrix_extents&) const = default;
 };
 
@@ -68,9 +68,9 @@ ROTOSCALE_HD constexpr index_t round_up(index_t n, index_t multiple) {
 
 /// A placement of `rows` × `columns` bytes. Both extents are those of the matrix; the padded ones follow.
 struct layout {
-  placement order = placement::row_major;
-  index_t rows = 0;
-  index_t columns = 0;
+  placement order = placement::row_major;  ///< the order of bytes
+  index_t rows = 0;                        ///< of the matrix, without padding
+  index_t columns = 0;                     ///< of the matrix, in bytes, without padding
 
   constexpr bool operator==(const layout&) const = default;
 
@@ -101,7 +101,9 @@ struct layout {
     return {1, 1};
   }
 
+  /// Rows in memory.
   ROTOSCALE_HD constexpr index_t padded_rows() const { return detail::round_up(rows, granularity().rows); }
+  /// Columns in memory.
   ROTOSCALE_HD constexpr index_t padded_columns() const { return detail::round_up(columns, granularity().columns); }
 
   /// Bytes of an array in this layout, padding included.
@@ -133,6 +135,7 @@ struct layout {
     return {index / tiles_across * t.rows + in_tile.row, index % tiles_across * t.columns + in_tile.column};
   }
 
+  /// Does the position lie outside of the matrix?
   ROTOSCALE_HD constexpr bool is_padding(matrix_position p) const { return p.row >= rows || p.column >= columns; }
 };
 

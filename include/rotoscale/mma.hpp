@@ -31,18 +31,18 @@ enum class mma_result {
 
 /// D = A·B + C along K. Steps of `group` products follow one another; each adds to the last one's result.
 struct mma_model {
-  int group = 1;  ///< products of a step ("L"); 0, where sums are exact: all of them
-  mma_sum sum = mma_sum::exact;
-  mma_result result = mma_result::fp32_nearest;
-  int fraction_bits = 0;   ///< "F"
-  int least_exponent = 0;  ///< "e0": E is at least this; also what a zero counts as
-  int subgroup = 0;        ///< scaled_groups: products that are summed exactly; rounded_tree: those of a tree
-  int late_bits = 0;       ///< late_c: bits that the sum of products keeps when c joins ("F2")
-  format operand = {};     ///< exponent_bits != 0: operands are first converted to it (exactly, or FP32 cut to TF32)
-  int instruction_k = 0;   ///< products of an instruction where that matters (the two fields below), else 0
-  int interleave = 0;      ///< 0: ascending k; else an instruction's two steps take runs of this many k's in turn
-  bool c_last = false;     ///< an instruction's steps start from +0 and c is added at the end, IEEE nearest even
-  bool sparse = false;  ///< A's elements +0 are pruned and multiply nothing, not even Inf; zeros that are kept are -0
+  int group = 1;                                 ///< products of a step ("L"); 0, where sums are exact: all of them
+  mma_sum sum = mma_sum::exact;                  ///< how a step adds
+  mma_result result = mma_result::fp32_nearest;  ///< what a step's sum is rounded to
+  int fraction_bits = 0;                         ///< "F"
+  int least_exponent = 0;                        ///< "e0": E is at least this; also what a zero counts as
+  int subgroup = 0;       ///< scaled_groups: products that are summed exactly; rounded_tree: those of a tree
+  int late_bits = 0;      ///< late_c: bits that the sum of products keeps when c joins ("F2")
+  format operand = {};    ///< exponent_bits != 0: operands are first converted to it (exactly, or FP32 cut to TF32)
+  int instruction_k = 0;  ///< products of an instruction where that matters (the two fields below), else 0
+  int interleave = 0;     ///< 0: ascending k; else an instruction's two steps take runs of this many k's in turn
+  bool c_last = false;    ///< an instruction's steps start from +0 and c is added at the end, IEEE nearest even
+  bool sparse = false;    ///< A's elements +0 are pruned and multiply nothing, not even Inf; zeros that are kept are -0
   std::uint32_t nan_bits = fp32_nan_bits;  ///< of a NaN result
 
   constexpr bool operator==(const mma_model&) const = default;

@@ -16,25 +16,34 @@
 
 namespace rotoscale {
 
+/// What the values of a test case are like; names in case_kind_names. `properties` are rows that show one property of a
+/// unit each.
 enum class case_kind { normal, raw_bits, edges, many_zeros, tiny, outliers, wide, cancelling, properties };
-inline constexpr int case_kinds = 9;
+inline constexpr int case_kinds = 9;  ///< how many there are
+/// Names of the kinds, in their order.
 inline constexpr const char* case_kind_names[case_kinds] = {"normal",   "raw_bits", "edges",      "many_zeros", "tiny",
                                                             "outliers", "wide",     "cancelling", "properties"};
 
 /// Cases take the kinds in turn.
 constexpr case_kind case_kind_of(std::int64_t i) { return static_cast<case_kind>(i % case_kinds); }
 
+/// Random codes and scales of every kind, the same for a seed and stream on every machine with the same C library (log
+/// and cos).
 class case_source {
  public:
+  /// Words of random_stream{seed, stream}, from the first.
   case_source(std::uint64_t seed, std::uint64_t stream) : words_{seed, stream} {}
 
+  /// The next word.
   std::uint32_t word() { return words_.word(next_++); }
   /// Random bits of `f`'s width.
   std::uint64_t bits(const format& f) {
     if (f.bits() > 32) return word() | static_cast<std::uint64_t>(word()) << 32;
     return f.bits() == 32 ? word() : word() & ((1u << f.bits()) - 1);
   }
+  /// Uniform in (0, 1).
   double uniform() { return (static_cast<double>(word()) + 0.5) * 0x1p-32; }
+  /// N(0, 1), by Box and Muller.
   double normal() { return std::sqrt(-2 * std::log(uniform())) * std::cos(2 * std::numbers::pi * uniform()); }
 
   /// A code of `f` (an FP32 word for TF32 operands, which units cut themselves).
@@ -65,6 +74,7 @@ class case_source {
     return static_cast<std::uint8_t>(f.mantissa_bits == 0 ? one - 20 + random % codes : random % codes);
   }
 
+  /// `x` as a code of `f`, to nearest even, saturating.
   static std::uint64_t encoded(const format& f, double x) {
     return convert(formats::fp64, bit_cast<std::uint64_t>(x), f);
   }

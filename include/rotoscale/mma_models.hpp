@@ -19,16 +19,17 @@ enum class mma_evidence {
 
 /// A model, what it multiplies, and on whose word.
 struct mma_unit {
-  const char* name = "";
-  mma_model model;
+  const char* name = "";  ///< architecture-instruction-operands-accumulator
+  mma_model model;        ///< how it adds
   int instruction_k = 0;  ///< K of the instruction: extents are padded with zeros to a multiple; 0: any
   unsigned operands = 0;  ///< bit set of operand_kind that A and B may have, each by itself
   int block = 0;          ///< elements that share a scale; 0: no scales
-  format scale = {};
-  mma_evidence evidence = mma_evidence::literature;
-  const char* device = "";  ///< that was measured, or that published vectors are of
+  format scale = {};      ///< of the block scales
+  mma_evidence evidence = mma_evidence::literature;  ///< on whose word
+  const char* device = "";                           ///< that was measured, or that published vectors are of
 };
 
+/// Formats that A and B may have: bits of mma_unit::operands.
 enum operand_kind : unsigned {
   takes_fp32 = 1,
   takes_tf32 = 2,

@@ -12,19 +12,19 @@ namespace rotoscale {
 /// A number as a matrix unit takes it: significand * 2^low, and the exponent that alignment sees, at which subnormal
 /// numbers count as the least normal one and products are not renormalised.
 struct mma_term {
-  value_class kind = value_class::zero;
-  bool negative = false;
-  std::uint64_t significand = 0;
-  int low = 0;
-  int exponent = 0;
+  value_class kind = value_class::zero;  ///< zero, finite, Inf or NaN
+  bool negative = false;                 ///< the sign, of zeros too
+  std::uint64_t significand = 0;         ///< an integer
+  int low = 0;                           ///< exponent of its lowest bit
+  int exponent = 0;                      ///< what alignment sees
 };
 
 /// One element of A and one of B, the scales of their blocks included.
 struct mma_product {
-  mma_term value;
+  mma_term value;                       ///< the product of the elements
   std::uint64_t scale_significand = 1;  ///< of both scales' product
-  int scale_low = 0;
-  int scale_exponent = 0;
+  int scale_low = 0;                    ///< exponent of the lowest bit of scale_significand
+  int scale_exponent = 0;               ///< sum of the scales' exponents, which scaled_groups aligns by
 };
 
 /// Most products of a step and of an instruction.

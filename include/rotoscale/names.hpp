@@ -19,10 +19,11 @@ namespace rotoscale {
 template <class E>
 struct enum_names;
 
+/// One row of a table of names.
 template <class E>
 struct enum_name {
-  E value;
-  std::string_view name;
+  E value;                ///< the value
+  std::string_view name;  ///< its name in text, lower case
 };
 
 template <class E>

@@ -15,6 +15,7 @@ ROTOSCALE_HD constexpr std::uint8_t pack_nibbles(std::uint32_t even, std::uint32
   return static_cast<std::uint8_t>((even & 0xF) | (odd << 4));
 }
 
+/// Code i of two in a byte, the first in the low half.
 ROTOSCALE_HD constexpr std::uint32_t nibble(std::uint8_t byte, index_t i) { return (byte >> (4 * (i & 1))) & 0xFu; }
 
 /// Bits from one code to the next.

@@ -14,6 +14,7 @@
 
 namespace rotoscale {
 
+/// Threads that share loops: bodies own outputs, so that results do not depend on their number.
 class thread_pool {
  public:
   /// `threads` counts the calling one; 0 means one for every hardware thread.
@@ -35,6 +36,7 @@ class thread_pool {
     for (auto& worker : workers_) worker.join();
   }
 
+  /// How many, the calling one included.
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   /// Calls body(i) for 0 <= i < count, each once, in any order and on any thread. One loop at a time; body must not

@@ -8,10 +8,12 @@
 
 namespace rotoscale {
 
+/// A counter of 128 bits, or the four words that it gives.
 struct philox_block {
-  std::uint32_t word[4];
+  std::uint32_t word[4];  ///< the lowest first
 };
 
+/// Philox4x32 (Salmon et al., SC 2011): the block that `counter` gives under a key of 64 bits.
 ROTOSCALE_HD constexpr philox_block philox4x32(philox_block counter, std::uint32_t key0, std::uint32_t key1,
                                                int rounds = 10) {
   philox_block c = counter;
@@ -28,9 +30,10 @@ ROTOSCALE_HD constexpr philox_block philox4x32(philox_block counter, std::uint32
 
 /// Names a sequence of random words: key = seed, upper half of the counter = stream.
 struct random_stream {
-  std::uint64_t seed = 0;
-  std::uint64_t stream = 0;
+  std::uint64_t seed = 0;    ///< the key
+  std::uint64_t stream = 0;  ///< upper half of the counter
 
+  /// Words 4 i to 4 i + 3.
   ROTOSCALE_HD constexpr philox_block block(std::uint64_t i) const {
     return philox4x32({{static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i >> 32),
                         static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32)}},

@@ -8,6 +8,7 @@
 
 namespace rotoscale {
 
+/// How a value between two numbers of a format is rounded.
 enum class rounding {
   nearest_even,  ///< roundTiesToEven, the MX default
   nearest_away,  ///< roundTiesToAway
@@ -22,10 +23,11 @@ enum class rounding {
 /// discarded fraction plus these carry into the last place or do not, so that the probability of rounding up is the
 /// fraction, truncated to `count` bits.
 struct random_bits {
-  std::uint32_t word = 0;
-  int count = 32;
+  std::uint32_t word = 0;  ///< at least `count` random bits
+  int count = 32;          ///< 1 to 32
 
   constexpr random_bits() = default;
+  /// The low `n` bits of `w`.
   ROTOSCALE_HD constexpr random_bits(std::uint32_t w, int n = 32) : word(w), count(n) {}
 };
 
@@ -36,16 +38,18 @@ enum class overflow {
   to_nan     ///< NaN (as E4M3 without saturation); saturates if there is no NaN
 };
 
+/// What a code stands for.
 enum class value_class : std::uint8_t { zero, finite, infinity, nan };
 
 /// value = (-1)^negative * significand * 2^(exponent - 63), significand with bit 63 set, when finite.
 struct unpacked {
-  value_class kind = value_class::zero;
-  bool negative = false;
-  int exponent = 0;
-  std::uint64_t significand = 0;
+  value_class kind = value_class::zero;  ///< the fields below count where it is finite, the sign always
+  bool negative = false;                 ///< sign
+  int exponent = 0;                      ///< of the highest bit
+  std::uint64_t significand = 0;         ///< highest bit set
 };
 
+/// What `code` stands for in `f`, exactly.
 ROTOSCALE_HD constexpr unpacked unpack(format f, std::uint64_t code) {
   unpacked u;
   u.negative = f.is_signed && (code & f.sign_mask()) != 0;

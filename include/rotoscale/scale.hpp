@@ -19,32 +19,35 @@ enum class scale_rule {
 
 /// The places where quantizers with the same scale_rule still disagree.
 struct block_policy {
+  /// What a NaN does to its block.
   enum class nan_rule {
     ignore,             ///< NaN takes no part in amax; the element conversion sees it
     ignore_unless_all,  ///< the same, but a block of nothing else counts as one with Inf
     nan_scale           ///< the block's scale becomes NaN
   };
+  /// The scale of a block whose amax is Inf, or rounds up to it.
   enum class infinity_rule {
     exponent_128,   ///< Inf counts as 2^128 (beyond every floating-point scale: the largest one)
     largest_scale,  ///< the largest finite scale
     nan_scale       ///< NaN
   };
 
-  std::uint8_t zero_byte = 0;   ///< scale of a block of zeros
-  std::uint8_t least_byte = 0;  ///< least scale of any other block
-  nan_rule nan = nan_rule::nan_scale;
-  infinity_rule infinity = infinity_rule::nan_scale;
+  std::uint8_t zero_byte = 0;                         ///< scale of a block of zeros
+  std::uint8_t least_byte = 0;                        ///< least scale of any other block
+  nan_rule nan = nan_rule::nan_scale;                 ///< NaN in the block
+  infinity_rule infinity = infinity_rule::nan_scale;  ///< Inf in the block
 
   constexpr bool operator==(const block_policy&) const = default;
 };
 
 /// Policies by the implementation that has them.
 namespace policies {
-using nan_rule = block_policy::nan_rule;
-using infinity_rule = block_policy::infinity_rule;
+using nan_rule = block_policy::nan_rule;            ///< shorthand
+using infinity_rule = block_policy::infinity_rule;  ///< shorthand
 /// ROCm TransformerEngine's fused kernel, as in AMD's MLPerf v6.0 runs.
 /// Its maximum starts from a value of the block, so NaN alone survives it (exponent field 255, as Inf's).
 inline constexpr block_policy te_rocm{127, 0, nan_rule::ignore_unless_all, infinity_rule::exponent_128};
+/// OCP MX v1.0, section 6.3, and torchao.
 inline constexpr block_policy ocp{0, 0, nan_rule::nan_scale, infinity_rule::nan_scale};
 /// Primus-Turbo's rows of blocks (its 32 × 32 blocks begin the maximum at 0: `ignore`).
 inline constexpr block_policy primus{0, 0, nan_rule::ignore_unless_all, infinity_rule::exponent_128};
@@ -52,6 +55,7 @@ inline constexpr block_policy primus{0, 0, nan_rule::ignore_unless_all, infinity
 inline constexpr block_policy aiter_even{0, 0, nan_rule::ignore, infinity_rule::exponent_128};
 /// AITER's header in its other modes; RoundUp and Ceil never give byte 0 to a nonzero block.
 inline constexpr block_policy aiter{0, 0, nan_rule::ignore, infinity_rule::nan_scale};
+/// AITER's RoundUp and Ceil.
 inline constexpr block_policy aiter_nonzero{0, 1, nan_rule::ignore, infinity_rule::nan_scale};
 /// NVIDIA's Transformer Engine (MXFP8 and NVFP4).
 inline constexpr block_policy nvidia{0, 0, nan_rule::ignore, infinity_rule::largest_scale};
@@ -65,8 +69,8 @@ ROTOSCALE_HD constexpr int top_mantissa_bits(format element) {
 }
 }  // namespace detail
 
-inline constexpr std::uint8_t nan_scale_byte = 0xFF;
-inline constexpr std::uint8_t unit_scale_byte = 0x7F;  // 2^0
+inline constexpr std::uint8_t nan_scale_byte = 0xFF;   ///< E8M0's NaN
+inline constexpr std::uint8_t unit_scale_byte = 0x7F;  ///< E8M0's 2^0
 
 /// E8M0 byte for a block whose largest magnitude has the FP32 bits `amax` (sign clear; NaN if the policy let one in).
 ROTOSCALE_HD constexpr std::uint8_t shared_scale(std::uint32_t amax, format element, scale_rule rule,

@@ -30,17 +30,20 @@ struct storage_for<Bits> {
 };
 }  // namespace detail
 
+/// Storage of one code, with explicit conversions and no arithmetic. Of 1, 2 or 4 bytes, trivially copyable; equality
+/// compares codes.
 template <format Format>
 class small_float {
  public:
-  using storage = typename detail::storage_for<Format.bits()>::type;
-  static constexpr rotoscale::format format = Format;
+  using storage = typename detail::storage_for<Format.bits()>::type;  ///< the unsigned integer that holds a code
+  static constexpr rotoscale::format format = Format;                 ///< the format
 
   constexpr small_float() = default;
   /// Rounds `x` once; saturating nearest-even unless told otherwise.
   ROTOSCALE_HD constexpr explicit small_float(float x, rounding r = rounding::nearest_even,
                                               overflow o = overflow::saturate, random_bits random = {})
       : bits_(static_cast<storage>(encode(Format, x, r, o, random))) {}
+  /// Rounds `x` once, not by way of FP32.
   ROTOSCALE_HD constexpr explicit small_float(double x, rounding r = rounding::nearest_even,
                                               overflow o = overflow::saturate, random_bits random = {})
       : bits_(static_cast<storage>(convert(formats::fp64, bit_cast<std::uint64_t>(x), Format, r, o, random))) {}
@@ -51,9 +54,12 @@ class small_float {
     x.bits_ = bits;
     return x;
   }
+  /// The code.
   ROTOSCALE_HD constexpr storage bits() const { return bits_; }
 
+  /// The number as FP32: exact for every format of at most 32 bits.
   ROTOSCALE_HD constexpr explicit operator float() const { return decode(Format, bits_); }
+  /// The number as FP64: exact.
   ROTOSCALE_HD constexpr explicit operator double() const {
     return bit_cast<double>(convert(Format, bits_, formats::fp64, rounding::nearest_even, overflow::to_inf));
   }
@@ -61,27 +67,28 @@ class small_float {
   /// The same code. Unlike IEEE 754's comparison, which float(x) == float(y) makes: a NaN equals itself, 0 is not -0.
   ROTOSCALE_HD constexpr bool operator==(small_float other) const { return bits_ == other.bits_; }
 
+  /// Is it a NaN?
   ROTOSCALE_HD constexpr bool is_nan() const { return Format.is_nan(bits_); }
 
  private:
   storage bits_ = 0;
 };
 
-using e2m1 = small_float<formats::e2m1>;
-using e2m3 = small_float<formats::e2m3>;
-using e3m2 = small_float<formats::e3m2>;
-using e4m3 = small_float<formats::e4m3>;
-using e5m2 = small_float<formats::e5m2>;
-using e4m3fnuz = small_float<formats::e4m3fnuz>;
-using e5m2fnuz = small_float<formats::e5m2fnuz>;
-using e4m3b11fnuz = small_float<formats::e4m3b11fnuz>;
-using mx_int8 = small_float<formats::int8>;
-using e8m0 = small_float<formats::e8m0>;
-using ue4m3 = small_float<formats::ue4m3>;
-using ue5m3 = small_float<formats::ue5m3>;
-using bf16 = small_float<formats::bf16>;
-using fp16 = small_float<formats::fp16>;
-using tf32 = small_float<formats::tf32>;
+using e2m1 = small_float<formats::e2m1>;                ///< OCP MX FP4
+using e2m3 = small_float<formats::e2m3>;                ///< OCP MX FP6
+using e3m2 = small_float<formats::e3m2>;                ///< OCP MX FP6
+using e4m3 = small_float<formats::e4m3>;                ///< OCP FP8
+using e5m2 = small_float<formats::e5m2>;                ///< OCP FP8
+using e4m3fnuz = small_float<formats::e4m3fnuz>;        ///< FP8 of CDNA3
+using e5m2fnuz = small_float<formats::e5m2fnuz>;        ///< FP8 of CDNA3
+using e4m3b11fnuz = small_float<formats::e4m3b11fnuz>;  ///< FP8 with bias 11
+using mx_int8 = small_float<formats::int8>;             ///< the element of MXINT8
+using e8m0 = small_float<formats::e8m0>;                ///< the scale of MX blocks
+using ue4m3 = small_float<formats::ue4m3>;              ///< the scale of NVFP4's blocks
+using ue5m3 = small_float<formats::ue5m3>;              ///< a scale with more range
+using bf16 = small_float<formats::bf16>;                ///< bfloat16
+using fp16 = small_float<formats::fp16>;                ///< IEEE binary16
+using tf32 = small_float<formats::tf32>;                ///< TensorFloat-32, in the low 19 bits
 
 static_assert(sizeof(e2m1) == 1 && sizeof(e8m0) == 1 && sizeof(bf16) == 2);
 static_assert(e4m3(464.0f).bits() == 0x7E && e5m2(61440.0f, rounding::nearest_even, overflow::to_inf).bits() == 0x7C);

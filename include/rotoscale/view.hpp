@@ -10,20 +10,25 @@
 
 namespace rotoscale {
 
+/// Elements in memory by `Rank` indices, each with an extent and a stride; owns nothing.
 template <class T, int Rank>
 struct view {
-  T* data = nullptr;
-  index_t extents[Rank] = {};
-  index_t strides[Rank] = {};
+  T* data = nullptr;           ///< element (0, ..., 0)
+  index_t extents[Rank] = {};  ///< number of elements along each axis
+  index_t strides[Rank] = {};  ///< elements between neighbours along each axis
 
+  /// Number of elements along axis `d`.
   ROTOSCALE_HD constexpr index_t extent(int d) const { return extents[d]; }
+  /// Elements between neighbours along axis `d`.
   ROTOSCALE_HD constexpr index_t stride(int d) const { return strides[d]; }
+  /// Number of elements.
   ROTOSCALE_HD constexpr index_t size() const {
     index_t n = 1;
     for (int d = 0; d < Rank; ++d) n *= extents[d];
     return n;
   }
 
+  /// The element at these indices, which must be within the extents (asserted).
   template <class... I>
   ROTOSCALE_HD constexpr T& operator()(I... i) const {
     static_assert(sizeof...(I) == Rank);

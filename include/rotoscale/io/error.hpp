@@ -70,7 +70,9 @@ inline std::string printable(std::string_view text, std::size_t limit = 120) {
 
 /// Bad input or a failed file operation, in one line: "file: what is wrong".
 struct error : std::runtime_error {
+  /// The message as it is, made printable.
   explicit error(const std::string& message) : std::runtime_error(printable(message, message.size())) {}
+  /// "where: what".
   error(const std::string& where, const std::string& what) : error(where + ": " + what) {}
 };
 

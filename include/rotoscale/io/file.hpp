@@ -279,6 +279,7 @@ inline std::string read_file(const std::filesystem::path& path) {
 /// A file that appears under its name on commit() and not before; without commit() nothing is left behind.
 class atomic_file {
  public:
+  /// Opens a hidden file beside `path`. Throws io::error where that cannot be written or is no regular file.
   explicit atomic_file(const std::filesystem::path& path) : path_(detail::entry_path(path)) {
     std::error_code ignored;
     const auto status = std::filesystem::status(path_, ignored);
@@ -304,6 +305,7 @@ class atomic_file {
     if (!committed_) ::unlink(temporary_.c_str());
   }
 
+  /// Appends.
   void write(std::string_view bytes) { detail::write_all(file_, bytes, path_); }
 
   /// Overwrites bytes that were written before, such as a header that counts what follows.
@@ -317,6 +319,7 @@ class atomic_file {
     }
   }
 
+  /// Flushes to the disk and renames.
   void commit() {
     if (::fsync(file_.get()) != 0) detail::fail(path_, "cannot flush", errno);
     if (file_.close() != 0) detail::fail(path_, "cannot write", errno);
@@ -332,6 +335,7 @@ class atomic_file {
   bool committed_ = false;
 };
 
+/// The whole content at once; the file appears whole or not at all.
 inline void write_file_atomically(const std::filesystem::path& path, std::string_view bytes) {
   atomic_file file(path);
   file.write(bytes);
@@ -342,6 +346,7 @@ inline void write_file_atomically(const std::filesystem::path& path, std::string
 /// commit() nothing is left behind. Fill path(), a hidden sibling. One writer of a name at a time.
 class atomic_directory {
  public:
+  /// Makes a hidden directory beside `path`. Throws io::error where that is something else than a directory.
   explicit atomic_directory(const std::filesystem::path& path)
       : final_(detail::entry_path(path)), temporary_(detail::sibling(final_, "tmp")) {
     check_target();
@@ -357,9 +362,12 @@ class atomic_directory {
     if (!committed_) std::filesystem::remove_all(temporary_, ignored);
   }
 
+  /// The hidden directory, to be filled.
   const std::filesystem::path& path() const { return temporary_; }
+  /// What it will be called.
   const std::filesystem::path& final_path() const { return final_; }
 
+  /// Flushes all files to the disk and renames, in exchange for an older directory of that name.
   void commit() try {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(temporary_)) {
       if (entry.is_symlink()) continue;

@@ -300,6 +300,7 @@ inline nlohmann::ordered_json parse_json(std::string_view text, const std::strin
 /// The longest document that read_json takes: parsed, it needs many times as much memory.
 inline constexpr std::uint64_t json_max_bytes = std::uint64_t{64} << 20;
 
+/// A whole JSON file (plain or gzip). Throws io::error with file and position for what is no JSON.
 inline nlohmann::ordered_json read_json(const std::filesystem::path& path) {
   return parse_json(read_raw_file(path, json_max_bytes), path.string());
 }
@@ -313,6 +314,7 @@ inline std::string json_text(const nlohmann::ordered_json& value, const std::str
   }
 }
 
+/// Indented, with a newline at the end; the file appears whole or not at all.
 inline void write_json(const std::filesystem::path& path, const nlohmann::ordered_json& value) {
   write_file_atomically(path, json_text(value, path.string(), 2) + "\n");
 }

@@ -32,9 +32,10 @@ inline bool is_whole_record(std::string_view line) {
 
 }  // namespace detail
 
+/// A log of one JSON record a line.
 class jsonl_writer {
  public:
-  enum class mode { write, append };
+  enum class mode { write, append };  ///< a new file, or the end of an old one
 
   /// Appending to the log of a killed run first removes the line that it left unfinished.
   explicit jsonl_writer(const std::filesystem::path& path, mode how = mode::write) : path_(path) {
@@ -49,6 +50,7 @@ class jsonl_writer {
     detail::write_all(file_, json_text(record, path_.string()) + "\n", path_);
   }
 
+  /// Of the log.
   const std::filesystem::path& path() const { return path_; }
 
  private:

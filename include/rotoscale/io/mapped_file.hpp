@@ -38,6 +38,7 @@ class mapped_file {
     if (size_ > 0) ::munmap(const_cast<std::byte*>(data_), size_);
   }
 
+  /// The whole file.
   std::span<const std::byte> bytes() const { return {data_, size_}; }
 
   /// Says that `part` of bytes() will not be read again soon: its whole pages leave this process's memory. They may be

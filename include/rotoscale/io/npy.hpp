@@ -67,6 +67,7 @@ bool npy_may_view(const npy_type& type) {
 /// A checked file, held in memory. Views of it are valid while it lives and is not moved.
 class npy_file {
  public:
+  /// Throws io::error for what is no whole .npy file of the types of npy_header.
   static npy_file open(const std::filesystem::path& path) { return from_bytes(path.string(), read_raw_file(path)); }
 
   /// `name` stands for the file in messages.
@@ -78,9 +79,13 @@ class npy_file {
     return file;
   }
 
+  /// Type, shape and order.
   const npy_header& header() const { return header_; }
+  /// Extents; empty for a scalar.
   const std::vector<std::int64_t>& shape() const { return header_.shape; }
+  /// Number of elements.
   std::size_t count() const { return detail::npy_count(header_.shape); }
+  /// For messages: the path.
   const std::string& name() const { return name_; }
 
   /// All elements in the order of the file, aligned for every type they may have.

@@ -20,9 +20,9 @@ namespace rotoscale::io {
 
 /// What an .npy header says.
 struct npy_header {
-  std::string dtype;  ///< f2, f4, f8, u1, u2, i1, or V1, V2 for raw codes; little-endian
-  std::vector<std::int64_t> shape;
-  bool fortran_order = false;  ///< is the first axis contiguous, instead of the last?
+  std::string dtype;                ///< f2, f4, f8, u1, u2, i1, or V1, V2 for raw codes; little-endian
+  std::vector<std::int64_t> shape;  ///< extents; empty for a scalar
+  bool fortran_order = false;       ///< is the first axis contiguous, instead of the last?
 };
 
 namespace detail {

@@ -124,7 +124,9 @@ class safetensors_file {
     if (mapped_ != nullptr) mapped_->release(part);
   }
 
+  /// What the header's __metadata__ says.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  /// For messages: the path.
   const std::string& name() const { return name_; }
 
  private:
@@ -171,7 +173,7 @@ using byte_source = std::function<void(const byte_sink&)>;
 /// Writes tensors in the order of their adding. Equal calls give equal bytes.
 class safetensors_writer {
  public:
-  std::map<std::string, std::string> metadata;
+  std::map<std::string, std::string> metadata;  ///< becomes the header's __metadata__
 
   /// Copies the bytes, so that the caller's may be a temporary.
   void add(std::string name, std::string dtype, std::vector<std::int64_t> shape, std::span<const std::byte> bytes) {

@@ -25,11 +25,11 @@ namespace rotoscale::io {
 
 /// Bytes [begin, end) of the data that follows the header; elements little-endian, row-major.
 struct tensor_info {
-  std::string name;
-  std::string dtype;
-  std::vector<std::int64_t> shape;
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
+  std::string name;                 ///< unique in a file
+  std::string dtype;                ///< as the format spells it: F32, BF16, F8_E4M3, F4, U8, ...
+  std::vector<std::int64_t> shape;  ///< in elements
+  std::uint64_t begin = 0;          ///< first byte
+  std::uint64_t end = 0;            ///< behind the last byte
 };
 
 namespace detail {

@@ -20,10 +20,11 @@ namespace rotoscale::io {
 
 /// A tensor of one of several files.
 struct located_tensor {
-  const safetensors_file* file = nullptr;
-  const tensor_info* info = nullptr;
+  const safetensors_file* file = nullptr;  ///< where it is
+  const tensor_info* info = nullptr;       ///< what it is
 };
 
+/// A model's tensors in one safetensors file, or in several under an index, as Hugging Face's libraries write them.
 class safetensors_shards {
  public:
   /// Opens directory/stem.safetensors, else what directory/stem.safetensors.index.json lists. Throws io::error where
@@ -54,6 +55,7 @@ class safetensors_shards {
     return {&files_[found->second.first], &files_[found->second.first].tensors()[found->second.second]};
   }
 
+  /// Number of tensors.
   std::size_t size() const { return index_.size(); }
   /// Of the file or the index, for messages.
   const std::string& name() const { return name_; }

@@ -87,9 +87,11 @@ class token_file {
     return file;
   }
 
+  /// Of the vocabulary.
   token_kind kind() const { return format_->kind; }
   /// What begins each document, if the file follows llm.c's scripts.
   std::int32_t end_of_text() const { return format_->end_of_text; }
+  /// Number of tokens.
   std::uint64_t size() const { return tokens_.size() / format_->bytes; }
 
   /// Tokens first, first + 1, ...; all must be in the file. Throws io::error for one above 2^31 - 1.
@@ -128,6 +130,7 @@ class token_file {
     }
   }
 
+  /// For messages: the path.
   const std::string& name() const { return name_; }
 
  private:
@@ -160,6 +163,7 @@ class token_file {
 /// Writes a token file piece by piece; it appears under its name on commit().
 class token_file_writer {
  public:
+  /// Opens a hidden file beside `path`. Throws io::error where that cannot be written.
   token_file_writer(const std::filesystem::path& path, token_kind kind)
       : name_(path.string()), format_(detail::format_of(kind)), file_(path) {
     file_.write(std::string(detail::token_header_bytes, '\0'));  // the count is known at the end
@@ -182,8 +186,10 @@ class token_file_writer {
     file_.write(bytes);
   }
 
+  /// Tokens written.
   std::uint64_t count() const { return count_; }
 
+  /// Completes the header, flushes to the disk and renames.
   void commit() {
     std::string header;
     for (const std::uint64_t word : {std::uint64_t{format_.magic}, std::uint64_t{format_.version}, count_}) {
