@@ -15,11 +15,11 @@ namespace rotoscale {
 
 /// What is stored: `rows` × `length` elements share one scale, `length` along the contraction axis.
 struct block_format {
-  format element;  ///< of at most 8 bits
-  int length = 32;
+  format element;   ///< of at most 8 bits
+  int length = 32;  ///< elements along the contraction axis
   /// E8M0, or a floating-point format of at most 8 bits with a NaN and without negative numbers.
   format scale = formats::e8m0;
-  int rows = 1;
+  int rows = 1;  ///< rows that share the scale
 
   constexpr bool operator==(const block_format&) const = default;
 
@@ -32,12 +32,12 @@ struct block_format {
 
 /// The concrete formats of OCP MX v1.0, section 5, and NVIDIA's NVFP4 (arXiv:2509.25149).
 inline constexpr block_format mxfp4{formats::e2m1};
-inline constexpr block_format mxfp6_e2m3{formats::e2m3};
-inline constexpr block_format mxfp6_e3m2{formats::e3m2};
-inline constexpr block_format mxfp8_e4m3{formats::e4m3};
-inline constexpr block_format mxfp8_e5m2{formats::e5m2};
-inline constexpr block_format mxint8{formats::int8};
-inline constexpr block_format nvfp4{formats::e2m1, 16, formats::ue4m3};
+inline constexpr block_format mxfp6_e2m3{formats::e2m3};                 ///< E2M3, blocks of 32
+inline constexpr block_format mxfp6_e3m2{formats::e3m2};                 ///< E3M2, blocks of 32
+inline constexpr block_format mxfp8_e4m3{formats::e4m3};                 ///< E4M3, blocks of 32
+inline constexpr block_format mxfp8_e5m2{formats::e5m2};                 ///< E5M2, blocks of 32
+inline constexpr block_format mxint8{formats::int8};                     ///< INT8, blocks of 32
+inline constexpr block_format nvfp4{formats::e2m1, 16, formats::ue4m3};  ///< E2M1, blocks of 16 under UE4M3
 
 /// The same with one scale for length × length elements (32 × 32 in Primus-Turbo's weights): without a rotation and
 /// random bits, a matrix and its transpose then hold the same values.
@@ -47,10 +47,10 @@ ROTOSCALE_HD constexpr block_format square_blocks(block_format f) { return {f.el
 struct block_options {
   /// Inputs are first rounded to this (nearest even), as if the tensor was stored so; FP32 and FP64: taken as they are.
   format source = formats::fp32;
-  rotoscale::rotation rotation = {};
-  scale_rule rule = scale_rule::floor;
-  block_policy policy = policies::ocp;
-  rotoscale::rounding rounding = rotoscale::rounding::nearest_even;
+  rotoscale::rotation rotation = {};                                 ///< before amax is taken
+  scale_rule rule = scale_rule::floor;                               ///< for E8M0 scales
+  block_policy policy = policies::ocp;                               ///< blocks of zeros, NaN and Inf
+  rotoscale::rounding rounding = rotoscale::rounding::nearest_even;  ///< of elements
   random_stream random = {};  ///< for stochastic rounding: element (r, c) of a rows × k output takes word r * k + c
   int random_count = 32;      ///< how many bits of that word are used, 1 to 32
   /// For floating-point scales: second-level factor of the tensor (tensor_encode_factor), finite and above zero.
@@ -65,14 +65,16 @@ inline constexpr block_options te_rocm{formats::bf16, {16}, scale_rule::even, po
 inline constexpr block_options primus{formats::fp32, {}, scale_rule::even, policies::primus};
 /// AITER's mx_quant_utils.h by mode.
 inline constexpr block_options aiter_even{formats::fp32, {}, scale_rule::even, policies::aiter_even};
+/// Mode RoundUp.
 inline constexpr block_options aiter_round_up{formats::fp32, {}, scale_rule::rceil, policies::aiter_nonzero};
+/// Mode RoundDown.
 inline constexpr block_options aiter_round_down{formats::fp32, {}, scale_rule::floor, policies::aiter};
-inline constexpr block_options aiter_ceil{formats::fp32, {}, scale_rule::ceil, policies::aiter_nonzero};
+inline constexpr block_options aiter_ceil{formats::fp32, {}, scale_rule::ceil, policies::aiter_nonzero};  ///< mode Ceil
 /// torchao's to_mx by ScaleCalculationMode, as of 0.19 (0.18 gives Inf other scales: docs/oracles.md).
 inline constexpr block_options torchao_floor{formats::fp32, {}, scale_rule::floor, policies::ocp};
-inline constexpr block_options torchao_rceil{formats::fp32, {}, scale_rule::rceil, policies::ocp};
-inline constexpr block_options torchao_even{formats::fp32, {}, scale_rule::even, policies::ocp};
-inline constexpr block_options torchao_ceil{formats::fp32, {}, scale_rule::ceil, policies::ocp};
+inline constexpr block_options torchao_rceil{formats::fp32, {}, scale_rule::rceil, policies::ocp};  ///< mode RCEIL
+inline constexpr block_options torchao_even{formats::fp32, {}, scale_rule::even, policies::ocp};    ///< mode EVEN
+inline constexpr block_options torchao_ceil{formats::fp32, {}, scale_rule::ceil, policies::ocp};    ///< mode CEIL
 /// NVIDIA's Transformer Engine: MXFP8, and NVFP4 with block_options::encode_factor.
 inline constexpr block_options nvidia{formats::fp32, {}, scale_rule::rceil, policies::nvidia};
 /// The procedure of OCP MX v1.0, section 6.3.
@@ -86,13 +88,14 @@ enum class block_axis { row, column };
 /// rows = M, k = N and block_axis::column gives rows = N, k = M. Strides are in bytes.
 template <class Byte>
 struct block_matrix {
-  index_t rows = 0;
-  index_t k = 0;
-  Byte* codes = nullptr;
-  index_t code_stride = 0;
-  Byte* scales = nullptr;
-  index_t scale_stride = 0;
+  index_t rows = 0;          ///< vectors
+  index_t k = 0;             ///< elements of a vector, along the contraction axis
+  Byte* codes = nullptr;     ///< packed (pack.hpp), vector by vector
+  index_t code_stride = 0;   ///< bytes from a vector's codes to the next
+  Byte* scales = nullptr;    ///< one byte a block
+  index_t scale_stride = 0;  ///< bytes from a row of scales to the next
 
+  /// Of mutable bytes to of const ones.
   template <class U>
     requires(std::is_same_v<U, const Byte> && !std::is_const_v<Byte>)
   ROTOSCALE_HD constexpr operator block_matrix<U>() const {

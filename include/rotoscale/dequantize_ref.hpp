@@ -27,6 +27,7 @@ ROTOSCALE_HD constexpr float decode_element(block_format f, block_matrix<const s
 
 /// FP32 to an element of a target array.
 ROTOSCALE_HD constexpr void store_value(float x, float& to) { to = x; }
+/// To nearest even, Inf beyond the range.
 template <format F>
 ROTOSCALE_HD constexpr void store_value(float x, small_float<F>& to) {
   to = small_float<F>(x, rounding::nearest_even, overflow::to_inf);

@@ -11,14 +11,15 @@
 
 namespace rotoscale {
 
+/// The order in which a known kernel adds, by name: everything of gemm_options that its results depend on.
 struct gemm_contract_entry {
-  const char* name;
-  const char* unit;  ///< its mma_unit by name; empty: any
-  bool start_from_c;
-  index_t promotion;
-  index_t split_grain;
-  mma_evidence evidence;
-  const char* device = "";
+  const char* name;         ///< as in --list-models and the documents
+  const char* unit;         ///< its mma_unit by name; empty: any
+  bool start_from_c;        ///< accumulators start from C, else from +0
+  index_t promotion;        ///< every so many k accumulators are added to FP32 sums; 0: never
+  index_t split_grain;      ///< parts of K are multiples of it
+  mma_evidence evidence;    ///< on whose word
+  const char* device = "";  ///< that was measured
 };
 
 /// The Hopper kernels are what cuBLASLt 13.1 runs on an H200 for FP16, BF16 and FP8 (fast accumulation on and off), as
@@ -47,6 +48,7 @@ constexpr const mma_unit* find_unit(std::string_view name) {
   }
   return nullptr;
 }
+/// Null where there is none of that name.
 constexpr const gemm_contract_entry* find_contract(std::string_view name) {
   for (const gemm_contract_entry& k : gemm_contracts) {
     if (name == k.name) return &k;

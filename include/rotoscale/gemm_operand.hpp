@@ -12,18 +12,18 @@ namespace rotoscale {
 /// rows × k codes of `element`; optionally one scale for every `block_rows` × `block` of them, and one FP32 factor for
 /// the whole matrix: value = code * scale * factor. All strides are in bytes.
 struct gemm_operand {
-  format element = formats::fp32;
-  index_t rows = 0;
-  index_t k = 0;
-  const std::uint8_t* codes = nullptr;  ///< element (r, c) is code c of packed row r; transposed: code r of row c
-  index_t code_stride = 0;              ///< between packed rows, where code_order is row_major
-  int block = 0;                        ///< elements along k that share a scale; 0: no block scales
-  const std::uint8_t* scales = nullptr;
+  format element = formats::fp32;        ///< of the codes
+  index_t rows = 0;                      ///< M or N
+  index_t k = 0;                         ///< along the contraction axis
+  const std::uint8_t* codes = nullptr;   ///< element (r, c) is code c of packed row r; transposed: code r of row c
+  index_t code_stride = 0;               ///< between packed rows, where code_order is row_major
+  int block = 0;                         ///< elements along k that share a scale; 0: no block scales
+  const std::uint8_t* scales = nullptr;  ///< null where block is 0
   index_t scale_stride = 0;       ///< between rows of scales, each for block_rows rows, where scale_order is row_major
   const float* factor = nullptr;  ///< null: 1
   format scale = formats::e8m0;   ///< format of the block scales
-  int block_rows = 1;
-  bool transposed = false;                       ///< only with code_order row_major
+  int block_rows = 1;             ///< rows that share a scale
+  bool transposed = false;        ///< only with code_order row_major
   placement code_order = placement::row_major;   ///< others: dense, as place_codes writes them
   placement scale_order = placement::row_major;  ///< others: dense, a row for each row, as place_scales writes them
   index_t batch_stride = 0;                      ///< between the codes of a batch's matrices; 0: all use the same

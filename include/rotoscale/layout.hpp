@@ -168,11 +168,12 @@ ROTOSCALE_HD constexpr void gather(const std::uint8_t* source, layout l, matrix<
 /// The scale 1 as a byte, the neutral padding of scales: zero would be 2^-127 in E8M0, and 0xFF is NaN.
 ROTOSCALE_HD constexpr std::uint8_t unit_scale(format scale) { return static_cast<std::uint8_t>(encode(scale, 1.0f)); }
 
-/// The bytes of a quantized matrix: codes [rows, packed k], scales [rows / f.rows, k / f.length].
+/// The bytes of a quantized matrix: codes [rows, packed k]; scale_bytes gives the scales [rows / f.rows, k / f.length].
 template <class Byte>
 ROTOSCALE_HD constexpr matrix<Byte> code_bytes(block_format f, block_matrix<Byte> m) {
   return row_major(m.codes, m.rows, packed_bytes(f.element, m.k), m.code_stride);
 }
+/// Its scales.
 template <class Byte>
 ROTOSCALE_HD constexpr matrix<Byte> scale_bytes(block_format f, block_matrix<Byte> m) {
   return row_major(m.scales, m.rows / f.rows, m.k / f.length, m.scale_stride);
@@ -183,6 +184,7 @@ ROTOSCALE_HD constexpr matrix<Byte> scale_bytes(block_format f, block_matrix<Byt
 ROTOSCALE_HD constexpr layout code_layout(placement order, block_format f, index_t rows, index_t k) {
   return {order, rows, packed_bytes(f.element, k)};
 }
+/// Of the scales.
 ROTOSCALE_HD constexpr layout scale_layout(placement order, block_format f, index_t rows, index_t k) {
   return {order, rows, k / f.length};
 }
@@ -211,6 +213,7 @@ ROTOSCALE_HD constexpr void gather_codes(block_format f, const std::uint8_t* sou
                                          block_matrix<std::uint8_t> to) {
   gather(source, code_layout(order, f, to.rows, to.k), code_bytes(f, to));
 }
+/// The inverse of place_scales.
 ROTOSCALE_HD constexpr void gather_scales(block_format f, const std::uint8_t* source, placement order,
                                           block_matrix<std::uint8_t> to) {
   gather(source, scale_layout(order, f, to.rows, to.k), scale_bytes(f, to), f.rows);

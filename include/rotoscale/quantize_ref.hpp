@@ -13,10 +13,12 @@ namespace rotoscale {
 /// rotation the scale and the deterministic roundings are then what the exact value gives, for magnitudes below 2^128
 /// (others count as FP32's largest number) and elements whose least number is at least 2^-20 (all named ones).
 ROTOSCALE_HD constexpr float source_value(float x) { return x; }
+/// FP64, rounded to odd.
 ROTOSCALE_HD constexpr float source_value(double x) {
   return fp32_from_bits(static_cast<std::uint32_t>(
       convert(formats::fp64, bit_cast<std::uint64_t>(x), formats::fp32, rounding::to_odd, overflow::to_inf)));
 }
+/// Any small format: exact.
 template <format F>
 ROTOSCALE_HD constexpr float source_value(small_float<F> x) {
   return static_cast<float>(x);
@@ -63,6 +65,7 @@ ROTOSCALE_HD constexpr void load_run(const block_options& o, matrix<T> in, index
   rotate_run(x, run, o.rotation);
 }
 
+/// The scale of a block with this amax (block_amax; no_amax where no element took part).
 ROTOSCALE_HD constexpr std::uint8_t choose_scale(block_format f, const block_options& o, std::uint32_t amax) {
   if (amax == no_amax) amax = o.policy.nan == block_policy::nan_rule::ignore_unless_all ? fp32_infinity_bits : 0;
   return f.has_e8m0_scale() ? shared_scale(amax, f.element, o.rule, o.policy)

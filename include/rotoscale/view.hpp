@@ -55,6 +55,7 @@ struct view {
   }
 };
 
+/// A view with two axes: rows and columns.
 template <class T>
 using matrix = view<T, 2>;
 
@@ -64,6 +65,7 @@ ROTOSCALE_HD constexpr matrix<T> row_major(T* data, index_t rows, index_t cols, 
   return {data, {rows, cols}, {stride < 0 ? cols : stride, 1}};
 }
 
+/// The same elements with rows and columns exchanged.
 template <class T>
 ROTOSCALE_HD constexpr matrix<T> transposed(matrix<T> m) {
   return {m.data, {m.extents[1], m.extents[0]}, {m.strides[1], m.strides[0]}};

@@ -35,7 +35,8 @@ inline bool is_whole_record(std::string_view line) {
 /// A log of one JSON record a line.
 class jsonl_writer {
  public:
-  enum class mode { write, append };  ///< a new file, or the end of an old one
+  /// A new file, or the end of an old one.
+  enum class mode { write, append };
 
   /// Appending to the log of a killed run first removes the line that it left unfinished.
   explicit jsonl_writer(const std::filesystem::path& path, mode how = mode::write) : path_(path) {

@@ -112,6 +112,7 @@ class npy_file {
     return v;
   }
 
+  /// as_view of two axes.
   template <class T>
   matrix<const T> as_matrix() const {
     return as_view<T, 2>();

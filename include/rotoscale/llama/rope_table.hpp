@@ -11,6 +11,7 @@
 
 namespace rotoscale::llama {
 
+/// Cosines and sines of the rotary position embedding.
 struct rope_table {
   std::vector<float> cosine, sine;  ///< [seq, head_dim / 2]
 };
@@ -28,6 +29,7 @@ inline double rope_frequency(const model_config& c, index_t i) {
   return std::fma(smooth, plain, (1.0 - smooth) * plain / s.factor);
 }
 
+/// For positions 0 to seq - 1, computed in FP64 and rounded once.
 inline rope_table make_rope_table(const model_config& c, index_t seq) {
   rope_table table;
   std::vector<double> frequencies;

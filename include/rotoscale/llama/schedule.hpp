@@ -105,6 +105,7 @@ inline std::vector<nn::resolved_phase> resolve(const nn::schedule& s, std::int64
   return resolved;
 }
 
+/// The index of the phase that `step` (counted from 0) belongs to.
 inline std::size_t phase_at(const std::vector<nn::resolved_phase>& phases, std::int64_t step) {
   std::size_t i = 0;
   while (i + 1 < phases.size() && phases[i + 1].from_step <= step) ++i;

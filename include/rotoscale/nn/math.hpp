@@ -8,6 +8,7 @@
 
 namespace rotoscale::nn {
 
+/// a * b + c with one rounding.
 ROTOSCALE_HD inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 
 /// e^x: error below 2 units in the last place; 0 below -87.33 (no subnormal results), Inf above 88.72.
@@ -53,7 +54,7 @@ ROTOSCALE_HD inline float log(float x) {
   return u < fp32_infinity_bits ? y : x;
 }
 
-inline constexpr int sum_lanes = 16;
+inline constexpr int sum_lanes = 16;  ///< partial sums of ordered_sum
 
 /// The order of every sum along a row: lane j takes the elements j, j + 16, ... in turn, then lanes are folded by
 /// halves (j + 8, j + 4, j + 2, j + 1). `step(i, partial)` returns partial with element i added.

@@ -7,6 +7,7 @@
 
 namespace rotoscale::nn {
 
+/// Top byte of a random_stream: which purpose its words serve (docs/numerics.md).
 enum class random_purpose : std::uint64_t {
   rounding = 1,
   signs = 2,
