@@ -198,8 +198,8 @@ class html_stripper {
 
 }  // namespace detail
 
-/// The text of an HTML page: no tags, scripts, styles or head; blanks joined but within <pre>; blocks on lines of their
-/// own; character references decoded (numbers, and the names that English text uses).
+/// The text of an HTML page: no tags, scripts, styles or head; blanks joined but in `pre` elements; blocks on lines of
+/// their own; character references decoded (numbers, and the names that English text uses).
 inline std::string strip_html(std::string_view html) { return detail::html_stripper().strip(html); }
 
 /// Does it look like an HTML page?
