@@ -7,13 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "data/window_source.hpp"
 #include "options.hpp"
 
 namespace rotoscale::llama_program {
-
-struct token_batch {
-  std::vector<std::int32_t> tokens, targets;  ///< [sequences, sequence]; targets are the next bytes
-};
 
 class corpus {
  public:

@@ -13,16 +13,13 @@
 
 namespace rotoscale::io {
 
-namespace detail {
-
-/// Bytes of the UTF-8 character that `text` begins with: 1 for ASCII; 0 for what is none, surrogates and control
-/// characters among that.
+/// Bytes of the UTF-8 character that `text` begins with: 1 for ASCII; 0 for what is none, surrogates among that.
 inline std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) -> unsigned {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
   };
   const unsigned lead = byte(0);
-  if (lead >= 0x20 && lead < 0x7F) return 1;
+  if (lead < 0x80) return text.empty() ? 0 : 1;
   const std::size_t length = lead >= 0xC2 && lead <= 0xDF   ? 2
                              : lead >= 0xE0 && lead <= 0xEF ? 3
                              : lead >= 0xF0 && lead <= 0xF4 ? 4
@@ -30,15 +27,18 @@ inline std::size_t utf8_length(std::string_view text) {
   for (std::size_t i = 1; i < length; ++i) {
     if (byte(i) < 0x80 || byte(i) > 0xBF) return 0;
   }
-  // The second byte's range after leads that could spell too much: controls, overlong forms, surrogates, the end.
+  // The second byte's range after leads that could spell too much: overlong forms, surrogates, the end.
   const unsigned second = byte(1);
-  const bool bad = (lead == 0xC2 && second < 0xA0) || (lead == 0xE0 && second < 0xA0) ||
-                   (lead == 0xED && second > 0x9F) || (lead == 0xF0 && second < 0x90) ||
-                   (lead == 0xF4 && second > 0x8F);
+  const bool bad = (lead == 0xE0 && second < 0xA0) || (lead == 0xED && second > 0x9F) ||
+                   (lead == 0xF0 && second < 0x90) || (lead == 0xF4 && second > 0x8F);
   return bad ? 0 : length;
 }
 
-}  // namespace detail
+/// Does `text`, which begins with a UTF-8 character, begin with a control character (C0, DEL, C1)?
+inline bool begins_with_control(std::string_view text) {
+  const auto lead = static_cast<unsigned char>(text[0]);
+  return lead < 0x20 || lead == 0x7F || (lead == 0xC2 && static_cast<unsigned char>(text[1]) < 0xA0);
+}
 
 /// Text from a file, made fit for a message: what is no UTF-8 and control characters are escaped and the middle of a
 /// long text is left out, so that hostile input cannot break the promise of one readable line.
@@ -48,8 +48,8 @@ inline std::string printable(std::string_view text, std::size_t limit = 120) {
   const auto append = [&](std::string_view part) {
     for (std::size_t i = 0; i < part.size();) {
       const auto byte = static_cast<unsigned char>(part[i]);
-      const std::size_t length = detail::utf8_length(part.substr(i));
-      if (length != 0) {
+      const std::size_t length = utf8_length(part.substr(i));
+      if (length != 0 && !begins_with_control(part.substr(i))) {
         out += part.substr(i, length);
         i += length;
       } else {

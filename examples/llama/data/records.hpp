@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// JSON lines to learn from: {"prompt": ..., "answer": ...}, of which only the answer is learnt, or {"text": ...}. Other
+// keys are left alone. Each record is a document and ends with the tokenizer's end of text, which is learnt as well.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/window_source.hpp"
+
+namespace rotoscale::llama_program {
+
+/// Records as tokens, one after the other.
+struct record_list {
+  struct record {
+    std::size_t begin = 0, end = 0;  ///< in tokens
+    std::size_t learnt = 0;          ///< the first token that is a target; at least begin + 1
+  };
+  std::vector<std::int32_t> tokens;
+  std::vector<record> records;
+};
+
+/// Is the first line that is not blank a record?
+bool begins_as_records(std::string_view text);
+
+/// Adds the records of JSON lines. `name` stands for the file in messages. Throws io::error naming the line that is no
+/// record or whose tokens do not fit a window of `sequence`.
+void add_records(record_list& list, std::string_view text, const std::string& name, const tokenizer& t, int sequence);
+
+/// Records packed into windows in their order: as many as fit, whole. The last records are held out.
+std::unique_ptr<window_source> pack_records(record_list list, const data_options& options, const tokenizer& t);
+
+}  // namespace rotoscale::llama_program

@@ -1,0 +1,40 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The text of several files or directories, as the option --text-format says.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rotoscale/io/error.hpp"
+#include "rotoscale/io/text.hpp"
+
+namespace rotoscale::llama_program {
+
+/// "auto", "plain", "html", "roff" or "bytes". Throws io::error for another name.
+inline io::text_format text_format_named(const std::string& name) {
+  static constexpr std::pair<const char*, io::text_format> formats[] = {{"auto", io::text_format::automatic},
+                                                                        {"plain", io::text_format::plain},
+                                                                        {"html", io::text_format::html},
+                                                                        {"roff", io::text_format::roff},
+                                                                        {"bytes", io::text_format::bytes}};
+  std::vector<std::string> names;
+  for (const auto& [known, format] : formats) {
+    if (name == known) return format;
+    names.emplace_back(known);
+  }
+  throw io::error("--text-format",
+                  "unknown value '" + name + "'; did you mean '" + io::nearest_name(name, names) + "'?");
+}
+
+/// One after the other, as they are.
+inline std::string read_texts(const std::vector<std::string>& paths, const std::string& format) {
+  const io::text_format kind = text_format_named(format);
+  if (paths.empty()) throw io::error("--data", "no text given");
+  std::string text;
+  for (const std::string& path : paths) text += io::read_text(path, kind);
+  return text;
+}
+
+}  // namespace rotoscale::llama_program

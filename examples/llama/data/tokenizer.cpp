@@ -1,0 +1,239 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include "data/tokenizer.hpp"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "data/text_formats.hpp"
+#include "rotoscale/io/error.hpp"
+#include "rotoscale/io/file.hpp"
+#include "rotoscale/io/token_file.hpp"
+
+#if defined(ROTOSCALE_SENTENCEPIECE)
+#include <sentencepiece_processor.h>
+#include <sentencepiece_trainer.h>
+#endif
+
+namespace rotoscale::llama_program {
+
+namespace {
+
+/// What SentencePiece has in place of a space.
+constexpr std::string_view space_mark = "\u2581";
+/// Llama 3's has 9 MB.
+constexpr std::uint64_t largest_model = std::uint64_t{64} << 20;
+
+/// The longest beginning of `text` that is UTF-8 without space marks.
+std::size_t plain_length(std::string_view text) {
+  std::size_t at = 0;
+  while (at < text.size()) {
+    const std::size_t length = io::utf8_length(text.substr(at));
+    if (length == 0 || text.substr(at, length) == space_mark) break;
+    at += length;
+  }
+  return at;
+}
+
+}  // namespace
+
+tokenizer::tokenizer() : bytes_(256, 1) {}
+
+tokenizer tokenizer::choose(const std::string& path) { return path.empty() ? tokenizer() : load(path); }
+
+tokenizer tokenizer::load(const std::filesystem::path& path) {
+  return from_bytes(path.string(), io::read_raw_file(path, largest_model));
+}
+
+#if defined(ROTOSCALE_SENTENCEPIECE)
+
+namespace {
+
+/// A status' message without its place in SentencePiece's sources, "./src/x.cc(660) [condition] ".
+std::string reason(const sentencepiece::util::Status& status) {
+  const std::string_view message = status.message();
+  const std::size_t end =
+      message.starts_with("./src/") || message.starts_with("src/") ? message.find("] ") : message.npos;
+  return std::string(end == message.npos ? message : message.substr(end + 2));
+}
+
+}  // namespace
+
+struct tokenizer::model {
+  std::string name;
+  sentencepiece::SentencePieceProcessor processor;
+  std::vector<std::int32_t> byte_pieces;  ///< by byte; empty: the model has none
+  std::vector<std::string> texts;         ///< of each piece
+  bool splits_lines = true;               ///< no piece goes on behind a newline: lines are encoded one by one
+
+  void encode_plain(std::string_view text, std::vector<std::int32_t>& out) const {
+    while (!text.empty()) {
+      std::size_t end = text.size();
+      if (splits_lines) {
+        end = std::min(text.find('\n'), text.size());
+        while (end < text.size() && text[end] == '\n') ++end;
+      }
+      std::vector<int> pieces;
+      const auto status = processor.Encode(text.substr(0, end), &pieces);
+      if (!status.ok()) throw io::error(name, "cannot encode: " + reason(status));
+      out.insert(out.end(), pieces.begin(), pieces.end());
+      text.remove_prefix(end);
+    }
+  }
+};
+
+tokenizer tokenizer::from_bytes(const std::string& name, std::string_view bytes) {
+  auto loaded = std::make_shared<model>();
+  loaded->name = name;
+  const auto status = loaded->processor.LoadFromSerializedProto(bytes);
+  if (!status.ok()) throw io::error(name, "not a SentencePiece model: " + reason(status));
+  const int count = loaded->processor.GetPieceSize();
+  if (count <= 0) throw io::error(name, "not a SentencePiece model: it has no pieces");
+  tokenizer t;
+  t.bytes_.assign(static_cast<std::size_t>(count), 0);
+  t.end_of_text_ = loaded->processor.eos_id();
+  std::vector<std::int32_t> byte_pieces(256, -1);
+  for (int id = 0; id < count; ++id) {
+    const auto& p = loaded->processor;
+    std::string text;
+    if (p.IsByte(id)) {  // "<0x0A>"
+      const auto value = static_cast<std::uint8_t>(std::stoi(p.IdToPiece(id).substr(3, 2), nullptr, 16));
+      byte_pieces[value] = id;
+      text = static_cast<char>(value);
+    } else if (!p.IsControl(id) && !p.IsUnused(id) && !p.IsUnknown(id)) {
+      text = p.IdToPiece(id);
+      for (std::size_t at; (at = text.find(space_mark)) != text.npos;) text.replace(at, space_mark.size(), " ");
+      const std::size_t newline = text.find_last_of('\n');
+      if (newline != text.npos && text.find_first_not_of('\n') != text.npos) loaded->splits_lines = false;
+    }
+    t.bytes_[static_cast<std::size_t>(id)] = static_cast<std::int32_t>(text.size());
+    loaded->texts.push_back(std::move(text));
+  }
+  if (std::find(byte_pieces.begin(), byte_pieces.end(), -1) == byte_pieces.end()) loaded->byte_pieces = byte_pieces;
+  // A model that puts a space before its text would put one before each line.
+  std::vector<int> probe;
+  if (loaded->processor.Encode("a", &probe).ok() && !probe.empty()) {
+    if (loaded->texts[static_cast<std::size_t>(probe[0])].starts_with(' ')) loaded->splits_lines = false;
+  }
+  t.model_ = std::move(loaded);
+  return t;
+}
+
+void tokenizer::encode(std::string_view text, std::vector<std::int32_t>& out) const {
+  if (is_bytes()) {
+    for (const char c : text) out.push_back(static_cast<unsigned char>(c));
+    return;
+  }
+  // What SentencePiece would replace (bytes that are no UTF-8) or take for a space goes in byte by byte.
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t length = plain_length(text.substr(at));
+    if (length > 0) {
+      model_->encode_plain(text.substr(at, length), out);
+      at += length;
+    } else if (model_->byte_pieces.empty()) {
+      throw io::error(model_->name, "cannot encode byte " + std::to_string(at) +
+                                        " of the text: it is not UTF-8, or U+2581, and the model has no byte pieces");
+    } else {
+      out.push_back(model_->byte_pieces[static_cast<unsigned char>(text[at])]);
+      ++at;
+    }
+  }
+}
+
+std::string tokenizer::decode(std::span<const std::int32_t> tokens) const {
+  std::string text;
+  for (const std::int32_t token : tokens) {
+    if (is_bytes()) {
+      text += static_cast<char>(token);
+    } else {
+      text += model_->texts.at(static_cast<std::size_t>(token));
+    }
+  }
+  return text;
+}
+
+namespace {
+
+/// The lines of a text, long ones in parts: SentencePiece leaves out what it finds too long.
+class lines_of_text : public sentencepiece::SentenceIterator {
+ public:
+  explicit lines_of_text(std::string_view text) : rest_(text) { Next(); }
+
+  bool done() const override { return done_; }
+  void Next() override {
+    do {
+      done_ = rest_.empty();
+      const std::size_t line = std::min(rest_.find('\n'), rest_.size());
+      std::size_t end = std::min(line, longest);
+      while (end < line && end > longest - 4 && (rest_[end] & '\xC0') == '\x80') --end;  // between characters
+      value_ = rest_.substr(0, end);
+      rest_.remove_prefix(end == line ? std::min(line + 1, rest_.size()) : end);
+    } while (!done_ && value_.empty());
+  }
+  const std::string& value() const override { return value_; }
+  sentencepiece::util::Status status() const override { return {}; }
+
+ private:
+  static constexpr std::size_t longest = 4096;
+  std::string_view rest_;
+  std::string value_;
+  bool done_ = false;
+};
+
+}  // namespace
+
+void train_tokenizer(const tokenizer_options& o) {
+  const std::string text = read_texts(o.data, o.text_format);
+  const std::unordered_map<std::string, std::string> settings = {{"model_type", o.type},
+                                                                 {"vocab_size", std::to_string(o.vocabulary)},
+                                                                 {"byte_fallback", "true"},
+                                                                 {"normalization_rule_name", "identity"},
+                                                                 {"add_dummy_prefix", "false"},
+                                                                 {"remove_extra_whitespaces", "false"},
+                                                                 {"max_sentence_length", "8192"},
+                                                                 {"num_threads", "1"},  // sums of threads in one order
+                                                                 {"minloglevel", "3"}};
+  lines_of_text lines(text);
+  std::string model;
+  const auto status = sentencepiece::SentencePieceTrainer::Train(settings, &lines, &model);
+  if (!status.ok()) throw io::error("tokenizer", "SentencePiece cannot train: " + reason(status));
+  io::write_file_atomically(o.out, model);
+}
+
+#else
+
+struct tokenizer::model {};
+
+namespace {
+
+[[noreturn]] void fail_without_library(const std::string& where) {
+  throw io::error(where,
+                  "this program was built without SentencePiece; install libsentencepiece-dev and configure anew");
+}
+
+}  // namespace
+
+tokenizer tokenizer::from_bytes(const std::string& name, std::string_view) { fail_without_library(name); }
+
+void tokenizer::encode(std::string_view text, std::vector<std::int32_t>& out) const {
+  for (const char c : text) out.push_back(static_cast<unsigned char>(c));
+}
+
+std::string tokenizer::decode(std::span<const std::int32_t> tokens) const { return {tokens.begin(), tokens.end()}; }
+
+void train_tokenizer(const tokenizer_options&) { fail_without_library("tokenizer train"); }
+
+#endif
+
+std::uint64_t encode_to_file(const encode_options& o) {
+  const tokenizer t = tokenizer::choose(o.tokenizer);
+  io::token_file_writer writer(o.out, t.vocabulary() <= 65536 ? io::token_kind::gpt2 : io::token_kind::llama3);
+  const std::string text = read_texts(o.data, o.text_format);
+  std::vector<std::int32_t> tokens;
+  t.encode(text, tokens);
+  writer.write(tokens);
+  writer.commit();
+  return writer.count();
+}
+
+}  // namespace rotoscale::llama_program

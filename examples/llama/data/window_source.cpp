@@ -1,0 +1,185 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include "data/window_source.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "data/fingerprint.hpp"
+#include "data/records.hpp"
+#include "data/text_formats.hpp"
+#include "rotoscale/io/error.hpp"
+#include "rotoscale/io/text.hpp"
+#include "rotoscale/io/token_file.hpp"
+
+namespace rotoscale::llama_program {
+
+namespace {
+
+/// Bytes, or the tokens that a tokenizer made of them, in memory.
+struct held_tokens {
+  std::string bytes;
+  std::vector<std::int32_t> pieces;
+  bool is_bytes = true;
+
+  std::int64_t size() const { return static_cast<std::int64_t>(is_bytes ? bytes.size() : pieces.size()); }
+  void read(std::int64_t first, std::span<std::int32_t> to) const {
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      const std::size_t at = static_cast<std::size_t>(first) + i;
+      to[i] = is_bytes ? static_cast<unsigned char>(bytes[at]) : pieces[at];
+    }
+  }
+  template <class Use>
+  void for_each(const Use& use) const {
+    if (is_bytes) {
+      for (const char c : bytes) use(static_cast<unsigned char>(c));
+    } else {
+      for (const std::int32_t token : pieces) use(token);
+    }
+  }
+};
+
+/// Token files, mapped, one after the other.
+struct mapped_tokens {
+  std::vector<io::token_file> files;
+  std::vector<std::int64_t> ends;  ///< of each file in the sequence of all tokens
+
+  void add(io::token_file file) {
+    ends.push_back(size() + static_cast<std::int64_t>(file.size()));
+    files.push_back(std::move(file));
+  }
+  std::int64_t size() const { return ends.empty() ? 0 : ends.back(); }
+  void read(std::int64_t first, std::span<std::int32_t> to) const {
+    auto f = static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), first) - ends.begin());
+    while (!to.empty()) {
+      const std::int64_t begin = f == 0 ? 0 : ends[f - 1];
+      const auto count =
+          static_cast<std::size_t>(std::min<std::int64_t>(ends[f] - first, static_cast<std::int64_t>(to.size())));
+      files[f].read(static_cast<std::uint64_t>(first - begin), to.first(count));
+      to = to.subspan(count);
+      first += static_cast<std::int64_t>(count);
+      ++f;
+    }
+  }
+  template <class Use>
+  void for_each(const Use& use) const {
+    for (const io::token_file& file : files) {
+      file.for_each_piece([&](std::span<const std::int32_t> piece) {
+        for (const std::int32_t token : piece) use(token);
+      });
+    }
+  }
+};
+
+/// A sequence of tokens cut into windows that do not overlap; its end is held out.
+template <class Tokens>
+class sequence_windows : public window_source {
+ public:
+  sequence_windows(Tokens tokens, const data_options& o, std::vector<std::int32_t> bytes, const char* kind)
+      : tokens_(std::move(tokens)), sequence_(o.sequence), bytes_(std::move(bytes)), kind_(kind) {
+    const std::int64_t size = tokens_.size();
+    split_ = size - std::llround(static_cast<double>(size) * o.validation);
+    const std::int64_t least = sequence_ + 1;
+    if (split_ < least || size - split_ < least) {
+      std::string source;
+      for (const std::string& path : o.paths) source += (source.empty() ? "" : ", ") + path;
+      const bool is_bytes = bytes_.size() == 256 && o.tokenizer.empty();
+      throw io::error(source, "too short: " + std::to_string(split_) + " training and " +
+                                  std::to_string(size - split_) + " validation " + (is_bytes ? "bytes" : "tokens") +
+                                  ", a sequence needs " + std::to_string(least) + " of each");
+    }
+    tokens_.for_each([this](std::int32_t token) {
+      fingerprint_.add(static_cast<std::uint32_t>(token));
+      largest_ = std::max(largest_, token);
+    });
+  }
+
+  std::int64_t windows(data_part part) const override { return (tokens(part) - 1) / sequence_; }
+  std::int64_t tokens(data_part part) const override {
+    return part == data_part::training ? split_ : tokens_.size() - split_;
+  }
+  std::int64_t least_vocabulary() const override {
+    return bytes_.empty() ? std::int64_t{largest_} + 1 : static_cast<std::int64_t>(bytes_.size());
+  }
+  std::uint64_t fingerprint() const override { return fingerprint_.value(); }
+  const char* kind() const override { return kind_; }
+  const std::vector<std::int32_t>& bytes_of_tokens() const override { return bytes_; }
+
+  void append(data_part part, std::int64_t window, token_batch& batch) const override {
+    const auto length = static_cast<std::size_t>(sequence_);
+    std::vector<std::int32_t> read(length + 1);
+    tokens_.read((part == data_part::training ? 0 : split_) + window * sequence_, read);
+    batch.tokens.insert(batch.tokens.end(), read.begin(), read.end() - 1);
+    batch.targets.insert(batch.targets.end(), read.begin() + 1, read.end());
+  }
+
+ private:
+  Tokens tokens_;
+  std::int64_t sequence_, split_ = 0;
+  std::vector<std::int32_t> bytes_;
+  const char* kind_;
+  std::int32_t largest_ = 0;
+  token_fingerprint fingerprint_;
+};
+
+bool is_directory(const std::string& path) {
+  std::error_code failed;
+  return std::filesystem::is_directory(path, failed);
+}
+
+bool begins_as_token_file(const std::string& path) {
+  if (is_directory(path)) return false;
+  const std::string beginning = io::read_beginning(path, 4);
+  return io::is_token_file(std::as_bytes(std::span(beginning)));
+}
+
+std::unique_ptr<window_source> open_token_files(const data_options& o) {
+  mapped_tokens tokens;
+  for (const std::string& path : o.paths) {
+    if (!begins_as_token_file(path)) throw io::error(path, "no token file, while " + o.paths.front() + " is one");
+    tokens.add(io::token_file::open(path));
+  }
+  std::vector<std::int32_t> bytes;  // nobody knows, unless the tokenizer that made the file is given
+  if (!o.tokenizer.empty()) bytes = tokenizer::load(o.tokenizer).bytes_of_tokens();
+  auto windows = std::make_unique<sequence_windows<mapped_tokens>>(std::move(tokens), o, std::move(bytes), "tokens");
+  return windows;
+}
+
+std::unique_ptr<window_source> open_records(const data_options& o, const tokenizer& t, const std::string& first) {
+  record_list list;
+  add_records(list, first, o.paths.front(), t, o.sequence);
+  for (std::size_t i = 1; i < o.paths.size(); ++i) {
+    add_records(list, io::read_text(o.paths[i], io::text_format::plain), o.paths[i], t, o.sequence);
+  }
+  return pack_records(std::move(list), o, t);
+}
+
+}  // namespace
+
+std::unique_ptr<window_source> open_windows(const data_options& o) {
+  if (o.paths.empty()) throw io::error("--data", "no text given");
+  const io::text_format format = text_format_named(o.text_format);
+  const bool chosen = format == io::text_format::automatic;
+  if (chosen && begins_as_token_file(o.paths.front())) return open_token_files(o);
+  const tokenizer t = tokenizer::choose(o.tokenizer);
+  held_tokens held;
+  for (const std::string& path : o.paths) {
+    std::string text = io::read_text(path, format);
+    const bool first = &path == &o.paths.front();
+    if (chosen && first && !is_directory(path) && begins_as_records(text)) return open_records(o, t, text);
+    if (first) {
+      held.bytes = std::move(text);
+    } else {
+      held.bytes += text;
+    }
+  }
+  if (!t.is_bytes()) {
+    t.encode(held.bytes, held.pieces);
+    held.bytes = {};
+    held.is_bytes = false;
+  }
+  return std::make_unique<sequence_windows<held_tokens>>(std::move(held), o, t.bytes_of_tokens(), "text");
+}
+
+}  // namespace rotoscale::llama_program

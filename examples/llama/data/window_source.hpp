@@ -1,0 +1,59 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Windows of tokens with their targets, whatever they come from: text (bytes, or pieces of a tokenizer), token files of
+// llm.c, or records of prompt and answer packed into windows. A source has no state: window i is always the same.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/tokenizer.hpp"
+
+namespace rotoscale::llama_program {
+
+struct token_batch {
+  /// [sequences, sequence]; a target is the token that follows, or nn::ignored_target.
+  std::vector<std::int32_t> tokens, targets;
+  /// [sequences, sequence], the place within its sequence where the token's document begins; empty where each sequence
+  /// is one document. Attention within documents goes from there to the token.
+  std::vector<std::int32_t> document_starts;
+};
+
+enum class data_part { training, validation };
+
+/// What is read, and how.
+struct data_options {
+  std::vector<std::string> paths;
+  std::string text_format = "auto";
+  std::string tokenizer;     ///< SentencePiece model; empty: bytes
+  int sequence = 128;        ///< tokens a window
+  double validation = 0.05;  ///< contiguous end held out, as a fraction
+};
+
+class window_source {
+ public:
+  virtual ~window_source() = default;
+
+  virtual std::int64_t windows(data_part part) const = 0;
+  /// Tokens that the windows of a part are made of.
+  virtual std::int64_t tokens(data_part part) const = 0;
+  /// Appends one window.
+  virtual void append(data_part part, std::int64_t window, token_batch& batch) const = 0;
+  /// The least vocabulary that has all tokens.
+  virtual std::int64_t least_vocabulary() const = 0;
+  /// A number that changes with the tokens.
+  virtual std::uint64_t fingerprint() const = 0;
+  /// "text", "tokens" or "records".
+  virtual const char* kind() const = 0;
+  /// How many bytes of text each token stands for, by token; empty where nobody knows.
+  virtual const std::vector<std::int32_t>& bytes_of_tokens() const = 0;
+};
+
+/// Chooses by content: files that begin as llm.c's token files do; JSON lines with "prompt" and "answer", or "text";
+/// anything else is text. All paths must be of one kind. Throws io::error naming what cannot be read, is too short for
+/// one window in each part, or is a record longer than a window.
+std::unique_ptr<window_source> open_windows(const data_options& options);
+
+}  // namespace rotoscale::llama_program

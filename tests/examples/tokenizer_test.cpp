@@ -1,0 +1,188 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Tokens of text: decoding gives the text again whatever its bytes are, training is reproducible, and what is no model
+// is refused.
+#include "data/tokenizer.hpp"
+
+#include <doctest/doctest.h>
+
+#include <numeric>
+
+#include "rotoscale/io/scratch.hpp"
+#include "rotoscale/io/token_file.hpp"
+
+using namespace rotoscale;
+using namespace rotoscale::llama_program;
+using io::testing::get;
+using io::testing::message_of;
+using io::testing::put;
+using io::testing::scratch_directory;
+
+namespace {
+
+/// Words of a fixed congruence, in lines, with what tokenizers like to lose.
+std::string sample_text() {
+  static const char* words[] = {"the",     "block", "scale",   "of",     "a",       "tensor", "is",
+                                "rounded", "to",    "nearest", "even",   "  two  ", "\ttab",  "caf\u00E9",
+                                "4.5",     "(x)",   "\u2014",  "end.\n", "\n\n"};
+  std::string text;
+  std::uint32_t state = 1;
+  for (int i = 0; i < 4000; ++i) {
+    state = state * 1664525 + 1013904223;
+    text += words[(state >> 16) % std::size(words)];
+    text += ' ';
+  }
+  return text;
+}
+
+std::vector<std::int32_t> tokens_of(const tokenizer& t, std::string_view text) {
+  std::vector<std::int32_t> tokens;
+  t.encode(text, tokens);
+  return tokens;
+}
+
+tokenizer_options options_in(const scratch_directory& dir) {
+  put(dir / "text", sample_text());
+  tokenizer_options o;
+  o.data = {(dir / "text").string()};
+  o.out = (dir / "m.model").string();
+  o.vocabulary = 340;
+  return o;
+}
+
+/// False where the build has no SentencePiece: the rest of such a test is left out.
+bool trained(const tokenizer_options& o) {
+  const std::string message = message_of([&] { train_tokenizer(o); });
+  if (message.find("built without SentencePiece") != message.npos) return false;
+  REQUIRE(message == "(no error)");
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("bytes are tokens of their own") {
+  const tokenizer t;
+  CHECK(t.is_bytes());
+  CHECK(t.vocabulary() == 256);
+  CHECK(t.end_of_text() == 0);
+  CHECK(tokens_of(t, "a\xFF") == std::vector<std::int32_t>{97, 255});
+  CHECK(t.decode(tokens_of(t, "a\xFF")) == "a\xFF");
+  CHECK(t.bytes_of_tokens() == std::vector<std::int32_t>(256, 1));
+}
+
+TEST_CASE("SentencePiece: decoding what was encoded gives every text, and bytes are counted") {
+  const scratch_directory dir;
+  for (const char* type : {"bpe", "unigram"}) {
+    tokenizer_options o = options_in(dir);
+    o.type = type;
+    if (o.type == "unigram") o.vocabulary = 291;  // all that the text has pieces for
+    if (!trained(o)) return;
+    const tokenizer t = tokenizer::load(o.out);
+    CHECK_FALSE(t.is_bytes());
+    CHECK(t.vocabulary() == o.vocabulary);
+    CHECK(t.end_of_text() >= 0);
+    const std::string text = sample_text();
+    CHECK(tokens_of(t, text).size() < text.size());
+    std::string every_byte;
+    for (int i = 0; i < 65536; ++i) every_byte += {static_cast<char>(i >> 8), static_cast<char>(i)};
+    for (const std::string& given :
+         {text, every_byte, std::string(), std::string("\0\n\0", 3), std::string("\u2581 \u2581\u2581x "),
+          std::string("\r\n \n\n\n x\n"), std::string("\xF0\x9F\x98\x80 \xF0\x9F"), std::string(100000, ' ')}) {
+      const auto tokens = tokens_of(t, given);
+      REQUIRE(t.decode(tokens) == given);
+      std::int64_t bytes = 0;
+      for (const std::int32_t token : tokens) bytes += t.bytes_of_tokens()[static_cast<std::size_t>(token)];
+      CHECK(bytes == static_cast<std::int64_t>(given.size()));
+    }
+  }
+}
+
+TEST_CASE("SentencePiece: the same text gives the same model, and lines in any grouping the same tokens") {
+  const scratch_directory dir;
+  tokenizer_options o = options_in(dir);
+  if (!trained(o)) return;
+  const std::string first = get(o.out);
+  REQUIRE(trained(o));
+  CHECK(get(o.out) == first);
+  const tokenizer t = tokenizer::load(o.out);
+  const std::string text = sample_text();
+  const std::size_t half = text.find('\n', text.size() / 2) + 1;
+  REQUIRE(half != 0);
+  auto tokens = tokens_of(t, text.substr(0, half));
+  if (text[half] != '\n') {
+    t.encode(text.substr(half), tokens);
+    CHECK(tokens == tokens_of(t, text));
+  }
+}
+
+TEST_CASE("SentencePiece: long lines are learnt from, and are no reason to leave text out") {
+  const scratch_directory dir;
+  tokenizer_options o = options_in(dir);
+  std::string line;
+  for (int i = 0; i < 20000; ++i) line += "\u00E4bcdefgh ";  // characters of two bytes at the cuts
+  put(dir / "text", line);
+  o.vocabulary = 290;
+  if (!trained(o)) return;
+  CHECK(tokens_of(tokenizer::load(o.out), line).size() < 60000);
+}
+
+TEST_CASE("SentencePiece: what it cannot do is said in its words") {
+  const scratch_directory dir;
+  tokenizer_options o = options_in(dir);
+  if (!trained(o)) return;
+  o.vocabulary = 100000;
+  CHECK(message_of([&] { train_tokenizer(o); })
+            .starts_with("tokenizer: SentencePiece cannot train: Vocabulary size too high (100000). Please set it to a "
+                         "value <= "));
+  o.vocabulary = 100;
+  CHECK(message_of([&] {
+          train_tokenizer(o);
+        }).starts_with("tokenizer: SentencePiece cannot train: Vocabulary size is smaller than required_chars."));
+  o.vocabulary = 340;
+  o.type = "wordpiece";
+  CHECK(message_of([&] {
+          train_tokenizer(o);
+        }).starts_with("tokenizer: SentencePiece cannot train: unknown enumeration"));
+  o.data.clear();
+  CHECK(message_of([&] { train_tokenizer(o); }) == "--data: no text given");
+}
+
+TEST_CASE("SentencePiece: files that are no models") {
+  const scratch_directory dir;
+  const tokenizer_options o = options_in(dir);
+  if (!trained(o)) return;
+  const std::string whole = get(o.out);
+  const auto failure = [&](std::string_view bytes) { return message_of([&] { tokenizer::from_bytes("m", bytes); }); };
+  CHECK(failure("").starts_with("m: not a SentencePiece model: "));
+  CHECK(failure("not a model").starts_with("m: not a SentencePiece model: "));
+  for (std::size_t size = 1; size < whole.size(); size += 97) {  // cut between two pieces it may still be a model
+    const std::string message = failure(std::string_view(whole).substr(0, size));
+    CHECK((message == "(no error)" || message.starts_with("m: not a SentencePiece model: ")));
+  }
+  CHECK(message_of([] { tokenizer::load("/dev/zero"); }) == "/dev/zero: cannot read: a device, not a regular file");
+  put(dir / "large", "");
+  std::filesystem::resize_file(dir / "large", std::uintmax_t{1} << 40);
+  CHECK(message_of([&] {
+          tokenizer::load(dir / "large");
+        }).ends_with(": cannot read: 1099511627776 bytes, the limit is 67108864"));
+}
+
+TEST_CASE("a token file of a text: bytes, and pieces") {
+  const scratch_directory dir;
+  const tokenizer_options o = options_in(dir);
+  const auto encoded = [&](const std::string& model) {
+    encode_options e;
+    e.data = o.data;
+    e.tokenizer = model;
+    e.out = (dir / "t.bin").string();
+    const std::uint64_t count = encode_to_file(e);
+    const auto file = io::token_file::open(e.out);
+    CHECK(file.size() == count);
+    CHECK(file.kind() == io::token_kind::gpt2);
+    std::vector<std::int32_t> tokens(count);
+    file.read(0, tokens);
+    return tokenizer::choose(model).decode(tokens);
+  };
+  CHECK(encoded("") == sample_text());
+  if (trained(o)) CHECK(encoded(o.out) == sample_text());
+}

@@ -1,0 +1,170 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Windows of text, token files and records: their tokens, targets and documents, and what cannot be read.
+#include <doctest/doctest.h>
+
+#include "data/records.hpp"
+#include "data/window_source.hpp"
+#include "rotoscale/io/scratch.hpp"
+#include "rotoscale/io/token_file.hpp"
+#include "rotoscale/nn/backend.hpp"
+
+using namespace rotoscale;
+using namespace rotoscale::llama_program;
+using io::testing::message_of;
+using io::testing::put;
+using io::testing::scratch_directory;
+using ints = std::vector<std::int32_t>;
+
+namespace {
+
+constexpr std::int32_t none = nn::ignored_target;
+
+data_options options_of(std::vector<std::string> paths, int sequence, double validation = 0.25) {
+  data_options o;
+  o.paths = std::move(paths);
+  o.sequence = sequence;
+  o.validation = validation;
+  return o;
+}
+
+token_batch window(const window_source& source, data_part part, std::int64_t i) {
+  token_batch batch;
+  source.append(part, i, batch);
+  return batch;
+}
+
+ints letters(const char* text) {
+  ints tokens;
+  for (; *text != 0; ++text) tokens.push_back(*text == '_' ? none : *text == '$' ? 0 : *text);
+  return tokens;
+}
+
+std::string failure(const data_options& o) {
+  return message_of([&] { open_windows(o); });
+}
+
+void put_tokens(const std::filesystem::path& path, io::token_kind kind, const ints& tokens) {
+  io::token_file_writer writer(path, kind);
+  writer.write(tokens);
+  writer.commit();
+}
+
+}  // namespace
+
+TEST_CASE("text: windows that do not overlap, the end held out") {
+  const scratch_directory dir;
+  put(dir / "a", "abcdefghi");
+  put(dir / "b", "jklmnop");
+  const auto source = open_windows(options_of({(dir / "a").string(), (dir / "b").string()}, 3));
+  CHECK(std::string(source->kind()) == "text");
+  CHECK(source->tokens(data_part::training) == 12);
+  CHECK(source->tokens(data_part::validation) == 4);
+  CHECK(source->windows(data_part::training) == 3);
+  CHECK(source->windows(data_part::validation) == 1);
+  CHECK(source->least_vocabulary() == 256);
+  const token_batch second = window(*source, data_part::training, 2);
+  CHECK(second.tokens == letters("ghi"));
+  CHECK(second.targets == letters("hij"));  // across the files
+  CHECK(second.document_starts.empty());
+  CHECK(window(*source, data_part::validation, 0).tokens == letters("mno"));
+  // FNV-1a of the bytes, as runs from before token files have it.
+  CHECK(open_windows(options_of({(dir / "b").string()}, 1, 0.5))->fingerprint() == 0x2128F2162F48725Eu);
+}
+
+TEST_CASE("token files: known by their content, one after the other, largest token and bytes") {
+  const scratch_directory dir;
+  ints tokens(20);
+  for (int i = 0; i < 20; ++i) tokens[static_cast<std::size_t>(i)] = 1000 * i;
+  put_tokens(dir / "a.txt", io::token_kind::gpt2, ints(tokens.begin(), tokens.begin() + 7));
+  put_tokens(dir / "b.txt", io::token_kind::llama3, ints(tokens.begin() + 7, tokens.begin() + 8));
+  put_tokens(dir / "c.txt", io::token_kind::llama3, ints(tokens.begin() + 8, tokens.end()));
+  const auto source =
+      open_windows(options_of({(dir / "a.txt").string(), (dir / "b.txt").string(), (dir / "c.txt").string()}, 4));
+  CHECK(std::string(source->kind()) == "tokens");
+  CHECK(source->windows(data_part::training) == 3);
+  CHECK(source->least_vocabulary() == 19001);
+  CHECK(source->bytes_of_tokens().empty());
+  CHECK(window(*source, data_part::training, 1).tokens == ints(tokens.begin() + 4, tokens.begin() + 8));
+  CHECK(window(*source, data_part::training, 1).targets == ints(tokens.begin() + 5, tokens.begin() + 9));
+  CHECK(window(*source, data_part::validation, 0).tokens == ints(tokens.begin() + 15, tokens.begin() + 19));
+
+  put(dir / "text", "some text");
+  CHECK(failure(options_of({(dir / "a.txt").string(), (dir / "text").string()}, 4)) ==
+        (dir / "text").string() + ": no token file, while " + (dir / "a.txt").string() + " is one");
+  CHECK(failure(options_of({(dir / "b.txt").string()}, 4)) ==
+        (dir / "b.txt").string() + ": too short: 1 training and 0 validation tokens, a sequence needs 5 of each");
+}
+
+TEST_CASE("records: only answers are learnt, records stay whole, the rest of a window is masked") {
+  const scratch_directory dir;
+  put(dir / "r.jsonl", R"({"prompt": "ab", "answer": "cd"})"
+                       "\n\n"
+                       R"({"text": "efg", "source": 7})"
+                       "\n"
+                       R"({"answer": "j", "prompt": "hi"})"
+                       "\n"
+                       R"({"prompt": "", "answer": "k"})"
+                       "\r\n");
+  const auto source = open_windows(options_of({(dir / "r.jsonl").string()}, 8));
+  CHECK(std::string(source->kind()) == "records");
+  CHECK(source->windows(data_part::training) == 2);
+  CHECK(source->windows(data_part::validation) == 1);
+  CHECK(source->tokens(data_part::training) == 5 + 4 + 4);
+  const token_batch first = window(*source, data_part::training, 0);
+  CHECK(first.tokens == letters("abcdefg$"));
+  CHECK(first.targets == letters("_cd$fg$_"));
+  CHECK(first.document_starts == ints{0, 0, 0, 0, 4, 4, 4, 7});
+  const token_batch second = window(*source, data_part::training, 1);
+  CHECK(second.tokens == letters("hij$$$$$"));
+  CHECK(second.targets == letters("_j$_____"));
+  CHECK(second.document_starts == ints{0, 0, 0, 3, 3, 3, 3, 3});
+  const token_batch held_out = window(*source, data_part::validation, 0);
+  CHECK(held_out.tokens == letters("k$$$$$$$"));
+  CHECK(held_out.targets == letters("$_______"));
+}
+
+TEST_CASE("records: what is none, by its line") {
+  const scratch_directory dir;
+  const std::string good = "{\"prompt\": \"a\", \"answer\": \"b\"}\n", name = (dir / "r").string();
+  const auto failure_of = [&](const std::string& line) {
+    put(dir / "r", good + good + line);
+    return failure(options_of({name}, 8));
+  };
+  CHECK(failure_of("") == "(no error)");
+  CHECK(failure_of("{\"prompt\": \"a\"}") == name + ": line 3: answer is missing");
+  CHECK(failure_of("{\"prompt\": 1, \"answer\": \"\"}") == name + ": line 3: prompt is not a string");
+  CHECK(failure_of("[]") == name + ": line 3: not an object");
+  CHECK(failure_of("{\"text\": \"\"}") == name + ": line 3: the record is empty");
+  CHECK(failure_of("{\"text\": \"\\u0000\"}") == name + ": line 3: text holds a zero byte, which ends documents");
+  CHECK(failure_of("{\"text\": ").starts_with(name + ": line 3: line 1, column 10: syntax error"));
+  CHECK(failure_of("{\"text\": \"12345678\"}") == "(no error)");
+  CHECK(failure_of("{\"text\": \"123456789\"}") ==
+        name + ": line 3: 10 tokens do not fit a sequence of 8 and its last target (--sequence)");
+  put(dir / "r", good);
+  CHECK(failure(options_of({name}, 8)) ==
+        name + ": too short: 1 training and 0 validation records, each needs one (train.validation)");
+}
+
+TEST_CASE("what begins as records") {
+  CHECK(begins_as_records("\n {\"prompt\": \"a\", \"answer\": \"b\"}\nanything"));
+  CHECK(begins_as_records("{\"text\": \"a\"}"));
+  for (const char* text :
+       {"", "\n", "text", "{", "{}", "{\"prompt\": \"a\"}", "{ int x; }", "[1]", "{\"a\": 1}\n{\"text\": 2}"}) {
+    CHECK_FALSE(begins_as_records(text));
+  }
+}
+
+TEST_CASE("options say what is read") {
+  const scratch_directory dir;
+  put(dir / "r", "{\"text\": \"abc\"}\n{\"text\": \"abc\"}\n");
+  data_options o = options_of({(dir / "r").string()}, 4, 0.5);
+  CHECK(std::string(open_windows(o)->kind()) == "records");
+  o.text_format = "plain";
+  CHECK(std::string(open_windows(o)->kind()) == "text");
+  o.text_format = "plan";
+  CHECK(failure(o) == "--text-format: unknown value 'plan'; did you mean 'plain'?");
+  o.paths.clear();
+  o.text_format = "auto";
+  CHECK(failure(o) == "--data: no text given");
+}
