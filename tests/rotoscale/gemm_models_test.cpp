@@ -429,7 +429,10 @@ TEST_CASE("zeros of either sign after accumulators that are small, or zeros them
   }
 }
 
-TEST_CASE("operands that lie otherwise: transposed, with scales in any placement, and in batches") {
+namespace {
+
+/// Operands that lie otherwise, transposed, with scales in any placement, and in batches, against the plain products.
+void check_placed_operands(bool fast) {
   thread_pool pool(2);
   const index_t m = 37, n = 70, k = 192, count = 3;
   struct choice {
@@ -500,26 +503,24 @@ TEST_CASE("operands that lie otherwise: transposed, with scales in any placement
         v.scales = unit.block == 0 ? nullptr : scales[is_b].data();
         v.scale_order = order;
       }
-      for (const bool fast : {false, true}) {
-        std::vector<float> c(want.size() + static_cast<std::size_t>(count), -1.0f);
-        const view<float, 3> target{c.data(), {count, m, n}, {m * n + 1, n, 1}};
-        fast ? gemm(views[0], views[1], o, target, pool) : gemm_ref(views[0], views[1], o, target);
-        int wrong = 0;
-        for (index_t i = 0; i < count; ++i) {
-          wrong += std::memcmp(c.data() + i * (m * n + 1), want.data() + i * m * n,
-                               static_cast<std::size_t>(m * n) * 4) != 0;
-          wrong += c[static_cast<std::size_t>(i * (m * n + 1) + m * n)] != -1.0f;
-        }
-        CAPTURE(x.unit);
-        CAPTURE(fast);
-        CAPTURE(static_cast<int>(order));
-        CHECK(wrong == 0);
+      std::vector<float> c(want.size() + static_cast<std::size_t>(count), -1.0f);
+      const view<float, 3> target{c.data(), {count, m, n}, {m * n + 1, n, 1}};
+      fast ? gemm(views[0], views[1], o, target, pool) : gemm_ref(views[0], views[1], o, target);
+      int wrong = 0;
+      for (index_t i = 0; i < count; ++i) {
+        wrong +=
+            std::memcmp(c.data() + i * (m * n + 1), want.data() + i * m * n, static_cast<std::size_t>(m * n) * 4) != 0;
+        wrong += c[static_cast<std::size_t>(i * (m * n + 1) + m * n)] != -1.0f;
       }
+      CAPTURE(x.unit);
+      CAPTURE(static_cast<int>(order));
+      CHECK(wrong == 0);
     }
   }
 }
 
-TEST_CASE("codes in any placement, where the extents have one") {
+/// Codes in any placement, where the extents have one.
+void check_placed_codes(bool fast) {
   thread_pool pool(2);
   const index_t m = 32, n = 48, k = 256;
   for (const auto& [name, element] : {std::pair{"fp32-fma-chain", formats::fp32},
@@ -548,14 +549,11 @@ TEST_CASE("codes in any placement, where the extents have one") {
         v.code_stride = 0;
         v.code_order = order;
       }
-      for (const bool fast : {false, true}) {
-        const auto target = row_major(c.data(), m, n);
-        fast ? gemm(views[0], views[1], o, target, pool) : gemm_ref(views[0], views[1], o, target);
-        CAPTURE(name);
-        CAPTURE(fast);
-        CAPTURE(static_cast<int>(order));
-        CHECK(std::memcmp(c.data(), want.data(), want.size() * 4) == 0);
-      }
+      const auto target = row_major(c.data(), m, n);
+      fast ? gemm(views[0], views[1], o, target, pool) : gemm_ref(views[0], views[1], o, target);
+      CAPTURE(name);
+      CAPTURE(static_cast<int>(order));
+      CHECK(std::memcmp(c.data(), want.data(), want.size() * 4) == 0);
       views[0].transposed = true;
       CHECK(!gemm_is_defined(views[0], views[1], o));
     }
@@ -563,5 +561,19 @@ TEST_CASE("codes in any placement, where the extents have one") {
     odd.code_order = placement::aiter_data_16x16;
     odd.rows = 31;
     CHECK(!gemm_is_defined(odd, b.view, o));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("gemm takes operands that lie otherwise") {
+  check_placed_operands(true);
+  check_placed_codes(true);
+}
+
+TEST_SUITE("definition") {
+  TEST_CASE("gemm_ref takes operands that lie otherwise") {
+    check_placed_operands(false);
+    check_placed_codes(false);
   }
 }
