@@ -85,8 +85,8 @@ inline unpacked chain_ref(const gemm_options& o, const gemm_operand& a, index_t 
     return unpack(formats::fp32, fp32_bits(acc));
   }
   const index_t length = m.instruction_k != 0 ? m.instruction_k : m.group;
+  mma_product products[max_mma_group];
   for (index_t k0 = first; k0 < last; k0 += length) {
-    mma_product products[max_mma_group];
     const int count = static_cast<int>(last - k0 < length ? last - k0 : length);
     for (int k = 0; k < count; ++k) products[k] = product_ref(m, a, i, b, j, k_at(a.k, o, k0 + k));
     c = mma_instruction(m, products, count, c);

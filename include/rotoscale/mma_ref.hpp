@@ -330,23 +330,32 @@ ROTOSCALE_HD constexpr unpacked mma_step(const mma_model& m, const mma_product* 
   return detail::round_result(m, sum);
 }
 
+namespace detail {
+/// c plus `count` products, in steps of the model's group.
+ROTOSCALE_HD constexpr unpacked mma_steps(const mma_model& m, const mma_product* p, int count, unpacked c) {
+  const int length = m.group == 0 ? count : m.group;
+  for (int first = 0; first < count; first += length) {
+    c = mma_step(m, p + first, count - first < length ? count - first : length, c);
+  }
+  return c;
+}
+}  // namespace detail
+
 /// c plus the products of one instruction (any number where the model has no instruction_k), in its order.
 ROTOSCALE_HD constexpr unpacked mma_instruction(const mma_model& m, const mma_product* p, int count,
                                                 const unpacked& c) {
   unpacked acc = m.c_last ? unpacked{} : c;
-  const int runs = m.interleave == 0 ? 1 : 2;
-  for (int half = 0; half < runs; ++half) {
-    mma_product step[max_mma_group] = {};
-    int filled = 0;
-    for (int i = 0; i < count; ++i) {
-      if (m.interleave != 0 && i / m.interleave % 2 != half) continue;
-      step[filled++] = p[i];
-      if (filled == m.group) {
-        acc = mma_step(m, step, filled, acc);
-        filled = 0;
+  if (m.interleave == 0) {
+    acc = detail::mma_steps(m, p, count, acc);
+  } else {
+    for (int half = 0; half < 2; ++half) {
+      mma_product runs[max_mma_group] = {};
+      int filled = 0;
+      for (int i = 0; i < count; ++i) {
+        if (i / m.interleave % 2 == half) runs[filled++] = p[i];
       }
+      acc = detail::mma_steps(m, runs, filled, acc);
     }
-    if (filled > 0) acc = mma_step(m, step, filled, acc);
   }
   if (!m.c_last) return acc;
   mma_model last;
