@@ -48,16 +48,16 @@ int main() {
   const random_stream random{8, 0};
   for (const bool outliers : {false, true}) {
     std::vector<float> x(static_cast<std::size_t>(rows * cols));
-    float amax = 0.0f;
     for (std::size_t i = 0; i < x.size(); ++i) {
       const auto word = random.word(i);  // the sum of four bytes: near a normal distribution
       x[i] = static_cast<float>(static_cast<int>((word & 255) + (word >> 8 & 255) + (word >> 16 & 255) + (word >> 24)) -
                                 510);
       x[i] /= 4096;
       if (outliers && i % 97 == 5) x[i] *= 16;
-      amax = std::fmax(amax, std::fabs(x[i]));
     }
 
+    const auto all = row_major<const float>(x.data(), rows, cols);
+    const float amax = tensor_amax(nvfp4, presets::nvidia, all, block_axis::row);
     block_options nv = presets::nvidia, mx = presets::primus, mx_h16 = presets::primus;
     nv.encode_factor = tensor_encode_factor(amax, nvfp4.element, nvfp4.scale);
     mx_h16.rotation.points = 16;

@@ -65,6 +65,27 @@ ROTOSCALE_HD constexpr void load_run(const block_options& o, matrix<T> in, index
   rotate_run(x, run, o.rotation);
 }
 
+/// Largest magnitude that the blocks of a tensor see, along `axis`: after rounding to o.source and the rotation. NaN is
+/// left out; 0 where there is nothing else, Inf where there is one. tensor_encode_factor makes NVFP4's factor of it. k
+/// must be whole runs (asserted).
+template <class T>
+ROTOSCALE_HD constexpr float tensor_amax(block_format f, const block_options& o, matrix<T> source, block_axis axis) {
+  const matrix<T> in = axis == block_axis::row ? source : transposed(source);
+  const int run = run_length(f, o.rotation);
+  ROTOSCALE_ASSERT(runs_are_defined(f, o.rotation) && in.extent(1) % run == 0);
+  block_policy without_nan;
+  without_nan.nan = block_policy::nan_rule::ignore;
+  std::uint32_t amax = 0;
+  float x[max_run_length] = {};
+  for (index_t r = 0; r < in.extent(0); ++r) {
+    for (index_t c = 0; c < in.extent(1); c += run) {
+      load_run(o, in, r, c, run, x);
+      amax = block_amax(x, run, without_nan, amax);
+    }
+  }
+  return fp32_from_bits(amax);
+}
+
 /// The scale of a block with this amax (block_amax; no_amax where no element took part).
 ROTOSCALE_HD constexpr std::uint8_t choose_scale(block_format f, const block_options& o, std::uint32_t amax) {
   if (amax == no_amax) amax = o.policy.nan == block_policy::nan_rule::ignore_unless_all ? fp32_infinity_bits : 0;

@@ -324,6 +324,39 @@ TEST_CASE("NVFP4: second-level factors to both ends of FP32") {
   }
 }
 
+TEST_CASE("a tensor's amax: what the blocks see, without NaN") {
+  std::vector<float> x(std::size_t{2} * 32, 0.0f);
+  const auto amax = [&](const block_options& o, block_axis axis = block_axis::row) {
+    return tensor_amax(axis == block_axis::row ? mxfp4 : block_format{formats::e2m1, 2}, o,
+                       row_major<const float>(x.data(), 2, 32), axis);
+  };
+  block_options plain, h16 = presets::te_rocm;
+  CHECK(fp32_bits(amax(plain)) == 0);
+  x[5] = -3.0f;
+  x[40] = fp32_from_bits(0x7F800001u);  // a signalling NaN, before and after numbers
+  x[63] = 7.0f;
+  CHECK(amax(plain) == 7.0f);
+  CHECK(amax(plain, block_axis::column) == 7.0f);
+  x[63] = 0.0f;
+  CHECK(amax(plain) == 3.0f);
+  CHECK(amax(h16) == 0.75f);  // -3 spread over 16 elements; the rotated run with the NaN is all NaN
+  x[5] = 0x1.FFp127f;
+  CHECK(amax(plain) == 0x1.FFp127f);
+  plain.source = formats::bf16;  // rounds beyond BF16's largest number
+  CHECK(fp32_bits(amax(plain)) == fp32_infinity_bits);
+  x.assign(x.size(), fp32_from_bits(0xFFC00000u));
+  CHECK(fp32_bits(amax(plain)) == 0);
+  const block_options column = {formats::fp32, {2}};
+  x.assign(x.size(), 0.0f);
+  x[7] = 1.0f, x[39] = -1.0f;  // above each other: along columns they are one run
+  CHECK(amax(column, block_axis::column) == 2.0f * 0x1.6A09E6p-1f);
+  CHECK(tensor_amax(mxfp4, presets::ocp, row_major<const float>(x.data(), 0, 32), block_axis::row) == 0.0f);
+  static_assert([] {
+    const float y[16] = {1, -2, 4};
+    return tensor_amax(nvfp4, presets::nvidia, row_major<const float>(y, 1, 16), block_axis::row) == 4.0f;
+  }());
+}
+
 TEST_CASE("square blocks: a matrix and its transpose hold the same values, stored transposed") {
   const index_t n = 96;
   const auto x = oracle::block_values(n, n, 31);
