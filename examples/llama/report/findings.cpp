@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// "What this run says": sentences made from the numbers only, with the same thresholds whatever the outcome. What the
-// numbers cannot decide is said to be undecided.
+// The section "What this run says": sentences made from the numbers alone, by thresholds that do not depend on the
+// outcome. Where the numbers decide nothing, the text says so.
 
 #include <algorithm>
 #include <cmath>
@@ -124,8 +124,8 @@ std::string gap_at(const char* what, const difference& d) {
   return signed_nats(d.value) + " at " + what + " (step " + std::to_string(d.step) + ")";
 }
 
-/// The last difference before the switch and the first after it; at the switch step itself the recipe that was
-/// evaluated decides on which side a point lies.
+/// The last difference before the switch and the first after it. A point at the switch step lies on the side of the
+/// recipe that it was evaluated under.
 std::string around_switch(const arm& a, const arm& reference, const switch_point& at) {
   arm before = a;
   const auto is_after = [&](const eval_point& e) {
@@ -180,7 +180,7 @@ std::string healing(const comparison& c, const arm& a) {
 
 std::string value_text(const json& v) { return v.is_string() ? v.get<std::string>() : v.dump(); }
 
-/// Differences between arms that the comparison silently assumes away, were they not said.
+/// Differences between the arms' settings, without which the comparison would mislead.
 std::string unequal_terms(const comparison& c) {
   std::vector<std::string> parts;
   for (const char* key :

@@ -17,7 +17,7 @@ namespace rotoscale::llama_program::report_parts {
 
 namespace {
 
-/// Records and lines differ by the blank lines, which the reader skips.
+/// The line of a record: the reader skips blank lines, so records count fewer than lines.
 std::size_t line_of_record(const std::string& file, std::size_t index) {
   std::istringstream text(io::read_file(file));
   std::size_t number = 0;
@@ -65,7 +65,7 @@ class record {
     return n;
   }
 
-  /// Null, missing and non-finite numbers are "nothing": JSON has no NaN, and a diverged run has no loss.
+  /// No value for null, missing and non-finite numbers: JSON has no NaN, and a diverged run has no loss.
   maybe number(const std::string& key) const {
     const json* v = find(key);
     if (v == nullptr || v->is_null()) return std::nullopt;
@@ -89,8 +89,8 @@ void drop_after(std::vector<Point>& points, std::int64_t step) {
 
 template <class Point, class Same>
 void put(std::vector<Point>& points, Point point, Same same) {
-  // Steps nearly always ascend, and then there is nothing to look for. Appended also when it replaces: of two points
-  // of one step the later record must stay the later point.
+  // Steps nearly always ascend, so that no search is needed. A replacement is appended as well: of two points of one
+  // step the later record must remain the later point.
   if (!points.empty() && points.back().step >= point.step) {
     const auto old = std::find_if(points.rbegin(), points.rend(), [&](const Point& p) { return same(p, point); });
     if (old != points.rend()) points.erase(std::next(old).base());

@@ -20,7 +20,7 @@ using json = nlohmann::ordered_json;
 /// A loss that may not exist: not reached, or not finite (JSON null).
 using maybe = std::optional<double>;
 
-// --- report_log.cpp ---------------------------------------------------------------------------------------------
+// --- log.cpp ----------------------------------------------------------------------------------------------------
 
 struct train_point {
   std::int64_t step = 0;
@@ -50,7 +50,7 @@ struct schedule_entry {
 
 enum class arm_status { ok, stopped, diverged, incomplete };
 
-/// One log, with superseded records gone. Points are in order of steps; an evaluation just before a switch and one
+/// One log without superseded records. Points are in order of steps; an evaluation just before a switch and one
 /// just after it may share a step.
 struct arm {
   std::string name;
@@ -78,7 +78,7 @@ std::string recipe_text(const arm& a);
 const char* status_text(arm_status status);
 maybe tokens_per_second(const arm& a);
 
-// --- report_compare.cpp -----------------------------------------------------------------------------------------
+// --- compare.cpp ------------------------------------------------------------------------------------------------
 
 struct standing {
   int rank = 0;  ///< 1 is the lowest final loss; 0: not ranked
@@ -121,12 +121,12 @@ healing_partners find_partners(const comparison& c, const arm& healed);
 /// The field of all start records when they agree, else null.
 json shared_field(const comparison& c, const std::string& key);
 
-// --- report_findings.cpp ----------------------------------------------------------------------------------------
+// --- findings.cpp -----------------------------------------------------------------------------------------------
 
 /// Paragraphs of plain text (not HTML), made from the numbers only.
 std::vector<std::string> findings(const comparison& c);
 
-// --- report_plot.cpp --------------------------------------------------------------------------------------------
+// --- plot.cpp ---------------------------------------------------------------------------------------------------
 
 struct plot {
   std::string id;  ///< file name without its ending
@@ -141,11 +141,11 @@ std::vector<plot> make_plots(const comparison& c);
 /// Writes plots.gnuplot and runs it in `out`. Without gnuplot, or when it fails: one line on stderr, no svg.
 void draw(std::vector<plot>& plots, const std::string& out);
 
-// --- report_html.cpp --------------------------------------------------------------------------------------------
+// --- html.cpp ---------------------------------------------------------------------------------------------------
 
 std::string html_page(const comparison& c, const std::vector<plot>& plots, const std::string& title);
 
-// --- report_text.cpp --------------------------------------------------------------------------------------------
+// --- text.cpp ---------------------------------------------------------------------------------------------------
 
 inline constexpr const char* none = "–";
 

@@ -148,7 +148,7 @@ range padded(const std::vector<double>& values, bool with_zero) {
   return {r.low - margin, r.high + margin};
 }
 
-/// Readers must know that a frame does not show everything.
+/// A note where points lie outside the frame.
 std::string outside_text(const std::vector<series>& all, range x, range y) {
   std::size_t count = 0;
   for (const series& s : all)
@@ -315,7 +315,7 @@ std::string find_program(const std::string& name) {
   ::dup2(messages, STDOUT_FILENO);
   ::dup2(messages, STDERR_FILENO);
   if (::chdir(directory.c_str()) == 0) {
-    // -d: a user's own settings must not change the plots.
+    // -d: ignores the user's settings file, which could change the plots.
     const char* const arguments[] = {program.c_str(), "-d", "plots.gnuplot", nullptr};
     ::execve(program.c_str(), const_cast<char* const*>(arguments), environment);
   }
@@ -361,7 +361,7 @@ std::vector<plot> make_plots(const comparison& c) {
 
 void draw(std::vector<plot>& plots, const std::string& out) {
   namespace fs = std::filesystem;
-  // A plot of an earlier report must not pass for one of this report, nor half a plot for a whole one.
+  // Plots of an earlier report, and half-written ones, must not be taken for plots of this report.
   remove_plots(out);
   io::write_file_atomically(fs::path(out) / "plots.gnuplot", whole_script(plots));
   const std::string program = find_program("gnuplot");
