@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "rotoscale/version.hpp"
+
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || \
     (defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ != 0)
 #error "Rotoscale needs IEEE arithmetic: no -ffast-math or -ffinite-math-only (nvcc: -use_fast_math), no x87 floats."

@@ -269,9 +269,10 @@ ROTOSCALE_HD constexpr mma_term mma_element(const mma_model& m, format f, std::u
   format seen = f;
   if (m.operand.exponent_bits != 0) {
     seen = m.operand;
-    constexpr format fp32 = formats::fp32, tf32 = formats::tf32;
+    constexpr format fp32_format = formats::fp32, tf32_format = formats::tf32;
     // TF32 units drop the low 13 bits, of a NaN as well: what is left may be Inf.
-    code = f == fp32 && seen == tf32 ? code >> 13 : convert(f, code, seen, rounding::nearest_even, overflow::to_inf);
+    const bool drops = f == fp32_format && seen == tf32_format;
+    code = drops ? code >> 13 : convert(f, code, seen, rounding::nearest_even, overflow::to_inf);
   }
   mma_term t = detail::term_of(unpack(seen, code), seen.min_exponent());
   const bool subnormal = t.kind == value_class::finite && (code & seen.magnitude_mask()) <= seen.mantissa_mask();
@@ -314,9 +315,9 @@ ROTOSCALE_HD constexpr void mma_scale(mma_product& p, format scale, std::uint64_
 /// c plus `count` <= group products as one step of the unit gives it. c and the result are numbers of the accumulator.
 ROTOSCALE_HD constexpr unpacked mma_step(const mma_model& m, const mma_product* p, int count, const unpacked& c) {
   if (m.sum == mma_sum::rounded_tree) return detail::rounded_tree_step(m, p, count, c);
-  constexpr format fp32 = formats::fp32, fp16 = formats::fp16;
-  const mma_term term =
-      detail::term_of(c, m.result == mma_result::fp16_nearest ? fp16.min_exponent() : fp32.min_exponent());
+  constexpr format fp32_format = formats::fp32, fp16_format = formats::fp16;
+  const format result = m.result == mma_result::fp16_nearest ? fp16_format : fp32_format;
+  const mma_term term = detail::term_of(c, result.min_exponent());
   unpacked sum;
   if (detail::special_sum(p, count, term, m.sum == mma_sum::exact, sum)) return sum;
   switch (m.sum) {

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "rotoscale/version.hpp"
+
 namespace rotoscale::io {
 
 /// Bytes of the UTF-8 character that `text` begins with: 1 for ASCII; 0 for what is none, surrogates among that.

@@ -14,6 +14,8 @@
 #include <system_error>
 #include <utility>
 
+#include "rotoscale/version.hpp"
+
 namespace rotoscale::io {
 
 namespace detail {

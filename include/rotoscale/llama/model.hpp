@@ -211,9 +211,9 @@ class model {
   /// The recipe of decoder layer i: layers at the ends may be left in BF16.
   nn::pass_context context_of(const nn::pass_context& c, std::size_t i) const {
     nn::pass_context own = c;
-    const auto layer = static_cast<int>(i);
+    const auto depth = static_cast<int>(i);
     const bool exempt =
-        layer < c.current->bf16_first_layers || layer >= config_.num_hidden_layers - c.current->bf16_last_layers;
+        depth < c.current->bf16_first_layers || depth >= config_.num_hidden_layers - c.current->bf16_last_layers;
     if (exempt) own.current = &exempt_recipe_;
     return own;
   }
