@@ -25,8 +25,9 @@ struct block_format {
 
   /// Power-of-two scales follow a scale_rule; others take FP32 arithmetic.
   ROTOSCALE_HD constexpr bool has_e8m0_scale() const {
-    constexpr format e8m0 = formats::e8m0;  // == takes references, and device code has none to a namespace's constant
-    return scale == e8m0;
+    // == takes references, and device code has none to a namespace's constant.
+    constexpr format e8m0_format = formats::e8m0;
+    return scale == e8m0_format;
   }
 };
 

@@ -136,8 +136,8 @@ ROTOSCALE_HD constexpr float scale_value(std::uint8_t byte) {
 
 /// A scale of any format as FP32.
 ROTOSCALE_HD constexpr float scale_value(format scale, std::uint8_t code) {
-  constexpr format e8m0 = formats::e8m0;
-  return scale == e8m0 ? scale_value(code) : decode(scale, code);
+  constexpr format e8m0_format = formats::e8m0;
+  return scale == e8m0_format ? scale_value(code) : decode(scale, code);
 }
 
 /// What elements are multiplied by under a floating-point scale: 1 / (scale * (1 / encode_factor)), each step rounded
