@@ -4,7 +4,8 @@
 """Builds one libFuzzer program with clang's sanitizers and runs it for a moment from a fixed seed.
 
 usage: fuzz.py ROOT NAME RUNS   NAME: tests/fuzz/NAME_fuzz.cpp, starting from the files in tests/fuzz/corpus/NAME if
-there are any. Exit status 77 (skipped) without clang++-14 or its run-time libraries.
+there are any; its line "// fuzz: ..." names what else is compiled and linked. Exit status 77 (skipped) without
+clang++-14, its run-time libraries or such a library.
 """
 import shlex
 import shutil
@@ -19,12 +20,20 @@ def main(root, name, runs):
     if compiler is None:
         print("no clang++-14")
         return 77
+    source = root / f"tests/fuzz/{name}_fuzz.cpp"
+    extra = [word for line in source.read_text(encoding="utf-8").splitlines() if line.startswith("// fuzz: ")
+             for word in line.split()[2:]]
+    if any(word.startswith("-lsentencepiece") for word in extra) and not Path("/usr/include/sentencepiece_processor.h").exists():
+        print("no libsentencepiece-dev")
+        return 77
+    extra = [word if word.startswith(("-l", "-D")) else "-I" + str(root / word[2:]) if word.startswith("-I") else str(root / word)
+             for word in extra]
     with tempfile.TemporaryDirectory() as scratch:
         corpus = Path(scratch) / "corpus"
         start = root / "tests/fuzz/corpus" / name
         shutil.copytree(start, corpus) if start.is_dir() else corpus.mkdir()
         build = [compiler, "-std=c++20", "-O1", "-g", "-march=native", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all",
-                 f"-I{root}/include", str(root / f"tests/fuzz/{name}_fuzz.cpp"), "-o", "fuzz", "-pthread", "-lz"]
+                 f"-I{root}/include", str(source), "-o", "fuzz", "-pthread", *extra, "-lz"]
         compiled = subprocess.run(build, cwd=scratch, capture_output=True, text=True)
         if compiled.returncode != 0:
             print(f"{shlex.join(build)}\n{compiled.stderr}")
