@@ -14,10 +14,9 @@ enum class split_order { ascending, descending, pairwise };
 
 /// What a kernel does with its matrix unit: where accumulators start, when they are emptied, how parts are combined and
 /// how the result is written.
-///   c = round(factor * acc [+ beta * c]), factor = factor_a * factor_b * alpha, one FP32 fused multiply-add, then
-///   rounded
-/// to `output` (stored as FP32) as `output_rounding` says, beyond its range to Inf. NaN results have the model's
-/// nan_bits.
+///   c = round(factor * acc [+ beta * c] [+ bias]), factor = factor_a * factor_b * alpha
+/// in FP32 (gemm_epilogue), then rounded to `output` (stored as FP32) as `output_rounding` says, beyond its range to
+/// Inf. NaN results have the model's nan_bits.
 struct gemm_options {
   mma_model model = fp32_fma_chain;
   format output = formats::fp32;
@@ -34,6 +33,7 @@ struct gemm_options {
   split_order order = split_order::ascending;
   format split_sum = formats::fp32;                   ///< FP32, FP16 or BF16: parts and their sums are rounded to it
   rounding output_rounding = rounding::nearest_even;  ///< not stochastic
+  const float* bias = nullptr;                        ///< [n] numbers, added to each row of C; null: none
 };
 
 }  // namespace rotoscale
