@@ -350,6 +350,7 @@ inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_option
   detail::gemm_batch<detail::fp32_chain, detail::exact_blocks, detail::scaled_blocks, detail::aligned_steps>(a, b, o, c,
                                                                                                              pool);
 }
+/// One matrix.
 inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
                  thread_pool& pool) {
   gemm(a, b, o, as_batch(c), pool);

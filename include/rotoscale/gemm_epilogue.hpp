@@ -10,10 +10,10 @@ namespace rotoscale {
 
 /// factor * acc (+ beta * c) (+ bias) in FP32: beta * c is rounded, every addition is one fused multiply-add.
 struct gemm_epilogue {
-  float factor = 1.0f;
-  bool accumulate = false;  ///< adds beta * c
-  float beta = 1.0f;
-  bool has_bias = false;
+  float factor = 1.0f;                     ///< multiplies the sum: alpha and the operands' factors
+  bool accumulate = false;                 ///< adds beta * c
+  float beta = 1.0f;                       ///< multiplies the old value
+  bool has_bias = false;                   ///< is a bias added?
   std::uint32_t nan_bits = fp32_nan_bits;  ///< of every NaN result
 
   /// `c` and `bias` count only where they are added.

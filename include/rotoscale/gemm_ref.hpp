@@ -29,6 +29,7 @@ class accumulator_ref : public k_visitor {
   accumulator_ref(const gemm_operand& a, index_t i, const gemm_operand& b, index_t j, const gemm_options& o, float c)
       : a_(a), b_(b), o_(o), i_(i), j_(j), c_(c) {}
 
+  /// @{ As walk_k calls them (k_visitor).
   void begin_part(index_t, index_t) { is_first_chain_ = true; }
   void begin_chain(bool from_c) { acc_ = from_c ? fp32_number(c_) : 0.0f; }
   void begin_instruction() {
@@ -61,7 +62,9 @@ class accumulator_ref : public k_visitor {
     --depth_;
     sums_[depth_ - 1] = round_to_format(o_.split_sum, sums_[depth_ - 1] + sums_[depth_]);
   }
+  /// @}
 
+  /// Product k of this output.
   mma_product product(index_t k) const { return gemm_product(o_.model, a_, i_, b_, j_, k); }
   float accumulator() const { return acc_; }  ///< of the chain; within an instruction that adds C last, its own sum
   float before_instruction() const { return before_; }  ///< where the model says c_last: what its sum will join
@@ -107,9 +110,11 @@ inline float accumulate_ref(const gemm_operand& a, index_t i, const gemm_operand
 /// The same for FP64 units (mma_result::fp64_nearest), on operands of FP64: chains of fp64_chain, IEEE sums of them.
 class fp64_accumulator_ref : public k_visitor {
  public:
+  /// `c`: what the accumulator starts from where the options say so.
   fp64_accumulator_ref(const gemm_operand& a, index_t i, const gemm_operand& b, index_t j, double c)
       : a_(a), b_(b), i_(i), j_(j), c_(c) {}
 
+  /// @{ As walk_k calls them (k_visitor).
   void begin_part(index_t, index_t) { is_first_chain_ = true; }
   void begin_chain(bool from_c) { acc_ = from_c ? bit_cast<std::uint64_t>(c_) : 0; }
   void step(const k_step& k) {
@@ -127,8 +132,11 @@ class fp64_accumulator_ref : public k_visitor {
     --depth_;
     sums_[depth_ - 1] += sums_[depth_];
   }
+  /// @}
 
+  /// Of the chain.
   double accumulator() const { return bit_cast<double>(acc_); }
+  /// Of the stack of parts' sums.
   double top() const { return sums_[depth_ - 1]; }
 
  private:
@@ -141,6 +149,7 @@ class fp64_accumulator_ref : public k_visitor {
   int depth_ = 0;
 };
 
+/// The sum of output (i, j) in FP64, under fp64_fma_chain's steps and the options' order.
 inline double accumulate_fp64_ref(const gemm_operand& a, index_t i, const gemm_operand& b, index_t j,
                                   const gemm_options& o, double c) {
   fp64_accumulator_ref acc(a, i, b, j, c);
@@ -166,6 +175,7 @@ inline std::uint64_t output_code(float x, const gemm_options& o) {
   return o.model.nan_bits >> (32 - o.output.bits());
 }
 
+/// What a sum is multiplied by: a's factor times b's (formed first), times alpha.
 inline float combined_factor(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
   return (a.factor ? *a.factor : 1.0f) * (b.factor ? *b.factor : 1.0f) * o.alpha;
 }
@@ -217,6 +227,7 @@ template <class T>
 inline view<T, 3> as_batch(matrix<T> m) {
   return {m.data, {1, m.extent(0), m.extent(1)}, {0, m.stride(0), m.stride(1)}};
 }
+/// Matrix `i` of a batch.
 template <class T>
 inline matrix<T> batch_element(view<T, 3> x, index_t i) {
   return {x.data + i * x.stride(0), {x.extent(1), x.extent(2)}, {x.stride(1), x.stride(2)}};
@@ -231,6 +242,7 @@ inline void gemm_ref(const gemm_operand& a, const gemm_operand& b, const gemm_op
     }
   }
 }
+/// One matrix.
 inline void gemm_ref(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c) {
   gemm_ref(a, b, o, as_batch(c));
 }

@@ -25,9 +25,11 @@ constexpr index_t k_at(index_t k, const gemm_options& o, index_t position) {
 /// The products of one step of the matrix unit, by their k.
 class k_step {
  public:
+  /// `products` of the instruction that begins at position `first`, of a GEMM with this K.
   constexpr k_step(index_t k, const gemm_options& o, index_t first, const mma_step_products& products)
       : k_(k), o_(&o), first_(first), products_(products) {}
 
+  /// How many.
   constexpr index_t size() const { return products_.count; }
   /// k of product `i`.
   constexpr index_t operator[](index_t i) const { return k_at(k_, *o_, first_ + products_[i]); }
@@ -43,8 +45,8 @@ class k_step {
 struct k_visitor {
   constexpr void begin_part(index_t, index_t) {}  ///< of K: positions [first, last)
   constexpr void begin_chain(bool) {}             ///< the accumulator starts from +0, or (true) from C
-  constexpr void begin_instruction() {}
-  constexpr void step(const k_step&) {}
+  constexpr void begin_instruction() {}           ///< of the model's instruction_k products, or fewer at the end
+  constexpr void step(const k_step&) {}           ///< its products join the accumulator
   constexpr void end_instruction() {}  ///< where the model says c_last, the instruction's sum joins the accumulator
   constexpr void end_chain() {}        ///< the accumulator joins the FP32 sum of its part
   constexpr void end_part() {}         ///< the part's sum is put on a stack

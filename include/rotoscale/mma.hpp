@@ -50,10 +50,10 @@ struct mma_model {
 
 /// The products that one step of an instruction takes, in this order.
 struct mma_step_products {
-  index_t count = 0;
-  index_t first = 0;  ///< of those that the step's half of the instruction takes
-  int interleave = 0;
-  int half = 0;
+  index_t count = 0;   ///< how many
+  index_t first = 0;   ///< of those that the step's half of the instruction takes
+  int interleave = 0;  ///< as mma_model's
+  int half = 0;        ///< which of an instruction's two steps
 
   /// Index within the instruction of product `i`.
   ROTOSCALE_HD constexpr index_t operator[](index_t i) const {
