@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Measures the FP4 GEMM kernels of the current device and writes gpu/gemm/tuned/ARCH.csv to standard output: for every shape
-// and contract the split-K that took the least time. Medians of batches on random data; the error is that of 64 outputs
-// against FP64 (the whole of them, Frobenius norm). Shapes: tune 4096x4096x4096 ..., or those of Llama's layers.
-// Exit codes: 0 measured, 1 a launch or the runtime failed, 2 bad usage, 77 no device.
+// Measures the FP4 GEMM kernels of the current device and writes gpu/gemm/tuned/ARCH.csv to standard output: for every
+// shape and contract the split-K that took the least time. Medians of batches on random data; the error is that of 64
+// outputs against FP64 (the whole of them, Frobenius norm). Shapes: tune 4096x4096x4096 ..., or those of Llama's
+// layers. Exit codes: 0 measured, 1 a launch or the runtime failed, 2 bad usage, 77 no device.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -35,16 +35,12 @@ void check(const status& s) {
   std::fprintf(stderr, "tune: %s\n", s.message().c_str());
   std::exit(1);
 }
-void check(hipError_t error) {
-  if (error == hipSuccess) return;
-  std::fprintf(stderr, "tune: %s\n", hipGetErrorString(error));
-  std::exit(1);
-}
 
 std::uint8_t* device_copy(const bytes& from) {
   std::uint8_t* to = nullptr;
-  check(hipMalloc(&to, from.size()));
-  check(hipMemcpy(to, from.data(), from.size(), hipMemcpyHostToDevice));
+  check(allocate(to, from.size()));
+  check(upload(to, from.data(), from.size()));
+  check(synchronize());
   return to;
 }
 
@@ -67,11 +63,12 @@ struct operand_data {
 double median_us(const gemm_problem& p, const gemm_choice& c, void* workspace, std::size_t size) {
   const auto batch = [&](int count) {
     const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < count; ++i) check(gemm_mxfp4(p, c, workspace, size, nullptr));
-    check(hipDeviceSynchronize());
+    for (int i = 0; i < count; ++i) check(gemm_mxfp4(p, c, workspace, size, {}));
+    check(synchronize());
     return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count() / count;
   };
-  const double first = (batch(1), batch(1));
+  batch(1);  // clocks and caches
+  const double first = batch(1);
   const int count = std::clamp(static_cast<int>(3000 / first), 1, 50);
   std::vector<double> times;
   for (int i = 0; i < 5; ++i) times.push_back(batch(count));
@@ -93,7 +90,8 @@ double relative_error(const gemm_problem& p, const operand_data& a, const operan
     double sum = 0;
     for (index_t c = 0; c < p.a.k; ++c) sum += value(a, i, c) * value(b, j, c);
     std::uint16_t bits = 0;
-    check(hipMemcpy(&bits, static_cast<const std::uint16_t*>(p.out) + i * p.b.rows + j, 2, hipMemcpyDeviceToHost));
+    check(download(&bits, static_cast<const std::uint16_t*>(p.out) + i * p.b.rows + j, 2));
+    check(synchronize());
     const double difference = fp32_from_bits(static_cast<std::uint32_t>(bits) << 16) - sum;
     wrong += difference * difference;
     norm += sum * sum;
@@ -101,14 +99,14 @@ double relative_error(const gemm_problem& p, const operand_data& a, const operan
   return std::sqrt(wrong / norm);
 }
 
-void tune(const shape& s, const gemm_device& device) {
+void tune(const shape& s, const device_info& device) {
   const operand_data a(s.m, s.k, 1), b(s.n, s.k, 2);
   const auto operand = [&](const operand_data& x, int rows) {
     return gemm_operand_view{device_copy(x.codes), device_copy(x.scales), s.k / 2, s.k / 32, rows, s.k};
   };
   gemm_problem p{{}, operand(a, s.m), operand(b, s.n)};
   std::uint16_t* out = nullptr;
-  check(hipMalloc(&out, 2 * static_cast<std::size_t>(s.m) * static_cast<std::size_t>(s.n)));
+  check(allocate(out, static_cast<std::size_t>(s.m) * static_cast<std::size_t>(s.n)));
   p.out = out;
   for (const gemm_contract contract : {gemm_contract::fast, gemm_contract::accurate}) {
     double best = 0;
@@ -121,25 +119,25 @@ void tune(const shape& s, const gemm_device& device) {
       check(check_gemm(p, c, device));
       const std::size_t size = gemm_workspace_bytes(p, c, device);
       std::uint8_t* workspace = nullptr;
-      check(hipMalloc(&workspace, size));
+      check(allocate(workspace, size));
       const double us = median_us(p, c, workspace, size);
-      std::fprintf(stderr, "%dx%dx%d %s/%d %.1f us\n", s.m, s.n, s.k, name_of(contract), parts, us);
+      std::fprintf(stderr, "%dx%dx%d %s/%d %.1f us\n", s.m, s.n, s.k, to_text(contract), parts, us);
       if (best == 0 || us < best) {
         best = us;
         choice = c;
         error = relative_error(p, a, b);
       }
-      check(hipFree(workspace));
+      check(release(workspace));
     }
-    std::printf("%s,%d,%d,%d,%d,%s,%d,%.1f,%.0f,%.2e\n", device.arch, device.units, s.m, s.n, s.k, name_of(contract),
-                choice.split_k, best, 2e-6 * s.m * s.n * s.k / best, error);
+    std::printf("%s,%d,%d,%d,%d,%s,%d,%.1f,%.0f,%.2e\n", to_text(device.arch), device.processors, s.m, s.n, s.k,
+                to_text(contract), choice.split_k, best, 2e-6 * s.m * s.n * s.k / best, error);
     std::fflush(stdout);
   }
   for (const void* memory : {static_cast<const void*>(p.a.codes), static_cast<const void*>(p.a.scales),
                              static_cast<const void*>(p.b.codes), static_cast<const void*>(p.b.scales)}) {
-    check(hipFree(const_cast<void*>(memory)));
+    check(release(const_cast<void*>(memory)));
   }
-  check(hipFree(out));
+  check(release(out));
 }
 
 }  // namespace
@@ -156,9 +154,9 @@ int main(int argc, char** argv) {
     shapes.push_back(s);
   }
   if (shapes.empty()) shapes.assign(std::begin(default_shapes), std::end(default_shapes));
-  gemm_device device;
+  device_info device;
   const status found = current_device(device);
-  if (found.fault == fault::no_device) {
+  if (found.code == error_code::no_device) {
     std::fprintf(stderr, "tune: no device: %s\n", found.reason);
     return 77;
   }

@@ -1,21 +1,18 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // AMD's recipe on a device: two BF16 matrices are rotated and quantized to MXFP4, one launch each, and multiplied; the
-// CPU says which bits must come. Without a toolkit the host is the device. From the root of this tree, one of
-//   g++ -std=c++20 -I. -Iinclude examples/09_device.cpp gpu/gemm/gemm.cpp
-//   nvcc -std=c++20 -DNDEBUG -arch=sm_90a -I. -Iinclude -x cu examples/09_device.cpp gpu/gemm/gemm.cpp
-//   hipcc -std=c++20 -DNDEBUG --offload-arch=gfx950 -I. -Iinclude -x hip examples/09_device.cpp gpu/gemm/gemm.cpp
-// NDEBUG counts: an assertion is a call, and a kernel with calls waits for each matrix instruction.
+// CPU says which bits must come. An ordinary program: the kernels are in the library, which knows the toolkit it was
+// built for (-Dgpu=cuda, hip, or host, where the CPU is the device). With an installed library:
+//   g++ -std=c++20 09_device.cpp $(pkg-config --cflags --libs rotoscale-gpu)
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <string>
 #include <vector>
 
-#include "gpu/api/gemm.hpp"
-#include "gpu/api/quantize.hpp"
 #include "rotoscale/dequantize_ref.hpp"
 #include "rotoscale/gemm_ref.hpp"
+#include "rotoscale/gpu/device.hpp"
+#include "rotoscale/gpu/gemm.hpp"
+#include "rotoscale/gpu/quantize.hpp"
 #include "rotoscale/quantize.hpp"
 
 using namespace rotoscale;
@@ -27,23 +24,18 @@ static void expect(const gpu::status& s) {
   std::exit(1);
 }
 
-static void expect(hipError_t error) {
-  if (error == hipSuccess) return;
-  std::fprintf(stderr, "09_device: %s\n", hipGetErrorString(error));
-  std::exit(1);
-}
-
 template <class T>
 struct device_memory {
-  explicit device_memory(std::size_t count) : size(count) { expect(hipMalloc(&data, count * sizeof(T))); }
+  explicit device_memory(std::size_t count) : size(count) { expect(gpu::allocate(data, count)); }
   explicit device_memory(const std::vector<T>& x) : device_memory(x.size()) {
-    expect(hipMemcpy(data, x.data(), size * sizeof(T), hipMemcpyHostToDevice));
+    expect(gpu::upload(data, x.data(), size * sizeof(T)));
   }
   device_memory(const device_memory&) = delete;
-  ~device_memory() { (void)hipFree(data); }
+  ~device_memory() { (void)gpu::release(data); }
   std::vector<T> read() const {
     std::vector<T> x(size);
-    expect(hipMemcpy(x.data(), data, size * sizeof(T), hipMemcpyDeviceToHost));
+    expect(gpu::download(x.data(), data, size * sizeof(T)));
+    expect(gpu::synchronize());
     return x;
   }
   std::size_t size;
@@ -71,10 +63,13 @@ struct operand {
       x.push_back(rounded);
     }
     const device_memory<bf16> source(x);
-    gpu::quantized to{codes.data, scales.data, presets::te_rocm};
-    if (placed) to.code_order = placement::aiter_data_16x16, to.scale_order = placement::aiter_scale;
-    expect(gpu::hadamard_quantize_mxfp4(row_major<const bf16>(source.data, rows, k), to, {}, nullptr));
-    expect(hipDeviceSynchronize());
+    gpu::quantized_output to{codes.data, scales.data, presets::te_rocm};
+    if (placed) {
+      to.code_order = placement::aiter_data_16x16;
+      to.scale_order = placement::aiter_scale;
+    }
+    expect(gpu::quantize(mxfp4, row_major<const bf16>(source.data, rows, k), to, {}, {}));
+    expect(gpu::synchronize());
     view = {codes.data, scales.data, k / 2, k / 32, rows, k, to.code_order, to.scale_order};
 
     blocks = dense_blocks(mxfp4, rows, k, codes_here.data(), scales_here.data());
@@ -83,9 +78,9 @@ struct operand {
 };
 
 int main() {
-  gpu::gemm_device device;
+  gpu::device_info device;
   expect(gpu::current_device(device));
-  const bool gfx950 = std::string(device.arch) == "gfx950";  // its kernel reads what AITER's reads
+  const bool gfx950 = device.arch == gpu::arch::gfx950;  // its kernel reads what AITER's reads
   const int m = 64, n = 96, k = 512;
   const operand a(m, k, gfx950, {1, 0}), b(n, k, gfx950, {1, 1});
   if (!gfx950) {
@@ -98,13 +93,13 @@ int main() {
   gpu::gemm_problem problem{{c.data, formats::fp32}, a.view, b.view};
   const gpu::gemm_choice choice{gpu::gemm_contract::accurate};
   const device_memory<std::uint8_t> workspace(gpu::gemm_workspace_bytes(problem, choice, device));
-  expect(gpu::gemm_mxfp4(problem, choice, workspace.data, workspace.size, nullptr));
-  expect(hipDeviceSynchronize());
+  expect(gpu::gemm_mxfp4(problem, choice, workspace.data, workspace.size, {}));
+  expect(gpu::synchronize());
 
   // gfx950 adds in an order of its own; elsewhere `accurate` has the bits of `reference`.
   const auto contract = gfx950 ? gpu::gemm_contract::accurate : gpu::gemm_contract::reference;
   std::vector<float> expected(c.size);
-  gemm_ref(make_operand(mxfp4, a.blocks), make_operand(mxfp4, b.blocks), gpu::options_of(contract, device),
+  gemm_ref(make_operand(mxfp4, a.blocks), make_operand(mxfp4, b.blocks), gpu::contract_options(contract, device),
            row_major(expected.data(), m, n));
   const std::vector<float> found = c.read();
   int different = 0;

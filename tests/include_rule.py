@@ -17,10 +17,9 @@ LAYERS = [
     "format",
     "round",
     "small_float scale philox",
-    "limits pack sparse hadamard block layout mma gemm_epilogue mma_cases mma_models mma_ref",
+    "limits pack sparse hadamard block layout mma mma_cases mma_models mma_ref",
     "quantize_ref dequantize_ref",
     "gemm_options gemm_operand gemm_contracts",
-    "k_order",
     "gemm_ref",
     "gemm quantize dequantize names eigen dlpack",
     "checked",
@@ -32,6 +31,18 @@ PARTS = {
     "nn": {"nn"},
     "llama": {"io", "nn", "llama"},
 }
+# The same for gpu/'s folders, each of which may include itself. api/ is what programs of any compiler include.
+GPU_PARTS = {
+    "gpu/api": set(),
+    "gpu/dialect": {"gpu/api"},
+    "gpu/quantize": {"gpu/api", "gpu/dialect"},
+    "gpu/gemm": {"gpu/api", "gpu/dialect"},
+    "gpu/nn": {"gpu/api", "gpu/dialect"},
+    "gpu/train": {"gpu/api", "nn"},
+}
+# Which toolkit compiles gpu/, and for which device, is asked in gpu/dialect and where no one file exists in all modes.
+MODE = re.compile(r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b.*(?:ROTOSCALE_(?:CUDA|AMD|GPU_HOST|NO_HIP_SDK)|__CUDA|__HIP|__gfx|__AMDGCN)")
+MODE_FILES = {"gpu/gemm/kernels.hpp", "gpu/gemm/amd/listing.hip"}
 # Numerics headers include the standard library only, and these opt-in bridges one library each.
 BRIDGES = {"eigen": "Eigen/"}
 # What rotoscale.hpp leaves to be included by name: bridges, what throws, test inputs.
@@ -51,8 +62,6 @@ LONG_FUNCTIONS = {
     "gpu/gemm/amd/gfx950.hpp compute_tile": "the same",
     "gpu/quantize/fp8_tile.hpp fp8_kernel": "three phases of a tile that share registers",
 }
-# Names of detail:: that programs still use: a tracer needs these steps of the definition, which are to be public.
-PROGRAM_DETAIL = set("chain_ref k_at part_length product_ref scaled subgroup_term sum_of_parts term_of".split())
 # Folders of somebody's machine.
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|root|Users|home/\w+)/\w")
 
@@ -93,9 +102,9 @@ def tree(root):
 
 
 def part_of(path):
-    """`numerics`, `io`, `nn`, `llama`, `gpu`, or None for programs and tests, which may include anything."""
+    """`numerics`, `io`, `nn`, `llama`, `gpu/FOLDER`, or None for programs and tests, which may include anything."""
     if path.parts[0] == "gpu":
-        return "gpu"
+        return "/".join(path.parts[:2])
     if path.parts[0] != "include":
         return None
     if len(path.parts) < 4 or path.parts[2] == "detail":
@@ -169,12 +178,10 @@ def check_arrow(path, target):
         return None
     if there is None:
         return f"a header must not include {target}"
-    if there == "gpu" and here != "gpu":
+    if here in GPU_PARTS:
+        return None if there in (here, "numerics") or there in GPU_PARTS[here] else f"{here}/ must not include {there}/"
+    if there in GPU_PARTS:
         return "include/ never includes gpu/"
-    if here == "gpu":
-        if there == "io" and path.name == "main.cpp":  # a program's host side
-            return None
-        return None if there in ("gpu", "numerics") else "gpu/ may include numerics headers only"
     if here != "numerics":
         return None if there == "numerics" or there in PARTS[here] else f"{here}/ must not include {there}/"
     if there != "numerics":
@@ -202,7 +209,7 @@ def check_header(root, path, text, report):
         print(f"note: {path}: {lines} lines; a header should have fewer than {NOTE_LINES}")
     if "#pragma once" not in text:
         report(path, 1, "no #pragma once")
-    if part not in ("numerics", "gpu", *PARTS):
+    if part not in ("numerics", *PARTS, *GPU_PARTS):
         report(path, 1, f"unknown part {part}/: name it in tests/include_rule.py")
     if part == "numerics" and path.parts[1:2] == ("rotoscale",) and len(path.parts) == 3 and path.stem not in LAYER:
         report(path, 1, "no layer: name it in tests/include_rule.py")
@@ -211,6 +218,14 @@ def check_header(root, path, text, report):
             report(path, number, "a header does not print")
         if part == "numerics" and path.stem != "checked" and re.search(r"\b(throw|try|catch)\b", line):
             report(path, number, "numerics headers neither throw nor catch")
+
+
+def check_modes(path, text, report):
+    if not part_of(path) or not part_of(path).startswith("gpu/") or part_of(path) == "gpu/dialect":
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        if MODE.match(line) and path.as_posix() not in MODE_FILES:
+            report(path, number, "only gpu/dialect asks for toolkit or device")
 
 
 def check_includes(root, path, text, report):
@@ -304,13 +319,9 @@ def main(root):
         check_paths(path, text, report)
         if path.suffix in (".hpp", ".cpp", ".hip", ".cu") and path.parts[0] in ("include", "gpu", "examples", "bench"):
             long_functions |= check_functions(path, text, report)
-        if path.parts[0] in ("examples", "bench"):
-            for number, line in enumerate(code_only(text).splitlines(), 1):
-                for name in re.findall(r"\bdetail::(\w+)", line):
-                    if name not in PROGRAM_DETAIL:
-                        report(path, number, f"detail::{name} is not for programs")
         if path.suffix in (".hpp", ".cpp", ".hip", ".cu"):
             graph[path] = check_includes(root, path, text, report)
+            check_modes(path, text, report)
         if path.suffix == ".hpp" and path.parts[0] in ("include", "gpu"):
             check_header(root, path, text, report)
     for name in sorted(set(LONG_FUNCTIONS) - long_functions):

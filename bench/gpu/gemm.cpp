@@ -34,8 +34,8 @@ gemm_problem problem_of(const void* const* pointers, const int* extents) {
 
 gemm_choice choice_of(const int* choice) { return {static_cast<gemm_contract>(choice[0]), choice[1]}; }
 
-int answer(const status& s, char* why, int size) {
-  std::snprintf(why, static_cast<std::size_t>(size), "%s", s.ok() ? "" : s.message().c_str());
+int answer(const status& s, char* message, int size) {
+  std::snprintf(message, static_cast<std::size_t>(size), "%s", s.ok() ? "" : s.message().c_str());
   return s.ok() ? 0 : 1;
 }
 
@@ -44,27 +44,25 @@ int answer(const status& s, char* why, int size) {
 extern "C" {
 
 /// MXFP4 of BF16 rows in dense memory, rotated by H16: AMD's recipe.
-int rotoscale_quantize(const void* from, int rows, int k, void* codes, void* scales, void* stream, char* why,
+int rotoscale_quantize(const void* from, int rows, int k, void* codes, void* scales, void* stream, char* message,
                        int size) {
-  quantized to{static_cast<std::uint8_t*>(codes), static_cast<std::uint8_t*>(scales), presets::te_rocm};
+  quantized_output to{static_cast<std::uint8_t*>(codes), static_cast<std::uint8_t*>(scales), presets::te_rocm};
   to.options.rotation.points = 16;
-  return answer(hadamard_quantize_mxfp4(row_major(static_cast<const bf16*>(from), rows, k), to, {},
-                                        static_cast<hipStream_t>(stream)),
-                why, size);
+  return answer(quantize(mxfp4, row_major(static_cast<const bf16*>(from), rows, k), to, {}, {stream}), message, size);
 }
 
 /// pointers: codes and scales of A and B, out. extents: m, n, k, bytes of an output. choice: contract, split-K.
 long long rotoscale_gemm_workspace(const void* const* pointers, const int* extents, const int* choice) {
-  gemm_device device;
+  device_info device;
   if (!current_device(device).ok()) return -1;
   return static_cast<long long>(gemm_workspace_bytes(problem_of(pointers, extents), choice_of(choice), device));
 }
 
-/// Writes what went wrong, or nothing, to `why` (at most `size` bytes); 0 if it worked.
+/// Writes what went wrong, or nothing, to `message` (at most `size` bytes); 0 if it worked.
 int rotoscale_gemm(const void* const* pointers, const int* extents, const int* choice, void* workspace, long long bytes,
-                   void* stream, char* why, int size) {
+                   void* stream, char* message, int size) {
   return answer(gemm_mxfp4(problem_of(pointers, extents), choice_of(choice), workspace, static_cast<std::size_t>(bytes),
-                           static_cast<hipStream_t>(stream)),
-                why, size);
+                           {stream}),
+                message, size);
 }
 }

@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "gpu/api/dequantize.hpp"
+#include "gpu/api/device.hpp"
 #include "gpu/api/quantize.hpp"
 #include "gpu/api/quantize_fp8.hpp"
+#include "gpu/dialect/hip.hpp"
 
 using namespace rotoscale;
 
@@ -35,9 +37,9 @@ __global__ void fill(std::uint16_t* to, index_t count) {
   }
 }
 
-__global__ void __launch_bounds__(256) copy(const gpu::bytes16* from, gpu::bytes16* to, index_t count) {
+__global__ void __launch_bounds__(256) copy(const gpu::vec16* from, gpu::vec16* to, index_t count) {
   const index_t first = gpu::block_index().x * index_t{1024} + gpu::thread_index().x;
-  gpu::bytes16 x[4];
+  gpu::vec16 x[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     if (first + 256 * i < count) x[i] = gpu::load_streaming(from + first + 256 * i);
@@ -101,7 +103,7 @@ class shape_bench {
     const index_t pieces = elements_ / 8;
     const double by_kernel = median_us(repeats_, [&] {
       copy<<<static_cast<unsigned>((pieces + 1023) / 1024), 256>>>(
-          reinterpret_cast<gpu::bytes16*>(source_.data), reinterpret_cast<gpu::bytes16*>(target_.data), pieces);
+          reinterpret_cast<gpu::vec16*>(source_.data), reinterpret_cast<gpu::vec16*>(target_.data), pieces);
     });
     const double by_runtime = median_us(repeats_, [&] {
       expect(hipMemcpyAsync(target_.data, source_.data, static_cast<std::size_t>(2 * elements_),
@@ -113,7 +115,7 @@ class shape_bench {
   }
 
   void blocks(const char* what, block_format f, bool rows, bool columns, int points, bool placed) {
-    gpu::quantized row, column;
+    gpu::quantized_output row, column;
     row.options = presets::te_rocm;
     row.options.rotation.points = points;
     if (placed) row.scale_order = placement::aiter_scale;
@@ -121,7 +123,7 @@ class shape_bench {
     if (placed) column.code_order = placement::aiter_data_16x16;
     if (rows) row.codes = row_codes_.data, row.scales = row_scales_.data;
     if (columns) column.codes = column_codes_.data, column.scales = column_scales_.data;
-    const double us = median_us(repeats_, [&] { expect(gpu::quantize(f, view_, row, column, nullptr)); });
+    const double us = median_us(repeats_, [&] { expect(gpu::quantize(f, view_, row, column, {})); });
     report(what, us, 2 + (rows + columns) * bytes_of(f));
   }
 
@@ -132,17 +134,17 @@ class shape_bench {
     expect(hipMemset(scalars.data, 0, 256));
     expect(hipMemcpy(scale, &one, sizeof one, hipMemcpyHostToDevice));
     const gpu::fp8_output out{row_codes_.data, columns ? column_codes_.data : nullptr, 0, 0, scale + 1};
-    const double us = median_us(repeats_, [&] { expect(gpu::cast_transpose_fp8({}, view_, scale, out, nullptr)); });
+    const double us = median_us(repeats_, [&] { expect(gpu::cast_transpose_fp8({}, view_, scale, out, {})); });
     report(what, us, columns ? 4 : 3);
   }
 
   /// Of blocks that are quantized for it.
   void dequantize(const char* what, block_format f) {
-    const gpu::quantized row{row_codes_.data, row_scales_.data, presets::ocp};
-    expect(gpu::quantize(f, view_, row, {}, nullptr));
+    const gpu::quantized_output row{row_codes_.data, row_scales_.data, presets::ocp};
+    expect(gpu::quantize(f, view_, row, {}, {}));
     const gpu::quantized_source q{row_codes_.data, row_scales_.data, m_, n_};
     const auto target = row_major(reinterpret_cast<bf16*>(target_.data), m_, n_);
-    const double us = median_us(repeats_, [&] { expect(gpu::dequantize(f, q, block_axis::row, target, nullptr)); });
+    const double us = median_us(repeats_, [&] { expect(gpu::dequantize(f, q, block_axis::row, target, {})); });
     report(what, us, 2 + bytes_of(f));
   }
 
@@ -180,7 +182,8 @@ void bench_shape(index_t m, index_t n, int repeats) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (const gpu::status s = gpu::check_device(); !s.ok()) {
+  gpu::device_info device;
+  if (const gpu::status s = gpu::current_device(device); !s.ok()) {
     std::printf("skipped: %s\n", s.message().c_str());
     return 77;
   }

@@ -9,7 +9,7 @@
 
 #include <memory>
 
-#include "gpu/api/gemm.hpp"
+#include "gemm.hpp"
 
 namespace rotoscale::gpu {
 
@@ -35,7 +35,7 @@ class plain_gemm {
   plain_gemm& operator=(plain_gemm&&) noexcept;
 
   /// A plan for problems like `p`: its extents, formats, strides, options and which pointers are null count. Opens the
-  /// library, which allocates: not while a stream is captured.
+  /// library, which allocates: not while a stream is captured. unsupported_device in a build without such a library.
   static status make(const plain_problem& p, plain_gemm& plan);
 
   std::size_t workspace_bytes() const;
@@ -45,7 +45,7 @@ class plain_gemm {
   const gemm_contract_entry* contract() const;
 
   /// Computes p.out. `workspace` as in gemm_mxfp4. Allocates nothing, can be captured in a graph.
-  status run(const plain_problem& p, void* workspace, std::size_t workspace_bytes, hipStream_t stream) const;
+  status run(const plain_problem& p, void* workspace, std::size_t workspace_bytes, stream s) const;
 
  private:
   struct state;

@@ -5,10 +5,13 @@
 // for.
 #pragma once
 
-#include <utility>
-
-#include "gpu/dialect/launch.hpp"
-#include "gpu/quantize/fp8_tile.hpp"
+#include "rotoscale/format.hpp"
+#include "rotoscale/philox.hpp"
+#include "rotoscale/round.hpp"
+#include "rotoscale/small_float.hpp"
+#include "rotoscale/view.hpp"
+#include "status.hpp"
+#include "stream.hpp"
 
 namespace rotoscale::gpu {
 
@@ -20,65 +23,22 @@ struct fp8_options {
   random_stream random = {};  ///< for stochastic rounding: element (r, c) of the M × N source takes word r * N + c
 };
 
-namespace detail {
-template <class T, class Element>
-status launch_fp8(const fp8_args& a, bool exactly, hipStream_t stream) {
-  const std::uint64_t tiles = std::uint64_t{a.tiles_across} * ((a.rows + fp8_tile - 1) / fp8_tile);
-  if (tiles > 0x7FFFFFFFu) return {fault::bad_extent, "source", "has more than 2^31 tiles"};
-  const auto kernel = exactly ? fp8_kernel<T, Element, true> : fp8_kernel<T, Element, false>;
-  return launch(kernel, dim3{static_cast<unsigned>(tiles), 1, 1}, dim3{fp8_threads, 1, 1}, 0, stream, a);
-}
-}  // namespace detail
+/// Results in device memory; null pointers: not wanted.
+struct fp8_output {
+  std::uint8_t* rows = nullptr;     ///< M × N codes
+  std::uint8_t* columns = nullptr;  ///< N × M codes, the transpose
+  index_t row_stride = 0;           ///< bytes; 0: dense
+  index_t column_stride = 0;
+  float* amax = nullptr;  ///< becomes the larger of what it holds (not negative) and the source's amax
+};
 
-/// Casts M × N `source` (float, fp16 or bf16; any strides). `scale` (device memory, finite and
-/// above zero; null: 1) multiplies every element. One launch, no allocation. Any status but ok: nothing was launched.
-template <class T>
-status cast_transpose_fp8(const fp8_options& o, matrix<const T> source, const float* scale, const fp8_output& out,
-                          hipStream_t stream) {
-  if (o.element != formats::e4m3 && o.element != formats::e5m2) {
-    return {fault::bad_option, "o.element", "must be e4m3 or e5m2"};
-  }
-  if (o.source != formats::fp32 && (o.source != formats::bf16 || std::is_same_v<T, fp16>)) {
-    return {fault::bad_option, "o.source", "must be fp32, or bf16 where the source is not FP16"};
-  }
-  fp8_args a;
-  const bool flipped = is_transposed(source) && o.rounding != rounding::stochastic;
-  if (status s = prepare_source(flipped ? transposed(source) : source, a); !s.ok()) return s;
-  const index_t m = source.extent(0), n = source.extent(1);
-  if (m == 0 || n == 0) return {};
-  if (out.rows == nullptr && out.columns == nullptr && out.amax == nullptr) {
-    return {fault::bad_pointer, "out.rows", "must not be null where out.columns and out.amax are"};
-  }
-  a.out = out;
-  if (a.out.row_stride == 0) a.out.row_stride = n;
-  if (a.out.column_stride == 0) a.out.column_stride = m;
-  if (a.out.row_stride < n) return {fault::bad_extent, "out.row_stride", "must not be less than a row"};
-  if (a.out.column_stride < m) return {fault::bad_extent, "out.column_stride", "must not be less than a row"};
-  if (scale != nullptr) {
-    if (status s = check_pointer(scale, sizeof(float), "scale"); !s.ok()) return s;
-  }
-  if (out.amax != nullptr) {
-    if (status s = check_pointer(out.amax, sizeof(float), "out.amax"); !s.ok()) return s;
-  }
-  if (status s = check_device(); !s.ok()) return s;
-  if (status s = check_stream(stream); !s.ok()) return s;
-  if (flipped) {
-    std::swap(a.out.rows, a.out.columns);
-    std::swap(a.out.row_stride, a.out.column_stride);
-  }
-  const auto aligned = [](const void* pointer, index_t stride) {
-    return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0 && stride % 16 == 0;
-  };
-  a.tiles_across = (a.columns + fp8_tile - 1) / fp8_tile;
-  a.vectors = a.vectors && aligned(a.out.rows, a.out.rows == nullptr ? 0 : a.out.row_stride) &&
-              aligned(a.out.columns, a.out.columns == nullptr ? 0 : a.out.column_stride);
-  a.scale = scale;
-  a.bf16_source = o.source == formats::bf16;
-  a.rounding = o.rounding;
-  a.random = o.random;
-  const bool exactly = o.rounding != rounding::nearest_even;
-  if (o.element == formats::e4m3) return detail::launch_fp8<T, e4m3>(a, exactly, stream);
-  return detail::launch_fp8<T, e5m2>(a, exactly, stream);
-}
+/// Casts M × N `source` (any strides). `scale` (device memory, finite and above zero; null: 1) multiplies every
+/// element. One launch on `s`, no allocation. Any status but ok: nothing was launched.
+status cast_transpose_fp8(const fp8_options& o, matrix<const float> source, const float* scale, const fp8_output& out,
+                          stream s);
+status cast_transpose_fp8(const fp8_options& o, matrix<const fp16> source, const float* scale, const fp8_output& out,
+                          stream s);
+status cast_transpose_fp8(const fp8_options& o, matrix<const bf16> source, const float* scale, const fp8_output& out,
+                          stream s);
 
 }  // namespace rotoscale::gpu

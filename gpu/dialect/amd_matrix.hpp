@@ -14,7 +14,7 @@
 // rocjitsu (ROCm/rocm-systems). No device has confirmed them here.
 #pragma once
 
-#include "gpu/gemm/operand.hpp"
+#include "gpu/api/operand.hpp"
 #include "gpu/dialect/hip.hpp"
 
 namespace rotoscale::gpu::amd {
@@ -33,6 +33,13 @@ struct scaled_fragment {
   int4 part[parts];
 };
 
+/// Are the bytes of multiply_fp8 FNUZ (gfx942, and host mode) or OCP's (gfx950)?
+#if defined(__gfx950__)
+inline constexpr bool fp8_is_fnuz = false;
+#else
+inline constexpr bool fp8_is_fnuz = true;
+#endif
+
 /// Has this architecture gfx950's instructions and LDS? Kernels for it are empty where it has not.
 #if defined(__AMDGCN__) && !defined(__gfx950__)
 inline constexpr bool is_gfx950 = false;
@@ -44,12 +51,12 @@ inline constexpr bool is_gfx950 = true;
 
 #if defined(ROTOSCALE_GPU_HOST)
 #include "gpu/dialect/amd_matrix_host.hpp"
-#define ROTOSCALE_AMD_BLOCK(threads, least_waves, most_waves)
+#define ROTOSCALE_AMD_BLOCK(threads, min_waves, max_waves)
 #else
 
 /// Before a kernel: blocks have that many threads, and a SIMD unit so many waves.
-#define ROTOSCALE_AMD_BLOCK(threads, least_waves, most_waves) \
-  __attribute__((amdgpu_flat_work_group_size(threads, threads), amdgpu_waves_per_eu(least_waves, most_waves)))
+#define ROTOSCALE_AMD_BLOCK(threads, min_waves, max_waves) \
+  __attribute__((amdgpu_flat_work_group_size(threads, threads), amdgpu_waves_per_eu(min_waves, max_waves)))
 
 namespace rotoscale::gpu::amd {
 

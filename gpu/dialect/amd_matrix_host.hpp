@@ -8,7 +8,7 @@
 #include <cmath>
 #include <vector>
 
-#include "gpu/gemm/operand.hpp"
+#include "gpu/api/operand.hpp"
 #include "gpu/dialect/hip.hpp"
 #include "rotoscale/gemm_contracts.hpp"
 #include "rotoscale/gemm_ref.hpp"
@@ -34,12 +34,12 @@ struct matrix_registers {
 /// 16 rows of an instruction's operand: codes and scales, and for the fast form numbers and their exponents, scales
 /// included.
 struct matrix_tile {
-  static constexpr int most_k = 128;
+  static constexpr int max_k = 128;
   static constexpr int exponent_of_zero = -20000;
 
-  std::uint8_t codes[16][most_k], scales[16][4];
-  double values[16][most_k];
-  int exponents[16][most_k];
+  std::uint8_t codes[16][max_k], scales[16][4];
+  double values[16][max_k];
+  int exponents[16][max_k];
   bool has_nan[16], has_infinity[16];  ///< scales count as well
 
   /// An element without its scale, by code.
@@ -81,7 +81,7 @@ struct matrix_tile {
   }
   template <const matrix_form& Form>
   gemm_operand operand(format element) const {
-    gemm_operand o{element, 16, Form.k, codes[0], most_k};
+    gemm_operand o{element, 16, Form.k, codes[0], max_k};
     if (Form.scaled) {
       o.block = 32;
       o.scales = scales[0];
@@ -118,7 +118,7 @@ bool late_step_of(const mma_model& m, const double* a, const int* exponents_a, c
     for (int i = h; i < count; i += Parts) sum += static_cast<std::int64_t>(a[i] * b[i] * unit);  // toward zero
     products += rotoscale::detail::floor_shift(sum, largest - exponent[h]);
   }
-  const mma_term c = to_term(acc, formats::fp32.min_exponent());
+  const mma_term c = rotoscale::detail::term_of(acc, formats::fp32.min_exponent());
   const int exponent_of_products = zeros ? rotoscale::detail::no_exponent : largest;
   acc = rotoscale::detail::round_result(m, rotoscale::detail::late_sum(m, products, exponent_of_products, c));
   return true;

@@ -69,7 +69,7 @@ using description = owner<hipblasLtMatmulDesc_t, hipblasLtMatmulDescDestroy>;
 using matrix_layout = owner<hipblasLtMatrixLayout_t, hipblasLtMatrixLayoutDestroy>;
 using preference = owner<hipblasLtMatmulPreference_t, hipblasLtMatmulPreferenceDestroy>;
 
-inline hipDataType type_of(const format& f) {
+inline hipDataType to_data_type(const format& f) {
   if (f == formats::fp64) return HIP_R_64F;
   if (f == formats::fp32 || f == formats::tf32) return HIP_R_32F;
   if (f == formats::fp16) return HIP_R_16F;
@@ -84,54 +84,57 @@ inline hipDataType type_of(const format& f) {
 /// `stride`: elements between columns; 0: rows.
 inline matrix_layout layout_of(const format& f, std::int64_t rows, std::int64_t columns, std::int64_t stride = 0) {
   hipblasLtMatrixLayout_t layout = nullptr;
-  (void)hipblasLtMatrixLayoutCreate(&layout, type_of(f), static_cast<std::uint64_t>(rows),
+  (void)hipblasLtMatrixLayoutCreate(&layout, to_data_type(f), static_cast<std::uint64_t>(rows),
                                     static_cast<std::uint64_t>(columns), stride == 0 ? rows : stride);
   return matrix_layout(layout);
 }
 
 /// What a product is, as the libraries are asked for it.
 struct product {
-  const description& what;
+  const description& operation;
   const matrix_layout &first, &second, &result;
 };
 
 #if defined(__HIP__)
 
-// hipBLASLt says nothing of how an algorithm goes along K, and takes no wish about it but one: without workspace there
+// hipBLASLt says nothing of how an algorithm goes along K, and takes one preference about it: without workspace there
 // is no place for the sums of parts. Atomic additions would need none.
-inline constexpr std::size_t most_workspace = 0;
+inline constexpr std::size_t max_workspace = 0;
 inline constexpr bool has_fast_accumulate = false;
 inline void set_fast_accumulate(const description&, bool) {}
-inline void wish_for_whole_k(const preference&) {}
-inline bool leaves_k_whole(const handle&, const product&, const hipblasLtMatmulAlgo_t&) { return true; }
-inline const char* text_of(hipblasStatus_t) { return "the library did not take the problem"; }
+inline void forbid_split_k(const preference&) {}
+inline bool uses_split_k(const hipblasLtMatmulAlgo_t&) { return false; }
+inline bool is_supported(const handle&, const product&, const hipblasLtMatmulAlgo_t&) { return true; }
+inline const char* to_text(hipblasStatus_t) { return "the library did not take the problem"; }
 
 #else
 
-inline constexpr std::size_t most_workspace = std::size_t{32} << 20;
+inline constexpr std::size_t max_workspace = std::size_t{32} << 20;
 inline constexpr bool has_fast_accumulate = true;
 inline void set_fast_accumulate(const description& d, bool fast) {
   const std::int8_t value = fast;
   (void)cublasLtMatmulDescSetAttribute(d.get(), CUBLASLT_MATMUL_DESC_FAST_ACCUM, &value, sizeof value);
 }
-inline void wish_for_whole_k(const preference& wishes) {
+inline void forbid_split_k(const preference& p) {
   const std::uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
-  (void)cublasLtMatmulPreferenceSetAttribute(wishes.get(), CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &no_reduction,
+  (void)cublasLtMatmulPreferenceSetAttribute(p.get(), CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &no_reduction,
                                              sizeof no_reduction);
 }
-inline bool leaves_k_whole(const handle& library, const product& p, const cublasLtMatmulAlgo_t& algorithm) {
+inline bool uses_split_k(const cublasLtMatmulAlgo_t& algorithm) {
   std::int32_t parts = 0;
   std::uint32_t reduction = 0;
   (void)cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &parts, sizeof parts,
                                              nullptr);
   (void)cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &reduction,
                                              sizeof reduction, nullptr);
-  if (parts < 0 || parts > 1 || reduction != CUBLASLT_REDUCTION_SCHEME_NONE) return false;
+  return parts < 0 || parts > 1 || reduction != CUBLASLT_REDUCTION_SCHEME_NONE;
+}
+inline bool is_supported(const handle& library, const product& p, const cublasLtMatmulAlgo_t& algorithm) {
   cublasLtMatmulHeuristicResult_t checked;
-  return cublasLtMatmulAlgoCheck(library.get(), p.what.get(), p.first.get(), p.second.get(), p.result.get(),
+  return cublasLtMatmulAlgoCheck(library.get(), p.operation.get(), p.first.get(), p.second.get(), p.result.get(),
                                  p.result.get(), &algorithm, &checked) == CUBLAS_STATUS_SUCCESS;
 }
-inline const char* text_of(cublasStatus_t status) { return cublasLtGetStatusString(status); }
+inline const char* to_text(cublasStatus_t status) { return cublasLtGetStatusString(status); }
 
 #endif
 

@@ -13,7 +13,7 @@ namespace rotoscale::gpu {
 struct sign_bytes {
   std::uint32_t low, high;
 };
-__device__ inline sign_bytes signs_of(std::uint32_t codes) {
+__device__ inline sign_bytes spread_signs(std::uint32_t codes) {
   const std::uint32_t even = codes << 4 & 0x80808080u, odd = codes & 0x80808080u;
   return {permute_bytes<0x5140>(even, odd), permute_bytes<0x7362>(even, odd)};
 }
@@ -31,9 +31,9 @@ __device__ inline std::uint32_t bf16_scale_pair(std::uint32_t byte) {
 }
 
 /// Eight codes as BF16: their values times the scale, which is exact, Inf where FP32 has Inf as well, or NaN.
-__device__ inline bytes16 scale_eight(std::uint32_t x, std::uint32_t scale) {
+__device__ inline vec16 scale_eight(std::uint32_t x, std::uint32_t scale) {
   const byte_table upper{0x3F3F3F00u, 0x40404040u}, lower{0xC0800000u, 0xC0804000u};
-  const sign_bytes signs = signs_of(x);
+  const sign_bytes signs = spread_signs(x);
   const std::uint32_t high[2] = {upper.of(x) | signs.low, upper.of(x >> 16) | signs.high};
   const std::uint32_t low[2] = {lower.of(x), lower.of(x >> 16)};
   return {{multiply_bf16(permute_bytes<0x5140>(low[0], high[0]), scale),

@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The dialect of gpu/, HIP's names in four modes: the HIP SDK (AMD), aliases of CUDA's with nvcc, clang without any SDK
-// (device code is compiled and disassembled, no host code), and, with an ordinary C++ compiler, the host: gpu/dialect/host.hpp
-// runs the threads of a block on the CPU. The only file that knows which mode it is, but for amd_matrix.hpp. Lanes talk
-// to each other within segments of 32, so that waves of 64 and warps of 32 run the same code.
+// (device code is compiled and disassembled, no host code), and, with an ordinary C++ compiler, the host:
+// gpu/dialect/host.hpp runs the threads of a block on the CPU. The only file that knows which mode it is, but for
+// amd_matrix.hpp. Lanes talk to each other within segments of 32, so that waves of 64 and warps of 32 run the same
+// code.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +12,7 @@
 
 #if defined(__CUDACC__)
 #define ROTOSCALE_CUDA 1
+#define ROTOSCALE_GPU_MODE cuda_mode
 #include <cuda_runtime.h>
 #define hipDeviceAttributeComputeCapabilityMajor cudaDevAttrComputeCapabilityMajor
 #define hipDeviceAttributeComputeCapabilityMinor cudaDevAttrComputeCapabilityMinor
@@ -45,6 +47,8 @@
 #define hipGraphInstantiateWithFlags cudaGraphInstantiateWithFlags
 #define hipGraphLaunch cudaGraphLaunch
 #define hipGraph_t cudaGraph_t
+#define hipHostFree cudaFreeHost
+#define hipHostMalloc cudaHostAlloc
 #define hipLaunchKernel cudaLaunchKernel
 #define hipMalloc cudaMalloc
 #define hipMemcpy cudaMemcpy
@@ -55,14 +59,17 @@
 #define hipMemset cudaMemset
 #define hipMemsetAsync cudaMemsetAsync
 #define hipRuntimeGetVersion cudaRuntimeGetVersion
+#define hipSetDevice cudaSetDevice
 #define hipStreamBeginCapture cudaStreamBeginCapture
 #define hipStreamCaptureModeGlobal cudaStreamCaptureModeGlobal
 #define hipStreamCaptureStatus cudaStreamCaptureStatus
 #define hipStreamCaptureStatusInvalidated cudaStreamCaptureStatusInvalidated
 #define hipStreamCreate cudaStreamCreate
+#define hipStreamCreateWithFlags cudaStreamCreateWithFlags
 #define hipStreamDestroy cudaStreamDestroy
 #define hipStreamEndCapture cudaStreamEndCapture
 #define hipStreamIsCapturing cudaStreamIsCapturing
+#define hipStreamNonBlocking cudaStreamNonBlocking
 #define hipStreamSynchronize cudaStreamSynchronize
 #define hipStream_t cudaStream_t
 #define hipSuccess cudaSuccess
@@ -76,9 +83,11 @@
   __attribute__((amdgpu_flat_work_group_size(1, threads), amdgpu_waves_per_eu(waves)))
 #define __launch_bounds__(...) ROTOSCALE_BOUNDS(__VA_ARGS__, 1, 1)
 #elif defined(__HIP__)
+#define ROTOSCALE_GPU_MODE hip_mode
 #include <hip/hip_runtime.h>
 #else
 #define ROTOSCALE_GPU_HOST 1
+#define ROTOSCALE_GPU_MODE host_mode
 #define __device__
 #define __global__
 #define __host__
@@ -95,11 +104,11 @@
 #define ROTOSCALE_KEEP_LOOP _Pragma("unroll 1")
 #endif
 
-// A function that stands outside its callers. AMD's would need a stack in memory, so there it does not.
+// A function that is not inlined. AMD's would need a stack in memory, so there it is.
 #if defined(ROTOSCALE_CUDA)
-#define ROTOSCALE_RARE __device__ __noinline__
+#define ROTOSCALE_NOINLINE __device__ __noinline__
 #else
-#define ROTOSCALE_RARE __device__ inline
+#define ROTOSCALE_NOINLINE __device__ inline
 #endif
 
 // A kernel's parameter that functions take by reference without a copy of it.
@@ -114,6 +123,16 @@
 #endif
 
 namespace rotoscale::gpu {
+
+#if defined(ROTOSCALE_AMD)
+/// Has a block at most 64 KiB of shared memory (LDS)?
+inline constexpr bool has_small_shared_memory = true;
+/// What does the second argument of __launch_bounds__ count: waves of a SIMD unit, or blocks of a processor?
+inline constexpr bool bounds_count_waves = true;
+#else
+inline constexpr bool has_small_shared_memory = false;
+inline constexpr bool bounds_count_waves = false;
+#endif
 
 /// Lanes that may exchange values: half a wave on AMD, a warp on NVIDIA.
 inline constexpr int segment_lanes = 32;
@@ -228,12 +247,12 @@ __device__ inline bool segment_any(bool condition) {
 #endif
 
 /// Sixteen bytes that move as one.
-struct alignas(16) bytes16 {
+struct alignas(16) vec16 {
   std::uint32_t word[4];
 };
 
 /// 16 bytes from global memory that nobody reads again soon. `from` is aligned to 16.
-__device__ inline bytes16 load_streaming(const void* from) {
+__device__ inline vec16 load_streaming(const void* from) {
 #if defined(ROTOSCALE_CUDA)
   const uint4 v = __ldcs(static_cast<const uint4*>(from));
   return {{v.x, v.y, v.z, v.w}};
@@ -242,12 +261,12 @@ __device__ inline bytes16 load_streaming(const void* from) {
   const vector v = __builtin_nontemporal_load(static_cast<const vector*>(from));
   return {{v.x, v.y, v.z, v.w}};
 #else
-  return *static_cast<const bytes16*>(from);
+  return *static_cast<const vec16*>(from);
 #endif
 }
 
 /// 16 bytes to global memory that nobody reads soon. `to` is aligned to 16.
-__device__ inline void store_streaming(void* to, const bytes16& bytes) {
+__device__ inline void store_streaming(void* to, const vec16& bytes) {
 #if defined(ROTOSCALE_CUDA)
   __stcs(static_cast<uint4*>(to), uint4{bytes.word[0], bytes.word[1], bytes.word[2], bytes.word[3]});
 #elif defined(ROTOSCALE_AMD)
@@ -255,7 +274,7 @@ __device__ inline void store_streaming(void* to, const bytes16& bytes) {
   __builtin_nontemporal_store(vector{bytes.word[0], bytes.word[1], bytes.word[2], bytes.word[3]},
                               static_cast<vector*>(to));
 #else
-  *static_cast<bytes16*>(to) = bytes;
+  *static_cast<vec16*>(to) = bytes;
 #endif
 }
 
@@ -283,7 +302,7 @@ __device__ inline std::uint32_t load_relaxed(const std::uint32_t* from) {
 
 /// 16 bytes from global to shared memory, both aligned to 16; they are there after wait_for_copies (the thread's own)
 /// and a barrier (the block's).
-__device__ inline void copy_async(bytes16* shared, const void* from) {
+__device__ inline void copy_async(vec16* shared, const void* from) {
 #if defined(ROTOSCALE_CUDA)
   const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Host mode of gpu/dialect/hip.hpp: a thread block on the CPU. Every thread is a fiber (POSIX ucontext); blocks run one after
-// the other and threads in a fixed order up to the next barrier or exchange, so a run is deterministic and can be
+// Host mode of gpu/dialect/hip.hpp: a thread block on the CPU. Every thread is a fiber (POSIX ucontext); blocks run one
+// after the other and threads in a fixed order up to the next barrier or exchange, so a run is deterministic and can be
 // debugged. Tests change the order: a kernel without a race gives the same bytes in all of them. A barrier, exchange or
 // instruction of a whole wave that not all its threads reach, or that they reach at different places of the source, is
 // an error and not a hang.
@@ -21,27 +21,58 @@ struct dim3 {
   unsigned x = 1, y = 1, z = 1;
 };
 
-// The part of HIP's host interface that tests and launchers use: memory is the process's own, streams are nothing.
-enum hipError_t { hipSuccess = 0, hipErrorMemoryAllocation = 2 };
+// The part of HIP's host interface that tests and launchers use: one device, whose memory is the process's own and
+// whose streams are nothing.
+enum hipError_t {
+  hipSuccess = 0,
+  hipErrorMemoryAllocation = 2,
+  hipErrorInvalidDeviceFunction = 98,
+  hipErrorNoBinaryForGpu = 209
+};
 enum hipMemcpyKind { hipMemcpyHostToDevice, hipMemcpyDeviceToHost, hipMemcpyDeviceToDevice };
+enum : unsigned { hipStreamNonBlocking = 1 };
 using hipStream_t = struct host_stream*;
+
+inline hipError_t hipGetDeviceCount(int* count) {
+  *count = 1;
+  return hipSuccess;
+}
+inline hipError_t hipGetDevice(int* index) {
+  *index = 0;
+  return hipSuccess;
+}
+inline hipError_t hipSetDevice(int) { return hipSuccess; }
 template <class T>
 hipError_t hipMalloc(T** pointer, std::size_t bytes) {
   *pointer = static_cast<T*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
   return *pointer == nullptr ? hipErrorMemoryAllocation : hipSuccess;
 }
+inline hipError_t hipHostMalloc(void** pointer, std::size_t bytes, unsigned) { return hipMalloc(pointer, bytes); }
 inline hipError_t hipFree(void* pointer) {
   std::free(pointer);
   return hipSuccess;
 }
+inline hipError_t hipHostFree(void* pointer) { return hipFree(pointer); }
 inline hipError_t hipMemcpy(void* to, const void* from, std::size_t bytes, hipMemcpyKind) {
   if (bytes != 0) std::memcpy(to, from, bytes);
   return hipSuccess;
+}
+inline hipError_t hipMemcpyAsync(void* to, const void* from, std::size_t bytes, hipMemcpyKind kind, hipStream_t) {
+  return hipMemcpy(to, from, bytes, kind);
 }
 inline hipError_t hipMemset(void* to, int byte, std::size_t bytes) {
   std::memset(to, byte, bytes);
   return hipSuccess;
 }
+inline hipError_t hipMemsetAsync(void* to, int byte, std::size_t bytes, hipStream_t) {
+  return hipMemset(to, byte, bytes);
+}
+inline hipError_t hipStreamCreateWithFlags(hipStream_t* stream, unsigned) {
+  *stream = nullptr;
+  return hipSuccess;
+}
+inline hipError_t hipStreamDestroy(hipStream_t) { return hipSuccess; }
+inline hipError_t hipStreamSynchronize(hipStream_t) { return hipSuccess; }
 inline hipError_t hipDeviceSynchronize() { return hipSuccess; }
 inline hipError_t hipGetLastError() { return hipSuccess; }
 inline const char* hipGetErrorString(hipError_t error) { return error == hipSuccess ? "no error" : "out of memory"; }

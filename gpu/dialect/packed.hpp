@@ -9,6 +9,13 @@
 
 namespace rotoscale::gpu {
 
+/// Has the device arithmetic of BF16 pairs? AMD's has none; in host mode it is tested.
+#if defined(ROTOSCALE_AMD)
+inline constexpr bool has_packed_bf16 = false;
+#else
+inline constexpr bool has_packed_bf16 = true;
+#endif
+
 /// Byte i of the result is byte n of `high:low`, n the low three bits of the selector's nibble i; where bit 3 is set,
 /// eight copies of that byte's top bit (PTX prmt.b32).
 __device__ inline std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t high, std::uint32_t selector) {
@@ -59,6 +66,18 @@ __device__ inline std::uint32_t max3_u16x2(std::uint32_t a, std::uint32_t b, std
   return __vimax3_u16x2(a, b, c);
 #else
   return ~min3_u16x2(~a, ~b, ~c);
+#endif
+}
+
+/// sum + the products of four pairs of int8.
+__device__ inline std::uint32_t dot_int8x4(std::uint32_t a, std::uint32_t b, std::uint32_t sum) {
+#if defined(ROTOSCALE_CUDA)
+  return static_cast<std::uint32_t>(__dp4a(static_cast<int>(a), static_cast<int>(b), static_cast<int>(sum)));
+#else
+  for (int i = 0; i < 32; i += 8) {
+    sum += static_cast<std::uint32_t>(static_cast<std::int8_t>(a >> i) * static_cast<std::int8_t>(b >> i));
+  }
+  return sum;
 #endif
 }
 

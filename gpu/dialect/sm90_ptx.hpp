@@ -13,6 +13,13 @@
 
 namespace rotoscale::gpu::sm90 {
 
+/// Has the device that this is compiled for these instructions?
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+inline constexpr bool is_sm90a = true;
+#else
+inline constexpr bool is_sm90a = false;
+#endif
+
 __device__ inline std::uint32_t shared_address(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
 }

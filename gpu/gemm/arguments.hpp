@@ -5,35 +5,34 @@
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
-#include "rotoscale/gemm_epilogue.hpp"
 #include "rotoscale/round.hpp"
 #include "rotoscale/scale.hpp"
 
 namespace rotoscale::gpu {
 
 /// Rows of an operand, and k, at most.
-inline constexpr int most_gemm_extent = 1 << 20;
+inline constexpr int max_gemm_extent = 1 << 20;
 
 /// Outputs are computed by products of one kind in tiles of this many rows and columns.
 inline constexpr int window_tile = 256;
 
-/// The narrowest operands that give a row's products exactly. A tile takes the worst of its rows of A and of B; bits of
-/// several rows' levels may be joined: what is above `bf16` is `bf16`.
-enum class operand_level : unsigned char { int8 = 0, e5m2 = 1, bf16 = 2 };
-ROTOSCALE_HD constexpr operand_level level_of(std::uint32_t joined) {
-  return static_cast<operand_level>(joined > 2 ? 2 : joined);
+/// The narrowest operands that give a row's products exactly. A tile takes the widest of its rows of A and of B; bits
+/// of several rows' widths may be joined: what is above `bf16` is `bf16`.
+enum class operand_width : unsigned char { int8 = 0, e5m2 = 1, bf16 = 2 };
+ROTOSCALE_HD constexpr operand_width joined_width(std::uint32_t joined) {
+  return static_cast<operand_width>(joined > 2 ? 2 : joined);
 }
 
 /// What becomes of a tile's accumulators.
 enum class output_mode {
-  plain,    ///< BF16 in whole 16-byte pieces, no C, no bias
+  vector,   ///< BF16 in whole 16-byte vectors, no C, no bias
   general,  ///< anything
   partial   ///< FP32 sums of a part of K
 };
 
 struct gemm_arguments {
   int m = 0, n = 0;
-  int k_boxes = 0;              ///< 128-byte pieces of a row of expanded operand
+  int k_boxes = 0;              ///< boxes of 128 bytes along a row of expanded operand
   int parts = 1;                ///< of K (split-K); with more than one, sums go to `partial`
   int part_boxes = 0;           ///< k_boxes of a part, the last may have fewer
   float* partial = nullptr;     ///< [parts, m, n] accumulators, those of folded operands not brought back
@@ -46,8 +45,8 @@ struct gemm_arguments {
   const float* bias = nullptr;  ///< [n] or null
   const int* base = nullptr;    ///< exponents of folded rows: those of A, from base_b on those of B
   int base_b = 0;
-  const operand_level* levels = nullptr;            ///< of rows as `base`; null: every tile is the kernel's
-  operand_level least_level = operand_level::int8;  ///< that `levels` holds where no row is worse
+  const operand_width* widths = nullptr;          ///< of rows as `base`; null: every tile is the kernel's
+  operand_width min_width = operand_width::int8;  ///< that `widths` holds where no row is worse
   std::uint32_t nan_bits = 0x7FFFFFFFu;
 };
 
@@ -114,6 +113,20 @@ ROTOSCALE_HD constexpr float fp8_value(bool e4m3, std::uint32_t code) {
   if (magnitude > 0x7C) return fp32_from_bits(fp32_nan_bits);
   if (magnitude == 0x7C) return fp32_from_bits(fp32_infinity_bits | sign);
   return fp32_from_bits(magnitude << 21 | sign) * pow2_fp32(112);
+}
+
+// ------------------------------------------------------------------ the last step
+
+/// One output from its accumulator: factor, C and bias in FP32, each step one fused multiply-add.
+ROTOSCALE_HD inline float finish_value(float acc, float alpha, bool accumulate, float beta, float old, bool has_bias,
+                                       float bias, std::uint32_t nan_bits) {
+  float y;
+  if (accumulate) {
+    y = __builtin_fmaf(acc, alpha, has_bias ? __builtin_fmaf(beta, old, bias) : beta * old);
+  } else {
+    y = has_bias ? __builtin_fmaf(acc, alpha, bias) : acc * alpha;
+  }
+  return fp32_is_nan(fp32_bits(y)) ? fp32_from_bits(nan_bits) : y;
 }
 
 }  // namespace rotoscale::gpu

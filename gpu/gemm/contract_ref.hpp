@@ -7,8 +7,8 @@
 
 #include <vector>
 
-#include "gpu/gemm/arguments.hpp"
 #include "gpu/dialect/packed.hpp"
+#include "gpu/gemm/arguments.hpp"
 #include "rotoscale/gemm_contracts.hpp"
 #include "rotoscale/gemm_ref.hpp"
 
@@ -68,19 +68,19 @@ inline fold_range_of_row fold_range_ref(block_matrix<const std::uint8_t> m, inde
 
 /// How `accurate` multiplies row `r` if no other row of the tile is worse. Its results are the same on either side of
 /// int8's edge. In units of the least scale's 0.5, int8 takes values up to 12 * 2^3, squares below 2^24 in sum.
-inline operand_level level_ref(block_matrix<const std::uint8_t> m, index_t r) {
+inline operand_width width_ref(block_matrix<const std::uint8_t> m, index_t r) {
   const fold_range_of_row range = fold_range_ref(m, r, int8_window);
-  if (!range.fits()) return operand_level::bf16;
-  if (!range.fits(int8_window)) return operand_level::e5m2;
+  if (!range.fits()) return operand_width::bf16;
+  if (!range.fits(int8_window)) return operand_width::e5m2;
   double squares = 0;
   for (index_t c = 0; c < m.k; ++c) {
     const int byte = m.scales[r * m.scale_stride + c / 32];
-    if (byte == nan_scale_byte) return operand_level::e5m2;
+    if (byte == nan_scale_byte) return operand_width::e5m2;
     const float value = decode(formats::e2m1, load_code(formats::e2m1, m.codes + r * m.code_stride, c));
     const double units = value == 0 ? 0 : __builtin_ldexp(value, byte - range.least + 1);
     squares += units * units;
   }
-  return squares < 0x1p24 ? operand_level::int8 : operand_level::e5m2;
+  return squares < 0x1p24 ? operand_width::int8 : operand_width::e5m2;
 }
 
 /// Row `r` of an MXFP4 matrix with its scales folded into E5M2; it must fit.
@@ -94,7 +94,7 @@ inline expanded_row expand_e5m2_row(block_matrix<const std::uint8_t> m, index_t 
   return row;
 }
 
-/// The accumulator of an output of a kernel whose operands are expanded rows; gemm_epilogue makes the output of it.
+/// The accumulator of an output of a kernel whose operands are expanded rows; finish_value makes the output of it.
 inline float model_sum(const expanded_row& a, const expanded_row& b, const gemm_options& o) {
   return times_power(accumulate_ref(a.operand(), 0, b.operand(), 0, o, 0.0f), a.base + b.base);
 }

@@ -14,13 +14,14 @@
 #include <vector>
 
 #include "gpu/api/gemm.hpp"
+#include "gpu/dialect/arch.hpp"
 
 namespace rotoscale::gpu {
 
 /// Columns of the table, in this order, comma-separated, with a header line; lines that begin with # are comments.
 struct tuned_row {
-  std::string arch;
-  int units = 0;  ///< multiprocessors or compute units
+  gpu::arch arch = gpu::arch::other;
+  int processors = 0;  ///< multiprocessors or compute units
   int m = 0, n = 0, k = 0;
   std::string kernel;  ///< a contract's name
   int split_k = 1;
@@ -36,7 +37,7 @@ inline constexpr struct {
 } contract_names[] = {
     {"reference", gemm_contract::reference}, {"accurate", gemm_contract::accurate}, {"fast", gemm_contract::fast}};
 
-inline const char* name_of(gemm_contract contract) {
+inline const char* to_text(gemm_contract contract) {
   for (const auto& c : contract_names) {
     if (c.contract == contract) return c.name;
   }
@@ -65,8 +66,8 @@ inline bool parse_choice(std::string_view text, gemm_choice& choice) {
   return false;
 }
 
-/// Rows of a table. Empty `why`: all of it was understood; else "line N: what is wrong", and no rows.
-inline std::vector<tuned_row> parse_tuned(std::istream& in, std::string& why) {
+/// Rows of a table. Empty `error`: all of it was understood; else "line N: what is wrong", and no rows.
+inline std::vector<tuned_row> parse_tuned(std::istream& in, std::string& error) {
   std::vector<tuned_row> rows;
   std::string line;
   bool header = false;
@@ -74,7 +75,7 @@ inline std::vector<tuned_row> parse_tuned(std::istream& in, std::string& why) {
     if (!line.empty() && line.back() == '\r') line.pop_back();
     if (line.empty() || line[0] == '#') continue;
     const auto fail = [&](const char* what) {
-      why = "line " + std::to_string(number) + ": " + what;
+      error = "line " + std::to_string(number) + ": " + what;
       return std::vector<tuned_row>{};
     };
     if (!header) {
@@ -87,9 +88,10 @@ inline std::vector<tuned_row> parse_tuned(std::istream& in, std::string& why) {
     for (std::string field; std::getline(text, field, ',');) fields.push_back(field);
     if (fields.size() != 10) return fail("ten columns are needed");
     tuned_row row;
-    row.arch = fields[0];
+    row.arch = arch_from_name(fields[0]);
+    if (fields[0] != to_text(row.arch)) return fail("no architecture has this name");
     row.kernel = fields[5];
-    int* const whole[] = {&row.units, &row.m, &row.n, &row.k, &row.split_k};
+    int* const whole[] = {&row.processors, &row.m, &row.n, &row.k, &row.split_k};
     const std::size_t whole_at[] = {1, 2, 3, 4, 6};
     double* const real[] = {&row.us, &row.tflops, &row.error};
     for (std::size_t i = 0; i < 5; ++i) {
@@ -109,7 +111,7 @@ inline std::vector<tuned_row> parse_tuned(std::istream& in, std::string& why) {
     if (!parse_choice(row.kernel, choice) || choice.split_k != 1) return fail("no kernel has this name");
     rows.push_back(row);
   }
-  if (!header) why = "no header";
+  if (!header) error = "no header";
   return header ? rows : std::vector<tuned_row>{};
 }
 
@@ -123,14 +125,14 @@ inline int padded_m(int m, int n, int level) {
   return power;
 }
 
-/// The fastest row for a shape under a contract, or null: the exact shape, then padded M of levels 0 and 1.
-inline const tuned_row* find_tuned(const std::vector<tuned_row>& rows, const gemm_device& device,
+/// The fastest row for a shape under a contract, or null: the exact shape, then padded M of widths 0 and 1.
+inline const tuned_row* find_tuned(const std::vector<tuned_row>& rows, const device_info& device,
                                    gemm_contract contract, int m, int n, int k) {
   for (const int wanted : {m, padded_m(m, n, 0), padded_m(m, n, 1)}) {
     const tuned_row* best = nullptr;
     for (const tuned_row& r : rows) {
-      if (r.arch != device.arch || r.units != device.units || r.m != wanted || r.n != n || r.k != k) continue;
-      if (r.kernel == name_of(contract) && (best == nullptr || r.us < best->us)) best = &r;
+      if (r.arch != device.arch || r.processors != device.processors || r.m != wanted || r.n != n || r.k != k) continue;
+      if (r.kernel == to_text(contract) && (best == nullptr || r.us < best->us)) best = &r;
     }
     if (best != nullptr) return best;
   }
@@ -138,10 +140,11 @@ inline const tuned_row* find_tuned(const std::vector<tuned_row>& rows, const gem
 }
 
 /// Without a row: as many parts of K as leave no pair of multiprocessors idle, none shorter than 1024.
-inline gemm_choice heuristic_choice(const gemm_device& device, gemm_contract contract, int m, int n, int k) {
-  if (contract == gemm_contract::reference) return {contract, 1};
-  const int workers = std::string(device.arch) == "sm_90" ? device.units / 2 : device.units;
-  const int tiles = (m + 255) / 256 * ((n + 255) / 256);
+inline gemm_choice heuristic_choice(const device_info& device, gemm_contract contract, int m, int n, int k) {
+  const arch_traits& traits = traits_of(device.arch);
+  if (contract == gemm_contract::reference || !traits.splits_k) return {contract, 1};
+  const int workers = device.processors / traits.tile_processors;
+  const int tiles = (m + traits.tile - 1) / traits.tile * ((n + traits.tile - 1) / traits.tile);
   int parts = workers / tiles;
   parts = parts > k / 1024 ? k / 1024 : parts;
   return {contract, parts < 1 ? 1 : parts > 16 ? 16 : parts};
@@ -153,18 +156,21 @@ inline status load_tuned(const std::string& path, std::vector<tuned_row>& rows) 
   const char* other = std::getenv("ROTOSCALE_GPU_TUNED");
   std::ifstream file(other != nullptr ? other : path);
   rows.clear();
-  if (!file) return other != nullptr ? status{fault::bad_option, "ROTOSCALE_GPU_TUNED", "cannot open it"} : status{};
-  std::string why;
-  rows = parse_tuned(file, why);
-  return why.empty() ? status{} : status{fault::bad_option, "ROTOSCALE_GPU_TUNED", "is no table of tuned kernels"};
+  if (!file)
+    return other != nullptr ? status{error_code::bad_option, "ROTOSCALE_GPU_TUNED", "cannot open it"} : status{};
+  std::string error;
+  rows = parse_tuned(file, error);
+  return error.empty() ? status{}
+                       : status{error_code::bad_option, "ROTOSCALE_GPU_TUNED", "is no table of tuned kernels"};
 }
 
 /// Kernel and split-K for a shape under a contract. ROTOSCALE_GPU_KERNEL decides where it is set, the contract
 /// included.
-inline status choose_gemm(const std::vector<tuned_row>& rows, const gemm_device& device, gemm_contract contract, int m,
+inline status choose_gemm(const std::vector<tuned_row>& rows, const device_info& device, gemm_contract contract, int m,
                           int n, int k, gemm_choice& choice) {
   if (const char* forced = std::getenv("ROTOSCALE_GPU_KERNEL")) {
-    if (!parse_choice(forced, choice)) return {fault::bad_option, "ROTOSCALE_GPU_KERNEL", "no kernel has this name"};
+    if (!parse_choice(forced, choice))
+      return {error_code::bad_option, "ROTOSCALE_GPU_KERNEL", "no kernel has this name"};
     return {};
   }
   const tuned_row* row = find_tuned(rows, device, contract, m, n, k);

@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Operands in the form that the sm_90 GEMM kernels multiply: E2M1 codes with their E8M0 scales folded in, as E5M2
-// against one power of two a row, or as BF16 (gemm_expand_int8.hpp: as int8). One warp a piece of a row, both operands
+// against one power of two a row, or as BF16 (expand_int8.hpp: as int8). One warp a chunk of a row, both operands
 // in one launch.
 #pragma once
 
+#include "gpu/api/operand.hpp"
 #include "gpu/dialect/e2m1.hpp"
-#include "gpu/gemm/operand.hpp"
-#include "gpu/gemm/output.hpp"
 #include "gpu/dialect/hip.hpp"
+#include "gpu/gemm/output.hpp"
 #include "rotoscale/block.hpp"
 
 namespace rotoscale::gpu {
@@ -25,12 +25,12 @@ struct block_source {
 struct expand_arguments {
   block_source a, b;
   int k;
-  std::uint8_t *folded_a, *folded_b;  ///< E5M2 [rows, k]
-  std::uint8_t *wide_a, *wide_b;      ///< BF16 [rows, k], int8 before
-  int base_b = 0;                     ///< where B's rows begin in `base` and `levels`
-  int* base = nullptr;                ///< exponents of A's rows, then of B's; the first expansion writes them
-  operand_level* levels = nullptr;    ///< the same; null: all rows are to be BF16
-  operand_level least_level = operand_level::int8;  ///< what the first expansion writes where it can
+  std::uint8_t *e5m2_a, *e5m2_b;        ///< E5M2 [rows, k]
+  std::uint8_t *staging_a, *staging_b;  ///< BF16 [rows, k], int8 before
+  int base_b = 0;                       ///< where B's rows begin in `base` and `widths`
+  int* base = nullptr;                  ///< exponents of A's rows, then of B's; the first expansion writes them
+  operand_width* widths = nullptr;      ///< the same; null: all rows are to be BF16
+  operand_width min_width = operand_width::int8;  ///< what the first expansion writes where it can
 };
 
 inline constexpr int expand_segments = 8, expand_threads = 32 * expand_segments;
@@ -43,8 +43,8 @@ __device__ inline byte_table fold_table(int byte, int largest) {
 }
 
 /// Sixteen codes of one block as E5M2.
-__device__ inline bytes16 fold_sixteen(std::uint32_t first, std::uint32_t second, byte_table table) {
-  const sign_bytes s0 = signs_of(first), s1 = signs_of(second);
+__device__ inline vec16 fold_sixteen(std::uint32_t first, std::uint32_t second, byte_table table) {
+  const sign_bytes s0 = spread_signs(first), s1 = spread_signs(second);
   return {{table.of(first) | s0.low, table.of(first >> 16) | s0.high, table.of(second) | s1.low,
            table.of(second >> 16) | s1.high}};
 }
@@ -83,7 +83,7 @@ __device__ inline scale_range range_of(const block_source& m, int row, int k, in
   if (all.span() <= window) return all;
   for (int b = lane; b < k / 32; b += 32) {
     const int byte = scales[b];
-    const bytes16 x = reinterpret_cast<const bytes16*>(m.codes + row * m.code_stride)[b];
+    const vec16 x = reinterpret_cast<const vec16*>(m.codes + row * m.code_stride)[b];
     const bool zeros = ((x.word[0] | x.word[1] | x.word[2] | x.word[3]) & 0x77777777u) == 0;
     if (byte != nan_scale_byte && !zeros) nonzero.add(byte);
   }
@@ -92,31 +92,31 @@ __device__ inline scale_range range_of(const block_source& m, int row, int k, in
   return nonzero;
 }
 
-/// Which piece of which row 32 lanes expand; rows are A's, then B's. Pieces, since whole rows would leave
+/// Which chunk of which row 32 lanes expand; rows are A's, then B's. Chunks, since whole rows would leave
 /// multiprocessors idle at the end.
-inline constexpr int expand_piece = 2048;
-ROTOSCALE_HD constexpr int expand_pieces(int k) { return (k + expand_piece - 1) / expand_piece; }
+inline constexpr int row_chunk = 2048;
+ROTOSCALE_HD constexpr int row_chunks(int k) { return (k + row_chunk - 1) / row_chunk; }
 
 struct expand_place {
   bool second;
-  int row, index, slot;  ///< in its operand, in both, in `base` and `levels`
+  int row, index, slot;  ///< in its operand, in both, in `base` and `widths`
   int first, count;      ///< elements
 };
-__device__ inline expand_place place_of(const expand_arguments& p, int index, int piece) {
-  const int first = piece * expand_piece, left = p.k - first;
+__device__ inline expand_place place_of(const expand_arguments& p, int index, int chunk) {
+  const int first = chunk * row_chunk, left = p.k - first;
   const bool second = index >= p.a.rows;
   return {second, second ? index - p.a.rows : index,
           index,  second ? index - p.a.rows + p.base_b : index,
-          first,  left < 0 ? 0 : left < expand_piece ? left : expand_piece};
+          first,  left < 0 ? 0 : left < row_chunk ? left : row_chunk};
 }
 __device__ inline expand_place place_of(const expand_arguments& p, int block) {
-  const int unit = block * expand_segments + static_cast<int>(thread_index().x) / 32, pieces = expand_pieces(p.k);
-  return place_of(p, unit / pieces, unit % pieces);
+  const int unit = block * expand_segments + static_cast<int>(thread_index().x) / 32, chunks = row_chunks(p.k);
+  return place_of(p, unit / chunks, unit % chunks);
 }
 
-/// A lane's codes of a piece, sixteen at a time, and their scales; beyond the row's end zeros under the scale 0.
+/// A lane's codes of a chunk, sixteen at a time, and their scales; beyond the row's end zeros under the scale 0.
 struct expand_codes {
-  static constexpr int depth = expand_piece / 16 / 32;
+  static constexpr int depth = row_chunk / 16 / 32;
   std::uint64_t x[depth];
   std::uint8_t scale[depth];
   __device__ void load(const block_source& m, const expand_place& at, int lane) {
@@ -133,13 +133,13 @@ struct expand_codes {
 
 __device__ inline void store_e5m2(const expand_arguments& p, const expand_place& at, const expand_codes& codes,
                                   int largest, int lane) {
-  std::uint8_t* to = (at.second ? p.folded_b : p.folded_a) + static_cast<std::int64_t>(at.row) * p.k + at.first;
+  std::uint8_t* to = (at.second ? p.e5m2_b : p.e5m2_a) + static_cast<std::int64_t>(at.row) * p.k + at.first;
   ROTOSCALE_UNROLL
   for (int j = 0; j < expand_codes::depth; ++j) {
     const int i = lane + 32 * j;
     const auto low = static_cast<std::uint32_t>(codes.x[j]), high = static_cast<std::uint32_t>(codes.x[j] >> 32);
-    const bytes16 out = fold_sixteen(low, high, fold_table(codes.scale[j], largest));
-    if (i < at.count / 16) *reinterpret_cast<bytes16*>(to + 16 * i) = out;
+    const vec16 out = fold_sixteen(low, high, fold_table(codes.scale[j], largest));
+    if (i < at.count / 16) *reinterpret_cast<vec16*>(to + 16 * i) = out;
   }
 }
 
@@ -153,19 +153,19 @@ __device__ inline void store_e5m2(const expand_arguments& p, const expand_place&
   const scale_range range = range_of(m, at.row, p.k, lane, fold_window);
   if (lane == 0 && at.first == 0) {
     p.base[at.slot] = fold_base(range.top());
-    p.levels[at.slot] = range.span() <= fold_window ? operand_level::e5m2 : operand_level::bf16;
+    p.widths[at.slot] = range.span() <= fold_window ? operand_width::e5m2 : operand_width::bf16;
   }
   store_e5m2(p, at, codes, range.top(), lane);
 }
 
 ROTOSCALE_HD constexpr int expand_blocks(int rows, int k) {
-  return static_cast<int>((std::int64_t{rows} * expand_pieces(k) + expand_segments - 1) / expand_segments);
+  return static_cast<int>((std::int64_t{rows} * row_chunks(k) + expand_segments - 1) / expand_segments);
 }
 
 /// `units` times eight codes of FP4 blocks as BF16.
-__device__ inline void expand_fp4_piece(const std::uint8_t* codes, const std::uint8_t* scales, int units, int lane,
+__device__ inline void expand_fp4_chunk(const std::uint8_t* codes, const std::uint8_t* scales, int units, int lane,
                                         std::uint8_t* to) {
-  constexpr int depth = expand_piece / 8 / 32;
+  constexpr int depth = row_chunk / 8 / 32;
   std::uint32_t x[depth], scale[depth];
   ROTOSCALE_UNROLL
   for (int j = 0; j < depth; ++j) {
@@ -176,24 +176,24 @@ __device__ inline void expand_fp4_piece(const std::uint8_t* codes, const std::ui
   ROTOSCALE_UNROLL
   for (int j = 0; j < depth; ++j) {
     const int i = lane + 32 * j;
-    if (i < units) *reinterpret_cast<bytes16*>(to + 16 * i) = scale_eight(x[j], bf16_scale_pair(scale[j]));
+    if (i < units) *reinterpret_cast<vec16*>(to + 16 * i) = scale_eight(x[j], bf16_scale_pair(scale[j]));
   }
 }
 
 /// The same of FP8 blocks, nearest even: exact but where BF16 has no such subnormal number.
-__device__ inline void expand_fp8_piece(bool e4m3, const std::uint8_t* codes, const std::uint8_t* scales, int units,
+__device__ inline void expand_fp8_chunk(bool e4m3, const std::uint8_t* codes, const std::uint8_t* scales, int units,
                                         int lane, std::uint8_t* to) {
   for (int i = lane; i < units; i += 32) {
     const std::uint64_t x = reinterpret_cast<const std::uint64_t*>(codes)[i];
     const float factor = scale_value(scales[i / 4]);
-    bytes16 out;
+    vec16 out;
     ROTOSCALE_UNROLL
     for (int w = 0; w < 4; ++w) {
       const auto pair = static_cast<std::uint32_t>(x >> (16 * w));
       out.word[w] = bf16_bits(fp8_value(e4m3, pair & 0xFFu) * factor) |
                     bf16_bits(fp8_value(e4m3, pair >> 8 & 0xFFu) * factor) << 16;
     }
-    *reinterpret_cast<bytes16*>(to + 16 * i) = out;
+    *reinterpret_cast<vec16*>(to + 16 * i) = out;
   }
 }
 
@@ -201,34 +201,34 @@ __device__ inline void store_bf16(const expand_arguments& p, const expand_place&
   const bool fp4 = m.element == gemm_element::e2m1;
   const std::uint8_t* codes = m.codes + at.row * m.code_stride + (fp4 ? at.first / 2 : at.first);
   const std::uint8_t* scales = m.scales + at.row * m.scale_stride + at.first / 32;
-  std::uint8_t* to = (at.second ? p.wide_b : p.wide_a) + (static_cast<std::int64_t>(at.row) * p.k + at.first) * 2;
+  std::uint8_t* to = (at.second ? p.staging_b : p.staging_a) + (static_cast<std::int64_t>(at.row) * p.k + at.first) * 2;
   if (fp4) {
-    expand_fp4_piece(codes, scales, at.count / 8, lane, to);
+    expand_fp4_chunk(codes, scales, at.count / 8, lane, to);
   } else {
-    expand_fp8_piece(m.element == gemm_element::e4m3, codes, scales, at.count / 8, lane, to);
+    expand_fp8_chunk(m.element == gemm_element::e4m3, codes, scales, at.count / 8, lane, to);
   }
 }
 
 /// What the first expansion left: where any row is outside int8, E5M2 of those inside; where any is outside E5M2, BF16
-/// of all rows. As a rule the blocks look at the levels and leave.
+/// of all rows. As a rule the blocks look at the widths and leave.
 [[maybe_unused]] static __global__ void __launch_bounds__(expand_threads) expand_rest_kernel(const expand_arguments p) {
   const int thread = static_cast<int>(thread_index().x), lane = thread % 32, rows = p.a.rows + p.b.rows;
-  operand_level worst = operand_level::bf16;
-  if (p.levels != nullptr)
-    worst = block_level<expand_threads>(levels_of_all(p.levels, p.a.rows, thread, expand_threads) |
-                                        levels_of_all(p.levels + p.base_b, p.b.rows, thread, expand_threads));
-  if (p.levels != nullptr && worst == p.least_level) return;
+  operand_width widest = operand_width::bf16;
+  if (p.widths != nullptr)
+    widest = block_width<expand_threads>(joined_widths_of_all(p.widths, p.a.rows, thread, expand_threads) |
+                                         joined_widths_of_all(p.widths + p.base_b, p.b.rows, thread, expand_threads));
+  if (p.widths != nullptr && widest == p.min_width) return;
   const int blocks = expand_blocks(rows, p.k);
   for (int block = static_cast<int>(block_index().x); block < blocks; block += static_cast<int>(grid_size().x)) {
     const expand_place at = place_of(p, block);
     if (at.index >= rows) continue;
     const block_source m = at.second ? p.b : p.a;
-    if (p.levels != nullptr && p.levels[at.slot] == operand_level::int8) {
+    if (p.widths != nullptr && p.widths[at.slot] == operand_width::int8) {
       expand_codes codes;
       codes.load(m, at, lane);
       store_e5m2(p, at, codes, largest_of_base(p.base[at.slot]), lane);
     }
-    if (worst == operand_level::bf16) store_bf16(p, at, m, lane);
+    if (widest == operand_width::bf16) store_bf16(p, at, m, lane);
   }
 }
 

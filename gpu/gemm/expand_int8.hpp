@@ -23,44 +23,31 @@ struct int8_table {
   }
 };
 
-/// sum + the squares of four int8.
-__device__ inline std::uint32_t add_squares(std::uint32_t x, std::uint32_t sum) {
-#if defined(ROTOSCALE_CUDA)
-  return static_cast<std::uint32_t>(__dp4a(static_cast<int>(x), static_cast<int>(x), static_cast<int>(sum)));
-#else
-  for (int i = 0; i < 4; ++i) {
-    const int v = static_cast<std::int8_t>(x >> (8 * i));
-    sum += static_cast<std::uint32_t>(v * v);
-  }
-  return sum;
-#endif
-}
-
-/// Stores a lane's part of a piece and returns the sum of its squares.
+/// Stores a lane's part of a chunk and returns the sum of its squares.
 __device__ inline std::uint32_t store_int8(const expand_arguments& p, const expand_place& at, const expand_codes& codes,
                                            int largest, int lane) {
-  std::uint8_t* to = (at.second ? p.wide_b : p.wide_a) + static_cast<std::int64_t>(at.row) * p.k + at.first;
+  std::uint8_t* to = (at.second ? p.staging_b : p.staging_a) + static_cast<std::int64_t>(at.row) * p.k + at.first;
   std::uint32_t squares = 0;
   ROTOSCALE_UNROLL
   for (int j = 0; j < expand_codes::depth; ++j) {
     const int i = lane + 32 * j;
     const auto low = static_cast<std::uint32_t>(codes.x[j]), high = static_cast<std::uint32_t>(codes.x[j] >> 32);
     const int8_table table(codes.scale[j], largest);
-    const bytes16 out{{table.of(low), table.of(low >> 16), table.of(high), table.of(high >> 16)}};
+    const vec16 out{{table.of(low), table.of(low >> 16), table.of(high), table.of(high >> 16)}};
     ROTOSCALE_UNROLL
-    for (int w = 0; w < 4; ++w) squares = add_squares(out.word[w], squares);
-    if (i < at.count / 16) *reinterpret_cast<bytes16*>(to + 16 * i) = out;
+    for (int w = 0; w < 4; ++w) squares = dot_int8x4(out.word[w], out.word[w], squares);
+    if (i < at.count / 16) *reinterpret_cast<vec16*>(to + 16 * i) = out;
   }
   return squares;
 }
 
-/// A row is one block's: that many segments share it, each every so many pieces.
+/// A row is one block's: that many segments share it, each every so many chunks.
 ROTOSCALE_HD constexpr int int8_segments(int k) {
-  return expand_pieces(k) < expand_segments ? expand_pieces(k) : expand_segments;
+  return row_chunks(k) < expand_segments ? row_chunks(k) : expand_segments;
 }
 ROTOSCALE_HD constexpr int int8_rows(int k) { return expand_segments / int8_segments(k); }
 
-/// int8 of the rows that fit, E5M2 of those that only fit its window; bases and levels of all. A sum of squares that is
+/// int8 of the rows that fit, E5M2 of those that only fit its window; bases and widths of all. A sum of squares that is
 /// too great shows when the row has been written: it is written again.
 [[maybe_unused]] static __global__ void __launch_bounds__(expand_threads, 4)
     expand_int8_kernel(const expand_arguments p) {
@@ -69,7 +56,7 @@ ROTOSCALE_HD constexpr int int8_rows(int k) { return expand_segments / int8_segm
   };
   squares_of_block& parts = block_shared<squares_of_block>();
   const int segment = static_cast<int>(thread_index().x) / 32, lane = static_cast<int>(thread_index().x) % 32;
-  const int segments = int8_segments(p.k), pieces = expand_pieces(p.k), row = segment / segments;
+  const int segments = int8_segments(p.k), chunks = row_chunks(p.k), row = segment / segments;
   const int index = static_cast<int>(block_index().x) * int8_rows(p.k) + row, first = segment % segments;
   const bool active = row < int8_rows(p.k) && index < p.a.rows + p.b.rows;
   const block_source m = index >= p.a.rows ? p.b : p.a;
@@ -84,7 +71,7 @@ ROTOSCALE_HD constexpr int int8_rows(int k) { return expand_segments / int8_segm
     narrow = !segment_any(range.has_nan) && range.span() <= int8_window;
   }
   const bool folds = active && range.span() <= fold_window;
-  for (int i = first; folds && i < pieces; i += segments) {
+  for (int i = first; folds && i < chunks; i += segments) {
     const expand_place at = place_of(p, index, i);
     if (i != first) codes.load(m, at, lane);
     if (narrow) {
@@ -103,15 +90,15 @@ ROTOSCALE_HD constexpr int int8_rows(int k) { return expand_segments / int8_segm
   const bool exact = narrow && sums_are_exact(sum, range.span());
   if (first == 0 && lane == 0) {
     p.base[begin.slot] = fold_base(range.top());
-    p.levels[begin.slot] = exact ? operand_level::int8 : folds ? operand_level::e5m2 : operand_level::bf16;
+    p.widths[begin.slot] = exact ? operand_width::int8 : folds ? operand_width::e5m2 : operand_width::bf16;
   }
-  for (int i = first; narrow && !exact && i < pieces; i += segments) {
+  for (int i = first; narrow && !exact && i < chunks; i += segments) {
     const expand_place at = place_of(p, index, i);
     codes.load(m, at, lane);
     store_e5m2(p, at, codes, range.top(), lane);
   }
 }
-static_assert(std::int64_t{most_gemm_extent} / expand_segments * 96 * 96 < std::int64_t{1} << 32,
+static_assert(std::int64_t{max_gemm_extent} / expand_segments * 96 * 96 < std::int64_t{1} << 32,
               "a segment's sum of squares at the largest k");
 
 }  // namespace rotoscale::gpu

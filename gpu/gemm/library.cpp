@@ -1,10 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Plans and launches of gemm_library.hpp. Compiled by nvcc or hipcc where blaslt.hpp has its library.
+// Plans and launches of gpu/api/gemm_library.hpp, where blaslt.hpp has its library; no_library.cpp where there is none.
 #include "gpu/api/gemm_library.hpp"
-
 #include "gpu/dialect/blaslt.hpp"
-#include "gpu/gemm/plan.hpp"
+#include "gpu/gemm/check.hpp"
 
 namespace rotoscale::gpu {
 
@@ -13,7 +12,7 @@ namespace {
 using namespace blaslt;
 using namespace detail;
 
-constexpr int most_algorithms = 16;
+constexpr int max_algorithms = 16;
 
 bool is_fnuz(const format& f) { return f == formats::e4m3fnuz || f == formats::e5m2fnuz; }
 bool is_e5m2(const format& f) { return f == formats::e5m2 || f == formats::e5m2fnuz; }
@@ -24,25 +23,25 @@ bool is_whole(const format& f, index_t elements) { return elements * f.bits() % 
 /// Does the library write the output itself, or FP32 sums that add_parts_kernel finishes?
 bool is_direct(const plain_problem& p) {
   if (p.a.element == formats::fp16 && p.output == formats::bf16) return false;  // the library has no such kernel
-  return p.alpha == 1.0f && !p.accumulate && p.bias == nullptr && is_whole(p.output, out_stride_of(p, p.b.rows));
+  return p.alpha == 1.0f && !p.accumulate && p.bias == nullptr && is_whole(p.output, row_stride(p, p.b.rows));
 }
 
 status check_shape(const plain_operand_view& x, bool first) {
   const auto named = [first](const char* a, const char* b) { return first ? a : b; };
   const format& e = x.element;
   if (e != formats::bf16 && e != formats::fp16 && !is_fp8(e)) {
-    return {fault::bad_option, named("a.element", "b.element"), "must be BF16, FP16, E4M3 or E5M2"};
+    return {error_code::bad_option, named("a.element", "b.element"), "must be BF16, FP16, E4M3 or E5M2"};
   }
   if (x.factor != nullptr && !is_fp8(e)) {
-    return {fault::bad_option, named("a.factor", "b.factor"), "must be null: only FP8 operands have one"};
+    return {error_code::bad_option, named("a.factor", "b.factor"), "must be null: only FP8 operands have one"};
   }
-  if (x.rows < 1 || x.rows > most_gemm_extent)
-    return {fault::bad_extent, named("a.rows", "b.rows"), "must be 1 to 2^20"};
-  if (x.k < 1 || x.k > most_gemm_extent || !is_whole(e, x.k)) {
-    return {fault::bad_extent, named("a.k", "b.k"), "must be a multiple of 16 bytes, up to 2^20"};
+  if (x.rows < 1 || x.rows > max_gemm_extent)
+    return {error_code::bad_extent, named("a.rows", "b.rows"), "must be 1 to 2^20"};
+  if (x.k < 1 || x.k > max_gemm_extent || !is_whole(e, x.k)) {
+    return {error_code::bad_extent, named("a.k", "b.k"), "must be a multiple of 16 bytes, up to 2^20"};
   }
   if (stride_of(x) < x.k || !is_whole(e, stride_of(x))) {
-    return {fault::bad_extent, named("a.stride", "b.stride"), "must be a multiple of 16 bytes, at least k"};
+    return {error_code::bad_extent, named("a.stride", "b.stride"), "must be a multiple of 16 bytes, at least k"};
   }
   return {};
 }
@@ -51,14 +50,14 @@ status check_shape(const plain_operand_view& x, bool first) {
 status check_shapes(const plain_problem& p) {
   if (status s = check_shape(p.a, true); !s.ok()) return s;
   if (status s = check_shape(p.b, false); !s.ok()) return s;
-  if (p.a.k != p.b.k) return {fault::bad_extent, "b.k", "must equal a.k"};
+  if (p.a.k != p.b.k) return {error_code::bad_extent, "b.k", "must equal a.k"};
   if (is_fp8(p.a.element) ? !is_fp8(p.b.element) || (is_e5m2(p.a.element) && is_e5m2(p.b.element))
                           : p.a.element != p.b.element) {
-    return {fault::bad_option, "b.element", "must be a's, or FP8 as well but not both E5M2"};
+    return {error_code::bad_option, "b.element", "must be a's, or FP8 as well but not both E5M2"};
   }
   const bool fp8 = is_fp8(p.a.element);
   if (p.b.rows % (fp8 ? 16 : 8) != 0) {
-    return {fault::bad_extent, "b.rows", fp8 ? "must be a multiple of 16 for FP8" : "must be a multiple of 8"};
+    return {error_code::bad_extent, "b.rows", fp8 ? "must be a multiple of 16 for FP8" : "must be a multiple of 8"};
   }
   return check_result(p, p.b.rows);
 }
@@ -91,15 +90,15 @@ description describe(const plain_problem& p) {
 }
 
 /// Does the device's library take these formats and options? FP8 is FNUZ on gfx942, OCP's everywhere else.
-status check_library(const plain_problem& p, const gemm_device& device) {
-  const bool fnuz = arch_is(device, "gfx942");
+status check_library(const plain_problem& p, const device_info& device) {
+  const bool fnuz = traits_of(device.arch).multiplies_fnuz;
   for (const plain_operand_view* x : {&p.a, &p.b}) {
     if (!is_fp8(x->element) || is_fnuz(x->element) == fnuz) continue;
-    return {fault::unsupported_device, x == &p.a ? "a.element" : "b.element",
+    return {error_code::unsupported_device, x == &p.a ? "a.element" : "b.element",
             fnuz ? "this device multiplies FNUZ forms of FP8 only" : "only gfx942 multiplies FNUZ forms of FP8"};
   }
   if (p.fast_accumulate && !has_fast_accumulate) {
-    return {fault::bad_option, "fast_accumulate", "this device's library has no such choice"};
+    return {error_code::bad_option, "fast_accumulate", "this device's library has no such choice"};
   }
   return {};
 }
@@ -108,7 +107,7 @@ status check_library(const plain_problem& p, const gemm_device& device) {
 
 struct plain_gemm::state {
   plain_problem shape;
-  gemm_device device;
+  device_info device;
   handle library;
   matrix_layout a, b, d;
   hipblasLtMatmulAlgo_t algorithm;
@@ -120,8 +119,8 @@ struct plain_gemm::state {
              (x.factor == nullptr) == (y.factor == nullptr);
     };
     return same(p.a, shape.a) && same(p.b, shape.b) && p.output == shape.output &&
-           out_stride_of(p, p.b.rows) == out_stride_of(shape, shape.b.rows) &&
-           p.fast_accumulate == shape.fast_accumulate && is_direct(p) == is_direct(shape);
+           row_stride(p, p.b.rows) == row_stride(shape, shape.b.rows) && p.fast_accumulate == shape.fast_accumulate &&
+           is_direct(p) == is_direct(shape);
   }
   /// Where the library's own workspace begins.
   std::size_t sums_bytes() const {
@@ -147,36 +146,37 @@ status plain_gemm::make(const plain_problem& p, plain_gemm& plan) {
   }
   hipblasLtHandle_t opened = nullptr;
   const hipblasStatus_t open = hipblasLtCreate(&opened);
-  if (open == HIPBLAS_STATUS_ALLOC_FAILED) return {fault::out_of_memory, "", "the library's handle"};
-  if (open != HIPBLAS_STATUS_SUCCESS) return {fault::unsupported_device, "", "the library does not start"};
+  if (open == HIPBLAS_STATUS_ALLOC_FAILED) return {error_code::out_of_memory, "", "the library's handle"};
+  if (open != HIPBLAS_STATUS_SUCCESS) return {error_code::unsupported_device, "", "the library does not start"};
   made->library.reset(opened);
   made->a = layout_of(p.a.element, p.a.k, p.a.rows, stride_of(p.a));
   made->b = layout_of(p.b.element, p.b.k, p.b.rows, stride_of(p.b));
   made->d =
-      layout_of(direct ? p.output : formats::fp32, p.b.rows, p.a.rows, direct ? out_stride_of(p, p.b.rows) : p.b.rows);
-  const description what = describe(p);
-  hipblasLtMatmulPreference_t raw_wishes = nullptr;
-  (void)hipblasLtMatmulPreferenceCreate(&raw_wishes);
-  const preference wishes(raw_wishes);
-  if (what == nullptr || wishes == nullptr || made->a == nullptr || made->b == nullptr || made->d == nullptr) {
-    return {fault::out_of_memory, "", "the library's descriptions"};
+      layout_of(direct ? p.output : formats::fp32, p.b.rows, p.a.rows, direct ? row_stride(p, p.b.rows) : p.b.rows);
+  const description operation = describe(p);
+  hipblasLtMatmulPreference_t raw_preference = nullptr;
+  (void)hipblasLtMatmulPreferenceCreate(&raw_preference);
+  const preference limits(raw_preference);
+  if (operation == nullptr || limits == nullptr || made->a == nullptr || made->b == nullptr || made->d == nullptr) {
+    return {error_code::out_of_memory, "", "the library's descriptions"};
   }
-  (void)hipblasLtMatmulPreferenceSetAttribute(raw_wishes, HIPBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most_workspace,
-                                              sizeof most_workspace);
-  wish_for_whole_k(wishes);
-  hipblasLtMatmulHeuristicResult_t found[most_algorithms];
+  (void)hipblasLtMatmulPreferenceSetAttribute(raw_preference, HIPBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &max_workspace,
+                                              sizeof max_workspace);
+  forbid_split_k(limits);
+  hipblasLtMatmulHeuristicResult_t found[max_algorithms];
   int count = 0;
-  (void)hipblasLtMatmulAlgoGetHeuristic(opened, what.get(), made->b.get(), made->a.get(), made->d.get(), made->d.get(),
-                                        raw_wishes, most_algorithms, found, &count);
+  (void)hipblasLtMatmulAlgoGetHeuristic(opened, operation.get(), made->b.get(), made->a.get(), made->d.get(),
+                                        made->d.get(), raw_preference, max_algorithms, found, &count);
   for (int i = 0; i < count; ++i) {
-    if (found[i].state != HIPBLAS_STATUS_SUCCESS || found[i].workspaceSize > most_workspace) continue;
-    if (!leaves_k_whole(made->library, {what, made->b, made->a, made->d}, found[i].algo)) continue;
+    if (found[i].state != HIPBLAS_STATUS_SUCCESS || found[i].workspaceSize > max_workspace) continue;
+    if (uses_split_k(found[i].algo)) continue;
+    if (!is_supported(made->library, {operation, made->b, made->a, made->d}, found[i].algo)) continue;
     made->algorithm = found[i].algo;
     made->library_workspace = found[i].workspaceSize;
     plan.state_ = std::move(made);
     return {};
   }
-  return {fault::bad_option, "p", "the library has no kernel for it that leaves K whole"};
+  return {error_code::bad_option, "p", "the library has no kernel for it that leaves K whole"};
 }
 
 std::size_t plain_gemm::workspace_bytes() const {
@@ -184,40 +184,35 @@ std::size_t plain_gemm::workspace_bytes() const {
 }
 
 const gemm_contract_entry* plain_gemm::contract() const {
-  if (state_ == nullptr || std::string(state_->device.arch) != "sm_90") return nullptr;
-  if (!is_fp8(state_->shape.a.element)) return find_contract("cublas-fp16");
-  return find_contract(state_->shape.fast_accumulate ? "hopper-fp8-fast-accumulate" : "hopper-fp8-promoted");
+  if (state_ == nullptr) return nullptr;
+  const arch_traits& traits = traits_of(state_->device.arch);
+  const char* name = !is_fp8(state_->shape.a.element) ? traits.library_fp16
+                     : state_->shape.fast_accumulate  ? traits.library_fp8_fast
+                                                      : traits.library_fp8;
+  return name == nullptr ? nullptr : find_contract(name);
 }
 
-status plain_gemm::run(const plain_problem& p, void* workspace, std::size_t workspace_bytes, hipStream_t stream) const {
-  if (state_ == nullptr) return {fault::bad_option, "plan", "was not made"};
+status plain_gemm::run(const plain_problem& p, void* workspace, std::size_t workspace_bytes, stream stream) const {
+  if (state_ == nullptr) return {error_code::bad_option, "plan", "was not made"};
   if (status s = check_shapes(p); !s.ok()) return s;
-  if (!state_->takes(p)) return {fault::bad_option, "p", "is not like the problem that the plan was made for"};
+  if (!state_->takes(p)) return {error_code::bad_option, "p", "is not like the problem that the plan was made for"};
   if (status s = check_pointers(p); !s.ok()) return s;
   if (status s = check_workspace(workspace, workspace_bytes, this->workspace_bytes()); !s.ok()) return s;
   if (status s = check_stream(stream); !s.ok()) return s;
   const bool direct = is_direct(p);
   auto* const memory = static_cast<std::uint8_t*>(workspace);
   void* const sums = direct ? p.out : workspace;
-  const description what = describe(p);
+  const description operation = describe(p);
   const float one = 1.0f, zero = 0.0f;
-  const hipblasStatus_t done = hipblasLtMatmul(
-      state_->library.get(), what.get(), &one, p.b.codes, state_->b.get(), p.a.codes, state_->a.get(), &zero, sums,
-      state_->d.get(), sums, state_->d.get(), &state_->algorithm,
-      state_->library_workspace == 0 ? nullptr : memory + state_->sums_bytes(), state_->library_workspace, stream);
-  if (done != HIPBLAS_STATUS_SUCCESS) return {fault::device_error, "", text_of(done)};
+  const hipblasStatus_t done =
+      hipblasLtMatmul(state_->library.get(), operation.get(), &one, p.b.codes, state_->b.get(), p.a.codes,
+                      state_->a.get(), &zero, sums, state_->d.get(), sums, state_->d.get(), &state_->algorithm,
+                      state_->library_workspace == 0 ? nullptr : memory + state_->sums_bytes(),
+                      state_->library_workspace, native(stream));
+  if (done != HIPBLAS_STATUS_SUCCESS) return {error_code::device_error, "", to_text(done)};
   if (direct) return {};
-  gemm_arguments g;
-  g.m = p.a.rows;
-  g.n = p.b.rows;
+  gemm_arguments g = make_arguments(p, p.a.rows, p.b.rows);
   g.partial = static_cast<float*>(sums);
-  g.out = p.out;
-  g.out_stride = out_stride_of(p, p.b.rows);
-  g.bf16_out = p.output == formats::bf16;
-  g.accumulate = p.accumulate;
-  g.alpha = p.alpha;
-  g.beta = p.beta;
-  g.bias = p.bias;
   return finish_parts(g, stream);
 }
 

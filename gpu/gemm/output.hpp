@@ -3,9 +3,9 @@
 // The last step of an output element as every GEMM kernel of gpu/ does it.
 #pragma once
 
-#include "gpu/gemm/arguments.hpp"
 #include "gpu/dialect/hip.hpp"
 #include "gpu/dialect/packed.hpp"
+#include "gpu/gemm/arguments.hpp"
 
 namespace rotoscale::gpu {
 
@@ -18,7 +18,7 @@ __device__ inline float output_value(const gemm_arguments& p, float acc, int row
                      : static_cast<const float*>(p.out)[at];
   }
   const float bias = p.bias != nullptr ? p.bias[column] : 0.0f;
-  return gemm_epilogue{p.alpha, p.accumulate, p.beta, p.bias != nullptr, p.nan_bits}(acc, old, bias);
+  return finish_value(acc, p.alpha, p.accumulate, p.beta, old, p.bias != nullptr, bias, p.nan_bits);
 }
 __device__ inline void store_output(const gemm_arguments& p, float acc, int row, int column) {
   const float x = output_value(p, acc, row, column);
@@ -30,50 +30,50 @@ __device__ inline void store_output(const gemm_arguments& p, float acc, int row,
   }
 }
 
-/// Joined levels of the tile of window_tile² with element (row, column).
-__device__ inline std::uint32_t levels_of_tile(const gemm_arguments& p, int row, int column) {
+/// Joined widths of the tile of window_tile² with element (row, column).
+__device__ inline std::uint32_t joined_widths_of_tile(const gemm_arguments& p, int row, int column) {
   const int first_a = row / window_tile * window_tile, first_b = column / window_tile * window_tile;
   std::uint32_t joined = 0;
   for (int i = 0; i < window_tile; ++i) {
-    if (first_a + i < p.m) joined |= static_cast<std::uint32_t>(p.levels[first_a + i]);
-    if (first_b + i < p.n) joined |= static_cast<std::uint32_t>(p.levels[p.base_b + first_b + i]);
+    if (first_a + i < p.m) joined |= static_cast<std::uint32_t>(p.widths[first_a + i]);
+    if (first_b + i < p.n) joined |= static_cast<std::uint32_t>(p.widths[p.base_b + first_b + i]);
   }
   return joined;
 }
 
-/// Joined levels of rows [16 i, 16 i + 16), as far as there are so many; `levels` is aligned to 16.
-__device__ inline std::uint32_t levels_of_sixteen(const operand_level* levels, int i, int rows) {
+/// Joined widths of rows [16 i, 16 i + 16), as far as there are so many; `widths` is aligned to 16.
+__device__ inline std::uint32_t joined_widths_of_sixteen(const operand_width* widths, int i, int rows) {
   std::uint32_t joined = 0;
   if (16 * i + 16 <= rows) {
-    const bytes16 x = reinterpret_cast<const bytes16*>(levels)[i];
+    const vec16 x = reinterpret_cast<const vec16*>(widths)[i];
     joined = x.word[0] | x.word[1] | x.word[2] | x.word[3];
     joined |= joined >> 16;
     return (joined | joined >> 8) & 3u;
   }
-  for (int row = 16 * i; row < rows; ++row) joined |= static_cast<std::uint32_t>(levels[row]);
+  for (int row = 16 * i; row < rows; ++row) joined |= static_cast<std::uint32_t>(widths[row]);
   return joined;
 }
 /// Of all `rows`, as far as one of `threads` threads that share the work can see.
-__device__ inline std::uint32_t levels_of_all(const operand_level* levels, int rows, int thread, int threads) {
+__device__ inline std::uint32_t joined_widths_of_all(const operand_width* widths, int rows, int thread, int threads) {
   std::uint32_t joined = 0;
-  for (int i = thread; i < (rows + 15) / 16; i += threads) joined |= levels_of_sixteen(levels, i, rows);
+  for (int i = thread; i < (rows + 15) / 16; i += threads) joined |= joined_widths_of_sixteen(widths, i, rows);
   return joined;
 }
 
-/// The worst level that the block's `Threads` threads have seen. All of them call it, once a kernel.
+/// The widest width that the block's `Threads` threads have seen. All of them call it, once a kernel.
 template <unsigned Threads>
-__device__ operand_level block_level(std::uint32_t joined) {
-  struct segment_levels {
-    operand_level of[Threads / 32];
+__device__ operand_width block_width(std::uint32_t joined) {
+  struct segment_widths {
+    operand_width of[Threads / 32];
   };
-  segment_levels& seen = block_shared<segment_levels>();
+  segment_widths& seen = block_shared<segment_widths>();
   const unsigned thread = thread_index().x;
   const bool outside_int8 = segment_any(joined != 0), outside_e5m2 = segment_any(joined > 1);
-  if (thread % 32 == 0) seen.of[thread / 32] = level_of((outside_int8 ? 1u : 0u) | (outside_e5m2 ? 2u : 0u));
+  if (thread % 32 == 0) seen.of[thread / 32] = joined_width((outside_int8 ? 1u : 0u) | (outside_e5m2 ? 2u : 0u));
   block_barrier();
   std::uint32_t of_block = 0;
   for (unsigned i = 0; i < Threads / 32; ++i) of_block |= static_cast<std::uint32_t>(seen.of[i]);
-  return level_of(of_block);
+  return joined_width(of_block);
 }
 
 /// One thread an output; blocks cover the columns of a tile of the window in a row.
@@ -85,10 +85,10 @@ inline constexpr int add_threads = window_tile;
   const int row = block / across, thread = static_cast<int>(thread_index().x);
   const int column = block % across * add_threads + thread, row_of_tile = row / window_tile * window_tile + thread;
   bool wide = false;
-  if (p.levels != nullptr) {
-    std::uint32_t joined = row_of_tile < p.m ? static_cast<std::uint32_t>(p.levels[row_of_tile]) : 0;
-    if (column < p.n) joined |= static_cast<std::uint32_t>(p.levels[p.base_b + column]);
-    wide = block_level<add_threads>(joined) == operand_level::bf16;
+  if (p.widths != nullptr) {
+    std::uint32_t joined = row_of_tile < p.m ? static_cast<std::uint32_t>(p.widths[row_of_tile]) : 0;
+    if (column < p.n) joined |= static_cast<std::uint32_t>(p.widths[p.base_b + column]);
+    wide = block_width<add_threads>(joined) == operand_width::bf16;
   }
   if (column >= p.n) return;
   const std::int64_t at = static_cast<std::int64_t>(row) * p.n + column;

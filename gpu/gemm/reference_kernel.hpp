@@ -5,9 +5,9 @@
 // fp32_fma_chain, one fused multiply-add a product.
 #pragma once
 
-#include "gpu/gemm/operand.hpp"
-#include "gpu/gemm/output.hpp"
+#include "gpu/api/operand.hpp"
 #include "gpu/dialect/hip.hpp"
+#include "gpu/gemm/output.hpp"
 #include "rotoscale/dequantize_ref.hpp"
 
 namespace rotoscale::gpu {

@@ -9,15 +9,15 @@
 
 namespace rotoscale::gpu {
 
-#define QUANTIZE(T, Element, way) \
-  template __global__ void quantize_kernel<T, Element, tile_way::way>(const quantize_args);
-#define FP8(T, Element, exactly) template __global__ void fp8_kernel<T, Element, exactly>(const fp8_args);
+#define QUANTIZE(T, Element, path) \
+  template __global__ void quantize_kernel<T, Element, quantize_path::path>(const quantize_kernel_args);
+#define FP8(T, Element, exactly) template __global__ void fp8_kernel<T, Element, exactly>(const fp8_kernel_args);
 #define DEQUANTIZE(T, Element, transposed) \
-  template __global__ void dequantize_kernel<T, Element, transposed>(const dequantize_args);
+  template __global__ void dequantize_kernel<T, Element, transposed>(const dequantize_kernel_args);
 
 #if defined(ROTOSCALE_ALL_KERNELS)
 #define QUANTIZE_ALL(T, Element) \
-  QUANTIZE(T, Element, exact) QUANTIZE(T, Element, full) QUANTIZE(T, Element, h16) QUANTIZE(T, Element, unrotated)
+  QUANTIZE(T, Element, exact) QUANTIZE(T, Element, fast) QUANTIZE(T, Element, fast_h16) QUANTIZE(T, Element, fast_unrotated)
 #define DEQUANTIZE_ALL(T, Element) DEQUANTIZE(T, Element, false) DEQUANTIZE(T, Element, true)
 #define FP8_ALL(T, Element) FP8(T, Element, false) FP8(T, Element, true)
 #define ALL(T)                                                                    \
@@ -28,10 +28,10 @@ ALL(bf16)
 ALL(fp16)
 ALL(float)
 #else
-QUANTIZE(bf16, e2m1, h16)
+QUANTIZE(bf16, e2m1, fast_h16)
 QUANTIZE(bf16, e2m1, exact)
-QUANTIZE(bf16, e4m3, unrotated)
-QUANTIZE(float, e2m1, full)
+QUANTIZE(bf16, e4m3, fast_unrotated)
+QUANTIZE(float, e2m1, fast)
 FP8(bf16, e4m3, false)
 FP8(bf16, e5m2, true)
 DEQUANTIZE(bf16, e2m1, false)

@@ -1,22 +1,29 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// One thread's block of 32 elements: rotation, scale and codes. Plain blocks (finite, away from the ends of FP32,
-// nearest even) have short ways, one for each kind of device, all with the bits of the definition; what is not plain
-// takes exact_block, which is the definition's own functions.
+// One thread's block of 32 elements: rotation, scale and codes. Blocks that are finite, away from the ends of FP32 and
+// rounded to nearest even take a fast path, one for each kind of device, all with the bits of the definition; all
+// others take exact_block, which is the definition's own functions.
 #pragma once
 
+#include <type_traits>
+
+#include "gpu/dialect/convert.hpp"
 #include "gpu/dialect/packed.hpp"
 #include "rotoscale/quantize_ref.hpp"
 
 namespace rotoscale::gpu {
 
-/// How a kernel works: every block by the definition; plain blocks the short way; the same where no number can round
-/// beyond the largest code (all rules but floor) and both orientations have H16 without signs, or no rotation.
-enum class tile_way { exact, full, h16, unrotated };
+/// What a kernel is compiled for.
+enum class quantize_path {
+  exact,          ///< every block by the definition
+  fast,           ///< fast path where a block admits it; rotation, signs and saturation as the options say
+  fast_h16,       ///< the same, no number can round beyond the largest code (no rule but floor lets one), H16, no signs
+  fast_unrotated  ///< the same without rotation
+};
 
-/// What of block_options a plain block needs, computed once by the launcher.
-struct plain_rule {
-  bool applies = false;        ///< plain blocks may take the short way
+/// What of block_options the fast path needs, computed once by the launcher.
+struct fast_rule {
+  bool applies = false;        ///< these options have a fast path
   bool rotates = false;        ///< H16; its factor 1/4 is part of the scale below
   std::uint32_t signs = 0;     ///< of the rotation
   std::uint32_t add = 0;       ///< to amax's bits, so that its exponent is that of the rounded amax
@@ -24,8 +31,8 @@ struct plain_rule {
   std::uint8_t zero_byte = 0;
 };
 
-__host__ inline plain_rule make_plain_rule(format element, const block_options& o) {
-  plain_rule p;
+__host__ inline fast_rule make_fast_rule(format element, const block_options& o) {
+  fast_rule p;
   p.rotates = o.rotation.points == 16;
   p.signs = o.rotation.signs[0];
   p.applies = o.rounding == rounding::nearest_even && o.policy.least_byte <= 1;
@@ -44,21 +51,21 @@ __host__ inline plain_rule make_plain_rule(format element, const block_options& 
 
 /// Amax (before the factor 1/4) zero or between 2^-60 and 2^100: neither the factor nor the scale takes a number that
 /// matters out of FP32's normal range.
-__device__ inline bool is_plain(std::uint32_t amax) { return amax == 0 || amax - (67u << 23) <= 160u << 23; }
+__device__ inline bool takes_fast_path(std::uint32_t amax) { return amax == 0 || amax - (67u << 23) <= 160u << 23; }
 
 /// A block's scale byte, and the exponent field of the power of two that its elements (before the factor 1/4) are
 /// multiplied by.
-struct plain_scale {
+struct fast_scale {
   std::uint32_t byte;
   std::uint32_t inverse;
   bool saturates;  ///< may a number round beyond the largest code?
 };
-template <tile_way Way>
-__device__ inline plain_scale choose_plain_scale(const plain_rule& p, std::uint32_t amax) {
-  const std::uint32_t factor = Way == tile_way::h16 || (Way == tile_way::full && p.rotates) ? 2 : 0;
+template <quantize_path Path>
+__device__ inline fast_scale choose_fast_scale(const fast_rule& p, std::uint32_t amax) {
+  const std::uint32_t factor = Path == quantize_path::fast_h16 || (Path == quantize_path::fast && p.rotates) ? 2 : 0;
   const std::uint32_t byte = ((amax + p.add) >> 23) - p.subtract;
   if (amax == 0) return {p.zero_byte, 127, false};
-  return {byte, 254u - factor - byte, Way == tile_way::full};
+  return {byte, 254u - factor - byte, Path == quantize_path::fast};
 }
 
 template <int Step>
@@ -119,7 +126,7 @@ struct packed_e2m1_block {
 
   /// Word `w` of codes. In code space E2M1 rounds min(2x, x + 2, x / 2 + 4) to an integer, ties to even: adding 192
   /// leaves it in the low bits of a BF16 number.
-  __device__ std::uint32_t codes(int w, const plain_scale& s) const {
+  __device__ std::uint32_t codes(int w, const fast_scale& s) const {
     constexpr std::uint32_t zero = 0x43404340u, seven = zero + 0x00070007u;  // 192 and 199
     const std::uint32_t once = (s.inverse << 7) * 0x00010001u;
     const std::uint32_t twice = once + 0x00800080u, half = once - 0x00800080u;
@@ -155,7 +162,7 @@ struct float_e2m1_block {
     return m;
   }
 
-  __device__ std::uint32_t codes(int w, const plain_scale& s) const {
+  __device__ std::uint32_t codes(int w, const fast_scale& s) const {
     constexpr float magic = 0x1.8p23f;
     constexpr std::uint32_t seven = fp32_bits(magic + 7.0f);
     const float once = fp32_from_bits(s.inverse << 23);
@@ -175,55 +182,21 @@ struct float_e2m1_block {
   }
 };
 
-#if defined(__gfx950__)
 /// The same with gfx950's conversion, which divides by a power of two, rounds to nearest even and saturates.
 struct converted_e2m1_block : float_e2m1_block {
-  __device__ std::uint32_t codes(int w, const plain_scale& s) const {
+  __device__ std::uint32_t codes(int w, const fast_scale& s) const {
     const float scale = fp32_from_bits((254u - s.inverse) << 23);
     std::uint32_t word = 0;
-    word = __builtin_amdgcn_cvt_scalef32_pk_fp4_f32(word, y[8 * w], y[8 * w + 1], scale, 0);
-    word = __builtin_amdgcn_cvt_scalef32_pk_fp4_f32(word, y[8 * w + 2], y[8 * w + 3], scale, 1);
-    word = __builtin_amdgcn_cvt_scalef32_pk_fp4_f32(word, y[8 * w + 4], y[8 * w + 5], scale, 2);
-    return __builtin_amdgcn_cvt_scalef32_pk_fp4_f32(word, y[8 * w + 6], y[8 * w + 7], scale, 3);
+    word = insert_e2m1<0>(word, y[8 * w], y[8 * w + 1], scale);
+    word = insert_e2m1<1>(word, y[8 * w + 2], y[8 * w + 3], scale);
+    word = insert_e2m1<2>(word, y[8 * w + 4], y[8 * w + 5], scale);
+    return insert_e2m1<3>(word, y[8 * w + 6], y[8 * w + 7], scale);
   }
 };
-#endif
-
-/// encode(F, x, nearest_even, saturate) for FP8 and x not NaN.
-template <format F>
-__device__ inline std::uint32_t fp8_code(float x) {
-  constexpr int drop = 23 - F.mantissa_bits;
-  constexpr std::uint32_t bias_gap = static_cast<std::uint32_t>(127 - F.bias) << F.mantissa_bits;
-  constexpr auto largest = static_cast<std::uint32_t>(F.max_code());
-  const std::uint32_t u = fp32_bits(x) & fp32_magnitude_mask;
-  const std::uint32_t normal = ((u + ((1u << (drop - 1)) - 1) + (u >> drop & 1u)) >> drop) - bias_gap;
-  // Below the smallest normal number, adding a power of two whose last place is the format's step rounds in the adder.
-  constexpr float magic = pow2_fp32(F.min_exponent() - F.mantissa_bits + 23);
-  const std::uint32_t subnormal = fp32_bits(fp32_from_bits(u) + magic) - fp32_bits(magic);
-  constexpr std::uint32_t least_normal = static_cast<std::uint32_t>(F.min_exponent() + 127) << 23;
-  const std::uint32_t finite = u < least_normal ? subnormal : normal;
-  return (finite < largest ? finite : largest) | (fp32_bits(x) >> 24 & 0x80u);
-}
-
-/// Two codes, that of `even` in the low byte. Neither is NaN.
-template <format F>
-__device__ inline std::uint32_t fp8_codes(float even, float odd) {
-#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
-  std::uint16_t both;
-  if constexpr (F.mantissa_bits == 3) {
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(both) : "f"(odd), "f"(even));
-  } else {
-    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(both) : "f"(odd), "f"(even));
-  }
-  return both;
-#else
-  return fp8_code<F>(even) | fp8_code<F>(odd) << 8;
-#endif
-}
 
 template <format F>
 struct fp8_block : float_e2m1_block {
-  __device__ std::uint32_t codes(int w, const plain_scale& s) const {
+  __device__ std::uint32_t codes(int w, const fast_scale& s) const {
     const float once = fp32_from_bits(s.inverse << 23);
     return fp8_codes<F>(y[4 * w] * once, y[4 * w + 1] * once) | fp8_codes<F>(y[4 * w + 2] * once, y[4 * w + 3] * once)
                                                                     << 16;
@@ -238,13 +211,8 @@ struct block_for {
 template <format F>
   requires(F.bits() == 4)
 struct block_for<F> {
-#if defined(__gfx950__)
-  using type = converted_e2m1_block;
-#elif defined(ROTOSCALE_AMD)
-  using type = float_e2m1_block;
-#else
-  using type = packed_e2m1_block;
-#endif
+  using type = std::conditional_t<has_e2m1_conversion, converted_e2m1_block,
+                                  std::conditional_t<has_packed_bf16, packed_e2m1_block, float_e2m1_block>>;
 };
 
 /// y[i] without an array that is indexed at run time, which registers cannot hold. By masks: compilers see through

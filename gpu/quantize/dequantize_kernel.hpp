@@ -1,16 +1,17 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The dequantizer's kernel: a thread decodes four bytes of codes at a time. Words whose numbers all are zero or normal
-// in BF16 take a short way, exact in any order of its multiplications; others are multiplied as the definition does.
+// in BF16 take a fast path, exact in any order of its multiplications; others are multiplied as the definition does.
 #pragma once
 
-#include "gpu/quantize/layout.hpp"
+#include "gpu/dialect/convert.hpp"
 #include "gpu/dialect/e2m1.hpp"
+#include "gpu/quantize/layout.hpp"
 #include "rotoscale/dequantize_ref.hpp"
 
 namespace rotoscale::gpu {
 
-struct dequantize_args {
+struct dequantize_kernel_args {
   block_output in;  ///< read only
   unsigned rows = 0, k = 0, scale_rows = 1;
   void* target = nullptr;
@@ -36,11 +37,7 @@ template <class T>
 __device__ inline std::uint32_t number_bits(float x) {
   if constexpr (std::is_same_v<T, float>) return fp32_bits(x);
   if constexpr (std::is_same_v<T, bf16>) return bf16_bits(x);
-  if constexpr (std::is_same_v<T, fp16>) {
-    fp16 y;
-    store_value(x, y);
-    return y.bits();
-  }
+  if constexpr (std::is_same_v<T, fp16>) return fp16_bits(x);
 }
 
 /// Numbers of four bytes of codes, and the words that hold them as T.
@@ -68,9 +65,9 @@ __device__ inline void decode_word(std::uint32_t codes, unsigned scale_byte, flo
 /// Are all numbers of a word zero or normal in BF16? That is so where the scale is far enough from both ends and no
 /// code is NaN or Inf.
 template <format F>
-__device__ inline bool is_plain_word(std::uint32_t codes, unsigned scale_byte) {
-  constexpr unsigned least = 1 - (F.min_exponent() - F.mantissa_bits), most = 254 - F.max_exponent();
-  if (scale_byte - least > most - least) return false;
+__device__ inline bool word_takes_fast_path(std::uint32_t codes, unsigned scale_byte) {
+  constexpr unsigned min_scale = 1 - (F.min_exponent() - F.mantissa_bits), max_scale = 254 - F.max_exponent();
+  if (scale_byte - min_scale > max_scale - min_scale) return false;
   if constexpr (F.max_code() != F.magnitude_mask()) {
     constexpr std::uint32_t magnitudes = 0x7F7F7F7Fu, to_sign = 0x7Fu - static_cast<std::uint32_t>(F.max_code());
     return (((codes & magnitudes) + to_sign * 0x01010101u) & ~magnitudes) == 0;
@@ -78,23 +75,12 @@ __device__ inline bool is_plain_word(std::uint32_t codes, unsigned scale_byte) {
   return true;
 }
 
-/// Two numbers as FP16, nearest even.
-__device__ inline std::uint32_t fp16_pair(float low, float high) {
-#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
-  std::uint32_t pair;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-#else
-  return number_bits<fp16>(low) | number_bits<fp16>(high) << 16;
-#endif
-}
-
-/// The same for a plain word and a factor of 1: every product is exact in BF16.
+/// The same for a word that takes the fast path and a factor of 1: every product is exact in BF16.
 template <class T, format F>
-__device__ inline void decode_plain_word(std::uint32_t codes, unsigned scale_byte, decoded<T, F>& out) {
+__device__ inline void decode_word_fast(std::uint32_t codes, unsigned scale_byte, decoded<T, F>& out) {
   std::uint32_t x[word_count<F>];
   if constexpr (F == formats::e2m1) {
-    const bytes16 pairs = scale_eight(codes, bf16_scale_pair(scale_byte));
+    const vec16 pairs = scale_eight(codes, bf16_scale_pair(scale_byte));
     ROTOSCALE_UNROLL
     for (unsigned j = 0; j < word_count<F>; ++j) {
       x[j] = j % 2 == 0 ? pairs.word[j / 2] << 16 : pairs.word[j / 2] & 0xFFFF0000u;
@@ -127,16 +113,15 @@ __device__ inline void store_words(const std::uint32_t (&word)[Words], void* to)
   } else {
     ROTOSCALE_UNROLL
     for (unsigned w = 0; w < Words; w += 4) {
-      store_streaming(static_cast<unsigned char*>(to) + 4 * w,
-                      bytes16{{word[w], word[w + 1], word[w + 2], word[w + 3]}});
+      store_streaming(static_cast<unsigned char*>(to) + 4 * w, vec16{{word[w], word[w + 1], word[w + 2], word[w + 3]}});
     }
   }
 }
 
 /// Consecutive threads take consecutive words of codes along k (row targets) or rows (transposed ones), four at a time
-/// in the other direction, which share a group of 16 rows or a piece of 16 bytes. Blocks' y counts those.
+/// in the other direction, which share a group of 16 rows or a 16-byte vector. Blocks' y counts those.
 template <class T, class Element, bool Transposed>
-__global__ void __launch_bounds__(256) dequantize_kernel(const ROTOSCALE_GRID_CONSTANT dequantize_args a) {
+__global__ void __launch_bounds__(256) dequantize_kernel(const ROTOSCALE_GRID_CONSTANT dequantize_kernel_args a) {
   constexpr format F = Element::format;
   constexpr unsigned count = word_count<F>;
   const unsigned words = a.k / count, inner = Transposed ? a.rows : words, outer = Transposed ? words : a.rows;
@@ -162,8 +147,8 @@ __global__ void __launch_bounds__(256) dequantize_kernel(const ROTOSCALE_GRID_CO
     for (unsigned j = 0; j < 4; ++j, to += target_step) {
       if (o + j >= outer) break;
       decoded<T, F> out;
-      if (a.factor == 1.0f && is_plain_word<F>(word[j], scale[j])) {
-        decode_plain_word<T, F>(word[j], scale[j], out);
+      if (a.factor == 1.0f && word_takes_fast_path<F>(word[j], scale[j])) {
+        decode_word_fast<T, F>(word[j], scale[j], out);
       } else {
         decode_word<T, F>(word[j], scale[j], a.factor, out);
       }

@@ -4,21 +4,13 @@
 // transposes its codes four by four in registers, and meets the others in shared memory for the transposed stores.
 #pragma once
 
+#include "gpu/api/quantize_fp8.hpp"
 #include "gpu/quantize/block.hpp"
 #include "gpu/quantize/source_tile.hpp"
 
 namespace rotoscale::gpu {
 
-/// Results in device memory; null pointers: not wanted.
-struct fp8_output {
-  std::uint8_t* rows = nullptr;     ///< M × N codes
-  std::uint8_t* columns = nullptr;  ///< N × M codes, the transpose
-  index_t row_stride = 0;           ///< bytes; 0: dense
-  index_t column_stride = 0;
-  float* amax = nullptr;  ///< becomes the larger of what it holds (not negative) and the source's amax
-};
-
-struct fp8_args : tile_source {
+struct fp8_kernel_args : tile_source {
   unsigned tiles_across = 0;
   const float* scale = nullptr;
   fp8_output out;
@@ -29,13 +21,9 @@ struct fp8_args : tile_source {
 
 inline constexpr unsigned fp8_tile = 128;  // rows and columns
 inline constexpr unsigned fp8_threads = 256;
-#if defined(ROTOSCALE_AMD)
 template <class T>
-inline constexpr unsigned fp8_blocks_per_processor = 1;
-#else
-template <class T>
-inline constexpr unsigned fp8_blocks_per_processor = sizeof(T) == 2 ? 3 : 1;  // as their registers allow
-#endif
+inline constexpr unsigned fp8_blocks_per_processor = sizeof(T) == 2 && !bounds_count_waves ? 3
+                                                                                           : 1;  // as registers allow
 
 /// A thread's share of a tile: four rows of eight columns, twice, 64 columns apart.
 template <class T>
@@ -47,7 +35,7 @@ struct fp8_share {
     constexpr unsigned per_word = 4 / sizeof(T);
     return tile_value<T>(word[side][r][c / per_word], static_cast<int>(c % per_word), bf16_source);
   }
-  __device__ void load(const fp8_args& a, unsigned row, unsigned column, bool whole) {
+  __device__ void load(const fp8_kernel_args& a, unsigned row, unsigned column, bool whole) {
     ROTOSCALE_UNROLL
     for (unsigned r = 0; r < 4; ++r) {
       ROTOSCALE_UNROLL
@@ -56,9 +44,9 @@ struct fp8_share {
         if (whole) {
           ROTOSCALE_UNROLL
           for (unsigned p = 0; p < words / 4; ++p) {
-            const bytes16 piece = load_streaming(from + p * (16 / sizeof(T)));
+            const vec16 vec = load_streaming(from + p * (16 / sizeof(T)));
             ROTOSCALE_UNROLL
-            for (unsigned w = 0; w < 4; ++w) word[side][r][4 * p + w] = piece.word[w];
+            for (unsigned w = 0; w < 4; ++w) word[side][r][4 * p + w] = vec.word[w];
           }
           continue;
         }
@@ -96,7 +84,7 @@ struct fp8_codes_of_share {
 /// A share by the definition, read once more from memory: one number after the other, since few shares need it and
 /// registers are not indexed. Returns the largest finite magnitude's bits.
 template <class T, format F>
-__device__ inline std::uint32_t encode_exactly(const fp8_args& a, float scale, unsigned row, unsigned column,
+__device__ inline std::uint32_t encode_exactly(const fp8_kernel_args& a, float scale, unsigned row, unsigned column,
                                                fp8_codes_of_share& out) {
   std::uint32_t amax = 0;
   out = {};
@@ -132,8 +120,8 @@ __device__ inline std::uint32_t encode_exactly(const fp8_args& a, float scale, u
 
 /// Returns the largest finite magnitude's bits.
 template <class T, format F, bool Exactly>
-__device__ inline std::uint32_t encode_share(const fp8_args& a, const fp8_share<T>& share, float scale, unsigned row,
-                                             unsigned column, fp8_codes_of_share& out) {
+__device__ inline std::uint32_t encode_share(const fp8_kernel_args& a, const fp8_share<T>& share, float scale,
+                                             unsigned row, unsigned column, fp8_codes_of_share& out) {
   if constexpr (Exactly) return encode_exactly<T, F>(a, scale, row, column, out);
   std::uint32_t amax = 0;
   ROTOSCALE_UNROLL
@@ -161,7 +149,7 @@ struct fp8_stage {
 
 __device__ inline void store_bytes(std::uint8_t* to, const std::uint32_t* words, unsigned count, bool vectors) {
   if (vectors && count == 16) {
-    store_streaming(to, bytes16{{words[0], words[1], words[2], words[3]}});
+    store_streaming(to, vec16{{words[0], words[1], words[2], words[3]}});
     return;
   }
   ROTOSCALE_KEEP_LOOP
@@ -171,7 +159,7 @@ __device__ inline void store_bytes(std::uint8_t* to, const std::uint32_t* words,
 /// A block a tile, along rows first.
 template <class T, class Element, bool Exactly>
 __global__ void __launch_bounds__(fp8_threads, fp8_blocks_per_processor<T>)
-    fp8_kernel(const ROTOSCALE_GRID_CONSTANT fp8_args a) {
+    fp8_kernel(const ROTOSCALE_GRID_CONSTANT fp8_kernel_args a) {
   constexpr format F = Element::format;
   const unsigned t = thread_index().x, row0 = block_index().x / a.tiles_across * fp8_tile;
   const unsigned column0 = block_index().x % a.tiles_across * fp8_tile;

@@ -10,7 +10,7 @@
 
 namespace rotoscale::gpu {
 
-struct quantize_args : tile_source {
+struct quantize_kernel_args : tile_source {
   unsigned tiles_across = 0;
   std::uint32_t tiles = 0;
   std::uint32_t whole_tiles = 0;  ///< the tiles after these are work for two blocks each: their columns, their rows
@@ -20,17 +20,12 @@ struct quantize_args : tile_source {
 
 /// With two tiles in shared memory the next one comes while this one is worked on. As many blocks share a processor as
 /// its shared memory and their registers allow.
-#if defined(ROTOSCALE_AMD)
 template <format F>
-inline constexpr unsigned tile_buffers = 1;
+inline constexpr unsigned tile_buffers = F.bits() == 4 && !has_small_shared_memory ? 2 : 1;
 template <format F>
-inline constexpr unsigned quantize_blocks_per_processor = 2;  // to AMD's compiler: waves of a SIMD unit
-#else
-template <format F>
-inline constexpr unsigned tile_buffers = F.bits() == 4 ? 2 : 1;
-template <format F>
-inline constexpr unsigned quantize_blocks_per_processor = F.bits() == 4 ? 3 : 4;
-#endif
+inline constexpr unsigned quantize_blocks_per_processor = bounds_count_waves ? 2
+                                                          : F.bits() == 4    ? 3
+                                                                             : 4;
 
 /// Writes scale bytes of a tile's padding: rows or columns of the padded extents that the matrix has not.
 __device__ inline void pad_scales(const block_output& out, unsigned row0, unsigned rows, unsigned c0, unsigned columns,
@@ -43,36 +38,37 @@ __device__ inline void pad_scales(const block_output& out, unsigned row0, unsign
   }
 }
 
-/// Shared memory for the columns' codes: pieces of 16 bytes, permuted within 128 bytes so that neither threads that
+/// Shared memory for the columns' codes: 16-byte vectors, permuted within 128 bytes so that neither threads that
 /// each write a column nor threads that read along one meet in a bank.
 template <class T, format F>
 struct code_stage {
-  static constexpr unsigned block_pieces = static_cast<unsigned>(storage_bits(F)) / 4;
-  static constexpr unsigned pieces = tile_rows<T> / 32 * block_pieces;  // of a column
-  static constexpr std::size_t size = tile_columns * pieces * 16;
+  static constexpr unsigned block_vecs = static_cast<unsigned>(storage_bits(F)) / 4;
+  static constexpr unsigned vecs = tile_rows<T> / 32 * block_vecs;  // of a column
+  static constexpr std::size_t size = tile_columns * vecs * 16;
   unsigned char* bytes;
 
-  __device__ bytes16* piece(unsigned column, unsigned p) const {
-    const unsigned i = column * pieces + p;
-    return reinterpret_cast<bytes16*>(bytes) + (i ^ (i / 8 & 7u));
+  __device__ vec16* vec(unsigned column, unsigned p) const {
+    const unsigned i = column * vecs + p;
+    return reinterpret_cast<vec16*>(bytes) + (i ^ (i / 8 & 7u));
   }
 };
 
 /// The staged columns to memory, 16 bytes a thread, those of one column side by side.
 template <class T, format F>
-__device__ inline void flush_columns(const quantize_args& a, const code_stage<T, F>& stage, const tile_origin& at) {
+__device__ inline void flush_columns(const quantize_kernel_args& a, const code_stage<T, F>& stage,
+                                     const tile_origin& at) {
   using shape = code_stage<T, F>;
-  constexpr unsigned columns_at_once = tile_threads / shape::pieces;
+  constexpr unsigned columns_at_once = tile_threads / shape::vecs;
   static_assert(columns_at_once % 16 == 0, "a step is whole groups of 16 rows of codes");
   const block_output& out = a.column;
-  const unsigned c0 = thread_index().x / shape::pieces, p = thread_index().x % shape::pieces;
-  std::uint8_t* const tile = out.codes + code_offset(out, at.column, at.row / 32 * shape::block_pieces);
+  const unsigned c0 = thread_index().x / shape::vecs, p = thread_index().x % shape::vecs;
+  std::uint8_t* const tile = out.codes + code_offset(out, at.column, at.row / 32 * shape::block_vecs);
   std::uint32_t to = code_in_tile(out, c0, p);
-  if (!at.whole && at.row + p / shape::block_pieces * 32 >= a.rows) return;
+  if (!at.whole && at.row + p / shape::block_vecs * 32 >= a.rows) return;
   ROTOSCALE_UNROLL
   for (unsigned c = 0; c < tile_columns; c += columns_at_once) {
     if (!at.whole && at.column + c0 + c >= a.columns) return;
-    store_streaming(tile + to, *stage.piece(c0 + c, p));
+    store_streaming(tile + to, *stage.vec(c0 + c, p));
     to += columns_at_once / 16 * out.code_row16;
   }
 }
@@ -90,11 +86,11 @@ __device__ inline void load_exactly(const block_options& o, const tile_view<T>& 
   }
 }
 
-/// A block that is not plain: row `v` of the tile (Rows) or column `v`, from element `first` on, its codes to `to`
-/// (each 16 bytes). Returns the scale. Rare, so it stands outside the ordinary way.
+/// A block off the fast path: row `v` of the tile (Rows) or column `v`, from element `first` on, its codes to `to0` and
+/// `to1` (16 bytes each). Returns the scale. Seldom needed, so it is no part of its callers.
 template <class T, format F, bool Rows>
-ROTOSCALE_RARE std::uint8_t quantize_rare_block(const block_options& o, tile_view<T> tile, unsigned v, unsigned first,
-                                                std::uint32_t* to0, std::uint32_t* to1) {
+ROTOSCALE_NOINLINE std::uint8_t quantize_slow_block(const block_options& o, tile_view<T> tile, unsigned v,
+                                                    unsigned first, std::uint32_t* to0, std::uint32_t* to1) {
   const auto load = [&](int half, float(&y)[16]) {
     load_exactly<T, Rows>(o, tile, v, first + 16 * static_cast<unsigned>(half), y);
   };
@@ -105,12 +101,12 @@ ROTOSCALE_RARE std::uint8_t quantize_rare_block(const block_options& o, tile_vie
   return exact_block<F>(o, false, 0, load, emit);
 }
 
-/// Codes of a plain block, 16 bytes at a time, to `store(piece, bytes)`.
+/// Codes of a fast-path block, 16 bytes at a time, to `store(vec, bytes)`.
 template <format F, class Block, class Store>
-__device__ inline void store_codes(const Block& block, const plain_scale& s, const Store& store) {
+__device__ inline void store_codes(const Block& block, const fast_scale& s, const Store& store) {
   ROTOSCALE_UNROLL
   for (unsigned p = 0; p < static_cast<unsigned>(storage_bits(F)) / 4; ++p) {
-    bytes16 b;
+    vec16 b;
     ROTOSCALE_UNROLL
     for (unsigned w = 0; w < 4; ++w) b.word[w] = block.codes(static_cast<int>(4 * p + w), s);
     store(p, b);
@@ -118,75 +114,73 @@ __device__ inline void store_codes(const Block& block, const plain_scale& s, con
 }
 
 /// Half a block into `block`, rotated.
-template <tile_way Way, class Block>
-__device__ inline void put_half(const plain_rule& rule, int half, float (&y)[16], Block& block) {
-  if constexpr (Way == tile_way::full) {
+template <quantize_path Path, class Block>
+__device__ inline void put_half(const fast_rule& rule, int half, float (&y)[16], Block& block) {
+  if constexpr (Path == quantize_path::fast) {
     if (rule.rotates) {
       negate(y, rule.signs >> (16 * half));
       butterflies16(y);
     }
   }
-  if constexpr (Way == tile_way::h16) butterflies16(y);
+  if constexpr (Path == quantize_path::fast_h16) butterflies16(y);
   block.put(half, y);
 }
 
-template <class T, format F, tile_way Way>
-__device__ inline void quantize_tile_rows(const quantize_args& a, const tile_view<T>& tile, const tile_origin& at) {
-  constexpr unsigned block_pieces = code_stage<T, F>::block_pieces, rows_at_once = tile_threads / 4;
+template <class T, format F, quantize_path Path>
+__device__ inline void quantize_tile_rows(const quantize_kernel_args& a, const tile_view<T>& tile,
+                                          const tile_origin& at) {
+  constexpr unsigned block_vecs = code_stage<T, F>::block_vecs, rows_at_once = tile_threads / 4;
   const block_output& out = a.row;
   const bool bf16_source = out.options.source.mantissa_bits == 7;
   const unsigned b = thread_index().x % 4, r0 = thread_index().x / 4;
   static_assert(rows_at_once % 32 == 0, "a step is whole groups of 32 rows of scales");
   if (!at.whole && at.column + 32 * b >= a.columns) return;
   std::uint8_t* codes =
-      out.codes + code_offset(out, at.row, at.column / 32 * block_pieces) + code_in_tile(out, r0, b * block_pieces);
+      out.codes + code_offset(out, at.row, at.column / 32 * block_vecs) + code_in_tile(out, r0, b * block_vecs);
   std::uint8_t* scales = out.scales + scale_offset(out, at.row, at.column / 32) + scale_in_tile(out, r0, b);
-  // A block's pieces lie in one run of 128 bytes and, with their number for an index, permuted alike in all its rows.
-  constexpr unsigned pieces = 32 / tile_view<T>::piece_elements;
-  const bytes16* from = reinterpret_cast<const bytes16*>(tile.bytes) + r0 * tile_view<T>::row_pieces + b * pieces;
-  const unsigned permutation = tile_view<T>::permutation(r0, b * pieces);
+  // A block's vectors lie in one run of 128 bytes and, with their number for an index, permuted alike in all its rows.
+  constexpr unsigned vecs = 32 / tile_view<T>::vec_elements;
+  const vec16* from = reinterpret_cast<const vec16*>(tile.bytes) + r0 * tile_view<T>::row_vecs + b * vecs;
+  const unsigned permutation = tile_view<T>::permutation(r0, b * vecs);
   unsigned r = r0;
-  std::uint32_t rare = 0;  // blocks that are not plain: what they get first is not a result
+  std::uint32_t slow_blocks = 0;  // a bit each, the last block's lowest; what these get first is not a result
   ROTOSCALE_KEEP_LOOP
   for (; r < tile_rows<T> && (at.whole || at.row + r < a.rows); r += rows_at_once) {
     typename block_for<F>::type block;
     ROTOSCALE_UNROLL
     for (int half = 0; half < 2; ++half) {
       float y[16];
-      const auto piece = [&](unsigned i) {
-        return from[(static_cast<unsigned>(half) * (pieces / 2) + i) ^ permutation];
-      };
-      load_along_row<T>(piece, bf16_source, y);
-      put_half<Way>(out.plain, half, y, block);
+      const auto vec = [&](unsigned i) { return from[(static_cast<unsigned>(half) * (vecs / 2) + i) ^ permutation]; };
+      load_along_row<T>(vec, bf16_source, y);
+      put_half<Path>(out.fast, half, y, block);
     }
     const std::uint32_t amax = block.amax();
-    const plain_scale s = choose_plain_scale<Way>(out.plain, amax);
-    store_codes<F>(block, s,
-                   [&](unsigned p, const bytes16& bytes) { store_streaming(codes + p * out.code_piece, bytes); });
+    const fast_scale s = choose_fast_scale<Path>(out.fast, amax);
+    store_codes<F>(block, s, [&](unsigned p, const vec16& bytes) { store_streaming(codes + p * out.code_vec, bytes); });
     *scales = static_cast<std::uint8_t>(s.byte);
-    rare = rare << 1 | (is_plain(amax) ? 0u : 1u);
-    from += rows_at_once * tile_view<T>::row_pieces;
+    slow_blocks = slow_blocks << 1 | (takes_fast_path(amax) ? 0u : 1u);
+    from += rows_at_once * tile_view<T>::row_vecs;
     codes += rows_at_once / 16 * out.code_row16;
     scales += rows_at_once / 32 * out.scale_row32;
   }
-  // The last block's bit is the lowest.
+  // Backwards over the same blocks.
   ROTOSCALE_KEEP_LOOP
-  while (rare != 0) {
+  while (slow_blocks != 0) {
     codes -= rows_at_once / 16 * out.code_row16;
     scales -= rows_at_once / 32 * out.scale_row32;
     r -= rows_at_once;
-    if ((rare & 1u) != 0) {
-      *scales = quantize_rare_block<T, F, true>(out.options, tile, r, 32 * b, reinterpret_cast<std::uint32_t*>(codes),
-                                                reinterpret_cast<std::uint32_t*>(codes + out.code_piece));
+    if ((slow_blocks & 1u) != 0) {
+      *scales = quantize_slow_block<T, F, true>(out.options, tile, r, 32 * b, reinterpret_cast<std::uint32_t*>(codes),
+                                                reinterpret_cast<std::uint32_t*>(codes + out.code_vec));
     }
-    rare >>= 1;
+    slow_blocks >>= 1;
   }
 }
 
-template <class T, format F, tile_way Way>
-__device__ inline void quantize_tile_columns(const quantize_args& a, const tile_view<T>& tile,
+template <class T, format F, quantize_path Path>
+__device__ inline void quantize_tile_columns(const quantize_kernel_args& a, const tile_view<T>& tile,
                                              const code_stage<T, F>& stage, const tile_origin& at) {
-  constexpr unsigned block_pieces = code_stage<T, F>::block_pieces;
+  constexpr unsigned block_vecs = code_stage<T, F>::block_vecs;
   const block_output& out = a.column;
   const bool bf16_source = out.options.source.mantissa_bits == 7;
   const unsigned c = thread_index().x % tile_columns;
@@ -196,7 +190,7 @@ __device__ inline void quantize_tile_columns(const quantize_args& a, const tile_
   const T* even = tile.element(0, c);  // all even rows, and all odd ones, are permuted alike
   const T* odd = tile.element(1, c) - tile_columns;
   unsigned b = 0;
-  std::uint32_t rare = 0;
+  std::uint32_t slow_blocks = 0;
   ROTOSCALE_KEEP_LOOP
   for (; b < tile_rows<T> / 32 && (at.whole || at.row + 32 * b < a.rows); ++b) {
     typename block_for<F>::type block;
@@ -208,34 +202,35 @@ __device__ inline void quantize_tile_columns(const quantize_args& a, const tile_
         const unsigned r = 16 * static_cast<unsigned>(half) + i;
         y[i] = tile_value((i % 2 == 0 ? even : odd)[r * tile_columns], bf16_source);
       }
-      put_half<Way>(out.plain, half, y, block);
+      put_half<Path>(out.fast, half, y, block);
     }
     const std::uint32_t amax = block.amax();
-    const plain_scale s = choose_plain_scale<Way>(out.plain, amax);
-    store_codes<F>(block, s, [&](unsigned p, const bytes16& bytes) { *stage.piece(c, b * block_pieces + p) = bytes; });
+    const fast_scale s = choose_fast_scale<Path>(out.fast, amax);
+    store_codes<F>(block, s, [&](unsigned p, const vec16& bytes) { *stage.vec(c, b * block_vecs + p) = bytes; });
     *scales = static_cast<std::uint8_t>(s.byte);
-    rare = rare << 1 | (is_plain(amax) ? 0u : 1u);
+    slow_blocks = slow_blocks << 1 | (takes_fast_path(amax) ? 0u : 1u);
     scales += out.scale_block;
     even += 32 * tile_columns;
     odd += 32 * tile_columns;
   }
   ROTOSCALE_KEEP_LOOP
-  while (rare != 0) {
+  while (slow_blocks != 0) {
     --b;
     scales -= out.scale_block;
-    if ((rare & 1u) != 0) {
-      *scales = quantize_rare_block<T, F, false>(out.options, tile, c, 32 * b, stage.piece(c, b * block_pieces)->word,
-                                                 stage.piece(c, b * block_pieces + block_pieces - 1)->word);
+    if ((slow_blocks & 1u) != 0) {
+      *scales = quantize_slow_block<T, F, false>(out.options, tile, c, 32 * b, stage.vec(c, b * block_vecs)->word,
+                                                 stage.vec(c, b * block_vecs + block_vecs - 1)->word);
     }
-    rare >>= 1;
+    slow_blocks >>= 1;
   }
 }
 
 /// One orientation by the definition: a segment's lanes hold the 32 blocks of a square of the source.
 template <class T, format F, bool Rows>
-__device__ inline void quantize_tile_exactly(const quantize_args& a, const block_output& out, const tile_view<T>& tile,
-                                             const code_stage<T, F>& stage, const tile_origin& at) {
-  constexpr unsigned block_pieces = code_stage<T, F>::block_pieces;
+__device__ inline void quantize_tile_exactly(const quantize_kernel_args& a, const block_output& out,
+                                             const tile_view<T>& tile, const code_stage<T, F>& stage,
+                                             const tile_origin& at) {
+  constexpr unsigned block_vecs = code_stage<T, F>::block_vecs;
   constexpr unsigned vectors = Rows ? tile_rows<T> : tile_columns, blocks = (Rows ? tile_columns : tile_rows<T>) / 32;
   const unsigned vector0 = Rows ? at.row : at.column, k0 = Rows ? at.column : at.row;
   const unsigned matrix_vectors = Rows ? a.rows : a.columns, k = Rows ? a.columns : a.rows;
@@ -251,10 +246,10 @@ __device__ inline void quantize_tile_exactly(const quantize_args& a, const block
     const auto emit = [&](int w, std::uint32_t word) {
       const auto at_word = static_cast<unsigned>(w);
       if constexpr (Rows) {
-        const index_t offset = code_offset(out, vector0 + v, (k0 / 32 + b) * block_pieces + at_word / 4);
+        const index_t offset = code_offset(out, vector0 + v, (k0 / 32 + b) * block_vecs + at_word / 4);
         reinterpret_cast<std::uint32_t*>(out.codes + offset)[at_word % 4] = word;
       } else {
-        stage.piece(v, b * block_pieces + at_word / 4)->word[at_word % 4] = word;
+        stage.vec(v, b * block_vecs + at_word / 4)->word[at_word % 4] = word;
       }
     };
     const std::uint64_t index = std::uint64_t{vector0 + v} * k + k0 + 32 * b;
@@ -265,14 +260,14 @@ __device__ inline void quantize_tile_exactly(const quantize_args& a, const block
   }
 }
 
-template <class T, format F, tile_way Way>
-__device__ inline void quantize_tile(const quantize_args& a, const tile_view<T>& tile, const code_stage<T, F>& stage,
-                                     const tile_origin& at, bool columns, bool rows) {
+template <class T, format F, quantize_path Path>
+__device__ inline void quantize_tile(const quantize_kernel_args& a, const tile_view<T>& tile,
+                                     const code_stage<T, F>& stage, const tile_origin& at, bool columns, bool rows) {
   if (columns) {
-    if constexpr (Way == tile_way::exact) {
+    if constexpr (Path == quantize_path::exact) {
       quantize_tile_exactly<T, F, false>(a, a.column, tile, stage, at);
     } else {
-      quantize_tile_columns<T, F, Way>(a, tile, stage, at);
+      quantize_tile_columns<T, F, Path>(a, tile, stage, at);
     }
     block_barrier();
     flush_columns(a, stage, at);
@@ -281,10 +276,10 @@ __device__ inline void quantize_tile(const quantize_args& a, const tile_view<T>&
     }
   }
   if (rows) {
-    if constexpr (Way == tile_way::exact) {
+    if constexpr (Path == quantize_path::exact) {
       quantize_tile_exactly<T, F, true>(a, a.row, tile, stage, at);
     } else {
-      quantize_tile_rows<T, F, Way>(a, tile, at);
+      quantize_tile_rows<T, F, Path>(a, tile, at);
     }
     if (!at.whole && a.row.padded_rows != 0) {
       pad_scales(a.row, at.row, tile_rows<T>, at.column / 32, tile_columns / 32, a.rows, a.columns / 32);
@@ -303,7 +298,7 @@ struct tile_item {
 };
 
 /// Items are whole tiles first, then those of the last round, an orientation each, so that it takes half the time.
-__device__ inline tile_item item_of(const quantize_args& a, std::uint32_t i) {
+__device__ inline tile_item item_of(const quantize_kernel_args& a, std::uint32_t i) {
   const bool columns = a.column.codes != nullptr, rows = a.row.codes != nullptr;
   if (i < a.whole_tiles) return {i, columns, rows};
   const std::uint32_t half = i - a.whole_tiles;
@@ -312,9 +307,9 @@ __device__ inline tile_item item_of(const quantize_args& a, std::uint32_t i) {
 
 /// Tiles along rows first, over the padded extents; block b takes items b, b + blocks, ... The element's format is a
 /// type here, since nvcc 13 cannot name a kernel by a value of class type.
-template <class T, class Element, tile_way Way>
+template <class T, class Element, quantize_path Path>
 __global__ void __launch_bounds__(tile_threads, quantize_blocks_per_processor<Element::format>)
-    quantize_kernel(const ROTOSCALE_GRID_CONSTANT quantize_args a) {
+    quantize_kernel(const ROTOSCALE_GRID_CONSTANT quantize_kernel_args a) {
   constexpr unsigned tile_bytes = tile_rows<T> * tile_columns * sizeof(T), buffers = tile_buffers<Element::format>;
   auto* shared = dynamic_shared<unsigned char>();
   const code_stage<T, Element::format> stage{shared + buffers * tile_bytes};
@@ -339,7 +334,7 @@ __global__ void __launch_bounds__(tile_threads, quantize_blocks_per_processor<El
       buffer ^= 1;
       if (i + step < items) load_tile(a, next_at, tile_view<T>{shared + buffer * tile_bytes});
     }
-    quantize_tile<T, Element::format, Way>(a, here, stage, at, item.columns, item.rows);
+    quantize_tile<T, Element::format, Path>(a, here, stage, at, item.columns, item.rows);
     item = next;
     at = next_at;
   }

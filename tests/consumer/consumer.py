@@ -3,10 +3,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Uses Rotoscale as other projects do, and runs what they build.
 
-usage: consumer.py CHECK ROOT
+usage: consumer.py CHECK ROOT | consumer.py gpu ROOT MODE
   meson      as a Meson subproject (tests/consumer/meson)
   pkgconfig  installed, found through pkg-config, compiled by hand
   cmake      installed, found through find_package (tests/consumer/cmake); skipped (exit status 77) without CMake
+  gpu        the device library, built for MODE (host, cuda, hip), installed and found both ways by programs that g++
+             compiles; without a device they must say so and exit with 77
 """
 import os
 import re
@@ -32,14 +34,16 @@ def version(root):
     return re.search(r'ROTOSCALE_VERSION "(.*)"', text).group(1)
 
 
-def install(root, folder):
-    """Installs into folder/prefix with all programs off; returns the prefix."""
+def install(root, folder, gpu=None):
+    """Installs into folder/prefix with all programs off; returns the prefix. `gpu`: what its library is built for."""
     prefix = folder / "prefix"
     run("meson", "setup", f"--prefix={prefix}", "-Dtests=disabled", "-Dexamples=disabled", "-Dbench=disabled",
-        folder / "rotoscale", root)
+        f"-Dgpu={gpu or 'auto'}", "-Dlibdir=lib", folder / "rotoscale", root)
     run("meson", "install", "-C", folder / "rotoscale")
     installed = {p.relative_to(prefix / "include") for p in (prefix / "include").rglob("*.hpp")}
     expected = {p.relative_to(root / "include") for p in (root / "include").rglob("*.hpp")}
+    if gpu is not None:
+        expected |= {Path("rotoscale/gpu") / p.name for p in (root / "gpu/api").glob("*.hpp")}
     if installed != expected:
         print("installed headers differ from include/:", *sorted(map(str, installed ^ expected)))
         sys.exit(1)
@@ -100,11 +104,40 @@ def check_cmake(root, folder):
         sys.exit(1)
 
 
-CHECKS = {"meson": check_meson, "pkgconfig": check_pkgconfig, "cmake": check_cmake}
+NO_DEVICES = {"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1", "ROCR_VISIBLE_DEVICES": "-1"}
+
+
+def check_gpu_program(root, program, mode):
+    """It works, or says that there is no device; hidden devices are none."""
+    for environment in (os.environ, os.environ | NO_DEVICES):
+        result = subprocess.run([str(program)], capture_output=True, text=True, env=environment)
+        output = result.stdout.strip()
+        works = result.returncode == 0 and output == f"rotoscale {version(root)}"
+        refuses = result.returncode == 77 and output != "" and mode != "host"
+        if not (refuses or (works and (mode == "host" or environment is os.environ))):
+            print(f"{program}: exit status {result.returncode}, printed {output!r}")
+            sys.exit(1)
+
+
+def check_gpu(root, folder, mode):
+    prefix = install(root, folder, mode)
+    environment = {**os.environ, "PKG_CONFIG_PATH": f"{prefix}/share/pkgconfig:{prefix}/lib/pkgconfig"}
+    flags = shlex.split(run("pkg-config", "--cflags", "--libs", "rotoscale-gpu", env=environment))
+    program = folder / "gpu-consumer"
+    run("g++", "-std=c++20", root / "tests/consumer/gpu.cpp", "-o", program, *flags)
+    check_gpu_program(root, program, mode)
+    if shutil.which("cmake") is not None:
+        run("cmake", "-G", "Ninja", "-S", root / "tests/consumer/cmake", "-B", folder / "build",
+            f"-DCMAKE_PREFIX_PATH={prefix}")
+        run("cmake", "--build", folder / "build")
+        check_gpu_program(root, folder / "build/consumer_gpu", mode)
+
+
+CHECKS = {"meson": check_meson, "pkgconfig": check_pkgconfig, "cmake": check_cmake, "gpu": check_gpu}
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or sys.argv[1] not in CHECKS:
+    if len(sys.argv) != (4 if sys.argv[1:2] == ["gpu"] else 3) or sys.argv[1] not in CHECKS:
         sys.exit(__doc__)
     with tempfile.TemporaryDirectory() as scratch:
-        CHECKS[sys.argv[1]](Path(sys.argv[2]).resolve(), Path(scratch))
+        CHECKS[sys.argv[1]](Path(sys.argv[2]).resolve(), Path(scratch), *sys.argv[3:])

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // What the tests of gpu/ share: arrays of a device that are poisoned, guarded on both sides and compared by bytes, and
-// sources with every kind of block. On a build for devices a test program without one exits with 77 (skipped).
+// sources with every kind of block. A test program linked with a device's library exits with 77 (skipped) where there
+// is no device.
 #pragma once
 
 #include <cstdio>
@@ -10,36 +11,31 @@
 #include <span>
 #include <vector>
 
-#include "gpu/dialect/launch.hpp"
+#include "gpu/api/device.hpp"
 #include "rotoscale/small_float.hpp"
 
 namespace gpu_test {
 
 using namespace rotoscale;
 
-inline constexpr bool on_device =
-#if defined(ROTOSCALE_GPU_HOST)
-    false;
-#else
-    true;
-#endif
-
-struct device_required {
-  device_required() {
-    if (const gpu::status s = gpu::check_device(); !s.ok()) {
-      std::printf("skipped: %s\n", s.message().c_str());
-      std::fflush(stdout);
-      std::_Exit(77);
-    }
-  }
-};
-inline const device_required required;
-
-inline void expect(hipError_t error) {
-  if (error == hipSuccess) return;
-  std::fprintf(stderr, "device: %s\n", hipGetErrorString(error));
+/// Of a device's library no call may fail but those under test.
+inline void expect(const gpu::status& s) {
+  if (s.ok()) return;
+  std::fprintf(stderr, "device: %s\n", s.message().c_str());
   std::abort();
 }
+
+/// The current device; without one the program is skipped.
+inline const gpu::device_info device = [] {
+  gpu::device_info found;
+  if (const gpu::status s = gpu::current_device(found); !s.ok()) {
+    std::printf("skipped: %s\n", s.message().c_str());
+    std::fflush(stdout);
+    std::_Exit(77);
+  }
+  return found;
+}();
+inline const bool on_device = device.arch != gpu::arch::host;
 
 /// Whether `run` captures what it launches in a graph and runs that; the host has none.
 inline bool through_graphs = false;
@@ -47,25 +43,19 @@ inline bool through_graphs = false;
 /// The status of `launch(stream)`, which has run when the device's arrays are read.
 template <class Launch>
 gpu::status run(const Launch& launch) {
-#if !defined(ROTOSCALE_GPU_HOST)
-  if (through_graphs) {
-    hipStream_t stream;
-    hipGraph_t graph;
-    hipGraphExec_t executable;
-    expect(hipStreamCreate(&stream));
-    expect(hipStreamBeginCapture(stream, hipStreamCaptureModeGlobal));
-    const gpu::status s = launch(stream);
-    expect(hipStreamEndCapture(stream, &graph));
-    expect(hipGraphInstantiateWithFlags(&executable, graph, 0));
-    expect(hipGraphLaunch(executable, stream));
-    expect(hipStreamSynchronize(stream));
-    expect(hipGraphExecDestroy(executable));
-    expect(hipGraphDestroy(graph));
-    expect(hipStreamDestroy(stream));
-    return s;
-  }
-#endif
-  return launch(hipStream_t{});
+  if (!through_graphs || !on_device) return launch(gpu::stream{});
+  gpu::stream stream;
+  gpu::graph graph;
+  expect(gpu::synchronize());
+  expect(gpu::create(stream));
+  expect(gpu::begin_capture(stream));
+  const gpu::status s = launch(stream);
+  expect(gpu::end_capture(stream, graph));
+  expect(gpu::replay(graph, stream));
+  expect(gpu::synchronize(stream));
+  expect(gpu::destroy(graph));
+  expect(gpu::destroy(stream));
+  return s;
 }
 
 /// `count` elements of device memory, `skew` elements past a multiple of 256 bytes, between guards.
@@ -73,32 +63,34 @@ template <class T>
 class device_array {
  public:
   static constexpr std::size_t guard = 1024;
-  static constexpr int poison = 0xA5;
+  static constexpr std::uint8_t poison = 0xA5;
 
   explicit device_array(std::size_t count, std::size_t skew = 0)
       : first_(guard + skew * sizeof(T)), bytes_(count * sizeof(T)), total_(first_ + bytes_ + guard) {
-    expect(hipMalloc(&base_, total_));
-    expect(hipMemset(base_, poison, total_));
+    expect(gpu::allocate(base_, total_));
+    expect(gpu::fill(base_, poison, total_));
   }
   explicit device_array(const std::vector<T>& from, std::size_t skew = 0) : device_array(from.size(), skew) {
-    expect(hipMemcpy(data(), from.data(), bytes_, hipMemcpyHostToDevice));
+    write(from);
   }
   device_array(const device_array&) = delete;
   device_array& operator=(const device_array&) = delete;
-  ~device_array() { (void)hipFree(base_); }
+  ~device_array() { (void)gpu::release(base_); }
 
+  void write(const std::vector<T>& from) const {
+    expect(gpu::upload(data(), from.data(), bytes_));
+    expect(gpu::synchronize());
+  }
   T* data() const { return reinterpret_cast<T*>(base_ + first_); }
   std::vector<T> read() const {
     std::vector<T> to(bytes_ / sizeof(T));
-    expect(hipDeviceSynchronize());
-    if (bytes_ != 0) expect(hipMemcpy(to.data(), data(), bytes_, hipMemcpyDeviceToHost));
+    fetch(to.data(), data(), bytes_);
     return to;
   }
   /// Is everything around the array still poison?
   bool guards_hold() const {
     std::vector<unsigned char> all(total_);
-    expect(hipDeviceSynchronize());
-    expect(hipMemcpy(all.data(), base_, total_, hipMemcpyDeviceToHost));
+    fetch(all.data(), base_, total_);
     for (std::size_t i = 0; i < total_; ++i) {
       if (i == first_) i += bytes_;
       if (i < total_ && all[i] != poison) return false;
@@ -107,6 +99,12 @@ class device_array {
   }
 
  private:
+  static void fetch(void* to, const void* from, std::size_t size) {
+    expect(gpu::synchronize());
+    expect(gpu::download(to, from, size));
+    expect(gpu::synchronize());
+  }
+
   std::size_t first_, bytes_, total_;
   unsigned char* base_ = nullptr;
 };

@@ -5,8 +5,8 @@
 #pragma once
 
 #include "gpu/dialect/amd_matrix.hpp"
-#include "gpu/gemm/output.hpp"
 #include "gpu/dialect/hip.hpp"
+#include "gpu/gemm/output.hpp"
 
 namespace rotoscale::gpu::amd {
 

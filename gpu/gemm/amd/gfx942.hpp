@@ -4,7 +4,7 @@
 // MXFP4: E2M1 codes become FP8 bytes, one FP8 matrix instruction multiplies a block of 32 from zero, which is exact in
 // whatever order the unit adds (multiples of 1/4 below 2^11, 24 bits), and one fused multiply-add scales and adds it.
 // So the bits are those of the reference. MXFP8: products of E4M3 would need more bits than the unit keeps, so a pass
-// of its own (gemm_expand.hpp) folds scales into BF16, exactly, and a BF16 kernel multiplies, in ascending k. Compiled
+// of its own (expand.hpp) folds scales into BF16, exactly, and a BF16 kernel multiplies, in ascending k. Compiled
 // with clang and, MXFP4 with OCP instead of FNUZ bytes, executed on an emulator of gfx950; nobody has timed it.
 #pragma once
 
@@ -26,27 +26,24 @@ struct arguments {
   gemm_arguments p;
 };
 
-/// Bytes of FP8 for magnitudes 0 to 7 (0.5, 1, 1.5, ...): E4M3FNUZ on gfx942, E4M3 on gfx950.
-#if !defined(__gfx950__)
-inline constexpr std::uint32_t table_low = 0x44403800u, table_high = 0x54504C48u;
+/// Bytes of FP8 for magnitudes 0 to 7 (0.5, 1, 1.5, ...): E4M3FNUZ, or E4M3 where the unit takes OCP's.
+inline constexpr std::uint32_t table_low = amd::fp8_is_fnuz ? 0x44403800u : 0x3C383000u;
+inline constexpr std::uint32_t table_high = amd::fp8_is_fnuz ? 0x54504C48u : 0x4C484440u;
 static_assert(decode(formats::e4m3fnuz, 0x38) == 0.5f && decode(formats::e4m3fnuz, 0x44) == 1.5f &&
               decode(formats::e4m3fnuz, 0x48) == 2.0f && decode(formats::e4m3fnuz, 0x54) == 6.0f);
-#else
-inline constexpr std::uint32_t table_low = 0x3C383000u, table_high = 0x4C484440u;
 static_assert(decode(formats::e4m3, 0x30) == 0.5f && decode(formats::e4m3, 0x3C) == 1.5f &&
               decode(formats::e4m3, 0x40) == 2.0f && decode(formats::e4m3, 0x4C) == 6.0f);
-#endif
 
 /// Four codes, in the low halves of bytes, as FP8. FNUZ has no -0: a zero loses its sign.
-__device__ inline std::uint32_t fp8_of(std::uint32_t codes) {
+__device__ inline std::uint32_t to_fp8(std::uint32_t codes) {
   const std::uint32_t magnitude = codes & 0x07070707u;
   const std::uint32_t value = amd::permute(table_low, table_high, magnitude);
   const std::uint32_t nonzero = amd::permute(0x80808000u, 0x80808080u, magnitude);
   return value | ((codes & 0x08080808u) << 4 & nonzero);
 }
 /// Eight codes; even ones first, which both operands do alike.
-__device__ inline std::int64_t fragment_of(std::uint32_t codes) {
-  return static_cast<std::int64_t>(static_cast<std::uint64_t>(fp8_of(codes >> 4)) << 32 | fp8_of(codes));
+__device__ inline std::int64_t to_fragment(std::uint32_t codes) {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(to_fp8(codes >> 4)) << 32 | to_fp8(codes));
 }
 
 /// Largest and least scale byte of a row so far.
@@ -68,17 +65,17 @@ struct shared_memory {
   std::uint32_t scales[2][2][tile];
 };
 
-/// Row `row`, 16-byte piece `piece`: pieces are permuted so that the rows of a fragment lie in different banks.
-__device__ inline int place_of(int row, int piece) { return row * 64 + (piece ^ (row / 2 % 4)) * 16; }
+/// Row `row`, 16-byte vector `vec`: vectors are permuted so that the rows of a fragment lie in different banks.
+__device__ inline int place_of(int row, int vec) { return row * 64 + (vec ^ (row / 2 % 4)) * 16; }
 
-/// 64 bytes of each row of the tiles of A and B on their way to LDS: a thread's pieces.
-struct staged_pieces {
+/// 64 bytes of each row of the tiles of A and B on their way to LDS: a thread's vectors.
+struct staged_rows {
   struct source {
     const std::uint8_t* codes;  ///< of row 0, at the step's k
     std::int64_t stride;
     int rows, first;
   };
-  int4 piece[2][2];
+  int4 vec[2][2];
   __device__ void load(const source& a, const source& b) {
     const int thread = static_cast<int>(thread_index().x);
     ROTOSCALE_UNROLL
@@ -87,7 +84,7 @@ struct staged_pieces {
       ROTOSCALE_UNROLL
       for (int i = 0; i < 2; ++i) {
         const int row = x.first + thread / 4 + 64 * i, last = x.rows - 1;
-        piece[m][i] = *reinterpret_cast<const int4*>(x.codes + (row < last ? row : last) * x.stride + thread % 4 * 16);
+        vec[m][i] = *reinterpret_cast<const int4*>(x.codes + (row < last ? row : last) * x.stride + thread % 4 * 16);
       }
     }
   }
@@ -97,8 +94,8 @@ struct staged_pieces {
     for (int m = 0; m < 2; ++m) {
       ROTOSCALE_UNROLL
       for (int i = 0; i < 2; ++i) {
-        amd::keep_in_vector_registers(piece[m][i]);
-        *reinterpret_cast<int4*>(to[m] + place_of(thread / 4 + 64 * i, thread % 4)) = piece[m][i];
+        amd::keep_in_vector_registers(vec[m][i]);
+        *reinterpret_cast<int4*>(to[m] + place_of(thread / 4 + 64 * i, thread % 4)) = vec[m][i];
       }
     }
   }
@@ -113,7 +110,7 @@ template <bool Vector>
             first_column = static_cast<int>(block_index().x) * tile;
   const int wave_row = wave / 2 * 64, wave_column = wave % 2 * 64;
 
-  staged_pieces staged;
+  staged_rows staged;
   std::uint32_t staged_scale;
   const auto load = [&](int k) {
     staged.load({g.a.codes + k / 2, g.a.code_stride, g.a.rows, first_row},
@@ -151,7 +148,7 @@ template <bool Vector>
       const auto fragment = [&](int m, int row) {
         std::uint32_t codes;
         __builtin_memcpy(&codes, shared.codes[buffer][m] + place_of(row + lane % 16, block) + lane / 16 * 4, 4);
-        return fragment_of(codes);
+        return to_fragment(codes);
       };
       std::int64_t a[4];
       float factor_a[4];
@@ -227,7 +224,7 @@ template <bool Vector>
   const int first_row = static_cast<int>(block_index().y) * tile,
             first_column = static_cast<int>(block_index().x) * tile;
   const int wave_row = wave / 2 * 64, wave_column = wave % 2 * 64;
-  staged_pieces staged;
+  staged_rows staged;
   const auto load = [&](int k) {
     const std::int64_t stride = 2 * static_cast<std::int64_t>(g.k);
     staged.load({g.a + 2 * k, stride, g.p.m, first_row}, {g.b + 2 * k, stride, g.p.n, first_column});

@@ -1,23 +1,23 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The MXFP4 and MXFP8 GEMM of gfx950 on its scaled matrix instruction, from operands as AITER stores them: codes
-// shuffled in tiles of 16 × 16 bytes (B always, A or plain), scales of both swizzled. 16 rows × 64 bytes are then one
-// piece of 1024 bytes in which lane l finds its 16 at 16 l, for FP4 and for FP8 alike, so pieces go through LDS as they
-// are. A lane's fragment is a piece of FP4 (128 k), two of FP8. Compiled with clang and executed on an emulator; nobody
-// has timed it.
+// shuffled in tiles of 16 × 16 bytes (B always, A or plain), scales of both swizzled. 16 rows × 64 bytes are then an
+// LDS tile: 1024 bytes in which lane l finds its 16 at 16 l, for FP4 and for FP8 alike, copied as they are. A lane's
+// fragment comes from one LDS tile of FP4 (128 k) or two of FP8. Compiled with clang and executed on an emulator;
+// nobody has timed it.
 #pragma once
 
-#include "gpu/gemm/amd/common.hpp"
 #include "gpu/dialect/hip.hpp"
+#include "gpu/gemm/amd/common.hpp"
 
 namespace rotoscale::gpu::gfx950 {
 
-inline constexpr int tile = 256;              // rows of A and of B a block
-inline constexpr int threads = 256;           // four waves, 128 × 128 outputs each
-inline constexpr int step_bytes = 128;        // of a row a step: two pieces
-inline constexpr int piece_bytes = 1024;      // 16 rows × 64 bytes
-inline constexpr int pieces = tile / 16 * 2;  // of one operand and step
-inline constexpr int scale_k = 256;           // k of the four scales that lie in a dword, for two row tiles
+inline constexpr int tile = 256;                 // rows of A and of B a block
+inline constexpr int threads = 256;              // four waves, 128 × 128 outputs each
+inline constexpr int step_bytes = 128;           // of a row a step: two LDS tiles
+inline constexpr int lds_tile_bytes = 1024;      // 16 rows × 64 bytes
+inline constexpr int lds_tiles = tile / 16 * 2;  // of one operand and step
+inline constexpr int scale_k = 256;              // k of the four scales that lie in a dword, for two row tiles
 
 using amd::float4;
 using amd::int4;
@@ -34,14 +34,14 @@ struct arguments {
   gemm_arguments p;
 };
 
-/// Where lane `lane` finds its sixteen bytes of piece `piece` (row tile + 16 of them a half of the step) of the step at
-/// byte `byte` of rows of `row_bytes`.
+/// Where lane `lane` finds its sixteen bytes of an LDS tile (number: row tile + 16 times the half of the step) of the
+/// step at byte `byte` of rows of `row_bytes`.
 template <bool Shuffled>
-__device__ const std::uint8_t* code_address(const operand& m, int first_row, int row_bytes, int byte, int piece,
+__device__ const std::uint8_t* code_address(const operand& m, int first_row, int row_bytes, int byte, int lds_tile,
                                             int lane) {
-  int row = first_row + piece % (tile / 16) * 16;
+  int row = first_row + lds_tile % (tile / 16) * 16;
   if (row >= m.rows) row = 0;  // nobody stores what comes of it
-  const int column = byte + piece / (tile / 16) * 64;
+  const int column = byte + lds_tile / (tile / 16) * 64;
   if constexpr (Shuffled) return m.codes + static_cast<std::int64_t>(row) * row_bytes + column * 16 + lane * 16;
   const int last = m.rows - 1;
   const int mine = row + lane % 16 < last ? row + lane % 16 : last;
@@ -49,13 +49,13 @@ __device__ const std::uint8_t* code_address(const operand& m, int first_row, int
 }
 
 struct shared_memory {
-  alignas(16) std::uint8_t codes[2][2 * pieces * piece_bytes];  ///< [buffer]: A's pieces, then B's
+  alignas(16) std::uint8_t codes[2][2 * lds_tiles * lds_tile_bytes];  ///< [buffer]: A's, then B's
 };
 
 /// Four columns of a row: BF16, or the sums of a part of K as they are.
 template <output_mode Mode>
 __device__ void store_four(const gemm_arguments& p, float4 acc, int row, int column, int part) {
-  if constexpr (Mode == output_mode::plain) {
+  if constexpr (Mode == output_mode::vector) {
     amd::store_four(p, acc, row, column);
   } else {
     *reinterpret_cast<float4*>(p.partial + (static_cast<std::int64_t>(part) * p.m + row) * p.n + column) = acc;
@@ -81,12 +81,12 @@ __device__ inline void compute_tile(const arguments& g) {
   const auto load = [&](int k, int buffer) {
     const int byte = fp4 ? k / 2 : k;
     ROTOSCALE_UNROLL
-    for (int i = 0; i < pieces / 4; ++i) {
-      const int piece = 4 * i + wave;
-      amd::load_to_lds(code_address<ShuffledA>(g.a, first_row, row_bytes, byte, piece, lane),
-                       codes[buffer] + piece * piece_bytes);
-      amd::load_to_lds(code_address<true>(g.b, first_column, row_bytes, byte, piece, lane),
-                       codes[buffer] + (pieces + piece) * piece_bytes);
+    for (int i = 0; i < lds_tiles / 4; ++i) {
+      const int lds_tile = 4 * i + wave;
+      amd::load_to_lds(code_address<ShuffledA>(g.a, first_row, row_bytes, byte, lds_tile, lane),
+                       codes[buffer] + lds_tile * lds_tile_bytes);
+      amd::load_to_lds(code_address<true>(g.b, first_column, row_bytes, byte, lds_tile, lane),
+                       codes[buffer] + (lds_tiles + lds_tile) * lds_tile_bytes);
     }
   };
   // A scale tile of 32 rows × 8 blocks is 64 dwords; byte 2 h + r is for 128-k half h and row tile r. FP8's step is one
@@ -126,7 +126,7 @@ __device__ inline void compute_tile(const arguments& g) {
         amd::scaled_fragment<E> x;
         ROTOSCALE_UNROLL
         for (int i = 0; i < x.parts; ++i) {
-          const int at = (m * pieces + (H + i) * (tile / 16) + row_tile) * piece_bytes + lane * 16;
+          const int at = (m * lds_tiles + (H + i) * (tile / 16) + row_tile) * lds_tile_bytes + lane * 16;
           x.part[i] = *reinterpret_cast<const int4*>(codes[buffer] + at);
           amd::keep_in_vector_registers(x.part[i]);
         }

@@ -12,12 +12,12 @@ namespace rotoscale::gpu {
   template __global__ void gfx950::gemm_kernel<gemm_element::A, gemm_element::B, shuffled, output_mode::mode>( \
       const arguments);
 #define GFX950_ALL(A, B) \
-  GFX950(A, B, false, plain) GFX950(A, B, false, partial) GFX950(A, B, true, plain) GFX950(A, B, true, partial)
+  GFX950(A, B, false, vector) GFX950(A, B, false, partial) GFX950(A, B, true, vector) GFX950(A, B, true, partial)
 GFX950_ALL(e2m1, e2m1)
 GFX950_ALL(e4m3, e4m3)
-GFX950(e4m3, e5m2, true, plain)
-GFX950(e5m2, e4m3, true, plain)
-GFX950(e5m2, e5m2, true, plain)
+GFX950(e4m3, e5m2, true, vector)
+GFX950(e5m2, e4m3, true, vector)
+GFX950(e5m2, e5m2, true, vector)
 #endif
 template __global__ void gfx942::gemm_kernel<false>(const arguments);
 template __global__ void gfx942::gemm_kernel<true>(const arguments);

@@ -1,17 +1,17 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The GEMM kernels of sm_90a: C = A · Bᵀ from operands that gemm_expand.hpp wrote, int8 (`accurate`, where sums are
+// The GEMM kernels of sm_90a: C = A · Bᵀ from operands that expand.hpp wrote, int8 (`accurate`, where sums are
 // exact), E5M2 with promotion every 128 k (`fast`) or every 32 (`accurate`), or BF16 (what does not fit E5M2).
 // Persistent clusters of two blocks compute tiles of 256 × 256; in a block one warp copies and two warpgroups multiply.
 // The operand of which both blocks need the same 256 rows is copied half by each and multicast; the other's 128 rows
 // each block copies for itself.
 #pragma once
 
+#include "gpu/dialect/hip.hpp"
+#include "gpu/dialect/sm90_ptx.hpp"
 #include "gpu/gemm/arguments.hpp"
 #include "gpu/gemm/output.hpp"
 #include "gpu/gemm/sm90/output.hpp"
-#include "gpu/dialect/sm90_ptx.hpp"
-#include "gpu/dialect/hip.hpp"
 
 namespace rotoscale::gpu::sm90 {
 
@@ -22,27 +22,27 @@ inline constexpr int shared_size = stages * stage_size + 1024;  // alignment
 inline constexpr int threads = 384;                             // one producer warpgroup, two consumers
 inline constexpr int super_tile = window_tile;
 
-/// E5M2: 256 × 128 a block, a warpgroup computes two pieces of 64 × 128, emptied every Promotion k.
+/// E5M2: 256 × 128 a block, a warpgroup computes two tiles of 64 × 128, emptied every Promotion k.
 template <int Promotion>
 struct fp8_tile {
   using number = float;
-  static constexpr operand_level level = operand_level::e5m2;
+  static constexpr operand_width width = operand_width::e5m2;
   static constexpr bool shares_a = true;
-  static constexpr int pieces = 2, columns = 128;
+  static constexpr int warpgroup_tiles = 2, columns = 128;
 };
-/// int8: 128 × 256 a block, a warpgroup one piece of 64 × 256.
+/// int8: 128 × 256 a block, a warpgroup one tile of 64 × 256.
 struct int8_tile {
   using number = std::int32_t;
-  static constexpr operand_level level = operand_level::int8;
+  static constexpr operand_width width = operand_width::int8;
   static constexpr bool shares_a = false;
-  static constexpr int pieces = 1, columns = 256;
+  static constexpr int warpgroup_tiles = 1, columns = 256;
 };
 /// BF16: the same.
 struct bf16_tile {
   using number = float;
-  static constexpr operand_level level = operand_level::bf16;
+  static constexpr operand_width width = operand_width::bf16;
   static constexpr bool shares_a = false;
-  static constexpr int pieces = 1, columns = 256;
+  static constexpr int warpgroup_tiles = 1, columns = 256;
 };
 
 /// Position `index` in the walk over super tiles: 8 rows of tiles at a time, down before right, so that the tiles in
@@ -68,7 +68,7 @@ struct tile_walk {
     return {static_cast<int>(bands * band + row), static_cast<int>(column), static_cast<int>(part)};
   }
 };
-/// 128-byte pieces of a part of K, the last not included.
+/// K boxes (128 bytes of a row) of a part of K, the last not included.
 struct box_range {
   int first, last;
 };
@@ -100,17 +100,17 @@ struct ring {
   }
 };
 
-/// Joined levels of window_tile rows each of A, then of B, in shared memory, sixteen to a word.
-struct tile_levels {
-  static constexpr int words = 2 * most_gemm_extent / window_tile / 16;
-  std::uint32_t* joined;  ///< null: no levels, every tile is the kernel's
+/// Joined widths of window_tile rows each of A, then of B, in shared memory, sixteen to a word.
+struct tile_widths {
+  static constexpr int words = 2 * max_gemm_extent / window_tile / 16;
+  std::uint32_t* joined;  ///< null: no widths, every tile is the kernel's
   int tiles_a;
   __device__ std::uint32_t at(int tile) const { return joined[tile / 16] >> (2 * (tile % 16)) & 3u; }
-  __device__ bool is_mine(operand_level level, tile_position t) const {
-    return joined == nullptr || level_of(at(t.row) | at(tiles_a + t.column)) == level;
+  __device__ bool is_mine(operand_width width, tile_position t) const {
+    return joined == nullptr || joined_width(at(t.row) | at(tiles_a + t.column)) == width;
   }
-  /// Reads the levels; the worst of all rows. All threads of the block call it.
-  __device__ operand_level fill(const gemm_arguments& p) {
+  /// Reads the widths; the widest of all rows. All threads of the block call it.
+  __device__ operand_width fill(const gemm_arguments& p) {
     for (int i = static_cast<int>(threadIdx.x); i < words; i += threads) joined[i] = 0;
     __syncthreads();
     const int count_a = (p.m + 15) / 16, count_b = (p.n + 15) / 16;
@@ -118,25 +118,25 @@ struct tile_levels {
     for (int i = static_cast<int>(threadIdx.x); i < count_a + count_b; i += threads) {
       const bool second = i >= count_a;
       const int at = second ? i - count_a : i, tile = (second ? tiles_a : 0) + at / (window_tile / 16);
-      const std::uint32_t x = levels_of_sixteen(p.levels + (second ? p.base_b : 0), at, second ? p.n : p.m);
+      const std::uint32_t x = joined_widths_of_sixteen(p.widths + (second ? p.base_b : 0), at, second ? p.n : p.m);
       if (x != 0) atomicOr(joined + tile / 16, x << (2 * (tile % 16)));
       seen |= x;
     }
     const bool outside_int8 = __syncthreads_or(seen != 0), outside_e5m2 = __syncthreads_or(seen > 1);
-    return outside_e5m2 ? operand_level::bf16 : outside_int8 ? operand_level::e5m2 : operand_level::int8;
+    return outside_e5m2 ? operand_width::bf16 : outside_int8 ? operand_width::e5m2 : operand_width::int8;
   }
 };
 
 template <class Tile>
 __device__ void produce(const gemm_arguments& p, const CUtensorMap& map_a, const CUtensorMap& map_b, const pipeline& q,
-                        std::uint32_t rank, int cluster, int clusters, const tile_levels& levels) {
+                        std::uint32_t rank, int cluster, int clusters, const tile_widths& widths) {
   ring r;
   const CUtensorMap* shared = Tile::shares_a ? &map_a : &map_b;
   const CUtensorMap* own = Tile::shares_a ? &map_b : &map_a;
   const tile_walk walk(p);
   for (int t = cluster; t < walk.count(); t += clusters) {
     const tile_position at = walk.at(t);
-    if (!levels.is_mine(Tile::level, at)) continue;
+    if (!widths.is_mine(Tile::width, at)) continue;
     const int half = static_cast<int>(rank) * box_rows;
     const int shared_row = (Tile::shares_a ? at.row : at.column) * super_tile + half;
     const int own_row = (Tile::shares_a ? at.column : at.row) * super_tile + half;
@@ -195,12 +195,13 @@ __device__ inline void multiply(fp8_tile<128>, int boxes, const pipeline& q, rin
   }
 }
 
-/// The 64 × 64 outputs of unit `u` of a stage: its 32 k, its piece, its half of the columns.
+/// The 64 × 64 outputs of unit `u` of a stage: its 32 k, its warpgroup tile, its half of the columns.
 __device__ inline void start_unit(int u, std::uint64_t a, std::uint64_t b, float (&part)[32]) {
-  const auto step = static_cast<unsigned>(u / 4), piece = static_cast<unsigned>(u / 2 % 2);
+  const auto step = static_cast<unsigned>(u / 4), warpgroup_tile = static_cast<unsigned>(u / 2 % 2);
   hold(part);
   wgmma_fence();
-  wgmma_e5m2_n64(part, a + piece * half_box + 2 * step, b + static_cast<unsigned>(u % 2) * half_box + 2 * step);
+  wgmma_e5m2_n64(part, a + warpgroup_tile * half_box + 2 * step,
+                 b + static_cast<unsigned>(u % 2) * half_box + 2 * step);
   wgmma_commit();
 }
 
@@ -241,9 +242,9 @@ __device__ inline void multiply_box(std::int32_t (&d)[128], std::uint64_t a, std
   for (unsigned i = 0; i < 4; ++i) wgmma_int8_n256(d, a + 2 * i, b + 2 * i, first && i == 0);
 }
 
-/// One piece of 64 × 256 whose accumulators stay.
+/// One warpgroup tile of 64 × 256 whose accumulators stay.
 template <class Number>
-__device__ void multiply_piece(int boxes, const pipeline& q, ring& r, int group, int lane, Number (&acc)[128]) {
+__device__ void multiply_tile(int boxes, const pipeline& q, ring& r, int group, int lane, Number (&acc)[128]) {
   int last = -1;
   hold(acc);
   for (int k = 0; k < boxes; ++k) {
@@ -265,32 +266,32 @@ __device__ void multiply_piece(int boxes, const pipeline& q, ring& r, int group,
 }
 __device__ inline void multiply(bf16_tile, int boxes, const pipeline& q, ring& r, int group, int lane,
                                 float (&acc)[1][128]) {
-  multiply_piece(boxes, q, r, group, lane, acc[0]);
+  multiply_tile(boxes, q, r, group, lane, acc[0]);
 }
 __device__ inline void multiply(int8_tile, int boxes, const pipeline& q, ring& r, int group, int lane,
                                 std::int32_t (&acc)[1][128]) {
-  multiply_piece(boxes, q, r, group, lane, acc[0]);
+  multiply_tile(boxes, q, r, group, lane, acc[0]);
 }
 
 template <class Tile, output_mode Mode>
 __device__ void consume(const gemm_arguments& p, const pipeline& q, int* columns, std::uint32_t rank, int cluster,
-                        int clusters, const tile_levels& levels) {
+                        int clusters, const tile_widths& widths) {
   const int thread = static_cast<int>(threadIdx.x) % 128, group = static_cast<int>(threadIdx.x) / 128 - 1;
   const int warp = thread / 32, lane = thread % 32;
   ring r;
   const tile_walk walk(p);
   for (int t = cluster; t < walk.count(); t += clusters) {
     const tile_position tile = walk.at(t);
-    if (!levels.is_mine(Tile::level, tile)) continue;
+    if (!widths.is_mine(Tile::width, tile)) continue;
     const int half = static_cast<int>(rank) * box_rows;
     const int first_column = tile.column * super_tile + (Tile::shares_a ? half : 0);
-    strip_position at{
-        tile.row * super_tile + (Tile::shares_a ? 0 : half) + group * 64 * Tile::pieces + warp * 16 + lane / 4,
+    fragment_position at{
+        tile.row * super_tile + (Tile::shares_a ? 0 : half) + group * 64 * Tile::warpgroup_tiles + warp * 16 + lane / 4,
         first_column + 2 * (lane % 4)};
 
     fold_bases<Tile> bases;
     if constexpr (unfolds<Tile, Mode>) bases.load(p, at, first_column + thread);
-    typename Tile::number acc[Tile::pieces][Tile::columns / 2];
+    typename Tile::number acc[Tile::warpgroup_tiles][Tile::columns / 2];
     const box_range boxes = boxes_of(p, tile.part);
     multiply(Tile{}, boxes.last - boxes.first, q, r, group, lane, acc);
     int* exponents = columns + Tile::columns * group;
@@ -304,23 +305,21 @@ __device__ void consume(const gemm_arguments& p, const pipeline& q, int* columns
   }
 }
 
+/// A block's work.
 template <class Tile, output_mode Mode>
-[[maybe_unused]] static __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(threads, 1)
-    gemm_kernel(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_b,
-                const __grid_constant__ gemm_arguments p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)  // other devices have no such instructions, and are not offered the kernel
+__device__ inline void run_block(const CUtensorMap& map_a, const CUtensorMap& map_b, const gemm_arguments& p) {
   extern __shared__ std::uint8_t dynamic[];
   __shared__ alignas(8) std::uint64_t barriers[2 * stages];
   __shared__ alignas(8) int columns[2 * Tile::columns];
-  __shared__ std::uint32_t level_words[tile_levels::words];
+  __shared__ std::uint32_t width_words[tile_widths::words];
   const pipeline q{shared_address(barriers), shared_address(barriers + stages),
                    (shared_address(dynamic) + 1023) & ~1023u};
   const std::uint32_t rank = cluster_rank();
   const int cluster = static_cast<int>(blockIdx.x / 2), clusters = static_cast<int>(gridDim.x / 2);
-  tile_levels levels{p.levels == nullptr ? nullptr : level_words, (p.m + window_tile - 1) / window_tile};
-  if (p.levels != nullptr) {
-    const operand_level worst = levels.fill(p);
-    if (worst < Tile::level || (worst == p.least_level && worst != Tile::level)) return;  // no tile is this kernel's
+  tile_widths widths{p.widths == nullptr ? nullptr : width_words, (p.m + window_tile - 1) / window_tile};
+  if (p.widths != nullptr) {
+    const operand_width widest = widths.fill(p);
+    if (widest < Tile::width || (widest == p.min_width && widest != Tile::width)) return;  // no tile is this kernel's
   }
   if (threadIdx.x == 0) {
     prefetch_map(&map_a);
@@ -334,14 +333,20 @@ template <class Tile, output_mode Mode>
   cluster_sync();
   if (threadIdx.x < 128) {
     registers_down<40>();
-    if (threadIdx.x == 0) produce<Tile>(p, map_a, map_b, q, rank, cluster, clusters, levels);
+    if (threadIdx.x == 0) produce<Tile>(p, map_a, map_b, q, rank, cluster, clusters, widths);
   } else {
     registers_up<232>();
-    consume<Tile, Mode>(p, q, columns, rank, cluster, clusters, levels);
+    consume<Tile, Mode>(p, q, columns, rank, cluster, clusters, widths);
   }
   __syncwarp();
   cluster_sync();  // no block leaves while the other may still write to it
-#endif
+}
+
+template <class Tile, output_mode Mode>
+[[maybe_unused]] static __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(threads, 1)
+    gemm_kernel(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_b,
+                const __grid_constant__ gemm_arguments p) {
+  if constexpr (is_sm90a) run_block<Tile, Mode>(map_a, map_b, p);  // other devices are not offered the kernel
 }
 
 }  // namespace rotoscale::gpu::sm90

@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The last step of the sm_90 GEMM kernels: a tile's sums from registers, times the powers of two of folded operands, to
-// the output, in strips of 32 columns.
+// the output, in column_groups of 32 columns.
 #pragma once
 
+#include "gpu/dialect/hip.hpp"
+#include "gpu/dialect/sm90_ptx.hpp"
 #include "gpu/gemm/arguments.hpp"
 #include "gpu/gemm/output.hpp"
-#include "gpu/dialect/sm90_ptx.hpp"
-#include "gpu/dialect/hip.hpp"
 
 namespace rotoscale::gpu::sm90 {
 
@@ -17,12 +17,12 @@ __device__ inline float sum_of(std::int32_t acc) { return static_cast<float>(acc
 
 /// Where 32 columns of a thread's sums belong: rows row + 8 h, columns column + 8 g + e with h, e in {0, 1}, g in
 /// [0, 4); of sum i, h, e and g are i / 2 % 2, i % 2 and i / 4.
-struct strip_position {
+struct fragment_position {
   int row, column;
 };
 
 /// Sixteen bytes a lane: the quads' 4 × 4 pairs of BF16, transposed.
-__device__ inline void store_plain(const gemm_arguments& p, const float (&sum)[16], strip_position at, int lane) {
+__device__ inline void store_plain(const gemm_arguments& p, const float (&sum)[16], fragment_position at, int lane) {
   const int first = at.column - 2 * (lane % 4) + 8 * (lane % 4);
   ROTOSCALE_UNROLL
   for (int h = 0; h < 2; ++h) {
@@ -38,7 +38,7 @@ __device__ inline void store_plain(const gemm_arguments& p, const float (&sum)[1
 
 /// Any output, or sums of a part of K as they are, one element at a time.
 template <output_mode Mode>
-__device__ void store_each(const gemm_arguments& p, const float (&sum)[16], strip_position at, int part) {
+__device__ void store_each(const gemm_arguments& p, const float (&sum)[16], fragment_position at, int part) {
   float* to = p.partial + static_cast<std::int64_t>(part) * p.m * p.n;
   ROTOSCALE_UNROLL
   for (int i = 0; i < 16; ++i) {
@@ -50,16 +50,16 @@ __device__ void store_each(const gemm_arguments& p, const float (&sum)[16], stri
 }
 
 template <class Tile, output_mode Mode>
-inline constexpr bool unfolds = Tile::level != operand_level::bf16&& Mode != output_mode::partial;
+inline constexpr bool unfolds = Tile::width != operand_width::bf16&& Mode != output_mode::partial;
 
 /// What brings a warp's folded sums back: 2^base of its rows and, in shared memory, of the tile's columns.
 template <class Tile>
 struct fold_bases {
-  int rows[2 * Tile::pieces];        ///< exponents: pieces, then halves
-  int columns[Tile::columns / 128];  ///< of columns `thread`, `thread` + 128
-  __device__ void load(const gemm_arguments& p, strip_position at, int column) {
+  int rows[2 * Tile::warpgroup_tiles];  ///< exponents: warpgroup tiles, then halves
+  int columns[Tile::columns / 128];     ///< of columns `thread`, `thread` + 128
+  __device__ void load(const gemm_arguments& p, fragment_position at, int column) {
     ROTOSCALE_UNROLL
-    for (int i = 0; i < 2 * Tile::pieces; ++i) {
+    for (int i = 0; i < 2 * Tile::warpgroup_tiles; ++i) {
       const int row = at.row + i / 2 * 64 + i % 2 * 8;
       rows[i] = row < p.m ? p.base[row] : 0;
     }
@@ -76,7 +76,7 @@ struct fold_bases {
     for (int i = 0; i < Tile::columns / 128; ++i) shared[thread + 128 * i] = columns[i];
     bool plain = true;
     ROTOSCALE_UNROLL
-    for (int i = 0; i < 2 * Tile::pieces; ++i) plain &= first_base_is_plain(rows[i]);
+    for (int i = 0; i < 2 * Tile::warpgroup_tiles; ++i) plain &= first_base_is_plain(rows[i]);
     group_sync(group);
     // The columns' test must hold for all of them: every warp looks at them.
     ROTOSCALE_UNROLL
@@ -104,23 +104,25 @@ __device__ void unfold(int row, int row_8, const int* columns, float (&sum)[16])
   }
 }
 
-/// All sums of a thread, 32 columns of a piece after the other: few registers. `exponents`: of the tile's columns.
+/// All sums of a thread, 32 columns of a warpgroup tile after the other: few registers. `exponents`: of the tile's
+/// columns.
 template <class Tile, output_mode Mode, bool Plain, class Number, int Half>
-__device__ void store_tile(const gemm_arguments& p, const Number (&acc)[Tile::pieces][Half],
-                           const fold_bases<Tile>& bases, const int* exponents, strip_position at, int lane, int part) {
-  constexpr int strips = Tile::columns / 32;
+__device__ void store_tile(const gemm_arguments& p, const Number (&acc)[Tile::warpgroup_tiles][Half],
+                           const fold_bases<Tile>& bases, const int* exponents, fragment_position at, int lane,
+                           int part) {
+  constexpr int column_groups = Tile::columns / 32;
   ROTOSCALE_UNROLL
-  for (int i = 0; i < Tile::pieces * strips; ++i) {
-    const int piece = i / strips, strip = i % strips;
+  for (int i = 0; i < Tile::warpgroup_tiles * column_groups; ++i) {
+    const int warpgroup_tile = i / column_groups, column_group = i % column_groups;
     float sum[16];
     ROTOSCALE_UNROLL
-    for (int j = 0; j < 16; ++j) sum[j] = sum_of(acc[piece][16 * strip + j]);
+    for (int j = 0; j < 16; ++j) sum[j] = sum_of(acc[warpgroup_tile][16 * column_group + j]);
     if constexpr (unfolds<Tile, Mode>) {
-      const int* columns = exponents + 2 * (lane % 4) + 32 * strip;
-      unfold<Plain>(bases.rows[2 * piece], bases.rows[2 * piece + 1], columns, sum);
+      const int* columns = exponents + 2 * (lane % 4) + 32 * column_group;
+      unfold<Plain>(bases.rows[2 * warpgroup_tile], bases.rows[2 * warpgroup_tile + 1], columns, sum);
     }
-    const strip_position here{at.row + 64 * piece, at.column + 32 * strip};
-    if constexpr (Mode == output_mode::plain) {
+    const fragment_position here{at.row + 64 * warpgroup_tile, at.column + 32 * column_group};
+    if constexpr (Mode == output_mode::vector) {
       store_plain(p, sum, here, lane);
     } else {
       store_each<Mode>(p, sum, here, part);

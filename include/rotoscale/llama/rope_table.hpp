@@ -13,8 +13,7 @@ namespace rotoscale::llama {
 
 /// Cosines and sines of the rotary position embedding.
 struct rope_table {
-  std::vector<float> cosine;  ///< [seq, head_dim / 2]
-  std::vector<float> sine;    ///< the same
+  std::vector<float> cosine, sine;  ///< [seq, head_dim / 2]
 };
 
 /// Frequency of pair i in radians a token.

@@ -85,7 +85,7 @@ __global__ void read_poison(std::uint32_t* out) {
 
 TEST_CASE("every thread of every block runs once, in three dimensions") {
   std::vector<std::uint32_t> seen(2 * 3 * 4 * 5 * 6 * 7);
-  CHECK(gpu::launch(record_indices, dim3{2, 3, 4}, dim3{5, 6, 7}, 0, nullptr, seen.data()).ok());
+  CHECK(gpu::launch(record_indices, dim3{2, 3, 4}, dim3{5, 6, 7}, 0, {}, seen.data()).ok());
   CHECK(seen == std::vector<std::uint32_t>(seen.size(), 1));
 }
 
@@ -94,7 +94,7 @@ TEST_CASE("barriers separate writes from reads in every thread order") {
     const order_scope scope(order);
     std::vector<std::uint32_t> words(3 * 64);
     for (std::size_t i = 0; i < words.size(); ++i) words[i] = static_cast<std::uint32_t>(i);
-    CHECK(gpu::launch(reverse, dim3{3}, dim3{64}, 0, nullptr, words.data(), 3).ok());
+    CHECK(gpu::launch(reverse, dim3{3}, dim3{64}, 0, {}, words.data(), 3).ok());
     bool equal = true;
     for (std::size_t i = 0; i < words.size(); ++i) equal = equal && words[i] == i / 64 * 64 + 63 - i % 64;
     CHECK(equal);
@@ -106,7 +106,7 @@ TEST_CASE("a missing barrier shows: the orders differ and shared memory is poiso
   for (const bool backwards : {false, true}) {
     const order_scope scope(backwards ? thread_order::reverse : thread_order::forward);
     results[backwards].assign(64, 1);
-    CHECK(gpu::launch(racy_reverse, dim3{1}, dim3{64}, 0, nullptr, results[backwards].data()).ok());
+    CHECK(gpu::launch(racy_reverse, dim3{1}, dim3{64}, 0, {}, results[backwards].data()).ok());
   }
   CHECK(results[0] != results[1]);
   CHECK(results[0][0] == 0xFDFDFDFDu);
@@ -116,7 +116,7 @@ TEST_CASE("lanes exchange values within segments of 32") {
   for (const thread_order order : orders) {
     const order_scope scope(order);
     std::vector<std::uint32_t> out(64);
-    CHECK(gpu::launch(exchanges, dim3{1}, dim3{64}, 0, nullptr, out.data()).ok());
+    CHECK(gpu::launch(exchanges, dim3{1}, dim3{64}, 0, {}, out.data()).ok());
     for (std::uint32_t t = 0; t < 64; ++t) {
       const std::uint32_t sum = t < 32 ? 31 * 32 / 2 : 31 * 32 / 2 + 32 * 32;
       CHECK(out[t] == sum + 100 + t / 32 * 32 + 3 + (t < 32 ? 0 : 1000000));
@@ -126,17 +126,17 @@ TEST_CASE("lanes exchange values within segments of 32") {
 
 TEST_CASE("threads that wait for what cannot come are an error") {
   for (const int where : {0, 1, 2}) {
-    const gpu::status s = gpu::launch(half_waits, dim3{1}, dim3{64}, 0, nullptr, where);
-    CHECK(s.fault == gpu::fault::device_error);
+    const gpu::status s = gpu::launch(half_waits, dim3{1}, dim3{64}, 0, {}, where);
+    CHECK(s.code == gpu::error_code::device_error);
     CHECK(s.message().find("host_test.cpp") != std::string::npos);
   }
-  CHECK(gpu::launch(half_waits, dim3{1}, dim3{64}, 0, nullptr, 3).ok());
-  CHECK(!gpu::launch(half_waits, dim3{1}, dim3{1025}, 0, nullptr, 3).ok());
+  CHECK(gpu::launch(half_waits, dim3{1}, dim3{64}, 0, {}, 3).ok());
+  CHECK(!gpu::launch(half_waits, dim3{1}, dim3{1025}, 0, {}, 3).ok());
 }
 
 TEST_CASE("shared memory is poisoned for every block, dynamic shared memory is aligned") {
   std::uint32_t out[3] = {};
-  CHECK(gpu::launch(read_poison, dim3{2}, dim3{1}, 64, nullptr, out).ok());
+  CHECK(gpu::launch(read_poison, dim3{2}, dim3{1}, 64, {}, out).ok());
   CHECK(out[0] == 0xFDFDFDFDu);
   CHECK(out[1] == 0xFDFDFDFDu);
   CHECK(out[2] == 0);

@@ -7,8 +7,8 @@
 
 #include <random>
 
-#include "gpu/dialect/amd_matrix.hpp"
 #include "gpu/api/gemm.hpp"
+#include "gpu/dialect/amd_matrix.hpp"
 #include "gpu/gemm/data.hpp"
 #include "gpu/gemm/plan.hpp"
 
@@ -23,20 +23,16 @@ struct order_scope {
   explicit order_scope(thread_order o) { gpu::host::set_thread_order(o); }
   ~order_scope() { gpu::host::set_thread_order(thread_order::forward); }
 };
-bool runs_here(const gemm_device&) { return true; }
+bool runs_here(const device_info&) { return true; }
 #else
 enum class thread_order { forward, reverse, shuffled };
 struct order_scope {  // a device has its own
   explicit order_scope(thread_order) {}
 };
-bool runs_here(const gemm_device& device) {
-  gemm_device here;
-  REQUIRE(current_device(here).ok());
-  return std::string(here.arch) == device.arch;
-}
+bool runs_here(const device_info& device) { return gpu_test::device.arch == device.arch; }
 #endif
 
-constexpr gemm_device gfx950{"gfx950", 256}, gfx942{"gfx942", 304};
+constexpr device_info gfx950{arch::gfx950, 256}, gfx942{arch::gfx942, 304};
 constexpr thread_order orders[] = {thread_order::forward, thread_order::reverse, thread_order::shuffled};
 
 /// random_matrix whose FP8 codes are numbers but in row 9: a random row would hold NaN.
@@ -72,7 +68,7 @@ struct operand {
     return to;
   }
   /// What a kernel of `device` takes.
-  gemm_operand_view view(const gemm_device& device, bool shuffled) const {
+  gemm_operand_view view(const device_info& device, bool shuffled) const {
     gemm_operand_view v = plain.view();
     if (&device == &gfx942) return v;
     v.scales = scales.there;
@@ -94,7 +90,7 @@ struct options {
 };
 
 /// Runs a GEMM of `device` into poisoned memory and compares outputs with its contract: all of them, or `samples`.
-void compare(const gemm_device& device, const operand& a, const operand& b, const options& o) {
+void compare(const device_info& device, const operand& a, const operand& b, const options& o) {
   if (!runs_here(device)) return;
   judged_output out(a.plain.rows, b.plain.rows, o);
   const gemm_problem p{out.result(), a.view(device, o.shuffled_a), b.view(device, true)};
@@ -102,11 +98,11 @@ void compare(const gemm_device& device, const operand& a, const operand& b, cons
   const std::size_t size = gemm_workspace_bytes(p, choice, device);
   const array<std::uint8_t> workspace(bytes(size, 0xC3));
   const bool fp8 = a.plain.element != gemm_element::e2m1;
-  const status s = gpu::detail::run_gemm(p, choice, device, workspace.there, size, nullptr);
+  const status s = gpu::detail::run_gemm(p, choice, device, workspace.there, size, {});
   REQUIRE_MESSAGE(s.ok(), s.message());
   CHECK(workspace.guards_hold());
 
-  const gemm_options how = options_of(choice.contract, device, o.split_k, fp8);
+  const gemm_options how = contract_options(choice.contract, device, o.split_k, fp8);
   const gemm_operand left = make_operand(a.plain.blocks(), a.plain.here()),
                      right = make_operand(b.plain.blocks(), b.plain.here());
   const auto model = [&](index_t i, index_t j) -> model_output {
@@ -218,7 +214,7 @@ void check_instruction(const char* unit, format a, format b, int k, lane_layout 
       return m;
     };
     instruction_data got = x;
-    REQUIRE(gpu::launch(one_wave<Instruction>, dim3{1}, dim3{64}, 0, nullptr, &got, at).ok());
+    REQUIRE(gpu::launch(one_wave<Instruction>, dim3{1}, dim3{64}, 0, {}, &got, at).ok());
     for (int i = 0; i < 16; ++i) {
       for (int j = 0; j < 16; ++j) {
         const float want = accumulate_ref(operand(a, x.a, x.scales_a), i, operand(b, x.b, x.scales_b), j, o, x.d[i][j]);
@@ -259,9 +255,9 @@ TEST_CASE("matrix instructions: the layout of lanes and the unit's model") {
 
 TEST_CASE("an instruction that not all lanes of the wave come to is an error") {
   int out = 0;
-  CHECK(gpu::launch(half_multiplies, dim3{1}, dim3{64}, 0, nullptr, &out).message().find("lanes of its wave") !=
+  CHECK(gpu::launch(half_multiplies, dim3{1}, dim3{64}, 0, {}, &out).message().find("lanes of its wave") !=
         std::string::npos);
-  CHECK(!gpu::launch(half_multiplies, dim3{1}, dim3{1}, 0, nullptr, &out).ok());
+  CHECK(!gpu::launch(half_multiplies, dim3{1}, dim3{1}, 0, {}, &out).ok());
 }
 
 #endif
@@ -323,10 +319,10 @@ TEST_CASE("gfx942, MXFP8: ragged, every output, BF16 beyond its range") {
 TEST_CASE("what AMD's kernels do not take is refused by name") {
   const operand a(32, 256, 19, scales_of::ordinary), b(32, 256, 20, scales_of::ordinary, gemm_element::e4m3);
   array<std::uint8_t> out(bytes(32 * 32 * 2, 0xA5));
-  const auto message = [&](const operand& x, const gemm_device& device, auto change, gemm_choice choice = {}) {
+  const auto message = [&](const operand& x, const device_info& device, auto change, gemm_choice choice = {}) {
     gemm_problem p{{out.there}, x.view(device, true), x.view(device, true)};
     change(p);
-    return gpu::detail::run_gemm(p, choice, device, nullptr, 0, nullptr).message();
+    return gpu::detail::run_gemm(p, choice, device, nullptr, 0, {}).message();
   };
   for (const operand* x : {&a, &b}) {
     CHECK(message(*x, gfx950, [](gemm_problem& p) { p.a.k = p.b.k = 128; }) ==
@@ -344,7 +340,8 @@ TEST_CASE("what AMD's kernels do not take is refused by name") {
   }
   CHECK(message(a, gfx942, [](gemm_problem& p) { p.a.k = p.b.k = 160; }) == "a.k: must be a multiple of 128 on gfx942");
   CHECK(message(b, gfx942, [](gemm_problem&) {}) == "workspace: must be device memory aligned to 256 bytes");
-  CHECK(message(a, {"", 1}, [](gemm_problem&) {}) == "choice.contract: this device has the reference kernel only");
+  CHECK(message(a, {arch::other, 1}, [](gemm_problem&) {}) ==
+        "choice.contract: this device has the reference kernel only");
   out.fetch();
   CHECK(out.here == bytes(out.here.size(), 0xA5));
 }
@@ -353,7 +350,7 @@ TEST_CASE("large GEMMs on a device, sampled") {
   if (!on_device) return;
   for (const gemm_element element : {gemm_element::e2m1, gemm_element::e4m3, gemm_element::e5m2}) {
     const operand a(1040, 4096, 21, scales_of::special, element), b(2064, 4096, 22, scales_of::ordinary, element);
-    for (const gemm_device* device : {&gfx950, &gfx942}) {
+    for (const device_info* device : {&gfx950, &gfx942}) {
       compare(*device, a, b, {.samples = 300});
       compare(*device, a, b,
               {.output = formats::fp32, .accumulate = true, .bias = true, .shuffled_a = false, .samples = 300});

@@ -7,10 +7,10 @@
 
 #include <cmath>
 
-#include "gpu/device_memory.hpp"
 #include "gpu/api/gemm.hpp"
+#include "gpu/api/operand.hpp"
+#include "gpu/device_memory.hpp"
 #include "gpu/gemm/contract_ref.hpp"
-#include "gpu/gemm/operand.hpp"
 
 namespace gpu_test {
 

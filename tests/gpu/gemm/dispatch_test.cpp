@@ -10,7 +10,7 @@ using namespace rotoscale::gpu;
 
 namespace {
 
-std::string fault_of(const std::string& text) {
+std::string error_of(const std::string& text) {
   std::istringstream in(text);
   std::string why;
   const auto rows = parse_tuned(in, why);
@@ -33,7 +33,7 @@ struct variable {
   ~variable() { unsetenv(name); }
 };
 
-const gemm_device h200{"sm_90", 132};
+const device_info h200{arch::sm_90, 132};
 
 gemm_choice chosen(const std::vector<tuned_row>& rows, gemm_contract contract, int m, int n, int k) {
   gemm_choice c;
@@ -46,17 +46,17 @@ gemm_choice chosen(const std::vector<tuned_row>& rows, gemm_contract contract, i
 
 TEST_CASE("a table is read whole or not at all") {
   const std::string header = std::string(tuned_header) + "\n", row = "sm_90,132,8192,4096,512,fast,2,10.5,1300,1e-3\n";
-  CHECK(fault_of(header) == "");
-  CHECK(fault_of("# comment\n" + header + "\n" + row) == "");
-  CHECK(fault_of("") == "no header");
-  CHECK(fault_of(row) == "line 1: the header is not the one of this version");
-  CHECK(fault_of(header + row + "sm_90,132\n") == "line 3: ten columns are needed");
-  CHECK(fault_of(header + "sm_90,132,0,4096,512,fast,2,10.5,1300,0\n") ==
+  CHECK(error_of(header) == "");
+  CHECK(error_of("# comment\n" + header + "\n" + row) == "");
+  CHECK(error_of("") == "no header");
+  CHECK(error_of(row) == "line 1: the header is not the one of this version");
+  CHECK(error_of(header + row + "sm_90,132\n") == "line 3: ten columns are needed");
+  CHECK(error_of(header + "sm_90,132,0,4096,512,fast,2,10.5,1300,0\n") ==
         "line 2: a whole number above zero is needed");
-  CHECK(fault_of(header + "sm_90,132,8x,4096,512,fast,2,10.5,1300,0\n") ==
+  CHECK(error_of(header + "sm_90,132,8x,4096,512,fast,2,10.5,1300,0\n") ==
         "line 2: a whole number above zero is needed");
-  CHECK(fault_of(header + "sm_90,132,8,4096,512,fast,2,ten,1300,0\n") == "line 2: a number is needed");
-  CHECK(fault_of(header + "sm_90,132,8,4096,512,quick,2,10,1300,0\n") == "line 2: no kernel has this name");
+  CHECK(error_of(header + "sm_90,132,8,4096,512,fast,2,ten,1300,0\n") == "line 2: a number is needed");
+  CHECK(error_of(header + "sm_90,132,8,4096,512,quick,2,10,1300,0\n") == "line 2: no kernel has this name");
   const auto rows = table("sm_90,132,8192,4096,512,fast,2,10.5,1300,1e-3\r\n");
   REQUIRE(rows.size() == 1);
   CHECK(rows[0].m == 8192);

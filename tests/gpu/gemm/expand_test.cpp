@@ -11,7 +11,6 @@
 #include "gpu/gemm/plan.hpp"
 
 using namespace gpu_test;
-using rotoscale::gpu::detail::blocks_of;
 using rotoscale::gpu::detail::second_base;
 
 namespace {
@@ -30,10 +29,10 @@ struct expansions {
         narrow(folded.here),
         wide(bytes(2 * folded.here.size(), poison)),
         base(std::vector<int>(slot(rows), -999)),
-        levels(bytes(slot(rows), 0xFF)) {}
+        widths(bytes(slot(rows), 0xFF)) {}
 
-  /// `least`: of a kernel that knows levels.
-  void run(void (*kernel)(expand_arguments), int blocks, const operand_level* least) {
+  /// `least`: of a kernel that knows widths.
+  void run(void (*kernel)(expand_arguments), int count, const operand_width* least) {
     const auto source = [](const matrix_data& x) {
       return block_source{x.codes.there, x.scales.there, x.code_stride(), x.k / 32, x.rows, x.element};
     };
@@ -45,55 +44,55 @@ struct expansions {
     e.base_b = second_base(m.rows);
     if (least != nullptr) {
       e.base = base.there;
-      e.levels = reinterpret_cast<operand_level*>(levels.there);
-      e.least_level = *least;
+      e.widths = reinterpret_cast<operand_width*>(widths.there);
+      e.min_width = *least;
     }
-    REQUIRE(launch(kernel, blocks_of(blocks), blocks_of(expand_threads), 0, nullptr, e).ok());
-    for (array<std::uint8_t>* x : {&folded, &narrow, &wide, &levels}) {
+    REQUIRE(launch(kernel, gpu::blocks(count), gpu::blocks(expand_threads), 0, {}, e).ok());
+    for (array<std::uint8_t>* x : {&folded, &narrow, &wide, &widths}) {
       x->fetch();
       CHECK(x->guards_hold());
     }
     base.fetch();
   }
   void run_e5m2() {
-    const operand_level least = operand_level::e5m2;
+    const operand_width least = operand_width::e5m2;
     run(expand_e5m2_kernel, expand_blocks(rows, m.k), &least);
   }
   void run_int8() {
-    const operand_level least = operand_level::int8;
+    const operand_width least = operand_width::int8;
     run(expand_int8_kernel, (rows + int8_rows(m.k) - 1) / int8_rows(m.k), &least);
   }
   void run_rest() {
-    const operand_level least = operand_level::int8;
+    const operand_width least = operand_width::int8;
     run(expand_rest_kernel, 2, &least);
   }
   void run_bf16() { run(expand_rest_kernel, 2, nullptr); }
 
   block_matrix<const std::uint8_t> of(index_t row) const { return row < m.rows ? m.here() : n.here(); }
   index_t in_operand(index_t row) const { return row < m.rows ? row : row - m.rows; }
-  operand_level level(index_t row) const { return static_cast<operand_level>(levels.here[slot(row)]); }
+  operand_width width(index_t row) const { return static_cast<operand_width>(widths.here[slot(row)]); }
   std::size_t at(index_t row, index_t c) const { return static_cast<std::size_t>(row * m.k + c); }
 
   /// Elements of a row whose expansion is not their value.
-  int wrong(operand_level as, index_t row) const {
+  int wrong(operand_width as, index_t row) const {
     int count = 0;
     for (index_t c = 0; c < m.k; ++c) {
       const float value =
           decode_element(m.element == gemm_element::e2m1 ? mxfp4 : m.blocks(), of(row), in_operand(row), c);
       float found = 0.0f;
-      if (as == operand_level::bf16) {
+      if (as == operand_width::bf16) {
         found = fp32_from_bits(static_cast<std::uint32_t>(bits_at(wide.here, row * m.k + c, 2)) << 16);
       } else {
-        const std::uint8_t code = (as == operand_level::int8 ? narrow : folded).here[at(row, c)];
+        const std::uint8_t code = (as == operand_width::int8 ? narrow : folded).here[at(row, c)];
         const float x =
-            as == operand_level::int8 ? static_cast<std::int8_t>(code) * 512.0f : decode(formats::e5m2, code);
-        const bool subnormal = as == operand_level::e5m2 && (code & 0x7F) != 0 && (code & 0x7C) == 0;
+            as == operand_width::int8 ? static_cast<std::int8_t>(code) * 512.0f : decode(formats::e5m2, code);
+        const bool subnormal = as == operand_width::e5m2 && (code & 0x7F) != 0 && (code & 0x7C) == 0;
         found = times_power(x, base.here[slot(row)]);
         count += subnormal;
       }
       const bool nan = fp32_is_nan(fp32_bits(value));
       // int8 has one zero.
-      const bool same = as == operand_level::int8 ? found == value : fp32_bits(found) == fp32_bits(value);
+      const bool same = as == operand_width::int8 ? found == value : fp32_bits(found) == fp32_bits(value);
       count += nan ? !fp32_is_nan(fp32_bits(found)) : !same;
     }
     return count;
@@ -102,13 +101,13 @@ struct expansions {
 
   const matrix_data &m, &n;
   int rows;
-  /// Of a row of both in `base` and `levels`.
+  /// Of a row of both in `base` and `widths`.
   std::size_t slot(index_t row) const {
     return static_cast<std::size_t>(row < m.rows ? row : row - m.rows + second_base(m.rows));
   }
   array<std::uint8_t> folded, narrow, wide;
   array<int> base;
-  array<std::uint8_t> levels;
+  array<std::uint8_t> widths;
 };
 
 /// One row whose squares, in units of its least scale's 0.5, have this sum: a block of the least scale, then blocks
@@ -150,11 +149,11 @@ TEST_CASE("operands are expanded exactly: every code under every scale") {
   f.run_int8();
   for (index_t r = 0; r < 257; ++r) {
     CAPTURE(r);
-    CHECK(e.wrong(operand_level::bf16, r) == 0);
-    CHECK(e.wrong(operand_level::e5m2, r) == 0);
-    CHECK(e.level(r) == operand_level::e5m2);
-    CHECK(f.level(r) == (r == 255 ? operand_level::e5m2 : operand_level::int8));
-    CHECK(f.wrong(f.level(r), r) == 0);
+    CHECK(e.wrong(operand_width::bf16, r) == 0);
+    CHECK(e.wrong(operand_width::e5m2, r) == 0);
+    CHECK(e.width(r) == operand_width::e5m2);
+    CHECK(f.width(r) == (r == 255 ? operand_width::e5m2 : operand_width::int8));
+    CHECK(f.wrong(f.width(r), r) == 0);
   }
 }
 
@@ -164,10 +163,10 @@ TEST_CASE("the windows: 3 and 26 binades fit exactly, 4 and 27 do not; zeros and
     for (std::size_t i = 0; i < 16; ++i) codes[i] = code;
     return matrix_data(1, 64, codes, {first, second});
   };
-  constexpr auto int8 = operand_level::int8, e5m2 = operand_level::e5m2, bf16 = operand_level::bf16;
+  constexpr auto int8 = operand_width::int8, e5m2 = operand_width::e5m2, bf16 = operand_width::bf16;
   const struct {
     std::uint8_t first, second, code;  // of the first block
-    operand_level level;
+    operand_width width;
   } cases[] = {{101, 127, 0x17, e5m2}, {100, 127, 0x17, bf16}, {127, 101, 0x17, e5m2}, {228, 254, 0xF9, e5m2},
                {0, 26, 0x99, e5m2},    {0, 27, 0x99, bf16},    {0, 127, 0x80, int8},   {254, 27, 0x08, int8},
                {255, 27, 0x11, e5m2},  {0, 255, 0x11, e5m2},   {124, 127, 0xF7, int8}, {123, 127, 0x17, e5m2},
@@ -179,24 +178,24 @@ TEST_CASE("the windows: 3 and 26 binades fit exactly, 4 and 27 do not; zeros and
     const matrix_data a = data(c.first, c.second, c.code), b(1, 64, bytes(32, 0x80), {3, 255});
     expansions e(a, b), f(a, b);
     e.run_e5m2();
-    CHECK(e.level(0) == (c.level == int8 ? e5m2 : c.level));
-    if (c.level != bf16) CHECK(e.wrong(e5m2, 0) == 0);
-    CHECK(fold_range_ref(a.here(), 0).fits() == (c.level != bf16));
+    CHECK(e.width(0) == (c.width == int8 ? e5m2 : c.width));
+    if (c.width != bf16) CHECK(e.wrong(e5m2, 0) == 0);
+    CHECK(fold_range_ref(a.here(), 0).fits() == (c.width != bf16));
     f.run_int8();
-    CHECK(f.level(0) == c.level);
-    CHECK(level_ref(a.here(), 0) == c.level);
-    if (c.level != bf16) CHECK(f.wrong(c.level, 0) == 0);
-    CHECK(f.level(1) == e5m2);  // a NaN, though of zeros
+    CHECK(f.width(0) == c.width);
+    CHECK(width_ref(a.here(), 0) == c.width);
+    if (c.width != bf16) CHECK(f.wrong(c.width, 0) == 0);
+    CHECK(f.width(1) == e5m2);  // a NaN, though of zeros
     f.run_rest();               // a row is outside int8, so all rows are E5M2 now
-    if (c.level != bf16) CHECK(f.wrong(e5m2, 0) == 0);
-    CHECK(f.untouched(f.wide) == (c.level != bf16));
-    if (c.level == bf16) CHECK(f.wrong(bf16, 0) + f.wrong(bf16, 1) == 0);
+    if (c.width != bf16) CHECK(f.wrong(e5m2, 0) == 0);
+    CHECK(f.untouched(f.wide) == (c.width != bf16));
+    if (c.width == bf16) CHECK(f.wrong(bf16, 0) + f.wrong(bf16, 1) == 0);
   }
   const matrix_data zeros(2, 64, bytes(64, 0x80), {0, 254, 127, 3}), other = data(127, 125, 0x77);
   expansions e(zeros, other);
   e.run_int8();
   e.run_rest();
-  for (index_t r = 0; r < 3; ++r) CHECK(e.level(r) == int8);
+  for (index_t r = 0; r < 3; ++r) CHECK(e.width(r) == int8);
   CHECK(e.wrong(int8, 0) + e.wrong(int8, 2) == 0);
   CHECK(e.untouched(e.folded));  // nobody needs it
   CHECK(e.untouched(e.wide));
@@ -207,16 +206,16 @@ TEST_CASE("int8 rows have squares below 2^24 in sum, in units of their least sca
   for (const auto& c : cases) {
     CAPTURE(c.k);
     const matrix_data below = row_of_squares(c.k, c.span, (1 << 24) - 1), at = row_of_squares(c.k, c.span, 1 << 24);
-    CHECK(level_ref(below.here(), 0) == operand_level::int8);
-    CHECK(level_ref(at.here(), 0) == operand_level::e5m2);
+    CHECK(width_ref(below.here(), 0) == operand_width::int8);
+    CHECK(width_ref(at.here(), 0) == operand_width::e5m2);
     expansions e(below, at);
     e.run_int8();
-    CHECK(e.level(0) == operand_level::int8);
-    CHECK(e.level(1) == operand_level::e5m2);
-    CHECK(e.wrong(operand_level::int8, 0) == 0);
-    CHECK(e.wrong(operand_level::e5m2, 1) == 0);
+    CHECK(e.width(0) == operand_width::int8);
+    CHECK(e.width(1) == operand_width::e5m2);
+    CHECK(e.wrong(operand_width::int8, 0) == 0);
+    CHECK(e.wrong(operand_width::e5m2, 1) == 0);
     e.run_rest();
-    CHECK(e.wrong(operand_level::e5m2, 0) == 0);
+    CHECK(e.wrong(operand_width::e5m2, 0) == 0);
     CHECK(e.untouched(e.wide));
   }
 }
@@ -225,20 +224,20 @@ TEST_CASE("blocks of zeros count as long as they fit int8's window") {
   const int k = 8192;
   const struct {
     std::uint8_t zeros;  // the scale of the first block
-    operand_level level;
-  } cases[] = {{104, operand_level::int8}, {100, operand_level::int8}, {99, operand_level::int8},
-               {98, operand_level::e5m2},  {97, operand_level::e5m2},  {96, operand_level::int8}};
+    operand_width width;
+  } cases[] = {{104, operand_width::int8}, {100, operand_width::int8}, {99, operand_width::int8},
+               {98, operand_width::e5m2},  {97, operand_width::e5m2},  {96, operand_width::int8}};
   for (const auto& c : cases) {
     CAPTURE(static_cast<int>(c.zeros));
     bytes codes(k / 2, 0x77), scales(k / 32, 100);  // squares: 2^20 to 2^21 in units of 100
     for (std::size_t i = 0; i < 16; ++i) codes[i] = 0x80;
     scales[0] = c.zeros;
     const matrix_data a(1, k, codes, scales), b(1, k, codes, scales);
-    CHECK(level_ref(a.here(), 0) == c.level);
+    CHECK(width_ref(a.here(), 0) == c.width);
     expansions e(a, b);
     e.run_int8();
-    CHECK(e.level(1) == c.level);
-    CHECK(e.wrong(c.level, 1) == 0);
+    CHECK(e.width(1) == c.width);
+    CHECK(e.wrong(c.width, 1) == 0);
   }
 }
 
@@ -266,12 +265,12 @@ TEST_CASE("rows of every length become what the definition says") {
     bool outside = false;
     for (index_t r = 0; r < e.rows; ++r) {
       CAPTURE(r);
-      CHECK(e.level(r) == level_ref(e.of(r), e.in_operand(r)));
-      CHECK(e.wrong(e.level(r), r) == 0);
-      outside = outside || e.level(r) != operand_level::int8;
+      CHECK(e.width(r) == width_ref(e.of(r), e.in_operand(r)));
+      CHECK(e.wrong(e.width(r), r) == 0);
+      outside = outside || e.width(r) != operand_width::int8;
     }
     e.run_rest();
-    for (index_t r = 0; outside && r < e.rows; ++r) CHECK(e.wrong(operand_level::e5m2, r) == 0);
+    for (index_t r = 0; outside && r < e.rows; ++r) CHECK(e.wrong(operand_width::e5m2, r) == 0);
   }
 }
 

@@ -24,10 +24,10 @@ struct options {
 
 /// The accumulator of output (i, j). `wide`: in a tile outside the FP8 window.
 model_output expected(const matrix_data& a, const matrix_data& b, const options& o, bool wide,
-                      const gemm_device& device, index_t i, index_t j) {
+                      const device_info& device, index_t i, index_t j) {
   const gemm_contract contract = o.choice.contract;
   const bool fp8 = a.element != gemm_element::e2m1;
-  const gemm_options how = options_of(contract, device, o.choice.split_k, fp8 || wide);
+  const gemm_options how = contract_options(contract, device, o.choice.split_k, fp8 || wide);
   float sum = 0.0f;
   if (contract == gemm_contract::reference) {
     sum = accumulate_ref(make_operand(a.blocks(), a.here()), i, make_operand(b.blocks(), b.here()), j, how, 0.0f);
@@ -41,14 +41,12 @@ model_output expected(const matrix_data& a, const matrix_data& b, const options&
 
 /// Runs a GEMM into poisoned memory and compares outputs with the model: all of them, or `samples`.
 void compare(const matrix_data& a, const matrix_data& b, const options& o, int samples = 0) {
-  gemm_device device;
-  REQUIRE(current_device(device).ok());
   judged_output out(a.rows, b.rows, o);
   const gemm_problem p{out.result(), a.view(), b.view()};
   const std::size_t size = gemm_workspace_bytes(p, o.choice, device);
   const array<std::uint8_t> workspace(bytes(size, 0xC3));
   const bool fp8 = a.element != gemm_element::e2m1;
-  const status s = (fp8 ? gemm_mxfp8 : gemm_mxfp4)(p, o.choice, workspace.there, size, nullptr);
+  const status s = (fp8 ? gemm_mxfp8 : gemm_mxfp4)(p, o.choice, workspace.there, size, {});
   REQUIRE_MESSAGE(s.ok(), s.message());
   CHECK(workspace.guards_hold());
 
@@ -125,7 +123,7 @@ TEST_CASE("split-K: parts are added in ascending order, and there may be fewer t
 TEST_CASE("operands of int8: whole results, ragged shapes, parts of K") {
   const matrix_data a = random_matrix(24, 192, 80, scales_of::narrow),
                     b = random_matrix(40, 192, 81, scales_of::narrow);
-  CHECK(level_ref(a.here(), 3) == operand_level::int8);
+  CHECK(width_ref(a.here(), 3) == operand_width::int8);
   constexpr auto accurate = gemm_contract::accurate;
   compare(a, b, {{accurate}});
   compare(a, b, {{accurate}, formats::fp32, 3});
@@ -158,7 +156,7 @@ TEST_CASE("int8 at both ends of FP32, and zeros") {
       return matrix_data(4, 96, codes, scales);
     };
     const matrix_data a = row(sum / 2, 88), b = row(sum - sum / 2, 89);
-    for (index_t r = 0; r < 4; ++r) CHECK(level_ref(a.here(), r) == operand_level::int8);
+    for (index_t r = 0; r < 4; ++r) CHECK(width_ref(a.here(), r) == operand_width::int8);
     compare(a, b, {{gemm_contract::accurate}, formats::fp32});
     compare(a, b, {{gemm_contract::accurate}, formats::bf16, 0, -0.5f});
   }
@@ -176,8 +174,8 @@ TEST_CASE("rows whose sums could be rounded are not int8's") {
     return matrix_data(1, k, codes, scales);
   };
   const matrix_data below = row(1820), beyond = row(1821);
-  CHECK(level_ref(below.here(), 0) == operand_level::int8);
-  CHECK(level_ref(beyond.here(), 0) == operand_level::e5m2);
+  CHECK(width_ref(below.here(), 0) == operand_width::int8);
+  CHECK(width_ref(beyond.here(), 0) == operand_width::e5m2);
   for (const matrix_data* a : {&below, &beyond}) {
     for (const matrix_data* b : {&below, &beyond}) {
       compare(*a, *b, {{gemm_contract::accurate}, formats::fp32});
@@ -197,10 +195,10 @@ TEST_CASE("tiles of all three kinds in one matrix: each is written, once") {
   const matrix_data a1 = spread(a, 300, 255), b1 = spread(b, 275, 114), a2 = spread(a, 531, 60);
   matrix_data a3 = spread(a, 531, 60);
   const matrix_data a4 = spread(a3, 290, 126), a5 = spread(a3, 512, 126);
-  CHECK(level_ref(a4.here(), 0) == operand_level::int8);
-  CHECK(level_ref(a4.here(), 290) == operand_level::e5m2);
-  CHECK(level_ref(a4.here(), 531) == operand_level::bf16);
-  CHECK(level_ref(b1.here(), 275) == operand_level::e5m2);
+  CHECK(width_ref(a4.here(), 0) == operand_width::int8);
+  CHECK(width_ref(a4.here(), 290) == operand_width::e5m2);
+  CHECK(width_ref(a4.here(), 531) == operand_width::bf16);
+  CHECK(width_ref(b1.here(), 275) == operand_width::e5m2);
   constexpr auto accurate = gemm_contract::accurate;
   compare(a4, b1, {{accurate}, formats::fp32, 1, 0.5f, true, true}, 4000);
   compare(a5, b, {{accurate, 2}, formats::bf16, 0, 0.5f, true, true}, 3000);
@@ -228,7 +226,7 @@ TEST_CASE("accurate has the reference's bits, fast has not") {
     bytes results[3];
     for (std::size_t i = 0; i < 3; ++i) {
       const gemm_problem p{{out.there, formats::fp32}, a.view(), b.view()};
-      REQUIRE(gemm_mxfp4(p, {contracts[i]}, workspace.there, workspace.here.size(), nullptr).ok());
+      REQUIRE(gemm_mxfp4(p, {contracts[i]}, workspace.there, workspace.here.size(), {}).ok());
       out.fetch();
       results[i] = out.here;
     }
@@ -241,15 +239,13 @@ TEST_CASE("folding cannot be seen: the same sums from scaled codes, without an e
   // Under a model that takes E2M1 as numbers of a wider format (0.5 is normal), block scales only shift exponents.
   const matrix_data a = random_matrix(4, 256, 13, scales_of::ordinary);
   const matrix_data b = random_matrix(6, 256, 14, scales_of::ordinary);
-  gemm_device device;
-  REQUIRE(current_device(device).ok());
   struct way {
     gemm_contract contract;
     bool wide;
   };
   for (const way w :
        {way{gemm_contract::accurate, false}, way{gemm_contract::fast, false}, way{gemm_contract::fast, true}}) {
-    const gemm_options o = options_of(w.contract, device, 1, w.wide);
+    const gemm_options o = contract_options(w.contract, device, 1, w.wide);
     gemm_options scaled = o;
     scaled.model.operand = w.wide ? formats::bf16 : formats::e5m2;
     for (index_t i = 0; i < 4; ++i) {
@@ -273,7 +269,7 @@ TEST_CASE("bad input names the argument and writes nothing") {
   const auto message = [&](auto change, gemm_choice choice = {}, std::size_t size = 1 << 16) {
     gemm_problem p = good;
     change(p);
-    return gemm_mxfp4(p, choice, workspace.there, size, nullptr).message();
+    return gemm_mxfp4(p, choice, workspace.there, size, {}).message();
   };
   CHECK(message([](gemm_problem& p) { p.a.k = 48; }) == "a.k: must be a multiple of 32 up to 2^20");
   CHECK(message([](gemm_problem& p) { p.b.k = 32; }) == "b.k: must equal a.k");
@@ -291,7 +287,7 @@ TEST_CASE("bad input names the argument and writes nothing") {
   CHECK(message([](gemm_problem& p) { p.b.element = gemm_element::e4m3; }) ==
         "b.element: must be E2M1 where a's is, else E4M3 or E5M2");
   CHECK(message([](gemm_problem& p) { p.a.element = gemm_element::e4m3; }) == "a.element: must be E2M1");
-  CHECK(gemm_mxfp8(good, {}, nullptr, 0, nullptr).message() == "a.element: must be E4M3 or E5M2");
+  CHECK(gemm_mxfp8(good, {}, nullptr, 0, {}).message() == "a.element: must be E4M3 or E5M2");
   CHECK(message([](gemm_problem& p) { p.out = nullptr; }) == "out: must not be null");
   const auto misaligned = [](const gemm_problem& p) { return reinterpret_cast<float*>(static_cast<char*>(p.out) + 2); };
   CHECK(message([&](gemm_problem& p) { p.bias = misaligned(p); }) == "bias: must be aligned to 4 bytes");
@@ -302,7 +298,7 @@ TEST_CASE("bad input names the argument and writes nothing") {
   CHECK(message([](gemm_problem&) {}, {gemm_contract::reference, 2}) == "choice.split_k: must be 1 for this kernel");
   CHECK(message([](gemm_problem&) {}, {gemm_contract::fast}, 100) ==
         "workspace_bytes: less than the workspace that is needed");
-  CHECK(gemm_mxfp4(good, {}, nullptr, 0, nullptr).message() == "workspace: must be device memory aligned to 256 bytes");
+  CHECK(gemm_mxfp4(good, {}, nullptr, 0, {}).message() == "workspace: must be device memory aligned to 256 bytes");
   out.fetch();
   CHECK(out.here == bytes(8 * 8 * 2, 0xA5));
 }
@@ -315,8 +311,8 @@ TEST_CASE("what other devices' kernels do not take is named, wherever it is aske
   gemm_problem placed = plain;
   placed.b.code_order = placement::aiter_data_16x16;
   placed.a.scale_order = placed.b.scale_order = placement::aiter_scale;
-  constexpr gemm_device other{"", 1}, gfx942{"gfx942", 304}, gfx950{"gfx950", 256};
-  const auto message = [](const gemm_device& device, gemm_problem p, auto change, gemm_choice choice = {}) {
+  constexpr device_info other{arch::other, 1}, gfx942{arch::gfx942, 304}, gfx950{arch::gfx950, 256};
+  const auto message = [](const device_info& device, gemm_problem p, auto change, gemm_choice choice = {}) {
     change(p);
     return check_gemm(p, choice, device).message();
   };
@@ -384,7 +380,7 @@ TEST_CASE("the reference takes operands in the layouts of other kernels") {
   array<std::uint8_t> scales_b(shuffled(b, placement::nvidia_scale_128x4, true));
   array<std::uint8_t> plain(bytes(32 * 16 * 4)), other(bytes(32 * 16 * 4));
   gemm_problem p{{plain.there, formats::fp32}, a.view(), b.view()};
-  REQUIRE(gemm_mxfp4(p, {gemm_contract::reference}, nullptr, 0, nullptr).ok());
+  REQUIRE(gemm_mxfp4(p, {gemm_contract::reference}, nullptr, 0, {}).ok());
   p.out = other.there;
   p.a.scales = scales_a.there;
   p.a.scale_order = placement::aiter_scale;
@@ -392,14 +388,14 @@ TEST_CASE("the reference takes operands in the layouts of other kernels") {
   p.b.code_order = placement::aiter_data_16x16;
   p.b.scales = scales_b.there;
   p.b.scale_order = placement::nvidia_scale_128x4;
-  REQUIRE(gemm_mxfp4(p, {gemm_contract::reference}, nullptr, 0, nullptr).ok());
+  REQUIRE(gemm_mxfp4(p, {gemm_contract::reference}, nullptr, 0, {}).ok());
   plain.fetch();
   other.fetch();
   CHECK(plain.here == other.here);
 }
 
-#if !defined(ROTOSCALE_GPU_HOST)
 TEST_CASE("a graph's replays give the bytes of a direct call, and follow what operands hold") {
+  if (!on_device) return;
   array<std::uint8_t> workspace(bytes(std::size_t{32} << 20));
   const matrix_data b = random_matrix(520, 1024, 51, scales_of::narrow);
   const matrix_data a = random_matrix(300, 1024, 50, scales_of::ordinary);
@@ -409,63 +405,56 @@ TEST_CASE("a graph's replays give the bytes of a direct call, and follow what op
                                    gemm_choice{gemm_contract::accurate, 1}, gemm_choice{gemm_contract::reference, 1}}) {
     array<std::uint8_t> out(bytes(300 * 520 * 2, 0xA5));
     const gemm_problem p{{out.there}, a.view(), b.view()};
-    const auto call = [&](hipStream_t stream) { return gemm_mxfp4(p, choice, workspace.there, 32 << 20, stream); };
-    hipStream_t stream = nullptr;
-    hipGraph_t graph = nullptr;
-    hipGraphExec_t run = nullptr;
-    REQUIRE(hipStreamCreate(&stream) == hipSuccess);
-    REQUIRE(hipStreamBeginCapture(stream, hipStreamCaptureModeGlobal) == hipSuccess);
+    const auto call = [&](gpu::stream stream) { return gemm_mxfp4(p, choice, workspace.there, 32 << 20, stream); };
+    gpu::stream stream;
+    gpu::graph graph;
+    expect(gpu::create(stream));
+    expect(gpu::begin_capture(stream));
     CHECK(call(stream).message() == "ok");
-    REQUIRE(hipStreamEndCapture(stream, &graph) == hipSuccess);
-    REQUIRE(hipGraphInstantiateWithFlags(&run, graph, 0) == hipSuccess);
+    expect(gpu::end_capture(stream, graph));
     out.fetch();
     CHECK(out.here == bytes(out.here.size(), 0xA5));           // nothing ran yet
     for (const matrix_data* values : {&a, &other, &narrow}) {  // also from inside the window to outside it
-      const auto copy = [](std::uint8_t* to, const bytes& from) {
-        REQUIRE(hipMemcpy(to, from.data(), from.size(), hipMemcpyHostToDevice) == hipSuccess);
-      };
-      copy(a.codes.there, values->codes.here);
-      copy(a.scales.there, values->scales.here);
-      for (int i = 0; i < 2; ++i) REQUIRE(hipGraphLaunch(run, stream) == hipSuccess);
-      REQUIRE(hipStreamSynchronize(stream) == hipSuccess);
+      expect(gpu::upload(a.codes.there, values->codes.here.data(), values->codes.here.size()));
+      expect(gpu::upload(a.scales.there, values->scales.here.data(), values->scales.here.size()));
+      expect(gpu::synchronize());
+      for (int i = 0; i < 2; ++i) expect(gpu::replay(graph, stream));
+      expect(gpu::synchronize(stream));
       out.fetch();
       const bytes replayed = out.here;
-      REQUIRE(hipMemset(out.there, 0xA5, out.bytes()) == hipSuccess);
-      REQUIRE(call(nullptr).ok());
+      expect(gpu::fill(out.there, 0xA5, out.bytes()));
+      REQUIRE(call({}).ok());
       out.fetch();
       CHECK(replayed == out.here);
     }
-    CHECK(hipGraphExecDestroy(run) == hipSuccess);
-    CHECK(hipGraphDestroy(graph) == hipSuccess);
-    CHECK(hipStreamDestroy(stream) == hipSuccess);
+    expect(gpu::destroy(graph));
+    expect(gpu::destroy(stream));
   }
 }
-#endif
 
-#if !defined(ROTOSCALE_GPU_HOST)
 TEST_CASE("streams that take no work are refused before any launch") {
+  if (!on_device) return;
   const matrix_data a = random_matrix(16, 64, 60, scales_of::ordinary),
                     b = random_matrix(16, 64, 61, scales_of::ordinary);
   const array<std::uint8_t> workspace(bytes(1 << 16));
   array<std::uint8_t> out(bytes(16 * 16 * 2, 0xA5));
   const gemm_problem p{{out.there}, a.view(), b.view()};
-  const auto call = [&](hipStream_t on) { return gemm_mxfp4(p, {}, workspace.there, 1 << 16, on); };
-  hipStream_t stream = nullptr;
-  hipGraph_t graph = nullptr;
-  REQUIRE(hipStreamCreate(&stream) == hipSuccess);
-  REQUIRE(hipStreamBeginCapture(stream, hipStreamCaptureModeGlobal) == hipSuccess);
-  const status null = call(nullptr);
-  CHECK(null.fault == fault::bad_option);
+  const auto call = [&](gpu::stream on) { return gemm_mxfp4(p, {}, workspace.there, 1 << 16, on); };
+  gpu::stream stream;
+  gpu::graph graph;
+  expect(gpu::create(stream, true));
+  expect(gpu::begin_capture(stream));
+  const status null = call({});
+  CHECK(null.code == error_code::bad_option);
   CHECK(std::string(null.argument) == "stream");
   CHECK(call(stream).message() == "ok");  // the refusal has not broken the capture
-  REQUIRE(hipStreamEndCapture(stream, &graph) == hipSuccess);
-  CHECK(hipGraphDestroy(graph) == hipSuccess);
-  CHECK(hipStreamDestroy(stream) == hipSuccess);
+  expect(gpu::end_capture(stream, graph));
+  expect(gpu::destroy(graph));
+  expect(gpu::destroy(stream));
   out.fetch();
   CHECK(out.here == bytes(out.here.size(), 0xA5));
-  CHECK(call(nullptr).message() == "ok");
+  CHECK(call({}).message() == "ok");
 }
-#endif
 
 TEST_CASE("large GEMMs on a device, sampled") {
   if (!on_device) return;

@@ -1,12 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The vendor library's plain GEMMs against the contracts that its plans state, by bytes. For a device.
-#include "gpu/api/gemm_library.hpp"
-
 #include <doctest/doctest.h>
 
 #include <random>
 
+#include "gpu/api/gemm_library.hpp"
 #include "gpu/gemm/data.hpp"
 
 using namespace gpu_test;
@@ -72,7 +71,7 @@ void compare(const plain_data& a, const plain_data& b, const options& o) {
   REQUIRE_MESSAGE(made.ok(), made.message());
   const array<std::uint8_t> workspace(bytes(plan.workspace_bytes(), 0xC3));
   const status s =
-      run([&](hipStream_t stream) { return plan.run(p, workspace.there, plan.workspace_bytes(), stream); });
+      run([&](gpu::stream stream) { return plan.run(p, workspace.there, plan.workspace_bytes(), stream); });
   REQUIRE_MESSAGE(s.ok(), s.message());
   out.fetch();
   CHECK(out.guards_hold());
@@ -150,14 +149,14 @@ TEST_CASE("bad input names the argument and writes nothing") {
   CHECK(plan_message([](plain_problem& p) { p.output = formats::fp16; }) == "output: must be BF16 or FP32");
   CHECK(plan_message([](plain_problem& p) { p.out_stride = 31; }) == "out_stride: must be at least n");
   plain_gemm plan;
-  CHECK(plan.run(good, memory.there, 1 << 20, nullptr).message() == "plan: was not made");
+  CHECK(plan.run(good, memory.there, 1 << 20, {}).message() == "plan: was not made");
   plain_problem finished = good;
   finished.alpha = 2.0f;
   REQUIRE(plain_gemm::make(finished, plan).ok());
   const auto message = [&](auto change, std::size_t size = 1 << 20) {
     plain_problem p = finished;
     change(p);
-    return plan.run(p, memory.there, size, nullptr).message();
+    return plan.run(p, memory.there, size, {}).message();
   };
   CHECK(message([](plain_problem& p) { p.a.rows = 8; }) == "p: is not like the problem that the plan was made for");
   CHECK(message([](plain_problem& p) { p.a.codes = nullptr; }) == "a.codes: must not be null");

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <string>
 
+#include "rotoscale/dequantize_ref.hpp"
 #include "tests/gpu/device_memory.hpp"
 
 using namespace rotoscale;
@@ -66,7 +67,7 @@ void check(block_format f, const shape& s, block_axis axis, float factor, unsign
   const device_array<T> target(static_cast<std::size_t>(rows * stride));
   std::vector<T> expected = target.read();
   const auto view = row_major(target.data(), rows, columns, stride);
-  const gpu::status status = run([&](hipStream_t stream) { return gpu::dequantize(f, q, axis, view, stream, factor); });
+  const gpu::status status = run([&](gpu::stream stream) { return gpu::dequantize(f, q, axis, view, stream, factor); });
   CHECK_MESSAGE(status.ok(), status.message());
   dequantize_ref(f, blocks, axis, row_major(expected.data(), rows, columns, stride), factor);
   const std::vector<T> found = target.read();
@@ -108,7 +109,7 @@ TEST_CASE("bad arguments are named before anything is launched") {
   const gpu::quantized_source good{codes.data(), scales.data(), 64, 64};
   const auto names = [&](const gpu::quantized_source& q, block_format f, matrix<float> to,
                          const std::string& argument) {
-    const gpu::status s = gpu::dequantize(f, q, block_axis::row, to, nullptr);
+    const gpu::status s = gpu::dequantize(f, q, block_axis::row, to, {});
     CHECK_MESSAGE(s.message().rfind(argument + ": ", 0) == 0, s.message());
   };
   const auto whole = row_major(target.data(), 64, 64);
@@ -124,5 +125,5 @@ TEST_CASE("bad arguments are named before anything is launched") {
         "q.scale_order");
   names({codes.data(), scales.data(), 64, 64, placement::row_major, placement::row_major, 30}, mxfp4, whole,
         "q.code_stride");
-  CHECK(gpu::dequantize(mxfp4, {}, block_axis::row, row_major<float>(nullptr, 0, 0), nullptr).ok());
+  CHECK(gpu::dequantize(mxfp4, {}, block_axis::row, row_major<float>(nullptr, 0, 0), {}).ok());
 }

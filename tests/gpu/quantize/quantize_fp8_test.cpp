@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "rotoscale/quantize_ref.hpp"
 #include "tests/gpu/device_memory.hpp"
 
 using namespace rotoscale;
@@ -54,7 +55,7 @@ void check(const fp8_case& c, unsigned seed) {
   const gpu::fp8_output out{c.want_rows ? rows.data() : nullptr, c.want_columns ? columns.data() : nullptr, row_stride,
                             column_stride, c.want_amax ? amax.data() : nullptr};
   const auto view = view_of(source.data());
-  const gpu::status s = run([&](hipStream_t stream) {
+  const gpu::status s = run([&](gpu::stream stream) {
     return gpu::cast_transpose_fp8(c.options, view, c.scale == 1.0f ? nullptr : scale.data(), out, stream);
   });
   CHECK_MESSAGE(s.ok(), s.message());
@@ -138,14 +139,13 @@ TEST_CASE("bad arguments are named before anything is launched") {
   const auto names = [](const gpu::status& s, const std::string& argument) {
     CHECK_MESSAGE(s.message().rfind(argument + ": ", 0) == 0, s.message());
   };
-  names(gpu::cast_transpose_fp8<fp16>({formats::e2m1, formats::fp32}, source, nullptr, good, nullptr), "o.element");
-  names(gpu::cast_transpose_fp8<fp16>({formats::e4m3, formats::bf16}, source, nullptr, good, nullptr), "o.source");
-  names(gpu::cast_transpose_fp8<fp16>(o, source, nullptr, {}, nullptr), "out.rows");
-  names(gpu::cast_transpose_fp8<fp16>(o, row_major<const fp16>(nullptr, 64, 64), nullptr, good, nullptr), "source");
-  names(gpu::cast_transpose_fp8<fp16>(o, source, nullptr, {codes.data(), nullptr, 63}, nullptr), "out.row_stride");
-  names(gpu::cast_transpose_fp8<fp16>(o, source, nullptr, {nullptr, codes.data(), 0, 63}, nullptr),
-        "out.column_stride");
+  names(gpu::cast_transpose_fp8({formats::e2m1, formats::fp32}, source, nullptr, good, {}), "o.element");
+  names(gpu::cast_transpose_fp8({formats::e4m3, formats::bf16}, source, nullptr, good, {}), "o.source");
+  names(gpu::cast_transpose_fp8(o, source, nullptr, {}, {}), "out.rows");
+  names(gpu::cast_transpose_fp8(o, row_major<const fp16>(nullptr, 64, 64), nullptr, good, {}), "source");
+  names(gpu::cast_transpose_fp8(o, source, nullptr, {codes.data(), nullptr, 63}, {}), "out.row_stride");
+  names(gpu::cast_transpose_fp8(o, source, nullptr, {nullptr, codes.data(), 0, 63}, {}), "out.column_stride");
   const auto* odd = reinterpret_cast<const float*>(codes.data() + 1);
-  names(gpu::cast_transpose_fp8<fp16>(o, source, odd, good, nullptr), "scale");
+  names(gpu::cast_transpose_fp8(o, source, odd, good, {}), "scale");
   CHECK(codes.read() == std::vector<std::uint8_t>(64 * 64, 0xA5));
 }

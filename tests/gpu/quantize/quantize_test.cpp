@@ -1,14 +1,18 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The fused block quantizers against quantize_ref, place_codes and place_scales, by bytes: on the executor of
-// gpu/dialect/host.hpp, and, compiled by nvcc or hipcc, on a device.
+// gpu/dialect/host.hpp, and, linked with a device's library (ROTOSCALE_TEST_DEVICE), on the device.
 #include "gpu/api/quantize.hpp"
 
 #include <doctest/doctest.h>
 
 #include <string>
 
+#include "rotoscale/quantize_ref.hpp"
 #include "tests/gpu/device_memory.hpp"
+#if !defined(ROTOSCALE_TEST_DEVICE)
+#include "gpu/quantize/block.hpp"
+#endif
 
 using namespace rotoscale;
 using namespace gpu_test;
@@ -85,7 +89,7 @@ struct orientation {
   wanted want;
   index_t vectors, k;
   device_array<std::uint8_t> codes, scales;
-  gpu::quantized out;
+  gpu::quantized_output out;
 };
 
 struct source_shape {
@@ -112,7 +116,7 @@ void check(block_format f, const wanted& rows, const wanted& columns, source_sha
     return shape.transposed ? transposed(memory) : memory;
   };
   const auto view = view_of(source.data());
-  const gpu::status s = run([&](hipStream_t stream) { return gpu::quantize(f, view, row.out, column.out, stream); });
+  const gpu::status s = run([&](gpu::stream stream) { return gpu::quantize(f, view, row.out, column.out, stream); });
   CHECK_MESSAGE(s.ok(), s.message());
   const auto host = view_of(x.data());
   row.check(host, block_axis::row);
@@ -265,7 +269,7 @@ TEST_CASE("captured in a graph") {
   through_graphs = false;
 }
 
-#if defined(ROTOSCALE_GPU_HOST)
+#if !defined(ROTOSCALE_TEST_DEVICE)
 TEST_CASE("the order of threads changes nothing") {
   const wanted placed = aiter(presets::te_rocm);
   for (const auto order : {gpu::host::thread_order::reverse, gpu::host::thread_order::shuffled}) {
@@ -277,7 +281,7 @@ TEST_CASE("the order of threads changes nothing") {
   gpu::host::set_thread_order(gpu::host::thread_order::forward);
 }
 
-TEST_CASE("the short ways of one block agree with the definition and with each other") {
+TEST_CASE("the fast paths of one block agree with the definition and with each other") {
   std::mt19937 random(3);
   const auto word = [&] { return static_cast<std::uint32_t>(random()); };
   for (int trial = 0; trial < 2000; ++trial) {
@@ -299,10 +303,10 @@ TEST_CASE("the short ways of one block agree with the definition and with each o
       packed.put(half, y[half]);
       floats.put(half, y[half]);
     }
-    const gpu::plain_rule rule = gpu::make_plain_rule(formats::e2m1, o);
-    const gpu::plain_scale s = gpu::choose_plain_scale<gpu::tile_way::full>(rule, packed.amax());
-    const gpu::plain_scale same = gpu::choose_plain_scale<gpu::tile_way::full>(rule, floats.amax());
-    REQUIRE(gpu::is_plain(packed.amax()));
+    const gpu::fast_rule rule = gpu::make_fast_rule(formats::e2m1, o);
+    const gpu::fast_scale s = gpu::choose_fast_scale<gpu::quantize_path::fast>(rule, packed.amax());
+    const gpu::fast_scale same = gpu::choose_fast_scale<gpu::quantize_path::fast>(rule, floats.amax());
+    REQUIRE(gpu::takes_fast_path(packed.amax()));
     REQUIRE(s.byte == scale);
     REQUIRE(same.byte == scale);
     for (int w = 0; w < 4; ++w) {
@@ -319,11 +323,12 @@ TEST_CASE("bad arguments are named before anything is launched") {
   const device_array<bf16> x(64 * 64);
   device_array<std::uint8_t> codes(64 * 64 + 16), scales(4096);
   const auto source = row_major<const bf16>(x.data(), 64, 64);
-  gpu::quantized good;
+  gpu::quantized_output good;
   good.codes = codes.data();
   good.scales = scales.data();
-  const auto message = [&](matrix<const bf16> m, const gpu::quantized& rows, const gpu::quantized& columns,
-                           block_format f = mxfp4) { return gpu::quantize(f, m, rows, columns, nullptr).message(); };
+  const auto message = [&](matrix<const bf16> m, const gpu::quantized_output& rows,
+                           const gpu::quantized_output& columns,
+                           block_format f = mxfp4) { return gpu::quantize(f, m, rows, columns, {}).message(); };
   const auto names = [&](const std::string& text, const std::string& argument) {
     CHECK_MESSAGE(text.rfind(argument + ": ", 0) == 0, text);
   };
@@ -333,7 +338,7 @@ TEST_CASE("bad arguments are named before anything is launched") {
   names(message(row_major<const bf16>(x.data(), 63, 64), {}, good), "source");
   names(message(row_major<const bf16>(x.data(), 48, 64), good, {}, square_blocks(mxfp4)), "source");
   names(message(source, good, {}, nvfp4), "f");
-  gpu::quantized bad = good;
+  gpu::quantized_output bad = good;
   bad.scales = nullptr;
   names(message(source, bad, {}), "rows.scales");
   names(message(source, {}, bad), "columns.scales");
@@ -361,5 +366,5 @@ TEST_CASE("bad arguments are named before anything is launched") {
   bad.scale_stride = 1;
   names(message(source, bad, {}), "rows.scale_stride");
   CHECK(codes.read() == std::vector<std::uint8_t>(codes.read().size(), 0xA5));
-  CHECK(gpu::quantize(mxfp4, row_major<const bf16>(nullptr, 0, 64), good, {}, nullptr).ok());
+  CHECK(gpu::quantize(mxfp4, row_major<const bf16>(nullptr, 0, 64), good, {}, {}).ok());
 }

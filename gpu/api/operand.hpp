@@ -3,7 +3,6 @@
 // An MXFP4 or MXFP8 operand of a GEMM where it lies in device memory.
 #pragma once
 
-#include "gpu/dialect/hip.hpp"
 #include "rotoscale/layout.hpp"
 
 namespace rotoscale::gpu {

@@ -1,0 +1,75 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The current device, its memory and its streams, so that a program needs no toolkit's header: thin functions over the
+// runtime that the library was built for. In a build for the host, memory is the process's own.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "status.hpp"
+#include "stream.hpp"
+
+namespace rotoscale::gpu {
+
+/// The architectures that have kernels of their own. `host`: a build without a toolkit, whose kernels run on the CPU.
+enum class arch : std::uint8_t { other, host, sm_90, gfx942, gfx950 };
+
+/// "sm_90", "gfx942", "gfx950", "host" or "other".
+const char* to_text(arch a);
+
+struct device_info {
+  gpu::arch arch = gpu::arch::other;
+  int processors = 0;  ///< multiprocessors or compute units
+};
+
+/// How many devices there are; no_device where there is none, or no driver.
+status count_devices(int& count);
+/// Makes a device the calling thread's current one.
+status select_device(int index);
+/// What launchers know of the current device. The runtime is asked once a device.
+status current_device(device_info& device);
+
+/// Device memory, aligned to 256 bytes. Zero bytes give a pointer that may be null.
+status allocate(void*& memory, std::size_t bytes);
+template <class T>
+status allocate(T*& memory, std::size_t count) {
+  void* raw = nullptr;
+  const status s = allocate(raw, count * sizeof(T));
+  memory = static_cast<T*>(raw);
+  return s;
+}
+/// Waits for the device's work first; null is ok.
+status release(void* memory);
+
+/// Host memory that the device's copy engines reach: uploads from it and downloads to it do not hold up the caller.
+status allocate_pinned(void*& memory, std::size_t bytes);
+status release_pinned(void* memory);
+
+/// Copies on a stream. Host memory may be written again, or read, after synchronize.
+status upload(void* device, const void* host, std::size_t bytes, stream s = {});
+status download(void* host, const void* device, std::size_t bytes, stream s = {});
+status copy(void* to, const void* from, std::size_t bytes, stream s = {});  ///< within the device
+status fill(void* memory, std::uint8_t byte, std::size_t bytes, stream s = {});
+
+/// A stream that does not wait for the null stream, nor that for it; with `joins_null_stream` either waits for the
+/// other.
+status create(stream& s, bool joins_null_stream = false);
+status destroy(stream s);
+/// Waits for the stream's work, and says what went wrong in it or before.
+status synchronize(stream s);
+/// Waits for all work of the current device.
+status synchronize();
+
+/// Work that was recorded on a stream, to be run as often as wanted.
+struct graph {
+  void* handle = nullptr;
+};
+/// From here to end_capture, what is put on `s` is recorded and not run. A build for the host has no graphs
+/// (unsupported_device).
+status begin_capture(stream s);
+status end_capture(stream s, graph& g);
+status replay(graph g, stream s);
+status destroy(graph g);
+
+}  // namespace rotoscale::gpu

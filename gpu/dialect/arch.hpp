@@ -1,0 +1,99 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// What launchers have to know of each architecture, in one table.
+#pragma once
+
+#include <string_view>
+
+#include "gpu/api/device.hpp"
+
+namespace rotoscale::gpu {
+
+struct arch_traits {
+  gpu::arch arch;
+  const char* name;
+  /// GEMM operands are expanded in the workspace before a kernel multiplies them: MXFP4 to E5M2, int8 or BF16, MXFP8 to
+  /// BF16.
+  bool expands_mxfp4 = false, expands_mxfp8 = false;
+  /// The matrix unit takes block scales. Its kernel reads operands as AITER stores them (aiter_data_16x16,
+  /// aiter_scale).
+  bool has_scaled_mma = false;
+  /// The kernel stores BF16 in whole 16-byte pieces only; FP32 sums of any other output are finished by another kernel.
+  bool stores_vectors_only = false;
+  bool multiplies_fnuz = false;  ///< FP8 of the matrix unit and of the vendor's library is FNUZ, not OCP's
+  bool splits_k = false;
+  int tile = 256;  ///< rows and columns of C that one or `tile_processors` processors compute
+  int tile_processors = 1;
+  int grain = 1;        ///< parts of K are multiples of this
+  int k_multiple = 32;  ///< of MXFP4 operands; of MXFP8's where has_scaled_mma
+  /// Contracts (gemm_contracts.hpp) of MXFP4 under `accurate` and `fast`, of MXFP8 and of tiles expanded to BF16; null:
+  /// only `reference`.
+  const char *accurate = nullptr, *fast = nullptr, *bf16 = nullptr;
+  /// Contracts of the vendor library's plain GEMMs; null: not measured.
+  const char *library_fp16 = nullptr, *library_fp8 = nullptr, *library_fp8_fast = nullptr;
+};
+
+inline constexpr arch_traits all_archs[] = {
+    {.arch = arch::other, .name = "other"},
+    // In host mode the launchers of sm_90 run, with a stand-in for its kernels.
+    {.arch = arch::host,
+     .name = "host",
+     .expands_mxfp4 = true,
+     .expands_mxfp8 = true,
+     .splits_k = true,
+     .grain = 128,
+     .accurate = "mxfp4-accurate-sm90",
+     .fast = "mxfp4-fast-sm90",
+     .bf16 = "mx-bf16-sm90"},
+    {.arch = arch::sm_90,
+     .name = "sm_90",
+     .expands_mxfp4 = true,
+     .expands_mxfp8 = true,
+     .splits_k = true,
+     .tile_processors = 2,
+     .grain = 128,
+     .accurate = "mxfp4-accurate-sm90",
+     .fast = "mxfp4-fast-sm90",
+     .bf16 = "mx-bf16-sm90",
+     .library_fp16 = "cublas-fp16",
+     .library_fp8 = "hopper-fp8-promoted",
+     .library_fp8_fast = "hopper-fp8-fast-accumulate"},
+    {.arch = arch::gfx942,
+     .name = "gfx942",
+     .expands_mxfp8 = true,
+     .multiplies_fnuz = true,
+     .tile = 128,
+     .grain = 256,
+     .k_multiple = 128,
+     .accurate = "mxfp4-reference",
+     .fast = "mxfp4-reference",
+     .bf16 = "mx-bf16-gfx942"},
+    {.arch = arch::gfx950,
+     .name = "gfx950",
+     .has_scaled_mma = true,
+     .stores_vectors_only = true,
+     .splits_k = true,
+     .grain = 256,
+     .k_multiple = 256,
+     .accurate = "aiter-a4w4",
+     .fast = "aiter-a4w4",
+     .bf16 = "mxfp8-gfx950"},
+};
+
+constexpr const arch_traits& traits_of(arch a) { return all_archs[static_cast<int>(a)]; }
+static_assert([] {
+  for (const arch_traits& t : all_archs) {
+    if (&traits_of(t.arch) != &t) return false;
+  }
+  return true;
+}());
+
+/// The architecture that a name begins with ("gfx950:sramecc+"), or `other`.
+constexpr arch arch_from_name(std::string_view name) {
+  for (const arch_traits& t : all_archs) {
+    if (name.starts_with(t.name)) return t.arch;
+  }
+  return arch::other;
+}
+
+}  // namespace rotoscale::gpu

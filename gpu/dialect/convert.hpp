@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Conversions between numbers and narrow codes: the device's instruction where it has one whose bits are those of the
+// definition, and what it means elsewhere.
+#pragma once
+
+#include "gpu/dialect/hip.hpp"
+#include "rotoscale/small_float.hpp"
+
+namespace rotoscale::gpu {
+
+/// The number that FP16 bits are. NVIDIA's instruction loses the signs of NaN.
+__device__ inline float fp16_value(std::uint16_t bits) {
+#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(bits));
+  return y;
+#elif defined(ROTOSCALE_AMD)
+  return static_cast<float>(bit_cast<_Float16>(bits));
+#else
+  return static_cast<float>(fp16::from_bits(bits));
+#endif
+}
+
+/// FP16 bits, nearest even, Inf beyond the range.
+__device__ inline std::uint32_t fp16_bits(float x) { return fp16(x, rounding::nearest_even, overflow::to_inf).bits(); }
+/// The same of two numbers.
+__device__ inline std::uint32_t fp16_pair(float low, float high) {
+#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
+  std::uint32_t pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+#else
+  return fp16_bits(low) | fp16_bits(high) << 16;
+#endif
+}
+
+/// encode(F, x, nearest_even, saturate) for FP8 and x not NaN.
+template <format F>
+__device__ inline std::uint32_t fp8_code(float x) {
+  constexpr int drop = 23 - F.mantissa_bits;
+  constexpr std::uint32_t bias_gap = static_cast<std::uint32_t>(127 - F.bias) << F.mantissa_bits;
+  constexpr auto largest = static_cast<std::uint32_t>(F.max_code());
+  const std::uint32_t u = fp32_bits(x) & fp32_magnitude_mask;
+  const std::uint32_t normal = ((u + ((1u << (drop - 1)) - 1) + (u >> drop & 1u)) >> drop) - bias_gap;
+  // Below the smallest normal number, adding a power of two whose last place is the format's step rounds in the adder.
+  constexpr float magic = pow2_fp32(F.min_exponent() - F.mantissa_bits + 23);
+  const std::uint32_t subnormal = fp32_bits(fp32_from_bits(u) + magic) - fp32_bits(magic);
+  constexpr std::uint32_t least_normal = static_cast<std::uint32_t>(F.min_exponent() + 127) << 23;
+  const std::uint32_t finite = u < least_normal ? subnormal : normal;
+  return (finite < largest ? finite : largest) | (fp32_bits(x) >> 24 & 0x80u);
+}
+
+/// Two codes, that of `even` in the low byte. Neither is NaN.
+template <format F>
+__device__ inline std::uint32_t fp8_codes(float even, float odd) {
+#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
+  std::uint16_t both;
+  if constexpr (F.mantissa_bits == 3) {
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(both) : "f"(odd), "f"(even));
+  } else {
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(both) : "f"(odd), "f"(even));
+  }
+  return both;
+#else
+  return fp8_code<F>(even) | fp8_code<F>(odd) << 8;
+#endif
+}
+
+/// Has the device gfx950's conversion to E2M1?
+#if defined(__gfx950__)
+inline constexpr bool has_e2m1_conversion = true;
+#else
+inline constexpr bool has_e2m1_conversion = false;
+#endif
+
+/// `word` with byte `Byte` replaced by the E2M1 codes of two numbers over a power of two, nearest even, saturating.
+template <unsigned Byte>
+__device__ inline std::uint32_t insert_e2m1([[maybe_unused]] std::uint32_t word, [[maybe_unused]] float even,
+                                            [[maybe_unused]] float odd, [[maybe_unused]] float scale) {
+#if defined(__gfx950__)
+  return __builtin_amdgcn_cvt_scalef32_pk_fp4_f32(word, even, odd, scale, Byte);
+#else
+  return word;
+#endif
+}
+
+}  // namespace rotoscale::gpu

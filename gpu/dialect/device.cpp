@@ -1,0 +1,149 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// gpu/api/device.hpp over the runtime of the mode that this is compiled in.
+#include "gpu/api/device.hpp"
+
+#include <mutex>
+#include <vector>
+
+#include "gpu/dialect/arch.hpp"
+#include "gpu/dialect/launch.hpp"
+
+namespace rotoscale::gpu {
+
+namespace {
+
+#if defined(ROTOSCALE_GPU_HOST)
+
+hipError_t query(int, device_info& device) {
+  device = {arch::host, 2};  // few, so that blocks of small tests work on several tiles
+  return hipSuccess;
+}
+
+#elif defined(ROTOSCALE_CUDA)
+
+hipError_t query(int index, device_info& device) {
+  int major = 0, minor = 0;
+  hipError_t error = hipDeviceGetAttribute(&device.processors, hipDeviceAttributeMultiprocessorCount, index);
+  if (error == hipSuccess) error = hipDeviceGetAttribute(&major, hipDeviceAttributeComputeCapabilityMajor, index);
+  if (error == hipSuccess) error = hipDeviceGetAttribute(&minor, hipDeviceAttributeComputeCapabilityMinor, index);
+  device.arch = major == 9 && minor == 0 ? arch::sm_90 : arch::other;
+  return error;
+}
+
+#else
+
+hipError_t query(int index, device_info& device) {
+  hipDeviceProp_t properties;
+  const hipError_t error = hipGetDeviceProperties(&properties, index);
+  if (error != hipSuccess) return error;
+  device = {arch_from_name(properties.gcnArchName), properties.multiProcessorCount};
+  return hipSuccess;
+}
+
+#endif
+
+}  // namespace
+
+const char* to_text(arch a) { return traits_of(a).name; }
+
+status count_devices(int& count) {
+  count = 0;
+  const hipError_t error = hipGetDeviceCount(&count);
+  if (error != hipSuccess) return {error_code::no_device, "", hipGetErrorString(error)};
+  if (count == 0) return {error_code::no_device, "", "no device"};
+  return {};
+}
+
+status select_device(int index) {
+  int count = 0;
+  if (status s = count_devices(count); !s.ok()) return s;
+  if (index < 0 || index >= count) return {error_code::no_device, "index", "there are not so many devices"};
+  return to_status(hipSetDevice(index));
+}
+
+status current_device(device_info& device) {
+  static std::mutex mutex;
+  static std::vector<device_info> known;  // by index; no processors: not asked yet
+  const std::scoped_lock lock(mutex);
+  if (known.empty()) {
+    int count = 0;
+    if (status s = count_devices(count); !s.ok()) return s;
+    known.resize(static_cast<std::size_t>(count));
+  }
+  int index = 0;
+  hipError_t error = hipGetDevice(&index);
+  if (error != hipSuccess) return to_status(error);
+  device_info& here = known[static_cast<std::size_t>(index)];
+  if (here.processors == 0) {
+    device_info found;
+    error = query(index, found);
+    if (error != hipSuccess) return to_status(error);
+    here = {found.arch, found.processors < 1 ? 1 : found.processors};
+  }
+  device = here;
+  return {};
+}
+
+status allocate(void*& memory, std::size_t bytes) {
+  memory = nullptr;
+  return bytes == 0 ? status{} : to_status(hipMalloc(&memory, bytes));
+}
+status release(void* memory) { return memory == nullptr ? status{} : to_status(hipFree(memory)); }
+
+status allocate_pinned(void*& memory, std::size_t bytes) {
+  memory = nullptr;
+  return bytes == 0 ? status{} : to_status(hipHostMalloc(&memory, bytes, 0));
+}
+status release_pinned(void* memory) { return memory == nullptr ? status{} : to_status(hipHostFree(memory)); }
+
+status upload(void* device, const void* host, std::size_t bytes, stream s) {
+  return bytes == 0 ? status{} : to_status(hipMemcpyAsync(device, host, bytes, hipMemcpyHostToDevice, native(s)));
+}
+status download(void* host, const void* device, std::size_t bytes, stream s) {
+  return bytes == 0 ? status{} : to_status(hipMemcpyAsync(host, device, bytes, hipMemcpyDeviceToHost, native(s)));
+}
+status copy(void* to, const void* from, std::size_t bytes, stream s) {
+  return bytes == 0 ? status{} : to_status(hipMemcpyAsync(to, from, bytes, hipMemcpyDeviceToDevice, native(s)));
+}
+status fill(void* memory, std::uint8_t byte, std::size_t bytes, stream s) {
+  return bytes == 0 ? status{} : to_status(hipMemsetAsync(memory, byte, bytes, native(s)));
+}
+
+status create(stream& s, bool joins_null_stream) {
+  hipStream_t made = nullptr;
+  const hipError_t error = hipStreamCreateWithFlags(&made, joins_null_stream ? 0u : hipStreamNonBlocking);
+  s.handle = made;
+  return to_status(error);
+}
+status destroy(stream s) { return s.handle == nullptr ? status{} : to_status(hipStreamDestroy(native(s))); }
+status synchronize(stream s) { return to_status(hipStreamSynchronize(native(s))); }
+status synchronize() { return to_status(hipDeviceSynchronize()); }
+
+#if defined(ROTOSCALE_GPU_HOST)
+
+status begin_capture(stream) { return {error_code::unsupported_device, "", "a build for the host has no graphs"}; }
+status end_capture(stream s, graph&) { return begin_capture(s); }
+status replay(graph, stream s) { return begin_capture(s); }
+status destroy(graph) { return {}; }
+
+#else
+
+status begin_capture(stream s) { return to_status(hipStreamBeginCapture(native(s), hipStreamCaptureModeGlobal)); }
+status end_capture(stream s, graph& g) {
+  hipGraph_t recorded = nullptr;
+  hipGraphExec_t made = nullptr;
+  hipError_t error = hipStreamEndCapture(native(s), &recorded);
+  if (error == hipSuccess) error = hipGraphInstantiateWithFlags(&made, recorded, 0);
+  if (recorded != nullptr) (void)hipGraphDestroy(recorded);
+  g.handle = made;
+  return to_status(error);
+}
+status replay(graph g, stream s) { return to_status(hipGraphLaunch(static_cast<hipGraphExec_t>(g.handle), native(s))); }
+status destroy(graph g) {
+  return g.handle == nullptr ? status{} : to_status(hipGraphExecDestroy(static_cast<hipGraphExec_t>(g.handle)));
+}
+
+#endif
+
+}  // namespace rotoscale::gpu

@@ -1,0 +1,125 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// What the launchers of GEMMs refuse, and in which words.
+#pragma once
+
+#include "gpu/gemm/plan.hpp"
+
+namespace rotoscale::gpu::detail {
+
+inline constexpr int max_parts = 64;
+
+inline status check_workspace(const void* workspace, std::size_t bytes, std::size_t needed) {
+  if (needed == 0) return {};
+  if (workspace == nullptr || reinterpret_cast<std::uintptr_t>(workspace) % 256 != 0) {
+    return {error_code::bad_pointer, "workspace", "must be device memory aligned to 256 bytes"};
+  }
+  if (bytes < needed) return {error_code::out_of_memory, "workspace_bytes", "less than the workspace that is needed"};
+  return {};
+}
+
+/// Format and stride of `n` columns of results.
+inline status check_result(const gemm_result& r, index_t n) {
+  if (r.output != formats::bf16 && r.output != formats::fp32) {
+    return {error_code::bad_option, "output", "must be BF16 or FP32"};
+  }
+  if (row_stride(r, n) < n) return {error_code::bad_extent, "out_stride", "must be at least n"};
+  return {};
+}
+
+inline status check_operand(const gemm_operand_view& x, bool first, bool plain_codes, bool plain_scales) {
+  const auto named = [first](const char* a, const char* b) { return first ? a : b; };
+  if (x.rows < 1 || x.rows > max_gemm_extent)
+    return {error_code::bad_extent, named("a.rows", "b.rows"), "must be 1 to 2^20"};
+  if (x.k < 32 || x.k > max_gemm_extent || x.k % 32 != 0) {
+    return {error_code::bad_extent, named("a.k", "b.k"), "must be a multiple of 32 up to 2^20"};
+  }
+  if (plain_codes && x.code_order != placement::row_major) {
+    return {error_code::bad_option, named("a.code_order", "b.code_order"), "this kernel takes row-major codes"};
+  }
+  if (plain_scales && x.scale_order != placement::row_major) {
+    return {error_code::bad_option, named("a.scale_order", "b.scale_order"), "this kernel takes row-major scales"};
+  }
+  if (x.code_order != placement::row_major && !layout{x.code_order, x.rows, x.code_bytes()}.is_defined()) {
+    return {error_code::bad_extent, named("a.rows", "b.rows"), "this order of codes needs whole tiles"};
+  }
+  if (x.code_order == placement::row_major && (x.code_stride < x.code_bytes() || x.code_stride % 16 != 0)) {
+    return {error_code::bad_extent, named("a.code_stride", "b.code_stride"),
+            "must be a multiple of 16, at least a row's bytes"};
+  }
+  if (x.scale_order == placement::row_major && x.scale_stride < x.k / 32) {
+    return {error_code::bad_extent, named("a.scale_stride", "b.scale_stride"), "must be at least k / 32"};
+  }
+  const status codes = check_pointer(x.codes, 16, named("a.codes", "b.codes"));
+  if (!codes.ok()) return codes;
+  return check_pointer(x.scales, x.scale_order == placement::row_major ? 1 : 4, named("a.scales", "b.scales"));
+}
+
+/// What the scaled matrix instruction's kernel reads, as AITER stores it.
+inline status check_aiter_operands(const gemm_problem& p) {
+  if (p.a.k % 256 != 0) return {error_code::bad_extent, "a.k", "must be a multiple of 256 on gfx950"};
+  if (p.b.code_order != placement::aiter_data_16x16) {
+    return {error_code::bad_option, "b.code_order", "must be aiter_data_16x16 on gfx950"};
+  }
+  for (const gemm_operand_view* x : {&p.a, &p.b}) {
+    if (x->scale_order != placement::aiter_scale) {
+      return {error_code::bad_option, x == &p.a ? "a.scale_order" : "b.scale_order", "must be aiter_scale on gfx950"};
+    }
+  }
+  if (p.a.code_order != placement::row_major && p.a.code_order != placement::aiter_data_16x16) {
+    return {error_code::bad_option, "a.code_order", "must be row_major or aiter_data_16x16 on gfx950"};
+  }
+  return {};
+}
+
+/// gfx942's kernel reads MXFP4 itself, scales four at a time; MXFP8 is expanded first, from any rows.
+inline status check_gfx942(const gemm_problem& p) {
+  if (is_fp8(p)) return {};
+  if (p.a.k % 128 != 0) return {error_code::bad_extent, "a.k", "must be a multiple of 128 on gfx942"};
+  for (const gemm_operand_view* x : {&p.a, &p.b}) {
+    const bool first = x == &p.a;
+    if (x->scale_stride % 4 != 0) {
+      return {error_code::bad_extent, first ? "a.scale_stride" : "b.scale_stride", "must be a multiple of 4 on gfx942"};
+    }
+    const status s = check_pointer(x->scales, 4, first ? "a.scales" : "b.scales");
+    if (!s.ok()) return s;
+  }
+  return {};
+}
+
+/// check_gemm of gpu/api/gemm.hpp.
+inline status check_problem(const gemm_problem& p, const gemm_choice& c, const device_info& device) {
+  const bool reference = c.contract == gemm_contract::reference;
+  const arch_traits& traits = traits_of(device.arch);
+  if (!reference && traits.accurate == nullptr) {
+    return {error_code::unsupported_device, "choice.contract", "this device has the reference kernel only"};
+  }
+  if ((p.a.element == gemm_element::e2m1) != (p.b.element == gemm_element::e2m1)) {
+    return {error_code::bad_option, "b.element", "must be E2M1 where a's is, else E4M3 or E5M2"};
+  }
+  const bool plain = !reference && !traits.has_scaled_mma;
+  for (const gemm_operand_view* x : {&p.a, &p.b}) {
+    const status s = check_operand(*x, x == &p.a, plain, plain);
+    if (!s.ok()) return s;
+  }
+  if (p.a.k != p.b.k) return {error_code::bad_extent, "b.k", "must equal a.k"};
+  if (!reference && traits.has_scaled_mma) {
+    if (status s = check_aiter_operands(p); !s.ok()) return s;
+  }
+  if (!reference && device.arch == arch::gfx942) {
+    if (status s = check_gfx942(p); !s.ok()) return s;
+  }
+  if (status s = check_result(p, p.b.rows); !s.ok()) return s;
+  const status out = check_pointer(p.out, p.output == formats::bf16 ? 2 : 4, "out");
+  if (!out.ok()) return out;
+  if (p.bias != nullptr) {
+    if (status s = check_pointer(p.bias, 4, "bias"); !s.ok()) return s;
+  }
+  const bool one_part = reference || !traits.splits_k;
+  if (c.split_k < 1 || c.split_k > max_parts || (one_part && c.split_k != 1)) {
+    return {error_code::bad_option, "choice.split_k", one_part ? "must be 1 for this kernel" : "must be 1 to 64"};
+  }
+  return {};
+}
+
+}  // namespace rotoscale::gpu::detail
