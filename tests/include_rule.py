@@ -17,9 +17,10 @@ LAYERS = [
     "format",
     "round",
     "small_float scale philox",
-    "limits pack sparse hadamard block layout mma mma_cases mma_models mma_ref",
+    "limits pack sparse hadamard block layout mma gemm_epilogue mma_cases mma_models mma_ref",
     "quantize_ref dequantize_ref",
     "gemm_options gemm_operand gemm_contracts",
+    "k_order",
     "gemm_ref",
     "gemm quantize dequantize names eigen dlpack",
     "checked",
@@ -62,6 +63,8 @@ LONG_FUNCTIONS = {
     "gpu/gemm/amd/gfx950.hpp compute_tile": "the same",
     "gpu/quantize/fp8_tile.hpp fp8_kernel": "three phases of a tile that share registers",
 }
+# Names of detail:: that programs still use: a tracer needs these steps of the definition, which are to be public.
+PROGRAM_DETAIL = set("chain_ref k_at part_length product_ref scaled subgroup_term sum_of_parts term_of".split())
 # Folders of somebody's machine.
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|root|Users|home/\w+)/\w")
 
@@ -319,6 +322,11 @@ def main(root):
         check_paths(path, text, report)
         if path.suffix in (".hpp", ".cpp", ".hip", ".cu") and path.parts[0] in ("include", "gpu", "examples", "bench"):
             long_functions |= check_functions(path, text, report)
+        if path.parts[0] in ("examples", "bench"):
+            for number, line in enumerate(code_only(text).splitlines(), 1):
+                for name in re.findall(r"\bdetail::(\w+)", line):
+                    if name not in PROGRAM_DETAIL:
+                        report(path, number, f"detail::{name} is not for programs")
         if path.suffix in (".hpp", ".cpp", ".hip", ".cu"):
             graph[path] = check_includes(root, path, text, report)
             check_modes(path, text, report)

@@ -250,14 +250,16 @@ def generate(root, source, known, jobs):
         found = [c for c in mutants_generate.changes(text, lines)
                  if joined(text[:c.begin] + c.replacement + text[c.end:]) not in listed]
         print(f"{source}: {len(lines)} lines covered by {pattern.test}, {len(found)} mutants", flush=True)
-        results = list(pool.map(lambda i: outcome(root, folder, pattern, f"g{i}", text[:found[i].begin] + found[i].replacement +
-                                                  text[found[i].end:]), range(len(found))))
-    survivors = [change for change, what in zip(found, results) if what == "survived"]
-    for change in survivors:
-        print("\n" + as_entry(text, change), end="", flush=True)
-    print(f"\n{results.count('killed')} killed, {len(survivors)} survive, "
-          f"{len(found) - results.count('killed') - len(survivors)} do not compile")
-    return len(survivors)
+        results = pool.map(lambda i: outcome(root, folder, pattern, f"g{i}", text[:found[i].begin] + found[i].replacement +
+                                             text[found[i].end:]), range(len(found)))
+        counts = {"killed": 0, "survived": 0}
+        for change, what in zip(found, results):
+            if what in counts:
+                counts[what] += 1
+            if what == "survived":
+                print("\n" + as_entry(text, change), end="", flush=True)
+    print(f"\n{counts['killed']} killed, {counts['survived']} survive, {len(found) - sum(counts.values())} do not compile")
+    return counts["survived"]
 
 
 def changed_since(root, commit):

@@ -31,23 +31,10 @@ std::vector<std::uint64_t> results_of(const probed_gemm& p, const gemm_options& 
 
 /// The same for FP64, which gemm() does not compute.
 std::vector<std::uint64_t> fp64_results(const probed_gemm& p, const gemm_options& o, thread_pool& pool) {
-  const auto words = [&](const std::vector<std::uint8_t>& codes, std::int64_t rows) {
-    std::vector<std::uint64_t> w;
-    for (std::int64_t r = 0; r < rows; ++r) {
-      for (std::int64_t i = 0; i < p.k; ++i) {
-        w.push_back(load_little_endian(codes, static_cast<std::size_t>((r * p.k + detail::k_at(p.k, o, i)) * 8), 8));
-      }
-    }
-    return w;
-  };
-  const std::vector<std::uint64_t> a = words(p.codes_a, p.m), b = words(p.codes_b, p.n);
+  const gemm_operand a = make_operand(p.a, p.codes_a, p.m, p.k), b = make_operand(p.b, p.codes_b, p.n, p.k);
   std::vector<std::uint64_t> codes(static_cast<std::size_t>(p.m * p.n));
   pool.for_each(p.m * p.n, [&](index_t e) {
-    const std::uint64_t *row = a.data() + e / p.n * p.k, *column = b.data() + e % p.n * p.k;
-    const auto part = [&](index_t first, index_t last) {
-      return bit_cast<double>(fp64_chain(row + first, column + first, last - first, 0));
-    };
-    const double d = detail::sum_of_parts(p.k, o, part, [](double x, double y) { return x + y; });
+    const double d = accumulate_fp64_ref(a, e / p.n, b, e % p.n, o, 0.0);
     codes[static_cast<std::size_t>(e)] = bit_cast<std::uint64_t>(d);
   });
   return codes;
@@ -98,7 +85,7 @@ void add_parts(std::int64_t k, std::int64_t grain, const k_order& chain, std::ve
     k_order o = chain;
     o.options.split_k = parts;
     o.options.split_grain = grain;
-    const std::int64_t part = detail::part_length(k, o.options);
+    const std::int64_t part = part_length(k, o.options);
     if (part == last || chain.options.promotion > part || chain.options.model.group > part) continue;
     last = part;
     for (const auto how : {split_order::ascending, split_order::descending, split_order::pairwise}) {
@@ -180,8 +167,7 @@ std::optional<k_order> find_order(const probed_gemm& few, const probed_gemm& all
   std::int64_t most = -1;
   for (const k_order& order : orders) {
     const gemm_options& o = order.options;
-    if (o.split_run != 0 ? all.k % (o.split_k * o.split_run) != 0
-                         : o.split_k > 1 && detail::part_length(all.k, o) >= all.k)
+    if (o.split_run != 0 ? all.k % (o.split_k * o.split_run) != 0 : o.split_k > 1 && part_length(all.k, o) >= all.k)
       continue;
     const std::int64_t right = explained(few, order, pool);
     if (right == few.m * few.n && explained(all, order, pool) == all.m * all.n) return order;
@@ -251,7 +237,7 @@ std::string text_of(const k_order& order, std::int64_t k) {
   if (o.split_run != 0) {
     text += ", " + std::to_string(o.split_k) + " slices of runs of " + std::to_string(o.split_run);
   } else {
-    text += ", parts of " + std::to_string(detail::part_length(k, o));
+    text += ", parts of " + std::to_string(part_length(k, o));
   }
   return text + ", added " + std::string(to_string(o.order)) + (o.split_sum == formats::fp16 ? " in FP16" : "");
 }

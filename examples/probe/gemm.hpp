@@ -17,7 +17,7 @@ namespace rotoscale::probe {
 
 /// rows × k codes, contiguous along k, as gemm() takes them.
 inline gemm_operand make_operand(const format& element, const std::vector<std::uint8_t>& codes, std::int64_t rows,
-                               std::int64_t k) {
+                                 std::int64_t k) {
   gemm_operand o;
   o.element = stored_format(element);
   o.rows = rows;

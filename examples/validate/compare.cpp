@@ -46,34 +46,16 @@ std::string number(const format& f, std::uint64_t code) {
   return text;
 }
 
-double fp64_accumulator(const gemm_case& x, const gemm_options& o, index_t e,
-                        const std::function<void(index_t, std::uint64_t, std::uint64_t, std::uint64_t)>& each_step) {
-  const place_of at = place(x, e);
-  const gemm_operand a = batch_operand(x.a, x.k, at.batch), b = batch_operand(x.b, x.k, at.batch);
-  const auto part = [&](index_t first, index_t last) {
-    const bool starts = o.start_from_c && first == 0;
-    std::uint64_t acc = starts ? bit_cast<std::uint64_t>((*x.c)[static_cast<std::size_t>(e)]) : 0;
-    for (index_t position = first; position < last; ++position) {
-      const index_t k = detail::k_at(x.k, o, position);
-      const std::uint64_t p = operand_code(a, at.row, k), q = operand_code(b, at.column, k);
-      acc = fp64_chain(&p, &q, 1, acc);
-      if (each_step) each_step(k, p, q, acc);
-    }
-    return bit_cast<double>(acc);
-  };
-  return detail::sum_of_parts(x.k, o, part, [](double p, double q) { return p + q; });
-}
-
 std::uint64_t model_code(const gemm_case& x, const gemm_options& o, index_t e) {
   const place_of at = place(x, e);
   const gemm_operand a = batch_operand(x.a, x.k, at.batch), b = batch_operand(x.b, x.k, at.batch);
   const double c = x.c ? (*x.c)[static_cast<std::size_t>(e)] : 0.0;
   if (!x.is_fp64()) {
     const auto start = static_cast<float>(c);
-    return output_code(
-        finish_output(accumulate_ref(a, at.row, b, at.column, o, start), combined_factor(a, b, o), o, start), o);
+    const float acc = accumulate_ref(a, at.row, b, at.column, o, start);
+    return output_code(finish_output(acc, combined_factor(a, b, o), o, start, at.column), o);
   }
-  const double acc = fp64_accumulator(x, o, e, {});
+  const double acc = accumulate_fp64_ref(a, at.row, b, at.column, o, c);
   if (o.alpha == 1.0f && !o.accumulate) return bit_cast<std::uint64_t>(acc);
   const double alpha = static_cast<double>(o.alpha), beta = static_cast<double>(o.beta);
   return bit_cast<std::uint64_t>(o.accumulate ? __builtin_fma(acc, alpha, beta * c) : acc * alpha);

@@ -33,11 +33,6 @@ struct comparison {
   std::optional<difference> first;
 };
 
-/// What FP64 accumulators hold in the end for element `e`; each_step is told every product: k, codes of a and b, and
-/// the accumulator after it.
-double fp64_accumulator(const gemm_case& x, const gemm_options& o, index_t e,
-                        const std::function<void(index_t, std::uint64_t, std::uint64_t, std::uint64_t)>& each_step);
-
 /// The code that element `e` of D has under `o`, by the definition.
 std::uint64_t model_code(const gemm_case& x, const gemm_options& o, index_t e);
 

@@ -64,10 +64,10 @@ std::string alignment(const mma_model& m, const std::vector<mma_product>& p, con
     for (std::size_t i = 0; i < p.size(); i += static_cast<std::size_t>(m.subgroup)) {
       const int size = std::min(m.subgroup, static_cast<int>(p.size() - i));
       terms.emplace_back();
-      if (!detail::subgroup_term(p.data() + i, size, terms.back())) terms.back().exponent = m.least_exponent;
+      if (!subgroup_term(p.data() + i, size, terms.back())) terms.back().exponent = m.least_exponent;
     }
   } else {
-    for (const mma_product& product : p) terms.push_back(detail::scaled(product));
+    for (const mma_product& product : p) terms.push_back(scaled_term(product));
   }
   const bool late = m.sum == mma_sum::late_c || m.sum == mma_sum::late_c_split;
   if (!late && m.sum != mma_sum::aligned && m.sum != mma_sum::scaled_groups) return {};
@@ -110,42 +110,25 @@ std::string k_text(const std::vector<index_t>& k) {
   return text + (k.size() > 6 ? " ... " + std::to_string(k.back()) : "");
 }
 
-std::string accumulator_text(const unpacked& before, const unpacked& after) {
-  return format_text("; accumulator %.9g -> %.9g", static_cast<double>(fp32_value(before)),
-                     static_cast<double>(fp32_value(after)));
+std::string accumulator_text(float before, float after) {
+  return format_text("; accumulator %.9g -> %.9g", static_cast<double>(before), static_cast<double>(after));
 }
 
 /// One step in words.
 std::string step_line(const mma_model& m, const std::vector<mma_product>& p, const std::vector<index_t>& k,
-                      const unpacked& before, const unpacked& after) {
+                      float before, float after) {
   std::string products;
   int terms = 0;
   for (const mma_product& product : p) {
-    const mma_term t = detail::scaled(product);
+    const mma_term t = scaled_term(product);
     if (t.kind != value_class::zero && ++terms <= 4)
       products += (products.empty() ? "" : " ") + format_text("%.9g", value_of(t));
   }
   if (terms > 4) products += " ... (" + std::to_string(terms) + " not zero)";
   const format acc = m.result == mma_result::fp16_nearest ? formats::fp16 : formats::fp32;
-  return "k " + k_text(k) + ": products " + (products.empty() ? "all zero" : products) +
-         alignment(m, p, detail::term_of(before, acc.min_exponent())) + accumulator_text(before, after);
-}
-
-/// Positions [first, last), of one instruction, by steps.
-std::vector<std::vector<index_t>> steps_of(const mma_model& m, index_t first, index_t last) {
-  std::vector<std::vector<index_t>> steps;
-  for (int half = 0; half < (m.interleave == 0 ? 1 : 2); ++half) {
-    std::vector<index_t> step;
-    for (index_t p = first; p < last; ++p) {
-      if (m.interleave != 0 && (p - first) / m.interleave % 2 != half) continue;
-      step.push_back(p);
-      if (static_cast<int>(step.size()) != m.group) continue;
-      steps.push_back(step);
-      step.clear();
-    }
-    if (!step.empty()) steps.push_back(step);
-  }
-  return steps;
+  const mma_term c = to_term(unpack(formats::fp32, fp32_bits(before)), acc.min_exponent());
+  return "k " + k_text(k) + ": products " + (products.empty() ? "all zero" : products) + alignment(m, p, c) +
+         accumulator_text(before, after);
 }
 
 std::string heading(const gemm_case& x, const difference& d) {
@@ -160,83 +143,110 @@ std::string c_line(double c, const gemm_options& o) {
 
 std::string positions(index_t begin, index_t end) { return std::to_string(begin) + ".." + std::to_string(end - 1); }
 
+/// Lines up to the most that are shown.
+class line_list {
+ public:
+  bool is_full() const { return lines_.size() >= most_lines; }
+  void add(const std::string& line) {
+    if (!is_full()) lines_.push_back(line);
+  }
+  std::vector<std::string> with_result(const std::string& line) && {
+    if (is_full()) lines_.push_back("...");
+    lines_.push_back(line);
+    return std::move(lines_);
+  }
+
+ private:
+  std::vector<std::string> lines_;
+};
+
+/// The definition's accumulator, with a line for what happens to it.
+class tracer : public accumulator_ref {
+ public:
+  tracer(line_list& lines, const gemm_operand& a, index_t i, const gemm_operand& b, index_t j, const gemm_options& o,
+         float c)
+      : accumulator_ref(a, i, b, j, o, c), lines_(lines), o_(o) {}
+
+  void begin_part(index_t first, index_t last) {
+    if (o_.split_k != 1) lines_.add("part of K, " + positions(first, last) + ":");
+    accumulator_ref::begin_part(first, last);
+  }
+  void step(const k_step& k) {
+    const float before = accumulator();
+    accumulator_ref::step(k);
+    if (lines_.is_full()) return;
+    std::vector<mma_product> products;
+    std::vector<index_t> ks;
+    for (index_t n = 0; n < k.size(); ++n) {
+      ks.push_back(k[n]);
+      products.push_back(product(k[n]));
+    }
+    lines_.add(step_line(o_.model, products, ks, before, accumulator()));
+  }
+  void end_instruction() {
+    const float own = accumulator(), before = before_instruction();
+    accumulator_ref::end_instruction();
+    if (o_.model.c_last) {
+      lines_.add(format_text("their sum %.9g", static_cast<double>(own)) + " is added" +
+                 accumulator_text(before, accumulator()));
+    }
+  }
+  void end_chain() {
+    accumulator_ref::end_chain();
+    if (o_.promotion != 0) {
+      lines_.add(format_text("promoted: FP32 sum %.9g, accumulator emptied", static_cast<double>(part())));
+    }
+  }
+  void add_parts() {
+    const auto x = static_cast<double>(top(1)), y = static_cast<double>(top());
+    accumulator_ref::add_parts();
+    lines_.add(format_text("parts added: %.9g + %.9g = %.9g", x, y, static_cast<double>(top())));
+  }
+
+ private:
+  line_list& lines_;
+  const gemm_options& o_;
+};
+
 /// FP64 units: a fused multiply-add a line.
-std::vector<std::string> fp64_trace(const gemm_case& x, const gemm_options& o, const difference& d) {
-  std::vector<std::string> lines{heading(x, d)};
-  if (x.c) lines.push_back(c_line((*x.c)[static_cast<std::size_t>(d.element)], o));
-  const double acc =
-      fp64_accumulator(x, o, d.element, [&](index_t k, std::uint64_t p, std::uint64_t q, std::uint64_t after) {
-        if (lines.size() >= most_lines) return;
-        lines.push_back("k " + std::to_string(k) +
-                        format_text(": %.17g * %.17g; accumulator %.17g", bit_cast<double>(p), bit_cast<double>(q),
-                                    bit_cast<double>(after)));
-      });
-  if (lines.size() >= most_lines) lines.push_back("...");
-  lines.push_back((o.split_k == 1 ? "result " : std::to_string(o.split_k) + " parts, together ") +
-                  format_text("%.17g before it is scaled", acc));
-  return lines;
-}
+class fp64_tracer : public fp64_accumulator_ref {
+ public:
+  fp64_tracer(line_list& lines, const gemm_operand& a, index_t i, const gemm_operand& b, index_t j, double c)
+      : fp64_accumulator_ref(a, i, b, j, c), lines_(lines), a_(a), b_(b), i_(i), j_(j) {}
+
+  void step(const k_step& k) {
+    fp64_accumulator_ref::step(k);
+    if (lines_.is_full()) return;
+    lines_.add("k " + std::to_string(k[0]) +
+               format_text(": %.17g * %.17g; accumulator %.17g", bit_cast<double>(operand_code(a_, i_, k[0])),
+                           bit_cast<double>(operand_code(b_, j_, k[0])), accumulator()));
+  }
+
+ private:
+  line_list& lines_;
+  const gemm_operand &a_, &b_;
+  index_t i_, j_;
+};
 
 }  // namespace
 
 std::vector<std::string> trace(const gemm_case& x, const gemm_options& o, const difference& d) {
   const place_of at = place(x, d.element);
   const gemm_operand a = batch_operand(x.a, x.k, at.batch), b = batch_operand(x.b, x.k, at.batch);
-  const mma_model& m = o.model;
-  if (x.is_fp64()) return fp64_trace(x, o, d);
-  const float start = x.c ? static_cast<float>((*x.c)[static_cast<std::size_t>(d.element)]) : 0.0f;
-  std::vector<std::string> lines{heading(x, d)};
-  if (x.c) lines.push_back(c_line(static_cast<double>(start), o));
-  const index_t length = m.instruction_k != 0 ? m.instruction_k : m.group == 0 ? x.k : m.group;
-  const auto add = [&](const std::string& line) {
-    if (lines.size() < most_lines) lines.push_back(line);
-  };
-  const auto part = [&](index_t begin, index_t end) {
-    if (o.split_k != 1) add("part of K, " + positions(begin, end) + ":");
-    unpacked acc = o.start_from_c && begin == 0 ? unpack(formats::fp32, fp32_bits(start)) : unpacked{};
-    float promoted = 0.0f;
-    for (index_t first = begin; first < end;) {
-      const index_t interval_end = o.promotion == 0 ? end : std::min(end, first + o.promotion);
-      const index_t interval_begin = first;
-      for (; first < interval_end; first = std::min(first + length, interval_end)) {
-        const index_t last = std::min(first + length, interval_end);
-        const unpacked before = acc;
-        acc = detail::chain_ref(o, a, at.row, b, at.column, first, last, before);
-        unpacked sum = m.c_last ? unpacked{} : before;
-        const auto steps = steps_of(m, first, last);
-        for (const std::vector<index_t>& step : steps) {
-          std::vector<mma_product> p;
-          std::vector<index_t> ks;
-          for (const index_t position : step) {
-            ks.push_back(detail::k_at(x.k, o, position));
-            p.push_back(detail::product_ref(m, a, at.row, b, at.column, ks.back()));
-          }
-          const bool whole = steps.size() == 1 && !m.c_last;
-          const unpacked after = whole ? acc : mma_step(m, p.data(), static_cast<int>(p.size()), sum);
-          add(step_line(m, p, ks, sum, after));
-          sum = after;
-        }
-        if (m.c_last)
-          add(format_text("their sum %.9g", static_cast<double>(fp32_value(sum))) + " is added" +
-              accumulator_text(before, acc));
-      }
-      promoted = interval_begin == begin ? fp32_value(acc) : promoted + fp32_value(acc);
-      if (o.promotion == 0) continue;
-      add(format_text("promoted: FP32 sum %.9g, accumulator emptied", static_cast<double>(promoted)));
-      acc = {};
-    }
-    return o.split_k == 1 ? promoted : round_to_format(o.split_sum, promoted);
-  };
-  const auto join = [&](float p, float q) {
-    const float sum = round_to_format(o.split_sum, p + q);
-    add(format_text("parts added: %.9g + %.9g = %.9g", static_cast<double>(p), static_cast<double>(q),
-                    static_cast<double>(sum)));
-    return sum;
-  };
-  const float acc = detail::sum_of_parts(x.k, o, part, join);
-  if (lines.size() >= most_lines) lines.push_back("...");
-  lines.push_back(format_text("result %.9g before it is scaled and rounded", static_cast<double>(acc)));
-  return lines;
+  const double c = x.c ? (*x.c)[static_cast<std::size_t>(d.element)] : 0.0;
+  line_list lines;
+  lines.add(heading(x, d));
+  if (x.c) lines.add(c_line(c, o));
+  if (x.is_fp64()) {
+    fp64_tracer acc(lines, a, at.row, b, at.column, c);
+    walk_k(x.k, o, acc);
+    return std::move(lines).with_result((o.split_k == 1 ? "result " : std::to_string(o.split_k) + " parts, together ") +
+                                        format_text("%.17g before it is scaled", acc.top()));
+  }
+  tracer acc(lines, a, at.row, b, at.column, o, static_cast<float>(c));
+  walk_k(x.k, o, acc);
+  return std::move(lines).with_result(
+      format_text("result %.9g before it is scaled and rounded", static_cast<double>(acc.top())));
 }
 
 }  // namespace rotoscale::validate

@@ -118,7 +118,7 @@ bool late_step_of(const mma_model& m, const double* a, const int* exponents_a, c
     for (int i = h; i < count; i += Parts) sum += static_cast<std::int64_t>(a[i] * b[i] * unit);  // toward zero
     products += rotoscale::detail::floor_shift(sum, largest - exponent[h]);
   }
-  const mma_term c = rotoscale::detail::term_of(acc, formats::fp32.min_exponent());
+  const mma_term c = to_term(acc, formats::fp32.min_exponent());
   const int exponent_of_products = zeros ? rotoscale::detail::no_exponent : largest;
   acc = rotoscale::detail::round_result(m, rotoscale::detail::late_sum(m, products, exponent_of_products, c));
   return true;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
+#include "rotoscale/gemm_epilogue.hpp"
 #include "rotoscale/round.hpp"
 #include "rotoscale/scale.hpp"
 
@@ -113,20 +114,6 @@ ROTOSCALE_HD constexpr float fp8_value(bool e4m3, std::uint32_t code) {
   if (magnitude > 0x7C) return fp32_from_bits(fp32_nan_bits);
   if (magnitude == 0x7C) return fp32_from_bits(fp32_infinity_bits | sign);
   return fp32_from_bits(magnitude << 21 | sign) * pow2_fp32(112);
-}
-
-// ------------------------------------------------------------------ the last step
-
-/// One output from its accumulator: factor, C and bias in FP32, each step one fused multiply-add.
-ROTOSCALE_HD inline float finish_value(float acc, float alpha, bool accumulate, float beta, float old, bool has_bias,
-                                       float bias, std::uint32_t nan_bits) {
-  float y;
-  if (accumulate) {
-    y = __builtin_fmaf(acc, alpha, has_bias ? __builtin_fmaf(beta, old, bias) : beta * old);
-  } else {
-    y = has_bias ? __builtin_fmaf(acc, alpha, bias) : acc * alpha;
-  }
-  return fp32_is_nan(fp32_bits(y)) ? fp32_from_bits(nan_bits) : y;
 }
 
 }  // namespace rotoscale::gpu

@@ -94,7 +94,7 @@ inline expanded_row expand_e5m2_row(block_matrix<const std::uint8_t> m, index_t 
   return row;
 }
 
-/// The accumulator of an output of a kernel whose operands are expanded rows; finish_value makes the output of it.
+/// The accumulator of an output of a kernel whose operands are expanded rows; gemm_epilogue makes the output of it.
 inline float model_sum(const expanded_row& a, const expanded_row& b, const gemm_options& o) {
   return times_power(accumulate_ref(a.operand(), 0, b.operand(), 0, o, 0.0f), a.base + b.base);
 }

@@ -18,7 +18,7 @@ __device__ inline float output_value(const gemm_arguments& p, float acc, int row
                      : static_cast<const float*>(p.out)[at];
   }
   const float bias = p.bias != nullptr ? p.bias[column] : 0.0f;
-  return finish_value(acc, p.alpha, p.accumulate, p.beta, old, p.bias != nullptr, bias, p.nan_bits);
+  return gemm_epilogue{p.alpha, p.accumulate, p.beta, p.bias != nullptr, p.nan_bits}(acc, old, bias);
 }
 __device__ inline void store_output(const gemm_arguments& p, float acc, int row, int column) {
   const float x = output_value(p, acc, row, column);

@@ -31,26 +31,33 @@ class row_finisher {
         plain_(o.output == formats::fp32),
         by_lanes_(plain_ || (o.output == formats::bf16 && o.output_rounding == rounding::nearest_even)) {}
 
-  void finish(const float* acc, index_t n, float* to, index_t stride) const {
+  /// `n` outputs of a row from column `first` on.
+  void finish(const float* acc, index_t n, float* to, index_t stride, index_t first) const {
     index_t j = 0;
-    for (; by_lanes_ && stride == 1 && j + word_lanes <= n; j += word_lanes) finish_lanes(acc + j, to + j);
+    for (; by_lanes_ && stride == 1 && j + word_lanes <= n; j += word_lanes) finish_lanes(acc + j, to + j, first + j);
     for (; j < n; ++j) {
-      to[j * stride] = finish_output(acc[j], factor_, o_, o_.accumulate ? to[j * stride] : 0.0f);
+      to[j * stride] = finish_output(acc[j], factor_, o_, o_.accumulate ? to[j * stride] : 0.0f, first + j);
     }
   }
 
  private:
   using ulanes = std::uint32_t __attribute__((vector_size(register_bytes)));
 
-  void finish_lanes(const float* acc, float* to) const {
+  static flanes fma_lanes(flanes x, float factor, flanes y) {
+    return __builtin_bit_cast(flanes,
+                              fma(__builtin_bit_cast(fvec, x), fvec::broadcast(factor), __builtin_bit_cast(fvec, y)));
+  }
+
+  /// gemm_epilogue for a register.
+  void finish_lanes(const float* acc, float* to, index_t column) const {
     auto x = load_lanes<flanes>(acc);
+    flanes added{};
+    if (o_.bias != nullptr) added = load_lanes<flanes>(o_.bias + column);
     if (o_.accumulate) {
-      const flanes old = load_lanes<flanes>(to) * o_.beta;
-      x = __builtin_bit_cast(flanes,
-                             fma(__builtin_bit_cast(fvec, x), fvec::broadcast(factor_), __builtin_bit_cast(fvec, old)));
-    } else {
-      x *= factor_;
+      const auto c = load_lanes<flanes>(to);
+      added = o_.bias != nullptr ? fma_lanes(c, o_.beta, added) : c * o_.beta;
     }
+    x = o_.accumulate || o_.bias != nullptr ? fma_lanes(x, factor_, added) : x * factor_;
     const auto u = __builtin_bit_cast(ulanes, x);
     ulanes rounded = u;
     if (!plain_) round_number_to_bf16(rounded);
@@ -173,7 +180,7 @@ struct gemm_tile {
         const float old = o.start_from_c ? c(first_row + i, first_column + j) : 0.0f;
         sum[i * columns + j] = accumulate_ref(a, first_row + i, b, first_column + j, o, old);
       }
-      finisher.finish(sum + i * columns, n, &c(first_row + i, first_column), c.stride(1));
+      finisher.finish(sum + i * columns, n, &c(first_row + i, first_column), c.stride(1), first_column);
     }
   }
 
@@ -208,7 +215,7 @@ void gemm_with(const gemm_operand& a, const gemm_operand& b, const gemm_options&
                thread_pool& pool) {
   constexpr index_t panel_memory = index_t{1} << 26;  // bytes
   constexpr index_t most_rows = 64;
-  const gemm_plan plan = plan_of(a.k, o, Kernel::slice(o.model));
+  const gemm_plan plan = plan_gemm(a.k, o, Kernel::slice(o.model));
   const Kernel kernel(a, b, o, plan);
   const index_t panels = (b.rows + Kernel::columns - 1) / Kernel::columns;
   const index_t panel_bytes = round_up(kernel.panel_bytes(), 64);
@@ -343,6 +350,7 @@ inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_option
   detail::gemm_batch<detail::fp32_chain, detail::exact_blocks, detail::scaled_blocks, detail::aligned_steps>(a, b, o, c,
                                                                                                              pool);
 }
+/// One matrix.
 inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
                  thread_pool& pool) {
   gemm(a, b, o, as_batch(c), pool);

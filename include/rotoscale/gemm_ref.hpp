@@ -4,16 +4,16 @@
 // blocked, threaded path that equals it by bytes.
 #pragma once
 
+#include "rotoscale/gemm_epilogue.hpp"
 #include "rotoscale/gemm_operand.hpp"
-#include "rotoscale/gemm_options.hpp"
+#include "rotoscale/k_order.hpp"
 #include "rotoscale/mma_ref.hpp"
 
 namespace rotoscale {
 
-namespace detail {
-
-inline mma_product product_ref(const mma_model& m, const gemm_operand& a, index_t i, const gemm_operand& b, index_t j,
-                               index_t k) {
+/// Product k of output (i, j) as the model's unit takes it, block scales included.
+ROTOSCALE_HD constexpr mma_product gemm_product(const mma_model& m, const gemm_operand& a, index_t i,
+                                                const gemm_operand& b, index_t j, index_t k) {
   mma_product p = mma_multiply(m, mma_element(m, a.element, operand_code(a, i, k)),
                                mma_element(m, b.element, operand_code(b, j, k)));
   if (a.block != 0) mma_scale(p, a.scale, operand_scale(a, i, k));
@@ -21,105 +21,152 @@ inline mma_product product_ref(const mma_model& m, const gemm_operand& a, index_
   return p;
 }
 
-/// Length of all parts of K but the last.
-inline index_t part_length(index_t k, const gemm_options& o) {
-  if (o.split_run != 0) return k / o.split_k;
-  const index_t unit = o.split_k * o.split_grain;
-  return (k + unit - 1) / unit * o.split_grain;
-}
+/// The accumulator of output (i, j), led along K by walk_k. Between steps it is a number of FP32, as every mma_result
+/// but fp64_nearest is.
+class accumulator_ref : public k_visitor {
+ public:
+  /// `c`: what the accumulator starts from where the options say so.
+  accumulator_ref(const gemm_operand& a, index_t i, const gemm_operand& b, index_t j, const gemm_options& o, float c)
+      : a_(a), b_(b), o_(o), i_(i), j_(j), c_(c) {}
 
-/// The k at a position of the parts, one after the other.
-inline index_t k_at(index_t k, const gemm_options& o, index_t position) {
-  if (o.split_run == 0) return position;
-  const index_t part = k / o.split_k, within = position % part;
-  return (within / o.split_run * o.split_k + position / part) * o.split_run + within % o.split_run;
-}
-
-/// part(first, last) of each part's positions, joined by add(x, y).
-template <class Part, class Add>
-inline auto sum_of_parts(index_t k, const gemm_options& o, const Part& part, const Add& add) {
-  const index_t length = part_length(k, o);
-  const index_t count = k == 0 ? 1 : (k + length - 1) / length;
-  decltype(part(k, k)) waiting[64] = {};  // sums of 1, 2, 4, ... parts
-  int depth = 0;
-  for (index_t n = 0; n < count; ++n) {
-    const index_t first = (o.order == split_order::descending ? count - 1 - n : n) * length;
-    auto x = part(first, first + length < k ? first + length : k);
-    if (o.order == split_order::pairwise) {
-      for (index_t carry = n; carry % 2 != 0; carry /= 2) x = add(waiting[--depth], x);
-    } else if (n > 0) {
-      x = add(waiting[--depth], x);
+  /// @{ As walk_k calls them (k_visitor).
+  void begin_part(index_t, index_t) { is_first_chain_ = true; }
+  void begin_chain(bool from_c) { acc_ = from_c ? fp32_number(c_) : 0.0f; }
+  void begin_instruction() {
+    if (!o_.model.c_last) return;
+    before_ = acc_;
+    acc_ = 0.0f;
+  }
+  void step(const k_step& k) {
+    const mma_model& m = o_.model;
+    if (m.group == 0) {
+      acc_ = exact_sum_of(k);
+    } else if (m.sum == mma_sum::exact && m.group == 1) {  // decoded elements and one FP32 fused multiply-add
+      acc_ = __builtin_fmaf(operand_value(a_, i_, k[0]), operand_value(b_, j_, k[0]), acc_);
+    } else {
+      for (index_t n = 0; n < k.size(); ++n) products_[n] = product(k[n]);
+      acc_ = fp32_value(mma_step(m, products_, static_cast<int>(k.size()), unpack(formats::fp32, fp32_bits(acc_))));
     }
-    waiting[depth++] = x;
   }
-  for (; depth > 1; --depth) waiting[depth - 2] = add(waiting[depth - 2], waiting[depth - 1]);
-  return waiting[0];
-}
-
-/// mma_model{group 0}: one sum of c and products at positions [first, last), one rounding.
-inline unpacked exact_chain_ref(const gemm_options& o, const gemm_operand& a, index_t i, const gemm_operand& b,
-                                index_t j, index_t first, index_t last, unpacked c) {
-  special_terms terms;
-  exact_sum sum;
-  const auto add = [&](const mma_term& t) {
-    terms.see(t);
-    sum.add(t.negative, t.significand, t.low);
-  };
-  add(term_of(c, 0));
-  for (index_t p = first; p < last; ++p) add(scaled(product_ref(o.model, a, i, b, j, k_at(a.k, o, p))));
-  unpacked result;
-  return terms.decide(true, result) ? result : round_result(o.model, sum.value());
-}
-
-/// Products at positions [first, last) after c. Steps of one product are FP32 fused multiply-adds of decoded elements.
-inline unpacked chain_ref(const gemm_options& o, const gemm_operand& a, index_t i, const gemm_operand& b, index_t j,
-                          index_t first, index_t last, unpacked c) {
-  const mma_model& m = o.model;
-  if (m.group == 0) return exact_chain_ref(o, a, i, b, j, first, last, c);
-  if (m.sum == mma_sum::exact && m.group == 1) {
-    float acc = fp32_value(c);
-    for (index_t p = first; p < last; ++p) {
-      const index_t k = k_at(a.k, o, p);
-      acc = __builtin_fmaf(operand_value(a, i, k), operand_value(b, j, k), acc);
-    }
-    return unpack(formats::fp32, fp32_bits(acc));
+  void end_instruction() {
+    if (!o_.model.c_last) return;
+    const auto number = [](float x) { return unpack(formats::fp32, fp32_bits(x)); };
+    acc_ = fp32_value(mma_add_last(o_.model, number(before_), number(acc_)));
   }
-  const index_t length = m.instruction_k != 0 ? m.instruction_k : m.group;
-  mma_product products[max_mma_group];
-  for (index_t k0 = first; k0 < last; k0 += length) {
-    const int count = static_cast<int>(last - k0 < length ? last - k0 : length);
-    for (int k = 0; k < count; ++k) products[k] = product_ref(m, a, i, b, j, k_at(a.k, o, k0 + k));
-    c = mma_instruction(m, products, count, c);
+  void end_chain() {
+    part_ = is_first_chain_ ? fp32_number(acc_) : part_ + fp32_number(acc_);
+    is_first_chain_ = false;
   }
-  return c;
-}
+  void end_part() { sums_[depth_++] = o_.split_k == 1 ? part_ : round_to_format(o_.split_sum, part_); }
+  void add_parts() {
+    --depth_;
+    sums_[depth_ - 1] = round_to_format(o_.split_sum, sums_[depth_ - 1] + sums_[depth_]);
+  }
+  /// @}
 
-}  // namespace detail
+  /// Product k of this output.
+  mma_product product(index_t k) const { return gemm_product(o_.model, a_, i_, b_, j_, k); }
+  float accumulator() const { return acc_; }  ///< of the chain; within an instruction that adds C last, its own sum
+  float before_instruction() const { return before_; }  ///< where the model says c_last: what its sum will join
+  float part() const { return part_; }                  ///< FP32 sum of the part's chains
+  float top(int below = 0) const { return sums_[depth_ - 1 - below]; }  ///< of the stack of parts' sums
+
+ private:
+  /// NaN becomes canonical, as it does in a matrix unit's accumulator.
+  static float fp32_number(float x) { return fp32_value(unpack(formats::fp32, fp32_bits(x))); }
+
+  /// mma_model{group 0}: one sum of the accumulator and all products, one rounding.
+  float exact_sum_of(const k_step& k) const {
+    detail::special_terms terms;
+    detail::exact_sum sum;
+    const auto add = [&](const mma_term& t) {
+      terms.see(t);
+      sum.add(t.negative, t.significand, t.low);
+    };
+    add(to_term(unpack(formats::fp32, fp32_bits(acc_)), 0));
+    for (index_t n = 0; n < k.size(); ++n) add(scaled_term(product(k[n])));
+    unpacked result;
+    return fp32_value(terms.decide(true, result) ? result : detail::round_result(o_.model, sum.value()));
+  }
+
+  const gemm_operand &a_, &b_;
+  const gemm_options& o_;
+  index_t i_, j_;
+  float c_, acc_ = 0.0f, before_ = 0.0f, part_ = 0.0f;
+  bool is_first_chain_ = true;
+  float sums_[64] = {};
+  int depth_ = 0;
+  mma_product products_[max_mma_group];  ///< of the step; cleared once for all of them
+};
 
 /// The accumulator of one output element before the last step; `c` is what it starts from.
 inline float accumulate_ref(const gemm_operand& a, index_t i, const gemm_operand& b, index_t j, const gemm_options& o,
                             float c) {
-  const auto part = [&](index_t first, index_t last) {
-    const index_t interval = o.promotion == 0 ? last - first : o.promotion;
-    float promoted = 0.0f;
-    for (index_t p = first; p < last || p == first; p += interval) {
-      const unpacked start = o.start_from_c && p == 0 ? unpack(formats::fp32, fp32_bits(c)) : unpacked{};
-      const float acc =
-          fp32_value(detail::chain_ref(o, a, i, b, j, p, p + interval < last ? p + interval : last, start));
-      promoted = p == first ? acc : promoted + acc;
-      if (interval <= 0) break;
-    }
-    return o.split_k == 1 ? promoted : round_to_format(o.split_sum, promoted);
-  };
-  return detail::sum_of_parts(a.k, o, part, [&](float x, float y) { return round_to_format(o.split_sum, x + y); });
+  accumulator_ref acc(a, i, b, j, o, c);
+  walk_k(a.k, o, acc);
+  return acc.top();
 }
 
-/// Last step of every GEMM of this library.
-inline float finish_output(float acc, float factor, const gemm_options& o, float old) {
-  const float scaled = o.accumulate ? __builtin_fmaf(acc, factor, o.beta * old) : acc * factor;
-  if (fp32_is_nan(fp32_bits(scaled))) return fp32_from_bits(o.model.nan_bits);
-  if (o.output == formats::fp32) return scaled;
-  return decode(o.output, encode(o.output, scaled, o.output_rounding, overflow::to_inf));
+/// The same for FP64 units (mma_result::fp64_nearest), on operands of FP64: chains of fp64_chain, IEEE sums of them.
+class fp64_accumulator_ref : public k_visitor {
+ public:
+  /// `c`: what the accumulator starts from where the options say so.
+  fp64_accumulator_ref(const gemm_operand& a, index_t i, const gemm_operand& b, index_t j, double c)
+      : a_(a), b_(b), i_(i), j_(j), c_(c) {}
+
+  /// @{ As walk_k calls them (k_visitor).
+  void begin_part(index_t, index_t) { is_first_chain_ = true; }
+  void begin_chain(bool from_c) { acc_ = from_c ? bit_cast<std::uint64_t>(c_) : 0; }
+  void step(const k_step& k) {
+    for (index_t n = 0; n < k.size(); ++n) {
+      const std::uint64_t p = operand_code(a_, i_, k[n]), q = operand_code(b_, j_, k[n]);
+      acc_ = fp64_chain(&p, &q, 1, acc_);
+    }
+  }
+  void end_chain() {
+    part_ = is_first_chain_ ? bit_cast<double>(acc_) : part_ + bit_cast<double>(acc_);
+    is_first_chain_ = false;
+  }
+  void end_part() { sums_[depth_++] = part_; }
+  void add_parts() {
+    --depth_;
+    sums_[depth_ - 1] += sums_[depth_];
+  }
+  /// @}
+
+  /// Of the chain.
+  double accumulator() const { return bit_cast<double>(acc_); }
+  /// Of the stack of parts' sums.
+  double top() const { return sums_[depth_ - 1]; }
+
+ private:
+  const gemm_operand &a_, &b_;
+  index_t i_, j_;
+  double c_, part_ = 0.0;
+  std::uint64_t acc_ = 0;
+  bool is_first_chain_ = true;
+  double sums_[64] = {};
+  int depth_ = 0;
+};
+
+/// The sum of output (i, j) in FP64, under fp64_fma_chain's steps and the options' order.
+inline double accumulate_fp64_ref(const gemm_operand& a, index_t i, const gemm_operand& b, index_t j,
+                                  const gemm_options& o, double c) {
+  fp64_accumulator_ref acc(a, i, b, j, c);
+  walk_k(a.k, o, acc);
+  return acc.top();
+}
+
+/// The last step of a GEMM under `o`, `factor` as combined_factor gives it.
+inline gemm_epilogue make_epilogue(float factor, const gemm_options& o) {
+  return {factor, o.accumulate, o.beta, o.bias != nullptr, o.model.nan_bits};
+}
+
+/// The output of column `column` from its accumulator; `c` is what stood there.
+inline float finish_output(float acc, float factor, const gemm_options& o, float c, index_t column) {
+  const float y = make_epilogue(factor, o)(acc, c, o.bias != nullptr ? o.bias[column] : 0.0f);
+  if (o.output == formats::fp32 || fp32_is_nan(fp32_bits(y))) return y;
+  return decode(o.output, encode(o.output, y, o.output_rounding, overflow::to_inf));
 }
 
 /// A result's code in o.output, as a kernel stores it.
@@ -128,6 +175,7 @@ inline std::uint64_t output_code(float x, const gemm_options& o) {
   return o.model.nan_bits >> (32 - o.output.bits());
 }
 
+/// What a sum is multiplied by: a's factor times b's (formed first), times alpha.
 inline float combined_factor(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
   return (a.factor ? *a.factor : 1.0f) * (b.factor ? *b.factor : 1.0f) * o.alpha;
 }
@@ -170,7 +218,7 @@ inline void gemm_row_ref(const gemm_operand& a, const gemm_operand& b, const gem
   const float factor = combined_factor(a, b, o);
   for (index_t j = 0; j < b.rows; ++j) {
     const float old = o.accumulate || o.start_from_c ? c(i, j) : 0.0f;  // else C is not read
-    c(i, j) = finish_output(accumulate_ref(a, i, b, j, o, old), factor, o, old);
+    c(i, j) = finish_output(accumulate_ref(a, i, b, j, o, old), factor, o, old, j);
   }
 }
 
@@ -179,6 +227,7 @@ template <class T>
 inline view<T, 3> as_batch(matrix<T> m) {
   return {m.data, {1, m.extent(0), m.extent(1)}, {0, m.stride(0), m.stride(1)}};
 }
+/// Matrix `i` of a batch.
 template <class T>
 inline matrix<T> batch_element(view<T, 3> x, index_t i) {
   return {x.data + i * x.stride(0), {x.extent(1), x.extent(2)}, {x.stride(1), x.stride(2)}};
@@ -193,6 +242,7 @@ inline void gemm_ref(const gemm_operand& a, const gemm_operand& b, const gemm_op
     }
   }
 }
+/// One matrix.
 inline void gemm_ref(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c) {
   gemm_ref(a, b, o, as_batch(c));
 }

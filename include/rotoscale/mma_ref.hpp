@@ -30,15 +30,42 @@ struct mma_product {
 /// Most products of a step and of an instruction.
 inline constexpr int max_mma_group = 512;
 
-namespace detail {
-
-ROTOSCALE_HD constexpr mma_term term_of(const unpacked& u, int least_exponent) {
+/// `u` as a term of a sum; numbers below 2^least_exponent align as if their exponent was that.
+ROTOSCALE_HD constexpr mma_term to_term(const unpacked& u, int least_exponent) {
   if (u.kind != value_class::finite) return {u.kind, u.negative};
   int zeros = 0;
   while ((u.significand >> zeros & 1) == 0) ++zeros;
   return {u.kind, u.negative, u.significand >> zeros, u.exponent - 63 + zeros,
           u.exponent < least_exponent ? least_exponent : u.exponent};
 }
+
+/// A product with its block scales multiplied in.
+ROTOSCALE_HD constexpr mma_term scaled_term(const mma_product& p) {
+  mma_term t = p.value;
+  t.significand *= p.scale_significand;
+  t.low += p.scale_low;
+  t.exponent += p.scale_exponent;
+  return t;
+}
+
+/// The exact sum of one subgroup's products times their scales, with the scales' exponent for alignment: a sum that
+/// cancels keeps it. False if all products are zero.
+ROTOSCALE_HD constexpr bool subgroup_term(const mma_product* p, int count, mma_term& t) {
+  detail::exact_sum products;
+  bool zeros = true;
+  for (int i = 0; i < count; ++i) {
+    products.add(p[i].value.negative, p[i].value.significand, p[i].value.low);
+    zeros = zeros && p[i].value.kind == value_class::zero;
+  }
+  if (zeros || p[0].scale_significand == 0) return false;
+  t = to_term(products.value(), 0);
+  t.significand *= p[0].scale_significand;
+  t.low += p[0].scale_low;
+  t.exponent = p[0].scale_exponent;
+  return true;
+}
+
+namespace detail {
 
 /// significand * 2^low, cut toward zero to an integer number of 2^unit.
 ROTOSCALE_HD constexpr std::int64_t cut(const mma_term& t, int unit) {
@@ -108,20 +135,11 @@ ROTOSCALE_HD constexpr bool special_sum(const mma_product* p, int count, const m
   return terms.decide(minus_zero, result);
 }
 
-/// A product with its block scales multiplied in.
-ROTOSCALE_HD constexpr mma_term scaled(const mma_product& p) {
-  mma_term t = p.value;
-  t.significand *= p.scale_significand;
-  t.low += p.scale_low;
-  t.exponent += p.scale_exponent;
-  return t;
-}
-
 ROTOSCALE_HD constexpr unpacked exact_step(const mma_product* p, int count, const mma_term& c) {
   exact_sum sum;
   sum.add(c.negative, c.significand, c.low);
   for (int i = 0; i < count; ++i) {
-    const mma_term t = scaled(p[i]);
+    const mma_term t = scaled_term(p[i]);
     sum.add(t.negative, t.significand, t.low);
   }
   return sum.value();
@@ -134,28 +152,11 @@ ROTOSCALE_HD constexpr unpacked aligned_step(const mma_model& m, const mma_produ
     if (t.kind == value_class::finite && t.exponent > exponent) exponent = t.exponent;
   };
   raise(c);
-  for (int i = 0; i < count; ++i) raise(scaled(p[i]));
+  for (int i = 0; i < count; ++i) raise(scaled_term(p[i]));
   const int unit = exponent - m.fraction_bits;
   std::int64_t sum = cut(c, unit);
-  for (int i = 0; i < count; ++i) sum += cut(scaled(p[i]), unit);
+  for (int i = 0; i < count; ++i) sum += cut(scaled_term(p[i]), unit);
   return integer_value(sum, unit);
-}
-
-/// The exact sum of one subgroup's products times their scales, with the scales' exponent for alignment: a sum that
-/// cancels keeps it. False if all products are zero.
-ROTOSCALE_HD constexpr bool subgroup_term(const mma_product* p, int count, mma_term& t) {
-  exact_sum products;
-  bool zeros = true;
-  for (int i = 0; i < count; ++i) {
-    products.add(p[i].value.negative, p[i].value.significand, p[i].value.low);
-    zeros = zeros && p[i].value.kind == value_class::zero;
-  }
-  if (zeros || p[0].scale_significand == 0) return false;
-  t = term_of(products.value(), 0);
-  t.significand *= p[0].scale_significand;
-  t.low += p[0].scale_low;
-  t.exponent = p[0].scale_exponent;
-  return true;
 }
 
 /// "GST-FDPA": where all is zero, the exponent is least_exponent.
@@ -209,10 +210,10 @@ ROTOSCALE_HD constexpr unpacked late_step(const mma_model& m, const mma_product*
   std::int64_t part[2] = {};
   int part_exponent[2] = {no_exponent, no_exponent};
   for (int i = 0; i < count; ++i) {
-    const mma_term t = scaled(p[i]);
+    const mma_term t = scaled_term(p[i]);
     if (t.kind == value_class::finite && t.exponent > part_exponent[i % parts]) part_exponent[i % parts] = t.exponent;
   }
-  for (int i = 0; i < count; ++i) part[i % parts] += cut(scaled(p[i]), part_exponent[i % parts] - m.fraction_bits);
+  for (int i = 0; i < count; ++i) part[i % parts] += cut(scaled_term(p[i]), part_exponent[i % parts] - m.fraction_bits);
   const int products_exponent = part_exponent[0] > part_exponent[1] ? part_exponent[0] : part_exponent[1];
   // The parts together, rounded down.
   std::int64_t products = 0;
@@ -233,8 +234,8 @@ ROTOSCALE_HD constexpr unpacked round_flushing(const unpacked& u) {
 /// IEEE sum of two numbers, without rounding; zeros as in round to nearest.
 ROTOSCALE_HD constexpr unpacked add(const unpacked& a, const unpacked& b) {
   mma_product p;
-  p.value = term_of(a, -100000);
-  const mma_term t = term_of(b, -100000);
+  p.value = to_term(a, -100000);
+  const mma_term t = to_term(b, -100000);
   unpacked r;
   return special_sum(&p, 1, t, true, r) ? r : exact_step(&p, 1, t);
 }
@@ -250,7 +251,7 @@ ROTOSCALE_HD constexpr unpacked rounded_tree_step(const mma_model& m, const mma_
     for (int i = 0; i < m.subgroup; ++i) {
       unpacked zero, product;
       if (first + i >= count) continue;
-      const mma_term none = term_of(zero, 0);
+      const mma_term none = to_term(zero, 0);
       if (!special_sum(p + first + i, 1, none, false, product)) product = exact_step(p + first + i, 1, none);
       tree[i] = round_flushing(product);
     }
@@ -274,7 +275,7 @@ ROTOSCALE_HD constexpr mma_term mma_element(const mma_model& m, format f, std::u
     const bool drops = f == fp32_format && seen == tf32_format;
     code = drops ? code >> 13 : convert(f, code, seen, rounding::nearest_even, overflow::to_inf);
   }
-  mma_term t = detail::term_of(unpack(seen, code), seen.min_exponent());
+  mma_term t = to_term(unpack(seen, code), seen.min_exponent());
   const bool subnormal = t.kind == value_class::finite && (code & seen.magnitude_mask()) <= seen.mantissa_mask();
   return m.sum == mma_sum::rounded_tree && subnormal ? mma_term{} : t;
 }
@@ -303,7 +304,7 @@ ROTOSCALE_HD constexpr mma_product mma_multiply(const mma_model& m, const mma_te
 
 /// Multiplies block scales into a product; a NaN scale makes it NaN, a zero one zero.
 ROTOSCALE_HD constexpr void mma_scale(mma_product& p, format scale, std::uint64_t code) {
-  const mma_term t = detail::term_of(unpack(scale, code), scale.min_exponent());
+  const mma_term t = to_term(unpack(scale, code), scale.min_exponent());
   if (t.kind == value_class::nan) p.value.kind = value_class::nan;
   if (t.kind == value_class::zero && p.value.kind == value_class::finite)
     p.value = {value_class::zero, p.value.negative};
@@ -315,9 +316,8 @@ ROTOSCALE_HD constexpr void mma_scale(mma_product& p, format scale, std::uint64_
 /// c plus `count` <= group products as one step of the unit gives it. c and the result are numbers of the accumulator.
 ROTOSCALE_HD constexpr unpacked mma_step(const mma_model& m, const mma_product* p, int count, const unpacked& c) {
   if (m.sum == mma_sum::rounded_tree) return detail::rounded_tree_step(m, p, count, c);
-  constexpr format fp32_format = formats::fp32, fp16_format = formats::fp16;
-  const format result = m.result == mma_result::fp16_nearest ? fp16_format : fp32_format;
-  const mma_term term = detail::term_of(c, result.min_exponent());
+  constexpr int fp32_least = formats::fp32.min_exponent(), fp16_least = formats::fp16.min_exponent();
+  const mma_term term = to_term(c, m.result == mma_result::fp16_nearest ? fp16_least : fp32_least);
   unpacked sum;
   if (detail::special_sum(p, count, term, m.sum == mma_sum::exact, sum)) return sum;
   switch (m.sum) {
@@ -331,37 +331,28 @@ ROTOSCALE_HD constexpr unpacked mma_step(const mma_model& m, const mma_product* 
   return detail::round_result(m, sum);
 }
 
-namespace detail {
-/// c plus `count` products, in steps of the model's group.
-ROTOSCALE_HD constexpr unpacked mma_steps(const mma_model& m, const mma_product* p, int count, unpacked c) {
-  const int length = m.group == 0 ? count : m.group;
-  for (int first = 0; first < count; first += length) {
-    c = mma_step(m, p + first, count - first < length ? count - first : length, c);
-  }
-  return c;
+/// Where a model says c_last: the accumulator plus an instruction's own sum, one IEEE addition.
+ROTOSCALE_HD constexpr unpacked mma_add_last(const mma_model& m, const unpacked& c, const unpacked& sum) {
+  mma_model last;
+  last.result = m.result == mma_result::fp16_nearest ? mma_result::fp16_nearest : mma_result::fp32_nearest;
+  return detail::round_result(last, detail::add(c, sum));
 }
-}  // namespace detail
 
 /// c plus the products of one instruction (any number where the model has no instruction_k), in its order.
 ROTOSCALE_HD constexpr unpacked mma_instruction(const mma_model& m, const mma_product* p, int count,
                                                 const unpacked& c) {
   unpacked acc = m.c_last ? unpacked{} : c;
-  if (m.interleave == 0) {
-    acc = detail::mma_steps(m, p, count, acc);
-  } else {
-    for (int half = 0; half < 2; ++half) {
+  for (index_t s = 0; s < mma_step_count(m, count); ++s) {
+    const mma_step_products step = mma_step_at(m, count, s);
+    if (m.interleave == 0) {
+      acc = mma_step(m, p + step.first, static_cast<int>(step.count), acc);
+    } else {
       mma_product runs[max_mma_group] = {};
-      int filled = 0;
-      for (int i = 0; i < count; ++i) {
-        if (i / m.interleave % 2 == half) runs[filled++] = p[i];
-      }
-      acc = detail::mma_steps(m, runs, filled, acc);
+      for (index_t i = 0; i < step.count; ++i) runs[i] = p[step[i]];
+      acc = mma_step(m, runs, static_cast<int>(step.count), acc);
     }
   }
-  if (!m.c_last) return acc;
-  mma_model last;
-  last.result = m.result == mma_result::fp16_nearest ? mma_result::fp16_nearest : mma_result::fp32_nearest;
-  return detail::round_result(last, detail::add(c, acc));
+  return m.c_last ? mma_add_last(m, c, acc) : acc;
 }
 
 /// FP64 units (mma_result::fp64_nearest): c plus `count` products in ascending k, one IEEE fused multiply-add each, on

@@ -34,8 +34,9 @@ class digest {
     const auto* p = reinterpret_cast<const unsigned char*>(v.data());
     for (std::size_t i = 0; i < v.size() * sizeof(T); ++i) hash_.add(p[i], 1);
   }
-  void print(const std::string& name) const {
-    std::printf("%s %016llx\n", name.c_str(), static_cast<unsigned long long>(hash_.value()));
+  /// `part`: definitions, kernels or training; not every build has all.
+  void print(const char* part, const std::string& name) const {
+    std::printf("%s: %s %016llx\n", part, name.c_str(), static_cast<unsigned long long>(hash_.value()));
   }
 
  private:
@@ -46,7 +47,7 @@ class digest {
 void print_section(const digests::section& section, const std::vector<std::uint64_t>& items) {
   digest d;
   d.add(items);
-  d.print(section.name);
+  d.print("definitions", section.name);
 }
 
 std::vector<std::uint64_t> host_items(int which) {
@@ -93,7 +94,7 @@ void print_quantize(thread_pool& pool) {
       d.add(codes);
       d.add(scales);
     }
-    d.print(axis == block_axis::row ? "quantize row" : "quantize column");
+    d.print("kernels", axis == block_axis::row ? "quantize row" : "quantize column");
   }
 }
 
@@ -120,14 +121,14 @@ void print_gemm(thread_pool& pool) {
       gemm(operands[0], operands[1], {mma_model{group}, output, true}, row_major(c.data(), m, n), pool);
       d.add(c);
     }
-    d.print(group == 1 ? "gemm fp32_fma_chain" : "gemm fp32_blockwise");
+    d.print("kernels", group == 1 ? "gemm fp32_fma_chain" : "gemm fp32_blockwise");
   }
   digest d;
   std::vector<float> c(static_cast<std::size_t>(m * n));
   gemm(make_operand(row_major<const float>(x.data(), m, k)), make_operand(row_major<const float>(y.data(), n, k)), {},
        row_major(c.data(), m, n), pool);
   d.add(c);
-  d.print("gemm fp32");
+  d.print("kernels", "gemm fp32");
 }
 
 #ifndef DIGEST_NUMERICS_ONLY
@@ -186,7 +187,7 @@ void print_training(const nn::recipe& r, int threads) {
     ++c.step;
   }
   for (auto& p : m.parameters()) d.add(p.weight.memory().copy_out());
-  d.print("training " + r.name);
+  d.print("training", r.name);
 }
 #endif
 #else

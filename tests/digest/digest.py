@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles digest.cpp with several compilers and flags and demands equal output, line by line, from 1 and 2 threads. With
-nvcc also as device code, which runs where there is a device.
+"""Compiles digest.cpp with several compilers and flags and demands the recorded output (tests/golden/digest.txt) of each, from 1
+and 2 threads: bits are the same on every machine and do not change over time.
 
-usage: digest.py ROOT
-Compilers and instruction sets that the machine lacks are left out, by name; exit status 77 if fewer than two are left.
+usage: digest.py ROOT           the builds that differ most
+       digest.py --all ROOT     all, for the slow suite
+       digest.py --write ROOT   records what the first build prints, where bits change on purpose
+
+With nvcc and a device also as device code. Compilers and instruction sets that the machine lacks are left out, by name.
 """
 import concurrent.futures
 import itertools
@@ -16,21 +19,32 @@ import sys
 import tempfile
 from pathlib import Path
 
-# (name, command, CPU features that the program needs, part).
-BUILDS = [  # the first has all parts: the others are compared with it
+# (name, command, CPU features that the program needs, what is compiled of the parts); the last ones for --all.
+BUILDS = [
     ("g++ -O1", ["g++", "-O1"], [], "all"),
     ("g++ -O3 native contract", ["g++", "-O3", "-march=native", "-ffp-contract=fast"], [], "all"),
-    ("g++ -O2 avx2 fma", ["g++", "-O2", "-mavx2", "-mfma"], ["avx2", "fma"], "all"),
     ("clang++-14 -O2 native", ["clang++-14", "-O2", "-march=native"], [], "all"),
+    ("g++ -O0", ["g++", "-O0"], [], "numerics"),
+    ("nvcc device", ["nvcc", "-x", "cu", "-O2"], [], "device"),
+]
+MORE_BUILDS = [
+    ("g++ -O2 avx2 fma", ["g++", "-O2", "-mavx2", "-mfma"], ["avx2", "fma"], "all"),
     ("clang++-14 -O1 no contract", ["clang++-14", "-O1", "-ffp-contract=off"], [], "all"),
     ("clang++-14 -O2 avx2 fma contract", ["clang++-14", "-O2", "-mavx2", "-mfma", "-ffp-contract=fast"],
      ["avx2", "fma"], "numerics"),
-    ("g++ -O0", ["g++", "-O0"], [], "numerics"),
+    ("g++ -O3 skylake-avx512 contract", ["g++", "-O3", "-march=skylake-avx512", "-ffp-contract=fast"], ["avx512vl", "avx512dq"],
+     "numerics"),
+    ("g++ -O3 icelake-server contract", ["g++", "-O3", "-march=icelake-server", "-ffp-contract=fast"],
+     ["avx512_vbmi2", "avx512vbmi", "vaes"], "numerics"),
+    # No compiler makes AMX code of loops: the program runs without.
+    ("g++ -O3 sapphirerapids contract", ["g++", "-O3", "-march=sapphirerapids", "-ffp-contract=fast"],
+     ["avx512_vbmi2", "avx512_fp16", "avx512_bf16", "avx_vnni"], "numerics"),
     ("clang++-22 -O3 native contract", ["clang++-22", "-O3", "-march=native", "-ffp-contract=fast"], [], "numerics"),
     ("nvcc host pass", ["nvcc", "-x", "cu", "-O2"], [], "numerics"),
-    ("nvcc device", ["nvcc", "-x", "cu", "-O2"], [], "device"),
 ]
-LINES = {"device": 6, "numerics": 11, "all": 15}  # of output, so that a program that prints nothing cannot pass
+# The parts in the output of each kind of build.
+PARTS = {"device": {"definitions"}, "numerics": {"definitions", "kernels"}, "all": {"definitions", "kernels", "training"}}
+RECORD = "tests/golden/digest.txt"
 SKIPPED = 77
 
 
@@ -46,60 +60,75 @@ def find(compiler):
     return shutil.which(compiler) or shutil.which(f"/usr/local/cuda/bin/{compiler}")
 
 
+def can_run(build, features):
+    _, command, needed, part = build
+    return find(command[0]) and features.issuperset(needed) and (part != "device" or Path("/dev/nvidiactl").exists())
+
+
 def output_of(build, root, folder):
-    """The lines that one build prints, checked to be the same from one and two threads."""
+    """(the lines that one build prints, "") or (None, what is wrong with it or its run from one and two threads)."""
     name, command, _, part = build
     program = folder / name.replace(" ", "_")
-    numerics = {"numerics": ["-DDIGEST_NUMERICS_ONLY"], "device": ["-DDIGEST_DEVICE", f"-I{root}"]}.get(part, [])
+    flags = {"numerics": ["-DDIGEST_NUMERICS_ONLY"], "device": ["-DDIGEST_DEVICE", f"-I{root}"]}.get(part, [])
     threads = [] if command[0] == "nvcc" else ["-pthread"]
     compiling = subprocess.run(
-        [find(command[0]), *command[1:], "-std=c++20", *numerics, *threads, f"-I{root}/include",
+        [find(command[0]), *command[1:], "-std=c++20", *flags, *threads, f"-I{root}/include",
          str(root / "tests/digest/digest.cpp"), "-o", str(program)], capture_output=True, text=True)
     if compiling.returncode != 0:
-        return name, part, f"{name} does not compile digest.cpp:\n{compiling.stderr[-4000:]}"
+        return None, f"{name} does not compile digest.cpp:\n{compiling.stderr[-4000:]}"
     outputs = []
     for threads in ("1", "2"):
         run = subprocess.run([str(program), threads], capture_output=True, text=True)
         if part == "device" and run.returncode == SKIPPED:
-            return name, part, None
+            return None, ""
         if run.returncode != 0:
-            return name, part, f"{name}: digest {threads} ended with status {run.returncode}\n{run.stdout}{run.stderr}"
+            return None, f"{name}: digest {threads} ended with status {run.returncode}\n{run.stdout}{run.stderr}"
         outputs.append(run.stdout.splitlines())
     if outputs[0] != outputs[1]:
-        return name, part, f"{name}: 1 and 2 threads differ: {sorted(set(outputs[0]) ^ set(outputs[1]))}"
-    if len(outputs[0]) != LINES[part]:
-        return name, part, f"{name}: {len(outputs[0])} lines instead of {LINES[part]}"
-    return name, part, outputs[0]
+        return None, f"{name}: 1 and 2 threads differ: {sorted(set(outputs[0]) ^ set(outputs[1]))}"
+    return outputs[0], ""
 
 
-def main(root):
+def differences(name, part, lines, record):
+    """What a build prints otherwise than the record's lines of its parts."""
+    expected = [line for line in record if line.split(":")[0] in PARTS[part]]
+    if {line.split(":")[0] for line in expected} != PARTS[part]:
+        return [f"{RECORD} lacks one of {', '.join(sorted(PARTS[part]))}"]
+    return ([f"{name} prints '{line}', which is not recorded" for line in lines if line not in expected] +
+            [f"{name} does not print '{line}', which is recorded" for line in expected if line not in lines])
+
+
+def main(root, mode):
     features = cpu_features()
     builds = []
-    for build in BUILDS:
-        if find(build[1][0]) and features.issuperset(build[2]):
+    for build in BUILDS + (MORE_BUILDS if mode == "--all" else []):
+        if can_run(build, features):
             builds.append(build)
         else:
             print(f"left out: {build[0]}")
-    if len(builds) < 2:
-        return 77
+    if not builds:
+        print("skipped: no compiler")
+        return SKIPPED
+    if mode == "--write":
+        builds = builds[:1]
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(output_of, builds, itertools.repeat(root), itertools.repeat(Path(folder))))
-    for name, _, lines in results:
-        if lines is None:
-            print(f"{name}: compiled, not run: no device")
-    failures = [lines for _, _, lines in results if isinstance(lines, str)]
-    compared = [result for result in results if isinstance(result[2], list)]
-    for name, _, lines in compared:
-        for reference, _, expected in compared[:1]:
-            for got, want in zip(lines, expected):
-                if got != want:
-                    failures.append(f"{name} prints '{got}', {reference} prints '{want}'")
-        print(f"{name}: {len(lines)} digests")
+    if mode == "--write" and results[0][0] is not None:
+        (root / RECORD).write_text("".join(f"{line}\n" for line in results[0][0]), encoding="utf-8")
+        return 0
+    record = (root / RECORD).read_text(encoding="utf-8").splitlines()
+    failures = []
+    for (name, _, _, part), (lines, fault) in zip(builds, results):
+        failures += [fault] if fault else []
+        print(f"{name}: {'compiled, not run' if lines is None else f'{len(lines)} digests'}")
+        if lines is not None:
+            failures += differences(name, part, lines, record)
     print("\n".join(failures))
     return 1 if failures else 0
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    chosen = sys.argv[1] if sys.argv[1:2] in (["--all"], ["--write"]) else ""
+    if len(sys.argv) != (3 if chosen else 2):
         sys.exit(__doc__)
-    sys.exit(main(Path(sys.argv[1]).resolve()))
+    sys.exit(main(Path(sys.argv[-1]).resolve(), chosen))

@@ -4,9 +4,11 @@
 // number of items, each an independent 64-bit digest, so that a device can make one an item and thread.
 #pragma once
 
+#include "rotoscale/dequantize_ref.hpp"
 #include "rotoscale/layout.hpp"
 #include "rotoscale/mma_models.hpp"
 #include "rotoscale/mma_ref.hpp"
+#include "rotoscale/quantize_ref.hpp"
 
 namespace digests {
 

@@ -188,6 +188,16 @@ TEST_CASE("blocks, rows and columns of zeros, whatever their scales, with accumu
   }
 }
 
+/// Numbers of both signs, and a NaN.
+std::vector<float> biases(index_t n, std::uint64_t seed) {
+  std::vector<float> x;
+  for (index_t i = 0; i < n; ++i) {
+    const std::uint32_t word = random_stream{seed, 5}.word(static_cast<std::uint64_t>(i));
+    x.push_back(fp32_from_bits(i % 31 == 30 ? 0xFFC01234u : (word & 0x807FFFFFu) | (120u + word % 16) << 23));
+  }
+  return x;
+}
+
 TEST_CASE("promotion, split-K, starts from C, factors and output formats, on shapes around the kernels'") {
   thread_pool pool(2);
   const char* const names[] = {"fp32-fma-chain",        "fp32-blockwise",     "hopper-wgmma-fp8-f32",
@@ -214,6 +224,9 @@ TEST_CASE("promotion, split-K, starts from C, factors and output formats, on sha
           o.split_grain = seed % 2 == 0 ? 1 : 32;  // parts may begin within a block or a step
           o.start_from_c = seed % 3 == 0;
           o.accumulate = seed % 4 == 0;
+          o.beta = seed % 8 == 0 ? 0.7f : 1.0f;
+          const std::vector<float> bias = biases(s.n, seed);
+          o.bias = seed % 3 == 1 ? bias.data() : nullptr;
           o.output = seed % 5 == 0 ? formats::bf16 : seed % 7 == 0 ? formats::fp16 : formats::fp32;
           o.alpha = seed % 2 == 0 ? 1.0f : 0.3f;
           o.output_rounding = seed % 11 < 2 ? rounding::toward_zero : rounding::nearest_even;

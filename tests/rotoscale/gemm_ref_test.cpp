@@ -344,16 +344,23 @@ TEST_CASE("the output's rounding") {
   }
 }
 
-TEST_CASE("accumulation into C is one rounding of factor * acc + c") {
+TEST_CASE("accumulation into C, and a bias, are one rounding each: factor * acc + c, beta * c + bias") {
   const random_stream random{12, 12};
   for (std::uint64_t i = 0; i < 20000; ++i) {
-    float v[3];
-    for (std::uint64_t j = 0; j < 3; ++j) {
-      const std::uint32_t word = random.word(3 * i + j);
+    float v[4];
+    for (std::uint64_t j = 0; j < 4; ++j) {
+      const std::uint32_t word = random.word(4 * i + j);
       v[j] = fp32_from_bits((word & 0x807FFFFFu) | (124u + (word >> 23) % 6) << 23);
     }
-    REQUIRE(fp32_bits(finish_output(v[0], v[1], {fp32_fma_chain, formats::fp32, true}, v[2])) ==
-            fp32_bits(oracle::exact_fma(v[0], v[1], v[2])));
+    gemm_options o{.accumulate = true};
+    REQUIRE(fp32_bits(finish_output(v[0], v[1], o, v[2], 0)) == fp32_bits(oracle::exact_fma(v[0], v[1], v[2])));
+    const float bias[2] = {0.0f, v[3]};
+    o.bias = bias;
+    o.beta = v[1];
+    REQUIRE(fp32_bits(finish_output(v[0], v[1], o, v[2], 1)) ==
+            fp32_bits(oracle::exact_fma(v[0], v[1], oracle::exact_fma(v[1], v[2], v[3]))));
+    o.accumulate = false;
+    REQUIRE(fp32_bits(finish_output(v[0], v[1], o, v[2], 1)) == fp32_bits(oracle::exact_fma(v[0], v[1], v[3])));
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The order in which a GEMM's accumulators meet K: what accumulate_ref does, written down once for all outputs, so that
-// operands can be packed in that order and kernels see nothing but steps.
+// walk_k's order along K as a list for all outputs, so that operands can be packed in that order and kernels see
+// nothing but steps.
 #pragma once
 
 #include <vector>
@@ -32,55 +32,60 @@ struct gemm_plan {
   index_t k_of(index_t position) const { return order[static_cast<std::size_t>(position)]; }
 };
 
-/// One instruction's k in the order of its steps, as mma_instruction takes them.
-inline void append_instruction(gemm_plan& plan, const gemm_options& o, index_t k, index_t first, index_t count) {
-  const mma_model& m = o.model;
-  const int runs = m.interleave == 0 ? 1 : 2;
-  for (int half = 0; half < runs; ++half) {
-    for (index_t i = 0; i < count; ++i) {
-      if (m.interleave == 0 || i / m.interleave % 2 == half) plan.order.push_back(k_at(k, o, first + i));
-    }
-    while (plan.positions() % plan.group != 0) plan.order.push_back(-1);
+/// Writes a plan down as walk_k leads it along K.
+class gemm_planner : public k_visitor {
+ public:
+  gemm_planner(gemm_plan& plan, const mma_model& m, index_t slice) : plan_(plan), model_(m), slice_(slice) {}
+
+  void begin_part(index_t, index_t) { is_first_chain_ = true; }
+  void begin_chain(bool from_c) {
+    span_ = {};
+    span_.first = span_.last = plan_.steps();
+    span_.restart = true;
+    span_.from_c = from_c;
+    span_.first_interval = is_first_chain_;
+    span_.first_part = is_first_part_;
+    is_first_chain_ = false;
   }
-}
+  void begin_instruction() {
+    const index_t steps = span_.last - span_.first;
+    if (steps == 0 || !(model_.c_last || steps * plan_.group >= slice_)) return;
+    plan_.spans.push_back(span_);
+    span_.first = span_.last;
+    span_.restart = span_.from_c = span_.instruction_ends = false;
+  }
+  void step(const k_step& k) {
+    for (index_t i = 0; i < k.size(); ++i) plan_.order.push_back(k[i]);
+    while (plan_.positions() % plan_.group != 0) plan_.order.push_back(-1);
+  }
+  void end_instruction() {
+    span_.last = plan_.steps();
+    span_.instruction_ends = model_.c_last;
+  }
+  void end_chain() {
+    span_.interval_ends = true;
+    plan_.spans.push_back(span_);
+  }
+  void end_part() {
+    plan_.spans.back().part_ends = true;
+    is_first_part_ = false;
+  }
+
+ private:
+  gemm_plan& plan_;
+  const mma_model& model_;
+  index_t slice_;
+  gemm_span span_;
+  bool is_first_chain_ = true, is_first_part_ = true;
+};
 
 /// Spans are cut so that they hold about `slice` positions: a panel's part that stays in the first-level cache.
-inline gemm_plan plan_of(index_t k, const gemm_options& o, index_t slice) {
-  const mma_model& m = o.model;
-  const index_t length = m.instruction_k != 0 ? m.instruction_k : m.group;
-  const index_t part = part_length(k, o);
-  const index_t parts = k == 0 ? 1 : (k + part - 1) / part;
+inline gemm_plan plan_gemm(index_t k, const gemm_options& o, index_t slice) {
   gemm_plan plan;
-  plan.group = m.group;
-  plan.order.reserve(static_cast<std::size_t>(k + length));
-  for (index_t n = 0; n < parts; ++n) {
-    const index_t first = (o.order == split_order::descending ? parts - 1 - n : n) * part;
-    const index_t last = first + part < k ? first + part : k;
-    const index_t interval = o.promotion == 0 ? last - first : o.promotion;
-    for (index_t start = first; start < last || start == first; start += interval) {
-      const index_t end = start + interval < last ? start + interval : last;
-      gemm_span span;
-      span.first = span.last = plan.steps();
-      span.restart = true;
-      span.from_c = o.start_from_c && start == 0;
-      span.first_interval = start == first;
-      span.first_part = n == 0;
-      for (index_t k0 = start; k0 < end; k0 += length) {
-        append_instruction(plan, o, k, k0, end - k0 < length ? end - k0 : length);
-        span.last = plan.steps();
-        span.instruction_ends = m.c_last;
-        if (k0 + length < end && (m.c_last || (span.last - span.first) * m.group >= slice)) {
-          plan.spans.push_back(span);
-          span.first = span.last;
-          span.restart = span.from_c = span.instruction_ends = false;
-        }
-      }
-      span.interval_ends = true;
-      span.part_ends = start + interval >= last || interval <= 0;
-      plan.spans.push_back(span);
-      if (interval <= 0) break;
-    }
-  }
+  plan.group = o.model.group;
+  plan.order.reserve(static_cast<std::size_t>(k + max_mma_group));
+  gemm_planner planner(plan, o.model, slice);
+  walk_k(k, o, planner);
   for (index_t i = 0; i < plan.positions(); ++i) {
     plan.ascending = plan.ascending && (plan.k_of(i) == i || (i >= k && plan.k_of(i) < 0));
   }
@@ -117,7 +122,7 @@ inline float step_ref(const mma_model& m, const gemm_operand& a, index_t i, cons
   mma_product products[max_mma_group];
   int count = 0;
   for (index_t p = step * plan.group; p < (step + 1) * plan.group; ++p) {
-    if (plan.k_of(p) >= 0) products[count++] = product_ref(m, a, i, b, j, plan.k_of(p));
+    if (plan.k_of(p) >= 0) products[count++] = gemm_product(m, a, i, b, j, plan.k_of(p));
   }
   return fp32_value(mma_step(m, products, count, unpack(formats::fp32, fp32_bits(c))));
 }

@@ -14,30 +14,34 @@ namespace rotoscale::llama {
 
 /// Llama 3.1's stretching of RoPE frequencies to longer contexts (Hugging Face rope_type "llama3").
 struct rope_scaling {
-  std::string rope_type = "llama3";
-  double factor = 8.0;
-  double low_freq_factor = 1.0;
-  double high_freq_factor = 4.0;
-  int original_max_position_embeddings = 8192;
+  std::string rope_type = "llama3";             ///< only "llama3"
+  double factor = 8.0;                          ///< by which the lowest frequencies are divided
+  double low_freq_factor = 1.0;                 ///< wavelengths above original / low are stretched in full
+  double high_freq_factor = 4.0;                ///< wavelengths below original / high are left alone
+  int original_max_position_embeddings = 8192;  ///< context before stretching, in tokens
 };
 
+/// What config.json says of a model's shape; find_fault says whether it is one.
 struct model_config {
-  int vocab_size = 256;
-  int hidden_size = 128;
-  int intermediate_size = 352;
-  int num_hidden_layers = 4;
-  int num_attention_heads = 4;
-  int num_key_value_heads = 2;
-  int head_dim = 0;  ///< 0: hidden_size / num_attention_heads
-  int max_position_embeddings = 2048;
-  double rms_norm_eps = 1e-5;
-  double rope_theta = 10000.0;
-  std::optional<llama::rope_scaling> rope_scaling;
-  bool tie_word_embeddings = false;
-  double initializer_range = 0.02;
+  int vocab_size = 256;                             ///< tokens; 256: bytes
+  int hidden_size = 128;                            ///< width of the residual stream
+  int intermediate_size = 352;                      ///< width of SwiGLU
+  int num_hidden_layers = 4;                        ///< decoder layers
+  int num_attention_heads = 4;                      ///< query heads
+  int num_key_value_heads = 2;                      ///< key and value heads, which divides the query heads
+  int head_dim = 0;                                 ///< 0: hidden_size / num_attention_heads
+  int max_position_embeddings = 2048;               ///< longest sequence, in tokens
+  double rms_norm_eps = 1e-5;                       ///< RMSNorm's epsilon
+  double rope_theta = 10000.0;                      ///< RoPE's base
+  std::optional<llama::rope_scaling> rope_scaling;  ///< stretched frequencies, or none
+  bool tie_word_embeddings = false;                 ///< is the output head the embedding?
+  double initializer_range = 0.02;                  ///< standard deviation of initial weights
 
+  /// Width of a head.
   index_t head_size() const { return head_dim > 0 ? head_dim : hidden_size / num_attention_heads; }
+  /// Width of all query heads.
   index_t query_size() const { return num_attention_heads * head_size(); }
+  /// Width of all key heads, and of all value heads.
   index_t key_value_size() const { return num_key_value_heads * head_size(); }
 };
 

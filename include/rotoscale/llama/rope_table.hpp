@@ -13,7 +13,8 @@ namespace rotoscale::llama {
 
 /// Cosines and sines of the rotary position embedding.
 struct rope_table {
-  std::vector<float> cosine, sine;  ///< [seq, head_dim / 2]
+  std::vector<float> cosine;  ///< [seq, head_dim / 2]
+  std::vector<float> sine;    ///< the same
 };
 
 /// Frequency of pair i in radians a token.

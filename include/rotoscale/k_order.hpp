@@ -1,0 +1,105 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The order in which a GEMM's accumulators meet K, written down once: parts of K (split-K), chains (promotion),
+// instructions, steps. gemm_ref adds along it, the fast path packs operands in it, and programs explain it.
+#pragma once
+
+#include "rotoscale/gemm_options.hpp"
+
+namespace rotoscale {
+
+/// Length of all parts of K but the last.
+constexpr index_t part_length(index_t k, const gemm_options& o) {
+  if (o.split_run != 0) return k / o.split_k;
+  const index_t unit = o.split_k * o.split_grain;
+  return (k + unit - 1) / unit * o.split_grain;
+}
+
+/// The k at a position of the parts, one after the other.
+constexpr index_t k_at(index_t k, const gemm_options& o, index_t position) {
+  if (o.split_run == 0) return position;
+  const index_t part = k / o.split_k, within = position % part;
+  return (within / o.split_run * o.split_k + position / part) * o.split_run + within % o.split_run;
+}
+
+/// The products of one step of the matrix unit, by their k.
+class k_step {
+ public:
+  /// `products` of the instruction that begins at position `first`, of a GEMM with this K.
+  constexpr k_step(index_t k, const gemm_options& o, index_t first, const mma_step_products& products)
+      : k_(k), o_(&o), first_(first), products_(products) {}
+
+  /// How many.
+  constexpr index_t size() const { return products_.count; }
+  /// k of product `i`.
+  constexpr index_t operator[](index_t i) const { return k_at(k_, *o_, first_ + products_[i]); }
+
+ private:
+  index_t k_;
+  const gemm_options* o_;
+  index_t first_;
+  mma_step_products products_;
+};
+
+/// What walk_k calls. A visitor derives from this and hides what it needs; nothing is virtual.
+struct k_visitor {
+  constexpr void begin_part(index_t, index_t) {}  ///< of K: positions [first, last)
+  constexpr void begin_chain(bool) {}             ///< the accumulator starts from +0, or (true) from C
+  constexpr void begin_instruction() {}           ///< of the model's instruction_k products, or fewer at the end
+  constexpr void step(const k_step&) {}           ///< its products join the accumulator
+  constexpr void end_instruction() {}  ///< where the model says c_last, the instruction's sum joins the accumulator
+  constexpr void end_chain() {}        ///< the accumulator joins the FP32 sum of its part
+  constexpr void end_part() {}         ///< the part's sum is put on a stack
+  constexpr void add_parts() {}        ///< the two sums on top of the stack are replaced by their sum
+};
+
+namespace detail {
+
+template <class Visitor>
+constexpr void walk_chain(index_t k, const gemm_options& o, index_t first, index_t last, Visitor& visitor) {
+  const mma_model& m = o.model;
+  const index_t length = m.instruction_k != 0 ? m.instruction_k : m.group != 0 ? m.group : last - first;
+  for (index_t p = first; p < last; p += length) {
+    const index_t count = last - p < length ? last - p : length;
+    visitor.begin_instruction();
+    for (index_t s = 0; s < mma_step_count(m, count); ++s) visitor.step(k_step(k, o, p, mma_step_at(m, count, s)));
+    visitor.end_instruction();
+  }
+}
+
+template <class Visitor>
+constexpr void walk_part(index_t k, const gemm_options& o, index_t first, index_t last, Visitor& visitor) {
+  visitor.begin_part(first, last);
+  index_t p = first;
+  do {  // once for an empty part, too
+    const index_t end = o.promotion == 0 || last - p < o.promotion ? last : p + o.promotion;
+    visitor.begin_chain(o.start_from_c && p == 0);
+    walk_chain(k, o, p, end, visitor);
+    visitor.end_chain();
+    p = end;
+  } while (p < last);
+  visitor.end_part();
+}
+
+}  // namespace detail
+
+/// Leads `visitor` through the products of one output in the order of `o`. Afterwards one sum is on the stack, which
+/// holds at most 64. Pairwise: neighbouring parts are added, then neighbouring sums, and so on; an odd one out waits
+/// until the end.
+template <class Visitor>
+constexpr void walk_k(index_t k, const gemm_options& o, Visitor& visitor) {
+  const index_t length = part_length(k, o), parts = k == 0 ? 1 : (k + length - 1) / length;
+  for (index_t n = 0; n < parts; ++n) {
+    const index_t first = (o.order == split_order::descending ? parts - 1 - n : n) * length;
+    detail::walk_part(k, o, first, first + length < k ? first + length : k, visitor);
+    if (o.order == split_order::pairwise) {
+      for (index_t carry = n; carry % 2 != 0; carry /= 2) visitor.add_parts();
+    } else if (n > 0) {
+      visitor.add_parts();
+    }
+  }
+  if (o.order != split_order::pairwise) return;
+  for (index_t rest = parts; (rest & (rest - 1)) != 0; rest &= rest - 1) visitor.add_parts();
+}
+
+}  // namespace rotoscale
