@@ -133,7 +133,7 @@ class loader {
     out.codes = raw(t);
   }
 
-  /// Kept elements of a sparse A and their metadata to the whole of it.
+  /// Expands the kept elements of a sparse A, with their metadata, to rows × k.
   void expand(gemm_case& x) {
     const format& f = x.a.element;
     const io::tensor_info& t = tensor("metadata_a");

@@ -37,7 +37,7 @@ struct gemm_case {
   bool is_fp64() const { return output == formats::fp64; }
 };
 
-/// What a file does not say.
+/// What the file cannot say about its tensors.
 struct case_options {
   std::string a_format, b_format;      ///< elements of U8 tensors
   std::string scale_format;            ///< of U8 scales: e8m0 or ue4m3; empty: by their number

@@ -12,7 +12,7 @@
 
 namespace rotoscale::validate {
 
-/// Place of an element of D.
+/// Indices of an element of D.
 struct place_of {
   index_t batch, row, column;
 };
@@ -42,7 +42,7 @@ std::vector<std::uint64_t> model_codes(const gemm_case& x, const gemm_options& o
 /// All elements of D against model_codes.
 comparison compare(const gemm_case& x, const gemm_options& o, thread_pool& pool);
 
-/// The computation of one element, a line a step: products, alignment, what was cut, the accumulator.
+/// A trace of one element's computation, a line a step: products, alignment, what truncation lost, the accumulator.
 std::vector<std::string> trace(const gemm_case& x, const gemm_options& o, const difference& d);
 
 /// Why the unit cannot have computed this case, or an empty string. `has_tails`: a kernel around it pads K with zeros.
@@ -56,14 +56,14 @@ struct explanation {
   std::vector<bool> which;
 };
 
-/// Every unit that takes the case, by how many of `sample` elements of D it explains; the best first.
+/// Every unit that takes the case, ranked by how many of `sample` elements of D it explains.
 std::vector<explanation> identify(const gemm_case& x, const gemm_options& o, bool has_tails, index_t sample,
                                   thread_pool& pool);
 
-/// Parameters around `unit`'s model by how many elements they explain; the best first, at most forty.
+/// Parameters near those of `unit`'s model, ranked by how many elements they explain; at most forty.
 std::vector<explanation> fit(const gemm_case& x, const gemm_options& o, index_t sample, thread_pool& pool);
 
-/// In words; `device` may be empty.
+/// For a reader: "published vectors of B200"; `device` may be empty.
 std::string text_of(mma_evidence e, const char* device);
 /// A model's parameters by the names of mma_model's fields, and the name of its sum in arXiv:2511.10909.
 std::string describe(const mma_model& m);

@@ -26,14 +26,14 @@ double value_of(const mma_term& t) {
   return t.negative ? -magnitude : magnitude;
 }
 
-/// What is below 2^unit of a number.
+/// The part of a number below 2^unit, which truncation loses.
 double below(mma_term t, int unit) {
   if (t.kind != value_class::finite || t.low >= unit) return 0;
   if (unit - t.low < 64) t.significand &= (std::uint64_t{1} << (unit - t.low)) - 1;
   return value_of(t);
 }
 
-/// Counts terms that lose something.
+/// Counts terms that truncation changes, and adds up what they lose.
 struct losses {
   int count = 0;
   double sum = 0;
@@ -56,7 +56,7 @@ std::string c_cut(const mma_term& c, int unit) {
   return below(c, unit) == 0 ? "" : format_text(", c cut (%.3g)", below(c, unit));
 }
 
-/// What a step aligns to and what that cuts off, for the models that align.
+/// The alignment of a step and what truncation loses, for models that align.
 std::string alignment(const mma_model& m, const std::vector<mma_product>& p, const mma_term& c) {
   losses lost;
   std::vector<mma_term> terms;
@@ -143,7 +143,7 @@ std::string c_line(double c, const gemm_options& o) {
 
 std::string positions(index_t begin, index_t end) { return std::to_string(begin) + ".." + std::to_string(end - 1); }
 
-/// Lines up to the most that are shown.
+/// Collects lines up to a limit.
 class line_list {
  public:
   bool is_full() const { return lines_.size() >= most_lines; }
@@ -160,7 +160,7 @@ class line_list {
   std::vector<std::string> lines_;
 };
 
-/// The definition's accumulator, with a line for what happens to it.
+/// The definition's accumulator, with a line of text for each event.
 class tracer : public accumulator_ref {
  public:
   tracer(line_list& lines, const gemm_operand& a, index_t i, const gemm_operand& b, index_t j, const gemm_options& o,
@@ -208,7 +208,7 @@ class tracer : public accumulator_ref {
   const gemm_options& o_;
 };
 
-/// FP64 units: a fused multiply-add a line.
+/// The same for FP64 units: a line for each fused multiply-add.
 class fp64_tracer : public fp64_accumulator_ref {
  public:
   fp64_tracer(line_list& lines, const gemm_operand& a, index_t i, const gemm_operand& b, index_t j, double c)

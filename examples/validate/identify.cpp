@@ -23,7 +23,7 @@ std::vector<index_t> chosen_elements(const gemm_case& x, index_t sample) {
   return elements;
 }
 
-/// Which of these elements are what the model computes.
+/// Which of these elements have the bits of the model's result.
 std::vector<bool> explained(const gemm_case& x, const gemm_options& o, const std::vector<index_t>& elements,
                             thread_pool& pool) {
   std::vector<std::uint8_t> right(elements.size());
@@ -130,7 +130,7 @@ std::vector<explanation> identify(const gemm_case& x, const gemm_options& o, boo
 
 namespace {
 
-/// Sums of some products that share their scales, aligned by the scales alone, where there are scales.
+/// Variants for block scales: products under one scale are summed exactly, and sums aligned by their scales alone.
 template <class Add>
 void add_scaled_groups(mma_model m, int group, const gemm_case& x, const Add& add) {
   m.group = group;

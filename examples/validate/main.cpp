@@ -114,7 +114,7 @@ nlohmann::ordered_json report_of(const options& o, const comparison& r, const st
   return j;
 }
 
-/// Ranks models; those that agree on every element that was looked at are named together.
+/// Ranks models; models that agree on every compared element are listed together.
 int rank(const std::vector<explanation>& all, const char* what) {
   if (all.empty()) {
     std::cerr << "rotoscale-validate: no " << what << " takes these tensors\n";
@@ -131,7 +131,7 @@ int rank(const std::vector<explanation>& all, const char* what) {
   return all.front().explained == static_cast<index_t>(looked_at) ? exit_identical : exit_different;
 }
 
-/// Options that no computation has.
+/// Rejects values that no computation can have.
 void check_options(const options& o) {
   if (!o.make.empty() && !o.input.empty()) throw io::error("--make-case", "excludes --input");
   if (o.identify && o.fit) throw io::error("--fit", "excludes --identify");
@@ -142,7 +142,7 @@ void check_options(const options& o) {
     throw io::error("--report", "'" + o.report + "' is the input");
 }
 
-/// Options that this case does not have: FP64 units have one model and no FP32 sums.
+/// Rejects options that do not apply to this case: FP64 units have one model and no FP32 sums.
 void check_options(const options& o, const gemm_options& g, const gemm_case& x) {
   if (g.split_run != 0 && x.k % (g.split_k * g.split_run) != 0) {
     throw io::error("--split-run", std::to_string(g.split_k) + " parts in runs of " + std::to_string(g.split_run) +
