@@ -18,9 +18,10 @@ enum class arch : std::uint8_t { other, host, sm_90, gfx942, gfx950 };
 /// "sm_90", "gfx942", "gfx950", "host" or "other".
 const char* to_text(arch a);
 
+/// What launchers need to know of a device.
 struct device_info {
-  gpu::arch arch = gpu::arch::other;
-  int processors = 0;  ///< multiprocessors or compute units
+  gpu::arch arch = gpu::arch::other;  ///< which kernels it runs
+  int processors = 0;                 ///< multiprocessors or compute units
 };
 
 /// How many devices there are; no_device where there is none, or no driver.
@@ -32,6 +33,7 @@ status current_device(device_info& device);
 
 /// Device memory, aligned to 256 bytes. Zero bytes give a pointer that may be null.
 status allocate(void*& memory, std::size_t bytes);
+/// Memory for `count` elements.
 template <class T>
 status allocate(T*& memory, std::size_t count) {
   void* raw = nullptr;
@@ -44,17 +46,21 @@ status release(void* memory);
 
 /// Host memory that the device's copy engines reach: uploads from it and downloads to it do not hold up the caller.
 status allocate_pinned(void*& memory, std::size_t bytes);
+/// Of allocate_pinned; null is ok.
 status release_pinned(void* memory);
 
 /// Copies on a stream. Host memory may be written again, or read, after synchronize.
 status upload(void* device, const void* host, std::size_t bytes, stream s = {});
+/// From device to host memory.
 status download(void* host, const void* device, std::size_t bytes, stream s = {});
 status copy(void* to, const void* from, std::size_t bytes, stream s = {});  ///< within the device
+/// Every byte of device memory becomes `byte`.
 status fill(void* memory, std::uint8_t byte, std::size_t bytes, stream s = {});
 
 /// A stream that does not wait for the null stream, nor that for it; with `joins_null_stream` either waits for the
 /// other.
 status create(stream& s, bool joins_null_stream = false);
+/// Waits for its work.
 status destroy(stream s);
 /// Waits for the stream's work, and says what went wrong in it or before.
 status synchronize(stream s);
@@ -63,13 +69,16 @@ status synchronize();
 
 /// Work that was recorded on a stream, to be run as often as wanted.
 struct graph {
-  void* handle = nullptr;
+  void* handle = nullptr;  ///< the runtime's
 };
 /// From here to end_capture, what is put on `s` is recorded and not run. A build for the host has no graphs
 /// (unsupported_device).
 status begin_capture(stream s);
+/// What was recorded since begin_capture.
 status end_capture(stream s, graph& g);
+/// Runs the recorded work on `s`.
 status replay(graph g, stream s);
+/// Frees it.
 status destroy(graph g);
 
 }  // namespace rotoscale::gpu

@@ -28,12 +28,13 @@
 
 namespace rotoscale::gpu {
 
+/// Which sums a GEMM forms; docs/gpu-contracts.md says which bits that gives on which device.
 enum class gemm_contract { reference, accurate, fast };
 
 /// Which kernel multiplies, and into how many parts K is cut (their FP32 sums are added in ascending order).
 struct gemm_choice {
-  gemm_contract contract = gemm_contract::accurate;
-  int split_k = 1;
+  gemm_contract contract = gemm_contract::accurate;  ///< which sums
+  int split_k = 1;                                   ///< parts of K, multiples of 128 k (256 on gfx950; gfx942: 1 only)
 };
 
 /// Where a GEMM's sums go, and the last step on their way: alpha * sum (+ beta * out) (+ bias), rounded once.
@@ -41,14 +42,16 @@ struct gemm_result {
   void* out = nullptr;            ///< [m, n], row-major
   format output = formats::bf16;  ///< or FP32
   index_t out_stride = 0;         ///< elements between rows; 0: n
-  float alpha = 1.0f;
-  bool accumulate = false;  ///< adds beta * out
-  float beta = 1.0f;
-  const float* bias = nullptr;  ///< [n] or null, added to every row
+  float alpha = 1.0f;             ///< multiplies the sum
+  bool accumulate = false;        ///< adds beta * out
+  float beta = 1.0f;              ///< multiplies the old value of out
+  const float* bias = nullptr;    ///< [n] or null, added to every row
 };
 
+/// A GEMM: operands and result.
 struct gemm_problem : gemm_result {
-  gemm_operand_view a, b;  ///< [m, k], [n, k]
+  gemm_operand_view a;  ///< [m, k]
+  gemm_operand_view b;  ///< [n, k]
 };
 
 /// Is everything about `problem` in order for `choice` on `device`? The launcher asks this first.

@@ -13,31 +13,39 @@
 
 namespace rotoscale::gpu {
 
+/// An operand without block scales.
 struct plain_operand_view {
   const void* codes = nullptr;     ///< [rows, k], device memory, aligned to 16 bytes
   format element = formats::bf16;  ///< FP16, BF16, E4M3 or E5M2; on gfx942 FP8 in FNUZ form
   index_t stride = 0;              ///< elements between rows, a multiple of 16 bytes; 0: k
-  int rows = 0, k = 0;
-  const float* factor = nullptr;  ///< FP8: a number in device memory, aligned to 16 bytes, scales all; null: 1
+  int rows = 0;                    ///< M or N
+  int k = 0;                       ///< along the contraction axis
+  const float* factor = nullptr;   ///< FP8: a number in device memory, aligned to 16 bytes, scales all; null: 1
 };
 
 /// a and b of one format, or each E4M3 or E5M2 but not both E5M2.
 struct plain_problem : gemm_result {
-  plain_operand_view a, b;       ///< [m, k], [n, k]
+  plain_operand_view a;          ///< [m, k]
+  plain_operand_view b;          ///< [n, k]
   bool fast_accumulate = false;  ///< NVIDIA, FP8: sums stay in the matrix unit, else FP32 takes them every 128 k
 };
 
+/// A GEMM of the vendor's library for one shape.
 class plain_gemm {
  public:
+  /// No plan yet.
   plain_gemm();
   ~plain_gemm();
+  /// Moves the plan.
   plain_gemm(plain_gemm&&) noexcept;
+  /// Moves the plan.
   plain_gemm& operator=(plain_gemm&&) noexcept;
 
   /// A plan for problems like `p`: its extents, formats, strides, options and which pointers are null count. Opens the
   /// library, which allocates: not while a stream is captured. unsupported_device in a build without such a library.
   static status make(const plain_problem& p, plain_gemm& plan);
 
+  /// Bytes of device memory that run needs.
   std::size_t workspace_bytes() const;
 
   /// What the sums before the last step (alpha, C, bias, output) are, by name among gemm_contracts; null where nobody

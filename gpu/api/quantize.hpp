@@ -16,14 +16,14 @@ namespace rotoscale::gpu {
 /// order that a kernel wants. Codes in row_major or aiter_data_16x16, scales in any order but column_major and
 /// aiter_data_16x16.
 struct quantized_output {
-  std::uint8_t* codes = nullptr;  ///< device memory, aligned to 16 bytes; null: this orientation is not wanted
-  std::uint8_t* scales = nullptr;
-  block_options options;
-  placement code_order = placement::row_major;
-  placement scale_order = placement::row_major;
-  index_t code_stride = 0;   ///< bytes, a multiple of 16; 0: dense; row_major only
-  index_t scale_stride = 0;  ///< bytes; 0: dense; row_major only
-  std::uint8_t scale_padding = unit_scale_byte;
+  std::uint8_t* codes = nullptr;   ///< device memory, aligned to 16 bytes; null: this orientation is not wanted
+  std::uint8_t* scales = nullptr;  ///< device memory
+  block_options options;           ///< of this orientation
+  placement code_order = placement::row_major;   ///< order of the codes
+  placement scale_order = placement::row_major;  ///< order of the scales
+  index_t code_stride = 0;                       ///< bytes, a multiple of 16; 0: dense; row_major only
+  index_t scale_stride = 0;                      ///< bytes; 0: dense; row_major only
+  std::uint8_t scale_padding = unit_scale_byte;  ///< written where scales are padded
 };
 
 /// Quantizes M × N `source` (any strides) into `rows` (M × N, blocks along N) and/or `columns` (N × M, blocks along M,
@@ -33,8 +33,10 @@ struct quantized_output {
 /// allocation. Any status but ok: nothing was launched.
 status quantize(block_format f, matrix<const float> source, const quantized_output& rows,
                 const quantized_output& columns, stream s);
+/// From FP16.
 status quantize(block_format f, matrix<const fp16> source, const quantized_output& rows,
                 const quantized_output& columns, stream s);
+/// From BF16.
 status quantize(block_format f, matrix<const bf16> source, const quantized_output& rows,
                 const quantized_output& columns, stream s);
 

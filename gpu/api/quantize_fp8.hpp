@@ -19,7 +19,7 @@ namespace rotoscale::gpu {
 struct fp8_options {
   format element = formats::e4m3;  ///< E4M3 or E5M2
   format source = formats::bf16;   ///< FP32, or BF16: FP32 sources are rounded to it first
-  rotoscale::rounding rounding = rotoscale::rounding::nearest_even;
+  rotoscale::rounding rounding = rotoscale::rounding::nearest_even;  ///< of elements
   random_stream random = {};  ///< for stochastic rounding: element (r, c) of the M × N source takes word r * N + c
 };
 
@@ -28,16 +28,18 @@ struct fp8_output {
   std::uint8_t* rows = nullptr;     ///< M × N codes
   std::uint8_t* columns = nullptr;  ///< N × M codes, the transpose
   index_t row_stride = 0;           ///< bytes; 0: dense
-  index_t column_stride = 0;
-  float* amax = nullptr;  ///< becomes the larger of what it holds (not negative) and the source's amax
+  index_t column_stride = 0;        ///< bytes; 0: dense
+  float* amax = nullptr;            ///< becomes the larger of what it holds (not negative) and the source's amax
 };
 
 /// Casts M × N `source` (any strides). `scale` (device memory, finite and above zero; null: 1) multiplies every
 /// element. One launch on `s`, no allocation. Any status but ok: nothing was launched.
 status cast_transpose_fp8(const fp8_options& o, matrix<const float> source, const float* scale, const fp8_output& out,
                           stream s);
+/// From FP16.
 status cast_transpose_fp8(const fp8_options& o, matrix<const fp16> source, const float* scale, const fp8_output& out,
                           stream s);
+/// From BF16.
 status cast_transpose_fp8(const fp8_options& o, matrix<const bf16> source, const float* scale, const fp8_output& out,
                           stream s);
 

@@ -8,6 +8,7 @@
 
 namespace rotoscale::gpu {
 
+/// What kind of refusal or failure a status is.
 enum class error_code {
   none,
   no_device,
@@ -21,10 +22,11 @@ enum class error_code {
 
 /// A kind and two pointers to static text; copying it costs nothing.
 struct [[nodiscard]] status {
-  error_code code = error_code::none;
-  const char* argument = "";  ///< name of the launcher's argument, a member after a dot; may be empty
-  const char* reason = "";
+  error_code code = error_code::none;  ///< none: all went well
+  const char* argument = "";           ///< name of the launcher's argument, a member after a dot; may be empty
+  const char* reason = "";             ///< what is wrong with it
 
+  /// Did all go well?
   bool ok() const { return code == error_code::none; }
   /// "argument: reason", or "ok".
   std::string message() const {
