@@ -47,7 +47,7 @@ class Demangler:
 
     @staticmethod
     def short(name):
-        return re.sub(r"small_float<(\w+)>", r"\1", name.removeprefix("rotoscale::").removeprefix("gpu::"))
+        return re.sub(r"small_float<(\w+)>", r"\1", re.sub(r"^rotoscale::(gpu::|probe::)?", "", name))
 
     def peek(self, part):
         return self.text.startswith(part, self.at)
