@@ -30,7 +30,7 @@ QUANTIZE = {"global_load_dwordx4": 8, "global_store_dwordx4": 2, "ds_read_b128":
 CONVERT = {"v_cvt_scalef32_pk_fp4_f32": 32}  # one block of 32 along a row and one down a column, two numbers each
 QUANTIZERS = {
     "quantize_kernel<*, exact>": Budget(QUANTIZE, 144, scalar_spills=420),
-    "quantize_kernel<*, unrotated>": Budget(QUANTIZE, 144, scalar_spills=420),
+    "quantize_kernel<*, fast_unrotated>": Budget(QUANTIZE, 144, scalar_spills=420),
     "fp8_kernel<*>": Budget({"global_store_dwordx4": 4, "ds_write2_b32": 8}, 112, 16384, scalar_spills=140),
     "dequantize_kernel<*>": Budget({"global_store_dwordx4": 4}, 64),
 }
@@ -72,13 +72,13 @@ EXPECTED = {
     },
     "quantize-gfx942": {
         **QUANTIZERS,
-        "quantize_kernel<*, full>": Budget(QUANTIZE, 144, scalar_spills=420),
-        "quantize_kernel<*, h16>": Budget(QUANTIZE, 144, scalar_spills=420),
+        "quantize_kernel<*, fast>": Budget(QUANTIZE, 144, scalar_spills=420),
+        "quantize_kernel<*, fast_h16>": Budget(QUANTIZE, 144, scalar_spills=420),
     },
     "quantize-gfx950": {
         **QUANTIZERS,
-        "quantize_kernel<*, full>": Budget({**QUANTIZE, **CONVERT}, 144, scalar_spills=420),
-        "quantize_kernel<*, h16>": Budget({**QUANTIZE, **CONVERT}, 144, scalar_spills=420),
+        "quantize_kernel<*, fast>": Budget({**QUANTIZE, **CONVERT}, 144, scalar_spills=420),
+        "quantize_kernel<*, fast_h16>": Budget({**QUANTIZE, **CONVERT}, 144, scalar_spills=420),
     },
 }
 
