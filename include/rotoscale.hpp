@@ -17,6 +17,7 @@
 #include "rotoscale/gemm_options.hpp"
 #include "rotoscale/gemm_ref.hpp"
 #include "rotoscale/hadamard.hpp"
+#include "rotoscale/isa.hpp"
 #include "rotoscale/k_order.hpp"
 #include "rotoscale/layout.hpp"
 #include "rotoscale/limits.hpp"

@@ -21,7 +21,7 @@ struct block_format {
   format scale = formats::e8m0;
   int rows = 1;  ///< rows that share the scale
 
-  constexpr bool operator==(const block_format&) const = default;
+  ROTOSCALE_ISA_TAG constexpr bool operator==(const block_format&) const = default;
 
   /// Power-of-two scales follow a scale_rule; others take FP32 arithmetic.
   ROTOSCALE_HD constexpr bool has_e8m0_scale() const {

@@ -16,6 +16,8 @@
 
 namespace rotoscale::checked {
 
+inline namespace ROTOSCALE_ISA {
+
 /// A row-major matrix and the memory that it is said to be in.
 template <class T>
 struct array {
@@ -25,7 +27,10 @@ struct array {
   index_t stride = -1;  ///< elements between rows; -1: cols
 };
 
+}  // namespace ROTOSCALE_ISA
+
 namespace detail {
+inline namespace ROTOSCALE_ISA {
 
 [[noreturn]] inline void fail(const std::string& message) { throw std::invalid_argument(message); }
 
@@ -134,7 +139,10 @@ block_matrix<Byte> dense_of(block_format f, std::span<Byte> codes, std::span<Byt
   return m;
 }
 
+}  // namespace ROTOSCALE_ISA
 }  // namespace detail
+
+inline namespace ROTOSCALE_ISA {
 
 /// rotoscale::quantize into dense codes [rows, packed k] and scales [rows / f.rows, k / f.length] (dense_blocks), which
 /// must be exactly that large.
@@ -207,5 +215,7 @@ inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_option
   }
   rotoscale::gemm(a, b, o, out, pool);
 }
+
+}  // namespace ROTOSCALE_ISA
 
 }  // namespace rotoscale::checked

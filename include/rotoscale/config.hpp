@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "rotoscale/version.hpp"
+#include "rotoscale/isa.hpp"
 
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || \
     (defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ != 0)
@@ -21,7 +21,7 @@
 #elif defined(__CUDACC__)
 #define ROTOSCALE_HD __host__ __device__
 #else
-#define ROTOSCALE_HD
+#define ROTOSCALE_HD ROTOSCALE_ISA_TAG
 #endif
 
 #if !defined(ROTOSCALE_ASSERT)

@@ -12,6 +12,7 @@
 namespace rotoscale {
 
 namespace detail {
+inline namespace ROTOSCALE_ISA {
 
 /// Targets that are larger than caches bypass them.
 inline constexpr index_t dequantize_streaming_bytes = index_t{8} << 20;
@@ -77,7 +78,10 @@ inline void dequantize_mxfp4_row(const decode_table& table, block_matrix<const s
 }
 #endif
 
+}  // namespace ROTOSCALE_ISA
 }  // namespace detail
+
+inline namespace ROTOSCALE_ISA {
 
 /// dequantize_ref, threaded.
 template <class T>
@@ -131,5 +135,7 @@ extern template void dequantize<float>(block_format, block_matrix<const std::uin
 extern template void dequantize<bf16>(block_format, block_matrix<const std::uint8_t>, block_axis, matrix<bf16>,
                                       thread_pool&, float);
 #endif
+
+}  // namespace ROTOSCALE_ISA
 
 }  // namespace rotoscale

@@ -16,7 +16,7 @@ struct dlpack_type {
   std::uint8_t bits = 0;    ///< of one element
   std::uint16_t lanes = 1;  ///< elements of a vector type
 
-  constexpr bool operator==(const dlpack_type&) const = default;
+  ROTOSCALE_ISA_TAG constexpr bool operator==(const dlpack_type&) const = default;
 };
 
 /// In DLManagedTensorVersioned::flags: elements of less than 8 bits take a byte each, as in an array of small_float.

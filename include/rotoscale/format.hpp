@@ -29,7 +29,7 @@ struct format {
   bool has_zero = true;          ///< E8M0 has none: its code 0 is 2^-127
   bool twos_complement = false;  ///< negative codes are 2^bits() - magnitude (MX INT8), instead of sign and magnitude
 
-  constexpr bool operator==(const format&) const = default;
+  ROTOSCALE_ISA_TAG constexpr bool operator==(const format&) const = default;
 
   /// Width of a code without its sign.
   ROTOSCALE_HD constexpr int magnitude_bits() const { return exponent_bits + mantissa_bits; }

@@ -21,6 +21,7 @@
 namespace rotoscale {
 
 namespace detail {
+inline namespace ROTOSCALE_ISA {
 
 /// finish_output over rows, by registers where the output is FP32 or BF16.
 class row_finisher {
@@ -340,7 +341,10 @@ extern template void gemm_batch<fp32_chain, exact_blocks, scaled_blocks, aligned
     const gemm_operand&, const gemm_operand&, const gemm_options&, view<float, 3>, thread_pool&);
 #endif
 
+}  // namespace ROTOSCALE_ISA
 }  // namespace detail
+
+inline namespace ROTOSCALE_ISA {
 
 /// gemm_ref, blocked and threaded; equal by bytes.
 inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, view<float, 3> c,
@@ -355,5 +359,7 @@ inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_option
                  thread_pool& pool) {
   gemm(a, b, o, as_batch(c), pool);
 }
+
+}  // namespace ROTOSCALE_ISA
 
 }  // namespace rotoscale

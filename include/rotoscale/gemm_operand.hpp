@@ -64,7 +64,7 @@ ROTOSCALE_HD constexpr gemm_operand make_operand(block_format f, block_matrix<co
           .block_rows = f.rows};
 }
 /// FP32 numbers. One of the strides must be 1.
-inline gemm_operand make_operand(matrix<const float> m) {
+ROTOSCALE_ISA_TAG inline gemm_operand make_operand(matrix<const float> m) {
   ROTOSCALE_ASSERT(m.stride(1) == 1 || m.stride(0) == 1);
   const bool transposed = m.stride(1) != 1;
   return {.rows = m.extent(0),

@@ -11,6 +11,8 @@
 
 namespace rotoscale {
 
+inline namespace ROTOSCALE_ISA {
+
 /// Product k of output (i, j) as the model's unit takes it, block scales included.
 ROTOSCALE_HD constexpr mma_product gemm_product(const mma_model& m, const gemm_operand& a, index_t i,
                                                 const gemm_operand& b, index_t j, index_t k) {
@@ -246,5 +248,7 @@ inline void gemm_ref(const gemm_operand& a, const gemm_operand& b, const gemm_op
 inline void gemm_ref(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c) {
   gemm_ref(a, b, o, as_batch(c));
 }
+
+}  // namespace ROTOSCALE_ISA
 
 }  // namespace rotoscale

@@ -20,7 +20,7 @@ struct rotation {
   /// zero: the fixed rotation. Both operands of a GEMM must share them.
   std::uint32_t signs[max_run_length / 32] = {};
 
-  constexpr bool operator==(const rotation&) const = default;
+  ROTOSCALE_ISA_TAG constexpr bool operator==(const rotation&) const = default;
 
   /// Is element i of a run negated?
   ROTOSCALE_HD constexpr bool negates(int i) const { return (signs[i / 32] >> (i % 32) & 1u) != 0; }

@@ -8,6 +8,8 @@
 
 namespace rotoscale {
 
+inline namespace ROTOSCALE_ISA {
+
 /// Length of all parts of K but the last.
 constexpr index_t part_length(index_t k, const gemm_options& o) {
   if (o.split_run != 0) return k / o.split_k;
@@ -53,7 +55,10 @@ struct k_visitor {
   constexpr void add_parts() {}        ///< the two sums on top of the stack are replaced by their sum
 };
 
+}  // namespace ROTOSCALE_ISA
+
 namespace detail {
+inline namespace ROTOSCALE_ISA {
 
 template <class Visitor>
 constexpr void walk_chain(index_t k, const gemm_options& o, index_t first, index_t last, Visitor& visitor) {
@@ -81,7 +86,10 @@ constexpr void walk_part(index_t k, const gemm_options& o, index_t first, index_
   visitor.end_part();
 }
 
+}  // namespace ROTOSCALE_ISA
 }  // namespace detail
+
+inline namespace ROTOSCALE_ISA {
 
 /// Leads `visitor` through the products of one output in the order of `o`. Afterwards one sum is on the stack, which
 /// holds at most 64. Pairwise: neighbouring parts are added, then neighbouring sums, and so on; an odd one out waits
@@ -101,5 +109,7 @@ constexpr void walk_k(index_t k, const gemm_options& o, Visitor& visitor) {
   if (o.order != split_order::pairwise) return;
   for (index_t rest = parts; (rest & (rest - 1)) != 0; rest &= rest - 1) visitor.add_parts();
 }
+
+}  // namespace ROTOSCALE_ISA
 
 }  // namespace rotoscale

@@ -24,14 +24,14 @@ enum class placement {
 struct matrix_position {
   index_t row;     ///< from 0
   index_t column;  ///< from 0; a byte of codes, or a scale
-  constexpr bool operator==(const matrix_position&) const = default;
+  ROTOSCALE_ISA_TAG constexpr bool operator==(const matrix_position&) const = default;
 };
 
 /// The extents of a part of a matrix.
 struct matrix_extents {
   index_t rows;     ///< how many rows
   index_t columns;  ///< how many columns
-  constexpr bool operator==(const matrix_extents&) const = default;
+  ROTOSCALE_ISA_TAG constexpr bool operator==(const matrix_extents&) const = default;
 };
 
 namespace detail {
@@ -72,7 +72,7 @@ struct layout {
   index_t rows = 0;                        ///< of the matrix, without padding
   index_t columns = 0;                     ///< of the matrix, in bytes, without padding
 
-  constexpr bool operator==(const layout&) const = default;
+  ROTOSCALE_ISA_TAG constexpr bool operator==(const layout&) const = default;
 
   /// The extents that are contiguous in memory. Tiles follow each other along a row of tiles, then down.
   ROTOSCALE_HD constexpr matrix_extents tile() const {

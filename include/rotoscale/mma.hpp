@@ -45,7 +45,7 @@ struct mma_model {
   bool sparse = false;    ///< A's elements +0 are pruned and multiply nothing, not even Inf; zeros that are kept are -0
   std::uint32_t nan_bits = fp32_nan_bits;  ///< of a NaN result
 
-  constexpr bool operator==(const mma_model&) const = default;
+  ROTOSCALE_ISA_TAG constexpr bool operator==(const mma_model&) const = default;
 };
 
 /// The products that one step of an instruction takes, in this order.

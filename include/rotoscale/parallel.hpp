@@ -19,14 +19,14 @@ class thread_pool {
  public:
   /// `threads` counts the calling one; 0 means one for every hardware thread.
   /// Throws std::system_error if one cannot be started; those that were are joined.
-  explicit thread_pool(int threads = 0) : thread_pool(no_workers{}) {
+  ROTOSCALE_ISA_TAG explicit thread_pool(int threads = 0) : thread_pool(no_workers{}) {
     if (threads <= 0) threads = static_cast<int>(std::thread::hardware_concurrency());
     if (threads < 1) threads = 1;
     for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { serve(); });
   }
   thread_pool(const thread_pool&) = delete;
   thread_pool& operator=(const thread_pool&) = delete;
-  ~thread_pool() {
+  ROTOSCALE_ISA_TAG ~thread_pool() {
     {
       const std::lock_guard lock(mutex_);
       stopping_ = true;
@@ -37,12 +37,12 @@ class thread_pool {
   }
 
   /// How many, the calling one included.
-  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+  ROTOSCALE_ISA_TAG int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   /// Calls body(i) for 0 <= i < count, each once, in any order and on any thread. One loop at a time; body must not
   /// throw and must not start another loop on this pool.
   template <class Body>
-  void for_each(index_t count, const Body& body) {
+  ROTOSCALE_ISA_TAG void for_each(index_t count, const Body& body) {
     if (count <= 0) return;
     if (workers_.empty() || count == 1) {
       for (index_t i = 0; i < count; ++i) body(i);
@@ -67,17 +67,17 @@ class thread_pool {
  private:
   // Delegated to, so that the destructor runs, and joins, if the other constructor throws.
   struct no_workers {};
-  explicit thread_pool(no_workers) {}
+  ROTOSCALE_ISA_TAG explicit thread_pool(no_workers) {}
 
   static constexpr int spins_before_yield = 200;
   static constexpr int spins_before_sleep =
       4000;  // tens of microseconds: the gaps between the loops of a training step
 
-  void take_work() {
+  ROTOSCALE_ISA_TAG void take_work() {
     for (index_t i = next_.fetch_add(1); i < count_; i = next_.fetch_add(1)) run_(body_, i);
   }
 
-  void serve() {
+  ROTOSCALE_ISA_TAG void serve() {
     std::uint64_t seen = 0;
     for (;;) {
       for (int spin = 0; spin < spins_before_sleep && generation_.load(std::memory_order_acquire) == seen; ++spin) {
@@ -109,7 +109,7 @@ class thread_pool {
 /// Calls body(first, last) over [0, count) in chunks of `chunk`: the chunks depend on the data only, never on the
 /// number of threads, so per-chunk partial results can be combined in order.
 template <class Body>
-void for_each_chunk(thread_pool& pool, index_t count, index_t chunk, const Body& body) {
+ROTOSCALE_ISA_TAG void for_each_chunk(thread_pool& pool, index_t count, index_t chunk, const Body& body) {
   pool.for_each((count + chunk - 1) / chunk, [&](index_t i) {
     const index_t first = i * chunk;
     body(first, first + chunk < count ? first + chunk : count);

@@ -11,6 +11,7 @@
 namespace rotoscale {
 
 namespace detail {
+inline namespace ROTOSCALE_ISA {
 
 template <class T>
 inline constexpr bool lanes_load = std::is_same_v<T, float> || std::is_same_v<T, bf16> || std::is_same_v<T, fp16>;
@@ -102,7 +103,10 @@ constexpr block_axis other_axis(block_axis axis) {
   return axis == block_axis::row ? block_axis::column : block_axis::row;
 }
 
+}  // namespace ROTOSCALE_ISA
 }  // namespace detail
+
+inline namespace ROTOSCALE_ISA {
 
 /// Does quantize have a fast path for these? If not, it takes quantize_ref's way, many times slower.
 template <class T>
@@ -157,5 +161,7 @@ void quantize_both(block_format f, const block_options& row_options, block_matri
     detail::for_each_part(pool, source.extent(0), source.extent(1), part_rows, part_columns, quantize_here);
   }
 }
+
+}  // namespace ROTOSCALE_ISA
 
 }  // namespace rotoscale

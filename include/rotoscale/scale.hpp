@@ -37,7 +37,7 @@ struct block_policy {
   nan_rule nan = nan_rule::nan_scale;                 ///< NaN in the block
   infinity_rule infinity = infinity_rule::nan_scale;  ///< Inf in the block
 
-  constexpr bool operator==(const block_policy&) const = default;
+  ROTOSCALE_ISA_TAG constexpr bool operator==(const block_policy&) const = default;
 };
 
 /// Policies by the implementation that has them.

@@ -3,9 +3,12 @@
 // Device code that uses every function of the numerics that may run there: compiled by tests/consumer/headers.py where
 // nvcc is found, to keep the headers free of what device code cannot use (constants that are taken by reference, functions
 // without ROTOSCALE_HD). tests/digest runs most of them.
+#include "rotoscale/gemm_epilogue.hpp"
+#include "rotoscale/gemm_operand.hpp"
 #include "rotoscale/layout.hpp"
 #include "rotoscale/mma_models.hpp"
 #include "rotoscale/mma_ref.hpp"
+#include "rotoscale/quantize_ref.hpp"
 
 using namespace rotoscale;
 
@@ -122,4 +125,15 @@ __global__ void every_type(float x, double y, std::uint64_t* out) {
            through<formats::int8>(x, y) + through<formats::ue4m3>(x, y) + through<formats::ue5m3>(x, y);
   out[2] = through<formats::bf16>(x, y) + through<formats::fp16>(x, y) + through<formats::tf32>(x, y) +
            through<formats::fp32>(x, y) + through<formats::fp64>(x, y);
+}
+
+__global__ void operands(const std::uint8_t* codes, const std::uint8_t* scales, float* c) {
+  constexpr block_format f{formats::e2m1};
+  const block_matrix<const std::uint8_t> blocks{16, 64, codes, 32, scales, 2};
+  gemm_operand a = make_operand(f, blocks);
+  c[0] = operand_value(a, 1, 33);
+  a.code_order = placement::aiter_data_16x16;
+  a.scale_order = placement::nvidia_scale_128x4;
+  c[1] = operand_value(batch_element(a, 1), 2, 3);
+  c[2] = gemm_epilogue{2.0f, true, 3.0f, true}(c[0], c[1], 1.0f);
 }

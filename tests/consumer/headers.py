@@ -9,10 +9,13 @@ usage: headers.py CHECK ROOT
             installed, C++20 and C++23 (as far as they know it)
   standard  each header as C++17: the first error says which standard is needed
   odr       two translation units with all headers, in opposite orders, linked into one program
+  isa       two translation units of a program for different instruction sets: each keeps its own functions
   cuda      all numerics headers as CUDA code, warnings are errors; skipped (exit status 77) without nvcc
 """
 import concurrent.futures
 import os
+import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -124,6 +127,47 @@ def check_odr(root, folder):
     return failures
 
 
+# -march of the second translation unit; what a processor must have to run it, and the FP32 lanes of its registers. The
+# first one is for any x86-64.
+NEWER = {"haswell": ("fma", 8), "sapphirerapids": ("avx512vbmi2", 16)}
+
+
+def functions_of(program):
+    """Demangled functions that an object defines for the linker to merge."""
+    run = subprocess.run(["nm", "-C", "--defined-only", program], capture_output=True, text=True, check=True)
+    found = (line.split(" ", 2) for line in run.stdout.splitlines())
+    return {name for _, kind, name in found if kind in "WT"}
+
+
+def check_isa(root, folder):
+    if platform.machine() != "x86_64":
+        print("not an x86-64 machine")
+        sys.exit(77)
+    # Without optimisation every function is emitted; constructors that nobody wrote have no name to put a tag on.
+    command = ["g++", "-std=c++20", *warnings("g++"), f"-I{root}/include"]
+    implicit = re.compile(r"(?:.*::)?(\w+)::\1\(\)")
+    pair = Path(root, "tests/consumer/isa_pair.cpp").read_text()
+
+    def compile_part(part, march):
+        return compile_text([*command, f"-march={march}", f"-DPART={part}", "-c", "-o", f"{march}.o"], pair, folder,
+                            f"{march}.cpp")
+
+    failures = [compile_part("older", "x86-64")] + [compile_part("newer", march) for march in NEWER]
+    for march, (feature, lanes) in NEWER.items():
+        if any(failures):
+            break
+        shared = functions_of(folder / "x86-64.o") & functions_of(folder / f"{march}.o")
+        failures += [f"{march}: the linker keeps one of {name}" for name in sorted(shared)
+                     if name.startswith("rotoscale") and not implicit.fullmatch(name)]
+        main = Path(root, "tests/consumer/isa_main.cpp").read_text()
+        failures.append(compile_text([*command, f"-DNEWER=\"{feature}\"", f"-DLANES={lanes}", "x86-64.o", f"{march}.o",
+                                      "-pthread", "-o", march], main, folder, "main.cpp"))
+        if not failures[-1]:
+            run = subprocess.run([folder / march], capture_output=True, text=True)
+            failures.append(run.stdout + run.stderr if run.returncode != 0 else "")
+    return failures
+
+
 def check_cuda(root, folder):
     nvcc = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
     if nvcc is None:
@@ -140,7 +184,8 @@ def check_cuda(root, folder):
     return [*failures, "all numerics headers together do not compile"]
 
 
-CHECKS = {"alone": check_alone, "warnings": check_warnings, "standard": check_standard, "odr": check_odr, "cuda": check_cuda}
+CHECKS = {"alone": check_alone, "warnings": check_warnings, "standard": check_standard, "odr": check_odr,
+          "isa": check_isa, "cuda": check_cuda}
 
 
 def main(check, root):

@@ -8,6 +8,7 @@
 #include "rotoscale/round.hpp"
 
 namespace rotoscale::detail {
+inline namespace ROTOSCALE_ISA {
 
 /// FP32 values of every byte as a code of a format of at most 8 bits.
 struct decode_table {
@@ -35,4 +36,5 @@ inline void decode_nibbles(const std::uint8_t* codes, index_t count, const decod
   for (; i < count; ++i) out[i] = table.value[nibble(codes[i / 2], i)] * scale;
 }
 
+}  // namespace ROTOSCALE_ISA
 }  // namespace rotoscale::detail

@@ -9,6 +9,7 @@
 #if defined(ROTOSCALE_BYTE_LANES)
 
 namespace rotoscale::detail {
+inline namespace ROTOSCALE_ISA {
 
 /// Codes of cells of 16 y two mantissa bits wide from 2.0 on (what is less than that has the code of 2.0): of what lies
 /// above a cell's lower end, up to its upper one. In the high nibble for odd elements.
@@ -66,6 +67,7 @@ struct e2m1_words {
   }
 };
 
+}  // namespace ROTOSCALE_ISA
 }  // namespace rotoscale::detail
 
 #endif

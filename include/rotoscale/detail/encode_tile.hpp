@@ -7,6 +7,7 @@
 #include "rotoscale/detail/e2m1_words.hpp"
 
 namespace rotoscale::detail {
+inline namespace ROTOSCALE_ISA {
 
 /// Philox4x32-10 in every lane, in place: philox4x32 of philox.hpp.
 inline void philox_lanes(const random_stream& r, lanes_u32 (&c)[4]) {
@@ -146,4 +147,5 @@ inline void encode_tile(const tile_plan& p, const lanes_u32 (&x)[Length], const 
   }
 }
 
+}  // namespace ROTOSCALE_ISA
 }  // namespace rotoscale::detail

@@ -7,6 +7,7 @@
 #include "rotoscale/round.hpp"
 
 namespace rotoscale::detail {
+inline namespace ROTOSCALE_ISA {
 
 class exact_sum {
  public:
@@ -66,4 +67,5 @@ class exact_sum {
   std::uint64_t limb_[limbs] = {};
 };
 
+}  // namespace ROTOSCALE_ISA
 }  // namespace rotoscale::detail

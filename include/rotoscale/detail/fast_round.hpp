@@ -11,6 +11,7 @@
 #include "rotoscale/round.hpp"
 
 namespace rotoscale::detail {
+inline namespace ROTOSCALE_ISA {
 
 template <class U>
 struct floats_of;
@@ -128,4 +129,5 @@ constexpr void fast_encode(U& u) {
   u = code;
 }
 
+}  // namespace ROTOSCALE_ISA
 }  // namespace rotoscale::detail

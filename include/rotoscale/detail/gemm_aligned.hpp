@@ -10,6 +10,7 @@
 #include "rotoscale/detail/gemm_aligned_pack.hpp"
 
 namespace rotoscale::detail {
+inline namespace ROTOSCALE_ISA {
 
 class aligned_steps {
  public:
@@ -338,4 +339,5 @@ class aligned_steps {
   bool shared_;
 };
 
+}  // namespace ROTOSCALE_ISA
 }  // namespace rotoscale::detail

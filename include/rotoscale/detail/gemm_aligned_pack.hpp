@@ -12,6 +12,7 @@
 #include "rotoscale/detail/gemm_plan.hpp"
 
 namespace rotoscale::detail {
+inline namespace ROTOSCALE_ISA {
 
 #if defined(__AVX512F__) && defined(__AVX512VNNI__)
 inline constexpr bool has_fused_cut = true;  ///< one operation rounds toward zero, whatever the mode
@@ -231,4 +232,5 @@ class aligned_packing {
   bool scaled_, fused_;
 };
 
+}  // namespace ROTOSCALE_ISA
 }  // namespace rotoscale::detail

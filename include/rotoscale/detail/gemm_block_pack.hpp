@@ -11,6 +11,7 @@
 #include "rotoscale/detail/gemm_plan.hpp"
 
 namespace rotoscale::detail {
+inline namespace ROTOSCALE_ISA {
 
 /// Codes of E2M1 as doubled integers.
 inline constexpr std::int8_t doubled_e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
@@ -135,4 +136,5 @@ class block_packing {
   index_t quads_, runs_;
 };
 
+}  // namespace ROTOSCALE_ISA
 }  // namespace rotoscale::detail

@@ -10,6 +10,7 @@
 #include "rotoscale/detail/gemm_block_pack.hpp"
 
 namespace rotoscale::detail {
+inline namespace ROTOSCALE_ISA {
 
 /// Integer sums of `quads` quads for Rows × 2 registers, the bias taken out.
 template <int Rows>
@@ -283,4 +284,5 @@ class scaled_blocks {
   bool shared_;
 };
 
+}  // namespace ROTOSCALE_ISA
 }  // namespace rotoscale::detail

@@ -10,6 +10,7 @@
 #include "rotoscale/gemm_operand.hpp"
 
 namespace rotoscale::detail {
+inline namespace ROTOSCALE_ISA {
 
 /// Row r of an operand as k floats.
 inline void decode_row(const gemm_operand& a, const decode_table& table, index_t r, float* out) {
@@ -79,4 +80,5 @@ struct operand_range {
   bool empty() const { return least > most; }
 };
 
+}  // namespace ROTOSCALE_ISA
 }  // namespace rotoscale::detail

@@ -10,6 +10,7 @@
 #include "rotoscale/view.hpp"
 
 namespace rotoscale::detail {
+inline namespace ROTOSCALE_ISA {
 
 /// Panels of B: for each gemm_cols columns, k-major rows of gemm_cols floats, the last panel padded with zeros.
 inline index_t panel_count(index_t n) { return (n + gemm_cols - 1) / gemm_cols; }
@@ -120,4 +121,5 @@ inline float* scratch(index_t floats) {
   return memory.data() + (line - address % line) % line / sizeof(float);
 }
 
+}  // namespace ROTOSCALE_ISA
 }  // namespace rotoscale::detail

@@ -8,6 +8,7 @@
 #include "rotoscale/detail/simd.hpp"
 
 namespace rotoscale::detail {
+inline namespace ROTOSCALE_ISA {
 
 /// Lanes of 32 bits in a register: fvec's.
 inline constexpr int word_lanes = fvec::width;
@@ -83,7 +84,8 @@ inline dlanes leading_24_bits(dlanes x) {
 inline flanes truncate_to_fp32(ilanes x) {
 #if defined(__AVX512F__)
   // Zero-masked forms, here and below: g++ 12 warns of an uninitialised value inside its own header for the plain ones.
-  return __builtin_bit_cast(flanes, _mm512_maskz_cvt_roundepi32_ps(0xFFFF, __builtin_bit_cast(__m512i, x),
+  __mmask16 all = 0xFFFF;  // without optimisation this is a macro, in which g++ 12 warns of the constant
+  return __builtin_bit_cast(flanes, _mm512_maskz_cvt_roundepi32_ps(all, __builtin_bit_cast(__m512i, x),
                                                                    _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC));
 #else
   return to_fp32(leading_24_bits(to_fp64<0>(x)), leading_24_bits(to_fp64<1>(x)));
@@ -224,4 +226,5 @@ inline void for_row_tiles(index_t count, const Function& f) {
   for (; i < count; ++i) f.template operator()<1>(i);
 }
 
+}  // namespace ROTOSCALE_ISA
 }  // namespace rotoscale::detail

@@ -9,6 +9,7 @@
 #include "rotoscale/gemm_ref.hpp"
 
 namespace rotoscale::detail {
+inline namespace ROTOSCALE_ISA {
 
 /// Consecutive steps of one chain, and what happens to the accumulator around them.
 struct gemm_span {
@@ -127,4 +128,5 @@ inline float step_ref(const mma_model& m, const gemm_operand& a, index_t i, cons
   return fp32_value(mma_step(m, products, count, unpack(formats::fp32, fp32_bits(c))));
 }
 
+}  // namespace ROTOSCALE_ISA
 }  // namespace rotoscale::detail

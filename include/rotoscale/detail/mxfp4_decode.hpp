@@ -7,6 +7,7 @@
 #include "rotoscale/small_float.hpp"
 
 namespace rotoscale::detail {
+inline namespace ROTOSCALE_ISA {
 
 #if defined(__AVX512BW__)
 // Zero-masked intrinsics: g++ 12 warns of an uninitialised value inside its own header for the plain ones.
@@ -104,4 +105,5 @@ class e2m1_values {
 
 #endif
 
+}  // namespace ROTOSCALE_ISA
 }  // namespace rotoscale::detail

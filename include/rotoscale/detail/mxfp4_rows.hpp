@@ -9,6 +9,7 @@
 #if defined(ROTOSCALE_BYTE_LANES)
 
 namespace rotoscale::detail {
+inline namespace ROTOSCALE_ISA {
 
 inline constexpr int chunk_blocks = lane_count;
 
@@ -277,6 +278,7 @@ inline void quantize_row(const tile_plan& p, const T* from, index_t blocks, std:
   }
 }
 
+}  // namespace ROTOSCALE_ISA
 }  // namespace rotoscale::detail
 
 #endif

@@ -7,6 +7,7 @@
 #include "rotoscale/detail/encode_tile.hpp"
 
 namespace rotoscale::detail {
+inline namespace ROTOSCALE_ISA {
 
 /// Output rows [v0, v1) and elements [e0, e1) of each: whole groups of rows but at the end of the matrix, whole blocks.
 struct output_part {
@@ -147,4 +148,5 @@ inline void quantize_part(const tile_plan& p, matrix<const T> source, block_axis
   if (layout.stream) finish_streaming();
 }
 
+}  // namespace ROTOSCALE_ISA
 }  // namespace rotoscale::detail

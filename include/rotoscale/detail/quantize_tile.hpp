@@ -13,6 +13,7 @@
 #include "rotoscale/quantize_ref.hpp"
 
 namespace rotoscale::detail {
+inline namespace ROTOSCALE_ISA {
 
 /// What every tile of a call needs to know.
 struct tile_plan {
@@ -240,4 +241,5 @@ inline void exact_float_scales(const tile_plan& p, const lanes_u32& amax, tile_s
   s.inverse = __builtin_bit_cast(lanes_f32, inverse);
 }
 
+}  // namespace ROTOSCALE_ISA
 }  // namespace rotoscale::detail

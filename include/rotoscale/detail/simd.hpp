@@ -19,6 +19,7 @@
 #endif
 
 namespace rotoscale::detail {
+inline namespace ROTOSCALE_ISA {
 
 #if defined(__AVX512F__)
 
@@ -206,4 +207,5 @@ template <int N, class Body>
 #endif
 }
 
+}  // namespace ROTOSCALE_ISA
 }  // namespace rotoscale::detail

@@ -1,0 +1,79 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The instruction set that this translation unit is compiled for, as part of its functions' names. Translation units of
+// one program may so be compiled with different -march: the linker keeps a function of each, and calls in each unit go
+// to its own. Without, it would keep one, and a program could meet instructions that its processor has not.
+//
+//   inline namespace ROTOSCALE_ISA   around whole headers: detail/, the fast paths, the CPU's reference GEMM
+//   ROTOSCALE_ISA_TAG                on functions beside data types, which have one name everywhere, so that they pass
+//                                    between such units; part of ROTOSCALE_HD
+#pragma once
+
+#include "rotoscale/version.hpp"
+
+// Features that change what compilers make of the headers, each a part of the name.
+#if defined(__SSE4_2__)
+#define ROTOSCALE_ISA_1 _sse4
+#else
+#define ROTOSCALE_ISA_1
+#endif
+#if defined(__AVX__)
+#define ROTOSCALE_ISA_2 _avx
+#else
+#define ROTOSCALE_ISA_2
+#endif
+#if defined(__AVX2__)
+#define ROTOSCALE_ISA_3 _avx2
+#else
+#define ROTOSCALE_ISA_3
+#endif
+#if defined(__FMA__)
+#define ROTOSCALE_ISA_4 _fma
+#else
+#define ROTOSCALE_ISA_4
+#endif
+#if defined(__BMI2__)
+#define ROTOSCALE_ISA_5 _bmi2
+#else
+#define ROTOSCALE_ISA_5
+#endif
+#if defined(__AVX512F__)
+#define ROTOSCALE_ISA_6 _avx512f
+#else
+#define ROTOSCALE_ISA_6
+#endif
+#if defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#define ROTOSCALE_ISA_7 _bw
+#else
+#define ROTOSCALE_ISA_7
+#endif
+#if defined(__AVX512VBMI__) && defined(__AVX512VBMI2__)
+#define ROTOSCALE_ISA_8 _vbmi
+#else
+#define ROTOSCALE_ISA_8
+#endif
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#define ROTOSCALE_ISA_9 _vnni
+#else
+#define ROTOSCALE_ISA_9
+#endif
+#if defined(__AVX512FP16__)
+#define ROTOSCALE_ISA_10 _fp16
+#else
+#define ROTOSCALE_ISA_10
+#endif
+
+#define ROTOSCALE_ISA_JOIN_(a, b, c, d, e, f, g, h, i, j) isa##a##b##c##d##e##f##g##h##i##j
+#define ROTOSCALE_ISA_JOIN(a, b, c, d, e, f, g, h, i, j) ROTOSCALE_ISA_JOIN_(a, b, c, d, e, f, g, h, i, j)
+#define ROTOSCALE_ISA_TEXT_(name) #name
+#define ROTOSCALE_ISA_TEXT(name) ROTOSCALE_ISA_TEXT_(name)
+
+#define ROTOSCALE_ISA                                                                                     \
+  ROTOSCALE_ISA_JOIN(ROTOSCALE_ISA_1, ROTOSCALE_ISA_2, ROTOSCALE_ISA_3, ROTOSCALE_ISA_4, ROTOSCALE_ISA_5, \
+                     ROTOSCALE_ISA_6, ROTOSCALE_ISA_7, ROTOSCALE_ISA_8, ROTOSCALE_ISA_9, ROTOSCALE_ISA_10)
+
+#if defined(__CUDACC__) || defined(__HIP__)
+#define ROTOSCALE_ISA_TAG
+#else
+#define ROTOSCALE_ISA_TAG __attribute__((abi_tag(ROTOSCALE_ISA_TEXT(ROTOSCALE_ISA))))
+#endif
