@@ -206,6 +206,18 @@ struct enum_names<nn::number_format> {
                                                            {mxfp8_e4m3, "mxfp8_e4m3"},
                                                            {mxfp8_e5m2, "mxfp8_e5m2"}};
 };
+
+namespace nn::detail {
+/// Codes of at most 8 bits need scales, of their tensor or of their blocks.
+constexpr bool narrow_formats_have_scales() {
+  for (const auto& f : enum_names<number_format>::table) {
+    const bool is_narrow = element_format(f.value).bits() <= 8;
+    if (is_narrow != (is_fp8(f.value) || is_mx(f.value)) || (is_fp8(f.value) && is_mx(f.value))) return false;
+  }
+  return true;
+}
+static_assert(narrow_formats_have_scales(), "name each format of at most 8 bits in is_fp8 or in is_mx");
+}  // namespace nn::detail
 template <>
 struct enum_names<nn::rotation_kind> {
   using enum nn::rotation_kind;
