@@ -33,7 +33,14 @@ inline void plan_quick_scales(tile_plan& p) {
   constexpr std::uint32_t one = fp32_bits(1.0f);
   const auto byte = [&](std::uint32_t amax) { return shared_scale(amax, p.f.element, p.o.rule, policies::ocp); };
   std::uint32_t first = 0, last = 1u << 23;  // the least mantissa with the next byte lies in (first, last]
-  while (last - first > 1) (byte(one + (first + last) / 2) == byte(one) ? first : last) = (first + last) / 2;
+  while (last - first > 1) {
+    const std::uint32_t middle = (first + last) / 2;
+    if (byte(one + middle) == byte(one)) {
+      first = middle;
+    } else {
+      last = middle;
+    }
+  }
   p.bump = (1u << 23) - last;
   p.fold = p.o.rotation.points == 16 ? 2 : 0;
   p.offset = 127 - byte(one) + p.fold;
