@@ -102,7 +102,14 @@ double relative_error(const gemm_problem& p, const operand_data& a, const operan
 void tune(const shape& s, const device_info& device) {
   const operand_data a(s.m, s.k, 1), b(s.n, s.k, 2);
   const auto operand = [&](const operand_data& x, int rows) {
-    return gemm_operand_view{device_copy(x.codes), device_copy(x.scales), s.k / 2, s.k / 32, rows, s.k};
+    return gemm_operand{.element = formats::e2m1,
+                        .rows = rows,
+                        .k = s.k,
+                        .codes = device_copy(x.codes),
+                        .code_stride = s.k / 2,
+                        .block = 32,
+                        .scales = device_copy(x.scales),
+                        .scale_stride = s.k / 32};
   };
   gemm_problem p{{}, operand(a, s.m), operand(b, s.n)};
   std::uint16_t* out = nullptr;

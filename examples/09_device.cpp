@@ -48,7 +48,7 @@ struct operand {
   device_memory<std::uint8_t> codes, scales;
   std::vector<std::uint8_t> codes_here, scales_here;
   block_matrix<std::uint8_t> blocks;
-  gpu::gemm_operand_view view;
+  gemm_operand view;
 
   operand(int rows, int k, bool placed, random_stream random)
       : codes(static_cast<std::size_t>(rows * k / 2)),
@@ -70,7 +70,7 @@ struct operand {
     }
     expect(gpu::quantize(mxfp4, row_major<const bf16>(source.data, rows, k), to, {}, {}));
     expect(gpu::synchronize());
-    view = {codes.data, scales.data, k / 2, k / 32, rows, k, to.code_order, to.scale_order};
+    view = gpu::make_operand(mxfp4, to, rows, k);
 
     blocks = dense_blocks(mxfp4, rows, k, codes_here.data(), scales_here.data());
     quantize_ref(mxfp4, presets::te_rocm, row_major<const bf16>(x.data(), rows, k), block_axis::row, blocks);

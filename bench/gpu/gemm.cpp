@@ -17,12 +17,14 @@ using namespace rotoscale::gpu;
 gemm_problem problem_of(const void* const* pointers, const int* extents) {
   const int m = extents[0], n = extents[1], k = extents[2];
   const auto operand = [&](int first, int rows) {
-    return gemm_operand_view{static_cast<const std::uint8_t*>(pointers[first]),
-                             static_cast<const std::uint8_t*>(pointers[first + 1]),
-                             k / 2,
-                             k / 32,
-                             rows,
-                             k};
+    return gemm_operand{.element = formats::e2m1,
+                        .rows = rows,
+                        .k = k,
+                        .codes = static_cast<const std::uint8_t*>(pointers[first]),
+                        .code_stride = k / 2,
+                        .block = 32,
+                        .scales = static_cast<const std::uint8_t*>(pointers[first + 1]),
+                        .scale_stride = k / 32};
   };
   gemm_problem p;
   p.a = operand(0, m);

@@ -142,9 +142,9 @@ class shape_bench {
   void dequantize(const char* what, block_format f) {
     const gpu::quantized_output row{row_codes_.data, row_scales_.data, presets::ocp};
     expect(gpu::quantize(f, view_, row, {}, {}));
-    const gpu::quantized_source q{row_codes_.data, row_scales_.data, m_, n_};
+    const gemm_operand q = gpu::make_operand(f, row, m_, n_);
     const auto target = row_major(reinterpret_cast<bf16*>(target_.data), m_, n_);
-    const double us = median_us(repeats_, [&] { expect(gpu::dequantize(f, q, block_axis::row, target, {})); });
+    const double us = median_us(repeats_, [&] { expect(gpu::dequantize(q, block_axis::row, target, {})); });
     report(what, us, 2 + bytes_of(f));
   }
 

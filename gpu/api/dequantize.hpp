@@ -3,35 +3,21 @@
 // Block-scaled matrices back to numbers on a device, equal to dequantize_ref by bytes. A rotation stays in.
 #pragma once
 
-#include "rotoscale/block.hpp"
-#include "rotoscale/layout.hpp"
+#include "rotoscale/gemm_operand.hpp"
 #include "rotoscale/small_float.hpp"
 #include "status.hpp"
 #include "stream.hpp"
 
 namespace rotoscale::gpu {
 
-/// A quantized matrix in device memory, rows × k, in the orders that the quantizers write.
-struct quantized_source {
-  const std::uint8_t* codes = nullptr;           ///< aligned to 4 bytes
-  const std::uint8_t* scales = nullptr;          ///< E8M0, one a block
-  index_t rows = 0;                              ///< vectors
-  index_t k = 0;                                 ///< elements of a vector, along the blocks
-  placement code_order = placement::row_major;   ///< order of the codes
-  placement scale_order = placement::row_major;  ///< order of the scales
-  index_t code_stride = 0;                       ///< bytes, a multiple of 4; 0: dense; row_major only
-  index_t scale_stride = 0;                      ///< bytes; 0: dense; row_major only
-};
-
 /// dequantize_ref on a device: `target` is rows × k (block_axis::row) or k × rows (block_axis::column), any strides.
-/// Formats as quantize. One launch on `s`, no allocation. Any status but ok: nothing was launched.
-status dequantize(block_format f, const quantized_source& q, block_axis axis, matrix<float> target, stream s,
-                  float decode_factor = 1.0f);
+/// `q` is a matrix in device memory in one of the formats and orders of quantize, its codes aligned to 4 bytes and its
+/// rows multiples of 4 bytes apart; its factor, in device memory as well, multiplies every element. One launch on `s`,
+/// no allocation. Any status but ok: nothing was launched.
+status dequantize(const gemm_operand& q, block_axis axis, matrix<float> target, stream s);
 /// To FP16.
-status dequantize(block_format f, const quantized_source& q, block_axis axis, matrix<fp16> target, stream s,
-                  float decode_factor = 1.0f);
+status dequantize(const gemm_operand& q, block_axis axis, matrix<fp16> target, stream s);
 /// To BF16.
-status dequantize(block_format f, const quantized_source& q, block_axis axis, matrix<bf16> target, stream s,
-                  float decode_factor = 1.0f);
+status dequantize(const gemm_operand& q, block_axis axis, matrix<bf16> target, stream s);
 
 }  // namespace rotoscale::gpu

@@ -21,8 +21,8 @@
 #pragma once
 
 #include "device.hpp"
-#include "operand.hpp"
 #include "rotoscale/gemm_contracts.hpp"
+#include "rotoscale/gemm_operand.hpp"
 #include "status.hpp"
 #include "stream.hpp"
 
@@ -48,10 +48,11 @@ struct gemm_result {
   const float* bias = nullptr;    ///< [n] or null, added to every row
 };
 
-/// A GEMM: operands and result.
+/// Operands in device memory, MX blocks of 32 with E8M0 scales along k, which is contiguous; no tensor factor, no
+/// batch. Row-major codes are `code_stride` bytes apart, a multiple of 16.
 struct gemm_problem : gemm_result {
-  gemm_operand_view a;  ///< [m, k]
-  gemm_operand_view b;  ///< [n, k]
+  gemm_operand a;  ///< [m, k]
+  gemm_operand b;  ///< [n, k]
 };
 
 /// Is everything about `problem` in order for `choice` on `device`? The launcher asks this first.

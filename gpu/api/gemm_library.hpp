@@ -13,20 +13,12 @@
 
 namespace rotoscale::gpu {
 
-/// An operand without block scales.
-struct plain_operand_view {
-  const void* codes = nullptr;     ///< [rows, k], device memory, aligned to 16 bytes
-  format element = formats::bf16;  ///< FP16, BF16, E4M3 or E5M2; on gfx942 FP8 in FNUZ form
-  index_t stride = 0;              ///< elements between rows, a multiple of 16 bytes; 0: k
-  int rows = 0;                    ///< M or N
-  int k = 0;                       ///< along the contraction axis
-  const float* factor = nullptr;   ///< FP8: a number in device memory, aligned to 16 bytes, scales all; null: 1
-};
-
-/// a and b of one format, or each E4M3 or E5M2 but not both E5M2.
+/// Operands in device memory without block scales, row-major with k contiguous, codes aligned to 16 bytes and rows
+/// `code_stride` apart, a multiple of 16: a and b both FP16, both BF16, or each E4M3 or E5M2 but not both E5M2 (on
+/// gfx942 in FNUZ form). FP8 operands may have a factor, in device memory and aligned to 16 bytes.
 struct plain_problem : gemm_result {
-  plain_operand_view a;          ///< [m, k]
-  plain_operand_view b;          ///< [n, k]
+  gemm_operand a;                ///< [m, k]
+  gemm_operand b;                ///< [n, k]
   bool fast_accumulate = false;  ///< NVIDIA, FP8: sums stay in the matrix unit, else FP32 takes them every 128 k
 };
 

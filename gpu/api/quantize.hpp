@@ -4,8 +4,7 @@
 // both orientations in one launch.
 #pragma once
 
-#include "rotoscale/block.hpp"
-#include "rotoscale/layout.hpp"
+#include "rotoscale/gemm_operand.hpp"
 #include "rotoscale/small_float.hpp"
 #include "status.hpp"
 #include "stream.hpp"
@@ -25,6 +24,22 @@ struct quantized_output {
   index_t scale_stride = 0;                      ///< bytes; 0: dense; row_major only
   std::uint8_t scale_padding = unit_scale_byte;  ///< written where scales are padded
 };
+
+/// What was written to `q` as an operand: rows × k of `f`.
+inline gemm_operand make_operand(block_format f, const quantized_output& q, index_t rows, index_t k) {
+  return {.element = f.element,
+          .rows = rows,
+          .k = k,
+          .codes = q.codes,
+          .code_stride = q.code_stride != 0 ? q.code_stride : packed_bytes(f.element, k),
+          .block = f.length,
+          .scales = q.scales,
+          .scale_stride = q.scale_stride != 0 ? q.scale_stride : k / f.length,
+          .scale = f.scale,
+          .block_rows = f.rows,
+          .code_order = q.code_order,
+          .scale_order = q.scale_order};
+}
 
 /// Quantizes M × N `source` (any strides) into `rows` (M × N, blocks along N) and/or `columns` (N × M, blocks along M,
 /// from the source itself). Formats: 32 elements of E2M1, E4M3 or E5M2 with E8M0 scales, one-dimensional or

@@ -14,7 +14,7 @@
 // rocjitsu (ROCm/rocm-systems). No device has confirmed them here.
 #pragma once
 
-#include "gpu/api/operand.hpp"
+#include "gpu/dialect/element.hpp"
 #include "gpu/dialect/hip.hpp"
 
 namespace rotoscale::gpu::amd {

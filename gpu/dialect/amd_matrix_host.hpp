@@ -8,7 +8,7 @@
 #include <cmath>
 #include <vector>
 
-#include "gpu/api/operand.hpp"
+#include "gpu/dialect/element.hpp"
 #include "gpu/dialect/hip.hpp"
 #include "rotoscale/gemm_contracts.hpp"
 #include "rotoscale/gemm_ref.hpp"

@@ -100,10 +100,19 @@ __device__ inline std::uint32_t fma_bf16x2(std::uint32_t a, std::uint32_t b, std
 #endif
 }
 
-/// BF16 bits, nearest even; a NaN keeps its upper half, where its payload must lie.
-ROTOSCALE_HD constexpr std::uint32_t bf16_bits(float x) {
+/// BF16 of FP32 bits in the upper half, nearest even, other bits below; for all numbers but NaN. NaN is canonical by
+/// the definition (round_to). The two exceptions on devices are these functions:
+ROTOSCALE_HD constexpr std::uint32_t round_number_to_bf16(std::uint32_t u) { return u + 0x7FFFu + (u >> 16 & 1u); }
+/// BF16 bits; a NaN keeps its upper half, so that a unit's NaN (nan_bits) is stored as the unit has it. Its payload
+/// must lie there.
+ROTOSCALE_HD constexpr std::uint32_t bf16_bits_keeping_nan(float x) {
   const std::uint32_t u = fp32_bits(x);
-  return fp32_is_nan(u) ? u >> 16 : (u + 0x7FFFu + (u >> 16 & 1u)) >> 16;
+  return fp32_is_nan(u) ? u >> 16 : round_number_to_bf16(u) >> 16;
+}
+/// BF16 in the upper half, other bits below; a NaN is quieted and keeps its payload, since a quantizer asks only
+/// whether it is one.
+ROTOSCALE_HD constexpr std::uint32_t round_to_bf16_quieting_nan(std::uint32_t u) {
+  return fp32_is_nan(u) ? u | 0x00400000u : round_number_to_bf16(u);
 }
 
 /// Products of two pairs of BF16 numbers, nearest even.
@@ -113,8 +122,8 @@ __device__ inline std::uint32_t multiply_bf16(std::uint32_t x, std::uint32_t y) 
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
   return z;
 #else
-  const std::uint32_t low = bf16_bits(fp32_from_bits(x << 16) * fp32_from_bits(y << 16));
-  const std::uint32_t high = bf16_bits(fp32_from_bits(x & 0xFFFF0000u) * fp32_from_bits(y & 0xFFFF0000u));
+  const std::uint32_t low = bf16_bits_keeping_nan(fp32_from_bits(x << 16) * fp32_from_bits(y << 16));
+  const std::uint32_t high = bf16_bits_keeping_nan(fp32_from_bits(x & 0xFFFF0000u) * fp32_from_bits(y & 0xFFFF0000u));
   return low | high << 16;
 #endif
 }

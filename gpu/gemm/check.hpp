@@ -27,8 +27,14 @@ inline status check_result(const gemm_result& r, index_t n) {
   return {};
 }
 
-inline status check_operand(const gemm_operand_view& x, bool first, bool plain_codes, bool plain_scales) {
+inline status check_operand(const gemm_operand& x, bool first, bool plain_codes, bool plain_scales) {
   const auto named = [first](const char* a, const char* b) { return first ? a : b; };
+  if (x.block != 32 || x.block_rows != 1 || x.scale != formats::e8m0) {
+    return {error_code::bad_option, named("a.block", "b.block"), "must be 32 elements of a row, with E8M0 scales"};
+  }
+  if (x.transposed || x.factor != nullptr || x.batch_stride != 0 || x.scale_batch_stride != 0) {
+    return {error_code::bad_option, named("a", "b"), "must be one matrix, not transposed, without a factor"};
+  }
   if (x.rows < 1 || x.rows > max_gemm_extent)
     return {error_code::bad_extent, named("a.rows", "b.rows"), "must be 1 to 2^20"};
   if (x.k < 32 || x.k > max_gemm_extent || x.k % 32 != 0) {
@@ -40,10 +46,10 @@ inline status check_operand(const gemm_operand_view& x, bool first, bool plain_c
   if (plain_scales && x.scale_order != placement::row_major) {
     return {error_code::bad_option, named("a.scale_order", "b.scale_order"), "this kernel takes row-major scales"};
   }
-  if (x.code_order != placement::row_major && !layout{x.code_order, x.rows, x.code_bytes()}.is_defined()) {
+  if (x.code_order != placement::row_major && !layout{x.code_order, x.rows, x.row_bytes()}.is_defined()) {
     return {error_code::bad_extent, named("a.rows", "b.rows"), "this order of codes needs whole tiles"};
   }
-  if (x.code_order == placement::row_major && (x.code_stride < x.code_bytes() || x.code_stride % 16 != 0)) {
+  if (x.code_order == placement::row_major && (x.code_stride < x.row_bytes() || x.code_stride % 16 != 0)) {
     return {error_code::bad_extent, named("a.code_stride", "b.code_stride"),
             "must be a multiple of 16, at least a row's bytes"};
   }
@@ -61,7 +67,7 @@ inline status check_aiter_operands(const gemm_problem& p) {
   if (p.b.code_order != placement::aiter_data_16x16) {
     return {error_code::bad_option, "b.code_order", "must be aiter_data_16x16 on gfx950"};
   }
-  for (const gemm_operand_view* x : {&p.a, &p.b}) {
+  for (const gemm_operand* x : {&p.a, &p.b}) {
     if (x->scale_order != placement::aiter_scale) {
       return {error_code::bad_option, x == &p.a ? "a.scale_order" : "b.scale_order", "must be aiter_scale on gfx950"};
     }
@@ -76,7 +82,7 @@ inline status check_aiter_operands(const gemm_problem& p) {
 inline status check_gfx942(const gemm_problem& p) {
   if (is_fp8(p)) return {};
   if (p.a.k % 128 != 0) return {error_code::bad_extent, "a.k", "must be a multiple of 128 on gfx942"};
-  for (const gemm_operand_view* x : {&p.a, &p.b}) {
+  for (const gemm_operand* x : {&p.a, &p.b}) {
     const bool first = x == &p.a;
     if (x->scale_stride % 4 != 0) {
       return {error_code::bad_extent, first ? "a.scale_stride" : "b.scale_stride", "must be a multiple of 4 on gfx942"};
@@ -94,11 +100,17 @@ inline status check_problem(const gemm_problem& p, const gemm_choice& c, const d
   if (!reference && traits.accurate == nullptr) {
     return {error_code::unsupported_device, "choice.contract", "this device has the reference kernel only"};
   }
-  if ((p.a.element == gemm_element::e2m1) != (p.b.element == gemm_element::e2m1)) {
+  const auto is_known = [](const format& e, bool fp4) {
+    return fp4 ? e == formats::e2m1 : e == formats::e4m3 || e == formats::e5m2;
+  };
+  if (!is_known(p.a.element, !is_fp8(p))) {
+    return {error_code::bad_option, "a.element", "must be E2M1, E4M3 or E5M2"};
+  }
+  if (!is_known(p.b.element, !is_fp8(p))) {
     return {error_code::bad_option, "b.element", "must be E2M1 where a's is, else E4M3 or E5M2"};
   }
   const bool plain = !reference && !traits.has_scaled_mma;
-  for (const gemm_operand_view* x : {&p.a, &p.b}) {
+  for (const gemm_operand* x : {&p.a, &p.b}) {
     const status s = check_operand(*x, x == &p.a, plain, plain);
     if (!s.ok()) return s;
   }

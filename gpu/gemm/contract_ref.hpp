@@ -29,7 +29,7 @@ struct expanded_row {
 inline expanded_row expand_bf16_row(block_format f, block_matrix<const std::uint8_t> m, index_t r) {
   expanded_row row{formats::bf16, {}};
   for (index_t c = 0; c < m.k; ++c) {
-    const std::uint32_t bits = bf16_bits(decode_element(f, m, r, c));
+    const std::uint32_t bits = bf16_bits_keeping_nan(decode_element(f, m, r, c));
     row.codes.push_back(static_cast<std::uint8_t>(bits & 0xFF));
     row.codes.push_back(static_cast<std::uint8_t>(bits >> 8));
   }

@@ -5,9 +5,9 @@
 // in one launch.
 #pragma once
 
-#include "gpu/api/operand.hpp"
 #include "gpu/dialect/e2m1.hpp"
 #include "gpu/dialect/hip.hpp"
+#include "gpu/gemm/operand.hpp"
 #include "gpu/gemm/output.hpp"
 #include "rotoscale/block.hpp"
 
@@ -190,8 +190,8 @@ __device__ inline void expand_fp8_chunk(bool e4m3, const std::uint8_t* codes, co
     ROTOSCALE_UNROLL
     for (int w = 0; w < 4; ++w) {
       const auto pair = static_cast<std::uint32_t>(x >> (16 * w));
-      out.word[w] = bf16_bits(fp8_value(e4m3, pair & 0xFFu) * factor) |
-                    bf16_bits(fp8_value(e4m3, pair >> 8 & 0xFFu) * factor) << 16;
+      out.word[w] = bf16_bits_keeping_nan(fp8_value(e4m3, pair & 0xFFu) * factor) |
+                    bf16_bits_keeping_nan(fp8_value(e4m3, pair >> 8 & 0xFFu) * factor) << 16;
     }
     *reinterpret_cast<vec16*>(to + 16 * i) = out;
   }

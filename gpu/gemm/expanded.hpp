@@ -28,7 +28,7 @@ inline status run_expanded(const gemm_problem& p, const gemm_choice& c, std::uin
   g.partial = reinterpret_cast<float*>(memory + map.partial);
   expand_arguments e = make_expansion(p, map, memory);
   e.base_b = g.base_b;
-  const int rows = g.m + g.n, k = p.a.k, all_blocks = expand_blocks(rows, k);
+  const int rows = g.m + g.n, k = static_cast<int>(p.a.k), all_blocks = expand_blocks(rows, k);
   const auto expand = [&](void (*kernel)(expand_arguments), int count) {
     return launch(kernel, blocks(count), blocks(expand_threads), 0, stream, e);
   };

@@ -17,7 +17,7 @@ status run_reference(const gemm_problem& p, const gemm_options& o, stream s) {
   const gemm_arguments g = make_arguments(p, o);
   const std::int64_t across = (g.n + reference_threads - 1) / reference_threads;
   return launch(reference_kernel, blocks(across * g.m), blocks(reference_threads), 0, s,
-                reference_arguments{p.a, p.b, g});
+                reference_arguments{make_kernel_operand(p.a), make_kernel_operand(p.b), g});
 }
 
 status run_on_current(const gemm_problem& p, const gemm_choice& c, void* workspace, std::size_t workspace_bytes,
@@ -63,12 +63,14 @@ status detail::run_gemm(const gemm_problem& p, const gemm_choice& c, const devic
 }
 
 status gemm_mxfp4(const gemm_problem& p, const gemm_choice& c, void* workspace, std::size_t workspace_bytes, stream s) {
-  if (is_fp8(p)) return {error_code::bad_option, "a.element", "must be E2M1"};
+  if (p.a.element != formats::e2m1) return {error_code::bad_option, "a.element", "must be E2M1"};
   return run_on_current(p, c, workspace, workspace_bytes, s);
 }
 
 status gemm_mxfp8(const gemm_problem& p, const gemm_choice& c, void* workspace, std::size_t workspace_bytes, stream s) {
-  if (!is_fp8(p)) return {error_code::bad_option, "a.element", "must be E4M3 or E5M2"};
+  if (p.a.element != formats::e4m3 && p.a.element != formats::e5m2) {
+    return {error_code::bad_option, "a.element", "must be E4M3 or E5M2"};
+  }
   return run_on_current(p, c, workspace, workspace_bytes, s);
 }
 

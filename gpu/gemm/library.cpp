@@ -17,7 +17,8 @@ constexpr int max_algorithms = 16;
 bool is_fnuz(const format& f) { return f == formats::e4m3fnuz || f == formats::e5m2fnuz; }
 bool is_e5m2(const format& f) { return f == formats::e5m2 || f == formats::e5m2fnuz; }
 bool is_fp8(const format& f) { return f == formats::e4m3 || is_e5m2(f) || is_fnuz(f); }
-index_t stride_of(const plain_operand_view& x) { return x.stride == 0 ? x.k : x.stride; }
+/// Elements between rows.
+index_t stride_of(const gemm_operand& x) { return x.code_stride * 8 / x.element.bits(); }
 bool is_whole(const format& f, index_t elements) { return elements * f.bits() % 128 == 0; }
 
 /// Does the library write the output itself, or FP32 sums that add_parts_kernel finishes?
@@ -26,7 +27,7 @@ bool is_direct(const plain_problem& p) {
   return p.alpha == 1.0f && !p.accumulate && p.bias == nullptr && is_whole(p.output, row_stride(p, p.b.rows));
 }
 
-status check_shape(const plain_operand_view& x, bool first) {
+status check_shape(const gemm_operand& x, bool first) {
   const auto named = [first](const char* a, const char* b) { return first ? a : b; };
   const format& e = x.element;
   if (e != formats::bf16 && e != formats::fp16 && !is_fp8(e)) {
@@ -40,8 +41,12 @@ status check_shape(const plain_operand_view& x, bool first) {
   if (x.k < 1 || x.k > max_gemm_extent || !is_whole(e, x.k)) {
     return {error_code::bad_extent, named("a.k", "b.k"), "must be a multiple of 16 bytes, up to 2^20"};
   }
-  if (stride_of(x) < x.k || !is_whole(e, stride_of(x))) {
-    return {error_code::bad_extent, named("a.stride", "b.stride"), "must be a multiple of 16 bytes, at least k"};
+  if (x.code_stride < x.row_bytes() || x.code_stride % 16 != 0) {
+    return {error_code::bad_extent, named("a.code_stride", "b.code_stride"),
+            "must be a multiple of 16, at least a row's bytes"};
+  }
+  if (x.block != 0 || x.transposed || x.code_order != placement::row_major || x.batch_stride != 0) {
+    return {error_code::bad_option, named("a", "b"), "must be one row-major matrix without block scales"};
   }
   return {};
 }
@@ -66,7 +71,7 @@ status check_pointers(const plain_problem& p) {
   if (status s = check_pointer(p.a.codes, 16, "a.codes"); !s.ok()) return s;
   if (status s = check_pointer(p.b.codes, 16, "b.codes"); !s.ok()) return s;
   if (status s = check_pointer(p.out, 16, "out"); !s.ok()) return s;
-  for (const plain_operand_view* x : {&p.a, &p.b}) {
+  for (const gemm_operand* x : {&p.a, &p.b}) {
     const char* name = x == &p.a ? "a.factor" : "b.factor";
     if (x->factor == nullptr) continue;
     if (status s = check_pointer(x->factor, 16, name); !s.ok()) return s;
@@ -92,7 +97,7 @@ description describe(const plain_problem& p) {
 /// Does the device's library take these formats and options? FP8 is FNUZ on gfx942, OCP's everywhere else.
 status check_library(const plain_problem& p, const device_info& device) {
   const bool fnuz = traits_of(device.arch).multiplies_fnuz;
-  for (const plain_operand_view* x : {&p.a, &p.b}) {
+  for (const gemm_operand* x : {&p.a, &p.b}) {
     if (!is_fp8(x->element) || is_fnuz(x->element) == fnuz) continue;
     return {error_code::unsupported_device, x == &p.a ? "a.element" : "b.element",
             fnuz ? "this device multiplies FNUZ forms of FP8 only" : "only gfx942 multiplies FNUZ forms of FP8"};
@@ -114,7 +119,7 @@ struct plain_gemm::state {
   std::size_t library_workspace = 0;
 
   bool takes(const plain_problem& p) const {
-    const auto same = [](const plain_operand_view& x, const plain_operand_view& y) {
+    const auto same = [](const gemm_operand& x, const gemm_operand& y) {
       return x.element == y.element && x.rows == y.rows && x.k == y.k && stride_of(x) == stride_of(y) &&
              (x.factor == nullptr) == (y.factor == nullptr);
     };
@@ -211,7 +216,7 @@ status plain_gemm::run(const plain_problem& p, void* workspace, std::size_t work
                       state_->library_workspace, native(stream));
   if (done != HIPBLAS_STATUS_SUCCESS) return {error_code::device_error, "", to_text(done)};
   if (direct) return {};
-  gemm_arguments g = make_arguments(p, p.a.rows, p.b.rows);
+  gemm_arguments g = make_arguments(p, static_cast<int>(p.a.rows), static_cast<int>(p.b.rows));
   g.partial = static_cast<float*>(sums);
   return finish_parts(g, stream);
 }

@@ -24,7 +24,7 @@ __device__ inline void store_output(const gemm_arguments& p, float acc, int row,
   const float x = output_value(p, acc, row, column);
   const std::int64_t at = row * p.out_stride + column;
   if (p.bf16_out) {
-    static_cast<std::uint16_t*>(p.out)[at] = static_cast<std::uint16_t>(bf16_bits(x));
+    static_cast<std::uint16_t*>(p.out)[at] = static_cast<std::uint16_t>(bf16_bits_keeping_nan(x));
   } else {
     static_cast<float*>(p.out)[at] = x;
   }

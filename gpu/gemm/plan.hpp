@@ -7,6 +7,7 @@
 #include "gpu/dialect/arch.hpp"
 #include "gpu/dialect/launch.hpp"
 #include "gpu/gemm/expand.hpp"
+#include "gpu/gemm/operand.hpp"
 #include "gpu/gemm/output.hpp"
 
 namespace rotoscale::gpu::detail {
@@ -15,13 +16,14 @@ namespace rotoscale::gpu::detail {
 status run_gemm(const gemm_problem& problem, const gemm_choice& choice, const device_info& device, void* workspace,
                 std::size_t workspace_bytes, stream stream);
 
-inline bool is_fp8(const gemm_problem& p) { return p.a.element != gemm_element::e2m1; }
+inline bool is_fp8(const gemm_problem& p) { return p.a.element != formats::e2m1; }
 
 struct split {
   int parts, part_k;
 };
 /// As accumulate_ref cuts K: parts of equal length but for the last; there may be fewer than asked for.
-inline split split_of(int k, int parts, int grain) {
+inline split split_of(index_t extent, int parts, int grain) {
+  const int k = static_cast<int>(extent);
   const int part = (k + parts * grain - 1) / (parts * grain) * grain;
   return {(k + part - 1) / part, part};
 }
@@ -52,7 +54,7 @@ inline bool folds_int8(const gemm_problem& p, const gemm_choice& c, const device
 }
 
 /// Where B's rows begin among bases and widths: at whole 16 bytes.
-inline int second_base(int rows_a) { return (rows_a + 15) / 16 * 16; }
+inline int second_base(index_t rows_a) { return static_cast<int>((rows_a + 15) / 16 * 16); }
 
 /// Parts of the workspace, offsets in bytes. What is to hold BF16 holds int8 before.
 struct workspace_map {
@@ -99,7 +101,7 @@ inline gemm_arguments make_arguments(const gemm_result& r, int m, int n) {
   return g;
 }
 inline gemm_arguments make_arguments(const gemm_problem& p, const gemm_options& o) {
-  gemm_arguments g = make_arguments(p, p.a.rows, p.b.rows);
+  gemm_arguments g = make_arguments(p, static_cast<int>(p.a.rows), static_cast<int>(p.b.rows));
   g.base_b = second_base(g.m);
   g.nan_bits = o.model.nan_bits;
   return g;
@@ -110,10 +112,12 @@ inline bool stores_vectors(const gemm_arguments& g) { return g.vector_stores && 
 
 /// What is to be expanded and where.
 inline expand_arguments make_expansion(const gemm_problem& p, const workspace_map& map, std::uint8_t* memory) {
-  const auto source = [](const gemm_operand_view& x) {
+  const auto source = [](const gemm_operand& operand) {
+    const kernel_operand x = make_kernel_operand(operand);
     return block_source{x.codes, x.scales, x.code_stride, x.scale_stride, x.rows, x.element};
   };
-  return {source(p.a),           source(p.b), p.a.k, memory + map.e5m2_a, memory + map.e5m2_b, memory + map.staging_a,
+  return {source(p.a),           source(p.b),         static_cast<int>(p.a.k),
+          memory + map.e5m2_a,   memory + map.e5m2_b, memory + map.staging_a,
           memory + map.staging_b};
 }
 

@@ -5,8 +5,8 @@
 // fp32_fma_chain, one fused multiply-add a product.
 #pragma once
 
-#include "gpu/api/operand.hpp"
 #include "gpu/dialect/hip.hpp"
+#include "gpu/gemm/operand.hpp"
 #include "gpu/gemm/output.hpp"
 #include "rotoscale/dequantize_ref.hpp"
 
@@ -33,7 +33,7 @@ ROTOSCALE_HD inline float add_block(float acc, int quarters, int exponent, bool 
 }
 
 /// The accumulator of output (i, j).
-ROTOSCALE_HD inline float reference_sum(const gemm_operand_view& a, const gemm_operand_view& b, int i, int j) {
+ROTOSCALE_HD inline float reference_sum(const kernel_operand& a, const kernel_operand& b, int i, int j) {
   float acc = 0.0f;
   for (int block = 0; block < a.k / 32; ++block) {
     const std::uint8_t scale_a = a.scale_byte(i, block), scale_b = b.scale_byte(j, block);
@@ -57,21 +57,21 @@ ROTOSCALE_HD inline float reference_sum(const gemm_operand_view& a, const gemm_o
 }
 
 /// An element's value: exact unless it leaves FP32's range.
-ROTOSCALE_HD inline float element_value(const gemm_operand_view& m, int row, int c) {
+ROTOSCALE_HD inline float element_value(const kernel_operand& m, int row, int c) {
   const std::uint8_t scale = m.scale_byte(row, c / 32);
   if (m.element == gemm_element::e2m1) return decode_scaled(mxfp4, nibble(m.code_byte(row, c / 2), c), scale);
   return fp8_value(m.element == gemm_element::e4m3, m.code_byte(row, c)) * scale_value(scale);
 }
 
 /// The same with an operand of another element than E2M1.
-ROTOSCALE_HD inline float reference_chain(const gemm_operand_view& a, const gemm_operand_view& b, int i, int j) {
+ROTOSCALE_HD inline float reference_chain(const kernel_operand& a, const kernel_operand& b, int i, int j) {
   float acc = 0.0f;
   for (int c = 0; c < a.k; ++c) acc = __builtin_fmaf(element_value(a, i, c), element_value(b, j, c), acc);
   return acc;
 }
 
 struct reference_arguments {
-  gemm_operand_view a, b;
+  kernel_operand a, b;
   gemm_arguments p;
 };
 

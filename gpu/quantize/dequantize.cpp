@@ -23,10 +23,11 @@ status launch_dequantize(const dequantize_kernel_args& a, bool is_transposed, st
 }
 
 template <class T>
-status dequantize_to(block_format f, const quantized_source& q, block_axis axis, matrix<T> target, stream stream,
-                     float decode_factor) {
+status dequantize_to(const gemm_operand& q, block_axis axis, matrix<T> target, stream stream) {
+  const block_format f = q.blocks();
   if (!is_known_format(f))
-    return {error_code::bad_option, "f", "must be mxfp4, mxfp8_e4m3 or mxfp8_e5m2, or square_blocks of one"};
+    return {error_code::bad_option, "q.element",
+            "must be in blocks of mxfp4, mxfp8_e4m3 or mxfp8_e5m2, or square ones"};
   const bool is_transposed = axis == block_axis::column;
   if (target.extent(0) != (is_transposed ? q.k : q.rows) || target.extent(1) != (is_transposed ? q.rows : q.k)) {
     return {error_code::bad_extent, "target", "must have the extents of the quantized matrix in its orientation"};
@@ -34,7 +35,13 @@ status dequantize_to(block_format f, const quantized_source& q, block_axis axis,
   if (q.rows < 0 || q.k < 0 || q.rows > max_extent || q.k > max_extent || q.k % 32 != 0 || q.rows % f.rows != 0) {
     return {error_code::bad_extent, "q", "extents must be 0 to 2^24, k a multiple of 32, rows one of the block's"};
   }
+  if (q.transposed || q.batch_stride != 0 || q.scale_batch_stride != 0) {
+    return {error_code::bad_option, "q", "must be one matrix, not transposed"};
+  }
   if (q.rows == 0 || q.k == 0) return {};
+  if (q.factor != nullptr) {
+    if (status s = check_pointer(q.factor, 4, "q.factor"); !s.ok()) return s;
+  }
   if (status s = check_pointer(q.codes, 4, "q.codes"); !s.ok()) return s;
   if (status s = check_pointer(q.scales, 1, "q.scales"); !s.ok()) return s;
   if (status s = check_pointer(target.data, sizeof(T), "target"); !s.ok()) return s;
@@ -56,7 +63,7 @@ status dequantize_to(block_format f, const quantized_source& q, block_axis axis,
   a.target = target.data;
   a.row_stride = target.stride(is_transposed ? 1 : 0);
   a.k_stride = target.stride(is_transposed ? 0 : 1);
-  a.factor = decode_factor;
+  a.factor = q.factor;
   a.vectors = a.k_stride == 1 && reinterpret_cast<std::uintptr_t>(a.target) % 16 == 0 &&
               a.row_stride * static_cast<index_t>(sizeof(T)) % 16 == 0;
   if (f.element == formats::e2m1) return launch_dequantize<T, e2m1>(a, is_transposed, stream);
@@ -66,17 +73,14 @@ status dequantize_to(block_format f, const quantized_source& q, block_axis axis,
 
 }  // namespace
 
-status dequantize(block_format f, const quantized_source& q, block_axis axis, matrix<float> target, stream s,
-                  float decode_factor) {
-  return dequantize_to(f, q, axis, target, s, decode_factor);
+status dequantize(const gemm_operand& q, block_axis axis, matrix<float> target, stream s) {
+  return dequantize_to(q, axis, target, s);
 }
-status dequantize(block_format f, const quantized_source& q, block_axis axis, matrix<fp16> target, stream s,
-                  float decode_factor) {
-  return dequantize_to(f, q, axis, target, s, decode_factor);
+status dequantize(const gemm_operand& q, block_axis axis, matrix<fp16> target, stream s) {
+  return dequantize_to(q, axis, target, s);
 }
-status dequantize(block_format f, const quantized_source& q, block_axis axis, matrix<bf16> target, stream s,
-                  float decode_factor) {
-  return dequantize_to(f, q, axis, target, s, decode_factor);
+status dequantize(const gemm_operand& q, block_axis axis, matrix<bf16> target, stream s) {
+  return dequantize_to(q, axis, target, s);
 }
 
 }  // namespace rotoscale::gpu

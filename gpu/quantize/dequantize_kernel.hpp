@@ -16,8 +16,8 @@ struct dequantize_kernel_args {
   unsigned rows = 0, k = 0, scale_rows = 1;
   void* target = nullptr;
   index_t row_stride = 0, k_stride = 0;
-  float factor = 1.0f;
-  bool vectors = false;  ///< rows of the target are contiguous and begin at multiples of 16 bytes
+  const float* factor = nullptr;  ///< null: 1
+  bool vectors = false;           ///< rows of the target are contiguous and begin at multiples of 16 bytes
 };
 
 /// The value of a code of at most 8 bits: its magnitude bits are those of an FP32 number with another bias, subnormals
@@ -36,7 +36,7 @@ __device__ inline float code_value(std::uint32_t code) {
 template <class T>
 __device__ inline std::uint32_t number_bits(float x) {
   if constexpr (std::is_same_v<T, float>) return fp32_bits(x);
-  if constexpr (std::is_same_v<T, bf16>) return bf16_bits(x);
+  if constexpr (std::is_same_v<T, bf16>) return bf16_bits_keeping_nan(x);
   if constexpr (std::is_same_v<T, fp16>) return fp16_bits(x);
 }
 
@@ -130,6 +130,7 @@ __global__ void __launch_bounds__(256) dequantize_kernel(const ROTOSCALE_GRID_CO
   const index_t code_step = Transposed ? 4 : a.in.code_row,
                 target_step = Transposed ? count * a.k_stride : a.row_stride;
   const index_t scale_step = Transposed || a.scale_rows > 1 ? 0 : a.in.scale_row;
+  const float factor = a.factor == nullptr ? 1.0f : *a.factor;
   ROTOSCALE_KEEP_LOOP
   for (unsigned o = 4 * block_index().y; o < outer; o += 4 * grid_size().y) {
     const unsigned r = Transposed ? i : o, w = Transposed ? o : i;
@@ -147,10 +148,10 @@ __global__ void __launch_bounds__(256) dequantize_kernel(const ROTOSCALE_GRID_CO
     for (unsigned j = 0; j < 4; ++j, to += target_step) {
       if (o + j >= outer) break;
       decoded<T, F> out;
-      if (a.factor == 1.0f && word_takes_fast_path<F>(word[j], scale[j])) {
+      if (factor == 1.0f && word_takes_fast_path<F>(word[j], scale[j])) {
         decode_word_fast<T, F>(word[j], scale[j], out);
       } else {
-        decode_word<T, F>(word[j], scale[j], a.factor, out);
+        decode_word<T, F>(word[j], scale[j], factor, out);
       }
       if (!Transposed && a.vectors) {
         store_words(out, to);

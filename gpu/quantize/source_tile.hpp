@@ -5,6 +5,7 @@
 
 #include "gpu/dialect/convert.hpp"
 #include "gpu/dialect/hip.hpp"
+#include "gpu/dialect/packed.hpp"
 #include "rotoscale/small_float.hpp"
 #include "rotoscale/view.hpp"
 
@@ -60,7 +61,7 @@ __device__ inline float tile_value(std::uint32_t word, int side, bool bf16_sourc
     const auto bits = static_cast<std::uint16_t>(side == 0 ? word : word >> 16);
     return fp16_value(bits);
   } else {
-    const std::uint32_t rounded = fp32_is_nan(word) ? word | 0x00400000u : word + 0x7FFFu + (word >> 16 & 1u);
+    const std::uint32_t rounded = round_to_bf16_quieting_nan(word);
     return fp32_from_bits(bf16_source ? rounded & 0xFFFF0000u : word);
   }
 }

@@ -8,7 +8,7 @@ import unittest
 import listing
 
 FORMATS = {("8", "7", "127"): "bf16", ("2", "1", "1"): "e2m1"}
-ENUMS = {"tile_way": ["exact", "full", "h16"], "gemm_element": ["e2m1", "e4m3", "e5m2"]}
+ENUMS = {"quantize_path": ["exact", "fast", "fast_h16"], "gemm_element": ["e2m1", "e4m3", "e5m2"]}
 
 
 class Names(unittest.TestCase):
@@ -30,10 +30,10 @@ class Names(unittest.TestCase):
                     "gfx950::gemm_kernel<e4m3, e5m2, true>")
 
     def test_types(self):
-        self.expect("_ZN9rotoscale3gpu11mfma_kernelINS0_12mfma_f16_k16EEEvNS0_13tile_pointersE", "mfma_kernel<mfma_f16_k16>")
+        self.expect("_ZN9rotoscale5probe11mfma_kernelINS0_12mfma_f16_k16EEEvNS0_13tile_pointersE", "mfma_kernel<mfma_f16_k16>")
         self.expect("_ZN9rotoscale3gpu15quantize_kernelINS_11small_floatIXtlNS_6formatELi8ELi7ELi127ELb1ELNS_8specialsE2ELb1ELb1E"
-                    "EEEENS2_IXtlS3_Li2ELi1ELi1ELb1ELS4_0ELb1ELb1EEEEELNS0_8tile_wayE2EEEvNS0_13quantize_argsE",
-                    "quantize_kernel<bf16, e2m1, h16>")
+                    "EEEENS2_IXtlS3_Li2ELi1ELi1ELb1ELS4_0ELb1ELb1EEEEELNS0_13quantize_pathE2EEEvNS0_20quantize_kernel_argsE",
+                    "quantize_kernel<bf16, e2m1, fast_h16>")
 
     def test_values(self):
         self.expect("_ZN9rotoscale1fIfLin3EEEvv", "f<float, -3>")

@@ -15,8 +15,8 @@ __device__ inline void store_four(const gemm_arguments& p, float4 acc, int row, 
   std::uint32_t bits[4];
   ROTOSCALE_UNROLL
   for (int e = 0; e < 4; ++e) {
-    const float x = acc[e] * p.alpha;
-    bits[e] = bf16_bits(fp32_is_nan(fp32_bits(x)) ? fp32_from_bits(p.nan_bits) : x);
+    const gemm_epilogue finish{.factor = p.alpha, .nan_bits = p.nan_bits};
+    bits[e] = bf16_bits_keeping_nan(finish(acc[e], 0.0f, 0.0f));
   }
   *reinterpret_cast<uint2*>(static_cast<std::uint16_t*>(p.out) + row * p.out_stride + column) =
       uint2{bits[0] | bits[1] << 16, bits[2] | bits[3] << 16};

@@ -22,7 +22,7 @@ using amd::float4;
 using amd::int4;
 
 struct arguments {
-  gemm_operand_view a, b;
+  kernel_operand a, b;
   gemm_arguments p;
 };
 
@@ -116,7 +116,7 @@ template <bool Vector>
     staged.load({g.a.codes + k / 2, g.a.code_stride, g.a.rows, first_row},
                 {g.b.codes + k / 2, g.b.code_stride, g.b.rows, first_column});
     const bool second = thread >= tile;
-    const gemm_operand_view& x = second ? g.b : g.a;
+    const kernel_operand& x = second ? g.b : g.a;
     const int row = (second ? first_column : first_row) + thread % tile;
     staged_scale =
         *reinterpret_cast<const std::uint32_t*>(x.scales + (row < x.rows ? row : x.rows - 1) * x.scale_stride + k / 32);

@@ -24,14 +24,14 @@ inline status run_gfx942(const gemm_problem& p, const gemm_choice& c, std::uint8
   const dim3 grid = tile_grid(g, gfx942::tile), block = blocks(gfx942::threads);
   if (!is_fp8(p)) {
     const auto kernel = stores_vectors(g) ? gfx942::gemm_kernel<true> : gfx942::gemm_kernel<false>;
-    return launch(kernel, grid, block, 0, s, gfx942::arguments{p.a, p.b, g});
+    return launch(kernel, grid, block, 0, s, gfx942::arguments{make_kernel_operand(p.a), make_kernel_operand(p.b), g});
   }
   const expand_arguments e = make_expansion(p, workspace_map(p, c, device), memory);
   const status expanded =
-      launch(expand_rest_kernel, blocks(expand_blocks(g.m + g.n, p.a.k)), blocks(expand_threads), 0, s, e);
+      launch(expand_rest_kernel, blocks(expand_blocks(g.m + g.n, e.k)), blocks(expand_threads), 0, s, e);
   if (!expanded.ok()) return expanded;
   const auto kernel = stores_vectors(g) ? gfx942::bf16_kernel<true> : gfx942::bf16_kernel<false>;
-  return launch(kernel, grid, block, 0, s, gfx942::bf16_arguments{e.staging_a, e.staging_b, p.a.k, g});
+  return launch(kernel, grid, block, 0, s, gfx942::bf16_arguments{e.staging_a, e.staging_b, e.k, g});
 }
 
 using gfx950_kernel = void (*)(gfx950::arguments);
@@ -45,13 +45,14 @@ gfx950_kernel kernel_of_elements(bool shuffled, bool partial) {
 inline gfx950_kernel choose_gfx950_kernel(const gemm_problem& p, bool partial) {
   using enum gemm_element;
   const bool shuffled = p.a.code_order != placement::row_major;
-  if (p.a.element == e2m1) return kernel_of_elements<e2m1, e2m1>(shuffled, partial);
-  if (p.a.element == e4m3) {
-    return p.b.element == e4m3 ? kernel_of_elements<e4m3, e4m3>(shuffled, partial)
-                               : kernel_of_elements<e4m3, e5m2>(shuffled, partial);
+  const gemm_element a = make_kernel_operand(p.a).element, b = make_kernel_operand(p.b).element;
+  if (a == e2m1) return kernel_of_elements<e2m1, e2m1>(shuffled, partial);
+  if (a == e4m3) {
+    return b == e4m3 ? kernel_of_elements<e4m3, e4m3>(shuffled, partial)
+                     : kernel_of_elements<e4m3, e5m2>(shuffled, partial);
   }
-  return p.b.element == e4m3 ? kernel_of_elements<e5m2, e4m3>(shuffled, partial)
-                             : kernel_of_elements<e5m2, e5m2>(shuffled, partial);
+  return b == e4m3 ? kernel_of_elements<e5m2, e4m3>(shuffled, partial)
+                   : kernel_of_elements<e5m2, e5m2>(shuffled, partial);
 }
 
 inline status run_gfx950(const gemm_problem& p, const gemm_choice& c, std::uint8_t* memory, const device_info& device,
@@ -60,10 +61,11 @@ inline status run_gfx950(const gemm_problem& p, const gemm_choice& c, std::uint8
   const split parts = split_of(p.a.k, c.split_k, traits_of(device.arch).grain);
   g.parts = parts.parts;
   g.partial = reinterpret_cast<float*>(memory + workspace_map(p, c, device).partial);
-  const auto operand = [](const gemm_operand_view& x) {
-    return gfx950::operand{x.codes, reinterpret_cast<const std::uint32_t*>(x.scales), x.code_stride, x.rows};
+  const auto operand = [](const gemm_operand& x) {
+    return gfx950::operand{x.codes, reinterpret_cast<const std::uint32_t*>(x.scales), x.code_stride,
+                           static_cast<int>(x.rows)};
   };
-  const gfx950::arguments all{operand(p.a), operand(p.b), p.a.k, parts.part_k, g};
+  const gfx950::arguments all{operand(p.a), operand(p.b), static_cast<int>(p.a.k), parts.part_k, g};
   const bool partial = writes_partial(p, c, device);
   const status multiplied =
       launch(choose_gfx950_kernel(p, partial), tile_grid(g, gfx950::tile), blocks(gfx950::threads), 0, s, all);

@@ -62,9 +62,9 @@ void refuse_quantizers(buffers& b, error_code expected) {
   for (const block_format f : {mxfp4, mxfp8_e4m3, mxfp8_e5m2, square_blocks(mxfp4)}) {
     check(quantize(f, source, rows, {}, {}));
     check(quantize(f, source, {}, columns, {}));
-    const quantized_source q{b.codes.data(), b.scales.data(), extent, extent};
+    const gemm_operand q = make_operand(f, rows, extent, extent);
     for (const block_axis axis : {block_axis::row, block_axis::column}) {
-      check(dequantize(f, q, axis, row_major(reinterpret_cast<T*>(b.out.data()), extent, extent), {}));
+      check(dequantize(q, axis, row_major(reinterpret_cast<T*>(b.out.data()), extent, extent), {}));
     }
   }
   const auto* scale = reinterpret_cast<const float*>(b.scales.data());
@@ -79,20 +79,26 @@ void refuse_quantizers(buffers& b, error_code expected) {
 void refuse_gemms(buffers& b, error_code expected) {
   const auto check = [&](const status& s) { check_refusal(s, expected, b); };
   const std::size_t all = 1 << 30;
-  for (const gemm_element e : {gemm_element::e2m1, gemm_element::e4m3}) {
-    const int bytes = e == gemm_element::e2m1 ? extent / 2 : extent;
-    gemm_operand_view x{b.codes.data(), b.scales.data(), bytes, extent / 32, extent, extent};
-    x.element = e;
+  for (const format& e : {formats::e2m1, formats::e4m3}) {
+    const gemm_operand x{.element = e,
+                         .rows = extent,
+                         .k = extent,
+                         .codes = b.codes.data(),
+                         .code_stride = packed_bytes(e, extent),
+                         .block = 32,
+                         .scales = b.scales.data(),
+                         .scale_stride = extent / 32};
     const gemm_problem p{{b.out.data()}, x, x};
     for (const gemm_contract c : {gemm_contract::reference, gemm_contract::accurate, gemm_contract::fast}) {
-      check(e == gemm_element::e2m1 ? gemm_mxfp4(p, {c, 1}, b.workspace.data(), all, {})
-                                    : gemm_mxfp8(p, {c, 1}, b.workspace.data(), all, {}));
+      check(e == formats::e2m1 ? gemm_mxfp4(p, {c, 1}, b.workspace.data(), all, {})
+                               : gemm_mxfp8(p, {c, 1}, b.workspace.data(), all, {}));
     }
   }
 }
 
 plain_problem plain(buffers& b) {
-  const plain_operand_view x{b.codes.data(), formats::bf16, 0, extent, extent};
+  const gemm_operand x{
+      .element = formats::bf16, .rows = extent, .k = extent, .codes = b.codes.data(), .code_stride = 2 * extent};
   plain_problem p{{b.out.data()}, x, x};
   p.alpha = 2.0f;  // a kernel of this project takes the last step
   return p;

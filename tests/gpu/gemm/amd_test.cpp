@@ -68,8 +68,8 @@ struct operand {
     return to;
   }
   /// What a kernel of `device` takes.
-  gemm_operand_view view(const device_info& device, bool shuffled) const {
-    gemm_operand_view v = plain.view();
+  gemm_operand view(const device_info& device, bool shuffled) const {
+    gemm_operand v = plain.view();
     if (&device == &gfx942) return v;
     v.scales = scales.there;
     v.scale_order = placement::aiter_scale;

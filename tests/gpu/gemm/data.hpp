@@ -8,8 +8,8 @@
 #include <cmath>
 
 #include "gpu/api/gemm.hpp"
-#include "gpu/api/operand.hpp"
 #include "gpu/device_memory.hpp"
+#include "gpu/dialect/element.hpp"
 #include "gpu/gemm/contract_ref.hpp"
 
 namespace gpu_test {
@@ -46,10 +46,15 @@ struct matrix_data {
       : rows(r), k(length), element(e), codes(std::move(c)), scales(std::move(s)) {}
   index_t code_stride() const { return stride_of(k, element); }
   block_format blocks() const { return {format_of(element)}; }
-  gemm_operand_view view() const {
-    gemm_operand_view v{codes.there, scales.there, code_stride(), k / 32, rows, k};
-    v.element = element;
-    return v;
+  gemm_operand view() const {
+    return {.element = format_of(element),
+            .rows = rows,
+            .k = k,
+            .codes = codes.there,
+            .code_stride = code_stride(),
+            .block = 32,
+            .scales = scales.there,
+            .scale_stride = k / 32};
   }
   block_matrix<const std::uint8_t> here() const {
     block_matrix<const std::uint8_t> m;

@@ -284,9 +284,14 @@ TEST_CASE("bad input names the argument and writes nothing") {
         "a.code_order: this kernel takes row-major codes");
   CHECK(message([](gemm_problem& p) { p.b.scale_order = placement::aiter_scale; }) ==
         "b.scale_order: this kernel takes row-major scales");
-  CHECK(message([](gemm_problem& p) { p.b.element = gemm_element::e4m3; }) ==
+  CHECK(message([](gemm_problem& p) { p.b.element = formats::e4m3; }) ==
         "b.element: must be E2M1 where a's is, else E4M3 or E5M2");
-  CHECK(message([](gemm_problem& p) { p.a.element = gemm_element::e4m3; }) == "a.element: must be E2M1");
+  CHECK(message([](gemm_problem& p) { p.a.element = formats::e4m3; }) == "a.element: must be E2M1");
+  CHECK(message([](gemm_problem& p) { p.a.block = 16; }) == "a.block: must be 32 elements of a row, with E8M0 scales");
+  CHECK(message([](gemm_problem& p) { p.b.scale = formats::ue4m3; }) ==
+        "b.block: must be 32 elements of a row, with E8M0 scales");
+  CHECK(message([](gemm_problem& p) { p.b.transposed = true; }) ==
+        "b: must be one matrix, not transposed, without a factor");
   CHECK(gemm_mxfp8(good, {}, nullptr, 0, {}).message() == "a.element: must be E4M3 or E5M2");
   CHECK(message([](gemm_problem& p) { p.out = nullptr; }) == "out: must not be null");
   const auto misaligned = [](const gemm_problem& p) { return reinterpret_cast<float*>(static_cast<char*>(p.out) + 2); };
@@ -318,7 +323,7 @@ TEST_CASE("what other devices' kernels do not take is named, wherever it is aske
   };
   const auto as_it_is = [](gemm_problem&) {};
   const auto fp8 = [](gemm_problem& p) {
-    p.a.element = p.b.element = gemm_element::e4m3;
+    p.a.element = p.b.element = formats::e4m3;
     p.a.k = p.b.k = 256;
   };
   const gemm_choice reference{gemm_contract::reference}, parts{gemm_contract::accurate, 2};

@@ -20,7 +20,11 @@ struct plain_data {
   array<std::uint8_t> codes;
   plain_data(const format& f, int r, int length, unsigned seed, index_t extra = 0)
       : element(f), rows(r), k(length), stride(length + extra), codes(numbers(f, r * (length + extra), seed)) {}
-  plain_operand_view view() const { return {codes.there, element, stride, rows, k}; }
+  gemm_operand view() const {
+    gemm_operand o = here();
+    o.codes = codes.there;
+    return o;
+  }
   gemm_operand here() const { return {element, rows, k, codes.here.data(), stride * width()}; }
   int width() const { return element.bits() / 8; }
 
@@ -134,8 +138,8 @@ TEST_CASE("bad input names the argument and writes nothing") {
   CHECK(plan_message([](plain_problem& p) { p.b.k = 32; }) == "b.k: must equal a.k");
   CHECK(plan_message([](plain_problem& p) { p.b.rows = 30; }) == "b.rows: must be a multiple of 8");
   CHECK(plan_message([](plain_problem& p) { p.a.rows = 0; }) == "a.rows: must be 1 to 2^20");
-  CHECK(plan_message([](plain_problem& p) { p.a.stride = 66; }) ==
-        "a.stride: must be a multiple of 16 bytes, at least k");
+  CHECK(plan_message([](plain_problem& p) { p.a.code_stride = 132; }) ==
+        "a.code_stride: must be a multiple of 16, at least a row's bytes");
   CHECK(plan_message([](plain_problem& p) { p.a.element = formats::e2m1; }) ==
         "a.element: must be BF16, FP16, E4M3 or E5M2");
   CHECK(plan_message([&](plain_problem& p) { p.b = c.view(); }) ==

@@ -35,7 +35,12 @@ void check(block_format f, const shape& s, block_axis axis, float factor, unsign
   for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<std::uint8_t>(i * 37 + seed);
   const auto blocks = dense_blocks(f, s.rows, s.k, codes.data(), scales.data());
 
-  gpu::quantized_source q{nullptr, nullptr, s.rows, s.k, s.code_order, s.scale_order};
+  const device_array<float> there_factor(std::vector<float>{factor});
+  gemm_operand q = make_operand(f, blocks, factor == 1.0f ? nullptr : there_factor.data());
+  q.code_order = s.code_order;
+  q.scale_order = s.scale_order;
+  if (s.code_order != placement::row_major) q.code_stride = 0;
+  if (s.scale_order != placement::row_major) q.scale_stride = 0;
   const index_t dense = packed_bytes(f.element, s.k);
   std::vector<std::uint8_t> placed_codes, placed_scales;
   if (s.code_order == placement::row_major) {
@@ -67,7 +72,7 @@ void check(block_format f, const shape& s, block_axis axis, float factor, unsign
   const device_array<T> target(static_cast<std::size_t>(rows * stride));
   std::vector<T> expected = target.read();
   const auto view = row_major(target.data(), rows, columns, stride);
-  const gpu::status status = run([&](gpu::stream stream) { return gpu::dequantize(f, q, axis, view, stream, factor); });
+  const gpu::status status = run([&](gpu::stream stream) { return gpu::dequantize(q, axis, view, stream); });
   CHECK_MESSAGE(status.ok(), status.message());
   dequantize_ref(f, blocks, axis, row_major(expected.data(), rows, columns, stride), factor);
   const std::vector<T> found = target.read();
@@ -106,24 +111,29 @@ TEST_CASE("large, and captured in a graph") {
 TEST_CASE("bad arguments are named before anything is launched") {
   const device_array<std::uint8_t> codes(64 * 64), scales(64 * 2);
   const device_array<float> target(64 * 64);
-  const gpu::quantized_source good{codes.data(), scales.data(), 64, 64};
-  const auto names = [&](const gpu::quantized_source& q, block_format f, matrix<float> to,
-                         const std::string& argument) {
-    const gpu::status s = gpu::dequantize(f, q, block_axis::row, to, {});
+  const gemm_operand good = make_operand(mxfp4, dense_blocks(mxfp4, 64, 64, codes.data(), scales.data()));
+  const auto names = [&](auto change, matrix<float> to, const std::string& argument) {
+    gemm_operand q = good;
+    change(q);
+    const gpu::status s = gpu::dequantize(q, block_axis::row, to, {});
     CHECK_MESSAGE(s.message().rfind(argument + ": ", 0) == 0, s.message());
   };
   const auto whole = row_major(target.data(), 64, 64);
-  names(good, nvfp4, whole, "f");
-  names(good, mxfp4, row_major(target.data(), 64, 32), "target");
-  names({codes.data(), scales.data(), 64, 48}, mxfp4, row_major(target.data(), 64, 48), "q");
-  names({nullptr, scales.data(), 64, 64}, mxfp4, whole, "q.codes");
-  names({codes.data(), nullptr, 64, 64}, mxfp4, whole, "q.scales");
-  names({codes.data() + 2, scales.data(), 64, 64}, mxfp4, whole, "q.codes");
-  names(good, mxfp4, row_major<float>(nullptr, 64, 64), "target");
-  names({codes.data(), scales.data(), 64, 64, placement::column_major}, mxfp4, whole, "q.code_order");
-  names({codes.data(), scales.data(), 64, 64, placement::row_major, placement::column_major}, mxfp4, whole,
-        "q.scale_order");
-  names({codes.data(), scales.data(), 64, 64, placement::row_major, placement::row_major, 30}, mxfp4, whole,
-        "q.code_stride");
-  CHECK(gpu::dequantize(mxfp4, {}, block_axis::row, row_major<float>(nullptr, 0, 0), {}).ok());
+  const auto as_it_is = [](gemm_operand&) {};
+  names([](gemm_operand& q) { q.scale = formats::ue4m3; }, whole, "q.element");
+  names([](gemm_operand& q) { q.block = 16; }, whole, "q.element");
+  names(as_it_is, row_major(target.data(), 64, 32), "target");
+  names([](gemm_operand& q) { q.k = 48; }, row_major(target.data(), 64, 48), "q");
+  names([](gemm_operand& q) { q.transposed = true; }, whole, "q");
+  names([](gemm_operand& q) { q.codes = nullptr; }, whole, "q.codes");
+  names([](gemm_operand& q) { q.scales = nullptr; }, whole, "q.scales");
+  names([](gemm_operand& q) { q.codes += 2; }, whole, "q.codes");
+  names([&](gemm_operand& q) { q.factor = reinterpret_cast<const float*>(codes.data() + 1); }, whole, "q.factor");
+  names(as_it_is, row_major<float>(nullptr, 64, 64), "target");
+  names([](gemm_operand& q) { q.code_order = placement::column_major; }, whole, "q.code_order");
+  names([](gemm_operand& q) { q.scale_order = placement::column_major; }, whole, "q.scale_order");
+  names([](gemm_operand& q) { q.code_stride = 30; }, whole, "q.code_stride");
+  gemm_operand empty = good;
+  empty.rows = empty.k = 0;
+  CHECK(gpu::dequantize(empty, block_axis::row, row_major<float>(nullptr, 0, 0), {}).ok());
 }
