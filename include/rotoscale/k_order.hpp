@@ -67,7 +67,8 @@ constexpr void walk_chain(index_t k, const gemm_options& o, index_t first, index
   for (index_t p = first; p < last; p += length) {
     const index_t count = last - p < length ? last - p : length;
     visitor.begin_instruction();
-    for (index_t s = 0; s < mma_step_count(m, count); ++s) visitor.step(k_step(k, o, p, mma_step_at(m, count, s)));
+    const index_t steps = mma_step_count(m, count);
+    for (index_t s = 0; s < steps; ++s) visitor.step(k_step(k, o, p, mma_step_at(m, count, s)));
     visitor.end_instruction();
   }
 }
