@@ -15,13 +15,15 @@ BUILD_LINE = re.compile(r"^build (\S+): (CUSTOM_COMMAND\S*) ")
 
 
 def compiles_without_depfile(build):
-    """Outputs of custom commands with -c or -S, a depfile asked for or not, that ninja would not read one of."""
+    """Outputs of custom commands with -c or -S (but for `sh -c`) that leave ninja no depfile to read."""
     output = rule = None
     for line in (build / "build.ninja").read_text(encoding="utf-8").splitlines():
         if match := BUILD_LINE.match(line):
             output, rule = match.groups()
         elif output and line.startswith(" COMMAND = "):
-            if {"-c", "-S"} & set(line.split()) and not rule.endswith("_DEP"):
+            words = line.split()
+            compiles = any(word in ("-c", "-S") and not before.endswith("sh") for before, word in zip(words, words[1:]))
+            if compiles and not rule.endswith("_DEP"):
                 yield output
             output = None
 

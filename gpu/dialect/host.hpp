@@ -346,7 +346,11 @@ inline const char* run_blocks(dim3 grid, dim3 size, std::size_t shared_bytes, co
   if (e.current != nullptr) return "a kernel cannot launch kernels";
   if (size.x * size.y * size.z == 0 || size.x * size.y * size.z > 1024) return "a block has 1 to 1024 threads";
   e.prepare(grid, size, shared_bytes);
-  e.body = &body;
+  struct launch_scope {  // the executor keeps no pointer to a body that has ended
+    detail::executor& e;
+    launch_scope(detail::executor& to, const std::function<void()>& b) : e(to) { e.body = &b; }
+    ~launch_scope() { e.body = nullptr; }
+  } scope(e, body);
   for (unsigned z = 0; z < grid.z; ++z) {
     for (unsigned y = 0; y < grid.y; ++y) {
       for (unsigned x = 0; x < grid.x; ++x) {

@@ -8,6 +8,7 @@
 
 #include <limits>
 #include <string>
+#include <string_view>
 
 #include "oracle/exact.hpp"
 #include "oracle/fdpa_oracle.hpp"
@@ -21,7 +22,7 @@ namespace {
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr std::uint32_t nvidia_nan = 0x7FFFFFFFu;
 
-const mma_model& model(const std::string& name) {
+const mma_model& model(std::string_view name) {
   for (const mma_unit& u : models::all) {
     if (name == u.name) return u.model;
   }
