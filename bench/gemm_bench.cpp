@@ -45,16 +45,26 @@ void eigen(benchmark::State& state, bench::linear_shape shape, index_t rows) {
   p.set_rate(state);
 }
 
-void emulated(benchmark::State& state, bench::linear_shape shape, nn::number_format f, mma_model model) {
+void emulated(benchmark::State& state, bench::linear_shape shape, nn::operand_format f, mma_model model) {
   problem p(shape);
-  nn::cpu_backend ops(1);
-  nn::operand a, b;
-  nn::quantize_args args;
-  args.recipe.format = f;
-  a.quantize(ops, row_major<const float>(p.a.data(), p.m, p.k), args);
-  b.quantize(ops, row_major<const float>(p.b.data(), p.n, p.k), args);
+  thread_pool pool(1);
+  const auto make = [&](const std::vector<float>& x, index_t rows, std::vector<std::byte>& memory) {
+    nn::operand_request r;
+    r.rows = rows;
+    r.cols = p.k;
+    r.row = nn::operand_recipe{f};
+    memory.resize(nn::cpu::operands::layout(r).bytes);
+    const nn::const_tensor_view source =
+        nn::dense_tensor(const_cast<float*>(x.data()), nn::dtype::fp32, {rows, p.k});
+    auto made = std::make_unique<nn::cpu::operands>(r, memory.data(), source);
+    made->quantize(source, {made.get(), true, false, {}}, nullptr, pool);
+    return made;
+  };
+  std::vector<std::byte> memory[2];
+  const auto a = make(p.a, p.m, memory[0]), b = make(p.b, p.n, memory[1]);
   for (auto _ : state) {
-    ops.gemm(a.get(), b.get(), {model}, row_major(p.c.data(), p.m, p.n));
+    gemm(a->form(nn::operand_form::row), b->form(nn::operand_form::row), {model}, row_major(p.c.data(), p.m, p.n),
+         pool);
     benchmark::ClobberMemory();
   }
   p.set_rate(state);
@@ -141,11 +151,11 @@ int main(int argc, char** argv) {
   for (const auto& shape : bench::linear_shapes) {
     const auto name = [&](const char* arm) { return std::string(arm) + "/" + shape.name; };
     benchmark::RegisterBenchmark(name("eigen").c_str(), eigen, shape, bench::tokens);
-    benchmark::RegisterBenchmark(name("fp32").c_str(), emulated, shape, nn::number_format::fp32, fp32_fma_chain);
-    benchmark::RegisterBenchmark(name("bf16").c_str(), emulated, shape, nn::number_format::bf16, fp32_fma_chain);
-    benchmark::RegisterBenchmark(name("fp8_e4m3").c_str(), emulated, shape, nn::number_format::fp8_e4m3,
+    benchmark::RegisterBenchmark(name("fp32").c_str(), emulated, shape, nn::operand_format::fp32, fp32_fma_chain);
+    benchmark::RegisterBenchmark(name("bf16").c_str(), emulated, shape, nn::operand_format::bf16, fp32_fma_chain);
+    benchmark::RegisterBenchmark(name("fp8_e4m3").c_str(), emulated, shape, nn::operand_format::fp8_e4m3,
                                  fp32_fma_chain);
-    benchmark::RegisterBenchmark(name("mxfp4").c_str(), emulated, shape, nn::number_format::mxfp4, fp32_blockwise);
+    benchmark::RegisterBenchmark(name("mxfp4").c_str(), emulated, shape, nn::operand_format::mxfp4, fp32_blockwise);
   }
   benchmark::RegisterBenchmark("eigen/units", eigen, unit_shape, unit_rows);
   for (const unit_arm& arm : unit_arms) {

@@ -10,7 +10,7 @@
 
 #include "inputs.hpp"
 #include "rotoscale/dequantize.hpp"
-#include "rotoscale/nn/cpu/quantize.hpp"
+#include "rotoscale/nn/cpu/operands.hpp"
 
 namespace rotoscale {
 namespace {
@@ -146,15 +146,19 @@ void reference(benchmark::State& state) {
 }
 
 /// Copies in another format: BF16, and FP8 with one scale.
-void cast(benchmark::State& state, nn::number_format to, index_t code_bytes) {
+void cast(benchmark::State& state, nn::operand_format to, index_t code_bytes) {
   thread_pool pool(2);
   std::vector<std::uint8_t> codes(elements * static_cast<std::size_t>(code_bytes));
-  nn::quantize_args args;
-  args.recipe.format = to;
-  float factor = 1.0f;
-  const block_matrix<std::uint8_t> out{rows, cols, codes.data(), cols * code_bytes, nullptr, 0};
+  nn::operand_request request;
+  request.rows = rows;
+  request.cols = cols;
+  request.row = nn::operand_recipe{to};
+  codes.resize(nn::cpu::operands::layout(request).bytes);
+  const nn::const_tensor_view from =
+      nn::dense_tensor(const_cast<float*>(source<float>()), nn::dtype::fp32, {rows, cols});
+  nn::cpu::operands operands(request, codes.data(), from);
   for (auto _ : state) {
-    nn::cpu::quantize_operand(source_view<float>(), args, out, &factor, pool);
+    operands.quantize(from, {&operands, true, false, {}}, nullptr, pool);
     benchmark::ClobberMemory();
   }
   set_bytes(state, 4.0 * elements, static_cast<double>(codes.size()));
@@ -169,8 +173,8 @@ void mxfp4_to_fp32(benchmark::State& state) { dequantize_blocks<float>(state); }
 void mxfp4_to_bf16(benchmark::State& state) { dequantize_blocks<bf16>(state); }
 
 BENCHMARK(copy)->UseRealTime();
-BENCHMARK_CAPTURE(cast, bf16, nn::number_format::bf16, 2)->UseRealTime();
-BENCHMARK_CAPTURE(cast, fp8_e4m3, nn::number_format::fp8_e4m3, 1)->UseRealTime();
+BENCHMARK_CAPTURE(cast, bf16, nn::operand_format::bf16, 2)->UseRealTime();
+BENCHMARK_CAPTURE(cast, fp8_e4m3, nn::operand_format::fp8_e4m3, 1)->UseRealTime();
 BENCHMARK_CAPTURE(from_fp32, mxfp4_rows, false, block_axis::row)->UseRealTime();
 BENCHMARK_CAPTURE(from_fp32, mxfp4_h16_rows, true, block_axis::row)->UseRealTime();
 BENCHMARK_CAPTURE(from_fp32, mxfp4_h16_columns, true, block_axis::column)->UseRealTime();

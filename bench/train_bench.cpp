@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What emulation costs on one thread: one training step of the demo's model under each recipe (forward, backward,
-// scales, AdamW), and its linear layers alone beside Eigen's FP32 products of the same shapes.
+// What emulation costs on one thread: one training step of the demo's model, and of one of hidden size 512, under each
+// recipe (forward, backward, scales, AdamW), and its linear layers alone beside Eigen's FP32 products of the same shapes.
 #include <benchmark/benchmark.h>
 
 #include <Eigen/Core>
 
 #include "inputs.hpp"
-#include "rotoscale/llama/model.hpp"
-#include "rotoscale/nn/cpu/backend.hpp"
+#include "rotoscale/llama/session.hpp"
+#include "rotoscale/nn/cpu/make_backend.hpp"
 
 namespace rotoscale {
 namespace {
@@ -22,34 +22,35 @@ void set_rate(benchmark::State& state, const char* what, double each) {
       benchmark::Counter(each * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }
 
-void step(benchmark::State& state, const nn::recipe& recipe) {
-  nn::cpu_backend ops(1);
-  llama::model model(ops, {});
-  model.initialize(1);
-  model.reserve(bench::batch, bench::sequence);
-  const nn::scaling_book scales(ops, model.linear_count(), recipe);
-  nn::pass_context c;
-  c.ops = &ops;
-  c.current = &recipe;
-  c.scales = &scales;
-  c.training = true;
+/// A model of `hidden`, layers and heads as the default's; 0: the default.
+llama::model_config shape_of(int hidden) {
+  llama::model_config c;
+  if (hidden == 0) return c;
+  c.hidden_size = hidden;
+  c.intermediate_size = hidden * 11 / 4 / 32 * 32;
+  c.num_attention_heads = hidden / 64;
+  c.num_key_value_heads = hidden / 128;
+  return c;
+}
+
+void step(benchmark::State& state, const nn::recipe& recipe, int hidden) {
+  const auto ops = nn::make_cpu_backend(1);
+  llama::session_options options;
+  options.model.batch = bench::batch;
+  options.model.sequence = bench::sequence;
+  llama::session session(*ops, shape_of(hidden), options, {recipe});
+  session.initialize(1);
   std::vector<std::int32_t> text;
   const random_stream random{1, 3};
   for (index_t i = 0; i < tokens; ++i) {
     text.push_back(static_cast<std::int32_t>(random.word(static_cast<std::uint64_t>(i)) % 256));
   }
-  nn::adamw_args update;
-  update.learning_rate = 1e-4f;
+  nn::step_inputs inputs;
+  inputs.learning_rate = 1e-4f;
   for (auto _ : state) {
-    model.zero_gradients();
-    model.forward(c, text, text, 1.0f / static_cast<float>(tokens));
-    model.backward(c);
-    scales.update(ops);
-    for (llama::parameter& p : model.parameters()) {
-      ops.adamw(p.weight.data(), p.gradient.data(), p.m.data(), p.v.data(), p.size(), update);
-    }
-    ++c.step;
-    ++c.weight_version;
+    session.train_step(inputs, text, text);
+    session.finish_step();
+    ++inputs.step;
   }
   set_rate(state, "tokens", static_cast<double>(tokens));
 }
@@ -67,6 +68,13 @@ struct linear_data {
         y(dy.size()),
         dx(x.size()),
         dw(w.size()) {}
+
+  nn::const_tensor_view source(nn::tensor_role tensor) {
+    const bool weight = tensor == nn::tensor_role::w;
+    std::vector<float>& from = weight ? w : tensor == nn::tensor_role::x ? x : dy;
+    return nn::dense_tensor(from.data(), nn::dtype::fp32,
+                            {weight ? shape.out : tokens, tensor == nn::tensor_role::dy ? shape.out : shape.in});
+  }
 };
 std::vector<linear_data> all_linears() {
   std::vector<linear_data> all;
@@ -79,30 +87,55 @@ void set_flops(benchmark::State& state) {
   set_rate(state, "flops", flops);
 }
 
-void linears(benchmark::State& state, const nn::recipe& recipe) {
-  nn::cpu_backend ops(1);
-  std::vector<linear_data> data = all_linears();
+/// The layers and their memory.
+struct linear_layers {
   std::vector<nn::linear> layers;
-  std::vector<nn::operand> scratch(2);
-  for (std::size_t i = 0; i < data.size(); ++i) {
-    const auto [name, out, in] = data[i].shape;
-    layers.emplace_back(static_cast<index_t>(i), row_major(data[i].w.data(), out, in),
-                        row_major(data[i].dw.data(), out, in));
-    layers.back().share_scratch(scratch);
+  std::vector<std::byte> memory;
+
+  linear_layers(nn::backend& ops, const nn::recipe& recipe, std::vector<linear_data>& data) {
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      const auto [name, out, in] = data[i].shape;
+      layers.emplace_back(nn::linear_shape{static_cast<index_t>(i), out, in, tokens}, recipe);
+      layers.back().agree(ops);
+    }
+    nn::memory_cursor counting;
+    lay_out(ops, counting, data);
+    memory.resize(counting.plan().total());
+    nn::arena_bases bases{};
+    std::size_t at = 0;
+    for (std::size_t c = 0; c < bases.size(); at += counting.plan().bytes[c++]) bases[c] = memory.data() + at;
+    nn::memory_cursor giving(bases);
+    lay_out(ops, giving, data);
   }
-  nn::pass_context c;
-  c.ops = &ops;
-  c.current = &recipe;
-  c.training = true;
+  void lay_out(nn::backend& ops, nn::memory_cursor& cursor, std::vector<linear_data>& data) {
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      for (const nn::tensor_role tensor : {nn::tensor_role::x, nn::tensor_role::w, nn::tensor_role::dy}) {
+        layers[i].lay_out(ops, cursor, nn::memory_category::workspace, tensor, data[i].source(tensor));
+      }
+    }
+  }
+};
+
+void linears(benchmark::State& state, const nn::recipe& recipe) {
+  const auto ops = nn::make_cpu_backend(1);
+  std::vector<linear_data> data = all_linears();
+  const linear_layers made(*ops, recipe, data);
+  nn::step_state now;
+  const nn::pass pass{ops.get(), {}, &now, nullptr, true};
   for (auto _ : state) {
     for (std::size_t i = 0; i < data.size(); ++i) {
       linear_data& d = data[i];
+      const nn::linear& layer = made.layers[i];
       const index_t out = d.shape.out, in = d.shape.in;
-      const auto x = row_major<const float>(d.x.data(), tokens, in);
-      layers[i].forward(c, x, row_major(d.y.data(), tokens, out));
-      layers[i].backward(c, x, row_major<const float>(d.dy.data(), tokens, out), row_major(d.dx.data(), tokens, in));
+      const auto whole = [](std::vector<float>& x, index_t rows, index_t cols) {
+        return nn::dense_tensor(x.data(), nn::dtype::fp32, {rows, cols});
+      };
+      layer.quantize_weights(pass, d.source(nn::tensor_role::w));
+      ops->quantize({}, d.source(nn::tensor_role::x), layer.input_target(pass), &now);
+      layer.forward(pass, whole(d.y, tokens, out));
+      ops->quantize({}, d.source(nn::tensor_role::dy), layer.gradient_target(pass), &now);
+      layer.backward(pass, whole(d.dx, tokens, in), whole(d.dw, out, in));
     }
-    ++c.weight_version;
     benchmark::ClobberMemory();
   }
   set_flops(state);
@@ -133,7 +166,8 @@ int main(int argc, char** argv) {
   for (const nn::recipe& r : recipes) {
     for (const char* arm : {"fp32", "bf16", "fp8_delayed", "mxfp4", "mxfp4_h16"}) {
       if (r.name != arm) continue;
-      benchmark::RegisterBenchmark(("step/" + r.name).c_str(), step, r);
+      benchmark::RegisterBenchmark(("step/" + r.name).c_str(), step, r, 0);
+      benchmark::RegisterBenchmark(("step512/" + r.name).c_str(), step, r, 512);
       benchmark::RegisterBenchmark(("linears/" + r.name).c_str(), linears, r);
     }
   }

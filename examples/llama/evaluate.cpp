@@ -6,23 +6,30 @@
 
 namespace rotoscale::llama_program {
 
-evaluation evaluate(llama::model& m, nn::pass_context context, const corpus& text, std::int64_t windows, int batch,
-                    int sequence) {
-  context.training = false;
+evaluation evaluate(llama::session& s, const nn::step_inputs& now, const corpus& text, std::int64_t windows) {
+  const auto batch = static_cast<int>(s.model().options().batch);
+  const auto sequence = static_cast<std::size_t>(s.model().options().sequence);
   windows = std::min(windows, text.validation_windows());
-  m.reserve(batch, sequence);
   evaluation result;
+  double weight = 0;  // of windows, 1 where nothing is masked
   for (std::int64_t first = 0; first < windows; first += batch) {
     const token_batch data = text.validation_batch(first, batch, windows);
-    const std::vector<float> losses = m.forward(context, data.tokens, data.targets, 0.0f);
-    for (std::int64_t w = 0; w < std::min<std::int64_t>(batch, windows - first); ++w) {
+    const std::vector<float> losses = s.evaluate(now, data.tokens, data.targets);
+    for (std::size_t w = 0; w < static_cast<std::size_t>(std::min<std::int64_t>(batch, windows - first)); ++w) {
       double sum = 0;
-      for (int t = 0; t < sequence; ++t) sum += static_cast<double>(losses[static_cast<std::size_t>(w * sequence + t)]);
-      result.window_losses.push_back(sum / sequence);
+      std::int64_t valid = 0;
+      for (std::size_t t = w * sequence; t < (w + 1) * sequence; ++t) {
+        sum += static_cast<double>(losses[t]);
+        valid += data.targets[t] != nn::ignored_target;
+      }
+      const double mean = valid == 0 ? 0.0 : sum / static_cast<double>(valid);
+      const double share = static_cast<double>(valid) / static_cast<double>(sequence);
+      result.window_losses.push_back(mean);
+      result.loss += mean * share;
+      weight += share;
     }
   }
-  for (const double l : result.window_losses) result.loss += l;
-  result.loss /= static_cast<double>(windows);
+  if (weight > 0) result.loss /= weight;
   return result;
 }
 

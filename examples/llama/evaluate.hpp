@@ -4,18 +4,17 @@
 #pragma once
 
 #include "data/data.hpp"
-#include "rotoscale/llama/model.hpp"
+#include "rotoscale/llama/session.hpp"
 
 namespace rotoscale::llama_program {
 
 struct evaluation {
-  double loss = 0;                    ///< mean cross-entropy, nats a token
+  double loss = 0;                    ///< mean cross-entropy, nats a valid token
   std::vector<double> window_losses;  ///< of each window
 };
 
-/// Mean over `windows` windows (at most what the corpus holds) spread over the held-out text. Leaves no trace in
-/// scales.
-evaluation evaluate(llama::model& m, nn::pass_context context, const corpus& text, std::int64_t windows, int batch,
-                    int sequence);
+/// Mean over `windows` windows (at most what the corpus holds) spread over the held-out text; masked targets count
+/// nowhere. Leaves no trace in scales.
+evaluation evaluate(llama::session& s, const nn::step_inputs& now, const corpus& text, std::int64_t windows);
 
 }  // namespace rotoscale::llama_program

@@ -16,7 +16,7 @@
 #include "rotoscale/io/json.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
 #include "rotoscale/llama/schedule.hpp"
-#include "rotoscale/nn/cpu/backend.hpp"
+#include "rotoscale/nn/cpu/make_backend.hpp"
 #include "rotoscale/version.hpp"
 #include "sample.hpp"
 #include "train/train.hpp"
@@ -92,7 +92,16 @@ void define(CLI::App& app, arguments& a) {
       ->check(CLI::Range(0, most_threads))
       ->group("run");
   train->add_flag("--no-progress", a.no_progress, "no progress line on a terminal")->group("run");
+  train->add_option("--memory-limit", a.session.memory_limit, "most bytes of all memory, e.g. 4GiB; 0: no limit")
+      ->transform(CLI::AsSizeValue(false))
+      ->group("run");
   describe(flag_visitor{*train, "run"}, a.run);
+
+  CLI::App* plan = app.add_subcommand("plan", "the memory that train would take with these options");
+  plan->add_option("--config", a.config, "JSON file with any of the options below")->group("run");
+  plan->add_option("--model-config", a.model_config, "model shape from a Hugging Face config.json")->group("run");
+  plan->add_option("--recipe", a.schedule_override, "same as --schedule")->group("run");
+  describe(flag_visitor{*plan, "run"}, a.run);
 
   CLI::App* eval = app.add_subcommand("eval", "held-out loss of a checkpoint");
   CLI::App* sample = app.add_subcommand("sample", "text from a checkpoint");
@@ -169,7 +178,8 @@ void parse(int argc, char** argv, arguments& a) {
 
 /// With --resume the run's own options hold: only what is not part of its identity may be given.
 void check_resume_flags(int argc, char** argv) {
-  const std::vector<std::string> allowed = {"--resume", "--threads", "--stop-at", "--no-progress", "--data", "--out"};
+  const std::vector<std::string> allowed = {"--resume",      "--threads", "--stop-at",
+                                            "--no-progress", "--data",    "--out", "--memory-limit"};
   for (int i = 2; i < argc; ++i) {
     const std::string word = argv[i];
     if (!word.starts_with("--")) continue;
@@ -181,8 +191,9 @@ void check_resume_flags(int argc, char** argv) {
 }
 
 int train(int argc, char** argv, arguments& a) {
-  nn::cpu_backend ops(a.threads);
-  a.session.threads = ops.pool().threads();
+  const auto cpu = nn::make_cpu_backend(a.threads);
+  nn::backend& ops = *cpu;
+  a.session.threads = ops.threads();
   a.session.progress = !a.no_progress && isatty(STDERR_FILENO) != 0;
   if (a.resume.empty()) {
     if (!a.schedule_override.empty()) a.run.schedule = a.schedule_override;
@@ -203,44 +214,60 @@ int train(int argc, char** argv, arguments& a) {
   return t.run();
 }
 
+/// What train would take, in the same words as its log; nothing is allocated.
+int plan(const arguments& a) {
+  run_options options = a.run;
+  if (!a.schedule_override.empty()) options.schedule = a.schedule_override;
+  const trainer_state state = new_run(options, a.config.empty() ? "arguments" : a.config);
+  const auto ops = nn::make_cpu_backend(1);
+  std::cout << memory_table(
+      llama::plan_session(*ops, state.run.model, session_options_for(state.run, 0), recipes_of(state.phases)));
+  return exit_ok;
+}
+
 /// A checkpoint's model under the recipe it was trained with last, or another one.
 struct loaded_model {
-  nn::cpu_backend ops;
+  std::unique_ptr<nn::backend> ops;
   trainer_state state;
   nn::recipe recipe;
-  std::unique_ptr<llama::model> model;
-  std::unique_ptr<nn::scaling_book> scales;
+  fs::path path;
+  bool own_recipe = false;
+  std::unique_ptr<llama::session> session;
 
-  explicit loaded_model(const arguments& a) : ops(a.threads) {
-    const fs::path path = llama::find_checkpoint(a.checkpoint);
+  explicit loaded_model(const arguments& a) : ops(nn::make_cpu_backend(a.threads)), path(llama::find_checkpoint(a.checkpoint)) {
     std::error_code failed;
     const bool own = fs::exists(path / "trainer_state.json", failed);
     if (own) state = read_trainer_state(path);
     const std::string config = (path / "config.json").string();
     state.run.model = llama::read_model_config(io::read_json(config), config);
     const std::size_t phase = own ? llama::phase_at(state.phases, std::max<std::int64_t>(0, state.step - 1)) : 0;
-    const bool override_recipe = !a.schedule_override.empty() || !own;
-    recipe = override_recipe ? llama::load_recipe(a.schedule_override.empty() ? "bf16" : a.schedule_override)
-                             : state.phases[phase].recipe;
+    own_recipe = own && a.schedule_override.empty();
+    recipe = own_recipe ? state.phases[phase].recipe
+                        : llama::load_recipe(a.schedule_override.empty() ? "bf16" : a.schedule_override);
     if (state.run.model.vocab_size < 256) throw io::error(config, "vocab_size: too small for byte tokens (256)");
     if (nn::needs_blocks(recipe)) {
       const auto fault = llama::find_block_fault(state.run.model, 32);  // no gradients: any number of tokens will do
       if (fault) throw io::error(config, "recipe " + recipe.name + ": " + *fault);
     }
-    model = std::make_unique<llama::model>(ops, state.run.model);
-    llama::read_checkpoint(path, *model, false);
-    scales = std::make_unique<nn::scaling_book>(ops, model->linear_count(), recipe);
-    if (!override_recipe) llama::read_scales(path, *scales);
   }
 
-  nn::pass_context context() {
-    nn::pass_context c;
-    c.ops = &ops;
-    c.current = &recipe;
-    c.scales = scales.get();
-    c.seed = state.run.train.seed;
-    c.step = static_cast<std::uint64_t>(state.step);
-    return c;
+  /// Room for passes of at most batch × sequence tokens.
+  void load(index_t batch, index_t sequence) {
+    llama::session_options o;
+    o.model.batch = batch;
+    o.model.sequence = sequence;
+    o.model.head_chunk = state.run.train.head_chunk;
+    o.model.training = false;
+    session = std::make_unique<llama::session>(*ops, state.run.model, o, std::vector{recipe});
+    if (own_recipe) llama::read_scales(path, *session);  // before weights are quantized with them
+    llama::read_checkpoint(path, *session, false);
+  }
+
+  nn::step_inputs inputs() const {
+    nn::step_inputs now;
+    now.seed = state.run.train.seed;
+    now.step = static_cast<std::uint64_t>(state.step);
+    return now;
   }
 };
 
@@ -248,8 +275,8 @@ int eval(const arguments& a) {
   loaded_model m(a);
   const train_options& o = m.state.run.train;
   const corpus text(a.data.empty() ? m.state.run.data : a.data, o);
-  const auto e =
-      evaluate(*m.model, m.context(), text, a.windows > 0 ? a.windows : o.final_eval_windows, o.batch, o.sequence);
+  m.load(o.batch, o.sequence);
+  const auto e = evaluate(*m.session, m.inputs(), text, a.windows > 0 ? a.windows : o.final_eval_windows);
   const nlohmann::ordered_json out = {{"checkpoint", a.checkpoint},
                                       {"recipe", m.recipe.name},
                                       {"step", m.state.step},
@@ -263,8 +290,10 @@ int eval(const arguments& a) {
 
 int sample_text(const arguments& a) {
   loaded_model m(a);
+  const auto wanted = static_cast<index_t>(a.sample.prompt.size()) + a.sample.tokens + 1;
+  m.load(1, std::min<index_t>(m.state.run.model.max_position_embeddings, (wanted + 31) / 32 * 32));
   std::cout << a.sample.prompt << std::flush;
-  sample(*m.model, m.context(), a.sample, [](char c) { std::cout << c << std::flush; });
+  sample(*m.session, m.inputs(), a.sample, [](char c) { std::cout << c << std::flush; });
   std::cout << "\n";
   return exit_ok;
 }
@@ -274,6 +303,7 @@ int run(int argc, char** argv) {
   parse(argc, argv, a);
   const std::string command = argv[1];
   if (command == "train") return train(argc, argv, a);
+  if (command == "plan") return plan(a);
   if (command == "eval") return eval(a);
   if (command == "sample") return sample_text(a);
   return write_report(a.report, std::cout);
@@ -290,6 +320,8 @@ int main(int argc, char** argv) {
     return code;
   } catch (const io::error& e) {
     std::cerr << "mini-llama: " << e.what() << "\n";
+  } catch (const llama::over_budget& e) {
+    std::cerr << llama_program::memory_table(e.plan()) << "mini-llama: --memory-limit: " << e.what() << "\n";
   } catch (const std::bad_alloc&) {
     std::cerr << "mini-llama: out of memory\n";
   } catch (const std::exception& e) {

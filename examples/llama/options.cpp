@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "options.hpp"
 
+#include <cmath>
+
 namespace rotoscale::llama_program {
 
 namespace {
@@ -35,7 +37,8 @@ std::optional<std::string> find_fault(const run_options& o) {
       {"sequence", static_cast<double>(t.sequence), 1, static_cast<double>(o.model.max_position_embeddings)},
       {"learning_rate", t.learning_rate, 0, 1e30},
       {"final_learning_rate", t.final_learning_rate, 0, 1},
-      {"warmup", t.warmup, 0, 1},
+      {"warmup", t.warmup, 0, 1e9},
+      {"decay_steps", static_cast<double>(t.decay_steps), 0, 1e12},
       {"beta1", t.beta1, 0, 0.999999},
       {"beta2", t.beta2, 0, 0.999999},
       {"epsilon", t.epsilon, 1e-30, 1},
@@ -48,9 +51,14 @@ std::optional<std::string> find_fault(const run_options& o) {
       {"final_eval_windows", static_cast<double>(t.final_eval_windows), 1, 1e9},
       {"checkpoint_every", static_cast<double>(t.checkpoint_every), 0, 1e12},
       {"keep_checkpoints", static_cast<double>(t.keep_checkpoints), 1, 1e6},
+      {"target_loss", t.target_loss, 0, 1e30},
+      {"head_chunk", static_cast<double>(t.head_chunk), 1, 1e9},
   };
   for (const auto& r : ranges) {
     if (auto f = within(r.name, r.value, r.low, r.high)) return f;
+  }
+  if (t.warmup >= 1 && t.warmup != std::floor(t.warmup)) {
+    return "train.warmup: " + std::to_string(t.warmup) + " is neither a fraction below 1 nor a number of steps";
   }
   return std::nullopt;
 }

@@ -19,6 +19,7 @@ struct train_options {
   double learning_rate = 3e-3;
   double final_learning_rate = 0.1;
   double warmup = 0.05;
+  std::int64_t decay_steps = 0;
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
@@ -32,6 +33,8 @@ struct train_options {
   int final_eval_windows = 512;
   std::int64_t checkpoint_every = 250;
   int keep_checkpoints = 2;
+  double target_loss = 0;
+  int head_chunk = 2048;
 };
 
 template <class Visitor>
@@ -42,7 +45,8 @@ void describe(Visitor&& v, train_options& o) {
   v("sequence", o.sequence, "tokens a sequence");
   v("learning_rate", o.learning_rate, "peak learning rate");
   v("final_learning_rate", o.final_learning_rate, "end of the cosine, as a fraction of the peak");
-  v("warmup", o.warmup, "linear warm-up, as a fraction of the steps");
+  v("warmup", o.warmup, "linear warm-up: steps, or a fraction of the decay's below 1");
+  v("decay_steps", o.decay_steps, "steps until the end of the cosine; 0: all of the run's");
   v("beta1", o.beta1, "AdamW first-moment decay");
   v("beta2", o.beta2, "AdamW second-moment decay");
   v("epsilon", o.epsilon, "AdamW epsilon");
@@ -56,6 +60,8 @@ void describe(Visitor&& v, train_options& o) {
   v("final_eval_windows", o.final_eval_windows, "held-out sequences of the last evaluation");
   v("checkpoint_every", o.checkpoint_every, "steps between checkpoints; 0: only at the end");
   v("keep_checkpoints", o.keep_checkpoints, "newest checkpoints kept");
+  v("target_loss", o.target_loss, "stop when an evaluation's loss is this or less; 0: never");
+  v("head_chunk", o.head_chunk, "tokens whose logits exist at once; a larger micro-batch adds the head's gradient in parts");
 }
 
 struct run_options {

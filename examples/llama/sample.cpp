@@ -37,10 +37,10 @@ int draw(const float* logits, const sample_options& o, double u) {
 
 }  // namespace
 
-void sample(llama::model& m, nn::pass_context context, const sample_options& o, const std::function<void(char)>& emit) {
-  context.training = false;
+void sample(llama::session& s, const nn::step_inputs& now, const sample_options& o,
+            const std::function<void(char)>& emit) {
   const random_stream random = nn::stream_for(o.seed, nn::random_purpose::sampling, 0);
-  const auto longest = static_cast<std::size_t>(m.config().max_position_embeddings);
+  const auto longest = static_cast<std::size_t>(s.model().config().max_position_embeddings);
   std::vector<std::int32_t> text;
   for (const char c : o.prompt.empty() ? std::string("\n") : o.prompt) text.push_back(static_cast<unsigned char>(c));
   for (int i = 0; i < o.tokens; ++i) {
@@ -50,13 +50,13 @@ void sample(llama::model& m, nn::pass_context context, const sample_options& o, 
     std::vector<std::int32_t> window(text.begin() + static_cast<std::ptrdiff_t>(first), text.end());
     const std::size_t last = window.size() - 1;
     window.resize(std::min(longest, (window.size() + 31) / 32 * 32), 0);
-    m.reserve(1, static_cast<index_t>(window.size()));
-    const auto logits = m.logits(context, window);
+    s.resize(1, static_cast<index_t>(window.size()));
+    const auto logits = s.logits(now, window, static_cast<index_t>(last));
     for (const float z : logits) {
       if (!std::isfinite(z)) throw io::error("checkpoint", "the model's output is not finite");
     }
     const double u = random.word(static_cast<std::uint64_t>(i)) * 0x1p-32;
-    const int byte = draw(logits.data() + last * static_cast<std::size_t>(m.config().vocab_size), o, u);
+    const int byte = draw(logits.data(), o, u);
     text.push_back(byte);
     emit(static_cast<char>(byte));
   }

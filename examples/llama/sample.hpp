@@ -7,7 +7,7 @@
 #include <functional>
 #include <string>
 
-#include "rotoscale/llama/model.hpp"
+#include "rotoscale/llama/session.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -20,7 +20,7 @@ struct sample_options {
 };
 
 /// Calls `emit` with each new byte. The same seed gives the same text.
-void sample(llama::model& m, nn::pass_context context, const sample_options& options,
+void sample(llama::session& s, const nn::step_inputs& now, const sample_options& options,
             const std::function<void(char)>& emit);
 
 }  // namespace rotoscale::llama_program

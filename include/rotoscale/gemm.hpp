@@ -91,7 +91,20 @@ class fp32_chain {
     decode_row(a_, table_a_, r, reinterpret_cast<float*>(to));
     return {};
   }
+  /// An operand that lies transposed is packed from where it is.
+  static bool reads_in_place(const gemm_operand& x) { return has_column_strips(x); }
+  void pack_transposed_rows(index_t first, index_t last, std::byte* to) const {
+    decode_transposed_rows(a_, table_a_, first, last, reinterpret_cast<float*>(to));
+  }
   operand_range pack_panel(index_t first, index_t valid, std::byte* to) const {
+    if (b_.transposed) {
+      auto* panel = reinterpret_cast<float*>(to);
+      for (index_t k = 0; k < b_.k; ++k, panel += columns) {
+        decode_column_strip(b_, table_b_, k, first, valid, panel);
+        for (index_t j = valid; j < columns; ++j) panel[j] = 0.0f;
+      }
+      return {};
+    }
     const float* rows = decode_rows(b_, table_b_, first, first + valid);
     pack_panel_from_rows(rows, b_.k, valid, b_.k, reinterpret_cast<float*>(to));
     return {};
@@ -239,7 +252,12 @@ void gemm_with(const gemm_operand& a, const gemm_operand& b, const gemm_options&
       auto* const rows =
           reinterpret_cast<std::byte*>(scratch<gemm_row_scratch>((last - first) * kernel.row_bytes() / 4));
       operand_range row_ranges[most_rows];
-      for (index_t i = first; i < last; ++i) {
+      bool in_place = false;
+      if constexpr (requires { kernel.pack_transposed_rows(first, last, rows); }) {
+        in_place = a.transposed;
+        if (in_place) kernel.pack_transposed_rows(first, last, rows);
+      }
+      for (index_t i = first; i < last && !in_place; ++i) {
         row_ranges[i - first] = kernel.pack_row(i, rows + (i - first) * kernel.row_bytes());
       }
       float* const memory = scratch<gemm_tile_scratch>(4 * chunk * Kernel::columns);
@@ -329,9 +347,13 @@ template <class... Kernels>
 void gemm_batch(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, view<float, 3> c,
                 thread_pool& pool) {
   std::vector<std::uint8_t> memory[2];
+  const bool chains = fp32_chain::applies(a, b, o);
+  const auto readable = [&](const gemm_operand& x, std::vector<std::uint8_t>& copy) {
+    return chains && fp32_chain::reads_in_place(x) ? x : plain_operand(x, copy, pool);
+  };
   for (index_t i = 0; i < c.extent(0); ++i) {
-    const gemm_operand left = plain_operand(batch_element(a, i), memory[0], pool);
-    const gemm_operand right = plain_operand(batch_element(b, i), memory[1], pool);
+    const gemm_operand left = readable(batch_element(a, i), memory[0]);
+    const gemm_operand right = readable(batch_element(b, i), memory[1]);
     gemm_with_first<Kernels...>(left, right, o, batch_element(c, i), pool);
   }
 }

@@ -18,7 +18,7 @@
 #include "rotoscale/quantize.hpp"
 #endif
 #if !defined(DIGEST_DEVICE) && !defined(DIGEST_NUMERICS_ONLY)
-#include "rotoscale/llama/model.hpp"
+#include "rotoscale/llama/session.hpp"
 #include "rotoscale/nn/cpu/backend.hpp"
 #endif
 
@@ -142,25 +142,21 @@ void print_training(const nn::recipe& r, int threads) {
   config.num_attention_heads = 2;
   config.num_key_value_heads = 1;
   nn::cpu_backend ops(threads);
-  llama::model m(ops, config);
+  const index_t seq = 32;
+  llama::session_options options;
+  options.model.sequence = seq;
+  options.optimizer.weight_decay = 0.1f;
+  llama::session session(ops, config, options, {r});
+  const llama::model& m = session.model();
   std::uint64_t stream = 0;
-  for (auto& p : m.parameters()) {
+  for (std::size_t p = 0; p < m.parameters().all().size(); ++p) {
     const random_stream random{6, ++stream};
-    std::vector<float> host(static_cast<std::size_t>(p.size()), 1.0f);
-    for (std::size_t i = 0; i < host.size() && !p.is_vector; ++i) {
+    std::vector<float> host(static_cast<std::size_t>(m.parameters()[p].size()), 1.0f);
+    for (std::size_t i = 0; i < host.size() && !m.parameters()[p].is_vector; ++i) {
       host[i] = (static_cast<float>(random.word(i) >> 8) - 0x1p23f) * 0x1p-26f;
     }
-    p.weight.memory().copy_in(host);
+    session.load(p, host);
   }
-  const index_t seq = 32;
-  m.reserve(1, seq);
-  const nn::scaling_book scales(ops, m.linear_count(), r);
-  nn::pass_context c;
-  c.ops = &ops;
-  c.current = &r;
-  c.scales = &scales;
-  c.seed = 5;
-  c.training = true;
   digest d;
   const random_stream random{7, 7};
   for (int step = 0; step < 3; ++step) {
@@ -170,23 +166,22 @@ void print_training(const nn::recipe& r, int threads) {
       tokens.push_back(static_cast<std::int32_t>(random.word(2 * at) % 32));
       targets.push_back(static_cast<std::int32_t>(random.word(2 * at + 1) % 32));
     }
-    m.zero_gradients();
-    d.add(m.forward(c, tokens, targets, 1.0f / static_cast<float>(seq)));
-    m.backward(c);
-    nn::adamw_args args;
-    args.learning_rate = 0.01f;
-    args.weight_decay = 0.1f;
-    args.bias_correction1 = 1.0f - static_cast<float>(step == 0 ? 0.9 : (step == 1 ? 0.81 : 0.729));
-    args.bias_correction2 = 1.0f - static_cast<float>(step == 0 ? 0.95 : (step == 1 ? 0.9025 : 0.857375));
-    for (auto& p : m.parameters()) {
-      d.add(p.gradient.memory().copy_out());
-      ops.adamw(p.weight.data(), p.gradient.data(), p.m.data(), p.v.data(), p.size(), args);
+    nn::step_inputs inputs;
+    inputs.seed = 5;
+    inputs.step = static_cast<std::uint64_t>(step);
+    inputs.learning_rate = 0.01f;
+    inputs.bias_correction1 = 1.0f - static_cast<float>(step == 0 ? 0.9 : (step == 1 ? 0.81 : 0.729));
+    inputs.bias_correction2 = 1.0f - static_cast<float>(step == 0 ? 0.95 : (step == 1 ? 0.9025 : 0.857375));
+    session.train_step(inputs, tokens, targets);
+    session.finish_step();
+    std::vector<float> losses(static_cast<std::size_t>(seq));
+    ops.download(session.queue(), losses.data(), m.loss(), losses.size() * sizeof(float));
+    d.add(losses);
+    for (std::size_t p = 0; p < m.parameters().all().size(); ++p) {
+      d.add(m.arena_values(session.queue(), m.arena().gradient, p));
     }
-    scales.update(ops);
-    ++c.weight_version;
-    ++c.step;
   }
-  for (auto& p : m.parameters()) d.add(p.weight.memory().copy_out());
+  for (std::size_t p = 0; p < m.parameters().all().size(); ++p) d.add(m.values(session.queue(), p));
   d.print("training", r.name);
 }
 #endif

@@ -318,7 +318,7 @@ class Results(Scratch):
 
 class Log(Scratch):
     KEYS = {
-        "start": "event name version commit device compiler threads seed config schedule parameters train_tokens "
+        "start": "event name version commit device compiler threads seed config schedule contracts memory parameters train_tokens "
                  "val_tokens",
         "eval": "event step tokens val_loss bits_per_byte windows recipe",
         "step": "event step loss lr grad_norm tokens seconds tokens_per_s recipe",

@@ -78,29 +78,87 @@ trainer_state read_trainer_state(const fs::path& checkpoint) {
   return state;
 }
 
+llama::session_options session_options_for(const run_options& run, std::size_t memory_limit) {
+  const train_options& t = run.train;
+  llama::session_options o;
+  o.model.batch = t.batch;
+  o.model.sequence = t.sequence;
+  o.model.head_chunk = t.head_chunk;
+  o.micro_batches = t.accumulate;
+  o.optimizer = {static_cast<float>(t.beta1), static_cast<float>(t.beta2), static_cast<float>(t.epsilon),
+                 static_cast<float>(t.weight_decay), t.clip};
+  o.memory_limit = memory_limit;
+  return o;
+}
+
+std::vector<nn::recipe> recipes_of(const std::vector<nn::resolved_phase>& phases) {
+  std::vector<nn::recipe> recipes;
+  for (const nn::resolved_phase& p : phases) recipes.push_back(p.recipe);
+  return recipes;
+}
+
+std::string memory_table(const nn::memory_plan& plan) {
+  std::string table;
+  const auto line = [&](std::string_view name, std::size_t bytes) {
+    char text[96];
+    std::snprintf(text, sizeof text, "%-12s %16zu bytes %12.1f MiB\n", std::string(name).c_str(), bytes,
+                  static_cast<double>(bytes) * 0x1p-20);
+    table += text;
+  };
+  for (const auto& entry : enum_names<nn::memory_category>::table) line(entry.name, plan[entry.value]);
+  line("total", plan.total());
+  return table;
+}
+
 trainer::trainer(nn::backend& ops, trainer_state state, const session_options& session)
     : ops_(&ops),
       state_(std::move(state)),
       session_(session),
-      text_(state_.run.data, state_.run.train),
-      model_(ops, state_.run.model) {
+      text_(state_.run.data, state_.run.train) {
   text_.check_budget(state_.run.train);
   if (state_.step == 0) {
     state_.data_fingerprint = text_.fingerprint();
-    model_.initialize(state_.run.train.seed);
   } else if (state_.data_fingerprint != text_.fingerprint()) {
     throw io::error(state_.run.data.front(), "not the text that the checkpoint was trained on");
   }
-  model_.reserve(state_.run.train.batch, state_.run.train.sequence);
+  model_ = std::make_unique<llama::session>(ops, state_.run.model,
+                                            session_options_for(state_.run, session_.memory_limit),
+                                            recipes_of(state_.phases));
+  if (state_.step == 0) model_->initialize(state_.run.train.seed);
   // The phase of the last step done: where the next one is in another phase, run() switches as an unbroken run does.
   phase_ = llama::phase_at(state_.phases, std::max<std::int64_t>(0, state_.step - 1));
-  scales_ = std::make_unique<nn::scaling_book>(ops, model_.linear_count(), state_.phases[phase_].recipe);
+  if (phase_ != 0) model_->use(state_.phases[phase_].recipe, false);
 }
 
 void trainer::restore(const fs::path& checkpoint) {
-  llama::read_checkpoint(checkpoint, model_, true);
-  llama::read_scales(checkpoint, *scales_);
+  llama::read_checkpoint(checkpoint, *model_, true);
+  llama::read_scales(checkpoint, *model_);
 }
+
+namespace {
+
+/// Bytes in use and the most over the run's recipes, by category.
+ordered_json memory_record(const llama::session& s) {
+  ordered_json record = ordered_json::object();
+  for (const auto& entry : enum_names<nn::memory_category>::table) {
+    record[std::string(entry.name)] = {{"bytes", s.in_use()[entry.value]}, {"peak", s.plan()[entry.value]}};
+  }
+  record["total"] = {{"bytes", s.in_use().total()}, {"peak", s.plan().total()}};
+  return record;
+}
+
+/// Under which contract each operation runs, as the backend says.
+ordered_json contract_record(const llama::session& s) {
+  ordered_json record = ordered_json::object();
+  constexpr std::pair<const char*, nn::gemm_kind> kinds[] = {
+      {"fprop", nn::gemm_kind::fprop}, {"dgrad", nn::gemm_kind::dgrad}, {"wgrad", nn::gemm_kind::wgrad}};
+  for (const auto& [name, kind] : kinds) record[name] = s.model().inner_linear().contract(kind).name;
+  for (const auto& [name, kind] : kinds) record[std::string("head_") + name] = s.model().head().contract(kind).name;
+  for (const nn::operation_contract& c : s.ops().contracts()) record[c.operation] = c.name;
+  return record;
+}
+
+}  // namespace
 
 void trainer::open_log() {
   const fs::path out(session_.out);
@@ -138,7 +196,9 @@ void trainer::open_log() {
                {"seed", state_.run.train.seed},
                {"config", io::to_json(state_.run)},
                {"schedule", schedule},
-               {"parameters", model_.parameter_count()},
+               {"contracts", contract_record(*model_)},
+               {"memory", memory_record(*model_)},
+               {"parameters", model_->model().parameters().count()},
                {"train_tokens", text_.train_tokens()},
                {"val_tokens", text_.validation_tokens()}});
   io::write_json(out / "config.json", io::to_json(state_.run));
@@ -157,16 +217,17 @@ double trainer::logged_seconds() const {
   return seconds;
 }
 
-nn::pass_context trainer::context() const {
-  nn::pass_context c;
-  c.ops = ops_;
-  c.current = &state_.phases[phase_].recipe;
-  c.scales = scales_.get();
-  c.seed = state_.run.train.seed;
-  c.step = static_cast<std::uint64_t>(state_.step);
-  c.weight_version = weight_version_;
-  c.training = true;
-  return c;
+/// What the coming step, or an evaluation now, is told.
+nn::step_inputs trainer::inputs() const {
+  const train_options& o = state_.run.train;
+  nn::step_inputs now;
+  now.seed = o.seed;
+  now.step = static_cast<std::uint64_t>(state_.step);
+  now.learning_rate = static_cast<float>(learning_rate());
+  const auto t = static_cast<double>(state_.step + 1);
+  now.bias_correction1 = static_cast<float>(1.0 - std::pow(o.beta1, t));
+  now.bias_correction2 = static_cast<float>(1.0 - std::pow(o.beta2, t));
+  return now;
 }
 
 /// Switches to the recipe of the coming step, if it is another one: scales start from 1, as in AMD's healing step.
@@ -174,8 +235,7 @@ void trainer::enter_phase() {
   const std::size_t next = llama::phase_at(state_.phases, state_.step);
   if (next == phase_) return;
   const trainer_state& s = state_;
-  const auto before =
-      evaluate(model_, context(), text_, s.run.train.eval_windows, s.run.train.batch, s.run.train.sequence);
+  const auto before = evaluate(*model_, inputs(), text_, s.run.train.eval_windows);
   log_->write({{"event", "switch"},
                {"step", s.step},
                {"from", s.phases[phase_].recipe.name},
@@ -183,61 +243,26 @@ void trainer::enter_phase() {
                {"val_loss_before", before.loss}});
   const bool keep_scales = same_recipe_as(s.phases[phase_], s.phases[next]);
   phase_ = next;
-  ++weight_version_;
-  if (!keep_scales) {
-    scales_ = std::make_unique<nn::scaling_book>(*ops_, model_.linear_count(), s.phases[phase_].recipe);
-  }
+  model_->use(s.phases[phase_].recipe, keep_scales);
 }
 
 double trainer::learning_rate() const {
   const train_options& o = state_.run.train;
-  const double warmup = std::round(o.warmup * static_cast<double>(o.steps));
+  const auto decay = static_cast<double>(o.decay_steps > 0 ? o.decay_steps : o.steps);
+  const double warmup = std::round(o.warmup < 1.0 ? o.warmup * decay : o.warmup);
   const auto step = static_cast<double>(state_.step);
   if (step < warmup) return o.learning_rate * (step + 1) / warmup;
-  const double rest = std::max(1.0, static_cast<double>(o.steps) - warmup);
-  const double cosine = 0.5 * (1.0 + std::cos(std::numbers::pi * (step - warmup) / rest));  // 0.5 is exact
+  const double rest = std::max(1.0, decay - warmup);
+  const double cosine = 0.5 * (1.0 + std::cos(std::numbers::pi * std::min(step - warmup, rest) / rest));  // 0.5 is exact
   return o.learning_rate * std::fma(1.0 - o.final_learning_rate, cosine, o.final_learning_rate);
 }
 
-void trainer::update_weights(double gradient_norm) {
+nn::step_state trainer::train_step() {
   const train_options& o = state_.run.train;
-  nn::adamw_args args;
-  args.learning_rate = static_cast<float>(learning_rate());
-  args.beta1 = static_cast<float>(o.beta1);
-  args.beta2 = static_cast<float>(o.beta2);
-  args.epsilon = static_cast<float>(o.epsilon);
-  const auto t = static_cast<double>(state_.step + 1);
-  args.bias_correction1 = static_cast<float>(1.0 - std::pow(o.beta1, t));
-  args.bias_correction2 = static_cast<float>(1.0 - std::pow(o.beta2, t));
-  // As PyTorch's clip_grad_norm_.
-  args.gradient_scale = o.clip > 0 ? static_cast<float>(std::min(1.0, o.clip / (gradient_norm + 1e-6))) : 1.0f;
-  for (llama::parameter& p : model_.parameters()) {
-    args.weight_decay = p.is_vector ? 0.0f : static_cast<float>(o.weight_decay);
-    ops_->adamw(p.weight.data(), p.gradient.data(), p.m.data(), p.v.data(), p.size(), args);
-  }
-  ++weight_version_;
-}
-
-trainer::step_result trainer::train_step() {
-  const train_options& o = state_.run.train;
-  const std::int64_t tokens = std::int64_t{o.batch} * o.accumulate * o.sequence;
-  step_result r;
-  nn::pass_context c = context();
-  model_.zero_gradients();
-  for (int micro = 0; micro < o.accumulate; ++micro) {
-    c.micro_batch = static_cast<std::uint64_t>(micro);
-    const token_batch data = text_.training_batch((state_.step * o.accumulate + micro) * o.batch, o.batch);
-    const auto losses =
-        model_.forward(c, data.tokens, data.targets, static_cast<float>(1.0 / static_cast<double>(tokens)));
-    model_.backward(c);
-    scales_->update(*ops_);
-    for (const float l : losses) r.loss += static_cast<double>(l);
-  }
-  r.loss /= static_cast<double>(tokens);
-  double squares = 0;
-  for (const llama::parameter& p : model_.parameters()) squares += ops_->sum_squares(p.gradient.data(), p.size());
-  r.gradient_norm = std::sqrt(squares);
-  return r;
+  const int sequences = o.batch * o.accumulate;
+  const token_batch data = text_.training_batch(state_.step * sequences, sequences);
+  model_->train_step(inputs(), data.tokens, data.targets);
+  return model_->finish_step();
 }
 
 /// Keeps the best validation loss, whether of the few windows of an evaluation or of the many of the final one.
@@ -249,7 +274,7 @@ void trainer::note_validation(double loss) {
 
 double trainer::log_evaluation() {
   const train_options& o = state_.run.train;
-  const auto e = evaluate(model_, context(), text_, o.eval_windows, o.batch, o.sequence);
+  const auto e = evaluate(*model_, inputs(), text_, o.eval_windows);
   note_validation(e.loss);
   log_->write({{"event", "eval"},
                {"step", state_.step},
@@ -266,7 +291,7 @@ void trainer::save_checkpoint() {
   std::error_code failed;
   fs::create_directories(directory, failed);
   const fs::path path = directory / checkpoint_name(state_.step);
-  llama::write_checkpoint(path, model_, scales_.get(), io::to_json(state_));
+  llama::write_checkpoint(path, *model_, io::to_json(state_));
   log_->write({{"event", "checkpoint"}, {"step", state_.step}, {"path", path.string()}});
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(directory)) {
@@ -280,14 +305,14 @@ void trainer::save_checkpoint() {
   }
 }
 
-void trainer::show_progress(const step_result& r) {
+void trainer::show_progress(const nn::step_state& r) {
   if (!session_.progress) return;
   const train_options& o = state_.run.train;
   const double tokens_per_step = static_cast<double>(o.batch) * o.accumulate * o.sequence;
   const double average = seconds_ / static_cast<double>(std::max<std::int64_t>(1, state_.tokens)) * tokens_per_step;
   const double left = average * static_cast<double>(o.steps - state_.step);
   std::fprintf(stderr, "\r%s  step %lld/%lld  loss %.4f  %.0f tokens/s  ETA %d:%02d   ", state_.run.name.c_str(),
-               static_cast<long long>(state_.step), static_cast<long long>(o.steps), r.loss, tokens_per_step / average,
+               static_cast<long long>(state_.step), static_cast<long long>(o.steps), r.mean_loss(), tokens_per_step / average,
                static_cast<int>(left) / 60, static_cast<int>(left) % 60);
   progress_open_ = true;
 }
@@ -310,11 +335,8 @@ int trainer::diverged(std::int64_t step, const std::string& what) {
 /// `loss` is its validation loss if one was computed.
 std::optional<std::string> trainer::find_divergence(std::optional<double> loss) {
   const train_options& o = state_.run.train;
-  for (const llama::parameter& p : model_.parameters()) {
-    const bool finite = std::isfinite(ops_->sum_squares(p.weight.data(), p.size()));
-    if (!finite) return p.slices.front().name + " has overflown";
-  }
-  if (!loss) loss = evaluate(model_, context(), text_, o.batch, o.batch, o.sequence).loss;
+  if (const llama::parameter* p = model_->find_overflow()) return p->name() + " has overflown";
+  if (!loss) loss = evaluate(*model_, inputs(), text_, o.batch).loss;
   if (std::isfinite(*loss)) return std::nullopt;
   return "validation loss " + std::to_string(*loss);
 }
@@ -324,7 +346,7 @@ int trainer::finish(const char* status, int code) {
   ordered_json record = {
       {"event", "end"}, {"status", status}, {"step", state_.step}, {"tokens", state_.tokens}, {"seconds", seconds_}};
   if (code == exit_ok) {
-    const auto e = evaluate(model_, context(), text_, o.final_eval_windows, o.batch, o.sequence);
+    const auto e = evaluate(*model_, inputs(), text_, o.final_eval_windows);
     note_validation(e.loss);
     record["final_val_loss"] = e.loss;
     record["window_losses"] = e.window_losses;
@@ -337,14 +359,14 @@ int trainer::finish(const char* status, int code) {
 }
 
 /// Counts a finished step and logs it.
-void trainer::log_step(const step_result& r, double rate, double step_seconds) {
+void trainer::log_step(const nn::step_state& r, double rate, double step_seconds) {
   const train_options& o = state_.run.train;
   const std::int64_t step_tokens = std::int64_t{o.batch} * o.accumulate * o.sequence;
   ++state_.step;
   state_.tokens += step_tokens;
   log_->write({{"event", "step"},
                {"step", state_.step},
-               {"loss", r.loss},
+               {"loss", r.mean_loss()},
                {"lr", rate},
                {"grad_norm", r.gradient_norm},
                {"tokens", state_.tokens},
@@ -358,29 +380,30 @@ int trainer::run() {
   open_log();
   if (state_.step == 0) log_evaluation();
   const std::int64_t last = session_.stop_at > 0 ? std::min(session_.stop_at, o.steps) : o.steps;
-  while (state_.step < last) {
+  bool reached = false;
+  while (state_.step < last && !reached) {
     enter_phase();
     const double start = now();
     const double rate = learning_rate();
-    const step_result r = train_step();
-    if (!std::isfinite(r.loss) || !std::isfinite(r.gradient_norm)) {
-      return diverged(state_.step + 1,
-                      "loss " + std::to_string(r.loss) + ", gradient norm " + std::to_string(r.gradient_norm));
+    const nn::step_state r = train_step();
+    if (!std::isfinite(r.mean_loss()) || !std::isfinite(r.gradient_norm)) {
+      return diverged(state_.step + 1, "loss " + std::to_string(r.mean_loss()) + ", gradient norm " +
+                                           std::to_string(r.gradient_norm));
     }
-    update_weights(r.gradient_norm);
     const double step_seconds = now() - start;
     seconds_ += step_seconds;
     log_step(r, rate, step_seconds);
     show_progress(r);
     std::optional<double> loss;
     if (state_.step % o.eval_every == 0 || state_.step == o.steps) loss = log_evaluation();
-    if (state_.step == last || (o.checkpoint_every > 0 && state_.step % o.checkpoint_every == 0)) {
+    reached = loss && o.target_loss > 0 && *loss <= o.target_loss;
+    if (state_.step == last || reached || (o.checkpoint_every > 0 && state_.step % o.checkpoint_every == 0)) {
       if (const auto fault = find_divergence(loss)) return diverged(state_.step, *fault);
       save_checkpoint();
     }
   }
   end_progress();
-  return finish(state_.step == o.steps ? "ok" : "stopped", exit_ok);
+  return finish(reached ? "target" : state_.step == o.steps ? "ok" : "stopped", exit_ok);
 }
 
 }  // namespace rotoscale::llama_program

@@ -12,8 +12,7 @@
 #include "evaluate.hpp"
 #include "options.hpp"
 #include "rotoscale/io/jsonl.hpp"
-#include "rotoscale/nn/linear.hpp"
-#include "rotoscale/nn/recipe.hpp"
+#include "rotoscale/llama/session.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -25,6 +24,7 @@ struct session_options {
   std::string resumed_run;   ///< directory of the run that is resumed
   std::int64_t stop_at = 0;  ///< end after this many steps, as if killed behind its checkpoint; 0: at the last
   int threads = 0;           ///< for the log
+  std::size_t memory_limit = 0;  ///< bytes; 0: none
   bool progress = false;     ///< a line on stderr, rewritten every step
 };
 
@@ -66,23 +66,17 @@ class trainer {
   int run();
 
  private:
-  struct step_result {
-    double loss = 0;
-    double gradient_norm = 0;
-  };
-
   void open_log();
   double logged_seconds() const;
   void enter_phase();
-  nn::pass_context context() const;
-  step_result train_step();
-  void update_weights(double gradient_norm);
+  nn::step_inputs inputs() const;
+  nn::step_state train_step();
   double learning_rate() const;
   void note_validation(double loss);
   double log_evaluation();
   void save_checkpoint();
-  void log_step(const step_result& r, double rate, double step_seconds);
-  void show_progress(const step_result& r);
+  void log_step(const nn::step_state& r, double rate, double step_seconds);
+  void show_progress(const nn::step_state& r);
   void end_progress();
   std::optional<std::string> find_divergence(std::optional<double> loss);
   int diverged(std::int64_t step, const std::string& what);
@@ -92,14 +86,19 @@ class trainer {
   trainer_state state_;
   session_options session_;
   corpus text_;
-  llama::model model_;
-  std::unique_ptr<nn::scaling_book> scales_;
+  std::unique_ptr<llama::session> model_;
   std::size_t phase_ = 0;
-  std::uint64_t weight_version_ = 0;
   std::unique_ptr<io::jsonl_writer> log_;
   bool progress_open_ = false;
   double seconds_ = 0;  ///< spent training, evaluations and checkpoints left out
 };
+
+/// What a run asks of its session.
+llama::session_options session_options_for(const run_options& run, std::size_t memory_limit);
+std::vector<nn::recipe> recipes_of(const std::vector<nn::resolved_phase>& phases);
+
+/// Bytes by category, a line each, and their sum.
+std::string memory_table(const nn::memory_plan& plan);
 
 /// Reads trainer_state.json of a checkpoint.
 trainer_state read_trainer_state(const std::filesystem::path& checkpoint);

@@ -64,6 +64,50 @@ inline const float* decode_rows(const gemm_operand& a, const decode_table& table
   return rows;
 }
 
+/// May an operand that lies transposed be read as it is, by decode_column_strip?
+inline bool has_column_strips(const gemm_operand& a) {
+  return a.transposed && a.block == 0 &&
+         (a.element == formats::fp32 || a.element == formats::bf16 || storage_bits(a.element) == 8);
+}
+
+/// Elements k of rows [first, first + count) of a transposed operand: neighbours in memory.
+inline void decode_column_strip(const gemm_operand& a, const decode_table& table, index_t k, index_t first,
+                                index_t count, float* out) {
+  const std::uint8_t* codes = a.codes + k * a.code_stride + first * (storage_bits(a.element) / 8);
+  if (a.element == formats::fp32) {
+    __builtin_memcpy(out, codes, static_cast<std::size_t>(count) * sizeof(float));
+  } else if (a.element == formats::bf16) {
+    for (index_t i = 0; i < count; ++i) {
+      std::uint16_t code;
+      __builtin_memcpy(&code, codes + 2 * i, sizeof code);
+      out[i] = fp32_from_bits(static_cast<std::uint32_t>(code) << 16);
+    }
+  } else {
+    for (index_t i = 0; i < count; ++i) out[i] = table.value[codes[i]];
+  }
+}
+
+/// At most 64 rows [first, last) of a transposed operand as floats k apart, in tiles of registers.
+inline void decode_transposed_rows(const gemm_operand& a, const decode_table& table, index_t first, index_t last,
+                                   float* out) {
+  const index_t count = last - first;
+  float tile[lane_count][64];
+  for (index_t k0 = 0; k0 < a.k; k0 += lane_count) {
+    const index_t depth = a.k - k0 < lane_count ? a.k - k0 : lane_count;
+    for (index_t p = 0; p < depth; ++p) decode_column_strip(a, table, k0 + p, first, count, tile[p]);
+    index_t i = 0;
+    for (; depth == lane_count && i + lane_count <= count; i += lane_count) {
+      lanes_u32 t[lane_count];
+      for (int p = 0; p < lane_count; ++p) __builtin_memcpy(&t[p], tile[p] + i, sizeof t[p]);
+      transpose_lanes(t);
+      for (int r = 0; r < lane_count; ++r) __builtin_memcpy(out + (i + r) * a.k + k0, &t[r], sizeof t[r]);
+    }
+    for (; i < count; ++i) {
+      for (index_t p = 0; p < depth; ++p) out[i * a.k + k0 + p] = tile[p][i];
+    }
+  }
+}
+
 /// What a kernel must know of a row of A, or of a panel of B, before it can promise bits.
 struct operand_range {
   bool special = false;  ///< NaN, Inf, or what else a kernel leaves to the definition

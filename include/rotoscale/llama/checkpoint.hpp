@@ -15,7 +15,7 @@
 #include "rotoscale/io/json.hpp"
 #include "rotoscale/io/safetensors.hpp"
 #include "rotoscale/llama/config_json.hpp"
-#include "rotoscale/llama/model.hpp"
+#include "rotoscale/llama/session.hpp"
 
 namespace rotoscale::llama {
 
@@ -31,9 +31,8 @@ void for_each_slice(const parameter& p, const Function& f) {
   }
 }
 
-inline void add_slices(io::safetensors_writer& out, const parameter& p, const nn::tensor& t,
+inline void add_slices(io::safetensors_writer& out, const parameter& p, const std::vector<float>& host,
                        const std::string& prefix) {
-  const std::vector<float> host = t.memory().copy_out();
   const std::span<const float> all(host);
   for_each_slice(p, [&](const std::string& name, const std::vector<std::int64_t>& shape, index_t first, index_t count) {
     out.add(prefix + name, "F32", shape,
@@ -52,37 +51,50 @@ inline void read_floats(const io::safetensors_file& file, const std::string& pat
   std::copy(bytes.begin(), bytes.end(), std::as_writable_bytes(to).begin());
 }
 
-inline void read_slices(const io::safetensors_file& file, const std::string& path, const parameter& p,
-                        const nn::tensor& t, const std::string& prefix) {
+inline std::vector<float> read_slices(const io::safetensors_file& file, const std::string& path, const parameter& p,
+                                      const std::string& prefix) {
   std::vector<float> all(static_cast<std::size_t>(p.size()));
   for_each_slice(p, [&](const std::string& name, const std::vector<std::int64_t>& shape, index_t first, index_t count) {
     read_floats(file, path, prefix + name, shape,
                 std::span<float>(all).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
   });
-  t.memory().copy_in(all);
+  return all;
 }
 
-inline std::vector<std::pair<std::string, const nn::buffer<float>*>> scaling_buffers(const nn::scaling_book& b) {
-  return {{"fp8.scale", &b.scales()}, {"fp8.scale_inverse", &b.inverses()}, {"fp8.amax_history", &b.history()}};
+/// What goes on with the same bits (amax is recorded anew).
+struct scaling_memory {
+  const char* name;
+  float* memory;
+  std::size_t count;
+};
+inline std::vector<scaling_memory> scaling_buffers(const nn::delayed_scaling_state& s) {
+  const auto count = static_cast<std::size_t>(s.state().count);
+  return {{"fp8.scale", s.state().scale, count},
+          {"fp8.scale_inverse", s.state().scale_inverse, count},
+          {"fp8.amax_history", s.state().history, s.history_size()}};
 }
 
 }  // namespace detail
 
-/// Writes a checkpoint directory. `state` goes to trainer_state.json as it is. Without `scales` it
-/// cannot be resumed, only evaluated.
-inline void write_checkpoint(const std::filesystem::path& directory, const model& m, const nn::scaling_book* scales,
+/// Writes a checkpoint directory: weights, the moments of those that train, scales. `state` goes to trainer_state.json
+/// as it is.
+inline void write_checkpoint(const std::filesystem::path& directory, const session& from,
                              const nlohmann::ordered_json& state) {
   io::atomic_directory out(directory);
   io::safetensors_writer weights, optimizer;
-  for (const parameter& p : m.parameters()) {
-    detail::add_slices(weights, p, p.weight, "");
-    detail::add_slices(optimizer, p, p.m, "exp_avg.");
-    detail::add_slices(optimizer, p, p.v, "exp_avg_sq.");
+  const model& m = from.model();
+  for (std::size_t i = 0; i < m.parameters().all().size(); ++i) {
+    const parameter& p = m.parameters()[i];
+    detail::add_slices(weights, p, m.values(from.queue(), i), "");
+    if (!p.trains) continue;
+    detail::add_slices(optimizer, p, m.arena_values(from.queue(), m.arena().m, i), "exp_avg.");
+    detail::add_slices(optimizer, p, m.arena_values(from.queue(), m.arena().v, i), "exp_avg_sq.");
   }
-  if (scales != nullptr) {
-    for (const auto& [name, memory] : detail::scaling_buffers(*scales)) {
-      optimizer.add(name, "F32", {memory->size()}, std::as_bytes(std::span<const float>(memory->copy_out())));
-    }
+  for (const auto& [name, memory, count] : detail::scaling_buffers(m.scales())) {
+    std::vector<float> host(count);
+    from.ops().download(from.queue(), host.data(), memory, count * sizeof(float));
+    from.ops().synchronize(from.queue());
+    optimizer.add(name, "F32", {static_cast<std::int64_t>(count)}, std::as_bytes(std::span<const float>(host)));
   }
   weights.metadata["format"] = "pt";  // transformers refuses files without it
   weights.write(out.path() / "model.safetensors");
@@ -93,27 +105,33 @@ inline void write_checkpoint(const std::filesystem::path& directory, const model
 }
 
 /// Reads weights, and the optimizer's state if `with_optimizer`.
-inline void read_checkpoint(const std::filesystem::path& directory, model& m, bool with_optimizer) {
+inline void read_checkpoint(const std::filesystem::path& directory, session& into, bool with_optimizer) {
   const std::string weights_path = (directory / "model.safetensors").string();
   const auto weights = io::safetensors_file::open(weights_path);
-  for (const parameter& p : m.parameters()) detail::read_slices(weights, weights_path, p, p.weight, "");
+  const model& m = into.model();
+  for (std::size_t i = 0; i < m.parameters().all().size(); ++i) {
+    into.load(i, detail::read_slices(weights, weights_path, m.parameters()[i], ""));
+  }
   if (!with_optimizer) return;
   const std::string optimizer_path = (directory / "optimizer.safetensors").string();
   const auto optimizer = io::safetensors_file::open(optimizer_path);
-  for (const parameter& p : m.parameters()) {
-    detail::read_slices(optimizer, optimizer_path, p, p.m, "exp_avg.");
-    detail::read_slices(optimizer, optimizer_path, p, p.v, "exp_avg_sq.");
+  for (std::size_t i = 0; i < m.parameters().all().size(); ++i) {
+    const parameter& p = m.parameters()[i];
+    if (!p.trains) continue;
+    m.set_arena_values(into.queue(), m.arena().m, i, detail::read_slices(optimizer, optimizer_path, p, "exp_avg."));
+    m.set_arena_values(into.queue(), m.arena().v, i, detail::read_slices(optimizer, optimizer_path, p, "exp_avg_sq."));
   }
 }
 
 /// Restores delayed scaling; throws io::error if the checkpoint does not hold it.
-inline void read_scales(const std::filesystem::path& directory, const nn::scaling_book& scales) {
+inline void read_scales(const std::filesystem::path& directory, const session& into) {
   const std::string path = (directory / "optimizer.safetensors").string();
   const auto file = io::safetensors_file::open(path);
-  for (const auto& [name, memory] : detail::scaling_buffers(scales)) {
-    std::vector<float> host(static_cast<std::size_t>(memory->size()));
-    detail::read_floats(file, path, name, {memory->size()}, host);
-    memory->copy_in(host);
+  for (const auto& [name, memory, count] : detail::scaling_buffers(into.model().scales())) {
+    std::vector<float> host(count);
+    detail::read_floats(file, path, name, {static_cast<std::int64_t>(count)}, host);
+    into.ops().upload(into.queue(), memory, host.data(), count * sizeof(float));
+    into.ops().synchronize(into.queue());
   }
 }
 

@@ -38,8 +38,8 @@ inline nn::recipe load_recipe(const std::string& name) {
     valid.push_back(r.name);
   }
   if (!detail::is_file(name)) detail::fail_unknown("recipe", name, valid);
-  nn::recipe r = nn::presets::uniform(std::filesystem::path(name).stem().string(), nn::number_format::bf16,
-                                      nn::number_format::bf16);
+  nn::recipe r = nn::presets::uniform(std::filesystem::path(name).stem().string(), nn::operand_format::bf16,
+                                      nn::operand_format::bf16);
   io::from_json(io::read_json(name), r, name);
   if (const auto fault = find_fault(r)) throw io::error(name, *fault);
   return r;

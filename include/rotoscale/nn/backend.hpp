@@ -1,61 +1,23 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The operations that a model and a training loop are written against. Pointers and views passed here are the backend's
-// memory: only it may touch them. One call is about one kernel launch. cpu_backend.hpp implements it; a GPU backend
-// derives from the same class, and neither model, recipes nor trainer change.
+// The operations that a model and a training loop are written against. Whatever takes a queue is asynchronous: it sees
+// backend memory as it is when its turn comes, and errors show at the next synchronize. Pointers and views passed here
+// are backend memory, which only the backend may touch. Primitives are pure virtual; each coarse operation has a body
+// here that composes primitives, and a backend that fuses it must leave the same bytes.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "rotoscale/gemm_operand.hpp"
-#include "rotoscale/gemm_options.hpp"
-#include "rotoscale/nn/recipe.hpp"
+#include "rotoscale/nn/memory.hpp"
+#include "rotoscale/nn/operation_arguments.hpp"
+#include "rotoscale/nn/queue.hpp"
+#include "rotoscale/nn/random_streams.hpp"
 
 namespace rotoscale::nn {
-
-/// How one operand is to be quantized, with everything a recipe leaves open resolved.
-struct quantize_args {
-  operand_recipe recipe;
-  block_axis axis = block_axis::row;
-  std::uint32_t signs = 0;               ///< of the rotation, as rotation::signs
-  random_stream random = {};             ///< for stochastic rounding
-  const float* scale = nullptr;          ///< FP8: elements are multiplied by *scale; null is 1
-  const float* scale_inverse = nullptr;  ///< FP8: what the operand's factor becomes
-  float* amax = nullptr;                 ///< FP8: *amax becomes max(*amax, largest finite |x|); null to leave it
-};
-
-/// AdamW with decoupled weight decay (Loshchilov and Hutter), as PyTorch computes it.
-struct adamw_args {
-  float learning_rate = 0.0f;
-  float beta1 = 0.9f;
-  float beta2 = 0.95f;
-  float epsilon = 1e-8f;
-  float weight_decay = 0.0f;
-  float gradient_scale = 1.0f;    ///< multiplies the gradient first (clipping)
-  float bias_correction1 = 1.0f;  ///< 1 - beta1^t
-  float bias_correction2 = 1.0f;  ///< 1 - beta2^t
-};
-
-/// Shapes of attention: queries [batch, seq, heads, head_dim], keys and values [batch, seq, kv_heads, head_dim].
-template <class T>
-using heads_view = view<T, 4>;
-
-/// State of delayed scaling for `count` tensors, all in backend memory; history is count × history_length.
-struct scaling_state {
-  index_t count = 0;
-  int history_length = 0;
-  float* scale = nullptr;
-  float* scale_inverse = nullptr;
-  float* amax = nullptr;
-  float* history = nullptr;
-  const float* largest = nullptr;  ///< largest number of each tensor's format
-};
-
-/// Target of masked positions in cross_entropy.
-inline constexpr std::int32_t ignored_target = -100;
 
 class backend {
  public:
@@ -66,151 +28,167 @@ class backend {
 
   /// For logs: what runs this, e.g. "cpu (2 threads, avx512)".
   virtual std::string description() const = 0;
+  /// Threads of the host that compute.
+  virtual int threads() const = 0;
+  /// The contracts of all operations but GEMMs.
+  virtual std::span<const operation_contract> contracts() const = 0;
+  /// The contract that a GEMM of rows × cols over k will run under, asked before the first step; null: refused.
+  virtual std::optional<gemm_contract> contract(const gemm_recipe& gemm, index_t rows, index_t cols,
+                                                index_t k) const = 0;
 
-  // Memory. Fresh memory is zero.
-  virtual void* allocate(std::size_t bytes) = 0;
-  virtual void release(void* memory) noexcept = 0;
-  virtual void copy_in(void* to, const void* from_host, std::size_t bytes) = 0;
-  virtual void copy_out(void* to_host, const void* from, std::size_t bytes) = 0;
-  virtual void fill_zero(void* memory, std::size_t bytes) = 0;
+  // Memory: zero at first; before the first step only. Throws std::bad_alloc.
+  virtual void* allocate(std::size_t bytes, memory_kind kind) = 0;
+  virtual void release(void* memory, memory_kind kind) noexcept = 0;
+  /// How often allocate was called.
+  virtual std::size_t allocations() const = 0;
+  /// Memory that the operations of a queue use while they run.
+  virtual std::size_t workspace_bytes(const workspace_request& request) const = 0;
+  virtual void set_workspace(queue q, void* memory, std::size_t bytes) = 0;
 
-  // GEMM operands. `out` describes memory for the result, rows of codes of the recipe's format, and of block scales for
-  // MX formats; FP8 operands have a factor, one float, which `out_factor` receives.
-  virtual void quantize(matrix<const float> source, const quantize_args& args, const block_matrix<std::uint8_t>& out,
-                        float* out_factor) = 0;
-  virtual void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_options& options, matrix<float> c) = 0;
-  virtual void update_scales(const scaling_state& state, const delayed_scaling& rule) = 0;
+  // Queues.
+  virtual queue make_queue(const char* name) = 0;
+  virtual event record(queue on) = 0;
+  /// What comes on the queue waits for the event.
+  virtual void order(queue after, const event& before) = 0;
+  /// The only wait. Throws backend_error with the name of the operation that failed, if one did.
+  virtual void synchronize(const event& until) = 0;
+  void synchronize(queue q) { synchronize(record(q)); }
+  /// Between host memory and backend memory; host memory must be pinned, or not change until the queue is synchronized.
+  virtual void upload(queue q, void* to, const void* host, std::size_t bytes) = 0;
+  virtual void download(queue q, void* host, const void* from, std::size_t bytes) = 0;
+  virtual void copy(queue q, void* to, const void* from, std::size_t bytes) = 0;
+  virtual void fill_zero(queue q, void* memory, std::size_t bytes) = 0;
+  /// What `operations` puts on the queue, to be launched any number of times.
+  virtual std::unique_ptr<graph> capture(queue q, std::function<void()> operations) = 0;
+  virtual void launch(queue q, graph& what) = 0;
 
-  // Layers. x, y, ... are [tokens, features]; gradients of inputs are overwritten unless said otherwise, gradients of
-  // weights are added to.
-  virtual void embedding_forward(const std::int32_t* tokens, matrix<const float> table, matrix<float> y) = 0;
-  virtual void embedding_backward(const std::int32_t* tokens, matrix<const float> dy, matrix<float> dtable) = 0;
-  /// y = x * rstd * weight, rstd[t] = 1 / sqrt(mean(x²) + eps).
-  virtual void rmsnorm_forward(matrix<const float> x, const float* weight, float eps, matrix<float> y, float* rstd) = 0;
-  /// dx is added to (it joins the residual's gradient).
-  virtual void rmsnorm_backward(matrix<const float> dy, matrix<const float> x, const float* weight, const float* rstd,
-                                matrix<float> dx, float* dweight) = 0;
+  // Step state.
+  /// Counts the valid targets of `count` numbers, and starts sums anew; the inputs are uploaded.
+  virtual void begin_step(queue q, const std::int32_t* targets, index_t count, step_state* state) = 0;
+  /// gradient_scale from valid_tokens, which by now counts those of all ranks.
+  virtual void set_gradient_scale(queue q, step_state* state) = 0;
+  virtual void next_micro_batch(queue q, step_state* state) = 0;
+
+  // GEMM operands.
+  virtual operand_layout layout_operands(const operand_request& request) const = 0;
+  /// `memory` has the layout's bytes; `source` is read through it if the layout says so.
+  virtual std::unique_ptr<operand_set> make_operands(const operand_request& request, void* memory,
+                                                     const_tensor_view source) = 0;
+  /// Both forms in one pass over the source. Random words and signs derive from the state.
+  virtual void quantize(queue q, const_tensor_view source, const quantize_target& to, const step_state* state) = 0;
+  /// c = round(a · bᵀ) or c = round(a · bᵀ + c); `output` says to which numbers, whatever c stores them as.
+  virtual void gemm(queue q, operand a, operand b, const gemm_contract& contract, operand_format output, tensor_view c,
+                    bool accumulate) = 0;
+  virtual void update_scales(queue q, const scaling_state& state, const delayed_scaling& rule) = 0;
+
+  // Layers. x, y, ... are [tokens, features], FP32 or BF16; sums and functions are FP32. Gradients of inputs are
+  // overwritten unless said otherwise, gradients of weights (FP32) are formed from zero and then added.
+  virtual void embedding_forward(queue q, const token_source& tokens, const_tensor_view table, tensor_view y,
+                                 const step_state* state) = 0;
+  virtual void embedding_backward(queue q, const token_source& tokens, const_tensor_view dy, tensor_view dtable,
+                                  const step_state* state) = 0;
+  /// y = x * rstd * gain, rstd[t] = 1 / sqrt(mean(x²) + eps).
+  virtual void rmsnorm_forward(queue q, const_tensor_view x, const float* gain, float eps, tensor_view y,
+                               float* rstd) = 0;
+  /// dx is added to (it joins the residual's gradient); no dgain where the gain is frozen.
+  virtual void rmsnorm_backward(queue q, const_tensor_view dy, const_tensor_view x, const float* gain,
+                                const float* rstd, tensor_view dx, float* dgain) = 0;
   /// In place on [batch, seq, heads, head_dim]; cosine and sine are [seq, head_dim / 2]. inverse = the backward pass.
-  virtual void rope(heads_view<float> x, const float* cosine, const float* sine, bool inverse) = 0;
-  /// Causal, grouped-query; lse [batch, heads, seq] keeps log Σ exp of the scaled scores for the backward pass.
-  virtual void attention_forward(heads_view<const float> q, heads_view<const float> k, heads_view<const float> v,
-                                 heads_view<float> o, float* lse) = 0;
-  virtual void attention_backward(heads_view<const float> q, heads_view<const float> k, heads_view<const float> v,
-                                  heads_view<const float> o, const float* lse, heads_view<const float> d_o,
-                                  heads_view<float> dq, heads_view<float> dk, heads_view<float> dv) = 0;
-  /// h = silu(gate) * up.
-  virtual void swiglu_forward(matrix<const float> gate, matrix<const float> up, matrix<float> h) = 0;
-  virtual void swiglu_backward(matrix<const float> dh, matrix<const float> gate, matrix<const float> up,
-                               matrix<float> dgate, matrix<float> dup) = 0;
-  /// x += y.
-  virtual void add(matrix<float> x, matrix<const float> y) = 0;
-  /// loss[t] = -log softmax(logits[t])[targets[t]], 0 where ignored. The logits are used
-  /// up: with a gradient_scale other than 0 they become their gradients times it.
-  virtual void cross_entropy(matrix<float> logits, const std::int32_t* targets, float* loss, float gradient_scale) = 0;
+  virtual void rope(queue q, tensor_view x, const float* cosine, const float* sine, bool inverse) = 0;
+  /// Causal, grouped-query.
+  virtual void attention_forward(queue q, const attention_tensors& t) = 0;
+  virtual void attention_backward(queue q, const attention_tensors& t, const attention_gradients& d) = 0;
+  /// h = silu(gate) * up; gate_up is [tokens, gate | up].
+  virtual void swiglu_forward(queue q, const_tensor_view gate_up, tensor_view h) = 0;
+  virtual void swiglu_backward(queue q, const_tensor_view dh, const_tensor_view gate_up, tensor_view d_gate_up) = 0;
+  /// sum = x + y; sum may be x.
+  virtual void add(queue q, const_tensor_view x, const_tensor_view y, tensor_view sum) = 0;
+  /// loss[t] = -log softmax(logits[t])[target], 0 where masked; targets are those of tokens [first, first + rows). The
+  /// logits are used up: with gradients they become their gradients times the state's gradient_scale.
+  virtual void cross_entropy(queue q, tensor_view logits, const token_source& targets, index_t first, float* loss,
+                             bool gradients, const step_state* state) = 0;
+  /// Adds n losses to the state's sum.
+  virtual void sum_losses(queue q, const float* loss, index_t n, step_state* state) = 0;
 
   // Optimizer.
-  /// Σ x² over n values: FP32 within chunks of 4096, FP64 over the chunks in order.
-  virtual double sum_squares(const float* x, index_t n) = 0;
-  virtual void adamw(float* weight, const float* gradient, float* m, float* v, index_t n, const adamw_args& args) = 0;
+  /// out[i] = Σ x² over segment i, in FP64: chunks of 4096 in FP32, a tree in FP64 over them.
+  virtual void sum_squares(queue q, const float* x, std::span<const parameter_arena::segment> segments,
+                           double* out) = 0;
+  /// Over the whole arena: squares, norm, count of what is not finite, clip factor.
+  virtual void gradient_norm(queue q, const parameter_arena& arena, const optimizer_config& config,
+                             step_state* state) = 0;
+  /// One update of every parameter; none if loss or norm is not finite.
+  virtual void adamw(queue q, const parameter_arena& arena, const optimizer_config& config,
+                     const step_state* state) = 0;
+
+  // Coarse operations: the bodies below compose the primitives above.
+  virtual void residual_norm(queue q, const residual_norm_args& args, const step_state* state);
+  virtual void swiglu_quantize(queue q, const_tensor_view gate_up, tensor_view h, const quantize_target& to,
+                               const step_state* state);
+  virtual void swiglu_backward_quantize(queue q, const_tensor_view dh, const_tensor_view gate_up,
+                                        tensor_view d_gate_up, const quantize_target& to, const step_state* state);
+  virtual void rope_both(queue q, tensor_view queries, tensor_view keys, const float* cosine, const float* sine,
+                         bool inverse);
+  virtual void head_loss(queue q, const head_args& args, step_state* state);
+  virtual void clip_and_update(queue q, const parameter_arena& arena, const optimizer_config& config,
+                               step_state* state);
 };
 
-/// Owned backend memory.
-template <class T>
-class buffer {
- public:
-  buffer() = default;
-  buffer(backend& owner, index_t size)
-      : owner_(&owner),
-        data_(static_cast<T*>(owner.allocate(static_cast<std::size_t>(size) * sizeof(T)))),
-        size_(size) {}
-  buffer(buffer&& other) noexcept { swap(other); }
-  buffer& operator=(buffer&& other) noexcept {
-    buffer moved(std::move(other));
-    swap(moved);
-    return *this;
+// What the coarse operations mean.
+
+inline void backend::residual_norm(queue q, const residual_norm_args& a, const step_state* state) {
+  if (!a.branch.empty()) add(q, a.x, a.branch, a.sum);
+  rmsnorm_forward(q, a.branch.empty() ? a.x : const_tensor_view(a.sum), a.gain, a.epsilon, a.y, a.rstd);
+  if (a.to.set != nullptr) quantize(q, a.y, a.to, state);
+}
+
+inline void backend::swiglu_quantize(queue q, const_tensor_view gate_up, tensor_view h, const quantize_target& to,
+                                     const step_state* state) {
+  swiglu_forward(q, gate_up, h);
+  if (to.set != nullptr) quantize(q, h, to, state);
+}
+
+inline void backend::swiglu_backward_quantize(queue q, const_tensor_view dh, const_tensor_view gate_up,
+                                              tensor_view d_gate_up, const quantize_target& to,
+                                              const step_state* state) {
+  swiglu_backward(q, dh, gate_up, d_gate_up);
+  if (to.set != nullptr) quantize(q, d_gate_up, to, state);
+}
+
+inline void backend::rope_both(queue q, tensor_view queries, tensor_view keys, const float* cosine, const float* sine,
+                               bool inverse) {
+  rope(q, queries, cosine, sine, inverse);
+  rope(q, keys, cosine, sine, inverse);
+}
+
+inline void backend::head_loss(queue q, const head_args& a, step_state* state) {
+  for (std::size_t i = 0; i < a.chunks.size(); ++i) {
+    const head_chunk& chunk = a.chunks[i];
+    const tensor_view logits = a.logits.part(0, 0, chunk.count);
+    const bool wgrad = a.gradients && !a.dw.empty();
+    quantize(q, a.x.part(0, chunk.first, chunk.count), {chunk.x, true, wgrad, {}}, state);
+    gemm(q, {chunk.x, operand_form::row}, {a.w, operand_form::row}, *a.contracts[0], operand_format::fp32, logits,
+         false);
+    cross_entropy(q, logits, a.targets, chunk.first, a.loss + chunk.first, a.gradients, state);
+    if (!a.gradients) continue;
+    operand_set* const d = a.dlogits[i].get();
+    quantize(q, logits, {d, true, wgrad, {}}, state);
+    gemm(q, {d, operand_form::row}, {a.w, operand_form::column}, *a.contracts[1], a.dx_output,
+         a.dx.part(0, chunk.first, chunk.count), false);
+    if (wgrad) {
+      gemm(q, {d, operand_form::column}, {chunk.x, operand_form::column}, *a.contracts[2], operand_format::fp32, a.dw,
+           true);
+    }
   }
-  ~buffer() {
-    if (owner_) owner_->release(data_);
-  }
+  index_t tokens = 0;
+  for (const head_chunk& chunk : a.chunks) tokens += chunk.count;
+  sum_losses(q, a.loss, tokens, state);
+}
 
-  T* data() const { return data_; }
-  index_t size() const { return size_; }
-  std::size_t bytes() const { return static_cast<std::size_t>(size_) * sizeof(T); }
-
-  void fill_zero() const { owner_->fill_zero(data_, bytes()); }
-  void copy_in(const std::vector<T>& host) const {
-    ROTOSCALE_ASSERT(static_cast<index_t>(host.size()) == size_);
-    owner_->copy_in(data_, host.data(), bytes());
-  }
-  std::vector<T> copy_out() const {
-    std::vector<T> host(static_cast<std::size_t>(size_));
-    owner_->copy_out(host.data(), data_, bytes());
-    return host;
-  }
-
- private:
-  void swap(buffer& other) noexcept {
-    std::swap(owner_, other.owner_);
-    std::swap(data_, other.data_);
-    std::swap(size_, other.size_);
-  }
-
-  backend* owner_ = nullptr;
-  T* data_ = nullptr;
-  index_t size_ = 0;
-};
-
-/// An owned row-major matrix of FP32.
-class tensor {
- public:
-  tensor() = default;
-  tensor(backend& owner, index_t rows, index_t cols) : memory_(owner, rows * cols), rows_(rows), cols_(cols) {}
-
-  matrix<float> view() const { return row_major(memory_.data(), rows_, cols_); }
-  float* data() const { return memory_.data(); }
-  const buffer<float>& memory() const { return memory_; }
-
- private:
-  buffer<float> memory_;
-  index_t rows_ = 0;
-  index_t cols_ = 0;
-};
-
-/// A quantized operand that owns its memory and grows it as needed.
-class operand {
- public:
-  /// Quantizes `source`; the result is rows × k with k along the axis of the blocks.
-  const gemm_operand& quantize(backend& ops, matrix<const float> source, const quantize_args& args) {
-    const bool row = args.axis == block_axis::row;
-    const format element = element_format(args.recipe.format);
-    gemm_operand& o = described_;
-    o.element = element;
-    o.rows = source.extent(row ? 0 : 1);
-    o.k = source.extent(row ? 1 : 0);
-    o.code_stride = packed_bytes(element, o.k);
-    o.block = is_mx(args.recipe.format) ? block_format_of(args.recipe.format).length : 0;
-    o.scale_stride = o.block ? o.k / o.block : 0;
-    reserve(ops, codes_, o.rows * o.code_stride);
-    reserve(ops, scales_, o.rows * o.scale_stride);
-    reserve(ops, factor_, 1);
-    o.codes = codes_.data();
-    o.scales = scales_.data();
-    o.factor = is_fp8(args.recipe.format) ? factor_.data() : nullptr;
-    ops.quantize(source, args, {o.rows, o.k, codes_.data(), o.code_stride, scales_.data(), o.scale_stride},
-                 factor_.data());
-    return o;
-  }
-  const gemm_operand& get() const { return described_; }
-
- private:
-  template <class T>
-  static void reserve(backend& ops, buffer<T>& memory, index_t size) {
-    if (memory.size() < size) memory = buffer<T>(ops, size);
-  }
-
-  buffer<std::uint8_t> codes_, scales_;
-  buffer<float> factor_;
-  gemm_operand described_;
-};
+inline void backend::clip_and_update(queue q, const parameter_arena& arena, const optimizer_config& config,
+                                     step_state* state) {
+  gradient_norm(q, arena, config, state);
+  adamw(q, arena, config, state);
+}
 
 }  // namespace rotoscale::nn

@@ -9,20 +9,20 @@
 #include <utility>
 #include <vector>
 
-#include "rotoscale/gemm_options.hpp"
 #include "rotoscale/names.hpp"
+#include "rotoscale/nn/contracts.hpp"
+#include "rotoscale/nn/tensor.hpp"
 
 namespace rotoscale::nn {
 
-enum class number_format { fp32, bf16, fp8_e4m3, fp8_e5m2, mxfp4, mxfp8_e4m3, mxfp8_e5m2 };
+enum class operand_format { fp32, bf16, fp8_e4m3, fp8_e5m2, mxfp4, mxfp8_e4m3, mxfp8_e5m2 };
 enum class rotation_kind { none, h16, h16_fixed_signs, h16_step_signs };
 enum class policy_kind { te_rocm, ocp };
-enum class accumulation_kind { fp32_fma_chain, fp32_blockwise };
 enum class amax_algorithm { max, most_recent };
 
 /// One operand of one GEMM. The scale rule, rotation and policy matter to MX formats only.
 struct operand_recipe {
-  number_format format = number_format::bf16;
+  operand_format format = operand_format::bf16;
   scale_rule rule = scale_rule::even;
   rotoscale::rounding rounding = rotoscale::rounding::nearest_even;
   rotation_kind rotation = rotation_kind::none;
@@ -34,8 +34,8 @@ struct operand_recipe {
 /// One of the three GEMMs of a linear layer y = x·wᵀ. left/right: fprop x, w; dgrad dy, w; wgrad dy, x.
 struct gemm_recipe {
   operand_recipe left, right;
-  accumulation_kind accumulate = accumulation_kind::fp32_fma_chain;
-  number_format output = number_format::bf16;  ///< fp32 or bf16
+  std::string accumulate = fp32_fma_chain_contract;  ///< a name that find_gemm_contract knows
+  operand_format output = operand_format::bf16;  ///< fp32 or bf16
 
   bool operator==(const gemm_recipe&) const = default;
 };
@@ -52,6 +52,7 @@ struct delayed_scaling {
 struct recipe {
   std::string name = "bf16";
   gemm_recipe fprop, dgrad, wgrad;
+  operand_format activations = operand_format::fp32;  ///< fp32 or bf16: what is stored between operations
   delayed_scaling fp8;
   int bf16_first_layers = 0;  ///< decoder layers at the start that stay in BF16
   int bf16_last_layers = 0;
@@ -76,26 +77,25 @@ struct resolved_phase {
   nn::recipe recipe;
 };
 
-constexpr bool is_fp8(number_format f) { return f == number_format::fp8_e4m3 || f == number_format::fp8_e5m2; }
-constexpr bool is_mx(number_format f) {
-  return f == number_format::mxfp4 || f == number_format::mxfp8_e4m3 || f == number_format::mxfp8_e5m2;
+constexpr bool is_fp8(operand_format f) { return f == operand_format::fp8_e4m3 || f == operand_format::fp8_e5m2; }
+constexpr bool is_mx(operand_format f) {
+  return f == operand_format::mxfp4 || f == operand_format::mxfp8_e4m3 || f == operand_format::mxfp8_e5m2;
 }
-constexpr format element_format(number_format f) {
+constexpr format element_format(operand_format f) {
   switch (f) {
-    case number_format::fp32: return formats::fp32;
-    case number_format::bf16: return formats::bf16;
-    case number_format::fp8_e4m3:
-    case number_format::mxfp8_e4m3: return formats::e4m3;
-    case number_format::fp8_e5m2:
-    case number_format::mxfp8_e5m2: return formats::e5m2;
-    case number_format::mxfp4: return formats::e2m1;
+    case operand_format::fp32: return formats::fp32;
+    case operand_format::bf16: return formats::bf16;
+    case operand_format::fp8_e4m3:
+    case operand_format::mxfp8_e4m3: return formats::e4m3;
+    case operand_format::fp8_e5m2:
+    case operand_format::mxfp8_e5m2: return formats::e5m2;
+    case operand_format::mxfp4: return formats::e2m1;
   }
   return formats::fp32;
 }
-constexpr block_format block_format_of(number_format f) { return {element_format(f), 32}; }
-constexpr mma_model model_of(accumulation_kind a) {
-  return a == accumulation_kind::fp32_blockwise ? fp32_blockwise : fp32_fma_chain;
-}
+constexpr block_format block_format_of(operand_format f) { return {element_format(f), 32}; }
+/// Only fp32 and bf16.
+constexpr dtype storage_for(operand_format f) { return f == operand_format::bf16 ? dtype::bf16 : dtype::fp32; }
 constexpr block_policy policy_of(policy_kind p) {
   return p == policy_kind::te_rocm ? policies::te_rocm : policies::ocp;
 }
@@ -108,7 +108,7 @@ constexpr bool needs_blocks(const recipe& r) {
 
 constexpr bool is_all_fp32(const recipe& r) {
   for (const gemm_recipe* g : {&r.fprop, &r.dgrad, &r.wgrad}) {
-    if (g->left.format != number_format::fp32 || g->right.format != number_format::fp32) return false;
+    if (g->left.format != operand_format::fp32 || g->right.format != operand_format::fp32) return false;
   }
   return true;
 }
@@ -120,10 +120,13 @@ inline std::optional<std::string> find_fault(const gemm_recipe& g, const std::st
   if (g.left.rotation != rotation_kind::none && !(is_mx(g.left.format) && is_mx(g.right.format))) {
     return where + ": a rotation needs MX formats on both operands";
   }
-  if (g.output != number_format::fp32 && g.output != number_format::bf16)
+  if (g.output != operand_format::fp32 && g.output != operand_format::bf16)
     return where + ": output must be fp32 or bf16";
-  if (g.accumulate == accumulation_kind::fp32_blockwise &&
-      (g.left.format != number_format::mxfp4 || g.right.format != number_format::mxfp4)) {
+  if (!find_gemm_contract(g.accumulate)) {
+    return where + ": accumulate: '" + g.accumulate + "' is no contract (docs/numerics.md lists them)";
+  }
+  if (g.accumulate == fp32_blockwise_contract &&
+      (g.left.format != operand_format::mxfp4 || g.right.format != operand_format::mxfp4)) {
     return where + ": fp32_blockwise accumulation needs mxfp4 on both operands, whose block sums are exact";
   }
   return std::nullopt;
@@ -133,6 +136,8 @@ inline std::optional<std::string> find_fault(const recipe& r) {
   if (auto fault = find_fault(r.fprop, "fprop")) return fault;
   if (auto fault = find_fault(r.dgrad, "dgrad")) return fault;
   if (auto fault = find_fault(r.wgrad, "wgrad")) return fault;
+  if (r.activations != operand_format::fp32 && r.activations != operand_format::bf16)
+    return "activations must be fp32 or bf16";
   if (r.fp8.history_length < 1 || r.fp8.history_length > 65536) return "fp8.history_length must be between 1 and 65536";
   if (r.fp8.margin < -32 || r.fp8.margin > 32) return "fp8.margin must be between -32 and 32";
   const auto disagree = [](const operand_recipe& a, const operand_recipe& b) {
@@ -148,34 +153,34 @@ inline std::optional<std::string> find_fault(const recipe& r) {
 
 namespace presets {
 
-inline recipe uniform(std::string name, number_format f, number_format output) {
-  const gemm_recipe g{{f}, {f}, accumulation_kind::fp32_fma_chain, output};
-  recipe r{std::move(name), g, g, g, {}, 0, 0};
-  r.wgrad.output = number_format::fp32;  // main gradients are FP32
+inline recipe uniform(std::string name, operand_format f, operand_format output) {
+  const gemm_recipe g{{f}, {f}, fp32_fma_chain_contract, output};
+  recipe r{std::move(name), g, g, g, operand_format::fp32, {}, 0, 0};
+  r.wgrad.output = operand_format::fp32;  // main gradients are FP32
   return r;
 }
 
 /// HYBRID: E4M3 forward, E5M2 gradients, one scale a tensor from the history of its maxima.
 inline recipe fp8_delayed(std::string name, delayed_scaling scaling) {
-  recipe r = uniform(std::move(name), number_format::fp8_e4m3, number_format::bf16);
-  r.dgrad.left.format = r.wgrad.left.format = number_format::fp8_e5m2;
+  recipe r = uniform(std::move(name), operand_format::fp8_e4m3, operand_format::bf16);
+  r.dgrad.left.format = r.wgrad.left.format = operand_format::fp8_e5m2;
   r.fp8 = scaling;
   return r;
 }
 
 /// E2M1 blocks of 32 on every operand of all three GEMMs, EVEN scales, exact block products.
 inline recipe mxfp4(std::string name, rotation_kind rotation) {
-  recipe r = uniform(std::move(name), number_format::mxfp4, number_format::bf16);
+  recipe r = uniform(std::move(name), operand_format::mxfp4, operand_format::bf16);
   for (gemm_recipe* g : {&r.fprop, &r.dgrad, &r.wgrad}) {
     g->left.rotation = g->right.rotation = rotation;
-    g->accumulate = accumulation_kind::fp32_blockwise;
+    g->accumulate = fp32_blockwise_contract;
   }
   return r;
 }
 
 inline std::vector<recipe> all() {
-  return {uniform("fp32", number_format::fp32, number_format::fp32),
-          uniform("bf16", number_format::bf16, number_format::bf16),
+  return {uniform("fp32", operand_format::fp32, operand_format::fp32),
+          uniform("bf16", operand_format::bf16, operand_format::bf16),
           fp8_delayed("fp8_delayed", {1024, amax_algorithm::max, 0}),
           fp8_delayed("fp8_delayed_most_recent", {4, amax_algorithm::most_recent, 0}),
           mxfp4("mxfp4", rotation_kind::none),
@@ -196,9 +201,9 @@ inline std::vector<schedule> schedules() {
 
 namespace rotoscale {
 template <>
-struct enum_names<nn::number_format> {
-  using enum nn::number_format;
-  static constexpr enum_name<nn::number_format> table[] = {{fp32, "fp32"},
+struct enum_names<nn::operand_format> {
+  using enum nn::operand_format;
+  static constexpr enum_name<nn::operand_format> table[] = {{fp32, "fp32"},
                                                            {bf16, "bf16"},
                                                            {fp8_e4m3, "fp8_e4m3"},
                                                            {fp8_e5m2, "fp8_e5m2"},
@@ -230,12 +235,6 @@ struct enum_names<nn::policy_kind> {
                                                          {nn::policy_kind::ocp, "ocp"}};
 };
 template <>
-struct enum_names<nn::accumulation_kind> {
-  static constexpr enum_name<nn::accumulation_kind> table[] = {
-      {nn::accumulation_kind::fp32_fma_chain, "fp32_fma_chain"},
-      {nn::accumulation_kind::fp32_blockwise, "fp32_blockwise"}};
-};
-template <>
 struct enum_names<nn::amax_algorithm> {
   static constexpr enum_name<nn::amax_algorithm> table[] = {{nn::amax_algorithm::max, "max"},
                                                             {nn::amax_algorithm::most_recent, "most_recent"}};
@@ -265,7 +264,7 @@ template <class Visitor>
 void describe(Visitor&& v, gemm_fields& g) {
   v(g.left, g.gemm.left, "left operand");
   v(g.right, g.gemm.right, "right operand");
-  v("accumulate", g.gemm.accumulate, "accumulation contract");
+  v("accumulate", g.gemm.accumulate, "contract of the sums: a chain, a matrix unit or a kernel by name");
   v("output", g.gemm.output, "numbers the result is rounded to (fp32 or bf16)");
 }
 
@@ -285,6 +284,7 @@ void describe(Visitor&& v, recipe& r) {
   v("fprop", fprop, "y = x w^T");
   v("dgrad", dgrad, "dx = dy w");
   v("wgrad", wgrad, "dw = dy^T x");
+  v("activations", r.activations, "storage between operations (fp32 or bf16)");
   v("fp8", r.fp8, "delayed scaling of per-tensor FP8 operands");
   v("bf16_first_layers", r.bf16_first_layers, "decoder layers at the start left in BF16");
   v("bf16_last_layers", r.bf16_last_layers, "decoder layers at the end left in BF16");

@@ -7,7 +7,7 @@
 #include <doctest/doctest.h>
 
 #include "rotoscale/io/scratch.hpp"
-#include "rotoscale/nn/cpu/backend.hpp"
+#include "rotoscale/nn/cpu/make_backend.hpp"
 
 using namespace rotoscale;
 using namespace rotoscale::io::testing;
@@ -31,48 +31,48 @@ llama::model_config small_config(bool tied = false) {
 
 /// A model whose moments hold something, and FP8 state.
 struct model_case {
-  nn::cpu_backend ops{1};
-  llama::model m;
-  nn::recipe r;
-  nn::scaling_book scales;
+  std::unique_ptr<nn::backend> ops = nn::make_cpu_backend(1);
+  llama::session session;
 
-  explicit model_case(std::uint64_t seed, const llama::model_config& c = small_config()) : m(ops, c) {
-    m.initialize(seed);
-    for (const auto& p : m.parameters()) {
-      std::vector<float> first(static_cast<std::size_t>(p.size())), second = first;
+  explicit model_case(std::uint64_t seed, const llama::model_config& c = small_config())
+      : session(*ops, c, {}, {nn::presets::fp8_delayed("fp8", {3, nn::amax_algorithm::max, 0})}) {
+    session.initialize(seed);
+    const llama::model& m = session.model();
+    for (std::size_t p = 0; p < m.parameters().all().size(); ++p) {
+      std::vector<float> first(static_cast<std::size_t>(m.parameters()[p].size())), second = first;
       for (std::size_t i = 0; i < first.size(); ++i) {
         first[i] = static_cast<float>(i) * 0.5f + static_cast<float>(seed);
         second[i] = static_cast<float>(i * i) + 0.25f;
       }
-      p.m.memory().copy_in(first);
-      p.v.memory().copy_in(second);
+      m.set_arena_values(session.queue(), m.arena().m, p, first);
+      m.set_arena_values(session.queue(), m.arena().v, p, second);
     }
-    r = nn::presets::fp8_delayed("fp8", {3, nn::amax_algorithm::max, 0});
-    scales = nn::scaling_book(ops, m.linear_count(), r);
-    std::vector<float> amax(static_cast<std::size_t>(scales.scales().size()));
+    std::vector<float> amax(static_cast<std::size_t>(m.scales().state().count));
     for (std::size_t i = 0; i < amax.size(); ++i) amax[i] = static_cast<float>(i + 1 + seed);
-    ops.copy_in(scales.state().amax, amax.data(), amax.size() * sizeof(float));
-    scales.update(ops);
+    ops->upload(session.queue(), m.scales().state().amax, amax.data(), amax.size() * sizeof(float));
+    m.scales().update(*ops, session.queue());
   }
   std::vector<float> everything() const {
     std::vector<float> all;
-    for (const auto& p : m.parameters()) {
-      for (const nn::tensor* t : {&p.weight, &p.m, &p.v}) {
-        const auto host = t->memory().copy_out();
-        all.insert(all.end(), host.begin(), host.end());
-      }
+    const llama::model& m = session.model();
+    const auto add = [&](const std::vector<float>& host) { all.insert(all.end(), host.begin(), host.end()); };
+    for (std::size_t p = 0; p < m.parameters().all().size(); ++p) {
+      add(m.values(session.queue(), p));
+      add(m.arena_values(session.queue(), m.arena().m, p));
+      add(m.arena_values(session.queue(), m.arena().v, p));
     }
-    for (const auto* b : {&scales.scales(), &scales.inverses(), &scales.history()}) {
-      const auto host = b->copy_out();
-      all.insert(all.end(), host.begin(), host.end());
+    for (const auto& [name, memory, count] : llama::detail::scaling_buffers(m.scales())) {
+      std::vector<float> host(count);
+      ops->download(session.queue(), host.data(), memory, count * sizeof(float));
+      add(host);
     }
     return all;
   }
-  void write(const fs::path& to) const { llama::write_checkpoint(to, m, &scales, {{"step", 3}}); }
+  void write(const fs::path& to) const { llama::write_checkpoint(to, session, {{"step", 3}}); }
   std::string read_message(const fs::path& from) {
     return message_of([&] {
-      llama::read_checkpoint(from, m, true);
-      llama::read_scales(from, scales);
+      llama::read_checkpoint(from, session, true);
+      llama::read_scales(from, session);
     });
   }
 };
@@ -181,10 +181,11 @@ TEST_CASE("scales of another history are refused") {
   model_case a(1);
   a.write(scratch / "a");
   const auto longer = nn::presets::fp8_delayed("fp8", {4, nn::amax_algorithm::max, 0});
-  const nn::scaling_book book(a.ops, a.m.linear_count(), longer);
-  CHECK(holds(message_of([&] { llama::read_scales(scratch / "a", book); }), "fp8.amax_history"));
-  llama::write_checkpoint(scratch / "none", a.m, nullptr, {});
-  CHECK(holds(message_of([&] { llama::read_scales(scratch / "none", book); }), "'fp8.scale' is missing"));
+  const llama::session other(*a.ops, small_config(), {}, {longer});
+  CHECK(holds(message_of([&] { llama::read_scales(scratch / "a", other); }), "fp8.amax_history"));
+  io::safetensors_writer none;
+  none.write(scratch / "a" / "optimizer.safetensors");
+  CHECK(holds(message_of([&] { llama::read_scales(scratch / "a", other); }), "'fp8.scale' is missing"));
 }
 
 TEST_CASE("a checkpoint that cannot be written leaves nothing") {

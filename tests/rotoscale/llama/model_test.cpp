@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The whole model against an independent double-precision implementation (tests/oracle), and its promises about bits.
-#include "rotoscale/llama/model.hpp"
+#include "rotoscale/llama/session.hpp"
 
 #include <doctest/doctest.h>
 
 #include <cstring>
 
 #include "oracle/reference_llama.hpp"
-#include "rotoscale/nn/cpu/backend.hpp"
+#include "rotoscale/nn/cpu/make_backend.hpp"
 
 using rotoscale::index_t;
 namespace llama = rotoscale::llama;
@@ -72,28 +72,6 @@ double total(const std::vector<float>& losses) {
   return sum;
 }
 
-/// Parameters under their checkpoint names, taken from weights or gradients.
-std::map<std::string, std::vector<double>> by_name(const llama::model& m, bool gradients) {
-  std::map<std::string, std::vector<double>> all;
-  for (const auto& p : m.parameters()) {
-    const auto host = (gradients ? p.gradient : p.weight).memory().copy_out();
-    for (const auto& s : p.slices) {
-      all[s.name].assign(host.begin() + s.first_row * p.cols, host.begin() + (s.first_row + s.rows) * p.cols);
-    }
-  }
-  return all;
-}
-
-nn::pass_context context_for(nn::backend& ops, const nn::recipe& r, const nn::scaling_book* scales = nullptr) {
-  nn::pass_context c;
-  c.ops = &ops;
-  c.current = &r;
-  c.scales = scales;
-  c.seed = 5;
-  c.training = true;
-  return c;
-}
-
 nn::recipe preset(const std::string& name) {
   for (auto& r : nn::presets::all()) {
     if (r.name == name) return r;
@@ -102,37 +80,97 @@ nn::recipe preset(const std::string& name) {
   return {};
 }
 
-/// Gradients of one pass under a recipe, all parameters in a row, and the losses.
+/// A session for passes over b × seq tokens.
+struct session_case {
+  std::unique_ptr<nn::backend> ops;
+  llama::session session;
+
+  session_case(const llama::model_config& config, const nn::recipe& r, index_t b, index_t seq, int threads = 1,
+               std::uint64_t weights = 3, const std::function<void(llama::session_options&)>& change = nullptr)
+      : ops(nn::make_cpu_backend(threads)), session(*ops, config, options(b, seq, change), {r}) {
+    session.initialize(weights);
+  }
+  static llama::session_options options(index_t b, index_t seq,
+                                        const std::function<void(llama::session_options&)>& change) {
+    llama::session_options o;
+    o.model.batch = b;
+    o.model.sequence = seq;
+    if (change) change(o);
+    return o;
+  }
+  /// A step without an update: the learning rate is 0.
+  nn::step_state step(const batch& data, std::uint64_t number = 0, float learning_rate = 0.0f) {
+    nn::step_inputs inputs;
+    inputs.seed = 5;
+    inputs.step = number;
+    inputs.learning_rate = learning_rate;
+    session.train_step(inputs, data.tokens, data.targets);
+    return session.finish_step();
+  }
+  std::vector<float> losses() {
+    std::vector<float> host(static_cast<std::size_t>(session.pass_tokens()));
+    ops->download(session.queue(), host.data(), session.model().loss(), host.size() * sizeof(float));
+    return host;
+  }
+  std::vector<float> evaluate(const batch& data) {
+    nn::step_inputs inputs;
+    inputs.seed = 5;
+    return session.evaluate(inputs, data.tokens, data.targets);
+  }
+  /// Gradients of all parameters in a row; with `weights` their values.
+  std::vector<float> all(bool weights = false) {
+    std::vector<float> out;
+    const llama::model& m = session.model();
+    for (std::size_t i = 0; i < m.parameters().all().size(); ++i) {
+      if (!m.parameters()[i].trains) continue;
+      const auto host = weights ? m.values(session.queue(), i)
+                                : m.arena_values(session.queue(), m.arena().gradient, i);
+      out.insert(out.end(), host.begin(), host.end());
+    }
+    return out;
+  }
+  /// Parameters under their checkpoint names, taken from weights or gradients.
+  std::map<std::string, std::vector<double>> by_name(bool gradients) {
+    std::map<std::string, std::vector<double>> found;
+    const llama::model& m = session.model();
+    for (std::size_t i = 0; i < m.parameters().all().size(); ++i) {
+      const llama::parameter& p = m.parameters()[i];
+      const auto host = gradients ? m.arena_values(session.queue(), m.arena().gradient, i)
+                                  : m.values(session.queue(), i);
+      for (const auto& s : p.slices) {
+        found[s.name].assign(host.begin() + s.first_row * p.cols, host.begin() + (s.first_row + s.rows) * p.cols);
+      }
+    }
+    return found;
+  }
+};
+
+/// Losses and gradients of the second of two steps, which uses the scales that the first one recorded.
 struct pass_result {
   std::vector<float> losses, gradients;
 };
-pass_result run(const std::string& recipe_name, int threads, index_t b = 2, index_t seq = 32) {
-  nn::cpu_backend ops(threads);
-  llama::model m(ops, small_config(false));
-  m.initialize(3);
-  m.reserve(b, seq);
+pass_result run(const nn::recipe& r, int threads, index_t b = 2, index_t seq = 32) {
+  session_case c(small_config(false), r, b, seq, threads);
   const batch data(b, seq, 64, false);
-  const nn::recipe r = preset(recipe_name);
-  const nn::scaling_book scales(ops, m.linear_count(), r);
-  auto c = context_for(ops, r, &scales);
-  pass_result out;
-  for (int step = 0; step < 2; ++step) {  // the second pass uses the scales that the first one recorded
-    m.zero_gradients();
-    out.losses = m.forward(c, data.tokens, data.targets, 1.0f / static_cast<float>(data.counted));
-    m.backward(c);
-    scales.update(ops);
-    ++c.weight_version;
-    ++c.step;
-  }
-  for (const auto& p : m.parameters()) {
-    const auto host = p.gradient.memory().copy_out();
-    out.gradients.insert(out.gradients.end(), host.begin(), host.end());
-  }
-  return out;
+  for (std::uint64_t step = 0; step < 2; ++step) c.step(data, step);
+  return {c.losses(), c.all()};
 }
 
 bool same_bytes(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+/// Relative distance and cosine.
+std::pair<double, double> compare(const std::vector<float>& got, const std::vector<float>& want) {
+  double error = 0, norm = 0, own = 0, dot = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const auto a = static_cast<double>(got[i]), b = static_cast<double>(want[i]);
+    error += (a - b) * (a - b);
+    norm += b * b;
+    own += a * a;
+    dot += a * b;
+  }
+  return {std::sqrt(error / norm), dot / std::sqrt(norm * own)};
 }
 
 }  // namespace
@@ -144,26 +182,24 @@ TEST_CASE("loss and gradients agree with the double-precision oracle") {
       CAPTURE(scaled_rope);
       auto config = small_config(tied);
       if (scaled_rope) config.rope_scaling = llama::rope_scaling{"llama3", 8.0, 1.0, 4.0, 64};
-      nn::cpu_backend ops(2);
-      llama::model m(ops, config);
-      m.initialize(7);
-      // 70 tokens: two query blocks of attention, the second ragged.
+      // 70 tokens: two query blocks of attention, the second ragged. 32 tokens of the head at once: five chunks.
+      session_case c(config, preset("fp32"), 2, 70, 2, 7,
+                     [&](llama::session_options& o) { o.model.head_chunk = tied ? 2048 : 32; });
       const batch data(2, 70, config.vocab_size, true);
-      m.reserve(2, 70);
-      const nn::recipe r = preset("fp32");
-      const auto c = context_for(ops, r);
-      const auto losses = m.forward(c, data.tokens, data.targets, 1.0f / static_cast<float>(data.counted));
-      m.backward(c);
+      const nn::step_state state = c.step(data);
+      CHECK(state.valid_tokens == data.counted);
 
       const std::vector<int> tokens(data.tokens.begin(), data.tokens.end()),
           targets(data.targets.begin(), data.targets.end());
-      const auto weights = by_name(m, false);
+      const auto weights = c.by_name(false);
       const double expected = oracle::loss(oracle_config(config), weights, tokens, targets, 2, 70);
       // FP32 rounding: about 200 operations deep, each 2^-24, errors of random sign: 2^-24 * sqrt(200) * 10 of margin.
-      CHECK(total(losses) / data.counted == doctest::Approx(expected).epsilon(1e-5));
+      CHECK(total(c.losses()) / data.counted == doctest::Approx(expected).epsilon(1e-5));
+      CHECK(state.mean_loss() == doctest::Approx(expected).epsilon(1e-5));
       const auto expected_gradients = oracle::gradients(oracle_config(config), weights, tokens, targets, 2, 70);
-      const auto gradients = by_name(m, true);
+      const auto gradients = c.by_name(true);
       REQUIRE(gradients.size() == expected_gradients.size());
+      double squares = 0;
       for (const auto& [name, want] : expected_gradients) {
         CAPTURE(name);
         const auto& got = gradients.at(name);
@@ -173,41 +209,38 @@ TEST_CASE("loss and gradients agree with the double-precision oracle") {
           error += (got[i] - want[i]) * (got[i] - want[i]);
           norm += want[i] * want[i];
         }
+        squares += norm;
         CHECK(norm > 0);
         CHECK(std::sqrt(error / norm) < 2e-5);
+      }
+      CHECK(state.gradient_norm == doctest::Approx(std::sqrt(squares)).epsilon(2e-5));
+    }
+  }
+}
+
+TEST_CASE("every preset gives the same bits on 1, 2 and 4 threads, whatever activations are stored as") {
+  for (nn::recipe r : nn::presets::all()) {
+    for (const auto stored : {nn::operand_format::fp32, nn::operand_format::bf16}) {
+      r.activations = stored;
+      CAPTURE(r.name);
+      const auto one = run(r, 1);
+      for (const int threads : {2, 4}) {
+        const auto many = run(r, threads);
+        CHECK(same_bytes(one.losses, many.losses));
+        CHECK(same_bytes(one.gradients, many.gradients));
       }
     }
   }
 }
 
-TEST_CASE("every preset gives the same bits on 1, 2 and 4 threads") {
-  for (const auto& r : nn::presets::all()) {
-    CAPTURE(r.name);
-    const auto one = run(r.name, 1);
-    for (const int threads : {2, 4}) {
-      const auto many = run(r.name, threads);
-      CHECK(same_bytes(one.losses, many.losses));
-      CHECK(same_bytes(one.gradients, many.gradients));
-    }
-  }
-}
-
 TEST_CASE("recipes differ from each other and stay near FP32") {
-  const auto exact = run("fp32", 2);
+  const auto exact = run(preset("fp32"), 2);
   std::vector<double> errors, cosines;
   for (const char* name : {"bf16", "fp8_delayed", "mxfp4_h16"}) {
     CAPTURE(name);
-    const auto got = run(name, 2);
-    double error = 0, norm = 0, own = 0, dot = 0;
-    for (std::size_t i = 0; i < got.gradients.size(); ++i) {
-      const auto a = static_cast<double>(got.gradients[i]), b = static_cast<double>(exact.gradients[i]);
-      error += (a - b) * (a - b);
-      norm += b * b;
-      own += a * a;
-      dot += a * b;
-    }
-    errors.push_back(std::sqrt(error / norm));
-    cosines.push_back(dot / std::sqrt(norm * own));
+    const auto [error, cosine] = compare(run(preset(name), 2).gradients, exact.gradients);
+    errors.push_back(error);
+    cosines.push_back(cosine);
   }
   CHECK(errors[0] > 0);
   CHECK(errors[0] < errors[1]);
@@ -217,55 +250,48 @@ TEST_CASE("recipes differ from each other and stay near FP32") {
   CHECK(cosines[2] > 0.25);  // unrelated vectors of this length: about 1 / sqrt(n) = 0.004
 }
 
-TEST_CASE("cached weights are refreshed by a new version and reused within one") {
-  nn::cpu_backend ops(1);
-  llama::model m(ops, small_config(false));
-  m.initialize(3);
-  m.reserve(1, 32);
+TEST_CASE("activations in BF16 are near those in FP32, and take half the memory") {
+  nn::recipe wide = preset("bf16"), narrow = wide;
+  narrow.activations = nn::operand_format::bf16;
+  const auto a = run(wide, 2), b = run(narrow, 2);
+  const auto [error, cosine] = compare(b.gradients, a.gradients);
+  CHECK(error > 0);
+  CHECK(cosine > 0.999);
+  session_case in_fp32(small_config(false), preset("fp32"), 2, 32), in_bf16(small_config(false), narrow, 2, 32);
+  const auto activations = nn::memory_category::activations;
+  CHECK(in_bf16.session.plan()[activations] < 0.6 * in_fp32.session.plan()[activations]);
+}
+
+TEST_CASE("weights are quantized again when they change, and only then") {
+  session_case c(small_config(false), preset("mxfp4_h16"), 1, 32);
   const batch data(1, 32, 64, false);
-  const nn::recipe r = preset("mxfp4_h16");
-  auto c = context_for(ops, r);
-  const auto first = m.forward(c, data.tokens, data.targets, 0.0f);
-  auto& weight = m.parameters()[2].weight;  // layer 0, qkv
-  auto host = weight.memory().copy_out();
+  const auto first = c.evaluate(data);
+  llama::model& m = c.session.model();
+  const std::size_t qkv = m.parameters().layers()[0].qkv;
+  auto host = m.values(c.session.queue(), qkv);
   for (float& w : host) w = -w;
-  weight.memory().copy_in(host);
-  CHECK(same_bytes(first, m.forward(c, data.tokens, data.targets, 0.0f)));
-  ++c.weight_version;
-  CHECK_FALSE(same_bytes(first, m.forward(c, data.tokens, data.targets, 0.0f)));
+  // Behind the session's back: nobody looks at it.
+  c.ops->upload(c.session.queue(), m.arena().weight + m.parameters()[qkv].offset, host.data(), host.size() * sizeof(float));
+  CHECK(same_bytes(first, c.evaluate(data)));
+  c.session.load(qkv, host);
+  CHECK_FALSE(same_bytes(first, c.evaluate(data)));
 }
 
 TEST_CASE("the head is BF16 whatever single operands are, and so may have any vocabulary") {
-  nn::cpu_backend ops(1);
   auto config = small_config(false);
   config.vocab_size = 300;  // no multiple of 32
-  llama::model m(ops, config);
-  m.initialize(3);
-  m.reserve(1, 32);
-  const batch data(1, 32, 300, false);
   nn::recipe mixed = preset("mxfp4");
   mixed.fprop = preset("fp32").fprop;
-  const auto c = context_for(ops, mixed);
-  m.forward(c, data.tokens, data.targets, 1.0f);
-  m.backward(c);
-  for (const auto& p : m.parameters()) {
-    for (const float g : p.gradient.memory().copy_out()) REQUIRE(std::isfinite(g));
-  }
+  session_case c(config, mixed, 1, 32);
+  c.step(batch(1, 32, 300, false));
+  for (const float g : c.all()) REQUIRE(std::isfinite(g));
 }
 
 TEST_CASE("layers left in BF16 do not see the recipe") {
-  nn::cpu_backend ops(1);
-  llama::model m(ops, small_config(false));
-  m.initialize(3);
-  m.reserve(1, 32);
   const batch data(1, 32, 64, false);
   nn::recipe all_exempt = preset("mxfp4_h16");
   all_exempt.bf16_first_layers = 1;
   all_exempt.bf16_last_layers = 1;
-  const nn::recipe bf16 = preset("bf16");
-  auto c = context_for(ops, all_exempt);
-  const auto exempt = m.forward(c, data.tokens, data.targets, 0.0f);
-  c.current = &bf16;
-  ++c.weight_version;
-  CHECK(same_bytes(exempt, m.forward(c, data.tokens, data.targets, 0.0f)));
+  session_case exempt(small_config(false), all_exempt, 1, 32), bf16(small_config(false), preset("bf16"), 1, 32);
+  CHECK(same_bytes(exempt.evaluate(data), bf16.evaluate(data)));
 }

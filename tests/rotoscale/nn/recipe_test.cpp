@@ -42,7 +42,7 @@ TEST_CASE("presets are valid, named once, and read back from their JSON") {
 
 TEST_CASE("HYBRID FP8: E4M3 forward, E5M2 gradients") {
   const nn::recipe r = preset("fp8_delayed");
-  using enum nn::number_format;
+  using enum nn::operand_format;
   for (const auto& o : {r.fprop.left, r.fprop.right, r.dgrad.right, r.wgrad.right}) CHECK(o.format == fp8_e4m3);
   for (const auto& o : {r.dgrad.left, r.wgrad.left}) CHECK(o.format == fp8_e5m2);
   CHECK(r.fp8 == nn::delayed_scaling{1024, nn::amax_algorithm::max, 0});
@@ -54,9 +54,9 @@ TEST_CASE("MXFP4: every operand of all three GEMMs, even scales, AMD's policy") 
        {std::pair{"mxfp4", nn::rotation_kind::none}, {"mxfp4_h16", nn::rotation_kind::h16}}) {
     const nn::recipe r = preset(name);
     for (const nn::gemm_recipe& g : {r.fprop, r.dgrad, r.wgrad}) {
-      CHECK(g.accumulate == nn::accumulation_kind::fp32_blockwise);
+      CHECK(g.accumulate == nn::fp32_blockwise_contract);
       for (const nn::operand_recipe& o : {g.left, g.right}) {
-        CHECK(o == nn::operand_recipe{nn::number_format::mxfp4, scale_rule::even, rounding::nearest_even, rotation,
+        CHECK(o == nn::operand_recipe{nn::operand_format::mxfp4, scale_rule::even, rounding::nearest_even, rotation,
                                       nn::policy_kind::te_rocm});
       }
     }
@@ -76,11 +76,11 @@ TEST_CASE("faults are named") {
           r.dgrad.left.rotation = nn::rotation_kind::none;
         }).starts_with("dgrad: both operands"));
   CHECK(fault([](nn::recipe& r) {
-          r.wgrad.left.format = nn::number_format::bf16;
+          r.wgrad.left.format = nn::operand_format::bf16;
         }).starts_with("wgrad: a rotation needs MX"));
-  CHECK(fault([](nn::recipe& r) { r.fprop.output = nn::number_format::mxfp4; }).starts_with("fprop: output"));
+  CHECK(fault([](nn::recipe& r) { r.fprop.output = nn::operand_format::mxfp4; }).starts_with("fprop: output"));
   CHECK(fault([](nn::recipe& r) {
-          r.fprop.left.format = nn::number_format::mxfp8_e4m3;
+          r.fprop.left.format = nn::operand_format::mxfp8_e4m3;
         }).starts_with("fprop: fp32_blockwise"));
   CHECK(fault([](nn::recipe& r) { r.fp8.history_length = 0; }).starts_with("fp8.history_length"));
   CHECK(fault([](nn::recipe& r) { r.fp8.history_length = 65537; }).starts_with("fp8.history_length"));
@@ -97,25 +97,59 @@ TEST_CASE("a tensor has one FP8 format, for it has one scale") {
     return find_fault(r).value_or("none");
   };
   CHECK(fault([](nn::recipe& r) {
-          r.wgrad.right.format = nn::number_format::fp8_e5m2;
+          r.wgrad.right.format = nn::operand_format::fp8_e5m2;
         }).starts_with("wgrad.x: must have"));
   CHECK(fault([](nn::recipe& r) {
-          r.dgrad.right.format = nn::number_format::fp8_e5m2;
+          r.dgrad.right.format = nn::operand_format::fp8_e5m2;
         }).starts_with("dgrad.w: must have"));
   CHECK(fault([](nn::recipe& r) {
-          r.wgrad.left.format = nn::number_format::fp8_e4m3;
+          r.wgrad.left.format = nn::operand_format::fp8_e4m3;
         }).starts_with("wgrad.dy: must have"));
-  CHECK(fault([](nn::recipe& r) { r.wgrad.left.format = nn::number_format::bf16; }) == "none");
+  CHECK(fault([](nn::recipe& r) { r.wgrad.left.format = nn::operand_format::bf16; }) == "none");
 }
 
 TEST_CASE("every format has its element, and MX formats blocks of 32") {
-  using enum nn::number_format;
+  using enum nn::operand_format;
   CHECK(nn::element_format(mxfp4) == formats::e2m1);
   CHECK(nn::element_format(mxfp8_e4m3) == formats::e4m3);
   CHECK(nn::element_format(fp8_e5m2) == formats::e5m2);
   CHECK(nn::element_format(bf16) == formats::bf16);
   CHECK(nn::block_format_of(mxfp4) == rotoscale::mxfp4);
   CHECK((nn::is_mx(mxfp4) && !nn::is_mx(fp8_e4m3) && nn::is_fp8(fp8_e4m3) && !nn::is_fp8(mxfp8_e4m3)));
-  CHECK(nn::model_of(nn::accumulation_kind::fp32_blockwise) == fp32_blockwise);
-  CHECK(nn::model_of(nn::accumulation_kind::fp32_fma_chain) == fp32_fma_chain);
+}
+
+TEST_CASE("a recipe names the contract of each GEMM") {
+  using nn::find_gemm_contract;
+  CHECK(find_gemm_contract("fp32_fma_chain")->options.model == fp32_fma_chain);
+  CHECK(find_gemm_contract("fp32_blockwise")->options.model == fp32_blockwise);
+  // A kernel, a unit, a kernel that any unit may have; settings behind them.
+  const auto promoted = find_gemm_contract("hopper-fp8-promoted");
+  REQUIRE(promoted.has_value());
+  CHECK(promoted->name == "hopper-fp8-promoted");
+  CHECK(promoted->options.promotion == 128);
+  CHECK(promoted->options.split_grain == 128);
+  CHECK(find_gemm_contract("hopper-mma-fp16-f32")->options.model == find_unit("hopper-mma-fp16-f32")->model);
+  const auto split = find_gemm_contract("single-accumulator@hopper-mma-fp16-f32:promotion=64:split_k=4:split_grain=32");
+  REQUIRE(split.has_value());
+  CHECK((split->options.promotion == 64 && split->options.split_k == 4 && split->options.split_grain == 32));
+  for (const char* name :
+       {"", "fp32", "single-accumulator", "instruction@hopper-mma-fp16-f32", "cublas-fp16@hopper-mma-fp16-f32",
+        "hopper-mma-fp16-f16", "cublas-fp16:", "cublas-fp16:promotion", "cublas-fp16:promotion=", "cublas-fp16:split_k=0",
+        "cublas-fp16:promotion=x", "cublas-fp16:promotion=1x", "cublas-fp16:promotion=7", "cublas-fp16:other=1"}) {
+    CAPTURE(name);
+    CHECK_FALSE(find_gemm_contract(name).has_value());
+  }
+  // Every entry with a unit of FP32 accumulators, and every such unit, can be named.
+  for (const gemm_contract_entry& e : gemm_contracts) {
+    if (*e.unit != '\0') CHECK(find_gemm_contract(e.name).has_value());
+  }
+  for (const mma_unit& u : models::all) {
+    CHECK(find_gemm_contract(u.name).has_value() == (u.model.result != mma_result::fp16_nearest));
+  }
+  nn::recipe r = preset("bf16");
+  r.dgrad.accumulate = "cublas";
+  CHECK(find_fault(r).value_or("none").starts_with("dgrad: accumulate: 'cublas' is no contract"));
+  r = preset("bf16");
+  r.activations = nn::operand_format::mxfp4;
+  CHECK(find_fault(r).value_or("none") == "activations must be fp32 or bf16");
 }

@@ -3,13 +3,12 @@
 // Causal grouped-query attention on the CPU in FP32, memory linear in the sequence: scores are formed for a block of
 // queries at a time and formed again in the backward pass from the stored log-sum-exp. Contract: every product is one
 // fma chain over its contraction index ascending; a row's maximum and sum run over keys 0..query, in ordered_sum's
-// order.
+// order. Tensors are FP32 or BF16 in memory; scores, probabilities and sums are FP32.
 #pragma once
 
 #include <algorithm>
 
 #include "rotoscale/detail/gemm_kernel.hpp"
-#include "rotoscale/nn/backend.hpp"
 #include "rotoscale/nn/cpu/layers.hpp"
 
 namespace rotoscale::nn::cpu {
@@ -23,8 +22,28 @@ inline index_t padded(index_t n) { return rotoscale::detail::panel_count(n) * ro
 
 /// One head of a [batch, seq, heads, head_dim] tensor as seq × head_dim.
 template <class T>
-matrix<T> head(heads_view<T> x, index_t b, index_t h) {
+matrix<T> head(view<T, 4> x, index_t b, index_t h) {
   return {&x(b, 0, h, 0), {x.extent(1), x.extent(3)}, {x.stride(1), x.stride(3)}};
+}
+
+/// A head's elements as FP32: in place, or widened into `room`.
+inline matrix<const float> widened(matrix<const float> x, float*) { return x; }
+inline matrix<const float> widened(matrix<const bf16> x, float* room) {
+  for (index_t i = 0; i < x.extent(0); ++i) {
+    for (index_t j = 0; j < x.extent(1); ++j) room[i * x.extent(1) + j] = load_element(x(i, j));
+  }
+  return row_major<const float>(room, x.extent(0), x.extent(1));
+}
+
+/// Room for the heads that a task reads: q, k, v, o and dO.
+struct heads_tag;
+inline float* heads_room(int which, index_t seq, index_t dim) {
+  return rotoscale::detail::scratch<heads_tag>(5 * seq * dim) + which * seq * dim;
+}
+template <class T>
+matrix<const float> fp32_head(view<T, 4> x, index_t b, index_t h, int which) {
+  const matrix<const std::remove_const_t<T>> own = head(x, b, h);
+  return widened(own, sizeof(T) == sizeof(float) ? nullptr : heads_room(which, x.extent(1), x.extent(3)));
 }
 
 /// Scratch for one task, sized for `seq` keys and `dim` features.
@@ -84,16 +103,16 @@ inline void score_block(matrix<const float> q, index_t first, index_t m, attenti
 
 inline float attention_scale(index_t head_dim) { return 1.0f / std::sqrt(static_cast<float>(head_dim)); }
 
-inline void attention_forward(heads_view<const float> q, heads_view<const float> k, heads_view<const float> v,
-                              heads_view<float> o, float* lse, thread_pool& pool) {
+template <class Q, class O>
+void attention_forward(view<Q, 4> q, view<Q, 4> k, view<Q, 4> v, view<O, 4> o, float* lse, thread_pool& pool) {
   const index_t seq = q.extent(1), heads = q.extent(2), dim = q.extent(3), group = heads / k.extent(2);
   const float scale = attention_scale(dim);
   pool.for_each(q.extent(0) * heads, [&](index_t task) {
     const index_t b = task / heads, h = task % heads;
     detail::attention_scratch s(seq, dim);
-    rotoscale::detail::pack_panels(transposed(detail::head(k, b, h / group)), s.keys_t);
-    rotoscale::detail::pack_panels(detail::head(v, b, h / group), s.values);
-    const auto qh = detail::head(q, b, h);
+    rotoscale::detail::pack_panels(transposed(detail::fp32_head(k, b, h / group, 1)), s.keys_t);
+    rotoscale::detail::pack_panels(detail::fp32_head(v, b, h / group, 2), s.values);
+    const auto qh = detail::fp32_head(q, b, h, 0);
     const auto oh = detail::head(o, b, h);
     for (index_t first = 0; first < seq; first += detail::query_block) {
       const index_t m = std::min(detail::query_block, seq - first);
@@ -112,7 +131,7 @@ inline void attention_forward(heads_view<const float> q, heads_view<const float>
       }
       detail::product(m, dim, first + m, s.scores, s.ld_keys, s.values, seq, s.out, s.ld_dim);
       for (index_t i = 0; i < m; ++i) {
-        for (index_t j = 0; j < dim; ++j) oh(first + i, j) = s.out[i * s.ld_dim + j] * inverse[i];
+        for (index_t j = 0; j < dim; ++j) store_element(oh(first + i, j), s.out[i * s.ld_dim + j] * inverse[i]);
       }
     }
   });
@@ -120,27 +139,29 @@ inline void attention_forward(heads_view<const float> q, heads_view<const float>
 
 /// With P the probabilities and D = Σ_j dO_j O_j: dS = P ∘ (dO Vᵀ - D) / sqrt(head_dim), dQ = dS K, dK = dSᵀ Q,
 /// dV = Pᵀ dO. Tasks own a key-value head; the query heads of its group are added in order.
-inline void attention_backward(heads_view<const float> q, heads_view<const float> k, heads_view<const float> v,
-                               heads_view<const float> o, const float* lse, heads_view<const float> d_o,
-                               heads_view<float> dq, heads_view<float> dk, heads_view<float> dv, thread_pool& pool) {
+template <class Q, class O, class D, class T>
+void attention_backward(view<Q, 4> q, view<Q, 4> k, view<Q, 4> v, view<O, 4> o, const float* lse, view<D, 4> d_o,
+                        view<T, 4> dq, view<T, 4> dk, view<T, 4> dv, thread_pool& pool) {
   const index_t seq = q.extent(1), heads = q.extent(2), dim = q.extent(3);
   const index_t kv_heads = k.extent(2), group = heads / kv_heads;
   const float scale = attention_scale(dim);
   pool.for_each(q.extent(0) * kv_heads, [&](index_t task) {
     const index_t b = task / kv_heads, kv = task % kv_heads;
     detail::attention_scratch s(seq, dim);
-    rotoscale::detail::pack_panels(transposed(detail::head(k, b, kv)), s.keys_t);
-    rotoscale::detail::pack_panels(transposed(detail::head(v, b, kv)), s.values_t);
-    rotoscale::detail::pack_panels(detail::head(k, b, kv), s.keys);
+    const auto kh = detail::fp32_head(k, b, kv, 1);
+    rotoscale::detail::pack_panels(transposed(kh), s.keys_t);
+    rotoscale::detail::pack_panels(transposed(detail::fp32_head(v, b, kv, 2)), s.values_t);
+    rotoscale::detail::pack_panels(kh, s.keys);
     std::fill_n(s.dk, seq * s.ld_dim, 0.0f);
     std::fill_n(s.dv, seq * s.ld_dim, 0.0f);
     for (index_t h = kv * group; h < (kv + 1) * group; ++h) {
-      const auto oh = detail::head(o, b, h);
-      const auto doh = detail::head(d_o, b, h);
+      const auto qh = detail::fp32_head(q, b, h, 0);
+      const auto oh = detail::fp32_head(o, b, h, 3);
+      const auto doh = detail::fp32_head(d_o, b, h, 4);
       const auto dqh = detail::head(dq, b, h);
       for (index_t first = 0; first < seq; first += detail::query_block) {
         const index_t m = std::min(detail::query_block, seq - first), keys = first + m;
-        detail::score_block(detail::head(q, b, h), first, m, s);
+        detail::score_block(qh, first, m, s);
         detail::copy_rows(doh, first, m, s.rows2);
         detail::product(m, keys, dim, s.rows2, dim, s.values_t, dim, s.dscores, s.ld_keys);
         for (index_t i = 0; i < m; ++i) {
@@ -161,7 +182,7 @@ inline void attention_backward(heads_view<const float> q, heads_view<const float
         detail::add_transposed_product(keys, m, dim, s.dscores, s.ld_keys, s.rows, s, s.dk);
         detail::product(m, dim, keys, s.dscores, s.ld_keys, s.keys, seq, s.out, s.ld_dim);
         for (index_t i = 0; i < m; ++i) {
-          for (index_t j = 0; j < dim; ++j) dqh(first + i, j) = s.out[i * s.ld_dim + j];
+          for (index_t j = 0; j < dim; ++j) store_element(dqh(first + i, j), s.out[i * s.ld_dim + j]);
         }
       }
     }
@@ -169,8 +190,8 @@ inline void attention_backward(heads_view<const float> q, heads_view<const float
     const auto dvh = detail::head(dv, b, kv);
     for (index_t t = 0; t < seq; ++t) {
       for (index_t j = 0; j < dim; ++j) {
-        dkh(t, j) = s.dk[t * s.ld_dim + j];
-        dvh(t, j) = s.dv[t * s.ld_dim + j];
+        store_element(dkh(t, j), s.dk[t * s.ld_dim + j]);
+        store_element(dvh(t, j), s.dv[t * s.ld_dim + j]);
       }
     }
   });

@@ -1,20 +1,22 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The operations on the CPU: threads own outputs, so results do not depend on their number.
+// The operations on the CPU, which define every contract. A queue runs an operation when it is put there; what goes
+// wrong is kept for synchronize, as on a device. Threads own outputs, so results do not depend on their number.
 #pragma once
 
-#include <algorithm>
 #include <cstring>
 #include <new>
 
 #include "rotoscale/gemm.hpp"
+#include "rotoscale/nn/backend.hpp"
 #include "rotoscale/nn/cpu/attention.hpp"
 #include "rotoscale/nn/cpu/layers.hpp"
-#include "rotoscale/nn/cpu/quantize.hpp"
+#include "rotoscale/nn/cpu/operands.hpp"
+#include "rotoscale/nn/cpu/optimizer.hpp"
 
 namespace rotoscale::nn {
 
-class cpu_backend final : public backend {
+class cpu_backend : public backend {
  public:
   /// threads = 0: one for every hardware thread.
   explicit cpu_backend(int threads = 0) : pool_(threads) {}
@@ -29,78 +31,296 @@ class cpu_backend final : public backend {
 #endif
     return "cpu (" + std::to_string(pool_.threads()) + (pool_.threads() == 1 ? " thread, " : " threads, ") + isa + ")";
   }
-  thread_pool& pool() { return pool_; }
+  std::span<const operation_contract> contracts() const override { return reference_contracts; }
+  std::optional<gemm_contract> contract(const gemm_recipe& gemm, index_t, index_t, index_t) const override {
+    return find_gemm_contract(gemm.accumulate);  // any of them
+  }
+  int threads() const override { return pool_.threads(); }
 
-  void* allocate(std::size_t bytes) override {
+  void* allocate(std::size_t bytes, memory_kind) override {
     const std::size_t size = (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
     void* memory = ::operator new (size, std::align_val_t{alignment});
     std::memset(memory, 0, size);
+    ++allocations_;
     return memory;
   }
-  void release(void* memory) noexcept override { ::operator delete (memory, std::align_val_t{alignment}); }
-  void copy_in(void* to, const void* from_host, std::size_t bytes) override {
-    if (bytes != 0) std::memcpy(to, from_host, bytes);  // an empty vector has no address
+  void release(void* memory, memory_kind) noexcept override {
+    ::operator delete (memory, std::align_val_t{alignment});
   }
-  void copy_out(void* to_host, const void* from, std::size_t bytes) override {
-    if (bytes != 0) std::memcpy(to_host, from, bytes);
-  }
-  void fill_zero(void* memory, std::size_t bytes) override { std::memset(memory, 0, bytes); }
+  std::size_t allocations() const override { return allocations_; }
 
-  void quantize(matrix<const float> source, const quantize_args& args, const block_matrix<std::uint8_t>& out,
-                float* out_factor) override {
-    cpu::quantize_operand(source, args, out, out_factor, pool_);
+  std::size_t workspace_bytes(const workspace_request& r) const override {
+    const index_t chunks = (r.tokens + cpu::row_chunk - 1) / cpu::row_chunk;
+    const index_t needs[] = {r.tokens * r.widest * index_t{sizeof(float)},
+                             chunks * r.hidden * index_t{sizeof(float)},
+                             cpu::token_order::room(r.tokens, r.vocabulary) * index_t{sizeof(index_t)},
+                             cpu::chunk_count(r.parameters) * index_t{sizeof(double)},
+                             r.tokens * index_t{sizeof(double)}};
+    return static_cast<std::size_t>(*std::max_element(std::begin(needs), std::end(needs)));
   }
-  void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_options& options, matrix<float> c) override {
-    rotoscale::gemm(a, b, options, c, pool_);
+  void set_workspace(queue q, void* memory, std::size_t bytes) override { state_of(q).workspace = {memory, bytes}; }
+
+  queue make_queue(const char*) override {
+    queues_.emplace_back();
+    return {static_cast<int>(queues_.size()) - 1};
   }
-  void update_scales(const scaling_state& state, const delayed_scaling& rule) override {
-    cpu::update_scales(state, rule);
+  event record(queue on) override { return {on, ++tickets_}; }
+  void order(queue after, const event& before) override {
+    // Everything before the event is done; a queue that waits for a failed one fails as well.
+    if (!state_of(after).failed) state_of(after).failed = state_of(before.of).failed;
+  }
+  void synchronize(const event& until) override {
+    if (const auto& failed = state_of(until.of).failed) throw backend_error(*failed);
+  }
+  using backend::synchronize;
+  void upload(queue q, void* to, const void* host, std::size_t bytes) override { move_bytes(q, "upload", to, host, bytes); }
+  void download(queue q, void* host, const void* from, std::size_t bytes) override {
+    move_bytes(q, "download", host, from, bytes);
+  }
+  void copy(queue q, void* to, const void* from, std::size_t bytes) override { move_bytes(q, "copy", to, from, bytes); }
+  void fill_zero(queue q, void* memory, std::size_t bytes) override {
+    run(q, "fill_zero", [&] {
+      if (bytes != 0) std::memset(memory, 0, bytes);
+    });
+  }
+  std::unique_ptr<graph> capture(queue, std::function<void()> operations) override {
+    return std::make_unique<function_graph>(std::move(operations));
+  }
+  void launch(queue, graph& what) override { static_cast<function_graph&>(what).operations(); }
+
+  void begin_step(queue q, const std::int32_t* targets, index_t count, step_state* state) override {
+    run(q, "begin_step", [&] {
+      step_state fresh;
+      fresh.inputs = state->inputs;
+      for (index_t i = 0; i < count; ++i) fresh.valid_tokens += targets[i] != ignored_target;
+      *state = fresh;
+    });
+  }
+  void set_gradient_scale(queue q, step_state* state) override {
+    run(q, "set_gradient_scale", [&] {
+      state->gradient_scale =
+          state->valid_tokens == 0 ? 0.0f : static_cast<float>(1.0 / static_cast<double>(state->valid_tokens));
+    });
+  }
+  void next_micro_batch(queue q, step_state* state) override {
+    run(q, "next_micro_batch", [&] { ++state->micro_batch; });
   }
 
-  void embedding_forward(const std::int32_t* tokens, matrix<const float> table, matrix<float> y) override {
-    cpu::embedding_forward(tokens, table, y, pool_);
+  operand_layout layout_operands(const operand_request& request) const override {
+    return cpu::operands::layout(request);
   }
-  void embedding_backward(const std::int32_t* tokens, matrix<const float> dy, matrix<float> dtable) override {
-    cpu::embedding_backward(tokens, dy, dtable, pool_);
+  std::unique_ptr<operand_set> make_operands(const operand_request& request, void* memory,
+                                             const_tensor_view source) override {
+    return std::make_unique<cpu::operands>(request, memory, source);
   }
-  void rmsnorm_forward(matrix<const float> x, const float* weight, float eps, matrix<float> y, float* rstd) override {
-    cpu::rmsnorm_forward(x, weight, eps, y, rstd, pool_);
+  void quantize(queue q, const_tensor_view source, const quantize_target& to, const step_state* state) override {
+    run(q, "quantize", [&] { static_cast<cpu::operands&>(*to.set).quantize(source, to, state, pool_); });
   }
-  void rmsnorm_backward(matrix<const float> dy, matrix<const float> x, const float* weight, const float* rstd,
-                        matrix<float> dx, float* dweight) override {
-    cpu::rmsnorm_backward(dy, x, weight, rstd, dx, dweight, pool_);
+  void gemm(queue q, operand a, operand b, const gemm_contract& contract, operand_format output, tensor_view c,
+            bool accumulate) override {
+    run(q, "gemm", [&] { multiply(q, form_of(a), form_of(b), contract, output, c, accumulate); });
   }
-  void rope(heads_view<float> x, const float* cosine, const float* sine, bool inverse) override {
-    cpu::rope(x, cosine, sine, inverse, pool_);
+  void update_scales(queue q, const scaling_state& state, const delayed_scaling& rule) override {
+    run(q, "update_scales", [&] { cpu::update_scales(state, rule); });
   }
-  void attention_forward(heads_view<const float> q, heads_view<const float> k, heads_view<const float> v,
-                         heads_view<float> o, float* lse) override {
-    cpu::attention_forward(q, k, v, o, lse, pool_);
+
+  void embedding_forward(queue q, const token_source& tokens, const_tensor_view table, tensor_view y,
+                         const step_state* state) override {
+    run(q, "embedding_forward", [&] {
+      const std::int32_t* now = tokens.now(*state);
+      check_tokens(now, y.extent(0), table.extent(0), false);
+      cpu::with_storage(y.type, [&](auto t) {
+        using T = decltype(t);
+        cpu::embedding_forward(now, as_matrix<const float>(table), as_matrix<T>(y), pool_);
+      });
+    });
   }
-  void attention_backward(heads_view<const float> q, heads_view<const float> k, heads_view<const float> v,
-                          heads_view<const float> o, const float* lse, heads_view<const float> d_o,
-                          heads_view<float> dq, heads_view<float> dk, heads_view<float> dv) override {
-    cpu::attention_backward(q, k, v, o, lse, d_o, dq, dk, dv, pool_);
+  void embedding_backward(queue q, const token_source& tokens, const_tensor_view dy, tensor_view dtable,
+                          const step_state* state) override {
+    run(q, "embedding_backward", [&] {
+      auto* room = work<index_t>(q, cpu::token_order::room(dy.extent(0), dtable.extent(0)));
+      cpu::with_storage(dy.type, [&](auto t) {
+        using T = decltype(t);
+        cpu::embedding_backward(tokens.now(*state), as_matrix<const T>(dy), as_matrix<float>(dtable), room, pool_);
+      });
+    });
   }
-  void swiglu_forward(matrix<const float> gate, matrix<const float> up, matrix<float> h) override {
-    cpu::swiglu_forward(gate, up, h, pool_);
+  void rmsnorm_forward(queue q, const_tensor_view x, const float* gain, float eps, tensor_view y,
+                       float* rstd) override {
+    run(q, "rmsnorm_forward", [&] {
+      cpu::with_storage(x.type, [&](auto t) {
+        using T = decltype(t);
+        cpu::rmsnorm_forward(as_matrix<const T>(x), gain, eps, as_matrix<T>(y), rstd, pool_);
+      });
+    });
   }
-  void swiglu_backward(matrix<const float> dh, matrix<const float> gate, matrix<const float> up, matrix<float> dgate,
-                       matrix<float> dup) override {
-    cpu::swiglu_backward(dh, gate, up, dgate, dup, pool_);
+  void rmsnorm_backward(queue q, const_tensor_view dy, const_tensor_view x, const float* gain, const float* rstd,
+                        tensor_view dx, float* dgain) override {
+    run(q, "rmsnorm_backward", [&] {
+      auto* partial = work<float>(q, (x.extent(0) + cpu::row_chunk - 1) / cpu::row_chunk * x.extent(1));
+      cpu::with_storage(x.type, [&](auto t) {
+        using T = decltype(t);
+        cpu::rmsnorm_backward(as_matrix<const T>(dy), as_matrix<const T>(x), gain, rstd, as_matrix<T>(dx), dgain,
+                              partial, pool_);
+      });
+    });
   }
-  void add(matrix<float> x, matrix<const float> y) override { cpu::add(x, y, pool_); }
-  void cross_entropy(matrix<float> logits, const std::int32_t* targets, float* loss, float gradient_scale) override {
-    cpu::cross_entropy(logits, targets, loss, gradient_scale, pool_);
+  void rope(queue q, tensor_view x, const float* cosine, const float* sine, bool inverse) override {
+    run(q, "rope", [&] {
+      cpu::with_storage(x.type, [&](auto t) { cpu::rope(as<decltype(t), 4>(x), cosine, sine, inverse, pool_); });
+    });
   }
-  double sum_squares(const float* x, index_t n) override { return cpu::sum_squares(x, n, pool_); }
-  void adamw(float* weight, const float* gradient, float* m, float* v, index_t n, const adamw_args& args) override {
-    cpu::adamw(weight, gradient, m, v, n, args, pool_);
+  void attention_forward(queue q, const attention_tensors& a) override {
+    run(q, "attention_forward", [&] {
+      cpu::with_storage(a.o.type, [&](auto t) {
+        using T = decltype(t);
+        cpu::attention_forward(as<const T, 4>(a.q), as<const T, 4>(a.k), as<const T, 4>(a.v), as<T, 4>(a.o), a.lse,
+                               pool_);
+      });
+    });
+  }
+  void attention_backward(queue q, const attention_tensors& a, const attention_gradients& d) override {
+    run(q, "attention_backward", [&] {
+      cpu::with_storage(a.o.type, [&](auto t) {
+        using T = decltype(t);
+        cpu::attention_backward(as<const T, 4>(a.q), as<const T, 4>(a.k), as<const T, 4>(a.v), as<const T, 4>(a.o),
+                                a.lse, as<const T, 4>(d.d_o), as<T, 4>(d.dq), as<T, 4>(d.dk), as<T, 4>(d.dv), pool_);
+      });
+    });
+  }
+  void swiglu_forward(queue q, const_tensor_view gate_up, tensor_view h) override {
+    run(q, "swiglu_forward", [&] {
+      cpu::with_storage(h.type, [&](auto t) {
+        using T = decltype(t);
+        cpu::swiglu_forward(half<const T>(gate_up, 0), half<const T>(gate_up, 1), as_matrix<T>(h), pool_);
+      });
+    });
+  }
+  void swiglu_backward(queue q, const_tensor_view dh, const_tensor_view gate_up, tensor_view d_gate_up) override {
+    run(q, "swiglu_backward", [&] {
+      cpu::with_storage(dh.type, [&](auto t) {
+        using T = decltype(t);
+        cpu::swiglu_backward(as_matrix<const T>(dh), half<const T>(gate_up, 0), half<const T>(gate_up, 1),
+                             half<T>(d_gate_up, 0), half<T>(d_gate_up, 1), pool_);
+      });
+    });
+  }
+  void add(queue q, const_tensor_view x, const_tensor_view y, tensor_view sum) override {
+    run(q, "add", [&] {
+      cpu::with_storage(x.type, [&](auto t) {
+        using T = decltype(t);
+        cpu::add(as_matrix<const T>(x), as_matrix<const T>(y), as_matrix<T>(sum), pool_);
+      });
+    });
+  }
+  void cross_entropy(queue q, tensor_view logits, const token_source& targets, index_t first, float* loss,
+                     bool gradients, const step_state* state) override {
+    run(q, "cross_entropy", [&] {
+      const std::int32_t* now = targets.now(*state) + first;
+      check_tokens(now, logits.extent(0), logits.extent(1), true);
+      cpu::cross_entropy(as_matrix<float>(logits), now, loss, gradients, state->gradient_scale, pool_);
+    });
+  }
+  void sum_losses(queue q, const float* loss, index_t n, step_state* state) override {
+    run(q, "sum_losses", [&] {
+      auto* terms = work<double>(q, n);
+      for (index_t i = 0; i < n; ++i) terms[i] = static_cast<double>(loss[i]);
+      state->loss_sum += cpu::tree_sum(terms, n);
+    });
+  }
+
+  void sum_squares(queue q, const float* x, std::span<const parameter_arena::segment> segments,
+                   double* out) override {
+    run(q, "sum_squares", [&] {
+      for (std::size_t i = 0; i < segments.size(); ++i) {
+        const index_t n = segments[i].count;
+        out[i] = cpu::sum_squares(x + segments[i].first, n, work<double>(q, cpu::chunk_count(n)), pool_);
+      }
+    });
+  }
+  void gradient_norm(queue q, const parameter_arena& arena, const optimizer_config& config,
+                     step_state* state) override {
+    run(q, "gradient_norm", [&] {
+      cpu::gradient_norm(arena, config, *state, work<double>(q, cpu::chunk_count(arena.size)), pool_);
+    });
+  }
+  void adamw(queue q, const parameter_arena& arena, const optimizer_config& config, const step_state* state) override {
+    run(q, "adamw", [&] { cpu::adamw(arena, config, *state, pool_); });
   }
 
  private:
   static constexpr std::size_t alignment = 64;
+
+  struct queue_state {
+    std::optional<backend_error> failed;
+    std::pair<void*, std::size_t> workspace{nullptr, 0};
+  };
+  struct function_graph final : graph {
+    explicit function_graph(std::function<void()> f) : operations(std::move(f)) {}
+    std::function<void()> operations;
+  };
+
+  queue_state& state_of(queue q) { return queues_[static_cast<std::size_t>(q.id)]; }
+
+  /// What a queue does with an operation.
+  template <class Operation>
+  void run(queue q, const char* name, const Operation& operation) {
+    if (state_of(q).failed) return;
+    try {
+      operation();
+    } catch (const std::exception& e) {
+      state_of(q).failed.emplace(name, e.what());
+    }
+  }
+  void move_bytes(queue q, const char* name, void* to, const void* from, std::size_t bytes) {
+    run(q, name, [&] {
+      if (bytes != 0) std::memcpy(to, from, bytes);  // an empty vector has no address
+    });
+  }
+
+  template <class T>
+  T* work(queue q, index_t n) {
+    const auto [memory, size] = state_of(q).workspace;
+    const std::size_t needed = static_cast<std::size_t>(n) * sizeof(T);
+    if (needed <= size) return static_cast<T*>(memory);
+    throw std::length_error("needs " + std::to_string(needed) + " bytes of workspace, has " + std::to_string(size));
+  }
+  static void check_tokens(const std::int32_t* tokens, index_t n, index_t vocabulary, bool may_mask) {
+    for (index_t t = 0; t < n; ++t) {
+      if ((may_mask && tokens[t] == ignored_target) || (tokens[t] >= 0 && tokens[t] < vocabulary)) continue;
+      throw std::out_of_range("number " + std::to_string(tokens[t]) + " at " + std::to_string(t) +
+                              " is outside a vocabulary of " + std::to_string(vocabulary));
+    }
+  }
+  static const gemm_operand& form_of(operand o) { return static_cast<const cpu::operands&>(*o.set).form(o.form); }
+  template <class T, class View>
+  static matrix<T> half(const View& x, index_t which) {
+    const index_t n = x.extent(1) / 2;
+    return as_matrix<T>(x.part(1, which * n, n));
+  }
+
+  void multiply(queue q, const gemm_operand& a, const gemm_operand& b, const gemm_contract& contract,
+                operand_format output, tensor_view c, bool accumulate) {
+    gemm_options o = contract.options;
+    o.accumulate = accumulate;
+    if (c.type == dtype::fp32) {
+      o.output = element_format(output);
+      return rotoscale::gemm(a, b, o, as_matrix<float>(c), pool_);
+    }
+    // Stored as BF16, so rounded to it, whatever the recipe's output is.
+    o.output = formats::bf16;
+    const matrix<bf16> to = as_matrix<bf16>(c);
+    const matrix<float> wide = row_major(work<float>(q, a.rows * b.rows), a.rows, b.rows);
+    rotoscale::gemm(a, b, o, wide, pool_);
+    for_each_chunk(pool_, a.rows, cpu::row_chunk, [&](index_t first, index_t last) {
+      for (index_t i = first; i < last; ++i) cpu::write_row(&wide(i, 0), b.rows, &to(i, 0));
+    });
+  }
+
   thread_pool pool_;
+  std::vector<queue_state> queues_ = std::vector<queue_state>(1);
+  std::uint64_t tickets_ = 0;
+  std::size_t allocations_ = 0;
 };
 
 }  // namespace rotoscale::nn

@@ -1,14 +1,15 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The row-wise layers on the CPU, forward and backward by hand: RMSNorm, RoPE, SwiGLU, embedding, cross-entropy, AdamW.
-// Every sum has a stated order (math.hpp); sums over tokens go in fixed chunks whose partial sums are added in order.
+// The row-wise layers on the CPU, forward and backward by hand: RMSNorm, RoPE, SwiGLU, embedding, cross-entropy. Every
+// sum has a stated order (math.hpp); sums over tokens go in fixed chunks whose partial sums are added in order. Rows are
+// FP32 or BF16 in memory and FP32 in between.
 #pragma once
 
 #include <cmath>
-#include <vector>
 
-#include "rotoscale/nn/backend.hpp"
+#include "rotoscale/nn/cpu/storage.hpp"
 #include "rotoscale/nn/math.hpp"
+#include "rotoscale/nn/operation_arguments.hpp"
 #include "rotoscale/parallel.hpp"
 
 namespace rotoscale::nn::cpu {
@@ -16,77 +17,126 @@ namespace rotoscale::nn::cpu {
 /// Rows that one task takes. Sums over tokens are partial sums of this many rows, so it is part of the contract.
 inline constexpr index_t row_chunk = 64;
 
-inline void embedding_forward(const std::int32_t* tokens, matrix<const float> table, matrix<float> y,
-                              thread_pool& pool) {
+template <class T, class Y>
+void embedding_forward(const std::int32_t* tokens, matrix<T> table, matrix<Y> y, thread_pool& pool) {
   for_each_chunk(pool, y.extent(0), row_chunk, [&](index_t first, index_t last) {
     for (index_t t = first; t < last; ++t) {
-      for (index_t j = 0; j < y.extent(1); ++j) y(t, j) = table(tokens[t], j);
+      for (index_t j = 0; j < y.extent(1); ++j) store_element(y(t, j), load_element(table(tokens[t], j)));
     }
   });
 }
 
-/// dtable[tokens[t]] += dy[t], t ascending; tasks own columns.
-inline void embedding_backward(const std::int32_t* tokens, matrix<const float> dy, matrix<float> dtable,
-                               thread_pool& pool) {
-  for_each_chunk(pool, dy.extent(1), 16, [&](index_t first, index_t last) {
-    for (index_t t = 0; t < dy.extent(0); ++t) {
-      for (index_t j = first; j < last; ++j) dtable(tokens[t], j) += dy(t, j);
+/// Tokens by number: those of one follow each other, ascending.
+class token_order {
+ public:
+  token_order(const std::int32_t* tokens, index_t n, index_t vocabulary, index_t* room)
+      : first_(room), at_(room + vocabulary + 1) {
+    for (index_t v = 0; v <= vocabulary; ++v) first_[v] = 0;
+    for (index_t t = 0; t < n; ++t) ++first_[tokens[t] + 1];
+    for (index_t v = 0; v < vocabulary; ++v) first_[v + 1] += first_[v];
+    for (index_t t = 0; t < n; ++t) at_[first_[tokens[t]]++] = t;
+    for (index_t v = vocabulary; v > 0; --v) first_[v] = first_[v - 1];
+    first_[0] = 0;
+  }
+  static index_t room(index_t n, index_t vocabulary) { return n + vocabulary + 1; }
+
+  index_t begin(index_t token) const { return first_[token]; }
+  index_t end(index_t token) const { return first_[token + 1]; }
+  index_t operator[](index_t i) const { return at_[i]; }
+
+ private:
+  index_t *first_, *at_;
+};
+
+/// dtable[v] += Σ dy[t] over the tokens t with number v, ascending from +0; tasks own columns. `room` has
+/// token_order::room index_t.
+template <class D>
+void embedding_backward(const std::int32_t* tokens, matrix<D> dy, matrix<float> dtable, index_t* room,
+                        thread_pool& pool) {
+  constexpr index_t columns = 16;
+  const token_order order(tokens, dy.extent(0), dtable.extent(0), room);
+  for_each_chunk(pool, dy.extent(1), columns, [&](index_t first, index_t last) {
+    for (index_t v = 0; v < dtable.extent(0); ++v) {
+      if (order.begin(v) == order.end(v)) continue;
+      float sum[columns] = {};
+      for (index_t i = order.begin(v); i < order.end(v); ++i) {
+        for (index_t j = first; j < last; ++j) sum[j - first] += load_element(dy(order[i], j));
+      }
+      for (index_t j = first; j < last; ++j) dtable(v, j) += sum[j - first];
     }
   });
 }
 
-inline void rmsnorm_forward(matrix<const float> x, const float* weight, float eps, matrix<float> y, float* rstd,
-                            thread_pool& pool) {
+/// One row of RMSNorm; returns rstd.
+inline float rmsnorm_row(const float* x, const float* gain, float eps, index_t d, float* y) {
+  const float squares = ordered_sum(d, [&](index_t j, float sum) { return fma(x[j], x[j], sum); });
+  const float mean = squares / static_cast<float>(d);
+  const float r = 1.0f / std::sqrt(mean + eps);
+  for (index_t j = 0; j < d; ++j) y[j] = x[j] * r * gain[j];
+  return r;
+}
+
+template <class X, class Y>
+void rmsnorm_forward(matrix<X> x, const float* gain, float eps, matrix<Y> y, float* rstd, thread_pool& pool) {
+  struct tag;
   const index_t d = x.extent(1);
   for_each_chunk(pool, x.extent(0), row_chunk, [&](index_t first, index_t last) {
+    const row_room<tag> room(2, d);
     for (index_t t = first; t < last; ++t) {
-      const float* xt = &x(t, 0);
-      float* yt = &y(t, 0);
-      const float squares = ordered_sum(d, [&](index_t j, float sum) { return fma(xt[j], xt[j], sum); });
-      const float mean = squares / static_cast<float>(d);
-      const float r = 1.0f / std::sqrt(mean + eps);
-      rstd[t] = r;
-      for (index_t j = 0; j < d; ++j) yt[j] = xt[j] * r * weight[j];
+      float* yt = target_row(&y(t, 0), room[1]);
+      rstd[t] = rmsnorm_row(read_row(&x(t, 0), d, room[0]), gain, eps, d, yt);
+      write_row(yt, d, &y(t, 0));
     }
   });
 }
 
-/// dx_j += rstd (w_j dy_j - x_j rstd² mean(w dy x)); dweight_j += Σ_t dy_j x_j rstd.
-inline void rmsnorm_backward(matrix<const float> dy, matrix<const float> x, const float* weight, const float* rstd,
-                             matrix<float> dx, float* dweight, thread_pool& pool) {
+/// dx_j += rstd (w_j dy_j - x_j rstd² mean(w dy x)); dgain_j += Σ_t dy_j x_j rstd: partial sums of 64 rows, added in
+/// order, then to dgain. `partial` has a row for each 64 of x.
+template <class D, class X, class T>
+void rmsnorm_backward(matrix<D> dy, matrix<X> x, const float* gain, const float* rstd, matrix<T> dx, float* dgain,
+                      float* partial, thread_pool& pool) {
+  struct tag;
   const index_t d = x.extent(1);
   const index_t chunks = (x.extent(0) + row_chunk - 1) / row_chunk;
-  std::vector<float> partial(static_cast<std::size_t>(chunks * d));
   for_each_chunk(pool, x.extent(0), row_chunk, [&](index_t first, index_t last) {
-    float* dw = partial.data() + first / row_chunk * d;
+    const row_room<tag> room(3, d);
+    float* dw = partial + first / row_chunk * d;
+    for (index_t j = 0; j < d; ++j) dw[j] = 0.0f;
     for (index_t t = first; t < last; ++t) {
-      const float* xt = &x(t, 0);
-      const float* dyt = &dy(t, 0);
-      float* dxt = &dx(t, 0);
+      const float* xt = read_row(&x(t, 0), d, room[0]);
+      const float* dyt = read_row(&dy(t, 0), d, room[1]);
+      float* dxt = update_row(&dx(t, 0), d, room[2]);
       const float r = rstd[t];
-      const float dot = ordered_sum(d, [&](index_t j, float sum) { return fma(weight[j] * dyt[j], xt[j], sum); });
+      const float dot = ordered_sum(d, [&](index_t j, float sum) { return fma(gain[j] * dyt[j], xt[j], sum); });
       const float pull = -(dot / static_cast<float>(d)) * r * r * r;
       for (index_t j = 0; j < d; ++j) {
-        dxt[j] = fma(xt[j], pull, fma(weight[j] * dyt[j], r, dxt[j]));
+        dxt[j] = fma(xt[j], pull, fma(gain[j] * dyt[j], r, dxt[j]));
         dw[j] = fma(dyt[j] * xt[j], r, dw[j]);
       }
+      write_row(dxt, d, &dx(t, 0));
     }
   });
-  for (index_t c = 0; c < chunks; ++c) {
-    for (index_t j = 0; j < d; ++j) dweight[j] += partial[static_cast<std::size_t>(c * d + j)];
+  if (dgain == nullptr) return;
+  for (index_t j = 0; j < d; ++j) {
+    float sum = 0.0f;
+    for (index_t c = 0; c < chunks; ++c) sum += partial[c * d + j];
+    dgain[j] += sum;
   }
 }
 
 /// Rotates the pairs (i, i + head_dim / 2) of every head by the angle of its position ("rotate half").
-inline void rope(heads_view<float> x, const float* cosine, const float* sine, bool inverse, thread_pool& pool) {
-  const index_t half = x.extent(3) / 2;
+template <class T>
+void rope(view<T, 4> x, const float* cosine, const float* sine, bool inverse, thread_pool& pool) {
+  struct tag;
+  const index_t dim = x.extent(3), half = dim / 2;
   const float direction = inverse ? -1.0f : 1.0f;
   pool.for_each(x.extent(0), [&](index_t b) {
+    const row_room<tag> room(1, dim);
     for (index_t t = 0; t < x.extent(1); ++t) {
       const float* c = cosine + t * half;
       const float* s = sine + t * half;
       for (index_t h = 0; h < x.extent(2); ++h) {
-        float* v = &x(b, t, h, 0);
+        float* v = update_row(&x(b, t, h, 0), dim, room[0]);
         for (index_t i = 0; i < half; ++i) {
           const float low = v[i];
           const float high = v[i + half];
@@ -94,6 +144,7 @@ inline void rope(heads_view<float> x, const float* cosine, const float* sine, bo
           v[i] = fma(low, c[i], -(high * si));
           v[i + half] = fma(high, c[i], low * si);
         }
+        write_row(v, dim, &x(b, t, h, 0));
       }
     }
   });
@@ -101,44 +152,61 @@ inline void rope(heads_view<float> x, const float* cosine, const float* sine, bo
 
 inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 
-inline void swiglu_forward(matrix<const float> gate, matrix<const float> up, matrix<float> h, thread_pool& pool) {
+template <class G, class H>
+void swiglu_forward(matrix<G> gate, matrix<G> up, matrix<H> h, thread_pool& pool) {
+  struct tag;
+  const index_t n = h.extent(1);
   for_each_chunk(pool, h.extent(0), row_chunk, [&](index_t first, index_t last) {
+    const row_room<tag> room(3, n);
     for (index_t t = first; t < last; ++t) {
-      const float* g = &gate(t, 0);
-      const float* u = &up(t, 0);
-      float* out = &h(t, 0);
-      for (index_t j = 0; j < h.extent(1); ++j) out[j] = g[j] * sigmoid(g[j]) * u[j];
+      const float* g = read_row(&gate(t, 0), n, room[0]);
+      const float* u = read_row(&up(t, 0), n, room[1]);
+      float* out = target_row(&h(t, 0), room[2]);
+      for (index_t j = 0; j < n; ++j) out[j] = g[j] * sigmoid(g[j]) * u[j];
+      write_row(out, n, &h(t, 0));
     }
   });
 }
 
 /// silu'(g) = s (1 + g (1 - s)), s = sigmoid(g).
-inline void swiglu_backward(matrix<const float> dh, matrix<const float> gate, matrix<const float> up,
-                            matrix<float> dgate, matrix<float> dup, thread_pool& pool) {
+template <class D, class G, class T>
+void swiglu_backward(matrix<D> dh, matrix<G> gate, matrix<G> up, matrix<T> dgate, matrix<T> dup, thread_pool& pool) {
+  struct tag;
+  const index_t n = dh.extent(1);
   for_each_chunk(pool, dh.extent(0), row_chunk, [&](index_t first, index_t last) {
+    const row_room<tag> room(5, n);
     for (index_t t = first; t < last; ++t) {
-      const float* d = &dh(t, 0);
-      const float* g = &gate(t, 0);
-      const float* u = &up(t, 0);
-      float* dg = &dgate(t, 0);
-      float* du = &dup(t, 0);
-      for (index_t j = 0; j < dh.extent(1); ++j) {
+      const float* d = read_row(&dh(t, 0), n, room[0]);
+      const float* g = read_row(&gate(t, 0), n, room[1]);
+      const float* u = read_row(&up(t, 0), n, room[2]);
+      float* dg = target_row(&dgate(t, 0), room[3]);
+      float* du = target_row(&dup(t, 0), room[4]);
+      for (index_t j = 0; j < n; ++j) {
         const float s = sigmoid(g[j]);
         const float slope = s * fma(g[j], 1.0f - s, 1.0f);
         const float gj = g[j];
         dg[j] = d[j] * u[j] * slope;
         du[j] = d[j] * gj * s;
       }
+      write_row(dg, n, &dgate(t, 0));
+      write_row(du, n, &dup(t, 0));
     }
   });
 }
 
-inline void add(matrix<float> x, matrix<const float> y, thread_pool& pool) {
+/// sum = x + y.
+template <class X, class Y, class S>
+void add(matrix<X> x, matrix<Y> y, matrix<S> sum, thread_pool& pool) {
+  struct tag;
+  const index_t n = x.extent(1);
   for_each_chunk(pool, x.extent(0), row_chunk, [&](index_t first, index_t last) {
+    const row_room<tag> room(3, n);
     for (index_t t = first; t < last; ++t) {
-      float* xt = &x(t, 0);
-      const float* yt = &y(t, 0);
-      for (index_t j = 0; j < x.extent(1); ++j) xt[j] += yt[j];
+      const float* xt = read_row(&x(t, 0), n, room[0]);
+      const float* yt = read_row(&y(t, 0), n, room[1]);
+      float* to = target_row(&sum(t, 0), room[2]);
+      for (index_t j = 0; j < n; ++j) to[j] = xt[j] + yt[j];
+      write_row(to, n, &sum(t, 0));
     }
   });
 }
@@ -157,8 +225,9 @@ inline float row_max(const float* x, index_t n) {
   return largest;
 }
 
-inline void cross_entropy(matrix<float> logits, const std::int32_t* targets, float* loss, float gradient_scale,
-                          thread_pool& pool) {
+/// The loss of each row; logits become exp and, with gradient_scale other than 0, their gradients times it.
+inline void cross_entropy(matrix<float> logits, const std::int32_t* targets, float* loss, bool gradients,
+                          float gradient_scale, thread_pool& pool) {
   const index_t n = logits.extent(1);
   for_each_chunk(pool, logits.extent(0), row_chunk, [&](index_t first, index_t last) {
     for (index_t t = first; t < last; ++t) {
@@ -166,7 +235,7 @@ inline void cross_entropy(matrix<float> logits, const std::int32_t* targets, flo
       const std::int32_t target = targets[t];
       loss[t] = 0.0f;
       if (target == ignored_target) {
-        if (gradient_scale != 0.0f) {
+        if (gradients) {
           for (index_t j = 0; j < n; ++j) z[j] = 0.0f;
         }
         continue;
@@ -177,41 +246,11 @@ inline void cross_entropy(matrix<float> logits, const std::int32_t* targets, flo
       const float e_target = z[target];
       const float sum = ordered_sum(n, [&](index_t j, float s) { return s + z[j]; });
       loss[t] = log(sum) - (z_target - shift);
-      if (gradient_scale != 0.0f) {
+      if (gradients) {
         const float factor = gradient_scale / sum;
         for (index_t j = 0; j < n; ++j) z[j] *= factor;
         z[target] = fma(e_target, factor, -gradient_scale);
       }
-    }
-  });
-}
-
-inline double sum_squares(const float* x, index_t n, thread_pool& pool) {
-  constexpr index_t chunk = 4096;
-  std::vector<float> partial(static_cast<std::size_t>((n + chunk - 1) / chunk));
-  for_each_chunk(pool, n, chunk, [&](index_t first, index_t last) {
-    partial[static_cast<std::size_t>(first / chunk)] =
-        ordered_sum(last - first, [&](index_t j, float s) { return fma(x[first + j], x[first + j], s); });
-  });
-  double sum = 0.0;
-  for (const float p : partial) sum += static_cast<double>(p);
-  return sum;
-}
-
-inline void adamw(float* weight, const float* gradient, float* m, float* v, index_t n, const adamw_args& a,
-                  thread_pool& pool) {
-  const float keep = fma(-a.learning_rate, a.weight_decay, 1.0f);
-  const float step = a.learning_rate / a.bias_correction1;
-  const float root = 1.0f / std::sqrt(a.bias_correction2);
-  const float new1 = 1.0f - a.beta1;
-  const float new2 = 1.0f - a.beta2;
-  for_each_chunk(pool, n, 16384, [&](index_t first, index_t last) {
-    for (index_t i = first; i < last; ++i) {
-      const float g = gradient[i] * a.gradient_scale;
-      m[i] = fma(new1, fma(gradient[i], a.gradient_scale, -m[i]), m[i]);
-      v[i] = fma(new2 * g, g, a.beta2 * v[i]);
-      const float denominator = fma(std::sqrt(v[i]), root, a.epsilon);
-      weight[i] = fma(-step, m[i] / denominator, weight[i] * keep);
     }
   });
 }

@@ -30,27 +30,27 @@ struct joint_matrix {
 
   explicit joint_matrix(const shape& of)
       : s(of), memory(static_cast<std::size_t>(of.batch * of.seq * of.width()), 1e9f) {}
-  nn::heads_view<float> part(index_t first_head, index_t count) {
+  view<float, 4> part(index_t first_head, index_t count) {
     const index_t w = s.width();
     return {memory.data() + first_head * s.dim, {s.batch, s.seq, count, s.dim}, {s.seq * w, w, s.dim, 1}};
   }
-  nn::heads_view<float> q() { return part(0, s.heads); }
-  nn::heads_view<float> k() { return part(s.heads, s.kv_heads); }
-  nn::heads_view<float> v() { return part(s.heads + s.kv_heads, s.kv_heads); }
+  view<float, 4> q() { return part(0, s.heads); }
+  view<float, 4> k() { return part(s.heads, s.kv_heads); }
+  view<float, 4> v() { return part(s.heads + s.kv_heads, s.kv_heads); }
 };
 
 template <class Function>
-void for_all(nn::heads_view<float> x, const Function& f) {
+void for_all(view<float, 4> x, const Function& f) {
   std::size_t i = 0;
   for (index_t b = 0; b < x.extent(0); ++b)
     for (index_t t = 0; t < x.extent(1); ++t)
       for (index_t h = 0; h < x.extent(2); ++h)
         for (index_t j = 0; j < x.extent(3); ++j) f(x(b, t, h, j), i++);
 }
-void put(nn::heads_view<float> x, const tensor& from) {
+void put(view<float, 4> x, const tensor& from) {
   for_all(x, [&](float& to, std::size_t i) { to = static_cast<float>(from[i]); });
 }
-tensor get(nn::heads_view<float> x) {
+tensor get(view<float, 4> x) {
   tensor all;
   for_all(x, [&](float& from, std::size_t) { all.push_back(static_cast<double>(from)); });
   return all;
@@ -77,7 +77,7 @@ struct attention_case {
     put(qkv.k(), k);
     put(qkv.v(), v);
   }
-  nn::heads_view<float> output(std::vector<float>& memory) const {
+  view<float, 4> output(std::vector<float>& memory) const {
     const index_t w = s.heads * s.dim;
     return {memory.data(), {s.batch, s.seq, s.heads, s.dim}, {s.seq * w, w, s.dim, 1}};
   }

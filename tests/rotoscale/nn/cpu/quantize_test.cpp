@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Operand quantization equals the one rounding routine, code by code, and delayed scaling is Transformer Engine's.
+// Conversions equal the one rounding routine, code by code, and delayed scaling is Transformer Engine's.
 #include "rotoscale/nn/cpu/quantize.hpp"
 
 #include <limits>
@@ -13,35 +13,6 @@ namespace nn = rotoscale::nn;
 namespace cpu = rotoscale::nn::cpu;
 
 namespace {
-
-float as_bf16(float x) {
-  return decode(formats::bf16, encode(formats::bf16, x, rounding::nearest_even, overflow::to_inf));
-}
-
-/// An operand with memory for rows × k codes and `gap` bytes between rows.
-struct memory_operand {
-  std::vector<std::uint8_t> codes, scales;
-  gemm_operand described;
-
-  memory_operand(nn::number_format f, index_t rows, index_t k, index_t gap = 0) {
-    gemm_operand& o = described;
-    o.element = nn::element_format(f);
-    o.rows = rows;
-    o.k = k;
-    o.code_stride = packed_bytes(o.element, k) + gap;
-    o.block = nn::is_mx(f) ? 32 : 0;
-    o.scale_stride = o.block ? k / o.block : 0;
-    codes.assign(static_cast<std::size_t>(rows * o.code_stride), 0xA5);
-    scales.assign(static_cast<std::size_t>(rows * o.scale_stride), 0xA5);
-    o.codes = codes.data();
-    o.scales = scales.data();
-  }
-
-  block_matrix<std::uint8_t> memory() {
-    const gemm_operand& o = described;
-    return {o.rows, o.k, codes.data(), o.code_stride, scales.data(), o.scale_stride};
-  }
-};
 
 /// One tensor's state of delayed scaling.
 struct scaling_case {
@@ -86,130 +57,6 @@ TEST_CASE("bf16_bits and fp8_bits are encode over a scan of FP32, ties and speci
     for (const std::uint32_t low : {0x7FFFu, 0x8000u, 0x8001u, 0xFFFFu}) check(high << 16 | low);
   }
   CHECK(wrong == 0);
-}
-
-TEST_CASE("operands: every format along both axes from a strided source, ragged tiles included") {
-  thread_pool pool(2);
-  using enum nn::number_format;
-  for (const auto& [rows, cols] : {std::pair<index_t, index_t>{70, 97}, {1, 5}, {64, 64}, {33, 65}}) {
-    strided_matrix source(rows, cols, 3, random_tensor(rows * cols, 5, 4.0));
-    source.view()(0, 0) = -0.0f;
-    for (const nn::number_format f : {fp32, bf16, fp8_e4m3, fp8_e5m2}) {
-      for (const block_axis axis : {block_axis::row, block_axis::column}) {
-        CAPTURE(to_string(f));
-        const bool row = axis == block_axis::row;
-        memory_operand got(f, row ? rows : cols, row ? cols : rows, 8);
-        const float scale = 24.0f, inverse = 1.0f / 24.0f;
-        nn::quantize_args args;
-        args.recipe.format = f;
-        args.axis = axis;
-        args.scale = &scale;
-        args.scale_inverse = &inverse;
-        float amax = 0.0f, factor = 0.0f;
-        args.amax = &amax;
-        cpu::quantize_operand(source.view(), args, got.memory(), &factor, pool);
-        long long wrong = 0;
-        float largest = 0.0f;
-        for (index_t r = 0; r < rows; ++r) {
-          for (index_t c = 0; c < cols; ++c) {
-            const float x = source.view()(r, c), stored = f == fp32 ? x : as_bf16(x);
-            const std::uint64_t want = encode(nn::element_format(f), nn::is_fp8(f) ? stored * scale : stored);
-            wrong += operand_code(got.described, row ? r : c, row ? c : r) != want;
-            largest = std::fmax(largest, std::fabs(stored));
-          }
-        }
-        CHECK(wrong == 0);
-        if (nn::is_fp8(f)) {
-          CHECK(factor == inverse);
-          CHECK(amax == largest);
-        }
-        for (std::size_t i = 0; i < got.codes.size(); ++i) {
-          const bool in_gap = static_cast<index_t>(i) % got.described.code_stride >= got.described.code_stride - 8;
-          if (in_gap) CHECK(got.codes[i] == 0xA5);
-        }
-      }
-    }
-  }
-}
-
-TEST_CASE("FP8 with stochastic rounding: words are numbered along the rows of the source, whichever way it lies") {
-  thread_pool pool(2);
-  const index_t rows = 20, cols = 33;
-  strided_matrix source(rows, cols, 2, random_tensor(rows * cols, 6, 4.0));
-  nn::quantize_args args;
-  args.recipe.format = nn::number_format::fp8_e4m3;
-  args.recipe.rounding = rounding::stochastic;
-  args.random = {9, 10};
-  memory_operand along(args.recipe.format, rows, cols), across(args.recipe.format, cols, rows);
-  float factor = 0.0f;
-  cpu::quantize_operand(source.view(), args, along.memory(), &factor, pool);
-  CHECK(factor == 1.0f);  // no scale given
-  args.axis = block_axis::column;
-  cpu::quantize_operand(source.view(), args, across.memory(), &factor, pool);
-  for (index_t r = 0; r < rows; ++r) {
-    for (index_t c = 0; c < cols; ++c) {
-      const std::uint32_t word = args.random.word(static_cast<std::uint64_t>(r * cols + c));
-      const auto want =
-          encode(formats::e4m3, as_bf16(source.view()(r, c)), rounding::stochastic, overflow::saturate, word);
-      CHECK(operand_code(along.described, r, c) == want);
-      CHECK(operand_code(across.described, c, r) == want);
-    }
-  }
-}
-
-TEST_CASE("MX operands are quantize_ref of the source rounded to BF16") {
-  thread_pool pool(2);
-  const index_t rows = 64, cols = 96;
-  strided_matrix source(rows, cols, 1, random_tensor(rows * cols, 7, 4.0));
-  for (const auto f : {nn::number_format::mxfp4, nn::number_format::mxfp8_e4m3, nn::number_format::mxfp8_e5m2}) {
-    for (const block_axis axis : {block_axis::row, block_axis::column}) {
-      for (const auto rotation :
-           {nn::rotation_kind::none, nn::rotation_kind::h16, nn::rotation_kind::h16_fixed_signs}) {
-        for (const auto policy : {nn::policy_kind::te_rocm, nn::policy_kind::ocp}) {
-          nn::quantize_args args;
-          args.recipe = {f, scale_rule::ceil, rounding::stochastic, rotation, policy};
-          args.axis = axis;
-          args.signs = rotation == nn::rotation_kind::h16_fixed_signs ? 0x9E3779B9u : 0u;
-          args.random = {11, 12};
-          const bool row = axis == block_axis::row;
-          memory_operand got(f, row ? rows : cols, row ? cols : rows), want = got;
-          cpu::quantize_operand(source.view(), args, got.memory(), nullptr, pool);
-          block_options o;
-          o.source = formats::bf16;
-          o.rule = scale_rule::ceil;
-          o.rounding = rounding::stochastic;
-          o.random = {11, 12};
-          o.policy = policy == nn::policy_kind::ocp ? policies::ocp : policies::te_rocm;
-          if (rotation != nn::rotation_kind::none) o.rotation = {16, {args.signs}};
-          const gemm_operand& d = want.described;
-          quantize_ref({nn::element_format(f), 32}, o, source.view(), axis,
-                       {d.rows, d.k, want.codes.data(), d.code_stride, want.scales.data(), d.scale_stride});
-          CHECK(got.codes == want.codes);
-          CHECK(got.scales == want.scales);
-        }
-      }
-    }
-  }
-}
-
-TEST_CASE("the recorded amax is the largest finite one, after rounding to BF16, and only grows") {
-  thread_pool pool(2);
-  const auto amax_of = [&](std::vector<float> x, float before) {
-    nn::quantize_args args;
-    args.recipe.format = nn::number_format::fp8_e4m3;
-    args.amax = &before;
-    memory_operand to(args.recipe.format, 1, static_cast<index_t>(x.size()));
-    float factor = 0.0f;
-    cpu::quantize_operand(row_major<const float>(x.data(), 1, static_cast<index_t>(x.size())), args, to.memory(),
-                          &factor, pool);
-    return before;
-  };
-  CHECK(amax_of({1.0f, -3.0f, 2.0f}, 0.0f) == 3.0f);
-  CHECK(amax_of({1.0f, -3.0f, 2.0f}, 5.0f) == 5.0f);
-  CHECK(amax_of({1.0f, infinity, -infinity, not_a_number}, 0.0f) == 1.0f);
-  CHECK(amax_of({0.0f, -0.0f}, 0.0f) == 0.0f);
-  CHECK(amax_of({1.00390625f}, 0.0f) == 1.0f);                              // a tie, to even
-  CHECK(amax_of({1.0f, std::numeric_limits<float>::max()}, 0.0f) == 1.0f);  // Inf as BF16
 }
 
 TEST_CASE("delayed scaling: (largest / amax) / 2^margin from the most recent entry or the largest one") {

@@ -1,0 +1,179 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// A Llama-3-style decoder, forward and backward by hand, against nn::backend only. Linear layers follow the recipe, the
+// head is BF16 (FP32 under a recipe of FP32); norms, RoPE and attention compute in FP32 on activations that are stored
+// as the recipe says. All memory is laid out before the first pass; a pass only puts operations on a queue.
+#pragma once
+
+#include <optional>
+#include <stdexcept>
+
+#include "rotoscale/llama/parameters.hpp"
+#include "rotoscale/llama/rope_table.hpp"
+#include "rotoscale/nn/linear.hpp"
+
+namespace rotoscale::llama {
+
+struct model_options {
+  index_t batch = 1, sequence = 1;  ///< of a pass
+  bool training = true;             ///< room for gradients, moments and what a backward pass needs
+  index_t head_chunk = 2048;        ///< tokens whose logits exist at once; a larger pass adds the head's gradient in parts
+  std::function<bool(const parameter&)> trains;  ///< which parameters do; null: all
+};
+
+class model {
+ public:
+  using category = nn::memory_category;
+  /// Called when the gradients of elements [first, first + count) of the arena are complete.
+  using gradients_ready = std::function<void(index_t first, index_t count)>;
+
+  model(nn::backend& ops, const model_config& config, model_options options)
+      : ops_(&ops), config_(config), options_(std::move(options)), parameters_(config, trains()) {}
+  model(const model&) = delete;
+  model& operator=(const model&) = delete;
+
+  const model_config& config() const { return config_; }
+  const model_options& options() const { return options_; }
+  const parameter_list& parameters() const { return parameters_; }
+  index_t linear_count() const { return 4 * config_.num_hidden_layers + 1; }
+  index_t tokens() const { return options_.batch * options_.sequence; }
+
+  /// Lays everything out for a recipe, which must live as long as it is used: over nothing to count, then over arenas.
+  /// FP32 values stay where they were; so do quantized weights, which are void unless the recipe is the one before.
+  /// Throws std::invalid_argument if the backend refuses a GEMM's contract.
+  void lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool same_recipe = false);
+
+  /// Other extents in the same arenas, as long as they fit: for passes without a backward pass.
+  void resize(index_t batch, index_t sequence) {
+    options_.batch = batch;
+    options_.sequence = sequence;
+  }
+
+  /// After lay_out over arenas: gives the queue of the passes its workspace, and uploads what only the host can compute.
+  void prepare(nn::queue q) const {
+    const rope_table table = make_rope_table(config_, options_.sequence);
+    ops_->set_workspace(q, workspace_, workspace_bytes_);
+    ops_->upload(q, cosine_, table.cosine.data(), table.cosine.size() * sizeof(float));
+    ops_->upload(q, sine_, table.sine.data(), table.sine.size() * sizeof(float));
+    ops_->synchronize(q);
+  }
+
+  nn::parameter_arena arena() const {
+    return {masters_, gradients_, m_, v_, parameters_.arena_size(), parameters_.segments()};
+  }
+  const nn::delayed_scaling_state& scales() const { return scales_; }
+
+  /// Sets a parameter's values; a weight without an FP32 source goes straight into its operands.
+  void load(const nn::pass& p, std::size_t number, std::span<const float> values);
+  /// A parameter's values or, from `from`, its gradient or a moment. Throws std::logic_error where there is no FP32 source.
+  std::vector<float> values(nn::queue q, std::size_t number) const { return download(q, source(number), number); }
+  std::vector<float> arena_values(nn::queue q, const float* from, std::size_t number) const {
+    return download(q, dense(from + parameters_[number].offset, parameters_[number]), number);
+  }
+  void set_arena_values(nn::queue q, float* to, std::size_t number, std::span<const float> values) const {
+    ops_->upload(q, to + parameters_[number].offset, values.data(), values.size_bytes());
+    ops_->synchronize(q);
+  }
+
+  /// Quantizes every weight that has changed since it was quantized last.
+  void requantize(const nn::pass& p);
+  /// After an update of all that trains.
+  void note_update() {
+    for (parameter& p : parameters_.all()) p.version += p.trains;
+  }
+
+  /// Losses of the micro-batch into loss(); with p.training also the gradients of the head and of its input.
+  void forward(const nn::pass& p, const nn::token_source& tokens, const nn::token_source& targets);
+  /// Adds to every gradient; follows a forward pass with p.training.
+  void backward(const nn::pass& p, const nn::token_source& tokens, const gradients_ready& ready = nullptr);
+  /// Logits of one token of a pass, [1, vocabulary] in backend memory.
+  nn::const_tensor_view logits(const nn::pass& p, const nn::token_source& tokens, index_t token);
+
+  float* loss() const { return loss_; }
+  /// For logs: a linear layer in the middle, where the recipe is not exempted, and the head.
+  const nn::linear& inner_linear() const { return layers_[layers_.size() / 2].qkv; }
+  const nn::linear& head() const { return head_; }
+
+ private:
+  struct layer {
+    layer_parameters numbers;
+    nn::linear qkv, o, gate_up, down;
+    nn::tensor_view input, normed1, qkv_out, attended, middle, normed2, gate_up_out, hidden;
+    float *rstd1 = nullptr, *lse = nullptr, *rstd2 = nullptr;
+  };
+
+  std::function<bool(const parameter&)> trains() const {
+    if (options_.training) return options_.trains;
+    return [](const parameter&) { return false; };
+  }
+  static nn::const_tensor_view dense(const float* data, const parameter& p) {
+    return nn::dense_tensor(const_cast<float*>(data), nn::dtype::fp32, {p.rows, p.cols});
+  }
+  nn::const_tensor_view source(std::size_t number) const { return sources_[number]; }
+  const float* gain(std::size_t number) const { return static_cast<const float*>(sources_[number].data); }
+  /// A parameter's gradient; empty where it is frozen.
+  nn::tensor_view gradient(std::size_t number) const {
+    const parameter& p = parameters_[number];
+    if (!p.trains || gradients_ == nullptr) return {};
+    return nn::dense_tensor(gradients_ + p.offset, nn::dtype::fp32, {p.rows, p.cols});
+  }
+  float* gain_gradient(std::size_t number) const { return static_cast<float*>(gradient(number).data); }
+  float epsilon() const { return static_cast<float>(config_.rms_norm_eps); }
+  std::vector<float> download(nn::queue q, const nn::const_tensor_view& from, std::size_t number) const;
+
+  /// The recipe of decoder layer i: layers at the ends may be left in BF16.
+  const nn::recipe& recipe_of(const nn::recipe& r, int i) const {
+    const bool exempt = i < r.bf16_first_layers || i >= config_.num_hidden_layers - r.bf16_last_layers;
+    return exempt ? exempt_recipe_ : r;
+  }
+
+  // model_layout.hpp
+  void make_linears(const nn::recipe& r);
+  void lay_out_parameters(nn::memory_cursor& memory);
+  void lay_out_weights(nn::memory_cursor& memory, bool keep);
+  void lay_out_layer(nn::memory_cursor& memory, std::size_t i, nn::tensor_view output);
+  void lay_out_head(nn::memory_cursor& memory);
+  void lay_out_gradients(nn::memory_cursor& memory);
+  template <class Function>
+  void for_each_linear(const Function& f);
+
+  // model_pass.hpp
+  nn::attention_tensors attention_of(const layer& l) const;
+  void run_decoder(const nn::pass& p, const nn::token_source& tokens);
+  void forward_layer(const nn::pass& p, layer& l, const float* next_gain, nn::tensor_view output,
+                     nn::tensor_view normed, float* rstd, const nn::quantize_target& to);
+  void backward_layer(const nn::pass& p, layer& l);
+  nn::head_args head_arguments(const nn::pass& p, const nn::token_source& targets) const;
+
+  nn::backend* ops_;
+  model_config config_;
+  model_options options_;
+  parameter_list parameters_;
+
+  const nn::recipe exempt_recipe_ = nn::presets::uniform("bf16", nn::operand_format::bf16, nn::operand_format::bf16);
+  nn::recipe head_recipe_;
+  nn::dtype stored_ = nn::dtype::fp32;  ///< activations
+  nn::delayed_scaling_state scales_;
+  std::vector<layer> layers_;
+  nn::linear head_;
+  std::vector<std::unique_ptr<nn::operand_set>> head_x_, head_dlogits_;
+  std::vector<nn::head_chunk> head_chunks_;
+
+  float *masters_ = nullptr, *gradients_ = nullptr, *m_ = nullptr, *v_ = nullptr;
+  std::vector<nn::const_tensor_view> sources_;  ///< FP32 values of each parameter; empty: operands only
+  struct prepared {
+    std::uint64_t version = 0;
+    bool valid = false;
+  };
+  std::vector<prepared> prepared_;  ///< which version each linear layer's operands are of
+  float *cosine_ = nullptr, *sine_ = nullptr;
+  float* staging_ = nullptr;
+  void* workspace_ = nullptr;
+  std::size_t workspace_bytes_ = 0;
+
+  nn::tensor_view last_, normed_, hidden_, branch_, logits_;
+  nn::tensor_view d_residual_, d_qkv_, d_attended_, d_gate_up_, d_hidden_;
+  float *rstd_ = nullptr, *loss_ = nullptr;
+};
+
+}  // namespace rotoscale::llama

@@ -1,0 +1,221 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Where everything of a model lies. The same functions count bytes and give addresses (nn/memory.hpp). What lives at
+// different times shares workspace.
+#pragma once
+
+#include <algorithm>
+
+#include "rotoscale/llama/model_class.hpp"
+
+namespace rotoscale::llama {
+
+template <class Function>
+void model::for_each_linear(const Function& f) {
+  for (layer& l : layers_) {
+    f(l.qkv, l.numbers.qkv);
+    f(l.o, l.numbers.o);
+    f(l.gate_up, l.numbers.gate_up);
+    f(l.down, l.numbers.down);
+  }
+  f(head_, parameters_.head());
+}
+
+inline void model::make_linears(const nn::recipe& r) {
+  stored_ = nn::storage_for(r.activations);
+  head_recipe_ = nn::is_all_fp32(r) ? nn::presets::uniform("fp32", nn::operand_format::fp32, nn::operand_format::fp32)
+                                    : exempt_recipe_;
+  head_recipe_.fprop.output = nn::operand_format::fp32;  // logits go straight into the loss
+  layers_.clear();
+  layers_.resize(static_cast<std::size_t>(config_.num_hidden_layers));
+  index_t id = 0;
+  const auto make = [&](std::size_t number, const nn::recipe& own, index_t tokens) {
+    const parameter& p = parameters_[number];
+    nn::linear made({id++, p.rows, p.cols, tokens, p.trains, options_.training, stored_}, own);
+    if (!made.agree(*ops_)) throw std::invalid_argument("recipe " + own.name + ": the device has no such contract");
+    return made;
+  };
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const layer_parameters& n = parameters_.layers()[i];
+    const nn::recipe& own = recipe_of(r, static_cast<int>(i));
+    layers_[i].numbers = n;
+    layers_[i].qkv = make(n.qkv, own, tokens());
+    layers_[i].o = make(n.o, own, tokens());
+    layers_[i].gate_up = make(n.gate_up, own, tokens());
+    layers_[i].down = make(n.down, own, tokens());
+  }
+  head_ = make(parameters_.head(), head_recipe_, std::min(tokens(), options_.head_chunk));
+}
+
+inline void model::lay_out_parameters(nn::memory_cursor& memory) {
+  const index_t n = parameters_.arena_size();
+  masters_ = memory.array<float>(category::masters, n);
+  gradients_ = memory.array<float>(category::gradients, n);
+  m_ = memory.array<float>(category::moments, n);
+  v_ = memory.array<float>(category::moments, n);
+  // A frozen matrix of a linear layer needs no FP32 values, unless an operand is these.
+  std::vector<bool> keeps(parameters_.all().size(), true);
+  index_t largest = 0;
+  for_each_linear([&](const nn::linear& l, std::size_t number) {
+    const bool operands_only = !parameters_[number].trains && number != parameters_.embedding() &&
+                               !l.keeps_source(*ops_, nn::tensor_role::w);
+    keeps[number] = !operands_only;
+    if (operands_only) largest = std::max(largest, parameters_[number].size());
+  });
+  sources_.clear();
+  for (std::size_t i = 0; i < keeps.size(); ++i) {
+    const parameter& p = parameters_[i];
+    float* at = nullptr;
+    if (p.trains) {
+      at = memory.counts_only() ? nullptr : masters_ + p.offset;
+    } else if (keeps[i]) {
+      at = memory.array<float>(category::weights, p.size());
+    }
+    sources_.push_back(dense(at, p));
+  }
+  staging_ = memory.array<float>(category::weights, largest);
+}
+
+inline void model::lay_out_weights(nn::memory_cursor& memory, bool keep) {
+  for_each_linear([&](nn::linear& l, std::size_t number) {
+    l.lay_out(*ops_, memory, category::quantized, nn::tensor_role::w, sources_[number]);
+  });
+  if (!keep) prepared_.assign(static_cast<std::size_t>(linear_count()), {});
+}
+
+inline void model::lay_out_layer(nn::memory_cursor& memory, std::size_t i, nn::tensor_view output) {
+  layer& l = layers_[i];
+  const index_t n = tokens(), d = config_.hidden_size, f = config_.intermediate_size;
+  const index_t q = config_.query_size(), qkv = q + 2 * config_.key_value_size();
+  const auto kept = [&](index_t cols) { return memory.tensor(category::activations, stored_, n, cols); };
+  // What is made to be quantized is kept only where an operand is the tensor itself.
+  const auto made_for = [&](const nn::linear& consumer, nn::tensor_view shared) {
+    const bool keep = options_.training && consumer.keeps_source(*ops_, nn::tensor_role::x);
+    return keep ? kept(shared.extent(1)) : shared;
+  };
+  const auto operands = [&](nn::linear& consumer, nn::tensor_view x) {
+    consumer.lay_out(*ops_, memory, options_.training ? category::activations : category::workspace,
+                     nn::tensor_role::x, x);
+  };
+  l.normed1 = made_for(l.qkv, normed_);
+  operands(l.qkv, l.normed1);
+  l.rstd1 = memory.array<float>(category::activations, n);
+  l.qkv_out = kept(qkv);
+  l.attended = kept(q);
+  l.lse = memory.array<float>(category::activations, n * config_.num_attention_heads);
+  operands(l.o, l.attended);
+  l.middle = kept(d);
+  l.normed2 = made_for(l.gate_up, normed_);
+  operands(l.gate_up, l.normed2);
+  l.rstd2 = memory.array<float>(category::activations, n);
+  l.gate_up_out = kept(2 * f);
+  l.hidden = made_for(l.down, hidden_);
+  operands(l.down, l.hidden);
+  if (i + 1 < layers_.size()) {
+    layers_[i + 1].input = output;
+  } else {
+    last_ = output;
+  }
+}
+
+inline void model::lay_out_head(nn::memory_cursor& memory) {
+  const index_t n = tokens(), chunk = head_.shape().tokens;
+  head_chunks_.clear();
+  head_x_.clear();
+  head_dlogits_.clear();
+  logits_ = memory.tensor(category::workspace, nn::dtype::fp32, chunk, config_.vocab_size);
+  const auto make = [&](nn::tensor_role tensor, nn::dtype type, nn::const_tensor_view source) {
+    nn::operand_request r = head_.request(tensor);
+    r.source = type;
+    r.rows = source.extent(0);
+    void* const at = memory.take(category::workspace, ops_->layout_operands(r).bytes);
+    return memory.counts_only() ? nullptr : ops_->make_operands(r, at, source);
+  };
+  // One chunk's operands at a time.
+  const std::size_t mark = memory.mark(category::workspace);
+  for (index_t first = 0; first < n; first += chunk) {
+    const index_t count = std::min(chunk, n - first);
+    memory.rewind(category::workspace, mark);
+    head_x_.push_back(make(nn::tensor_role::x, stored_, normed_.part(0, first, count)));
+    if (options_.training) {
+      head_dlogits_.push_back(make(nn::tensor_role::dy, nn::dtype::fp32, logits_.part(0, 0, count)));
+    }
+    head_chunks_.push_back({head_x_.back().get(), first, count});
+  }
+}
+
+inline void model::lay_out_gradients(nn::memory_cursor& memory) {
+  const index_t n = tokens(), f = config_.intermediate_size;
+  const index_t q = config_.query_size(), qkv = q + 2 * config_.key_value_size();
+  const auto tensor = [&](index_t cols) { return memory.tensor(category::workspace, stored_, n, cols); };
+  const auto operands = [&](nn::linear layer::*which, nn::tensor_view dy) {
+    const std::size_t mark = memory.mark(category::workspace);
+    for (layer& l : layers_) {
+      memory.rewind(category::workspace, mark);
+      (l.*which).lay_out(*ops_, memory, category::workspace, nn::tensor_role::dy, dy);
+    }
+  };
+  const std::size_t mark = memory.mark(category::workspace);
+  d_hidden_ = tensor(f);
+  d_gate_up_ = tensor(2 * f);
+  const std::size_t mlp = memory.mark(category::workspace);
+  operands(&layer::down, d_residual_);
+  memory.rewind(category::workspace, mlp);
+  operands(&layer::gate_up, d_gate_up_);
+  memory.rewind(category::workspace, mark);
+  d_attended_ = tensor(q);
+  d_qkv_ = tensor(qkv);
+  const std::size_t attention = memory.mark(category::workspace);
+  operands(&layer::o, d_residual_);
+  memory.rewind(category::workspace, attention);
+  operands(&layer::qkv, d_qkv_);
+}
+
+inline void model::lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool same_recipe) {
+  const index_t n = tokens(), d = config_.hidden_size, f = config_.intermediate_size;
+  make_linears(r);
+  lay_out_parameters(memory);
+  const auto table = static_cast<index_t>(options_.sequence * config_.head_size() / 2);
+  cosine_ = memory.array<float>(category::weights, table);
+  sine_ = memory.array<float>(category::weights, table);
+  scales_ = nn::delayed_scaling_state(memory, linear_count(), r);
+  lay_out_weights(memory, same_recipe);
+
+  loss_ = memory.array<float>(category::workspace, n);
+  normed_ = memory.tensor(category::workspace, stored_, n, d);
+  branch_ = memory.tensor(category::workspace, stored_, n, d);
+  rstd_ = memory.array<float>(category::activations, n);
+  const nn::tensor_view streams[2] = {memory.tensor(category::activations, stored_, n, d),
+                                      memory.tensor(category::activations, stored_, n, d)};
+  layers_.front().input = streams[0];
+  // Without a backward pass all layers share one layer's memory, and the residual stream goes to and fro.
+  const std::size_t shared = memory.mark(category::activations);
+  const std::size_t forward = memory.mark(category::workspace);
+  hidden_ = memory.tensor(category::workspace, stored_, n, f);
+  const std::size_t operands = memory.mark(category::workspace);
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    if (!options_.training) {
+      memory.rewind(category::activations, shared);
+      memory.rewind(category::workspace, operands);
+    }
+    const bool keep = options_.training && i > 0;
+    lay_out_layer(memory, i, keep ? memory.tensor(category::activations, stored_, n, d) : streams[(i + 1) % 2]);
+  }
+  memory.rewind(category::workspace, forward);
+  if (options_.training) d_residual_ = memory.tensor(category::workspace, stored_, n, d);
+  const std::size_t backward = memory.mark(category::workspace);
+  lay_out_head(memory);
+  memory.rewind(category::workspace, backward);
+  if (options_.training) lay_out_gradients(memory);
+
+  nn::workspace_request room{n, 0, d, config_.vocab_size, parameters_.arena_size()};
+  if (stored_ == nn::dtype::bf16) {
+    room.widest = std::max({2 * f, d, config_.query_size() + 2 * config_.key_value_size()});
+  }
+  // Behind everything: an operation's own memory is in use at any time.
+  memory.rewind(category::workspace, memory.plan()[category::workspace]);
+  workspace_bytes_ = ops_->workspace_bytes(room);
+  workspace_ = memory.take(category::workspace, workspace_bytes_);
+}
+
+}  // namespace rotoscale::llama

@@ -1,0 +1,194 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// A model's passes: operations on a queue, the same ones each time, so that they can be captured.
+#pragma once
+
+#include "rotoscale/llama/model_class.hpp"
+#include "rotoscale/llama/model_layout.hpp"
+
+namespace rotoscale::llama {
+
+inline std::vector<float> model::download(nn::queue q, const nn::const_tensor_view& from, std::size_t number) const {
+  if (from.empty()) throw std::logic_error(parameters_[number].name() + ": only its quantized operands are kept");
+  std::vector<float> host(static_cast<std::size_t>(parameters_[number].size()));
+  ops_->download(q, host.data(), from.data, host.size() * sizeof(float));
+  ops_->synchronize(q);
+  return host;
+}
+
+inline void model::load(const nn::pass& p, std::size_t number, std::span<const float> values) {
+  parameter& into = parameters_[number];
+  ROTOSCALE_ASSERT(static_cast<index_t>(values.size()) == into.size());
+  ++into.version;
+  const bool kept = !sources_[number].empty();
+  float* const at = kept ? const_cast<float*>(gain(number)) : staging_;
+  ops_->upload(p.queue, at, values.data(), values.size_bytes());
+  if (!kept) {
+    std::size_t i = 0;
+    for_each_linear([&](const nn::linear& l, std::size_t own) {
+      if (own == number) {
+        l.quantize_weights(p, dense(staging_, into));
+        prepared_[i] = {into.version, true};
+      }
+      ++i;
+    });
+  }
+  ops_->synchronize(p.queue);
+}
+
+inline void model::requantize(const nn::pass& p) {
+  std::size_t i = 0;
+  for_each_linear([&](const nn::linear& l, std::size_t number) {
+    const parameter& w = parameters_[number];
+    prepared& now = prepared_[i++];
+    if (now.valid && now.version == w.version) return;
+    if (sources_[number].empty()) {
+      throw std::logic_error(w.name() + ": must be loaded again, only its operands of another recipe were kept");
+    }
+    l.quantize_weights(p, sources_[number]);
+    now = {w.version, true};
+  });
+}
+
+inline nn::attention_tensors model::attention_of(const layer& l) const {
+  const index_t q = config_.query_size(), kv = config_.key_value_size(), dim = config_.head_size();
+  const auto part = [&](const nn::tensor_view& x, index_t first, index_t heads) {
+    return nn::as_heads(x.part(1, first, heads * dim), options_.batch, heads, dim);
+  };
+  return {part(l.qkv_out, 0, config_.num_attention_heads), part(l.qkv_out, q, config_.num_key_value_heads),
+          part(l.qkv_out, q + kv, config_.num_key_value_heads), part(l.attended, 0, config_.num_attention_heads),
+          l.lse};
+}
+
+/// From the normed and quantized input to the residual stream behind the layer, normed for whoever comes next.
+inline void model::forward_layer(const nn::pass& p, layer& l, const float* next_gain, nn::tensor_view output,
+                                 nn::tensor_view normed, float* rstd, const nn::quantize_target& to) {
+  // Attention: middle = input + o(attention(norm(input))).
+  l.qkv.forward(p, l.qkv_out);
+  const index_t q = config_.query_size(), kv = config_.key_value_size(), dim = config_.head_size();
+  const auto heads = [&](index_t first, index_t count) {
+    return nn::as_heads(l.qkv_out.part(1, first, count), options_.batch, count / dim, dim);
+  };
+  ops_->rope_both(p.queue, heads(0, q), heads(q, kv), cosine_, sine_, false);
+  ops_->attention_forward(p.queue, attention_of(l));
+  ops_->quantize(p.queue, l.attended, l.o.input_target(p), p.state);
+  l.o.forward(p, branch_);
+  ops_->residual_norm(p.queue,
+                      {branch_, l.input, gain(l.numbers.norm2), epsilon(), l.middle, l.normed2, l.rstd2,
+                       l.gate_up.input_target(p)},
+                      p.state);
+  // MLP: output = middle + down(swiglu(norm(middle))).
+  l.gate_up.forward(p, l.gate_up_out);
+  ops_->swiglu_quantize(p.queue, l.gate_up_out, l.hidden, l.down.input_target(p), p.state);
+  l.down.forward(p, branch_);
+  ops_->residual_norm(p.queue, {branch_, l.middle, next_gain, epsilon(), output, normed, rstd, to}, p.state);
+}
+
+inline void model::run_decoder(const nn::pass& p, const nn::token_source& tokens) {
+  layer& first = layers_.front();
+  ops_->embedding_forward(p.queue, tokens, source(parameters_.embedding()), first.input, p.state);
+  ops_->residual_norm(p.queue,
+                      {first.input, {}, gain(first.numbers.norm1), epsilon(), {}, first.normed1, first.rstd1,
+                       first.qkv.input_target(p)},
+                      p.state);
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    if (i + 1 < layers_.size()) {
+      layer& next = layers_[i + 1];
+      forward_layer(p, layers_[i], gain(next.numbers.norm1), next.input, next.normed1, next.rstd1,
+                    next.qkv.input_target(p));
+    } else {
+      forward_layer(p, layers_[i], gain(parameters_.norm()), last_, normed_, rstd_, {});
+    }
+  }
+}
+
+inline nn::head_args model::head_arguments(const nn::pass& p, const nn::token_source& targets) const {
+  nn::head_args a;
+  a.x = normed_;
+  a.chunks = head_chunks_;
+  a.w = head_.weights();
+  for (const nn::gemm_kind g : {nn::gemm_kind::fprop, nn::gemm_kind::dgrad, nn::gemm_kind::wgrad}) {
+    a.contracts[static_cast<int>(g)] = &head_.contract(g);
+  }
+  a.logits = logits_;
+  a.dlogits = head_dlogits_;
+  a.targets = targets;
+  a.loss = loss_;
+  a.gradients = p.training;
+  a.dx = branch_;
+  a.dw = gradient(parameters_.head());
+  a.dx_output = head_recipe_.dgrad.output;
+  return a;
+}
+
+inline void model::forward(const nn::pass& p, const nn::token_source& tokens, const nn::token_source& targets) {
+  run_decoder(p, tokens);
+  ops_->head_loss(p.queue, head_arguments(p, targets), p.state);
+}
+
+inline nn::const_tensor_view model::logits(const nn::pass& p, const nn::token_source& tokens, index_t token) {
+  run_decoder(p, tokens);
+  // The chunk that the token is in, and its row.
+  for (std::size_t i = 0; i < head_chunks_.size(); ++i) {
+    const nn::head_chunk& chunk = head_chunks_[i];
+    if (token >= chunk.first + chunk.count) continue;
+    ops_->quantize(p.queue, normed_.part(0, chunk.first, chunk.count), {chunk.x, true, false, {}}, p.state);
+    const nn::tensor_view all = logits_.part(0, 0, chunk.count);
+    ops_->gemm(p.queue, {chunk.x, nn::operand_form::row}, {head_.weights(), nn::operand_form::row},
+               head_.contract(nn::gemm_kind::fprop), nn::operand_format::fp32, all, false);
+    return all.part(0, token - chunk.first, 1);
+  }
+  return {};
+}
+
+inline void model::backward_layer(const nn::pass& p, layer& l) {
+  const nn::tensor_view d = d_residual_;
+  // MLP. d is the gradient of the layer's output, and of `middle` through the residual.
+  ops_->quantize(p.queue, d, l.down.gradient_target(p), p.state);
+  l.down.backward(p, d_hidden_, gradient(l.numbers.down));
+  ops_->swiglu_backward_quantize(p.queue, d_hidden_, l.gate_up_out, d_gate_up_, l.gate_up.gradient_target(p), p.state);
+  l.gate_up.backward(p, branch_, gradient(l.numbers.gate_up));
+  ops_->rmsnorm_backward(p.queue, branch_, l.middle, gain(l.numbers.norm2), l.rstd2, d,
+                         gain_gradient(l.numbers.norm2));
+  // Attention.
+  ops_->quantize(p.queue, d, l.o.gradient_target(p), p.state);
+  l.o.backward(p, d_attended_, gradient(l.numbers.o));
+  const index_t q = config_.query_size(), kv = config_.key_value_size(), dim = config_.head_size();
+  const auto heads = [&](const nn::tensor_view& x, index_t first, index_t count) {
+    return nn::as_heads(x.part(1, first, count), options_.batch, count / dim, dim);
+  };
+  ops_->attention_backward(p.queue, attention_of(l),
+                           {heads(d_attended_, 0, q), heads(d_qkv_, 0, q), heads(d_qkv_, q, kv),
+                            heads(d_qkv_, q + kv, kv)});
+  ops_->rope_both(p.queue, heads(d_qkv_, 0, q), heads(d_qkv_, q, kv), cosine_, sine_, true);
+  ops_->quantize(p.queue, d_qkv_, l.qkv.gradient_target(p), p.state);
+  l.qkv.backward(p, branch_, gradient(l.numbers.qkv));
+  ops_->rmsnorm_backward(p.queue, branch_, l.input, gain(l.numbers.norm1), l.rstd1, d,
+                         gain_gradient(l.numbers.norm1));
+}
+
+inline void model::backward(const nn::pass& p, const nn::token_source& tokens, const gradients_ready& ready) {
+  const auto tell = [&](std::size_t first, std::size_t last) {  // parameters [first, last) of the list
+    index_t begin = -1, end = 0;
+    for (std::size_t i = first; i < last; ++i) {
+      const parameter& w = parameters_[i];
+      if (!w.trains) continue;
+      begin = begin < 0 ? w.offset : begin;
+      end = w.offset + w.size();
+    }
+    if (ready && begin >= 0) ready(begin, end - begin);
+  };
+  ops_->fill_zero(p.queue, d_residual_.data, static_cast<std::size_t>(d_residual_.size() * size_of(stored_)));
+  ops_->rmsnorm_backward(p.queue, branch_, last_, gain(parameters_.norm()), rstd_, d_residual_,
+                         gain_gradient(parameters_.norm()));
+  tell(parameters_.norm(), parameters_.all().size());
+  for (std::size_t i = layers_.size(); i-- > 0;) {
+    backward_layer(p, layers_[i]);
+    tell(layers_[i].numbers.norm1, layers_[i].numbers.down + 1);
+  }
+  const nn::tensor_view table = gradient(parameters_.embedding());
+  if (!table.empty()) ops_->embedding_backward(p.queue, tokens, d_residual_, table, p.state);
+  tell(0, 1);
+}
+
+}  // namespace rotoscale::llama

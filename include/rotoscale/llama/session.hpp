@@ -1,0 +1,309 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// A model with its memory, queue and step state: what a program needs to train, evaluate and sample. A training step is
+// four graphs, launched again and again; its only wait is for its result, when somebody asks.
+#pragma once
+
+#include <cstring>
+
+#include "rotoscale/llama/model.hpp"
+#include "rotoscale/nn/communicator.hpp"
+
+namespace rotoscale::llama {
+
+struct session_options {
+  model_options model;
+  int micro_batches = 1;  ///< of a step and rank
+  nn::optimizer_config optimizer;
+  std::size_t memory_limit = 0;  ///< bytes of all categories; 0: none
+};
+
+/// The plan does not fit the limit.
+class over_budget : public std::runtime_error {
+ public:
+  over_budget(const nn::memory_plan& plan, std::size_t limit)
+      : std::runtime_error("needs " + std::to_string(plan.total()) + " bytes, " + std::to_string(limit) +
+                           " are allowed"),
+        plan_(plan) {}
+  const nn::memory_plan& plan() const { return plan_; }
+
+ private:
+  nn::memory_plan plan_;
+};
+
+class session {
+ public:
+  /// `recipes` are all that will be used: memory is for the largest of each category. Throws over_budget before
+  /// anything is allocated.
+  session(nn::backend& ops, const model_config& config, session_options options, const std::vector<nn::recipe>& recipes,
+          nn::communicator* ranks = nullptr)
+      : ops_(&ops), ranks_(ranks), options_(std::move(options)), model_(ops, config, options_.model) {
+    plan_ = count(recipes);
+    if (options_.memory_limit != 0 && plan_.total() > options_.memory_limit) {
+      throw over_budget(plan_, options_.memory_limit);
+    }
+    for (std::size_t c = 0; c < plan_.bytes.size(); ++c) {
+      if (plan_.bytes[c] == 0) continue;
+      bases_[c] = static_cast<std::byte*>(ops.allocate(plan_.bytes[c], nn::memory_kind::device));
+    }
+    const auto n = static_cast<std::size_t>(step_tokens());
+    for (transfer& t : transfers_) {
+      t.pinned = static_cast<pinned_block*>(
+          ops.allocate(sizeof(pinned_block) + 2 * n * sizeof(std::int32_t), nn::memory_kind::pinned));
+      auto* const numbers = reinterpret_cast<std::int32_t*>(t.pinned + 1);
+      t.tokens = {numbers, n};
+      t.targets = {numbers + n, n};
+    }
+    queue_ = ops.make_queue("session");
+    use(recipes.front(), false);
+  }
+  session(const session&) = delete;
+  session& operator=(const session&) = delete;
+  ~session() {
+    for (std::byte* base : bases_) {
+      if (base != nullptr) ops_->release(base, nn::memory_kind::device);
+    }
+    for (const transfer& t : transfers_) {
+      if (t.pinned != nullptr) ops_->release(t.pinned, nn::memory_kind::pinned);
+    }
+  }
+
+  llama::model& model() { return model_; }
+  const llama::model& model() const { return model_; }
+  nn::queue queue() const { return queue_; }
+  nn::backend& ops() const { return *ops_; }
+  /// Allocated, and in use under the current recipe.
+  const nn::memory_plan& plan() const { return plan_; }
+  const nn::memory_plan& in_use() const { return in_use_; }
+  const nn::recipe& current() const { return recipe_; }
+  index_t pass_tokens() const { return options_.model.batch * options_.model.sequence; }
+  index_t step_tokens() const { return pass_tokens() * options_.micro_batches; }
+
+  /// Passes follow this recipe from here on. Scales start from 1 unless they are kept, which an equal recipe allows.
+  void use(const nn::recipe& r, bool keep_scales) {
+    recipe_ = r;
+    bind(false);
+    if (!keep_scales) model_.scales().reset(*ops_, queue_);
+  }
+  /// Other extents within the same memory, for evaluations and samples.
+  void resize(index_t batch, index_t sequence) {
+    if (batch == model_.options().batch && sequence == model_.options().sequence) return;
+    model_.resize(batch, sequence);
+    bind(true);
+  }
+
+  /// Sets every parameter's values.
+  void load(std::size_t number, std::span<const float> values) { model_.load(evaluation_pass(), number, values); }
+  void initialize(std::uint64_t seed) {
+    for (std::size_t i = 0; i < model_.parameters().all().size(); ++i) {
+      load(i, initial_values(model_.parameters()[i], i, model_.config(), seed));
+    }
+  }
+
+  /// Queues one optimizer step over micro_batches × batch × sequence tokens.
+  void train_step(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
+                  std::span<const std::int32_t> targets);
+  /// The state behind the step queued last; waits for it.
+  nn::step_state finish_step() {
+    const transfer& t = transfers_[static_cast<std::size_t>(steps_ + transfers_.size() - 1) % transfers_.size()];
+    ops_->synchronize(t.done);
+    return t.pinned->result;
+  }
+
+  /// Losses of each token, without a trace in scales or gradients.
+  std::vector<float> evaluate(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
+                              std::span<const std::int32_t> targets);
+  /// Logits of one token of a pass.
+  std::vector<float> logits(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens, index_t token);
+
+  /// The first parameter that trains and is not finite any more, or whose squares overflow; null: none.
+  const parameter* find_overflow();
+
+  nn::pass training_pass() { return {ops_, queue_, state_, &model_.scales(), true}; }
+  nn::pass evaluation_pass() { return {ops_, queue_, evaluation_state_, &model_.scales(), false}; }
+  nn::token_source tokens() const { return {tokens_, pass_tokens()}; }
+  nn::token_source targets() const { return {targets_, pass_tokens()}; }
+
+ private:
+  struct pinned_block {
+    nn::step_inputs inputs;
+    nn::step_state result;
+  };
+  /// Host memory of a step in flight.
+  struct transfer {
+    std::span<std::int32_t> tokens, targets;
+    pinned_block* pinned = nullptr;
+    nn::event done;
+    bool in_flight = false;
+  };
+
+  friend nn::memory_plan plan_session(nn::backend&, const model_config&, session_options,
+                                      const std::vector<nn::recipe>&);
+  struct only_count {};
+  session(nn::backend& ops, const model_config& config, session_options options, only_count)
+      : ops_(&ops), options_(std::move(options)), model_(ops, config, options_.model) {}
+
+  nn::memory_plan count(const std::vector<nn::recipe>& recipes) {
+    nn::memory_plan most;
+    for (const nn::recipe& r : recipes) {
+      nn::memory_cursor counting;
+      lay_out(counting, r);
+      most.cover(counting.plan());
+    }
+    return most;
+  }
+  void lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool same_recipe = false) {
+    constexpr nn::memory_category category = nn::memory_category::workspace;
+    state_ = memory.array<nn::step_state>(category, 1);
+    evaluation_state_ = memory.array<nn::step_state>(category, 1);
+    const index_t n = options_.model.batch * options_.model.sequence * options_.micro_batches;
+    tokens_ = memory.array<std::int32_t>(category, n);
+    targets_ = memory.array<std::int32_t>(category, n);
+    squares_ = memory.array<double>(category, static_cast<index_t>(model_.parameters().segments().size()));
+    model_.lay_out(memory, r, same_recipe);
+  }
+  void bind(bool same_recipe) {
+    nn::memory_cursor memory(bases_);
+    lay_out(memory, recipe_, same_recipe);
+    in_use_ = memory.plan();
+    if (!in_use_.fits(plan_)) throw std::logic_error("a session has no room for what it was not planned for");
+    model_.prepare(queue_);
+    capture();
+  }
+  void capture();
+  void forward_backward(bool last);
+  void upload_pass(nn::step_state* state, const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
+                   std::span<const std::int32_t> targets);
+  bool has_fp8() const {
+    for (const nn::gemm_recipe* g : {&recipe_.fprop, &recipe_.dgrad, &recipe_.wgrad}) {
+      if (nn::is_fp8(g->left.format) || nn::is_fp8(g->right.format)) return true;
+    }
+    return false;
+  }
+  bool is_parallel() const { return ranks_ != nullptr && ranks_->size() > 1; }
+  template <class T>
+  void sum_over_ranks(T* value) {
+    if (is_parallel()) ranks_->sum(queue_, nn::dense_tensor(value, nn::dtype_of<T>, {1}));
+  }
+
+  nn::backend* ops_;
+  nn::communicator* ranks_ = nullptr;
+  session_options options_;
+  llama::model model_;
+  nn::recipe recipe_;
+  nn::memory_plan plan_, in_use_;
+  nn::arena_bases bases_{};
+  nn::queue queue_;
+  nn::step_state *state_ = nullptr, *evaluation_state_ = nullptr;
+  std::int32_t *tokens_ = nullptr, *targets_ = nullptr;
+  double* squares_ = nullptr;
+  std::unique_ptr<nn::graph> begin_, micro_batch_, last_micro_batch_, update_;
+  std::array<transfer, 2> transfers_;
+  std::uint64_t steps_ = 0;
+};
+
+/// What a session would allocate; nothing is.
+inline nn::memory_plan plan_session(nn::backend& ops, const model_config& config, session_options options,
+                                    const std::vector<nn::recipe>& recipes) {
+  return session(ops, config, std::move(options), session::only_count{}).count(recipes);
+}
+
+inline const parameter* session::find_overflow() {
+  const parameter_list& list = model_.parameters();
+  std::vector<double> squares(list.segments().size());
+  ops_->sum_squares(queue_, model_.arena().weight, list.segments(), squares_);
+  ops_->download(queue_, squares.data(), squares_, squares.size() * sizeof(double));
+  ops_->synchronize(queue_);
+  std::size_t i = 0;
+  for (const parameter& p : list.all()) {
+    if (p.trains && !std::isfinite(squares[i++])) return &p;
+  }
+  return nullptr;
+}
+
+inline void session::forward_backward(bool last) {
+  const nn::pass p = training_pass();
+  model_.forward(p, tokens(), targets());
+  model::gradients_ready ready;
+  if (last && is_parallel()) {
+    ready = [this](index_t first, index_t count) {
+      ranks_->sum(queue_, nn::dense_tensor(model_.arena().gradient + first, nn::dtype::fp32, {count}));
+    };
+  }
+  model_.backward(p, tokens(), ready);
+  if (has_fp8()) {
+    const nn::scaling_state& s = model_.scales().state();
+    if (is_parallel()) ranks_->max(queue_, nn::dense_tensor(s.amax, nn::dtype::fp32, {s.count}));
+    model_.scales().update(*ops_, queue_);
+  }
+  if (last) sum_over_ranks(&state_->loss_sum);
+  ops_->next_micro_batch(queue_, state_);
+}
+
+inline void session::capture() {
+  if (!options_.model.training) return;
+  begin_ = ops_->capture(queue_, [this] {
+    ops_->begin_step(queue_, targets_, step_tokens(), state_);
+    sum_over_ranks(&state_->valid_tokens);
+    ops_->set_gradient_scale(queue_, state_);
+    ops_->fill_zero(queue_, model_.arena().gradient, static_cast<std::size_t>(model_.arena().size) * sizeof(float));
+  });
+  micro_batch_ = ops_->capture(queue_, [this] { forward_backward(false); });
+  last_micro_batch_ = ops_->capture(queue_, [this] { forward_backward(true); });
+  update_ = ops_->capture(queue_,
+                          [this] { ops_->clip_and_update(queue_, model_.arena(), options_.optimizer, state_); });
+}
+
+inline void session::train_step(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
+                                std::span<const std::int32_t> targets) {
+  ROTOSCALE_ASSERT(options_.model.training && static_cast<index_t>(tokens.size()) == step_tokens() &&
+                   tokens.size() == targets.size());
+  transfer& t = transfers_[steps_++ % transfers_.size()];
+  if (t.in_flight) ops_->synchronize(t.done);  // two steps ago
+  std::copy(tokens.begin(), tokens.end(), t.tokens.begin());
+  std::copy(targets.begin(), targets.end(), t.targets.begin());
+  t.pinned->inputs = inputs;
+  upload_pass(state_, t.pinned->inputs, t.tokens, t.targets);
+  model_.requantize(training_pass());
+  ops_->launch(queue_, *begin_);
+  for (int i = 0; i + 1 < options_.micro_batches; ++i) ops_->launch(queue_, *micro_batch_);
+  ops_->launch(queue_, *last_micro_batch_);
+  ops_->launch(queue_, *update_);
+  ops_->download(queue_, &t.pinned->result, state_, sizeof(nn::step_state));
+  t.done = ops_->record(queue_);
+  t.in_flight = true;
+  model_.note_update();
+}
+
+inline void session::upload_pass(nn::step_state* state, const nn::step_inputs& inputs,
+                                 std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) {
+  ops_->upload(queue_, &state->inputs, &inputs, sizeof inputs);
+  ops_->upload(queue_, tokens_, tokens.data(), tokens.size_bytes());
+  if (!targets.empty()) ops_->upload(queue_, targets_, targets.data(), targets.size_bytes());
+}
+
+inline std::vector<float> session::evaluate(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
+                                            std::span<const std::int32_t> targets) {
+  const nn::pass p = evaluation_pass();
+  upload_pass(evaluation_state_, inputs, tokens, targets);
+  model_.requantize(p);
+  model_.forward(p, this->tokens(), this->targets());
+  std::vector<float> losses(tokens.size());
+  ops_->download(queue_, losses.data(), model_.loss(), losses.size() * sizeof(float));
+  ops_->synchronize(queue_);
+  return losses;
+}
+
+inline std::vector<float> session::logits(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
+                                          index_t token) {
+  const nn::pass p = evaluation_pass();
+  upload_pass(evaluation_state_, inputs, tokens, {});
+  model_.requantize(p);
+  const nn::const_tensor_view row = model_.logits(p, this->tokens(), token);
+  std::vector<float> host(static_cast<std::size_t>(row.size()));
+  ops_->download(queue_, host.data(), row.data, host.size() * sizeof(float));
+  ops_->synchronize(queue_);
+  return host;
+}
+
+}  // namespace rotoscale::llama

@@ -1,0 +1,97 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Under which stated arithmetic an operation runs, by name. Recipes name the contracts of their GEMMs, backends say
+// which they use, logs record them, and the CPU computes any of them. docs/numerics.md defines each by its operations.
+#pragma once
+
+#include <charconv>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "rotoscale/gemm_contracts.hpp"
+
+namespace rotoscale::nn {
+
+inline constexpr const char* fp32_fma_chain_contract = "fp32_fma_chain";
+inline constexpr const char* fp32_blockwise_contract = "fp32_blockwise";
+
+/// How a GEMM's products are added. `options` holds the model, promotion and split-K; what is written and whether it
+/// adds is the call's.
+struct gemm_contract {
+  std::string name = fp32_fma_chain_contract;
+  gemm_options options;
+};
+
+namespace detail {
+
+/// A number behind "key=" in one part of a contract's name.
+inline bool read_setting(std::string_view text, std::string_view key, index_t least, index_t& value) {
+  if (!text.starts_with(key) || text.size() <= key.size() || text[key.size()] != '=') return false;
+  text.remove_prefix(key.size() + 1);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() && value >= least && value <= (1 << 30);
+}
+
+/// The model and kernel of a contract's first part: a chain, a kernel, a unit, or KERNEL@UNIT.
+inline bool read_base(std::string_view base, gemm_options& o) {
+  if (base == fp32_fma_chain_contract || base == fp32_blockwise_contract) {
+    o.model = base == fp32_fma_chain_contract ? fp32_fma_chain : fp32_blockwise;
+    return true;
+  }
+  const std::size_t at = base.find('@');
+  const gemm_contract_entry* kernel = find_contract(base.substr(0, at));
+  const std::string_view own = kernel != nullptr ? std::string_view(kernel->unit) : std::string_view{};
+  const std::string_view unit_name = at != base.npos ? base.substr(at + 1) : (kernel != nullptr ? own : base);
+  const mma_unit* unit = find_unit(unit_name);
+  if (unit == nullptr || (at != base.npos && (kernel == nullptr || !own.empty()))) return false;
+  const gemm_contract_entry* how = kernel != nullptr ? kernel : find_contract("single-accumulator");
+  // FP32 accumulators only: a recipe's outputs are FP32 or BF16.
+  if (unit->model.result == mma_result::fp16_nearest || how->start_from_c) return false;
+  o = options_of(*how, unit->model);
+  return true;
+}
+
+}  // namespace detail
+
+/// The contract of a name, or nothing: fp32_fma_chain, fp32_blockwise, an entry of gemm_contracts that has a unit, a unit
+/// of models::all (one accumulator), or single-accumulator@UNIT; then any of :promotion=N, :split_k=N, :split_grain=N.
+inline std::optional<gemm_contract> find_gemm_contract(std::string_view name) {
+  gemm_contract found;
+  found.name = std::string(name);
+  std::size_t end = name.find(':');
+  if (!detail::read_base(name.substr(0, end), found.options)) return std::nullopt;
+  gemm_options& o = found.options;
+  while (end != name.npos) {
+    name.remove_prefix(end + 1);
+    end = name.find(':');
+    const std::string_view part = name.substr(0, end);
+    if (!detail::read_setting(part, "promotion", 0, o.promotion) && !detail::read_setting(part, "split_k", 1, o.split_k) &&
+        !detail::read_setting(part, "split_grain", 1, o.split_grain)) {
+      return std::nullopt;
+    }
+  }
+  const int step = o.model.instruction_k != 0 ? o.model.instruction_k : o.model.group == 0 ? 1 : o.model.group;
+  if (o.promotion % step != 0) return std::nullopt;
+  return found;
+}
+
+/// The contract of everything but GEMMs: what a backend must equal by bytes.
+struct operation_contract {
+  const char* operation;
+  const char* name;
+};
+/// Those of the CPU, which define them; docs/numerics.md has each in full.
+inline constexpr operation_contract reference_contracts[] = {
+    {"attention", "attention-fp32-chains-keys-ascending"},
+    {"rmsnorm", "rmsnorm-fp32-lanes16-rows64"},
+    {"rope", "rope-fp32-fma"},
+    {"swiglu", "swiglu-fp32-exp7"},
+    {"softmax_loss", "softmax-loss-fp32-lanes16"},
+    {"embedding", "embedding-fp32-tokens-ascending"},
+    {"squares", "squares-fp32-chunks4096-fp64-tree"},
+    {"loss_sum", "loss-fp64-tree"},
+    {"adamw", "adamw-fp32-fma"},
+};
+
+}  // namespace rotoscale::nn

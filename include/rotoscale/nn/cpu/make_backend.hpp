@@ -1,0 +1,21 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// A CPU backend for whoever needs only the interface: this tree's programs link the class compiled once, with
+// ROTOSCALE_COMPILED; elsewhere it is compiled where this header is included.
+#pragma once
+
+#if defined(ROTOSCALE_COMPILED)
+#include "rotoscale/nn/backend.hpp"
+
+namespace rotoscale::nn {
+/// threads = 0: one for every hardware thread.
+std::unique_ptr<backend> make_cpu_backend(int threads = 0);
+}  // namespace rotoscale::nn
+#else
+#include "rotoscale/nn/cpu/backend.hpp"
+
+namespace rotoscale::nn {
+/// threads = 0: one for every hardware thread.
+inline std::unique_ptr<backend> make_cpu_backend(int threads = 0) { return std::make_unique<cpu_backend>(threads); }
+}  // namespace rotoscale::nn
+#endif

@@ -1,0 +1,158 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// How the CPU keeps a tensor's operands. What has no blocks lies in the source's order, and its column form is the same
+// codes read transposed: FP32 (and BF16 where the source is BF16) is the source itself, BF16 and FP8 one copy for both
+// forms. MX forms are apart, each along its own blocks, and made in one pass.
+#pragma once
+
+#include "rotoscale/gemm.hpp"
+#include "rotoscale/nn/cpu/quantize.hpp"
+
+namespace rotoscale::nn::cpu {
+
+class operands final : public operand_set {
+ public:
+  operands(operand_request request, void* memory, const_tensor_view source)
+      : operand_set(std::move(request)), plan_(plan_for(this->request())) {
+    for (const operand_form form : {operand_form::row, operand_form::column}) {
+      if (this->request().recipe(form)) describe(form, static_cast<std::uint8_t*>(memory), source);
+    }
+  }
+
+  static operand_layout layout(const operand_request& r) {
+    const placement_plan p = plan_for(r);
+    return {p.bytes, p.row.in_place || p.column.in_place};
+  }
+
+  const gemm_operand& form(operand_form f) const { return described_[static_cast<int>(f)]; }
+
+  /// A backend's quantize.
+  void quantize(const_tensor_view source, const quantize_target& to, const step_state* state, thread_pool& pool) {
+    with_storage(source.type, [&](auto storage) {
+      fill(as_matrix<const decltype(storage)>(source), to, state, pool);
+    });
+  }
+
+ private:
+  static constexpr std::size_t alignment = 64;
+  /// Where a form's parts begin.
+  struct form_place {
+    std::size_t codes = 0, scales = 0, factor = 0;
+    bool in_place = false;
+  };
+  struct placement_plan {
+    form_place row, column;
+    std::size_t bytes = 0;
+    bool shared = false;  ///< the column form reads the row form's codes
+
+    const form_place& of(operand_form form) const { return form == operand_form::row ? row : column; }
+  };
+
+  static bool deterministic(const operand_recipe& r) { return r.rounding != rounding::stochastic; }
+  static bool reads_source(const operand_recipe& r, dtype source) {
+    return r.format == operand_format::fp32 || (r.format == operand_format::bf16 && source == dtype::bf16);
+  }
+  static placement_plan plan_for(const operand_request& r) {
+    placement_plan p;
+    const auto take = [&](index_t bytes) {
+      const std::size_t at = p.bytes;
+      p.bytes += (static_cast<std::size_t>(bytes) + alignment - 1) / alignment * alignment;
+      return at;
+    };
+    p.shared = r.row && r.column && r.row->format == r.column->format && !is_mx(r.row->format) &&
+               (!is_fp8(r.row->format) || (r.row->rounding == r.column->rounding && deterministic(*r.row)));
+    const auto place = [&](const operand_recipe& own, index_t rows, index_t k) {
+      form_place at;
+      at.in_place = reads_source(own, r.source);
+      if (at.in_place) return at;
+      const format element = element_format(own.format);
+      at.codes = take(is_mx(own.format) ? rows * packed_bytes(element, k) : rows * k * element.bits() / 8);
+      if (is_mx(own.format)) at.scales = take(rows * (k / block_format_of(own.format).length));
+      if (is_fp8(own.format)) at.factor = take(sizeof(float));
+      return at;
+    };
+    if (r.row) p.row = place(*r.row, r.rows, r.cols);
+    if (r.column) p.column = p.shared ? p.row : place(*r.column, r.cols, r.rows);
+    return p;
+  }
+
+  void describe(operand_form form, std::uint8_t* memory, const_tensor_view source) {
+    const operand_request& r = request();
+    const form_place& at = plan_.of(form);
+    const operand_recipe& own = *r.recipe(form);
+    gemm_operand& o = described_[static_cast<int>(form)];
+    const bool row = form == operand_form::row;
+    o.rows = row ? r.rows : r.cols;
+    o.k = row ? r.cols : r.rows;
+    o.element = element_format(own.format);
+    if (at.in_place) {
+      o.element = r.source == dtype::bf16 ? formats::bf16 : formats::fp32;
+      o.codes = static_cast<const std::uint8_t*>(source.data);
+      o.code_stride = source.stride(0) * size_of(r.source);
+      o.transposed = !row;
+      return;
+    }
+    o.codes = memory + at.codes;
+    if (is_mx(own.format)) {
+      o.code_stride = packed_bytes(o.element, o.k);
+      o.block = block_format_of(own.format).length;
+      o.scales = memory + at.scales;
+      o.scale_stride = o.k / o.block;
+      return;
+    }
+    o.transposed = !row;
+    o.code_stride = r.cols * o.element.bits() / 8;
+    if (is_fp8(own.format)) o.factor = reinterpret_cast<const float*>(memory + at.factor);
+  }
+
+  block_matrix<std::uint8_t> memory_of(operand_form form) {
+    const gemm_operand& o = described_[static_cast<int>(form)];
+    return {o.rows,        o.k, const_cast<std::uint8_t*>(o.codes), o.code_stride, const_cast<std::uint8_t*>(o.scales),
+            o.scale_stride};
+  }
+
+  template <class T>
+  void fill(matrix<const T> source, const quantize_target& to, const step_state* state, thread_pool& pool) {
+    ROTOSCALE_ASSERT(source.stride(1) == 1 && source.extent(0) == request().rows &&
+                     source.extent(1) == request().cols);
+    const bool row = to.row && request().row, column = to.column && request().column;
+    record_amax(source, to.scaling, pool);
+    if (row && column && is_mx(request().row->format) && request().row->format == request().column->format) {
+      const form_options a = resolve_form(request(), operand_form::row, state),
+                         b = resolve_form(request(), operand_form::column, state);
+      return rotoscale::quantize_both(block_format_of(a.recipe.format), block_options_for(a),
+                                      memory_of(operand_form::row), block_options_for(b),
+                                      memory_of(operand_form::column), source, pool);
+    }
+    if (row) fill_form(source, operand_form::row, to.scaling, state, pool);
+    if (column && !(row && plan_.shared)) fill_form(source, operand_form::column, to.scaling, state, pool);
+  }
+
+  /// Only tensors with an FP8 form have anything to record.
+  template <class T>
+  void record_amax(matrix<const T> source, const scaling_ref& scaling, thread_pool& pool) {
+    if (scaling.amax != nullptr) *scaling.amax = std::fmax(*scaling.amax, detail::finite_amax(source, pool));
+  }
+
+  template <class T>
+  void fill_form(matrix<const T> source, operand_form form, const scaling_ref& scaling, const step_state* state,
+                 thread_pool& pool) {
+    if (plan_.of(form).in_place) return;
+    const form_options how = resolve_form(request(), form, state);
+    const block_matrix<std::uint8_t> out = memory_of(form);
+    if (how.recipe.format == operand_format::bf16) {
+      detail::convert_matrix<std::uint16_t>(
+          source, out.codes, [](float x) { return detail::bf16_bits(x); }, pool);
+    } else if (is_fp8(how.recipe.format)) {
+      *const_cast<float*>(described_[static_cast<int>(form)].factor) = scaling.scale_inverse != nullptr ? *scaling.scale_inverse : 1.0f;
+      quantize_fp8(source, how, scaling.scale != nullptr ? *scaling.scale : 1.0f, out.codes, pool);
+    } else {
+      rotoscale::quantize(block_format_of(how.recipe.format), block_options_for(how), source, how.axis, out, pool);
+    }
+  }
+
+  placement_plan plan_;
+  gemm_operand described_[2];
+};
+
+}  // namespace rotoscale::nn::cpu

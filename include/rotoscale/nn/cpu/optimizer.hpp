@@ -1,0 +1,105 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Sums over whole arenas and the optimizer on the CPU. A sum of squares is FP32 within chunks of 4096 and a fixed tree
+// in FP64 over the chunks, so that one flat launch of any shape can give its bits.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "rotoscale/nn/math.hpp"
+#include "rotoscale/nn/operation_arguments.hpp"
+#include "rotoscale/parallel.hpp"
+
+namespace rotoscale::nn::cpu {
+
+/// The tree of every sum in FP64: over n terms padded with +0 to a power of two, halves are added element by element
+/// (term i and term i + width / 2) until one is left. `terms` is used up.
+inline double tree_sum(double* terms, index_t n) {
+  index_t width = 1;
+  while (width < n) width *= 2;
+  for (; width > 1; width /= 2) {
+    for (index_t i = 0; i + width / 2 < std::min(n, width); ++i) terms[i] += terms[i + width / 2];
+  }
+  return n == 0 ? 0.0 : terms[0];
+}
+
+inline constexpr index_t squares_chunk = parameter_alignment;
+
+constexpr index_t chunk_count(index_t n) { return (n + squares_chunk - 1) / squares_chunk; }
+
+/// The sum of squares of each chunk of 4096, in FP32.
+inline void squares_of_chunks(const float* x, index_t n, double* partial, thread_pool& pool) {
+  for_each_chunk(pool, n, squares_chunk, [&](index_t first, index_t last) {
+    partial[first / squares_chunk] = static_cast<double>(
+        ordered_sum(last - first, [&](index_t j, float s) { return fma(x[first + j], x[first + j], s); }));
+  });
+}
+
+/// Σ x²; `partial` has a number for each chunk.
+inline double sum_squares(const float* x, index_t n, double* partial, thread_pool& pool) {
+  squares_of_chunks(x, n, partial, pool);
+  return tree_sum(partial, chunk_count(n));
+}
+
+inline std::uint32_t count_nonfinite(const float* x, index_t n) {
+  std::uint32_t count = 0;
+  for (index_t i = 0; i < n; ++i) count += (fp32_bits(x[i]) & fp32_infinity_bits) == fp32_infinity_bits;
+  return count;
+}
+
+/// Norm of all gradients and what follows from it, as PyTorch's clip_grad_norm_.
+inline void gradient_norm(const parameter_arena& arena, const optimizer_config& config, step_state& state,
+                          double* partial, thread_pool& pool) {
+  state.squares = sum_squares(arena.gradient, arena.size, partial, pool);
+  state.gradient_norm = std::sqrt(state.squares);
+  // Squares may overflow where no gradient does; without an overflow nothing is NaN or Inf.
+  state.nonfinite = std::isfinite(state.squares) ? 0 : count_nonfinite(arena.gradient, arena.size);
+  state.clip_factor =
+      config.clip > 0 ? static_cast<float>(std::min(1.0, config.clip / (state.gradient_norm + 1e-6))) : 1.0f;
+}
+
+/// What one step of AdamW does to every element of a parameter.
+struct adamw_step {
+  float keep, step, root, new1, new2, beta2, epsilon, scale;
+
+  adamw_step(const optimizer_config& c, const step_state& s, bool decays)
+      : keep(fma(-s.inputs.learning_rate, decays ? c.weight_decay : 0.0f, 1.0f)),
+        step(s.inputs.learning_rate / s.inputs.bias_correction1),
+        root(1.0f / std::sqrt(s.inputs.bias_correction2)),
+        new1(1.0f - c.beta1),
+        new2(1.0f - c.beta2),
+        beta2(c.beta2),
+        epsilon(c.epsilon),
+        scale(s.clip_factor) {}
+
+  void apply(float* weight, const float* gradient, float* m, float* v, index_t n) const {
+    for (index_t i = 0; i < n; ++i) {
+      const float g = gradient[i] * scale;
+      m[i] = fma(new1, fma(gradient[i], scale, -m[i]), m[i]);
+      v[i] = fma(new2 * g, g, beta2 * v[i]);
+      const float denominator = fma(std::sqrt(v[i]), root, epsilon);
+      weight[i] = fma(-step, m[i] / denominator, weight[i] * keep);
+    }
+  }
+};
+
+inline bool may_update(const step_state& state) {
+  return std::isfinite(state.squares) && std::isfinite(state.loss_sum);
+}
+
+inline void adamw(const parameter_arena& arena, const optimizer_config& config, const step_state& state,
+                  thread_pool& pool) {
+  if (!may_update(state)) return;
+  const adamw_step with_decay(config, state, true), without(config, state, false);
+  constexpr index_t chunk = 16384;
+  for (const parameter_arena::segment& s : arena.segments) {
+    const adamw_step& step = s.decays ? with_decay : without;
+    for_each_chunk(pool, s.count, chunk, [&](index_t first, index_t last) {
+      const index_t at = s.first + first;
+      step.apply(arena.weight + at, arena.gradient + at, arena.m + at, arena.v + at, last - first);
+    });
+  }
+}
+
+}  // namespace rotoscale::nn::cpu

@@ -1,0 +1,111 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Memory is planned before it is taken. A layout function walks a memory_cursor twice: over nothing, which counts bytes
+// by category, and over the arenas made from that count, which gives addresses. So the plan is what is used.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <string>
+
+#include "rotoscale/names.hpp"
+#include "rotoscale/nn/tensor.hpp"
+
+namespace rotoscale::nn {
+
+enum class memory_category {
+  weights,      ///< FP32 weights that do not train, tables
+  masters,      ///< FP32 weights that train
+  gradients,    ///< FP32
+  moments,      ///< of the optimizer, FP32
+  quantized,    ///< operands made of weights, with the state of their scales
+  stash,        ///< operands of another recipe, kept for a later switch
+  activations,  ///< what the forward pass leaves for the backward pass
+  workspace     ///< lives within a pass, or holds a step's inputs and results
+};
+inline constexpr int memory_categories = 8;
+
+/// Bytes by category.
+struct memory_plan {
+  std::array<std::size_t, memory_categories> bytes{};
+
+  std::size_t operator[](memory_category c) const { return bytes[static_cast<std::size_t>(c)]; }
+  std::size_t& operator[](memory_category c) { return bytes[static_cast<std::size_t>(c)]; }
+  std::size_t total() const {
+    std::size_t sum = 0;
+    for (const std::size_t b : bytes) sum += b;
+    return sum;
+  }
+  /// Enough for either.
+  void cover(const memory_plan& other) {
+    for (std::size_t c = 0; c < bytes.size(); ++c) bytes[c] = std::max(bytes[c], other.bytes[c]);
+  }
+  bool fits(const memory_plan& room) const {
+    for (std::size_t c = 0; c < bytes.size(); ++c) {
+      if (bytes[c] > room.bytes[c]) return false;
+    }
+    return true;
+  }
+};
+
+/// Where each category begins; null: nothing is allocated, only counted.
+using arena_bases = std::array<std::byte*, memory_categories>;
+
+/// Hands out a category's memory from its beginning on.
+class memory_cursor {
+ public:
+  static constexpr std::size_t alignment = 256;
+
+  memory_cursor() = default;
+  explicit memory_cursor(const arena_bases& bases) : bases_(bases), counts_only_(false) {}
+
+  bool counts_only() const { return counts_only_; }
+
+  /// Null while counting.
+  void* take(memory_category c, std::size_t bytes) {
+    const auto i = static_cast<std::size_t>(c);
+    const std::size_t at = used_[i];
+    used_[i] = (at + bytes + alignment - 1) / alignment * alignment;
+    peak_[c] = std::max(peak_[c], used_[i]);
+    return counts_only_ ? nullptr : bases_[i] + at;
+  }
+  tensor_view tensor(memory_category c, dtype type, index_t rows, index_t cols) {
+    return dense_tensor(take(c, static_cast<std::size_t>(rows * cols * size_of(type))), type, {rows, cols});
+  }
+  template <class T>
+  T* array(memory_category c, index_t n) {
+    return static_cast<T*>(take(c, static_cast<std::size_t>(n) * sizeof(T)));
+  }
+
+  /// What is taken behind a mark may be taken again: for what lives at different times.
+  std::size_t mark(memory_category c) const { return used_[static_cast<std::size_t>(c)]; }
+  void rewind(memory_category c, std::size_t mark) { used_[static_cast<std::size_t>(c)] = mark; }
+
+  /// The most of each category that was in use at once.
+  const memory_plan& plan() const { return peak_; }
+
+ private:
+  arena_bases bases_{};
+  bool counts_only_ = true;
+  std::array<std::size_t, memory_categories> used_{};
+  memory_plan peak_;
+};
+
+}  // namespace rotoscale::nn
+
+namespace rotoscale {
+template <>
+struct enum_names<nn::memory_category> {
+  using enum nn::memory_category;
+  static constexpr enum_name<nn::memory_category> table[] = {
+      {weights, "weights"},     {masters, "masters"}, {gradients, "gradients"},     {moments, "moments"},
+      {quantized, "quantized"}, {stash, "stash"},     {activations, "activations"}, {workspace, "workspace"}};
+};
+template <>
+struct enum_names<nn::dtype> {
+  using enum nn::dtype;
+  static constexpr enum_name<nn::dtype> table[] = {{fp32, "fp32"}, {bf16, "bf16"}, {fp64, "fp64"}, {e4m3, "e4m3"},
+                                                   {e5m2, "e5m2"}, {u8, "u8"},     {i32, "i32"},   {i64, "i64"}};
+};
+}  // namespace rotoscale

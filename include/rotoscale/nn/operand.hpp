@@ -1,0 +1,97 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// GEMM operands as the model sees them: a tensor has one for its use along rows and one for its use along columns, made
+// together. What they look like in memory is the backend's business.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "rotoscale/nn/recipe.hpp"
+#include "rotoscale/nn/tensor.hpp"
+
+namespace rotoscale::nn {
+
+enum class gemm_kind { fprop, dgrad, wgrad };
+/// Of a linear layer y = x·wᵀ.
+enum class tensor_role { x, w, dy };
+/// Rows: contracted along the tensor's rows (each row is a row of the operand). Columns: along its columns.
+enum class operand_form { row, column };
+
+/// Each tensor is an operand of two GEMMs, once in each form: fprop contracts features of x and w, dgrad output features
+/// of dy and w, wgrad tokens of dy and x.
+struct operand_use {
+  tensor_role tensor;
+  operand_form form;
+  gemm_kind gemm;
+  bool right;  ///< the GEMM's second operand
+};
+inline constexpr operand_use operand_uses[] = {
+    {tensor_role::x, operand_form::row, gemm_kind::fprop, false},
+    {tensor_role::w, operand_form::row, gemm_kind::fprop, true},
+    {tensor_role::dy, operand_form::row, gemm_kind::dgrad, false},
+    {tensor_role::w, operand_form::column, gemm_kind::dgrad, true},
+    {tensor_role::dy, operand_form::column, gemm_kind::wgrad, false},
+    {tensor_role::x, operand_form::column, gemm_kind::wgrad, true},
+};
+constexpr operand_use use_of(tensor_role tensor, operand_form form) {
+  for (const operand_use& u : operand_uses) {
+    if (u.tensor == tensor && u.form == form) return u;
+  }
+  return operand_uses[0];
+}
+constexpr const gemm_recipe& recipe_for(const recipe& r, gemm_kind gemm) {
+  return gemm == gemm_kind::fprop ? r.fprop : gemm == gemm_kind::dgrad ? r.dgrad : r.wgrad;
+}
+constexpr const operand_recipe& recipe_for(const recipe& r, tensor_role tensor, operand_form form) {
+  const operand_use use = use_of(tensor, form);
+  const gemm_recipe& gemm = recipe_for(r, use.gemm);
+  return use.right ? gemm.right : gemm.left;
+}
+
+/// What a backend must know to lay a tensor's operands out: nothing of it changes later.
+struct operand_request {
+  tensor_role tensor = tensor_role::x;
+  index_t layer = 0;  ///< names random streams
+  dtype source = dtype::fp32;
+  index_t rows = 0, cols = 0;  ///< of the source
+  std::optional<operand_recipe> row, column;  ///< the forms that are needed
+
+  const std::optional<operand_recipe>& recipe(operand_form form) const {
+    return form == operand_form::row ? row : column;
+  }
+};
+
+struct operand_layout {
+  std::size_t bytes = 0;
+  bool reads_source = false;  ///< a form is the source itself, which must live and keep its values as long
+};
+
+/// A tensor's operands in a backend's own layout. Only the backend that made it looks inside.
+class operand_set {
+ public:
+  explicit operand_set(operand_request request) : request_(std::move(request)) {}
+  operand_set(const operand_set&) = delete;
+  operand_set& operator=(const operand_set&) = delete;
+  virtual ~operand_set() = default;
+
+  const operand_request& request() const { return request_; }
+
+ private:
+  operand_request request_;
+};
+
+/// One operand of a GEMM.
+struct operand {
+  const operand_set* set = nullptr;
+  operand_form form = operand_form::row;
+};
+
+/// One tensor's delayed scaling in backend memory. Null where a tensor has no FP8 form.
+struct scaling_ref {
+  const float* scale = nullptr;          ///< what elements are multiplied by
+  const float* scale_inverse = nullptr;  ///< what the operand's factor becomes
+  float* amax = nullptr;                 ///< becomes max(*amax, largest finite |x|); null: nothing is recorded
+};
+
+}  // namespace rotoscale::nn
