@@ -3,32 +3,16 @@
 // The whole model against an independent double-precision implementation (tests/oracle), and its promises about bits.
 #include "rotoscale/llama/session.hpp"
 
-#include <doctest/doctest.h>
-
-#include <cstring>
-
 #include "oracle/reference_llama.hpp"
-#include "rotoscale/nn/cpu/make_backend.hpp"
+#include "session_case.hpp"
 
 using rotoscale::index_t;
 namespace llama = rotoscale::llama;
 namespace nn = rotoscale::nn;
 namespace oracle = rotoscale::oracle;
+using namespace rotoscale::testing;
 
 namespace {
-
-llama::model_config small_config(bool tied) {
-  llama::model_config c;
-  c.vocab_size = 64;
-  c.hidden_size = 64;
-  c.intermediate_size = 96;
-  c.num_hidden_layers = 2;
-  c.num_attention_heads = 4;
-  c.num_key_value_heads = 2;
-  c.tie_word_embeddings = tied;
-  c.initializer_range = 0.2;  // gradients of all layers of a size that shows
-  return c;
-}
 
 oracle::config oracle_config(const llama::model_config& c) {
   oracle::config o{c.vocab_size,
@@ -48,102 +32,11 @@ oracle::config oracle_config(const llama::model_config& c) {
   return o;
 }
 
-struct batch {
-  index_t rows, seq;
-  std::vector<std::int32_t> tokens, targets;
-  int counted = 0;
-
-  batch(index_t b, index_t s, int vocab, bool masked) : rows(b), seq(s) {
-    const rotoscale::random_stream random{11, 0};
-    for (index_t i = 0; i < b * s; ++i) {
-      const auto at = static_cast<std::uint64_t>(i);
-      tokens.push_back(static_cast<std::int32_t>(random.word(2 * at) % static_cast<std::uint32_t>(vocab)));
-      const bool mask = masked && i % 5 == 2;
-      targets.push_back(mask ? nn::ignored_target
-                             : static_cast<std::int32_t>(random.word(2 * at + 1) % static_cast<std::uint32_t>(vocab)));
-      counted += !mask;
-    }
-  }
-};
-
 double total(const std::vector<float>& losses) {
   double sum = 0;
   for (const float l : losses) sum += static_cast<double>(l);
   return sum;
 }
-
-nn::recipe preset(const std::string& name) {
-  for (auto& r : nn::presets::all()) {
-    if (r.name == name) return r;
-  }
-  FAIL("no preset " << name);
-  return {};
-}
-
-/// A session for passes over b × seq tokens.
-struct session_case {
-  std::unique_ptr<nn::backend> ops;
-  llama::session session;
-
-  session_case(const llama::model_config& config, const nn::recipe& r, index_t b, index_t seq, int threads = 1,
-               std::uint64_t weights = 3, const std::function<void(llama::session_options&)>& change = nullptr)
-      : ops(nn::make_cpu_backend(threads)), session(*ops, config, options(b, seq, change), {r}) {
-    session.initialize(weights);
-  }
-  static llama::session_options options(index_t b, index_t seq,
-                                        const std::function<void(llama::session_options&)>& change) {
-    llama::session_options o;
-    o.model.batch = b;
-    o.model.sequence = seq;
-    if (change) change(o);
-    return o;
-  }
-  /// A step without an update: the learning rate is 0.
-  nn::step_state step(const batch& data, std::uint64_t number = 0, float learning_rate = 0.0f) {
-    nn::step_inputs inputs;
-    inputs.seed = 5;
-    inputs.step = number;
-    inputs.learning_rate = learning_rate;
-    session.train_step(inputs, data.tokens, data.targets);
-    return session.finish_step();
-  }
-  std::vector<float> losses() {
-    std::vector<float> host(static_cast<std::size_t>(session.pass_tokens()));
-    ops->download(session.queue(), host.data(), session.model().loss(), host.size() * sizeof(float));
-    return host;
-  }
-  std::vector<float> evaluate(const batch& data) {
-    nn::step_inputs inputs;
-    inputs.seed = 5;
-    return session.evaluate(inputs, data.tokens, data.targets);
-  }
-  /// Gradients of all parameters in a row; with `weights` their values.
-  std::vector<float> all(bool weights = false) {
-    std::vector<float> out;
-    const llama::model& m = session.model();
-    for (std::size_t i = 0; i < m.parameters().all().size(); ++i) {
-      if (!m.parameters()[i].trains) continue;
-      const auto host = weights ? m.values(session.queue(), i)
-                                : m.arena_values(session.queue(), m.arena().gradient, i);
-      out.insert(out.end(), host.begin(), host.end());
-    }
-    return out;
-  }
-  /// Parameters under their checkpoint names, taken from weights or gradients.
-  std::map<std::string, std::vector<double>> by_name(bool gradients) {
-    std::map<std::string, std::vector<double>> found;
-    const llama::model& m = session.model();
-    for (std::size_t i = 0; i < m.parameters().all().size(); ++i) {
-      const llama::parameter& p = m.parameters()[i];
-      const auto host = gradients ? m.arena_values(session.queue(), m.arena().gradient, i)
-                                  : m.values(session.queue(), i);
-      for (const auto& s : p.slices) {
-        found[s.name].assign(host.begin() + s.first_row * p.cols, host.begin() + (s.first_row + s.rows) * p.cols);
-      }
-    }
-    return found;
-  }
-};
 
 /// Losses and gradients of the second of two steps, which uses the scales that the first one recorded.
 struct pass_result {
@@ -154,10 +47,6 @@ pass_result run(const nn::recipe& r, int threads, index_t b = 2, index_t seq = 3
   const batch data(b, seq, 64, false);
   for (std::uint64_t step = 0; step < 2; ++step) c.step(data, step);
   return {c.losses(), c.all()};
-}
-
-bool same_bytes(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 /// Relative distance and cosine.

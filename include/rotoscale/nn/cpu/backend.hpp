@@ -229,6 +229,18 @@ class cpu_backend : public backend {
     });
   }
 
+  void residual_norm(queue q, const residual_norm_args& a, const step_state* state) override {
+    if (a.branch.empty()) return backend::residual_norm(q, a, state);
+    run(q, "residual_norm", [&] {
+      cpu::with_storage(a.x.type, [&](auto t) {
+        using T = decltype(t);
+        cpu::residual_norm(as_matrix<const T>(a.x), as_matrix<const T>(a.branch), a.gain, a.epsilon,
+                           as_matrix<T>(a.sum), as_matrix<T>(a.y), a.rstd, pool_);
+      });
+    });
+    if (a.to.set != nullptr) quantize(q, a.y, a.to, state);
+  }
+
   void sum_squares(queue q, const float* x, std::span<const parameter_arena::segment> segments,
                    double* out) override {
     run(q, "sum_squares", [&] {

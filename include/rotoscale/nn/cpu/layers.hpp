@@ -90,6 +90,27 @@ void rmsnorm_forward(matrix<X> x, const float* gain, float eps, matrix<Y> y, flo
   });
 }
 
+/// sum = x + branch and y = norm(sum), a row at a time: the bytes of add and rmsnorm_forward.
+template <class X, class S>
+void residual_norm(matrix<X> x, matrix<X> branch, const float* gain, float eps, matrix<S> sum, matrix<S> y, float* rstd,
+                   thread_pool& pool) {
+  struct tag;
+  const index_t d = x.extent(1);
+  for_each_chunk(pool, x.extent(0), row_chunk, [&](index_t first, index_t last) {
+    const row_room<tag> room(4, d);
+    for (index_t t = first; t < last; ++t) {
+      const float* a = read_row(&x(t, 0), d, room[0]);
+      const float* b = read_row(&branch(t, 0), d, room[1]);
+      float* to = target_row(&sum(t, 0), room[2]);
+      for (index_t j = 0; j < d; ++j) to[j] = a[j] + b[j];
+      write_row(to, d, &sum(t, 0));
+      float* yt = target_row(&y(t, 0), room[3]);
+      rstd[t] = rmsnorm_row(read_row(&sum(t, 0), d, room[2]), gain, eps, d, yt);
+      write_row(yt, d, &y(t, 0));
+    }
+  });
+}
+
 /// dx_j += rstd (w_j dy_j - x_j rstd² mean(w dy x)); dgain_j += Σ_t dy_j x_j rstd: partial sums of 64 rows, added in
 /// order, then to dgain. `partial` has a row for each 64 of x.
 template <class D, class X, class T>

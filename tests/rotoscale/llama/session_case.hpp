@@ -1,0 +1,130 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// For tests of models: a small shape, random tokens, and a session that makes steps of them.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <map>
+
+#include "rotoscale/llama/session.hpp"
+#include "rotoscale/nn/cpu/make_backend.hpp"
+
+namespace rotoscale::testing {
+
+inline llama::model_config small_config(bool tied) {
+  llama::model_config c;
+  c.vocab_size = 64;
+  c.hidden_size = 64;
+  c.intermediate_size = 96;
+  c.num_hidden_layers = 2;
+  c.num_attention_heads = 4;
+  c.num_key_value_heads = 2;
+  c.tie_word_embeddings = tied;
+  c.initializer_range = 0.2;  // gradients of all layers of a size that shows
+  return c;
+}
+
+struct batch {
+  index_t rows, seq;
+  std::vector<std::int32_t> tokens, targets;
+  int counted = 0;
+
+  batch(index_t b, index_t s, int vocab, bool masked) : rows(b), seq(s) {
+    const rotoscale::random_stream random{11, 0};
+    for (index_t i = 0; i < b * s; ++i) {
+      const auto at = static_cast<std::uint64_t>(i);
+      tokens.push_back(static_cast<std::int32_t>(random.word(2 * at) % static_cast<std::uint32_t>(vocab)));
+      const bool mask = masked && i % 5 == 2;
+      targets.push_back(mask ? nn::ignored_target
+                             : static_cast<std::int32_t>(random.word(2 * at + 1) % static_cast<std::uint32_t>(vocab)));
+      counted += !mask;
+    }
+  }
+};
+
+inline nn::recipe preset(const std::string& name) {
+  for (auto& r : nn::presets::all()) {
+    if (r.name == name) return r;
+  }
+  FAIL("no preset " << name);
+  return {};
+}
+
+/// A session for passes over b × seq tokens.
+struct session_case {
+  std::unique_ptr<nn::backend> ops;
+  nn::communicator* ranks_;
+  llama::session session;
+
+  session_case(const llama::model_config& config, const nn::recipe& r, index_t b, index_t seq, int threads = 1,
+               std::uint64_t weights = 3, const std::function<void(llama::session_options&)>& change = nullptr,
+               nn::communicator* ranks = nullptr)
+      : ops(nn::make_cpu_backend(threads)), ranks_(ranks), session(*ops, config, options(b, seq, change), {r}, ranks) {
+    session.initialize(weights);
+  }
+  static llama::session_options options(index_t b, index_t seq,
+                                        const std::function<void(llama::session_options&)>& change) {
+    llama::session_options o;
+    o.model.batch = b;
+    o.model.sequence = seq;
+    if (change) change(o);
+    return o;
+  }
+  /// A step without an update: the learning rate is 0.
+  nn::step_state step(const batch& data, std::uint64_t number = 0, float learning_rate = 0.0f) {
+    nn::step_inputs inputs;
+    inputs.seed = 5;
+    inputs.step = number;
+    inputs.learning_rate = learning_rate;
+    if (ranks_ != nullptr) {
+      inputs.first_micro_batch = static_cast<std::uint32_t>(ranks_->rank());
+      inputs.micro_batch_stride = static_cast<std::uint32_t>(ranks_->size());
+    }
+    session.train_step(inputs, data.tokens, data.targets);
+    return session.finish_step();
+  }
+  std::vector<float> losses() {
+    std::vector<float> host(static_cast<std::size_t>(session.pass_tokens()));
+    ops->download(session.queue(), host.data(), session.model().loss(), host.size() * sizeof(float));
+    return host;
+  }
+  std::vector<float> evaluate(const batch& data) {
+    nn::step_inputs inputs;
+    inputs.seed = 5;
+    return session.evaluate(inputs, data.tokens, data.targets);
+  }
+  /// Gradients of all parameters in a row; with `weights` their values.
+  std::vector<float> all(bool weights = false) {
+    std::vector<float> out;
+    const llama::model& m = session.model();
+    for (std::size_t i = 0; i < m.parameters().all().size(); ++i) {
+      if (!m.parameters()[i].trains) continue;
+      const auto host = weights ? m.values(session.queue(), i)
+                                : m.arena_values(session.queue(), m.arena().gradient, i);
+      out.insert(out.end(), host.begin(), host.end());
+    }
+    return out;
+  }
+  /// Parameters under their checkpoint names, taken from weights or gradients.
+  std::map<std::string, std::vector<double>> by_name(bool gradients) {
+    std::map<std::string, std::vector<double>> found;
+    const llama::model& m = session.model();
+    for (std::size_t i = 0; i < m.parameters().all().size(); ++i) {
+      const llama::parameter& p = m.parameters()[i];
+      const auto host = gradients ? m.arena_values(session.queue(), m.arena().gradient, i)
+                                  : m.values(session.queue(), i);
+      for (const auto& s : p.slices) {
+        found[s.name].assign(host.begin() + s.first_row * p.cols, host.begin() + (s.first_row + s.rows) * p.cols);
+      }
+    }
+    return found;
+  }
+};
+
+inline bool same_bytes(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+}  // namespace rotoscale::testing

@@ -1,0 +1,240 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// What a session promises: planned memory and nothing beyond it, steps that are captured once, frozen parameters, masked
+// targets, and ranks that give the bits of one.
+#include "rotoscale/llama/session.hpp"
+
+#include <thread>
+
+#include "rotoscale/nn/thread_ranks.hpp"
+#include "session_case.hpp"
+
+using namespace rotoscale;
+using namespace rotoscale::testing;
+namespace llama = rotoscale::llama;
+namespace nn = rotoscale::nn;
+using category = nn::memory_category;
+
+namespace {
+
+llama::session_options options_for(index_t b, index_t seq) { return session_case::options(b, seq, nullptr); }
+
+/// Stochastic rounding and signs of each step, so that every random word shows.
+nn::recipe random_recipe() {
+  nn::recipe r = preset("mxfp4_h16_step_signs");
+  for (nn::gemm_recipe* g : {&r.fprop, &r.dgrad, &r.wgrad}) g->left.rounding = g->right.rounding = rounding::stochastic;
+  return r;
+}
+
+bool is_matrix(const llama::parameter& p) { return p.name().find("proj") != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("the plan is what is allocated, once for each category, and no step allocates") {
+  const auto ops = nn::make_cpu_backend(1);
+  const std::vector<nn::recipe> recipes = {preset("mxfp4_h16"), preset("fp8_delayed"), preset("fp32")};
+  const auto config = small_config(false);
+  const nn::memory_plan plan = llama::plan_session(*ops, config, options_for(2, 32), recipes);
+  CHECK(ops->allocations() == 0);
+  llama::session s(*ops, config, options_for(2, 32), recipes);
+  CHECK(s.plan().bytes == plan.bytes);
+  std::size_t used = 0;
+  for (const std::size_t bytes : plan.bytes) used += bytes != 0;
+  CHECK(ops->allocations() == used + 2);  // and a pinned block for each of two steps in flight
+  const auto count = ops->allocations();
+  s.initialize(1);
+  const batch data(2, 32, 64, false);
+  for (std::size_t i = 0; i < recipes.size(); ++i) {
+    s.use(recipes[i], false);
+    for (std::uint64_t step = 0; step < 3; ++step) {
+      nn::step_inputs inputs;
+      inputs.step = step;
+      s.train_step(inputs, data.tokens, data.targets);
+    }
+    s.finish_step();
+    s.evaluate({}, data.tokens, data.targets);
+    CHECK(s.in_use().fits(plan));
+  }
+  CHECK(ops->allocations() == count);
+  // Categories are what they say.
+  const std::size_t parameters = static_cast<std::size_t>(s.model().parameters().arena_size()) * sizeof(float);
+  CHECK(plan[category::masters] == parameters);
+  CHECK(plan[category::gradients] == parameters);
+  CHECK(plan[category::moments] == 2 * parameters);
+  CHECK(plan[category::quantized] > 0);
+  CHECK(plan[category::stash] == 0);
+}
+
+TEST_CASE("over budget is refused before anything is allocated, with the plan") {
+  const auto ops = nn::make_cpu_backend(1);
+  auto options = options_for(2, 32);
+  const nn::memory_plan plan = llama::plan_session(*ops, small_config(false), options, {preset("bf16")});
+  options.memory_limit = plan.total();
+  const llama::session fits(*ops, small_config(false), options, {preset("bf16")});
+  const auto count = ops->allocations();
+  options.memory_limit = plan.total() - 1;
+  try {
+    const llama::session s(*ops, small_config(false), options, {preset("bf16")});
+    FAIL("not refused");
+  } catch (const llama::over_budget& e) {
+    CHECK(e.plan().bytes == plan.bytes);
+  }
+  CHECK(ops->allocations() == count);
+}
+
+TEST_CASE("without a backward pass there are no gradients, moments or masters, and one layer's activations") {
+  const auto ops = nn::make_cpu_backend(1);
+  auto options = options_for(1, 32);
+  options.model.training = false;
+  auto deep = small_config(false);
+  deep.num_hidden_layers = 6;
+  const nn::memory_plan two = llama::plan_session(*ops, small_config(false), options, {preset("mxfp4")});
+  const nn::memory_plan six = llama::plan_session(*ops, deep, options, {preset("mxfp4")});
+  for (const category c : {category::masters, category::gradients, category::moments}) CHECK(two[c] == 0);
+  CHECK(two[category::activations] == six[category::activations]);
+  // The same losses as a training session's evaluation, whatever the extents were before.
+  const batch data(1, 32, 64, false);
+  session_case training(small_config(false), preset("mxfp4"), 1, 32);
+  session_case only(small_config(false), preset("mxfp4"), 1, 64, 1, 3,
+                    [](llama::session_options& o) { o.model.training = false; });
+  only.session.resize(1, 32);
+  CHECK(same_bytes(training.evaluate(data), only.evaluate(data)));
+  const auto logits = only.session.logits({}, data.tokens, 31);
+  CHECK(logits.size() == 64);
+}
+
+TEST_CASE("steps are captured once and still draw new random words, as a session made anew does") {
+  const batch data(2, 32, 64, false);
+  const nn::recipe r = random_recipe();
+  session_case replayed(small_config(false), r, 2, 32);
+  std::vector<std::vector<float>> gradients;
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    replayed.step(data, step);
+    gradients.push_back(replayed.all());
+    session_case fresh(small_config(false), r, 2, 32);
+    fresh.step(data, step);
+    CHECK(same_bytes(fresh.all(), gradients.back()));
+  }
+  CHECK_FALSE(same_bytes(gradients[0], gradients[1]));
+  CHECK_FALSE(same_bytes(gradients[1], gradients[2]));
+}
+
+TEST_CASE("masked targets count nowhere") {
+  // Two sequences, one of them masked whole, are that one sequence.
+  const batch one(1, 32, 64, false);
+  batch two(2, 32, 64, false);
+  std::copy(one.tokens.begin(), one.tokens.end(), two.tokens.begin());
+  std::copy(one.targets.begin(), one.targets.end(), two.targets.begin());
+  std::fill(two.targets.begin() + 32, two.targets.end(), nn::ignored_target);
+  session_case a(small_config(false), preset("fp32"), 1, 32), b(small_config(false), preset("fp32"), 2, 32);
+  const nn::step_state x = a.step(one), y = b.step(two);
+  CHECK((x.valid_tokens == 32 && y.valid_tokens == 32));
+  CHECK(x.loss_sum == y.loss_sum);
+  CHECK(same_bytes(a.all(), b.all()));
+  // All masked: nothing moves.
+  std::fill(two.targets.begin(), two.targets.end(), nn::ignored_target);
+  const nn::step_state none = b.step(two);
+  CHECK((none.valid_tokens == 0 && none.mean_loss() == 0.0 && none.gradient_norm == 0.0));
+}
+
+TEST_CASE("frozen parameters: operands only, the same forward pass, the same gradients of the rest") {
+  for (const char* name : {"fp32", "bf16", "fp8_delayed", "mxfp4_h16"}) {
+    CAPTURE(name);
+    const batch data(2, 32, 64, false);
+    session_case whole(small_config(false), preset(name), 2, 32);
+    session_case frozen(small_config(false), preset(name), 2, 32, 1, 3, [](llama::session_options& o) {
+      o.model.trains = [](const llama::parameter& p) { return !is_matrix(p); };
+    });
+    const nn::step_state a = whole.step(data, 0, 0.01f), b = frozen.step(data, 0, 0.01f);
+    CHECK(a.loss_sum == b.loss_sum);
+    const auto all = whole.by_name(true);
+    const llama::model& m = frozen.session.model();
+    for (std::size_t i = 0; i < m.parameters().all().size(); ++i) {
+      const llama::parameter& p = m.parameters()[i];
+      CHECK(p.trains == !is_matrix(p));
+      if (!p.trains) continue;
+      CAPTURE(p.name());
+      const auto own = m.arena_values(frozen.session.queue(), m.arena().gradient, i);
+      CHECK(std::equal(own.begin(), own.end(), all.at(p.name()).begin()));
+    }
+    const nn::memory_plan &big = whole.session.plan(), &small = frozen.session.plan();
+    for (const category c : {category::masters, category::gradients, category::moments}) CHECK(small[c] < big[c] / 2);
+    CHECK(small[category::activations] <= big[category::activations]);
+    // No FP32 values are kept where operands are something else; a recipe of another kind needs them again.
+    const std::size_t qkv = m.parameters().layers()[0].qkv;
+    if (std::string(name) == "fp32") {
+      CHECK_FALSE(m.values(frozen.session.queue(), qkv).empty());
+    } else {
+      CHECK_THROWS_AS(m.values(frozen.session.queue(), qkv), std::logic_error);
+    }
+  }
+}
+
+TEST_CASE("an update is skipped where loss or norm is not finite") {
+  const batch data(1, 32, 64, false);
+  session_case c(small_config(false), preset("fp32"), 1, 32);
+  const llama::model& m = c.session.model();
+  auto gain = m.values(c.session.queue(), m.parameters().norm());
+  gain[3] = std::numeric_limits<float>::infinity();
+  c.session.load(m.parameters().norm(), gain);
+  const auto before = c.all(true);
+  const nn::step_state s = c.step(data, 0, 1.0f);
+  CHECK_FALSE((std::isfinite(s.loss_sum) && std::isfinite(s.squares)));
+  CHECK(same_bytes(before, c.all(true)));
+  CHECK(c.session.find_overflow() == &m.parameters()[m.parameters().norm()]);
+}
+
+TEST_CASE("ranks of one micro-batch each are one rank of as many micro-batches, bit for bit") {
+  // Left out: FP8 with delayed scaling, since one rank updates its scales after each micro-batch and ranks after all;
+  // tied embeddings and heads in several chunks, whose gradients have several terms a micro-batch.
+  nn::recipe narrow = preset("bf16");
+  narrow.activations = nn::operand_format::bf16;
+  for (const nn::recipe& r : {preset("fp32"), preset("bf16"), preset("mxfp4_h16"), random_recipe(), narrow}) {
+    for (const int ranks : {2, 4}) {
+      {
+        CAPTURE(r.name);
+        CAPTURE(ranks);
+        constexpr index_t b = 2, seq = 32;
+        const batch data(b * ranks, seq, 64, true);
+        const auto train = [&](session_case& c, const std::vector<std::int32_t>& tokens,
+                               const std::vector<std::int32_t>& targets) {
+          nn::step_state last;
+          for (std::uint64_t step = 0; step < 2; ++step) {
+            batch own = data;
+            own.tokens = tokens;
+            own.targets = targets;
+            last = c.step(own, step, 0.01f);
+          }
+          return last;
+        };
+        session_case one(small_config(false), r, b, seq, 1, 3,
+                         [&](llama::session_options& o) { o.micro_batches = ranks; o.optimizer.clip = 0.5; });
+        const nn::step_state want = train(one, data.tokens, data.targets);
+        nn::rank_group group(ranks);
+        std::vector<std::vector<float>> weights(static_cast<std::size_t>(ranks));
+        std::vector<nn::step_state> states(weights.size());
+        std::vector<std::thread> threads;
+        for (int rank = 0; rank < ranks; ++rank) {
+          threads.emplace_back([&, rank] {
+            nn::thread_rank own(group, rank);
+            session_case c(small_config(false), r, b, seq, 1, 3,
+                           [](llama::session_options& o) { o.optimizer.clip = 0.5; }, &own);
+            const auto part = [&](const std::vector<std::int32_t>& all) {
+              const auto n = static_cast<std::ptrdiff_t>(b * seq);
+              return std::vector<std::int32_t>(all.begin() + rank * n, all.begin() + (rank + 1) * n);
+            };
+            states[static_cast<std::size_t>(rank)] = train(c, part(data.tokens), part(data.targets));
+            weights[static_cast<std::size_t>(rank)] = c.all(true);
+          });
+        }
+        for (std::thread& t : threads) t.join();
+        for (std::size_t rank = 0; rank < weights.size(); ++rank) {
+          CHECK(same_bytes(weights[rank], one.all(true)));
+          CHECK(states[rank].loss_sum == want.loss_sum);
+          CHECK(states[rank].valid_tokens == want.valid_tokens);
+          CHECK(states[rank].gradient_norm == want.gradient_norm);
+        }
+      }
+    }
+  }
+}

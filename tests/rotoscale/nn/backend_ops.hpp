@@ -1,0 +1,109 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Every operation of a backend as cases that any backend can run: inputs from a seed, results as bytes. A backend is
+// right when its bytes are those of the CPU's, and a coarse operation when it leaves the bytes of its composition.
+#pragma once
+
+#include <cmath>
+#include <functional>
+#include <string>
+
+#include "backend_memory.hpp"
+#include "rotoscale/philox.hpp"
+
+namespace rotoscale::testing {
+
+/// Memory of one case, and the bytes that it leaves.
+class op_scene {
+ public:
+  explicit op_scene(nn::backend& ops) : ops_(&ops), room_(ops, {300, 300, 300, 300, 20000}) {}
+
+  nn::backend& ops() const { return *ops_; }
+  static constexpr nn::queue queue{};
+
+  /// Numbers of many magnitudes, some zero; `width` 0: ordinary ones in (-1, 1).
+  static float number(std::uint64_t i, std::uint64_t seed, int width) {
+    const std::uint32_t word = random_stream{seed, 1}.word(i);
+    if (width != 0 && word % 97 == 0) return 0.0f;
+    const float x = (static_cast<float>(word >> 8) - 0x1p23f) * 0x1p-23f;
+    return width == 0 ? x : std::ldexp(x, static_cast<int>(word & 0xFF) % (2 * width + 1) - width);
+  }
+  nn::tensor_view tensor(nn::dtype type, index_t rows, index_t cols, std::uint64_t seed, int width = 0) {
+    std::vector<float> x;
+    for (index_t i = 0; i < rows * cols; ++i) x.push_back(number(static_cast<std::uint64_t>(i), seed, width));
+    if (type == nn::dtype::fp32) return nn::dense_tensor(keep(x), type, {rows, cols});
+    std::vector<bf16> narrow;
+    for (const float v : x) narrow.push_back(bf16(v));
+    return nn::dense_tensor(keep(narrow), type, {rows, cols});
+  }
+  float* floats(index_t n, std::uint64_t seed, int width = 0) {
+    return static_cast<float*>(tensor(nn::dtype::fp32, 1, n, seed, width).data);
+  }
+  const std::int32_t* tokens(index_t n, index_t vocabulary, std::uint64_t seed, bool masked) {
+    std::vector<std::int32_t> t;
+    for (index_t i = 0; i < n; ++i) {
+      const std::uint32_t word = random_stream{seed, 2}.word(static_cast<std::uint64_t>(i));
+      t.push_back(masked && word % 5 == 0 ? nn::ignored_target
+                                          : static_cast<std::int32_t>(word % static_cast<std::uint32_t>(vocabulary)));
+    }
+    return keep(t);
+  }
+  nn::step_state* state() {
+    nn::step_state s;
+    s.inputs = {11, 5, 0.01f, 0.4f, 0.3f, 1, 2, 0};
+    s.micro_batch = 0;
+    s.valid_tokens = 100;
+    s.gradient_scale = 0.01f;
+    return keep(std::vector<nn::step_state>{s});
+  }
+  nn::operand_set* operands(const nn::operand_request& r, nn::const_tensor_view source) {
+    made_.emplace_back(*ops_, r, source);
+    return made_.back().set.get();
+  }
+  template <class T>
+  T* keep(const std::vector<T>& values) {
+    const auto n = static_cast<index_t>(values.size() * sizeof(T));
+    memory_.emplace_back(*ops_, n);
+    ops_->upload(queue, memory_.back().data(), values.data(), static_cast<std::size_t>(n));
+    return reinterpret_cast<T*>(memory_.back().data());
+  }
+
+  void result(const void* data, index_t bytes) {
+    std::vector<std::byte> host(static_cast<std::size_t>(bytes));
+    ops_->download(queue, host.data(), data, host.size());
+    ops_->synchronize(queue);
+    bytes_.insert(bytes_.end(), host.begin(), host.end());
+  }
+  void result(nn::const_tensor_view dense) { result(dense.data, dense.size() * size_of(dense.type)); }
+  const std::vector<std::byte>& bytes() const { return bytes_; }
+
+ private:
+  nn::backend* ops_;
+  queue_workspace room_;
+  std::vector<device_array<std::byte>> memory_;
+  std::vector<made_operands> made_;
+  std::vector<std::byte> bytes_;
+};
+
+/// `prepare` sets a scene up and returns the operation, to be run once or many times; with `composed` the coarse
+/// operation's composition. `collect` takes its results.
+struct op_case {
+  std::string name;
+  bool coarse = false;
+  struct prepared {
+    std::function<void()> run, collect;
+  };
+  std::function<prepared(op_scene&, bool composed)> prepare;
+};
+
+/// The bytes that a case leaves on a backend.
+inline std::vector<std::byte> bytes_of(const op_case& c, nn::backend& ops, bool composed = false) {
+  op_scene scene(ops);
+  const op_case::prepared p = c.prepare(scene, composed);
+  p.run();
+  ops.synchronize(op_scene::queue);
+  p.collect();
+  return scene.bytes();
+}
+
+}  // namespace rotoscale::testing

@@ -1,0 +1,240 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Cases of operands, GEMMs, delayed scaling, and of the coarse operations. What an operand looks like is a backend's own
+// affair: its bits show in products.
+#pragma once
+
+#include "backend_ops_rows.hpp"
+
+namespace rotoscale::testing {
+
+/// A tensor as an operand along rows and one along columns, each multiplied with a row operand of another tensor.
+struct gemm_shape {
+  index_t m, n, k;
+};
+inline op_case::prepared gemm_case(op_scene& c, const gemm_shape& s, const nn::operand_recipe& how,
+                                   const nn::gemm_contract& contract, nn::dtype source, nn::dtype stored,
+                                   bool accumulate) {
+  const auto request = [&](index_t rows, index_t cols, bool row, bool column) {
+    nn::operand_request r;
+    r.tensor = nn::tensor_role::x;
+    r.layer = 3;
+    r.source = source;
+    r.rows = rows;
+    r.cols = cols;
+    if (row) r.row = how;
+    if (column) r.column = how;
+    return r;
+  };
+  // x [m, k] in both forms, w [n, k] and v [n, m] along rows.
+  const auto x = c.tensor(source, s.m, s.k, 1, 4), w = c.tensor(source, s.n, s.k, 2, 4),
+             v = c.tensor(source, s.n, s.m, 3, 4);
+  nn::operand_set* const sets[] = {c.operands(request(s.m, s.k, true, true), x),
+                                   c.operands(request(s.n, s.k, true, false), w),
+                                   c.operands(request(s.n, s.m, true, false), v)};
+  const nn::dtype c_type = accumulate ? nn::dtype::fp32 : stored;
+  const auto by_rows = c.tensor(c_type, s.m, s.n, 4), by_columns = c.tensor(c_type, s.k, s.n, 5);
+  float* scaling = c.keep(std::vector<float>{3.0f, 1.0f / 3.0f, 0.0f});
+  nn::step_state* state = c.state();
+  const nn::scaling_ref scale{scaling, scaling + 1, nn::is_fp8(how.format) ? scaling + 2 : nullptr};
+  const nn::operand_format output = accumulate ? nn::operand_format::fp32 : nn::operand_format::bf16;
+  return {[=, &c] {
+            c.ops().quantize(c.queue, x, {sets[0], true, true, scale}, state);
+            c.ops().quantize(c.queue, w, {sets[1], true, false, scale}, state);
+            c.ops().quantize(c.queue, v, {sets[2], true, false, scale}, state);
+            c.ops().gemm(c.queue, {sets[0], nn::operand_form::row}, {sets[1], nn::operand_form::row}, contract, output,
+                         by_rows, accumulate);
+            c.ops().gemm(c.queue, {sets[0], nn::operand_form::column}, {sets[2], nn::operand_form::row}, contract,
+                         output, by_columns, accumulate);
+          },
+          [=, &c] {
+            c.result(by_rows);
+            c.result(by_columns);
+            c.result(scaling, 12);
+          }};
+}
+
+inline std::vector<op_case> gemm_cases() {
+  using numbers = nn::operand_format;
+  std::vector<op_case> all;
+  const auto add = [&](numbers f, const char* contract, const gemm_shape& s, rounding r = rounding::nearest_even,
+                       nn::rotation_kind rotation = nn::rotation_kind::none) {
+    for (const nn::dtype source : storages) {
+      for (const int output : {0, 1, 2}) {  // FP32, BF16, FP32 that is added to
+        nn::operand_recipe how{f};
+        how.rounding = r;
+        how.rotation = rotation;
+        all.push_back({"gemm " + std::string(to_string(f)) + " " + contract + " " + std::to_string(s.m) + "x" +
+                           std::to_string(s.n) + "x" + std::to_string(s.k) + " from " + std::string(to_string(source)) +
+                           " to " + (output == 0 ? "fp32" : output == 1 ? "bf16" : "sum"),
+                       false, [=](op_scene& c, bool) {
+                         return gemm_case(c, s, how, *nn::find_gemm_contract(contract), source,
+                                          output == 1 ? nn::dtype::bf16 : nn::dtype::fp32, output == 2);
+                       }});
+      }
+    }
+  };
+  for (const gemm_shape& s : {gemm_shape{1, 1, 1}, {5, 70, 33}, {64, 32, 96}, {130, 17, 300}}) {
+    for (const numbers f : {numbers::fp32, numbers::bf16, numbers::fp8_e4m3, numbers::fp8_e5m2}) {
+      add(f, nn::fp32_fma_chain_contract, s);
+    }
+  }
+  const gemm_shape blocks{96, 40, 160};
+  for (const numbers f : {numbers::mxfp4, numbers::mxfp8_e4m3, numbers::mxfp8_e5m2}) {
+    add(f, nn::fp32_fma_chain_contract, blocks);
+    add(f, nn::fp32_fma_chain_contract, blocks, rounding::stochastic, nn::rotation_kind::h16_step_signs);
+  }
+  add(numbers::mxfp4, nn::fp32_blockwise_contract, blocks, rounding::nearest_even, nn::rotation_kind::h16);
+  add(numbers::fp8_e4m3, nn::fp32_fma_chain_contract, blocks, rounding::stochastic);
+  add(numbers::bf16, "cublas-fp16:split_k=2:split_grain=32", {64, 32, 64});
+  add(numbers::fp8_e4m3, "hopper-fp8-promoted", {64, 32, 64});
+  add(numbers::mxfp4, "mxfp4-accurate-sm90", {64, 32, 64});
+  return all;
+}
+
+inline op_case::prepared residual_case(op_scene& c, const row_shape& s, nn::dtype type, bool branch, bool composed) {
+  nn::residual_norm_args a;
+  a.x = c.tensor(type, s.rows, s.cols, 1, s.width);
+  if (branch) a.branch = c.tensor(type, s.rows, s.cols, 2, s.width);
+  const auto sum = c.tensor(type, s.rows, s.cols, 3), y = c.tensor(type, s.rows, s.cols, 4);
+  a.sum = sum;
+  a.y = y;
+  a.gain = c.floats(s.cols, 5);
+  a.rstd = c.floats(s.rows, 6);
+  nn::step_state* state = c.state();
+  float* rstd = a.rstd;
+  return {[=, &c] { composed ? c.ops().backend::residual_norm(c.queue, a, state) : c.ops().residual_norm(c.queue, a, state); },
+          [=, &c] {
+            c.result(sum);
+            c.result(y);
+            c.result(rstd, s.rows * 4);
+          }};
+}
+
+inline op_case::prepared rope_case(op_scene& c, const head_shape& s, nn::dtype type, bool inverse, bool composed) {
+  const index_t n = s.batch * s.seq, q = s.heads * s.dim, kv = s.kv_heads * s.dim;
+  const auto qkv = c.tensor(type, n, q + 2 * kv, 1);
+  float *cosine = c.floats(s.seq * s.dim / 2, 2), *sine = c.floats(s.seq * s.dim / 2, 3);
+  const auto queries = nn::as_heads(qkv.part(1, 0, q), s.batch, s.heads, s.dim),
+             keys = nn::as_heads(qkv.part(1, q, kv), s.batch, s.kv_heads, s.dim);
+  return {[=, &c] {
+            composed ? c.ops().backend::rope_both(c.queue, queries, keys, cosine, sine, inverse)
+                     : c.ops().rope_both(c.queue, queries, keys, cosine, sine, inverse);
+          },
+          [=, &c] { c.result(qkv); }};
+}
+
+/// SwiGLU into operands, whose bits a product shows.
+inline op_case::prepared swiglu_quantize_case(op_scene& c, nn::dtype type, nn::operand_format f, bool backward,
+                                              bool composed) {
+  constexpr index_t rows = 64, cols = 96;
+  const auto gate_up = c.tensor(type, rows, 2 * cols, 1), dh = c.tensor(type, rows, cols, 2);
+  const auto out = c.tensor(type, rows, backward ? 2 * cols : cols, 3);
+  nn::operand_request r;
+  r.tensor = backward ? nn::tensor_role::dy : nn::tensor_role::x;
+  r.source = type;
+  r.rows = rows;
+  r.cols = out.extent(1);
+  r.row = r.column = nn::operand_recipe{f};
+  nn::operand_set* const set = c.operands(r, out);
+  const auto by_rows = c.tensor(nn::dtype::fp32, rows, rows, 4),
+             by_columns = c.tensor(nn::dtype::fp32, r.cols, r.cols, 5);
+  nn::step_state* state = c.state();
+  const nn::quantize_target to{set, true, true, {}};
+  return {[=, &c] {
+            nn::backend& ops = c.ops();
+            if (backward) {
+              composed ? ops.backend::swiglu_backward_quantize(c.queue, dh, gate_up, out, to, state)
+                       : ops.swiglu_backward_quantize(c.queue, dh, gate_up, out, to, state);
+            } else {
+              composed ? ops.backend::swiglu_quantize(c.queue, gate_up, out, to, state)
+                       : ops.swiglu_quantize(c.queue, gate_up, out, to, state);
+            }
+            const nn::gemm_contract chain;
+            for (const auto form : {nn::operand_form::row, nn::operand_form::column}) {
+              ops.gemm(c.queue, {set, form}, {set, form}, chain, nn::operand_format::fp32,
+                       form == nn::operand_form::row ? by_rows : by_columns, false);
+            }
+          },
+          [=, &c] {
+            c.result(by_rows);
+            c.result(by_columns);
+          }};
+}
+
+/// The output head over chunks of 32 tokens, the last one ragged.
+inline op_case::prepared head_case(op_scene& c, nn::dtype type, bool gradients, bool composed) {
+  constexpr index_t tokens = 70, hidden = 40, vocabulary = 50, most = 32;
+  struct memory {
+    nn::head_args args;
+    std::vector<nn::head_chunk> chunks;
+    std::vector<std::unique_ptr<nn::operand_set>> dlogits;
+    nn::gemm_contract chain;
+  };
+  const auto own = std::make_shared<memory>();
+  const auto x = c.tensor(type, tokens, hidden, 1), w = c.tensor(nn::dtype::fp32, vocabulary, hidden, 2),
+             logits = c.tensor(nn::dtype::fp32, most, vocabulary, 3), dx = c.tensor(type, tokens, hidden, 4),
+             dw = c.tensor(nn::dtype::fp32, vocabulary, hidden, 5);
+  const auto request = [](nn::tensor_role tensor, nn::dtype source, index_t rows, index_t cols) {
+    nn::operand_request r{tensor, 9, source, rows, cols, {}, {}};
+    r.row = r.column = nn::operand_recipe{nn::operand_format::bf16};
+    return r;
+  };
+  for (index_t first = 0; first < tokens; first += most) {
+    const index_t count = std::min(most, tokens - first);
+    own->chunks.push_back({c.operands(request(nn::tensor_role::x, type, count, hidden), x.part(0, first, count)), first, count});
+    const nn::operand_request r = request(nn::tensor_role::dy, nn::dtype::fp32, count, vocabulary);
+    auto* room = c.keep(std::vector<std::byte>(c.ops().layout_operands(r).bytes + 1));
+    own->dlogits.push_back(c.ops().make_operands(r, room, logits.part(0, 0, count)));
+  }
+  nn::operand_set* const weights = c.operands(request(nn::tensor_role::w, nn::dtype::fp32, vocabulary, hidden), w);
+  float* loss = c.floats(tokens, 6);
+  nn::step_state* state = c.state();
+  const nn::token_source targets{c.tokens(tokens, vocabulary, 7, true), tokens};
+  return {[=, &c] {
+            c.ops().quantize(c.queue, w, {weights, true, true, {}}, state);
+            nn::head_args a{x, own->chunks, weights, {}, logits, own->dlogits, targets, loss, gradients, dx, dw, nn::operand_format::bf16};
+            for (auto& contract : a.contracts) contract = &own->chain;
+            composed ? c.ops().backend::head_loss(c.queue, a, state) : c.ops().head_loss(c.queue, a, state);
+          },
+          [=, &c] {
+            c.result(loss, tokens * 4);
+            c.result(state, sizeof *state);
+            if (!gradients) return;
+            c.result(dx);
+            c.result(dw);
+          }};
+}
+
+inline std::vector<op_case> coarse_cases() {
+  std::vector<op_case> all;
+  for (const nn::dtype type : storages) {
+    const std::string stored = " " + std::string(to_string(type));
+    for (const row_shape& s : row_shapes) {
+      for (const bool branch : {false, true}) {
+        all.push_back({shape_name(branch ? "residual_norm" : "residual_norm without a branch", s, type), true,
+                       [=](op_scene& c, bool composed) { return residual_case(c, s, type, branch, composed); }});
+      }
+    }
+    for (const head_shape& s : head_shapes) {
+      all.push_back({"rope_both of " + std::to_string(s.seq) + stored, true,
+                     [=](op_scene& c, bool composed) { return rope_case(c, s, type, s.seq % 2 == 0, composed); }});
+    }
+    for (const nn::operand_format f : {nn::operand_format::bf16, nn::operand_format::mxfp4}) {
+      for (const bool backward : {false, true}) {
+        all.push_back({std::string(backward ? "swiglu_backward_quantize " : "swiglu_quantize ") +
+                           std::string(to_string(f)) + stored,
+                       true, [=](op_scene& c, bool composed) {
+                         return swiglu_quantize_case(c, type, f, backward, composed);
+                       }});
+      }
+    }
+    for (const bool gradients : {false, true}) {
+      all.push_back({std::string("head_loss") + (gradients ? " with gradients" : "") + stored, true,
+                     [=](op_scene& c, bool composed) { return head_case(c, type, gradients, composed); }});
+    }
+  }
+  return all;
+}
+
+}  // namespace rotoscale::testing

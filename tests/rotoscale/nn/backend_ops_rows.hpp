@@ -1,0 +1,204 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Cases of the operations on rows, tokens and arenas: whole and ragged extents, single rows and columns, magnitudes from
+// subnormal squares to sums that overflow.
+#pragma once
+
+#include "backend_ops.hpp"
+
+namespace rotoscale::testing {
+
+struct row_shape {
+  index_t rows, cols;
+  int width;  ///< of magnitudes
+};
+inline constexpr row_shape row_shapes[] = {{1, 1, 0},   {3, 7, 0},     {64, 32, 0},  {65, 16, 20},
+                                           {130, 70, 0}, {200, 128, 5}, {2, 257, 40}, {67, 33, 60}};
+inline constexpr nn::dtype storages[] = {nn::dtype::fp32, nn::dtype::bf16};
+
+inline std::string shape_name(const char* op, const row_shape& s, nn::dtype type) {
+  return std::string(op) + " " + std::to_string(s.rows) + "x" + std::to_string(s.cols) + " " +
+         std::string(to_string(type)) + (s.width ? " 2^" + std::to_string(s.width) : "");
+}
+
+/// One case for each shape and storage; `make(scene, shape, type)` prepares it.
+template <class Make>
+void add_row_cases(std::vector<op_case>& all, const char* op, const Make& make) {
+  for (const row_shape& s : row_shapes) {
+    for (const nn::dtype type : storages) {
+      all.push_back({shape_name(op, s, type), false, [=](op_scene& scene, bool) { return make(scene, s, type); }});
+    }
+  }
+}
+
+inline op_case::prepared rmsnorm_case(op_scene& c, const row_shape& s, nn::dtype type) {
+  const auto x = c.tensor(type, s.rows, s.cols, 1, s.width), dy = c.tensor(type, s.rows, s.cols, 2, s.width / 2),
+             y = c.tensor(type, s.rows, s.cols, 3), dx = c.tensor(type, s.rows, s.cols, 4);
+  float *gain = c.floats(s.cols, 5), *rstd = c.floats(s.rows, 6), *dgain = c.floats(s.cols, 7);
+  return {[=, &c] {
+            c.ops().rmsnorm_forward(c.queue, x, gain, 1e-5f, y, rstd);
+            c.ops().rmsnorm_backward(c.queue, dy, x, gain, rstd, dx, dgain);
+          },
+          [=, &c] {
+            for (const auto& t : {y, dx}) c.result(t);
+            c.result(rstd, s.rows * 4);
+            c.result(dgain, s.cols * 4);
+          }};
+}
+
+inline op_case::prepared swiglu_case(op_scene& c, const row_shape& s, nn::dtype type) {
+  const auto gate_up = c.tensor(type, s.rows, 2 * s.cols, 1, s.width / 4), h = c.tensor(type, s.rows, s.cols, 2),
+             dh = c.tensor(type, s.rows, s.cols, 3, s.width / 2), d = c.tensor(type, s.rows, 2 * s.cols, 4);
+  return {[=, &c] {
+            c.ops().swiglu_forward(c.queue, gate_up, h);
+            c.ops().swiglu_backward(c.queue, dh, gate_up, d);
+          },
+          [=, &c] {
+            c.result(h);
+            c.result(d);
+          }};
+}
+
+inline op_case::prepared add_case(op_scene& c, const row_shape& s, nn::dtype type) {
+  const auto x = c.tensor(type, s.rows, s.cols, 1, s.width), y = c.tensor(type, s.rows, s.cols, 2, s.width),
+             sum = c.tensor(type, s.rows, s.cols, 3);
+  return {[=, &c] { c.ops().add(c.queue, x, y, sum); }, [=, &c] { c.result(sum); }};
+}
+
+inline op_case::prepared embedding_case(op_scene& c, const row_shape& s, nn::dtype type) {
+  constexpr index_t vocabulary = 23;
+  const auto table = c.tensor(nn::dtype::fp32, vocabulary, s.cols, 1), y = c.tensor(type, s.rows, s.cols, 2),
+             dy = c.tensor(type, s.rows, s.cols, 3, s.width / 2), d = c.tensor(nn::dtype::fp32, vocabulary, s.cols, 4);
+  const nn::token_source tokens{c.tokens(s.rows, vocabulary, 5, false), s.rows};
+  nn::step_state* state = c.state();
+  return {[=, &c] {
+            c.ops().embedding_forward(c.queue, tokens, table, y, state);
+            c.ops().embedding_backward(c.queue, tokens, dy, d, state);
+          },
+          [=, &c] {
+            c.result(y);
+            c.result(d);
+          }};
+}
+
+/// Losses and gradients, some targets masked; then their sum.
+inline op_case::prepared loss_case(op_scene& c, const row_shape& s, bool gradients) {
+  const auto logits = c.tensor(nn::dtype::fp32, s.rows, s.cols, 1, s.width / 8);
+  const nn::token_source targets{c.tokens(s.rows, s.cols, 2, true), s.rows};
+  float* loss = c.floats(s.rows, 3);
+  nn::step_state* state = c.state();
+  return {[=, &c] {
+            c.ops().cross_entropy(c.queue, logits, targets, 0, loss, gradients, state);
+            c.ops().sum_losses(c.queue, loss, s.rows, state);
+          },
+          [=, &c] {
+            if (gradients) c.result(logits);  // else they are used up
+            c.result(loss, s.rows * 4);
+            c.result(state, sizeof *state);
+          }};
+}
+
+struct head_shape {
+  index_t batch, seq, heads, kv_heads, dim;
+};
+inline constexpr head_shape head_shapes[] = {{1, 1, 1, 1, 2},  {2, 5, 2, 2, 6},  {1, 33, 4, 1, 4},
+                                             {2, 64, 2, 1, 16}, {1, 70, 4, 2, 8}, {1, 129, 4, 1, 64}};
+
+inline op_case::prepared attention_case(op_scene& c, const head_shape& s, nn::dtype type) {
+  const index_t n = s.batch * s.seq, q = s.heads * s.dim, kv = s.kv_heads * s.dim;
+  const auto qkv = c.tensor(type, n, q + 2 * kv, 1), d_qkv = c.tensor(type, n, q + 2 * kv, 2),
+             o = c.tensor(type, n, q, 3), d_o = c.tensor(type, n, q, 4);
+  float *lse = c.floats(n * s.heads, 5), *cosine = c.floats(s.seq * s.dim / 2, 6), *sine = c.floats(s.seq * s.dim / 2, 7);
+  const auto part = [=](nn::tensor_view x, index_t first, index_t heads) {
+    return nn::as_heads(x.part(1, first, heads * s.dim), s.batch, heads, s.dim);
+  };
+  const nn::attention_tensors t{part(qkv, 0, s.heads), part(qkv, q, s.kv_heads), part(qkv, q + kv, s.kv_heads),
+                                part(o, 0, s.heads), lse};
+  const nn::attention_gradients d{part(d_o, 0, s.heads), part(d_qkv, 0, s.heads), part(d_qkv, q, s.kv_heads),
+                                  part(d_qkv, q + kv, s.kv_heads)};
+  return {[=, &c] {
+            c.ops().rope(c.queue, part(qkv, 0, s.heads), cosine, sine, false);
+            c.ops().attention_forward(c.queue, t);
+            c.ops().attention_backward(c.queue, t, d);
+            c.ops().rope(c.queue, part(d_qkv, q, s.kv_heads), cosine, sine, true);
+          },
+          [=, &c] {
+            for (const auto& x : {qkv, o, d_qkv}) c.result(x);
+            c.result(lse, n * s.heads * 4);
+          }};
+}
+
+/// Three parameters, the last one without decay, in an arena with gaps.
+struct arena_memory {
+  std::vector<nn::parameter_arena::segment> segments = {{0, 5000, true}, {8192, 4096, true}, {12288, 70, false}};
+  nn::parameter_arena arena;
+
+  arena_memory(op_scene& c, int width) {
+    arena.size = 16384;
+    const auto with_gaps = [&](std::uint64_t seed, int w, bool positive) {
+      std::vector<float> x(static_cast<std::size_t>(arena.size), 0.0f);
+      for (const auto& s : segments) {
+        for (index_t i = s.first; i < s.first + s.count; ++i) {
+          const float value = op_scene::number(static_cast<std::uint64_t>(i), seed, w);
+          x[static_cast<std::size_t>(i)] = positive ? std::fabs(value) : value;
+        }
+      }
+      return c.keep(x);
+    };
+    arena.weight = with_gaps(1, 0, false);
+    arena.gradient = with_gaps(2, width, false);
+    arena.m = with_gaps(3, 0, false);
+    arena.v = with_gaps(4, 0, true);
+  }
+};
+
+inline op_case::prepared optimizer_case(op_scene& c, int width, bool composed) {
+  const auto memory = std::make_shared<arena_memory>(c, width);
+  nn::step_state* state = c.state();
+  auto* squares = c.keep(std::vector<double>(3));
+  const nn::optimizer_config config{0.9f, 0.95f, 1e-8f, 0.1f, 1.0};
+  return {[=, &c] {
+            nn::parameter_arena arena = memory->arena;
+            arena.segments = memory->segments;
+            c.ops().sum_squares(c.queue, arena.weight, arena.segments, squares);
+            if (composed) {
+              c.ops().backend::clip_and_update(c.queue, arena, config, state);
+            } else {
+              c.ops().clip_and_update(c.queue, arena, config, state);
+            }
+          },
+          [=, &c] {
+            for (const float* x : {memory->arena.weight, memory->arena.m, memory->arena.v}) c.result(x, 16384 * 4);
+            c.result(squares, 3 * 8);
+            c.result(state, sizeof *state);
+          }};
+}
+
+inline std::vector<op_case> row_cases() {
+  std::vector<op_case> all;
+  add_row_cases(all, "rmsnorm", rmsnorm_case);
+  add_row_cases(all, "swiglu", swiglu_case);
+  add_row_cases(all, "add", add_case);
+  add_row_cases(all, "embedding", embedding_case);
+  for (const row_shape& s : row_shapes) {
+    for (const bool gradients : {false, true}) {
+      all.push_back({shape_name(gradients ? "cross_entropy with gradients" : "cross_entropy", s, nn::dtype::fp32), false,
+                     [=](op_scene& c, bool) { return loss_case(c, s, gradients); }});
+    }
+  }
+  for (const head_shape& s : head_shapes) {
+    for (const nn::dtype type : storages) {
+      all.push_back({"rope and attention " + std::to_string(s.batch) + "x" + std::to_string(s.seq) + " heads " +
+                         std::to_string(s.heads) + "/" + std::to_string(s.kv_heads) + " of " + std::to_string(s.dim) +
+                         " " + std::string(to_string(type)),
+                     false, [=](op_scene& c, bool) { return attention_case(c, s, type); }});
+    }
+  }
+  for (const int width : {0, 20, 63}) {  // the last one overflows: no update
+    all.push_back({"squares, norm, AdamW 2^" + std::to_string(width), true,
+                   [=](op_scene& c, bool composed) { return optimizer_case(c, width, composed); }});
+  }
+  return all;
+}
+
+}  // namespace rotoscale::testing

@@ -1,0 +1,93 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Every operation of every backend of this build against the CPU's on one thread, by bytes, and coarse operations
+// against their compositions. Times: backend_ops_test --no-skip --test-case=times.
+#include "backend_ops.hpp"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstdio>
+
+#include "backend_ops_gemm.hpp"
+#include "backend_ops_rows.hpp"
+#include "rotoscale/nn/cpu/make_backend.hpp"
+
+using namespace rotoscale;
+using namespace rotoscale::testing;
+namespace nn = rotoscale::nn;
+
+namespace {
+
+std::vector<op_case> all_cases() {
+  std::vector<op_case> all = row_cases();
+  for (const auto& more : {gemm_cases(), coarse_cases()}) all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+/// The backends to be tested; a device's joins here.
+std::vector<std::unique_ptr<nn::backend>> tested_backends() {
+  std::vector<std::unique_ptr<nn::backend>> all;
+  all.push_back(nn::make_cpu_backend(3));
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("every operation leaves the CPU's bytes") {
+  const auto reference = nn::make_cpu_backend(1);
+  for (const auto& tested : tested_backends()) {
+    CAPTURE(tested->description());
+    for (const op_case& c : all_cases()) {
+      CAPTURE(c.name);
+      const auto want = bytes_of(c, *reference);
+      CHECK_FALSE(want.empty());
+      CHECK(want == bytes_of(c, *tested));
+    }
+  }
+}
+
+TEST_CASE("a coarse operation leaves the bytes of its composition") {
+  for (const auto& tested : tested_backends()) {
+    CAPTURE(tested->description());
+    int coarse = 0;
+    for (const op_case& c : all_cases()) {
+      if (!c.coarse) continue;
+      CAPTURE(c.name);
+      CHECK(bytes_of(c, *tested) == bytes_of(c, *tested, true));
+      ++coarse;
+    }
+    CHECK(coarse > 50);
+  }
+}
+
+TEST_CASE("a backend's contracts are the reference's or have names of their own") {
+  for (const auto& tested : tested_backends()) {
+    REQUIRE(tested->contracts().size() == std::size(nn::reference_contracts));
+    for (std::size_t i = 0; i < tested->contracts().size(); ++i) {
+      CHECK(std::string(tested->contracts()[i].operation) == nn::reference_contracts[i].operation);
+    }
+    nn::gemm_recipe g;
+    g.accumulate = "hopper-fp8-promoted";
+    const auto agreed = tested->contract(g, 64, 64, 64);
+    if (agreed) CHECK(agreed->name == g.accumulate);
+  }
+}
+
+TEST_CASE("times" * doctest::skip()) {
+  for (const auto& tested : tested_backends()) {
+    std::printf("%s\n", tested->description().c_str());
+    for (const op_case& c : all_cases()) {
+      op_scene scene(*tested);
+      const op_case::prepared p = c.prepare(scene, false);
+      double best = 1e9;
+      for (int run = 0; run < 5; ++run) {
+        const auto start = std::chrono::steady_clock::now();
+        p.run();
+        tested->synchronize(op_scene::queue);
+        best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+      }
+      std::printf("%10.1f us  %s\n", best * 1e6, c.name.c_str());
+    }
+  }
+}
