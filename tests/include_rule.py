@@ -106,7 +106,7 @@ def part_of(path):
     """`numerics`, `io`, `nn`, `llama`, `gpu/FOLDER`, or None for programs and tests, which may include anything."""
     if path.parts[0] == "gpu":
         return "/".join(path.parts[:2])
-    if path.parts[0] != "include":
+    if path.parts[0] != "include" or path.parts[1] == "compiled":
         return None
     if len(path.parts) < 4 or path.parts[2] == "detail":
         return "numerics"
