@@ -215,7 +215,7 @@ struct enum_names<nn::operand_format> {
 namespace nn::detail {
 /// Codes of at most 8 bits need scales, of their tensor or of their blocks.
 constexpr bool narrow_formats_have_scales() {
-  for (const auto& f : enum_names<number_format>::table) {
+  for (const auto& f : enum_names<operand_format>::table) {
     const bool is_narrow = element_format(f.value).bits() <= 8;
     if (is_narrow != (is_fp8(f.value) || is_mx(f.value)) || (is_fp8(f.value) && is_mx(f.value))) return false;
   }

@@ -56,9 +56,9 @@ TEST_CASE("files: a recipe, a schedule, and a recipe where a schedule may stand"
   const nn::recipe r = llama::load_recipe(recipe);
   CHECK(r.name == "mine");
   CHECK(r.bf16_first_layers == 2);
-  CHECK(r.wgrad.right.format == nn::number_format::fp8_e4m3);
-  CHECK(r.wgrad.left.format == nn::number_format::bf16);
-  CHECK(r.wgrad.output == nn::number_format::fp32);
+  CHECK(r.wgrad.right.format == nn::operand_format::fp8_e4m3);
+  CHECK(r.wgrad.left.format == nn::operand_format::bf16);
+  CHECK(r.wgrad.output == nn::operand_format::fp32);
 
   put(schedule, R"({"phases": [{"recipe": "mxfp4"}, {"recipe": ")" + recipe + R"(", "at": 0.5}]})");
   const nn::schedule s = llama::load_schedule(schedule);
