@@ -14,28 +14,37 @@
 
 namespace rotoscale::llama {
 
+/// What a model is laid out for.
 struct model_options {
-  index_t batch = 1, sequence = 1;  ///< of a pass
-  bool training = true;             ///< room for gradients, moments and what a backward pass needs
-  index_t head_chunk = 2048;        ///< tokens whose logits exist at once; a larger pass adds the head's gradient in parts
+  index_t batch = 1;          ///< sequences of a pass
+  index_t sequence = 1;       ///< tokens of a sequence
+  bool training = true;       ///< room for gradients, moments and what a backward pass needs
+  index_t head_chunk = 2048;  ///< tokens whose logits exist at once; a larger pass adds the head's gradient in parts
   std::function<bool(const parameter&)> trains;  ///< which parameters do; null: all
 };
 
+/// Llama: forward and backward pass over memory that a cursor hands out.
 class model {
  public:
-  using category = nn::memory_category;
+  using category = nn::memory_category;  ///< shorthand
   /// Called when the gradients of elements [first, first + count) of the arena are complete.
   using gradients_ready = std::function<void(index_t first, index_t count)>;
 
+  /// Shapes and names; no memory yet.
   model(nn::backend& ops, const model_config& config, model_options options)
       : ops_(&ops), config_(config), options_(std::move(options)), parameters_(config, trains()) {}
   model(const model&) = delete;
   model& operator=(const model&) = delete;
 
+  /// Its configuration.
   const model_config& config() const { return config_; }
+  /// What it is laid out for.
   const model_options& options() const { return options_; }
+  /// Names and shapes.
   const parameter_list& parameters() const { return parameters_; }
+  /// Linear layers, the output head included.
   index_t linear_count() const { return 4 * config_.num_hidden_layers + 1; }
+  /// Tokens of a pass.
   index_t tokens() const { return options_.batch * options_.sequence; }
 
   /// Lays everything out for a recipe, which must live as long as it is used: over nothing to count, then over arenas.
@@ -49,7 +58,8 @@ class model {
     options_.sequence = sequence;
   }
 
-  /// After lay_out over arenas: gives the queue of the passes its workspace, and uploads what only the host can compute.
+  /// After lay_out over arenas: gives the queue of the passes its workspace, and uploads what only the host can
+  /// compute.
   void prepare(nn::queue q) const {
     const rope_table table = make_rope_table(config_, options_.sequence);
     ops_->set_workspace(q, workspace_, workspace_bytes_);
@@ -58,18 +68,23 @@ class model {
     ops_->synchronize(q);
   }
 
+  /// The parameters that train.
   nn::parameter_arena arena() const {
     return {masters_, gradients_, m_, v_, parameters_.arena_size(), parameters_.segments()};
   }
+  /// Of FP8 operands.
   const nn::delayed_scaling_state& scales() const { return scales_; }
 
   /// Sets a parameter's values; a weight without an FP32 source goes straight into its operands.
   void load(const nn::pass& p, std::size_t number, std::span<const float> values);
-  /// A parameter's values or, from `from`, its gradient or a moment. Throws std::logic_error where there is no FP32 source.
+  /// A parameter's values or, from `from`, its gradient or a moment. Throws std::logic_error where there is no FP32
+  /// source.
   std::vector<float> values(nn::queue q, std::size_t number) const { return download(q, source(number), number); }
+  /// Elements of an arena that belong to parameter `number`.
   std::vector<float> arena_values(nn::queue q, const float* from, std::size_t number) const {
     return download(q, dense(from + parameters_[number].offset, parameters_[number]), number);
   }
+  /// The inverse.
   void set_arena_values(nn::queue q, float* to, std::size_t number, std::span<const float> values) const {
     ops_->upload(q, to + parameters_[number].offset, values.data(), values.size_bytes());
     ops_->synchronize(q);
@@ -89,9 +104,11 @@ class model {
   /// Logits of one token of a pass, [1, vocabulary] in backend memory.
   nn::const_tensor_view logits(const nn::pass& p, const nn::token_source& tokens, index_t token);
 
+  /// Of each token, after forward.
   float* loss() const { return loss_; }
   /// For logs: a linear layer in the middle, where the recipe is not exempted, and the head.
   const nn::linear& inner_linear() const { return layers_[layers_.size() / 2].qkv; }
+  /// The output head.
   const nn::linear& head() const { return head_; }
 
  private:

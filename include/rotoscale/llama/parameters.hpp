@@ -18,28 +18,38 @@ namespace rotoscale::llama {
 
 /// A matrix (or vector: one row), with the slices of it that checkpoints name.
 struct parameter {
+  /// Rows that checkpoints hold as a tensor of their own.
   struct slice {
-    std::string name;  ///< Hugging Face's
-    index_t first_row = 0;
-    index_t rows = 0;
+    std::string name;       ///< Hugging Face's
+    index_t first_row = 0;  ///< of the matrix
+    index_t rows = 0;       ///< of the slice
   };
-  std::vector<slice> slices;
-  index_t rows = 0, cols = 0;
+  std::vector<slice> slices;  ///< by first row
+  index_t rows = 0;           ///< of the matrix; 1 for a vector
+  index_t cols = 0;           ///< of the matrix, or the vector's length
   bool is_vector = false;     ///< shape [cols] in checkpoints, no weight decay
   bool scaled_init = false;   ///< writes into the residual stream: std / sqrt(2 layers)
   bool trains = true;         ///< has a gradient, moments and an FP32 master
   index_t offset = 0;         ///< elements into the arenas of those that train
   std::uint64_t version = 0;  ///< changes whenever its values do
 
+  /// Elements.
   index_t size() const { return rows * cols; }
+  /// The name of its first slice.
   const std::string& name() const { return slices.front().name; }
 };
 
 /// Where a decoder layer's parameters are in the list.
 struct layer_parameters {
-  std::size_t norm1, qkv, o, norm2, gate_up, down;
+  std::size_t norm1;    ///< gain before attention
+  std::size_t qkv;      ///< query, key and value
+  std::size_t o;        ///< attention's output
+  std::size_t norm2;    ///< gain before the feed-forward part
+  std::size_t gate_up;  ///< gate and up
+  std::size_t down;     ///< down
 };
 
+/// All parameters of a model, in a fixed order: embedding, decoder layers, norm, head.
 class parameter_list {
  public:
   /// `trains` says which parameters have gradients; null: all.
@@ -52,8 +62,9 @@ class parameter_list {
       const std::string attn = at + "self_attn.", mlp = at + "mlp.";
       layer_parameters l{};
       l.norm1 = add_vector(d, at + "input_layernorm.weight");
-      l.qkv = add(q + 2 * kv, d,
-                  {{attn + "q_proj.weight", 0, q}, {attn + "k_proj.weight", q, kv}, {attn + "v_proj.weight", q + kv, kv}});
+      l.qkv =
+          add(q + 2 * kv, d,
+              {{attn + "q_proj.weight", 0, q}, {attn + "k_proj.weight", q, kv}, {attn + "v_proj.weight", q + kv, kv}});
       l.o = add(d, q, {{attn + "o_proj.weight"}});
       l.norm2 = add_vector(d, at + "post_attention_layernorm.weight");
       l.gate_up = add(2 * f, d, {{mlp + "gate_proj.weight", 0, f}, {mlp + "up_proj.weight", f, f}});
@@ -72,19 +83,28 @@ class parameter_list {
     }
   }
 
+  /// In order.
   std::vector<parameter>& all() { return all_; }
+  /// In order.
   const std::vector<parameter>& all() const { return all_; }
+  /// By number.
   parameter& operator[](std::size_t i) { return all_[i]; }
+  /// By number.
   const parameter& operator[](std::size_t i) const { return all_[i]; }
+  /// Number of the embedding.
   static constexpr std::size_t embedding() { return 0; }
+  /// Numbers of each decoder layer's.
   const std::vector<layer_parameters>& layers() const { return layers_; }
+  /// Number of the last norm's gain.
   std::size_t norm() const { return norm_; }
   std::size_t head() const { return head_; }  ///< the embedding where they are tied
 
   /// Elements of the arenas of those that train, and where each lies in them.
   index_t arena_size() const { return arena_size_; }
+  /// Those that train, in the arenas.
   const std::vector<nn::parameter_arena::segment>& segments() const { return segments_; }
 
+  /// Elements of all.
   index_t count() const {
     index_t n = 0;
     for (const parameter& p : all_) n += p.size();

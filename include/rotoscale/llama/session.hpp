@@ -11,26 +11,30 @@
 
 namespace rotoscale::llama {
 
+/// What a session does in each step.
 struct session_options {
-  model_options model;
-  int micro_batches = 1;  ///< of a step and rank
-  nn::optimizer_config optimizer;
-  std::size_t memory_limit = 0;  ///< bytes of all categories; 0: none
+  model_options model;             ///< extents of a pass
+  int micro_batches = 1;           ///< of a step and rank
+  nn::optimizer_config optimizer;  ///< AdamW's constants
+  std::size_t memory_limit = 0;    ///< bytes of all categories; 0: none
 };
 
 /// The plan does not fit the limit.
 class over_budget : public std::runtime_error {
  public:
+  /// With both numbers in the message.
   over_budget(const nn::memory_plan& plan, std::size_t limit)
       : std::runtime_error("needs " + std::to_string(plan.total()) + " bytes, " + std::to_string(limit) +
                            " are allowed"),
         plan_(plan) {}
+  /// What would be needed, by category.
   const nn::memory_plan& plan() const { return plan_; }
 
  private:
   nn::memory_plan plan_;
 };
 
+/// A model with its memory, queue, step state and graphs.
 class session {
  public:
   /// `recipes` are all that will be used: memory is for the largest of each category. Throws over_budget before
@@ -68,15 +72,23 @@ class session {
     }
   }
 
+  /// The model.
   llama::model& model() { return model_; }
+  /// The model.
   const llama::model& model() const { return model_; }
+  /// Where everything runs.
   nn::queue queue() const { return queue_; }
+  /// What computes.
   nn::backend& ops() const { return *ops_; }
   /// Allocated, and in use under the current recipe.
   const nn::memory_plan& plan() const { return plan_; }
+  /// In use under the current recipe.
   const nn::memory_plan& in_use() const { return in_use_; }
+  /// The recipe of passes.
   const nn::recipe& current() const { return recipe_; }
+  /// Tokens of a micro-batch.
   index_t pass_tokens() const { return options_.model.batch * options_.model.sequence; }
+  /// Tokens of a step and rank.
   index_t step_tokens() const { return pass_tokens() * options_.micro_batches; }
 
   /// Passes follow this recipe from here on. Scales start from 1 unless they are kept, which an equal recipe allows.
@@ -94,6 +106,7 @@ class session {
 
   /// Sets every parameter's values.
   void load(std::size_t number, std::span<const float> values) { model_.load(evaluation_pass(), number, values); }
+  /// Initial values from a seed.
   void initialize(std::uint64_t seed) {
     for (std::size_t i = 0; i < model_.parameters().all().size(); ++i) {
       load(i, initial_values(model_.parameters()[i], i, model_.config(), seed));
@@ -119,9 +132,13 @@ class session {
   /// The first parameter that trains and is not finite any more, or whose squares overflow; null: none.
   const parameter* find_overflow();
 
+  /// A pass that a backward pass follows.
   nn::pass training_pass() { return {ops_, queue_, state_, &model_.scales(), true}; }
+  /// A pass that leaves no trace.
   nn::pass evaluation_pass() { return {ops_, queue_, evaluation_state_, &model_.scales(), false}; }
+  /// Of the step, in backend memory.
   nn::token_source tokens() const { return {tokens_, pass_tokens()}; }
+  /// Of the step, in backend memory.
   nn::token_source targets() const { return {targets_, pass_tokens()}; }
 
  private:
@@ -250,8 +267,8 @@ inline void session::capture() {
   });
   micro_batch_ = ops_->capture(queue_, [this] { forward_backward(false); });
   last_micro_batch_ = ops_->capture(queue_, [this] { forward_backward(true); });
-  update_ = ops_->capture(queue_,
-                          [this] { ops_->clip_and_update(queue_, model_.arena(), options_.optimizer, state_); });
+  update_ =
+      ops_->capture(queue_, [this] { ops_->clip_and_update(queue_, model_.arena(), options_.optimizer, state_); });
 }
 
 inline void session::train_step(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,

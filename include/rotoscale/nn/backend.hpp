@@ -19,6 +19,7 @@
 
 namespace rotoscale::nn {
 
+/// Memory, queues and operations of one device, or of the CPU.
 class backend {
  public:
   backend() = default;
@@ -37,29 +38,39 @@ class backend {
                                                 index_t k) const = 0;
 
   // Memory: zero at first; before the first step only. Throws std::bad_alloc.
+  /// Zeroed memory. Before the first step only. Throws std::bad_alloc.
   virtual void* allocate(std::size_t bytes, memory_kind kind) = 0;
+  /// Gives it back; no operation may use it any more.
   virtual void release(void* memory, memory_kind kind) noexcept = 0;
   /// How often allocate was called.
   virtual std::size_t allocations() const = 0;
   /// Memory that the operations of a queue use while they run.
   virtual std::size_t workspace_bytes(const workspace_request& request) const = 0;
+  /// `bytes` are at least workspace_bytes of what the queue will run.
   virtual void set_workspace(queue q, void* memory, std::size_t bytes) = 0;
 
   // Queues.
+  /// A queue besides queue{}; `name` is for logs.
   virtual queue make_queue(const char* name) = 0;
+  /// What was put on the queue so far.
   virtual event record(queue on) = 0;
   /// What comes on the queue waits for the event.
   virtual void order(queue after, const event& before) = 0;
   /// The only wait. Throws backend_error with the name of the operation that failed, if one did.
   virtual void synchronize(const event& until) = 0;
+  /// Waits for everything on the queue.
   void synchronize(queue q) { synchronize(record(q)); }
   /// Between host memory and backend memory; host memory must be pinned, or not change until the queue is synchronized.
   virtual void upload(queue q, void* to, const void* host, std::size_t bytes) = 0;
+  /// From backend memory to the host's.
   virtual void download(queue q, void* host, const void* from, std::size_t bytes) = 0;
+  /// Within backend memory; the two must not overlap.
   virtual void copy(queue q, void* to, const void* from, std::size_t bytes) = 0;
+  /// Zero bytes.
   virtual void fill_zero(queue q, void* memory, std::size_t bytes) = 0;
   /// What `operations` puts on the queue, to be launched any number of times.
   virtual std::unique_ptr<graph> capture(queue q, std::function<void()> operations) = 0;
+  /// Puts the recorded operations on the queue.
   virtual void launch(queue q, graph& what) = 0;
 
   // Step state.
@@ -67,9 +78,11 @@ class backend {
   virtual void begin_step(queue q, const std::int32_t* targets, index_t count, step_state* state) = 0;
   /// gradient_scale from valid_tokens, which by now counts those of all ranks.
   virtual void set_gradient_scale(queue q, step_state* state) = 0;
+  /// Counts one more micro-batch.
   virtual void next_micro_batch(queue q, step_state* state) = 0;
 
   // GEMM operands.
+  /// What make_operands will need.
   virtual operand_layout layout_operands(const operand_request& request) const = 0;
   /// `memory` has the layout's bytes; `source` is read through it if the layout says so.
   virtual std::unique_ptr<operand_set> make_operands(const operand_request& request, void* memory,
@@ -79,12 +92,15 @@ class backend {
   /// c = round(a · bᵀ) or c = round(a · bᵀ + c); `output` says to which numbers, whatever c stores them as.
   virtual void gemm(queue q, operand a, operand b, const gemm_contract& contract, operand_format output, tensor_view c,
                     bool accumulate) = 0;
+  /// Recorded maxima enter the histories, and the next scales come of them (docs/numerics.md).
   virtual void update_scales(queue q, const scaling_state& state, const delayed_scaling& rule) = 0;
 
   // Layers. x, y, ... are [tokens, features], FP32 or BF16; sums and functions are FP32. Gradients of inputs are
   // overwritten unless said otherwise, gradients of weights (FP32) are formed from zero and then added.
+  /// Rows of the table, [vocabulary, features], by token.
   virtual void embedding_forward(queue q, const token_source& tokens, const_tensor_view table, tensor_view y,
                                  const step_state* state) = 0;
+  /// Adds each token's gradient to its row, tokens ascending.
   virtual void embedding_backward(queue q, const token_source& tokens, const_tensor_view dy, tensor_view dtable,
                                   const step_state* state) = 0;
   /// y = x * rstd * gain, rstd[t] = 1 / sqrt(mean(x²) + eps).
@@ -97,9 +113,11 @@ class backend {
   virtual void rope(queue q, tensor_view x, const float* cosine, const float* sine, bool inverse) = 0;
   /// Causal, grouped-query.
   virtual void attention_forward(queue q, const attention_tensors& t) = 0;
+  /// Gradients of q, k and v from that of o.
   virtual void attention_backward(queue q, const attention_tensors& t, const attention_gradients& d) = 0;
   /// h = silu(gate) * up; gate_up is [tokens, gate | up].
   virtual void swiglu_forward(queue q, const_tensor_view gate_up, tensor_view h) = 0;
+  /// The gradient of gate_up.
   virtual void swiglu_backward(queue q, const_tensor_view dh, const_tensor_view gate_up, tensor_view d_gate_up) = 0;
   /// sum = x + y; sum may be x.
   virtual void add(queue q, const_tensor_view x, const_tensor_view y, tensor_view sum) = 0;
@@ -122,14 +140,20 @@ class backend {
                      const step_state* state) = 0;
 
   // Coarse operations: the bodies below compose the primitives above.
+  /// add, rmsnorm_forward, quantize.
   virtual void residual_norm(queue q, const residual_norm_args& args, const step_state* state);
+  /// swiglu_forward, quantize.
   virtual void swiglu_quantize(queue q, const_tensor_view gate_up, tensor_view h, const quantize_target& to,
                                const step_state* state);
-  virtual void swiglu_backward_quantize(queue q, const_tensor_view dh, const_tensor_view gate_up,
-                                        tensor_view d_gate_up, const quantize_target& to, const step_state* state);
+  /// swiglu_backward, quantize.
+  virtual void swiglu_backward_quantize(queue q, const_tensor_view dh, const_tensor_view gate_up, tensor_view d_gate_up,
+                                        const quantize_target& to, const step_state* state);
+  /// rope of queries and keys.
   virtual void rope_both(queue q, tensor_view queries, tensor_view keys, const float* cosine, const float* sine,
                          bool inverse);
+  /// Output head, loss and their gradients, by chunks of tokens, so that the logits are never held whole.
   virtual void head_loss(queue q, const head_args& args, step_state* state);
+  /// gradient_norm, adamw.
   virtual void clip_and_update(queue q, const parameter_arena& arena, const optimizer_config& config,
                                step_state* state);
 };

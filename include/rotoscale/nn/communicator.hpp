@@ -8,6 +8,7 @@
 
 namespace rotoscale::nn {
 
+/// Collectives over the ranks; each is an operation on a queue.
 class communicator {
  public:
   communicator() = default;
@@ -15,7 +16,9 @@ class communicator {
   communicator& operator=(const communicator&) = delete;
   virtual ~communicator() = default;
 
+  /// This rank's number, from 0.
   virtual int rank() const { return 0; }
+  /// Number of ranks.
   virtual int size() const { return 1; }
 
   /// Each element becomes ((x0 + x1) + x2) + ... over the ranks ascending, in its own type (fp32, fp64 or i64).
@@ -29,6 +32,7 @@ class communicator {
 /// One rank.
 class single_rank final : public communicator {
  public:
+  /// With the backend that gather copies by.
   explicit single_rank(backend& ops) : ops_(&ops) {}
   void gather(queue q, const_tensor_view part, tensor_view all) override {
     ops_->copy(q, all.data, part.data, static_cast<std::size_t>(part.size() * size_of(part.type)));

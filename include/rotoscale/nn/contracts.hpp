@@ -13,14 +13,14 @@
 
 namespace rotoscale::nn {
 
-inline constexpr const char* fp32_fma_chain_contract = "fp32_fma_chain";
-inline constexpr const char* fp32_blockwise_contract = "fp32_blockwise";
+inline constexpr const char* fp32_fma_chain_contract = "fp32_fma_chain";  ///< one FP32 fused multiply-add a product
+inline constexpr const char* fp32_blockwise_contract = "fp32_blockwise";  ///< exact sums of 32 products, added in FP32
 
 /// How a GEMM's products are added. `options` holds the model, promotion and split-K; what is written and whether it
 /// adds is the call's.
 struct gemm_contract {
-  std::string name = fp32_fma_chain_contract;
-  gemm_options options;
+  std::string name = fp32_fma_chain_contract;  ///< as recipes and logs have it
+  gemm_options options;                        ///< what gemm_ref computes
 };
 
 namespace detail {
@@ -54,8 +54,9 @@ inline bool read_base(std::string_view base, gemm_options& o) {
 
 }  // namespace detail
 
-/// The contract of a name, or nothing: fp32_fma_chain, fp32_blockwise, an entry of gemm_contracts that has a unit, a unit
-/// of models::all (one accumulator), or single-accumulator@UNIT; then any of :promotion=N, :split_k=N, :split_grain=N.
+/// The contract of a name, or nothing: fp32_fma_chain, fp32_blockwise, an entry of gemm_contracts that has a unit, a
+/// unit of models::all (one accumulator), or `single-accumulator@UNIT`; then any of :promotion=N, :split_k=N,
+/// :split_grain=N.
 inline std::optional<gemm_contract> find_gemm_contract(std::string_view name) {
   gemm_contract found;
   found.name = std::string(name);
@@ -66,7 +67,8 @@ inline std::optional<gemm_contract> find_gemm_contract(std::string_view name) {
     name.remove_prefix(end + 1);
     end = name.find(':');
     const std::string_view part = name.substr(0, end);
-    if (!detail::read_setting(part, "promotion", 0, o.promotion) && !detail::read_setting(part, "split_k", 1, o.split_k) &&
+    if (!detail::read_setting(part, "promotion", 0, o.promotion) &&
+        !detail::read_setting(part, "split_k", 1, o.split_k) &&
         !detail::read_setting(part, "split_grain", 1, o.split_grain)) {
       return std::nullopt;
     }
@@ -78,8 +80,8 @@ inline std::optional<gemm_contract> find_gemm_contract(std::string_view name) {
 
 /// The contract of everything but GEMMs: what a backend must equal by bytes.
 struct operation_contract {
-  const char* operation;
-  const char* name;
+  const char* operation;  ///< as in backend
+  const char* name;       ///< defined in docs/numerics.md
 };
 /// Those of the CPU, which define them; docs/numerics.md has each in full.
 inline constexpr operation_contract reference_contracts[] = {

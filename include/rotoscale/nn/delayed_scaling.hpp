@@ -10,9 +10,10 @@
 
 namespace rotoscale::nn {
 
+/// Scales, maxima and histories of all FP8 tensors of a model.
 class delayed_scaling_state {
  public:
-  static constexpr index_t tensors_per_layer = 3;
+  static constexpr index_t tensors_per_layer = 3;  ///< x, w and dy
 
   delayed_scaling_state() = default;
   /// Takes its memory; null while counting.
@@ -60,7 +61,9 @@ class delayed_scaling_state {
   /// After each backward pass: what was seen becomes the next scales.
   void update(backend& ops, queue q) const { ops.update_scales(q, state_, rule_); }
 
+  /// The memory.
   const scaling_state& state() const { return state_; }
+  /// Entries of all histories.
   std::size_t history_size() const {
     return static_cast<std::size_t>(state_.count) * static_cast<std::size_t>(state_.history_length);
   }

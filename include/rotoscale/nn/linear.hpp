@@ -11,29 +11,36 @@ namespace rotoscale::nn {
 /// What one pass through a model needs to know beyond shapes. `training` leaves what a backward pass needs, and records
 /// maxima.
 struct pass {
-  backend* ops = nullptr;
-  nn::queue queue;
-  step_state* state = nullptr;
-  const delayed_scaling_state* scales = nullptr;
-  bool training = false;
+  backend* ops = nullptr;                         ///< what computes
+  nn::queue queue;                                ///< where
+  step_state* state = nullptr;                    ///< of the step
+  const delayed_scaling_state* scales = nullptr;  ///< of FP8 operands
+  bool training = false;                          ///< does a backward pass follow?
 };
 
 /// A linear layer's shape and how it takes part.
 struct linear_shape {
-  index_t layer = 0;  ///< names it in random streams and scales
-  index_t out = 0, in = 0, tokens = 0;
-  bool trains = true;     ///< w has a gradient
-  bool backward = true;   ///< a backward pass follows
-  dtype activations = dtype::fp32;
+  index_t layer = 0;                ///< names it in random streams and scales
+  index_t out = 0;                  ///< output features
+  index_t in = 0;                   ///< input features
+  index_t tokens = 0;               ///< of a pass
+  bool trains = true;               ///< w has a gradient
+  bool backward = true;             ///< a backward pass follows
+  dtype activations = dtype::fp32;  ///< what x and dy are stored as
 };
 
+/// A linear layer: its operands and the contracts of its GEMMs, no memory.
 class linear {
  public:
   linear() = default;
+  /// Under recipe `r`, which must outlive it.
   linear(const linear_shape& shape, const recipe& r) : shape_(shape), recipe_(&r) {}
 
+  /// Its shape.
   const linear_shape& shape() const { return shape_; }
+  /// Its recipe.
   const recipe& current() const { return *recipe_; }
+  /// The operands of w.
   operand_set* weights() const { return get(tensor_role::w); }
 
   /// What each tensor is asked for. A frozen weight's source is gone after quantization.
@@ -49,6 +56,7 @@ class linear {
     if (column) r.column = recipe_for(*recipe_, tensor, operand_form::column);
     return r;
   }
+  /// Must a tensor's source keep its values as long as its operands are used?
   bool keeps_source(const backend& ops, tensor_role tensor) const {
     return ops.layout_operands(request(tensor)).reads_source;
   }
@@ -72,6 +80,7 @@ class linear {
     }
     return true;
   }
+  /// What agree() found.
   const gemm_contract& contract(gemm_kind g) const { return contracts_[static_cast<int>(g)]; }
 
   /// After every change of w: both forms, and its maximum for the scales to come.
@@ -80,17 +89,18 @@ class linear {
   }
   /// For whoever computes x: it is quantized where it is made.
   quantize_target input_target(const pass& p) const { return target(p, tensor_role::x, p.training); }
+  /// For whoever computes dy.
   quantize_target gradient_target(const pass& p) const { return target(p, tensor_role::dy, true); }
 
   /// y[tokens, out] = x·wᵀ; x is quantized.
   void forward(const pass& p, tensor_view y) const {
-    p.ops->gemm(p.queue, {get(tensor_role::x), operand_form::row}, {get(tensor_role::w), operand_form::row}, contract(gemm_kind::fprop),
-                recipe_->fprop.output, y, false);
+    p.ops->gemm(p.queue, {get(tensor_role::x), operand_form::row}, {get(tensor_role::w), operand_form::row},
+                contract(gemm_kind::fprop), recipe_->fprop.output, y, false);
   }
   /// dx[tokens, in] = dy·w (overwritten), gradient += dyᵀ·x; dy is quantized.
   void backward(const pass& p, tensor_view dx, tensor_view gradient) const {
-    p.ops->gemm(p.queue, {get(tensor_role::dy), operand_form::row}, {get(tensor_role::w), operand_form::column}, contract(gemm_kind::dgrad),
-                recipe_->dgrad.output, dx, false);
+    p.ops->gemm(p.queue, {get(tensor_role::dy), operand_form::row}, {get(tensor_role::w), operand_form::column},
+                contract(gemm_kind::dgrad), recipe_->dgrad.output, dx, false);
     if (!shape_.trains) return;
     p.ops->gemm(p.queue, {get(tensor_role::dy), operand_form::column}, {get(tensor_role::x), operand_form::column},
                 contract(gemm_kind::wgrad), recipe_->wgrad.output, gradient, true);

@@ -14,6 +14,7 @@
 
 namespace rotoscale::nn {
 
+/// What memory is for: each category is one allocation.
 enum class memory_category {
   weights,      ///< FP32 weights that do not train, tables
   masters,      ///< FP32 weights that train
@@ -24,14 +25,17 @@ enum class memory_category {
   activations,  ///< what the forward pass leaves for the backward pass
   workspace     ///< lives within a pass, or holds a step's inputs and results
 };
-inline constexpr int memory_categories = 8;
+inline constexpr int memory_categories = 8;  ///< how many there are
 
 /// Bytes by category.
 struct memory_plan {
-  std::array<std::size_t, memory_categories> bytes{};
+  std::array<std::size_t, memory_categories> bytes{};  ///< by number of the category
 
+  /// Bytes of a category.
   std::size_t operator[](memory_category c) const { return bytes[static_cast<std::size_t>(c)]; }
+  /// Bytes of a category.
   std::size_t& operator[](memory_category c) { return bytes[static_cast<std::size_t>(c)]; }
+  /// Bytes of all.
   std::size_t total() const {
     std::size_t sum = 0;
     for (const std::size_t b : bytes) sum += b;
@@ -41,6 +45,7 @@ struct memory_plan {
   void cover(const memory_plan& other) {
     for (std::size_t c = 0; c < bytes.size(); ++c) bytes[c] = std::max(bytes[c], other.bytes[c]);
   }
+  /// Is no category larger than in `room`?
   bool fits(const memory_plan& room) const {
     for (std::size_t c = 0; c < bytes.size(); ++c) {
       if (bytes[c] > room.bytes[c]) return false;
@@ -55,11 +60,13 @@ using arena_bases = std::array<std::byte*, memory_categories>;
 /// Hands out a category's memory from its beginning on.
 class memory_cursor {
  public:
-  static constexpr std::size_t alignment = 256;
+  static constexpr std::size_t alignment = 256;  ///< bytes
 
   memory_cursor() = default;
+  /// Hands out memory of these arenas.
   explicit memory_cursor(const arena_bases& bases) : bases_(bases), counts_only_(false) {}
 
+  /// Is there no memory behind it?
   bool counts_only() const { return counts_only_; }
 
   /// Null while counting.
@@ -70,9 +77,11 @@ class memory_cursor {
     peak_[c] = std::max(peak_[c], used_[i]);
     return counts_only_ ? nullptr : bases_[i] + at;
   }
+  /// A dense matrix.
   tensor_view tensor(memory_category c, dtype type, index_t rows, index_t cols) {
     return dense_tensor(take(c, static_cast<std::size_t>(rows * cols * size_of(type))), type, {rows, cols});
   }
+  /// `n` elements.
   template <class T>
   T* array(memory_category c, index_t n) {
     return static_cast<T*>(take(c, static_cast<std::size_t>(n) * sizeof(T)));
@@ -80,6 +89,7 @@ class memory_cursor {
 
   /// What is taken behind a mark may be taken again: for what lives at different times.
   std::size_t mark(memory_category c) const { return used_[static_cast<std::size_t>(c)]; }
+  /// Frees what was taken since mark() gave `mark`.
   void rewind(memory_category c, std::size_t mark) { used_[static_cast<std::size_t>(c)] = mark; }
 
   /// The most of each category that was in use at once.

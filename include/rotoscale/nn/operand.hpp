@@ -12,20 +12,22 @@
 
 namespace rotoscale::nn {
 
+/// The three GEMMs of a linear layer: y = x·wᵀ, dx = dy·w, dw = dyᵀ·x.
 enum class gemm_kind { fprop, dgrad, wgrad };
 /// Of a linear layer y = x·wᵀ.
 enum class tensor_role { x, w, dy };
 /// Rows: contracted along the tensor's rows (each row is a row of the operand). Columns: along its columns.
 enum class operand_form { row, column };
 
-/// Each tensor is an operand of two GEMMs, once in each form: fprop contracts features of x and w, dgrad output features
-/// of dy and w, wgrad tokens of dy and x.
+/// Each tensor is an operand of two GEMMs, once in each form: fprop contracts features of x and w, dgrad output
+/// features of dy and w, wgrad tokens of dy and x.
 struct operand_use {
-  tensor_role tensor;
-  operand_form form;
-  gemm_kind gemm;
-  bool right;  ///< the GEMM's second operand
+  tensor_role tensor;  ///< which tensor
+  operand_form form;   ///< in which form
+  gemm_kind gemm;      ///< of which GEMM
+  bool right;          ///< the GEMM's second operand
 };
+/// All six.
 inline constexpr operand_use operand_uses[] = {
     {tensor_role::x, operand_form::row, gemm_kind::fprop, false},
     {tensor_role::w, operand_form::row, gemm_kind::fprop, true},
@@ -34,15 +36,18 @@ inline constexpr operand_use operand_uses[] = {
     {tensor_role::dy, operand_form::column, gemm_kind::wgrad, false},
     {tensor_role::x, operand_form::column, gemm_kind::wgrad, true},
 };
+/// Which GEMM a form of a tensor is for.
 constexpr operand_use use_of(tensor_role tensor, operand_form form) {
   for (const operand_use& u : operand_uses) {
     if (u.tensor == tensor && u.form == form) return u;
   }
   return operand_uses[0];
 }
+/// The recipe of a GEMM.
 constexpr const gemm_recipe& recipe_for(const recipe& r, gemm_kind gemm) {
   return gemm == gemm_kind::fprop ? r.fprop : gemm == gemm_kind::dgrad ? r.dgrad : r.wgrad;
 }
+/// The recipe of a form of a tensor.
 constexpr const operand_recipe& recipe_for(const recipe& r, tensor_role tensor, operand_form form) {
   const operand_use use = use_of(tensor, form);
   const gemm_recipe& gemm = recipe_for(r, use.gemm);
@@ -51,30 +56,36 @@ constexpr const operand_recipe& recipe_for(const recipe& r, tensor_role tensor, 
 
 /// What a backend must know to lay a tensor's operands out: nothing of it changes later.
 struct operand_request {
-  tensor_role tensor = tensor_role::x;
-  index_t layer = 0;  ///< names random streams
-  dtype source = dtype::fp32;
-  index_t rows = 0, cols = 0;  ///< of the source
-  std::optional<operand_recipe> row, column;  ///< the forms that are needed
+  tensor_role tensor = tensor_role::x;   ///< which tensor
+  index_t layer = 0;                     ///< names random streams
+  dtype source = dtype::fp32;            ///< what it is stored as
+  index_t rows = 0;                      ///< of the source
+  index_t cols = 0;                      ///< of the source
+  std::optional<operand_recipe> row;     ///< the row form, if it is needed
+  std::optional<operand_recipe> column;  ///< the column form, if it is needed
 
+  /// The recipe of a form; none where it is not needed.
   const std::optional<operand_recipe>& recipe(operand_form form) const {
     return form == operand_form::row ? row : column;
   }
 };
 
+/// What a backend needs for a tensor's operands.
 struct operand_layout {
-  std::size_t bytes = 0;
+  std::size_t bytes = 0;      ///< of memory
   bool reads_source = false;  ///< a form is the source itself, which must live and keep its values as long
 };
 
 /// A tensor's operands in a backend's own layout. Only the backend that made it looks inside.
 class operand_set {
  public:
+  /// For what was asked.
   explicit operand_set(operand_request request) : request_(std::move(request)) {}
   operand_set(const operand_set&) = delete;
   operand_set& operator=(const operand_set&) = delete;
   virtual ~operand_set() = default;
 
+  /// What was asked.
   const operand_request& request() const { return request_; }
 
  private:
@@ -83,8 +94,8 @@ class operand_set {
 
 /// One operand of a GEMM.
 struct operand {
-  const operand_set* set = nullptr;
-  operand_form form = operand_form::row;
+  const operand_set* set = nullptr;       ///< a tensor's operands
+  operand_form form = operand_form::row;  ///< which of them
 };
 
 /// One tensor's delayed scaling in backend memory. Null where a tensor has no FP8 form.

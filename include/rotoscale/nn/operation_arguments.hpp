@@ -14,6 +14,7 @@ namespace rotoscale::nn {
 /// Target of masked positions: they count nowhere.
 inline constexpr std::int32_t ignored_target = -100;
 
+/// Where memory lies.
 enum class memory_kind {
   device,  ///< for operations
   pinned   ///< of the host, for asynchronous copies
@@ -21,9 +22,10 @@ enum class memory_kind {
 
 /// Token or target numbers of a step: those of the current micro-batch begin at data + micro_batch * stride.
 struct token_source {
-  const std::int32_t* data = nullptr;
-  index_t stride = 0;
+  const std::int32_t* data = nullptr;  ///< those of micro-batch 0
+  index_t stride = 0;                  ///< numbers from a micro-batch to the next
 
+  /// Those of the current micro-batch.
   const std::int32_t* now(const step_state& state) const {
     return data + static_cast<index_t>(state.micro_batch) * stride;
   }
@@ -31,90 +33,101 @@ struct token_source {
 
 /// State of delayed scaling for `count` tensors; history is count × history_length.
 struct scaling_state {
-  index_t count = 0;
-  int history_length = 0;
-  float* scale = nullptr;
-  float* scale_inverse = nullptr;
-  float* amax = nullptr;
-  float* history = nullptr;
+  index_t count = 0;               ///< tensors
+  int history_length = 0;          ///< entries of each tensor
+  float* scale = nullptr;          ///< what elements are multiplied by
+  float* scale_inverse = nullptr;  ///< 1 / scale
+  float* amax = nullptr;           ///< largest magnitudes since the last update
+  float* history = nullptr;        ///< [count, history_length], the newest first
   const float* largest = nullptr;  ///< largest number of each tensor's format
 };
 
 /// Attention's tensors: q and o [batch, seq, heads, head_dim], k and v [batch, seq, kv_heads, head_dim]; lse [batch,
 /// heads, seq] keeps log Σ exp of the scaled scores for the backward pass.
 struct attention_tensors {
-  const_tensor_view q, k, v;
-  tensor_view o;
-  float* lse = nullptr;
+  const_tensor_view q;   ///< queries
+  const_tensor_view k;   ///< keys
+  const_tensor_view v;   ///< values
+  tensor_view o;         ///< the result
+  float* lse = nullptr;  ///< kept for the backward pass
 };
+/// Gradients of attention's tensors, in their shapes.
 struct attention_gradients {
-  const_tensor_view d_o;
-  tensor_view dq, dk, dv;
+  const_tensor_view d_o;  ///< of the result
+  tensor_view dq;         ///< of the queries
+  tensor_view dk;         ///< of the keys
+  tensor_view dv;         ///< of the values
 };
 
 /// The trainable parameters in arenas of `size` elements. A parameter begins at a multiple of parameter_alignment; what
 /// lies between is zero everywhere and stays so.
 struct parameter_arena {
+  /// One parameter in the arenas.
   struct segment {
-    index_t first = 0, count = 0;
-    bool decays = true;
+    index_t first = 0;   ///< element of the arena
+    index_t count = 0;   ///< elements
+    bool decays = true;  ///< does weight decay apply?
   };
-  float* weight = nullptr;
-  float* gradient = nullptr;
-  float* m = nullptr;
-  float* v = nullptr;
-  index_t size = 0;
-  std::span<const segment> segments;
+  float* weight = nullptr;            ///< FP32 masters
+  float* gradient = nullptr;          ///< main gradients
+  float* m = nullptr;                 ///< AdamW's first moments
+  float* v = nullptr;                 ///< AdamW's second moments
+  index_t size = 0;                   ///< elements of each arena
+  std::span<const segment> segments;  ///< the parameters, ascending
 };
 /// Elements: a chunk of the sum of squares, so that no chunk holds two parameters.
 inline constexpr index_t parameter_alignment = 4096;
 
 /// Quantizes `source` into the forms of `set` that are wanted; no set: nothing.
 struct quantize_target {
-  operand_set* set = nullptr;
-  bool row = false, column = false;
-  scaling_ref scaling;
+  operand_set* set = nullptr;  ///< null: nothing is quantized
+  bool row = false;            ///< is the row form wanted?
+  bool column = false;         ///< is the column form?
+  scaling_ref scaling;         ///< of an FP8 form
 };
 
 /// y = norm(sum), sum = x + branch (no branch: sum is x itself), then quantized.
 struct residual_norm_args {
-  const_tensor_view x, branch;
-  const float* gain = nullptr;
-  float epsilon = 1e-5f;
-  tensor_view sum, y;
-  float* rstd = nullptr;
-  quantize_target to;
+  const_tensor_view x;          ///< [tokens, features]
+  const_tensor_view branch;     ///< the same, or empty
+  const float* gain = nullptr;  ///< [features]
+  float epsilon = 1e-5f;        ///< added to the mean square
+  tensor_view sum;              ///< x + branch
+  tensor_view y;                ///< its norm
+  float* rstd = nullptr;        ///< [tokens], kept for the backward pass
+  quantize_target to;           ///< what y becomes
 };
 
 /// One chunk of tokens of the output head.
 struct head_chunk {
   operand_set* x = nullptr;  ///< of these rows of the normed stream
-  index_t first = 0, count = 0;
+  index_t first = 0;         ///< token
+  index_t count = 0;         ///< tokens
 };
 
 /// Logits, loss and, with gradients, dx and dw of the output head, a chunk of tokens after the other.
 struct head_args {
-  const_tensor_view x;  ///< [tokens, hidden]
-  std::span<const head_chunk> chunks;
-  operand_set* w = nullptr;
-  const gemm_contract* contracts[3] = {};  ///< fprop, dgrad, wgrad
-  tensor_view logits;                      ///< [most tokens of a chunk, vocabulary], FP32
+  const_tensor_view x;                                    ///< [tokens, hidden]
+  std::span<const head_chunk> chunks;                     ///< in order
+  operand_set* w = nullptr;                               ///< the head's weights
+  const gemm_contract* contracts[3] = {};                 ///< fprop, dgrad, wgrad
+  tensor_view logits;                                     ///< [most tokens of a chunk, vocabulary], FP32
   std::span<const std::unique_ptr<operand_set>> dlogits;  ///< a chunk each
-  token_source targets;
-  float* loss = nullptr;  ///< of each token
-  bool gradients = false;
-  tensor_view dx;  ///< [tokens, hidden]
-  tensor_view dw;  ///< added to; empty where the head is frozen
-  operand_format dx_output = operand_format::bf16;
+  token_source targets;                                   ///< ignored_target where masked
+  float* loss = nullptr;                                  ///< of each token
+  bool gradients = false;                                 ///< are dx and dw wanted?
+  tensor_view dx;                                         ///< [tokens, hidden]
+  tensor_view dw;                                         ///< added to; empty where the head is frozen
+  operand_format dx_output = operand_format::bf16;        ///< what dx is rounded to
 };
 
 /// The largest extents that a backend's operations will meet, for its workspace.
 struct workspace_request {
-  index_t tokens = 0;       ///< of a pass
-  index_t widest = 0;       ///< columns of the widest GEMM output stored as BF16; 0: none is
-  index_t hidden = 0;       ///< of norms
-  index_t vocabulary = 0;   ///< of embeddings
-  index_t parameters = 0;   ///< of the arena
+  index_t tokens = 0;      ///< of a pass
+  index_t widest = 0;      ///< columns of the widest GEMM output stored as BF16; 0: none is
+  index_t hidden = 0;      ///< of norms
+  index_t vocabulary = 0;  ///< of embeddings
+  index_t parameters = 0;  ///< of the arena
 };
 
 }  // namespace rotoscale::nn

@@ -13,14 +13,14 @@ namespace rotoscale::nn {
 
 /// Names a queue of its backend; queue{} always exists.
 struct queue {
-  int id = 0;
+  int id = 0;  ///< the backend's number for it
   bool operator==(const queue&) const = default;
 };
 
 /// A point in a queue: everything that was put there before `record`.
 struct event {
-  queue of;
-  std::uint64_t ticket = 0;
+  queue of;                  ///< which queue
+  std::uint64_t ticket = 0;  ///< the backend's number for the point
 };
 
 /// A recorded sequence of operations. They see backend memory as it is when the graph is launched, and the arguments of
@@ -36,8 +36,10 @@ class graph {
 /// An operation failed after it was queued. The queue does nothing more.
 class backend_error : public std::runtime_error {
  public:
+  /// "operation: what".
   backend_error(std::string operation, const std::string& what)
       : std::runtime_error(operation + ": " + what), operation_(std::move(operation)) {}
+  /// Its name, as in backend.
   const std::string& operation() const { return operation_; }
 
  private:

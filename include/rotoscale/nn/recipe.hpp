@@ -15,72 +15,84 @@
 
 namespace rotoscale::nn {
 
+/// What an operand is made of.
 enum class operand_format { fp32, bf16, fp8_e4m3, fp8_e5m2, mxfp4, mxfp8_e4m3, mxfp8_e5m2 };
+/// Rotation before quantizing: none, or H16 with no signs, signs drawn once a run, or anew each step.
 enum class rotation_kind { none, h16, h16_fixed_signs, h16_step_signs };
+/// Which block_policy.
 enum class policy_kind { te_rocm, ocp };
+/// What of the history makes the next scale.
 enum class amax_algorithm { max, most_recent };
 
 /// One operand of one GEMM. The scale rule, rotation and policy matter to MX formats only.
 struct operand_recipe {
-  operand_format format = operand_format::bf16;
-  scale_rule rule = scale_rule::even;
-  rotoscale::rounding rounding = rotoscale::rounding::nearest_even;
-  rotation_kind rotation = rotation_kind::none;
-  policy_kind policy = policy_kind::te_rocm;
+  operand_format format = operand_format::bf16;                      ///< of the elements
+  scale_rule rule = scale_rule::even;                                ///< of block scales
+  rotoscale::rounding rounding = rotoscale::rounding::nearest_even;  ///< of the elements
+  rotation_kind rotation = rotation_kind::none;                      ///< the same for both operands of a GEMM
+  policy_kind policy = policy_kind::te_rocm;                         ///< blocks of zeros, NaN and Inf
 
   bool operator==(const operand_recipe&) const = default;
 };
 
 /// One of the three GEMMs of a linear layer y = x·wᵀ. left/right: fprop x, w; dgrad dy, w; wgrad dy, x.
 struct gemm_recipe {
-  operand_recipe left, right;
+  operand_recipe left;                               ///< first operand
+  operand_recipe right;                              ///< second operand
   std::string accumulate = fp32_fma_chain_contract;  ///< a name that find_gemm_contract knows
-  operand_format output = operand_format::bf16;  ///< fp32 or bf16
+  operand_format output = operand_format::bf16;      ///< fp32 or bf16
 
   bool operator==(const gemm_recipe&) const = default;
 };
 
 /// Per-tensor FP8 scales from past maxima, as Transformer Engine's DelayedScaling.
 struct delayed_scaling {
-  int history_length = 1024;
-  amax_algorithm algorithm = amax_algorithm::max;
-  int margin = 0;
+  int history_length = 1024;                       ///< maxima that are kept
+  amax_algorithm algorithm = amax_algorithm::max;  ///< which of them counts
+  int margin = 0;                                  ///< powers of two of headroom
 
   bool operator==(const delayed_scaling&) const = default;
 };
 
+/// All that a linear layer's numbers depend on; find_fault says whether it is consistent.
 struct recipe {
-  std::string name = "bf16";
-  gemm_recipe fprop, dgrad, wgrad;
+  std::string name = "bf16";                          ///< in logs
+  gemm_recipe fprop;                                  ///< y = x·wᵀ
+  gemm_recipe dgrad;                                  ///< dx = dy·w
+  gemm_recipe wgrad;                                  ///< dw = dyᵀ·x
   operand_format activations = operand_format::fp32;  ///< fp32 or bf16: what is stored between operations
-  delayed_scaling fp8;
-  int bf16_first_layers = 0;  ///< decoder layers at the start that stay in BF16
-  int bf16_last_layers = 0;
+  delayed_scaling fp8;                                ///< of per-tensor FP8 operands
+  int bf16_first_layers = 0;                          ///< decoder layers at the start that stay in BF16
+  int bf16_last_layers = 0;                           ///< and at the end
 
   bool operator==(const recipe&) const = default;
 };
 
 /// Part of a schedule: `recipe` is a preset's name or a JSON file; `at` its first step, a fraction of the run below 1.
 struct phase {
-  std::string recipe = "bf16";
-  double at = 0.0;
+  std::string recipe = "bf16";  ///< a preset, or a JSON file
+  double at = 0.0;              ///< first step, or fraction of the run
 };
 
+/// Which recipe holds from which step on.
 struct schedule {
-  std::string name = "bf16";
-  std::vector<phase> phases;
+  std::string name = "bf16";  ///< in logs
+  std::vector<phase> phases;  ///< in order of their start
 };
 
 /// A phase with everything looked up: optimizer steps >= from_step (counted from 0) use `recipe`.
 struct resolved_phase {
-  std::int64_t from_step = 0;
-  nn::recipe recipe;
+  std::int64_t from_step = 0;  ///< first optimizer step
+  nn::recipe recipe;           ///< with every default filled in
 };
 
+/// Per-tensor FP8?
 constexpr bool is_fp8(operand_format f) { return f == operand_format::fp8_e4m3 || f == operand_format::fp8_e5m2; }
+/// Blocks with E8M0 scales?
 constexpr bool is_mx(operand_format f) {
   return f == operand_format::mxfp4 || f == operand_format::mxfp8_e4m3 || f == operand_format::mxfp8_e5m2;
 }
+/// The format of its elements.
 constexpr format element_format(operand_format f) {
   switch (f) {
     case operand_format::fp32: return formats::fp32;
@@ -93,19 +105,23 @@ constexpr format element_format(operand_format f) {
   }
   return formats::fp32;
 }
+/// Of an MX format.
 constexpr block_format block_format_of(operand_format f) { return {element_format(f), 32}; }
 /// Only fp32 and bf16.
 constexpr dtype storage_for(operand_format f) { return f == operand_format::bf16 ? dtype::bf16 : dtype::fp32; }
+/// The policy of that name.
 constexpr block_policy policy_of(policy_kind p) {
   return p == policy_kind::te_rocm ? policies::te_rocm : policies::ocp;
 }
 
 /// Does any operand need its contraction axis to be a multiple of 32?
 constexpr bool needs_blocks(const gemm_recipe& g) { return is_mx(g.left.format) || is_mx(g.right.format); }
+/// Does any of its GEMMs?
 constexpr bool needs_blocks(const recipe& r) {
   return needs_blocks(r.fprop) || needs_blocks(r.dgrad) || needs_blocks(r.wgrad);
 }
 
+/// Are all operands FP32?
 constexpr bool is_all_fp32(const recipe& r) {
   for (const gemm_recipe* g : {&r.fprop, &r.dgrad, &r.wgrad}) {
     if (g->left.format != operand_format::fp32 || g->right.format != operand_format::fp32) return false;
@@ -132,6 +148,7 @@ inline std::optional<std::string> find_fault(const gemm_recipe& g, const std::st
   return std::nullopt;
 }
 
+/// The same for a whole recipe.
 inline std::optional<std::string> find_fault(const recipe& r) {
   if (auto fault = find_fault(r.fprop, "fprop")) return fault;
   if (auto fault = find_fault(r.dgrad, "dgrad")) return fault;
@@ -204,12 +221,12 @@ template <>
 struct enum_names<nn::operand_format> {
   using enum nn::operand_format;
   static constexpr enum_name<nn::operand_format> table[] = {{fp32, "fp32"},
-                                                           {bf16, "bf16"},
-                                                           {fp8_e4m3, "fp8_e4m3"},
-                                                           {fp8_e5m2, "fp8_e5m2"},
-                                                           {mxfp4, "mxfp4"},
-                                                           {mxfp8_e4m3, "mxfp8_e4m3"},
-                                                           {mxfp8_e5m2, "mxfp8_e5m2"}};
+                                                            {bf16, "bf16"},
+                                                            {fp8_e4m3, "fp8_e4m3"},
+                                                            {fp8_e5m2, "fp8_e5m2"},
+                                                            {mxfp4, "mxfp4"},
+                                                            {mxfp8_e4m3, "mxfp8_e4m3"},
+                                                            {mxfp8_e5m2, "mxfp8_e5m2"}};
 };
 
 namespace nn::detail {
@@ -256,9 +273,9 @@ void describe(Visitor&& v, operand_recipe& o) {
 
 /// A GEMM's recipe under the names its operands have in that GEMM.
 struct gemm_fields {
-  gemm_recipe& gemm;
-  const char* left;
-  const char* right;
+  gemm_recipe& gemm;  ///< the recipe
+  const char* left;   ///< name of its first operand
+  const char* right;  ///< name of its second
 };
 template <class Visitor>
 void describe(Visitor&& v, gemm_fields& g) {

@@ -11,41 +11,42 @@ namespace rotoscale::nn {
 
 /// What the host decides before a step: one upload.
 struct step_inputs {
-  std::uint64_t seed = 0;
-  std::uint64_t step = 0;  ///< optimizer step, counted from 0
-  float learning_rate = 0.0f;
-  float bias_correction1 = 1.0f;  ///< 1 - beta1^(step + 1)
-  float bias_correction2 = 1.0f;
+  std::uint64_t seed = 0;                ///< of all random words
+  std::uint64_t step = 0;                ///< optimizer step, counted from 0
+  float learning_rate = 0.0f;            ///< of this step
+  float bias_correction1 = 1.0f;         ///< 1 - beta1^(step + 1)
+  float bias_correction2 = 1.0f;         ///< 1 - beta2^(step + 1)
   std::uint32_t first_micro_batch = 0;   ///< this rank's first number among the micro-batches of all ranks
   std::uint32_t micro_batch_stride = 1;  ///< from one of its numbers to the next: the number of ranks
-  std::uint32_t reserved = 0;
+  std::uint32_t reserved = 0;            ///< 0
 };
 
 /// The block of backend memory: what the host uploaded, and what operations make of it.
 struct step_state {
-  step_inputs inputs;
+  step_inputs inputs;             ///< what was uploaded
   std::uint32_t micro_batch = 0;  ///< of this rank, counted from 0 in each step
   std::uint32_t nonfinite = 0;    ///< gradients that are NaN or Inf
   std::int64_t valid_tokens = 0;  ///< targets of the step, all micro-batches and ranks, that are not masked
   double loss_sum = 0.0;          ///< nats over valid tokens so far
   double squares = 0.0;           ///< sum of squares of all gradients
-  double gradient_norm = 0.0;
-  float gradient_scale = 0.0f;  ///< 1 / valid_tokens, 0 where there are none
-  float clip_factor = 1.0f;
+  double gradient_norm = 0.0;     ///< root of squares
+  float gradient_scale = 0.0f;    ///< 1 / valid_tokens, 0 where there are none
+  float clip_factor = 1.0f;       ///< what gradients are multiplied by
 
   /// The micro-batch's number among those of all ranks: what random streams count.
   constexpr std::uint64_t global_micro_batch() const {
     return inputs.first_micro_batch + std::uint64_t{micro_batch} * inputs.micro_batch_stride;
   }
+  /// Nats a token; 0 where all targets are masked.
   double mean_loss() const { return valid_tokens == 0 ? 0.0 : loss_sum / static_cast<double>(valid_tokens); }
 };
 static_assert(std::is_trivially_copyable_v<step_state> && std::is_standard_layout_v<step_state>);
 
 /// The part of AdamW that holds for a whole run (Loshchilov and Hutter, as PyTorch computes it).
 struct optimizer_config {
-  float beta1 = 0.9f;
-  float beta2 = 0.95f;
-  float epsilon = 1e-8f;
+  float beta1 = 0.9f;         ///< decay of the first moments
+  float beta2 = 0.95f;        ///< decay of the second moments
+  float epsilon = 1e-8f;      ///< added to the denominator
   float weight_decay = 0.0f;  ///< of matrices; vectors have none
   double clip = 0.0;          ///< largest norm of all gradients; 0: no clipping
 };

@@ -12,6 +12,7 @@
 
 namespace rotoscale::nn {
 
+/// What an element is stored as.
 enum class dtype : std::uint8_t { fp32, bf16, fp64, e4m3, e5m2, u8, i32, i64 };
 
 /// Bytes of an element.
@@ -29,8 +30,10 @@ constexpr index_t size_of(dtype t) {
   return 0;
 }
 
+/// Is there a dtype for T?
 template <class T>
 inline constexpr bool has_dtype = false;
+/// T's dtype.
 template <class T>
 inline constexpr dtype dtype_of = dtype::u8;
 #define ROTOSCALE_DTYPE(type, name)             \
@@ -48,30 +51,32 @@ ROTOSCALE_DTYPE(std::int32_t, i32);
 ROTOSCALE_DTYPE(std::int64_t, i64);
 #undef ROTOSCALE_DTYPE
 
-inline constexpr int max_rank = 4;
+inline constexpr int max_rank = 4;  ///< most dimensions
 
 /// Void is void or const void. Strides count elements; the extents beyond `rank` are 1.
 template <class Void>
 struct basic_tensor_view {
-  Void* data = nullptr;
-  dtype type = dtype::fp32;
-  int rank = 0;
-  index_t extents[max_rank] = {1, 1, 1, 1};
-  index_t strides[max_rank] = {0, 0, 0, 0};
+  Void* data = nullptr;                      ///< the first element
+  dtype type = dtype::fp32;                  ///< of the elements
+  int rank = 0;                              ///< dimensions
+  index_t extents[max_rank] = {1, 1, 1, 1};  ///< elements along each dimension
+  index_t strides[max_rank] = {0, 0, 0, 0};  ///< elements between neighbours along each
 
+  /// Elements along dimension `d`.
   constexpr index_t extent(int d) const { return extents[d]; }
+  /// Elements between neighbours along dimension `d`.
   constexpr index_t stride(int d) const { return strides[d]; }
+  /// Number of elements.
   constexpr index_t size() const {
     index_t n = 1;
     for (int d = 0; d < rank; ++d) n *= extents[d];
     return n;
   }
+  /// Is there no memory?
   constexpr bool empty() const { return data == nullptr; }
 
   /// A view converts to one that cannot write.
-  constexpr operator basic_tensor_view<const void>() const
-    requires(!std::is_const_v<Void>)
-  {
+  constexpr operator basic_tensor_view<const void>() const requires(!std::is_const_v<Void>) {
     basic_tensor_view<const void> v;
     v.data = data;
     v.type = type;
@@ -93,8 +98,8 @@ struct basic_tensor_view {
     return v;
   }
 };
-using tensor_view = basic_tensor_view<void>;
-using const_tensor_view = basic_tensor_view<const void>;
+using tensor_view = basic_tensor_view<void>;              ///< one that may be written
+using const_tensor_view = basic_tensor_view<const void>;  ///< one that is only read
 
 /// Dense, last index fastest.
 inline tensor_view dense_tensor(void* data, dtype type, std::initializer_list<index_t> extents) {
@@ -129,6 +134,7 @@ view<T, Rank> as(const basic_tensor_view<Void>& x) {
   }
   return v;
 }
+/// `as` with two dimensions.
 template <class T, class Void>
 matrix<T> as_matrix(const basic_tensor_view<Void>& x) {
   return as<T, 2>(x);

@@ -15,9 +15,12 @@ namespace rotoscale::nn {
 /// Where the ranks meet.
 class rank_group {
  public:
+  /// For `size` ranks.
   explicit rank_group(int size) : published_(static_cast<std::size_t>(size)) {}
 
+  /// Number of ranks.
   int size() const { return static_cast<int>(published_.size()); }
+  /// What a rank shows the others between two meetings.
   tensor_view& published(int rank) { return published_[static_cast<std::size_t>(rank)]; }
 
   /// Returns when all ranks have called it. Throws std::runtime_error in all of them after an abort.
@@ -32,6 +35,7 @@ class rank_group {
     wake_.wait(lock, [&] { return aborted_ || generation_ != now; });
     if (aborted_) throw std::runtime_error("another rank failed");
   }
+  /// Makes every rank that waits, or will, throw.
   void abort() {
     const std::lock_guard lock(mutex_);
     aborted_ = true;
@@ -50,6 +54,7 @@ class rank_group {
 /// One rank of a group. Its backend's queues run operations when they are put there.
 class thread_rank final : public communicator {
  public:
+  /// Number `rank` of the group.
   thread_rank(rank_group& group, int rank) : group_(&group), rank_(rank) {}
 
   int rank() const override { return rank_; }
