@@ -6,7 +6,8 @@
 usage: consumer.py CHECK ROOT | consumer.py gpu ROOT MODE
   meson      as a Meson subproject (tests/consumer/meson)
   pkgconfig  installed, found through pkg-config, compiled by hand
-  cmake      installed, found through find_package (tests/consumer/cmake); skipped (exit status 77) without CMake
+  cmake      installed, found through find_package (tests/consumer/cmake), and as a tree, by add_subdirectory and by
+             FetchContent; skipped (exit status 77) without CMake
   gpu        the device library, built for MODE (host, cuda, hip), installed and found both ways by programs that g++
              compiles; without a device they must say so and exit with 77
 """
@@ -35,11 +36,16 @@ def version(root):
 
 
 def install(root, folder, gpu=None):
-    """Installs into folder/prefix with all programs off; returns the prefix. `gpu`: what its library is built for."""
+    """Installs into folder/prefix; returns the prefix. Without `gpu`, what the device library is built for, the headers
+    alone, as README says."""
     prefix = folder / "prefix"
-    run("meson", "setup", f"--prefix={prefix}", "-Dtests=disabled", "-Dexamples=disabled", "-Dbench=disabled",
-        f"-Dgpu={gpu or 'auto'}", "-Dlibdir=lib", folder / "rotoscale", root)
-    run("meson", "install", "-C", folder / "rotoscale")
+    build = folder / "rotoscale"
+    run("meson", "setup", f"--prefix={prefix}", "-Dlibdir=lib",
+        *([f"-Dgpu={gpu}", "-Dtests=disabled", "-Dexamples=disabled", "-Dbench=disabled"] if gpu else []), build, root)
+    run("meson", "install", "-C", build, *([] if gpu else ["--no-rebuild", "--tags", "devel"]))
+    if gpu is None and (built := list(build.rglob("*.o"))):
+        print("installing the headers built", *built)
+        sys.exit(1)
     installed = {p.relative_to(prefix / "include") for p in (prefix / "include").rglob("*.hpp")}
     expected = {p.relative_to(root / "include") for p in (root / "include").rglob("*.hpp")}
     if gpu is not None:
@@ -96,6 +102,13 @@ def check_cmake(root, folder):
     run("cmake", "--build", build)
     for name in ("consumer", "consumer_io"):
         check_output(root, build / name)
+    for way in ("OFF", "ON"):
+        tree = folder / f"tree-{way}"
+        run("cmake", "-G", "Ninja", "-S", root / "tests/consumer/cmake", "-B", tree, f"-DROTOSCALE_TREE={root}",
+            f"-DROTOSCALE_FETCH={way}")
+        run("cmake", "--build", tree)
+        for name in ("consumer", "consumer_io"):
+            check_output(root, tree / name)
     # A version that is not compatible must be refused.
     refused = subprocess.run([str(part) for part in [*configure, f"-DROTOSCALE_WANTED={major}.{minor + 1}"]],
                              capture_output=True, text=True)

@@ -290,6 +290,21 @@ Json parse_as(std::string_view text, const std::string& file, std::size_t line =
   return parsed;
 }
 
+/// One line unless an indentation is given.
+template <class Json>
+std::string text_as(const Json& value, const std::string& where, int indent) {
+  try {
+    return value.dump(indent);
+  } catch (const nlohmann::detail::exception& e) {
+    throw error(where, "cannot be written as JSON: " + parse_message(e.what()));
+  }
+}
+
+#if defined(ROTOSCALE_COMPILED)
+extern template json parse_as<json>(std::string_view, const std::string&, std::size_t, keep_all);
+extern template std::string text_as<json>(const json&, const std::string&, int);
+#endif
+
 }  // namespace detail
 
 /// Parses one JSON document. `where` names it in messages.
@@ -307,11 +322,7 @@ inline nlohmann::ordered_json read_json(const std::filesystem::path& path) {
 
 /// JSON as text, on one line unless an indentation is given. NaN and Inf, which JSON lacks, become null.
 inline std::string json_text(const nlohmann::ordered_json& value, const std::string& where, int indent = -1) {
-  try {
-    return value.dump(indent);
-  } catch (const nlohmann::detail::exception& e) {
-    throw error(where, "cannot be written as JSON: " + detail::parse_message(e.what()));
-  }
+  return detail::text_as(value, where, indent);
 }
 
 /// Indented, with a newline at the end; the file appears whole or not at all.
