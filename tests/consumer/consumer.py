@@ -35,13 +35,16 @@ def version(root):
     return re.search(r'ROTOSCALE_VERSION "(.*)"', text).group(1)
 
 
-def install(root, folder, gpu=None):
+NO_PROGRAMS = ["-Dtests=disabled", "-Dexamples=disabled", "-Dbench=disabled"]
+
+
+def install(root, folder, options=(), gpu=None):
     """Installs into folder/prefix; returns the prefix. Without `gpu`, what the device library is built for, the headers
-    alone, as README says."""
+    alone: with no options as README says."""
     prefix = folder / "prefix"
     build = folder / "rotoscale"
     run("meson", "setup", f"--prefix={prefix}", "-Dlibdir=lib",
-        *([f"-Dgpu={gpu}", "-Dtests=disabled", "-Dexamples=disabled", "-Dbench=disabled"] if gpu else []), build, root)
+        *([f"-Dgpu={gpu}", *NO_PROGRAMS] if gpu else options), build, root)
     run("meson", "install", "-C", build, *([] if gpu else ["--no-rebuild", "--tags", "devel"]))
     if gpu is None and (built := list(build.rglob("*.o"))):
         print("installing the headers built", *built)
@@ -93,7 +96,7 @@ def check_cmake(root, folder):
     if shutil.which("cmake") is None:
         print("no cmake")
         sys.exit(77)
-    prefix = install(root, folder)
+    prefix = install(root, folder, ["-Dgpu=none", *NO_PROGRAMS])
     build = folder / "build"
     major, minor, _ = map(int, version(root).split("."))
     configure = ["cmake", "-G", "Ninja", "-S", root / "tests/consumer/cmake", "-B", build,
@@ -133,7 +136,7 @@ def check_gpu_program(root, program, mode):
 
 
 def check_gpu(root, folder, mode):
-    prefix = install(root, folder, mode)
+    prefix = install(root, folder, gpu=mode)
     environment = {**os.environ, "PKG_CONFIG_PATH": f"{prefix}/share/pkgconfig:{prefix}/lib/pkgconfig"}
     flags = shlex.split(run("pkg-config", "--cflags", "--libs", "rotoscale-gpu", env=environment))
     program = folder / "gpu-consumer"
