@@ -107,8 +107,8 @@ struct fiber {
   int line = 0;
   std::uint32_t sent[2] = {};  ///< what it shows to its segment, in exchanges of even and odd number
   unsigned exchanges = 0;
-  void* shown = nullptr;                     ///< what it hands to its wave
-  void (*together)(void* const*) = nullptr;  ///< what the wave is to do with all of it
+  void* registers = nullptr;                       ///< what it hands to its wave
+  void (*wave_operation)(void* const*) = nullptr;  ///< what the wave is to do with all of it
   std::vector<pending_copy> copies;
 };
 
@@ -124,7 +124,7 @@ struct executor {
   fiber* current = nullptr;
   const std::function<void()>* body = nullptr;
   thread_order order = thread_order::forward;
-  std::string wrong;
+  std::string error_text;
 
   unsigned place(unsigned i) const {
     if (order == thread_order::reverse) return count - 1 - i;
@@ -141,7 +141,7 @@ struct executor {
       stacks.reset(new unsigned char[count * stack_bytes]);  // not touched until used
     }
     dynamic.assign(shared_bytes + 128, 0);
-    wrong.clear();
+    error_text.clear();
   }
 
   static void enter();
@@ -166,31 +166,31 @@ struct executor {
   }
 
   /// Do fibers [first, last) wait for `what` at the same place?
-  bool have_met(unsigned first, unsigned last, wait what) const {
+  bool all_wait_for(unsigned first, unsigned last, wait what) const {
     for (unsigned i = first; i < last; ++i) {
       const fiber &f = fibers[i], &leader = fibers[first];
       if (f.waits != what || f.line != leader.line || f.file != leader.file) return false;
     }
     return true;
   }
-  void go_on(unsigned first, unsigned last) {
+  void resume(unsigned first, unsigned last) {
     for (unsigned i = first; i < last; ++i) fibers[i].waits = wait::ready;
   }
   /// Lets them go on if they do.
   void release(unsigned first, unsigned last, wait what) {
-    if (have_met(first, last, what)) go_on(first, last);
+    if (all_wait_for(first, last, what)) resume(first, last);
   }
   /// Does for a wave what all of its lanes wait for; one that lacks lanes waits forever.
   void release_wave(unsigned first) {
     const unsigned last = first + wave_lanes;
-    if (last > count || !have_met(first, last, wait::wave)) return;
-    void* shown[wave_lanes];
+    if (last > count || !all_wait_for(first, last, wait::wave)) return;
+    void* registers[wave_lanes];
     for (unsigned i = first; i < last; ++i) {
-      if (fibers[i].together != fibers[first].together) return;
-      shown[i - first] = fibers[i].shown;
+      if (fibers[i].wave_operation != fibers[first].wave_operation) return;
+      registers[i - first] = fibers[i].registers;
     }
-    fibers[first].together(shown);
-    go_on(first, last);
+    fibers[first].wave_operation(registers);
+    resume(first, last);
   }
 
   /// False if threads wait for what cannot come.
@@ -214,11 +214,11 @@ struct executor {
     for (unsigned i = 0; i < count; ++i) {
       const fiber& f = fibers[i];
       if (f.waits == wait::finished) continue;
-      wrong = std::string("thread ") + std::to_string(i) + " waits at " + f.file + ":" + std::to_string(f.line) +
-              (f.waits == wait::block  ? " for threads of its block"
-               : f.waits == wait::wave ? " for lanes of its wave"
-                                       : " for lanes of its segment") +
-              " that went elsewhere";
+      error_text = std::string("thread ") + std::to_string(i) + " waits at " + f.file + ":" + std::to_string(f.line) +
+                   (f.waits == wait::block  ? " for threads of its block"
+                    : f.waits == wait::wave ? " for lanes of its wave"
+                                            : " for lanes of its segment") +
+                   " that went elsewhere";
       return false;
     }
     return true;
@@ -298,8 +298,8 @@ inline bool segment_any(bool condition, const char* file = __builtin_FILE(), int
 template <auto All, class Registers>
 void wave_instruction(Registers& mine, const char* file, int line) {
   detail::fiber& f = *detail::state().current;
-  f.shown = &mine;
-  f.together = [](void* const* shown) {
+  f.registers = &mine;
+  f.wave_operation = [](void* const* shown) {
     Registers* lanes[detail::wave_lanes];
     for (unsigned i = 0; i < detail::wave_lanes; ++i) lanes[i] = static_cast<Registers*>(shown[i]);
     All(lanes);
@@ -355,7 +355,7 @@ inline const char* run_blocks(dim3 grid, dim3 size, std::size_t shared_bytes, co
     for (unsigned y = 0; y < grid.y; ++y) {
       for (unsigned x = 0; x < grid.x; ++x) {
         e.block = {x, y, z};
-        if (!e.run_block()) return e.wrong.c_str();
+        if (!e.run_block()) return e.error_text.c_str();
       }
     }
   }

@@ -58,8 +58,8 @@ status check_code(void (*)(Parameter...)) {
 template <class... Parameter, class... Argument>
 status launch(void (*kernel)(Parameter...), dim3 grid, dim3 block, std::size_t shared_bytes, stream,
               Argument... arguments) {
-  const char* wrong = host::run_blocks(grid, block, shared_bytes, [&] { kernel(arguments...); });
-  if (wrong != nullptr) return {error_code::device_error, "", wrong};
+  const char* error_text = host::run_blocks(grid, block, shared_bytes, [&] { kernel(arguments...); });
+  if (error_text != nullptr) return {error_code::device_error, "", error_text};
   return {};
 }
 
