@@ -12,6 +12,8 @@ usage() {
 usage: tests/run.sh [options]
   --slow          also the slow suite (exhaustive comparisons)
   --amd           also what needs clang-22 and HIP's SDK (installs 105 MB of packages, 500 MB on disk)
+  --portability   instead of the release build: the whole tree with -Werror for five x86-64 processors by each of g++,
+                  clang++-14 and clang++-22 that is installed; runs the tests of what this machine can run (hours)
   --werror        warnings are errors; the default where CI=true, since they differ from compiler to compiler
   --sanitize      instead of the release build: address + undefined sanitizers, then the thread sanitizer
   --filter TEXT   only tests whose name contains TEXT (`meson test -C build --list` shows names)
@@ -23,6 +25,7 @@ END
 slow=no
 amd=no
 sanitize=no
+portability=no
 werror=false
 if [ "${CI:-}" = true ]; then werror=true; fi
 filter=
@@ -32,6 +35,7 @@ while [ $# -gt 0 ]; do
     --slow) slow=yes ;;
     --amd) amd=yes ;;
     --sanitize) sanitize=yes ;;
+    --portability) portability=yes ;;
     --werror) werror=true ;;
     --filter | --jobs)
       if [ $# -lt 2 ]; then
@@ -93,11 +97,58 @@ run_tests() {
   if [ -f "$wrapped" ]; then mv "$wrapped" "$log"; fi
 }
 
-if [ $sanitize = no ]; then
+# Can this processor run what -march=$1 compiles to?
+runs_here() {
+  local flag flags=()
+  case $1 in
+    haswell) flags=(avx2 fma bmi2 movbe) ;;
+    skylake-avx512) flags=(avx512f avx512bw avx512cd avx512dq avx512vl) ;;
+    icelake-server) flags=(avx512vl avx512_vbmi2 avx512_vnni avx512_bitalg vaes gfni) ;;
+    sapphirerapids) flags=(avx512vl avx512_vbmi2 avx512_fp16 avx512_bf16 avx_vnni) ;;
+  esac
+  for flag in "${flags[@]}"; do grep -qw "$flag" /proc/cpuinfo || return 1; done
+}
+
+# port COMPILER PROCESSOR [TARGET...]: compiles everything, or the targets, at the release flags with -Werror; what was
+# only compiled counts as one test.
+port() {
+  local compiler=$1 processor=$2 directory=build-$1-$2
+  shift 2
+  options=(-Dwerror=true -Dnative=false "-Dcpp_args=-march=$processor" -Dtests=enabled -Dexamples=enabled
+    -Dbench=enabled -Dgpu=host -Damd_check=disabled)
+  export CXX=$compiler
+  if [ $# -eq 0 ] && runs_here "$processor"; then
+    run_tests "$directory" --suite cpu
+    return
+  fi
+  local log=$directory/meson-logs/compiled.json
+  logs+=("$log")
+  rm -f "$log"
+  echo "== $directory, compiled only"
+  configure "$directory" "${options[@]}" || return 0
+  if [ $# -eq 0 ]; then set -- all meson-test-prereq; fi
+  build "$directory" -j "$jobs" "$@" || return 0
+  printf '{"name": "compiled by %s for %s", "result": "OK"}\n' "$compiler" "$processor" >"$log"
+}
+
+if [ $portability = yes ]; then
+  for compiler in g++ clang++-14 clang++-22; do
+    command -v $compiler >/dev/null || continue
+    for processor in x86-64 haswell skylake-avx512 icelake-server sapphirerapids; do port $compiler $processor; done
+  done
+elif [ $sanitize = no ]; then
   # Explicit, or a build directory would keep what it was once given.
   options=("-Dwerror=$werror" -Dtests=enabled -Dexamples=enabled -Dbench=enabled)
   if [ $amd = yes ]; then options+=(-Damd_check=enabled); fi
   run_tests build
+  # On every change the units in which inlining finds new warnings: kernels, and the layers that call them.
+  if [ "${CI:-}" = true ] && [ -z "$filter" ] && [ "$(uname -m)" = x86_64 ]; then
+    for processor in x86-64 sapphirerapids; do
+      port g++ $processor include/compiled/librotoscale_compiled.a tests/rotoscale_gemm_test \
+        tests/rotoscale_quantize_test tests/rotoscale_nn_linear_test tests/rotoscale_llama_model_test \
+        tests/gpu_gemm_gemm_test examples/llama/mini-llama examples/validate/rotoscale-validate
+    done
+  fi
 else
   # No -Dwerror: instrumentation provokes warnings of its own. -O1 -g1: at -O2 -g the compiler needs thrice the time.
   common=(-Dtests=enabled -Dexamples=enabled -Dbench=disabled -Dbuildtype=debugoptimized -Doptimization=1

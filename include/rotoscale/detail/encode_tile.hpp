@@ -29,11 +29,14 @@ inline void philox_lanes(const random_stream& r, lanes_u32 (&c)[4]) {
 class tile_words {
  public:
   tile_words(const block_options& o, index_t k, index_t v, index_t e) : random_(o.random), shift_(32 - o.random_count) {
+    std::uint32_t low[lane_count], high[lane_count];
     for (int l = 0; l < lane_count; ++l) {
       const auto block = static_cast<std::uint64_t>((v + l) * k + e) / 4;  // k and e are multiples of 16
-      low_[l] = static_cast<std::uint32_t>(block);
-      high_[l] = static_cast<std::uint32_t>(block >> 32);
+      low[l] = static_cast<std::uint32_t>(block);
+      high[l] = static_cast<std::uint32_t>(block >> 32);
     }
+    __builtin_memcpy(&low_, low, sizeof low_);
+    __builtin_memcpy(&high_, high, sizeof high_);
   }
   /// Words of the next four elements, as stochastic_magnitude takes them.
   void next(lanes_u32 (&words)[4]) {
@@ -47,7 +50,7 @@ class tile_words {
  private:
   random_stream random_;
   int shift_;
-  lanes_u32 low_{}, high_{};
+  lanes_u32 low_, high_;
 };
 
 /// Adds code number I of a run of sixteen to the words it lies in.
