@@ -673,6 +673,74 @@ class BadCheckpoints(Scratch):
         self.refuse(["eval", "--checkpoint", "run"], "config.json", "vocab_size")
 
 
+class Memory(Scratch):
+    def plan(self, *more, **options):
+        rows = [line.split() for line in self.succeed("plan", *as_flags({**SHAPE, **TRAIN, **options}), *more).splitlines()]
+        return {row[0]: int(row[1]) for row in rows}
+
+    def test_the_plan_is_what_a_run_takes(self):
+        for schedule in ("fp32", "bf16", "mxfp4_h16_heal"):
+            plan = self.plan(schedule=schedule)
+            self.assertEqual(list(plan), ["weights", "masters", "gradients", "moments", "quantized", "stash", "activations",
+                                          "workspace", "total"])
+            self.assertEqual(plan["total"], sum(plan.values()) - plan["total"])
+            self.train(schedule, schedule=schedule)
+            memory = records(self.folder / schedule / "log.jsonl", "start")[0]["memory"]
+            self.assertEqual({name: entry["peak"] for name, entry in memory.items()}, plan)
+            for entry in memory.values():
+                self.assertLessEqual(entry["bytes"], entry["peak"])
+        self.assertEqual(list(p.name for p in self.folder.glob("plan*")), [])
+
+    def test_over_budget_is_refused_with_the_table(self):
+        total = self.plan(schedule="bf16")["total"]
+        self.train("fits", "--memory-limit", total, schedule="bf16")
+        before = tree_of(self.folder)
+        done = self.run_program(*self.train_command("out", "--memory-limit", total - 1, schedule="bf16"))
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        *table, line = done.stderr.splitlines()
+        self.assertEqual(table[-1].split()[:2], ["total", str(total)])
+        self.assertIn("--memory-limit", line)
+        self.assertEqual(tree_of(self.folder), before)
+
+    def test_activations_in_bf16_take_less(self):
+        self.write("narrow.json", {"activations": "bf16"})
+        wide, narrow = self.plan(schedule="fp32"), self.plan(schedule="narrow.json")
+        self.assertLess(narrow["activations"], 0.6 * wide["activations"])
+
+    def test_contracts_are_logged(self):
+        self.write("unit.json", {"fprop": {"accumulate": "cublas-fp16:split_k=2"}})
+        self.train("run", schedule="unit.json", steps=2)
+        contracts = records(self.folder / "run/log.jsonl", "start")[0]["contracts"]
+        self.assertEqual((contracts["fprop"], contracts["dgrad"]), ("cublas-fp16:split_k=2", "fp32_fma_chain"))
+        for operation in ("attention", "rmsnorm", "adamw", "squares"):
+            self.assertIn(operation, contracts)
+        self.write("wrong.json", {"fprop": {"accumulate": "cublas"}})
+        self.refuse(self.train_command("out", schedule="wrong.json"), "wrong.json", "accumulate", "'cublas'")
+
+
+class Schedule(Scratch):
+    def rates(self, out, **options):
+        self.train(out, learning_rate=1, final_learning_rate=0.25, steps=8, **options)
+        return [r["lr"] for r in records(self.folder / out / "log.jsonl", "step")]
+
+    def test_warm_up_in_steps_and_decay_longer_than_the_run(self):
+        self.assertEqual(self.rates("steps", warmup=4)[:4], [0.25, 0.5, 0.75, 1.0])
+        self.assertEqual(self.rates("fraction", warmup=0.5), self.rates("same", warmup=4))
+        # The first half of a decay over 16 steps, or one that ends early and then stays.
+        longer, ended = self.rates("longer", warmup=0, decay_steps=16), self.rates("ended", warmup=0, decay_steps=4)
+        self.assertGreater(longer[-1], 0.625)
+        self.assertEqual(ended[4:], [0.25] * 4)
+
+    def test_stop_at_a_target(self):
+        self.train("run", steps=40, eval_every=5, learning_rate=0.01, target_loss=5.0)
+        end = records(self.folder / "run/log.jsonl", "end")[0]
+        evaluations = records(self.folder / "run/log.jsonl", "eval")
+        self.assertEqual(end["status"], "target")
+        self.assertLessEqual(evaluations[-1]["val_loss"], 5.0)
+        self.assertTrue(all(r["val_loss"] > 5.0 for r in evaluations[:-1]))
+        self.assertTrue(self.checkpoint("run", end["step"]).exists())
+
+
 class Output(Scratch):
     def test_an_existing_run_is_left_alone(self):
         self.train("run")

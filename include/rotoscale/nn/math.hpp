@@ -12,7 +12,8 @@ namespace rotoscale::nn {
 ROTOSCALE_HD inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 
 /// e^x: error below 2 units in the last place; 0 below -87.33 (no subnormal results), Inf above 88.72.
-ROTOSCALE_HD inline float exp(float x) {
+/// Always inline: loops over rows become vector code only then.
+[[gnu::always_inline]] ROTOSCALE_HD inline float exp(float x) {
   // 1. x = n ln 2 + r, |r| <= ln 2 / 2. Adding 1.5 * 2^23 rounds to an integer; ln 2 is split in two (Cody and Waite).
   // NaN is clamped as well: its conversion to an integer below is undefined.
   const float clamped = x > -87.33f ? (x < 88.72f ? x : 88.72f) : -87.33f;
@@ -36,7 +37,7 @@ ROTOSCALE_HD inline float exp(float x) {
 }
 
 /// Natural logarithm of a positive normal x: error below 3 units in the last place. Inf and NaN stay what they are.
-ROTOSCALE_HD inline float log(float x) {
+[[gnu::always_inline]] ROTOSCALE_HD inline float log(float x) {
   const std::uint32_t u = fp32_bits(x);
   // 1. x = m * 2^e with m in [sqrt(1/2), sqrt(2)).
   const int e = static_cast<int>((u + 0x004AFB0Du) >> 23) - 127;

@@ -171,7 +171,7 @@ void rope(view<T, 4> x, const float* cosine, const float* sine, bool inverse, th
   });
 }
 
-inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
+[[gnu::always_inline]] inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 
 template <class G, class H>
 void swiglu_forward(matrix<G> gate, matrix<G> up, matrix<H> h, thread_pool& pool) {

@@ -14,9 +14,9 @@ class operands final : public operand_set {
  public:
   operands(operand_request request, void* memory, const_tensor_view source)
       : operand_set(std::move(request)), plan_(plan_for(this->request())) {
-    for (const operand_form form : {operand_form::row, operand_form::column}) {
-      if (this->request().recipe(form)) describe(form, static_cast<std::uint8_t*>(memory), source);
-    }
+    auto* const codes = static_cast<std::uint8_t*>(memory);
+    if (this->request().row) row_ = describe(operand_form::row, codes, source);
+    if (this->request().column) column_ = describe(operand_form::column, codes, source);
   }
 
   static operand_layout layout(const operand_request& r) {
@@ -24,7 +24,7 @@ class operands final : public operand_set {
     return {p.bytes, p.row.in_place || p.column.in_place};
   }
 
-  const gemm_operand& form(operand_form f) const { return described_[static_cast<int>(f)]; }
+  const gemm_operand& form(operand_form f) const { return f == operand_form::row ? row_ : column_; }
 
   /// A backend's quantize.
   void quantize(const_tensor_view source, const quantize_target& to, const step_state* state, thread_pool& pool) {
@@ -76,11 +76,11 @@ class operands final : public operand_set {
     return p;
   }
 
-  void describe(operand_form form, std::uint8_t* memory, const_tensor_view source) {
+  gemm_operand describe(operand_form form, std::uint8_t* memory, const_tensor_view source) const {
     const operand_request& r = request();
     const form_place& at = plan_.of(form);
     const operand_recipe& own = *r.recipe(form);
-    gemm_operand& o = described_[static_cast<int>(form)];
+    gemm_operand o;
     const bool row = form == operand_form::row;
     o.rows = row ? r.rows : r.cols;
     o.k = row ? r.cols : r.rows;
@@ -90,7 +90,7 @@ class operands final : public operand_set {
       o.codes = static_cast<const std::uint8_t*>(source.data);
       o.code_stride = source.stride(0) * size_of(r.source);
       o.transposed = !row;
-      return;
+      return o;
     }
     o.codes = memory + at.codes;
     if (is_mx(own.format)) {
@@ -98,15 +98,16 @@ class operands final : public operand_set {
       o.block = block_format_of(own.format).length;
       o.scales = memory + at.scales;
       o.scale_stride = o.k / o.block;
-      return;
+      return o;
     }
     o.transposed = !row;
     o.code_stride = r.cols * o.element.bits() / 8;
     if (is_fp8(own.format)) o.factor = reinterpret_cast<const float*>(memory + at.factor);
+    return o;
   }
 
   block_matrix<std::uint8_t> memory_of(operand_form form) {
-    const gemm_operand& o = described_[static_cast<int>(form)];
+    const gemm_operand& o = this->form(form);
     return {o.rows,        o.k, const_cast<std::uint8_t*>(o.codes), o.code_stride, const_cast<std::uint8_t*>(o.scales),
             o.scale_stride};
   }
@@ -144,7 +145,7 @@ class operands final : public operand_set {
       detail::convert_matrix<std::uint16_t>(
           source, out.codes, [](float x) { return detail::bf16_bits(x); }, pool);
     } else if (is_fp8(how.recipe.format)) {
-      *const_cast<float*>(described_[static_cast<int>(form)].factor) = scaling.scale_inverse != nullptr ? *scaling.scale_inverse : 1.0f;
+      *const_cast<float*>(this->form(form).factor) = scaling.scale_inverse != nullptr ? *scaling.scale_inverse : 1.0f;
       quantize_fp8(source, how, scaling.scale != nullptr ? *scaling.scale : 1.0f, out.codes, pool);
     } else {
       rotoscale::quantize(block_format_of(how.recipe.format), block_options_for(how), source, how.axis, out, pool);
@@ -152,7 +153,7 @@ class operands final : public operand_set {
   }
 
   placement_plan plan_;
-  gemm_operand described_[2];
+  gemm_operand row_, column_;
 };
 
 }  // namespace rotoscale::nn::cpu
