@@ -59,10 +59,10 @@ class accumulator_ref : public k_visitor {
     part_ = is_first_chain_ ? fp32_number(acc_) : part_ + fp32_number(acc_);
     is_first_chain_ = false;
   }
-  void end_part() { sums_[depth_++] = o_.split_k == 1 ? part_ : round_to_format(o_.split_sum, part_); }
+  void end_part() { sums_[++depth_] = o_.split_k == 1 ? part_ : round_to_format(o_.split_sum, part_); }
   void add_parts() {
     --depth_;
-    sums_[depth_ - 1] = round_to_format(o_.split_sum, sums_[depth_ - 1] + sums_[depth_]);
+    sums_[depth_] = round_to_format(o_.split_sum, sums_[depth_] + sums_[depth_ + 1]);
   }
   /// @}
 
@@ -71,7 +71,7 @@ class accumulator_ref : public k_visitor {
   float accumulator() const { return acc_; }  ///< of the chain; within an instruction that adds C last, its own sum
   float before_instruction() const { return before_; }  ///< where the model says c_last: what its sum will join
   float part() const { return part_; }                  ///< FP32 sum of the part's chains
-  float top(int below = 0) const { return sums_[depth_ - 1 - below]; }  ///< of the stack of parts' sums
+  float top(int below = 0) const { return sums_[depth_ - below]; }  ///< of the stack of parts' sums
 
  private:
   /// NaN becomes canonical, as it does in a matrix unit's accumulator.
@@ -96,7 +96,7 @@ class accumulator_ref : public k_visitor {
   index_t i_, j_;
   float c_, acc_ = 0.0f, before_ = 0.0f, part_ = 0.0f;
   bool is_first_chain_ = true;
-  float sums_[64] = {};
+  float sums_[65] = {};  ///< of parts, from 1 on
   int depth_ = 0;
   mma_product products_[max_mma_group];  ///< of the step; cleared once for all of them
 };
@@ -129,17 +129,17 @@ class fp64_accumulator_ref : public k_visitor {
     part_ = is_first_chain_ ? bit_cast<double>(acc_) : part_ + bit_cast<double>(acc_);
     is_first_chain_ = false;
   }
-  void end_part() { sums_[depth_++] = part_; }
+  void end_part() { sums_[++depth_] = part_; }
   void add_parts() {
     --depth_;
-    sums_[depth_ - 1] += sums_[depth_];
+    sums_[depth_] += sums_[depth_ + 1];
   }
   /// @}
 
   /// Of the chain.
   double accumulator() const { return bit_cast<double>(acc_); }
   /// Of the stack of parts' sums.
-  double top() const { return sums_[depth_ - 1]; }
+  double top() const { return sums_[depth_]; }
 
  private:
   const gemm_operand &a_, &b_;
@@ -147,7 +147,7 @@ class fp64_accumulator_ref : public k_visitor {
   double c_, part_ = 0.0;
   std::uint64_t acc_ = 0;
   bool is_first_chain_ = true;
-  double sums_[64] = {};
+  double sums_[65] = {};  ///< of parts, from 1 on
   int depth_ = 0;
 };
 

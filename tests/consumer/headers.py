@@ -88,7 +88,7 @@ def check_warnings(root, folder):
     def check(job):
         compiler, standard, number = job
         command = [compiler, f"-std={standard}", "-fsyntax-only", *warnings(compiler), f"-I{root}/include",
-                   *dependency_flags()]
+                   *dependency_flags(), *(["-DROTOSCALE_COMPILED"] if number == 1 else [])]
         return compile_text(command, texts[number], folder, f"{compiler}-{standard}-{number}.cpp")
 
     # All headers with g++ in C++20: check_odr.

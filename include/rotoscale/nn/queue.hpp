@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "rotoscale/config.hpp"
+
 namespace rotoscale::nn {
 
 /// Names a queue of its backend; queue{} always exists.

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "rotoscale/config.hpp"
+
 namespace rotoscale::nn {
 
 /// What the host decides before a step: one upload.
