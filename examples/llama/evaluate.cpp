@@ -3,6 +3,9 @@
 #include "evaluate.hpp"
 
 #include <algorithm>
+#include <numbers>
+
+#include "clock.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -12,8 +15,14 @@ evaluation evaluate(llama::session& s, const nn::step_inputs& now, const corpus&
   windows = std::min(windows, text.validation_windows());
   evaluation result;
   double weight = 0;  // of windows, 1 where nothing is masked
+  std::int64_t tokens = 0, bytes = 0;
+  const double start = now_seconds();
+  double loading = 0;
   for (std::int64_t first = 0; first < windows; first += batch) {
+    const double before = now_seconds();
     const token_batch data = text.validation_batch(first, batch, windows);
+    loading += now_seconds() - before;
+    bytes += text.bytes_of(data.targets);
     const std::vector<float> losses = s.evaluate(now, data.tokens, data.targets);
     for (std::size_t w = 0; w < static_cast<std::size_t>(std::min<std::int64_t>(batch, windows - first)); ++w) {
       double sum = 0;
@@ -22,6 +31,7 @@ evaluation evaluate(llama::session& s, const nn::step_inputs& now, const corpus&
         sum += static_cast<double>(losses[t]);
         valid += data.targets[t] != nn::ignored_target;
       }
+      tokens += valid;
       const double mean = valid == 0 ? 0.0 : sum / static_cast<double>(valid);
       const double share = static_cast<double>(valid) / static_cast<double>(sequence);
       result.window_losses.push_back(mean);
@@ -30,6 +40,11 @@ evaluation evaluate(llama::session& s, const nn::step_inputs& now, const corpus&
     }
   }
   if (weight > 0) result.loss /= weight;
+  if (bytes > 0) {  // where tokens are bytes the quotient is 1
+    const double tokens_per_byte = static_cast<double>(tokens) / static_cast<double>(bytes);
+    result.bits_per_byte = result.loss * tokens_per_byte / std::numbers::ln2;
+  }
+  result.loader_share = loading / std::max(now_seconds() - start, 1e-9);
   return result;
 }
 

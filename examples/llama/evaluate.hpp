@@ -3,14 +3,19 @@
 // Held-out loss of a model.
 #pragma once
 
+#include <optional>
+#include <vector>
+
 #include "data/data.hpp"
 #include "rotoscale/llama/session.hpp"
 
 namespace rotoscale::llama_program {
 
 struct evaluation {
-  double loss = 0;                    ///< mean cross-entropy, nats a valid token
-  std::vector<double> window_losses;  ///< of each window
+  double loss = 0;                      ///< mean cross-entropy, nats a valid token
+  std::vector<double> window_losses;    ///< of each window
+  std::optional<double> bits_per_byte;  ///< of text; none where nobody knows the bytes of tokens
+  double loader_share = 0;              ///< of the time: reading windows
 };
 
 /// Mean over `windows` windows (at most what the corpus holds) spread over the held-out text; masked targets count

@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "commit.hpp"
+#include "data/commands.hpp"
 #include "report/report.hpp"
 #include "rotoscale/io/json.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
@@ -68,10 +69,42 @@ struct arguments {
   int windows = 0;
   sample_options sample;
   report_options report;
+  std::string tokenizer, text_format;
+  tokenizer_arguments tokens;
 };
 
 /// More than any machine has; a slip of the keyboard must not start a million.
 constexpr int most_threads = 4096;
+
+void define_eval_and_sample(CLI::App& app, arguments& a) {
+  CLI::App* eval = app.add_subcommand("eval", "held-out loss of a checkpoint");
+  CLI::App* sample = app.add_subcommand("sample", "text from a checkpoint");
+  for (CLI::App* sub : {eval, sample}) {
+    sub->add_option("--checkpoint", a.checkpoint, "checkpoint or run directory")->required();
+    sub->add_option("--recipe", a.schedule_override, "another recipe than the one it was trained under last");
+    sub->add_option("--threads", a.threads, "threads; 0: one per core")->check(CLI::Range(0, most_threads));
+  }
+  for (CLI::App* sub : {eval, sample}) {
+    sub->add_option("--tokenizer", a.tokenizer, "SentencePiece model (default: the run's)");
+  }
+  eval->add_option("--data", a.data, "as train's (default: the run's)");
+  eval->add_option("--text-format", a.text_format, "as train's (default: the run's)");
+  eval->add_option("--windows", a.windows, "held-out sequences; 0: as the run's last evaluation")
+      ->check(CLI::Range(0, 1 << 30));
+  sample->add_option("--prompt", a.sample.prompt, "text to continue")->capture_default_str();
+  sample->add_option("--tokens", a.sample.tokens, "tokens to write")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 24));
+  sample->add_option("--temperature", a.sample.temperature, "0: always the likeliest")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e3) &
+              CLI::Validator(
+                  [](std::string& text) { return text.find_first_of("nN") == text.npos ? "" : "not a number"; }, ""));
+  sample->add_option("--top-k", a.sample.top_k, "of the likeliest tokens; 0: all")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 24));
+  sample->add_option("--seed", a.sample.seed, "of the draws")->capture_default_str()->check(not_negative());
+}
 
 /// All subcommands and flags, bound to `a`.
 void define(CLI::App& app, arguments& a) {
@@ -103,29 +136,8 @@ void define(CLI::App& app, arguments& a) {
   plan->add_option("--recipe", a.schedule_override, "same as --schedule")->group("run");
   describe(flag_visitor{*plan, "run"}, a.run);
 
-  CLI::App* eval = app.add_subcommand("eval", "held-out loss of a checkpoint");
-  CLI::App* sample = app.add_subcommand("sample", "text from a checkpoint");
-  for (CLI::App* sub : {eval, sample}) {
-    sub->add_option("--checkpoint", a.checkpoint, "checkpoint or run directory")->required();
-    sub->add_option("--recipe", a.schedule_override, "another recipe than the one it was trained under last");
-    sub->add_option("--threads", a.threads, "threads; 0: one per core")->check(CLI::Range(0, most_threads));
-  }
-  eval->add_option("--data", a.data, "text (default: the run's)");
-  eval->add_option("--windows", a.windows, "held-out sequences; 0: as the run's last evaluation")
-      ->check(CLI::Range(0, 1 << 30));
-  sample->add_option("--prompt", a.sample.prompt, "text to continue")->capture_default_str();
-  sample->add_option("--tokens", a.sample.tokens, "bytes to write")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 1 << 24));
-  sample->add_option("--temperature", a.sample.temperature, "0: always the likeliest")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 1e3) &
-              CLI::Validator(
-                  [](std::string& text) { return text.find_first_of("nN") == text.npos ? "" : "not a number"; }, ""));
-  sample->add_option("--top-k", a.sample.top_k, "of the likeliest bytes; 0: all")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 256));
-  sample->add_option("--seed", a.sample.seed, "of the draws")->capture_default_str()->check(not_negative());
+  define_eval_and_sample(app, a);
+  define_tokenizer(app, a.tokens);
 
   CLI::App* report = app.add_subcommand("report", "compare runs: table, CSV, plots, one HTML page");
   report->add_option("logs", a.report.logs, "log.jsonl files or run directories")->required();
@@ -178,8 +190,8 @@ void parse(int argc, char** argv, arguments& a) {
 
 /// With --resume the run's own options hold: only what is not part of its identity may be given.
 void check_resume_flags(int argc, char** argv) {
-  const std::vector<std::string> allowed = {"--resume",      "--threads", "--stop-at",
-                                            "--no-progress", "--data",    "--out", "--memory-limit"};
+  const std::vector<std::string> allowed = {"--resume", "--threads", "--stop-at",      "--no-progress",
+                                            "--data",   "--out",     "--memory-limit", "--tokenizer"};
   for (int i = 2; i < argc; ++i) {
     const std::string word = argv[i];
     if (!word.starts_with("--")) continue;
@@ -205,6 +217,7 @@ int train(int argc, char** argv, arguments& a) {
   const fs::path checkpoint = llama::find_checkpoint(a.resume);
   trainer_state state = read_trainer_state(checkpoint);
   if (!a.run.data.empty()) state.run.data = a.run.data;
+  if (!a.run.tokenizer.empty()) state.run.tokenizer = a.run.tokenizer;
   a.session.resume = true;
   // A checkpoint lies in RUN/checkpoints/.
   a.session.resumed_run = fs::weakly_canonical(checkpoint).parent_path().parent_path().string();
@@ -234,7 +247,8 @@ struct loaded_model {
   bool own_recipe = false;
   std::unique_ptr<llama::session> session;
 
-  explicit loaded_model(const arguments& a) : ops(nn::make_cpu_backend(a.threads)), path(llama::find_checkpoint(a.checkpoint)) {
+  explicit loaded_model(const arguments& a)
+      : ops(nn::make_cpu_backend(a.threads)), path(llama::find_checkpoint(a.checkpoint)) {
     std::error_code failed;
     const bool own = fs::exists(path / "trainer_state.json", failed);
     if (own) state = read_trainer_state(path);
@@ -244,7 +258,7 @@ struct loaded_model {
     own_recipe = own && a.schedule_override.empty();
     recipe = own_recipe ? state.phases[phase].recipe
                         : llama::load_recipe(a.schedule_override.empty() ? "bf16" : a.schedule_override);
-    if (state.run.model.vocab_size < 256) throw io::error(config, "vocab_size: too small for byte tokens (256)");
+    if (!a.tokenizer.empty()) state.run.tokenizer = a.tokenizer;
     if (nn::needs_blocks(recipe)) {
       const auto fault = llama::find_block_fault(state.run.model, 32);  // no gradients: any number of tokens will do
       if (fault) throw io::error(config, "recipe " + recipe.name + ": " + *fault);
@@ -274,26 +288,35 @@ struct loaded_model {
 int eval(const arguments& a) {
   loaded_model m(a);
   const train_options& o = m.state.run.train;
-  const corpus text(a.data.empty() ? m.state.run.data : a.data, o);
+  if (!a.data.empty()) m.state.run.data = a.data;
+  if (!a.text_format.empty()) m.state.run.text_format = a.text_format;
+  const corpus text(data_of(m.state.run), o.seed, m.state.run.model.vocab_size);
   m.load(o.batch, o.sequence);
   const auto e = evaluate(*m.session, m.inputs(), text, a.windows > 0 ? a.windows : o.final_eval_windows);
-  const nlohmann::ordered_json out = {{"checkpoint", a.checkpoint},
-                                      {"recipe", m.recipe.name},
-                                      {"step", m.state.step},
-                                      {"val_loss", e.loss},
-                                      {"bits_per_byte", e.loss / std::numbers::ln2},
-                                      {"windows", e.window_losses.size()},
-                                      {"sequence", o.sequence}};
+  const nlohmann::ordered_json out = {
+      {"checkpoint", a.checkpoint},
+      {"recipe", m.recipe.name},
+      {"step", m.state.step},
+      {"val_loss", e.loss},
+      {"bits_per_byte", e.bits_per_byte ? nlohmann::ordered_json(*e.bits_per_byte) : nlohmann::ordered_json(nullptr)},
+      {"windows", e.window_losses.size()},
+      {"sequence", o.sequence}};
   std::cout << out.dump() << "\n";
   return exit_ok;
 }
 
 int sample_text(const arguments& a) {
   loaded_model m(a);
-  const auto wanted = static_cast<index_t>(a.sample.prompt.size()) + a.sample.tokens + 1;
+  const tokenizer t = tokenizer::choose(m.state.run.tokenizer);
+  if (t.vocabulary() > m.state.run.model.vocab_size) {
+    throw io::error(m.path.string(), "vocab_size: " + std::to_string(m.state.run.model.vocab_size) +
+                                         " is too small for the tokenizer's " + std::to_string(t.vocabulary()) +
+                                         " tokens (--tokenizer)");
+  }
+  const auto wanted = static_cast<index_t>(a.sample.prompt.size()) + a.sample.tokens + 1;  // a byte is the least token
   m.load(1, std::min<index_t>(m.state.run.model.max_position_embeddings, (wanted + 31) / 32 * 32));
   std::cout << a.sample.prompt << std::flush;
-  sample(*m.session, m.inputs(), a.sample, [](char c) { std::cout << c << std::flush; });
+  sample(*m.session, m.inputs(), a.sample, t, [](std::string_view text) { std::cout << text << std::flush; });
   std::cout << "\n";
   return exit_ok;
 }
@@ -306,6 +329,7 @@ int run(int argc, char** argv) {
   if (command == "plan") return plan(a);
   if (command == "eval") return eval(a);
   if (command == "sample") return sample_text(a);
+  if (command == "tokenizer") return run_tokenizer(a.tokens, std::cout);
   return write_report(a.report, std::cout);
 }
 

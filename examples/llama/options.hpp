@@ -61,12 +61,15 @@ void describe(Visitor&& v, train_options& o) {
   v("checkpoint_every", o.checkpoint_every, "steps between checkpoints; 0: only at the end");
   v("keep_checkpoints", o.keep_checkpoints, "newest checkpoints kept");
   v("target_loss", o.target_loss, "stop when an evaluation's loss is this or less; 0: never");
-  v("head_chunk", o.head_chunk, "tokens whose logits exist at once; a larger micro-batch adds the head's gradient in parts");
+  v("head_chunk", o.head_chunk,
+    "tokens whose logits exist at once; a larger micro-batch adds the head's gradient in parts");
 }
 
 struct run_options {
   std::string name;
   std::vector<std::string> data;
+  std::string text_format = "auto";
+  std::string tokenizer;
   std::string schedule = "bf16";
   llama::model_config model;
   train_options train;
@@ -75,7 +78,9 @@ struct run_options {
 template <class Visitor>
 void describe(Visitor&& v, run_options& o) {
   v("name", o.name, "of the run in logs and reports (default: the schedule's)");
-  v("data", o.data, "text files or directories, plain or gzip");
+  v("data", o.data, "text files or directories, plain or gzip; token files of llm.c; JSON lines of prompt and answer");
+  v("text_format", o.text_format, "auto (HTML and roff without markup), plain, html, roff or bytes (binary files too)");
+  v("tokenizer", o.tokenizer, "SentencePiece model (default: bytes)");
   v("schedule", o.schedule, "recipe or schedule: a preset's name or a JSON file");
   v("model", o.model, "shape of the model");
   v("train", o.train, "training");

@@ -13,14 +13,13 @@ namespace rotoscale::llama_program {
 
 namespace {
 
-/// Draws from softmax(logits / temperature) over the top_k likeliest bytes; `u` is uniform in [0, 1).
-int draw(const float* logits, const sample_options& o, double u) {
-  constexpr int bytes = 256;  // a vocabulary may be larger; other tokens are no text
-  std::vector<int> order(bytes);
+/// Draws from softmax(logits / temperature) over the top_k likeliest of `count` tokens; `u` is uniform in [0, 1).
+int draw(const float* logits, int count, const sample_options& o, double u) {
+  std::vector<int> order(static_cast<std::size_t>(count));
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return logits[a] > logits[b]; });
   if (o.temperature <= 0.0) return order[0];
-  const int kept = o.top_k > 0 ? std::min(o.top_k, bytes) : bytes;
+  const int kept = o.top_k > 0 ? std::min(o.top_k, count) : count;
   std::vector<double> weights;
   double total = 0;
   for (int i = 0; i < kept; ++i) {
@@ -37,12 +36,12 @@ int draw(const float* logits, const sample_options& o, double u) {
 
 }  // namespace
 
-void sample(llama::session& s, const nn::step_inputs& now, const sample_options& o,
-            const std::function<void(char)>& emit) {
+void sample(llama::session& s, const nn::step_inputs& now, const sample_options& o, const tokenizer& t,
+            const std::function<void(std::string_view)>& emit) {
   const random_stream random = nn::stream_for(o.seed, nn::random_purpose::sampling, 0);
   const auto longest = static_cast<std::size_t>(s.model().config().max_position_embeddings);
   std::vector<std::int32_t> text;
-  for (const char c : o.prompt.empty() ? std::string("\n") : o.prompt) text.push_back(static_cast<unsigned char>(c));
+  t.encode(o.prompt.empty() ? "\n" : o.prompt, text);
   for (int i = 0; i < o.tokens; ++i) {
     // The last `longest` tokens, padded at the end to whole blocks: attention is causal, so padding changes nothing (of
     // finite values).
@@ -56,9 +55,10 @@ void sample(llama::session& s, const nn::step_inputs& now, const sample_options&
       if (!std::isfinite(z)) throw io::error("checkpoint", "the model's output is not finite");
     }
     const double u = random.word(static_cast<std::uint64_t>(i)) * 0x1p-32;
-    const int byte = draw(logits.data(), o, u);
-    text.push_back(byte);
-    emit(static_cast<char>(byte));
+    // A model's vocabulary may be larger; other tokens are no text.
+    const std::int32_t token[] = {draw(logits.data(), t.vocabulary(), o, u)};
+    text.push_back(token[0]);
+    emit(t.decode(token));
   }
 }
 

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 
+#include "data/tokenizer.hpp"
 #include "rotoscale/llama/session.hpp"
 
 namespace rotoscale::llama_program {
@@ -14,13 +16,13 @@ namespace rotoscale::llama_program {
 struct sample_options {
   std::string prompt = "In the beginning";
   int tokens = 200;
-  double temperature = 0.8;  ///< 0: always the likeliest byte
-  int top_k = 40;            ///< 0: all bytes
+  double temperature = 0.8;  ///< 0: always the likeliest token
+  int top_k = 40;            ///< 0: all tokens
   std::uint64_t seed = 1;
 };
 
 /// Calls `emit` with each new byte. The same seed gives the same text.
-void sample(llama::session& s, const nn::step_inputs& now, const sample_options& options,
-            const std::function<void(char)>& emit);
+void sample(llama::session& s, const nn::step_inputs& now, const sample_options& options, const tokenizer& t,
+            const std::function<void(std::string_view)>& emit);
 
 }  // namespace rotoscale::llama_program

@@ -318,10 +318,10 @@ class Results(Scratch):
 
 class Log(Scratch):
     KEYS = {
-        "start": "event name version commit device compiler threads seed config schedule contracts memory parameters train_tokens "
+        "start": "event name version commit device compiler threads seed config schedule contracts memory parameters data_kind train_tokens "
                  "val_tokens",
-        "eval": "event step tokens val_loss bits_per_byte windows recipe",
-        "step": "event step loss lr grad_norm tokens seconds tokens_per_s recipe",
+        "eval": "event step tokens val_loss bits_per_byte windows loader_share recipe",
+        "step": "event step loss lr grad_norm tokens seconds tokens_per_s loader_share recipe",
         "switch": "event step from to val_loss_before",
         "checkpoint": "event step path",
         "resume": "event step device threads",
@@ -472,7 +472,7 @@ class BadArguments(Scratch):
         self.train("run")
         for command in (["eval", "--windows", "-1"], ["eval", "--threads", "-2"], ["eval", "--recipe", "fp9"],
                         ["sample", "--tokens", "-1"], ["sample", "--temperature", "-1"], ["sample", "--temperature", "nan"],
-                        ["sample", "--top-k", "300"], ["sample", "--seed", "x"]):
+                        ["sample", "--top-k", "33554432"], ["sample", "--seed", "x"]):
             self.refuse([command[0], "--checkpoint", "run", *command[1:]], command[1].strip("-").split("-")[0])
         self.refuse(["eval"], "--checkpoint")
         self.refuse(["eval", "--checkpoint", "nowhere"], "nowhere")
@@ -618,7 +618,7 @@ class BadCheckpoints(Scratch):
             self.refuse(["train", "--resume", "copy"], "model.safetensors")
         header, data = self.safetensors(self.checkpoint("run", 4) / "model.safetensors")
         norm = "model.norm.weight"
-        for change, part in (({**header[norm], "dtype": "I32"}, "expected F32, found I32"),
+        for change, part in (({**header[norm], "dtype": "I32"}, "expected F32, BF16 or F16, found I32"),
                              ({**header[norm], "shape": [4, 8]}, "shape")):
             self.damaged("model.safetensors", self.pack({**header, norm: change}, data))
             self.refuse(["train", "--resume", "copy"], "model.safetensors", norm, part)
@@ -670,7 +670,7 @@ class BadCheckpoints(Scratch):
         self.train("run", "--stop-at", 4)
         config = json.loads((self.checkpoint("run", 4) / "config.json").read_text())
         (self.checkpoint("run", 4) / "config.json").write_text(json.dumps({**config, "vocab_size": 100}))
-        self.refuse(["eval", "--checkpoint", "run"], "config.json", "vocab_size")
+        self.refuse(["eval", "--checkpoint", "run"], "text.txt", "vocab_size")
 
 
 class Memory(Scratch):

@@ -2,43 +2,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/data.hpp"
 
-#include <cmath>
 #include <cstdio>
 #include <numeric>
 
 #include "rotoscale/io/error.hpp"
-#include "rotoscale/io/text.hpp"
 #include "rotoscale/nn/backend.hpp"
 #include "rotoscale/nn/random_streams.hpp"
 
 namespace rotoscale::llama_program {
 
-namespace {
-
-/// FNV-1a.
-std::uint64_t hash(const std::string& text) {
-  std::uint64_t h = 14695981039346656037u;
-  for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return h;
+data_options data_of(const run_options& run) {
+  data_options o;
+  o.paths = run.data;
+  o.text_format = run.text_format;
+  o.tokenizer = run.tokenizer;
+  o.sequence = run.train.sequence;
+  o.validation = run.train.validation;
+  return o;
 }
 
-}  // namespace
-
-corpus::corpus(const std::vector<std::string>& paths, const train_options& options)
-    : sequence_(options.sequence), seed_(options.seed) {
-  if (paths.empty()) throw io::error("--data", "no text given");
-  for (const std::string& path : paths) {
-    source_ += (source_.empty() ? "" : ", ") + path;
-    text_ += io::read_text(path);
-  }
-  const auto size = static_cast<std::int64_t>(text_.size());
-  split_ = size - std::llround(static_cast<double>(size) * options.validation);
-  fingerprint_ = hash(text_);
-  const std::int64_t least = sequence_ + 1;
-  if (split_ < least || validation_tokens() < least) {
-    throw io::error(source_, "too short: " + std::to_string(split_) + " training and " +
-                                 std::to_string(validation_tokens()) + " validation bytes, a sequence needs " +
-                                 std::to_string(least) + " of each");
+corpus::corpus(const data_options& data, std::uint64_t seed, int vocabulary)
+    : source_(open_windows(data)), sequence_(data.sequence), seed_(seed) {
+  is_bytes_ = data.tokenizer.empty() && !source_->bytes_of_tokens().empty();
+  for (const std::string& path : data.paths) name_ += (name_.empty() ? "" : ", ") + path;
+  if (source_->least_vocabulary() > vocabulary) {
+    throw io::error(name_, "its tokens need a vocabulary of " + std::to_string(source_->least_vocabulary()) +
+                               ", the model has " + std::to_string(vocabulary) + " (model.vocab_size)");
   }
 }
 
@@ -51,16 +40,9 @@ void corpus::check_budget(const train_options& o) const {
     std::snprintf(text, sizeof text, "%.0f", windows * static_cast<double>(sequence_));
     return std::string(text);
   };
-  throw io::error(source_, "too short: " + std::to_string(o.steps) + " steps read " + count(wanted) + " tokens, " +
-                               std::to_string(o.max_epochs) + " epoch(s) have " + count(available) +
-                               " (train.steps, train.max_epochs)");
-}
-
-void corpus::append_window(token_batch& batch, std::int64_t start) const {
-  for (std::int64_t i = start; i < start + sequence_; ++i) {
-    batch.tokens.push_back(static_cast<unsigned char>(text_[static_cast<std::size_t>(i)]));
-    batch.targets.push_back(static_cast<unsigned char>(text_[static_cast<std::size_t>(i + 1)]));
-  }
+  throw io::error(name_, "too short: " + std::to_string(o.steps) + " steps read " + count(wanted) + " tokens, " +
+                             std::to_string(o.max_epochs) + " epoch(s) have " + count(available) +
+                             " (train.steps, train.max_epochs)");
 }
 
 token_batch corpus::training_batch(std::int64_t first, std::int64_t count) {
@@ -79,22 +61,33 @@ token_batch corpus::training_batch(std::int64_t first, std::int64_t count) {
         std::swap(order_[j], order_[draw % (j + 1)]);
       }
     }
-    append_window(batch, order_[static_cast<std::size_t>(i % windows)] * sequence_);
+    source_->append(data_part::training, order_[static_cast<std::size_t>(i % windows)], batch);
   }
   return batch;
 }
 
 token_batch corpus::validation_batch(std::int64_t first, std::int64_t count, std::int64_t of) const {
   token_batch batch;
+  const auto length = static_cast<std::size_t>(sequence_);
   for (std::int64_t i = first; i < first + count; ++i) {
     if (i < of) {
-      append_window(batch, split_ + i * validation_windows() / of * sequence_);
+      source_->append(data_part::validation, i * validation_windows() / of, batch);
     } else {
-      batch.tokens.insert(batch.tokens.end(), static_cast<std::size_t>(sequence_), 0);
-      batch.targets.insert(batch.targets.end(), static_cast<std::size_t>(sequence_), nn::ignored_target);
+      batch.tokens.insert(batch.tokens.end(), length, 0);
+      batch.targets.insert(batch.targets.end(), length, nn::ignored_target);
+      if (!batch.document_starts.empty()) batch.document_starts.insert(batch.document_starts.end(), length, 0);
     }
   }
   return batch;
+}
+
+std::int64_t corpus::bytes_of(std::span<const std::int32_t> targets) const {
+  const std::vector<std::int32_t>& bytes = source_->bytes_of_tokens();
+  std::int64_t sum = 0;
+  for (const std::int32_t target : targets) {
+    if (target != nn::ignored_target && !bytes.empty()) sum += bytes[static_cast<std::size_t>(target)];
+  }
+  return sum;
 }
 
 }  // namespace rotoscale::llama_program

@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Byte tokens of a text: a contiguous end is held out, the rest is read in non-overlapping windows whose order is a
-// permutation drawn anew each epoch. A batch is a function of (seed, position), so that resuming needs no state.
+// Batches of a run's data: windows in an order that is a permutation drawn anew each epoch. A batch is a function of
+// (seed, position), so that resuming needs no state.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,34 +13,44 @@
 
 namespace rotoscale::llama_program {
 
+/// What a run reads.
+data_options data_of(const run_options& run);
+
 class corpus {
  public:
-  /// Reads and splits the text. Throws io::error if it is missing, empty or shorter than one window on either side.
-  corpus(const std::vector<std::string>& paths, const train_options& options);
+  /// Reads and splits the data. Throws io::error if it is missing, empty, shorter than one window on either side, or
+  /// holds tokens that `vocabulary` has not.
+  corpus(const data_options& data, std::uint64_t seed, int vocabulary);
 
-  std::int64_t train_tokens() const { return split_; }
-  std::int64_t validation_tokens() const { return static_cast<std::int64_t>(text_.size()) - split_; }
-  std::int64_t train_windows() const { return (split_ - 1) / sequence_; }
-  std::int64_t validation_windows() const { return (validation_tokens() - 1) / sequence_; }
-  /// A number that changes with the text: resuming on another one is refused.
-  std::uint64_t fingerprint() const { return fingerprint_; }
+  std::int64_t train_tokens() const { return source_->tokens(data_part::training); }
+  std::int64_t validation_tokens() const { return source_->tokens(data_part::validation); }
+  std::int64_t train_windows() const { return source_->windows(data_part::training); }
+  std::int64_t validation_windows() const { return source_->windows(data_part::validation); }
+  /// A number that changes with the data: resuming on other data is refused.
+  std::uint64_t fingerprint() const { return source_->fingerprint(); }
+  /// "text", "tokens" or "records".
+  const char* kind() const { return source_->kind(); }
+  /// Are the tokens bytes?
+  bool is_bytes() const { return is_bytes_; }
 
   /// Throws io::error if `options` ask for more tokens than max_epochs allow.
   void check_budget(const train_options& options) const;
 
   /// Sequences first .. first + count - 1 of the run.
   token_batch training_batch(std::int64_t first, std::int64_t count);
-  /// `count` windows from number `first` of `of` ones spread evenly over the held-out text; windows beyond `of` are
+  /// `count` windows from number `first` of `of` ones spread evenly over the held-out data; windows beyond `of` are
   /// masked.
   token_batch validation_batch(std::int64_t first, std::int64_t count, std::int64_t of) const;
 
- private:
-  void append_window(token_batch& batch, std::int64_t start) const;
+  /// Bytes of text that targets stand for, masked ones not; 0 where nobody knows (token files without a tokenizer).
+  std::int64_t bytes_of(std::span<const std::int32_t> targets) const;
 
-  std::string source_;
-  std::string text_;
-  std::int64_t split_ = 0, sequence_ = 1;
-  std::uint64_t seed_ = 0, fingerprint_ = 0;
+ private:
+  std::string name_;
+  bool is_bytes_ = false;
+  std::unique_ptr<window_source> source_;
+  std::int64_t sequence_ = 1;
+  std::uint64_t seed_ = 0;
   std::int64_t epoch_ = -1;
   std::vector<std::int64_t> order_;  ///< window numbers of epoch_
 };

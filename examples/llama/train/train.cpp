@@ -3,12 +3,12 @@
 #include "train/train.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <iostream>
 #include <numbers>
 
+#include "clock.hpp"
 #include "commit.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
 #include "rotoscale/llama/schedule.hpp"
@@ -20,8 +20,6 @@ namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
 namespace {
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 #if defined(__clang__)
 constexpr const char* compiler = __VERSION__;  // "Debian Clang 14.0.6"
@@ -114,16 +112,16 @@ trainer::trainer(nn::backend& ops, trainer_state state, const session_options& s
     : ops_(&ops),
       state_(std::move(state)),
       session_(session),
-      text_(state_.run.data, state_.run.train) {
+      text_(data_of(state_.run), state_.run.train.seed, state_.run.model.vocab_size) {
   text_.check_budget(state_.run.train);
   if (state_.step == 0) {
     state_.data_fingerprint = text_.fingerprint();
   } else if (state_.data_fingerprint != text_.fingerprint()) {
-    throw io::error(state_.run.data.front(), "not the text that the checkpoint was trained on");
+    throw io::error(state_.run.data.front(),
+                    "not the text that the checkpoint was trained on, or another tokenizer or text format");
   }
-  model_ = std::make_unique<llama::session>(ops, state_.run.model,
-                                            session_options_for(state_.run, session_.memory_limit),
-                                            recipes_of(state_.phases));
+  model_ = std::make_unique<llama::session>(
+      ops, state_.run.model, session_options_for(state_.run, session_.memory_limit), recipes_of(state_.phases));
   if (state_.step == 0) model_->initialize(state_.run.train.seed);
   // The phase of the last step done: where the next one is in another phase, run() switches as an unbroken run does.
   phase_ = llama::phase_at(state_.phases, std::max<std::int64_t>(0, state_.step - 1));
@@ -199,6 +197,7 @@ void trainer::open_log() {
                {"contracts", contract_record(*model_)},
                {"memory", memory_record(*model_)},
                {"parameters", model_->model().parameters().count()},
+               {"data_kind", text_.kind()},
                {"train_tokens", text_.train_tokens()},
                {"val_tokens", text_.validation_tokens()}});
   io::write_json(out / "config.json", io::to_json(state_.run));
@@ -253,14 +252,17 @@ double trainer::learning_rate() const {
   const auto step = static_cast<double>(state_.step);
   if (step < warmup) return o.learning_rate * (step + 1) / warmup;
   const double rest = std::max(1.0, decay - warmup);
-  const double cosine = 0.5 * (1.0 + std::cos(std::numbers::pi * std::min(step - warmup, rest) / rest));  // 0.5 is exact
+  const double cosine =
+      0.5 * (1.0 + std::cos(std::numbers::pi * std::min(step - warmup, rest) / rest));  // 0.5 is exact
   return o.learning_rate * std::fma(1.0 - o.final_learning_rate, cosine, o.final_learning_rate);
 }
 
 nn::step_state trainer::train_step() {
   const train_options& o = state_.run.train;
   const int sequences = o.batch * o.accumulate;
+  const double start = now_seconds();
   const token_batch data = text_.training_batch(state_.step * sequences, sequences);
+  loader_seconds_ = now_seconds() - start;
   model_->train_step(inputs(), data.tokens, data.targets);
   return model_->finish_step();
 }
@@ -280,8 +282,9 @@ double trainer::log_evaluation() {
                {"step", state_.step},
                {"tokens", state_.tokens},
                {"val_loss", e.loss},
-               {"bits_per_byte", e.loss / std::numbers::ln2},
+               {"bits_per_byte", e.bits_per_byte ? ordered_json(*e.bits_per_byte) : ordered_json(nullptr)},
                {"windows", e.window_losses.size()},
+               {"loader_share", e.loader_share},
                {"recipe", state_.phases[phase_].recipe.name}});
   return e.loss;
 }
@@ -312,8 +315,8 @@ void trainer::show_progress(const nn::step_state& r) {
   const double average = seconds_ / static_cast<double>(std::max<std::int64_t>(1, state_.tokens)) * tokens_per_step;
   const double left = average * static_cast<double>(o.steps - state_.step);
   std::fprintf(stderr, "\r%s  step %lld/%lld  loss %.4f  %.0f tokens/s  ETA %d:%02d   ", state_.run.name.c_str(),
-               static_cast<long long>(state_.step), static_cast<long long>(o.steps), r.mean_loss(), tokens_per_step / average,
-               static_cast<int>(left) / 60, static_cast<int>(left) % 60);
+               static_cast<long long>(state_.step), static_cast<long long>(o.steps), r.mean_loss(),
+               tokens_per_step / average, static_cast<int>(left) / 60, static_cast<int>(left) % 60);
   progress_open_ = true;
 }
 
@@ -350,8 +353,10 @@ int trainer::finish(const char* status, int code) {
     note_validation(e.loss);
     record["final_val_loss"] = e.loss;
     record["window_losses"] = e.window_losses;
-    std::cout << state_.run.name << ": " << state_.step << " steps, validation loss " << e.loss << " nats/byte ("
-              << e.loss / std::numbers::ln2 << " bits)\n";
+    std::cout << state_.run.name << ": " << state_.step << " steps, validation loss " << e.loss << " nats/"
+              << (text_.is_bytes() ? "byte" : "token");
+    if (e.bits_per_byte) std::cout << " (" << *e.bits_per_byte << (text_.is_bytes() ? " bits)" : " bits/byte)");
+    std::cout << "\n";
   }
   if (state_.evaluated) record["best_val_loss"] = state_.best_val_loss;
   log_->write(record);
@@ -372,6 +377,7 @@ void trainer::log_step(const nn::step_state& r, double rate, double step_seconds
                {"tokens", state_.tokens},
                {"seconds", seconds_},
                {"tokens_per_s", static_cast<double>(step_tokens) / step_seconds},
+               {"loader_share", loader_seconds_ / step_seconds},
                {"recipe", state_.phases[phase_].recipe.name}});
 }
 
@@ -383,14 +389,14 @@ int trainer::run() {
   bool reached = false;
   while (state_.step < last && !reached) {
     enter_phase();
-    const double start = now();
+    const double start = now_seconds();
     const double rate = learning_rate();
     const nn::step_state r = train_step();
     if (!std::isfinite(r.mean_loss()) || !std::isfinite(r.gradient_norm)) {
-      return diverged(state_.step + 1, "loss " + std::to_string(r.mean_loss()) + ", gradient norm " +
-                                           std::to_string(r.gradient_norm));
+      return diverged(state_.step + 1,
+                      "loss " + std::to_string(r.mean_loss()) + ", gradient norm " + std::to_string(r.gradient_norm));
     }
-    const double step_seconds = now() - start;
+    const double step_seconds = now_seconds() - start;
     seconds_ += step_seconds;
     log_step(r, rate, step_seconds);
     show_progress(r);

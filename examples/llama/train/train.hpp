@@ -21,11 +21,11 @@ struct session_options {
   std::string out;
   bool overwrite = false;
   bool resume = false;
-  std::string resumed_run;   ///< directory of the run that is resumed
-  std::int64_t stop_at = 0;  ///< end after this many steps, as if killed behind its checkpoint; 0: at the last
-  int threads = 0;           ///< for the log
+  std::string resumed_run;       ///< directory of the run that is resumed
+  std::int64_t stop_at = 0;      ///< end after this many steps, as if killed behind its checkpoint; 0: at the last
+  int threads = 0;               ///< for the log
   std::size_t memory_limit = 0;  ///< bytes; 0: none
-  bool progress = false;     ///< a line on stderr, rewritten every step
+  bool progress = false;         ///< a line on stderr, rewritten every step
 };
 
 inline constexpr int exit_ok = 0;
@@ -90,7 +90,8 @@ class trainer {
   std::size_t phase_ = 0;
   std::unique_ptr<io::jsonl_writer> log_;
   bool progress_open_ = false;
-  double seconds_ = 0;  ///< spent training, evaluations and checkpoints left out
+  double loader_seconds_ = 0;  ///< of the last step
+  double seconds_ = 0;         ///< spent training, evaluations and checkpoints left out
 };
 
 /// What a run asks of its session.

@@ -1,19 +1,22 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints: a directory with config.json and model.safetensors as Hugging Face's LlamaForCausalLM has them, plus
-// optimizer.safetensors (moments and delayed-scaling state). It appears under its name complete or not at all.
+// optimizer.safetensors (moments and delayed-scaling state). It appears under its name complete or not at all. Models
+// of others are read as well: in shards, in BF16 and FP16. In memory is one parameter at a time beyond the session's
+// own.
 #pragma once
 
-#include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "rotoscale/io/file.hpp"
 #include "rotoscale/io/json.hpp"
-#include "rotoscale/io/safetensors.hpp"
+#include "rotoscale/io/safetensors_shards.hpp"
 #include "rotoscale/llama/config_json.hpp"
 #include "rotoscale/llama/session.hpp"
 
@@ -31,34 +34,61 @@ void for_each_slice(const parameter& p, const Function& f) {
   }
 }
 
-inline void add_slices(io::safetensors_writer& out, const parameter& p, const std::vector<float>& host,
-                       const std::string& prefix) {
-  const std::span<const float> all(host);
+/// Adds a parameter's slices, its values fetched when they are written: at most one parameter's are held.
+template <class Fetch>
+void add_slices(io::safetensors_writer& out, const parameter& p, const std::string& prefix, const Fetch& fetch) {
+  const auto held = std::make_shared<std::vector<float>>();
   for_each_slice(p, [&](const std::string& name, const std::vector<std::int64_t>& shape, index_t first, index_t count) {
-    out.add(prefix + name, "F32", shape,
-            std::as_bytes(all.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count))));
+    const bool is_last = first + count == p.size();
+    out.add_streamed(prefix + name, "F32", shape, [=](const io::byte_sink& sink) {
+      if (held->empty()) *held = fetch();
+      sink(std::as_bytes(
+          std::span<const float>(*held).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count))));
+      if (is_last) *held = {};
+    });
   });
 }
 
-/// One F32 tensor of a file, its shape checked.
-inline void read_floats(const io::safetensors_file& file, const std::string& path, const std::string& name,
+/// One tensor as FP32, its shape checked.
+inline void read_floats(const io::safetensors_shards& model, const std::string& name,
                         const std::vector<std::int64_t>& shape, std::span<float> to) {
-  const io::tensor_info* info = file.find(name);
-  if (info == nullptr) throw io::error(path, "tensor '" + name + "' is missing");
-  if (info->dtype != "F32") throw io::error(path, "tensor '" + name + "': expected F32, found " + info->dtype);
-  if (info->shape != shape) throw io::error(path, "tensor '" + name + "': its shape does not fit config.json");
-  const auto bytes = file.bytes(*info);
-  std::copy(bytes.begin(), bytes.end(), std::as_writable_bytes(to).begin());
+  const io::located_tensor found = model.find(name);
+  if (found.info == nullptr) throw io::error(model.name(), "tensor '" + name + "' is missing");
+  const std::string& file = found.file->name();
+  if (found.info->dtype != "F32" && found.info->dtype != "BF16" && found.info->dtype != "F16") {
+    throw io::error(file, "tensor '" + name + "': expected F32, BF16 or F16, found " + found.info->dtype);
+  }
+  if (found.info->shape != shape) throw io::error(file, "tensor '" + name + "': its shape does not fit config.json");
+  found.file->read_floats(*found.info, 0, to);
 }
 
-inline std::vector<float> read_slices(const io::safetensors_file& file, const std::string& path, const parameter& p,
+inline std::vector<float> read_slices(const io::safetensors_shards& model, const parameter& p,
                                       const std::string& prefix) {
   std::vector<float> all(static_cast<std::size_t>(p.size()));
   for_each_slice(p, [&](const std::string& name, const std::vector<std::int64_t>& shape, index_t first, index_t count) {
-    read_floats(file, path, prefix + name, shape,
+    read_floats(model, prefix + name, shape,
                 std::span<float>(all).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
   });
   return all;
+}
+
+/// Refuses tensors that the model has not, which would be another model; but for those that follow from config.json:
+/// RoPE's frequencies in old files, and a head beside the embedding that it is tied to.
+inline void refuse_others(const io::safetensors_shards& found, const parameter_list& parameters,
+                          const model_config& config) {
+  std::unordered_set<std::string> known;
+  for (const parameter& p : parameters.all()) {
+    for (const parameter::slice& s : p.slices) known.insert(s.name);
+  }
+  for (const io::safetensors_file& file : found.files()) {
+    for (const io::tensor_info& info : file.tensors()) {
+      const bool follows =
+          info.name.ends_with(".rotary_emb.inv_freq") || (config.tie_word_embeddings && info.name == "lm_head.weight");
+      if (known.contains(info.name) || follows) continue;
+      throw io::error(file.name(),
+                      "tensor '" + io::printable(info.name) + "': no such parameter in the model of config.json");
+    }
+  }
 }
 
 /// What goes on with the same bits (amax is recorded anew).
@@ -85,10 +115,11 @@ inline void write_checkpoint(const std::filesystem::path& directory, const sessi
   const model& m = from.model();
   for (std::size_t i = 0; i < m.parameters().all().size(); ++i) {
     const parameter& p = m.parameters()[i];
-    detail::add_slices(weights, p, m.values(from.queue(), i), "");
+    detail::add_slices(weights, p, "", [&from, i] { return from.model().values(from.queue(), i); });
     if (!p.trains) continue;
-    detail::add_slices(optimizer, p, m.arena_values(from.queue(), m.arena().m, i), "exp_avg.");
-    detail::add_slices(optimizer, p, m.arena_values(from.queue(), m.arena().v, i), "exp_avg_sq.");
+    const auto moments = [&from, i](const float* arena) { return from.model().arena_values(from.queue(), arena, i); };
+    detail::add_slices(optimizer, p, "exp_avg.", [=, &m] { return moments(m.arena().m); });
+    detail::add_slices(optimizer, p, "exp_avg_sq.", [=, &m] { return moments(m.arena().v); });
   }
   for (const auto& [name, memory, count] : detail::scaling_buffers(m.scales())) {
     std::vector<float> host(count);
@@ -106,30 +137,28 @@ inline void write_checkpoint(const std::filesystem::path& directory, const sessi
 
 /// Reads weights, and the optimizer's state if `with_optimizer`.
 inline void read_checkpoint(const std::filesystem::path& directory, session& into, bool with_optimizer) {
-  const std::string weights_path = (directory / "model.safetensors").string();
-  const auto weights = io::safetensors_file::open(weights_path);
+  const auto weights = io::safetensors_shards::open(directory);
   const model& m = into.model();
   for (std::size_t i = 0; i < m.parameters().all().size(); ++i) {
-    into.load(i, detail::read_slices(weights, weights_path, m.parameters()[i], ""));
+    into.load(i, detail::read_slices(weights, m.parameters()[i], ""));
   }
+  detail::refuse_others(weights, m.parameters(), m.config());
   if (!with_optimizer) return;
-  const std::string optimizer_path = (directory / "optimizer.safetensors").string();
-  const auto optimizer = io::safetensors_file::open(optimizer_path);
+  const auto optimizer = io::safetensors_shards::open(directory, "optimizer");
   for (std::size_t i = 0; i < m.parameters().all().size(); ++i) {
     const parameter& p = m.parameters()[i];
     if (!p.trains) continue;
-    m.set_arena_values(into.queue(), m.arena().m, i, detail::read_slices(optimizer, optimizer_path, p, "exp_avg."));
-    m.set_arena_values(into.queue(), m.arena().v, i, detail::read_slices(optimizer, optimizer_path, p, "exp_avg_sq."));
+    m.set_arena_values(into.queue(), m.arena().m, i, detail::read_slices(optimizer, p, "exp_avg."));
+    m.set_arena_values(into.queue(), m.arena().v, i, detail::read_slices(optimizer, p, "exp_avg_sq."));
   }
 }
 
 /// Restores delayed scaling; throws io::error if the checkpoint does not hold it.
 inline void read_scales(const std::filesystem::path& directory, const session& into) {
-  const std::string path = (directory / "optimizer.safetensors").string();
-  const auto file = io::safetensors_file::open(path);
+  const auto file = io::safetensors_shards::open(directory, "optimizer");
   for (const auto& [name, memory, count] : detail::scaling_buffers(into.model().scales())) {
     std::vector<float> host(count);
-    detail::read_floats(file, path, name, {static_cast<std::int64_t>(count)}, host);
+    detail::read_floats(file, name, {static_cast<std::int64_t>(count)}, host);
     into.ops().upload(into.queue(), memory, host.data(), count * sizeof(float));
     into.ops().synchronize(into.queue());
   }
@@ -140,7 +169,9 @@ inline std::filesystem::path find_checkpoint(const std::filesystem::path& path) 
   namespace fs = std::filesystem;
   std::error_code failed;
   if (!fs::exists(path, failed)) throw io::error(path.string(), "no such checkpoint or run directory");
-  if (fs::exists(path / "model.safetensors", failed)) return path;
+  for (const char* name : {"model.safetensors", "model.safetensors.index.json"}) {
+    if (fs::exists(path / name, failed)) return path;
+  }
   fs::path newest;
   for (const auto& entry : fs::directory_iterator(path / "checkpoints", failed)) {
     const std::string name = entry.path().filename().string();

@@ -1,0 +1,127 @@
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""What mini-llama is trained on: token files of llm.c, records of prompt and answer, tokenizers, markup, binary files; the
+same tokens from any of them give the same checkpoint.
+
+usage: mini_llama_data.py PROGRAM [NAME...]
+"""
+import gzip
+import json
+import struct
+import sys
+import unittest
+from pathlib import Path
+
+import mini_llama
+from mini_llama import Scratch, generated_text, records
+
+
+def token_file(tokens, magic=20240520, version=1, width="H"):
+    return struct.pack("<256i", magic, version, len(tokens), *[0] * 253) + struct.pack(f"<{len(tokens)}{width}", *tokens)
+
+
+class Data(Scratch):
+    def sentencepiece(self, vocabulary=300):
+        done = self.run_program("tokenizer", "train", "--data", "text.txt", "--vocab-size", vocabulary, "--out", "t.model")
+        if "built without SentencePiece" in done.stderr:
+            self.skipTest("no SentencePiece")
+        self.assertEqual((done.returncode, done.stderr, done.stdout), (0, "", f"t.model: {vocabulary} pieces\n"))
+
+    def start(self, run):
+        return records(self.folder / run / "log.jsonl", "start")[0]
+
+    def assert_same_training(self, one, other):
+        self.assert_same_tensors(one, other)
+        for event, keys in (("step", ("loss", "grad_norm")), ("eval", ("val_loss",))):
+            first, second = ([[r[key] for key in keys] for r in records(self.folder / run / "log.jsonl", event)]
+                             for run in (one, other))
+            self.assertEqual(first, second)
+
+    def test_bytes_as_text_as_gzip_and_as_tokens(self):
+        text = generated_text()
+        (self.folder / "text.gz").write_bytes(gzip.compress(text))
+        (self.folder / "narrow.bin").write_bytes(token_file(text))
+        cut = len(text) // 3
+        for i, part in enumerate((text[:cut], text[cut:])):
+            (self.folder / f"wide{i}.bin").write_bytes(token_file(part, 20240801, 7, "I"))
+        self.train("text")
+        for out, data, kind in (("gzip", ["text.gz"], "text"), ("narrow", ["narrow.bin"], "tokens"),
+                                ("wide", ["wide0.bin", "wide1.bin"], "tokens")):
+            command = self.train_command(out, data=data[0])
+            at = command.index("--data") + 2
+            self.succeed(*command[:at], *data[1:], *command[at:])
+            self.assertEqual(self.start(out)["data_kind"], kind)
+            self.assertEqual(self.start(out)["train_tokens"], self.start("text")["train_tokens"])
+            self.assert_same_training("text", out)
+        for run, known in (("text", True), ("narrow", False)):
+            for r in records(self.folder / run / "log.jsonl", "eval"):
+                self.assertEqual(r["bits_per_byte"], r["val_loss"] / 0.6931471805599453 if known else None)
+
+    def test_tokenizer_as_option_and_as_token_file(self):
+        self.sentencepiece()
+        self.assertEqual(self.succeed("tokenizer", "encode", "--tokenizer", "t.model", "--data", "text.txt", "--out",
+                                      "t.bin").split()[2], "tokens")
+        self.train("pieces", "--tokenizer", "t.model", vocab_size=300)
+        self.train("file", data="t.bin", vocab_size=300)
+        self.train("both", "--tokenizer", "t.model", data="t.bin", vocab_size=300)
+        self.assert_same_training("pieces", "file")
+        bits = {run: [r["bits_per_byte"] for r in records(self.folder / run / "log.jsonl", "eval")]
+                for run in ("pieces", "file", "both")}
+        self.assertEqual(bits["file"], [None] * len(bits["file"]))
+        self.assertEqual(bits["both"], bits["pieces"])
+        for nats, b in zip((r["val_loss"] for r in records(self.folder / "both/log.jsonl", "eval")), bits["both"]):
+            self.assertLess(b, nats / 0.6931471805599453)  # a piece is at least a byte
+            self.assertGreater(b, nats / 0.6931471805599453 / 16)
+        said = json.loads(self.succeed("eval", "--checkpoint", "pieces", "--windows", 4))
+        self.assertEqual(said["bits_per_byte"], bits["pieces"][-1])
+        text = self.succeed("sample", "--checkpoint", "pieces", "--prompt", "the sea", "--tokens", 20)
+        self.assertTrue(text.startswith("the sea"))
+        self.refuse(["sample", "--checkpoint", "pieces", "--tokenizer", "text.txt"], "text.txt", "not a SentencePiece model")
+
+    def test_records(self):
+        lines = [json.dumps({"prompt": f"{i} and {i % 7}: ", "answer": str(i % 7), "id": i}) for i in range(400)]
+        (self.folder / "r.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+        self.train("run", data="r.jsonl.gz", max_epochs=2)
+        self.assertEqual(self.start("run")["data_kind"], "records")
+        self.train("parts", "--stop-at", 4, data="r.jsonl.gz", max_epochs=2)
+        self.succeed("train", "--resume", "parts")
+        self.assert_same_checkpoint("run", "parts")
+        (self.folder / "long.jsonl").write_text(lines[0] + "\n" + json.dumps({"text": "x" * 40}) + "\n")
+        self.refuse(self.train_command("out", data="long.jsonl"), "long.jsonl: line 2", "--sequence")
+
+    def test_what_is_refused(self):
+        (self.folder / "wide.bin").write_bytes(token_file([300] * 4000))
+        self.refuse(self.train_command("out", data="wide.bin"), "wide.bin", "301", "256", "model.vocab_size")
+        (self.folder / "cut.bin").write_bytes(token_file([3] * 4000)[:-1])
+        self.refuse(self.train_command("out", data="cut.bin"), "cut.bin", "4000 tokens of 2 bytes, 7999 bytes follow")
+        (self.folder / "old.bin").write_bytes(token_file([3] * 4000, version=3))
+        self.refuse(self.train_command("out", data="old.bin"), "old.bin", "version 3")
+        (self.folder / "binary").write_bytes(bytes(range(256)) * 64)
+        self.refuse(self.train_command("out", data="binary"), "binary", "not text: a zero byte at offset 0")
+        self.succeed(*self.train_command("out", "--text-format", "bytes", data="binary"))
+        self.refuse(self.train_command("no", "--text-format", "byte"), "--text-format", "did you mean 'bytes'?")
+        self.refuse(self.train_command("no", data="/dev/zero"), "/dev/zero", "a device, not a regular file")
+        self.refuse(self.train_command("no", "--tokenizer", "text.txt"), "text.txt")
+        self.refuse(["tokenizer", "encode", "--data", "missing", "--out", "t.bin"], "missing", "No such file")
+        self.refuse(["tokenizer", "train", "--data", "text.txt", "--vocab-size", 3, "--out", "m"], "--vocab-size")
+
+    def test_markup_is_no_text(self):
+        (self.folder / "page.html").write_bytes(b"<!DOCTYPE html><html><body><p>" + generated_text() + b"</p></body></html>")
+        self.train("page", data="page.html")
+        (self.folder / "line.txt").write_bytes(generated_text() + b"\n")
+        self.train("line", data="line.txt")
+        self.assert_same_training("page", "line")
+
+    def test_loader_share(self):
+        self.train("run")
+        for event in ("step", "eval"):
+            for r in records(self.folder / "run/log.jsonl", event):
+                self.assertTrue(0 <= r["loader_share"] < 1)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    mini_llama.PROGRAM = str(Path(sys.argv[1]).resolve())
+    select = [word for name in sys.argv[2:] for word in ("-k", name)]
+    unittest.main(argv=sys.argv[:1] + select, verbosity=1)
