@@ -108,7 +108,15 @@ std::uint64_t rise_while_streaming(const fs::path& path) {
 
 }  // namespace
 
-TEST_CASE("a file of 620 MB is converted with less than 32 MiB") {  // first: what others leave would hide a rise
+// A sanitizer keeps freed memory: its peak says nothing.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool memory_is_measured = false;
+#else
+constexpr bool memory_is_measured = true;
+#endif
+
+TEST_CASE("a file of 620 MB is converted with less than 32 MiB" *
+          doctest::skip(!memory_is_measured)) {  // first: what others leave would hide a rise
   const scratch_directory dir;
   const std::uint64_t size = put_sparse_llama(dir / "m.safetensors", {16, 1024, 4096, 256, 32768});
   CHECK(size > 620'000'000);
