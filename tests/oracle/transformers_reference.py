@@ -39,9 +39,9 @@ def compute_everything_in_double():
 
 
 def load(checkpoint):
-    for name in ("config.json", "model.safetensors"):
-        if not (checkpoint / name).is_file():
-            sys.exit(f"transformers_reference.py: {checkpoint / name}: no such file")
+    for names in (("config.json",), ("model.safetensors", "model.safetensors.index.json")):
+        if not any((checkpoint / name).is_file() for name in names):
+            sys.exit(f"transformers_reference.py: {checkpoint / names[0]}: no such file")
     try:
         config = LlamaConfig.from_pretrained(checkpoint)
     except Exception as error:  # transformers and safetensors raise whatever they like; the file is what matters
