@@ -3,7 +3,7 @@
 // libFuzzer entry over tokenizer models and records: a model of any bytes is refused with io::error, or encodes a text,
 // and where it has pieces for bytes, decoding gives the text again; any lines are refused or packed into windows.
 // fuzz: -Iexamples/llama -DROTOSCALE_SENTENCEPIECE examples/llama/data/tokenizer.cpp examples/llama/data/records.cpp
-// -lsentencepiece -lsentencepiece_train
+// fuzz: -lsentencepiece -lsentencepiece_train
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
