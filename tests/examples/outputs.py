@@ -86,12 +86,14 @@ def models(build):
 
 
 def presets(root):
-    """Markers that docs/recipes.md must have: one for each preset of recipe.hpp."""
-    text = (root / "include/rotoscale/nn/recipe.hpp").read_text(encoding="utf-8")
-    all_recipes = re.search(r"recipe> all\(\) \{.*?^\}", text, re.M | re.S).group()
-    schedules = re.search(r"schedule> schedules\(\) \{.*?^\}", text, re.M | re.S).group()
+    """Markers that docs/recipes.md must have: one for each preset of recipe.hpp and schedule.hpp."""
+    def body(header, function):
+        text = (root / "include/rotoscale/nn" / header).read_text(encoding="utf-8")
+        return re.search(function + r"\(\) \{.*?^\}", text, re.M | re.S).group()
+
+    all_recipes, schedules = body("recipe.hpp", "recipe> all"), body("schedule.hpp", "schedule> schedules")
     return [f"recipe {name}" for name in re.findall(r'\("(\w+)"', all_recipes)] + \
-           [f"schedule {name}" for name in re.findall(r'\{"(\w+)", \{\{', schedules)]
+           [f"schedule {name}" for name in re.findall(r'(?:\{|healing\()"(\w+)", \{', schedules)]
 
 
 def expected(root, build, llama, what):

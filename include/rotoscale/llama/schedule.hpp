@@ -11,7 +11,7 @@
 
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/io/json.hpp"
-#include "rotoscale/nn/recipe.hpp"
+#include "rotoscale/nn/schedule.hpp"
 
 namespace rotoscale::llama {
 

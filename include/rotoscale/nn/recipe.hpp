@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Recipes and schedules are data: which numbers each operand of each training GEMM is made of, and from which step on.
+// Recipes are data: which numbers each operand of each training GEMM is made of (from when on: nn/schedule.hpp).
 // Presets follow AMD's MLPerf v6.0 configuration and Transformer Engine's defaults (docs/recipes.md has the sources).
 #pragma once
 
@@ -66,24 +66,6 @@ struct recipe {
   int bf16_last_layers = 0;                           ///< and at the end
 
   bool operator==(const recipe&) const = default;
-};
-
-/// Part of a schedule: `recipe` is a preset's name or a JSON file; `at` its first step, a fraction of the run below 1.
-struct phase {
-  std::string recipe = "bf16";  ///< a preset, or a JSON file
-  double at = 0.0;              ///< first step, or fraction of the run
-};
-
-/// Which recipe holds from which step on.
-struct schedule {
-  std::string name = "bf16";  ///< in logs
-  std::vector<phase> phases;  ///< in order of their start
-};
-
-/// A phase with everything looked up: optimizer steps >= from_step (counted from 0) use `recipe`.
-struct resolved_phase {
-  std::int64_t from_step = 0;  ///< first optimizer step
-  nn::recipe recipe;           ///< with every default filled in
 };
 
 /// Per-tensor FP8?
@@ -206,12 +188,6 @@ inline std::vector<recipe> all() {
           mxfp4("mxfp4_h16_step_signs", rotation_kind::h16_step_signs)};
 }
 
-/// Schedules that are more than one preset from start to end. 0.62 is AMD's step 340 of 550 (Llama 2 70B LoRA).
-inline std::vector<schedule> schedules() {
-  return {{"mxfp4_h16_heal", {{"mxfp4_h16", 0.0}, {"fp8_delayed", 0.62}}},
-          {"mxfp4_heal", {{"mxfp4", 0.0}, {"fp8_delayed", 0.62}}}};
-}
-
 }  // namespace presets
 
 }  // namespace rotoscale::nn
@@ -305,24 +281,6 @@ void describe(Visitor&& v, recipe& r) {
   v("fp8", r.fp8, "delayed scaling of per-tensor FP8 operands");
   v("bf16_first_layers", r.bf16_first_layers, "decoder layers at the start left in BF16");
   v("bf16_last_layers", r.bf16_last_layers, "decoder layers at the end left in BF16");
-}
-
-template <class Visitor>
-void describe(Visitor&& v, phase& p) {
-  v("recipe", p.recipe, "preset name or JSON file");
-  v("at", p.at, "first step, or a fraction of the run below 1");
-}
-
-template <class Visitor>
-void describe(Visitor&& v, schedule& s) {
-  v("name", s.name, "name in logs");
-  v("phases", s.phases, "recipes in order of their start");
-}
-
-template <class Visitor>
-void describe(Visitor&& v, resolved_phase& p) {
-  v("from_step", p.from_step, "first optimizer step, counted from 0");
-  v("recipe", p.recipe, "effective recipe");
 }
 
 }  // namespace nn

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Recipes as data: what the presets are made of, which combinations are refused, and that JSON holds all of it.
-#include "rotoscale/nn/recipe.hpp"
+#include "rotoscale/nn/schedule.hpp"
 
 #include <doctest/doctest.h>
 
