@@ -132,7 +132,7 @@ class Resume(Scratch):
         self.check(4, schedule="fp8_delayed")
 
     def test_fp8_accumulated(self):
-        self.check(4, schedule="fp8_delayed_most_recent", accumulate=2)
+        self.check(4, schedule="fp8_amd", accumulate=2)
 
     def test_stochastic_rounding_and_signs(self):
         operand = {"format": "mxfp4", "rounding": "stochastic", "rotation": "h16_step_signs"}

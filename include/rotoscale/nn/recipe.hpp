@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Recipes are data: which numbers each operand of each training GEMM is made of (from when on: nn/schedule.hpp).
-// Presets follow AMD's MLPerf v6.0 configuration and Transformer Engine's defaults (docs/recipes.md has the sources).
+// docs/recipes.md has each preset's source.
 #pragma once
 
 #include <optional>
@@ -181,7 +181,7 @@ inline std::vector<recipe> all() {
   return {uniform("fp32", operand_format::fp32, operand_format::fp32),
           uniform("bf16", operand_format::bf16, operand_format::bf16),
           fp8_delayed("fp8_delayed", {1024, amax_algorithm::max, 0}),
-          fp8_delayed("fp8_delayed_most_recent", {4, amax_algorithm::most_recent, 0}),
+          fp8_delayed("fp8_amd", {4, amax_algorithm::most_recent, 0}),
           mxfp4("mxfp4", rotation_kind::none),
           mxfp4("mxfp4_h16", rotation_kind::h16),
           mxfp4("mxfp4_h16_fixed_signs", rotation_kind::h16_fixed_signs),

@@ -31,7 +31,7 @@ struct resolved_phase {
 
 namespace presets {
 
-/// Schedules that are more than one preset from start to end. 0.62 is AMD's step 340 of 550 (Llama 2 70B LoRA).
+/// Schedules that are more than one preset from start to end.
 inline std::vector<schedule> schedules() {
   return {{"mxfp4_h16_heal", {{"mxfp4_h16", 0.0}, {"fp8_delayed", 0.62}}},
           {"mxfp4_heal", {{"mxfp4", 0.0}, {"fp8_delayed", 0.62}}}};

@@ -264,7 +264,7 @@ TEST_CASE("FP32 gradients against central differences of the oracle's forward pa
 }
 
 TEST_CASE("delayed scaling: the maxima of one step scale the next one") {
-  for (const char* name : {"fp8_delayed", "fp8_delayed_most_recent"}) {
+  for (const char* name : {"fp8_delayed", "fp8_amd"}) {
     linear_case l(preset(name));
     const float* scale = l.scales.state().scale;
     CHECK(l.scale_state(scale) == std::vector<float>(12, 1.0f));

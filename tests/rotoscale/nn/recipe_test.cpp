@@ -46,7 +46,7 @@ TEST_CASE("HYBRID FP8: E4M3 forward, E5M2 gradients") {
   for (const auto& o : {r.fprop.left, r.fprop.right, r.dgrad.right, r.wgrad.right}) CHECK(o.format == fp8_e4m3);
   for (const auto& o : {r.dgrad.left, r.wgrad.left}) CHECK(o.format == fp8_e5m2);
   CHECK(r.fp8 == nn::delayed_scaling{1024, nn::amax_algorithm::max, 0});
-  CHECK(preset("fp8_delayed_most_recent").fp8 == nn::delayed_scaling{4, nn::amax_algorithm::most_recent, 0});
+  CHECK(preset("fp8_amd").fp8 == nn::delayed_scaling{4, nn::amax_algorithm::most_recent, 0});
 }
 
 TEST_CASE("MXFP4: every operand of all three GEMMs, even scales, AMD's policy") {
