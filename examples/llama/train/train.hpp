@@ -7,12 +7,11 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "evaluate.hpp"
-#include "options.hpp"
 #include "rotoscale/io/jsonl.hpp"
-#include "rotoscale/llama/session.hpp"
+#include "train/run_directory.hpp"
+#include "train/state.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -28,32 +27,6 @@ struct session_options {
   bool progress = false;         ///< a line on stderr, rewritten every step
 };
 
-inline constexpr int exit_ok = 0;
-inline constexpr int exit_bad_input = 2;
-inline constexpr int exit_diverged = 3;
-
-/// What trainer_state.json holds. No clocks: equal runs leave equal bytes.
-struct trainer_state {
-  std::int64_t step = 0;
-  std::int64_t tokens = 0;
-  double best_val_loss = 0;  ///< of all evaluations; meaningful once one was made
-  bool evaluated = false;
-  std::uint64_t data_fingerprint = 0;
-  run_options run;
-  std::vector<nn::resolved_phase> phases;
-};
-
-template <class Visitor>
-void describe(Visitor&& v, trainer_state& s) {
-  v("step", s.step, "optimizer steps done");
-  v("tokens", s.tokens, "training tokens seen");
-  v("best_val_loss", s.best_val_loss, "nats");
-  v("evaluated", s.evaluated, "whether best_val_loss holds anything");
-  v("data_fingerprint", s.data_fingerprint, "of the text");
-  v("run", s.run, "effective options");
-  v("phases", s.phases, "effective recipes by step");
-}
-
 class trainer {
  public:
   /// A new run (state.step = 0) or the continuation of a checkpoint.
@@ -67,11 +40,8 @@ class trainer {
 
  private:
   void open_log();
-  double logged_seconds() const;
   void enter_phase();
-  nn::step_inputs inputs() const;
   nn::step_state train_step();
-  double learning_rate() const;
   void note_validation(double loss);
   double log_evaluation();
   void save_checkpoint();
@@ -85,6 +55,7 @@ class trainer {
   nn::backend* ops_;
   trainer_state state_;
   session_options session_;
+  run_directory files_;
   corpus text_;
   std::unique_ptr<llama::session> model_;
   std::size_t phase_ = 0;
@@ -93,18 +64,5 @@ class trainer {
   double loader_seconds_ = 0;  ///< of the last step
   double seconds_ = 0;         ///< spent training, evaluations and checkpoints left out
 };
-
-/// What a run asks of its session.
-llama::session_options session_options_for(const run_options& run, std::size_t memory_limit);
-std::vector<nn::recipe> recipes_of(const std::vector<nn::resolved_phase>& phases);
-
-/// Bytes by category, a line each, and their sum.
-std::string memory_table(const nn::memory_plan& plan);
-
-/// Reads trainer_state.json of a checkpoint.
-trainer_state read_trainer_state(const std::filesystem::path& checkpoint);
-
-/// Checks options against each other and resolves the schedule; throws io::error.
-trainer_state new_run(run_options options, const std::string& where);
 
 }  // namespace rotoscale::llama_program

@@ -1,0 +1,37 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The command line of mini-llama.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "data/commands.hpp"
+#include "report/report.hpp"
+#include "sample.hpp"
+#include "train/train.hpp"
+
+namespace rotoscale::llama_program {
+
+struct arguments {
+  run_options run;
+  session_options session;
+  std::string config, model_config, checkpoint, resume, schedule_override;
+  int threads = 0;
+  bool no_progress = false;
+  std::vector<std::string> data;
+  int windows = 0;
+  sample_options sample;
+  report_options report;
+  std::string tokenizer, text_format;
+  tokenizer_arguments tokens;
+};
+
+/// Reads the command line: a run's options are defaults, then --config and --model-config, then flags. --help and
+/// --version print and end the program. Throws io::error.
+void parse_arguments(int argc, char** argv, arguments& a);
+
+/// With --resume the run's own options hold: throws io::error where a flag would change them.
+void check_resume_flags(int argc, char** argv);
+
+}  // namespace rotoscale::llama_program

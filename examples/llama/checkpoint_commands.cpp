@@ -1,0 +1,104 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint_commands.hpp"
+
+#include <algorithm>
+#include <iostream>
+
+#include "exit_codes.hpp"
+#include "rotoscale/llama/checkpoint.hpp"
+#include "rotoscale/llama/schedule.hpp"
+#include "rotoscale/nn/cpu/make_backend.hpp"
+
+namespace rotoscale::llama_program {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A checkpoint's model under the recipe it was trained with last, or another one.
+struct loaded_model {
+  std::unique_ptr<nn::backend> ops;
+  trainer_state state;
+  nn::recipe recipe;
+  fs::path path;
+  bool own_recipe = false;
+  std::unique_ptr<llama::session> session;
+
+  explicit loaded_model(const arguments& a)
+      : ops(nn::make_cpu_backend(a.threads)), path(llama::find_checkpoint(a.checkpoint)) {
+    std::error_code failed;
+    const bool own = fs::exists(path / "trainer_state.json", failed);
+    if (own) state = read_trainer_state(path);
+    const std::string config = (path / "config.json").string();
+    state.run.model = llama::read_model_config(io::read_json(config), config);
+    const std::size_t phase = own ? llama::phase_at(state.phases, std::max<std::int64_t>(0, state.step - 1)) : 0;
+    own_recipe = own && a.schedule_override.empty();
+    recipe = own_recipe ? state.phases[phase].recipe
+                        : llama::load_recipe(a.schedule_override.empty() ? "bf16" : a.schedule_override);
+    if (!a.tokenizer.empty()) state.run.tokenizer = a.tokenizer;
+    if (nn::needs_blocks(recipe)) {
+      const auto fault = llama::find_block_fault(state.run.model, 32);  // no gradients: any number of tokens will do
+      if (fault) throw io::error(config, "recipe " + recipe.name + ": " + *fault);
+    }
+  }
+
+  /// Room for passes of at most batch × sequence tokens.
+  void load(index_t batch, index_t sequence) {
+    llama::session_options o;
+    o.model.batch = batch;
+    o.model.sequence = sequence;
+    o.model.head_chunk = state.run.train.head_chunk;
+    o.model.training = false;
+    session = std::make_unique<llama::session>(*ops, state.run.model, o, std::vector{recipe});
+    if (own_recipe) llama::read_scales(path, *session);  // before weights are quantized with them
+    llama::read_checkpoint(path, *session, false);
+  }
+
+  nn::step_inputs inputs() const {
+    nn::step_inputs now;
+    now.seed = state.run.train.seed;
+    now.step = static_cast<std::uint64_t>(state.step);
+    return now;
+  }
+};
+
+}  // namespace
+
+int evaluate_checkpoint(const arguments& a) {
+  loaded_model m(a);
+  const train_options& o = m.state.run.train;
+  if (!a.data.empty()) m.state.run.data = a.data;
+  if (!a.text_format.empty()) m.state.run.text_format = a.text_format;
+  const corpus text(data_of(m.state.run), o.seed, m.state.run.model.vocab_size);
+  m.load(o.batch, o.sequence);
+  const auto e = evaluate(*m.session, m.inputs(), text, a.windows > 0 ? a.windows : o.final_eval_windows);
+  const nlohmann::ordered_json out = {
+      {"checkpoint", a.checkpoint},
+      {"recipe", m.recipe.name},
+      {"step", m.state.step},
+      {"val_loss", e.loss},
+      {"bits_per_byte", e.bits_per_byte ? nlohmann::ordered_json(*e.bits_per_byte) : nlohmann::ordered_json(nullptr)},
+      {"windows", e.window_losses.size()},
+      {"sequence", o.sequence}};
+  std::cout << out.dump() << "\n";
+  return exit_ok;
+}
+
+int sample_checkpoint(const arguments& a) {
+  loaded_model m(a);
+  const tokenizer t = tokenizer::choose(m.state.run.tokenizer);
+  if (t.vocabulary() > m.state.run.model.vocab_size) {
+    throw io::error(m.path.string(), "vocab_size: " + std::to_string(m.state.run.model.vocab_size) +
+                                         " is too small for the tokenizer's " + std::to_string(t.vocabulary()) +
+                                         " tokens (--tokenizer)");
+  }
+  const auto wanted = static_cast<index_t>(a.sample.prompt.size()) + a.sample.tokens + 1;  // a byte is the least token
+  m.load(1, std::min<index_t>(m.state.run.model.max_position_embeddings, (wanted + 31) / 32 * 32));
+  std::cout << a.sample.prompt << std::flush;
+  sample(*m.session, m.inputs(), a.sample, t, [](std::string_view text) { std::cout << text << std::flush; });
+  std::cout << "\n";
+  return exit_ok;
+}
+
+}  // namespace rotoscale::llama_program

@@ -1,0 +1,12 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// How mini-llama ends.
+#pragma once
+
+namespace rotoscale::llama_program {
+
+inline constexpr int exit_ok = 0;
+inline constexpr int exit_bad_input = 2;  ///< one line on stderr; nothing half written
+inline constexpr int exit_diverged = 3;   ///< log and last checkpoint are kept
+
+}  // namespace rotoscale::llama_program

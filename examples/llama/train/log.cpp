@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include "train/log.hpp"
+
+#include <utility>
+
+#include "commit.hpp"
+#include "rotoscale/io/jsonl.hpp"
+#include "rotoscale/version.hpp"
+
+namespace rotoscale::llama_program {
+
+using nlohmann::ordered_json;
+
+namespace {
+
+#if defined(__clang__)
+constexpr const char* compiler = __VERSION__;  // "Debian Clang 14.0.6"
+#else
+constexpr const char* compiler = "g++ " __VERSION__;
+#endif
+
+/// Bytes in use and the most over the run's recipes, by category.
+ordered_json memory_record(const llama::session& s) {
+  ordered_json record = ordered_json::object();
+  for (const auto& entry : enum_names<nn::memory_category>::table) {
+    record[std::string(entry.name)] = {{"bytes", s.in_use()[entry.value]}, {"peak", s.plan()[entry.value]}};
+  }
+  record["total"] = {{"bytes", s.in_use().total()}, {"peak", s.plan().total()}};
+  return record;
+}
+
+/// Under which contract each operation runs, as the backend says.
+ordered_json contract_record(const llama::session& s) {
+  ordered_json record = ordered_json::object();
+  constexpr std::pair<const char*, nn::gemm_kind> kinds[] = {
+      {"fprop", nn::gemm_kind::fprop}, {"dgrad", nn::gemm_kind::dgrad}, {"wgrad", nn::gemm_kind::wgrad}};
+  for (const auto& [name, kind] : kinds) record[name] = s.model().inner_linear().contract(kind).name;
+  for (const auto& [name, kind] : kinds) record[std::string("head_") + name] = s.model().head().contract(kind).name;
+  for (const nn::operation_contract& c : s.ops().contracts()) record[c.operation] = c.name;
+  return record;
+}
+
+}  // namespace
+
+ordered_json start_record(const trainer_state& state, const llama::session& model, const corpus& text, int threads) {
+  ordered_json schedule = ordered_json::array();
+  for (const auto& p : state.phases) schedule.push_back(io::to_json(p));
+  return {{"event", "start"},
+          {"name", state.run.name},
+          {"version", ROTOSCALE_VERSION},
+          {"commit", ROTOSCALE_COMMIT},
+          {"device", model.ops().description()},
+          {"compiler", compiler},
+          {"threads", threads},
+          {"seed", state.run.train.seed},
+          {"config", io::to_json(state.run)},
+          {"schedule", schedule},
+          {"contracts", contract_record(model)},
+          {"memory", memory_record(model)},
+          {"parameters", model.model().parameters().count()},
+          {"data_kind", text.kind()},
+          {"train_tokens", text.train_tokens()},
+          {"val_tokens", text.validation_tokens()}};
+}
+
+double logged_seconds(const std::filesystem::path& log, std::int64_t step) {
+  double seconds = 0;
+  if (!std::filesystem::exists(log)) return seconds;
+  for (const ordered_json& record : io::read_jsonl(log)) {
+    if (record.value("event", "") == "step" && record.value("step", std::int64_t{0}) == step) {
+      seconds = record.value("seconds", 0.0);
+    }
+  }
+  return seconds;
+}
+
+}  // namespace rotoscale::llama_program

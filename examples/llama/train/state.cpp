@@ -1,0 +1,114 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include "train/state.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <numbers>
+
+#include "rotoscale/io/error.hpp"
+#include "rotoscale/io/json.hpp"
+#include "rotoscale/llama/schedule.hpp"
+
+namespace rotoscale::llama_program {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Do the shapes suit the formats of every phase?
+void check_blocks(const trainer_state& s, const std::string& where) {
+  for (const nn::resolved_phase& p : s.phases) {
+    if (!nn::needs_blocks(p.recipe)) continue;
+    const auto fault = llama::find_block_fault(s.run.model, index_t{s.run.train.batch} * s.run.train.sequence);
+    if (fault) throw io::error(where, "recipe " + p.recipe.name + ": " + *fault);
+  }
+}
+
+}  // namespace
+
+trainer_state new_run(run_options options, const std::string& where) {
+  if (const auto fault = find_fault(options)) throw io::error(where, *fault);
+  trainer_state state;
+  const nn::schedule schedule = llama::load_schedule(options.schedule);
+  state.phases = llama::resolve(schedule, options.train.steps, options.schedule);
+  if (options.name.empty()) options.name = schedule.name;
+  state.run = std::move(options);
+  check_blocks(state, where);
+  return state;
+}
+
+trainer_state read_trainer_state(const fs::path& checkpoint) {
+  const std::string path = (checkpoint / "trainer_state.json").string();
+  trainer_state state;
+  io::from_json(io::read_json(path), state, path);
+  if (const auto fault = find_fault(state.run)) throw io::error(path, *fault);
+  if (state.phases.empty() || state.step < 0 || state.step > state.run.train.steps) {
+    throw io::error(path, "not the state of a run of mini-llama");
+  }
+  for (std::size_t i = 0; i < state.phases.size(); ++i) {
+    const std::string where = path + ": phases[" + std::to_string(i) + "]";
+    if (const auto fault = find_fault(state.phases[i].recipe)) throw io::error(where, *fault);
+    const bool in_order =
+        i == 0 ? state.phases[i].from_step == 0 : state.phases[i].from_step > state.phases[i - 1].from_step;
+    if (!in_order) throw io::error(where, "from_step is out of order");
+  }
+  check_blocks(state, path);
+  return state;
+}
+
+llama::session_options session_options_for(const run_options& run, std::size_t memory_limit) {
+  const train_options& t = run.train;
+  llama::session_options o;
+  o.model.batch = t.batch;
+  o.model.sequence = t.sequence;
+  o.model.head_chunk = t.head_chunk;
+  o.micro_batches = t.accumulate;
+  o.optimizer = {static_cast<float>(t.beta1), static_cast<float>(t.beta2), static_cast<float>(t.epsilon),
+                 static_cast<float>(t.weight_decay), t.clip};
+  o.memory_limit = memory_limit;
+  return o;
+}
+
+std::vector<nn::recipe> recipes_of(const std::vector<nn::resolved_phase>& phases) {
+  std::vector<nn::recipe> recipes;
+  for (const nn::resolved_phase& p : phases) recipes.push_back(p.recipe);
+  return recipes;
+}
+
+std::string memory_table(const nn::memory_plan& plan) {
+  std::string table;
+  const auto line = [&](std::string_view name, std::size_t bytes) {
+    char text[96];
+    std::snprintf(text, sizeof text, "%-12s %16zu bytes %12.1f MiB\n", std::string(name).c_str(), bytes,
+                  static_cast<double>(bytes) * 0x1p-20);
+    table += text;
+  };
+  for (const auto& entry : enum_names<nn::memory_category>::table) line(entry.name, plan[entry.value]);
+  line("total", plan.total());
+  return table;
+}
+double learning_rate(const train_options& o, std::int64_t step) {
+  const auto decay = static_cast<double>(o.decay_steps > 0 ? o.decay_steps : o.steps);
+  const double warmup = std::round(o.warmup < 1.0 ? o.warmup * decay : o.warmup);
+  const auto now = static_cast<double>(step);
+  if (now < warmup) return o.learning_rate * (now + 1) / warmup;
+  const double rest = std::max(1.0, decay - warmup);
+  const double cosine = 0.5 * (1.0 + std::cos(std::numbers::pi * std::min(now - warmup, rest) / rest));  // 0.5 is exact
+  return o.learning_rate * std::fma(1.0 - o.final_learning_rate, cosine, o.final_learning_rate);
+}
+
+nn::step_inputs step_inputs_for(const trainer_state& state) {
+  const train_options& o = state.run.train;
+  nn::step_inputs now;
+  now.seed = o.seed;
+  now.step = static_cast<std::uint64_t>(state.step);
+  now.learning_rate = static_cast<float>(learning_rate(o, state.step));
+  const auto t = static_cast<double>(state.step + 1);
+  now.bias_correction1 = static_cast<float>(1.0 - std::pow(o.beta1, t));
+  now.bias_correction2 = static_cast<float>(1.0 - std::pow(o.beta2, t));
+  return now;
+}
+
+}  // namespace rotoscale::llama_program
