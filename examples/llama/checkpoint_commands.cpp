@@ -51,7 +51,9 @@ struct loaded_model {
     o.model.head_chunk = state.run.train.head_chunk;
     o.model.training = false;
     session = std::make_unique<llama::session>(*ops, state.run.model, o, std::vector{recipe});
-    if (own_recipe) llama::read_scales(path, *session);  // before weights are quantized with them
+    // Before weights are quantized: with these random words and scales.
+    session->set_inputs(inputs());
+    if (own_recipe) llama::read_scales(path, *session);
     llama::read_checkpoint(path, *session, false);
   }
 

@@ -681,8 +681,8 @@ class Memory(Scratch):
     def test_the_plan_is_what_a_run_takes(self):
         for schedule in ("fp32", "bf16", "mxfp4_h16_heal"):
             plan = self.plan(schedule=schedule)
-            self.assertEqual(list(plan), ["weights", "masters", "gradients", "moments", "quantized", "stash", "activations",
-                                          "workspace", "total"])
+            self.assertEqual(list(plan), ["weights", "masters", "gradients", "moments", "quantized", "adapters", "stash",
+                                          "activations", "workspace", "total"])
             self.assertEqual(plan["total"], sum(plan.values()) - plan["total"])
             self.train(schedule, schedule=schedule)
             memory = records(self.folder / schedule / "log.jsonl", "start")[0]["memory"]

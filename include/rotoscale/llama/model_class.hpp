@@ -10,7 +10,7 @@
 
 #include "rotoscale/llama/parameters.hpp"
 #include "rotoscale/llama/rope_table.hpp"
-#include "rotoscale/nn/linear.hpp"
+#include "rotoscale/nn/adapter.hpp"
 
 namespace rotoscale::llama {
 
@@ -20,7 +20,8 @@ struct model_options {
   index_t sequence = 1;       ///< tokens of a sequence
   bool training = true;       ///< room for gradients, moments and what a backward pass needs
   index_t head_chunk = 2048;  ///< tokens whose logits exist at once; a larger pass adds the head's gradient in parts
-  std::function<bool(const parameter&)> trains;  ///< which parameters do; null: all
+  std::optional<lora_config> lora;               ///< adapters beside frozen layers; null: none
+  std::function<bool(const parameter&)> trains;  ///< which parameters do; null: all, or with `lora` the adapters
 };
 
 /// Llama: forward and backward pass over memory that a cursor hands out.
@@ -32,7 +33,7 @@ class model {
 
   /// Shapes and names; no memory yet.
   model(nn::backend& ops, const model_config& config, model_options options)
-      : ops_(&ops), config_(config), options_(std::move(options)), parameters_(config, trains()) {}
+      : ops_(&ops), config_(config), options_(std::move(options)), parameters_(config, trains(), options_.lora) {}
   model(const model&) = delete;
   model& operator=(const model&) = delete;
 
@@ -42,7 +43,7 @@ class model {
   const model_options& options() const { return options_; }
   /// Names and shapes.
   const parameter_list& parameters() const { return parameters_; }
-  /// Linear layers, the output head included.
+  /// Linear layers, the output head included; adapters stand beside them.
   index_t linear_count() const { return 4 * config_.num_hidden_layers + 1; }
   /// Tokens of a pass.
   index_t tokens() const { return options_.batch * options_.sequence; }
@@ -114,7 +115,7 @@ class model {
  private:
   struct layer {
     layer_parameters numbers;
-    nn::linear qkv, o, gate_up, down;
+    nn::adapted_linear qkv, o, gate_up, down;
     nn::tensor_view input, normed1, qkv_out, attended, middle, normed2, gate_up_out, hidden;
     float *rstd1 = nullptr, *lse = nullptr, *rstd2 = nullptr;
   };
@@ -135,6 +136,15 @@ class model {
     return nn::dense_tensor(gradients_ + p.offset, nn::dtype::fp32, {p.rows, p.cols});
   }
   float* gain_gradient(std::size_t number) const { return static_cast<float*>(gradient(number).data); }
+  /// Gradients of the adapter beside a linear layer.
+  nn::adapter_gradients gradients_of(const layer& l, layer_linear linear) const {
+    const adapter_parameters& own = l.numbers.adapters[static_cast<std::size_t>(linear)];
+    nn::adapter_gradients g;
+    if (own.b.empty()) return g;
+    g.a = gradient(own.a);
+    for (const std::size_t number : own.b) g.b.push_back(gradient(number));
+    return g;
+  }
   float epsilon() const { return static_cast<float>(config_.rms_norm_eps); }
   std::vector<float> download(nn::queue q, const nn::const_tensor_view& from, std::size_t number) const;
 
@@ -151,6 +161,9 @@ class model {
   void lay_out_layer(nn::memory_cursor& memory, std::size_t i, nn::tensor_view output);
   void lay_out_head(nn::memory_cursor& memory);
   void lay_out_gradients(nn::memory_cursor& memory);
+  void make_adapter(nn::adapted_linear& beside, std::size_t layer, layer_linear linear);
+  template <class Function>
+  void for_each_adapted(const Function& f);
   template <class Function>
   void for_each_linear(const Function& f);
 
@@ -168,7 +181,7 @@ class model {
   parameter_list parameters_;
 
   const nn::recipe exempt_recipe_ = nn::presets::uniform("bf16", nn::operand_format::bf16, nn::operand_format::bf16);
-  nn::recipe head_recipe_;
+  nn::recipe head_recipe_, adapter_recipe_;
   nn::dtype stored_ = nn::dtype::fp32;  ///< activations
   nn::delayed_scaling_state scales_;
   std::vector<layer> layers_;
@@ -182,7 +195,7 @@ class model {
     std::uint64_t version = 0;
     bool valid = false;
   };
-  std::vector<prepared> prepared_;  ///< which version each linear layer's operands are of
+  std::vector<prepared> prepared_;  ///< which version each linear layer's operands are of, by for_each_linear
   float *cosine_ = nullptr, *sine_ = nullptr;
   float* staging_ = nullptr;
   void* workspace_ = nullptr;

@@ -10,30 +10,65 @@
 
 namespace rotoscale::llama {
 
+/// Calls f(linear layer, its layer_linear, the decoder layer).
+template <class Function>
+void model::for_each_adapted(const Function& f) {
+  for (layer& l : layers_) {
+    f(l.qkv, layer_linear::qkv, l);
+    f(l.o, layer_linear::o, l);
+    f(l.gate_up, layer_linear::gate_up, l);
+    f(l.down, layer_linear::down, l);
+  }
+}
+
+/// Calls f(linear layer, its weight's number): those of the model, then those that adapters are made of.
 template <class Function>
 void model::for_each_linear(const Function& f) {
-  for (layer& l : layers_) {
-    f(l.qkv, l.numbers.qkv);
-    f(l.o, l.numbers.o);
-    f(l.gate_up, l.numbers.gate_up);
-    f(l.down, l.numbers.down);
-  }
+  for_each_adapted([&](nn::linear& own, layer_linear which, const layer& l) { f(own, l.numbers.of(which)); });
   f(head_, parameters_.head());
+  for_each_adapted([&](nn::adapted_linear& own, layer_linear which, const layer& l) {
+    if (!own.adapter) return;
+    const adapter_parameters& numbers = l.numbers.adapters[static_cast<std::size_t>(which)];
+    f(own.adapter->a(), numbers.a);
+    for (std::size_t i = 0; i < numbers.b.size(); ++i) f(own.adapter->b()[i], numbers.b[i]);
+  });
+}
+
+/// The adapter beside a linear layer, if it is a target: in BF16, or in FP32 under a recipe of FP32.
+inline void model::make_adapter(nn::adapted_linear& beside, std::size_t layer, layer_linear linear) {
+  const adapter_parameters& numbers = parameters_.layers()[layer].adapters[static_cast<std::size_t>(linear)];
+  if (numbers.b.empty()) return;
+  nn::adapter_shape s;
+  s.base = beside.shape();
+  s.base.trains = parameters_[numbers.a].trains;
+  s.rank = options_.lora->rank;
+  s.scale = options_.lora->alpha / options_.lora->rank;
+  s.dropout = options_.lora->dropout;
+  for (const std::size_t number : numbers.b)
+    s.parts.push_back({parameters_[number].base_row, parameters_[number].rows});
+  beside.adapter.emplace(s, adapter_recipe_);
 }
 
 inline void model::make_linears(const nn::recipe& r) {
   stored_ = nn::storage_for(r.activations);
   head_recipe_ = nn::is_all_fp32(r) ? nn::presets::uniform("fp32", nn::operand_format::fp32, nn::operand_format::fp32)
                                     : exempt_recipe_;
+  adapter_recipe_ = head_recipe_;
   head_recipe_.fprop.output = nn::operand_format::fp32;  // logits go straight into the loss
   layers_.clear();
   layers_.resize(static_cast<std::size_t>(config_.num_hidden_layers));
   index_t id = 0;
   const auto make = [&](std::size_t number, const nn::recipe& own, index_t tokens) {
     const parameter& p = parameters_[number];
-    nn::linear made({id++, p.rows, p.cols, tokens, p.trains, options_.training, stored_}, own);
-    if (!made.agree(*ops_)) throw std::invalid_argument("recipe " + own.name + ": the device has no such contract");
-    return made;
+    if (options_.training && !p.trains && redraws_signs_of_weights(own)) {
+      throw std::invalid_argument("recipe " + own.name + ": " + p.name() +
+                                  " is frozen and quantized once: its signs cannot be drawn anew each step");
+    }
+    return nn::adapted_linear({id++, p.rows, p.cols, tokens, p.trains, options_.training, stored_, stored_}, own);
+  };
+  const auto agree = [&](auto& made) {
+    if (made.agree(*ops_)) return;
+    throw std::invalid_argument("recipe " + made.current().name + ": the device has no such contract");
   };
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const layer_parameters& n = parameters_.layers()[i];
@@ -44,7 +79,12 @@ inline void model::make_linears(const nn::recipe& r) {
     layers_[i].gate_up = make(n.gate_up, own, tokens());
     layers_[i].down = make(n.down, own, tokens());
   }
+  for_each_adapted([&](nn::adapted_linear& own, layer_linear which, const layer& l) {
+    make_adapter(own, static_cast<std::size_t>(&l - layers_.data()), which);
+    agree(own);
+  });
   head_ = make(parameters_.head(), head_recipe_, std::min(tokens(), options_.head_chunk));
+  agree(head_);
 }
 
 inline void model::lay_out_parameters(nn::memory_cursor& memory) {
@@ -77,10 +117,13 @@ inline void model::lay_out_parameters(nn::memory_cursor& memory) {
 }
 
 inline void model::lay_out_weights(nn::memory_cursor& memory, bool keep) {
+  std::size_t count = 0;
   for_each_linear([&](nn::linear& l, std::size_t number) {
-    l.lay_out(*ops_, memory, category::quantized, nn::tensor_role::w, sources_[number]);
+    const bool base = parameters_[number].kind == parameter_kind::base;
+    l.lay_out(*ops_, memory, base ? category::quantized : category::adapters, nn::tensor_role::w, sources_[number]);
+    ++count;
   });
-  if (!keep) prepared_.assign(static_cast<std::size_t>(linear_count()), {});
+  if (!keep) prepared_.assign(count, {});
 }
 
 inline void model::lay_out_layer(nn::memory_cursor& memory, std::size_t i, nn::tensor_view output) {
@@ -93,9 +136,10 @@ inline void model::lay_out_layer(nn::memory_cursor& memory, std::size_t i, nn::t
     const bool keep = options_.training && consumer.keeps_source(*ops_, nn::tensor_role::x);
     return keep ? kept(shared.extent(1)) : shared;
   };
-  const auto operands = [&](nn::linear& consumer, nn::tensor_view x) {
-    consumer.lay_out(*ops_, memory, options_.training ? category::activations : category::workspace,
-                     nn::tensor_role::x, x);
+  const auto operands = [&](nn::adapted_linear& consumer, nn::tensor_view x) {
+    consumer.lay_out(*ops_, memory, options_.training ? category::activations : category::workspace, nn::tensor_role::x,
+                     x);
+    if (consumer.adapter) consumer.adapter->lay_out_forward(*ops_, memory);
   };
   l.normed1 = made_for(l.qkv, normed_);
   operands(l.qkv, l.normed1);
@@ -148,11 +192,12 @@ inline void model::lay_out_gradients(nn::memory_cursor& memory) {
   const index_t n = tokens(), f = config_.intermediate_size;
   const index_t q = config_.query_size(), qkv = q + 2 * config_.key_value_size();
   const auto tensor = [&](index_t cols) { return memory.tensor(category::workspace, stored_, n, cols); };
-  const auto operands = [&](nn::linear layer::*which, nn::tensor_view dy) {
+  const auto operands = [&](nn::adapted_linear layer::*which, nn::tensor_view dy) {
     const std::size_t mark = memory.mark(category::workspace);
     for (layer& l : layers_) {
       memory.rewind(category::workspace, mark);
       (l.*which).lay_out(*ops_, memory, category::workspace, nn::tensor_role::dy, dy);
+      if ((l.*which).adapter) (l.*which).adapter->lay_out_backward(*ops_, memory, dy);
     }
   };
   const std::size_t mark = memory.mark(category::workspace);
@@ -212,6 +257,9 @@ inline void model::lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool 
   if (stored_ == nn::dtype::bf16) {
     room.widest = std::max({2 * f, d, config_.query_size() + 2 * config_.key_value_size()});
   }
+  for_each_adapted([&](const nn::adapted_linear& l, layer_linear, const layer&) {
+    if (l.adapter) room.widest = std::max(room.widest, l.adapter->width());  // stored as BF16
+  });
   // Behind everything: an operation's own memory is in use at any time.
   memory.rewind(category::workspace, memory.plan()[category::workspace]);
   workspace_bytes_ = ops_->workspace_bytes(room);

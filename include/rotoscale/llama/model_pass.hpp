@@ -64,7 +64,7 @@ inline nn::attention_tensors model::attention_of(const layer& l) const {
 inline void model::forward_layer(const nn::pass& p, layer& l, const float* next_gain, nn::tensor_view output,
                                  nn::tensor_view normed, float* rstd, const nn::quantize_target& to) {
   // Attention: middle = input + o(attention(norm(input))).
-  l.qkv.forward(p, l.qkv_out);
+  l.qkv.forward(p, l.normed1, l.qkv_out);
   const index_t q = config_.query_size(), kv = config_.key_value_size(), dim = config_.head_size();
   const auto heads = [&](index_t first, index_t count) {
     return nn::as_heads(l.qkv_out.part(1, first, count), options_.batch, count / dim, dim);
@@ -72,15 +72,15 @@ inline void model::forward_layer(const nn::pass& p, layer& l, const float* next_
   ops_->rope_both(p.queue, heads(0, q), heads(q, kv), cosine_, sine_, false);
   ops_->attention_forward(p.queue, attention_of(l));
   ops_->quantize(p.queue, l.attended, l.o.input_target(p), p.state);
-  l.o.forward(p, branch_);
-  ops_->residual_norm(p.queue,
-                      {branch_, l.input, gain(l.numbers.norm2), epsilon(), l.middle, l.normed2, l.rstd2,
-                       l.gate_up.input_target(p)},
-                      p.state);
+  l.o.forward(p, l.attended, branch_);
+  ops_->residual_norm(
+      p.queue,
+      {branch_, l.input, gain(l.numbers.norm2), epsilon(), l.middle, l.normed2, l.rstd2, l.gate_up.input_target(p)},
+      p.state);
   // MLP: output = middle + down(swiglu(norm(middle))).
-  l.gate_up.forward(p, l.gate_up_out);
+  l.gate_up.forward(p, l.normed2, l.gate_up_out);
   ops_->swiglu_quantize(p.queue, l.gate_up_out, l.hidden, l.down.input_target(p), p.state);
-  l.down.forward(p, branch_);
+  l.down.forward(p, l.hidden, branch_);
   ops_->residual_norm(p.queue, {branch_, l.middle, next_gain, epsilon(), output, normed, rstd, to}, p.state);
 }
 
@@ -145,14 +145,13 @@ inline void model::backward_layer(const nn::pass& p, layer& l) {
   const nn::tensor_view d = d_residual_;
   // MLP. d is the gradient of the layer's output, and of `middle` through the residual.
   ops_->quantize(p.queue, d, l.down.gradient_target(p), p.state);
-  l.down.backward(p, d_hidden_, gradient(l.numbers.down));
+  l.down.backward(p, d, d_hidden_, gradient(l.numbers.down), gradients_of(l, layer_linear::down));
   ops_->swiglu_backward_quantize(p.queue, d_hidden_, l.gate_up_out, d_gate_up_, l.gate_up.gradient_target(p), p.state);
-  l.gate_up.backward(p, branch_, gradient(l.numbers.gate_up));
-  ops_->rmsnorm_backward(p.queue, branch_, l.middle, gain(l.numbers.norm2), l.rstd2, d,
-                         gain_gradient(l.numbers.norm2));
+  l.gate_up.backward(p, d_gate_up_, branch_, gradient(l.numbers.gate_up), gradients_of(l, layer_linear::gate_up));
+  ops_->rmsnorm_backward(p.queue, branch_, l.middle, gain(l.numbers.norm2), l.rstd2, d, gain_gradient(l.numbers.norm2));
   // Attention.
   ops_->quantize(p.queue, d, l.o.gradient_target(p), p.state);
-  l.o.backward(p, d_attended_, gradient(l.numbers.o));
+  l.o.backward(p, d, d_attended_, gradient(l.numbers.o), gradients_of(l, layer_linear::o));
   const index_t q = config_.query_size(), kv = config_.key_value_size(), dim = config_.head_size();
   const auto heads = [&](const nn::tensor_view& x, index_t first, index_t count) {
     return nn::as_heads(x.part(1, first, count), options_.batch, count / dim, dim);
@@ -162,9 +161,8 @@ inline void model::backward_layer(const nn::pass& p, layer& l) {
                             heads(d_qkv_, q + kv, kv)});
   ops_->rope_both(p.queue, heads(d_qkv_, 0, q), heads(d_qkv_, q, kv), cosine_, sine_, true);
   ops_->quantize(p.queue, d_qkv_, l.qkv.gradient_target(p), p.state);
-  l.qkv.backward(p, branch_, gradient(l.numbers.qkv));
-  ops_->rmsnorm_backward(p.queue, branch_, l.input, gain(l.numbers.norm1), l.rstd1, d,
-                         gain_gradient(l.numbers.norm1));
+  l.qkv.backward(p, d_qkv_, branch_, gradient(l.numbers.qkv), gradients_of(l, layer_linear::qkv));
+  ops_->rmsnorm_backward(p.queue, branch_, l.input, gain(l.numbers.norm1), l.rstd1, d, gain_gradient(l.numbers.norm1));
 }
 
 inline void model::backward(const nn::pass& p, const nn::token_source& tokens, const gradients_ready& ready) {
@@ -181,10 +179,11 @@ inline void model::backward(const nn::pass& p, const nn::token_source& tokens, c
   ops_->fill_zero(p.queue, d_residual_.data, static_cast<std::size_t>(d_residual_.size() * size_of(stored_)));
   ops_->rmsnorm_backward(p.queue, branch_, last_, gain(parameters_.norm()), rstd_, d_residual_,
                          gain_gradient(parameters_.norm()));
-  tell(parameters_.norm(), parameters_.all().size());
+  tell(parameters_.norm(), parameters_.base_count());
   for (std::size_t i = layers_.size(); i-- > 0;) {
     backward_layer(p, layers_[i]);
     tell(layers_[i].numbers.norm1, layers_[i].numbers.down + 1);
+    tell(layers_[i].numbers.first_adapter, layers_[i].numbers.last_adapter);
   }
   const nn::tensor_view table = gradient(parameters_.embedding());
   if (!table.empty()) ops_->embedding_backward(p.queue, tokens, d_residual_, table, p.state);

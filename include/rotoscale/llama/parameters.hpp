@@ -4,6 +4,7 @@
 // gate and up (as Transformer Engine runs them); checkpoints hold them as separate tensors.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <functional>
 #include <string>
@@ -11,27 +12,36 @@
 #include <vector>
 
 #include "rotoscale/llama/config.hpp"
+#include "rotoscale/llama/lora.hpp"
 #include "rotoscale/nn/operation_arguments.hpp"
 #include "rotoscale/nn/random_streams.hpp"
 
 namespace rotoscale::llama {
 
+/// Whose matrix a parameter is.
+enum class parameter_kind { base, adapter_a, adapter_b };
+
 /// A matrix (or vector: one row), with the slices of it that checkpoints name.
 struct parameter {
-  /// Rows that checkpoints hold as a tensor of their own.
+  /// Rows that checkpoints hold as a tensor of their own; the A of a fused adapter has a name for each part that uses
+  /// it.
   struct slice {
     std::string name;       ///< Hugging Face's
     index_t first_row = 0;  ///< of the matrix
     index_t rows = 0;       ///< of the slice
   };
-  std::vector<slice> slices;  ///< by first row
-  index_t rows = 0;           ///< of the matrix; 1 for a vector
-  index_t cols = 0;           ///< of the matrix, or the vector's length
-  bool is_vector = false;     ///< shape [cols] in checkpoints, no weight decay
-  bool scaled_init = false;   ///< writes into the residual stream: std / sqrt(2 layers)
-  bool trains = true;         ///< has a gradient, moments and an FP32 master
-  index_t offset = 0;         ///< elements into the arenas of those that train
-  std::uint64_t version = 0;  ///< changes whenever its values do
+  std::vector<slice> slices;                    ///< by first row
+  index_t rows = 0;                             ///< of the matrix; 1 for a vector
+  index_t cols = 0;                             ///< of the matrix, or the vector's length
+  bool is_vector = false;                       ///< shape [cols] in checkpoints, no weight decay
+  bool scaled_init = false;                     ///< writes into the residual stream: std / sqrt(2 layers)
+  parameter_kind kind = parameter_kind::base;   ///< of the model itself, or of an adapter
+  lora_init init = lora_init::kaiming_uniform;  ///< of an A
+  std::vector<std::uint64_t> streams;           ///< of an A: they name the initial words of each target
+  index_t base_row = 0;                         ///< of a B: the first row of its layer's output that it adds to
+  bool trains = true;                           ///< has a gradient, moments and an FP32 master
+  index_t offset = 0;                           ///< elements into the arenas of those that train
+  std::uint64_t version = 0;                    ///< changes whenever its values do
 
   /// Elements.
   index_t size() const { return rows * cols; }
@@ -39,21 +49,38 @@ struct parameter {
   const std::string& name() const { return slices.front().name; }
 };
 
-/// Where a decoder layer's parameters are in the list.
-struct layer_parameters {
-  std::size_t norm1;    ///< gain before attention
-  std::size_t qkv;      ///< query, key and value
-  std::size_t o;        ///< attention's output
-  std::size_t norm2;    ///< gain before the feed-forward part
-  std::size_t gate_up;  ///< gate and up
-  std::size_t down;     ///< down
+/// Where an adapter's matrices are in the list.
+struct adapter_parameters {
+  std::size_t a = 0;           ///< the A of all parts
+  std::vector<std::size_t> b;  ///< a B for each part; empty: the layer has no adapter
 };
 
-/// All parameters of a model, in a fixed order: embedding, decoder layers, norm, head.
+/// Where a decoder layer's parameters are in the list.
+struct layer_parameters {
+  std::size_t norm1;                           ///< gain before attention
+  std::size_t qkv;                             ///< query, key and value
+  std::size_t o;                               ///< attention's output
+  std::size_t norm2;                           ///< gain before the feed-forward part
+  std::size_t gate_up;                         ///< gate and up
+  std::size_t down;                            ///< down
+  std::array<adapter_parameters, 4> adapters;  ///< by layer_linear, behind the head in the list
+  std::size_t first_adapter;                   ///< they are [first_adapter, last_adapter)
+  std::size_t last_adapter;                    ///< one behind the last
+
+  /// The matrix of a linear layer.
+  std::size_t of(layer_linear linear) const {
+    constexpr std::size_t layer_parameters::*members[] = {&layer_parameters::qkv, &layer_parameters::o,
+                                                          &layer_parameters::gate_up, &layer_parameters::down};
+    return this->*members[static_cast<int>(linear)];
+  }
+};
+
+/// All parameters of a model, in a fixed order: embedding, decoder layers, norm, head; then the adapters of each layer.
 class parameter_list {
  public:
-  /// `trains` says which parameters have gradients; null: all.
-  explicit parameter_list(const model_config& config, const std::function<bool(const parameter&)>& trains = nullptr) {
+  /// `trains` says which parameters have gradients; null: all, or with `lora` the adapters alone.
+  explicit parameter_list(const model_config& config, const std::function<bool(const parameter&)>& trains = nullptr,
+                          const std::optional<lora_config>& lora = {}) {
     const index_t d = config.hidden_size, f = config.intermediate_size;
     const index_t q = config.query_size(), kv = config.key_value_size();
     add(config.vocab_size, d, {{"model.embed_tokens.weight"}});
@@ -74,8 +101,14 @@ class parameter_list {
     }
     norm_ = add_vector(d, "model.norm.weight");
     head_ = config.tie_word_embeddings ? 0 : add(config.vocab_size, d, {{"lm_head.weight"}});
+    base_count_ = all_.size();
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      layers_[i].first_adapter = all_.size();
+      if (lora) add_adapters(i, *lora);
+      layers_[i].last_adapter = all_.size();
+    }
     for (parameter& p : all_) {
-      p.trains = !trains || trains(p);
+      p.trains = trains ? trains(p) : !lora || p.kind != parameter_kind::base;
       if (!p.trains) continue;
       p.offset = arena_size_;
       segments_.push_back({p.offset, p.size(), !p.is_vector});
@@ -98,6 +131,8 @@ class parameter_list {
   /// Number of the last norm's gain.
   std::size_t norm() const { return norm_; }
   std::size_t head() const { return head_; }  ///< the embedding where they are tied
+  /// Parameters of the model itself; adapters follow.
+  std::size_t base_count() const { return base_count_; }
 
   /// Elements of the arenas of those that train, and where each lies in them.
   index_t arena_size() const { return arena_size_; }
@@ -110,6 +145,12 @@ class parameter_list {
     for (const parameter& p : all_) n += p.size();
     return n;
   }
+  /// Elements of those that train.
+  index_t trained_count() const {
+    index_t n = 0;
+    for (const parameter& p : all_) n += p.trains ? p.size() : 0;
+    return n;
+  }
 
  private:
   std::size_t add(index_t rows, index_t cols, std::vector<parameter::slice> slices) {
@@ -120,6 +161,46 @@ class parameter_list {
     p.cols = cols;
     return all_.size() - 1;
   }
+  /// Adapters of a decoder layer: for each linear layer with targets one A of all of them, and a B each.
+  void add_adapters(std::size_t layer, const lora_config& c) {
+    constexpr layer_linear linears[] = {layer_linear::qkv, layer_linear::o, layer_linear::gate_up, layer_linear::down};
+    for (const layer_linear linear : linears) {
+      const std::vector<lora_target> targets = c.targets_in(linear);
+      if (targets.empty()) continue;
+      const parameter base = all_[layers_[layer].of(linear)];
+      adapter_parameters& own = layers_[layer].adapters[static_cast<std::size_t>(linear)];
+      std::vector<parameter::slice> rows;
+      for (std::size_t i = 0; i < targets.size(); ++i) {
+        for (const parameter::slice& s : slices_of(base, targets[i])) {
+          rows.push_back({adapter_name(s.name, 'A'), static_cast<index_t>(i) * c.rank, c.rank});
+        }
+      }
+      own.a = add(static_cast<index_t>(targets.size()) * c.rank, base.cols, rows);
+      all_[own.a].kind = parameter_kind::adapter_a;
+      all_[own.a].init = c.init;
+      for (const lora_target& t : targets) {
+        all_[own.a].streams.push_back((4 * layer + static_cast<std::size_t>(linear)) << 8 |
+                                      static_cast<std::size_t>(t.slice));
+        const std::vector<parameter::slice> parts = slices_of(base, t);
+        const index_t first = parts.front().first_row, end = parts.back().first_row + parts.back().rows;
+        rows.clear();
+        for (const parameter::slice& s : parts)
+          rows.push_back({adapter_name(s.name, 'B'), s.first_row - first, s.rows});
+        own.b.push_back(add(end - first, c.rank, rows));
+        all_[own.b.back()].kind = parameter_kind::adapter_b;
+        all_[own.b.back()].base_row = first;
+      }
+    }
+  }
+  static std::vector<parameter::slice> slices_of(const parameter& base, const lora_target& t) {
+    if (t.fused) return base.slices;
+    return {base.slices[static_cast<std::size_t>(t.slice)]};
+  }
+  /// PEFT's name for a matrix of the adapter beside a weight.
+  static std::string adapter_name(const std::string& weight, char matrix) {
+    constexpr std::string_view suffix = ".weight";
+    return "base_model.model." + weight.substr(0, weight.size() - suffix.size()) + ".lora_" + matrix + ".weight";
+  }
   std::size_t add_vector(index_t cols, std::string name) {
     const std::size_t i = add(1, cols, {{std::move(name)}});
     all_[i].is_vector = true;
@@ -128,24 +209,47 @@ class parameter_list {
 
   std::vector<parameter> all_;
   std::vector<layer_parameters> layers_;
-  std::size_t norm_ = 0, head_ = 0;
+  std::size_t norm_ = 0, head_ = 0, base_count_ = 0;
   index_t arena_size_ = 0;
   std::vector<nn::parameter_arena::segment> segments_;
 };
+
+/// Number j of a normal sequence (Box and Muller).
+inline double normal_number(const random_stream& random, std::size_t j, double std_dev) {
+  const double u = (random.word(2 * j) + 0.5) * 0x1p-32;
+  const double angle = random.word(2 * j + 1) * (0x1p-32 * 2.0 * 3.14159265358979323846);
+  return std_dev * std::sqrt(-2.0 * std::log(u)) * std::cos(angle);
+}
+
+/// An adapter's A from Philox, of each target in turn; B is 0. In FP64 and rounded once, so the same on every machine
+/// (normal ones up to the last place of std::log and cos).
+inline std::vector<float> initial_adapter(const parameter& p, std::uint64_t seed) {
+  std::vector<float> host(static_cast<std::size_t>(p.size()), 0.0f);
+  if (p.kind == parameter_kind::adapter_b) return host;
+  const index_t rank = p.slices.front().rows;
+  const double bound = 1.0 / std::sqrt(static_cast<double>(p.cols));
+  const double std_dev = std::sqrt(2.0 / static_cast<double>(p.cols + rank));
+  const auto per_target = host.size() / p.streams.size();
+  for (std::size_t i = 0; i < host.size(); ++i) {
+    const random_stream random = nn::stream_for(seed, nn::random_purpose::initial_adapters, p.streams[i / per_target]);
+    const std::size_t j = i % per_target;
+    const double x = p.init == lora_init::kaiming_uniform ? std::fma(bound, random.word(2 * j) * 0x1p-31, -bound)
+                                                          : normal_number(random, j, std_dev);
+    host[i] = static_cast<float>(x);
+  }
+  return host;
+}
 
 /// Normal weights, unit norm gains, from a seed: the same on every machine up to the last place of std::log and cos.
 /// `number` is the parameter's place in the list.
 inline std::vector<float> initial_values(const parameter& p, std::size_t number, const model_config& config,
                                          std::uint64_t seed) {
+  if (p.kind != parameter_kind::base) return initial_adapter(p, seed);
   std::vector<float> host(static_cast<std::size_t>(p.size()), 1.0f);
   if (p.is_vector) return host;
   const double std_dev = config.initializer_range / (p.scaled_init ? std::sqrt(2.0 * config.num_hidden_layers) : 1.0);
   const random_stream random = nn::stream_for(seed, nn::random_purpose::initial_weights, number);
-  for (std::size_t j = 0; j < host.size(); ++j) {  // Box and Muller
-    const double u = (random.word(2 * j) + 0.5) * 0x1p-32;
-    const double angle = random.word(2 * j + 1) * (0x1p-32 * 2.0 * 3.14159265358979323846);
-    host[j] = static_cast<float>(std_dev * std::sqrt(-2.0 * std::log(u)) * std::cos(angle));
-  }
+  for (std::size_t j = 0; j < host.size(); ++j) host[j] = static_cast<float>(normal_number(random, j, std_dev));
   return host;
 }
 

@@ -104,6 +104,12 @@ class session {
     bind(true);
   }
 
+  /// Seed and step of what follows, until a step or an evaluation brings its own: frozen weights are quantized when
+  /// they are loaded, and their signs and random words are of that moment.
+  void set_inputs(const nn::step_inputs& inputs) {
+    ops_->upload(queue_, &evaluation_state_->inputs, &inputs, sizeof inputs);
+    ops_->synchronize(queue_);
+  }
   /// Sets every parameter's values.
   void load(std::size_t number, std::span<const float> values) { model_.load(evaluation_pass(), number, values); }
   /// Initial values from a seed.

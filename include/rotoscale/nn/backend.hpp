@@ -121,6 +121,10 @@ class backend {
   virtual void swiglu_backward(queue q, const_tensor_view dh, const_tensor_view gate_up, tensor_view d_gate_up) = 0;
   /// sum = x + y; sum may be x.
   virtual void add(queue q, const_tensor_view x, const_tensor_view y, tensor_view sum) = 0;
+  /// y = factor · x where an element is kept, else 0; with `accumulate` y = fma(x, factor, y) where it is kept. x and y
+  /// may be stored differently.
+  virtual void dropout(queue q, const_tensor_view x, const dropout_args& args, tensor_view y, bool accumulate,
+                       const step_state* state) = 0;
   /// loss[t] = -log softmax(logits[t])[target], 0 where masked; targets are those of tokens [first, first + rows). The
   /// logits are used up: with gradients they become their gradients times the state's gradient_scale.
   virtual void cross_entropy(queue q, tensor_view logits, const token_source& targets, index_t first, float* loss,

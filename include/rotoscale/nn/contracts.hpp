@@ -94,6 +94,7 @@ inline constexpr operation_contract reference_contracts[] = {
     {"squares", "squares-fp32-chunks4096-fp64-tree"},
     {"loss_sum", "loss-fp64-tree"},
     {"adamw", "adamw-fp32-fma"},
+    {"dropout", "dropout-philox-fp32-fma"},
 };
 
 }  // namespace rotoscale::nn

@@ -20,13 +20,14 @@ struct pass {
 
 /// A linear layer's shape and how it takes part.
 struct linear_shape {
-  index_t layer = 0;                ///< names it in random streams and scales
-  index_t out = 0;                  ///< output features
-  index_t in = 0;                   ///< input features
-  index_t tokens = 0;               ///< of a pass
-  bool trains = true;               ///< w has a gradient
-  bool backward = true;             ///< a backward pass follows
-  dtype activations = dtype::fp32;  ///< what x and dy are stored as
+  index_t layer = 0;              ///< names it in random streams and scales
+  index_t out = 0;                ///< output features
+  index_t in = 0;                 ///< input features
+  index_t tokens = 0;             ///< of a pass
+  bool trains = true;             ///< w has a gradient
+  bool backward = true;           ///< a backward pass follows
+  dtype inputs = dtype::fp32;     ///< what x is stored as
+  dtype gradients = dtype::fp32;  ///< what dy is stored as
 };
 
 /// A linear layer: its operands and the contracts of its GEMMs, no memory.
@@ -48,7 +49,7 @@ class linear {
     operand_request r;
     r.tensor = tensor;
     r.layer = shape_.layer;
-    r.source = tensor == tensor_role::w ? dtype::fp32 : shape_.activations;
+    r.source = tensor == tensor_role::w ? dtype::fp32 : tensor == tensor_role::x ? shape_.inputs : shape_.gradients;
     r.rows = tensor == tensor_role::w ? shape_.out : shape_.tokens;
     r.cols = tensor == tensor_role::dy ? shape_.out : shape_.in;
     const bool column = shape_.backward && (tensor == tensor_role::w || shape_.trains);
@@ -93,10 +94,9 @@ class linear {
   quantize_target gradient_target(const pass& p) const { return target(p, tensor_role::dy, true); }
 
   /// y[tokens, out] = x·wᵀ; x is quantized.
-  void forward(const pass& p, tensor_view y) const {
-    p.ops->gemm(p.queue, {get(tensor_role::x), operand_form::row}, {get(tensor_role::w), operand_form::row},
-                contract(gemm_kind::fprop), recipe_->fprop.output, y, false);
-  }
+  void forward(const pass& p, tensor_view y) const { multiply(p, y, recipe_->fprop.output, false); }
+  /// y = x·wᵀ + y, rounded once to `output`.
+  void forward_onto(const pass& p, tensor_view y, operand_format output) const { multiply(p, y, output, true); }
   /// dx[tokens, in] = dy·w (overwritten), gradient += dyᵀ·x; dy is quantized.
   void backward(const pass& p, tensor_view dx, tensor_view gradient) const {
     p.ops->gemm(p.queue, {get(tensor_role::dy), operand_form::row}, {get(tensor_role::w), operand_form::column},
@@ -107,6 +107,10 @@ class linear {
   }
 
  private:
+  void multiply(const pass& p, tensor_view y, operand_format output, bool accumulate) const {
+    p.ops->gemm(p.queue, {get(tensor_role::x), operand_form::row}, {get(tensor_role::w), operand_form::row},
+                contract(gemm_kind::fprop), output, y, accumulate);
+  }
   std::unique_ptr<operand_set>& set(tensor_role tensor) { return sets_[static_cast<int>(tensor)]; }
   operand_set* get(tensor_role tensor) const { return sets_[static_cast<int>(tensor)].get(); }
   /// Evaluations record nothing of x, so that they leave no trace in a run.

@@ -21,11 +21,12 @@ enum class memory_category {
   gradients,    ///< FP32
   moments,      ///< of the optimizer, FP32
   quantized,    ///< operands made of weights, with the state of their scales
+  adapters,     ///< operands made of adapters' matrices
   stash,        ///< operands of another recipe, kept for a later switch
   activations,  ///< what the forward pass leaves for the backward pass
   workspace     ///< lives within a pass, or holds a step's inputs and results
 };
-inline constexpr int memory_categories = 8;  ///< how many there are
+inline constexpr int memory_categories = 9;  ///< how many there are
 
 /// Bytes by category.
 struct memory_plan {
@@ -109,8 +110,9 @@ template <>
 struct enum_names<nn::memory_category> {
   using enum nn::memory_category;
   static constexpr enum_name<nn::memory_category> table[] = {
-      {weights, "weights"},     {masters, "masters"}, {gradients, "gradients"},     {moments, "moments"},
-      {quantized, "quantized"}, {stash, "stash"},     {activations, "activations"}, {workspace, "workspace"}};
+      {weights, "weights"}, {masters, "masters"},         {gradients, "gradients"},
+      {moments, "moments"}, {quantized, "quantized"},     {adapters, "adapters"},
+      {stash, "stash"},     {activations, "activations"}, {workspace, "workspace"}};
 };
 template <>
 struct enum_names<nn::dtype> {

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "rotoscale/nn/operand.hpp"
+#include "rotoscale/nn/random_streams.hpp"
 #include "rotoscale/nn/step_state.hpp"
 
 namespace rotoscale::nn {
@@ -84,6 +85,21 @@ struct quantize_target {
   bool row = false;            ///< is the row form wanted?
   bool column = false;         ///< is the column form?
   scaling_ref scaling;         ///< of an FP8 form
+};
+
+/// Dropout in front of linear layer `layer`: what is kept is multiplied by `factor`, the rest is 0. Words are those of
+/// the step, the micro-batch and the layer, so that whoever asks again gets the same mask.
+struct dropout_args {
+  index_t layer = 0;            ///< names the random stream
+  std::uint32_t threshold = 0;  ///< an element whose word is below it is dropped: probability · 2^32
+  float factor = 1.0f;          ///< of what is kept
+
+  /// Element (r, c) of n columns takes word r · n + c.
+  random_stream words(const step_state& state) const {
+    const std::uint64_t pass = state.inputs.step << 12 | (state.global_micro_batch() & 0xFFF);
+    return stream_for(state.inputs.seed, random_purpose::dropout,
+                      static_cast<std::uint64_t>(layer) << 40 | (pass & 0xFFFFFFFFFF));
+  }
 };
 
 /// y = norm(sum), sum = x + branch (no branch: sum is x itself), then quantized.

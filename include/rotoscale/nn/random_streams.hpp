@@ -13,7 +13,9 @@ enum class random_purpose : std::uint64_t {
   signs = 2,
   initial_weights = 3,
   data_order = 4,
-  sampling = 5
+  sampling = 5,
+  dropout = 6,
+  initial_adapters = 7
 };
 
 /// The purpose is the top byte of the stream, `rest` (below 2^56) what tells its uses apart.

@@ -111,6 +111,12 @@ constexpr bool is_all_fp32(const recipe& r) {
   return true;
 }
 
+/// Does a weight have to be quantized in every step, whether it changes or not?
+constexpr bool redraws_signs_of_weights(const recipe& r) {
+  return r.fprop.right.rotation == rotation_kind::h16_step_signs ||
+         r.dgrad.right.rotation == rotation_kind::h16_step_signs;
+}
+
 /// A sentence that says what is wrong with a GEMM's recipe, or nothing. `where` names it.
 inline std::optional<std::string> find_fault(const gemm_recipe& g, const std::string& where) {
   if (g.left.rotation != g.right.rotation)

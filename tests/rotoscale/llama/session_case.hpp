@@ -62,6 +62,9 @@ struct session_case {
                std::uint64_t weights = 3, const std::function<void(llama::session_options&)>& change = nullptr,
                nn::communicator* ranks = nullptr)
       : ops(nn::make_cpu_backend(threads)), ranks_(ranks), session(*ops, config, options(b, seq, change), {r}, ranks) {
+    nn::step_inputs inputs;
+    inputs.seed = 5;
+    session.set_inputs(inputs);
     session.initialize(weights);
   }
   static llama::session_options options(index_t b, index_t seq,

@@ -32,12 +32,12 @@ inline op_case::prepared gemm_case(op_scene& c, const gemm_shape& s, const nn::o
   nn::operand_set* const sets[] = {c.operands(request(s.m, s.k, true, true), x),
                                    c.operands(request(s.n, s.k, true, false), w),
                                    c.operands(request(s.n, s.m, true, false), v)};
-  const nn::dtype c_type = accumulate ? nn::dtype::fp32 : stored;
-  const auto by_rows = c.tensor(c_type, s.m, s.n, 4), by_columns = c.tensor(c_type, s.k, s.n, 5);
+  const auto by_rows = c.tensor(stored, s.m, s.n, 4), by_columns = c.tensor(stored, s.k, s.n, 5);
   float* scaling = c.keep(std::vector<float>{3.0f, 1.0f / 3.0f, 0.0f});
   nn::step_state* state = c.state();
   const nn::scaling_ref scale{scaling, scaling + 1, nn::is_fp8(how.format) ? scaling + 2 : nullptr};
-  const nn::operand_format output = accumulate ? nn::operand_format::fp32 : nn::operand_format::bf16;
+  const bool exact = accumulate && stored == nn::dtype::fp32;  // as gradients of weights
+  const nn::operand_format output = exact ? nn::operand_format::fp32 : nn::operand_format::bf16;
   return {[=, &c] {
             c.ops().quantize(c.queue, x, {sets[0], true, true, scale}, state);
             c.ops().quantize(c.queue, w, {sets[1], true, false, scale}, state);
@@ -60,16 +60,16 @@ inline std::vector<op_case> gemm_cases() {
   const auto add = [&](numbers f, const char* contract, const gemm_shape& s, rounding r = rounding::nearest_even,
                        nn::rotation_kind rotation = nn::rotation_kind::none) {
     for (const nn::dtype source : storages) {
-      for (const int output : {0, 1, 2}) {  // FP32, BF16, FP32 that is added to
+      for (const int output : {0, 1, 2, 3}) {  // FP32, BF16; 2 and 3: the same, added to
         nn::operand_recipe how{f};
         how.rounding = r;
         how.rotation = rotation;
         all.push_back({"gemm " + std::string(to_string(f)) + " " + contract + " " + std::to_string(s.m) + "x" +
                            std::to_string(s.n) + "x" + std::to_string(s.k) + " from " + std::string(to_string(source)) +
-                           " to " + (output == 0 ? "fp32" : output == 1 ? "bf16" : "sum"),
+                           " to " + (output % 2 == 0 ? "fp32" : "bf16") + (output > 1 ? " sum" : ""),
                        false, [=](op_scene& c, bool) {
                          return gemm_case(c, s, how, *nn::find_gemm_contract(contract), source,
-                                          output == 1 ? nn::dtype::bf16 : nn::dtype::fp32, output == 2);
+                                          output % 2 == 1 ? nn::dtype::bf16 : nn::dtype::fp32, output > 1);
                        }});
       }
     }

@@ -65,6 +65,15 @@ inline op_case::prepared add_case(op_scene& c, const row_shape& s, nn::dtype typ
   return {[=, &c] { c.ops().add(c.queue, x, y, sum); }, [=, &c] { c.result(sum); }};
 }
 
+/// Every pair of storages: an adapter's input is BF16 beside a model in FP32.
+inline op_case::prepared dropout_case(op_scene& c, const row_shape& s, nn::dtype from, nn::dtype to, double probability,
+                                      bool accumulate) {
+  const auto x = c.tensor(from, s.rows, s.cols, 1, s.width), y = c.tensor(to, s.rows, s.cols, 2, s.width);
+  nn::step_state* state = c.state();
+  const nn::dropout_args args{7, static_cast<std::uint32_t>(probability * 0x1p32), 1.7f};
+  return {[=, &c] { c.ops().dropout(c.queue, x, args, y, accumulate, state); }, [=, &c] { c.result(y); }};
+}
+
 inline op_case::prepared embedding_case(op_scene& c, const row_shape& s, nn::dtype type) {
   constexpr index_t vocabulary = 23;
   const auto table = c.tensor(nn::dtype::fp32, vocabulary, s.cols, 1), y = c.tensor(type, s.rows, s.cols, 2),
@@ -182,8 +191,21 @@ inline std::vector<op_case> row_cases() {
   add_row_cases(all, "embedding", embedding_case);
   for (const row_shape& s : row_shapes) {
     for (const bool gradients : {false, true}) {
-      all.push_back({shape_name(gradients ? "cross_entropy with gradients" : "cross_entropy", s, nn::dtype::fp32), false,
-                     [=](op_scene& c, bool) { return loss_case(c, s, gradients); }});
+      all.push_back({shape_name(gradients ? "cross_entropy with gradients" : "cross_entropy", s, nn::dtype::fp32),
+                     false, [=](op_scene& c, bool) { return loss_case(c, s, gradients); }});
+    }
+  }
+  for (const row_shape& s : row_shapes) {
+    for (const nn::dtype from : storages) {
+      for (const nn::dtype to : storages) {
+        for (const double probability : {0.0, 0.1, 0.5}) {
+          const bool accumulate = (s.cols + (from == to)) % 2 == 0;
+          all.push_back({shape_name(accumulate ? "dropout onto" : "dropout", s, from) + " to " +
+                             std::string(to_string(to)) + " " + std::to_string(probability),
+                         false,
+                         [=](op_scene& c, bool) { return dropout_case(c, s, from, to, probability, accumulate); }});
+        }
+      }
     }
   }
   for (const head_shape& s : head_shapes) {

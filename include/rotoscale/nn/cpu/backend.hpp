@@ -10,6 +10,7 @@
 #include "rotoscale/gemm.hpp"
 #include "rotoscale/nn/backend.hpp"
 #include "rotoscale/nn/cpu/attention.hpp"
+#include "rotoscale/nn/cpu/dropout.hpp"
 #include "rotoscale/nn/cpu/layers.hpp"
 #include "rotoscale/nn/cpu/operands.hpp"
 #include "rotoscale/nn/cpu/optimizer.hpp"
@@ -213,6 +214,19 @@ class cpu_backend : public backend {
       });
     });
   }
+  void dropout(queue q, const_tensor_view x, const dropout_args& args, tensor_view y, bool accumulate,
+               const step_state* state) override {
+    run(q, "dropout", [&] {
+      const random_stream words = args.words(*state);
+      cpu::with_storage(x.type, [&](auto s) {
+        using X = decltype(s);
+        cpu::with_storage(y.type, [&](auto t) {
+          using Y = decltype(t);
+          cpu::dropout(as_matrix<const X>(x), args, words, as_matrix<Y>(y), accumulate, pool_);
+        });
+      });
+    });
+  }
   void cross_entropy(queue q, tensor_view logits, const token_source& targets, index_t first, float* loss,
                      bool gradients, const step_state* state) override {
     run(q, "cross_entropy", [&] {
@@ -323,10 +337,14 @@ class cpu_backend : public backend {
     o.output = formats::bf16;
     const matrix<bf16> to = as_matrix<bf16>(c);
     const matrix<float> wide = row_major(work<float>(q, a.rows * b.rows), a.rows, b.rows);
+    const auto each_row = [&](const auto& body) {
+      for_each_chunk(pool_, a.rows, cpu::row_chunk, [&](index_t first, index_t last) {
+        for (index_t i = first; i < last; ++i) body(i);
+      });
+    };
+    if (accumulate) each_row([&](index_t i) { cpu::read_row(&to(i, 0), b.rows, &wide(i, 0)); });
     rotoscale::gemm(a, b, o, wide, pool_);
-    for_each_chunk(pool_, a.rows, cpu::row_chunk, [&](index_t first, index_t last) {
-      for (index_t i = first; i < last; ++i) cpu::write_row(&wide(i, 0), b.rows, &to(i, 0));
-    });
+    each_row([&](index_t i) { cpu::write_row(&wide(i, 0), b.rows, &to(i, 0)); });
   }
 
   thread_pool pool_;
