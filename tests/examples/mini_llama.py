@@ -267,7 +267,7 @@ class Results(Scratch):
         self.assertEqual(start["name"], "late")
 
     def test_eval_gives_the_logged_loss(self):
-        for schedule in ("bf16", "fp8_delayed", "mxfp4_h16_heal"):
+        for schedule in ("bf16", "fp8_delayed", "mxfp4_h16_heal", "mxfp4_h16_fixed_signs", "mxfp4_h16_step_signs"):
             self.train(schedule, schedule=schedule)
             end = records(self.folder / schedule / "log.jsonl", "end")[0]
             for path in (schedule, self.checkpoint(schedule)):

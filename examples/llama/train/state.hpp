@@ -9,6 +9,7 @@
 
 #include "options.hpp"
 #include "rotoscale/llama/session.hpp"
+#include "rotoscale/nn/schedule.hpp"
 
 namespace rotoscale::llama_program {
 
