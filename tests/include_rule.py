@@ -34,9 +34,9 @@ PARTS = {
 }
 # The same for gpu/'s folders, each of which may include itself. api/ is what programs of any compiler include.
 GPU_PARTS = {
-    "gpu/api": set(),
+    "gpu/api": {"nn"},
     "gpu/dialect": {"gpu/api"},
-    "gpu/quantize": {"gpu/api", "gpu/dialect"},
+    "gpu/quantize": {"gpu/api", "gpu/dialect", "nn"},
     "gpu/gemm": {"gpu/api", "gpu/dialect"},
     "gpu/nn": {"gpu/api", "gpu/dialect"},
     "gpu/train": {"gpu/api", "nn"},

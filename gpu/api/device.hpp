@@ -24,10 +24,14 @@ struct device_info {
   int processors = 0;                 ///< multiprocessors or compute units
 };
 
+/// What this library was built for: "cuda", "hip" or "host".
+const char* build_mode();
 /// How many devices there are; no_device where there is none, or no driver.
 status count_devices(int& count);
 /// Makes a device the calling thread's current one.
 status select_device(int index);
+/// What the runtime calls the current device, e.g. "NVIDIA H200".
+status device_name(std::string& name);
 /// What launchers know of the current device. The runtime is asked once a device.
 status current_device(device_info& device);
 
@@ -66,6 +70,19 @@ status destroy(stream s);
 status synchronize(stream s);
 /// Waits for all work of the current device.
 status synchronize();
+
+/// A point in a stream. In a build for the host, whose work is done at once, it is nothing.
+struct event {
+  void* handle = nullptr;  ///< the runtime's
+};
+/// An event; `timed`: elapsed can ask for its time, which costs a little.
+status create(event& e, bool timed = false);
+status destroy(event e);            ///< null is ok
+status record(event e, stream s);   ///< what was put on the stream so far
+status wait(stream s, event e);     ///< what comes on the stream waits for the event
+status synchronize(event e);        ///< waits for it, and says what went wrong before
+/// Microseconds between two timed events that are past; 0 in a build for the host.
+status elapsed(event from, event to, float& microseconds);
 
 /// Work that was recorded on a stream, to be run as often as wanted.
 struct graph {

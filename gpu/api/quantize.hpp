@@ -18,6 +18,9 @@ struct quantized_output {
   std::uint8_t* codes = nullptr;   ///< device memory, aligned to 16 bytes; null: this orientation is not wanted
   std::uint8_t* scales = nullptr;  ///< device memory
   block_options options;           ///< of this orientation
+  /// In device memory, not null: what holds instead of `options`, from which it may differ in random words and signs
+  /// only. Every block goes the definition's way.
+  const block_options* drawn = nullptr;
   placement code_order = placement::row_major;   ///< order of the codes
   placement scale_order = placement::row_major;  ///< order of the scales
   index_t code_stride = 0;                       ///< bytes, a multiple of 16; 0: dense; row_major only

@@ -21,6 +21,7 @@ struct fp8_options {
   format source = formats::bf16;   ///< FP32, or BF16: FP32 sources are rounded to it first
   rotoscale::rounding rounding = rotoscale::rounding::nearest_even;  ///< of elements
   random_stream random = {};  ///< for stochastic rounding: element (r, c) of the M × N source takes word r * N + c
+  const random_stream* drawn = nullptr;  ///< in device memory, not null: instead of `random`
 };
 
 /// Results in device memory; null pointers: not wanted.
@@ -30,6 +31,8 @@ struct fp8_output {
   index_t row_stride = 0;           ///< bytes; 0: dense
   index_t column_stride = 0;        ///< bytes; 0: dense
   float* amax = nullptr;            ///< becomes the larger of what it holds (not negative) and the source's amax
+  float* factor = nullptr;          ///< becomes *scale_inverse: what the codes' products are to be multiplied by
+  const float* scale_inverse = nullptr;  ///< null: 1
 };
 
 /// Casts M × N `source` (any strides). `scale` (device memory, finite and above zero; null: 1) multiplies every

@@ -45,6 +45,16 @@ hipError_t query(int index, device_info& device) {
 
 }  // namespace
 
+const char* build_mode() {
+#if defined(ROTOSCALE_GPU_HOST)
+  return "host";
+#elif defined(ROTOSCALE_CUDA)
+  return "cuda";
+#else
+  return "hip";
+#endif
+}
+
 const char* to_text(arch a) { return traits_of(a).name; }
 
 status count_devices(int& count) {
@@ -119,6 +129,57 @@ status create(stream& s, bool joins_null_stream) {
 status destroy(stream s) { return s.handle == nullptr ? status{} : to_status(hipStreamDestroy(native(s))); }
 status synchronize(stream s) { return to_status(hipStreamSynchronize(native(s))); }
 status synchronize() { return to_status(hipDeviceSynchronize()); }
+
+#if defined(ROTOSCALE_GPU_HOST)
+
+status create(event&, bool) { return {}; }
+status destroy(event) { return {}; }
+status record(event, stream) { return {}; }
+status wait(stream, event) { return {}; }
+status synchronize(event) { return {}; }
+status elapsed(event, event, float& microseconds) {
+  microseconds = 0.0f;
+  return {};
+}
+status device_name(std::string& name) {
+  name = "the host";
+  return {};
+}
+
+#else
+
+namespace {
+
+hipEvent_t native(event e) { return static_cast<hipEvent_t>(e.handle); }
+
+}  // namespace
+
+status create(event& e, bool timed) {
+  hipEvent_t made = nullptr;
+  const hipError_t error = hipEventCreateWithFlags(&made, timed ? 0u : hipEventDisableTiming);
+  e.handle = made;
+  return to_status(error);
+}
+status destroy(event e) { return e.handle == nullptr ? status{} : to_status(hipEventDestroy(native(e))); }
+status record(event e, stream s) { return to_status(hipEventRecord(native(e), native(s))); }
+status wait(stream s, event e) { return to_status(hipStreamWaitEvent(native(s), native(e), 0)); }
+status synchronize(event e) { return to_status(hipEventSynchronize(native(e))); }
+status elapsed(event from, event to, float& microseconds) {
+  float milliseconds = 0.0f;
+  const hipError_t error = hipEventElapsedTime(&milliseconds, native(from), native(to));
+  microseconds = milliseconds * 1000.0f;
+  return to_status(error);
+}
+status device_name(std::string& name) {
+  int index = 0;
+  hipError_t error = hipGetDevice(&index);
+  hipDeviceProp_t properties;
+  if (error == hipSuccess) error = hipGetDeviceProperties(&properties, index);
+  if (error == hipSuccess) name = properties.name;
+  return to_status(error);
+}
+
+#endif
 
 #if defined(ROTOSCALE_GPU_HOST)
 

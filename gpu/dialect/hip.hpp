@@ -26,7 +26,9 @@
 #define hipErrorNoBinaryForGpu cudaErrorNoKernelImageForDevice
 #define hipError_t cudaError_t
 #define hipEventCreate cudaEventCreate
+#define hipEventCreateWithFlags cudaEventCreateWithFlags
 #define hipEventDestroy cudaEventDestroy
+#define hipEventDisableTiming cudaEventDisableTiming
 #define hipEventElapsedTime cudaEventElapsedTime
 #define hipEventRecord cudaEventRecord
 #define hipEventSynchronize cudaEventSynchronize
@@ -71,6 +73,7 @@
 #define hipStreamIsCapturing cudaStreamIsCapturing
 #define hipStreamNonBlocking cudaStreamNonBlocking
 #define hipStreamSynchronize cudaStreamSynchronize
+#define hipStreamWaitEvent cudaStreamWaitEvent
 #define hipStream_t cudaStream_t
 #define hipSuccess cudaSuccess
 #elif defined(__HIP__) && defined(ROTOSCALE_NO_HIP_SDK)

@@ -43,6 +43,18 @@ __device__ inline std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t h
 #endif
 }
 
+/// c plus the four products of int8 in the bytes of a and b.
+__device__ inline std::int32_t dot4(std::uint32_t a, std::uint32_t b, std::int32_t c) {
+#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
+  return __dp4a(static_cast<int>(a), static_cast<int>(b), c);
+#elif defined(ROTOSCALE_AMD) && defined(__HIP_DEVICE_COMPILE__)
+  return __builtin_amdgcn_sdot4(static_cast<int>(a), static_cast<int>(b), c, false);
+#else
+  for (int i = 0; i < 32; i += 8) c += static_cast<std::int8_t>(a >> i) * static_cast<std::int8_t>(b >> i);
+  return c;
+#endif
+}
+
 __device__ inline std::uint32_t min_u16x2(std::uint32_t a, std::uint32_t b) {
 #if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
   return __vminu2(a, b);

@@ -17,6 +17,7 @@ struct fp8_kernel_args : tile_source {
   bool bf16_source = false;
   rotoscale::rounding rounding = rotoscale::rounding::nearest_even;
   random_stream random;
+  const random_stream* drawn = nullptr;
 };
 
 inline constexpr unsigned fp8_tile = 128;  // rows and columns
@@ -102,7 +103,8 @@ __device__ inline std::uint32_t encode_exactly(const fp8_kernel_args& a, float s
       const std::uint64_t index = std::uint64_t{r} * a.columns + c;
       std::uint32_t random = 0;
       if (a.rounding == rounding::stochastic) {
-        random = pick(a.random.block(index / 4).word, static_cast<unsigned>(index % 4));
+        const random_stream& words = a.drawn != nullptr ? *a.drawn : a.random;
+        random = pick(words.block(index / 4).word, static_cast<unsigned>(index % 4));
       }
       // NaN keeps its sign, which FP32 arithmetic loses.
       const float scaled = fp32_is_nan(u) ? x : x * scale;
@@ -166,6 +168,9 @@ __global__ void __launch_bounds__(fp8_threads, fp8_blocks_per_processor<T>)
   const unsigned group = t % 8, row = row0 + t / 8 * 4, column = column0 + group * 8;
   const bool whole = a.vectors && row0 + fp8_tile <= a.rows && column0 + fp8_tile <= a.columns;
   const float scale = a.scale == nullptr ? 1.0f : *a.scale;
+  if (a.out.factor != nullptr && block_index().x == 0 && t == 0) {
+    *a.out.factor = a.out.scale_inverse == nullptr ? 1.0f : *a.out.scale_inverse;
+  }
   auto& stage = block_shared<fp8_stage>();
   fp8_share<T> share;
   share.load(a, row, column, whole);

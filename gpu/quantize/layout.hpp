@@ -30,6 +30,7 @@ struct block_output {
   std::uint8_t padding = 0;
   fast_rule fast;
   block_options options;
+  const block_options* drawn = nullptr;  ///< device memory, not null: instead of `options`
 };
 
 /// Where the 16 bytes at `vec` of row `r` of the codes are, in either order.

@@ -47,6 +47,7 @@ status prepare_output(block_format f, const quantized_output& q, index_t vectors
   out.scales = q.scales;
   out.padding = q.scale_padding;
   out.options = o;
+  out.drawn = q.drawn;
   out.fast = make_fast_rule(f.element, o);
   return {};
 }
@@ -109,7 +110,7 @@ status quantize_source(block_format f, matrix<const T> source, const quantized_o
     general = general || out.fast.signs != 0 || q.options.rule == scale_rule::floor;
     any_rotated = any_rotated || out.fast.rotates;
     any_unrotated = any_unrotated || !out.fast.rotates;
-    exact = exact || !out.fast.applies || !source_has_fast_path<T>(q.options.source);
+    exact = exact || q.drawn != nullptr || !out.fast.applies || !source_has_fast_path<T>(q.options.source);
   }
   device_info device;
   if (status s = current_device(device); !s.ok()) return s;

@@ -32,6 +32,9 @@ status prepare_fp8_output(const fp8_output& out, index_t m, index_t n, fp8_outpu
   if (to.column_stride == 0) to.column_stride = m;
   if (to.row_stride < n) return {error_code::bad_extent, "out.row_stride", "must not be less than a row"};
   if (to.column_stride < m) return {error_code::bad_extent, "out.column_stride", "must not be less than a row"};
+  if (out.factor != nullptr) {
+    if (status s = check_pointer(out.factor, sizeof(float), "out.factor"); !s.ok()) return s;
+  }
   return out.amax == nullptr ? status{} : check_pointer(out.amax, sizeof(float), "out.amax");
 }
 
@@ -70,6 +73,7 @@ status cast_source(const fp8_options& o, matrix<const T> source, const float* sc
   a.bf16_source = o.source == formats::bf16;
   a.rounding = o.rounding;
   a.random = o.random;
+  a.drawn = o.drawn;
   const bool exactly = o.rounding != rounding::nearest_even;
   if (o.element == formats::e4m3) return launch_fp8<T, e4m3>(a, exactly, stream);
   return launch_fp8<T, e5m2>(a, exactly, stream);

@@ -234,7 +234,7 @@ __device__ inline void quantize_tile_exactly(const quantize_kernel_args& a, cons
   constexpr unsigned vectors = Rows ? tile_rows<T> : tile_columns, blocks = (Rows ? tile_columns : tile_rows<T>) / 32;
   const unsigned vector0 = Rows ? at.row : at.column, k0 = Rows ? at.column : at.row;
   const unsigned matrix_vectors = Rows ? a.rows : a.columns, k = Rows ? a.columns : a.rows;
-  const block_options& o = out.options;
+  const block_options& o = out.drawn != nullptr ? *out.drawn : out.options;
   ROTOSCALE_KEEP_LOOP
   for (unsigned i = thread_index().x; i < vectors * blocks; i += tile_threads) {
     const unsigned v = i % vectors, b = i / vectors;

@@ -64,6 +64,8 @@ class model {
   void prepare(nn::queue q) const {
     const rope_table table = make_rope_table(config_, options_.sequence);
     ops_->set_workspace(q, workspace_, workspace_bytes_);
+    const auto& segments = parameters_.segments();
+    ops_->upload(q, segments_, segments.data(), segments.size() * sizeof segments[0]);
     ops_->upload(q, cosine_, table.cosine.data(), table.cosine.size() * sizeof(float));
     ops_->upload(q, sine_, table.sine.data(), table.sine.size() * sizeof(float));
     ops_->synchronize(q);
@@ -71,7 +73,7 @@ class model {
 
   /// The parameters that train.
   nn::parameter_arena arena() const {
-    return {masters_, gradients_, m_, v_, parameters_.arena_size(), parameters_.segments()};
+    return {masters_, gradients_, m_, v_, parameters_.arena_size(), parameters_.segments(), segments_};
   }
   /// Of FP8 operands.
   const nn::delayed_scaling_state& scales() const { return scales_; }
@@ -189,6 +191,7 @@ class model {
   std::vector<std::unique_ptr<nn::operand_set>> head_x_, head_dlogits_;
   std::vector<nn::head_chunk> head_chunks_;
 
+  nn::parameter_arena::segment* segments_ = nullptr;
   float *masters_ = nullptr, *gradients_ = nullptr, *m_ = nullptr, *v_ = nullptr;
   std::vector<nn::const_tensor_view> sources_;  ///< FP32 values of each parameter; empty: operands only
   struct prepared {

@@ -93,6 +93,8 @@ inline void model::lay_out_parameters(nn::memory_cursor& memory) {
   gradients_ = memory.array<float>(category::gradients, n);
   m_ = memory.array<float>(category::moments, n);
   v_ = memory.array<float>(category::moments, n);
+  segments_ = memory.array<nn::parameter_arena::segment>(category::weights,
+                                                         static_cast<index_t>(parameters_.segments().size()));
   // A frozen matrix of a linear layer needs no FP32 values, unless an operand is these.
   std::vector<bool> keeps(parameters_.all().size(), true);
   index_t largest = 0;

@@ -234,7 +234,7 @@ inline nn::memory_plan plan_session(nn::backend& ops, const model_config& config
 inline const parameter* session::find_overflow() {
   const parameter_list& list = model_.parameters();
   std::vector<double> squares(list.segments().size());
-  ops_->sum_squares(queue_, model_.arena().weight, list.segments(), squares_);
+  ops_->sum_squares(queue_, model_.arena().weight, model_.arena(), squares_);
   ops_->download(queue_, squares.data(), squares_, squares.size() * sizeof(double));
   ops_->synchronize(queue_);
   std::size_t i = 0;

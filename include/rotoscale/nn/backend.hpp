@@ -133,9 +133,8 @@ class backend {
   virtual void sum_losses(queue q, const float* loss, index_t n, step_state* state) = 0;
 
   // Optimizer.
-  /// out[i] = Σ x² over segment i, in FP64: chunks of 4096 in FP32, a tree in FP64 over them.
-  virtual void sum_squares(queue q, const float* x, std::span<const parameter_arena::segment> segments,
-                           double* out) = 0;
+  /// out[i] = Σ x² over the arena's segment i, in FP64: chunks of 4096 in FP32, a tree in FP64 over them.
+  virtual void sum_squares(queue q, const float* x, const parameter_arena& arena, double* out) = 0;
   /// Over the whole arena: squares, norm, count of what is not finite, clip factor.
   virtual void gradient_norm(queue q, const parameter_arena& arena, const optimizer_config& config,
                              step_state* state) = 0;

@@ -74,7 +74,8 @@ struct parameter_arena {
   float* m = nullptr;                 ///< AdamW's first moments
   float* v = nullptr;                 ///< AdamW's second moments
   index_t size = 0;                   ///< elements of each arena
-  std::span<const segment> segments;  ///< the parameters, ascending
+  std::span<const segment> segments;  ///< the parameters, ascending; the host's memory
+  const segment* segments_in_backend = nullptr;  ///< the same in the backend's memory
 };
 /// Elements: a chunk of the sum of squares, so that no chunk holds two parameters.
 inline constexpr index_t parameter_alignment = 4096;

@@ -36,7 +36,7 @@ struct step_state {
   float clip_factor = 1.0f;       ///< what gradients are multiplied by
 
   /// The micro-batch's number among those of all ranks: what random streams count.
-  constexpr std::uint64_t global_micro_batch() const {
+  ROTOSCALE_HD constexpr std::uint64_t global_micro_batch() const {
     return inputs.first_micro_batch + std::uint64_t{micro_batch} * inputs.micro_batch_stride;
   }
   /// Nats a token; 0 where all targets are masked.

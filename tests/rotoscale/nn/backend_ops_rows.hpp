@@ -144,6 +144,7 @@ struct arena_memory {
 
   arena_memory(op_scene& c, int width) {
     arena.size = 16384;
+    arena.segments_in_backend = c.keep(segments);
     const auto with_gaps = [&](std::uint64_t seed, int w, bool positive) {
       std::vector<float> x(static_cast<std::size_t>(arena.size), 0.0f);
       for (const auto& s : segments) {
@@ -169,7 +170,7 @@ inline op_case::prepared optimizer_case(op_scene& c, int width, bool composed) {
   return {[=, &c] {
             nn::parameter_arena arena = memory->arena;
             arena.segments = memory->segments;
-            c.ops().sum_squares(c.queue, arena.weight, arena.segments, squares);
+            c.ops().sum_squares(c.queue, arena.weight, arena, squares);
             if (composed) {
               c.ops().backend::clip_and_update(c.queue, arena, config, state);
             } else {

@@ -255,12 +255,11 @@ class cpu_backend : public backend {
     if (a.to.set != nullptr) quantize(q, a.y, a.to, state);
   }
 
-  void sum_squares(queue q, const float* x, std::span<const parameter_arena::segment> segments,
-                   double* out) override {
+  void sum_squares(queue q, const float* x, const parameter_arena& arena, double* out) override {
     run(q, "sum_squares", [&] {
-      for (std::size_t i = 0; i < segments.size(); ++i) {
-        const index_t n = segments[i].count;
-        out[i] = cpu::sum_squares(x + segments[i].first, n, work<double>(q, cpu::chunk_count(n)), pool_);
+      for (std::size_t i = 0; i < arena.segments.size(); ++i) {
+        const index_t n = arena.segments[i].count;
+        out[i] = cpu::sum_squares(x + arena.segments[i].first, n, work<double>(q, cpu::chunk_count(n)), pool_);
       }
     });
   }

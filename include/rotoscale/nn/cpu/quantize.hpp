@@ -10,8 +10,7 @@
 #include <limits>
 
 #include "rotoscale/nn/cpu/storage.hpp"
-#include "rotoscale/nn/operation_arguments.hpp"
-#include "rotoscale/nn/random_streams.hpp"
+#include "rotoscale/nn/form_options.hpp"
 #include "rotoscale/parallel.hpp"
 #include "rotoscale/quantize.hpp"
 
@@ -77,52 +76,6 @@ float finite_amax(matrix<T> x, thread_pool& pool) {
 }
 
 }  // namespace detail
-
-/// How one form of a tensor is quantized, with everything that a recipe leaves open resolved.
-struct form_options {
-  operand_recipe recipe;
-  block_axis axis = block_axis::row;
-  std::uint32_t signs = 0;    ///< of the rotation, as rotation::signs
-  random_stream random = {};  ///< for stochastic rounding
-};
-
-/// GEMM, side and layer (16 bits) and a counter (32 bits) tell the streams of linear layers apart.
-inline random_stream stream_of(std::uint64_t seed, random_purpose purpose, gemm_kind gemm, bool right, index_t layer,
-                               std::uint64_t counter) {
-  const std::uint64_t rest = static_cast<std::uint64_t>(gemm) << 52 | static_cast<std::uint64_t>(right) << 48 |
-                             static_cast<std::uint64_t>(layer) << 32 | (counter & 0xFFFFFFFFu);
-  return stream_for(seed, purpose, rest);
-}
-
-inline form_options resolve_form(const operand_request& request, operand_form form, const step_state* state) {
-  const operand_use use = use_of(request.tensor, form);
-  form_options o;
-  o.recipe = *request.recipe(form);
-  o.axis = form == operand_form::row ? block_axis::row : block_axis::column;
-  const step_state none;
-  const step_inputs& now = state != nullptr ? state->inputs : none.inputs;
-  if (o.recipe.rotation == rotation_kind::h16_fixed_signs || o.recipe.rotation == rotation_kind::h16_step_signs) {
-    // One mask for both operands, so that the rotation cancels.
-    const std::uint64_t counter = o.recipe.rotation == rotation_kind::h16_step_signs ? now.step + 1 : 0;
-    o.signs = stream_of(now.seed, random_purpose::signs, use.gemm, false, request.layer, counter).word(0);
-  }
-  const std::uint64_t micro_batch = state != nullptr ? state->global_micro_batch() : 0;
-  // Weights are quantized once a step, whichever micro-batch comes first.
-  const std::uint64_t counter = now.step << 8 | (request.tensor == tensor_role::w ? 0 : micro_batch & 0xFF);
-  o.random = stream_of(now.seed, random_purpose::rounding, use.gemm, use.right, request.layer, counter);
-  return o;
-}
-
-inline block_options block_options_for(const form_options& form) {
-  block_options o;
-  o.source = formats::bf16;
-  o.rotation = {form.recipe.rotation == rotation_kind::none ? 0 : 16, {form.signs}};
-  o.rule = form.recipe.rule;
-  o.policy = policy_of(form.recipe.policy);
-  o.rounding = form.recipe.rounding;
-  o.random = form.random;
-  return o;
-}
 
 /// E4M3 or E5M2 of the source's BF16 value times `scale`, in the source's order; words are numbered along its rows.
 template <class T>

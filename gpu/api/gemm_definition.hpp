@@ -1,0 +1,31 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// GEMMs under the contracts that need no matrix unit, on any device: C [m, n] = A · Bᵀ (+ C). One product after the
+// other in FP32 (fp32_fma_chain), or exact sums of 32 MXFP4 products scaled and added in FP32 (fp32_blockwise).
+#pragma once
+
+#include "rotoscale/gemm_operand.hpp"
+#include "status.hpp"
+#include "stream.hpp"
+
+namespace rotoscale::gpu {
+
+/// Which sums: the matrix models of the same names.
+enum class defined_sum { fma_chain, blockwise };
+
+/// Where sums go. An element is factor_a * factor_b * sum (+ out), rounded to `output`, stored as `stored`.
+struct defined_result {
+  void* out = nullptr;            ///< [m, n] in device memory
+  format stored = formats::fp32;  ///< or BF16
+  format output = formats::fp32;  ///< or BF16; what is stored as BF16 is rounded to it in any case
+  index_t out_stride = 0;         ///< elements between rows; 0: n
+  bool accumulate = false;        ///< adds what stands there; only where it is stored as FP32
+};
+
+/// Computes r.out, equal to gemm_ref by bytes. fma_chain takes FP32, BF16, E4M3 and E5M2 in any strides, transposed or
+/// not, with or without a factor in device memory, and blocks of 32 of E2M1, E4M3 or E5M2 with E8M0 scales in row-major
+/// order; blockwise takes the blocks of E2M1, codes and rows aligned to 4 bytes. One launch on `s`, no allocation. Any
+/// status but ok: nothing was launched.
+status gemm_defined(defined_sum sum, const gemm_operand& a, const gemm_operand& b, const defined_result& r, stream s);
+
+}  // namespace rotoscale::gpu

@@ -1,0 +1,131 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The GEMM of fp32_blockwise on MXFP4 operands: twice an E2M1 value is an int8, so a block of 32 products is eight
+// four-way integer products, an exact number of quarters, which one fused multiply-add scales and adds. All bits are
+// the definition's, also where scales leave FP32's range.
+#pragma once
+
+#include "gpu/dialect/e2m1.hpp"
+#include "gpu/gemm/definition.hpp"
+
+namespace rotoscale::gpu {
+
+inline constexpr int blockwise_blocks = 4;  // of 32, in shared memory at once
+
+/// Beyond any sum of two scales' exponents: a scale that is NaN.
+inline constexpr int nan_exponent = 1 << 20;
+
+template <int R>
+struct blockwise_side {
+  static constexpr int pitch = 16 * R + 4;
+  std::uint32_t word[blockwise_blocks][8][pitch];  ///< four elements, doubled; [.][w] holds elements 4 w to 4 w + 3
+  int exponent[blockwise_blocks][pitch];           ///< of the block's scale
+};
+template <int R>
+struct blockwise_tiles {
+  blockwise_side<R> a, b;
+};
+
+/// Eight codes as int8, doubled.
+__device__ inline void double_e2m1(std::uint32_t codes, std::uint32_t& low, std::uint32_t& high) {
+  const byte_table plus{0x03020100u, 0x0C080604u}, minus{0xFDFEFF00u, 0xF4F8FAFCu};
+  const sign_bytes signs = spread_signs(codes);
+  const std::uint32_t low_mask = permute_bytes<0xBA98>(signs.low, 0), high_mask = permute_bytes<0xBA98>(signs.high, 0);
+  low = (plus.of(codes) & ~low_mask) | (minus.of(codes) & low_mask);
+  high = (plus.of(codes >> 16) & ~high_mask) | (minus.of(codes >> 16) & high_mask);
+}
+
+/// Blocks [first, first + blockwise_blocks) of the rows from `row` on; what is not there is not used.
+template <int R>
+__device__ inline void load_blocks(const definition_operand& o, int row, int first, int blocks, int thread,
+                                   blockwise_side<R>& to) {
+  constexpr int words = 4 * blockwise_blocks;  // of codes, of a row
+  ROTOSCALE_UNROLL
+  for (int i = 0; i < 16 * R * words / definition_threads; ++i) {
+    const int at = i * definition_threads + thread, r = at / words, w = at % words, block = w / 4;
+    std::uint32_t codes = 0;
+    if (row + r < o.rows && first + block < blocks) {
+      codes = reinterpret_cast<const std::uint32_t*>(o.codes + (row + r) * o.row_step)[4 * first + w];
+    }
+    double_e2m1(codes, to.word[block][w % 4 * 2][r], to.word[block][w % 4 * 2 + 1][r]);
+  }
+  for (int at = thread; at < 16 * R * blockwise_blocks; at += definition_threads) {
+    const int r = at / blockwise_blocks, block = at % blockwise_blocks;
+    std::uint8_t scale = unit_scale_byte;
+    if (row + r < o.rows && first + block < blocks) scale = o.scales[(row + r) * o.scale_stride + first + block];
+    to.exponent[block][r] = scale == nan_scale_byte ? nan_exponent : scale_exponent(scale);
+  }
+}
+
+/// Is every product of a block -0? Asked only where a sum is -0 already.
+__device__ inline bool all_negative_zeros(const definition_arguments& p, int row, int column, int block) {
+  const std::uint8_t* const a = p.a.codes + row * p.a.row_step + 16 * block;
+  const std::uint8_t* const b = p.b.codes + column * p.b.row_step + 16 * block;
+  bool all = true;
+  for (int c = 0; c < 16; ++c) {
+    for (int h = 0; h < 8; h += 4) {
+      const std::uint32_t x = a[c] >> h, y = b[c] >> h;
+      all = all && ((x & 7u) == 0 || (y & 7u) == 0) && ((x ^ y) & 8u) != 0;
+    }
+  }
+  return all;
+}
+
+/// A block's quarters into an output's sum; `block` is in shared memory, `number` counts from k = 0.
+__device__ inline float add_quarters(const definition_arguments& p, float acc, int quarters, int exponent, int row,
+                                     int column, int number) {
+  const int e = exponent - 2;
+  if (e >= -126 && e <= 127 && (quarters != 0 || fp32_bits(acc) != 0x80000000u)) {
+    return __builtin_fmaf(static_cast<float>(quarters), fp32_from_bits(static_cast<std::uint32_t>(e + 127) << 23), acc);
+  }
+  if (exponent >= nan_exponent / 2) return fp32_from_bits(fp32_nan_bits);
+  const bool zero = quarters == 0 && fp32_bits(acc) == 0x80000000u;
+  const bool inside = row < p.a.rows && column < p.b.rows;
+  return add_block(acc, quarters, exponent, zero && inside && all_negative_zeros(p, row, column, number));
+}
+
+template <int R>
+[[maybe_unused]] static __global__ void __launch_bounds__(definition_threads)
+    blockwise_kernel(const definition_arguments p) {
+  constexpr int tile = 16 * R;
+  auto& t = block_shared<blockwise_tiles<R>>();
+  const int across = (p.b.rows + tile - 1) / tile, at = static_cast<int>(block_index().x);
+  const int row = at / across * tile, column = at % across * tile, blocks = p.k / 32;
+  const int thread = static_cast<int>(thread_index().x), row_part = thread / 16, column_part = thread % 16;
+  float acc[R][R] = {};
+  for (int first = 0; first < blocks; first += blockwise_blocks) {
+    load_blocks<R>(p.a, row, first, blocks, thread, t.a);
+    load_blocks<R>(p.b, column, first, blocks, thread, t.b);
+    block_barrier();
+    ROTOSCALE_KEEP_LOOP
+    for (int block = 0; block < blockwise_blocks && first + block < blocks; ++block) {
+      int quarters[R][R] = {};
+      ROTOSCALE_UNROLL
+      for (int w = 0; w < 8; ++w) {
+        std::uint32_t a[R], b[R];
+        owned<R>::load(t.a.word[block][w], row_part, a);
+        owned<R>::load(t.b.word[block][w], column_part, b);
+        ROTOSCALE_UNROLL
+        for (int i = 0; i < R; ++i) {
+          ROTOSCALE_UNROLL
+          for (int j = 0; j < R; ++j) quarters[i][j] = dot4(a[i], b[j], quarters[i][j]);
+        }
+      }
+      int a[R], b[R];
+      owned<R>::load(t.a.exponent[block], row_part, a);
+      owned<R>::load(t.b.exponent[block], column_part, b);
+      ROTOSCALE_UNROLL
+      for (int i = 0; i < R; ++i) {
+        ROTOSCALE_UNROLL
+        for (int j = 0; j < R; ++j) {
+          acc[i][j] = add_quarters(p, acc[i][j], quarters[i][j], a[i] + b[j], row + owned<R>::index(row_part, i),
+                                   column + owned<R>::index(column_part, j), first + block);
+        }
+      }
+    }
+    block_barrier();
+  }
+  store_tile<R>(p, acc, row, column, row_part, column_part);
+}
+
+}  // namespace rotoscale::gpu

@@ -1,0 +1,93 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Kernels of gpu/api/quantize_state.hpp.
+#pragma once
+
+#include "gpu/api/quantize_state.hpp"
+#include "gpu/dialect/hip.hpp"
+#include "gpu/dialect/packed.hpp"
+
+namespace rotoscale::gpu {
+
+inline constexpr unsigned state_threads = 256, state_segments = state_threads / segment_lanes;
+
+/// One block a tensor. The history moves by one entry, its end first, so that no entry is lost.
+[[maybe_unused]] static __global__ void __launch_bounds__(state_threads)
+    update_scales_kernel(const nn::scaling_state s, const nn::delayed_scaling rule) {
+  struct maxima {
+    float of[state_segments];
+  };
+  const index_t t = block_index().x;
+  const int length = s.history_length, thread = static_cast<int>(thread_index().x);
+  float* const history = s.history + t * length;
+  constexpr int step = static_cast<int>(state_threads);
+  float most = 0.0f;
+  for (int first = (length - 1) / step * step; first >= 0; first -= step) {
+    const int i = first + thread;
+    const float x = i >= length ? 0.0f : i == 0 ? s.amax[t] : history[i - 1];
+    block_barrier();
+    if (i < length) history[i] = x;
+    most = __builtin_fmaxf(most, x);
+  }
+  for (unsigned mask = 1; mask < segment_lanes; mask *= 2) {
+    most = __builtin_fmaxf(most, fp32_from_bits(shuffle_xor(fp32_bits(most), mask)));
+  }
+  maxima& shared = block_shared<maxima>();
+  if (thread % segment_lanes == 0) shared.of[thread / segment_lanes] = most;
+  block_barrier();
+  if (thread != 0) return;
+  float amax = history[0];
+  if (rule.algorithm == nn::amax_algorithm::max) {
+    for (unsigned i = 0; i < state_segments; ++i) amax = __builtin_fmaxf(amax, shared.of[i]);
+  }
+  s.amax[t] = 0.0f;
+  if (!(amax > 0.0f) || !(fp32_bits(amax) < fp32_infinity_bits)) return;
+  const float scale = s.largest[t] / amax * pow2_fp32(-rule.margin);
+  s.scale[t] = (fp32_bits(scale) & fp32_magnitude_mask) < fp32_infinity_bits ? scale : fp32_from_bits(0x7F7FFFFFu);
+  s.scale_inverse[t] = 1.0f / s.scale[t];
+}
+
+[[maybe_unused]] static __global__ void draw_kernel(const block_options options, const nn::form_draws draws,
+                                                    const nn::step_state* state, block_options* to) {
+  const nn::step_state none;
+  const nn::step_state& now = state != nullptr ? *state : none;
+  block_options o = options;
+  o.random = draws.words(now);
+  o.rotation.signs[0] = draws.mask(now);
+  *to = o;
+}
+
+struct round_arguments {
+  const float* from;
+  index_t stride, rows, columns;
+  std::uint16_t* to;
+  bool vectors;  ///< four elements at a time
+};
+
+__device__ inline std::uint32_t canonical_bf16(float x) {
+  const std::uint32_t u = fp32_bits(x);
+  return fp32_is_nan(u) ? ((u & fp32_sign_mask) | fp32_nan_bits) >> 16 : bf16_bits_keeping_nan(x);
+}
+
+[[maybe_unused]] static __global__ void __launch_bounds__(state_threads) round_bf16_kernel(const round_arguments a) {
+  const index_t across = (a.columns + 3) / 4, pieces = a.rows * across;
+  for (index_t i = index_t{block_index().x} * state_threads + thread_index().x; i < pieces;
+       i += index_t{grid_size().x} * state_threads) {
+    const index_t row = i / across, column = i % across * 4;
+    const float* const from = a.from + row * a.stride + column;
+    std::uint16_t* const to = a.to + row * a.columns + column;
+    if (a.vectors) {
+      const vec16 x = load_streaming(from);
+      std::uint32_t y[4];
+      ROTOSCALE_UNROLL
+      for (int j = 0; j < 4; ++j) y[j] = canonical_bf16(fp32_from_bits(x.word[j]));
+      store_streaming8(to, y[0] | y[1] << 16, y[2] | y[3] << 16);
+      continue;
+    }
+    for (index_t j = 0; j < 4 && column + j < a.columns; ++j) {
+      to[j] = static_cast<std::uint16_t>(canonical_bf16(from[j]));
+    }
+  }
+}
+
+}  // namespace rotoscale::gpu

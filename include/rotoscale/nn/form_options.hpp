@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// What a recipe leaves open of how a tensor's form is quantized: signs of rotations and random words, which derive from
+// the step's state.
+#pragma once
+
+#include "rotoscale/block.hpp"
+#include "rotoscale/nn/operation_arguments.hpp"
+#include "rotoscale/nn/random_streams.hpp"
+
+namespace rotoscale::nn {
+
+/// How one form of a tensor is quantized, with everything that a recipe leaves open resolved.
+struct form_options {
+  operand_recipe recipe;              ///< of the form
+  block_axis axis = block_axis::row;  ///< along which blocks lie
+  std::uint32_t signs = 0;            ///< of the rotation, as rotation::signs
+  random_stream random = {};          ///< for stochastic rounding
+};
+
+/// GEMM, side and layer (16 bits) and a counter (32 bits) tell the streams of linear layers apart.
+constexpr std::uint64_t stream_of(random_purpose purpose, gemm_kind gemm, bool right, index_t layer) {
+  const std::uint64_t rest = static_cast<std::uint64_t>(gemm) << 52 | static_cast<std::uint64_t>(right) << 48 |
+                             static_cast<std::uint64_t>(layer) << 32;
+  return stream_for(0, purpose, rest).stream;
+}
+
+/// Where a form's random words and signs come from; what changes from step to step is in the state.
+struct form_draws {
+  std::uint64_t rounding = 0;         ///< stream of random words, counter 0
+  std::uint64_t signs = 0;            ///< stream of the signs
+  bool has_signs = false;             ///< else there are none
+  bool each_step = false;             ///< signs are drawn anew each step
+  bool counts_micro_batches = false;  ///< random words change with the micro-batch, not only with the step
+
+  /// Words of the state's step.
+  ROTOSCALE_HD constexpr random_stream words(const step_state& now) const {
+    const std::uint64_t micro_batch = counts_micro_batches ? now.global_micro_batch() & 0xFF : 0;
+    return {now.inputs.seed, rounding | ((now.inputs.step << 8 | micro_batch) & 0xFFFFFFFFu)};
+  }
+  /// The signs' mask.
+  ROTOSCALE_HD constexpr std::uint32_t mask(const step_state& now) const {
+    if (!has_signs) return 0;
+    return random_stream{now.inputs.seed, signs | (each_step ? (now.inputs.step + 1) & 0xFFFFFFFFu : 0)}.word(0);
+  }
+};
+
+/// Of one form of a tensor.
+inline form_draws draws_of(const operand_request& request, operand_form form) {
+  const operand_use use = use_of(request.tensor, form);
+  const rotation_kind rotation = request.recipe(form)->rotation;
+  form_draws d;
+  d.rounding = stream_of(random_purpose::rounding, use.gemm, use.right, request.layer);
+  // One mask for both operands, so that the rotation cancels.
+  d.signs = stream_of(random_purpose::signs, use.gemm, false, request.layer);
+  d.each_step = rotation == rotation_kind::h16_step_signs;
+  d.has_signs = d.each_step || rotation == rotation_kind::h16_fixed_signs;
+  // Weights are quantized once a step, whichever micro-batch comes first.
+  d.counts_micro_batches = request.tensor != tensor_role::w;
+  return d;
+}
+
+/// How a form is quantized in the state's step; no state: step 0, seed 0.
+inline form_options resolve_form(const operand_request& request, operand_form form, const step_state* state) {
+  const step_state none;
+  const step_state& now = state != nullptr ? *state : none;
+  const form_draws draws = draws_of(request, form);
+  form_options o;
+  o.recipe = *request.recipe(form);
+  o.axis = form == operand_form::row ? block_axis::row : block_axis::column;
+  o.signs = draws.mask(now);
+  o.random = draws.words(now);
+  return o;
+}
+
+/// As options of the quantizers of blocks.
+inline block_options block_options_for(const form_options& form) {
+  block_options o;
+  o.source = formats::bf16;
+  o.rotation = {form.recipe.rotation == rotation_kind::none ? 0 : 16, {form.signs}};
+  o.rule = form.recipe.rule;
+  o.policy = policy_of(form.recipe.policy);
+  o.rounding = form.recipe.rounding;
+  o.random = form.random;
+  return o;
+}
+
+}  // namespace rotoscale::nn

@@ -1,0 +1,203 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// gemm_defined against the CPU's gemm, by bytes: every element, stride and output, ragged extents, bits of all kinds.
+// Compiled by an ordinary compiler.
+#include <doctest/doctest.h>
+
+#include <cstring>
+
+#include "gpu/api/gemm_definition.hpp"
+#include "gpu/gemm/data.hpp"
+#include "rotoscale/gemm.hpp"
+
+using namespace gpu_test;
+
+namespace {
+
+/// Elements of at least a byte, here and on the device, row-major or transposed.
+struct dense_data {
+  array<std::uint8_t> codes;
+  array<float> factor;
+  format element;
+  int rows, k;
+  index_t stride;
+  bool transposed;
+
+  /// `kind` 0: numbers between -2 and 2; 1: any bits.
+  dense_data(format e, int r, int length, bool t, unsigned seed, int kind)
+      : codes(make(e, (t ? length : r), (t ? r : length) + 3, seed, kind)),
+        factor({kind == 0 ? 0.3f : 3.0f}),
+        element(e),
+        rows(r),
+        k(length),
+        stride(((t ? r : length) + 3) * e.bits() / 8),
+        transposed(t) {}
+
+  static bytes make(format e, int packed_rows, int width, unsigned seed, int kind) {
+    std::mt19937 random(seed);
+    bytes out;
+    for (int i = 0; i < packed_rows * width; ++i) {
+      std::uint64_t code = random();
+      if (kind == 0) {
+        code = encode(e, static_cast<float>(static_cast<int>(random() % 4001) - 2000) / 1000.0f, rounding::nearest_even,
+                      overflow::saturate);
+      }
+      for (int b = 0; b < e.bits(); b += 8) out.push_back(static_cast<std::uint8_t>(code >> b));
+    }
+    return out;
+  }
+  gemm_operand view(bool on_device, bool with_factor) const {
+    gemm_operand o;
+    o.element = element;
+    o.rows = rows;
+    o.k = k;
+    o.codes = on_device ? codes.there : codes.here.data();
+    o.code_stride = stride;
+    o.transposed = transposed;
+    if (with_factor) o.factor = on_device ? factor.there : factor.here.data();
+    return o;
+  }
+};
+
+gemm_operand view_here(const matrix_data& m) {
+  gemm_operand o = m.view();
+  o.codes = m.codes.here.data();
+  o.scales = m.scales.here.data();
+  return o;
+}
+
+void compare(defined_sum sum, const gemm_operand& a, const gemm_operand& b, const gemm_operand& a_there,
+             const gemm_operand& b_there, int output, bool accumulate) {
+  const index_t m = a.rows, n = b.rows, stride = n + 5;
+  const auto count = static_cast<std::size_t>(m * stride);
+  std::vector<float> want(count);
+  std::mt19937 random(7);
+  for (float& x : want) x = static_cast<float>(random() % 1000) - 500.0f;
+  gemm_options o;
+  o.model = sum == defined_sum::blockwise ? fp32_blockwise : fp32_fma_chain;
+  o.output = output == 0 ? formats::fp32 : formats::bf16;
+  o.accumulate = accumulate;
+  defined_result r;
+  r.output = o.output;
+  r.out_stride = stride;
+  r.accumulate = accumulate;
+  const array<float> wide(want);
+  array<std::uint16_t> narrow(std::vector<std::uint16_t>(count, 0x1234));
+  r.stored = output == 2 ? formats::bf16 : formats::fp32;
+  r.out = output == 2 ? static_cast<void*>(narrow.there) : static_cast<void*>(wide.there);
+  const status s = gemm_defined(sum, a_there, b_there, r, {});
+  REQUIRE_MESSAGE(s.ok(), s.message());
+  matrix<float> c{want.data(), {m, n}, {stride, 1}};
+  static thread_pool pool(1);
+  gemm(a, b, o, c, pool);
+  if (output == 2) {
+    narrow.fetch();
+    std::vector<std::uint16_t> expected(count, 0x1234);
+    for (index_t i = 0; i < m; ++i) {
+      for (index_t j = 0; j < n; ++j) {
+        const std::uint32_t u = fp32_bits(c(i, j));
+        expected[static_cast<std::size_t>(i * stride + j)] =
+            static_cast<std::uint16_t>(fp32_is_nan(u) ? 0x7FC0u | (u >> 16 & 0x8000u) : u >> 16);
+      }
+    }
+    CHECK(narrow.here == expected);
+    CHECK(narrow.guards_hold());
+  } else {
+    const_cast<array<float>&>(wide).fetch();
+    CHECK(std::memcmp(wide.here.data(), want.data(), count * sizeof(float)) == 0);
+    CHECK(wide.guards_hold());
+  }
+}
+
+struct extents {
+  int m, n, k;
+};
+constexpr extents small[] = {{1, 1, 1}, {5, 70, 33}, {40, 33, 64}, {17, 129, 31}};
+
+}  // namespace
+
+TEST_CASE("chains of FP32, BF16 and FP8, transposed and not") {
+  for (const extents& e : small) {
+    for (const format& f : {formats::fp32, formats::bf16, formats::e4m3, formats::e5m2}) {
+      for (const int variant : {0, 1, 2, 3}) {
+        for (const int kind : {0, 1}) {
+          CAPTURE(e.m);
+          CAPTURE(f.bits());
+          CAPTURE(variant);
+          CAPTURE(kind);
+          const dense_data a(f, e.m, e.k, variant % 2 != 0, 1, kind), b(f, e.n, e.k, variant / 2 != 0, 2, kind);
+          const bool factor = f.bits() == 8;
+          compare(defined_sum::fma_chain, a.view(false, factor), b.view(false, factor), a.view(true, factor),
+                  b.view(true, factor), variant % 3, variant == 3);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("chains of unlike elements, and of blocks") {
+  const dense_data a(formats::bf16, 20, 64, false, 3, 0), b(formats::e4m3, 30, 64, false, 4, 0);
+  compare(defined_sum::fma_chain, a.view(false, false), b.view(false, true), a.view(true, false), b.view(true, true), 0,
+          false);
+  for (const gemm_element e : {gemm_element::e2m1, gemm_element::e4m3, gemm_element::e5m2}) {
+    for (const scales_of kind : {scales_of::ordinary, scales_of::special}) {
+      const matrix_data x = random_matrix(19, 96, 5, kind, e), y = random_matrix(33, 96, 6, scales_of::wide, e);
+      compare(defined_sum::fma_chain, view_here(x), view_here(y), x.view(), y.view(), 1, false);
+    }
+  }
+}
+
+TEST_CASE("blockwise sums, every kind of scale") {
+  for (const extents& e : {extents{1, 1, 32}, extents{9, 70, 96}, extents{40, 33, 160}, extents{130, 20, 288}}) {
+    for (const scales_of kind : {scales_of::ordinary, scales_of::far, scales_of::special, scales_of::wide}) {
+      for (const int output : {0, 1, 2}) {
+        const matrix_data a = random_matrix(e.m, e.k, 11, kind), b = random_matrix(e.n, e.k, 12, kind);
+        compare(defined_sum::blockwise, view_here(a), view_here(b), a.view(), b.view(), output, output == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("sums of negative zeros, and scales beyond FP32") {
+  constexpr int rows = 33, k = 96;
+  std::mt19937 random(5);
+  const auto make = [&](int kind) {
+    bytes codes(rows * 48), scales(rows * 3);
+    for (auto& c : codes) c = static_cast<std::uint8_t>(random() & (kind == 0 ? 0x88 : 0x99));
+    for (auto& s : scales) s = static_cast<std::uint8_t>(random() % 2 == 0 ? random() % 4 : 40 + random() % 20);
+    return matrix_data(rows, k, std::move(codes), std::move(scales));
+  };
+  for (const int kind : {0, 1}) {
+    const matrix_data a = make(1), b = make(kind);
+    compare(defined_sum::blockwise, view_here(a), view_here(b), a.view(), b.view(), 0, false);
+    compare(defined_sum::fma_chain, view_here(a), view_here(b), a.view(), b.view(), 0, false);
+  }
+}
+
+TEST_CASE("bad GEMMs are refused before anything is launched") {
+  const dense_data a(formats::bf16, 4, 32, false, 1, 0);
+  const matrix_data x = random_matrix(4, 32, 1, scales_of::ordinary);
+  const array<float> out(std::vector<float>(16));
+  const defined_result good{out.there};
+  const auto argument = [](const status& s) { return std::string(s.argument); };
+  gemm_operand wrong = a.view(true, false);
+  wrong.element = formats::fp16;
+  CHECK(argument(gemm_defined(defined_sum::fma_chain, wrong, a.view(true, false), good, {})) == "a.element");
+  wrong = a.view(true, false);
+  wrong.k = 31;
+  CHECK(argument(gemm_defined(defined_sum::fma_chain, a.view(true, false), wrong, good, {})) == "b.k");
+  CHECK(argument(gemm_defined(defined_sum::blockwise, a.view(true, false), x.view(), good, {})) == "sum");
+  wrong = x.view();
+  wrong.code_order = placement::aiter_data_16x16;
+  CHECK(argument(gemm_defined(defined_sum::blockwise, wrong, x.view(), good, {})) == "a.code_order");
+  wrong = x.view();
+  wrong.codes = nullptr;
+  CHECK(argument(gemm_defined(defined_sum::blockwise, x.view(), wrong, good, {})) == "b.codes");
+  defined_result bad = good;
+  bad.out = nullptr;
+  CHECK(argument(gemm_defined(defined_sum::blockwise, x.view(), x.view(), bad, {})) == "r.out");
+  bad = good;
+  bad.stored = formats::bf16;
+  bad.accumulate = true;
+  CHECK(argument(gemm_defined(defined_sum::blockwise, x.view(), x.view(), bad, {})) == "r.accumulate");
+}
