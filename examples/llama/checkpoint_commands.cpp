@@ -44,8 +44,9 @@ struct loaded_model {
   }
 
   /// Room for passes of at most batch × sequence tokens.
-  void load(index_t batch, index_t sequence) {
+  void load(index_t batch, index_t sequence, bool documents = false) {
     llama::session_options o;
+    o.documents = documents;
     o.model.batch = batch;
     o.model.sequence = sequence;
     o.model.head_chunk = state.run.train.head_chunk;
@@ -73,7 +74,7 @@ int evaluate_checkpoint(const arguments& a) {
   if (!a.data.empty()) m.state.run.data = a.data;
   if (!a.text_format.empty()) m.state.run.text_format = a.text_format;
   const corpus text(data_of(m.state.run), o.seed, m.state.run.model.vocab_size);
-  m.load(o.batch, o.sequence);
+  m.load(o.batch, o.sequence, text.has_documents());
   const auto e = evaluate(*m.session, m.inputs(), text, a.windows > 0 ? a.windows : o.final_eval_windows);
   const nlohmann::ordered_json out = {
       {"checkpoint", a.checkpoint},

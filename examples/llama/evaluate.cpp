@@ -23,7 +23,7 @@ evaluation evaluate(llama::session& s, const nn::step_inputs& now, const corpus&
     const token_batch data = text.validation_batch(first, batch, windows);
     loading += now_seconds() - before;
     bytes += text.bytes_of(data.targets);
-    const std::vector<float> losses = s.evaluate(now, data.tokens, data.targets);
+    const std::vector<float> losses = s.evaluate(now, data.tokens, data.targets, data.document_starts);
     for (std::size_t w = 0; w < static_cast<std::size_t>(std::min<std::int64_t>(batch, windows - first)); ++w) {
       double sum = 0;
       std::int64_t valid = 0;

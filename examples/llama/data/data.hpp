@@ -30,6 +30,8 @@ class corpus {
   std::uint64_t fingerprint() const { return source_->fingerprint(); }
   /// "text", "tokens" or "records".
   const char* kind() const { return source_->kind(); }
+  /// Do batches say where documents begin?
+  bool has_documents() const { return source_->has_documents(); }
   /// Are the tokens bytes?
   bool is_bytes() const { return is_bytes_; }
 

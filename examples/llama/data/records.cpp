@@ -60,6 +60,7 @@ class packed_windows : public window_source {
   std::int64_t least_vocabulary() const override { return static_cast<std::int64_t>(bytes_.size()); }
   std::uint64_t fingerprint() const override { return fingerprint_.value(); }
   const char* kind() const override { return "records"; }
+  bool has_documents() const override { return true; }
   const std::vector<std::int32_t>& bytes_of_tokens() const override { return bytes_; }
 
   void append(data_part part, std::int64_t window, token_batch& batch) const override {

@@ -47,6 +47,8 @@ class window_source {
   virtual std::uint64_t fingerprint() const = 0;
   /// "text", "tokens" or "records".
   virtual const char* kind() const = 0;
+  /// Does append say where documents begin?
+  virtual bool has_documents() const { return false; }
   /// How many bytes of text each token stands for, by token; empty where nobody knows.
   virtual const std::vector<std::int32_t>& bytes_of_tokens() const = 0;
 };

@@ -37,6 +37,7 @@ ordered_json contract_record(const llama::session& s) {
       {"fprop", nn::gemm_kind::fprop}, {"dgrad", nn::gemm_kind::dgrad}, {"wgrad", nn::gemm_kind::wgrad}};
   for (const auto& [name, kind] : kinds) record[name] = s.model().inner_linear().contract(kind).name;
   for (const auto& [name, kind] : kinds) record[std::string("head_") + name] = s.model().head().contract(kind).name;
+  record["attention"] = s.model().attention().name;
   for (const nn::operation_contract& c : s.ops().contracts()) record[c.operation] = c.name;
   return record;
 }

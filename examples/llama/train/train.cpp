@@ -37,8 +37,9 @@ trainer::trainer(nn::backend& ops, trainer_state state, const session_options& s
     throw io::error(state_.run.data.front(),
                     "not the text that the checkpoint was trained on, or another tokenizer or text format");
   }
-  model_ = std::make_unique<llama::session>(
-      ops, state_.run.model, session_options_for(state_.run, session_.memory_limit), recipes_of(state_.phases));
+  llama::session_options options = session_options_for(state_.run, session_.memory_limit);
+  options.documents = text_.has_documents();
+  model_ = std::make_unique<llama::session>(ops, state_.run.model, options, recipes_of(state_.phases));
   if (state_.step == 0) model_->initialize(state_.run.train.seed);
   // The phase of the last step done: where the next one is in another phase, run() switches as an unbroken run does.
   phase_ = llama::phase_at(state_.phases, std::max<std::int64_t>(0, state_.step - 1));
@@ -93,7 +94,7 @@ nn::step_state trainer::train_step() {
   const double start = now_seconds();
   const token_batch data = text_.training_batch(state_.step * sequences, sequences);
   loader_seconds_ = now_seconds() - start;
-  model_->train_step(step_inputs_for(state_), data.tokens, data.targets);
+  model_->train_step(step_inputs_for(state_), data.tokens, data.targets, data.document_starts);
   return model_->finish_step();
 }
 

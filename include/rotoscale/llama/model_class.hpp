@@ -71,6 +71,9 @@ class model {
     ops_->synchronize(q);
   }
 
+  /// Where each token's document begins in its sequence, for the passes that follow; no data: sequences are documents.
+  void use_documents(const nn::token_source& starts) { starts_ = starts; }
+
   /// The parameters that train.
   nn::parameter_arena arena() const {
     return {masters_, gradients_, m_, v_, parameters_.arena_size(), parameters_.segments(), segments_};
@@ -113,6 +116,8 @@ class model {
   const nn::linear& inner_linear() const { return layers_[layers_.size() / 2].qkv; }
   /// The output head.
   const nn::linear& head() const { return head_; }
+  /// Under which contract attention runs.
+  const nn::attention_contract& attention() const { return attention_; }
 
  private:
   struct layer {
@@ -184,6 +189,8 @@ class model {
 
   const nn::recipe exempt_recipe_ = nn::presets::uniform("bf16", nn::operand_format::bf16, nn::operand_format::bf16);
   nn::recipe head_recipe_, adapter_recipe_;
+  nn::attention_contract attention_;
+  nn::token_source starts_;
   nn::dtype stored_ = nn::dtype::fp32;  ///< activations
   nn::delayed_scaling_state scales_;
   std::vector<layer> layers_;

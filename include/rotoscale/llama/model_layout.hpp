@@ -55,6 +55,12 @@ inline void model::make_linears(const nn::recipe& r) {
                                     : exempt_recipe_;
   adapter_recipe_ = head_recipe_;
   head_recipe_.fprop.output = nn::operand_format::fp32;  // logits go straight into the loss
+  const auto attention = ops_->contract(r.attention, config_.head_size());
+  if (!attention) {
+    throw std::invalid_argument("recipe " + r.name + ": attention: the device has no contract " + r.attention +
+                                " for heads of " + std::to_string(config_.head_size()));
+  }
+  attention_ = *attention;
   layers_.clear();
   layers_.resize(static_cast<std::size_t>(config_.num_hidden_layers));
   index_t id = 0;

@@ -57,7 +57,7 @@ inline nn::attention_tensors model::attention_of(const layer& l) const {
   };
   return {part(l.qkv_out, 0, config_.num_attention_heads), part(l.qkv_out, q, config_.num_key_value_heads),
           part(l.qkv_out, q + kv, config_.num_key_value_heads), part(l.attended, 0, config_.num_attention_heads),
-          l.lse};
+          l.lse, starts_};
 }
 
 /// From the normed and quantized input to the residual stream behind the layer, normed for whoever comes next.
@@ -70,7 +70,7 @@ inline void model::forward_layer(const nn::pass& p, layer& l, const float* next_
     return nn::as_heads(l.qkv_out.part(1, first, count), options_.batch, count / dim, dim);
   };
   ops_->rope_both(p.queue, heads(0, q), heads(q, kv), cosine_, sine_, false);
-  ops_->attention_forward(p.queue, attention_of(l));
+  ops_->attention_forward(p.queue, attention_of(l), attention_, p.state);
   ops_->quantize(p.queue, l.attended, l.o.input_target(p), p.state);
   l.o.forward(p, l.attended, branch_);
   ops_->residual_norm(
@@ -158,7 +158,8 @@ inline void model::backward_layer(const nn::pass& p, layer& l) {
   };
   ops_->attention_backward(p.queue, attention_of(l),
                            {heads(d_attended_, 0, q), heads(d_qkv_, 0, q), heads(d_qkv_, q, kv),
-                            heads(d_qkv_, q + kv, kv)});
+                            heads(d_qkv_, q + kv, kv)},
+                           attention_, p.state);
   ops_->rope_both(p.queue, heads(d_qkv_, 0, q), heads(d_qkv_, q, kv), cosine_, sine_, true);
   ops_->quantize(p.queue, d_qkv_, l.qkv.gradient_target(p), p.state);
   l.qkv.backward(p, d_qkv_, branch_, gradient(l.numbers.qkv), gradients_of(l, layer_linear::qkv));

@@ -17,6 +17,7 @@ struct session_options {
   int micro_batches = 1;           ///< of a step and rank
   nn::optimizer_config optimizer;  ///< AdamW's constants
   std::size_t memory_limit = 0;    ///< bytes of all categories; 0: none
+  bool documents = false;          ///< attention stays within the documents that passes are given
 };
 
 /// The plan does not fit the limit.
@@ -53,10 +54,11 @@ class session {
     const auto n = static_cast<std::size_t>(step_tokens());
     for (transfer& t : transfers_) {
       t.pinned = static_cast<pinned_block*>(
-          ops.allocate(sizeof(pinned_block) + 2 * n * sizeof(std::int32_t), nn::memory_kind::pinned));
+          ops.allocate(sizeof(pinned_block) + 3 * n * sizeof(std::int32_t), nn::memory_kind::pinned));
       auto* const numbers = reinterpret_cast<std::int32_t*>(t.pinned + 1);
       t.tokens = {numbers, n};
       t.targets = {numbers + n, n};
+      t.starts = {numbers + 2 * n, n};
     }
     queue_ = ops.make_queue("session");
     use(recipes.front(), false);
@@ -119,9 +121,10 @@ class session {
     }
   }
 
-  /// Queues one optimizer step over micro_batches × batch × sequence tokens.
+  /// Queues one optimizer step over micro_batches × batch × sequence tokens. `starts`, where the options say documents:
+  /// the place within its sequence where each token's document begins; empty: sequences are documents.
   void train_step(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
-                  std::span<const std::int32_t> targets);
+                  std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {});
   /// The state behind the step queued last; waits for it.
   nn::step_state finish_step() {
     const transfer& t = transfers_[static_cast<std::size_t>(steps_ + transfers_.size() - 1) % transfers_.size()];
@@ -131,7 +134,7 @@ class session {
 
   /// Losses of each token, without a trace in scales or gradients.
   std::vector<float> evaluate(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
-                              std::span<const std::int32_t> targets);
+                              std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {});
   /// Logits of one token of a pass.
   std::vector<float> logits(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens, index_t token);
 
@@ -154,7 +157,7 @@ class session {
   };
   /// Host memory of a step in flight.
   struct transfer {
-    std::span<std::int32_t> tokens, targets;
+    std::span<std::int32_t> tokens, targets, starts;
     pinned_block* pinned = nullptr;
     nn::event done;
     bool in_flight = false;
@@ -182,6 +185,7 @@ class session {
     const index_t n = options_.model.batch * options_.model.sequence * options_.micro_batches;
     tokens_ = memory.array<std::int32_t>(category, n);
     targets_ = memory.array<std::int32_t>(category, n);
+    starts_ = memory.array<std::int32_t>(category, n);
     squares_ = memory.array<double>(category, static_cast<index_t>(model_.parameters().segments().size()));
     model_.lay_out(memory, r, same_recipe);
   }
@@ -191,12 +195,13 @@ class session {
     in_use_ = memory.plan();
     if (!in_use_.fits(plan_)) throw std::logic_error("a session has no room for what it was not planned for");
     model_.prepare(queue_);
+    model_.use_documents(options_.documents ? nn::token_source{starts_, pass_tokens()} : nn::token_source{});
     capture();
   }
   void capture();
   void forward_backward(bool last);
   void upload_pass(nn::step_state* state, const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
-                   std::span<const std::int32_t> targets);
+                   std::span<const std::int32_t> targets, std::span<const std::int32_t> starts);
   bool has_fp8() const {
     for (const nn::gemm_recipe* g : {&recipe_.fprop, &recipe_.dgrad, &recipe_.wgrad}) {
       if (nn::is_fp8(g->left.format) || nn::is_fp8(g->right.format)) return true;
@@ -218,7 +223,7 @@ class session {
   nn::arena_bases bases_{};
   nn::queue queue_;
   nn::step_state *state_ = nullptr, *evaluation_state_ = nullptr;
-  std::int32_t *tokens_ = nullptr, *targets_ = nullptr;
+  std::int32_t *tokens_ = nullptr, *targets_ = nullptr, *starts_ = nullptr;
   double* squares_ = nullptr;
   std::unique_ptr<nn::graph> begin_, micro_batch_, last_micro_batch_, update_;
   std::array<transfer, 2> transfers_;
@@ -278,15 +283,16 @@ inline void session::capture() {
 }
 
 inline void session::train_step(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
-                                std::span<const std::int32_t> targets) {
+                                std::span<const std::int32_t> targets, std::span<const std::int32_t> starts) {
   ROTOSCALE_ASSERT(options_.model.training && static_cast<index_t>(tokens.size()) == step_tokens() &&
-                   tokens.size() == targets.size());
+                   tokens.size() == targets.size() && (starts.empty() || starts.size() == tokens.size()));
   transfer& t = transfers_[steps_++ % transfers_.size()];
   if (t.in_flight) ops_->synchronize(t.done);  // two steps ago
   std::copy(tokens.begin(), tokens.end(), t.tokens.begin());
   std::copy(targets.begin(), targets.end(), t.targets.begin());
+  std::copy(starts.begin(), starts.end(), t.starts.begin());
   t.pinned->inputs = inputs;
-  upload_pass(state_, t.pinned->inputs, t.tokens, t.targets);
+  upload_pass(state_, t.pinned->inputs, t.tokens, t.targets, t.starts.first(starts.size()));
   model_.requantize(training_pass());
   ops_->launch(queue_, *begin_);
   for (int i = 0; i + 1 < options_.micro_batches; ++i) ops_->launch(queue_, *micro_batch_);
@@ -299,16 +305,24 @@ inline void session::train_step(const nn::step_inputs& inputs, std::span<const s
 }
 
 inline void session::upload_pass(nn::step_state* state, const nn::step_inputs& inputs,
-                                 std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) {
+                                 std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+                                 std::span<const std::int32_t> starts) {
   ops_->upload(queue_, &state->inputs, &inputs, sizeof inputs);
   ops_->upload(queue_, tokens_, tokens.data(), tokens.size_bytes());
   if (!targets.empty()) ops_->upload(queue_, targets_, targets.data(), targets.size_bytes());
+  if (!options_.documents) return;
+  if (starts.empty()) {
+    ops_->fill_zero(queue_, starts_, tokens.size_bytes());
+  } else {
+    ops_->upload(queue_, starts_, starts.data(), starts.size_bytes());
+  }
 }
 
 inline std::vector<float> session::evaluate(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
-                                            std::span<const std::int32_t> targets) {
+                                            std::span<const std::int32_t> targets,
+                                            std::span<const std::int32_t> starts) {
   const nn::pass p = evaluation_pass();
-  upload_pass(evaluation_state_, inputs, tokens, targets);
+  upload_pass(evaluation_state_, inputs, tokens, targets, starts);
   model_.requantize(p);
   model_.forward(p, this->tokens(), this->targets());
   std::vector<float> losses(tokens.size());
@@ -320,7 +334,7 @@ inline std::vector<float> session::evaluate(const nn::step_inputs& inputs, std::
 inline std::vector<float> session::logits(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                                           index_t token) {
   const nn::pass p = evaluation_pass();
-  upload_pass(evaluation_state_, inputs, tokens, {});
+  upload_pass(evaluation_state_, inputs, tokens, {}, {});
   model_.requantize(p);
   const nn::const_tensor_view row = model_.logits(p, this->tokens(), token);
   std::vector<float> host(static_cast<std::size_t>(row.size()));

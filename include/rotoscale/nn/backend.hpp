@@ -31,11 +31,13 @@ class backend {
   virtual std::string description() const = 0;
   /// Threads of the host that compute.
   virtual int threads() const = 0;
-  /// The contracts of all operations but GEMMs.
+  /// The contracts of all operations but GEMMs and attention.
   virtual std::span<const operation_contract> contracts() const = 0;
   /// The contract that a GEMM of rows × cols over k will run under, asked before the first step; null: refused.
   virtual std::optional<gemm_contract> contract(const gemm_recipe& gemm, index_t rows, index_t cols,
                                                 index_t k) const = 0;
+  /// The contract that attention will run under, asked before the first step; null: refused.
+  virtual std::optional<attention_contract> contract(const std::string& attention, index_t head_dim) const = 0;
 
   // Memory: zero at first; before the first step only. Throws std::bad_alloc.
   /// Zeroed memory. Before the first step only. Throws std::bad_alloc.
@@ -111,10 +113,12 @@ class backend {
                                 const float* rstd, tensor_view dx, float* dgain) = 0;
   /// In place on [batch, seq, heads, head_dim]; cosine and sine are [seq, head_dim / 2]. inverse = the backward pass.
   virtual void rope(queue q, tensor_view x, const float* cosine, const float* sine, bool inverse) = 0;
-  /// Causal, grouped-query.
-  virtual void attention_forward(queue q, const attention_tensors& t) = 0;
+  /// Causal, grouped-query, within documents.
+  virtual void attention_forward(queue q, const attention_tensors& t, const attention_contract& contract,
+                                 const step_state* state) = 0;
   /// Gradients of q, k and v from that of o.
-  virtual void attention_backward(queue q, const attention_tensors& t, const attention_gradients& d) = 0;
+  virtual void attention_backward(queue q, const attention_tensors& t, const attention_gradients& d,
+                                  const attention_contract& contract, const step_state* state) = 0;
   /// h = silu(gate) * up; gate_up is [tokens, gate | up].
   virtual void swiglu_forward(queue q, const_tensor_view gate_up, tensor_view h) = 0;
   /// The gradient of gate_up.

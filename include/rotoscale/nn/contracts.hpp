@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "rotoscale/gemm_contracts.hpp"
+#include "rotoscale/nn/attention_contract.hpp"
 
 namespace rotoscale::nn {
 
@@ -78,14 +78,13 @@ inline std::optional<gemm_contract> find_gemm_contract(std::string_view name) {
   return found;
 }
 
-/// The contract of everything but GEMMs: what a backend must equal by bytes.
+/// The contract of everything but GEMMs and attention, which recipes name: what a backend must equal by bytes.
 struct operation_contract {
   const char* operation;  ///< as in backend
   const char* name;       ///< defined in docs/numerics.md
 };
 /// Those of the CPU, which define them; docs/numerics.md has each in full.
 inline constexpr operation_contract reference_contracts[] = {
-    {"attention", "attention-fp32-chains-keys-ascending"},
     {"rmsnorm", "rmsnorm-fp32-lanes16-rows64"},
     {"rope", "rope-fp32-fma"},
     {"swiglu", "swiglu-fp32-exp7"},

@@ -44,13 +44,17 @@ struct scaling_state {
 };
 
 /// Attention's tensors: q and o [batch, seq, heads, head_dim], k and v [batch, seq, kv_heads, head_dim]; lse [batch,
-/// heads, seq] keeps log Σ exp of the scaled scores for the backward pass.
+/// heads, seq] keeps log Σ exp of the scaled scores for the backward pass. A query sees the keys of its document up to
+/// itself.
 struct attention_tensors {
   const_tensor_view q;   ///< queries
   const_tensor_view k;   ///< keys
   const_tensor_view v;   ///< values
   tensor_view o;         ///< the result
   float* lse = nullptr;  ///< kept for the backward pass
+  /// [batch, seq] of a micro-batch: the place within its sequence where each token's document begins, at most the
+  /// token's own; no data: a sequence is one document.
+  token_source starts;
 };
 /// Gradients of attention's tensors, in their shapes.
 struct attention_gradients {

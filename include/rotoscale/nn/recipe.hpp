@@ -64,6 +64,7 @@ struct recipe {
   delayed_scaling fp8;                                ///< of per-tensor FP8 operands
   int bf16_first_layers = 0;                          ///< decoder layers at the start that stay in BF16
   int bf16_last_layers = 0;                           ///< and at the end
+  std::string attention = fp32_attention_contract;    ///< a name that find_attention_contract knows
 
   bool operator==(const recipe&) const = default;
 };
@@ -153,6 +154,9 @@ inline std::optional<std::string> find_fault(const recipe& r) {
   if (disagree(r.dgrad.left, r.wgrad.left)) return "wgrad.dy: must have dgrad.dy's FP8 format, they share one scale";
   if (r.bf16_first_layers < 0 || r.bf16_last_layers < 0)
     return "bf16_first_layers and bf16_last_layers must not be negative";
+  if (!find_attention_contract(r.attention)) {
+    return "attention: '" + r.attention + "' is no contract (docs/numerics.md lists them)";
+  }
   return std::nullopt;
 }
 
@@ -160,7 +164,7 @@ namespace presets {
 
 inline recipe uniform(std::string name, operand_format f, operand_format output) {
   const gemm_recipe g{{f}, {f}, fp32_fma_chain_contract, output};
-  recipe r{std::move(name), g, g, g, operand_format::fp32, {}, 0, 0};
+  recipe r{std::move(name), g, g, g, operand_format::fp32, {}, 0, 0, fp32_attention_contract};
   r.wgrad.output = operand_format::fp32;  // main gradients are FP32
   return r;
 }
@@ -287,6 +291,7 @@ void describe(Visitor&& v, recipe& r) {
   v("fp8", r.fp8, "delayed scaling of per-tensor FP8 operands");
   v("bf16_first_layers", r.bf16_first_layers, "decoder layers at the start left in BF16");
   v("bf16_last_layers", r.bf16_last_layers, "decoder layers at the end left in BF16");
+  v("attention", r.attention, "contract of attention: FP32 chains, or tiles on a matrix unit by name");
 }
 
 }  // namespace nn

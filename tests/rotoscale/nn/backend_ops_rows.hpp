@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Cases of the operations on rows, tokens and arenas: whole and ragged extents, single rows and columns, magnitudes from
-// subnormal squares to sums that overflow.
+// Cases of the operations on rows, tokens and arenas: whole and ragged extents, single rows and columns, magnitudes
+// from subnormal squares to sums that overflow.
 #pragma once
 
 #include "backend_ops.hpp"
@@ -12,7 +12,7 @@ struct row_shape {
   index_t rows, cols;
   int width;  ///< of magnitudes
 };
-inline constexpr row_shape row_shapes[] = {{1, 1, 0},   {3, 7, 0},     {64, 32, 0},  {65, 16, 20},
+inline constexpr row_shape row_shapes[] = {{1, 1, 0},    {3, 7, 0},     {64, 32, 0},  {65, 16, 20},
                                            {130, 70, 0}, {200, 128, 5}, {2, 257, 40}, {67, 33, 60}};
 inline constexpr nn::dtype storages[] = {nn::dtype::fp32, nn::dtype::bf16};
 
@@ -109,26 +109,69 @@ inline op_case::prepared loss_case(op_scene& c, const row_shape& s, bool gradien
 
 struct head_shape {
   index_t batch, seq, heads, kv_heads, dim;
+  int width = 0;               ///< of magnitudes
+  const char* unit = nullptr;  ///< the tiled contract's; null: FP32 chains
+  index_t document = 0;        ///< about so many tokens long; 0: a sequence is one
 };
-inline constexpr head_shape head_shapes[] = {{1, 1, 1, 1, 2},  {2, 5, 2, 2, 6},  {1, 33, 4, 1, 4},
-                                             {2, 64, 2, 1, 16}, {1, 70, 4, 2, 8}, {1, 129, 4, 1, 64}};
+inline constexpr const char *hopper = "hopper-mma-fp16-f32", *cdna3 = "cdna3-mfma-fp16-f32";
+inline constexpr head_shape head_shapes[] = {
+    {1, 1, 1, 1, 2},
+    {2, 5, 2, 2, 6},
+    {1, 33, 4, 1, 4},
+    {2, 64, 2, 1, 16},
+    {1, 70, 4, 2, 8},
+    {1, 129, 4, 1, 64},
+    {1, 100, 2, 1, 24, 3},
+    {2, 150, 2, 1, 16, 0, nullptr, 30},
+    {1, 1, 1, 1, 16, 0, hopper},
+    {2, 70, 2, 1, 32, 0, hopper},
+    {1, 129, 4, 2, 48, 2, hopper},
+    {2, 200, 2, 1, 64, 0, hopper, 70},
+    {1, 65, 1, 1, 128, 0, hopper, 5},
+    {1, 70, 2, 1, 64, 0, cdna3, 20},
+};
+
+/// Where documents of 1 to 2 * `about` tokens begin, by token of [batch, seq].
+inline std::vector<std::int32_t> document_starts(index_t batch, index_t seq, index_t about, std::uint64_t seed) {
+  std::vector<std::int32_t> starts;
+  for (index_t b = 0; b < batch; ++b) {
+    index_t start = 0, end = 0;
+    for (index_t t = 0; t < seq; ++t) {
+      if (t == end) {
+        const std::uint32_t word = random_stream{seed, 3}.word(static_cast<std::uint64_t>(b * seq + t));
+        start = t;
+        end = t + 1 + static_cast<index_t>(word) % (2 * about);
+      }
+      starts.push_back(static_cast<std::int32_t>(start));
+    }
+  }
+  return starts;
+}
 
 inline op_case::prepared attention_case(op_scene& c, const head_shape& s, nn::dtype type) {
   const index_t n = s.batch * s.seq, q = s.heads * s.dim, kv = s.kv_heads * s.dim;
-  const auto qkv = c.tensor(type, n, q + 2 * kv, 1), d_qkv = c.tensor(type, n, q + 2 * kv, 2),
+  const auto qkv = c.tensor(type, n, q + 2 * kv, 1, s.width), d_qkv = c.tensor(type, n, q + 2 * kv, 2),
              o = c.tensor(type, n, q, 3), d_o = c.tensor(type, n, q, 4);
-  float *lse = c.floats(n * s.heads, 5), *cosine = c.floats(s.seq * s.dim / 2, 6), *sine = c.floats(s.seq * s.dim / 2, 7);
+  float *lse = c.floats(n * s.heads, 5), *cosine = c.floats(s.seq * s.dim / 2, 6),
+        *sine = c.floats(s.seq * s.dim / 2, 7);
   const auto part = [=](nn::tensor_view x, index_t first, index_t heads) {
     return nn::as_heads(x.part(1, first, heads * s.dim), s.batch, heads, s.dim);
   };
-  const nn::attention_tensors t{part(qkv, 0, s.heads), part(qkv, q, s.kv_heads), part(qkv, q + kv, s.kv_heads),
-                                part(o, 0, s.heads), lse};
+  nn::attention_tensors t{
+      part(qkv, 0, s.heads), part(qkv, q, s.kv_heads), part(qkv, q + kv, s.kv_heads), part(o, 0, s.heads), lse, {}};
+  // Of the second of two micro-batches.
+  if (s.document != 0) t.starts = {c.keep(document_starts(2 * s.batch, s.seq, s.document, 8)), n};
+  const auto contract = c.ops().contract(
+      s.unit == nullptr ? nn::fp32_attention_contract : std::string(nn::tiled_attention_prefix) + s.unit, s.dim);
+  if (!contract) return {[] {}, [] {}};
+  nn::step_state* state = c.state();
+  c.ops().next_micro_batch(c.queue, state);
   const nn::attention_gradients d{part(d_o, 0, s.heads), part(d_qkv, 0, s.heads), part(d_qkv, q, s.kv_heads),
                                   part(d_qkv, q + kv, s.kv_heads)};
   return {[=, &c] {
             c.ops().rope(c.queue, part(qkv, 0, s.heads), cosine, sine, false);
-            c.ops().attention_forward(c.queue, t);
-            c.ops().attention_backward(c.queue, t, d);
+            c.ops().attention_forward(c.queue, t, *contract, state);
+            c.ops().attention_backward(c.queue, t, d, *contract, state);
             c.ops().rope(c.queue, part(d_qkv, q, s.kv_heads), cosine, sine, true);
           },
           [=, &c] {
@@ -213,7 +256,8 @@ inline std::vector<op_case> row_cases() {
     for (const nn::dtype type : storages) {
       all.push_back({"rope and attention " + std::to_string(s.batch) + "x" + std::to_string(s.seq) + " heads " +
                          std::to_string(s.heads) + "/" + std::to_string(s.kv_heads) + " of " + std::to_string(s.dim) +
-                         " " + std::string(to_string(type)),
+                         " " + std::string(to_string(type)) + (s.document != 0 ? " documents" : "") +
+                         (s.unit != nullptr ? std::string(" ") + s.unit : ""),
                      false, [=](op_scene& c, bool) { return attention_case(c, s, type); }});
     }
   }

@@ -53,6 +53,26 @@ double worst_log(std::uint32_t stride) {
 
 TEST_CASE("exp is within 2 units in the last place") { CHECK(worst_exp(149) < 2.0); }
 
+TEST_CASE("exp2 is within 1.02e-4 of 2^x, and exact at 0") {
+  double most = 0;
+  for (std::uint32_t u = 0; u < fp32_bits(60.0f); u += 4999) {
+    for (const float x : {fp32_from_bits(u), -fp32_from_bits(u)}) {
+      most = std::max(most, std::abs(static_cast<double>(nn::exp2(x)) / std::exp2(static_cast<double>(x)) - 1));
+    }
+  }
+  CHECK(most < 1.02e-4);
+  CHECK(most > 1e-4);
+  CHECK(nn::exp2(0.0f) == 1.0f);
+  CHECK(nn::exp2(-0.0f) == 1.0f);
+  for (int n = -60; n <= 127; ++n) CHECK(nn::exp2(static_cast<float>(n)) == std::ldexp(1.0f, n));
+  CHECK(fp32_bits(nn::exp2(std::nextafter(-60.0f, -61.0f))) == 0u);
+  CHECK(fp32_bits(nn::exp2(-infinity)) == 0u);
+  CHECK(fp32_bits(nn::exp2(-std::numeric_limits<float>::max())) == 0u);
+  CHECK(std::isnan(nn::exp2(std::numeric_limits<float>::quiet_NaN())));
+  CHECK(std::isnan(nn::exp2(-std::numeric_limits<float>::quiet_NaN())));
+  CHECK(std::isnan(nn::exp2(infinity)));
+}
+
 TEST_CASE("exp: ends of its range and special values") {
   CHECK(nn::exp(0.0f) == 1.0f);
   CHECK(nn::exp(-0.0f) == 1.0f);

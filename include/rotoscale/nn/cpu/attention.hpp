@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Causal grouped-query attention on the CPU in FP32, memory linear in the sequence: scores are formed for a block of
 // queries at a time and formed again in the backward pass from the stored log-sum-exp. Contract: every product is one
-// fma chain over its contraction index ascending; a row's maximum and sum run over keys 0..query, in ordered_sum's
-// order. Tensors are FP32 or BF16 in memory; scores, probabilities and sums are FP32.
+// fma chain over its contraction index ascending; a row's maximum and sum run over the keys from its document's start
+// to the query, in ordered_sum's order. Tensors are FP32 or BF16 in memory; scores, probabilities and sums are FP32.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,25 @@ namespace rotoscale::nn::cpu {
 
 namespace detail {
 
-/// Queries that share one pass over the keys.
+/// Queries that share one pass over the keys; keys are taken or left in blocks of as many.
 inline constexpr index_t query_block = 64;
+
+/// Where in its sequence the document of each query of a block begins, and the first key that the block reads.
+struct block_starts {
+  index_t start[query_block] = {};
+  index_t first_key = 0;  ///< the least start, rounded down to a whole block
+
+  /// `starts` [batch, seq]; null: a sequence is one document.
+  block_starts(const std::int32_t* starts, index_t seq, index_t b, index_t first, index_t m) {
+    if (starts == nullptr) return;
+    index_t least = seq;
+    for (index_t i = 0; i < m; ++i) {
+      start[i] = starts[b * seq + first + i];
+      least = std::min(least, start[i]);
+    }
+    first_key = least / query_block * query_block;
+  }
+};
 
 inline index_t padded(index_t n) { return rotoscale::detail::panel_count(n) * rotoscale::detail::gemm_cols; }
 
@@ -92,19 +109,22 @@ inline void add_transposed_product(index_t keys, index_t m, index_t dim, const f
   rotoscale::detail::multiply_panels(keys, dim, m, s.turned, m, s.out, m, sum, s.ld_dim);
 }
 
-/// Scores of queries [first, first + m) of one head against keys [0, first + m), unscaled.
-inline void score_block(matrix<const float> q, index_t first, index_t m, attention_scratch& s) {
+/// Scores of queries [first, first + m) of one head against keys [first_key, first + m), unscaled; column 0 is
+/// first_key's.
+inline void score_block(matrix<const float> q, index_t first, index_t m, index_t first_key, attention_scratch& s) {
   const index_t dim = q.extent(1);
   copy_rows(q, first, m, s.rows);
-  product(m, first + m, dim, s.rows, dim, s.keys_t, dim, s.scores, s.ld_keys);
+  product(m, first + m - first_key, dim, s.rows, dim, s.keys_t + first_key * dim, dim, s.scores, s.ld_keys);
 }
 
 }  // namespace detail
 
 inline float attention_scale(index_t head_dim) { return 1.0f / std::sqrt(static_cast<float>(head_dim)); }
 
+/// `starts` [batch, seq]: the place within its sequence where each token's document begins, at most its own; null: 0.
 template <class Q, class O>
-void attention_forward(view<Q, 4> q, view<Q, 4> k, view<Q, 4> v, view<O, 4> o, float* lse, thread_pool& pool) {
+void attention_forward(view<Q, 4> q, view<Q, 4> k, view<Q, 4> v, view<O, 4> o, float* lse, const std::int32_t* starts,
+                       thread_pool& pool) {
   const index_t seq = q.extent(1), heads = q.extent(2), dim = q.extent(3), group = heads / k.extent(2);
   const float scale = attention_scale(dim);
   pool.for_each(q.extent(0) * heads, [&](index_t task) {
@@ -116,20 +136,24 @@ void attention_forward(view<Q, 4> q, view<Q, 4> k, view<Q, 4> v, view<O, 4> o, f
     const auto oh = detail::head(o, b, h);
     for (index_t first = 0; first < seq; first += detail::query_block) {
       const index_t m = std::min(detail::query_block, seq - first);
-      detail::score_block(qh, first, m, s);
+      const detail::block_starts from(starts, seq, b, first, m);
+      const index_t first_key = from.first_key, all = first + m - first_key;
+      detail::score_block(qh, first, m, first_key, s);
       float inverse[detail::query_block];
       for (index_t i = 0; i < m; ++i) {
         float* p = s.scores + i * s.ld_keys;
-        const index_t keys = first + i + 1;
-        const float top = row_max(p, keys);
+        const index_t start = from.start[i] - first_key, keys = first + i + 1 - first_key;
+        const float top = row_max(p + start, keys - start);
         const float shift = top * scale;
-        for (index_t j = 0; j < keys; ++j) p[j] = exp(fma(p[j], scale, -shift));
-        for (index_t j = keys; j < first + m; ++j) p[j] = 0.0f;
+        for (index_t j = 0; j < start; ++j) p[j] = 0.0f;
+        for (index_t j = start; j < keys; ++j) p[j] = exp(fma(p[j], scale, -shift));
+        for (index_t j = keys; j < all; ++j) p[j] = 0.0f;
         const float sum = ordered_sum(keys, [&](index_t j, float acc) { return acc + p[j]; });
         inverse[i] = 1.0f / sum;
         lse[(b * heads + h) * seq + first + i] = fma(top, scale, log(sum));
       }
-      detail::product(m, dim, first + m, s.scores, s.ld_keys, s.values, seq, s.out, s.ld_dim);
+      detail::product(m, dim, all, s.scores, s.ld_keys, s.values + first_key * rotoscale::detail::gemm_cols, seq, s.out,
+                      s.ld_dim);
       for (index_t i = 0; i < m; ++i) {
         for (index_t j = 0; j < dim; ++j) store_element(oh(first + i, j), s.out[i * s.ld_dim + j] * inverse[i]);
       }
@@ -141,7 +165,7 @@ void attention_forward(view<Q, 4> q, view<Q, 4> k, view<Q, 4> v, view<O, 4> o, f
 /// dV = Pᵀ dO. Tasks own a key-value head; the query heads of its group are added in order.
 template <class Q, class O, class D, class T>
 void attention_backward(view<Q, 4> q, view<Q, 4> k, view<Q, 4> v, view<O, 4> o, const float* lse, view<D, 4> d_o,
-                        view<T, 4> dq, view<T, 4> dk, view<T, 4> dv, thread_pool& pool) {
+                        view<T, 4> dq, view<T, 4> dk, view<T, 4> dv, const std::int32_t* starts, thread_pool& pool) {
   const index_t seq = q.extent(1), heads = q.extent(2), dim = q.extent(3);
   const index_t kv_heads = k.extent(2), group = heads / kv_heads;
   const float scale = attention_scale(dim);
@@ -152,18 +176,19 @@ void attention_backward(view<Q, 4> q, view<Q, 4> k, view<Q, 4> v, view<O, 4> o, 
     rotoscale::detail::pack_panels(transposed(kh), s.keys_t);
     rotoscale::detail::pack_panels(transposed(detail::fp32_head(v, b, kv, 2)), s.values_t);
     rotoscale::detail::pack_panels(kh, s.keys);
-    std::fill_n(s.dk, seq * s.ld_dim, 0.0f);
-    std::fill_n(s.dv, seq * s.ld_dim, 0.0f);
+    std::fill_n(s.dk, 2 * seq * s.ld_dim, 0.0f);  // dv lies behind it
     for (index_t h = kv * group; h < (kv + 1) * group; ++h) {
       const auto qh = detail::fp32_head(q, b, h, 0);
       const auto oh = detail::fp32_head(o, b, h, 3);
       const auto doh = detail::fp32_head(d_o, b, h, 4);
       const auto dqh = detail::head(dq, b, h);
       for (index_t first = 0; first < seq; first += detail::query_block) {
-        const index_t m = std::min(detail::query_block, seq - first), keys = first + m;
-        detail::score_block(qh, first, m, s);
+        const index_t m = std::min(detail::query_block, seq - first);
+        const detail::block_starts from(starts, seq, b, first, m);
+        const index_t first_key = from.first_key, keys = first + m - first_key;
+        detail::score_block(qh, first, m, first_key, s);
         detail::copy_rows(doh, first, m, s.rows2);
-        detail::product(m, keys, dim, s.rows2, dim, s.values_t, dim, s.dscores, s.ld_keys);
+        detail::product(m, keys, dim, s.rows2, dim, s.values_t + first_key * dim, dim, s.dscores, s.ld_keys);
         for (index_t i = 0; i < m; ++i) {
           const float* o_row = &oh(first + i, 0);
           const float* do_row = s.rows2 + i * dim;
@@ -171,16 +196,18 @@ void attention_backward(view<Q, 4> q, view<Q, 4> k, view<Q, 4> v, view<O, 4> o, 
           const float shift = lse[(b * heads + h) * seq + first + i];
           float* p = s.scores + i * s.ld_keys;
           float* ds = s.dscores + i * s.ld_keys;
-          const index_t own = first + i + 1;
-          for (index_t j = 0; j < own; ++j) {
+          const index_t start = from.start[i] - first_key, own = first + i + 1 - first_key;
+          for (index_t j = 0; j < start; ++j) p[j] = ds[j] = 0.0f;
+          for (index_t j = start; j < own; ++j) {
             p[j] = exp(fma(p[j], scale, -shift));
             ds[j] = p[j] * (ds[j] - dot) * scale;
           }
           for (index_t j = own; j < keys; ++j) p[j] = ds[j] = 0.0f;
         }
-        detail::add_transposed_product(keys, m, dim, s.scores, s.ld_keys, s.rows2, s, s.dv);
-        detail::add_transposed_product(keys, m, dim, s.dscores, s.ld_keys, s.rows, s, s.dk);
-        detail::product(m, dim, keys, s.dscores, s.ld_keys, s.keys, seq, s.out, s.ld_dim);
+        detail::add_transposed_product(keys, m, dim, s.scores, s.ld_keys, s.rows2, s, s.dv + first_key * s.ld_dim);
+        detail::add_transposed_product(keys, m, dim, s.dscores, s.ld_keys, s.rows, s, s.dk + first_key * s.ld_dim);
+        detail::product(m, dim, keys, s.dscores, s.ld_keys, s.keys + first_key * rotoscale::detail::gemm_cols, seq,
+                        s.out, s.ld_dim);
         for (index_t i = 0; i < m; ++i) {
           for (index_t j = 0; j < dim; ++j) store_element(dqh(first + i, j), s.out[i * s.ld_dim + j]);
         }

@@ -14,6 +14,7 @@
 #include "rotoscale/nn/cpu/layers.hpp"
 #include "rotoscale/nn/cpu/operands.hpp"
 #include "rotoscale/nn/cpu/optimizer.hpp"
+#include "rotoscale/nn/cpu/tiled_attention.hpp"
 
 namespace rotoscale::nn {
 
@@ -36,6 +37,11 @@ class cpu_backend : public backend {
   std::optional<gemm_contract> contract(const gemm_recipe& gemm, index_t, index_t, index_t) const override {
     return find_gemm_contract(gemm.accumulate);  // any of them
   }
+  std::optional<attention_contract> contract(const std::string& attention, index_t head_dim) const override {
+    auto found = find_attention_contract(attention);
+    if (found && !found->takes(head_dim)) found.reset();
+    return found;
+  }
   int threads() const override { return pool_.threads(); }
 
   void* allocate(std::size_t bytes, memory_kind) override {
@@ -45,15 +51,12 @@ class cpu_backend : public backend {
     ++allocations_;
     return memory;
   }
-  void release(void* memory, memory_kind) noexcept override {
-    ::operator delete (memory, std::align_val_t{alignment});
-  }
+  void release(void* memory, memory_kind) noexcept override { ::operator delete (memory, std::align_val_t{alignment}); }
   std::size_t allocations() const override { return allocations_; }
 
   std::size_t workspace_bytes(const workspace_request& r) const override {
     const index_t chunks = (r.tokens + cpu::row_chunk - 1) / cpu::row_chunk;
-    const index_t needs[] = {r.tokens * r.widest * index_t{sizeof(float)},
-                             chunks * r.hidden * index_t{sizeof(float)},
+    const index_t needs[] = {r.tokens * r.widest * index_t{sizeof(float)}, chunks * r.hidden * index_t{sizeof(float)},
                              cpu::token_order::room(r.tokens, r.vocabulary) * index_t{sizeof(index_t)},
                              cpu::chunk_count(r.parameters) * index_t{sizeof(double)},
                              r.tokens * index_t{sizeof(double)}};
@@ -74,7 +77,9 @@ class cpu_backend : public backend {
     if (const auto& failed = state_of(until.of).failed) throw backend_error(*failed);
   }
   using backend::synchronize;
-  void upload(queue q, void* to, const void* host, std::size_t bytes) override { move_bytes(q, "upload", to, host, bytes); }
+  void upload(queue q, void* to, const void* host, std::size_t bytes) override {
+    move_bytes(q, "upload", to, host, bytes);
+  }
   void download(queue q, void* host, const void* from, std::size_t bytes) override {
     move_bytes(q, "download", host, from, bytes);
   }
@@ -171,21 +176,36 @@ class cpu_backend : public backend {
       cpu::with_storage(x.type, [&](auto t) { cpu::rope(as<decltype(t), 4>(x), cosine, sine, inverse, pool_); });
     });
   }
-  void attention_forward(queue q, const attention_tensors& a) override {
+  void attention_forward(queue q, const attention_tensors& a, const attention_contract& contract,
+                         const step_state* state) override {
     run(q, "attention_forward", [&] {
+      const std::int32_t* const starts = document_starts(a, state);
       cpu::with_storage(a.o.type, [&](auto t) {
         using T = decltype(t);
-        cpu::attention_forward(as<const T, 4>(a.q), as<const T, 4>(a.k), as<const T, 4>(a.v), as<T, 4>(a.o), a.lse,
-                               pool_);
+        const auto x = [](const const_tensor_view& v) { return as<const T, 4>(v); };
+        if (contract.tiled) {
+          cpu::tiled_attention_forward(contract.model, x(a.q), x(a.k), x(a.v), as<T, 4>(a.o), a.lse, starts, pool_);
+        } else {
+          cpu::attention_forward(x(a.q), x(a.k), x(a.v), as<T, 4>(a.o), a.lse, starts, pool_);
+        }
       });
     });
   }
-  void attention_backward(queue q, const attention_tensors& a, const attention_gradients& d) override {
+  void attention_backward(queue q, const attention_tensors& a, const attention_gradients& d,
+                          const attention_contract& contract, const step_state* state) override {
     run(q, "attention_backward", [&] {
+      const std::int32_t* const starts = document_starts(a, state);
       cpu::with_storage(a.o.type, [&](auto t) {
         using T = decltype(t);
-        cpu::attention_backward(as<const T, 4>(a.q), as<const T, 4>(a.k), as<const T, 4>(a.v), as<const T, 4>(a.o),
-                                a.lse, as<const T, 4>(d.d_o), as<T, 4>(d.dq), as<T, 4>(d.dk), as<T, 4>(d.dv), pool_);
+        const auto x = [](const const_tensor_view& v) { return as<const T, 4>(v); };
+        const auto y = [](const tensor_view& v) { return as<T, 4>(v); };
+        if (contract.tiled) {
+          cpu::tiled_attention_backward(contract.model, x(a.q), x(a.k), x(a.v), x(a.o), a.lse, x(d.d_o), y(d.dq),
+                                        y(d.dk), y(d.dv), starts, pool_);
+        } else {
+          cpu::attention_backward(x(a.q), x(a.k), x(a.v), x(a.o), a.lse, x(d.d_o), y(d.dq), y(d.dk), y(d.dv), starts,
+                                  pool_);
+        }
       });
     });
   }
@@ -265,9 +285,8 @@ class cpu_backend : public backend {
   }
   void gradient_norm(queue q, const parameter_arena& arena, const optimizer_config& config,
                      step_state* state) override {
-    run(q, "gradient_norm", [&] {
-      cpu::gradient_norm(arena, config, *state, work<double>(q, cpu::chunk_count(arena.size)), pool_);
-    });
+    run(q, "gradient_norm",
+        [&] { cpu::gradient_norm(arena, config, *state, work<double>(q, cpu::chunk_count(arena.size)), pool_); });
   }
   void adamw(queue q, const parameter_arena& arena, const optimizer_config& config, const step_state* state) override {
     run(q, "adamw", [&] { cpu::adamw(arena, config, *state, pool_); });
@@ -316,6 +335,17 @@ class cpu_backend : public backend {
       throw std::out_of_range("number " + std::to_string(tokens[t]) + " at " + std::to_string(t) +
                               " is outside a vocabulary of " + std::to_string(vocabulary));
     }
+  }
+  /// Checked, since a start behind its token would leave a query without a key.
+  static const std::int32_t* document_starts(const attention_tensors& a, const step_state* state) {
+    if (a.starts.data == nullptr) return nullptr;
+    const std::int32_t* const starts = a.starts.now(*state);
+    const index_t seq = a.q.extent(1);
+    for (index_t i = 0; i < a.q.extent(0) * seq; ++i) {
+      if (starts[i] >= 0 && starts[i] <= i % seq) continue;
+      throw std::out_of_range("document start " + std::to_string(starts[i]) + " of token " + std::to_string(i % seq));
+    }
+    return starts;
   }
   static const gemm_operand& form_of(operand o) { return static_cast<const cpu::operands&>(*o.set).form(o.form); }
   template <class T, class View>

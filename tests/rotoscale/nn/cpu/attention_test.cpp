@@ -61,6 +61,9 @@ struct attention_case {
   tensor q, k, v, dy;
   joint_matrix qkv, d_qkv;
   std::vector<float> o, d_o, lse;
+  std::vector<std::int32_t> document_starts;  ///< empty: none
+
+  const std::int32_t* starts() const { return document_starts.empty() ? nullptr : document_starts.data(); }
 
   explicit attention_case(const shape& of)
       : s(of),
@@ -82,9 +85,9 @@ struct attention_case {
     return {memory.data(), {s.batch, s.seq, s.heads, s.dim}, {s.seq * w, w, s.dim, 1}};
   }
   void run(thread_pool& pool) {
-    cpu::attention_forward(qkv.q(), qkv.k(), qkv.v(), output(o), lse.data(), pool);
+    cpu::attention_forward(qkv.q(), qkv.k(), qkv.v(), output(o), lse.data(), starts(), pool);
     cpu::attention_backward(qkv.q(), qkv.k(), qkv.v(), output(o), lse.data(), output(d_o), d_qkv.q(), d_qkv.k(),
-                            d_qkv.v(), pool);
+                            d_qkv.v(), starts(), pool);
   }
   double objective() const { return dot(oracle::attention(q, k, v, s.oracle()), dy); }
 };

@@ -1,0 +1,247 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The tiled contract of attention (attention-bf16-tile64x64-exp2deg3@UNIT) on the CPU: online softmax over tiles of 64
+// keys, five products of BF16 under a matrix unit's model, by the library's GEMM. docs/numerics.md has the contract.
+#pragma once
+
+#include <limits>
+#include <vector>
+
+#include "rotoscale/gemm.hpp"
+#include "rotoscale/nn/attention_contract.hpp"
+#include "rotoscale/nn/cpu/attention.hpp"
+
+namespace rotoscale::nn::cpu {
+
+namespace detail {
+
+static_assert(attention_tile == query_block, "block_starts leaves whole tiles of keys");
+
+/// A matrix of BF16 that a task makes.
+struct bf16_matrix {
+  std::vector<std::uint16_t> codes;
+  index_t columns = 0;
+
+  void reshape(index_t rows, index_t cols) {
+    columns = cols;
+    codes.resize(static_cast<std::size_t>(rows * cols));
+  }
+  std::uint16_t& operator()(index_t r, index_t c) { return codes[static_cast<std::size_t>(r * columns + c)]; }
+  /// `rows` × `k` of it as an operand, from (row, column) on.
+  gemm_operand part(index_t row, index_t rows, index_t column, index_t k) const {
+    const auto* first = codes.data() + row * columns + column;
+    return {.element = formats::bf16,
+            .rows = rows,
+            .k = k,
+            .codes = reinterpret_cast<const std::uint8_t*>(first),
+            .code_stride = columns * 2};
+  }
+};
+
+inline std::uint16_t bf16_code(float x) { return static_cast<std::uint16_t>(bf16_bits(x)); }
+
+/// A head's elements rounded to BF16, as rows or turned.
+template <class T>
+void round_head(matrix<T> x, bf16_matrix& to) {
+  to.reshape(x.extent(0), x.extent(1));
+  for (index_t i = 0; i < x.extent(0); ++i) {
+    for (index_t j = 0; j < x.extent(1); ++j) to(i, j) = bf16_code(load_element(x(i, j)));
+  }
+}
+
+/// Scratch of a task, and the products of one matrix unit.
+struct tiled_scratch {
+  bf16_matrix q, k, v, d_o, q_t, k_t, v_t, d_o_t;  // by head: rows, and turned
+  bf16_matrix p, ds, p_t, ds_t;                    // of a block of queries
+  std::vector<float> scores, dscores, out, dk, dv;
+  thread_pool serial{1};  // tasks are shared out over heads
+
+  static tiled_scratch& of_thread() {
+    static thread_local tiled_scratch s;
+    return s;
+  }
+  /// c [rows × b.rows] = a · bᵀ, from +0 or on top of c.
+  void multiply(const mma_model& model, const gemm_operand& a, const gemm_operand& b, float* c, index_t ld,
+                bool continues) {
+    gemm_options o;
+    o.model = model;
+    o.start_from_c = continues;
+    rotoscale::gemm(a, b, o, matrix<float>{c, {a.rows, b.rows}, {ld, 1}}, serial);
+  }
+};
+
+inline float* sized(std::vector<float>& x, index_t n) {
+  x.resize(static_cast<std::size_t>(n));
+  return x.data();
+}
+
+/// What a NaN is stored as: processors differ in its sign and payload.
+inline float canonical(float x) { return x == x ? x : fp32_from_bits(fp32_nan_bits); }
+
+/// A query's softmax so far.
+struct softmax_row {
+  float top = -std::numeric_limits<float>::infinity();
+  float lane[sum_lanes] = {};
+
+  float sum() {
+    for (int width = sum_lanes / 2; width > 0; width /= 2) {
+      for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
+    }
+    return lane[0];
+  }
+  /// Takes the scores of a tile's keys, of which [first, last) are seen; they become probabilities relative to `top`.
+  /// What sums so far must be multiplied by.
+  float take(float* score, index_t n, index_t first, index_t last, float scale) {
+    float largest = top;
+    for (index_t j = first; j < last; ++j) largest = score[j] > largest ? score[j] : largest;
+    const float base = largest == -std::numeric_limits<float>::infinity() ? 0.0f : largest, shift = base * scale;
+    const float factor = exp2((top - base) * scale);
+    top = largest;
+    for (index_t j = 0; j < n; ++j) {
+      const float p = exp2(fma(score[j], scale, -shift));
+      score[j] = j >= first && j < last ? p : 0.0f;
+    }
+    for (float& x : lane) x *= factor;
+    for (index_t j = 0; j < n; ++j) lane[j % sum_lanes] += score[j];
+    return factor;
+  }
+};
+
+/// log2(e) / sqrt(head_dim), one product of two FP32 numbers.
+inline float binary_scale(float scale) { return scale * 0x1.715476p+0f; }
+
+/// Of a block of queries: output rows and log-sum-exp.
+template <class O>
+void tiled_forward_block(const mma_model& model, tiled_scratch& s, index_t first, index_t m, const block_starts& from,
+                         float scale, matrix<O> o, float* lse) {
+  const index_t dim = o.extent(1), keys = first + m - from.first_key;
+  float *const scores = sized(s.scores, m * keys), *const out = sized(s.out, m * dim);
+  s.multiply(model, s.q.part(first, m, 0, dim), s.k.part(from.first_key, keys, 0, dim), scores, keys, false);
+  std::fill_n(out, m * dim, 0.0f);
+  softmax_row rows[attention_tile];
+  for (index_t at = 0; at < keys; at += attention_tile) {
+    const index_t n = std::min(attention_tile, keys - at), key = from.first_key + at;
+    s.p.reshape(m, n);
+    for (index_t i = 0; i < m; ++i) {
+      float* const p = scores + i * keys + at;
+      const index_t last = std::min(n, first + i + 1 - key), begin = std::max<index_t>(0, from.start[i] - key);
+      const float factor = rows[i].take(p, n, begin, last, binary_scale(scale));
+      for (index_t j = 0; j < dim; ++j) out[i * dim + j] *= factor;
+      for (index_t j = 0; j < n; ++j) s.p(i, j) = bf16_code(p[j]);
+    }
+    s.multiply(model, s.p.part(0, m, 0, n), s.v_t.part(0, dim, key, n), out, dim, true);
+  }
+  for (index_t i = 0; i < m; ++i) {
+    const float sum = rows[i].sum(), inverse = 1.0f / sum;
+    for (index_t j = 0; j < dim; ++j) store_element(o(first + i, j), canonical(out[i * dim + j] * inverse));
+    lse[first + i] = canonical(fma(rows[i].top, scale, log(sum)));
+  }
+}
+
+/// Probabilities and their gradients of a block of queries, BF16, as rows and turned.
+inline void tiled_gradients(tiled_scratch& s, index_t first, index_t m, const block_starts& from, float scale,
+                            const float* lse, const float* dots) {
+  const index_t keys = first + m - from.first_key;
+  for (bf16_matrix* x : {&s.p_t, &s.ds_t}) x->reshape(keys, m);
+  s.ds.reshape(m, keys);
+  for (index_t i = 0; i < m; ++i) {
+    float *const p = s.scores.data() + i * keys, *const ds = s.dscores.data() + i * keys;
+    const index_t begin = from.start[i] - from.first_key, last = first + i + 1 - from.first_key;
+    const float shift = lse[first + i] * 0x1.715476p+0f;
+    for (index_t j = 0; j < keys; ++j) {
+      const bool seen = j >= begin && j < last;
+      const float e = exp2(fma(p[j], binary_scale(scale), -shift)), d = e * (ds[j] - dots[i]);
+      p[j] = seen ? e : 0.0f;
+      ds[j] = seen ? d : 0.0f;
+    }
+    for (index_t j = 0; j < keys; ++j) {
+      s.p_t(j, i) = bf16_code(p[j]);
+      s.ds(i, j) = s.ds_t(j, i) = bf16_code(ds[j]);
+    }
+  }
+}
+
+}  // namespace detail
+
+/// `starts` as for attention_forward.
+template <class Q, class O>
+void tiled_attention_forward(const mma_model& model, view<Q, 4> q, view<Q, 4> k, view<Q, 4> v, view<O, 4> o, float* lse,
+                             const std::int32_t* starts, thread_pool& pool) {
+  const index_t seq = q.extent(1), heads = q.extent(2), dim = q.extent(3), group = heads / k.extent(2);
+  pool.for_each(q.extent(0) * heads, [&](index_t task) {
+    const index_t b = task / heads, h = task % heads;
+    detail::tiled_scratch& s = detail::tiled_scratch::of_thread();
+    detail::round_head(detail::head(q, b, h), s.q);
+    detail::round_head(detail::head(k, b, h / group), s.k);
+    detail::round_head(transposed(detail::head(v, b, h / group)), s.v_t);
+    for (index_t first = 0; first < seq; first += attention_tile) {
+      const index_t m = std::min(attention_tile, seq - first);
+      const detail::block_starts from(starts, seq, b, first, m);
+      detail::tiled_forward_block(model, s, first, m, from, attention_scale(dim), detail::head(o, b, h),
+                                  lse + (b * heads + h) * seq);
+    }
+  });
+}
+
+/// Gradients as of attention_backward, by tasks of a key-value head, the query heads of its group in order.
+template <class Q, class O, class D, class T>
+void tiled_attention_backward(const mma_model& model, view<Q, 4> q, view<Q, 4> k, view<Q, 4> v, view<O, 4> o,
+                              const float* lse, view<D, 4> d_o, view<T, 4> dq, view<T, 4> dk, view<T, 4> dv,
+                              const std::int32_t* starts, thread_pool& pool) {
+  const index_t seq = q.extent(1), heads = q.extent(2), dim = q.extent(3);
+  const index_t kv_heads = k.extent(2), group = heads / kv_heads;
+  const float scale = attention_scale(dim);
+  pool.for_each(q.extent(0) * kv_heads, [&](index_t task) {
+    const index_t b = task / kv_heads, kv = task % kv_heads;
+    detail::tiled_scratch& s = detail::tiled_scratch::of_thread();
+    detail::round_head(detail::head(k, b, kv), s.k);
+    detail::round_head(transposed(detail::head(k, b, kv)), s.k_t);
+    detail::round_head(detail::head(v, b, kv), s.v);
+    float *const sum_k = detail::sized(s.dk, seq * dim), *const sum_v = detail::sized(s.dv, seq * dim);
+    std::fill_n(sum_k, seq * dim, 0.0f);
+    std::fill_n(sum_v, seq * dim, 0.0f);
+    for (index_t h = kv * group; h < (kv + 1) * group; ++h) {
+      const auto oh = detail::head(o, b, h);
+      const auto doh = detail::head(d_o, b, h);
+      const auto dqh = detail::head(dq, b, h);
+      detail::round_head(detail::head(q, b, h), s.q);
+      detail::round_head(transposed(detail::head(q, b, h)), s.q_t);
+      detail::round_head(doh, s.d_o);
+      detail::round_head(transposed(doh), s.d_o_t);
+      for (index_t first = 0; first < seq; first += attention_tile) {
+        const index_t m = std::min(attention_tile, seq - first);
+        const detail::block_starts from(starts, seq, b, first, m);
+        const index_t key = from.first_key, keys = first + m - key;
+        float *const scores = detail::sized(s.scores, m * keys), *const dscores = detail::sized(s.dscores, m * keys);
+        s.multiply(model, s.q.part(first, m, 0, dim), s.k.part(key, keys, 0, dim), scores, keys, false);
+        s.multiply(model, s.d_o.part(first, m, 0, dim), s.v.part(key, keys, 0, dim), dscores, keys, false);
+        float dots[attention_tile];
+        for (index_t i = 0; i < m; ++i) {
+          dots[i] = ordered_sum(dim, [&](index_t j, float acc) {
+            return fma(load_element(oh(first + i, j)), load_element(doh(first + i, j)), acc);
+          });
+        }
+        detail::tiled_gradients(s, first, m, from, scale, lse + (b * heads + h) * seq, dots);
+        s.multiply(model, s.p_t.part(0, keys, 0, m), s.d_o_t.part(0, dim, first, m), sum_v + key * dim, dim, true);
+        s.multiply(model, s.ds_t.part(0, keys, 0, m), s.q_t.part(0, dim, first, m), sum_k + key * dim, dim, true);
+        float* const out = detail::sized(s.out, m * dim);
+        s.multiply(model, s.ds.part(0, m, 0, keys), s.k_t.part(0, dim, key, keys), out, dim, false);
+        for (index_t i = 0; i < m; ++i) {
+          for (index_t j = 0; j < dim; ++j) {
+            store_element(dqh(first + i, j), detail::canonical(out[i * dim + j] * scale));
+          }
+        }
+      }
+    }
+    const auto dkh = detail::head(dk, b, kv);
+    const auto dvh = detail::head(dv, b, kv);
+    for (index_t t = 0; t < seq; ++t) {
+      for (index_t j = 0; j < dim; ++j) {
+        store_element(dkh(t, j), detail::canonical(sum_k[t * dim + j] * scale));
+        store_element(dvh(t, j), detail::canonical(sum_v[t * dim + j]));
+      }
+    }
+  });
+}
+
+}  // namespace rotoscale::nn::cpu
