@@ -1,0 +1,175 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The launchers of gpu/api/attention.hpp.
+#include "gpu/api/attention.hpp"
+
+#include <cmath>
+
+#include "gpu/dialect/launch.hpp"
+#include "gpu/nn/attention_chains.hpp"
+
+namespace rotoscale::gpu {
+
+namespace {
+
+constexpr index_t max_head_dim = 128;
+
+/// A tensor as kernels take it; `argument` names it.
+template <class T, class View>
+status take(const View& x, nn::dtype type, const index_t (&extents)[4], const char* argument, head_tensor<T>& to) {
+  if (x.type != type) return {error_code::bad_option, argument, "must have the type of t.o, FP32 or BF16"};
+  if (x.rank != 4) return {error_code::bad_extent, argument, "must be [batch, seq, heads, head_dim]"};
+  for (int d = 0; d < 4; ++d) {
+    if (x.extents[d] != extents[d]) return {error_code::bad_extent, argument, "must have the extents of the others"};
+  }
+  if (x.strides[3] != 1) return {error_code::bad_extent, argument, "must have the elements of a head side by side"};
+  to = {static_cast<T*>(x.data), x.strides[0], x.strides[1], x.strides[2]};
+  return check_pointer(x.data, sizeof(T), argument);
+}
+
+status take_shape(const nn::attention_contract& contract, const nn::attention_tensors& t, const nn::step_state* state,
+                  attention_shape& n) {
+  device_info device;
+  if (status s = current_device(device); !s.ok()) return s;
+  if (t.q.rank != 4 || t.k.rank != 4) return {error_code::bad_extent, "t.q", "must be [batch, seq, heads, head_dim]"};
+  const index_t heads = t.q.extents[2], kv_heads = t.k.extents[2];
+  for (const index_t e : {t.q.extents[0], t.q.extents[1], heads, kv_heads}) {
+    if (e < 1 || e > (1 << 24)) return {error_code::bad_extent, "t.q", "extents must be 1 to 2^24"};
+  }
+  if (t.q.extents[0] > 65535 || heads > 65535 || heads % kv_heads != 0) {
+    return {error_code::bad_extent, "t.q", "must have at most 65535 sequences and heads, a multiple of those of t.k"};
+  }
+  if (!runs_attention(contract, t.q.extents[3], device)) {
+    return {error_code::unsupported_device, "contract", "this device has no kernel for it with heads of this size"};
+  }
+  n.batch = static_cast<int>(t.q.extents[0]);
+  n.seq = static_cast<int>(t.q.extents[1]);
+  n.heads = static_cast<int>(heads);
+  n.kv_heads = static_cast<int>(kv_heads);
+  n.dim = static_cast<int>(t.q.extents[3]);
+  n.scale = 1.0f / std::sqrt(static_cast<float>(n.dim));
+  n.starts = t.starts.data;
+  n.starts_stride = t.starts.stride;
+  n.state = state;
+  n.lse = t.lse;
+  n.dots = nullptr;
+  if (n.starts != nullptr) {
+    if (status s = check_pointer(n.starts, 4, "t.starts"); !s.ok()) return s;
+    if (state == nullptr) return {error_code::bad_pointer, "state", "must not be null where there are starts"};
+  }
+  return check_pointer(t.lse, 4, "t.lse");
+}
+
+template <class T>
+status take_forward(const nn::attention_tensors& t, const attention_shape& n, nn::dtype type, attention_pass<T>& p) {
+  const index_t q[] = {n.batch, n.seq, n.heads, n.dim}, kv[] = {n.batch, n.seq, n.kv_heads, n.dim};
+  p.n = n;
+  if (status s = take(t.q, type, q, "t.q", p.q); !s.ok()) return s;
+  if (status s = take(t.k, type, kv, "t.k", p.k); !s.ok()) return s;
+  if (status s = take(t.v, type, kv, "t.v", p.v); !s.ok()) return s;
+  return take(t.o, type, q, "t.o", p.o);
+}
+
+template <class T>
+status take_backward(const nn::attention_tensors& t, const nn::attention_gradients& d, const attention_shape& n,
+                     nn::dtype type, attention_backward_pass<T>& p) {
+  attention_pass<T> forward;
+  if (status s = take_forward(t, n, type, forward); !s.ok()) return s;
+  p.n = n;
+  p.q = forward.q;
+  p.k = forward.k;
+  p.v = forward.v;
+  p.o = {forward.o.data, forward.o.batch, forward.o.token, forward.o.head};
+  const index_t q[] = {n.batch, n.seq, n.heads, n.dim}, kv[] = {n.batch, n.seq, n.kv_heads, n.dim};
+  if (status s = take(d.d_o, type, q, "d.d_o", p.d_o); !s.ok()) return s;
+  if (status s = take(d.dq, type, q, "d.dq", p.dq); !s.ok()) return s;
+  if (status s = take(d.dk, type, kv, "d.dk", p.dk); !s.ok()) return s;
+  return take(d.dv, type, kv, "d.dv", p.dv);
+}
+
+dim3 tiles(const attention_shape& n, int heads) {
+  const int across = (n.seq + attention_tile - 1) / attention_tile;
+  return {static_cast<unsigned>(across), static_cast<unsigned>(heads), static_cast<unsigned>(n.batch)};
+}
+
+/// Chunks of 32 features that hold a head.
+template <class Launch>
+status with_chunks(int dim, const Launch& launch_chunks) {
+  if (dim <= 64) return launch_chunks.template operator()<2>();
+  return launch_chunks.template operator()<4>();
+}
+
+template <class T>
+status forward(const attention_pass<T>& p, stream s) {
+  return with_chunks(p.n.dim, [&]<int Chunks>() {
+    return launch(chains::forward_kernel<T, Chunks>, tiles(p.n, p.n.heads), dim3{chains::threads, 1, 1},
+                  sizeof(chains::shared_tiles), s, p);
+  });
+}
+
+template <class T>
+status backward(const attention_backward_pass<T>& p, stream s) {
+  const std::int64_t rows = std::int64_t{p.n.batch} * p.n.heads * p.n.seq;
+  if (status r = launch(attention_dots_kernel<T>, blocks((rows + dots_rows - 1) / dots_rows), dim3{dots_threads, 1, 1},
+                        0, s, p);
+      !r.ok()) {
+    return r;
+  }
+  return with_chunks(p.n.dim, [&]<int Chunks>() {
+    const dim3 threads{chains::threads, 1, 1};
+    constexpr std::size_t shared = sizeof(chains::backward_tiles);
+    status r = launch(chains::keys_kernel<T, Chunks>, tiles(p.n, p.n.kv_heads), threads, shared, s, p);
+    if (!r.ok()) return r;
+    return launch(chains::queries_kernel<T, Chunks>, tiles(p.n, p.n.heads), threads, shared, s, p);
+  });
+}
+
+/// Calls body(T{}) with the elements' type.
+template <class Body>
+status with_type(nn::dtype type, const Body& body) {
+  if (type == nn::dtype::fp32) return body(float{});
+  if (type == nn::dtype::bf16) return body(bf16{});
+  return {error_code::bad_option, "t.o", "must be FP32 or BF16"};
+}
+
+}  // namespace
+
+bool runs_attention(const nn::attention_contract& contract, index_t head_dim, const device_info&) {
+  return !contract.tiled && head_dim >= 1 && head_dim <= max_head_dim;
+}
+
+std::size_t attention_workspace(index_t batch, index_t seq, index_t heads) {
+  return static_cast<std::size_t>(batch * seq * heads) * sizeof(float);
+}
+
+status attention_forward(const nn::attention_contract& contract, const nn::attention_tensors& t,
+                         const nn::step_state* state, stream s) {
+  attention_shape n;
+  if (status r = take_shape(contract, t, state, n); !r.ok()) return r;
+  return with_type(t.o.type, [&](auto element) {
+    attention_pass<decltype(element)> p;
+    if (status r = take_forward(t, n, t.o.type, p); !r.ok()) return r;
+    if (status r = check_stream(s); !r.ok()) return r;
+    return forward(p, s);
+  });
+}
+
+status attention_backward(const nn::attention_contract& contract, const nn::attention_tensors& t,
+                          const nn::attention_gradients& d, const nn::step_state* state, void* workspace,
+                          std::size_t workspace_bytes, stream s) {
+  attention_shape n;
+  if (status r = take_shape(contract, t, state, n); !r.ok()) return r;
+  if (status r = check_pointer(workspace, 4, "workspace"); !r.ok()) return r;
+  if (workspace_bytes < attention_workspace(n.batch, n.seq, n.heads)) {
+    return {error_code::bad_extent, "workspace_bytes", "must be attention_workspace's or more"};
+  }
+  n.dots = static_cast<float*>(workspace);
+  return with_type(t.o.type, [&](auto element) {
+    attention_backward_pass<decltype(element)> p;
+    if (status r = take_backward(t, d, n, t.o.type, p); !r.ok()) return r;
+    if (status r = check_stream(s); !r.ok()) return r;
+    return backward(p, s);
+  });
+}
+
+}  // namespace rotoscale::gpu

@@ -1,0 +1,102 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// What attention's kernels are told, and what they share: elements of FP32 or BF16 tensors, document starts, and D.
+#pragma once
+
+#include "gpu/dialect/hip.hpp"
+#include "gpu/dialect/packed.hpp"
+#include "rotoscale/nn/attention_contract.hpp"
+#include "rotoscale/nn/math.hpp"
+#include "rotoscale/nn/step_state.hpp"
+#include "rotoscale/small_float.hpp"
+
+namespace rotoscale::gpu {
+
+inline constexpr int attention_tile = static_cast<int>(nn::attention_tile);
+
+/// A [batch, seq, heads, head_dim] tensor whose elements of a head lie side by side; strides count elements.
+template <class T>
+struct head_tensor {
+  T* data;
+  std::int64_t batch, token, head;
+
+  __device__ T* row(int b, int t, int h) const { return data + b * batch + t * token + h * head; }
+};
+
+/// Extents, and where each token's document begins in its sequence.
+struct attention_shape {
+  int batch, seq, heads, kv_heads, dim;
+  float scale;                 ///< 1 / sqrt(dim)
+  const std::int32_t* starts;  ///< of micro-batch 0; null: sequences are documents
+  std::int64_t starts_stride;  ///< from a micro-batch to the next
+  const nn::step_state* state;
+  float *lse, *dots;  ///< [batch, heads, seq]; dots: D, null in the forward pass
+
+  __device__ int group() const { return heads / kv_heads; }
+  __device__ std::int64_t row(int b, int h, int t) const { return (std::int64_t{b} * heads + h) * seq + t; }
+  /// Starts of sequence b, or null.
+  __device__ const std::int32_t* starts_of(int b) const {
+    if (starts == nullptr) return nullptr;
+    return starts + static_cast<std::int64_t>(state->micro_batch) * starts_stride + std::int64_t{b} * seq;
+  }
+};
+
+template <class T>
+struct attention_pass {
+  attention_shape n;
+  head_tensor<const T> q, k, v;
+  head_tensor<T> o;
+};
+template <class T>
+struct attention_backward_pass {
+  attention_shape n;
+  head_tensor<const T> q, k, v, o, d_o;
+  head_tensor<T> dq, dk, dv;
+};
+
+__device__ inline float attention_load(const float* x) { return *x; }
+__device__ inline float attention_load(const bf16* x) {
+  return fp32_from_bits(static_cast<std::uint32_t>(x->bits()) << 16);
+}
+/// BF16 bits of x, nearest even; NaN keeps its sign and is otherwise canonical.
+__device__ inline std::uint32_t attention_bf16(float x) {
+  const std::uint32_t u = fp32_bits(x);
+  return fp32_is_nan(u) ? (u >> 16 & 0x8000u) | 0x7FC0u : round_number_to_bf16(u) >> 16;
+}
+__device__ inline void attention_store(float* to, float x) { *to = x; }
+__device__ inline void attention_store(bf16* to, float x) {
+  *to = bf16::from_bits(static_cast<std::uint16_t>(attention_bf16(x)));
+}
+
+/// The start of query t's document.
+__device__ inline int start_of(const std::int32_t* starts, int t) { return starts == nullptr ? 0 : starts[t]; }
+/// The first key that a tile of queries reads: the least start of its queries, rounded down to a whole tile.
+__device__ inline int first_key_of(const std::int32_t* starts, int first, int seq) {
+  if (starts == nullptr) return 0;
+  int least = first;
+  for (int t = first; t < first + attention_tile && t < seq; ++t) least = starts[t] < least ? starts[t] : least;
+  return least / attention_tile * attention_tile;
+}
+
+inline constexpr int dots_threads = 256, dots_rows = dots_threads / nn::sum_lanes;
+
+/// D of dots_rows rows a block: sixteen threads are the lanes of ordered_sum.
+template <class T>
+[[maybe_unused]] static __global__ void __launch_bounds__(dots_threads)
+    attention_dots_kernel(const ROTOSCALE_GRID_CONSTANT attention_backward_pass<T> p) {
+  const int thread = static_cast<int>(thread_index().x), lane = thread % nn::sum_lanes;
+  const std::int64_t rows = std::int64_t{p.n.batch} * p.n.heads * p.n.seq;
+  const std::int64_t row = std::int64_t{block_index().x} * dots_rows + thread / nn::sum_lanes;
+  const std::int64_t own = row < rows ? row : rows - 1;
+  const int t = static_cast<int>(own % p.n.seq), bh = static_cast<int>(own / p.n.seq);
+  const T *const o = p.o.row(bh / p.n.heads, t, bh % p.n.heads), *const d =
+                                                                     p.d_o.row(bh / p.n.heads, t, bh % p.n.heads);
+  float sum = 0.0f;
+  for (int j = lane; j < p.n.dim; j += nn::sum_lanes) sum = nn::fma(attention_load(o + j), attention_load(d + j), sum);
+  for (unsigned width = nn::sum_lanes / 2; width > 0; width /= 2) {
+    sum += fp32_from_bits(shuffle_xor(fp32_bits(sum), width));
+  }
+  if (lane == 0 && row < rows) p.n.dots[row] = sum;
+}
+
+}  // namespace rotoscale::gpu

@@ -1,0 +1,211 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Attention's launchers against the CPU's contracts by bytes: outputs, log-sum-exp and gradients, over ragged and whole
+// tiles, grouped heads, documents, FP32 and BF16; and what launchers refuse.
+#include "gpu/api/attention.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+
+#include "../device_memory.hpp"
+#if !defined(ROTOSCALE_TEST_DEVICE)
+#include "gpu/dialect/hip.hpp"
+#endif
+#include "rotoscale/nn/cpu/attention.hpp"
+#include "rotoscale/nn/cpu/tiled_attention.hpp"
+
+using namespace rotoscale;
+using namespace gpu_test;
+namespace nn = rotoscale::nn;
+
+namespace {
+
+struct shape {
+  index_t batch, seq, heads, kv_heads, dim;
+  index_t document = 0;  ///< tokens of one, about; 0: sequences are documents
+  float width = 2.0f;    ///< of queries and keys
+};
+
+/// Inputs and results of one type, q, k and v in one matrix as a model has them.
+template <class T>
+struct scene {
+  shape s;
+  std::vector<T> qkv, d_qkv, o, d_o;
+  std::vector<float> lse;
+  std::vector<std::int32_t> starts;  ///< of two micro-batches, of which the second counts
+  std::vector<nn::step_state> state = std::vector<nn::step_state>(1);
+
+  index_t row() const { return (s.heads + 2 * s.kv_heads) * s.dim; }
+  explicit scene(const shape& of) : s(of) {
+    std::mt19937 engine(static_cast<unsigned>(of.seq * 31 + of.dim));
+    const auto fill = [&](std::vector<T>& x, index_t n, float width) {
+      for (index_t i = 0; i < n; ++i) {
+        const float u = static_cast<float>(static_cast<std::int32_t>(engine())) * 0x1p-31f;
+        x.push_back(T(i % row() < (s.heads + s.kv_heads) * s.dim ? u * width : u));
+      }
+    };
+    fill(qkv, s.batch * s.seq * row(), s.width);
+    fill(d_o, s.batch * s.seq * s.heads * s.dim, 1.0f);
+    d_qkv.assign(qkv.size(), T(0.0f));
+    o.assign(d_o.size(), T(0.0f));
+    lse.assign(static_cast<std::size_t>(s.batch * s.heads * s.seq), 0.0f);
+    state[0].micro_batch = 1;
+    for (index_t i = 0, start = 0; s.document != 0 && i < 2 * s.batch * s.seq; ++i) {
+      if (i % s.seq == 0 || engine() % static_cast<unsigned>(s.document) == 0) start = i % s.seq;
+      starts.push_back(static_cast<std::int32_t>(start));
+    }
+  }
+  static constexpr nn::dtype type = nn::dtype_of<T>;
+  nn::tensor_view part(T* x, index_t first, index_t heads) const {
+    const nn::tensor_view all = nn::dense_tensor(x, type, {s.batch * s.seq, row()});
+    return nn::as_heads(all.part(1, first * s.dim, heads * s.dim), s.batch, heads, s.dim);
+  }
+  nn::tensor_view output(T* x) const {
+    return nn::as_heads(nn::dense_tensor(x, type, {s.batch * s.seq, s.heads * s.dim}), s.batch, s.heads, s.dim);
+  }
+  nn::attention_tensors tensors(T* in, T* out, float* sums, const std::int32_t* at) const {
+    return {part(in, 0, s.heads),
+            part(in, s.heads, s.kv_heads),
+            part(in, s.heads + s.kv_heads, s.kv_heads),
+            output(out),
+            sums,
+            {s.document == 0 ? nullptr : at, s.batch * s.seq}};
+  }
+  nn::attention_gradients gradients(T* d_out, T* d_in) const {
+    return {output(d_out), part(d_in, 0, s.heads), part(d_in, s.heads, s.kv_heads),
+            part(d_in, s.heads + s.kv_heads, s.kv_heads)};
+  }
+};
+
+/// What the CPU computes.
+template <class T>
+void run_reference(const nn::attention_contract& contract, scene<T>& c) {
+  thread_pool pool(2);
+  const auto t = c.tensors(c.qkv.data(), c.o.data(), c.lse.data(), nullptr);
+  const auto d = c.gradients(c.d_o.data(), c.d_qkv.data());
+  const std::int32_t* const starts = c.s.document == 0 ? nullptr : c.starts.data() + c.s.batch * c.s.seq;
+  const auto x = [](const nn::const_tensor_view& v) { return nn::as<const T, 4>(v); };
+  const auto y = [](const nn::tensor_view& v) { return nn::as<T, 4>(v); };
+  if (contract.tiled) {
+    nn::cpu::tiled_attention_forward(contract.model, x(t.q), x(t.k), x(t.v), y(t.o), t.lse, starts, pool);
+    nn::cpu::tiled_attention_backward(contract.model, x(t.q), x(t.k), x(t.v), x(t.o), t.lse, x(d.d_o), y(d.dq), y(d.dk),
+                                      y(d.dv), starts, pool);
+  } else {
+    nn::cpu::attention_forward(x(t.q), x(t.k), x(t.v), y(t.o), t.lse, starts, pool);
+    nn::cpu::attention_backward(x(t.q), x(t.k), x(t.v), x(t.o), t.lse, x(d.d_o), y(d.dq), y(d.dk), y(d.dv), starts,
+                                pool);
+  }
+}
+
+template <class A>
+bool same(const std::vector<A>& got, const std::vector<A>& want) {
+  if (got.size() == want.size() && std::memcmp(got.data(), want.data(), got.size() * sizeof(A)) == 0) return true;
+  std::size_t wrong = 0, first = got.size();
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    if (std::memcmp(&got[i], &want[i], sizeof(A)) == 0) continue;
+    ++wrong;
+    first = std::min(first, i);
+  }
+  std::printf("%zu of %zu differ, first %zu: %g, wanted %g\n", wrong, got.size(), first,
+              static_cast<double>(static_cast<float>(got[first])),
+              static_cast<double>(static_cast<float>(want[first])));
+  return false;
+}
+
+template <class T>
+void check(const nn::attention_contract& contract, const shape& s, std::size_t skew = 0) {
+  CAPTURE(contract.name);
+  CAPTURE(s.seq);
+  CAPTURE(s.dim);
+  CAPTURE(sizeof(T));
+  scene<T> c(s);
+  const device_array<T> qkv(c.qkv, skew), d_o(c.d_o, skew), o(c.o.size(), skew), d_qkv(c.qkv.size(), skew);
+  const device_array<float> lse(c.lse.size()), dots(c.lse.size());
+  const device_array<std::int32_t> starts(c.starts);
+  const device_array<nn::step_state> state(c.state);
+  const auto t = c.tensors(qkv.data(), o.data(), lse.data(), starts.data());
+  const auto d = c.gradients(d_o.data(), d_qkv.data());
+  const gpu::status forward = run([&](gpu::stream q) { return gpu::attention_forward(contract, t, state.data(), q); });
+  CHECK_MESSAGE(forward.ok(), forward.message());
+  const gpu::status backward = run([&](gpu::stream q) {
+    return gpu::attention_backward(contract, t, d, state.data(), dots.data(), c.lse.size() * 4, q);
+  });
+  CHECK_MESSAGE(backward.ok(), backward.message());
+  run_reference(contract, c);
+  CHECK(same(o.read(), c.o));
+  CHECK(same(lse.read(), c.lse));
+  CHECK(same(d_qkv.read(), c.d_qkv));
+  for (const auto* x : {&o, &d_qkv, &d_o, &qkv}) CHECK(x->guards_hold());
+  CHECK(lse.guards_hold());
+  CHECK(dots.guards_hold());
+}
+
+const nn::attention_contract chains = *nn::find_attention_contract(nn::fp32_attention_contract);
+
+}  // namespace
+
+TEST_CASE("FP32 chains leave the CPU's bytes") {
+  for (const shape& s : {shape{1, 1, 1, 1, 2}, shape{2, 5, 2, 2, 6}, shape{1, 65, 2, 1, 40},
+                         shape{1, 130, 2, 1, 16, 40}, shape{1, 70, 1, 1, 128, 9}, shape{1, 64, 1, 1, 32, 0, 40.0f}}) {
+    check<float>(chains, s);
+    check<bf16>(chains, s);
+  }
+  if (!on_device) return;
+  check<bf16>(chains, {2, 500, 8, 2, 64});
+  check<float>(chains, {1, 777, 4, 4, 128, 100});
+}
+
+TEST_CASE("through graphs, and in any order of threads") {
+  through_graphs = true;
+  check<float>(chains, {1, 70, 2, 1, 32, 30});
+  through_graphs = false;
+#if !defined(ROTOSCALE_TEST_DEVICE)
+  for (const auto order : {gpu::host::thread_order::reverse, gpu::host::thread_order::shuffled}) {
+    gpu::host::set_thread_order(order);
+    check<float>(chains, {1, 70, 2, 1, 32, 30});
+  }
+  gpu::host::set_thread_order(gpu::host::thread_order::forward);
+#endif
+}
+
+TEST_CASE("refusals name the argument") {
+  scene<float> c({1, 70, 2, 1, 32, 30});
+  const device_array<float> qkv(c.qkv), d_o(c.d_o), o(c.o.size()), d_qkv(c.qkv.size()), lse(c.lse.size());
+  const device_array<std::int32_t> starts(c.starts);
+  const device_array<nn::step_state> state(c.state);
+  const auto t = c.tensors(qkv.data(), o.data(), lse.data(), starts.data());
+  const auto d = c.gradients(d_o.data(), d_qkv.data());
+  const auto forward = [&](const nn::attention_tensors& x, const nn::step_state* now = nullptr) {
+    return std::string(gpu::attention_forward(chains, x, now, {}).argument);
+  };
+  CHECK(forward(t) == "state");
+  auto wrong = t;
+  wrong.lse = nullptr;
+  CHECK(forward(wrong, state.data()) == "t.lse");
+  wrong = t;
+  wrong.k.extents[1] = 69;
+  CHECK(forward(wrong, state.data()) == "t.k");
+  wrong = t;
+  wrong.v.strides[3] = 2;
+  CHECK(forward(wrong, state.data()) == "t.v");
+  wrong = t;
+  wrong.q.type = nn::dtype::bf16;
+  CHECK(forward(wrong, state.data()) == "t.q");
+  wrong = t;
+  wrong.q.extents[3] = wrong.k.extents[3] = wrong.v.extents[3] = wrong.o.extents[3] = 160;
+  CHECK(forward(wrong, state.data()) == "contract");
+  wrong = t;
+  wrong.k.extents[2] = 3;
+  CHECK(forward(wrong, state.data()) == "t.q");
+  const auto backward = [&](const nn::attention_gradients& x, void* room, std::size_t bytes) {
+    return std::string(gpu::attention_backward(chains, t, x, state.data(), room, bytes, {}).argument);
+  };
+  const device_array<float> dots(c.lse.size());
+  CHECK(backward(d, nullptr, 1 << 20) == "workspace");
+  CHECK(backward(d, dots.data(), 4 * c.lse.size() - 1) == "workspace_bytes");
+  auto gone = d;
+  gone.dk.data = nullptr;
+  CHECK(backward(gone, dots.data(), 4 * c.lse.size()) == "d.dk");
+  CHECK(gpu::attention_workspace(3, 5, 7) == 3 * 5 * 7 * 4);
+}
