@@ -330,4 +330,15 @@ __device__ inline void atomic_max(std::uint32_t* to, std::uint32_t value) {
 #endif
 }
 
+/// *to += value, whole.
+__device__ inline void atomic_add(std::uint32_t* to, std::uint32_t value) {
+#if defined(ROTOSCALE_CUDA)
+  atomicAdd(to, value);
+#elif defined(ROTOSCALE_AMD)
+  __hip_atomic_fetch_add(to, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+#else
+  *to += value;
+#endif
+}
+
 }  // namespace rotoscale::gpu

@@ -127,6 +127,17 @@ ROTOSCALE_HD constexpr std::uint32_t round_to_bf16_quieting_nan(std::uint32_t u)
   return fp32_is_nan(u) ? u | 0x00400000u : round_number_to_bf16(u);
 }
 
+/// Two numbers as BF16, `low` in the lower half, nearest even. A NaN stays one, whichever.
+__device__ inline std::uint32_t bf16_pair(float low, float high) {
+#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
+  std::uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+#else
+  return round_to_bf16_quieting_nan(fp32_bits(low)) >> 16 | (round_to_bf16_quieting_nan(fp32_bits(high)) & 0xFFFF0000u);
+#endif
+}
+
 /// Products of two pairs of BF16 numbers, nearest even.
 __device__ inline std::uint32_t multiply_bf16(std::uint32_t x, std::uint32_t y) {
 #if defined(ROTOSCALE_CUDA)

@@ -34,6 +34,22 @@ QUANTIZERS = {
     "fp8_kernel<*>": Budget({"global_store_dwordx4": 4, "ds_write2_b32": 8}, 112, 16384, scalar_spills=140),
     "dequantize_kernel<*>": Budget({"global_store_dwordx4": 4}, 64),
 }
+MOVES = {"global_load_dwordx4": 4, "global_store_dwordx4": 2}
+LAYERS = {
+    **{f"{name}<*>": Budget(MOVES, 128) for name in ("add_kernel", "swiglu_kernel", "swiglu_gradient_kernel", "rope_kernel")},
+    "dropout_kernel<*>": Budget({"global_load_dwordx4": 2, "global_store_dwordx4": 1}, 128),
+    "embedding_kernel<*>": Budget({"global_load_dwordx4": 2, "global_store_dwordx4": 2}, 64),
+    "embedding_gradient_kernel<*>": Budget({"global_load_dwordx4": 2, "global_store_dwordx4": 1}, 64),
+    "norm_kernel<*>": Budget({"global_load_dwordx4": 2, "global_store_dwordx4": 1}, 64, 128),
+    "norm_gradient_kernel<*>": Budget({"global_load_dwordx4": 3, "global_store_dwordx4": 1}, 128, 128, scalar_spills=20),
+    "gain_sum_kernel": Budget({}, 64),
+    "token_order_kernel": Budget({}, 64, 384),
+    "softmax_*_kernel": Budget({}, 128, 16416),
+    "adamw_kernel": Budget({"global_load_dwordx4": 16, "global_store_dwordx4": 12}, 64),
+    "squares_kernel": Budget({}, 64),
+    **{name: Budget({}, 64, 8192) for name in ("squares_sum_kernel", "gradient_norm_kernel", "loss_sum_kernel", "begin_step_kernel")},
+    **{name: Budget({}, 32) for name in ("nonfinite_kernel", "gradient_scale_kernel", "next_micro_batch_kernel")},
+}
 PROBE = {
     "mfma_kernel<mfma_f16_k16>": Budget({"v_mfma_f32_16x16x16_f16": 1}, 32),
     "mfma_kernel<mfma_bf16_k16>": Budget({"v_mfma_f32_16x16x16_bf16": 1}, 32),
@@ -70,6 +86,8 @@ EXPECTED = {
         **{f"gfx950::gemm_kernel<{a}, {b}, *>": FP8 for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")},
         "gfx942::*": Budget({}, 512, 34816, scalar_spills=140),  # compiled with it, never launched there
     },
+    "layers-gfx942": LAYERS,
+    "layers-gfx950": LAYERS,
     "quantize-gfx942": {
         **QUANTIZERS,
         "quantize_kernel<*, fast>": Budget(QUANTIZE, 144, scalar_spills=420),

@@ -88,7 +88,7 @@ inline constexpr operation_contract reference_contracts[] = {
     {"rmsnorm", "rmsnorm-fp32-lanes16-rows64"},
     {"rope", "rope-fp32-fma"},
     {"swiglu", "swiglu-fp32-exp7"},
-    {"softmax_loss", "softmax-loss-fp32-lanes16"},
+    {"softmax_loss", "softmax-loss-fp32-lanes16-chunks4096"},
     {"embedding", "embedding-fp32-tokens-ascending"},
     {"squares", "squares-fp32-chunks4096-fp64-tree"},
     {"loss_sum", "loss-fp64-tree"},

@@ -10,6 +10,10 @@ namespace rotoscale::nn {
 
 /// a * b + c with one rounding.
 ROTOSCALE_HD inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+/// Correctly rounded.
+ROTOSCALE_HD inline float sqrt(float x) { return __builtin_sqrtf(x); }
+/// Correctly rounded.
+ROTOSCALE_HD inline double sqrt(double x) { return __builtin_sqrt(x); }
 
 /// e^x: error below 2 units in the last place; 0 below -87.33 (no subnormal results), Inf above 88.72.
 /// Always inline: loops over rows become vector code only then.

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "rotoscale/nn/operand.hpp"
+#include "rotoscale/nn/optimizer_math.hpp"
 #include "rotoscale/nn/random_streams.hpp"
 #include "rotoscale/nn/step_state.hpp"
 
@@ -27,7 +28,7 @@ struct token_source {
   index_t stride = 0;                  ///< numbers from a micro-batch to the next
 
   /// Those of the current micro-batch.
-  const std::int32_t* now(const step_state& state) const {
+  ROTOSCALE_HD const std::int32_t* now(const step_state& state) const {
     return data + static_cast<index_t>(state.micro_batch) * stride;
   }
 };
@@ -81,9 +82,6 @@ struct parameter_arena {
   std::span<const segment> segments;  ///< the parameters, ascending; the host's memory
   const segment* segments_in_backend = nullptr;  ///< the same in the backend's memory
 };
-/// Elements: a chunk of the sum of squares, so that no chunk holds two parameters.
-inline constexpr index_t parameter_alignment = 4096;
-
 /// Quantizes `source` into the forms of `set` that are wanted; no set: nothing.
 struct quantize_target {
   operand_set* set = nullptr;  ///< null: nothing is quantized
@@ -100,7 +98,7 @@ struct dropout_args {
   float factor = 1.0f;          ///< of what is kept
 
   /// Element (r, c) of n columns takes word r · n + c.
-  random_stream words(const step_state& state) const {
+  ROTOSCALE_HD random_stream words(const step_state& state) const {
     const std::uint64_t pass = state.inputs.step << 12 | (state.global_micro_batch() & 0xFFF);
     return stream_for(state.inputs.seed, random_purpose::dropout,
                       static_cast<std::uint64_t>(layer) << 40 | (pass & 0xFFFFFFFFFF));

@@ -19,7 +19,7 @@ enum class random_purpose : std::uint64_t {
 };
 
 /// The purpose is the top byte of the stream, `rest` (below 2^56) what tells its uses apart.
-constexpr random_stream stream_for(std::uint64_t seed, random_purpose purpose, std::uint64_t rest) {
+ROTOSCALE_HD constexpr random_stream stream_for(std::uint64_t seed, random_purpose purpose, std::uint64_t rest) {
   return {seed, static_cast<std::uint64_t>(purpose) << 56 | rest};
 }
 

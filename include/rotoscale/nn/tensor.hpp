@@ -76,8 +76,10 @@ struct basic_tensor_view {
   constexpr bool empty() const { return data == nullptr; }
 
   /// A view converts to one that cannot write.
-  constexpr operator basic_tensor_view<const void>() const requires(!std::is_const_v<Void>) {
-    basic_tensor_view<const void> v;
+  template <class To>
+    requires(!std::is_const_v<Void> && std::is_same_v<To, basic_tensor_view<const void>>)
+  constexpr operator To() const {
+    To v;
     v.data = data;
     v.type = type;
     v.rank = rank;

@@ -16,14 +16,21 @@ namespace rotoscale::testing {
 /// Memory of one case, and the bytes that it leaves.
 class op_scene {
  public:
-  explicit op_scene(nn::backend& ops) : ops_(&ops), room_(ops, {300, 300, 300, 300, 20000}) {}
+  explicit op_scene(nn::backend& ops) : ops_(&ops), room_(ops, {300, 300, 60000, 300, 20000}) {}
 
   nn::backend& ops() const { return *ops_; }
   static constexpr nn::queue queue{};
 
+  /// A width that means any bits at all in every 97th number: NaN, Inf, zeros of both signs, subnormal, huge.
+  static constexpr int special = -1;
   /// Numbers of many magnitudes, some zero; `width` 0: ordinary ones in (-1, 1).
   static float number(std::uint64_t i, std::uint64_t seed, int width) {
     const std::uint32_t word = random_stream{seed, 1}.word(i);
+    if (width == special) {
+      constexpr std::uint32_t some[] = {0x7FC00000u, 0xFF800000u, 0x7F800000u, 0x80000000u, 0x00000001u, 0x7F7FFFFFu};
+      if (word % 97 == 0) return fp32_from_bits(word / 97 % 2 == 0 ? some[word / 194 % std::size(some)] : word);
+      width = 0;
+    }
     if (width != 0 && word % 97 == 0) return 0.0f;
     const float x = (static_cast<float>(word >> 8) - 0x1p23f) * 0x1p-23f;
     return width == 0 ? x : std::ldexp(x, static_cast<int>(word & 0xFF) % (2 * width + 1) - width);
@@ -68,16 +75,33 @@ class op_scene {
     return reinterpret_cast<T*>(memory_.back().data());
   }
 
-  void result(const void* data, index_t bytes) {
-    std::vector<std::byte> host(static_cast<std::size_t>(bytes));
-    ops_->download(queue, host.data(), data, host.size());
+  /// n results; which NaN one is, is no part of a contract.
+  template <class T>
+  void result(const T* data, index_t n) {
+    std::vector<T> host(static_cast<std::size_t>(n));
+    ops_->download(queue, host.data(), data, host.size() * sizeof(T));
     ops_->synchronize(queue);
-    bytes_.insert(bytes_.end(), host.begin(), host.end());
+    for (T& x : host) canonical_nan_of(x);
+    const auto* const first = reinterpret_cast<const std::byte*>(host.data());
+    bytes_.insert(bytes_.end(), first, first + host.size() * sizeof(T));
   }
-  void result(nn::const_tensor_view dense) { result(dense.data, dense.size() * size_of(dense.type)); }
+  void result(nn::const_tensor_view dense) {
+    if (dense.type == nn::dtype::fp32) return result(static_cast<const float*>(dense.data), dense.size());
+    result(static_cast<const bf16*>(dense.data), dense.size());
+  }
   const std::vector<std::byte>& bytes() const { return bytes_; }
 
  private:
+  static void canonical_nan_of(float& x) { x = canonical_nan(x); }
+  static void canonical_nan_of(double& x) { x = std::isnan(x) ? std::nan("") : x; }
+  static void canonical_nan_of(bf16& x) {
+    if (x.is_nan()) x = bf16::from_bits(0x7FC0);
+  }
+  static void canonical_nan_of(nn::step_state& s) {
+    for (double* const x : {&s.loss_sum, &s.squares, &s.gradient_norm}) canonical_nan_of(*x);
+    canonical_nan_of(s.clip_factor);
+  }
+
   nn::backend* ops_;
   queue_workspace room_;
   std::vector<device_array<std::byte>> memory_;

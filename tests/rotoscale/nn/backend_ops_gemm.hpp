@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Cases of operands, GEMMs, delayed scaling, and of the coarse operations. What an operand looks like is a backend's own
-// affair: its bits show in products.
+// Cases of operands, GEMMs, delayed scaling, and of the coarse operations. What an operand looks like is a backend's
+// own affair: its bits show in products.
 #pragma once
 
 #include "backend_ops_rows.hpp"
@@ -50,7 +50,7 @@ inline op_case::prepared gemm_case(op_scene& c, const gemm_shape& s, const nn::o
           [=, &c] {
             c.result(by_rows);
             c.result(by_columns);
-            c.result(scaling, 12);
+            c.result(scaling, 3);
           }};
 }
 
@@ -90,38 +90,6 @@ inline std::vector<op_case> gemm_cases() {
   add(numbers::fp8_e4m3, "hopper-fp8-promoted", {64, 32, 64});
   add(numbers::mxfp4, "mxfp4-accurate-sm90", {64, 32, 64});
   return all;
-}
-
-inline op_case::prepared residual_case(op_scene& c, const row_shape& s, nn::dtype type, bool branch, bool composed) {
-  nn::residual_norm_args a;
-  a.x = c.tensor(type, s.rows, s.cols, 1, s.width);
-  if (branch) a.branch = c.tensor(type, s.rows, s.cols, 2, s.width);
-  const auto sum = c.tensor(type, s.rows, s.cols, 3), y = c.tensor(type, s.rows, s.cols, 4);
-  a.sum = sum;
-  a.y = y;
-  a.gain = c.floats(s.cols, 5);
-  a.rstd = c.floats(s.rows, 6);
-  nn::step_state* state = c.state();
-  float* rstd = a.rstd;
-  return {[=, &c] { composed ? c.ops().backend::residual_norm(c.queue, a, state) : c.ops().residual_norm(c.queue, a, state); },
-          [=, &c] {
-            c.result(sum);
-            c.result(y);
-            c.result(rstd, s.rows * 4);
-          }};
-}
-
-inline op_case::prepared rope_case(op_scene& c, const head_shape& s, nn::dtype type, bool inverse, bool composed) {
-  const index_t n = s.batch * s.seq, q = s.heads * s.dim, kv = s.kv_heads * s.dim;
-  const auto qkv = c.tensor(type, n, q + 2 * kv, 1);
-  float *cosine = c.floats(s.seq * s.dim / 2, 2), *sine = c.floats(s.seq * s.dim / 2, 3);
-  const auto queries = nn::as_heads(qkv.part(1, 0, q), s.batch, s.heads, s.dim),
-             keys = nn::as_heads(qkv.part(1, q, kv), s.batch, s.kv_heads, s.dim);
-  return {[=, &c] {
-            composed ? c.ops().backend::rope_both(c.queue, queries, keys, cosine, sine, inverse)
-                     : c.ops().rope_both(c.queue, queries, keys, cosine, sine, inverse);
-          },
-          [=, &c] { c.result(qkv); }};
 }
 
 /// SwiGLU into operands, whose bits a product shows.
@@ -182,7 +150,8 @@ inline op_case::prepared head_case(op_scene& c, nn::dtype type, bool gradients, 
   };
   for (index_t first = 0; first < tokens; first += most) {
     const index_t count = std::min(most, tokens - first);
-    own->chunks.push_back({c.operands(request(nn::tensor_role::x, type, count, hidden), x.part(0, first, count)), first, count});
+    own->chunks.push_back(
+        {c.operands(request(nn::tensor_role::x, type, count, hidden), x.part(0, first, count)), first, count});
     const nn::operand_request r = request(nn::tensor_role::dy, nn::dtype::fp32, count, vocabulary);
     auto* room = c.keep(std::vector<std::byte>(c.ops().layout_operands(r).bytes + 1));
     own->dlogits.push_back(c.ops().make_operands(r, room, logits.part(0, 0, count)));
@@ -193,13 +162,14 @@ inline op_case::prepared head_case(op_scene& c, nn::dtype type, bool gradients, 
   const nn::token_source targets{c.tokens(tokens, vocabulary, 7, true), tokens};
   return {[=, &c] {
             c.ops().quantize(c.queue, w, {weights, true, true, {}}, state);
-            nn::head_args a{x, own->chunks, weights, {}, logits, own->dlogits, targets, loss, gradients, dx, dw, nn::operand_format::bf16};
+            nn::head_args a{x,       own->chunks, weights,   {}, logits, own->dlogits,
+                            targets, loss,        gradients, dx, dw,     nn::operand_format::bf16};
             for (auto& contract : a.contracts) contract = &own->chain;
             composed ? c.ops().backend::head_loss(c.queue, a, state) : c.ops().head_loss(c.queue, a, state);
           },
           [=, &c] {
-            c.result(loss, tokens * 4);
-            c.result(state, sizeof *state);
+            c.result(loss, tokens);
+            c.result(state, 1);
             if (!gradients) return;
             c.result(dx);
             c.result(dw);
@@ -210,23 +180,12 @@ inline std::vector<op_case> coarse_cases() {
   std::vector<op_case> all;
   for (const nn::dtype type : storages) {
     const std::string stored = " " + std::string(to_string(type));
-    for (const row_shape& s : row_shapes) {
-      for (const bool branch : {false, true}) {
-        all.push_back({shape_name(branch ? "residual_norm" : "residual_norm without a branch", s, type), true,
-                       [=](op_scene& c, bool composed) { return residual_case(c, s, type, branch, composed); }});
-      }
-    }
-    for (const head_shape& s : head_shapes) {
-      all.push_back({"rope_both of " + std::to_string(s.seq) + stored, true,
-                     [=](op_scene& c, bool composed) { return rope_case(c, s, type, s.seq % 2 == 0, composed); }});
-    }
     for (const nn::operand_format f : {nn::operand_format::bf16, nn::operand_format::mxfp4}) {
       for (const bool backward : {false, true}) {
-        all.push_back({std::string(backward ? "swiglu_backward_quantize " : "swiglu_quantize ") +
-                           std::string(to_string(f)) + stored,
-                       true, [=](op_scene& c, bool composed) {
-                         return swiglu_quantize_case(c, type, f, backward, composed);
-                       }});
+        all.push_back(
+            {std::string(backward ? "swiglu_backward_quantize " : "swiglu_quantize ") + std::string(to_string(f)) +
+                 stored,
+             true, [=](op_scene& c, bool composed) { return swiglu_quantize_case(c, type, f, backward, composed); }});
       }
     }
     for (const bool gradients : {false, true}) {

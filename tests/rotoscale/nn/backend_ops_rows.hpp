@@ -12,13 +12,21 @@ struct row_shape {
   index_t rows, cols;
   int width;  ///< of magnitudes
 };
-inline constexpr row_shape row_shapes[] = {{1, 1, 0},    {3, 7, 0},     {64, 32, 0},  {65, 16, 20},
-                                           {130, 70, 0}, {200, 128, 5}, {2, 257, 40}, {67, 33, 60}};
+inline constexpr row_shape row_shapes[] = {{1, 1, 0},    {3, 7, 0},     {64, 32, 0},
+                                           {65, 16, 20}, {130, 70, 0},  {200, 128, 5},
+                                           {2, 257, 40}, {67, 33, 60},  {70, 40, op_scene::special},
+                                           {3, 2056, 0}, {66, 4104, 3}, {2, 60000, 0}};
 inline constexpr nn::dtype storages[] = {nn::dtype::fp32, nn::dtype::bf16};
+
+/// A width divided, special ones left.
+constexpr int part_of(int width, int divisor) { return width == op_scene::special ? width : width / divisor; }
 
 inline std::string shape_name(const char* op, const row_shape& s, nn::dtype type) {
   return std::string(op) + " " + std::to_string(s.rows) + "x" + std::to_string(s.cols) + " " +
-         std::string(to_string(type)) + (s.width ? " 2^" + std::to_string(s.width) : "");
+         std::string(to_string(type)) +
+         (s.width == op_scene::special ? " with NaN and Inf"
+          : s.width                    ? " 2^" + std::to_string(s.width)
+                                       : "");
 }
 
 /// One case for each shape and storage; `make(scene, shape, type)` prepares it.
@@ -32,8 +40,9 @@ void add_row_cases(std::vector<op_case>& all, const char* op, const Make& make) 
 }
 
 inline op_case::prepared rmsnorm_case(op_scene& c, const row_shape& s, nn::dtype type) {
-  const auto x = c.tensor(type, s.rows, s.cols, 1, s.width), dy = c.tensor(type, s.rows, s.cols, 2, s.width / 2),
-             y = c.tensor(type, s.rows, s.cols, 3), dx = c.tensor(type, s.rows, s.cols, 4);
+  const auto x = c.tensor(type, s.rows, s.cols, 1, s.width),
+             dy = c.tensor(type, s.rows, s.cols, 2, part_of(s.width, 2)), y = c.tensor(type, s.rows, s.cols, 3),
+             dx = c.tensor(type, s.rows, s.cols, 4);
   float *gain = c.floats(s.cols, 5), *rstd = c.floats(s.rows, 6), *dgain = c.floats(s.cols, 7);
   return {[=, &c] {
             c.ops().rmsnorm_forward(c.queue, x, gain, 1e-5f, y, rstd);
@@ -41,14 +50,15 @@ inline op_case::prepared rmsnorm_case(op_scene& c, const row_shape& s, nn::dtype
           },
           [=, &c] {
             for (const auto& t : {y, dx}) c.result(t);
-            c.result(rstd, s.rows * 4);
-            c.result(dgain, s.cols * 4);
+            c.result(rstd, s.rows);
+            c.result(dgain, s.cols);
           }};
 }
 
 inline op_case::prepared swiglu_case(op_scene& c, const row_shape& s, nn::dtype type) {
-  const auto gate_up = c.tensor(type, s.rows, 2 * s.cols, 1, s.width / 4), h = c.tensor(type, s.rows, s.cols, 2),
-             dh = c.tensor(type, s.rows, s.cols, 3, s.width / 2), d = c.tensor(type, s.rows, 2 * s.cols, 4);
+  const auto gate_up = c.tensor(type, s.rows, 2 * s.cols, 1, part_of(s.width, 4)),
+             h = c.tensor(type, s.rows, s.cols, 2), dh = c.tensor(type, s.rows, s.cols, 3, part_of(s.width, 2)),
+             d = c.tensor(type, s.rows, 2 * s.cols, 4);
   return {[=, &c] {
             c.ops().swiglu_forward(c.queue, gate_up, h);
             c.ops().swiglu_backward(c.queue, dh, gate_up, d);
@@ -77,7 +87,8 @@ inline op_case::prepared dropout_case(op_scene& c, const row_shape& s, nn::dtype
 inline op_case::prepared embedding_case(op_scene& c, const row_shape& s, nn::dtype type) {
   constexpr index_t vocabulary = 23;
   const auto table = c.tensor(nn::dtype::fp32, vocabulary, s.cols, 1), y = c.tensor(type, s.rows, s.cols, 2),
-             dy = c.tensor(type, s.rows, s.cols, 3, s.width / 2), d = c.tensor(nn::dtype::fp32, vocabulary, s.cols, 4);
+             dy = c.tensor(type, s.rows, s.cols, 3, part_of(s.width, 2)),
+             d = c.tensor(nn::dtype::fp32, vocabulary, s.cols, 4);
   const nn::token_source tokens{c.tokens(s.rows, vocabulary, 5, false), s.rows};
   nn::step_state* state = c.state();
   return {[=, &c] {
@@ -92,7 +103,7 @@ inline op_case::prepared embedding_case(op_scene& c, const row_shape& s, nn::dty
 
 /// Losses and gradients, some targets masked; then their sum.
 inline op_case::prepared loss_case(op_scene& c, const row_shape& s, bool gradients) {
-  const auto logits = c.tensor(nn::dtype::fp32, s.rows, s.cols, 1, s.width / 8);
+  const auto logits = c.tensor(nn::dtype::fp32, s.rows, s.cols, 1, part_of(s.width, 8));
   const nn::token_source targets{c.tokens(s.rows, s.cols, 2, true), s.rows};
   float* loss = c.floats(s.rows, 3);
   nn::step_state* state = c.state();
@@ -102,8 +113,8 @@ inline op_case::prepared loss_case(op_scene& c, const row_shape& s, bool gradien
           },
           [=, &c] {
             if (gradients) c.result(logits);  // else they are used up
-            c.result(loss, s.rows * 4);
-            c.result(state, sizeof *state);
+            c.result(loss, s.rows);
+            c.result(state, 1);
           }};
 }
 
@@ -176,7 +187,7 @@ inline op_case::prepared attention_case(op_scene& c, const head_shape& s, nn::dt
           },
           [=, &c] {
             for (const auto& x : {qkv, o, d_qkv}) c.result(x);
-            c.result(lse, n * s.heads * 4);
+            c.result(lse, n * s.heads);
           }};
 }
 
@@ -221,9 +232,9 @@ inline op_case::prepared optimizer_case(op_scene& c, int width, bool composed) {
             }
           },
           [=, &c] {
-            for (const float* x : {memory->arena.weight, memory->arena.m, memory->arena.v}) c.result(x, 16384 * 4);
-            c.result(squares, 3 * 8);
-            c.result(state, sizeof *state);
+            for (const float* x : {memory->arena.weight, memory->arena.m, memory->arena.v}) c.result(x, 16384);
+            c.result(squares, 3);
+            c.result(state, 1);
           }};
 }
 
@@ -252,6 +263,15 @@ inline std::vector<op_case> row_cases() {
       }
     }
   }
+  for (const int width : {0, 20, 63, op_scene::special}) {  // 63 overflows, as the last one may: no update
+    all.push_back({"squares, norm, AdamW 2^" + std::to_string(width), true,
+                   [=](op_scene& c, bool composed) { return optimizer_case(c, width, composed); }});
+  }
+  return all;
+}
+
+inline std::vector<op_case> attention_cases() {
+  std::vector<op_case> all;
   for (const head_shape& s : head_shapes) {
     for (const nn::dtype type : storages) {
       all.push_back({"rope and attention " + std::to_string(s.batch) + "x" + std::to_string(s.seq) + " heads " +
@@ -261,9 +281,58 @@ inline std::vector<op_case> row_cases() {
                      false, [=](op_scene& c, bool) { return attention_case(c, s, type); }});
     }
   }
-  for (const int width : {0, 20, 63}) {  // the last one overflows: no update
-    all.push_back({"squares, norm, AdamW 2^" + std::to_string(width), true,
-                   [=](op_scene& c, bool composed) { return optimizer_case(c, width, composed); }});
+  return all;
+}
+
+inline op_case::prepared residual_case(op_scene& c, const row_shape& s, nn::dtype type, bool branch, bool composed) {
+  nn::residual_norm_args a;
+  a.x = c.tensor(type, s.rows, s.cols, 1, s.width);
+  if (branch) a.branch = c.tensor(type, s.rows, s.cols, 2, s.width);
+  const auto sum = c.tensor(type, s.rows, s.cols, 3), y = c.tensor(type, s.rows, s.cols, 4);
+  a.sum = sum;
+  a.y = y;
+  a.gain = c.floats(s.cols, 5);
+  a.rstd = c.floats(s.rows, 6);
+  nn::step_state* state = c.state();
+  float* rstd = a.rstd;
+  return {[=, &c] {
+            composed ? c.ops().backend::residual_norm(c.queue, a, state) : c.ops().residual_norm(c.queue, a, state);
+          },
+          [=, &c] {
+            c.result(sum);
+            c.result(y);
+            c.result(rstd, s.rows);
+          }};
+}
+
+inline op_case::prepared rope_case(op_scene& c, const head_shape& s, nn::dtype type, bool inverse, bool composed) {
+  const index_t n = s.batch * s.seq, q = s.heads * s.dim, kv = s.kv_heads * s.dim;
+  const auto qkv = c.tensor(type, n, q + 2 * kv, 1);
+  float *cosine = c.floats(s.seq * s.dim / 2, 2), *sine = c.floats(s.seq * s.dim / 2, 3);
+  const auto queries = nn::as_heads(qkv.part(1, 0, q), s.batch, s.heads, s.dim),
+             keys = nn::as_heads(qkv.part(1, q, kv), s.batch, s.kv_heads, s.dim);
+  return {[=, &c] {
+            composed ? c.ops().backend::rope_both(c.queue, queries, keys, cosine, sine, inverse)
+                     : c.ops().rope_both(c.queue, queries, keys, cosine, sine, inverse);
+          },
+          [=, &c] { c.result(qkv); }};
+}
+
+/// Coarse operations on rows that quantize nothing.
+inline std::vector<op_case> coarse_row_cases() {
+  std::vector<op_case> all;
+  for (const nn::dtype type : storages) {
+    const std::string stored = " " + std::string(to_string(type));
+    for (const row_shape& s : row_shapes) {
+      for (const bool branch : {false, true}) {
+        all.push_back({shape_name(branch ? "residual_norm" : "residual_norm without a branch", s, type), true,
+                       [=](op_scene& c, bool composed) { return residual_case(c, s, type, branch, composed); }});
+      }
+    }
+    for (const head_shape& s : head_shapes) {
+      all.push_back({"rope_both of " + std::to_string(s.seq) + stored, true,
+                     [=](op_scene& c, bool composed) { return rope_case(c, s, type, s.seq % 2 == 0, composed); }});
+    }
   }
   return all;
 }

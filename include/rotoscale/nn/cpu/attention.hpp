@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 
 #include "rotoscale/detail/gemm_kernel.hpp"
 #include "rotoscale/nn/cpu/layers.hpp"

@@ -104,8 +104,7 @@ class cpu_backend : public backend {
   }
   void set_gradient_scale(queue q, step_state* state) override {
     run(q, "set_gradient_scale", [&] {
-      state->gradient_scale =
-          state->valid_tokens == 0 ? 0.0f : static_cast<float>(1.0 / static_cast<double>(state->valid_tokens));
+      state->gradient_scale = gradient_scale_of(state->valid_tokens);
     });
   }
   void next_micro_batch(queue q, step_state* state) override {

@@ -31,11 +31,7 @@ void dropout(matrix<X> x, const dropout_args& args, const random_stream& words, 
       const float* from = read_row(&x(t, 0), n, room[0]);
       float* to = accumulate ? update_row(&y(t, 0), n, room[1]) : target_row(&y(t, 0), room[1]);
       const auto update = [&](index_t j, bool kept) {
-        if (accumulate) {
-          to[j] = kept ? fma(from[j], args.factor, to[j]) : to[j];
-        } else {
-          to[j] = kept ? from[j] * args.factor : 0.0f;
-        }
+        to[j] = accumulate ? dropped_onto(from[j], args.factor, kept, to[j]) : dropped(from[j], args.factor, kept);
       };
       if (args.threshold == 0) {  // nothing is dropped: no words are needed
         for (index_t j = 0; j < n; ++j) update(j, true);

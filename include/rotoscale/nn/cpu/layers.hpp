@@ -1,21 +1,21 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The row-wise layers on the CPU, forward and backward by hand: RMSNorm, RoPE, SwiGLU, embedding, cross-entropy. Every
-// sum has a stated order (math.hpp); sums over tokens go in fixed chunks whose partial sums are added in order. Rows are
-// FP32 or BF16 in memory and FP32 in between.
+// sum has a stated order (math.hpp); sums over tokens go in fixed chunks whose partial sums are added in order. Rows
+// are FP32 or BF16 in memory and FP32 in between.
 #pragma once
 
-#include <cmath>
+#include <algorithm>
 
 #include "rotoscale/nn/cpu/storage.hpp"
-#include "rotoscale/nn/math.hpp"
+#include "rotoscale/nn/layer_math.hpp"
 #include "rotoscale/nn/operation_arguments.hpp"
 #include "rotoscale/parallel.hpp"
 
 namespace rotoscale::nn::cpu {
 
-/// Rows that one task takes. Sums over tokens are partial sums of this many rows, so it is part of the contract.
-inline constexpr index_t row_chunk = 64;
+/// Rows that one task takes.
+inline constexpr index_t row_chunk = gain_chunk;
 
 template <class T, class Y>
 void embedding_forward(const std::int32_t* tokens, matrix<T> table, matrix<Y> y, thread_pool& pool) {
@@ -70,9 +70,8 @@ void embedding_backward(const std::int32_t* tokens, matrix<D> dy, matrix<float> 
 /// One row of RMSNorm; returns rstd.
 inline float rmsnorm_row(const float* x, const float* gain, float eps, index_t d, float* y) {
   const float squares = ordered_sum(d, [&](index_t j, float sum) { return fma(x[j], x[j], sum); });
-  const float mean = squares / static_cast<float>(d);
-  const float r = 1.0f / std::sqrt(mean + eps);
-  for (index_t j = 0; j < d; ++j) y[j] = x[j] * r * gain[j];
+  const float r = rms_reciprocal(squares, d, eps);
+  for (index_t j = 0; j < d; ++j) y[j] = rms_normed(x[j], r, gain[j]);
   return r;
 }
 
@@ -129,9 +128,9 @@ void rmsnorm_backward(matrix<D> dy, matrix<X> x, const float* gain, const float*
       float* dxt = update_row(&dx(t, 0), d, room[2]);
       const float r = rstd[t];
       const float dot = ordered_sum(d, [&](index_t j, float sum) { return fma(gain[j] * dyt[j], xt[j], sum); });
-      const float pull = -(dot / static_cast<float>(d)) * r * r * r;
+      const float pull = rms_pull(dot, d, r);
       for (index_t j = 0; j < d; ++j) {
-        dxt[j] = fma(xt[j], pull, fma(gain[j] * dyt[j], r, dxt[j]));
+        dxt[j] = rms_gradient(xt[j], pull, gain[j], dyt[j], r, dxt[j]);
         dw[j] = fma(dyt[j] * xt[j], r, dw[j]);
       }
       write_row(dxt, d, &dx(t, 0));
@@ -159,19 +158,15 @@ void rope(view<T, 4> x, const float* cosine, const float* sine, bool inverse, th
       for (index_t h = 0; h < x.extent(2); ++h) {
         float* v = update_row(&x(b, t, h, 0), dim, room[0]);
         for (index_t i = 0; i < half; ++i) {
-          const float low = v[i];
-          const float high = v[i + half];
-          const float si = s[i] * direction;
-          v[i] = fma(low, c[i], -(high * si));
-          v[i + half] = fma(high, c[i], low * si);
+          const float_pair turned = rotate(v[i], v[i + half], c[i], s[i] * direction);
+          v[i] = turned.first;
+          v[i + half] = turned.second;
         }
         write_row(v, dim, &x(b, t, h, 0));
       }
     }
   });
 }
-
-[[gnu::always_inline]] inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 
 template <class G, class H>
 void swiglu_forward(matrix<G> gate, matrix<G> up, matrix<H> h, thread_pool& pool) {
@@ -183,13 +178,12 @@ void swiglu_forward(matrix<G> gate, matrix<G> up, matrix<H> h, thread_pool& pool
       const float* g = read_row(&gate(t, 0), n, room[0]);
       const float* u = read_row(&up(t, 0), n, room[1]);
       float* out = target_row(&h(t, 0), room[2]);
-      for (index_t j = 0; j < n; ++j) out[j] = g[j] * sigmoid(g[j]) * u[j];
+      for (index_t j = 0; j < n; ++j) out[j] = swiglu(g[j], u[j]);
       write_row(out, n, &h(t, 0));
     }
   });
 }
 
-/// silu'(g) = s (1 + g (1 - s)), s = sigmoid(g).
 template <class D, class G, class T>
 void swiglu_backward(matrix<D> dh, matrix<G> gate, matrix<G> up, matrix<T> dgate, matrix<T> dup, thread_pool& pool) {
   struct tag;
@@ -203,11 +197,9 @@ void swiglu_backward(matrix<D> dh, matrix<G> gate, matrix<G> up, matrix<T> dgate
       float* dg = target_row(&dgate(t, 0), room[3]);
       float* du = target_row(&dup(t, 0), room[4]);
       for (index_t j = 0; j < n; ++j) {
-        const float s = sigmoid(g[j]);
-        const float slope = s * fma(g[j], 1.0f - s, 1.0f);
-        const float gj = g[j];
-        dg[j] = d[j] * u[j] * slope;
-        du[j] = d[j] * gj * s;
+        const float_pair gradients = swiglu_gradients(d[j], g[j], u[j]);
+        dg[j] = gradients.first;
+        du[j] = gradients.second;
       }
       write_row(dg, n, &dgate(t, 0));
       write_row(du, n, &dup(t, 0));
@@ -246,32 +238,50 @@ inline float row_max(const float* x, index_t n) {
   return largest;
 }
 
+/// Exponentials of a chunk of logits take their place; returns their sum, and the largest logit.
+inline float softmax_part(float* z, index_t n, float& largest) {
+  largest = row_max(z, n);
+  const float shift = softmax_shift(largest);
+  for (index_t j = 0; j < n; ++j) z[j] = exp(z[j] - shift);
+  return ordered_sum(n, [&](index_t j, float s) { return s + z[j]; });
+}
+
 /// The loss of each row; logits become exp and, with gradient_scale other than 0, their gradients times it.
 inline void cross_entropy(matrix<float> logits, const std::int32_t* targets, float* loss, bool gradients,
                           float gradient_scale, thread_pool& pool) {
-  const index_t n = logits.extent(1);
+  struct tag;
+  const index_t n = logits.extent(1), parts = (n + softmax_chunk - 1) / softmax_chunk;
   for_each_chunk(pool, logits.extent(0), row_chunk, [&](index_t first, index_t last) {
+    const row_room<tag> room(3, parts);
+    float *const largest = room[0], *const sums = room[1], *const weight = room[2];
     for (index_t t = first; t < last; ++t) {
-      float* z = &logits(t, 0);
+      float* const z = &logits(t, 0);
       const std::int32_t target = targets[t];
       loss[t] = 0.0f;
       if (target == ignored_target) {
-        if (gradients) {
-          for (index_t j = 0; j < n; ++j) z[j] = 0.0f;
-        }
+        if (gradients) std::fill_n(z, n, 0.0f);
         continue;
       }
-      const float shift = row_max(z, n);
       const float z_target = z[target];
-      for (index_t j = 0; j < n; ++j) z[j] = exp(z[j] - shift);
-      const float e_target = z[target];
-      const float sum = ordered_sum(n, [&](index_t j, float s) { return s + z[j]; });
-      loss[t] = log(sum) - (z_target - shift);
-      if (gradients) {
-        const float factor = gradient_scale / sum;
-        for (index_t j = 0; j < n; ++j) z[j] *= factor;
-        z[target] = fma(e_target, factor, -gradient_scale);
+      for (index_t p = 0; p < parts; ++p) {
+        const index_t at = p * softmax_chunk;
+        sums[p] = softmax_part(z + at, std::min(softmax_chunk, n - at), largest[p]);
       }
+      const float m = row_max(largest, parts);
+      float sum = 0.0f;
+      for (index_t p = 0; p < parts; ++p) {
+        weight[p] = exp(largest[p] - m);
+        sum = fma(sums[p], weight[p], sum);
+      }
+      loss[t] = log(sum) - (z_target - m);
+      if (!gradients) continue;
+      const float e_target = z[target], scale = gradient_scale / sum;
+      for (index_t p = 0; p < parts; ++p) {
+        const float factor = weight[p] * scale;
+        const index_t end = std::min(n, (p + 1) * softmax_chunk);
+        for (index_t j = p * softmax_chunk; j < end; ++j) z[j] *= factor;
+      }
+      z[target] = fma(e_target, weight[target / softmax_chunk] * scale, -gradient_scale);
     }
   });
 }

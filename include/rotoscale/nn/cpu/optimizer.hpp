@@ -5,7 +5,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 
 #include "rotoscale/nn/math.hpp"
 #include "rotoscale/nn/operation_arguments.hpp"
@@ -44,48 +43,17 @@ inline double sum_squares(const float* x, index_t n, double* partial, thread_poo
 
 inline std::uint32_t count_nonfinite(const float* x, index_t n) {
   std::uint32_t count = 0;
-  for (index_t i = 0; i < n; ++i) count += (fp32_bits(x[i]) & fp32_infinity_bits) == fp32_infinity_bits;
+  for (index_t i = 0; i < n; ++i) count += !is_finite(x[i]);
   return count;
 }
 
-/// Norm of all gradients and what follows from it, as PyTorch's clip_grad_norm_.
+/// Norm of all gradients and what follows from it.
 inline void gradient_norm(const parameter_arena& arena, const optimizer_config& config, step_state& state,
                           double* partial, thread_pool& pool) {
   state.squares = sum_squares(arena.gradient, arena.size, partial, pool);
-  state.gradient_norm = std::sqrt(state.squares);
+  set_norm(config, state);
   // Squares may overflow where no gradient does; without an overflow nothing is NaN or Inf.
-  state.nonfinite = std::isfinite(state.squares) ? 0 : count_nonfinite(arena.gradient, arena.size);
-  state.clip_factor =
-      config.clip > 0 ? static_cast<float>(std::min(1.0, config.clip / (state.gradient_norm + 1e-6))) : 1.0f;
-}
-
-/// What one step of AdamW does to every element of a parameter.
-struct adamw_step {
-  float keep, step, root, new1, new2, beta2, epsilon, scale;
-
-  adamw_step(const optimizer_config& c, const step_state& s, bool decays)
-      : keep(fma(-s.inputs.learning_rate, decays ? c.weight_decay : 0.0f, 1.0f)),
-        step(s.inputs.learning_rate / s.inputs.bias_correction1),
-        root(1.0f / std::sqrt(s.inputs.bias_correction2)),
-        new1(1.0f - c.beta1),
-        new2(1.0f - c.beta2),
-        beta2(c.beta2),
-        epsilon(c.epsilon),
-        scale(s.clip_factor) {}
-
-  void apply(float* weight, const float* gradient, float* m, float* v, index_t n) const {
-    for (index_t i = 0; i < n; ++i) {
-      const float g = gradient[i] * scale;
-      m[i] = fma(new1, fma(gradient[i], scale, -m[i]), m[i]);
-      v[i] = fma(new2 * g, g, beta2 * v[i]);
-      const float denominator = fma(std::sqrt(v[i]), root, epsilon);
-      weight[i] = fma(-step, m[i] / denominator, weight[i] * keep);
-    }
-  }
-};
-
-inline bool may_update(const step_state& state) {
-  return std::isfinite(state.squares) && std::isfinite(state.loss_sum);
+  state.nonfinite = is_finite(state.squares) ? 0 : count_nonfinite(arena.gradient, arena.size);
 }
 
 inline void adamw(const parameter_arena& arena, const optimizer_config& config, const step_state& state,
@@ -97,7 +65,9 @@ inline void adamw(const parameter_arena& arena, const optimizer_config& config, 
     const adamw_step& step = s.decays ? with_decay : without;
     for_each_chunk(pool, s.count, chunk, [&](index_t first, index_t last) {
       const index_t at = s.first + first;
-      step.apply(arena.weight + at, arena.gradient + at, arena.m + at, arena.v + at, last - first);
+      float *const weight = arena.weight + at, *const m = arena.m + at, *const v = arena.v + at;
+      const float* const gradient = arena.gradient + at;
+      for (index_t i = 0; i < last - first; ++i) step.apply(weight[i], gradient[i], m[i], v[i]);
     });
   }
 }

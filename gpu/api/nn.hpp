@@ -1,0 +1,89 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The layers, the loss and the optimizer of nn::backend on a device, each under the contract of docs/numerics.md, so
+// that its bytes are the CPU's (which NaN a result is, is no part of any contract). A launcher has the name and the
+// arguments of its operation; all pointers, and those in views, are device memory. It puts its kernels on `s`,
+// allocates nothing, waits for nothing and can be captured. Views have contiguous rows of FP32 or BF16; 16 bytes are
+// moved at a time where rows begin at multiples of 16 bytes, else elements one by one. A workspace is device memory
+// that only the launch uses; its size is the function X_workspace_bytes.
+#pragma once
+
+#include "rotoscale/nn/operation_arguments.hpp"
+#include "status.hpp"
+#include "stream.hpp"
+
+namespace rotoscale::gpu {
+
+// Step state.
+/// Counts the valid targets of `count` numbers, and starts sums anew.
+status begin_step(const std::int32_t* targets, index_t count, nn::step_state* state, stream s);
+/// gradient_scale from valid_tokens.
+status set_gradient_scale(nn::step_state* state, stream s);
+/// Counts one more micro-batch.
+status next_micro_batch(nn::step_state* state, stream s);
+
+// A number outside of the vocabulary is no reason to stop a device: it counts as masked (its row of y is zero), and
+// `fault`, a word of device memory or null, becomes at least 1 + its position. Zero it before the first launch.
+/// Rows of the table, [vocabulary, features] of FP32, by token.
+status embedding_forward(const nn::token_source& tokens, nn::const_tensor_view table, nn::tensor_view y,
+                         const nn::step_state* state, std::uint32_t* fault, stream s);
+/// Of embedding_backward.
+std::size_t embedding_backward_workspace_bytes(index_t tokens, index_t vocabulary);
+/// Adds each token's gradient to its row of dtable (FP32), tokens ascending.
+status embedding_backward(const nn::token_source& tokens, nn::const_tensor_view dy, nn::tensor_view dtable,
+                          const nn::step_state* state, void* workspace, std::size_t workspace_bytes, stream s);
+
+/// y = x * rstd * gain; x and y have one storage.
+status rmsnorm_forward(nn::const_tensor_view x, const float* gain, float eps, nn::tensor_view y, float* rstd, stream s);
+/// The same of sum = x + branch; no branch: of x. What `args.to` says is not done here.
+status residual_norm(const nn::residual_norm_args& args, stream s);
+/// Of rmsnorm_backward.
+std::size_t rmsnorm_backward_workspace_bytes(index_t rows, index_t cols);
+/// dx is added to; dgain as well, or null.
+status rmsnorm_backward(nn::const_tensor_view dy, nn::const_tensor_view x, const float* gain, const float* rstd,
+                        nn::tensor_view dx, float* dgain, void* workspace, std::size_t workspace_bytes, stream s);
+
+/// In place on [batch, seq, heads, head_dim].
+status rope(nn::tensor_view x, const float* cosine, const float* sine, bool inverse, stream s);
+/// Queries and keys in one launch; they have one storage and differ in heads only.
+status rope_both(nn::tensor_view queries, nn::tensor_view keys, const float* cosine, const float* sine, bool inverse,
+                 stream s);
+
+/// h = silu(gate) * up; gate_up is [tokens, gate | up].
+status swiglu_forward(nn::const_tensor_view gate_up, nn::tensor_view h, stream s);
+/// The gradient of gate_up.
+status swiglu_backward(nn::const_tensor_view dh, nn::const_tensor_view gate_up, nn::tensor_view d_gate_up, stream s);
+/// sum = x + y; sum may be x.
+status add(nn::const_tensor_view x, nn::const_tensor_view y, nn::tensor_view sum, stream s);
+
+/// y = factor · x where an element is kept, else 0; with `accumulate` added to y. x and y may be stored differently.
+status dropout(nn::const_tensor_view x, const nn::dropout_args& args, nn::tensor_view y, bool accumulate,
+               const nn::step_state* state, stream s);
+
+/// Of cross_entropy.
+std::size_t cross_entropy_workspace_bytes(index_t rows, index_t vocabulary);
+/// The loss of each row of FP32 logits, which are used up: with gradients they become their gradients. `targets` are
+/// those of tokens [first, first + rows).
+status cross_entropy(nn::tensor_view logits, const nn::token_source& targets, index_t first, float* loss,
+                     bool gradients, const nn::step_state* state, std::uint32_t* fault, void* workspace,
+                     std::size_t workspace_bytes, stream s);
+/// Of sum_losses.
+std::size_t sum_losses_workspace_bytes(index_t n);
+/// Adds n losses to the state's sum.
+status sum_losses(const float* loss, index_t n, nn::step_state* state, void* workspace, std::size_t workspace_bytes,
+                  stream s);
+
+// The optimizer reads the arena's segments_in_backend; `segments` are for extents.
+/// Of sum_squares and gradient_norm over an arena of `size` elements.
+std::size_t sum_squares_workspace_bytes(index_t size);
+/// out[i] = Σ x² over the arena's segment i.
+status sum_squares(const float* x, const nn::parameter_arena& arena, double* out, void* workspace,
+                   std::size_t workspace_bytes, stream s);
+/// Over the whole arena: squares, norm, count of what is not finite, clip factor.
+status gradient_norm(const nn::parameter_arena& arena, const nn::optimizer_config& config, nn::step_state* state,
+                     void* workspace, std::size_t workspace_bytes, stream s);
+/// One update of every parameter in one launch; none if loss or norm is not finite.
+status adamw(const nn::parameter_arena& arena, const nn::optimizer_config& config, const nn::step_state* state,
+             stream s);
+
+}  // namespace rotoscale::gpu

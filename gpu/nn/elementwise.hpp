@@ -1,0 +1,244 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Kernels that compute each element from those at its own place: add, SwiGLU, rows of the embedding, RoPE. A thread
+// takes one piece of a few rows and has all of its loads under way before it computes.
+#pragma once
+
+#include "gpu/nn/rows.hpp"
+#include "rotoscale/nn/operation_arguments.hpp"
+
+namespace rotoscale::gpu {
+
+/// A thread's piece, and the first of its rows; items are numbered along rows first.
+struct row_item {
+  unsigned piece;
+  index_t row;
+
+  __device__ static row_item of_thread(const row_extents& e, unsigned rows) {
+    const unsigned item = block_index().x * row_threads + thread_index().x;
+    return {item % e.pieces, index_t{item / e.pieces} * rows};
+  }
+};
+
+inline constexpr unsigned add_rows = 4, swiglu_rows = 2, embedding_rows = 2, rope_heads = 4;  // of a thread
+
+template <class T>
+struct add_args {
+  row_extents e;
+  row_span<const T> x, y;
+  row_span<T> sum;
+};
+
+template <class T>
+__global__ void __launch_bounds__(row_threads) add_kernel(const ROTOSCALE_GRID_CONSTANT add_args<T> a) {
+  const row_item at = row_item::of_thread(a.e, add_rows);
+  const unsigned col = at.piece * piece_elements, count = a.e.count(at.piece);
+  stored_piece<T> x[add_rows], y[add_rows];
+  ROTOSCALE_UNROLL
+  for (unsigned r = 0; r < add_rows; ++r) {
+    if (at.row + r >= a.e.rows) continue;
+    x[r].load(a.x[at.row + r] + col, count, a.e.vectors);
+    y[r].load(a.y[at.row + r] + col, count, a.e.vectors);
+  }
+  ROTOSCALE_UNROLL
+  for (unsigned r = 0; r < add_rows; ++r) {
+    if (at.row + r >= a.e.rows) continue;
+    float p[piece_elements], q[piece_elements];
+    x[r].widen(p);
+    y[r].widen(q);
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i < piece_elements; ++i) p[i] += q[i];
+    x[r].narrow(p);
+    x[r].store(a.sum[at.row + r] + col, count, a.e.vectors);
+  }
+}
+
+/// The extents are those of h.
+template <class T>
+struct swiglu_args {
+  row_extents e;
+  row_span<const T> gate, up, dh;
+  row_span<T> h, dgate, dup;
+};
+
+template <class T>
+__global__ void __launch_bounds__(row_threads) swiglu_kernel(const ROTOSCALE_GRID_CONSTANT swiglu_args<T> a) {
+  const row_item at = row_item::of_thread(a.e, swiglu_rows);
+  const unsigned col = at.piece * piece_elements, count = a.e.count(at.piece);
+  stored_piece<T> gate[swiglu_rows], up[swiglu_rows];
+  ROTOSCALE_UNROLL
+  for (unsigned r = 0; r < swiglu_rows; ++r) {
+    if (at.row + r >= a.e.rows) continue;
+    gate[r].load(a.gate[at.row + r] + col, count, a.e.vectors);
+    up[r].load(a.up[at.row + r] + col, count, a.e.vectors);
+  }
+  ROTOSCALE_UNROLL
+  for (unsigned r = 0; r < swiglu_rows; ++r) {
+    if (at.row + r >= a.e.rows) continue;
+    float g[piece_elements], u[piece_elements];
+    gate[r].widen(g);
+    up[r].widen(u);
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i < piece_elements; ++i) g[i] = nn::swiglu(g[i], u[i]);
+    gate[r].narrow(g);
+    gate[r].store(a.h[at.row + r] + col, count, a.e.vectors);
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(row_threads) swiglu_gradient_kernel(const ROTOSCALE_GRID_CONSTANT swiglu_args<T> a) {
+  const row_item at = row_item::of_thread(a.e, swiglu_rows);
+  const unsigned col = at.piece * piece_elements, count = a.e.count(at.piece);
+  stored_piece<T> gate[swiglu_rows], up[swiglu_rows], dh[swiglu_rows];
+  ROTOSCALE_UNROLL
+  for (unsigned r = 0; r < swiglu_rows; ++r) {
+    if (at.row + r >= a.e.rows) continue;
+    gate[r].load(a.gate[at.row + r] + col, count, a.e.vectors);
+    up[r].load(a.up[at.row + r] + col, count, a.e.vectors);
+    dh[r].load(a.dh[at.row + r] + col, count, a.e.vectors);
+  }
+  ROTOSCALE_UNROLL
+  for (unsigned r = 0; r < swiglu_rows; ++r) {
+    if (at.row + r >= a.e.rows) continue;
+    float g[piece_elements], u[piece_elements], d[piece_elements];
+    gate[r].widen(g);
+    up[r].widen(u);
+    dh[r].widen(d);
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i < piece_elements; ++i) {
+      const nn::float_pair both = nn::swiglu_gradients(d[i], g[i], u[i]);
+      g[i] = both.first;
+      u[i] = both.second;
+    }
+    gate[r].narrow(g);
+    up[r].narrow(u);
+    gate[r].store(a.dgate[at.row + r] + col, count, a.e.vectors);
+    up[r].store(a.dup[at.row + r] + col, count, a.e.vectors);
+  }
+}
+
+template <class X, class Y>
+struct dropout_kernel_args {
+  row_extents e;
+  row_span<const X> x;
+  row_span<Y> y;
+  nn::dropout_args how;
+  const nn::step_state* state = nullptr;
+  bool accumulate = false;
+};
+
+/// Words first, first + 1, ...: two blocks where they begin with one, else three, of which each word is picked.
+__device__ inline void take_words(const random_stream& words, std::uint64_t first,
+                                  std::uint32_t (&to)[piece_elements]) {
+  const auto skip = static_cast<unsigned>(first % 4);
+  philox_block before = words.block(first / 4);
+  ROTOSCALE_UNROLL
+  for (unsigned b = 0; b < piece_elements / 4; ++b) {
+    philox_block behind = before;
+    if (skip != 0 || b + 1 < piece_elements / 4) behind = words.block(first / 4 + b + 1);
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i < 4; ++i) {
+      ROTOSCALE_UNROLL
+      for (unsigned s = 0; s < 4; ++s) {
+        if (s == skip) to[4 * b + i] = i + s < 4 ? before.word[(i + s) % 4] : behind.word[(i + s) % 4];
+      }
+    }
+    before = behind;
+  }
+}
+
+/// A thread a piece.
+template <class X, class Y>
+__global__ void __launch_bounds__(row_threads)
+    dropout_kernel(const ROTOSCALE_GRID_CONSTANT dropout_kernel_args<X, Y> a) {
+  const row_item at = row_item::of_thread(a.e, 1);
+  if (at.row >= a.e.rows) return;
+  const unsigned col = at.piece * piece_elements, count = a.e.count(at.piece);
+  stored_piece<X> from;
+  stored_piece<Y> to;
+  float x[piece_elements], y[piece_elements] = {};
+  from.load(a.x[at.row] + col, count, a.e.vectors);
+  from.widen(x);
+  if (a.accumulate) {
+    to.load(a.y[at.row] + col, count, a.e.vectors);
+    to.widen(y);
+  }
+  const random_stream words = a.how.words(*a.state);
+  const auto first = static_cast<std::uint64_t>(at.row) * a.e.cols + col;
+  std::uint32_t word[piece_elements] = {};
+  if (a.how.threshold != 0) take_words(words, first, word);
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < piece_elements; ++i) {
+    const bool kept = word[i] >= a.how.threshold;
+    y[i] = a.accumulate ? nn::dropped_onto(x[i], a.how.factor, kept, y[i]) : nn::dropped(x[i], a.how.factor, kept);
+  }
+  to.narrow(y);
+  to.store(a.y[at.row] + col, count, a.e.vectors);
+}
+
+/// q and k [batch, seq, heads, head_dim]; without k its heads are none. Pieces are those of half a head.
+template <class T>
+struct rope_args {
+  struct tensor {
+    T* data = nullptr;
+    index_t batch_stride = 0, token_stride = 0, head_stride = 0;
+    unsigned heads = 0;
+  };
+  tensor q, k;
+  const float *cosine = nullptr, *sine = nullptr;
+  float direction = 1.0f;
+  unsigned tokens = 0, seq = 0, half = 0, pieces = 0, head_groups = 0;
+  bool vectors = false;
+
+  __device__ T* head(unsigned token, unsigned h) const {
+    const bool is_key = h >= q.heads;
+    const tensor& t = is_key ? k : q;
+    return t.data + token / seq * t.batch_stride + token % seq * t.token_stride +
+           (is_key ? h - q.heads : h) * t.head_stride;
+  }
+};
+
+/// A thread turns the pairs of one piece of rope_heads heads of a token, whose angles it reads once.
+template <class T>
+__global__ void __launch_bounds__(row_threads) rope_kernel(const ROTOSCALE_GRID_CONSTANT rope_args<T> a) {
+  const unsigned item = block_index().x * row_threads + thread_index().x;
+  const unsigned piece = item % a.pieces, group = item / a.pieces % a.head_groups;
+  const unsigned token = item / a.pieces / a.head_groups;
+  if (token >= a.tokens) return;
+  const unsigned first = piece * piece_elements, left = a.half - first;
+  const unsigned count = left < piece_elements ? left : piece_elements;
+  stored_piece<T> low[rope_heads], high[rope_heads];
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < rope_heads; ++i) {
+    const unsigned h = group * rope_heads + i;
+    if (h >= a.q.heads + a.k.heads) continue;
+    const T* const from = a.head(token, h) + first;
+    low[i].load(from, count, a.vectors);
+    high[i].load(from + a.half, count, a.vectors);
+  }
+  float c[piece_elements], s[piece_elements];
+  const index_t angle = index_t{token % a.seq} * a.half + first;
+  load_floats(a.cosine + angle, count, a.vectors, c);
+  load_floats(a.sine + angle, count, a.vectors, s);
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < rope_heads; ++i) {
+    const unsigned h = group * rope_heads + i;
+    if (h >= a.q.heads + a.k.heads) continue;
+    float x[piece_elements], y[piece_elements];
+    low[i].widen(x);
+    high[i].widen(y);
+    ROTOSCALE_UNROLL
+    for (unsigned j = 0; j < piece_elements; ++j) {
+      const nn::float_pair turned = nn::rotate(x[j], y[j], c[j], s[j] * a.direction);
+      x[j] = turned.first;
+      y[j] = turned.second;
+    }
+    low[i].narrow(x);
+    high[i].narrow(y);
+    T* const to = a.head(token, h) + first;
+    low[i].store(to, count, a.vectors);
+    high[i].store(to + a.half, count, a.vectors);
+  }
+}
+
+}  // namespace rotoscale::gpu

@@ -1,0 +1,341 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The launchers of gpu/api/nn.hpp over rows.
+#include <algorithm>
+#include <type_traits>
+
+#include "gpu/api/device.hpp"
+#include "gpu/nn/check.hpp"
+#include "gpu/nn/elementwise.hpp"
+#include "gpu/nn/embedding.hpp"
+#include "gpu/nn/norm.hpp"
+
+namespace rotoscale::gpu {
+
+namespace {
+
+using namespace detail;
+
+/// The half of gate_up that is `which`.
+template <class View>
+View half_of(const View& x, index_t which) {
+  const index_t n = x.extent(1) / 2;
+  return x.part(1, which * n, n);
+}
+
+status check_gate_up(const nn::const_tensor_view& gate_up, const nn::const_tensor_view& h, const char* argument) {
+  if (status s = check_rows(gate_up, 2, argument); !s.ok()) return s;
+  if (gate_up.type != h.type) return {error_code::bad_option, argument, "must have the storage of the others"};
+  if (gate_up.extent(0) != h.extent(0) || gate_up.extent(1) != 2 * h.extent(1)) {
+    return {error_code::bad_extent, argument, "must have a gate and an up for each element of the others"};
+  }
+  return {};
+}
+
+/// Rows of a norm that a block stages: as many as lie in a share of shared memory, and 16 at most.
+constexpr std::size_t staged_bytes = has_small_shared_memory ? 32 * 1024 : 48 * 1024;
+constexpr std::size_t most_shared_bytes = has_small_shared_memory ? 60 * 1024 : 200 * 1024;
+
+template <class T, bool Residual>
+status launch_norm(const nn::residual_norm_args& n, stream s) {
+  norm_args<T> a;
+  a.e = extents_of(n.x.extent(0), n.x.extent(1), {n.x, n.branch, n.y, Residual ? nn::const_tensor_view(n.sum) : n.x},
+                   {n.gain});
+  a.x = span_of<T>(n.x);
+  if constexpr (Residual) {
+    a.branch = span_of<T>(n.branch);
+    a.sum = span_of<T>(n.sum);
+  }
+  a.y = span_of<T>(n.y);
+  a.gain = n.gain;
+  a.rstd = n.rstd;
+  a.eps = n.epsilon;
+  const std::size_t pitch = row_pitch<T>(a.e.cols);
+  const bool staged = pitch <= most_shared_bytes;
+  const auto fitting = static_cast<unsigned>(std::max<std::size_t>(1, staged_bytes / pitch));
+  a.block_rows = staged ? std::min(fitting, max_norm_rows) : max_norm_rows;
+  const auto grid = static_cast<std::uint64_t>((a.e.rows + a.block_rows - 1) / a.block_rows);
+  return staged ? launch_rows(norm_kernel<T, Residual, true>, grid, row_threads, s, a, a.block_rows * pitch)
+                : launch_rows(norm_kernel<T, Residual, false>, grid, row_threads, s, a);
+}
+
+template <class T>
+status launch_norm_gradient(norm_gradient_args<T> a, stream s) {
+  const auto grid = static_cast<std::uint64_t>((a.e.rows + nn::gain_chunk - 1) / nn::gain_chunk);
+  const unsigned threads = std::min(row_threads, (a.e.pieces + 31) / 32 * 32);
+  const unsigned per_thread = (a.e.pieces + threads - 1) / threads;
+  const std::size_t row_bytes = 4 * std::size_t{row_pitch<T>(a.e.cols)};  // dy and x of this group and the next
+  if (per_thread > 4 || row_bytes > most_shared_bytes) {
+    a.group_rows = max_norm_rows;
+    return launch_rows(norm_gradient_kernel<T, 0>, grid, row_threads, s, a);
+  }
+  constexpr std::size_t room = has_small_shared_memory ? 60 * 1024 : 96 * 1024;
+  a.group_rows = std::clamp(static_cast<unsigned>(room / row_bytes), 1u, std::min(max_norm_rows, threads / 16));
+  const std::size_t bytes = a.group_rows * row_bytes;
+  if (per_thread == 1) return launch_rows(norm_gradient_kernel<T, 1>, grid, threads, s, a, bytes);
+  if (per_thread == 2) return launch_rows(norm_gradient_kernel<T, 2>, grid, threads, s, a, bytes);
+  return launch_rows(norm_gradient_kernel<T, 4>, grid, threads, s, a, bytes);
+}
+
+/// Strides and heads of x, which has been checked.
+template <class T>
+typename rope_args<T>::tensor heads_of(const nn::tensor_view& x) {
+  return {static_cast<T*>(x.data), x.stride(0), x.stride(1), x.stride(2), static_cast<unsigned>(x.extent(2))};
+}
+
+template <class T>
+status launch_rope(const nn::tensor_view& q, const nn::tensor_view& k, const float* cosine, const float* sine,
+                   bool inverse, stream s) {
+  rope_args<T> a;
+  a.q = heads_of<T>(q);
+  if (!k.empty()) a.k = heads_of<T>(k);
+  a.cosine = cosine;
+  a.sine = sine;
+  a.direction = inverse ? -1.0f : 1.0f;
+  const index_t tokens = q.extent(0) * q.extent(1), half = q.extent(3) / 2;
+  a.seq = static_cast<unsigned>(q.extent(1));
+  a.half = static_cast<unsigned>(half);
+  a.pieces = (a.half + piece_elements - 1) / piece_elements;
+  a.head_groups = (a.q.heads + a.k.heads + rope_heads - 1) / rope_heads;
+  a.vectors = half % piece_elements == 0 && is_aligned(cosine) && is_aligned(sine) && has_vectors(q) &&
+              (k.empty() || has_vectors(k));
+  const auto items = static_cast<std::uint64_t>(tokens) * a.pieces * a.head_groups;
+  if (items == 0) return {};
+  if (tokens > 0x7FFFFFFF || items > 0xFFFFFFFFu - row_threads)
+    return {error_code::bad_extent, "x", "has more than 2^32 pieces"};
+  a.tokens = static_cast<unsigned>(tokens);
+  return launch_rows(rope_kernel<T>, (items + row_threads - 1) / row_threads, row_threads, s, a);
+}
+
+status check_heads(const nn::tensor_view& x, const char* argument) {
+  if (status s = check_rows(x, 4, argument); !s.ok()) return s;
+  return x.extent(3) % 2 == 0 ? status{} : status{error_code::bad_extent, argument, "must have an even head_dim"};
+}
+
+}  // namespace
+
+status add(nn::const_tensor_view x, nn::const_tensor_view y, nn::tensor_view sum, stream s) {
+  if (status c = check_rows(x, 2, "x"); !c.ok()) return c;
+  if (status c = check_like(y, x, "y"); !c.ok()) return c;
+  if (status c = check_like(sum, x, "sum"); !c.ok()) return c;
+  return with_storage(x.type, [&](auto t) {
+    using T = decltype(t);
+    const add_args<T> a{extents_of(x.extent(0), x.extent(1), {x, y, sum}), span_of<T>(x), span_of<T>(y),
+                        span_of<T>(sum)};
+    unsigned blocks = 0;
+    if (status c = count_blocks(a.e, add_rows, blocks); !c.ok()) return c;
+    return launch_rows(add_kernel<T>, blocks, row_threads, s, a);
+  });
+}
+
+status swiglu_forward(nn::const_tensor_view gate_up, nn::tensor_view h, stream s) {
+  if (status c = check_rows(h, 2, "h"); !c.ok()) return c;
+  if (status c = check_gate_up(gate_up, h, "gate_up"); !c.ok()) return c;
+  return with_storage(h.type, [&](auto t) {
+    using T = decltype(t);
+    const auto gate = half_of(gate_up, 0), up = half_of(gate_up, 1);
+    swiglu_args<T> a{extents_of(h.extent(0), h.extent(1), {gate, up, h}),
+                     span_of<T>(gate),
+                     span_of<T>(up),
+                     {},
+                     span_of<T>(h),
+                     {},
+                     {}};
+    unsigned blocks = 0;
+    if (status c = count_blocks(a.e, swiglu_rows, blocks); !c.ok()) return c;
+    return launch_rows(swiglu_kernel<T>, blocks, row_threads, s, a);
+  });
+}
+
+status swiglu_backward(nn::const_tensor_view dh, nn::const_tensor_view gate_up, nn::tensor_view d_gate_up, stream s) {
+  if (status c = check_rows(dh, 2, "dh"); !c.ok()) return c;
+  if (status c = check_gate_up(gate_up, dh, "gate_up"); !c.ok()) return c;
+  if (status c = check_gate_up(d_gate_up, dh, "d_gate_up"); !c.ok()) return c;
+  return with_storage(dh.type, [&](auto t) {
+    using T = decltype(t);
+    const auto gate = half_of(gate_up, 0), up = half_of(gate_up, 1);
+    const auto dgate = half_of(d_gate_up, 0), dup = half_of(d_gate_up, 1);
+    swiglu_args<T> a{extents_of(dh.extent(0), dh.extent(1), {gate, up, dh, dgate, dup}),
+                     span_of<T>(gate),
+                     span_of<T>(up),
+                     span_of<T>(dh),
+                     {},
+                     span_of<T>(dgate),
+                     span_of<T>(dup)};
+    unsigned blocks = 0;
+    if (status c = count_blocks(a.e, swiglu_rows, blocks); !c.ok()) return c;
+    return launch_rows(swiglu_gradient_kernel<T>, blocks, row_threads, s, a);
+  });
+}
+
+status dropout(nn::const_tensor_view x, const nn::dropout_args& args, nn::tensor_view y, bool accumulate,
+               const nn::step_state* state, stream s) {
+  if (status c = check_rows(x, 2, "x"); !c.ok()) return c;
+  if (status c = check_rows(y, 2, "y"); !c.ok()) return c;
+  if (y.extent(0) != x.extent(0) || y.extent(1) != x.extent(1)) {
+    return {error_code::bad_extent, "y", "must have the extents of x"};
+  }
+  if (x.size() == 0) return {};
+  if (status c = check_pointer(state, 4, "state"); !c.ok()) return c;
+  return with_storage(x.type, [&](auto u) {
+    return with_storage(y.type, [&](auto v) {
+      using X = decltype(u);
+      using Y = decltype(v);
+      const dropout_kernel_args<X, Y> a{
+          extents_of(x.extent(0), x.extent(1), {x, y}), span_of<X>(x), span_of<Y>(y), args, state, accumulate};
+      unsigned blocks = 0;
+      if (status c = count_blocks(a.e, 1, blocks); !c.ok()) return c;
+      return launch_rows(dropout_kernel<X, Y>, blocks, row_threads, s, a);
+    });
+  });
+}
+
+status residual_norm(const nn::residual_norm_args& args, stream s) {
+  if (status c = check_rows(args.x, 2, "x"); !c.ok()) return c;
+  if (status c = check_like(args.y, args.x, "y"); !c.ok()) return c;
+  if (!args.branch.empty()) {
+    if (status c = check_like(args.branch, args.x, "branch"); !c.ok()) return c;
+    if (status c = check_like(args.sum, args.x, "sum"); !c.ok()) return c;
+  }
+  if (args.x.size() == 0) return {};
+  if (status c = check_floats(args.gain, true, "gain"); !c.ok()) return c;
+  if (status c = check_floats(args.rstd, true, "rstd"); !c.ok()) return c;
+  return with_storage(args.x.type, [&](auto t) {
+    using T = decltype(t);
+    return args.branch.empty() ? launch_norm<T, false>(args, s) : launch_norm<T, true>(args, s);
+  });
+}
+
+status rmsnorm_forward(nn::const_tensor_view x, const float* gain, float eps, nn::tensor_view y, float* rstd,
+                       stream s) {
+  nn::residual_norm_args args;
+  args.x = x;
+  args.gain = gain;
+  args.epsilon = eps;
+  args.y = y;
+  args.rstd = rstd;
+  return residual_norm(args, s);
+}
+
+std::size_t rmsnorm_backward_workspace_bytes(index_t rows, index_t cols) {
+  return static_cast<std::size_t>((rows + nn::gain_chunk - 1) / nn::gain_chunk * cols) * sizeof(float);
+}
+
+status rmsnorm_backward(nn::const_tensor_view dy, nn::const_tensor_view x, const float* gain, const float* rstd,
+                        nn::tensor_view dx, float* dgain, void* workspace, std::size_t workspace_bytes, stream s) {
+  if (status c = check_rows(x, 2, "x"); !c.ok()) return c;
+  if (status c = check_like(dy, x, "dy"); !c.ok()) return c;
+  if (status c = check_like(dx, x, "dx"); !c.ok()) return c;
+  if (x.size() == 0) return {};
+  if (status c = check_floats(gain, true, "gain"); !c.ok()) return c;
+  if (status c = check_floats(rstd, true, "rstd"); !c.ok()) return c;
+  if (status c = check_floats(dgain, dgain != nullptr, "dgain"); !c.ok()) return c;
+  const index_t rows = x.extent(0), cols = x.extent(1);
+  if (dgain != nullptr) {
+    if (status c = check_workspace(workspace, workspace_bytes, rmsnorm_backward_workspace_bytes(rows, cols)); !c.ok())
+      return c;
+  }
+  auto* const partial = dgain == nullptr ? nullptr : static_cast<float*>(workspace);
+  const status launched = with_storage(x.type, [&](auto t) {
+    using T = decltype(t);
+    norm_gradient_args<T> a;
+    a.e = extents_of(rows, cols, {dy, x, dx}, {gain});
+    a.dy = span_of<T>(dy);
+    a.x = span_of<T>(x);
+    a.dx = span_of<T>(dx);
+    a.gain = gain;
+    a.rstd = rstd;
+    a.partial = partial;
+    return launch_norm_gradient(a, s);
+  });
+  if (!launched.ok() || dgain == nullptr) return launched;
+  const gain_sum_args sum{partial, dgain, (rows + nn::gain_chunk - 1) / nn::gain_chunk, static_cast<unsigned>(cols)};
+  return launch_rows(gain_sum_kernel, static_cast<std::uint64_t>((cols + gain_threads - 1) / gain_threads),
+                     gain_threads, s, sum);
+}
+
+status rope_both(nn::tensor_view queries, nn::tensor_view keys, const float* cosine, const float* sine, bool inverse,
+                 stream s) {
+  if (status c = check_heads(queries, "queries"); !c.ok()) return c;
+  if (!keys.empty()) {
+    if (status c = check_heads(keys, "keys"); !c.ok()) return c;
+    if (keys.type != queries.type || keys.extent(0) != queries.extent(0) || keys.extent(1) != queries.extent(1) ||
+        keys.extent(3) != queries.extent(3)) {
+      return {error_code::bad_extent, "keys", "must have the tokens, head_dim and storage of the queries"};
+    }
+  }
+  if (queries.size() == 0) return {};
+  if (status c = check_floats(cosine, true, "cosine"); !c.ok()) return c;
+  if (status c = check_floats(sine, true, "sine"); !c.ok()) return c;
+  return with_storage(queries.type,
+                      [&](auto t) { return launch_rope<decltype(t)>(queries, keys, cosine, sine, inverse, s); });
+}
+
+status rope(nn::tensor_view x, const float* cosine, const float* sine, bool inverse, stream s) {
+  return rope_both(x, {}, cosine, sine, inverse, s);
+}
+
+status embedding_forward(const nn::token_source& tokens, nn::const_tensor_view table, nn::tensor_view y,
+                         const nn::step_state* state, std::uint32_t* fault, stream s) {
+  if (status c = check_rows(y, 2, "y"); !c.ok()) return c;
+  if (status c = check_rows(table, 2, "table"); !c.ok()) return c;
+  if (table.type != nn::dtype::fp32) return {error_code::bad_option, "table", "must be FP32"};
+  if (table.extent(1) != y.extent(1)) return {error_code::bad_extent, "table", "must have the columns of y"};
+  if (y.size() == 0) return {};
+  if (status c = check_floats(tokens.data, true, "tokens"); !c.ok()) return c;
+  if (status c = check_pointer(state, 4, "state"); !c.ok()) return c;
+  return with_storage(y.type, [&](auto t) {
+    using T = decltype(t);
+    const embedding_args<T> a{extents_of(y.extent(0), y.extent(1), {table, y}),
+                              span_of<float>(table),
+                              span_of<T>(y),
+                              tokens,
+                              state,
+                              fault,
+                              static_cast<unsigned>(table.extent(0))};
+    unsigned blocks = 0;
+    if (status c = count_blocks(a.e, embedding_rows, blocks); !c.ok()) return c;
+    return launch_rows(embedding_kernel<T>, blocks, row_threads, s, a);
+  });
+}
+
+std::size_t embedding_backward_workspace_bytes(index_t tokens, index_t) {
+  return 2 * sizeof(std::uint32_t) * static_cast<std::size_t>((tokens + 3) / 4 * 4);
+}
+
+status embedding_backward(const nn::token_source& tokens, nn::const_tensor_view dy, nn::tensor_view dtable,
+                          const nn::step_state* state, void* workspace, std::size_t workspace_bytes, stream s) {
+  if (status c = check_rows(dy, 2, "dy"); !c.ok()) return c;
+  if (status c = check_rows(dtable, 2, "dtable"); !c.ok()) return c;
+  if (dtable.type != nn::dtype::fp32) return {error_code::bad_option, "dtable", "must be FP32"};
+  if (dtable.extent(1) != dy.extent(1)) return {error_code::bad_extent, "dtable", "must have the columns of dy"};
+  if (dy.size() == 0) return {};
+  if (status c = check_floats(tokens.data, true, "tokens"); !c.ok()) return c;
+  if (status c = check_pointer(state, 4, "state"); !c.ok()) return c;
+  const index_t n = dy.extent(0), vocabulary = dtable.extent(0);
+  const std::size_t needed = embedding_backward_workspace_bytes(n, vocabulary);
+  if (status c = check_workspace(workspace, workspace_bytes, needed); !c.ok()) return c;
+  if (n > 0x7FFFFFFF || vocabulary > 0x7FFFFFFF) return {error_code::bad_extent, "dy", "has more than 2^31 rows"};
+  auto* const listed = static_cast<std::uint32_t*>(workspace);
+  auto* const order = listed + (n + 3) / 4 * 4;
+  if (status c = fill(order, 0xFF, static_cast<std::size_t>(n) * sizeof(std::uint32_t), s); !c.ok()) return c;
+  const token_order_args sort{tokens, state, static_cast<unsigned>(n), static_cast<unsigned>(vocabulary),
+                              listed, order};
+  if (status c =
+          launch_rows(token_order_kernel, (static_cast<std::uint64_t>(vocabulary) + order_range - 1) / order_range,
+                      order_threads, s, sort);
+      !c.ok()) {
+    return c;
+  }
+  return with_storage(dy.type, [&](auto t) {
+    using T = decltype(t);
+    const embedding_gradient_args<T> a{
+        extents_of(n, dy.extent(1), {dy, dtable}), span_of<T>(dy), span_of<float>(dtable), tokens, state, order,
+        static_cast<unsigned>(vocabulary)};
+    unsigned blocks = 0;
+    if (status c = count_blocks(a.e, 1, blocks); !c.ok()) return c;
+    return launch_rows(embedding_gradient_kernel<T>, blocks, row_threads, s, a);
+  });
+}
+
+}  // namespace rotoscale::gpu

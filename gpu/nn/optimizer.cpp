@@ -1,0 +1,184 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The launchers of gpu/api/nn.hpp for step state, loss and optimizer.
+#include "gpu/nn/optimizer.hpp"
+
+#include <algorithm>
+
+#include "gpu/nn/check.hpp"
+#include "gpu/nn/loss.hpp"
+
+namespace rotoscale::gpu {
+
+namespace {
+
+using namespace detail;
+
+constexpr index_t chunks_of(index_t n, index_t chunk) { return (n + chunk - 1) / chunk; }
+
+status check_state(const nn::step_state* state) {
+  if (state == nullptr) return {error_code::bad_pointer, "state", "must not be null"};
+  if (reinterpret_cast<std::uintptr_t>(state) % alignof(nn::step_state) != 0) {
+    return {error_code::bad_pointer, "state", "must be aligned to 8 bytes"};
+  }
+  return {};
+}
+
+status check_arena(const nn::parameter_arena& a, bool moments) {
+  if (a.size < 0) return {error_code::bad_extent, "arena.size", "must not be negative"};
+  if (a.size == 0) return {};
+  if (status s = check_pointer(a.gradient, 16, "arena.gradient"); !s.ok() || !moments) return s;
+  if (status s = check_pointer(a.weight, 16, "arena.weight"); !s.ok()) return s;
+  if (status s = check_pointer(a.m, 16, "arena.m"); !s.ok()) return s;
+  return check_pointer(a.v, 16, "arena.v");
+}
+
+/// Ascending, each from a multiple of parameter_alignment on, none over another.
+status check_segments(const nn::parameter_arena& a) {
+  index_t end = 0;
+  for (const auto& s : a.segments) {
+    if (s.count < 0 || s.first < end || s.first % nn::parameter_alignment != 0) {
+      return {error_code::bad_extent, "arena.segments", "must ascend, each from a multiple of 4096 on"};
+    }
+    end = s.first + s.count;
+  }
+  if (end > a.size) return {error_code::bad_extent, "arena.segments", "must lie within the arena"};
+  return a.segments.empty() ? status{} : check_pointer(a.segments_in_backend, 4, "arena.segments_in_backend");
+}
+
+status launch_squares(const squares_args& a, index_t chunks, stream s) {
+  constexpr index_t each = row_threads / 16;
+  return launch_rows(squares_kernel, static_cast<std::uint64_t>(chunks_of(chunks, each)), row_threads, s, a);
+}
+
+template <class... Parameter, class... Argument>
+status launch_one(void (*kernel)(Parameter...), unsigned threads, stream s, Argument... arguments) {
+  if (status ready = check_stream(s); !ready.ok()) return ready;
+  return launch(kernel, dim3{1, 1, 1}, dim3{threads, 1, 1}, 0, s, arguments...);
+}
+
+}  // namespace
+
+status begin_step(const std::int32_t* targets, index_t count, nn::step_state* state, stream s) {
+  if (status c = check_state(state); !c.ok()) return c;
+  if (status c = check_floats(targets, count > 0, "targets"); !c.ok()) return c;
+  return launch_one(begin_step_kernel, tree_threads, s, begin_step_args{targets, count, state});
+}
+status set_gradient_scale(nn::step_state* state, stream s) {
+  if (status c = check_state(state); !c.ok()) return c;
+  return launch_one(gradient_scale_kernel, 1, s, state);
+}
+status next_micro_batch(nn::step_state* state, stream s) {
+  if (status c = check_state(state); !c.ok()) return c;
+  return launch_one(next_micro_batch_kernel, 1, s, state);
+}
+
+std::size_t cross_entropy_workspace_bytes(index_t rows, index_t vocabulary) {
+  return static_cast<std::size_t>(rows * chunks_of(vocabulary, nn::softmax_chunk)) * sizeof(softmax_part);
+}
+
+status cross_entropy(nn::tensor_view logits, const nn::token_source& targets, index_t first, float* loss,
+                     bool gradients, const nn::step_state* state, std::uint32_t* fault, void* workspace,
+                     std::size_t workspace_bytes, stream s) {
+  if (status c = check_rows(logits, 2, "logits"); !c.ok()) return c;
+  if (logits.type != nn::dtype::fp32) return {error_code::bad_option, "logits", "must be FP32"};
+  const index_t rows = logits.extent(0), vocabulary = logits.extent(1);
+  if (logits.size() == 0) return {};
+  if (status c = check_state(state); !c.ok()) return c;
+  if (status c = check_floats(targets.data, true, "targets"); !c.ok()) return c;
+  if (status c = check_floats(loss, true, "loss"); !c.ok()) return c;
+  const std::size_t needed = cross_entropy_workspace_bytes(rows, vocabulary);
+  if (status c = check_workspace(workspace, workspace_bytes, needed); !c.ok()) return c;
+  loss_args a;
+  a.logits = static_cast<float*>(logits.data);
+  a.stride = logits.stride(0);
+  a.rows = rows;
+  a.vocabulary = static_cast<unsigned>(vocabulary);
+  a.chunks = static_cast<unsigned>(chunks_of(vocabulary, nn::softmax_chunk));
+  a.targets = targets;
+  a.first = first;
+  a.loss = loss;
+  a.state = state;
+  a.fault = fault;
+  a.parts = static_cast<softmax_part*>(workspace);
+  a.gradients = gradients;
+  a.vectors = has_vectors(logits);
+  const auto blocks = static_cast<std::uint64_t>(rows) * a.chunks;
+  if (status c = launch_rows(softmax_sum_kernel, blocks, row_threads, s, a); !c.ok()) return c;
+  const auto by_row = static_cast<std::uint64_t>(chunks_of(rows, row_threads));
+  if (status c = launch_rows(softmax_row_kernel, by_row, row_threads, s, a); !c.ok() || !gradients) return c;
+  return launch_rows(softmax_gradient_kernel, blocks, row_threads, s, a);
+}
+
+std::size_t sum_losses_workspace_bytes(index_t n) {
+  index_t width = 1;
+  while (width < n) width *= 2;
+  return static_cast<std::size_t>(width) * sizeof(double);
+}
+
+status sum_losses(const float* loss, index_t n, nn::step_state* state, void* workspace, std::size_t workspace_bytes,
+                  stream s) {
+  if (n <= 0) return {};
+  if (status c = check_state(state); !c.ok()) return c;
+  if (status c = check_floats(loss, true, "loss"); !c.ok()) return c;
+  if (status c = check_workspace(workspace, workspace_bytes, sum_losses_workspace_bytes(n)); !c.ok()) return c;
+  return launch_one(loss_sum_kernel, tree_threads, s, loss_sum_args{loss, n, static_cast<double*>(workspace), state});
+}
+
+std::size_t sum_squares_workspace_bytes(index_t size) {
+  return static_cast<std::size_t>(chunks_of(size, nn::parameter_alignment)) * sizeof(double);
+}
+
+status sum_squares(const float* x, const nn::parameter_arena& arena, double* out, void* workspace,
+                   std::size_t workspace_bytes, stream s) {
+  if (status c = check_segments(arena); !c.ok()) return c;
+  if (arena.segments.empty()) return {};
+  if (status c = check_floats(x, true, "x"); !c.ok()) return c;
+  if (status c = check_pointer(out, 4, "out"); !c.ok()) return c;
+  if (status c = check_workspace(workspace, workspace_bytes, sum_squares_workspace_bytes(arena.size)); !c.ok())
+    return c;
+  const squares_args a{x, arena.size, static_cast<double*>(workspace), arena.segments_in_backend,
+                       static_cast<index_t>(arena.segments.size())};
+  if (status c = launch_squares(a, chunks_of(arena.size, nn::parameter_alignment), s); !c.ok()) return c;
+  return launch_rows(squares_sum_kernel, arena.segments.size(), tree_threads, s,
+                     squares_sum_args{a.partial, out, arena.segments_in_backend});
+}
+
+status gradient_norm(const nn::parameter_arena& arena, const nn::optimizer_config& config, nn::step_state* state,
+                     void* workspace, std::size_t workspace_bytes, stream s) {
+  if (status c = check_arena(arena, false); !c.ok()) return c;
+  if (status c = check_state(state); !c.ok()) return c;
+  if (status c = check_workspace(workspace, workspace_bytes, sum_squares_workspace_bytes(arena.size)); !c.ok())
+    return c;
+  squares_args squares;
+  squares.x = arena.gradient;
+  squares.size = arena.size;
+  squares.partial = static_cast<double*>(workspace);
+  const index_t chunks = chunks_of(arena.size, nn::parameter_alignment);
+  if (status c = launch_squares(squares, chunks, s); !c.ok()) return c;
+  const norm_state_args a{squares.partial, chunks, config, state, arena.gradient, arena.size};
+  if (status c = launch_one(gradient_norm_kernel, tree_threads, s, a); !c.ok()) return c;
+  return launch_rows(nonfinite_kernel, static_cast<std::uint64_t>(std::clamp<index_t>(chunks, 1, 1024)), row_threads, s,
+                     a);
+}
+
+status adamw(const nn::parameter_arena& arena, const nn::optimizer_config& config, const nn::step_state* state,
+             stream s) {
+  if (status c = check_arena(arena, true); !c.ok()) return c;
+  if (status c = check_segments(arena); !c.ok()) return c;
+  if (status c = check_state(state); !c.ok()) return c;
+  if (arena.segments.empty()) return {};
+  const adamw_args a{config,
+                     state,
+                     arena.weight,
+                     arena.m,
+                     arena.v,
+                     arena.gradient,
+                     arena.segments_in_backend,
+                     static_cast<index_t>(arena.segments.size())};
+  const index_t end = arena.segments.back().first + arena.segments.back().count;
+  return launch_rows(adamw_kernel, static_cast<std::uint64_t>(chunks_of(end, nn::parameter_alignment)), row_threads, s,
+                     a);
+}
+
+}  // namespace rotoscale::gpu

@@ -1,0 +1,136 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Rows of FP32 or BF16 by pieces of eight elements, which a thread moves 16 bytes at a time, and sums along rows in the
+// order of nn::ordered_sum.
+#pragma once
+
+#include "gpu/dialect/hip.hpp"
+#include "gpu/dialect/packed.hpp"
+#include "rotoscale/nn/layer_math.hpp"
+#include "rotoscale/small_float.hpp"
+
+namespace rotoscale::gpu {
+
+inline constexpr unsigned row_threads = 256;   ///< of most kernels over rows
+inline constexpr unsigned piece_elements = 8;  ///< that a thread moves at once
+
+/// Contiguous rows, `stride` elements apart.
+template <class T>
+struct row_span {
+  T* data = nullptr;
+  index_t stride = 0;
+  __device__ T* operator[](index_t r) const { return data + r * stride; }
+};
+
+/// How rows are cut: `vectors` if every row begins at a multiple of 16 bytes and has whole pieces only.
+struct row_extents {
+  index_t rows = 0;
+  unsigned cols = 0, pieces = 0;
+  bool vectors = false;
+
+  /// Elements of piece p.
+  __device__ unsigned count(unsigned p) const {
+    const unsigned left = cols - p * piece_elements;
+    return left < piece_elements ? left : piece_elements;
+  }
+};
+
+/// A piece as it is stored: 16 bytes of BF16, 32 of FP32.
+template <class T>
+struct stored_piece {
+  static constexpr unsigned vecs = piece_elements * sizeof(T) / 16;
+  vec16 vec[vecs];
+
+  /// `count` elements; those beyond are 0.
+  __device__ void load(const T* from, unsigned count, bool vectors) {
+    if (vectors) {
+      ROTOSCALE_UNROLL
+      for (unsigned i = 0; i < vecs; ++i) vec[i] = reinterpret_cast<const vec16*>(from)[i];
+      return;
+    }
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i < piece_elements; ++i) set(i, i < count ? bits(from[i]) : 0u);
+  }
+  __device__ void store(T* to, unsigned count, bool vectors) const {
+    if (vectors) {
+      ROTOSCALE_UNROLL
+      for (unsigned i = 0; i < vecs; ++i) reinterpret_cast<vec16*>(to)[i] = vec[i];
+      return;
+    }
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i < piece_elements; ++i) {
+      if (i < count) to[i] = element(i);
+    }
+  }
+  __device__ void widen(float (&x)[piece_elements]) const {
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i < piece_elements; ++i) {
+      if constexpr (sizeof(T) == 4) {
+        x[i] = fp32_from_bits(vec[i / 4].word[i % 4]);
+      } else {
+        const std::uint32_t word = vec[0].word[i / 2];
+        x[i] = fp32_from_bits(i % 2 == 0 ? word << 16 : word & 0xFFFF0000u);
+      }
+    }
+  }
+  /// Rounds once, to nearest even.
+  __device__ void narrow(const float (&x)[piece_elements]) {
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i < piece_elements; i += sizeof(T) == 4 ? 1 : 2) {
+      if constexpr (sizeof(T) == 4) {
+        vec[i / 4].word[i % 4] = fp32_bits(x[i]);
+      } else {
+        vec[0].word[i / 2] = bf16_pair(x[i], x[i + 1]);
+      }
+    }
+  }
+
+ private:
+  __device__ static std::uint32_t bits(T x) {
+    if constexpr (sizeof(T) == 4) {
+      return fp32_bits(x);
+    } else {
+      return x.bits();
+    }
+  }
+  __device__ void set(unsigned i, std::uint32_t to) {
+    if constexpr (sizeof(T) == 4) {
+      vec[i / 4].word[i % 4] = to;
+    } else {
+      vec[0].word[i / 2] = i % 2 == 0 ? to : vec[0].word[i / 2] | to << 16;
+    }
+  }
+  __device__ T element(unsigned i) const {
+    if constexpr (sizeof(T) == 4) {
+      return fp32_from_bits(vec[i / 4].word[i % 4]);
+    } else {
+      return bf16::from_bits(static_cast<std::uint16_t>(vec[0].word[i / 2] >> (16 * (i % 2))));
+    }
+  }
+};
+
+/// Eight numbers of an FP32 vector that begins at a multiple of 4 bytes.
+__device__ inline void load_floats(const float* from, unsigned count, bool vectors, float (&x)[piece_elements]) {
+  stored_piece<float> piece;
+  piece.load(from, count, vectors);
+  piece.widen(x);
+}
+
+__device__ inline float widened(float x) { return x; }
+__device__ inline float widened(bf16 x) { return fp32_from_bits(static_cast<std::uint32_t>(x.bits()) << 16); }
+
+__device__ inline float shuffle_xor(float x, unsigned mask) { return fp32_from_bits(shuffle_xor(fp32_bits(x), mask)); }
+
+/// nn::ordered_sum by 16 neighbouring lanes, of which this is `lane`; all of them return the sum. Lanes are folded in a
+/// butterfly: addition commutes, so each level has the bits of the definition's. All lanes of a segment come here.
+template <class Step>
+__device__ inline float lane_sum(unsigned n, unsigned lane, const Step& step) {
+  static_assert(nn::sum_lanes == 16);
+  float sum = 0.0f;
+  for (unsigned i = lane; i < n; i += 16) sum = step(i, sum);
+  ROTOSCALE_UNROLL
+  for (unsigned mask = 8; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
+  return sum;
+}
+
+}  // namespace rotoscale::gpu
