@@ -5,26 +5,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "rotoscale/names.hpp"
+
 namespace rotoscale::validate {
 
 namespace {
-
-constexpr std::pair<const char*, format> dtypes[] = {
-    {"F4", formats::e2m1},
-    {"F6_E2M3", formats::e2m3},
-    {"F6_E3M2", formats::e3m2},
-    {"F8_E4M3", formats::e4m3},
-    {"F8_E5M2", formats::e5m2},
-    {"F8_E4M3FNUZ", formats::e4m3fnuz},
-    {"F8_E5M2FNUZ", formats::e5m2fnuz},
-    {"F16", formats::fp16},
-    {"BF16", formats::bf16},
-    {"F32", formats::fp32},
-    {"F64", formats::fp64},
-};
-constexpr std::pair<const char*, format> u8_formats[] = {
-    {"e2m1", formats::e2m1}, {"e2m3", formats::e2m3},         {"e3m2", formats::e3m2},        {"e4m3", formats::e4m3},
-    {"e5m2", formats::e5m2}, {"e4m3fnuz", formats::e4m3fnuz}, {"e5m2fnuz", formats::e5m2fnuz}};
 
 constexpr std::pair<const char*, placement> scale_orders[] = {{"plain", placement::row_major},
                                                               {"nvidia", placement::nvidia_scale_128x4},
@@ -40,8 +25,7 @@ std::string keys(const Table& table) {
 
 class loader {
  public:
-  loader(const std::filesystem::path& path, const case_options& options)
-      : file_(io::safetensors_file::open(path)), options_(options) {}
+  loader(const io::safetensors_file& file, const case_options& options) : file_(file), options_(options) {}
 
   gemm_case load() {
     check_names();
@@ -56,8 +40,6 @@ class loader {
     const io::tensor_info& d = tensor("d");
     x.output = float_format("d", d);
     x.d = codes_of("d", d, x);
-    const auto nan = [&](std::uint64_t code) { return x.output.is_nan(code); };
-    if (!x.d.empty() && std::all_of(x.d.begin(), x.d.end(), nan)) fail("d", "every element is NaN; was it written?");
     if (const io::tensor_info* c = file_.find("c")) {
       const format f = float_format("c", *c);
       x.c.emplace();
@@ -69,10 +51,22 @@ class loader {
     }
     load_scales("scale_a", x.a, x);
     load_scales("scale_b", x.b, x);
+    check_written(x);
     return x;
   }
 
  private:
+  /// A result of nothing but NaN is legitimate where a scale, or an operand's every row, is NaN.
+  void check_written(const gemm_case& x) const {
+    const auto nan = [&](std::uint64_t code) { return x.output.is_nan(code); };
+    if (x.d.empty() || !std::all_of(x.d.begin(), x.d.end(), nan)) return;
+    for (const operand_data* operand : {&x.a, &x.b}) {
+      const auto is_nan = [&](std::uint8_t scale) { return operand->scale.is_nan(scale); };
+      if (std::any_of(operand->scales.begin(), operand->scales.end(), is_nan)) return;
+    }
+    fail("d", "every element is NaN, and no scale is; was it written?");
+  }
+
   [[noreturn]] void fail(const std::string& name, const std::string& what) const {
     throw io::error(file_.name(), "tensor '" + name + "': " + what);
   }
@@ -111,16 +105,12 @@ class loader {
     const io::tensor_info& t = tensor(name);
     auto [rows, columns] = extents(name, t, x);
     const bool u8 = t.dtype == "U8";
-    const auto find = [](const auto& table, const std::string& key) {
-      const auto* at = std::find_if(std::begin(table), std::end(table), [&](const auto& e) { return key == e.first; });
-      return at == std::end(table) ? nullptr : at;
-    };
-    const auto* type = u8 ? find(u8_formats, u8_format) : find(dtypes, t.dtype);
-    if (type == nullptr && u8) {
-      fail(name, "is U8: --" + name + "-format must say what it holds (" + keys(u8_formats) + ")");
-    }
-    if (type == nullptr) fail(name, "type " + t.dtype + " is none of " + keys(dtypes) + ", U8");
-    out.element = type->second;
+    if (u8 && u8_format.empty())
+      fail(name, "is U8: --" + name + "-format must say what it holds (" + operand_formats() + ")");
+    const std::optional<format> type = find_operand_format(u8 ? u8_format : t.dtype);
+    if (!type && u8) throw io::error("--" + name + "-format", "'" + u8_format + "' is none of " + operand_formats());
+    if (!type) fail(name, "type " + t.dtype + " is none of " + operand_formats() + ", U8");
+    out.element = *type;
     if (u8) columns = columns * 8 / storage_bits(out.element);  // packed codes: bytes to elements
     if (rows < 1 || columns < 1 || x.batch < 1) fail(name, "shape " + text(t.shape) + " is empty");
     if (x.compressed && name == "a") columns *= 2;
@@ -236,14 +226,27 @@ class loader {
                    options_.scale_layout);
   }
 
-  io::safetensors_file file_;
+  const io::safetensors_file& file_;
   const case_options& options_;
 };
 
 }  // namespace
 
-gemm_case load_case(const std::filesystem::path& path, const case_options& options) {
-  return loader(path, options).load();
+std::optional<format> find_operand_format(std::string_view name) {
+  for (const format& f : gemm_formats) {
+    if (io::safetensors_dtype_of(f) == name || to_string(f) == name) return f;
+  }
+  return std::nullopt;
+}
+
+std::string operand_formats() {
+  std::string all;
+  for (const format& f : gemm_formats) all += (all.empty() ? "" : ", ") + std::string(to_string(f));
+  return all;
+}
+
+gemm_case load_case(const io::safetensors_file& file, const case_options& options) {
+  return loader(file, options).load();
 }
 
 double value_of(const format& f, std::uint64_t code) {

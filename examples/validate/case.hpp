@@ -44,8 +44,17 @@ struct case_options {
   std::string scale_layout = "plain";  ///< plain, nvidia, hipblaslt or aiter
 };
 
+/// What operands are made of.
+inline constexpr format gemm_formats[] = {formats::fp16,     formats::bf16,     formats::e4m3, formats::e5m2,
+                                          formats::e4m3fnuz, formats::e5m2fnuz, formats::e2m1, formats::e2m3,
+                                          formats::e3m2,     formats::fp32,     formats::fp64};
+/// By the library's name (e4m3) or that of safetensors (F8_E4M3): options take either.
+std::optional<format> find_operand_format(std::string_view name);
+/// All names of the library, for messages.
+std::string operand_formats();
+
 /// Throws io::error naming file and tensor.
-gemm_case load_case(const std::filesystem::path& path, const case_options& options);
+gemm_case load_case(const io::safetensors_file& file, const case_options& options);
 
 /// The value of a code of F64 or less.
 double value_of(const format& f, std::uint64_t code);

@@ -23,15 +23,18 @@ std::vector<index_t> chosen_elements(const gemm_case& x, index_t sample) {
   return elements;
 }
 
-/// Which of these elements have the bits of the model's result.
-std::vector<bool> explained(const gemm_case& x, const gemm_options& o, const std::vector<index_t>& elements,
-                            thread_pool& pool) {
-  std::vector<std::uint8_t> right(elements.size());
+/// Which of these elements have the model's result, and how many more differ in the bits of a NaN alone.
+void explain_elements(const gemm_case& x, const gemm_options& o, const std::vector<index_t>& elements, bool any_nan,
+                      explanation& e, thread_pool& pool) {
+  std::vector<std::uint8_t> right(elements.size()), nan_bits(elements.size());
   pool.for_each(static_cast<index_t>(elements.size()), [&](index_t i) {
-    const index_t e = elements[static_cast<std::size_t>(i)];
-    right[static_cast<std::size_t>(i)] = model_code(x, o, e) == x.d[static_cast<std::size_t>(e)];
+    const auto at = static_cast<std::size_t>(i);
+    const std::uint64_t want = model_code(x, o, elements[at]), got = x.d[static_cast<std::size_t>(elements[at])];
+    right[at] = same_result(x.output, want, got, any_nan);
+    nan_bits[at] = right[at] == 0 && same_result(x.output, want, got, true);
   });
-  return {right.begin(), right.end()};
+  e.which.assign(right.begin(), right.end());
+  e.nan_bits = std::count(nan_bits.begin(), nan_bits.end(), 1);
 }
 
 std::vector<explanation> ranked(std::vector<explanation> all) {
@@ -113,8 +116,8 @@ std::string mismatch(const mma_unit& unit, const gemm_case& x, bool has_tails) {
   return {};
 }
 
-std::vector<explanation> identify(const gemm_case& x, const gemm_options& o, bool has_tails, index_t sample,
-                                  thread_pool& pool) {
+std::vector<explanation> identify(const gemm_case& x, const gemm_options& o, bool has_tails, bool any_nan,
+                                  index_t sample, thread_pool& pool) {
   const std::vector<index_t> elements = chosen_elements(x, sample);
   std::vector<explanation> all;
   for (const mma_unit& unit : models::all) {
@@ -122,8 +125,9 @@ std::vector<explanation> identify(const gemm_case& x, const gemm_options& o, boo
     gemm_options with = o;
     with.model = unit.model;
     if (!x.is_fp64() && !gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), with)) continue;
-    all.push_back(
-        {unit.name, unit.evidence, text_of(unit.evidence, unit.device), 0, explained(x, with, elements, pool)});
+    explanation e{unit.name, unit.evidence, text_of(unit.evidence, unit.device)};
+    explain_elements(x, with, elements, any_nan, e, pool);
+    all.push_back(std::move(e));
   }
   return ranked(std::move(all));
 }
@@ -151,14 +155,17 @@ void add_scaled_groups(mma_model m, int group, const gemm_case& x, const Add& ad
 
 }  // namespace
 
-std::vector<explanation> fit(const gemm_case& x, const gemm_options& o, index_t sample, thread_pool& pool) {
+std::vector<explanation> fit(const gemm_case& x, const gemm_options& o, bool any_nan, index_t sample,
+                             thread_pool& pool) {
   const std::vector<index_t> elements = chosen_elements(x, sample);
   std::vector<explanation> all;
   const auto add = [&](mma_model m) {
     gemm_options with = o;
     with.model = m;
-    if (gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), with))
-      all.push_back({describe(m), mma_evidence::unverified, "a fit", 0, explained(x, with, elements, pool)});
+    if (!gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), with)) return;
+    explanation e{describe(m), mma_evidence::unverified, "a fit"};
+    explain_elements(x, with, elements, any_nan, e, pool);
+    all.push_back(std::move(e));
   };
   for (const int group : {1, 2, 4, 8, 16, 32, 64, 128}) {
     if (group > x.k) break;

@@ -3,11 +3,14 @@
 // rotoscale-validate: does a kernel's result have the bits that a matrix unit must give?
 // Exit codes: 0 identical, 1 different, 2 bad input (one line on stderr).
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <iostream>
 
 #include "compare.hpp"
+#include "input.hpp"
 #include "make_case.hpp"
+#include "quantizer/command.hpp"
 #include "rotoscale/gemm_ref.hpp"
 #include "rotoscale/io/json.hpp"
 #include "rotoscale/names.hpp"
@@ -22,10 +25,12 @@ struct options {
   std::string model, kernel = "instruction", input, report, make;
   case_options files;
   make_options made;
+  quantizer_options quantizer;
+  std::vector<std::string> tensors;
   bool identify = false, fit = false, list = false, epilogue_c = false;
   std::optional<index_t> promotion, split_grain;
   index_t split_k = 1, split_run = 0;
-  std::string split_order = "ascending", split_sum = "fp32", output_rounding = "nearest_even";
+  std::string nan = "bits", split_order = "ascending", split_sum = "fp32", output_rounding = "nearest_even";
   long long sample = 20000;
   float alpha = 1, beta = 1;
   int threads = 0;
@@ -74,9 +79,21 @@ gemm_options chosen_options(const options& o, const gemm_case& x, const mma_mode
   return g;
 }
 
+/// UE4M3 has seven bits; tools that show F8_E4M3 call a byte above 127 a negative number.
+void note_scales(const char* name, const operand_data& x) {
+  if (x.block == 0 || !(x.scale == formats::ue4m3)) return;
+  const auto has_top_bit = [](std::uint8_t scale) { return scale > 0x7F; };
+  const auto count = std::count_if(x.scales.begin(), x.scales.end(), has_top_bit);
+  if (count == 0) return;
+  std::cout << "note: " << count << " bytes of " << name
+            << " have their top bit set, which UE4M3 does not have: models read the other seven\n";
+}
+
 void print(const comparison& r, const std::vector<std::string>& steps, const gemm_case& x) {
   std::cout << r.different << " of " << r.elements << " elements differ\n";
   if (r.different == 0) return;
+  note_scales("scale_a", x.a);
+  note_scales("scale_b", x.b);
   std::cout << "distance in units in the last place:\n";
   for (const std::string& bin : r.histogram_order) std::cout << "  " << bin << ": " << r.histogram.at(bin) << "\n";
   std::cout << "worst:\n";
@@ -123,7 +140,9 @@ int rank(const std::vector<explanation>& all, const char* what) {
   const std::size_t looked_at = all.front().which.size();
   std::cout << what << " by elements explained, of " << looked_at << ":\n";
   for (const explanation& e : all) {
-    std::cout << "  " << e.explained << "  " << e.model << "  (" << e.evidence_text << ")\n";
+    std::cout << "  " << e.explained << "  " << e.model << "  (" << e.evidence_text << ")";
+    if (e.nan_bits != 0) std::cout << ", " << e.nan_bits << " more but for the bits of a NaN (--nan any)";
+    std::cout << "\n";
   }
   std::size_t same = 0;
   while (same < all.size() && all[same].which == all.front().which) ++same;
@@ -155,13 +174,25 @@ void check_options(const options& o, const gemm_options& g, const gemm_case& x) 
   if (g.output_rounding != rounding::nearest_even) throw io::error("--output-rounding", "not for F64");
 }
 
+/// A dump of a quantizer: what --quantizer was given for, or tensors that no GEMM has.
+int run_quantizer(const options& o, const io::safetensors_file& file, thread_pool& pool) {
+  if (o.fit) throw io::error("--fit", "is for GEMMs");
+  return o.identify ? identify_quantizer(o.quantizer, file, std::min<index_t>(o.sample, 512), pool)
+                    : check_quantizer(o.quantizer, file, o.report, pool);
+}
+
 int run(const options& o) {
   check_options(o);
-  if (o.list) {
-    list_models();
+  if (o.list) list_models();
+  if (o.quantizer.list) list_quantizers();
+  if (o.list || o.quantizer.list) return exit_identical;
+  thread_pool pool(o.threads);
+  const bool quantizer = !o.quantizer.preset.empty();
+  if (!o.make.empty() && quantizer) {
+    const index_t cols = o.made.k == 0 ? 256 : static_cast<index_t>(o.made.k);
+    make_quantizer_case(o.make, o.quantizer, static_cast<index_t>(o.made.m), cols, o.made.seed, o.made.with_d, pool);
     return exit_identical;
   }
-  thread_pool pool(o.threads);
   if (!o.make.empty()) {
     make_options made = o.made;
     if (!o.model.empty()) made.model = o.model;
@@ -170,7 +201,8 @@ int run(const options& o) {
     make_case(o.make, made, pool);
     return exit_identical;
   }
-  if (o.input.empty()) throw io::error("--input", "needed (or --make-case, --list-models)");
+  const io::safetensors_file file = read_tensors(o.input, o.tensors);
+  if (quantizer || file.find("x") != nullptr) return run_quantizer(o, file, pool);
   if (find_contract(o.kernel) == nullptr)
     throw io::error("--kernel", "no kernel '" + o.kernel + "'; --list-models shows all");
   const std::string name = !o.model.empty() ? o.model : find_contract(o.kernel)->unit;
@@ -182,17 +214,17 @@ int run(const options& o) {
                                             : "no model '" + name + "'; did you mean '" +
                                                   io::nearest_name(name, known) + "'? --list-models shows all");
   }
-  gemm_case x = load_case(o.input, o.files);
+  const gemm_case x = load_case(file, o.files);
   const gemm_options g = chosen_options(o, x, unit == nullptr ? mma_model{} : unit->model);
   check_options(o, g, x);
   const bool has_tails = o.kernel != "instruction";
-  if (o.identify) return rank(identify(x, g, has_tails, o.sample, pool), "models");
-  if (const std::string wrong = mismatch(*unit, x, has_tails); !wrong.empty()) throw io::error(o.input, wrong);
-  if (o.fit) return rank(fit(x, g, o.sample, pool), "parameters");
+  if (o.identify) return rank(identify(x, g, has_tails, o.nan == "any", o.sample, pool), "models");
+  if (const std::string wrong = mismatch(*unit, x, has_tails); !wrong.empty()) throw io::error(file.name(), wrong);
+  if (o.fit) return rank(fit(x, g, o.nan == "any", o.sample, pool), "parameters");
   if (!x.is_fp64() && !gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), g)) {
     throw io::error("--promotion", std::to_string(g.promotion) + " is no multiple of the model's step");
   }
-  const comparison result = compare(x, g, pool);
+  const comparison result = compare(x, g, o.nan == "any", pool);
   const std::vector<std::string> steps = result.first ? trace(x, g, *result.first) : std::vector<std::string>{};
   if (!o.report.empty()) io::write_file_atomically(o.report, report_of(o, result, steps, x).dump(2) + "\n");
   print(result, steps, x);
@@ -203,11 +235,16 @@ void add_options(CLI::App& app, options& o) {
   app.set_version_flag("--version", ROTOSCALE_VERSION);
   app.add_option("--model", o.model, "the matrix unit (see --list-models)");
   app.add_option("--kernel", o.kernel, "how the kernel uses it (see --list-models)")->capture_default_str();
-  app.add_option("--input", o.input, "the case");
+  app.add_option("--input", o.input, "the case; - for a safetensors file on standard input, at most 1 GiB");
+  app.add_option("--tensor", o.tensors, "a tensor of the case, NAME=FILE.npy; may be repeated");
   app.add_option("--report", o.report, "also write the outcome as JSON")->check([](const std::string& path) {
     return path.empty() ? "no path" : std::string();
   });
-  app.add_option("--a-format", o.files.a_format, "elements of a U8 tensor a (e2m1: two a byte)");
+  app.add_option("--nan", o.nan, "bits: a NaN must have the model's bits; any: it may be any NaN, as a CPU's are")
+      ->check(CLI::IsMember({"bits", "any"}))
+      ->capture_default_str();
+  app.add_option("--a-format", o.files.a_format,
+                 "elements of a U8 tensor a, or of a case that is made: e2m1, e4m3 ...");
   app.add_option("--b-format", o.files.b_format, "elements of a U8 tensor b");
   app.add_option("--scale-format", o.files.scale_format, "of U8 scales: e8m0 or ue4m3")
       ->check(CLI::IsMember({"e8m0", "ue4m3"}));
@@ -258,11 +295,12 @@ void add_options(CLI::App& app, options& o) {
 int main(int argc, char** argv) {
   rotoscale::validate::options o;
   CLI::App app{
-      "Checks a GEMM kernel's result against a model of its matrix unit, bit for bit.\n"
-      "The input is a safetensors file: a [B,M,K], b [B,N,K] (or without B), d [B,M,N], and optionally c,\n"
+      "Checks a GEMM kernel's result against a model of its matrix unit, or a quantizer's against its definition, bit\n"
+      "for bit. The input is a safetensors file: a [B,M,K], b [B,N,K] (or without B), d [B,M,N], and optionally c,\n"
       "scale_a and scale_b. A sparse A is whole, +0 where it is pruned, or a [B,M,K/2] with metadata_a [B,M,K/8]\n"
       "(F32: K/4) as the instruction has it. Exit codes: 0 identical, 1 different, 2 bad input."};
   rotoscale::validate::add_options(app, o);
+  rotoscale::validate::add_quantizer_options(app, o.quantizer);
   try {
     app.parse(argc, argv);
     return rotoscale::validate::run(o);

@@ -7,21 +7,19 @@
 #include "compare.hpp"
 #include "rotoscale/gemm.hpp"
 #include "rotoscale/mma_cases.hpp"
+#include "rotoscale/names.hpp"
 
 namespace rotoscale::validate {
 
 namespace {
 
-constexpr format candidates[] = {formats::fp16,     formats::bf16,     formats::e4m3, formats::e5m2,
-                                 formats::e4m3fnuz, formats::e5m2fnuz, formats::e2m1, formats::e2m3,
-                                 formats::e3m2,     formats::fp32,     formats::fp64};
-
 format chosen_format(const std::string& flag, const std::string& name, const mma_unit& unit) {
   std::string valid;
-  for (const format& f : candidates) {
+  const std::optional<format> wanted = find_operand_format(name);
+  for (const format& f : gemm_formats) {
     if (!takes(unit, f)) continue;
-    if (name.empty() || io::safetensors_dtype_of(f) == name) return f;
-    valid += (valid.empty() ? "" : ", ") + io::safetensors_dtype_of(f);
+    if (name.empty() || wanted == f) return f;
+    valid += (valid.empty() ? "" : ", ") + std::string(to_string(f));
   }
   throw io::error(flag, "'" + name + "' is none of the types that " + unit.name + " takes: " + valid);
 }

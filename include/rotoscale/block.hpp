@@ -76,6 +76,8 @@ inline constexpr block_options torchao_floor{formats::fp32, {}, scale_rule::floo
 inline constexpr block_options torchao_rceil{formats::fp32, {}, scale_rule::rceil, policies::ocp};  ///< mode RCEIL
 inline constexpr block_options torchao_even{formats::fp32, {}, scale_rule::even, policies::ocp};    ///< mode EVEN
 inline constexpr block_options torchao_ceil{formats::fp32, {}, scale_rule::ceil, policies::ocp};    ///< mode CEIL
+/// torchao's NVFP4 with one level (nvfp4_quantize without a tensor scale): encode_factor stays 1.
+inline constexpr block_options torchao_nvfp4{formats::fp32, {}, scale_rule::floor, policies::torchao_nvfp4};
 /// NVIDIA's Transformer Engine: MXFP8, and NVFP4 with block_options::encode_factor.
 inline constexpr block_options nvidia{formats::fp32, {}, scale_rule::rceil, policies::nvidia};
 /// The procedure of OCP MX v1.0, section 6.3.

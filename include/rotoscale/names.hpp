@@ -135,7 +135,8 @@ struct enum_names<block_policy> {
                                                       {policies::aiter_even, "aiter_even"},
                                                       {policies::aiter, "aiter"},
                                                       {policies::nvidia, "nvidia"},
-                                                      {policies::aiter_nonzero, "aiter_nonzero"}};
+                                                      {policies::aiter_nonzero, "aiter_nonzero"},
+                                                      {policies::torchao_nvfp4, "torchao_nvfp4"}};
 };
 
 template <>
@@ -175,6 +176,7 @@ struct enum_names<block_options> {
                                                        {presets::torchao_rceil, "torchao_rceil"},
                                                        {presets::torchao_even, "torchao_even"},
                                                        {presets::torchao_ceil, "torchao_ceil"},
+                                                       {presets::torchao_nvfp4, "torchao_nvfp4"},
                                                        {presets::nvidia, "nvidia"},
                                                        {presets::ocp, "ocp"}};
 };

@@ -59,6 +59,8 @@ inline constexpr block_policy aiter{0, 0, nan_rule::ignore, infinity_rule::nan_s
 inline constexpr block_policy aiter_nonzero{0, 1, nan_rule::ignore, infinity_rule::nan_scale};
 /// NVIDIA's Transformer Engine (MXFP8 and NVFP4).
 inline constexpr block_policy nvidia{0, 0, nan_rule::ignore, infinity_rule::largest_scale};
+/// torchao's NVFP4 with one level: no scale below E4M3's least normal number, 2^-6, not even of zeros; NaN is kept.
+inline constexpr block_policy torchao_nvfp4{8, 8, nan_rule::nan_scale, infinity_rule::largest_scale};
 }  // namespace policies
 
 namespace detail {

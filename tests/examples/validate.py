@@ -14,30 +14,9 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from safetensors_bytes import load, read_safetensors, write_safetensors
+
 VALIDATE, PROBE, ROOT = (Path(a).resolve() for a in sys.argv[1:4])
-
-
-def read_safetensors(path):
-    data = path.read_bytes()
-    (length,) = struct.unpack("<Q", data[:8])
-    return json.loads(data[8:8 + length]), data[8 + length:]
-
-
-def write_safetensors(path, tensors):
-    """tensors: name -> (dtype, shape, bytes)"""
-    header, body = {}, b""
-    for name, (dtype, shape, data) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(body), len(body) + len(data)]}
-        body += data
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
-
-
-def load(path):
-    header, body = read_safetensors(path)
-    return {n: (t["dtype"], t["shape"], body[t["data_offsets"][0]:t["data_offsets"][1]])
-            for n, t in header.items() if n != "__metadata__"}
 
 
 class Program(unittest.TestCase):
@@ -298,6 +277,49 @@ class Cases(Program):
         self.assertEqual(*(re.search(r"^first:\n.*", text, re.M).group(0) for text in found))
         self.refused("tensor 'a': K is 112, no multiple of the 32", "--model", "hopper-wgmma-fp8-f32", "--input",
                      "tail.safetensors")
+
+
+class NotANumber(Program):
+    def test_a_cpus_nan(self):
+        path = self.make("case.safetensors", "--model", "hopper-mma-fp16-f32")
+        tensors = load(path)
+        dtype, shape, data = tensors["d"]
+        words = struct.unpack(f"<{len(data) // 4}I", data)
+        self.assertIn(0x7FFFFFFF, words)
+        other = [0xFFC00000 if w & 0x7FFFFFFF > 0x7F800000 else w for w in words]
+        tensors["d"] = (dtype, shape, struct.pack(f"<{len(other)}I", *other))
+        write_safetensors(path, tensors)
+        arguments = ["--model", "hopper-mma-fp16-f32", "--input", path]
+        self.assertEqual(self.call(*arguments).returncode, 1)
+        self.assertEqual(self.call(*arguments, "--nan", "any").returncode, 0)
+        self.assertRegex(self.call("--identify", "--input", path).stdout,
+                         r"hopper-mma-fp16-f32  \(.*\), [1-9]\d* more but for the bits of a NaN")
+        self.assertEqual(self.call("--identify", "--nan", "any", "--input", path).returncode, 0)
+
+    def test_nothing_but_nan(self):
+        path = self.make("case.safetensors", "--model", "blackwell-mxf8f6f4-f32", "--kind", "normal")
+        tensors = load(path)
+        dtype, shape, data = tensors["d"]
+        tensors["d"] = (dtype, shape, struct.pack("<I", 0x7FFFFFFF) * (len(data) // 4))
+        write_safetensors(path, tensors)
+        arguments = ["--model", "blackwell-mxf8f6f4-f32", "--input", path]
+        self.refused("tensor 'd': every element is NaN, and no scale is", *arguments)
+        dtype, shape, data = tensors["scale_a"]
+        tensors["scale_a"] = (dtype, shape, b"\xff" * len(data))
+        write_safetensors(path, tensors)
+        self.assertEqual(self.call(*arguments).returncode, 0)
+
+    def test_a_sign_of_ue4m3(self):
+        path = self.make("case.safetensors", "--model", "blackwell-nvf4-f32", "--kind", "normal")
+        tensors = load(path)
+        dtype, shape, data = tensors["scale_b"]
+        tensors["scale_b"] = (dtype, shape, bytes(b | 0x80 for b in data))
+        dtype, shape, data = tensors["d"]
+        tensors["d"] = (dtype, shape, bytes([data[0] ^ 1]) + data[1:])
+        write_safetensors(path, tensors)
+        done = self.call("--model", "blackwell-nvf4-f32", "--input", path)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stdout, r"note: \d+ bytes of scale_b have their top bit set")
 
 
 class BadInput(Program):

@@ -58,19 +58,12 @@ constexpr std::pair<const char*, block_format> block_names[] = {{"mxfp4", mxfp4}
                                                                 {"mxint8", mxint8},
                                                                 {"nvfp4", nvfp4}};
 
-/// torchao's NVFP4 with one level: scales not below the least normal number of E4M3, NaN kept.
-constexpr block_options torchao_nvfp4{
-    formats::fp32,
-    {},
-    scale_rule::floor,
-    {0x08, 0x08, block_policy::nan_rule::nan_scale, block_policy::infinity_rule::largest_scale}};
-
 constexpr std::pair<const char*, block_options> preset_names[] = {{"ocp", presets::ocp},
                                                                   {"torchao_floor", presets::torchao_floor},
                                                                   {"torchao_rceil", presets::torchao_rceil},
                                                                   {"torchao_even", presets::torchao_even},
                                                                   {"torchao_ceil", presets::torchao_ceil},
-                                                                  {"torchao_nvfp4", torchao_nvfp4},
+                                                                  {"torchao_nvfp4", presets::torchao_nvfp4},
                                                                   {"nvidia", presets::nvidia}};
 
 rounding rounding_named(const std::string& name) {

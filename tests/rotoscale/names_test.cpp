@@ -103,6 +103,7 @@ TEST_CASE("block formats and policies") {
                               {"aiter", {0, 0, ignore, nan_scale}},
                               {"aiter_nonzero", {0, 1, ignore, nan_scale}},
                               {"nvidia", {0, 0, ignore, largest_scale}},
+                              {"torchao_nvfp4", {8, 8, block_policy::nan_rule::nan_scale, largest_scale}},
                               {"ocp", {0, 0, block_policy::nan_rule::nan_scale, nan_scale}}});
 }
 
@@ -124,6 +125,7 @@ TEST_CASE("presets by name have the source, rule, policy and rotation of the imp
                           {"torchao_rceil", formats::fp32, 0, scale_rule::rceil, "ocp"},
                           {"torchao_even", formats::fp32, 0, scale_rule::even, "ocp"},
                           {"torchao_ceil", formats::fp32, 0, scale_rule::ceil, "ocp"},
+                          {"torchao_nvfp4", formats::fp32, 0, scale_rule::floor, "torchao_nvfp4"},
                           {"nvidia", formats::fp32, 0, scale_rule::rceil, "nvidia"},
                           {"ocp", formats::fp32, 0, scale_rule::floor, "ocp"}};
   CHECK(names(block_options{}).size() == std::size(all));

@@ -1,0 +1,67 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include "input.hpp"
+
+#include <iostream>
+
+#include "rotoscale/io/npy.hpp"
+
+namespace rotoscale::validate {
+
+namespace {
+
+/// All of standard input, in bounded memory.
+std::string read_pipe() {
+  std::string bytes;
+  std::vector<char> piece(std::size_t{1} << 20);
+  for (;;) {
+    std::cin.read(piece.data(), static_cast<std::streamsize>(piece.size()));
+    const auto count = static_cast<std::size_t>(std::cin.gcount());
+    if (count > largest_pipe - bytes.size()) {
+      throw io::error("standard input", "more than " + std::to_string(largest_pipe) + " bytes; give --input a file");
+    }
+    bytes.append(piece.data(), count);
+    if (!std::cin) return bytes;
+  }
+}
+
+/// The dtype of safetensors that holds an array's elements; ml_dtypes' own types arrive as raw bytes.
+const char* dtype_of(const io::npy_header& h) {
+  constexpr std::pair<std::string_view, const char*> types[] = {{"f4", "F32"},  {"f2", "F16"}, {"f8", "F64"},
+                                                                {"u1", "U8"},   {"V1", "U8"},  {"i1", "U8"},
+                                                                {"u2", "BF16"}, {"V2", "BF16"}};
+  for (const auto& [npy, safetensors] : types) {
+    if (h.dtype == npy) return safetensors;
+  }
+  return nullptr;
+}
+
+void add_array(io::safetensors_writer& writer, const std::string& argument) {
+  const std::size_t equals = argument.find('=');
+  if (equals == 0 || equals == argument.npos) throw io::error("--tensor", "'" + argument + "' is not NAME=FILE.npy");
+  const io::npy_file file = io::npy_file::open(argument.substr(equals + 1));
+  const char* dtype = dtype_of(file.header());
+  if (dtype == nullptr) throw io::error(file.name(), "elements of type '" + file.header().dtype + "' are no tensor's");
+  if (file.header().fortran_order && file.shape().size() > 1)
+    throw io::error(file.name(), "is in Fortran order; write numpy.ascontiguousarray(x)");
+  writer.add(argument.substr(0, equals), dtype, file.shape(), file.bytes());
+}
+
+}  // namespace
+
+io::safetensors_file read_tensors(const std::string& input, const std::vector<std::string>& named) {
+  if (named.empty()) {
+    if (input.empty()) throw io::error("--input", "needed (or --tensor, --make-case, --list-models)");
+    return input == "-" ? io::safetensors_file::from_bytes("standard input", read_pipe())
+                        : io::safetensors_file::open(input);
+  }
+  io::safetensors_writer writer;
+  for (const std::string& argument : named) add_array(writer, argument);
+  if (!input.empty()) {
+    const io::safetensors_file file = read_tensors(input, {});
+    for (const io::tensor_info& t : file.tensors()) writer.add(t.name, t.dtype, t.shape, file.bytes(t));
+  }
+  return io::safetensors_file::from_bytes("--tensor", writer.bytes("--tensor"));
+}
+
+}  // namespace rotoscale::validate

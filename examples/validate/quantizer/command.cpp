@@ -1,0 +1,183 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include "command.hpp"
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <iostream>
+
+#include "check.hpp"
+#include "presets.hpp"
+#include "rotoscale/io/json.hpp"
+#include "rotoscale/names.hpp"
+
+namespace rotoscale::validate {
+
+namespace {
+
+void check_defined(const quantizer& q, const quantizer_dump& dump) {
+  if (q.is_per_tensor()) {
+    if (!(q.options.encode_factor > 0) || !std::isfinite(q.options.encode_factor))
+      throw io::error("--factor", "must be finite and above zero");
+    return;
+  }
+  if (!runs_are_defined(q.blocks, q.options.rotation))
+    throw io::error("--rotation", std::to_string(q.options.rotation.points) +
+                                      " is no power of two from 2 to 256 that fits the blocks");
+  if (!options_are_defined(q.blocks, q.options))
+    throw io::error("--factor",
+                    "the factor must be finite and above zero, and the policy's bytes numbers of the scale");
+  for (const dump_side& side : dump.sides) {
+    if (side.k % q.tile_k() != 0)
+      throw io::error("--rotation",
+                      "K = " + std::to_string(side.k) + " is no multiple of " + std::to_string(q.tile_k()));
+  }
+}
+
+/// The dump, and the quantizer with its factor: the option's, the file's, or the source's own.
+std::pair<quantizer_dump, quantizer> load(const quantizer_options& o, const io::safetensors_file& file) {
+  block_format blocks;
+  quantizer_dump dump = load_dump(file, o.format, o.block_rows, blocks);
+  quantizer q = quantizer_of(o, blocks, dump.factor.value_or(1.0f));
+  if (!o.factor && !dump.factor && !q.is_per_tensor()) q.options.encode_factor = own_factor(q, dump);
+  check_defined(q, dump);
+  return {std::move(dump), std::move(q)};
+}
+
+void print(const side_report& r) {
+  const char* name = r.side->code_name();
+  std::cout << name << ": " << r.blocks_different << " of " << r.blocks << " blocks differ (" << r.scales_different
+            << " scales, " << r.codes_different << " of " << r.elements << " codes)\n";
+  for (const auto& [kind, count] : r.kinds) std::cout << "  " << kind << ": " << count << "\n";
+  if (r.padding_different != 0)
+    std::cout << "  padding of scales: " << r.padding_different << " of " << r.padding << " bytes\n";
+  if (!r.first.empty()) std::cout << "first:\n";
+  for (const std::string& line : r.first) std::cout << "  " << line << "\n";
+}
+
+void write_report(const std::string& path, const std::string& input, const quantizer& q, const dump_report& report) {
+  nlohmann::ordered_json j;
+  j["input"] = input;
+  j["quantizer"] = q.name;
+  j["identical"] = report.identical();
+  j["tensor_faults"] = report.tensor_faults;
+  for (const side_report& r : report.sides) {
+    nlohmann::ordered_json side;
+    side["blocks"] = r.blocks;
+    side["blocks_different"] = r.blocks_different;
+    side["scales_different"] = r.scales_different;
+    side["elements"] = r.elements;
+    side["codes_different"] = r.codes_different;
+    side["padding_different"] = r.padding_different;
+    side["kinds"] = r.kinds;
+    side["first"] = r.first;
+    j[r.side->code_name()] = side;
+  }
+  io::write_file_atomically(path, j.dump(2) + "\n");
+}
+
+int print_distribution(const quantizer& q, const quantizer_dump& dump) {
+  bool accepted = true;
+  for (const dump_side& side : dump.sides) {
+    const distribution d = check_distribution(q, dump, side);
+    std::printf("%s: %lld elements lie between two numbers, %lld codes are neither neighbour, %lld scales differ\n",
+                side.code_name(), static_cast<long long>(d.rounded), static_cast<long long>(d.impossible),
+                static_cast<long long>(d.scales_different));
+    std::printf("  away from zero, deviation in standard errors: all %.2f; by eighths of the fraction", d.z[0]);
+    for (int bin = 1; bin < 9; ++bin) std::printf(" %.2f", d.z[bin]);
+    std::printf(" (limit 5)\n");
+    accepted = accepted && d.accepted();
+  }
+  return accepted ? 0 : 1;
+}
+
+}  // namespace
+
+void add_quantizer_options(CLI::App& app, quantizer_options& o) {
+  const char* group = "Quantizer dumps (x, codes and scales, codes_t and scales_t, factor, amax, random)";
+  const auto is_one_of = [](std::vector<std::string> all) { return CLI::IsMember(std::move(all)); };
+  app.add_option("--quantizer", o.preset, "check a quantizer's dump against this preset (see --list-quantizers)")
+      ->group(group);
+  app.add_flag("--list-quantizers", o.list, "name all presets")->group(group);
+  app.add_option("--format", o.format,
+                 "of the blocks, where dtypes leave it open: mxfp4, mxfp8_e4m3, nvfp4, fp8_e4m3 ...")
+      ->group(group);
+  app.add_option("--rotation", o.rotation, "points of the rotation; 0: none")->group(group);
+  app.add_option("--signs", o.signs, "its signs: words of 32 elements in hexadecimal, the first elements first")
+      ->group(group);
+  app.add_option("--scale-rule", o.rule, "floor, ceil, even or rceil")->group(group);
+  app.add_option("--policy", o.policy, "blocks of zeros, NaN and Inf, by the implementation's name")->group(group);
+  app.add_option("--rounding", o.rounding, "of elements; stochastic needs words, or is checked by its distribution")
+      ->group(group);
+  app.add_option("--source", o.source, "what x is rounded to first: fp32 (as it is), bf16 or fp16")
+      ->check(is_one_of({"fp32", "bf16", "fp16"}))
+      ->group(group);
+  app.add_option("--factor", o.factor, "of the tensor (NVFP4, FP8), instead of the file's")->group(group);
+  app.add_option("--block-rows", o.block_rows, "rows that share a scale: 1, or 32 for square blocks")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--code-placement", o.code_order, "order of the codes' bytes")
+      ->check(is_one_of(names(placement{})))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--scale-placement", o.scale_order, "order of the scales' bytes")
+      ->check(is_one_of(names(placement{})))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--nibbles", o.nibbles, "half of a byte that holds the even element: low or high")
+      ->check(is_one_of({"low", "high"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--scale-padding", o.scale_padding, "what padded scale bytes must hold, 0 to 255, or any")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--random-seed", o.seed, "Philox seed of stochastic rounding (docs/numerics.md)")->group(group);
+  app.add_option("--random-stream", o.stream, "its stream")->group(group);
+  app.add_option("--random-bits", o.random_count, "bits of a word that are used")
+      ->check(CLI::Range(1, 32))
+      ->capture_default_str()
+      ->group(group);
+}
+
+int check_quantizer(const quantizer_options& o, const io::safetensors_file& file, const std::string& report,
+                    thread_pool& pool) {
+  const auto [dump, q] = load(o, file);
+  if (q.options.rounding == rounding::stochastic && dump.random.empty() && !o.seed) return print_distribution(q, dump);
+  std::optional<std::uint8_t> padding;
+  if (o.scale_padding != "any") {
+    std::uint8_t byte = 0;
+    const char* end = o.scale_padding.data() + o.scale_padding.size();
+    if (std::from_chars(o.scale_padding.data(), end, byte).ptr != end || o.scale_padding.empty())
+      throw io::error("--scale-padding", "'" + o.scale_padding + "' is neither 'any' nor a byte");
+    padding = byte;
+  }
+  const dump_report result = check_dump(q, dump, padding, pool);
+  if (!report.empty()) write_report(report, file.name(), q, result);
+  for (const std::string& fault : result.tensor_faults) std::cout << fault << "\n";
+  for (const side_report& side : result.sides) print(side);
+  return result.identical() ? 0 : 1;
+}
+
+int identify_quantizer(const quantizer_options& o, const io::safetensors_file& file, index_t sample,
+                       thread_pool& pool) {
+  const auto [dump, q] = load(o, file);
+  constexpr std::size_t shown = 20;
+  const auto all = identify_dump(o.preset.empty() ? nullptr : &q, q, dump, sample, shown, pool);
+  const auto looked_at = static_cast<index_t>(all.front().which.size());
+  std::cout << "quantizers by runs of elements explained, of " << looked_at << ":\n";
+  for (const dump_explanation& e : all) std::cout << "  " << e.explained << "  " << e.text << "\n";
+  std::size_t same = 0;
+  while (same < all.size() && all[same].which == all.front().which) ++same;
+  if (all.front().explained == 0) {
+    std::cout << "nothing explains any of it\n";
+  } else if (same > 1) {
+    std::cout << "the first " << same << (same == shown ? " or more" : "")
+              << " cannot be told apart on this input; --make-case --quantizer writes one that tells more apart\n";
+  }
+  return all.front().explained == looked_at ? 0 : 1;
+}
+
+void list_quantizers() { std::cout << list_presets(); }
+
+}  // namespace rotoscale::validate

@@ -1,0 +1,300 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include "dump.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "presets.hpp"
+#include "rotoscale/names.hpp"
+#include "rotoscale/quantize.hpp"
+
+namespace rotoscale::validate {
+
+namespace {
+
+class dump_loader {
+ public:
+  dump_loader(const io::safetensors_file& file, const std::string& format_name, int block_rows)
+      : file_(file), format_name_(format_name), block_rows_(block_rows) {}
+
+  quantizer_dump load(block_format& blocks) {
+    check_names();
+    dump_.where = file_.name();
+    load_source();
+    for (const block_axis axis : {block_axis::row, block_axis::column}) load_side(axis);
+    if (dump_.sides.empty()) fail("codes", "missing (or codes_t)");
+    blocks = block_format_of(dump_.sides.front());
+    for (dump_side& side : dump_.sides) {
+      pack(side, blocks.element);
+      check_sizes(side, blocks);
+    }
+    dump_.factor = scalar("factor");
+    dump_.amax = scalar("amax");
+    load_random();
+    return std::move(dump_);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& name, const std::string& what) const {
+    throw io::error(file_.name(), "tensor '" + name + "': " + what);
+  }
+
+  void check_names() const {
+    const std::vector<std::string> known{"x", "codes", "scales", "codes_t", "scales_t", "factor", "amax", "random"};
+    for (const io::tensor_info& t : file_.tensors()) {
+      if (std::find(known.begin(), known.end(), t.name) != known.end()) continue;
+      fail(io::printable(t.name), "not part of a quantizer's dump; did you mean '" + io::nearest_name(t.name, known) +
+                                      "'? (x, codes, scales, codes_t, scales_t, factor, amax, random)");
+    }
+  }
+
+  void load_source() {
+    const io::tensor_info* x = file_.find("x");
+    if (x == nullptr) fail("x", "missing: the source that was quantized");
+    if (x->dtype != "F32" && x->dtype != "BF16" && x->dtype != "F16")
+      fail("x", "type " + x->dtype + " is none of F32, BF16, F16");
+    dump_.source_format = x->dtype == "F32" ? formats::fp32 : x->dtype == "BF16" ? formats::bf16 : formats::fp16;
+    if (x->shape.empty()) fail("x", "is a scalar");
+    dump_.cols = x->shape.back();
+    dump_.rows = 1;
+    for (std::size_t i = 0; i + 1 < x->shape.size(); ++i) dump_.rows *= x->shape[i];
+    if (dump_.rows < 1 || dump_.cols < 1) fail("x", "is empty");
+    dump_.source.resize(static_cast<std::size_t>(dump_.rows * dump_.cols));
+    file_.read_floats(*x, 0, dump_.source);
+  }
+
+  void load_side(block_axis axis) {
+    dump_side side;
+    side.axis = axis;
+    const bool row = axis == block_axis::row;
+    side.rows = row ? dump_.rows : dump_.cols;
+    side.k = row ? dump_.cols : dump_.rows;
+    const io::tensor_info* codes = file_.find(side.code_name());
+    const io::tensor_info* scales = file_.find(side.scale_name());
+    if (codes == nullptr && scales == nullptr) return;
+    if (codes == nullptr) fail(side.code_name(), std::string("missing beside ") + side.scale_name());
+    side.codes = bytes_of(*codes);
+    if (scales != nullptr) {
+      if (scales->dtype != "F8_E8M0" && scales->dtype != "F8_E4M3" && scales->dtype != "U8")
+        fail(side.scale_name(), "type " + scales->dtype + " is none of F8_E8M0, F8_E4M3, U8");
+      side.scales = bytes_of(*scales);
+    }
+    dump_.sides.push_back(std::move(side));
+  }
+
+  std::vector<std::uint8_t> bytes_of(const io::tensor_info& t) const {
+    const auto bytes = file_.bytes(t);
+    std::vector<std::uint8_t> copy(bytes.size());
+    if (!copy.empty()) std::memcpy(copy.data(), bytes.data(), bytes.size());
+    return copy;
+  }
+
+  /// What the option says, or else what the dtypes and sizes leave no doubt about.
+  block_format block_format_of(const dump_side& side) const {
+    const io::tensor_info& codes = *file_.find(side.code_name());
+    block_format f = side.scales.empty() ? block_format{formats::e4m3, 0} : mxfp4;
+    if (!format_name_.empty()) return find_blocks(format_name_, block_rows_);
+    constexpr std::pair<const char*, format> types[] = {{"F4", formats::e2m1},
+                                                        {"F8_E4M3", formats::e4m3},
+                                                        {"F8_E5M2", formats::e5m2},
+                                                        {"F6_E2M3", formats::e2m3},
+                                                        {"F6_E3M2", formats::e3m2}};
+    const auto* type =
+        std::find_if(std::begin(types), std::end(types), [&](const auto& t) { return codes.dtype == t.first; });
+    if (type != std::end(types)) {
+      f.element = type->second;
+    } else if (codes.dtype == "U8" && 2 * static_cast<index_t>(side.codes.size()) == side.rows * side.k) {
+      f.element = formats::e2m1;
+    } else {
+      fail(side.code_name(), "type " + codes.dtype + " leaves the format open: give --format");
+    }
+    if (f.element == formats::e2m1) f.length = mxfp4.length;  // never without scales
+    const io::tensor_info* scales = file_.find(side.scale_name());
+    const std::vector<std::int64_t> sixteenths{side.rows, side.k / 16};
+    if (f.element == formats::e2m1 && scales != nullptr && (scales->dtype == "F8_E4M3" || scales->shape == sixteenths))
+      f = nvfp4;
+    if (!side.scales.empty()) f.rows = block_rows_;
+    return f;
+  }
+
+  /// ml_dtypes keeps a code of 4 or 6 bits in a byte of its own.
+  static void pack(dump_side& side, format element) {
+    if (storage_bits(element) == 8 || static_cast<index_t>(side.codes.size()) != side.rows * side.k) return;
+    const index_t row_bytes = packed_bytes(element, side.k);
+    std::vector<std::uint8_t> packed(static_cast<std::size_t>(side.rows * row_bytes));
+    for (index_t i = 0; i < side.rows * side.k; ++i) {
+      store_code(element, packed.data() + i / side.k * row_bytes, i % side.k, side.codes[static_cast<std::size_t>(i)]);
+    }
+    side.codes = std::move(packed);
+  }
+
+  void check_sizes(const dump_side& side, block_format f) const {
+    if (f.length == 0) {
+      if (!side.scales.empty()) fail(side.scale_name(), "one factor a tensor has no scales: see --format");
+      if (static_cast<index_t>(side.codes.size()) != side.rows * side.k) {
+        fail(side.code_name(), std::to_string(side.codes.size()) + " bytes are not " + extents(side));
+      }
+      return;
+    }
+    if (side.scales.empty()) fail(side.scale_name(), "missing: " + std::string(to_string(f.element)) + " needs scales");
+    if (side.k % f.length != 0 || side.rows % f.rows != 0) {
+      fail("x", extents(side) + " along the blocks are no whole blocks of " + std::to_string(f.rows) + " x " +
+                    std::to_string(f.length));
+    }
+  }
+  static std::string extents(const dump_side& side) {
+    return std::to_string(side.rows) + " x " + std::to_string(side.k);
+  }
+
+  std::optional<float> scalar(const char* name) const {
+    const io::tensor_info* t = file_.find(name);
+    if (t == nullptr) return std::nullopt;
+    float value = 0;
+    if (t->dtype != "F32" || file_.bytes(*t).size() != sizeof value) fail(name, "is not one number of type F32");
+    std::memcpy(&value, file_.bytes(*t).data(), sizeof value);
+    return value;
+  }
+
+  void load_random() {
+    const io::tensor_info* t = file_.find("random");
+    if (t == nullptr) return;
+    const auto bytes = file_.bytes(*t);
+    if (t->dtype != "U32" || bytes.size() != dump_.source.size() * 4)
+      fail("random", "is not U32 of the source's extents");
+    dump_.random.resize(dump_.source.size());
+    std::memcpy(dump_.random.data(), bytes.data(), bytes.size());
+  }
+
+  const io::safetensors_file& file_;
+  const std::string& format_name_;
+  int block_rows_;
+  quantizer_dump dump_;
+};
+
+random_bits bits_of(const quantizer& q, const quantizer_dump& dump, const dump_side& side, index_t index) {
+  if (q.options.rounding != rounding::stochastic) return {};
+  if (dump.random.empty()) return {q.options.random.word(static_cast<std::uint64_t>(index)), q.options.random_count};
+  // The words lie as the source does, whichever way its blocks run.
+  const index_t at = side.axis == block_axis::row ? index : index % side.k * dump.cols + index / side.k;
+  return {dump.random[static_cast<std::size_t>(at)], q.options.random_count};
+}
+
+/// Butterflies without the factor: a Hadamard that is not orthonormal.
+void rotate(const quantizer& q, float* x, int run) {
+  rotate_run(x, run, q.options.rotation);
+  if (q.hadamard_factor || q.options.rotation.points == 0) return;
+  const float inverse = 1.0f / hadamard_factor(q.options.rotation.points);
+  for (int i = 0; i < run; ++i) x[i] *= inverse;
+}
+
+}  // namespace
+
+quantizer_dump load_dump(const io::safetensors_file& file, const std::string& format_name, int block_rows,
+                         block_format& blocks) {
+  return dump_loader(file, format_name, block_rows).load(blocks);
+}
+
+std::optional<std::vector<std::uint8_t>> dense_codes(const quantizer& q, const dump_side& side) {
+  const layout l = code_layout(q.code_order, q.blocks, side.rows, side.k);
+  if (!l.is_defined() || l.size_bytes() != static_cast<index_t>(side.codes.size())) return std::nullopt;
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(l.rows * l.columns));
+  gather(side.codes.data(), l, row_major(codes.data(), l.rows, l.columns));
+  if (!q.low_nibble_first) {
+    for (std::uint8_t& byte : codes) byte = static_cast<std::uint8_t>(byte << 4 | byte >> 4);
+  }
+  return codes;
+}
+
+std::optional<std::vector<std::uint8_t>> dense_scales(const quantizer& q, const dump_side& side) {
+  if (q.is_per_tensor()) return std::vector<std::uint8_t>{};
+  // One scale for several rows is stored once, or repeated for each row as GEMM kernels read it.
+  for (const index_t repeat : {index_t{1}, static_cast<index_t>(q.blocks.rows)}) {
+    const layout l{q.scale_order, side.rows / q.blocks.rows * repeat, side.k / q.blocks.length};
+    if (!l.is_defined() || l.size_bytes() != static_cast<index_t>(side.scales.size())) continue;
+    std::vector<std::uint8_t> scales(static_cast<std::size_t>(l.rows / repeat * l.columns));
+    gather(side.scales.data(), l, row_major(scales.data(), l.rows / repeat, l.columns), repeat);
+    return scales;
+  }
+  return std::nullopt;
+}
+
+std::uint8_t code_under(const quantizer& q, const quantizer_dump& dump, const dump_side& side, float x,
+                        std::uint8_t scale, index_t index, rounding r) {
+  block_options o = q.options;
+  o.rounding = r;
+  const random_bits random = bits_of(q, dump, side, index);
+  if (!q.is_per_tensor()) return static_cast<std::uint8_t>(encode_element(q.blocks, o, x, scale, random));
+  const float scaled = canonical_nan(x * o.encode_factor);
+  return static_cast<std::uint8_t>(encode(q.blocks.element, scaled, r, overflow::saturate, random));
+}
+
+tile_values quantize_tile(const quantizer& q, const quantizer_dump& dump, const dump_side& side, index_t tile,
+                          index_t first_k) {
+  const matrix<const float> in = side.axis == block_axis::row ? dump.source_view() : transposed(dump.source_view());
+  const index_t rows = q.tile_rows(), run = q.tile_k();
+  const int length = q.blocks.length;
+  tile_values t;
+  t.x.resize(static_cast<std::size_t>(rows * run));
+  t.codes.resize(t.x.size());
+  t.amax.assign(length == 0 ? 0 : static_cast<std::size_t>(run / length), no_amax);
+  for (index_t r = 0; r < rows; ++r) {
+    float* x = t.x.data() + r * run;
+    for (index_t i = 0; i < run; ++i) x[i] = round_to_format(q.options.source, in(tile * rows + r, first_k + i));
+    if (length == 0) continue;
+    rotate(q, x, static_cast<int>(run));
+    for (std::size_t b = 0; b < t.amax.size(); ++b) {
+      t.amax[b] = block_amax(x + b * static_cast<std::size_t>(length), length, q.options.policy, t.amax[b]);
+    }
+  }
+  for (const std::uint32_t amax : t.amax) t.scales.push_back(choose_scale(q.blocks, q.options, amax));
+  for (index_t r = 0; r < rows; ++r) {
+    for (index_t i = 0; i < run; ++i) {
+      const auto e = static_cast<std::size_t>(r * run + i);
+      const std::uint8_t scale = length == 0 ? std::uint8_t{0} : t.scales[static_cast<std::size_t>(i / length)];
+      t.codes[e] =
+          code_under(q, dump, side, t.x[e], scale, (tile * rows + r) * side.k + first_k + i, q.options.rounding);
+    }
+  }
+  return t;
+}
+
+dense_side quantize_side(const quantizer& q, const quantizer_dump& dump, const dump_side& side, thread_pool& pool) {
+  dense_side out;
+  out.codes.resize(static_cast<std::size_t>(side.rows * packed_bytes(q.blocks.element, side.k)));
+  if (q.is_per_tensor()) {
+    pool.for_each(side.rows, [&](index_t r) {
+      for (index_t c = 0; c < side.k; ++c)
+        out.codes[static_cast<std::size_t>(r * side.k + c)] = quantize_tile(q, dump, side, r, c).codes[0];
+    });
+    return out;
+  }
+  out.scales.resize(static_cast<std::size_t>(side.rows / q.blocks.rows * (side.k / q.blocks.length)));
+  const auto blocks = dense_blocks(q.blocks, side.rows, side.k, out.codes.data(), out.scales.data());
+  if (q.hadamard_factor && dump.random.empty()) {
+    quantize(q.blocks, q.options, dump.source_view(), side.axis, blocks, pool);
+    return out;
+  }
+  const index_t rows = q.tile_rows(), run = q.tile_k();
+  pool.for_each(side.rows / rows, [&](index_t tile) {
+    for (index_t c = 0; c < side.k; c += run) {
+      const tile_values t = quantize_tile(q, dump, side, tile, c);
+      for (std::size_t b = 0; b < t.scales.size(); ++b)
+        blocks.scales[tile * blocks.scale_stride + c / q.blocks.length + static_cast<index_t>(b)] = t.scales[b];
+      for (index_t i = 0; i < rows * run; ++i) {
+        store_code(q.blocks.element, blocks.codes + (tile * rows + i / run) * blocks.code_stride, c + i % run,
+                   t.codes[static_cast<std::size_t>(i)]);
+      }
+    }
+  });
+  return out;
+}
+
+float own_factor(const quantizer& q, const quantizer_dump& dump) {
+  if (q.is_per_tensor() || q.blocks.has_e8m0_scale()) return 1.0f;
+  const block_axis axis = dump.sides.empty() ? block_axis::row : dump.sides.front().axis;
+  const float amax = dump.amax ? *dump.amax : tensor_amax(q.blocks, q.options, dump.source_view(), axis);
+  return tensor_encode_factor(amax, q.blocks.element, q.blocks.scale);
+}
+
+}  // namespace rotoscale::validate

@@ -1,0 +1,90 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// What a quantizer was given and what it wrote.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rotoscale/block.hpp"
+#include "rotoscale/io/safetensors.hpp"
+#include "rotoscale/layout.hpp"
+#include "rotoscale/parallel.hpp"
+
+namespace rotoscale::validate {
+
+/// One way to quantize a tensor.
+struct quantizer {
+  std::string name;                              ///< of the preset that it began as
+  block_format blocks;                           ///< length 0: FP8 with one factor a tensor, and no scales
+  block_options options;                         ///< encode_factor is the factor of NVFP4 and of FP8
+  bool hadamard_factor = true;                   ///< false: the butterflies alone, without 1 / sqrt(points)
+  bool low_nibble_first = true;                  ///< which half of a byte holds the element of even index
+  placement code_order = placement::row_major;   ///< order of the codes' bytes
+  placement scale_order = placement::row_major;  ///< order of the scales' bytes
+
+  bool is_per_tensor() const { return blocks.length == 0; }
+  /// Rows and elements along k that are quantized together.
+  index_t tile_rows() const { return is_per_tensor() ? 1 : blocks.rows; }
+  index_t tile_k() const { return is_per_tensor() ? 1 : run_length(blocks, options.rotation); }
+};
+
+/// One orientation as it lies in the file: rows × k elements, blocks along k.
+struct dump_side {
+  block_axis axis = block_axis::row;
+  index_t rows = 0, k = 0;
+  std::vector<std::uint8_t> codes, scales;  ///< bytes in the file's order, padding included
+  /// Names of the tensors, for messages.
+  const char* code_name() const { return axis == block_axis::row ? "codes" : "codes_t"; }
+  const char* scale_name() const { return axis == block_axis::row ? "scales" : "scales_t"; }
+};
+
+/// The source and what became of it.
+struct quantizer_dump {
+  std::string where;           ///< the file, for messages
+  index_t rows = 0, cols = 0;  ///< of the source
+  format source_format = {};   ///< as which it was stored
+  std::vector<float> source;   ///< its values, exact
+  std::vector<dump_side> sides;
+  std::optional<float> factor, amax;  ///< tensors of one FP32 number
+  std::vector<std::uint32_t> random;  ///< words of stochastic rounding, [rows, cols]; may be empty
+
+  matrix<const float> source_view() const { return row_major<const float>(source.data(), rows, cols); }
+};
+
+/// Reads x [M, N] (F32, BF16 or F16), codes and scales (along rows), codes_t and scales_t (along columns, N × M), of
+/// which at least one pair, factor and amax (F32 [1]), random (U32 [M, N]). `blocks` has been completed with what the
+/// file says of the format: --format where its tensors do not say. Throws io::error naming file and tensor.
+quantizer_dump load_dump(const io::safetensors_file& file, const std::string& format_name, int block_rows,
+                         block_format& blocks);
+
+/// A side in dense order (dense_blocks), as `q` says that its bytes lie.
+struct dense_side {
+  std::vector<std::uint8_t> codes, scales;
+};
+/// Nothing where a tensor's size does not fit the placement.
+std::optional<std::vector<std::uint8_t>> dense_codes(const quantizer& q, const dump_side& side);
+std::optional<std::vector<std::uint8_t>> dense_scales(const quantizer& q, const dump_side& side);
+
+/// What `q` makes of the source, in dense order.
+dense_side quantize_side(const quantizer& q, const quantizer_dump& dump, const dump_side& side, thread_pool& pool);
+
+/// A tile: f.rows rows of a run, and everything on the way to its bytes.
+struct tile_values {
+  std::vector<float> x;              ///< [rows, run], after rounding to the source format and the rotation
+  std::vector<std::uint32_t> amax;   ///< a block each, FP32 bits; no_amax where no element took part
+  std::vector<std::uint8_t> scales;  ///< a block each
+  std::vector<std::uint8_t> codes;   ///< [rows, run], one a byte
+};
+tile_values quantize_tile(const quantizer& q, const quantizer_dump& dump, const dump_side& side, index_t tile,
+                          index_t first_k);
+
+/// Code of x under a scale, by the options' rounding; `index` is the element's number in the rows × k result.
+std::uint8_t code_under(const quantizer& q, const quantizer_dump& dump, const dump_side& side, float x,
+                        std::uint8_t scale, index_t index, rounding r);
+
+/// The factor that the tensor's own amax gives; 1 for formats without one.
+float own_factor(const quantizer& q, const quantizer_dump& dump);
+
+}  // namespace rotoscale::validate

@@ -1,0 +1,135 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include "presets.hpp"
+
+#include <algorithm>
+#include <charconv>
+
+#include "rotoscale/names.hpp"
+
+namespace rotoscale::validate {
+
+namespace {
+
+constexpr const char* per_tensor_name = "fp8";
+
+template <class T>
+T named(const char* flag, const std::string& text) {
+  T value{};
+  if (from_string(text, value)) return value;
+  throw io::error(flag, "'" + text + "' is unknown; did you mean '" + io::nearest_name(text, names(T{})) + "'?");
+}
+
+template <class T>
+T number_of(const char* flag, std::string_view text, int base = 10) {
+  T value{};
+  if (base == 16 && (text.starts_with("0x") || text.starts_with("0X"))) text.remove_prefix(2);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+  if (error != std::errc() || end != text.data() + text.size() || text.empty())
+    throw io::error(
+        flag, "'" + std::string(text) + "' is no number" + (base == 16 ? " of hexadecimal digits" : "") + " in range");
+  return value;
+}
+
+/// The fields that the command line sets, over the preset's.
+void apply(const quantizer_options& o, quantizer& q) {
+  block_options& b = q.options;
+  if (!o.rotation.empty()) b.rotation.points = number_of<int>("--rotation", o.rotation);
+  std::size_t word = 0;
+  for (std::size_t at = 0; at < o.signs.size(); ++word) {
+    const std::size_t comma = std::min(o.signs.find(',', at), o.signs.size());
+    if (word == std::size(b.rotation.signs)) throw io::error("--signs", "more than 256 signs");
+    b.rotation.signs[word] = number_of<std::uint32_t>("--signs", std::string_view(o.signs).substr(at, comma - at), 16);
+    at = comma + 1;
+  }
+  // A mask of fewer elements than a run stands for all of it.
+  if (word == 1) {
+    if (b.rotation.signs[0] >> 16 == 0 && q.tile_k() > 16) b.rotation.signs[0] |= b.rotation.signs[0] << 16;
+    for (std::size_t i = 1; i * 32 < static_cast<std::size_t>(q.is_per_tensor() ? 0 : q.tile_k()); ++i)
+      b.rotation.signs[i] = b.rotation.signs[0];
+  }
+  if (!o.rule.empty()) b.rule = named<scale_rule>("--scale-rule", o.rule);
+  if (!o.policy.empty()) b.policy = named<block_policy>("--policy", o.policy);
+  if (!o.rounding.empty()) b.rounding = named<rounding>("--rounding", o.rounding);
+  if (!o.source.empty())
+    b.source = o.source == "bf16" ? formats::bf16 : o.source == "fp16" ? formats::fp16 : formats::fp32;
+  b.random_count = o.random_count;
+  if (o.seed) b.random = {*o.seed, o.stream};
+}
+
+/// Formats, placements and factor, before any preset.
+quantizer base_of(const quantizer_options& o, block_format blocks, float factor) {
+  quantizer q;
+  q.name = "no preset";
+  q.blocks = blocks;
+  q.options.encode_factor = o.factor.value_or(factor);
+  q.code_order = named<placement>("--code-placement", o.code_order);
+  q.scale_order = named<placement>("--scale-placement", o.scale_order);
+  q.low_nibble_first = o.nibbles == "low";
+  return q;
+}
+
+quantizer with_options(const quantizer& base, std::string_view name, block_options options) {
+  quantizer q = base;
+  q.name = name;
+  options.encode_factor = base.options.encode_factor;
+  q.options = options;
+  q.hadamard_factor = true;
+  return q;
+}
+
+}  // namespace
+
+std::vector<quantizer> all_presets(const quantizer& base) {
+  if (base.is_per_tensor()) return {with_options(base, per_tensor_name, {})};
+  std::vector<quantizer> all;
+  for (const auto& preset : enum_names<block_options>::table) {
+    if (options_are_defined(base.blocks, preset.value)) all.push_back(with_options(base, preset.name, preset.value));
+  }
+  return all;
+}
+
+quantizer find_preset(const std::string& name, const quantizer& base) {
+  std::vector<std::string> known;
+  for (const quantizer& q : all_presets(base)) {
+    if (q.name == name) return q;
+    known.push_back(q.name);
+  }
+  const std::string kind = base.is_per_tensor() ? "FP8 with one factor a tensor" : "these blocks";
+  throw io::error("--quantizer", "no preset '" + name + "' for " + kind + "; did you mean '" +
+                                     io::nearest_name(name, known) + "'? --list-quantizers shows all");
+}
+
+quantizer quantizer_of(const quantizer_options& o, block_format blocks, float factor) {
+  const quantizer base = base_of(o, blocks, factor);
+  quantizer q = o.preset.empty() ? base : find_preset(o.preset, base);
+  apply(o, q);
+  return q;
+}
+
+block_format find_blocks(const std::string& name, int rows) {
+  block_format f;
+  if (from_string(name, f)) {
+    f.rows = rows;
+    return f;
+  }
+  if (name == "fp8_e4m3") return {formats::e4m3, 0};
+  if (name == "fp8_e5m2") return {formats::e5m2, 0};
+  std::vector<std::string> known = names(block_format{});
+  known.insert(known.end(), {"fp8_e4m3", "fp8_e5m2"});
+  throw io::error("--format", "'" + name + "' is no format; did you mean '" + io::nearest_name(name, known) + "'?");
+}
+
+std::string list_presets() {
+  std::string text = "quantizers:\n";
+  for (const auto& preset : enum_names<block_options>::table) {
+    const block_options& o = preset.value;
+    text += "  " + std::string(preset.name) + ": ";
+    text += o.rotation.points == 0 ? "no rotation" : "rotation of " + std::to_string(o.rotation.points) + " points";
+    text += ", scale rule " + std::string(to_string(o.rule)) + ", policy " + std::string(to_string(o.policy));
+    text += o.source == formats::bf16 ? ", source rounded to BF16\n" : "\n";
+  }
+  return text + "  fp8: one factor a tensor, saturating\n";
+}
+
+}  // namespace rotoscale::validate

@@ -1,0 +1,323 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""rotoscale-validate on quantizers' dumps: right ones, a planted fault of each kind, identification, bad input.
+
+usage: validate_quantizer.py VALIDATE
+"""
+import json
+import math
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+from safetensors_bytes import load, write_safetensors
+
+VALIDATE = Path(sys.argv[1]).resolve()
+PRESETS = ("te_rocm", "primus", "aiter_even", "aiter_round_up", "aiter_round_down", "aiter_ceil", "torchao_floor",
+           "torchao_rceil", "torchao_even", "torchao_ceil", "nvidia", "ocp")
+
+
+def floats_of_bf16(data):
+    return [struct.unpack("<f", b"\0\0" + data[i:i + 2])[0] for i in range(0, len(data), 2)]
+
+
+def npy(descr, shape, data):
+    header = repr({"descr": descr, "fortran_order": False, "shape": tuple(shape)})
+    header += " " * (-(len(header) + 11) % 64) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + data
+
+
+class Program(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = Path(scratch.name)
+
+    def call(self, *arguments, stdin=b""):
+        done = subprocess.run([str(VALIDATE), *map(str, arguments)], capture_output=True, cwd=self.folder, input=stdin,
+                              timeout=120)
+        done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
+        return done
+
+    def make(self, *arguments, name="dump.safetensors", result=True):
+        extra = ["--with-d"] if result else []
+        done = self.call("--make-case", name, *arguments, *extra)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
+        return self.folder / name
+
+    def same(self, *arguments):
+        done = self.call(*arguments)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+        return done.stdout
+
+    def differs(self, pattern, *arguments):
+        done = self.call(*arguments)
+        self.assertEqual((done.returncode, done.stderr), (1, ""), done.stdout)
+        self.assertRegex(done.stdout, pattern)
+        return done.stdout
+
+    def refused(self, pattern, *arguments, stdin=b""):
+        done = self.call(*arguments, stdin=stdin)
+        self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertRegex(done.stderr, pattern)
+
+    def change(self, path, tensor, edit):
+        tensors = load(path)
+        dtype, shape, data = tensors[tensor]
+        tensors[tensor] = (dtype, shape, bytes(edit(bytearray(data))))
+        write_safetensors(path, tensors)
+
+    def ranking(self, *arguments):
+        done = self.call("--identify", *arguments)
+        self.assertEqual(done.stderr, "")
+        return re.findall(r"^  (\d+)  (.*)$", done.stdout, re.M), done
+
+
+class RightDumps(Program):
+    def test_every_preset_and_format(self):
+        for preset in PRESETS:
+            for blocks in ("mxfp4", "mxfp6_e3m2", "mxfp8_e4m3", "mxfp8_e5m2", "mxint8"):
+                path = self.make("--quantizer", preset, "--format", blocks, "--m", 16)
+                self.assertRegex(self.same("--quantizer", preset, "--format", blocks, "--input", path),
+                                 r"\Acodes: 0 of 128 blocks differ \(0 scales, 0 of 4096 codes\)\n\Z")
+
+    def test_placements(self):
+        for codes in ("row_major", "aiter_data_16x16", "column_major"):
+            for scales in ("aiter_scale", "hipblaslt_scale_32x8", "nvidia_scale_128x4", "column_major"):
+                placed = ["--code-placement", codes, "--scale-placement", scales]
+                path = self.make("--quantizer", "te_rocm", *placed)
+                self.same("--quantizer", "te_rocm", "--input", path, *placed)
+                found, done = self.ranking("--input", path)
+                self.assertEqual(done.returncode, 0)
+                names = {"column_major": "scales transposed"}
+                self.assertIn(names.get(scales, "scales in " + scales), found[0][1])
+                if codes != "row_major":
+                    self.assertIn("codes in " + codes, found[0][1])
+
+    def test_nvfp4_and_its_factor(self):
+        path = self.make("--quantizer", "nvidia", "--format", "nvfp4")
+        self.same("--quantizer", "nvidia", "--input", path)
+        self.change(path, "factor", lambda b: struct.pack("<f", struct.unpack("<f", b)[0] * 2))
+        self.differs("scale: ", "--quantizer", "nvidia", "--input", path)
+
+    def test_fp8_with_one_factor(self):
+        path = self.make("--quantizer", "fp8", "--format", "fp8_e5m2", "--factor", 0.25)
+        self.same("--quantizer", "fp8", "--input", path)
+        tensors = load(path)
+        values = [abs(v) for v in floats_of_bf16(tensors["x"][2])]
+        tensors["amax"] = ("F32", [1], struct.pack("<f", max(v for v in values if math.isfinite(v))))
+        rows, cols = tensors["x"][1]
+        codes = tensors["codes"][2]
+        transposed = bytes(codes[r * cols + c] for c in range(cols) for r in range(rows))
+        tensors["codes_t"] = ("F8_E5M2", [cols, rows], transposed)
+        write_safetensors(path, tensors)
+        self.same("--quantizer", "fp8", "--input", path)
+        self.change(path, "amax", lambda b: struct.pack("<f", 1.0))
+        self.differs(r"amax: \S+ expected, 1 written", "--quantizer", "fp8", "--input", path)
+
+    def test_square_blocks_and_both_orientations(self):
+        square = ["--quantizer", "primus", "--block-rows", 32]
+        path = self.make(*square, "--m", 64, "--k", 64)
+        self.same(*square, "--input", path)
+        tensors = load(path)
+        codes, scales = tensors["codes"][2], tensors["scales"][2]
+        nibbles = [codes[i // 2] >> 4 * (i % 2) & 15 for i in range(64 * 64)]
+        turned = [nibbles[r * 64 + c] for c in range(64) for r in range(64)]
+        tensors["codes_t"] = ("U8", [64, 32], bytes(turned[i] | turned[i + 1] << 4 for i in range(0, 4096, 2)))
+        tensors["scales_t"] = ("U8", [2, 2], bytes([scales[0], scales[2], scales[1], scales[3]]))
+        write_safetensors(path, tensors)
+        self.assertIn("codes_t: 0 of 4 blocks differ", self.same(*square, "--input", path))
+
+    def test_stochastic_rounding_by_words_and_by_distribution(self):
+        seeded = ["--quantizer", "primus", "--rounding", "stochastic", "--random-seed", 7, "--random-stream", 3]
+        path = self.make(*seeded)
+        self.same(*seeded, "--input", path)
+        self.differs("code: rounding", *seeded[:-1], 4, "--input", path)
+        unknown = ["--quantizer", "primus", "--rounding", "stochastic", "--input", path]
+        self.assertIn(" 0 codes are neither neighbour, 0 scales differ", self.same(*unknown))
+        nearest = self.make("--quantizer", "primus", name="nearest.safetensors")
+        self.differs("limit 5", "--quantizer", "primus", "--rounding", "stochastic", "--input", nearest)
+
+    def test_words_in_the_file(self):
+        path = self.make("--quantizer", "primus", "--rounding", "toward_zero")
+        tensors = load(path)
+        rows, cols = tensors["x"][1]
+        tensors["random"] = ("U32", [rows, cols], bytes(4 * rows * cols))  # words of zero never round up
+        write_safetensors(path, tensors)
+        self.same("--quantizer", "primus", "--rounding", "stochastic", "--input", path)
+        tensors["random"] = ("U32", [rows, cols], b"\xff" * (4 * rows * cols))
+        write_safetensors(path, tensors)
+        self.differs("code: rounding", "--quantizer", "primus", "--rounding", "stochastic", "--input", path)
+
+    def test_a_code_a_byte(self):
+        path = self.make("--quantizer", "te_rocm")
+        tensors = load(path)
+        _, (rows, columns), data = tensors["codes"]
+        tensors["codes"] = ("U8", [rows, 2 * columns], bytes(n for byte in data for n in (byte & 15, byte >> 4)))
+        write_safetensors(path, tensors)
+        self.same("--quantizer", "te_rocm", "--format", "mxfp4", "--input", path)
+
+    def test_npy_files_and_a_pipe(self):
+        path = self.make("--quantizer", "te_rocm")
+        tensors = load(path)
+        arguments = []
+        for name, descr in (("x", "|V2"), ("codes", "|u1"), ("scales", "|u1")):
+            (self.folder / f"{name}.npy").write_bytes(npy(descr, *tensors[name][1:]))
+            arguments += ["--tensor", f"{name}={name}.npy"]
+        self.same("--quantizer", "te_rocm", *arguments)
+        done = self.call("--quantizer", "te_rocm", "--input", "-", stdin=path.read_bytes())
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+
+class PlantedFaults(Program):
+    """Each fault is named by its kind, or by --identify as the change that explains the dump."""
+
+    def setUp(self):
+        super().setUp()
+        self.path = self.make("--quantizer", "te_rocm")
+        self.check = ["--quantizer", "te_rocm", "--input", self.path]
+
+    def test_a_scale_off_by_one(self):
+        scales = load(self.path)["scales"][2]
+        at = next(i for i in range(14, len(scales)) if 100 < scales[i] < 140)
+        self.change(self.path, "scales", lambda b: b[:at] + bytes([b[at] + 1]) + b[at + 1:])
+        out = self.differs(r"scale: off by one: 1\n", *self.check)
+        self.assertIn("1 of 512 blocks differ (1 scales,", out)
+        self.assertRegex(out, r"amax \S+ \(0x[0-9a-f]{8}\), rule even, policy te_rocm")
+        self.assertIn(f"scale byte 0x{scales[at]:02x}", out)
+
+    def test_an_element(self):
+        self.change(self.path, "codes", lambda b: b[:1000] + bytes([b[1000] ^ 1]) + b[1001:])
+        out = self.differs(r"codes: 1 of 512 blocks differ \(0 scales, 1 of 16384 codes\)", *self.check)
+        self.assertRegex(out, r"\[7, 208\] \S+: code 0x\w\w \(\S+\) expected, 0x\w\w \(\S+\) written at byte 1000: code: ")
+
+    def test_ties_away_from_zero(self):
+        path = self.make("--quantizer", "te_rocm", "--rounding", "nearest_away")
+        out = self.differs(r"code: tie: \d+", "--quantizer", "te_rocm", "--input", path)
+        self.assertNotIn("code: rounding", out)
+        self.assertEqual(self.ranking("--quantizer", "te_rocm", "--input", path)[0][0][1],
+                         "te_rocm, but rounding nearest_away")
+
+    def test_the_sign_of_zero(self):
+        def positive(b):
+            halves = [[n if n != 8 else 0 for n in (byte & 15, byte >> 4)] for byte in b]
+            return bytes(low | high << 4 for low, high in halves)
+        self.change(self.path, "codes", positive)
+        out = self.differs(r"code: sign of zero: \d+", *self.check)
+        self.assertEqual(re.findall(r"^  (code: [a-z ]+): \d+", out, re.M), ["code: sign of zero"])
+
+    def test_policies(self):
+        for policy, kinds in (("ocp", {"NaN", "Inf", "a block of zeros"}), ("primus", {"a block of zeros"})):
+            out = self.differs("policy of", *self.check, "--policy", policy)
+            self.assertEqual(set(re.findall(r"scale: policy of (.*):", out)), kinds)
+
+    def test_changes_that_identify_names(self):
+        for arguments, text in (
+                (["--nibbles", "high"], "even element in the high nibble"),
+                (["--rotation", 0], "no rotation"),
+                (["--scale-rule", "floor"], "scale rule floor"),
+                (["--scale-rule", "rceil"], "scale rule rceil"),
+                (["--policy", "aiter"], "policy aiter"),
+                (["--rounding", "toward_zero"], "rounding toward_zero"),
+                (["--scale-placement", "column_major"], "scales transposed")):
+            path = self.make("--quantizer", "te_rocm", *arguments, name="changed.safetensors")
+            self.differs("blocks differ", "--quantizer", "te_rocm", "--input", path)
+            found, done = self.ranking("--quantizer", "te_rocm", "--input", path)
+            self.assertEqual(done.returncode, 0, done.stdout)
+            self.assertEqual(found[0][1], "te_rocm, but " + text)
+
+    def test_a_missing_factor_of_the_rotation(self):
+        # Without 1/4 every number of every block is four times as large: the same codes, scales two higher.
+        self.change(self.path, "scales", lambda b: bytes(s + 2 if 100 < s < 150 and s != 127 else s for s in b))
+        found, _ = self.ranking("--quantizer", "te_rocm", "--input", self.path)
+        self.assertEqual(found[0][1], "te_rocm, but rotation without its factor 1/sqrt(16)")
+
+    def test_swapped_nibbles_are_a_kind(self):
+        self.change(self.path, "codes", lambda b: bytes((byte << 4 | byte >> 4) & 255 for byte in b))
+        self.differs(r"nibble order \(blocks\): \d{3}", *self.check)
+
+    def test_padding(self):
+        placed = ["--quantizer", "te_rocm", "--scale-placement", "nvidia_scale_128x4"]
+        path = self.make(*placed)
+        self.same(*placed, "--input", path, "--scale-padding", 127)
+        self.differs(r"padding of scales: 512 of 512 bytes", *placed, "--input", path, "--scale-padding", 0)
+
+    def test_the_report(self):
+        self.change(self.path, "codes", lambda b: b[:1000] + bytes([b[1000] ^ 1]) + b[1001:])
+        self.differs("1 of 512", *self.check, "--report", "report.json")
+        report = json.loads((self.folder / "report.json").read_text())
+        self.assertEqual((report["identical"], report["codes"]["codes_different"]), (False, 1))
+
+
+class Identification(Program):
+    def test_every_preset_is_told_from_the_others(self):
+        for preset in PRESETS:
+            path = self.make("--quantizer", preset)
+            found, done = self.ranking("--input", path)
+            self.assertEqual(done.returncode, 0)
+            self.assertIn(preset, found[0][1].split(" = "), done.stdout)
+            if preset not in ("aiter_round_down", "aiter_ceil"):
+                self.assertLess(int(found[1][0]), 512, done.stdout)
+
+    def test_an_input_that_tells_nothing_apart(self):
+        path = self.make("--quantizer", "ocp")
+        tensors = load(path)
+        tensors["x"] = ("BF16", [1, 32], b"\x80\x3f" * 32)
+        tensors["codes"] = ("U8", [1, 16], b"\x66" * 16)
+        tensors["scales"] = ("U8", [1, 1], bytes([125]))
+        write_safetensors(path, tensors)
+        self.assertIn("cannot be told apart on this input", self.ranking("--input", path)[1].stdout)
+
+
+class BadInput(Program):
+    def test_arguments(self):
+        path = self.make("--quantizer", "te_rocm")
+        known = ["--quantizer", "te_rocm", "--input", path]
+        self.refused("did you mean 'te_rocm'", "--quantizer", "te_rock", "--input", path)
+        self.refused("--policy: 'oc' is unknown; did you mean 'ocp'", *known, "--policy", "oc")
+        self.refused("--scale-rule: 'flor' .* 'floor'", *known, "--scale-rule", "flor")
+        self.refused("--rotation: '1x' is no number", *known, "--rotation", "1x")
+        self.refused("--rotation: 24 is no power of two", *known, "--rotation", 24)
+        narrow = self.make("--quantizer", "ocp", "--k", 96, name="96.safetensors")
+        self.refused("--rotation: K = 96 is no multiple of 64", "--quantizer", "ocp", "--input", narrow, "--rotation", 64)
+        self.refused("--signs: 'zz' is no number of hexadecimal", *known, "--signs", "zz")
+        self.refused("--scale-padding: '256' is neither", *known, "--scale-padding", 256)
+        self.refused("--fit: is for GEMMs", *known, "--fit")
+        self.refused("--format: 'mxfp5' .* 'mxfp", *known, "--format", "mxfp5")
+        self.refused("tensor 'scales': 512 bytes are not what placement aiter_scale takes", *known, "--scale-placement",
+                     "aiter_scale")
+        self.refused("--tensor: 'x' is not NAME=FILE.npy", "--quantizer", "te_rocm", "--tensor", "x")
+        self.refused("standard input: ", "--quantizer", "te_rocm", "--input", "-", stdin=b"abc")
+        self.refused("/dev/zero", "--quantizer", "te_rocm", "--input", "/dev/zero")
+
+    def test_tensors(self):
+        path = self.make("--quantizer", "te_rocm")
+        good = load(path)
+        known = ["--quantizer", "te_rocm", "--input", path]
+
+        def broken(pattern, **changed):
+            tensors = {**good, **changed}
+            write_safetensors(path, {n: t for n, t in tensors.items() if t is not None})
+            self.refused(pattern, *known)
+
+        broken("tensor 'x': missing", x=None)
+        broken("tensor 'codes': missing", codes=None)
+        broken("tensor 'scales': missing: e2m1 needs scales", scales=None)
+        broken("tensor 'x': type I8", x=("I8", [2, 32], bytes(64)))
+        broken("tensor 'code_t': not part .* 'codes_t'", code_t=good["codes"])
+        broken("tensor 'scales': 16 bytes are not", scales=("U8", [16], bytes(16)))
+        broken("tensor 'codes': type U8 leaves the format open", codes=("U8", [4], bytes(4)))
+        broken("tensor 'factor': is not one number", factor=("F32", [2], bytes(8)))
+        broken("tensor 'random': is not U32", random=("U32", [2], bytes(8)))
+        broken("tensor 'x': 1 x 33 .* no whole blocks", x=("BF16", [1, 33], bytes(66)),
+               codes=("F4", [1, 34], bytes(17)), scales=("U8", [2], bytes(2)))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
