@@ -32,9 +32,8 @@ struct loaded_model {
     if (own) state = read_trainer_state(path);
     const std::string config = (path / "config.json").string();
     state.run.model = llama::read_model_config(io::read_json(config), config);
-    const std::size_t phase = own ? llama::phase_at(state.phases, std::max<std::int64_t>(0, state.step - 1)) : 0;
     own_recipe = own && a.schedule_override.empty();
-    recipe = own_recipe ? state.phases[phase].recipe
+    recipe = own_recipe ? state.recipe()
                         : llama::load_recipe(a.schedule_override.empty() ? "bf16" : a.schedule_override);
     if (!a.tokenizer.empty()) state.run.tokenizer = a.tokenizer;
     if (nn::needs_blocks(recipe)) {

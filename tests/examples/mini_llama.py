@@ -117,7 +117,8 @@ class Resume(Scratch):
         self.assert_same_checkpoint("whole", "parts")
         # The two logs tell the same story, clocks left out.
         for event, keys in (("step", ("step", "loss", "lr", "grad_norm", "tokens", "recipe")),
-                            ("eval", ("step", "val_loss")), ("switch", ("step", "from", "to", "val_loss_before"))):
+                            ("eval", ("step", "val_loss")), ("switch", ("step", "from", "to", "reason", "scales", "val_loss_before", "val_loss_after")),
+                            ("noise", ("step", "gradient_to_noise"))):
             stories = [[tuple(r[k] for k in keys) for r in records(self.folder / run / "log.jsonl", event)]
                        for run in ("whole", "parts")]
             self.assertEqual(stories[0], stories[1])
@@ -161,6 +162,32 @@ class Resume(Scratch):
 
     def test_heal_accumulated(self):
         self.check_heal(4, accumulate=2)
+
+    def check_trigger(self, trigger, switch, scales="reset", **options):
+        """Stopped before the switch, at it and after it."""
+        self.write("heal.json", {"phases": [{"recipe": "mxfp4_h16"},
+                                            {"recipe": "fp8_amd", "trigger": trigger, "scales": scales}]})
+        for stop in (switch - 1, switch, switch + 1):
+            self.check(stop, schedule="heal.json", **options)
+            seen = records(self.folder / "parts/log.jsonl", "switch")[-1]
+            self.assertEqual((seen["step"], seen["reason"]["kind"]), (switch, trigger["kind"]))
+            self.assertEqual(seen["reason"]["measurements"], trigger["patience"] + (trigger["kind"] == "plateau"))
+            for run in ("whole", "parts"):
+                shutil.rmtree(self.folder / run)
+
+    def test_heal_at_a_plateau(self):
+        # No loss falls by 10 nats: the first evaluation is the best, the next two show a plateau.
+        self.check_trigger({"kind": "plateau", "patience": 2, "min_delta": 10}, 3, eval_every=1)
+
+    def test_heal_by_gradient_noise(self):
+        self.check_trigger({"kind": "gradient_noise", "patience": 2, "ratio": 1e9, "every": 2}, 4, scales="seed", accumulate=2)
+
+    def test_heal_presets(self):
+        for schedule in ("amd_lora", "heal_forward", "heal_backward", "heal_bf16", "heal_seeded", "heal_repeated"):
+            with self.subTest(schedule):
+                self.check(5, schedule=schedule)
+                for run in ("whole", "parts"):
+                    shutil.rmtree(self.folder / run)
 
     def test_fp8_to_fp8_keeps_its_scales(self):
         """A switch to an equal recipe changes nothing, stopped at the switch or not."""
@@ -266,8 +293,49 @@ class Results(Scratch):
         self.assertEqual([r["recipe"] for r in steps], ["mxfp4"] * 4 + ["bf16"] * 4)
         self.assertEqual(start["name"], "late")
 
+    def test_a_switch_says_why_and_what_it_did(self):
+        self.write("heal.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": "fp8_amd", "at": 5}]})
+        self.train("run", schedule="heal.json")
+        switch, = records(self.folder / "run/log.jsonl", "switch")
+        self.assertEqual((switch["step"], switch["from"], switch["to"]), (5, "mxfp4_h16", "fp8_amd"))
+        self.assertEqual((switch["reason"], switch["scales"]), ({"kind": "step", "at": 5}, "reset"))
+        # Both losses are of the weights behind step 5, on the same windows.
+        self.train("before", "--stop-at", 5, schedule="mxfp4_h16")
+        for recipe, loss in (("mxfp4_h16", "val_loss_before"), ("fp8_amd", "val_loss_after")):
+            found = self.succeed("eval", "--checkpoint", self.checkpoint("before", 5), "--recipe", recipe, "--windows", 4)
+            self.assertEqual(json.loads(found)["val_loss"], switch[loss])
+        memory = switch["memory"]
+        self.assertEqual((memory["quantized_between"], memory["streamed"]), (0, 0))  # the base trains
+        self.assertEqual(memory["quantized_peak"], max(memory["quantized_before"], memory["quantized_after"]))
+
+    def test_the_last_phase_ends_at_its_cap(self):
+        self.write("heal.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": "fp8_amd", "at": 3, "cap": 2}]})
+        self.train("run", schedule="heal.json")
+        end = records(self.folder / "run/log.jsonl", "end")[0]
+        self.assertEqual((end["status"], end["step"]), ("ok", 5))
+        self.assertEqual(records(self.folder / "run/log.jsonl", "eval")[-1]["step"], 5)
+        before = tree_of(self.folder / "run/checkpoints")
+        self.succeed("train", "--resume", "run")
+        self.assertEqual(tree_of(self.folder / "run/checkpoints"), before)
+
+    def test_a_trigger_waits_for_what_it_observes(self):
+        self.write("heal.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": "bf16", "at": 7, "trigger": {
+            "kind": "gradient_noise", "patience": 1, "ratio": 1e-9, "every": 2}}]})
+        self.train("run", schedule="heal.json")
+        switch, = records(self.folder / "run/log.jsonl", "switch")
+        self.assertEqual((switch["step"], switch["reason"]), (7, {"kind": "step", "at": 7}))
+        noise = records(self.folder / "run/log.jsonl", "noise")
+        self.assertEqual([r["step"] for r in noise], [2, 4, 6])
+        for r in noise:
+            self.assertTrue(0.5 < r["gradient_to_noise"] < 50)
+        # Measuring leaves no trace.
+        self.write("plain.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": "bf16", "at": 7}]})
+        self.train("plain", schedule="plain.json")
+        self.assert_same_tensors("plain", "run")
+
     def test_eval_gives_the_logged_loss(self):
-        for schedule in ("bf16", "fp8_delayed", "mxfp4_h16_heal", "mxfp4_h16_fixed_signs", "mxfp4_h16_step_signs"):
+        for schedule in ("bf16", "fp8_delayed", "mxfp4_h16_heal", "mxfp4_h16_fixed_signs", "mxfp4_h16_step_signs",
+                         "heal_forward"):
             self.train(schedule, schedule=schedule)
             end = records(self.folder / schedule / "log.jsonl", "end")[0]
             for path in (schedule, self.checkpoint(schedule)):
@@ -322,14 +390,17 @@ class Log(Scratch):
                  "val_tokens",
         "eval": "event step tokens val_loss bits_per_byte windows loader_share recipe",
         "step": "event step loss lr grad_norm tokens seconds tokens_per_s loader_share recipe",
-        "switch": "event step from to val_loss_before",
+        "switch": "event step from to reason scales val_loss_before val_loss_after memory",
+        "noise": "event step gradient_to_noise",
         "checkpoint": "event step path",
         "resume": "event step device threads",
         "end": "event status step tokens seconds final_val_loss window_losses best_val_loss",
     }
 
     def test_keys(self):
-        self.train("run", "--stop-at", 4, schedule="mxfp4_h16_heal", accumulate=2)
+        self.write("heal.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": "fp8_delayed", "at": 5, "trigger": {
+            "kind": "gradient_noise", "every": 1}}]})
+        self.train("run", "--stop-at", 4, schedule="heal.json", accumulate=2)
         self.succeed("train", "--resume", "run")
         seen = records(self.folder / "run/log.jsonl")
         for record in seen:
@@ -561,9 +632,18 @@ class BadFiles(Scratch):
             self.refuse(self.train_command("out", schedule="arm.json"), "recipe.json", *parts)
             self.refuse(self.train_command("out", schedule="recipe.json"), "recipe.json", *parts)
         for content, *parts in (({"phases": []}, "phases", "empty"),
-                                ({"phases": [{"recipe": "bf16", "at": 2}]}, "phases.at", "start at 0"),
-                                ({"phases": [{"recipe": "bf16"}, {"recipe": "mxfp4", "at": -1}]}, "phases.at", "negative"),
-                                ({"phases": [{"recipe": "bf16"}, {"recipe": "mxfp4", "at": 0.01}]}, "phases.at", "after"),
+                                ({"phases": [{"recipe": "bf16", "at": 2}]}, "phases[0].at", "start at 0"),
+                                ({"phases": [{"recipe": "bf16"}, {"recipe": "mxfp4", "at": -1}]}, "phases[1].at", "negative"),
+                                ({"phases": [{"recipe": "bf16"}, {"recipe": "mxfp4", "at": 0.01}]}, "phases[1].at", "after"),
+                                ({"phases": [{"recipe": "bf16"}, {"recipe": "mxfp4", "at": 9}]}, "phases[1].at", "before the end"),
+                                ({"phases": [{"recipe": "bf16"}, {"recipe": "mxfp4", "at": 8}]}, "phases[1].at", "before the end"),
+                                ({"phases": [{"recipe": "mxfp4"}, {"recipe": "bf16", "trigger": {"patience": 2}}]},
+                                 "arm.json: phases[1].trigger.patience", "never fires"),
+                                ({"phases": [{"recipe": "mxfp4"}, {"recipe": "bf16", "trigger": {"kind": "never"}}]},
+                                 "phases[1].trigger.kind", "did you mean"),
+                                ({"phases": [{"recipe": "bf16"}, {"recipe": "fp32", "trigger": {"kind": "gradient_noise", "every": 1}}]},
+                                 "phases[1].trigger.kind", "no quantization noise"),
+                                ({"phases": [{"recipe": "mxfp4", "cap": 3}, {"recipe": "bf16", "at": 4}]}, "phases[0].cap"),
                                 ({"phases": [{"recipe": "nvfp4"}]}, "nvfp4", "did you mean 'mxfp4'?"),
                                 ({"phases": [{"recipes": "bf16"}]}, "phases[0].recipes", "did you mean 'recipe'?")):
             self.write("arm.json", content)
@@ -643,6 +723,9 @@ class BadCheckpoints(Scratch):
         bad(lambda s: s["phases"][0].update(from_step=3), "phases[0]")
         bad(lambda s: s["phases"][0]["recipe"]["fp8"].update(history_length=0), "phases[0]", "history_length")
         bad(lambda s: s.update(stepp=4), "stepp", "did you mean 'step'?")
+        bad(lambda s: s.update(phase=1), "phase")
+        bad(lambda s: s.update(phase_start=5), "phase_start")
+        bad(lambda s: s["phases"].append({**s["phases"][0], "from_step": 2}), "phase: the next one began at step 2")
 
         def odd_blocks(s):
             for gemm in ("fprop", "dgrad", "wgrad"):

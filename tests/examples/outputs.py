@@ -72,7 +72,9 @@ class Llama:
         phases = self.phases(name)
         if kind == "recipe":
             return fenced("json", render(phases[0]["recipe"]))
-        lines = [json.dumps({"from_step": p["from_step"], "recipe": p["recipe"]["name"]}) for p in phases]
+        unset = {"cap": 0, "scales": "reset", "trigger": None}
+        lines = [json.dumps({"from_step": p["from_step"], "recipe": p["recipe"]["name"],
+                             **{key: p[key] for key in unset if p[key] != unset[key]}}) for p in phases]
         return fenced("json", "[\n  " + ",\n  ".join(lines) + "\n]")
 
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "../rotoscale/io/scratch.hpp"
+#include "examples/llama/report/published.hpp"
 #include "rotoscale/io/json.hpp"
 
 namespace io = rotoscale::io;
@@ -23,6 +24,7 @@ using io::testing::message_of;
 using io::testing::put;
 using io::testing::scratch_directory;
 using json = nlohmann::ordered_json;
+namespace report_parts = rotoscale::llama_program::report_parts;
 using rotoscale::llama_program::report_options;
 using rotoscale::llama_program::write_report;
 
@@ -399,9 +401,9 @@ TEST_CASE("the page refers to nothing outside itself, and a second run writes th
     CHECK(equal);
   }
   if (r.errors.empty()) {
-    CHECK(before.size() == 11);
-    CHECK(count(r.html, "<svg") == 3);
-    for (const char* id : {"val_loss", "gap", "healing"})
+    CHECK(before.size() == 13);
+    CHECK(count(r.html, "<svg") == 4);
+    for (const char* id : {"val_loss", "gap", "healing", "healing_shape"})
       CHECK(contains(r.html, "\"caption-" + std::string(id) + "\""));
     CHECK(contains(get(scratch / "out/healing.svg"), "switch at step 150"));
   } else {
@@ -455,4 +457,18 @@ TEST_CASE("missing files, missing arguments and equal names") {
   CHECK(message({paths, "", "", ""}) == "report: no output directory given");
   CHECK(contains(message({paths, out, "", ""}), "generated1.jsonl: arm \"a\" was already read from"));
   CHECK(contains(message({{paths[0]}, paths[1] + "/out", "", ""}), "cannot create directory"));
+}
+
+TEST_CASE("AMD's published curve: the gap before the switch closes within 45 steps of FP8") {
+  const auto gaps = report_parts::amd_healing_gaps();
+  REQUIRE(gaps.size() == 6);
+  CHECK(gaps[0].step == 192);
+  CHECK(gaps[0].value == doctest::Approx(0.0337).epsilon(0.01));
+  const auto shape = report_parts::healing_shape(gaps, report_parts::amd_switch_step, report_parts::amd_run_steps);
+  REQUIRE(shape.size() == 6);
+  CHECK(shape[3].gap == 1.0);  // step 336, the last one before the switch
+  CHECK(shape[4].time == doctest::Approx(45.0 / 550));
+  CHECK(shape[4].gap == doctest::Approx(0.026).epsilon(0.01));
+  CHECK(report_parts::healing_shape({{10, 0.5}}, 20, 100).empty());
+  CHECK(report_parts::healing_shape({{10, -0.5}, {30, 0.1}}, 20, 100).empty());
 }

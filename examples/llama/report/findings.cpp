@@ -162,7 +162,11 @@ std::string healing(const comparison& c, const arm& a) {
   std::string s;
   for (const switch_point& at : a.switches) {
     s += (s.empty() ? a.name : " It") + " switched from " + at.from + " to " + at.to + " at step " +
-         std::to_string(at.step) + ".";
+         std::to_string(at.step) + (at.reason.empty() ? "" : " (" + at.reason + ")") + ".";
+    if (at.loss_before && at.loss_after) {
+      s += " On the same weights the loss went from " + fixed(at.loss_before, 4) + " to " + fixed(at.loss_after, 4) +
+           " nats at once.";
+    }
     if (partners.reference != nullptr) s += " " + around_switch(a, *partners.reference, at);
   }
   if (partners.reference == nullptr) return s + " There is no arm to measure it against.";
@@ -220,8 +224,11 @@ std::vector<std::string> findings(const comparison& c) {
   std::vector<std::string> paragraphs = {learning(c), ranking(c), neighbours(c)};
   for (const arm& a : c.arms) {
     if (!a.switches.empty()) paragraphs.push_back(healing(c, a));
-    for (const schedule_entry& e : a.schedule) {
-      if (e.from_step > a.step) {
+    for (std::size_t i = a.switches.size() + 1; i < a.schedule.size(); ++i) {
+      const schedule_entry& e = a.schedule[i];
+      if (!e.trigger.empty()) {
+        paragraphs.push_back(a.name + ": what starts its switch to " + e.name + " (" + e.trigger + ") has not been seen.");
+      } else if (e.from_step > a.step) {
         paragraphs.push_back(a.name + " never reached its planned switch to " + e.name + " at step " +
                              std::to_string(e.from_step) + ".");
       }

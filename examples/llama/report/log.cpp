@@ -98,6 +98,12 @@ void put(std::vector<Point>& points, Point point, Same same) {
   points.push_back(std::move(point));
 }
 
+/// What an object says that it is.
+std::string kind_text(const json& object) {
+  const auto kind = object.find("kind");
+  return kind != object.end() && kind->is_string() ? kind->get<std::string>() : "";
+}
+
 std::vector<schedule_entry> read_schedule(const record& r) {
   const json* list = r.find("schedule");
   if (list == nullptr || !list->is_array() || list->empty()) r.fail("\"schedule\" is missing or not a list");
@@ -109,7 +115,10 @@ std::vector<schedule_entry> read_schedule(const record& r) {
         !recipe->contains("name") || !recipe->at("name").is_string()) {
       r.fail("an entry of \"schedule\" needs an integer \"from_step\" and a \"recipe\" with a \"name\"");
     }
-    schedule.push_back({step->get<std::int64_t>(), recipe->at("name").get<std::string>()});
+    schedule_entry entry{step->get<std::int64_t>(), recipe->at("name").get<std::string>(), ""};
+    const auto trigger = item.find("trigger");
+    if (trigger != item.end() && trigger->is_object()) entry.trigger = kind_text(*trigger);
+    schedule.push_back(std::move(entry));
   }
   return schedule;
 }
@@ -162,6 +171,15 @@ void read_end(arm& a, const record& r) {
   }
 }
 
+/// Which trigger started a phase; empty where its step did.
+std::string reason_text(const record& r) {
+  const json* const reason = r.find("reason");
+  if (reason == nullptr || !reason->is_object()) return "";
+  const std::string kind = kind_text(*reason);
+  const auto value = reason->find("value");
+  return kind == "step" ? "" : kind + (value != reason->end() && value->is_number() ? " " + value->dump() : "");
+}
+
 void read_record(arm& a, const record& r) {
   const auto same_step = [](const auto& x, const auto& y) { return x.step == y.step; };
   if (r.event() == "step") {
@@ -170,8 +188,10 @@ void read_record(arm& a, const record& r) {
     put(a.evals, eval_point{r.count("step"), r.count("tokens"), r.number("val_loss"), r.text_or_empty("recipe")},
         [](const eval_point& x, const eval_point& y) { return x.step == y.step && x.recipe == y.recipe; });
   } else if (r.event() == "switch") {
-    put(a.switches, switch_point{r.count("step"), r.text("from"), r.text("to"), r.number("val_loss_before")},
-        same_step);
+    switch_point at{r.count("step"), r.text("from"), r.text("to"), r.number("val_loss_before"), std::nullopt, ""};
+    if (r.find("val_loss_after") != nullptr) at.loss_after = r.number("val_loss_after");
+    at.reason = reason_text(r);
+    put(a.switches, at, same_step);
   } else if (r.event() == "resume") {
     rewind(a, r.count("step"));
   } else if (r.event() == "end") {
@@ -259,7 +279,7 @@ std::string recipe_text(const arm& a) {
   for (const schedule_entry& e : a.schedule) {
     if (!s.empty()) s += " -> ";
     s += e.name;
-    if (e.from_step > 0) s += " @" + std::to_string(e.from_step);
+    if (e.from_step > 0) s += " @" + (e.trigger.empty() ? std::to_string(e.from_step) : e.trigger);
   }
   return s;
 }

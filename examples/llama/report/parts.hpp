@@ -41,11 +41,14 @@ struct switch_point {
   std::string from;
   std::string to;
   maybe loss_before;
+  maybe loss_after;    ///< of the same weights and windows
+  std::string reason;  ///< "" where a step was reached
 };
 
 struct schedule_entry {
   std::int64_t from_step = 0;
   std::string name;
+  std::string trigger;  ///< its kind; "" where the step alone decides
 };
 
 enum class arm_status { ok, stopped, diverged, incomplete };

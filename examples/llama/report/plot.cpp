@@ -15,6 +15,7 @@
 #include <iostream>
 
 #include "report/parts.hpp"
+#include "report/published.hpp"
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/io/file.hpp"
 
@@ -274,6 +275,38 @@ void add_healing_plot(const comparison& c, std::vector<plot>& plots) {
        ""});
 }
 
+/// The healed arms' curves as shapes, beside AMD's.
+void add_healing_shape_plot(const comparison& c, std::vector<plot>& plots) {
+  std::vector<series> all;
+  std::vector<double> framed;
+  const auto add = [&](const std::string& title, std::size_t color, bool published,
+                       const std::vector<shape_point>& shape) {
+    series s{title, color, published, {}};
+    for (const shape_point& p : shape) {
+      if (std::fabs(p.time) > 0.4) continue;
+      s.points.push_back({p.time, p.gap});
+      framed.push_back(p.gap);
+    }
+    if (!s.points.empty()) all.push_back(std::move(s));
+  };
+  for (const arm& a : c.arms) {
+    const healing_partners p = find_partners(c, a);
+    if (a.switches.size() != 1 || p.reference == nullptr) continue;
+    add(a.name, color_of(c, a), false, healing_shape(gap_curve(a, *p.reference), a.switches[0].step, last_step(c)));
+  }
+  if (all.empty()) return;
+  add("AMD, Llama 2 70B LoRA", 0, true, healing_shape(amd_healing_gaps(), amd_switch_step, amd_run_steps));
+  plots.push_back({"healing_shape", "Shape of healing, beside AMD's",
+                   "Gap to the FP8 arm as a share of the last gap before the switch, against time since the switch as a "
+                   "share of the run. AMD's curve is of another model: Llama 2 70B LoRA (MLPerf Training v6.0, MXFP4 "
+                   "healed to FP8 behind step 339 of 550, mean of three runs against the mean of ten FP8 runs of v5.1, "
+                   "whose learning rate and schedule differ). Only shapes can be compared.",
+                   frame("Shape of healing", "steps since the switch / steps of the run",
+                         "gap / gap before the switch", {-0.4, 0.4}, padded(framed, true)) +
+                       data_and_plot("shape", all, zero_line("FP8")),
+                   ""});
+}
+
 std::string whole_script(const std::vector<plot>& plots) {
   std::string s = "# Run in this directory: gnuplot -d plots.gnuplot\n";
   for (const plot& p : plots) {
@@ -289,7 +322,7 @@ std::string whole_script(const std::vector<plot>& plots) {
 }
 
 void remove_plots(const std::string& out) {
-  for (const char* id : {"val_loss", "gap", "healing"})
+  for (const char* id : {"val_loss", "gap", "healing", "healing_shape"})
     for (const char* ending : {".svg", ".png"}) {
       std::error_code ignored;
       std::filesystem::remove(std::filesystem::path(out) / (std::string(id) + ending), ignored);
@@ -356,6 +389,7 @@ std::vector<plot> make_plots(const comparison& c) {
   add_loss_plot(c, plots);
   add_gap_plot(c, plots);
   add_healing_plot(c, plots);
+  add_healing_shape_plot(c, plots);
   return plots;
 }
 

@@ -33,6 +33,8 @@ trainer_state new_run(run_options options, const std::string& where) {
   trainer_state state;
   const nn::schedule schedule = llama::load_schedule(options.schedule);
   state.phases = llama::resolve(schedule, options.train.steps, options.schedule);
+  const auto fault = llama::find_trigger_fault(state.phases, options.train.steps, options.train.eval_every);
+  if (fault) throw io::error(options.schedule, *fault);
   if (options.name.empty()) options.name = schedule.name;
   state.run = std::move(options);
   check_blocks(state, where);
@@ -50,9 +52,16 @@ trainer_state read_trainer_state(const fs::path& checkpoint) {
   for (std::size_t i = 0; i < state.phases.size(); ++i) {
     const std::string where = path + ": phases[" + std::to_string(i) + "]";
     if (const auto fault = find_fault(state.phases[i].recipe)) throw io::error(where, *fault);
-    const bool in_order =
-        i == 0 ? state.phases[i].from_step == 0 : state.phases[i].from_step > state.phases[i - 1].from_step;
-    if (!in_order) throw io::error(where, "from_step is out of order");
+  }
+  llama::check_order(state.phases, state.run.train.steps, path);
+  const auto fault = llama::find_trigger_fault(state.phases, state.run.train.steps, state.run.train.eval_every);
+  if (fault) throw io::error(path, *fault);
+  const bool is_phase = state.phase >= 0 && state.phase < static_cast<std::int64_t>(state.phases.size()) &&
+                        state.phase_start >= 0 && state.phase_start <= state.step;
+  if (!is_phase) throw io::error(path, "phase, phase_start: not those of a run of mini-llama");
+  const nn::resolved_phase* const next = state.next_phase();
+  if (next != nullptr && next->from_step < state.step) {
+    throw io::error(path, "phase: the next one began at step " + std::to_string(next->from_step));
   }
   check_blocks(state, path);
   return state;
@@ -73,7 +82,14 @@ llama::session_options session_options_for(const run_options& run, std::size_t m
 
 std::vector<nn::recipe> recipes_of(const std::vector<nn::resolved_phase>& phases) {
   std::vector<nn::recipe> recipes;
-  for (const nn::resolved_phase& p : phases) recipes.push_back(p.recipe);
+  for (const nn::resolved_phase& p : phases) {
+    if (p.trigger && p.trigger->kind == nn::trigger_kind::gradient_noise) {
+      const nn::recipe own = recipes.back();
+      recipes.push_back(llama::noise_reference(own));
+      recipes.push_back(own);
+    }
+    recipes.push_back(p.recipe);
+  }
   return recipes;
 }
 

@@ -3,13 +3,14 @@
 // What a checkpoint keeps of a run beside its tensors, and what follows from it alone.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "options.hpp"
 #include "rotoscale/llama/session.hpp"
-#include "rotoscale/nn/schedule.hpp"
+#include "rotoscale/llama/trigger.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -22,6 +23,22 @@ struct trainer_state {
   std::uint64_t data_fingerprint = 0;
   run_options run;
   std::vector<nn::resolved_phase> phases;
+  std::int64_t phase = 0;        ///< of the last step done
+  std::int64_t phase_start = 0;  ///< its first step
+  llama::trigger_state trigger;  ///< of the phase to come
+
+  /// The recipe of the last step done; before the first one, of that one.
+  const nn::recipe& recipe() const { return phases[static_cast<std::size_t>(phase)].recipe; }
+  /// The phase to come; null: none.
+  const nn::resolved_phase* next_phase() const {
+    const auto next = static_cast<std::size_t>(phase) + 1;
+    return next < phases.size() ? &phases[next] : nullptr;
+  }
+  /// Where the run ends: the last of its steps, or the cap of its last phase.
+  std::int64_t end() const {
+    const std::int64_t cap = phases[static_cast<std::size_t>(phase)].cap;
+    return cap > 0 ? std::min(run.train.steps, phase_start + cap) : run.train.steps;
+  }
 };
 
 template <class Visitor>
@@ -33,6 +50,9 @@ void describe(Visitor&& v, trainer_state& s) {
   v("data_fingerprint", s.data_fingerprint, "of the text");
   v("run", s.run, "effective options");
   v("phases", s.phases, "effective recipes by step");
+  v("phase", s.phase, "of the last step done");
+  v("phase_start", s.phase_start, "its first step");
+  v("trigger", s.trigger, "what the trigger of the next phase has seen");
 }
 
 /// Checks options against each other and resolves the schedule; throws io::error. `where` names the options' source.
@@ -43,6 +63,7 @@ trainer_state read_trainer_state(const std::filesystem::path& checkpoint);
 
 /// What a run asks of its session.
 llama::session_options session_options_for(const run_options& run, std::size_t memory_limit);
+/// In the order of their use, those that gradients are compared with included.
 std::vector<nn::recipe> recipes_of(const std::vector<nn::resolved_phase>& phases);
 
 /// Bytes by category, a line each, and their sum.

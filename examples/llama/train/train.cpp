@@ -10,6 +10,7 @@
 #include "clock.hpp"
 #include "exit_codes.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
+#include "rotoscale/llama/healing.hpp"
 #include "rotoscale/llama/schedule.hpp"
 #include "train/log.hpp"
 
@@ -17,12 +18,6 @@ namespace rotoscale::llama_program {
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
-
-namespace {
-
-bool same_recipe_as(const nn::resolved_phase& a, const nn::resolved_phase& b) { return a.recipe == b.recipe; }
-
-}  // namespace
 
 trainer::trainer(nn::backend& ops, trainer_state state, const session_options& session)
     : ops_(&ops),
@@ -40,10 +35,12 @@ trainer::trainer(nn::backend& ops, trainer_state state, const session_options& s
   llama::session_options options = session_options_for(state_.run, session_.memory_limit);
   options.documents = text_.has_documents();
   model_ = std::make_unique<llama::session>(ops, state_.run.model, options, recipes_of(state_.phases));
+  nn::step_inputs loading;  // the same for a run and its continuation
+  loading.seed = state_.run.train.seed;
+  model_->set_inputs(loading);
   if (state_.step == 0) model_->initialize(state_.run.train.seed);
   // The phase of the last step done: where the next one is in another phase, run() switches as an unbroken run does.
-  phase_ = llama::phase_at(state_.phases, std::max<std::int64_t>(0, state_.step - 1));
-  if (phase_ != 0) model_->use(state_.phases[phase_].recipe, false);
+  if (state_.phase != 0) model_->use(state_.recipe());
 }
 
 void trainer::restore(const fs::path& checkpoint) {
@@ -72,27 +69,9 @@ void trainer::open_log() {
   io::write_json(files_.config(), io::to_json(state_.run));
 }
 
-/// Switches to the recipe of the coming step, if it is another one: scales start from 1, as in AMD's healing step.
-void trainer::enter_phase() {
-  const std::size_t next = llama::phase_at(state_.phases, state_.step);
-  if (next == phase_) return;
-  const trainer_state& s = state_;
-  const auto before = evaluate(*model_, step_inputs_for(state_), text_, s.run.train.eval_windows);
-  log_->write({{"event", "switch"},
-               {"step", s.step},
-               {"from", s.phases[phase_].recipe.name},
-               {"to", s.phases[next].recipe.name},
-               {"val_loss_before", before.loss}});
-  const bool keep_scales = same_recipe_as(s.phases[phase_], s.phases[next]);
-  phase_ = next;
-  model_->use(s.phases[phase_].recipe, keep_scales);
-}
-
 nn::step_state trainer::train_step() {
-  const train_options& o = state_.run.train;
-  const int sequences = o.batch * o.accumulate;
   const double start = now_seconds();
-  const token_batch data = text_.training_batch(state_.step * sequences, sequences);
+  const token_batch data = training_data();
   loader_seconds_ = now_seconds() - start;
   model_->train_step(step_inputs_for(state_), data.tokens, data.targets, data.document_starts);
   return model_->finish_step();
@@ -116,7 +95,7 @@ double trainer::log_evaluation() {
                {"bits_per_byte", e.bits_per_byte ? ordered_json(*e.bits_per_byte) : ordered_json(nullptr)},
                {"windows", e.window_losses.size()},
                {"loader_share", e.loader_share},
-               {"recipe", state_.phases[phase_].recipe.name}});
+               {"recipe", state_.recipe().name}});
   return e.loss;
 }
 
@@ -199,17 +178,18 @@ void trainer::log_step(const nn::step_state& r, double rate, double step_seconds
                {"seconds", seconds_},
                {"tokens_per_s", static_cast<double>(step_tokens) / step_seconds},
                {"loader_share", loader_seconds_ / step_seconds},
-               {"recipe", state_.phases[phase_].recipe.name}});
+               {"recipe", state_.recipe().name}});
 }
 
 int trainer::run() {
   const train_options& o = state_.run.train;
   open_log();
   if (state_.step == 0) log_evaluation();
-  const std::int64_t last = session_.stop_at > 0 ? std::min(session_.stop_at, o.steps) : o.steps;
+  const auto last = [&] { return session_.stop_at > 0 ? std::min(session_.stop_at, state_.end()) : state_.end(); };
   bool reached = false;
-  while (state_.step < last && !reached) {
+  while (state_.step < last() && !reached) {
     enter_phase();
+    const std::vector<float> reference = reference_gradients();
     const double start = now_seconds();
     const double rate = learning_rate(o, state_.step);
     const nn::step_state r = train_step();
@@ -221,16 +201,18 @@ int trainer::run() {
     seconds_ += step_seconds;
     log_step(r, rate, step_seconds);
     show_progress(r);
+    observe_noise(reference);
     std::optional<double> loss;
-    if (state_.step % o.eval_every == 0 || state_.step == o.steps) loss = log_evaluation();
+    if (state_.step % o.eval_every == 0 || state_.step == state_.end()) loss = log_evaluation();
+    if (loss) observe_validation(*loss);
     reached = loss && o.target_loss > 0 && *loss <= o.target_loss;
-    if (state_.step == last || reached || (o.checkpoint_every > 0 && state_.step % o.checkpoint_every == 0)) {
+    if (state_.step == last() || reached || (o.checkpoint_every > 0 && state_.step % o.checkpoint_every == 0)) {
       if (const auto fault = find_divergence(loss)) return diverged(state_.step, *fault);
       save_checkpoint();
     }
   }
   end_progress();
-  return finish(reached ? "target" : state_.step == o.steps ? "ok" : "stopped", exit_ok);
+  return finish(reached ? "target" : state_.step == state_.end() ? "ok" : "stopped", exit_ok);
 }
 
 }  // namespace rotoscale::llama_program

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "evaluate.hpp"
 #include "rotoscale/io/jsonl.hpp"
@@ -40,7 +41,13 @@ class trainer {
 
  private:
   void open_log();
+  // healing.cpp
   void enter_phase();
+  token_batch training_data();
+  std::vector<float> reference_gradients();
+  void observe_noise(const std::vector<float>& reference);
+  void observe_validation(double loss);
+
   nn::step_state train_step();
   void note_validation(double loss);
   double log_evaluation();
@@ -58,7 +65,6 @@ class trainer {
   run_directory files_;
   corpus text_;
   std::unique_ptr<llama::session> model_;
-  std::size_t phase_ = 0;
   std::unique_ptr<io::jsonl_writer> log_;
   bool progress_open_ = false;
   double loader_seconds_ = 0;  ///< of the last step

@@ -24,6 +24,19 @@ struct model_options {
   std::function<bool(const parameter&)> trains;  ///< which parameters do; null: all, or with `lora` the adapters
 };
 
+/// Where the operands of a linear layer's weight lie under a recipe.
+struct weight_place {
+  std::size_t number = 0;       ///< of the parameter
+  index_t layer = 0;            ///< of the linear layer
+  bool trains = true;           ///< is it made anew from a master after each update?
+  bool has_source = false;      ///< are its FP32 values kept?
+  std::size_t offset = 0;       ///< in the arena of quantized weights
+  std::size_t bytes = 0;        ///< of the operands
+  void* at = nullptr;           ///< null while counting
+  nn::operand_request request;  ///< what they are
+  nn::delayed_scaling fp8;      ///< rule of their FP8 scales
+};
+
 /// Llama: forward and backward pass over memory that a cursor hands out.
 class model {
  public:
@@ -80,6 +93,21 @@ class model {
   }
   /// Of FP8 operands.
   const nn::delayed_scaling_state& scales() const { return scales_; }
+  /// Of FP8 operands.
+  nn::delayed_scaling_state& scales() { return scales_; }
+
+  /// Of each linear layer: those of the model, the head behind them, then those that adapters are made of.
+  const std::vector<weight_place>& weights() const { return weights_; }
+  /// FP32 values of a parameter in backend memory: those kept, or those loaded last.
+  nn::const_tensor_view loaded(std::size_t number) const {
+    return sources_[number].empty() ? dense(staging_, parameters_[number]) : sources_[number];
+  }
+  /// Gives up the operands of all weights, until the next lay_out.
+  void release_weights();
+  /// The operands of linear layer i were written from elsewhere, and are those of the parameter's values.
+  void note_written(std::size_t i) { prepared_[i] = {parameters_[weights_[i].number].version, true}; }
+  /// Weights that have a source are quantized again before the next pass, changed or not.
+  void void_weights();
 
   /// Sets a parameter's values; a weight without an FP32 source goes straight into its operands.
   void load(const nn::pass& p, std::size_t number, std::span<const float> values);
@@ -164,7 +192,7 @@ class model {
   // model_layout.hpp
   void make_linears(const nn::recipe& r);
   void lay_out_parameters(nn::memory_cursor& memory);
-  void lay_out_weights(nn::memory_cursor& memory, bool keep);
+  void lay_out_weights(nn::memory_cursor& memory, bool keep, const nn::recipe& r);
   void lay_out_layer(nn::memory_cursor& memory, std::size_t i, nn::tensor_view output);
   void lay_out_head(nn::memory_cursor& memory);
   void lay_out_gradients(nn::memory_cursor& memory);
@@ -176,6 +204,7 @@ class model {
 
   // model_pass.hpp
   nn::attention_tensors attention_of(const layer& l) const;
+  void quantize_weight(const nn::pass& p, std::size_t i, const nn::linear& l, nn::const_tensor_view source) const;
   void run_decoder(const nn::pass& p, const nn::token_source& tokens);
   void forward_layer(const nn::pass& p, layer& l, const float* next_gain, nn::tensor_view output,
                      nn::tensor_view normed, float* rstd, const nn::quantize_target& to);
@@ -205,7 +234,9 @@ class model {
     std::uint64_t version = 0;
     bool valid = false;
   };
-  std::vector<prepared> prepared_;  ///< which version each linear layer's operands are of, by for_each_linear
+  std::vector<prepared> prepared_;     ///< which version each linear layer's operands are of, by for_each_linear
+  std::vector<weight_place> weights_;  ///< by for_each_linear
+  std::vector<bool> keeps_source_;     ///< of each parameter: are its FP32 values kept?
   float *cosine_ = nullptr, *sine_ = nullptr;
   float* staging_ = nullptr;
   void* workspace_ = nullptr;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 
 #include "rotoscale/llama/model_class.hpp"
 
@@ -105,33 +106,72 @@ inline void model::lay_out_parameters(nn::memory_cursor& memory) {
   std::vector<bool> keeps(parameters_.all().size(), true);
   index_t largest = 0;
   for_each_linear([&](const nn::linear& l, std::size_t number) {
-    const bool operands_only = !parameters_[number].trains && number != parameters_.embedding() &&
-                               !l.keeps_source(*ops_, nn::tensor_role::w);
+    const bool operands_only =
+        !parameters_[number].trains && number != parameters_.embedding() && !l.keeps_source(*ops_, nn::tensor_role::w);
     keeps[number] = !operands_only;
     if (operands_only) largest = std::max(largest, parameters_[number].size());
   });
-  sources_.clear();
-  for (std::size_t i = 0; i < keeps.size(); ++i) {
-    const parameter& p = parameters_[i];
-    float* at = nullptr;
-    if (p.trains) {
-      at = memory.counts_only() ? nullptr : masters_ + p.offset;
-    } else if (keeps[i]) {
-      at = memory.array<float>(category::weights, p.size());
+  // What every recipe keeps comes first, so that it stays where it is when the recipe changes.
+  std::vector<bool> is_matrix(keeps.size(), false);
+  for_each_linear(
+      [&](const nn::linear&, std::size_t number) { is_matrix[number] = number != parameters_.embedding(); });
+  sources_.assign(keeps.size(), {});
+  for (const bool matrices : {false, true}) {
+    for (std::size_t i = 0; i < keeps.size(); ++i) {
+      const parameter& p = parameters_[i];
+      if (is_matrix[i] != matrices) continue;
+      float* at = nullptr;
+      if (p.trains) {
+        at = memory.counts_only() ? nullptr : masters_ + p.offset;
+      } else if (keeps[i]) {
+        at = memory.array<float>(category::weights, p.size());
+      }
+      sources_[i] = dense(at, p);
     }
-    sources_.push_back(dense(at, p));
   }
+  keeps_source_ = std::move(keeps);
   staging_ = memory.array<float>(category::weights, largest);
 }
 
-inline void model::lay_out_weights(nn::memory_cursor& memory, bool keep) {
-  std::size_t count = 0;
-  for_each_linear([&](nn::linear& l, std::size_t number) {
+/// Operands without a source stay where they are if they are the same under both recipes. The head's are, under almost
+/// all recipes, so they come first.
+inline void model::lay_out_weights(nn::memory_cursor& memory, bool keep, const nn::recipe& r) {
+  std::size_t n = 0;
+  for_each_linear([&](nn::linear&, std::size_t) { ++n; });
+  std::vector<weight_place> before = std::exchange(weights_, std::vector<weight_place>(n));
+  before.resize(n);
+  prepared_.resize(n);
+  const auto place = [&](nn::linear& l, std::size_t number, std::size_t i) {
     const bool base = parameters_[number].kind == parameter_kind::base;
-    l.lay_out(*ops_, memory, base ? category::quantized : category::adapters, nn::tensor_role::w, sources_[number]);
-    ++count;
+    const category own = base ? category::quantized : category::adapters;
+    weight_place& w = weights_[i];
+    w.number = number;
+    w.layer = l.shape().layer;
+    w.trains = l.shape().trains;
+    w.has_source = keeps_source_[number];
+    w.offset = memory.mark(own);
+    w.request = l.request(nn::tensor_role::w);
+    w.bytes = ops_->layout_operands(w.request).bytes;
+    w.fp8 = r.fp8;
+    w.at = l.lay_out(*ops_, memory, own, nn::tensor_role::w, sources_[number]);
+    const bool stays = !w.has_source && w.at != nullptr && before[i].at == w.at && before[i].request == w.request;
+    if (!keep && !stays) prepared_[i] = {};
+  };
+  const auto head = static_cast<std::size_t>(linear_count() - 1);
+  place(head_, parameters_.head(), head);
+  std::size_t i = 0;
+  for_each_linear([&](nn::linear& l, std::size_t number) {
+    if (i != head) place(l, number, i);
+    ++i;
   });
-  if (!keep) prepared_.assign(count, {});
+}
+
+inline void model::release_weights() {
+  for_each_linear([](nn::linear& l, std::size_t) { l.release_weights(); });
+}
+
+inline void model::void_weights() {
+  for (std::size_t i = 0; i < weights_.size(); ++i) prepared_[i].valid &= !weights_[i].has_source;
 }
 
 inline void model::lay_out_layer(nn::memory_cursor& memory, std::size_t i, nn::tensor_view output) {
@@ -231,8 +271,8 @@ inline void model::lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool 
   const auto table = static_cast<index_t>(options_.sequence * config_.head_size() / 2);
   cosine_ = memory.array<float>(category::weights, table);
   sine_ = memory.array<float>(category::weights, table);
+  lay_out_weights(memory, same_recipe, r);
   scales_ = nn::delayed_scaling_state(memory, linear_count(), r);
-  lay_out_weights(memory, same_recipe);
 
   loss_ = memory.array<float>(category::workspace, n);
   normed_ = memory.tensor(category::workspace, stored_, n, d);

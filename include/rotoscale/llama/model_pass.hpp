@@ -27,13 +27,22 @@ inline void model::load(const nn::pass& p, std::size_t number, std::span<const f
     std::size_t i = 0;
     for_each_linear([&](const nn::linear& l, std::size_t own) {
       if (own == number) {
-        l.quantize_weights(p, dense(staging_, into));
+        quantize_weight(p, i, l, dense(staging_, into));
         prepared_[i] = {into.version, true};
       }
       ++i;
     });
   }
   ops_->synchronize(p.queue);
+}
+
+/// A frozen weight is quantized once, so its FP8 scale is not delayed. (Without a backward pass nothing trains, and
+/// scales are those of the run that did.)
+inline void model::quantize_weight(const nn::pass& p, std::size_t i, const nn::linear& l,
+                                   nn::const_tensor_view source) const {
+  const bool frozen_fp8 = options_.training && !l.shape().trains && weights_[i].request.has_fp8();
+  if (!frozen_fp8) return l.quantize_weights(p, source);
+  nn::quantize_frozen(p, *l.weights(), source, scales_.entry(l.shape().layer, nn::tensor_role::w), weights_[i].fp8);
 }
 
 inline void model::requantize(const nn::pass& p) {
@@ -45,7 +54,7 @@ inline void model::requantize(const nn::pass& p) {
     if (sources_[number].empty()) {
       throw std::logic_error(w.name() + ": must be loaded again, only its operands of another recipe were kept");
     }
-    l.quantize_weights(p, sources_[number]);
+    quantize_weight(p, static_cast<std::size_t>(&now - prepared_.data()), l, sources_[number]);
     now = {w.version, true};
   });
 }

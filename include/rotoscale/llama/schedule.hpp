@@ -82,34 +82,86 @@ inline nn::schedule load_schedule(const std::string& name) {
   return s;
 }
 
-/// `at` below 1 is a fraction of `steps`, rounded to the nearest step; otherwise a step counted from 0.
-inline std::vector<nn::resolved_phase> resolve(const nn::schedule& s, std::int64_t steps, const std::string& where) {
-  std::vector<nn::resolved_phase> resolved;
-  for (const nn::phase& p : s.phases) {
-    if (!(p.at >= 0.0)) throw io::error(where, "phases.at: must not be negative");
-    const double at = p.at < 1.0 ? p.at * static_cast<double>(steps) : p.at;
-    if (at > 9.0e15) throw io::error(where, "phases.at: too large");
-    resolved.push_back({std::llround(at), load_recipe(p.recipe)});
-    if (resolved.back().from_step >= steps) {
-      throw io::error(where, "phases.at: step " + std::to_string(resolved.back().from_step) +
-                                 " does not come before the end of the run, " + std::to_string(steps) + " steps");
-    }
-  }
-  if (resolved.front().from_step != 0) throw io::error(where, "phases.at: the first phase must start at 0");
-  for (std::size_t i = 1; i < resolved.size(); ++i) {
-    if (resolved[i].from_step <= resolved[i - 1].from_step) {
-      throw io::error(where, "phases.at: step " + std::to_string(resolved[i].from_step) +
-                                 " does not come after the phase before it");
-    }
-  }
-  return resolved;
+namespace detail {
+
+/// "phases[2].trigger".
+inline std::string phase_field(std::size_t i, const char* field) {
+  return "phases[" + std::to_string(i) + "]." + field;
 }
 
-/// The index of the phase that `step` (counted from 0) belongs to.
-inline std::size_t phase_at(const std::vector<nn::resolved_phase>& phases, std::int64_t step) {
-  std::size_t i = 0;
-  while (i + 1 < phases.size() && phases[i + 1].from_step <= step) ++i;
-  return i;
+/// Below 1 a fraction of `steps`, rounded to the nearest step; otherwise steps.
+inline std::int64_t resolve_steps(double x, std::int64_t steps, const std::string& where, const std::string& field) {
+  if (!(x >= 0.0)) throw io::error(where, field + ": must not be negative");
+  const double found = x < 1.0 ? x * static_cast<double>(steps) : x;
+  if (found > 9.0e15) throw io::error(where, field + ": too large");
+  return std::llround(found);
+}
+
+/// The recipe of a phase that takes over some GEMMs only.
+inline nn::recipe merge_recipes(const nn::recipe& before, const nn::recipe& taken, nn::gemm_scope gemms) {
+  if (gemms == nn::gemm_scope::all) return taken;
+  const bool forward = gemms == nn::gemm_scope::forward;
+  nn::recipe r = taken;
+  r.name = before.name + "+" + std::string(to_string(gemms)) + ":" + taken.name;
+  if (forward) {
+    r.dgrad = before.dgrad;
+    r.wgrad = before.wgrad;
+  } else {
+    r.fprop = before.fprop;
+  }
+  return r;
+}
+
+}  // namespace detail
+
+/// Refuses phases that do not follow each other, or never begin; throws io::error.
+inline void check_order(const std::vector<nn::resolved_phase>& phases, std::int64_t steps, const std::string& where) {
+  for (std::size_t i = 0; i < phases.size(); ++i) {
+    const nn::resolved_phase& p = phases[i];
+    const std::string at = detail::phase_field(i, "at") + ": ";
+    const bool is_open = p.trigger && p.from_step == steps;  // the trigger alone decides
+    if (p.from_step >= steps && !is_open) {
+      throw io::error(where, at + "step " + std::to_string(p.from_step) + " does not come before the end of the run, " +
+                                 std::to_string(steps) + " steps");
+    }
+    if (i == 0 && (p.from_step != 0 || p.trigger)) throw io::error(where, at + "the first phase must start at 0");
+    if (i == 0) continue;
+    const bool after_open = phases[i - 1].trigger && phases[i - 1].from_step == steps;
+    if (after_open && !p.trigger) {
+      throw io::error(where, at + "follows a phase whose trigger has no latest step");
+    }
+    if (p.from_step <= phases[i - 1].from_step && !is_open) {
+      throw io::error(where, at + "step " + std::to_string(p.from_step) + " does not come after the phase before it");
+    }
+  }
+}
+
+/// Looks recipes up and turns fractions of a run into steps.
+inline std::vector<nn::resolved_phase> resolve(const nn::schedule& s, std::int64_t steps, const std::string& where) {
+  std::vector<nn::resolved_phase> resolved;
+  for (std::size_t i = 0; i < s.phases.size(); ++i) {
+    const nn::phase& p = s.phases[i];
+    const auto field = [&](const char* name) { return detail::phase_field(i, name); };
+    nn::resolved_phase r;
+    r.from_step = detail::resolve_steps(p.at, steps, where, field("at"));
+    if (p.trigger && p.at == 0.0) r.from_step = steps;
+    r.cap = detail::resolve_steps(p.cap, steps, where, field("cap"));
+    if (p.cap > 0 && r.cap == 0)
+      throw io::error(where, field("cap") + ": is no step of a run of " + std::to_string(steps));
+    if (p.cap > 0 && i + 1 < s.phases.size())
+      throw io::error(where, field("cap") + ": only the last phase can end a run");
+    if (i == 0 && p.gemms != nn::gemm_scope::all) {
+      throw io::error(where, field("gemms") + ": the first phase has no phase before it to keep GEMMs of");
+    }
+    const nn::recipe taken = load_recipe(p.recipe);
+    r.recipe = i == 0 ? taken : detail::merge_recipes(resolved.back().recipe, taken, p.gemms);
+    if (const auto fault = find_fault(r.recipe)) throw io::error(where, field("gemms") + ": " + *fault);
+    r.scales = p.scales;
+    r.trigger = p.trigger;
+    resolved.push_back(std::move(r));
+  }
+  check_order(resolved, steps, where);
+  return resolved;
 }
 
 }  // namespace rotoscale::llama

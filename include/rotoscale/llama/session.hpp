@@ -6,8 +6,9 @@
 
 #include <cstring>
 
-#include "rotoscale/llama/model.hpp"
+#include "rotoscale/llama/weight_stash.hpp"
 #include "rotoscale/nn/communicator.hpp"
+#include "rotoscale/nn/schedule.hpp"
 
 namespace rotoscale::llama {
 
@@ -38,8 +39,8 @@ class over_budget : public std::runtime_error {
 /// A model with its memory, queue, step state and graphs.
 class session {
  public:
-  /// `recipes` are all that will be used: memory is for the largest of each category. Throws over_budget before
-  /// anything is allocated.
+  /// `recipes` are all that will be used, in the order of their use: memory is for the largest of each category, and
+  /// frozen weights are kept for all but the first. Throws over_budget before anything is allocated.
   session(nn::backend& ops, const model_config& config, session_options options, const std::vector<nn::recipe>& recipes,
           nn::communicator* ranks = nullptr)
       : ops_(&ops), ranks_(ranks), options_(std::move(options)), model_(ops, config, options_.model) {
@@ -49,7 +50,8 @@ class session {
     }
     for (std::size_t c = 0; c < plan_.bytes.size(); ++c) {
       if (plan_.bytes[c] == 0) continue;
-      bases_[c] = static_cast<std::byte*>(ops.allocate(plan_.bytes[c], nn::memory_kind::device));
+      const nn::memory_kind kind = nn::kind_of(static_cast<nn::memory_category>(c));
+      bases_[c] = static_cast<std::byte*>(ops.allocate(plan_.bytes[c], kind));
     }
     const auto n = static_cast<std::size_t>(step_tokens());
     for (transfer& t : transfers_) {
@@ -61,13 +63,16 @@ class session {
       t.starts = {numbers + 2 * n, n};
     }
     queue_ = ops.make_queue("session");
-    use(recipes.front(), false);
+    if (!stash_.empty()) stash_queue_ = ops.make_queue("stash");
+    recipe_ = recipes.front();
+    bind(false);
+    model_.scales().reset(ops, queue_);
   }
   session(const session&) = delete;
   session& operator=(const session&) = delete;
   ~session() {
-    for (std::byte* base : bases_) {
-      if (base != nullptr) ops_->release(base, nn::memory_kind::device);
+    for (std::size_t c = 0; c < bases_.size(); ++c) {
+      if (bases_[c] != nullptr) ops_->release(bases_[c], nn::kind_of(static_cast<nn::memory_category>(c)));
     }
     for (const transfer& t : transfers_) {
       if (t.pinned != nullptr) ops_->release(t.pinned, nn::memory_kind::pinned);
@@ -93,12 +98,25 @@ class session {
   /// Tokens of a step and rank.
   index_t step_tokens() const { return pass_tokens() * options_.micro_batches; }
 
-  /// Passes follow this recipe from here on. Scales start from 1 unless they are kept, which an equal recipe allows.
-  void use(const nn::recipe& r, bool keep_scales) {
-    recipe_ = r;
-    bind(false);
-    if (!keep_scales) model_.scales().reset(*ops_, queue_);
-  }
+  // Changes of recipe: healing.hpp has the bodies.
+  /// Passes follow this recipe from here on, one of those the session was made for. A pass over the model gives up all
+  /// weights' operands, then a pass streams in those of frozen weights, on a queue of its own; the others are made of
+  /// their masters before the next step. `maxima` are those of observe_maxima, for scales that are seeded.
+  void use(const nn::recipe& r, nn::scale_handover how = nn::scale_handover::reset,
+           const std::vector<float>& maxima = {});
+  /// What the last use() did.
+  const switch_memory& last_switch() const { return last_switch_; }
+  /// The largest magnitude of each tensor of all linear layers, in the order of delayed scaling, in one step's passes
+  /// under the current recipe. Leaves no trace but in gradients. Waits.
+  std::vector<float> observe_maxima(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
+                                    std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {});
+  /// Gradients of all that trains (the arena's elements) in one step's passes under recipe `r`. Leaves no trace but in
+  /// gradients. Waits.
+  std::vector<float> gradients_under(const nn::recipe& r, const nn::step_inputs& inputs,
+                                     std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+                                     std::span<const std::int32_t> starts = {});
+  /// Gradients of the step queued last; waits.
+  std::vector<float> gradients() const;
   /// Other extents within the same memory, for evaluations and samples.
   void resize(index_t batch, index_t sequence) {
     if (batch == model_.options().batch && sequence == model_.options().sequence) return;
@@ -113,7 +131,10 @@ class session {
     ops_->synchronize(queue_);
   }
   /// Sets every parameter's values.
-  void load(std::size_t number, std::span<const float> values) { model_.load(evaluation_pass(), number, values); }
+  void load(std::size_t number, std::span<const float> values) {
+    model_.load(evaluation_pass(), number, values);
+    stash_.keep(evaluation_pass(), number, model_.loaded(number));
+  }
   /// Initial values from a seed.
   void initialize(std::uint64_t seed) {
     for (std::size_t i = 0; i < model_.parameters().all().size(); ++i) {
@@ -170,6 +191,13 @@ class session {
       : ops_(&ops), options_(std::move(options)), model_(ops, config, options_.model) {}
 
   nn::memory_plan count(const std::vector<nn::recipe>& recipes) {
+    std::vector<std::vector<weight_place>> places;
+    for (const nn::recipe& r : recipes) {
+      nn::memory_cursor counting;
+      lay_out(counting, r);
+      places.push_back(model_.weights());
+    }
+    stash_.plan(recipes, places);
     nn::memory_plan most;
     for (const nn::recipe& r : recipes) {
       nn::memory_cursor counting;
@@ -188,9 +216,10 @@ class session {
     starts_ = memory.array<std::int32_t>(category, n);
     squares_ = memory.array<double>(category, static_cast<index_t>(model_.parameters().segments().size()));
     model_.lay_out(memory, r, same_recipe);
+    stash_.lay_out(memory);
   }
   void bind(bool same_recipe) {
-    nn::memory_cursor memory(bases_);
+    nn::memory_cursor memory(bases_, &ledger_);
     lay_out(memory, recipe_, same_recipe);
     in_use_ = memory.plan();
     if (!in_use_.fits(plan_)) throw std::logic_error("a session has no room for what it was not planned for");
@@ -199,7 +228,9 @@ class session {
     capture();
   }
   void capture();
-  void forward_backward(bool last);
+  void gradients_of_micro_batch(bool last);
+  void update_scales();
+  void launch_gradients();
   void upload_pass(nn::step_state* state, const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                    std::span<const std::int32_t> targets, std::span<const std::int32_t> starts);
   bool has_fp8() const {
@@ -217,11 +248,14 @@ class session {
   nn::backend* ops_;
   nn::communicator* ranks_ = nullptr;
   session_options options_;
+  nn::memory_ledger ledger_;
   llama::model model_;
+  weight_stash stash_;
+  switch_memory last_switch_;
   nn::recipe recipe_;
   nn::memory_plan plan_, in_use_;
   nn::arena_bases bases_{};
-  nn::queue queue_;
+  nn::queue queue_, stash_queue_;
   nn::step_state *state_ = nullptr, *evaluation_state_ = nullptr;
   std::int32_t *tokens_ = nullptr, *targets_ = nullptr, *starts_ = nullptr;
   double* squares_ = nullptr;
@@ -249,7 +283,7 @@ inline const parameter* session::find_overflow() {
   return nullptr;
 }
 
-inline void session::forward_backward(bool last) {
+inline void session::gradients_of_micro_batch(bool last) {
   const nn::pass p = training_pass();
   model_.forward(p, tokens(), targets());
   model::gradients_ready ready;
@@ -259,13 +293,13 @@ inline void session::forward_backward(bool last) {
     };
   }
   model_.backward(p, tokens(), ready);
-  if (has_fp8()) {
-    const nn::scaling_state& s = model_.scales().state();
-    if (is_parallel()) ranks_->max(queue_, nn::dense_tensor(s.amax, nn::dtype::fp32, {s.count}));
-    model_.scales().update(*ops_, queue_);
-  }
-  if (last) sum_over_ranks(&state_->loss_sum);
-  ops_->next_micro_batch(queue_, state_);
+}
+
+inline void session::update_scales() {
+  if (!has_fp8()) return;
+  const nn::scaling_state& s = model_.scales().state();
+  if (is_parallel()) ranks_->max(queue_, nn::dense_tensor(s.amax, nn::dtype::fp32, {s.count}));
+  model_.scales().update(*ops_, queue_);
 }
 
 inline void session::capture() {
@@ -276,8 +310,14 @@ inline void session::capture() {
     ops_->set_gradient_scale(queue_, state_);
     ops_->fill_zero(queue_, model_.arena().gradient, static_cast<std::size_t>(model_.arena().size) * sizeof(float));
   });
-  micro_batch_ = ops_->capture(queue_, [this] { forward_backward(false); });
-  last_micro_batch_ = ops_->capture(queue_, [this] { forward_backward(true); });
+  const auto micro_batch = [this](bool last) {
+    gradients_of_micro_batch(last);
+    update_scales();
+    if (last) sum_over_ranks(&state_->loss_sum);
+    ops_->next_micro_batch(queue_, state_);
+  };
+  micro_batch_ = ops_->capture(queue_, [=] { micro_batch(false); });
+  last_micro_batch_ = ops_->capture(queue_, [=] { micro_batch(true); });
   update_ =
       ops_->capture(queue_, [this] { ops_->clip_and_update(queue_, model_.arena(), options_.optimizer, state_); });
 }
@@ -293,15 +333,19 @@ inline void session::train_step(const nn::step_inputs& inputs, std::span<const s
   std::copy(starts.begin(), starts.end(), t.starts.begin());
   t.pinned->inputs = inputs;
   upload_pass(state_, t.pinned->inputs, t.tokens, t.targets, t.starts.first(starts.size()));
-  model_.requantize(training_pass());
-  ops_->launch(queue_, *begin_);
-  for (int i = 0; i + 1 < options_.micro_batches; ++i) ops_->launch(queue_, *micro_batch_);
-  ops_->launch(queue_, *last_micro_batch_);
+  launch_gradients();
   ops_->launch(queue_, *update_);
   ops_->download(queue_, &t.pinned->result, state_, sizeof(nn::step_state));
   t.done = ops_->record(queue_);
   t.in_flight = true;
   model_.note_update();
+}
+
+inline void session::launch_gradients() {
+  model_.requantize(training_pass());
+  ops_->launch(queue_, *begin_);
+  for (int i = 0; i + 1 < options_.micro_batches; ++i) ops_->launch(queue_, *micro_batch_);
+  ops_->launch(queue_, *last_micro_batch_);
 }
 
 inline void session::upload_pass(nn::step_state* state, const nn::step_inputs& inputs,

@@ -4,11 +4,22 @@
 // of its forms.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "rotoscale/nn/backend.hpp"
 
 namespace rotoscale::nn {
+
+/// What delayed scaling knows, in host memory: to be put back, or handed to another recipe's.
+struct scaling_snapshot {
+  int history_length = 0;               ///< entries of each tensor
+  std::vector<float> scale;             ///< of each tensor
+  std::vector<float> scale_inverse;     ///< of each tensor
+  std::vector<float> amax;              ///< since the last update
+  std::vector<float> history;           ///< [tensors, history_length], the newest first
+  std::vector<operand_format> formats;  ///< a tensor's FP8 format; another one where it has none
+};
 
 /// Scales, maxima and histories of all FP8 tensors of a model.
 class delayed_scaling_state {
@@ -53,9 +64,64 @@ class delayed_scaling_state {
   scaling_ref of(const recipe& r, index_t layer, tensor_role tensor, bool record) const {
     const bool fp8 = is_fp8(recipe_for(r, tensor, operand_form::row).format) ||
                      is_fp8(recipe_for(r, tensor, operand_form::column).format);
-    if (!fp8 || state_.scale == nullptr) return {};
-    const index_t i = layer * tensors_per_layer + static_cast<index_t>(tensor);
-    return {state_.scale + i, state_.scale_inverse + i, record ? state_.amax + i : nullptr};
+    if (state_.scale == nullptr) return {};
+    const index_t i = index_of(layer, tensor);
+    float* const amax = record && (fp8 || observes_all_) ? state_.amax + i : nullptr;
+    return fp8 ? scaling_ref{state_.scale + i, state_.scale_inverse + i, amax} : scaling_ref{nullptr, nullptr, amax};
+  }
+  /// One tensor's state, as that of a model with one tensor.
+  scaling_state entry(index_t layer, tensor_role tensor) const {
+    const index_t i = index_of(layer, tensor);
+    scaling_state one = state_;
+    one.count = 1;
+    for (float** p : {&one.scale, &one.scale_inverse, &one.amax}) *p += i;
+    one.history += i * state_.history_length;
+    one.largest += i;
+    return one;
+  }
+  /// Records maxima of tensors without an FP8 form as well: what another recipe's scales may come of.
+  void observe_all(bool on) { observes_all_ = on; }
+
+  /// Everything; waits for the queue.
+  scaling_snapshot save(backend& ops, queue q) const {
+    const auto n = static_cast<std::size_t>(state_.count);
+    scaling_snapshot s;
+    s.history_length = state_.history_length;
+    const auto fetch = [&](std::vector<float>& to, const float* from, std::size_t count) {
+      to.resize(count);
+      ops.download(q, to.data(), from, count * sizeof(float));
+    };
+    fetch(s.scale, state_.scale, n);
+    fetch(s.scale_inverse, state_.scale_inverse, n);
+    fetch(s.amax, state_.amax, n);
+    fetch(s.history, state_.history, history_size());
+    for (std::size_t i = 0; i < n; ++i)
+      s.formats.push_back(fp8_format(static_cast<tensor_role>(i % tensors_per_layer)));
+    ops.synchronize(q);
+    return s;
+  }
+  /// Puts everything back; the recipe is the one of save().
+  void restore(backend& ops, queue q, const scaling_snapshot& s) const { write(ops, q, s); }
+  /// Takes what another recipe's scaling knew of tensors whose FP8 format is the same here; the others start anew.
+  void keep(backend& ops, queue q, const scaling_snapshot& before) const {
+    reset(ops, q);
+    scaling_snapshot now = save(ops, q);
+    const auto length = static_cast<std::size_t>(now.history_length),
+               old = static_cast<std::size_t>(before.history_length);
+    for (std::size_t i = 0; i < now.scale.size(); ++i) {
+      if (!is_fp8(now.formats[i]) || now.formats[i] != before.formats[i]) continue;
+      now.scale[i] = before.scale[i];
+      now.scale_inverse[i] = before.scale_inverse[i];
+      for (std::size_t h = 0; h < std::min(length, old); ++h) now.history[i * length + h] = before.history[i * old + h];
+    }
+    write(ops, q, now);
+  }
+  /// Starts from maxima, one a tensor, as if a first pass had recorded them; 0: nothing is known.
+  void seed(backend& ops, queue q, const std::vector<float>& maxima) const {
+    reset(ops, q);
+    ops.upload(q, state_.amax, maxima.data(), maxima.size() * sizeof(float));
+    update(ops, q);
+    ops.synchronize(q);
   }
 
   /// After each backward pass: what was seen becomes the next scales.
@@ -75,6 +141,21 @@ class delayed_scaling_state {
     return is_fp8(row) ? row : recipe_for(*recipe_, tensor, operand_form::column).format;
   }
 
+  static index_t index_of(index_t layer, tensor_role tensor) {
+    return layer * tensors_per_layer + static_cast<index_t>(tensor);
+  }
+  void write(backend& ops, queue q, const scaling_snapshot& s) const {
+    const auto put = [&](float* to, const std::vector<float>& from) {
+      ops.upload(q, to, from.data(), from.size() * sizeof(float));
+    };
+    put(state_.scale, s.scale);
+    put(state_.scale_inverse, s.scale_inverse);
+    put(state_.amax, s.amax);
+    put(state_.history, s.history);
+    ops.synchronize(q);
+  }
+
+  bool observes_all_ = false;
   delayed_scaling rule_;
   const recipe* recipe_ = nullptr;
   scaling_state state_;

@@ -62,12 +62,21 @@ class linear {
     return ops.layout_operands(request(tensor)).reads_source;
   }
 
-  /// Lays out the operands of a tensor; `source` is what they are made of.
-  void lay_out(backend& ops, memory_cursor& memory, memory_category category, tensor_role tensor,
-               const_tensor_view source) {
+  /// Lays out the operands of a tensor; `source` is what they are made of. Returns their memory, null while counting.
+  void* lay_out(backend& ops, memory_cursor& memory, memory_category category, tensor_role tensor,
+                const_tensor_view source) {
     const operand_request r = request(tensor);
-    void* const at = memory.take(category, ops.layout_operands(r).bytes);
-    if (!memory.counts_only()) set(tensor) = ops.make_operands(r, at, source);
+    const std::size_t bytes = ops.layout_operands(r).bytes;
+    void* const at = memory.take(category, bytes);
+    if (memory.counts_only()) return nullptr;
+    set(tensor) = ops.make_operands(r, at, source);
+    if (tensor == tensor_role::w) resident_ = resident(memory.ledger(), category, bytes);
+    return at;
+  }
+  /// Gives the operands of w up.
+  void release_weights() {
+    set(tensor_role::w).reset();
+    resident_ = {};
   }
   /// Asks the backend for the contracts of the GEMMs; false: it refuses one.
   bool agree(const backend& ops) {
@@ -127,6 +136,28 @@ class linear {
   const recipe* recipe_ = nullptr;
   gemm_contract contracts_[3];
   std::unique_ptr<operand_set> sets_[3];  ///< by tensor_role
+  resident resident_;                     ///< the bytes of w's
 };
+
+/// FP8 operands of a frozen weight, made once: with scale 1, or one from the weight's own maximum, as the rule says.
+/// `scaling` is the weight's entry of delayed scaling and holds that scale afterwards. Waits for the queue.
+inline void quantize_frozen(const pass& p, operand_set& to, const_tensor_view source, const scaling_state& scaling,
+                            const delayed_scaling& rule) {
+  const float one = 1.0f;
+  p.ops->upload(p.queue, scaling.scale, &one, sizeof one);
+  p.ops->upload(p.queue, scaling.scale_inverse, &one, sizeof one);
+  quantize_target target{&to, true, to.request().column.has_value(), {scaling.scale, scaling.scale_inverse, nullptr}};
+  if (rule.frozen_weights == frozen_scale::amax) {
+    p.ops->fill_zero(p.queue, scaling.amax, sizeof(float));
+    target.scaling.amax = scaling.amax;
+    p.ops->quantize(p.queue, source, target, p.state);
+    delayed_scaling latest = rule;
+    latest.algorithm = amax_algorithm::most_recent;
+    p.ops->update_scales(p.queue, scaling, latest);
+    target.scaling.amax = nullptr;
+  }
+  p.ops->quantize(p.queue, source, target, p.state);
+  p.ops->synchronize(p.queue);
+}
 
 }  // namespace rotoscale::nn

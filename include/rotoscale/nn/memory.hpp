@@ -8,11 +8,18 @@
 #include <array>
 #include <cstddef>
 #include <string>
+#include <utility>
 
 #include "rotoscale/names.hpp"
 #include "rotoscale/nn/tensor.hpp"
 
 namespace rotoscale::nn {
+
+/// Where memory lies.
+enum class memory_kind {
+  device,  ///< for operations
+  pinned   ///< of the host, for asynchronous copies
+};
 
 /// What memory is for: each category is one allocation.
 enum class memory_category {
@@ -22,11 +29,15 @@ enum class memory_category {
   moments,      ///< of the optimizer, FP32
   quantized,    ///< operands made of weights, with the state of their scales
   adapters,     ///< operands made of adapters' matrices
-  stash,        ///< operands of another recipe, kept for a later switch
+  stash,        ///< operands of other recipes, kept in pinned memory for a later switch
   activations,  ///< what the forward pass leaves for the backward pass
   workspace     ///< lives within a pass, or holds a step's inputs and results
 };
 inline constexpr int memory_categories = 9;  ///< how many there are
+/// Where a category's memory lies.
+constexpr memory_kind kind_of(memory_category c) {
+  return c == memory_category::stash ? memory_kind::pinned : memory_kind::device;
+}
 
 /// Bytes by category.
 struct memory_plan {
@@ -55,6 +66,48 @@ struct memory_plan {
   }
 };
 
+/// Bytes that hold something now, and the most that did at once, by category: the sum over the lives of `resident`s.
+class memory_ledger {
+ public:
+  /// Now.
+  const memory_plan& now() const { return now_; }
+  /// The most since restart_peak().
+  const memory_plan& peak() const { return peak_; }
+  /// The most is counted from here on.
+  void restart_peak() { peak_ = now_; }
+
+ private:
+  friend class resident;
+  memory_plan now_, peak_;
+};
+
+/// Bytes of a ledger for as long as it lives.
+class resident {
+ public:
+  resident() = default;
+  /// Counted from here on; no ledger: not at all.
+  resident(memory_ledger* ledger, memory_category c, std::size_t bytes) : ledger_(ledger), category_(c), bytes_(bytes) {
+    if (ledger_ == nullptr) return;
+    ledger_->now_[c] += bytes;
+    ledger_->peak_.cover(ledger_->now_);
+  }
+  resident(resident&& other) noexcept { *this = std::move(other); }
+  resident& operator=(resident&& other) noexcept {
+    std::swap(ledger_, other.ledger_);
+    std::swap(category_, other.category_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~resident() {
+    if (ledger_ != nullptr) ledger_->now_[category_] -= bytes_;
+  }
+
+ private:
+  memory_ledger* ledger_ = nullptr;
+  memory_category category_ = memory_category::quantized;
+  std::size_t bytes_ = 0;
+};
+
 /// Where each category begins; null: nothing is allocated, only counted.
 using arena_bases = std::array<std::byte*, memory_categories>;
 
@@ -64,11 +117,15 @@ class memory_cursor {
   static constexpr std::size_t alignment = 256;  ///< bytes
 
   memory_cursor() = default;
-  /// Hands out memory of these arenas.
-  explicit memory_cursor(const arena_bases& bases) : bases_(bases), counts_only_(false) {}
+  /// Hands out memory of these arenas; what is put there is counted in the ledger, if there is one.
+  explicit memory_cursor(const arena_bases& bases, memory_ledger* ledger = nullptr)
+      : bases_(bases), ledger_(ledger), counts_only_(false) {}
 
   /// Is there no memory behind it?
   bool counts_only() const { return counts_only_; }
+
+  /// Who counts what is put into the memory.
+  memory_ledger* ledger() const { return ledger_; }
 
   /// Null while counting.
   void* take(memory_category c, std::size_t bytes) {
@@ -98,6 +155,7 @@ class memory_cursor {
 
  private:
   arena_bases bases_{};
+  memory_ledger* ledger_ = nullptr;
   bool counts_only_ = true;
   std::array<std::size_t, memory_categories> used_{};
   memory_plan peak_;

@@ -64,6 +64,9 @@ struct operand_request {
   std::optional<operand_recipe> row;     ///< the row form, if it is needed
   std::optional<operand_recipe> column;  ///< the column form, if it is needed
 
+  bool operator==(const operand_request&) const = default;
+  /// Is any form in FP8 with a scale of the tensor?
+  bool has_fp8() const { return (row && is_fp8(row->format)) || (column && is_fp8(column->format)); }
   /// The recipe of a form; none where it is not needed.
   const std::optional<operand_recipe>& recipe(operand_form form) const {
     return form == operand_form::row ? row : column;
@@ -76,7 +79,9 @@ struct operand_layout {
   bool reads_source = false;  ///< a form is the source itself, which must live and keep its values as long
 };
 
-/// A tensor's operands in a backend's own layout. Only the backend that made it looks inside.
+/// A tensor's operands in a backend's own layout. Only the backend that made it looks inside. Its bytes hold no
+/// address: copied to the memory of another set of an equal request (and, for a form that is the source, the source
+/// with them) they are the same operands.
 class operand_set {
  public:
   /// For what was asked.
@@ -98,11 +103,11 @@ struct operand {
   operand_form form = operand_form::row;  ///< which of them
 };
 
-/// One tensor's delayed scaling in backend memory. Null where a tensor has no FP8 form.
+/// One tensor's delayed scaling in backend memory. No scale where a tensor has no FP8 form.
 struct scaling_ref {
-  const float* scale = nullptr;          ///< what elements are multiplied by
-  const float* scale_inverse = nullptr;  ///< what the operand's factor becomes
-  float* amax = nullptr;                 ///< becomes max(*amax, largest finite |x|); null: nothing is recorded
+  const float* scale = nullptr;          ///< what elements of FP8 forms are multiplied by; null: 1
+  const float* scale_inverse = nullptr;  ///< what the operand's factor becomes; null: 1
+  float* amax = nullptr;  ///< becomes max(*amax, largest finite |x|), whatever the formats; null: nothing is recorded
 };
 
 }  // namespace rotoscale::nn

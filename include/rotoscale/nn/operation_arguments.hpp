@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 
+#include "rotoscale/nn/memory.hpp"
 #include "rotoscale/nn/operand.hpp"
 #include "rotoscale/nn/optimizer_math.hpp"
 #include "rotoscale/nn/random_streams.hpp"
@@ -15,12 +16,6 @@ namespace rotoscale::nn {
 
 /// Target of masked positions: they count nowhere.
 inline constexpr std::int32_t ignored_target = -100;
-
-/// Where memory lies.
-enum class memory_kind {
-  device,  ///< for operations
-  pinned   ///< of the host, for asynchronous copies
-};
 
 /// Token or target numbers of a step: those of the current micro-batch begin at data + micro_batch * stride.
 struct token_source {

@@ -23,6 +23,8 @@ enum class rotation_kind { none, h16, h16_fixed_signs, h16_step_signs };
 enum class policy_kind { te_rocm, ocp };
 /// What of the history makes the next scale.
 enum class amax_algorithm { max, most_recent };
+/// Scale of a frozen FP8 weight, which is cast once: 1 (AMD's stash), or from its own maximum.
+enum class frozen_scale { unscaled, amax };
 
 /// One operand of one GEMM. The scale rule, rotation and policy matter to MX formats only.
 struct operand_recipe {
@@ -47,9 +49,10 @@ struct gemm_recipe {
 
 /// Per-tensor FP8 scales from past maxima, as Transformer Engine's DelayedScaling.
 struct delayed_scaling {
-  int history_length = 1024;                       ///< maxima that are kept
-  amax_algorithm algorithm = amax_algorithm::max;  ///< which of them counts
-  int margin = 0;                                  ///< powers of two of headroom
+  int history_length = 1024;                             ///< maxima that are kept
+  amax_algorithm algorithm = amax_algorithm::max;        ///< which of them counts
+  int margin = 0;                                        ///< powers of two of headroom
+  frozen_scale frozen_weights = frozen_scale::unscaled;  ///< of weights that do not train
 
   bool operator==(const delayed_scaling&) const = default;
 };
@@ -116,6 +119,16 @@ constexpr bool is_all_fp32(const recipe& r) {
 constexpr bool redraws_signs_of_weights(const recipe& r) {
   return r.fprop.right.rotation == rotation_kind::h16_step_signs ||
          r.dgrad.right.rotation == rotation_kind::h16_step_signs;
+}
+
+/// Is any operand narrower than BF16?
+constexpr bool is_quantized(const recipe& r) {
+  for (const gemm_recipe* g : {&r.fprop, &r.dgrad, &r.wgrad}) {
+    for (const operand_recipe* o : {&g->left, &g->right}) {
+      if (element_format(o->format).bits() < 16) return true;
+    }
+  }
+  return false;
 }
 
 /// A sentence that says what is wrong with a GEMM's recipe, or nothing. `where` names it.
@@ -192,6 +205,7 @@ inline std::vector<recipe> all() {
           uniform("bf16", operand_format::bf16, operand_format::bf16),
           fp8_delayed("fp8_delayed", {1024, amax_algorithm::max, 0}),
           fp8_delayed("fp8_amd", {4, amax_algorithm::most_recent, 0}),
+          fp8_delayed("fp8_amd_scaled", {4, amax_algorithm::most_recent, 0, frozen_scale::amax}),
           mxfp4("mxfp4", rotation_kind::none),
           mxfp4("mxfp4_h16", rotation_kind::h16),
           mxfp4("mxfp4_h16_fixed_signs", rotation_kind::h16_fixed_signs),
@@ -243,6 +257,12 @@ struct enum_names<nn::amax_algorithm> {
                                                             {nn::amax_algorithm::most_recent, "most_recent"}};
 };
 
+template <>
+struct enum_names<nn::frozen_scale> {
+  static constexpr enum_name<nn::frozen_scale> table[] = {{nn::frozen_scale::unscaled, "unscaled"},
+                                                          {nn::frozen_scale::amax, "amax"}};
+};
+
 namespace nn {
 using rotoscale::from_string;
 using rotoscale::names;
@@ -276,6 +296,7 @@ void describe(Visitor&& v, delayed_scaling& d) {
   v("history_length", d.history_length, "maxima kept, in steps");
   v("algorithm", d.algorithm, "max of the history or its most recent entry");
   v("margin", d.margin, "powers of two of headroom");
+  v("frozen_weights", d.frozen_weights, "scale of frozen weights: unscaled (1) or from their amax");
 }
 
 template <class Visitor>

@@ -1,20 +1,49 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Schedules are data: which recipe holds from which step on.
+// Schedules are data: which recipe holds from when on. A phase begins at a step, or when a trigger has seen what it
+// waits for (healing), and says what becomes of FP8 scales and how long it may last.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rotoscale/nn/recipe.hpp"
 
 namespace rotoscale::nn {
 
+/// What becomes of delayed scaling where a phase begins. `reset`: scales of 1, no history (AMD's healing). `keep`: a
+/// tensor keeps its state where its FP8 format stays. `seed`: from maxima of a pass under the recipe before, on the
+/// data of the coming step.
+enum class scale_handover { reset, keep, seed };
+/// Which GEMMs take a phase's recipe; the others keep that of the phase before.
+enum class gemm_scope { all, forward, backward };
+/// What a trigger observes: validation loss, or gradient norm against quantization noise.
+enum class trigger_kind { plateau, gradient_noise };
+
+/// Starts a phase by what is measured in the phase before.
+struct trigger {
+  trigger_kind kind = trigger_kind::plateau;  ///< what is observed
+  int patience = 3;                           ///< measurements in a row that must show it
+  double min_delta = 0.0;       ///< plateau: nats by which a loss must be below the best to be an improvement
+  double ratio = 1.7320508;     ///< gradient_noise: |g| / |g - g_reference| below which it shows
+  std::int64_t every = 50;      ///< gradient_noise: steps between measurements
+  std::int64_t not_before = 0;  ///< steps of the phase before that are not observed
+
+  bool operator==(const trigger&) const = default;
+};
+
 /// Part of a schedule: `recipe` is a preset's name or a JSON file; `at` its first step, a fraction of the run below 1.
+/// With a trigger `at` is the latest first step, and 0 says that there is none.
 struct phase {
-  std::string recipe = "bf16";  ///< a preset, or a JSON file
-  double at = 0.0;              ///< first step, or fraction of the run
+  std::string recipe = "bf16";                        ///< a preset, or a JSON file
+  double at = 0.0;                                    ///< first step, or fraction of the run
+  double cap = 0.0;                                   ///< most steps, or fraction of the run; 0: to the run's end
+  gemm_scope gemms = gemm_scope::all;                 ///< which GEMMs take the recipe
+  scale_handover scales = scale_handover::reset;      ///< what becomes of delayed scaling
+  std::optional<nn::trigger> trigger = std::nullopt;  ///< none: the phase begins at `at`
 };
 
 /// Which recipe holds from which step on.
@@ -23,26 +52,85 @@ struct schedule {
   std::vector<phase> phases;  ///< in order of their start
 };
 
-/// A phase with everything looked up: optimizer steps >= from_step (counted from 0) use `recipe`.
+/// A phase with everything looked up.
 struct resolved_phase {
-  std::int64_t from_step = 0;  ///< first optimizer step
+  std::int64_t from_step = 0;  ///< first optimizer step, counted from 0; with a trigger: unless it fires before
   nn::recipe recipe;           ///< with every default filled in
+  std::int64_t cap = 0;        ///< most steps, behind which the run ends; 0: no cap
+  scale_handover scales = scale_handover::reset;      ///< what becomes of delayed scaling
+  std::optional<nn::trigger> trigger = std::nullopt;  ///< of its start
 };
 
 namespace presets {
 
-/// Schedules that are more than one preset from start to end.
+/// Where AMD's LoRA run of 550 steps heals: 339 steps under MXFP4, at most 211 under FP8 (MLPerf Training v6.0).
+inline constexpr double amd_healing_start = 339.0 / 550, amd_healing_cap = 211.0 / 550;
+
+/// A schedule of two phases.
+inline schedule healing(std::string name, phase healed) {
+  return {std::move(name), {{"mxfp4_h16"}, std::move(healed)}};
+}
+
+/// Schedules that are more than one preset from start to end (docs/recipes.md says which are whose).
 inline std::vector<schedule> schedules() {
-  return {{"mxfp4_h16_heal", {{"mxfp4_h16", 0.0}, {"fp8_delayed", 0.62}}},
-          {"mxfp4_heal", {{"mxfp4", 0.0}, {"fp8_delayed", 0.62}}}};
+  using enum gemm_scope;
+  using enum scale_handover;
+  constexpr double at = amd_healing_start;
+  const trigger noise{trigger_kind::gradient_noise};
+  return {{"mxfp4_h16_heal", {{"mxfp4_h16"}, {"fp8_delayed", 0.62}}},
+          {"mxfp4_heal", {{"mxfp4"}, {"fp8_delayed", 0.62}}},
+          healing("amd_lora", {"fp8_amd", at, amd_healing_cap}),
+          healing("amd_lora_scaled", {"fp8_amd_scaled", at, amd_healing_cap}),
+          healing("heal_bf16", {"bf16", at}),
+          healing("heal_forward", {"fp8_amd", at, 0, forward}),
+          healing("heal_backward", {"fp8_amd", at, 0, backward}),
+          healing("heal_seeded", {"fp8_amd", at, 0, all, seed}),
+          healing("heal_plateau", {"fp8_amd", 0, 0, all, reset, trigger{}}),
+          healing("heal_gradient_noise", {"fp8_amd", 0, 0, all, reset, noise}),
+          {"heal_repeated", {{"mxfp4_h16"}, {"fp8_amd", 0.3}, {"mxfp4_h16", 0.4}, {"fp8_amd", 0.7}}}};
 }
 
 }  // namespace presets
 
+}  // namespace rotoscale::nn
+
+namespace rotoscale {
+template <>
+struct enum_names<nn::scale_handover> {
+  using enum nn::scale_handover;
+  static constexpr enum_name<nn::scale_handover> table[] = {{reset, "reset"}, {keep, "keep"}, {seed, "seed"}};
+};
+template <>
+struct enum_names<nn::gemm_scope> {
+  using enum nn::gemm_scope;
+  static constexpr enum_name<nn::gemm_scope> table[] = {{all, "all"}, {forward, "forward"}, {backward, "backward"}};
+};
+template <>
+struct enum_names<nn::trigger_kind> {
+  using enum nn::trigger_kind;
+  static constexpr enum_name<nn::trigger_kind> table[] = {{plateau, "plateau"}, {gradient_noise, "gradient_noise"}};
+};
+
+namespace nn {
+
+template <class Visitor>
+void describe(Visitor&& v, trigger& t) {
+  v("kind", t.kind, "plateau of the validation loss, or gradient_noise: gradient norm to quantization noise");
+  v("patience", t.patience, "measurements in a row");
+  v("min_delta", t.min_delta, "plateau: least improvement, nats");
+  v("ratio", t.ratio, "gradient_noise: fires below this");
+  v("every", t.every, "gradient_noise: steps between measurements");
+  v("not_before", t.not_before, "steps of the phase before that are not observed");
+}
+
 template <class Visitor>
 void describe(Visitor&& v, phase& p) {
   v("recipe", p.recipe, "preset name or JSON file");
-  v("at", p.at, "first step, or a fraction of the run below 1");
+  v("at", p.at, "first step, or a fraction of the run below 1; with a trigger the latest, 0: none");
+  v("cap", p.cap, "most steps of the last phase, or a fraction of the run below 1; 0: to the end");
+  v("gemms", p.gemms, "which GEMMs take the recipe: all, forward, backward");
+  v("scales", p.scales, "delayed scaling at the switch: reset, keep, seed");
+  v("trigger", p.trigger, "starts the phase by what is measured");
 }
 
 template <class Visitor>
@@ -53,8 +141,12 @@ void describe(Visitor&& v, schedule& s) {
 
 template <class Visitor>
 void describe(Visitor&& v, resolved_phase& p) {
-  v("from_step", p.from_step, "first optimizer step, counted from 0");
+  v("from_step", p.from_step, "first optimizer step, counted from 0; with a trigger the latest");
   v("recipe", p.recipe, "effective recipe");
+  v("cap", p.cap, "most steps; 0: to the end");
+  v("scales", p.scales, "delayed scaling at the switch");
+  v("trigger", p.trigger, "what starts it; null: the step");
 }
 
-}  // namespace rotoscale::nn
+}  // namespace nn
+}  // namespace rotoscale

@@ -43,10 +43,10 @@ TEST_CASE("presets by name, and the nearest name for a wrong one") {
 TEST_CASE("a phase that would never run is refused") {
   const nn::schedule late{"late", {{"mxfp4", 0.0}, {"fp8_delayed", 0.99}}};
   CHECK(message_of([&] { llama::resolve(late, 10, "late.json"); }) ==
-        "late.json: phases.at: step 10 does not come before the end of the run, 10 steps");
+        "late.json: phases[1].at: step 10 does not come before the end of the run, 10 steps");
   CHECK(llama::resolve(late, 1000, "late.json")[1].from_step == 990);
   const nn::schedule absolute{"absolute", {{"mxfp4", 0.0}, {"fp8_delayed", 340.0}}};
-  CHECK(message_of([&] { llama::resolve(absolute, 300, "f"); }).starts_with("f: phases.at: step 340"));
+  CHECK(message_of([&] { llama::resolve(absolute, 300, "f"); }).starts_with("f: phases[1].at: step 340"));
 }
 
 TEST_CASE("files: a recipe, a schedule, and a recipe where a schedule may stand") {
@@ -100,8 +100,43 @@ TEST_CASE("phases that do not follow each other are refused") {
   CHECK(fault({{"bf16", 0}, {"nvfp4", 5}}, 10).find("did you mean 'mxfp4'?") != std::string::npos);
 }
 
-TEST_CASE("the phase of a step") {
-  const auto phases = llama::resolve({"s", {{"mxfp4", 0}, {"bf16", 4}, {"fp32", 6}}}, 10, "s");
-  const std::size_t want[] = {0, 0, 0, 0, 1, 1, 2, 2, 2, 2};
-  for (std::int64_t step = 0; step < 10; ++step) CHECK(llama::phase_at(phases, step) == want[step]);
+TEST_CASE("AMD's numbers: 339 steps under MXFP4 and at most 211 under FP8 of 550") {
+  const auto phases = llama::resolve(llama::load_schedule("amd_lora"), 550, "amd_lora");
+  REQUIRE(phases.size() == 2);
+  CHECK(phases[0].recipe.name == "mxfp4_h16");
+  CHECK(phases[1].from_step == 339);
+  CHECK(phases[1].cap == 211);
+  CHECK(phases[1].scales == nn::scale_handover::reset);
+  CHECK(phases[1].recipe.fp8 ==
+        nn::delayed_scaling{4, nn::amax_algorithm::most_recent, 0, nn::frozen_scale::unscaled});
+  for (const std::int64_t steps : {3, 10, 100, 1000, 1024}) {  // no step is lost between start and cap
+    const auto p = llama::resolve(llama::load_schedule("amd_lora"), steps, "amd_lora");
+    CHECK(p[1].from_step + p[1].cap >= steps);
+  }
+}
+
+TEST_CASE("a phase may take over forward or backward GEMMs only") {
+  const nn::recipe fp4 = llama::load_recipe("mxfp4_h16"), fp8 = llama::load_recipe("fp8_amd");
+  const auto forward = llama::resolve(llama::load_schedule("heal_forward"), 100, "s")[1].recipe;
+  CHECK((forward.fprop == fp8.fprop && forward.dgrad == fp4.dgrad && forward.wgrad == fp4.wgrad));
+  CHECK(forward.name == "mxfp4_h16+forward:fp8_amd");
+  CHECK(forward.fp8 == fp8.fp8);
+  const auto backward = llama::resolve(llama::load_schedule("heal_backward"), 100, "s")[1].recipe;
+  CHECK((backward.fprop == fp4.fprop && backward.dgrad == fp8.dgrad && backward.wgrad == fp8.wgrad));
+  CHECK(fault({{"bf16", 0, 0, nn::gemm_scope::forward}}, 10).starts_with("s.json: phases[0].gemms"));
+}
+
+TEST_CASE("caps and triggers of phases") {
+  CHECK(fault({{"bf16", 0, 5}, {"mxfp4", 6}}, 10) == "s.json: phases[0].cap: only the last phase can end a run");
+  CHECK(fault({{"bf16", 0, 0.01}}, 10) == "s.json: phases[0].cap: is no step of a run of 10");
+  CHECK(fault({{"bf16", 0, -1}}, 10).starts_with("s.json: phases[0].cap: must not be negative"));
+  CHECK(llama::resolve({"s", {{"bf16", 0, 0.5}}}, 10, "s")[0].cap == 5);
+  nn::phase open{"fp8_amd"}, latest{"fp8_amd", 0.5};
+  open.trigger = latest.trigger = nn::trigger{};
+  CHECK(starts({{"mxfp4"}, open}, 10) == std::vector<std::int64_t>{0, 10});
+  CHECK(starts({{"mxfp4"}, latest, {"bf16", 0.9}}, 10) == std::vector<std::int64_t>{0, 5, 9});
+  CHECK(starts({{"mxfp4"}, open, open}, 10) == std::vector<std::int64_t>{0, 10, 10});
+  CHECK(fault({{"mxfp4"}, open, {"bf16", 0.9}}, 10) ==
+        "s.json: phases[2].at: follows a phase whose trigger has no latest step");
+  CHECK(fault({open}, 10) == "s.json: phases[0].at: the first phase must start at 0");
 }

@@ -6,6 +6,7 @@
 
 #include <thread>
 
+#include "rotoscale/llama/healing.hpp"
 #include "rotoscale/nn/thread_ranks.hpp"
 #include "session_case.hpp"
 
@@ -45,7 +46,7 @@ TEST_CASE("the plan is what is allocated, once for each category, and no step al
   s.initialize(1);
   const batch data(2, 32, 64, false);
   for (std::size_t i = 0; i < recipes.size(); ++i) {
-    s.use(recipes[i], false);
+    s.use(recipes[i]);
     for (std::uint64_t step = 0; step < 3; ++step) {
       nn::step_inputs inputs;
       inputs.step = step;

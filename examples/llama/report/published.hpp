@@ -1,0 +1,65 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// AMD's published healing curve: evaluation losses of Llama 2 70B LoRA in MLPerf Training's result logs. Another model,
+// other data, another learning rate than its own reference: only the curve's shape can be compared.
+#pragma once
+
+#include <vector>
+
+#include "report/parts.hpp"
+
+namespace rotoscale::llama_program::report_parts {
+
+inline constexpr int amd_run_steps = 550, amd_switch_step = 339, amd_batch = 8;
+
+/// Evaluation loss behind `samples`: the mean of ten FP8 runs (v5.1, MI355X; lr 4e-4, cosine over 1024 steps), and runs
+/// 0 to 2 of MXFP4, healed to FP8 (v6.0, MI355X; lr 6e-4, cosine over 550 steps). A run ends when it reaches the target
+/// of 0.925.
+struct published_point {
+  int samples;
+  double fp8;
+  std::vector<double> healed;
+};
+inline const std::vector<published_point> amd_healing_losses = {{1536, .9401, {.9731, .9736, .9746}},
+                                                                {1920, .9366, {.9639, .9621, .9643}},
+                                                                {2304, .9315, {.9545, .9544, .9535}},
+                                                                {2688, .9284, {.9485, .9487, .9496}},
+                                                                {3072, .9253, {.9250, .9248, .9277}},
+                                                                {3456, .9218, {.9247}}};
+
+/// Gap to the FP8 runs, mean over the runs that got there, by step.
+inline std::vector<difference> amd_healing_gaps() {
+  std::vector<difference> gaps;
+  for (const published_point& p : amd_healing_losses) {
+    double sum = 0;
+    for (const double loss : p.healed) sum += loss - p.fp8;
+    gaps.push_back({p.samples / amd_batch, sum / static_cast<double>(p.healed.size())});
+  }
+  return gaps;
+}
+
+/// A point of a healing curve: time since the switch as a share of the run, and the gap as a share of the last one before
+/// the switch.
+struct shape_point {
+  double time = 0;
+  double gap = 0;
+};
+
+/// The shape of a curve of gaps; empty where there is no gap above zero before the switch or nothing behind it.
+inline std::vector<shape_point> healing_shape(const std::vector<difference>& gaps, std::int64_t switch_step,
+                                              std::int64_t run_steps) {
+  double before = 0;
+  bool healed = false;
+  for (const difference& d : gaps) {
+    if (d.step <= switch_step) before = d.value;
+    healed |= d.step > switch_step;
+  }
+  std::vector<shape_point> shape;
+  if (!(before > 0) || !healed) return shape;
+  for (const difference& d : gaps) {
+    shape.push_back({static_cast<double>(d.step - switch_step) / static_cast<double>(run_steps), d.value / before});
+  }
+  return shape;
+}
+
+}  // namespace rotoscale::llama_program::report_parts

@@ -1,0 +1,106 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The trainer's phases: what is measured for their triggers, and the switch from one recipe to the next.
+#include "rotoscale/llama/healing.hpp"
+
+#include "rotoscale/io/json.hpp"
+#include "train/train.hpp"
+
+namespace rotoscale::llama_program {
+
+using nlohmann::ordered_json;
+
+namespace {
+
+/// Why a phase begins.
+ordered_json reason_record(const nn::resolved_phase& phase, const llama::trigger_state& seen) {
+  if (!seen.fired) return {{"kind", "step"}, {"at", phase.from_step}};
+  ordered_json record = {{"kind", std::string(to_string(phase.trigger->kind))},
+                         {"value", seen.value},
+                         {"measurements", seen.measurements}};
+  if (phase.trigger->kind == nn::trigger_kind::plateau) {
+    record["best"] = seen.best;
+    record["min_delta"] = phase.trigger->min_delta;
+  } else {
+    record["ratio"] = phase.trigger->ratio;
+  }
+  record["patience"] = phase.trigger->patience;
+  return record;
+}
+
+ordered_json switch_memory_record(const llama::switch_memory& m) {
+  return {{"quantized_before", m.before},
+          {"quantized_between", m.between},
+          {"quantized_after", m.after},
+          {"quantized_peak", m.peak},
+          {"streamed", m.streamed}};
+}
+
+}  // namespace
+
+/// Of the coming step.
+token_batch trainer::training_data() {
+  const int sequences = state_.run.train.batch * state_.run.train.accumulate;
+  return text_.training_batch(state_.step * sequences, sequences);
+}
+
+/// Begins the next phase if its step has come or its trigger has fired. The two losses of the log's record are of the
+/// same weights and windows, under the recipe before and under the new one.
+void trainer::enter_phase() {
+  const nn::resolved_phase* const next = state_.next_phase();
+  if (next == nullptr || (!state_.trigger.fired && state_.step < next->from_step)) return;
+  const std::string from = state_.recipe().name;
+  // An equal recipe goes on with its scales, so that a switch to it changes nothing.
+  const nn::scale_handover scales = next->recipe == state_.recipe() ? nn::scale_handover::keep : next->scales;
+  const nn::step_inputs inputs = step_inputs_for(state_);
+  const auto loss = [&] { return evaluate(*model_, inputs, text_, state_.run.train.eval_windows).loss; };
+  const double before = loss();
+  std::vector<float> maxima;
+  if (scales == nn::scale_handover::seed) {
+    const token_batch data = training_data();
+    maxima = model_->observe_maxima(inputs, data.tokens, data.targets, data.document_starts);
+  }
+  model_->use(next->recipe, scales, maxima);
+  log_->write({{"event", "switch"},
+               {"step", state_.step},
+               {"from", from},
+               {"to", next->recipe.name},
+               {"reason", reason_record(*next, state_.trigger)},
+               {"scales", std::string(to_string(scales))},
+               {"val_loss_before", before},
+               {"val_loss_after", loss()},
+               {"memory", switch_memory_record(model_->last_switch())}});
+  ++state_.phase;
+  state_.phase_start = state_.step;
+  state_.trigger = {};
+}
+
+/// Gradients of the coming step under the recipe that quantization noise is measured against; empty where none is.
+std::vector<float> trainer::reference_gradients() {
+  const nn::resolved_phase* const next = state_.next_phase();
+  if (next == nullptr || !next->trigger || !llama::measures_noise(*next->trigger, state_.step, state_.phase_start)) {
+    return {};
+  }
+  const token_batch data = training_data();
+  return model_->gradients_under(llama::noise_reference(state_.recipe()), step_inputs_for(state_), data.tokens,
+                                 data.targets, data.document_starts);
+}
+
+/// Behind a step whose reference was computed: an update leaves gradients as they are.
+void trainer::observe_noise(const std::vector<float>& reference) {
+  if (reference.empty()) return;
+  const double ratio = llama::gradient_to_noise(model_->gradients(), reference);
+  llama::observe(*state_.next_phase()->trigger, ratio, state_.trigger);
+  log_->write({{"event", "noise"}, {"step", state_.step}, {"gradient_to_noise", ratio}});
+}
+
+void trainer::observe_validation(double loss) {
+  const nn::resolved_phase* const next = state_.next_phase();
+  if (next == nullptr || !next->trigger || next->trigger->kind != nn::trigger_kind::plateau) return;
+  if (state_.step % state_.run.train.eval_every != 0) return;  // the evaluation at the end of a run
+  if (llama::observes(*next->trigger, state_.step, state_.phase_start)) {
+    llama::observe(*next->trigger, loss, state_.trigger);
+  }
+}
+
+}  // namespace rotoscale::llama_program

@@ -1,0 +1,82 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// A session's change of recipe, and what may be measured to decide on one or to prepare it.
+#pragma once
+
+#include "rotoscale/llama/session.hpp"
+
+namespace rotoscale::llama {
+
+inline void session::use(const nn::recipe& r, nn::scale_handover how, const std::vector<float>& maxima) {
+  constexpr nn::memory_category quantized = nn::memory_category::quantized;
+  ops_->synchronize(queue_);  // the operands that go have been read
+  const bool has_scales = how == nn::scale_handover::keep && model_.scales().state().scale != nullptr;
+  const nn::scaling_snapshot scales = has_scales ? model_.scales().save(*ops_, queue_) : nn::scaling_snapshot{};
+  ledger_.restart_peak();
+  last_switch_ = {ledger_.now()[quantized]};
+  model_.release_weights();
+  last_switch_.between = ledger_.now()[quantized];
+
+  recipe_ = r;
+  bind(false);
+  switch (how) {
+    case nn::scale_handover::reset: model_.scales().reset(*ops_, queue_); break;
+    case nn::scale_handover::keep: model_.scales().keep(*ops_, queue_, scales); break;
+    case nn::scale_handover::seed: model_.scales().seed(*ops_, queue_, maxima); break;
+  }
+  if (!stash_.empty()) {
+    ops_->order(stash_queue_, ops_->record(queue_));
+    last_switch_.streamed = stash_.stream(*ops_, stash_queue_, recipe_, model_);
+    ops_->order(queue_, ops_->record(stash_queue_));
+  }
+  last_switch_.after = ledger_.now()[quantized];
+  last_switch_.peak = ledger_.peak()[quantized];
+}
+
+inline std::vector<float> session::observe_maxima(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
+                                                  std::span<const std::int32_t> targets,
+                                                  std::span<const std::int32_t> starts) {
+  nn::delayed_scaling_state& scales = model_.scales();
+  const nn::scaling_snapshot before = scales.save(*ops_, queue_);
+  const auto n = static_cast<index_t>(before.amax.size());
+  ops_->fill_zero(queue_, scales.state().amax, before.amax.size() * sizeof(float));
+  scales.observe_all(true);
+  model_.void_weights();
+  upload_pass(state_, inputs, tokens, targets, starts);
+  model_.requantize(training_pass());
+  ops_->launch(queue_, *begin_);
+  // Not the graphs of a step: those hold the operations that were recorded without the maxima of all.
+  for (int i = 0; i < options_.micro_batches; ++i) {
+    gradients_of_micro_batch(i + 1 == options_.micro_batches);
+    ops_->next_micro_batch(queue_, state_);
+  }
+  if (is_parallel()) ranks_->max(queue_, nn::dense_tensor(scales.state().amax, nn::dtype::fp32, {n}));
+  const std::vector<float> maxima = scales.save(*ops_, queue_).amax;
+  scales.observe_all(false);
+  scales.restore(*ops_, queue_, before);
+  return maxima;
+}
+
+inline std::vector<float> session::gradients() const {
+  std::vector<float> host(static_cast<std::size_t>(model_.arena().size));
+  ops_->download(queue_, host.data(), model_.arena().gradient, host.size() * sizeof(float));
+  ops_->synchronize(queue_);
+  return host;
+}
+
+inline std::vector<float> session::gradients_under(const nn::recipe& r, const nn::step_inputs& inputs,
+                                                   std::span<const std::int32_t> tokens,
+                                                   std::span<const std::int32_t> targets,
+                                                   std::span<const std::int32_t> starts) {
+  const nn::recipe own = recipe_;
+  const nn::scaling_snapshot before = model_.scales().save(*ops_, queue_);
+  use(r);
+  upload_pass(state_, inputs, tokens, targets, starts);
+  launch_gradients();
+  std::vector<float> found = gradients();
+  use(own);
+  model_.scales().restore(*ops_, queue_, before);
+  return found;
+}
+
+}  // namespace rotoscale::llama

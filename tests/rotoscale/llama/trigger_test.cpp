@@ -1,0 +1,123 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Triggers: when they fire, the earliest step at which they can, and those that never can.
+#include "rotoscale/llama/trigger.hpp"
+
+#include <doctest/doctest.h>
+
+#include "rotoscale/io/json.hpp"
+#include "rotoscale/llama/schedule.hpp"
+
+using namespace rotoscale;
+namespace llama = rotoscale::llama;
+namespace nn = rotoscale::nn;
+
+namespace {
+
+nn::trigger plateau(int patience, double min_delta = 0.0) { return {nn::trigger_kind::plateau, patience, min_delta}; }
+nn::trigger noise(int patience, double ratio, std::int64_t every) {
+  return {nn::trigger_kind::gradient_noise, patience, 0.0, ratio, every};
+}
+/// Number of measurements until it fires; 0: it does not.
+int fires_after(const nn::trigger& t, const std::vector<double>& values) {
+  llama::trigger_state s;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    llama::observe(t, values[i], s);
+    if (s.fired) return static_cast<int>(i) + 1;
+  }
+  return 0;
+}
+std::vector<nn::resolved_phase> phases_of(const nn::trigger& t, std::int64_t steps, double at = 0,
+                                          const char* first = "mxfp4_h16") {
+  return llama::resolve({"s", {{first}, {"fp8_amd", at, 0, nn::gemm_scope::all, nn::scale_handover::reset, t}}}, steps,
+                        "s");
+}
+std::string fault(const nn::trigger& t, std::int64_t steps, std::int64_t eval_every, double at = 0,
+                  const char* first = "mxfp4_h16") {
+  return llama::find_trigger_fault(phases_of(t, steps, at, first), steps, eval_every).value_or("");
+}
+
+}  // namespace
+
+TEST_CASE("a plateau: so many losses in a row that are not below the best by min_delta") {
+  CHECK(fires_after(plateau(2), {3, 2, 2, 2}) == 4);
+  CHECK(fires_after(plateau(2), {3, 2, 2, 1.9, 1.9, 1.9}) == 6);
+  CHECK(fires_after(plateau(1), {3, 3}) == 2);
+  CHECK(fires_after(plateau(2), {3, 2.9, 2.8, 2.7, 2.6}) == 0);
+  CHECK(fires_after(plateau(2, 0.25), {3, 2.9, 2.8, 2.7}) == 3);  // against the best, not the loss before
+  CHECK(fires_after(plateau(2, 0.1), {3, 2.95, 2.89, 2.88, 2.87}) == 5);
+  CHECK(fires_after(plateau(2), {3, std::nan(""), std::nan("")}) == 3);
+}
+
+TEST_CASE("gradient noise: so many ratios in a row below the line") {
+  CHECK(fires_after(noise(2, 1.7, 5), {3, 1.6, 1.6}) == 3);
+  CHECK(fires_after(noise(2, 1.7, 5), {1.6, 1.8, 1.6, 1.5}) == 4);
+  CHECK(fires_after(noise(1, 1.7, 5), {1.7}) == 0);
+  CHECK(nn::trigger{}.ratio == doctest::Approx(std::sqrt(3.0)));
+  const std::vector<float> g = {3, 4}, reference = {3, 0};
+  CHECK(llama::gradient_to_noise(g, reference) == 5.0 / 4.0);
+  CHECK(std::isinf(llama::gradient_to_noise(g, g)));
+}
+
+TEST_CASE("a trigger that has fired has fired; its state reads back") {
+  llama::trigger_state s;
+  for (const double x : {3.0, 3.0, 1.0}) llama::observe(plateau(1), x, s);
+  CHECK((s.fired && s.best == 3.0 && s.value == 3.0 && s.measurements == 2));
+  llama::observe(noise(9, 1, 1), std::numeric_limits<double>::infinity(), s = {});
+  llama::trigger_state read;
+  io::from_json(io::to_json(s), read, "s");
+  CHECK((read.value == s.value && read.measurements == 1 && read.count == 0));
+}
+
+TEST_CASE("the earliest step is the one of a run that shows it in every measurement") {
+  for (const std::int64_t every : {1, 3, 50}) {
+    for (const std::int64_t entered : {0, 1, 49, 50, 51}) {
+      for (const std::int64_t not_before : {0, 1, 2, 60}) {
+        for (const int patience : {1, 3}) {
+          nn::trigger t = noise(patience, 1.0, every), p = plateau(patience);
+          t.not_before = p.not_before = not_before;
+          llama::trigger_state s, q;
+          std::int64_t noise_step = 0, plateau_step = 0;
+          for (std::int64_t done = entered; noise_step == 0 || plateau_step == 0; ++done) {
+            if (llama::measures_noise(t, done, entered)) llama::observe(t, 0.5, s);
+            const bool evaluated = (done + 1) % every == 0 && llama::observes(p, done + 1, entered);
+            if (evaluated) llama::observe(p, 2.0, q);
+            if (s.fired && noise_step == 0) noise_step = done + 1;
+            if (q.fired && plateau_step == 0) plateau_step = done + 1;
+          }
+          CHECK(llama::earliest(t, entered, 1000) == noise_step);
+          CHECK(llama::earliest(p, entered, every) == plateau_step);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a trigger that can never fire is refused by the field that prevents it") {
+  CHECK(fault(plateau(3), 201, 50) == "");
+  CHECK(fault(plateau(3), 200, 50) ==
+        "phases[1].trigger.patience: never fires, since 3 measurements, one every 50 steps, end at step 200 and the "
+        "phase before it ends at step 200");
+  CHECK(fault(noise(3, 1, 50), 151, 1) == "");
+  CHECK(fault(noise(3, 1, 50), 150, 1).starts_with("phases[1].trigger.patience: never fires"));
+  CHECK(fault(plateau(3), 1000, 50, 0.2).starts_with("phases[1].trigger.patience: never fires"));  // the latest step
+  CHECK(fault(plateau(3), 1000, 50, 0.201) == "");
+  CHECK(fault(noise(1, 0, 5), 100, 5).starts_with("phases[1].trigger.ratio: never fires"));
+  CHECK(fault(noise(1, -1, 5), 100, 5).starts_with("phases[1].trigger.ratio"));
+  CHECK(fault(noise(1, 1, 5), 100, 5, 0, "bf16").starts_with("phases[1].trigger.kind: never fires, since recipe bf16"));
+  CHECK(fault(noise(1, 1, 101), 100, 5).find("never fires") != std::string::npos);
+  CHECK(fault(noise(1, 1, 0), 100, 5) == "phases[1].trigger.every: must be at least 1");
+  CHECK(fault(plateau(0), 100, 5) == "phases[1].trigger.patience: must be at least 1");
+  CHECK(fault(plateau(1, -0.1), 100, 5) == "phases[1].trigger.min_delta: must not be negative");
+  nn::trigger late = plateau(1);
+  late.not_before = 95;
+  CHECK(fault(late, 100, 5).starts_with("phases[1].trigger.patience: never fires"));
+  late.not_before = std::int64_t{1} << 62;
+  CHECK(fault(late, 100, 5).find("never fires") != std::string::npos);
+  late.not_before = -1;
+  CHECK(fault(late, 100, 5) == "phases[1].trigger.not_before: must not be negative");
+  // After another trigger: from that one's earliest step on.
+  const nn::schedule two{"two", {{"mxfp4"}, {"fp8_amd", 0, 0, {}, {}, plateau(1)}, {"bf16", 0, 0, {}, {}, plateau(1)}}};
+  CHECK_FALSE(llama::find_trigger_fault(llama::resolve(two, 21, "two"), 21, 5));
+  CHECK(llama::find_trigger_fault(llama::resolve(two, 20, "two"), 20, 5)->starts_with("phases[2].trigger.patience"));
+}
