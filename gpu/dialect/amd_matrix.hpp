@@ -63,6 +63,11 @@ namespace rotoscale::gpu::amd {
 /// A number that is the same in all lanes of the wave, as one of the wave.
 __device__ inline int uniform(int x) { return __builtin_amdgcn_readfirstlane(x); }
 
+/// The `value` of the lane of the wave whose number differs in the bits of `mask` (1 to 63).
+__device__ inline std::uint32_t wave_xor(std::uint32_t value, unsigned mask) {
+  return wave_permute(wave_lane() ^ mask, value);
+}
+
 /// Keeps a value out of the accumulation registers, which are for sums.
 template <class T>
 __device__ void keep_in_vector_registers(T& x) {

@@ -183,6 +183,22 @@ inline int uniform(int x, const char* file = __builtin_FILE(), int line = __buil
   return x;
 }
 
+/// What a lane hands to wave_xor.
+struct exchange_registers {
+  std::uint32_t value;
+  unsigned mask;
+};
+inline std::uint32_t wave_xor(std::uint32_t value, unsigned mask, const char* file = __builtin_FILE(),
+                              int line = __builtin_LINE()) {
+  exchange_registers mine{value, mask};
+  host::wave_instruction<[](exchange_registers* const(&lanes)[64]) {
+    std::uint32_t sent[64];
+    for (unsigned l = 0; l < 64; ++l) sent[l] = lanes[l]->value;
+    for (unsigned l = 0; l < 64; ++l) lanes[l]->value = sent[l ^ lanes[l]->mask];
+  }>(mine, file, line);
+  return mine.value;
+}
+
 template <class T>
 void keep_in_vector_registers(T&) {}
 

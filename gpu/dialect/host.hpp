@@ -107,7 +107,8 @@ struct fiber {
   int line = 0;
   std::uint32_t sent[2] = {};  ///< what it shows to its segment, in exchanges of even and odd number
   unsigned exchanges = 0;
-  void* registers = nullptr;                       ///< what it hands to its wave
+  void* registers = nullptr;                       ///< what it hands to its wave or warp
+  unsigned group = 0;                              ///< lanes of that
   void (*wave_operation)(void* const*) = nullptr;  ///< what the wave is to do with all of it
   std::vector<pending_copy> copies;
 };
@@ -180,13 +181,13 @@ struct executor {
   void release(unsigned first, unsigned last, wait what) {
     if (all_wait_for(first, last, what)) resume(first, last);
   }
-  /// Does for a wave what all of its lanes wait for; one that lacks lanes waits forever.
-  void release_wave(unsigned first) {
-    const unsigned last = first + wave_lanes;
+  /// Does for a wave or warp what all of its lanes wait for; one that lacks lanes waits forever.
+  void release_wave(unsigned first, unsigned group) {
+    const unsigned last = first + group;
     if (last > count || !all_wait_for(first, last, wait::wave)) return;
     void* registers[wave_lanes];
     for (unsigned i = first; i < last; ++i) {
-      if (fibers[i].wave_operation != fibers[first].wave_operation) return;
+      if (fibers[i].group != group || fibers[i].wave_operation != fibers[first].wave_operation) return;
       registers[i - first] = fibers[i].registers;
     }
     fibers[first].wave_operation(registers);
@@ -208,7 +209,9 @@ struct executor {
       }
       if (!any) break;
       for (unsigned i = 0; i < count; i += lanes) release(i, i + lanes < count ? i + lanes : count, wait::segment);
-      for (unsigned i = 0; i < count; i += wave_lanes) release_wave(i);
+      for (const unsigned group : {lanes, wave_lanes}) {
+        for (unsigned i = 0; i < count; i += group) release_wave(i, group);
+      }
       release(0, count, wait::block);
     }
     for (unsigned i = 0; i < count; ++i) {
@@ -293,15 +296,16 @@ inline bool segment_any(bool condition, const char* file = __builtin_FILE(), int
   return any != 0;
 }
 
-/// What one instruction does for a wave of 64 lanes: every lane shows its registers, and once all have come here,
-/// `All(registers of lane 0 .. 63)` runs. A block whose last wave lacks lanes cannot do it.
-template <auto All, class Registers>
+/// What one instruction does for a wave of 64 lanes, or a warp of 32: every lane shows its registers, and once all have
+/// come here, `All(registers of lane 0 .. 63)` runs. A block whose last wave lacks lanes cannot do it.
+template <auto All, unsigned Lanes = detail::wave_lanes, class Registers>
 void wave_instruction(Registers& mine, const char* file, int line) {
   detail::fiber& f = *detail::state().current;
   f.registers = &mine;
+  f.group = Lanes;
   f.wave_operation = [](void* const* shown) {
-    Registers* lanes[detail::wave_lanes];
-    for (unsigned i = 0; i < detail::wave_lanes; ++i) lanes[i] = static_cast<Registers*>(shown[i]);
+    Registers* lanes[Lanes];
+    for (unsigned i = 0; i < Lanes; ++i) lanes[i] = static_cast<Registers*>(shown[i]);
     All(lanes);
   };
   detail::state().suspend(detail::wait::wave, file, line);

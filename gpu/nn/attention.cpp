@@ -7,6 +7,7 @@
 
 #include "gpu/dialect/launch.hpp"
 #include "gpu/nn/attention_chains.hpp"
+#include "gpu/nn/attention_tiles_backward.hpp"
 
 namespace rotoscale::gpu {
 
@@ -14,9 +15,10 @@ namespace {
 
 constexpr index_t max_head_dim = 128;
 
-/// A tensor as kernels take it; `argument` names it.
+/// A tensor as kernels take it; `argument` names it. Clears `vectors` where a row does not begin at 16 bytes.
 template <class T, class View>
-status take(const View& x, nn::dtype type, const index_t (&extents)[4], const char* argument, head_tensor<T>& to) {
+status take(const View& x, nn::dtype type, const index_t (&extents)[4], const char* argument, head_tensor<T>& to,
+            bool& vectors) {
   if (x.type != type) return {error_code::bad_option, argument, "must have the type of t.o, FP32 or BF16"};
   if (x.rank != 4) return {error_code::bad_extent, argument, "must be [batch, seq, heads, head_dim]"};
   for (int d = 0; d < 4; ++d) {
@@ -24,6 +26,8 @@ status take(const View& x, nn::dtype type, const index_t (&extents)[4], const ch
   }
   if (x.strides[3] != 1) return {error_code::bad_extent, argument, "must have the elements of a head side by side"};
   to = {static_cast<T*>(x.data), x.strides[0], x.strides[1], x.strides[2]};
+  vectors = vectors && reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0;
+  for (int d = 0; d < 3; ++d) vectors = vectors && x.strides[d] * sizeof(T) % 16 == 0;
   return check_pointer(x.data, sizeof(T), argument);
 }
 
@@ -64,10 +68,11 @@ template <class T>
 status take_forward(const nn::attention_tensors& t, const attention_shape& n, nn::dtype type, attention_pass<T>& p) {
   const index_t q[] = {n.batch, n.seq, n.heads, n.dim}, kv[] = {n.batch, n.seq, n.kv_heads, n.dim};
   p.n = n;
-  if (status s = take(t.q, type, q, "t.q", p.q); !s.ok()) return s;
-  if (status s = take(t.k, type, kv, "t.k", p.k); !s.ok()) return s;
-  if (status s = take(t.v, type, kv, "t.v", p.v); !s.ok()) return s;
-  return take(t.o, type, q, "t.o", p.o);
+  p.vectors = true;
+  if (status s = take(t.q, type, q, "t.q", p.q, p.vectors); !s.ok()) return s;
+  if (status s = take(t.k, type, kv, "t.k", p.k, p.vectors); !s.ok()) return s;
+  if (status s = take(t.v, type, kv, "t.v", p.v, p.vectors); !s.ok()) return s;
+  return take(t.o, type, q, "t.o", p.o, p.vectors);
 }
 
 template <class T>
@@ -81,13 +86,14 @@ status take_backward(const nn::attention_tensors& t, const nn::attention_gradien
   p.v = forward.v;
   p.o = {forward.o.data, forward.o.batch, forward.o.token, forward.o.head};
   const index_t q[] = {n.batch, n.seq, n.heads, n.dim}, kv[] = {n.batch, n.seq, n.kv_heads, n.dim};
-  if (status s = take(d.d_o, type, q, "d.d_o", p.d_o); !s.ok()) return s;
-  if (status s = take(d.dq, type, q, "d.dq", p.dq); !s.ok()) return s;
-  if (status s = take(d.dk, type, kv, "d.dk", p.dk); !s.ok()) return s;
-  return take(d.dv, type, kv, "d.dv", p.dv);
+  p.vectors = forward.vectors;
+  if (status s = take(d.d_o, type, q, "d.d_o", p.d_o, p.vectors); !s.ok()) return s;
+  if (status s = take(d.dq, type, q, "d.dq", p.dq, p.vectors); !s.ok()) return s;
+  if (status s = take(d.dk, type, kv, "d.dk", p.dk, p.vectors); !s.ok()) return s;
+  return take(d.dv, type, kv, "d.dv", p.dv, p.vectors);
 }
 
-dim3 tiles(const attention_shape& n, int heads) {
+dim3 tiles_of(const attention_shape& n, int heads) {
   const int across = (n.seq + attention_tile - 1) / attention_tile;
   return {static_cast<unsigned>(across), static_cast<unsigned>(heads), static_cast<unsigned>(n.batch)};
 }
@@ -100,28 +106,64 @@ status with_chunks(int dim, const Launch& launch_chunks) {
 }
 
 template <class T>
-status forward(const attention_pass<T>& p, stream s) {
+status forward_chains(const attention_pass<T>& p, stream s) {
   return with_chunks(p.n.dim, [&]<int Chunks>() {
-    return launch(chains::forward_kernel<T, Chunks>, tiles(p.n, p.n.heads), dim3{chains::threads, 1, 1},
+    return launch(chains::forward_kernel<T, Chunks>, tiles_of(p.n, p.n.heads), dim3{chains::threads, 1, 1},
                   sizeof(chains::shared_tiles), s, p);
   });
 }
-
 template <class T>
-status backward(const attention_backward_pass<T>& p, stream s) {
-  const std::int64_t rows = std::int64_t{p.n.batch} * p.n.heads * p.n.seq;
-  if (status r = launch(attention_dots_kernel<T>, blocks((rows + dots_rows - 1) / dots_rows), dim3{dots_threads, 1, 1},
-                        0, s, p);
-      !r.ok()) {
-    return r;
-  }
+status backward_chains(const attention_backward_pass<T>& p, stream s) {
   return with_chunks(p.n.dim, [&]<int Chunks>() {
     const dim3 threads{chains::threads, 1, 1};
     constexpr std::size_t shared = sizeof(chains::backward_tiles);
-    status r = launch(chains::keys_kernel<T, Chunks>, tiles(p.n, p.n.kv_heads), threads, shared, s, p);
+    status r = launch(chains::keys_kernel<T, Chunks>, tiles_of(p.n, p.n.kv_heads), threads, shared, s, p);
     if (!r.ok()) return r;
-    return launch(chains::queries_kernel<T, Chunks>, tiles(p.n, p.n.heads), threads, shared, s, p);
+    return launch(chains::queries_kernel<T, Chunks>, tiles_of(p.n, p.n.heads), threads, shared, s, p);
   });
+}
+
+constexpr status no_unit{error_code::unsupported_device, "contract", "this build has no kernel for its unit"};
+
+/// Features that a head is padded to in shared memory.
+template <class Launch>
+status with_features(int dim, const Launch& launch_features) {
+  if (dim <= 64) return launch_features.template operator()<64>();
+  return launch_features.template operator()<128>();
+}
+
+template <class T>
+status forward_tiles(const mma_model& model, const attention_pass<T>& p, stream s) {
+  return with_bf16_unit(model, no_unit, [&](auto unit) {
+    using unit_type = decltype(unit);
+    return with_features(p.n.dim, [&]<int D>() {
+      return launch(tiles::forward_kernel<unit_type, T, D>, tiles_of(p.n, p.n.heads),
+                    dim3{static_cast<unsigned>(tiles::threads<unit_type>), 1, 1},
+                    sizeof(tiles::key_memory<unit_type, D>), s, p);
+    });
+  });
+}
+template <class T>
+status backward_tiles(const mma_model& model, const attention_backward_pass<T>& p, stream s) {
+  return with_bf16_unit(model, no_unit, [&](auto unit) {
+    using unit_type = decltype(unit);
+    return with_features(p.n.dim, [&]<int D>() {
+      const dim3 threads{static_cast<unsigned>(tiles::threads<unit_type>), 1, 1};
+      status r = launch(tiles::keys_kernel<unit_type, T, D>, tiles_of(p.n, p.n.kv_heads), threads,
+                        tiles::keys_shared_bytes<unit_type, D>(), s, p);
+      if (!r.ok()) return r;
+      return launch(tiles::queries_kernel<unit_type, T, D>, tiles_of(p.n, p.n.heads), threads,
+                    sizeof(tiles::key_memory<unit_type, D>), s, p);
+    });
+  });
+}
+
+/// D of every row.
+template <class T>
+status make_dots(const attention_backward_pass<T>& p, stream s) {
+  const std::int64_t rows = std::int64_t{p.n.batch} * p.n.heads * p.n.seq;
+  return launch(attention_dots_kernel<T>, blocks((rows + dots_rows - 1) / dots_rows), dim3{dots_threads, 1, 1}, 0, s,
+                p);
 }
 
 /// Calls body(T{}) with the elements' type.
@@ -134,8 +176,9 @@ status with_type(nn::dtype type, const Body& body) {
 
 }  // namespace
 
-bool runs_attention(const nn::attention_contract& contract, index_t head_dim, const device_info&) {
-  return !contract.tiled && head_dim >= 1 && head_dim <= max_head_dim;
+bool runs_attention(const nn::attention_contract& contract, index_t head_dim, const device_info& device) {
+  if (head_dim < 1 || head_dim > max_head_dim || !contract.takes(head_dim) || device.arch == arch::other) return false;
+  return !contract.tiled || with_bf16_unit(contract.model, false, [](auto) { return true; });
 }
 
 std::size_t attention_workspace(index_t batch, index_t seq, index_t heads) {
@@ -150,7 +193,7 @@ status attention_forward(const nn::attention_contract& contract, const nn::atten
     attention_pass<decltype(element)> p;
     if (status r = take_forward(t, n, t.o.type, p); !r.ok()) return r;
     if (status r = check_stream(s); !r.ok()) return r;
-    return forward(p, s);
+    return contract.tiled ? forward_tiles(contract.model, p, s) : forward_chains(p, s);
   });
 }
 
@@ -168,7 +211,8 @@ status attention_backward(const nn::attention_contract& contract, const nn::atte
     attention_backward_pass<decltype(element)> p;
     if (status r = take_backward(t, d, n, t.o.type, p); !r.ok()) return r;
     if (status r = check_stream(s); !r.ok()) return r;
-    return backward(p, s);
+    if (status r = make_dots(p, s); !r.ok()) return r;
+    return contract.tiled ? backward_tiles(contract.model, p, s) : backward_chains(p, s);
   });
 }
 

@@ -46,12 +46,14 @@ struct attention_pass {
   attention_shape n;
   head_tensor<const T> q, k, v;
   head_tensor<T> o;
+  bool vectors;  ///< do all rows begin at a multiple of 16 bytes?
 };
 template <class T>
 struct attention_backward_pass {
   attention_shape n;
   head_tensor<const T> q, k, v, o, d_o;
   head_tensor<T> dq, dk, dv;
+  bool vectors;
 };
 
 __device__ inline float attention_load(const float* x) { return *x; }

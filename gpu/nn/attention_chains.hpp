@@ -45,7 +45,8 @@ __device__ void multiply_rows(const head_tensor<const T>& x, int head_x, int fir
   for (auto& row : acc) {
     for (float& a : row) a = 0.0f;
   }
-  for (int c = 0; c < n.dim; c += chunk) {
+  int c = 0;
+  do {  // a head has features: without this the compiler sees a way past all barriers
     block_barrier();
     load_chunk(x, b, head_x, first_x, n, c, s.left);
     load_chunk(y, b, head_y, first_y, n, c, s.right);
@@ -60,7 +61,8 @@ __device__ void multiply_rows(const head_tensor<const T>& x, int head_x, int fir
         }
       }
     }
-  }
+    c += chunk;
+  } while (c < n.dim);
 }
 
 /// acc += weightᵀ · rows of x: output row r takes weight(r, i) times row first + i, i ascending to `count`. A thread
@@ -71,7 +73,7 @@ __device__ void add_rows(const head_tensor<const T>& x, int head, int first, int
   const place at;
   ROTOSCALE_UNROLL
   for (int c = 0; c < Chunks; ++c) {
-    if (c * chunk >= n.dim) continue;
+    if (c > 0 && c * chunk >= n.dim) continue;
     block_barrier();
     load_chunk(x, b, head, first, n, c * chunk, s.right);
     block_barrier();
@@ -184,8 +186,7 @@ template <class T, int Chunks>
   for (unsigned mask = 2; mask > 0; mask /= 2) {
     for (float& l : lane) l += fp32_from_bits(shuffle_xor(fp32_bits(l), mask));
   }
-  block_barrier();
-  if (thread % 4 == 0) s.left[thread / 4][0] = (lane[0] + lane[2]) + (lane[1] + lane[3]);
+  s.left[thread / 4][thread % 4] = (lane[0] + lane[2]) + (lane[1] + lane[3]);  // all four have the sum
   block_barrier();
   if (at.across == 0) {
     for (int i = 0; i < 4; ++i) {

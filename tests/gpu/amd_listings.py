@@ -64,6 +64,17 @@ REFERENCE = {
     "reference_kernel": Budget({}, 64, scalar_spills=120),
     "add_parts_kernel": Budget({}, 32, 64),
 }
+MFMA_BF16 = "v_mfma_f32_16x16x16_bf16"
+ATTENTION = {
+    "attention_dots_kernel<*>": Budget({}, 32),
+    "chains::*_kernel<*>": Budget({}, 256, scalar_spills=16),
+    "tiles::forward_kernel<*, 64>": Budget({MFMA_BF16: 32}, 256),
+    "tiles::forward_kernel<*, 128>": Budget({MFMA_BF16: 64}, 256),
+    "tiles::queries_kernel<*, 64>": Budget({MFMA_BF16: 48}, 256),
+    "tiles::queries_kernel<*, 128>": Budget({MFMA_BF16: 96}, 256),
+    "tiles::keys_kernel<*, 64>": Budget({MFMA_BF16: 64}, 256),
+    "tiles::keys_kernel<*, 128>": Budget({MFMA_BF16: 128}, 256),
+}
 # By listing: patterns of kernels' names (listing.py). The probe's scaled kernels gather operands in memory: nobody
 # times them.
 EXPECTED = {
@@ -88,6 +99,8 @@ EXPECTED = {
     },
     "layers-gfx942": LAYERS,
     "layers-gfx950": LAYERS,
+    "attention-gfx942": ATTENTION,
+    "attention-gfx950": ATTENTION,
     "quantize-gfx942": {
         **QUANTIZERS,
         "quantize_kernel<*, fast>": Budget(QUANTIZE, 144, scalar_spills=420),

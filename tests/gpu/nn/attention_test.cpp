@@ -27,6 +27,9 @@ struct shape {
   float width = 2.0f;    ///< of queries and keys
 };
 
+/// Not 0: an element of a key in the second tile.
+float poison_key = 0.0f;
+
 /// Inputs and results of one type, q, k and v in one matrix as a model has them.
 template <class T>
 struct scene {
@@ -46,6 +49,7 @@ struct scene {
       }
     };
     fill(qkv, s.batch * s.seq * row(), s.width);
+    if (poison_key != 0.0f) qkv[static_cast<std::size_t>(70 * row() + s.heads * s.dim + 3)] = T(poison_key);
     fill(d_o, s.batch * s.seq * s.heads * s.dim, 1.0f);
     d_qkv.assign(qkv.size(), T(0.0f));
     o.assign(d_o.size(), T(0.0f));
@@ -154,6 +158,37 @@ TEST_CASE("FP32 chains leave the CPU's bytes") {
   if (!on_device) return;
   check<bf16>(chains, {2, 500, 8, 2, 64});
   check<float>(chains, {1, 777, 4, 4, 128, 100});
+}
+
+TEST_CASE("tiles on a matrix unit leave the CPU's bytes") {
+  int units = 0;
+  for (const char* unit : {"hopper-mma-fp16-f32", "cdna3-mfma-fp16-f32"}) {
+    const auto contract = *nn::find_attention_contract(std::string(nn::tiled_attention_prefix) + unit);
+    if (!gpu::runs_attention(contract, 64, device)) continue;
+    ++units;
+    for (const shape& s : {shape{1, 1, 1, 1, 16}, shape{2, 70, 2, 1, 32}, shape{1, 130, 2, 1, 48, 40},
+                           shape{1, 66, 1, 1, 128, 0, 20.0f}, shape{1, 200, 1, 1, 64, 15}}) {
+      check<float>(contract, s);
+      check<bf16>(contract, s);
+    }
+    check<bf16>(contract, {1, 70, 1, 1, 32}, 3);  // rows that begin at no multiple of 16 bytes
+    if (!on_device) continue;
+    check<bf16>(contract, {2, 1000, 8, 2, 128});
+    check<bf16>(contract, {2, 777, 4, 4, 64, 100});
+    check<float>(contract, {1, 500, 4, 2, 96, 200, 8.0f});
+  }
+  CHECK(units == (on_device ? 1 : 2));
+}
+
+TEST_CASE("tiles: NaN reaches the rows that see it, and a row without a finite score is canonical NaN") {
+  const auto contract = *nn::find_attention_contract("attention-bf16-tile64x64-exp2deg3@hopper-mma-fp16-f32");
+  if (!gpu::runs_attention(contract, 32, device)) return;
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    poison_key = bad;
+    check<float>(contract, {1, 100, 2, 1, 32});
+    check<bf16>(contract, {1, 140, 1, 1, 32, 60});
+  }
+  poison_key = 0.0f;
 }
 
 TEST_CASE("through graphs, and in any order of threads") {

@@ -1,0 +1,272 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// BF16 matrix instructions as products of 16 × 16 tiles, one shape for both vendors: a kernel written on a unit of
+// these runs on either. A unit says which rows and columns of a result a lane holds, so that a result can be the first
+// operand of the next product without leaving registers. In host mode both run, under the mma_model of their unit.
+#pragma once
+
+#include "gpu/dialect/hip.hpp"
+#include "gpu/dialect/packed.hpp"
+
+#if !defined(ROTOSCALE_CUDA)
+#include "gpu/dialect/amd_matrix.hpp"
+#endif
+#include "rotoscale/gemm_contracts.hpp"
+#if defined(ROTOSCALE_GPU_HOST)
+#include "rotoscale/mma_ref.hpp"
+#endif
+
+namespace rotoscale::gpu {
+
+/// BF16 of two numbers, nearest even, the first in the low half; NaN stays one.
+__device__ inline std::uint32_t pack_bf16(float low, float high) {
+#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
+  std::uint32_t w;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(high), "f"(low));
+  return w;
+#else
+  const std::uint32_t x = round_to_bf16_quieting_nan(fp32_bits(low)), y = round_to_bf16_quieting_nan(fp32_bits(high));
+  return x >> 16 | (y & 0xFFFF0000u);
+#endif
+}
+
+#if defined(ROTOSCALE_GPU_HOST)
+namespace detail {
+
+/// What a lane hands to mma.sync.m16n8k16.
+struct mma_registers {
+  const std::uint32_t *a, *b;
+  float* d;
+};
+/// d [16 × 8] += a [16 × 16] · bᵀ [8 × 16] by the unit's model.
+inline void mma_m16n8k16(mma_registers* const (&lanes)[32]) {
+  constexpr mma_model m = find_unit("hopper-mma-fp16-f32")->model;
+  static thread_local mma_term a[16][16], b[8][16];
+  const auto term = [](std::uint32_t words, int half) {
+    return mma_element(mma_model{}, formats::bf16, words >> (16 * half) & 0xFFFFu);
+  };
+  for (int l = 0; l < 32; ++l) {
+    const int group = l / 4, k = 2 * (l % 4);
+    for (int half = 0; half < 2; ++half) {
+      for (int w = 0; w < 4; ++w) a[group + w % 2 * 8][k + w / 2 * 8 + half] = term(lanes[l]->a[w], half);
+      for (int w = 0; w < 2; ++w) b[group][k + w * 8 + half] = term(lanes[l]->b[w], half);
+    }
+  }
+  for (int l = 0; l < 32; ++l) {
+    for (int e = 0; e < 4; ++e) {
+      mma_product p[16];
+      const int row = l / 4 + e / 2 * 8, column = 2 * (l % 4) + e % 2;
+      for (int k = 0; k < 16; ++k) p[k] = mma_multiply(m, a[row][k], b[column][k]);
+      float& d = lanes[l]->d[e];
+      d = fp32_value(mma_step(m, p, 16, unpack(formats::fp32, fp32_bits(d))));
+    }
+  }
+}
+
+}  // namespace detail
+#endif
+
+#if !defined(ROTOSCALE_AMD)
+
+/// NVIDIA's mma.sync.m16n8k16 (sm_80 and later), two of them a product.
+struct mma_sync_unit {
+  static constexpr const char* name = "hopper-mma-fp16-f32";
+  static constexpr int lanes = 32;
+  static constexpr int elements = 8;             ///< of a result that a lane holds
+  static constexpr int rows = 2;                 ///< rows of it that they are in
+  static constexpr int stages = 2;               ///< tiles in shared memory, of which one is on its way
+  static constexpr bool keeps_operands = false;  ///< are there registers for operands that stay?
+
+  /// 16 rows × 16 k.
+  struct fragment {
+    std::uint32_t word[4];
+  };
+
+  __device__ static int lane() { return static_cast<int>(thread_index().x) % lanes; }
+  /// Of the r-th row of a lane, and of element e: its row's number and its column.
+  __device__ static int row(int r) { return lane() / 4 + 8 * r; }
+  __device__ static constexpr int row_of_element(int e) { return e / 2 % 2; }
+  __device__ static int column(int e) { return 8 * (e / 4) + 2 * (lane() % 4) + e % 2; }
+  /// Which of the lane's four columns element e is in.
+  __device__ static constexpr int column_of_element(int e) { return e / 4 * 2 + e % 2; }
+  /// One lane of those that share a row.
+  __device__ static bool leads() { return lane() % 4 == 0; }
+
+  __device__ static float row_max(float x) {
+    ROTOSCALE_UNROLL
+    for (unsigned mask = 1; mask < 4; mask *= 2) {
+      const float other = fp32_from_bits(shuffle_xor(fp32_bits(x), mask));
+      x = other > x ? other : x;
+    }
+    return x;
+  }
+  /// Sixteen sums, one a column of a row, of which a lane holds four: folded j + 8, j + 4, j + 2, j + 1.
+  __device__ static float fold(const float (&sum)[4]) {
+    float x[2] = {sum[0] + sum[2], sum[1] + sum[3]};
+    ROTOSCALE_UNROLL
+    for (unsigned mask = 2; mask > 0; mask /= 2) {
+      ROTOSCALE_UNROLL
+      for (float& y : x) y += fp32_from_bits(shuffle_xor(fp32_bits(y), mask));
+    }
+    return x[0] + x[1];
+  }
+
+  /// A result, rounded, as a first operand.
+  __device__ static fragment as_operand(const float (&d)[elements]) {
+    return {{pack_bf16(d[0], d[1]), pack_bf16(d[2], d[3]), pack_bf16(d[4], d[5]), pack_bf16(d[6], d[7])}};
+  }
+
+#if defined(ROTOSCALE_CUDA)
+  template <bool Transposed>
+  __device__ static fragment load_matrices(const std::uint16_t* at) {
+    const auto address = static_cast<unsigned>(__cvta_generic_to_shared(at));
+    fragment f;
+    if constexpr (Transposed) {
+      asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(f.word[0]), "=r"(f.word[1]), "=r"(f.word[2]), "=r"(f.word[3])
+                   : "r"(address)
+                   : "memory");
+    } else {
+      asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(f.word[0]), "=r"(f.word[1]), "=r"(f.word[2]), "=r"(f.word[3])
+                   : "r"(address)
+                   : "memory");
+    }
+    return f;
+  }
+  /// First operand: 16 rows of k in shared memory, `stride` elements apart (a multiple of 8).
+  __device__ static fragment load_first(const std::uint16_t* x, int stride) {
+    return load_matrices<false>(x + (lane() % 16) * stride + lane() / 16 * 8);
+  }
+  /// Second operand: 16 rows of k.
+  __device__ static fragment load_second(const std::uint16_t* x, int stride) {
+    return load_matrices<false>(x + (lane() % 8 + lane() / 16 * 8) * stride + lane() / 8 % 2 * 8);
+  }
+  /// Second operand that lies the other way: 16 k of rows.
+  __device__ static fragment load_second_turned(const std::uint16_t* x, int stride) {
+    return load_matrices<true>(x + (lane() % 16) * stride + lane() / 16 * 8);
+  }
+  __device__ static void multiply_half(const fragment& a, std::uint32_t b0, std::uint32_t b1, float* d) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "r"(b0), "r"(b1));
+  }
+  /// d += a · bᵀ
+  __device__ static void multiply(const fragment& a, const fragment& b, float (&d)[elements]) {
+    multiply_half(a, b.word[0], b.word[1], d);
+    multiply_half(a, b.word[2], b.word[3], d + 4);
+  }
+#else
+  static std::uint32_t two(const std::uint16_t* x, int step) {
+    return x[0] | static_cast<std::uint32_t>(x[step]) << 16;
+  }
+  static fragment load_first(const std::uint16_t* x, int stride) {
+    const auto word = [&](int w) {
+      return two(x + (lane() / 4 + w % 2 * 8) * stride + 2 * (lane() % 4) + w / 2 * 8, 1);
+    };
+    return {{word(0), word(1), word(2), word(3)}};
+  }
+  static fragment load_second(const std::uint16_t* x, int stride) {
+    const auto word = [&](int w) {
+      return two(x + (lane() / 4 + w / 2 * 8) * stride + 2 * (lane() % 4) + w % 2 * 8, 1);
+    };
+    return {{word(0), word(1), word(2), word(3)}};
+  }
+  static fragment load_second_turned(const std::uint16_t* x, int stride) {
+    const auto word = [&](int w) {
+      return two(x + (2 * (lane() % 4) + w % 2 * 8) * stride + lane() / 4 + w / 2 * 8, stride);
+    };
+    return {{word(0), word(1), word(2), word(3)}};
+  }
+  static void multiply(const fragment& a, const fragment& b, float (&d)[elements], const char* file = __builtin_FILE(),
+                       int line = __builtin_LINE()) {
+    detail::mma_registers low{a.word, b.word, d}, high{a.word, b.word + 2, d + 4};
+    host::wave_instruction<detail::mma_m16n8k16, 32>(low, file, line);
+    host::wave_instruction<detail::mma_m16n8k16, 32>(high, file, line);
+  }
+#endif
+};
+
+#endif
+
+#if !defined(ROTOSCALE_CUDA)
+
+/// AMD's 16x16x16 BF16 instruction (gfx942, gfx950). The second operand goes first, so that a lane holds neighbouring
+/// columns of a row.
+struct mfma_unit {
+  static constexpr const char* name = "cdna3-mfma-fp16-f32";
+  static constexpr int lanes = 64;
+  static constexpr int elements = 4;
+  static constexpr int rows = 1;
+  static constexpr int stages = 1;
+  static constexpr bool keeps_operands = true;
+
+  struct fragment {
+    amd::short4 four;
+  };
+
+  __device__ static int lane() { return static_cast<int>(thread_index().x) % lanes; }
+  __device__ static int row(int) { return lane() % 16; }
+  __device__ static constexpr int row_of_element(int) { return 0; }
+  __device__ static int column(int e) { return lane() / 16 * 4 + e; }
+  __device__ static constexpr int column_of_element(int e) { return e; }
+  __device__ static bool leads() { return lane() < 16; }
+
+  __device__ static float row_max(float x) {
+    ROTOSCALE_UNROLL
+    for (unsigned mask = 16; mask <= 32; mask *= 2) {
+      const float other = fp32_from_bits(amd::wave_xor(fp32_bits(x), mask));
+      x = other > x ? other : x;
+    }
+    return x;
+  }
+  __device__ static float fold(const float (&sum)[4]) {
+    float x[4] = {sum[0], sum[1], sum[2], sum[3]};
+    ROTOSCALE_UNROLL
+    for (unsigned mask = 32; mask >= 16; mask /= 2) {
+      ROTOSCALE_UNROLL
+      for (float& y : x) y += fp32_from_bits(amd::wave_xor(fp32_bits(y), mask));
+    }
+    return (x[0] + x[2]) + (x[1] + x[3]);
+  }
+
+  __device__ static fragment as_operand(const float (&d)[elements]) {
+    const std::uint32_t words[2] = {pack_bf16(d[0], d[1]), pack_bf16(d[2], d[3])};
+    fragment f;
+    __builtin_memcpy(&f.four, words, 8);
+    return f;
+  }
+  __device__ static fragment load_first(const std::uint16_t* x, int stride) {
+    return {*reinterpret_cast<const amd::short4*>(x + lane() % 16 * stride + lane() / 16 * 4)};
+  }
+  __device__ static fragment load_second(const std::uint16_t* x, int stride) { return load_first(x, stride); }
+  __device__ static fragment load_second_turned(const std::uint16_t* x, int stride) {
+    const std::uint16_t* const at = x + lane() / 16 * 4 * stride + lane() % 16;
+    return {amd::short4{static_cast<short>(at[0]), static_cast<short>(at[stride]), static_cast<short>(at[2 * stride]),
+                        static_cast<short>(at[3 * stride])}};
+  }
+  __device__ static void multiply(const fragment& a, const fragment& b, float (&d)[elements]) {
+    amd::float4 sum = {d[0], d[1], d[2], d[3]};
+    sum = amd::multiply_bf16(b.four, a.four, sum);
+    ROTOSCALE_UNROLL
+    for (int e = 0; e < elements; ++e) d[e] = sum[e];
+  }
+};
+
+#endif
+
+/// Calls body(unit) with the unit of this build that adds as `model` says; `otherwise` where it has none.
+template <class Result, class Body>
+Result with_bf16_unit(const mma_model& model, const Result& otherwise, const Body& body) {
+#if !defined(ROTOSCALE_AMD)
+  if (model == find_unit(mma_sync_unit::name)->model) return body(mma_sync_unit{});
+#endif
+#if !defined(ROTOSCALE_CUDA)
+  if (model == find_unit(mfma_unit::name)->model) return body(mfma_unit{});
+#endif
+  return otherwise;
+}
+
+}  // namespace rotoscale::gpu
