@@ -148,15 +148,14 @@ struct softmax_rows {
       factor[r] = nn::exp2((top[r] - base) * scale);
       shift[r] = base * scale;
       top[r] = largest;
-      ROTOSCALE_UNROLL
-      for (int c = 0; c < 4; ++c) sum[r][c] *= factor[r];
     }
     ROTOSCALE_UNROLL
     for (int i = 0; i < parts * Unit::elements; ++i) {
       const int e = i % Unit::elements, part = i / Unit::elements, r = Unit::row_of_element(e);
       const float p = nn::exp2(nn::fma(s[part][e], scale, -shift[r]));
       s[part][e] = !Masked || rows.sees(r, key + 16 * part + Unit::column(e)) ? p : 0.0f;
-      sum[r][Unit::column_of_element(e)] += s[part][e];
+      float& lane = sum[r][Unit::column_of_element(e)];
+      lane = part == 0 ? nn::fma(lane, factor[r], s[part][e]) : lane + s[part][e];
     }
   }
 };

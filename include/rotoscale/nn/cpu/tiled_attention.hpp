@@ -101,8 +101,8 @@ struct softmax_row {
       const float p = exp2(fma(score[j], scale, -shift));
       score[j] = j >= first && j < last ? p : 0.0f;
     }
-    for (float& x : lane) x *= factor;
-    for (index_t j = 0; j < n; ++j) lane[j % sum_lanes] += score[j];
+    for (index_t j = 0; j < sum_lanes; ++j) lane[j] = fma(lane[j], factor, j < n ? score[j] : 0.0f);
+    for (index_t j = sum_lanes; j < n; ++j) lane[j % sum_lanes] += score[j];
     return factor;
   }
 };

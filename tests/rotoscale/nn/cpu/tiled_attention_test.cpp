@@ -135,13 +135,14 @@ class definition {
       }
       const float base = largest == -INFINITY ? 0.0f : largest;
       const float alpha = nn::exp2((top - base) * binary), shift = base * binary;
-      for (float& l : lane) l *= alpha;
       for (index_t key = first; key < last; ++key) {
         const auto i = static_cast<std::size_t>(key - first);
         p.push_back(sees(b, t, key) ? nn::exp2(__builtin_fmaf(score[i], binary, -shift)) : 0.0f);
-        lane[key % 16] += p[i];
+        float& l = lane[key % 16];
+        l = i < 16 ? __builtin_fmaf(l, alpha, p[i]) : l + p[i];
         p[i] = rounded(p[i]);
       }
+      for (index_t i = last - first; i < 16; ++i) lane[i] *= alpha;
       for (index_t j = 0; j < s.dim; ++j) {
         numbers column;
         for (index_t key = first; key < last; ++key) {
