@@ -9,7 +9,7 @@
 #include "commit.hpp"
 #include "exit_codes.hpp"
 #include "rotoscale/io/json.hpp"
-#include "rotoscale/llama/config_json.hpp"
+#include "rotoscale/llama/checkpoint.hpp"
 #include "rotoscale/version.hpp"
 
 namespace rotoscale::llama_program {
@@ -30,10 +30,11 @@ CLI::Validator not_negative() {
 struct flag_visitor {
   CLI::App& app;
   std::string group;
+  std::string prefix = "";
 
   template <class T>
   void operator()(const char* key, T& member, const char* help) {
-    std::string flag = "--" + std::string(key);
+    std::string flag = "--" + prefix + key;
     std::replace(flag.begin(), flag.end(), '_', '-');
     if constexpr (std::is_same_v<T, bool>) {
       app.add_flag(flag + ",!--no-" + flag.substr(2), member, help)->group(group);
@@ -41,21 +42,63 @@ struct flag_visitor {
                          std::is_same_v<T, std::vector<std::string>>) {
       CLI::Option* option = app.add_option(flag, member, help)->capture_default_str()->group(group);
       if constexpr (std::is_unsigned_v<T>) option->check(not_negative());
+    } else if constexpr (named_enum<T>) {
+      app.add_option_function<std::string>(
+             flag,
+             [flag, &member](const std::string& name) {
+               if (!from_string(std::string_view(name), member)) {
+                 throw CLI::ValidationError(flag, "did you mean '" + io::nearest_name(name, names(member)) + "'?");
+               }
+             },
+             help)
+          ->default_str(std::string(to_string(member)))
+          ->group(group);
     } else if constexpr (!is_optional<T>) {
       flag_visitor inner{app, key};
       describe(inner, member);
-    }  // optional structs (rope_scaling) are for configuration files
+    }  // optional structs are for configuration files, or have flags of their own (lora)
   }
 };
 
 /// More than any machine has; a slip of the keyboard must not start a million.
 constexpr int most_threads = 4096;
 
+constexpr const char* lora_group = "lora";
+
+/// The described options of a run. Any of --lora-... asks for adapters.
+void define_run(CLI::App& app, arguments& a) {
+  describe(flag_visitor{app, "run"}, a.run);
+  describe(flag_visitor{app, lora_group, "lora-"}, a.lora);
+  app.get_option("--lora-targets")->delimiter(',');
+}
+
+/// Did the command line name an option of that group?
+bool names_group(const CLI::App& app, const std::string& group) {
+  for (const CLI::App* sub : app.get_subcommands()) {
+    for (const CLI::Option* o : sub->get_options()) {
+      if (o->get_group() == group && o->count() > 0) return true;
+    }
+  }
+  return false;
+}
+
+void define_merge(CLI::App& app, arguments& a) {
+  CLI::App* merge = app.add_subcommand("merge", "adds adapters to the weights that they stand beside");
+  merge->add_option("--base", a.merge.base, "weights: a directory or file of Hugging Face's, or a checkpoint")
+      ->required();
+  merge->add_option("--adapter", a.merge.adapter, "PEFT's files, or a checkpoint or run with adapters")->required();
+  merge->add_option("--out", a.merge.out, "directory to write, as Hugging Face has models")->required();
+  merge->add_option("--dtype", a.merge.dtype, "what the weights are stored as: F32 or BF16")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"F32", "BF16"}));
+}
+
 void define_eval_and_sample(CLI::App& app, arguments& a) {
   CLI::App* eval = app.add_subcommand("eval", "held-out loss of a checkpoint");
   CLI::App* sample = app.add_subcommand("sample", "text from a checkpoint");
   for (CLI::App* sub : {eval, sample}) {
     sub->add_option("--checkpoint", a.checkpoint, "checkpoint or run directory")->required();
+    sub->add_option("--adapter", a.adapter, "adapters beside its weights: PEFT's files, or a checkpoint or run");
     sub->add_option("--recipe", a.schedule_override, "another recipe than the one it was trained under last");
     sub->add_option("--threads", a.threads, "threads; 0: one per core")->check(CLI::Range(0, most_threads));
   }
@@ -103,15 +146,16 @@ void define(CLI::App& app, arguments& a) {
   train->add_option("--memory-limit", a.session.memory_limit, "most bytes of all memory, e.g. 4GiB; 0: no limit")
       ->transform(CLI::AsSizeValue(false))
       ->group("run");
-  describe(flag_visitor{*train, "run"}, a.run);
+  define_run(*train, a);
 
   CLI::App* plan = app.add_subcommand("plan", "the memory that train would take with these options");
   plan->add_option("--config", a.config, "JSON file with any of the options below")->group("run");
   plan->add_option("--model-config", a.model_config, "model shape from a Hugging Face config.json")->group("run");
   plan->add_option("--recipe", a.schedule_override, "same as --schedule")->group("run");
-  describe(flag_visitor{*plan, "run"}, a.run);
+  define_run(*plan, a);
 
   define_eval_and_sample(app, a);
+  define_merge(app, a);
   define_tokenizer(app, a.tokens);
 
   CLI::App* report = app.add_subcommand("report", "compare runs: table, CSV, plots, one HTML page");
@@ -152,21 +196,24 @@ void parse_arguments(int argc, char** argv, arguments& a) {
       }
       throw io::error("arguments", what);
     }
+    if (target.run.lora || names_group(app, lora_group)) target.run.lora = target.lora;
   };
   parse_into(a);
-  if (a.config.empty() && a.model_config.empty()) return;
   arguments again;
   if (!a.config.empty()) io::from_json(io::read_json(a.config), again.run, a.config);
-  if (!a.model_config.empty()) {
-    again.run.model = llama::read_model_config(io::read_json(a.model_config), a.model_config);
-  }
+  if (again.run.lora) again.lora = *again.run.lora;
+  std::string shape = a.model_config;
+  const std::string& init = a.run.init.empty() ? again.run.init : a.run.init;
+  if (shape.empty() && !init.empty() && a.resume.empty()) shape = llama::find_weights(init).config().string();
+  if (a.config.empty() && shape.empty()) return;
+  if (!shape.empty()) again.run.model = llama::read_model_config(io::read_json(shape), shape);
   parse_into(again);
   a = again;
 }
 
 void check_resume_flags(int argc, char** argv) {
-  const std::vector<std::string> allowed = {"--resume", "--threads", "--stop-at",      "--no-progress",
-                                            "--data",   "--out",     "--memory-limit", "--tokenizer"};
+  const std::vector<std::string> allowed = {"--resume", "--threads",      "--stop-at",   "--no-progress", "--data",
+                                            "--out",    "--memory-limit", "--tokenizer", "--init"};
   for (int i = 2; i < argc; ++i) {
     const std::string word = argv[i];
     if (!word.starts_with("--")) continue;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "data/commands.hpp"
+#include "merge.hpp"
 #include "report/report.hpp"
 #include "sample.hpp"
 #include "train/train.hpp"
@@ -15,12 +16,15 @@ namespace rotoscale::llama_program {
 
 struct arguments {
   run_options run;
+  llama::lora_config lora;  ///< becomes run.lora if any of it is given
   session_options session;
   std::string config, model_config, checkpoint, resume, schedule_override;
   int threads = 0;
   bool no_progress = false;
   std::vector<std::string> data;
   int windows = 0;
+  std::string adapter;
+  merge_options merge;
   sample_options sample;
   report_options report;
   std::string tokenizer, text_format;

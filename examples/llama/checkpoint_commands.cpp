@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "exit_codes.hpp"
+#include "merge.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
 #include "rotoscale/llama/schedule.hpp"
 #include "rotoscale/nn/cpu/make_backend.hpp"
@@ -16,12 +17,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A checkpoint's model under the recipe it was trained with last, or another one.
+/// A checkpoint's model under the recipe it was trained with last, or another one; adapters beside it.
 struct loaded_model {
   std::unique_ptr<nn::backend> ops;
   trainer_state state;
   nn::recipe recipe;
-  fs::path path;
+  fs::path path, adapters;  ///< adapters: empty if there are none
+  llama::weights_place weights;
   bool own_recipe = false;
   std::unique_ptr<llama::session> session;
 
@@ -30,7 +32,8 @@ struct loaded_model {
     std::error_code failed;
     const bool own = fs::exists(path / "trainer_state.json", failed);
     if (own) state = read_trainer_state(path);
-    const std::string config = (path / "config.json").string();
+    find_parts(a, own);
+    const std::string config = weights.config().string();
     state.run.model = llama::read_model_config(io::read_json(config), config);
     own_recipe = own && a.schedule_override.empty();
     recipe = own_recipe ? state.recipe()
@@ -50,11 +53,16 @@ struct loaded_model {
     o.model.sequence = sequence;
     o.model.head_chunk = state.run.train.head_chunk;
     o.model.training = false;
+    o.model.lora = state.run.lora;
     session = std::make_unique<llama::session>(*ops, state.run.model, o, std::vector{recipe});
-    // Before weights are quantized: with these random words and scales.
-    session->set_inputs(inputs());
+    // Weights are quantized when they are read: with the checkpoint's random words and scales, those that were frozen
+    // with the words of when the run began.
+    nn::step_inputs now = inputs();
+    if (adapters == path) now.step = 0;
+    session->set_inputs(now);
     if (own_recipe) llama::read_scales(path, *session);
-    llama::read_checkpoint(path, *session, false);
+    llama::read_weights(weights, *session);
+    if (!adapters.empty()) llama::read_adapters(adapters, *session);
   }
 
   nn::step_inputs inputs() const {
@@ -62,6 +70,31 @@ struct loaded_model {
     now.seed = state.run.train.seed;
     now.step = static_cast<std::uint64_t>(state.step);
     return now;
+  }
+
+ private:
+  /// --checkpoint is a model, with or without --adapter beside it, or adapters that say what they stand beside.
+  void find_parts(const arguments& a, bool own) {
+    if (llama::is_adapter(path)) {
+      if (!a.adapter.empty())
+        throw io::error("--adapter", a.checkpoint + " holds adapters itself, not what they stand beside");
+      adapters = path;
+      if (!own) state.run.lora = llama::read_adapter_config(path);
+      const std::string base = own ? state.run.init : llama::adapter_base(path);
+      std::error_code failed;
+      if (base.empty() || !fs::exists(base, failed)) {
+        throw io::error(
+            (path / "adapter_config.json").string(),
+            "base_model_name_or_path: '" + base + "' is not here; give it as --checkpoint, and this as --adapter");
+      }
+      weights = llama::find_weights(base);
+      return;
+    }
+    weights = {path};
+    state.run.lora.reset();
+    if (a.adapter.empty()) return;
+    adapters = find_adapter(a.adapter);
+    state.run.lora = llama::read_adapter_config(adapters);
   }
 };
 

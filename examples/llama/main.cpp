@@ -34,6 +34,7 @@ int train(int argc, char** argv, arguments& a) {
   trainer_state state = read_trainer_state(checkpoint);
   if (!a.run.data.empty()) state.run.data = a.run.data;
   if (!a.run.tokenizer.empty()) state.run.tokenizer = a.run.tokenizer;
+  if (!a.run.init.empty()) state.run.init = a.run.init;
   a.session.resume = true;
   // A checkpoint lies in RUN/checkpoints/.
   a.session.resumed_run = fs::weakly_canonical(checkpoint).parent_path().parent_path().string();
@@ -62,6 +63,7 @@ int run(int argc, char** argv) {
   if (command == "plan") return plan(a);
   if (command == "eval") return evaluate_checkpoint(a);
   if (command == "sample") return sample_checkpoint(a);
+  if (command == "merge") return merge(a.merge);
   if (command == "tokenizer") return run_tokenizer(a.tokens, std::cout);
   return write_report(a.report, std::cout);
 }

@@ -23,6 +23,10 @@ std::optional<std::string> within(const std::string& name, double value, double 
 
 std::optional<std::string> find_fault(const run_options& o) {
   if (auto f = llama::find_fault(o.model)) return "model." + *f;
+  if (o.lora) {
+    if (auto f = llama::find_fault(*o.lora)) return "lora." + *f;
+    if (o.init.empty()) return std::string("init: is missing, adapters stand beside given weights");
+  }
   const train_options& t = o.train;
   if (o.model.vocab_size < 256) {
     return "model.vocab_size: " + std::to_string(o.model.vocab_size) + " is too small for byte tokens (256)";

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rotoscale/llama/config.hpp"
+#include "rotoscale/llama/lora.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -71,6 +72,8 @@ struct run_options {
   std::string text_format = "auto";
   std::string tokenizer;
   std::string schedule = "bf16";
+  std::string init;
+  std::optional<llama::lora_config> lora;
   llama::model_config model;
   train_options train;
 };
@@ -82,6 +85,9 @@ void describe(Visitor&& v, run_options& o) {
   v("text_format", o.text_format, "auto (HTML and roff without markup), plain, html, roff or bytes (binary files too)");
   v("tokenizer", o.tokenizer, "SentencePiece model (default: bytes)");
   v("schedule", o.schedule, "recipe or schedule: a preset's name or a JSON file");
+  v("init", o.init,
+    "begin with these weights: a directory or file of Hugging Face's, or a checkpoint (default: from the seed)");
+  v("lora", o.lora, "adapters beside the frozen weights of init, or null");
   v("model", o.model, "shape of the model");
   v("train", o.train, "training");
 }

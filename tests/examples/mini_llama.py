@@ -386,7 +386,7 @@ class Results(Scratch):
 
 class Log(Scratch):
     KEYS = {
-        "start": "event name version commit device compiler threads seed config schedule contracts memory parameters data_kind train_tokens "
+        "start": "event name version commit device compiler threads seed config schedule contracts memory parameters trained_parameters data_kind train_tokens "
                  "val_tokens",
         "eval": "event step tokens val_loss bits_per_byte windows loader_share recipe",
         "step": "event step loss lr grad_norm tokens seconds tokens_per_s loader_share recipe",

@@ -60,6 +60,7 @@ ordered_json start_record(const trainer_state& state, const llama::session& mode
           {"contracts", contract_record(model)},
           {"memory", memory_record(model)},
           {"parameters", model.model().parameters().count()},
+          {"trained_parameters", model.model().parameters().trained_count()},
           {"data_kind", text.kind()},
           {"train_tokens", text.train_tokens()},
           {"val_tokens", text.validation_tokens()}};

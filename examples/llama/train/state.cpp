@@ -73,6 +73,7 @@ llama::session_options session_options_for(const run_options& run, std::size_t m
   o.model.batch = t.batch;
   o.model.sequence = t.sequence;
   o.model.head_chunk = t.head_chunk;
+  o.model.lora = run.lora;
   o.micro_batches = t.accumulate;
   o.optimizer = {static_cast<float>(t.beta1), static_cast<float>(t.beta2), static_cast<float>(t.epsilon),
                  static_cast<float>(t.weight_decay), t.clip};

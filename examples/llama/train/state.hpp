@@ -21,6 +21,7 @@ struct trainer_state {
   double best_val_loss = 0;  ///< of all evaluations; meaningful once one was made
   bool evaluated = false;
   std::uint64_t data_fingerprint = 0;
+  std::uint64_t base_digest = 0;  ///< of the weights that adapters stand beside; 0 without adapters
   run_options run;
   std::vector<nn::resolved_phase> phases;
   std::int64_t phase = 0;        ///< of the last step done
@@ -48,6 +49,7 @@ void describe(Visitor&& v, trainer_state& s) {
   v("best_val_loss", s.best_val_loss, "nats");
   v("evaluated", s.evaluated, "whether best_val_loss holds anything");
   v("data_fingerprint", s.data_fingerprint, "of the text");
+  v("base_digest", s.base_digest, "of the frozen weights beside adapters");
   v("run", s.run, "effective options");
   v("phases", s.phases, "effective recipes by step");
   v("phase", s.phase, "of the last step done");

@@ -38,9 +38,23 @@ trainer::trainer(nn::backend& ops, trainer_state state, const session_options& s
   nn::step_inputs loading;  // the same for a run and its continuation
   loading.seed = state_.run.train.seed;
   model_->set_inputs(loading);
-  if (state_.step == 0) model_->initialize(state_.run.train.seed);
+  if (state_.run.lora || (state_.step == 0 && !state_.run.init.empty())) load_given_weights();
+  if (state_.step == 0) {
+    state_.run.init.empty() ? model_->initialize(state_.run.train.seed)
+                            : model_->initialize_adapters(state_.run.train.seed);
+  }
   // The phase of the last step done: where the next one is in another phase, run() switches as an unbroken run does.
   if (state_.phase != 0) model_->use(state_.recipe());
+}
+
+/// The weights of --init; frozen ones are quantized here, under every recipe of the run.
+void trainer::load_given_weights() {
+  const std::uint64_t digest = llama::read_weights(llama::find_weights(state_.run.init), *model_);
+  if (!state_.run.lora) return;
+  if (state_.step == 0) state_.base_digest = digest;
+  if (digest != state_.base_digest) {
+    throw io::error(state_.run.init, "not the weights that the adapters were trained beside");
+  }
 }
 
 void trainer::restore(const fs::path& checkpoint) {
@@ -103,7 +117,7 @@ void trainer::save_checkpoint() {
   std::error_code failed;
   fs::create_directories(files_.checkpoints(), failed);
   const fs::path path = files_.checkpoint(state_.step);
-  llama::write_checkpoint(path, *model_, io::to_json(state_));
+  llama::write_checkpoint(path, *model_, io::to_json(state_), state_.run.init);
   log_->write({{"event", "checkpoint"}, {"step", state_.step}, {"path", path.string()}});
   files_.prune(state_.step, state_.run.train.keep_checkpoints);
 }

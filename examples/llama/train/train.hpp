@@ -40,6 +40,7 @@ class trainer {
   int run();
 
  private:
+  void load_given_weights();
   void open_log();
   // healing.cpp
   void enter_phase();

@@ -1,11 +1,13 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints: a directory with config.json and model.safetensors as Hugging Face's LlamaForCausalLM has them, plus
-// optimizer.safetensors (moments and delayed-scaling state). It appears under its name complete or not at all. Models
-// of others are read as well: in shards, in BF16 and FP16. In memory is one parameter at a time beyond the session's
-// own.
+// optimizer.safetensors (moments and delayed-scaling state). With adapters it holds these, as PEFT's
+// adapter_config.json and adapter_model.safetensors, and not the base. It appears under its name complete or not at
+// all. Models of others are read as well: in shards, in BF16 and FP16. In memory is one parameter at a time beyond the
+// session's own.
 #pragma once
 
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <span>
@@ -17,6 +19,7 @@
 #include "rotoscale/io/file.hpp"
 #include "rotoscale/io/json.hpp"
 #include "rotoscale/io/safetensors_shards.hpp"
+#include "rotoscale/llama/adapter_config.hpp"
 #include "rotoscale/llama/config_json.hpp"
 #include "rotoscale/llama/session.hpp"
 
@@ -34,50 +37,83 @@ void for_each_slice(const parameter& p, const Function& f) {
   }
 }
 
+/// FP32 numbers as the bytes of a dtype: "F32", or "BF16" to nearest even.
+inline void give_floats(std::span<const float> values, const std::string& type, const io::byte_sink& sink) {
+  if (type == "F32") return sink(std::as_bytes(values));
+  std::vector<bf16> narrow(values.begin(), values.end());
+  sink(std::as_bytes(std::span<const bf16>(narrow)));
+}
+
 /// Adds a parameter's slices, its values fetched when they are written: at most one parameter's are held.
 template <class Fetch>
-void add_slices(io::safetensors_writer& out, const parameter& p, const std::string& prefix, const Fetch& fetch) {
+void add_slices(io::safetensors_writer& out, const parameter& p, const std::string& prefix, const Fetch& fetch,
+                const std::string& type = "F32") {
   const auto held = std::make_shared<std::vector<float>>();
   for_each_slice(p, [&](const std::string& name, const std::vector<std::int64_t>& shape, index_t first, index_t count) {
-    const bool is_last = first + count == p.size();
-    out.add_streamed(prefix + name, "F32", shape, [=](const io::byte_sink& sink) {
+    const bool is_last = name == p.slices.back().name;
+    out.add_streamed(prefix + name, type, shape, [=](const io::byte_sink& sink) {
       if (held->empty()) *held = fetch();
-      sink(std::as_bytes(
-          std::span<const float>(*held).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count))));
+      give_floats(
+          std::span<const float>(*held).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)), type,
+          sink);
       if (is_last) *held = {};
     });
   });
 }
 
-/// One tensor as FP32, its shape checked.
-inline void read_floats(const io::safetensors_shards& model, const std::string& name,
-                        const std::vector<std::int64_t>& shape, std::span<float> to) {
+/// "16 x 8".
+inline std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string text;
+  for (const std::int64_t extent : shape) text += (text.empty() ? "" : " x ") + std::to_string(extent);
+  return text;
+}
+
+/// Where a tensor of these numbers is; throws io::error if it is missing or of another shape or dtype.
+inline io::located_tensor check_tensor(const io::safetensors_shards& model, const std::string& name,
+                                       const std::vector<std::int64_t>& shape) {
   const io::located_tensor found = model.find(name);
   if (found.info == nullptr) throw io::error(model.name(), "tensor '" + name + "' is missing");
   const std::string& file = found.file->name();
   if (found.info->dtype != "F32" && found.info->dtype != "BF16" && found.info->dtype != "F16") {
     throw io::error(file, "tensor '" + name + "': expected F32, BF16 or F16, found " + found.info->dtype);
   }
-  if (found.info->shape != shape) throw io::error(file, "tensor '" + name + "': its shape does not fit config.json");
+  if (found.info->shape == shape) return found;
+  throw io::error(file, "tensor '" + name + "': its shape " + shape_text(found.info->shape) + " is not the model's " +
+                            shape_text(shape));
+}
+inline void read_floats(const io::safetensors_shards& model, const std::string& name,
+                        const std::vector<std::int64_t>& shape, std::span<float> to) {
+  const io::located_tensor found = check_tensor(model, name, shape);
   found.file->read_floats(*found.info, 0, to);
 }
 
 inline std::vector<float> read_slices(const io::safetensors_shards& model, const parameter& p,
                                       const std::string& prefix) {
   std::vector<float> all(static_cast<std::size_t>(p.size()));
+  index_t read = 0;
   for_each_slice(p, [&](const std::string& name, const std::vector<std::int64_t>& shape, index_t first, index_t count) {
-    read_floats(model, prefix + name, shape,
-                std::span<float>(all).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
+    const auto to = std::span<float>(all).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+    if (first >= read) {
+      read_floats(model, prefix + name, shape, to);
+      read = first + count;
+      return;
+    }
+    // The A of a fused adapter stands in the file once for each part.
+    std::vector<float> again(to.size());
+    read_floats(model, prefix + name, shape, again);
+    if (std::memcmp(again.data(), to.data(), to.size_bytes()) == 0) return;
+    throw io::error(model.name(), "tensor '" + prefix + name + "': is not that of '" + p.name() +
+                                      "', as a fused adapter's has to be");
   });
   return all;
 }
 
 /// Refuses tensors that the model has not, which would be another model; but for those that follow from config.json:
 /// RoPE's frequencies in old files, and a head beside the embedding that it is tied to.
-inline void refuse_others(const io::safetensors_shards& found, const parameter_list& parameters,
+inline void refuse_others(const io::safetensors_shards& found, std::span<const parameter> parameters,
                           const model_config& config) {
   std::unordered_set<std::string> known;
-  for (const parameter& p : parameters.all()) {
+  for (const parameter& p : parameters) {
     for (const parameter::slice& s : p.slices) known.insert(s.name);
   }
   for (const io::safetensors_file& file : found.files()) {
@@ -106,14 +142,15 @@ inline std::vector<scaling_memory> scaling_buffers(const nn::delayed_scaling_sta
 
 }  // namespace detail
 
-/// Writes a checkpoint directory: weights, the moments of those that train, scales. `state` goes to trainer_state.json
-/// as it is.
+/// Writes a checkpoint directory: weights, or with adapters these; the moments of those that train; scales. `state`
+/// goes to trainer_state.json as it is. `base` says in adapter_config.json what the adapters stand beside.
 inline void write_checkpoint(const std::filesystem::path& directory, const session& from,
-                             const nlohmann::ordered_json& state) {
+                             const nlohmann::ordered_json& state, const std::string& base = "") {
   io::atomic_directory out(directory);
   io::safetensors_writer weights, optimizer;
   const model& m = from.model();
-  for (std::size_t i = 0; i < m.parameters().all().size(); ++i) {
+  const std::optional<lora_config>& lora = m.options().lora;
+  for (std::size_t i = lora ? m.parameters().base_count() : 0; i < m.parameters().all().size(); ++i) {
     const parameter& p = m.parameters()[i];
     detail::add_slices(weights, p, "", [&from, i] { return from.model().values(from.queue(), i); });
     if (!p.trains) continue;
@@ -128,23 +165,89 @@ inline void write_checkpoint(const std::filesystem::path& directory, const sessi
     optimizer.add(name, "F32", {static_cast<std::int64_t>(count)}, std::as_bytes(std::span<const float>(host)));
   }
   weights.metadata["format"] = "pt";  // transformers refuses files without it
-  weights.write(out.path() / "model.safetensors");
+  weights.write(out.path() / (lora ? "adapter_model.safetensors" : "model.safetensors"));
   optimizer.write(out.path() / "optimizer.safetensors");
-  io::write_json(out.path() / "config.json", model_config_json(m.config()));
+  if (lora) {
+    io::write_json(out.path() / "adapter_config.json", adapter_config_json(*lora, base));
+  } else {
+    io::write_json(out.path() / "config.json", model_config_json(m.config()));
+  }
   io::write_json(out.path() / "trainer_state.json", state);
   out.commit();
 }
 
-/// Reads weights, and the optimizer's state if `with_optimizer`.
-inline void read_checkpoint(const std::filesystem::path& directory, session& into, bool with_optimizer) {
-  const auto weights = io::safetensors_shards::open(directory);
-  const model& m = into.model();
-  for (std::size_t i = 0; i < m.parameters().all().size(); ++i) {
-    into.load(i, detail::read_slices(weights, m.parameters()[i], ""));
+/// `path` itself if it is a checkpoint, else the newest one of the run directory `path`.
+inline std::filesystem::path find_checkpoint(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  std::error_code failed;
+  if (!fs::exists(path, failed)) throw io::error(path.string(), "no such checkpoint or run directory");
+  for (const char* name : {"model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors"}) {
+    if (fs::exists(path / name, failed)) return path;
   }
-  detail::refuse_others(weights, m.parameters(), m.config());
-  if (!with_optimizer) return;
+  fs::path newest;
+  for (const auto& entry : fs::directory_iterator(path / "checkpoints", failed)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("step-") && name > newest.filename().string()) newest = entry.path();
+  }
+  if (newest.empty()) {
+    throw io::error(path.string(),
+                    "holds neither model.safetensors nor adapter_model.safetensors nor checkpoints/step-*");
+  }
+  return newest;
+}
+
+/// Where a model's tensors and its config.json are: a checkpoint or run directory as find_checkpoint takes it, or one
+/// .safetensors file.
+struct weights_place {
+  std::filesystem::path directory;  ///< of tensors and config.json
+  std::string stem = "model";       ///< of the tensors' file or files
+
+  /// The shape that the tensors belong to.
+  std::filesystem::path config() const { return directory / "config.json"; }
+};
+/// Throws io::error where there is no model.
+inline weights_place find_weights(const std::filesystem::path& path) {
+  std::error_code failed;
+  if (path.extension() == ".safetensors" && std::filesystem::is_regular_file(path, failed)) {
+    return {path.parent_path(), path.stem().string()};
+  }
+  const std::filesystem::path directory = find_checkpoint(path);
+  if (is_adapter(directory)) throw io::error(directory.string(), "holds adapters, no model");
+  return {directory};
+}
+
+/// Reads the model's own weights, not those of adapters; returns a digest of names and values, whatever they were
+/// stored as. Scales and the session's inputs must be those that frozen weights are to be quantized with.
+inline std::uint64_t read_weights(const weights_place& from, session& into) {
+  const auto weights = io::safetensors_shards::open(from.directory, from.stem);
+  const model& m = into.model();
+  const std::size_t count = m.parameters().base_count();
+  std::uint64_t digest = 14695981039346656037u;  // FNV-1a of 64 bits
+  const auto add = [&](std::uint64_t number) { digest = (digest ^ number) * 1099511628211u; };
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::vector<float> values = detail::read_slices(weights, m.parameters()[i], "");
+    for (const char c : m.parameters()[i].name()) add(static_cast<unsigned char>(c));
+    for (const float x : values) add(fp32_bits(x));
+    into.load(i, values);
+  }
+  detail::refuse_others(weights, std::span(m.parameters().all()).first(count), m.config());
+  return digest;
+}
+
+/// Reads the adapters of a session that has some, from a checkpoint or from PEFT's files.
+inline void read_adapters(const std::filesystem::path& directory, session& into) {
+  const auto tensors = io::safetensors_shards::open(directory, "adapter_model");
+  const parameter_list& list = into.model().parameters();
+  for (std::size_t i = list.base_count(); i < list.all().size(); ++i) {
+    into.load(i, detail::read_slices(tensors, list[i], ""));
+  }
+  detail::refuse_others(tensors, std::span(list.all()).subspan(list.base_count()), into.model().config());
+}
+
+/// Reads the optimizer's moments of all that trains.
+inline void read_moments(const std::filesystem::path& directory, session& into) {
   const auto optimizer = io::safetensors_shards::open(directory, "optimizer");
+  const model& m = into.model();
   for (std::size_t i = 0; i < m.parameters().all().size(); ++i) {
     const parameter& p = m.parameters()[i];
     if (!p.trains) continue;
@@ -153,32 +256,30 @@ inline void read_checkpoint(const std::filesystem::path& directory, session& int
   }
 }
 
+/// Reads what write_checkpoint wrote, but for scales: weights or adapters, and the optimizer's state if
+/// `with_optimizer`.
+inline void read_checkpoint(const std::filesystem::path& directory, session& into, bool with_optimizer) {
+  if (into.model().options().lora) {
+    read_adapters(directory, into);
+  } else {
+    read_weights({directory}, into);
+  }
+  if (with_optimizer) read_moments(directory, into);
+}
+
 /// Restores delayed scaling; throws io::error if the checkpoint does not hold it.
 inline void read_scales(const std::filesystem::path& directory, const session& into) {
   const auto file = io::safetensors_shards::open(directory, "optimizer");
-  for (const auto& [name, memory, count] : detail::scaling_buffers(into.model().scales())) {
+  const nn::delayed_scaling_state& scales = into.model().scales();
+  for (const auto& [name, memory, count] : detail::scaling_buffers(scales)) {
     std::vector<float> host(count);
     detail::read_floats(file, name, {static_cast<std::int64_t>(count)}, host);
     into.ops().upload(into.queue(), memory, host.data(), count * sizeof(float));
     into.ops().synchronize(into.queue());
   }
-}
-
-/// `path` itself if it is a checkpoint, else the newest one of the run directory `path`.
-inline std::filesystem::path find_checkpoint(const std::filesystem::path& path) {
-  namespace fs = std::filesystem;
-  std::error_code failed;
-  if (!fs::exists(path, failed)) throw io::error(path.string(), "no such checkpoint or run directory");
-  for (const char* name : {"model.safetensors", "model.safetensors.index.json"}) {
-    if (fs::exists(path / name, failed)) return path;
-  }
-  fs::path newest;
-  for (const auto& entry : fs::directory_iterator(path / "checkpoints", failed)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("step-") && name > newest.filename().string()) newest = entry.path();
-  }
-  if (newest.empty()) throw io::error(path.string(), "holds neither model.safetensors nor checkpoints/step-*");
-  return newest;
+  // What was recorded while frozen weights were loaded is in the history already.
+  into.ops().fill_zero(into.queue(), scales.state().amax,
+                       static_cast<std::size_t>(scales.state().count) * sizeof(float));
 }
 
 }  // namespace rotoscale::llama

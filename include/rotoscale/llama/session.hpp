@@ -137,9 +137,12 @@ class session {
   }
   /// Initial values from a seed.
   void initialize(std::uint64_t seed) {
-    for (std::size_t i = 0; i < model_.parameters().all().size(); ++i) {
-      load(i, initial_values(model_.parameters()[i], i, model_.config(), seed));
-    }
+    initialize(seed, 0, model_.parameters().base_count());
+    initialize_adapters(seed);
+  }
+  /// Those of the adapters alone, beside given weights.
+  void initialize_adapters(std::uint64_t seed) {
+    initialize(seed, model_.parameters().base_count(), model_.parameters().all().size());
   }
 
   /// Queues one optimizer step over micro_batches × batch × sequence tokens. `starts`, where the options say documents:
@@ -238,6 +241,11 @@ class session {
       if (nn::is_fp8(g->left.format) || nn::is_fp8(g->right.format)) return true;
     }
     return false;
+  }
+  void initialize(std::uint64_t seed, std::size_t first, std::size_t last) {
+    for (std::size_t i = first; i < last; ++i) {
+      load(i, initial_values(model_.parameters()[i], i, model_.config(), seed));
+    }
   }
   bool is_parallel() const { return ranks_ != nullptr && ranks_->size() > 1; }
   template <class T>

@@ -37,6 +37,19 @@ std::function<void(llama::session_options&)> with(const llama::lora_config& c) {
   return [c](llama::session_options& o) { o.model.lora = c; };
 }
 
+oracle::config oracle_config(const llama::model_config& c) {
+  return {c.vocab_size,
+          c.hidden_size,
+          c.intermediate_size,
+          c.num_hidden_layers,
+          c.num_attention_heads,
+          c.num_key_value_heads,
+          static_cast<int>(c.head_size()),
+          c.rms_norm_eps,
+          c.rope_theta,
+          c.tie_word_embeddings};
+}
+
 /// B of every adapter, which begins at 0, from a seed.
 void fill_b(session_case& c) {
   const llama::model& m = c.session.model();
@@ -93,6 +106,162 @@ TEST_CASE("adapters that begin at B = 0 leave the bytes of the base, whatever th
       }
     }
   }
+}
+
+TEST_CASE("dropout: the words of docs/numerics.md, probability, factor, and y that is left alone") {
+  nn::cpu_backend ops(2);
+  constexpr index_t rows = 70, cols = 37;
+  std::vector<float> x, y;
+  for (index_t i = 0; i < rows * cols; ++i) {
+    x.push_back(static_cast<float>(i % 19) - 9.0f);
+    y.push_back(static_cast<float>(i % 7) * 0.25f);
+  }
+  nn::step_state state;
+  state.inputs.seed = 77;
+  state.inputs.step = 5;
+  state.inputs.first_micro_batch = 1;
+  state.inputs.micro_batch_stride = 4;
+  state.micro_batch = 2;                             // number 9 of all ranks'
+  const nn::dropout_args args{3, 0x4CCCCCCD, 1.5f};  // 0.3
+  // Purpose 6, layer from bit 40 on, step · 4096 + micro-batch.
+  const random_stream words{77, std::uint64_t{6} << 56 | std::uint64_t{3} << 40 | (5 * 4096 + 9)};
+  const auto view = [](std::vector<float>& v) { return nn::dense_tensor(v.data(), nn::dtype::fp32, {rows, cols}); };
+  std::vector<float> plain(x.size()), onto = y;
+  ops.dropout({}, view(x), args, view(plain), false, &state);
+  ops.dropout({}, view(x), args, view(onto), true, &state);
+  int dropped = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const bool kept = words.word(i) >= 0x4CCCCCCD;
+    dropped += !kept;
+    REQUIRE(plain[i] == (kept ? x[i] * 1.5f : 0.0f));
+    REQUIRE(onto[i] == (kept ? x[i] * 1.5f + y[i] : y[i]));  // exact
+  }
+  // 2590 draws of 0.3: 777 with a standard deviation of 23.
+  CHECK(std::abs(dropped - 777) < 5 * 23);
+}
+
+TEST_CASE("gradients of adapters are those of the merged weight's, times B and A") {
+  // In exact arithmetic a model with adapters and no dropout is the model with w + s·B·A, so dA = s·Bᵀ·dw, dB =
+  // s·dw·Aᵀ.
+  for (const auto& targets : {split_targets, fused_targets}) {
+    for (const int rank : {3, 64}) {  // 64: full rank of most matrices
+      CAPTURE(rank);
+      const auto config = small_config(false);
+      const auto lora = adapters(rank, 0.0, targets);
+      session_case c(config, preset("fp32"), 2, 70, 2, 7, with(lora));
+      fill_b(c);
+      const batch data(2, 70, config.vocab_size, true);
+      const nn::step_state state = c.step(data);
+      const llama::model& m = c.session.model();
+      const auto values = c.by_name(false), got = c.by_name(true);
+      oracle::tensor_map merged;
+      const double scale = 12.0 / rank;
+      const auto r = static_cast<std::size_t>(rank);
+      const auto adapter_of = [&](const std::string& weight, char which) -> const std::vector<double>* {
+        const auto found =
+            values.find("base_model.model." + weight.substr(0, weight.size() - 7) + ".lora_" + which + ".weight");
+        return found == values.end() ? nullptr : &found->second;
+      };
+      for (std::size_t i = 0; i < m.parameters().base_count(); ++i) {
+        const llama::parameter& p = m.parameters()[i];
+        const auto in = static_cast<std::size_t>(p.cols);
+        for (const auto& s : p.slices) {
+          std::vector<double> w = values.at(s.name);
+          if (const auto* a = adapter_of(s.name, 'A')) {
+            const auto& b = *adapter_of(s.name, 'B');
+            for (std::size_t o = 0; o < b.size() / r; ++o)
+              for (std::size_t k = 0; k < r; ++k)
+                for (std::size_t j = 0; j < in; ++j) w[o * in + j] += scale * b[o * r + k] * (*a)[k * in + j];
+          }
+          merged[s.name] = w;
+        }
+      }
+      const std::vector<int> tokens(data.tokens.begin(), data.tokens.end()),
+          wanted(data.targets.begin(), data.targets.end());
+      const oracle::config shape = oracle_config(config);
+      CHECK(state.mean_loss() == doctest::Approx(oracle::loss(shape, merged, tokens, wanted, 2, 70)).epsilon(1e-5));
+      const auto dw = oracle::gradients(shape, merged, tokens, wanted, 2, 70);
+      std::map<std::string, std::vector<double>> expected;
+      for (std::size_t i = m.parameters().base_count(); i < m.parameters().all().size(); ++i) {
+        for (const auto& s : m.parameters()[i].slices) expected[s.name] = {};
+      }
+      for (const auto& [name, d] : dw) {
+        const auto* a = adapter_of(name, 'A');
+        if (a == nullptr) continue;
+        const auto& b = *adapter_of(name, 'B');
+        const std::size_t in = a->size() / r, out = b.size() / r;
+        std::vector<double> da(a->size()), db(b.size());
+        for (std::size_t o = 0; o < out; ++o)
+          for (std::size_t k = 0; k < r; ++k)
+            for (std::size_t j = 0; j < in; ++j) {
+              da[k * in + j] += scale * b[o * r + k] * d[o * in + j];
+              db[o * r + k] += scale * (*a)[k * in + j] * d[o * in + j];
+            }
+        const std::string module = "base_model.model." + name.substr(0, name.size() - 7);
+        expected.at(module + ".lora_B.weight") = db;
+        expected.at(module + ".lora_A.weight") = da;
+      }
+      // The A of a fused adapter is one matrix under several names: their shares add.
+      for (std::size_t i = m.parameters().base_count(); i < m.parameters().all().size(); ++i) {
+        const llama::parameter& p = m.parameters()[i];
+        if (p.slices.size() < 2 || p.slices[1].first_row != 0) continue;
+        std::vector<double> sum(static_cast<std::size_t>(p.size()));
+        for (const auto& s : p.slices)
+          for (std::size_t j = 0; j < sum.size(); ++j) sum[j] += expected.at(s.name)[j];
+        for (const auto& s : p.slices) expected.at(s.name) = sum;
+      }
+      CHECK(expected.size() == 2 * 7 * static_cast<std::size_t>(config.num_hidden_layers));
+      for (const auto& [name, want] : expected) {
+        CAPTURE(name);
+        const auto& own = got.at(name);
+        REQUIRE(own.size() == want.size());
+        double error = 0, norm = 0;
+        for (std::size_t j = 0; j < want.size(); ++j) {
+          error += (own[j] - want[j]) * (own[j] - want[j]);
+          norm += want[j] * want[j];
+        }
+        CHECK(norm > 0);
+        // As of weights in model_test.cpp, and one product more.
+        CHECK(std::sqrt(error / norm) < 3e-5);
+      }
+    }
+  }
+}
+
+TEST_CASE("A within 1 / sqrt(in), each target's words its own whatever else is one; B is 0") {
+  const auto config = small_config(false);
+  const llama::parameter_list some(config, nullptr, adapters(8, 0, {"v_proj", "q_proj"})),
+      all(config, nullptr, adapters(8, 0, split_targets)), fused(config, nullptr, adapters(8, 0, fused_targets));
+  const auto values = [&](const llama::parameter_list& list, const std::string& name) {
+    for (std::size_t i = list.base_count(); i < list.all().size(); ++i) {
+      const llama::parameter& p = list[i];
+      const auto host = llama::initial_values(p, i, config, 9);
+      for (const auto& s : p.slices) {
+        if (s.name == name)
+          return std::vector<float>(host.begin() + s.first_row * p.cols,
+                                    host.begin() + (s.first_row + s.rows) * p.cols);
+      }
+    }
+    FAIL("no " << name);
+    return std::vector<float>();
+  };
+  const std::string at = "base_model.model.model.layers.1.self_attn.";
+  for (const char* module : {"q_proj", "v_proj"}) {
+    const auto a = values(some, at + module + ".lora_A.weight");
+    CHECK(same_bytes(a, values(all, at + module + ".lora_A.weight")));
+    const auto [least, most] = std::minmax_element(a.begin(), a.end());
+    CHECK((*least >= -0.125f && *least < -0.12f && *most <= 0.125f && *most > 0.12f));  // in = 64
+    for (const float b : values(some, at + module + ".lora_B.weight")) CHECK(b == 0.0f);
+  }
+  CHECK_FALSE(same_bytes(values(some, at + "q_proj.lora_A.weight"), values(some, at + "v_proj.lora_A.weight")));
+  CHECK(same_bytes(values(fused, at + "v_proj.lora_A.weight"), values(all, at + "q_proj.lora_A.weight")));
+  // Xavier: 2 / (in + rank) of 512 numbers, whose mean square has a standard deviation of sqrt(2 / 512) of it.
+  auto normal = adapters(8, 0, {"q_proj"});
+  normal.init = llama::lora_init::xavier_normal;
+  const auto a = values(llama::parameter_list(config, nullptr, normal), at + "q_proj.lora_A.weight");
+  double squares = 0;
+  for (const float x : a) squares += static_cast<double>(x) * static_cast<double>(x);
+  CHECK(squares / static_cast<double>(a.size()) == doctest::Approx(2.0 / 72).epsilon(5 * 0.0625));
 }
 
 TEST_CASE("the base is quantized once, in both orientations, and no column copy of x or dy is made for it") {

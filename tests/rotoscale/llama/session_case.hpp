@@ -116,8 +116,9 @@ struct session_case {
     const llama::model& m = session.model();
     for (std::size_t i = 0; i < m.parameters().all().size(); ++i) {
       const llama::parameter& p = m.parameters()[i];
-      const auto host = gradients ? m.arena_values(session.queue(), m.arena().gradient, i)
-                                  : m.values(session.queue(), i);
+      if (gradients && !p.trains) continue;
+      const auto host =
+          gradients ? m.arena_values(session.queue(), m.arena().gradient, i) : m.values(session.queue(), i);
       for (const auto& s : p.slices) {
         found[s.name].assign(host.begin() + s.first_row * p.cols, host.begin() + (s.first_row + s.rows) * p.cols);
       }

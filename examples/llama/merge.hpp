@@ -1,0 +1,22 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Adapters added to the weights that they stand beside: a model without adapters, in Hugging Face's files.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace rotoscale::llama_program {
+
+struct merge_options {
+  std::string base, adapter, out;
+  std::string dtype = "F32";  ///< or BF16
+};
+
+/// The directory of the adapters that `path` is, or whose newest checkpoint it is of; throws io::error.
+std::filesystem::path find_adapter(const std::filesystem::path& path);
+
+/// Writes w + alpha / rank · B·A for each weight, each sum in FP64 and rounded once; returns the exit code.
+int merge(const merge_options& options);
+
+}  // namespace rotoscale::llama_program

@@ -1,0 +1,140 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// PEFT's adapter_config.json and lora_config. A key is used, or without effect on the arithmetic of a forward and
+// backward pass, or one that must be switched off (null, false or empty); everything else is refused.
+#pragma once
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rotoscale/io/json.hpp"
+#include "rotoscale/io/safetensors_shards.hpp"
+#include "rotoscale/llama/lora.hpp"
+
+namespace rotoscale::llama {
+
+namespace detail {
+
+/// Keys that change nothing here: where the base comes from, who wrote the file, how A began (the values are there).
+inline bool adapter_key_has_no_effect(std::string_view key) {
+  constexpr std::string_view keys[] = {"auto_mapping",        "base_model_name_or_path",
+                                       "ensure_weight_tying", "eva_config",
+                                       "inference_mode",      "megatron_config",
+                                       "megatron_core",       "peft_version",
+                                       "qalora_group_size",   "revision",
+                                       "target_modules",      "task_type"};
+  return std::find(std::begin(keys), std::end(keys), key) != std::end(keys);
+}
+
+inline bool is_switched_off(const nlohmann::ordered_json& value) {
+  return value.is_null() || value == false || ((value.is_object() || value.is_array()) && value.empty());
+}
+
+/// Values of keys that are no number of lora_config, each refused unless it is what is implemented.
+inline void check_adapter_key(const std::string& key, const nlohmann::ordered_json& value,
+                              const io::detail::place& at) {
+  if (adapter_key_has_no_effect(key)) return;
+  if (key == "peft_type") {
+    if (value != "LORA") at.key(key).fail("only \"LORA\" is supported");
+  } else if (key == "bias") {
+    if (value != "none") at.key(key).fail("only \"none\" is supported");
+  } else if (key == "init_lora_weights") {  // others move a part of the base into the adapter
+    const bool plain = value.is_boolean() || value == "gaussian" || value == "orthogonal" || value == "eva";
+    if (!plain) at.key(key).fail("only true, false, \"gaussian\", \"orthogonal\" and \"eva\" are supported");
+  } else if (!is_switched_off(value)) {
+    at.key(key).fail("is not supported, found " + io::printable(value.dump()));
+  }
+}
+
+template <class T>
+void read_adapter_number(nlohmann::ordered_json& json, const char* key, T& value, const io::detail::place& at) {
+  if (!json.contains(key)) at.fail(std::string(key) + " is missing");
+  io::detail::read_value(json[key], value, at.key(key));
+  json.erase(key);
+}
+
+/// The modules that have tensors in the file, by name.
+inline std::vector<std::string> adapter_targets(const io::safetensors_shards& tensors) {
+  std::vector<std::string> found;
+  for (const lora_target& t : lora_targets) {
+    const std::string part = std::string(".") + t.name + ".lora_";
+    for (const io::safetensors_file& file : tensors.files()) {
+      const bool has = std::any_of(file.tensors().begin(), file.tensors().end(),
+                                   [&](const io::tensor_info& info) { return info.name.find(part) != info.name.npos; });
+      if (has && !t.fused) found.emplace_back(t.name);
+    }
+  }
+  return found;
+}
+
+}  // namespace detail
+
+/// Is there an adapter in PEFT's files?
+inline bool is_adapter(const std::filesystem::path& directory) {
+  std::error_code failed;
+  return std::filesystem::exists(directory / "adapter_model.safetensors", failed);
+}
+
+/// The numbers of the adapter in a directory; its targets are those that have tensors. Throws io::error naming the file
+/// and the key for an adapter of another kind.
+inline lora_config read_adapter_config(const std::filesystem::path& directory) {
+  const std::string path = (directory / "adapter_config.json").string();
+  nlohmann::ordered_json json = io::read_json(path);
+  const io::detail::place at{path, ""};
+  if (!json.is_object()) io::detail::fail_type("an object", json, at);
+  lora_config c;
+  detail::read_adapter_number(json, "r", c.rank, at);
+  detail::read_adapter_number(json, "lora_alpha", c.alpha, at);
+  c.dropout = 0.0;
+  if (json.contains("lora_dropout")) detail::read_adapter_number(json, "lora_dropout", c.dropout, at);
+  if (json.contains("use_rslora")) {  // alpha / sqrt(r) instead of alpha / r
+    if (json["use_rslora"] == true) c.alpha *= std::sqrt(static_cast<double>(c.rank));
+    json["use_rslora"] = false;
+  }
+  for (const auto& [key, value] : json.items()) detail::check_adapter_key(key, value, at);
+  c.targets = detail::adapter_targets(io::safetensors_shards::open(directory, "adapter_model"));
+  if (auto fault = find_fault(c)) {
+    if (fault->starts_with("rank")) fault->replace(0, 4, "r");
+    if (fault->starts_with("alpha") || fault->starts_with("dropout")) fault->insert(0, "lora_");
+    if (fault->starts_with("targets")) fault = "adapter_model.safetensors: no tensor of a linear layer's adapter";
+    throw io::error(path, *fault);
+  }
+  return c;
+}
+
+/// What the adapter stood beside when it was trained; empty if nobody knows.
+inline std::string adapter_base(const std::filesystem::path& directory) {
+  const nlohmann::ordered_json json = io::read_json(directory / "adapter_config.json");
+  const auto found = json.find("base_model_name_or_path");
+  return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+/// The adapter_config.json that PEFT loads. A fused target is written as its parts.
+inline nlohmann::ordered_json adapter_config_json(const lora_config& c, const std::string& base) {
+  nlohmann::ordered_json modules = nlohmann::ordered_json::array();
+  for (const lora_target& t : lora_targets) {
+    const auto in = c.targets_in(t.linear);
+    const bool whole = !in.empty() && in.front().fused;
+    if (!t.fused && (whole || c.has(t.name))) modules.push_back(t.name);
+  }
+  nlohmann::ordered_json alpha = c.alpha;
+  if (c.alpha == std::floor(c.alpha) && c.alpha < 0x1p53) alpha = static_cast<std::int64_t>(c.alpha);
+  return {{"peft_type", "LORA"},
+          {"task_type", "CAUSAL_LM"},
+          {"base_model_name_or_path", base},
+          {"r", c.rank},
+          {"lora_alpha", alpha},
+          {"lora_dropout", c.dropout},
+          {"target_modules", modules},
+          {"bias", "none"},
+          {"fan_in_fan_out", false},
+          {"init_lora_weights", true},
+          {"use_rslora", false},
+          {"modules_to_save", nullptr},
+          {"inference_mode", true}};
+}
+
+}  // namespace rotoscale::llama
