@@ -140,7 +140,9 @@ class adapter {
 /// A linear layer with an adapter beside it, or without one.
 class adapted_linear : public linear {
  public:
-  using linear::linear;
+  /// Without an adapter, under recipe `r`, which must outlive it.
+  adapted_linear(const linear_shape& shape, const recipe& r) : linear(shape, r) {}
+  adapted_linear() = default;
 
   /// Beside the layer; null: none.
   std::optional<nn::adapter> adapter;
