@@ -89,7 +89,8 @@ class backend {
   /// `memory` has the layout's bytes; `source` is read through it if the layout says so.
   virtual std::unique_ptr<operand_set> make_operands(const operand_request& request, void* memory,
                                                      const_tensor_view source) = 0;
-  /// Both forms in one pass over the source. Random words and signs derive from the state.
+  /// Both forms in one pass over the source. Random words and signs derive from the state. A maximum that is asked for is
+  /// recorded whatever the formats are.
   virtual void quantize(queue q, const_tensor_view source, const quantize_target& to, const step_state* state) = 0;
   /// c = round(a · bᵀ) or c = round(a · bᵀ + c); `output` says to which numbers, whatever c stores them as.
   virtual void gemm(queue q, operand a, operand b, const gemm_contract& contract, operand_format output, tensor_view c,

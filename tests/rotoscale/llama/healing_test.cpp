@@ -63,23 +63,33 @@ class watching_backend : public nn::cpu_backend {
   std::int64_t gradients = 0, flushed = 0;
 };
 
+/// What of the model trains: everything, all but the linear layers, or LoRA's adapters alone.
+enum class base { trains, frozen, adapted };
+
 struct healing_case {
   watching_backend ops;
   llama::session session;
 
-  explicit healing_case(const std::vector<nn::recipe>& recipes, bool frozen = true, index_t b = 2, index_t seq = 32,
-                        const llama::model_config& config = small_config(false), nn::communicator* ranks = nullptr,
-                        int micro_batches = 1)
+  explicit healing_case(const std::vector<nn::recipe>& recipes, base kind = base::frozen, index_t b = 2,
+                        index_t seq = 32, const llama::model_config& config = small_config(false),
+                        nn::communicator* ranks = nullptr, int micro_batches = 1)
       : session(ops, config,
                 session_case::options(b, seq,
                                       [&](llama::session_options& o) {
-                                        if (frozen)
+                                        if (kind == base::frozen)
                                           o.model.trains = [](const llama::parameter& p) { return !is_matrix(p); };
+                                        if (kind == base::adapted) o.model.lora = adapters();
                                         o.micro_batches = micro_batches;
                                       }),
                 recipes, ranks) {
     session.set_inputs(inputs(0));
     session.initialize(3);
+  }
+  static llama::lora_config adapters() {
+    llama::lora_config c;
+    c.rank = 4;
+    c.targets = {"q_proj", "v_proj", "o_proj", "down_proj"};
+    return c;
   }
   static nn::step_inputs inputs(std::uint64_t step, const nn::communicator* ranks = nullptr) {
     nn::step_inputs now;
@@ -248,14 +258,14 @@ TEST_CASE("two passes: MXFP4 is given up before FP8 streams in from pinned memor
 
 TEST_CASE("a base that trains is healed from its masters, and has no stash") {
   const batch data(2, 32, 64, false);
-  healing_case c({preset("mxfp4_h16"), preset("fp8_amd")}, false);
+  healing_case c({preset("mxfp4_h16"), preset("fp8_amd")}, base::trains);
   CHECK(c.session.plan()[category::stash] == 0);
   c.step(data, 0);
   c.session.use(preset("fp8_amd"));
   CHECK((c.session.last_switch().between == 0 && c.session.last_switch().streamed == 0));
   CHECK(c.session.last_switch().peak == std::max(c.session.last_switch().before, c.session.last_switch().after));
   // As a session that has known nothing but FP8, with the same masters.
-  healing_case fresh({preset("fp8_amd")}, false);
+  healing_case fresh({preset("fp8_amd")}, base::trains);
   const llama::model& m = c.session.model();
   for (std::size_t i = 0; i < m.parameters().all().size(); ++i) fresh.session.load(i, m.values(c.session.queue(), i));
   CHECK(same_bytes(c.evaluate(data), fresh.evaluate(data)));
@@ -294,6 +304,18 @@ TEST_CASE("a frozen base heals to any recipe, back, and only as it was planned")
   CHECK_THROWS_AS((c.session.use(preset("mxfp4")), c.evaluate(data)), std::logic_error);
 }
 
+TEST_CASE("a layer that both recipes leave in BF16 is moved with the others") {
+  const batch data(2, 32, 64, false);
+  nn::recipe from = preset("mxfp4_h16"), to = preset("fp8_amd");
+  from.bf16_last_layers = to.bf16_last_layers = 1;
+  healing_case c({from, to}), fresh({to});
+  const auto last = c.session.model().weights()[4];  // the second layer's first
+  c.session.use(to);
+  CHECK(c.session.model().weights()[4].request == last.request);
+  CHECK(c.session.model().weights()[4].offset != last.offset);
+  CHECK(same_bytes(c.evaluate(data), fresh.evaluate(data)));
+}
+
 TEST_CASE("scales at a switch: reset, kept where the format stays, seeded from the pass before") {
   const batch data(2, 32, 64, false);
   nn::recipe forward = preset("fp8_amd");
@@ -301,10 +323,10 @@ TEST_CASE("scales at a switch: reset, kept where the format stays, seeded from t
   forward.dgrad = forward.wgrad = preset("mxfp4_h16").dgrad;
   forward.wgrad.output = nn::operand_format::fp32;
   const nn::recipe whole = preset("fp8_delayed");
-  healing_case c({preset("mxfp4_h16"), forward, whole}, false);
+  healing_case c({preset("mxfp4_h16"), forward, whole}, base::trains);
   const std::size_t x = 0, w = 1, dy = 2;  // of layer 0
   // Observing leaves no trace.
-  healing_case plain({preset("mxfp4_h16"), forward, whole}, false);
+  healing_case plain({preset("mxfp4_h16"), forward, whole}, base::trains);
   const auto maxima = c.session.observe_maxima(healing_case::inputs(0), data.tokens, data.targets);
   for (std::uint64_t s = 0; s < 2; ++s) CHECK(c.step(data, s).loss_sum == plain.step(data, s).loss_sum);
   CHECK(same_bytes(c.trained(), plain.trained()));
@@ -329,8 +351,10 @@ TEST_CASE("scales at a switch: reset, kept where the format stays, seeded from t
   CHECK(after.scale_inverse[w] == before.scale_inverse[w]);
   CHECK(after.scale[dy] == 1.0f);
   CHECK((after.history_length == 1024 && before.history_length == 4));
-  for (std::size_t h = 0; h < 4; ++h) CHECK(after.history[h] == before.history[h]);
-  CHECK(after.history[4] == 0.0f);
+  for (const std::size_t t : {x, w, x + 3}) {  // 3: of the next layer
+    for (std::size_t h = 0; h < 4; ++h) CHECK(after.history[1024 * t + h] == before.history[4 * t + h]);
+    CHECK(after.history[1024 * t + 4] == 0.0f);
+  }
   c.evaluate(data);
   CHECK(*c.operands(0).form(nn::operand_form::row).factor != 1.0f);
   c.session.use(whole);
@@ -350,7 +374,7 @@ TEST_CASE("a reset flushes most of the first FP8 backward pass, seeded scales do
   const batch data(16, 128, 256, false);
   double shares[3], norms[2];
   for (const bool seeded : {false, true}) {
-    healing_case c({preset("mxfp4_h16"), preset("fp8_amd")}, false, 16, 128, llama::model_config{});
+    healing_case c({preset("mxfp4_h16"), preset("fp8_amd")}, base::trains, 16, 128, llama::model_config{});
     c.step(data, 0);
     const auto maxima = c.session.observe_maxima(healing_case::inputs(1), data.tokens, data.targets);
     c.session.use(preset("fp8_amd"), seeded ? nn::scale_handover::seed : nn::scale_handover::reset, maxima);
@@ -382,11 +406,11 @@ TEST_CASE("a reset flushes most of the first FP8 backward pass, seeded scales do
 
 TEST_CASE("gradients under another recipe leave no trace and are that recipe's") {
   const batch data(2, 32, 64, false);
-  for (const bool frozen : {false, true}) {
+  for (const base kind : {base::trains, base::frozen, base::adapted}) {
     for (const char* name : {"mxfp4_h16", "fp8_amd"}) {
       CAPTURE(name);
       const nn::recipe own = preset(name), reference = preset("bf16");
-      healing_case c({own, reference, own}, frozen), plain({own}, frozen), other({reference}, frozen);
+      healing_case c({own, reference, own}, kind), plain({own}, kind), other({reference}, kind);
       for (std::uint64_t s = 0; s < 3; ++s) {
         const auto found = c.session.gradients_under(reference, healing_case::inputs(s), data.tokens, data.targets);
         if (s == 0) {
@@ -403,10 +427,43 @@ TEST_CASE("gradients under another recipe leave no trace and are that recipe's")
   }
 }
 
-TEST_CASE("ranks heal as one does, frozen base or not") {
+TEST_CASE("a session made in the healed phase goes on as the one that healed") {
+  const batch data(2, 32, 64, false);
+  for (const base kind : {base::frozen, base::adapted}) {
+    for (const char* name : {"fp8_amd", "fp8_amd_scaled", "bf16"}) {
+      CAPTURE(name);
+      const std::vector<nn::recipe> recipes = {preset("mxfp4_h16"), preset(name)};
+      healing_case c(recipes, kind), resumed(recipes, kind);
+      c.step(data, 0);
+      c.session.use(recipes[1]);
+      c.step(data, 1);
+      // As a program resumes: the phase first, then weights, moments and scales.
+      resumed.session.use(recipes[1]);
+      const llama::model &from = c.session.model(), &to = resumed.session.model();
+      for (std::size_t i = 0; i < from.parameters().all().size(); ++i) {
+        const llama::parameter& p = from.parameters()[i];
+        const auto given = p.trains ? from.values(c.session.queue(), i) : llama::initial_values(p, i, from.config(), 3);
+        resumed.session.load(i, given);
+        if (!p.trains) continue;
+        to.set_arena_values(resumed.session.queue(), to.arena().m, i,
+                            from.arena_values(c.session.queue(), from.arena().m, i));
+        to.set_arena_values(resumed.session.queue(), to.arena().v, i,
+                            from.arena_values(c.session.queue(), from.arena().v, i));
+      }
+      resumed.session.model().scales().restore(resumed.ops, resumed.session.queue(), c.scales());
+      for (std::uint64_t s = 2; s < 4; ++s) CHECK(c.step(data, s).loss_sum == resumed.step(data, s).loss_sum);
+      CHECK(same_bytes(c.trained(), resumed.trained()));
+      CHECK(c.scales().scale == resumed.scales().scale);
+      CHECK(c.scales().history == resumed.scales().history);
+      if (kind == base::adapted) CHECK_FALSE(same_bytes(c.trained(), healing_case(recipes, kind).trained()));
+    }
+  }
+}
+
+TEST_CASE("ranks heal as one does, whatever trains") {
   constexpr index_t b = 2, seq = 32;
   const batch data(b * 2, seq, 64, true);
-  for (const bool frozen : {false, true}) {
+  for (const base kind : {base::trains, base::frozen, base::adapted}) {
     for (const char* healed : {"bf16", "fp8_amd"}) {
       CAPTURE(healed);
       const nn::recipe fp4 = preset("mxfp4_h16"), to = preset(healed);
@@ -425,7 +482,7 @@ TEST_CASE("ranks heal as one does, frozen base or not") {
       for (int rank = 0; rank < 2; ++rank) {
         threads.emplace_back([&, rank] {
           nn::thread_rank own(group, rank);
-          healing_case c({fp4, to}, frozen, b, seq, small_config(false), &own);
+          healing_case c({fp4, to}, kind, b, seq, small_config(false), &own);
           batch part(b, seq, 64, false);
           std::copy_n(data.tokens.begin() + rank * b * seq, b * seq, part.tokens.begin());
           std::copy_n(data.targets.begin() + rank * b * seq, b * seq, part.targets.begin());
@@ -437,7 +494,7 @@ TEST_CASE("ranks heal as one does, frozen base or not") {
       CHECK(same_bytes(weights[0], weights[1]));
       CHECK(scales[0] == scales[1]);
       if (is_fp8) continue;  // one rank updates its scales after each micro-batch
-      healing_case one({fp4, to}, frozen, b, seq, small_config(false), nullptr, 2);
+      healing_case one({fp4, to}, kind, b, seq, small_config(false), nullptr, 2);
       train(one, data, nullptr);
       CHECK(same_bytes(weights[0], one.trained()));
     }

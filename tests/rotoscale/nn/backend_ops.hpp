@@ -67,6 +67,8 @@ class op_scene {
     made_.emplace_back(*ops_, r, source);
     return made_.back().set.get();
   }
+  /// Bytes of the last operands but `back`, to be copied to those of an equal request behind it.
+  const device_array<std::byte>& bytes_of(std::size_t back) const { return made_[made_.size() - 1 - back].memory; }
   template <class T>
   T* keep(const std::vector<T>& values) {
     const auto n = static_cast<index_t>(values.size() * sizeof(T));

@@ -31,20 +31,25 @@ inline op_case::prepared gemm_case(op_scene& c, const gemm_shape& s, const nn::o
              v = c.tensor(source, s.n, s.m, 3, 4);
   nn::operand_set* const sets[] = {c.operands(request(s.m, s.k, true, true), x),
                                    c.operands(request(s.n, s.k, true, false), w),
-                                   c.operands(request(s.n, s.m, true, false), v)};
+                                   c.operands(request(s.n, s.m, true, false), v),
+                                   c.operands(request(s.m, s.k, true, true), x)};
+  // x's operands are multiplied where their bytes were copied to.
+  std::byte *const made = c.bytes_of(3).data(), *const copied = c.bytes_of(0).data();
+  const auto bytes = static_cast<std::size_t>(c.bytes_of(0).size());
   const auto by_rows = c.tensor(stored, s.m, s.n, 4), by_columns = c.tensor(stored, s.k, s.n, 5);
   float* scaling = c.keep(std::vector<float>{3.0f, 1.0f / 3.0f, 0.0f});
   nn::step_state* state = c.state();
-  const nn::scaling_ref scale{scaling, scaling + 1, nn::is_fp8(how.format) ? scaling + 2 : nullptr};
+  const nn::scaling_ref scale{scaling, scaling + 1, scaling + 2};
   const bool exact = accumulate && stored == nn::dtype::fp32;  // as gradients of weights
   const nn::operand_format output = exact ? nn::operand_format::fp32 : nn::operand_format::bf16;
   return {[=, &c] {
             c.ops().quantize(c.queue, x, {sets[0], true, true, scale}, state);
             c.ops().quantize(c.queue, w, {sets[1], true, false, scale}, state);
             c.ops().quantize(c.queue, v, {sets[2], true, false, scale}, state);
-            c.ops().gemm(c.queue, {sets[0], nn::operand_form::row}, {sets[1], nn::operand_form::row}, contract, output,
+            c.ops().copy(c.queue, copied, made, bytes);
+            c.ops().gemm(c.queue, {sets[3], nn::operand_form::row}, {sets[1], nn::operand_form::row}, contract, output,
                          by_rows, accumulate);
-            c.ops().gemm(c.queue, {sets[0], nn::operand_form::column}, {sets[2], nn::operand_form::row}, contract,
+            c.ops().gemm(c.queue, {sets[3], nn::operand_form::column}, {sets[2], nn::operand_form::row}, contract,
                          output, by_columns, accumulate);
           },
           [=, &c] {
