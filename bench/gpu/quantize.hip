@@ -2,96 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device's quantizers as a share of its copy bandwidth, measured in the same run: medians of launches, random data.
 // usage: gpu-quantize [REPEATS]; exit codes: 0 measured, 1 a launch or the runtime failed, 77 no device
-#include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <string>
-#include <vector>
-
 #include "gpu/api/dequantize.hpp"
-#include "gpu/api/device.hpp"
 #include "gpu/api/quantize.hpp"
 #include "gpu/api/quantize_fp8.hpp"
-#include "gpu/dialect/hip.hpp"
+#include "timing.hpp"
 
 using namespace rotoscale;
+using namespace gpu_bench;
 
 namespace {
-
-void expect(hipError_t error) {
-  if (error == hipSuccess) return;
-  std::fprintf(stderr, "device: %s\n", hipGetErrorString(error));
-  std::exit(1);
-}
-
-/// Normal numbers by the sum of twelve bytes, of the sizes of activations.
-__global__ void fill(std::uint16_t* to, index_t count) {
-  for (index_t i = gpu::block_index().x * index_t{256} + gpu::thread_index().x; i < count;
-       i += gpu::grid_size().x * index_t{256}) {
-    const philox_block r = random_stream{1, 2}.block(static_cast<std::uint64_t>(i));
-    float sum = -1530.0f;
-    for (int w = 0; w < 3; ++w) {
-      for (int b = 0; b < 4; ++b) sum += static_cast<float>(r.word[w] >> (8 * b) & 0xFFu);
-    }
-    to[i] = static_cast<std::uint16_t>(fp32_bits(sum * 0.0039f) >> 16);
-  }
-}
-
-__global__ void __launch_bounds__(256) copy(const gpu::vec16* from, gpu::vec16* to, index_t count) {
-  const index_t first = gpu::block_index().x * index_t{1024} + gpu::thread_index().x;
-  gpu::vec16 x[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (first + 256 * i < count) x[i] = gpu::load_streaming(from + first + 256 * i);
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (first + 256 * i < count) gpu::store_streaming(to + first + 256 * i, x[i]);
-  }
-}
-
-/// Some 20 microseconds of one warp, without memory.
-__global__ void wait(unsigned* never) {
-  unsigned x = gpu::thread_index().x;
-  for (int i = 0; i < 10000; ++i) x = x * 1664525u + 1013904223u;
-  if (x == 1) *never = x;
-}
-
-/// The device waits before each launch, so that it has the launch when it is due: its own time is measured, not the
-/// processor's.
-template <class Launch>
-double median_us(int repeats, const Launch& launch) {
-  hipEvent_t begin, end;
-  expect(hipEventCreate(&begin));
-  expect(hipEventCreate(&end));
-  std::vector<double> times;
-  for (int i = -3; i < repeats; ++i) {
-    wait<<<1, 32>>>(nullptr);
-    expect(hipEventRecord(begin, nullptr));
-    launch();
-    expect(hipEventRecord(end, nullptr));
-    expect(hipEventSynchronize(end));
-    float ms = 0;
-    expect(hipEventElapsedTime(&ms, begin, end));
-    if (i >= 0) times.push_back(1000.0 * ms);
-  }
-  expect(hipEventDestroy(begin));
-  expect(hipEventDestroy(end));
-  std::nth_element(times.begin(), times.begin() + repeats / 2, times.end());
-  return times[static_cast<std::size_t>(repeats / 2)];
-}
-
-struct device_bytes {
-  explicit device_bytes(index_t size) { expect(hipMalloc(&data, static_cast<std::size_t>(size))); }
-  ~device_bytes() { (void)hipFree(data); }
-  std::uint8_t* data = nullptr;
-};
-
-void expect(const gpu::status& s) {
-  if (s.ok()) return;
-  std::fprintf(stderr, "%s\n", s.message().c_str());
-  std::exit(1);
-}
 
 /// One shape: a BF16 source, room for both orientations of its codes, and the copy that all is compared with.
 class shape_bench {
@@ -100,18 +19,10 @@ class shape_bench {
     fill<<<4096, 256>>>(reinterpret_cast<std::uint16_t*>(source_.data), elements_);
     expect(hipGetLastError());  // a build without code for this device fails here
     expect(hipDeviceSynchronize());
-    const index_t pieces = elements_ / 8;
-    const double by_kernel = median_us(repeats_, [&] {
-      copy<<<static_cast<unsigned>((pieces + 1023) / 1024), 256>>>(
-          reinterpret_cast<gpu::vec16*>(source_.data), reinterpret_cast<gpu::vec16*>(target_.data), pieces);
-    });
-    const double by_runtime = median_us(repeats_, [&] {
-      expect(hipMemcpyAsync(target_.data, source_.data, static_cast<std::size_t>(2 * elements_),
-                            hipMemcpyDeviceToDevice, nullptr));
-    });
-    roof_ = 4.0 * static_cast<double>(elements_) / std::min(by_kernel, by_runtime);
-    report("copy (kernel)", by_kernel, 4);
-    report("copy (runtime)", by_runtime, 4);
+    const copy_times copies = time_copy(source_.data, target_.data, 2 * elements_, repeats_);
+    roof_ = 4.0 * static_cast<double>(elements_) / copies.best();
+    report("copy (kernel)", copies.by_kernel, 4);
+    report("copy (runtime)", copies.by_runtime, 4);
   }
 
   void blocks(const char* what, block_format f, bool rows, bool columns, int points, bool placed) {
@@ -182,18 +93,7 @@ void bench_shape(index_t m, index_t n, int repeats) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  gpu::device_info device;
-  if (const gpu::status s = gpu::current_device(device); !s.ok()) {
-    std::printf("skipped: %s\n", s.message().c_str());
-    return 77;
-  }
-  const int repeats = argc > 1 ? std::max(1, std::atoi(argv[1])) : 30;
-  hipDeviceProp_t properties;
-  int driver = 0, runtime = 0;
-  expect(hipGetDeviceProperties(&properties, 0));
-  expect(hipDriverGetVersion(&driver));
-  expect(hipRuntimeGetVersion(&runtime));
-  std::printf("%s, driver %d, runtime %d, %d launches each\n", properties.name, driver, runtime, repeats);
+  const int repeats = begin(argc, argv);
   bench_shape(8192, 8192, repeats);
   bench_shape(16384, 14336, repeats);
 }

@@ -98,12 +98,14 @@
 #include "gpu/dialect/host.hpp"
 #endif
 
-// Before a loop: unroll it wholly, so that arrays become registers, or leave it a loop. Host compilers do as they like.
+// Before a loop: unroll it wholly, so that arrays become registers, 16 times, or leave it a loop. Host compilers do as they like.
 #if defined(ROTOSCALE_GPU_HOST)
 #define ROTOSCALE_UNROLL
+#define ROTOSCALE_UNROLL_16
 #define ROTOSCALE_KEEP_LOOP
 #else
 #define ROTOSCALE_UNROLL _Pragma("unroll")
+#define ROTOSCALE_UNROLL_16 _Pragma("unroll 16")
 #define ROTOSCALE_KEEP_LOOP _Pragma("unroll 1")
 #endif
 
@@ -330,14 +332,25 @@ __device__ inline void atomic_max(std::uint32_t* to, std::uint32_t value) {
 #endif
 }
 
-/// *to += value, whole.
-__device__ inline void atomic_add(std::uint32_t* to, std::uint32_t value) {
+/// *to += value, whole; returns what it was.
+__device__ inline std::uint32_t atomic_add(std::uint32_t* to, std::uint32_t value) {
 #if defined(ROTOSCALE_CUDA)
-  atomicAdd(to, value);
+  return atomicAdd(to, value);
 #elif defined(ROTOSCALE_AMD)
-  __hip_atomic_fetch_add(to, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+  return __hip_atomic_fetch_add(to, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 #else
+  const std::uint32_t was = *to;
   *to += value;
+  return was;
+#endif
+}
+
+/// Other blocks that see what this thread writes afterwards see what it wrote before; the same for reads.
+__device__ inline void device_fence() {
+#if defined(ROTOSCALE_CUDA)
+  __threadfence();
+#elif defined(ROTOSCALE_AMD)
+  __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent");
 #endif
 }
 

@@ -64,7 +64,7 @@ status launch_norm_gradient(norm_gradient_args<T> a, stream s) {
   const auto grid = static_cast<std::uint64_t>((a.e.rows + nn::gain_chunk - 1) / nn::gain_chunk);
   const unsigned threads = std::min(row_threads, (a.e.pieces + 31) / 32 * 32);
   const unsigned per_thread = (a.e.pieces + threads - 1) / threads;
-  const std::size_t row_bytes = 4 * std::size_t{row_pitch<T>(a.e.cols)};  // dy and x of this group and the next
+  const std::size_t row_bytes = 6 * std::size_t{row_pitch<T>(a.e.cols)};  // dy, x and dx of this group and the next
   if (per_thread > 4 || row_bytes > most_shared_bytes) {
     a.group_rows = max_norm_rows;
     return launch_rows(norm_gradient_kernel<T, 0>, grid, row_threads, s, a);

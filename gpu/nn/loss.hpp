@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Cross-entropy's kernels: a block takes 4096 logits of a row. The first kernel leaves each chunk's maximum and sum of
-// exponentials, the second what they are to the row and the loss, the third the gradients.
+// Cross-entropy's kernels: a block takes 4096 logits of a row; what they are to the row, the last of its blocks finds.
 #pragma once
 
 #include "gpu/nn/rows.hpp"
@@ -24,6 +23,8 @@ struct loss_args {
   float* loss = nullptr;
   const nn::step_state* state = nullptr;
   std::uint32_t* fault = nullptr;
+  /// A ticket, and for each row its chunks as they are summed, and one more once their factors are there; 0 at first.
+  std::uint32_t* control = nullptr;
   softmax_part* parts = nullptr;
   bool gradients = false, vectors = false;
 
@@ -42,8 +43,7 @@ struct softmax_place {
   unsigned chunk, count;
   float* logits;
 
-  __device__ explicit softmax_place(const loss_args& a)
-      : row(block_index().x / a.chunks), chunk(block_index().x % a.chunks) {
+  __device__ softmax_place(const loss_args& a, index_t r, unsigned c) : row(r), chunk(c) {
     const unsigned at = chunk * nn::softmax_chunk, left = a.vocabulary - at;
     count = left < nn::softmax_chunk ? left : static_cast<unsigned>(nn::softmax_chunk);
     logits = a.logits + row * a.stride + at;
@@ -89,75 +89,192 @@ __device__ inline float block_max(float x) {
   return x;
 }
 
-[[maybe_unused]] static __global__ void __launch_bounds__(row_threads)
-    softmax_sum_kernel(const ROTOSCALE_GRID_CONSTANT loss_args a) {
-  const softmax_place at(a);
-  if (a.target(at.row) == nn::ignored_target) return;
-  const unsigned t = thread_index().x;
-  float x[softmax_elements];
+/// What a block that sums a chunk shares.
+struct softmax_shared {
+  alignas(16) float e[nn::softmax_chunk];
+  std::uint32_t ticket;
+};
+/// The exponentials of a block's chunk stay in x; lane 0 returns their sum; `largest` is the chunk's largest logit.
+__device__ inline float sum_chunk(const softmax_place& at, bool vectors, softmax_shared& shared,
+                                  float (&x)[softmax_elements], float& largest) {
   const float minus_infinity = fp32_from_bits(fp32_infinity_bits | fp32_sign_mask);
-  float largest = minus_infinity;
+  largest = minus_infinity;
   ROTOSCALE_UNROLL
-  for (unsigned i = 0; i < softmax_elements / 4; ++i)
-    at.load(softmax_place::column(i), a.vectors, minus_infinity, x + 4 * i);
+  for (unsigned i = 0; i < softmax_elements / 4; ++i) {
+    at.load(softmax_place::column(i), vectors, minus_infinity, x + 4 * i);
+  }
   ROTOSCALE_UNROLL
   for (unsigned i = 0; i < softmax_elements; ++i) largest = x[i] > largest ? x[i] : largest;
   largest = block_max(largest);
   const float shift = nn::softmax_shift(largest);
-  auto& e = block_shared<float[nn::softmax_chunk]>();
   ROTOSCALE_UNROLL
-  for (unsigned i = 0; i < softmax_elements; ++i) {
-    e[softmax_place::column(i / 4) + i % 4] = nn::exp(x[i] - shift);
+  for (unsigned i = 0; i < softmax_elements / 4; ++i) {
+    vec16 some;
+    ROTOSCALE_UNROLL
+    for (unsigned j = 0; j < 4; ++j) {
+      x[4 * i + j] = nn::exp(x[4 * i + j] - shift);
+      some.word[j] = fp32_bits(x[4 * i + j]);
+    }
+    *reinterpret_cast<vec16*>(shared.e + softmax_place::column(i)) = some;
   }
   block_barrier();
-  if (t >= segment_lanes) return;
-  const float sum = lane_sum(t < 16 ? at.count : 0, t % 16, [&](unsigned i, float s) { return s + e[i]; });
-  if (t == 0) a.parts[at.row * a.chunks + at.chunk] = {largest, sum};
+  const unsigned t = thread_index().x;
+  if (t >= segment_lanes) return 0.0f;
+  return lane_sum(t < 16 ? at.count : 0, t % 16, [&](unsigned i, float s) { return s + shared.e[i]; });
 }
 
-/// A thread a row: the loss, and each chunk's factor.
+/// What becomes of a thread's exponentials.
+__device__ inline void store_gradient(const loss_args& a, const softmax_place& at, std::int32_t target, float factor,
+                                      float (&x)[softmax_elements]) {
+  const unsigned place = static_cast<unsigned>(target) - at.chunk * nn::softmax_chunk;
+  const float scale = a.state->gradient_scale;
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < softmax_elements / 4; ++i) {
+    const unsigned col = softmax_place::column(i);
+    ROTOSCALE_UNROLL
+    for (unsigned j = 0; j < 4; ++j) {
+      float& e = x[4 * i + j];
+      e = col + j == place ? nn::fma(e, factor, -scale) : e * factor;
+    }
+    at.store(col, a.vectors, x + 4 * i);
+  }
+}
+
+/// A masked row: no loss, no gradient.
+__device__ inline void mask_row(const loss_args& a, const softmax_place& at, bool loss, bool gradient) {
+  if (loss && at.chunk == 0 && thread_index().x == 0) {
+    a.loss[at.row] = 0.0f;
+    const bool asked = a.targets.now(*a.state)[a.first + at.row] == nn::ignored_target;
+    if (!asked && a.fault != nullptr) atomic_max(a.fault, static_cast<std::uint32_t>(a.first + at.row + 1));
+  }
+  if (!gradient) return;
+  const float zeros[4] = {};
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < softmax_elements / 4; ++i) at.store(softmax_place::column(i), a.vectors, zeros);
+}
+
+/// Rows of one chunk: a block a row, whose logits are read once.
 [[maybe_unused]] static __global__ void __launch_bounds__(row_threads)
     softmax_row_kernel(const ROTOSCALE_GRID_CONSTANT loss_args a) {
-  const index_t row = block_index().x * index_t{row_threads} + thread_index().x;
-  if (row >= a.rows) return;
-  const std::int32_t asked = a.targets.now(*a.state)[a.first + row], target = a.target(row);
-  if (asked != target && a.fault != nullptr) atomic_max(a.fault, static_cast<std::uint32_t>(a.first + row + 1));
-  if (target == nn::ignored_target) {
-    a.loss[row] = 0.0f;
-    return;
+  const softmax_place at(a, block_index().x, 0);
+  const std::int32_t target = a.target(at.row);
+  if (target == nn::ignored_target) return mask_row(a, at, true, a.gradients);
+  auto& shared = block_shared<softmax_shared>();
+  auto& factor = block_shared<float>();
+  const float z_target = at.logits[target];
+  float x[softmax_elements], largest;
+  const float sum = sum_chunk(at, a.vectors, shared, x, largest);
+  if (thread_index().x == 0) {
+    // As one chunk of several: its weight is 1, or NaN where the largest logit is not finite.
+    const float weight = nn::exp(largest - largest), weighted = nn::fma(sum, weight, 0.0f);
+    a.loss[at.row] = nn::log(weighted) - (z_target - largest);
+    factor = weight * (a.state->gradient_scale / weighted);
   }
+  if (!a.gradients) return;
+  block_barrier();
+  store_gradient(a, at, target, factor, x);
+}
+
+/// Rows of several chunks. A chunk has two blocks, one that sums it and one that turns it into gradients, which waits
+/// for the others of its row. Blocks take their work by a ticket, so that what one waits for has begun before it. Rows
+/// go in groups: the gradients of a group come `lag` groups after its sums, when those are done as a rule and its
+/// logits are still in the cache.
+struct softmax_order {
+  unsigned chunks, group_rows, groups, lag;
+
+  /// False: nothing to do.
+  __device__ bool find(std::uint32_t ticket, unsigned& row, unsigned& chunk, bool& gradient) const {
+    const unsigned of_step = 2 * group_rows * chunks, step = ticket / of_step, within = ticket % of_step;
+    gradient = within % 2 != 0;
+    if (gradient ? step < lag : step >= groups) return false;
+    row = (gradient ? step - lag : step) * group_rows + within / 2 / chunks;
+    chunk = within / 2 % chunks;
+    return true;
+  }
+};
+
+__device__ inline float load_relaxed(const float* from) {
+  return fp32_from_bits(load_relaxed(reinterpret_cast<const std::uint32_t*>(from)));
+}
+
+/// The loss of a row and its chunks' factors, by the first segment of the block that came last.
+__device__ inline void finish_row(const loss_args& a, index_t row, std::int32_t target) {
   softmax_part* const parts = a.parts + row * a.chunks;
-  float largest = parts[0].shift;
-  for (unsigned c = 1; c < a.chunks; ++c) largest = parts[c].shift > largest ? parts[c].shift : largest;
+  const unsigned lane = thread_index().x;
+  float largest = load_relaxed(&parts[0].shift);
+  for (unsigned c = lane; c < a.chunks; c += segment_lanes) {
+    const float other = load_relaxed(&parts[c].shift);
+    largest = other > largest ? other : largest;
+  }
+  ROTOSCALE_UNROLL
+  for (unsigned mask = 16; mask > 0; mask /= 2) {
+    const float other = shuffle_xor(largest, mask);
+    largest = other > largest ? other : largest;
+  }
   float sum = 0.0f;
-  for (unsigned c = 0; c < a.chunks; ++c) sum = nn::fma(parts[c].value, nn::exp(parts[c].shift - largest), sum);
-  a.loss[row] = nn::log(sum) - (a.logits[row * a.stride + target] - largest);
+  for (unsigned first = 0; first < a.chunks; first += segment_lanes) {
+    const unsigned c = first + lane;
+    const float own = c < a.chunks ? load_relaxed(&parts[c].value) : 0.0f;
+    const float weight = c < a.chunks ? nn::exp(load_relaxed(&parts[c].shift) - largest) : 0.0f;
+    for (unsigned i = 0; i < segment_lanes && first + i < a.chunks; ++i) {
+      sum = nn::fma(fp32_from_bits(shuffle(fp32_bits(own), i)), fp32_from_bits(shuffle(fp32_bits(weight), i)), sum);
+    }
+  }
+  if (lane == 0) a.loss[row] = nn::log(sum) - (a.logits[row * a.stride + target] - largest);
   const float scale = a.state->gradient_scale / sum;
-  for (unsigned c = 0; c < a.chunks; ++c) {
-    parts[c].value = nn::exp(parts[c].shift - largest) * scale;
-    parts[c].shift = nn::softmax_shift(parts[c].shift);
+  for (unsigned c = lane; c < a.chunks; c += segment_lanes) {
+    const float shift = load_relaxed(&parts[c].shift);
+    parts[c] = {nn::softmax_shift(shift), nn::exp(shift - largest) * scale};
   }
 }
 
-[[maybe_unused]] static __global__ void __launch_bounds__(row_threads)
-    softmax_gradient_kernel(const ROTOSCALE_GRID_CONSTANT loss_args a) {
-  const softmax_place at(a);
-  const std::int32_t target = a.target(at.row);
-  float x[softmax_elements] = {};
-  if (target != nn::ignored_target) {
-    const softmax_part part = a.parts[at.row * a.chunks + at.chunk];
-    const unsigned place = static_cast<unsigned>(target) - at.chunk * nn::softmax_chunk;
-    ROTOSCALE_UNROLL
-    for (unsigned i = 0; i < softmax_elements / 4; ++i) at.load(softmax_place::column(i), a.vectors, 0.0f, x + 4 * i);
-    ROTOSCALE_UNROLL
-    for (unsigned i = 0; i < softmax_elements; ++i) {
-      const float e = nn::exp(x[i] - part.shift);
-      const bool is_target = softmax_place::column(i / 4) + i % 4 == place;
-      x[i] = is_target ? nn::fma(e, part.value, -a.state->gradient_scale) : e * part.value;
-    }
+/// A chunk's sum, and by the last block of a row what follows from all of them.
+__device__ inline void sum_row_chunk(const loss_args& a, const softmax_place& at, std::int32_t target,
+                                     softmax_shared& shared) {
+  float x[softmax_elements], largest;
+  const float sum = sum_chunk(at, a.vectors, shared, x, largest);
+  const unsigned t = thread_index().x;
+  if (t >= segment_lanes) return;
+  std::uint32_t* const done = a.control + 1 + at.row;
+  std::uint32_t before = 0;
+  if (t == 0) {
+    a.parts[at.row * a.chunks + at.chunk] = {largest, sum};
+    device_fence();
+    before = atomic_add(done, 1);
+    device_fence();
   }
+  if (shuffle(before, 0) + 1 != a.chunks) return;
+  finish_row(a, at.row, target);
+  device_fence();
+  if (segment_any(true) && t == 0) atomic_add(done, 1);
+}
+
+[[maybe_unused]] static __global__ void __launch_bounds__(row_threads)
+    softmax_chunks_kernel(const ROTOSCALE_GRID_CONSTANT loss_args a, const softmax_order order) {
+  auto& shared = block_shared<softmax_shared>();
+  if (thread_index().x == 0) shared.ticket = atomic_add(a.control, 1);
+  block_barrier();
+  unsigned row = 0, chunk = 0;
+  bool gradient = false;
+  if (!order.find(shared.ticket, row, chunk, gradient) || row >= a.rows || (gradient && !a.gradients)) return;
+  const softmax_place at(a, row, chunk);
+  const std::int32_t target = a.target(row);
+  if (target == nn::ignored_target) return mask_row(a, at, !gradient, gradient);
+  if (!gradient) return sum_row_chunk(a, at, target, shared);
+  if (thread_index().x == 0) {
+    while (load_relaxed(a.control + 1 + row) != a.chunks + 1) {
+    }
+    device_fence();
+  }
+  block_barrier();
+  const softmax_part* const part = a.parts + at.row * a.chunks + at.chunk;
+  const float shift = load_relaxed(&part->shift), factor = load_relaxed(&part->value);
+  float x[softmax_elements];
   ROTOSCALE_UNROLL
-  for (unsigned i = 0; i < softmax_elements / 4; ++i) at.store(softmax_place::column(i), a.vectors, x + 4 * i);
+  for (unsigned i = 0; i < softmax_elements / 4; ++i) at.load(softmax_place::column(i), a.vectors, 0.0f, x + 4 * i);
+  ROTOSCALE_UNROLL
+  for (float& e : x) e = nn::exp(e - shift);
+  store_gradient(a, at, target, factor, x);
 }
 
 }  // namespace rotoscale::gpu

@@ -15,17 +15,60 @@ ROTOSCALE_HD constexpr unsigned row_pitch(unsigned cols) {
   return (cols * static_cast<unsigned>(sizeof(T)) + 127) / 128 * 128 + 64;
 }
 
-/// Calls body(row, piece) for the pieces of `rows` rows, those of a thread being in the same columns as long as a row
-/// has no more pieces than the block threads.
-template <class Body>
-__device__ inline void for_each_piece(const row_extents& e, unsigned rows, const Body& body) {
-  const unsigned t = thread_index().x, threads = block_size().x;
-  const unsigned side_by_side = e.pieces < threads ? threads / e.pieces : 1;
-  const unsigned row = t / e.pieces, first = t % e.pieces;
-  if (e.pieces <= threads && row >= side_by_side) return;
-  for (unsigned p = e.pieces <= threads ? first : t; p < e.pieces; p += threads) {
-    for (unsigned r = e.pieces <= threads ? row : 0; r < rows; r += side_by_side) body(r, p);
+/// A thread's way over the pieces of some rows, along rows first, without a division a piece.
+struct piece_walk {
+  unsigned row, piece;
+
+  __device__ explicit piece_walk(unsigned pieces)
+      : row(thread_index().x / pieces),
+        piece(thread_index().x % pieces),
+        pieces_(pieces),
+        rows_a_step_(block_size().x / pieces),
+        pieces_a_step_(block_size().x % pieces) {}
+  __device__ void step() {
+    row += rows_a_step_;
+    piece += pieces_a_step_;
+    if (piece >= pieces_) {
+      piece -= pieces_;
+      ++row;
+    }
   }
+
+ private:
+  unsigned pieces_, rows_a_step_, pieces_a_step_;
+};
+
+/// What a block does with `rows` rows, a thread four pieces at a time: load(i, row, piece) for all of them, then
+/// use(i, row, piece).
+template <class Load, class Use>
+__device__ inline void by_four_pieces(unsigned rows, unsigned pieces, const Load& load, const Use& use) {
+  piece_walk at(pieces);
+  while (at.row < rows) {
+    piece_walk behind = at;
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i < 4; ++i, at.step()) {
+      if (at.row < rows) load(i, at.row, at.piece);
+    }
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i < 4; ++i, behind.step()) {
+      if (behind.row < rows) use(i, behind.row, behind.piece);
+    }
+  }
+}
+
+/// A piece to shared memory at a multiple of 16 bytes, what lies beyond the row as 0; after wait_for_copies.
+template <class T>
+__device__ inline void stage_piece(T* to, const T* from, unsigned count, bool vectors) {
+  if (vectors) {
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i < stored_piece<T>::vecs; ++i) {
+      copy_async(reinterpret_cast<vec16*>(to) + i, reinterpret_cast<const vec16*>(from) + i);
+    }
+    return;
+  }
+  stored_piece<T> piece;
+  piece.load(from, count, false);
+  piece.store(to, piece_elements, true);
 }
 
 /// y = norm(sum), sum = x + branch; without a branch the sum is x itself and is not written.
@@ -41,6 +84,28 @@ struct norm_args {
 };
 inline constexpr unsigned max_norm_rows = 16;
 
+/// The sums of a block's rows, to memory and to keep(row, piece, sum).
+template <class T, class Keep>
+__device__ inline void add_branch(const norm_args<T>& a, index_t row0, unsigned rows, const Keep& keep) {
+  stored_piece<T> x[4], branch[4];
+  by_four_pieces(
+      rows, a.e.pieces,
+      [&](unsigned i, unsigned r, unsigned p) {
+        x[i].load(a.x[row0 + r] + p * piece_elements, a.e.count(p), a.e.vectors);
+        branch[i].load(a.branch[row0 + r] + p * piece_elements, a.e.count(p), a.e.vectors);
+      },
+      [&](unsigned i, unsigned r, unsigned p) {
+        float u[piece_elements], v[piece_elements];
+        x[i].widen(u);
+        branch[i].widen(v);
+        ROTOSCALE_UNROLL
+        for (unsigned j = 0; j < piece_elements; ++j) u[j] += v[j];
+        x[i].narrow(u);
+        x[i].store(a.sum[row0 + r] + p * piece_elements, a.e.count(p), a.e.vectors);
+        keep(r, p, x[i]);
+      });
+}
+
 template <class T, bool Residual, bool Staged>
 __global__ void __launch_bounds__(row_threads) norm_kernel(const ROTOSCALE_GRID_CONSTANT norm_args<T> a) {
   const unsigned t = thread_index().x, pitch = row_pitch<T>(a.e.cols);
@@ -51,27 +116,20 @@ __global__ void __launch_bounds__(row_threads) norm_kernel(const ROTOSCALE_GRID_
   const auto row_of = [&](unsigned r) {
     return Staged ? reinterpret_cast<const T*>(staged + r * pitch) : Residual ? a.sum[row0 + r] : a.x[row0 + r];
   };
+  const auto staged_row = [&](unsigned r) { return reinterpret_cast<T*>(staged + r * pitch); };
   // 1. What is normed, as it is stored.
-  if constexpr (Residual || Staged) {
-    for_each_piece(a.e, rows, [&](unsigned r, unsigned p) {
-      const unsigned col = p * piece_elements, count = a.e.count(p);
-      stored_piece<T> x;
-      x.load(a.x[row0 + r] + col, count, a.e.vectors);
-      if constexpr (Residual) {
-        stored_piece<T> branch;
-        branch.load(a.branch[row0 + r] + col, count, a.e.vectors);
-        float u[piece_elements], v[piece_elements];
-        x.widen(u);
-        branch.widen(v);
-        ROTOSCALE_UNROLL
-        for (unsigned i = 0; i < piece_elements; ++i) u[i] += v[i];
-        x.narrow(u);
-        x.store(a.sum[row0 + r] + col, count, a.e.vectors);
-      }
-      if constexpr (Staged) x.store(reinterpret_cast<T*>(staged + r * pitch) + col, piece_elements, true);
+  if constexpr (Residual) {
+    add_branch(a, row0, rows, [&](unsigned r, unsigned p, const stored_piece<T>& sum) {
+      if constexpr (Staged) sum.store(staged_row(r) + p * piece_elements, piece_elements, true);
     });
-    block_barrier();
+  } else if constexpr (Staged) {
+    for (piece_walk at(a.e.pieces); at.row < rows; at.step()) {
+      const unsigned col = at.piece * piece_elements;
+      stage_piece(staged_row(at.row) + col, a.x[row0 + at.row] + col, a.e.count(at.piece), a.e.vectors);
+    }
+    wait_for_copies();
   }
+  block_barrier();
   // 2. Its squares, a row by 16 lanes.
   for (unsigned r = t / 16; r - t / 16 % 2 < rows; r += block_size().x / 16) {
     const T* const row = row_of(r < rows ? r : 0);
@@ -86,18 +144,18 @@ __global__ void __launch_bounds__(row_threads) norm_kernel(const ROTOSCALE_GRID_
   }
   block_barrier();
   // 3. The norm.
-  for_each_piece(a.e, rows, [&](unsigned r, unsigned p) {
-    const unsigned col = p * piece_elements, count = a.e.count(p);
+  for (piece_walk at(a.e.pieces); at.row < rows; at.step()) {
+    const unsigned col = at.piece * piece_elements, count = a.e.count(at.piece);
     stored_piece<T> x;
-    x.load(row_of(r) + col, Staged ? piece_elements : count, Staged || a.e.vectors);
+    x.load(row_of(at.row) + col, Staged ? piece_elements : count, Staged || a.e.vectors);
     float u[piece_elements], gain[piece_elements];
     x.widen(u);
     load_floats(a.gain + col, count, a.e.vectors, gain);
     ROTOSCALE_UNROLL
-    for (unsigned i = 0; i < piece_elements; ++i) u[i] = nn::rms_normed(u[i], rstd[r], gain[i]);
+    for (unsigned i = 0; i < piece_elements; ++i) u[i] = nn::rms_normed(u[i], rstd[at.row], gain[i]);
     x.narrow(u);
-    x.store(a.y[row0 + r] + col, count, a.e.vectors);
-  });
+    x.store(a.y[row0 + at.row] + col, count, a.e.vectors);
+  }
 }
 
 /// dx += the gradient of y = norm(x); `partial` gets the gain's chains over 64 rows, a row for each; null: frozen.
@@ -111,104 +169,128 @@ struct norm_gradient_args {
   unsigned group_rows = 0;  ///< that are staged at once; at most max_norm_rows
 };
 
-/// A block takes 64 rows in groups, and has the next group's rows on their way while it works on one. Pieces: those of
-/// a thread, whose sums over the rows stay in registers; 0: rows are not staged, and the sums lie in `partial`.
+/// Where a block of 64 rows stands: dy, x and dx of a group of rows in shared memory while those of the next are on
+/// their way.
+template <class T>
+struct norm_gradient_group {
+  const norm_gradient_args<T>& a;
+  unsigned char* memory;
+  index_t row0;
+  unsigned rows, first, pitch;
+
+  enum tensor : unsigned { dy, x, dx };
+  __device__ T* staged(unsigned r, unsigned which) const {
+    const unsigned half = first / a.group_rows % 2;
+    return reinterpret_cast<T*>(memory + ((half * a.group_rows + r) * 3 + which) * pitch);
+  }
+  __device__ const T* source(unsigned r, unsigned which) const {
+    return which == dx ? a.dx[row0 + first + r] : (which == x ? a.x : a.dy)[row0 + first + r];
+  }
+  __device__ unsigned count() const { return rows - first < a.group_rows ? rows - first : a.group_rows; }
+  __device__ void fetch() const {
+    for (piece_walk at(a.e.pieces); at.row < 3 * count(); at.step()) {
+      const unsigned col = at.piece * piece_elements, r = at.row / 3, which = at.row % 3;
+      stage_piece(staged(r, which) + col, source(r, which) + col, a.e.count(at.piece), a.e.vectors);
+    }
+  }
+};
+
+/// What is subtracted from each row of a group, a row by 16 lanes.
+template <class T, bool Staged>
+__device__ inline void set_pulls(const norm_gradient_group<T>& g, float* pulls) {
+  const unsigned t = thread_index().x, count = g.count(), cols = g.a.e.cols;
+  for (unsigned r = t / 16; r - t / 16 % 2 < count; r += block_size().x / 16) {
+    const unsigned row = r < count ? r : 0;
+    const T* const dy = Staged ? g.staged(row, g.dy) : g.source(row, g.dy);
+    const T* const x = Staged ? g.staged(row, g.x) : g.source(row, g.x);
+    const float dot = lane_sum(r < count ? cols : 0, t % 16, [&](unsigned i, float sum) {
+      return nn::fma(g.a.gain[i] * widened(dy[i]), widened(x[i]), sum);
+    });
+    if (t % 16 == 0 && r < count) pulls[r] = nn::rms_pull(dot, cols, g.a.rstd[g.row0 + g.first + r]);
+  }
+}
+
+/// The gradients of one piece of a group's rows; `sums` are the gain's.
+template <class T, bool Staged>
+__device__ inline void update_piece(const norm_gradient_group<T>& g, const float* pulls, unsigned p,
+                                    float (&sums)[piece_elements]) {
+  const unsigned col = p * piece_elements, count = g.a.e.count(p);
+  const auto load = [&](unsigned r, unsigned which, float(&to)[piece_elements]) {
+    stored_piece<T> piece;
+    if constexpr (Staged) {
+      piece.load(g.staged(r, which) + col, piece_elements, true);
+    } else {
+      piece.load(g.source(r, which) + col, count, g.a.e.vectors);
+    }
+    piece.widen(to);
+  };
+  float gain[piece_elements];
+  load_floats(g.a.gain + col, count, g.a.e.vectors, gain);
+  for (unsigned r = 0; r < g.count(); ++r) {
+    const float rstd = g.a.rstd[g.row0 + g.first + r], pull = pulls[r];
+    float dy[piece_elements], x[piece_elements], dx[piece_elements];
+    load(r, g.dy, dy);
+    load(r, g.x, x);
+    load(r, g.dx, dx);
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i < piece_elements; ++i) {
+      dx[i] = nn::rms_gradient(x[i], pull, gain[i], dy[i], rstd, dx[i]);
+      sums[i] = nn::fma(dy[i] * x[i], rstd, sums[i]);
+    }
+    stored_piece<T> to;
+    to.narrow(dx);
+    to.store(g.a.dx[g.row0 + g.first + r] + col, count, g.a.e.vectors);
+  }
+}
+
+/// A block takes 64 rows in groups. Pieces: those of a thread, whose sums over the rows stay in registers; 0: rows are
+/// not staged, and the sums lie in `partial`.
 template <class T, unsigned Pieces>
 __global__ void __launch_bounds__(row_threads)
     norm_gradient_kernel(const ROTOSCALE_GRID_CONSTANT norm_gradient_args<T> a) {
   constexpr bool staged = Pieces != 0;
-  constexpr unsigned kept = staged ? Pieces : 1;
-  const unsigned t = thread_index().x, threads = block_size().x, pitch = row_pitch<T>(a.e.cols);
-  const index_t row0 = block_index().x * nn::gain_chunk;
-  const auto rows = static_cast<unsigned>(a.e.rows - row0 < nn::gain_chunk ? a.e.rows - row0 : nn::gain_chunk);
-  auto* const memory = dynamic_shared<unsigned char>();
+  const unsigned t = thread_index().x, threads = block_size().x;
   auto& pulls = block_shared<float[max_norm_rows]>();
-  // Row r of a group: dy, and x behind it.
-  const auto place = [&](unsigned first, unsigned r, bool x) {
-    return memory + ((first / a.group_rows % 2 * a.group_rows + r) * 2 + (x ? 1 : 0)) * pitch;
-  };
-  const auto source = [&](unsigned first, unsigned r, bool x) {
-    if constexpr (staged) return reinterpret_cast<const T*>(place(first, r, x));
-    return x ? a.x[row0 + first + r] : a.dy[row0 + first + r];
-  };
-  const auto fetch = [&](unsigned first) {
-    for (unsigned r = 0; r < a.group_rows && first + r < rows; ++r) {
-      for (unsigned p = t; p < 2 * a.e.pieces; p += threads) {
-        const bool x = p >= a.e.pieces;
-        const unsigned piece = x ? p - a.e.pieces : p, col = piece * piece_elements;
-        const T* const from = (x ? a.x : a.dy)[row0 + first + r] + col;
-        T* const to = reinterpret_cast<T*>(place(first, r, x)) + col;
-        if (a.e.vectors) {
-          ROTOSCALE_UNROLL
-          for (unsigned i = 0; i < stored_piece<T>::vecs; ++i) {
-            copy_async(reinterpret_cast<vec16*>(to) + i, reinterpret_cast<const vec16*>(from) + i);
-          }
-        } else {
-          stored_piece<T> some;
-          some.load(from, a.e.count(piece), false);
-          some.store(to, piece_elements, true);
-        }
-      }
-    }
-  };
-  float sums[kept][piece_elements] = {};
-  if constexpr (staged) fetch(0);
-  for (unsigned first = 0; first < rows; first += a.group_rows) {
-    const unsigned group = rows - first < a.group_rows ? rows - first : a.group_rows;
+  const index_t row0 = block_index().x * nn::gain_chunk, left = a.e.rows - row0;
+  norm_gradient_group<T> g{a,    dynamic_shared<unsigned char>(),
+                           row0, static_cast<unsigned>(left < nn::gain_chunk ? left : nn::gain_chunk),
+                           0,    row_pitch<T>(a.e.cols)};
+  float* const partial = a.partial + block_index().x * index_t{a.e.cols};
+  float sums[staged ? Pieces : 1][piece_elements] = {};
+  if constexpr (staged) g.fetch();
+  for (; g.first < g.rows; g.first += a.group_rows) {
     wait_for_copies();
     block_barrier();
-    if (staged && first + a.group_rows < rows) fetch(first + a.group_rows);
-    for (unsigned r = t / 16; r - t / 16 % 2 < group; r += threads / 16) {
-      const T *const dy = source(first, r < group ? r : 0, false), *const x = source(first, r < group ? r : 0, true);
-      const float dot = lane_sum(r < group ? a.e.cols : 0, t % 16, [&](unsigned i, float sum) {
-        return nn::fma(a.gain[i] * widened(dy[i]), widened(x[i]), sum);
-      });
-      if (t % 16 == 0 && r < group) pulls[r] = nn::rms_pull(dot, a.e.cols, a.rstd[row0 + first + r]);
-    }
+    norm_gradient_group<T> next = g;
+    next.first += a.group_rows;
+    if (staged && next.first < g.rows) next.fetch();
+    set_pulls<T, staged>(g, pulls);
     block_barrier();
-    ROTOSCALE_UNROLL
-    for (unsigned k = 0; k < kept; ++k) {
-      for (unsigned p = t + k * threads; p < a.e.pieces; p += staged ? a.e.pieces : threads) {
-        const unsigned col = p * piece_elements, count = a.e.count(p);
-        float gain[piece_elements];
-        load_floats(a.gain + col, count, a.e.vectors, gain);
-        if constexpr (!staged) {
-          ROTOSCALE_UNROLL
-          for (unsigned i = 0; i < piece_elements; ++i) sums[0][i] = 0.0f;
-          if (a.partial != nullptr && first != 0) {
-            load_floats(a.partial + block_index().x * index_t{a.e.cols} + col, count, false, sums[0]);
-          }
-        }
-        for (unsigned r = 0; r < group; ++r) {
-          const float rstd = a.rstd[row0 + first + r], pull = pulls[r];
-          stored_piece<T> dy, x, dx;
-          dx.load(a.dx[row0 + first + r] + col, count, a.e.vectors);
-          dy.load(source(first, r, false) + col, staged ? piece_elements : count, staged || a.e.vectors);
-          x.load(source(first, r, true) + col, staged ? piece_elements : count, staged || a.e.vectors);
-          float d[piece_elements], u[piece_elements], to[piece_elements];
-          dy.widen(d);
-          x.widen(u);
-          dx.widen(to);
-          ROTOSCALE_UNROLL
-          for (unsigned i = 0; i < piece_elements; ++i) {
-            to[i] = nn::rms_gradient(u[i], pull, gain[i], d[i], rstd, to[i]);
-            sums[k][i] = nn::fma(d[i] * u[i], rstd, sums[k][i]);
-          }
-          dx.narrow(to);
-          dx.store(a.dx[row0 + first + r] + col, count, a.e.vectors);
-        }
-        if (a.partial != nullptr && (!staged || first + a.group_rows >= rows)) {
-          stored_piece<float> sum;
-          sum.narrow(sums[k]);
-          sum.store(a.partial + block_index().x * index_t{a.e.cols} + col, count, false);
-        }
+    if constexpr (staged) {
+      ROTOSCALE_UNROLL
+      for (unsigned k = 0; k < Pieces; ++k) {
+        if (t + k * threads < a.e.pieces) update_piece<T, true>(g, pulls, t + k * threads, sums[k]);
+      }
+    } else {
+      for (unsigned p = t; p < a.e.pieces; p += threads) {
+        const unsigned col = p * piece_elements;
+        for (float& sum : sums[0]) sum = 0.0f;
+        if (a.partial != nullptr && g.first != 0) load_floats(partial + col, a.e.count(p), false, sums[0]);
+        update_piece<T, false>(g, pulls, p, sums[0]);
+        if (a.partial != nullptr) store_floats(partial + col, a.e.count(p), sums[0]);
       }
     }
+  }
+  if (!staged || a.partial == nullptr) return;
+  ROTOSCALE_UNROLL
+  for (unsigned k = 0; k < Pieces; ++k) {
+    const unsigned p = t + k * threads;
+    if (p < a.e.pieces) store_floats(partial + p * piece_elements, a.e.count(p), sums[k]);
   }
 }
 
 /// dgain += the sum of the partial rows in order.
-inline constexpr unsigned gain_threads = 32;
+inline constexpr unsigned gain_threads = 32, gain_batch = 32;
 struct gain_sum_args {
   const float* partial = nullptr;
   float* dgain = nullptr;
@@ -220,7 +302,15 @@ struct gain_sum_args {
   const unsigned col = block_index().x * gain_threads + thread_index().x;
   if (col >= a.cols) return;
   float sum = 0.0f;
-  for (index_t c = 0; c < a.chunks; ++c) sum += a.partial[c * a.cols + col];
+  index_t c = 0;
+  for (; c + gain_batch <= a.chunks; c += gain_batch) {
+    float some[gain_batch];
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i < gain_batch; ++i) some[i] = a.partial[(c + i) * a.cols + col];
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i < gain_batch; ++i) sum += some[i];
+  }
+  for (; c < a.chunks; ++c) sum += a.partial[c * a.cols + col];
   a.dgain[col] += sum;
 }
 

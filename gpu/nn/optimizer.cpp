@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "gpu/api/device.hpp"
 #include "gpu/nn/check.hpp"
 #include "gpu/nn/loss.hpp"
 
@@ -13,6 +14,11 @@ namespace rotoscale::gpu {
 namespace {
 
 using namespace detail;
+
+/// Groups of rows have so many chunks, 16 KiB each, and gradients come so many groups behind sums: together with the
+/// blocks at work, what the cache of a device holds.
+constexpr index_t softmax_group_chunks = 256;
+constexpr unsigned softmax_lag = 3;
 
 constexpr index_t chunks_of(index_t n, index_t chunk) { return (n + chunk - 1) / chunk; }
 
@@ -73,8 +79,12 @@ status next_micro_batch(nn::step_state* state, stream s) {
   return launch_one(next_micro_batch_kernel, 1, s, state);
 }
 
+/// Before the parts of softmax: a ticket, and a counter for each row.
+constexpr std::size_t control_bytes(index_t rows) { return static_cast<std::size_t>(chunks_of(rows + 1, 4)) * 16; }
+
 std::size_t cross_entropy_workspace_bytes(index_t rows, index_t vocabulary) {
-  return static_cast<std::size_t>(rows * chunks_of(vocabulary, nn::softmax_chunk)) * sizeof(softmax_part);
+  const index_t chunks = chunks_of(vocabulary, nn::softmax_chunk);
+  return chunks <= 1 ? 0 : control_bytes(rows) + static_cast<std::size_t>(rows * chunks) * sizeof(softmax_part);
 }
 
 status cross_entropy(nn::tensor_view logits, const nn::token_source& targets, index_t first, float* loss,
@@ -100,14 +110,22 @@ status cross_entropy(nn::tensor_view logits, const nn::token_source& targets, in
   a.loss = loss;
   a.state = state;
   a.fault = fault;
-  a.parts = static_cast<softmax_part*>(workspace);
   a.gradients = gradients;
   a.vectors = has_vectors(logits);
-  const auto blocks = static_cast<std::uint64_t>(rows) * a.chunks;
-  if (status c = launch_rows(softmax_sum_kernel, blocks, row_threads, s, a); !c.ok()) return c;
-  const auto by_row = static_cast<std::uint64_t>(chunks_of(rows, row_threads));
-  if (status c = launch_rows(softmax_row_kernel, by_row, row_threads, s, a); !c.ok() || !gradients) return c;
-  return launch_rows(softmax_gradient_kernel, blocks, row_threads, s, a);
+  if (a.chunks == 1) return launch_rows(softmax_row_kernel, static_cast<std::uint64_t>(rows), row_threads, s, a);
+  a.control = static_cast<std::uint32_t*>(workspace);
+  a.parts = reinterpret_cast<softmax_part*>(static_cast<std::uint8_t*>(workspace) + control_bytes(rows));
+  softmax_order order{};
+  order.chunks = a.chunks;
+  order.group_rows = static_cast<unsigned>(std::clamp<index_t>(softmax_group_chunks / a.chunks, 1, rows));
+  order.groups = static_cast<unsigned>(chunks_of(rows, order.group_rows));
+  order.lag = gradients ? softmax_lag : 0;
+  const auto blocks = std::uint64_t{order.groups + order.lag} * 2 * order.group_rows * a.chunks;
+  if (blocks > 0x7FFFFFFFu) return {error_code::bad_extent, "logits", "needs more than 2^31 blocks"};
+  if (status c = check_stream(s); !c.ok()) return c;
+  if (status c = fill(workspace, 0, control_bytes(rows), s); !c.ok()) return c;
+  return launch(softmax_chunks_kernel, dim3{static_cast<unsigned>(blocks), 1, 1}, dim3{row_threads, 1, 1}, 0, s, a,
+                order);
 }
 
 std::size_t sum_losses_workspace_bytes(index_t n) {

@@ -116,6 +116,14 @@ __device__ inline void load_floats(const float* from, unsigned count, bool vecto
   piece.widen(x);
 }
 
+/// The first `count` of them to memory that begins at a multiple of 4 bytes.
+__device__ inline void store_floats(float* to, unsigned count, const float (&x)[piece_elements]) {
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < piece_elements; ++i) {
+    if (i < count) to[i] = x[i];
+  }
+}
+
 __device__ inline float widened(float x) { return x; }
 __device__ inline float widened(bf16 x) { return fp32_from_bits(static_cast<std::uint32_t>(x.bits()) << 16); }
 
@@ -127,7 +135,10 @@ template <class Step>
 __device__ inline float lane_sum(unsigned n, unsigned lane, const Step& step) {
   static_assert(nn::sum_lanes == 16);
   float sum = 0.0f;
-  for (unsigned i = lane; i < n; i += 16) sum = step(i, sum);
+  const unsigned whole = n / 16 * 16;  // without a condition in it, so that many loads are under way
+  ROTOSCALE_UNROLL_16
+  for (unsigned i = 0; i < whole; i += 16) sum = step(i + lane, sum);
+  if (whole + lane < n) sum = step(whole + lane, sum);
   ROTOSCALE_UNROLL
   for (unsigned mask = 8; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
   return sum;

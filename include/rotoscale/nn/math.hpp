@@ -18,12 +18,11 @@ ROTOSCALE_HD inline double sqrt(double x) { return __builtin_sqrt(x); }
 /// e^x: error below 2 units in the last place; 0 below -87.33 (no subnormal results), Inf above 88.72.
 /// Always inline: loops over rows become vector code only then.
 [[gnu::always_inline]] ROTOSCALE_HD inline float exp(float x) {
-  // 1. x = n ln 2 + r, |r| <= ln 2 / 2. Adding 1.5 * 2^23 rounds to an integer; ln 2 is split in two (Cody and Waite).
-  // NaN is clamped as well: its conversion to an integer below is undefined.
-  const float clamped = x > -87.33f ? (x < 88.72f ? x : 88.72f) : -87.33f;
-  const float shifted = fma(clamped, 0x1.715476p+0f, 0x1.8p+23f);
+  // 1. x = n ln 2 + r, |r| <= ln 2 / 2. Adding 1.5 * 2^23 rounds to an integer, which the sum's low bits then hold; ln 2
+  // is split in two (Cody and Waite). Beyond the range, and of NaN, all this is replaced in the end.
+  const float shifted = fma(x, 0x1.715476p+0f, 0x1.8p+23f);
   const float n = shifted - 0x1.8p+23f;
-  const float r = fma(n, -0x1.7F7D1Cp-20f, fma(n, -0x1.62E400p-1f, clamped));
+  const float r = fma(n, -0x1.7F7D1Cp-20f, fma(n, -0x1.62E400p-1f, x));
   // 2. e^r by its Taylor series to r^7: the remainder is below 2^-28.
   float p = fma(r, 1.0f / 5040.0f, 1.0f / 720.0f);
   p = fma(p, r, 1.0f / 120.0f);
@@ -32,11 +31,8 @@ ROTOSCALE_HD inline double sqrt(double x) { return __builtin_sqrt(x); }
   p = fma(p, r, 0.5f);
   p = fma(p, r, 1.0f);
   p = fma(p, r, 1.0f);
-  // 3. Times 2^n, in two steps because 2^128 is no FP32 number.
-  const int e = static_cast<int>(n);
-  const float half = fp32_from_bits(static_cast<std::uint32_t>((e >> 1) + 127) << 23);
-  const float rest = fp32_from_bits(static_cast<std::uint32_t>(e - (e >> 1) + 127) << 23);
-  const float y = p * half * rest;
+  // 3. Times 2^n: the result is normal, so n is added to the exponent.
+  const float y = fp32_from_bits(fp32_bits(p) + (fp32_bits(shifted) << 23));
   return x < -87.33f ? 0.0f : (x > 88.72f ? fp32_from_bits(fp32_infinity_bits) : (x != x ? x : y));
 }
 

@@ -1,0 +1,208 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of gpu/nn as a share of the device's copy bandwidth, measured in the same run: medians of launches, random
+// data. The bytes are those that the operation has to move: each input once, each output once.
+// usage: gpu-layers [REPEATS]; exit codes: 0 measured, 1 a launch or the runtime failed, 77 no device
+#include "gpu/api/nn.hpp"
+#include "timing.hpp"
+
+using namespace gpu_bench;
+
+namespace {
+
+double roof = 0;  // bytes a microsecond
+int repeats = 0;
+
+template <class Launch>
+void measure(const char* what, const char* shape, double bytes, const Launch& launch) {
+  const double us = median_us(repeats, [&] { expect(launch()); });
+  std::printf("%-32s %-34s %9.1f us %6.0f GB/s %6.1f %%\n", what, shape, us, bytes / us / 1e3, 100.0 * bytes / us / roof);
+}
+
+__global__ void to_floats(const std::uint16_t* from, float* to, index_t count) {
+  for (index_t i = gpu::block_index().x * index_t{256} + gpu::thread_index().x; i < count;
+       i += gpu::grid_size().x * index_t{256}) {
+    to[i] = fp32_from_bits(static_cast<std::uint32_t>(from[i]) << 16);
+  }
+}
+
+/// `count` random numbers of a storage.
+struct numbers : device_bytes {
+  numbers(nn::dtype type, index_t count) : device_bytes(count * nn::size_of(type)) {
+    const device_bytes narrow(2 * count);
+    auto* const bf16s = reinterpret_cast<std::uint16_t*>(type == nn::dtype::bf16 ? data : narrow.data);
+    fill<<<4096, 256>>>(bf16s, count);
+    if (type == nn::dtype::fp32) to_floats<<<4096, 256>>>(bf16s, reinterpret_cast<float*>(data), count);
+    expect(hipGetLastError());
+    expect(hipDeviceSynchronize());
+  }
+  float* floats() const { return reinterpret_cast<float*>(data); }
+};
+
+std::string text(const char* format, index_t a, index_t b, nn::dtype type) {
+  char line[64];
+  std::snprintf(line, sizeof line, format, a, b, type == nn::dtype::bf16 ? "BF16" : "FP32");
+  return line;
+}
+
+void norms(index_t rows, index_t cols, nn::dtype type) {
+  const index_t n = rows * cols;
+  const numbers x(type, n), branch(type, n), y(type, n), sum(type, n), gain(nn::dtype::fp32, cols), rstd(nn::dtype::fp32, rows),
+      dgain(nn::dtype::fp32, cols);
+  const std::size_t bytes = gpu::rmsnorm_backward_workspace_bytes(rows, cols);
+  const device_bytes room(static_cast<index_t>(bytes));
+  const auto view = [&](const numbers& t) { return nn::dense_tensor(t.data, type, {rows, cols}); };
+  const std::string shape = text("%td x %td %s", rows, cols, type);
+  const double element = static_cast<double>(n * nn::size_of(type));
+  measure("add", shape.c_str(), 3 * element, [&] { return gpu::add(view(x), view(branch), view(sum), {}); });
+  measure("RMSNorm", shape.c_str(), 2 * element,
+          [&] { return gpu::rmsnorm_forward(view(x), gain.floats(), 1e-5f, view(y), rstd.floats(), {}); });
+  nn::residual_norm_args args;
+  args.x = view(x);
+  args.branch = view(branch);
+  args.gain = gain.floats();
+  args.sum = view(sum);
+  args.y = view(y);
+  args.rstd = rstd.floats();
+  measure("residual + RMSNorm", shape.c_str(), 4 * element, [&] { return gpu::residual_norm(args, {}); });
+  measure("RMSNorm backward with gain", shape.c_str(), 4 * element, [&] {
+    return gpu::rmsnorm_backward(view(branch), view(x), gain.floats(), rstd.floats(), view(y), dgain.floats(), room.data,
+                                 bytes, {});
+  });
+}
+
+void swiglu(index_t rows, index_t cols, nn::dtype type) {
+  const numbers gate_up(type, 2 * rows * cols), h(type, rows * cols), d(type, 2 * rows * cols);
+  const auto wide = [&](const numbers& t) { return nn::dense_tensor(t.data, type, {rows, 2 * cols}); };
+  const auto narrow = nn::dense_tensor(h.data, type, {rows, cols});
+  const std::string shape = text("%td x %td %s", rows, cols, type);
+  const double element = static_cast<double>(rows * cols * nn::size_of(type));
+  measure("SwiGLU", shape.c_str(), 3 * element, [&] { return gpu::swiglu_forward(wide(gate_up), narrow, {}); });
+  measure("SwiGLU backward", shape.c_str(), 5 * element,
+          [&] { return gpu::swiglu_backward(narrow, wide(gate_up), wide(d), {}); });
+}
+
+void rope(index_t seq, index_t head_dim, nn::dtype type) {
+  constexpr index_t batch = 4, heads = 32, kv_heads = 8;
+  const index_t width = (heads + 2 * kv_heads) * head_dim, rows = batch * seq;
+  const numbers qkv(type, rows * width), cosine(nn::dtype::fp32, seq * head_dim / 2), sine(nn::dtype::fp32, seq * head_dim / 2);
+  const auto all = nn::dense_tensor(qkv.data, type, {rows, width});
+  const auto q = nn::as_heads(all.part(1, 0, heads * head_dim), batch, heads, head_dim);
+  const auto k = nn::as_heads(all.part(1, heads * head_dim, kv_heads * head_dim), batch, kv_heads, head_dim);
+  const std::string shape = text("4 x %td, 32 + 8 heads of %td %s", seq, head_dim, type);
+  const double bytes = 2.0 * static_cast<double>(rows * (heads + kv_heads) * head_dim * nn::size_of(type));
+  measure("RoPE of q and k", shape.c_str(), bytes,
+          [&] { return gpu::rope_both(q, k, cosine.floats(), sine.floats(), false, {}); });
+}
+
+/// Tokens below `vocabulary`, the first of them more often than the others, as words are.
+struct tokens : device_bytes {
+  tokens(index_t count, index_t vocabulary) : device_bytes(4 * count) {
+    std::vector<std::int32_t> t;
+    for (index_t i = 0; i < count; ++i) {
+      const double u = static_cast<double>(random_stream{3, 4}.word(static_cast<std::uint64_t>(i))) * 0x1p-32;
+      t.push_back(static_cast<std::int32_t>(static_cast<double>(vocabulary) * u * u * u * u));
+    }
+    expect(hipMemcpy(data, t.data(), t.size() * 4, hipMemcpyHostToDevice));
+  }
+  nn::token_source source() const { return {reinterpret_cast<const std::int32_t*>(data), 0}; }
+};
+
+void loss(index_t rows, index_t vocabulary) {
+  const numbers logits(nn::dtype::fp32, rows * vocabulary), losses(nn::dtype::fp32, rows);
+  const tokens targets(rows, vocabulary);
+  const device_bytes state(sizeof(nn::step_state));
+  auto* const s = reinterpret_cast<nn::step_state*>(state.data);
+  nn::step_state host;
+  host.gradient_scale = 1.0f / static_cast<float>(rows);
+  expect(hipMemcpy(s, &host, sizeof host, hipMemcpyHostToDevice));
+  const std::size_t bytes = gpu::cross_entropy_workspace_bytes(rows, vocabulary);
+  const device_bytes room(static_cast<index_t>(bytes));
+  const auto view = nn::dense_tensor(logits.data, nn::dtype::fp32, {rows, vocabulary});
+  const std::string shape = text("%td x %td %s", rows, vocabulary, nn::dtype::fp32);
+  const double element = 4.0 * static_cast<double>(rows * vocabulary);
+  for (const bool gradients : {false, true}) {
+    measure(gradients ? "loss and gradient" : "loss", shape.c_str(), (gradients ? 2 : 1) * element, [&] {
+      return gpu::cross_entropy(view, targets.source(), 0, losses.floats(), gradients, s, nullptr, room.data, bytes, {});
+    });
+  }
+}
+
+void embedding(index_t rows, index_t cols, index_t vocabulary) {
+  const numbers table(nn::dtype::fp32, vocabulary * cols), y(nn::dtype::bf16, rows * cols);
+  const tokens ids(rows, vocabulary);
+  const device_bytes state(sizeof(nn::step_state));
+  expect(hipMemset(state.data, 0, sizeof(nn::step_state)));
+  const auto* const s = reinterpret_cast<const nn::step_state*>(state.data);
+  const std::size_t bytes = gpu::embedding_backward_workspace_bytes(rows, vocabulary);
+  const device_bytes room(static_cast<index_t>(bytes));
+  const auto t = nn::dense_tensor(table.data, nn::dtype::fp32, {vocabulary, cols});
+  const auto v = nn::dense_tensor(y.data, nn::dtype::bf16, {rows, cols});
+  const std::string shape = text("%td tokens x %td %s", rows, cols, nn::dtype::bf16);
+  const double element = static_cast<double>(rows * cols);
+  measure("embedding", shape.c_str(), 6 * element,
+          [&] { return gpu::embedding_forward(ids.source(), t, v, s, nullptr, {}); });
+  measure("embedding backward", shape.c_str(), 2 * element,
+          [&] { return gpu::embedding_backward(ids.source(), v, t, s, room.data, bytes, {}); });
+}
+
+void optimizer(index_t size) {
+  const numbers weight(nn::dtype::fp32, size), gradient(nn::dtype::fp32, size);
+  const device_bytes m(4 * size), v(4 * size), state(sizeof(nn::step_state));
+  expect(hipMemset(m.data, 0, static_cast<std::size_t>(4 * size)));
+  expect(hipMemset(v.data, 0, static_cast<std::size_t>(4 * size)));
+  nn::step_state host;
+  host.inputs.learning_rate = 1e-5f;
+  expect(hipMemcpy(state.data, &host, sizeof host, hipMemcpyHostToDevice));
+  std::vector<nn::parameter_arena::segment> segments;  // 200 parameters
+  for (index_t i = 0; i < 200; ++i) segments.push_back({i * (size / 200 / 4096 * 4096), size / 200 / 4096 * 4096, i % 2 == 0});
+  const device_bytes copy(static_cast<index_t>(segments.size() * sizeof segments[0]));
+  expect(hipMemcpy(copy.data, segments.data(), segments.size() * sizeof segments[0], hipMemcpyHostToDevice));
+  nn::parameter_arena arena;
+  arena.weight = weight.floats();
+  arena.gradient = gradient.floats();
+  arena.m = reinterpret_cast<float*>(m.data);
+  arena.v = reinterpret_cast<float*>(v.data);
+  arena.size = size;
+  arena.segments = segments;
+  arena.segments_in_backend = reinterpret_cast<const nn::parameter_arena::segment*>(copy.data);
+  const std::size_t bytes = gpu::sum_squares_workspace_bytes(size);
+  const device_bytes room(static_cast<index_t>(bytes));
+  auto* const s = reinterpret_cast<nn::step_state*>(state.data);
+  const nn::optimizer_config config{0.9f, 0.95f, 1e-8f, 0.1f, 1.0};
+  char shape[64];
+  std::snprintf(shape, sizeof shape, "%.0f M parameters", static_cast<double>(size) * 1e-6);
+  measure("gradient norm", shape, 4.0 * static_cast<double>(size),
+          [&] { return gpu::gradient_norm(arena, config, s, room.data, bytes, {}); });
+  const double touched = static_cast<double>(segments.back().first + segments.back().count);
+  measure("AdamW", shape, 28.0 * touched, [&] { return gpu::adamw(arena, config, s, {}); });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  repeats = begin(argc, argv);
+  {
+    constexpr index_t bytes = index_t{1} << 29;
+    const numbers from(nn::dtype::bf16, bytes / 2);
+    const device_bytes to(bytes);
+    const copy_times copies = time_copy(from.data, to.data, bytes, repeats);
+    roof = 2.0 * static_cast<double>(bytes) / copies.best();
+    std::printf("copy of 512 MiB: %.1f us by a kernel, %.1f us by the runtime, %.0f GB/s\n", copies.by_kernel,
+                copies.by_runtime, roof / 1e3);
+  }
+  for (const nn::dtype type : {nn::dtype::bf16, nn::dtype::fp32}) {
+    norms(16384, 4096, type);
+    norms(16384, 2048, type);
+    norms(32768, 768, type);
+    swiglu(16384, 8192, type);
+    rope(4096, 128, type);
+    rope(4096, 64, type);
+  }
+  loss(2048, 128256);
+  loss(2048, 50304);
+  loss(16384, 4096);
+  embedding(16384, 2048, 128256);
+  optimizer(index_t{124} * 1000 * 1000 / 4096 * 4096);
+  optimizer(index_t{1236} * 1000 * 1000 / 4096 * 4096);
+}

@@ -1,0 +1,132 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// What the benchmarks of kernels share: memory with random numbers, medians of launches, and the device's copy, of
+// whose rate all others are shares.
+#pragma once
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "gpu/api/device.hpp"
+#include "gpu/dialect/hip.hpp"
+#include "rotoscale/bits.hpp"
+#include "rotoscale/philox.hpp"
+
+namespace gpu_bench {
+
+using namespace rotoscale;
+
+inline void expect(hipError_t error) {
+  if (error == hipSuccess) return;
+  std::fprintf(stderr, "device: %s\n", hipGetErrorString(error));
+  std::exit(1);
+}
+
+/// Normal numbers by the sum of twelve bytes, of the sizes of activations.
+[[maybe_unused]] static __global__ void fill(std::uint16_t* to, index_t count) {
+  for (index_t i = gpu::block_index().x * index_t{256} + gpu::thread_index().x; i < count;
+       i += gpu::grid_size().x * index_t{256}) {
+    const philox_block r = random_stream{1, 2}.block(static_cast<std::uint64_t>(i));
+    float sum = -1530.0f;
+    for (int w = 0; w < 3; ++w) {
+      for (int b = 0; b < 4; ++b) sum += static_cast<float>(r.word[w] >> (8 * b) & 0xFFu);
+    }
+    to[i] = static_cast<std::uint16_t>(fp32_bits(sum * 0.0039f) >> 16);
+  }
+}
+
+[[maybe_unused]] static __global__ void __launch_bounds__(256)
+    copy(const gpu::vec16* from, gpu::vec16* to, index_t count) {
+  const index_t first = gpu::block_index().x * index_t{1024} + gpu::thread_index().x;
+  gpu::vec16 x[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (first + 256 * i < count) x[i] = gpu::load_streaming(from + first + 256 * i);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (first + 256 * i < count) gpu::store_streaming(to + first + 256 * i, x[i]);
+  }
+}
+
+/// Some 20 microseconds of one warp, without memory.
+[[maybe_unused]] static __global__ void wait(unsigned* never) {
+  unsigned x = gpu::thread_index().x;
+  for (int i = 0; i < 10000; ++i) x = x * 1664525u + 1013904223u;
+  if (x == 1) *never = x;
+}
+
+/// The device waits before each launch, so that it has the launch when it is due: its own time is measured, not the
+/// processor's.
+template <class Launch>
+double median_us(int repeats, const Launch& launch) {
+  hipEvent_t begin, end;
+  expect(hipEventCreate(&begin));
+  expect(hipEventCreate(&end));
+  std::vector<double> times;
+  for (int i = -3; i < repeats; ++i) {
+    wait<<<1, 32>>>(nullptr);
+    expect(hipEventRecord(begin, nullptr));
+    launch();
+    expect(hipEventRecord(end, nullptr));
+    expect(hipEventSynchronize(end));
+    float ms = 0;
+    expect(hipEventElapsedTime(&ms, begin, end));
+    if (i >= 0) times.push_back(1000.0 * ms);
+  }
+  expect(hipEventDestroy(begin));
+  expect(hipEventDestroy(end));
+  std::nth_element(times.begin(), times.begin() + repeats / 2, times.end());
+  return times[static_cast<std::size_t>(repeats / 2)];
+}
+
+struct device_bytes {
+  explicit device_bytes(index_t size) { expect(hipMalloc(&data, static_cast<std::size_t>(size))); }
+  ~device_bytes() { (void)hipFree(data); }
+  std::uint8_t* data = nullptr;
+};
+
+inline void expect(const gpu::status& s) {
+  if (s.ok()) return;
+  std::fprintf(stderr, "%s\n", s.message().c_str());
+  std::exit(1);
+}
+
+/// Microseconds of a copy of `bytes`, by a kernel and by the runtime.
+struct copy_times {
+  double by_kernel, by_runtime;
+  double best() const { return std::min(by_kernel, by_runtime); }
+};
+inline copy_times time_copy(const void* from, void* to, index_t bytes, int repeats) {
+  const index_t pieces = bytes / 16;
+  return {median_us(repeats,
+                    [&] {
+                      copy<<<static_cast<unsigned>((pieces + 1023) / 1024), 256>>>(
+                          static_cast<const gpu::vec16*>(from), static_cast<gpu::vec16*>(to), pieces);
+                    }),
+          median_us(repeats, [&] {
+            expect(hipMemcpyAsync(to, from, static_cast<std::size_t>(bytes), hipMemcpyDeviceToDevice, nullptr));
+          })};
+}
+
+/// The command line's repeats, after a line about the device; ends the program with 77 where there is none.
+inline int begin(int argc, char** argv) {
+  gpu::device_info device;
+  if (const gpu::status s = gpu::current_device(device); !s.ok()) {
+    std::printf("skipped: %s\n", s.message().c_str());
+    std::exit(77);
+  }
+  const int repeats = argc > 1 ? std::max(1, std::atoi(argv[1])) : 30;
+  hipDeviceProp_t properties;
+  int driver = 0, runtime = 0;
+  expect(hipGetDeviceProperties(&properties, 0));
+  expect(hipDriverGetVersion(&driver));
+  expect(hipRuntimeGetVersion(&runtime));
+  std::printf("%s, driver %d, runtime %d, %d launches each\n", properties.name, driver, runtime, repeats);
+  return repeats;
+}
+
+}  // namespace gpu_bench
