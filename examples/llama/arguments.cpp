@@ -146,12 +146,20 @@ void define(CLI::App& app, arguments& a) {
   train->add_option("--memory-limit", a.session.memory_limit, "most bytes of all memory, e.g. 4GiB; 0: no limit")
       ->transform(CLI::AsSizeValue(false))
       ->group("run");
+  train
+      ->add_option(
+          "--statistics-every", a.statistics_every,
+          "steps between records of quantization errors in statistics.jsonl; 0: none. Results do not depend on it")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40))
+      ->default_str("100, or as the run that is resumed")
+      ->group("run");
   define_run(*train, a);
 
   CLI::App* plan = app.add_subcommand("plan", "the memory that train would take with these options");
   plan->add_option("--config", a.config, "JSON file with any of the options below")->group("run");
   plan->add_option("--model-config", a.model_config, "model shape from a Hugging Face config.json")->group("run");
   plan->add_option("--recipe", a.schedule_override, "same as --schedule")->group("run");
+  plan->add_option("--statistics-every", a.statistics_every, "as train's; 0 needs no memory")->group("run");
   define_run(*plan, a);
 
   define_eval_and_sample(app, a);
@@ -212,8 +220,9 @@ void parse_arguments(int argc, char** argv, arguments& a) {
 }
 
 void check_resume_flags(int argc, char** argv) {
-  const std::vector<std::string> allowed = {"--resume", "--threads",      "--stop-at",   "--no-progress", "--data",
-                                            "--out",    "--memory-limit", "--tokenizer", "--init"};
+  const std::vector<std::string> allowed = {
+      "--resume", "--threads",      "--stop-at",   "--no-progress",      "--data",
+      "--out",    "--memory-limit", "--tokenizer", "--statistics-every", "--init"};
   for (int i = 2; i < argc; ++i) {
     const std::string word = argv[i];
     if (!word.starts_with("--")) continue;

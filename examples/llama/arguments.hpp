@@ -3,6 +3,7 @@
 // The command line of mini-llama.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct arguments {
   std::string config, model_config, checkpoint, resume, schedule_override;
   int threads = 0;
   bool no_progress = false;
+  std::optional<std::int64_t> statistics_every;
   std::vector<std::string> data;
   int windows = 0;
   std::string adapter;

@@ -26,6 +26,7 @@ int train(int argc, char** argv, arguments& a) {
   if (a.resume.empty()) {
     if (!a.schedule_override.empty()) a.run.schedule = a.schedule_override;
     if (a.session.out.empty()) throw io::error("--out", "is required");
+    if (a.statistics_every) a.session.statistics_every = *a.statistics_every;
     const std::string where = a.config.empty() ? "arguments" : a.config;
     return trainer(ops, new_run(a.run, where), a.session).run();
   }
@@ -39,6 +40,9 @@ int train(int argc, char** argv, arguments& a) {
   // A checkpoint lies in RUN/checkpoints/.
   a.session.resumed_run = fs::weakly_canonical(checkpoint).parent_path().parent_path().string();
   if (a.session.out.empty()) a.session.out = a.session.resumed_run;
+  a.session.statistics_every = a.statistics_every
+                                   ? *a.statistics_every
+                                   : statistics_interval(run_directory(a.session.resumed_run).statistics());
   trainer t(ops, std::move(state), a.session);
   t.restore(checkpoint);
   return t.run();
@@ -51,7 +55,8 @@ int plan(const arguments& a) {
   const trainer_state state = new_run(options, a.config.empty() ? "arguments" : a.config);
   const auto ops = nn::make_cpu_backend(1);
   std::cout << memory_table(
-      llama::plan_session(*ops, state.run.model, session_options_for(state.run, 0), recipes_of(state.phases)));
+      llama::plan_session(*ops, state.run.model, session_options_for(state.run, 0, a.statistics_every.value_or(1) > 0),
+                          recipes_of(state.phases)));
   return exit_ok;
 }
 

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "rotoscale/llama/stored_activations.hpp"
+
 namespace rotoscale::llama_program {
 
 namespace {
@@ -17,6 +19,12 @@ std::optional<std::string> within(const std::string& name, double value, double 
     return s;
   };
   return "train." + name + ": " + text(value) + " is not between " + text(low) + " and " + text(high);
+}
+
+std::string unknown_name(const std::string& field, const std::string& value, const std::vector<std::string>& valid) {
+  std::string all;
+  for (const std::string& name : valid) all += (all.empty() ? "" : ", ") + name;
+  return "train." + field + ": '" + value + "' is none of " + all;
 }
 
 }  // namespace
@@ -61,6 +69,13 @@ std::optional<std::string> find_fault(const run_options& o) {
   for (const auto& r : ranges) {
     if (auto f = within(r.name, r.value, r.low, r.high)) return f;
   }
+  llama::recompute_part recompute{};
+  llama::kept_format kept{};
+  if (!from_string(t.recompute, recompute)) return unknown_name("recompute", t.recompute, names(recompute));
+  if (!from_string(t.stored_activations, kept)) {
+    return unknown_name("stored_activations", t.stored_activations, names(kept));
+  }
+  if (auto f = llama::find_fault(o.model, recompute, kept)) return "train." + *f;
   if (t.warmup >= 1 && t.warmup != std::floor(t.warmup)) {
     return "train.warmup: " + std::to_string(t.warmup) + " is neither a fraction below 1 nor a number of steps";
   }

@@ -36,6 +36,8 @@ struct train_options {
   int keep_checkpoints = 2;
   double target_loss = 0;
   int head_chunk = 2048;
+  std::string recompute = "none";
+  std::string stored_activations = "as_computed";
 };
 
 template <class Visitor>
@@ -64,6 +66,9 @@ void describe(Visitor&& v, train_options& o) {
   v("target_loss", o.target_loss, "stop when an evaluation's loss is this or less; 0: never");
   v("head_chunk", o.head_chunk,
     "tokens whose logits exist at once; a larger micro-batch adds the head's gradient in parts");
+  v("recompute", o.recompute,
+    "what the backward pass computes again instead of keeping it: none, attention, mlp, layer");
+  v("stored_activations", o.stored_activations, "how the backward pass keeps tensors: as_computed or mxfp8_e4m3");
 }
 
 struct run_options {

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Ranks the arms and measures them against the baseline. Only like is compared with like: a final gap needs equally
-// many training tokens, a paired error needs the same validation windows, and a curve of gaps needs equal steps.
+// many training tokens, a curve of gaps needs equal steps. What separates two arms is the spread over seeds; the spread
+// over validation windows says how well one model's loss is known, and nothing of a run's noise.
 
 #include <algorithm>
 #include <cmath>
@@ -25,19 +26,16 @@ std::size_t find_baseline(const std::vector<arm>& arms, const std::string& wante
                   "\"? The arms are " + join(names));
 }
 
-void check_names(const std::vector<arm>& arms) {
-  for (std::size_t i = 0; i < arms.size(); ++i)
-    for (std::size_t j = 0; j < i; ++j)
-      if (arms[i].name == arms[j].name) {
-        throw io::error(arms[i].file + ": arm \"" + arms[i].name + "\" was already read from " + arms[j].file +
-                        "; each log must have its own name");
-      }
-}
-
 /// A run that was stopped early has a loss, but not one to rank against runs that saw more tokens.
 bool can_rank(const arm& a, const arm& base) {
   if (!a.final_loss) return false;
   return a.status == arm_status::ok || (a.status == arm_status::stopped && a.tokens == base.tokens);
+}
+
+/// Is a's final loss lower than b's beyond what seeds move?
+bool is_lower(const arm& a, const arm& b) {
+  const auto gap = final_gap(b, a);
+  return gap && gap->mean > 0 && is_resolved(*gap);
 }
 
 bool is_distinct_recipe(const arm& a, const std::string& recipe) {
@@ -56,7 +54,7 @@ const arm* find_constant(const comparison& c, const std::string& recipe, const a
 
 }  // namespace
 
-maybe paired_error(const arm& a, const arm& b) {
+maybe window_error(const arm& a, const arm& b) {
   const std::size_t n = a.window_losses.size();
   if (n < 2 || n != b.window_losses.size()) return std::nullopt;
   double mean = 0;
@@ -68,11 +66,6 @@ maybe paired_error(const arm& a, const arm& b) {
   }
   const double error = std::sqrt(squares / static_cast<double>(n - 1) / static_cast<double>(n));
   return std::isfinite(error) ? maybe(error) : std::nullopt;
-}
-
-maybe final_gap(const arm& a, const arm& b) {
-  if (!a.final_loss || !b.final_loss || a.tokens != b.tokens) return std::nullopt;
-  return *a.final_loss - *b.final_loss;
 }
 
 std::vector<difference> gap_curve(const arm& a, const arm& b) {
@@ -103,8 +96,7 @@ json shared_field(const comparison& c, const std::string& key) {
 }
 
 comparison compare(std::vector<arm> arms, const std::string& baseline) {
-  for (std::size_t i = 0; i < arms.size(); ++i) arms[i].index = i;
-  check_names(arms);
+  arms = merge_seeds(std::move(arms));
   const arm base = arms[find_baseline(arms, baseline)];
   std::stable_sort(arms.begin(), arms.end(), [&](const arm& a, const arm& b) {
     const bool ranked_a = can_rank(a, base);
@@ -117,10 +109,14 @@ comparison compare(std::vector<arm> arms, const std::string& baseline) {
     const arm& a = c.arms[i];
     if (a.index == base.index) c.baseline = i;
     standing s;
-    if (can_rank(a, base)) s.rank = static_cast<int>(i) + 1;
+    if (can_rank(a, base)) {
+      s.rank = 1;
+      for (std::size_t j = 0; j < i; ++j) s.rank += can_rank(c.arms[j], base) && is_lower(c.arms[j], a);
+    }
+    s.final = final_losses(a);
     if (a.final_loss && a.initial_loss && *a.initial_loss > 0) s.ratio = *a.final_loss / *a.initial_loss;
     s.gap = final_gap(a, base);
-    if (s.gap && a.index != base.index) s.error = paired_error(a, base);
+    if (s.gap && a.index != base.index) s.window_error = window_error(a, base);
     const maybe speed = tokens_per_second(a);
     const maybe base_speed = tokens_per_second(base);
     if (speed && base_speed) s.speed = *speed / *base_speed;

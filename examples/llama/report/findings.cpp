@@ -73,8 +73,13 @@ std::string ranking(const comparison& c) {
   std::string apart;
   for (std::size_t i = 0; i < c.arms.size(); ++i) {
     const arm& a = c.arms[i];
-    if (c.standings[i].rank > 0) ranked.push_back(a.name + " (" + fixed(*a.final_loss, 4) + ")");
-    if (c.standings[i].rank == 0 && a.final_loss && a.status == arm_status::stopped) {
+    const standing& p = c.standings[i];
+    if (p.rank > 0) {
+      const maybe deviation = p.final ? p.final->deviation : std::nullopt;
+      ranked.push_back(a.name + " (" + fixed(*a.final_loss, 4) + (deviation ? ", s.d. " + fixed(*deviation, 4) : "") +
+                       ")");
+    }
+    if (p.rank == 0 && a.final_loss && a.status == arm_status::stopped) {
       apart += " " + a.name + " was stopped at step " + std::to_string(a.step) + " with " + nats(*a.final_loss) +
                "; the baseline saw a different number of tokens, so it is not ranked.";
     }
@@ -82,42 +87,87 @@ std::string ranking(const comparison& c) {
   if (ranked.empty()) return "No arm finished with a loss, so there is no ranking." + apart;
   if (ranked.size() == 1)
     return "Only one arm finished with a loss that can be ranked: " + ranked.front() + "." + apart;
-  return "By final validation loss in nats per token, lowest first: " + join(ranked) + "." + apart;
+  return std::string(has_several_seeds(c)
+                         ? "By final validation loss in nats per token, means over seeds, lowest first: "
+                         : "By final validation loss in nats per token, lowest first: ") +
+         join(ranked) + "." + apart;
 }
 
+/// Neighbours in the order of losses whose difference says nothing, and why.
 std::string neighbours(const comparison& c) {
-  std::vector<std::string> close;
-  std::vector<std::string> unknown;
-  int pairs = 0;
+  std::string s;
+  int pairs = 0, close = 0, single = 0;
   for (std::size_t i = 0; i + 1 < c.arms.size() && c.standings[i + 1].rank > 0; ++i) {
-    const arm& a = c.arms[i];
-    const arm& b = c.arms[i + 1];
-    const maybe gap = final_gap(b, a);
-    const maybe error = paired_error(b, a);
+    const arm &a = c.arms[i], &b = c.arms[i + 1];
+    const auto gap = final_gap(b, a);
     ++pairs;
-    if (!gap || !error) {
-      unknown.push_back(a.name + " and " + b.name);
-    } else if (std::fabs(*gap) < 2 * *error || *gap == 0) {
-      close.push_back(a.name + " and " + b.name + " differ by " + nats(std::fabs(*gap)) +
-                      ", with a paired standard error of " + fixed(*error, 4));
+    if (gap) single += gap->count == 1;
+    if (gap && is_resolved(*gap)) continue;
+    ++close;
+    s += s.empty() ? "" : " ";
+    if (!gap) {
+      s += "For " + a.name + " and " + b.name +
+           " no two runs have equal seeds and equally many tokens, so their difference cannot be said.";
+    } else if (gap->half_width) {
+      s += b.name + " minus " + a.name + " is " + estimate_text(*gap) + " nats over " + std::to_string(gap->count) +
+           " seeds: not resolved.";
+    } else {
+      s += a.name + " and " + b.name + " differ by " + nats(std::fabs(gap->mean)) + ": not resolved by one seed.";
     }
   }
   if (pairs == 0) return "";
+  if (close < pairs) {
+    s += (s.empty() ? "" : " ") + std::string(close > 0   ? "All other neighbours in the order differ by more than "
+                                              : pairs > 1 ? "All neighbours in the order differ by more than "
+                                                          : "The two differ by more than ");
+    s += single == pairs ? "what seeds are known to move (" + fixed(one_seed_resolution, 2) + " nats)."
+         : single == 0   ? "their interval of 95 % over seeds."
+                         : "their interval of 95 % over seeds, or where there is one seed than " +
+                             fixed(one_seed_resolution, 2) + " nats.";
+  }
+  return s;
+}
+
+/// Gaps to the baseline with their intervals, where there are several seeds.
+std::string gaps(const comparison& c) {
+  std::vector<std::string> parts;
+  for (std::size_t i = 0; i < c.arms.size(); ++i) {
+    const auto& gap = c.standings[i].gap;
+    if (i == c.baseline || !gap || !gap->half_width) continue;
+    parts.push_back(c.arms[i].name + " " + estimate_text(*gap) + " (" + std::to_string(gap->count) + " seeds, s.d. " +
+                    fixed(*gap->deviation, 4) + ")");
+  }
+  if (parts.empty()) return "";
+  return "Differences to " + c.base().name +
+         " in nats, means over pairs of equal seeds with their interval of 95 % (Student's t): " + join(parts) + ".";
+}
+
+/// Observed steps whose weight gradients drown in their own rounding.
+std::string stalls(const comparison& c) {
   std::string s;
-  for (const std::string& pair : close) s += (s.empty() ? "" : " ") + pair + ": not resolved by this run.";
-  if (!unknown.empty()) {
-    s += (s.empty() ? "" : " ") + std::string("For ") + join(unknown) +
-         " the logs hold no common validation windows after equally many tokens, so whether their difference is "
-         "resolved cannot be said.";
-  }
-  if (!close.empty() || !unknown.empty()) {
-    if (static_cast<int>(close.size() + unknown.size()) < pairs) {
-      s += " All other neighbours in the ranking are at least two paired standard errors apart.";
+  for (const arm& a : c.arms) {
+    int steps = 0, below = 0;
+    double least = 1e300;
+    std::int64_t at = 0;
+    for (const observation& o : a.observations) {
+      const auto ratio = o.numbers.find("norm_to_noise");
+      if (o.event != "step" || ratio == o.numbers.end()) continue;
+      ++steps;
+      below += ratio->second < stall_ratio;
+      if (ratio->second < least) {
+        least = ratio->second;
+        at = o.step;
+      }
     }
-    return s;
+    if (steps == 0) continue;
+    s += (s.empty() ? "" : " ") + a.name + ": least " + fixed(least, 2) + ", at step " + std::to_string(at) + "; " +
+         std::to_string(below) + " of " + std::to_string(steps) + " observed steps below it.";
   }
-  return pairs == 1 ? "The two ranked arms are at least two paired standard errors apart."
-                    : "All neighbours in the ranking are at least two paired standard errors apart.";
+  if (s.empty()) return s;
+  return "Gradient norm over quantization noise, of all weight gradients together; below √3 = 1.73 training is "
+         "expected "
+         "to stall (arXiv 2505.19115). " +
+         s;
 }
 
 std::string gap_at(const char* what, const difference& d) {
@@ -144,12 +194,10 @@ std::string around_switch(const arm& a, const arm& reference, const switch_point
 }
 
 std::string gap_at_end(const arm& a, const arm& reference) {
-  const maybe gap = final_gap(a, reference);
+  const auto gap = final_gap(a, reference);
   const bool over = a.status == arm_status::ok || a.status == arm_status::stopped;
   if (gap && over && (reference.status == arm_status::ok || reference.status == arm_status::stopped)) {
-    const maybe error = paired_error(a, reference);
-    return "At the end (step " + std::to_string(a.step) + ") it was " + signed_fixed(*gap, 4) +
-           (error ? " ± " + fixed(*error, 4) : "") + " nats.";
+    return "At the end (step " + std::to_string(a.step) + ") it was " + estimate_text(*gap) + " nats.";
   }
   const auto curve = gap_curve(a, reference);
   const std::string unfinished = "The two did not both finish after equally many tokens, so there is no gap at the end";
@@ -175,11 +223,13 @@ std::string healing(const comparison& c, const arm& a) {
     s += " (No arm ran " + a.switches.back().to + " from the start; " + partners.reference->name + " is the baseline.)";
   }
   if (partners.twin == nullptr) return s;
-  const maybe unhealed = final_gap(*partners.twin, *partners.reference);
+  const auto unhealed = final_gap(*partners.twin, *partners.reference);
   if (!unhealed) return s;
-  const maybe error = paired_error(*partners.twin, *partners.reference);
-  return s + " Its twin without the switch, " + partners.twin->name + ", ended at " + signed_fixed(*unhealed, 4) +
-         (error ? " ± " + fixed(*error, 4) : "") + " nats.";
+  s += " Its twin without the switch, " + partners.twin->name + ", ended at " + estimate_text(*unhealed) + " nats.";
+  const auto healed = final_gap(a, *partners.twin);
+  if (!healed || is_resolved(*healed)) return s;
+  return s + " The two ends are closer than " +
+         (healed->half_width ? "their interval over seeds." : "one seed resolves.");
 }
 
 std::string value_text(const json& v) { return v.is_string() ? v.get<std::string>() : v.dump(); }
@@ -197,7 +247,9 @@ std::string unequal_terms(const comparison& c) {
   for (const char* section : {"model", "data", "train"}) {
     const auto get = [&](const arm& a) {
       const json config = a.start.value("config", json::object());
-      return config.is_object() ? config.value(section, json()) : json();
+      json found = config.is_object() ? config.value(section, json()) : json();
+      if (found.is_object()) found.erase("seed");  // has a line of its own
+      return found;
     };
     const bool equal = std::all_of(c.arms.begin(), c.arms.end(), [&](const arm& a) { return get(a) == get(c.base()); });
     if (!equal) parts.push_back(std::string("the configuration's \"") + section + "\" section");
@@ -210,18 +262,22 @@ std::string unequal_terms(const comparison& c) {
 }
 
 std::string caveat(const comparison& c) {
+  const std::string rest =
+      " on one small model: another size or length of training can change both gaps and ranking. The spread over "
+      "validation windows says how well these models' losses are known, nothing of what another seed would give.";
+  if (has_several_seeds(c)) return "These are a few seeds" + rest;
   const json seed = shared_field(c, "seed");
   const std::string seeds = seed.is_null() ? "One run per arm" : "One seed (" + value_text(seed) + ")";
-  return seeds +
-         " on one small model: a different seed, data order, size or length of training can change both gaps and "
-         "ranking. The paired standard error covers only the choice of validation windows, not seeds: a difference of "
-         "more than two of them says something about these trained models, not yet about their recipes.";
+  return seeds + rest +
+         " Gaps of such a model move by several hundredths of a nat between seeds (of twelve arms with two seeds, one "
+         "gap moved from 0.02 to 0.06), so nothing closer than " +
+         fixed(one_seed_resolution, 2) + " nats is ranked here; several seeds of an arm resolve more.";
 }
 
 }  // namespace
 
 std::vector<std::string> findings(const comparison& c) {
-  std::vector<std::string> paragraphs = {learning(c), ranking(c), neighbours(c)};
+  std::vector<std::string> paragraphs = {learning(c), ranking(c), neighbours(c), gaps(c)};
   for (const arm& a : c.arms) {
     if (!a.switches.empty()) paragraphs.push_back(healing(c, a));
     for (std::size_t i = a.switches.size() + 1; i < a.schedule.size(); ++i) {
@@ -234,6 +290,7 @@ std::vector<std::string> findings(const comparison& c) {
       }
     }
   }
+  paragraphs.push_back(stalls(c));
   paragraphs.push_back(unequal_terms(c));
   paragraphs.push_back(caveat(c));
   paragraphs.erase(std::remove(paragraphs.begin(), paragraphs.end(), std::string()), paragraphs.end());

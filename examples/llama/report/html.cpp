@@ -54,6 +54,11 @@ std::string plain(const json& v) { return v.is_string() ? v.get<std::string>() :
 /// The value that all start records share, or each arm's own.
 std::string field_text(const comparison& c, const std::string& key) {
   const json shared = shared_field(c, key);
+  if (shared.is_array()) {
+    std::vector<std::string> values;
+    for (const json& v : shared) values.push_back(plain(v));
+    return join(values);
+  }
   if (!shared.is_null())
     return shared.is_number_integer() && key != "seed" ? grouped(shared.get<std::int64_t>()) : plain(shared);
   std::vector<std::string> values;
@@ -104,7 +109,7 @@ std::string trained(const comparison& c) {
                               " validation tokens",
                           section_text(c, "data"))) +
          row("Trained on", amount) + row("Settings", both(base.name, section_text(c, "train"))) +
-         row("Seed", field_text(c, "seed")) +
+         row(has_several_seeds(c) ? "Seeds" : "Seed", field_text(c, "seed")) +
          row("Version", both(field_text(c, "version"), "commit " + field_text(c, "commit"))) +
          row("Device", both(field_text(c, "device"), field_text(c, "threads") + " threads")) +
          row("Compiler", field_text(c, "compiler")) + "</dl>\n";
@@ -115,9 +120,9 @@ std::string table(const comparison& c) {
       "<div class=\"scroll\" role=\"region\" aria-label=\"Ranked table\" tabindex=\"0\">\n<table>\n<caption>"
       "Arms by final validation loss, in nats per token (bits per byte is nats / ln 2 where a token is a "
       "byte). The gap is to " +
-      escape_html(c.base().name) + ", ± the paired standard error over validation windows.</caption>\n<thead><tr>";
-  for (const char* head : {"Rank", "Arm", "Initial", "Final", "Bits per byte", "Final / initial", "Gap to baseline",
-                           "Best", "Tokens/s", "Relative", "Status"}) {
+      escape_html(c.base().name) + ". " + escape_html(table_note(c)) + "</caption>\n<thead><tr>";
+  for (const char* head : {"Rank", "Arm", "Seeds", "Initial", "Final", "S.d. over seeds", "Bits per byte",
+                           "Final / initial", "Gap to baseline", "Best", "Tokens/s", "Relative", "Status"}) {
     s += std::string("<th scope=\"col\"") + (std::string_view(head) == "Arm" ? " class=\"name\">" : ">") + head +
          "</th>";
   }
@@ -132,7 +137,8 @@ std::string table(const comparison& c) {
     s += element("td", p.rank > 0 ? std::to_string(p.rank) : none);
     s += "<th scope=\"row\" class=\"name\">" + escape_html(a.name) + small + "</th>";
     for (const std::string& cell :
-         {fixed(a.initial_loss, 4), fixed(a.final_loss, 4), a.final_loss ? fixed(*a.final_loss / ln2, 4) : none,
+         {seeds_text(a), fixed(a.initial_loss, 4), fixed(a.final_loss, 4),
+          p.final ? fixed(p.final->deviation, 4) : none, a.final_loss ? fixed(*a.final_loss / ln2, 4) : none,
           p.ratio ? fixed(100 * *p.ratio, 1) + " %" : none, gap_text(p, i == c.baseline), fixed(a.best_loss, 4),
           fixed(tokens_per_second(a), 0), p.speed ? fixed(*p.speed, 2) + " ×" : none,
           std::string(status_text(a.status))}) {
@@ -192,10 +198,10 @@ std::string page_svg(const std::string& svg, const std::string& id) {
   return s;
 }
 
-std::string figures(const std::vector<plot>& plots) {
+std::string figures(const std::vector<plot>& plots, bool statistics) {
   std::string s;
   for (const plot& p : plots) {
-    if (p.svg.empty()) continue;
+    if (p.svg.empty() || p.statistics != statistics) continue;
     s += "<figure>\n" + page_svg(p.svg, p.id) + "<figcaption id=\"caption-" + p.id + "\">" + escape_html(p.caption) +
          "</figcaption>\n</figure>\n";
   }
@@ -230,7 +236,10 @@ std::string html_page(const comparison& c, const std::vector<plot>& plots, const
   s += "<section>\n<h2>What this run says</h2>\n";
   for (const std::string& paragraph : findings(c)) s += element("p", escape_html(paragraph)) + "\n";
   s += "</section>\n<section>\n<h2>Ranking</h2>\n" + table(c) + "</section>\n";
-  s += "<section>\n<h2>Plots</h2>\n" + figures(plots) + "</section>\n";
+  s += "<section>\n<h2>Plots</h2>\n" + figures(plots, false) + "</section>\n";
+  if (std::any_of(plots.begin(), plots.end(), [](const plot& p) { return p.statistics; })) {
+    s += "<section>\n<h2>Quantization</h2>\n" + figures(plots, true) + "</section>\n";
+  }
   s += "<section>\n<h2>Effective recipes</h2>\n" + recipes(c) + "</section>\n";
   return s + "</main>\n</body>\n</html>\n";
 }

@@ -231,6 +231,7 @@ void finish(arm& a) {
     }
   }
   if (!a.evals.empty() && a.evals.front().step == 0) a.initial_loss = a.evals.front().loss;
+  a.seeds = {{a.start.value("seed", json()), a.final_loss, a.tokens, a.status}};
   if (!a.best_loss) {
     for (const eval_point& e : a.evals)
       if (e.loss && (!a.best_loss || *e.loss < *a.best_loss)) a.best_loss = e.loss;
@@ -271,6 +272,7 @@ arm read_arm(const std::string& path) {
     }
   }
   finish(a);
+  a.observations = read_observations((std::filesystem::path(a.file).parent_path() / "statistics.jsonl").string());
   return a;
 }
 

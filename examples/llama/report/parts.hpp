@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,10 +13,12 @@
 
 #include "report/report.hpp"
 #include "rotoscale/io/json.hpp"
+#include "rotoscale/nn/statistics.hpp"
 
 namespace rotoscale::llama_program::report_parts {
 
 using json = nlohmann::ordered_json;
+using nn::stall_ratio;
 
 /// A loss that may not exist: not reached, or not finite (JSON null).
 using maybe = std::optional<double>;
@@ -53,12 +56,30 @@ struct schedule_entry {
 
 enum class arm_status { ok, stopped, diverged, incomplete };
 
-/// One log without superseded records. Points are in order of steps; an evaluation just before a switch and one
-/// just after it may share a step.
+/// A record of statistics.jsonl with numbers: of an operand (tensor and gemm), a weight gradient, or a whole step.
+struct observation {
+  std::int64_t step = 0;
+  std::string event;
+  std::optional<std::int64_t> layer;  ///< none: the head, or a whole step
+  std::string linear, tensor, gemm;   ///< empty where there is none
+  std::map<std::string, double> numbers;
+};
+
+/// What one seed of an arm gave.
+struct seed_result {
+  json seed;  ///< of the start record; null: not in the log
+  maybe final_loss;
+  std::int64_t tokens = 0;
+  arm_status status = arm_status::incomplete;
+};
+
+/// One log without superseded records, or the logs of several seeds with the means of their losses. Points are in order
+/// of steps; an evaluation just before a switch and one just after it may share a step.
 struct arm {
   std::string name;
   std::string file;
-  std::size_t index = 0;  ///< position among the logs given: picks the colour, so it does not change with the ranking
+  std::size_t index = 0;  ///< place among the arms as given: picks the colour, so it does not change with the ranking
+  std::vector<seed_result> seeds;  ///< ascending, at least one
   json start;
   std::vector<schedule_entry> schedule;
   std::vector<train_point> train;
@@ -71,7 +92,8 @@ struct arm {
   maybe initial_loss;
   maybe final_loss;
   maybe best_loss;
-  std::vector<double> window_losses;
+  std::vector<double> window_losses;  ///< of the last evaluation; none where there are several seeds
+  std::vector<observation> observations;
 };
 
 arm read_arm(const std::string& path);
@@ -81,14 +103,51 @@ std::string recipe_text(const arm& a);
 const char* status_text(arm_status status);
 maybe tokens_per_second(const arm& a);
 
+// --- statistics.cpp ---------------------------------------------------------------------------------------------
+
+/// The records of `file` that no resume superseded; none where there is no file.
+std::vector<observation> read_observations(const std::string& file);
+/// statistics.csv: a line a record of every arm.
+std::string statistics_csv(const std::vector<arm>& arms);
+
+// --- seeds.cpp --------------------------------------------------------------------------------------------------
+
+/// Below this difference in nats one seed an arm ranks nothing: of twelve arms of the demo's model with two seeds, one
+/// arm's gap moved from 0.02 to 0.06, ten times the spread over validation windows.
+inline constexpr double one_seed_resolution = 0.06;
+
+/// A mean over seeds, or over pairs of equal seeds.
+struct estimate {
+  double mean = 0;
+  int count = 0;
+  maybe deviation;   ///< standard deviation, from two values on
+  maybe half_width;  ///< of the mean's interval of 95 %, by Student's t
+};
+
+/// t with P(|T| < t) = 0.95 for `freedom` >= 1 degrees of freedom.
+double student_t(int freedom);
+
+/// Logs of one name are seeds of one arm. Throws io::error where they have equal seeds or differ in more than these.
+std::vector<arm> merge_seeds(std::vector<arm> logs);
+
+struct comparison;
+/// Over seeds; nothing where one has no final loss.
+std::optional<estimate> final_losses(const arm& a);
+/// Of a minus b, over pairs of equal seeds that saw equally many tokens; of single runs whatever their seeds.
+std::optional<estimate> final_gap(const arm& a, const arm& b);
+/// Does the gap say which is lower? One pair: beyond one_seed_resolution; several: its interval leaves out zero.
+bool is_resolved(const estimate& gap);
+bool has_several_seeds(const comparison& c);
+
 // --- compare.cpp ------------------------------------------------------------------------------------------------
 
 struct standing {
-  int rank = 0;  ///< 1 is the lowest final loss; 0: not ranked
-  maybe ratio;   ///< final / initial
-  maybe gap;     ///< final minus the baseline's final, after equally many tokens
-  maybe error;   ///< paired standard error of the gap over validation windows
-  maybe speed;   ///< tokens/s over the baseline's
+  int rank = 0;                   ///< 1 + the arms whose final loss is lower beyond doubt (is_resolved); 0: not ranked
+  maybe ratio;                    ///< final / initial
+  std::optional<estimate> final;  ///< over seeds
+  std::optional<estimate> gap;    ///< final minus the baseline's final, after equally many tokens
+  maybe window_error;  ///< standard error of the gap over validation windows: of the evaluation, not of the run
+  maybe speed;         ///< tokens/s over the baseline's
 };
 
 struct comparison {
@@ -114,8 +173,7 @@ struct healing_partners {
 comparison compare(std::vector<arm> arms, const std::string& baseline);
 
 /// Standard error of mean(a - b) over validation windows, when both arms have the same (at least two) windows.
-maybe paired_error(const arm& a, const arm& b);
-maybe final_gap(const arm& a, const arm& b);
+maybe window_error(const arm& a, const arm& b);
 
 /// Validation loss of a minus that of b at every step at which both were evaluated.
 std::vector<difference> gap_curve(const arm& a, const arm& b);
@@ -135,8 +193,10 @@ struct plot {
   std::string id;  ///< file name without its ending
   std::string title;
   std::string caption;
-  std::string script;  ///< gnuplot commands, without terminal and output
-  std::string svg;     ///< for inlining into HTML; empty when gnuplot did not run
+  std::string script;       ///< gnuplot commands, without terminal and output
+  std::string svg;          ///< for inlining into HTML; empty when gnuplot did not run
+  std::string data = {};    ///< gnuplot's data blocks, for each terminal once
+  bool statistics = false;  ///< of quantization: larger, and in a section of its own
 };
 
 std::vector<plot> make_plots(const comparison& c);
@@ -157,6 +217,12 @@ std::string fixed(const maybe& value, int digits);
 /// With an explicit sign; a value that rounds to zero is "0.0000".
 std::string signed_fixed(double value, int digits);
 std::string gap_text(const standing& s, bool is_baseline);
+/// "+0.0123", or with several seeds "+0.0123 [+0.0100, +0.0146]".
+std::string estimate_text(const estimate& e);
+/// How many seeds, and what of them; "1", "3", "2 of 3".
+std::string seeds_text(const arm& a);
+/// What ranks and brackets mean, for tables.
+std::string table_note(const comparison& c);
 /// Shortest text that reads back as the same number; empty for nothing.
 std::string exact(const maybe& value);
 std::string grouped(std::int64_t value);

@@ -14,7 +14,7 @@
 #include <filesystem>
 #include <iostream>
 
-#include "report/parts.hpp"
+#include "report/plot_parts.hpp"
 #include "report/published.hpp"
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/io/file.hpp"
@@ -23,27 +23,11 @@ namespace rotoscale::llama_program::report_parts {
 
 namespace {
 
-struct xy {
-  double x = 0;
-  double y = 0;
-};
-
-struct series {
-  std::string title;
-  std::size_t color = 0;
-  bool is_baseline = false;
-  std::vector<xy> points;
-};
-
-struct range {
-  double low = 0;
-  double high = 0;
-};
-
 /// Okabe and Ito's palette without its yellow and black, which vanish on a light and on a dark page.
 constexpr std::array<const char*, 6> palette = {"#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"};
 constexpr std::array<int, 5> markers = {7, 5, 9, 13, 11};
-constexpr const char* baseline_color = "#7A7A7A";
+
+}  // namespace
 
 std::string style(const series& s) {
   const std::string color = s.is_baseline ? baseline_color : palette[s.color % palette.size()];
@@ -54,10 +38,8 @@ std::string style(const series& s) {
          color + "'";
 }
 
-/// Colours go to the arms other than the baseline, in the order of the logs.
 std::size_t color_of(const comparison& c, const arm& a) { return a.index - (a.index > c.base().index ? 1 : 0); }
 
-/// A long name in the legend would leave no room for the curves; the table has it in full.
 std::string legend_name(const std::string& name) {
   constexpr std::size_t limit = 28;
   std::size_t end = 0;
@@ -67,6 +49,8 @@ std::string legend_name(const std::string& name) {
   }
   return name;
 }
+
+namespace {
 
 std::string number(double value) { return exact(value); }
 
@@ -94,19 +78,28 @@ std::string frame(const std::string& title, const std::string& x_label, const st
          number(y.low) + ":" + number(y.high) + "]\n";
 }
 
-std::string data_and_plot(const std::string& id, const std::vector<series>& all, const std::string& before = "") {
+}  // namespace
+
+std::string data_blocks(const std::string& id, const std::vector<series>& all) {
   std::string data;
-  std::string plot = "plot " + before;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    const std::string block = "$" + id + std::to_string(i);
-    data += block + " << END\n";
+    data += "$" + id + std::to_string(i) + " << END\n";
     for (const xy& p : all[i].points) data += number(p.x) + " " + number(p.y) + "\n";
     data += "END\n";
-    plot += (i > 0 || !before.empty() ? ", \\\n  " : "") + block + " using 1:2 " + style(all[i]) + " title " +
-            gnuplot_string(legend_name(all[i].title));
   }
-  return data + plot + "\n";
+  return data;
 }
+
+std::string plot_blocks(const std::string& id, const std::vector<series>& all, const std::string& before, bool titles) {
+  std::string plot = "plot " + before;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    plot += (i > 0 || !before.empty() ? ", \\\n  " : "") + std::string("$") + id + std::to_string(i) + " using 1:2 " +
+            style(all[i]) + (titles ? " title " + gnuplot_string(legend_name(all[i].title)) : " notitle");
+  }
+  return plot + "\n";
+}
+
+namespace {
 
 std::string zero_line(const std::string& title) {
   return "0 with lines lw 1.2 lc rgb '" + std::string(baseline_color) + "' title " + gnuplot_string(legend_name(title));
@@ -141,13 +134,16 @@ std::int64_t last_step(const comparison& c) {
   return last;
 }
 
-/// Room for all given values and for zero when asked, with a margin; never empty.
+}  // namespace
+
 range padded(const std::vector<double>& values, bool with_zero) {
   range r{with_zero || values.empty() ? 0 : values.front(), with_zero || values.empty() ? 0 : values.front()};
   for (const double v : values) r = {std::min(r.low, v), std::max(r.high, v)};
   const double margin = r.high > r.low ? 0.06 * (r.high - r.low) : std::max(1e-3, 0.01 * std::fabs(r.high));
   return {r.low - margin, r.high + margin};
 }
+
+namespace {
 
 /// A note where points lie outside the frame.
 std::string outside_text(const std::vector<series>& all, range x, range y) {
@@ -191,8 +187,8 @@ void add_loss_plot(const comparison& c, std::vector<plot>& plots) {
   plots.push_back({"val_loss", "Validation loss",
                    "Validation loss against training tokens, all arms." + outside_text(all, x, y),
                    frame("Validation loss", "training tokens" + unit_text, "validation loss (nats per token)", x, y) +
-                       data_and_plot("loss", all),
-                   ""});
+                       plot_blocks("loss", all),
+                   "", data_blocks("loss", all)});
 }
 
 std::vector<xy> as_points(const std::vector<difference>& curve) {
@@ -223,8 +219,8 @@ void add_gap_plot(const comparison& c, std::vector<plot>& plots) {
                    "Validation loss minus that of " + c.base().name + " at the same step; below zero is better than " +
                        c.base().name + ". The frame fits the last 90 % of the run." + outside_text(all, x, y),
                    frame(title, "training step", "validation loss difference (nats per token)", x, y) +
-                       switch_marks(switch_steps(c)) + data_and_plot("gap", all, zero_line(c.base().name)),
-                   ""});
+                       switch_marks(switch_steps(c)) + plot_blocks("gap", all, zero_line(c.base().name)),
+                   "", data_blocks("gap", all)});
 }
 
 /// One curve per healed arm and one per twin, each minus the arm that ran the recipe switched to from the start.
@@ -271,8 +267,8 @@ void add_healing_plot(const comparison& c, std::vector<plot>& plots) {
        "Around the switch: validation loss minus that of " + reference +
            " at the same step, for the arm that switches and for its twin that does not.",
        frame("Healing: gap to " + reference, "training step", "validation loss difference (nats per token)", x, y) +
-           switch_marks(steps) + data_and_plot("healing", all, zero_line(reference)),
-       ""});
+           switch_marks(steps) + plot_blocks("healing", all, zero_line(reference)),
+       "", data_blocks("healing", all)});
 }
 
 /// The healed arms' curves as shapes, beside AMD's.
@@ -303,29 +299,35 @@ void add_healing_shape_plot(const comparison& c, std::vector<plot>& plots) {
                    "whose learning rate and schedule differ). Only shapes can be compared.",
                    frame("Shape of healing", "steps since the switch / steps of the run",
                          "gap / gap before the switch", {-0.4, 0.4}, padded(framed, true)) +
-                       data_and_plot("shape", all, zero_line("FP8")),
-                   ""});
+                       plot_blocks("shape", all, zero_line("FP8")),
+                   "", data_blocks("shape", all)});
 }
 
 std::string whole_script(const std::vector<plot>& plots) {
   std::string s = "# Run in this directory: gnuplot -d plots.gnuplot\n";
   for (const plot& p : plots) {
-    s += "\nset terminal svg size 960,540 noenhanced font 'sans-serif,14' background '#ffffff' name '" + p.id +
-         "'\nset output '" + p.id + ".svg'\n" + p.script +
+    const std::string svg = p.statistics ? "1280,720" : "960,540", png = p.statistics ? "2134,1200" : "1600,900";
+    s += "\n" + p.data + "set terminal svg size " + svg +
+         " noenhanced font 'sans-serif,14' background '#ffffff' name '" + p.id + "'\nset output '" + p.id + ".svg'\n" +
+         p.script +
          "if (strstrt(GPVAL_TERMINALS, 'pngcairo') > 0) {\n"
-         "  set terminal pngcairo size 1600,900 noenhanced background rgb 'white' font 'sans,11' fontscale 1.7 "
+         "  set terminal pngcairo size " +
+         png +
+         " noenhanced background rgb 'white' font 'sans,11' fontscale 1.7 "
          "linewidth 1.7 pointscale 1.7\n"
-         "} else {\n  set terminal png size 1600,900 noenhanced\n}\nset output '" +
-         p.id + ".png'\nreplot\nunset output\n";
+         "} else {\n  set terminal png size " +
+         png + " noenhanced\n}\nset output '" + p.id + ".png'\n" + p.script + "unset output\n";
   }
   return s;
 }
 
 void remove_plots(const std::string& out) {
-  for (const char* id : {"val_loss", "gap", "healing", "healing_shape"})
+  std::vector<std::string> ids = {"val_loss", "gap", "healing", "healing_shape"};
+  for (const std::string& id : statistics_plot_ids()) ids.push_back(id);
+  for (const std::string& id : ids)
     for (const char* ending : {".svg", ".png"}) {
       std::error_code ignored;
-      std::filesystem::remove(std::filesystem::path(out) / (std::string(id) + ending), ignored);
+      std::filesystem::remove(std::filesystem::path(out) / (id + ending), ignored);
     }
 }
 
@@ -390,6 +392,7 @@ std::vector<plot> make_plots(const comparison& c) {
   add_gap_plot(c, plots);
   add_healing_plot(c, plots);
   add_healing_shape_plot(c, plots);
+  add_statistics_plots(c, plots);
   return plots;
 }
 

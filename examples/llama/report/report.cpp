@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The report's frame: reads the logs, compares the arms, and writes summary.json, the two CSV files, the plots and the
+// The report's frame: reads the logs, compares the arms, and writes summary.json, the CSV files, the plots and the
 // page.
 
 #include "report/report.hpp"
@@ -23,13 +23,31 @@ using namespace report_parts;
 
 json number_or_null(const maybe& value) { return value ? json(*value) : json(); }
 
+json seeds_of(const arm& a) {
+  json seeds = json::array();
+  for (const seed_result& s : a.seeds) seeds.push_back(s.seed);
+  return seeds;
+}
+
+json interval_of(const std::optional<estimate>& e) {
+  if (!e || !e->half_width) return json();
+  return {e->mean - *e->half_width, e->mean + *e->half_width};
+}
+
 json summary(const comparison& c) {
   json arms = json::array();
-  for (const arm& a : c.arms) {
+  for (std::size_t i = 0; i < c.arms.size(); ++i) {
+    const arm& a = c.arms[i];
+    const standing& p = c.standings[i];
     arms.push_back({{"name", a.name},
                     {"recipe", recipe_text(a)},
                     {"final_val_loss", number_or_null(a.final_loss)},
                     {"best_val_loss", number_or_null(a.best_loss)},
+                    {"seeds", seeds_of(a)},
+                    {"sd_over_seeds", p.final ? number_or_null(p.final->deviation) : json()},
+                    {"rank", p.rank > 0 ? json(p.rank) : json()},
+                    {"gap_to_baseline", p.gap ? json(p.gap->mean) : json()},
+                    {"gap_interval_95", interval_of(p.gap)},
                     {"tokens", a.tokens},
                     {"tokens_per_s", number_or_null(tokens_per_second(a))},
                     {"seconds", number_or_null(a.seconds)}});
@@ -47,15 +65,18 @@ std::string csv_line(const std::vector<std::string>& fields) {
 }
 
 std::string arms_csv(const comparison& c) {
-  std::string s =
-      csv_line({"rank", "name", "recipe", "status", "final_val_loss", "best_val_loss", "tokens", "tokens_per_s",
-                "seconds", "initial_val_loss", "final_over_initial", "gap_to_baseline", "paired_standard_error"});
+  std::string s = csv_line({"rank", "name", "recipe", "status", "final_val_loss", "best_val_loss", "tokens",
+                            "tokens_per_s", "seconds", "initial_val_loss", "final_over_initial", "gap_to_baseline",
+                            "seeds", "sd_over_seeds", "gap_pairs", "gap_half_width_95", "window_standard_error"});
   for (std::size_t i = 0; i < c.arms.size(); ++i) {
     const arm& a = c.arms[i];
     const standing& p = c.standings[i];
     s += csv_line({p.rank > 0 ? std::to_string(p.rank) : "", a.name, recipe_text(a), status_text(a.status),
                    exact(a.final_loss), exact(a.best_loss), std::to_string(a.tokens), exact(tokens_per_second(a)),
-                   exact(a.seconds), exact(a.initial_loss), exact(p.ratio), exact(p.gap), exact(p.error)});
+                   exact(a.seconds), exact(a.initial_loss), exact(p.ratio), p.gap ? exact(p.gap->mean) : "",
+                   std::to_string(a.seeds.size()), p.final ? exact(p.final->deviation) : "",
+                   p.gap ? std::to_string(p.gap->count) : "", p.gap ? exact(p.gap->half_width) : "",
+                   exact(p.window_error)});
   }
   return s;
 }
@@ -122,6 +143,7 @@ int write_report(const report_options& options, std::ostream& table) {
   io::write_json(out / "summary.json", summary(c));
   io::write_file_atomically(out / "arms.csv", arms_csv(c));
   io::write_file_atomically(out / "curves.csv", curves_csv(c));
+  io::write_file_atomically(out / "statistics.csv", statistics_csv(c.arms));
   std::vector<plot> plots = make_plots(c);
   draw(plots, options.out);
   const std::string title = options.title.empty() ? "Low-precision training, compared" : options.title;

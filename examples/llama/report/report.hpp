@@ -11,7 +11,7 @@
 namespace rotoscale::llama_program {
 
 struct report_options {
-  /// JSON-lines files, or run directories that hold log.jsonl; one per arm.
+  /// JSON-lines files, or run directories that hold log.jsonl. Logs of one name are seeds of one arm.
   std::vector<std::string> logs;
   /// Directory for the results; created when missing.
   std::string out;
@@ -21,10 +21,11 @@ struct report_options {
   std::string title;
 };
 
-/// Writes summary.json, arms.csv, curves.csv, report.html, plots.gnuplot and, when gnuplot is on PATH, the plots as
-/// .svg and .png; prints the table to `table`. Arms are listed by final validation loss, then those that cannot be
-/// ranked. Diverged and unfinished arms are reported as such and are no failure: the result is 0. Throws io::error
-/// for logs that are missing, empty or not logs, naming file and record.
+/// Writes summary.json, arms.csv, curves.csv, statistics.csv, report.html, plots.gnuplot and, when gnuplot is on PATH,
+/// the plots as .svg and .png; prints the table to `table`. Arms are listed by final validation loss, then those that
+/// cannot be ranked; a rank is shared where seeds do not resolve the difference. Diverged and unfinished arms are
+/// reported as such and are no failure: the result is 0. Throws io::error for logs that are missing, empty or not logs,
+/// naming file and record.
 int write_report(const report_options& options, std::ostream& table);
 
 }  // namespace rotoscale::llama_program

@@ -32,7 +32,30 @@ std::string signed_fixed(double value, int digits) {
 std::string gap_text(const standing& s, bool is_baseline) {
   if (is_baseline) return "baseline";
   if (!s.gap) return none;
-  return signed_fixed(*s.gap, 4) + (s.error ? " ± " + fixed(*s.error, 4) : "");
+  return estimate_text(*s.gap);
+}
+
+std::string estimate_text(const estimate& e) {
+  if (!e.half_width) return signed_fixed(e.mean, 4);
+  return signed_fixed(e.mean, 4) + " [" + signed_fixed(e.mean - *e.half_width, 4) + ", " +
+         signed_fixed(e.mean + *e.half_width, 4) + "]";
+}
+
+std::string seeds_text(const arm& a) {
+  const auto done = static_cast<std::size_t>(
+      std::count_if(a.seeds.begin(), a.seeds.end(), [](const seed_result& s) { return s.final_loss.has_value(); }));
+  const std::string all = std::to_string(a.seeds.size());
+  return done == a.seeds.size() || a.seeds.size() == 1 ? all : std::to_string(done) + " of " + all;
+}
+
+std::string table_note(const comparison& c) {
+  if (has_several_seeds(c)) {
+    return "Losses are means over seeds; gaps are means over pairs of equal seeds, with their interval of 95 % "
+           "(Student's t). Equal ranks: no interval of a difference leaves out zero.";
+  }
+  return "One seed an arm: gaps of such models move by several hundredths of a nat between seeds, so arms closer "
+         "than " +
+         fixed(one_seed_resolution, 2) + " nats are not ranked against each other.";
 }
 
 std::string exact(const maybe& value) {
@@ -110,13 +133,15 @@ std::size_t display_width(const std::string& s) {
 }
 
 std::vector<std::vector<std::string>> table_rows(const comparison& c) {
-  std::vector<std::vector<std::string>> rows = {{"#", "arm", "recipe", "initial", "final", "final/initial",
-                                                 "gap to baseline", "best", "tokens/s", "relative", "status"}};
+  std::vector<std::vector<std::string>> rows = {{"#", "arm", "recipe", "seeds", "initial", "final", "s.d.",
+                                                 "final/initial", "gap to baseline", "best", "tokens/s", "relative",
+                                                 "status"}};
   for (std::size_t i = 0; i < c.arms.size(); ++i) {
     const arm& a = c.arms[i];
     const standing& s = c.standings[i];
     rows.push_back({s.rank > 0 ? std::to_string(s.rank) : none, one_line(a.name), one_line(recipe_text(a)),
-                    fixed(a.initial_loss, 4), fixed(a.final_loss, 4), s.ratio ? fixed(100 * *s.ratio, 1) + " %" : none,
+                    seeds_text(a), fixed(a.initial_loss, 4), fixed(a.final_loss, 4),
+                    s.final ? fixed(s.final->deviation, 4) : none, s.ratio ? fixed(100 * *s.ratio, 1) + " %" : none,
                     gap_text(s, i == c.baseline), fixed(a.best_loss, 4), fixed(tokens_per_second(a), 0),
                     s.speed ? fixed(*s.speed, 2) + "x" : none, status_text(a.status)});
   }
@@ -140,7 +165,7 @@ std::string text_table(const comparison& c) {
     }
     text += '\n';
   }
-  return text + "Losses in nats per token; ± is the paired standard error over validation windows.\n";
+  return text + "Losses in nats per token. " + table_note(c) + "\n";
 }
 
 }  // namespace rotoscale::llama_program::report_parts

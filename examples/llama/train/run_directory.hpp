@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The files of a run: log.jsonl, config.json and checkpoints/step-NNNNNNNNN/.
+// The files of a run: log.jsonl, statistics.jsonl, config.json and checkpoints/step-NNNNNNNNN/.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@ class run_directory {
 
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path log() const { return path_ / "log.jsonl"; }
+  std::filesystem::path statistics() const { return path_ / "statistics.jsonl"; }
   std::filesystem::path config() const { return path_ / "config.json"; }
   std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
   std::filesystem::path checkpoint(std::int64_t step) const;

@@ -67,13 +67,16 @@ trainer_state read_trainer_state(const fs::path& checkpoint) {
   return state;
 }
 
-llama::session_options session_options_for(const run_options& run, std::size_t memory_limit) {
+llama::session_options session_options_for(const run_options& run, std::size_t memory_limit, bool statistics) {
   const train_options& t = run.train;
   llama::session_options o;
   o.model.batch = t.batch;
   o.model.sequence = t.sequence;
   o.model.head_chunk = t.head_chunk;
   o.model.lora = run.lora;
+  o.model.statistics = statistics;
+  from_string(t.recompute, o.model.recompute);  // find_fault has looked at both
+  from_string(t.stored_activations, o.model.kept);
   o.micro_batches = t.accumulate;
   o.optimizer = {static_cast<float>(t.beta1), static_cast<float>(t.beta2), static_cast<float>(t.epsilon),
                  static_cast<float>(t.weight_decay), t.clip};

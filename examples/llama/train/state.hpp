@@ -63,8 +63,8 @@ trainer_state new_run(run_options options, const std::string& where);
 /// Reads trainer_state.json of a checkpoint; throws io::error for what no run leaves.
 trainer_state read_trainer_state(const std::filesystem::path& checkpoint);
 
-/// What a run asks of its session.
-llama::session_options session_options_for(const run_options& run, std::size_t memory_limit);
+/// What a run asks of its session; with `statistics` also room for those of an observed step.
+llama::session_options session_options_for(const run_options& run, std::size_t memory_limit, bool statistics);
 /// In the order of their use, those that gradients are compared with included.
 std::vector<nn::recipe> recipes_of(const std::vector<nn::resolved_phase>& phases);
 

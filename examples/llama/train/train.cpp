@@ -32,7 +32,8 @@ trainer::trainer(nn::backend& ops, trainer_state state, const session_options& s
     throw io::error(state_.run.data.front(),
                     "not the text that the checkpoint was trained on, or another tokenizer or text format");
   }
-  llama::session_options options = session_options_for(state_.run, session_.memory_limit);
+  llama::session_options options =
+      session_options_for(state_.run, session_.memory_limit, session_.statistics_every > 0);
   options.documents = text_.has_documents();
   model_ = std::make_unique<llama::session>(ops, state_.run.model, options, recipes_of(state_.phases));
   nn::step_inputs loading;  // the same for a run and its continuation
@@ -68,6 +69,7 @@ void trainer::open_log() {
     const bool own = fs::weakly_canonical(files_.path()) == fs::weakly_canonical(session_.resumed_run);
     if (!own) files_.require_unused(" and belongs to another run than the one resumed");
     seconds_ = logged_seconds(files_.log(), state_.step);
+    open_statistics();
     log_ = std::make_unique<io::jsonl_writer>(files_.log(), io::jsonl_writer::mode::append);
     log_->write(
         {{"event", "resume"}, {"step", state_.step}, {"device", ops_->description()}, {"threads", session_.threads}});
@@ -81,13 +83,26 @@ void trainer::open_log() {
   log_ = std::make_unique<io::jsonl_writer>(files_.log());
   log_->write(start_record(state_, *model_, text_, session_.threads));
   io::write_json(files_.config(), io::to_json(state_.run));
+  fs::remove(files_.statistics(), failed);
+  open_statistics();
+}
+
+void trainer::open_statistics() {
+  if (session_.statistics_every == 0) return;
+  statistics_ = std::make_unique<statistics_log>(files_.statistics(), state_.run.name, session_.statistics_every,
+                                                 state_.step, session_.resume);
+}
+
+/// Is the coming step an observed one? Steps are counted from 0 here, so the first one is.
+bool trainer::observes() const {
+  return session_.statistics_every > 0 && state_.step % session_.statistics_every == 0;
 }
 
 nn::step_state trainer::train_step() {
   const double start = now_seconds();
   const token_batch data = training_data();
   loader_seconds_ = now_seconds() - start;
-  model_->train_step(step_inputs_for(state_), data.tokens, data.targets, data.document_starts);
+  model_->train_step(step_inputs_for(state_), data.tokens, data.targets, data.document_starts, observes());
   return model_->finish_step();
 }
 
@@ -214,6 +229,9 @@ int trainer::run() {
     const double step_seconds = now_seconds() - start;
     seconds_ += step_seconds;
     log_step(r, rate, step_seconds);
+    if (const auto observed = model_->statistics(); !observed.empty()) {
+      statistics_->write(state_.step, state_.recipe().name, model_->model(), observed);
+    }
     show_progress(r);
     observe_noise(reference);
     std::optional<double> loss;

@@ -13,6 +13,7 @@
 #include "rotoscale/io/jsonl.hpp"
 #include "train/run_directory.hpp"
 #include "train/state.hpp"
+#include "train/statistics.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -25,6 +26,7 @@ struct session_options {
   std::int64_t stop_at = 0;      ///< end after this many steps, as if killed behind its checkpoint; 0: at the last
   int threads = 0;               ///< for the log
   std::size_t memory_limit = 0;  ///< bytes; 0: none
+  std::int64_t statistics_every = 100;  ///< steps from an observed one to the next; 0: none is
   bool progress = false;         ///< a line on stderr, rewritten every step
 };
 
@@ -42,6 +44,7 @@ class trainer {
  private:
   void load_given_weights();
   void open_log();
+  void open_statistics();
   // healing.cpp
   void enter_phase();
   token_batch training_data();
@@ -50,6 +53,7 @@ class trainer {
   void observe_validation(double loss);
 
   nn::step_state train_step();
+  bool observes() const;
   void note_validation(double loss);
   double log_evaluation();
   void save_checkpoint();
@@ -67,6 +71,7 @@ class trainer {
   corpus text_;
   std::unique_ptr<llama::session> model_;
   std::unique_ptr<io::jsonl_writer> log_;
+  std::unique_ptr<statistics_log> statistics_;
   bool progress_open_ = false;
   double loader_seconds_ = 0;  ///< of the last step
   double seconds_ = 0;         ///< spent training, evaluations and checkpoints left out

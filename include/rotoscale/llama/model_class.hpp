@@ -10,6 +10,8 @@
 
 #include "rotoscale/llama/parameters.hpp"
 #include "rotoscale/llama/rope_table.hpp"
+#include "rotoscale/llama/statistics.hpp"
+#include "rotoscale/llama/stored_activations.hpp"
 #include "rotoscale/nn/adapter.hpp"
 
 namespace rotoscale::llama {
@@ -20,8 +22,11 @@ struct model_options {
   index_t sequence = 1;       ///< tokens of a sequence
   bool training = true;       ///< room for gradients, moments and what a backward pass needs
   index_t head_chunk = 2048;  ///< tokens whose logits exist at once; a larger pass adds the head's gradient in parts
-  std::optional<lora_config> lora;               ///< adapters beside frozen layers; null: none
-  std::function<bool(const parameter&)> trains;  ///< which parameters do; null: all, or with `lora` the adapters
+  recompute_part recompute = recompute_part::none;  ///< what the backward pass computes once more
+  kept_format kept = kept_format::as_computed;      ///< what is kept for it, stored as
+  bool statistics = false;                          ///< room for what observed steps leave
+  std::optional<lora_config> lora;                  ///< adapters beside frozen layers; null: none
+  std::function<bool(const parameter&)> trains;     ///< which parameters do; null: all, or with `lora` the adapters
 };
 
 /// Where the operands of a linear layer's weight lie under a recipe.
@@ -44,9 +49,11 @@ class model {
   /// Called when the gradients of elements [first, first + count) of the arena are complete.
   using gradients_ready = std::function<void(index_t first, index_t count)>;
 
-  /// Shapes and names; no memory yet.
+  /// Shapes and names; no memory yet. Throws std::invalid_argument for options that exclude each other.
   model(nn::backend& ops, const model_config& config, model_options options)
-      : ops_(&ops), config_(config), options_(std::move(options)), parameters_(config, trains(), options_.lora) {}
+      : ops_(&ops), config_(config), options_(std::move(options)), parameters_(config, trains(), options_.lora) {
+    if (const auto fault = find_fault(config_, options_.recompute, options_.kept)) throw std::invalid_argument(*fault);
+  }
   model(const model&) = delete;
   model& operator=(const model&) = delete;
 
@@ -140,6 +147,17 @@ class model {
 
   /// Of each token, after forward.
   float* loss() const { return loss_; }
+  /// Of each linear layer, by number, after an observed step; null where options().statistics is not set.
+  const linear_statistics* statistics() const { return statistics_; }
+  /// Linear layer `i` of linear_count(): query, key and value, output, gate and up, down of each decoder layer; the
+  /// head.
+  const nn::linear& linear_layer(index_t i) const {
+    if (i + 1 == linear_count()) return head_;
+    const layer& l = layers_[static_cast<std::size_t>(i / 4)];
+    const nn::linear* const all[] = {&l.qkv, &l.o, &l.gate_up, &l.down};
+    return *all[i % 4];
+  }
+
   /// For logs: a linear layer in the middle, where the recipe is not exempted, and the head.
   const nn::linear& inner_linear() const { return layers_[layers_.size() / 2].qkv; }
   /// The output head.
@@ -153,6 +171,12 @@ class model {
     nn::adapted_linear qkv, o, gate_up, down;
     nn::tensor_view input, normed1, qkv_out, attended, middle, normed2, gate_up_out, hidden;
     float *rstd1 = nullptr, *lse = nullptr, *rstd2 = nullptr;
+    /// What is kept in 8 bits, and where it is computed.
+    struct packed_tensor {
+      std::unique_ptr<nn::operand_set> set;
+      nn::tensor_view whole;
+    };
+    std::vector<packed_tensor> packed;
   };
 
   std::function<bool(const parameter&)> trains() const {
@@ -180,6 +204,11 @@ class model {
     for (const std::size_t number : own.b) g.b.push_back(gradient(number));
     return g;
   }
+  bool packs() const { return options_.training && options_.kept != kept_format::as_computed; }
+  /// Does the backward pass compute this part again?
+  bool recomputes(recompute_part part) const {
+    return options_.recompute == part || options_.recompute == recompute_part::layer;
+  }
   float epsilon() const { return static_cast<float>(config_.rms_norm_eps); }
   std::vector<float> download(nn::queue q, const nn::const_tensor_view& from, std::size_t number) const;
 
@@ -193,7 +222,15 @@ class model {
   void make_linears(const nn::recipe& r);
   void lay_out_parameters(nn::memory_cursor& memory);
   void lay_out_weights(nn::memory_cursor& memory, bool keep, const nn::recipe& r);
-  void lay_out_layer(nn::memory_cursor& memory, std::size_t i, nn::tensor_view output);
+  void lay_out_decoder(nn::memory_cursor& memory);
+  void lay_out_streams(nn::memory_cursor& memory);
+  nn::tensor_view keep(nn::memory_cursor& memory, layer& l, nn::tensor_view shared);
+  nn::tensor_view made_for(nn::memory_cursor& memory, const nn::linear& consumer, nn::tensor_view shared) const;
+  void lay_out_inputs(nn::memory_cursor& memory, nn::adapted_linear& consumer, nn::tensor_view x);
+  void lay_out_attention(nn::memory_cursor& memory, layer& l);
+  void lay_out_mlp(nn::memory_cursor& memory, layer& l);
+  template <class Part>
+  void lay_out_part(nn::memory_cursor& memory, bool shared, const Part& part);
   void lay_out_head(nn::memory_cursor& memory);
   void lay_out_gradients(nn::memory_cursor& memory);
   void make_adapter(nn::adapted_linear& beside, std::size_t layer, layer_linear linear);
@@ -206,10 +243,25 @@ class model {
   nn::attention_tensors attention_of(const layer& l) const;
   void quantize_weight(const nn::pass& p, std::size_t i, const nn::linear& l, nn::const_tensor_view source) const;
   void run_decoder(const nn::pass& p, const nn::token_source& tokens);
+  void run_attention(const nn::pass& p, const layer& l) const;
+  void run_mlp(const nn::pass& p, const layer& l) const;
+  void restore_layer(nn::pass p, const layer& l) const;
   void forward_layer(const nn::pass& p, layer& l, const float* next_gain, nn::tensor_view output,
                      nn::tensor_view normed, float* rstd, const nn::quantize_target& to);
   void backward_layer(const nn::pass& p, layer& l);
   nn::head_args head_arguments(const nn::pass& p, const nn::token_source& targets) const;
+
+  // model_statistics.hpp
+  void lay_out_statistics(nn::memory_cursor& memory);
+  nn::tensor_view hidden_again(const layer& l) const;
+  void observe(const nn::pass& p, const nn::linear& l, nn::tensor_role tensor, nn::operand_set* set,
+               nn::const_tensor_view source) const;
+  void observe_inputs(const nn::pass& p, const nn::linear& l, std::size_t number, nn::const_tensor_view x) const;
+  void probe_gradient(const nn::pass& p, const nn::linear& l, nn::const_tensor_view x, nn::const_tensor_view dy) const;
+  void compare_gradient(const nn::pass& p, const nn::linear& l, std::size_t number) const;
+  void backward_linear(const nn::pass& p, const layer& l, layer_linear which, nn::const_tensor_view x,
+                       nn::const_tensor_view dy, nn::tensor_view dx) const;
+  void observe_head_loss(const nn::pass& p, const nn::head_args& args) const;
 
   nn::backend* ops_;
   model_config config_;
@@ -243,8 +295,18 @@ class model {
   std::size_t workspace_bytes_ = 0;
 
   nn::tensor_view last_, normed_, hidden_, branch_, logits_;
+  nn::tensor_view qkv_out_, attended_, middle_, gate_up_out_;  ///< of all layers, where each is kept in 8 bits
   nn::tensor_view d_residual_, d_qkv_, d_attended_, d_gate_up_, d_hidden_;
   float *rstd_ = nullptr, *loss_ = nullptr;
+
+  /// FP32 operands of a weight gradient; no contract: the backend has none for them.
+  struct gradient_probe {
+    std::unique_ptr<nn::operand_set> x, dy;
+    std::optional<nn::gemm_contract> contract;
+  };
+  std::vector<gradient_probe> probes_;  ///< by linear layer
+  linear_statistics* statistics_ = nullptr;
+  float* probe_gradient_ = nullptr;
 };
 
 }  // namespace rotoscale::llama

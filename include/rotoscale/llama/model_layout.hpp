@@ -174,40 +174,97 @@ inline void model::void_weights() {
   for (std::size_t i = 0; i < weights_.size(); ++i) prepared_[i].valid &= !weights_[i].has_source;
 }
 
-inline void model::lay_out_layer(nn::memory_cursor& memory, std::size_t i, nn::tensor_view output) {
-  layer& l = layers_[i];
+/// A tensor that the backward pass reads: of the layer's own, or the shared one and 8 bits of it.
+inline nn::tensor_view model::keep(nn::memory_cursor& memory, layer& l, nn::tensor_view shared) {
+  if (!packs()) return memory.tensor(category::activations, stored_, tokens(), shared.extent(1));
+  nn::operand_request r{nn::tensor_role::x, 0, stored_, tokens(), shared.extent(1), kept_mxfp8, {}};
+  void* const at = memory.take(category::activations, ops_->layout_operands(r).bytes);
+  l.packed.push_back({memory.counts_only() ? nullptr : ops_->make_operands(r, at, shared), shared});
+  return shared;
+}
+
+/// What is made to be quantized is kept only where an operand is the tensor itself.
+inline nn::tensor_view model::made_for(nn::memory_cursor& memory, const nn::linear& consumer,
+                                       nn::tensor_view shared) const {
+  if (!options_.training || !consumer.keeps_source(*ops_, nn::tensor_role::x)) return shared;
+  return memory.tensor(category::activations, stored_, tokens(), shared.extent(1));
+}
+
+inline void model::lay_out_inputs(nn::memory_cursor& memory, nn::adapted_linear& consumer, nn::tensor_view x) {
+  consumer.lay_out(*ops_, memory, options_.training ? category::activations : category::workspace, nn::tensor_role::x,
+                   x);
+  if (consumer.adapter) consumer.adapter->lay_out_forward(*ops_, memory);
+}
+
+/// From a layer's input to the output projection's.
+inline void model::lay_out_attention(nn::memory_cursor& memory, layer& l) {
+  const index_t n = tokens();
+  l.normed1 = made_for(memory, l.qkv, normed_);
+  lay_out_inputs(memory, l.qkv, l.normed1);
+  l.rstd1 = memory.array<float>(category::activations, n);
+  l.qkv_out = keep(memory, l, qkv_out_);
+  const bool is_operand = options_.training && l.o.keeps_source(*ops_, nn::tensor_role::x);
+  l.attended = is_operand ? made_for(memory, l.o, attended_) : keep(memory, l, attended_);
+  l.lse = memory.array<float>(category::activations, n * config_.num_attention_heads);
+  lay_out_inputs(memory, l.o, l.attended);
+}
+
+/// From the residual stream behind attention to the down projection's input.
+inline void model::lay_out_mlp(nn::memory_cursor& memory, layer& l) {
+  l.normed2 = made_for(memory, l.gate_up, normed_);
+  lay_out_inputs(memory, l.gate_up, l.normed2);
+  l.rstd2 = memory.array<float>(category::activations, tokens());
+  l.gate_up_out = keep(memory, l, gate_up_out_);
+  l.hidden = made_for(memory, l.down, hidden_);
+  lay_out_inputs(memory, l.down, l.hidden);
+}
+
+/// One part of all layers; `shared`: in the same memory, one after the other.
+template <class Part>
+void model::lay_out_part(nn::memory_cursor& memory, bool shared, const Part& part) {
+  constexpr category both[] = {category::activations, category::workspace};
+  std::size_t begin[2], end[2];
+  for (int c = 0; c < 2; ++c) begin[c] = end[c] = memory.mark(both[c]);
+  for (layer& l : layers_) {
+    for (int c = 0; c < 2 && shared; ++c) memory.rewind(both[c], begin[c]);
+    part(l);
+    for (int c = 0; c < 2; ++c) end[c] = std::max(end[c], memory.mark(both[c]));
+  }
+  for (int c = 0; c < 2; ++c) memory.rewind(both[c], end[c]);
+}
+
+/// The residual stream at each layer's input; behind it goes to and fro where nobody keeps it.
+inline void model::lay_out_streams(nn::memory_cursor& memory) {
+  const index_t n = tokens(), d = config_.hidden_size;
+  const auto tensor = [&] { return memory.tensor(category::activations, stored_, n, d); };
+  const nn::tensor_view streams[2] = {tensor(), tensor()};
+  for (std::size_t i = 0; i <= layers_.size(); ++i) {
+    const bool alone = options_.training && !packs() && i > 1;
+    const nn::tensor_view here = alone ? tensor() : streams[i % 2];
+    (i < layers_.size() ? layers_[i].input : last_) = here;
+    if (packs() && i < layers_.size()) keep(memory, layers_[i], here);
+  }
+}
+
+inline void model::lay_out_decoder(nn::memory_cursor& memory) {
   const index_t n = tokens(), d = config_.hidden_size, f = config_.intermediate_size;
   const index_t q = config_.query_size(), qkv = q + 2 * config_.key_value_size();
-  const auto kept = [&](index_t cols) { return memory.tensor(category::activations, stored_, n, cols); };
-  // What is made to be quantized is kept only where an operand is the tensor itself.
-  const auto made_for = [&](const nn::linear& consumer, nn::tensor_view shared) {
-    const bool keep = options_.training && consumer.keeps_source(*ops_, nn::tensor_role::x);
-    return keep ? kept(shared.extent(1)) : shared;
+  // Extents at least; memory where it is shared.
+  const auto whole = [&](index_t cols) {
+    if (packs()) return memory.tensor(category::workspace, stored_, n, cols);
+    return nn::dense_tensor(nullptr, stored_, {n, cols});
   };
-  const auto operands = [&](nn::adapted_linear& consumer, nn::tensor_view x) {
-    consumer.lay_out(*ops_, memory, options_.training ? category::activations : category::workspace, nn::tensor_role::x,
-                     x);
-    if (consumer.adapter) consumer.adapter->lay_out_forward(*ops_, memory);
-  };
-  l.normed1 = made_for(l.qkv, normed_);
-  operands(l.qkv, l.normed1);
-  l.rstd1 = memory.array<float>(category::activations, n);
-  l.qkv_out = kept(qkv);
-  l.attended = kept(q);
-  l.lse = memory.array<float>(category::activations, n * config_.num_attention_heads);
-  operands(l.o, l.attended);
-  l.middle = kept(d);
-  l.normed2 = made_for(l.gate_up, normed_);
-  operands(l.gate_up, l.normed2);
-  l.rstd2 = memory.array<float>(category::activations, n);
-  l.gate_up_out = kept(2 * f);
-  l.hidden = made_for(l.down, hidden_);
-  operands(l.down, l.hidden);
-  if (i + 1 < layers_.size()) {
-    layers_[i + 1].input = output;
-  } else {
-    last_ = output;
-  }
+  qkv_out_ = whole(qkv);
+  attended_ = whole(q);
+  middle_ = whole(d);
+  gate_up_out_ = whole(2 * f);
+  lay_out_streams(memory);
+  // Without a backward pass, or where it computes a part again, all layers share that part's memory.
+  const bool once = !options_.training;
+  lay_out_part(memory, once || recomputes(recompute_part::attention), [&](layer& l) { lay_out_attention(memory, l); });
+  lay_out_part(memory, once || options_.recompute == recompute_part::layer,
+               [&](layer& l) { l.middle = keep(memory, l, middle_); });
+  lay_out_part(memory, once || recomputes(recompute_part::mlp), [&](layer& l) { lay_out_mlp(memory, l); });
 }
 
 inline void model::lay_out_head(nn::memory_cursor& memory) {
@@ -278,23 +335,12 @@ inline void model::lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool 
   normed_ = memory.tensor(category::workspace, stored_, n, d);
   branch_ = memory.tensor(category::workspace, stored_, n, d);
   rstd_ = memory.array<float>(category::activations, n);
-  const nn::tensor_view streams[2] = {memory.tensor(category::activations, stored_, n, d),
-                                      memory.tensor(category::activations, stored_, n, d)};
-  layers_.front().input = streams[0];
-  // Without a backward pass all layers share one layer's memory, and the residual stream goes to and fro.
-  const std::size_t shared = memory.mark(category::activations);
   const std::size_t forward = memory.mark(category::workspace);
   hidden_ = memory.tensor(category::workspace, stored_, n, f);
-  const std::size_t operands = memory.mark(category::workspace);
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    if (!options_.training) {
-      memory.rewind(category::activations, shared);
-      memory.rewind(category::workspace, operands);
-    }
-    const bool keep = options_.training && i > 0;
-    lay_out_layer(memory, i, keep ? memory.tensor(category::activations, stored_, n, d) : streams[(i + 1) % 2]);
-  }
-  memory.rewind(category::workspace, forward);
+  lay_out_decoder(memory);
+  // A backward pass that computes layers again needs the forward pass's memory beside its own.
+  const bool again = options_.recompute != recompute_part::none || packs();
+  if (!(options_.training && again)) memory.rewind(category::workspace, forward);
   if (options_.training) d_residual_ = memory.tensor(category::workspace, stored_, n, d);
   const std::size_t backward = memory.mark(category::workspace);
   lay_out_head(memory);
@@ -302,6 +348,13 @@ inline void model::lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool 
   if (options_.training) lay_out_gradients(memory);
 
   nn::workspace_request room{n, 0, d, config_.vocab_size, parameters_.arena_size()};
+  if (options_.training && options_.statistics) {
+    room.observed_rows = n;
+    for_each_linear([&](const nn::linear& l, std::size_t) {
+      room.observed_rows = std::max({room.observed_rows, l.shape().in, l.shape().out});
+      room.observed_elements = std::max(room.observed_elements, l.shape().in * l.shape().out);
+    });
+  }
   if (stored_ == nn::dtype::bf16) {
     room.widest = std::max({2 * f, d, config_.query_size() + 2 * config_.key_value_size()});
   }
@@ -310,6 +363,7 @@ inline void model::lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool 
   });
   // Behind everything: an operation's own memory is in use at any time.
   memory.rewind(category::workspace, memory.plan()[category::workspace]);
+  lay_out_statistics(memory);
   workspace_bytes_ = ops_->workspace_bytes(room);
   workspace_ = memory.take(category::workspace, workspace_bytes_);
 }

@@ -5,6 +5,7 @@
 
 #include "rotoscale/llama/model_class.hpp"
 #include "rotoscale/llama/model_layout.hpp"
+#include "rotoscale/llama/model_statistics.hpp"
 
 namespace rotoscale::llama {
 
@@ -69,10 +70,9 @@ inline nn::attention_tensors model::attention_of(const layer& l) const {
           l.lse, starts_};
 }
 
-/// From the normed and quantized input to the residual stream behind the layer, normed for whoever comes next.
-inline void model::forward_layer(const nn::pass& p, layer& l, const float* next_gain, nn::tensor_view output,
-                                 nn::tensor_view normed, float* rstd, const nn::quantize_target& to) {
-  // Attention: middle = input + o(attention(norm(input))).
+/// From the normed and quantized input to the quantized input of the output projection.
+inline void model::run_attention(const nn::pass& p, const layer& l) const {
+  observe_inputs(p, l.qkv, l.numbers.qkv, l.normed1);
   l.qkv.forward(p, l.normed1, l.qkv_out);
   const index_t q = config_.query_size(), kv = config_.key_value_size(), dim = config_.head_size();
   const auto heads = [&](index_t first, index_t count) {
@@ -81,23 +81,78 @@ inline void model::forward_layer(const nn::pass& p, layer& l, const float* next_
   ops_->rope_both(p.queue, heads(0, q), heads(q, kv), cosine_, sine_, false);
   ops_->attention_forward(p.queue, attention_of(l), attention_, p.state);
   ops_->quantize(p.queue, l.attended, l.o.input_target(p), p.state);
+}
+
+/// From the normed and quantized stream to the quantized input of the down projection.
+inline void model::run_mlp(const nn::pass& p, const layer& l) const {
+  observe_inputs(p, l.gate_up, l.numbers.gate_up, l.normed2);
+  l.gate_up.forward(p, l.normed2, l.gate_up_out);
+  ops_->swiglu_quantize(p.queue, l.gate_up_out, l.hidden, l.down.input_target(p), p.state);
+}
+
+/// From the normed and quantized input to the residual stream behind the layer, normed for whoever comes next.
+inline void model::forward_layer(const nn::pass& p, layer& l, const float* next_gain, nn::tensor_view output,
+                                 nn::tensor_view normed, float* rstd, const nn::quantize_target& to) {
+  // middle = input + o(attention(norm(input))).
+  run_attention(p, l);
+  observe_inputs(p, l.o, l.numbers.o, l.attended);
   l.o.forward(p, l.attended, branch_);
   ops_->residual_norm(
       p.queue,
       {branch_, l.input, gain(l.numbers.norm2), epsilon(), l.middle, l.normed2, l.rstd2, l.gate_up.input_target(p)},
       p.state);
-  // MLP: output = middle + down(swiglu(norm(middle))).
-  l.gate_up.forward(p, l.normed2, l.gate_up_out);
-  ops_->swiglu_quantize(p.queue, l.gate_up_out, l.hidden, l.down.input_target(p), p.state);
+  // output = middle + down(swiglu(norm(middle))).
+  run_mlp(p, l);
+  observe_inputs(p, l.down, l.numbers.down, l.hidden);
   l.down.forward(p, l.hidden, branch_);
   ops_->residual_norm(p.queue, {branch_, l.middle, next_gain, epsilon(), output, normed, rstd, to}, p.state);
+  if (!p.training) return;
+  for (const auto& x : l.packed) ops_->quantize(p.queue, x.whole, {x.set.get(), true, false, {}}, p.state);
+}
+
+/// What the backward pass of a layer reads, where the forward pass has not left it: unpacked, or computed once more by
+/// the operations that made it. Maxima are recorded a second time, which leaves them as they are.
+inline void model::restore_layer(nn::pass p, const layer& l) const {
+  p.observe = false;
+  for (const auto& x : l.packed) ops_->dequantize(p.queue, {x.set.get(), nn::operand_form::row}, x.whole);
+  const auto norm = [&](nn::const_tensor_view x, std::size_t number, nn::tensor_view y, float* rstd,
+                        const nn::linear& consumer) {
+    ops_->residual_norm(p.queue, {x, {}, gain(number), epsilon(), {}, y, rstd, consumer.input_target(p)}, p.state);
+  };
+  // An adapter keeps what it made of x; its layer's own product is not needed again.
+  const auto adapter = [&](const nn::adapted_linear& beside, nn::const_tensor_view x) {
+    if (beside.adapter) beside.adapter->forward(p, x, branch_, beside.current().fprop.output);
+  };
+  if (recomputes(recompute_part::attention)) {
+    norm(l.input, l.numbers.norm1, l.normed1, l.rstd1, l.qkv);
+    run_attention(p, l);
+    if (options_.recompute == recompute_part::attention) adapter(l.o, l.attended);
+  }
+  if (options_.recompute == recompute_part::layer) {
+    l.o.forward(p, l.attended, branch_);
+    ops_->residual_norm(
+        p.queue,
+        {branch_, l.input, gain(l.numbers.norm2), epsilon(), l.middle, l.normed2, l.rstd2, l.gate_up.input_target(p)},
+        p.state);
+  }
+  if (options_.recompute == recompute_part::mlp) norm(l.middle, l.numbers.norm2, l.normed2, l.rstd2, l.gate_up);
+  if (recomputes(recompute_part::mlp)) {
+    run_mlp(p, l);
+    adapter(l.down, l.hidden);
+  }
 }
 
 inline void model::run_decoder(const nn::pass& p, const nn::token_source& tokens) {
   layer& first = layers_.front();
   ops_->embedding_forward(p.queue, tokens, source(parameters_.embedding()), first.input, p.state);
   ops_->residual_norm(p.queue,
-                      {first.input, {}, gain(first.numbers.norm1), epsilon(), {}, first.normed1, first.rstd1,
+                      {first.input,
+                       {},
+                       gain(first.numbers.norm1),
+                       epsilon(),
+                       {},
+                       first.normed1,
+                       first.rstd1,
                        first.qkv.input_target(p)},
                       p.state);
   for (std::size_t i = 0; i < layers_.size(); ++i) {
@@ -131,7 +186,11 @@ inline nn::head_args model::head_arguments(const nn::pass& p, const nn::token_so
 }
 
 inline void model::forward(const nn::pass& p, const nn::token_source& tokens, const nn::token_source& targets) {
+  if (p.observe) {
+    ops_->fill_zero(p.queue, statistics_, static_cast<std::size_t>(linear_count()) * sizeof(linear_statistics));
+  }
   run_decoder(p, tokens);
+  if (p.observe) return observe_head_loss(p, head_arguments(p, targets));
   ops_->head_loss(p.queue, head_arguments(p, targets), p.state);
 }
 
@@ -152,15 +211,20 @@ inline nn::const_tensor_view model::logits(const nn::pass& p, const nn::token_so
 
 inline void model::backward_layer(const nn::pass& p, layer& l) {
   const nn::tensor_view d = d_residual_;
+  restore_layer(p, l);
   // MLP. d is the gradient of the layer's output, and of `middle` through the residual.
   ops_->quantize(p.queue, d, l.down.gradient_target(p), p.state);
-  l.down.backward(p, d, d_hidden_, gradient(l.numbers.down), gradients_of(l, layer_linear::down));
+  if (p.observe) ops_->swiglu_forward(p.queue, l.gate_up_out, hidden_again(l));
+  backward_linear(p, l, layer_linear::down, hidden_again(l), d, d_hidden_);
   ops_->swiglu_backward_quantize(p.queue, d_hidden_, l.gate_up_out, d_gate_up_, l.gate_up.gradient_target(p), p.state);
-  l.gate_up.backward(p, d_gate_up_, branch_, gradient(l.numbers.gate_up), gradients_of(l, layer_linear::gate_up));
+  if (p.observe) {
+    ops_->rmsnorm_forward(p.queue, l.middle, gain(l.numbers.norm2), epsilon(), l.normed2, l.rstd2);
+  }
+  backward_linear(p, l, layer_linear::gate_up, l.normed2, d_gate_up_, branch_);
   ops_->rmsnorm_backward(p.queue, branch_, l.middle, gain(l.numbers.norm2), l.rstd2, d, gain_gradient(l.numbers.norm2));
   // Attention.
   ops_->quantize(p.queue, d, l.o.gradient_target(p), p.state);
-  l.o.backward(p, d, d_attended_, gradient(l.numbers.o), gradients_of(l, layer_linear::o));
+  backward_linear(p, l, layer_linear::o, l.attended, d, d_attended_);
   const index_t q = config_.query_size(), kv = config_.key_value_size(), dim = config_.head_size();
   const auto heads = [&](const nn::tensor_view& x, index_t first, index_t count) {
     return nn::as_heads(x.part(1, first, count), options_.batch, count / dim, dim);
@@ -171,7 +235,10 @@ inline void model::backward_layer(const nn::pass& p, layer& l) {
                            attention_, p.state);
   ops_->rope_both(p.queue, heads(d_qkv_, 0, q), heads(d_qkv_, q, kv), cosine_, sine_, true);
   ops_->quantize(p.queue, d_qkv_, l.qkv.gradient_target(p), p.state);
-  l.qkv.backward(p, d_qkv_, branch_, gradient(l.numbers.qkv), gradients_of(l, layer_linear::qkv));
+  if (p.observe) {
+    ops_->rmsnorm_forward(p.queue, l.input, gain(l.numbers.norm1), epsilon(), l.normed1, l.rstd1);
+  }
+  backward_linear(p, l, layer_linear::qkv, l.normed1, d_qkv_, branch_);
   ops_->rmsnorm_backward(p.queue, branch_, l.input, gain(l.numbers.norm1), l.rstd1, d, gain_gradient(l.numbers.norm1));
 }
 

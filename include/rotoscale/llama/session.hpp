@@ -55,9 +55,11 @@ class session {
     }
     const auto n = static_cast<std::size_t>(step_tokens());
     for (transfer& t : transfers_) {
-      t.pinned = static_cast<pinned_block*>(
-          ops.allocate(sizeof(pinned_block) + 3 * n * sizeof(std::int32_t), nn::memory_kind::pinned));
-      auto* const numbers = reinterpret_cast<std::int32_t*>(t.pinned + 1);
+      t.pinned = static_cast<pinned_block*>(ops.allocate(
+          sizeof(pinned_block) + statistics_bytes() + 3 * n * sizeof(std::int32_t), nn::memory_kind::pinned));
+      t.statistics = reinterpret_cast<linear_statistics*>(t.pinned + 1);
+      auto* const numbers =
+          reinterpret_cast<std::int32_t*>(reinterpret_cast<std::byte*>(t.pinned + 1) + statistics_bytes());
       t.tokens = {numbers, n};
       t.targets = {numbers + n, n};
       t.starts = {numbers + 2 * n, n};
@@ -146,14 +148,20 @@ class session {
   }
 
   /// Queues one optimizer step over micro_batches × batch × sequence tokens. `starts`, where the options say documents:
-  /// the place within its sequence where each token's document begins; empty: sequences are documents.
+  /// the place within its sequence where each token's document begins; empty: sequences are documents. `observe` leaves
+  /// statistics of the first micro-batch, which needs options.model.statistics, and changes no bit.
   void train_step(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
-                  std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {});
+                  std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {},
+                  bool observe = false);
   /// The state behind the step queued last; waits for it.
   nn::step_state finish_step() {
-    const transfer& t = transfers_[static_cast<std::size_t>(steps_ + transfers_.size() - 1) % transfers_.size()];
-    ops_->synchronize(t.done);
-    return t.pinned->result;
+    ops_->synchronize(last_transfer().done);
+    return last_transfer().pinned->result;
+  }
+  /// By linear layer, after finish_step; empty unless that step was observed.
+  std::span<const linear_statistics> statistics() const {
+    const transfer& t = last_transfer();
+    return {t.statistics, t.observed ? static_cast<std::size_t>(model_.linear_count()) : 0};
   }
 
   /// Losses of each token, without a trace in scales or gradients.
@@ -183,9 +191,16 @@ class session {
   struct transfer {
     std::span<std::int32_t> tokens, targets, starts;
     pinned_block* pinned = nullptr;
+    linear_statistics* statistics = nullptr;
     nn::event done;
-    bool in_flight = false;
+    bool in_flight = false, observed = false;
   };
+  const transfer& last_transfer() const {
+    return transfers_[static_cast<std::size_t>(steps_ + transfers_.size() - 1) % transfers_.size()];
+  }
+  std::size_t statistics_bytes() const {
+    return options_.model.statistics ? static_cast<std::size_t>(model_.linear_count()) * sizeof(linear_statistics) : 0;
+  }
 
   friend nn::memory_plan plan_session(nn::backend&, const model_config&, session_options,
                                       const std::vector<nn::recipe>&);
@@ -231,9 +246,9 @@ class session {
     capture();
   }
   void capture();
-  void gradients_of_micro_batch(bool last);
+  void gradients_of_micro_batch(bool last, bool observe = false);
   void update_scales();
-  void launch_gradients();
+  void launch_gradients(bool observe = false);
   void upload_pass(nn::step_state* state, const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                    std::span<const std::int32_t> targets, std::span<const std::int32_t> starts);
   bool has_fp8() const {
@@ -267,7 +282,7 @@ class session {
   nn::step_state *state_ = nullptr, *evaluation_state_ = nullptr;
   std::int32_t *tokens_ = nullptr, *targets_ = nullptr, *starts_ = nullptr;
   double* squares_ = nullptr;
-  std::unique_ptr<nn::graph> begin_, micro_batch_, last_micro_batch_, update_;
+  std::unique_ptr<nn::graph> begin_, micro_batch_, last_micro_batch_, observed_micro_batch_, update_;
   std::array<transfer, 2> transfers_;
   std::uint64_t steps_ = 0;
 };
@@ -291,8 +306,9 @@ inline const parameter* session::find_overflow() {
   return nullptr;
 }
 
-inline void session::gradients_of_micro_batch(bool last) {
-  const nn::pass p = training_pass();
+inline void session::gradients_of_micro_batch(bool last, bool observe) {
+  nn::pass p = training_pass();
+  p.observe = observe;
   model_.forward(p, tokens(), targets());
   model::gradients_ready ready;
   if (last && is_parallel()) {
@@ -318,22 +334,28 @@ inline void session::capture() {
     ops_->set_gradient_scale(queue_, state_);
     ops_->fill_zero(queue_, model_.arena().gradient, static_cast<std::size_t>(model_.arena().size) * sizeof(float));
   });
-  const auto micro_batch = [this](bool last) {
-    gradients_of_micro_batch(last);
+  const auto micro_batch = [this](bool last, bool observe) {
+    gradients_of_micro_batch(last, observe);
     update_scales();
     if (last) sum_over_ranks(&state_->loss_sum);
     ops_->next_micro_batch(queue_, state_);
   };
-  micro_batch_ = ops_->capture(queue_, [=] { micro_batch(false); });
-  last_micro_batch_ = ops_->capture(queue_, [=] { micro_batch(true); });
+  micro_batch_ = ops_->capture(queue_, [=] { micro_batch(false, false); });
+  last_micro_batch_ = ops_->capture(queue_, [=] { micro_batch(true, false); });
+  if (options_.model.statistics) {
+    const bool only = options_.micro_batches == 1;
+    observed_micro_batch_ = ops_->capture(queue_, [=] { micro_batch(only, true); });
+  }
   update_ =
       ops_->capture(queue_, [this] { ops_->clip_and_update(queue_, model_.arena(), options_.optimizer, state_); });
 }
 
 inline void session::train_step(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
-                                std::span<const std::int32_t> targets, std::span<const std::int32_t> starts) {
-  ROTOSCALE_ASSERT(options_.model.training && static_cast<index_t>(tokens.size()) == step_tokens() &&
-                   tokens.size() == targets.size() && (starts.empty() || starts.size() == tokens.size()));
+                                std::span<const std::int32_t> targets, std::span<const std::int32_t> starts,
+                                bool observe) {
+  ROTOSCALE_ASSERT(options_.model.training && (options_.model.statistics || !observe) &&
+                   static_cast<index_t>(tokens.size()) == step_tokens() && tokens.size() == targets.size() &&
+                   (starts.empty() || starts.size() == tokens.size()));
   transfer& t = transfers_[steps_++ % transfers_.size()];
   if (t.in_flight) ops_->synchronize(t.done);  // two steps ago
   std::copy(tokens.begin(), tokens.end(), t.tokens.begin());
@@ -341,19 +363,23 @@ inline void session::train_step(const nn::step_inputs& inputs, std::span<const s
   std::copy(starts.begin(), starts.end(), t.starts.begin());
   t.pinned->inputs = inputs;
   upload_pass(state_, t.pinned->inputs, t.tokens, t.targets, t.starts.first(starts.size()));
-  launch_gradients();
+  launch_gradients(observe);
   ops_->launch(queue_, *update_);
   ops_->download(queue_, &t.pinned->result, state_, sizeof(nn::step_state));
+  t.observed = observe;
+  if (observe) ops_->download(queue_, t.statistics, model_.statistics(), statistics_bytes());
   t.done = ops_->record(queue_);
   t.in_flight = true;
   model_.note_update();
 }
 
-inline void session::launch_gradients() {
+inline void session::launch_gradients(bool observe) {
   model_.requantize(training_pass());
   ops_->launch(queue_, *begin_);
-  for (int i = 0; i + 1 < options_.micro_batches; ++i) ops_->launch(queue_, *micro_batch_);
-  ops_->launch(queue_, *last_micro_batch_);
+  for (int i = 0; i < options_.micro_batches; ++i) {
+    const bool last = i + 1 == options_.micro_batches;
+    ops_->launch(queue_, observe && i == 0 ? *observed_micro_batch_ : last ? *last_micro_batch_ : *micro_batch_);
+  }
 }
 
 inline void session::upload_pass(nn::step_state* state, const nn::step_inputs& inputs,

@@ -16,6 +16,7 @@
 #include "rotoscale/nn/operation_arguments.hpp"
 #include "rotoscale/nn/queue.hpp"
 #include "rotoscale/nn/random_streams.hpp"
+#include "rotoscale/nn/statistics.hpp"
 
 namespace rotoscale::nn {
 
@@ -95,6 +96,8 @@ class backend {
   /// c = round(a · bᵀ) or c = round(a · bᵀ + c); `output` says to which numbers, whatever c stores them as.
   virtual void gemm(queue q, operand a, operand b, const gemm_contract& contract, operand_format output, tensor_view c,
                     bool accumulate) = 0;
+  /// An operand's values in its source's orientation, [rows, cols]: code · block scale · factor, a rotation left in.
+  virtual void dequantize(queue q, operand what, tensor_view to) = 0;
   /// Recorded maxima enter the histories, and the next scales come of them (docs/numerics.md).
   virtual void update_scales(queue q, const scaling_state& state, const delayed_scaling& rule) = 0;
 
@@ -147,6 +150,13 @@ class backend {
   virtual void adamw(queue q, const parameter_arena& arena, const optimizer_config& config,
                      const step_state* state) = 0;
 
+  // Statistics: they read, and write nothing but their results.
+  /// What a form of a tensor lost of its source, which `what` was quantized from in this micro-batch.
+  virtual void observe(queue q, const_tensor_view source, operand what, const step_state* state,
+                       operand_statistics* to) = 0;
+  /// n values against a reference of them.
+  virtual void compare(queue q, const float* value, const float* reference, index_t n, comparison_statistics* to) = 0;
+
   // Coarse operations: the bodies below compose the primitives above.
   /// add, rmsnorm_forward, quantize.
   virtual void residual_norm(queue q, const residual_norm_args& args, const step_state* state);
@@ -159,8 +169,11 @@ class backend {
   /// rope of queries and keys.
   virtual void rope_both(queue q, tensor_view queries, tensor_view keys, const float* cosine, const float* sine,
                          bool inverse);
-  /// Output head, loss and their gradients, by chunks of tokens, so that the logits are never held whole.
+  /// Output head, loss and their gradients, by chunks of tokens, so that the logits are never held whole:
+  /// head_chunk_loss of each, sum_losses.
   virtual void head_loss(queue q, const head_args& args, step_state* state);
+  /// head_loss of one chunk, of primitives.
+  void head_chunk_loss(queue q, const head_args& args, std::size_t i, const step_state* state);
   /// gradient_norm, adamw.
   virtual void clip_and_update(queue q, const parameter_arena& arena, const optimizer_config& config,
                                step_state* state);
@@ -193,25 +206,26 @@ inline void backend::rope_both(queue q, tensor_view queries, tensor_view keys, c
   rope(q, keys, cosine, sine, inverse);
 }
 
-inline void backend::head_loss(queue q, const head_args& a, step_state* state) {
-  for (std::size_t i = 0; i < a.chunks.size(); ++i) {
-    const head_chunk& chunk = a.chunks[i];
-    const tensor_view logits = a.logits.part(0, 0, chunk.count);
-    const bool wgrad = a.gradients && !a.dw.empty();
-    quantize(q, a.x.part(0, chunk.first, chunk.count), {chunk.x, true, wgrad, {}}, state);
-    gemm(q, {chunk.x, operand_form::row}, {a.w, operand_form::row}, *a.contracts[0], operand_format::fp32, logits,
-         false);
-    cross_entropy(q, logits, a.targets, chunk.first, a.loss + chunk.first, a.gradients, state);
-    if (!a.gradients) continue;
-    operand_set* const d = a.dlogits[i].get();
-    quantize(q, logits, {d, true, wgrad, {}}, state);
-    gemm(q, {d, operand_form::row}, {a.w, operand_form::column}, *a.contracts[1], a.dx_output,
-         a.dx.part(0, chunk.first, chunk.count), false);
-    if (wgrad) {
-      gemm(q, {d, operand_form::column}, {chunk.x, operand_form::column}, *a.contracts[2], operand_format::fp32, a.dw,
-           true);
-    }
+inline void backend::head_chunk_loss(queue q, const head_args& a, std::size_t i, const step_state* state) {
+  const head_chunk& chunk = a.chunks[i];
+  const tensor_view logits = a.logits.part(0, 0, chunk.count);
+  const bool wgrad = a.gradients && !a.dw.empty();
+  quantize(q, a.x.part(0, chunk.first, chunk.count), {chunk.x, true, wgrad, {}}, state);
+  gemm(q, {chunk.x, operand_form::row}, {a.w, operand_form::row}, *a.contracts[0], operand_format::fp32, logits, false);
+  cross_entropy(q, logits, a.targets, chunk.first, a.loss + chunk.first, a.gradients, state);
+  if (!a.gradients) return;
+  operand_set* const d = a.dlogits[i].get();
+  quantize(q, logits, {d, true, wgrad, {}}, state);
+  gemm(q, {d, operand_form::row}, {a.w, operand_form::column}, *a.contracts[1], a.dx_output,
+       a.dx.part(0, chunk.first, chunk.count), false);
+  if (wgrad) {
+    gemm(q, {d, operand_form::column}, {chunk.x, operand_form::column}, *a.contracts[2], operand_format::fp32, a.dw,
+         true);
   }
+}
+
+inline void backend::head_loss(queue q, const head_args& a, step_state* state) {
+  for (std::size_t i = 0; i < a.chunks.size(); ++i) head_chunk_loss(q, a, i, state);
   index_t tokens = 0;
   for (const head_chunk& chunk : a.chunks) tokens += chunk.count;
   sum_losses(q, a.loss, tokens, state);

@@ -94,6 +94,9 @@ inline constexpr operation_contract reference_contracts[] = {
     {"loss_sum", "loss-fp64-tree"},
     {"adamw", "adamw-fp32-fma"},
     {"dropout", "dropout-philox-fp32-fma"},
+    {"dequantize", "dequantize-fp32-code-scale-factor"},
+    {"observe", "observe-fp64-lanes16-tree"},
+    {"compare", "compare-fp64-lanes16-chunks4096-tree"},
 };
 
 }  // namespace rotoscale::nn

@@ -16,6 +16,7 @@ struct pass {
   step_state* state = nullptr;                    ///< of the step
   const delayed_scaling_state* scales = nullptr;  ///< of FP8 operands
   bool training = false;                          ///< does a backward pass follow?
+  bool observe = false;                           ///< are statistics wanted? Only of a step's first micro-batch
 };
 
 /// A linear layer's shape and how it takes part.
@@ -43,6 +44,8 @@ class linear {
   const recipe& current() const { return *recipe_; }
   /// The operands of w.
   operand_set* weights() const { return get(tensor_role::w); }
+  /// The operands of a tensor; null where none were laid out.
+  operand_set* operands(tensor_role tensor) const { return get(tensor); }
 
   /// What each tensor is asked for. A frozen weight's source is gone after quantization.
   operand_request request(tensor_role tensor) const {

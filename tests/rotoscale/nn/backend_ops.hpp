@@ -16,7 +16,7 @@ namespace rotoscale::testing {
 /// Memory of one case, and the bytes that it leaves.
 class op_scene {
  public:
-  explicit op_scene(nn::backend& ops) : ops_(&ops), room_(ops, {300, 300, 60000, 300, 20000}) {}
+  explicit op_scene(nn::backend& ops) : ops_(&ops), room_(ops, {300, 300, 60000, 300, 20000, 300, 40000}) {}
 
   nn::backend& ops() const { return *ops_; }
   static constexpr nn::queue queue{};
@@ -99,6 +99,8 @@ class op_scene {
   static void canonical_nan_of(bf16& x) {
     if (x.is_nan()) x = bf16::from_bits(0x7FC0);
   }
+  static void canonical_nan_of(nn::operand_statistics&) {}  // what is not finite is in no sum
+  static void canonical_nan_of(nn::comparison_statistics&) {}
   static void canonical_nan_of(nn::step_state& s) {
     for (double* const x : {&s.loss_sum, &s.squares, &s.gradient_norm}) canonical_nan_of(*x);
     canonical_nan_of(s.clip_factor);

@@ -59,6 +59,64 @@ inline op_case::prepared gemm_case(op_scene& c, const gemm_shape& s, const nn::o
           }};
 }
 
+/// An operand's values, and what it lost, in both forms.
+inline op_case::prepared observe_case(op_scene& c, const nn::operand_recipe& how, index_t rows, index_t cols,
+                                      nn::dtype source) {
+  const auto x = c.tensor(source, rows, cols, 1, 9);
+  nn::operand_request r{nn::tensor_role::dy, 4, source, rows, cols, how, how};
+  nn::operand_set* const set = c.operands(r, x);
+  const auto by_rows = c.tensor(nn::dtype::fp32, rows, cols, 2), by_columns = c.tensor(nn::dtype::bf16, rows, cols, 3);
+  auto* lost = c.keep(std::vector<nn::operand_statistics>(2));
+  float* scaling = c.keep(std::vector<float>{3.0f, 1.0f / 3.0f});
+  nn::step_state* state = c.state();
+  return {[=, &c] {
+            c.ops().quantize(c.queue, x, {set, true, true, {scaling, scaling + 1, nullptr}}, state);
+            c.ops().dequantize(c.queue, {set, nn::operand_form::row}, by_rows);
+            c.ops().dequantize(c.queue, {set, nn::operand_form::column}, by_columns);
+            c.ops().observe(c.queue, x, {set, nn::operand_form::row}, state, lost);
+            c.ops().observe(c.queue, x, {set, nn::operand_form::column}, state, lost + 1);
+          },
+          [=, &c] {
+            c.result(by_rows);
+            c.result(by_columns);
+            c.result(lost, 2);
+          }};
+}
+inline op_case::prepared compare_case(op_scene& c, index_t n, int width) {
+  const float *x = c.floats(n, 1, width), *y = c.floats(n, 2, width);
+  auto* to = c.keep(std::vector<nn::comparison_statistics>(1));
+  return {[=, &c] { c.ops().compare(c.queue, y, x, n, to); }, [=, &c] { c.result(to, 1); }};
+}
+
+inline std::vector<op_case> statistics_cases() {
+  using numbers = nn::operand_format;
+  std::vector<op_case> all;
+  const auto add = [&](numbers f, index_t rows, index_t cols, nn::rotation_kind rotation = nn::rotation_kind::none) {
+    for (const nn::dtype source : storages) {
+      nn::operand_recipe how{f};
+      how.rotation = rotation;
+      all.push_back({"dequantize and observe " + std::string(to_string(f)) + " " + std::string(to_string(rotation)) +
+                         " " + std::to_string(rows) + "x" + std::to_string(cols) + " from " +
+                         std::string(to_string(source)),
+                     false, [=](op_scene& c, bool) { return observe_case(c, how, rows, cols, source); }});
+    }
+  };
+  for (const numbers f : {numbers::fp32, numbers::bf16, numbers::fp8_e4m3, numbers::fp8_e5m2}) {
+    add(f, 1, 1);
+    add(f, 65, 130);
+  }
+  for (const numbers f : {numbers::mxfp4, numbers::mxfp8_e4m3, numbers::mxfp8_e5m2}) add(f, 160, 96);
+  add(numbers::mxfp4, 64, 160, nn::rotation_kind::h16);
+  add(numbers::mxfp4, 64, 160, nn::rotation_kind::h16_step_signs);
+  for (const index_t n : {index_t{1}, index_t{100}, index_t{4097}, index_t{40000}}) {
+    for (const int width : {0, 20}) {
+      all.push_back({"compare " + std::to_string(n) + " 2^" + std::to_string(width), false,
+                     [=](op_scene& c, bool) { return compare_case(c, n, width); }});
+    }
+  }
+  return all;
+}
+
 inline std::vector<op_case> gemm_cases() {
   using numbers = nn::operand_format;
   std::vector<op_case> all;

@@ -21,7 +21,9 @@ namespace {
 
 std::vector<op_case> all_cases() {
   std::vector<op_case> all = row_cases();
-  for (const auto& more : {attention_cases(), coarse_row_cases(), gemm_cases(), coarse_cases()}) all.insert(all.end(), more.begin(), more.end());
+  for (const auto& more : {attention_cases(), coarse_row_cases(), gemm_cases(), statistics_cases(), coarse_cases()}) {
+    all.insert(all.end(), more.begin(), more.end());
+  }
   return all;
 }
 

@@ -14,6 +14,7 @@
 #include "rotoscale/nn/cpu/layers.hpp"
 #include "rotoscale/nn/cpu/operands.hpp"
 #include "rotoscale/nn/cpu/optimizer.hpp"
+#include "rotoscale/nn/cpu/statistics.hpp"
 #include "rotoscale/nn/cpu/tiled_attention.hpp"
 
 namespace rotoscale::nn {
@@ -59,7 +60,9 @@ class cpu_backend : public backend {
     const index_t needs[] = {r.tokens * r.widest * index_t{sizeof(float)}, chunks * r.hidden * index_t{sizeof(float)},
                              cpu::token_order::room(r.tokens, r.vocabulary) * index_t{sizeof(index_t)},
                              cpu::chunk_count(r.parameters) * index_t{sizeof(double)},
-                             r.tokens * index_t{sizeof(double)}};
+                             r.tokens * index_t{sizeof(double)},
+                             r.observed_rows * index_t{sizeof(operand_statistics)},
+                             4 * cpu::chunk_count(r.observed_elements) * index_t{sizeof(double)}};
     return static_cast<std::size_t>(*std::max_element(std::begin(needs), std::end(needs)));
   }
   void set_workspace(queue q, void* memory, std::size_t bytes) override { state_of(q).workspace = {memory, bytes}; }
@@ -124,6 +127,29 @@ class cpu_backend : public backend {
   void gemm(queue q, operand a, operand b, const gemm_contract& contract, operand_format output, tensor_view c,
             bool accumulate) override {
     run(q, "gemm", [&] { multiply(q, form_of(a), form_of(b), contract, output, c, accumulate); });
+  }
+  void dequantize(queue q, operand what, tensor_view to) override {
+    run(q, "dequantize", [&] {
+      cpu::with_storage(to.type, [&](auto t) {
+        cpu::dequantize_operand(form_of(what), what.form, as_matrix<decltype(t)>(to), pool_);
+      });
+    });
+  }
+  void observe(queue q, const_tensor_view source, operand what, const step_state* state,
+               operand_statistics* to) override {
+    run(q, "observe", [&] {
+      const gemm_operand& stored = form_of(what);
+      const rotation rotated =
+          block_options_for(resolve_form(what.set->request(), what.form, state)).rotation;
+      cpu::with_storage(source.type, [&](auto t) {
+        cpu::observe_operand(as_matrix<const decltype(t)>(source), stored, what.form, rotated,
+                             work<operand_statistics>(q, stored.rows), *to, pool_);
+      });
+    });
+  }
+  void compare(queue q, const float* value, const float* reference, index_t n, comparison_statistics* to) override {
+    run(q, "compare",
+        [&] { cpu::compare_tensors(value, reference, n, work<double>(q, 4 * cpu::chunk_count(n)), *to, pool_); });
   }
   void update_scales(queue q, const scaling_state& state, const delayed_scaling& rule) override {
     run(q, "update_scales", [&] { cpu::update_scales(state, rule); });

@@ -1,0 +1,48 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// What gnuplot commands are made of. Private to the report's plots.
+#pragma once
+
+#include "report/parts.hpp"
+
+namespace rotoscale::llama_program::report_parts {
+
+struct xy {
+  double x = 0;
+  double y = 0;
+};
+
+struct series {
+  std::string title;
+  std::size_t color = 0;
+  bool is_baseline = false;
+  std::vector<xy> points;
+};
+
+struct range {
+  double low = 0;
+  double high = 0;
+};
+
+inline constexpr const char* baseline_color = "#7A7A7A";
+
+/// Line, marker and colour.
+std::string style(const series& s);
+/// Colours go to the arms other than the baseline, in the order of the logs.
+std::size_t color_of(const comparison& c, const arm& a);
+/// A long name in the legend would leave no room for the curves; the table has it in full.
+std::string legend_name(const std::string& name);
+/// Room for all given values and for zero when asked, with a margin; never empty.
+range padded(const std::vector<double>& values, bool with_zero);
+/// Named blocks, $id0, $id1 and so on.
+std::string data_blocks(const std::string& id, const std::vector<series>& all);
+/// The plot command that draws them.
+std::string plot_blocks(const std::string& id, const std::vector<series>& all, const std::string& before = "",
+                        bool titles = true);
+
+/// Quantization over training and over depth, where runs left statistics.
+void add_statistics_plots(const comparison& c, std::vector<plot>& plots);
+/// File names of all plots that there may be.
+std::vector<std::string> statistics_plot_ids();
+
+}  // namespace rotoscale::llama_program::report_parts

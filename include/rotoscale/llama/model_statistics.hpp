@@ -1,0 +1,123 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The operations of an observed pass that other passes do not have. They read what the pass computes and write records
+// and scratch memory only, so an observed step leaves the bits of any other.
+#pragma once
+
+#include "rotoscale/llama/model_class.hpp"
+
+namespace rotoscale::llama {
+
+/// The FP32 GEMM that weight gradients are compared with reads its sources in place where a backend can.
+inline void model::lay_out_statistics(nn::memory_cursor& memory) {
+  probes_.clear();
+  if (!options_.training || !options_.statistics) return;
+  static const nn::recipe exact = nn::presets::uniform("fp32", nn::operand_format::fp32, nn::operand_format::fp32);
+  statistics_ = memory.array<linear_statistics>(category::workspace, linear_count());
+  probes_.resize(static_cast<std::size_t>(linear_count()));
+  index_t largest = 0;
+  const auto probe = [&](const nn::linear& l, nn::const_tensor_view x, nn::const_tensor_view dy) {
+    if (!l.shape().trains) return;
+    gradient_probe& p = probes_[static_cast<std::size_t>(l.shape().layer)];
+    p.contract = ops_->contract(exact.wgrad, l.shape().out, l.shape().in, x.extent(0));
+    if (!p.contract) return;  // this device adds no FP32 products
+    largest = std::max(largest, l.shape().out * l.shape().in);
+    const auto make = [&](nn::tensor_role tensor, nn::const_tensor_view source) {
+      nn::operand_request r = l.request(tensor);
+      r.source = source.type;
+      r.rows = source.extent(0);
+      r.row.reset();
+      r.column = exact.wgrad.left;
+      void* const at = memory.take(category::workspace, ops_->layout_operands(r).bytes);
+      return memory.counts_only() ? nullptr : ops_->make_operands(r, at, source);
+    };
+    p.x = make(nn::tensor_role::x, x);
+    p.dy = make(nn::tensor_role::dy, dy);
+  };
+  for (const layer& l : layers_) {
+    probe(l.qkv, l.normed1, d_qkv_);
+    probe(l.o, l.attended, d_residual_);
+    probe(l.gate_up, l.normed2, d_gate_up_);
+    probe(l.down, hidden_again(l), d_residual_);
+  }
+  const nn::head_chunk& chunk = head_chunks_.front();
+  probe(head_, normed_.part(0, chunk.first, chunk.count), logits_.part(0, 0, chunk.count));
+  probe_gradient_ = memory.array<float>(category::workspace, largest);
+}
+
+/// Where the input of `down` is computed once more: its own memory in the forward pass is other tensors' by now.
+inline nn::tensor_view model::hidden_again(const layer& l) const {
+  return l.hidden.data == hidden_.data ? d_hidden_ : l.hidden;
+}
+
+/// Both forms of a tensor, as far as there are such.
+inline void model::observe(const nn::pass& p, const nn::linear& l, nn::tensor_role tensor, nn::operand_set* set,
+                           nn::const_tensor_view source) const {
+  if (!p.observe || source.empty() || set == nullptr) return;
+  for (const nn::operand_form form : {nn::operand_form::row, nn::operand_form::column}) {
+    if (!set->request().recipe(form)) continue;
+    nn::operand_statistics* const to = &statistics_[l.shape().layer].operands[operand_number(tensor, form)];
+    ops_->observe(p.queue, source, {set, form}, p.state, to);
+  }
+}
+
+/// What a linear layer's forward GEMM multiplies.
+inline void model::observe_inputs(const nn::pass& p, const nn::linear& l, std::size_t number,
+                                  nn::const_tensor_view x) const {
+  if (!p.observe) return;
+  observe(p, l, nn::tensor_role::x, l.operands(nn::tensor_role::x), x);
+  observe(p, l, nn::tensor_role::w, l.weights(), sources_[number]);
+}
+
+/// The weight gradient in FP32, into probe_gradient_; before dx is written, which may lie where x is.
+inline void model::probe_gradient(const nn::pass& p, const nn::linear& l, nn::const_tensor_view x,
+                                  nn::const_tensor_view dy) const {
+  const gradient_probe& probe = probes_[static_cast<std::size_t>(l.shape().layer)];
+  if (!probe.contract || !l.shape().trains) return;
+  ops_->quantize(p.queue, x, {probe.x.get(), false, true, {}}, p.state);
+  ops_->quantize(p.queue, dy, {probe.dy.get(), false, true, {}}, p.state);
+  ops_->gemm(p.queue, {probe.dy.get(), nn::operand_form::column}, {probe.x.get(), nn::operand_form::column},
+             *probe.contract, nn::operand_format::fp32,
+             nn::dense_tensor(probe_gradient_, nn::dtype::fp32, {l.shape().out, l.shape().in}), false);
+}
+
+/// The gradient, which was zero before this micro-batch, against that of probe_gradient.
+inline void model::compare_gradient(const nn::pass& p, const nn::linear& l, std::size_t number) const {
+  const nn::tensor_view got = gradient(number);
+  if (got.empty() || !probes_[static_cast<std::size_t>(l.shape().layer)].contract) return;
+  ops_->compare(p.queue, static_cast<const float*>(got.data), probe_gradient_, l.shape().out * l.shape().in,
+                &statistics_[l.shape().layer].gradient);
+}
+
+/// adapted_linear::backward; `x` holds the layer's input again where the pass is observed.
+inline void model::backward_linear(const nn::pass& p, const layer& l, layer_linear which, nn::const_tensor_view x,
+                                   nn::const_tensor_view dy, nn::tensor_view dx) const {
+  const nn::adapted_linear* const linears[] = {&l.qkv, &l.o, &l.gate_up, &l.down};
+  const std::size_t numbers[] = {l.numbers.qkv, l.numbers.o, l.numbers.gate_up, l.numbers.down};
+  const nn::adapted_linear& own = *linears[static_cast<int>(which)];
+  const std::size_t number = numbers[static_cast<int>(which)];
+  if (p.observe) {
+    observe(p, own, nn::tensor_role::dy, own.operands(nn::tensor_role::dy), dy);
+    probe_gradient(p, own, x, dy);
+  }
+  own.backward(p, dy, dx, gradient(number), gradients_of(l, which));
+  if (p.observe) compare_gradient(p, own, number);
+}
+
+/// backend::head_loss by its definition, the first chunk observed.
+inline void model::observe_head_loss(const nn::pass& p, const nn::head_args& a) const {
+  for (std::size_t i = 0; i < a.chunks.size(); ++i) {
+    ops_->head_chunk_loss(p.queue, a, i, p.state);
+    if (i != 0) continue;
+    const nn::head_chunk& chunk = a.chunks[0];
+    const nn::const_tensor_view x = a.x.part(0, chunk.first, chunk.count), dy = a.logits.part(0, 0, chunk.count);
+    observe(p, head_, nn::tensor_role::x, chunk.x, x);
+    observe(p, head_, nn::tensor_role::w, a.w, sources_[parameters_.head()]);
+    observe(p, head_, nn::tensor_role::dy, a.dlogits[0].get(), dy);
+    probe_gradient(p, head_, x, dy);
+    compare_gradient(p, head_, parameters_.head());
+  }
+  ops_->sum_losses(p.queue, a.loss, tokens(), p.state);
+}
+
+}  // namespace rotoscale::llama

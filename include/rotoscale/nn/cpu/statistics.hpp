@@ -1,0 +1,263 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Operands decoded, and what was lost in them. Squares and products of FP32 numbers are exact in FP64, so that only the
+// stated additions round: 16 lanes along a row, folded by halves, then a tree over rows.
+#pragma once
+
+#include <cstring>
+
+#include "rotoscale/detail/decode.hpp"
+#include "rotoscale/nn/cpu/layers.hpp"
+#include "rotoscale/nn/cpu/operands.hpp"
+#include "rotoscale/nn/cpu/optimizer.hpp"
+#include "rotoscale/nn/statistics.hpp"
+
+namespace rotoscale::nn::cpu {
+
+/// Rows of any operand as FP32: code · block scale · factor, each product rounded once.
+class operand_reader {
+ public:
+  explicit operand_reader(const gemm_operand& operand)
+      : o_(operand), table_(operand.element.bits() <= 8 ? operand.element : formats::e4m3) {}
+
+  /// Elements of row `r`.
+  void read(index_t r, float* to) const {
+    read_codes(r, to);
+    if (o_.block != 0) {
+      for (index_t c = 0; c < o_.k; c += o_.block) {
+        const float scale = block_scale(r, c / o_.block);
+        for (index_t i = c; i < std::min(c + o_.block, o_.k); ++i) to[i] *= scale;
+      }
+    }
+    if (o_.factor == nullptr || *o_.factor == 1.0f) return;
+    for (index_t c = 0; c < o_.k; ++c) to[c] *= *o_.factor;
+  }
+  /// The largest magnitude that an element of row `r` can have in the block that begins with element `c`.
+  float largest(index_t r, index_t c) const {
+    const float element = decode(o_.element, o_.element.max_code());
+    const float block = o_.block == 0 ? element : element * block_scale(r, c / o_.block);
+    return o_.factor == nullptr ? block : block * *o_.factor;
+  }
+  /// The scale of a block; NaN where its byte says so.
+  float block_scale(index_t r, index_t b) const {
+    const std::uint8_t byte = o_.scale_byte(r, b);
+    return o_.scale.is_nan(byte) ? fp32_from_bits(fp32_nan_bits) : decode(o_.scale, byte);
+  }
+  const gemm_operand& operand() const { return o_; }
+
+ private:
+  /// Codes without scales; formats that lie in whole bytes are read without operand_code's search.
+  void read_codes(index_t r, float* to) const {
+    const int bits = storage_bits(o_.element);
+    const bool in_order = o_.code_order == placement::row_major;
+    if (in_order && bits == 4 && !o_.transposed) {
+      const std::uint8_t* from = o_.codes + r * o_.code_stride;
+      for (index_t c = 0; c < o_.k; ++c) to[c] = table_.value[from[c / 2] >> (c % 2 * 4) & 0xF];
+      return;
+    }
+    if (!in_order || bits % 8 != 0) {
+      for (index_t c = 0; c < o_.k; ++c) to[c] = value(operand_code(o_, r, c));
+      return;
+    }
+    const index_t width = bits / 8, step = o_.transposed ? o_.code_stride : width;
+    const std::uint8_t* from = o_.codes + (o_.transposed ? r * width : r * o_.code_stride);
+    for (index_t c = 0; c < o_.k; ++c, from += step) {
+      std::uint32_t code = 0;
+      std::memcpy(&code, from, static_cast<std::size_t>(width));  // little-endian, as operand_code reads it
+      to[c] = value(code);
+    }
+  }
+  float value(std::uint64_t code) const {
+    if (o_.element == formats::fp32) return fp32_from_bits(static_cast<std::uint32_t>(code));
+    if (o_.element == formats::bf16) return fp32_from_bits(static_cast<std::uint32_t>(code) << 16);
+    return o_.element.bits() <= 8 ? table_.value[code] : decode(o_.element, code);
+  }
+
+  gemm_operand o_;
+  rotoscale::detail::decode_table table_;
+};
+
+namespace detail {
+
+/// Sixteen lanes of FP64, folded as ordered_sum folds its own.
+struct wide_lanes {
+  double lane[16] = {};
+  double fold() const {
+    double sum[16];
+    for (int j = 0; j < 16; ++j) sum[j] = lane[j];
+    for (int width = 8; width > 0; width /= 2) {
+      for (int j = 0; j < width; ++j) sum[j] += sum[j + width];
+    }
+    return sum[0];
+  }
+};
+
+inline bool both_finite(float a, float b) {
+  return std::fabs(a) <= std::numeric_limits<float>::max() && std::fabs(b) <= std::numeric_limits<float>::max();
+}
+
+/// One row: reference, stored, and what each block can hold.
+inline void observe_row(const operand_reader& stored, index_t r, const float* reference, const float* value,
+                        operand_statistics& s) {
+  const index_t k = stored.operand().k, block = stored.operand().block == 0 ? k : stored.operand().block;
+  wide_lanes signal, noise;
+  for (index_t first = 0; first < k; first += block) {
+    const float largest = stored.largest(r, first);
+    for (index_t c = first; c < std::min(first + block, k); ++c) {
+      const bool finite = both_finite(reference[c], value[c]);
+      const float x = finite ? reference[c] : 0.0f, error = finite ? x - value[c] : 0.0f;
+      signal.lane[c % 16] += static_cast<double>(x) * static_cast<double>(x);
+      noise.lane[c % 16] += static_cast<double>(error) * static_cast<double>(error);
+      s.nonfinite += !finite;
+      s.nonzero += x != 0.0f;
+      s.flushed += finite && x != 0.0f && value[c] == 0.0f;
+      s.saturated += std::fabs(x) > largest;
+      s.rotated_amax = std::fmax(s.rotated_amax, std::fabs(x));
+    }
+  }
+  s.signal = signal.fold();
+  s.noise = noise.fold();
+  s.elements = k;
+}
+
+/// Binades between the scales of a row's blocks that hold a finite number other than zero.
+inline void observe_scales(const operand_reader& stored, index_t r, const float* value, operand_statistics& s) {
+  const gemm_operand& o = stored.operand();
+  if (o.block == 0) return;
+  int least = 0, most = 0;
+  bool any = false;
+  for (index_t first = 0; first < o.k; first += o.block) {
+    bool zero = true;
+    for (index_t c = first; c < std::min(first + o.block, o.k); ++c) zero &= value[c] == 0.0f;
+    const float scale = stored.block_scale(r, first / o.block);
+    if (zero || !(scale > 0.0f)) continue;
+    const int exponent = std::ilogb(scale);
+    least = any ? std::min(least, exponent) : exponent;
+    most = any ? std::max(most, exponent) : exponent;
+    any = true;
+  }
+  if (!any) return;
+  s.rows = 1;
+  s.spread_sum = s.spread_max = most - least;
+  s.rows_int8 = most - least <= int8_window_binades;
+  s.rows_e5m2 = most - least <= e5m2_window_binades;
+}
+
+/// Sums of all rows into the first: counts in any order, FP64 by the tree.
+inline void fold_rows(operand_statistics* rows, index_t n, operand_statistics& to) {
+  operand_statistics all;
+  for (index_t r = 0; r < n; ++r) {
+    const operand_statistics& s = rows[r];
+    all.elements += s.elements;
+    all.nonzero += s.nonzero;
+    all.flushed += s.flushed;
+    all.saturated += s.saturated;
+    all.nonfinite += s.nonfinite;
+    all.rows += s.rows;
+    all.spread_sum += s.spread_sum;
+    all.rows_int8 += s.rows_int8;
+    all.rows_e5m2 += s.rows_e5m2;
+    all.spread_max = std::max(all.spread_max, s.spread_max);
+    all.amax = std::fmax(all.amax, s.amax);
+    all.rotated_amax = std::fmax(all.rotated_amax, s.rotated_amax);
+  }
+  index_t width = 1;
+  while (width < n) width *= 2;
+  for (; width > 1; width /= 2) {
+    for (index_t i = 0; i + width / 2 < std::min(n, width); ++i) {
+      rows[i].signal += rows[i + width / 2].signal;
+      rows[i].noise += rows[i + width / 2].noise;
+    }
+  }
+  if (n > 0) {
+    all.signal = rows[0].signal;
+    all.noise = rows[0].noise;
+  }
+  to = all;
+}
+
+/// Rows [first, last) of the operand as the quantizer found them: of the source's rows, or of its columns.
+template <class T>
+void gather_rows(matrix<const T> source, operand_form form, index_t first, index_t last, float* to) {
+  const index_t k = source.extent(form == operand_form::row ? 1 : 0);
+  if (form == operand_form::row) {
+    for (index_t r = first; r < last; ++r) {
+      for (index_t c = 0; c < k; ++c) to[(r - first) * k + c] = load_element(source(r, c));
+    }
+    return;
+  }
+  for (index_t c = 0; c < k; ++c) {
+    for (index_t r = first; r < last; ++r) to[(r - first) * k + c] = load_element(source(c, r));
+  }
+}
+
+}  // namespace detail
+
+/// `rows` has room for as many as the operand has.
+template <class T>
+void observe_operand(matrix<const T> source, const gemm_operand& operand, operand_form form, const rotation& rotated,
+                     operand_statistics* rows, operand_statistics& to, thread_pool& pool) {
+  struct tag;
+  const operand_reader stored(operand);
+  const index_t k = operand.k;
+  const int run = std::max(rotated.points, operand.block);
+  constexpr index_t chunk = 16;
+  for_each_chunk(pool, operand.rows, chunk, [&](index_t first, index_t last) {
+    const row_room<tag> room(chunk + 1, k);
+    detail::gather_rows(source, form, first, last, room[0]);
+    for (index_t r = first; r < last; ++r) {
+      float *const x = room[r - first], *const value = room[chunk];
+      operand_statistics s;
+      for (index_t c = 0; c < k; ++c) {
+        if (std::fabs(x[c]) <= std::numeric_limits<float>::max()) s.amax = std::fmax(s.amax, std::fabs(x[c]));
+      }
+      if (rotated.points != 0) {
+        for (index_t c = 0; c < k; c += run) rotate_run(x + c, run, rotated);
+      }
+      stored.read(r, value);
+      detail::observe_row(stored, r, x, value, s);
+      detail::observe_scales(stored, r, value, s);
+      rows[r] = s;
+    }
+  });
+  detail::fold_rows(rows, operand.rows, to);
+}
+
+/// Chunks of 4096 elements, 16 lanes each; a tree over chunks. `partial` has room for 4 · chunk_count(n).
+inline void compare_tensors(const float* value, const float* reference, index_t n, double* partial,
+                            comparison_statistics& to, thread_pool& pool) {
+  const index_t chunks = chunk_count(n);
+  for_each_chunk(pool, n, squares_chunk, [&](index_t first, index_t last) {
+    detail::wide_lanes sums[4];
+    for (index_t i = first; i < last; ++i) {
+      const double x = static_cast<double>(reference[i]), y = static_cast<double>(value[i]),
+                   error = static_cast<double>(reference[i] - value[i]);
+      const index_t j = (i - first) % 16;
+      sums[0].lane[j] += x * x;
+      sums[1].lane[j] += y * y;
+      sums[2].lane[j] += x * y;
+      sums[3].lane[j] += error * error;
+    }
+    for (index_t s = 0; s < 4; ++s) partial[s * chunks + first / squares_chunk] = sums[s].fold();
+  });
+  to = {tree_sum(partial, chunks), tree_sum(partial + chunks, chunks), tree_sum(partial + 2 * chunks, chunks),
+        tree_sum(partial + 3 * chunks, chunks), n};
+}
+
+/// Values of an operand in its source's orientation, rounded once to what `target` stores.
+template <class T>
+void dequantize_operand(const gemm_operand& operand, operand_form form, matrix<T> target, thread_pool& pool) {
+  struct tag;
+  const operand_reader stored(operand);
+  for_each_chunk(pool, operand.rows, row_chunk, [&](index_t first, index_t last) {
+    const row_room<tag> room(1, operand.k);
+    for (index_t r = first; r < last; ++r) {
+      stored.read(r, room[0]);
+      for (index_t c = 0; c < operand.k; ++c) {
+        store_element(form == operand_form::row ? target(r, c) : target(c, r), room[0][c]);
+      }
+    }
+  });
+}
+
+}  // namespace rotoscale::nn::cpu

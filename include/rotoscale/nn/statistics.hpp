@@ -1,0 +1,108 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// What quantization did to a tensor: sums that a backend forms in its own memory, and the figures that follow from them
+// on the host. All are plain data, so that one download brings those of a whole step.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <type_traits>
+
+#include "rotoscale/config.hpp"
+
+namespace rotoscale::nn {
+
+/// A row of an FP4 operand whose block scales span at most so many binades is multiplied as int8 by sm_90's GEMM, or as
+/// E5M2; a row beyond makes its tile fall back to BF16 (docs/gpu-contracts.md).
+inline constexpr int int8_window_binades = 3;
+inline constexpr int e5m2_window_binades = 26;  ///< the same for E5M2
+
+/// Below this ratio of gradient norm to quantization noise training is expected to stall: sqrt(3) (arXiv 2505.19115).
+inline constexpr double stall_ratio = 1.7320508075688772;
+
+/// One form of a tensor against what it was made of. The reference is the source, rotated in FP32 where the recipe
+/// rotates, not rounded to BF16; what is stored is decoded with its block scale and factor. Elements of which either is
+/// not finite count as such and nowhere else; so does a block of zeros in the spread of scales.
+struct operand_statistics {
+  double signal = 0;            ///< Σ reference²
+  double noise = 0;             ///< Σ (reference - stored)², differences rounded to FP32
+  std::int64_t elements = 0;    ///< rows · k; 0: was not observed
+  std::int64_t nonzero = 0;     ///< reference is not 0
+  std::int64_t flushed = 0;     ///< stored as 0, though the reference is not
+  std::int64_t saturated = 0;   ///< reference is beyond the largest number under its scale
+  std::int64_t nonfinite = 0;   ///< reference or stored is NaN or Inf
+  std::int64_t rows = 0;        ///< with block scales, that have a block which is not zero
+  std::int64_t spread_sum = 0;  ///< over these rows, of the binades from the least to the largest scale
+  std::int64_t rows_int8 = 0;   ///< of these, spread at most int8_window_binades
+  std::int64_t rows_e5m2 = 0;   ///< of these, spread at most e5m2_window_binades
+  std::int32_t spread_max = 0;  ///< binades, over all rows
+  float amax = 0;               ///< largest finite magnitude of the source
+  float rotated_amax = 0;       ///< the same of the reference
+  std::int32_t reserved = 0;    ///< 0
+
+  /// Root mean square of the reference.
+  double rms() const { return elements == 0 ? 0.0 : std::sqrt(signal / static_cast<double>(elements)); }
+  /// 10 log10(signal / noise); none where nothing was lost or nothing was there.
+  std::optional<double> sqnr_db() const {
+    if (!(noise > 0) || !(signal > 0)) return std::nullopt;
+    return 10 * std::log10(signal / noise);
+  }
+  /// amax over rms of what the blocks saw; none for zeros.
+  std::optional<double> crest() const { return ratio(rotated_amax); }
+  /// The same before the rotation.
+  std::optional<double> source_crest() const { return ratio(amax); }
+  /// Of the elements that are not zero.
+  double flushed_share() const { return share(flushed, nonzero); }
+  /// Of all elements.
+  double saturated_share() const { return share(saturated, elements); }
+  /// Mean over rows, in binades.
+  double mean_spread() const { return share(spread_sum, rows); }
+  /// n / of, 0 where there are none.
+  static double share(std::int64_t n, std::int64_t of) {
+    return of == 0 ? 0.0 : static_cast<double>(n) / static_cast<double>(of);
+  }
+
+ private:
+  std::optional<double> ratio(float largest) const {
+    if (!(rms() > 0)) return std::nullopt;
+    return static_cast<double>(largest) / rms();
+  }
+};
+static_assert(std::is_trivially_copyable_v<operand_statistics> && sizeof(operand_statistics) == 104);
+
+/// A tensor against a reference of it.
+struct comparison_statistics {
+  double reference_squares = 0;  ///< Σ reference²
+  double squares = 0;            ///< Σ value²
+  double product = 0;            ///< Σ reference · value
+  double error_squares = 0;      ///< Σ (reference - value)², differences rounded to FP32
+  std::int64_t elements = 0;     ///< 0: was not compared
+
+  /// |value - reference| / |reference|.
+  std::optional<double> relative_error() const {
+    if (!(reference_squares > 0)) return std::nullopt;
+    return std::sqrt(error_squares / reference_squares);
+  }
+  /// Of the angle between the two.
+  std::optional<double> cosine() const {
+    if (!(reference_squares > 0) || !(squares > 0)) return std::nullopt;
+    return product / std::sqrt(reference_squares) / std::sqrt(squares);
+  }
+  /// |reference| / |value - reference|, to be compared with stall_ratio; none where nothing was lost.
+  std::optional<double> norm_to_noise() const {
+    if (!(error_squares > 0) || !(reference_squares > 0)) return std::nullopt;
+    return std::sqrt(reference_squares / error_squares);
+  }
+  /// As if both pairs of tensors were one.
+  void add(const comparison_statistics& o) {
+    reference_squares += o.reference_squares;
+    squares += o.squares;
+    product += o.product;
+    error_squares += o.error_squares;
+    elements += o.elements;
+  }
+};
+static_assert(std::is_trivially_copyable_v<comparison_statistics> && sizeof(comparison_statistics) == 40);
+
+}  // namespace rotoscale::nn

@@ -1,0 +1,158 @@
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""statistics.jsonl of mini-llama: it changes no checkpoint, has the fields of docs/statistics.md, and continues on resume.
+What the backward pass keeps (--recompute, --stored-activations): tensors, memory, refusals. Seeds of an arm in a report.
+
+usage: mini_llama_statistics.py PROGRAM ROOT [NAME...]
+"""
+import json
+import math
+import statistics
+import sys
+import unittest
+from pathlib import Path
+
+import mini_llama
+from mini_llama import Scratch, records
+
+ROOT = Path()
+OPERAND = ["amax", "rms", "crest", "rotated_crest", "sqnr_db", "flushed", "saturated", "nonfinite"]
+SCALES = ["spread_mean", "spread_max", "rows_int8", "rows_e5m2"]
+GRADIENT = ["norm", "noise", "relative_error", "cosine", "norm_to_noise"]
+PLACE = ["event", "step", "layer", "linear"]
+
+
+class Statistics(Scratch):
+    def observed(self, run, event=None):
+        return records(self.folder / run / "statistics.jsonl", event)
+
+    def test_checkpoints_are_those_of_a_run_without(self):
+        for schedule in ("bf16", "fp8_delayed", "mxfp4_h16_heal"):
+            with self.subTest(schedule):
+                for run, every in (("none", 0), ("all", 1), ("some", 3)):
+                    self.train(run, "--statistics-every", every, "--overwrite", schedule=schedule, accumulate=2, steps=8)
+                    self.assert_same_checkpoint("none", run)
+                self.assertFalse((self.folder / "none/statistics.jsonl").exists())
+                self.assertEqual([r["step"] for r in self.observed("some", "step")], [1, 4, 7])
+
+    def test_fields(self):
+        self.train("run", "--statistics-every", 4, schedule="mxfp4_h16")
+        found = self.observed("run")
+        self.assertEqual(found[0], {"event": "start", "schema": 1, "step": 0, "every": 4, "name": "mxfp4_h16"})
+        self.assertEqual([r["step"] for r in found if r["event"] == "step"], [1, 5])
+        operands = [r for r in found if r["event"] == "operand" and r["step"] == 5]
+        # Six of each of the layer's four linear layers, and of the head.
+        self.assertEqual(len(operands), 30)
+        places = {(r["layer"], r["linear"], r["tensor"], r["gemm"]) for r in operands}
+        self.assertEqual(len(places), 30)
+        self.assertIn((None, "head", "dy", "wgrad"), places)
+        for r in operands:
+            head = r["linear"] == "head"
+            self.assertEqual(list(r), PLACE + ["tensor", "gemm", "format"] + OPERAND + ([] if head else SCALES))
+            self.assertEqual(r["format"], "bf16" if head else "mxfp4")
+            self.assertTrue(50 < r["sqnr_db"] < 60 if head else 10 < r["sqnr_db"] < 25, r)
+            self.assertGreaterEqual(r["crest"], 1)
+        gradients = [r for r in found if r["event"] == "gradient" and r["step"] == 5]
+        self.assertEqual(len(gradients), 5)
+        for r in gradients:
+            self.assertEqual(list(r), PLACE + GRADIENT)
+            self.assertAlmostEqual(r["relative_error"] * r["norm_to_noise"], 1)
+            self.assertAlmostEqual(r["noise"] / r["norm"], r["relative_error"])
+        last = [r for r in found if r["event"] == "step"][-1]
+        self.assertEqual(list(last), ["event", "step", "recipe"] + GRADIENT + ["stall"])
+        self.assertEqual(last["stall"], math.sqrt(3))
+        self.assertAlmostEqual(last["norm"] / math.hypot(*(r["norm"] for r in gradients)), 1)
+        self.assertAlmostEqual(last["noise"] / math.hypot(*(r["noise"] for r in gradients)), 1)
+        page = (ROOT / "docs/statistics.md").read_text()
+        for field in OPERAND + SCALES + GRADIENT + ["stall", "schema", "every"]:
+            self.assertIn(f"`{field}`", page)
+
+    def test_resume_continues_the_file_at_its_interval(self):
+        self.train("whole", "--statistics-every", 3)
+        self.train("parts", "--statistics-every", 3, "--stop-at", 4)
+        self.succeed("train", "--resume", "parts")
+        whole, parts = self.observed("whole"), self.observed("parts")
+        self.assertEqual([r for r in parts if r["event"] == "resume"],
+                         [{"event": "resume", "schema": 1, "step": 4, "every": 3}])
+        self.assertEqual([r for r in parts if r["event"] != "resume"], whole)
+        # A run that was not observed stays so, unless asked for.
+        self.train("without", "--statistics-every", 0, "--stop-at", 4)
+        self.succeed("train", "--resume", "without", "--stop-at", 5)
+        self.assertFalse((self.folder / "without/statistics.jsonl").exists())
+        self.succeed("train", "--resume", "without", "--statistics-every", 1)
+        self.assertEqual([r["step"] for r in self.observed("without", "step")], [6, 7, 8])
+
+    def test_overwrite_leaves_no_old_records(self):
+        self.train("run", "--statistics-every", 1)
+        self.train("run", "--statistics-every", 0, "--overwrite")
+        self.assertFalse((self.folder / "run/statistics.jsonl").exists())
+
+    def test_bad_intervals(self):
+        self.refuse(self.train_command("run", "--statistics-every", -1), "--statistics-every")
+        self.refuse(self.train_command("run", "--statistics-every", "often"), "--statistics-every")
+
+
+class Kept(Scratch):
+    def test_recomputation_leaves_equal_tensors_and_takes_less(self):
+        shape = {"num_hidden_layers": 3, "accumulate": 2}
+        self.train("none", **shape, schedule="mxfp4_h16")
+        for part in ("attention", "mlp", "layer"):
+            self.train(part, "--recompute", part, **shape, schedule="mxfp4_h16")
+            self.assert_same_tensors("none", part)
+            memory = [records(self.folder / run / "log.jsonl", "start")[0]["memory"]["activations"]["bytes"]
+                      for run in ("none", part)]
+            self.assertLess(memory[1], memory[0])
+        # A run that is resumed keeps its choice.
+        self.train("half", "--recompute", "layer", "--stop-at", 4, **shape, schedule="mxfp4_h16")
+        self.succeed("train", "--resume", "half")
+        self.assert_same_checkpoint("layer", "half")
+
+    def test_8_bits_keep_the_first_loss_and_change_gradients(self):
+        self.train("plain", schedule="bf16")
+        self.train("packed", "--stored-activations", "mxfp8_e4m3", schedule="bf16")
+        first = [records(self.folder / run / "log.jsonl", "step")[0] for run in ("plain", "packed")]
+        self.assertEqual(first[0]["loss"], first[1]["loss"])
+        self.assertNotEqual(first[0]["grad_norm"], first[1]["grad_norm"])
+
+    def test_refusals(self):
+        for flags, parts in (
+                (("--recompute", "most"), ("train.recompute: 'most' is none of none, attention, mlp, layer",)),
+                (("--stored-activations", "int8"), ("train.stored_activations: 'int8' is none of as_computed, mxfp8_e4m3",)),
+                (("--recompute", "mlp", "--stored-activations", "mxfp8_e4m3"), ("train.recompute: mlp", "choose one")),
+                (("--stored-activations", "mxfp8_e4m3", "--model-config", "shape.json"),
+                 ("train.stored_activations: hidden_size 40", "multiple of 32"))):
+            self.refuse(self.train_command("run", *flags), *parts)
+
+
+class Seeds(Scratch):
+    def test_one_name_and_several_seeds_are_one_arm(self):
+        for arm in ("bf16", "mxfp4"):
+            for seed in (1, 2, 3):
+                self.train(f"{arm}-{seed}", "--name", arm, "--seed", seed, schedule=arm)
+        runs = [f"{arm}-{seed}" for arm in ("bf16", "mxfp4") for seed in (1, 2, 3)]
+        table = self.succeed("report", *runs, "--out", "report")
+        self.assertEqual(len(table.splitlines()), 4)
+        summary = json.loads((self.folder / "report/summary.json").read_text())
+        ends = {run: records(self.folder / run / "log.jsonl", "end")[0]["final_val_loss"] for run in runs}
+        for arm in summary["arms"]:
+            losses = [ends[f"{arm['name']}-{seed}"] for seed in (1, 2, 3)]
+            self.assertEqual(arm["seeds"], [1, 2, 3])
+            self.assertAlmostEqual(arm["final_val_loss"], statistics.mean(losses))
+            self.assertAlmostEqual(arm["sd_over_seeds"], statistics.stdev(losses))
+        gaps = [ends[f"mxfp4-{seed}"] - ends[f"bf16-{seed}"] for seed in (1, 2, 3)]
+        half = 4.302652729911275 * statistics.stdev(gaps) / math.sqrt(3)
+        mxfp4 = next(arm for arm in summary["arms"] if arm["name"] == "mxfp4")
+        self.assertAlmostEqual(mxfp4["gap_to_baseline"], statistics.mean(gaps))
+        self.assertAlmostEqual(mxfp4["gap_interval_95"][0], statistics.mean(gaps) - half)
+        self.assertAlmostEqual(mxfp4["gap_interval_95"][1], statistics.mean(gaps) + half)
+        self.assertIn("bf16,operand,1,0,qkv,x,fprop", (self.folder / "report/statistics.csv").read_text())
+        self.refuse(["report", runs[0], runs[0], "--out", "other"], "already read", "same seed")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    mini_llama.PROGRAM = str(Path(sys.argv[1]).resolve())
+    ROOT = Path(sys.argv[2]).resolve()
+    select = [word for name in sys.argv[3:] for word in ("-k", name)]
+    unittest.main(argv=sys.argv[:1] + select, verbosity=1)
