@@ -86,6 +86,7 @@ def at_least(minimum):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=pathlib.Path, required=True, metavar="DIR")
+    parser.add_argument("--adapter", type=pathlib.Path, metavar="DIR", help="PEFT's files, beside the checkpoint")
     parser.add_argument("--data", type=pathlib.Path, required=True, metavar="FILE")
     parser.add_argument("--offset", type=at_least(0), default=0, metavar="N")
     parser.add_argument("--windows", type=at_least(1), default=1, metavar="W")
@@ -97,6 +98,9 @@ def main():
     logging.set_verbosity_error()
     compute_everything_in_double()
     model = load(args.checkpoint)
+    if args.adapter:
+        from peft import PeftModel
+        model = PeftModel.from_pretrained(model, args.adapter).double().eval()
     total = 0.0
     with torch.no_grad():
         for row, target in zip(tokens, targets):  # One window at a time: the logits of all may not fit in memory.
