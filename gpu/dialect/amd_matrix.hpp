@@ -74,6 +74,29 @@ __device__ void keep_in_vector_registers(T& x) {
   asm volatile("" : "+v"(x));
 }
 
+/// An address that is the same in all lanes of the wave stays apart from what is a lane's own: the sums then need a pair
+/// of scalar registers each, not of vector registers.
+template <class T>
+__device__ const T* keep_in_scalar_registers(const T* x) {
+  auto global = (const __attribute__((address_space(1))) T*)x;  // known to be no address of LDS, or loads go both ways
+  asm("" : "+s"(global));
+  return (const T*)global;
+}
+
+/// Nothing is scheduled across this point.
+__device__ inline void schedule_barrier() { __builtin_amdgcn_sched_barrier(0); }
+
+/// In this basic block up to here: after each of `Reads` reads of LDS, `Products` matrix instructions.
+template <int Reads, int Products>
+__device__ void alternate_reads_and_products() {
+  constexpr int matrix_instruction = 8, lds_read = 0x100;
+  ROTOSCALE_UNROLL
+  for (int i = 0; i < Reads; ++i) {
+    __builtin_amdgcn_sched_group_barrier(lds_read, 1, 0);
+    __builtin_amdgcn_sched_group_barrier(matrix_instruction, Products, 0);
+  }
+}
+
 /// Byte i of the result is byte n of `high:low`, n (0 to 7) byte i of the selector.
 __device__ inline std::uint32_t permute(std::uint32_t low, std::uint32_t high, std::uint32_t selector) {
   return __builtin_amdgcn_perm(high, low, selector);

@@ -201,6 +201,13 @@ inline std::uint32_t wave_xor(std::uint32_t value, unsigned mask, const char* fi
 
 template <class T>
 void keep_in_vector_registers(T&) {}
+template <class T>
+const T* keep_in_scalar_registers(const T* x) {
+  return x;
+}
+inline void schedule_barrier() {}
+template <int Reads, int Products>
+void alternate_reads_and_products() {}
 
 inline std::uint32_t permute(std::uint32_t low, std::uint32_t high, std::uint32_t selector) {
   const std::uint64_t bytes = std::uint64_t{high} << 32 | low;

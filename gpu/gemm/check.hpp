@@ -75,6 +75,10 @@ inline status check_aiter_operands(const gemm_problem& p) {
   if (p.a.code_order != placement::row_major && p.a.code_order != placement::aiter_data_16x16) {
     return {error_code::bad_option, "a.code_order", "must be row_major or aiter_data_16x16 on gfx950"};
   }
+  // Lanes have 32-bit offsets of up to 15 rows.
+  if (p.a.code_order == placement::row_major && p.a.code_stride >= index_t{1} << 27) {
+    return {error_code::bad_extent, "a.code_stride", "must be below 2^27 on gfx950"};
+  }
   return {};
 }
 

@@ -255,3 +255,29 @@ def outstanding_at_barriers(code):
     barriers = [i for i in states if i < len(code) and code[i][1] == "s_barrier"]
     open_at = [(code[i][0], states[i][0], states[i][1] != NONE) for i in sorted(barriers) if states[i] != (0, NONE)]
     return open_at, len(barriers)
+
+
+def main_loop(code):
+    """The instructions, with operands, from the target to the end of the backward branch that holds the most matrix
+    instructions; empty without one."""
+    labels = {text[:-1]: i for i, (_, text) in enumerate(code) if text.endswith(":")}
+    best, most = [], 0
+    for i, (_, text) in enumerate(code):
+        operation, *operands = text.split()
+        if not operation.startswith(("s_cbranch", "s_branch")) or labels.get(operands[0], i) >= i:
+            continue
+        inside = [t for _, t in code[labels[operands[0]]:i + 1] if not t.endswith(":")]
+        count = sum(t.startswith("v_mfma") for t in inside)
+        if count > most:
+            best, most = inside, count
+    return best
+
+
+def longest_wait_for_lds(loop):
+    """How many reads of LDS a loop issues at most without a matrix instruction between them, before it waits for all."""
+    longest = run = 0
+    for text in loop:
+        run = 0 if text.startswith("v_mfma") else run + text.startswith("ds_read")
+        if "lgkmcnt(0)" in text:
+            longest = max(longest, run)
+    return longest

@@ -91,5 +91,18 @@ class Waits(unittest.TestCase):
                 self.expect([instruction, "s_barrier"], [])
 
 
+class Loops(unittest.TestCase):
+    CODE = [".LBB0_0:", "v_add_u32 v0, v1, v2", "s_cbranch_scc1 .LBB0_0", ".LBB0_1:", "ds_read_b128 v[0:3], v4", "ds_read_b128 v[0:3], v5",
+            "s_waitcnt lgkmcnt(0)", "v_mfma_f32_16x16x16_bf16 a[0:3], v[0:1], v[2:3], a[0:3]", "ds_read_b128 v[0:3], v6",
+            "s_cbranch_scc1 .LBB0_1", "s_endpgm"]
+
+    def test_the_loop_with_the_most_products(self):
+        code = list(enumerate(self.CODE, 1))
+        loop = listing.main_loop(code)
+        self.assertEqual(loop, self.CODE[4:10])
+        self.assertEqual(listing.longest_wait_for_lds(loop), 2)
+        self.assertEqual(listing.main_loop(code[:3]), [])
+
+
 if __name__ == "__main__":
     sys.exit(not unittest.main(exit=False, verbosity=0).result.wasSuccessful())

@@ -42,10 +42,14 @@ __device__ const std::uint8_t* code_address(const operand& m, int first_row, int
   int row = first_row + lds_tile % (tile / 16) * 16;
   if (row >= m.rows) row = 0;  // nobody stores what comes of it
   const int column = byte + lds_tile / (tile / 16) * 64;
-  if constexpr (Shuffled) return m.codes + static_cast<std::int64_t>(row) * row_bytes + column * 16 + lane * 16;
-  const int last = m.rows - 1;
-  const int mine = row + lane % 16 < last ? row + lane % 16 : last;
-  return m.codes + mine * m.stride + column + lane / 16 * 16;
+  if constexpr (Shuffled) {
+    const std::uint8_t* const base = m.codes + static_cast<std::int64_t>(row) * row_bytes + column * 16;
+    return amd::keep_in_scalar_registers(base) + static_cast<std::uint32_t>(lane * 16);
+  }
+  const std::uint8_t* const base = m.codes + row * m.stride + column;
+  const int below = m.rows - 1 - row, mine = lane % 16 < below ? lane % 16 : below;
+  return amd::keep_in_scalar_registers(base) +
+         static_cast<std::uint32_t>(mine * static_cast<int>(m.stride) + lane / 16 * 16);
 }
 
 struct shared_memory {
@@ -77,7 +81,6 @@ __device__ inline void compute_tile(const arguments& g) {
   const int wave_row = wave / 2 * 128, wave_column = wave % 2 * 128;
   const int row_bytes = fp4 ? g.k / 2 : g.k, scale_tiles = g.k / scale_k;
 
-  int next_scale[2][4];
   const auto load = [&](int k, int buffer) {
     const int byte = fp4 ? k / 2 : k;
     ROTOSCALE_UNROLL
@@ -89,70 +92,118 @@ __device__ inline void compute_tile(const arguments& g) {
                        codes[buffer] + (lds_tiles + lds_tile) * lds_tile_bytes);
     }
   };
-  // A scale tile of 32 rows × 8 blocks is 64 dwords; byte 2 h + r is for 128-k half h and row tile r. FP8's step is one
-  // half.
-  const auto scale = [&](const operand& m, int row, int k) {
-    const std::uint32_t dword = m.scales[(static_cast<std::int64_t>(row / 32) * scale_tiles + k / scale_k) * 64 + lane];
-    return static_cast<int>(fp4 ? dword : dword >> (k / step % 2 * 16));
+  // A scale tile of 32 rows × 8 blocks is 64 dwords; byte 2 h + r is for 128-k half h and row tile r.
+  struct scales {
+    std::uint32_t a[4], b[4];
   };
   const auto load_scales = [&](int k) {
+    const auto load = [&](const operand& m, int row) {
+      const std::uint32_t* const at = m.scales + (static_cast<std::int64_t>(row / 32) * scale_tiles + k / scale_k) * 64;
+      return amd::keep_in_scalar_registers(at)[static_cast<std::uint32_t>(lane)];
+    };
+    scales s;
     ROTOSCALE_UNROLL
     for (int i = 0; i < 4; ++i) {
-      next_scale[0][i] = scale(g.a, first_row + wave_row + 32 * i, k);
-      next_scale[1][i] = scale(g.b, first_column + wave_column + 32 * i, k);
+      s.a[i] = load(g.a, first_row + wave_row + 32 * i);
+      s.b[i] = load(g.b, first_column + wave_column + 32 * i);
+    }
+    return s;
+  };
+  // FP8's step is one half: its bytes become those of half 0. Not where they are loaded, which would wait for them.
+  const auto of_step = [&](scales s, int k) {
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 4 && !fp4; ++i) {
+      s.a[i] >>= k / step % 2 * 16;
+      s.b[i] >>= k / step % 2 * 16;
+    }
+    return s;
+  };
+  // A step's products come in two pieces: FP4's by halves of k, FP8's, which has one half, by halves of A's rows.
+  constexpr int rows = fp4 ? 8 : 4;  // row tiles of A in a piece
+  const auto read = [&]<gemm_element E>(int m, int buffer, int half, int row_tile) {
+    amd::scaled_fragment<E> x;
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < x.parts; ++i) {
+      const int at = (m * lds_tiles + (half + i) * (tile / 16) + row_tile) * lds_tile_bytes + lane * 16;
+      x.part[i] = *reinterpret_cast<const int4*>(codes[buffer] + at);
+    }
+    return x;
+  };
+  struct a_piece {
+    amd::scaled_fragment<A> tile[rows];
+  };
+  struct b_piece {
+    amd::scaled_fragment<B> tile[8];
+  };
+  const auto read_a = [&](int buffer, int piece) {
+    a_piece a;
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < rows; ++i)
+      a.tile[i] = read.template operator()<A>(0, buffer, fp4 ? piece : 0, wave_row / 16 + (fp4 ? 0 : rows * piece) + i);
+    return a;
+  };
+  const auto read_b = [&](int buffer, int half) {
+    b_piece b;
+    ROTOSCALE_UNROLL
+    for (int j = 0; j < 8; ++j) b.tile[j] = read.template operator()<B>(1, buffer, half, wave_column / 16 + j);
+    return b;
+  };
+
+  float4 acc[8][8] = {};  // [row tile][column tile]
+  const auto multiply = [&]<int Piece>(const a_piece& a, const b_piece& b, const scales& s) {
+    constexpr int first = fp4 ? 0 : rows * Piece, low = fp4 ? 2 * Piece : 0, high = low + 1;  // row tile, scale bytes
+    ROTOSCALE_UNROLL
+    for (int j = 0; j < 8; j += 2) {
+      ROTOSCALE_UNROLL
+      for (int i = 0; i < rows; i += 2) {
+        const int sa = static_cast<int>(s.a[(first + i) / 2]), sb = static_cast<int>(s.b[j / 2]);
+        float4 *upper = acc[first + i] + j, *lower = acc[first + i + 1] + j;
+        // Columns (rows of B) times rows (rows of A): lane l gets row l % 16 of C and columns 4 (l / 16) .. + 3.
+        upper[0] = amd::multiply_scaled<low, low>(b.tile[j], a.tile[i], upper[0], sb, sa);
+        lower[0] = amd::multiply_scaled<low, high>(b.tile[j], a.tile[i + 1], lower[0], sb, sa);
+        upper[1] = amd::multiply_scaled<high, low>(b.tile[j + 1], a.tile[i], upper[1], sb, sa);
+        lower[1] = amd::multiply_scaled<high, high>(b.tile[j + 1], a.tile[i + 1], lower[1], sb, sa);
+      }
     }
   };
-  float4 acc[8][8] = {};  // [row tile][column tile]
   const int first_k = part * g.part_k, last_k = first_k + g.part_k < g.k ? first_k + g.part_k : g.k;
   load(first_k, 0);
-  load_scales(first_k);
-  for (int k = first_k; k < last_k; k += step) {
-    const int buffer = (k - first_k) / step % 2;
-    int scale_a[4], scale_b[4];
-    ROTOSCALE_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      scale_a[i] = next_scale[0][i];
-      scale_b[i] = next_scale[1][i];
-    }
-    amd::loads_done();
-    block_barrier();  // this buffer has arrived, and nobody reads the other any more
-    if (k + step < last_k) {
-      load(k + step, 1 - buffer);
-      load_scales(k + step);
-    }
-    // 128 k, by scale bytes 2 H + r.
-    const auto multiply = [&]<int H>() {
-      const auto fragment = [&]<gemm_element E>(int m, int row_tile) {
-        amd::scaled_fragment<E> x;
-        ROTOSCALE_UNROLL
-        for (int i = 0; i < x.parts; ++i) {
-          const int at = (m * lds_tiles + (H + i) * (tile / 16) + row_tile) * lds_tile_bytes + lane * 16;
-          x.part[i] = *reinterpret_cast<const int4*>(codes[buffer] + at);
-          amd::keep_in_vector_registers(x.part[i]);
-        }
-        return x;
-      };
-      amd::scaled_fragment<A> a[8];
-      ROTOSCALE_UNROLL
-      for (int i = 0; i < 8; ++i) a[i] = fragment.template operator()<A>(0, wave_row / 16 + i);
-      ROTOSCALE_UNROLL
-      for (int j = 0; j < 8; j += 2) {
-        const auto b0 = fragment.template operator()<B>(1, wave_column / 16 + j);
-        const auto b1 = fragment.template operator()<B>(1, wave_column / 16 + j + 1);
-        ROTOSCALE_UNROLL
-        for (int i = 0; i < 8; i += 2) {
-          const int sa = scale_a[i / 2], sb = scale_b[j / 2];
-          // Columns (rows of B) times rows (rows of A): lane l gets row l % 16 of C and columns 4 (l / 16) .. + 3.
-          acc[i][j] = amd::multiply_scaled<2 * H, 2 * H>(b0, a[i], acc[i][j], sb, sa);
-          acc[i + 1][j] = amd::multiply_scaled<2 * H, 2 * H + 1>(b0, a[i + 1], acc[i + 1][j], sb, sa);
-          acc[i][j + 1] = amd::multiply_scaled<2 * H + 1, 2 * H>(b1, a[i], acc[i][j + 1], sb, sa);
-          acc[i + 1][j + 1] = amd::multiply_scaled<2 * H + 1, 2 * H + 1>(b1, a[i + 1], acc[i + 1][j + 1], sb, sa);
-        }
-      }
-    };
-    multiply.template operator()<0>();
-    if constexpr (fp4) multiply.template operator()<1>();
+  scales now = load_scales(first_k), next = now;
+  amd::loads_done();
+  block_barrier();
+  if (first_k + step < last_k) {
+    load(first_k + step, 1);
+    next = load_scales(first_k + step);
   }
+  a_piece front_a = read_a(0, 0);
+  b_piece front_b = read_b(0, 0);
+  // Reads of LDS run while the piece before them is multiplied, those of the next step's first piece as well: its
+  // copies were begun a step ago. Each call is one basic block, or the compiler would move products across the barrier.
+  const auto do_step = [&]<bool Prefetch>(int k) {
+    const int buffer = (k - first_k) / step % 2;
+    const a_piece back_a = read_a(buffer, 1);
+    const b_piece back_b = fp4 ? read_b(buffer, 1) : front_b;
+    const scales s = of_step(now, k);
+    multiply.template operator()<0>(front_a, front_b, s);
+    amd::alternate_reads_and_products<fp4 ? 16 : 8, 4>();
+    amd::schedule_barrier();
+    amd::loads_done();
+    block_barrier();  // the other buffer has arrived, and nobody reads this one any more
+    now = next;
+    if constexpr (Prefetch) {
+      next = load_scales(k + 2 * step);
+      amd::schedule_barrier();  // scales first: waiting for them then waits for no copy
+      load(k + 2 * step, buffer);
+    }
+    front_a = read_a(1 - buffer, 0);
+    front_b = read_b(1 - buffer, 0);
+    multiply.template operator()<1>(back_a, back_b, s);
+    amd::alternate_reads_and_products<fp4 ? 16 : 24, fp4 ? 4 : 1>();
+    amd::schedule_barrier();
+  };
+  int k = first_k;
+  for (; k + 2 * step < last_k; k += step) do_step.template operator()<true>(k);
+  for (; k < last_k; k += step) do_step.template operator()<false>(k);
 
   ROTOSCALE_UNROLL
   for (int i = 0; i < 8; ++i) {
