@@ -8,7 +8,9 @@
 #include "gpu/dialect/hip.hpp"
 #include "gpu/dialect/packed.hpp"
 
-#if !defined(ROTOSCALE_CUDA)
+#if defined(ROTOSCALE_CUDA)
+#include "gpu/dialect/wgmma_tiles.hpp"
+#else
 #include "gpu/dialect/amd_matrix.hpp"
 #endif
 #include "rotoscale/gemm_contracts.hpp"
@@ -66,6 +68,19 @@ inline void mma_m16n8k16(mma_registers* const (&lanes)[32]) {
 }  // namespace detail
 #endif
 
+/// 64 rows of D features of BF16 in shared memory. Rows are 16 bytes longer, so that eight of them lie in different
+/// banks.
+template <int D>
+struct padded_tile {
+  static constexpr int stride = D + 8;
+  alignas(16) std::uint16_t codes[64 * stride];
+
+  /// Where 8 features of a row lie.
+  __device__ static int place(int row, int column) { return row * stride + column; }
+  /// Of rows [16 i, 16 i + 16), features from 16 j on.
+  __device__ const std::uint16_t* at(int i, int j) const { return codes + i * 16 * stride + j * 16; }
+};
+
 #if !defined(ROTOSCALE_AMD)
 
 /// NVIDIA's mma.sync.m16n8k16 (sm_80 and later), two of them a product.
@@ -75,12 +90,18 @@ struct mma_sync_unit {
   static constexpr int elements = 8;             ///< of a result that a lane holds
   static constexpr int rows = 2;                 ///< rows of it that they are in
   static constexpr int stages = 2;               ///< tiles in shared memory, of which one is on its way
+  static constexpr bool whole_tiles = false;     ///< are operands tiles of 64 rows, products asynchronous?
   static constexpr bool keeps_operands = false;  ///< are there registers for operands that stay?
+  static constexpr int forward_blocks = 1;       ///< of a processor at a time that attention is compiled for
 
   /// 16 rows × 16 k.
   struct fragment {
     std::uint32_t word[4];
   };
+  /// 64 rows in shared memory, and what their writers do before a barrier.
+  template <int D>
+  using tile = padded_tile<D>;
+  __device__ static void publish() {}
 
   __device__ static int lane() { return static_cast<int>(thread_index().x) % lanes; }
   /// Of the r-th row of a lane, and of element e: its row's number and its column.
@@ -191,6 +212,41 @@ struct mma_sync_unit {
 
 #endif
 
+#if defined(ROTOSCALE_CUDA)
+
+/// sm_90a's wgmma: lanes hold results as those of mma.sync do, but products are of whole tiles.
+struct wgmma_unit : mma_sync_unit {
+  static constexpr const char* name = "hopper-wgmma-fp16-f32";
+  static constexpr bool whole_tiles = true;
+  static constexpr int forward_blocks = 3;
+  template <int D>
+  using tile = sm90::swizzled_tile<D>;
+  __device__ static void publish() { sm90::publish_shared(); }
+
+  template <int D>
+  __device__ static void start_rows(const tile<D>& a, const tile<D>& b, float (&d)[4][elements]) {
+    sm90::start_rows(a, b, d);
+  }
+  template <int D>
+  __device__ static void start_sum(const float (&weights)[4][elements], const tile<D>& b,
+                                   float (&d)[D / 16][elements]) {
+    std::uint32_t words[4][4];
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const fragment f = as_operand(weights[i]);
+      ROTOSCALE_UNROLL
+      for (int w = 0; w < 4; ++w) words[i][w] = f.word[w];
+    }
+    sm90::start_sum<D>(words, b, d);
+  }
+  template <int... Count>
+  __device__ static void finish(float (&... d)[Count][elements]) {
+    sm90::finish(d...);
+  }
+};
+
+#endif
+
 #if !defined(ROTOSCALE_CUDA)
 
 /// AMD's 16x16x16 BF16 instruction (gfx942, gfx950). The second operand goes first, so that a lane holds neighbouring
@@ -201,11 +257,16 @@ struct mfma_unit {
   static constexpr int elements = 4;
   static constexpr int rows = 1;
   static constexpr int stages = 1;
+  static constexpr bool whole_tiles = false;
   static constexpr bool keeps_operands = true;
+  static constexpr int forward_blocks = 1;
 
   struct fragment {
     amd::short4 four;
   };
+  template <int D>
+  using tile = padded_tile<D>;
+  __device__ static void publish() {}
 
   __device__ static int lane() { return static_cast<int>(thread_index().x) % lanes; }
   __device__ static int row(int) { return lane() % 16; }
@@ -260,7 +321,9 @@ struct mfma_unit {
 /// Calls body(unit) with the unit of this build that adds as `model` says; `otherwise` where it has none.
 template <class Result, class Body>
 Result with_bf16_unit(const mma_model& model, const Result& otherwise, const Body& body) {
-#if !defined(ROTOSCALE_AMD)
+#if defined(ROTOSCALE_CUDA)
+  if (model == find_unit(wgmma_unit::name)->model) return body(wgmma_unit{});
+#elif defined(ROTOSCALE_GPU_HOST)
   if (model == find_unit(mma_sync_unit::name)->model) return body(mma_sync_unit{});
 #endif
 #if !defined(ROTOSCALE_CUDA)

@@ -320,6 +320,18 @@ __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
+/// Copies in groups: this one ends here; wait_for_all_but leaves the `Youngest` youngest groups on their way.
+__device__ inline void end_copy_group() {
+#if defined(ROTOSCALE_CUDA)
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int Youngest>
+__device__ inline void wait_for_all_but() {
+#if defined(ROTOSCALE_CUDA)
+  asm volatile("cp.async.wait_group %0;" ::"n"(Youngest) : "memory");
+#endif
+}
 
 /// *to = max(*to, value), whole.
 __device__ inline void atomic_max(std::uint32_t* to, std::uint32_t value) {

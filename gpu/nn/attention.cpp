@@ -139,7 +139,7 @@ status forward_tiles(const mma_model& model, const attention_pass<T>& p, stream 
     return with_features(p.n.dim, [&]<int D>() {
       return launch(tiles::forward_kernel<unit_type, T, D>, tiles_of(p.n, p.n.heads),
                     dim3{static_cast<unsigned>(tiles::threads<unit_type>), 1, 1},
-                    sizeof(tiles::key_memory<unit_type, D>), s, p);
+                    tiles::queries_shared_bytes<unit_type, D, tiles::forward_memory<unit_type, D>>(1), s, p);
     });
   });
 }
@@ -153,7 +153,7 @@ status backward_tiles(const mma_model& model, const attention_backward_pass<T>& 
                         tiles::keys_shared_bytes<unit_type, D>(), s, p);
       if (!r.ok()) return r;
       return launch(tiles::queries_kernel<unit_type, T, D>, tiles_of(p.n, p.n.heads), threads,
-                    sizeof(tiles::key_memory<unit_type, D>), s, p);
+                    tiles::queries_shared_bytes<unit_type, D, tiles::key_memory<unit_type, D>>(2), s, p);
     });
   });
 }

@@ -5,6 +5,8 @@
 // them in registers from one product to the next.
 #pragma once
 
+#include <type_traits>
+
 #include "gpu/dialect/bf16_tiles.hpp"
 #include "gpu/nn/attention_arguments.hpp"
 
@@ -15,15 +17,8 @@ inline constexpr int tile = attention_tile, groups = 4, parts = tile / 16;  // p
 template <class Unit>
 inline constexpr int threads = groups* Unit::lanes;
 
-/// 64 rows of D features in shared memory. Rows are 16 bytes longer, so that eight of them lie in different banks.
-template <int D>
-struct feature_tile {
-  static constexpr int stride = D + 8;
-  alignas(16) std::uint16_t codes[tile * stride];
-
-  /// Of part i of the rows, features from 16 j on.
-  __device__ const std::uint16_t* at(int i, int j) const { return codes + i * 16 * stride + j * 16; }
-};
+template <class Unit, int D>
+using tile_of = typename Unit::template tile<D>;
 
 template <class T>
 __device__ inline std::uint32_t load_two(const T* x) {
@@ -37,14 +32,23 @@ __device__ inline std::uint32_t load_two(const bf16* x) {
 /// `vectors`: 16 bytes of a row may be loaded at once.
 template <class Unit, int D, class T>
 __device__ void load_tile(const head_tensor<const T>& x, int b, int h, int first, const attention_shape& n,
-                          bool vectors, feature_tile<D>& to) {
-  constexpr int pieces = D / 8;
+                          bool vectors, tile_of<Unit, D>& to) {
+  constexpr int pieces = D / 8, across = threads<Unit> / pieces;  // rows at a time
+  const int row0 = static_cast<int>(thread_index().x) / pieces,
+            column = static_cast<int>(thread_index().x) % pieces * 8;
+  const T* from = x.row(b, first + row0, h) + column;
+  // A whole tile of whole rows: nothing but copies.
+  if (sizeof(T) == 2 && vectors && first + tile <= n.seq && n.dim == D) {
+    ROTOSCALE_UNROLL
+    for (int row = 0; row < tile; row += across, from += across * x.token) {
+      copy_async(reinterpret_cast<vec16*>(to.codes + to.place(row0 + row, column)), from);
+    }
+    return;
+  }
   ROTOSCALE_UNROLL
-  for (int i = 0; i < tile * pieces / threads<Unit>; ++i) {
-    const int at = i * threads<Unit> + static_cast<int>(thread_index().x), row = at / pieces, column = at % pieces * 8;
-    auto* const place = reinterpret_cast<vec16*>(to.codes + row * feature_tile<D>::stride + column);
-    const bool inside = first + row < n.seq && column < n.dim;
-    const T* const from = inside ? x.row(b, first + row, h) + column : nullptr;
+  for (int row = 0; row < tile; row += across, from += across * x.token) {
+    auto* const place = reinterpret_cast<vec16*>(to.codes + to.place(row0 + row, column));
+    const bool inside = first + row0 + row < n.seq && column < n.dim;
     if (sizeof(T) == 2 && vectors && inside) {
       copy_async(place, from);
       continue;
@@ -141,7 +145,7 @@ struct softmax_rows {
         const int e = i % Unit::elements, part = i / Unit::elements;
         if (Unit::row_of_element(e) != r) continue;
         const bool seen = !Masked || rows.sees(r, key + 16 * part + Unit::column(e));
-        if (seen && s[part][e] > largest) largest = s[part][e];
+        if (seen) largest = __builtin_fmaxf(largest, s[part][e]);  // NaN takes no part
       }
       largest = Unit::row_max(largest);
       const float base = largest == -__builtin_inff() ? 0.0f : largest;
@@ -160,37 +164,68 @@ struct softmax_rows {
   }
 };
 
-/// A group's rows of a tile that stay for the whole kernel, as first operands.
+/// A group's rows of a tile as first operands, in registers.
 template <class Unit, int D>
-struct row_operand {
+struct kept_rows {
   typename Unit::fragment part[D / 16];
-  __device__ void load(const feature_tile<D>& x, int group) {
+  __device__ void take(const tile_of<Unit, D>& x, int group) {
     ROTOSCALE_UNROLL
-    for (int i = 0; i < D / 16; ++i) part[i] = Unit::load_first(x.at(group, i), feature_tile<D>::stride);
+    for (int i = 0; i < D / 16; ++i) part[i] = Unit::load_first(x.at(group, i), x.stride);
   }
+  __device__ typename Unit::fragment at(int i) const { return part[i]; }
 };
+/// The same, left in shared memory.
+template <class Unit, int D>
+struct shared_rows {
+  const tile_of<Unit, D>* rows;
+  int group;
+  __device__ void take(const tile_of<Unit, D>& x, int g) {
+    rows = &x;
+    group = g;
+  }
+  __device__ typename Unit::fragment at(int i) const { return Unit::load_first(rows->at(group, i), rows->stride); }
+};
+/// What a tile of queries has of its own: registers, unless the unit reads whole tiles.
+template <class Unit, int D>
+using query_operand = std::conditional_t<Unit::whole_tiles, shared_rows<Unit, D>, kept_rows<Unit, D>>;
 
-/// x = own rows times Count parts of a tile's rows, from `part` on: chains over the features.
-template <class Unit, int D, int Count>
-__device__ void multiply_rows(const row_operand<Unit, D>& own, const feature_tile<D>& rows, int part,
+/// x = own rows times Count parts of a tile's rows, from `part` on: chains over the features. There after finish.
+template <int D, class Unit, class Own, int Count>
+__device__ void multiply_rows(Unit, const Own& own, const tile_of<Unit, D>& rows, int part,
                               float (&x)[Count][Unit::elements]) {
-  clear(x);
-  ROTOSCALE_UNROLL
-  for (int d = 0; d < D / 16; ++d) {
+  if constexpr (Unit::whole_tiles) {
+    static_assert(Count == parts);
+    Unit::template start_rows<D>(*own.rows, rows, x);
+  } else {
+    clear(x);
     ROTOSCALE_UNROLL
-    for (int i = 0; i < Count; ++i) {
-      Unit::multiply(own.part[d], Unit::load_second(rows.at(part + i, d), feature_tile<D>::stride), x[i]);
+    for (int d = 0; d < D / 16; ++d) {
+      const typename Unit::fragment a = own.at(d);
+      ROTOSCALE_UNROLL
+      for (int i = 0; i < Count; ++i) Unit::multiply(a, Unit::load_second(rows.at(part + i, d), rows.stride), x[i]);
     }
   }
 }
-/// sum += weights, of a part of a tile's rows, times these rows.
-template <class Unit, int D>
-__device__ void add_rows(const typename Unit::fragment& weights, const feature_tile<D>& rows, int part,
+/// sum += weights, of Count parts of a tile's rows from `part` on, times these rows. There after finish.
+template <int D, class Unit, int Count>
+__device__ void add_rows(Unit, const float (&weights)[Count][Unit::elements], const tile_of<Unit, D>& rows, int part,
                          float (&sum)[D / 16][Unit::elements]) {
-  ROTOSCALE_UNROLL
-  for (int d = 0; d < D / 16; ++d) {
-    Unit::multiply(weights, Unit::load_second_turned(rows.at(part, d), feature_tile<D>::stride), sum[d]);
+  if constexpr (Unit::whole_tiles) {
+    Unit::template start_sum<D>(weights, rows, sum);
+  } else {
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < Count; ++i) {
+      const typename Unit::fragment a = Unit::as_operand(weights[i]);
+      ROTOSCALE_UNROLL
+      for (int d = 0; d < D / 16; ++d) {
+        Unit::multiply(a, Unit::load_second_turned(rows.at(part + i, d), rows.stride), sum[d]);
+      }
+    }
   }
+}
+template <class Unit, class... Result>
+__device__ void finish(Unit, [[maybe_unused]] Result&... results) {
+  if constexpr (Unit::whole_tiles) Unit::finish(results...);
 }
 
 /// Leads compute(buffer) through pairs of tiles that load(position, buffer) brings: the next one comes while one is
@@ -202,6 +237,7 @@ __device__ void pipeline(Position at, const Load& load, const Next& next, const 
       block_barrier();
       load(at, 0);
       wait_for_copies();
+      Unit::publish();
       block_barrier();
       compute(at, 0);
     } while (next(at));
@@ -211,6 +247,7 @@ __device__ void pipeline(Position at, const Load& load, const Next& next, const 
   int buffer = 0;
   for (bool more = true; more; buffer ^= 1) {
     wait_for_copies();
+    Unit::publish();
     block_barrier();
     const Position now = at;
     more = next(at);
@@ -219,54 +256,99 @@ __device__ void pipeline(Position at, const Load& load, const Next& next, const 
   }
 }
 
+/// Rows of sums times a factor each, which is 1 as long as no row has a larger score.
+template <class Unit, int Count>
+__device__ void rescale(float (&sum)[Count][Unit::elements], const float (&factor)[Unit::rows]) {
+  bool any = false;
+  ROTOSCALE_UNROLL
+  for (int r = 0; r < Unit::rows; ++r) any |= !(factor[r] == 1.0f);
+  if (!segment_any(any)) return;
+  ROTOSCALE_UNROLL
+  for (int i = 0; i < Count * Unit::elements; ++i) {
+    sum[i / Unit::elements][i % Unit::elements] *= factor[Unit::row_of_element(i % Unit::elements)];
+  }
+}
+
+/// Tiles of keys and values, and behind them those of the queries where a unit reads whole tiles.
 template <class Unit, int D>
 struct key_memory {
-  feature_tile<D> k[Unit::stages], v[Unit::stages];
+  tile_of<Unit, D> k[Unit::stages], v[Unit::stages];
 };
+template <class Unit, int D>
+struct forward_memory {
+  tile_of<Unit, D> k, v;
+};
+/// Bytes of `Memory` and `own` tiles of queries behind it.
+template <class Unit, int D, class Memory>
+constexpr std::size_t queries_shared_bytes(int own) {
+  const std::size_t tiles = Unit::whole_tiles ? static_cast<std::size_t>(own) * sizeof(tile_of<Unit, D>) : 0;
+  return sizeof(Memory) + tiles + alignof(Memory);
+}
+/// The block's shared memory, aligned as T.
+template <class T>
+__device__ T& aligned_shared() {
+  auto* const memory = dynamic_shared<unsigned char>();
+  const auto address = reinterpret_cast<std::uintptr_t>(memory);
+  return *reinterpret_cast<T*>(memory + (alignof(T) - address % alignof(T)) % alignof(T));
+}
+
+/// Waits until all copies but the youngest group have arrived for the whole block.
+template <class Unit>
+__device__ void arrive() {
+  wait_for_all_but<1>();
+  Unit::publish();
+  block_barrier();
+}
 
 /// A grid of (tiles of queries, heads, batch) blocks, the last tile first.
 template <class Unit, class T, int D>
-[[maybe_unused]] static __global__ void __launch_bounds__(threads<Unit>)
+[[maybe_unused]] static __global__ void __launch_bounds__(threads<Unit>, Unit::forward_blocks)
     forward_kernel(const ROTOSCALE_GRID_CONSTANT attention_pass<T> p) {
-  auto& s = *dynamic_shared<key_memory<Unit, D>>();
+  auto& s = aligned_shared<forward_memory<Unit, D>>();
   const int group = static_cast<int>(thread_index().x) / Unit::lanes;
   const int first = static_cast<int>(grid_size().x - 1 - block_index().x) * tile;
   const int h = static_cast<int>(block_index().y), b = static_cast<int>(block_index().z), kv = h / p.n.group();
   const std::int32_t* const starts = p.n.starts_of(b);
 
-  row_operand<Unit, D> q;
-  load_tile<Unit, D>(p.q, b, h, first, p.n, p.vectors, s.k[0]);
+  query_operand<Unit, D> q;
+  auto& own = Unit::whole_tiles ? *reinterpret_cast<tile_of<Unit, D>*>(&s + 1) : s.k;
+  load_tile<Unit, D>(p.q, b, h, first, p.n, p.vectors, own);
   wait_for_copies();
   block_barrier();
-  q.load(s.k[0], group);
+  q.take(own, group);
   block_barrier();
-
   const query_rows<Unit> rows(starts, first + 16 * group, p.n.seq);
   const float scale = binary_scale(p.n);
   softmax_rows<Unit> softmax;
   float o[D / 16][Unit::elements];
   clear(o);
-  const auto load = [&](int key, int buffer) {
-    load_tile<Unit, D>(p.k, b, kv, key, p.n, p.vectors, s.k[buffer]);
-    load_tile<Unit, D>(p.v, b, kv, key, p.n, p.vectors, s.v[buffer]);
-  };
-  const auto next = [&](int& key) { return (key += tile) <= first; };
-  pipeline<Unit>(first_key_of(starts, first, p.n.seq), load, next, [&](int key, int buffer) {
+  // Keys come while probabilities are made, values while scores are: one tile of each, so that more blocks fit.
+  const int first_key = first_key_of(starts, first, p.n.seq);
+  load_tile<Unit, D>(p.k, b, kv, first_key, p.n, p.vectors, s.k);
+  end_copy_group();
+  load_tile<Unit, D>(p.v, b, kv, first_key, p.n, p.vectors, s.v);
+  end_copy_group();
+  for (int key = first_key; key <= first; key += tile) {
     float x[parts][Unit::elements];
-    multiply_rows(q, s.k[buffer], 0, x);
+    arrive<Unit>();
+    multiply_rows<D>(Unit{}, q, s.k, 0, x);
+    finish(Unit{}, x);
+    block_barrier();
+    if (key < first) load_tile<Unit, D>(p.k, b, kv, key + tile, p.n, p.vectors, s.k);
+    end_copy_group();
     if (key == first || starts != nullptr) {
       softmax.template take<true>(x, rows, key, scale);
     } else {
       softmax.template take<false>(x, rows, key, scale);
     }
-    ROTOSCALE_UNROLL
-    for (int d = 0; d < D / 16; ++d) {
-      ROTOSCALE_UNROLL
-      for (int e = 0; e < Unit::elements; ++e) o[d][e] *= softmax.factor[Unit::row_of_element(e)];
-    }
-    ROTOSCALE_UNROLL
-    for (int i = 0; i < parts; ++i) add_rows<Unit>(Unit::as_operand(x[i]), s.v[buffer], i, o);
-  });
+    rescale<Unit>(o, softmax.factor);
+    arrive<Unit>();
+    add_rows<D>(Unit{}, x, s.v, 0, o);
+    finish(Unit{}, o);
+    block_barrier();
+    if (key < first) load_tile<Unit, D>(p.v, b, kv, key + tile, p.n, p.vectors, s.v);
+    end_copy_group();
+  }
 
   float inverse[Unit::rows];
   ROTOSCALE_UNROLL

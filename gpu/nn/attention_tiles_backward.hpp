@@ -9,51 +9,32 @@
 
 namespace rotoscale::gpu::tiles {
 
-inline constexpr int halves = 2, half_parts = parts / halves;  // scores of half a tile at a time are in registers
+/// Scores of half a tile at a time are in registers, or of a whole one.
+template <class Unit>
+inline constexpr int halves = Unit::whole_tiles ? 1 : 2;
+template <class Unit>
+inline constexpr int half_parts = parts / halves<Unit>;
 
 /// What a tile of queries brings for the gradients of keys.
 template <class Unit, int D>
 struct query_memory {
-  feature_tile<D> q[Unit::stages], d_o[Unit::stages];
+  tile_of<Unit, D> q[Unit::stages], d_o[Unit::stages];
   float shift[Unit::stages][tile], dot[Unit::stages][tile];
   int begin[Unit::stages][tile];
 };
 /// Its keys and values, where registers have no room for them.
 template <class Unit, int D>
 struct own_keys {
-  feature_tile<D> k, v;
+  tile_of<Unit, D> k, v;
 };
 template <class Unit, int D>
 constexpr std::size_t keys_shared_bytes() {
-  return sizeof(query_memory<Unit, D>) + (Unit::keeps_operands ? 0 : sizeof(own_keys<Unit, D>));
+  return sizeof(query_memory<Unit, D>) + (Unit::keeps_operands ? 0 : sizeof(own_keys<Unit, D>)) +
+         alignof(query_memory<Unit, D>);
 }
 
-/// A group's 16 keys and values as first operands.
-template <class Unit, int D, bool Kept = Unit::keeps_operands>
-struct key_operands {
-  const own_keys<Unit, D>* memory;
-  int group;
-  __device__ key_operands(const own_keys<Unit, D>* m, int g) : memory(m), group(g) {}
-  __device__ void keep(const feature_tile<D>&, const feature_tile<D>&) {}
-  __device__ typename Unit::fragment k(int i) const {
-    return Unit::load_first(memory->k.at(group, i), feature_tile<D>::stride);
-  }
-  __device__ typename Unit::fragment v(int i) const {
-    return Unit::load_first(memory->v.at(group, i), feature_tile<D>::stride);
-  }
-};
 template <class Unit, int D>
-struct key_operands<Unit, D, true> {
-  int group;
-  row_operand<Unit, D> keys, values;
-  __device__ key_operands(const own_keys<Unit, D>*, int g) : group(g) {}
-  __device__ void keep(const feature_tile<D>& k, const feature_tile<D>& v) {
-    keys.load(k, group);
-    values.load(v, group);
-  }
-  __device__ typename Unit::fragment k(int i) const { return keys.part[i]; }
-  __device__ typename Unit::fragment v(int i) const { return values.part[i]; }
-};
+using key_operand = std::conditional_t<Unit::keeps_operands, kept_rows<Unit, D>, shared_rows<Unit, D>>;
 
 /// A tile of queries of a head.
 struct query_position {
@@ -93,13 +74,13 @@ struct keys_pass {
   }
 
   /// Scores and dp of half a tile become probabilities and gradients: rows are keys, columns queries.
-  __device__ void gradients(query_position at, int buffer, int half, float (&x)[half_parts][Unit::elements],
-                            float (&dp)[half_parts][Unit::elements]) const {
+  __device__ void gradients(query_position at, int buffer, int half, float (&x)[half_parts<Unit>][Unit::elements],
+                            float (&dp)[half_parts<Unit>][Unit::elements]) const {
     const float scale = binary_scale(p.n);
     ROTOSCALE_UNROLL
-    for (int i = 0; i < half_parts * Unit::elements; ++i) {
+    for (int i = 0; i < half_parts<Unit> * Unit::elements; ++i) {
       const int e = i % Unit::elements, part = i / Unit::elements;
-      const int column = 16 * (half * half_parts + part) + Unit::column(e);
+      const int column = 16 * (half * half_parts<Unit> + part) + Unit::column(e);
       const int own = key + 16 * group + Unit::row(Unit::row_of_element(e));
       const bool seen = own <= at.first + column && own >= s.begin[buffer][column];
       const float probability = nn::exp2(nn::fma(x[part][e], scale, -s.shift[buffer][column]));
@@ -109,31 +90,19 @@ struct keys_pass {
     }
   }
 
-  __device__ void add(query_position at, int buffer, const key_operands<Unit, D>& own,
+  __device__ void add(query_position at, int buffer, const key_operand<Unit, D>& k, const key_operand<Unit, D>& v,
                       float (&dk)[D / 16][Unit::elements], float (&dv)[D / 16][Unit::elements]) const {
-    constexpr int stride = feature_tile<D>::stride;
     ROTOSCALE_UNROLL
-    for (int half = 0; half < halves; ++half) {
-      float x[half_parts][Unit::elements], dp[half_parts][Unit::elements];
-      clear(x);
-      clear(dp);
-      ROTOSCALE_UNROLL
-      for (int d = 0; d < D / 16; ++d) {
-        const typename Unit::fragment k = own.k(d), v = own.v(d);
-        ROTOSCALE_UNROLL
-        for (int i = 0; i < half_parts; ++i) {
-          const int part = half * half_parts + i;
-          Unit::multiply(k, Unit::load_second(s.q[buffer].at(part, d), stride), x[i]);
-          Unit::multiply(v, Unit::load_second(s.d_o[buffer].at(part, d), stride), dp[i]);
-        }
-      }
+    for (int half = 0; half < halves<Unit>; ++half) {
+      const int part = half * half_parts<Unit>;
+      float x[half_parts<Unit>][Unit::elements], dp[half_parts<Unit>][Unit::elements];
+      multiply_rows<D>(Unit{}, k, s.q[buffer], part, x);
+      multiply_rows<D>(Unit{}, v, s.d_o[buffer], part, dp);
+      finish(Unit{}, x, dp);
       gradients(at, buffer, half, x, dp);
-      ROTOSCALE_UNROLL
-      for (int i = 0; i < half_parts; ++i) {
-        const int part = half * half_parts + i;
-        add_rows<Unit>(Unit::as_operand(x[i]), s.d_o[buffer], part, dv);
-        add_rows<Unit>(Unit::as_operand(dp[i]), s.q[buffer], part, dk);
-      }
+      add_rows<D>(Unit{}, x, s.d_o[buffer], part, dv);
+      add_rows<D>(Unit{}, dp, s.q[buffer], part, dk);
+      finish(Unit{}, dv, dk);
     }
   }
 };
@@ -141,30 +110,30 @@ struct keys_pass {
 template <class Unit, class T, int D>
 [[maybe_unused]] static __global__ void __launch_bounds__(threads<Unit>)
     keys_kernel(const ROTOSCALE_GRID_CONSTANT attention_backward_pass<T> p) {
-  auto* const memory = dynamic_shared<unsigned char>();
-  auto& s = *reinterpret_cast<query_memory<Unit, D>*>(memory);
-  auto* const keys = reinterpret_cast<own_keys<Unit, D>*>(memory + sizeof(query_memory<Unit, D>));
+  auto& s = aligned_shared<query_memory<Unit, D>>();
+  auto* const keys = reinterpret_cast<own_keys<Unit, D>*>(&s + 1);
   const int key = static_cast<int>(block_index().x) * tile, kv = static_cast<int>(block_index().y);
   const int b = static_cast<int>(block_index().z), group = static_cast<int>(thread_index().x) / Unit::lanes;
   const keys_pass<Unit, T, D> pass{p, s, b, kv, key, group, p.n.starts_of(b)};
 
-  key_operands<Unit, D> own(keys, group);
-  feature_tile<D>& k = Unit::keeps_operands ? s.q[0] : keys->k;
-  feature_tile<D>& v = Unit::keeps_operands ? s.d_o[0] : keys->v;
+  key_operand<Unit, D> own_k, own_v;
+  tile_of<Unit, D>& k = Unit::keeps_operands ? s.q[0] : keys->k;
+  tile_of<Unit, D>& v = Unit::keeps_operands ? s.d_o[0] : keys->v;
   load_tile<Unit, D>(p.k, b, kv, key, p.n, p.vectors, k);
   load_tile<Unit, D>(p.v, b, kv, key, p.n, p.vectors, v);
   if (Unit::keeps_operands) {
     wait_for_copies();
     block_barrier();
-    own.keep(k, v);
   }
+  own_k.take(k, group);
+  own_v.take(v, group);
   float dk[D / 16][Unit::elements], dv[D / 16][Unit::elements];
   clear(dk);
   clear(dv);
   pipeline<Unit>(
       query_position{kv * p.n.group(), key}, [&](query_position at, int buffer) { pass.load(at, buffer); },
       [&](query_position& at) { return pass.next(at); },
-      [&](query_position at, int buffer) { pass.add(at, buffer, own, dk, dv); });
+      [&](query_position at, int buffer) { pass.add(at, buffer, own_k, own_v, dk, dv); });
   float scale[Unit::rows], one[Unit::rows];
   ROTOSCALE_UNROLL
   for (int r = 0; r < Unit::rows; ++r) {
@@ -179,19 +148,21 @@ template <class Unit, class T, int D>
 template <class Unit, class T, int D>
 [[maybe_unused]] static __global__ void __launch_bounds__(threads<Unit>)
     queries_kernel(const ROTOSCALE_GRID_CONSTANT attention_backward_pass<T> p) {
-  auto& s = *dynamic_shared<key_memory<Unit, D>>();
+  auto& s = aligned_shared<key_memory<Unit, D>>();
   const int group = static_cast<int>(thread_index().x) / Unit::lanes;
   const int first = static_cast<int>(grid_size().x - 1 - block_index().x) * tile;
   const int h = static_cast<int>(block_index().y), b = static_cast<int>(block_index().z), kv = h / p.n.group();
   const std::int32_t* const starts = p.n.starts_of(b);
 
-  row_operand<Unit, D> q, d_o;
-  load_tile<Unit, D>(p.q, b, h, first, p.n, p.vectors, s.k[0]);
-  load_tile<Unit, D>(p.d_o, b, h, first, p.n, p.vectors, s.v[0]);
+  query_operand<Unit, D> q, d_o;
+  auto* const own = reinterpret_cast<tile_of<Unit, D>*>(&s + 1);
+  tile_of<Unit, D>&own_q = Unit::whole_tiles ? own[0] : s.k[0], &own_d_o = Unit::whole_tiles ? own[1] : s.v[0];
+  load_tile<Unit, D>(p.q, b, h, first, p.n, p.vectors, own_q);
+  load_tile<Unit, D>(p.d_o, b, h, first, p.n, p.vectors, own_d_o);
   wait_for_copies();
   block_barrier();
-  q.load(s.k[0], group);
-  d_o.load(s.v[0], group);
+  q.take(own_q, group);
+  d_o.take(own_d_o, group);
   block_barrier();
 
   const query_rows<Unit> rows(starts, first + 16 * group, p.n.seq);
@@ -213,22 +184,21 @@ template <class Unit, class T, int D>
   const auto next = [&](int& key) { return (key += tile) <= first; };
   pipeline<Unit>(first_key_of(starts, first, p.n.seq), load, next, [&](int key, int buffer) {
     ROTOSCALE_UNROLL
-    for (int half = 0; half < halves; ++half) {
-      float x[half_parts][Unit::elements], dp[half_parts][Unit::elements];
-      multiply_rows(q, s.k[buffer], half * half_parts, x);
-      multiply_rows(d_o, s.v[buffer], half * half_parts, dp);
+    for (int half = 0; half < halves<Unit>; ++half) {
+      float x[half_parts<Unit>][Unit::elements], dp[half_parts<Unit>][Unit::elements];
+      const int part = half * half_parts<Unit>;
+      multiply_rows<D>(Unit{}, q, s.k[buffer], part, x);
+      multiply_rows<D>(Unit{}, d_o, s.v[buffer], part, dp);
+      finish(Unit{}, x, dp);
       ROTOSCALE_UNROLL
-      for (int i = 0; i < half_parts; ++i) {
-        const int part = half * half_parts + i;
-        ROTOSCALE_UNROLL
-        for (int e = 0; e < Unit::elements; ++e) {
-          const int r = Unit::row_of_element(e);
-          const float probability = nn::exp2(nn::fma(x[i][e], scale, -shift[r]));
-          const float d = probability * (dp[i][e] - dot[r]);
-          dp[i][e] = rows.sees(r, key + 16 * part + Unit::column(e)) ? d : 0.0f;
-        }
-        add_rows<Unit>(Unit::as_operand(dp[i]), s.k[buffer], part, dq);
+      for (int i = 0; i < half_parts<Unit> * Unit::elements; ++i) {
+        const int e = i % Unit::elements, own_part = i / Unit::elements, r = Unit::row_of_element(e);
+        const float probability = nn::exp2(nn::fma(x[own_part][e], scale, -shift[r]));
+        const float d = probability * (dp[own_part][e] - dot[r]);
+        dp[own_part][e] = rows.sees(r, key + 16 * (part + own_part) + Unit::column(e)) ? d : 0.0f;
       }
+      add_rows<D>(Unit{}, dp, s.k[buffer], part, dq);
+      finish(Unit{}, dq);
     }
   });
   store_rows<Unit, D>(p.dq, b, h, first + 16 * group, p.n, p.vectors, dq, factor);
