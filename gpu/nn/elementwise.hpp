@@ -190,11 +190,16 @@ struct rope_args {
   unsigned tokens = 0, seq = 0, half = 0, pieces = 0, head_groups = 0;
   bool vectors = false;
 
-  __device__ T* head(unsigned token, unsigned h) const {
-    const bool is_key = h >= q.heads;
-    const tensor& t = is_key ? k : q;
-    return t.data + token / seq * t.batch_stride + token % seq * t.token_stride +
-           (is_key ? h - q.heads : h) * t.head_stride;
+  /// The token's first element of both.
+  struct token_rows {
+    T *q, *k;
+  };
+  __device__ token_rows rows(unsigned batch, unsigned position) const {
+    return {q.data + batch * q.batch_stride + position * q.token_stride,
+            k.data + batch * k.batch_stride + position * k.token_stride};
+  }
+  __device__ T* head(const token_rows& at, unsigned h) const {
+    return h < q.heads ? at.q + h * q.head_stride : at.k + (h - q.heads) * k.head_stride;
   }
 };
 
@@ -203,8 +208,9 @@ template <class T>
 __global__ void __launch_bounds__(row_threads) rope_kernel(const ROTOSCALE_GRID_CONSTANT rope_args<T> a) {
   const unsigned item = block_index().x * row_threads + thread_index().x;
   const unsigned piece = item % a.pieces, group = item / a.pieces % a.head_groups;
-  const unsigned token = item / a.pieces / a.head_groups;
+  const unsigned token = item / a.pieces / a.head_groups, position = token % a.seq;
   if (token >= a.tokens) return;
+  const auto rows = a.rows(token / a.seq, position);
   const unsigned first = piece * piece_elements, left = a.half - first;
   const unsigned count = left < piece_elements ? left : piece_elements;
   stored_piece<T> low[rope_heads], high[rope_heads];
@@ -212,12 +218,12 @@ __global__ void __launch_bounds__(row_threads) rope_kernel(const ROTOSCALE_GRID_
   for (unsigned i = 0; i < rope_heads; ++i) {
     const unsigned h = group * rope_heads + i;
     if (h >= a.q.heads + a.k.heads) continue;
-    const T* const from = a.head(token, h) + first;
+    const T* const from = a.head(rows, h) + first;
     low[i].load(from, count, a.vectors);
     high[i].load(from + a.half, count, a.vectors);
   }
   float c[piece_elements], s[piece_elements];
-  const index_t angle = index_t{token % a.seq} * a.half + first;
+  const index_t angle = index_t{position} * a.half + first;
   load_floats(a.cosine + angle, count, a.vectors, c);
   load_floats(a.sine + angle, count, a.vectors, s);
   ROTOSCALE_UNROLL
@@ -235,7 +241,7 @@ __global__ void __launch_bounds__(row_threads) rope_kernel(const ROTOSCALE_GRID_
     }
     low[i].narrow(x);
     high[i].narrow(y);
-    T* const to = a.head(token, h) + first;
+    T* const to = a.head(rows, h) + first;
     low[i].store(to, count, a.vectors);
     high[i].store(to + a.half, count, a.vectors);
   }

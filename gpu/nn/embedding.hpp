@@ -40,13 +40,13 @@ __global__ void __launch_bounds__(row_threads) embedding_kernel(const ROTOSCALE_
   }
 }
 
-/// Tokens by number. `order` holds the positions of those in range, by number and then ascending; `first[i]` says where
-/// the run of order[i]'s number begins.
+/// Tokens by number: `order` holds the positions of those in range, by number and then ascending; `runs` is 0 but where
+/// a number's begin, and there says how many they are.
 struct token_order_args {
   nn::token_source tokens;
   const nn::step_state* state = nullptr;
   unsigned count = 0, vocabulary = 0;
-  std::uint32_t *listed = nullptr, *order = nullptr;
+  std::uint32_t *listed = nullptr, *order = nullptr, *runs = nullptr;
 };
 
 /// A block orders the tokens of `order_range` numbers: it finds how many are of lower number and lists its own as they
@@ -118,6 +118,7 @@ __device__ inline lane_count count_lanes(bool condition) {
     unsigned at = base;
     for (unsigned lower = 0; lower < v; ++lower) at += shared.of_number[lower];
     if (shared.of_number[v] == 0) continue;
+    if (t % segment_lanes == 0) a.runs[at] = shared.of_number[v];
     for (unsigned first = 0; first < listed; first += segment_lanes) {
       const unsigned i = first + t % segment_lanes;
       const std::uint32_t token = i < listed ? a.listed[base + i] : 0;
@@ -136,36 +137,47 @@ struct embedding_gradient_args {
   row_span<float> dtable;
   nn::token_source tokens;
   const nn::step_state* state = nullptr;
-  const std::uint32_t* order = nullptr;
-  unsigned vocabulary = 0;
+  const std::uint32_t *order = nullptr, *runs = nullptr;
 };
 
-/// A thread a piece and a place in the order; those at the first place of a number add its rows.
+/// A thread a piece and a place in the order; those where a number's run begins add its rows, whose loads go ahead of
+/// the sum.
+inline constexpr unsigned embedding_batch = 8;
 template <class T>
 __global__ void __launch_bounds__(row_threads)
     embedding_gradient_kernel(const ROTOSCALE_GRID_CONSTANT embedding_gradient_args<T> a) {
   const row_item at = row_item::of_thread(a.e, 1);
-  const std::int32_t* const tokens = a.tokens.now(*a.state);
-  const auto token_at = [&](index_t i) { return a.order[i]; };
-  if (at.row >= a.e.rows || token_at(at.row) >= a.e.rows) return;  // behind the last one in range
-  const std::int32_t number = tokens[token_at(at.row)];
-  if (at.row > 0 && tokens[token_at(at.row - 1)] == number) return;
+  if (at.row >= a.e.rows) return;
+  const std::uint32_t run = a.runs[at.row];
+  if (run == 0) return;
   const unsigned col = at.piece * piece_elements, count = a.e.count(at.piece);
-  float sum[piece_elements] = {};
-  for (index_t i = at.row; i < a.e.rows && token_at(i) < a.e.rows && tokens[token_at(i)] == number; ++i) {
+  const std::uint32_t* const order = a.order + at.row;
+  const index_t number = a.tokens.now(*a.state)[order[0]];
+  float sum[piece_elements] = {}, d[piece_elements];
+  std::uint32_t i = 0;
+  for (; i + embedding_batch <= run; i += embedding_batch) {
+    stored_piece<T> some[embedding_batch];
+    ROTOSCALE_UNROLL
+    for (unsigned k = 0; k < embedding_batch; ++k) some[k].load(a.dy[order[i + k]] + col, count, a.e.vectors);
+    ROTOSCALE_UNROLL
+    for (unsigned k = 0; k < embedding_batch; ++k) {
+      some[k].widen(d);
+      ROTOSCALE_UNROLL
+      for (unsigned j = 0; j < piece_elements; ++j) sum[j] += d[j];
+    }
+  }
+  for (; i < run; ++i) {
     stored_piece<T> dy;
-    float d[piece_elements];
-    dy.load(a.dy[token_at(i)] + col, count, a.e.vectors);
+    dy.load(a.dy[order[i]] + col, count, a.e.vectors);
     dy.widen(d);
     ROTOSCALE_UNROLL
     for (unsigned j = 0; j < piece_elements; ++j) sum[j] += d[j];
   }
-  float to[piece_elements];
-  load_floats(a.dtable[number] + col, count, a.e.vectors, to);
+  load_floats(a.dtable[number] + col, count, a.e.vectors, d);
   ROTOSCALE_UNROLL
-  for (unsigned j = 0; j < piece_elements; ++j) to[j] += sum[j];
+  for (unsigned j = 0; j < piece_elements; ++j) d[j] += sum[j];
   stored_piece<float> result;
-  result.narrow(to);
+  result.narrow(d);
   result.store(a.dtable[number] + col, count, a.e.vectors);
 }
 

@@ -33,7 +33,7 @@ status check_gate_up(const nn::const_tensor_view& gate_up, const nn::const_tenso
 }
 
 /// Rows of a norm that a block stages: as many as lie in a share of shared memory, and 16 at most.
-constexpr std::size_t staged_bytes = has_small_shared_memory ? 32 * 1024 : 48 * 1024;
+constexpr std::size_t staged_bytes = has_small_shared_memory ? 16 * 1024 : 24 * 1024;
 constexpr std::size_t most_shared_bytes = has_small_shared_memory ? 60 * 1024 : 200 * 1024;
 
 template <class T, bool Residual>
@@ -64,7 +64,8 @@ status launch_norm_gradient(norm_gradient_args<T> a, stream s) {
   const auto grid = static_cast<std::uint64_t>((a.e.rows + nn::gain_chunk - 1) / nn::gain_chunk);
   const unsigned threads = std::min(row_threads, (a.e.pieces + 31) / 32 * 32);
   const unsigned per_thread = (a.e.pieces + threads - 1) / threads;
-  const std::size_t row_bytes = 6 * std::size_t{row_pitch<T>(a.e.cols)};  // dy, x and dx of this group and the next
+  // dy, x and dx of this group and the next, and the terms of this one's sums.
+  const std::size_t row_bytes = 6 * std::size_t{row_pitch<T>(a.e.cols)} + 32 * lane_stride(a.e.cols) * sizeof(float);
   if (per_thread > 4 || row_bytes > most_shared_bytes) {
     a.group_rows = max_norm_rows;
     return launch_rows(norm_gradient_kernel<T, 0>, grid, row_threads, s, a);
@@ -300,7 +301,7 @@ status embedding_forward(const nn::token_source& tokens, nn::const_tensor_view t
 }
 
 std::size_t embedding_backward_workspace_bytes(index_t tokens, index_t) {
-  return 2 * sizeof(std::uint32_t) * static_cast<std::size_t>((tokens + 3) / 4 * 4);
+  return 3 * sizeof(std::uint32_t) * static_cast<std::size_t>((tokens + 3) / 4 * 4);
 }
 
 status embedding_backward(const nn::token_source& tokens, nn::const_tensor_view dy, nn::tensor_view dtable,
@@ -317,10 +318,10 @@ status embedding_backward(const nn::token_source& tokens, nn::const_tensor_view 
   if (status c = check_workspace(workspace, workspace_bytes, needed); !c.ok()) return c;
   if (n > 0x7FFFFFFF || vocabulary > 0x7FFFFFFF) return {error_code::bad_extent, "dy", "has more than 2^31 rows"};
   auto* const listed = static_cast<std::uint32_t*>(workspace);
-  auto* const order = listed + (n + 3) / 4 * 4;
-  if (status c = fill(order, 0xFF, static_cast<std::size_t>(n) * sizeof(std::uint32_t), s); !c.ok()) return c;
-  const token_order_args sort{tokens, state, static_cast<unsigned>(n), static_cast<unsigned>(vocabulary),
-                              listed, order};
+  auto *const order = listed + (n + 3) / 4 * 4, *const runs = order + (n + 3) / 4 * 4;
+  if (status c = fill(runs, 0, static_cast<std::size_t>(n) * sizeof(std::uint32_t), s); !c.ok()) return c;
+  const token_order_args sort{tokens, state, static_cast<unsigned>(n), static_cast<unsigned>(vocabulary), listed,
+                              order,  runs};
   if (status c =
           launch_rows(token_order_kernel, (static_cast<std::uint64_t>(vocabulary) + order_range - 1) / order_range,
                       order_threads, s, sort);
@@ -330,8 +331,7 @@ status embedding_backward(const nn::token_source& tokens, nn::const_tensor_view 
   return with_storage(dy.type, [&](auto t) {
     using T = decltype(t);
     const embedding_gradient_args<T> a{
-        extents_of(n, dy.extent(1), {dy, dtable}), span_of<T>(dy), span_of<float>(dtable), tokens, state, order,
-        static_cast<unsigned>(vocabulary)};
+        extents_of(n, dy.extent(1), {dy, dtable}), span_of<T>(dy), span_of<float>(dtable), tokens, state, order, runs};
     unsigned blocks = 0;
     if (status c = count_blocks(a.e, 1, blocks); !c.ok()) return c;
     return launch_rows(embedding_gradient_kernel<T>, blocks, row_threads, s, a);

@@ -37,6 +37,9 @@ struct loss_args {
 
 inline constexpr unsigned softmax_elements = nn::softmax_chunk / row_threads;  // of a thread, by fours
 
+/// Blocks of a processor: each waits for its loads, then for one warp's sum.
+inline constexpr unsigned softmax_blocks = bounds_count_waves ? 1 : 6;
+
 /// A block's chunk.
 struct softmax_place {
   index_t row;
@@ -154,7 +157,7 @@ __device__ inline void mask_row(const loss_args& a, const softmax_place& at, boo
 }
 
 /// Rows of one chunk: a block a row, whose logits are read once.
-[[maybe_unused]] static __global__ void __launch_bounds__(row_threads)
+[[maybe_unused]] static __global__ void __launch_bounds__(row_threads, softmax_blocks)
     softmax_row_kernel(const ROTOSCALE_GRID_CONSTANT loss_args a) {
   const softmax_place at(a, block_index().x, 0);
   const std::int32_t target = a.target(at.row);
@@ -249,7 +252,7 @@ __device__ inline void sum_row_chunk(const loss_args& a, const softmax_place& at
   if (segment_any(true) && t == 0) atomic_add(done, 1);
 }
 
-[[maybe_unused]] static __global__ void __launch_bounds__(row_threads)
+[[maybe_unused]] static __global__ void __launch_bounds__(row_threads, softmax_blocks)
     softmax_chunks_kernel(const ROTOSCALE_GRID_CONSTANT loss_args a, const softmax_order order) {
   auto& shared = block_shared<softmax_shared>();
   if (thread_index().x == 0) shared.ticket = atomic_add(a.control, 1);

@@ -169,6 +169,25 @@ struct norm_gradient_args {
   unsigned group_rows = 0;  ///< that are staged at once; at most max_norm_rows
 };
 
+/// Floats from the terms of a lane to the next lane's: an even number, so that two are read at once, which leaves the
+/// writers of neighbouring pieces in different banks.
+ROTOSCALE_HD constexpr unsigned lane_stride(unsigned cols) { return (cols + 63) / 64 * 4 + 2; }
+
+/// fma(a, b, sum) over n terms from +0 on; both begin at multiples of 8 bytes.
+__device__ inline float chain_of_products(const float* a, const float* b, unsigned n) {
+  struct alignas(8) pair {
+    float first, second;
+  };
+  float sum = 0.0f;
+  ROTOSCALE_UNROLL_16
+  for (unsigned i = 0; i < n / 2; ++i) {
+    const pair p = reinterpret_cast<const pair*>(a)[i], q = reinterpret_cast<const pair*>(b)[i];
+    sum = nn::fma(p.first, q.first, sum);
+    sum = nn::fma(p.second, q.second, sum);
+  }
+  return n % 2 == 0 ? sum : nn::fma(a[n - 1], b[n - 1], sum);
+}
+
 /// Where a block of 64 rows stands: dy, x and dx of a group of rows in shared memory while those of the next are on
 /// their way.
 template <class T>
@@ -195,17 +214,45 @@ struct norm_gradient_group {
   }
 };
 
-/// What is subtracted from each row of a group, a row by 16 lanes.
-template <class T, bool Staged>
-__device__ inline void set_pulls(const norm_gradient_group<T>& g, float* pulls) {
+/// What is subtracted from each row of a group, a row by 16 lanes out of global memory.
+template <class T>
+__device__ inline void set_pulls_from_rows(const norm_gradient_group<T>& g, float* pulls) {
   const unsigned t = thread_index().x, count = g.count(), cols = g.a.e.cols;
   for (unsigned r = t / 16; r - t / 16 % 2 < count; r += block_size().x / 16) {
-    const unsigned row = r < count ? r : 0;
-    const T* const dy = Staged ? g.staged(row, g.dy) : g.source(row, g.dy);
-    const T* const x = Staged ? g.staged(row, g.x) : g.source(row, g.x);
+    const T *const dy = g.source(r < count ? r : 0, g.dy), *const x = g.source(r < count ? r : 0, g.x);
     const float dot = lane_sum(r < count ? cols : 0, t % 16, [&](unsigned i, float sum) {
       return nn::fma(g.a.gain[i] * widened(dy[i]), widened(x[i]), sum);
     });
+    if (t % 16 == 0 && r < count) pulls[r] = nn::rms_pull(dot, cols, g.a.rstd[g.row0 + g.first + r]);
+  }
+}
+
+/// The same of staged rows. One warp has to go through the chains, so all threads first lay out their terms for it: the
+/// steps of a lane side by side, for gain · dy and for x.
+template <class T>
+__device__ inline void set_pulls(const norm_gradient_group<T>& g, float* pulls) {
+  const unsigned t = thread_index().x, count = g.count(), cols = g.a.e.cols, steps = lane_stride(cols);
+  float* const terms = reinterpret_cast<float*>(g.memory + 6 * g.a.group_rows * g.pitch);
+  for (piece_walk at(g.a.e.pieces); at.row < count; at.step()) {
+    const unsigned col = at.piece * piece_elements, some = g.a.e.count(at.piece);
+    float dy[piece_elements], x[piece_elements], gain[piece_elements];
+    stored_piece<T> piece;
+    piece.load(g.staged(at.row, g.dy) + col, piece_elements, true);
+    piece.widen(dy);
+    piece.load(g.staged(at.row, g.x) + col, piece_elements, true);
+    piece.widen(x);
+    load_floats(g.a.gain + col, some, g.a.e.vectors, gain);
+    float* const to = terms + (at.row * 32 + col % 16) * steps + col / 16;
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i < piece_elements; ++i) {
+      to[i * steps] = gain[i] * dy[i];
+      to[(16 + i) * steps] = x[i];
+    }
+  }
+  block_barrier();
+  for (unsigned r = t / 16; r - t / 16 % 2 < count; r += block_size().x / 16) {
+    const float* const lane = terms + ((r < count ? r : 0) * 32 + t % 16) * steps;
+    const float dot = fold_lanes(chain_of_products(lane, lane + 16 * steps, r < count ? (cols + 15 - t % 16) / 16 : 0));
     if (t % 16 == 0 && r < count) pulls[r] = nn::rms_pull(dot, cols, g.a.rstd[g.row0 + g.first + r]);
   }
 }
@@ -264,7 +311,11 @@ __global__ void __launch_bounds__(row_threads)
     norm_gradient_group<T> next = g;
     next.first += a.group_rows;
     if (staged && next.first < g.rows) next.fetch();
-    set_pulls<T, staged>(g, pulls);
+    if constexpr (staged) {
+      set_pulls(g, pulls);
+    } else {
+      set_pulls_from_rows(g, pulls);
+    }
     block_barrier();
     if constexpr (staged) {
       ROTOSCALE_UNROLL

@@ -129,19 +129,24 @@ __device__ inline float widened(bf16 x) { return fp32_from_bits(static_cast<std:
 
 __device__ inline float shuffle_xor(float x, unsigned mask) { return fp32_from_bits(shuffle_xor(fp32_bits(x), mask)); }
 
-/// nn::ordered_sum by 16 neighbouring lanes, of which this is `lane`; all of them return the sum. Lanes are folded in a
-/// butterfly: addition commutes, so each level has the bits of the definition's. All lanes of a segment come here.
+/// The sum of 16 neighbouring lanes' numbers, which all of them return. Lanes are folded in a butterfly: addition
+/// commutes, so each level has the bits of nn::ordered_sum's. All lanes of a segment come here.
+__device__ inline float fold_lanes(float sum) {
+  static_assert(nn::sum_lanes == 16);
+  ROTOSCALE_UNROLL
+  for (unsigned mask = 8; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
+  return sum;
+}
+
+/// nn::ordered_sum by 16 neighbouring lanes, of which this is `lane`.
 template <class Step>
 __device__ inline float lane_sum(unsigned n, unsigned lane, const Step& step) {
-  static_assert(nn::sum_lanes == 16);
   float sum = 0.0f;
   const unsigned whole = n / 16 * 16;  // without a condition in it, so that many loads are under way
   ROTOSCALE_UNROLL_16
   for (unsigned i = 0; i < whole; i += 16) sum = step(i + lane, sum);
   if (whole + lane < n) sum = step(whole + lane, sum);
-  ROTOSCALE_UNROLL
-  for (unsigned mask = 8; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
-  return sum;
+  return fold_lanes(sum);
 }
 
 }  // namespace rotoscale::gpu
