@@ -2,13 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // A whole Llama-3-style model in double precision on top of reference_layers.hpp: logits, loss, gradients by
 // hand-written backpropagation, gradient clipping and AdamW. Parameters carry Hugging Face's names, so a checkpoint's
-// tensors go in as they are. Also the central difference with which the tests check every gradient.
+// tensors go in as they are. Also the central difference with which the tests check every gradient. What linear layers
+// multiply may be replaced: reference_recipe.hpp quantizes it.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <stdexcept>
@@ -79,6 +81,47 @@ inline void check_inputs(const config& c, const tensor_map& params, const std::v
     if (token < 0 || token >= c.vocab_size) throw std::invalid_argument("oracle: token outside the vocabulary");
 }
 
+// --- Linear layers: query, key and value are one, gate and up another ------------------------------------------------
+
+/// The GEMMs of linear layer `number`: 4 · decoder layer + {0 qkv, 1 o, 2 gate and up, 3 down}, the head last.
+struct linear_gemms {
+  virtual ~linear_gemms() = default;
+  virtual tensor forward(size_t, const tensor& x, const tensor& w, size_t in, size_t out) const {
+    return linear(x, w, in, out);
+  }
+  virtual linear_gradients backward(size_t, const tensor& dy, const tensor& x, const tensor& w, size_t in,
+                                    size_t out) const {
+    return linear_backward(dy, x, w, in, out);
+  }
+};
+
+inline tensor joined(std::initializer_list<const tensor*> rows) {
+  tensor all;
+  for (const tensor* t : rows) all.insert(all.end(), t->begin(), t->end());
+  return all;
+}
+
+/// Columns [first, first + count) of x[n, width].
+inline tensor columns(const tensor& x, size_t width, size_t first, size_t count) {
+  tensor part;
+  for (size_t r = 0; r < x.size() / width; ++r)
+    for (size_t i = first; i < first + count; ++i) part.push_back(x[r * width + i]);
+  return part;
+}
+
+/// Matrices of n rows side by side.
+inline tensor side_by_side(size_t n, std::initializer_list<const tensor*> parts) {
+  tensor all;
+  for (size_t r = 0; r < n; ++r)
+    for (const tensor* t : parts)
+      for (size_t i = 0; i < t->size() / n; ++i) all.push_back((*t)[r * (t->size() / n) + i]);
+  return all;
+}
+
+inline tensor part_of(const tensor& x, size_t first, size_t count) {
+  return tensor(&x[first], &x[first] + count);
+}
+
 // --- One decoder layer: middle = input + attention(norm(input)), output = middle + mlp(norm(middle)) -----------------
 
 /// The sizes that the layers ask for, named once.
@@ -111,61 +154,71 @@ struct layer_activations {
 };
 
 inline layer_activations layer_forward(const config& c, const dimensions& n, const tensor_map& params,
-                                       const std::string& prefix, const tensor& input) {
+                                       const linear_gemms& gemms, size_t layer, const tensor& input) {
+  const std::string prefix = layer_prefix(static_cast<int>(layer));
   const auto weight = [&](const char* name) -> const tensor& { return params.at(prefix + name + ".weight"); };
   const size_t T = n.heads.seq, D = n.heads.head_dim;
   layer_activations a;
   a.input = input;
   a.attention_input = rmsnorm(a.input, weight("input_layernorm"), c.rms_norm_eps);
-  a.q = linear(a.attention_input, weight("self_attn.q_proj"), n.hidden, n.q_size);
-  a.k = linear(a.attention_input, weight("self_attn.k_proj"), n.hidden, n.kv_size);
-  a.v = linear(a.attention_input, weight("self_attn.v_proj"), n.hidden, n.kv_size);
+  const size_t qkv_size = n.q_size + 2 * n.kv_size;
+  const tensor qkv_weight =
+      joined({&weight("self_attn.q_proj"), &weight("self_attn.k_proj"), &weight("self_attn.v_proj")});
+  const tensor qkv = gemms.forward(4 * layer, a.attention_input, qkv_weight, n.hidden, qkv_size);
+  a.q = columns(qkv, qkv_size, 0, n.q_size);
+  a.k = columns(qkv, qkv_size, n.q_size, n.kv_size);
+  a.v = columns(qkv, qkv_size, n.q_size + n.kv_size, n.kv_size);
   a.q = rope(a.q, T, n.heads.heads, D, n.frequencies);
   a.k = rope(a.k, T, n.heads.kv_heads, D, n.frequencies);
   a.attended = attention(a.q, a.k, a.v, n.heads);
-  a.middle = add(a.input, linear(a.attended, weight("self_attn.o_proj"), n.q_size, n.hidden));
+  a.middle = add(a.input, gemms.forward(4 * layer + 1, a.attended, weight("self_attn.o_proj"), n.q_size, n.hidden));
 
   a.mlp_input = rmsnorm(a.middle, weight("post_attention_layernorm"), c.rms_norm_eps);
-  a.gate = linear(a.mlp_input, weight("mlp.gate_proj"), n.hidden, n.inner);
-  a.up = linear(a.mlp_input, weight("mlp.up_proj"), n.hidden, n.inner);
+  const tensor gate_up_weight = joined({&weight("mlp.gate_proj"), &weight("mlp.up_proj")});
+  const tensor gate_up = gemms.forward(4 * layer + 2, a.mlp_input, gate_up_weight, n.hidden, 2 * n.inner);
+  a.gate = columns(gate_up, 2 * n.inner, 0, n.inner);
+  a.up = columns(gate_up, 2 * n.inner, n.inner, n.inner);
   a.activated = swiglu(a.gate, a.up);
-  a.output = add(a.middle, linear(a.activated, weight("mlp.down_proj"), n.inner, n.hidden));
+  a.output = add(a.middle, gemms.forward(4 * layer + 3, a.activated, weight("mlp.down_proj"), n.inner, n.hidden));
   return a;
 }
 
 /// Stores the layer's parameter gradients and returns the gradient with respect to its input.
-inline tensor layer_backward(const config& c, const dimensions& n, const tensor_map& params, const std::string& prefix,
-                             const layer_activations& a, const tensor& doutput, tensor_map& grads) {
+inline tensor layer_backward(const config& c, const dimensions& n, const tensor_map& params, const linear_gemms& gemms,
+                             size_t layer, const layer_activations& a, const tensor& doutput, tensor_map& grads) {
+  const std::string prefix = layer_prefix(static_cast<int>(layer));
   const auto weight = [&](const char* name) -> const tensor& { return params.at(prefix + name + ".weight"); };
   const auto grad = [&](const char* name) -> tensor& { return grads[prefix + name + ".weight"]; };
-  const size_t T = n.heads.seq, D = n.heads.head_dim;
+  const size_t T = n.heads.seq, D = n.heads.head_dim, tokens = n.heads.batch * T;
 
-  const auto down = linear_backward(doutput, a.activated, weight("mlp.down_proj"), n.inner, n.hidden);
+  const auto down =
+      gemms.backward(4 * layer + 3, doutput, a.activated, weight("mlp.down_proj"), n.inner, n.hidden);
   const auto act = swiglu_backward(down.x, a.gate, a.up);
-  const auto gate = linear_backward(act.gate, a.mlp_input, weight("mlp.gate_proj"), n.hidden, n.inner);
-  const auto up = linear_backward(act.up, a.mlp_input, weight("mlp.up_proj"), n.hidden, n.inner);
-  const auto mlp_norm =
-      rmsnorm_backward(add(gate.x, up.x), a.middle, weight("post_attention_layernorm"), c.rms_norm_eps);
+  const tensor gate_up_weight = joined({&weight("mlp.gate_proj"), &weight("mlp.up_proj")});
+  const auto gate_up = gemms.backward(4 * layer + 2, side_by_side(tokens, {&act.gate, &act.up}), a.mlp_input,
+                                      gate_up_weight, n.hidden, 2 * n.inner);
+  const auto mlp_norm = rmsnorm_backward(gate_up.x, a.middle, weight("post_attention_layernorm"), c.rms_norm_eps);
   const tensor dmiddle = add(doutput, mlp_norm.x);
 
-  const auto o = linear_backward(dmiddle, a.attended, weight("self_attn.o_proj"), n.q_size, n.hidden);
+  const auto o = gemms.backward(4 * layer + 1, dmiddle, a.attended, weight("self_attn.o_proj"), n.q_size, n.hidden);
   const auto att = attention_backward(o.x, a.q, a.k, a.v, n.heads);
   const tensor dq = rope_backward(att.q, T, n.heads.heads, D, n.frequencies);
   const tensor dk = rope_backward(att.k, T, n.heads.kv_heads, D, n.frequencies);
-  const auto q = linear_backward(dq, a.attention_input, weight("self_attn.q_proj"), n.hidden, n.q_size);
-  const auto k = linear_backward(dk, a.attention_input, weight("self_attn.k_proj"), n.hidden, n.kv_size);
-  const auto v = linear_backward(att.v, a.attention_input, weight("self_attn.v_proj"), n.hidden, n.kv_size);
-  const auto attention_norm =
-      rmsnorm_backward(add(add(q.x, k.x), v.x), a.input, weight("input_layernorm"), c.rms_norm_eps);
+  const tensor qkv_weight =
+      joined({&weight("self_attn.q_proj"), &weight("self_attn.k_proj"), &weight("self_attn.v_proj")});
+  const auto qkv = gemms.backward(4 * layer, side_by_side(tokens, {&dq, &dk, &att.v}), a.attention_input, qkv_weight,
+                                  n.hidden, n.q_size + 2 * n.kv_size);
+  const auto attention_norm = rmsnorm_backward(qkv.x, a.input, weight("input_layernorm"), c.rms_norm_eps);
 
+  const size_t q_weights = n.q_size * n.hidden, kv_weights = n.kv_size * n.hidden, inner_weights = n.inner * n.hidden;
   grad("mlp.down_proj") = down.w;
-  grad("mlp.gate_proj") = gate.w;
-  grad("mlp.up_proj") = up.w;
+  grad("mlp.gate_proj") = part_of(gate_up.w, 0, inner_weights);
+  grad("mlp.up_proj") = part_of(gate_up.w, inner_weights, inner_weights);
   grad("post_attention_layernorm") = mlp_norm.weight;
   grad("self_attn.o_proj") = o.w;
-  grad("self_attn.q_proj") = q.w;
-  grad("self_attn.k_proj") = k.w;
-  grad("self_attn.v_proj") = v.w;
+  grad("self_attn.q_proj") = part_of(qkv.w, 0, q_weights);
+  grad("self_attn.k_proj") = part_of(qkv.w, q_weights, kv_weights);
+  grad("self_attn.v_proj") = part_of(qkv.w, q_weights + kv_weights, kv_weights);
   grad("input_layernorm") = attention_norm.weight;
   return add(dmiddle, attention_norm.x);
 }
@@ -178,18 +231,21 @@ struct activations {
   tensor last, normed, logits;
 };
 
-inline activations forward(const config& c, const tensor_map& params, const std::vector<int>& tokens, int B, int T) {
+inline size_t head_number(const config& c) { return 4 * static_cast<size_t>(c.num_hidden_layers); }
+
+inline activations forward(const config& c, const tensor_map& params, const std::vector<int>& tokens, int B, int T,
+                           const linear_gemms& gemms = {}) {
   check_inputs(c, params, tokens, B, T);
   const dimensions n(c, B, T);
   activations a;
   a.embedded = embedding(tokens, params.at("model.embed_tokens.weight"), n.hidden);
   a.last = a.embedded;
   for (int layer = 0; layer < c.num_hidden_layers; ++layer) {
-    a.layers.push_back(layer_forward(c, n, params, layer_prefix(layer), a.last));
+    a.layers.push_back(layer_forward(c, n, params, gemms, static_cast<size_t>(layer), a.last));
     a.last = a.layers.back().output;
   }
   a.normed = rmsnorm(a.last, params.at("model.norm.weight"), c.rms_norm_eps);
-  a.logits = linear(a.normed, params.at(head_name(c)), n.hidden, n.vocab);
+  a.logits = gemms.forward(head_number(c), a.normed, params.at(head_name(c)), n.hidden, n.vocab);
   return a;
 }
 
@@ -200,23 +256,23 @@ inline tensor logits(const config& c, const tensor_map& params, const std::vecto
 
 /// Row t of the logits is scored against targets[t] as given; nothing is shifted here.
 inline double loss(const config& c, const tensor_map& params, const std::vector<int>& tokens,
-                   const std::vector<int>& targets, int B, int T) {
-  return cross_entropy(logits(c, params, tokens, B, T), targets, static_cast<size_t>(c.vocab_size));
+                   const std::vector<int>& targets, int B, int T, const linear_gemms& gemms = {}) {
+  return cross_entropy(forward(c, params, tokens, B, T, gemms).logits, targets, static_cast<size_t>(c.vocab_size));
 }
 
 /// The gradient of loss() with respect to every parameter.
 inline tensor_map gradients(const config& c, const tensor_map& params, const std::vector<int>& tokens,
-                            const std::vector<int>& targets, int B, int T) {
-  const activations a = forward(c, params, tokens, B, T);
+                            const std::vector<int>& targets, int B, int T, const linear_gemms& gemms = {}) {
+  const activations a = forward(c, params, tokens, B, T, gemms);
   const dimensions n(c, B, T);
   tensor_map grads;
   const tensor dlogits = cross_entropy_backward(a.logits, targets, n.vocab);
-  const auto head = linear_backward(dlogits, a.normed, params.at(head_name(c)), n.hidden, n.vocab);
+  const auto head = gemms.backward(head_number(c), dlogits, a.normed, params.at(head_name(c)), n.hidden, n.vocab);
   const auto norm = rmsnorm_backward(head.x, a.last, params.at("model.norm.weight"), c.rms_norm_eps);
   grads["model.norm.weight"] = norm.weight;
   tensor dx = norm.x;
   for (int layer = c.num_hidden_layers - 1; layer >= 0; --layer)
-    dx = layer_backward(c, n, params, layer_prefix(layer), a.layers[layer], dx, grads);
+    dx = layer_backward(c, n, params, gemms, static_cast<size_t>(layer), a.layers[static_cast<size_t>(layer)], dx, grads);
   const tensor lookup = embedding_backward(dx, tokens, n.vocab, n.hidden);
   if (c.tie_word_embeddings) {
     grads["model.embed_tokens.weight"] = add(lookup, head.w);
