@@ -90,6 +90,7 @@ struct mma_sync_unit {
   static constexpr int elements = 8;             ///< of a result that a lane holds
   static constexpr int rows = 2;                 ///< rows of it that they are in
   static constexpr int stages = 2;               ///< tiles in shared memory, of which one is on its way
+  static constexpr int dq_stages = 2;            ///< of the kernel for dq
   static constexpr bool whole_tiles = false;     ///< are operands tiles of 64 rows, products asynchronous?
   static constexpr bool keeps_operands = false;  ///< are there registers for operands that stay?
   static constexpr int forward_blocks = 1;       ///< of a processor at a time that attention is compiled for
@@ -218,7 +219,7 @@ struct mma_sync_unit {
 struct wgmma_unit : mma_sync_unit {
   static constexpr const char* name = "hopper-wgmma-fp16-f32";
   static constexpr bool whole_tiles = true;
-  static constexpr int forward_blocks = 3;
+  static constexpr int forward_blocks = 3, dq_blocks = 3, dq_stages = 1;
   template <int D>
   using tile = sm90::swizzled_tile<D>;
   __device__ static void publish() { sm90::publish_shared(); }
@@ -257,9 +258,10 @@ struct mfma_unit {
   static constexpr int elements = 4;
   static constexpr int rows = 1;
   static constexpr int stages = 1;
+  static constexpr int dq_stages = 1;
   static constexpr bool whole_tiles = false;
   static constexpr bool keeps_operands = true;
-  static constexpr int forward_blocks = 1;
+  static constexpr int forward_blocks = 1, dq_blocks = 1;
 
   struct fragment {
     amd::short4 four;

@@ -25,10 +25,23 @@ struct swizzled_tile {
 /// Makes what this thread wrote to shared memory visible to wgmma, after a barrier.
 __device__ inline void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+/// A descriptor of an operand in shared memory, in halves: an offset changes the lower one alone, so that the compiler
+/// moves a word for each instruction and not a sum of two.
+struct descriptor {
+  std::uint32_t low, high;
+  __device__ std::uint64_t at(std::uint32_t bytes) const {
+    std::uint64_t both;
+    asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "r"(low + (bytes >> 4)), "r"(high));
+    return both;
+  }
+};
+/// Rows of k: groups of eight rows lie 1 KiB apart.
+__device__ inline descriptor rows_descriptor(const std::uint16_t* codes) {
+  return {(shared_address(codes) & 0x3FFFFu) >> 4 | 1u << 16, 1024u >> 4 | 1u << 30};
+}
 /// Second operand whose k are rows: pieces of 64 columns lie 8 KiB apart, groups of eight k 1 KiB.
-__device__ inline std::uint64_t turned_descriptor(std::uint32_t address) {
-  return (std::uint64_t{address} & 0x3FFFF) >> 4 | std::uint64_t{8192 >> 4} << 16 | std::uint64_t{1024 >> 4} << 32 |
-         std::uint64_t{1} << 62;
+__device__ inline descriptor turned_descriptor(const std::uint16_t* codes) {
+  return {(shared_address(codes) & 0x3FFFFu) >> 4 | (8192u >> 4) << 16, 1024u >> 4 | 1u << 30};
 }
 
 // clang-format off
@@ -73,13 +86,13 @@ __device__ void hold_rows(float (&d)[Count][8]) {
 template <int D>
 __device__ void start_rows(const swizzled_tile<D>& a, const swizzled_tile<D>& b, float (&d)[4][8]) {
   if constexpr (is_sm90a) {
-    const std::uint32_t at_a = shared_address(a.codes), at_b = shared_address(b.codes);
+    const descriptor at_a = rows_descriptor(a.codes), at_b = rows_descriptor(b.codes);
     hold_rows(d);
     wgmma_fence();
     ROTOSCALE_UNROLL
     for (unsigned i = 0; i < D / 16; ++i) {
       const std::uint32_t offset = i / 4 * 2 * swizzled_tile<D>::piece + i % 4 * 32;
-      multiply_k16(d, operand_descriptor(at_a + offset), operand_descriptor(at_b + offset), i == 0);
+      multiply_k16(d, at_a.at(offset), at_b.at(offset), i == 0);
     }
     wgmma_commit();
   }
@@ -88,11 +101,11 @@ __device__ void start_rows(const swizzled_tile<D>& a, const swizzled_tile<D>& b,
 template <int D>
 __device__ void start_sum(const std::uint32_t (&weights)[4][4], const swizzled_tile<D>& b, float (&d)[D / 16][8]) {
   if constexpr (is_sm90a) {
-    const std::uint32_t at_b = shared_address(b.codes);
+    const descriptor at_b = turned_descriptor(b.codes);
     hold_rows(d);
     wgmma_fence();
     ROTOSCALE_UNROLL
-    for (unsigned i = 0; i < 4; ++i) add_k16(d, weights[i], turned_descriptor(at_b + i * 2048));
+    for (unsigned i = 0; i < 4; ++i) add_k16(d, weights[i], at_b.at(i * 2048));
     wgmma_commit();
   }
 }

@@ -230,9 +230,9 @@ __device__ void finish(Unit, [[maybe_unused]] Result&... results) {
 
 /// Leads compute(buffer) through pairs of tiles that load(position, buffer) brings: the next one comes while one is
 /// computed on, where there are two buffers. `next` moves a position on, false at the end.
-template <class Unit, class Position, class Load, class Next, class Compute>
+template <class Unit, int Stages, class Position, class Load, class Next, class Compute>
 __device__ void pipeline(Position at, const Load& load, const Next& next, const Compute& compute) {
-  if (Unit::stages == 1) {
+  if (Stages == 1) {
     do {
       block_barrier();
       load(at, 0);
@@ -272,7 +272,7 @@ __device__ void rescale(float (&sum)[Count][Unit::elements], const float (&facto
 /// Tiles of keys and values, and behind them those of the queries where a unit reads whole tiles.
 template <class Unit, int D>
 struct key_memory {
-  tile_of<Unit, D> k[Unit::stages], v[Unit::stages];
+  tile_of<Unit, D> k[Unit::dq_stages], v[Unit::dq_stages];
 };
 template <class Unit, int D>
 struct forward_memory {

@@ -130,7 +130,7 @@ template <class Unit, class T, int D>
   float dk[D / 16][Unit::elements], dv[D / 16][Unit::elements];
   clear(dk);
   clear(dv);
-  pipeline<Unit>(
+  pipeline<Unit, Unit::stages>(
       query_position{kv * p.n.group(), key}, [&](query_position at, int buffer) { pass.load(at, buffer); },
       [&](query_position& at) { return pass.next(at); },
       [&](query_position at, int buffer) { pass.add(at, buffer, own_k, own_v, dk, dv); });
@@ -146,7 +146,7 @@ template <class Unit, class T, int D>
 
 /// dq; grid as forward_kernel.
 template <class Unit, class T, int D>
-[[maybe_unused]] static __global__ void __launch_bounds__(threads<Unit>)
+[[maybe_unused]] static __global__ void __launch_bounds__(threads<Unit>, Unit::dq_blocks)
     queries_kernel(const ROTOSCALE_GRID_CONSTANT attention_backward_pass<T> p) {
   auto& s = aligned_shared<key_memory<Unit, D>>();
   const int group = static_cast<int>(thread_index().x) / Unit::lanes;
@@ -182,7 +182,7 @@ template <class Unit, class T, int D>
     load_tile<Unit, D>(p.v, b, kv, key, p.n, p.vectors, s.v[buffer]);
   };
   const auto next = [&](int& key) { return (key += tile) <= first; };
-  pipeline<Unit>(first_key_of(starts, first, p.n.seq), load, next, [&](int key, int buffer) {
+  pipeline<Unit, Unit::dq_stages>(first_key_of(starts, first, p.n.seq), load, next, [&](int key, int buffer) {
     ROTOSCALE_UNROLL
     for (int half = 0; half < halves<Unit>; ++half) {
       float x[half_parts<Unit>][Unit::elements], dp[half_parts<Unit>][Unit::elements];
