@@ -5,6 +5,7 @@
 
 #include <initializer_list>
 
+#include "gpu/api/device.hpp"
 #include "gpu/api/nn.hpp"
 #include "gpu/dialect/launch.hpp"
 #include "gpu/nn/rows.hpp"
@@ -41,7 +42,7 @@ inline status check_floats(const void* x, bool wanted, const char* argument) {
 }
 inline status check_workspace(const void* workspace, std::size_t bytes, std::size_t needed) {
   if (needed == 0) return {};
-  if (bytes < needed) return {error_code::bad_extent, "workspace_bytes", "is less than the launch needs"};
+  if (bytes < needed) return {error_code::out_of_memory, "workspace_bytes", "is less than the launch needs"};
   return check_pointer(workspace, 16, "workspace");
 }
 
@@ -83,13 +84,20 @@ status with_storage(nn::dtype type, const Body& body) {
   return type == nn::dtype::bf16 ? body(bf16{}) : body(float{});
 }
 
+/// Is there a device, and may work be put on the stream?
+inline status check_ready(stream s) {
+  device_info device;
+  if (status found = current_device(device); !found.ok()) return found;
+  return check_stream(s);
+}
+
 /// A kernel that takes one structure of arguments.
 template <class Args>
 status launch_rows(void (*kernel)(Args), std::uint64_t grid, unsigned threads, stream s,
                    const std::type_identity_t<Args>& a, std::size_t shared_bytes = 0) {
   if (grid == 0) return {};
   if (grid > 0x7FFFFFFFu) return {error_code::bad_extent, "", "needs more than 2^31 blocks"};
-  if (status ready = check_stream(s); !ready.ok()) return ready;
+  if (status ready = check_ready(s); !ready.ok()) return ready;
   return launch(kernel, dim3{static_cast<unsigned>(grid), 1, 1}, dim3{threads, 1, 1}, shared_bytes, s, a);
 }
 

@@ -20,7 +20,7 @@ struct row_item {
   }
 };
 
-inline constexpr unsigned add_rows = 4, swiglu_rows = 2, embedding_rows = 2, rope_heads = 4;  // of a thread
+inline constexpr unsigned add_rows = 4, swiglu_rows = 2, embedding_rows = 2, rope_heads = 2;  // of a thread
 
 template <class T>
 struct add_args {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "gpu/api/device.hpp"
 #include "gpu/nn/check.hpp"
 #include "gpu/nn/elementwise.hpp"
 #include "gpu/nn/embedding.hpp"
@@ -32,8 +31,9 @@ status check_gate_up(const nn::const_tensor_view& gate_up, const nn::const_tenso
   return {};
 }
 
-/// Rows of a norm that a block stages: as many as lie in a share of shared memory, and 16 at most.
-constexpr std::size_t staged_bytes = has_small_shared_memory ? 16 * 1024 : 24 * 1024;
+/// Rows of a norm that a block stages: what fits here, but two at least. Many small blocks overlap better than a few
+/// large ones.
+constexpr std::size_t staged_bytes = 12 * 1024;
 constexpr std::size_t most_shared_bytes = has_small_shared_memory ? 60 * 1024 : 200 * 1024;
 
 template <class T, bool Residual>
@@ -52,7 +52,8 @@ status launch_norm(const nn::residual_norm_args& n, stream s) {
   a.eps = n.epsilon;
   const std::size_t pitch = row_pitch<T>(a.e.cols);
   const bool staged = pitch <= most_shared_bytes;
-  const auto fitting = static_cast<unsigned>(std::max<std::size_t>(1, staged_bytes / pitch));
+  const auto fitting =
+      static_cast<unsigned>(std::max<std::size_t>(2 * pitch <= most_shared_bytes ? 2 : 1, staged_bytes / pitch));
   a.block_rows = staged ? std::min(fitting, max_norm_rows) : max_norm_rows;
   const auto grid = static_cast<std::uint64_t>((a.e.rows + a.block_rows - 1) / a.block_rows);
   return staged ? launch_rows(norm_kernel<T, Residual, true>, grid, row_threads, s, a, a.block_rows * pitch)
@@ -64,13 +65,14 @@ status launch_norm_gradient(norm_gradient_args<T> a, stream s) {
   const auto grid = static_cast<std::uint64_t>((a.e.rows + nn::gain_chunk - 1) / nn::gain_chunk);
   const unsigned threads = std::min(row_threads, (a.e.pieces + 31) / 32 * 32);
   const unsigned per_thread = (a.e.pieces + threads - 1) / threads;
-  // dy, x and dx of this group and the next, and the terms of this one's sums.
-  const std::size_t row_bytes = 6 * std::size_t{row_pitch<T>(a.e.cols)} + 32 * lane_stride(a.e.cols) * sizeof(float);
+  // dy, x and dx of all stages, and the terms of this one's sums.
+  const std::size_t row_bytes =
+      3 * norm_stages * std::size_t{row_pitch<T>(a.e.cols)} + 32 * lane_stride(a.e.cols) * sizeof(float);
   if (per_thread > 4 || row_bytes > most_shared_bytes) {
     a.group_rows = max_norm_rows;
     return launch_rows(norm_gradient_kernel<T, 0>, grid, row_threads, s, a);
   }
-  constexpr std::size_t room = has_small_shared_memory ? 60 * 1024 : 96 * 1024;
+  constexpr std::size_t room = has_small_shared_memory ? 60 * 1024 : 112 * 1024;
   a.group_rows = std::clamp(static_cast<unsigned>(room / row_bytes), 1u, std::min(max_norm_rows, threads / 16));
   const std::size_t bytes = a.group_rows * row_bytes;
   if (per_thread == 1) return launch_rows(norm_gradient_kernel<T, 1>, grid, threads, s, a, bytes);
@@ -319,6 +321,8 @@ status embedding_backward(const nn::token_source& tokens, nn::const_tensor_view 
   if (n > 0x7FFFFFFF || vocabulary > 0x7FFFFFFF) return {error_code::bad_extent, "dy", "has more than 2^31 rows"};
   auto* const listed = static_cast<std::uint32_t*>(workspace);
   auto *const order = listed + (n + 3) / 4 * 4, *const runs = order + (n + 3) / 4 * 4;
+  if (status c = check_ready(s); !c.ok()) return c;
+  if (status c = check_code(token_order_kernel); !c.ok()) return c;
   if (status c = fill(runs, 0, static_cast<std::size_t>(n) * sizeof(std::uint32_t), s); !c.ok()) return c;
   const token_order_args sort{tokens, state, static_cast<unsigned>(n), static_cast<unsigned>(vocabulary), listed,
                               order,  runs};

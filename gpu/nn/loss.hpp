@@ -38,7 +38,7 @@ struct loss_args {
 inline constexpr unsigned softmax_elements = nn::softmax_chunk / row_threads;  // of a thread, by fours
 
 /// Blocks of a processor: each waits for its loads, then for one warp's sum.
-inline constexpr unsigned softmax_blocks = bounds_count_waves ? 1 : 6;
+inline constexpr unsigned softmax_blocks = bounds_count_waves ? 1 : 8;
 
 /// A block's chunk.
 struct softmax_place {
@@ -107,7 +107,7 @@ __device__ inline float sum_chunk(const softmax_place& at, bool vectors, softmax
     at.load(softmax_place::column(i), vectors, minus_infinity, x + 4 * i);
   }
   ROTOSCALE_UNROLL
-  for (unsigned i = 0; i < softmax_elements; ++i) largest = x[i] > largest ? x[i] : largest;
+  for (unsigned i = 0; i < softmax_elements; ++i) largest = __builtin_fmaxf(largest, x[i]);  // without NaN
   largest = block_max(largest);
   const float shift = nn::softmax_shift(largest);
   ROTOSCALE_UNROLL
@@ -115,7 +115,7 @@ __device__ inline float sum_chunk(const softmax_place& at, bool vectors, softmax
     vec16 some;
     ROTOSCALE_UNROLL
     for (unsigned j = 0; j < 4; ++j) {
-      x[4 * i + j] = nn::exp(x[4 * i + j] - shift);
+      x[4 * i + j] = nn::exp_of_difference(x[4 * i + j] - shift);
       some.word[j] = fp32_bits(x[4 * i + j]);
     }
     *reinterpret_cast<vec16*>(shared.e + softmax_place::column(i)) = some;
@@ -276,7 +276,7 @@ __device__ inline void sum_row_chunk(const loss_args& a, const softmax_place& at
   ROTOSCALE_UNROLL
   for (unsigned i = 0; i < softmax_elements / 4; ++i) at.load(softmax_place::column(i), a.vectors, 0.0f, x + 4 * i);
   ROTOSCALE_UNROLL
-  for (float& e : x) e = nn::exp(e - shift);
+  for (float& e : x) e = nn::exp_of_difference(e - shift);
   store_gradient(a, at, target, factor, x);
 }
 

@@ -188,8 +188,9 @@ __device__ inline float chain_of_products(const float* a, const float* b, unsign
   return n % 2 == 0 ? sum : nn::fma(a[n - 1], b[n - 1], sum);
 }
 
-/// Where a block of 64 rows stands: dy, x and dx of a group of rows in shared memory while those of the next are on
+/// Where a block of 64 rows stands: dy, x and dx of a group of rows in shared memory while those of the next two are on
 /// their way.
+inline constexpr unsigned norm_stages = 3;
 template <class T>
 struct norm_gradient_group {
   const norm_gradient_args<T>& a;
@@ -199,8 +200,8 @@ struct norm_gradient_group {
 
   enum tensor : unsigned { dy, x, dx };
   __device__ T* staged(unsigned r, unsigned which) const {
-    const unsigned half = first / a.group_rows % 2;
-    return reinterpret_cast<T*>(memory + ((half * a.group_rows + r) * 3 + which) * pitch);
+    const unsigned stage = first / a.group_rows % norm_stages;
+    return reinterpret_cast<T*>(memory + ((stage * a.group_rows + r) * 3 + which) * pitch);
   }
   __device__ const T* source(unsigned r, unsigned which) const {
     return which == dx ? a.dx[row0 + first + r] : (which == x ? a.x : a.dy)[row0 + first + r];
@@ -232,7 +233,7 @@ __device__ inline void set_pulls_from_rows(const norm_gradient_group<T>& g, floa
 template <class T>
 __device__ inline void set_pulls(const norm_gradient_group<T>& g, float* pulls) {
   const unsigned t = thread_index().x, count = g.count(), cols = g.a.e.cols, steps = lane_stride(cols);
-  float* const terms = reinterpret_cast<float*>(g.memory + 6 * g.a.group_rows * g.pitch);
+  float* const terms = reinterpret_cast<float*>(g.memory + 3 * norm_stages * g.a.group_rows * g.pitch);
   for (piece_walk at(g.a.e.pieces); at.row < count; at.step()) {
     const unsigned col = at.piece * piece_elements, some = g.a.e.count(at.piece);
     float dy[piece_elements], x[piece_elements], gain[piece_elements];
@@ -304,13 +305,18 @@ __global__ void __launch_bounds__(row_threads)
                            0,    row_pitch<T>(a.e.cols)};
   float* const partial = a.partial + block_index().x * index_t{a.e.cols};
   float sums[staged ? Pieces : 1][piece_elements] = {};
-  if constexpr (staged) g.fetch();
+  const auto fetch = [&](unsigned groups_ahead) {
+    norm_gradient_group<T> later = g;
+    later.first += groups_ahead * a.group_rows;
+    if (staged && later.first < g.rows) later.fetch();
+    commit_copies();
+  };
+  fetch(0);
+  fetch(1);
   for (; g.first < g.rows; g.first += a.group_rows) {
-    wait_for_copies();
+    wait_for_older_copies();
     block_barrier();
-    norm_gradient_group<T> next = g;
-    next.first += a.group_rows;
-    if (staged && next.first < g.rows) next.fetch();
+    fetch(2);
     if constexpr (staged) {
       set_pulls(g, pulls);
     } else {

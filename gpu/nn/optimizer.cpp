@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "gpu/api/device.hpp"
 #include "gpu/nn/check.hpp"
 #include "gpu/nn/loss.hpp"
 
@@ -59,7 +58,7 @@ status launch_squares(const squares_args& a, index_t chunks, stream s) {
 
 template <class... Parameter, class... Argument>
 status launch_one(void (*kernel)(Parameter...), unsigned threads, stream s, Argument... arguments) {
-  if (status ready = check_stream(s); !ready.ok()) return ready;
+  if (status ready = check_ready(s); !ready.ok()) return ready;
   return launch(kernel, dim3{1, 1, 1}, dim3{threads, 1, 1}, 0, s, arguments...);
 }
 
@@ -122,7 +121,8 @@ status cross_entropy(nn::tensor_view logits, const nn::token_source& targets, in
   order.lag = gradients ? softmax_lag : 0;
   const auto blocks = std::uint64_t{order.groups + order.lag} * 2 * order.group_rows * a.chunks;
   if (blocks > 0x7FFFFFFFu) return {error_code::bad_extent, "logits", "needs more than 2^31 blocks"};
-  if (status c = check_stream(s); !c.ok()) return c;
+  if (status c = check_ready(s); !c.ok()) return c;
+  if (status c = check_code(softmax_chunks_kernel); !c.ok()) return c;
   if (status c = fill(workspace, 0, control_bytes(rows), s); !c.ok()) return c;
   return launch(softmax_chunks_kernel, dim3{static_cast<unsigned>(blocks), 1, 1}, dim3{row_threads, 1, 1}, 0, s, a,
                 order);

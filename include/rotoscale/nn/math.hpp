@@ -15,6 +15,18 @@ ROTOSCALE_HD inline float sqrt(float x) { return __builtin_sqrtf(x); }
 /// Correctly rounded.
 ROTOSCALE_HD inline double sqrt(double x) { return __builtin_sqrt(x); }
 
+/// e^r for |r| <= ln 2 / 2 by its Taylor series to r^7: the remainder is below 2^-28.
+[[gnu::always_inline]] ROTOSCALE_HD inline float exp_taylor(float r) {
+  float p = fma(r, 1.0f / 5040.0f, 1.0f / 720.0f);
+  p = fma(p, r, 1.0f / 120.0f);
+  p = fma(p, r, 1.0f / 24.0f);
+  p = fma(p, r, 1.0f / 6.0f);
+  p = fma(p, r, 0.5f);
+  p = fma(p, r, 1.0f);
+  p = fma(p, r, 1.0f);
+  return p;
+}
+
 /// e^x: error below 2 units in the last place; 0 below -87.33 (no subnormal results), Inf above 88.72.
 /// Always inline: loops over rows become vector code only then.
 [[gnu::always_inline]] ROTOSCALE_HD inline float exp(float x) {
@@ -23,14 +35,8 @@ ROTOSCALE_HD inline double sqrt(double x) { return __builtin_sqrt(x); }
   const float shifted = fma(x, 0x1.715476p+0f, 0x1.8p+23f);
   const float n = shifted - 0x1.8p+23f;
   const float r = fma(n, -0x1.7F7D1Cp-20f, fma(n, -0x1.62E400p-1f, x));
-  // 2. e^r by its Taylor series to r^7: the remainder is below 2^-28.
-  float p = fma(r, 1.0f / 5040.0f, 1.0f / 720.0f);
-  p = fma(p, r, 1.0f / 120.0f);
-  p = fma(p, r, 1.0f / 24.0f);
-  p = fma(p, r, 1.0f / 6.0f);
-  p = fma(p, r, 0.5f);
-  p = fma(p, r, 1.0f);
-  p = fma(p, r, 1.0f);
+  // 2. e^r.
+  const float p = exp_taylor(r);
   // 3. Times 2^n: the result is normal, so n is added to the exponent.
   const float y = fp32_from_bits(fp32_bits(p) + (fp32_bits(shifted) << 23));
   return x < -87.33f ? 0.0f : (x > 88.72f ? fp32_from_bits(fp32_infinity_bits) : (x != x ? x : y));
@@ -48,6 +54,15 @@ ROTOSCALE_HD inline double sqrt(double x) { return __builtin_sqrt(x); }
   p = fma(p, f, 1.0f);
   const float power = fp32_from_bits((fp32_bits(shifted) << 23) + 0x3F800000u);  // 2^n
   return x < -60.0f ? 0.0f : p * power;
+}
+
+/// exp(x) of x <= 0 or NaN, by fewer operations: the same bits, which NaN aside.
+[[gnu::always_inline]] ROTOSCALE_HD inline float exp_of_difference(float x) {
+  const float shifted = fma(x, 0x1.715476p+0f, 0x1.8p+23f);
+  const float n = shifted - 0x1.8p+23f;
+  const float p = exp_taylor(fma(n, -0x1.7F7D1Cp-20f, fma(n, -0x1.62E400p-1f, x)));
+  const float y = p * fp32_from_bits((fp32_bits(shifted) << 23) + fp32_bits(1.0f));
+  return x < -87.33f ? 0.0f : y;
 }
 
 /// Natural logarithm of a positive normal x: error below 3 units in the last place. Inf and NaN stay what they are.

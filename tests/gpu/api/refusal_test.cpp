@@ -14,6 +14,7 @@
 #include "gpu/api/dequantize.hpp"
 #include "gpu/api/gemm.hpp"
 #include "gpu/api/gemm_library.hpp"
+#include "gpu/api/nn.hpp"
 #include "gpu/api/quantize.hpp"
 #include "gpu/api/quantize_fp8.hpp"
 
@@ -96,6 +97,50 @@ void refuse_gemms(buffers& b, error_code expected) {
   }
 }
 
+void refuse_layers(buffers& b, error_code expected) {
+  const auto check = [&](const status& s) { check_refusal(s, expected, b); };
+  const auto floats = [](buffer& x) { return reinterpret_cast<float*>(x.data()); };
+  const std::size_t all = 1 << 30;
+  auto* const state = reinterpret_cast<nn::step_state*>(b.out.data());
+  const nn::token_source tokens{reinterpret_cast<const std::int32_t*>(b.in.data()), 0};
+  for (const nn::dtype type : {nn::dtype::fp32, nn::dtype::bf16}) {
+    const auto rows = [&](buffer& x, index_t cols) { return nn::dense_tensor(x.data(), type, {16, cols}); };
+    const auto table = nn::dense_tensor(b.in.data(), nn::dtype::fp32, {16, 64});
+    nn::residual_norm_args norm;
+    norm.x = norm.branch = rows(b.in, 64);
+    norm.sum = norm.y = rows(b.out, 64);
+    norm.gain = floats(b.scales);
+    norm.rstd = floats(b.more_scales);
+    check(residual_norm(norm, {}));
+    check(rmsnorm_forward(norm.x, norm.gain, 1e-5f, norm.y, norm.rstd, {}));
+    check(rmsnorm_backward(norm.x, norm.x, norm.gain, norm.rstd, norm.y, floats(b.codes), b.workspace.data(), all, {}));
+    check(add(norm.x, norm.x, norm.y, {}));
+    check(dropout(norm.x, {}, norm.y, true, state, {}));
+    check(swiglu_forward(rows(b.in, 128), norm.y, {}));
+    check(swiglu_backward(norm.x, rows(b.in, 128), rows(b.out, 128), {}));
+    const auto heads = nn::as_heads(norm.y, 2, 4, 16);
+    check(rope(heads, floats(b.in), floats(b.in), false, {}));
+    check(rope_both(heads, heads, floats(b.in), floats(b.in), true, {}));
+    check(embedding_forward(tokens, table, norm.y, state, nullptr, {}));
+    check(embedding_backward(tokens, norm.x, nn::dense_tensor(b.out.data(), nn::dtype::fp32, {16, 64}), state,
+                             b.workspace.data(), all, {}));
+  }
+  for (const index_t vocabulary : {index_t{64}, index_t{5000}}) {
+    const auto logits = nn::dense_tensor(b.out.data(), nn::dtype::fp32, {4, vocabulary});
+    check(cross_entropy(logits, tokens, 0, floats(b.codes), true, state, nullptr, b.workspace.data(), all, {}));
+  }
+  check(sum_losses(floats(b.in), 64, state, b.workspace.data(), all, {}));
+  check(begin_step(tokens.data, 64, state, {}));
+  check(set_gradient_scale(state, {}));
+  check(next_micro_batch(state, {}));
+  const nn::parameter_arena::segment whole{0, 4096, true};
+  nn::parameter_arena arena{floats(b.codes), floats(b.in), floats(b.more_codes), floats(b.scales), 4096, {&whole, 1}};
+  arena.segments_in_backend = reinterpret_cast<const nn::parameter_arena::segment*>(b.in.data());
+  check(sum_squares(floats(b.in), arena, reinterpret_cast<double*>(b.out.data()), b.workspace.data(), all, {}));
+  check(gradient_norm(arena, {}, state, b.workspace.data(), all, {}));
+  check(adamw(arena, {}, state, {}));
+}
+
 plain_problem plain(buffers& b) {
   const gemm_operand x{
       .element = formats::bf16, .rows = extent, .k = extent, .codes = b.codes.data(), .code_stride = 2 * extent};
@@ -116,6 +161,7 @@ void refuse_all(error_code expected) {
   buffers b;
   refuse_quantizers<bf16>(b, expected);
   refuse_gemms(b, expected);
+  refuse_layers(b, expected);
 }
 
 void require_device() {

@@ -39,6 +39,74 @@ void check_all(bool with_long = true) {
 
 }  // namespace
 
+TEST_CASE("bad arguments of layers") {
+  alignas(16) static float memory[4096];
+  alignas(16) static nn::step_state state;
+  const auto rows = [&](index_t n, index_t cols) { return nn::dense_tensor(memory, nn::dtype::fp32, {n, cols}); };
+  const auto narrow = nn::dense_tensor(memory, nn::dtype::bf16, {4, 8});
+  const auto transposed = [&] {
+    nn::tensor_view x = rows(4, 8);
+    std::swap(x.strides[0], x.strides[1]);
+    return x;
+  }();
+  using gpu::error_code;
+  const auto refused = [](const gpu::status& s, error_code code, const char* argument) {
+    CAPTURE(s.message());
+    CHECK(s.code == code);
+    CHECK(std::string(s.argument) == argument);
+  };
+  refused(gpu::add(rows(4, 8), rows(4, 9), rows(4, 8), {}), error_code::bad_extent, "y");
+  refused(gpu::add(rows(4, 8), rows(4, 8), narrow, {}), error_code::bad_option, "sum");
+  refused(gpu::add(transposed, rows(4, 8), rows(4, 8), {}), error_code::bad_extent, "x");
+  refused(gpu::add(nn::dense_tensor(memory, nn::dtype::u8, {4, 8}), rows(4, 8), rows(4, 8), {}), error_code::bad_option,
+          "x");
+  refused(gpu::add(nn::dense_tensor(nullptr, nn::dtype::fp32, {4, 8}), rows(4, 8), rows(4, 8), {}),
+          error_code::bad_pointer, "x");
+  refused(gpu::swiglu_forward(rows(4, 8), rows(4, 8), {}), error_code::bad_extent, "gate_up");
+  refused(gpu::rmsnorm_forward(rows(4, 8), nullptr, 1e-5f, rows(4, 8), memory, {}), error_code::bad_pointer, "gain");
+  refused(gpu::rmsnorm_backward(rows(4, 8), rows(4, 8), memory, memory, rows(4, 8), memory, memory, 16, {}),
+          error_code::out_of_memory, "workspace_bytes");
+  refused(gpu::rope(nn::dense_tensor(memory, nn::dtype::fp32, {1, 2, 3, 5}), memory, memory, false, {}),
+          error_code::bad_extent, "queries");
+  refused(gpu::cross_entropy(narrow, {}, 0, memory, true, &state, nullptr, nullptr, 0, {}), error_code::bad_option,
+          "logits");
+  refused(gpu::cross_entropy(rows(1, 4096).part(0, 0, 1), {}, 0, memory, true, &state, nullptr, nullptr, 0, {}),
+          error_code::bad_pointer, "targets");
+  refused(gpu::next_micro_batch(nullptr, {}), error_code::bad_pointer, "state");
+  const nn::parameter_arena::segment unaligned{100, 8, true};
+  nn::parameter_arena arena{memory, memory, memory, memory, 4096, {&unaligned, 1}};
+  refused(gpu::adamw(arena, {}, &state, {}), error_code::bad_extent, "arena.segments");
+  const nn::parameter_arena::segment long_one{0, 5000, true};
+  arena.segments = {&long_one, 1};
+  refused(gpu::adamw(arena, {}, &state, {}), error_code::bad_extent, "arena.segments");
+  const nn::parameter_arena::segment fitting{0, 4096, true};
+  arena.segments = {&fitting, 1};
+  refused(gpu::adamw(arena, {}, &state, {}), error_code::bad_pointer, "arena.segments_in_backend");
+}
+
+TEST_CASE("a number outside of the vocabulary is masked and reported") {
+  const std::vector<std::int32_t> numbers = {1, 7, -5, 2};
+  const gpu_test::device_array<std::int32_t> tokens(numbers);
+  const gpu_test::device_array<float> table(std::vector<float>(5 * 8, 3.0f)), y(4 * 8),
+      logits(std::vector<float>(4 * 5)), loss(4);
+  const gpu_test::device_array<nn::step_state> state(std::vector<nn::step_state>(1));
+  const gpu_test::device_array<std::uint32_t> fault(std::vector<std::uint32_t>(1));
+  const auto view = [](float* x, index_t rows, index_t cols) {
+    return nn::dense_tensor(x, nn::dtype::fp32, {rows, cols});
+  };
+  gpu_test::expect(gpu::embedding_forward({tokens.data(), 0}, view(table.data(), 5, 8), view(y.data(), 4, 8),
+                                          state.data(), fault.data(), {}));
+  CHECK(fault.read()[0] == 3);
+  for (index_t i = 0; i < 4 * 8; ++i)
+    CHECK(y.read()[static_cast<std::size_t>(i)] == (i / 8 == 0 || i / 8 == 3 ? 3.0f : 0.0f));
+  fault.write({0});
+  gpu_test::expect(gpu::cross_entropy(view(logits.data(), 4, 5), {tokens.data(), 0}, 0, loss.data(), false,
+                                      state.data(), fault.data(), nullptr, 0, {}));
+  CHECK(fault.read()[0] == 3);
+  CHECK(loss.read()[1] == 0.0f);
+  CHECK(loss.read()[3] > 1.0f);
+}
+
 #if !defined(ROTOSCALE_TEST_DEVICE)
 
 TEST_CASE("kernels leave the CPU's bytes, whatever the order of a block's threads") {

@@ -73,6 +73,16 @@ TEST_CASE("exp2 is within 1.02e-4 of 2^x, and exact at 0") {
   CHECK(std::isnan(nn::exp2(infinity)));
 }
 
+TEST_CASE("exp_of_difference has exp's bits at and below 0") {
+  for (std::uint64_t u = 0x80000000u; u <= 0xFF800000u; u += 149) {
+    const float x = fp32_from_bits(static_cast<std::uint32_t>(u));
+    REQUIRE(fp32_bits(nn::exp_of_difference(x)) == fp32_bits(nn::exp(x)));
+  }
+  CHECK(nn::exp_of_difference(0.0f) == 1.0f);
+  CHECK(nn::exp_of_difference(-infinity) == 0.0f);
+  CHECK(std::isnan(nn::exp_of_difference(std::numeric_limits<float>::quiet_NaN())));
+}
+
 TEST_CASE("exp: ends of its range and special values") {
   CHECK(nn::exp(0.0f) == 1.0f);
   CHECK(nn::exp(-0.0f) == 1.0f);
