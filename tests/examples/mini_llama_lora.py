@@ -105,6 +105,39 @@ class Adapters(Lora):
     def test_fixed_signs_fused(self):
         self.check_resume(schedule="mxfp4_h16_fixed_signs", lora_targets=FUSED)
 
+    def test_healing_as_amd_does(self):
+        for schedule in ("amd_lora", "amd_lora_scaled"):
+            for stop in (4, 5, 6):  # the switch is behind step 5: 339 of 550
+                with self.subTest(schedule=schedule, stop=stop):
+                    self.check_resume(stop, schedule=schedule)
+                    for run in ("whole", "parts"):
+                        switch, = records(self.folder / run / "log.jsonl", "switch")
+                        memory = switch["memory"]
+                        self.assertEqual((switch["step"], switch["reason"], switch["scales"]),
+                                         (5, {"kind": "step", "at": 5}, "reset"))
+                        # The stash is all that comes; MXFP4 and FP8 are never resident together.
+                        self.assertEqual(memory["quantized_between"], 0)
+                        self.assertEqual(memory["quantized_peak"], max(memory["quantized_before"], memory["quantized_after"]))
+                        self.assertTrue(0 < memory["streamed"] < memory["quantized_after"])
+                        self.assertLess(memory["quantized_peak"], memory["quantized_before"] + memory["streamed"])
+                        start = records(self.folder / run / "log.jsonl", "start")[0]["memory"]
+                        self.assertGreaterEqual(start["stash"]["bytes"], memory["streamed"])
+                        shutil.rmtree(self.folder / run)
+
+    def test_healing_by_triggers_and_back(self):
+        plateau = {"kind": "plateau", "patience": 1, "min_delta": 10}
+        noise = {"kind": "gradient_noise", "patience": 1, "ratio": 1e9, "every": 2}
+        self.write("heal.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": "fp8_amd", "trigger": plateau, "scales": "seed"},
+                                            {"recipe": "mxfp4_h16", "trigger": noise}, {"recipe": "bf16", "trigger": plateau}]})
+        for stop in range(1, 8):
+            with self.subTest(stop=stop):
+                self.check_resume(stop, schedule="heal.json", eval_every=1)
+                switches = records(self.folder / "whole/log.jsonl", "switch")
+                self.assertEqual([(s["step"], s["to"], s["reason"]["kind"]) for s in switches],
+                                 [(2, "fp8_amd", "plateau"), (4, "mxfp4_h16", "gradient_noise"), (6, "bf16", "plateau")])
+                for run in ("whole", "parts"):
+                    shutil.rmtree(self.folder / run)
+
     def test_another_recipe_in_the_middle(self):
         for stop in (3, 5, 6):
             self.check_resume(stop, schedule="mxfp4_h16_heal", lora_targets="q_proj,v_proj,down_proj")

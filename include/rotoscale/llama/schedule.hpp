@@ -127,7 +127,7 @@ inline void check_order(const std::vector<nn::resolved_phase>& phases, std::int6
     if (i == 0 && (p.from_step != 0 || p.trigger)) throw io::error(where, at + "the first phase must start at 0");
     if (i == 0) continue;
     const bool after_open = phases[i - 1].trigger && phases[i - 1].from_step == steps;
-    if (after_open && !p.trigger) {
+    if (after_open && !is_open) {
       throw io::error(where, at + "follows a phase whose trigger has no latest step");
     }
     if (p.from_step <= phases[i - 1].from_step && !is_open) {

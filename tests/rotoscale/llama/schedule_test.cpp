@@ -138,5 +138,6 @@ TEST_CASE("caps and triggers of phases") {
   CHECK(starts({{"mxfp4"}, open, open}, 10) == std::vector<std::int64_t>{0, 10, 10});
   CHECK(fault({{"mxfp4"}, open, {"bf16", 0.9}}, 10) ==
         "s.json: phases[2].at: follows a phase whose trigger has no latest step");
+  CHECK(fault({{"mxfp4"}, open, latest}, 10).starts_with("s.json: phases[2].at: follows a phase whose trigger"));
   CHECK(fault({open}, 10) == "s.json: phases[0].at: the first phase must start at 0");
 }
