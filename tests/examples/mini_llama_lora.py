@@ -214,6 +214,18 @@ class Adapters(Lora):
         self.assertEqual({name: entry["peak"] for name, entry in start["memory"].items()}, lora)
         self.assertEqual(start["trained_parameters"], 4 * (32 + 128) + 4 * (64 + 32))
 
+    def test_the_plan_of_llama_2_70b(self):
+        """MLPerf's adapters have 44.6 million parameters; MXFP4 takes 4.25 bits a weight and orientation, the head 16."""
+        shape = {"vocab_size": 32000, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
+                 "num_attention_heads": 64, "num_key_value_heads": 8, "max_position_embeddings": 8192}
+        self.write("70b.json", shape)
+        rows = [line.split() for line in self.succeed("plan", "--model-config", "70b.json", "--init", "base", "--lora-rank", 16,
+                                                      "--recipe", "mxfp4_h16", "--batch", 1, "--sequence", 8192).splitlines()]
+        plan = {row[0]: int(row[1]) for row in rows}
+        self.assertEqual(plan["masters"], 4 * 80 * 16 * ((8192 + 10240) + (8192 + 8192)))
+        weights = 80 * 8192 * (10240 + 8192 + 2 * 28672 + 28672)
+        self.assertAlmostEqual(plan["quantized"] / (2 * weights * 4.25 / 8 + 2 * 32000 * 8192), 1, delta=1e-3)
+
     def test_a_base_that_moved_and_one_that_changed(self):
         self.lora("whole")
         self.lora("parts", "--stop-at", 4)
@@ -303,6 +315,10 @@ class BadInput(Lora):
         self.refuse(["train", "--resume", "run", "--lora-rank", 8], "--lora-rank", "cannot be changed")
         shutil.move(self.folder / "base", self.folder / "gone")
         self.refuse(["eval", "--checkpoint", "run"], str(self.base), "--adapter")
+
+    def test_a_base_is_not_overwritten(self):
+        for base in ("base", self.base):
+            self.refuse([*self.train_command("base"), "--overwrite", "--init", base, "--lora-rank", 4], str(base), "--overwrite")
 
     def test_a_fused_checkpoint_whose_parts_disagree(self):
         self.lora("run", "--stop-at", 4, lora_targets=FUSED)

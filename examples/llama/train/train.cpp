@@ -78,6 +78,13 @@ void trainer::open_log() {
   if (!session_.overwrite) {
     files_.require_unused("; use --resume to continue a run or --overwrite to start anew");
   }
+  if (!state_.run.init.empty()) {
+    const fs::path base = fs::weakly_canonical(llama::find_weights(state_.run.init).directory),
+                   removed = fs::weakly_canonical(files_.checkpoints());
+    if (std::mismatch(removed.begin(), removed.end(), base.begin(), base.end()).first == removed.end()) {
+      throw io::error(state_.run.init, "lies in " + session_.out + ", whose checkpoints --overwrite would remove");
+    }
+  }
   std::error_code failed;
   fs::remove_all(files_.checkpoints(), failed);
   log_ = std::make_unique<io::jsonl_writer>(files_.log());
