@@ -43,7 +43,7 @@ GPU_PARTS = {
 }
 # Which toolkit compiles gpu/, and for which device, is asked in gpu/dialect and where no one file exists in all modes.
 MODE = re.compile(r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b.*(?:ROTOSCALE_(?:CUDA|AMD|GPU_HOST|NO_HIP_SDK)|__CUDA|__HIP|__gfx|__AMDGCN)")
-MODE_FILES = {"gpu/gemm/kernels.hpp", "gpu/gemm/amd/listing.hip"}
+MODE_FILES = {"gpu/gemm/kernels.hpp", "gpu/gemm/dense_kernels.hpp", "gpu/gemm/amd/listing.hip"}
 # Numerics headers include the standard library only, and these opt-in bridges one library each.
 BRIDGES = {"eigen": "Eigen/"}
 # What rotoscale.hpp leaves to be included by name: bridges, what throws, test inputs.

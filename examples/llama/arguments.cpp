@@ -63,6 +63,20 @@ struct flag_visitor {
 /// More than any machine has; a slip of the keyboard must not start a million.
 constexpr int most_threads = 4096;
 
+void define_device(CLI::App& sub, device_choice& d) {
+  sub.add_option("--device", d.name, "auto, cpu, cuda, hip or host (a device's code on the CPU, slow)")
+      ->capture_default_str()
+      ->check(CLI::IsMember(std::vector<std::string>(std::begin(device_names), std::end(device_names))))
+      ->group("run");
+  sub.add_option("--device-number", d.number, "which device")->check(CLI::Range(0, 1023))->group("run");
+  sub.add_option("--threads", d.threads, "threads of the CPU; 0: one per core. Results do not depend on it")
+      ->check(CLI::Range(0, most_threads))
+      ->group("run");
+  sub.add_flag("!--no-graphs", d.graphs, "launch each operation by itself")->group("run");
+  sub.add_flag("--wait-for-each", d.wait_for_each, "wait for each operation, so that a fault has its name")
+      ->group("run");
+}
+
 constexpr const char* lora_group = "lora";
 
 /// The described options of a run. Any of --lora-... asks for adapters.
@@ -100,7 +114,7 @@ void define_eval_and_sample(CLI::App& app, arguments& a) {
     sub->add_option("--checkpoint", a.checkpoint, "checkpoint or run directory")->required();
     sub->add_option("--adapter", a.adapter, "adapters beside its weights: PEFT's files, or a checkpoint or run");
     sub->add_option("--recipe", a.schedule_override, "another recipe than the one it was trained under last");
-    sub->add_option("--threads", a.threads, "threads; 0: one per core")->check(CLI::Range(0, most_threads));
+    define_device(*sub, a.device);
   }
   for (CLI::App* sub : {eval, sample}) {
     sub->add_option("--tokenizer", a.tokenizer, "SentencePiece model (default: the run's)");
@@ -124,6 +138,15 @@ void define_eval_and_sample(CLI::App& app, arguments& a) {
   sample->add_option("--seed", a.sample.seed, "of the draws")->capture_default_str()->check(not_negative());
 }
 
+void define_replay(CLI::App& app, replay_options& o) {
+  CLI::App* replay = app.add_subcommand("replay", "compute steps of a run once more, and compare every byte");
+  replay->add_option("run", o.run, "run directory")->required();
+  replay->add_option("--steps", o.steps, "A:B: from the checkpoint of step A (0: from the seed) to that of step B")
+      ->required();
+  replay->add_option("--keep", o.keep, "directory to keep the replay's own run in");
+  define_device(*replay, o.device);
+}
+
 /// All subcommands and flags, bound to `a`.
 void define(CLI::App& app, arguments& a) {
   app.set_version_flag("--version", std::string("mini-llama ") + ROTOSCALE_VERSION + " (" + ROTOSCALE_COMMIT + ")");
@@ -139,8 +162,8 @@ void define(CLI::App& app, arguments& a) {
   train->add_option("--stop-at", a.session.stop_at, "end behind a checkpoint after this many steps")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))
       ->group("run");
-  train->add_option("--threads", a.threads, "threads; 0: one per core. Results do not depend on it")
-      ->check(CLI::Range(0, most_threads))
+  define_device(*train, a.device);
+  train->add_option("--digest-steps", a.digest_steps, "A:B: digests of what each operation leaves in these steps, for replay")
       ->group("run");
   train->add_flag("--no-progress", a.no_progress, "no progress line on a terminal")->group("run");
   train->add_option("--memory-limit", a.session.memory_limit, "most bytes of all memory, e.g. 4GiB; 0: no limit")
@@ -162,8 +185,18 @@ void define(CLI::App& app, arguments& a) {
   plan->add_option("--statistics-every", a.statistics_every, "as train's; 0 needs no memory")->group("run");
   define_run(*plan, a);
 
+  define_device(*plan, a.device);
+
+  CLI::App* profile = app.add_subcommand("profile", "where a step's time goes on a device, on random tokens");
+  profile->add_option("--config", a.config, "JSON file with any of the options below")->group("run");
+  profile->add_option("--model-config", a.model_config, "model shape from a Hugging Face config.json")->group("run");
+  profile->add_option("--recipe", a.schedule_override, "same as --schedule")->group("run");
+  define_device(*profile, a.device);
+  describe(flag_visitor{*profile, "run"}, a.run);
+
   define_eval_and_sample(app, a);
   define_merge(app, a);
+  define_replay(app, a.replay);
   define_tokenizer(app, a.tokens);
 
   CLI::App* report = app.add_subcommand("report", "compare runs: table, CSV, plots, one HTML page");
@@ -221,8 +254,9 @@ void parse_arguments(int argc, char** argv, arguments& a) {
 
 void check_resume_flags(int argc, char** argv) {
   const std::vector<std::string> allowed = {
-      "--resume", "--threads",      "--stop-at",   "--no-progress",      "--data",
-      "--out",    "--memory-limit", "--tokenizer", "--statistics-every", "--init"};
+      "--resume", "--threads",   "--stop-at", "--no-progress",   "--data",      "--out",           "--memory-limit",
+      "--device", "--tokenizer", "--init",    "--device-number", "--no-graphs", "--wait-for-each", "--digest-steps",
+      "--statistics-every"};
   for (int i = 2; i < argc; ++i) {
     const std::string word = argv[i];
     if (!word.starts_with("--")) continue;

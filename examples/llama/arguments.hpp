@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "data/commands.hpp"
+#include "device.hpp"
 #include "merge.hpp"
+#include "replay.hpp"
 #include "report/report.hpp"
 #include "sample.hpp"
 #include "train/train.hpp"
@@ -20,7 +22,9 @@ struct arguments {
   llama::lora_config lora;  ///< becomes run.lora if any of it is given
   session_options session;
   std::string config, model_config, checkpoint, resume, schedule_override;
-  int threads = 0;
+  device_choice device;
+  std::string digest_steps;
+  replay_options replay;
   bool no_progress = false;
   std::optional<std::int64_t> statistics_every;
   std::vector<std::string> data;

@@ -9,7 +9,6 @@
 #include "merge.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
 #include "rotoscale/llama/schedule.hpp"
-#include "rotoscale/nn/cpu/make_backend.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -28,7 +27,7 @@ struct loaded_model {
   std::unique_ptr<llama::session> session;
 
   explicit loaded_model(const arguments& a)
-      : ops(nn::make_cpu_backend(a.threads)), path(llama::find_checkpoint(a.checkpoint)) {
+      : ops(make_backend(a.device)), path(llama::find_checkpoint(a.checkpoint)) {
     std::error_code failed;
     const bool own = fs::exists(path / "trainer_state.json", failed);
     if (own) state = read_trainer_state(path);

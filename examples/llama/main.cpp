@@ -6,28 +6,47 @@
 #include <unistd.h>
 
 #include <iostream>
+#include <optional>
 
 #include "arguments.hpp"
 #include "checkpoint_commands.hpp"
 #include "exit_codes.hpp"
+#include "profile.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
-#include "rotoscale/nn/cpu/make_backend.hpp"
 
 namespace rotoscale::llama_program {
 namespace {
 
 namespace fs = std::filesystem;
 
+/// Statistics only where the device computes them; throws io::error where they were asked for and it does not.
+void restrict_statistics(arguments& a, const nn::backend& ops) {
+  if (ops.has_statistics()) return;
+  if (a.statistics_every.value_or(0) > 0) {
+    throw io::error("--statistics-every", ops.description() + " computes no statistics; --device cpu does, or say 0");
+  }
+  a.session.statistics_every = 0;
+}
+
 int train(int argc, char** argv, arguments& a) {
-  const auto cpu = nn::make_cpu_backend(a.threads);
-  nn::backend& ops = *cpu;
+  const auto device = make_backend(a.device);
+  nn::digest_backend watched(*device);
+  nn::backend& ops = a.digest_steps.empty() ? *device : watched;
+  std::optional<digest_recorder> recorder;
+  const auto record = [&] {
+    if (a.digest_steps.empty()) return;
+    recorder.emplace(watched, parse_steps(a.digest_steps, "--digest-steps"), fs::path(a.session.out) / "digests.jsonl");
+    a.session.watcher = &*recorder;
+  };
   a.session.threads = ops.threads();
   a.session.progress = !a.no_progress && isatty(STDERR_FILENO) != 0;
   if (a.resume.empty()) {
     if (!a.schedule_override.empty()) a.run.schedule = a.schedule_override;
     if (a.session.out.empty()) throw io::error("--out", "is required");
     if (a.statistics_every) a.session.statistics_every = *a.statistics_every;
+    restrict_statistics(a, ops);
     const std::string where = a.config.empty() ? "arguments" : a.config;
+    record();
     return trainer(ops, new_run(a.run, where), a.session).run();
   }
   check_resume_flags(argc, argv);
@@ -40,9 +59,10 @@ int train(int argc, char** argv, arguments& a) {
   // A checkpoint lies in RUN/checkpoints/.
   a.session.resumed_run = fs::weakly_canonical(checkpoint).parent_path().parent_path().string();
   if (a.session.out.empty()) a.session.out = a.session.resumed_run;
-  a.session.statistics_every = a.statistics_every
-                                   ? *a.statistics_every
-                                   : statistics_interval(run_directory(a.session.resumed_run).statistics());
+  a.session.statistics_every =
+      a.statistics_every ? *a.statistics_every : statistics_interval(run_directory(a.session.resumed_run).statistics());
+  restrict_statistics(a, ops);
+  record();
   trainer t(ops, std::move(state), a.session);
   t.restore(checkpoint);
   return t.run();
@@ -53,11 +73,17 @@ int plan(const arguments& a) {
   run_options options = a.run;
   if (!a.schedule_override.empty()) options.schedule = a.schedule_override;
   const trainer_state state = new_run(options, a.config.empty() ? "arguments" : a.config);
-  const auto ops = nn::make_cpu_backend(1);
-  std::cout << memory_table(
-      llama::plan_session(*ops, state.run.model, session_options_for(state.run, 0, a.statistics_every.value_or(1) > 0),
-                          recipes_of(state.phases)));
+  const auto ops = make_backend(a.device);
+  std::cout << memory_table(llama::plan_session(*ops, state.run.model,
+                                                session_options_for(state.run, 0, a.statistics_every.value_or(1) > 0),
+                                                recipes_of(state.phases)));
   return exit_ok;
+}
+
+int profile_run(const arguments& a) {
+  run_options options = a.run;
+  if (!a.schedule_override.empty()) options.schedule = a.schedule_override;
+  return profile(new_run(options, a.config.empty() ? "arguments" : a.config), a.device, std::cout);
 }
 
 int run(int argc, char** argv) {
@@ -67,6 +93,8 @@ int run(int argc, char** argv) {
   if (command == "train") return train(argc, argv, a);
   if (command == "plan") return plan(a);
   if (command == "eval") return evaluate_checkpoint(a);
+  if (command == "profile") return profile_run(a);
+  if (command == "replay") return replay(a.replay, std::cout);
   if (command == "sample") return sample_checkpoint(a);
   if (command == "merge") return merge(a.merge);
   if (command == "tokenizer") return run_tokenizer(a.tokens, std::cout);

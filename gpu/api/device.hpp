@@ -77,10 +77,10 @@ struct event {
 };
 /// An event; `timed`: elapsed can ask for its time, which costs a little.
 status create(event& e, bool timed = false);
-status destroy(event e);            ///< null is ok
-status record(event e, stream s);   ///< what was put on the stream so far
-status wait(stream s, event e);     ///< what comes on the stream waits for the event
-status synchronize(event e);        ///< waits for it, and says what went wrong before
+status destroy(event e);           ///< null is ok
+status record(event e, stream s);  ///< what was put on the stream so far
+status wait(stream s, event e);    ///< what comes on the stream waits for the event
+status synchronize(event e);       ///< waits for it, and says what went wrong before
 /// Microseconds between two timed events that are past; 0 in a build for the host.
 status elapsed(event from, event to, float& microseconds);
 

@@ -4,6 +4,7 @@
 // other in FP32 (fp32_fma_chain), or exact sums of 32 MXFP4 products scaled and added in FP32 (fp32_blockwise).
 #pragma once
 
+#include "device.hpp"
 #include "rotoscale/gemm_operand.hpp"
 #include "status.hpp"
 #include "stream.hpp"
@@ -19,7 +20,7 @@ struct defined_result {
   format stored = formats::fp32;  ///< or BF16
   format output = formats::fp32;  ///< or BF16; what is stored as BF16 is rounded to it in any case
   index_t out_stride = 0;         ///< elements between rows; 0: n
-  bool accumulate = false;        ///< adds what stands there; only where it is stored as FP32
+  bool accumulate = false;        ///< adds what stands there
 };
 
 /// Computes r.out, equal to gemm_ref by bytes. fma_chain takes FP32, BF16, E4M3 and E5M2 in any strides, transposed or
@@ -27,5 +28,10 @@ struct defined_result {
 /// order; blockwise takes the blocks of E2M1, codes and rows aligned to 4 bytes. One launch on `s`, no allocation. Any
 /// status but ok: nothing was launched.
 status gemm_defined(defined_sum sum, const gemm_operand& a, const gemm_operand& b, const defined_result& r, stream s);
+
+/// An operand's values, code * scale * factor, as FP32 or rounded to BF16 in rows `stride` elements apart: [rows, k], or
+/// `turned` [k, rows]. Operands are those of gemm_defined. One launch on `s`, no allocation. Any status but ok: nothing
+/// was launched.
+status decode_operand(const gemm_operand& from, bool turned, void* to, format stored, index_t stride, stream s);
 
 }  // namespace rotoscale::gpu

@@ -26,12 +26,12 @@ struct fp8_options {
 
 /// Results in device memory; null pointers: not wanted.
 struct fp8_output {
-  std::uint8_t* rows = nullptr;     ///< M × N codes
-  std::uint8_t* columns = nullptr;  ///< N × M codes, the transpose
-  index_t row_stride = 0;           ///< bytes; 0: dense
-  index_t column_stride = 0;        ///< bytes; 0: dense
-  float* amax = nullptr;            ///< becomes the larger of what it holds (not negative) and the source's amax
-  float* factor = nullptr;          ///< becomes *scale_inverse: what the codes' products are to be multiplied by
+  std::uint8_t* rows = nullptr;          ///< M × N codes
+  std::uint8_t* columns = nullptr;       ///< N × M codes, the transpose
+  index_t row_stride = 0;                ///< bytes; 0: dense
+  index_t column_stride = 0;             ///< bytes; 0: dense
+  float* amax = nullptr;                 ///< becomes the larger of what it holds (not negative) and the source's amax
+  float* factor = nullptr;               ///< becomes *scale_inverse: what the codes' products are to be multiplied by
   const float* scale_inverse = nullptr;  ///< null: 1
 };
 

@@ -139,9 +139,12 @@ __device__ void hold(std::int32_t (&d)[N]) {
 }
 
 /// A K-major operand in shared memory as the copy engine's 128-byte swizzle leaves it: rows of 128 bytes, eight of them
-/// an atom of 1024 bytes. A step along K of 32 bytes adds 2.
+/// an atom of 1024 bytes. A step along K of 32 bytes adds 2. Transposed: rows of 64 columns (128 bytes) each, eight k an
+/// atom, and the next 64 columns 8192 bytes further on; 16 k add 128.
+template <bool Transposed = false>
 __device__ inline std::uint64_t operand_descriptor(std::uint32_t address) {
-  return (std::uint64_t{address} & 0x3FFFF) >> 4 | std::uint64_t{1} << 16 | std::uint64_t{1024 >> 4} << 32 |
+  constexpr std::uint64_t next_columns = Transposed ? 8192 >> 4 : 1;
+  return (std::uint64_t{address} & 0x3FFFF) >> 4 | next_columns << 16 | std::uint64_t{1024 >> 4} << 32 |
          std::uint64_t{1} << 62;
 }
 
@@ -169,10 +172,12 @@ __device__ inline void wgmma_e5m2_n128(float (&d)[64], std::uint64_t a, std::uin
                : ROTOSCALE_D64("+f", d, 0) : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)));
 }
 /// d [64 × 256] = a·bᵀ (+ d unless `first`) over 16 k of BF16.
+template <bool TransposedA, bool TransposedB>
 __device__ inline void wgmma_bf16_n256(float (&d)[128], std::uint64_t a, std::uint64_t b, bool first) {
   asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %130, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" ROTOSCALE_N128 "}, %128, %129, p, 1, 1, 0, 0;\n}"
-               : ROTOSCALE_D64("+f", d, 0), ROTOSCALE_D64("+f", d, 64) : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)));
+               "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" ROTOSCALE_N128 "}, %128, %129, p, 1, 1, %131, %132;\n}"
+               : ROTOSCALE_D64("+f", d, 0), ROTOSCALE_D64("+f", d, 64) : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)),
+                 "n"(TransposedA ? 1 : 0), "n"(TransposedB ? 1 : 0));
 }
 /// d [64 × 256] = a·bᵀ (+ d unless `first`) over 32 k of int8.
 __device__ inline void wgmma_int8_n256(std::int32_t (&d)[128], std::uint64_t a, std::uint64_t b, bool first) {

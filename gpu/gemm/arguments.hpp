@@ -40,6 +40,7 @@ struct gemm_arguments {
   void* out = nullptr;          ///< [m, n], BF16 or FP32
   std::int64_t out_stride = 0;  ///< elements
   bool bf16_out = false;
+  bool bf16_rounded = false;   ///< FP32 that is rounded to BF16
   bool vector_stores = false;  ///< BF16, rows of `out` and n in multiples of 16 bytes
   bool accumulate = false;     ///< adds beta * out
   float alpha = 1.0f, beta = 0.0f;

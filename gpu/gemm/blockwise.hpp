@@ -15,8 +15,9 @@ inline constexpr int blockwise_blocks = 4;  // of 32, in shared memory at once
 /// Beyond any sum of two scales' exponents: a scale that is NaN.
 inline constexpr int nan_exponent = 1 << 20;
 
+/// In shared memory; aligned as owned::load reads it.
 template <int R>
-struct blockwise_side {
+struct alignas(16) blockwise_side {
   static constexpr int pitch = 16 * R + 4;
   std::uint32_t word[blockwise_blocks][8][pitch];  ///< four elements, doubled; [.][w] holds elements 4 w to 4 w + 3
   int exponent[blockwise_blocks][pitch];           ///< of the block's scale

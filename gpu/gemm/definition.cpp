@@ -89,7 +89,6 @@ status gemm_defined(defined_sum sum, const gemm_operand& a, const gemm_operand& 
   p.bf16_stored = r.stored == formats::bf16;
   p.bf16_rounded = r.output == formats::bf16;
   p.accumulate = r.accumulate;
-  if (p.accumulate && p.bf16_stored) return {error_code::bad_option, "r.accumulate", "needs FP32 storage"};
   if (a.rows == 0 || b.rows == 0) return {};
   if (status s = check_pointer(r.out, p.bf16_stored ? 2 : 4, "r.out"); !s.ok()) return s;
   p.k = static_cast<int>(a.k);
@@ -99,8 +98,28 @@ status gemm_defined(defined_sum sum, const gemm_operand& a, const gemm_operand& 
   if (status s = current_device(device); !s.ok()) return s;
   if (status s = check_stream(stream); !s.ok()) return s;
   // The largest tile that leaves no processor idle.
-  if (sum == defined_sum::fma_chain && tiles_of<8>(p) >= device.processors) return run<8>(sum, p, stream);
+  if (sum == defined_sum::fma_chain && tiles_of<most_owned>(p) >= device.processors) {
+    return run<most_owned>(sum, p, stream);
+  }
   return tiles_of<4>(p) >= device.processors ? run<4>(sum, p, stream) : run<2>(sum, p, stream);
+}
+
+status decode_operand(const gemm_operand& from, bool turned, void* to, format stored, index_t stride, stream stream) {
+  decode_arguments a;
+  if (status s = take_operand(from, true, a.from); !s.ok()) return s;
+  if (stored != formats::fp32 && stored != formats::bf16) {
+    return {error_code::bad_option, "stored", "must be FP32 or BF16"};
+  }
+  if (from.rows == 0 || from.k == 0) return {};
+  if (status s = check_pointer(to, stored == formats::bf16 ? 2 : 4, "to"); !s.ok()) return s;
+  if (status s = check_stream(stream); !s.ok()) return s;
+  a.k = static_cast<int>(from.k);
+  a.turned = turned;
+  a.bf16_stored = stored == formats::bf16;
+  a.to = to;
+  a.stride = stride;
+  const index_t needed = (from.rows * from.k + definition_threads - 1) / definition_threads;
+  return launch(decode_kernel, blocks(needed < 8192 ? needed : 8192), blocks(definition_threads), 0, stream, a);
 }
 
 }  // namespace rotoscale::gpu

@@ -52,7 +52,11 @@ __device__ inline float definition_value(const definition_operand& o, int row, i
 /// The last step of an output, as finish_output and the CPU's storage of BF16 have it.
 __device__ inline void store_definition(const definition_arguments& p, float acc, float factor, int row, int column) {
   const std::int64_t at = row * p.out_stride + column;
-  const float old = p.accumulate ? static_cast<const float*>(p.out)[at] : 0.0f;
+  float old = 0.0f;
+  if (p.accumulate) {
+    old = p.bf16_stored ? fp32_from_bits(static_cast<std::uint32_t>(static_cast<const std::uint16_t*>(p.out)[at]) << 16)
+                        : static_cast<const float*>(p.out)[at];
+  }
   const float y = gemm_epilogue{factor, p.accumulate}(acc, old, 0.0f);
   const std::uint32_t u = fp32_bits(y);
   if (p.bf16_stored) {
@@ -70,6 +74,35 @@ __device__ inline float definition_factor(const definition_arguments& p) {
 }
 
 inline constexpr int definition_threads = 256, definition_step = 32;
+/// Rows and columns of outputs that a thread owns at most: AMD's compiler has no registers for eight.
+inline constexpr int most_owned = bounds_count_waves ? 4 : 8;
+
+struct decode_arguments {
+  definition_operand from;
+  int k = 0;
+  bool turned = false, bf16_stored = false;
+  void* to = nullptr;
+  std::int64_t stride = 0;
+};
+
+/// One thread an element, in the target's order.
+[[maybe_unused]] static __global__ void __launch_bounds__(definition_threads) decode_kernel(const decode_arguments a) {
+  const std::int64_t columns = a.turned ? a.from.rows : a.k, rows = a.turned ? a.k : a.from.rows;
+  const float factor = a.from.factor != nullptr ? *a.from.factor : 1.0f;
+  for (std::int64_t i = std::int64_t{block_index().x} * definition_threads + thread_index().x; i < rows * columns;
+       i += std::int64_t{grid_size().x} * definition_threads) {
+    const std::int64_t r = i / columns, c = i % columns, at = r * a.stride + c;
+    const float x =
+        definition_value(a.from, static_cast<int>(a.turned ? c : r), static_cast<int>(a.turned ? r : c)) * factor;
+    const std::uint32_t u = fp32_bits(x);
+    if (a.bf16_stored) {
+      static_cast<std::uint16_t*>(a.to)[at] =
+          static_cast<std::uint16_t>(fp32_is_nan(u) ? (u & fp32_sign_mask) >> 16 | 0x7FC0u : bf16_bits_keeping_nan(x));
+    } else {
+      static_cast<float*>(a.to)[at] = x;
+    }
+  }
+}
 
 /// N numbers that move as one.
 template <class T, int N>
@@ -96,8 +129,9 @@ struct owned {
   }
 };
 
+/// In shared memory; aligned as owned::load reads it.
 template <int R>
-struct definition_tiles {
+struct alignas(16) definition_tiles {
   static constexpr int pitch = 16 * R + 4;
   float a[definition_step][pitch], b[definition_step][pitch];
 };

@@ -26,7 +26,8 @@ __device__ inline void store_output(const gemm_arguments& p, float acc, int row,
   if (p.bf16_out) {
     static_cast<std::uint16_t*>(p.out)[at] = static_cast<std::uint16_t>(bf16_bits_keeping_nan(x));
   } else {
-    static_cast<float*>(p.out)[at] = x;
+    const bool rounds = p.bf16_rounded && !fp32_is_nan(fp32_bits(x));
+    static_cast<float*>(p.out)[at] = rounds ? fp32_from_bits(bf16_bits_keeping_nan(x) << 16) : x;
   }
 }
 

@@ -70,6 +70,11 @@ REFERENCE = {
     "reference_kernel": Budget({}, 64, scalar_spills=120),
     "add_parts_kernel": Budget({}, 32, 64),
 }
+DEFINITION = {
+    **REFERENCE,
+    "chain_kernel<*>": Budget({}, 256, 17408, scalar_spills=1040),
+    "blockwise_kernel<*>": Budget({"v_dot4c_i32_i8_e32": 32}, 192, 19584, scalar_spills=600),
+}
 MFMA_BF16 = "v_mfma_f32_16x16x16_bf16"
 ATTENTION = {
     "attention_dots_kernel<*>": Budget({}, 32),
@@ -103,6 +108,8 @@ EXPECTED = {
         **{f"gfx950::gemm_kernel<{a}, {b}, *>": FP8 for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")},
         "gfx942::*": Budget({}, 512, 34816, scalar_spills=140),  # compiled with it, never launched there
     },
+    "definition-gfx942": DEFINITION,
+    "definition-gfx950": DEFINITION,
     "layers-gfx942": LAYERS,
     "layers-gfx950": LAYERS,
     "attention-gfx942": ATTENTION,

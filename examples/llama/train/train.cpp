@@ -109,8 +109,11 @@ nn::step_state trainer::train_step() {
   const double start = now_seconds();
   const token_batch data = training_data();
   loader_seconds_ = now_seconds() - start;
+  if (session_.watcher != nullptr) session_.watcher->begin(state_.step + 1);
   model_->train_step(step_inputs_for(state_), data.tokens, data.targets, data.document_starts, observes());
-  return model_->finish_step();
+  const nn::step_state result = model_->finish_step();
+  if (session_.watcher != nullptr) session_.watcher->end();
+  return result;
 }
 
 /// Keeps the best validation loss, whether of the few windows of an evaluation or of the many of the final one.
@@ -251,6 +254,7 @@ int trainer::run() {
     }
   }
   end_progress();
+  if (session_.replays) return exit_ok;
   return finish(reached ? "target" : state_.step == state_.end() ? "ok" : "stopped", exit_ok);
 }
 

@@ -11,6 +11,7 @@
 
 #include "evaluate.hpp"
 #include "rotoscale/io/jsonl.hpp"
+#include "train/digests.hpp"
 #include "train/run_directory.hpp"
 #include "train/state.hpp"
 #include "train/statistics.hpp"
@@ -28,6 +29,8 @@ struct session_options {
   std::size_t memory_limit = 0;  ///< bytes; 0: none
   std::int64_t statistics_every = 100;  ///< steps from an observed one to the next; 0: none is
   bool progress = false;         ///< a line on stderr, rewritten every step
+  step_watcher* watcher = nullptr;  ///< told of every step
+  bool replays = false;          ///< ends behind its checkpoint without an evaluation or a word
 };
 
 class trainer {

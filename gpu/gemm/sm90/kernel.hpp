@@ -17,6 +17,7 @@ namespace rotoscale::gpu::sm90 {
 
 inline constexpr int stages = 4, box_rows = 128, box_bytes = 128;
 inline constexpr int box_size = box_rows * box_bytes;           // 16 KiB
+inline constexpr int transposed_box_k = 64;                     // of two bytes each
 inline constexpr int stage_size = 3 * box_size;                 // two boxes of one operand, one of the other
 inline constexpr int shared_size = stages * stage_size + 1024;  // alignment
 inline constexpr int threads = 384;                             // one producer warpgroup, two consumers
@@ -27,21 +28,22 @@ template <int Promotion>
 struct fp8_tile {
   using number = float;
   static constexpr operand_width width = operand_width::e5m2;
-  static constexpr bool shares_a = true;
+  static constexpr bool shares_a = true, transposed_a = false, transposed_b = false;
   static constexpr int warpgroup_tiles = 2, columns = 128;
 };
 /// int8: 128 × 256 a block, a warpgroup one tile of 64 × 256.
 struct int8_tile {
   using number = std::int32_t;
   static constexpr operand_width width = operand_width::int8;
-  static constexpr bool shares_a = false;
+  static constexpr bool shares_a = false, transposed_a = false, transposed_b = false;
   static constexpr int warpgroup_tiles = 1, columns = 256;
 };
-/// BF16: the same.
+/// BF16: the same. An operand that is transposed has rows contiguous in memory, not k.
+template <bool TransposedA = false, bool TransposedB = false>
 struct bf16_tile {
   using number = float;
   static constexpr operand_width width = operand_width::bf16;
-  static constexpr bool shares_a = false;
+  static constexpr bool shares_a = false, transposed_a = TransposedA, transposed_b = TransposedB;
   static constexpr int warpgroup_tiles = 1, columns = 256;
 };
 
@@ -127,6 +129,18 @@ struct tile_widths {
   }
 };
 
+/// Box `k` of the 128 rows from `row` on into shared memory. Of a transposed operand it is two boxes of 64 rows (128
+/// bytes) by 64 k, one behind the other.
+template <bool Transposed, class Load>
+__device__ inline void load_rows(std::uint32_t to, int k, int row, const Load& load) {
+  if constexpr (Transposed) {
+    load(to, 2 * row, k * transposed_box_k);
+    load(to + box_size / 2, 2 * row + box_bytes, k * transposed_box_k);
+  } else {
+    load(to, k * box_bytes, row);
+  }
+}
+
 template <class Tile>
 __device__ void produce(const gemm_arguments& p, const CUtensorMap& map_a, const CUtensorMap& map_b, const pipeline& q,
                         std::uint32_t rank, int cluster, int clusters, const tile_widths& widths) {
@@ -145,8 +159,11 @@ __device__ void produce(const gemm_arguments& p, const CUtensorMap& map_a, const
       barrier_wait(q.empty_at(r.stage), r.phase ^ 1);
       const std::uint32_t bar = q.full_at(r.stage);
       barrier_expect(bar, stage_size);
-      load_box_multicast(q.box(r.stage, static_cast<int>(rank)), shared, k * box_bytes, shared_row, bar, 3);
-      load_box(q.box(r.stage, 2), own, k * box_bytes, own_row, bar);
+      load_rows<Tile::shares_a ? Tile::transposed_a : Tile::transposed_b>(
+          q.box(r.stage, static_cast<int>(rank)), k, shared_row,
+          [&](std::uint32_t to, int x, int y) { load_box_multicast(to, shared, x, y, bar, 3); });
+      load_rows<Tile::shares_a ? Tile::transposed_b : Tile::transposed_a>(
+          q.box(r.stage, 2), k, own_row, [&](std::uint32_t to, int x, int y) { load_box(to, own, x, y, bar); });
       r.advance();
     }
   }
@@ -233,26 +250,37 @@ __device__ inline void multiply(fp8_tile<32>, int boxes, const pipeline& q, ring
   }
 }
 
-__device__ inline void multiply_box(float (&d)[128], std::uint64_t a, std::uint64_t b, bool first) {
+/// What 16 k add to a descriptor: 32 bytes of a row, or 16 rows of k.
+template <bool Transposed>
+inline constexpr unsigned bf16_step = Transposed ? 16 * box_bytes >> 4 : 2;
+
+template <bool TransposedA, bool TransposedB>
+__device__ inline void multiply_box(bf16_tile<TransposedA, TransposedB>, float (&d)[128], std::uint64_t a,
+                                    std::uint64_t b, bool first) {
   ROTOSCALE_UNROLL
-  for (unsigned i = 0; i < 4; ++i) wgmma_bf16_n256(d, a + 2 * i, b + 2 * i, first && i == 0);
+  for (unsigned i = 0; i < 4; ++i) {
+    wgmma_bf16_n256<TransposedA, TransposedB>(d, a + bf16_step<TransposedA> * i, b + bf16_step<TransposedB> * i,
+                                              first && i == 0);
+  }
 }
-__device__ inline void multiply_box(std::int32_t (&d)[128], std::uint64_t a, std::uint64_t b, bool first) {
+__device__ inline void multiply_box(int8_tile, std::int32_t (&d)[128], std::uint64_t a, std::uint64_t b, bool first) {
   ROTOSCALE_UNROLL
   for (unsigned i = 0; i < 4; ++i) wgmma_int8_n256(d, a + 2 * i, b + 2 * i, first && i == 0);
 }
 
 /// One warpgroup tile of 64 × 256 whose accumulators stay.
-template <class Number>
-__device__ void multiply_tile(int boxes, const pipeline& q, ring& r, int group, int lane, Number (&acc)[128]) {
+template <class Tile, class Number>
+__device__ void multiply_tile(Tile tile, int boxes, const pipeline& q, ring& r, int group, int lane,
+                              Number (&acc)[128]) {
   int last = -1;
   hold(acc);
   for (int k = 0; k < boxes; ++k) {
     barrier_wait(q.full_at(r.stage), r.phase);
-    const std::uint64_t a = operand_descriptor(q.box(r.stage, 2)) + static_cast<unsigned>(group) * half_box;
-    const std::uint64_t b = operand_descriptor(q.box(r.stage, 0));
+    const std::uint64_t a =
+        operand_descriptor<Tile::transposed_a>(q.box(r.stage, 2)) + static_cast<unsigned>(group) * half_box;
+    const std::uint64_t b = operand_descriptor<Tile::transposed_b>(q.box(r.stage, 0));
     wgmma_fence();
-    multiply_box(acc, a, b, k == 0);
+    multiply_box(tile, acc, a, b, k == 0);
     wgmma_commit();
     wgmma_wait<1>();
     if (last >= 0) release(q, last, lane);
@@ -264,13 +292,14 @@ __device__ void multiply_tile(int boxes, const pipeline& q, ring& r, int group, 
   hold(acc);
   release(q, last, lane);
 }
-__device__ inline void multiply(bf16_tile, int boxes, const pipeline& q, ring& r, int group, int lane,
-                                float (&acc)[1][128]) {
-  multiply_tile(boxes, q, r, group, lane, acc[0]);
+template <bool TransposedA, bool TransposedB>
+__device__ inline void multiply(bf16_tile<TransposedA, TransposedB> tile, int boxes, const pipeline& q, ring& r,
+                                int group, int lane, float (&acc)[1][128]) {
+  multiply_tile(tile, boxes, q, r, group, lane, acc[0]);
 }
-__device__ inline void multiply(int8_tile, int boxes, const pipeline& q, ring& r, int group, int lane,
+__device__ inline void multiply(int8_tile tile, int boxes, const pipeline& q, ring& r, int group, int lane,
                                 std::int32_t (&acc)[1][128]) {
-  multiply_tile(boxes, q, r, group, lane, acc[0]);
+  multiply_tile(tile, boxes, q, r, group, lane, acc[0]);
 }
 
 template <class Tile, output_mode Mode>

@@ -24,12 +24,14 @@ inline encode_function find_encoder() {
   return reinterpret_cast<encode_function>(function);
 }
 
-/// Boxes of 128 rows × 128 bytes of a matrix of bytes; beyond its edges the copy engine writes zeros.
-inline bool make_map(CUtensorMap& map, const void* data, int rows, std::int64_t row_bytes) {
+/// Boxes of `box_rows` rows × 128 bytes of a matrix of bytes whose rows are `stride` bytes apart; beyond its edges the
+/// copy engine writes zeros.
+inline bool make_map(CUtensorMap& map, const void* data, std::int64_t rows, std::int64_t row_bytes, std::int64_t stride,
+                     unsigned box_rows = sm90::box_rows) {
   static const encode_function encode = find_encoder();
   const cuuint64_t extents[2] = {static_cast<cuuint64_t>(row_bytes), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(row_bytes)};
-  const cuuint32_t box[2] = {sm90::box_bytes, sm90::box_rows}, steps[2] = {1, 1};
+  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(stride)};
+  const cuuint32_t box[2] = {sm90::box_bytes, box_rows}, steps[2] = {1, 1};
   return encode != nullptr &&
          encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<void*>(data), extents, strides, box, steps,
                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
@@ -49,14 +51,14 @@ status multiply(const std::uint8_t* a, const std::uint8_t* b, int k, const gemm_
                 const device_info& device, stream s) {
   CUtensorMap map_a, map_b;
   const std::int64_t row_bytes = std::int64_t{k} * (Width == operand_width::bf16 ? 2 : 1);
-  if (!make_map(map_a, a, g.m, row_bytes) || !make_map(map_b, b, g.n, row_bytes)) {
+  if (!make_map(map_a, a, g.m, row_bytes, row_bytes) || !make_map(map_b, b, g.n, row_bytes, row_bytes)) {
     return {error_code::device_error, "", "the driver made no tensor map"};
   }
   const auto tiles_along = [](int extent) { return (extent + window_tile - 1) / window_tile; };
   const int work = tiles_along(g.m) * tiles_along(g.n) * g.parts;
   const int clusters = work < device.processors / 2 ? work : device.processors / 2;
   const auto kernel = Width == operand_width::int8   ? choose_kernel<sm90::int8_tile>(g)
-                      : Width == operand_width::bf16 ? choose_kernel<sm90::bf16_tile>(g)
+                      : Width == operand_width::bf16 ? choose_kernel<sm90::bf16_tile<>>(g)
                       : o.promotion == 128           ? choose_kernel<sm90::fp8_tile<128>>(g)
                                                      : choose_kernel<sm90::fp8_tile<32>>(g);
   return launch(kernel, blocks(2 * clusters), blocks(sm90::threads), sm90::shared_size, s, map_a, map_b, g);

@@ -55,6 +55,15 @@ inline void model::make_linears(const nn::recipe& r) {
   head_recipe_ = nn::is_all_fp32(r) ? nn::presets::uniform("fp32", nn::operand_format::fp32, nn::operand_format::fp32)
                                     : exempt_recipe_;
   adapter_recipe_ = head_recipe_;
+  // Where the recipe's own GEMMs are BF16's, the head runs under their contracts.
+  const auto follow = [](const nn::gemm_recipe& from, nn::gemm_recipe& to) {
+    if (from.left.format == nn::operand_format::bf16 && from.right.format == nn::operand_format::bf16) {
+      to.accumulate = from.accumulate;
+    }
+  };
+  follow(r.fprop, head_recipe_.fprop);
+  follow(r.dgrad, head_recipe_.dgrad);
+  follow(r.wgrad, head_recipe_.wgrad);
   head_recipe_.fprop.output = nn::operand_format::fp32;  // logits go straight into the loss
   const auto attention = ops_->contract(r.attention, config_.head_size());
   if (!attention) {
@@ -75,7 +84,11 @@ inline void model::make_linears(const nn::recipe& r) {
   };
   const auto agree = [&](auto& made) {
     if (made.agree(*ops_)) return;
-    throw std::invalid_argument("recipe " + made.current().name + ": the device has no such contract");
+    const nn::recipe& own = made.current();
+    throw std::invalid_argument("recipe " + own.name + ": " + ops_->description() + " has no kernel for fprop " +
+                                own.fprop.accumulate + ", dgrad " + own.dgrad.accumulate + ", wgrad " +
+                                own.wgrad.accumulate + " of these formats and extents; fp32_fma_chain runs everywhere, "
+                                "and a CPU computes any contract");
   };
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const layer_parameters& n = parameters_.layers()[i];
@@ -347,7 +360,7 @@ inline void model::lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool 
   memory.rewind(category::workspace, backward);
   if (options_.training) lay_out_gradients(memory);
 
-  nn::workspace_request room{n, 0, d, config_.vocab_size, parameters_.arena_size()};
+  nn::workspace_request room{n, 0, d, config_.num_attention_heads, config_.vocab_size, parameters_.arena_size()};
   if (options_.training && options_.statistics) {
     room.observed_rows = n;
     for_each_linear([&](const nn::linear& l, std::size_t) {

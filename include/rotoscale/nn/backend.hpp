@@ -151,6 +151,8 @@ class backend {
                      const step_state* state) = 0;
 
   // Statistics: they read, and write nothing but their results.
+  /// Does it compute them? Else a session must not be laid out for any.
+  virtual bool has_statistics() const { return true; }
   /// What a form of a tensor lost of its source, which `what` was quantized from in this micro-batch.
   virtual void observe(queue q, const_tensor_view source, operand what, const step_state* state,
                        operand_statistics* to) = 0;

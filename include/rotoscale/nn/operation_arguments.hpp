@@ -140,6 +140,7 @@ struct workspace_request {
   index_t tokens = 0;             ///< of a pass
   index_t widest = 0;             ///< columns of the widest GEMM output stored as BF16; 0: none is
   index_t hidden = 0;             ///< of norms
+  index_t heads = 0;              ///< of attention's queries
   index_t vocabulary = 0;         ///< of embeddings
   index_t parameters = 0;         ///< of the arena
   index_t observed_rows = 0;      ///< of the operands that statistics look at; 0: none are

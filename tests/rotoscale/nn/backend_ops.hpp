@@ -16,7 +16,7 @@ namespace rotoscale::testing {
 /// Memory of one case, and the bytes that it leaves.
 class op_scene {
  public:
-  explicit op_scene(nn::backend& ops) : ops_(&ops), room_(ops, {300, 300, 60000, 300, 20000, 300, 40000}) {}
+  explicit op_scene(nn::backend& ops) : ops_(&ops), room_(ops, {300, 300, 60000, 300, 300, 20000, 300, 40000}) {}
 
   nn::backend& ops() const { return *ops_; }
   static constexpr nn::queue queue{};

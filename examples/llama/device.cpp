@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include "device.hpp"
+
+#include "rotoscale/io/file.hpp"
+#include "rotoscale/nn/cpu/make_backend.hpp"
+
+#if defined(ROTOSCALE_LLAMA_DEVICES)
+#include "gpu/api/train.hpp"
+#endif
+
+namespace rotoscale::llama_program {
+
+std::unique_ptr<nn::backend> make_backend(const device_choice& choice) {
+  const std::string where = "--device " + choice.name;
+  if (choice.name == "cpu") return nn::make_cpu_backend(choice.threads);
+#if defined(ROTOSCALE_LLAMA_DEVICES)
+  const std::string built_for = gpu::build_mode();
+  const bool any = choice.name == "auto";
+  if (choice.name == built_for || (any && built_for != "host")) {
+    gpu::train_options o;
+    o.device = choice.number;
+    o.graphs = choice.graphs;
+    o.wait_for_each = choice.wait_for_each;
+    std::unique_ptr<nn::backend> made;
+    const gpu::status s = gpu::make_device_backend(o, made);
+    if (s.ok()) return made;
+    if (!any) throw io::error(where, s.message() + "; --device cpu needs no device");
+  } else if (!any) {
+    throw io::error(where, "this program was built for cpu and " + built_for + " (Meson option gpu)");
+  }
+#else
+  if (choice.name != "auto") throw io::error(where, "this program was built for the CPU alone (Meson option gpu)");
+#endif
+  return nn::make_cpu_backend(choice.threads);
+}
+
+}  // namespace rotoscale::llama_program

@@ -1,0 +1,241 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include "profile.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <ostream>
+#include <string_view>
+
+#include "clock.hpp"
+#include "exit_codes.hpp"
+#include "rotoscale/io/file.hpp"
+#include "rotoscale/philox.hpp"
+
+#if defined(ROTOSCALE_LLAMA_DEVICES)
+#include "gpu/api/gemm_library.hpp"
+#include "gpu/api/train.hpp"
+#endif
+
+namespace rotoscale::llama_program {
+
+#if !defined(ROTOSCALE_LLAMA_DEVICES)
+
+int profile(const trainer_state&, const device_choice& device, std::ostream&) {
+  throw io::error("--device " + device.name, "this program was built for the CPU alone (Meson option gpu)");
+}
+
+#else
+
+namespace {
+
+constexpr const char* class_names[] = {"GEMM", "quantize",  "attention", "norm and activation",
+                                       "loss", "optimizer", "copies",    "other"};
+constexpr std::size_t class_count = std::size(class_names);
+
+/// Which class an operation of nn::backend belongs to.
+std::size_t class_of(std::string_view name) {
+  constexpr struct {
+    std::string_view begins;
+    std::size_t number;
+  } table[] = {{"gemm", 0},          {"quantize", 1}, {"update_scales", 1}, {"attention", 2},     {"rmsnorm", 3},
+               {"residual_norm", 3}, {"swiglu", 3},   {"rope", 3},          {"add", 3},           {"dropout", 3},
+               {"embedding", 3},     {"cross", 4},    {"sum_losses", 4},    {"gradient_norm", 5}, {"adamw", 5},
+               {"sum_squares", 5},   {"upload", 6},   {"download", 6},      {"copy", 6},          {"fill_zero", 6}};
+  for (const auto& entry : table) {
+    // "add" is no beginning of another name, "adamw" none of add's.
+    if (name.starts_with(entry.begins)) return entry.number;
+  }
+  return class_count - 1;
+}
+
+void expect(const gpu::status& s, const char* what) {
+  if (!s.ok()) throw io::error(what, s.message());
+}
+
+/// Device memory that is given back.
+class device_memory {
+ public:
+  explicit device_memory(std::size_t bytes) { expect(gpu::allocate(data_, bytes), "profile"); }
+  device_memory(const device_memory&) = delete;
+  device_memory& operator=(const device_memory&) = delete;
+  ~device_memory() { (void)gpu::release(data_); }
+  void* data() const { return data_; }
+
+ private:
+  void* data_ = nullptr;
+};
+
+/// Seconds of the fastest of five runs of `work`, which puts itself on the null stream.
+template <class Work>
+double best_seconds(const Work& work) {
+  double best = 1e30;
+  for (int i = 0; i < 6; ++i) {
+    const double start = now_seconds();
+    work();
+    expect(gpu::synchronize(), "profile");
+    if (i > 0) best = std::min(best, now_seconds() - start);
+  }
+  return best;
+}
+
+/// Bytes read and written a second by the device's own copy.
+double measure_copy_rate() {
+  const std::size_t bytes = std::size_t{1} << (std::string_view(gpu::build_mode()) == "host" ? 24 : 30);
+  const device_memory from(bytes), to(bytes);
+  expect(gpu::fill(from.data(), 1, bytes), "profile");
+  return 2.0 * static_cast<double>(bytes) /
+         best_seconds([&] { expect(gpu::copy(to.data(), from.data(), bytes), "profile"); });
+}
+
+/// Operations a second of the vendor library's BF16 GEMM; 0 in a build without one.
+double measure_matrix_rate() {
+  constexpr index_t n = 8192;
+  if (std::string_view(gpu::build_mode()) == "host") return 0;
+  const device_memory a(2 * n * n), b(2 * n * n), c(2 * n * n);
+  for (const device_memory* m : {&a, &b}) expect(gpu::fill(m->data(), 0x3C, 2 * n * n), "profile");
+  gpu::plain_problem p;
+  const auto operand = [](const device_memory& m) {
+    return gemm_operand{formats::bf16, n, n, static_cast<const std::uint8_t*>(m.data()), 2 * n};
+  };
+  p.a = operand(a);
+  p.b = operand(b);
+  p.out = c.data();
+  gpu::plain_gemm plan;
+  if (!gpu::plain_gemm::make(p, plan).ok()) return 0;
+  const device_memory workspace(plan.workspace_bytes() + 1);
+  return 2.0 * n * n * n /
+         best_seconds([&] { expect(plan.run(p, workspace.data(), plan.workspace_bytes(), {}), "profile"); });
+}
+
+gpu::train_options options_for(const device_choice& device) {
+  gpu::train_options o;
+  o.device = device.number;
+  o.graphs = device.graphs;
+  return o;
+}
+
+/// A session on random tokens.
+class random_run {
+ public:
+  random_run(const trainer_state& state, const gpu::train_options& options) : state_(state) {
+    expect(gpu::make_device_backend(options, ops_), "--device");
+    session_ = std::make_unique<llama::session>(*ops_, state.run.model, session_options_for(state.run, 0, false),
+                                                std::vector{state.phases.front().recipe});
+    session_->initialize(state.run.train.seed);
+    const random_stream words{state.run.train.seed, 77};
+    tokens_.resize(static_cast<std::size_t>(session_->step_tokens()));
+    for (std::size_t i = 0; i < tokens_.size(); ++i) {
+      tokens_[i] = static_cast<std::int32_t>(words.word(i) % static_cast<std::uint32_t>(state.run.model.vocab_size));
+    }
+  }
+  /// Seconds a step.
+  double train(int steps) {
+    const double start = now_seconds();
+    for (int i = 0; i < steps; ++i, ++state_.step) {
+      session_->train_step(step_inputs_for(state_), tokens_, tokens_);
+    }
+    session_->finish_step();
+    return (now_seconds() - start) / steps;
+  }
+  nn::backend& ops() const { return *ops_; }
+  const llama::session& session() const { return *session_; }
+
+ private:
+  trainer_state state_;
+  std::unique_ptr<nn::backend> ops_;
+  std::unique_ptr<llama::session> session_;
+  std::vector<std::int32_t> tokens_;
+};
+
+struct class_sum {
+  double microseconds = 0, bytes = 0, operations = 0;
+  int launches = 0;
+};
+
+/// Sums by class of two steps' operations.
+std::array<class_sum, class_count> sums_of(const std::vector<gpu::timed_operation>& timing, int steps) {
+  std::array<class_sum, class_count> sums{};
+  for (const gpu::timed_operation& t : timing) {
+    class_sum& s = sums[class_of(t.name)];
+    s.microseconds += t.microseconds / steps;
+    s.bytes += static_cast<double>(t.bytes) / steps;
+    s.operations += t.operations / steps;
+    ++s.launches;
+  }
+  return sums;
+}
+
+/// A line a class, and what of the step is left.
+void print_classes(const std::array<class_sum, class_count>& sums, int steps, double step_microseconds,
+                   double copy_rate, double matrix_rate, std::ostream& out) {
+  char line[192];
+  double total = 0;
+  for (const class_sum& s : sums) total += s.microseconds;
+  out << "class                   calls        us   share     GB/s  of copy  TFLOP/s  of matrix\n";
+  for (std::size_t i = 0; i < class_count; ++i) {
+    const class_sum& s = sums[i];
+    if (s.launches == 0) continue;
+    const double seconds = std::max(s.microseconds, 1e-3) * 1e-6;
+    std::snprintf(line, sizeof line, "%-22s %6d %9.1f %6.1f%% %8.0f %7.1f%%", class_names[i], s.launches / steps,
+                  s.microseconds, 100 * s.microseconds / std::max(total, 1e-3), s.bytes / seconds * 1e-9,
+                  100 * s.bytes / seconds / copy_rate);
+    out << line;
+    if (s.operations > 0) {
+      const double share = matrix_rate > 0 ? 100 * s.operations / seconds / matrix_rate : 0.0;
+      std::snprintf(line, sizeof line, " %8.1f %8.1f%%", s.operations / seconds * 1e-12, share);
+      out << line;
+    }
+    out << "\n";
+  }
+  std::snprintf(line, sizeof line, "%-22s        %9.1f\n", "gaps", std::max(0.0, step_microseconds - total));
+  out << line;
+}
+
+}  // namespace
+
+int profile(const trainer_state& state, const device_choice& device, std::ostream& out) {
+  const std::string mode = gpu::build_mode();
+  if (device.name == "cpu" || (device.name != "auto" && device.name != mode)) {
+    throw io::error("--device " + device.name, "a profile is of a device; this program was built for " + mode);
+  }
+  constexpr int warm = 3, steps = 10, timed = 2;
+  gpu::train_options o = options_for(device);
+  double step_seconds = 0, eager_seconds = 0;
+  char line[192];
+  {
+    random_run run(state, o);
+    run.train(warm);
+    step_seconds = run.train(steps);
+    const auto tokens = static_cast<double>(run.session().step_tokens());
+    std::snprintf(line, sizeof line, "%s, recipe %s, %.0f tokens a step\nstep %.3f ms, %.0f tokens/s\n",
+                  run.ops().description().c_str(), state.phases.front().recipe.name.c_str(), tokens, step_seconds * 1e3,
+                  tokens / step_seconds);
+    out << line;
+  }
+  {
+    gpu::train_options eager = o;
+    eager.graphs = false;
+    random_run run(state, eager);
+    run.train(warm);
+    eager_seconds = run.train(steps);
+  }
+  std::vector<gpu::timed_operation> timing;
+  o.timing = &timing;
+  random_run run(state, o);
+  run.train(1);
+  timing.clear();
+  run.train(timed);
+  const double copy_rate = measure_copy_rate(), matrix_rate = measure_matrix_rate();
+  std::snprintf(line, sizeof line,
+                "without graphs %.3f ms a step; copy %.0f GB/s, BF16 matrix product %.0f TFLOP/s\n\n",
+                eager_seconds * 1e3, copy_rate * 1e-9, matrix_rate * 1e-12);
+  out << line;
+  print_classes(sums_of(timing, timed), timed, step_seconds * 1e6, copy_rate, matrix_rate, out);
+  return exit_ok;
+}
+
+#endif
+
+}  // namespace rotoscale::llama_program

@@ -1,0 +1,63 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The launcher of gpu/api/gemm_bf16.hpp.
+#include "gpu/api/gemm_bf16.hpp"
+#include "gpu/gemm/check.hpp"
+#include "gpu/gemm/dense_kernels.hpp"
+
+namespace rotoscale::gpu {
+
+namespace {
+
+status check_dense(const gemm_operand& x, bool first) {
+  const auto named = [first](const char* a, const char* b) { return first ? a : b; };
+  if (x.element != formats::bf16 || x.block != 0 || x.factor != nullptr) {
+    return {error_code::bad_option, named("a.element", "b.element"), "must be BF16 without scales or a factor"};
+  }
+  if (x.rows < 1 || x.k < 1 || x.rows > max_gemm_extent || x.k > max_gemm_extent) {
+    return {error_code::bad_extent, named("a.rows", "b.rows"), "extents must be 1 to 2^20"};
+  }
+  if (x.code_order != placement::row_major || x.code_stride < x.row_bytes() || x.code_stride % 16 != 0) {
+    return {error_code::bad_extent, named("a.code_stride", "b.code_stride"),
+            "must be a multiple of 16, at least a row's bytes"};
+  }
+  return check_pointer(x.codes, 16, named("a.codes", "b.codes"));
+}
+
+}  // namespace
+
+const gemm_contract_entry* bf16_contract(const device_info& device) {
+  const arch_traits& traits = traits_of(device.arch);
+  return traits.multiplies_dense_bf16 ? find_contract(traits.bf16) : nullptr;
+}
+
+status gemm_bf16(const gemm_operand& a, const gemm_operand& b, const defined_result& r, stream stream) {
+  for (const gemm_operand* x : {&a, &b}) {
+    if (status s = check_dense(*x, x == &a); !s.ok()) return s;
+  }
+  if (a.k != b.k) return {error_code::bad_extent, "b.k", "must equal a.k"};
+  const bool narrow = r.stored == formats::bf16;
+  if (status s = check_pointer(r.out, narrow ? 2 : 4, "r.out"); !s.ok()) return s;
+  device_info device;
+  if (status s = current_device(device); !s.ok()) return s;
+  const gemm_contract_entry* contract = bf16_contract(device);
+  if (contract == nullptr) {
+    return {error_code::unsupported_device, "a.element", "this device has no kernel for dense BF16"};
+  }
+  if (status s = check_stream(stream); !s.ok()) return s;
+  const gemm_options o = options_of(*contract, find_unit(contract->unit)->model);
+  gemm_result to;
+  to.out = r.out;
+  to.output = r.stored;
+  to.out_stride = r.out_stride;
+  to.accumulate = r.accumulate;
+  gemm_arguments g = detail::make_arguments(to, static_cast<int>(a.rows), static_cast<int>(b.rows));
+  g.bf16_rounded = !narrow && r.output == formats::bf16;
+  g.nan_bits = o.model.nan_bits;
+  g.parts = 1;
+  g.k_boxes = static_cast<int>((a.k + 63) / 64);
+  g.part_boxes = g.k_boxes;
+  return detail::multiply_dense(a, b, o, g, device, stream);
+}
+
+}  // namespace rotoscale::gpu

@@ -1,0 +1,33 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Host mode's stand-in for the kernel of dense BF16 operands: one thread an output, the matrix unit by its mma_model.
+#pragma once
+
+#include "gpu/dialect/launch.hpp"
+#include "gpu/gemm/plan.hpp"
+#include "rotoscale/gemm_ref.hpp"
+
+namespace rotoscale::gpu {
+
+inline constexpr int dense_threads = 64;
+
+/// One thread an output of a GEMM of dense BF16 operands.
+[[maybe_unused]] static __global__ void dense_stand_in_kernel(const gemm_operand a, const gemm_operand b,
+                                                              const gemm_options o, const gemm_arguments p) {
+  const int at = static_cast<int>(block_index().x) * dense_threads + static_cast<int>(thread_index().x);
+  if (at >= p.m * p.n) return;
+  const int row = at / p.n, column = at % p.n;
+  store_output(p, accumulate_ref(a, row, b, column, o, 0.0f), row, column);
+}
+namespace detail {
+
+inline status multiply_dense(const gemm_operand& a, const gemm_operand& b, const gemm_options& o,
+                             const gemm_arguments& g, const device_info&, stream s) {
+  const std::int64_t count = std::int64_t{g.m} * g.n;
+  return launch(dense_stand_in_kernel, blocks((count + dense_threads - 1) / dense_threads), blocks(dense_threads), 0, s,
+                a, b, o, g);
+}
+
+}  // namespace detail
+
+}  // namespace rotoscale::gpu

@@ -1,0 +1,39 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Launches of the sm_90 BF16 kernel on operands as they lie: k contiguous, or transposed with rows contiguous.
+#pragma once
+
+#include "gpu/gemm/sm90/launch.hpp"
+
+namespace rotoscale::gpu::detail {
+
+inline bool make_dense_map(CUtensorMap& map, const gemm_operand& x) {
+  return x.transposed ? make_map(map, x.codes, x.k, 2 * x.rows, x.code_stride, sm90::transposed_box_k)
+                      : make_map(map, x.codes, x.rows, 2 * x.k, x.code_stride);
+}
+
+template <bool TransposedA, bool TransposedB>
+status launch_bf16(const CUtensorMap& a, const CUtensorMap& b, const gemm_arguments& g, const device_info& device,
+                   stream s) {
+  const auto tiles_along = [](int extent) { return (extent + window_tile - 1) / window_tile; };
+  const int work = tiles_along(g.m) * tiles_along(g.n);
+  const int clusters = work < device.processors / 2 ? work : device.processors / 2;
+  return launch(choose_kernel<sm90::bf16_tile<TransposedA, TransposedB>>(g), blocks(2 * clusters),
+                blocks(sm90::threads), sm90::shared_size, s, a, b, g);
+}
+
+inline status multiply_dense(const gemm_operand& a, const gemm_operand& b, const gemm_options&, const gemm_arguments& g,
+                             const device_info& device, stream s) {
+  CUtensorMap map_a, map_b;
+  if (!make_dense_map(map_a, a) || !make_dense_map(map_b, b)) {
+    return {error_code::device_error, "", "the driver made no tensor map"};
+  }
+  if (a.transposed) {
+    return b.transposed ? launch_bf16<true, true>(map_a, map_b, g, device, s)
+                        : launch_bf16<true, false>(map_a, map_b, g, device, s);
+  }
+  return b.transposed ? launch_bf16<false, true>(map_a, map_b, g, device, s)
+                      : launch_bf16<false, false>(map_a, map_b, g, device, s);
+}
+
+}  // namespace rotoscale::gpu::detail

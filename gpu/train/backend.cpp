@@ -1,0 +1,188 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/train/backend.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "gpu/api/gemm_bf16.hpp"
+#include "gpu/api/gemm_definition.hpp"
+
+namespace rotoscale::gpu {
+
+device_backend::device_backend(const train_options& options) : options_(options) {
+  expect(current_device(device_));
+  std::string name;
+  expect(device_name(name));
+  description_ = std::string(build_mode()) + " (" + name + ", " + to_text(device_.arch) + ", " +
+                 std::to_string(device_.processors) + " processors)";
+  queues_.push_back(std::make_unique<device_queue>());
+  if (options_.timing == nullptr) return;
+  expect(create(before_, true));
+  expect(create(after_, true));
+}
+
+device_backend::~device_backend() {
+  (void)gpu::synchronize();
+  (void)destroy(before_);
+  (void)destroy(after_);
+}
+
+namespace {
+
+/// A definition's contract, computed by gemm_defined?
+bool is_defined(const nn::gemm_contract& c) {
+  return c.options.split_k == 1 && c.options.promotion == 0 &&
+         (c.options.model == fp32_fma_chain || c.options.model == fp32_blockwise);
+}
+
+/// That of the device's matrix unit on dense BF16 operands?
+bool is_of_unit(const nn::gemm_contract& c, const device_info& device) {
+  const gemm_contract_entry* own = bf16_contract(device);
+  return own != nullptr && c.options.split_k == 1 && c.options.promotion == own->promotion &&
+         c.options.model == find_unit(own->unit)->model;
+}
+
+}  // namespace
+
+std::optional<nn::gemm_contract> device_backend::contract(const nn::gemm_recipe& gemm, index_t rows, index_t cols,
+                                                          index_t k) const {
+  const auto found = nn::find_gemm_contract(gemm.accumulate);
+  // The definitions take any operands, or pairs of MXFP4's blocks (find_fault has seen to that).
+  if (!found || is_defined(*found)) return found;
+  // 16 bytes at a time, in either orientation.
+  const bool whole = rows % 8 == 0 && cols % 8 == 0 && k % 8 == 0;
+  const bool bf16 = gemm.left.format == nn::operand_format::bf16 && gemm.right.format == nn::operand_format::bf16;
+  return bf16 && whole && is_of_unit(*found, device_) ? found : std::nullopt;
+}
+
+void* device_backend::allocate(std::size_t bytes, nn::memory_kind kind) {
+  const std::size_t size = std::max<std::size_t>(bytes, 1);
+  void* memory = nullptr;
+  if (kind == nn::memory_kind::pinned) {
+    if (!allocate_pinned(memory, size).ok()) throw std::bad_alloc();
+    std::memset(memory, 0, size);
+  } else {
+    if (!gpu::allocate(memory, size).ok()) throw std::bad_alloc();
+    const status filled = fill(memory, 0, size);
+    if (const status done = filled.ok() ? gpu::synchronize() : filled; !done.ok()) {
+      (void)gpu::release(memory);
+      throw nn::backend_error("allocate", done.message());
+    }
+  }
+  ++allocations_;
+  return memory;
+}
+void device_backend::release(void* memory, nn::memory_kind kind) noexcept {
+  (void)(kind == nn::memory_kind::pinned ? release_pinned(memory) : gpu::release(memory));
+}
+
+nn::queue device_backend::make_queue(const char*) {
+  queues_.push_back(std::make_unique<device_queue>());
+  return {static_cast<int>(queues_.size()) - 1};
+}
+nn::event device_backend::record(nn::queue on) {
+  nn::event e{on, 0};
+  run(on, {"record"}, [&] {
+    e.ticket = of(on).record();
+    return status{};
+  });
+  return e;
+}
+void device_backend::order(nn::queue after, const nn::event& before) {
+  // A queue that waits for a failed one fails as well.
+  if (!of(after).failed) of(after).failed = of(before.of).failed;
+  run(after, {"order"}, [&] { return wait(of(after).stream, of(before.of).find(before.ticket)); });
+}
+void device_backend::synchronize(const nn::event& until) { of(until.of).synchronize(until.ticket); }
+
+std::unique_ptr<nn::graph> device_backend::capture(nn::queue q, std::function<void()> operations) {
+  if (device_.arch == arch::host || !options_.graphs || options_.timing != nullptr) {
+    return std::make_unique<device_graph>(std::move(operations));
+  }
+  gpu::graph recorded;
+  run(q, {"capture"}, [&] { return begin_capture(of(q).stream); });
+  capturing_ = true;
+  operations();
+  capturing_ = false;
+  const status ended = end_capture(of(q).stream, recorded);
+  run(q, {"capture"}, [&] { return ended; });
+  return std::make_unique<device_graph>(recorded);
+}
+void device_backend::launch(nn::queue q, nn::graph& what) {
+  auto& g = static_cast<device_graph&>(what);
+  if (g.operations) return g.operations();
+  run(q, {"graph"}, [&] { return replay(g.recorded, of(q).stream); });
+}
+
+void device_backend::begin_timing(const device_queue& on) {
+  if (options_.timing != nullptr && !capturing_) (void)gpu::record(before_, on.stream);
+}
+void device_backend::end_timing(const device_queue& on, const timed_operation& what) {
+  if (!waits()) return;
+  if (options_.timing == nullptr) return expect(gpu::synchronize(on.stream));
+  expect(gpu::record(after_, on.stream));
+  expect(gpu::synchronize(after_));
+  float microseconds = 0.0f;
+  expect(elapsed(before_, after_, microseconds));
+  options_.timing->push_back(what);
+  options_.timing->back().microseconds = static_cast<double>(microseconds);
+}
+
+void device_backend::quantize(nn::queue q, nn::const_tensor_view source, const nn::quantize_target& to,
+                              const nn::step_state* state) {
+  const auto bytes = static_cast<std::size_t>(source.size() * size_of(source.type));
+  run(q, {"quantize", 0.0, bytes},
+      [&] { return static_cast<const operands&>(*to.set).quantize(source, to, state, of(q).stream); });
+}
+
+void device_backend::dequantize(nn::queue q, nn::operand what, nn::tensor_view to) {
+  const auto bytes = static_cast<std::size_t>(to.size() * size_of(to.type));
+  run(q, {"dequantize", 0.0, bytes}, [&] {
+    const gemm_operand& from = static_cast<const operands&>(*what.set).form(what.form);
+    const bool turned = what.form == nn::operand_form::column;
+    return decode_operand(from, turned, to.data, to.type == nn::dtype::bf16 ? formats::bf16 : formats::fp32,
+                          to.stride(0), of(q).stream);
+  });
+}
+
+void device_backend::gemm(nn::queue q, nn::operand a, nn::operand b, const nn::gemm_contract& contract,
+                          nn::operand_format output, nn::tensor_view c, bool accumulate) {
+  const gemm_operand& left = static_cast<const operands&>(*a.set).form(a.form);
+  const gemm_operand& right = static_cast<const operands&>(*b.set).form(b.form);
+  const double products =
+      static_cast<double>(left.rows) * static_cast<double>(right.rows) * static_cast<double>(left.k);
+  const auto bytes = static_cast<std::size_t>(left.rows * packed_bytes(left.element, left.k) +
+                                              right.rows * packed_bytes(right.element, right.k) +
+                                              c.size() * size_of(c.type) * (accumulate ? 2 : 1));
+  run(q, {"gemm", 0.0, bytes, 2.0 * products}, [&] {
+    defined_result r;
+    r.out = c.data;
+    r.stored = c.type == nn::dtype::bf16 ? formats::bf16 : formats::fp32;
+    r.output = nn::element_format(output);
+    r.out_stride = c.stride(0);
+    r.accumulate = accumulate;
+    if (!is_defined(contract)) return gemm_bf16(left, right, r, of(q).stream);
+    const bool blockwise = contract.options.model == fp32_blockwise;
+    return gemm_defined(blockwise ? defined_sum::blockwise : defined_sum::fma_chain, left, right, r, of(q).stream);
+  });
+}
+
+status make_device_backend(const train_options& options, std::unique_ptr<nn::backend>& made) {
+  status s = select_device(options.device);
+  device_info device;
+  if (s.ok()) s = current_device(device);
+  if (!s.ok()) return s;
+  if (device.arch == arch::other) {
+    return {error_code::unsupported_device, "", "this build has kernels for sm_90, gfx942 and gfx950 alone"};
+  }
+  try {
+    made = std::make_unique<device_backend>(options);
+  } catch (const std::exception&) {
+    return {error_code::device_error, "", "the device gives no stream"};
+  }
+  return {};
+}
+
+}  // namespace rotoscale::gpu

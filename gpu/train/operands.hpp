@@ -1,0 +1,228 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// How a device keeps a tensor's operands. FP32 (and BF16 of a BF16 source) is the source itself, BF16 one copy whose
+// column form is read transposed. FP8 and MX forms have k contiguous: codes, transposed codes and block scales of both
+// forms come from one launch wherever both are made alike.
+#pragma once
+
+#include <optional>
+#include <utility>
+
+#include "gpu/api/quantize.hpp"
+#include "gpu/api/quantize_fp8.hpp"
+#include "gpu/api/quantize_state.hpp"
+#include "rotoscale/nn/operand.hpp"
+
+namespace rotoscale::gpu {
+
+class operands final : public nn::operand_set {
+ public:
+  operands(nn::operand_request request, void* memory, nn::const_tensor_view source)
+      : operand_set(std::move(request)), plan_(plan_for(this->request())) {
+    auto* const bytes = static_cast<std::uint8_t*>(memory);
+    for (const nn::operand_form f : {nn::operand_form::row, nn::operand_form::column}) {
+      if (!this->request().recipe(f)) continue;
+      forms_[index(f)] = describe(f, bytes, source);
+      if (plan_.of(f).is_drawn) drawn_[index(f)] = reinterpret_cast<block_options*>(bytes + plan_.of(f).drawn);
+    }
+  }
+
+  static nn::operand_layout layout(const nn::operand_request& r) {
+    const plan p = plan_for(r);
+    return {p.bytes, p.forms[0].in_place || p.forms[1].in_place};
+  }
+
+  const gemm_operand& form(nn::operand_form f) const { return forms_[index(f)]; }
+
+  /// A backend's quantize.
+  status quantize(nn::const_tensor_view source, const nn::quantize_target& to, const nn::step_state* state,
+                  stream s) const {
+    ROTOSCALE_ASSERT(source.stride(1) == 1 && source.extent(0) == request().rows && source.extent(1) == request().cols);
+    return source.type == nn::dtype::bf16 ? fill(as_matrix<const bf16>(source), to, state, s)
+                                          : fill(as_matrix<const float>(source), to, state, s);
+  }
+
+ private:
+  static constexpr std::size_t alignment = 256;
+  struct place {
+    std::size_t codes = 0, scales = 0, factor = 0, drawn = 0;
+    bool in_place = false;
+    bool is_drawn = false;  ///< options are made on the device, step by step
+  };
+  struct plan {
+    place forms[2];  ///< row, column
+    std::size_t bytes = 0;
+    const place& of(nn::operand_form f) const { return forms[index(f)]; }
+  };
+
+  static int index(nn::operand_form f) { return f == nn::operand_form::column; }
+  static bool reads_source(const nn::operand_recipe& r, nn::dtype source) {
+    return r.format == nn::operand_format::fp32 || (r.format == nn::operand_format::bf16 && source == nn::dtype::bf16);
+  }
+  static bool is_bf16(const std::optional<nn::operand_recipe>& r) { return r && r->format == nn::operand_format::bf16; }
+
+  static plan plan_for(const nn::operand_request& r) {
+    plan p;
+    const auto take = [&](index_t bytes) {
+      const std::size_t at = p.bytes;
+      p.bytes += (static_cast<std::size_t>(bytes) + alignment - 1) / alignment * alignment;
+      return at;
+    };
+    for (const nn::operand_form f : {nn::operand_form::row, nn::operand_form::column}) {
+      if (!r.recipe(f)) continue;
+      const nn::operand_recipe& own = *r.recipe(f);
+      const bool row = f == nn::operand_form::row;
+      const index_t rows = row ? r.rows : r.cols, k = row ? r.cols : r.rows;
+      place& at = p.forms[index(f)];
+      at.in_place = reads_source(own, r.source);
+      if (at.in_place) continue;
+      if (!row && is_bf16(r.row) && is_bf16(r.column)) {
+        at.codes = p.forms[0].codes;
+        continue;
+      }
+      const format element = nn::element_format(own.format);
+      at.codes = take(nn::is_mx(own.format) ? rows * packed_bytes(element, k) : rows * k * element.bits() / 8);
+      if (nn::is_mx(own.format)) at.scales = take(rows * (k / nn::block_format_of(own.format).length));
+      // Both forms of a tensor have one scale.
+      const bool has_factor = !row && r.row && nn::is_fp8(r.row->format);
+      if (nn::is_fp8(own.format)) at.factor = has_factor ? p.forms[0].factor : take(sizeof(float));
+      at.is_drawn = own.format != nn::operand_format::bf16 &&
+                    (own.rounding == rounding::stochastic ||
+                     (own.rotation != nn::rotation_kind::none && own.rotation != nn::rotation_kind::h16));
+      if (at.is_drawn) at.drawn = take(sizeof(block_options));
+    }
+    return p;
+  }
+
+  gemm_operand describe(nn::operand_form f, std::uint8_t* memory, nn::const_tensor_view source) const {
+    const nn::operand_request& r = request();
+    const place& at = plan_.of(f);
+    const nn::operand_recipe& own = *r.recipe(f);
+    const bool row = f == nn::operand_form::row;
+    gemm_operand o;
+    o.rows = row ? r.rows : r.cols;
+    o.k = row ? r.cols : r.rows;
+    o.element = nn::element_format(own.format);
+    if (at.in_place) {
+      o.element = r.source == nn::dtype::bf16 ? formats::bf16 : formats::fp32;
+      o.codes = static_cast<const std::uint8_t*>(source.data);
+      o.code_stride = source.stride(0) * size_of(r.source);
+      o.transposed = !row;
+      return o;
+    }
+    o.codes = memory + at.codes;
+    if (own.format == nn::operand_format::bf16) {
+      o.code_stride = r.cols * 2;
+      o.transposed = !row;
+      return o;
+    }
+    o.code_stride = packed_bytes(o.element, o.k);
+    if (nn::is_fp8(own.format)) o.factor = reinterpret_cast<const float*>(memory + at.factor);
+    if (!nn::is_mx(own.format)) return o;
+    o.block = nn::block_format_of(own.format).length;
+    o.scales = memory + at.scales;
+    o.scale_stride = o.k / o.block;
+    return o;
+  }
+
+  template <class T>
+  status fill(matrix<const T> source, const nn::quantize_target& to, const nn::step_state* state, stream s) const {
+    const bool row = to.row && request().row, column = to.column && request().column;
+    status done = draw(row, column, state, s);
+    if (done.ok()) done = fill_fp8(source, row, column, to.scaling, s);
+    if (done.ok()) done = fill_blocks(source, row, column, s);
+    const bool copies =
+        (row && copies_bf16(nn::operand_form::row)) || (column && copies_bf16(nn::operand_form::column));
+    if constexpr (std::is_same_v<T, float>) {
+      if (done.ok() && copies) {
+        const auto f = is_bf16(request().row) ? nn::operand_form::row : nn::operand_form::column;
+        done = round_bf16(source, reinterpret_cast<bf16*>(const_cast<std::uint8_t*>(form(f).codes)), s);
+      }
+    }
+    return done;
+  }
+  bool copies_bf16(nn::operand_form f) const { return is_bf16(request().recipe(f)) && !plan_.of(f).in_place; }
+
+  block_options options_of(nn::operand_form f) const {
+    nn::form_options how;
+    how.recipe = *request().recipe(f);
+    return nn::block_options_for(how);
+  }
+  status draw(bool row, bool column, const nn::step_state* state, stream s) const {
+    for (const nn::operand_form f : {nn::operand_form::row, nn::operand_form::column}) {
+      if (drawn_[index(f)] == nullptr || !(f == nn::operand_form::row ? row : column)) continue;
+      const status done = draw_options(options_of(f), draws_of(request(), f), state, drawn_[index(f)], s);
+      if (!done.ok()) return done;
+    }
+    return {};
+  }
+
+  /// Codes of one form, or of both where they are of one kind; amax with the first launch.
+  template <class T>
+  status fill_fp8(matrix<const T> source, bool row, bool column, const nn::scaling_ref& scaling, stream s) const {
+    const auto is_wanted = [&](nn::operand_form f) {
+      return (f == nn::operand_form::row ? row : column) && nn::is_fp8(request().recipe(f)->format);
+    };
+    const bool rows = is_wanted(nn::operand_form::row), columns = is_wanted(nn::operand_form::column);
+    const bool alike = rows && columns && drawn_[0] == nullptr && drawn_[1] == nullptr &&
+                       request().row->format == request().column->format &&
+                       request().row->rounding == request().column->rounding;
+    float* amax = scaling.amax;
+    const auto cast = [&](nn::operand_form f, bool both) {
+      const nn::operand_recipe& own = *request().recipe(f);
+      fp8_options o{nn::element_format(own.format), formats::bf16, own.rounding};
+      if (drawn_[index(f)] != nullptr) o.drawn = &drawn_[index(f)]->random;
+      fp8_output out;
+      if (f == nn::operand_form::row) out.rows = codes(f);
+      if (f == nn::operand_form::column || both) out.columns = codes(nn::operand_form::column);
+      out.amax = std::exchange(amax, nullptr);
+      out.factor = const_cast<float*>(form(f).factor);
+      out.scale_inverse = scaling.scale_inverse;
+      return cast_transpose_fp8(o, source, scaling.scale, out, s);
+    };
+    if (rows || columns) {
+      status done = cast(rows ? nn::operand_form::row : nn::operand_form::column, alike);
+      if (done.ok() && rows && columns && !alike) done = cast(nn::operand_form::column, false);
+      if (!done.ok()) return done;
+    }
+    if (amax == nullptr) return {};
+    fp8_output only;
+    only.amax = amax;
+    return cast_transpose_fp8({}, source, nullptr, only, s);
+  }
+
+  template <class T>
+  status fill_blocks(matrix<const T> source, bool row, bool column, stream s) const {
+    const auto output = [&](nn::operand_form f) {
+      quantized_output q;
+      q.codes = codes(f);
+      q.scales = const_cast<std::uint8_t*>(form(f).scales);
+      q.options = options_of(f);
+      q.drawn = drawn_[index(f)];
+      return q;
+    };
+    quantized_output none;
+    row = row && nn::is_mx(request().row->format);
+    column = column && nn::is_mx(request().column->format);
+    if (row && column && request().row->format == request().column->format) {
+      return gpu::quantize(nn::block_format_of(request().row->format), source, output(nn::operand_form::row),
+                           output(nn::operand_form::column), s);
+    }
+    status done;
+    if (row) {
+      done = gpu::quantize(nn::block_format_of(request().row->format), source, output(nn::operand_form::row), none, s);
+    }
+    if (done.ok() && column) {
+      done = gpu::quantize(nn::block_format_of(request().column->format), source, none,
+                           output(nn::operand_form::column), s);
+    }
+    return done;
+  }
+  std::uint8_t* codes(nn::operand_form f) const { return const_cast<std::uint8_t*>(form(f).codes); }
+
+  plan plan_;
+  gemm_operand forms_[2];
+  block_options* drawn_[2] = {};
+};
+
+}  // namespace rotoscale::gpu

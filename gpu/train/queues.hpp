@@ -1,0 +1,97 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Queues of a device: streams with what failed on them, a ring of events, and graphs. Whatever a launcher refuses, and
+// whatever the device reports later, is kept and becomes a backend_error where somebody waits.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <optional>
+#include <stdexcept>
+
+#include "gpu/api/train.hpp"
+
+namespace rotoscale::gpu {
+
+/// A launcher's refusal on its way to nn::backend_error.
+class refused : public std::runtime_error {
+ public:
+  explicit refused(const status& s) : std::runtime_error(s.message()) {}
+};
+inline void expect(const status& s) {
+  if (!s.ok()) throw refused(s);
+}
+
+/// Recorded operations; in a build for the host, or without graphs, the function that puts them on the queue.
+class device_graph final : public nn::graph {
+ public:
+  explicit device_graph(std::function<void()> f) : operations(std::move(f)) {}
+  explicit device_graph(gpu::graph recorded) : recorded(recorded) {}
+  ~device_graph() override { (void)destroy(recorded); }
+
+  std::function<void()> operations;  ///< empty where `recorded` holds them
+  gpu::graph recorded;
+};
+
+class device_queue {
+ public:
+  /// Events are used again after so many: who waits for an older one waits for a later one too.
+  static constexpr std::size_t ring = 64, fault_words = 2;
+
+  device_queue() {
+    expect(create(stream));
+    expect(allocate(faults, fault_words));
+    expect(fill(faults, 0, fault_words * sizeof(std::uint32_t), stream));
+    void* pinned = nullptr;
+    expect(allocate_pinned(pinned, fault_words * sizeof(std::uint32_t)));
+    seen_ = static_cast<std::uint32_t*>(pinned);
+    std::fill_n(seen_, fault_words, 0u);
+  }
+  device_queue(const device_queue&) = delete;
+  device_queue& operator=(const device_queue&) = delete;
+  ~device_queue() {
+    for (const event e : events_) (void)destroy(e);
+    (void)release_pinned(seen_);
+    (void)release(faults);
+    (void)destroy(stream);
+  }
+
+  std::uint64_t record() {
+    event& e = at(++tickets_);
+    if (e.handle == nullptr) expect(create(e));
+    expect(download(seen_, faults, fault_words * sizeof(std::uint32_t), stream));
+    expect(gpu::record(e, stream));
+    return tickets_;
+  }
+  const event& find(std::uint64_t ticket) const { return events_[ticket % ring]; }
+  /// Waits for a recorded point; throws nn::backend_error with what failed before it.
+  void synchronize(std::uint64_t ticket) {
+    if (!failed) {
+      const status s = gpu::synchronize(find(ticket));
+      if (!s.ok()) failed.emplace("device", s.message());
+    }
+    constexpr const char* names[] = {"embedding_forward", "cross_entropy"};
+    for (std::size_t i = 0; i < fault_words && !failed; ++i) {
+      if (seen_[i] == 0) continue;
+      failed.emplace(names[i], "number at " + std::to_string(seen_[i] - 1) + " is outside the vocabulary");
+    }
+    if (failed) throw nn::backend_error(*failed);
+  }
+
+  gpu::stream stream;
+  std::optional<nn::backend_error> failed;
+  void* workspace = nullptr;
+  std::size_t workspace_bytes = 0;
+  /// What kernels found wrong with tokens and with targets, in device memory: 0, or 1 + a position.
+  std::uint32_t* faults = nullptr;
+
+ private:
+  event& at(std::uint64_t ticket) { return events_[ticket % ring]; }
+
+  std::uint32_t* seen_ = nullptr;  ///< `faults` at the last recorded point, in pinned memory
+  std::array<event, ring> events_{};
+  std::uint64_t tickets_ = 0;
+};
+
+}  // namespace rotoscale::gpu

@@ -1,0 +1,235 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// A backend around another one that takes a digest of what each operation writes, so that two runs of one sequence of
+// operations, on whichever backends, can be compared operation by operation. Operands are a backend's own affair, and a
+// weight's may be made in a step or before it; what they hold shows in products and scales. While digests are taken,
+// each operation is waited for and graphs are not used.
+#pragma once
+
+#include <cstring>
+#include <utility>
+
+#include "rotoscale/nn/backend.hpp"
+
+namespace rotoscale::nn {
+
+/// What an operation left.
+struct operation_digest {
+  std::string operation;     ///< as in backend, with the tensor's extents
+  std::uint64_t digest = 0;  ///< FNV-1a over the elements in order, all NaN alike
+  bool operator==(const operation_digest&) const = default;
+};
+
+/// Forwards everything to `inner`; see above.
+class digest_backend final : public backend {
+ public:
+  /// Called behind each operation while digests are taken.
+  using sink = std::function<void(const operation_digest&)>;
+
+  /// `inner` must outlive it.
+  explicit digest_backend(backend& inner) : inner_(&inner) {}
+
+  /// From here on digests go to `to`; null: none are taken.
+  void take_digests(sink to) { sink_ = std::move(to); }
+
+  std::string description() const override { return inner_->description(); }
+  int threads() const override { return inner_->threads(); }
+  std::span<const operation_contract> contracts() const override { return inner_->contracts(); }
+  std::optional<gemm_contract> contract(const gemm_recipe& gemm, index_t rows, index_t cols, index_t k) const override {
+    return inner_->contract(gemm, rows, cols, k);
+  }
+  std::optional<attention_contract> contract(const std::string& attention, index_t head_dim) const override {
+    return inner_->contract(attention, head_dim);
+  }
+  void* allocate(std::size_t bytes, memory_kind kind) override { return inner_->allocate(bytes, kind); }
+  void release(void* memory, memory_kind kind) noexcept override { inner_->release(memory, kind); }
+  std::size_t allocations() const override { return inner_->allocations(); }
+  std::size_t workspace_bytes(const workspace_request& r) const override { return inner_->workspace_bytes(r); }
+  void set_workspace(queue q, void* memory, std::size_t bytes) override { inner_->set_workspace(q, memory, bytes); }
+  queue make_queue(const char* name) override { return inner_->make_queue(name); }
+  event record(queue on) override { return inner_->record(on); }
+  void order(queue after, const event& before) override { inner_->order(after, before); }
+  void synchronize(const event& until) override { inner_->synchronize(until); }
+  using backend::synchronize;
+  void upload(queue q, void* to, const void* host, std::size_t bytes) override { inner_->upload(q, to, host, bytes); }
+  void download(queue q, void* host, const void* from, std::size_t bytes) override {
+    inner_->download(q, host, from, bytes);
+  }
+  void copy(queue q, void* to, const void* from, std::size_t bytes) override { inner_->copy(q, to, from, bytes); }
+  void fill_zero(queue q, void* memory, std::size_t bytes) override { inner_->fill_zero(q, memory, bytes); }
+  std::unique_ptr<graph> capture(queue, std::function<void()> operations) override {
+    return std::make_unique<function_graph>(std::move(operations));
+  }
+  void launch(queue, graph& what) override { static_cast<function_graph&>(what).operations(); }
+
+  void begin_step(queue q, const std::int32_t* targets, index_t count, step_state* state) override {
+    inner_->begin_step(q, targets, count, state);
+    note_state(q, "begin_step", state);
+  }
+  void set_gradient_scale(queue q, step_state* state) override {
+    inner_->set_gradient_scale(q, state);
+    note_state(q, "set_gradient_scale", state);
+  }
+  void next_micro_batch(queue q, step_state* state) override { inner_->next_micro_batch(q, state); }
+  operand_layout layout_operands(const operand_request& r) const override { return inner_->layout_operands(r); }
+  std::unique_ptr<operand_set> make_operands(const operand_request& r, void* memory,
+                                             const_tensor_view source) override {
+    return inner_->make_operands(r, memory, source);
+  }
+  void quantize(queue q, const_tensor_view source, const quantize_target& to, const step_state* state) override {
+    inner_->quantize(q, source, to, state);
+  }
+  void gemm(queue q, operand a, operand b, const gemm_contract& contract, operand_format output, tensor_view c,
+            bool accumulate) override {
+    inner_->gemm(q, a, b, contract, output, c, accumulate);
+    note(q, "gemm", c);
+  }
+  void dequantize(queue q, operand what, tensor_view to) override {
+    inner_->dequantize(q, what, to);
+    note(q, "dequantize", to);
+  }
+  bool has_statistics() const override { return inner_->has_statistics(); }
+  void observe(queue q, const_tensor_view source, operand what, const step_state* state,
+               operand_statistics* to) override {
+    inner_->observe(q, source, what, state, to);
+  }
+  void compare(queue q, const float* value, const float* reference, index_t n, comparison_statistics* to) override {
+    inner_->compare(q, value, reference, n, to);
+  }
+  void update_scales(queue q, const scaling_state& state, const delayed_scaling& rule) override {
+    inner_->update_scales(q, state, rule);
+    note_numbers(q, "update_scales", state.scale, state.count);
+  }
+  void embedding_forward(queue q, const token_source& tokens, const_tensor_view table, tensor_view y,
+                         const step_state* state) override {
+    inner_->embedding_forward(q, tokens, table, y, state);
+    note(q, "embedding_forward", y);
+  }
+  void embedding_backward(queue q, const token_source& tokens, const_tensor_view dy, tensor_view dtable,
+                          const step_state* state) override {
+    inner_->embedding_backward(q, tokens, dy, dtable, state);
+    note(q, "embedding_backward", dtable);
+  }
+  void rmsnorm_forward(queue q, const_tensor_view x, const float* gain, float eps, tensor_view y,
+                       float* rstd) override {
+    inner_->rmsnorm_forward(q, x, gain, eps, y, rstd);
+    note(q, "rmsnorm_forward", y);
+  }
+  void rmsnorm_backward(queue q, const_tensor_view dy, const_tensor_view x, const float* gain, const float* rstd,
+                        tensor_view dx, float* dgain) override {
+    inner_->rmsnorm_backward(q, dy, x, gain, rstd, dx, dgain);
+    note(q, "rmsnorm_backward", dx);
+    if (dgain != nullptr) note_numbers(q, "rmsnorm_backward's gain", dgain, x.extent(1));
+  }
+  void rope(queue q, tensor_view x, const float* cosine, const float* sine, bool inverse) override {
+    inner_->rope(q, x, cosine, sine, inverse);
+    note(q, "rope", x);
+  }
+  void attention_forward(queue q, const attention_tensors& t, const attention_contract& contract,
+                         const step_state* state) override {
+    inner_->attention_forward(q, t, contract, state);
+    note(q, "attention_forward", t.o);
+    note_numbers(q, "attention_forward's lse", t.lse, t.o.extent(0) * t.o.extent(1) * t.o.extent(2));
+  }
+  void attention_backward(queue q, const attention_tensors& t, const attention_gradients& d,
+                          const attention_contract& contract, const step_state* state) override {
+    inner_->attention_backward(q, t, d, contract, state);
+    note(q, "attention_backward's dq", d.dq);
+    note(q, "attention_backward's dk", d.dk);
+    note(q, "attention_backward's dv", d.dv);
+  }
+  void swiglu_forward(queue q, const_tensor_view gate_up, tensor_view h) override {
+    inner_->swiglu_forward(q, gate_up, h);
+    note(q, "swiglu_forward", h);
+  }
+  void swiglu_backward(queue q, const_tensor_view dh, const_tensor_view gate_up, tensor_view d_gate_up) override {
+    inner_->swiglu_backward(q, dh, gate_up, d_gate_up);
+    note(q, "swiglu_backward", d_gate_up);
+  }
+  void add(queue q, const_tensor_view x, const_tensor_view y, tensor_view sum) override {
+    inner_->add(q, x, y, sum);
+    note(q, "add", sum);
+  }
+  void dropout(queue q, const_tensor_view x, const dropout_args& args, tensor_view y, bool accumulate,
+               const step_state* state) override {
+    inner_->dropout(q, x, args, y, accumulate, state);
+    note(q, "dropout", y);
+  }
+  void cross_entropy(queue q, tensor_view logits, const token_source& targets, index_t first, float* loss,
+                     bool gradients, const step_state* state) override {
+    inner_->cross_entropy(q, logits, targets, first, loss, gradients, state);
+    note_numbers(q, "cross_entropy", loss, logits.extent(0));
+    if (gradients) note(q, "cross_entropy's gradient", logits);
+  }
+  void sum_losses(queue q, const float* loss, index_t n, step_state* state) override {
+    inner_->sum_losses(q, loss, n, state);
+    note_state(q, "sum_losses", state);
+  }
+  void sum_squares(queue q, const float* x, const parameter_arena& arena, double* out) override {
+    inner_->sum_squares(q, x, arena, out);
+  }
+  void gradient_norm(queue q, const parameter_arena& arena, const optimizer_config& config,
+                     step_state* state) override {
+    inner_->gradient_norm(q, arena, config, state);
+    note_state(q, "gradient_norm", state);
+  }
+  void adamw(queue q, const parameter_arena& arena, const optimizer_config& config, const step_state* state) override {
+    inner_->adamw(q, arena, config, state);
+    note_numbers(q, "adamw's weights", arena.weight, arena.size);
+    note_numbers(q, "adamw's first moments", arena.m, arena.size);
+    note_numbers(q, "adamw's second moments", arena.v, arena.size);
+  }
+
+ private:
+  struct function_graph final : graph {
+    explicit function_graph(std::function<void()> f) : operations(std::move(f)) {}
+    std::function<void()> operations;
+  };
+  static constexpr std::uint64_t fnv_start = 0xCBF29CE484222325u, fnv_prime = 0x100000001B3u;
+
+  /// An element's bits, all NaN as one.
+  static std::uint64_t bits_of(const std::byte* at, dtype type) {
+    std::uint64_t u = 0;
+    std::memcpy(&u, at, static_cast<std::size_t>(size_of(type)));
+    if (type == dtype::fp32 && fp32_is_nan(static_cast<std::uint32_t>(u))) return fp32_nan_bits;
+    if (type == dtype::bf16 && fp32_is_nan(static_cast<std::uint32_t>(u) << 16)) return fp32_nan_bits >> 16;
+    return u;
+  }
+  void note(queue q, const char* name, const const_tensor_view& x) {
+    if (!sink_ || x.empty()) return;
+    index_t last = 0;
+    for (int d = 0; d < x.rank; ++d) last += (x.extents[d] - 1) * x.strides[d];
+    host_.resize(static_cast<std::size_t>((last + 1) * size_of(x.type)));
+    inner_->download(q, host_.data(), x.data, host_.size());
+    inner_->synchronize(q);
+    std::uint64_t digest = fnv_start;
+    for (index_t a = 0; a < x.extents[0]; ++a) {
+      for (index_t b = 0; b < x.extents[1]; ++b) {
+        for (index_t c = 0; c < x.extents[2]; ++c) {
+          const index_t row = a * x.strides[0] + b * x.strides[1] + c * x.strides[2];
+          for (index_t e = 0; e < x.extents[3]; ++e) {
+            digest ^= bits_of(host_.data() + (row + e * x.strides[3]) * size_of(x.type), x.type);
+            digest *= fnv_prime;
+          }
+        }
+      }
+    }
+    std::string extents;
+    for (int d = 0; d < x.rank; ++d) extents += (d == 0 ? " " : "x") + std::to_string(x.extents[d]);
+    sink_({name + extents, digest});
+  }
+  void note_numbers(queue q, const char* name, const float* x, index_t n) {
+    if (sink_ && x != nullptr && n > 0) note(q, name, dense_tensor(const_cast<float*>(x), dtype::fp32, {n}));
+  }
+  void note_state(queue q, const char* name, const step_state* state) {
+    if (!sink_) return;
+    const auto n = static_cast<index_t>(sizeof(step_state));
+    note(q, name, dense_tensor(const_cast<step_state*>(state), dtype::u8, {n}));
+  }
+
+  backend* inner_;
+  sink sink_;
+  std::vector<std::byte> host_;
+};
+
+}  // namespace rotoscale::nn

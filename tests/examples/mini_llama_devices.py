@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""mini-llama on devices: --device, and replay of a run on another device, with faults planted in its checkpoints and in
+its digests.
+
+usage: mini_llama_devices.py PROGRAM [NAME...]
+"""
+import json
+import sys
+import unittest
+from pathlib import Path
+
+import mini_llama
+from mini_llama import Scratch, records
+
+
+class Devices(Scratch):
+    def device(self):
+        """The device whose code the program has, `host` where it is the CPU's."""
+        for name in ("host", "cuda", "hip"):
+            done = self.run_program(*self.train_command("probe", "--device", name, "--overwrite", steps=1, eval_windows=1,
+                                                        final_eval_windows=1, sequence=32, batch=1))
+            if done.returncode == 0:
+                return name
+        self.skipTest("no device: " + done.stderr)
+
+    def replay(self, *arguments, code=0):
+        done = self.run_program("replay", "run", *arguments)
+        self.assertEqual((done.returncode, done.stderr), (code, ""))
+        return done.stdout
+
+    def test_training_on_a_device_is_replayed_by_the_cpu(self):
+        device = self.device()
+        more = {"steps": 4, "checkpoint_every": 2, "batch": 1, "eval_windows": 1, "final_eval_windows": 1}
+        for recipe in ("bf16", "fp8_amd", "mxfp4_h16"):
+            with self.subTest(recipe=recipe):
+                self.train("run", "--device", device, "--recipe", recipe, "--overwrite", "--digest-steps", "2:4", **more)
+                self.assertIn("(", records(self.folder / "run" / "log.jsonl", "start")[0]["device"])
+                for steps in ("0:2", "2:4", "0:4"):
+                    self.assertIn("of the checkpoint are equal", self.replay("--steps", steps, "--device", "cpu"))
+                self.assertIn(" digests", self.replay("--steps", "2:4"))
+        # And the other way round; --keep keeps the replay's own run.
+        self.train("run", "--device", "cpu", "--recipe", "mxfp4_h16", "--overwrite", **more)
+        self.assertIn("are equal", self.replay("--steps", "2:4", "--device", device, "--keep", "kept"))
+        self.assertEqual((self.folder / "kept/checkpoints/step-000000004/model.safetensors").read_bytes(),
+                         (self.folder / "run/checkpoints/step-000000004/model.safetensors").read_bytes())
+
+    def test_a_planted_fault_is_named(self):
+        self.train("run", "--device", "cpu", "--digest-steps", "2:4", steps=4, checkpoint_every=2)
+        weights = self.folder / "run/checkpoints/step-000000004/model.safetensors"
+        good = weights.read_bytes()
+        bad = bytearray(good)
+        bad[-4] ^= 1  # the last element's lowest bit
+        weights.write_bytes(bad)
+        said = self.replay("--steps", "2:4", code=1)
+        self.assertRegex(said, r"step 4: model.safetensors: \S+: 1 of \d+ elements differ, first element \d+: ")
+        self.assertEqual(said.count("\n"), 1)
+        weights.write_bytes(good)
+        digests = self.folder / "run/digests.jsonl"
+        lines = [json.loads(line) for line in digests.read_text().splitlines()]
+        self.assertEqual([line["step"] for line in lines], [3, 4])
+        at = [name for name, _ in lines[1]["operations"]].index("attention_forward 2x32x2x32")
+        lines[1]["operations"][at][1] = "0123456789abcdef"
+        digests.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        said = self.replay("--steps", "2:4", code=1)
+        self.assertIn(f"step 4, operation {at + 1} (attention_forward 2x32x2x32): digest ", said)
+        self.assertIn("the run's is 0123456789abcdef", said)
+        # Other weights at the start: every later tensor differs, and the first operation says so.
+        first = self.folder / "run/checkpoints/step-000000002/model.safetensors"
+        bad = bytearray(first.read_bytes())
+        bad[-2] ^= 0x40
+        first.write_bytes(bad)
+        self.assertIn("step 3, operation ", self.replay("--steps", "2:4", code=1))
+
+    def test_bad_input(self):
+        self.train("run", "--device", "cpu", steps=4, checkpoint_every=2)
+        self.refuse(["replay", "run", "--steps", "4:2"], "--steps", "'4:2' is not A:B")
+        self.refuse(["replay", "run", "--steps", "0:3"], "step-000000003", "no such checkpoint")
+        self.refuse(["replay", "run", "--steps", "1:4"], "step-000000001", "no such checkpoint")
+        self.refuse(["replay", "nothing", "--steps", "0:2"], "nothing")
+        self.refuse(["replay", "run", "--steps", "2:4", "--keep", "run"], "exists")
+        self.refuse(self.train_command("other", "--device", "tpu"), "--device", "tpu")
+        self.refuse(self.train_command("other", "--digest-steps", "3"), "--digest-steps", "'3'")
+        for name in ("cuda", "hip", "host"):
+            done = self.run_program(*self.train_command("other", "--device", name, "--overwrite", steps=1, batch=1))
+            if done.returncode != 0:
+                self.assertRegex(done.stderr, rf"^mini-llama: --device {name}: .+\n$")
+                self.assertEqual(done.returncode, 2)
+
+    def test_a_contract_without_a_kernel_is_refused_before_the_first_step(self):
+        device = self.device()
+        (self.folder / "unit.json").write_text(json.dumps({
+            "name": "unit", **{g: {"accumulate": "cdna3-mfma-fp16-f32"} for g in ("fprop", "dgrad", "wgrad")}}))
+        self.refuse(self.train_command("other", "--device", device, "--recipe", "unit.json"), "recipe unit",
+                    "cdna3-mfma-fp16-f32", "fp32_fma_chain runs everywhere")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    mini_llama.PROGRAM = str(Path(sys.argv[1]).resolve())
+    select = [word for name in sys.argv[2:] for word in ("-k", name)]
+    unittest.main(argv=sys.argv[:1] + select, verbosity=1)

@@ -1,0 +1,164 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Every operation of the device backend against the CPU's, by bytes, and coarse operations against their compositions:
+// in host mode, or on a device. Times: --no-skip --test-case=times.
+#include "rotoscale/nn/backend_ops.hpp"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+
+#include "gpu/api/train.hpp"
+#include "rotoscale/nn/backend_ops_gemm.hpp"
+#include "rotoscale/nn/backend_ops_rows.hpp"
+#include "rotoscale/nn/cpu/make_backend.hpp"
+
+using namespace rotoscale;
+using namespace rotoscale::testing;
+namespace nn = rotoscale::nn;
+
+namespace {
+
+/// The device's backend; without a device the program is skipped.
+std::unique_ptr<nn::backend> make_device(gpu::train_options o = {}) {
+  std::unique_ptr<nn::backend> made;
+  const gpu::status s = gpu::make_device_backend(o, made);
+  if (!s.ok()) {
+    std::printf("skipped: %s\n", s.message().c_str());
+    std::fflush(stdout);
+    std::_Exit(77);
+  }
+  return made;
+}
+
+std::vector<op_case> all_cases() {
+  std::vector<op_case> all = row_cases();
+  for (const auto& more : {gemm_cases(), coarse_cases()}) all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+/// Only a CPU computes the contracts of other matrix units, and statistics.
+bool has_contract(const op_case& c) {
+  for (const char* unit :
+       {"hopper-fp8-promoted", "mxfp4-accurate-sm90", "split_k", "attention-bf16-tile", "observe", "compare"}) {
+    if (c.name.find(unit) != std::string::npos) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("every operation leaves the CPU's bytes") {
+  const auto reference = nn::make_cpu_backend(1);
+  const auto device = make_device();
+  int compared = 0;
+  for (const op_case& c : all_cases()) {
+    if (!has_contract(c)) continue;
+    CAPTURE(c.name);
+    const auto want = bytes_of(c, *reference);
+    CHECK_FALSE(want.empty());
+    CHECK(want == bytes_of(c, *device));
+    ++compared;
+  }
+  CHECK(compared > 250);
+}
+
+TEST_CASE("a coarse operation leaves the bytes of its composition") {
+  const auto device = make_device();
+  for (const op_case& c : all_cases()) {
+    if (!c.coarse) continue;
+    CAPTURE(c.name);
+    CHECK(bytes_of(c, *device) == bytes_of(c, *device, true));
+  }
+}
+
+TEST_CASE("operands are read back with the CPU's bytes") {
+  const auto values = [](nn::backend& ops, nn::operand_format f, nn::dtype stored) {
+    op_scene c(ops);
+    nn::operand_request r;
+    r.rows = 64;
+    r.cols = 96;
+    r.row = r.column = nn::operand_recipe{f};
+    const auto x = c.tensor(nn::dtype::fp32, r.rows, r.cols, 1, 9);
+    nn::operand_set* const set = c.operands(r, x);
+    float* const scale = c.keep(std::vector<float>{3.0f, 1.0f / 3.0f});
+    const nn::scaling_ref scaling{nn::is_fp8(f) ? scale : nullptr, nn::is_fp8(f) ? scale + 1 : nullptr, nullptr};
+    ops.quantize(c.queue, x, {set, true, true, scaling}, c.state());
+    for (const auto form : {nn::operand_form::row, nn::operand_form::column}) {
+      const auto to = c.tensor(stored, r.rows, r.cols, 2);
+      ops.dequantize(c.queue, {set, form}, to);
+      c.result(to);
+    }
+    return c.bytes();
+  };
+  const auto reference = nn::make_cpu_backend(1);
+  const auto device = make_device();
+  using enum nn::operand_format;
+  for (const nn::operand_format f : {fp32, bf16, fp8_e4m3, fp8_e5m2, mxfp4, mxfp8_e4m3, mxfp8_e5m2}) {
+    for (const nn::dtype stored : {nn::dtype::fp32, nn::dtype::bf16}) {
+      CAPTURE(to_string(f));
+      CHECK(values(*reference, f, stored) == values(*device, f, stored));
+    }
+  }
+}
+
+TEST_CASE("contracts without a kernel are refused, a matrix unit's where the device has it") {
+  const auto device = make_device();
+  nn::gemm_recipe g;
+  for (const char* name : {nn::fp32_fma_chain_contract, "cublas-fp16:split_k=2", "hopper-fp8-promoted", "nothing"}) {
+    g.accumulate = name;
+    CHECK(device->contract(g, 64, 64, 64).has_value() == (g.accumulate == nn::fp32_fma_chain_contract));
+  }
+  gpu::device_info here;
+  REQUIRE(gpu::current_device(here).ok());
+  g.accumulate = "mx-bf16-sm90";
+  const bool has_unit = here.arch == gpu::arch::sm_90 || here.arch == gpu::arch::host;
+  CHECK(device->contract(g, 64, 64, 64).has_value() == has_unit);
+  CHECK_FALSE(device->contract(g, 64, 63, 64).has_value());  // rows of 126 bytes
+}
+
+TEST_CASE("what a launcher refuses, and tokens outside the vocabulary, become errors with the operation's name") {
+  const auto device = make_device();
+  const auto name_of_error = [&] {
+    try {
+      device->synchronize(nn::queue{});
+    } catch (const nn::backend_error& e) {
+      return e.operation();
+    }
+    return std::string();
+  };
+  {
+    op_scene scene(*device);
+    const auto x = scene.tensor(nn::dtype::fp32, 3, 8, 1), table = scene.tensor(nn::dtype::fp32, 5, 8, 2);
+    const nn::token_source tokens{scene.keep(std::vector<std::int32_t>{0, 7, 1}), 3};
+    device->embedding_forward({}, tokens, table, x, scene.state());
+    CHECK(name_of_error() == "embedding_forward");
+    CHECK(name_of_error() == "embedding_forward");  // the queue does nothing more
+  }
+  const auto other = make_device();
+  op_scene scene(*other);
+  auto x = scene.tensor(nn::dtype::fp32, 3, 8, 1);
+  x.strides[1] = 2;
+  other->swiglu_forward({}, x, x);
+  CHECK_THROWS_AS(other->synchronize(nn::queue{}), nn::backend_error);
+}
+
+TEST_CASE("times" * doctest::skip()) {
+  const auto device = make_device();
+  std::printf("%s\n", device->description().c_str());
+  for (const op_case& c : all_cases()) {
+    if (!has_contract(c)) continue;
+    op_scene scene(*device);
+    const op_case::prepared p = c.prepare(scene, false);
+    double best = 1e9;
+    for (int run = 0; run < 5; ++run) {
+      const auto start = std::chrono::steady_clock::now();
+      p.run();
+      device->synchronize(op_scene::queue);
+      best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    }
+    std::printf("%10.1f us  %s\n", best * 1e6, c.name.c_str());
+  }
+}

@@ -1,0 +1,140 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Training on a device leaves the CPU's bytes: weights, moments, scales and the step's state under every kind of
+// recipe, several micro-batches, masked targets, with graphs and without.
+#include <doctest/doctest.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "gpu/api/train.hpp"
+#include "rotoscale/llama/session_case.hpp"
+
+using namespace rotoscale;
+using namespace rotoscale::testing;
+namespace llama = rotoscale::llama;
+namespace nn = rotoscale::nn;
+
+namespace {
+
+std::unique_ptr<nn::backend> make_device(gpu::train_options o = {}) {
+  std::unique_ptr<nn::backend> made;
+  const gpu::status s = gpu::make_device_backend(o, made);
+  if (!s.ok()) {
+    std::printf("skipped: %s\n", s.message().c_str());
+    std::fflush(stdout);
+    std::_Exit(77);
+  }
+  return made;
+}
+
+/// Everything that a checkpoint would hold after `steps` steps, and the losses of an evaluation.
+std::vector<float> train(nn::backend& ops, const nn::recipe& r, int steps, bool tied = false) {
+  llama::session_options o;
+  o.model.batch = 1;
+  o.model.sequence = 32;
+  o.model.head_chunk = 32;
+  o.micro_batches = 2;
+  o.optimizer.weight_decay = 0.1f;
+  o.optimizer.clip = 1.0;
+  llama::model_config shape = small_config(tied);
+  shape.hidden_size = 32;
+  shape.intermediate_size = 64;
+  shape.num_attention_heads = 2;
+  shape.num_key_value_heads = 1;
+  llama::session s(ops, shape, o, {r});
+  nn::step_inputs inputs;
+  inputs.seed = 5;
+  s.set_inputs(inputs);
+  s.initialize(3);
+  const batch data(2, 32, 64, true), held_out(1, 32, 64, false);
+  std::vector<float> all;
+  for (int step = 0; step < steps; ++step) {
+    inputs.step = static_cast<std::uint64_t>(step);
+    inputs.learning_rate = 1e-3f;
+    inputs.bias_correction1 = 1.0f - static_cast<float>(std::pow(0.9, step + 1));
+    inputs.bias_correction2 = 1.0f - static_cast<float>(std::pow(0.95, step + 1));
+    s.train_step(inputs, data.tokens, data.targets);
+    const nn::step_state state = s.finish_step();
+    all.push_back(static_cast<float>(state.mean_loss()));
+    all.push_back(static_cast<float>(state.gradient_norm));
+  }
+  const llama::model& m = s.model();
+  for (std::size_t i = 0; i < m.parameters().all().size(); ++i) {
+    for (const float* arena : {m.arena().weight, m.arena().m, m.arena().v}) {
+      const auto host = m.arena_values(s.queue(), arena, i);
+      all.insert(all.end(), host.begin(), host.end());
+    }
+  }
+  const nn::scaling_state& scales = m.scales().state();
+  if (scales.scale != nullptr && scales.count > 0) {
+    std::vector<float> host(static_cast<std::size_t>(scales.count) * 2 + m.scales().history_size());
+    const auto n = static_cast<std::size_t>(scales.count);
+    ops.download(s.queue(), host.data(), scales.scale, n * sizeof(float));
+    ops.download(s.queue(), host.data() + n, scales.scale_inverse, n * sizeof(float));
+    ops.download(s.queue(), host.data() + 2 * n, scales.history, m.scales().history_size() * sizeof(float));
+    ops.synchronize(s.queue());
+    all.insert(all.end(), host.begin(), host.end());
+  }
+  const auto losses = s.evaluate(inputs, held_out.tokens, held_out.targets);
+  all.insert(all.end(), losses.begin(), losses.end());
+  return all;
+}
+
+std::vector<nn::recipe> recipes() {
+  std::vector<nn::recipe> all = {preset("fp32"), preset("bf16"), preset("fp8_amd"), preset("mxfp4"),
+                                 preset("mxfp4_h16")};
+  nn::recipe narrow = preset("bf16");
+  narrow.name = "bf16 stored as BF16";
+  narrow.activations = nn::operand_format::bf16;
+  all.push_back(narrow);
+  nn::recipe random = preset("mxfp4_h16_step_signs");
+  random.name = "stochastic";
+  for (nn::gemm_recipe* g : {&random.fprop, &random.dgrad, &random.wgrad}) {
+    g->left.rounding = g->right.rounding = rounding::stochastic;
+  }
+  all.push_back(random);
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("a device trains with the CPU's bytes") {
+  const auto cpu = nn::make_cpu_backend(1);
+  for (const nn::recipe& r : recipes()) {
+    CAPTURE(r.name);
+    const auto device = make_device();
+    CHECK(same_bytes(train(*cpu, r, 2), train(*device, r, 2)));
+  }
+  const auto device = make_device();
+  CHECK(same_bytes(train(*cpu, preset("bf16"), 2, true), train(*device, preset("bf16"), 2, true)));
+}
+
+TEST_CASE("under a matrix unit's contract as well") {
+  gpu::device_info here;
+  const auto device = make_device();
+  REQUIRE(gpu::current_device(here).ok());
+  if (here.arch != gpu::arch::sm_90 && here.arch != gpu::arch::host) return;
+  const auto cpu = nn::make_cpu_backend(2);
+  nn::recipe r = preset("bf16");
+  for (nn::gemm_recipe* g : {&r.fprop, &r.dgrad, &r.wgrad}) g->accumulate = "mx-bf16-sm90";
+  for (const nn::operand_format stored : {nn::operand_format::fp32, nn::operand_format::bf16}) {
+    r.activations = stored;
+    CHECK(same_bytes(train(*cpu, r, 2), train(*device, r, 2)));
+  }
+}
+
+TEST_CASE("graphs change nothing, nor does waiting for each operation or taking its time") {
+  const nn::recipe r = preset("fp8_amd");
+  const auto with_graphs = make_device();
+  const auto want = train(*with_graphs, r, 2);
+  gpu::train_options o;
+  o.graphs = false;
+  CHECK(same_bytes(want, train(*make_device(o), r, 2)));
+  o.wait_for_each = true;
+  CHECK(same_bytes(want, train(*make_device(o), r, 2)));
+  std::vector<gpu::timed_operation> timing;
+  o.timing = &timing;
+  CHECK(same_bytes(want, train(*make_device(o), r, 2)));
+  CHECK(timing.size() > 100);
+}
