@@ -173,8 +173,8 @@ class model {
     float *rstd1 = nullptr, *lse = nullptr, *rstd2 = nullptr;
     /// What is kept in 8 bits, and where it is computed.
     struct packed_tensor {
-      std::unique_ptr<nn::operand_set> set;
-      nn::tensor_view whole;
+      std::unique_ptr<nn::operand_set> set;  ///< 8 bits
+      nn::tensor_view whole;                 ///< shared by all layers
     };
     std::vector<packed_tensor> packed;
   };

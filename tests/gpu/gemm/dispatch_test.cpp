@@ -5,8 +5,14 @@
 
 #include <doctest/doctest.h>
 
+#include "gpu/gemm/arguments.hpp"
+#include "rotoscale/nn/statistics.hpp"
+
 using namespace rotoscale;
 using namespace rotoscale::gpu;
+
+// What statistics of training runs count is what decides a GEMM's path.
+static_assert(nn::int8_window_binades == int8_window && nn::e5m2_window_binades == fold_window);
 
 namespace {
 

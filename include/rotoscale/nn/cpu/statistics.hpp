@@ -18,7 +18,12 @@ namespace rotoscale::nn::cpu {
 class operand_reader {
  public:
   explicit operand_reader(const gemm_operand& operand)
-      : o_(operand), table_(operand.element.bits() <= 8 ? operand.element : formats::e4m3) {}
+      : o_(operand), table_(operand.element.bits() <= 8 ? operand.element : formats::e4m3) {
+    largest_ = decode(o_.element, o_.element.max_code());
+    for (std::uint32_t byte = 0; byte < 256 && o_.block != 0; ++byte) {
+      scales_[byte] = o_.scale.is_nan(byte) ? fp32_from_bits(fp32_nan_bits) : decode(o_.scale, byte);
+    }
+  }
 
   /// Elements of row `r`.
   void read(index_t r, float* to) const {
@@ -34,15 +39,11 @@ class operand_reader {
   }
   /// The largest magnitude that an element of row `r` can have in the block that begins with element `c`.
   float largest(index_t r, index_t c) const {
-    const float element = decode(o_.element, o_.element.max_code());
-    const float block = o_.block == 0 ? element : element * block_scale(r, c / o_.block);
+    const float block = o_.block == 0 ? largest_ : largest_ * block_scale(r, c / o_.block);
     return o_.factor == nullptr ? block : block * *o_.factor;
   }
   /// The scale of a block; NaN where its byte says so.
-  float block_scale(index_t r, index_t b) const {
-    const std::uint8_t byte = o_.scale_byte(r, b);
-    return o_.scale.is_nan(byte) ? fp32_from_bits(fp32_nan_bits) : decode(o_.scale, byte);
-  }
+  float block_scale(index_t r, index_t b) const { return scales_[o_.scale_byte(r, b)]; }
   const gemm_operand& operand() const { return o_; }
 
  private:
@@ -59,22 +60,36 @@ class operand_reader {
       for (index_t c = 0; c < o_.k; ++c) to[c] = value(operand_code(o_, r, c));
       return;
     }
-    const index_t width = bits / 8, step = o_.transposed ? o_.code_stride : width;
+    bits == 32   ? read_whole<std::uint32_t>(r, to)
+    : bits == 16 ? read_whole<std::uint16_t>(r, to)
+                 : read_whole<std::uint8_t>(r, to);
+  }
+  template <class Code>
+  void read_whole(index_t r, float* to) const {
+    constexpr index_t width = sizeof(Code);
+    const index_t step = o_.transposed ? o_.code_stride : width;
     const std::uint8_t* from = o_.codes + (o_.transposed ? r * width : r * o_.code_stride);
+    const bool is_bf16 = o_.element == formats::bf16, is_fp32 = o_.element == formats::fp32;
     for (index_t c = 0; c < o_.k; ++c, from += step) {
-      std::uint32_t code = 0;
-      std::memcpy(&code, from, static_cast<std::size_t>(width));  // little-endian, as operand_code reads it
-      to[c] = value(code);
+      Code code;
+      std::memcpy(&code, from, sizeof code);  // little-endian, as operand_code reads it
+      if constexpr (width == 1) {
+        to[c] = table_.value[code];
+      } else {
+        to[c] = is_fp32   ? fp32_from_bits(code)
+                : is_bf16 ? fp32_from_bits(static_cast<std::uint32_t>(code) << 16)
+                          : value(code);
+      }
     }
   }
   float value(std::uint64_t code) const {
-    if (o_.element == formats::fp32) return fp32_from_bits(static_cast<std::uint32_t>(code));
-    if (o_.element == formats::bf16) return fp32_from_bits(static_cast<std::uint32_t>(code) << 16);
     return o_.element.bits() <= 8 ? table_.value[code] : decode(o_.element, code);
   }
 
   gemm_operand o_;
   rotoscale::detail::decode_table table_;
+  float scales_[256] = {};
+  float largest_ = 0;
 };
 
 namespace detail {
@@ -92,32 +107,44 @@ struct wide_lanes {
   }
 };
 
-inline bool both_finite(float a, float b) {
-  return std::fabs(a) <= std::numeric_limits<float>::max() && std::fabs(b) <= std::numeric_limits<float>::max();
+/// Bits of the magnitude, which order numbers as they are ordered; 0 where x is not finite. (std::fmax is a call.)
+inline std::uint32_t finite_magnitude(float x) {
+  const std::uint32_t magnitude = fp32_bits(x) & fp32_magnitude_mask;
+  return magnitude < fp32_infinity_bits ? magnitude : 0;
 }
 
-/// One row: reference, stored, and what each block can hold.
+/// One row: reference, stored, and what each block can hold. Blocks are whole lanes, or the row.
 inline void observe_row(const operand_reader& stored, index_t r, const float* reference, const float* value,
                         operand_statistics& s) {
   const index_t k = stored.operand().k, block = stored.operand().block == 0 ? k : stored.operand().block;
   wide_lanes signal, noise;
+  std::uint32_t most = 0;
+  int nonfinite = 0, nonzero = 0, flushed = 0, saturated = 0;
   for (index_t first = 0; first < k; first += block) {
     const float largest = stored.largest(r, first);
-    for (index_t c = first; c < std::min(first + block, k); ++c) {
-      const bool finite = both_finite(reference[c], value[c]);
+    const index_t last = std::min(first + block, k);
+    for (index_t c = first; c < last; ++c) {
+      const std::uint32_t x_bits = fp32_bits(reference[c]) & fp32_magnitude_mask,
+                          y_bits = fp32_bits(value[c]) & fp32_magnitude_mask;
+      const bool finite = x_bits < fp32_infinity_bits && y_bits < fp32_infinity_bits;
       const float x = finite ? reference[c] : 0.0f, error = finite ? x - value[c] : 0.0f;
       signal.lane[c % 16] += static_cast<double>(x) * static_cast<double>(x);
       noise.lane[c % 16] += static_cast<double>(error) * static_cast<double>(error);
-      s.nonfinite += !finite;
-      s.nonzero += x != 0.0f;
-      s.flushed += finite && x != 0.0f && value[c] == 0.0f;
-      s.saturated += std::fabs(x) > largest;
-      s.rotated_amax = std::fmax(s.rotated_amax, std::fabs(x));
+      nonfinite += !finite;
+      nonzero += x != 0.0f;
+      flushed += finite && x != 0.0f && value[c] == 0.0f;
+      saturated += x > largest || -x > largest;
+      most = finite && x_bits > most ? x_bits : most;
     }
   }
   s.signal = signal.fold();
   s.noise = noise.fold();
   s.elements = k;
+  s.nonfinite = nonfinite;
+  s.nonzero = nonzero;
+  s.flushed = flushed;
+  s.saturated = saturated;
+  s.rotated_amax = fp32_from_bits(most);
 }
 
 /// Binades between the scales of a row's blocks that hold a finite number other than zero.
@@ -158,8 +185,8 @@ inline void fold_rows(operand_statistics* rows, index_t n, operand_statistics& t
     all.rows_int8 += s.rows_int8;
     all.rows_e5m2 += s.rows_e5m2;
     all.spread_max = std::max(all.spread_max, s.spread_max);
-    all.amax = std::fmax(all.amax, s.amax);
-    all.rotated_amax = std::fmax(all.rotated_amax, s.rotated_amax);
+    all.amax = std::max(all.amax, s.amax);
+    all.rotated_amax = std::max(all.rotated_amax, s.rotated_amax);
   }
   index_t width = 1;
   while (width < n) width *= 2;
@@ -208,9 +235,9 @@ void observe_operand(matrix<const T> source, const gemm_operand& operand, operan
     for (index_t r = first; r < last; ++r) {
       float *const x = room[r - first], *const value = room[chunk];
       operand_statistics s;
-      for (index_t c = 0; c < k; ++c) {
-        if (std::fabs(x[c]) <= std::numeric_limits<float>::max()) s.amax = std::fmax(s.amax, std::fabs(x[c]));
-      }
+      std::uint32_t most = 0;
+      for (index_t c = 0; c < k; ++c) most = std::max(most, detail::finite_magnitude(x[c]));
+      s.amax = fp32_from_bits(most);
       if (rotated.points != 0) {
         for (index_t c = 0; c < k; c += run) rotate_run(x + c, run, rotated);
       }
