@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What a session promises: planned memory and nothing beyond it, steps that are captured once, frozen parameters, masked
-// targets, and ranks that give the bits of one.
+// What a session promises: planned memory and nothing beyond it, steps that are captured once, frozen parameters,
+// masked targets, and ranks that give the bits of one.
 #include "rotoscale/llama/session.hpp"
 
 #include <thread>
@@ -138,6 +138,36 @@ TEST_CASE("masked targets count nowhere") {
   CHECK((none.valid_tokens == 0 && none.mean_loss() == 0.0 && none.gradient_norm == 0.0));
 }
 
+TEST_CASE("documents: a document does not see those before it, in any micro-batch, under both contracts") {
+  // Windows of 32 tokens: documents of 20 and 12 in the first micro-batch, of 12 and 20 in the second.
+  const auto documents = [](llama::session_options& o) {
+    o.documents = true;
+    o.micro_batches = 2;
+  };
+  const batch data(2, 32, 64, false);
+  batch other = data;
+  for (std::size_t i = 32; i < 44; ++i) other.tokens[i] = (other.tokens[i] + 7) % 64;  // the second's first document
+  std::vector<std::int32_t> starts(64, 0);
+  std::fill(starts.begin() + 20, starts.begin() + 32, 20);
+  std::fill(starts.begin() + 44, starts.end(), 12);
+  for (const char* attention : {nn::fp32_attention_contract, "attention-bf16-tile64x64-exp2deg3@hopper-mma-fp16-f32"}) {
+    CAPTURE(attention);
+    nn::recipe r = preset("fp32");
+    r.attention = attention;
+    const auto losses = [&](const batch& b, std::span<const std::int32_t> at) {
+      session_case c(small_config(false), r, 1, 32, 1, 3, documents);
+      CHECK(c.session.model().attention().name == attention);
+      c.session.train_step({}, b.tokens, b.targets, at);
+      c.session.finish_step();
+      const auto all = c.losses();  // of the second micro-batch
+      return std::vector<float>(all.begin() + 12, all.end());
+    };
+    CHECK(same_bytes(losses(data, starts), losses(other, starts)));
+    CHECK_FALSE(same_bytes(losses(data, {}), losses(other, {})));
+    CHECK_FALSE(same_bytes(losses(data, {}), losses(data, starts)));
+  }
+}
+
 TEST_CASE("frozen parameters: operands only, the same forward pass, the same gradients of the rest") {
   for (const char* name : {"fp32", "bf16", "fp8_delayed", "mxfp4_h16"}) {
     CAPTURE(name);
@@ -208,8 +238,10 @@ TEST_CASE("ranks of one micro-batch each are one rank of as many micro-batches, 
           }
           return last;
         };
-        session_case one(small_config(false), r, b, seq, 1, 3,
-                         [&](llama::session_options& o) { o.micro_batches = ranks; o.optimizer.clip = 0.5; });
+        session_case one(small_config(false), r, b, seq, 1, 3, [&](llama::session_options& o) {
+          o.micro_batches = ranks;
+          o.optimizer.clip = 0.5;
+        });
         const nn::step_state want = train(one, data.tokens, data.targets);
         nn::rank_group group(ranks);
         std::vector<std::vector<float>> weights(static_cast<std::size_t>(ranks));
@@ -218,8 +250,8 @@ TEST_CASE("ranks of one micro-batch each are one rank of as many micro-batches, 
         for (int rank = 0; rank < ranks; ++rank) {
           threads.emplace_back([&, rank] {
             nn::thread_rank own(group, rank);
-            session_case c(small_config(false), r, b, seq, 1, 3,
-                           [](llama::session_options& o) { o.optimizer.clip = 0.5; }, &own);
+            session_case c(
+                small_config(false), r, b, seq, 1, 3, [](llama::session_options& o) { o.optimizer.clip = 0.5; }, &own);
             const auto part = [&](const std::vector<std::int32_t>& all) {
               const auto n = static_cast<std::ptrdiff_t>(b * seq);
               return std::vector<std::int32_t>(all.begin() + rank * n, all.begin() + (rank + 1) * n);

@@ -150,6 +150,10 @@ TEST_CASE("a recipe names the contract of each GEMM") {
   r.dgrad.accumulate = "cublas";
   CHECK(find_fault(r).value_or("none").starts_with("dgrad: accumulate: 'cublas' is no contract"));
   r = preset("bf16");
+  r.attention = "attention-bf16-tile64x64-exp2deg3@hopper-mma-fp8-f32";  // no BF16
+  CHECK(find_fault(r).value_or("none").starts_with("attention: 'attention-bf16-tile64x64-exp2deg3@hopper-mma-fp8-f32' is"));
+  r.attention = "attention-bf16-tile64x64-exp2deg3@cdna4-mfma-fp16-f32";
+  CHECK(!find_fault(r));
   r.activations = nn::operand_format::mxfp4;
   CHECK(find_fault(r).value_or("none") == "activations must be fp32 or bf16");
 }
