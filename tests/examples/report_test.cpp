@@ -308,8 +308,12 @@ TEST_CASE("several seeds: mean, standard deviation, paired differences with Stud
   CHECK(x["rank"] == 1);
   CHECK(y["rank"] == 2);
   CHECK(r.summary["seed"] == json{1, 2, 3});
-  CHECK(contains(r.table, "+0.2000 [-0.0484, +0.4484]"));
-  CHECK(contains(r.table, "0.1732"));
+  CHECK(r.table ==
+        "#  arm   recipe  seeds  initial   final    s.d.  final/initial             gap to baseline    best  tokens/s  relative  status\n"
+        "1  bf16  bf16        3   5.0000  2.1000  0.1000         42.0 %                    baseline  2.1000       200     1.00x  ok\n"
+        "1  x     x           3   5.0000  2.3000  0.1732         46.0 %  +0.2000 [-0.0484, +0.4484]  2.3000       200     1.00x  ok\n"
+        "2  y     y           3   5.0000  2.4100  0.1100         48.2 %  +0.3100 [+0.2852, +0.3348]  2.4100       200     1.00x  ok\n"
+        "Losses in nats per token. Losses are means over seeds; gaps are means over pairs of equal seeds, with their interval of 95 % (Student's t). Equal ranks: no interval of a difference leaves out zero.\n");
   CHECK(contains(r.html, "x minus bf16 is +0.2000 [-0.0484, +0.4484] nats over 3 seeds: not resolved."));
   CHECK(contains(r.html, "y +0.3100 [+0.2852, +0.3348] (3 seeds, s.d. 0.0100)"));
   CHECK(contains(r.html, "means over seeds"));
