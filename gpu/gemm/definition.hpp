@@ -33,6 +33,12 @@ struct definition_arguments {
   bool bf16_stored = false, bf16_rounded = false, accumulate = false;
 };
 
+/// An E2M1 code's value: 0, 0.5, then numbers whose bits are 2^22 apart.
+__device__ inline float e2m1_value(std::uint32_t code) {
+  const std::uint32_t m = code & 7u, bits = m == 0 ? 0 : m == 1 ? 0x3F000000u : 0x3F800000u + ((m - 2) << 22);
+  return fp32_from_bits(bits | (code & 8u) << 28);
+}
+
 __device__ inline float definition_value(const definition_operand& o, int row, int k) {
   const std::uint8_t* const at = o.codes + row * o.row_step + k * o.k_step;
   float x = 0.0f;
@@ -42,9 +48,7 @@ __device__ inline float definition_value(const definition_operand& o, int row, i
       return fp32_from_bits(static_cast<std::uint32_t>(*reinterpret_cast<const std::uint16_t*>(at)) << 16);
     case dense_element::e4m3: x = fp8_value(true, *at); break;
     case dense_element::e5m2: x = fp8_value(false, *at); break;
-    case dense_element::e2m1:
-      return decode_scaled(mxfp4, nibble(o.codes[row * o.row_step + k / 2], k),
-                           o.scales[row * o.scale_stride + k / 32]);
+    case dense_element::e2m1: x = e2m1_value(nibble(o.codes[row * o.row_step + k / 2], k)); break;
   }
   return o.scales == nullptr ? x : x * scale_value(o.scales[row * o.scale_stride + k / 32]);
 }

@@ -72,7 +72,8 @@ REFERENCE = {
 }
 DEFINITION = {
     **REFERENCE,
-    "chain_kernel<*>": Budget({}, 256, 17408, scalar_spills=1040),
+    "decode_kernel": Budget({}, 32),
+    "chain_kernel<*>": Budget({}, 256, 17408),
     "blockwise_kernel<*>": Budget({"v_dot4c_i32_i8_e32": 32}, 192, 19584, scalar_spills=600),
 }
 MFMA_BF16 = "v_mfma_f32_16x16x16_bf16"
