@@ -147,6 +147,16 @@ void define_replay(CLI::App& app, replay_options& o) {
   define_device(*replay, o.device);
 }
 
+void define_warm_up(CLI::App& train, arguments& a) {
+  train.add_option("--synthetic-warmup", a.session.synthetic_warmup,
+                   "steps on random tokens before a new run, whose results do not depend on it")
+      ->check(CLI::Range(0, 1 << 20))
+      ->group("run");
+  train.add_option("--synthetic-recipe", a.session.synthetic_recipe, "recipe of the synthetic warm-up")
+      ->capture_default_str()
+      ->group("run");
+}
+
 /// All subcommands and flags, bound to `a`.
 void define(CLI::App& app, arguments& a) {
   app.set_version_flag("--version", std::string("mini-llama ") + ROTOSCALE_VERSION + " (" + ROTOSCALE_COMMIT + ")");
@@ -169,6 +179,7 @@ void define(CLI::App& app, arguments& a) {
   train->add_option("--memory-limit", a.session.memory_limit, "most bytes of all memory, e.g. 4GiB; 0: no limit")
       ->transform(CLI::AsSizeValue(false))
       ->group("run");
+  define_warm_up(*train, a);
   train
       ->add_option(
           "--statistics-every", a.statistics_every,

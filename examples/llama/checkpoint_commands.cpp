@@ -8,6 +8,7 @@
 #include "exit_codes.hpp"
 #include "merge.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
+#include "rotoscale/llama/recipe_fit.hpp"
 #include "rotoscale/llama/schedule.hpp"
 
 namespace rotoscale::llama_program {
@@ -38,19 +39,19 @@ struct loaded_model {
     recipe = own_recipe ? state.recipe()
                         : llama::load_recipe(a.schedule_override.empty() ? "bf16" : a.schedule_override);
     if (!a.tokenizer.empty()) state.run.tokenizer = a.tokenizer;
-    if (nn::needs_blocks(recipe)) {
-      const auto fault = llama::find_block_fault(state.run.model, 32);  // no gradients: any number of tokens will do
-      if (fault) throw io::error(config, "recipe " + recipe.name + ": " + *fault);
-    }
   }
 
   /// Room for passes of at most batch × sequence tokens.
   void load(index_t batch, index_t sequence, bool documents = false) {
+    const index_t chunk = state.run.train.head_chunk;
+    if (const auto fault = llama::find_block_fault(state.run.model, recipe, {batch * sequence, chunk, false})) {
+      throw io::error((path / "config.json").string(), "recipe " + recipe.name + ": " + *fault);
+    }
     llama::session_options o;
     o.documents = documents;
     o.model.batch = batch;
     o.model.sequence = sequence;
-    o.model.head_chunk = state.run.train.head_chunk;
+    o.model.head_chunk = chunk;
     o.model.training = false;
     o.model.lora = state.run.lora;
     session = std::make_unique<llama::session>(*ops, state.run.model, o, std::vector{recipe});

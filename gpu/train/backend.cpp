@@ -46,8 +46,20 @@ bool is_of_unit(const nn::gemm_contract& c, const device_info& device) {
 
 }  // namespace
 
+namespace {
+
+/// FP32, BF16, FP8, and MXFP4 and MXFP8 in rows of 32.
+bool is_on_device(const nn::operand_recipe& o) {
+  using enum nn::operand_format;
+  if (o.format == dequantized || o.format == nvfp4 || o.format == mxfp6_e2m3 || o.format == mxfp6_e3m2) return false;
+  return !nn::has_blocks(o.format) || nn::block_format_of(o) == block_format{nn::element_format(o.format)};
+}
+
+}  // namespace
+
 std::optional<nn::gemm_contract> device_backend::contract(const nn::gemm_recipe& gemm, index_t rows, index_t cols,
                                                           index_t k) const {
+  if (!is_on_device(gemm.left) || !is_on_device(gemm.right)) return std::nullopt;
   const auto found = nn::find_gemm_contract(gemm.accumulate);
   // The definitions take any operands, or pairs of MXFP4's blocks (find_fault has seen to that).
   if (!found || is_defined(*found)) return found;

@@ -82,13 +82,13 @@ class operands final : public nn::operand_set {
       }
       const format element = nn::element_format(own.format);
       at.codes = take(nn::is_mx(own.format) ? rows * packed_bytes(element, k) : rows * k * element.bits() / 8);
-      if (nn::is_mx(own.format)) at.scales = take(rows * (k / nn::block_format_of(own.format).length));
+      if (nn::is_mx(own.format)) at.scales = take(rows * (k / nn::block_format_of(own).length));
       // Both forms of a tensor have one scale.
       const bool has_factor = !row && r.row && nn::is_fp8(r.row->format);
       if (nn::is_fp8(own.format)) at.factor = has_factor ? p.forms[0].factor : take(sizeof(float));
       at.is_drawn = own.format != nn::operand_format::bf16 &&
                     (own.rounding == rounding::stochastic ||
-                     (own.rotation != nn::rotation_kind::none && own.rotation != nn::rotation_kind::h16));
+                     own.rotation.signs != nn::sign_kind::none);
       if (at.is_drawn) at.drawn = take(sizeof(block_options));
     }
     return p;
@@ -119,7 +119,7 @@ class operands final : public nn::operand_set {
     o.code_stride = packed_bytes(o.element, o.k);
     if (nn::is_fp8(own.format)) o.factor = reinterpret_cast<const float*>(memory + at.factor);
     if (!nn::is_mx(own.format)) return o;
-    o.block = nn::block_format_of(own.format).length;
+    o.block = nn::block_format_of(own).length;
     o.scales = memory + at.scales;
     o.scale_stride = o.k / o.block;
     return o;
@@ -205,15 +205,15 @@ class operands final : public nn::operand_set {
     row = row && nn::is_mx(request().row->format);
     column = column && nn::is_mx(request().column->format);
     if (row && column && request().row->format == request().column->format) {
-      return gpu::quantize(nn::block_format_of(request().row->format), source, output(nn::operand_form::row),
+      return gpu::quantize(nn::block_format_of(*request().row), source, output(nn::operand_form::row),
                            output(nn::operand_form::column), s);
     }
     status done;
     if (row) {
-      done = gpu::quantize(nn::block_format_of(request().row->format), source, output(nn::operand_form::row), none, s);
+      done = gpu::quantize(nn::block_format_of(*request().row), source, output(nn::operand_form::row), none, s);
     }
     if (done.ok() && column) {
-      done = gpu::quantize(nn::block_format_of(request().column->format), source, none,
+      done = gpu::quantize(nn::block_format_of(*request().column), source, none,
                            output(nn::operand_form::column), s);
     }
     return done;

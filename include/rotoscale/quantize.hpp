@@ -4,6 +4,9 @@
 // (quantize_is_fast), else the reference; threaded.
 #pragma once
 
+#include <atomic>
+
+#include "rotoscale/detail/fast_round.hpp"
 #include "rotoscale/detail/mxfp4_rows.hpp"
 #include "rotoscale/parallel.hpp"
 #include "rotoscale/quantize_ref.hpp"
@@ -103,6 +106,51 @@ constexpr block_axis other_axis(block_axis axis) {
   return axis == block_axis::row ? block_axis::column : block_axis::row;
 }
 
+/// Largest magnitude of `count` runs that lie side by side, as FP32 bits; NaN is left out. `at`: of the first run's
+/// elements, `step` apart; run i is `next` behind run i - 1.
+template <class T>
+std::uint32_t runs_amax(const block_options& o, const T* at, index_t step, index_t next, int run, int count) {
+  constexpr int most = 32;
+  ROTOSCALE_ASSERT(run <= most && count <= most);
+  float x[most][most];  // element, run
+  for (int i = 0; i < run; ++i) {
+    for (int c = 0; c < count; ++c) {
+      x[i][c] = source_value(at[i * step + c * next]);
+      if (o.source == formats::bf16) {
+        std::uint32_t u = fp32_bits(x[i][c]);
+        round_to_bf16(u);
+        x[i][c] = fp32_from_bits(u);
+      } else {
+        x[i][c] = round_to_format(o.source, x[i][c]);
+      }
+    }
+  }
+  const int points = o.rotation.points;
+  for (int i = 0; i < run && points != 0; ++i) {
+    for (int c = 0; c < count && o.rotation.negates(i); ++c) x[i][c] = -x[i][c];
+  }
+  for (int width = 1; width < points; width *= 2) {
+    for (int i = 0; i < run; ++i) {
+      if ((i & width) != 0) continue;
+      for (int c = 0; c < count; ++c) {
+        const float a = x[i][c], b = x[i + width][c];
+        x[i][c] = a + b;
+        x[i + width][c] = a - b;
+      }
+    }
+  }
+  const float factor = points == 0 ? 1.0f : hadamard_factor(points);
+  std::uint32_t largest = 0;
+  for (int i = 0; i < run; ++i) {
+    for (int c = 0; c < count; ++c) {
+      const std::uint32_t u = fp32_bits(x[i][c] * factor) & fp32_magnitude_mask;
+      const std::uint32_t number = u <= fp32_infinity_bits ? u : 0;
+      largest = number > largest ? number : largest;
+    }
+  }
+  return largest;
+}
+
 }  // namespace ROTOSCALE_ISA
 }  // namespace detail
 
@@ -160,6 +208,31 @@ void quantize_both(block_format f, const block_options& row_options, block_matri
     };
     detail::for_each_part(pool, source.extent(0), source.extent(1), part_rows, part_columns, quantize_here);
   }
+}
+
+/// tensor_amax, threaded.
+template <class T>
+float tensor_amax(block_format f, const block_options& o, matrix<T> source, block_axis axis, thread_pool& pool) {
+  const int run = run_length(f, o.rotation);
+  if (run > 32) return tensor_amax(f, o, source, axis);
+  const int along = axis == block_axis::row ? 1 : 0;
+  ROTOSCALE_ASSERT(runs_are_defined(f, o.rotation) && source.extent(along) % run == 0);
+  const index_t vectors = source.extent(1 - along), k = source.extent(along);
+  std::atomic<std::uint32_t> most{0};
+  for_each_chunk(pool, vectors, 32, [&](index_t first, index_t last) {
+    std::uint32_t largest = 0;
+    for (index_t i = 0; i < k; i += run) {
+      const T* at = source.data + first * source.stride(1 - along) + i * source.stride(along);
+      const std::uint32_t amax = detail::runs_amax(o, at, source.stride(along), source.stride(1 - along), run,
+                                                   static_cast<int>(last - first));
+      largest = amax > largest ? amax : largest;
+    }
+    // The bits of numbers that are not negative are in their order, and a maximum has none.
+    std::uint32_t before = most.load(std::memory_order_relaxed);
+    while (before < largest && !most.compare_exchange_weak(before, largest, std::memory_order_relaxed)) {
+    }
+  });
+  return fp32_from_bits(most.load());
 }
 
 }  // namespace ROTOSCALE_ISA

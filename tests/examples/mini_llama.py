@@ -136,7 +136,7 @@ class Resume(Scratch):
         self.check(4, schedule="fp8_amd", accumulate=2)
 
     def test_stochastic_rounding_and_signs(self):
-        operand = {"format": "mxfp4", "rounding": "stochastic", "rotation": "h16_step_signs"}
+        operand = {"format": "mxfp4", "rounding": "stochastic", "rotation": {"points": 16, "signs": "step"}}
         self.write("sr.json", {"fprop": {"x": operand, "w": operand}, "dgrad": {"dy": operand, "w": operand},
                                "wgrad": {"dy": operand, "x": operand}})
         self.check(4, schedule="sr.json", accumulate=2)
@@ -384,12 +384,50 @@ class Results(Scratch):
         self.assertEqual(arms["parts"], arms["whole"])
 
 
+class Warmup(Scratch):
+    def test_synthetic_warmup_leaves_no_trace(self):
+        """Random steps in FP8 before the run: the checkpoint's bytes are those of a run without them."""
+        for schedule in ("mxfp4_h16", "fp8_delayed", "nvfp4"):
+            self.train(f"plain-{schedule}", schedule=schedule, accumulate=2)
+            self.train(f"warm-{schedule}", "--synthetic-warmup", 3, schedule=schedule, accumulate=2)
+            self.assert_same_checkpoint(f"plain-{schedule}", f"warm-{schedule}")
+            event, = records(self.folder / f"warm-{schedule}/log.jsonl", "warm_up")
+            self.assertEqual((event["steps"], event["recipe"]), (3, "fp8_amd"))
+        self.train("mxfp4", "--synthetic-warmup", 2, "--synthetic-recipe", "mxfp4_h16_sr", schedule="mxfp4_h16", accumulate=2)
+        self.assert_same_tensors("plain-mxfp4_h16", "mxfp4")
+
+    def test_the_pretraining_configuration(self):
+        """AMD's hyper-parameters; the learning rate of a step does not depend on how long the run is."""
+        config = Path(__file__).resolve().parents[2] / "examples/llama/configs/pretrain_amd.json"
+        tiny = {**SHAPE, "accumulate": 2, "sequence": 32, "eval_windows": 1, "final_eval_windows": 1}
+        rates = []
+        for steps in (5, 70):
+            self.succeed("train", "--config", config, "--data", "text.txt", "--out", f"run-{steps}", "--synthetic-warmup", 20,
+                         "--synthetic-recipe", "fp8_delayed", "--steps", steps, "--max-epochs", 9, *as_flags(tiny))
+            log = self.folder / f"run-{steps}/log.jsonl"
+            rates.append([r["lr"] for r in records(log, "step")])
+            self.assertEqual(records(log, "warm_up")[0]["steps"], 20)
+        self.assertEqual(rates[0], rates[1][:5])
+        self.assertEqual(rates[1][0], 8e-4 / 64)
+        self.assertEqual(max(rates[1]), 8e-4)
+        self.assertGreater(rates[1][-1], 0.999999 * 8e-4)  # the end of the cosine is 1.2 million steps away
+
+    def test_what_a_synthetic_warmup_refuses(self):
+        self.refuse(self.train_command("out", "--synthetic-warmup", -1), "--synthetic-warmup")
+        self.refuse(self.train_command("out", "--synthetic-warmup", 1, "--synthetic-recipe", "fp8_amx"), "fp8_amx", "did you mean 'fp8_amd'?")
+        self.refuse(self.train_command("out", "--synthetic-warmup", 1, "--synthetic-recipe", "mxfp4", batch=1, sequence=31),
+                    "--synthetic-recipe", "batch * sequence: 31")
+        self.train("run", "--stop-at", 2)
+        self.refuse(["train", "--resume", "run", "--synthetic-warmup", 1], "--synthetic-warmup")
+
+
 class Log(Scratch):
     KEYS = {
         "start": "event name version commit device compiler threads seed config schedule contracts memory parameters trained_parameters data_kind train_tokens "
                  "val_tokens",
         "eval": "event step tokens val_loss bits_per_byte windows loader_share recipe",
         "step": "event step loss lr grad_norm tokens seconds tokens_per_s loader_share recipe",
+        "warm_up": "event steps recipe seconds",
         "switch": "event step from to reason scales val_loss_before val_loss_after memory",
         "noise": "event step gradient_to_noise",
         "checkpoint": "event step path",
@@ -400,7 +438,7 @@ class Log(Scratch):
     def test_keys(self):
         self.write("heal.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": "fp8_delayed", "at": 5, "trigger": {
             "kind": "gradient_noise", "every": 1}}]})
-        self.train("run", "--stop-at", 4, schedule="heal.json", accumulate=2)
+        self.train("run", "--stop-at", 4, "--synthetic-warmup", 1, schedule="heal.json", accumulate=2)
         self.succeed("train", "--resume", "run")
         seen = records(self.folder / "run/log.jsonl")
         for record in seen:
@@ -614,11 +652,18 @@ class BadFiles(Scratch):
         self.succeed(*self.train_command("out", data="little.txt", steps=100, max_epochs=20, validation=0.2))
 
     def test_recipe_and_schedule_files(self):
-        h16 = {"format": "mxfp4", "rotation": "h16"}
+        h16 = {"format": "mxfp4", "rotation": {"points": 16}}
+        bf16 = {"format": "bf16", "rotation": {"points": 16}}
         for content, *parts in (
                 ({"fprop": {"x": h16, "w": {"format": "mxfp4"}}}, "fprop", "same rotation"),
-                ({"fprop": {"x": {"format": "bf16", "rotation": "h16"}, "w": {"format": "bf16", "rotation": "h16"}}}, "fprop",
-                 "rotation needs MX"),
+                ({"fprop": {"x": bf16, "w": bf16}}, "fprop.x.rotation", "needs a format with blocks"),
+                ({"base": "mxfp4", "fprop": {"x": {"block": {"length": 48}}}}, "fprop.x.block.length", "16 or 32"),
+                ({"base": "mxfp4", "fprop": {"x": {"block": {"scale": "ue4m3"}}}}, "fprop.x.block.scale", "e8m0"),
+                ({"base": "nvfp4", "wgrad": {"x": {"policy": "te_rocm"}}}, "wgrad.x.policy", "te_rocm"),
+                ({"base": "mxfp8", "backward_override": "high_precison"}, "backward_override", "did you mean 'high_precision'?"),
+                ({"base": "mxfp4_h16", "backward_override": "dequantized"}, "dgrad.w.format", "without a rotation"),
+                ({"base": "mxfp4_h61"}, "base", "did you mean 'mxfp4_h16'?"),
+                ({"head": {"fprop": {"x": {"format": "mxfp4"}}, "dgrad": {"accumulate": "fp32_blockwise"}}}, "head.dgrad.accumulate"),
                 ({"dgrad": {"accumulate": "fp32_blockwise"}}, "dgrad", "fp32_blockwise"),
                 ({"wgrad": {"output": "mxfp4"}}, "wgrad", "output"),
                 ({"wgrad": {"w": {}}}, "wgrad.w", "did you mean"),
@@ -644,7 +689,7 @@ class BadFiles(Scratch):
                                 ({"phases": [{"recipe": "bf16"}, {"recipe": "fp32", "trigger": {"kind": "gradient_noise", "every": 1}}]},
                                  "phases[1].trigger.kind", "no quantization noise"),
                                 ({"phases": [{"recipe": "mxfp4", "cap": 3}, {"recipe": "bf16", "at": 4}]}, "phases[0].cap"),
-                                ({"phases": [{"recipe": "nvfp4"}]}, "nvfp4", "did you mean 'mxfp4'?"),
+                                ({"phases": [{"recipe": "nvfp5"}]}, "nvfp5", "did you mean 'nvfp4'?"),
                                 ({"phases": [{"recipes": "bf16"}]}, "phases[0].recipes", "did you mean 'recipe'?")):
             self.write("arm.json", content)
             self.refuse(self.train_command("out", schedule="arm.json"), *parts)

@@ -9,6 +9,7 @@ usage: outputs.py [--write] ROOT BUILD
   the line `<!-- WHAT -->` and the line `<!-- end -->` must be
     examples/NAME.cpp         that file from its first line of code on
     examples/NAME.out         that recorded output
+    recipes                   a table of the presets
     recipe NAME               the preset as mini-llama logs it
     schedule NAME             the schedule as mini-llama logs it for a run of 1000 steps
     models                    the models that rotoscale-validate lists
@@ -22,7 +23,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-GENERATED = re.compile(r"(?<=^<!-- )((?:examples/|recipe |schedule )\S+|models)( -->\n)(.*?)(?=^<!-- end -->$)", re.M | re.S)
+GENERATED = re.compile(r"(?<=^<!-- )((?:examples/|recipe |schedule )\S+|models|recipes)( -->\n)(.*?)(?=^<!-- end -->$)", re.M | re.S)
 # The smallest run that mini-llama accepts under every recipe.
 TINY = ("--hidden-size 32 --intermediate-size 32 --num-hidden-layers 1 --num-attention-heads 1 "
         "--num-key-value-heads 1 --batch 1 --sequence 32 --eval-windows 1 --final-eval-windows 1 "
@@ -78,6 +79,32 @@ class Llama:
         return fenced("json", "[\n  " + ",\n  ".join(lines) + "\n]")
 
 
+def operand(o):
+    """An operand's format, blocks, rotation and rounding in short."""
+    words = [o["format"]]
+    own = {"length": 16, "rows": 1, "scale": "ue4m3"} if o["format"] == "nvfp4" else {"length": 32, "rows": 1, "scale": "e8m0"}
+    if o["block"] not in (None, own):
+        words.append(f"{o['block']['rows']} × {o['block']['length']}")
+    if o["rotation"]:
+        signs = o["rotation"]["signs"]
+        words.append(f"H{o['rotation']['points']}" + ("" if signs == "none" else f" ± {signs}"))
+    return " ".join(words + (["SR"] if o["rounding"] == "stochastic" else []))
+
+
+def recipes(llama, names):
+    """A table of presets: the operands of their GEMMs, and how blocks are scaled."""
+    rows = []
+    for name in names:
+        r = llama.phases(name)[0]["recipe"]
+        operands = [r[gemm][side] for gemm, sides in (("fprop", "xw"), ("dgrad", ("dy", "w")), ("wgrad", ("dy", "x"))) for side in sides]
+        scales = sorted({f"{o['scale_rule']}, {o['policy']}" if o["block"]["scale"] == "e8m0" else o["policy"]
+                         for o in operands if o["block"]})
+        sums = sorted({r[gemm]["accumulate"] for gemm in ("fprop", "dgrad", "wgrad")})
+        rows.append(" | ".join([f"| `{name}`", *map(operand, operands), "; ".join(scales), "; ".join(sums) + " |"]))
+    head = ["| Recipe | fprop x | w | dgrad dy | w | wgrad dy | x | Block scales | Sums |", "|---|---|---|---|---|---|---|---|---|"]
+    return "\n".join(["", *head, *rows, "", ""])
+
+
 def models(build):
     """A table of the models that rotoscale-validate knows."""
     program = build / "examples/validate/rotoscale-validate"
@@ -88,20 +115,21 @@ def models(build):
 
 
 def presets(root):
-    """Markers that docs/recipes.md must have: one for each preset of recipe.hpp and schedule.hpp."""
+    """Names of the recipes of presets.hpp and of the schedules of schedule.hpp."""
     def body(header, function):
         text = (root / "include/rotoscale/nn" / header).read_text(encoding="utf-8")
         return re.search(function + r"\(\) \{.*?^\}", text, re.M | re.S).group()
 
-    all_recipes, schedules = body("recipe.hpp", "recipe> all"), body("schedule.hpp", "schedule> schedules")
-    return [f"recipe {name}" for name in re.findall(r'\("(\w+)"', all_recipes)] + \
-           [f"schedule {name}" for name in re.findall(r'(?:\{|healing\()"(\w+)", \{', schedules)]
+    all_recipes, schedules = body("presets.hpp", "recipe> all"), body("schedule.hpp", "schedule> schedules")
+    return re.findall(r'\("(\w+)"', all_recipes), re.findall(r'(?:\{|healing\()"(\w+)", \{', schedules)
 
 
 def expected(root, build, llama, what):
     """The text that belongs behind the marker `what`."""
     if what == "models":
         return models(build)
+    if what == "recipes":
+        return recipes(llama, presets(root)[0])
     kind, _, name = what.partition(" ")
     if name:
         return llama.show(kind, name)
@@ -142,7 +170,7 @@ def main(root, build, write):
             seen.update(match.group(1) for match in GENERATED.finditer(old))
             new = GENERATED.sub(lambda m: m.group(1) + m.group(2) + expected(root, build, llama, m.group(1)), old)
             settle(path, old, new)
-    for what in presets(root) + ["models", "examples/03_block.cpp", "examples/03_block.out", "examples/01_formats.out",
+    for what in [f"schedule {name}" for name in presets(root)[1]] + ["models", "recipes", "examples/03_block.cpp", "examples/03_block.out", "examples/01_formats.out",
                                   "examples/07_layouts.cpp", "examples/07_layouts.out",
                                   "examples/10_files.cpp", "examples/10_files.out"]:
         if what not in seen:

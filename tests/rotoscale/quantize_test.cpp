@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
 
 #include "oracle/block_values.hpp"
@@ -462,6 +463,37 @@ TEST_CASE("random words of rows far into a large result") {
           const std::uint32_t want = o.random.word(static_cast<std::uint64_t>((v + l) * k + e + i + j));
           const std::uint32_t lane = drawn[j][l];
           REQUIRE(lane == want << 12);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("the amax of a tensor is what its blocks see, on any number of threads") {
+  thread_pool one(1), three(3);
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  for (const block_format f : {nvfp4, mxfp4, block_format{formats::e2m1, 64}}) {
+    for (const int points : {0, 16, 32, 64}) {
+      for (const format& source : {formats::fp32, formats::bf16}) {
+        for (const index_t vectors : {1, 31, 70}) {
+          for (const float special : {1.0f, -0.0f, inf, nan, 3.4e38f}) {
+            block_options o;
+            o.source = source;
+            o.rotation = {points, {0xD7E8B0F1u, 0x12345678u}};
+            const index_t k = 192;
+            std::vector<float> x;
+            const random_stream random{5, 6};
+            for (index_t i = 0; i < vectors * k; ++i) {
+              x.push_back(static_cast<float>(random.word(static_cast<std::uint64_t>(i)) >> 8) * 0x1p-24f - 0.5f);
+            }
+            x[static_cast<std::size_t>(vectors * k * 2 / 3)] = special;
+            const auto wide = row_major<const float>(x.data(), vectors, k), tall = row_major<const float>(x.data(), k, vectors);
+            for (const auto& [m, axis] : {std::pair{wide, block_axis::row}, {tall, block_axis::column}}) {
+              const float want = tensor_amax(f, o, m, axis);
+              CHECK(fp32_bits(tensor_amax(f, o, m, axis, one)) == fp32_bits(want));
+              CHECK(fp32_bits(tensor_amax(f, o, m, axis, three)) == fp32_bits(want));
+            }
+          }
         }
       }
     }

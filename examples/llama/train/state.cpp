@@ -9,6 +9,7 @@
 
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/io/json.hpp"
+#include "rotoscale/llama/recipe_fit.hpp"
 #include "rotoscale/llama/schedule.hpp"
 
 namespace rotoscale::llama_program {
@@ -17,16 +18,17 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Do the shapes suit the formats of every phase?
-void check_blocks(const trainer_state& s, const std::string& where) {
-  for (const nn::resolved_phase& p : s.phases) {
-    if (!nn::needs_blocks(p.recipe)) continue;
-    const auto fault = llama::find_block_fault(s.run.model, index_t{s.run.train.batch} * s.run.train.sequence);
-    if (fault) throw io::error(where, "recipe " + p.recipe.name + ": " + *fault);
-  }
+void check_phases(const trainer_state& s, const std::string& where) {
+  for (const nn::resolved_phase& p : s.phases) check_blocks(s.run, p.recipe, where);
 }
 
 }  // namespace
+
+void check_blocks(const run_options& run, const nn::recipe& r, const std::string& where) {
+  const train_options& t = run.train;
+  const auto fault = llama::find_block_fault(run.model, r, {index_t{t.batch} * t.sequence, index_t{t.head_chunk}, true});
+  if (fault) throw io::error(where, "recipe " + r.name + ": " + *fault);
+}
 
 trainer_state new_run(run_options options, const std::string& where) {
   if (const auto fault = find_fault(options)) throw io::error(where, *fault);
@@ -37,7 +39,7 @@ trainer_state new_run(run_options options, const std::string& where) {
   if (fault) throw io::error(options.schedule, *fault);
   if (options.name.empty()) options.name = schedule.name;
   state.run = std::move(options);
-  check_blocks(state, where);
+  check_phases(state, where);
   return state;
 }
 
@@ -63,7 +65,7 @@ trainer_state read_trainer_state(const fs::path& checkpoint) {
   if (next != nullptr && next->from_step < state.step) {
     throw io::error(path, "phase: the next one began at step " + std::to_string(next->from_step));
   }
-  check_blocks(state, path);
+  check_phases(state, path);
   return state;
 }
 

@@ -63,6 +63,9 @@ trainer_state new_run(run_options options, const std::string& where);
 /// Reads trainer_state.json of a checkpoint; throws io::error for what no run leaves.
 trainer_state read_trainer_state(const std::filesystem::path& checkpoint);
 
+/// Throws io::error where the shapes of a pass do not suit a recipe's blocks.
+void check_blocks(const run_options& run, const nn::recipe& r, const std::string& where);
+
 /// What a run asks of its session; with `statistics` also room for those of an observed step.
 llama::session_options session_options_for(const run_options& run, std::size_t memory_limit, bool statistics);
 /// In the order of their use, those that gradients are compared with included.

@@ -12,6 +12,7 @@
 #include "rotoscale/llama/checkpoint.hpp"
 #include "rotoscale/llama/healing.hpp"
 #include "rotoscale/llama/schedule.hpp"
+#include "rotoscale/llama/warm_up.hpp"
 #include "train/log.hpp"
 
 namespace rotoscale::llama_program {
@@ -32,17 +33,23 @@ trainer::trainer(nn::backend& ops, trainer_state state, const session_options& s
     throw io::error(state_.run.data.front(),
                     "not the text that the checkpoint was trained on, or another tokenizer or text format");
   }
+  std::vector<nn::recipe> recipes = recipes_of(state_.phases);
+  if (state_.step == 0 && session_.synthetic_warmup > 0) {
+    synthetic_ = llama::load_recipe(session_.synthetic_recipe);
+    check_blocks(state_.run, synthetic_, "--synthetic-recipe");
+    recipes.push_back(synthetic_);
+  }
   llama::session_options options =
       session_options_for(state_.run, session_.memory_limit, session_.statistics_every > 0);
   options.documents = text_.has_documents();
-  model_ = std::make_unique<llama::session>(ops, state_.run.model, options, recipes_of(state_.phases));
+  model_ = std::make_unique<llama::session>(ops, state_.run.model, options, recipes);
   nn::step_inputs loading;  // the same for a run and its continuation
   loading.seed = state_.run.train.seed;
   model_->set_inputs(loading);
-  if (state_.run.lora || (state_.step == 0 && !state_.run.init.empty())) load_given_weights();
   if (state_.step == 0) {
-    state_.run.init.empty() ? model_->initialize(state_.run.train.seed)
-                            : model_->initialize_adapters(state_.run.train.seed);
+    load_initial();
+  } else if (state_.run.lora) {
+    load_given_weights();
   }
   // The phase of the last step done: where the next one is in another phase, run() switches as an unbroken run does.
   if (state_.phase != 0) model_->use(state_.recipe());
@@ -103,6 +110,27 @@ void trainer::open_statistics() {
 /// Is the coming step an observed one? Steps are counted from 0 here, so the first one is.
 bool trainer::observes() const {
   return session_.statistics_every > 0 && state_.step % session_.statistics_every == 0;
+}
+
+/// The values that every parameter begins with.
+void trainer::load_initial() {
+  if (state_.run.lora || !state_.run.init.empty()) load_given_weights();
+  state_.run.init.empty() ? model_->initialize(state_.run.train.seed)
+                          : model_->initialize_adapters(state_.run.train.seed);
+}
+
+/// Random steps before a new run, whose bytes are those of one without them.
+void trainer::warm_up() {
+  if (state_.step != 0 || session_.synthetic_warmup == 0) return;
+  const double start = now_seconds();
+  llama::warm_up(*model_,
+                 {session_.synthetic_warmup, synthetic_, state_.run.train.seed,
+                  static_cast<float>(state_.run.train.learning_rate)},
+                 state_.recipe(), [this](llama::session&) { load_initial(); });
+  log_->write({{"event", "warm_up"},
+               {"steps", session_.synthetic_warmup},
+               {"recipe", synthetic_.name},
+               {"seconds", now_seconds() - start}});
 }
 
 nn::step_state trainer::train_step() {
@@ -223,6 +251,7 @@ void trainer::log_step(const nn::step_state& r, double rate, double step_seconds
 int trainer::run() {
   const train_options& o = state_.run.train;
   open_log();
+  warm_up();
   if (state_.step == 0) log_evaluation();
   const auto last = [&] { return session_.stop_at > 0 ? std::min(session_.stop_at, state_.end()) : state_.end(); };
   bool reached = false;

@@ -27,6 +27,8 @@ struct session_options {
   std::int64_t stop_at = 0;      ///< end after this many steps, as if killed behind its checkpoint; 0: at the last
   int threads = 0;               ///< for the log
   std::size_t memory_limit = 0;  ///< bytes; 0: none
+  int synthetic_warmup = 0;      ///< steps on random tokens before a new run, without a trace in it
+  std::string synthetic_recipe = "fp8_amd";  ///< of those steps
   std::int64_t statistics_every = 100;  ///< steps from an observed one to the next; 0: none is
   bool progress = false;         ///< a line on stderr, rewritten every step
   step_watcher* watcher = nullptr;  ///< told of every step
@@ -47,6 +49,8 @@ class trainer {
  private:
   void load_given_weights();
   void open_log();
+  void load_initial();
+  void warm_up();
   void open_statistics();
   // healing.cpp
   void enter_phase();
@@ -73,6 +77,7 @@ class trainer {
   run_directory files_;
   corpus text_;
   std::unique_ptr<llama::session> model_;
+  nn::recipe synthetic_;  ///< of the synthetic warm-up
   std::unique_ptr<io::jsonl_writer> log_;
   std::unique_ptr<statistics_log> statistics_;
   bool progress_open_ = false;

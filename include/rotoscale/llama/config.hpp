@@ -120,17 +120,4 @@ inline std::optional<std::string> find_fault(const model_config& c) {
   return std::nullopt;
 }
 
-/// Every contraction axis of the block linears must be whole blocks of 32 where a recipe uses MX formats.
-inline std::optional<std::string> find_block_fault(const model_config& c, index_t tokens_per_pass) {
-  const auto whole = [](const char* name, index_t value) -> std::optional<std::string> {
-    if (value % 32 == 0) return std::nullopt;
-    return std::string(name) + ": " + std::to_string(value) + " is not a multiple of 32, which MX blocks need";
-  };
-  if (auto f = whole("hidden_size", c.hidden_size)) return f;
-  if (auto f = whole("intermediate_size", c.intermediate_size)) return f;
-  if (auto f = whole("num_attention_heads * head_dim", c.query_size())) return f;
-  if (auto f = whole("num_key_value_heads * head_dim", c.key_value_size())) return f;
-  return whole("batch * sequence", tokens_per_pass);
-}
-
 }  // namespace rotoscale::llama

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // A Llama-3-style decoder, forward and backward by hand, against nn::backend only. Linear layers follow the recipe, the
-// head is BF16 (FP32 under a recipe of FP32); norms, RoPE and attention compute in FP32 on activations that are stored
-// as the recipe says. All memory is laid out before the first pass; a pass only puts operations on a queue.
+// head its own (by default BF16, FP32 under a recipe of FP32); norms, RoPE and attention compute in FP32 on activations
+// that are stored as the recipe says. All memory is laid out before the first pass; a pass only puts operations on a
+// queue.
 #pragma once
 
 #include <optional>
@@ -13,6 +14,7 @@
 #include "rotoscale/llama/statistics.hpp"
 #include "rotoscale/llama/stored_activations.hpp"
 #include "rotoscale/nn/adapter.hpp"
+#include "rotoscale/nn/presets.hpp"
 
 namespace rotoscale::llama {
 
@@ -269,7 +271,7 @@ class model {
   parameter_list parameters_;
 
   const nn::recipe exempt_recipe_ = nn::presets::uniform("bf16", nn::operand_format::bf16, nn::operand_format::bf16);
-  nn::recipe head_recipe_, adapter_recipe_;
+  nn::linear_recipe head_recipe_, adapter_recipe_;
   nn::attention_contract attention_;
   nn::token_source starts_;
   nn::dtype stored_ = nn::dtype::fp32;  ///< activations

@@ -52,9 +52,9 @@ inline void model::make_adapter(nn::adapted_linear& beside, std::size_t layer, l
 
 inline void model::make_linears(const nn::recipe& r) {
   stored_ = nn::storage_for(r.activations);
-  head_recipe_ = nn::is_all_fp32(r) ? nn::presets::uniform("fp32", nn::operand_format::fp32, nn::operand_format::fp32)
-                                    : exempt_recipe_;
-  adapter_recipe_ = head_recipe_;
+  constexpr auto fp32 = nn::operand_format::fp32;
+  adapter_recipe_ = nn::is_all_fp32(r) ? nn::presets::uniform("fp32", fp32, fp32) : exempt_recipe_;
+  head_recipe_ = adapter_recipe_;
   // Where the recipe's own GEMMs are BF16's, the head runs under their contracts.
   const auto follow = [](const nn::gemm_recipe& from, nn::gemm_recipe& to) {
     if (from.left.format == nn::operand_format::bf16 && from.right.format == nn::operand_format::bf16) {
@@ -64,6 +64,7 @@ inline void model::make_linears(const nn::recipe& r) {
   follow(r.fprop, head_recipe_.fprop);
   follow(r.dgrad, head_recipe_.dgrad);
   follow(r.wgrad, head_recipe_.wgrad);
+  if (r.head) head_recipe_ = *r.head;
   head_recipe_.fprop.output = nn::operand_format::fp32;  // logits go straight into the loss
   const auto attention = ops_->contract(r.attention, config_.head_size());
   if (!attention) {
@@ -74,18 +75,18 @@ inline void model::make_linears(const nn::recipe& r) {
   layers_.clear();
   layers_.resize(static_cast<std::size_t>(config_.num_hidden_layers));
   index_t id = 0;
-  const auto make = [&](std::size_t number, const nn::recipe& own, index_t tokens) {
+  const auto make = [&](std::size_t number, const nn::linear_recipe& own, index_t tokens) {
     const parameter& p = parameters_[number];
     if (options_.training && !p.trains && redraws_signs_of_weights(own)) {
-      throw std::invalid_argument("recipe " + own.name + ": " + p.name() +
+      throw std::invalid_argument("recipe " + r.name + ": " + p.name() +
                                   " is frozen and quantized once: its signs cannot be drawn anew each step");
     }
     return nn::adapted_linear({id++, p.rows, p.cols, tokens, p.trains, options_.training, stored_, stored_}, own);
   };
   const auto agree = [&](auto& made) {
     if (made.agree(*ops_)) return;
-    const nn::recipe& own = made.current();
-    throw std::invalid_argument("recipe " + own.name + ": " + ops_->description() + " has no kernel for fprop " +
+    const nn::linear_recipe& own = made.current();
+    throw std::invalid_argument("recipe " + r.name + ": " + ops_->description() + " has no kernel for fprop " +
                                 own.fprop.accumulate + ", dgrad " + own.dgrad.accumulate + ", wgrad " +
                                 own.wgrad.accumulate + " of these formats and extents; fp32_fma_chain runs everywhere, "
                                 "and a CPU computes any contract");
@@ -290,6 +291,7 @@ inline void model::lay_out_head(nn::memory_cursor& memory) {
     nn::operand_request r = head_.request(tensor);
     r.source = type;
     r.rows = source.extent(0);
+    r.part = static_cast<index_t>(head_chunks_.size());
     void* const at = memory.take(category::workspace, ops_->layout_operands(r).bytes);
     return memory.counts_only() ? nullptr : ops_->make_operands(r, at, source);
   };

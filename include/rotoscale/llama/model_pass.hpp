@@ -182,6 +182,8 @@ inline nn::head_args model::head_arguments(const nn::pass& p, const nn::token_so
   a.dx = branch_;
   a.dw = gradient(parameters_.head());
   a.dx_output = head_recipe_.dgrad.output;
+  a.x_scaling = head_.scaling(p, nn::tensor_role::x, p.training);
+  a.dlogits_scaling = head_.scaling(p, nn::tensor_role::dy, true);
   return a;
 }
 
@@ -200,7 +202,8 @@ inline nn::const_tensor_view model::logits(const nn::pass& p, const nn::token_so
   for (std::size_t i = 0; i < head_chunks_.size(); ++i) {
     const nn::head_chunk& chunk = head_chunks_[i];
     if (token >= chunk.first + chunk.count) continue;
-    ops_->quantize(p.queue, normed_.part(0, chunk.first, chunk.count), {chunk.x, true, false, {}}, p.state);
+    const nn::scaling_ref scaling = head_.scaling(p, nn::tensor_role::x, false);
+    ops_->quantize(p.queue, normed_.part(0, chunk.first, chunk.count), {chunk.x, true, false, scaling}, p.state);
     const nn::tensor_view all = logits_.part(0, 0, chunk.count);
     ops_->gemm(p.queue, {chunk.x, nn::operand_form::row}, {head_.weights(), nn::operand_form::row},
                head_.contract(nn::gemm_kind::fprop), nn::operand_format::fp32, all, false);

@@ -11,6 +11,8 @@
 
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/io/json.hpp"
+#include "rotoscale/nn/presets.hpp"
+#include "rotoscale/nn/recipe_faults.hpp"
 #include "rotoscale/nn/schedule.hpp"
 
 namespace rotoscale::llama {
@@ -28,9 +30,24 @@ inline bool is_file(const std::string& name) {
   return std::filesystem::is_regular_file(name, ignored);
 }
 
+/// Takes the key "base" out of a recipe's file: the preset whose fields hold where the file has none.
+inline std::string take_base(nlohmann::ordered_json& json, const std::string& file,
+                             const std::vector<std::string>& presets) {
+  if (!json.is_object() || !json.contains("base")) return "bf16";
+  const nlohmann::ordered_json base = json["base"];
+  const std::string name = base.is_string() ? base.get<std::string>() : base.dump();
+  if (std::find(presets.begin(), presets.end(), name) == presets.end()) {
+    throw io::error(file, "base: no preset '" + io::printable(name) + "'; did you mean '" +
+                              io::nearest_name(name, presets) + "'?");
+  }
+  json.erase("base");
+  return name;
+}
+
 }  // namespace detail
 
-/// A preset's recipe, or one read from a JSON file (keys as the log shows them; missing ones as in bf16).
+/// A preset's recipe, or one read from a JSON file: keys as the log shows them, missing ones as in the preset that
+/// "base" names (default: bf16).
 inline nn::recipe load_recipe(const std::string& name) {
   std::vector<std::string> valid;
   for (nn::recipe& r : nn::presets::all()) {
@@ -38,9 +55,11 @@ inline nn::recipe load_recipe(const std::string& name) {
     valid.push_back(r.name);
   }
   if (!detail::is_file(name)) detail::fail_unknown("recipe", name, valid);
-  nn::recipe r = nn::presets::uniform(std::filesystem::path(name).stem().string(), nn::operand_format::bf16,
-                                      nn::operand_format::bf16);
-  io::from_json(io::read_json(name), r, name);
+  nlohmann::ordered_json json = io::read_json(name);
+  nn::recipe r = load_recipe(detail::take_base(json, name, valid));
+  r.name = std::filesystem::path(name).stem().string();
+  io::from_json(json, r, name);
+  r = override_backward(std::move(r), r.backward_override);
   if (const auto fault = find_fault(r)) throw io::error(name, *fault);
   return r;
 }
@@ -50,7 +69,7 @@ namespace detail {
 /// A file is a schedule if it has "phases", or a key that is nearer to it than to any of a recipe's.
 inline bool is_schedule(const nlohmann::ordered_json& json) {
   if (!json.is_object() || json.empty()) return true;
-  std::vector<std::string> keys{"phases"};
+  std::vector<std::string> keys{"phases", "base"};
   nn::recipe any;
   describe([&](const char* key, auto&, const char*) { keys.emplace_back(key); }, any);
   for (const auto& [key, value] : json.items()) {
@@ -109,6 +128,8 @@ inline nn::recipe merge_recipes(const nn::recipe& before, const nn::recipe& take
   } else {
     r.fprop = before.fprop;
   }
+  r.backward_override = (forward ? before : taken).backward_override;
+  if (override_backward(r, r.backward_override) != r) r.backward_override = nn::backward_kind::none;
   return r;
 }
 

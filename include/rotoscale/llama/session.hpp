@@ -119,6 +119,15 @@ class session {
                                      std::span<const std::int32_t> starts = {});
   /// Gradients of the step queued last; waits.
   std::vector<float> gradients() const;
+  /// As a session made anew under `r`: no gradients, moments or history, scales of 1, nothing quantized. Every parameter
+  /// must be loaded again.
+  void reset(const nn::recipe& r) {
+    const nn::parameter_arena a = model_.arena();
+    for (float* arena : {a.gradient, a.m, a.v}) {
+      ops_->fill_zero(queue_, arena, static_cast<std::size_t>(a.size) * sizeof(float));
+    }
+    use(r);
+  }
   /// Other extents within the same memory, for evaluations and samples.
   void resize(index_t batch, index_t sequence) {
     if (batch == model_.options().batch && sequence == model_.options().sequence) return;
@@ -251,12 +260,7 @@ class session {
   void launch_gradients(bool observe = false);
   void upload_pass(nn::step_state* state, const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                    std::span<const std::int32_t> targets, std::span<const std::int32_t> starts);
-  bool has_fp8() const {
-    for (const nn::gemm_recipe* g : {&recipe_.fprop, &recipe_.dgrad, &recipe_.wgrad}) {
-      if (nn::is_fp8(g->left.format) || nn::is_fp8(g->right.format)) return true;
-    }
-    return false;
-  }
+  bool has_fp8() const { return nn::has_fp8(recipe_) || (recipe_.head && nn::has_fp8(*recipe_.head)); }
   void initialize(std::uint64_t seed, std::size_t first, std::size_t last) {
     for (std::size_t i = first; i < last; ++i) {
       load(i, initial_values(model_.parameters()[i], i, model_.config(), seed));
@@ -322,7 +326,9 @@ inline void session::gradients_of_micro_batch(bool last, bool observe) {
 inline void session::update_scales() {
   if (!has_fp8()) return;
   const nn::scaling_state& s = model_.scales().state();
-  if (is_parallel()) ranks_->max(queue_, nn::dense_tensor(s.amax, nn::dtype::fp32, {s.count}));
+  if (is_parallel() && recipe_.fp8.reduce_amax) {
+    ranks_->max(queue_, nn::dense_tensor(s.amax, nn::dtype::fp32, {s.count}));
+  }
   model_.scales().update(*ops_, queue_);
 }
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "rotoscale/nn/presets.hpp"
 #include "rotoscale/nn/schedule.hpp"
 
 namespace rotoscale::llama {

@@ -37,7 +37,7 @@ struct adapter_gradients {
 class adapter {
  public:
   /// Under recipe `r`, which must outlive it and have one format for all operands.
-  adapter(const adapter_shape& shape, const recipe& r) : shape_(shape) {
+  adapter(const adapter_shape& shape, const linear_recipe& r) : shape_(shape) {
     const dtype own = stored(r);
     linear_shape a = shape.base;
     a.out = width();
@@ -121,7 +121,7 @@ class adapter {
   }
 
  private:
-  static dtype stored(const recipe& r) { return storage_for(r.fprop.left.format); }
+  static dtype stored(const linear_recipe& r) { return storage_for(r.fprop.left.format); }
   tensor_view part_of(const tensor_view& low, std::size_t i) const {
     return low.part(1, static_cast<index_t>(i) * shape_.rank, shape_.rank);
   }
@@ -141,7 +141,7 @@ class adapter {
 class adapted_linear : public linear {
  public:
   /// Without an adapter, under recipe `r`, which must outlive it.
-  adapted_linear(const linear_shape& shape, const recipe& r) : linear(shape, r) {}
+  adapted_linear(const linear_shape& shape, const linear_recipe& r) : linear(shape, r) {}
   adapted_linear() = default;
 
   /// Beside the layer; null: none.

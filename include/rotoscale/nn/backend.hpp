@@ -212,12 +212,12 @@ inline void backend::head_chunk_loss(queue q, const head_args& a, std::size_t i,
   const head_chunk& chunk = a.chunks[i];
   const tensor_view logits = a.logits.part(0, 0, chunk.count);
   const bool wgrad = a.gradients && !a.dw.empty();
-  quantize(q, a.x.part(0, chunk.first, chunk.count), {chunk.x, true, wgrad, {}}, state);
+  quantize(q, a.x.part(0, chunk.first, chunk.count), {chunk.x, true, wgrad, a.x_scaling}, state);
   gemm(q, {chunk.x, operand_form::row}, {a.w, operand_form::row}, *a.contracts[0], operand_format::fp32, logits, false);
   cross_entropy(q, logits, a.targets, chunk.first, a.loss + chunk.first, a.gradients, state);
   if (!a.gradients) return;
   operand_set* const d = a.dlogits[i].get();
-  quantize(q, logits, {d, true, wgrad, {}}, state);
+  quantize(q, logits, {d, true, wgrad, a.dlogits_scaling}, state);
   gemm(q, {d, operand_form::row}, {a.w, operand_form::column}, *a.contracts[1], a.dx_output,
        a.dx.part(0, chunk.first, chunk.count), false);
   if (wgrad) {

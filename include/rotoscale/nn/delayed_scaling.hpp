@@ -27,7 +27,7 @@ class delayed_scaling_state {
   static constexpr index_t tensors_per_layer = 3;  ///< x, w and dy
 
   delayed_scaling_state() = default;
-  /// Takes its memory; null while counting.
+  /// Takes its memory; null while counting. The last layer is the output head.
   delayed_scaling_state(memory_cursor& memory, index_t layers, const recipe& r) : rule_(r.fp8), recipe_(&r) {
     constexpr memory_category category = memory_category::quantized;
     const index_t n = layers * tensors_per_layer;
@@ -47,10 +47,8 @@ class delayed_scaling_state {
     const std::vector<float> ones(n, 1.0f);
     std::vector<float> largest;
     while (largest.size() < n) {
-      for (const tensor_role tensor : {tensor_role::x, tensor_role::w, tensor_role::dy}) {
-        const format f = element_format(fp8_format(tensor));
-        largest.push_back(decode(f, f.max_code()));
-      }
+      const format f = element_format(fp8_format(largest.size()));
+      largest.push_back(decode(f, f.max_code()));
     }
     ops.upload(q, state_.scale, ones.data(), n * sizeof(float));
     ops.upload(q, state_.scale_inverse, ones.data(), n * sizeof(float));
@@ -61,7 +59,7 @@ class delayed_scaling_state {
   }
 
   /// The tensor's scale under `r`, its layer's recipe; its maximum is recorded if `record`.
-  scaling_ref of(const recipe& r, index_t layer, tensor_role tensor, bool record) const {
+  scaling_ref of(const linear_recipe& r, index_t layer, tensor_role tensor, bool record) const {
     const bool fp8 = is_fp8(recipe_for(r, tensor, operand_form::row).format) ||
                      is_fp8(recipe_for(r, tensor, operand_form::column).format);
     if (state_.scale == nullptr) return {};
@@ -95,8 +93,7 @@ class delayed_scaling_state {
     fetch(s.scale_inverse, state_.scale_inverse, n);
     fetch(s.amax, state_.amax, n);
     fetch(s.history, state_.history, history_size());
-    for (std::size_t i = 0; i < n; ++i)
-      s.formats.push_back(fp8_format(static_cast<tensor_role>(i % tensors_per_layer)));
+    for (std::size_t i = 0; i < n; ++i) s.formats.push_back(fp8_format(i));
     ops.synchronize(q);
     return s;
   }
@@ -135,10 +132,13 @@ class delayed_scaling_state {
   }
 
  private:
-  /// The format that a tensor has in FP8, in whichever of its forms.
-  operand_format fp8_format(tensor_role tensor) const {
-    const operand_format row = recipe_for(*recipe_, tensor, operand_form::row).format;
-    return is_fp8(row) ? row : recipe_for(*recipe_, tensor, operand_form::column).format;
+  /// The format that tensor i has in FP8, in whichever of its forms.
+  operand_format fp8_format(std::size_t i) const {
+    const bool head = static_cast<index_t>(i) + tensors_per_layer >= state_.count && recipe_->head;
+    const linear_recipe& r = head ? *recipe_->head : *recipe_;
+    const auto tensor = static_cast<tensor_role>(i % tensors_per_layer);
+    const operand_format row = recipe_for(r, tensor, operand_form::row).format;
+    return is_fp8(row) ? row : recipe_for(r, tensor, operand_form::column).format;
   }
 
   static index_t index_of(index_t layer, tensor_role tensor) {

@@ -29,8 +29,9 @@ constexpr std::uint64_t stream_of(random_purpose purpose, gemm_kind gemm, bool r
 struct form_draws {
   std::uint64_t rounding = 0;         ///< stream of random words, counter 0
   std::uint64_t signs = 0;            ///< stream of the signs
-  bool has_signs = false;             ///< else there are none
-  bool each_step = false;             ///< signs are drawn anew each step
+  std::uint32_t given_signs = 0;      ///< of the rotation, where none are drawn
+  bool draws_signs = false;           ///< signs are words of their stream
+  bool each_step = false;             ///< they are drawn anew each step
   bool counts_micro_batches = false;  ///< random words change with the micro-batch, not only with the step
 
   /// Words of the state's step.
@@ -40,7 +41,7 @@ struct form_draws {
   }
   /// The signs' mask.
   ROTOSCALE_HD constexpr std::uint32_t mask(const step_state& now) const {
-    if (!has_signs) return 0;
+    if (!draws_signs) return given_signs;
     return random_stream{now.inputs.seed, signs | (each_step ? (now.inputs.step + 1) & 0xFFFFFFFFu : 0)}.word(0);
   }
 };
@@ -48,13 +49,14 @@ struct form_draws {
 /// Of one form of a tensor.
 inline form_draws draws_of(const operand_request& request, operand_form form) {
   const operand_use use = use_of(request.tensor, form);
-  const rotation_kind rotation = request.recipe(form)->rotation;
+  const rotation_recipe& rotation = request.recipe(form)->rotation;
   form_draws d;
-  d.rounding = stream_of(random_purpose::rounding, use.gemm, use.right, request.layer);
+  d.rounding = stream_of(random_purpose::rounding, use.gemm, use.right, request.layer + request.part);
   // One mask for both operands, so that the rotation cancels.
   d.signs = stream_of(random_purpose::signs, use.gemm, false, request.layer);
-  d.each_step = rotation == rotation_kind::h16_step_signs;
-  d.has_signs = d.each_step || rotation == rotation_kind::h16_fixed_signs;
+  d.each_step = rotation.signs == sign_kind::step;
+  d.draws_signs = d.each_step || rotation.signs == sign_kind::layer;
+  if (rotation.signs == sign_kind::mask) d.given_signs = rotation.mask << 16 | rotation.mask;
   // Weights are quantized once a step, whichever micro-batch comes first.
   d.counts_micro_batches = request.tensor != tensor_role::w;
   return d;
@@ -77,9 +79,9 @@ inline form_options resolve_form(const operand_request& request, operand_form fo
 inline block_options block_options_for(const form_options& form) {
   block_options o;
   o.source = formats::bf16;
-  o.rotation = {form.recipe.rotation == rotation_kind::none ? 0 : 16, {form.signs}};
+  o.rotation = {form.recipe.rotation.points, {form.signs}};
   o.rule = form.recipe.rule;
-  o.policy = policy_of(form.recipe.policy);
+  o.policy = form.recipe.policy;
   o.rounding = form.recipe.rounding;
   o.random = form.random;
   return o;

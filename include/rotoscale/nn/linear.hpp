@@ -36,12 +36,12 @@ class linear {
  public:
   linear() = default;
   /// Under recipe `r`, which must outlive it.
-  linear(const linear_shape& shape, const recipe& r) : shape_(shape), recipe_(&r) {}
+  linear(const linear_shape& shape, const linear_recipe& r) : shape_(shape), recipe_(&r) {}
 
   /// Its shape.
   const linear_shape& shape() const { return shape_; }
   /// Its recipe.
-  const recipe& current() const { return *recipe_; }
+  const linear_recipe& current() const { return *recipe_; }
   /// The operands of w.
   operand_set* weights() const { return get(tensor_role::w); }
   /// The operands of a tensor; null where none were laid out.
@@ -105,6 +105,11 @@ class linear {
   /// For whoever computes dy.
   quantize_target gradient_target(const pass& p) const { return target(p, tensor_role::dy, true); }
 
+  /// A tensor's delayed scaling under this layer's recipe; its maximum is recorded if `record`.
+  scaling_ref scaling(const pass& p, tensor_role tensor, bool record) const {
+    return p.scales != nullptr ? p.scales->of(*recipe_, shape_.layer, tensor, record) : scaling_ref{};
+  }
+
   /// y[tokens, out] = x·wᵀ; x is quantized.
   void forward(const pass& p, tensor_view y) const { multiply(p, y, recipe_->fprop.output, false); }
   /// y = x·wᵀ + y, rounded once to `output`.
@@ -131,12 +136,12 @@ class linear {
     t.set = get(tensor);
     t.row = true;
     t.column = t.set->request().column.has_value() && (p.training || tensor == tensor_role::w);
-    if (p.scales != nullptr) t.scaling = p.scales->of(*recipe_, shape_.layer, tensor, record);
+    t.scaling = scaling(p, tensor, record);
     return t;
   }
 
   linear_shape shape_;
-  const recipe* recipe_ = nullptr;
+  const linear_recipe* recipe_ = nullptr;
   gemm_contract contracts_[3];
   std::unique_ptr<operand_set> sets_[3];  ///< by tensor_role
   resident resident_;                     ///< the bytes of w's

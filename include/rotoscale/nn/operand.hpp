@@ -44,17 +44,18 @@ constexpr operand_use use_of(tensor_role tensor, operand_form form) {
   return operand_uses[0];
 }
 /// The recipe of a GEMM.
-constexpr const gemm_recipe& recipe_for(const recipe& r, gemm_kind gemm) {
+constexpr const gemm_recipe& recipe_for(const linear_recipe& r, gemm_kind gemm) {
   return gemm == gemm_kind::fprop ? r.fprop : gemm == gemm_kind::dgrad ? r.dgrad : r.wgrad;
 }
 /// The recipe of a form of a tensor.
-constexpr const operand_recipe& recipe_for(const recipe& r, tensor_role tensor, operand_form form) {
+constexpr const operand_recipe& recipe_for(const linear_recipe& r, tensor_role tensor, operand_form form) {
   const operand_use use = use_of(tensor, form);
   const gemm_recipe& gemm = recipe_for(r, use.gemm);
   return use.right ? gemm.right : gemm.left;
 }
 
-/// What a backend must know to lay a tensor's operands out: nothing of it changes later.
+/// What a backend must know to lay a tensor's operands out: nothing of it changes later. A column form that is
+/// `dequantized` comes with a row form, whose values it takes.
 struct operand_request {
   tensor_role tensor = tensor_role::x;   ///< which tensor
   index_t layer = 0;                     ///< names random streams
@@ -63,6 +64,7 @@ struct operand_request {
   index_t cols = 0;                      ///< of the source
   std::optional<operand_recipe> row;     ///< the row form, if it is needed
   std::optional<operand_recipe> column;  ///< the column form, if it is needed
+  index_t part = 0;                      ///< which chunk of a tensor that comes in chunks: names random streams
 
   bool operator==(const operand_request&) const = default;
   /// Is any form in FP8 with a scale of the tensor?

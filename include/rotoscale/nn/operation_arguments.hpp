@@ -133,6 +133,8 @@ struct head_args {
   tensor_view dx;                                         ///< [tokens, hidden]
   tensor_view dw;                                         ///< added to; empty where the head is frozen
   operand_format dx_output = operand_format::bf16;        ///< what dx is rounded to
+  scaling_ref x_scaling;                                  ///< of x in FP8
+  scaling_ref dlogits_scaling;                            ///< of the logits' gradients in FP8
 };
 
 /// The largest extents that a backend's operations will meet, for its workspace.

@@ -15,7 +15,8 @@ enum class random_purpose : std::uint64_t {
   data_order = 4,
   sampling = 5,
   dropout = 6,
-  initial_adapters = 7
+  initial_adapters = 7,
+  synthetic_tokens = 8
 };
 
 /// The purpose is the top byte of the stream, `rest` (below 2^56) what tells its uses apart.

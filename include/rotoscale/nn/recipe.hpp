@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Recipes are data: which numbers each operand of each training GEMM is made of (from when on: nn/schedule.hpp).
-// docs/recipes.md has each preset's source.
+// nn/presets.hpp has the named ones, nn/recipe_faults.hpp says whether one is consistent.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "rotoscale/names.hpp"
@@ -15,24 +15,57 @@
 
 namespace rotoscale::nn {
 
-/// What an operand is made of.
-enum class operand_format { fp32, bf16, fp8_e4m3, fp8_e5m2, mxfp4, mxfp8_e4m3, mxfp8_e5m2 };
-/// Rotation before quantizing: none, or H16 with no signs, signs drawn once a run, or anew each step.
-enum class rotation_kind { none, h16, h16_fixed_signs, h16_step_signs };
-/// Which block_policy.
-enum class policy_kind { te_rocm, ocp };
-/// What of the history makes the next scale.
-enum class amax_algorithm { max, most_recent };
-/// Scale of a frozen FP8 weight, which is cast once: 1 (AMD's stash), or from its own maximum.
-enum class frozen_scale { unscaled, amax };
+/// What an operand is made of. fp8: one scale a tensor, by delayed scaling. mx: blocks with E8M0 scales. nvfp4: E2M1
+/// blocks with floating-point scales under an FP32 factor of the tensor.
+enum class operand_format {
+  fp32,
+  bf16,
+  fp8_e4m3,
+  fp8_e5m2,
+  mxfp4,
+  mxfp6_e2m3,
+  mxfp6_e3m2,
+  mxfp8_e4m3,
+  mxfp8_e5m2,
+  nvfp4,
+  dequantized  ///< BF16 of what the forward pass multiplied: dgrad's w and wgrad's x only
+};
 
-/// One operand of one GEMM. The scale rule, rotation and policy matter to MX formats only.
+/// Blocks that share a scale, where they are not the format's own (32 under E8M0; nvfp4: 16 under UE4M3).
+struct block_recipe {
+  int length = 32;              ///< elements along the contraction axis: 16 or 32
+  int rows = 1;                 ///< rows that share the scale: 1, or `length` (2D blocks)
+  format scale = formats::e8m0;  ///< of the scales
+
+  ROTOSCALE_ISA_TAG constexpr bool operator==(const block_recipe&) const = default;
+};
+
+/// Signs in front of a rotation.
+enum class sign_kind {
+  none,   ///< the plain Hadamard
+  layer,  ///< drawn once a run, for each layer and GEMM
+  mask,   ///< the recipe's own, for all layers
+  step    ///< drawn anew each step, for each layer and GEMM
+};
+
+/// Rotation along the contraction axis before amax is taken. Both operands of a GEMM have the same one, or it does not
+/// cancel.
+struct rotation_recipe {
+  int points = 0;                      ///< 0: none; 16 or 32
+  sign_kind signs = sign_kind::none;   ///< which elements are negated first
+  std::uint32_t mask = 0;              ///< signs::mask: bit i % 16 negates element i
+
+  bool operator==(const rotation_recipe&) const = default;
+};
+
+/// One operand of one GEMM. Scale rule, policy, rotation and blocks matter to formats with blocks only.
 struct operand_recipe {
   operand_format format = operand_format::bf16;                      ///< of the elements
-  scale_rule rule = scale_rule::even;                                ///< of block scales
+  scale_rule rule = scale_rule::even;                                ///< of E8M0 block scales
   rotoscale::rounding rounding = rotoscale::rounding::nearest_even;  ///< of the elements
-  rotation_kind rotation = rotation_kind::none;                      ///< the same for both operands of a GEMM
-  policy_kind policy = policy_kind::te_rocm;                         ///< blocks of zeros, NaN and Inf
+  rotation_recipe rotation = {};                                     ///< the same for both operands of a GEMM
+  block_policy policy = policies::te_rocm;                           ///< blocks of zeros, NaN and Inf
+  std::optional<block_recipe> block = {};                            ///< null: the format's own
 
   bool operator==(const operand_recipe&) const = default;
 };
@@ -47,27 +80,48 @@ struct gemm_recipe {
   bool operator==(const gemm_recipe&) const = default;
 };
 
+/// The three GEMMs of a linear layer.
+struct linear_recipe {
+  gemm_recipe fprop;  ///< y = x·wᵀ
+  gemm_recipe dgrad;  ///< dx = dy·w
+  gemm_recipe wgrad;  ///< dw = dyᵀ·x
+
+  bool operator==(const linear_recipe&) const = default;
+};
+
+/// Which history entries of a tensor's amax make its next scale.
+enum class amax_algorithm { max, most_recent };
+/// Scale of a frozen FP8 weight, which is cast once: 1 (AMD's stash), or from its own maximum.
+enum class frozen_scale { unscaled, amax };
+
 /// Per-tensor FP8 scales from past maxima, as Transformer Engine's DelayedScaling.
 struct delayed_scaling {
   int history_length = 1024;                             ///< maxima that are kept
   amax_algorithm algorithm = amax_algorithm::max;        ///< which of them counts
   int margin = 0;                                        ///< powers of two of headroom
   frozen_scale frozen_weights = frozen_scale::unscaled;  ///< of weights that do not train
+  bool reduce_amax = true;                               ///< are maxima those of all ranks?
 
   bool operator==(const delayed_scaling&) const = default;
 };
 
+/// What the backward GEMMs multiply instead of what dgrad and wgrad say (Transformer Engine's backward_override).
+enum class backward_kind {
+  none,            ///< what dgrad and wgrad say
+  high_precision,  ///< the tensors as BF16
+  dequantized      ///< the forward pass's quantized x and w, as BF16; dy as BF16
+};
+
 /// All that a linear layer's numbers depend on; find_fault says whether it is consistent.
-struct recipe {
-  std::string name = "bf16";                          ///< in logs
-  gemm_recipe fprop;                                  ///< y = x·wᵀ
-  gemm_recipe dgrad;                                  ///< dx = dy·w
-  gemm_recipe wgrad;                                  ///< dw = dyᵀ·x
-  operand_format activations = operand_format::fp32;  ///< fp32 or bf16: what is stored between operations
-  delayed_scaling fp8;                                ///< of per-tensor FP8 operands
-  int bf16_first_layers = 0;                          ///< decoder layers at the start that stay in BF16
-  int bf16_last_layers = 0;                           ///< and at the end
-  std::string attention = fp32_attention_contract;    ///< a name that find_attention_contract knows
+struct recipe : linear_recipe {
+  std::string name = "bf16";                                ///< in logs
+  backward_kind backward_override = backward_kind::none;    ///< override_backward has been applied with this
+  std::optional<linear_recipe> head;                        ///< of the output head; null: BF16, FP32 where all is FP32
+  operand_format activations = operand_format::fp32;        ///< fp32 or bf16: what is stored between operations
+  delayed_scaling fp8;                                      ///< of per-tensor FP8 operands
+  int bf16_first_layers = 0;                                ///< decoder layers at the start that stay in BF16
+  int bf16_last_layers = 0;                                 ///< and at the end
+  std::string attention = fp32_attention_contract;          ///< a name that find_attention_contract knows
 
   bool operator==(const recipe&) const = default;
 };
@@ -75,54 +129,59 @@ struct recipe {
 /// Per-tensor FP8?
 constexpr bool is_fp8(operand_format f) { return f == operand_format::fp8_e4m3 || f == operand_format::fp8_e5m2; }
 /// Blocks with E8M0 scales?
-constexpr bool is_mx(operand_format f) {
-  return f == operand_format::mxfp4 || f == operand_format::mxfp8_e4m3 || f == operand_format::mxfp8_e5m2;
-}
+constexpr bool is_mx(operand_format f) { return f >= operand_format::mxfp4 && f <= operand_format::mxfp8_e5m2; }
+/// Blocks with scales of any kind?
+constexpr bool has_blocks(operand_format f) { return is_mx(f) || f == operand_format::nvfp4; }
+/// One FP32 factor for the whole operand?
+constexpr bool has_factor(operand_format f) { return is_fp8(f) || f == operand_format::nvfp4; }
 /// The format of its elements.
 constexpr format element_format(operand_format f) {
   switch (f) {
     case operand_format::fp32: return formats::fp32;
-    case operand_format::bf16: return formats::bf16;
+    case operand_format::bf16:
+    case operand_format::dequantized: return formats::bf16;
     case operand_format::fp8_e4m3:
     case operand_format::mxfp8_e4m3: return formats::e4m3;
     case operand_format::fp8_e5m2:
     case operand_format::mxfp8_e5m2: return formats::e5m2;
-    case operand_format::mxfp4: return formats::e2m1;
+    case operand_format::mxfp4:
+    case operand_format::nvfp4: return formats::e2m1;
+    case operand_format::mxfp6_e2m3: return formats::e2m3;
+    case operand_format::mxfp6_e3m2: return formats::e3m2;
   }
   return formats::fp32;
 }
-/// Of an MX format.
-constexpr block_format block_format_of(operand_format f) { return {element_format(f), 32}; }
+/// The blocks that a format has where a recipe does not say otherwise.
+constexpr block_recipe own_blocks(operand_format f) {
+  if (f == operand_format::nvfp4) return {nvfp4.length, 1, nvfp4.scale};
+  return {};
+}
+/// Of an operand with blocks.
+constexpr block_format block_format_of(const operand_recipe& o) {
+  const block_recipe b = o.block.value_or(own_blocks(o.format));
+  return {element_format(o.format), b.length, b.scale, b.rows};
+}
+/// Elements along the contraction axis that are quantized together; 1 without blocks.
+constexpr int run_length_of(const operand_recipe& o) {
+  return has_blocks(o.format) ? run_length(block_format_of(o), {o.rotation.points, {}}) : 1;
+}
 /// Only fp32 and bf16.
 constexpr dtype storage_for(operand_format f) { return f == operand_format::bf16 ? dtype::bf16 : dtype::fp32; }
-/// The policy of that name.
-constexpr block_policy policy_of(policy_kind p) {
-  return p == policy_kind::te_rocm ? policies::te_rocm : policies::ocp;
-}
-
-/// Does any operand need its contraction axis to be a multiple of 32?
-constexpr bool needs_blocks(const gemm_recipe& g) { return is_mx(g.left.format) || is_mx(g.right.format); }
-/// Does any of its GEMMs?
-constexpr bool needs_blocks(const recipe& r) {
-  return needs_blocks(r.fprop) || needs_blocks(r.dgrad) || needs_blocks(r.wgrad);
-}
 
 /// Are all operands FP32?
-constexpr bool is_all_fp32(const recipe& r) {
+constexpr bool is_all_fp32(const linear_recipe& r) {
   for (const gemm_recipe* g : {&r.fprop, &r.dgrad, &r.wgrad}) {
     if (g->left.format != operand_format::fp32 || g->right.format != operand_format::fp32) return false;
   }
   return true;
 }
-
 /// Does a weight have to be quantized in every step, whether it changes or not?
-constexpr bool redraws_signs_of_weights(const recipe& r) {
-  return r.fprop.right.rotation == rotation_kind::h16_step_signs ||
-         r.dgrad.right.rotation == rotation_kind::h16_step_signs;
+constexpr bool redraws_signs_of_weights(const linear_recipe& r) {
+  return r.fprop.right.rotation.signs == sign_kind::step || r.dgrad.right.rotation.signs == sign_kind::step;
 }
 
 /// Is any operand narrower than BF16?
-constexpr bool is_quantized(const recipe& r) {
+constexpr bool is_quantized(const linear_recipe& r) {
   for (const gemm_recipe* g : {&r.fprop, &r.dgrad, &r.wgrad}) {
     for (const operand_recipe* o : {&g->left, &g->right}) {
       if (element_format(o->format).bits() < 16) return true;
@@ -131,88 +190,27 @@ constexpr bool is_quantized(const recipe& r) {
   return false;
 }
 
-/// A sentence that says what is wrong with a GEMM's recipe, or nothing. `where` names it.
-inline std::optional<std::string> find_fault(const gemm_recipe& g, const std::string& where) {
-  if (g.left.rotation != g.right.rotation)
-    return where + ": both operands must have the same rotation, or it does not cancel";
-  if (g.left.rotation != rotation_kind::none && !(is_mx(g.left.format) && is_mx(g.right.format))) {
-    return where + ": a rotation needs MX formats on both operands";
+/// Is any operand of per-tensor FP8?
+constexpr bool has_fp8(const linear_recipe& r) {
+  for (const gemm_recipe* g : {&r.fprop, &r.dgrad, &r.wgrad}) {
+    if (is_fp8(g->left.format) || is_fp8(g->right.format)) return true;
   }
-  if (g.output != operand_format::fp32 && g.output != operand_format::bf16)
-    return where + ": output must be fp32 or bf16";
-  if (!find_gemm_contract(g.accumulate)) {
-    return where + ": accumulate: '" + g.accumulate + "' is no contract (docs/numerics.md lists them)";
-  }
-  if (g.accumulate == fp32_blockwise_contract &&
-      (g.left.format != operand_format::mxfp4 || g.right.format != operand_format::mxfp4)) {
-    return where + ": fp32_blockwise accumulation needs mxfp4 on both operands, whose block sums are exact";
-  }
-  return std::nullopt;
+  return false;
 }
 
-/// The same for a whole recipe.
-inline std::optional<std::string> find_fault(const recipe& r) {
-  if (auto fault = find_fault(r.fprop, "fprop")) return fault;
-  if (auto fault = find_fault(r.dgrad, "dgrad")) return fault;
-  if (auto fault = find_fault(r.wgrad, "wgrad")) return fault;
-  if (r.activations != operand_format::fp32 && r.activations != operand_format::bf16)
-    return "activations must be fp32 or bf16";
-  if (r.fp8.history_length < 1 || r.fp8.history_length > 65536) return "fp8.history_length must be between 1 and 65536";
-  if (r.fp8.margin < -32 || r.fp8.margin > 32) return "fp8.margin must be between -32 and 32";
-  const auto disagree = [](const operand_recipe& a, const operand_recipe& b) {
-    return is_fp8(a.format) && is_fp8(b.format) && a.format != b.format;
+/// The recipe with the backward GEMMs that `kind` makes; their outputs stay, sums are FP32 chains.
+inline recipe override_backward(recipe r, backward_kind kind) {
+  r.backward_override = kind;
+  if (kind == backward_kind::none) return r;
+  const operand_recipe bf16{operand_format::bf16};
+  const auto forward_of = [&](const operand_recipe& o) {
+    const bool quantized = is_fp8(o.format) || has_blocks(o.format);
+    return kind == backward_kind::dequantized && quantized ? operand_recipe{operand_format::dequantized} : bf16;
   };
-  if (disagree(r.fprop.left, r.wgrad.right)) return "wgrad.x: must have fprop.x's FP8 format, they share one scale";
-  if (disagree(r.fprop.right, r.dgrad.right)) return "dgrad.w: must have fprop.w's FP8 format, they share one scale";
-  if (disagree(r.dgrad.left, r.wgrad.left)) return "wgrad.dy: must have dgrad.dy's FP8 format, they share one scale";
-  if (r.bf16_first_layers < 0 || r.bf16_last_layers < 0)
-    return "bf16_first_layers and bf16_last_layers must not be negative";
-  if (!find_attention_contract(r.attention)) {
-    return "attention: '" + r.attention + "' is no contract (docs/numerics.md lists them)";
-  }
-  return std::nullopt;
-}
-
-namespace presets {
-
-inline recipe uniform(std::string name, operand_format f, operand_format output) {
-  const gemm_recipe g{{f}, {f}, fp32_fma_chain_contract, output};
-  recipe r{std::move(name), g, g, g, operand_format::fp32, {}, 0, 0, fp32_attention_contract};
-  r.wgrad.output = operand_format::fp32;  // main gradients are FP32
+  r.dgrad = {bf16, forward_of(r.fprop.right), fp32_fma_chain_contract, r.dgrad.output};
+  r.wgrad = {bf16, forward_of(r.fprop.left), fp32_fma_chain_contract, r.wgrad.output};
   return r;
 }
-
-/// HYBRID: E4M3 forward, E5M2 gradients, one scale a tensor from the history of its maxima.
-inline recipe fp8_delayed(std::string name, delayed_scaling scaling) {
-  recipe r = uniform(std::move(name), operand_format::fp8_e4m3, operand_format::bf16);
-  r.dgrad.left.format = r.wgrad.left.format = operand_format::fp8_e5m2;
-  r.fp8 = scaling;
-  return r;
-}
-
-/// E2M1 blocks of 32 on every operand of all three GEMMs, EVEN scales, exact block products.
-inline recipe mxfp4(std::string name, rotation_kind rotation) {
-  recipe r = uniform(std::move(name), operand_format::mxfp4, operand_format::bf16);
-  for (gemm_recipe* g : {&r.fprop, &r.dgrad, &r.wgrad}) {
-    g->left.rotation = g->right.rotation = rotation;
-    g->accumulate = fp32_blockwise_contract;
-  }
-  return r;
-}
-
-inline std::vector<recipe> all() {
-  return {uniform("fp32", operand_format::fp32, operand_format::fp32),
-          uniform("bf16", operand_format::bf16, operand_format::bf16),
-          fp8_delayed("fp8_delayed", {1024, amax_algorithm::max, 0}),
-          fp8_delayed("fp8_amd", {4, amax_algorithm::most_recent, 0}),
-          fp8_delayed("fp8_amd_scaled", {4, amax_algorithm::most_recent, 0, frozen_scale::amax}),
-          mxfp4("mxfp4", rotation_kind::none),
-          mxfp4("mxfp4_h16", rotation_kind::h16),
-          mxfp4("mxfp4_h16_fixed_signs", rotation_kind::h16_fixed_signs),
-          mxfp4("mxfp4_h16_step_signs", rotation_kind::h16_step_signs)};
-}
-
-}  // namespace presets
 
 }  // namespace rotoscale::nn
 
@@ -225,8 +223,12 @@ struct enum_names<nn::operand_format> {
                                                             {fp8_e4m3, "fp8_e4m3"},
                                                             {fp8_e5m2, "fp8_e5m2"},
                                                             {mxfp4, "mxfp4"},
+                                                            {mxfp6_e2m3, "mxfp6_e2m3"},
+                                                            {mxfp6_e3m2, "mxfp6_e3m2"},
                                                             {mxfp8_e4m3, "mxfp8_e4m3"},
-                                                            {mxfp8_e5m2, "mxfp8_e5m2"}};
+                                                            {mxfp8_e5m2, "mxfp8_e5m2"},
+                                                            {nvfp4, "nvfp4"},
+                                                            {dequantized, "dequantized"}};
 };
 
 namespace nn::detail {
@@ -234,27 +236,28 @@ namespace nn::detail {
 constexpr bool narrow_formats_have_scales() {
   for (const auto& f : enum_names<operand_format>::table) {
     const bool is_narrow = element_format(f.value).bits() <= 8;
-    if (is_narrow != (is_fp8(f.value) || is_mx(f.value)) || (is_fp8(f.value) && is_mx(f.value))) return false;
+    if (is_narrow != (is_fp8(f.value) || has_blocks(f.value)) || (is_fp8(f.value) && has_blocks(f.value))) return false;
   }
   return true;
 }
-static_assert(narrow_formats_have_scales(), "name each format of at most 8 bits in is_fp8 or in is_mx");
+static_assert(narrow_formats_have_scales(), "name each format of at most 8 bits in is_fp8 or in has_blocks");
 }  // namespace nn::detail
 template <>
-struct enum_names<nn::rotation_kind> {
-  using enum nn::rotation_kind;
-  static constexpr enum_name<nn::rotation_kind> table[] = {
-      {none, "none"}, {h16, "h16"}, {h16_fixed_signs, "h16_fixed_signs"}, {h16_step_signs, "h16_step_signs"}};
-};
-template <>
-struct enum_names<nn::policy_kind> {
-  static constexpr enum_name<nn::policy_kind> table[] = {{nn::policy_kind::te_rocm, "te_rocm"},
-                                                         {nn::policy_kind::ocp, "ocp"}};
+struct enum_names<nn::sign_kind> {
+  using enum nn::sign_kind;
+  static constexpr enum_name<nn::sign_kind> table[] = {
+      {none, "none"}, {layer, "layer"}, {mask, "mask"}, {step, "step"}};
 };
 template <>
 struct enum_names<nn::amax_algorithm> {
   static constexpr enum_name<nn::amax_algorithm> table[] = {{nn::amax_algorithm::max, "max"},
                                                             {nn::amax_algorithm::most_recent, "most_recent"}};
+};
+template <>
+struct enum_names<nn::backward_kind> {
+  using enum nn::backward_kind;
+  static constexpr enum_name<nn::backward_kind> table[] = {
+      {none, "none"}, {high_precision, "high_precision"}, {dequantized, "dequantized"}};
 };
 
 template <>
@@ -269,11 +272,34 @@ using rotoscale::names;
 using rotoscale::to_string;
 
 template <class Visitor>
+void describe(Visitor&& v, block_recipe& b) {
+  v("length", b.length, "elements along the contraction axis that share a scale: 16 or 32");
+  v("rows", b.rows, "rows that share it: 1, or as many as length");
+  v("scale", b.scale, "format of the scales: e8m0; nvfp4: ue4m3 or ue5m3");
+}
+
+template <class Visitor>
+void describe(Visitor&& v, rotation_recipe& r) {
+  v("points", r.points, "of the Hadamard: 16 or 32");
+  v("signs", r.signs, "none, layer (drawn once a run), mask (given), step (drawn each step)");
+  v("mask", r.mask, "signs mask: bit i negates element i of each 16");
+}
+
+/// In text a format's own blocks are written out, and what an operand has not is null. Nothing is written to an operand
+/// whose fields are not read.
+template <class Visitor>
 void describe(Visitor&& v, operand_recipe& o) {
   v("format", o.format, "numbers the operand is made of");
-  v("scale_rule", o.rule, "how an MX block's amax becomes its scale");
+  auto block = o.block || !has_blocks(o.format) ? o.block : own_blocks(o.format);
+  const auto block_before = block;
+  v("block", block, "shape and scale of blocks (default: the format's own)");
+  if (block != block_before) o.block = block;
+  v("scale_rule", o.rule, "how a block's amax becomes an E8M0 scale");
   v("rounding", o.rounding, "rounding of elements");
-  v("rotation", o.rotation, "rotation before the block maximum, along the contraction axis");
+  auto rotation = o.rotation.points != 0 ? std::optional(o.rotation) : std::nullopt;
+  const auto rotation_before = rotation;
+  v("rotation", rotation, "Hadamard before the block maximum, along the contraction axis, or null");
+  if (rotation != rotation_before) o.rotation = rotation.value_or(rotation_recipe{});
   v("policy", o.policy, "zero, NaN and Inf blocks");
 }
 
@@ -292,22 +318,30 @@ void describe(Visitor&& v, gemm_fields& g) {
 }
 
 template <class Visitor>
-void describe(Visitor&& v, delayed_scaling& d) {
-  v("history_length", d.history_length, "maxima kept, in steps");
-  v("algorithm", d.algorithm, "max of the history or its most recent entry");
-  v("margin", d.margin, "powers of two of headroom");
-  v("frozen_weights", d.frozen_weights, "scale of frozen weights: unscaled (1) or from their amax");
-}
-
-template <class Visitor>
-void describe(Visitor&& v, recipe& r) {
-  v("name", r.name, "name in logs");
+void describe(Visitor&& v, linear_recipe& r) {
   gemm_fields fprop{r.fprop, "x", "w"};
   gemm_fields dgrad{r.dgrad, "dy", "w"};
   gemm_fields wgrad{r.wgrad, "dy", "x"};
   v("fprop", fprop, "y = x w^T");
   v("dgrad", dgrad, "dx = dy w");
   v("wgrad", wgrad, "dw = dy^T x");
+}
+
+template <class Visitor>
+void describe(Visitor&& v, delayed_scaling& d) {
+  v("history_length", d.history_length, "maxima kept, in steps");
+  v("algorithm", d.algorithm, "max of the history or its most recent entry");
+  v("margin", d.margin, "powers of two of headroom");
+  v("frozen_weights", d.frozen_weights, "scale of frozen weights: unscaled (1) or from their amax");
+  v("reduce_amax", d.reduce_amax, "maxima over all ranks, or of each rank");
+}
+
+template <class Visitor>
+void describe(Visitor&& v, recipe& r) {
+  v("name", r.name, "name in logs");
+  describe(v, static_cast<linear_recipe&>(r));
+  v("backward_override", r.backward_override, "what dgrad and wgrad multiply instead: none, high_precision, dequantized");
+  v("head", r.head, "GEMMs of the output head (default: BF16; FP32 where all GEMMs are)");
   v("activations", r.activations, "storage between operations (fp32 or bf16)");
   v("fp8", r.fp8, "delayed scaling of per-tensor FP8 operands");
   v("bf16_first_layers", r.bf16_first_layers, "decoder layers at the start left in BF16");

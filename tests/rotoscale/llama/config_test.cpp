@@ -72,16 +72,3 @@ TEST_CASE("faults name their field") {
         }).starts_with("rope_scaling.orig"));
   CHECK(fault_of([](config& c) { c.rope_scaling->rope_type = "yarn"; }).starts_with("rope_scaling.rope_type: 'yarn'"));
 }
-
-TEST_CASE("blocks of 32 along every contraction axis") {
-  llama::model_config c;
-  CHECK_FALSE(find_block_fault(c, 64).has_value());
-  CHECK(find_block_fault(c, 65).value().starts_with("batch * sequence: 65"));
-  c.intermediate_size = 100;
-  CHECK(find_block_fault(c, 64).value().starts_with("intermediate_size: 100"));
-  c = {};
-  c.head_dim = 24;
-  CHECK(find_block_fault(c, 64).value().starts_with("num_key_value_heads * head_dim: 48"));
-  c.hidden_size = 48;
-  CHECK(find_block_fault(c, 64).value().starts_with("hidden_size: 48"));
-}

@@ -67,6 +67,15 @@ TEST_CASE("files: a recipe, a schedule, and a recipe where a schedule may stand"
   CHECK(phases[1].from_step == 5);
   CHECK(phases[1].recipe == r);
 
+  // Another preset's fields where the file has none, and a backward override.
+  put(recipe, R"({"base": "mxfp8", "backward_override": "dequantized", "fprop": {"x": {"scale_rule": "even"}}})");
+  const nn::recipe based = llama::load_recipe(recipe), mxfp8 = llama::load_recipe("mxfp8");
+  CHECK(based.fprop.right == mxfp8.fprop.right);
+  CHECK(based.fprop.left.rule == scale_rule::even);
+  CHECK(based.fprop.left.policy == mxfp8.fprop.left.policy);
+  CHECK(based.dgrad.right.format == nn::operand_format::dequantized);
+  put(recipe, R"({"bf16_first_layers": 2, "wgrad": {"x": {"format": "fp8_e4m3"}}})");
+
   const nn::schedule whole = llama::load_schedule(recipe);
   CHECK(whole.name == "mine");
   REQUIRE(whole.phases.size() == 1);
@@ -75,7 +84,12 @@ TEST_CASE("files: a recipe, a schedule, and a recipe where a schedule may stand"
   for (const auto& [text, part] : {std::pair{R"({"phases": []})", "phases: must not be empty"},
                                    {R"({"phasse": []})", "did you mean 'phases'?"},
                                    {R"({"fporp": {}})", "did you mean 'fprop'?"},
-                                   {R"({"fprop": {"output": "fp8_e4m3"}})", "fprop: output"},
+                                   {R"({"fprop": {"output": "fp8_e4m3"}})", "fprop.output"},
+                                   {R"({"base": "mxfp4_h61"})", "base: no preset 'mxfp4_h61'; did you mean 'mxfp4_h16'?"},
+                                   {R"({"base": 4})", "base: no preset '4'"},
+                                   {R"({"base": "mxfp4", "fprop": {"x": {"block": {"length": 8}}}})",
+                                    "fprop.x.block.length"},
+                                   {R"({"backward_override": "dequantised"})", "did you mean 'dequantized'?"},
                                    {"[]", "expected an object"}}) {
     put(schedule, text);
     const std::string message = message_of([&] { llama::load_schedule(schedule); });
@@ -97,7 +111,7 @@ TEST_CASE("phases that do not follow each other are refused") {
   CHECK(fault({{"bf16", -0.5}}, 10).find("negative") != std::string::npos);
   CHECK(fault({{"bf16", std::nan("")}}, 10).find("negative") != std::string::npos);
   CHECK(fault({{"bf16", 0}, {"mxfp4", 1e300}}, 10).find("too large") != std::string::npos);
-  CHECK(fault({{"bf16", 0}, {"nvfp4", 5}}, 10).find("did you mean 'mxfp4'?") != std::string::npos);
+  CHECK(fault({{"bf16", 0}, {"nvfp5", 5}}, 10).find("did you mean 'nvfp4'?") != std::string::npos);
 }
 
 TEST_CASE("AMD's numbers: 339 steps under MXFP4 and at most 211 under FP8 of 550") {
@@ -108,7 +122,7 @@ TEST_CASE("AMD's numbers: 339 steps under MXFP4 and at most 211 under FP8 of 550
   CHECK(phases[1].cap == 211);
   CHECK(phases[1].scales == nn::scale_handover::reset);
   CHECK(phases[1].recipe.fp8 ==
-        nn::delayed_scaling{4, nn::amax_algorithm::most_recent, 0, nn::frozen_scale::unscaled});
+        nn::delayed_scaling{4, nn::amax_algorithm::most_recent, 0, nn::frozen_scale::unscaled, false});
   for (const std::int64_t steps : {3, 10, 100, 1000, 1024}) {  // no step is lost between start and cap
     const auto p = llama::resolve(llama::load_schedule("amd_lora"), steps, "amd_lora");
     CHECK(p[1].from_step + p[1].cap >= steps);

@@ -10,6 +10,7 @@
 
 #include "backend_memory.hpp"
 #include "rotoscale/nn/cpu/make_backend.hpp"
+#include "rotoscale/nn/presets.hpp"
 
 using namespace rotoscale;
 using namespace rotoscale::testing;
@@ -187,7 +188,7 @@ TEST_CASE("outputs and gradients are docs/numerics.md's, by bytes") {
         CAPTURE(name);
         CAPTURE(training);
         const nn::recipe base =
-            std::string(name) == "bf16" ? adapter : nn::presets::mxfp4("mxfp4", nn::rotation_kind::h16);
+            std::string(name) == "bf16" ? adapter : nn::presets::mxfp4("mxfp4", {16});
         constexpr std::uint32_t micro_batch = 2;
         const results plain = run(*ops, base, nullptr, stored, training, a, b, micro_batch),
                       got = run(*ops, base, &adapter, stored, training, a, b, micro_batch);

@@ -91,11 +91,11 @@ inline op_case::prepared compare_case(op_scene& c, index_t n, int width) {
 inline std::vector<op_case> statistics_cases() {
   using numbers = nn::operand_format;
   std::vector<op_case> all;
-  const auto add = [&](numbers f, index_t rows, index_t cols, nn::rotation_kind rotation = nn::rotation_kind::none) {
+  const auto add = [&](numbers f, index_t rows, index_t cols, const nn::rotation_recipe& rotation = {}) {
     for (const nn::dtype source : storages) {
       nn::operand_recipe how{f};
       how.rotation = rotation;
-      all.push_back({"dequantize and observe " + std::string(to_string(f)) + " " + std::string(to_string(rotation)) +
+      all.push_back({"dequantize and observe " + std::string(to_string(f)) + " H" + std::to_string(rotation.points) + " signs " + std::string(to_string(rotation.signs)) +
                          " " + std::to_string(rows) + "x" + std::to_string(cols) + " from " +
                          std::string(to_string(source)),
                      false, [=](op_scene& c, bool) { return observe_case(c, how, rows, cols, source); }});
@@ -106,8 +106,8 @@ inline std::vector<op_case> statistics_cases() {
     add(f, 65, 130);
   }
   for (const numbers f : {numbers::mxfp4, numbers::mxfp8_e4m3, numbers::mxfp8_e5m2}) add(f, 160, 96);
-  add(numbers::mxfp4, 64, 160, nn::rotation_kind::h16);
-  add(numbers::mxfp4, 64, 160, nn::rotation_kind::h16_step_signs);
+  add(numbers::mxfp4, 64, 160, {16});
+  add(numbers::mxfp4, 64, 160, {16, nn::sign_kind::step});
   for (const index_t n : {index_t{1}, index_t{100}, index_t{4097}, index_t{40000}}) {
     for (const int width : {0, 20}) {
       all.push_back({"compare " + std::to_string(n) + " 2^" + std::to_string(width), false,
@@ -121,7 +121,7 @@ inline std::vector<op_case> gemm_cases() {
   using numbers = nn::operand_format;
   std::vector<op_case> all;
   const auto add = [&](numbers f, const char* contract, const gemm_shape& s, rounding r = rounding::nearest_even,
-                       nn::rotation_kind rotation = nn::rotation_kind::none) {
+                       const nn::rotation_recipe& rotation = {}) {
     for (const nn::dtype source : storages) {
       for (const int output : {0, 1, 2, 3}) {  // FP32, BF16; 2 and 3: the same, added to
         nn::operand_recipe how{f};
@@ -145,9 +145,9 @@ inline std::vector<op_case> gemm_cases() {
   const gemm_shape blocks{96, 40, 160};
   for (const numbers f : {numbers::mxfp4, numbers::mxfp8_e4m3, numbers::mxfp8_e5m2}) {
     add(f, nn::fp32_fma_chain_contract, blocks);
-    add(f, nn::fp32_fma_chain_contract, blocks, rounding::stochastic, nn::rotation_kind::h16_step_signs);
+    add(f, nn::fp32_fma_chain_contract, blocks, rounding::stochastic, {16, nn::sign_kind::step});
   }
-  add(numbers::mxfp4, nn::fp32_blockwise_contract, blocks, rounding::nearest_even, nn::rotation_kind::h16);
+  add(numbers::mxfp4, nn::fp32_blockwise_contract, blocks, rounding::nearest_even, {16});
   add(numbers::fp8_e4m3, nn::fp32_fma_chain_contract, blocks, rounding::stochastic);
   add(numbers::bf16, "cublas-fp16:split_k=2:split_grain=32", {64, 32, 64});
   add(numbers::fp8_e4m3, "hopper-fp8-promoted", {64, 32, 64});
@@ -226,7 +226,7 @@ inline op_case::prepared head_case(op_scene& c, nn::dtype type, bool gradients, 
   return {[=, &c] {
             c.ops().quantize(c.queue, w, {weights, true, true, {}}, state);
             nn::head_args a{x,       own->chunks, weights,   {}, logits, own->dlogits,
-                            targets, loss,        gradients, dx, dw,     nn::operand_format::bf16};
+                            targets, loss,        gradients, dx, dw,     nn::operand_format::bf16, {}, {}};
             for (auto& contract : a.contracts) contract = &own->chain;
             composed ? c.ops().backend::head_loss(c.queue, a, state) : c.ops().head_loss(c.queue, a, state);
           },

@@ -9,6 +9,8 @@
 #include "numbers.hpp"
 #include "rotoscale/gemm_ref.hpp"
 #include "rotoscale/nn/cpu/make_backend.hpp"
+#include "rotoscale/nn/presets.hpp"
+#include "rotoscale/nn/recipe_faults.hpp"
 #include "rotoscale/quantize_ref.hpp"
 
 using namespace rotoscale;
@@ -51,25 +53,37 @@ struct reference_operand {
     o.k = from.extent(1);
     o.code_stride = packed_bytes(o.element, o.k);
     codes.resize(static_cast<std::size_t>(o.rows * o.code_stride));
-    if (nn::is_mx(r.format)) {
-      o.block = 32;
-      o.scale_stride = o.k / 32;
-      scales.resize(static_cast<std::size_t>(o.rows * o.scale_stride));
+    if (nn::has_blocks(r.format)) {
+      const bool nvfp4 = r.format == nn::operand_format::nvfp4;
+      o.block = r.block ? r.block->length : nvfp4 ? 16 : 32;
+      o.block_rows = r.block ? r.block->rows : 1;
+      o.scale = r.block ? r.block->scale : nvfp4 ? formats::ue4m3 : formats::e8m0;
+      o.scale_stride = o.k / o.block;
+      scales.resize(static_cast<std::size_t>(o.rows / o.block_rows * o.scale_stride));
       block_options how;
       how.source = formats::bf16;
       how.rule = r.rule;
       how.rounding = r.rounding;
-      how.policy = nn::policy_of(r.policy);
+      how.policy = r.policy;
       // Weights are quantized once for all micro-batches of a step.
       how.random = {seed, stream(1, gemm, right, step << 8 | (gemm != 2 && right == 1 ? 0 : micro_batch))};
-      if (r.rotation != nn::rotation_kind::none) {
-        how.rotation.points = 16;
+      if (r.rotation.points != 0) {
+        how.rotation.points = r.rotation.points;
         // Both operands of a GEMM draw the signs of the left one.
-        const random_stream signs{seed,
-                                  stream(2, gemm, 0, r.rotation == nn::rotation_kind::h16_step_signs ? step + 1 : 0)};
-        if (r.rotation != nn::rotation_kind::h16) how.rotation.signs[0] = signs.word(0);
+        const random_stream signs{seed, stream(2, gemm, 0, r.rotation.signs == nn::sign_kind::step ? step + 1 : 0)};
+        if (r.rotation.signs == nn::sign_kind::mask) {
+          how.rotation.signs[0] = r.rotation.mask * 0x10001u;  // both halves of a run of 32
+        } else if (r.rotation.signs != nn::sign_kind::none) {
+          how.rotation.signs[0] = signs.word(0);
+        }
       }
-      quantize_ref({o.element, 32}, how, source, axis,
+      const block_format blocks{o.element, o.block, o.scale, o.block_rows};
+      factor = 1.0f;
+      if (nvfp4) {
+        how.encode_factor = tensor_encode_factor(tensor_amax(blocks, how, source, axis), o.element, o.scale);
+        factor = 1.0f / how.encode_factor;
+      }
+      quantize_ref(blocks, how, source, axis,
                    {o.rows, o.k, codes.data(), o.code_stride, scales.data(), o.scale_stride});
     } else {
       for (index_t i = 0; i < o.rows; ++i) {
@@ -78,9 +92,27 @@ struct reference_operand {
     }
     o.codes = codes.data();
     o.scales = scales.data();
-    if (nn::is_fp8(r.format)) o.factor = &factor;
+    if (nn::has_factor(r.format)) o.factor = &factor;
   }
   reference_operand(const reference_operand&) = delete;
+
+  /// dgrad's w or wgrad's x as BF16 of what `forward` holds, which has its rows the other way.
+  explicit reference_operand(const reference_operand& forward, bool) : factor(1.0f) {
+    const gemm_operand& from = forward.described;
+    gemm_operand& o = described;
+    o.element = formats::bf16;
+    o.rows = from.k;
+    o.k = from.rows;
+    o.code_stride = 2 * o.k;
+    codes.resize(static_cast<std::size_t>(o.rows * o.code_stride));
+    for (index_t i = 0; i < o.rows; ++i) {
+      for (index_t j = 0; j < o.k; ++j) {
+        const float value = operand_value(from, j, i) * (from.factor != nullptr ? *from.factor : 1.0f);
+        put(i, j, encode(formats::bf16, value, rounding::nearest_even, overflow::to_inf));
+      }
+    }
+    o.codes = codes.data();
+  }
 
  private:
   static std::uint64_t code_of(const nn::operand_recipe& r, float x, float scale) {
@@ -174,7 +206,15 @@ struct linear_case {
     };
     const nn::scaling_state& s = scales.state();
     const reference_operand left(g.left, a, a_axis, gemm, 0, at(s.scale, a_role), at(s.scale_inverse, a_role));
-    const reference_operand right(g.right, b, b_axis, gemm, 1, at(s.scale, b_role), at(s.scale_inverse, b_role));
+    const bool again = g.right.format == nn::operand_format::dequantized;
+    // The forward operand: x is the left one, w the right one, each along its rows.
+    const nn::operand_recipe& own = !again ? g.right : b_role == nn::tensor_role::x ? r.fprop.left : r.fprop.right;
+    const reference_operand made(own, b, again ? block_axis::row : b_axis, again ? 0 : gemm,
+                                 again && b_role == nn::tensor_role::x ? 0 : 1, at(s.scale, b_role),
+                                 at(s.scale_inverse, b_role));
+    std::optional<reference_operand> taken;
+    if (again) taken.emplace(made, true);
+    const reference_operand& right = again ? *taken : made;
     gemm_options options = nn::find_gemm_contract(g.accumulate)->options;
     if (g.accumulate == nn::fp32_blockwise_contract) CHECK(options.model == mma_model{32});
     options.output = nn::element_format(g.output);
@@ -217,13 +257,56 @@ TEST_CASE("unusual recipes as well: stochastic rounding, MXFP8, other rules, ano
 
   r = preset("bf16");
   const nn::operand_recipe mxfp8{nn::operand_format::mxfp8_e5m2, scale_rule::rceil, rounding::nearest_even,
-                                 nn::rotation_kind::h16_fixed_signs, nn::policy_kind::ocp};
+                                 {16, nn::sign_kind::layer}, policies::ocp, {}};
   r.dgrad = {mxfp8, mxfp8, nn::fp32_fma_chain_contract, nn::operand_format::fp32};
   r.wgrad = {{nn::operand_format::fp8_e5m2},
              {nn::operand_format::fp8_e4m3},
              nn::fp32_fma_chain_contract,
              nn::operand_format::bf16};
   linear_case(r).check_against_references();
+}
+
+TEST_CASE("every field of an operand: blocks, scales, rotations, signs, policies, backward overrides") {
+  using enum nn::operand_format;
+  const auto all_operands = [](nn::recipe& r, const auto& change) {
+    for (nn::gemm_recipe* g : {&r.fprop, &r.dgrad, &r.wgrad}) {
+      g->accumulate = nn::fp32_fma_chain_contract;
+      change(g->left);
+      change(g->right);
+    }
+  };
+  const auto check = [&](const nn::recipe& r, const std::string& what) {
+    CAPTURE(what);
+    CHECK(find_fault(r).value_or("none") == "none");
+    linear_case(r).check_against_references();
+  };
+  for (const nn::operand_format f : {mxfp4, mxfp6_e2m3, mxfp6_e3m2, mxfp8_e4m3, mxfp8_e5m2, nvfp4}) {
+    for (const int length : {16, 32}) {
+      for (const bool square : {false, true}) {
+        for (const nn::rotation_recipe& rotation :
+             {nn::rotation_recipe{}, {16, nn::sign_kind::mask, 0xD7E8}, {32, nn::sign_kind::step}}) {
+          nn::recipe r = preset("bf16");
+          all_operands(r, [&](nn::operand_recipe& o) {
+            o = {f, scale_rule::rceil, rounding::nearest_even, rotation, policies::nvidia};
+            o.block = {length, square ? length : 1, f == nvfp4 ? formats::ue5m3 : formats::e8m0};
+          });
+          check(r, std::string(to_string(f)) + " " + std::to_string(length) + (square ? " square" : ""));
+        }
+      }
+    }
+  }
+  for (const auto& policy : enum_names<block_policy>::table) {
+    for (const auto& rule : enum_names<scale_rule>::table) {
+      nn::recipe r = preset("mxfp4_h16");
+      all_operands(r, [&](nn::operand_recipe& o) { o.policy = policy.value, o.rule = rule.value; });
+      check(r, std::string(policy.name) + " " + std::string(rule.name));
+    }
+  }
+  for (const char* name : {"fp8_delayed", "mxfp4", "mxfp8", "nvfp4"}) {
+    for (const auto kind : {nn::backward_kind::high_precision, nn::backward_kind::dequantized}) {
+      check(override_backward(preset(name), kind), name);
+    }
+  }
 }
 
 TEST_CASE("a recipe's GEMMs under the contracts of matrix units and kernels") {

@@ -8,6 +8,9 @@
 #include <set>
 
 #include "rotoscale/io/json.hpp"
+#include "rotoscale/nn/presets.hpp"
+#include "rotoscale/nn/recipe_faults.hpp"
+#include "rotoscale/nn/schedule.hpp"
 
 using namespace rotoscale;
 namespace nn = rotoscale::nn;
@@ -46,23 +49,99 @@ TEST_CASE("HYBRID FP8: E4M3 forward, E5M2 gradients") {
   for (const auto& o : {r.fprop.left, r.fprop.right, r.dgrad.right, r.wgrad.right}) CHECK(o.format == fp8_e4m3);
   for (const auto& o : {r.dgrad.left, r.wgrad.left}) CHECK(o.format == fp8_e5m2);
   CHECK(r.fp8 == nn::delayed_scaling{1024, nn::amax_algorithm::max, 0});
-  CHECK(preset("fp8_amd").fp8 == nn::delayed_scaling{4, nn::amax_algorithm::most_recent, 0});
+  CHECK(preset("fp8_amd").fp8 == nn::delayed_scaling{4, nn::amax_algorithm::most_recent, 0, nn::frozen_scale::unscaled, false});
 }
 
 TEST_CASE("MXFP4: every operand of all three GEMMs, even scales, AMD's policy") {
-  for (const auto& [name, rotation] :
-       {std::pair{"mxfp4", nn::rotation_kind::none}, {"mxfp4_h16", nn::rotation_kind::h16}}) {
+  for (const auto& [name, points] : {std::pair{"mxfp4", 0}, {"mxfp4_h16", 16}, {"mxfp4_h32", 32}}) {
     const nn::recipe r = preset(name);
     for (const nn::gemm_recipe& g : {r.fprop, r.dgrad, r.wgrad}) {
       CHECK(g.accumulate == nn::fp32_blockwise_contract);
       for (const nn::operand_recipe& o : {g.left, g.right}) {
-        CHECK(o == nn::operand_recipe{nn::operand_format::mxfp4, scale_rule::even, rounding::nearest_even, rotation,
-                                      nn::policy_kind::te_rocm});
+        CHECK(o == nn::operand_recipe{nn::operand_format::mxfp4, scale_rule::even, rounding::nearest_even, {points},
+                                      policies::te_rocm});
+        CHECK(nn::block_format_of(o) == rotoscale::mxfp4);
       }
     }
-    CHECK(needs_blocks(r));
   }
-  CHECK_FALSE(needs_blocks(preset("fp8_delayed")));
+}
+
+TEST_CASE("MXFP8 and NVFP4 as Transformer Engine has them") {
+  const nn::recipe mx = preset("mxfp8"), nv = preset("nvfp4");
+  for (const nn::gemm_recipe& g : {mx.fprop, mx.dgrad, mx.wgrad}) {
+    for (const nn::operand_recipe& o : {g.left, g.right}) {
+      CHECK(nn::block_format_of(o) == rotoscale::mxfp8_e4m3);
+      CHECK((o.rule == scale_rule::rceil && o.policy == policies::nvidia && o.rotation.points == 0));
+    }
+  }
+  CHECK(nn::block_format_of(nv.fprop.left) == rotoscale::nvfp4);
+  CHECK(nn::block_format_of(nv.fprop.right) == square_blocks(rotoscale::nvfp4));
+  CHECK(nv.fprop.right == nv.dgrad.right);
+  for (const nn::operand_recipe* o : {&nv.fprop.left, &nv.fprop.right, &nv.wgrad.right}) {
+    CHECK(o->rounding == rounding::nearest_even);
+  }
+  for (const nn::operand_recipe* o : {&nv.dgrad.left, &nv.wgrad.left}) CHECK(o->rounding == rounding::stochastic);
+  CHECK(nv.fprop.left.rotation.points == 0);
+  CHECK(nv.dgrad.left.rotation.points == 0);
+  CHECK(nv.wgrad.left.rotation == nn::rotation_recipe{16, nn::sign_kind::mask, 0xD7E8});
+  // Its signs, as that source lists them.
+  const int signs[16] = {1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1};
+  for (int i = 0; i < 16; ++i) CHECK((nn::presets::nvidia_sign_mask >> i & 1u) == (signs[i] < 0 ? 1u : 0u));
+}
+
+TEST_CASE("the ladder: MXFP4 in some GEMMs, AMD's FP8 in the others") {
+  const nn::recipe fp8 = preset("fp8_amd"), narrow = preset("mxfp4");
+  for (const auto& [name, f, d, w] : {std::tuple{"mxfp4_f", true, false, false}, {"mxfp4_fd", true, true, false},
+                                      {"mxfp4_d", false, true, false}, {"mxfp4_w", false, false, true}}) {
+    CAPTURE(name);
+    const nn::recipe r = preset(name);
+    CHECK(r.fprop == (f ? narrow : fp8).fprop);
+    CHECK(r.dgrad == (d ? narrow : fp8).dgrad);
+    CHECK(r.wgrad == (w ? narrow : fp8).wgrad);
+    CHECK(r.fp8 == fp8.fp8);
+  }
+}
+
+TEST_CASE("JSON shows what an operand has, and takes parts of it") {
+  nn::operand_recipe o{nn::operand_format::nvfp4};
+  auto json = io::to_json(o);
+  CHECK(json["block"].dump() == R"({"length":16,"rows":1,"scale":"ue4m3"})");
+  CHECK(json["rotation"].is_null());
+  o.format = nn::operand_format::bf16;
+  CHECK(io::to_json(o)["block"].is_null());
+  o = {};
+  io::from_json(io::parse_json(R"({"format": "mxfp4", "block": {"rows": 32}, "rotation": {"points": 16},
+                                   "policy": "aiter_nonzero"})", "x"), o, "x");
+  CHECK(nn::block_format_of(o) == square_blocks(rotoscale::mxfp4));
+  CHECK(o.rotation == nn::rotation_recipe{16});
+  CHECK(o.policy == policies::aiter_nonzero);
+  io::from_json(io::parse_json(R"({"block": null, "rotation": null})", "x"), o, "x");
+  CHECK((nn::block_format_of(o) == rotoscale::mxfp4 && o.rotation.points == 0));
+  CHECK_THROWS_AS(io::from_json(io::parse_json(R"({"policy": "nvidai"})", "x"), o, "x"), io::error);
+}
+
+TEST_CASE("a backward override replaces dgrad and wgrad, and is what the recipe says") {
+  using enum nn::operand_format;
+  const nn::recipe own = preset("mxfp8");
+  const nn::recipe high = override_backward(own, nn::backward_kind::high_precision),
+                   again = override_backward(own, nn::backward_kind::dequantized);
+  for (const nn::operand_recipe* o : {&high.dgrad.left, &high.dgrad.right, &high.wgrad.left, &high.wgrad.right}) {
+    CHECK(o->format == bf16);
+  }
+  CHECK((again.dgrad.left.format == bf16 && again.wgrad.left.format == bf16));
+  CHECK((again.dgrad.right.format == dequantized && again.wgrad.right.format == dequantized));
+  for (const nn::recipe& r : {high, again}) {
+    CHECK(r.fprop == own.fprop);
+    CHECK(r.wgrad.output == fp32);
+    CHECK_FALSE(find_fault(r).has_value());
+    CHECK(override_backward(r, r.backward_override) == r);
+  }
+  nn::recipe wrong = own;
+  wrong.backward_override = nn::backward_kind::dequantized;
+  CHECK(find_fault(wrong).value_or("none").starts_with("backward_override:"));
+  CHECK(find_fault(override_backward(preset("mxfp4_h16"), nn::backward_kind::dequantized))
+            .value_or("none")
+            .starts_with("dgrad.w.format: dequantized needs an fprop without a rotation"));
 }
 
 TEST_CASE("faults are named") {
@@ -72,16 +151,41 @@ TEST_CASE("faults are named") {
     return find_fault(r).value_or("none");
   };
   CHECK(fault([](nn::recipe&) {}) == "none");
+  using enum nn::operand_format;
+  const auto operand_fault = [&](auto change) {
+    return fault([&](nn::recipe& r) { change(r.fprop.right); });
+  };
+  const auto blocks = [](int length, int rows, const format& scale) {
+    return [=](nn::operand_recipe& o) { o.block = {length, rows, scale}; };
+  };
+  CHECK(fault([](nn::recipe& r) { r.dgrad.left.rotation = {}; }).starts_with("dgrad.w.rotation: both operands"));
+  CHECK(fault([](nn::recipe& r) { r.wgrad.left.format = bf16; }).starts_with("wgrad.dy.rotation: needs"));
+  CHECK(fault([](nn::recipe& r) { r.fprop.output = mxfp4; }).starts_with("fprop.output"));
+  CHECK(fault([](nn::recipe& r) { r.fprop.left.format = mxfp8_e4m3; }).starts_with("fprop.accumulate: fp32_blockwise"));
+  CHECK(operand_fault([](auto& o) { o.rotation.points = 8; }).starts_with("fprop.w.rotation.points"));
+  CHECK(operand_fault([](auto& o) { o.rotation.mask = 1; }).starts_with("fprop.w.rotation.mask: is for"));
+  CHECK(operand_fault([](auto& o) { o.rotation = {16, nn::sign_kind::mask, 0x10000}; }).starts_with("fprop.w.rotation.mask"));
+  CHECK(operand_fault(blocks(64, 1, formats::e8m0)).starts_with("fprop.w.block.length"));
+  CHECK(operand_fault(blocks(32, 16, formats::e8m0)).starts_with("fprop.w.block.rows"));
+  CHECK(operand_fault(blocks(32, 1, formats::ue4m3)).starts_with("fprop.w.block.scale: must be e8m0"));
+  CHECK(operand_fault(blocks(32, 32, formats::e8m0)) == "none");
+  CHECK(operand_fault(blocks(16, 1, formats::e8m0)).starts_with("fprop.accumulate"));
+  CHECK(operand_fault([](auto& o) { o.format = nvfp4; }).starts_with("fprop.w.policy: te_rocm stores zero blocks"));
+  CHECK(operand_fault([](auto& o) {
+          o = {nvfp4};
+          o.policy = policies::nvidia;
+          o.block = {16, 1, formats::e8m0};
+        }).starts_with("fprop.w.block.scale: must be ue4m3 or ue5m3"));
   CHECK(fault([](nn::recipe& r) {
-          r.dgrad.left.rotation = nn::rotation_kind::none;
-        }).starts_with("dgrad: both operands"));
-  CHECK(fault([](nn::recipe& r) {
-          r.wgrad.left.format = nn::operand_format::bf16;
-        }).starts_with("wgrad: a rotation needs MX"));
-  CHECK(fault([](nn::recipe& r) { r.fprop.output = nn::operand_format::mxfp4; }).starts_with("fprop: output"));
-  CHECK(fault([](nn::recipe& r) {
-          r.fprop.left.format = nn::operand_format::mxfp8_e4m3;
-        }).starts_with("fprop: fp32_blockwise"));
+          for (auto* o : {&r.fprop.left, &r.fprop.right}) o->rotation = {16, nn::sign_kind::step};
+          r.fprop.accumulate = nn::fp32_fma_chain_contract;
+          r.fprop.right.block = {16, 1, formats::e8m0};
+        }).starts_with("fprop.w.block.length: both operands"));
+  CHECK(fault([](nn::recipe& r) { r.fprop = {{bf16}, {fp8_e4m3}}, r.fprop.left.block = {}; }) == "none");
+  CHECK(fault([](nn::recipe& r) { r.fprop.left = {bf16}, r.fprop.left.block = nn::block_recipe{}; }).starts_with("fprop.x.block: bf16 has no"));
+  CHECK(fault([](nn::recipe& r) { r.fprop.left = r.fprop.right = {dequantized}, r.fprop.accumulate = nn::fp32_fma_chain_contract; })
+            .starts_with("fprop.x.format: dequantized is for"));
+  CHECK(fault([](nn::recipe& r) { r.head = r, r.head->dgrad.output = mxfp4; }).starts_with("head.dgrad.output"));
   CHECK(fault([](nn::recipe& r) { r.fp8.history_length = 0; }).starts_with("fp8.history_length"));
   CHECK(fault([](nn::recipe& r) { r.fp8.history_length = 65537; }).starts_with("fp8.history_length"));
   for (const int margin : {-33, 33}) {
@@ -98,13 +202,13 @@ TEST_CASE("a tensor has one FP8 format, for it has one scale") {
   };
   CHECK(fault([](nn::recipe& r) {
           r.wgrad.right.format = nn::operand_format::fp8_e5m2;
-        }).starts_with("wgrad.x: must have"));
+        }).starts_with("wgrad.x.format: must be"));
   CHECK(fault([](nn::recipe& r) {
           r.dgrad.right.format = nn::operand_format::fp8_e5m2;
-        }).starts_with("dgrad.w: must have"));
+        }).starts_with("dgrad.w.format: must be"));
   CHECK(fault([](nn::recipe& r) {
           r.wgrad.left.format = nn::operand_format::fp8_e4m3;
-        }).starts_with("wgrad.dy: must have"));
+        }).starts_with("wgrad.dy.format: must be"));
   CHECK(fault([](nn::recipe& r) { r.wgrad.left.format = nn::operand_format::bf16; }) == "none");
 }
 
@@ -114,7 +218,9 @@ TEST_CASE("every format has its element, and MX formats blocks of 32") {
   CHECK(nn::element_format(mxfp8_e4m3) == formats::e4m3);
   CHECK(nn::element_format(fp8_e5m2) == formats::e5m2);
   CHECK(nn::element_format(bf16) == formats::bf16);
-  CHECK(nn::block_format_of(mxfp4) == rotoscale::mxfp4);
+  CHECK(nn::block_format_of({mxfp4}) == rotoscale::mxfp4);
+  CHECK(nn::block_format_of({nvfp4}) == rotoscale::nvfp4);
+  CHECK((nn::has_blocks(nvfp4) && nn::has_factor(nvfp4) && !nn::is_mx(nvfp4) && !nn::has_factor(mxfp4)));
   CHECK((nn::is_mx(mxfp4) && !nn::is_mx(fp8_e4m3) && nn::is_fp8(fp8_e4m3) && !nn::is_fp8(mxfp8_e4m3)));
 }
 
@@ -148,7 +254,7 @@ TEST_CASE("a recipe names the contract of each GEMM") {
   }
   nn::recipe r = preset("bf16");
   r.dgrad.accumulate = "cublas";
-  CHECK(find_fault(r).value_or("none").starts_with("dgrad: accumulate: 'cublas' is no contract"));
+  CHECK(find_fault(r).value_or("none").starts_with("dgrad.accumulate: 'cublas' is no contract"));
   r = preset("bf16");
   r.attention = "attention-bf16-tile64x64-exp2deg3@hopper-mma-fp8-f32";  // no BF16
   CHECK(find_fault(r).value_or("none").starts_with("attention: 'attention-bf16-tile64x64-exp2deg3@hopper-mma-fp8-f32' is"));

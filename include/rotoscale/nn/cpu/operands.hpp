@@ -2,9 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the CPU keeps a tensor's operands. What has no blocks lies in the source's order, and its column form is the same
 // codes read transposed: FP32 (and BF16 where the source is BF16) is the source itself, BF16 and FP8 one copy for both
-// forms. MX forms are apart, each along its own blocks, and made in one pass.
+// forms. Forms with blocks are apart, each along its own blocks, and made in one pass where their blocks are alike.
 #pragma once
 
+#include "rotoscale/dequantize.hpp"
 #include "rotoscale/gemm.hpp"
 #include "rotoscale/nn/cpu/quantize.hpp"
 
@@ -59,16 +60,21 @@ class operands final : public operand_set {
       p.bytes += (static_cast<std::size_t>(bytes) + alignment - 1) / alignment * alignment;
       return at;
     };
-    p.shared = r.row && r.column && r.row->format == r.column->format && !is_mx(r.row->format) &&
+    p.shared = r.row && r.column && r.row->format == r.column->format && !has_blocks(r.row->format) &&
                (!is_fp8(r.row->format) || (r.row->rounding == r.column->rounding && deterministic(*r.row)));
     const auto place = [&](const operand_recipe& own, index_t rows, index_t k) {
       form_place at;
       at.in_place = reads_source(own, r.source);
       if (at.in_place) return at;
       const format element = element_format(own.format);
-      at.codes = take(is_mx(own.format) ? rows * packed_bytes(element, k) : rows * k * element.bits() / 8);
-      if (is_mx(own.format)) at.scales = take(rows * (k / block_format_of(own.format).length));
-      if (is_fp8(own.format)) at.factor = take(sizeof(float));
+      if (has_blocks(own.format)) {
+        const block_format f = block_format_of(own);
+        at.codes = take(rows * packed_bytes(element, k));
+        at.scales = take(rows / f.rows * (k / f.length));
+      } else {
+        at.codes = take(rows * k * element.bits() / 8);
+      }
+      if (has_factor(own.format)) at.factor = take(sizeof(float));
       return at;
     };
     if (r.row) p.row = place(*r.row, r.rows, r.cols);
@@ -93,16 +99,19 @@ class operands final : public operand_set {
       return o;
     }
     o.codes = memory + at.codes;
-    if (is_mx(own.format)) {
+    if (has_factor(own.format)) o.factor = reinterpret_cast<const float*>(memory + at.factor);
+    if (has_blocks(own.format)) {
+      const block_format f = block_format_of(own);
       o.code_stride = packed_bytes(o.element, o.k);
-      o.block = block_format_of(own.format).length;
+      o.block = f.length;
+      o.block_rows = f.rows;
+      o.scale = f.scale;
       o.scales = memory + at.scales;
       o.scale_stride = o.k / o.block;
       return o;
     }
     o.transposed = !row;
     o.code_stride = r.cols * o.element.bits() / 8;
-    if (is_fp8(own.format)) o.factor = reinterpret_cast<const float*>(memory + at.factor);
     return o;
   }
 
@@ -118,11 +127,11 @@ class operands final : public operand_set {
                      source.extent(1) == request().cols);
     const bool row = to.row && request().row, column = to.column && request().column;
     record_amax(source, to.scaling, pool);
-    if (row && column && is_mx(request().row->format) && request().row->format == request().column->format) {
-      const form_options a = resolve_form(request(), operand_form::row, state),
-                         b = resolve_form(request(), operand_form::column, state);
-      return rotoscale::quantize_both(block_format_of(a.recipe.format), block_options_for(a),
-                                      memory_of(operand_form::row), block_options_for(b),
+    if (row && column && has_blocks(request().row->format) && has_blocks(request().column->format) &&
+        block_format_of(*request().row) == block_format_of(*request().column)) {
+      const block_options a = options_of(source, operand_form::row, state, pool),
+                          b = options_of(source, operand_form::column, state, pool);
+      return rotoscale::quantize_both(block_format_of(*request().row), a, memory_of(operand_form::row), b,
                                       memory_of(operand_form::column), source, pool);
     }
     if (row) fill_form(source, operand_form::row, to.scaling, state, pool);
@@ -139,18 +148,53 @@ class operands final : public operand_set {
   void fill_form(matrix<const T> source, operand_form form, const scaling_ref& scaling, const step_state* state,
                  thread_pool& pool) {
     if (plan_.of(form).in_place) return;
-    const form_options how = resolve_form(request(), form, state);
+    const operand_recipe& own = *request().recipe(form);
     const block_matrix<std::uint8_t> out = memory_of(form);
-    if (how.recipe.format == operand_format::bf16) {
+    if (own.format == operand_format::bf16) {
       detail::convert_matrix<std::uint16_t>(
           source, out.codes, [](float x) { return detail::bf16_bits(x); }, pool);
-    } else if (is_fp8(how.recipe.format)) {
-      *const_cast<float*>(this->form(form).factor) = scaling.scale_inverse != nullptr ? *scaling.scale_inverse : 1.0f;
-      quantize_fp8(source, how, scaling.scale != nullptr ? *scaling.scale : 1.0f, out.codes, pool);
+    } else if (own.format == operand_format::dequantized) {
+      dequantize_row_form(out.codes, pool);
+    } else if (is_fp8(own.format)) {
+      factor_of(form) = scaling.scale_inverse != nullptr ? *scaling.scale_inverse : 1.0f;
+      quantize_fp8(source, resolve_form(request(), form, state), scaling.scale != nullptr ? *scaling.scale : 1.0f,
+                   out.codes, pool);
     } else {
-      rotoscale::quantize(block_format_of(how.recipe.format), block_options_for(how), source, how.axis, out, pool);
+      const block_axis axis = form == operand_form::row ? block_axis::row : block_axis::column;
+      rotoscale::quantize(block_format_of(own), options_of(source, form, state, pool), source, axis, out, pool);
     }
   }
+
+  /// How a form with blocks is quantized; the second-level factor, where it has one, comes of the source as it is now.
+  template <class T>
+  block_options options_of(matrix<const T> source, operand_form form, const step_state* state, thread_pool& pool) {
+    const form_options how = resolve_form(request(), form, state);
+    const block_format f = block_format_of(how.recipe);
+    block_options o = block_options_for(how);
+    if (!has_factor(how.recipe.format)) return o;
+    o.encode_factor = tensor_encode_factor(tensor_amax(f, o, source, how.axis, pool), f.element, f.scale);
+    factor_of(form) = 1.0f / o.encode_factor;
+    return o;
+  }
+
+  /// What the row form holds, rounded to BF16.
+  void dequantize_row_form(std::uint8_t* codes, thread_pool& pool) const {
+    const gemm_operand& from = row_;
+    const matrix<bf16> to = row_major(reinterpret_cast<bf16*>(codes), from.rows, from.k);
+    const float factor = from.factor != nullptr ? *from.factor : 1.0f;
+    if (from.block != 0) {
+      const block_matrix<const std::uint8_t> in{from.rows,   from.k,      from.codes,
+                                                from.code_stride, from.scales, from.scale_stride};
+      return rotoscale::dequantize(from.blocks(), in, block_axis::row, to, pool, factor);
+    }
+    pool.for_each(from.rows, [&](index_t r) {
+      for (index_t c = 0; c < from.k; ++c) {
+        store_element(to(r, c), decode(from.element, from.codes[r * from.code_stride + c]) * factor);
+      }
+    });
+  }
+
+  float& factor_of(operand_form form) { return *const_cast<float*>(this->form(form).factor); }
 
   placement_plan plan_;
   gemm_operand row_, column_;

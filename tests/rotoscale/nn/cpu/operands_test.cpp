@@ -121,7 +121,41 @@ TEST_CASE("memory: in place, shared, or a copy for each form") {
   random.rounding = rounding::stochastic;
   CHECK(bytes(request_for(n, n, random, random)) == 2 * (n * n + 64));
   CHECK(bytes(request_for(n, n, numbers::mxfp4)) == 2 * (n * n / 2 + n * 2));
+  CHECK(bytes(request_for(n, n, numbers::nvfp4)) == 2 * (n * n / 2 + n * 4 + 64));
+  nn::operand_recipe square{numbers::mxfp4};
+  square.block = {32, 32, formats::e8m0};
+  CHECK(bytes(request_for(n, n, square, std::nullopt)) == n * n / 2 + 64);
+  CHECK(bytes(request_for(n, n, nn::operand_recipe{numbers::mxfp4}, nn::operand_recipe{numbers::dequantized})) ==
+        n * n / 2 + n * 2 + n * n * 2);
+  CHECK(bytes(request_for(n, n, nn::operand_recipe{numbers::fp8_e4m3}, nn::operand_recipe{numbers::mxfp4})) ==
+        n * n + 64 + n * n / 2 + n * 2);
   CHECK(bytes(request_for(n, n, nn::operand_recipe{numbers::mxfp4}, std::nullopt)) == n * n / 2 + n * 2);
+}
+
+TEST_CASE("dequantized: BF16 of what the row form holds, its tensor's factor included") {
+  const index_t rows = 64, cols = 96;
+  for (const nn::operand_format f : {numbers::fp8_e4m3, numbers::fp8_e5m2, numbers::mxfp4, numbers::mxfp8_e5m2, numbers::nvfp4}) {
+    CAPTURE(to_string(f));
+    nn::operand_recipe row{f};
+    row.policy = policies::nvidia;
+    operand_case c(request_for(rows, cols, row, nn::operand_recipe{numbers::dequantized}),
+                   to_float(random_tensor(rows * cols, 8, 4.0)));
+    c.quantize();
+    const gemm_operand &from = c.form(operand_form::row), &to = c.form(operand_form::column);
+    CHECK((to.rows == cols && to.k == rows && to.factor == nullptr && to.element == formats::bf16));
+    long long wrong = 0, other = 0;
+    for (index_t r = 0; r < rows; ++r) {
+      for (index_t k = 0; k < cols; ++k) {
+        const float factor = from.factor != nullptr ? *from.factor : 1.0f;
+        const float value = operand_value(to, k, r);
+        wrong += fp32_bits(value) != fp32_bits(as_bf16(operand_value(from, r, k) * factor));
+        other += value != as_bf16(c.value(r, k));
+      }
+    }
+    CHECK(wrong == 0);
+    CHECK(other > rows);  // quantized they are
+    if (nn::has_factor(f)) CHECK(*from.factor != 1.0f);
+  }
 }
 
 TEST_CASE("FP8 with stochastic rounding: each form has its own stream, numbered along the rows of the source") {
@@ -151,9 +185,9 @@ TEST_CASE("MX operands are quantize_ref of the source rounded to BF16, in one pa
   const index_t rows = 64, cols = 96;
   for (const nn::dtype stored : {nn::dtype::fp32, nn::dtype::bf16}) {
     for (const auto f : {numbers::mxfp4, numbers::mxfp8_e4m3, numbers::mxfp8_e5m2}) {
-      for (const auto rotation : {nn::rotation_kind::none, nn::rotation_kind::h16}) {
-        for (const auto policy : {nn::policy_kind::te_rocm, nn::policy_kind::ocp}) {
-          const nn::operand_recipe how{f, scale_rule::ceil, rounding::stochastic, rotation, policy};
+      for (const int points : {0, 16, 32}) {
+        for (const block_policy& policy : {policies::te_rocm, policies::ocp, policies::nvidia, policies::aiter}) {
+          const nn::operand_recipe how{f, scale_rule::ceil, rounding::stochastic, {points}, policy, {}};
           operand_case c(request_for(rows, cols, how, how, stored), to_float(random_tensor(rows * cols, 7, 4.0)));
           for (const int pass : {0, 1, 2}) {  // both at once, then each alone
             c.quantize(pass != 2, pass != 1);
@@ -164,11 +198,11 @@ TEST_CASE("MX operands are quantize_ref of the source rounded to BF16, in one pa
               o.source = formats::bf16;
               o.rule = scale_rule::ceil;
               o.rounding = rounding::stochastic;
-              o.policy = policy == nn::policy_kind::ocp ? policies::ocp : policies::te_rocm;
+              o.policy = policy;
               // x: left of fprop (0) along rows, right of wgrad (2) along columns.
               const std::uint64_t use = form == operand_form::row ? 0 : std::uint64_t{2} << 52 | std::uint64_t{1} << 48;
               o.random = {9, std::uint64_t{1} << 56 | use | 3 << 8 | 1};
-              if (rotation != nn::rotation_kind::none) o.rotation.points = 16;
+              o.rotation.points = points;
               std::vector<std::uint8_t> codes(static_cast<std::size_t>(got.rows * got.code_stride)),
                   scales(static_cast<std::size_t>(got.rows * got.scale_stride));
               quantize_ref({got.element, 32}, o, row_major<const float>(c.values.data(), rows, cols),

@@ -104,7 +104,7 @@ std::vector<float> wide_values(index_t n, std::uint64_t seed) {
   return x;
 }
 
-nn::operand_recipe recipe_of(numbers f, nn::rotation_kind rotation = nn::rotation_kind::none) {
+nn::operand_recipe recipe_of(numbers f, const nn::rotation_recipe& rotation = {}) {
   nn::operand_recipe r{f};
   r.rotation = rotation;
   return r;
@@ -174,12 +174,11 @@ TEST_CASE("sums and counts are those of a model in double precision") {
 }
 
 TEST_CASE("a rotated operand is compared with the rotated tensor") {
-  for (const nn::rotation_kind rotation :
-       {nn::rotation_kind::h16, nn::rotation_kind::h16_fixed_signs, nn::rotation_kind::h16_step_signs}) {
+  for (const auto signs : {nn::sign_kind::none, nn::sign_kind::layer, nn::sign_kind::step}) {
     for (const nn::operand_form form : {nn::operand_form::row, nn::operand_form::column}) {
       {
-        CAPTURE(to_string(rotation));
-        const observed o(recipe_of(numbers::mxfp4, rotation), wide_values(64 * 96, 6), 64, 96, form);
+        CAPTURE(to_string(signs));
+        const observed o(recipe_of(numbers::mxfp4, {16, signs}), wide_values(64 * 96, 6), 64, 96, form);
         check_against_doubles(o);
         CHECK(o.got.amax != o.got.rotated_amax);
       }

@@ -1,0 +1,125 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The recipes and schedules that have names. docs/recipes.md has the source of each.
+#pragma once
+
+#include <utility>
+
+#include "rotoscale/nn/recipe.hpp"
+
+namespace rotoscale::nn::presets {
+
+/// The same operand everywhere; wgrad writes FP32, as main gradients are.
+inline recipe uniform(std::string name, const operand_recipe& operand, operand_format output) {
+  recipe r;
+  r.name = std::move(name);
+  r.fprop = r.dgrad = r.wgrad = {operand, operand, fp32_fma_chain_contract, output};
+  r.wgrad.output = operand_format::fp32;
+  return r;
+}
+/// A format with its defaults.
+inline recipe uniform(std::string name, operand_format f, operand_format output) {
+  return uniform(std::move(name), operand_recipe{f}, output);
+}
+
+/// HYBRID: E4M3 forward, E5M2 gradients, one scale a tensor from the history of its maxima.
+inline recipe fp8_delayed(std::string name, const delayed_scaling& scaling) {
+  recipe r = uniform(std::move(name), operand_format::fp8_e4m3, operand_format::bf16);
+  r.dgrad.left.format = r.wgrad.left.format = operand_format::fp8_e5m2;
+  r.fp8 = scaling;
+  return r;
+}
+/// AMD's MLPerf v6.0 configuration.
+inline constexpr delayed_scaling amd_scaling{4, amax_algorithm::most_recent, 0, frozen_scale::unscaled, false};
+
+/// E2M1 blocks of 32 as ROCm Transformer Engine's kernel makes them, exact block products.
+inline gemm_recipe mxfp4_gemm(const rotation_recipe& rotation, operand_format output,
+                              rounding how = rounding::nearest_even) {
+  const operand_recipe o{operand_format::mxfp4, scale_rule::even, how, rotation, policies::te_rocm, {}};
+  return {o, o, fp32_blockwise_contract, output};
+}
+/// On every operand of all three GEMMs.
+inline recipe mxfp4(std::string name, const rotation_recipe& rotation, rounding how = rounding::nearest_even) {
+  recipe r;
+  r.name = std::move(name);
+  r.fprop = r.dgrad = mxfp4_gemm(rotation, operand_format::bf16, how);
+  r.wgrad = mxfp4_gemm(rotation, operand_format::fp32, how);
+  return r;
+}
+
+/// Stochastic rounding of dy alone.
+inline recipe with_random_gradients(recipe r) {
+  r.dgrad.left.rounding = r.wgrad.left.rounding = rounding::stochastic;
+  return r;
+}
+
+/// The ladder of arXiv:2605.09825: MXFP4 in some GEMMs, AMD's FP8 in the others.
+struct ladder_gemms {
+  bool fprop = false;  ///< MXFP4 in fprop?
+  bool dgrad = false;  ///< in dgrad?
+  bool wgrad = false;  ///< in wgrad?
+};
+inline recipe ladder(std::string name, const ladder_gemms& in_mxfp4, const rotation_recipe& rotation = {},
+                     rounding how = rounding::nearest_even) {
+  recipe r = fp8_delayed(std::move(name), amd_scaling);
+  const recipe narrow = mxfp4("", rotation, how);
+  if (in_mxfp4.fprop) r.fprop = narrow.fprop;
+  if (in_mxfp4.dgrad) r.dgrad = narrow.dgrad;
+  if (in_mxfp4.wgrad) r.wgrad = narrow.wgrad;
+  return r;
+}
+
+/// NVIDIA Transformer Engine's MXFP8: E4M3 everywhere, scales that never saturate.
+inline recipe mxfp8(std::string name) {
+  const operand_recipe o{operand_format::mxfp8_e4m3, scale_rule::rceil, rounding::nearest_even, {}, policies::nvidia, {}};
+  return uniform(std::move(name), o, operand_format::bf16);
+}
+
+/// The signs that NVIDIA Transformer Engine multiplies the operands of wgrad with (get_wgrad_sign_vector).
+inline constexpr std::uint32_t nvidia_sign_mask = 0xD7E8;
+/// NVIDIA Transformer Engine's NVFP4: 2D weights, stochastic rounding of gradients, a rotation of wgrad's operands.
+inline recipe nvfp4(std::string name) {
+  operand_recipe x{operand_format::nvfp4, scale_rule::even, rounding::nearest_even, {}, policies::nvidia, {}};
+  operand_recipe w = x, dy = x;
+  w.block = {16, 16, rotoscale::nvfp4.scale};
+  dy.rounding = rounding::stochastic;
+  recipe r;
+  r.name = std::move(name);
+  r.fprop = {x, w, fp32_fma_chain_contract, operand_format::bf16};
+  r.dgrad = {dy, w, fp32_fma_chain_contract, operand_format::bf16};
+  r.wgrad = {dy, x, fp32_fma_chain_contract, operand_format::fp32};
+  r.wgrad.left.rotation = r.wgrad.right.rotation = {16, sign_kind::mask, nvidia_sign_mask};
+  return r;
+}
+
+/// All recipes that have names.
+inline std::vector<recipe> all() {
+  constexpr rotation_recipe h16{16}, h32{32}, layer_signs{16, sign_kind::layer}, step_signs{16, sign_kind::step};
+  constexpr rounding random = rounding::stochastic;
+  constexpr ladder_gemms f{true, false, false}, fd{true, true, false}, d{false, true, false}, w{false, false, true};
+  return {uniform("fp32", operand_format::fp32, operand_format::fp32),
+          uniform("bf16", operand_format::bf16, operand_format::bf16),
+          fp8_delayed("fp8_delayed", {}),
+          fp8_delayed("fp8_amd", amd_scaling),
+          fp8_delayed("fp8_amd_scaled", {4, amax_algorithm::most_recent, 0, frozen_scale::amax, false}),
+          mxfp8("mxfp8"),
+          nvfp4("nvfp4"),
+          mxfp4("mxfp4", {}),
+          mxfp4("mxfp4_h16", h16),
+          mxfp4("mxfp4_h16_fixed_signs", layer_signs),
+          mxfp4("mxfp4_h16_step_signs", step_signs),
+          mxfp4("mxfp4_h32", h32),
+          mxfp4("mxfp4_sr", {}, random),
+          mxfp4("mxfp4_h16_sr", h16, random),
+          with_random_gradients(mxfp4("mxfp4_sr_gradients", {})),
+          ladder("mxfp4_f", f),
+          ladder("mxfp4_fd", fd),
+          ladder("mxfp4_d", d),
+          ladder("mxfp4_w", w),
+          ladder("mxfp4_f_sr", f, {}, random),
+          ladder("mxfp4_fd_sr", fd, {}, random),
+          ladder("mxfp4_f_step_signs", f, step_signs),
+          ladder("mxfp4_fd_step_signs", fd, step_signs)};
+}
+
+}  // namespace rotoscale::nn::presets

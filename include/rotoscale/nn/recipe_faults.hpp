@@ -1,0 +1,156 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// What is wrong with a recipe, in a sentence that begins with the field's path as its JSON spells it.
+#pragma once
+
+#include <initializer_list>
+
+#include "rotoscale/gemm_ref.hpp"
+#include "rotoscale/nn/recipe.hpp"
+
+namespace rotoscale::nn {
+
+namespace detail {
+
+/// A sentence, or nothing.
+using fault = std::optional<std::string>;
+
+inline fault find_rotation_fault(const operand_recipe& o, const std::string& where) {
+  const rotation_recipe& r = o.rotation;
+  if (r.points != 0 && r.points != 16 && r.points != 32) return where + ".rotation.points: must be 16 or 32";
+  if (r.points != 0 && !has_blocks(o.format)) return where + ".rotation: needs a format with blocks";
+  if (r.mask > 0xFFFF) return where + ".rotation.mask: must be below 65536, one bit for each of 16 elements";
+  if (r.mask != 0 && r.signs != sign_kind::mask) return where + ".rotation.mask: is for signs mask only";
+  return std::nullopt;
+}
+
+inline fault find_block_fault(const operand_recipe& o, const std::string& where) {
+  if (!has_blocks(o.format)) {
+    if (o.block) return where + ".block: " + std::string(to_string(o.format)) + " has no blocks";
+    return std::nullopt;
+  }
+  const block_format f = block_format_of(o);
+  if (f.length != 16 && f.length != 32) return where + ".block.length: must be 16 or 32";
+  if (f.rows != 1 && f.rows != f.length) return where + ".block.rows: must be 1, or as many as block.length";
+  if (is_mx(o.format) && !f.has_e8m0_scale()) return where + ".block.scale: must be e8m0 in MX formats";
+  if (o.format == operand_format::nvfp4 && f.scale != formats::ue4m3 && f.scale != formats::ue5m3) {
+    return where + ".block.scale: must be ue4m3 or ue5m3 in nvfp4";
+  }
+  block_options options;
+  options.policy = o.policy;
+  if (!options_are_defined(f, options)) {
+    return where + ".policy: " + std::string(to_string(o.policy)) + " stores zero blocks with a scale that " +
+           std::string(to_string(f.scale)) + " has not";
+  }
+  return std::nullopt;
+}
+
+/// The operand as GEMMs see it, of `k` elements along the contraction axis and no memory.
+inline gemm_operand shape_of(const operand_recipe& o, index_t k) {
+  gemm_operand a{.element = element_format(o.format), .rows = 32, .k = k};
+  if (!has_blocks(o.format)) return a;
+  const block_format f = block_format_of(o);
+  a.block = f.length;
+  a.block_rows = f.rows;
+  a.scale = f.scale;
+  a.scale_stride = k / f.length;
+  return a;
+}
+
+inline fault find_accumulate_fault(const gemm_recipe& g, const std::string& where) {
+  const auto contract = find_gemm_contract(g.accumulate);
+  if (!contract) {
+    return where + ".accumulate: '" + g.accumulate + "' is no contract (docs/numerics.md lists them)";
+  }
+  if (g.accumulate == fp32_blockwise_contract) {
+    for (const operand_recipe* o : {&g.left, &g.right}) {
+      if (o->format != operand_format::mxfp4 || block_format_of(*o).length != 32) {
+        return where + ".accumulate: fp32_blockwise needs mxfp4 in blocks of 32 on both operands, whose sums are exact";
+      }
+    }
+  }
+  if (!gemm_is_defined(shape_of(g.left, 1024), shape_of(g.right, 1024), contract->options)) {
+    return where + ".accumulate: '" + g.accumulate + "' does not take these operands";
+  }
+  return std::nullopt;
+}
+
+inline fault find_fault(const gemm_recipe& g, const std::string& where, const char* left, const char* right) {
+  for (const auto& [o, name] : {std::pair{&g.left, left}, {&g.right, right}}) {
+    const std::string operand = where + "." + name;
+    if (auto f = find_block_fault(*o, operand)) return f;
+    if (auto f = find_rotation_fault(*o, operand)) return f;
+  }
+  if (g.left.rotation != g.right.rotation) {
+    return where + "." + right + ".rotation: both operands must have the same rotation, or it does not cancel";
+  }
+  const bool drawn = g.left.rotation.signs == sign_kind::layer || g.left.rotation.signs == sign_kind::step;
+  if (g.left.rotation.points != 0 && drawn && run_length_of(g.left) != run_length_of(g.right)) {
+    return where + "." + right + ".block.length: both operands must have blocks of one length under drawn signs";
+  }
+  if (g.output != operand_format::fp32 && g.output != operand_format::bf16) {
+    return where + ".output: must be fp32 or bf16";
+  }
+  return find_accumulate_fault(g, where);
+}
+
+/// `where`: "" or "head.".
+inline fault find_fault(const linear_recipe& r, const std::string& where) {
+  if (auto f = find_fault(r.fprop, where + "fprop", "x", "w")) return f;
+  if (auto f = find_fault(r.dgrad, where + "dgrad", "dy", "w")) return f;
+  if (auto f = find_fault(r.wgrad, where + "wgrad", "dy", "x")) return f;
+  const auto disagree = [](const operand_recipe& a, const operand_recipe& b) {
+    return is_fp8(a.format) && is_fp8(b.format) && a.format != b.format;
+  };
+  if (disagree(r.fprop.left, r.wgrad.right)) {
+    return where + "wgrad.x.format: must be fprop.x's FP8 format, they share one scale";
+  }
+  if (disagree(r.fprop.right, r.dgrad.right)) {
+    return where + "dgrad.w.format: must be fprop.w's FP8 format, they share one scale";
+  }
+  if (disagree(r.dgrad.left, r.wgrad.left)) {
+    return where + "wgrad.dy.format: must be dgrad.dy's FP8 format, they share one scale";
+  }
+  struct {
+    const operand_recipe &own, *forward;
+    const char* name;
+  } const uses[] = {{r.fprop.left, nullptr, "fprop.x"},         {r.fprop.right, nullptr, "fprop.w"},
+                    {r.dgrad.left, nullptr, "dgrad.dy"},        {r.wgrad.left, nullptr, "wgrad.dy"},
+                    {r.dgrad.right, &r.fprop.right, "dgrad.w"}, {r.wgrad.right, &r.fprop.left, "wgrad.x"}};
+  for (const auto& use : uses) {
+    if (use.own.format != operand_format::dequantized) continue;
+    const std::string field = where + use.name + ".format: dequantized ";
+    if (use.forward == nullptr) return field + "is for dgrad.w and wgrad.x only";
+    if (!is_fp8(use.forward->format) && !has_blocks(use.forward->format)) return field + "needs a quantized fprop";
+    if (use.forward->rotation.points != 0) return field + "needs an fprop without a rotation, which would stay in";
+  }
+  return std::nullopt;
+}
+
+}  // namespace detail
+
+/// What is wrong with a recipe, or nothing.
+inline std::optional<std::string> find_fault(const recipe& r) {
+  if (auto fault = detail::find_fault(r, "")) return fault;
+  if (r.head) {
+    if (auto fault = detail::find_fault(*r.head, "head.")) return fault;
+  }
+  if (override_backward(r, r.backward_override) != r) {
+    return "backward_override: dgrad and wgrad are not what " + std::string(to_string(r.backward_override)) +
+           " makes of them";
+  }
+  if (r.activations != operand_format::fp32 && r.activations != operand_format::bf16) {
+    return "activations must be fp32 or bf16";
+  }
+  if (r.fp8.history_length < 1 || r.fp8.history_length > 65536) return "fp8.history_length must be between 1 and 65536";
+  if (r.fp8.margin < -32 || r.fp8.margin > 32) return "fp8.margin must be between -32 and 32";
+  if (r.bf16_first_layers < 0 || r.bf16_last_layers < 0) {
+    return "bf16_first_layers and bf16_last_layers must not be negative";
+  }
+  if (!find_attention_contract(r.attention)) {
+    return "attention: '" + r.attention + "' is no contract (docs/numerics.md lists them)";
+  }
+  return std::nullopt;
+}
+
+}  // namespace rotoscale::nn

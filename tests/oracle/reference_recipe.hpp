@@ -1,0 +1,182 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers under a recipe, in double precision: operands are quantized as docs/numerics.md says, by
+// block_oracle.hpp and by comparing with the list of a format's numbers, their values are multiplied and added without
+// error to speak of, results are rounded to the recipe's output. A recipe is read as data; of the library's functions
+// only Philox is used. Delayed scales are those of the first step: 1.
+#pragma once
+
+#include <cstdint>
+
+#include "block_oracle.hpp"
+#include "reference_llama.hpp"
+#include "rotoscale/nn/recipe.hpp"
+#include "rotoscale/philox.hpp"
+
+namespace rotoscale::oracle {
+
+/// An operand's values: rows × k, k along the contraction axis.
+struct operand_values {
+  tensor values;
+  size_t rows, k;
+};
+
+class recipe_gemms : public linear_gemms {
+ public:
+  /// `head`: number of the output head's layer. Random words are those of step 0, micro-batch 0.
+  recipe_gemms(const nn::recipe& r, size_t head, std::uint64_t seed) : recipe_(r), head_(head), seed_(seed) {}
+
+  tensor forward(size_t number, const tensor& x, const tensor& w, size_t in, size_t out) const override {
+    const nn::linear_recipe r = of(number);
+    const size_t n = x.size() / in;
+    return product(operand(r.fprop.left, x, n, in, block_axis::row, {number, 0, 0}),
+                   operand(r.fprop.right, w, out, in, block_axis::row, {number, 0, 1}), r.fprop.output);
+  }
+  linear_gradients backward(size_t number, const tensor& dy, const tensor& x, const tensor& w, size_t in,
+                            size_t out) const override {
+    const nn::linear_recipe r = of(number);
+    const size_t n = x.size() / in;
+    const auto again = [&](const nn::operand_recipe& own, const nn::operand_recipe& forward, const tensor& t,
+                           size_t rows, const use& now, const use& then) {
+      if (own.format != nn::operand_format::dequantized) return operand(own, t, rows, in, block_axis::column, now);
+      operand_values taken = operand(forward, t, rows, in, block_axis::row, then);
+      for (double& v : taken.values) v = static_cast<double>(stored_as(bf16_, v));
+      return turned(taken);
+    };
+    linear_gradients d;
+    d.x = product(operand(r.dgrad.left, dy, n, out, block_axis::row, {number, 1, 0}),
+                  again(r.dgrad.right, r.fprop.right, w, out, {number, 1, 1}, {number, 0, 1}), r.dgrad.output);
+    d.w = product(operand(r.wgrad.left, dy, n, out, block_axis::column, {number, 2, 0}),
+                  again(r.wgrad.right, r.fprop.left, x, n, {number, 2, 1}, {number, 0, 0}), r.wgrad.output);
+    return d;
+  }
+
+ private:
+  /// Which operand of which GEMM of which layer: what random streams are named by.
+  struct use {
+    size_t number, gemm, side;
+  };
+
+  nn::linear_recipe of(size_t number) const {
+    if (number != head_) return recipe_;
+    nn::linear_recipe r;  // BF16
+    if (recipe_.fprop.left.format == nn::operand_format::fp32) r = recipe_;
+    if (recipe_.head) r = *recipe_.head;
+    r.wgrad.output = r.fprop.output = nn::operand_format::fp32;
+    return r;
+  }
+  random_stream stream(std::uint64_t purpose, const use& u) const {
+    return {seed_, purpose << 56 | std::uint64_t{u.gemm} << 52 | std::uint64_t{u.side} << 48 |
+                       std::uint64_t{u.number} << 32};
+  }
+
+  operand_values operand(const nn::operand_recipe& o, const tensor& t, size_t rows, size_t cols, block_axis axis,
+                         const use& u) const {
+    using enum nn::operand_format;
+    if (o.format == mxfp4 || o.format == mxfp6_e2m3 || o.format == mxfp6_e3m2 || o.format == mxfp8_e4m3 ||
+        o.format == mxfp8_e5m2 || o.format == nvfp4) {
+      return blocks(o, t, rows, cols, axis, u);
+    }
+    operand_values plain{t, rows, cols};
+    if (o.format != fp32) {
+      for (double& v : plain.values) v = static_cast<double>(stored_as(bf16_, v));
+    }
+    if (o.format == fp8_e4m3) as_fp8(plain.values, {4, 3, 7, true, specials::nan_only});
+    if (o.format == fp8_e5m2) as_fp8(plain.values, {5, 2, 15});
+    return axis == block_axis::row ? plain : turned(plain);
+  }
+
+  static void as_fp8(tensor& values, const format& f) {
+    const grid g(f);
+    const std::uint32_t sign = 1u << (f.exponent_bits + f.mantissa_bits);
+    for (double& v : values) {
+      const std::uint32_t code = element_code(f, g, v, rounding::nearest_even, 0, 32);
+      const auto magnitude = static_cast<double>(g.values[code & (sign - 1)]);
+      v = (code & sign) != 0 ? -magnitude : magnitude;
+    }
+  }
+
+  operand_values blocks(const nn::operand_recipe& o, const tensor& t, size_t rows, size_t cols, block_axis axis,
+                        const use& u) const {
+    using enum nn::operand_format;
+    const bool two_levels = o.format == nvfp4;
+    block_format f;
+    f.element = o.format == mxfp6_e2m3   ? format{2, 3, 1, true, specials::none}
+                : o.format == mxfp6_e3m2 ? format{3, 2, 3, true, specials::none}
+                : o.format == mxfp8_e4m3 ? format{4, 3, 7, true, specials::nan_only}
+                : o.format == mxfp8_e5m2 ? format{5, 2, 15}
+                                         : format{2, 1, 1, true, specials::none};
+    const format e8m0{8, 0, 127, false, specials::nan_only, false, false}, ue4m3{4, 3, 7, false, specials::nan_only};
+    f.length = o.block ? o.block->length : two_levels ? 16 : 32;
+    f.rows = o.block ? o.block->rows : 1;
+    f.scale = o.block ? o.block->scale : two_levels ? ue4m3 : e8m0;
+    block_options how;
+    how.source = bf16_;
+    how.rule = o.rule;
+    how.policy = o.policy;
+    how.rounding = o.rounding;
+    how.rotation.points = o.rotation.points;
+    if (o.rotation.signs == nn::sign_kind::mask) how.rotation.signs[0] = o.rotation.mask * 0x10001u;
+    if (o.rotation.signs == nn::sign_kind::layer || o.rotation.signs == nn::sign_kind::step) {
+      random_stream signs = stream(2, {u.number, u.gemm, 0});
+      if (o.rotation.signs == nn::sign_kind::step) signs.stream += 1;  // step 0
+      how.rotation.signs[0] = signs.word(0);
+    }
+    float decode = 1.0f;
+    if (two_levels) {
+      how.encode_factor = encode_factor(f, how, t, rows, cols, axis);
+      decode = 1.0f / how.encode_factor;
+    }
+    const random_stream words = stream(1, u);
+    const block_quantizer quantize(f, how);
+    const quantized q = quantize(std::vector<exact_t>(t.begin(), t.end()), rows, cols, axis, false,
+                                 [&](std::uint64_t i) { return words.word(i); });
+    operand_values out{{}, axis == block_axis::row ? rows : cols, axis == block_axis::row ? cols : rows};
+    const auto length = static_cast<size_t>(f.length), tall = static_cast<size_t>(f.rows), across = out.k / length;
+    for (size_t r = 0; r < out.rows; ++r) {
+      for (size_t c = 0; c < out.k; ++c) {
+        const float value = quantize.value(q.elements[r * out.k + c], q.scales[r / tall * across + c / length]);
+        out.values.push_back(static_cast<double>(value) * static_cast<double>(decode));
+      }
+    }
+    return out;
+  }
+
+  /// Largest scale times largest element by amax of what the blocks see, in FP32.
+  float encode_factor(const block_format& f, const block_options& how, const tensor& t, size_t rows, size_t cols,
+                      block_axis axis) const {
+    const operand_values seen = axis == block_axis::row ? operand_values{t, rows, cols} : turned({t, rows, cols});
+    const auto run = static_cast<size_t>(std::max(f.length, how.rotation.points));
+    exact_t amax = 0;
+    for (size_t first = 0; first < seen.values.size(); first += run) {
+      std::vector<exact_t> part;
+      for (size_t i = first; i < first + run; ++i) part.push_back(stored_as(bf16_, seen.values[i]));
+      rotated(part, how.rotation);
+      for (const exact_t v : part) amax = std::max(amax, std::fabs(v));
+    }
+    const float all = as_float(grid(f.scale).largest()) * as_float(grid(f.element).largest());
+    return amax == 0 ? 1.0f : all / as_float(amax);
+  }
+
+  static operand_values turned(const operand_values& x) {
+    operand_values t{tensor(x.values.size()), x.k, x.rows};
+    for (size_t r = 0; r < x.rows; ++r)
+      for (size_t c = 0; c < x.k; ++c) t.values[c * t.k + r] = x.values[r * x.k + c];
+    return t;
+  }
+
+  /// a · bᵀ, rounded once.
+  tensor product(const operand_values& a, const operand_values& b, nn::operand_format output) const {
+    tensor y = linear(a.values, b.values, a.k, b.rows);
+    const format to = output == nn::operand_format::bf16 ? bf16_ : format{8, 23, 127};
+    for (double& v : y) v = static_cast<double>(stored_as(to, v));
+    return y;
+  }
+
+  nn::recipe recipe_;
+  size_t head_;
+  std::uint64_t seed_;
+  const format bf16_{8, 7, 127};
+};
+
+}  // namespace rotoscale::oracle

@@ -1,0 +1,79 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Which lengths blocks must divide, and that the message names the field and the operand.
+#include "rotoscale/llama/recipe_fit.hpp"
+
+#include <doctest/doctest.h>
+
+#include "rotoscale/nn/presets.hpp"
+
+using namespace rotoscale;
+namespace llama = rotoscale::llama;
+namespace nn = rotoscale::nn;
+
+namespace {
+
+nn::recipe preset(const std::string& name) {
+  for (auto& r : nn::presets::all()) {
+    if (r.name == name) return r;
+  }
+  FAIL("no preset " << name);
+  return {};
+}
+
+std::string fault(const llama::model_config& c, const nn::recipe& r, const llama::pass_extents& p = {64, 64, true}) {
+  return find_block_fault(c, r, p).value_or("none");
+}
+
+}  // namespace
+
+TEST_CASE("blocks of 32 along every contraction axis") {
+  const nn::recipe r = preset("mxfp4");
+  llama::model_config c;
+  CHECK(fault(c, r) == "none");
+  CHECK(fault(c, r, {65, 2048, true}) ==
+        "batch * sequence: 65 is not a multiple of 32, which the blocks of wgrad.dy need");
+  CHECK(fault(c, r, {65, 2048, false}) == "none");
+  c.intermediate_size = 100;
+  CHECK(fault(c, r) == "intermediate_size: 100 is not a multiple of 32, which the blocks of dgrad.dy need");
+  c = {};
+  c.head_dim = 24;
+  CHECK(fault(c, r).starts_with("num_key_value_heads * head_dim: 48"));
+  c.hidden_size = 48;
+  CHECK(fault(c, r) == "hidden_size: 48 is not a multiple of 32, which the blocks of fprop.x need");
+  CHECK(fault(c, preset("fp8_delayed")) == "none");
+  nn::recipe exempt = r;
+  exempt.bf16_first_layers = c.num_hidden_layers;
+  CHECK(fault(c, exempt) == "none");
+}
+
+TEST_CASE("blocks of 16, rotations over several blocks, and rows that share a scale") {
+  llama::model_config c;
+  c.hidden_size = c.intermediate_size = 48;
+  c.head_dim = 48;
+  nn::recipe r = preset("nvfp4");
+  CHECK(fault(c, r, {48, 48, true}) == "none");
+  r.wgrad.left.rotation.points = r.wgrad.right.rotation.points = 32;
+  CHECK(fault(c, r, {48, 48, true}) == "batch * sequence: 48 is not a multiple of 32, which the blocks of wgrad.dy need");
+  r = preset("nvfp4");
+  for (nn::gemm_recipe* g : {&r.dgrad, &r.wgrad}) g->left = g->right = {};
+  c.num_key_value_heads = 4;
+  c.head_dim = 10;  // 40 rows of w
+  c.hidden_size = c.intermediate_size = 32;
+  r.fprop.left = {};
+  CHECK(fault(c, r).starts_with("num_attention_heads * head_dim: 40 is not a multiple of 16, which the blocks of fprop.w"));
+  r.fprop.right.block->rows = 1;
+  CHECK(fault(c, r).starts_with("num_attention_heads * head_dim: 40"));  // o contracts them
+}
+
+TEST_CASE("the head has lengths of its own: the vocabulary, and chunks of tokens") {
+  llama::model_config c;
+  nn::recipe r = preset("bf16");
+  c.vocab_size = 300;
+  CHECK(fault(c, r) == "none");
+  r.head = preset("mxfp4");
+  CHECK(fault(c, r) == "vocab_size: 300 is not a multiple of 32, which the blocks of head.dgrad.dy need");
+  c.vocab_size = 320;
+  CHECK(fault(c, r, {64, 48, true}) == "head_chunk: 48 is not a multiple of 32, which the blocks of head.wgrad.dy need");
+  CHECK(fault(c, r, {64, 100, true}) == "none");  // one chunk
+}
