@@ -183,7 +183,8 @@ class Resume(Scratch):
         self.check_trigger({"kind": "gradient_noise", "patience": 2, "ratio": 1e9, "every": 2}, 4, scales="seed", accumulate=2)
 
     def test_heal_presets(self):
-        for schedule in ("amd_lora", "heal_forward", "heal_backward", "heal_bf16", "heal_seeded", "heal_repeated"):
+        for schedule in ("amd_lora", "heal_forward", "heal_backward", "heal_bf16", "heal_mxfp8", "heal_seeded",
+                         "heal_repeated"):
             with self.subTest(schedule):
                 self.check(5, schedule=schedule)
                 for run in ("whole", "parts"):

@@ -52,10 +52,11 @@ struct float_pair {
   return {dh * up * slope, dh * gate * s};
 }
 
-/// An element of dropout, and of dropout onto y.
+/// An element of dropout.
 [[gnu::always_inline]] ROTOSCALE_HD inline float dropped(float x, float factor, bool kept) {
   return kept ? x * factor : 0.0f;
 }
+/// An element of dropout, added to y.
 [[gnu::always_inline]] ROTOSCALE_HD inline float dropped_onto(float x, float factor, bool kept, float y) {
   return kept ? fma(x, factor, y) : y;
 }

@@ -91,7 +91,9 @@ class resident {
     ledger_->now_[c] += bytes;
     ledger_->peak_.cover(ledger_->now_);
   }
+  /// What `other` counted, which then counts nothing.
   resident(resident&& other) noexcept { *this = std::move(other); }
+  /// The two are exchanged.
   resident& operator=(resident&& other) noexcept {
     std::swap(ledger_, other.ledger_);
     std::swap(category_, other.category_);

@@ -82,6 +82,7 @@ inline std::vector<schedule> schedules() {
           healing("amd_lora", {"fp8_amd", at, amd_healing_cap}),
           healing("amd_lora_scaled", {"fp8_amd_scaled", at, amd_healing_cap}),
           healing("heal_bf16", {"bf16", at}),
+          healing("heal_mxfp8", {"mxfp8", at}),
           healing("heal_forward", {"fp8_amd", at, 0, forward}),
           healing("heal_backward", {"fp8_amd", at, 0, backward}),
           healing("heal_seeded", {"fp8_amd", at, 0, all, seed}),
