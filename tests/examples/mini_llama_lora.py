@@ -106,7 +106,7 @@ class Adapters(Lora):
         self.check_resume(schedule="mxfp4_h16_fixed_signs", lora_targets=FUSED)
 
     def test_healing_as_amd_does(self):
-        for schedule in ("amd_lora", "amd_lora_scaled"):
+        for schedule in ("amd_lora", "heal_scaled_stash"):
             for stop in (4, 5, 6):  # the switch is behind step 5: 339 of 550
                 with self.subTest(schedule=schedule, stop=stop):
                     self.check_resume(stop, schedule=schedule)

@@ -101,7 +101,7 @@ inline std::vector<recipe> all() {
           uniform("bf16", operand_format::bf16, operand_format::bf16),
           fp8_delayed("fp8_delayed", {}),
           fp8_delayed("fp8_amd", amd_scaling),
-          fp8_delayed("fp8_amd_scaled", {4, amax_algorithm::most_recent, 0, frozen_scale::amax, false}),
+          fp8_delayed("fp8_scaled_stash", {4, amax_algorithm::most_recent, 0, frozen_scale::amax, false}),
           mxfp8("mxfp8"),
           nvfp4("nvfp4"),
           mxfp4("mxfp4", {}),

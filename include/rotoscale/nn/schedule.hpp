@@ -80,7 +80,7 @@ inline std::vector<schedule> schedules() {
   return {{"mxfp4_h16_heal", {{"mxfp4_h16"}, {"fp8_delayed", 0.62}}},
           {"mxfp4_heal", {{"mxfp4"}, {"fp8_delayed", 0.62}}},
           healing("amd_lora", {"fp8_amd", at, amd_healing_cap}),
-          healing("amd_lora_scaled", {"fp8_amd_scaled", at, amd_healing_cap}),
+          healing("heal_scaled_stash", {"fp8_scaled_stash", at, amd_healing_cap}),
           healing("heal_bf16", {"bf16", at}),
           healing("heal_mxfp8", {"mxfp8", at}),
           healing("heal_forward", {"fp8_amd", at, 0, forward}),

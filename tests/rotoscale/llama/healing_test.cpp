@@ -137,7 +137,7 @@ std::uint8_t as_e4m3(float x) {
 TEST_CASE("the stash is the E4M3 cast of the weights as they were loaded, unscaled or by their maximum") {
   for (const bool scaled : {false, true}) {
     CAPTURE(scaled);
-    const nn::recipe fp8 = preset(scaled ? "fp8_amd_scaled" : "fp8_amd");
+    const nn::recipe fp8 = preset(scaled ? "fp8_scaled_stash" : "fp8_amd");
     healing_case c({preset("mxfp4_h16"), fp8});
     const batch data(2, 32, 64, false);
     for (std::uint64_t s = 0; s < 2; ++s) c.step(data, s);
@@ -430,7 +430,7 @@ TEST_CASE("gradients under another recipe leave no trace and are that recipe's")
 TEST_CASE("a session made in the healed phase goes on as the one that healed") {
   const batch data(2, 32, 64, false);
   for (const base kind : {base::frozen, base::adapted}) {
-    for (const char* name : {"fp8_amd", "fp8_amd_scaled", "bf16"}) {
+    for (const char* name : {"fp8_amd", "fp8_scaled_stash", "bf16"}) {
       CAPTURE(name);
       const std::vector<nn::recipe> recipes = {preset("mxfp4_h16"), preset(name)};
       healing_case c(recipes, kind), resumed(recipes, kind);
