@@ -338,11 +338,13 @@ __global__ void __launch_bounds__(row_threads)
       }
     }
   }
-  if (!staged || a.partial == nullptr) return;
-  ROTOSCALE_UNROLL
-  for (unsigned k = 0; k < Pieces; ++k) {
-    const unsigned p = t + k * threads;
-    if (p < a.e.pieces) store_floats(partial + p * piece_elements, a.e.count(p), sums[k]);
+  if constexpr (staged) {
+    if (a.partial == nullptr) return;
+    ROTOSCALE_UNROLL
+    for (unsigned k = 0; k < Pieces; ++k) {
+      const unsigned p = t + k * threads;
+      if (p < a.e.pieces) store_floats(partial + p * piece_elements, a.e.count(p), sums[k]);
+    }
   }
 }
 
