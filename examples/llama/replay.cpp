@@ -65,7 +65,7 @@ std::optional<std::string> find_tensor_difference(const fs::path& a, const fs::p
       at = i;
     }
     if (differing == 0) continue;
-    char text[128];
+    char text[192];
     std::snprintf(text, sizeof text, ": %zu of %zu elements differ, first element %zu: %.9g, replayed %.9g", differing,
                   count, at, static_cast<double>(x[at]), static_cast<double>(y[at]));
     return info.name + text;
