@@ -98,7 +98,8 @@ int run(int argc, char** argv) {
   if (command == "sample") return sample_checkpoint(a);
   if (command == "merge") return merge(a.merge);
   if (command == "tokenizer") return run_tokenizer(a.tokens, std::cout);
-  return write_report(a.report, std::cout);
+  if (command == "report") return write_report(a.report, std::cout);
+  throw io::error(command, "is a command that nothing runs");
 }
 
 }  // namespace

@@ -52,7 +52,9 @@ inline status prepare_layout(block_format f, placement code_order, placement sca
     return {error_code::bad_extent, names.code_order,
             "must be row_major, or aiter_data_16x16 where rows % 16 == 0 and bytes of a row % 32 == 0"};
   }
-  if (scale_order == placement::column_major || scale_order == placement::aiter_data_16x16) {
+  // Those that scale_offset (layout.hpp) knows.
+  if (placed && scale_order != placement::nvidia_scale_128x4 && scale_order != placement::aiter_scale &&
+      scale_order != placement::hipblaslt_scale_32x8) {
     return {error_code::bad_option, names.scale_order, "is not an order of scales"};
   }
   constexpr index_t longest = index_t{1} << 24;  // 128 rows of a tile lie within 2^31 bytes

@@ -48,11 +48,21 @@ bool is_of_unit(const nn::gemm_contract& c, const device_info& device) {
 
 namespace {
 
-/// FP32, BF16, FP8, and MXFP4 and MXFP8 in rows of 32.
+/// FP32, BF16, FP8, and MXFP4 and MXFP8 in rows of 32, rotated by 16 points or not at all: what gpu::quantize takes.
 bool is_on_device(const nn::operand_recipe& o) {
-  using enum nn::operand_format;
-  if (o.format == dequantized || o.format == nvfp4 || o.format == mxfp6_e2m3 || o.format == mxfp6_e3m2) return false;
-  return !nn::has_blocks(o.format) || nn::block_format_of(o) == block_format{nn::element_format(o.format)};
+  switch (o.format) {
+    using enum nn::operand_format;
+    case fp32:
+    case bf16:
+    case fp8_e4m3:
+    case fp8_e5m2: return true;
+    case mxfp4:
+    case mxfp8_e4m3:
+    case mxfp8_e5m2:
+      return nn::block_format_of(o) == block_format{nn::element_format(o.format)} &&
+             (o.rotation.points == 0 || o.rotation.points == 16);
+    default: return false;
+  }
 }
 
 }  // namespace

@@ -14,6 +14,8 @@
 #include "rotoscale/nn/backend_ops_gemm.hpp"
 #include "rotoscale/nn/backend_ops_rows.hpp"
 #include "rotoscale/nn/cpu/make_backend.hpp"
+#include "rotoscale/nn/presets.hpp"
+#include "rotoscale/nn/presets.hpp"
 
 using namespace rotoscale;
 using namespace rotoscale::testing;
@@ -120,6 +122,19 @@ TEST_CASE("contracts without a kernel are refused, a matrix unit's where the dev
   const bool has_unit = here.arch == gpu::arch::sm_90 || here.arch == gpu::arch::host;
   CHECK(device->contract(g, 64, 64, 64).has_value() == has_unit);
   CHECK_FALSE(device->contract(g, 64, 63, 64).has_value());  // rows of 126 bytes
+}
+
+TEST_CASE("operands that no device quantizer makes are refused with their GEMM") {
+  const auto device = make_device();
+  const auto runs = [&](const char* preset) {
+    for (const nn::recipe& r : nn::presets::all()) {
+      if (r.name == preset) return device->contract(r.fprop, 64, 64, 64).has_value();
+    }
+    FAIL("no preset " << preset);
+    return false;
+  };
+  for (const char* preset : {"bf16", "fp8_amd", "mxfp8", "mxfp4", "mxfp4_h16", "mxfp4_h16_sr"}) CHECK(runs(preset));
+  for (const char* preset : {"nvfp4", "mxfp4_h32"}) CHECK_FALSE(runs(preset));
 }
 
 TEST_CASE("what a launcher refuses, and tokens outside the vocabulary, become errors with the operation's name") {
