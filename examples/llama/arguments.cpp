@@ -7,10 +7,12 @@
 #include <optional>
 
 #include "commit.hpp"
+#include "examples/command_line.hpp"
 #include "exit_codes.hpp"
 #include "rotoscale/io/json.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
 #include "rotoscale/version.hpp"
+#include "train/mlperf.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -148,8 +150,9 @@ void define_replay(CLI::App& app, replay_options& o) {
 }
 
 void define_warm_up(CLI::App& train, arguments& a) {
-  train.add_option("--synthetic-warmup", a.session.synthetic_warmup,
-                   "steps on random tokens before a new run, whose results do not depend on it")
+  train
+      .add_option("--synthetic-warmup", a.session.synthetic_warmup,
+                  "steps on random tokens before a new run, whose results do not depend on it")
       ->check(CLI::Range(0, 1 << 20))
       ->group("run");
   train.add_option("--synthetic-recipe", a.session.synthetic_recipe, "recipe of the synthetic warm-up")
@@ -169,12 +172,19 @@ void define(CLI::App& app, arguments& a) {
   train->add_option("--recipe", a.schedule_override, "same as --schedule")->group("run");
   train->add_option("--resume", a.resume, "run directory or checkpoint to continue, with its options")->group("run");
   train->add_flag("--overwrite", a.session.overwrite, "replace an existing run in --out")->group("run");
+  train->add_flag("--auto-resume", a.session.auto_resume, "resume the run in --out if there is one, else begin it")
+      ->group("run");
   train->add_option("--stop-at", a.session.stop_at, "end behind a checkpoint after this many steps")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))
       ->group("run");
   define_device(*train, a.device);
-  train->add_option("--digest-steps", a.digest_steps, "A:B: digests of what each operation leaves in these steps, for replay")
+  train
+      ->add_option("--digest-steps", a.digest_steps,
+                   "A:B: digests of what each operation leaves in these steps, for replay")
       ->group("run");
+  train->add_flag("--csv", a.session.csv, "metrics.csv as well")->group("run");
+  train->add_flag("--tensorboard", a.session.tensorboard, "event files for TensorBoard as well")->group("run");
+  train->add_option("--roof", a.session.roof, "FLOP/s that steps are a share of: a rate, or measure")->group("run");
   train->add_flag("--no-progress", a.no_progress, "no progress line on a terminal")->group("run");
   train->add_option("--memory-limit", a.session.memory_limit, "most bytes of all memory, e.g. 4GiB; 0: no limit")
       ->transform(CLI::AsSizeValue(false))
@@ -230,44 +240,52 @@ void parse_arguments(int argc, char** argv, arguments& a) {
         app.exit(e);
         std::exit(exit_ok);
       }
-      std::string what = e.what();
-      const bool no_command = app.get_subcommands().empty() && argc > 1;
-      if (no_command || dynamic_cast<const CLI::ExtrasError*>(&e) != nullptr) {
-        const CLI::App* sub = app.get_subcommands().empty() ? &app : app.get_subcommands().front();
-        std::vector<std::string> valid;
-        for (const CLI::Option* o : sub->get_options()) {
-          for (const std::string& name : o->get_lnames()) valid.push_back("--" + name);
-        }
-        if (sub == &app) {
-          for (const CLI::App* s : app.get_subcommands([](CLI::App*) { return true; })) valid.push_back(s->get_name());
-        }
-        for (const std::string& extra : app.remaining(true)) {
-          what = "unknown argument '" + extra + "'; did you mean '" + io::nearest_name(extra, valid) + "'?";
-          break;
-        }
+      throw io::error("arguments", explain_parse_error(app, e));
+    }
+    for (const CLI::App* sub : app.get_subcommands()) {
+      for (const CLI::Option* o : sub->get_options()) {
+        if (o->count() == 0) continue;
+        for (const std::string& name : o->get_lnames()) target.flags.insert("--" + name);
       }
-      throw io::error("arguments", what);
     }
     if (target.run.lora || names_group(app, lora_group)) target.run.lora = target.lora;
   };
   parse_into(a);
   arguments again;
+  again.run.train.mlperf = a.run.train.mlperf;
+  if (!a.config.empty()) {  // may name the benchmark, and then override its values
+    run_options from_file;
+    io::from_json(io::read_json(a.config), from_file, a.config);
+    if (again.run.train.mlperf.empty()) again.run.train.mlperf = from_file.train.mlperf;
+  }
+  set_mlperf_defaults(again.run.train);
   if (!a.config.empty()) io::from_json(io::read_json(a.config), again.run, a.config);
   if (again.run.lora) again.lora = *again.run.lora;
   std::string shape = a.model_config;
   const std::string& init = a.run.init.empty() ? again.run.init : a.run.init;
   if (shape.empty() && !init.empty() && a.resume.empty()) shape = llama::find_weights(init).config().string();
-  if (a.config.empty() && shape.empty()) return;
+  if (a.config.empty() && shape.empty() && again.run.train.mlperf.empty()) return;
   if (!shape.empty()) again.run.model = llama::read_model_config(io::read_json(shape), shape);
   parse_into(again);
   a = again;
 }
 
+io::error option_error(const arguments& a, const std::string& fault) {
+  const std::size_t end = std::min(fault.find(": "), fault.size());
+  const std::string key = fault.substr(0, end), what = fault.substr(std::min(end + 2, fault.size()));
+  std::string flag = "--" + key.substr(key.rfind('.') + 1);  // npos + 1 is 0
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  if (a.flags.contains(flag)) return {flag, what};
+  if (key.starts_with("model.") && !a.model_config.empty()) return {a.model_config, what};
+  if (a.config.empty()) return {flag, what};
+  return {a.config, fault};
+}
+
 void check_resume_flags(int argc, char** argv) {
   const std::vector<std::string> allowed = {
-      "--resume", "--threads",   "--stop-at", "--no-progress",   "--data",      "--out",           "--memory-limit",
-      "--device", "--tokenizer", "--init",    "--device-number", "--no-graphs", "--wait-for-each", "--digest-steps",
-      "--statistics-every"};
+      "--resume",        "--threads",      "--stop-at",          "--no-progress", "--data",          "--out",
+      "--memory-limit",  "--device",       "--tokenizer",        "--init",        "--device-number", "--no-graphs",
+      "--wait-for-each", "--digest-steps", "--statistics-every", "--roof",        "--csv",           "--tensorboard"};
   for (int i = 2; i < argc; ++i) {
     const std::string word = argv[i];
     if (!word.starts_with("--")) continue;

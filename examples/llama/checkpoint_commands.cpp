@@ -27,8 +27,7 @@ struct loaded_model {
   bool own_recipe = false;
   std::unique_ptr<llama::session> session;
 
-  explicit loaded_model(const arguments& a)
-      : ops(make_backend(a.device)), path(llama::find_checkpoint(a.checkpoint)) {
+  explicit loaded_model(const arguments& a) : ops(make_backend(a.device)), path(llama::find_checkpoint(a.checkpoint)) {
     std::error_code failed;
     const bool own = fs::exists(path / "trainer_state.json", failed);
     if (own) state = read_trainer_state(path);
@@ -36,8 +35,8 @@ struct loaded_model {
     const std::string config = weights.config().string();
     state.run.model = llama::read_model_config(io::read_json(config), config);
     own_recipe = own && a.schedule_override.empty();
-    recipe = own_recipe ? state.recipe()
-                        : llama::load_recipe(a.schedule_override.empty() ? "bf16" : a.schedule_override);
+    recipe =
+        own_recipe ? state.recipe() : llama::load_recipe(a.schedule_override.empty() ? "bf16" : a.schedule_override);
     if (!a.tokenizer.empty()) state.run.tokenizer = a.tokenizer;
   }
 
@@ -107,7 +106,10 @@ int evaluate_checkpoint(const arguments& a) {
   if (!a.text_format.empty()) m.state.run.text_format = a.text_format;
   const corpus text(data_of(m.state.run), o.seed, m.state.run.model.vocab_size);
   m.load(o.batch, o.sequence, text.has_documents());
-  const auto e = evaluate(*m.session, m.inputs(), text, a.windows > 0 ? a.windows : o.final_eval_windows);
+  progress_line line;
+  const auto e = evaluate(*m.session, m.inputs(), text, a.windows > 0 ? a.windows : o.final_eval_windows,
+                          line.counter(a.checkpoint, "evaluating"));
+  line.end();
   const nlohmann::ordered_json out = {
       {"checkpoint", a.checkpoint},
       {"recipe", m.recipe.name},

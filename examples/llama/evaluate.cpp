@@ -9,7 +9,8 @@
 
 namespace rotoscale::llama_program {
 
-evaluation evaluate(llama::session& s, const nn::step_inputs& now, const corpus& text, std::int64_t windows) {
+evaluation evaluate(llama::session& s, const nn::step_inputs& now, const corpus& text, std::int64_t windows,
+                    const progress_function& progress) {
   const auto batch = static_cast<int>(s.model().options().batch);
   const auto sequence = static_cast<std::size_t>(s.model().options().sequence);
   windows = std::min(windows, text.validation_windows());
@@ -19,6 +20,7 @@ evaluation evaluate(llama::session& s, const nn::step_inputs& now, const corpus&
   const double start = now_seconds();
   double loading = 0;
   for (std::int64_t first = 0; first < windows; first += batch) {
+    if (progress) progress(first, windows);
     const double before = now_seconds();
     const token_batch data = text.validation_batch(first, batch, windows);
     loading += now_seconds() - before;
@@ -44,7 +46,8 @@ evaluation evaluate(llama::session& s, const nn::step_inputs& now, const corpus&
     const double tokens_per_byte = static_cast<double>(tokens) / static_cast<double>(bytes);
     result.bits_per_byte = result.loss * tokens_per_byte / std::numbers::ln2;
   }
-  result.loader_share = loading / std::max(now_seconds() - start, 1e-9);
+  result.seconds = now_seconds() - start;
+  result.loader_share = loading / std::max(result.seconds, 1e-9);
   return result;
 }
 

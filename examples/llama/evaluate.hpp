@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "data/data.hpp"
+#include "progress.hpp"
 #include "rotoscale/llama/session.hpp"
 
 namespace rotoscale::llama_program {
@@ -16,10 +17,12 @@ struct evaluation {
   std::vector<double> window_losses;    ///< of each window
   std::optional<double> bits_per_byte;  ///< of text; none where nobody knows the bytes of tokens
   double loader_share = 0;              ///< of the time: reading windows
+  double seconds = 0;                   ///< that it took
 };
 
 /// Mean over `windows` windows (at most what the corpus holds) spread over the held-out text; masked targets count
-/// nowhere. Leaves no trace in scales.
-evaluation evaluate(llama::session& s, const nn::step_inputs& now, const corpus& text, std::int64_t windows);
+/// nowhere. Leaves no trace in scales. `progress` hears of every batch, and may end the evaluation by an exception.
+evaluation evaluate(llama::session& s, const nn::step_inputs& now, const corpus& text, std::int64_t windows,
+                    const progress_function& progress = {});
 
 }  // namespace rotoscale::llama_program

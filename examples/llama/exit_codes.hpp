@@ -6,8 +6,9 @@
 namespace rotoscale::llama_program {
 
 inline constexpr int exit_ok = 0;
-inline constexpr int exit_differs = 1;    ///< a replay left other bytes than the run
-inline constexpr int exit_bad_input = 2;  ///< one line on stderr; nothing half written
-inline constexpr int exit_diverged = 3;   ///< log and last checkpoint are kept
+inline constexpr int exit_differs = 1;      ///< a replay left other bytes than the run
+inline constexpr int exit_bad_input = 2;    ///< one line on stderr; nothing half written
+inline constexpr int exit_diverged = 3;     ///< log and last checkpoint are kept
+inline constexpr int exit_interrupted = 4;  ///< by a signal; a checkpoint is written, and --resume goes on
 
 }  // namespace rotoscale::llama_program

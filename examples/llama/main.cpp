@@ -3,13 +3,15 @@
 // mini-llama: trains, evaluates and samples small Llamas under low-precision recipes, and compares runs.
 // Exit codes: exit_codes.hpp.
 
-#include <unistd.h>
-
+#include <functional>
 #include <iostream>
+#include <memory>
 #include <optional>
+#include <vector>
 
 #include "arguments.hpp"
 #include "checkpoint_commands.hpp"
+#include "clock.hpp"
 #include "exit_codes.hpp"
 #include "profile.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
@@ -28,6 +30,43 @@ void restrict_statistics(arguments& a, const nn::backend& ops) {
   a.session.statistics_every = 0;
 }
 
+trainer_state begin(const arguments& a) {
+  run_options options = a.run;
+  if (!a.schedule_override.empty()) options.schedule = a.schedule_override;
+  if (const auto fault = find_fault(options)) throw option_error(a, *fault);
+  return new_run(std::move(options), a.config.empty() ? "arguments" : a.config);
+}
+
+/// Goes on from the first of `points` whose checkpoint is whole; later ones only with --auto-resume, where `wanted` is
+/// what the command line says.
+int resume(nn::backend& ops, arguments& a, const std::vector<resume_point>& points, const trainer_state* wanted,
+           const std::function<void()>& record) {
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const std::string next = i + 1 < points.size() ? points[i + 1].name() : "";
+    std::unique_ptr<trainer> t;
+    try {
+      trainer_state state = read_state(points[i]);
+      if (wanted != nullptr) require_same_run(*wanted, state, a.session.out);
+      if (!a.run.data.empty()) state.run.data = a.run.data;
+      if (!a.run.tokenizer.empty()) state.run.tokenizer = a.run.tokenizer;
+      if (!a.run.init.empty()) state.run.init = a.run.init;
+      a.session.statistics_every =
+          a.statistics_every ? *a.statistics_every : statistics_interval(run_directory(points[i].run).statistics());
+      if (a.session.out.empty()) a.session.out = points[i].run.string();
+      restrict_statistics(a, ops);
+      record();
+      t = std::make_unique<trainer>(ops, std::move(state), a.session, points[i]);
+    } catch (const damaged_checkpoint& e) {
+      if (next.empty()) throw io::error(std::string(e.what()) + "; there is no older checkpoint");
+      if (wanted == nullptr) throw io::error(std::string(e.what()) + "; the one before it: --resume " + next);
+      std::cerr << "mini-llama: " << e.what() << "; going on from " << next << "\n";
+      continue;
+    }
+    return t->run();
+  }
+  throw io::error(a.resume, "holds neither checkpoints nor trainer_state.json: nothing to resume");
+}
+
 int train(int argc, char** argv, arguments& a) {
   const auto device = make_backend(a.device);
   nn::digest_backend watched(*device);
@@ -39,40 +78,28 @@ int train(int argc, char** argv, arguments& a) {
     a.session.watcher = &*recorder;
   };
   a.session.threads = ops.threads();
-  a.session.progress = !a.no_progress && isatty(STDERR_FILENO) != 0;
-  if (a.resume.empty()) {
-    if (!a.schedule_override.empty()) a.run.schedule = a.schedule_override;
-    if (a.session.out.empty()) throw io::error("--out", "is required");
-    if (a.statistics_every) a.session.statistics_every = *a.statistics_every;
-    restrict_statistics(a, ops);
-    const std::string where = a.config.empty() ? "arguments" : a.config;
-    record();
-    return trainer(ops, new_run(a.run, where), a.session).run();
+  a.session.progress = !a.no_progress;
+  a.session.began_ms = milliseconds_since_1970();
+  if (!a.resume.empty()) {
+    check_resume_flags(argc, argv);
+    return resume(ops, a, find_resume_points(a.resume), nullptr, record);
   }
-  check_resume_flags(argc, argv);
-  const fs::path checkpoint = llama::find_checkpoint(a.resume);
-  trainer_state state = read_trainer_state(checkpoint);
-  if (!a.run.data.empty()) state.run.data = a.run.data;
-  if (!a.run.tokenizer.empty()) state.run.tokenizer = a.run.tokenizer;
-  if (!a.run.init.empty()) state.run.init = a.run.init;
-  a.session.resume = true;
-  // A checkpoint lies in RUN/checkpoints/.
-  a.session.resumed_run = fs::weakly_canonical(checkpoint).parent_path().parent_path().string();
-  if (a.session.out.empty()) a.session.out = a.session.resumed_run;
-  a.session.statistics_every =
-      a.statistics_every ? *a.statistics_every : statistics_interval(run_directory(a.session.resumed_run).statistics());
+  if (a.session.out.empty()) throw io::error("--out", "is required");
+  if (a.session.auto_resume && a.session.overwrite) throw io::error("--auto-resume", "excludes --overwrite");
+  if (a.statistics_every) a.session.statistics_every = *a.statistics_every;
   restrict_statistics(a, ops);
+  const trainer_state state = begin(a);
+  if (a.session.auto_resume && fs::exists(a.session.out)) {
+    const std::vector<resume_point> points = find_resume_points(a.session.out);
+    if (!points.empty()) return resume(ops, a, points, &state, record);
+  }
   record();
-  trainer t(ops, std::move(state), a.session);
-  t.restore(checkpoint);
-  return t.run();
+  return trainer(ops, state, a.session).run();
 }
 
 /// What train would take, in the same words as its log; nothing is allocated.
 int plan(const arguments& a) {
-  run_options options = a.run;
-  if (!a.schedule_override.empty()) options.schedule = a.schedule_override;
-  const trainer_state state = new_run(options, a.config.empty() ? "arguments" : a.config);
+  const trainer_state state = begin(a);
   const auto ops = make_backend(a.device);
   std::cout << memory_table(llama::plan_session(*ops, state.run.model,
                                                 session_options_for(state.run, 0, a.statistics_every.value_or(1) > 0),
@@ -80,11 +107,7 @@ int plan(const arguments& a) {
   return exit_ok;
 }
 
-int profile_run(const arguments& a) {
-  run_options options = a.run;
-  if (!a.schedule_override.empty()) options.schedule = a.schedule_override;
-  return profile(new_run(options, a.config.empty() ? "arguments" : a.config), a.device, std::cout);
-}
+int profile_run(const arguments& a) { return profile(begin(a), a.device, std::cout); }
 
 int run(int argc, char** argv) {
   arguments a;

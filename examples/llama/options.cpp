@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "options.hpp"
 
+#include <algorithm>
 #include <cmath>
 
+#include "rotoscale/io/error.hpp"
 #include "rotoscale/llama/stored_activations.hpp"
 
 namespace rotoscale::llama_program {
@@ -27,6 +29,16 @@ std::string unknown_name(const std::string& field, const std::string& value, con
   return "train." + field + ": '" + value + "' is none of " + all;
 }
 
+std::optional<std::string> find_unknown_choice(const train_options& t) {
+  const std::vector<std::string> reactions = {"stop", "rollback"}, benchmarks = {"", "llama31_8b", "llama2_70b_lora"};
+  const auto has = [](const std::vector<std::string>& valid, const std::string& value) {
+    return std::find(valid.begin(), valid.end(), value) != valid.end();
+  };
+  if (!has(reactions, t.on_divergence)) return unknown_name("on_divergence", t.on_divergence, reactions);
+  if (!has(benchmarks, t.mlperf)) return unknown_name("mlperf", t.mlperf, benchmarks);
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<std::string> find_fault(const run_options& o) {
@@ -36,9 +48,6 @@ std::optional<std::string> find_fault(const run_options& o) {
     if (o.init.empty()) return std::string("init: is missing, adapters stand beside given weights");
   }
   const train_options& t = o.train;
-  if (o.model.vocab_size < 256) {
-    return "model.vocab_size: " + std::to_string(o.model.vocab_size) + " is too small for byte tokens (256)";
-  }
   struct {
     const char* name;
     double value, low, high;
@@ -46,7 +55,7 @@ std::optional<std::string> find_fault(const run_options& o) {
       {"steps", static_cast<double>(t.steps), 1, 1e9 - 1},  // nine digits in a checkpoint's name
       {"batch", static_cast<double>(t.batch), 1, 1e6},
       {"accumulate", static_cast<double>(t.accumulate), 1, 256},
-      {"sequence", static_cast<double>(t.sequence), 1, static_cast<double>(o.model.max_position_embeddings)},
+      {"sequence", static_cast<double>(t.sequence), 1, 1 << 24},
       {"learning_rate", t.learning_rate, 0, 1e30},
       {"final_learning_rate", t.final_learning_rate, 0, 1},
       {"warmup", t.warmup, 0, 1e9},
@@ -64,6 +73,9 @@ std::optional<std::string> find_fault(const run_options& o) {
       {"checkpoint_every", static_cast<double>(t.checkpoint_every), 0, 1e12},
       {"keep_checkpoints", static_cast<double>(t.keep_checkpoints), 1, 1e6},
       {"target_loss", t.target_loss, 0, 1e30},
+      {"eval_every_samples", static_cast<double>(t.eval_every_samples), 0, 1e12},
+      {"max_loss_jump", t.max_loss_jump, 0, 1e30},
+      {"max_rollbacks", static_cast<double>(t.max_rollbacks), 0, 1e6},
       {"head_chunk", static_cast<double>(t.head_chunk), 1, 1e9},
   };
   for (const auto& r : ranges) {
@@ -76,9 +88,14 @@ std::optional<std::string> find_fault(const run_options& o) {
     return unknown_name("stored_activations", t.stored_activations, names(kept));
   }
   if (auto f = llama::find_fault(o.model, recompute, kept)) return "train." + *f;
+  if (t.sequence > o.model.max_position_embeddings) {
+    return "train.sequence: " + std::to_string(t.sequence) + " is longer than the model's " +
+           std::to_string(o.model.max_position_embeddings) + " positions (--max-position-embeddings)";
+  }
   if (t.warmup >= 1 && t.warmup != std::floor(t.warmup)) {
     return "train.warmup: " + std::to_string(t.warmup) + " is neither a fraction below 1 nor a number of steps";
   }
+  if (auto f = find_unknown_choice(t)) return f;
   return std::nullopt;
 }
 

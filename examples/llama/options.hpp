@@ -35,6 +35,11 @@ struct train_options {
   std::int64_t checkpoint_every = 250;
   int keep_checkpoints = 2;
   double target_loss = 0;
+  std::int64_t eval_every_samples = 0;
+  std::string mlperf;
+  std::string on_divergence = "stop";
+  double max_loss_jump = 0;
+  int max_rollbacks = 3;
   int head_chunk = 2048;
   std::string recompute = "none";
   std::string stored_activations = "as_computed";
@@ -64,6 +69,14 @@ void describe(Visitor&& v, train_options& o) {
   v("checkpoint_every", o.checkpoint_every, "steps between checkpoints; 0: only at the end");
   v("keep_checkpoints", o.keep_checkpoints, "newest checkpoints kept");
   v("target_loss", o.target_loss, "stop when an evaluation's loss is this or less; 0: never");
+  v("eval_every_samples", o.eval_every_samples, "sequences between evaluations; 0: by eval_every");
+  v("mlperf", o.mlperf,
+    "llama31_8b or llama2_70b_lora: that benchmark's rules of evaluation, its values as defaults, and mlperf.log");
+  v("on_divergence", o.on_divergence,
+    "stop, or rollback: go on from the last checkpoint and leave out the data up to the step that diverged");
+  v("max_loss_jump", o.max_loss_jump,
+    "nats by which a step's loss may exceed the mean of about the last ten before the run has diverged; 0: any");
+  v("max_rollbacks", o.max_rollbacks, "roll-backs before the run stops as diverged");
   v("head_chunk", o.head_chunk,
     "tokens whose logits exist at once; a larger micro-batch adds the head's gradient in parts");
   v("recompute", o.recompute,

@@ -119,9 +119,9 @@ int replay(const replay_options& o, std::ostream& out) {
   session.watcher = &digests;
   session.replays = true;
   session.statistics_every = 0;  // no result depends on it
-  session.resume = steps.first > 0;
-  trainer t(digests.is_empty() ? *inner : ops, std::move(state), session);
-  if (steps.first > 0) t.restore(run.checkpoint(steps.first));
+  std::optional<resume_point> from;
+  if (steps.first > 0) from = resume_point{run.path(), run.checkpoint(steps.first)};
+  trainer t(digests.is_empty() ? *inner : ops, std::move(state), session, from);
   if (const int code = t.run(); code != exit_ok) return code;
   std::size_t bytes = 0;
   const auto difference =

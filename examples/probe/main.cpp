@@ -9,6 +9,7 @@
 #include <iostream>
 #include <mutex>
 
+#include "examples/command_line.hpp"
 #include "examples/probe/check.hpp"
 #include "examples/probe/gemm.hpp"
 #include "rotoscale/io/safetensors.hpp"
@@ -242,7 +243,7 @@ int main(int argc, char** argv) {
     return rotoscale::probe::run(o);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    std::cerr << "rotoscale-probe: " << error.what() << "\n";
+    std::cerr << "rotoscale-probe: " << rotoscale::explain_parse_error(app, error) << "\n";
     return 2;
   } catch (const std::exception& error) {
     std::cerr << "rotoscale-probe: " << error.what() << "\n";

@@ -8,6 +8,7 @@
 #include <iostream>
 
 #include "compare.hpp"
+#include "examples/command_line.hpp"
 #include "input.hpp"
 #include "make_case.hpp"
 #include "quantizer/command.hpp"
@@ -308,7 +309,7 @@ int main(int argc, char** argv) {
     std::cerr << "rotoscale-validate: not enough memory for tensors of this size\n";
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    std::cerr << "rotoscale-validate: " << error.what() << "\n";
+    std::cerr << "rotoscale-validate: " << rotoscale::explain_parse_error(app, error) << "\n";
   } catch (const std::exception& error) {
     std::cerr << "rotoscale-validate: " << error.what() << "\n";
   }

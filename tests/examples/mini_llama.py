@@ -7,6 +7,7 @@ code, its one line on stderr and the files that it must leave alone.
 
 usage: mini_llama.py PROGRAM [NAME...]   NAME: only the tests whose name contains one of these
 """
+import fcntl
 import gzip
 import hashlib
 import json
@@ -19,6 +20,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import unittest
 from pathlib import Path
 
@@ -99,7 +101,8 @@ class Scratch(unittest.TestCase):
     def assert_same_checkpoint(self, one, other, step=8):
         first = tree_of(self.checkpoint(one, step))
         self.assertEqual(sorted(first),
-                         ["config.json", "model.safetensors", "optimizer.safetensors", "trainer_state.json"])
+                         ["config.json", "generation_config.json", "model.safetensors", "optimizer.safetensors",
+                          "trainer_state.json"])
         self.assertEqual(first, tree_of(self.checkpoint(other, step)))
 
     def assert_same_tensors(self, one, other):
@@ -424,16 +427,16 @@ class Warmup(Scratch):
 
 class Log(Scratch):
     KEYS = {
-        "start": "event name version commit device compiler threads seed config schedule contracts memory parameters trained_parameters data_kind train_tokens "
+        "start": "event schema name version commit device compiler threads seed config schedule contracts memory parameters trained_parameters flops_per_token roof warmup_steps decay_steps data_kind train_tokens "
                  "val_tokens",
-        "eval": "event step tokens val_loss bits_per_byte windows loader_share recipe",
-        "step": "event step loss lr grad_norm tokens seconds tokens_per_s loader_share recipe",
+        "eval": "event step tokens val_loss bits_per_byte windows seconds loader_share recipe",
+        "step": "event step loss lr grad_norm tokens seconds tokens_per_s flops_per_s roof_share loader_share recipe",
         "warm_up": "event steps recipe seconds",
         "switch": "event step from to reason scales val_loss_before val_loss_after memory",
         "noise": "event step gradient_to_noise",
         "checkpoint": "event step path",
-        "resume": "event step device threads",
-        "end": "event status step tokens seconds final_val_loss window_losses best_val_loss",
+        "resume": "event schema step device threads",
+        "end": "event status step tokens seconds final_val_loss window_losses time_to_target best_val_loss",
     }
 
     def test_keys(self):
@@ -455,11 +458,12 @@ class Log(Scratch):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertRegex(done.stdout, r"\Abf16: 8 steps, validation loss [0-9.]+ nats/byte \([0-9.]+ bits\)\n\Z")
 
-    def on_a_terminal(self, command):
+    def on_a_terminal(self, command, columns=80):
         try:
             master, slave = pty.openpty()
         except OSError as error:  # a bare chroot has no /dev/pts
             self.skipTest(f"no pseudo-terminal here: {error}")
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 25, columns, 0, 0))
         with subprocess.Popen([PROGRAM, *map(str, command)], cwd=self.folder, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=slave) as child:
             os.close(slave)
@@ -476,11 +480,23 @@ class Log(Scratch):
     def test_terminal_gets_a_progress_line(self):
         code, shown = self.on_a_terminal(self.train_command("run"))
         self.assertEqual(code, 0)
-        self.assertEqual(len(re.findall(r"\rbf16  step \d+/8  loss [0-9.]+  \d+ tokens/s  ETA \d+:\d\d", shown)), 8)
+        lines = re.findall(r"\rbf16  step (\d+)/8  loss [0-9.]+  ETA \d+:\d\d  \d+ tokens/s", shown)
+        self.assertEqual(lines[-1:], ["8"])
+        self.assertIn("evaluating", shown)
         self.assertEqual(shown.count("\n"), 1)
         self.assertTrue(shown.endswith("\n"))
         code, shown = self.on_a_terminal(self.train_command("quiet", "--no-progress"))
         self.assertEqual((code, shown), (0, ""))
+
+    def test_the_line_fits_the_terminal(self):
+        for columns in (12, 24, 40, 60):
+            code, shown = self.on_a_terminal(self.train_command(f"run{columns}", name="a name of some length"), columns)
+            self.assertEqual((code, shown.count("\n")), (0, 1))
+            for line in shown.rstrip("\r\n").split("\r"):
+                self.assertLess(len(line), columns)
+            self.assertIn("step 8/8", shown)
+            self.assertEqual("ETA" in shown and "loss" in shown, columns >= 40)
+            self.assertEqual("a name" in shown, columns >= 60)
 
     def test_terminal_line_ends_before_a_message(self):
         code, shown = self.on_a_terminal(self.train_command("run", "--stop-at", 4))
@@ -568,7 +584,7 @@ class BadArguments(Scratch):
                 self.refuse([*self.train_command("out"), flag, value], flag[2:].replace("-", "_").split("_")[-1])
 
     def test_sequence_beyond_the_model(self):
-        self.refuse(self.train_command("out", sequence=96), "train.sequence: 96")
+        self.refuse(self.train_command("out", sequence=96), "--sequence: 96")
 
     def test_dimension_that_is_no_multiple_of_32(self):
         for key, value in (("hidden_size", 48), ("intermediate_size", 80), ("head_dim", 24)):
@@ -632,7 +648,7 @@ class BadFiles(Scratch):
             self.refuse(["train", "--out", "out", "--data", "text.txt", "--model-config", "hf.json"], "hf.json", part)
 
     def test_steps_beyond_any_text(self):
-        self.refuse(self.train_command("out", batch=999968, accumulate=256, steps=999999999), "train.steps",
+        self.refuse(self.train_command("out", batch=999968, accumulate=256, steps=999999999), "--steps",
                     "8191737")
 
     def test_text(self):
@@ -649,7 +665,7 @@ class BadFiles(Scratch):
                            ("hollow", "no text"), ("text.txt/below", "text.txt/below")):
             self.refuse(self.train_command("out", data=name), name, part)
         self.refuse(self.train_command("out", data="little.txt", steps=1000), "little.txt", "too short", "1000 steps",
-                    "max_epochs")
+                    "--max-epochs")
         self.succeed(*self.train_command("out", data="little.txt", steps=100, max_epochs=20, validation=0.2))
 
     def test_recipe_and_schedule_files(self):
@@ -710,8 +726,7 @@ class BadCheckpoints(Scratch):
             whole = (self.checkpoint("run", 4) / name).read_bytes()
             for size in (0, 7, 8, len(whole) // 2, len(whole) - 2):
                 self.damaged(name, whole[:size])
-                if name != "config.json":  # training reads the shape from trainer_state.json
-                    self.refuse(["train", "--resume", "copy"], name)
+                self.refuse(["train", "--resume", "copy"], name)
                 if name != "optimizer.safetensors":
                     self.refuse(["eval", "--checkpoint", "copy"], name)
                     self.refuse(["sample", "--checkpoint", "copy"], name)
@@ -799,7 +814,7 @@ class BadCheckpoints(Scratch):
         self.train("run", "--stop-at", 4)
         config = json.loads((self.checkpoint("run", 4) / "config.json").read_text())
         (self.checkpoint("run", 4) / "config.json").write_text(json.dumps({**config, "vocab_size": 100}))
-        self.refuse(["eval", "--checkpoint", "run"], "text.txt", "vocab_size")
+        self.refuse(["eval", "--checkpoint", "run"], "text.txt", "--vocab-size")
 
 
 class Memory(Scratch):
@@ -847,6 +862,32 @@ class Memory(Scratch):
         self.refuse(self.train_command("out", schedule="wrong.json"), "wrong.json", "accumulate", "'cublas'")
 
 
+class Limits(Scratch):
+    """The largest of each that is taken, and the next one; `plan` takes no memory."""
+
+    def test_at_the_edge(self):
+        huge = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1,
+                "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 256, "max_position_embeddings": 64}
+        for key, most in (("vocab_size", 1 << 24), ("hidden_size", 1 << 24), ("intermediate_size", 1 << 24),
+                          ("num_hidden_layers", 4000), ("head_dim", 65536), ("max_position_embeddings", 1 << 24)):
+            flags = as_flags({**huge, "sequence": 32, "batch": 1, key: most})
+            self.succeed("plan", *flags)
+            flags = as_flags({**huge, "sequence": 32, "batch": 1, key: most + (2 if key == "head_dim" else 1)})
+            self.refuse(["plan", *flags], "--" + key.replace("_", "-"), str(most))
+        longest = {**huge, "max_position_embeddings": 1 << 24, "batch": 1}
+        self.succeed("plan", *as_flags({**longest, "sequence": 1 << 24}))
+        self.refuse(["plan", *as_flags({**longest, "sequence": (1 << 24) + 1})], "--sequence")
+        self.refuse(["plan", *as_flags({**huge, "sequence": 96})], "--sequence: 96", "--max-position-embeddings")
+
+    def test_a_vocabulary_as_large_and_as_small_as_the_tokens(self):
+        (self.folder / "few.bin").write_bytes(struct.pack("<256i", 20240520, 1, 4000, *[0] * 253) +
+                                              struct.pack("<4000H", *[i % 3 for i in range(4000)]))
+        self.train("few", data="few.bin", vocab_size=3, steps=2)
+        self.refuse(self.train_command("no", data="few.bin", vocab_size=2), "--vocab-size")
+        self.refuse(self.train_command("no", vocab_size=255), "256", "255", "--vocab-size")
+        self.train("large", vocab_size=1 << 16, steps=1, eval_windows=1, final_eval_windows=1)
+
+
 class Schedule(Scratch):
     def rates(self, out, **options):
         self.train(out, learning_rate=1, final_learning_rate=0.25, steps=8, **options)
@@ -873,7 +914,7 @@ class Schedule(Scratch):
 class Output(Scratch):
     def test_an_existing_run_is_left_alone(self):
         self.train("run")
-        self.refuse(self.train_command("run"), "log.jsonl", "--resume", "--overwrite")
+        self.refuse(self.train_command("run"), "run/checkpoints", "--resume", "--overwrite")
         self.train("run", "--overwrite", seed=2)
         self.train("fresh", seed=2)
         self.assert_same_checkpoint("run", "fresh")
@@ -882,7 +923,7 @@ class Output(Scratch):
     def test_a_run_is_not_resumed_into_another_one(self):
         self.train("run")
         self.train("other", seed=2)
-        self.refuse(["train", "--resume", "run", "--out", "other"], "log.jsonl", "another run")
+        self.refuse(["train", "--resume", "run", "--out", "other"], "other/checkpoints", "another run")
 
     def test_a_failed_start_overwrites_nothing(self):
         self.train("run")
@@ -891,7 +932,7 @@ class Output(Scratch):
 
     def test_unwritable(self):
         # A path below a regular file cannot be made by anyone, root included.
-        self.refuse(self.train_command("text.txt/out"), "text.txt/out")
+        self.refuse(self.train_command("text.txt/out"), "text.txt")
         self.refuse(self.train_command("text.txt"), "text.txt")
         self.train("run")
         for out in ("text.txt/report", "text.txt"):

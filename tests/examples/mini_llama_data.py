@@ -91,7 +91,7 @@ class Data(Scratch):
 
     def test_what_is_refused(self):
         (self.folder / "wide.bin").write_bytes(token_file([300] * 4000))
-        self.refuse(self.train_command("out", data="wide.bin"), "wide.bin", "301", "256", "model.vocab_size")
+        self.refuse(self.train_command("out", data="wide.bin"), "wide.bin", "301", "256", "--vocab-size")
         (self.folder / "cut.bin").write_bytes(token_file([3] * 4000)[:-1])
         self.refuse(self.train_command("out", data="cut.bin"), "cut.bin", "4000 tokens of 2 bytes, 7999 bytes follow")
         (self.folder / "old.bin").write_bytes(token_file([3] * 4000, version=3))

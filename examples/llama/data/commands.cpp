@@ -28,11 +28,14 @@ void define_tokenizer(CLI::App& app, tokenizer_arguments& a) {
 }
 
 int run_tokenizer(const tokenizer_arguments& a, std::ostream& out) {
+  progress_line line;
   if (!a.encodes) {
-    train_tokenizer(a.train);
+    train_tokenizer(a.train, line.counter(a.train.out, "reading text for pieces"));
+    line.end();
     out << a.train.out << ": " << tokenizer::load(a.train.out).vocabulary() << " pieces\n";
   } else {
-    const std::uint64_t count = encode_to_file(a.encode);
+    const std::uint64_t count = encode_to_file(a.encode, line.counter(a.encode.out, "encoding"));
+    line.end();
     out << a.encode.out << ": " << count << " tokens\n";
   }
   return 0;

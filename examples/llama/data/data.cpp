@@ -11,6 +11,14 @@
 
 namespace rotoscale::llama_program {
 
+namespace {
+
+double windows_wanted(const train_options& o, std::int64_t skipped) {
+  return (static_cast<double>(o.steps) + static_cast<double>(skipped)) * o.batch * o.accumulate;
+}
+
+}  // namespace
+
 data_options data_of(const run_options& run) {
   data_options o;
   o.paths = run.data;
@@ -18,23 +26,28 @@ data_options data_of(const run_options& run) {
   o.tokenizer = run.tokenizer;
   o.sequence = run.train.sequence;
   o.validation = run.train.validation;
+  o.first_windows = !run.train.mlperf.empty();
   return o;
 }
 
 corpus::corpus(const data_options& data, std::uint64_t seed, int vocabulary)
-    : source_(open_windows(data)), sequence_(data.sequence), seed_(seed) {
+    : source_(open_windows(data)), sequence_(data.sequence), first_windows_(data.first_windows), seed_(seed) {
   is_bytes_ = data.tokenizer.empty() && !source_->bytes_of_tokens().empty();
   for (const std::string& path : data.paths) name_ += (name_.empty() ? "" : ", ") + path;
   if (source_->least_vocabulary() > vocabulary) {
     throw io::error(name_, "its tokens need a vocabulary of " + std::to_string(source_->least_vocabulary()) +
-                               ", the model has " + std::to_string(vocabulary) + " (model.vocab_size)");
+                               ", the model has " + std::to_string(vocabulary) + " (--vocab-size)");
   }
 }
 
-void corpus::check_budget(const train_options& o) const {
-  const double wanted = static_cast<double>(o.steps) * o.batch * o.accumulate;
+bool corpus::has_data_for(const train_options& o, std::int64_t skipped) const {
+  return windows_wanted(o, skipped) <= static_cast<double>(train_windows()) * static_cast<double>(o.max_epochs);
+}
+
+void corpus::check_budget(const train_options& o, std::int64_t skipped) const {
+  if (has_data_for(o, skipped)) return;
+  const double wanted = windows_wanted(o, skipped);
   const double available = static_cast<double>(train_windows()) * static_cast<double>(o.max_epochs);
-  if (wanted <= available) return;
   const auto count = [&](double windows) {  // in FP64: the product may not fit 64 bits
     char text[64];
     std::snprintf(text, sizeof text, "%.0f", windows * static_cast<double>(sequence_));
@@ -42,7 +55,7 @@ void corpus::check_budget(const train_options& o) const {
   };
   throw io::error(name_, "too short: " + std::to_string(o.steps) + " steps read " + count(wanted) + " tokens, " +
                              std::to_string(o.max_epochs) + " epoch(s) have " + count(available) +
-                             " (train.steps, train.max_epochs)");
+                             " (--steps, --max-epochs)");
 }
 
 token_batch corpus::training_batch(std::int64_t first, std::int64_t count) {
@@ -71,7 +84,7 @@ token_batch corpus::validation_batch(std::int64_t first, std::int64_t count, std
   const auto length = static_cast<std::size_t>(sequence_);
   for (std::int64_t i = first; i < first + count; ++i) {
     if (i < of) {
-      source_->append(data_part::validation, i * validation_windows() / of, batch);
+      source_->append(data_part::validation, first_windows_ ? i : i * validation_windows() / of, batch);
     } else {
       batch.tokens.insert(batch.tokens.end(), length, 0);
       batch.targets.insert(batch.targets.end(), length, nn::ignored_target);

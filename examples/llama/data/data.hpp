@@ -35,13 +35,15 @@ class corpus {
   /// Are the tokens bytes?
   bool is_bytes() const { return is_bytes_; }
 
-  /// Throws io::error if `options` ask for more tokens than max_epochs allow.
-  void check_budget(const train_options& options) const;
+  /// Are there as many tokens within max_epochs as `options` ask for, behind those of `skipped` steps?
+  bool has_data_for(const train_options& options, std::int64_t skipped) const;
+  /// Throws io::error if not.
+  void check_budget(const train_options& options, std::int64_t skipped) const;
 
   /// Sequences first .. first + count - 1 of the run.
   token_batch training_batch(std::int64_t first, std::int64_t count);
-  /// `count` windows from number `first` of `of` ones spread evenly over the held-out data; windows beyond `of` are
-  /// masked.
+  /// `count` windows from number `first` of `of` ones spread evenly over the held-out data, or of its first ones;
+  /// windows beyond `of` are masked.
   token_batch validation_batch(std::int64_t first, std::int64_t count, std::int64_t of) const;
 
   /// Bytes of text that targets stand for, masked ones not; 0 where nobody knows (token files without a tokenizer).
@@ -52,6 +54,7 @@ class corpus {
   bool is_bytes_ = false;
   std::unique_ptr<window_source> source_;
   std::int64_t sequence_ = 1;
+  bool first_windows_ = false;
   std::uint64_t seed_ = 0;
   std::int64_t epoch_ = -1;
   std::vector<std::int64_t> order_;  ///< window numbers of epoch_

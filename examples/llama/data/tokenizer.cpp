@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "data/text_formats.hpp"
+#include "rotoscale/io/atomic_file.hpp"
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/io/file.hpp"
 #include "rotoscale/io/token_file.hpp"
@@ -140,6 +141,8 @@ void tokenizer::encode(std::string_view text, std::vector<std::int32_t>& out) co
   }
 }
 
+bool tokenizer::splits_lines() const { return is_bytes() || model_->splits_lines; }
+
 std::string tokenizer::decode(std::span<const std::int32_t> tokens) const {
   std::string text;
   for (const std::int32_t token : tokens) {
@@ -157,10 +160,14 @@ namespace {
 /// The lines of a text, long ones in parts: SentencePiece leaves out what it finds too long.
 class lines_of_text : public sentencepiece::SentenceIterator {
  public:
-  explicit lines_of_text(std::string_view text) : rest_(text) { Next(); }
+  lines_of_text(std::string_view text, const progress_function& progress)
+      : rest_(text), size_(text.size()), progress_(progress) {
+    Next();
+  }
 
   bool done() const override { return done_; }
   void Next() override {
+    if (progress_) progress_(static_cast<std::int64_t>(size_ - rest_.size()), static_cast<std::int64_t>(size_));
     do {
       done_ = rest_.empty();
       const std::size_t line = std::min(rest_.find('\n'), rest_.size());
@@ -176,13 +183,15 @@ class lines_of_text : public sentencepiece::SentenceIterator {
  private:
   static constexpr std::size_t longest = 4096;
   std::string_view rest_;
+  std::size_t size_;
+  const progress_function& progress_;
   std::string value_;
   bool done_ = false;
 };
 
 }  // namespace
 
-void train_tokenizer(const tokenizer_options& o) {
+void train_tokenizer(const tokenizer_options& o, const progress_function& progress) {
   const std::string text = read_texts(o.data, o.text_format);
   const std::unordered_map<std::string, std::string> settings = {{"model_type", o.type},
                                                                  {"vocab_size", std::to_string(o.vocabulary)},
@@ -193,7 +202,7 @@ void train_tokenizer(const tokenizer_options& o) {
                                                                  {"max_sentence_length", "8192"},
                                                                  {"num_threads", "1"},  // sums of threads in one order
                                                                  {"minloglevel", "3"}};
-  lines_of_text lines(text);
+  lines_of_text lines(text, progress);
   std::string model;
   const auto status = sentencepiece::SentencePieceTrainer::Train(settings, &lines, &model);
   if (!status.ok()) throw io::error("tokenizer", "SentencePiece cannot train: " + reason(status));
@@ -219,19 +228,40 @@ void tokenizer::encode(std::string_view text, std::vector<std::int32_t>& out) co
   for (const char c : text) out.push_back(static_cast<unsigned char>(c));
 }
 
+bool tokenizer::splits_lines() const { return true; }
+
 std::string tokenizer::decode(std::span<const std::int32_t> tokens) const { return {tokens.begin(), tokens.end()}; }
 
-void train_tokenizer(const tokenizer_options&) { fail_without_library("tokenizer train"); }
+void train_tokenizer(const tokenizer_options&, const progress_function&) { fail_without_library("tokenizer train"); }
 
 #endif
 
-std::uint64_t encode_to_file(const encode_options& o) {
+namespace {
+
+/// Where text can be cut so that its parts have the pieces of the whole: behind the last newline of the first `least`
+/// bytes or more that another byte follows. Pieces go on behind a newline only in models for which nothing is cut.
+std::size_t cut_behind_line(std::string_view text, std::size_t least) {
+  std::size_t at = least < text.size() ? text.find('\n', least) : text.npos;
+  while (at != text.npos && at < text.size() && text[at] == '\n') ++at;
+  return at == text.npos ? text.size() : at;
+}
+
+}  // namespace
+
+std::uint64_t encode_to_file(const encode_options& o, const progress_function& progress) {
   const tokenizer t = tokenizer::choose(o.tokenizer);
   io::token_file_writer writer(o.out, t.vocabulary() <= 65536 ? io::token_kind::gpt2 : io::token_kind::llama3);
   const std::string text = read_texts(o.data, o.text_format);
   std::vector<std::int32_t> tokens;
-  t.encode(text, tokens);
-  writer.write(tokens);
+  for (std::size_t at = 0; at < text.size();) {
+    if (progress) progress(static_cast<std::int64_t>(at), static_cast<std::int64_t>(text.size()));
+    std::string_view part = std::string_view(text).substr(at);
+    if (t.splits_lines()) part = part.substr(0, cut_behind_line(part, std::size_t{1} << 20));
+    tokens.clear();
+    t.encode(part, tokens);
+    writer.write(tokens);
+    at += part.size();
+  }
   writer.commit();
   return writer.count();
 }

@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "progress.hpp"
+
 namespace rotoscale::llama_program {
 
 class tokenizer {
@@ -27,6 +29,8 @@ class tokenizer {
 
   bool is_bytes() const { return model_ == nullptr; }
   std::int32_t vocabulary() const { return static_cast<std::int32_t>(bytes_.size()); }
+  /// Has the text of several lines the tokens of each, one after the other?
+  bool splits_lines() const;
   /// Follows each document; -1 where the model has no such piece.
   std::int32_t end_of_text() const { return end_of_text_; }
   /// How many bytes of text each token stands for; 0 for control tokens.
@@ -54,8 +58,9 @@ struct tokenizer_options {
 };
 
 /// Trains a model with a piece for every byte and no normalisation, so that decoding is exact, and writes it to
-/// options.out. The same text gives the same bytes. Throws io::error.
-void train_tokenizer(const tokenizer_options& options);
+/// options.out. The same text gives the same bytes. `progress` hears of the bytes read, which is before the work on
+/// pieces. Throws io::error.
+void train_tokenizer(const tokenizer_options& options, const progress_function& progress = {});
 
 /// What is encoded into a token file.
 struct encode_options {
@@ -66,7 +71,7 @@ struct encode_options {
 };
 
 /// Writes the tokens of options.data to a token file (GPT-2's form up to 65536 pieces, else Llama 3's); returns how
-/// many.
-std::uint64_t encode_to_file(const encode_options& options);
+/// many. `progress` hears of the bytes encoded.
+std::uint64_t encode_to_file(const encode_options& options, const progress_function& progress = {});
 
 }  // namespace rotoscale::llama_program

@@ -27,9 +27,10 @@ enum class data_part { training, validation };
 struct data_options {
   std::vector<std::string> paths;
   std::string text_format = "auto";
-  std::string tokenizer;     ///< SentencePiece model; empty: bytes
-  int sequence = 128;        ///< tokens a window
-  double validation = 0.05;  ///< contiguous end held out, as a fraction
+  std::string tokenizer;       ///< SentencePiece model; empty: bytes
+  int sequence = 128;          ///< tokens a window
+  double validation = 0.05;    ///< contiguous end held out, as a fraction
+  bool first_windows = false;  ///< evaluations read the first held-out windows (MLPerf), not some spread over all
 };
 
 class window_source {

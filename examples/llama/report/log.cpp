@@ -147,11 +147,11 @@ void rewind(arm& a, std::int64_t step) {
 
 void read_end(arm& a, const record& r) {
   const std::string status = r.text("status");
-  if (status == "ok") {
+  if (status == "ok" || status == "target") {
     a.status = arm_status::ok;
   } else if (status == "diverged") {
     a.status = arm_status::diverged;
-  } else if (status == "stopped") {
+  } else if (status == "stopped" || status == "interrupted") {
     a.status = arm_status::stopped;
   } else {
     r.fail("unknown status \"" + status + "\"");
@@ -192,7 +192,7 @@ void read_record(arm& a, const record& r) {
     if (r.find("val_loss_after") != nullptr) at.loss_after = r.number("val_loss_after");
     at.reason = reason_text(r);
     put(a.switches, at, same_step);
-  } else if (r.event() == "resume") {
+  } else if (r.event() == "resume" || r.event() == "rollback") {
     rewind(a, r.count("step"));
   } else if (r.event() == "end") {
     read_end(a, r);

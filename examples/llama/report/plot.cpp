@@ -16,6 +16,7 @@
 
 #include "report/plot_parts.hpp"
 #include "report/published.hpp"
+#include "rotoscale/io/atomic_file.hpp"
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/io/file.hpp"
 

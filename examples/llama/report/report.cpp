@@ -12,8 +12,8 @@
 #include <ostream>
 
 #include "report/parts.hpp"
+#include "rotoscale/io/atomic_file.hpp"
 #include "rotoscale/io/error.hpp"
-#include "rotoscale/io/file.hpp"
 
 namespace rotoscale::llama_program {
 

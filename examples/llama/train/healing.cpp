@@ -4,6 +4,7 @@
 #include "rotoscale/llama/healing.hpp"
 
 #include "rotoscale/io/json.hpp"
+#include "train/mlperf.hpp"
 #include "train/train.hpp"
 
 namespace rotoscale::llama_program {
@@ -41,7 +42,7 @@ ordered_json switch_memory_record(const llama::switch_memory& m) {
 /// Of the coming step.
 token_batch trainer::training_data() {
   const int sequences = state_.run.train.batch * state_.run.train.accumulate;
-  return text_.training_batch(state_.step * sequences, sequences);
+  return text_.training_batch((state_.step + state_.skipped_steps) * sequences, sequences);
 }
 
 /// Begins the next phase if its step has come or its trigger has fired. The two losses of the log's record are of the
@@ -97,7 +98,7 @@ void trainer::observe_noise(const std::vector<float>& reference) {
 void trainer::observe_validation(double loss) {
   const nn::resolved_phase* const next = state_.next_phase();
   if (next == nullptr || !next->trigger || next->trigger->kind != nn::trigger_kind::plateau) return;
-  if (state_.step % state_.run.train.eval_every != 0) return;  // the evaluation at the end of a run
+  if (!is_evaluated_at(state_.run.train, state_.step)) return;  // the evaluation at the end of a run
   if (llama::observes(*next->trigger, state_.step, state_.phase_start)) {
     llama::observe(*next->trigger, loss, state_.trigger);
   }

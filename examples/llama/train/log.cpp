@@ -7,6 +7,7 @@
 #include "commit.hpp"
 #include "rotoscale/io/jsonl.hpp"
 #include "rotoscale/version.hpp"
+#include "throughput.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -44,10 +45,12 @@ ordered_json contract_record(const llama::session& s) {
 
 }  // namespace
 
-ordered_json start_record(const trainer_state& state, const llama::session& model, const corpus& text, int threads) {
+ordered_json start_record(const trainer_state& state, const llama::session& model, const corpus& text, int threads,
+                          const ordered_json& roof) {
   ordered_json schedule = ordered_json::array();
   for (const auto& p : state.phases) schedule.push_back(io::to_json(p));
   return {{"event", "start"},
+          {"schema", log_schema},
           {"name", state.run.name},
           {"version", ROTOSCALE_VERSION},
           {"commit", ROTOSCALE_COMMIT},
@@ -61,9 +64,18 @@ ordered_json start_record(const trainer_state& state, const llama::session& mode
           {"memory", memory_record(model)},
           {"parameters", model.model().parameters().count()},
           {"trained_parameters", model.model().parameters().trained_count()},
+          {"flops_per_token", model_flops_per_token(model.model(), state.run.train.sequence)},
+          {"roof", roof},
+          {"warmup_steps", warmup_steps(state.run.train)},
+          {"decay_steps", decay_steps(state.run.train)},
           {"data_kind", text.kind()},
           {"train_tokens", text.train_tokens()},
           {"val_tokens", text.validation_tokens()}};
+}
+
+bool log_begins_with_start(const std::filesystem::path& log) {
+  const auto records = io::read_jsonl(log);
+  return !records.empty() && records.front().is_object() && records.front().value("event", "") == "start";
 }
 
 double logged_seconds(const std::filesystem::path& log, std::int64_t step) {

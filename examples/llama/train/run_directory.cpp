@@ -4,43 +4,95 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <vector>
+#include <functional>
 
-#include "rotoscale/io/error.hpp"
+#include "rotoscale/io/atomic_file.hpp"
 
 namespace rotoscale::llama_program {
 
 namespace fs = std::filesystem;
 
-fs::path run_directory::checkpoint(std::int64_t step) const {
+namespace {
+
+std::string checkpoint_name(std::int64_t step) {
   char name[32];
   std::snprintf(name, sizeof name, "step-%09lld", static_cast<long long>(step));
-  return checkpoints() / name;
+  return name;
 }
 
-void run_directory::create() const {
+/// Does an unbroken run write one here, whatever else it does?
+bool is_at_interval(std::int64_t step, const train_options& o) {
+  return step == o.steps || (o.checkpoint_every > 0 && step % o.checkpoint_every == 0);
+}
+
+}  // namespace
+
+fs::path run_directory::checkpoint(std::int64_t step) const { return checkpoints() / checkpoint_name(step); }
+
+std::vector<std::int64_t> run_directory::steps() const {
   std::error_code failed;
-  fs::create_directories(path_, failed);
-  if (!fs::is_directory(path_)) throw io::error(path_.string(), "cannot create the directory");
+  std::vector<std::int64_t> steps;
+  for (const auto& entry : fs::directory_iterator(checkpoints(), failed)) {
+    const std::string name = entry.path().filename().string();
+    long long step = 0;
+    if (std::sscanf(name.c_str(), "step-%9lld", &step) == 1 && name == checkpoint_name(step)) steps.push_back(step);
+  }
+  std::sort(steps.begin(), steps.end(), std::greater<>());
+  return steps;
+}
+
+fs::path run_directory::rollback_checkpoint(const train_options& o) const {
+  const std::vector<std::int64_t> all = steps();
+  for (const std::int64_t step : all) {
+    if (is_at_interval(step, o)) return checkpoint(step);
+  }
+  // A run that continues another one elsewhere has no beginning of its own.
+  std::error_code failed;
+  return all.empty() || fs::exists(start(), failed) ? fs::path() : checkpoint(all.back());
 }
 
 void run_directory::require_unused(const std::string& advice) const {
-  for (const fs::path& file : {log(), checkpoints(), config()}) {
-    if (fs::exists(file)) throw io::error(file.string(), "exists" + advice);
+  std::error_code failed;
+  // A run that was killed at its very beginning leaves an empty log, or a directory with half a checkpoint.
+  bool has_checkpoints = fs::exists(checkpoints(), failed) && !fs::is_directory(checkpoints(), failed);
+  for (const auto& entry : fs::directory_iterator(checkpoints(), failed)) {
+    has_checkpoints = has_checkpoints || !entry.path().filename().string().starts_with('.');
+  }
+  if (has_checkpoints) throw io::error(checkpoints().string(), "exists" + advice);
+  for (const fs::path& file : {log(), config(), start()}) {
+    if (!fs::exists(file, failed) || fs::is_empty(file, failed)) continue;
+    throw io::error(file.string(), "exists" + advice);
   }
 }
 
-void run_directory::prune(std::int64_t step, int keep) const {
+void run_directory::clear() const {
   std::error_code failed;
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(checkpoints())) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("step-")) names.push_back(name);
+  // Checkpoints first: what is left of a run at any moment in between can still be resumed from its beginning.
+  fs::remove_all(checkpoints(), failed);
+  for (const fs::path& file : {config(), start(), statistics(), path_ / "metrics.csv", path_ / "mlperf.log"})
+    fs::remove(file, failed);
+  fs::remove_all(path_ / "tensorboard", failed);
+}
+
+void run_directory::remove_leftovers() const {
+  io::remove_leftovers(path_);
+  io::remove_leftovers(checkpoints());
+}
+
+void run_directory::remove_beyond(std::int64_t step) const {
+  std::error_code failed;
+  for (const std::int64_t other : steps()) {
+    if (other > step) fs::remove_all(checkpoint(other), failed);
   }
-  std::sort(names.begin(), names.end());
-  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < names.size(); ++i) {
-    const fs::path old = checkpoints() / names[i];
-    if (old != checkpoint(step)) fs::remove_all(old, failed);
+}
+
+void run_directory::prune(std::int64_t step, bool is_extra, const train_options& o) const {
+  std::error_code failed;
+  int kept = 0;
+  for (const std::int64_t other : steps()) {
+    const bool counts = is_at_interval(other, o) || (other == step && !is_extra);
+    const bool keep = counts ? kept++ < o.keep_checkpoints : other == step;
+    if (!keep) fs::remove_all(checkpoint(other), failed);
   }
 }
 

@@ -1,11 +1,16 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The files of a run: log.jsonl, statistics.jsonl, config.json and checkpoints/step-NNNNNNNNN/.
+// The files of a run: trainer_state.json (its beginning), config.json, log.jsonl, statistics.jsonl and
+// checkpoints/step-NNNNNNNNN/. They are made in an order in which a run that is killed at any moment either has left
+// nothing or can be resumed.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
+
+#include "options.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -17,15 +22,28 @@ class run_directory {
   std::filesystem::path log() const { return path_ / "log.jsonl"; }
   std::filesystem::path statistics() const { return path_ / "statistics.jsonl"; }
   std::filesystem::path config() const { return path_ / "config.json"; }
+  /// The state before the first step: a run without a checkpoint goes on from here.
+  std::filesystem::path start() const { return path_ / "trainer_state.json"; }
   std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
   std::filesystem::path checkpoint(std::int64_t step) const;
+  /// Steps that have one, the newest first.
+  std::vector<std::int64_t> steps() const;
 
-  /// Makes the directory. Throws io::error.
-  void create() const;
+  /// What a run goes back to after it has diverged: the newest checkpoint at an interval, which is there whether or not
+  /// the run was ever interrupted; empty: the beginning.
+  std::filesystem::path rollback_checkpoint(const train_options& options) const;
+
   /// Throws io::error naming a run's file that is there already, followed by `advice`.
   void require_unused(const std::string& advice) const;
-  /// Removes all checkpoints but the newest `keep` and that of `step`.
-  void prune(std::int64_t step, int keep) const;
+  /// Removes a run's files but the log.
+  void clear() const;
+  /// Removes what killed writers have left.
+  void remove_leftovers() const;
+  /// Removes checkpoints of steps beyond `step`: a run that goes on from there makes them again.
+  void remove_beyond(std::int64_t step) const;
+  /// After the checkpoint of `step`: keeps the newest keep_checkpoints of those that an unbroken run writes. One that
+  /// was written because a run ended early (`is_extra`) is kept beside them until the next that is none.
+  void prune(std::int64_t step, bool is_extra, const train_options& options) const;
 
  private:
   std::filesystem::path path_;

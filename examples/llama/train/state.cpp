@@ -11,6 +11,7 @@
 #include "rotoscale/io/json.hpp"
 #include "rotoscale/llama/recipe_fit.hpp"
 #include "rotoscale/llama/schedule.hpp"
+#include "train/mlperf.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -26,7 +27,8 @@ void check_phases(const trainer_state& s, const std::string& where) {
 
 void check_blocks(const run_options& run, const nn::recipe& r, const std::string& where) {
   const train_options& t = run.train;
-  const auto fault = llama::find_block_fault(run.model, r, {index_t{t.batch} * t.sequence, index_t{t.head_chunk}, true});
+  const auto fault =
+      llama::find_block_fault(run.model, r, {index_t{t.batch} * t.sequence, index_t{t.head_chunk}, true});
   if (fault) throw io::error(where, "recipe " + r.name + ": " + *fault);
 }
 
@@ -40,6 +42,7 @@ trainer_state new_run(run_options options, const std::string& where) {
   if (options.name.empty()) options.name = schedule.name;
   state.run = std::move(options);
   check_phases(state, where);
+  state.evaluation_due = is_evaluated_at(state.run.train, 0);
   return state;
 }
 
@@ -48,7 +51,8 @@ trainer_state read_trainer_state(const fs::path& checkpoint) {
   trainer_state state;
   io::from_json(io::read_json(path), state, path);
   if (const auto fault = find_fault(state.run)) throw io::error(path, *fault);
-  if (state.phases.empty() || state.step < 0 || state.step > state.run.train.steps) {
+  if (state.phases.empty() || state.step < 0 || state.step > state.run.train.steps || state.skipped_steps < 0 ||
+      state.rollbacks < 0) {
     throw io::error(path, "not the state of a run of mini-llama");
   }
   for (std::size_t i = 0; i < state.phases.size(); ++i) {
@@ -111,9 +115,14 @@ std::string memory_table(const nn::memory_plan& plan) {
   line("total", plan.total());
   return table;
 }
+double decay_steps(const train_options& o) { return static_cast<double>(o.decay_steps > 0 ? o.decay_steps : o.steps); }
+
+double warmup_steps(const train_options& o) {
+  return std::round(o.warmup < 1.0 ? o.warmup * decay_steps(o) : o.warmup);
+}
+
 double learning_rate(const train_options& o, std::int64_t step) {
-  const auto decay = static_cast<double>(o.decay_steps > 0 ? o.decay_steps : o.steps);
-  const double warmup = std::round(o.warmup < 1.0 ? o.warmup * decay : o.warmup);
+  const double decay = decay_steps(o), warmup = warmup_steps(o);
   const auto now = static_cast<double>(step);
   if (now < warmup) return o.learning_rate * (now + 1) / warmup;
   const double rest = std::max(1.0, decay - warmup);

@@ -20,6 +20,11 @@ struct trainer_state {
   std::int64_t tokens = 0;
   double best_val_loss = 0;  ///< of all evaluations; meaningful once one was made
   bool evaluated = false;
+  bool evaluation_due = false;  ///< an evaluation at `step` is still to be made
+  bool target_reached = false;
+  double recent_loss = 0;          ///< exponential mean of training losses; meaningful behind the first step
+  std::int64_t skipped_steps = 0;  ///< of the data order, by roll-backs
+  int rollbacks = 0;
   std::uint64_t data_fingerprint = 0;
   std::uint64_t base_digest = 0;  ///< of the weights that adapters stand beside; 0 without adapters
   run_options run;
@@ -48,6 +53,11 @@ void describe(Visitor&& v, trainer_state& s) {
   v("tokens", s.tokens, "training tokens seen");
   v("best_val_loss", s.best_val_loss, "nats");
   v("evaluated", s.evaluated, "whether best_val_loss holds anything");
+  v("evaluation_due", s.evaluation_due, "whether an evaluation at this step is still to be made");
+  v("target_reached", s.target_reached, "whether an evaluation has met target_loss");
+  v("recent_loss", s.recent_loss, "exponential mean of training losses, nats");
+  v("skipped_steps", s.skipped_steps, "steps' worth of training data left out by roll-backs");
+  v("rollbacks", s.rollbacks, "how often the run went back to a checkpoint after it had diverged");
   v("data_fingerprint", s.data_fingerprint, "of the text");
   v("base_digest", s.base_digest, "of the frozen weights beside adapters");
   v("run", s.run, "effective options");
@@ -73,6 +83,10 @@ std::vector<nn::recipe> recipes_of(const std::vector<nn::resolved_phase>& phases
 
 /// Bytes by category, a line each, and their sum.
 std::string memory_table(const nn::memory_plan& plan);
+
+/// Optimizer steps of the linear warm-up, and from the first step to the end of the cosine.
+double warmup_steps(const train_options& options);
+double decay_steps(const train_options& options);
 
 /// Of the step that follows `step` finished ones.
 double learning_rate(const train_options& options, std::int64_t step);

@@ -9,139 +9,77 @@
 
 #include "clock.hpp"
 #include "exit_codes.hpp"
+#include "rotoscale/io/atomic_file.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
-#include "rotoscale/llama/healing.hpp"
 #include "rotoscale/llama/schedule.hpp"
-#include "rotoscale/llama/warm_up.hpp"
-#include "train/log.hpp"
+#include "train/mlperf.hpp"
+#include "train/signals.hpp"
 
 namespace rotoscale::llama_program {
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-trainer::trainer(nn::backend& ops, trainer_state state, const session_options& session)
-    : ops_(&ops),
-      state_(std::move(state)),
-      session_(session),
-      files_(session.out),
-      text_(data_of(state_.run), state_.run.train.seed, state_.run.model.vocab_size) {
-  text_.check_budget(state_.run.train);
-  if (state_.step == 0) {
-    state_.data_fingerprint = text_.fingerprint();
-  } else if (state_.data_fingerprint != text_.fingerprint()) {
-    throw io::error(state_.run.data.front(),
-                    "not the text that the checkpoint was trained on, or another tokenizer or text format");
-  }
-  std::vector<nn::recipe> recipes = recipes_of(state_.phases);
-  if (state_.step == 0 && session_.synthetic_warmup > 0) {
-    synthetic_ = llama::load_recipe(session_.synthetic_recipe);
-    check_blocks(state_.run, synthetic_, "--synthetic-recipe");
-    recipes.push_back(synthetic_);
-  }
-  llama::session_options options =
-      session_options_for(state_.run, session_.memory_limit, session_.statistics_every > 0);
-  options.documents = text_.has_documents();
-  model_ = std::make_unique<llama::session>(ops, state_.run.model, options, recipes);
-  nn::step_inputs loading;  // the same for a run and its continuation
-  loading.seed = state_.run.train.seed;
-  model_->set_inputs(loading);
-  if (state_.step == 0) {
-    load_initial();
-  } else if (state_.run.lora) {
-    load_given_weights();
-  }
-  // The phase of the last step done: where the next one is in another phase, run() switches as an unbroken run does.
-  if (state_.phase != 0) model_->use(state_.recipe());
+namespace {
+
+std::string as_text(const char* format, double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
 }
 
-/// The weights of --init; frozen ones are quantized here, under every recipe of the run.
-void trainer::load_given_weights() {
-  const std::uint64_t digest = llama::read_weights(llama::find_weights(state_.run.init), *model_);
-  if (!state_.run.lora) return;
-  if (state_.step == 0) state_.base_digest = digest;
-  if (digest != state_.base_digest) {
-    throw io::error(state_.run.init, "not the weights that the adapters were trained beside");
-  }
-}
-
-void trainer::restore(const fs::path& checkpoint) {
-  llama::read_checkpoint(checkpoint, *model_, true);
-  llama::read_scales(checkpoint, *model_);
-}
-
-void trainer::open_log() {
-  files_.create();
-  if (session_.resume) {
-    const bool own = fs::weakly_canonical(files_.path()) == fs::weakly_canonical(session_.resumed_run);
-    if (!own) files_.require_unused(" and belongs to another run than the one resumed");
-    seconds_ = logged_seconds(files_.log(), state_.step);
-    open_statistics();
-    log_ = std::make_unique<io::jsonl_writer>(files_.log(), io::jsonl_writer::mode::append);
-    log_->write(
-        {{"event", "resume"}, {"step", state_.step}, {"device", ops_->description()}, {"threads", session_.threads}});
-    return;
-  }
-  if (!session_.overwrite) {
-    files_.require_unused("; use --resume to continue a run or --overwrite to start anew");
-  }
-  if (!state_.run.init.empty()) {
-    const fs::path base = fs::weakly_canonical(llama::find_weights(state_.run.init).directory),
-                   removed = fs::weakly_canonical(files_.checkpoints());
-    if (std::mismatch(removed.begin(), removed.end(), base.begin(), base.end()).first == removed.end()) {
-      throw io::error(state_.run.init, "lies in " + session_.out + ", whose checkpoints --overwrite would remove");
-    }
-  }
-  std::error_code failed;
-  fs::remove_all(files_.checkpoints(), failed);
-  log_ = std::make_unique<io::jsonl_writer>(files_.log());
-  log_->write(start_record(state_, *model_, text_, session_.threads));
-  io::write_json(files_.config(), io::to_json(state_.run));
-  fs::remove(files_.statistics(), failed);
-  open_statistics();
-}
-
-void trainer::open_statistics() {
-  if (session_.statistics_every == 0) return;
-  statistics_ = std::make_unique<statistics_log>(files_.statistics(), state_.run.name, session_.statistics_every,
-                                                 state_.step, session_.resume);
-}
+}  // namespace
 
 /// Is the coming step an observed one? Steps are counted from 0 here, so the first one is.
-bool trainer::observes() const {
-  return session_.statistics_every > 0 && state_.step % session_.statistics_every == 0;
-}
+bool trainer::observes() const { return session_.statistics_every > 0 && state_.step % session_.statistics_every == 0; }
 
-/// The values that every parameter begins with.
-void trainer::load_initial() {
-  if (state_.run.lora || !state_.run.init.empty()) load_given_weights();
-  state_.run.init.empty() ? model_->initialize(state_.run.train.seed)
-                          : model_->initialize_adapters(state_.run.train.seed);
-}
-
-/// Random steps before a new run, whose bytes are those of one without them.
-void trainer::warm_up() {
-  if (state_.step != 0 || session_.synthetic_warmup == 0) return;
+/// One optimizer step, counted and logged; or what is wrong with it.
+std::optional<std::string> trainer::train_step() {
+  const train_options& o = state_.run.train;
+  const int sequences = o.batch * o.accumulate;
+  const std::vector<float> reference = reference_gradients();
   const double start = now_seconds();
-  llama::warm_up(*model_,
-                 {session_.synthetic_warmup, synthetic_, state_.run.train.seed,
-                  static_cast<float>(state_.run.train.learning_rate)},
-                 state_.recipe(), [this](llama::session&) { load_initial(); });
-  log_->write({{"event", "warm_up"},
-               {"steps", session_.synthetic_warmup},
-               {"recipe", synthetic_.name},
-               {"seconds", now_seconds() - start}});
-}
-
-nn::step_state trainer::train_step() {
-  const double start = now_seconds();
+  const double rate = learning_rate(o, state_.step);
   const token_batch data = training_data();
-  loader_seconds_ = now_seconds() - start;
+  const double loading = now_seconds() - start;
   if (session_.watcher != nullptr) session_.watcher->begin(state_.step + 1);
   model_->train_step(step_inputs_for(state_), data.tokens, data.targets, data.document_starts, observes());
-  const nn::step_state result = model_->finish_step();
+  const nn::step_state r = model_->finish_step();
   if (session_.watcher != nullptr) session_.watcher->end();
-  return result;
+  const double loss = r.mean_loss();
+  if (!std::isfinite(loss) || !std::isfinite(r.gradient_norm)) {
+    return "loss " + std::to_string(loss) + ", gradient norm " + std::to_string(r.gradient_norm);
+  }
+  if (o.max_loss_jump > 0 && state_.step > 0 && loss > state_.recent_loss + o.max_loss_jump) {
+    return "loss " + std::to_string(loss) + " after a mean of " + std::to_string(state_.recent_loss);
+  }
+  const double step_seconds = now_seconds() - start;
+  const std::int64_t step_tokens = std::int64_t{sequences} * o.sequence;
+  seconds_ += step_seconds;
+  state_.recent_loss = state_.step == 0 ? loss : std::fma(0.1, loss - state_.recent_loss, state_.recent_loss);
+  ++state_.step;
+  state_.tokens += step_tokens;
+  state_.evaluation_due = is_evaluated_at(o, state_.step) || state_.step == state_.end();
+  const double rate_of_tokens = static_cast<double>(step_tokens) / step_seconds;
+  const double flops = flops_per_token_ * rate_of_tokens;
+  log_->write({{"event", "step"},
+               {"step", state_.step},
+               {"loss", loss},
+               {"lr", rate},
+               {"grad_norm", r.gradient_norm},
+               {"tokens", state_.tokens},
+               {"seconds", seconds_},
+               {"tokens_per_s", rate_of_tokens},
+               {"flops_per_s", flops},
+               {"roof_share", roof_ ? ordered_json(flops / roof_->flops_per_s) : ordered_json(nullptr)},
+               {"loader_share", loading / step_seconds},
+               {"recipe", state_.recipe().name}});
+  show_progress(loss, state_.step == state_.end());
+  if (const auto observed = model_->statistics(); !observed.empty()) {
+    statistics_->write(state_.step, state_.recipe().name, model_->model(), observed);
+  }
+  observe_noise(reference);
+  return std::nullopt;
 }
 
 /// Keeps the best validation loss, whether of the few windows of an evaluation or of the many of the final one.
@@ -153,70 +91,128 @@ void trainer::note_validation(double loss) {
 
 double trainer::log_evaluation() {
   const train_options& o = state_.run.train;
-  const auto e = evaluate(*model_, step_inputs_for(state_), text_, o.eval_windows);
+  const auto e = evaluate(*model_, step_inputs_for(state_), text_, o.eval_windows, evaluation_progress());
   note_validation(e.loss);
+  state_.evaluation_due = false;
+  if (state_.step > 0 && o.target_loss > 0 && e.loss <= o.target_loss && !state_.target_reached) {
+    state_.target_reached = true;
+    if (!from_) time_to_target_ = now_seconds() - start_;
+  }
   log_->write({{"event", "eval"},
                {"step", state_.step},
                {"tokens", state_.tokens},
                {"val_loss", e.loss},
                {"bits_per_byte", e.bits_per_byte ? ordered_json(*e.bits_per_byte) : ordered_json(nullptr)},
                {"windows", e.window_losses.size()},
+               {"seconds", e.seconds},
                {"loader_share", e.loader_share},
                {"recipe", state_.recipe().name}});
   return e.loss;
 }
 
-void trainer::save_checkpoint() {
-  std::error_code failed;
-  fs::create_directories(files_.checkpoints(), failed);
-  const fs::path path = files_.checkpoint(state_.step);
-  llama::write_checkpoint(path, *model_, io::to_json(state_), state_.run.init);
-  log_->write({{"event", "checkpoint"}, {"step", state_.step}, {"path", path.string()}});
-  files_.prune(state_.step, state_.run.train.keep_checkpoints);
+void trainer::write_checkpoint() {
+  llama::write_checkpoint(
+      files_.checkpoint(state_.step), *model_, io::to_json(state_), state_.run.init,
+      [&](const fs::path& directory) { tokenizer_.write(directory, state_.run.model.max_position_embeddings); });
 }
 
-void trainer::show_progress(const nn::step_state& r) {
-  if (!session_.progress) return;
+void trainer::save_checkpoint(bool is_extra) {
+  io::make_directories(files_.checkpoints());
+  const fs::path path = files_.checkpoint(state_.step);
+  log_->flush();  // what a checkpoint follows is on disk before it
+  write_checkpoint();
+  saved_step_ = state_.step;
+  log_->write({{"event", "checkpoint"}, {"step", state_.step}, {"path", path.string()}});
+  files_.prune(state_.step, is_extra, state_.run.train);
+}
+
+void trainer::show_progress(double loss, bool always) {
   const train_options& o = state_.run.train;
   const double tokens_per_step = static_cast<double>(o.batch) * o.accumulate * o.sequence;
-  const double average = seconds_ / static_cast<double>(std::max<std::int64_t>(1, state_.tokens)) * tokens_per_step;
-  const double left = average * static_cast<double>(o.steps - state_.step);
-  std::fprintf(stderr, "\r%s  step %lld/%lld  loss %.4f  %.0f tokens/s  ETA %d:%02d   ", state_.run.name.c_str(),
-               static_cast<long long>(state_.step), static_cast<long long>(o.steps), r.mean_loss(),
-               tokens_per_step / average, static_cast<int>(left) / 60, static_cast<int>(left) % 60);
-  progress_open_ = true;
+  const double average = (now_seconds() - start_) / static_cast<double>(state_.step - start_step_);
+  progress_.show(
+      state_.run.name,
+      {"step " + std::to_string(state_.step) + "/" + std::to_string(state_.end()), as_text("loss %.4f", loss),
+       "ETA " + duration_text(average * static_cast<double>(state_.end() - state_.step)),
+       as_text("%.0f tokens/s", tokens_per_step / average)},
+      always);
 }
 
-/// Ends the progress line, so that what follows on the terminal has a line of its own.
-void trainer::end_progress() {
-  if (progress_open_) std::fputc('\n', stderr);
-  progress_open_ = false;
-}
-
-/// Reports a number that is none: nothing more is written but the end of the log.
-int trainer::diverged(std::int64_t step, const std::string& what) {
-  end_progress();
-  std::cerr << "mini-llama: " << state_.run.name << ": diverged at step " << step << " (" << what
-            << "); log and last checkpoint are kept in " << session_.out << "\n";
-  return finish("diverged", exit_diverged);
+/// Shows how far an evaluation is, and ends it when a signal has come.
+progress_function trainer::evaluation_progress() {
+  return [show = progress_.counter(state_.run.name, "step " + std::to_string(state_.step) + "  evaluating")](
+             std::int64_t done, std::int64_t total) {
+    throw_if_interrupted();
+    show(done, total);
+  };
 }
 
 /// What is wrong with the model behind a step, if anything is: such a model must not displace an older checkpoint.
 /// `loss` is its validation loss if one was computed.
 std::optional<std::string> trainer::find_divergence(std::optional<double> loss) {
-  const train_options& o = state_.run.train;
   if (const llama::parameter* p = model_->find_overflow()) return p->name() + " has overflown";
-  if (!loss) loss = evaluate(*model_, step_inputs_for(state_), text_, o.batch).loss;
+  if (!loss) loss = evaluate(*model_, step_inputs_for(state_), text_, state_.run.train.batch).loss;
   if (std::isfinite(*loss)) return std::nullopt;
   return "validation loss " + std::to_string(*loss);
 }
 
-int trainer::finish(const char* status, int code) {
+/// Goes on from the last checkpoint with the data that follow the step that diverged; false where the options or the
+/// data say no. Everything that it depends on is in the state: killed and resumed, a run rolls back in the same way.
+bool trainer::roll_back(std::int64_t step, const std::string& what) {
+  const train_options& o = state_.run.train;
+  if (o.on_divergence != "rollback" || state_.rollbacks >= o.max_rollbacks) return false;
+  const resume_point to{files_.path(), files_.rollback_checkpoint(o)};
+  trainer_state good = read_state(to);
+  good.run = state_.run;
+  good.skipped_steps = state_.skipped_steps + step - good.step;
+  good.rollbacks = state_.rollbacks + 1;
+  if (!text_.has_data_for(o, good.skipped_steps)) return false;
+  progress_.end();
+  std::cerr << "mini-llama: " << state_.run.name << ": diverged at step " << step << " (" << what << "); going on from "
+            << "step " << good.step << " with the data that follow\n";
+  log_->write({{"event", "rollback"},
+               {"step", good.step},
+               {"from_step", step},
+               {"reason", what},
+               {"skipped_steps", good.skipped_steps},
+               {"rollbacks", good.rollbacks}});
+  state_ = std::move(good);
+  build_model(to.checkpoint);
+  open_statistics(true);
+  return true;
+}
+
+/// Reports a number that is none: nothing more is written but the end of the log.
+int trainer::diverged(std::int64_t step, const std::string& what) {
+  progress_.end();
+  std::cerr << "mini-llama: " << state_.run.name << ": diverged at step " << step << " (" << what
+            << "); log and last checkpoint are kept in " << session_.out << "\n";
+  finish("diverged");
+  return exit_diverged;
+}
+
+/// Leaves a checkpoint to go on from, and says how.
+int trainer::interrupted(int signal) {
+  progress_.end();
+  if (state_.step > 0 && saved_step_ != state_.step) {
+    if (const auto fault = find_divergence({})) return diverged(state_.step, *fault);
+    save_checkpoint(true);
+  }
+  std::cerr << "mini-llama: " << state_.run.name << ": " << signal_name(signal) << " at step " << state_.step << " of "
+            << state_.end() << "; to go on: mini-llama train --resume " << session_.out << "\n";
+  finish("interrupted");
+  return exit_interrupted;
+}
+
+/// Writes the end of the log, with a last evaluation if the run is complete.
+int trainer::finish(const char* status) {
   const train_options& o = state_.run.train;
   ordered_json record = {
       {"event", "end"}, {"status", status}, {"step", state_.step}, {"tokens", state_.tokens}, {"seconds", seconds_}};
-  if (code == exit_ok) {
-    const auto e = evaluate(*model_, step_inputs_for(state_), text_, o.final_eval_windows);
+  const std::string_view kind = status;
+  if (kind != "diverged" && kind != "interrupted") {
+    const auto e = evaluate(*model_, step_inputs_for(state_), text_, o.final_eval_windows, evaluation_progress());
+    progress_.end();
     note_validation(e.loss);
     record["final_val_loss"] = e.loss;
     record["window_losses"] = e.window_losses;
@@ -225,66 +221,51 @@ int trainer::finish(const char* status, int code) {
     if (e.bits_per_byte) std::cout << " (" << *e.bits_per_byte << (text_.is_bytes() ? " bits)" : " bits/byte)");
     std::cout << "\n";
   }
+  record["time_to_target"] = time_to_target_ ? ordered_json(*time_to_target_) : ordered_json(nullptr);
   if (state_.evaluated) record["best_val_loss"] = state_.best_val_loss;
   log_->write(record);
-  return code;
+  return exit_ok;
 }
 
-/// Counts a finished step and logs it.
-void trainer::log_step(const nn::step_state& r, double rate, double step_seconds) {
+int trainer::train() {
   const train_options& o = state_.run.train;
-  const std::int64_t step_tokens = std::int64_t{o.batch} * o.accumulate * o.sequence;
-  ++state_.step;
-  state_.tokens += step_tokens;
-  log_->write({{"event", "step"},
-               {"step", state_.step},
-               {"loss", r.mean_loss()},
-               {"lr", rate},
-               {"grad_norm", r.gradient_norm},
-               {"tokens", state_.tokens},
-               {"seconds", seconds_},
-               {"tokens_per_s", static_cast<double>(step_tokens) / step_seconds},
-               {"loader_share", loader_seconds_ / step_seconds},
-               {"recipe", state_.recipe().name}});
+  for (;;) {
+    std::optional<double> loss;
+    if (state_.evaluation_due) loss = log_evaluation();
+    if (loss && state_.step > 0) observe_validation(*loss);
+    const bool is_complete = state_.step >= state_.end() || state_.target_reached;
+    const bool ends = is_complete || (session_.stop_at > 0 && state_.step >= session_.stop_at);
+    const bool at_interval = o.checkpoint_every > 0 && state_.step % o.checkpoint_every == 0;
+    if (state_.step > 0 && saved_step_ != state_.step && (ends || at_interval)) {
+      if (const auto fault = find_divergence(loss)) {
+        if (roll_back(state_.step, *fault)) continue;
+        return diverged(state_.step, *fault);
+      }
+      save_checkpoint(!is_complete && !at_interval);
+    }
+    if (ends && session_.replays) return exit_ok;
+    if (ends) return finish(state_.target_reached ? "target" : is_complete ? "ok" : "stopped");
+    throw_if_interrupted();
+    enter_phase();
+    if (const auto fault = train_step()) {
+      if (roll_back(state_.step + 1, *fault)) continue;
+      return diverged(state_.step + 1, *fault);
+    }
+  }
 }
 
 int trainer::run() {
-  const train_options& o = state_.run.train;
+  const signal_guard signals;
   open_log();
   warm_up();
-  if (state_.step == 0) log_evaluation();
-  const auto last = [&] { return session_.stop_at > 0 ? std::min(session_.stop_at, state_.end()) : state_.end(); };
-  bool reached = false;
-  while (state_.step < last() && !reached) {
-    enter_phase();
-    const std::vector<float> reference = reference_gradients();
-    const double start = now_seconds();
-    const double rate = learning_rate(o, state_.step);
-    const nn::step_state r = train_step();
-    if (!std::isfinite(r.mean_loss()) || !std::isfinite(r.gradient_norm)) {
-      return diverged(state_.step + 1,
-                      "loss " + std::to_string(r.mean_loss()) + ", gradient norm " + std::to_string(r.gradient_norm));
-    }
-    const double step_seconds = now_seconds() - start;
-    seconds_ += step_seconds;
-    log_step(r, rate, step_seconds);
-    if (const auto observed = model_->statistics(); !observed.empty()) {
-      statistics_->write(state_.step, state_.recipe().name, model_->model(), observed);
-    }
-    show_progress(r);
-    observe_noise(reference);
-    std::optional<double> loss;
-    if (state_.step % o.eval_every == 0 || state_.step == state_.end()) loss = log_evaluation();
-    if (loss) observe_validation(*loss);
-    reached = loss && o.target_loss > 0 && *loss <= o.target_loss;
-    if (state_.step == last() || reached || (o.checkpoint_every > 0 && state_.step % o.checkpoint_every == 0)) {
-      if (const auto fault = find_divergence(loss)) return diverged(state_.step, *fault);
-      save_checkpoint();
-    }
+  try {
+    return train();
+  } catch (const interruption& i) {
+    return interrupted(i.signal);
+  } catch (const io::error& e) {
+    progress_.end();
+    throw io::error(std::string(e.what()) + "; when that is mended: mini-llama train --resume " + session_.out);
   }
-  end_progress();
-  if (session_.replays) return exit_ok;
-  return finish(reached ? "target" : state_.step == state_.end() ? "ok" : "stopped", exit_ok);
 }
 
 }  // namespace rotoscale::llama_program

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The training loop: recipes by step, optimizer, log, evaluations, checkpoints, exact resume.
+// The training loop: recipes by step, optimizer, log, evaluations, checkpoints, exact resume, signals, roll-back.
 #pragma once
 
 #include <filesystem>
@@ -9,9 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "data/tokenizer_files.hpp"
 #include "evaluate.hpp"
-#include "rotoscale/io/jsonl.hpp"
+#include "progress.hpp"
+#include "throughput.hpp"
 #include "train/digests.hpp"
+#include "train/log.hpp"
+#include "train/resume.hpp"
 #include "train/run_directory.hpp"
 #include "train/state.hpp"
 #include "train/statistics.hpp"
@@ -22,36 +26,46 @@ namespace rotoscale::llama_program {
 struct session_options {
   std::string out;
   bool overwrite = false;
-  bool resume = false;
-  std::string resumed_run;       ///< directory of the run that is resumed
+  bool auto_resume = false;      ///< resume what is in `out`, if there is anything
   std::int64_t stop_at = 0;      ///< end after this many steps, as if killed behind its checkpoint; 0: at the last
   int threads = 0;               ///< for the log
   std::size_t memory_limit = 0;  ///< bytes; 0: none
   int synthetic_warmup = 0;      ///< steps on random tokens before a new run, without a trace in it
   std::string synthetic_recipe = "fp8_amd";  ///< of those steps
-  std::int64_t statistics_every = 100;  ///< steps from an observed one to the next; 0: none is
-  bool progress = false;         ///< a line on stderr, rewritten every step
-  step_watcher* watcher = nullptr;  ///< told of every step
-  bool replays = false;          ///< ends behind its checkpoint without an evaluation or a word
+  std::int64_t statistics_every = 100;       ///< steps from an observed one to the next; 0: none is
+  bool progress = false;                     ///< a line on stderr, if that is a terminal
+  bool csv = false;                          ///< metrics.csv beside the log
+  bool tensorboard = false;                  ///< tensorboard/ beside the log
+  std::string roof;                          ///< see make_roof
+  std::int64_t began_ms = 0;                 ///< when the program began, in milliseconds since 1970
+  step_watcher* watcher = nullptr;           ///< told of every step
+  bool replays = false;                      ///< ends behind its checkpoint without an evaluation or a word
 };
 
 class trainer {
  public:
-  /// A new run (state.step = 0) or the continuation of a checkpoint.
-  trainer(nn::backend& ops, trainer_state state, const session_options& session);
+  /// A run, or where `from` is given the continuation of one whose state there is `state`. Throws io::error, or
+  /// damaged_checkpoint.
+  trainer(nn::backend& ops, trainer_state state, const session_options& session,
+          const std::optional<resume_point>& from = {});
 
-  /// Restores weights and optimizer from a checkpoint of this run.
-  void restore(const std::filesystem::path& checkpoint);
-
-  /// Trains to the end; returns the exit code.
+  /// Trains to the end, or until a signal comes; returns the exit code.
   int run();
 
  private:
+  // start.cpp
+  void build_model(const std::filesystem::path& checkpoint);
   void load_given_weights();
   void open_log();
   void load_initial();
   void warm_up();
-  void open_statistics();
+  void open_statistics(bool continues);
+  void continue_log();
+  void begin_log();
+  void require_base_elsewhere() const;
+  void add_sinks(bool is_new);
+  nlohmann::ordered_json roof_record() const;
+
   // healing.cpp
   void enter_phase();
   token_batch training_data();
@@ -59,30 +73,41 @@ class trainer {
   void observe_noise(const std::vector<float>& reference);
   void observe_validation(double loss);
 
-  nn::step_state train_step();
+  // train.cpp
+  int train();
+  std::optional<std::string> train_step();
   bool observes() const;
-  void note_validation(double loss);
   double log_evaluation();
-  void save_checkpoint();
-  void log_step(const nn::step_state& r, double rate, double step_seconds);
-  void show_progress(const nn::step_state& r);
-  void end_progress();
+  void save_checkpoint(bool is_extra);
+  void write_checkpoint();
+  void note_validation(double loss);
+  void show_progress(double loss, bool always);
+  progress_function evaluation_progress();
   std::optional<std::string> find_divergence(std::optional<double> loss);
+  bool roll_back(std::int64_t step, const std::string& what);
   int diverged(std::int64_t step, const std::string& what);
-  int finish(const char* status, int code);
+  int interrupted(int signal);
+  int finish(const char* status);
 
   nn::backend* ops_;
   trainer_state state_;
   session_options session_;
+  std::optional<resume_point> from_;
   run_directory files_;
   corpus text_;
+  tokenizer_files tokenizer_;
   std::unique_ptr<llama::session> model_;
   nn::recipe synthetic_;  ///< of the synthetic warm-up
-  std::unique_ptr<io::jsonl_writer> log_;
+  std::unique_ptr<run_log> log_;
   std::unique_ptr<statistics_log> statistics_;
-  bool progress_open_ = false;
-  double loader_seconds_ = 0;  ///< of the last step
-  double seconds_ = 0;         ///< spent training, evaluations and checkpoints left out
+  std::optional<roof> roof_;
+  double flops_per_token_ = 0;
+  progress_line progress_;
+  std::int64_t saved_step_ = -1;          ///< whose checkpoint is complete; -1: none
+  double seconds_ = 0;                    ///< spent training, evaluations and checkpoints left out
+  double start_ = 0;                      ///< of this process's training, on the wall
+  std::optional<double> time_to_target_;  ///< from the first step, of a run that was never interrupted
+  std::int64_t start_step_ = 0;           ///< where it began
 };
 
 }  // namespace rotoscale::llama_program

@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Whole-file reading (plain or gzip) and atomic writing of files and directories. What has its final name is complete
-// and on disk: data is written under a temporary name beside it, flushed, and renamed. POSIX.
+// Whole-file reading (plain or gzip), and what readers and writers of files have in common. POSIX.
 #pragma once
 
 #include <fcntl.h>
@@ -9,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -117,55 +115,6 @@ inline void write_all(const descriptor& file, std::string_view bytes, const std:
   }
 }
 
-inline void sync_path(const std::filesystem::path& path) {
-  const descriptor file = open_to_read(path);
-  // Some file systems cannot flush a directory and say EINVAL; there is nothing to be done about it then.
-  if (::fsync(file.get()) != 0 && errno != EINVAL) fail(path, "cannot flush", errno);
-}
-
-/// "a/b" for "a/b", "a/b/" and "a/./b"; an error for a path that names no entry of its parent.
-inline std::filesystem::path entry_path(const std::filesystem::path& path) {
-  std::filesystem::path entry = path.lexically_normal();
-  if (!entry.has_filename()) entry = entry.parent_path();
-  const auto name = entry.filename();
-  if (name.empty() || name == "." || name == "..") throw error(path.string(), "not a name that can be written");
-  return entry;
-}
-
-inline std::filesystem::path parent_directory(const std::filesystem::path& path) {
-  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
-}
-
-/// ".name.<kind>-<pid>" beside `path`: hidden, so that nobody globs it, and on the same file system.
-inline std::filesystem::path sibling(const std::filesystem::path& path, const char* kind) {
-  std::filesystem::path name = ".";
-  name += path.filename();
-  name += std::string(".") + kind + "-" + std::to_string(::getpid());
-  return path.parent_path() / name;
-}
-
-/// Makes `from` be `to` where a directory `to` exists, without exchanging them in one step: `to` is absent for an
-/// instant, never half written. Returns where the old directory is now.
-inline std::filesystem::path displace_directory(const std::filesystem::path& from, const std::filesystem::path& to) {
-  const std::filesystem::path old = sibling(to, "old");
-  std::filesystem::remove_all(old);
-  if (::rename(to.c_str(), old.c_str()) != 0) fail(to, "cannot move the existing directory away", errno);
-  if (::rename(from.c_str(), to.c_str()) != 0) {
-    const int code = errno;
-    if (::rename(old.c_str(), to.c_str()) != 0) fail(to, "cannot restore " + old.string(), errno);
-    fail(to, "cannot rename to it", code);
-  }
-  return old;
-}
-
-/// The same in one step where the kernel and the file system can exchange two names.
-inline std::filesystem::path exchange_directory(const std::filesystem::path& from, const std::filesystem::path& to) {
-#if defined(RENAME_EXCHANGE)
-  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return from;
-#endif
-  return displace_directory(from, to);
-}
-
 }  // namespace detail
 
 /// All bytes of a regular file, as they are. More than `limit` of them are refused before memory is asked for.
@@ -209,131 +158,5 @@ inline std::string read_file(const std::filesystem::path& path) {
   decoder.finish();
   return out;
 }
-
-/// A file that appears under its name on commit() and not before; without commit() nothing is left behind.
-class atomic_file {
- public:
-  /// Opens a hidden file beside `path`. Throws io::error where that cannot be written or is no regular file.
-  explicit atomic_file(const std::filesystem::path& path) : path_(detail::entry_path(path)) {
-    std::error_code ignored;
-    const auto status = std::filesystem::status(path_, ignored);
-    if (std::filesystem::is_directory(status)) throw error(path.string(), "cannot write: is a directory");
-    if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
-      throw error(path.string(), "cannot write: not a regular file");
-    }
-    // Writing through a symbolic link replaces the file that it points to, as a plain write would.
-    if (std::filesystem::is_symlink(path_, ignored)) path_ = std::filesystem::weakly_canonical(path_);
-    static std::atomic<unsigned> count{0};
-    // A killed process may have left the name of an equal process number.
-    for (int attempt = 0; attempt < 1000 && !file_.is_open(); ++attempt) {
-      temporary_ = detail::sibling(path_, "tmp");
-      temporary_ += "-" + std::to_string(count++);
-      file_ = detail::descriptor(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-      if (!file_.is_open() && errno != EEXIST) break;
-    }
-    if (!file_.is_open()) detail::fail(path_, "cannot write", errno);
-  }
-  atomic_file(const atomic_file&) = delete;
-  atomic_file& operator=(const atomic_file&) = delete;
-  ~atomic_file() {
-    if (!committed_) ::unlink(temporary_.c_str());
-  }
-
-  /// Appends.
-  void write(std::string_view bytes) { detail::write_all(file_, bytes, path_); }
-
-  /// Overwrites bytes that were written before, such as a header that counts what follows.
-  void write_at(std::uint64_t offset, std::string_view bytes) {
-    while (!bytes.empty()) {
-      const ssize_t n = ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) detail::fail(path_, "cannot write", errno);
-      bytes.remove_prefix(static_cast<std::size_t>(n));
-      offset += static_cast<std::uint64_t>(n);
-    }
-  }
-
-  /// Flushes to the disk and renames.
-  void commit() {
-    if (::fsync(file_.get()) != 0) detail::fail(path_, "cannot flush", errno);
-    if (file_.close() != 0) detail::fail(path_, "cannot write", errno);
-    if (::rename(temporary_.c_str(), path_.c_str()) != 0) detail::fail(path_, "cannot rename to it", errno);
-    committed_ = true;
-    detail::sync_path(detail::parent_directory(path_));
-  }
-
- private:
-  std::filesystem::path path_;
-  std::filesystem::path temporary_;
-  detail::descriptor file_;
-  bool committed_ = false;
-};
-
-/// The whole content at once; the file appears whole or not at all.
-inline void write_file_atomically(const std::filesystem::path& path, std::string_view bytes) {
-  atomic_file file(path);
-  file.write(bytes);
-  file.commit();
-}
-
-/// A directory that appears under its name on commit(), replacing a directory of that name, and not before; without
-/// commit() nothing is left behind. Fill path(), a hidden sibling. One writer of a name at a time.
-class atomic_directory {
- public:
-  /// Makes a hidden directory beside `path`. Throws io::error where that is something else than a directory.
-  explicit atomic_directory(const std::filesystem::path& path)
-      : final_(detail::entry_path(path)), temporary_(detail::sibling(final_, "tmp")) {
-    check_target();
-    std::error_code code;
-    // A killed process of an equal process number may have left one.
-    std::filesystem::remove_all(temporary_, code);
-    if (::mkdir(temporary_.c_str(), 0777) != 0) detail::fail(final_, "cannot create the directory", errno);
-  }
-  atomic_directory(const atomic_directory&) = delete;
-  atomic_directory& operator=(const atomic_directory&) = delete;
-  ~atomic_directory() {
-    std::error_code ignored;
-    if (!committed_) std::filesystem::remove_all(temporary_, ignored);
-  }
-
-  /// The hidden directory, to be filled.
-  const std::filesystem::path& path() const { return temporary_; }
-  /// What it will be called.
-  const std::filesystem::path& final_path() const { return final_; }
-
-  /// Flushes all files to the disk and renames, in exchange for an older directory of that name.
-  void commit() try {
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(temporary_)) {
-      if (entry.is_symlink()) continue;
-      if (entry.is_regular_file() || entry.is_directory()) detail::sync_path(entry.path());
-    }
-    detail::sync_path(temporary_);
-    check_target();
-    std::filesystem::path old;
-    if (std::filesystem::exists(final_)) {
-      old = detail::exchange_directory(temporary_, final_);
-    } else if (::rename(temporary_.c_str(), final_.c_str()) != 0) {
-      detail::fail(final_, "cannot rename to it", errno);
-    }
-    committed_ = true;
-    detail::sync_path(detail::parent_directory(final_));
-    if (!old.empty()) std::filesystem::remove_all(old);
-  } catch (const std::filesystem::filesystem_error& e) {
-    throw error(final_.string(), "cannot write the directory: " + e.code().message());
-  }
-
- private:
-  void check_target() const {
-    std::error_code ignored;
-    const auto status = std::filesystem::symlink_status(final_, ignored);
-    if (std::filesystem::exists(status) && !std::filesystem::is_directory(status)) {
-      throw error(final_.string(), "cannot write: exists and is not a directory");
-    }
-  }
-
-  std::filesystem::path final_;
-  std::filesystem::path temporary_;
-  bool committed_ = false;
-};
 
 }  // namespace rotoscale::io

@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "rotoscale/io/atomic_file.hpp"
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/io/file.hpp"
 

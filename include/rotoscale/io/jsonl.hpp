@@ -1,10 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // JSON lines: one record a line, each on disk's side of a write before the next begins, so that a killed run loses at
-// most the line that it was writing.
+// most the line that it was writing. A log has one writer at a time.
 #pragma once
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -38,12 +39,27 @@ class jsonl_writer {
   /// A new file, or the end of an old one.
   enum class mode { write, append };
 
-  /// Appending to the log of a killed run first removes the line that it left unfinished.
+  /// Appending to the log of a killed run first removes the line that it left unfinished. Throws io::error, also while
+  /// another writer has the log open.
   explicit jsonl_writer(const std::filesystem::path& path, mode how = mode::write) : path_(path) {
-    const int flags = how == mode::write ? O_WRONLY | O_TRUNC : O_RDWR | O_APPEND;
-    file_ = detail::descriptor(::open(path.c_str(), flags | O_CREAT | O_CLOEXEC, 0666));
+    file_ = detail::descriptor(::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666));
     if (!file_.is_open()) detail::fail(path, "cannot write", errno);
-    if (how == mode::append) mend_last_line();
+    // File systems without locks say something else than EWOULDBLOCK; there is no lock to be had then.
+    if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      throw error(path.string(), "cannot write: another process is writing it");
+    }
+    struct stat status {};
+    if (::fstat(file_.get(), &status) != 0 || !S_ISREG(status.st_mode)) return;
+    if (how == mode::append) {
+      mend_last_line();
+    } else {
+      clear();
+    }
+  }
+
+  /// Removes all records.
+  void clear() {
+    if (::ftruncate(file_.get(), 0) != 0 && errno != EINVAL) detail::fail(path_, "cannot write", errno);
   }
 
   /// The record is with the operating system when this returns.
@@ -51,13 +67,16 @@ class jsonl_writer {
     detail::write_all(file_, json_text(record, path_.string()) + "\n", path_);
   }
 
+  /// All records so far are on disk when this returns.
+  void flush() {
+    if (::fsync(file_.get()) != 0 && errno != EINVAL) detail::fail(path_, "cannot flush", errno);
+  }
+
   /// Of the log.
   const std::filesystem::path& path() const { return path_; }
 
  private:
   void mend_last_line() {
-    struct stat status {};
-    if (::fstat(file_.get(), &status) != 0 || !S_ISREG(status.st_mode)) return;
     std::string text;
     detail::read_rest(file_, text, path_);
     const std::size_t line = text.rfind('\n') + 1;  // npos + 1 is 0

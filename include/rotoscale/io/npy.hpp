@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "rotoscale/io/atomic_file.hpp"
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/io/file.hpp"
 #include "rotoscale/io/npy_header.hpp"

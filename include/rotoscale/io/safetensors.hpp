@@ -21,8 +21,8 @@
 #include <utility>
 #include <vector>
 
+#include "rotoscale/io/atomic_file.hpp"
 #include "rotoscale/io/error.hpp"
-#include "rotoscale/io/file.hpp"
 #include "rotoscale/io/mapped_file.hpp"
 #include "rotoscale/io/safetensors_header.hpp"
 #include "rotoscale/round.hpp"

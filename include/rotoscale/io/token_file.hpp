@@ -18,8 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "rotoscale/io/atomic_file.hpp"
 #include "rotoscale/io/error.hpp"
-#include "rotoscale/io/file.hpp"
 #include "rotoscale/io/mapped_file.hpp"
 
 namespace rotoscale::io {

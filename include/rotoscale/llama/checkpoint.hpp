@@ -9,6 +9,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -16,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "rotoscale/io/file.hpp"
+#include "rotoscale/io/atomic_file.hpp"
 #include "rotoscale/io/json.hpp"
 #include "rotoscale/io/safetensors_shards.hpp"
 #include "rotoscale/llama/adapter_config.hpp"
@@ -143,9 +144,11 @@ inline std::vector<scaling_memory> scaling_buffers(const nn::delayed_scaling_sta
 }  // namespace detail
 
 /// Writes a checkpoint directory: weights, or with adapters these; the moments of those that train; scales. `state`
-/// goes to trainer_state.json as it is. `base` says in adapter_config.json what the adapters stand beside.
+/// goes to trainer_state.json as it is; `add_files` puts into the directory what else it holds. `base` says in
+/// adapter_config.json what the adapters stand beside.
 inline void write_checkpoint(const std::filesystem::path& directory, const session& from,
-                             const nlohmann::ordered_json& state, const std::string& base = "") {
+                             const nlohmann::ordered_json& state, const std::string& base = "",
+                             const std::function<void(const std::filesystem::path&)>& add_files = nullptr) {
   io::atomic_directory out(directory);
   io::safetensors_writer weights, optimizer;
   const model& m = from.model();
@@ -173,6 +176,7 @@ inline void write_checkpoint(const std::filesystem::path& directory, const sessi
     io::write_json(out.path() / "config.json", model_config_json(m.config()));
   }
   io::write_json(out.path() / "trainer_state.json", state);
+  if (add_files) add_files(out.path());
   out.commit();
 }
 

@@ -118,8 +118,9 @@ class model {
   /// Weights that have a source are quantized again before the next pass, changed or not.
   void void_weights();
 
-  /// Sets a parameter's values; a weight without an FP32 source goes straight into its operands.
-  void load(const nn::pass& p, std::size_t number, std::span<const float> values);
+  /// Sets values of a parameter from element `first` on; they count once its last element is set. A weight without an
+  /// FP32 source then goes into its operands.
+  void load(const nn::pass& p, std::size_t number, index_t first, std::span<const float> values);
   /// A parameter's values or, from `from`, its gradient or a moment. Throws std::logic_error where there is no FP32
   /// source.
   std::vector<float> values(nn::queue q, std::size_t number) const { return download(q, source(number), number); }
@@ -127,9 +128,10 @@ class model {
   std::vector<float> arena_values(nn::queue q, const float* from, std::size_t number) const {
     return download(q, dense(from + parameters_[number].offset, parameters_[number]), number);
   }
-  /// The inverse.
-  void set_arena_values(nn::queue q, float* to, std::size_t number, std::span<const float> values) const {
-    ops_->upload(q, to + parameters_[number].offset, values.data(), values.size_bytes());
+  /// The inverse, from element `first` of the parameter on.
+  void set_arena_values(nn::queue q, float* to, std::size_t number, std::span<const float> values,
+                        index_t first = 0) const {
+    ops_->upload(q, to + parameters_[number].offset + first, values.data(), values.size_bytes());
     ops_->synchronize(q);
   }
 

@@ -17,14 +17,15 @@ inline std::vector<float> model::download(nn::queue q, const nn::const_tensor_vi
   return host;
 }
 
-inline void model::load(const nn::pass& p, std::size_t number, std::span<const float> values) {
+inline void model::load(const nn::pass& p, std::size_t number, index_t first, std::span<const float> values) {
   parameter& into = parameters_[number];
-  ROTOSCALE_ASSERT(static_cast<index_t>(values.size()) == into.size());
-  ++into.version;
+  const index_t end = first + static_cast<index_t>(values.size());
+  ROTOSCALE_ASSERT(first >= 0 && end <= into.size());
   const bool kept = !sources_[number].empty();
   float* const at = kept ? const_cast<float*>(gain(number)) : staging_;
-  ops_->upload(p.queue, at, values.data(), values.size_bytes());
-  if (!kept) {
+  ops_->upload(p.queue, at + first, values.data(), values.size_bytes());
+  if (end == into.size()) ++into.version;
+  if (end == into.size() && !kept) {
     std::size_t i = 0;
     for_each_linear([&](const nn::linear& l, std::size_t own) {
       if (own == number) {
@@ -65,9 +66,12 @@ inline nn::attention_tensors model::attention_of(const layer& l) const {
   const auto part = [&](const nn::tensor_view& x, index_t first, index_t heads) {
     return nn::as_heads(x.part(1, first, heads * dim), options_.batch, heads, dim);
   };
-  return {part(l.qkv_out, 0, config_.num_attention_heads), part(l.qkv_out, q, config_.num_key_value_heads),
-          part(l.qkv_out, q + kv, config_.num_key_value_heads), part(l.attended, 0, config_.num_attention_heads),
-          l.lse, starts_};
+  return {part(l.qkv_out, 0, config_.num_attention_heads),
+          part(l.qkv_out, q, config_.num_key_value_heads),
+          part(l.qkv_out, q + kv, config_.num_key_value_heads),
+          part(l.attended, 0, config_.num_attention_heads),
+          l.lse,
+          starts_};
 }
 
 /// From the normed and quantized input to the quantized input of the output projection.
@@ -232,10 +236,10 @@ inline void model::backward_layer(const nn::pass& p, layer& l) {
   const auto heads = [&](const nn::tensor_view& x, index_t first, index_t count) {
     return nn::as_heads(x.part(1, first, count), options_.batch, count / dim, dim);
   };
-  ops_->attention_backward(p.queue, attention_of(l),
-                           {heads(d_attended_, 0, q), heads(d_qkv_, 0, q), heads(d_qkv_, q, kv),
-                            heads(d_qkv_, q + kv, kv)},
-                           attention_, p.state);
+  ops_->attention_backward(
+      p.queue, attention_of(l),
+      {heads(d_attended_, 0, q), heads(d_qkv_, 0, q), heads(d_qkv_, q, kv), heads(d_qkv_, q + kv, kv)}, attention_,
+      p.state);
   ops_->rope_both(p.queue, heads(d_qkv_, 0, q), heads(d_qkv_, q, kv), cosine_, sine_, true);
   ops_->quantize(p.queue, d_qkv_, l.qkv.gradient_target(p), p.state);
   if (p.observe) {

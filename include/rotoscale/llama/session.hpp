@@ -141,9 +141,10 @@ class session {
     ops_->upload(queue_, &evaluation_state_->inputs, &inputs, sizeof inputs);
     ops_->synchronize(queue_);
   }
-  /// Sets every parameter's values.
-  void load(std::size_t number, std::span<const float> values) {
-    model_.load(evaluation_pass(), number, values);
+  /// Sets values of a parameter from element `first` on; they count once its last element is set.
+  void load(std::size_t number, std::span<const float> values, index_t first = 0) {
+    model_.load(evaluation_pass(), number, first, values);
+    if (first + static_cast<index_t>(values.size()) < model_.parameters()[number].size()) return;
     stash_.keep(evaluation_pass(), number, model_.loaded(number));
   }
   /// Initial values from a seed.

@@ -66,6 +66,23 @@ TEST_CASE("jsonl_writer names the file that it cannot write") {
         (dir / "log").string() + ": cannot be written as JSON: invalid UTF-8 byte at index 0: 0xFF");
 }
 
+TEST_CASE("a log has one writer at a time, and the second changes nothing") {
+  const scratch_directory dir;
+  const auto path = dir / "log.jsonl";
+  {
+    jsonl_writer first(path);
+    first.write(json{{"step", 1}});
+    for (const auto mode : {jsonl_writer::mode::write, jsonl_writer::mode::append}) {
+      CHECK(message_of([&] { jsonl_writer second(path, mode); }) ==
+            path.string() + ": cannot write: another process is writing it");
+    }
+    first.write(json{{"step", 2}});
+    first.flush();
+  }
+  jsonl_writer(path, jsonl_writer::mode::append).write(json{{"step", 3}});
+  CHECK(io::read_jsonl(path).size() == 3);
+}
+
 TEST_CASE("read_jsonl drops an unfinished last line, whatever is left of it") {
   const scratch_directory dir;
   const auto path = dir / "log.jsonl";

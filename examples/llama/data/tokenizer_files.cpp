@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include "data/tokenizer_files.hpp"
+
+#include "data/tokenizer.hpp"
+#include "rotoscale/io/atomic_file.hpp"
+#include "rotoscale/io/json.hpp"
+
+namespace rotoscale::llama_program {
+
+using nlohmann::ordered_json;
+
+tokenizer_files tokenizer_files::read(const std::string& path) {
+  tokenizer_files files;
+  const tokenizer t = tokenizer::choose(path);
+  files.end_of_text_ = t.end_of_text();
+  if (!path.empty()) files.model_ = io::read_raw_file(path);
+  return files;
+}
+
+void tokenizer_files::write(const std::filesystem::path& directory, int longest) const {
+  ordered_json generation = {{"do_sample", true}, {"max_length", longest}};
+  if (end_of_text_ >= 0) generation["eos_token_id"] = generation["pad_token_id"] = end_of_text_;
+  io::write_json(directory / "generation_config.json", generation);
+  if (model_.empty()) return;
+  io::write_file_atomically(directory / "tokenizer.model", model_);
+  // Nothing is added to a text: mini-llama's tokens are those of the text alone.
+  io::write_json(directory / "tokenizer_config.json", {{"tokenizer_class", "LlamaTokenizer"},
+                                                       {"add_bos_token", false},
+                                                       {"add_eos_token", false},
+                                                       {"add_prefix_space", false},
+                                                       {"legacy", false},
+                                                       {"model_max_length", longest}});
+}
+
+}  // namespace rotoscale::llama_program

@@ -1,0 +1,103 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include "train/resume.hpp"
+
+#include <algorithm>
+
+#include "rotoscale/io/json.hpp"
+#include "rotoscale/llama/checkpoint.hpp"
+#include "train/run_directory.hpp"
+
+namespace rotoscale::llama_program {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+template <class Function>
+auto reading(const Function& read) {
+  try {
+    return read();
+  } catch (const io::error& e) {
+    throw damaged_checkpoint(e.what());
+  }
+}
+
+/// Training takes the model's shape from trainer_state.json; everybody else takes it from config.json.
+void check_config(const fs::path& checkpoint, const llama::model_config& model) {
+  const std::string path = (checkpoint / "config.json").string();
+  const auto found = llama::model_config_json(llama::read_model_config(io::read_json(path), path)).flatten();
+  const auto expected = llama::model_config_json(model).flatten();
+  for (const auto& [key, value] : expected.items()) {
+    if (found.contains(key) && found[key] == value) continue;
+    throw io::error(path, key.substr(1) + " is not that of trainer_state.json");
+  }
+}
+
+/// "/train/learning_rate" as "--learning-rate", "/data/0" as "--data".
+std::string flag_of(std::string pointer) {
+  const std::size_t last = pointer.rfind('/');
+  if (pointer.find_first_not_of("0123456789", last + 1) == pointer.npos) pointer.resize(last);
+  std::string flag = "--" + pointer.substr(pointer.rfind('/') + 1);
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag;
+}
+
+}  // namespace
+
+std::vector<resume_point> find_resume_points(const fs::path& path) {
+  std::error_code failed;
+  if (!fs::exists(path, failed)) throw io::error(path.string(), "no such checkpoint or run directory");
+  bool is_checkpoint = false;
+  for (const char* name : {"model.safetensors", "adapter_model.safetensors", "optimizer.safetensors"}) {
+    is_checkpoint = is_checkpoint || fs::exists(path / name, failed);
+  }
+  // A checkpoint lies in RUN/checkpoints/.
+  const fs::path run = is_checkpoint ? fs::weakly_canonical(path).parent_path().parent_path() : path;
+  const run_directory files(run);
+  std::vector<resume_point> points;
+  if (is_checkpoint) points.push_back({run, path});
+  for (const std::int64_t step : files.steps()) {
+    const fs::path checkpoint = files.checkpoint(step);
+    if (is_checkpoint && checkpoint.filename() >= fs::weakly_canonical(path).filename()) continue;
+    points.push_back({run, checkpoint});
+  }
+  if (fs::exists(files.start(), failed)) points.push_back({run, {}});
+  return points;
+}
+
+trainer_state read_state(const resume_point& from) {
+  return reading([&] {
+    trainer_state state = read_trainer_state(from.checkpoint.empty() ? from.run : from.checkpoint);
+    // Beside adapters the base has its own.
+    if (!from.checkpoint.empty() && !state.run.lora) check_config(from.checkpoint, state.run.model);
+    return state;
+  });
+}
+
+void read_tensors(const fs::path& checkpoint, llama::session& into) {
+  reading([&] {
+    llama::read_checkpoint(checkpoint, into, true);
+    llama::read_scales(checkpoint, into);
+  });
+}
+
+void require_same_run(const trainer_state& wanted, const trainer_state& found, const std::string& where) {
+  const auto options = io::to_json(wanted.run).flatten(), old = io::to_json(found.run).flatten();
+  const auto text = [](const auto& values, const std::string& key) {
+    return values.contains(key) ? values.at(key).dump() : "none";
+  };
+  for (const auto* either : {&options, &old}) {
+    for (const auto& [key, value] : either->items()) {
+      if (key == "/name" && wanted.run.schedule != found.run.schedule) continue;  // the name is the schedule's
+      if (text(options, key) == text(old, key)) continue;
+      throw io::error(flag_of(key), "is " + text(options, key) + ", but " + text(old, key) + " in the run in " + where +
+                                        ", which only the same options resume (--overwrite starts anew)");
+    }
+  }
+  if (io::to_json(wanted).at("phases") != io::to_json(found).at("phases")) {
+    throw io::error("--schedule", "its recipes have changed since the run in " + where + " began");
+  }
+}
+
+}  // namespace rotoscale::llama_program

@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// SIGTERM, SIGINT and SIGHUP as a request to end at the next safe place. POSIX.
+#pragma once
+
+#include <signal.h>
+
+#include <array>
+#include <string>
+
+namespace rotoscale::llama_program {
+
+/// Thrown where a run may end because a signal has come.
+struct interruption {
+  int signal = 0;
+};
+
+/// While one exists, the first of these signals is only noted; a second one ends the process at once, as if nobody had
+/// handled it. A signal that was ignored before (nohup) stays ignored. One at a time.
+class signal_guard {
+ public:
+  signal_guard();
+  signal_guard(const signal_guard&) = delete;
+  signal_guard& operator=(const signal_guard&) = delete;
+  ~signal_guard();
+
+ private:
+  static constexpr std::array<int, 3> handled = {SIGTERM, SIGINT, SIGHUP};
+  std::array<struct sigaction, handled.size()> before_{};
+};
+
+/// Throws interruption if a signal has been noted.
+void throw_if_interrupted();
+
+/// "SIGTERM"
+std::string signal_name(int signal);
+
+}  // namespace rotoscale::llama_program

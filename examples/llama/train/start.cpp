@@ -1,0 +1,190 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// How a run begins, or goes on: its model and its files.
+
+#include <algorithm>
+
+#include "clock.hpp"
+#include "rotoscale/io/atomic_file.hpp"
+#include "rotoscale/llama/checkpoint.hpp"
+#include "rotoscale/llama/schedule.hpp"
+#include "rotoscale/llama/warm_up.hpp"
+#include "train/log.hpp"
+#include "train/mlperf.hpp"
+#include "train/train.hpp"
+
+namespace rotoscale::llama_program {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+trainer::trainer(nn::backend& ops, trainer_state state, const session_options& session,
+                 const std::optional<resume_point>& from)
+    : ops_(&ops),
+      state_(std::move(state)),
+      session_(session),
+      from_(from),
+      files_(session.out),
+      text_(data_of(state_.run), state_.run.train.seed, state_.run.model.vocab_size),
+      tokenizer_(tokenizer_files::read(state_.run.tokenizer)),
+      roof_(make_roof(session.roof, session.threads)),
+      progress_(session.progress) {
+  text_.check_budget(state_.run.train, state_.skipped_steps);
+  if (!from_) {
+    state_.data_fingerprint = text_.fingerprint();
+  } else if (state_.data_fingerprint != text_.fingerprint()) {
+    throw io::error(state_.run.data.front(),
+                    "not the text that the checkpoint was trained on, or another tokenizer or text format");
+  }
+  build_model(from_ ? from_->checkpoint : fs::path());
+}
+
+/// The model of state_, with the tensors of a checkpoint; none: as a run begins.
+void trainer::build_model(const fs::path& checkpoint) {
+  model_.reset();  // there is room for one
+  llama::session_options options =
+      session_options_for(state_.run, session_.memory_limit, session_.statistics_every > 0);
+  options.documents = text_.has_documents();
+  std::vector<nn::recipe> recipes = recipes_of(state_.phases);
+  if (state_.step == 0 && session_.synthetic_warmup > 0) {
+    synthetic_ = llama::load_recipe(session_.synthetic_recipe);
+    check_blocks(state_.run, synthetic_, "--synthetic-recipe");
+    recipes.push_back(synthetic_);
+  }
+  model_ = std::make_unique<llama::session>(*ops_, state_.run.model, options, recipes);
+  nn::step_inputs loading;  // the same for a run and its continuation
+  loading.seed = state_.run.train.seed;
+  model_->set_inputs(loading);
+  if (checkpoint.empty()) {
+    load_initial();
+  } else if (state_.run.lora) {
+    load_given_weights();
+  }
+  // The phase of the last step done: where the next one is in another phase, train() switches as an unbroken run does.
+  if (state_.phase != 0) model_->use(state_.recipe());
+  if (!checkpoint.empty()) read_tensors(checkpoint, *model_);
+  flops_per_token_ = model_flops_per_token(model_->model(), state_.run.train.sequence);
+  saved_step_ = checkpoint.empty() || state_.evaluation_due ? -1 : state_.step;
+  start_ = now_seconds();
+  start_step_ = state_.step;
+}
+
+/// The weights of --init; frozen ones are quantized here, under every recipe of the run.
+void trainer::load_given_weights() {
+  const std::uint64_t digest = llama::read_weights(llama::find_weights(state_.run.init), *model_);
+  if (!state_.run.lora) return;
+  if (!from_) state_.base_digest = digest;
+  if (digest != state_.base_digest) {
+    throw io::error(state_.run.init, "not the weights that the adapters were trained beside");
+  }
+}
+
+/// The values that every parameter begins with.
+void trainer::load_initial() {
+  if (state_.run.lora || !state_.run.init.empty()) load_given_weights();
+  state_.run.init.empty() ? model_->initialize(state_.run.train.seed)
+                          : model_->initialize_adapters(state_.run.train.seed);
+}
+
+/// Random steps before a new run, whose bytes are those of one without them.
+void trainer::warm_up() {
+  if (state_.step != 0 || session_.synthetic_warmup == 0) return;
+  const double start = now_seconds();
+  llama::warm_up(*model_,
+                 {session_.synthetic_warmup, synthetic_, state_.run.train.seed,
+                  static_cast<float>(state_.run.train.learning_rate)},
+                 state_.recipe(), [this](llama::session&) { load_initial(); });
+  log_->write({{"event", "warm_up"},
+               {"steps", session_.synthetic_warmup},
+               {"recipe", synthetic_.name},
+               {"seconds", now_seconds() - start}});
+}
+
+/// `continues`: records of later steps than this one go.
+void trainer::open_statistics(bool continues) {
+  if (session_.statistics_every == 0) return;
+  statistics_.reset();
+  statistics_ = std::make_unique<statistics_log>(files_.statistics(), state_.run.name, session_.statistics_every,
+                                                 state_.step, continues);
+}
+
+void trainer::open_log() {
+  if (!from_) require_base_elsewhere();
+  const bool own = from_ && fs::weakly_canonical(files_.path()) == fs::weakly_canonical(from_->run);
+  if (from_ && !own) files_.require_unused(" and belongs to another run than the one resumed");
+  if (!from_ && !session_.overwrite) {
+    files_.require_unused("; use --resume to continue a run or --overwrite to start anew");
+  }
+  io::make_directories(files_.path());
+  // Opened first: its lock keeps other processes out of the directory.
+  log_ = std::make_unique<run_log>(files_.log());
+  files_.remove_leftovers();
+  if (own) {
+    continue_log();
+  } else {
+    begin_log();
+  }
+  open_statistics(from_.has_value());
+  if (!from_) return;
+  log_->write({{"event", "resume"},
+               {"schema", log_schema},
+               {"step", state_.step},
+               {"device", ops_->description()},
+               {"threads", session_.threads}});
+}
+
+/// What the records go to beside the log.
+void trainer::add_sinks(bool is_new) {
+  const fs::path& out = files_.path();
+  if (session_.csv) log_->add(make_csv_log(out / "metrics.csv", files_.log()));
+  if (session_.tensorboard) log_->add(make_tensorboard_log(out / "tensorboard"));
+  // MLPerf times one process from its initialization on: a run that was resumed has no time to train.
+  if (is_new && !state_.run.train.mlperf.empty()) log_->add(make_mlperf_log(out / "mlperf.log", session_.began_ms));
+}
+
+ordered_json trainer::roof_record() const {
+  if (!roof_) return nullptr;
+  return {{"flops_per_s", roof_->flops_per_s}, {"source", roof_->source}};
+}
+
+/// In the directory of the run that is resumed.
+void trainer::continue_log() {
+  seconds_ = logged_seconds(files_.log(), state_.step);
+  files_.remove_beyond(state_.step);
+  add_sinks(false);
+  if (log_begins_with_start(files_.log())) return;
+  log_->write(start_record(state_, *model_, text_, session_.threads, roof_record()));  // killed before its first record
+}
+
+/// --overwrite must not remove the weights that the run begins with.
+void trainer::require_base_elsewhere() const {
+  if (state_.run.init.empty()) return;
+  const fs::path base = fs::weakly_canonical(llama::find_weights(state_.run.init).directory),
+                 removed = fs::weakly_canonical(files_.checkpoints());
+  if (std::mismatch(removed.begin(), removed.end(), base.begin(), base.end()).first == removed.end()) {
+    throw io::error(state_.run.init, "lies in " + session_.out + ", whose checkpoints --overwrite would remove");
+  }
+}
+
+void trainer::begin_log() {
+  if (from_ && state_.step > 0) {
+    // The run must not depend on the one that it continues: a kill would leave nothing here to go on from.
+    io::make_directories(files_.checkpoints());
+    write_checkpoint();
+  }
+  try {
+    if (!from_) {
+      files_.clear();
+      log_->clear();
+      io::write_json(files_.start(), io::to_json(state_));
+    }
+    io::write_json(files_.config(), io::to_json(state_.run));
+    add_sinks(!from_);
+    log_->write(start_record(state_, *model_, text_, session_.threads, roof_record()));
+  } catch (...) {
+    if (!from_) files_.clear();  // nothing half begun is left
+    throw;
+  }
+}
+
+}  // namespace rotoscale::llama_program

@@ -1,0 +1,160 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// A library to be preloaded (LD_PRELOAD) that traces what a program does to the files below its working directory, and
+// fails at a chosen call: mini_llama_kill.py kills runs at every one of them and fills their disk. Environment:
+//   FAULTS_TRACE=FILE   a line for each call: its name, the path, and the number of bytes or the new path
+//   FAULTS_KILL_AT=N    SIGKILL in place of call N (from 1); of a write or pwrite the first half is done
+//   FAULTS_FULL_AT=N    from byte N on, all calls together, writing says ENOSPC
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <string>
+
+namespace {
+
+template <class Function>
+Function next(const char* name) {
+  return reinterpret_cast<Function>(::dlsym(RTLD_NEXT, name));
+}
+
+long number_in(const char* name) {
+  const char* text = ::getenv(name);
+  return text == nullptr ? -1 : ::atol(text);
+}
+
+const std::string& folder() {
+  static const std::string path = [] {
+    char text[4096];
+    return std::string(::getcwd(text, sizeof text) == nullptr ? "" : text) + "/";
+  }();
+  return path;
+}
+
+std::string path_of(int fd) {
+  char text[4096];
+  const ssize_t n = ::readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), text, sizeof text);
+  return std::string(text, static_cast<std::size_t>(n < 0 ? 0 : n));
+}
+
+std::string path_at(int directory, const char* path) {
+  if (path[0] == '/') return path;
+  return (directory == AT_FDCWD ? folder() : path_of(directory) + "/") + path;
+}
+
+std::atomic<long> calls{0}, bytes{0};
+
+/// Is this call to be killed at? Traces it. Calls on other files are not counted.
+bool is_due(const char* call, const std::string& path, const std::string& more = "") {
+  if (!path.starts_with(folder())) return false;
+  static const char* const trace = ::getenv("FAULTS_TRACE");
+  const long number = ++calls;
+  if (trace != nullptr) {
+    static const int fd = next<int (*)(const char*, int, ...)>("open")(trace, O_WRONLY | O_CREAT | O_APPEND, 0666);
+    const std::string line = std::string(call) + "\t" + path.substr(folder().size()) + "\t" + more + "\n";
+    if (next<ssize_t (*)(int, const void*, size_t)>("write")(fd, line.data(), line.size()) < 0) ::abort();
+  }
+  static const long kill_at = number_in("FAULTS_KILL_AT");
+  return number == kill_at;
+}
+
+void visit(const char* call, const std::string& path, const std::string& more = "") {
+  if (is_due(call, path, more)) ::raise(SIGKILL);
+}
+
+template <class Write>
+ssize_t write_with_faults(const char* call, int fd, std::size_t count, const Write& write) {
+  const std::string path = path_of(fd);
+  if (!path.starts_with(folder())) return write(count);
+  if (is_due(call, path, std::to_string(count))) {
+    if (write(count / 2) >= 0) ::raise(SIGKILL);
+  }
+  static const long full_at = number_in("FAULTS_FULL_AT");
+  const long before = bytes.fetch_add(static_cast<long>(count));
+  if (full_at < 0 || before + static_cast<long>(count) <= full_at) return write(count);
+  if (before < full_at) return write(static_cast<std::size_t>(full_at - before));
+  errno = ENOSPC;
+  return -1;
+}
+
+}  // namespace
+
+extern "C" {
+
+int open(const char* path, int flags, ...) {
+  va_list more;
+  va_start(more, flags);
+  const mode_t mode = (flags & O_CREAT) != 0 ? va_arg(more, mode_t) : 0;
+  va_end(more);
+  if ((flags & O_CREAT) != 0) visit("create", path_at(AT_FDCWD, path));
+  return next<int (*)(const char*, int, ...)>("open")(path, flags, mode);
+}
+
+int mkdir(const char* path, mode_t mode) {
+  visit("mkdir", path_at(AT_FDCWD, path));
+  return next<int (*)(const char*, mode_t)>("mkdir")(path, mode);
+}
+
+ssize_t write(int fd, const void* data, size_t count) {
+  return write_with_faults("write", fd, count, [&](std::size_t n) {
+    return next<ssize_t (*)(int, const void*, size_t)>("write")(fd, data, n);
+  });
+}
+
+ssize_t pwrite(int fd, const void* data, size_t count, off_t offset) {
+  return write_with_faults("write", fd, count, [&](std::size_t n) {
+    return next<ssize_t (*)(int, const void*, size_t, off_t)>("pwrite")(fd, data, n, offset);
+  });
+}
+
+int ftruncate(int fd, off_t size) {
+  visit("truncate", path_of(fd), std::to_string(size));
+  return next<int (*)(int, off_t)>("ftruncate")(fd, size);
+}
+
+int fsync(int fd) {
+  visit("fsync", path_of(fd));
+  return next<int (*)(int)>("fsync")(fd);
+}
+
+int rename(const char* from, const char* to) {
+  visit("rename", path_at(AT_FDCWD, from), path_at(AT_FDCWD, to).substr(folder().size()));
+  return next<int (*)(const char*, const char*)>("rename")(from, to);
+}
+
+int renameat2(int from_directory, const char* from, int to_directory, const char* to, unsigned flags) {
+  visit("exchange", path_at(from_directory, from), path_at(to_directory, to).substr(folder().size()));
+  return next<int (*)(int, const char*, int, const char*, unsigned)>("renameat2")(from_directory, from, to_directory,
+                                                                                  to, flags);
+}
+
+int remove(const char* path) {
+  visit("remove", path_at(AT_FDCWD, path));
+  return next<int (*)(const char*)>("remove")(path);
+}
+
+int unlink(const char* path) {
+  visit("remove", path_at(AT_FDCWD, path));
+  return next<int (*)(const char*)>("unlink")(path);
+}
+
+int rmdir(const char* path) {
+  visit("remove", path_at(AT_FDCWD, path));
+  return next<int (*)(const char*)>("rmdir")(path);
+}
+
+int unlinkat(int directory, const char* path, int flags) {
+  visit("remove", path_at(directory, path));
+  return next<int (*)(int, const char*, int)>("unlinkat")(directory, path, flags);
+}
+
+}  // extern "C"

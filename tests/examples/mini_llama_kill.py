@@ -1,0 +1,432 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""A run of mini-llama cannot be lost: killed at random moments, at every system call in turn, by signals, with the disk
+full or a checkpoint damaged, it goes on and ends with the bytes of an unbroken run, and nothing temporary stays. What a
+loss of power would leave is checked by the order of the system calls.
+
+usage: mini_llama_kill.py PROGRAM FAULTS [--slow] [NAME...]
+FAULTS is the library of faults.cpp; --slow: 200 random moments instead of 20, and every system call of a whole run.
+"""
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+from pathlib import Path
+
+import mini_llama
+from mini_llama import Scratch, records, tree_of
+
+FAULTS = ""
+SLOW = False
+STORY = {"step": ("step", "loss", "lr", "grad_norm", "tokens", "recipe"), "eval": ("step", "val_loss"),
+         "switch": ("step", "from", "to", "val_loss_before")}
+
+
+def story(log):
+    """What a log says happened, without clocks: records of later steps are void once the run goes on from an earlier one."""
+    told = []
+    for r in records(log):
+        if r["event"] in ("resume", "rollback"):
+            told = [t for t in told if t[1] <= r["step"]]
+        elif r["event"] in STORY:
+            told.append((r["event"],) + tuple(r[key] for key in STORY[r["event"]]))
+    # An evaluation behind the last checkpoint is made again.
+    return sorted(set(told), key=lambda t: (t[1], t[0] != "step", t[0]))
+
+
+class Runs(Scratch):
+    OPTIONS = {"steps": 6, "checkpoint_every": 2, "eval_every": 3, "schedule": "mxfp4_h16_heal"}
+
+    def command(self, out="run", *more, **options):
+        return self.train_command(out, "--auto-resume", *more, **{**self.OPTIONS, **options})
+
+    def start(self, command, stderr=subprocess.PIPE, **environment):
+        return subprocess.Popen([mini_llama.PROGRAM, *map(str, command)], cwd=self.folder, stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=stderr, text=True, env={**os.environ, **environment})
+
+    def with_faults(self, command, **faults):
+        done = self.start(command, LD_PRELOAD=FAULTS, **{key: str(value) for key, value in faults.items()})
+        said = done.communicate(timeout=120)
+        return done.returncode, *said
+
+    def unbroken(self, **options):
+        self.succeed(*self.command("whole", **options))
+
+    def assert_like_unbroken(self, out="run"):
+        found, expected = (tree_of(self.folder / run / "checkpoints") for run in (out, "whole"))
+        self.assertEqual(found, expected)
+        names = sorted(str(p.relative_to(self.folder / out)) for p in (self.folder / out).rglob("*"))
+        wanted = sorted(str(p.relative_to(self.folder / "whole")) for p in (self.folder / "whole").rglob("*"))
+        self.assertEqual(names, wanted)  # no temporary stays
+        self.assertEqual(story(self.folder / out / "log.jsonl"), story(self.folder / "whole" / "log.jsonl"))
+        ends = [records(self.folder / run / "log.jsonl", "end")[-1] for run in (out, "whole")]
+        for key in ("status", "step", "tokens", "final_val_loss", "window_losses", "best_val_loss"):
+            self.assertEqual(ends[0][key], ends[1][key])
+
+    def assert_little_is_lost(self, out="run"):
+        """The last resume began at the newest checkpoint of which the log knew."""
+        seen = records(self.folder / out / "log.jsonl")
+        last = max((i for i, r in enumerate(seen) if r["event"] == "resume"), default=None)
+        if last is not None:
+            known = [r["step"] for r in seen[:last] if r["event"] == "checkpoint"]
+            self.assertGreaterEqual(seen[last]["step"], max(known, default=0))
+
+
+class Kill(Runs):
+    def trace(self):
+        code, _, said = self.with_faults(self.command("traced"), FAULTS_TRACE=self.folder / "trace")
+        if code != 0 or not (self.folder / "trace").exists():
+            self.skipTest(f"no library can be preloaded here: {said}")
+        lines = (self.folder / "trace").read_text().replace("traced", "run").splitlines()
+        return [line.split("\t") for line in lines]
+
+    def test_at_every_call(self):
+        self.unbroken()
+        calls = self.trace()
+        # The log's lines are alike: of them only those around the checkpoint.
+        second = [i for i, (call, path, *_) in enumerate(calls) if path.startswith("run/checkpoints/.step-000000004")]
+        chosen = range(1, len(calls) + 1) if SLOW else [*range(1, 26), *range(second[0], second[-1] + 6)]
+        for number in chosen:
+            with self.subTest(call=number, what=calls[number - 1]):
+                shutil.rmtree(self.folder / "run", ignore_errors=True)
+                code, *_ = self.with_faults(self.command(), FAULTS_KILL_AT=number)
+                self.assertEqual(code, -signal.SIGKILL)
+                self.succeed(*self.command())
+                self.assert_like_unbroken()
+                self.assert_little_is_lost()
+
+    def test_at_random_moments(self):
+        options = {"steps": 30, "checkpoint_every": 4, "eval_every": 5}
+        begin = time.monotonic()
+        self.unbroken(**options)
+        length = time.monotonic() - begin
+        draw = random.Random(7)
+        for number in range(200 if SLOW else 20):
+            with self.subTest(number=number):
+                shutil.rmtree(self.folder / "run", ignore_errors=True)
+                done = None
+                while done != 0:
+                    child = self.start(self.command(**options))
+                    try:
+                        child.communicate(timeout=draw.uniform(0.02, 0.9) * length)
+                    except subprocess.TimeoutExpired:
+                        child.kill()
+                        child.communicate()
+                    done = child.returncode
+                    self.assertIn(done, (0, -signal.SIGKILL))
+                self.assert_like_unbroken()
+                self.assert_little_is_lost()
+
+    def test_before_anything_is_written(self):
+        """What the first calls leave is nothing, or a run that --resume and --auto-resume take up."""
+        self.unbroken()
+        self.trace()
+        for number in range(1, 12):
+            shutil.rmtree(self.folder / "run", ignore_errors=True)
+            self.with_faults(self.command(), FAULTS_KILL_AT=number)
+            if (self.folder / "run/trainer_state.json").exists():
+                self.succeed("train", "--resume", "run")
+            else:
+                self.train("run", **self.OPTIONS)
+            self.assert_like_unbroken()
+
+    def test_overwriting(self):
+        self.unbroken()
+        old = {**self.OPTIONS, "seed": 5}
+        self.train("run", **old)
+        shutil.copytree(self.folder / "run", self.folder / "old")
+        again = self.train_command("run", "--overwrite", **self.OPTIONS)
+        for number in range(1, 40 if SLOW else 20):
+            shutil.rmtree(self.folder / "run")
+            shutil.copytree(self.folder / "old", self.folder / "run")
+            self.assertEqual(self.with_faults(again, FAULTS_KILL_AT=number)[0], -signal.SIGKILL)
+            # Either run can be resumed, whichever is there; nothing is a mixture.
+            self.succeed("train", "--resume", "run")
+            seed = json.loads((self.folder / "run/config.json").read_text())["train"]["seed"]
+            expected = "old" if seed == 5 else "whole"
+            self.assertEqual(tree_of(self.folder / "run/checkpoints"), tree_of(self.folder / expected / "checkpoints"))
+
+    def test_order_of_writes_through_a_loss_of_power(self):
+        calls = self.trace()
+        parent = os.path.dirname
+        unwritten, unlisted = set(), set()  # files with data, directories with entries that are not on disk
+        renamed = 0
+        for call, path, more in calls:
+            if call in ("write", "truncate"):
+                unwritten.add(path)
+            elif call in ("create", "mkdir"):
+                unlisted.add(parent(path))
+            elif call == "fsync":
+                unwritten.discard(path)
+                unlisted.discard(path)
+            elif call in ("rename", "exchange"):
+                renamed += 1
+                below = [p for p in unwritten | unlisted if p == path or p.startswith(path + "/")]
+                self.assertEqual(below, [], f"not on disk when it was renamed to {more}")
+                if more.startswith("run/checkpoints/step-") and "/" not in more[len("run/checkpoints/"):]:
+                    self.assertNotIn("run/log.jsonl", unwritten, "the log behind a checkpoint")
+                    self.assertNotIn("run", unlisted, "the directory of checkpoints itself")
+                unlisted |= {parent(path), parent(more)}
+            elif call == "remove" and "/step-" in path and ".tmp-" not in path:
+                self.assertNotIn("run/checkpoints", unlisted, "an older checkpoint goes when the newer one is on disk")
+        self.assertGreater(renamed, 10)
+        # Evaluations and checkpoints follow the state that they need.
+        order = [path for call, path, more in calls if call == "rename" for path in [more]]
+        self.assertEqual(order[0], "run/trainer_state.json")
+
+
+class Full(Runs):
+    def check_full_disk(self, code, said):
+        self.assertEqual(code, 2)
+        self.assertIn("No space left on device", said)
+        self.assertRegex(said, r"\Amini-llama: [^\n]*; when that is mended: mini-llama train --resume run\n\Z")
+        self.assertEqual([p for p in (self.folder / "run").rglob(".*")], [])
+        self.assertTrue(self.checkpoint("run", 2).exists())
+
+    def test_during_the_second_checkpoint(self):
+        self.unbroken()
+        code, *_ = self.with_faults(self.command("traced"), FAULTS_TRACE=self.folder / "trace")
+        if code != 0 or not (self.folder / "trace").exists():
+            self.skipTest("no library can be preloaded here")
+        written, begin, end = 0, None, None
+        for line in (self.folder / "trace").read_text().splitlines():
+            call, path, more = line.split("\t")
+            if call != "write":
+                continue
+            if path.startswith("traced/checkpoints/.step-000000004"):
+                begin = written if begin is None else begin
+                end = written + int(more)
+            written += int(more)
+        draw = random.Random(3)
+        for full_at in [begin, begin + 1, end - 1, *(draw.randrange(begin, end) for _ in range(5))]:
+            with self.subTest(full_at=full_at):
+                shutil.rmtree(self.folder / "run", ignore_errors=True)
+                code, _, said = self.with_faults(self.command(), FAULTS_FULL_AT=full_at)
+                self.check_full_disk(code, said)
+                self.succeed(*self.command())
+                self.assert_like_unbroken()
+
+    def test_on_a_small_file_system(self):
+        self.unbroken()
+        size = sum(p.stat().st_size for p in self.checkpoint("whole", 6).iterdir())
+        (self.folder / "run").mkdir()
+        script = (f'mount -t tmpfs -o size={size * 17 // 10} none run || exit 77; "$@" 2>said; echo $? >code;'
+                  'cp -r run full; mount -o remount,size=1g none run; "$@" || exit 1; cp -r run copy')
+        try:
+            done = subprocess.run(["unshare", "-m", "sh", "-c", script, "sh", mini_llama.PROGRAM, *map(str, self.command())],
+                                  cwd=self.folder, capture_output=True, text=True, timeout=120)
+        except FileNotFoundError:
+            self.skipTest("no unshare")
+        if not (self.folder / "code").exists():
+            self.skipTest(f"cannot mount: {done.stderr}")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        (self.folder / "run").rmdir()
+        (self.folder / "full").rename(self.folder / "run")
+        self.check_full_disk(int((self.folder / "code").read_text()), (self.folder / "said").read_text())
+        self.assert_like_unbroken("copy")
+
+
+class Signals(Runs):
+    OPTIONS = {"steps": 200, "checkpoint_every": 75, "eval_every": 50, "schedule": "mxfp4_h16_heal"}
+
+    def wait_for(self, child, step, event="step"):
+        log, limit = self.folder / "run/log.jsonl", time.monotonic() + 60
+        while child.poll() is None and time.monotonic() < limit:
+            text = log.read_text() if log.exists() else ""
+            if text.count(f'{{"event":"{event}"') >= step:
+                return
+            time.sleep(0.002)
+        self.fail("the run was over too early" if child.poll() is not None else "the run hangs")
+
+    def interrupt(self, child, number):
+        child.send_signal(number)
+        out, said = child.communicate(timeout=60)
+        self.assertEqual((child.returncode, out), (4, ""), said)
+        match = mini_llama.re.fullmatch(r"mini-llama: mxfp4_h16_heal: (SIG[A-Z]+) at step (\d+) of 200; to go on: mini-llama "
+                                        r"train --resume run\n", said)
+        self.assertTrue(match, said)
+        self.assertEqual(match[1], signal.Signals(number).name)
+        end = records(self.folder / "run/log.jsonl")[-1]
+        self.assertEqual((end["event"], end["status"], end["step"]), ("end", "interrupted", int(match[2])))
+        return int(match[2])
+
+    def test_each_leaves_a_checkpoint_and_nothing_is_lost(self):
+        self.unbroken()
+        steps = []
+        for after, number in ((3, signal.SIGTERM), (30, signal.SIGINT), (90, signal.SIGHUP)):
+            child = self.start(self.command())
+            self.wait_for(child, after)
+            steps.append(self.interrupt(child, number))
+            self.assertTrue(self.checkpoint("run", steps[-1]).exists())
+        resumed = [r["step"] for r in records(self.folder / "run/log.jsonl", "resume")]
+        self.assertEqual(resumed, steps[:-1])
+        self.succeed("train", "--resume", "run")
+        self.assert_like_unbroken()
+
+    def test_during_an_evaluation(self):
+        long = {"steps": 6, "eval_windows": 120, "final_eval_windows": 120, "eval_every": 3, "batch": 1, "sequence": 64,
+                "checkpoint_every": 2, "num_hidden_layers": 4}
+        self.unbroken(**long)
+        draw = random.Random(5)
+        for _ in range(6):
+            shutil.rmtree(self.folder / "run", ignore_errors=True)
+            child = self.start(self.command(**long))
+            self.wait_for(child, draw.randrange(1, 7))
+            child.send_signal(signal.SIGTERM)
+            child.communicate(timeout=60)
+            self.assertIn(child.returncode, (0, 4))
+            self.succeed(*self.command(**long))
+            self.assert_like_unbroken()
+
+    def test_a_second_one_ends_at_once(self):
+        heavy = {"batch": 128, "sequence": 64, "num_hidden_layers": 24, "hidden_size": 64, "intermediate_size": 256,
+                 "eval_windows": 1, "steps": 10, "max_epochs": 100}
+        child = self.start(self.train_command("run", **heavy))
+        self.wait_for(child, 1, "eval")
+        time.sleep(0.1)
+        child.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+        if child.poll() is not None:
+            self.skipTest("a step is too short here")
+        begin = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        child.communicate(timeout=60)
+        self.assertEqual(child.returncode, -signal.SIGINT)
+        self.assertLess(time.monotonic() - begin, 2)
+
+    def test_nohup(self):
+        command = [mini_llama.PROGRAM, *map(str, self.command())]
+        child = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                 preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        self.wait_for(child, 3)
+        child.send_signal(signal.SIGHUP)
+        child.communicate(timeout=60)
+        self.assertEqual(child.returncode, 0)
+
+
+class Resume(Runs):
+    def test_another_process_has_the_run(self):
+        child = self.start(self.command(steps=2000, max_epochs=9))
+        try:
+            Signals.wait_for(self, child, 1)
+            done = self.run_program(*self.command(steps=2000, max_epochs=9))
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
+            self.assertIn("log.jsonl: cannot write: another process is writing it", done.stderr)
+        finally:
+            child.kill()
+            child.communicate()
+
+    def test_auto_resume_asks_for_the_same_options(self):
+        self.succeed(*self.command("run", "--stop-at", 3))
+        for option, value in (("steps", 8), ("learning_rate", 1e-4), ("schedule", "bf16"), ("seed", 2)):
+            flag = "--" + option.replace("_", "-")
+            self.refuse(self.command(**{option: value}), flag, "the run in run", "--overwrite")
+        self.refuse(self.command("run", "--overwrite"), "--auto-resume", "excludes --overwrite")
+        self.write("text2.txt", (self.folder / "text.txt").read_text())
+        self.refuse(self.command(data="text2.txt"), "--data")
+        self.succeed(*self.command())
+        before = tree_of(self.folder / "run/checkpoints")
+        self.succeed(*self.command())  # a finished run stays as it is
+        self.assertEqual(tree_of(self.folder / "run/checkpoints"), before)
+
+    def test_a_damaged_checkpoint_points_to_the_one_before_it(self):
+        self.unbroken()
+        self.train("made", "--stop-at", 4, **self.OPTIONS)
+        newest, older = self.checkpoint("run", 4), self.checkpoint("run", 2)
+        for name in ("model.safetensors", "optimizer.safetensors", "trainer_state.json", "config.json"):
+            for size in (0, 100):
+                shutil.rmtree(self.folder / "run", ignore_errors=True)
+                shutil.copytree(self.folder / "made", self.folder / "run")
+                os.truncate(newest / name, size)
+                said = self.refuse(["train", "--resume", "run"], name, "; the one before it: --resume ")
+                self.assertEqual(said.split("--resume ")[1].strip(), str(older.relative_to(self.folder)))
+                done = self.run_program(*self.command())
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertRegex(done.stderr, r"\Amini-llama: [^\n]*; going on from [^\n]*step-000000002\n\Z")
+                self.assert_like_unbroken()
+        shutil.rmtree(self.folder / "run")
+        shutil.copytree(self.folder / "made", self.folder / "run")
+        state = json.loads((newest / "config.json").read_text())
+        (newest / "config.json").write_text(json.dumps({**state, "rms_norm_eps": 0.5}))
+        self.refuse(["train", "--resume", "run"], "config.json", "rms_norm_eps", "is not that of trainer_state.json")
+        for path in (newest, older):
+            os.truncate(path / "model.safetensors", 9)
+        (self.folder / "run/trainer_state.json").unlink()
+        self.refuse(["train", "--resume", older], "model.safetensors", "there is no older checkpoint")
+
+    def test_without_a_checkpoint_it_begins_again(self):
+        self.unbroken(checkpoint_every=0)
+        options = {**self.OPTIONS, "checkpoint_every": 0}
+        self.train("run", **options)
+        shutil.rmtree(self.folder / "run/checkpoints")
+        log = self.folder / "run/log.jsonl"
+        log.write_text("".join(log.read_text().splitlines(True)[:5]))
+        self.succeed("train", "--resume", "run")
+        self.assert_like_unbroken()
+
+    def test_into_another_directory(self):
+        self.unbroken()
+        self.train("parts", "--stop-at", 3, **self.OPTIONS)
+        resume = ["train", "--resume", "parts", "--out", "run"]
+        for number in (1, 4, 20, 50, 80, 110):
+            shutil.rmtree(self.folder / "run", ignore_errors=True)
+            self.with_faults(resume, FAULTS_KILL_AT=number)
+            begun = self.checkpoint("run", 3).exists() or self.checkpoint("run", 6).exists()
+            self.succeed(*(["train", "--resume", "run"] if begun else resume))
+            self.assertEqual(tree_of(self.checkpoint("run", 6)), tree_of(self.checkpoint("whole", 6)))
+            self.assertEqual(list((self.folder / "run").rglob(".*")), [])
+        self.succeed("report", "run", "--out", "report")
+
+
+class Rollback(Runs):
+    """Loss jumps, forced by a rate that is too high."""
+    OPTIONS = {"steps": 40, "checkpoint_every": 3, "eval_every": 20, "learning_rate": 0.2, "warmup": 0.5, "schedule": "bf16",
+               "on_divergence": "rollback", "max_loss_jump": 0.2, "max_rollbacks": 50, "batch": 1}
+
+    def test_skips_the_data_and_is_recorded(self):
+        done = self.run_program(*self.command())
+        self.assertEqual(done.returncode, 0, done.stderr)
+        back = records(self.folder / "run/log.jsonl", "rollback")
+        self.assertGreater(len(back), 0)
+        self.assertEqual(done.stderr.count("\n"), len(back))
+        skipped = 0
+        for number, r in enumerate(back, 1):
+            skipped += r["from_step"] - r["step"]
+            self.assertEqual((r["skipped_steps"], r["rollbacks"], r["step"] % 3), (skipped, number, 0))
+            self.assertRegex(r["reason"], r"loss [0-9.]+ after a mean of [0-9.]+")
+        state = json.loads((self.checkpoint("run", 40) / "trainer_state.json").read_text())
+        self.assertEqual((state["skipped_steps"], state["rollbacks"]), (skipped, len(back)))
+        self.succeed("report", "run", "--out", "report")
+
+    def test_killed_it_rolls_back_in_the_same_way(self):
+        self.assertEqual(self.run_program(*self.command("whole")).returncode, 0)
+        for number in range(100, 400, 60):
+            shutil.rmtree(self.folder / "run", ignore_errors=True)
+            if self.with_faults(self.command(), FAULTS_KILL_AT=number)[0] == 0:
+                self.skipTest("no library can be preloaded here")
+            self.assertEqual(self.run_program(*self.command()).returncode, 0)
+            self.assertEqual(tree_of(self.folder / "run/checkpoints"), tree_of(self.folder / "whole/checkpoints"))
+
+    def test_stops_where_there_is_nothing_to_go_back_to(self):
+        for options in ({"on_divergence": "stop"}, {"max_rollbacks": 0}, {"max_loss_jump": 1e-7, "max_rollbacks": 2}):
+            shutil.rmtree(self.folder / "run", ignore_errors=True)
+            done = self.run_program(*self.command(**options))
+            self.assertEqual(done.returncode, 3, done.stderr)
+            self.assertEqual(records(self.folder / "run/log.jsonl")[-1]["status"], "diverged")
+            self.assertEqual(len(records(self.folder / "run/log.jsonl", "rollback")), options.get("max_loss_jump", 0) and 2)
+        self.refuse(self.command("other", on_divergence="rolback"), "--on-divergence", "stop, rollback")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    mini_llama.PROGRAM, FAULTS = (str(Path(path).resolve()) for path in sys.argv[1:3])
+    SLOW = "--slow" in sys.argv
+    select = [word for name in sys.argv[3:] if name != "--slow" for word in ("-k", name)]
+    unittest.main(argv=sys.argv[:1] + select, verbosity=1)

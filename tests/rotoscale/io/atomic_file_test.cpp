@@ -1,0 +1,179 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The promise of the atomic writers: the final name never shows anything but a complete file or directory, and nothing
+// else stays behind. The order of system calls that makes this hold through a loss of power is traced in
+// tests/examples/mini_llama_kill.py.
+
+#include "rotoscale/io/atomic_file.hpp"
+
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+
+#include <string>
+
+#include "scratch.hpp"
+
+namespace fs = std::filesystem;
+namespace io = rotoscale::io;
+using io::testing::get;
+using io::testing::message_of;
+using io::testing::put;
+using io::testing::scratch_directory;
+
+TEST_CASE("an atomic file appears complete or not at all") {
+  const scratch_directory dir;
+  const fs::path path = dir / "out.json";
+  {
+    io::atomic_file file(path);
+    file.write("half");
+    CHECK_FALSE(fs::exists(path));
+  }
+  CHECK(dir.entries() == 0);
+  io::write_file_atomically(path, "first");
+  CHECK(get(path) == "first");
+  {
+    io::atomic_file file(path);
+    io::atomic_file other(path);
+    file.write("sec");
+    CHECK(get(path) == "first");
+    file.write("ond");
+    file.commit();
+    CHECK(get(path) == "second");
+  }
+  CHECK(get(path) == "second");
+  CHECK(dir.entries() == 1);
+  const std::string large(3'000'000, 'x');
+  io::write_file_atomically(path, large);
+  CHECK(get(path) == large);
+}
+
+TEST_CASE("an atomic file follows a symbolic link and honours the umask") {
+  const scratch_directory dir;
+  put(dir / "target", "old");
+  fs::create_symlink("target", dir / "link");
+  io::write_file_atomically(dir / "link", "new");
+  CHECK(fs::is_symlink(dir / "link"));
+  CHECK(get(dir / "target") == "new");
+  const mode_t before = ::umask(027);
+  io::write_file_atomically(dir / "masked", "x");
+  ::umask(before);
+  CHECK(fs::status(dir / "masked").permissions() == fs::perms(0640));
+}
+
+TEST_CASE("an atomic file names what it cannot write") {
+  const scratch_directory dir;
+  put(dir / "file", "x");
+  const auto attempt = [](const fs::path& path) { return message_of([&] { io::write_file_atomically(path, "x"); }); };
+  const std::string missing = (dir / "no").string() + "/out";
+  CHECK(attempt(missing) == missing + ": cannot write: No such file or directory");
+  const std::string below_file = (dir / "file").string() + "/out";
+  CHECK(attempt(below_file) == below_file + ": cannot write: Not a directory");
+  CHECK(attempt(dir.path()) == dir.path().string() + ": cannot write: is a directory");
+  CHECK(attempt("/dev/null") == "/dev/null: cannot write: not a regular file");
+  CHECK(attempt("..") == "..: not a name that can be written");
+  CHECK(attempt("/") == "/: not a name that can be written");
+  CHECK(attempt("") == ": not a name that can be written");
+  CHECK(dir.entries() == 1);
+}
+
+TEST_CASE("an atomic directory appears complete or not at all") {
+  const scratch_directory dir;
+  const fs::path path = dir / "step-5";
+  {
+    io::atomic_directory out(path);
+    CHECK(out.path().parent_path() == dir.path());
+    CHECK(out.path().filename().string() == ".step-5.tmp-" + std::to_string(::getpid()));
+    put(out.path() / "a", "half");
+    CHECK_FALSE(fs::exists(path));
+  }
+  CHECK(dir.entries() == 0);
+  {
+    io::atomic_directory out(path.string() + "/");
+    put(out.path() / "a", "1");
+    put(out.path() / "sub" / "b", "2");
+    out.commit();
+  }
+  CHECK(get(path / "a") == "1");
+  CHECK(get(path / "sub" / "b") == "2");
+  CHECK(dir.entries() == 1);
+}
+
+TEST_CASE("an atomic directory replaces an existing one as a whole") {
+  const scratch_directory dir;
+  const fs::path path = dir / "step-5";
+  put(path / "old", "1");
+  put(dir / (".step-5.tmp-" + std::to_string(::getpid())) / "left", "by a killed process");
+  {
+    io::atomic_directory out(path);
+    put(out.path() / "new", "2");
+    CHECK(get(path / "old") == "1");
+    out.commit();
+  }
+  CHECK(get(path / "new") == "2");
+  CHECK_FALSE(fs::exists(path / "old"));
+  CHECK_FALSE(fs::exists(path / "left"));
+  CHECK(dir.entries() == 1);
+}
+
+TEST_CASE("without an exchange in one step the old directory is moved away, and back on failure") {
+  const scratch_directory dir;
+  const fs::path path = dir / "final";
+  put(path / "old", "1");
+  put(dir / "next" / "new", "2");
+  CHECK(message_of([&] { io::detail::displace_directory(dir / "missing", path); }) ==
+        path.string() + ": cannot rename to it: No such file or directory");
+  CHECK(get(path / "old") == "1");
+  const fs::path old = io::detail::displace_directory(dir / "next", path);
+  CHECK(get(path / "new") == "2");
+  CHECK(get(old / "old") == "1");
+  CHECK(old.filename().string().front() == '.');
+}
+
+TEST_CASE("an atomic directory names what it cannot write") {
+  const scratch_directory dir;
+  put(dir / "file", "x");
+  const auto attempt = [](const fs::path& path) { return message_of([&] { io::atomic_directory out(path); }); };
+  const std::string file = (dir / "file").string();
+  CHECK(attempt(file) == file + ": cannot write: exists and is not a directory");
+  CHECK(attempt(file + "/x") == file + "/x: cannot create the directory: Not a directory");
+  const std::string missing = (dir / "no").string() + "/out";
+  CHECK(attempt(missing) == missing + ": cannot create the directory: No such file or directory");
+  CHECK(attempt(".") == ".: not a name that can be written");
+  const std::string late = (dir / "late").string();
+  CHECK(message_of([&] {
+          io::atomic_directory out(late);
+          put(late, "came between");
+          out.commit();
+        }) == late + ": cannot write: exists and is not a directory");
+  CHECK(dir.entries() == 2);
+}
+
+TEST_CASE("make_directories makes all that is missing, and names what it cannot make") {
+  const scratch_directory dir;
+  io::make_directories(dir / "a/b/c");
+  CHECK(fs::is_directory(dir / "a/b/c"));
+  io::make_directories(dir / "a/b/c");
+  io::make_directories(dir / "d/");
+  CHECK(fs::is_directory(dir / "d"));
+  put(dir / "file", "x");
+  const std::string file = (dir / "file").string();
+  CHECK(message_of([&] { io::make_directories(file); }) ==
+        file + ": cannot create the directory: exists and is no directory");
+  CHECK(message_of([&] { io::make_directories(file + "/below"); }).find("cannot create the directory") !=
+        std::string::npos);
+}
+
+TEST_CASE("leftovers of killed writers go, and a displaced directory comes back") {
+  const scratch_directory dir;
+  put(dir / ".step-5.tmp-123" / "half", "x");
+  put(dir / ".log.tmp-7-0", "x");
+  put(dir / ".step-6.old-123" / "whole", "6");  // killed between the two renames of displace_directory
+  put(dir / ".step-7.old-123" / "whole", "old");
+  put(dir / "step-7" / "whole", "new");
+  for (const char* name : {".hidden", ".tmp-1", ".x.tmp-", ".x.tmp-1a", "x.tmp-1"}) put(dir / name, "somebody's");
+  io::remove_leftovers(dir.path());
+  CHECK(get(dir / "step-6" / "whole") == "6");
+  CHECK(get(dir / "step-7" / "whole") == "new");
+  CHECK(dir.entries() == 7);
+  io::remove_leftovers(dir / "missing");
+}
