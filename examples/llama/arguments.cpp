@@ -160,6 +160,24 @@ void define_warm_up(CLI::App& train, arguments& a) {
       ->group("run");
 }
 
+/// What train writes and shows beside its log.
+void define_outputs(CLI::App& train, arguments& a) {
+  train.add_flag("--csv", a.session.csv, "metrics.csv as well")->group("run");
+  train.add_flag("--tensorboard", a.session.tensorboard, "event files for TensorBoard as well")->group("run");
+  train.add_option("--roof", a.session.roof, "FLOP/s that steps are a share of: a rate, or measure")->group("run");
+  train.add_flag("--no-progress", a.no_progress, "no progress line on a terminal")->group("run");
+}
+
+void define_plan(CLI::App& app, arguments& a) {
+  CLI::App* plan = app.add_subcommand("plan", "the memory that train would take with these options");
+  plan->add_option("--config", a.config, "JSON file with any of the options below")->group("run");
+  plan->add_option("--model-config", a.model_config, "model shape from a Hugging Face config.json")->group("run");
+  plan->add_option("--recipe", a.schedule_override, "same as --schedule")->group("run");
+  plan->add_option("--statistics-every", a.statistics_every, "as train's; 0 needs no memory")->group("run");
+  define_run(*plan, a);
+  define_device(*plan, a.device);
+}
+
 /// All subcommands and flags, bound to `a`.
 void define(CLI::App& app, arguments& a) {
   app.set_version_flag("--version", std::string("mini-llama ") + ROTOSCALE_VERSION + " (" + ROTOSCALE_COMMIT + ")");
@@ -182,10 +200,7 @@ void define(CLI::App& app, arguments& a) {
       ->add_option("--digest-steps", a.digest_steps,
                    "A:B: digests of what each operation leaves in these steps, for replay")
       ->group("run");
-  train->add_flag("--csv", a.session.csv, "metrics.csv as well")->group("run");
-  train->add_flag("--tensorboard", a.session.tensorboard, "event files for TensorBoard as well")->group("run");
-  train->add_option("--roof", a.session.roof, "FLOP/s that steps are a share of: a rate, or measure")->group("run");
-  train->add_flag("--no-progress", a.no_progress, "no progress line on a terminal")->group("run");
+  define_outputs(*train, a);
   train->add_option("--memory-limit", a.session.memory_limit, "most bytes of all memory, e.g. 4GiB; 0: no limit")
       ->transform(CLI::AsSizeValue(false))
       ->group("run");
@@ -199,14 +214,7 @@ void define(CLI::App& app, arguments& a) {
       ->group("run");
   define_run(*train, a);
 
-  CLI::App* plan = app.add_subcommand("plan", "the memory that train would take with these options");
-  plan->add_option("--config", a.config, "JSON file with any of the options below")->group("run");
-  plan->add_option("--model-config", a.model_config, "model shape from a Hugging Face config.json")->group("run");
-  plan->add_option("--recipe", a.schedule_override, "same as --schedule")->group("run");
-  plan->add_option("--statistics-every", a.statistics_every, "as train's; 0 needs no memory")->group("run");
-  define_run(*plan, a);
-
-  define_device(*plan, a.device);
+  define_plan(app, a);
 
   CLI::App* profile = app.add_subcommand("profile", "where a step's time goes on a device, on random tokens");
   profile->add_option("--config", a.config, "JSON file with any of the options below")->group("run");
@@ -273,7 +281,7 @@ void parse_arguments(int argc, char** argv, arguments& a) {
 io::error option_error(const arguments& a, const std::string& fault) {
   const std::size_t end = std::min(fault.find(": "), fault.size());
   const std::string key = fault.substr(0, end), what = fault.substr(std::min(end + 2, fault.size()));
-  std::string flag = "--" + key.substr(key.rfind('.') + 1);  // npos + 1 is 0
+  std::string flag = (key.starts_with("lora.") ? "--lora-" : "--") + key.substr(key.rfind('.') + 1);  // npos + 1 is 0
   std::replace(flag.begin(), flag.end(), '_', '-');
   if (a.flags.contains(flag)) return {flag, what};
   if (key.starts_with("model.") && !a.model_config.empty()) return {a.model_config, what};

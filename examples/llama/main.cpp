@@ -50,8 +50,13 @@ int resume(nn::backend& ops, arguments& a, const std::vector<resume_point>& poin
       if (!a.run.data.empty()) state.run.data = a.run.data;
       if (!a.run.tokenizer.empty()) state.run.tokenizer = a.run.tokenizer;
       if (!a.run.init.empty()) state.run.init = a.run.init;
-      a.session.statistics_every =
-          a.statistics_every ? *a.statistics_every : statistics_interval(run_directory(points[i].run).statistics());
+      // A run that was killed before its first records has no file that tells.
+      const fs::path statistics = run_directory(points[i].run).statistics();
+      if (a.statistics_every) {
+        a.session.statistics_every = *a.statistics_every;
+      } else if (!points[i].checkpoint.empty() || fs::exists(statistics)) {
+        a.session.statistics_every = statistics_interval(statistics);
+      }
       if (a.session.out.empty()) a.session.out = points[i].run.string();
       restrict_statistics(a, ops);
       record();

@@ -146,8 +146,11 @@ class Kill(Runs):
             shutil.rmtree(self.folder / "run")
             shutil.copytree(self.folder / "old", self.folder / "run")
             self.assertEqual(self.with_faults(again, FAULTS_KILL_AT=number)[0], -signal.SIGKILL)
-            # Either run can be resumed, whichever is there; nothing is a mixture.
-            self.succeed("train", "--resume", "run")
+            # Either run can be resumed, whichever is there, or neither is; nothing is a mixture.
+            if (self.folder / "run/trainer_state.json").exists():
+                self.succeed("train", "--resume", "run")
+            else:
+                self.succeed(*again)
             seed = json.loads((self.folder / "run/config.json").read_text())["train"]["seed"]
             expected = "old" if seed == 5 else "whole"
             self.assertEqual(tree_of(self.folder / "run/checkpoints"), tree_of(self.folder / expected / "checkpoints"))

@@ -97,8 +97,8 @@ class Logs(Scratch):
         rows = self.rows("run")
         self.assertEqual(len(rows), len(wanted))
         for row, r in zip(rows, wanted):
-            self.assertEqual({k: v for k, v in row.items() if v}, {k: v if isinstance(v, str) else json.dumps(v)
-                                                                   for k, v in r.items() if v is not None and k in row})
+            self.assertEqual({k: v if isinstance(r[k], str) else float(v) for k, v in row.items() if v},
+                             {k: v for k, v in r.items() if v is not None and k in row})
 
     def test_csv_and_tensorboard_through_resumes(self):
         logs = ("--csv", "--tensorboard")

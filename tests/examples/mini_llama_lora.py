@@ -245,12 +245,12 @@ class Adapters(Lora):
 
 class BadInput(Lora):
     def test_fields(self):
-        for flag, value, *parts in (("rank", "0", "lora.rank: 0"), ("rank", "-3", "lora.rank"), ("alpha", "nan", "lora.alpha: nan"),
-                                    ("alpha", "inf", "lora.alpha"), ("alpha", "0", "lora.alpha"), ("dropout", "1", "lora.dropout: 1"),
-                                    ("dropout", "nan", "lora.dropout"), ("dropout", "-0.1", "lora.dropout"),
-                                    ("targets", "x_proj", "lora.targets", "'x_proj'", "did you mean"),
-                                    ("targets", "q_proj,q_proj", "lora.targets", "twice"),
-                                    ("targets", "qkv_proj,q_proj", "lora.targets", "'q_proj' is a part of 'qkv_proj'"),
+        for flag, value, *parts in (("rank", "0", "--lora-rank: 0"), ("rank", "-3", "--lora-rank"), ("alpha", "nan", "--lora-alpha: nan"),
+                                    ("alpha", "inf", "--lora-alpha"), ("alpha", "0", "--lora-alpha"), ("dropout", "1", "--lora-dropout: 1"),
+                                    ("dropout", "nan", "--lora-dropout"), ("dropout", "-0.1", "--lora-dropout"),
+                                    ("targets", "x_proj", "--lora-targets", "'x_proj'", "did you mean"),
+                                    ("targets", "q_proj,q_proj", "--lora-targets", "twice"),
+                                    ("targets", "qkv_proj,q_proj", "--lora-targets", "'q_proj' is a part of 'qkv_proj'"),
                                     ("init", "zero", "lora-init")):
             with self.subTest(flag=flag, value=value):
                 self.refuse([*self.train_command("out"), "--init", self.base, f"--lora-{flag}={value}"], *parts)

@@ -116,12 +116,12 @@ class Kept(Scratch):
 
     def test_refusals(self):
         for flags, parts in (
-                (("--recompute", "most"), ("train.recompute: 'most' is none of none, attention, mlp, layer",)),
-                (("--stored-activations", "int8"), ("train.stored_activations: 'int8' is none of as_computed, mxfp8_e4m3",)),
-                (("--recompute", "mlp", "--stored-activations", "mxfp8_e4m3"), ("train.recompute: mlp", "choose one"))):
+                (("--recompute", "most"), ("--recompute: 'most' is none of none, attention, mlp, layer",)),
+                (("--stored-activations", "int8"), ("--stored-activations: 'int8' is none of as_computed, mxfp8_e4m3",)),
+                (("--recompute", "mlp", "--stored-activations", "mxfp8_e4m3"), ("--recompute: mlp", "choose one"))):
             self.refuse(self.train_command("run", *flags), *parts)
         self.refuse(self.train_command("run", "--stored-activations", "mxfp8_e4m3", schedule="bf16", hidden_size=40),
-                    "train.stored_activations: hidden_size 40", "multiple of 32")
+                    "--stored-activations: hidden_size 40", "multiple of 32")
 
 
 class Seeds(Scratch):

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/run_directory.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <functional>
@@ -18,6 +20,16 @@ std::string checkpoint_name(std::int64_t step) {
   char name[32];
   std::snprintf(name, sizeof name, "step-%09lld", static_cast<long long>(step));
   return name;
+}
+
+/// Removes a directory, which is gone as a whole at once: half a checkpoint must not look like one.
+void discard(const fs::path& directory) {
+  std::error_code failed;
+  const fs::path hidden =
+      directory.parent_path() / ("." + directory.filename().string() + ".tmp-" + std::to_string(::getpid()));
+  fs::remove_all(hidden, failed);
+  fs::rename(directory, hidden, failed);
+  fs::remove_all(failed ? directory : hidden, failed);
 }
 
 /// Does an unbroken run write one here, whatever else it does?
@@ -68,7 +80,7 @@ void run_directory::require_unused(const std::string& advice) const {
 void run_directory::clear() const {
   std::error_code failed;
   // Checkpoints first: what is left of a run at any moment in between can still be resumed from its beginning.
-  fs::remove_all(checkpoints(), failed);
+  if (fs::exists(checkpoints(), failed)) discard(checkpoints());
   for (const fs::path& file : {config(), start(), statistics(), path_ / "metrics.csv", path_ / "mlperf.log"})
     fs::remove(file, failed);
   fs::remove_all(path_ / "tensorboard", failed);
@@ -80,19 +92,17 @@ void run_directory::remove_leftovers() const {
 }
 
 void run_directory::remove_beyond(std::int64_t step) const {
-  std::error_code failed;
   for (const std::int64_t other : steps()) {
-    if (other > step) fs::remove_all(checkpoint(other), failed);
+    if (other > step) discard(checkpoint(other));
   }
 }
 
 void run_directory::prune(std::int64_t step, bool is_extra, const train_options& o) const {
-  std::error_code failed;
   int kept = 0;
   for (const std::int64_t other : steps()) {
     const bool counts = is_at_interval(other, o) || (other == step && !is_extra);
     const bool keep = counts ? kept++ < o.keep_checkpoints : other == step;
-    if (!keep) fs::remove_all(checkpoint(other), failed);
+    if (!keep) discard(checkpoint(other));
   }
 }
 

@@ -151,6 +151,7 @@ ordered_json trainer::roof_record() const {
 void trainer::continue_log() {
   seconds_ = logged_seconds(files_.log(), state_.step);
   files_.remove_beyond(state_.step);
+  if (!fs::exists(files_.config())) io::write_json(files_.config(), io::to_json(state_.run));
   add_sinks(false);
   if (log_begins_with_start(files_.log())) return;
   log_->write(start_record(state_, *model_, text_, session_.threads, roof_record()));  // killed before its first record

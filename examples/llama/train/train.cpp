@@ -111,9 +111,10 @@ double trainer::log_evaluation() {
 }
 
 void trainer::write_checkpoint() {
-  llama::write_checkpoint(
-      files_.checkpoint(state_.step), *model_, io::to_json(state_), state_.run.init,
-      [&](const fs::path& directory) { tokenizer_.write(directory, state_.run.model.max_position_embeddings); });
+  const auto add_files = [&](const fs::path& directory) {
+    if (!state_.run.lora) tokenizer_.write(directory, state_.run.model.max_position_embeddings);
+  };
+  llama::write_checkpoint(files_.checkpoint(state_.step), *model_, io::to_json(state_), state_.run.init, add_files);
 }
 
 void trainer::save_checkpoint(bool is_extra) {
