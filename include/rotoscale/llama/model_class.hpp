@@ -252,6 +252,7 @@ class model {
   void restore_layer(nn::pass p, const layer& l) const;
   void forward_layer(const nn::pass& p, layer& l, const float* next_gain, nn::tensor_view output,
                      nn::tensor_view normed, float* rstd, const nn::quantize_target& to);
+  void norm_again(const nn::pass& p, nn::const_tensor_view x, const float* gain, nn::tensor_view y) const;
   void backward_layer(const nn::pass& p, layer& l);
   nn::head_args head_arguments(const nn::pass& p, const nn::token_source& targets) const;
 

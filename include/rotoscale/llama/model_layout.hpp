@@ -88,8 +88,9 @@ inline void model::make_linears(const nn::recipe& r) {
     const nn::linear_recipe& own = made.current();
     throw std::invalid_argument("recipe " + r.name + ": " + ops_->description() + " has no kernel for fprop " +
                                 own.fprop.accumulate + ", dgrad " + own.dgrad.accumulate + ", wgrad " +
-                                own.wgrad.accumulate + " of these formats and extents; fp32_fma_chain runs everywhere, "
-                                "and a CPU computes any contract");
+                                own.wgrad.accumulate +
+                                " of these formats and extents; fp32_fma_chain runs everywhere of BF16, FP8 "
+                                "and MX blocks of 32 (docs/gpu.md), and a CPU computes any recipe");
   };
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const layer_parameters& n = parameters_.layers()[i];

@@ -216,17 +216,21 @@ inline nn::const_tensor_view model::logits(const nn::pass& p, const nn::token_so
   return {};
 }
 
+/// The source of wgrad's x for statistics, where the forward pass has left only operands of it: never over what the
+/// backward pass reads. The last norm's factors are used up by then; of an x kept in 8 bits a layer's own would differ.
+inline void model::norm_again(const nn::pass& p, nn::const_tensor_view x, const float* gain, nn::tensor_view y) const {
+  if (p.observe && y.data == normed_.data) ops_->rmsnorm_forward(p.queue, x, gain, epsilon(), y, rstd_);
+}
+
 inline void model::backward_layer(const nn::pass& p, layer& l) {
   const nn::tensor_view d = d_residual_;
   restore_layer(p, l);
   // MLP. d is the gradient of the layer's output, and of `middle` through the residual.
   ops_->quantize(p.queue, d, l.down.gradient_target(p), p.state);
-  if (p.observe) ops_->swiglu_forward(p.queue, l.gate_up_out, hidden_again(l));
+  if (p.observe && l.hidden.data == hidden_.data) ops_->swiglu_forward(p.queue, l.gate_up_out, hidden_again(l));
   backward_linear(p, l, layer_linear::down, hidden_again(l), d, d_hidden_);
   ops_->swiglu_backward_quantize(p.queue, d_hidden_, l.gate_up_out, d_gate_up_, l.gate_up.gradient_target(p), p.state);
-  if (p.observe) {
-    ops_->rmsnorm_forward(p.queue, l.middle, gain(l.numbers.norm2), epsilon(), l.normed2, l.rstd2);
-  }
+  norm_again(p, l.middle, gain(l.numbers.norm2), l.normed2);
   backward_linear(p, l, layer_linear::gate_up, l.normed2, d_gate_up_, branch_);
   ops_->rmsnorm_backward(p.queue, branch_, l.middle, gain(l.numbers.norm2), l.rstd2, d, gain_gradient(l.numbers.norm2));
   // Attention.
@@ -242,9 +246,7 @@ inline void model::backward_layer(const nn::pass& p, layer& l) {
       p.state);
   ops_->rope_both(p.queue, heads(d_qkv_, 0, q), heads(d_qkv_, q, kv), cosine_, sine_, true);
   ops_->quantize(p.queue, d_qkv_, l.qkv.gradient_target(p), p.state);
-  if (p.observe) {
-    ops_->rmsnorm_forward(p.queue, l.input, gain(l.numbers.norm1), epsilon(), l.normed1, l.rstd1);
-  }
+  norm_again(p, l.input, gain(l.numbers.norm1), l.normed1);
   backward_linear(p, l, layer_linear::qkv, l.normed1, d_qkv_, branch_);
   ops_->rmsnorm_backward(p.queue, branch_, l.input, gain(l.numbers.norm1), l.rstd1, d, gain_gradient(l.numbers.norm1));
 }

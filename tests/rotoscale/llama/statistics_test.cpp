@@ -83,6 +83,25 @@ TEST_CASE("observed steps leave the bits of steps that are not") {
   }
 }
 
+TEST_CASE("observed steps leave the bits of steps that keep activations in 8 bits, or compute them again") {
+  const auto kept = [](llama::session_options& o) { o.model.kept = llama::kept_format::mxfp8_e4m3; };
+  const auto again = [](llama::session_options& o) { o.model.recompute = llama::recompute_part::layer; };
+  for (const char* name : {"fp32", "bf16", "fp8_amd", "mxfp4_h16"}) {
+    for (const std::function<void(llama::session_options&)>& extents :
+         {std::function<void(llama::session_options&)>(kept), std::function<void(llama::session_options&)>(again)}) {
+      CAPTURE(name);
+      const batch data(2, 32, 64, true);
+      session_case without(small_config(false), preset(name), 2, 32, 1, 3, extents);
+      const std::vector<float> want = trained(without, data, 0);
+      session_case with(small_config(false), preset(name), 2, 32, 1, 3, [&](llama::session_options& o) {
+        extents(o);
+        with_statistics(o);
+      });
+      CHECK(same_bytes(want, trained(with, data, 7)));
+    }
+  }
+}
+
 TEST_CASE("the memory of statistics is planned, and nothing is allocated in a step") {
   auto ops = nn::make_cpu_backend(1);
   auto options = session_case::options(2, 32, with_statistics);
