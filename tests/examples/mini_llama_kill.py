@@ -44,7 +44,8 @@ class Runs(Scratch):
     OPTIONS = {"steps": 6, "checkpoint_every": 2, "eval_every": 3, "schedule": "mxfp4_h16_heal"}
 
     def command(self, out="run", *more, **options):
-        return self.train_command(out, "--auto-resume", *more, **{**self.OPTIONS, **options})
+        # One thread: hundreds of short runs, and threads that wait for one another would only wait on a loaded machine.
+        return self.train_command(out, "--auto-resume", "--threads", 1, *more, **{**self.OPTIONS, **options})
 
     def start(self, command, stderr=subprocess.PIPE, **environment):
         return subprocess.Popen([mini_llama.PROGRAM, *map(str, command)], cwd=self.folder, stdin=subprocess.DEVNULL,
