@@ -82,7 +82,7 @@ struct results {
 results run(nn::backend& ops, const nn::recipe& r, const nn::recipe* adapter, nn::dtype stored, bool training,
             const numbers& a, const std::vector<numbers>& b, std::uint32_t micro_batch) {
   const nn::queue q{};
-  const queue_workspace room(ops, {tokens, out, out, 1, 20000});
+  const queue_workspace room(ops, {.tokens = tokens, .widest = out, .hidden = out, .vocabulary = 1, .parameters = 20000});
   nn::adapted_linear l({layer_number, out, in, tokens, false, true, stored, stored}, r);
   if (adapter != nullptr) {
     nn::adapter_shape s;

@@ -16,7 +16,16 @@ namespace rotoscale::testing {
 /// Memory of one case, and the bytes that it leaves.
 class op_scene {
  public:
-  explicit op_scene(nn::backend& ops) : ops_(&ops), room_(ops, {300, 300, 60000, 300, 300, 20000, 300, 40000}) {}
+  explicit op_scene(nn::backend& ops)
+      : ops_(&ops),
+        room_(ops, {.tokens = 300,
+                    .widest = 300,
+                    .hidden = 60000,
+                    .heads = 300,
+                    .vocabulary = 300,
+                    .parameters = 20000,
+                    .observed_rows = 300,
+                    .observed_elements = 40000}) {}
 
   nn::backend& ops() const { return *ops_; }
   static constexpr nn::queue queue{};

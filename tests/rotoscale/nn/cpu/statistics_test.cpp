@@ -42,7 +42,7 @@ struct observed {
         request(make_request(how, rows, cols, which, type)),
         source(store(rows, cols, type)),
         made(ops, request, source),
-        room(ops, {0, 0, 0, 0, 0, rows + cols, 0}),
+        room(ops, {.observed_rows = rows + cols}),
         form(which) {
     state.inputs.seed = 9;
     state.inputs.step = 3;
