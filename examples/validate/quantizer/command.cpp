@@ -148,7 +148,8 @@ int check_quantizer(const quantizer_options& o, const io::safetensors_file& file
   if (o.scale_padding != "any") {
     std::uint8_t byte = 0;
     const char* end = o.scale_padding.data() + o.scale_padding.size();
-    if (std::from_chars(o.scale_padding.data(), end, byte).ptr != end || o.scale_padding.empty())
+    const auto [stop, error] = std::from_chars(o.scale_padding.data(), end, byte);
+    if (error != std::errc() || stop != end)
       throw io::error("--scale-padding", "'" + o.scale_padding + "' is neither 'any' nor a byte");
     padding = byte;
   }
