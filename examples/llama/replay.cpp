@@ -25,6 +25,8 @@ namespace {
 class scratch_directory {
  public:
   explicit scratch_directory(const std::string& keep) : path_(keep), keeps_(!keep.empty()) {
+    std::error_code none;
+    if (keeps_ && fs::exists(path_, none)) throw io::error(keep, "exists");
     if (!keeps_) path_ = fs::temp_directory_path() / ("mini-llama-replay-" + std::to_string(getpid()));
   }
   scratch_directory(const scratch_directory&) = delete;
