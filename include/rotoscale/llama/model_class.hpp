@@ -237,7 +237,7 @@ class model {
   void lay_out_part(nn::memory_cursor& memory, bool shared, const Part& part);
   void lay_out_head(nn::memory_cursor& memory);
   void lay_out_gradients(nn::memory_cursor& memory);
-  void make_adapter(nn::adapted_linear& beside, std::size_t layer, layer_linear linear);
+  void make_adapter(nn::adapted_linear& beside, std::size_t of_layer, layer_linear linear);
   template <class Function>
   void for_each_adapted(const Function& f);
   template <class Function>

@@ -36,8 +36,8 @@ void model::for_each_linear(const Function& f) {
 }
 
 /// The adapter beside a linear layer, if it is a target: in BF16, or in FP32 under a recipe of FP32.
-inline void model::make_adapter(nn::adapted_linear& beside, std::size_t layer, layer_linear linear) {
-  const adapter_parameters& numbers = parameters_.layers()[layer].adapters[static_cast<std::size_t>(linear)];
+inline void model::make_adapter(nn::adapted_linear& beside, std::size_t of_layer, layer_linear linear) {
+  const adapter_parameters& numbers = parameters_.layers()[of_layer].adapters[static_cast<std::size_t>(linear)];
   if (numbers.b.empty()) return;
   nn::adapter_shape s;
   s.base = beside.shape();
