@@ -333,19 +333,6 @@ __device__ inline void wait_for_all_but() {
 #endif
 }
 
-/// Ends a group of copies.
-__device__ inline void commit_copies() {
-#if defined(ROTOSCALE_CUDA)
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-/// As wait_for_copies, for all groups of the thread but the newest.
-__device__ inline void wait_for_older_copies() {
-#if defined(ROTOSCALE_CUDA)
-  asm volatile("cp.async.wait_group 1;" ::: "memory");
-#endif
-}
-
 /// *to = max(*to, value), whole.
 __device__ inline void atomic_max(std::uint32_t* to, std::uint32_t value) {
 #if defined(ROTOSCALE_CUDA)

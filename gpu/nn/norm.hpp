@@ -309,12 +309,12 @@ __global__ void __launch_bounds__(row_threads)
     norm_gradient_group<T> later = g;
     later.first += groups_ahead * a.group_rows;
     if (staged && later.first < g.rows) later.fetch();
-    commit_copies();
+    end_copy_group();
   };
   fetch(0);
   fetch(1);
   for (; g.first < g.rows; g.first += a.group_rows) {
-    wait_for_older_copies();
+    wait_for_all_but<1>();
     block_barrier();
     fetch(2);
     if constexpr (staged) {

@@ -10,11 +10,10 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "gpu/api/train.hpp"
+#include "make_device.hpp"
 #include "rotoscale/nn/backend_ops_gemm.hpp"
 #include "rotoscale/nn/backend_ops_rows.hpp"
 #include "rotoscale/nn/cpu/make_backend.hpp"
-#include "rotoscale/nn/presets.hpp"
 #include "rotoscale/nn/presets.hpp"
 
 using namespace rotoscale;
@@ -22,18 +21,6 @@ using namespace rotoscale::testing;
 namespace nn = rotoscale::nn;
 
 namespace {
-
-/// The device's backend; without a device the program is skipped.
-std::unique_ptr<nn::backend> make_device(gpu::train_options o = {}) {
-  std::unique_ptr<nn::backend> made;
-  const gpu::status s = gpu::make_device_backend(o, made);
-  if (!s.ok()) {
-    std::printf("skipped: %s\n", s.message().c_str());
-    std::fflush(stdout);
-    std::_Exit(77);
-  }
-  return made;
-}
 
 std::vector<op_case> all_cases() {
   std::vector<op_case> all = row_cases();

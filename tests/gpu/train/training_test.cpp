@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "gpu/api/train.hpp"
+#include "make_device.hpp"
 #include "rotoscale/llama/session_case.hpp"
 
 using namespace rotoscale;
@@ -16,17 +16,6 @@ namespace llama = rotoscale::llama;
 namespace nn = rotoscale::nn;
 
 namespace {
-
-std::unique_ptr<nn::backend> make_device(gpu::train_options o = {}) {
-  std::unique_ptr<nn::backend> made;
-  const gpu::status s = gpu::make_device_backend(o, made);
-  if (!s.ok()) {
-    std::printf("skipped: %s\n", s.message().c_str());
-    std::fflush(stdout);
-    std::_Exit(77);
-  }
-  return made;
-}
 
 /// Everything that a checkpoint would hold after `steps` steps, and the losses of an evaluation.
 std::vector<float> train(nn::backend& ops, const nn::recipe& r, int steps, bool tied = false) {

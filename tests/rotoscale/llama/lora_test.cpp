@@ -6,8 +6,8 @@
 
 #include <thread>
 
-#include "oracle/block_oracle.hpp"
-#include "oracle/reference_llama.hpp"
+#include "oracle/reference_recipe.hpp"
+#include "oracle_config.hpp"
 #include "rotoscale/nn/cpu/backend.hpp"
 #include "rotoscale/nn/thread_ranks.hpp"
 #include "session_case.hpp"
@@ -36,19 +36,6 @@ llama::lora_config adapters(int rank, double dropout, std::vector<std::string> t
 
 std::function<void(llama::session_options&)> with(const llama::lora_config& c) {
   return [c](llama::session_options& o) { o.model.lora = c; };
-}
-
-oracle::config oracle_config(const llama::model_config& c) {
-  return {c.vocab_size,
-          c.hidden_size,
-          c.intermediate_size,
-          c.num_hidden_layers,
-          c.num_attention_heads,
-          c.num_key_value_heads,
-          static_cast<int>(c.head_size()),
-          c.rms_norm_eps,
-          c.rope_theta,
-          c.tie_word_embeddings};
 }
 
 /// B of every adapter, which begins at 0, from a seed.
@@ -370,59 +357,6 @@ TEST_CASE("signs of each step need weights of each step") {
 
 namespace {
 
-/// The model's GEMMs under mxfp4_h16, or under bf16: operands quantized by block_oracle.hpp, products added without
-/// error to speak of, results rounded to BF16 but those of weights' gradients. The head is BF16, its logits are not
-/// rounded.
-class quantized_gemms final : public oracle::linear_gemms {
- public:
-  quantized_gemms(bool mxfp4, std::size_t head) : mxfp4_(mxfp4), head_(head) {}
-
-  oracle::tensor forward(std::size_t number, const oracle::tensor& x, const oracle::tensor& w, std::size_t in,
-                         std::size_t out) const override {
-    const bool blocks = mxfp4_ && number != head_;
-    const auto y =
-        oracle::linear(operand(x, in, block_axis::row, blocks), operand(w, in, block_axis::row, blocks), in, out);
-    return number == head_ ? y : rounded(y);
-  }
-  oracle::linear_gradients backward(std::size_t number, const oracle::tensor& dy, const oracle::tensor& x,
-                                    const oracle::tensor& w, std::size_t in, std::size_t out) const override {
-    const bool blocks = mxfp4_ && number != head_;
-    const std::size_t n = x.size() / in;
-    oracle::linear_gradients d;  // of x only: the base is frozen
-    d.x = rounded(
-        oracle::linear(operand(dy, out, block_axis::row, blocks), operand(w, in, block_axis::column, blocks), out, in));
-    d.w.resize(w.size());
-    CHECK(d.x.size() == n * in);
-    return d;
-  }
-
- private:
-  static oracle::tensor rounded(oracle::tensor x) {
-    for (double& v : x) v = static_cast<double>(oracle::stored_as(formats::bf16, v));
-    return x;
-  }
-  /// Values of an operand, its rows along the contraction.
-  static oracle::tensor operand(const oracle::tensor& t, std::size_t cols, block_axis axis, bool blocks) {
-    const std::size_t rows = t.size() / cols, k = axis == block_axis::row ? cols : rows, lines = t.size() / k;
-    oracle::tensor values(t.size());
-    if (!blocks) {
-      for (std::size_t i = 0; i < lines; ++i)
-        for (std::size_t j = 0; j < k; ++j)
-          values[i * k + j] = axis == block_axis::row ? t[i * k + j] : t[j * cols + i];
-      return rounded(values);
-    }
-    const oracle::block_quantizer quantize(mxfp4, presets::te_rocm);
-    const auto q = quantize(std::vector<oracle::exact_t>(t.begin(), t.end()), rows, cols, axis);
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      values[i] = static_cast<double>(quantize.value(q.elements[i], q.scales[i / 32]));
-    }
-    return values;
-  }
-
-  bool mxfp4_;
-  std::size_t head_;
-};
-
 /// Adapters beside the GEMMs of a recipe, in double precision, as docs/numerics.md has them.
 class lora_gemms final : public oracle::linear_gemms {
  public:
@@ -556,7 +490,7 @@ TEST_CASE("gradients are those of the double-precision model with the same masks
       const auto weights = plain.by_name(false);  // the base, from the same seed
       const std::vector<int> tokens(data.tokens.begin(), data.tokens.end()),
           wanted(data.targets.begin(), data.targets.end());
-      const quantized_gemms quantized(std::string(name) == "mxfp4_h16", oracle::head_number(shape));
+      const oracle::recipe_gemms quantized(r, oracle::head_number(shape), 5);
       const oracle::linear_gemms exact;
       const bool narrow = std::string(name) != "fp32";
       // Distance of all gradients of adapters from those of the model with a base's GEMMs.

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The whole model against an independent double-precision implementation (tests/oracle), and its promises about bits.
-#include "rotoscale/llama/session.hpp"
-
 #include "oracle/reference_recipe.hpp"
+#include "oracle_config.hpp"
+#include "rotoscale/llama/session.hpp"
 #include "session_case.hpp"
 
 using rotoscale::index_t;
@@ -13,24 +13,6 @@ namespace oracle = rotoscale::oracle;
 using namespace rotoscale::testing;
 
 namespace {
-
-oracle::config oracle_config(const llama::model_config& c) {
-  oracle::config o{c.vocab_size,
-                   c.hidden_size,
-                   c.intermediate_size,
-                   c.num_hidden_layers,
-                   c.num_attention_heads,
-                   c.num_key_value_heads,
-                   static_cast<int>(c.head_size()),
-                   c.rms_norm_eps,
-                   c.rope_theta,
-                   c.tie_word_embeddings};
-  if (c.rope_scaling) {
-    o.rope_scaling = {c.rope_scaling->factor, c.rope_scaling->low_freq_factor, c.rope_scaling->high_freq_factor,
-                      static_cast<double>(c.rope_scaling->original_max_position_embeddings)};
-  }
-  return o;
-}
 
 double total(const std::vector<float>& losses) {
   double sum = 0;
@@ -127,7 +109,8 @@ double share_of_distance(const nn::recipe& r, const llama::model_config& config,
   session_case c(config, r, 2, 32, 2, weights_seed);
   const batch data(2, 32, config.vocab_size, true);
   const nn::step_state state = c.step(data);
-  const std::vector<int> tokens(data.tokens.begin(), data.tokens.end()), targets(data.targets.begin(), data.targets.end());
+  const std::vector<int> tokens(data.tokens.begin(), data.tokens.end()),
+      targets(data.targets.begin(), data.targets.end());
   const oracle::config shape = oracle_config(config);
   const auto weights = c.by_name(false), gradients = c.by_name(true);
   const oracle::recipe_gemms gemms(r, oracle::head_number(shape), 5);
@@ -139,9 +122,9 @@ double share_of_distance(const nn::recipe& r, const llama::model_config& config,
   return same / plain;
 }
 
-/// FP32 arithmetic differs from the oracle's in the last place. That seldom moves a number across the middle between two
-/// of a format; where it does, all that is computed from it moves. A field that is read differently moves everything,
-/// whatever the weights are.
+/// FP32 arithmetic differs from the oracle's in the last place. That seldom moves a number across the middle between
+/// two of a format; where it does, all that is computed from it moves. A field that is read differently moves
+/// everything, whatever the weights are.
 void check_against_oracle(const nn::recipe& r, const llama::model_config& config) {
   CAPTURE(r.name);
   double least = 1;
@@ -173,7 +156,8 @@ TEST_CASE("so are a head of its own, backward overrides, square blocks and layer
   check_against_oracle(r, small_config(false));
   r = preset("mxfp4_h32");
   r.name = "square";
-  for (nn::operand_recipe* w : {&r.fprop.right, &r.dgrad.right}) w->block = nn::block_recipe{32, 32, rotoscale::formats::e8m0};
+  for (nn::operand_recipe* w : {&r.fprop.right, &r.dgrad.right})
+    w->block = nn::block_recipe{32, 32, rotoscale::formats::e8m0};
   check_against_oracle(r, small_config(false));
 }
 
@@ -230,7 +214,8 @@ TEST_CASE("weights are quantized again when they change, and only then") {
   auto host = m.values(c.session.queue(), qkv);
   for (float& w : host) w = -w;
   // Behind the session's back: nobody looks at it.
-  c.ops->upload(c.session.queue(), m.arena().weight + m.parameters()[qkv].offset, host.data(), host.size() * sizeof(float));
+  c.ops->upload(c.session.queue(), m.arena().weight + m.parameters()[qkv].offset, host.data(),
+                host.size() * sizeof(float));
   CHECK(same_bytes(first, c.evaluate(data)));
   c.session.load(qkv, host);
   CHECK_FALSE(same_bytes(first, c.evaluate(data)));

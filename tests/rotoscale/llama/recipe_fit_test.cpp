@@ -5,21 +5,14 @@
 
 #include <doctest/doctest.h>
 
-#include "rotoscale/nn/presets.hpp"
+#include "rotoscale/nn/preset.hpp"
 
 using namespace rotoscale;
+using rotoscale::testing::preset;
 namespace llama = rotoscale::llama;
 namespace nn = rotoscale::nn;
 
 namespace {
-
-nn::recipe preset(const std::string& name) {
-  for (auto& r : nn::presets::all()) {
-    if (r.name == name) return r;
-  }
-  FAIL("no preset " << name);
-  return {};
-}
 
 std::string fault(const llama::model_config& c, const nn::recipe& r, const llama::pass_extents& p = {64, 64, true}) {
   return find_block_fault(c, r, p).value_or("none");

@@ -10,6 +10,7 @@
 
 #include "rotoscale/llama/session.hpp"
 #include "rotoscale/nn/cpu/make_backend.hpp"
+#include "rotoscale/nn/preset.hpp"
 
 namespace rotoscale::testing {
 
@@ -43,14 +44,6 @@ struct batch {
     }
   }
 };
-
-inline nn::recipe preset(const std::string& name) {
-  for (auto& r : nn::presets::all()) {
-    if (r.name == name) return r;
-  }
-  FAIL("no preset " << name);
-  return {};
-}
 
 /// A session for passes over b × seq tokens.
 struct session_case {

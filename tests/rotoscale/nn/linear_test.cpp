@@ -7,9 +7,9 @@
 
 #include "backend_memory.hpp"
 #include "numbers.hpp"
+#include "preset.hpp"
 #include "rotoscale/gemm_ref.hpp"
 #include "rotoscale/nn/cpu/make_backend.hpp"
-#include "rotoscale/nn/presets.hpp"
 #include "rotoscale/nn/recipe_faults.hpp"
 #include "rotoscale/quantize_ref.hpp"
 
@@ -22,14 +22,6 @@ namespace {
 constexpr index_t tokens = 64, in = 96, out = 32;
 constexpr index_t layer_number = 3;
 constexpr std::uint64_t seed = 17, step = 5, micro_batch = 1;
-
-nn::recipe preset(const std::string& name) {
-  for (auto& r : nn::presets::all()) {
-    if (r.name == name) return r;
-  }
-  FAIL("no preset " << name);
-  return {};
-}
 
 /// docs/numerics.md: word streams are purpose << 56 | GEMM << 52 | operand << 48 | layer << 32 | step.
 std::uint64_t stream(std::uint64_t purpose, int gemm, int right, std::uint64_t at) {

@@ -7,25 +7,14 @@
 
 #include <set>
 
+#include "preset.hpp"
 #include "rotoscale/io/json.hpp"
-#include "rotoscale/nn/presets.hpp"
 #include "rotoscale/nn/recipe_faults.hpp"
 #include "rotoscale/nn/schedule.hpp"
 
 using namespace rotoscale;
+using rotoscale::testing::preset;
 namespace nn = rotoscale::nn;
-
-namespace {
-
-nn::recipe preset(const std::string& name) {
-  for (auto& r : nn::presets::all()) {
-    if (r.name == name) return r;
-  }
-  FAIL("no preset " << name);
-  return {};
-}
-
-}  // namespace
 
 TEST_CASE("presets are valid, named once, and read back from their JSON") {
   std::set<std::string> names;
