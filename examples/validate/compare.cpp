@@ -17,13 +17,6 @@ std::int64_t ordered(const format& f, std::uint64_t code) {
   return f.is_negative(code) ? -magnitude : magnitude;
 }
 
-std::int64_t distance(const format& f, std::uint64_t x, std::uint64_t y) {
-  const auto special = [&](std::uint64_t c) { return f.is_nan(c) || f.is_infinity(c); };
-  if (special(x) || special(y)) return -1;
-  const std::int64_t apart = ordered(f, x) - ordered(f, y);
-  return apart < 0 ? -apart : apart;
-}
-
 /// Bins of distances: 0 (zeros of two signs), 1, 2, 3-4, 5-8, ...
 std::string bin(std::int64_t ulps) {
   if (ulps < 0) return "Inf or NaN";
@@ -34,6 +27,13 @@ std::string bin(std::int64_t ulps) {
 }
 
 }  // namespace
+
+std::int64_t code_distance(const format& f, std::uint64_t x, std::uint64_t y) {
+  const auto special = [&](std::uint64_t c) { return f.is_nan(c) || f.is_infinity(c); };
+  if (special(x) || special(y)) return -1;
+  const std::int64_t apart = ordered(f, x) - ordered(f, y);
+  return apart < 0 ? -apart : apart;
+}
 
 place_of place(const gemm_case& x, index_t element) {
   return {element / (x.m * x.n), element / x.n % x.m, element % x.n};
@@ -88,7 +88,7 @@ comparison compare(const gemm_case& x, const gemm_options& o, bool any_nan, thre
   std::vector<difference> all;
   for (index_t e = 0; e < result.elements; ++e) {
     const std::uint64_t want = wanted[static_cast<std::size_t>(e)], got = x.d[static_cast<std::size_t>(e)];
-    if (!same_result(x.output, want, got, any_nan)) all.push_back({e, want, got, distance(x.output, want, got)});
+    if (!same_result(x.output, want, got, any_nan)) all.push_back({e, want, got, code_distance(x.output, want, got)});
   }
   result.different = static_cast<index_t>(all.size());
   if (!all.empty()) result.first = all.front();

@@ -18,6 +18,9 @@ struct place_of {
 };
 place_of place(const gemm_case& x, index_t element);
 
+/// Distance of two codes in the order of their values; -1 where one of them is NaN or Inf.
+std::int64_t code_distance(const format& f, std::uint64_t x, std::uint64_t y);
+
 struct difference {
   index_t element;
   std::uint64_t want, got;

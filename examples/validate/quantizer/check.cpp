@@ -3,9 +3,9 @@
 #include "check.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 
+#include "../compare.hpp"
 #include "rotoscale/dequantize_ref.hpp"
 #include "rotoscale/names.hpp"
 #include "rotoscale/quantize_ref.hpp"
@@ -19,15 +19,6 @@ std::string text(const char* pattern, Arguments... arguments) {
   char line[256];
   std::snprintf(line, sizeof line, pattern, arguments...);
   return line;
-}
-
-/// Magnitude codes of one sign are in the order of their values: are these neighbours?
-bool are_neighbours(format f, std::uint32_t a, std::uint32_t b) {
-  const auto ordered = [&](std::uint32_t code) {
-    const auto magnitude = static_cast<std::int64_t>(f.magnitude(code));
-    return f.is_negative(code) ? -magnitude : magnitude;
-  };
-  return std::abs(ordered(a) - ordered(b)) == 1;
 }
 
 /// Compares one orientation.
@@ -145,19 +136,14 @@ class side_check {
     if (f.magnitude(want) == 0 && f.magnitude(got) == 0) return "code: sign of zero";
     if (f.magnitude(want) == f.magnitude(got)) return "code: sign";
     if (f.is_nan(got)) return "code: NaN";
-    if (!are_neighbours(f, want, got)) return "code: other";
+    if (code_distance(f, want, got) != 1) return "code: other";
     return is_tie(x, scale, want, got) ? "code: tie" : "code: rounding";
   }
   /// Does the scaled value lie in the middle between two numbers of the format?
   bool is_tie(float x, std::uint8_t scale, std::uint32_t a, std::uint32_t b) const {
     const double middle =
         (static_cast<double>(decode(q_.blocks.element, a)) + static_cast<double>(decode(q_.blocks.element, b))) / 2;
-    return scaled(x, scale) == middle;
-  }
-  double scaled(float x, std::uint8_t scale) const {
-    if (q_.is_per_tensor()) return static_cast<double>(x * q_.options.encode_factor);
-    if (q_.blocks.has_e8m0_scale()) return std::ldexp(static_cast<double>(x), -scale_exponent(scale));
-    return static_cast<double>(x * scale_inverse(q_.blocks.scale, scale, q_.options.encode_factor));
+    return scaled_value(q_, x, scale) == middle;
   }
 
   /// Would this block's bytes be right with their halves exchanged?
@@ -280,73 +266,6 @@ dump_report check_dump(const quantizer& q, const quantizer_dump& dump, std::opti
   report.tensor_faults = check_tensor(q, dump);
   for (const dump_side& side : dump.sides) report.sides.push_back(side_check(q, dump, side, padding, pool).run());
   return report;
-}
-
-bool distribution::accepted() const {
-  return impossible == 0 && scales_different == 0 &&
-         std::all_of(std::begin(z), std::end(z), [](double d) { return std::abs(d) <= 5.0; });
-}
-
-namespace {
-
-/// Adds up how often elements went away from zero, and how often they should have.
-struct tally {
-  double expected[9] = {}, variance[9] = {};
-  index_t away[9] = {};
-
-  void add(double fraction, bool went_away) {
-    const int eighth = 1 + std::min(7, static_cast<int>(fraction * 8));
-    for (const int bin : {0, eighth}) {
-      expected[bin] += fraction;
-      variance[bin] += fraction * (1 - fraction);
-      away[bin] += went_away;
-    }
-  }
-};
-
-}  // namespace
-
-distribution check_distribution(const quantizer& q, const quantizer_dump& dump, const dump_side& side) {
-  distribution d;
-  tally counts;
-  const auto codes = dense_codes(q, side), scales = dense_scales(q, side);
-  if (!codes || !scales) throw io::error(dump.where, "the tensors' sizes do not fit the placements");
-  const index_t length = q.is_per_tensor() ? 1 : q.blocks.length, row_bytes = packed_bytes(q.blocks.element, side.k);
-  const auto value = [&](std::uint32_t code) { return std::abs(static_cast<double>(decode(q.blocks.element, code))); };
-  for (index_t tile = 0; tile < side.rows / q.tile_rows(); ++tile) {
-    for (index_t c = 0; c < side.k; c += q.tile_k()) {
-      const tile_values t = quantize_tile(q, dump, side, tile, c);
-      for (index_t e = 0; e < q.tile_rows() * q.tile_k(); ++e) {
-        const index_t row = tile * q.tile_rows() + e / q.tile_k(), at = c + e % q.tile_k();
-        std::uint8_t scale = 0;
-        if (!q.is_per_tensor()) {
-          scale = (*scales)[static_cast<std::size_t>(tile * (side.k / length) + at / length)];
-          if (e < q.tile_k() && e % length == 0)
-            d.scales_different += scale != t.scales[static_cast<std::size_t>(e / length)];
-        }
-        const float x = t.x[static_cast<std::size_t>(e)];
-        const auto under = [&](rounding r) { return code_under(q, dump, side, x, scale, row * side.k + at, r); };
-        const std::uint32_t got = load_code(q.blocks.element, codes->data() + row * row_bytes, at);
-        const std::uint32_t low = under(rounding::toward_zero), up = under(rounding::up), down = under(rounding::down);
-        const std::uint32_t high = value(up) > value(down) ? up : down;
-        if (got != low && got != high) ++d.impossible;
-        if (low == high || (got != low && got != high)) continue;
-        ++d.rounded;
-        const double scaled = std::abs(static_cast<double>(
-            q.is_per_tensor()           ? x * q.options.encode_factor
-            : q.blocks.has_e8m0_scale() ? std::ldexp(x, -scale_exponent(scale))
-                                        : x * scale_inverse(q.blocks.scale, scale, q.options.encode_factor)));
-        counts.add((scaled - value(low)) / (value(high) - value(low)), got == high);
-        ++d.count[0];
-        ++d.count[1 + std::min(7, static_cast<int>((scaled - value(low)) / (value(high) - value(low)) * 8))];
-      }
-    }
-  }
-  for (int bin = 0; bin < 9; ++bin) {
-    if (counts.variance[bin] > 0)
-      d.z[bin] = (static_cast<double>(counts.away[bin]) - counts.expected[bin]) / std::sqrt(counts.variance[bin]);
-  }
-  return d;
 }
 
 }  // namespace rotoscale::validate

@@ -39,7 +39,6 @@ struct distribution {
   index_t impossible = 0;  ///< codes that are neither neighbour, or wrong where there is nothing to round
   index_t scales_different = 0;
   double z[9] = {};       ///< deviation in standard errors: overall, then by the fraction's eighth
-  index_t count[9] = {};  ///< elements of each
   bool accepted() const;  ///< no impossible code, all scales right, no deviation beyond 5
 };
 distribution check_distribution(const quantizer& q, const quantizer_dump& dump, const dump_side& side);

@@ -3,6 +3,7 @@
 #include "dump.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "presets.hpp"
@@ -227,6 +228,12 @@ std::uint8_t code_under(const quantizer& q, const quantizer_dump& dump, const du
   if (!q.is_per_tensor()) return static_cast<std::uint8_t>(encode_element(q.blocks, o, x, scale, random));
   const float scaled = canonical_nan(x * o.encode_factor);
   return static_cast<std::uint8_t>(encode(q.blocks.element, scaled, r, overflow::saturate, random));
+}
+
+double scaled_value(const quantizer& q, float x, std::uint8_t scale) {
+  if (q.is_per_tensor()) return static_cast<double>(x * q.options.encode_factor);
+  if (q.blocks.has_e8m0_scale()) return std::ldexp(static_cast<double>(x), -scale_exponent(scale));
+  return static_cast<double>(x * scale_inverse(q.blocks.scale, scale, q.options.encode_factor));
 }
 
 tile_values quantize_tile(const quantizer& q, const quantizer_dump& dump, const dump_side& side, index_t tile,

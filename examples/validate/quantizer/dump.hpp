@@ -84,6 +84,9 @@ tile_values quantize_tile(const quantizer& q, const quantizer_dump& dump, const 
 std::uint8_t code_under(const quantizer& q, const quantizer_dump& dump, const dump_side& side, float x,
                         std::uint8_t scale, index_t index, rounding r);
 
+/// The value that code_under rounds, exact.
+double scaled_value(const quantizer& q, float x, std::uint8_t scale);
+
 /// The factor that the tensor's own amax gives; 1 for formats without one.
 float own_factor(const quantizer& q, const quantizer_dump& dump);
 

@@ -3,7 +3,7 @@
 // A session's change of recipe, and what may be measured to decide on one or to prepare it.
 #pragma once
 
-#include "rotoscale/llama/session.hpp"
+#include "rotoscale/llama/session_class.hpp"
 
 namespace rotoscale::llama {
 

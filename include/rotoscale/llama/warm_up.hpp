@@ -4,7 +4,7 @@
 // allocates or tunes on first use is done, and the run itself is, byte for byte, one that had no such steps.
 #pragma once
 
-#include "rotoscale/llama/healing.hpp"
+#include "rotoscale/llama/session.hpp"
 
 namespace rotoscale::llama {
 

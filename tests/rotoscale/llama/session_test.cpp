@@ -6,7 +6,6 @@
 
 #include <thread>
 
-#include "rotoscale/llama/healing.hpp"
 #include "rotoscale/nn/thread_ranks.hpp"
 #include "session_case.hpp"
 

@@ -1,0 +1,300 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The class of session.hpp: options, memory and state. session_pass.hpp has the bodies of its passes, healing.hpp those
+// of its changes of recipe.
+#pragma once
+
+#include <cstring>
+
+#include "rotoscale/llama/weight_stash.hpp"
+#include "rotoscale/nn/communicator.hpp"
+#include "rotoscale/nn/schedule.hpp"
+
+namespace rotoscale::llama {
+
+/// What a session does in each step.
+struct session_options {
+  model_options model;             ///< extents of a pass
+  int micro_batches = 1;           ///< of a step and rank
+  nn::optimizer_config optimizer;  ///< AdamW's constants
+  std::size_t memory_limit = 0;    ///< bytes of all categories; 0: none
+  bool documents = false;          ///< attention stays within the documents that passes are given
+};
+
+/// The plan does not fit the limit.
+class over_budget : public std::runtime_error {
+ public:
+  /// With both numbers in the message.
+  over_budget(const nn::memory_plan& plan, std::size_t limit)
+      : std::runtime_error("needs " + std::to_string(plan.total()) + " bytes, " + std::to_string(limit) +
+                           " are allowed"),
+        plan_(plan) {}
+  /// What would be needed, by category.
+  const nn::memory_plan& plan() const { return plan_; }
+
+ private:
+  nn::memory_plan plan_;
+};
+
+/// A model with its memory, queue, step state and graphs.
+class session {
+ public:
+  /// `recipes` are all that will be used, in the order of their use: memory is for the largest of each category, and
+  /// frozen weights are kept for all but the first. Throws over_budget before anything is allocated.
+  session(nn::backend& ops, const model_config& config, session_options options, const std::vector<nn::recipe>& recipes,
+          nn::communicator* ranks = nullptr)
+      : ops_(&ops), ranks_(ranks), options_(std::move(options)), model_(ops, config, options_.model) {
+    plan_ = count(recipes);
+    if (options_.memory_limit != 0 && plan_.total() > options_.memory_limit) {
+      throw over_budget(plan_, options_.memory_limit);
+    }
+    for (std::size_t c = 0; c < plan_.bytes.size(); ++c) {
+      if (plan_.bytes[c] == 0) continue;
+      const nn::memory_kind kind = nn::kind_of(static_cast<nn::memory_category>(c));
+      bases_[c] = static_cast<std::byte*>(ops.allocate(plan_.bytes[c], kind));
+    }
+    const auto n = static_cast<std::size_t>(step_tokens());
+    for (transfer& t : transfers_) {
+      t.pinned = static_cast<pinned_block*>(ops.allocate(
+          sizeof(pinned_block) + statistics_bytes() + 3 * n * sizeof(std::int32_t), nn::memory_kind::pinned));
+      t.statistics = reinterpret_cast<linear_statistics*>(t.pinned + 1);
+      auto* const numbers =
+          reinterpret_cast<std::int32_t*>(reinterpret_cast<std::byte*>(t.pinned + 1) + statistics_bytes());
+      t.tokens = {numbers, n};
+      t.targets = {numbers + n, n};
+      t.starts = {numbers + 2 * n, n};
+    }
+    queue_ = ops.make_queue("session");
+    if (!stash_.empty()) stash_queue_ = ops.make_queue("stash");
+    recipe_ = recipes.front();
+    bind(false);
+    model_.scales().reset(ops, queue_);
+  }
+  session(const session&) = delete;
+  session& operator=(const session&) = delete;
+  ~session() {
+    for (std::size_t c = 0; c < bases_.size(); ++c) {
+      if (bases_[c] != nullptr) ops_->release(bases_[c], nn::kind_of(static_cast<nn::memory_category>(c)));
+    }
+    for (const transfer& t : transfers_) {
+      if (t.pinned != nullptr) ops_->release(t.pinned, nn::memory_kind::pinned);
+    }
+  }
+
+  /// The model.
+  llama::model& model() { return model_; }
+  /// The model.
+  const llama::model& model() const { return model_; }
+  /// Where everything runs.
+  nn::queue queue() const { return queue_; }
+  /// What computes.
+  nn::backend& ops() const { return *ops_; }
+  /// Allocated, and in use under the current recipe.
+  const nn::memory_plan& plan() const { return plan_; }
+  /// In use under the current recipe.
+  const nn::memory_plan& in_use() const { return in_use_; }
+  /// The recipe of passes.
+  const nn::recipe& current() const { return recipe_; }
+  /// Tokens of a micro-batch.
+  index_t pass_tokens() const { return options_.model.batch * options_.model.sequence; }
+  /// Tokens of a step and rank.
+  index_t step_tokens() const { return pass_tokens() * options_.micro_batches; }
+
+  /// Passes follow this recipe from here on, one of those the session was made for. A pass over the model gives up all
+  /// weights' operands, then a pass streams in those of frozen weights, on a queue of its own; the others are made of
+  /// their masters before the next step. `maxima` are those of observe_maxima, for scales that are seeded.
+  void use(const nn::recipe& r, nn::scale_handover how = nn::scale_handover::reset,
+           const std::vector<float>& maxima = {});
+  /// What the last use() did.
+  const switch_memory& last_switch() const { return last_switch_; }
+  /// The largest magnitude of each tensor of all linear layers, in the order of delayed scaling, in one step's passes
+  /// under the current recipe. Leaves no trace but in gradients. Waits.
+  std::vector<float> observe_maxima(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
+                                    std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {});
+  /// Gradients of all that trains (the arena's elements) in one step's passes under recipe `r`. Leaves no trace but in
+  /// gradients. Waits.
+  std::vector<float> gradients_under(const nn::recipe& r, const nn::step_inputs& inputs,
+                                     std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+                                     std::span<const std::int32_t> starts = {});
+  /// Gradients of the step queued last; waits.
+  std::vector<float> gradients() const;
+  /// As a session made anew under `r`: no gradients, moments or history, scales of 1, nothing quantized. Every parameter
+  /// must be loaded again.
+  void reset(const nn::recipe& r) {
+    const nn::parameter_arena a = model_.arena();
+    for (float* arena : {a.gradient, a.m, a.v}) {
+      ops_->fill_zero(queue_, arena, static_cast<std::size_t>(a.size) * sizeof(float));
+    }
+    use(r);
+  }
+  /// Other extents within the same memory, for evaluations and samples.
+  void resize(index_t batch, index_t sequence) {
+    if (batch == model_.options().batch && sequence == model_.options().sequence) return;
+    model_.resize(batch, sequence);
+    bind(true);
+  }
+
+  /// Seed and step of what follows, until a step or an evaluation brings its own: frozen weights are quantized when
+  /// they are loaded, and their signs and random words are of that moment.
+  void set_inputs(const nn::step_inputs& inputs) {
+    ops_->upload(queue_, &evaluation_state_->inputs, &inputs, sizeof inputs);
+    ops_->synchronize(queue_);
+  }
+  /// Sets values of a parameter from element `first` on; they count once its last element is set.
+  void load(std::size_t number, std::span<const float> values, index_t first = 0) {
+    model_.load(evaluation_pass(), number, first, values);
+    if (first + static_cast<index_t>(values.size()) < model_.parameters()[number].size()) return;
+    stash_.keep(evaluation_pass(), number, model_.loaded(number));
+  }
+  /// Initial values from a seed.
+  void initialize(std::uint64_t seed) {
+    initialize(seed, 0, model_.parameters().base_count());
+    initialize_adapters(seed);
+  }
+  /// Those of the adapters alone, beside given weights.
+  void initialize_adapters(std::uint64_t seed) {
+    initialize(seed, model_.parameters().base_count(), model_.parameters().all().size());
+  }
+
+  /// Queues one optimizer step over micro_batches × batch × sequence tokens. `starts`, where the options say documents:
+  /// the place within its sequence where each token's document begins; empty: sequences are documents. `observe` leaves
+  /// statistics of the first micro-batch, which needs options.model.statistics, and changes no bit.
+  void train_step(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
+                  std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {},
+                  bool observe = false);
+  /// The state behind the step queued last; waits for it.
+  nn::step_state finish_step() {
+    ops_->synchronize(last_transfer().done);
+    return last_transfer().pinned->result;
+  }
+  /// By linear layer, after finish_step; empty unless that step was observed.
+  std::span<const linear_statistics> statistics() const {
+    const transfer& t = last_transfer();
+    return {t.statistics, t.observed ? static_cast<std::size_t>(model_.linear_count()) : 0};
+  }
+
+  /// Losses of each token, without a trace in scales or gradients.
+  std::vector<float> evaluate(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
+                              std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {});
+  /// Logits of one token of a pass.
+  std::vector<float> logits(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens, index_t token);
+
+  /// The first parameter that trains and is not finite any more, or whose squares overflow; null: none.
+  const parameter* find_overflow();
+
+  /// A pass that a backward pass follows.
+  nn::pass training_pass() { return {ops_, queue_, state_, &model_.scales(), true}; }
+  /// A pass that leaves no trace.
+  nn::pass evaluation_pass() { return {ops_, queue_, evaluation_state_, &model_.scales(), false}; }
+  /// Of the step, in backend memory.
+  nn::token_source tokens() const { return {tokens_, pass_tokens()}; }
+  /// Of the step, in backend memory.
+  nn::token_source targets() const { return {targets_, pass_tokens()}; }
+
+ private:
+  struct pinned_block {
+    nn::step_inputs inputs;
+    nn::step_state result;
+  };
+  /// Host memory of a step in flight.
+  struct transfer {
+    std::span<std::int32_t> tokens, targets, starts;
+    pinned_block* pinned = nullptr;
+    linear_statistics* statistics = nullptr;
+    nn::event done;
+    bool in_flight = false, observed = false;
+  };
+  const transfer& last_transfer() const {
+    return transfers_[static_cast<std::size_t>(steps_ + transfers_.size() - 1) % transfers_.size()];
+  }
+  std::size_t statistics_bytes() const {
+    return options_.model.statistics ? static_cast<std::size_t>(model_.linear_count()) * sizeof(linear_statistics) : 0;
+  }
+
+  friend nn::memory_plan plan_session(nn::backend&, const model_config&, session_options,
+                                      const std::vector<nn::recipe>&);
+  struct only_count {};
+  session(nn::backend& ops, const model_config& config, session_options options, only_count)
+      : ops_(&ops), options_(std::move(options)), model_(ops, config, options_.model) {}
+
+  nn::memory_plan count(const std::vector<nn::recipe>& recipes) {
+    std::vector<std::vector<weight_place>> places;
+    for (const nn::recipe& r : recipes) {
+      nn::memory_cursor counting;
+      lay_out(counting, r);
+      places.push_back(model_.weights());
+    }
+    stash_.plan(recipes, places);
+    nn::memory_plan most;
+    for (const nn::recipe& r : recipes) {
+      nn::memory_cursor counting;
+      lay_out(counting, r);
+      most.cover(counting.plan());
+    }
+    return most;
+  }
+  void lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool same_recipe = false) {
+    constexpr nn::memory_category category = nn::memory_category::workspace;
+    state_ = memory.array<nn::step_state>(category, 1);
+    evaluation_state_ = memory.array<nn::step_state>(category, 1);
+    const index_t n = options_.model.batch * options_.model.sequence * options_.micro_batches;
+    tokens_ = memory.array<std::int32_t>(category, n);
+    targets_ = memory.array<std::int32_t>(category, n);
+    starts_ = memory.array<std::int32_t>(category, n);
+    squares_ = memory.array<double>(category, static_cast<index_t>(model_.parameters().segments().size()));
+    model_.lay_out(memory, r, same_recipe);
+    stash_.lay_out(memory);
+  }
+  void bind(bool same_recipe) {
+    nn::memory_cursor memory(bases_, &ledger_);
+    lay_out(memory, recipe_, same_recipe);
+    in_use_ = memory.plan();
+    if (!in_use_.fits(plan_)) throw std::logic_error("a session has no room for what it was not planned for");
+    model_.prepare(queue_);
+    model_.use_documents(options_.documents ? nn::token_source{starts_, pass_tokens()} : nn::token_source{});
+    capture();
+  }
+  void capture();
+  void gradients_of_micro_batch(bool last, bool observe = false);
+  void update_scales();
+  void launch_gradients(bool observe = false);
+  void upload_pass(nn::step_state* state, const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
+                   std::span<const std::int32_t> targets, std::span<const std::int32_t> starts);
+  bool has_fp8() const { return nn::has_fp8(recipe_) || (recipe_.head && nn::has_fp8(*recipe_.head)); }
+  void initialize(std::uint64_t seed, std::size_t first, std::size_t last) {
+    for (std::size_t i = first; i < last; ++i) {
+      load(i, initial_values(model_.parameters()[i], i, model_.config(), seed));
+    }
+  }
+  bool is_parallel() const { return ranks_ != nullptr && ranks_->size() > 1; }
+  template <class T>
+  void sum_over_ranks(T* value) {
+    if (is_parallel()) ranks_->sum(queue_, nn::dense_tensor(value, nn::dtype_of<T>, {1}));
+  }
+
+  nn::backend* ops_;
+  nn::communicator* ranks_ = nullptr;
+  session_options options_;
+  nn::memory_ledger ledger_;
+  llama::model model_;
+  weight_stash stash_;
+  switch_memory last_switch_;
+  nn::recipe recipe_;
+  nn::memory_plan plan_, in_use_;
+  nn::arena_bases bases_{};
+  nn::queue queue_, stash_queue_;
+  nn::step_state *state_ = nullptr, *evaluation_state_ = nullptr;
+  std::int32_t *tokens_ = nullptr, *targets_ = nullptr, *starts_ = nullptr;
+  double* squares_ = nullptr;
+  std::unique_ptr<nn::graph> begin_, micro_batch_, last_micro_batch_, observed_micro_batch_, update_;
+  std::array<transfer, 2> transfers_;
+  std::uint64_t steps_ = 0;
+};
+
+/// What a session would allocate; nothing is.
+inline nn::memory_plan plan_session(nn::backend& ops, const model_config& config, session_options options,
+                                    const std::vector<nn::recipe>& recipes) {
+  return session(ops, config, std::move(options), session::only_count{}).count(recipes);
+}
+
+}  // namespace rotoscale::llama
