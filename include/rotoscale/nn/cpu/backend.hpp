@@ -1,25 +1,23 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The operations on the CPU, which define every contract. A queue runs an operation when it is put there; what goes
-// wrong is kept for synchronize, as on a device. Threads own outputs, so results do not depend on their number.
+// The operations on the CPU, which define every contract. Threads own outputs, so results do not depend on their
+// number.
 #pragma once
 
-#include <cstring>
-#include <new>
-
 #include "rotoscale/gemm.hpp"
-#include "rotoscale/nn/backend.hpp"
 #include "rotoscale/nn/cpu/attention.hpp"
 #include "rotoscale/nn/cpu/dropout.hpp"
 #include "rotoscale/nn/cpu/layers.hpp"
 #include "rotoscale/nn/cpu/operands.hpp"
 #include "rotoscale/nn/cpu/optimizer.hpp"
+#include "rotoscale/nn/cpu/queues.hpp"
 #include "rotoscale/nn/cpu/statistics.hpp"
 #include "rotoscale/nn/cpu/tiled_attention.hpp"
 
 namespace rotoscale::nn {
 
-class cpu_backend : public backend {
+/// All operations, on threads of this process.
+class cpu_backend : public cpu::host_queues {
  public:
   /// threads = 0: one for every hardware thread.
   explicit cpu_backend(int threads = 0) : pool_(threads) {}
@@ -45,19 +43,10 @@ class cpu_backend : public backend {
   }
   int threads() const override { return pool_.threads(); }
 
-  void* allocate(std::size_t bytes, memory_kind) override {
-    const std::size_t size = (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
-    void* memory = ::operator new (size, std::align_val_t{alignment});
-    std::memset(memory, 0, size);
-    ++allocations_;
-    return memory;
-  }
-  void release(void* memory, memory_kind) noexcept override { ::operator delete (memory, std::align_val_t{alignment}); }
-  std::size_t allocations() const override { return allocations_; }
-
   std::size_t workspace_bytes(const workspace_request& r) const override {
     const index_t chunks = (r.tokens + cpu::row_chunk - 1) / cpu::row_chunk;
-    const index_t needs[] = {r.tokens * r.widest * index_t{sizeof(float)}, chunks * r.hidden * index_t{sizeof(float)},
+    const index_t needs[] = {r.tokens * r.widest * index_t{sizeof(float)},
+                             chunks * r.hidden * index_t{sizeof(float)},
                              cpu::token_order::room(r.tokens, r.vocabulary) * index_t{sizeof(index_t)},
                              cpu::chunk_count(r.parameters) * index_t{sizeof(double)},
                              r.tokens * index_t{sizeof(double)},
@@ -65,37 +54,6 @@ class cpu_backend : public backend {
                              4 * cpu::chunk_count(r.observed_elements) * index_t{sizeof(double)}};
     return static_cast<std::size_t>(*std::max_element(std::begin(needs), std::end(needs)));
   }
-  void set_workspace(queue q, void* memory, std::size_t bytes) override { state_of(q).workspace = {memory, bytes}; }
-
-  queue make_queue(const char*) override {
-    queues_.emplace_back();
-    return {static_cast<int>(queues_.size()) - 1};
-  }
-  event record(queue on) override { return {on, ++tickets_}; }
-  void order(queue after, const event& before) override {
-    // Everything before the event is done; a queue that waits for a failed one fails as well.
-    if (!state_of(after).failed) state_of(after).failed = state_of(before.of).failed;
-  }
-  void synchronize(const event& until) override {
-    if (const auto& failed = state_of(until.of).failed) throw backend_error(*failed);
-  }
-  using backend::synchronize;
-  void upload(queue q, void* to, const void* host, std::size_t bytes) override {
-    move_bytes(q, "upload", to, host, bytes);
-  }
-  void download(queue q, void* host, const void* from, std::size_t bytes) override {
-    move_bytes(q, "download", host, from, bytes);
-  }
-  void copy(queue q, void* to, const void* from, std::size_t bytes) override { move_bytes(q, "copy", to, from, bytes); }
-  void fill_zero(queue q, void* memory, std::size_t bytes) override {
-    run(q, "fill_zero", [&] {
-      if (bytes != 0) std::memset(memory, 0, bytes);
-    });
-  }
-  std::unique_ptr<graph> capture(queue, std::function<void()> operations) override {
-    return std::make_unique<function_graph>(std::move(operations));
-  }
-  void launch(queue, graph& what) override { static_cast<function_graph&>(what).operations(); }
 
   void begin_step(queue q, const std::int32_t* targets, index_t count, step_state* state) override {
     run(q, "begin_step", [&] {
@@ -106,9 +64,7 @@ class cpu_backend : public backend {
     });
   }
   void set_gradient_scale(queue q, step_state* state) override {
-    run(q, "set_gradient_scale", [&] {
-      state->gradient_scale = gradient_scale_of(state->valid_tokens);
-    });
+    run(q, "set_gradient_scale", [&] { state->gradient_scale = gradient_scale_of(state->valid_tokens); });
   }
   void next_micro_batch(queue q, step_state* state) override {
     run(q, "next_micro_batch", [&] { ++state->micro_batch; });
@@ -139,8 +95,7 @@ class cpu_backend : public backend {
                operand_statistics* to) override {
     run(q, "observe", [&] {
       const gemm_operand& stored = form_of(what);
-      const rotation rotated =
-          block_options_for(resolve_form(what.set->request(), what.form, state)).rotation;
+      const rotation rotated = block_options_for(resolve_form(what.set->request(), what.form, state)).rotation;
       cpu::with_storage(source.type, [&](auto t) {
         cpu::observe_operand(as_matrix<const decltype(t)>(source), stored, what.form, rotated,
                              work<operand_statistics>(q, stored.rows), *to, pool_);
@@ -318,42 +273,6 @@ class cpu_backend : public backend {
   }
 
  private:
-  static constexpr std::size_t alignment = 64;
-
-  struct queue_state {
-    std::optional<backend_error> failed;
-    std::pair<void*, std::size_t> workspace{nullptr, 0};
-  };
-  struct function_graph final : graph {
-    explicit function_graph(std::function<void()> f) : operations(std::move(f)) {}
-    std::function<void()> operations;
-  };
-
-  queue_state& state_of(queue q) { return queues_[static_cast<std::size_t>(q.id)]; }
-
-  /// What a queue does with an operation.
-  template <class Operation>
-  void run(queue q, const char* name, const Operation& operation) {
-    if (state_of(q).failed) return;
-    try {
-      operation();
-    } catch (const std::exception& e) {
-      state_of(q).failed.emplace(name, e.what());
-    }
-  }
-  void move_bytes(queue q, const char* name, void* to, const void* from, std::size_t bytes) {
-    run(q, name, [&] {
-      if (bytes != 0) std::memcpy(to, from, bytes);  // an empty vector has no address
-    });
-  }
-
-  template <class T>
-  T* work(queue q, index_t n) {
-    const auto [memory, size] = state_of(q).workspace;
-    const std::size_t needed = static_cast<std::size_t>(n) * sizeof(T);
-    if (needed <= size) return static_cast<T*>(memory);
-    throw std::length_error("needs " + std::to_string(needed) + " bytes of workspace, has " + std::to_string(size));
-  }
   static void check_tokens(const std::int32_t* tokens, index_t n, index_t vocabulary, bool may_mask) {
     for (index_t t = 0; t < n; ++t) {
       if ((may_mask && tokens[t] == ignored_target) || (tokens[t] >= 0 && tokens[t] < vocabulary)) continue;
@@ -402,9 +321,6 @@ class cpu_backend : public backend {
   }
 
   thread_pool pool_;
-  std::vector<queue_state> queues_ = std::vector<queue_state>(1);
-  std::uint64_t tickets_ = 0;
-  std::size_t allocations_ = 0;
 };
 
 }  // namespace rotoscale::nn

@@ -1,0 +1,104 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Memory, queues, events and graphs of the CPU. A queue runs an operation when it is put there; what goes wrong is kept
+// for synchronize, as on a device.
+#pragma once
+
+#include <cstring>
+#include <new>
+
+#include "rotoscale/nn/backend.hpp"
+
+namespace rotoscale::nn::cpu {
+
+/// The part of a backend that does not compute.
+class host_queues : public backend {
+ public:
+  void* allocate(std::size_t bytes, memory_kind) override {
+    const std::size_t size = (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
+    void* memory = ::operator new (size, std::align_val_t{alignment});
+    std::memset(memory, 0, size);
+    ++allocations_;
+    return memory;
+  }
+  void release(void* memory, memory_kind) noexcept override { ::operator delete (memory, std::align_val_t{alignment}); }
+  std::size_t allocations() const override { return allocations_; }
+
+  void set_workspace(queue q, void* memory, std::size_t bytes) override { state_of(q).workspace = {memory, bytes}; }
+
+  queue make_queue(const char*) override {
+    queues_.emplace_back();
+    return {static_cast<int>(queues_.size()) - 1};
+  }
+  event record(queue on) override { return {on, ++tickets_}; }
+  void order(queue after, const event& before) override {
+    // Everything before the event is done; a queue that waits for a failed one fails as well.
+    if (!state_of(after).failed) state_of(after).failed = state_of(before.of).failed;
+  }
+  void synchronize(const event& until) override {
+    if (const auto& failed = state_of(until.of).failed) throw backend_error(*failed);
+  }
+  using backend::synchronize;
+  void upload(queue q, void* to, const void* host, std::size_t bytes) override {
+    move_bytes(q, "upload", to, host, bytes);
+  }
+  void download(queue q, void* host, const void* from, std::size_t bytes) override {
+    move_bytes(q, "download", host, from, bytes);
+  }
+  void copy(queue q, void* to, const void* from, std::size_t bytes) override { move_bytes(q, "copy", to, from, bytes); }
+  void fill_zero(queue q, void* memory, std::size_t bytes) override {
+    run(q, "fill_zero", [&] {
+      if (bytes != 0) std::memset(memory, 0, bytes);
+    });
+  }
+  std::unique_ptr<graph> capture(queue, std::function<void()> operations) override {
+    return std::make_unique<function_graph>(std::move(operations));
+  }
+  void launch(queue, graph& what) override { static_cast<function_graph&>(what).operations(); }
+
+ protected:
+  /// What a queue does with an operation.
+  template <class Operation>
+  void run(queue q, const char* name, const Operation& operation) {
+    if (state_of(q).failed) return;
+    try {
+      operation();
+    } catch (const std::exception& e) {
+      state_of(q).failed.emplace(name, e.what());
+    }
+  }
+  /// The queue's workspace as n values.
+  template <class T>
+  T* work(queue q, index_t n) {
+    const auto [memory, size] = state_of(q).workspace;
+    const std::size_t needed = static_cast<std::size_t>(n) * sizeof(T);
+    if (needed <= size) return static_cast<T*>(memory);
+    throw std::length_error("needs " + std::to_string(needed) + " bytes of workspace, has " + std::to_string(size));
+  }
+
+ private:
+  static constexpr std::size_t alignment = 64;
+
+  struct queue_state {
+    std::optional<backend_error> failed;
+    std::pair<void*, std::size_t> workspace{nullptr, 0};
+  };
+  struct function_graph final : graph {
+    explicit function_graph(std::function<void()> f) : operations(std::move(f)) {}
+    std::function<void()> operations;
+  };
+
+  queue_state& state_of(queue q) { return queues_[static_cast<std::size_t>(q.id)]; }
+
+  void move_bytes(queue q, const char* name, void* to, const void* from, std::size_t bytes) {
+    run(q, name, [&] {
+      if (bytes != 0) std::memcpy(to, from, bytes);  // an empty vector has no address
+    });
+  }
+
+  std::vector<queue_state> queues_ = std::vector<queue_state>(1);
+  std::uint64_t tickets_ = 0;
+  std::size_t allocations_ = 0;
+};
+
+}  // namespace rotoscale::nn::cpu
