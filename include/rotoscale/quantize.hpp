@@ -6,8 +6,7 @@
 
 #include <atomic>
 
-#include "rotoscale/detail/fast_round.hpp"
-#include "rotoscale/detail/mxfp4_rows.hpp"
+#include "rotoscale/detail/quantize_part.hpp"
 #include "rotoscale/parallel.hpp"
 #include "rotoscale/quantize_ref.hpp"
 
@@ -19,11 +18,6 @@ inline namespace ROTOSCALE_ISA {
 template <class T>
 inline constexpr bool lanes_load = std::is_same_v<T, float> || std::is_same_v<T, bf16> || std::is_same_v<T, fp16>;
 
-/// Lanes round a source to BF16, or not at all.
-template <class T>
-constexpr bool lanes_round_source(format source) {
-  return source == formats::bf16 && !std::is_same_v<T, bf16>;
-}
 template <class T>
 constexpr bool lanes_take_source(format source) {
   return source == formats::fp32 || source == formats::bf16 || (std::is_same_v<T, fp16> && source == formats::fp16);
@@ -44,51 +38,6 @@ constexpr bool lanes_take_options(block_format f, const block_options& o) {
   // Then no step of a floating-point scale meets a NaN or a negative number that is not in the source.
   return f.has_e8m0_scale() || (o.encode_factor >= 0x1p-126f && o.encode_factor <= 0x1p126f);
 }
-
-/// Everything about one result that does not change from part to part.
-struct output_plan {
-  tile_plan tiles;
-  panel_layout layout;
-  block_axis axis;
-  block_matrix<std::uint8_t> out;
-};
-
-template <class T>
-output_plan plan_output(block_format f, const block_options& o, block_axis axis, block_matrix<std::uint8_t> out) {
-  const tile_plan tiles = plan_tiles(f, o, lanes_round_source<T>(o.source));
-  return {tiles, lay_out_panels(tiles, out), axis, out};
-}
-
-/// The one place where a part of a matrix is quantized: kernels for particular formats branch off here.
-template <class T>
-void quantize_part(const output_plan& p, matrix<const T> source, const output_part& part) {
-#if defined(ROTOSCALE_BYTE_LANES)
-  if constexpr (!std::is_same_v<T, fp16>) {
-    if (p.axis == block_axis::row && is_chunked(p.tiles)) {
-      const index_t k = p.out.k;
-      // Rows without gaps are one long row: chunks then overlap across their ends.
-      const bool gapless = part.e0 == 0 && part.e1 == k && source.stride(0) == k && p.out.code_stride == k / 2 &&
-                           p.out.scale_stride == k / 32;
-      const index_t rows = gapless ? 1 : part.v1 - part.v0,
-                    length = gapless ? (part.v1 - part.v0) * k : part.e1 - part.e0;
-      for (index_t v = part.v0; v < part.v0 + rows; ++v) {
-        quantize_row(p.tiles, source.data + v * source.stride(0) + part.e0, length / 32,
-                     p.out.codes + v * p.out.code_stride + part.e0 / 2,
-                     p.out.scales + v * p.out.scale_stride + part.e0 / 32, p.layout.stream);
-      }
-      if (p.layout.stream) finish_streaming();
-      return;
-    }
-  }
-#endif
-  quantize_part<T>(p.tiles, source, p.axis, p.out, p.layout, part);
-}
-
-#if defined(ROTOSCALE_COMPILED)
-extern template void quantize_part<float>(const output_plan&, matrix<const float>, const output_part&);
-extern template void quantize_part<bf16>(const output_plan&, matrix<const bf16>, const output_part&);
-extern template void quantize_part<fp16>(const output_plan&, matrix<const fp16>, const output_part&);
-#endif
 
 /// Calls body(part) for all parts of at most `part_rows` × `part_columns` of an array.
 template <class Body>
@@ -178,7 +127,8 @@ void quantize(block_format f, const block_options& o, matrix<T> source, block_ax
     const detail::output_plan plan = detail::plan_output<value>(f, o, axis, out);
     // A few long rows, or a strip of columns that goes on downwards.
     const bool row = axis == block_axis::row;
-    const index_t part_rows = row ? 32 : detail::strip_rows, part_k = row ? 8192 : 2048;
+    const index_t part_rows = row ? 32 : detail::strip_rows<value>,
+                  part_k = row ? 8192 : detail::part_height(source.extent(0) * source.extent(1));
     detail::for_each_part(pool, out.rows, out.k, part_rows, part_k,
                           [&](const detail::output_part& part) { detail::quantize_part<value>(plan, source, part); });
   }
@@ -200,13 +150,10 @@ void quantize_both(block_format f, const block_options& row_options, block_matri
   } else if constexpr (detail::lanes_load<value>) {
     const detail::output_plan rows = detail::plan_output<value>(f, row_options, block_axis::row, row_out);
     const detail::output_plan columns = detail::plan_output<value>(f, column_options, block_axis::column, column_out);
-    // Whole panels both ways, few enough bytes that they wait in a second-level cache for their second reader.
-    constexpr index_t part_rows = 256, part_columns = 512;
-    const auto quantize_here = [&](const detail::output_part& part) {
-      detail::quantize_part<value>(rows, source, part);
-      detail::quantize_part<value>(columns, source, {part.e0, part.e1, part.v0, part.v1});
-    };
-    detail::for_each_part(pool, source.extent(0), source.extent(1), part_rows, part_columns, quantize_here);
+    const index_t part_rows = detail::part_height(source.extent(0) * source.extent(1));
+    detail::for_each_part(
+        pool, source.extent(0), source.extent(1), part_rows, detail::strip_rows<value>,
+        [&](const detail::output_part& part) { detail::quantize_part_both<value>(rows, columns, source, part); });
   }
 }
 
@@ -223,8 +170,8 @@ float tensor_amax(block_format f, const block_options& o, matrix<T> source, bloc
     std::uint32_t largest = 0;
     for (index_t i = 0; i < k; i += run) {
       const T* at = source.data + first * source.stride(1 - along) + i * source.stride(along);
-      const std::uint32_t amax = detail::runs_amax(o, at, source.stride(along), source.stride(1 - along), run,
-                                                   static_cast<int>(last - first));
+      const std::uint32_t amax =
+          detail::runs_amax(o, at, source.stride(along), source.stride(1 - along), run, static_cast<int>(last - first));
       largest = amax > largest ? amax : largest;
     }
     // The bits of numbers that are not negative are in their order, and a maximum has none.

@@ -332,6 +332,55 @@ TEST_CASE("results too large for a cache, whose lines are written past it, at an
   }
 }
 
+/// Columns of one block each, of numbers whose sums overflow: butterflies meet infinities of both signs, and a NaN may
+/// stand beside finite numbers in a block that has no infinity left.
+TEST_CASE("sums that overflow within a rotation") {
+  thread_pool pool(1);
+  chooser choose{{5000, 80}};
+  const index_t columns = 4096;
+  std::vector<float> x;
+  for (index_t i = 0; i < 32 * columns; ++i) {
+    const float largest = choose.one_of({0x1.8p127f, -0x1.8p127f, 0x1.8p127f, -0x1.8p127f, 1.0f});
+    x.push_back(i / columns < 4 ? largest : choose.one_of({0.0f, 1.0f}));
+  }
+  const auto halves = values_of<bf16>(x, 2);
+  for (const auto rule : rules) {
+    block_options o = presets::te_rocm;
+    o.rule = rule;
+    o.source = formats::fp32;
+    CHECK(same_bytes(mxfp4, o, row_major<const float>(x.data(), 32, columns), block_axis::column, pool));
+    CHECK(same_bytes<bf16>(mxfp4, o, row_major<const bf16>(halves.data(), 32, columns), block_axis::column, pool));
+    CHECK(same_bytes(mxfp4, o, transposed(row_major<const float>(x.data(), 32, columns)), block_axis::row, pool));
+  }
+}
+
+template <class T>
+void check_both_of_many_parts(const block_options& along, const block_options& down) {
+  thread_pool pool(2);
+  const index_t rows = 2 * 256 + 32, columns = 1024 + 32 + 64;
+  for (const auto& f : {mxfp4, mxfp8_e4m3}) {
+    const auto x = values_of<T>(oracle::block_values(rows, columns, 77), 3);
+    const auto source = row_major<const T>(x.data(), rows, columns);
+    guarded_output want[2] = {{f, rows, columns, 0, 0}, {f, columns, rows, 0, 0}}, got[2] = {want[0], want[1]};
+    for (auto& g : got) g = guarded_output(f, g.view.rows, g.view.k, 0, 0);
+    for (auto& w : want) w = guarded_output(f, w.view.rows, w.view.k, 0, 0);
+    quantize_ref(f, along, source, block_axis::row, want[0].view);
+    quantize_ref(f, down, source, block_axis::column, want[1].view);
+    quantize_both(f, along, got[0].view, down, got[1].view, source, pool);
+    CHECK(got[0] == want[0]);
+    CHECK(got[1] == want[1]);
+  }
+}
+
+TEST_CASE("both copies in one pass of several parts, with lines of columns that are left over") {
+  block_options signs = presets::te_rocm;
+  signs.rotation.signs[0] = 0x9E3779B9u;
+  check_both_of_many_parts<float>(presets::te_rocm, presets::te_rocm);
+  check_both_of_many_parts<float>(presets::ocp, signs);
+  check_both_of_many_parts<bf16>(presets::te_rocm, signs);
+  check_both_of_many_parts<bf16>(signs, presets::ocp);
+}
+
 TEST_CASE("both copies in one pass") {
   chooser choose{{4000, 79}};
   for (int i = 0; i < 200; ++i) {
@@ -487,7 +536,8 @@ TEST_CASE("the amax of a tensor is what its blocks see, on any number of threads
               x.push_back(static_cast<float>(random.word(static_cast<std::uint64_t>(i)) >> 8) * 0x1p-24f - 0.5f);
             }
             x[static_cast<std::size_t>(vectors * k * 2 / 3)] = special;
-            const auto wide = row_major<const float>(x.data(), vectors, k), tall = row_major<const float>(x.data(), k, vectors);
+            const auto wide = row_major<const float>(x.data(), vectors, k),
+                       tall = row_major<const float>(x.data(), k, vectors);
             for (const auto& [m, axis] : {std::pair{wide, block_axis::row}, {tall, block_axis::column}}) {
               const float want = tensor_amax(f, o, m, axis);
               CHECK(fp32_bits(tensor_amax(f, o, m, axis, one)) == fp32_bits(want));

@@ -140,13 +140,10 @@ struct chunk {
   std::uint8_t *to, *to_scales;
 };
 
-/// How far ahead of its use the source is fetched: what was fastest where it was measured.
-inline constexpr std::size_t prefetch_bytes = 3072;
-
 enum class chunk_rotation { none, plain, with_signs };
 
 template <bool Round, chunk_rotation Rotation, class T>
-inline void load_chunk(const T* from, const lanes_u32 (&signs)[2], chunk& c) {
+inline void load_chunk(const T* from, const lanes_u32 (&signs)[2], index_t ahead, chunk& c) {
   const block_butterflies<T> butterflies;
   __m512i quads[4];
   __mmask16 numbers[4] = {0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF};  // lanes without NaN; four chains are shorter than one
@@ -155,11 +152,8 @@ inline void load_chunk(const T* from, const lanes_u32 (&signs)[2], chunk& c) {
     lanes_u32 x[4][2];
     unrolled<4>([&](auto i) __attribute__((always_inline)) {
       const T* block = from + 32 * (4 * g + i);
-      for (std::size_t at = 0; at < 32 * sizeof(T); at += line_bytes) {
-        // By its number, since no pointer may point beyond the source; a fetch from there does nothing.
-        __builtin_prefetch(
-            reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(block) + prefetch_bytes + at));
-      }
+      fetch(block, ahead);
+      if constexpr (sizeof(T) == sizeof(float)) fetch(block, ahead + line_bytes);
       block_lanes<T>::load(block, x[i][0], x[i][1]);
       for (int odd = 0; odd < 2; ++odd) {
         if constexpr (Round) {
@@ -212,12 +206,12 @@ inline void encode_chunk(const chunk& c, const tile_scales& s, lanes_u32 (&lines
 
 /// Blocks from `from` on as far as their scales. False if one of them is not ordinary (quick_scales).
 template <class T>
-inline bool begin_chunk(const tile_plan& p, const lanes_u32 (&signs)[2], const T* from, chunk& c) {
+inline bool begin_chunk(const tile_plan& p, const lanes_u32 (&signs)[2], const T* from, index_t ahead, chunk& c) {
   const auto load = [&]<bool Round>(std::bool_constant<Round>) {
     using kind = chunk_rotation;
-    if (p.o.rotation.points == 0) return load_chunk<Round, kind::none>(from, signs, c);
-    if (p.o.rotation.signs[0] == 0) return load_chunk<Round, kind::plain>(from, signs, c);
-    load_chunk<Round, kind::with_signs>(from, signs, c);
+    if (p.o.rotation.points == 0) return load_chunk<Round, kind::none>(from, signs, ahead, c);
+    if (p.o.rotation.signs[0] == 0) return load_chunk<Round, kind::plain>(from, signs, ahead, c);
+    load_chunk<Round, kind::with_signs>(from, signs, ahead, c);
   };
   p.round_to_bf16 ? load(std::true_type{}) : load(std::false_type{});
   return quick_scales(p, c.amax, c.wrapped, c.scales);
@@ -242,41 +236,67 @@ inline void end_chunk(const chunk& c, bool stream) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(c.to_scales), scales);
 }
 
-/// A part of one output row: `blocks` blocks from `from` on, whose codes and scales lie back to back. A chunk is ended
-/// after the next one is begun, so that processors need not wait for its scales. Chunks with other than ordinary blocks
-/// go the exact way, as rows of one block.
+/// Rows on their way. A chunk is ended after the next one is begun, be it of the next row, so that processors need not
+/// wait for its scales. Chunks with other than ordinary blocks go the exact way, as rows of one block.
 template <class T>
-inline void quantize_row(const tile_plan& p, const T* from, index_t blocks, std::uint8_t* codes, std::uint8_t* scales,
-                         bool stream) {
-  lanes_u32 signs[2];
-  signs_of_lanes<T>(p.o.rotation, signs);
-  stream = stream && reinterpret_cast<std::uintptr_t>(codes) % line_bytes == 0;
-  chunk chunks[2];
-  index_t b = 0;
-  for (int turn = 0; b < blocks; b += chunk_blocks, turn ^= 1) {
-    const auto count = static_cast<int>(blocks - b < chunk_blocks ? blocks - b : chunk_blocks);
-    const T* first = from + 32 * b;
-    T padded[32 * chunk_blocks];
-    if (count < chunk_blocks) {
-      for (int i = 0; i < 32 * chunk_blocks; ++i) padded[i] = i < 32 * count ? first[i] : T();
-      first = padded;
+class chunked_rows {
+ public:
+  /// The source is fetched `ahead` bytes before its use, lines of scales `scales_ahead`.
+  chunked_rows(const tile_plan& p, bool stream, index_t ahead, index_t scales_ahead)
+      : p_(p), stream_(stream), ahead_(ahead), scales_ahead_(scales_ahead) {
+    signs_of_lanes<T>(p.o.rotation, signs_);
+  }
+  ~chunked_rows() {
+    for (const chunk& c : chunks_) end(c);
+  }
+  chunked_rows(const chunked_rows&) = delete;
+  chunked_rows& operator=(const chunked_rows&) = delete;
+
+  /// A part of one output row: `blocks` blocks from `from` on, whose codes and scales lie back to back.
+  void quantize(const T* from, index_t blocks, std::uint8_t* codes, std::uint8_t* scales) {
+    for (index_t b = 0; b < blocks; b += chunk_blocks) {
+      if (blocks - b >= chunk_blocks) {
+        add(from + 32 * b, chunk_blocks, codes + 16 * b, scales + b);
+      } else {
+        add_some(from + 32 * b, static_cast<int>(blocks - b), codes + 16 * b, scales + b);
+      }
     }
-    chunk &c = chunks[turn], &last = chunks[turn ^ 1];
-    c.to = codes + 16 * b;
-    c.to_scales = scales + b;
+  }
+
+ private:
+  /// Fewer blocks than a chunk has: zeros take the places of the others.
+  void add_some(const T* from, int count, std::uint8_t* codes, std::uint8_t* scales) {
+    T padded[32 * chunk_blocks];
+    for (int i = 0; i < 32 * chunk_blocks; ++i) padded[i] = i < 32 * count ? from[i] : T();
+    add(padded, count, codes, scales);
+  }
+  void add(const T* from, int count, std::uint8_t* codes, std::uint8_t* scales) {
+    chunk &c = chunks_[turn_], &last = chunks_[turn_ ^ 1];
+    turn_ ^= 1;
+    c.to = codes;
+    c.to_scales = scales;
     c.count = count;
-    if (!begin_chunk(p, signs, first, c)) {
+    fetch_for_writing(scales, scales_ahead_);
+    if (!begin_chunk(p_, signs_, from, ahead_, c)) {
       const block_matrix<std::uint8_t> out{count, 32, c.to, 16, c.to_scales, 1};
-      quantize_part<T>(p, row_major(first, count, 32), block_axis::row, out, lay_out_panels(p, out), {0, count, 0, 32});
+      quantize_row_panels<T>(p_, row_major(from, count, 32), out, lay_out_panels(p_, out), {0, count, 0, 32});
       c.count = 0;
     }
-    if (last.count != 0) end_chunk<T>(last, stream);
+    end(last);
     last.count = 0;
   }
-  for (const chunk& c : chunks) {
-    if (c.count != 0) end_chunk<T>(c, stream);
+  void end(const chunk& c) const {
+    if (c.count == 0) return;
+    end_chunk<T>(c, stream_ && reinterpret_cast<std::uintptr_t>(c.to) % line_bytes == 0);
   }
-}
+
+  const tile_plan& p_;
+  bool stream_;
+  int turn_ = 0;
+  index_t ahead_, scales_ahead_;
+  lanes_u32 signs_[2];
+  chunk chunks_[2];
+};
 
 }  // namespace ROTOSCALE_ISA
 }  // namespace rotoscale::detail

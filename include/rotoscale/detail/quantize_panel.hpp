@@ -42,6 +42,27 @@ struct staged_rows {
   lanes_u32 scales[2];
 };
 
+inline void stage_scales(const lanes_u32& codes, int block, staged_rows& staged) {
+  lanes_u32& scales = staged.scales[block / 4];
+  scales = (block % 4 == 0 ? lanes_u32{} : scales) | codes << (block % 4 * 8);
+}
+
+/// What lies `ahead` bytes behind `at`. By its number, since no pointer may point beyond an array; fetching from there
+/// does nothing.
+inline const void* address_ahead(const void* at, index_t ahead) {
+  return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(at) + static_cast<std::uintptr_t>(ahead));
+}
+[[gnu::always_inline]] inline void fetch(const void* at, index_t ahead) {
+  __builtin_prefetch(address_ahead(at, ahead));
+}
+[[gnu::always_inline]] inline void fetch_to_second_level(const void* at, index_t ahead) {
+  __builtin_prefetch(address_ahead(at, ahead), 0, 2);
+}
+/// For scales: stores are in order, so that codes written past the caches wait for a line of scales to come.
+[[gnu::always_inline]] inline void fetch_for_writing(const void* at, index_t ahead) {
+  __builtin_prefetch(address_ahead(at, ahead), 1);
+}
+
 /// Quantizes block `e / length` of the rows from v on: one tile, or as many as share a scale.
 template <bool Exact, int Length, class T>
 inline bool quantize_tile(const tile_plan& p, matrix<const T> source, block_axis axis, index_t k, index_t v, index_t e,
@@ -70,8 +91,7 @@ inline bool quantize_tile(const tile_plan& p, matrix<const T> source, block_axis
   }
   for (int g = 0; g < groups; ++g) {
     encode_tile<Exact>(p, x[g], s, k, v + g * lane_count, e, staged[g].words + block * p.words);
-    lanes_u32& scales = staged[g].scales[block / 4];
-    scales = (block % 4 == 0 ? lanes_u32{} : scales) | s.codes << (block % 4 * 8);
+    stage_scales(s.codes, block, staged[g]);
   }
   return true;
 }
@@ -120,32 +140,27 @@ inline void store_rows(const tile_plan& p, const staged_rows& staged, int blocks
   }
 }
 
-/// Rows of the output that take turns along columns, so that runs of each source row are read whole.
-inline constexpr index_t strip_rows = 256;
-
-/// Parts begin a multiple of all panel lengths (256 elements) into the rows.
+/// A part of a result along rows of the source. Parts begin a multiple of all panel lengths (256 elements) into the
+/// rows.
 template <class T>
-inline void quantize_part(const tile_plan& p, matrix<const T> source, block_axis axis, block_matrix<std::uint8_t> out,
-                          const panel_layout& layout, const output_part& part) {
+inline void quantize_row_panels(const tile_plan& p, matrix<const T> source, block_matrix<std::uint8_t> out,
+                                const panel_layout& layout, const output_part& part) {
+  constexpr int most_groups = 32 / (lane_count < 32 ? lane_count : 32);
   const index_t tile_rows = p.f.rows > lane_count ? p.f.rows : lane_count;
-  const index_t strip = axis == block_axis::row ? tile_rows : strip_rows;
-  staged_rows staged[strip_rows / lane_count];
-  for (index_t v0 = part.v0; v0 < part.v1; v0 += strip) {
-    const index_t v1 = part.v1 - v0 < strip ? part.v1 : v0 + strip;
+  staged_rows staged[most_groups];
+  for (index_t v0 = part.v0; v0 < part.v1; v0 += tile_rows) {
+    const index_t v1 = part.v1 - v0 < tile_rows ? part.v1 : v0 + tile_rows;
     index_t next = part.e0 + layout.first_blocks * p.f.length;
     for (index_t e0 = part.e0; e0 < part.e1; e0 = next, next += panel_blocks(p.words) * p.f.length) {
       const int blocks = static_cast<int>(((next < part.e1 ? next : part.e1) - e0) / p.f.length);
       for (int b = 0; b < blocks; ++b) {
-        for (index_t v = v0; v < v1; v += tile_rows) {
-          quantize_tile(p, source, axis, out.k, v, e0 + b * p.f.length, b, staged + (v - v0) / lane_count);
-        }
+        quantize_tile(p, source, block_axis::row, out.k, v0, e0 + b * p.f.length, b, staged);
       }
       for (index_t v = v0; v < v1; v += lane_count) {
         store_rows(p, staged[(v - v0) / lane_count], blocks, layout.stream, out, v, e0);
       }
     }
   }
-  if (layout.stream) finish_streaming();
 }
 
 }  // namespace ROTOSCALE_ISA

@@ -1,0 +1,181 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// A part of a matrix, quantized by one thread along rows, along columns or both: here kernels for particular formats
+// branch off from tiles. Columns are taken downwards in bands of one block, while the next band is fetched.
+#pragma once
+
+#include "rotoscale/detail/mxfp4_columns.hpp"
+
+namespace rotoscale::detail {
+inline namespace ROTOSCALE_ISA {
+
+/// Lanes round a source to BF16, or not at all.
+template <class T>
+constexpr bool lanes_round_source(format source) {
+  return source == formats::bf16 && !std::is_same_v<T, bf16>;
+}
+
+/// Everything about one result that does not change from part to part.
+struct output_plan {
+  tile_plan tiles;
+  panel_layout layout;
+  block_axis axis;
+  block_matrix<std::uint8_t> out;
+};
+
+template <class T>
+output_plan plan_output(block_format f, const block_options& o, block_axis axis, block_matrix<std::uint8_t> out) {
+  const tile_plan tiles = plan_tiles(f, o, lanes_round_source<T>(o.source));
+  return {tiles, lay_out_panels(tiles, out), axis, out};
+}
+
+/// Sources of the kernels for MXFP4.
+template <class T>
+inline constexpr bool has_chunks = std::is_same_v<T, float> || std::is_same_v<T, bf16>;
+
+/// How many bytes before its use memory is fetched.
+struct row_fetches {
+  index_t source, scales;
+};
+
+/// How far ahead long rows are fetched: what was fastest where it was measured.
+inline constexpr row_fetches fetches_along_rows{3072, 256};
+
+/// Most columns of a part: runs of each source row are so long (2 KiB; shorter ones come more slowly), and what is
+/// staged of them still stays in a cache.
+template <class T>
+inline constexpr index_t strip_rows = 2048 / static_cast<index_t>(sizeof(T));
+
+/// Rows of a source of so many elements in a part whose columns are quantized: many, since each band fetches the next
+/// one below, but not so many that threads have none.
+constexpr index_t part_height(index_t elements) { return elements < index_t{1} << 22 ? 256 : 2048; }
+
+/// Columns of a part on their way down: blocks are staged until a panel of them is whole.
+template <class T>
+class column_strip {
+ public:
+  column_strip(const output_plan& plan, matrix<const T> source, const output_part& part)
+      : plan_(plan), source_(source), part_(part), most_(plan.layout.first_blocks) {
+    ROTOSCALE_ASSERT(part.v1 - part.v0 <= strip_rows<T>);
+  }
+  /// The blocks of elements [e, end), in order from the part's first element to its last.
+  void take(index_t e, index_t end) {
+    const int length = plan_.tiles.f.length;
+    for (; e < end; e += length) {
+      quantize_band(e);
+      if (++blocks_ != most_ && e + length != part_.e1) continue;
+      const index_t first = e + length - blocks_ * length;
+      for (index_t v = part_.v0; v < part_.v1; v += lane_count) {
+        fetch_scales(v + 2 * lane_count, v + 3 * lane_count, first);
+        store_rows(plan_.tiles, staged_[(v - part_.v0) / lane_count], blocks_, plan_.layout.stream, plan_.out, v,
+                   first);
+      }
+      blocks_ = 0;
+      most_ = panel_blocks(plan_.tiles.words);
+    }
+  }
+
+ private:
+  /// Of output rows [v, end): once while blocks are staged, since lines may come from far, and once before they are
+  /// stored.
+  void fetch_scales(index_t v, index_t end, index_t e) const {
+    const block_format& f = plan_.tiles.f;
+    for (end = end < part_.v1 ? end : part_.v1; v < end; v += f.rows) {
+      fetch_for_writing(plan_.out.scales + v / f.rows * plan_.out.scale_stride + e / f.length, 0);
+    }
+  }
+  void quantize_band(index_t e) {
+    const tile_plan& p = plan_.tiles;
+    if (blocks_ == 0) fetch_scales(part_.v0, part_.v1, e);
+    const index_t k = plan_.out.k, stride = source_.stride(0);
+    index_t v = part_.v0;
+#if defined(ROTOSCALE_BYTE_LANES)
+    if constexpr (has_chunks<T>) {
+      if (is_chunked(p)) v = quantize_lines(p, source_, k, v, part_.v1, e, blocks_, staged_);
+    }
+#endif
+    const index_t tile_rows = p.f.rows > lane_count ? p.f.rows : lane_count;
+    constexpr index_t line = line_bytes / static_cast<index_t>(sizeof(T));
+    for (; v < part_.v1; v += tile_rows) {
+      const T* at = source_.data + e * stride + v;
+      for (index_t c = (part_.v0 - v) % line == 0 ? 0 : line; c < tile_rows; c += line) {
+        for (int i = 0; i < p.f.length; ++i) {
+          fetch_to_second_level(at + i * stride + c, p.f.length * stride * static_cast<index_t>(sizeof(T)));
+        }
+      }
+      quantize_tile(p, source_, block_axis::column, k, v, e, blocks_, staged_ + (v - part_.v0) / lane_count);
+    }
+  }
+
+  const output_plan& plan_;
+  matrix<const T> source_;
+  output_part part_;
+  int blocks_ = 0, most_;
+  staged_rows staged_[strip_rows<T> / lane_count];
+};
+
+/// Rows of a part.
+template <class T>
+void quantize_rows(const output_plan& plan, matrix<const T> source, const output_part& part,
+                   [[maybe_unused]] const row_fetches& ahead) {
+  const block_matrix<std::uint8_t>& out = plan.out;
+#if defined(ROTOSCALE_BYTE_LANES)
+  if constexpr (has_chunks<T>) {
+    if (is_chunked(plan.tiles)) {
+      // Rows without gaps are one long row.
+      const bool gapless = part.e0 == 0 && part.e1 == out.k && source.stride(0) == out.k &&
+                           out.code_stride == out.k / 2 && out.scale_stride == out.k / 32;
+      const index_t rows = gapless ? 1 : part.v1 - part.v0,
+                    length = gapless ? (part.v1 - part.v0) * out.k : part.e1 - part.e0;
+      chunked_rows<T> chunks(plan.tiles, plan.layout.stream, ahead.source, ahead.scales);
+      for (index_t v = part.v0; v < part.v0 + rows; ++v) {
+        chunks.quantize(source.data + v * source.stride(0) + part.e0, length / 32,
+                        out.codes + v * out.code_stride + part.e0 / 2,
+                        out.scales + v * out.scale_stride + part.e0 / 32);
+      }
+      return;
+    }
+  }
+#endif
+  quantize_row_panels<T>(plan.tiles, source, out, plan.layout, part);
+}
+
+/// A part of one result.
+template <class T>
+void quantize_part(const output_plan& plan, matrix<const T> source, const output_part& part) {
+  if (plan.axis == block_axis::row) {
+    quantize_rows(plan, source, part, fetches_along_rows);
+  } else {
+    column_strip<T>(plan, source, part).take(part.e0, part.e1);
+  }
+  if (plan.layout.stream) finish_streaming();
+}
+
+/// A part of the source to both results: bands of 32 rows, which wait in a cache for their second reader.
+template <class T>
+void quantize_part_both(const output_plan& rows, const output_plan& columns, matrix<const T> source,
+                        const output_part& part) {
+  column_strip<T> strip(columns, source, {part.e0, part.e1, part.v0, part.v1});
+  const row_fetches ahead{source.stride(0) * static_cast<index_t>(sizeof(T)), 32 * rows.out.scale_stride};
+  for (index_t v = part.v0; v < part.v1; v += 32) {
+    const index_t end = part.v1 - v < 32 ? part.v1 : v + 32;
+    quantize_rows(rows, source, {v, end, part.e0, part.e1}, ahead);
+    strip.take(v, end);
+  }
+  if (rows.layout.stream || columns.layout.stream) finish_streaming();
+}
+
+#if defined(ROTOSCALE_COMPILED)
+extern template void quantize_part<float>(const output_plan&, matrix<const float>, const output_part&);
+extern template void quantize_part<bf16>(const output_plan&, matrix<const bf16>, const output_part&);
+extern template void quantize_part<fp16>(const output_plan&, matrix<const fp16>, const output_part&);
+extern template void quantize_part_both<float>(const output_plan&, const output_plan&, matrix<const float>,
+                                               const output_part&);
+extern template void quantize_part_both<bf16>(const output_plan&, const output_plan&, matrix<const bf16>,
+                                              const output_part&);
+extern template void quantize_part_both<fp16>(const output_plan&, const output_plan&, matrix<const fp16>,
+                                              const output_part&);
+#endif
+
+}  // namespace ROTOSCALE_ISA
+}  // namespace rotoscale::detail
