@@ -144,6 +144,14 @@ class Resume(Scratch):
                                "wgrad": {"dy": operand, "x": operand}})
         self.check(4, schedule="sr.json", accumulate=2)
 
+    def test_dequantized_backward_beside_signs(self):
+        self.write("again.json", {"base": "mxfp4_h16_step_signs", "backward_override": "dequantized"})
+        self.check(4, schedule="again.json", accumulate=2)
+
+    def test_scales_once_a_step(self):
+        self.write("fp8.json", {"base": "fp8_amd", "fp8": {"update": "step"}})
+        self.check(4, schedule="fp8.json", accumulate=2)
+
     def test_an_odd_step_without_evaluation(self):
         self.check(3, schedule="mxfp4_h16", eval_every=5)
 
@@ -678,7 +686,11 @@ class BadFiles(Scratch):
                 ({"base": "mxfp4", "fprop": {"x": {"block": {"scale": "ue4m3"}}}}, "fprop.x.block.scale", "e8m0"),
                 ({"base": "nvfp4", "wgrad": {"x": {"policy": "te_rocm"}}}, "wgrad.x.policy", "te_rocm"),
                 ({"base": "mxfp8", "backward_override": "high_precison"}, "backward_override", "did you mean 'high_precision'?"),
-                ({"base": "mxfp4_h16", "backward_override": "dequantized"}, "dgrad.w.format", "without a rotation"),
+                ({"base": "mxfp4_h16", "dgrad": {"accumulate": "hopper-sparse-fp16-f32"}}, "dgrad.accumulate", "pruned A", "would do"),
+                ({"base": "mxfp4_h16", "fprop": {"accumulate": "fp64-fma-chain"}}, "fprop.accumulate", "FP64 only", "'exact'"),
+                ({"wgrad": {"accumulate": "hopper-wgmma-fp8-f32"}}, "wgrad.accumulate", "does not take wgrad.dy (bf16)",
+                 "hopper-wgmma-fp16-f32"),
+                ({"fp8": {"update": "steps"}}, "fp8.update", "did you mean 'step'?"),
                 ({"base": "mxfp4_h61"}, "base", "did you mean 'mxfp4_h16'?"),
                 ({"head": {"fprop": {"x": {"format": "mxfp4"}}, "dgrad": {"accumulate": "fp32_blockwise"}}}, "head.dgrad.accumulate"),
                 ({"dgrad": {"accumulate": "fp32_blockwise"}}, "dgrad", "fp32_blockwise"),
@@ -710,6 +722,13 @@ class BadFiles(Scratch):
                                 ({"phases": [{"recipes": "bf16"}]}, "phases[0].recipes", "did you mean 'recipe'?")):
             self.write("arm.json", content)
             self.refuse(self.train_command("out", schedule="arm.json"), *parts)
+        # A later phase is looked at before the first step.
+        for later, shape, *parts in (("mxfp4", {"hidden_size": 48}, "mxfp4", "hidden_size: 48", "fprop.x"),
+                                     ("recipe.json", {}, "recipe.json", "did you mean")):
+            self.write("arm.json", {"phases": [{"recipe": "bf16"}, {"recipe": later, "at": 4}]})
+            self.refuse(self.train_command("out", schedule="arm.json", **shape), *parts)
+        self.refuse(self.train_command("out", schedule="heal_gradient_noise"), "heal_gradient_noise: phases[1].trigger", "never fires")
+        self.refuse(self.train_command("out", schedule="heal_plateau"), "heal_plateau: phases[1].trigger.patience", "never fires")
 
 
 class BadCheckpoints(Scratch):

@@ -613,11 +613,53 @@ TEST_CASE("AMD's published curve: the gap before the switch closes within 45 ste
   REQUIRE(gaps.size() == 6);
   CHECK(gaps[0].step == 192);
   CHECK(gaps[0].value == doctest::Approx(0.0337).epsilon(0.01));
-  const auto shape = report_parts::healing_shape(gaps, report_parts::amd_switch_step, report_parts::amd_run_steps);
-  REQUIRE(shape.size() == 6);
-  CHECK(shape[3].gap == 1.0);  // step 336, the last one before the switch
-  CHECK(shape[4].time == doctest::Approx(45.0 / 550));
-  CHECK(shape[4].gap == doctest::Approx(0.026).epsilon(0.01));
-  CHECK(report_parts::healing_shape({{10, 0.5}}, 20, 100).empty());
-  CHECK(report_parts::healing_shape({{10, -0.5}, {30, 0.1}}, 20, 100).empty());
+  const auto amd = report_parts::shape_of(report_parts::amd_gaps_around_switch(), report_parts::amd_switch_step,
+                                          report_parts::amd_run_steps);
+  REQUIRE(amd.points.size() == 6);
+  CHECK(amd.points[3].gap == 1.0);  // step 336, the last one before the switch
+  CHECK(amd.points[4].time == doctest::Approx(45.0 / 550));
+  CHECK(amd.points[4].gap == doctest::Approx(0.026).epsilon(0.01));
+  using report_parts::shape_of;
+  CHECK(shape_of({{{10, 0.5}}, {}}, 20, 100).missing == "no evaluation behind its switch to compare");
+  CHECK(shape_of({{}, {{30, 0.5}}}, 20, 100).missing == "no evaluation before its switch to compare");
+  CHECK(shape_of({{{10, 0.0}}, {{30, 0.5}}}, 20, 100).missing == "no gap before its switch");
+  const auto below = shape_of({{{10, -0.5}}, {{30, 0.1}}}, 20, 100);
+  REQUIRE(below.points.size() == 2);
+  CHECK((below.points[0].gap == -1.0 && below.points[1].gap == 0.2 && below.before == -0.5));
+}
+
+TEST_CASE("AMD's published curve stands beside ours whatever the gap is, as another model's") {
+  const auto healed = [](double before, double after) {
+    log_text log("healed", {{0, "mxfp4"}, {150, "fp8"}});
+    log.eval(0, 5.0).eval(100, 2.0 + before).change(150, "fp8", 2.0 + before).eval(200, 1.9 + after);
+    return log.end("ok", 200, 1.9 + after);
+  };
+  log_text fp8("fp8");
+  fp8.eval(0, 5.0).eval(100, 2.0).eval(200, 1.9).end("ok", 200, 1.9);
+  const std::string published =
+      "Published, of another model: AMD&#39;s Llama 2 70B LoRA (MLPerf Training v6.0, MXFP4 healed to FP8 behind step 339 "
+      "of 550, mean of three runs against ten FP8 runs of v5.1 with another learning rate and schedule): +0.0205 nats "
+      "before the switch, +0.0005 nats 45 steps (8.2 % of the run) behind it.";
+  const struct {
+    double before, after;
+    const char *sentence, *scale;
+  } cases[] = {{0.2, 0.01,
+                "Shape of healing: +0.2000 nats before the switch, +0.0100 nats 50 steps (25.0 % of the run) behind it.",
+                "healed: +0.2000; AMD"},
+               {0.02, 0.01, "behind it, of a gap that is less than one seed resolves.", "healed: +0.0200; AMD"},
+               {-0.2, 0.01, "there was no gap above zero, so nothing to heal.", "healed: -0.2000; AMD"},
+               {0.0, 0.01, "there was no gap above zero, so nothing to heal.", "healed: no gap before its switch; AMD"}};
+  for (const auto& c : cases) {
+    CAPTURE(c.before);
+    const scratch_directory scratch;
+    const result r = report(scratch, put_logs(scratch, {healed(c.before, c.after), fp8}));
+    CHECK(contains(r.html, published));
+    CHECK(contains(r.html, c.sentence));
+    const std::string script = get(scratch / "out/plots.gnuplot");
+    CHECK(contains(script, "AMD, Llama 2 70B LoRA"));
+    if (r.errors.empty()) CHECK(contains(r.html, c.scale));
+  }
+  // Without an arm to measure against, and with none that heals.
+  CHECK(contains(report_without_plots({healed(0.2, 0.1)}).html, published));
+  CHECK(!contains(report_without_plots({fp8}).html, "AMD"));
 }

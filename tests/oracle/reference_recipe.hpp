@@ -40,6 +40,7 @@ class recipe_gemms : public linear_gemms {
                            size_t rows, const use& now, const use& then) {
       if (own.format != nn::operand_format::dequantized) return operand(own, t, rows, in, block_axis::column, now);
       operand_values taken = operand(forward, t, rows, in, block_axis::row, then);
+      unrotate(taken, rotation_of(forward, then), length_of(forward));
       for (double& v : taken.values) v = static_cast<double>(stored_as(bf16_, v));
       return turned(taken);
     };
@@ -107,7 +108,7 @@ class recipe_gemms : public linear_gemms {
                 : o.format == mxfp8_e5m2 ? format{5, 2, 15}
                                          : format{2, 1, 1, true, specials::none};
     const format e8m0{8, 0, 127, false, specials::nan_only, false, false}, ue4m3{4, 3, 7, false, specials::nan_only};
-    f.length = o.block ? o.block->length : two_levels ? 16 : 32;
+    f.length = length_of(o);
     f.rows = o.block ? o.block->rows : 1;
     f.scale = o.block ? o.block->scale : two_levels ? ue4m3 : e8m0;
     block_options how;
@@ -115,13 +116,7 @@ class recipe_gemms : public linear_gemms {
     how.rule = o.rule;
     how.policy = o.policy;
     how.rounding = o.rounding;
-    how.rotation.points = o.rotation.points;
-    if (o.rotation.signs == nn::sign_kind::mask) how.rotation.signs[0] = o.rotation.mask * 0x10001u;
-    if (o.rotation.signs == nn::sign_kind::layer || o.rotation.signs == nn::sign_kind::step) {
-      random_stream signs = stream(2, {u.number, u.gemm, 0});
-      if (o.rotation.signs == nn::sign_kind::step) signs.stream += 1;  // step 0
-      how.rotation.signs[0] = signs.word(0);
-    }
+    how.rotation = rotation_of(o, u);
     float decode = 1.0f;
     if (two_levels) {
       how.encode_factor = encode_factor(f, how, t, rows, cols, axis);
@@ -140,6 +135,37 @@ class recipe_gemms : public linear_gemms {
       }
     }
     return out;
+  }
+
+  rotation rotation_of(const nn::operand_recipe& o, const use& u) const {
+    rotation r;
+    r.points = o.rotation.points;
+    if (o.rotation.signs == nn::sign_kind::mask) r.signs[0] = o.rotation.mask * 0x10001u;
+    if (o.rotation.signs == nn::sign_kind::layer || o.rotation.signs == nn::sign_kind::step) {
+      random_stream signs = stream(2, {u.number, u.gemm, 0});
+      if (o.rotation.signs == nn::sign_kind::step) signs.stream += 1;  // step 0
+      r.signs[0] = signs.word(0);
+    }
+    return r;
+  }
+  static int length_of(const nn::operand_recipe& o) {
+    return o.block ? o.block->length : o.format == nn::operand_format::nvfp4 ? 16 : 32;
+  }
+  /// The Hadamard's matrix is orthonormal and symmetric; then the signs. `length`: of blocks.
+  static void unrotate(operand_values& x, const rotation& r, int length) {
+    if (r.points == 0) return;
+    const auto points = static_cast<size_t>(r.points), run = static_cast<size_t>(std::max(r.points, length));
+    const tensor from = x.values;
+    for (size_t i = 0; i < from.size(); ++i) {
+      const size_t at = i % x.k, first = at / points * points;
+      double sum = 0;
+      for (size_t j = 0; j < points; ++j) {
+        const bool odd = __builtin_popcountll(j & (at - first)) % 2 != 0;
+        sum += odd ? -from[i - at + first + j] : from[i - at + first + j];
+      }
+      const bool negated = (r.signs[0] >> (at % run) & 1u) != 0;
+      x.values[i] = (negated ? -sum : sum) / std::sqrt(static_cast<double>(points));
+    }
   }
 
   /// Largest scale times largest element by amax of what the blocks see, in FP32.

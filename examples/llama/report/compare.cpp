@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "report/parts.hpp"
 #include "rotoscale/io/error.hpp"
@@ -76,6 +77,16 @@ std::vector<difference> gap_curve(const arm& a, const arm& b) {
     if (e.loss && other != b.evals.rend()) curve.push_back({e.step, *e.loss - *other->loss});
   }
   return curve;
+}
+
+gaps_around gaps_around_switch(const arm& a, const arm& b, const switch_point& at) {
+  arm before = a, after = a;
+  const auto is_after = [&](const eval_point& e) {
+    return e.step > at.step || (e.step == at.step && e.recipe == at.to);
+  };
+  before.evals.erase(std::remove_if(before.evals.begin(), before.evals.end(), is_after), before.evals.end());
+  after.evals.erase(std::remove_if(after.evals.begin(), after.evals.end(), std::not_fn(is_after)), after.evals.end());
+  return {gap_curve(before, b), gap_curve(after, b)};
 }
 
 healing_partners find_partners(const comparison& c, const arm& healed) {

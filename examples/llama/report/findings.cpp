@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 
 #include "report/parts.hpp"
+#include "report/published.hpp"
 
 namespace rotoscale::llama_program::report_parts {
 
@@ -174,18 +174,9 @@ std::string gap_at(const char* what, const difference& d) {
   return signed_nats(d.value) + " at " + what + " (step " + std::to_string(d.step) + ")";
 }
 
-/// The last difference before the switch and the first after it. A point at the switch step lies on the side of the
-/// recipe that it was evaluated under.
+/// The last difference before the switch and the first after it.
 std::string around_switch(const arm& a, const arm& reference, const switch_point& at) {
-  arm before = a;
-  const auto is_after = [&](const eval_point& e) {
-    return e.step > at.step || (e.step == at.step && e.recipe == at.to);
-  };
-  before.evals.erase(std::remove_if(before.evals.begin(), before.evals.end(), is_after), before.evals.end());
-  arm after = a;
-  after.evals.erase(std::remove_if(after.evals.begin(), after.evals.end(), std::not_fn(is_after)), after.evals.end());
-  const auto left = gap_curve(before, reference);
-  const auto right = gap_curve(after, reference);
+  const auto [left, right] = gaps_around_switch(a, reference, at);
   std::vector<std::string> parts;
   if (!left.empty()) parts.push_back(gap_at("the last common evaluation before the switch", left.back()));
   if (!right.empty()) parts.push_back(gap_at("the first after it", right.front()));
@@ -205,6 +196,39 @@ std::string gap_at_end(const arm& a, const arm& reference) {
                        : unfinished + "; it was " + gap_at("their last common evaluation", curve.back()) + ".";
 }
 
+/// What was left of the gap, at the first evaluation behind the switch.
+std::string left_of_gap(const gaps_around& gaps, std::int64_t switch_step, std::int64_t steps) {
+  const difference &before = gaps.before.back(), &after = gaps.after.front();
+  return signed_nats(before.value) + " before the switch, " + signed_nats(after.value) + " " +
+         std::to_string(after.step - switch_step) + " steps (" +
+         fixed(100.0 * static_cast<double>(after.step - switch_step) / static_cast<double>(steps), 1) +
+         " % of the run) behind it";
+}
+
+/// The shape of the last healing, for AMD's to stand beside.
+std::string shape(const arm& a, const arm& reference) {
+  const switch_point& at = a.switches.back();
+  const gaps_around gaps = gaps_around_switch(a, reference, at);
+  if (gaps.before.empty() || gaps.after.empty()) return "";
+  std::string s = "Shape of healing: " + left_of_gap(gaps, at.step, a.step);
+  if (!(gaps.before.back().value > 0)) {
+    s += "; before the switch there was no gap above zero, so nothing to heal";
+  } else if (a.seeds.size() == 1 && gaps.before.back().value < one_seed_resolution) {
+    s += ", of a gap that is less than one seed resolves";
+  }
+  return " " + s + ".";
+}
+
+/// AMD's published curve, whatever the arms here did.
+std::string published_healing(const comparison& c) {
+  if (std::all_of(c.arms.begin(), c.arms.end(), [](const arm& a) { return a.switches.empty(); })) return "";
+  const gaps_around gaps = amd_gaps_around_switch();
+  return "Published, of another model: AMD's Llama 2 70B LoRA (MLPerf Training v6.0, MXFP4 healed to FP8 behind step " +
+         std::to_string(amd_switch_step) + " of " + std::to_string(amd_run_steps) +
+         ", mean of three runs against ten FP8 runs of v5.1 with another learning rate and schedule): " +
+         left_of_gap(gaps, amd_switch_step, amd_run_steps) + ". Only the shape can be compared.";
+}
+
 std::string healing(const comparison& c, const arm& a) {
   const healing_partners partners = find_partners(c, a);
   std::string s;
@@ -218,7 +242,7 @@ std::string healing(const comparison& c, const arm& a) {
     if (partners.reference != nullptr) s += " " + around_switch(a, *partners.reference, at);
   }
   if (partners.reference == nullptr) return s + " There is no arm to measure it against.";
-  s += " " + gap_at_end(a, *partners.reference);
+  s += " " + gap_at_end(a, *partners.reference) + shape(a, *partners.reference);
   if (partners.reference->schedule.size() != 1 || partners.reference->schedule.front().name != a.switches.back().to) {
     s += " (No arm ran " + a.switches.back().to + " from the start; " + partners.reference->name + " is the baseline.)";
   }
@@ -290,6 +314,7 @@ std::vector<std::string> findings(const comparison& c) {
       }
     }
   }
+  paragraphs.push_back(published_healing(c));
   paragraphs.push_back(stalls(c));
   paragraphs.push_back(unequal_terms(c));
   paragraphs.push_back(caveat(c));

@@ -163,6 +163,11 @@ struct difference {
   double value = 0;
 };
 
+/// Gaps around a switch. A point at the switch's step lies on the side of the recipe that it was evaluated under.
+struct gaps_around {
+  std::vector<difference> before, after;
+};
+
 /// What an arm with a switch is measured against: the arm that ran the recipe switched to from the start, and the
 /// twin that kept the recipe switched from. Either may be missing.
 struct healing_partners {
@@ -177,6 +182,7 @@ maybe window_error(const arm& a, const arm& b);
 
 /// Validation loss of a minus that of b at every step at which both were evaluated.
 std::vector<difference> gap_curve(const arm& a, const arm& b);
+gaps_around gaps_around_switch(const arm& a, const arm& b, const switch_point& at);
 healing_partners find_partners(const comparison& c, const arm& healed);
 
 /// The field of all start records when they agree, else null.

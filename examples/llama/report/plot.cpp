@@ -272,32 +272,42 @@ void add_healing_plot(const comparison& c, std::vector<plot>& plots) {
        "", data_blocks("healing", all)});
 }
 
-/// The healed arms' curves as shapes, beside AMD's.
+/// AMD's curve as a shape, and beside it those of the healed arms that have one.
 void add_healing_shape_plot(const comparison& c, std::vector<plot>& plots) {
   std::vector<series> all;
   std::vector<double> framed;
-  const auto add = [&](const std::string& title, std::size_t color, bool published,
-                       const std::vector<shape_point>& shape) {
+  std::string scales;
+  const auto add = [&](const std::string& title, std::size_t color, bool published, const healing_shape& shape) {
+    scales += (scales.empty() ? "" : "; ") + title + ": " +
+              (shape.missing.empty() ? signed_fixed(shape.before, 4) : shape.missing);
     series s{title, color, published, {}};
-    for (const shape_point& p : shape) {
+    for (const shape_point& p : shape.points) {
       if (std::fabs(p.time) > 0.4) continue;
       s.points.push_back({p.time, p.gap});
       framed.push_back(p.gap);
     }
     if (!s.points.empty()) all.push_back(std::move(s));
   };
+  bool healed = false;
   for (const arm& a : c.arms) {
+    if (a.switches.empty()) continue;
+    healed = true;
     const healing_partners p = find_partners(c, a);
-    if (a.switches.size() != 1 || p.reference == nullptr) continue;
-    add(a.name, color_of(c, a), false, healing_shape(gap_curve(a, *p.reference), a.switches[0].step, last_step(c)));
+    const switch_point& at = a.switches.back();
+    healing_shape shape;
+    shape.missing = "no arm to compare";
+    if (p.reference != nullptr) shape = shape_of(gaps_around_switch(a, *p.reference, at), at.step, last_step(c));
+    add(a.name, color_of(c, a), &a == &c.base(), shape);
   }
-  if (all.empty()) return;
-  add("AMD, Llama 2 70B LoRA", 0, true, healing_shape(amd_healing_gaps(), amd_switch_step, amd_run_steps));
+  if (!healed) return;
+  add("AMD, Llama 2 70B LoRA", 0, true, shape_of(amd_gaps_around_switch(), amd_switch_step, amd_run_steps));
   plots.push_back({"healing_shape", "Shape of healing, beside AMD's",
-                   "Gap to the FP8 arm as a share of the last gap before the switch, against time since the switch as a "
-                   "share of the run. AMD's curve is of another model: Llama 2 70B LoRA (MLPerf Training v6.0, MXFP4 "
-                   "healed to FP8 behind step 339 of 550, mean of three runs against the mean of ten FP8 runs of v5.1, "
-                   "whose learning rate and schedule differ). Only shapes can be compared.",
+                   "Gap to the arm of the recipe switched to, as a share of the magnitude of the last gap before the "
+                   "(last) switch, against time since the switch as a share of the run. These gaps, in nats: " +
+                       scales +
+                       ". AMD's curve is of another model: Llama 2 70B LoRA (MLPerf Training v6.0, MXFP4 healed to FP8 "
+                       "behind step 339 of 550, mean of three runs against the mean of ten FP8 runs of v5.1, whose "
+                       "learning rate and schedule differ). Only shapes can be compared.",
                    frame("Shape of healing", "steps since the switch / steps of the run",
                          "gap / gap before the switch", {-0.4, 0.4}, padded(framed, true)) +
                        plot_blocks("shape", all, zero_line("FP8")),

@@ -4,6 +4,8 @@
 // other data, another learning rate than its own reference: only the curve's shape can be compared.
 #pragma once
 
+#include <cmath>
+#include <string>
 #include <vector>
 
 #include "report/parts.hpp"
@@ -38,26 +40,41 @@ inline std::vector<difference> amd_healing_gaps() {
   return gaps;
 }
 
-/// A point of a healing curve: time since the switch as a share of the run, and the gap as a share of the last one before
-/// the switch.
+/// The same before the switch and after it.
+inline gaps_around amd_gaps_around_switch() {
+  gaps_around found;
+  for (const difference& d : amd_healing_gaps()) (d.step <= amd_switch_step ? found.before : found.after).push_back(d);
+  return found;
+}
+
+/// A point of a healing curve: time since the switch as a share of the run, and the gap as a share of the magnitude of the
+/// last one before the switch.
 struct shape_point {
   double time = 0;
   double gap = 0;
 };
 
-/// The shape of a curve of gaps; empty where there is no gap above zero before the switch or nothing behind it.
-inline std::vector<shape_point> healing_shape(const std::vector<difference>& gaps, std::int64_t switch_step,
-                                              std::int64_t run_steps) {
-  double before = 0;
-  bool healed = false;
-  for (const difference& d : gaps) {
-    if (d.step <= switch_step) before = d.value;
-    healed |= d.step > switch_step;
+/// The shape of a curve of gaps around a switch.
+struct healing_shape {
+  std::vector<shape_point> points;  ///< empty: there is none
+  double before = 0;                ///< the last gap before the switch, nats; shapes of gaps below zero begin at -1
+  std::string missing;              ///< why there is none
+};
+inline healing_shape shape_of(const gaps_around& gaps, std::int64_t switch_step, std::int64_t run_steps) {
+  healing_shape shape;
+  if (gaps.before.empty()) shape.missing = "no evaluation before its switch to compare";
+  if (gaps.after.empty()) shape.missing = "no evaluation behind its switch to compare";
+  if (!shape.missing.empty()) return shape;
+  shape.before = gaps.before.back().value;
+  if (shape.before == 0) {
+    shape.missing = "no gap before its switch";
+    return shape;
   }
-  std::vector<shape_point> shape;
-  if (!(before > 0) || !healed) return shape;
-  for (const difference& d : gaps) {
-    shape.push_back({static_cast<double>(d.step - switch_step) / static_cast<double>(run_steps), d.value / before});
+  for (const auto* side : {&gaps.before, &gaps.after}) {
+    for (const difference& d : *side) {
+      shape.points.push_back({static_cast<double>(d.step - switch_step) / static_cast<double>(run_steps),
+                              d.value / std::fabs(shape.before)});
+    }
   }
   return shape;
 }

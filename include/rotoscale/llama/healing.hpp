@@ -22,7 +22,10 @@ inline void session::use(const nn::recipe& r, nn::scale_handover how, const std:
   switch (how) {
     case nn::scale_handover::reset: model_.scales().reset(*ops_, queue_); break;
     case nn::scale_handover::keep: model_.scales().keep(*ops_, queue_, scales); break;
-    case nn::scale_handover::seed: model_.scales().seed(*ops_, queue_, maxima); break;
+    case nn::scale_handover::seed:
+      model_.scales().record(*ops_, queue_, maxima);
+      update_scales();
+      break;
   }
   if (!stash_.empty()) {
     ops_->order(stash_queue_, ops_->record(queue_));
@@ -38,7 +41,6 @@ inline std::vector<float> session::observe_maxima(const nn::step_inputs& inputs,
                                                   std::span<const std::int32_t> starts) {
   nn::delayed_scaling_state& scales = model_.scales();
   const nn::scaling_snapshot before = scales.save(*ops_, queue_);
-  const auto n = static_cast<index_t>(before.amax.size());
   ops_->fill_zero(queue_, scales.state().amax, before.amax.size() * sizeof(float));
   scales.observe_all(true);
   model_.void_weights();
@@ -50,7 +52,6 @@ inline std::vector<float> session::observe_maxima(const nn::step_inputs& inputs,
     gradients_of_micro_batch(i + 1 == options_.micro_batches);
     ops_->next_micro_batch(queue_, state_);
   }
-  if (is_parallel()) ranks_->max(queue_, nn::dense_tensor(scales.state().amax, nn::dtype::fp32, {n}));
   const std::vector<float> maxima = scales.save(*ops_, queue_).amax;
   scales.observe_all(false);
   scales.restore(*ops_, queue_, before);

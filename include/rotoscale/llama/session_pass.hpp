@@ -33,8 +33,8 @@ inline void session::gradients_of_micro_batch(bool last, bool observe) {
   model_.backward(p, tokens(), ready);
 }
 
+/// What has been recorded becomes the next scales, on all ranks alike where the recipe says so.
 inline void session::update_scales() {
-  if (!has_fp8()) return;
   const nn::scaling_state& s = model_.scales().state();
   if (is_parallel() && recipe_.fp8.reduce_amax) {
     ranks_->max(queue_, nn::dense_tensor(s.amax, nn::dtype::fp32, {s.count}));
@@ -52,7 +52,7 @@ inline void session::capture() {
   });
   const auto micro_batch = [this](bool last, bool observe) {
     gradients_of_micro_batch(last, observe);
-    update_scales();
+    if (has_fp8() && (last || recipe_.fp8.update == nn::scale_update::micro_batch)) update_scales();
     if (last) sum_over_ranks(&state_->loss_sum);
     ops_->next_micro_batch(queue_, state_);
   };

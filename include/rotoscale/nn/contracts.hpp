@@ -33,30 +33,56 @@ inline bool read_setting(std::string_view text, std::string_view key, index_t le
   return error == std::errc() && end == text.data() + text.size() && value >= least && value <= (1 << 30);
 }
 
+/// What a contract's first part names where it is no chain.
+struct unit_and_kernel {
+  const mma_unit* unit = nullptr;               ///< null: the name is none
+  const gemm_contract_entry* kernel = nullptr;  ///< how it uses the unit
+};
+
+/// Of a kernel with a unit of its own, a unit (one accumulator), or KERNEL@UNIT; settings behind a colon are left out.
+constexpr unit_and_kernel find_unit_and_kernel(std::string_view name) {
+  const std::string_view base = name.substr(0, name.find(':'));
+  const std::size_t at = base.find('@');
+  const gemm_contract_entry* kernel = find_contract(base.substr(0, at));
+  const std::string_view own = kernel != nullptr ? std::string_view(kernel->unit) : std::string_view{};
+  const std::string_view unit_name = at != base.npos ? base.substr(at + 1) : (kernel != nullptr ? own : base);
+  const mma_unit* unit = find_unit(unit_name);
+  if (unit == nullptr || (at != base.npos && (kernel == nullptr || !own.empty()))) return {};
+  return {unit, kernel != nullptr ? kernel : find_contract("single-accumulator")};
+}
+
+}  // namespace detail
+
+/// Why no GEMM of a recipe can run on a unit, whatever its operands are; null: one may. Outputs are FP32 or BF16, so
+/// accumulators must be FP32; operands are dense, and of at most 32 bits.
+constexpr const char* unit_fault(const mma_unit& u) {
+  if (u.model.sparse) return "multiplies a pruned A only, which no operand of a recipe is";
+  if (u.model.result == mma_result::fp16_nearest) return "has FP16 accumulators, and a recipe's are FP32";
+  if (u.model.result == mma_result::fp64_nearest) {
+    return "multiplies FP64 only ('exact' adds the products of any operands without error)";
+  }
+  return nullptr;
+}
+
+namespace detail {
+
 /// The model and kernel of a contract's first part: a chain, a kernel, a unit, or KERNEL@UNIT.
 inline bool read_base(std::string_view base, gemm_options& o) {
   if (base == fp32_fma_chain_contract || base == fp32_blockwise_contract) {
     o.model = base == fp32_fma_chain_contract ? fp32_fma_chain : fp32_blockwise;
     return true;
   }
-  const std::size_t at = base.find('@');
-  const gemm_contract_entry* kernel = find_contract(base.substr(0, at));
-  const std::string_view own = kernel != nullptr ? std::string_view(kernel->unit) : std::string_view{};
-  const std::string_view unit_name = at != base.npos ? base.substr(at + 1) : (kernel != nullptr ? own : base);
-  const mma_unit* unit = find_unit(unit_name);
-  if (unit == nullptr || (at != base.npos && (kernel == nullptr || !own.empty()))) return false;
-  const gemm_contract_entry* how = kernel != nullptr ? kernel : find_contract("single-accumulator");
-  // FP32 accumulators only: a recipe's outputs are FP32 or BF16.
-  if (unit->model.result == mma_result::fp16_nearest || how->start_from_c) return false;
-  o = options_of(*how, unit->model);
+  const auto [unit, kernel] = find_unit_and_kernel(base);
+  if (unit == nullptr || unit_fault(*unit) != nullptr || kernel->start_from_c) return false;
+  o = options_of(*kernel, unit->model);
   return true;
 }
 
 }  // namespace detail
 
 /// The contract of a name, or nothing: fp32_fma_chain, fp32_blockwise, an entry of gemm_contracts that has a unit, a
-/// unit of models::all (one accumulator), or `single-accumulator@UNIT`; then any of :promotion=N, :split_k=N,
-/// :split_grain=N.
+/// unit of models::all (one accumulator) without a unit_fault, or `single-accumulator@UNIT`; then any of :promotion=N,
+/// :split_k=N, :split_grain=N. Which operands it takes is for find_fault to say.
 inline std::optional<gemm_contract> find_gemm_contract(std::string_view name) {
   gemm_contract found;
   found.name = std::string(name);

@@ -113,11 +113,10 @@ class delayed_scaling_state {
     }
     write(ops, q, now);
   }
-  /// Starts from maxima, one a tensor, as if a first pass had recorded them; 0: nothing is known.
-  void seed(backend& ops, queue q, const std::vector<float>& maxima) const {
+  /// Starts anew with maxima, one a tensor, as if a first pass had recorded them; 0: nothing is known. Waits.
+  void record(backend& ops, queue q, const std::vector<float>& maxima) const {
     reset(ops, q);
     ops.upload(q, state_.amax, maxima.data(), maxima.size() * sizeof(float));
-    update(ops, q);
     ops.synchronize(q);
   }
 

@@ -28,7 +28,7 @@ enum class operand_format {
   mxfp8_e4m3,
   mxfp8_e5m2,
   nvfp4,
-  dequantized  ///< BF16 of what the forward pass multiplied: dgrad's w and wgrad's x only
+  dequantized  ///< BF16 of what the forward pass multiplied, its rotation undone: dgrad's w and wgrad's x only
 };
 
 /// Blocks that share a scale, where they are not the format's own (32 under E8M0; nvfp4: 16 under UE4M3).
@@ -93,6 +93,9 @@ struct linear_recipe {
 enum class amax_algorithm { max, most_recent };
 /// Scale of a frozen FP8 weight, which is cast once: 1 (AMD's stash), or from its own maximum.
 enum class frozen_scale { unscaled, amax };
+/// When recorded maxima become scales: behind each micro-batch (Transformer Engine), or once a step, so that a batch
+/// gives the same bits in micro-batches of one rank as on as many ranks.
+enum class scale_update { micro_batch, step };
 
 /// Per-tensor FP8 scales from past maxima, as Transformer Engine's DelayedScaling.
 struct delayed_scaling {
@@ -101,6 +104,7 @@ struct delayed_scaling {
   int margin = 0;                                        ///< powers of two of headroom
   frozen_scale frozen_weights = frozen_scale::unscaled;  ///< of weights that do not train
   bool reduce_amax = true;                               ///< are maxima those of all ranks?
+  scale_update update = scale_update::micro_batch;       ///< when they become scales
 
   bool operator==(const delayed_scaling&) const = default;
 };
@@ -265,6 +269,11 @@ struct enum_names<nn::frozen_scale> {
   static constexpr enum_name<nn::frozen_scale> table[] = {{nn::frozen_scale::unscaled, "unscaled"},
                                                           {nn::frozen_scale::amax, "amax"}};
 };
+template <>
+struct enum_names<nn::scale_update> {
+  static constexpr enum_name<nn::scale_update> table[] = {{nn::scale_update::micro_batch, "micro_batch"},
+                                                          {nn::scale_update::step, "step"}};
+};
 
 namespace nn {
 using rotoscale::from_string;
@@ -334,6 +343,7 @@ void describe(Visitor&& v, delayed_scaling& d) {
   v("margin", d.margin, "powers of two of headroom");
   v("frozen_weights", d.frozen_weights, "scale of frozen weights: unscaled (1) or from their amax");
   v("reduce_amax", d.reduce_amax, "maxima over all ranks, or of each rank");
+  v("update", d.update, "when maxima become scales: behind each micro_batch, or once a step");
 }
 
 template <class Visitor>

@@ -57,7 +57,64 @@ inline gemm_operand shape_of(const operand_recipe& o, index_t k) {
   return a;
 }
 
-inline fault find_accumulate_fault(const gemm_recipe& g, const std::string& where) {
+/// Are all numbers of `narrow` numbers of `wide`?
+constexpr bool holds(const format& wide, const format& narrow) {
+  return wide.mantissa_bits >= narrow.mantissa_bits && wide.max_exponent() >= narrow.max_exponent() &&
+         wide.min_exponent() - wide.mantissa_bits <= narrow.min_exponent() - narrow.mantissa_bits;
+}
+
+/// Can the unit multiply the operand? It takes its elements, or numbers of another format that they can be expanded to;
+/// a unit with block scales takes its own blocks, or (with scales of 1) operands without.
+constexpr bool multiplies(const mma_unit& u, const operand_recipe& o) {
+  if (unit_fault(u) != nullptr) return false;
+  if (u.block != 0 && has_blocks(o.format)) {
+    const block_format f = block_format_of(o);
+    if (f.length != u.block || f.scale != u.scale) return false;
+  }
+  const format element = element_format(o.format);
+  if (takes(u, element)) return true;
+  for (const format& f : {formats::fp32, formats::tf32, formats::bf16, formats::fp16, formats::e4m3, formats::e5m2,
+                          formats::e4m3fnuz, formats::e5m2fnuz, formats::e2m3, formats::e3m2}) {
+    if (takes(u, f) && holds(f, element)) return true;
+  }
+  return false;
+}
+
+/// Contracts that would do instead of a unit: of the same architecture, or a chain.
+inline std::string units_instead(const gemm_recipe& g, std::string_view unit) {
+  const std::string_view architecture = unit.substr(0, unit.find('-') + 1);
+  std::string names;
+  for (const mma_unit& u : models::all) {
+    if (!std::string_view(u.name).starts_with(architecture) || !multiplies(u, g.left) || !multiplies(u, g.right)) {
+      continue;
+    }
+    names += (names.empty() ? "" : ", ") + std::string(u.name);
+  }
+  return (names.empty() ? fp32_fma_chain_contract : names) + " would do";
+}
+
+/// A unit that cannot multiply a GEMM's operands.
+inline fault find_unit_fault(const gemm_recipe& g, const std::string& where, const char* left, const char* right) {
+  const mma_unit* const unit = find_unit_and_kernel(g.accumulate).unit;
+  if (unit == nullptr) return std::nullopt;
+  const std::string named = where + ".accumulate: '" + g.accumulate + "'" +
+                            (g.accumulate == unit->name ? "" : " runs on " + std::string(unit->name) + ", which");
+  if (const char* why = unit_fault(*unit)) return named + " " + why + "; " + units_instead(g, unit->name);
+  for (const auto& [o, name] : {std::pair{&g.left, left}, {&g.right, right}}) {
+    if (multiplies(*unit, *o)) continue;
+    const bool blocks = unit->block != 0 && has_blocks(o->format);
+    return named + " does not take " + where + "." + name + " (" + std::string(to_string(o->format)) +
+           (blocks ? " in blocks of " + std::to_string(block_format_of(*o).length) + " under " +
+                         std::string(to_string(block_format_of(*o).scale))
+                   : "") +
+           "); " + units_instead(g, unit->name);
+  }
+  return std::nullopt;
+}
+
+inline fault find_accumulate_fault(const gemm_recipe& g, const std::string& where, const char* left,
+                                   const char* right) {
+  if (auto f = find_unit_fault(g, where, left, right)) return f;
   const auto contract = find_gemm_contract(g.accumulate);
   if (!contract) {
     return where + ".accumulate: '" + g.accumulate + "' is no contract (docs/numerics.md lists them)";
@@ -91,7 +148,7 @@ inline fault find_fault(const gemm_recipe& g, const std::string& where, const ch
   if (g.output != operand_format::fp32 && g.output != operand_format::bf16) {
     return where + ".output: must be fp32 or bf16";
   }
-  return find_accumulate_fault(g, where);
+  return find_accumulate_fault(g, where, left, right);
 }
 
 /// `where`: "" or "head.".
@@ -122,7 +179,6 @@ inline fault find_fault(const linear_recipe& r, const std::string& where) {
     const std::string field = where + use.name + ".format: dequantized ";
     if (use.forward == nullptr) return field + "is for dgrad.w and wgrad.x only";
     if (!is_fp8(use.forward->format) && !has_blocks(use.forward->format)) return field + "needs a quantized fprop";
-    if (use.forward->rotation.points != 0) return field + "needs an fprop without a rotation, which would stay in";
   }
   return std::nullopt;
 }

@@ -151,6 +151,11 @@ TEST_CASE("so are a head of its own, backward overrides, square blocks and layer
   r = override_backward(preset("mxfp8"), nn::backward_kind::dequantized);
   r.name = "dequantized";
   check_against_oracle(r, small_config(false));
+  for (const char* rotated : {"mxfp4_h16", "mxfp4_h32", "mxfp4_h16_step_signs"}) {
+    r = override_backward(preset(rotated), nn::backward_kind::dequantized);
+    r.name = std::string("dequantized ") + rotated;
+    check_against_oracle(r, small_config(false));
+  }
   r = override_backward(preset("nvfp4"), nn::backward_kind::high_precision);
   r.name = "high_precision";
   check_against_oracle(r, small_config(false));

@@ -5,12 +5,12 @@
 
 #include <doctest/doctest.h>
 
-#include <cstring>
 #include <map>
 
 #include "rotoscale/llama/session.hpp"
 #include "rotoscale/nn/cpu/make_backend.hpp"
 #include "rotoscale/nn/preset.hpp"
+#include "rotoscale/nn/same_bytes.hpp"
 
 namespace rotoscale::testing {
 
@@ -54,7 +54,12 @@ struct session_case {
   session_case(const llama::model_config& config, const nn::recipe& r, index_t b, index_t seq, int threads = 1,
                std::uint64_t weights = 3, const std::function<void(llama::session_options&)>& change = nullptr,
                nn::communicator* ranks = nullptr)
-      : ops(nn::make_cpu_backend(threads)), ranks_(ranks), session(*ops, config, options(b, seq, change), {r}, ranks) {
+      : session_case(config, std::vector<nn::recipe>(1, r), b, seq, threads, weights, change, ranks) {}
+  /// Of several recipes, beginning with the first.
+  session_case(const llama::model_config& config, const std::vector<nn::recipe>& recipes, index_t b, index_t seq,
+               int threads = 1, std::uint64_t weights = 3,
+               const std::function<void(llama::session_options&)>& change = nullptr, nn::communicator* ranks = nullptr)
+      : ops(nn::make_cpu_backend(threads)), ranks_(ranks), session(*ops, config, options(b, seq, change), recipes, ranks) {
     nn::step_inputs inputs;
     inputs.seed = 5;
     session.set_inputs(inputs);
@@ -68,8 +73,7 @@ struct session_case {
     if (change) change(o);
     return o;
   }
-  /// A step without an update: the learning rate is 0.
-  nn::step_state step(const batch& data, std::uint64_t number = 0, float learning_rate = 0.0f) {
+  nn::step_inputs inputs(std::uint64_t number, float learning_rate = 0.0f) const {
     nn::step_inputs inputs;
     inputs.seed = 5;
     inputs.step = number;
@@ -78,7 +82,11 @@ struct session_case {
       inputs.first_micro_batch = static_cast<std::uint32_t>(ranks_->rank());
       inputs.micro_batch_stride = static_cast<std::uint32_t>(ranks_->size());
     }
-    session.train_step(inputs, data.tokens, data.targets);
+    return inputs;
+  }
+  /// A step without an update: the learning rate is 0.
+  nn::step_state step(const batch& data, std::uint64_t number = 0, float learning_rate = 0.0f) {
+    session.train_step(inputs(number, learning_rate), data.tokens, data.targets);
     return session.finish_step();
   }
   std::vector<float> losses() {
@@ -119,9 +127,5 @@ struct session_case {
     return found;
   }
 };
-
-inline bool same_bytes(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
 
 }  // namespace rotoscale::testing

@@ -188,15 +188,31 @@ TEST_CASE("Llama 3.1 8B's bytes a token are those of docs/recipes.md") {
   c.num_key_value_heads = 8;
   c.max_position_embeddings = 8192;
   const auto ops = nn::make_cpu_backend(1);
-  const auto bytes = [&](const nn::recipe& r, recompute_part recompute, kept_format kept) {
+  const auto plan = [&](const nn::recipe& r, recompute_part recompute, kept_format kept) {
     auto o = with(recompute, kept, 8192);
     o.model.batch = 1;
-    return llama::plan_session(*ops, c, o, {r})[category::activations] / 8192;
+    return llama::plan_session(*ops, c, o, {r});
   };
-  const std::pair<nn::recipe, std::array<std::size_t, 5>> rows[] = {
-      {preset("mxfp4_h16"), {6955268, 5411592, 2792712, 741132, 2496772}},
-      {narrow("mxfp4_h16"), {3932420, 3023624, 1547528, 384780, 2480388}}};
-  for (const auto& [r, want] : rows) {
+  const auto bytes = [&](const nn::recipe& r, recompute_part recompute, kept_format kept) {
+    return plan(r, recompute, kept)[category::activations] / 8192;
+  };
+  struct {
+    nn::recipe r;
+    std::array<std::size_t, 5> want;
+    double workspace, recomputed, packed;  ///< MB a token, and by how much it grows
+  } const rows[] = {{preset("mxfp4_h16"), {6955268, 5411592, 2792712, 741132, 2496772}, 0.25, 0.23, 0.90},
+                    {narrow("mxfp4_h16"), {3932420, 3023624, 1547528, 384780, 2480388}, 0.33, 0.09, 0.35}};
+  for (const auto& [r, want, workspace, recomputed, packed] : rows) {
+    const auto needs = [&](recompute_part part, kept_format kept) {
+      return static_cast<double>(plan(r, part, kept)[category::workspace]);
+    };
+    const double plain = needs(recompute_part::none, kept_format::as_computed);
+    const double again = needs(recompute_part::layer, kept_format::as_computed) / plain - 1,
+                 narrowed = needs(recompute_part::none, kept_format::mxfp8_e4m3) / plain - 1;
+    MESSAGE("workspace " << plain / 8192e6 << " MB a token, " << again << " more recomputed, " << narrowed << " in 8 bits");
+    CHECK(std::fabs(plain / 8192e6 - workspace) < 0.005);
+    CHECK(std::fabs(again - recomputed) < 0.005);
+    CHECK(std::fabs(narrowed - packed) < 0.005);
     int i = 0;
     for (const recompute_part part :
          {recompute_part::none, recompute_part::attention, recompute_part::mlp, recompute_part::layer}) {

@@ -34,6 +34,7 @@ struct reference_operand {
   std::vector<std::uint8_t> codes, scales;
   float factor;
   gemm_operand described;
+  rotation turn;
 
   reference_operand(const nn::operand_recipe& r, matrix<const float> source, block_axis axis, int gemm, int right,
                     float scale, float inverse)
@@ -69,6 +70,7 @@ struct reference_operand {
           how.rotation.signs[0] = signs.word(0);
         }
       }
+      turn = how.rotation;
       const block_format blocks{o.element, o.block, o.scale, o.block_rows};
       factor = 1.0f;
       if (nvfp4) {
@@ -88,7 +90,7 @@ struct reference_operand {
   }
   reference_operand(const reference_operand&) = delete;
 
-  /// dgrad's w or wgrad's x as BF16 of what `forward` holds, which has its rows the other way.
+  /// dgrad's w or wgrad's x as BF16 of what `forward` holds, without its rotation; it has its rows the other way.
   explicit reference_operand(const reference_operand& forward, bool) : factor(1.0f) {
     const gemm_operand& from = forward.described;
     gemm_operand& o = described;
@@ -97,10 +99,17 @@ struct reference_operand {
     o.k = from.rows;
     o.code_stride = 2 * o.k;
     codes.resize(static_cast<std::size_t>(o.rows * o.code_stride));
-    for (index_t i = 0; i < o.rows; ++i) {
-      for (index_t j = 0; j < o.k; ++j) {
-        const float value = operand_value(from, j, i) * (from.factor != nullptr ? *from.factor : 1.0f);
-        put(i, j, encode(formats::bf16, value, rounding::nearest_even, overflow::to_inf));
+    const int run = std::max(1, std::max(forward.turn.points, from.block));
+    for (index_t j = 0; j < o.k; ++j) {
+      for (index_t first = 0; first < o.rows; first += run) {
+        float values[32];
+        for (int i = 0; i < run; ++i) {
+          values[i] = operand_value(from, j, first + i) * (from.factor != nullptr ? *from.factor : 1.0f);
+        }
+        unrotate_run(values, run, forward.turn);
+        for (int i = 0; i < run; ++i) {
+          put(first + i, j, encode(formats::bf16, values[i], rounding::nearest_even, overflow::to_inf));
+        }
       }
     }
     o.codes = codes.data();
@@ -294,9 +303,19 @@ TEST_CASE("every field of an operand: blocks, scales, rotations, signs, policies
       check(r, std::string(policy.name) + " " + std::string(rule.name));
     }
   }
-  for (const char* name : {"fp8_delayed", "mxfp4", "mxfp8", "nvfp4"}) {
+  std::vector<nn::recipe> overridden;
+  for (const char* name : {"fp8_delayed", "mxfp4", "mxfp8", "nvfp4", "mxfp4_h16", "mxfp4_h16_fixed_signs",
+                           "mxfp4_h16_step_signs", "mxfp4_h32"}) {
+    overridden.push_back(preset(name));
+  }
+  overridden.push_back(preset("nvfp4"));
+  overridden.back().name = "nvfp4, a rotation over two blocks";
+  for (nn::operand_recipe* o : {&overridden.back().fprop.left, &overridden.back().fprop.right}) {
+    o->rotation = {32, nn::sign_kind::mask, 0xD7E8};
+  }
+  for (const nn::recipe& r : overridden) {
     for (const auto kind : {nn::backward_kind::high_precision, nn::backward_kind::dequantized}) {
-      check(override_backward(preset(name), kind), name);
+      check(override_backward(r, kind), r.name);
     }
   }
 }

@@ -8,13 +8,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <random>
 #include <vector>
 
 #include "oracle/reference_layers.hpp"
 #include "oracle/reference_llama.hpp"
 #include "rotoscale/view.hpp"
+#include "same_bytes.hpp"
 
 namespace rotoscale::testing {
 
@@ -125,10 +125,6 @@ inline tensor every_nth(const tensor& x, std::size_t every) {
 inline double dot(const tensor& x, const tensor& y) {
   REQUIRE(x.size() == y.size());
   return oracle::dot(x, 0, y, 0, x.size());
-}
-
-inline bool same_bytes(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 }  // namespace rotoscale::testing

@@ -154,7 +154,7 @@ class operands final : public operand_set {
       detail::convert_matrix<std::uint16_t>(
           source, out.codes, [](float x) { return detail::bf16_bits(x); }, pool);
     } else if (own.format == operand_format::dequantized) {
-      dequantize_row_form(out.codes, pool);
+      dequantize_row_form(out.codes, state, pool);
     } else if (is_fp8(own.format)) {
       factor_of(form) = scaling.scale_inverse != nullptr ? *scaling.scale_inverse : 1.0f;
       quantize_fp8(source, resolve_form(request(), form, state), scaling.scale != nullptr ? *scaling.scale : 1.0f,
@@ -177,15 +177,28 @@ class operands final : public operand_set {
     return o;
   }
 
-  /// What the row form holds, rounded to BF16.
-  void dequantize_row_form(std::uint8_t* codes, thread_pool& pool) const {
+  /// What the row form holds, its rotation undone, rounded to BF16.
+  void dequantize_row_form(std::uint8_t* codes, const step_state* state, thread_pool& pool) const {
     const gemm_operand& from = row_;
     const matrix<bf16> to = row_major(reinterpret_cast<bf16*>(codes), from.rows, from.k);
     const float factor = from.factor != nullptr ? *from.factor : 1.0f;
     if (from.block != 0) {
       const block_matrix<const std::uint8_t> in{from.rows,   from.k,      from.codes,
                                                 from.code_stride, from.scales, from.scale_stride};
-      return rotoscale::dequantize(from.blocks(), in, block_axis::row, to, pool, factor);
+      const rotation turn = block_options_for(resolve_form(request(), operand_form::row, state)).rotation;
+      if (turn.points == 0) return rotoscale::dequantize(from.blocks(), in, block_axis::row, to, pool, factor);
+      const rotoscale::detail::decode_table table(from.element);
+      const int run = run_length_of(*request().row);
+      return pool.for_each(from.rows, [&](index_t r) {
+        float values[max_run_length];
+        for (index_t c = 0; c < from.k; c += run) {
+          for (index_t b = 0; b < run; b += from.block) {
+            rotoscale::detail::dequantize_block(from.blocks(), table, in, r, c + b, from.block, factor, values + b);
+          }
+          unrotate_run(values, run, turn);
+          rotoscale::detail::store_values(values, run, &to(r, c));
+        }
+      });
     }
     pool.for_each(from.rows, [&](index_t r) {
       for (index_t c = 0; c < from.k; ++c) {

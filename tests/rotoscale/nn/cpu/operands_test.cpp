@@ -4,6 +4,7 @@
 // stored as; what is shared or read in place takes no memory.
 #include "rotoscale/nn/cpu/operands.hpp"
 
+#include <bit>
 #include <limits>
 
 #include "../backend_memory.hpp"
@@ -155,6 +156,51 @@ TEST_CASE("dequantized: BF16 of what the row form holds, its tensor's factor inc
     CHECK(wrong == 0);
     CHECK(other > rows);  // quantized they are
     if (nn::has_factor(f)) CHECK(*from.factor != 1.0f);
+  }
+}
+
+TEST_CASE("dequantized beside a rotation: the source again but for what the blocks lost") {
+  const index_t rows = 64, cols = 96;
+  for (const nn::operand_format f : {numbers::mxfp4, numbers::mxfp8_e4m3, numbers::nvfp4}) {
+    for (const nn::rotation_recipe& rotation :
+         {nn::rotation_recipe{16}, {32}, {16, nn::sign_kind::mask, 0xD7E8}, {16, nn::sign_kind::layer},
+          {32, nn::sign_kind::step}}) {
+      CAPTURE(to_string(f));
+      CAPTURE(rotation.points);
+      CAPTURE(to_string(rotation.signs));
+      nn::operand_recipe row{f};
+      row.policy = policies::nvidia;
+      row.rotation = rotation;
+      operand_case c(request_for(rows, cols, row, nn::operand_recipe{numbers::dequantized}),
+                     to_float(random_tensor(rows * cols, 8, 4.0)));
+      c.quantize();
+      const gemm_operand &from = c.form(operand_form::row), &to = c.form(operand_form::column);
+      // In double precision: the Hadamard is its own inverse, signs come last.
+      const nn::step_state now = c.state;
+      const std::uint32_t signs = nn::draws_of(c.made.set->request(), operand_form::row).mask(now);
+      CHECK((signs != 0) == (rotation.signs != nn::sign_kind::none));
+      long long far = 0;
+      double error = 0, norm = 0;
+      for (index_t r = 0; r < rows; ++r) {
+        for (index_t k = 0; k < cols; ++k) {
+          const index_t first = k / rotation.points * rotation.points;
+          double sum = 0;
+          for (index_t j = first; j < first + rotation.points; ++j) {
+            const float factor = from.factor != nullptr ? *from.factor : 1.0f;
+            const double v = static_cast<double>(operand_value(from, r, j) * factor);
+            sum += (std::popcount(static_cast<unsigned>((j - first) & (k - first))) % 2 != 0 ? -v : v);
+          }
+          sum /= std::sqrt(static_cast<double>(rotation.points));
+          if ((signs >> (k % nn::run_length_of(row)) & 1u) != 0) sum = -sum;
+          const double value = static_cast<double>(operand_value(to, k, r)), source = static_cast<double>(c.value(r, k));
+          far += std::fabs(value - sum) > 0x1p-8 * std::fabs(sum) + 1e-6;  // one rounding to BF16
+          error += (value - source) * (value - source);
+          norm += source * source;
+        }
+      }
+      CHECK(far == 0);
+      CHECK(std::sqrt(error / norm) < (f == numbers::mxfp8_e4m3 ? 0.05 : 0.15));
+    }
   }
 }
 

@@ -1,0 +1,15 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Equality of numbers as they are stored: NaN equals itself, and 0 is not -0.
+#pragma once
+
+#include <cstring>
+#include <vector>
+
+namespace rotoscale::testing {
+
+inline bool same_bytes(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+}  // namespace rotoscale::testing
