@@ -1,18 +1,21 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Measures the FP4 GEMM kernels of the current device and writes gpu/gemm/tuned/ARCH.csv to standard output: for every
-// shape and contract the split-K that took the least time. Medians of batches on random data; the error is that of 64
-// outputs against FP64 (the whole of them, Frobenius norm). Shapes: tune 4096x4096x4096 ..., or those of Llama's
-// layers. Exit codes: 0 measured, 1 a launch or the runtime failed, 2 bad usage, 77 no device.
-#include <algorithm>
+// Measures the MXFP4 and MXFP8 GEMMs of the current device and prints gpu/gemm/tuned/ARCH.csv: for every shape and
+// contract the split-K that took the least time, and as comments the quantizers that make the operands. Medians of
+// batches on N(0, 1), MXFP4 rotated by H16; the error is that of 64 outputs against FP64 (the whole of them, Frobenius
+// norm). Exit codes: 0 measured, 1 a launch or the runtime failed, 2 bad usage or a bad file, 77 no device.
+#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
+#include <ctime>
 #include <random>
+#include <set>
 
+#include "gpu/api/quantize.hpp"
 #include "gpu/gemm/dispatch.hpp"
 #include "rotoscale/dequantize_ref.hpp"
+#include "rotoscale/llama/config_json.hpp"
 
 namespace {
 
@@ -20,15 +23,25 @@ using namespace rotoscale;
 using namespace rotoscale::gpu;
 using bytes = std::vector<std::uint8_t>;
 
-struct shape {
-  int m, n, k;
-};
-
 /// Llama 3.1 8B and 70B: the forward GEMMs of 4096 and 8192 tokens, and few tokens.
-const shape default_shapes[] = {{4096, 4096, 4096},  {8192, 8192, 8192},  {8192, 6144, 4096},  {8192, 4096, 4096},
-                                {8192, 28672, 4096}, {8192, 4096, 14336}, {8192, 10240, 8192}, {8192, 57344, 8192},
-                                {8192, 8192, 28672}, {4096, 14336, 8192}, {14336, 4096, 8192}, {1024, 8192, 8192},
-                                {256, 8192, 8192},   {128, 8192, 8192},   {16, 8192, 8192},    {2048, 2048, 2048}};
+const gemm_shape default_shapes[] = {
+    {false, 4096, 4096, 4096},  {false, 8192, 8192, 8192},  {false, 8192, 6144, 4096},  {false, 8192, 4096, 4096},
+    {false, 8192, 28672, 4096}, {false, 8192, 4096, 14336}, {false, 8192, 10240, 8192}, {false, 8192, 57344, 8192},
+    {false, 8192, 8192, 28672}, {false, 4096, 14336, 8192}, {false, 14336, 4096, 8192}, {false, 1024, 8192, 8192},
+    {false, 256, 8192, 8192},   {false, 128, 8192, 8192},   {false, 16, 8192, 8192},    {false, 2048, 2048, 2048}};
+
+/// fprop, dgrad and wgrad of a decoder layer's four linear layers.
+std::vector<gemm_shape> shapes_of(const llama::model_config& c, int tokens) {
+  const auto whole = [](long long x) { return static_cast<int>(x); };
+  const int hidden = whole(c.hidden_size), mlp = whole(c.intermediate_size), head = whole(c.head_size());
+  const int queries = whole(c.num_attention_heads) * head, pairs = whole(c.num_key_value_heads) * head;
+  std::vector<gemm_shape> shapes;
+  for (const auto& [out, in] :
+       {std::pair{queries + 2 * pairs, hidden}, {hidden, queries}, {2 * mlp, hidden}, {hidden, mlp}}) {
+    shapes.insert(shapes.end(), {{false, tokens, out, in}, {false, tokens, in, out}, {false, out, in, tokens}});
+  }
+  return shapes;
+}
 
 void check(const status& s) {
   if (s.ok()) return;
@@ -36,131 +49,242 @@ void check(const status& s) {
   std::exit(1);
 }
 
-std::uint8_t* device_copy(const bytes& from) {
-  std::uint8_t* to = nullptr;
-  check(allocate(to, from.size()));
-  check(upload(to, from.data(), from.size()));
-  check(synchronize());
-  return to;
-}
-
-/// N(0, 1) as MXFP4: codes drawn with the frequencies that the even rule gives, scales of two binades.
-struct operand_data {
-  bytes codes, scales;
-  operand_data(int rows, int k, unsigned seed)
-      : codes(static_cast<std::size_t>(rows) * static_cast<std::size_t>(k / 2)),
-        scales(static_cast<std::size_t>(rows) * static_cast<std::size_t>(k / 32)) {
-    std::mt19937 random(seed);
-    std::normal_distribution<float> normal;
-    bytes pool(4096);
-    const auto code = [&] { return static_cast<std::uint32_t>(encode(formats::e2m1, 2 * normal(random))); };
-    for (auto& p : pool) p = pack_nibbles(code(), code());
-    for (auto& c : codes) c = pool[random() % pool.size()];
-    for (auto& s : scales) s = static_cast<std::uint8_t>(125 + random() % 2);
+template <class T>
+struct device_memory {
+  explicit device_memory(std::size_t n) : size(n) { check(allocate(data, n)); }
+  device_memory(const device_memory&) = delete;
+  device_memory& operator=(const device_memory&) = delete;
+  ~device_memory() { check(release(data)); }
+  std::vector<T> read() const {
+    std::vector<T> x(size);
+    check(download(x.data(), data, size * sizeof(T)));
+    check(synchronize());
+    return x;
   }
+  std::size_t size;
+  T* data = nullptr;
 };
 
-double median_us(const gemm_problem& p, const gemm_choice& c, void* workspace, std::size_t size) {
+/// Median time of a launch, in batches of some milliseconds.
+template <class Launch>
+double median_us(const Launch& launch) {
   const auto batch = [&](int count) {
     const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < count; ++i) check(gemm_mxfp4(p, c, workspace, size, {}));
+    for (int i = 0; i < count; ++i) check(launch());
     check(synchronize());
     return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count() / count;
   };
   batch(1);  // clocks and caches
-  const double first = batch(1);
-  const int count = std::clamp(static_cast<int>(3000 / first), 1, 50);
+  const int count = std::clamp(static_cast<int>(3000 / batch(1)), 1, 50);
   std::vector<double> times;
   for (int i = 0; i < 5; ++i) times.push_back(batch(count));
   std::sort(times.begin(), times.end());
   return times[times.size() / 2];
 }
 
-/// Of 64 outputs, relative to their norm.
-double relative_error(const gemm_problem& p, const operand_data& a, const operand_data& b) {
-  std::mt19937 random(7);
-  double wrong = 0, norm = 0;
-  const auto value = [&](const operand_data& x, index_t row, index_t c) {
-    const auto code = nibble(x.codes[static_cast<std::size_t>(row * (p.a.k / 2) + c / 2)], c);
-    return static_cast<double>(
-        decode_scaled(mxfp4, code, x.scales[static_cast<std::size_t>(row * (p.a.k / 32) + c / 32)]));
-  };
-  for (int s = 0; s < 64; ++s) {
-    const auto i = static_cast<index_t>(random()) % p.a.rows, j = static_cast<index_t>(random()) % p.b.rows;
-    double sum = 0;
-    for (index_t c = 0; c < p.a.k; ++c) sum += value(a, i, c) * value(b, j, c);
-    std::uint16_t bits = 0;
-    check(download(&bits, static_cast<const std::uint16_t*>(p.out) + i * p.b.rows + j, 2));
+/// N(0, 1) in BF16, quantized in the orders that the device's kernels read.
+class operand_data {
+ public:
+  operand_data(const device_info& device, block_format f, index_t rows, index_t k, bool is_b, unsigned seed)
+      : f_(f),
+        rows_(rows),
+        k_(k),
+        is_placed_(traits_of(device.arch).has_scaled_mma),
+        source_(static_cast<std::size_t>(rows * k)),
+        codes_(static_cast<std::size_t>(rows * packed_bytes(f.element, k))),
+        scales_(static_cast<std::size_t>(scale_layout(scale_order(), f, rows, k).size_bytes())) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    std::vector<bf16> pool(65536), x(source_.size);
+    for (bf16& p : pool) store_value(normal(random), p);
+    for (bf16& value : x) value = pool[random() % pool.size()];
+    check(upload(source_.data, x.data(), 2 * x.size()));
+    to_ = {codes_.data, scales_.data, f.element == formats::e2m1 ? presets::te_rocm : block_options{}};
+    to_.code_order = is_placed_ && is_b ? placement::aiter_data_16x16 : placement::row_major;
+    to_.scale_order = scale_order();
+    check(launch_quantizer({}));
     check(synchronize());
-    const double difference = fp32_from_bits(static_cast<std::uint32_t>(bits) << 16) - sum;
-    wrong += difference * difference;
-    norm += sum * sum;
+  }
+
+  /// Along rows, and along columns where they are asked for.
+  status launch_quantizer(const quantized_output& columns) const {
+    return quantize(f_, row_major<const bf16>(source_.data, rows_, k_), to_, columns, {});
+  }
+  gemm_operand view() const { return gpu::make_operand(f_, to_, rows_, k_); }
+  index_t rows() const { return rows_; }
+  index_t k() const { return k_; }
+  const block_format& blocks() const { return f_; }
+
+  /// Values of some rows, [row][k].
+  std::vector<std::vector<double>> values(const std::vector<index_t>& rows) const {
+    const bytes codes = codes_.read(), scales = scales_.read();
+    const layout code_place{to_.code_order, rows_, packed_bytes(f_.element, k_)},
+        scale_place = scale_layout(to_.scale_order, f_, rows_, k_);
+    std::vector<std::vector<double>> all;
+    for (const index_t r : rows) {
+      bytes row(static_cast<std::size_t>(packed_bytes(f_.element, k_)));
+      for (std::size_t i = 0; i < row.size(); ++i) {
+        row[i] = codes[static_cast<std::size_t>(code_place.offset(r, static_cast<index_t>(i)))];
+      }
+      std::vector<double>& x = all.emplace_back();
+      for (index_t c = 0; c < k_; ++c) {
+        const std::uint8_t scale = scales[static_cast<std::size_t>(scale_place.offset(r, c / f_.length))];
+        x.push_back(static_cast<double>(decode_scaled(f_, load_code(f_.element, row.data(), c), scale)));
+      }
+    }
+    return all;
+  }
+
+ private:
+  placement scale_order() const { return is_placed_ ? placement::aiter_scale : placement::row_major; }
+
+  block_format f_;
+  index_t rows_, k_;
+  bool is_placed_;
+  device_memory<bf16> source_;
+  device_memory<std::uint8_t> codes_, scales_;
+  quantized_output to_;
+};
+
+/// Of 8 × 8 outputs, relative to their norm.
+double relative_error(const operand_data& a, const operand_data& b, const device_memory<bf16>& out) {
+  std::mt19937 random(7);
+  std::vector<index_t> rows, columns;
+  for (int i = 0; i < 8; ++i) {
+    rows.push_back(static_cast<index_t>(random()) % a.rows());
+    columns.push_back(static_cast<index_t>(random()) % b.rows());
+  }
+  const auto x = a.values(rows), y = b.values(columns);
+  const std::vector<bf16> found = out.read();
+  double wrong = 0, norm = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    for (std::size_t j = 0; j < columns.size(); ++j) {
+      double sum = 0;
+      for (std::size_t c = 0; c < x[i].size(); ++c) sum += x[i][c] * y[j][c];
+      const bf16 rounded = found[static_cast<std::size_t>(rows[i] * b.rows() + columns[j])];
+      const double difference = static_cast<double>(static_cast<float>(rounded)) - sum;
+      wrong += difference * difference;
+      norm += sum * sum;
+    }
   }
   return std::sqrt(wrong / norm);
 }
 
-void tune(const shape& s, const device_info& device) {
-  const operand_data a(s.m, s.k, 1), b(s.n, s.k, 2);
-  const auto operand = [&](const operand_data& x, int rows) {
-    return gemm_operand{.element = formats::e2m1,
-                        .rows = rows,
-                        .k = s.k,
-                        .codes = device_copy(x.codes),
-                        .code_stride = s.k / 2,
-                        .block = 32,
-                        .scales = device_copy(x.scales),
-                        .scale_stride = s.k / 32};
-  };
-  gemm_problem p{{}, operand(a, s.m), operand(b, s.n)};
-  std::uint16_t* out = nullptr;
-  check(allocate(out, static_cast<std::size_t>(s.m) * static_cast<std::size_t>(s.n)));
-  p.out = out;
+/// The quantizer of an operand with both orientations, as training launches it.
+void time_quantizer(const operand_data& x) {
+  const block_format& f = x.blocks();
+  if (x.rows() % f.length != 0) return;  // no blocks along columns
+  device_memory<std::uint8_t> codes(static_cast<std::size_t>(x.k() * packed_bytes(f.element, x.rows()))),
+      scales(static_cast<std::size_t>(x.k() * x.rows() / f.length));
+  quantized_output columns{codes.data, scales.data, f.element == formats::e2m1 ? presets::te_rocm : block_options{}};
+  const double us = median_us([&] { return x.launch_quantizer(columns); });
+  const double moved = static_cast<double>(x.rows() * x.k()) * 2 + 2 * static_cast<double>(codes.size + scales.size);
+  std::printf("# quantize %s, rows and columns of %td x %td BF16: %.1f us, %.0f GB/s\n",
+              f.element == formats::e2m1 ? "H16 + MXFP4" : "MXFP8 E4M3", x.rows(), x.k(), us, moved / us / 1e3);
+}
+
+/// Prints the best split-K of a contract.
+void tune_contract(const gemm_shape& s, gemm_contract contract, const device_info& device, const gemm_problem& p,
+                   const operand_data& a, const operand_data& b, const device_memory<bf16>& out) {
+  double best = 0, error = 0;
+  int best_parts = 1;
+  for (const int parts : {1, 2, 3, 4, 6, 8, 12, 16}) {
+    if (parts > 1 && (s.k / parts < 512 || heuristic_choice(device, contract, s).split_k * 4 < parts)) break;
+    const gemm_choice c{contract, parts};
+    check(check_gemm(p, c, device));
+    const device_memory<std::uint8_t> workspace(gemm_workspace_bytes(p, c, device));
+    const double us =
+        median_us([&] { return (s.fp8 ? gemm_mxfp8 : gemm_mxfp4)(p, c, workspace.data, workspace.size, {}); });
+    std::fprintf(stderr, "%s %dx%dx%d %s/%d %.1f us\n", format_name(s), s.m, s.n, s.k, to_text(contract), parts, us);
+    if (best != 0 && us >= best) continue;
+    best = us;
+    best_parts = parts;
+    error = relative_error(a, b, out);
+  }
+  std::printf("%s,%d,%s,%d,%d,%d,%s,%d,%.1f,%.0f,%.2e\n", to_text(device.arch), device.processors, format_name(s), s.m,
+              s.n, s.k, to_text(contract), best_parts, best, 2e-6 * s.m * s.n * s.k / best, error);
+  std::fflush(stdout);
+}
+
+/// Prints a shape's rows; `timed`: operands whose quantizer has been timed.
+void tune(const gemm_shape& s, const device_info& device, std::set<std::array<index_t, 3>>& timed) {
+  const block_format f = s.fp8 ? mxfp8_e4m3 : mxfp4;
+  const operand_data a(device, f, s.m, s.k, false, 1), b(device, f, s.n, s.k, true, 2);
+  for (const operand_data* x : {&a, &b}) {
+    if (timed.insert({s.fp8, x->rows(), x->k()}).second) time_quantizer(*x);
+  }
+  const device_memory<bf16> out(static_cast<std::size_t>(s.m) * static_cast<std::size_t>(s.n));
+  gemm_problem p{{}, a.view(), b.view()};
+  p.out = out.data;
   for (const gemm_contract contract : {gemm_contract::fast, gemm_contract::accurate}) {
-    double best = 0;
-    gemm_choice choice{contract, 1};
-    double error = 0;
-    for (const int parts : {1, 2, 3, 4, 6, 8, 12, 16}) {
-      if (parts > 1 && (s.k / parts < 512 || heuristic_choice(device, contract, s.m, s.n, s.k).split_k * 4 < parts))
-        break;
-      const gemm_choice c{contract, parts};
-      check(check_gemm(p, c, device));
-      const std::size_t size = gemm_workspace_bytes(p, c, device);
-      std::uint8_t* workspace = nullptr;
-      check(allocate(workspace, size));
-      const double us = median_us(p, c, workspace, size);
-      std::fprintf(stderr, "%dx%dx%d %s/%d %.1f us\n", s.m, s.n, s.k, to_text(contract), parts, us);
-      if (best == 0 || us < best) {
-        best = us;
-        choice = c;
-        error = relative_error(p, a, b);
-      }
-      check(release(workspace));
+    // Of MXFP8 they are the same kernel.
+    if (!s.fp8 || contract == gemm_contract::accurate) tune_contract(s, contract, device, p, a, b, out);
+  }
+}
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  char text[16];
+  std::strftime(text, sizeof text, "%Y-%m-%d", std::gmtime(&now));
+  return text;
+}
+
+struct arguments {
+  std::vector<std::string> shapes, formats{"mxfp4"};
+  std::string config;
+  std::vector<int> tokens{4096, 8192};
+};
+
+/// Those of the arguments, each once, in every format. Throws CLI::ValidationError and io::error.
+std::vector<gemm_shape> wanted_shapes(const arguments& a) {
+  std::vector<gemm_shape> all;
+  for (const std::string& text : a.shapes) {
+    gemm_shape s;
+    char rest = 0;
+    if (std::sscanf(text.c_str(), "%dx%dx%d%c", &s.m, &s.n, &s.k, &rest) != 3)
+      throw CLI::ValidationError(text, "is no shape MxNxK");
+    if (s.m < 1 || s.n < 1 || s.k < 32 || s.k % 32 != 0)
+      throw CLI::ValidationError(text, "M and N must be positive, K a multiple of 32");
+    all.push_back(s);
+  }
+  if (!a.config.empty()) {
+    const auto model = llama::read_model_config(io::read_json(a.config), a.config);
+    for (const int n : a.tokens) {
+      for (const gemm_shape& s : shapes_of(model, n)) all.push_back(s);
     }
-    std::printf("%s,%d,%d,%d,%d,%s,%d,%.1f,%.0f,%.2e\n", to_text(device.arch), device.processors, s.m, s.n, s.k,
-                to_text(contract), choice.split_k, best, 2e-6 * s.m * s.n * s.k / best, error);
-    std::fflush(stdout);
   }
-  for (const void* memory : {static_cast<const void*>(p.a.codes), static_cast<const void*>(p.a.scales),
-                             static_cast<const void*>(p.b.codes), static_cast<const void*>(p.b.scales)}) {
-    check(release(const_cast<void*>(memory)));
+  if (all.empty()) all.assign(std::begin(default_shapes), std::end(default_shapes));
+  std::vector<gemm_shape> each;
+  for (const std::string& format : a.formats) {
+    for (gemm_shape s : all) {
+      s.fp8 = format == "mxfp8";
+      if (std::find(each.begin(), each.end(), s) == each.end()) each.push_back(s);
+    }
   }
-  check(release(out));
+  return each;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::vector<shape> shapes;
-  for (int i = 1; i < argc; ++i) {
-    shape s{};
-    char rest = 0;
-    if (std::sscanf(argv[i], "%dx%dx%d%c", &s.m, &s.n, &s.k, &rest) != 3) {
-      std::fprintf(stderr, "usage: tune [MxNxK ...]\n");
-      return 2;
-    }
-    shapes.push_back(s);
+  CLI::App app("Measures the GEMMs of the current device and prints its table of tuned kernels.");
+  arguments a;
+  app.add_option("shapes", a.shapes, "MxNxK ...; without shapes and --config: forward GEMMs of Llama 3.1 8B and 70B");
+  app.add_option("--config", a.config, "a config.json: fprop, dgrad and wgrad of its layers' GEMMs");
+  app.add_option("--tokens", a.tokens, "of a step, for --config")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--formats", a.formats, "of the operands")
+      ->check(CLI::IsMember({"mxfp4", "mxfp8"}))
+      ->capture_default_str();
+  std::vector<gemm_shape> shapes;
+  try {
+    app.parse(argc, argv);
+    shapes = wanted_shapes(a);
+  } catch (const CLI::Success& help) {
+    return app.exit(help);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "tune: %s\n", e.what());
+    return 2;
   }
-  if (shapes.empty()) shapes.assign(std::begin(default_shapes), std::end(default_shapes));
   device_info device;
   const status found = current_device(device);
   if (found.code == error_code::no_device) {
@@ -168,7 +292,12 @@ int main(int argc, char** argv) {
     return 77;
   }
   check(found);
-  std::printf("%s\n", tuned_header);
-  for (const shape& s : shapes) tune(s, device);
+  std::string name, driver;
+  check(device_name(name));
+  check(driver_version(driver));
+  std::printf("# %s, %s, %s, written by bench/tune. Expansion of both operands included.\n%s\n", name.c_str(),
+              driver.c_str(), today().c_str(), tuned_header);
+  std::set<std::array<index_t, 3>> timed;
+  for (const gemm_shape& s : shapes) tune(s, device, timed);
   return 0;
 }

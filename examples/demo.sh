@@ -78,7 +78,7 @@ if [ -z "$data" ]; then packages+=(bible-kjv bible-kjv-text); fi
 need_packages "${packages[@]}"
 
 directory="build-demo"
-configure $directory -Dexamples=enabled -Dtests=disabled -Dbench=disabled
+configure $directory -Dexamples=enabled -Dtests=disabled -Dbench=disabled "${at_once[@]}"
 build $directory examples/llama/mini-llama
 llama=$PWD/$directory/examples/llama/mini-llama
 

@@ -114,7 +114,7 @@ runs_here() {
 port() {
   local compiler=$1 processor=$2 directory=build-$1-$2
   shift 2
-  options=(-Dwerror=true -Dnative=false "-Dcpp_args=-march=$processor" -Dtests=enabled -Dexamples=enabled
+  options=(-Dwerror=true -Dunity=off -Dnative=false "-Dcpp_args=-march=$processor" -Dtests=enabled -Dexamples=enabled
     -Dbench=enabled -Dgpu=host -Damd_check=disabled)
   export CXX=$compiler
   if [ $# -eq 0 ] && runs_here "$processor"; then
@@ -138,7 +138,7 @@ if [ $portability = yes ]; then
   done
 elif [ $sanitize = no ]; then
   # Explicit, or a build directory would keep what it was once given.
-  options=("-Dwerror=$werror" -Dtests=enabled -Dexamples=enabled -Dbench=enabled)
+  options=("-Dwerror=$werror" -Dtests=enabled -Dexamples=enabled -Dbench=enabled "${at_once[@]}")
   if [ $amd = yes ]; then options+=(-Damd_check=enabled); fi
   run_tests build
   # On every change the units in which inlining finds new warnings: kernels, and the layers that call them.

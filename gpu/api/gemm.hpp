@@ -70,6 +70,34 @@ status gemm_mxfp4(const gemm_problem& problem, const gemm_choice& choice, void* 
 status gemm_mxfp8(const gemm_problem& problem, const gemm_choice& choice, void* workspace, std::size_t workspace_bytes,
                   stream s);
 
+/// How a kernel was chosen for a problem.
+struct gemm_selection {
+  /// What decided: ROTOSCALE_GPU_KERNEL, a measurement of the library's table, or neither.
+  enum class source { forced, table, heuristic };
+
+  gemm_choice choice;               ///< what gemm() launches
+  source from = source::heuristic;  ///< what decided on it
+  int table_m = 0;                  ///< M of the table's row: m, or m rounded up as AITER's tables round it
+  double microseconds = 0;          ///< what the row's kernel took, expansion of both operands included
+
+  /// "accurate, split-K 2: ..." and why, for people.
+  std::string message() const;
+};
+
+/// What gemm() does with `problem` under `contract` on `device`, and why. The environment may name another table
+/// (ROTOSCALE_GPU_TUNED, read once a process) or force a kernel (ROTOSCALE_GPU_KERNEL: "fast", "accurate/4").
+status select_gemm(const gemm_problem& problem, gemm_contract contract, const device_info& device,
+                   gemm_selection& selected);
+
+/// Bytes of workspace that gemm() needs; 0 if the problem is not in order.
+std::size_t gemm_workspace_bytes(const gemm_problem& problem, gemm_contract contract, const device_info& device);
+
+/// gemm_mxfp4 or gemm_mxfp8, by the operands' formats, with the choice of select_gemm: the fastest that was measured
+/// for this shape on this device. Bits are those of that choice: split-K changes them, so equal bits on several devices
+/// need a choice of one's own.
+status gemm(const gemm_problem& problem, gemm_contract contract, void* workspace, std::size_t workspace_bytes,
+            stream s);
+
 /// What a contract computes: options for gemm() and gemm_ref() on operands expanded as contract_ref.hpp does. `split_k`
 /// parts of K are multiples of split_grain. `bf16`: of MXFP8, or of a tile outside the E5M2 window. `device` has
 /// kernels for the contract (any has for `reference`).

@@ -145,6 +145,10 @@ status device_name(std::string& name) {
   name = "the host";
   return {};
 }
+status driver_version(std::string& version) {
+  version = "no driver";
+  return {};
+}
 
 #else
 
@@ -176,6 +180,12 @@ status device_name(std::string& name) {
   hipDeviceProp_t properties;
   if (error == hipSuccess) error = hipGetDeviceProperties(&properties, index);
   if (error == hipSuccess) name = properties.name;
+  return to_status(error);
+}
+status driver_version(std::string& version) {
+  int number = 0;
+  const hipError_t error = hipDriverGetVersion(&number);
+  version = "driver " + std::to_string(number);
   return to_status(error);
 }
 

@@ -33,6 +33,18 @@ inline status check_pointer(const void* pointer, std::uintptr_t alignment, const
   return {};
 }
 
+/// Is there as much workspace as is needed, at a multiple of `alignment` (16 or 256)?
+inline status check_workspace(const void* workspace, std::size_t bytes, std::size_t needed, std::uintptr_t alignment) {
+  if (needed == 0) return {};
+  if (workspace == nullptr || reinterpret_cast<std::uintptr_t>(workspace) % alignment != 0) {
+    return {
+        error_code::bad_pointer, "workspace",
+        alignment == 16 ? "must be device memory aligned to 16 bytes" : "must be device memory aligned to 256 bytes"};
+  }
+  if (bytes < needed) return {error_code::out_of_memory, "workspace_bytes", "less than the workspace that is needed"};
+  return {};
+}
+
 inline status to_status(hipError_t error) {
   switch (error) {
     case hipSuccess: return {};

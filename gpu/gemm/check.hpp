@@ -9,15 +9,6 @@ namespace rotoscale::gpu::detail {
 
 inline constexpr int max_parts = 64;
 
-inline status check_workspace(const void* workspace, std::size_t bytes, std::size_t needed) {
-  if (needed == 0) return {};
-  if (workspace == nullptr || reinterpret_cast<std::uintptr_t>(workspace) % 256 != 0) {
-    return {error_code::bad_pointer, "workspace", "must be device memory aligned to 256 bytes"};
-  }
-  if (bytes < needed) return {error_code::out_of_memory, "workspace_bytes", "less than the workspace that is needed"};
-  return {};
-}
-
 /// Format and stride of `n` columns of results.
 inline status check_result(const gemm_result& r, index_t n) {
   if (r.output != formats::bf16 && r.output != formats::fp32) {

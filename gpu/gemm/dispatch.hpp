@@ -1,11 +1,12 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Which GEMM kernel for which shape: a table of measurements in a text file, one row a shape, in the manner of AITER's
-// (ROCm/aiter, a4w4_blockscale_tuned_gemm.csv). Looked up by the exact shape, then by M rounded up as AITER rounds it,
-// else a heuristic decides. Two environment variables: ROTOSCALE_GPU_TUNED names another table,
+// Which GEMM kernel for which shape: tables of measurements, one row a shape, in the manner of AITER's (ROCm/aiter,
+// a4w4_blockscale_tuned_gemm.csv), which the library is built with. Looked up by the exact shape, then by M rounded up
+// as AITER rounds it, else a heuristic decides. Two environment variables: ROTOSCALE_GPU_TUNED names another table,
 // ROTOSCALE_GPU_KERNEL forces a kernel ("fast", or "fast/4" for four parts of K).
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -18,18 +19,31 @@
 
 namespace rotoscale::gpu {
 
+/// What a kernel's speed depends on: A [m, k] · Bᵀ [n, k] of a format.
+struct gemm_shape {
+  bool fp8 = false;  ///< MXFP8, else MXFP4
+  int m = 0, n = 0, k = 0;
+
+  bool operator==(const gemm_shape&) const = default;
+};
+inline gemm_shape shape_of(const gemm_problem& p) {
+  return {p.a.element != formats::e2m1, static_cast<int>(p.a.rows), static_cast<int>(p.b.rows),
+          static_cast<int>(p.a.k)};
+}
+inline const char* format_name(const gemm_shape& s) { return s.fp8 ? "mxfp8" : "mxfp4"; }
+
 /// Columns of the table, in this order, comma-separated, with a header line; lines that begin with # are comments.
 struct tuned_row {
   gpu::arch arch = gpu::arch::other;
   int processors = 0;  ///< multiprocessors or compute units
-  int m = 0, n = 0, k = 0;
+  gemm_shape shape;
   std::string kernel;  ///< a contract's name
   int split_k = 1;
   double us = 0, tflops = 0;
   double error = 0;  ///< relative, Frobenius norm, against FP64
 };
 
-inline constexpr const char* tuned_header = "arch,units,m,n,k,kernel,split_k,us,tflops,error";
+inline constexpr const char* tuned_header = "arch,units,format,m,n,k,kernel,split_k,us,tflops,error";
 
 inline constexpr struct {
   const char* name;
@@ -86,13 +100,15 @@ inline std::vector<tuned_row> parse_tuned(std::istream& in, std::string& error) 
     std::vector<std::string> fields;
     std::istringstream text(line);
     for (std::string field; std::getline(text, field, ',');) fields.push_back(field);
-    if (fields.size() != 10) return fail("ten columns are needed");
+    if (fields.size() != 11) return fail("eleven columns are needed");
     tuned_row row;
     row.arch = arch_from_name(fields[0]);
     if (fields[0] != to_text(row.arch)) return fail("no architecture has this name");
-    row.kernel = fields[5];
-    int* const whole[] = {&row.processors, &row.m, &row.n, &row.k, &row.split_k};
-    const std::size_t whole_at[] = {1, 2, 3, 4, 6};
+    row.shape.fp8 = fields[2] == "mxfp8";
+    if (fields[2] != format_name(row.shape)) return fail("the format must be mxfp4 or mxfp8");
+    row.kernel = fields[6];
+    int* const whole[] = {&row.processors, &row.shape.m, &row.shape.n, &row.shape.k, &row.split_k};
+    const std::size_t whole_at[] = {1, 3, 4, 5, 7};
     double* const real[] = {&row.us, &row.tflops, &row.error};
     for (std::size_t i = 0; i < 5; ++i) {
       char* end = nullptr;
@@ -104,8 +120,8 @@ inline std::vector<tuned_row> parse_tuned(std::istream& in, std::string& error) 
     }
     for (std::size_t i = 0; i < 3; ++i) {
       char* end = nullptr;
-      *real[i] = std::strtod(fields[7 + i].c_str(), &end);
-      if (end == fields[7 + i].c_str() || *end != '\0') return fail("a number is needed");
+      *real[i] = std::strtod(fields[8 + i].c_str(), &end);
+      if (end == fields[8 + i].c_str() || *end != '\0') return fail("a number is needed");
     }
     gemm_choice choice;
     if (!parse_choice(row.kernel, choice) || choice.split_k != 1) return fail("no kernel has this name");
@@ -127,11 +143,12 @@ inline int padded_m(int m, int n, int level) {
 
 /// The fastest row for a shape under a contract, or null: the exact shape, then padded M of widths 0 and 1.
 inline const tuned_row* find_tuned(const std::vector<tuned_row>& rows, const device_info& device,
-                                   gemm_contract contract, int m, int n, int k) {
-  for (const int wanted : {m, padded_m(m, n, 0), padded_m(m, n, 1)}) {
+                                   gemm_contract contract, const gemm_shape& shape) {
+  for (const int wanted : {shape.m, padded_m(shape.m, shape.n, 0), padded_m(shape.m, shape.n, 1)}) {
+    const gemm_shape padded{shape.fp8, wanted, shape.n, shape.k};
     const tuned_row* best = nullptr;
     for (const tuned_row& r : rows) {
-      if (r.arch != device.arch || r.processors != device.processors || r.m != wanted || r.n != n || r.k != k) continue;
+      if (r.arch != device.arch || r.processors != device.processors || r.shape != padded) continue;
       if (r.kernel == to_text(contract) && (best == nullptr || r.us < best->us)) best = &r;
     }
     if (best != nullptr) return best;
@@ -140,42 +157,56 @@ inline const tuned_row* find_tuned(const std::vector<tuned_row>& rows, const dev
 }
 
 /// Without a row: as many parts of K as leave no pair of multiprocessors idle, none shorter than 1024.
-inline gemm_choice heuristic_choice(const device_info& device, gemm_contract contract, int m, int n, int k) {
+inline gemm_choice heuristic_choice(const device_info& device, gemm_contract contract, const gemm_shape& shape) {
   const arch_traits& traits = traits_of(device.arch);
   if (contract == gemm_contract::reference || !traits.splits_k) return {contract, 1};
   const int workers = device.processors / traits.tile_processors;
-  const int tiles = (m + traits.tile - 1) / traits.tile * ((n + traits.tile - 1) / traits.tile);
-  int parts = workers / tiles;
-  parts = parts > k / 1024 ? k / 1024 : parts;
-  return {contract, parts < 1 ? 1 : parts > 16 ? 16 : parts};
+  const std::int64_t across = (shape.n + traits.tile - 1) / traits.tile,
+                     tiles = (shape.m + traits.tile - 1) / traits.tile * across;
+  const int parts = static_cast<int>(std::min<std::int64_t>(workers / tiles, shape.k / 1024));
+  return {contract, std::clamp(parts, 1, 16)};
 }
 
-/// The table that ROTOSCALE_GPU_TUNED names, else `path`, where a missing file is an empty table. One that cannot be
-/// understood is an error.
-inline status load_tuned(const std::string& path, std::vector<tuned_row>& rows) {
-  const char* other = std::getenv("ROTOSCALE_GPU_TUNED");
-  std::ifstream file(other != nullptr ? other : path);
+/// Reads the table that ROTOSCALE_GPU_TUNED names, else `built_in`. One that cannot be understood is an error.
+inline status load_tuned(const char* built_in, std::vector<tuned_row>& rows) {
   rows.clear();
-  if (!file)
-    return other != nullptr ? status{error_code::bad_option, "ROTOSCALE_GPU_TUNED", "cannot open it"} : status{};
   std::string error;
-  rows = parse_tuned(file, error);
-  return error.empty() ? status{}
-                       : status{error_code::bad_option, "ROTOSCALE_GPU_TUNED", "is no table of tuned kernels"};
+  if (const char* other = std::getenv("ROTOSCALE_GPU_TUNED")) {
+    std::ifstream file(other);
+    if (!file) return {error_code::bad_option, "ROTOSCALE_GPU_TUNED", "cannot open it"};
+    rows = parse_tuned(file, error);
+    return error.empty() ? status{}
+                         : status{error_code::bad_option, "ROTOSCALE_GPU_TUNED", "is no table of tuned kernels"};
+  }
+  std::istringstream text(built_in);
+  rows = parse_tuned(text, error);
+  ROTOSCALE_ASSERT(error.empty());
+  return {};
 }
 
 /// Kernel and split-K for a shape under a contract. ROTOSCALE_GPU_KERNEL decides where it is set, the contract
 /// included.
-inline status choose_gemm(const std::vector<tuned_row>& rows, const device_info& device, gemm_contract contract, int m,
-                          int n, int k, gemm_choice& choice) {
+inline status choose_gemm(const std::vector<tuned_row>& rows, const device_info& device, gemm_contract contract,
+                          const gemm_shape& shape, gemm_selection& selected) {
+  selected = {};
   if (const char* forced = std::getenv("ROTOSCALE_GPU_KERNEL")) {
-    if (!parse_choice(forced, choice))
+    if (!parse_choice(forced, selected.choice))
       return {error_code::bad_option, "ROTOSCALE_GPU_KERNEL", "no kernel has this name"};
+    selected.from = gemm_selection::source::forced;
     return {};
   }
-  const tuned_row* row = find_tuned(rows, device, contract, m, n, k);
-  choice = row != nullptr ? gemm_choice{contract, row->split_k} : heuristic_choice(device, contract, m, n, k);
+  if (const tuned_row* row = find_tuned(rows, device, contract, shape)) {
+    selected.choice = {contract, row->split_k};
+    selected.from = gemm_selection::source::table;
+    selected.table_m = row->shape.m;
+    selected.microseconds = row->us;
+  } else {
+    selected.choice = heuristic_choice(device, contract, shape);
+  }
   return {};
 }
+
+/// All of gpu/gemm/tuned as one table.
+extern const char* const tuned_text;
 
 }  // namespace rotoscale::gpu

@@ -53,7 +53,7 @@ gemm_options contract_options(gemm_contract contract, const device_info& device,
 status detail::run_gemm(const gemm_problem& p, const gemm_choice& c, const device_info& device, void* workspace,
                         std::size_t workspace_bytes, stream stream) {
   status s = check_gemm(p, c, device);
-  if (s.ok()) s = check_workspace(workspace, workspace_bytes, gemm_workspace_bytes(p, c, device));
+  if (s.ok()) s = check_workspace(workspace, workspace_bytes, gemm_workspace_bytes(p, c, device), 256);
   if (s.ok()) s = check_stream(stream);
   if (!s.ok()) return s;
   if (c.contract == gemm_contract::reference) {

@@ -202,7 +202,7 @@ status plain_gemm::run(const plain_problem& p, void* workspace, std::size_t work
   if (status s = check_shapes(p); !s.ok()) return s;
   if (!state_->takes(p)) return {error_code::bad_option, "p", "is not like the problem that the plan was made for"};
   if (status s = check_pointers(p); !s.ok()) return s;
-  if (status s = check_workspace(workspace, workspace_bytes, this->workspace_bytes()); !s.ok()) return s;
+  if (status s = check_workspace(workspace, workspace_bytes, this->workspace_bytes(), 256); !s.ok()) return s;
   if (status s = check_stream(stream); !s.ok()) return s;
   const bool direct = is_direct(p);
   auto* const memory = static_cast<std::uint8_t*>(workspace);

@@ -40,11 +40,6 @@ inline status check_like(const nn::const_tensor_view& x, const nn::const_tensor_
 inline status check_floats(const void* x, bool wanted, const char* argument) {
   return wanted ? check_pointer(x, sizeof(float), argument) : status{};
 }
-inline status check_workspace(const void* workspace, std::size_t bytes, std::size_t needed) {
-  if (needed == 0) return {};
-  if (bytes < needed) return {error_code::out_of_memory, "workspace_bytes", "is less than the launch needs"};
-  return check_pointer(workspace, 16, "workspace");
-}
 
 /// Do all rows of a view begin at multiples of 16 bytes?
 inline bool has_vectors(const nn::const_tensor_view& x) {

@@ -235,7 +235,8 @@ status rmsnorm_backward(nn::const_tensor_view dy, nn::const_tensor_view x, const
   if (status c = check_floats(dgain, dgain != nullptr, "dgain"); !c.ok()) return c;
   const index_t rows = x.extent(0), cols = x.extent(1);
   if (dgain != nullptr) {
-    if (status c = check_workspace(workspace, workspace_bytes, rmsnorm_backward_workspace_bytes(rows, cols)); !c.ok())
+    if (status c = check_workspace(workspace, workspace_bytes, rmsnorm_backward_workspace_bytes(rows, cols), 16);
+        !c.ok())
       return c;
   }
   auto* const partial = dgain == nullptr ? nullptr : static_cast<float*>(workspace);
@@ -317,7 +318,7 @@ status embedding_backward(const nn::token_source& tokens, nn::const_tensor_view 
   if (status c = check_pointer(state, 4, "state"); !c.ok()) return c;
   const index_t n = dy.extent(0), vocabulary = dtable.extent(0);
   const std::size_t needed = embedding_backward_workspace_bytes(n, vocabulary);
-  if (status c = check_workspace(workspace, workspace_bytes, needed); !c.ok()) return c;
+  if (status c = check_workspace(workspace, workspace_bytes, needed, 16); !c.ok()) return c;
   if (n > 0x7FFFFFFF || vocabulary > 0x7FFFFFFF) return {error_code::bad_extent, "dy", "has more than 2^31 rows"};
   auto* const listed = static_cast<std::uint32_t*>(workspace);
   auto *const order = listed + (n + 3) / 4 * 4, *const runs = order + (n + 3) / 4 * 4;

@@ -97,7 +97,7 @@ status cross_entropy(nn::tensor_view logits, const nn::token_source& targets, in
   if (status c = check_floats(targets.data, true, "targets"); !c.ok()) return c;
   if (status c = check_floats(loss, true, "loss"); !c.ok()) return c;
   const std::size_t needed = cross_entropy_workspace_bytes(rows, vocabulary);
-  if (status c = check_workspace(workspace, workspace_bytes, needed); !c.ok()) return c;
+  if (status c = check_workspace(workspace, workspace_bytes, needed, 16); !c.ok()) return c;
   loss_args a;
   a.logits = static_cast<float*>(logits.data);
   a.stride = logits.stride(0);
@@ -139,7 +139,7 @@ status sum_losses(const float* loss, index_t n, nn::step_state* state, void* wor
   if (n <= 0) return {};
   if (status c = check_state(state); !c.ok()) return c;
   if (status c = check_floats(loss, true, "loss"); !c.ok()) return c;
-  if (status c = check_workspace(workspace, workspace_bytes, sum_losses_workspace_bytes(n)); !c.ok()) return c;
+  if (status c = check_workspace(workspace, workspace_bytes, sum_losses_workspace_bytes(n), 16); !c.ok()) return c;
   return launch_one(loss_sum_kernel, tree_threads, s, loss_sum_args{loss, n, static_cast<double*>(workspace), state});
 }
 
@@ -153,7 +153,7 @@ status sum_squares(const float* x, const nn::parameter_arena& arena, double* out
   if (arena.segments.empty()) return {};
   if (status c = check_floats(x, true, "x"); !c.ok()) return c;
   if (status c = check_pointer(out, 4, "out"); !c.ok()) return c;
-  if (status c = check_workspace(workspace, workspace_bytes, sum_squares_workspace_bytes(arena.size)); !c.ok())
+  if (status c = check_workspace(workspace, workspace_bytes, sum_squares_workspace_bytes(arena.size), 16); !c.ok())
     return c;
   const squares_args a{x, arena.size, static_cast<double*>(workspace), arena.segments_in_backend,
                        static_cast<index_t>(arena.segments.size())};
@@ -166,7 +166,7 @@ status gradient_norm(const nn::parameter_arena& arena, const nn::optimizer_confi
                      void* workspace, std::size_t workspace_bytes, stream s) {
   if (status c = check_arena(arena, false); !c.ok()) return c;
   if (status c = check_state(state); !c.ok()) return c;
-  if (status c = check_workspace(workspace, workspace_bytes, sum_squares_workspace_bytes(arena.size)); !c.ok())
+  if (status c = check_workspace(workspace, workspace_bytes, sum_squares_workspace_bytes(arena.size), 16); !c.ok())
     return c;
   squares_args squares;
   squares.x = arena.gradient;

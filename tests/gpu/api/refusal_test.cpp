@@ -93,6 +93,7 @@ void refuse_gemms(buffers& b, error_code expected) {
     for (const gemm_contract c : {gemm_contract::reference, gemm_contract::accurate, gemm_contract::fast}) {
       check(e == formats::e2m1 ? gemm_mxfp4(p, {c, 1}, b.workspace.data(), all, {})
                                : gemm_mxfp8(p, {c, 1}, b.workspace.data(), all, {}));
+      check(gemm(p, c, b.workspace.data(), all, {}));
     }
   }
 }

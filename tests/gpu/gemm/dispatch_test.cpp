@@ -41,33 +41,37 @@ struct variable {
 
 const device_info h200{arch::sm_90, 132};
 
-gemm_choice chosen(const std::vector<tuned_row>& rows, gemm_contract contract, int m, int n, int k) {
-  gemm_choice c;
-  const status s = choose_gemm(rows, h200, contract, m, n, k, c);
+gemm_selection selected(const std::vector<tuned_row>& rows, gemm_contract contract, const gemm_shape& shape) {
+  gemm_selection c;
+  const status s = choose_gemm(rows, h200, contract, shape, c);
   CHECK_MESSAGE(s.ok(), s.message());
   return c;
+}
+gemm_choice chosen(const std::vector<tuned_row>& rows, gemm_contract contract, int m, int n, int k) {
+  return selected(rows, contract, {false, m, n, k}).choice;
 }
 
 }  // namespace
 
 TEST_CASE("a table is read whole or not at all") {
-  const std::string header = std::string(tuned_header) + "\n", row = "sm_90,132,8192,4096,512,fast,2,10.5,1300,1e-3\n";
+  const std::string header = std::string(tuned_header) + "\n",
+                    row = "sm_90,132,mxfp4,8192,4096,512,fast,2,10.5,1300,1e-3\n";
   CHECK(error_of(header) == "");
   CHECK(error_of("# comment\n" + header + "\n" + row) == "");
   CHECK(error_of("") == "no header");
   CHECK(error_of(row) == "line 1: the header is not the one of this version");
-  CHECK(error_of(header + row + "sm_90,132\n") == "line 3: ten columns are needed");
-  CHECK(error_of(header + "sm_90,132,0,4096,512,fast,2,10.5,1300,0\n") ==
+  CHECK(error_of(header + row + "sm_90,132\n") == "line 3: eleven columns are needed");
+  CHECK(error_of(header + "sm_90,132,mxfp4,0,4096,512,fast,2,10.5,1300,0\n") ==
         "line 2: a whole number above zero is needed");
-  CHECK(error_of(header + "sm_90,132,8x,4096,512,fast,2,10.5,1300,0\n") ==
+  CHECK(error_of(header + "sm_90,132,mxfp4,8x,4096,512,fast,2,10.5,1300,0\n") ==
         "line 2: a whole number above zero is needed");
-  CHECK(error_of(header + "sm_90,132,8,4096,512,fast,2,ten,1300,0\n") == "line 2: a number is needed");
-  CHECK(error_of(header + "sm_90,132,8,4096,512,quick,2,10,1300,0\n") == "line 2: no kernel has this name");
-  const auto rows = table("sm_90,132,8192,4096,512,fast,2,10.5,1300,1e-3\r\n");
+  CHECK(error_of(header + "sm_90,132,mxfp4,8,4096,512,fast,2,ten,1300,0\n") == "line 2: a number is needed");
+  CHECK(error_of(header + "sm_90,132,nvfp4,8,4096,512,fast,2,10,1300,0\n") ==
+        "line 2: the format must be mxfp4 or mxfp8");
+  CHECK(error_of(header + "sm_90,132,mxfp4,8,4096,512,quick,2,10,1300,0\n") == "line 2: no kernel has this name");
+  const auto rows = table("sm_90,132,mxfp4,8192,4096,512,fast,2,10.5,1300,1e-3\r\n");
   REQUIRE(rows.size() == 1);
-  CHECK(rows[0].m == 8192);
-  CHECK(rows[0].n == 4096);
-  CHECK(rows[0].k == 512);
+  CHECK(rows[0].shape == gemm_shape{false, 8192, 4096, 512});
   CHECK(rows[0].split_k == 2);
   CHECK(rows[0].us == 10.5);
   CHECK(rows[0].error == 1e-3);
@@ -85,13 +89,14 @@ TEST_CASE("M is rounded up as AITER rounds it") {
 
 TEST_CASE("the exact shape, then padded M, then the heuristic; contracts and devices apart; the fastest row") {
   const auto rows = table(
-      "sm_90,132,100,4096,4096,fast,3,10,1,0\n"
-      "sm_90,132,112,4096,4096,fast,4,10,1,0\n"
-      "sm_90,132,128,4096,4096,fast,5,10,1,0\n"
-      "sm_90,132,128,4096,4096,fast,6,9,1,0\n"
-      "sm_90,132,128,4096,4096,accurate,7,9,1,0\n"
-      "sm_90,114,90,4096,4096,fast,8,9,1,0\n"
-      "gfx950,132,90,4096,4096,fast,9,9,1,0\n");
+      "sm_90,132,mxfp4,100,4096,4096,fast,3,10,1,0\n"
+      "sm_90,132,mxfp4,112,4096,4096,fast,4,10,1,0\n"
+      "sm_90,132,mxfp4,128,4096,4096,fast,5,10,1,0\n"
+      "sm_90,132,mxfp4,128,4096,4096,fast,6,9,1,0\n"
+      "sm_90,132,mxfp4,128,4096,4096,accurate,7,9,1,0\n"
+      "sm_90,114,mxfp4,90,4096,4096,fast,8,9,1,0\n"
+      "gfx950,132,mxfp4,90,4096,4096,fast,9,9,1,0\n"
+      "sm_90,132,mxfp8,100,4096,4096,fast,10,9,1,0\n");
   CHECK(chosen(rows, gemm_contract::fast, 100, 4096, 4096).split_k == 3);
   CHECK(chosen(rows, gemm_contract::fast, 99, 4096, 4096).split_k == 4);
   CHECK(chosen(rows, gemm_contract::fast, 65, 4096, 4096).split_k == 6);
@@ -99,19 +104,20 @@ TEST_CASE("the exact shape, then padded M, then the heuristic; contracts and dev
   CHECK(chosen(rows, gemm_contract::fast, 90, 4096, 4096).split_k == 6);
   CHECK(chosen(rows, gemm_contract::fast, 90, 4096, 4096).contract == gemm_contract::fast);
   CHECK(chosen(rows, gemm_contract::fast, 90, 4096, 2048).split_k == 2);
+  CHECK(selected(rows, gemm_contract::fast, {true, 100, 4096, 4096}).choice.split_k == 10);
 }
 
 TEST_CASE("the heuristic fills the device with parts of K, none shorter than 1024") {
-  CHECK(heuristic_choice(h200, gemm_contract::fast, 8192, 8192, 8192).split_k == 1);
-  CHECK(heuristic_choice(h200, gemm_contract::fast, 256, 8192, 8192).split_k == 2);
-  CHECK(heuristic_choice(h200, gemm_contract::accurate, 16, 2048, 8192).split_k == 8);
-  CHECK(heuristic_choice(h200, gemm_contract::accurate, 16, 256, 32).split_k == 1);
-  CHECK(heuristic_choice(h200, gemm_contract::reference, 16, 256, 8192).split_k == 1);
+  CHECK(heuristic_choice(h200, gemm_contract::fast, {false, 8192, 8192, 8192}).split_k == 1);
+  CHECK(heuristic_choice(h200, gemm_contract::fast, {false, 256, 8192, 8192}).split_k == 2);
+  CHECK(heuristic_choice(h200, gemm_contract::accurate, {false, 16, 2048, 8192}).split_k == 8);
+  CHECK(heuristic_choice(h200, gemm_contract::accurate, {false, 16, 256, 32}).split_k == 1);
+  CHECK(heuristic_choice(h200, gemm_contract::reference, {false, 16, 256, 8192}).split_k == 1);
 }
 
 TEST_CASE("the environment forces a kernel, and names another table") {
-  const auto rows = table("sm_90,132,128,4096,4096,fast,6,9,1,0\n");
-  gemm_choice c;
+  const auto rows = table("sm_90,132,mxfp4,128,4096,4096,fast,6,9,1,0\n");
+  gemm_selection c;
   {
     const variable force("ROTOSCALE_GPU_KERNEL", "accurate/4");
     CHECK(chosen(rows, gemm_contract::fast, 128, 4096, 4096).contract == gemm_contract::accurate);
@@ -119,16 +125,87 @@ TEST_CASE("the environment forces a kernel, and names another table") {
   }
   for (const char* wrong : {"quick", "fast/", "fast/0", "fast/x", ""}) {
     const variable force("ROTOSCALE_GPU_KERNEL", wrong);
-    CHECK(choose_gemm(rows, h200, gemm_contract::fast, 1, 1, 32, c).message() ==
+    CHECK(choose_gemm(rows, h200, gemm_contract::fast, {false, 1, 1, 32}, c).message() ==
           "ROTOSCALE_GPU_KERNEL: no kernel has this name");
   }
-  std::vector<tuned_row> loaded = rows;
-  CHECK(load_tuned("/nonexistent", loaded).ok());
+  std::vector<tuned_row> loaded;
+  CHECK(load_tuned(tuned_header, loaded).ok());
   CHECK(loaded.empty());
   {
     const variable other("ROTOSCALE_GPU_TUNED", "/nonexistent");
-    CHECK(load_tuned("/also-nonexistent", loaded).message() == "ROTOSCALE_GPU_TUNED: cannot open it");
+    CHECK(load_tuned(tuned_text, loaded).message() == "ROTOSCALE_GPU_TUNED: cannot open it");
   }
-  const variable other("ROTOSCALE_GPU_TUNED", __FILE__);
-  CHECK(load_tuned("/nonexistent", loaded).message() == "ROTOSCALE_GPU_TUNED: is no table of tuned kernels");
+  const variable other("ROTOSCALE_GPU_TUNED", "/dev/null");
+  CHECK(load_tuned(tuned_text, loaded).message() == "ROTOSCALE_GPU_TUNED: is no table of tuned kernels");
+}
+
+TEST_CASE("a selection says what decided") {
+  const auto rows = table(
+      "sm_90,132,mxfp4,128,4096,4096,fast,5,10.25,1,0\n"
+      "sm_90,132,mxfp4,128,4096,4096,accurate,2,12.5,1,0\n");
+  CHECK(selected(rows, gemm_contract::fast, {false, 128, 4096, 4096}).message() ==
+        "fast, split-K 5: the fastest measured with M = 128 (10.2 us)");
+  CHECK(selected(rows, gemm_contract::accurate, {false, 100, 4096, 4096}).message() ==
+        "accurate, split-K 2: the fastest measured with M = 128 (12.5 us)");
+  CHECK(selected(rows, gemm_contract::fast, {true, 128, 4096, 4096}).message() ==
+        "fast, split-K 4: no measurement of this shape on this device; parts of K fill it");
+  const variable force("ROTOSCALE_GPU_KERNEL", "accurate/4");
+  CHECK(selected(rows, gemm_contract::fast, {false, 1, 1, 32}).message() ==
+        "accurate, split-K 4: ROTOSCALE_GPU_KERNEL");
+}
+
+namespace {
+
+/// Operands of a shape that nobody reads.
+gemm_problem problem_of(const gemm_shape& s) {
+  static std::vector<std::uint8_t> memory(1 << 20);
+  auto* const aligned = memory.data() + (256 - reinterpret_cast<std::uintptr_t>(memory.data()) % 256);
+  const auto operand = [&](int rows) {
+    const format f = s.fp8 ? formats::e4m3 : formats::e2m1;
+    return gemm_operand{.element = f,
+                        .rows = rows,
+                        .k = s.k,
+                        .codes = aligned,
+                        .code_stride = packed_bytes(f, s.k),
+                        .block = 32,
+                        .scales = aligned,
+                        .scale_stride = s.k / 32};
+  };
+  gemm_problem p{{}, operand(s.m), operand(s.n)};
+  p.out = aligned;
+  return p;
+}
+
+}  // namespace
+
+TEST_CASE("select_gemm answers from the library's own table, of which every row can be launched") {
+  std::vector<tuned_row> rows;
+  REQUIRE(load_tuned(tuned_text, rows).ok());
+  REQUIRE(rows.size() >= 32);
+  for (const tuned_row& r : rows) {
+    const device_info device{r.arch, r.processors};
+    gemm_selection c;
+    gemm_choice named;
+    REQUIRE(parse_choice(r.kernel, named));
+    const gemm_problem p = problem_of(r.shape);
+    const status s = select_gemm(p, named.contract, device, c);
+    CHECK_MESSAGE(s.ok(), s.message());
+    CHECK(c.from == gemm_selection::source::table);
+    CHECK(c.choice.contract == named.contract);
+    CHECK(c.microseconds <= r.us);
+    CHECK(gemm_workspace_bytes(p, named.contract, device) == gemm_workspace_bytes(p, c.choice, device));
+  }
+}
+
+TEST_CASE("what no kernel takes is refused before it is looked up") {
+  gemm_selection c;
+  gemm_problem p = problem_of({false, 128, 4096, 4096});
+  p.b.k = 2048;
+  CHECK(select_gemm(p, gemm_contract::fast, h200, c).message() == "b.k: must equal a.k");
+  CHECK(gemm_workspace_bytes(p, gemm_contract::fast, h200) == 0);
+  p = problem_of({false, 128, 4096, 4096});
+  CHECK(select_gemm(p, gemm_contract::fast, {arch::other, 1}, c).message() ==
+        "choice.contract: this device has the reference kernel only");
+  const variable force("ROTOSCALE_GPU_KERNEL", "reference/4");
+  CHECK(select_gemm(p, gemm_contract::fast, h200, c).message() == "choice.split_k: must be 1 for this kernel");
 }

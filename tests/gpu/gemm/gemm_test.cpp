@@ -217,6 +217,38 @@ TEST_CASE("only tiles with a row outside the window are computed from BF16") {
   }
 }
 
+TEST_CASE("gemm launches the kernel and the parts of K that select_gemm names") {
+  // 2048 k: parts of K fill a device, so that the choice is seen in the bits.
+  for (const gemm_element element : {gemm_element::e2m1, gemm_element::e4m3}) {
+    const matrix_data a = random_matrix(6, 2048, 50, scales_of::far, element),
+                      b = random_matrix(10, 2048, 51, scales_of::far, element);
+    for (const gemm_contract contract : contracts) {
+      CAPTURE(static_cast<int>(contract));
+      array<std::uint8_t> out(bytes(6 * 10 * 4));
+      gemm_problem p{{out.there, formats::fp32}, a.view(), b.view()};
+      gemm_selection selected;
+      REQUIRE(select_gemm(p, contract, device, selected).ok());
+      CHECK(selected.from == gemm_selection::source::heuristic);
+      CHECK(selected.choice.contract == contract);
+      CHECK((selected.choice.split_k > 1) == (contract != gemm_contract::reference));
+      const std::size_t size = gemm_workspace_bytes(p, contract, device);
+      const array<std::uint8_t> workspace(bytes(size, 0xC3));
+      REQUIRE(gemm(p, contract, workspace.there, size, {}).ok());
+      CHECK(workspace.guards_hold());
+      out.fetch();
+      const bytes found = out.here;
+      const status s =
+          (element == gemm_element::e2m1 ? gemm_mxfp4 : gemm_mxfp8)(p, selected.choice, workspace.there, size, {});
+      REQUIRE_MESSAGE(s.ok(), s.message());
+      out.fetch();
+      CHECK(out.here == found);
+      p.output = formats::e4m3;
+      CHECK(gemm(p, contract, workspace.there, size, {}).message() == "output: must be BF16 or FP32");
+      CHECK(gemm_workspace_bytes(p, contract, device) == 0);
+    }
+  }
+}
+
 TEST_CASE("accurate has the reference's bits, fast has not") {
   const int m = on_device ? 1100 : 30, n = on_device ? 1300 : 30, k = on_device ? 8192 : 4096;
   for (const scales_of kind : {scales_of::ordinary, scales_of::narrow}) {

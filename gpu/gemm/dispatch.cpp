@@ -1,0 +1,55 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The launcher that chooses its kernel itself. No device code.
+#include "gpu/gemm/dispatch.hpp"
+
+#include "gpu/gemm/check.hpp"
+
+namespace rotoscale::gpu {
+
+namespace {
+
+/// Read once a process.
+struct loaded_table {
+  std::vector<tuned_row> rows;
+  status read;
+  loaded_table() : read(load_tuned(tuned_text, rows)) {}
+};
+
+}  // namespace
+
+std::string gemm_selection::message() const {
+  std::string text = std::string(to_text(choice.contract)) + ", split-K " + std::to_string(choice.split_k) + ": ";
+  switch (from) {
+    case source::forced: return text + "ROTOSCALE_GPU_KERNEL";
+    case source::heuristic: return text + "no measurement of this shape on this device; parts of K fill it";
+    case source::table: break;
+  }
+  char measured[32];
+  std::snprintf(measured, sizeof measured, "%.1f", microseconds);
+  return text + "the fastest measured with M = " + std::to_string(table_m) + " (" + measured + " us)";
+}
+
+status select_gemm(const gemm_problem& p, gemm_contract contract, const device_info& device, gemm_selection& selected) {
+  static const loaded_table table;
+  if (!table.read.ok()) return table.read;
+  // Extents beyond what kernels take are refused before they are looked up.
+  if (status s = check_gemm(p, {contract, 1}, device); !s.ok()) return s;
+  if (status s = choose_gemm(table.rows, device, contract, shape_of(p), selected); !s.ok()) return s;
+  return check_gemm(p, selected.choice, device);
+}
+
+std::size_t gemm_workspace_bytes(const gemm_problem& p, gemm_contract contract, const device_info& device) {
+  gemm_selection selected;
+  return select_gemm(p, contract, device, selected).ok() ? gemm_workspace_bytes(p, selected.choice, device) : 0;
+}
+
+status gemm(const gemm_problem& p, gemm_contract contract, void* workspace, std::size_t workspace_bytes, stream s) {
+  device_info device;
+  if (status found = current_device(device); !found.ok()) return found;
+  gemm_selection selected;
+  if (status chosen = select_gemm(p, contract, device, selected); !chosen.ok()) return chosen;
+  return detail::run_gemm(p, selected.choice, device, workspace, workspace_bytes, s);
+}
+
+}  // namespace rotoscale::gpu
