@@ -16,7 +16,7 @@ constexpr const char* kind_names[] = {"qkv", "o", "gate_up", "down"};
 constexpr const char* gemm_names[] = {"fprop", "dgrad", "wgrad"};
 constexpr const char* tensor_names[] = {"x", "w", "dy"};
 
-/// What all records of a linear layer begin with; the head belongs to no decoder layer.
+/// What all records of a linear layer begin with; the head, the last of `count`, belongs to no decoder layer.
 ordered_json begin_record(const char* event, std::int64_t step, index_t linear, index_t count) {
   ordered_json record = {{"event", event}, {"step", step}};
   const bool head = linear + 1 == count;
@@ -41,9 +41,11 @@ void add_operand(ordered_json& record, const nn::operand_statistics& s) {
   record["rows_e5m2"] = nn::operand_statistics::share(s.rows_e5m2, s.rows);
 }
 
+/// All null where nothing was compared: 0 would be a measurement.
 void add_gradient(ordered_json& record, const nn::comparison_statistics& s) {
-  record["norm"] = std::sqrt(s.reference_squares);
-  record["noise"] = std::sqrt(s.error_squares);
+  const bool measured = s.elements > 0;
+  record["norm"] = measured ? ordered_json(std::sqrt(s.reference_squares)) : ordered_json(nullptr);
+  record["noise"] = measured ? ordered_json(std::sqrt(s.error_squares)) : ordered_json(nullptr);
   record["relative_error"] = maybe(s.relative_error());
   record["cosine"] = maybe(s.cosine());
   record["norm_to_noise"] = maybe(s.norm_to_noise());
@@ -70,11 +72,28 @@ statistics_log::statistics_log(const std::filesystem::path& file, const std::str
   }
 }
 
+void statistics_log::write_adapters(std::int64_t step, const llama::model& model,
+                                    std::span<const llama::linear_statistics> observed) {
+  const auto& layers = model.parameters().layers();
+  for (std::size_t i = 0; i < 4 * layers.size(); ++i) {
+    for (const llama::adapter_parameters& own : layers[i / 4].adapters[i % 4]) {
+      for (const auto& [number, matrix] : {std::pair(own.a, ".lora_A"), std::pair(own.b, ".lora_B")}) {
+        const auto& s = observed[static_cast<std::size_t>(model.observed_number(number))];
+        if (s.gradient.elements == 0) continue;
+        ordered_json record = begin_record("gradient", step, static_cast<index_t>(i), model.linear_count());
+        record["tensor"] = std::string(own.target.name) + matrix;
+        add_gradient(record, s.gradient);
+        log_->write(record);
+      }
+    }
+  }
+}
+
 void statistics_log::write(std::int64_t step, const std::string& recipe, const llama::model& model,
-                           std::span<const llama::linear_statistics> linears) {
-  const auto count = static_cast<index_t>(linears.size());
+                           std::span<const llama::linear_statistics> observed) {
+  const index_t count = model.linear_count();
   for (index_t i = 0; i < count; ++i) {
-    const llama::linear_statistics& l = linears[static_cast<std::size_t>(i)];
+    const llama::linear_statistics& l = observed[static_cast<std::size_t>(i)];
     for (int u = 0; u < llama::operands_per_linear; ++u) {
       if (l.operands[u].elements == 0) continue;
       const nn::operand_use& use = nn::operand_uses[u];
@@ -90,8 +109,9 @@ void statistics_log::write(std::int64_t step, const std::string& recipe, const l
     add_gradient(record, l.gradient);
     log_->write(record);
   }
+  write_adapters(step, model, observed);
   ordered_json record = {{"event", "step"}, {"step", step}, {"recipe", recipe}};
-  add_gradient(record, llama::all_gradients(linears));
+  add_gradient(record, llama::all_gradients(observed));
   record["stall"] = nn::stall_ratio;
   log_->write(record);
 }

@@ -28,9 +28,11 @@ class statistics_log {
 
   /// Of a finished step, counted from 1.
   void write(std::int64_t step, const std::string& recipe, const llama::model& model,
-             std::span<const llama::linear_statistics> linears);
+             std::span<const llama::linear_statistics> observed);
 
  private:
+  void write_adapters(std::int64_t step, const llama::model& model, std::span<const llama::linear_statistics> observed);
+
   std::unique_ptr<io::jsonl_writer> log_;
 };
 

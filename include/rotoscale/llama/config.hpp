@@ -71,10 +71,13 @@ void describe(Visitor&& v, model_config& c) {
   v("initializer_range", c.initializer_range, "standard deviation of initial weights");
 }
 
+/// Random streams count linear layers in 14 bits.
+inline constexpr long long most_layers = 4000;
+static_assert(4 * most_layers + 1 <= 1 << 14);
+
 /// A sentence that says which field is wrong, or nothing.
 inline std::optional<std::string> find_fault(const model_config& c) {
-  // Random streams count layers in 16 bits; sizes are kept where products of two fit any index.
-  constexpr long long most_layers = 4000;
+  // Sizes are kept where products of two fit any index.
   const auto positive = [](const char* name, long long value,
                            long long largest = 1 << 24) -> std::optional<std::string> {
     if (value > 0 && value <= largest) return std::nullopt;

@@ -41,7 +41,8 @@ class merged_weights {
     std::vector<float> w = detail::read_slices(base_, parameters_[number], "");
     for (const layer_parameters& l : parameters_.layers()) {
       for (std::size_t i = 0; i < l.adapters.size(); ++i) {
-        if (l.of(static_cast<layer_linear>(i)) == number) add(l.adapters[i], parameters_[number].cols, w);
+        if (l.of(static_cast<layer_linear>(i)) != number) continue;
+        for (const adapter_parameters& own : l.adapters[i]) add(own, parameters_[number].cols, w);
       }
     }
     return w;
@@ -49,25 +50,22 @@ class merged_weights {
 
  private:
   void add(const adapter_parameters& own, index_t cols, std::vector<float>& w) const {
-    if (own.b.empty()) return;
     const auto rank = static_cast<std::size_t>(lora_.rank), in = static_cast<std::size_t>(cols);
     const double scale = lora_.alpha / lora_.rank;
-    const std::vector<float> a = detail::read_slices(adapters_, parameters_[own.a], "");
+    const parameter& p = parameters_[own.b];
+    const std::vector<float> a = detail::read_slices(adapters_, parameters_[own.a], ""),
+                             b = detail::read_slices(adapters_, p, "");
     std::vector<double> sum(in);
-    for (std::size_t part = 0; part < own.b.size(); ++part) {
-      const parameter& p = parameters_[own.b[part]];
-      const std::vector<float> b = detail::read_slices(adapters_, p, "");
-      for (std::size_t r = 0; r < static_cast<std::size_t>(p.rows); ++r) {
-        std::fill(sum.begin(), sum.end(), 0.0);
-        for (std::size_t k = 0; k < rank; ++k) {
-          const double factor = static_cast<double>(b[r * rank + k]);
-          const float* row = &a[(part * rank + k) * in];
-          for (std::size_t j = 0; j < in; ++j) sum[j] = std::fma(factor, static_cast<double>(row[j]), sum[j]);
-        }
-        float* to = &w[(static_cast<std::size_t>(p.base_row) + r) * in];
-        for (std::size_t j = 0; j < in; ++j) {
-          to[j] = static_cast<float>(std::fma(scale, sum[j], static_cast<double>(to[j])));
-        }
+    for (std::size_t r = 0; r < static_cast<std::size_t>(p.rows); ++r) {
+      std::fill(sum.begin(), sum.end(), 0.0);
+      for (std::size_t k = 0; k < rank; ++k) {
+        const double factor = static_cast<double>(b[r * rank + k]);
+        const float* row = &a[k * in];
+        for (std::size_t j = 0; j < in; ++j) sum[j] = std::fma(factor, static_cast<double>(row[j]), sum[j]);
+      }
+      float* to = &w[(static_cast<std::size_t>(p.base_row) + r) * in];
+      for (std::size_t j = 0; j < in; ++j) {
+        to[j] = static_cast<float>(std::fma(scale, sum[j], static_cast<double>(to[j])));
       }
     }
   }

@@ -151,8 +151,15 @@ class model {
 
   /// Of each token, after forward.
   float* loss() const { return loss_; }
-  /// Of each linear layer, by number, after an observed step; null where options().statistics is not set.
+  /// Of each linear layer, by number, and behind them of each matrix of an adapter, after an observed step; null where
+  /// options().statistics is not set.
   const linear_statistics* statistics() const { return statistics_; }
+  /// Of how many.
+  index_t observed_count() const { return observed_number(parameters_.all().size()); }
+  /// The place of an adapter's matrix among them, by its parameter's number.
+  index_t observed_number(std::size_t parameter) const {
+    return linear_count() + static_cast<index_t>(parameter - parameters_.base_count());
+  }
   /// Linear layer `i` of linear_count(): query, key and value, output, gate and up, down of each decoder layer; the
   /// head.
   const nn::linear& linear_layer(index_t i) const {
@@ -199,14 +206,13 @@ class model {
     return nn::dense_tensor(gradients_ + p.offset, nn::dtype::fp32, {p.rows, p.cols});
   }
   float* gain_gradient(std::size_t number) const { return static_cast<float*>(gradient(number).data); }
-  /// Gradients of the adapter beside a linear layer.
-  nn::adapter_gradients gradients_of(const layer& l, layer_linear linear) const {
-    const adapter_parameters& own = l.numbers.adapters[static_cast<std::size_t>(linear)];
-    nn::adapter_gradients g;
-    if (own.b.empty()) return g;
-    g.a = gradient(own.a);
-    for (const std::size_t number : own.b) g.b.push_back(gradient(number));
-    return g;
+  /// Gradients of the adapters beside a linear layer.
+  std::vector<nn::adapter_gradients> gradients_of(const layer& l, layer_linear linear) const {
+    std::vector<nn::adapter_gradients> all;
+    for (const adapter_parameters& own : l.numbers.adapters[static_cast<std::size_t>(linear)]) {
+      all.push_back({gradient(own.a), gradient(own.b)});
+    }
+    return all;
   }
   bool packs() const { return options_.training && options_.kept != kept_format::as_computed; }
   /// Does the backward pass compute this part again?
@@ -237,7 +243,7 @@ class model {
   void lay_out_part(nn::memory_cursor& memory, bool shared, const Part& part);
   void lay_out_head(nn::memory_cursor& memory);
   void lay_out_gradients(nn::memory_cursor& memory);
-  void make_adapter(nn::adapted_linear& beside, std::size_t of_layer, layer_linear linear);
+  void make_adapters(nn::adapted_linear& beside, std::size_t of_layer, layer_linear linear);
   template <class Function>
   void for_each_adapted(const Function& f);
   template <class Function>
@@ -262,8 +268,11 @@ class model {
   void observe(const nn::pass& p, const nn::linear& l, nn::tensor_role tensor, nn::operand_set* set,
                nn::const_tensor_view source) const;
   void observe_inputs(const nn::pass& p, const nn::linear& l, std::size_t number, nn::const_tensor_view x) const;
-  void probe_gradient(const nn::pass& p, const nn::linear& l, nn::const_tensor_view x, nn::const_tensor_view dy) const;
-  void compare_gradient(const nn::pass& p, const nn::linear& l, std::size_t number) const;
+  void probe_gradient(const nn::pass& p, const nn::linear& l, index_t observed, nn::const_tensor_view x,
+                      nn::const_tensor_view dy) const;
+  void compare_gradient(const nn::pass& p, const nn::linear& l, index_t observed, std::size_t number) const;
+  void observe_adapter(const nn::pass& p, const nn::adapter& beside, const adapter_parameters& numbers,
+                       nn::const_tensor_view dy) const;
   void backward_linear(const nn::pass& p, const layer& l, layer_linear which, nn::const_tensor_view x,
                        nn::const_tensor_view dy, nn::tensor_view dx) const;
   void observe_head_loss(const nn::pass& p, const nn::head_args& args) const;
@@ -309,7 +318,7 @@ class model {
     std::unique_ptr<nn::operand_set> x, dy;
     std::optional<nn::gemm_contract> contract;
   };
-  std::vector<gradient_probe> probes_;  ///< by linear layer
+  std::vector<gradient_probe> probes_;  ///< as statistics()
   linear_statistics* statistics_ = nullptr;
   float* probe_gradient_ = nullptr;
 };

@@ -28,26 +28,28 @@ void model::for_each_linear(const Function& f) {
   for_each_adapted([&](nn::linear& own, layer_linear which, const layer& l) { f(own, l.numbers.of(which)); });
   f(head_, parameters_.head());
   for_each_adapted([&](nn::adapted_linear& own, layer_linear which, const layer& l) {
-    if (!own.adapter) return;
-    const adapter_parameters& numbers = l.numbers.adapters[static_cast<std::size_t>(which)];
-    f(own.adapter->a(), numbers.a);
-    for (std::size_t i = 0; i < numbers.b.size(); ++i) f(own.adapter->b()[i], numbers.b[i]);
+    const std::vector<adapter_parameters>& numbers = l.numbers.adapters[static_cast<std::size_t>(which)];
+    for (std::size_t i = 0; i < own.adapters.size(); ++i) {
+      f(own.adapters[i].a(), numbers[i].a);
+      f(own.adapters[i].b(), numbers[i].b);
+    }
   });
 }
 
-/// The adapter beside a linear layer, if it is a target: in BF16, or in FP32 under a recipe of FP32.
-inline void model::make_adapter(nn::adapted_linear& beside, std::size_t of_layer, layer_linear linear) {
-  const adapter_parameters& numbers = parameters_.layers()[of_layer].adapters[static_cast<std::size_t>(linear)];
-  if (numbers.b.empty()) return;
-  nn::adapter_shape s;
-  s.base = beside.shape();
-  s.base.trains = parameters_[numbers.a].trains;
-  s.rank = options_.lora->rank;
-  s.scale = options_.lora->alpha / options_.lora->rank;
-  s.dropout = options_.lora->dropout;
-  for (const std::size_t number : numbers.b)
-    s.parts.push_back({parameters_[number].base_row, parameters_[number].rows});
-  beside.adapter.emplace(s, adapter_recipe_);
+/// The adapters beside a linear layer that is a target: in BF16, or in FP32 under a recipe of FP32.
+inline void model::make_adapters(nn::adapted_linear& beside, std::size_t of_layer, layer_linear linear) {
+  for (const adapter_parameters& numbers : parameters_.layers()[of_layer].adapters[static_cast<std::size_t>(linear)]) {
+    nn::adapter_shape s;
+    s.base = beside.shape();
+    s.base.trains = parameters_[numbers.a].trains;
+    s.rank = options_.lora->rank;
+    s.scale = options_.lora->alpha / options_.lora->rank;
+    s.dropout = options_.lora->dropout;
+    s.part = numbers.target.slice;
+    s.first_row = parameters_[numbers.b].base_row;
+    s.rows = parameters_[numbers.b].rows;
+    beside.adapters.emplace_back(s, adapter_recipe_);
+  }
 }
 
 inline void model::make_linears(const nn::recipe& r) {
@@ -102,7 +104,7 @@ inline void model::make_linears(const nn::recipe& r) {
     layers_[i].down = make(n.down, own, tokens());
   }
   for_each_adapted([&](nn::adapted_linear& own, layer_linear which, const layer& l) {
-    make_adapter(own, static_cast<std::size_t>(&l - layers_.data()), which);
+    make_adapters(own, static_cast<std::size_t>(&l - layers_.data()), which);
     agree(own);
   });
   head_ = make(parameters_.head(), head_recipe_, std::min(tokens(), options_.head_chunk));
@@ -208,7 +210,7 @@ inline nn::tensor_view model::made_for(nn::memory_cursor& memory, const nn::line
 inline void model::lay_out_inputs(nn::memory_cursor& memory, nn::adapted_linear& consumer, nn::tensor_view x) {
   consumer.lay_out(*ops_, memory, options_.training ? category::activations : category::workspace, nn::tensor_role::x,
                    x);
-  if (consumer.adapter) consumer.adapter->lay_out_forward(*ops_, memory);
+  for (nn::adapter& beside : consumer.adapters) beside.lay_out_forward(*ops_, memory);
 }
 
 /// From a layer's input to the output projection's.
@@ -318,7 +320,7 @@ inline void model::lay_out_gradients(nn::memory_cursor& memory) {
     for (layer& l : layers_) {
       memory.rewind(category::workspace, mark);
       (l.*which).lay_out(*ops_, memory, category::workspace, nn::tensor_role::dy, dy);
-      if ((l.*which).adapter) (l.*which).adapter->lay_out_backward(*ops_, memory, dy);
+      (l.*which).lay_out_adapters_backward(*ops_, memory, dy);
     }
   };
   const std::size_t mark = memory.mark(category::workspace);
@@ -375,7 +377,7 @@ inline void model::lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool 
     room.widest = std::max({2 * f, d, config_.query_size() + 2 * config_.key_value_size()});
   }
   for_each_adapted([&](const nn::adapted_linear& l, layer_linear, const layer&) {
-    if (l.adapter) room.widest = std::max(room.widest, l.adapter->width());  // stored as BF16
+    if (!l.adapters.empty()) room.widest = std::max<index_t>(room.widest, options_.lora->rank);  // stored as BF16
   });
   // Behind everything: an operation's own memory is in use at any time.
   memory.rewind(category::workspace, memory.plan()[category::workspace]);

@@ -124,13 +124,10 @@ inline void model::restore_layer(nn::pass p, const layer& l) const {
     ops_->residual_norm(p.queue, {x, {}, gain(number), epsilon(), {}, y, rstd, consumer.input_target(p)}, p.state);
   };
   // An adapter keeps what it made of x; its layer's own product is not needed again.
-  const auto adapter = [&](const nn::adapted_linear& beside, nn::const_tensor_view x) {
-    if (beside.adapter) beside.adapter->forward(p, x, branch_, beside.current().fprop.output);
-  };
   if (recomputes(recompute_part::attention)) {
     norm(l.input, l.numbers.norm1, l.normed1, l.rstd1, l.qkv);
     run_attention(p, l);
-    if (options_.recompute == recompute_part::attention) adapter(l.o, l.attended);
+    if (options_.recompute == recompute_part::attention) l.o.forward_adapters(p, l.attended, branch_);
   }
   if (options_.recompute == recompute_part::layer) {
     l.o.forward(p, l.attended, branch_);
@@ -142,7 +139,7 @@ inline void model::restore_layer(nn::pass p, const layer& l) const {
   if (options_.recompute == recompute_part::mlp) norm(l.middle, l.numbers.norm2, l.normed2, l.rstd2, l.gate_up);
   if (recomputes(recompute_part::mlp)) {
     run_mlp(p, l);
-    adapter(l.down, l.hidden);
+    l.down.forward_adapters(p, l.hidden, branch_);
   }
 }
 
@@ -193,7 +190,7 @@ inline nn::head_args model::head_arguments(const nn::pass& p, const nn::token_so
 
 inline void model::forward(const nn::pass& p, const nn::token_source& tokens, const nn::token_source& targets) {
   if (p.observe) {
-    ops_->fill_zero(p.queue, statistics_, static_cast<std::size_t>(linear_count()) * sizeof(linear_statistics));
+    ops_->fill_zero(p.queue, statistics_, static_cast<std::size_t>(observed_count()) * sizeof(linear_statistics));
   }
   run_decoder(p, tokens);
   if (p.observe) return observe_head_loss(p, head_arguments(p, targets));

@@ -13,12 +13,12 @@ inline void model::lay_out_statistics(nn::memory_cursor& memory) {
   probes_.clear();
   if (!options_.training || !options_.statistics) return;
   static const nn::recipe exact = nn::presets::uniform("fp32", nn::operand_format::fp32, nn::operand_format::fp32);
-  statistics_ = memory.array<linear_statistics>(category::workspace, linear_count());
-  probes_.resize(static_cast<std::size_t>(linear_count()));
+  statistics_ = memory.array<linear_statistics>(category::workspace, observed_count());
+  probes_.resize(static_cast<std::size_t>(observed_count()));
   index_t largest = 0;
-  const auto probe = [&](const nn::linear& l, nn::const_tensor_view x, nn::const_tensor_view dy) {
+  const auto probe = [&](const nn::linear& l, index_t observed, nn::const_tensor_view x, nn::const_tensor_view dy) {
     if (!l.shape().trains) return;
-    gradient_probe& p = probes_[static_cast<std::size_t>(l.shape().layer)];
+    gradient_probe& p = probes_[static_cast<std::size_t>(observed)];
     p.contract = ops_->contract(exact.wgrad, l.shape().out, l.shape().in, x.extent(0));
     if (!p.contract) return;  // this device adds no FP32 products
     largest = std::max(largest, l.shape().out * l.shape().in);
@@ -34,14 +34,20 @@ inline void model::lay_out_statistics(nn::memory_cursor& memory) {
     p.x = make(nn::tensor_role::x, x);
     p.dy = make(nn::tensor_role::dy, dy);
   };
-  for (const layer& l : layers_) {
-    probe(l.qkv, l.normed1, d_qkv_);
-    probe(l.o, l.attended, d_residual_);
-    probe(l.gate_up, l.normed2, d_gate_up_);
-    probe(l.down, hidden_again(l), d_residual_);
-  }
+  for_each_adapted([&](const nn::adapted_linear& own, layer_linear which, const layer& l) {
+    const nn::const_tensor_view inputs[] = {l.normed1, l.attended, l.normed2, hidden_again(l)},
+                                outputs[] = {d_qkv_, d_residual_, d_gate_up_, d_residual_};
+    const auto at = static_cast<std::size_t>(which);
+    probe(own, own.shape().layer, inputs[at], outputs[at]);
+    for (std::size_t i = 0; i < own.adapters.size(); ++i) {
+      const nn::adapter& beside = own.adapters[i];
+      const adapter_parameters& numbers = l.numbers.adapters[at][i];
+      probe(beside.a(), observed_number(numbers.a), beside.dropped(), beside.low_gradient());
+      probe(beside.b(), observed_number(numbers.b), beside.low(), beside.rows_of(outputs[at]));
+    }
+  });
   const nn::head_chunk& chunk = head_chunks_.front();
-  probe(head_, normed_.part(0, chunk.first, chunk.count), logits_.part(0, 0, chunk.count));
+  probe(head_, head_.shape().layer, normed_.part(0, chunk.first, chunk.count), logits_.part(0, 0, chunk.count));
   probe_gradient_ = memory.array<float>(category::workspace, largest);
 }
 
@@ -70,10 +76,10 @@ inline void model::observe_inputs(const nn::pass& p, const nn::linear& l, std::s
 }
 
 /// The weight gradient in FP32, into probe_gradient_; before dx is written, which may lie where x is.
-inline void model::probe_gradient(const nn::pass& p, const nn::linear& l, nn::const_tensor_view x,
+inline void model::probe_gradient(const nn::pass& p, const nn::linear& l, index_t observed, nn::const_tensor_view x,
                                   nn::const_tensor_view dy) const {
-  const gradient_probe& probe = probes_[static_cast<std::size_t>(l.shape().layer)];
-  if (!probe.contract || !l.shape().trains) return;
+  const gradient_probe& probe = probes_[static_cast<std::size_t>(observed)];
+  if (!probe.contract) return;
   ops_->quantize(p.queue, x, {probe.x.get(), false, true, {}}, p.state);
   ops_->quantize(p.queue, dy, {probe.dy.get(), false, true, {}}, p.state);
   ops_->gemm(p.queue, {probe.dy.get(), nn::operand_form::column}, {probe.x.get(), nn::operand_form::column},
@@ -82,14 +88,25 @@ inline void model::probe_gradient(const nn::pass& p, const nn::linear& l, nn::co
 }
 
 /// The gradient, which was zero before this micro-batch, against that of probe_gradient.
-inline void model::compare_gradient(const nn::pass& p, const nn::linear& l, std::size_t number) const {
+inline void model::compare_gradient(const nn::pass& p, const nn::linear& l, index_t observed,
+                                    std::size_t number) const {
   const nn::tensor_view got = gradient(number);
-  if (got.empty() || !probes_[static_cast<std::size_t>(l.shape().layer)].contract) return;
+  if (got.empty() || !probes_[static_cast<std::size_t>(observed)].contract) return;
   ops_->compare(p.queue, static_cast<const float*>(got.data), probe_gradient_, l.shape().out * l.shape().in,
-                &statistics_[l.shape().layer].gradient);
+                &statistics_[observed].gradient);
 }
 
-/// adapted_linear::backward; `x` holds the layer's input again where the pass is observed.
+/// Gradients of A and B, behind the adapter's backward pass: its low-rank tensors are still there.
+inline void model::observe_adapter(const nn::pass& p, const nn::adapter& beside, const adapter_parameters& numbers,
+                                   nn::const_tensor_view dy) const {
+  const index_t a = observed_number(numbers.a), b = observed_number(numbers.b);
+  probe_gradient(p, beside.b(), b, beside.low(), beside.rows_of(dy));
+  compare_gradient(p, beside.b(), b, numbers.b);
+  probe_gradient(p, beside.a(), a, beside.dropped(), beside.low_gradient());
+  compare_gradient(p, beside.a(), a, numbers.a);
+}
+
+/// A layer's backward pass and its adapters'; `x` holds the layer's input again where the pass is observed.
 inline void model::backward_linear(const nn::pass& p, const layer& l, layer_linear which, nn::const_tensor_view x,
                                    nn::const_tensor_view dy, nn::tensor_view dx) const {
   const nn::adapted_linear* const linears[] = {&l.qkv, &l.o, &l.gate_up, &l.down};
@@ -98,10 +115,14 @@ inline void model::backward_linear(const nn::pass& p, const layer& l, layer_line
   const std::size_t number = numbers[static_cast<int>(which)];
   if (p.observe) {
     observe(p, own, nn::tensor_role::dy, own.operands(nn::tensor_role::dy), dy);
-    probe_gradient(p, own, x, dy);
+    probe_gradient(p, own, own.shape().layer, x, dy);
   }
-  own.backward(p, dy, dx, gradient(number), gradients_of(l, which));
-  if (p.observe) compare_gradient(p, own, number);
+  own.backward(p, dx, gradient(number));
+  if (p.observe) compare_gradient(p, own, own.shape().layer, number);
+  own.backward_adapters(p, dy, dx, gradients_of(l, which), [&](std::size_t i) {
+    if (!p.observe) return;
+    observe_adapter(p, own.adapters[i], l.numbers.adapters[static_cast<std::size_t>(which)][i], dy);
+  });
 }
 
 /// backend::head_loss by its definition, the first chunk observed.
@@ -114,8 +135,8 @@ inline void model::observe_head_loss(const nn::pass& p, const nn::head_args& a) 
     observe(p, head_, nn::tensor_role::x, chunk.x, x);
     observe(p, head_, nn::tensor_role::w, a.w, sources_[parameters_.head()]);
     observe(p, head_, nn::tensor_role::dy, a.dlogits[0].get(), dy);
-    probe_gradient(p, head_, x, dy);
-    compare_gradient(p, head_, parameters_.head());
+    probe_gradient(p, head_, head_.shape().layer, x, dy);
+    compare_gradient(p, head_, head_.shape().layer, parameters_.head());
   }
   ops_->sum_losses(p.queue, a.loss, tokens(), p.state);
 }

@@ -37,7 +37,7 @@ struct parameter {
   bool scaled_init = false;                     ///< writes into the residual stream: std / sqrt(2 layers)
   parameter_kind kind = parameter_kind::base;   ///< of the model itself, or of an adapter
   lora_init init = lora_init::kaiming_uniform;  ///< of an A
-  std::vector<std::uint64_t> streams;           ///< of an A: they name the initial words of each target
+  std::uint64_t stream = 0;                     ///< of an A: names its initial words
   index_t base_row = 0;                         ///< of a B: the first row of its layer's output that it adds to
   bool trains = true;                           ///< has a gradient, moments and an FP32 master
   index_t offset = 0;                           ///< elements into the arenas of those that train
@@ -51,21 +51,22 @@ struct parameter {
 
 /// Where an adapter's matrices are in the list.
 struct adapter_parameters {
-  std::size_t a = 0;           ///< the A of all parts
-  std::vector<std::size_t> b;  ///< a B for each part; empty: the layer has no adapter
+  lora_target target;  ///< what it stands beside
+  std::size_t a = 0;   ///< number of A
+  std::size_t b = 0;   ///< number of B
 };
 
 /// Where a decoder layer's parameters are in the list.
 struct layer_parameters {
-  std::size_t norm1;                           ///< gain before attention
-  std::size_t qkv;                             ///< query, key and value
-  std::size_t o;                               ///< attention's output
-  std::size_t norm2;                           ///< gain before the feed-forward part
-  std::size_t gate_up;                         ///< gate and up
-  std::size_t down;                            ///< down
-  std::array<adapter_parameters, 4> adapters;  ///< by layer_linear, behind the head in the list
-  std::size_t first_adapter;                   ///< they are [first_adapter, last_adapter)
-  std::size_t last_adapter;                    ///< one behind the last
+  std::size_t norm1;          ///< gain before attention
+  std::size_t qkv;            ///< query, key and value
+  std::size_t o;              ///< attention's output
+  std::size_t norm2;          ///< gain before the feed-forward part
+  std::size_t gate_up;        ///< gate and up
+  std::size_t down;           ///< down
+  std::size_t first_adapter;  ///< those of all adapters are [first_adapter, last_adapter), behind the head in the list
+  std::size_t last_adapter;   ///< one behind the last
+  std::array<std::vector<adapter_parameters>, 4> adapters;  ///< by layer_linear, in the order of the layer's parts
 
   /// The matrix of a linear layer.
   std::size_t of(layer_linear linear) const {
@@ -161,36 +162,31 @@ class parameter_list {
     p.cols = cols;
     return all_.size() - 1;
   }
-  /// Adapters of a decoder layer: for each linear layer with targets one A of all of them, and a B each.
+  /// Adapters of a decoder layer: an A and a B for each target.
   void add_adapters(std::size_t layer, const lora_config& c) {
     constexpr layer_linear linears[] = {layer_linear::qkv, layer_linear::o, layer_linear::gate_up, layer_linear::down};
     for (const layer_linear linear : linears) {
-      const std::vector<lora_target> targets = c.targets_in(linear);
-      if (targets.empty()) continue;
       const parameter base = all_[layers_[layer].of(linear)];
-      adapter_parameters& own = layers_[layer].adapters[static_cast<std::size_t>(linear)];
-      std::vector<parameter::slice> rows;
-      for (std::size_t i = 0; i < targets.size(); ++i) {
-        for (const parameter::slice& s : slices_of(base, targets[i])) {
-          rows.push_back({adapter_name(s.name, 'A'), static_cast<index_t>(i) * c.rank, c.rank});
-        }
-      }
-      own.a = add(static_cast<index_t>(targets.size()) * c.rank, base.cols, rows);
-      all_[own.a].kind = parameter_kind::adapter_a;
-      all_[own.a].init = c.init;
-      for (const lora_target& t : targets) {
-        all_[own.a].streams.push_back((4 * layer + static_cast<std::size_t>(linear)) << 8 |
-                                      static_cast<std::size_t>(t.slice));
-        const std::vector<parameter::slice> parts = slices_of(base, t);
-        const index_t first = parts.front().first_row, end = parts.back().first_row + parts.back().rows;
-        rows.clear();
-        for (const parameter::slice& s : parts)
-          rows.push_back({adapter_name(s.name, 'B'), s.first_row - first, s.rows});
-        own.b.push_back(add(end - first, c.rank, rows));
-        all_[own.b.back()].kind = parameter_kind::adapter_b;
-        all_[own.b.back()].base_row = first;
+      for (const lora_target& t : c.targets_in(linear)) {
+        layers_[layer].adapters[static_cast<std::size_t>(linear)].push_back(add_adapter(base, layer, t, c));
       }
     }
+  }
+  adapter_parameters add_adapter(const parameter& base, std::size_t layer, const lora_target& t, const lora_config& c) {
+    const std::vector<parameter::slice> parts = slices_of(base, t);
+    const index_t first = parts.front().first_row, end = parts.back().first_row + parts.back().rows;
+    std::vector<parameter::slice> a, b;
+    for (const parameter::slice& s : parts) {
+      a.push_back({adapter_name(s.name, 'A'), 0, c.rank});
+      b.push_back({adapter_name(s.name, 'B'), s.first_row - first, s.rows});
+    }
+    const adapter_parameters own{t, add(c.rank, base.cols, a), add(end - first, c.rank, b)};
+    all_[own.a].kind = parameter_kind::adapter_a;
+    all_[own.a].init = c.init;
+    all_[own.a].stream = (4 * layer + static_cast<std::size_t>(t.linear)) << 8 | static_cast<std::size_t>(t.slice);
+    all_[own.b].kind = parameter_kind::adapter_b;
+    all_[own.b].base_row = first;
+    return own;
   }
   static std::vector<parameter::slice> slices_of(const parameter& base, const lora_target& t) {
     if (t.fused) return base.slices;
@@ -221,21 +217,18 @@ inline double normal_number(const random_stream& random, std::size_t j, double s
   return std_dev * std::sqrt(-2.0 * std::log(u)) * std::cos(angle);
 }
 
-/// An adapter's A from Philox, of each target in turn; B is 0. In FP64 and rounded once, so the same on every machine
-/// (normal ones up to the last place of std::log and cos).
+/// An adapter's A from Philox; B is 0. In FP64 and rounded once, so the same on every machine (normal ones up to the
+/// last place of std::log and cos).
 inline std::vector<float> initial_adapter(const parameter& p, std::uint64_t seed) {
   std::vector<float> host(static_cast<std::size_t>(p.size()), 0.0f);
   if (p.kind == parameter_kind::adapter_b) return host;
-  const index_t rank = p.slices.front().rows;
   const double bound = 1.0 / std::sqrt(static_cast<double>(p.cols));
-  const double std_dev = std::sqrt(2.0 / static_cast<double>(p.cols + rank));
-  const auto per_target = host.size() / p.streams.size();
-  for (std::size_t i = 0; i < host.size(); ++i) {
-    const random_stream random = nn::stream_for(seed, nn::random_purpose::initial_adapters, p.streams[i / per_target]);
-    const std::size_t j = i % per_target;
+  const double std_dev = std::sqrt(2.0 / static_cast<double>(p.cols + p.rows));
+  const random_stream random = nn::stream_for(seed, nn::random_purpose::initial_adapters, p.stream);
+  for (std::size_t j = 0; j < host.size(); ++j) {
     const double x = p.init == lora_init::kaiming_uniform ? std::fma(bound, random.word(2 * j) * 0x1p-31, -bound)
                                                           : normal_number(random, j, std_dev);
-    host[i] = static_cast<float>(x);
+    host[j] = static_cast<float>(x);
   }
   return host;
 }

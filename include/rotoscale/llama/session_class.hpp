@@ -119,8 +119,8 @@ class session {
                                      std::span<const std::int32_t> starts = {});
   /// Gradients of the step queued last; waits.
   std::vector<float> gradients() const;
-  /// As a session made anew under `r`: no gradients, moments or history, scales of 1, nothing quantized. Every parameter
-  /// must be loaded again.
+  /// As a session made anew under `r`: no gradients, moments or history, scales of 1, nothing quantized. Every
+  /// parameter must be loaded again.
   void reset(const nn::recipe& r) {
     const nn::parameter_arena a = model_.arena();
     for (float* arena : {a.gradient, a.m, a.v}) {
@@ -168,10 +168,10 @@ class session {
     ops_->synchronize(last_transfer().done);
     return last_transfer().pinned->result;
   }
-  /// By linear layer, after finish_step; empty unless that step was observed.
+  /// As model::statistics(), after finish_step; empty unless that step was observed.
   std::span<const linear_statistics> statistics() const {
     const transfer& t = last_transfer();
-    return {t.statistics, t.observed ? static_cast<std::size_t>(model_.linear_count()) : 0};
+    return {t.statistics, t.observed ? static_cast<std::size_t>(model_.observed_count()) : 0};
   }
 
   /// Losses of each token, without a trace in scales or gradients.
@@ -209,7 +209,8 @@ class session {
     return transfers_[static_cast<std::size_t>(steps_ + transfers_.size() - 1) % transfers_.size()];
   }
   std::size_t statistics_bytes() const {
-    return options_.model.statistics ? static_cast<std::size_t>(model_.linear_count()) * sizeof(linear_statistics) : 0;
+    return options_.model.statistics ? static_cast<std::size_t>(model_.observed_count()) * sizeof(linear_statistics)
+                                     : 0;
   }
 
   friend nn::memory_plan plan_session(nn::backend&, const model_config&, session_options,

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What one observed step leaves of each linear layer, as it lies in backend memory and comes to the host in one copy.
+// What one observed step leaves of each linear layer and of each matrix of an adapter, as it lies in backend memory and
+// comes to the host in one copy.
 #pragma once
 
 #include "rotoscale/nn/operand.hpp"
@@ -11,8 +12,9 @@ namespace rotoscale::llama {
 inline constexpr int operands_per_linear = 6;  ///< as nn::operand_uses lists them
 static_assert(std::size(nn::operand_uses) == operands_per_linear);
 
-/// Of one linear layer in the step's first micro-batch; of the head in its first chunk of tokens. What there was not (a
-/// frozen weight's gradient, a weight whose source is gone) has no elements.
+/// Of one linear layer in the step's first micro-batch; of the head in its first chunk of tokens; of an adapter's
+/// matrix the gradient alone. What there was not (a frozen weight's gradient, a weight whose source is gone) has no
+/// elements.
 struct linear_statistics {
   nn::operand_statistics operands[operands_per_linear];  ///< in the order of nn::operand_uses
   nn::comparison_statistics gradient;                    ///< of w, against an FP32 GEMM over the same dy and x

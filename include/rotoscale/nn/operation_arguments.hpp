@@ -69,12 +69,12 @@ struct parameter_arena {
     index_t count = 0;   ///< elements
     bool decays = true;  ///< does weight decay apply?
   };
-  float* weight = nullptr;            ///< FP32 masters
-  float* gradient = nullptr;          ///< main gradients
-  float* m = nullptr;                 ///< AdamW's first moments
-  float* v = nullptr;                 ///< AdamW's second moments
-  index_t size = 0;                   ///< elements of each arena
-  std::span<const segment> segments;  ///< the parameters, ascending; the host's memory
+  float* weight = nullptr;                       ///< FP32 masters
+  float* gradient = nullptr;                     ///< main gradients
+  float* m = nullptr;                            ///< AdamW's first moments
+  float* v = nullptr;                            ///< AdamW's second moments
+  index_t size = 0;                              ///< elements of each arena
+  std::span<const segment> segments;             ///< the parameters, ascending; the host's memory
   const segment* segments_in_backend = nullptr;  ///< the same in the backend's memory
 };
 /// Quantizes `source` into the forms of `set` that are wanted; no set: nothing.
@@ -85,18 +85,21 @@ struct quantize_target {
   scaling_ref scaling;         ///< of an FP8 form
 };
 
-/// Dropout in front of linear layer `layer`: what is kept is multiplied by `factor`, the rest is 0. Words are those of
-/// the step, the micro-batch and the layer, so that whoever asks again gets the same mask.
+/// Dropout in front of the adapter of part `part` of linear layer `layer`: what is kept is multiplied by `factor`, the
+/// rest is 0. Words are those of the step, the micro-batch, the layer and the part, so that whoever asks again gets the
+/// same mask.
 struct dropout_args {
-  index_t layer = 0;            ///< names the random stream
+  index_t layer = 0;            ///< names the random stream, below 2^14
+  int part = 0;                 ///< names it as well, 0 to 3
   std::uint32_t threshold = 0;  ///< an element whose word is below it is dropped: probability · 2^32
   float factor = 1.0f;          ///< of what is kept
 
   /// Element (r, c) of n columns takes word r · n + c.
   ROTOSCALE_HD random_stream words(const step_state& state) const {
     const std::uint64_t pass = state.inputs.step << 12 | (state.global_micro_batch() & 0xFFF);
-    return stream_for(state.inputs.seed, random_purpose::dropout,
-                      static_cast<std::uint64_t>(layer) << 40 | (pass & 0xFFFFFFFFFF));
+    return stream_for(
+        state.inputs.seed, random_purpose::dropout,
+        static_cast<std::uint64_t>(part) << 54 | static_cast<std::uint64_t>(layer) << 40 | (pass & 0xFFFFFFFFFF));
   }
 };
 

@@ -17,8 +17,10 @@ namespace nn = rotoscale::nn;
 
 namespace {
 
-/// Everything that a checkpoint would hold after `steps` steps, and the losses of an evaluation.
-std::vector<float> train(nn::backend& ops, const nn::recipe& r, int steps, bool tied = false) {
+/// Everything that a checkpoint would hold after `steps` steps, and the losses of an evaluation; with `targets` of
+/// adapters beside a frozen base.
+std::vector<float> train(nn::backend& ops, const nn::recipe& r, int steps, bool tied = false,
+                         const std::vector<std::string>& targets = {}) {
   llama::session_options o;
   o.model.batch = 1;
   o.model.sequence = 32;
@@ -26,6 +28,12 @@ std::vector<float> train(nn::backend& ops, const nn::recipe& r, int steps, bool 
   o.micro_batches = 2;
   o.optimizer.weight_decay = 0.1f;
   o.optimizer.clip = 1.0;
+  if (!targets.empty()) {
+    o.model.lora.emplace();
+    o.model.lora->rank = 4;
+    o.model.lora->dropout = 0.3;
+    o.model.lora->targets = targets;
+  }
   llama::model_config shape = small_config(tied);
   shape.hidden_size = 32;
   shape.intermediate_size = 64;
@@ -50,6 +58,7 @@ std::vector<float> train(nn::backend& ops, const nn::recipe& r, int steps, bool 
   }
   const llama::model& m = s.model();
   for (std::size_t i = 0; i < m.parameters().all().size(); ++i) {
+    if (!m.parameters()[i].trains) continue;
     for (const float* arena : {m.arena().weight, m.arena().m, m.arena().v}) {
       const auto host = m.arena_values(s.queue(), arena, i);
       all.insert(all.end(), host.begin(), host.end());
@@ -97,6 +106,21 @@ TEST_CASE("a device trains with the CPU's bytes") {
   }
   const auto device = make_device();
   CHECK(same_bytes(train(*cpu, preset("bf16"), 2, true), train(*device, preset("bf16"), 2, true)));
+}
+
+TEST_CASE("adapters: each one's mask, beside a frozen base in MXFP4, FP8 and BF16") {
+  const auto cpu = nn::make_cpu_backend(2);
+  const auto device = make_device();
+  for (const char* name : {"bf16", "fp8_amd", "mxfp4_h16"}) {
+    for (const std::vector<std::string>& targets :
+         {std::vector<std::string>{"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "down_proj"},
+          std::vector<std::string>{"qkv_proj", "o_proj"}}) {
+      CAPTURE(name);
+      CAPTURE(targets.size());
+      const auto want = train(*cpu, preset(name), 3, false, targets);
+      CHECK(same_bytes(want, train(*device, preset(name), 3, false, targets)));
+    }
+  }
 }
 
 TEST_CASE("under a matrix unit's contract as well") {

@@ -110,10 +110,11 @@ TEST_CASE("dropout: the words of docs/numerics.md, probability, factor, and y th
   state.inputs.step = 5;
   state.inputs.first_micro_batch = 1;
   state.inputs.micro_batch_stride = 4;
-  state.micro_batch = 2;                             // number 9 of all ranks'
-  const nn::dropout_args args{3, 0x4CCCCCCD, 1.5f};  // 0.3
-  // Purpose 6, layer from bit 40 on, step · 4096 + micro-batch.
-  const random_stream words{77, std::uint64_t{6} << 56 | std::uint64_t{3} << 40 | (5 * 4096 + 9)};
+  state.micro_batch = 2;                                // number 9 of all ranks'
+  const nn::dropout_args args{3, 2, 0x4CCCCCCD, 1.5f};  // 0.3
+  // Purpose 6, part from bit 54 on, layer from bit 40 on, step · 4096 + micro-batch.
+  const random_stream words{77,
+                            std::uint64_t{6} << 56 | std::uint64_t{2} << 54 | std::uint64_t{3} << 40 | (5 * 4096 + 9)};
   const auto view = [](std::vector<float>& v) { return nn::dense_tensor(v.data(), nn::dtype::fp32, {rows, cols}); };
   std::vector<float> plain(x.size()), onto = y;
   ops.dropout({}, view(x), args, view(plain), false, &state);
@@ -303,12 +304,13 @@ TEST_CASE("the plan shows base, adapters and moments apart") {
 TEST_CASE("ranks of one micro-batch each are one rank of as many micro-batches, masks included") {
   for (const char* name : {"fp32", "mxfp4_h16", "mxfp4_h16_fixed_signs"}) {
     for (const int ranks : {2, 4}) {
+      const auto& modules = ranks == 2 ? split_targets : fused_targets;
       CAPTURE(name);
       CAPTURE(ranks);
       constexpr index_t b = 2, seq = 32;
       const batch data(b * ranks, seq, 64, true);
       const nn::recipe r = preset(name);
-      const auto lora = adapters(4, 0.3, split_targets);
+      const auto lora = adapters(4, 0.3, modules);
       const auto train = [&](session_case& c, const std::vector<std::int32_t>& tokens,
                              const std::vector<std::int32_t>& targets) {
         fill_b(c);
@@ -360,17 +362,13 @@ namespace {
 /// Adapters beside the GEMMs of a recipe, in double precision, as docs/numerics.md has them.
 class lora_gemms final : public oracle::linear_gemms {
  public:
-  struct part {
-    std::size_t first_row, rows;
-    oracle::tensor b;
-    mutable oracle::tensor d_b;
-  };
   struct adapter {
-    oracle::tensor a, mask;  ///< mask: 0, or the factor of what is kept
-    std::vector<part> parts;
-    mutable oracle::tensor d_a;
+    std::size_t first_row, rows;
+    oracle::tensor a, b, mask;  ///< mask: 0, or the factor of what is kept
+    mutable oracle::tensor d_a, d_b;
+    llama::adapter_parameters numbers;
   };
-  std::map<std::size_t, adapter> adapters;  ///< by linear layer
+  std::map<std::size_t, std::vector<adapter>> adapters;  ///< by linear layer
   std::size_t rank = 1;
   bool narrow = false;  ///< operands and what is stored are BF16
 
@@ -379,17 +377,12 @@ class lora_gemms final : public oracle::linear_gemms {
   oracle::tensor forward(std::size_t number, const oracle::tensor& x, const oracle::tensor& w, std::size_t in,
                          std::size_t out) const override {
     oracle::tensor y = base_->forward(number, x, w, in, out);
-    const auto found = adapters.find(number);
-    if (found == adapters.end()) return y;
-    const adapter& own = found->second;
-    const oracle::tensor low = low_of(own, x, in);
-    for (std::size_t i = 0; i < own.parts.size(); ++i) {
-      const part& p = own.parts[i];
-      const oracle::tensor added = oracle::linear(part_of(own, low, i), stored(p.b), rank, p.rows);
+    for (const adapter& own : beside(number)) {
+      const oracle::tensor added = oracle::linear(low_of(own, x, in), stored(own.b), rank, own.rows);
       for (std::size_t t = 0; t < y.size() / out; ++t)
-        for (std::size_t j = 0; j < p.rows; ++j) {
-          double& to = y[t * out + p.first_row + j];
-          to = stored(to + added[t * p.rows + j]);
+        for (std::size_t j = 0; j < own.rows; ++j) {
+          double& to = y[t * out + own.first_row + j];
+          to = stored(to + added[t * own.rows + j]);
         }
     }
     return y;
@@ -397,27 +390,23 @@ class lora_gemms final : public oracle::linear_gemms {
   oracle::linear_gradients backward(std::size_t number, const oracle::tensor& dy, const oracle::tensor& x,
                                     const oracle::tensor& w, std::size_t in, std::size_t out) const override {
     oracle::linear_gradients d = base_->backward(number, dy, x, w, in, out);
-    const auto found = adapters.find(number);
-    if (found == adapters.end()) return d;
-    const adapter& own = found->second;
-    const oracle::tensor low = low_of(own, x, in);
-    const std::size_t width = own.parts.size() * rank, n = x.size() / in;
-    oracle::tensor d_low(n * width);
-    for (std::size_t i = 0; i < own.parts.size(); ++i) {
-      const part& p = own.parts[i];
-      const auto g = oracle::linear_backward(stored(oracle::columns(dy, out, p.first_row, p.rows)),
-                                             part_of(own, low, i), stored(p.b), rank, p.rows);
-      p.d_b = g.w;
-      for (std::size_t t = 0; t < n; ++t)
-        for (std::size_t k = 0; k < rank; ++k) d_low[t * width + i * rank + k] = stored(g.x[t * rank + k]);
+    for (const adapter& own : beside(number)) {
+      const auto b = oracle::linear_backward(stored(oracle::columns(dy, out, own.first_row, own.rows)),
+                                             low_of(own, x, in), stored(own.b), rank, own.rows);
+      own.d_b = b.w;
+      const auto a = oracle::linear_backward(stored(b.x), dropped(own, x), stored(own.a), in, rank);
+      own.d_a = a.w;
+      for (std::size_t i = 0; i < d.x.size(); ++i) d.x[i] += stored(a.x[i]) * own.mask[i];
     }
-    const auto g = oracle::linear_backward(d_low, dropped(own, x), stored(own.a), in, width);
-    own.d_a = g.w;
-    for (std::size_t i = 0; i < d.x.size(); ++i) d.x[i] += stored(g.x[i]) * own.mask[i];
     return d;
   }
 
  private:
+  const std::vector<adapter>& beside(std::size_t number) const {
+    static const std::vector<adapter> none;
+    const auto found = adapters.find(number);
+    return found == adapters.end() ? none : found->second;
+  }
   double stored(double x) const { return narrow ? static_cast<double>(oracle::stored_as(formats::bf16, x)) : x; }
   oracle::tensor stored(oracle::tensor x) const {
     for (double& v : x) v = stored(v);
@@ -428,10 +417,7 @@ class lora_gemms final : public oracle::linear_gemms {
     return x;
   }
   oracle::tensor low_of(const adapter& own, const oracle::tensor& x, std::size_t in) const {
-    return stored(oracle::linear(dropped(own, x), stored(own.a), in, own.parts.size() * rank));
-  }
-  oracle::tensor part_of(const adapter& own, const oracle::tensor& low, std::size_t i) const {
-    return oracle::columns(low, own.parts.size() * rank, i * rank, rank);
+    return stored(oracle::linear(dropped(own, x), stored(own.a), in, rank));
   }
 
   const oracle::linear_gemms* base_;
@@ -446,27 +432,25 @@ lora_gemms adapters_of(const session_case& c, const oracle::linear_gemms& base, 
   const llama::model& m = c.session.model();
   gemms.rank = static_cast<std::size_t>(lora.rank);
   gemms.narrow = narrow;
-  for (std::size_t l = 0; l < m.parameters().layers().size(); ++l) {
-    for (std::size_t k = 0; k < 4; ++k) {
-      const llama::adapter_parameters& numbers = m.parameters().layers()[l].adapters[k];
-      if (numbers.b.empty()) continue;
+  for (std::size_t number = 0; number < 4 * m.parameters().layers().size(); ++number) {
+    for (const llama::adapter_parameters& numbers : m.parameters().layers()[number / 4].adapters[number % 4]) {
       lora_gemms::adapter own;
+      own.numbers = numbers;
       own.a = as_doubles(m.values(c.session.queue(), numbers.a));
-      for (const std::size_t number : numbers.b) {
-        const llama::parameter& p = m.parameters()[number];
-        own.parts.push_back({static_cast<std::size_t>(p.base_row),
-                             static_cast<std::size_t>(p.rows),
-                             as_doubles(m.values(c.session.queue(), number)),
-                             {}});
-      }
-      const std::uint64_t number = 4 * l + k;
-      const random_stream words{5, std::uint64_t{6} << 56 | number << 40};
+      own.b = as_doubles(m.values(c.session.queue(), numbers.b));
+      own.first_row = static_cast<std::size_t>(m.parameters()[numbers.b].base_row);
+      own.rows = static_cast<std::size_t>(m.parameters()[numbers.b].rows);
+      const std::uint64_t part = std::string(numbers.target.name).starts_with("k_")   ? 1
+                                 : std::string(numbers.target.name).starts_with("up") ? 1
+                                 : std::string(numbers.target.name).starts_with("v_") ? 2
+                                                                                      : 0;
+      const random_stream words{5, std::uint64_t{6} << 56 | part << 54 | static_cast<std::uint64_t>(number) << 40};
       const auto elements = m.tokens() * m.parameters()[numbers.a].cols;
       for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(elements); ++i) {
         const bool kept = words.word(i) * 0x1p-32 >= lora.dropout;
         own.mask.push_back(kept ? lora.alpha / lora.rank / (1.0 - lora.dropout) : 0.0);
       }
-      gemms.adapters.emplace(number, std::move(own));
+      gemms.adapters[number].push_back(std::move(own));
     }
   }
   return gemms;
@@ -476,7 +460,7 @@ lora_gemms adapters_of(const session_case& c, const oracle::linear_gemms& base, 
 
 TEST_CASE("gradients are those of the double-precision model with the same masks and the same quantizers") {
   double nearest = 1.0;
-  for (const char* name : {"fp32", "bf16", "mxfp4_h16"}) {
+  for (const char* name : {"fp32", "bf16", "fp8_amd", "mxfp4_h16"}) {
     for (const auto& targets : {split_targets, fused_targets}) {
       CAPTURE(name);
       const auto config = small_config(false);
@@ -501,8 +485,7 @@ TEST_CASE("gradients are those of the double-precision model with the same masks
         loss = oracle::loss(shape, weights, tokens, wanted, 2, 32, gemms);
         oracle::gradients(shape, weights, tokens, wanted, 2, 32, gemms);
         double error = 0, norm = 0;
-        for (const auto& [number, own] : gemms.adapters) {
-          const llama::adapter_parameters& numbers = m.parameters().layers()[number / 4].adapters[number % 4];
+        for (const auto& [number, beside] : gemms.adapters) {
           const auto compare = [&](std::size_t parameter, const oracle::tensor& want) {
             const auto got = m.arena_values(c.session.queue(), m.arena().gradient, parameter);
             REQUIRE(got.size() == want.size());
@@ -511,8 +494,10 @@ TEST_CASE("gradients are those of the double-precision model with the same masks
               norm += want[i] * want[i];
             }
           };
-          compare(numbers.a, own.d_a);
-          for (std::size_t i = 0; i < numbers.b.size(); ++i) compare(numbers.b[i], own.parts[i].d_b);
+          for (const lora_gemms::adapter& own : beside) {
+            compare(own.numbers.a, own.d_a);
+            compare(own.numbers.b, own.d_b);
+          }
         }
         return std::sqrt(error / norm);
       };

@@ -216,3 +216,63 @@ TEST_CASE("frozen weights have operands of x and w to observe, and no gradient")
   }
   CHECK(all[8].gradient.elements > 0);
 }
+
+namespace {
+
+/// With adapters whose B has begun to train, so that A has a gradient as well.
+std::unique_ptr<session_case> adapted(const nn::recipe& r, bool observed, const std::vector<std::string>& targets,
+                                      llama::recompute_part recompute = llama::recompute_part::none) {
+  auto c = std::make_unique<session_case>(small_config(false), r, 2, 32, 1, 3, [&](llama::session_options& o) {
+    o.model.lora.emplace();
+    o.model.lora->rank = 4;
+    o.model.lora->targets = targets;
+    o.model.recompute = recompute;
+    o.model.statistics = observed;
+  });
+  c->step(batch(2, 32, 64, true), 7, 0.02f);
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("adapters: gradients of A and B against the FP32 GEMM, and no bit moves") {
+  const batch data(2, 32, 64, true);
+  const std::vector<std::string> split = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"},
+                                 fused = {"qkv_proj", "o_proj"};
+  for (const char* name : {"fp32", "bf16", "mxfp4_h16"}) {
+    for (const auto& targets : {split, fused}) {
+      for (const auto recompute : {llama::recompute_part::none, llama::recompute_part::layer}) {
+        CAPTURE(name);
+        CAPTURE(targets.size());
+        const nn::recipe r = preset(name);
+        const auto without = adapted(r, false, targets, recompute), with = adapted(r, true, targets, recompute);
+        const auto all = observe(*with, data);
+        const llama::model& m = with->session.model();
+        REQUIRE(all.size() == 9 + 2 * targets.size() * 2);
+        for (std::size_t i = 0; i < 9; ++i) CHECK(all[i].gradient.elements == 0);  // frozen
+        for (std::size_t i = m.parameters().base_count(); i < m.parameters().all().size(); ++i) {
+          const llama::parameter& p = m.parameters()[i];
+          CAPTURE(p.name());
+          const nn::comparison_statistics& s = all[static_cast<std::size_t>(m.observed_number(i))].gradient;
+          CHECK(s.elements == p.size());
+          double squares = 0;
+          for (const float g : m.arena_values(with->session.queue(), m.arena().gradient, i)) {
+            squares += static_cast<double>(g) * static_cast<double>(g);
+          }
+          CHECK(squares > 0);
+          CHECK(s.squares == doctest::Approx(squares).epsilon(1e-9));
+          // Operands are BF16 of dy: half a unit of 2^-8 of each product, whatever the base's recipe is.
+          if (std::string(name) == "fp32") {
+            CHECK(s.error_squares == 0);
+          } else {
+            CHECK(s.relative_error().value() < 0x1p-8);
+            CHECK(
+                (s.error_squares > 0 || p.kind == llama::parameter_kind::adapter_a));  // whose operands are BF16 anyway
+          }
+        }
+        CHECK(llama::all_gradients(all).elements == m.parameters().trained_count());
+        CHECK(same_bytes(trained(*without, data, 0), trained(*adapted(r, true, targets, recompute), data, 7)));
+      }
+    }
+  }
+}

@@ -15,14 +15,21 @@ namespace {
 
 bool is_frozen(const llama::parameter& p) { return p.name().find("proj") != std::string::npos; }
 
+/// What of the model trains: everything, all but the linear layers, or LoRA's adapters alone.
+enum class base { trains, frozen, adapted };
+
 /// Everything that a checkpoint holds, and the losses of an evaluation.
-std::vector<std::vector<float>> run(const nn::recipe& r, bool frozen, int synthetic_steps) {
+std::vector<std::vector<float>> run(const nn::recipe& r, base kind, int synthetic_steps) {
   const auto ops = nn::make_cpu_backend(2);
   llama::session_options o;
   o.model.batch = 2;
   o.model.sequence = 32;
   o.micro_batches = 2;
-  if (frozen) o.model.trains = [](const llama::parameter& p) { return !is_frozen(p); };
+  if (kind == base::frozen) o.model.trains = [](const llama::parameter& p) { return !is_frozen(p); };
+  if (kind == base::adapted) {
+    o.model.lora.emplace();
+    o.model.lora->targets = {"q_proj", "v_proj", "o_proj", "gate_up_proj"};
+  }
   const nn::recipe fp8 = preset("fp8_amd");
   llama::session s(*ops, small_config(false), o, {r, fp8});
   llama::warm_up(s, {synthetic_steps, fp8, 7, 0.01f}, r, [](llama::session& into) { into.initialize(3); });
@@ -56,12 +63,12 @@ std::vector<std::vector<float>> run(const nn::recipe& r, bool frozen, int synthe
 
 TEST_CASE("a run behind a synthetic warm-up is the run without it") {
   for (const char* name : {"mxfp4_h16_step_signs", "mxfp4_h16_fixed_signs", "mxfp4_h16_sr", "fp8_amd", "nvfp4", "fp32"}) {
-    for (const bool frozen : {false, true}) {
+    for (const base kind : {base::trains, base::frozen, base::adapted}) {
       const nn::recipe r = preset(name);
-      if (frozen && nn::redraws_signs_of_weights(r)) continue;  // frozen weights are quantized once
+      if (kind != base::trains && nn::redraws_signs_of_weights(r)) continue;  // frozen weights are quantized once
       CAPTURE(r.name);
-      CAPTURE(frozen);
-      const auto plain = run(r, frozen, 0), warmed = run(r, frozen, 3);
+      CAPTURE(static_cast<int>(kind));
+      const auto plain = run(r, kind, 0), warmed = run(r, kind, 3);
       REQUIRE(plain.size() == warmed.size());
       for (std::size_t i = 0; i < plain.size(); ++i) {
         CAPTURE(i);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// An adapter beside a linear layer leaves, by bytes, what docs/numerics.md says: written here as chains of FMA over
-// numbers that encode() rounds to BF16, on top of what the layer gives without it.
+// Adapters beside a linear layer leave, by bytes, what docs/numerics.md says: written here as chains of FMA over
+// numbers that encode() rounds to BF16, on top of what the layer gives without them.
 #include "rotoscale/nn/adapter.hpp"
 
 #include <doctest/doctest.h>
@@ -19,7 +19,12 @@ namespace nn = rotoscale::nn;
 namespace {
 
 constexpr index_t tokens = 64, in = 96, out = 160, rank = 5, layer_number = 3;
-const std::vector<nn::adapter_part> parts = {{0, 64}, {96, 64}};  // rows 64 to 95 have no adapter
+/// Two adapters, of the layer's first part and of its third: rows 64 to 95 have none.
+struct adapter_rows {
+  int part;
+  index_t first_row, rows;
+};
+const std::vector<adapter_rows> parts = {{0, 0, 64}, {2, 96, 64}};
 constexpr std::uint64_t seed = 17, step = 5;
 constexpr double scale = 12.0 / rank, probability = 0.3;
 
@@ -66,33 +71,36 @@ numbers chains(const numbers& a, const numbers& b, index_t k) {
     }
   return c;
 }
-/// Which elements of x stay, or all.
-bool kept(std::size_t i, bool training, std::uint64_t micro_batch) {
-  const random_stream words{seed,
-                            std::uint64_t{6} << 56 | std::uint64_t{layer_number} << 40 | (step * 4096 + micro_batch)};
+/// Which elements of x stay in front of a part's adapter, or all.
+bool kept(std::size_t i, bool training, std::uint64_t micro_batch, int part) {
+  const random_stream words{seed, std::uint64_t{6} << 56 | static_cast<std::uint64_t>(part) << 54 |
+                                      std::uint64_t{layer_number} << 40 | (step * 4096 + micro_batch)};
   return !training || words.word(i) >= static_cast<std::uint32_t>(probability * 0x1p32 + 0.5);
 }
 
 struct results {
-  numbers y, dx, a;
-  std::vector<numbers> b;
+  numbers y, dx;
+  std::vector<numbers> a, b;
 };
 
-/// The layer with or without an adapter; gradients are added to ones.
+/// The layer with or without adapters; gradients are added to ones.
 results run(nn::backend& ops, const nn::recipe& r, const nn::recipe* adapter, nn::dtype stored, bool training,
-            const numbers& a, const std::vector<numbers>& b, std::uint32_t micro_batch) {
+            const std::vector<numbers>& a, const std::vector<numbers>& b, std::uint32_t micro_batch) {
   const nn::queue q{};
-  const queue_workspace room(ops, {.tokens = tokens, .widest = out, .hidden = out, .vocabulary = 1, .parameters = 20000});
+  const queue_workspace room(ops,
+                             {.tokens = tokens, .widest = out, .hidden = out, .vocabulary = 1, .parameters = 20000});
   nn::adapted_linear l({layer_number, out, in, tokens, false, true, stored, stored}, r);
-  if (adapter != nullptr) {
+  for (std::size_t i = 0; adapter != nullptr && i < parts.size(); ++i) {
     nn::adapter_shape s;
     s.base = l.shape();
     s.base.trains = true;
     s.rank = rank;
     s.scale = scale;
     s.dropout = probability;
-    s.parts = parts;
-    l.adapter.emplace(s, *adapter);
+    s.part = parts[i].part;
+    s.first_row = parts[i].first_row;
+    s.rows = parts[i].rows;
+    l.adapters.emplace_back(s, *adapter);
   }
   REQUIRE(l.agree(ops));
   const auto load = [&](const numbers& x, nn::dtype type, index_t rows, index_t cols) {
@@ -109,10 +117,10 @@ results run(nn::backend& ops, const nn::recipe& r, const nn::recipe* adapter, nn
              w = load(values(out * in, 2, 0.5f), nn::dtype::fp32, out, in),
              dy = load(values(tokens * out, 3, 0.25f), stored, tokens, out),
              y = load(numbers(tokens * out), stored, tokens, out), dx = load(numbers(tokens * in), stored, tokens, in);
-  const index_t width = static_cast<index_t>(parts.size()) * rank;
-  const auto am = load(a, nn::dtype::fp32, width, in), da = load(numbers(a.size(), 1.0f), nn::dtype::fp32, width, in);
-  std::vector<decltype(load(a, stored, 1, 1))> bm, db;
+  std::vector<decltype(load({}, stored, 1, 1))> am, da, bm, db;
   for (std::size_t i = 0; i < parts.size(); ++i) {
+    am.push_back(load(a[i], nn::dtype::fp32, rank, in));
+    da.push_back(load(numbers(a[i].size(), 1.0f), nn::dtype::fp32, rank, in));
     bm.push_back(load(b[i], nn::dtype::fp32, parts[i].rows, rank));
     db.push_back(load(numbers(b[i].size(), 1.0f), nn::dtype::fp32, parts[i].rows, rank));
   }
@@ -121,12 +129,12 @@ results run(nn::backend& ops, const nn::recipe& r, const nn::recipe* adapter, nn
     l.lay_out(ops, memory, quantized, nn::tensor_role::w, w.second);
     l.lay_out(ops, memory, activations, nn::tensor_role::x, x.second);
     l.lay_out(ops, memory, activations, nn::tensor_role::dy, dy.second);
-    if (!l.adapter) return;
-    l.adapter->a().lay_out(ops, memory, adapters, nn::tensor_role::w, am.second);
-    for (std::size_t i = 0; i < parts.size(); ++i)
-      l.adapter->b()[i].lay_out(ops, memory, adapters, nn::tensor_role::w, bm[i].second);
-    l.adapter->lay_out_forward(ops, memory);
-    l.adapter->lay_out_backward(ops, memory, dy.second);
+    for (std::size_t i = 0; i < l.adapters.size(); ++i) {
+      l.adapters[i].a().lay_out(ops, memory, adapters, nn::tensor_role::w, am[i].second);
+      l.adapters[i].b().lay_out(ops, memory, adapters, nn::tensor_role::w, bm[i].second);
+      l.adapters[i].lay_out_forward(ops, memory);
+    }
+    l.lay_out_adapters_backward(ops, memory, dy.second);
   };
   nn::memory_cursor counting;
   lay_out(counting);
@@ -145,17 +153,18 @@ results run(nn::backend& ops, const nn::recipe& r, const nn::recipe* adapter, nn
   state.micro_batch = micro_batch;
   const nn::pass p{&ops, q, &state, nullptr, training};
   l.quantize_weights(p, w.second);
-  if (l.adapter) {
-    l.adapter->a().quantize_weights(p, am.second);
-    for (std::size_t i = 0; i < parts.size(); ++i) l.adapter->b()[i].quantize_weights(p, bm[i].second);
+  for (std::size_t i = 0; i < l.adapters.size(); ++i) {
+    l.adapters[i].a().quantize_weights(p, am[i].second);
+    l.adapters[i].b().quantize_weights(p, bm[i].second);
   }
   ops.quantize(q, x.second, l.input_target(p), &state);
   l.forward(p, x.second, y.second);
   if (training) {
     ops.quantize(q, dy.second, l.gradient_target(p), &state);
-    nn::adapter_gradients g{da.second, {}};
-    for (const auto& one : db) g.b.push_back(one.second);
-    l.backward(p, dy.second, dx.second, {}, g);
+    std::vector<nn::adapter_gradients> g;
+    for (std::size_t i = 0; i < l.adapters.size(); ++i) g.push_back({da[i].second, db[i].second});
+    l.backward(p, dx.second, {});
+    l.backward_adapters(p, dy.second, dx.second, g);
   }
   ops.synchronize(q);
   const auto store = [&](const auto& t) {
@@ -169,8 +178,11 @@ results run(nn::backend& ops, const nn::recipe& r, const nn::recipe* adapter, nn
     }
     return host;
   };
-  results found{store(y), store(dx), store(da), {}};
-  for (const auto& one : db) found.b.push_back(store(one));
+  results found{store(y), store(dx), {}, {}};
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    found.a.push_back(store(da[i]));
+    found.b.push_back(store(db[i]));
+  }
   return found;
 }
 
@@ -178,56 +190,50 @@ results run(nn::backend& ops, const nn::recipe& r, const nn::recipe* adapter, nn
 
 TEST_CASE("outputs and gradients are docs/numerics.md's, by bytes") {
   const auto ops = nn::make_cpu_backend(2);
-  const index_t width = static_cast<index_t>(parts.size()) * rank;
-  const numbers a = values(width * in, 4, 0.3f);
-  const std::vector<numbers> b = {values(64 * rank, 5, 0.3f), values(64 * rank, 6, 0.3f)};
+  const std::vector<numbers> a = {values(rank * in, 4, 0.3f), values(rank * in, 7, 0.3f)},
+                             b = {values(64 * rank, 5, 0.3f), values(64 * rank, 6, 0.3f)};
   const nn::recipe adapter = nn::presets::uniform("bf16", nn::operand_format::bf16, nn::operand_format::bf16);
   for (const char* name : {"bf16", "mxfp4_h16"}) {
     for (const nn::dtype stored : {nn::dtype::fp32, nn::dtype::bf16}) {
       for (const bool training : {true, false}) {
         CAPTURE(name);
         CAPTURE(training);
-        const nn::recipe base =
-            std::string(name) == "bf16" ? adapter : nn::presets::mxfp4("mxfp4", {16});
+        const nn::recipe base = std::string(name) == "bf16" ? adapter : nn::presets::mxfp4("mxfp4", {16});
         constexpr std::uint32_t micro_batch = 2;
         const results plain = run(*ops, base, nullptr, stored, training, a, b, micro_batch),
                       got = run(*ops, base, &adapter, stored, training, a, b, micro_batch);
-        const auto as_stored = [&](numbers x) { return stored == nn::dtype::bf16 ? rounded(std::move(x)) : x; };
-        const numbers x = as_stored(values(tokens * in, 1, 2.0f)), dy = as_stored(values(tokens * out, 3, 0.25f));
+        const auto as_stored = [&](float v) { return stored == nn::dtype::bf16 ? rounded(v) : v; };
+        const auto all_as_stored = [&](numbers x) { return stored == nn::dtype::bf16 ? rounded(std::move(x)) : x; };
+        const numbers x = all_as_stored(values(tokens * in, 1, 2.0f)),
+                      dy = all_as_stored(values(tokens * out, 3, 0.25f));
         const auto factor = static_cast<float>(training ? scale / (1.0 - probability) : scale);
-        numbers dropped(x.size());
-        for (std::size_t i = 0; i < x.size(); ++i)
-          dropped[i] = kept(i, training, micro_batch) ? rounded(x[i] * factor) : 0.0f;
-        const numbers low = rounded(chains(dropped, rounded(a), in));
-        numbers y = plain.y, d_low(low.size());
-        for (std::size_t part = 0; part < parts.size(); ++part) {
-          const index_t rows = parts[part].rows, first = static_cast<index_t>(part) * rank;
-          const numbers u = columns(low, width, first, rank),
-                        own = rounded(columns(dy, out, parts[part].first_row, rows));
-          const numbers added = chains(u, rounded(b[part]), rank);
+        numbers y = plain.y, dx = plain.dx;
+        for (std::size_t i = 0; i < parts.size(); ++i) {
+          const auto& [part, first, rows] = parts[i];
+          numbers dropped(x.size());
+          for (std::size_t j = 0; j < x.size(); ++j)
+            dropped[j] = kept(j, training, micro_batch, part) ? rounded(x[j] * factor) : 0.0f;
+          const numbers low = rounded(chains(dropped, rounded(a[i]), in)), added = chains(low, rounded(b[i]), rank);
           for (index_t t = 0; t < tokens; ++t)
             for (index_t j = 0; j < rows; ++j) {
-              float& to = y[static_cast<std::size_t>(t * out + parts[part].first_row + j)];
+              float& to = y[static_cast<std::size_t>(t * out + first + j)];
               to = rounded(added[static_cast<std::size_t>(t * rows + j)] + to);
             }
           if (!training) continue;
-          const numbers du = rounded(chains(own, transpose(rounded(b[part]), rows, rank), rows));
-          for (index_t t = 0; t < tokens; ++t)
-            for (index_t j = 0; j < rank; ++j) {
-              d_low[static_cast<std::size_t>(t * width + first + j)] = du[static_cast<std::size_t>(t * rank + j)];
-            }
-          const numbers db = chains(transpose(own, tokens, rows), transpose(u, tokens, rank), tokens);
-          for (std::size_t i = 0; i < db.size(); ++i) REQUIRE(got.b[part][i] == db[i] + 1.0f);
+          const numbers own = rounded(columns(dy, out, first, rows));
+          const numbers d_low = rounded(chains(own, transpose(rounded(b[i]), rows, rank), rows)),
+                        db = chains(transpose(own, tokens, rows), transpose(low, tokens, rank), tokens),
+                        da = chains(transpose(d_low, tokens, rank), transpose(dropped, tokens, in), tokens);
+          numbers d_dropped = chains(d_low, transpose(rounded(a[i]), rank, in), rank);
+          for (float& v : d_dropped) v = as_stored(rounded(v));
+          for (std::size_t j = 0; j < db.size(); ++j) REQUIRE(got.b[i][j] == db[j] + 1.0f);
+          for (std::size_t j = 0; j < da.size(); ++j) REQUIRE(got.a[i][j] == da[j] + 1.0f);
+          for (std::size_t j = 0; j < dx.size(); ++j) {
+            if (kept(j, true, micro_batch, part)) dx[j] = as_stored(std::fma(d_dropped[j], factor, dx[j]));
+          }
         }
         REQUIRE(got.y == y);
-        if (!training) continue;
-        const numbers da = chains(transpose(d_low, tokens, width), transpose(dropped, tokens, in), tokens),
-                      d_dropped = rounded(chains(d_low, transpose(rounded(a), width, in), width));
-        for (std::size_t i = 0; i < da.size(); ++i) REQUIRE(got.a[i] == da[i] + 1.0f);
-        for (std::size_t i = 0; i < got.dx.size(); ++i) {
-          const float sum = kept(i, true, micro_batch) ? std::fma(d_dropped[i], factor, plain.dx[i]) : plain.dx[i];
-          REQUIRE(got.dx[i] == (stored == nn::dtype::bf16 ? rounded(sum) : sum));
-        }
+        if (training) REQUIRE(got.dx == dx);
       }
     }
   }

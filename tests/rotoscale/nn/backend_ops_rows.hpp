@@ -80,7 +80,7 @@ inline op_case::prepared dropout_case(op_scene& c, const row_shape& s, nn::dtype
                                       bool accumulate) {
   const auto x = c.tensor(from, s.rows, s.cols, 1, s.width), y = c.tensor(to, s.rows, s.cols, 2, s.width);
   nn::step_state* state = c.state();
-  const nn::dropout_args args{7, static_cast<std::uint32_t>(probability * 0x1p32), 1.7f};
+  const nn::dropout_args args{7, 3, static_cast<std::uint32_t>(probability * 0x1p32), 1.7f};
   return {[=, &c] { c.ops().dropout(c.queue, x, args, y, accumulate, state); }, [=, &c] { c.result(y); }};
 }
 
