@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "commit.hpp"
+#include "configs.hpp"
 #include "examples/command_line.hpp"
 #include "exit_codes.hpp"
 #include "rotoscale/io/json.hpp"
@@ -76,6 +77,13 @@ void define_device(CLI::App& sub, device_choice& d) {
       ->group("run");
   sub.add_flag("!--no-graphs", d.graphs, "launch each operation by itself")->group("run");
   sub.add_flag("--wait-for-each", d.wait_for_each, "wait for each operation, so that a fault has its name")
+      ->group("run");
+}
+
+void define_config(CLI::App& sub, arguments& a) {
+  std::string names;
+  for (const std::string& name : config_names()) names += name + ", ";
+  sub.add_option("--config", a.config, names + "or a JSON file with any of the options below; flags override it")
       ->group("run");
 }
 
@@ -170,7 +178,7 @@ void define_outputs(CLI::App& train, arguments& a) {
 
 void define_plan(CLI::App& app, arguments& a) {
   CLI::App* plan = app.add_subcommand("plan", "the memory that train would take with these options");
-  plan->add_option("--config", a.config, "JSON file with any of the options below")->group("run");
+  define_config(*plan, a);
   plan->add_option("--model-config", a.model_config, "model shape from a Hugging Face config.json")->group("run");
   plan->add_option("--recipe", a.schedule_override, "same as --schedule")->group("run");
   plan->add_option("--statistics-every", a.statistics_every, "as train's; 0 needs no memory")->group("run");
@@ -185,7 +193,7 @@ void define(CLI::App& app, arguments& a) {
 
   CLI::App* train = app.add_subcommand("train", "train a model, or continue with --resume");
   train->add_option("--out", a.session.out, "directory for log, configuration and checkpoints")->group("run");
-  train->add_option("--config", a.config, "JSON file with any of the options below; flags override it")->group("run");
+  define_config(*train, a);
   train->add_option("--model-config", a.model_config, "model shape from a Hugging Face config.json")->group("run");
   train->add_option("--recipe", a.schedule_override, "same as --schedule")->group("run");
   train->add_option("--resume", a.resume, "run directory or checkpoint to continue, with its options")->group("run");
@@ -217,7 +225,7 @@ void define(CLI::App& app, arguments& a) {
   define_plan(app, a);
 
   CLI::App* profile = app.add_subcommand("profile", "where a step's time goes on a device, on random tokens");
-  profile->add_option("--config", a.config, "JSON file with any of the options below")->group("run");
+  define_config(*profile, a);
   profile->add_option("--model-config", a.model_config, "model shape from a Hugging Face config.json")->group("run");
   profile->add_option("--recipe", a.schedule_override, "same as --schedule")->group("run");
   define_device(*profile, a.device);
@@ -233,6 +241,13 @@ void define(CLI::App& app, arguments& a) {
   report->add_option("--out", a.report.out, "directory to write to")->required();
   report->add_option("--baseline", a.report.baseline, "run that gaps are measured against (default: bf16)");
   report->add_option("--title", a.report.title, "title of the page");
+}
+
+/// What is said of adapters must be what those of --adapter have.
+void check_adapter(const arguments& a, const std::filesystem::path& directory) {
+  if (!a.run.lora) return;
+  if (const auto difference = find_difference(*a.run.lora, directory)) throw option_error(a, "lora." + *difference);
+  if (a.flags.contains("--lora-init")) throw io::error("--lora-init", "excludes --adapter, which has the values of A");
 }
 
 }  // namespace
@@ -261,21 +276,26 @@ void parse_arguments(int argc, char** argv, arguments& a) {
   parse_into(a);
   arguments again;
   again.run.train.mlperf = a.run.train.mlperf;
-  if (!a.config.empty()) {  // may name the benchmark, and then override its values
+  const bool resumes = !a.resume.empty();
+  std::string adapter = resumes ? "" : a.run.adapter;
+  if (!a.config.empty()) {  // may name the benchmark and adapters, and then override their values
     run_options from_file;
-    io::from_json(io::read_json(a.config), from_file, a.config);
+    io::from_json(read_config(a.config), from_file, a.config);
     if (again.run.train.mlperf.empty()) again.run.train.mlperf = from_file.train.mlperf;
+    if (adapter.empty() && !resumes) adapter = from_file.adapter;
   }
   set_mlperf_defaults(again.run.train);
-  if (!a.config.empty()) io::from_json(io::read_json(a.config), again.run, a.config);
+  if (!adapter.empty()) again.run.lora = read_adapter_options(find_adapter(adapter));
+  if (!a.config.empty()) io::from_json(read_config(a.config), again.run, a.config);
   if (again.run.lora) again.lora = *again.run.lora;
   std::string shape = a.model_config;
   const std::string& init = a.run.init.empty() ? again.run.init : a.run.init;
-  if (shape.empty() && !init.empty() && a.resume.empty()) shape = llama::find_weights(init).config().string();
-  if (a.config.empty() && shape.empty() && again.run.train.mlperf.empty()) return;
+  if (shape.empty() && !init.empty() && !resumes) shape = llama::find_weights(init).config().string();
+  if (a.config.empty() && shape.empty() && adapter.empty() && again.run.train.mlperf.empty()) return;
   if (!shape.empty()) again.run.model = llama::read_model_config(io::read_json(shape), shape);
   parse_into(again);
   a = again;
+  if (!adapter.empty()) check_adapter(a, find_adapter(adapter));
 }
 
 io::error option_error(const arguments& a, const std::string& fault) {
@@ -290,10 +310,11 @@ io::error option_error(const arguments& a, const std::string& fault) {
 }
 
 void check_resume_flags(int argc, char** argv) {
-  const std::vector<std::string> allowed = {
-      "--resume",        "--threads",      "--stop-at",          "--no-progress", "--data",          "--out",
-      "--memory-limit",  "--device",       "--tokenizer",        "--init",        "--device-number", "--no-graphs",
-      "--wait-for-each", "--digest-steps", "--statistics-every", "--roof",        "--csv",           "--tensorboard"};
+  const std::vector<std::string> allowed = {"--resume",    "--threads",       "--stop-at",      "--no-progress",
+                                            "--data",      "--out",           "--adapter",      "--memory-limit",
+                                            "--device",    "--tokenizer",     "--init",         "--device-number",
+                                            "--no-graphs", "--wait-for-each", "--digest-steps", "--statistics-every",
+                                            "--roof",      "--csv",           "--tensorboard"};
   for (int i = 2; i < argc; ++i) {
     const std::string word = argv[i];
     if (!word.starts_with("--")) continue;

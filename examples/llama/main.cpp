@@ -50,6 +50,7 @@ int resume(nn::backend& ops, arguments& a, const std::vector<resume_point>& poin
       if (!a.run.data.empty()) state.run.data = a.run.data;
       if (!a.run.tokenizer.empty()) state.run.tokenizer = a.run.tokenizer;
       if (!a.run.init.empty()) state.run.init = a.run.init;
+      if (!a.run.adapter.empty()) state.run.adapter = a.run.adapter;
       // A run that was killed before its first records has no file that tells.
       const fs::path statistics = run_directory(points[i].run).statistics();
       if (a.statistics_every) {

@@ -6,6 +6,7 @@
 
 #include "exit_codes.hpp"
 #include "merge.hpp"
+#include "train/state.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -15,6 +16,32 @@ fs::path find_adapter(const fs::path& path) {
   fs::path found = llama::find_checkpoint(path);
   if (!llama::is_adapter(found)) throw io::error(found.string(), "holds no adapters (adapter_model.safetensors)");
   return found;
+}
+
+llama::lora_config read_adapter_options(const fs::path& directory) {
+  std::error_code failed;
+  const llama::lora_config from_files = llama::read_adapter_config(directory);
+  if (!fs::exists(directory / "trainer_state.json", failed)) return from_files;
+  return read_trainer_state(directory).run.lora.value_or(from_files);
+}
+
+std::optional<std::string> find_difference(const llama::lora_config& wanted, const fs::path& directory) {
+  const llama::lora_config own = llama::read_adapter_config(directory);
+  const auto number = [](double x) { return nlohmann::ordered_json(x).dump(); };
+  const auto list = [](const std::vector<std::string>& names) {
+    std::string all;
+    for (const std::string& name : names) all += (all.empty() ? "" : ",") + name;
+    return all;
+  };
+  const std::string whose = " of " + directory.string();
+  if (wanted.rank != own.rank) {
+    return "rank: " + std::to_string(wanted.rank) + " is not the " + std::to_string(own.rank) + whose;
+  }
+  if (wanted.alpha != own.alpha) return "alpha: " + number(wanted.alpha) + " is not the " + number(own.alpha) + whose;
+  if (llama::unfused_targets(wanted) != llama::unfused_targets(own)) {
+    return "targets: " + list(wanted.targets) + " are not the " + list(own.targets) + whose;
+  }
+  return std::nullopt;
 }
 
 int merge(const merge_options& o) {

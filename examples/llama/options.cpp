@@ -46,6 +46,8 @@ std::optional<std::string> find_fault(const run_options& o) {
   if (o.lora) {
     if (auto f = llama::find_fault(*o.lora)) return "lora." + *f;
     if (o.init.empty()) return std::string("init: is missing, adapters stand beside given weights");
+  } else if (!o.adapter.empty()) {
+    return std::string("adapter: excludes training all weights (lora is null)");
   }
   const train_options& t = o.train;
   struct {

@@ -91,6 +91,7 @@ struct run_options {
   std::string tokenizer;
   std::string schedule = "bf16";
   std::string init;
+  std::string adapter;
   std::optional<llama::lora_config> lora;
   llama::model_config model;
   train_options train;
@@ -105,6 +106,8 @@ void describe(Visitor&& v, run_options& o) {
   v("schedule", o.schedule, "recipe or schedule: a preset's name or a JSON file");
   v("init", o.init,
     "begin with these weights: a directory or file of Hugging Face's, or a checkpoint (default: from the seed)");
+  v("adapter", o.adapter,
+    "begin with these adapters beside init: PEFT's files, or a checkpoint or run (default: from the seed)");
   v("lora", o.lora, "adapters beside the frozen weights of init, or null");
   v("model", o.model, "shape of the model");
   v("train", o.train, "training");

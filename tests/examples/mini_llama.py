@@ -29,6 +29,8 @@ NO_GNUPLOT = shutil.which("gnuplot") is None
 SHAPE = {"vocab_size": 256, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
          "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 64}
 TRAIN = {"sequence": 32, "batch": 2, "eval_windows": 4, "final_eval_windows": 8, "eval_every": 4}
+MODEL_FILES = ["config.json", "generation_config.json", "model.safetensors", "optimizer.safetensors", "trainer_state.json"]
+ADAPTER_FILES = ["adapter_config.json", "adapter_model.safetensors", "optimizer.safetensors", "trainer_state.json"]
 WORDS = "the sea light of and stone river under north a word keeps".split()
 
 
@@ -50,6 +52,20 @@ def tree_of(folder):
 def records(log, event=None):
     lines = [json.loads(line) for line in Path(log).read_text().splitlines()]
     return [r for r in lines if event is None or r["event"] == event]
+
+
+def main(usage, *others):
+    """Runs the tests of the script that calls: its command line is PROGRAM, a path for each of `others`, which become global
+    names of that script, and names of tests. What begins with -- is the script's own."""
+    global PROGRAM
+    paths = [Path(path).resolve() for path in sys.argv[1:2 + len(others)]]
+    if len(paths) < 1 + len(others):
+        sys.exit(usage)
+    PROGRAM = str(paths[0])
+    for name, path in zip(others, paths[1:]):
+        setattr(sys.modules["__main__"], name, path)
+    select = [word for name in sys.argv[2 + len(others):] if not name.startswith("--") for word in ("-k", name)]
+    unittest.main(argv=sys.argv[:1] + select, verbosity=1)
 
 
 class Scratch(unittest.TestCase):
@@ -100,9 +116,7 @@ class Scratch(unittest.TestCase):
 
     def assert_same_checkpoint(self, one, other, step=8):
         first = tree_of(self.checkpoint(one, step))
-        self.assertEqual(sorted(first),
-                         ["config.json", "generation_config.json", "model.safetensors", "optimizer.safetensors",
-                          "trainer_state.json"])
+        self.assertEqual(sorted(first), ADAPTER_FILES if "adapter_config.json" in first else MODEL_FILES)
         self.assertEqual(first, tree_of(self.checkpoint(other, step)))
 
     def assert_same_tensors(self, one, other):
@@ -410,10 +424,10 @@ class Warmup(Scratch):
 
     def test_the_pretraining_configuration(self):
         """AMD's hyper-parameters; the learning rate of a step does not depend on how long the run is."""
-        config = Path(__file__).resolve().parents[2] / "examples/llama/configs/pretrain_amd.json"
+        file = Path(__file__).resolve().parents[2] / "examples/llama/configs/amd_llama31_8b.json"
         tiny = {**SHAPE, "accumulate": 2, "sequence": 32, "eval_windows": 1, "final_eval_windows": 1}
         rates = []
-        for steps in (5, 70):
+        for steps, config in ((5, "amd_llama31_8b"), (70, file)):  # by its name, and as the file that has the name
             self.succeed("train", "--config", config, "--data", "text.txt", "--out", f"run-{steps}", "--synthetic-warmup", 20,
                          "--synthetic-recipe", "fp8_delayed", "--steps", steps, "--max-epochs", 9, *as_flags(tiny))
             log = self.folder / f"run-{steps}/log.jsonl"
@@ -984,8 +998,4 @@ class Output(Scratch):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    PROGRAM = str(Path(sys.argv[1]).resolve())
-    select = [word for name in sys.argv[2:] for word in ("-k", name)]
-    unittest.main(argv=sys.argv[:1] + select, verbosity=1)
+    main(__doc__)

@@ -8,9 +8,6 @@ usage: mini_llama_data.py PROGRAM [NAME...]
 import gzip
 import json
 import struct
-import sys
-import unittest
-from pathlib import Path
 
 import mini_llama
 from mini_llama import Scratch, generated_text, records
@@ -120,8 +117,4 @@ class Data(Scratch):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    mini_llama.PROGRAM = str(Path(sys.argv[1]).resolve())
-    select = [word for name in sys.argv[2:] for word in ("-k", name)]
-    unittest.main(argv=sys.argv[:1] + select, verbosity=1)
+    mini_llama.main(__doc__)

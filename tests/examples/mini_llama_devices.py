@@ -7,9 +7,6 @@ its digests.
 usage: mini_llama_devices.py PROGRAM [NAME...]
 """
 import json
-import sys
-import unittest
-from pathlib import Path
 
 import mini_llama
 from mini_llama import Scratch, records
@@ -45,6 +42,18 @@ class Devices(Scratch):
         self.assertIn("are equal", self.replay("--steps", "2:4", "--device", device, "--keep", "kept"))
         self.assertEqual((self.folder / "kept/checkpoints/step-000000004/model.safetensors").read_bytes(),
                          (self.folder / "run/checkpoints/step-000000004/model.safetensors").read_bytes())
+
+    def test_adapters_on_a_device_are_replayed_by_the_cpu(self):
+        """Those of q_proj, k_proj and v_proj draw a mask each; the run heals behind its fifth step."""
+        device = self.device()
+        self.train("base", steps=1)
+        more = {"init": "base", "lora_rank": 4, "schedule": "amd_lora", "checkpoint_every": 4, "batch": 1, "eval_windows": 1,
+                "final_eval_windows": 1}
+        for targets in ("q_proj,k_proj,v_proj,up_proj,down_proj", "qkv_proj,o_proj"):
+            with self.subTest(targets):
+                self.train("run", "--device", device, "--overwrite", lora_targets=targets, **more)
+                for steps in ("0:4", "4:8"):
+                    self.assertIn("of the checkpoint are equal", self.replay("--steps", steps, "--device", "cpu"))
 
     def test_a_planted_fault_is_named(self):
         self.train("run", "--device", "cpu", "--digest-steps", "2:4", steps=4, checkpoint_every=2)
@@ -97,8 +106,4 @@ class Devices(Scratch):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    mini_llama.PROGRAM = str(Path(sys.argv[1]).resolve())
-    select = [word for name in sys.argv[2:] for word in ("-k", name)]
-    unittest.main(argv=sys.argv[:1] + select, verbosity=1)
+    mini_llama.main(__doc__)

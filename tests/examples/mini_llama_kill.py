@@ -16,14 +16,12 @@ import signal
 import subprocess
 import sys
 import time
-import unittest
-from pathlib import Path
 
 import mini_llama
 from mini_llama import Scratch, records, tree_of
 
 FAULTS = ""
-SLOW = False
+SLOW = "--slow" in sys.argv
 STORY = {"step": ("step", "loss", "lr", "grad_norm", "tokens", "recipe"), "eval": ("step", "val_loss"),
          "switch": ("step", "from", "to", "val_loss_before")}
 
@@ -428,9 +426,4 @@ class Rollback(Runs):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 3:
-        sys.exit(__doc__)
-    mini_llama.PROGRAM, FAULTS = (str(Path(path).resolve()) for path in sys.argv[1:3])
-    SLOW = "--slow" in sys.argv
-    select = [word for name in sys.argv[3:] if name != "--slow" for word in ("-k", name)]
-    unittest.main(argv=sys.argv[:1] + select, verbosity=1)
+    mini_llama.main(__doc__, "FAULTS")

@@ -11,8 +11,6 @@ import json
 import math
 import shutil
 import struct
-import sys
-import unittest
 from pathlib import Path
 
 import mini_llama
@@ -253,8 +251,4 @@ class MLPerf(Scratch):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    mini_llama.PROGRAM = str(Path(sys.argv[1]).resolve())
-    select = [word for name in sys.argv[2:] for word in ("-k", name)]
-    unittest.main(argv=sys.argv[:1] + select, verbosity=1)
+    mini_llama.main(__doc__)

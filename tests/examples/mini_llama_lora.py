@@ -1,41 +1,21 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Training from given weights, and adapters beside them: what a run leaves, exact resume, the base by its digest, merging,
-and every bad input with its exit code and its one line.
+"""Training from given weights, and adapters beside them: what a run leaves, exact resume, the base by its digest, runs that
+begin with given adapters, AMD's configuration, merging, and every bad input with its exit code and its one line.
 
 usage: mini_llama_lora.py PROGRAM [NAME...]
 """
 import json
 import shutil
-import struct
-import sys
-import unittest
 from pathlib import Path
 
 import mini_llama
-from mini_llama import Scratch, records, tree_of
+from mini_llama import ADAPTER_FILES, Scratch, as_flags, records, tree_of
+from safetensors_bytes import load, read_safetensors, write_safetensors
 
+ROOT = Path(__file__).resolve().parents[2]
 SPLIT = "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj"
 FUSED = "qkv_proj,o_proj,gate_up_proj,down_proj"
-
-
-def read_safetensors(path):
-    """{name: (dtype, shape, bytes)} and the metadata."""
-    content = Path(path).read_bytes()
-    length = struct.unpack("<Q", content[:8])[0]
-    header = json.loads(content[8:8 + length])
-    metadata = header.pop("__metadata__", {})
-    data = content[8 + length:]
-    return {name: (t["dtype"], t["shape"], data[slice(*t["data_offsets"])]) for name, t in header.items()}, metadata
-
-
-def write_safetensors(path, tensors):
-    header, data = {}, b""
-    for name, (dtype, shape, content) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
-        data += content
-    text = json.dumps(header).encode()
-    Path(path).write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
 class Lora(Scratch):
@@ -79,15 +59,11 @@ class Init(Lora):
 
 
 class Adapters(Lora):
-    FILES = ["adapter_config.json", "adapter_model.safetensors", "optimizer.safetensors", "trainer_state.json"]
-
     def check_resume(self, stop=4, **options):
         self.lora("whole", **options)
         self.lora("parts", "--stop-at", stop, **options)
         self.succeed("train", "--resume", "parts")
-        first, second = tree_of(self.checkpoint("whole")), tree_of(self.checkpoint("parts"))
-        self.assertEqual(sorted(first), self.FILES)
-        self.assertEqual(first, second)
+        self.assert_same_checkpoint("whole", "parts")
         end = records(self.folder / "whole/log.jsonl", "end")[0]
         self.assertEqual(self.evaluate("--checkpoint", "whole"), end["final_val_loss"])
         # Before the first step the model is the base under the same recipe.
@@ -152,9 +128,9 @@ class Adapters(Lora):
     def test_tensors_have_pefts_names_and_shapes(self):
         self.lora("fused", lora_targets=FUSED)
         self.lora("split", lora_targets=SPLIT)
-        fused, metadata = read_safetensors(self.checkpoint("fused") / "adapter_model.safetensors")
-        split, _ = read_safetensors(self.checkpoint("split") / "adapter_model.safetensors")
-        self.assertEqual(metadata, {"format": "pt"})
+        files = [self.checkpoint(run) / "adapter_model.safetensors" for run in ("fused", "split")]
+        fused, split = map(load, files)
+        self.assertEqual(read_safetensors(files[0])[0]["__metadata__"], {"format": "pt"})
         shapes = {"self_attn.q_proj": (32, 64), "self_attn.k_proj": (32, 32), "self_attn.v_proj": (32, 32),
                   "self_attn.o_proj": (64, 32), "mlp.gate_proj": (32, 64), "mlp.up_proj": (32, 64), "mlp.down_proj": (64, 32)}
         expected = {}
@@ -178,7 +154,7 @@ class Adapters(Lora):
         self.assertNotEqual(own, self.evaluate("--checkpoint", "base", "--recipe", "fp32"))
         # As PEFT leaves it: the two files alone.
         (self.folder / "peft").mkdir()
-        for name in self.FILES[:2]:
+        for name in ADAPTER_FILES[:2]:
             shutil.copy(self.checkpoint("run") / name, self.folder / "peft")
         self.assertEqual(own, self.evaluate("--checkpoint", "base", "--adapter", "peft", "--recipe", "fp32"))
         texts = [self.succeed("sample", "--checkpoint", "base", "--tokens", 4, "--temperature", 0, *more)
@@ -197,7 +173,7 @@ class Adapters(Lora):
         base = self.evaluate("--checkpoint", "base", "--recipe", "fp32", "--windows", 4)
         self.assertGreater(abs(base - expected), 1e-3)
         self.succeed("merge", "--base", "base", "--adapter", "run", "--out", "narrow", "--dtype", "BF16")
-        tensors, _ = read_safetensors(self.folder / "narrow/model.safetensors")
+        tensors = load(self.folder / "narrow/model.safetensors")
         self.assertEqual({dtype for dtype, _, _ in tensors.values()}, {"BF16"})
 
     def test_the_plan_shows_what_adapters_take(self):
@@ -234,13 +210,193 @@ class Adapters(Lora):
         moved = Path("elsewhere/checkpoints") / self.base.name
         copy = self.folder / "changed"
         shutil.copytree(self.folder / moved, copy)
-        tensors, _ = read_safetensors(copy / "model.safetensors")
+        tensors = load(copy / "model.safetensors")
         dtype, shape, data = tensors["model.layers.0.mlp.up_proj.weight"]
         tensors["model.layers.0.mlp.up_proj.weight"] = dtype, shape, data[:-1] + bytes([data[-1] ^ 1])
         write_safetensors(copy / "model.safetensors", tensors)
         self.refuse(["train", "--resume", "parts", "--init", "changed"], "changed: not the weights that the adapters were trained beside")
         self.succeed("train", "--resume", "parts", "--init", moved)
         self.assertEqual(*(tree_of(self.checkpoint(run))["adapter_model.safetensors"] for run in ("whole", "parts")))
+
+
+class GivenAdapters(Lora):
+    def begin(self, out, adapter, *more, **options):
+        return self.succeed(*self.train_command(out, "--init", self.base, "--adapter", adapter, *more,
+                                                **{"seed": 9, "learning_rate": 0.01, "schedule": "fp32", **options}))
+
+    def copy_files(self, run, folder="peft"):
+        """As PEFT leaves them: the two files alone."""
+        (self.folder / folder).mkdir()
+        for name in ADAPTER_FILES[:2]:
+            shutil.copy(self.checkpoint(run) / name, self.folder / folder)
+
+    def config(self, run):
+        return records(self.folder / run / "log.jsonl", "start")[0]["config"]
+
+    def matrices(self, run):
+        return {name: data for name, (_, _, data) in load(self.checkpoint(run) / "adapter_model.safetensors").items()}
+
+    def test_a_run_begins_with_their_values_and_goes_on_exactly(self):
+        self.lora("first", schedule="fp32", lora_targets="q_proj,v_proj,down_proj", lora_dropout=0.2)
+        self.copy_files("first")
+        expected = self.evaluate("--checkpoint", "base", "--adapter", "first", "--recipe", "fp32", "--windows", 4)
+        self.assertNotEqual(expected, self.evaluate("--checkpoint", "base", "--recipe", "fp32", "--windows", 4))
+        for number, given in enumerate(("first", self.checkpoint("first"), "peft")):
+            whole, parts = f"whole-{number}", f"parts-{number}"
+            self.begin(whole, given)
+            lora = self.config(whole)["lora"]
+            self.assertEqual({key: lora[key] for key in ("rank", "alpha", "dropout", "targets")},
+                             {"rank": 4, "alpha": 12, "dropout": 0.2, "targets": ["q_proj", "v_proj", "down_proj"]})
+            self.assertEqual(records(self.folder / whole / "log.jsonl", "eval")[0]["val_loss"], expected)
+            self.begin(parts, given, "--stop-at", 4)
+            self.succeed("train", "--resume", parts)
+            self.assert_same_checkpoint(whole, parts)
+            for name in ("adapter_model.safetensors", "optimizer.safetensors"):
+                self.assertEqual(tree_of(self.checkpoint(whole))[name], tree_of(self.checkpoint("whole-0"))[name])
+        self.assertNotEqual(self.matrices("first"), self.matrices("whole-0"))
+        # A learning rate of 0 leaves the values as they were given, by bytes.
+        self.begin("still", "peft", learning_rate=0)
+        self.assertEqual(self.matrices("still"), self.matrices("first"))
+
+    def test_resuming_takes_them_from_the_checkpoint(self):
+        self.lora("first")
+        self.begin("whole", "first")
+        self.begin("parts", "first", "--stop-at", 4)
+        self.begin("fresh", "first", "--stop-at", 4)
+        shutil.rmtree(self.folder / "fresh/checkpoints")
+        shutil.move(self.folder / "first", self.folder / "elsewhere")
+        self.succeed("train", "--resume", "parts")
+        self.assert_same_checkpoint("whole", "parts")
+        # Killed before its first checkpoint a run needs them again, and the same ones.
+        self.refuse(["train", "--resume", "fresh"], "first")
+        path = next((self.folder / "elsewhere/checkpoints").iterdir()) / "adapter_model.safetensors"
+        tensors = load(path)
+        name = "base_model.model.model.layers.0.self_attn.o_proj.lora_B.weight"
+        dtype, shape, data = tensors[name]
+        write_safetensors(path, {**tensors, name: (dtype, shape, data[:-1] + bytes([data[-1] ^ 1]))})
+        self.refuse(["train", "--resume", "fresh", "--adapter", "elsewhere"], "elsewhere: not the adapters that the run began with")
+        write_safetensors(path, tensors)
+        self.succeed("train", "--resume", "fresh", "--adapter", "elsewhere")
+        self.assertEqual(self.matrices("fresh"), self.matrices("whole"))
+
+    def test_fused_targets(self):
+        def a(run):
+            return [self.matrices(run)[f"base_model.model.model.layers.0.self_attn.{m}_proj.lora_A.weight"] for m in "qkv"]
+        self.lora("fused", lora_targets=FUSED)
+        self.copy_files("fused")
+        self.begin("from-run", "fused")
+        self.begin("from-files", "peft")
+        self.begin("said", "peft", lora_targets=FUSED)
+        self.assertEqual(self.config("from-run")["lora"]["targets"], FUSED.split(","))
+        self.assertEqual(self.config("from-files")["lora"]["targets"], SPLIT.split(","))
+        self.assertEqual(len(set(a("from-run"))), 1)
+        self.assertEqual(len(set(a("from-files"))), 3)
+        self.assertEqual(self.matrices("said"), self.matrices("from-run"))
+        # Parts whose A differ cannot become one.
+        self.refuse([*self.train_command("out"), "--init", self.base, "--adapter", "from-files", "--lora-targets", FUSED],
+                    "k_proj.lora_A.weight", "as a fused adapter's has to be")
+
+    def test_what_is_said_of_them_is_checked(self):
+        self.lora("first", lora_targets="q_proj,o_proj")
+        for flag, value, *parts in (("rank", 8, "8 is not the 4 of", "first"), ("alpha", 24, "24.0 is not the 12.0 of"),
+                                    ("targets", "q_proj", "q_proj are not the q_proj,o_proj of"), ("init", "xavier_normal", "excludes --adapter")):
+            with self.subTest(flag):
+                self.refuse([*self.train_command("out"), "--init", self.base, "--adapter", "first", f"--lora-{flag}", value],
+                            f"--lora-{flag}: ", *parts)
+        self.write("c.json", {"lora": {"rank": 5, "dropout": 0.3}, "init": "base", "adapter": "first"})
+        self.refuse([*self.train_command("out"), "--config", "c.json"], "c.json: lora.rank: 5 is not the 4 of")
+        self.write("c.json", {"lora": {"dropout": 0.3}, "init": "base", "adapter": "first"})
+        self.succeed(*self.train_command("said"), "--config", "c.json")
+        self.begin("flags", "first", "--lora-rank", 4, "--lora-alpha", 12, "--lora-targets", "o_proj,q_proj", "--lora-dropout", 0.3)
+        for run in ("said", "flags"):
+            self.assertEqual((self.config(run)["lora"]["rank"], self.config(run)["lora"]["dropout"]), (4, 0.3))
+        self.refuse([*self.train_command("out"), "--adapter", "first"], "init: is missing")
+        self.refuse([*self.train_command("out"), "--init", "base", "--adapter", "base"], "holds no adapters")
+        self.refuse([*self.train_command("out"), "--init", "base", "--adapter", "nowhere"], "nowhere")
+        self.refuse([*self.train_command("first"), "--init", "base", "--adapter", "first", "--overwrite"], "first", "--overwrite")
+
+    def test_a_base_of_another_shape(self):
+        self.lora("first")
+        for option, value, *parts in (("hidden_size", 64, "q_proj.lora_A.weight", "4 x 32", "4 x 64"),
+                                      ("intermediate_size", 96, ""), ("num_hidden_layers", 2, "layers.1.", "is missing")):
+            self.train("other", "--overwrite", schedule="bf16", **{option: value})
+            command = ["train", "--data", "text.txt", "--init", "other", "--adapter", "first", "--sequence", 32, "--batch", 2, "--steps", 2]
+            if option == "intermediate_size":  # no adapter stands beside it
+                self.succeed(*command, "--out", "fits")
+            else:
+                self.refuse([*command, "--out", "out"], "adapter_model.safetensors", *parts)
+                self.assertFalse((self.folder / "out").exists())
+
+
+class Amd(Lora):
+    """AMD's MLPerf v6.0 run of Llama 2 70B, by name."""
+    TRAIN = {"steps": 550, "batch": 1, "accumulate": 8, "sequence": 8192, "learning_rate": 6e-4, "final_learning_rate": 0, "warmup": 0,
+             "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 1e-4, "clip": 0.3, "eval_every": 48}
+    LORA = {"rank": 16, "alpha": 32, "dropout": 0.1, "targets": ["qkv_proj", "o_proj"], "init": "xavier_normal"}
+    # What a model of one layer with 64 positions and a short text can take.
+    TINY = {"sequence": 32, "batch": 2, "accumulate": 1, "eval_windows": 2, "final_eval_windows": 2, "max_epochs": 99}
+
+    def run_config(self, out, *more, **options):
+        self.succeed("train", "--config", "amd_llama2_70b_lora", "--init", self.base, "--data", "text.txt", "--out", out,
+                     *as_flags({**self.TINY, **options}), *more)
+        return records(self.folder / out / "log.jsonl", "start")[0]
+
+    def test_every_value_is_in_the_log(self):
+        start = self.run_config("run", "--stop-at", 2)
+        config = start["config"]
+        self.assertEqual((start["name"], config["schedule"], config["lora"]), ("amd_llama2_70b_lora", "amd_lora", self.LORA))
+        self.assertEqual({key: config["train"][key] for key in self.TRAIN}, {**self.TRAIN, **{k: v for k, v in self.TINY.items() if k in self.TRAIN}})
+        mxfp4, fp8 = start["schedule"]
+        self.assertEqual((mxfp4["recipe"]["name"], fp8["recipe"]["name"], fp8["from_step"], fp8["cap"]), ("mxfp4_h16", "fp8_amd", 339, 211))
+        self.assertEqual((fp8["scales"], fp8["recipe"]["fp8"]["history_length"], fp8["recipe"]["fp8"]["algorithm"]), ("reset", 4, "most_recent"))
+        self.assertEqual((start["warmup_steps"], start["decay_steps"]), (0, 550))
+        self.assertEqual(records(self.folder / "run/log.jsonl", "step")[0]["lr"], 6e-4)
+        # Those that this model cannot take are in the file as well.
+        file = json.loads((ROOT / "examples/llama/configs/amd_llama2_70b_lora.json").read_text())
+        self.assertEqual({key: file["train"][key] for key in self.TRAIN}, self.TRAIN)
+        self.assertEqual(file["lora"], self.LORA)
+
+    def test_a_short_run_heals_where_amds_does(self):
+        self.run_config("run", steps=8)
+        switch, = records(self.folder / "run/log.jsonl", "switch")
+        self.assertEqual((switch["step"], switch["to"]), (5, "fp8_amd"))  # 339 of 550
+        rates = [r["lr"] for r in records(self.folder / "run/log.jsonl", "step")]
+        self.assertEqual((rates[0], len(rates)), (6e-4, 8))
+        self.assertTrue(0 < rates[-1] < 0.05 * 6e-4)  # the cosine ends with the run
+
+    def test_every_value_is_overridden_by_its_flag(self):
+        others = {"steps": 3, "batch": 4, "accumulate": 2, "sequence": 16, "learning_rate": 4e-4, "final_learning_rate": 0.5, "warmup": 1,
+                  "decay_steps": 1024, "beta1": 0.8, "beta2": 0.95, "epsilon": 1e-5, "weight_decay": 0.1, "clip": 1.0, "eval_every": 2,
+                  "eval_windows": 1, "final_eval_windows": 1, "lora_rank": 4, "lora_alpha": 8, "lora_dropout": 0.25,
+                  "lora_targets": "q_proj,down_proj", "lora_init": "kaiming_uniform", "schedule": "heal_bf16", "name": "mine"}
+        file = json.loads((ROOT / "examples/llama/configs/amd_llama2_70b_lora.json").read_text())
+        self.assertEqual(set(others), set(file["train"]) | {"lora_" + key for key in file["lora"]} | {"schedule", "name"})
+        config = self.run_config("run", **others)["config"]
+        self.assertEqual((config["name"], config["schedule"]), ("mine", "heal_bf16"))
+        for key, value in others.items():
+            if key.startswith("lora_"):
+                self.assertEqual(config["lora"][key[5:]], value.split(",") if key == "lora_targets" else value)
+            elif key in file["train"]:
+                self.assertEqual(config["train"][key], value)
+
+    def test_a_synthetic_warmup_leaves_the_bytes_of_a_run_without(self):
+        """AMD's takes 5 steps."""
+        self.run_config("plain", steps=8)
+        self.run_config("warm", "--synthetic-warmup", 5, steps=8)
+        self.assert_same_checkpoint("plain", "warm")
+        for schedule in ("mxfp4_h16", "fp8_amd"):
+            for more in ((), ("--adapter", "plain")):
+                with self.subTest(schedule=schedule, more=more):
+                    lora = {} if more else {"lora_rank": 4}
+                    for out, warm in (("a", ()), ("b", ("--synthetic-warmup", 2))):
+                        self.succeed(*self.train_command(out, "--overwrite", "--init", self.base, *more, *warm, schedule=schedule, **lora))
+                    self.assert_same_checkpoint("a", "b")
+                    event, = records(self.folder / "b/log.jsonl", "warm_up")
+                    self.assertEqual(event["steps"], 2)
+
+    def test_names(self):
+        self.refuse(["train", "--config", "amd_llama2_70b_lra", "--out", "out"], "amd_llama2_70b_lra", "did you mean 'amd_llama2_70b_lora'?")
+        self.refuse([*self.train_command("out"), "--config", "amd_llama2_70b_lora"], "init: is missing")
 
 
 class BadInput(Lora):
@@ -273,7 +429,7 @@ class BadInput(Lora):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         config = json.loads((self.checkpoint("run") / "adapter_config.json").read_text())
-        tensors, _ = read_safetensors(self.checkpoint("run") / "adapter_model.safetensors")
+        tensors = load(self.checkpoint("run") / "adapter_model.safetensors")
         config.update(change_config or {})
         if change_tensors:
             change_tensors(tensors)
@@ -281,6 +437,8 @@ class BadInput(Lora):
         write_safetensors(folder / "adapter_model.safetensors", tensors)
 
     def check_adapter(self, *parts):
+        self.refuse([*self.train_command("out"), "--init", "base", "--adapter", "adapter"], *parts)
+        self.assertFalse((self.folder / "out").exists())
         self.refuse(["eval", "--checkpoint", "base", "--adapter", "adapter"], *parts)
         self.refuse(["merge", "--base", "base", "--adapter", "adapter", "--out", "merged"], *parts)
 
@@ -292,7 +450,10 @@ class BadInput(Lora):
                                    ("peft_type", "IA3", "peft_type"), ("use_dora", True, "use_dora"), ("bias", "all", "bias"),
                                    ("rank_pattern", {"q_proj": 2}, "rank_pattern"), ("modules_to_save", ["lm_head"], "modules_to_save"),
                                    ("init_lora_weights", "pissa", "init_lora_weights"), ("layers_to_transform", [0], "layers_to_transform"),
-                                   ("fan_in_fan_out", True, "fan_in_fan_out"), ("use_someday", 3, "use_someday")):
+                                   ("fan_in_fan_out", True, "fan_in_fan_out"), ("use_someday", 3, "use_someday"),
+                                   ("target_modules", ["q_proj", "v_proj", "o_proj"], "target_modules", "no tensor of 'o_proj'"),
+                                   ("target_modules", ["v_proj"], "target_modules", "does not name 'q_proj'"),
+                                   ("target_modules", ["q_proj", 3], "target_modules", "a string")):
             with self.subTest(key=key, value=value):
                 self.adapter({key: value})
                 self.check_adapter("adapter", *parts)
@@ -323,7 +484,7 @@ class BadInput(Lora):
     def test_a_fused_checkpoint_whose_parts_disagree(self):
         self.lora("run", "--stop-at", 4, lora_targets=FUSED)
         path = self.checkpoint("run", 4) / "adapter_model.safetensors"
-        tensors, _ = read_safetensors(path)
+        tensors = load(path)
         name = "base_model.model.model.layers.0.self_attn.k_proj.lora_A.weight"
         dtype, shape, data = tensors[name]
         tensors[name] = dtype, shape, data[:-1] + bytes([data[-1] ^ 1])
@@ -332,8 +493,4 @@ class BadInput(Lora):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    mini_llama.PROGRAM = str(Path(sys.argv[1]).resolve())
-    select = [word for name in sys.argv[2:] for word in ("-k", name)]
-    unittest.main(argv=sys.argv[:1] + select, verbosity=1)
+    mini_llama.main(__doc__)

@@ -8,8 +8,6 @@ usage: mini_llama_statistics.py PROGRAM ROOT [NAME...]
 import json
 import math
 import statistics
-import sys
-import unittest
 from pathlib import Path
 
 import mini_llama
@@ -66,6 +64,32 @@ class Statistics(Scratch):
         page = (ROOT / "docs/statistics.md").read_text()
         for field in OPERAND + SCALES + GRADIENT + ["stall", "schema", "every"]:
             self.assertIn(f"`{field}`", page)
+
+    def test_adapters(self):
+        """Beside a frozen base the gradients are those of A and B; no record has a 0 for what nobody measured."""
+        self.train("base", schedule="bf16")
+        for targets, names in (("q_proj,k_proj,down_proj", {"q_proj": "qkv", "k_proj": "qkv", "down_proj": "down"}),
+                               ("qkv_proj,o_proj", {"qkv_proj": "qkv", "o_proj": "o"})):
+            lora = {"init": "base", "lora_rank": 4, "lora_targets": targets, "schedule": "amd_lora"}
+            self.train("none", "--statistics-every", 0, "--overwrite", **lora)
+            self.train("run", "--statistics-every", 2, "--overwrite", **lora)
+            self.assert_same_checkpoint("none", "run")
+            for step in (1, 3, 5, 7):  # from the sixth on in FP8
+                gradients = [r for r in self.observed("run", "gradient") if r["step"] == step]
+                self.assertEqual({(r["layer"], r["linear"], r["tensor"]) for r in gradients},
+                                 {(0, linear, f"{name}.lora_{m}") for name, linear in names.items() for m in "AB"})
+                for r in gradients:
+                    self.assertEqual(list(r), PLACE + ["tensor"] + GRADIENT)
+                    if r["tensor"].endswith("A"):  # whose operands were BF16 before; while B is 0 the gradient is
+                        self.assertEqual((r["norm"] > 0, r["noise"], r["norm_to_noise"]), (step > 1, 0, None))
+                    else:
+                        self.assertTrue(r["norm"] > 0 and 0 < r["relative_error"] < 0.01, r)
+                last, = [r for r in self.observed("run", "step") if r["step"] == step]
+                self.assertAlmostEqual(last["norm"] / math.hypot(*(r["norm"] for r in gradients)), 1)
+                self.assertGreater(last["norm_to_noise"], 100)
+        self.succeed("report", "run", "--out", "report")
+        csv = (self.folder / "report/statistics.csv").read_text()
+        self.assertIn("amd_lora,gradient,1,0,qkv,qkv_proj.lora_B,,", csv)
 
     def test_resume_continues_the_file_at_its_interval(self):
         self.train("whole", "--statistics-every", 3)
@@ -150,9 +174,4 @@ class Seeds(Scratch):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 3:
-        sys.exit(__doc__)
-    mini_llama.PROGRAM = str(Path(sys.argv[1]).resolve())
-    ROOT = Path(sys.argv[2]).resolve()
-    select = [word for name in sys.argv[3:] for word in ("-k", name)]
-    unittest.main(argv=sys.argv[:1] + select, verbosity=1)
+    mini_llama.main(__doc__, "ROOT")

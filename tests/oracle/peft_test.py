@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
 """Adapters of mini-llama loaded by Hugging Face PEFT in float64 give the loss that `mini-llama eval` gives in FP32, and so do
-adapters that PEFT saved, beside a base that transformers saved; both merge to the same weights. Skips (77) where torch,
-transformers or peft is missing; ROTOSCALE_ORACLE_PYTHON may name an interpreter that has them.
+adapters that PEFT saved, beside a base that transformers saved; both merge to the same weights, and a run that begins with
+PEFT's adapters takes the steps that PEFT takes under torch's AdamW. Skips (77) where torch, transformers or peft is missing;
+ROTOSCALE_ORACLE_PYTHON may name an interpreter that has them.
 usage: peft_test.py MINI_LLAMA"""
 
 import json
@@ -45,6 +46,30 @@ for name, t in theirs.items():
     half_ulp = torch.clamp(t.abs(), min=2.0**-126) * 2.0**-24
     worst = max(worst, ((ours[name].double() - t).abs() / half_ulp).max().item())
 print(worst)
+"""
+# PEFT's own training of a saved adapter, on one sequence that every window of the text is: the distance of ours from theirs,
+# as a share of how far theirs went; of no steps, that of the values.
+TRAIN = """
+import sys, torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import LlamaForCausalLM
+base, adapter, ours, text, sequence, steps, rate = sys.argv[1:]
+model = LlamaForCausalLM.from_pretrained(base, dtype=torch.float64, attn_implementation="eager")
+model = PeftModel.from_pretrained(model, adapter, is_trainable=True).double().eval()  # no dropout
+trained = {name.replace(".default", ""): p for name, p in model.named_parameters() if p.requires_grad}
+first = {name: p.detach().clone() for name, p in trained.items()}
+tokens = torch.tensor(list(open(text, "rb").read(int(sequence) + 1)))
+optimizer = torch.optim.AdamW(trained.values(), lr=float(rate), betas=(0.9, 0.95), eps=1e-3, weight_decay=0.1)
+for _ in range(int(steps)):
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(input_ids=tokens[None, :-1]).logits[0], tokens[1:]).backward()
+    optimizer.step()
+got = load_file(ours + "/adapter_model.safetensors")
+assert set(got) == set(trained), set(got) ^ set(trained)
+away = sum(((got[name].double() - p.detach()) ** 2).sum() for name, p in trained.items()) ** 0.5
+went = sum(((first[name] - p.detach()) ** 2).sum() for name, p in trained.items()) ** 0.5
+print((away / went).item() if int(steps) else away.item())
 """
 SAVED = {
     "query and value": ("float32", {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"]}),
@@ -89,6 +114,22 @@ class Comparison:
         assert worst <= 1.0 + 1e-6, "the merged weights differ"
 
 
+    def check_training(self, name, base, adapter):
+        """Every window of this text is the same, so it does not matter which ones a step takes."""
+        text = self.folder / "periodic"
+        text.write_bytes(self.data.read_bytes()[:SEQUENCE] * 400)
+        for steps, rate, most in ((1, 0, 0.0), (6, 0.01, 1e-4)):
+            run = self.folder / f"{name} trained {steps}"
+            self.run(self.program, "train", "--data", text, "--out", run, "--init", base, "--adapter", adapter, "--recipe", "fp32",
+                     "--steps", steps, "--batch", 2, "--sequence", SEQUENCE, "--learning-rate", rate, "--final-learning-rate", 1,
+                     "--warmup", 0, "--epsilon", 1e-3, "--weight-decay", 0.1, "--clip", 0, "--lora-dropout", 0)
+            checkpoint = next((run / "checkpoints").iterdir())
+            share = float(self.run(self.python, "-c", TRAIN, base, adapter, checkpoint, text, SEQUENCE, steps if rate else 0, rate))
+            print(f"{name}: after {steps} steps at {rate} {share:.2g} away from PEFT's")
+            assert share <= most, "another run than PEFT's"
+        self.check(f"{name} trained", base, checkpoint)
+
+
 def main():
     python = os.environ.get("ROTOSCALE_ORACLE_PYTHON", sys.executable)
     if subprocess.run([python, "-c", "import torch, transformers, peft"], capture_output=True).returncode != 0:
@@ -102,6 +143,7 @@ def main():
         for name, (dtype, options) in SAVED.items():
             c.run(python, "-c", SAVE, base, folder / name, dtype, json.dumps(options))
             c.check(name, base, folder / name)
+            c.check_training(name, base, folder / name)
         for name, targets in (("ours, fused", "qkv_proj,o_proj,gate_up_proj,down_proj"), ("ours, split", "k_proj,v_proj,down_proj")):
             run = folder / name
             c.run(c.program, "train", "--data", c.data, "--out", run, "--init", base, "--recipe", "fp32", "--steps", 20, "--batch", 4,

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "clock.hpp"
+#include "merge.hpp"
 #include "rotoscale/io/atomic_file.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
 #include "rotoscale/llama/schedule.hpp"
@@ -79,11 +80,19 @@ void trainer::load_given_weights() {
   }
 }
 
+/// The adapters of --adapter, which a run takes the values of and nothing else: its optimizer begins anew.
+void trainer::load_given_adapters() {
+  const std::uint64_t digest = llama::read_adapters(find_adapter(state_.run.adapter), *model_);
+  if (!from_) state_.adapter_digest = digest;
+  if (digest != state_.adapter_digest) throw io::error(state_.run.adapter, "not the adapters that the run began with");
+}
+
 /// The values that every parameter begins with.
 void trainer::load_initial() {
-  if (state_.run.lora || !state_.run.init.empty()) load_given_weights();
-  state_.run.init.empty() ? model_->initialize(state_.run.train.seed)
-                          : model_->initialize_adapters(state_.run.train.seed);
+  const std::uint64_t seed = state_.run.train.seed;
+  if (state_.run.init.empty()) return model_->initialize(seed);
+  load_given_weights();
+  state_.run.adapter.empty() ? model_->initialize_adapters(seed) : load_given_adapters();
 }
 
 /// Random steps before a new run, whose bytes are those of one without them.
@@ -109,7 +118,7 @@ void trainer::open_statistics(bool continues) {
 }
 
 void trainer::open_log() {
-  if (!from_) require_base_elsewhere();
+  if (!from_) require_elsewhere();
   const bool own = from_ && fs::weakly_canonical(files_.path()) == fs::weakly_canonical(from_->run);
   if (from_ && !own) files_.require_unused(" and belongs to another run than the one resumed");
   if (!from_ && !session_.overwrite) {
@@ -157,14 +166,16 @@ void trainer::continue_log() {
   log_->write(start_record(state_, *model_, text_, session_.threads, roof_record()));  // killed before its first record
 }
 
-/// --overwrite must not remove the weights that the run begins with.
-void trainer::require_base_elsewhere() const {
-  if (state_.run.init.empty()) return;
-  const fs::path base = fs::weakly_canonical(llama::find_weights(state_.run.init).directory),
-                 removed = fs::weakly_canonical(files_.checkpoints());
-  if (std::mismatch(removed.begin(), removed.end(), base.begin(), base.end()).first == removed.end()) {
-    throw io::error(state_.run.init, "lies in " + session_.out + ", whose checkpoints --overwrite would remove");
-  }
+/// --overwrite must not remove the weights or adapters that the run begins with.
+void trainer::require_elsewhere() const {
+  const fs::path removed = fs::weakly_canonical(files_.checkpoints());
+  const auto check = [&](const std::string& name, const fs::path& directory) {
+    const fs::path given = fs::weakly_canonical(directory);
+    if (std::mismatch(removed.begin(), removed.end(), given.begin(), given.end()).first != removed.end()) return;
+    throw io::error(name, "lies in " + session_.out + ", whose checkpoints --overwrite would remove");
+  };
+  if (!state_.run.init.empty()) check(state_.run.init, llama::find_weights(state_.run.init).directory);
+  if (!state_.run.adapter.empty()) check(state_.run.adapter, find_adapter(state_.run.adapter));
 }
 
 void trainer::begin_log() {

@@ -26,7 +26,8 @@ struct trainer_state {
   std::int64_t skipped_steps = 0;  ///< of the data order, by roll-backs
   int rollbacks = 0;
   std::uint64_t data_fingerprint = 0;
-  std::uint64_t base_digest = 0;  ///< of the weights that adapters stand beside; 0 without adapters
+  std::uint64_t base_digest = 0;     ///< of the weights that adapters stand beside; 0 without adapters
+  std::uint64_t adapter_digest = 0;  ///< of the adapters that the run began with; 0: from the seed
   run_options run;
   std::vector<nn::resolved_phase> phases;
   std::int64_t phase = 0;        ///< of the last step done
@@ -60,6 +61,7 @@ void describe(Visitor&& v, trainer_state& s) {
   v("rollbacks", s.rollbacks, "how often the run went back to a checkpoint after it had diverged");
   v("data_fingerprint", s.data_fingerprint, "of the text");
   v("base_digest", s.base_digest, "of the frozen weights beside adapters");
+  v("adapter_digest", s.adapter_digest, "of the adapters that the run began with");
   v("run", s.run, "effective options");
   v("phases", s.phases, "effective recipes by step");
   v("phase", s.phase, "of the last step done");

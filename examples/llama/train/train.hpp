@@ -56,13 +56,14 @@ class trainer {
   // start.cpp
   void build_model(const std::filesystem::path& checkpoint);
   void load_given_weights();
+  void load_given_adapters();
   void open_log();
   void load_initial();
   void warm_up();
   void open_statistics(bool continues);
   void continue_log();
   void begin_log();
-  void require_base_elsewhere() const;
+  void require_elsewhere() const;
   void add_sinks(bool is_new);
   nlohmann::ordered_json roof_record() const;
 

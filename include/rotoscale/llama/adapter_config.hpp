@@ -56,6 +56,27 @@ void read_adapter_number(nlohmann::ordered_json& json, const char* key, T& value
   json.erase(key);
 }
 
+/// "model.layers.0.self_attn.q_proj" is a q_proj.
+inline std::string_view module_name(std::string_view path) { return path.substr(path.rfind('.') + 1); }
+
+/// Where target_modules is a list (a pattern is not looked at), it names the modules that have tensors.
+inline void check_target_modules(const nlohmann::ordered_json& json, const std::vector<std::string>& found,
+                                 const io::detail::place& at) {
+  const auto listed = json.find("target_modules");
+  if (listed == json.end() || !listed->is_array()) return;
+  std::vector<std::string> names;
+  for (const auto& module : *listed) {
+    if (!module.is_string()) io::detail::fail_type("a string", module, at.key("target_modules"));
+    names.emplace_back(module_name(module.get_ref<const std::string&>()));
+    if (std::find(found.begin(), found.end(), names.back()) != found.end()) continue;
+    at.key("target_modules").fail("adapter_model.safetensors has no tensor of '" + io::printable(names.back()) + "'");
+  }
+  for (const std::string& name : found) {
+    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+    at.key("target_modules").fail("does not name '" + name + "', of which adapter_model.safetensors has tensors");
+  }
+}
+
 /// The modules that have tensors in the file, by name.
 inline std::vector<std::string> adapter_targets(const io::safetensors_shards& tensors) {
   std::vector<std::string> found;
@@ -102,6 +123,7 @@ inline lora_config read_adapter_config(const std::filesystem::path& directory) {
     if (fault->starts_with("targets")) fault = "adapter_model.safetensors: no tensor of a linear layer's adapter";
     throw io::error(path, *fault);
   }
+  detail::check_target_modules(json, c.targets, at);
   return c;
 }
 
@@ -114,12 +136,6 @@ inline std::string adapter_base(const std::filesystem::path& directory) {
 
 /// The adapter_config.json that PEFT loads. A fused target is written as its parts.
 inline nlohmann::ordered_json adapter_config_json(const lora_config& c, const std::string& base) {
-  nlohmann::ordered_json modules = nlohmann::ordered_json::array();
-  for (const lora_target& t : lora_targets) {
-    const auto in = c.targets_in(t.linear);
-    const bool whole = !in.empty() && in.front().fused;
-    if (!t.fused && (whole || c.has(t.name))) modules.push_back(t.name);
-  }
   nlohmann::ordered_json alpha = c.alpha;
   if (c.alpha == std::floor(c.alpha) && c.alpha < 0x1p53) alpha = static_cast<std::int64_t>(c.alpha);
   return {{"peft_type", "LORA"},
@@ -128,7 +144,7 @@ inline nlohmann::ordered_json adapter_config_json(const lora_config& c, const st
           {"r", c.rank},
           {"lora_alpha", alpha},
           {"lora_dropout", c.dropout},
-          {"target_modules", modules},
+          {"target_modules", unfused_targets(c)},
           {"bias", "none"},
           {"fan_in_fan_out", false},
           {"init_lora_weights", true},

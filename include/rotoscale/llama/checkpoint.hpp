@@ -128,6 +128,22 @@ inline void refuse_others(const io::safetensors_shards& found, std::span<const p
   }
 }
 
+/// Of names and values of parameters, whatever the values were stored as: FNV-1a of 64 bits.
+class parameter_digest {
+ public:
+  /// The next parameter.
+  void add(const parameter& p, std::span<const float> values) {
+    for (const char c : p.name()) add(static_cast<unsigned char>(c));
+    for (const float x : values) add(fp32_bits(x));
+  }
+  /// Of all so far.
+  std::uint64_t value() const { return value_; }
+
+ private:
+  void add(std::uint64_t number) { value_ = (value_ ^ number) * 1099511628211u; }
+  std::uint64_t value_ = 14695981039346656037u;
+};
+
 /// What goes on with the same bits (amax is recorded anew).
 struct scaling_memory {
   const char* name;
@@ -226,26 +242,28 @@ inline std::uint64_t read_weights(const weights_place& from, session& into) {
   const auto weights = io::safetensors_shards::open(from.directory, from.stem);
   const model& m = into.model();
   const std::size_t count = m.parameters().base_count();
-  std::uint64_t digest = 14695981039346656037u;  // FNV-1a of 64 bits
-  const auto add = [&](std::uint64_t number) { digest = (digest ^ number) * 1099511628211u; };
+  detail::parameter_digest digest;
   for (std::size_t i = 0; i < count; ++i) {
     const std::vector<float> values = detail::read_slices(weights, m.parameters()[i], "");
-    for (const char c : m.parameters()[i].name()) add(static_cast<unsigned char>(c));
-    for (const float x : values) add(fp32_bits(x));
+    digest.add(m.parameters()[i], values);
     into.load(i, values);
   }
   detail::refuse_others(weights, std::span(m.parameters().all()).first(count), m.config());
-  return digest;
+  return digest.value();
 }
 
-/// Reads the adapters of a session that has some, from a checkpoint or from PEFT's files.
-inline void read_adapters(const std::filesystem::path& directory, session& into) {
+/// Reads the adapters of a session that has some, from a checkpoint or from PEFT's files; returns their digest.
+inline std::uint64_t read_adapters(const std::filesystem::path& directory, session& into) {
   const auto tensors = io::safetensors_shards::open(directory, "adapter_model");
   const parameter_list& list = into.model().parameters();
+  detail::parameter_digest digest;
   for (std::size_t i = list.base_count(); i < list.all().size(); ++i) {
-    into.load(i, detail::read_slices(tensors, list[i], ""));
+    const std::vector<float> values = detail::read_slices(tensors, list[i], "");
+    digest.add(list[i], values);
+    into.load(i, values);
   }
   detail::refuse_others(tensors, std::span(list.all()).subspan(list.base_count()), into.model().config());
+  return digest.value();
 }
 
 /// Reads the optimizer's moments of all that trains.

@@ -95,6 +95,17 @@ inline std::vector<std::string> lora_target_names() {
   return all;
 }
 
+/// The targets as Hugging Face names them: the parts of those that are fused.
+inline std::vector<std::string> unfused_targets(const lora_config& c) {
+  std::vector<std::string> names;
+  for (const lora_target& t : lora_targets) {
+    const std::vector<lora_target> in = c.targets_in(t.linear);
+    const bool whole = !in.empty() && in.front().fused;
+    if (!t.fused && (whole || c.has(t.name))) names.emplace_back(t.name);
+  }
+  return names;
+}
+
 /// A sentence that says which field is wrong, or nothing.
 inline std::optional<std::string> find_fault(const lora_config& c) {
   constexpr int most = 65536;

@@ -1,0 +1,19 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Whole configurations that the program has by name: the files of configs/, as they are.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "rotoscale/io/json.hpp"
+
+namespace rotoscale::llama_program {
+
+/// The names that read_config knows.
+std::vector<std::string> config_names();
+
+/// A configuration by its name, or that of a JSON file; throws io::error for neither.
+nlohmann::ordered_json read_config(const std::string& name);
+
+}  // namespace rotoscale::llama_program
