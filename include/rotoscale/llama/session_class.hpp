@@ -107,9 +107,9 @@ class session {
            const std::vector<float>& maxima = {});
   /// What the last use() did.
   const switch_memory& last_switch() const { return last_switch_; }
-  /// The largest magnitude of each tensor of all linear layers, in the order of delayed scaling, in one step's passes of
-  /// this rank under the current recipe (use() takes those of all ranks where the new recipe says so). Leaves no trace
-  /// but in gradients. Waits.
+  /// The largest magnitude of each tensor of all linear layers, in the order of delayed scaling, in one step's passes
+  /// of this rank under the current recipe (use() takes those of all ranks where the new recipe says so). Leaves no
+  /// trace but in gradients. Waits.
   std::vector<float> observe_maxima(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                                     std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {});
   /// Gradients of all that trains (the arena's elements) in one step's passes under recipe `r`. Leaves no trace but in
