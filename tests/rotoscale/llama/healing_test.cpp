@@ -289,8 +289,10 @@ TEST_CASE("a frozen base heals to any recipe, back, and only as it was planned")
     g->left.format = g->right.format = nn::operand_format::mxfp8_e4m3;
   }
   const nn::recipe fp4 = preset("mxfp4_h16");
+  nn::recipe again = override_backward(preset("mxfp4_h16_fixed_signs"), nn::backward_kind::dequantized);
+  again.name = "again";
   std::vector<nn::recipe> order;
-  for (const nn::recipe& r : {preset("fp8_amd"), preset("bf16"), mx8, forward, backward, preset("fp32")}) {
+  for (const nn::recipe& r : {preset("fp8_amd"), preset("bf16"), mx8, forward, backward, preset("fp32"), again}) {
     order.push_back(fp4);
     order.push_back(r);
   }

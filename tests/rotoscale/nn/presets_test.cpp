@@ -46,7 +46,7 @@ double checked_loss(const nn::step_state& s) {
 /// 20 steps on one batch at least halve the mean loss.
 void check_that_it_trains(const nn::recipe& r) {
   check_that_it_fits(r);
-  session_case c(tiny_config(), r, 2, 32, 2);
+  session_case c(tiny_config(), r, 2, 32);
   const batch data = learnable();
   double first = 0, last = 0;
   for (std::uint64_t step = 0; step < steps; ++step) {
@@ -78,7 +78,7 @@ void check_that_it_heals(const nn::schedule& s, nn::operand_format stored, bool 
   std::vector<nn::recipe> recipes;
   for (const nn::resolved_phase& p : phases) recipes.push_back(p.recipe);
   recipes.push_back(llama::noise_reference(recipes[0]));
-  session_case c(tiny_config(), recipes, 2, 32, 2, 3, [&](llama::session_options& o) {
+  session_case c(tiny_config(), recipes, 2, 32, 1, 3, [&](llama::session_options& o) {
     if (adapted) o.model.lora = llama::lora_config{};
   });
   const batch data = learnable(), other(2, 32, 64, false);
