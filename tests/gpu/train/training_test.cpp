@@ -108,17 +108,17 @@ TEST_CASE("a device trains with the CPU's bytes") {
   CHECK(same_bytes(train(*cpu, preset("bf16"), 2, true), train(*device, preset("bf16"), 2, true)));
 }
 
-TEST_CASE("adapters: each one's mask, beside a frozen base in MXFP4, FP8 and BF16") {
+TEST_CASE("adapters: each one's mask, beside a frozen base in MXFP4 and FP8") {
   const auto cpu = nn::make_cpu_backend(2);
   const auto device = make_device();
-  for (const char* name : {"bf16", "fp8_amd", "mxfp4_h16"}) {
+  for (const char* name : {"fp8_amd", "mxfp4_h16"}) {
     for (const std::vector<std::string>& targets :
          {std::vector<std::string>{"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "down_proj"},
           std::vector<std::string>{"qkv_proj", "o_proj"}}) {
       CAPTURE(name);
       CAPTURE(targets.size());
-      const auto want = train(*cpu, preset(name), 3, false, targets);
-      CHECK(same_bytes(want, train(*device, preset(name), 3, false, targets)));
+      const auto want = train(*cpu, preset(name), 2, false, targets);
+      CHECK(same_bytes(want, train(*device, preset(name), 2, false, targets)));
     }
   }
 }
