@@ -4,7 +4,7 @@
 
 namespace rotoscale::detail {
 
-template void gemm_batch<fp32_chain, exact_blocks, scaled_blocks, aligned_steps>(  //
+template void gemm_batch<fp32_chain, exact_blocks, scaled_blocks, aligned_steps, late_steps>(  //
     const gemm_operand&, const gemm_operand&, const gemm_options&, view<float, 3>, thread_pool&);
 
 }  // namespace rotoscale::detail

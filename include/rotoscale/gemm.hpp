@@ -10,9 +10,9 @@
 #include <span>
 #include <utility>
 
-#include "rotoscale/detail/gemm_aligned.hpp"
 #include "rotoscale/detail/gemm_blocks.hpp"
 #include "rotoscale/detail/gemm_decode.hpp"
+#include "rotoscale/detail/gemm_late.hpp"
 #include "rotoscale/detail/gemm_plan.hpp"
 #include "rotoscale/gemm_ref.hpp"
 #include "rotoscale/layout.hpp"
@@ -359,7 +359,7 @@ void gemm_batch(const gemm_operand& a, const gemm_operand& b, const gemm_options
 }
 
 #if defined(ROTOSCALE_COMPILED)
-extern template void gemm_batch<fp32_chain, exact_blocks, scaled_blocks, aligned_steps>(  //
+extern template void gemm_batch<fp32_chain, exact_blocks, scaled_blocks, aligned_steps, late_steps>(  //
     const gemm_operand&, const gemm_operand&, const gemm_options&, view<float, 3>, thread_pool&);
 #endif
 
@@ -373,8 +373,8 @@ inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_option
                  thread_pool& pool) {
   ROTOSCALE_ASSERT(gemm_is_defined(a, b, o) && c.extent(1) == a.rows && c.extent(2) == b.rows);
   if (a.rows == 0 || b.rows == 0) return;
-  detail::gemm_batch<detail::fp32_chain, detail::exact_blocks, detail::scaled_blocks, detail::aligned_steps>(a, b, o, c,
-                                                                                                             pool);
+  detail::gemm_batch<detail::fp32_chain, detail::exact_blocks, detail::scaled_blocks, detail::aligned_steps,
+                     detail::late_steps>(a, b, o, c, pool);
 }
 /// One matrix.
 inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,

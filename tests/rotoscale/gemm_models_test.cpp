@@ -200,10 +200,10 @@ std::vector<float> biases(index_t n, std::uint64_t seed) {
 
 TEST_CASE("promotion, split-K, starts from C, factors and output formats, on shapes around the kernels'") {
   thread_pool pool(2);
-  const char* const names[] = {"fp32-fma-chain",        "fp32-blockwise",     "hopper-wgmma-fp8-f32",
-                               "hopper-wgmma-fp8-f16",  "hopper-mma-fp8-f32", "hopper-mma-fp8-f16",
-                               "hopper-mma-fp16-f32",   "blackwell-nvf4-f32", "blackwell-mxf4-f32",
-                               "blackwell-mxf8f6f4-f32"};
+  const char* const names[] = {"fp32-fma-chain",         "fp32-blockwise",      "hopper-wgmma-fp8-f32",
+                               "hopper-wgmma-fp8-f16",   "hopper-mma-fp8-f32",  "hopper-mma-fp8-f16",
+                               "hopper-mma-fp16-f32",    "blackwell-nvf4-f32",  "blackwell-mxf4-f32",
+                               "blackwell-mxf8f6f4-f32", "cdna3-mfma-fp16-f32", "cdna4-mfma-fp8-f32"};
   const shape shapes[] = {{1, 1, 1}, {1, 33, 31}, {5, 16, 257}, {9, 65, 130}, {66, 31, 96}, {2, 64, 640}};
   std::uint64_t seed = 100;
   for (const char* name : names) {
@@ -330,6 +330,15 @@ TEST_CASE("sums that reach the ends: 32 bits of a step, FP16's largest number, t
       {"hopper-mma-fp16-f32", formats::bf16, 0x1.fep-70, 0x1.fep-74, 0x1p-125},
       {"hopper-mma-fp16-f32", formats::bf16, 0x1.fep-70, -0x1.fep-75, 0},
       {"hopper-mma-tf32-f32", formats::fp32, 0x1.ffcp-60, 0x1.8p-62, 0x1p-120},
+      {"cdna3-mfma-fp16-f32", formats::fp16, 1.9990234375, 1.9990234375, 3.9},
+      {"cdna3-mfma-fp16-f32", formats::bf16, 0x1p100, 0x1p27, 0x1p90},
+      {"cdna3-mfma-fp16-f32", formats::bf16, 0x1.fep-60, 0x1.fep-57, 0x1p-110},
+      {"cdna3-mfma-fp16-f32", formats::bf16, 0x1.fep-60, 0x1.fep-58, -0x1p-110},
+      {"cdna3-mfma-fp16-f32", formats::bf16, 0x1.fep-60, -0x1.fep-75, 0},
+      {"cdna3-mfma-fp16-f32", formats::bf16, 0x1.fep-70, 0x1.fep-72, 0},
+      {"cdna4-mfma-fp8-f32", formats::e4m3, 448, -448, 0},
+      {"cdna4-mfma-f8f6f4-f32", formats::e4m3, 1.875, 1.875, 1.75},
+      {"cdna4-mfma-f8f6f4-f32", formats::e4m3, 1.875, -1.875, -0x1p24},
   };
   for (const value& v : values) {
     const mma_unit& unit = *find_unit(v.unit);
@@ -372,21 +381,60 @@ TEST_CASE("the floor under the exponent that FP16 results have") {
   }
 }
 
+TEST_CASE(
+    "accumulators that join late: at every distance from products of either sign, and of two sizes by k's parity") {
+  for (const auto& [name, element] : {std::pair{"cdna3-mfma-fp16-f32", formats::bf16},
+                                      {"cdna3-mfma-fp16-f32", formats::fp16},
+                                      {"cdna3-mfma-xf32-f32", formats::fp32},
+                                      {"cdna3-mfma-fp8-f32", formats::e4m3fnuz},
+                                      {"cdna4-mfma-fp8-f32", formats::e4m3}}) {
+    const mma_unit& unit = *find_unit(name);
+    for (int odd = -14; odd <= 8; odd += 2) {
+      operand a(unit, element, 6, 48, case_kind::normal, spread::narrow, false, 11);
+      operand b(unit, element, 70, 48, case_kind::normal, spread::narrow, true, 12);
+      const double size = element == formats::e4m3fnuz || element == formats::e4m3 ? std::ldexp(1.0, odd / 2) : 1.0;
+      for (index_t r = 0; r < 6; ++r) {
+        for (index_t i = 0; i < 48; ++i) {
+          const double x = static_cast<double>(8 + (5 * i + 3 * r) % 7) / 8;
+          set(a, r, i,
+              r == 5 ? 0
+                     : (i % 5 < r ? -x : x) * (i % 2 != 0 ? size * (size == 1.0 ? std::ldexp(1.0, odd) : size) : 1.0));
+        }
+      }
+      // Sums that cancel but for one small product of an odd k, or for the accumulator.
+      for (index_t i = 0; i < 48; ++i) {
+        for (index_t j = 0; j < 20; ++j) set(b, j, i, j < 10 ? 1 : i % 2 == 0 ? 128 : 0x1p-7);
+        set(a, 3, i, i % 2 == 0 ? (i % 4 == 0 ? 8 : -8) : i % 4 == 3 ? 0 : i % 8 == 1 ? -0x1.2p-6 : 0);
+        set(a, 4, i, i % 4 < 2 ? 1 : -1);
+      }
+      std::vector<float> c;
+      for (int i = 0; i < 6 * 70; ++i)
+        c.push_back(std::ldexp(i % 3 == 0 ? -1.2345678f : i % 3 == 1 ? 1.0f : 1.9999999f, i / 3 % 70 - 40));
+      for (int j = 0; j < 10; ++j) c[static_cast<std::size_t>(4 * 70 + j)] = std::ldexp(-1.25f, j - 30);
+      CAPTURE(name);
+      CAPTURE(odd);
+      CHECK(same_from(a, b, unit.model, c));
+    }
+  }
+}
+
 TEST_CASE("exponents just beyond the window that bytes hold") {
   thread_pool pool(1);
   // BF16: a far larger element meets zeros only, so that the small ones' exponent decides.
   const mma_unit& bf16 = *find_unit("hopper-mma-fp16-f32");
-  for (int apart = 50; apart < 80; ++apart) {
-    operand a(bf16, formats::bf16, 1, 32, case_kind::normal, spread::narrow, false, 5);
-    operand b(bf16, formats::bf16, 65, 32, case_kind::normal, spread::narrow, true, 5);
-    for (index_t i = 0; i < 32; ++i) {
-      set(a, 0, i, i == 3 ? std::ldexp(1.0, apart) : 1.9921875);
-      for (index_t j = 0; j < 65; ++j) set(b, j, i, i == 3 ? 0 : i == 5 && j == 0 ? std::ldexp(1.0, apart) : 1.9921875);
+  for (int i = 0; i < 60; ++i) {
+    const mma_unit& unit = i < 30 ? bf16 : *find_unit("cdna3-mfma-fp16-f32");
+    const int apart = 50 + i % 30;
+    operand a(unit, formats::bf16, 1, 32, case_kind::normal, spread::narrow, false, 5);
+    operand b(unit, formats::bf16, 65, 32, case_kind::normal, spread::narrow, true, 5);
+    for (index_t p = 0; p < 32; ++p) {
+      set(a, 0, p, p == 3 ? std::ldexp(1.0, apart) : 1.9921875);
+      for (index_t j = 0; j < 65; ++j) set(b, j, p, p == 3 ? 0 : p == 5 && j == 0 ? std::ldexp(1.0, apart) : 1.9921875);
     }
     for (index_t j = 0; j < 65; ++j) set(a, 0, 5, 0);
     CAPTURE(apart);
     gemm_options o;
-    o.model = bf16.model;
+    o.model = unit.model;
     CHECK(differences(a, b, o, pool) == 0);
   }
   // Results that FP32 cannot hold without cutting them, at an offset that it could.
@@ -400,6 +448,7 @@ TEST_CASE("exponents just beyond the window that bytes hold") {
     }
     CAPTURE(x);
     CHECK(same_from(a, b, bf16.model, std::vector<float>(3, 0.0f)));
+    CHECK(same_from(a, b, find_unit("cdna3-mfma-fp16-f32")->model, std::vector<float>(3, 0.0f)));
   }
   // MXFP8: steps of small scales after a large accumulator.
   const mma_unit& mx = *find_unit("blackwell-mxf8f6f4-f32");
@@ -455,7 +504,7 @@ void check_placed_operands(bool fast) {
   for (const choice& x : {choice{"fp32-fma-chain", formats::fp32}, choice{"fp32-blockwise", formats::e2m1},
                           choice{"hopper-mma-fp16-f32", formats::bf16}, choice{"hopper-wgmma-fp8-f32", formats::e4m3},
                           choice{"blackwell-nvf4-f32", formats::e2m1}, choice{"blackwell-mxf8f6f4-f32", formats::e3m2},
-                          choice{"cdna3-mfma-fp16-f32", formats::fp16}}) {
+                          choice{"cdna3-mfma-fp16-f32", formats::fp16}, choice{"cdna4-mfma-fp8-f32", formats::e4m3}}) {
     const mma_unit& unit = *find_unit(x.unit);
     gemm_options o;
     o.model = unit.model;

@@ -79,7 +79,7 @@ class aligned_steps {
     });
   }
 
- private:
+ protected:
   // Products of numbers below 2 in their exponent: 16 of them and 25 fraction bits stay below 2^31.
   static constexpr int products_of_partial = 16;
   static constexpr std::int64_t largest_significand = (1 << 11) - 1;  // in units of 2^-10
@@ -246,11 +246,11 @@ class aligned_steps {
 
   template <int Rows>
   static void products(index_t first, index_t last, const packed& x, const float* const (&a)[Rows],
-                       const flanes (&unit)[Rows][4], ilanes (&sum)[Rows][4]) {
+                       const flanes (&unit)[Rows][4], ilanes (&sum)[Rows][4], index_t stride = 1) {
     for (int i = 0; i < Rows; ++i) {
       for (int v = 0; v < 4; ++v) sum[i][v] = ilanes{};
     }
-    for (index_t p = first; p < last; ++p) {
+    for (index_t p = first; p < last; p += stride) {
       for (int v = 0; v < 4; ++v) {
         const auto b = load_lanes<flanes>(x.values + p * columns + v * word_lanes);
         for (int i = 0; i < Rows; ++i) {

@@ -59,7 +59,7 @@ inline dlanes to_fp64(flanes x) {
 #endif
 }
 
-/// Two halves as FP32; the values must be numbers of FP32.
+/// Two halves as FP32, nearest even.
 inline flanes to_fp32(dlanes low, dlanes high) {
 #if defined(__AVX512F__)
   const __m256 x = _mm512_maskz_cvtpd_ps(0xFF, __builtin_bit_cast(__m512d, low));

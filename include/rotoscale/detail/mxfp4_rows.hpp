@@ -241,9 +241,8 @@ inline void end_chunk(const chunk& c, bool stream) {
 template <class T>
 class chunked_rows {
  public:
-  /// The source is fetched `ahead` bytes before its use, lines of scales `scales_ahead`.
-  chunked_rows(const tile_plan& p, bool stream, index_t ahead, index_t scales_ahead)
-      : p_(p), stream_(stream), ahead_(ahead), scales_ahead_(scales_ahead) {
+  /// The source is fetched `ahead` bytes before its use.
+  chunked_rows(const tile_plan& p, bool stream, index_t ahead) : p_(p), stream_(stream), ahead_(ahead) {
     signs_of_lanes<T>(p.o.rotation, signs_);
   }
   ~chunked_rows() {
@@ -276,7 +275,6 @@ class chunked_rows {
     c.to = codes;
     c.to_scales = scales;
     c.count = count;
-    fetch_for_writing(scales, scales_ahead_);
     if (!begin_chunk(p_, signs_, from, ahead_, c)) {
       const block_matrix<std::uint8_t> out{count, 32, c.to, 16, c.to_scales, 1};
       quantize_row_panels<T>(p_, row_major(from, count, 32), out, lay_out_panels(p_, out), {0, count, 0, 32});
@@ -293,7 +291,7 @@ class chunked_rows {
   const tile_plan& p_;
   bool stream_;
   int turn_ = 0;
-  index_t ahead_, scales_ahead_;
+  index_t ahead_;
   lanes_u32 signs_[2];
   chunk chunks_[2];
 };

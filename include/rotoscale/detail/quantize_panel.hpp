@@ -58,10 +58,6 @@ inline const void* address_ahead(const void* at, index_t ahead) {
 [[gnu::always_inline]] inline void fetch_to_second_level(const void* at, index_t ahead) {
   __builtin_prefetch(address_ahead(at, ahead), 0, 2);
 }
-/// For scales: stores are in order, so that codes written past the caches wait for a line of scales to come.
-[[gnu::always_inline]] inline void fetch_for_writing(const void* at, index_t ahead) {
-  __builtin_prefetch(address_ahead(at, ahead), 1);
-}
 
 /// Quantizes block `e / length` of the rows from v on: one tile, or as many as share a scale.
 template <bool Exact, int Length, class T>

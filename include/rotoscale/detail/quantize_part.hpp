@@ -33,18 +33,13 @@ output_plan plan_output(block_format f, const block_options& o, block_axis axis,
 template <class T>
 inline constexpr bool has_chunks = std::is_same_v<T, float> || std::is_same_v<T, bf16>;
 
-/// How many bytes before its use memory is fetched.
-struct row_fetches {
-  index_t source, scales;
-};
-
-/// How far ahead long rows are fetched: what was fastest where it was measured.
-inline constexpr row_fetches fetches_along_rows{3072, 256};
+/// How many bytes ahead long rows are fetched: what was fastest where it was measured.
+inline constexpr index_t fetch_along_rows = 3072;
 
 /// Most columns of a part: runs of each source row are so long (2 KiB; shorter ones come more slowly), and what is
-/// staged of them still stays in a cache.
+/// staged of them still stays in a cache. Narrow registers do not keep up with memory.
 template <class T>
-inline constexpr index_t strip_rows = 2048 / static_cast<index_t>(sizeof(T));
+inline constexpr index_t strip_rows = lane_count < 16 ? 256 : 2048 / static_cast<index_t>(sizeof(T));
 
 /// Rows of a source of so many elements in a part whose columns are quantized: many, since each band fetches the next
 /// one below, but not so many that threads have none.
@@ -66,7 +61,6 @@ class column_strip {
       if (++blocks_ != most_ && e + length != part_.e1) continue;
       const index_t first = e + length - blocks_ * length;
       for (index_t v = part_.v0; v < part_.v1; v += lane_count) {
-        fetch_scales(v + 2 * lane_count, v + 3 * lane_count, first);
         store_rows(plan_.tiles, staged_[(v - part_.v0) / lane_count], blocks_, plan_.layout.stream, plan_.out, v,
                    first);
       }
@@ -76,17 +70,8 @@ class column_strip {
   }
 
  private:
-  /// Of output rows [v, end): once while blocks are staged, since lines may come from far, and once before they are
-  /// stored.
-  void fetch_scales(index_t v, index_t end, index_t e) const {
-    const block_format& f = plan_.tiles.f;
-    for (end = end < part_.v1 ? end : part_.v1; v < end; v += f.rows) {
-      fetch_for_writing(plan_.out.scales + v / f.rows * plan_.out.scale_stride + e / f.length, 0);
-    }
-  }
   void quantize_band(index_t e) {
     const tile_plan& p = plan_.tiles;
-    if (blocks_ == 0) fetch_scales(part_.v0, part_.v1, e);
     const index_t k = plan_.out.k, stride = source_.stride(0);
     index_t v = part_.v0;
 #if defined(ROTOSCALE_BYTE_LANES)
@@ -114,10 +99,10 @@ class column_strip {
   staged_rows staged_[strip_rows<T> / lane_count];
 };
 
-/// Rows of a part.
+/// Rows of a part; the source is fetched `ahead` bytes early where there is a way to.
 template <class T>
 void quantize_rows(const output_plan& plan, matrix<const T> source, const output_part& part,
-                   [[maybe_unused]] const row_fetches& ahead) {
+                   [[maybe_unused]] index_t ahead) {
   const block_matrix<std::uint8_t>& out = plan.out;
 #if defined(ROTOSCALE_BYTE_LANES)
   if constexpr (has_chunks<T>) {
@@ -127,7 +112,7 @@ void quantize_rows(const output_plan& plan, matrix<const T> source, const output
                            out.code_stride == out.k / 2 && out.scale_stride == out.k / 32;
       const index_t rows = gapless ? 1 : part.v1 - part.v0,
                     length = gapless ? (part.v1 - part.v0) * out.k : part.e1 - part.e0;
-      chunked_rows<T> chunks(plan.tiles, plan.layout.stream, ahead.source, ahead.scales);
+      chunked_rows<T> chunks(plan.tiles, plan.layout.stream, ahead);
       for (index_t v = part.v0; v < part.v0 + rows; ++v) {
         chunks.quantize(source.data + v * source.stride(0) + part.e0, length / 32,
                         out.codes + v * out.code_stride + part.e0 / 2,
@@ -144,7 +129,7 @@ void quantize_rows(const output_plan& plan, matrix<const T> source, const output
 template <class T>
 void quantize_part(const output_plan& plan, matrix<const T> source, const output_part& part) {
   if (plan.axis == block_axis::row) {
-    quantize_rows(plan, source, part, fetches_along_rows);
+    quantize_rows(plan, source, part, fetch_along_rows);
   } else {
     column_strip<T>(plan, source, part).take(part.e0, part.e1);
   }
@@ -156,10 +141,10 @@ template <class T>
 void quantize_part_both(const output_plan& rows, const output_plan& columns, matrix<const T> source,
                         const output_part& part) {
   column_strip<T> strip(columns, source, {part.e0, part.e1, part.v0, part.v1});
-  const row_fetches ahead{source.stride(0) * static_cast<index_t>(sizeof(T)), 32 * rows.out.scale_stride};
+  const index_t next_row = source.stride(0) * static_cast<index_t>(sizeof(T));
   for (index_t v = part.v0; v < part.v1; v += 32) {
     const index_t end = part.v1 - v < 32 ? part.v1 : v + 32;
-    quantize_rows(rows, source, {v, end, part.e0, part.e1}, ahead);
+    quantize_rows(rows, source, {v, end, part.e0, part.e1}, next_row);
     strip.take(v, end);
   }
   if (rows.layout.stream || columns.layout.stream) finish_streaming();
