@@ -175,7 +175,7 @@ def outcome(root, folder, mutant, name, text):
     try:
         compiling = subprocess.run(
             ["g++", "-std=c++20", "-O1", *(mutant.flags or ["-march=native"]), "-w", f"-I{place}/include", f"-I{place}",
-             f"-I{root}/tests", f"-I{root}", "-pthread", str(root / mutant.test),
+             f"-I{place}/examples/llama", f"-I{root}/tests", f"-I{root}", "-pthread", str(root / mutant.test),
              *(str(place / source) for source in mutant.sources), str(folder / "main.o"), "-o", str(program), "-lz"],
             capture_output=True, text=True)
         if compiling.returncode != 0:

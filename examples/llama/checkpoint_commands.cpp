@@ -46,6 +46,8 @@ struct loaded_model {
     if (const auto fault = llama::find_block_fault(state.run.model, recipe, {batch * sequence, chunk, false})) {
       throw io::error((path / "config.json").string(), "recipe " + recipe.name + ": " + *fault);
     }
+    llama::check_weights(weights, state.run.model);
+    if (!adapters.empty()) llama::check_adapters(adapters, state.run.model, *state.run.lora);
     llama::session_options o;
     o.documents = documents;
     o.model.batch = batch;

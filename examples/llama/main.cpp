@@ -145,7 +145,8 @@ int main(int argc, char** argv) {
   } catch (const llama::over_budget& e) {
     std::cerr << llama_program::memory_table(e.plan()) << "mini-llama: --memory-limit: " << e.what() << "\n";
   } catch (const std::bad_alloc&) {
-    std::cerr << "mini-llama: out of memory\n";
+    std::cerr
+        << "mini-llama: out of memory; plan says what a run takes, and --memory-limit refuses one that takes more\n";
   } catch (const std::exception& e) {
     std::cerr << "mini-llama: " << e.what() << "\n";
   }

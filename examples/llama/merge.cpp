@@ -6,6 +6,7 @@
 
 #include "exit_codes.hpp"
 #include "merge.hpp"
+#include "progress.hpp"
 #include "train/state.hpp"
 
 namespace rotoscale::llama_program {
@@ -48,7 +49,9 @@ int merge(const merge_options& o) {
   const llama::merged_weights merged(llama::find_weights(o.base), find_adapter(o.adapter));
   std::error_code failed;
   if (fs::exists(o.out, failed)) throw io::error(o.out, "exists");
-  llama::write_merged(merged, o.out, o.dtype);
+  progress_line line;
+  llama::write_merged(merged, o.out, o.dtype, line.counter(o.out, "merging"));
+  line.end();
   std::cout << o.out << ": " << merged.parameters().base_count() << " weights\n";
   return exit_ok;
 }

@@ -105,6 +105,25 @@ class Scratch(unittest.TestCase):
         self.assertEqual(tree_of(self.folder), before)
         return done.stderr
 
+    def on_a_terminal(self, command, columns=80):
+        try:
+            master, slave = pty.openpty()
+        except OSError as error:  # a bare chroot has no /dev/pts
+            self.skipTest(f"no pseudo-terminal here: {error}")
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 25, columns, 0, 0))
+        with subprocess.Popen([PROGRAM, *map(str, command)], cwd=self.folder, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=slave) as child:
+            os.close(slave)
+            shown = b""
+            try:
+                while part := os.read(master, 4096):
+                    shown += part
+            except OSError:  # Linux's way of saying that the other side is closed
+                pass
+            child.communicate(timeout=60)
+        os.close(master)
+        return child.returncode, shown.decode()
+
     def write(self, name, content):
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -447,29 +466,35 @@ class Warmup(Scratch):
         self.refuse(["train", "--resume", "run", "--synthetic-warmup", 1], "--synthetic-warmup")
 
 
-class Log(Scratch):
-    KEYS = {
-        "start": "event schema name version commit device compiler threads seed config schedule contracts memory parameters trained_parameters flops_per_token roof warmup_steps decay_steps data_kind train_tokens "
-                 "val_tokens",
-        "eval": "event step tokens val_loss bits_per_byte windows seconds loader_share recipe",
-        "step": "event step loss lr grad_norm tokens seconds tokens_per_s flops_per_s roof_share loader_share recipe",
-        "warm_up": "event steps recipe seconds",
-        "switch": "event step from to reason scales val_loss_before val_loss_after memory",
-        "noise": "event step gradient_to_noise",
-        "checkpoint": "event step path",
-        "resume": "event schema step device threads",
-        "end": "event status step tokens seconds final_val_loss window_losses time_to_target best_val_loss",
-    }
+def documented_events():
+    """Keys by event, in order, and those that may be absent: the table of docs/logs.md."""
+    text = (Path(__file__).resolve().parents[2] / "docs/logs.md").read_text()
+    table = text[text.index("## log.jsonl"):text.index("**Model FLOPs**")]
+    keys, optional = {}, set()
+    for event, cell in re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.M):
+        fields = re.findall(r"`(\w+)`(?: \(([^)]*)\))?", cell)
+        keys[event] = ["event"] + [name for name, _ in fields]
+        optional |= {name for name, about in fields if "absent" in about}
+    return keys, optional
 
-    def test_keys(self):
+
+class Log(Scratch):
+    def test_keys_are_those_of_the_documentation(self):
+        keys, optional = documented_events()
         self.write("heal.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": "fp8_delayed", "at": 5, "trigger": {
             "kind": "gradient_noise", "every": 1}}]})
         self.train("run", "--stop-at", 4, "--synthetic-warmup", 1, schedule="heal.json", accumulate=2)
         self.succeed("train", "--resume", "run")
-        seen = records(self.folder / "run/log.jsonl")
+        unstable = {"steps": 40, "checkpoint_every": 3, "learning_rate": 0.2, "warmup": 0.5, "batch": 1, "max_loss_jump": 0.1}
+        done = self.run_program(*self.train_command("unstable", on_divergence="rollback", max_rollbacks=1, **unstable))
+        self.assertIn(done.returncode, (0, 3), done.stderr)
+        seen = records(self.folder / "run/log.jsonl") + records(self.folder / "unstable/log.jsonl")
         for record in seen:
-            self.assertEqual(list(record), self.KEYS[record["event"]].split())
-        self.assertEqual({r["event"] for r in seen}, set(self.KEYS))
+            wanted = [key for key in keys[record["event"]] if key in record or key not in optional]
+            self.assertEqual(list(record), wanted)
+        self.assertEqual({r["event"] for r in seen}, set(keys))
+        for key in optional:
+            self.assertTrue(any(key in r for r in seen))
         steps = records(self.folder / "run/log.jsonl", "step")
         self.assertEqual([(r["step"], r["tokens"]) for r in steps], [(n, n * 2 * 2 * 32) for n in range(1, 9)])
         seconds = [r["seconds"] for r in steps]
@@ -479,25 +504,6 @@ class Log(Scratch):
         done = self.run_program(*self.train_command("run"))
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertRegex(done.stdout, r"\Abf16: 8 steps, validation loss [0-9.]+ nats/byte \([0-9.]+ bits\)\n\Z")
-
-    def on_a_terminal(self, command, columns=80):
-        try:
-            master, slave = pty.openpty()
-        except OSError as error:  # a bare chroot has no /dev/pts
-            self.skipTest(f"no pseudo-terminal here: {error}")
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 25, columns, 0, 0))
-        with subprocess.Popen([PROGRAM, *map(str, command)], cwd=self.folder, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=slave) as child:
-            os.close(slave)
-            shown = b""
-            try:
-                while part := os.read(master, 4096):
-                    shown += part
-            except OSError:  # Linux's way of saying that the other side is closed
-                pass
-            child.communicate(timeout=60)
-        os.close(master)
-        return child.returncode, shown.decode()
 
     def test_terminal_gets_a_progress_line(self):
         code, shown = self.on_a_terminal(self.train_command("run"))
@@ -919,6 +925,33 @@ class Limits(Scratch):
         self.refuse(self.train_command("no", data="few.bin", vocab_size=2), "--vocab-size")
         self.refuse(self.train_command("no", vocab_size=255), "256", "255", "--vocab-size")
         self.train("large", vocab_size=1 << 16, steps=1, eval_windows=1, final_eval_windows=1)
+
+    def test_the_deepest_model_trains(self):
+        self.train("deep", "--no-tie-word-embeddings", num_hidden_layers=4000, hidden_size=2, num_attention_heads=1, head_dim=2,
+                   intermediate_size=2, sequence=8, batch=1, steps=1, eval_windows=1, final_eval_windows=1, checkpoint_every=0,
+                   statistics_every=0)
+
+    def test_a_size_that_the_tensors_do_not_have_asks_for_no_memory(self):
+        self.train("run")
+        path = self.checkpoint("run") / "config.json"
+        config = json.loads(path.read_text())
+        # More than any machine has, were it believed.
+        path.write_text(json.dumps({**config, "hidden_size": 1 << 24, "intermediate_size": 1 << 24}))
+        for command in (["eval", "--checkpoint", "run"], ["sample", "--checkpoint", "run"], ["train", "--resume", "run"],
+                        ["train", "--out", "new", "--data", "text.txt", "--init", "run", "--sequence", 32, "--batch", 2, "--steps", 2]):
+            self.refuse(command, "config.json" if "--resume" in command else "its shape 256 x 32 is not the model's 256 x 16777216")
+
+    def test_a_file_larger_than_the_memory(self):
+        with open(self.folder / "holes", "wb") as file:
+            file.truncate(1 << 40)
+        # Not by refuse(), which reads every file.
+        for command in (self.train_command("out", data="holes"), ["tokenizer", "encode", "--data", "holes", "--out", "t.bin"],
+                        ["report", "holes", "--out", "page"]):
+            done = self.run_program(*command)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertRegex(done.stderr, r"\Amini-llama: holes: cannot read: 1099511627776 bytes are more than \d+, half of "
+                                          r"this machine's memory\n\Z")
+        self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["holes", "text.txt"])
 
 
 class Schedule(Scratch):

@@ -130,10 +130,13 @@ class Logs(Scratch):
         first = events(path)[0]
         self.assertEqual(first[3], b"brain.Event:2")
         wanted = []
+        documentation = (Path(__file__).resolve().parents[2] / "docs/logs.md").read_text()
         tags = {"step": {"loss": "train/loss", "lr": "train/learning_rate", "grad_norm": "train/gradient_norm",
                          "tokens_per_s": "train/tokens_per_s", "roof_share": "train/roof_share",
                          "loader_share": "train/loader_share"},
                 "eval": {"val_loss": "validation/loss", "bits_per_byte": "validation/bits_per_byte"}}
+        for tag in [tag for named in tags.values() for tag in named.values()]:
+            self.assertIn(f"`{tag}`", documentation)
         for r in records(self.folder / "run/log.jsonl"):
             wanted += [(r["step"], tag, float32(r[key])) for key, tag in tags.get(r["event"], {}).items()]
         self.assertEqual(scalars(path), wanted)
@@ -219,6 +222,35 @@ class MLPerf(Scratch):
         duration = next(line["time_ms"] for line in lines if line["key"] == "run_stop") - next(
             line["time_ms"] for line in lines if line["key"] == "run_start")
         self.assertLess(abs(duration / 1e3 - log[-1]["time_to_target"]), 0.1)
+
+    def test_the_closed_division_lacks_the_target_alone(self):
+        """The benchmark's values with a tiny model: the checker, told that the division is closed, misses nothing else."""
+        try:
+            from mlperf_logging.compliance_checker import mlp_compliance
+        except ImportError:
+            self.skipTest("no mlperf_logging")
+        (self.folder / "easy.txt").write_bytes(b"ab" * 9_000_000)
+        tiny = {**SHAPE, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 2, "max_position_embeddings": 8192}
+        path = self.folder / "run/mlperf.log"
+        for benchmark, own in (("llama31_8b", {"warmup": 0}), ("llama2_70b_lora", {})):
+            self.succeed("train", "--out", "run", "--overwrite", "--data", "easy.txt", "--mlperf", benchmark, "--stop-at", 1,
+                         "--validation", 0.5, "--max-epochs", 1000000, "--final-eval-windows", 1,
+                         *mini_llama.as_flags({**tiny, "batch": 1, **own}))
+            lines = path.read_text()
+            self.assertIn('"open"', lines)  # the model is not the benchmark's
+            lines = lines.replace('"open"', '"closed"')
+            if benchmark == "llama2_70b_lora":
+                for key, value in (("lora_rank", 16), ("lora_alpha", 32)):
+                    like = next(line for line in lines.splitlines() if '"seed"' in line)
+                    record = {**json.loads(like[9:]), "key": key, "value": value}
+                    lines = lines.replace(like, like + "\n:::MLLOG " + json.dumps(record))
+            path.write_text(lines)
+            with self.assertLogs(level="WARNING") as found:
+                checker = mlp_compliance.make_checker("training", "6.0.0", False, True)
+                ok, *_ = mlp_compliance.main(str(path), "training_6.0.0/common.yaml", checker)
+            self.assertFalse(ok)
+            self.assertEqual(len(found.output), 1)
+            self.assertIn("AT_LEAST_ONE occurrence of 'eval_accuracy' but found 0", found.output[0])
 
     def test_lora_leaves_out_its_first_evaluations(self):
         _, lines = self.run_benchmark("llama2_70b_lora", target_loss=0.9)

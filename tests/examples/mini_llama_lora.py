@@ -175,6 +175,9 @@ class Adapters(Lora):
         self.succeed("merge", "--base", "base", "--adapter", "run", "--out", "narrow", "--dtype", "BF16")
         tensors = load(self.folder / "narrow/model.safetensors")
         self.assertEqual({dtype for dtype, _, _ in tensors.values()}, {"BF16"})
+        code, shown = self.on_a_terminal(["merge", "--base", "base", "--adapter", "run", "--out", "again"])
+        self.assertEqual((code, shown.count("\n")), (0, 1))
+        self.assertIn("merging 0 %", shown)
 
     def test_the_plan_shows_what_adapters_take(self):
         def plan(*more):
@@ -444,7 +447,8 @@ class BadInput(Lora):
 
     def test_adapters_of_another_kind_or_shape(self):
         self.lora("run", lora_targets="q_proj,v_proj")
-        for key, value, *parts in (("r", 8, "its shape 4 x 32 is not the model's 8 x 32"), ("r", 0, "adapter_config.json: r: 0"),
+        for key, value, *parts in (("r", 8, "its shape 4 x 32 is not the model's 8 x 32"),
+                                   ("r", 65536, "its shape 4 x 32 is not the model's 65536 x 32"), ("r", 0, "adapter_config.json: r: 0"),
                                    ("r", "delete", "r is missing"), ("lora_alpha", "much", "lora_alpha: expected a number"),
                                    ("lora_alpha", -1, "lora_alpha"), ("lora_dropout", 1.5, "lora_dropout"),
                                    ("peft_type", "IA3", "peft_type"), ("use_dora", True, "use_dora"), ("bias", "all", "bias"),

@@ -3,6 +3,9 @@
 // Windows of text, token files and records: their tokens, targets and documents, and what cannot be read.
 #include <doctest/doctest.h>
 
+#include <numeric>
+
+#include "data/epoch_order.hpp"
 #include "data/records.hpp"
 #include "data/window_source.hpp"
 #include "rotoscale/io/scratch.hpp"
@@ -50,7 +53,44 @@ void put_tokens(const std::filesystem::path& path, io::token_kind kind, const in
   writer.commit();
 }
 
+/// Drawn at once.
+std::vector<std::int64_t> order_of_epoch(std::int64_t windows, std::uint64_t seed, std::int64_t epoch) {
+  std::vector<std::int64_t> order(static_cast<std::size_t>(windows));
+  std::iota(order.begin(), order.end(), 0);
+  const auto random = nn::stream_for(seed, nn::random_purpose::data_order, static_cast<std::uint64_t>(epoch));
+  for (auto j = static_cast<std::uint64_t>(windows) - 1; j > 0; --j) {
+    const philox_block words = random.block(j);
+    std::swap(order[j], order[(std::uint64_t{words.word[0]} << 32 | words.word[1]) % (j + 1)]);
+  }
+  return order;
+}
+
 }  // namespace
+
+TEST_CASE("an epoch's order is the same however it is drawn, and is there when the epoch begins") {
+  for (const std::int64_t windows : {1, 2, 3, 7, 64, 1001}) {
+    std::vector<std::vector<std::int64_t>> expected;
+    for (std::int64_t epoch = 0; epoch < 4; ++epoch) expected.push_back(order_of_epoch(windows, 9, epoch));
+    for (const std::int64_t first : {std::int64_t{0}, windows / 2, windows, 2 * windows - 1}) {
+      epoch_order order(windows, 9);
+      order.draw(first / windows);
+      CHECK(order.is_drawn(first / windows));
+      for (std::int64_t i = first; i < 4 * windows; ++i) {
+        // Nothing is left to draw but what one window's share is.
+        if (i > first) CHECK(order.is_drawn(i / windows));
+        CHECK(order.window(i) ==
+              expected[static_cast<std::size_t>(i / windows)][static_cast<std::size_t>(i % windows)]);
+        CHECK(order.window(i) == order.window(i));
+      }
+      CHECK(order.window(first) ==
+            expected[static_cast<std::size_t>(first / windows)][static_cast<std::size_t>(first % windows)]);
+    }
+  }
+  epoch_order order(1000, 9);
+  for (std::int64_t i = 0; i < 500; ++i) static_cast<void>(order.window(i));
+  CHECK_FALSE(order.is_drawn(1));  // half of it
+  CHECK_FALSE(order.is_drawn(2));
+}
 
 TEST_CASE("text: windows that do not overlap, the end held out") {
   const scratch_directory dir;

@@ -3,11 +3,9 @@
 #include "data/data.hpp"
 
 #include <cstdio>
-#include <numeric>
 
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/nn/backend.hpp"
-#include "rotoscale/nn/random_streams.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -31,7 +29,8 @@ data_options data_of(const run_options& run) {
 }
 
 corpus::corpus(const data_options& data, std::uint64_t seed, int vocabulary)
-    : source_(open_windows(data)), sequence_(data.sequence), first_windows_(data.first_windows), seed_(seed) {
+    : source_(open_windows(data)), sequence_(data.sequence), first_windows_(data.first_windows) {
+  order_ = epoch_order(train_windows(), seed);
   is_bytes_ = data.tokenizer.empty() && !source_->bytes_of_tokens().empty();
   for (const std::string& path : data.paths) name_ += (name_.empty() ? "" : ", ") + path;
   if (source_->least_vocabulary() > vocabulary) {
@@ -60,21 +59,8 @@ void corpus::check_budget(const train_options& o, std::int64_t skipped) const {
 
 token_batch corpus::training_batch(std::int64_t first, std::int64_t count) {
   token_batch batch;
-  const std::int64_t windows = train_windows();
   for (std::int64_t i = first; i < first + count; ++i) {
-    if (i / windows != epoch_) {  // Fisher and Yates, with a stream of its own for each epoch
-      epoch_ = i / windows;
-      order_.resize(static_cast<std::size_t>(windows));
-      std::iota(order_.begin(), order_.end(), 0);
-      const random_stream random =
-          nn::stream_for(seed_, nn::random_purpose::data_order, static_cast<std::uint64_t>(epoch_));
-      for (std::uint64_t j = static_cast<std::uint64_t>(windows) - 1; j > 0; --j) {
-        const philox_block words = random.block(j);
-        const std::uint64_t draw = std::uint64_t{words.word[0]} << 32 | words.word[1];
-        std::swap(order_[j], order_[draw % (j + 1)]);
-      }
-    }
-    source_->append(data_part::training, order_[static_cast<std::size_t>(i % windows)], batch);
+    source_->append(data_part::training, order_.window(i), batch);
   }
   return batch;
 }

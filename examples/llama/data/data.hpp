@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "data/epoch_order.hpp"
 #include "data/window_source.hpp"
 #include "options.hpp"
 
@@ -40,6 +41,8 @@ class corpus {
   /// Throws io::error if not.
   void check_budget(const train_options& options, std::int64_t skipped) const;
 
+  /// What training_batch(first, ...) needs and would take a step's time.
+  void prepare(std::int64_t first) { order_.draw(first / train_windows()); }
   /// Sequences first .. first + count - 1 of the run.
   token_batch training_batch(std::int64_t first, std::int64_t count);
   /// `count` windows from number `first` of `of` ones spread evenly over the held-out data, or of its first ones;
@@ -55,9 +58,7 @@ class corpus {
   std::unique_ptr<window_source> source_;
   std::int64_t sequence_ = 1;
   bool first_windows_ = false;
-  std::uint64_t seed_ = 0;
-  std::int64_t epoch_ = -1;
-  std::vector<std::int64_t> order_;  ///< window numbers of epoch_
+  epoch_order order_;
 };
 
 }  // namespace rotoscale::llama_program

@@ -70,7 +70,13 @@ trainer_state read_state(const resume_point& from) {
   return reading([&] {
     trainer_state state = read_trainer_state(from.checkpoint.empty() ? from.run : from.checkpoint);
     // Beside adapters the base has its own.
-    if (!from.checkpoint.empty() && !state.run.lora) check_config(from.checkpoint, state.run.model);
+    if (from.checkpoint.empty()) return state;
+    if (state.run.lora) {
+      llama::check_adapters(from.checkpoint, state.run.model, *state.run.lora);
+    } else {
+      check_config(from.checkpoint, state.run.model);
+      llama::check_weights({from.checkpoint}, state.run.model);
+    }
     return state;
   });
 }

@@ -52,6 +52,12 @@ void trainer::build_model(const fs::path& checkpoint) {
     check_blocks(state_.run, synthetic_, "--synthetic-recipe");
     recipes.push_back(synthetic_);
   }
+  if (!state_.run.init.empty() && (checkpoint.empty() || state_.run.lora)) {
+    llama::check_weights(llama::find_weights(state_.run.init), state_.run.model);
+  }
+  if (!state_.run.adapter.empty() && checkpoint.empty()) {
+    llama::check_adapters(find_adapter(state_.run.adapter), state_.run.model, *state_.run.lora);
+  }
   model_ = std::make_unique<llama::session>(*ops_, state_.run.model, options, recipes);
   nn::step_inputs loading;  // the same for a run and its continuation
   loading.seed = state_.run.train.seed;
@@ -64,6 +70,7 @@ void trainer::build_model(const fs::path& checkpoint) {
   // The phase of the last step done: where the next one is in another phase, train() switches as an unbroken run does.
   if (state_.phase != 0) model_->use(state_.recipe());
   if (!checkpoint.empty()) read_tensors(checkpoint, *model_);
+  text_.prepare((state_.step + state_.skipped_steps) * state_.run.train.batch * state_.run.train.accumulate);
   flops_per_token_ = model_flops_per_token(model_->model(), state_.run.train.sequence);
   saved_step_ = checkpoint.empty() || state_.evaluation_due ? -1 : state_.step;
   start_ = now_seconds();
@@ -160,6 +167,8 @@ ordered_json trainer::roof_record() const {
 void trainer::continue_log() {
   seconds_ = logged_seconds(files_.log(), state_.step);
   files_.remove_beyond(state_.step);
+  // Killed between a checkpoint and the removal of older ones, a run that is resumed at its end writes no other.
+  if (state_.step > 0) files_.prune(state_.step, !state_.target_reached, state_.run.train);
   if (!fs::exists(files_.config())) io::write_json(files_.config(), io::to_json(state_.run));
   add_sinks(false);
   if (log_begins_with_start(files_.log())) return;

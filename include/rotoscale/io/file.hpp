@@ -95,11 +95,19 @@ inline std::size_t read_some(const descriptor& file, std::string& out, std::size
   return got;
 }
 
+/// Refuses a file of `size` bytes, before memory for it is asked for.
+inline void check_size(std::uint64_t size, const std::filesystem::path& path) {
+  if (size <= half_of_memory()) return;
+  throw error(path.string(), "cannot read: " + std::to_string(size) + " bytes are more than " +
+                                 std::to_string(half_of_memory()) + ", half of this machine's memory");
+}
+
 inline void read_rest(const descriptor& file, std::string& out, const std::filesystem::path& path) {
   struct stat status {};
   std::size_t chunk = std::size_t{1} << 16;
   // One byte more than the stated size, so that a regular file is read in one call and its end is seen by it.
   if (::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) && status.st_size > 0) {
+    check_size(static_cast<std::uint64_t>(status.st_size), path);
     chunk = std::max(chunk, static_cast<std::size_t>(status.st_size) + 1);
   }
   while (read_some(file, out, chunk, path) == chunk) {

@@ -18,6 +18,11 @@
 
 namespace rotoscale::io::detail {
 
+/// Bytes: no file that is held in memory may be larger, packed or unpacked.
+inline std::size_t half_of_memory() {
+  return static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) / 2 * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
 class inflater {
  public:
   explicit inflater(const std::filesystem::path& path) : path_(path) {
@@ -78,10 +83,6 @@ class inflater {
       throw error(path_.string(), std::string("corrupt gzip file: ") + why);
     }
     return given - stream_.avail_in;
-  }
-
-  static std::size_t half_of_memory() {
-    return static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) / 2 * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   }
 
   std::filesystem::path path_;

@@ -35,12 +35,19 @@ class safetensors_shards {
     const std::filesystem::path index = directory / (stem + ".safetensors.index.json");
     std::error_code failed;
     if (std::filesystem::exists(single, failed) || !std::filesystem::exists(index, failed)) {
-      model.name_ = single.string();
-      model.files_.push_back(safetensors_file::open(single));
-    } else {
-      model.name_ = index.string();
-      model.open_listed(directory);
+      return of(safetensors_file::open(single));
     }
+    model.name_ = index.string();
+    model.open_listed(directory);
+    model.collect();
+    return model;
+  }
+
+  /// Those of one file that has been opened.
+  static safetensors_shards of(safetensors_file file) {
+    safetensors_shards model;
+    model.name_ = file.name();
+    model.files_.push_back(std::move(file));
     model.collect();
     return model;
   }

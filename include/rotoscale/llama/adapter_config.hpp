@@ -99,12 +99,11 @@ inline bool is_adapter(const std::filesystem::path& directory) {
   return std::filesystem::exists(directory / "adapter_model.safetensors", failed);
 }
 
-/// The numbers of the adapter in a directory; its targets are those that have tensors. Throws io::error naming the file
-/// and the key for an adapter of another kind.
-inline lora_config read_adapter_config(const std::filesystem::path& directory) {
-  const std::string path = (directory / "adapter_config.json").string();
-  nlohmann::ordered_json json = io::read_json(path);
-  const io::detail::place at{path, ""};
+/// The numbers of an adapter: its adapter_config.json, `where` in messages; its targets are those that have tensors.
+/// Throws io::error naming the key for an adapter of another kind.
+inline lora_config read_adapter_config(nlohmann::ordered_json json, const io::safetensors_shards& tensors,
+                                       const std::string& where) {
+  const io::detail::place at{where, ""};
   if (!json.is_object()) io::detail::fail_type("an object", json, at);
   lora_config c;
   detail::read_adapter_number(json, "r", c.rank, at);
@@ -116,15 +115,20 @@ inline lora_config read_adapter_config(const std::filesystem::path& directory) {
     json["use_rslora"] = false;
   }
   for (const auto& [key, value] : json.items()) detail::check_adapter_key(key, value, at);
-  c.targets = detail::adapter_targets(io::safetensors_shards::open(directory, "adapter_model"));
+  c.targets = detail::adapter_targets(tensors);
   if (auto fault = find_fault(c)) {
     if (fault->starts_with("rank")) fault->replace(0, 4, "r");
     if (fault->starts_with("alpha") || fault->starts_with("dropout")) fault->insert(0, "lora_");
     if (fault->starts_with("targets")) fault = "adapter_model.safetensors: no tensor of a linear layer's adapter";
-    throw io::error(path, *fault);
+    throw io::error(where, *fault);
   }
   detail::check_target_modules(json, c.targets, at);
   return c;
+}
+/// Of the adapter in a directory.
+inline lora_config read_adapter_config(const std::filesystem::path& directory) {
+  const std::string path = (directory / "adapter_config.json").string();
+  return read_adapter_config(io::read_json(path), io::safetensors_shards::open(directory, "adapter_model"), path);
 }
 
 /// What the adapter stood beside when it was trained; empty if nobody knows.

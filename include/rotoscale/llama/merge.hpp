@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "rotoscale/llama/checkpoint.hpp"
 
@@ -21,14 +22,8 @@ class merged_weights {
         adapters_(io::safetensors_shards::open(adapters, "adapter_model")),
         parameters_(config_, nullptr, lora_) {
     const std::span all(parameters_.all());
-    detail::refuse_others(base_, all.first(parameters_.base_count()), config_);
-    detail::refuse_others(adapters_, all.subspan(parameters_.base_count()), config_);
-    for (const parameter& p : all) {  // missing tensors and shapes: before anything is written
-      const bool own = p.kind == parameter_kind::base;
-      detail::for_each_slice(p, [&](const std::string& name, const auto& shape, index_t, index_t) {
-        detail::check_tensor(own ? base_ : adapters_, name, shape);
-      });
-    }
+    detail::check_tensors(base_, all.first(parameters_.base_count()), config_);  // before anything is written
+    detail::check_tensors(adapters_, all.subspan(parameters_.base_count()), config_);
   }
 
   /// The model's shape.
@@ -36,34 +31,38 @@ class merged_weights {
   /// The base's, and behind them the adapters'.
   const parameter_list& parameters() const { return parameters_; }
 
-  /// A weight of the base with what its adapter adds: w + alpha / rank · B·A, formed in FP64 and rounded once.
-  std::vector<float> values(std::size_t number) const {
-    std::vector<float> w = detail::read_slices(base_, parameters_[number], "");
+  /// Rows of a weight of the base with what its adapter adds: w + alpha / rank · B·A, formed in FP64 and rounded once.
+  std::vector<float> values(std::size_t number, index_t first_row, index_t rows) const {
+    std::vector<float> w = detail::rows_of(base_, parameters_[number], first_row, rows);
     for (const layer_parameters& l : parameters_.layers()) {
       for (std::size_t i = 0; i < l.adapters.size(); ++i) {
         if (l.of(static_cast<layer_linear>(i)) != number) continue;
-        for (const adapter_parameters& own : l.adapters[i]) add(own, parameters_[number].cols, w);
+        for (const adapter_parameters& own : l.adapters[i]) add(own, parameters_[number].cols, first_row, w);
       }
     }
     return w;
   }
 
  private:
-  void add(const adapter_parameters& own, index_t cols, std::vector<float>& w) const {
+  /// `w`: the layer's rows from first_row on.
+  void add(const adapter_parameters& own, index_t cols, index_t first_row, std::vector<float>& w) const {
+    const parameter& p = parameters_[own.b];
+    const index_t end_row = first_row + static_cast<index_t>(w.size()) / cols;
+    const index_t first = std::max(first_row, p.base_row), end = std::min(end_row, p.base_row + p.rows);
+    if (first >= end) return;
     const auto rank = static_cast<std::size_t>(lora_.rank), in = static_cast<std::size_t>(cols);
     const double scale = lora_.alpha / lora_.rank;
-    const parameter& p = parameters_[own.b];
-    const std::vector<float> a = detail::read_slices(adapters_, parameters_[own.a], ""),
-                             b = detail::read_slices(adapters_, p, "");
+    const std::vector<float> a = detail::rows_of(adapters_, parameters_[own.a], 0, parameters_[own.a].rows),
+                             b = detail::rows_of(adapters_, p, first - p.base_row, end - first);
     std::vector<double> sum(in);
-    for (std::size_t r = 0; r < static_cast<std::size_t>(p.rows); ++r) {
+    for (std::size_t r = 0; r < static_cast<std::size_t>(end - first); ++r) {
       std::fill(sum.begin(), sum.end(), 0.0);
       for (std::size_t k = 0; k < rank; ++k) {
         const double factor = static_cast<double>(b[r * rank + k]);
         const float* row = &a[k * in];
         for (std::size_t j = 0; j < in; ++j) sum[j] = std::fma(factor, static_cast<double>(row[j]), sum[j]);
       }
-      float* to = &w[(static_cast<std::size_t>(p.base_row) + r) * in];
+      float* to = &w[(static_cast<std::size_t>(first - first_row) + r) * in];
       for (std::size_t j = 0; j < in; ++j) {
         to[j] = static_cast<float>(std::fma(scale, sum[j], static_cast<double>(to[j])));
       }
@@ -78,15 +77,22 @@ class merged_weights {
 };
 
 /// Writes a model's directory: config.json, and weights as "F32" or "BF16" in shards of at most 5 GiB. Throws
-/// io::error, and leaves nothing then.
-inline void write_merged(const merged_weights& merged, const std::filesystem::path& directory,
-                         const std::string& type) {
+/// io::error, and leaves nothing then. `progress` is told how many of all elements are written.
+inline void write_merged(const merged_weights& merged, const std::filesystem::path& directory, const std::string& type,
+                         const std::function<void(std::int64_t done, std::int64_t total)>& progress = nullptr) {
   constexpr std::uint64_t shard = std::uint64_t{5} << 30;  // as Hugging Face's libraries split
   io::safetensors_writer weights;
   weights.metadata["format"] = "pt";
+  std::int64_t done = 0, total = 0;
   for (std::size_t i = 0; i < merged.parameters().base_count(); ++i) {
-    detail::add_slices(
-        weights, merged.parameters()[i], "", [&merged, i] { return merged.values(i); }, type);
+    const parameter& p = merged.parameters()[i];
+    total += p.size();
+    const auto rows_of = [&, i](index_t first, index_t rows) {
+      if (progress) progress(done, total);
+      done += rows * p.cols;
+      return merged.values(i, first, rows);
+    };
+    detail::add_slices(weights, p, "", rows_of, type);
   }
   io::atomic_directory out(directory);
   weights.write_shards(out.path(), "model", shard);

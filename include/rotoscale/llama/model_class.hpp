@@ -121,12 +121,21 @@ class model {
   /// Sets values of a parameter from element `first` on; they count once its last element is set. A weight without an
   /// FP32 source then goes into its operands.
   void load(const nn::pass& p, std::size_t number, index_t first, std::span<const float> values);
-  /// A parameter's values or, from `from`, its gradient or a moment. Throws std::logic_error where there is no FP32
-  /// source.
-  std::vector<float> values(nn::queue q, std::size_t number) const { return download(q, source(number), number); }
-  /// Elements of an arena that belong to parameter `number`.
+  /// A parameter's values. Throws std::logic_error where there is no FP32 source.
+  std::vector<float> values(nn::queue q, std::size_t number) const {
+    return values(q, number, 0, parameters_[number].rows);
+  }
+  /// Those of rows [first_row, first_row + rows).
+  std::vector<float> values(nn::queue q, std::size_t number, index_t first_row, index_t rows) const;
+  /// A parameter's gradient or a moment, from that arena.
   std::vector<float> arena_values(nn::queue q, const float* from, std::size_t number) const {
-    return download(q, dense(from + parameters_[number].offset, parameters_[number]), number);
+    return arena_values(q, from, number, 0, parameters_[number].rows);
+  }
+  /// Those of rows [first_row, first_row + rows).
+  std::vector<float> arena_values(nn::queue q, const float* from, std::size_t number, index_t first_row,
+                                  index_t rows) const {
+    const parameter& p = parameters_[number];
+    return download(q, from + p.offset + first_row * p.cols, rows * p.cols);
   }
   /// The inverse, from element `first` of the parameter on.
   void set_arena_values(nn::queue q, float* to, std::size_t number, std::span<const float> values,
@@ -220,7 +229,7 @@ class model {
     return options_.recompute == part || options_.recompute == recompute_part::layer;
   }
   float epsilon() const { return static_cast<float>(config_.rms_norm_eps); }
-  std::vector<float> download(nn::queue q, const nn::const_tensor_view& from, std::size_t number) const;
+  std::vector<float> download(nn::queue q, const float* from, index_t count) const;
 
   /// The recipe of decoder layer i: layers at the ends may be left in BF16.
   const nn::recipe& recipe_of(const nn::recipe& r, int i) const {

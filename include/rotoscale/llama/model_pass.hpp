@@ -9,12 +9,17 @@
 
 namespace rotoscale::llama {
 
-inline std::vector<float> model::download(nn::queue q, const nn::const_tensor_view& from, std::size_t number) const {
-  if (from.empty()) throw std::logic_error(parameters_[number].name() + ": only its quantized operands are kept");
-  std::vector<float> host(static_cast<std::size_t>(parameters_[number].size()));
-  ops_->download(q, host.data(), from.data, host.size() * sizeof(float));
+inline std::vector<float> model::download(nn::queue q, const float* from, index_t count) const {
+  std::vector<float> host(static_cast<std::size_t>(count));
+  ops_->download(q, host.data(), from, host.size() * sizeof(float));
   ops_->synchronize(q);
   return host;
+}
+
+inline std::vector<float> model::values(nn::queue q, std::size_t number, index_t first_row, index_t rows) const {
+  const parameter& p = parameters_[number];
+  if (source(number).empty()) throw std::logic_error(p.name() + ": only its quantized operands are kept");
+  return download(q, gain(number) + first_row * p.cols, rows * p.cols);
 }
 
 inline void model::load(const nn::pass& p, std::size_t number, index_t first, std::span<const float> values) {

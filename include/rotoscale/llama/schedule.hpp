@@ -25,9 +25,10 @@ namespace detail {
                   "neither a preset nor a file; did you mean '" + io::nearest_name(name, valid) + "'?");
 }
 
+/// Of any kind: reading says what is wrong with a directory or a device.
 inline bool is_file(const std::string& name) {
   std::error_code ignored;
-  return std::filesystem::is_regular_file(name, ignored);
+  return std::filesystem::exists(name, ignored);
 }
 
 /// Takes the key "base" out of a recipe's file: the preset whose fields hold where the file has none.
@@ -37,8 +38,8 @@ inline std::string take_base(nlohmann::ordered_json& json, const std::string& fi
   const nlohmann::ordered_json base = json["base"];
   const std::string name = base.is_string() ? base.get<std::string>() : base.dump();
   if (std::find(presets.begin(), presets.end(), name) == presets.end()) {
-    throw io::error(file, "base: no preset '" + io::printable(name) + "'; did you mean '" +
-                              io::nearest_name(name, presets) + "'?");
+    throw io::error(
+        file, "base: no preset '" + io::printable(name) + "'; did you mean '" + io::nearest_name(name, presets) + "'?");
   }
   json.erase("base");
   return name;

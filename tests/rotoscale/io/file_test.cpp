@@ -172,3 +172,26 @@ TEST_CASE("read_file names what it cannot read") {
         dir.path().string() + ": cannot read: a directory, not a regular file");
   CHECK(message_of([&] { io::read_file("/proc/self/mem"); }) == "/proc/self/mem: cannot read: Input/output error");
 }
+
+TEST_CASE("what may never end or has no room is refused before it is read") {
+  const scratch_directory dir;
+  REQUIRE(::mkfifo((dir / "pipe").c_str(), 0600) == 0);
+  const std::pair<fs::path, std::string> kinds[] = {{"/dev/zero", "a device"}, {dir / "pipe", "a pipe"}};
+  for (const auto& [path, kind] : kinds) {
+    const std::string message = path.string() + ": cannot read: " + kind + ", not a regular file";
+    CHECK(message_of([&, &path = path] { io::read_beginning(path, 4); }) == message);
+    CHECK(message_of([&, &path = path] { io::read_raw_file(path); }) == message);
+    CHECK(message_of([&, &path = path] { io::read_file(path); }) == message);
+  }
+  const fs::path five = dir / "five";
+  put(five, "12345");
+  CHECK(message_of([&] { io::read_raw_file(five, 4); }) == five.string() + ": cannot read: 5 bytes, the limit is 4");
+  CHECK(io::read_raw_file(five, 5) == "12345");
+  const fs::path holes = dir / "holes";
+  put(holes, "");
+  fs::resize_file(holes, std::uintmax_t{1} << 40);
+  const std::string message = holes.string() + ": cannot read: 1099511627776 bytes are more than " +
+                              std::to_string(io::detail::half_of_memory()) + ", half of this machine's memory";
+  CHECK(message_of([&] { io::read_raw_file(holes); }) == message);
+  CHECK(message_of([&] { io::read_file(holes); }) == message);
+}

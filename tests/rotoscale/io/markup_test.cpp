@@ -29,6 +29,7 @@ TEST_CASE("HTML: character references") {
   CHECK(strip_html("&lt;p&gt; &amp;amp; &quot;&apos;&nbsp;&#65;&#x42;&#X43;") == "<p> &amp; \"' ABC\n");
   CHECK(strip_html("&eacute;&mdash;&#8212;&#x1F600;") == "\u00E9\u2014\u2014\U0001F600\n");
   CHECK(strip_html("&#0;&#xD800;&#x110000;&#99999999999;") == "\uFFFD\uFFFD\uFFFD\uFFFD\n");
+  CHECK(strip_html("&#65x; &#x4g;") == "&#65x; &#x4g;\n");
   CHECK(strip_html("AT&T &unknown; &; &#; &#x; &#12 &") == "AT&T &unknown; &; &#; &#x; &#12 &\n");
 }
 
@@ -38,6 +39,7 @@ TEST_CASE("HTML: what is cut off or misnested") {
     CHECK(strip_html(cut).starts_with("x"));
   }
   CHECK(strip_html("</p></pre></script>x</b>") == "x\n");
+  CHECK(strip_html("<p don't>x</p>y") == "x\n\ny\n");
   CHECK(strip_html("<b><i>x</b></i>") == "x\n");
 }
 
@@ -60,6 +62,7 @@ TEST_CASE("roff: macros, requests, fonts and characters") {
   CHECK(strip_roff("x\\h'2m'y\\\" comment\n.\\\" comment\n'\\\" comment\n. \\\" x\n") == "xy\n");
   CHECK(strip_roff(".nf\nx\n.fi\n.sp 2\ny\n.if n .B z\n.ie t \\{\n.B q\n.\\}\n.el w\n") == "x\n\ny\n");
   CHECK(strip_roff(".de Vb\n.ft CW\ninside\n..\n.Vb 4\nx\n.Ve\n") == "x\n");
+  CHECK(strip_roff(".de Q\nx .. y\nz\n..\nafter\n") == "after\n");
   CHECK(strip_roff(".TP\n.B \\-a\nall\n.IP \"two words\" 4\nz\r\n") == "-a\nall\n\ntwo words\nz\n");
 }
 

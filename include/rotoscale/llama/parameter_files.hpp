@@ -1,0 +1,164 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// A model's parameters as tensors in safetensors files, read and written some rows at a time.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "rotoscale/io/safetensors_shards.hpp"
+#include "rotoscale/llama/parameters.hpp"
+
+namespace rotoscale::llama::detail {
+
+/// Calls f(slice name, shape, first element, count) for every slice of every parameter.
+template <class Function>
+void for_each_slice(const parameter& p, const Function& f) {
+  for (const parameter::slice& s : p.slices) {
+    std::vector<std::int64_t> shape{s.rows, p.cols};
+    if (p.is_vector) shape = {p.cols};
+    f(s.name, shape, s.first_row * p.cols, s.rows * p.cols);
+  }
+}
+
+/// FP32 numbers as the bytes of a dtype: "F32", or "BF16" to nearest even.
+inline void give_floats(std::span<const float> values, const std::string& type, const io::byte_sink& sink) {
+  if (type == "F32") return sink(std::as_bytes(values));
+  std::vector<bf16> narrow(values.begin(), values.end());
+  sink(std::as_bytes(std::span<const bf16>(narrow)));
+}
+
+/// Rows of a parameter that are in memory at a time: about 4 MiB of FP32.
+inline index_t rows_at_a_time(const parameter& p) { return std::max<index_t>(1, (index_t{1} << 20) / p.cols); }
+
+/// Calls f(first row, rows) for consecutive parts of rows [first, first + count).
+template <class Function>
+void for_each_part(const parameter& p, index_t first, index_t count, const Function& f) {
+  const index_t most = rows_at_a_time(p);
+  for (index_t done = 0; done < count; done += most) f(first + done, std::min(most, count - done));
+}
+
+/// Adds a parameter's slices, whose values fetch(first row, rows) gives when they are written.
+template <class Fetch>
+void add_slices(io::safetensors_writer& out, const parameter& p, const std::string& prefix, const Fetch& fetch,
+                const std::string& type = "F32") {
+  for_each_slice(p, [&](const std::string& name, const std::vector<std::int64_t>& shape, index_t first, index_t count) {
+    out.add_streamed(prefix + name, type, shape, [=, &p](const io::byte_sink& sink) {
+      for_each_part(p, first / p.cols, count / p.cols, [&](index_t row, index_t rows) {
+        const std::vector<float> values = fetch(row, rows);
+        give_floats(values, type, sink);
+      });
+    });
+  });
+}
+
+/// "16 x 8".
+inline std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string text;
+  for (const std::int64_t extent : shape) text += (text.empty() ? "" : " x ") + std::to_string(extent);
+  return text;
+}
+
+/// Where a tensor of these numbers is; throws io::error if it is missing or of another shape or dtype.
+inline io::located_tensor check_tensor(const io::safetensors_shards& model, const std::string& name,
+                                       const std::vector<std::int64_t>& shape) {
+  const io::located_tensor found = model.find(name);
+  if (found.info == nullptr) throw io::error(model.name(), "tensor '" + name + "' is missing");
+  const std::string& file = found.file->name();
+  if (found.info->dtype != "F32" && found.info->dtype != "BF16" && found.info->dtype != "F16") {
+    throw io::error(file, "tensor '" + name + "': expected F32, BF16 or F16, found " + found.info->dtype);
+  }
+  if (found.info->shape == shape) return found;
+  throw io::error(file, "tensor '" + name + "': its shape " + shape_text(found.info->shape) + " is not the model's " +
+                            shape_text(shape));
+}
+inline void read_floats(const io::safetensors_shards& model, const std::string& name,
+                        const std::vector<std::int64_t>& shape, std::span<float> to) {
+  const io::located_tensor found = check_tensor(model, name, shape);
+  found.file->read_floats(*found.info, 0, to);
+}
+
+/// Where a slice's rows begin in its tensor, of which another slice before it may hold the same: the A of a fused
+/// adapter stands in the file once for each part. The first slice with these rows.
+inline const parameter::slice& first_with_rows_of(const parameter& p, index_t first_row) {
+  return *std::find_if(p.slices.begin(), p.slices.end(),
+                       [&](const parameter::slice& s) { return s.first_row == first_row; });
+}
+
+/// Calls use(first element, values) for rows [first_row, first_row + rows) in order, a part at a time. Throws io::error
+/// for a tensor that is missing, of another shape or dtype, or not the one that it has to equal.
+template <class Function>
+void read_rows(const io::safetensors_shards& model, const parameter& p, const std::string& prefix, index_t first_row,
+               index_t rows, const Function& use) {
+  std::vector<float> part, again;
+  for_each_slice(p, [&](const std::string& name, const std::vector<std::int64_t>& shape, index_t first, index_t count) {
+    const io::located_tensor found = check_tensor(model, prefix + name, shape);
+    const index_t begin = first / p.cols, from = std::max(first_row, begin),
+                  to = std::min(first_row + rows, begin + count / p.cols);
+    const std::string& original = first_with_rows_of(p, begin).name;
+    for_each_part(p, from, to - from, [&](index_t row, index_t part_rows) {
+      const auto offset = static_cast<std::uint64_t>((row - begin) * p.cols);
+      part.resize(static_cast<std::size_t>(part_rows * p.cols));
+      found.file->read_floats(*found.info, offset, part);
+      if (original == name) return use(row * p.cols, std::span<const float>(part));
+      again.resize(part.size());
+      const io::located_tensor earlier = model.find(prefix + original);
+      earlier.file->read_floats(*earlier.info, offset, again);
+      if (std::memcmp(again.data(), part.data(), part.size() * sizeof(float)) == 0) return;
+      throw io::error(model.name(), "tensor '" + prefix + name + "': is not that of '" + original +
+                                        "', as a fused adapter's has to be");
+    });
+  });
+}
+/// All of them.
+template <class Function>
+void read_rows(const io::safetensors_shards& model, const parameter& p, const std::string& prefix,
+               const Function& use) {
+  read_rows(model, p, prefix, 0, p.rows, use);
+}
+
+/// The values of those rows.
+inline std::vector<float> rows_of(const io::safetensors_shards& model, const parameter& p, index_t first_row,
+                                  index_t rows) {
+  std::vector<float> all;
+  all.reserve(static_cast<std::size_t>(rows * p.cols));
+  read_rows(model, p, "", first_row, rows,
+            [&](index_t, std::span<const float> values) { all.insert(all.end(), values.begin(), values.end()); });
+  return all;
+}
+
+/// Refuses tensors that the model has not, which would be another model; but for those that follow from config.json:
+/// RoPE's frequencies in old files, and a head beside the embedding that it is tied to.
+inline void refuse_others(const io::safetensors_shards& found, std::span<const parameter> parameters,
+                          const model_config& config) {
+  std::unordered_set<std::string> known;
+  for (const parameter& p : parameters) {
+    for (const parameter::slice& s : p.slices) known.insert(s.name);
+  }
+  for (const io::safetensors_file& file : found.files()) {
+    for (const io::tensor_info& info : file.tensors()) {
+      const bool follows =
+          info.name.ends_with(".rotary_emb.inv_freq") || (config.tie_word_embeddings && info.name == "lm_head.weight");
+      if (known.contains(info.name) || follows) continue;
+      throw io::error(file.name(),
+                      "tensor '" + io::printable(info.name) + "': no such parameter in the model of config.json");
+    }
+  }
+}
+
+/// Refuses a file or files that do not hold exactly the tensors of these parameters, before a number is read.
+inline void check_tensors(const io::safetensors_shards& found, std::span<const parameter> parameters,
+                          const model_config& config) {
+  refuse_others(found, parameters, config);
+  for (const parameter& p : parameters) {
+    for_each_slice(p, [&](const std::string& name, const std::vector<std::int64_t>& shape, index_t, index_t) {
+      check_tensor(found, name, shape);
+    });
+  }
+}
+
+}  // namespace rotoscale::llama::detail
