@@ -11,12 +11,6 @@ namespace rotoscale::validate {
 
 namespace {
 
-/// Codes as integers in the order of their values.
-std::int64_t ordered(const format& f, std::uint64_t code) {
-  const auto magnitude = static_cast<std::int64_t>(f.magnitude(code));
-  return f.is_negative(code) ? -magnitude : magnitude;
-}
-
 /// Bins of distances: 0 (zeros of two signs), 1, 2, 3-4, 5-8, ...
 std::string bin(std::int64_t ulps) {
   if (ulps < 0) return "Inf or NaN";
@@ -27,13 +21,6 @@ std::string bin(std::int64_t ulps) {
 }
 
 }  // namespace
-
-std::int64_t code_distance(const format& f, std::uint64_t x, std::uint64_t y) {
-  const auto special = [&](std::uint64_t c) { return f.is_nan(c) || f.is_infinity(c); };
-  if (special(x) || special(y)) return -1;
-  const std::int64_t apart = ordered(f, x) - ordered(f, y);
-  return apart < 0 ? -apart : apart;
-}
 
 place_of place(const gemm_case& x, index_t element) {
   return {element / (x.m * x.n), element / x.n % x.m, element % x.n};

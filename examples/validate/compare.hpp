@@ -8,6 +8,7 @@
 #include <string>
 
 #include "case.hpp"
+#include "code_distance.hpp"
 #include "rotoscale/parallel.hpp"
 
 namespace rotoscale::validate {
@@ -17,9 +18,6 @@ struct place_of {
   index_t batch, row, column;
 };
 place_of place(const gemm_case& x, index_t element);
-
-/// Distance of two codes in the order of their values; -1 where one of them is NaN or Inf.
-std::int64_t code_distance(const format& f, std::uint64_t x, std::uint64_t y);
 
 struct difference {
   index_t element;

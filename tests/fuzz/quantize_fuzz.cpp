@@ -14,52 +14,17 @@
 #include <iterator>
 #include <vector>
 
+#include "byte_choices.hpp"
 #include "rotoscale/dequantize.hpp"
 #include "rotoscale/quantize.hpp"
 
 namespace {
 
 using namespace rotoscale;
-
-/// Bytes of the input, zeros after its end.
-class choices {
- public:
-  choices(const std::uint8_t* data, std::size_t size) : data_(data), size_(size) {}
-
-  std::uint8_t byte() { return at_ < size_ ? data_[at_++] : std::uint8_t{0}; }
-  std::uint32_t word() {
-    std::uint32_t w = 0;
-    for (int i = 0; i < 4; ++i) w |= static_cast<std::uint32_t>(byte()) << (8 * i);
-    return w;
-  }
-  bool flag() { return (byte() & 1) != 0; }
-  /// 0 to n - 1.
-  int below(int n) { return byte() % n; }
-  template <class T, std::size_t N>
-  const T& one_of(const T (&list)[N]) {
-    return list[byte() % N];
-  }
-  /// From here on the rest of the input comes again and again.
-  void repeat_rest() {
-    data_ += at_;
-    size_ -= at_;
-    at_ = 0;
-  }
-  std::uint32_t repeated_word() {
-    if (size_ == 0) return 0;
-    std::uint32_t w = 0;
-    for (int i = 0; i < 4; ++i) w |= static_cast<std::uint32_t>(data_[at_++ % size_]) << (8 * i);
-    return w;
-  }
-
- private:
-  const std::uint8_t* data_;
-  std::size_t size_;
-  std::size_t at_ = 0;
-};
+using fuzz::byte_choices;
 
 /// A format of the caller's own, of 3 to 8 bits; a scale is unsigned and has a NaN.
-format custom_format(choices& in, bool scale) {
+format custom_format(byte_choices& in, bool scale) {
   const int exponent_bits = 1 + in.below(scale ? 8 : 6);
   const int room = (scale ? 8 : 7) - exponent_bits;
   int mantissa_bits = in.below(room + 1);
@@ -72,7 +37,7 @@ format custom_format(choices& in, bool scale) {
   return {exponent_bits, mantissa_bits, bias, !scale, kind, in.flag()};
 }
 
-block_format choose_format(choices& in) {
+block_format choose_format(byte_choices& in) {
   constexpr block_format named[] = {mxfp4, mxfp6_e2m3, mxfp6_e3m2, mxfp8_e4m3, mxfp8_e5m2, mxint8, nvfp4};
   constexpr format elements[] = {formats::e2m1,     formats::e2m3,        formats::e3m2, formats::e4m3,
                                  formats::e5m2,     formats::e4m3fnuz,    formats::int8, formats::e8m0,
@@ -91,7 +56,7 @@ block_format choose_format(choices& in) {
   return f;
 }
 
-block_policy choose_policy(choices& in, format scale) {
+block_policy choose_policy(byte_choices& in, format scale) {
   constexpr block_policy named[] = {policies::te_rocm, policies::ocp,           policies::primus,
                                     policies::aiter,   policies::aiter_nonzero, policies::nvidia};
   // Numbers of the scale format, which are all that a floating-point one may have here; E8M0 takes any byte.
@@ -111,13 +76,13 @@ block_policy choose_policy(choices& in, format scale) {
 }
 
 /// A positive finite FP32 number.
-float choose_factor(choices& in) {
+float choose_factor(byte_choices& in) {
   if (in.flag()) return 1.0f;
   const std::uint32_t bits = in.word() % fp32_infinity_bits;
   return bits == 0 ? 1.0f : fp32_from_bits(bits);
 }
 
-block_options choose_options(choices& in, block_format f) {
+block_options choose_options(byte_choices& in, block_format f) {
   constexpr format sources[] = {formats::fp32, formats::bf16, formats::fp16, formats::tf32,
                                 formats::fp64, formats::e4m3, formats::e5m2};
   constexpr scale_rule rules[] = {scale_rule::floor, scale_rule::ceil, scale_rule::even, scale_rule::rceil};
@@ -147,7 +112,7 @@ block_options choose_options(choices& in, block_format f) {
 /// Raw bits, or numbers of neighbouring exponents with few mantissa bits, among which ties are frequent.
 class value_source {
  public:
-  explicit value_source(choices& in)
+  explicit value_source(byte_choices& in)
       : in_(in), raw_(in.flag()), first_exponent_(in.byte()), exponent_mask_((1u << in.below(5)) - 1) {
     constexpr std::uint32_t mantissas[] = {0x700000u, 0x7FFFFFu, 0x7F0000u, 0x7FC000u, 0x400000u, 0x7F8001u};
     mantissa_mask_ = in.one_of(mantissas);
@@ -181,7 +146,7 @@ class value_source {
     return (w & fp32_sign_mask) | exponent << 23 | (w & mantissa_mask_);
   }
 
-  choices& in_;
+  byte_choices& in_;
   bool raw_;
   std::uint32_t first_exponent_;
   std::uint32_t exponent_mask_;
@@ -191,7 +156,7 @@ class value_source {
 };
 
 /// Distances between rows and between columns of an m × n array: some order and padding, or one row or column for all.
-void choose_strides(choices& in, index_t m, index_t n, index_t (&strides)[2]) {
+void choose_strides(byte_choices& in, index_t m, index_t n, index_t (&strides)[2]) {
   const index_t pad = in.below(8);
   const int kind = in.below(8);
   const index_t layouts[8][2] = {{n, 1},          {n + pad, 1},  {1, m + pad}, {2 * n + pad, 2},
@@ -265,7 +230,7 @@ thread_pool& pool_of(int threads) {
 /// Memory for an m × n array in a chosen layout, and its view.
 template <class T>
 struct array {
-  array(choices& in, index_t m, index_t n) : view{nullptr, {m, n}, {}} {
+  array(byte_choices& in, index_t m, index_t n) : view{nullptr, {m, n}, {}} {
     choose_strides(in, m, n, view.strides);
     if (m == 0 || n == 0) return;
     const index_t span[2] = {(m - 1) * view.strides[0], (n - 1) * view.strides[1]};
@@ -313,7 +278,7 @@ void check_dequantize(const job& j, const stored& s, index_t m, index_t n, index
 }
 
 template <class T>
-void run(choices& in, const job& j) {
+void run(byte_choices& in, const job& j) {
   const index_t m = j.axis == block_axis::row ? j.rows : j.k, n = j.axis == block_axis::row ? j.k : j.rows;
   array<T> source(in, m, n);
   const index_t target_pad = in.below(4);
@@ -338,7 +303,7 @@ void run(choices& in, const job& j) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  choices in(data, size);
+  byte_choices in(data, size);
   job j{};
   j.format = choose_format(in);
   j.options = choose_options(in, j.format);

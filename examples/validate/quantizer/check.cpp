@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "../compare.hpp"
+#include "../code_distance.hpp"
 #include "rotoscale/dequantize_ref.hpp"
 #include "rotoscale/names.hpp"
 #include "rotoscale/quantize_ref.hpp"

@@ -15,35 +15,6 @@ namespace rotoscale::validate {
 
 namespace {
 
-void check_defined(const quantizer& q, const quantizer_dump& dump) {
-  if (q.is_per_tensor()) {
-    if (!(q.options.encode_factor > 0) || !std::isfinite(q.options.encode_factor))
-      throw io::error("--factor", "must be finite and above zero");
-    return;
-  }
-  if (!runs_are_defined(q.blocks, q.options.rotation))
-    throw io::error("--rotation", std::to_string(q.options.rotation.points) +
-                                      " is no power of two from 2 to 256 that fits the blocks");
-  if (!options_are_defined(q.blocks, q.options))
-    throw io::error("--factor",
-                    "the factor must be finite and above zero, and the policy's bytes numbers of the scale");
-  for (const dump_side& side : dump.sides) {
-    if (side.k % q.tile_k() != 0)
-      throw io::error("--rotation",
-                      "K = " + std::to_string(side.k) + " is no multiple of " + std::to_string(q.tile_k()));
-  }
-}
-
-/// The dump, and the quantizer with its factor: the option's, the file's, or the source's own.
-std::pair<quantizer_dump, quantizer> load(const quantizer_options& o, const io::safetensors_file& file) {
-  block_format blocks;
-  quantizer_dump dump = load_dump(file, o.format, o.block_rows, blocks);
-  quantizer q = quantizer_of(o, blocks, dump.factor.value_or(1.0f));
-  if (!o.factor && !dump.factor && !q.is_per_tensor()) q.options.encode_factor = own_factor(q, dump);
-  check_defined(q, dump);
-  return {std::move(dump), std::move(q)};
-}
-
 void print(const side_report& r) {
   const char* name = r.side->code_name();
   std::cout << name << ": " << r.blocks_different << " of " << r.blocks << " blocks differ (" << r.scales_different
@@ -142,7 +113,7 @@ void add_quantizer_options(CLI::App& app, quantizer_options& o) {
 
 int check_quantizer(const quantizer_options& o, const io::safetensors_file& file, const std::string& report,
                     thread_pool& pool) {
-  const auto [dump, q] = load(o, file);
+  const auto [dump, q] = load_case(o, file);
   if (q.options.rounding == rounding::stochastic && dump.random.empty() && !o.seed) return print_distribution(q, dump);
   std::optional<std::uint8_t> padding;
   if (o.scale_padding != "any") {
@@ -162,7 +133,7 @@ int check_quantizer(const quantizer_options& o, const io::safetensors_file& file
 
 int identify_quantizer(const quantizer_options& o, const io::safetensors_file& file, index_t sample,
                        thread_pool& pool) {
-  const auto [dump, q] = load(o, file);
+  const auto [dump, q] = load_case(o, file);
   constexpr std::size_t shown = 20;
   const auto all = identify_dump(o.preset.empty() ? nullptr : &q, q, dump, sample, shown, pool);
   const auto looked_at = static_cast<index_t>(all.front().which.size());

@@ -57,10 +57,10 @@ class dump_loader {
       fail("x", "type " + x->dtype + " is none of F32, BF16, F16");
     dump_.source_format = x->dtype == "F32" ? formats::fp32 : x->dtype == "BF16" ? formats::bf16 : formats::fp16;
     if (x->shape.empty()) fail("x", "is a scalar");
+    if (x->begin == x->end) fail("x", "is empty");  // the product of its other extents may overflow
     dump_.cols = x->shape.back();
     dump_.rows = 1;
     for (std::size_t i = 0; i + 1 < x->shape.size(); ++i) dump_.rows *= x->shape[i];
-    if (dump_.rows < 1 || dump_.cols < 1) fail("x", "is empty");
     dump_.source.resize(static_cast<std::size_t>(dump_.rows * dump_.cols));
     file_.read_floats(*x, 0, dump_.source);
   }

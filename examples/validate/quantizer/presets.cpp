@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 #include "rotoscale/names.hpp"
 
@@ -78,7 +79,38 @@ quantizer with_options(const quantizer& base, std::string_view name, block_optio
   return q;
 }
 
+void check_defined(const quantizer& q, const quantizer_dump& dump) {
+  if (q.is_per_tensor()) {
+    if (!(q.options.encode_factor > 0) || !std::isfinite(q.options.encode_factor))
+      throw io::error("--factor", "must be finite and above zero");
+    return;
+  }
+  if (!runs_are_defined(q.blocks, q.options.rotation))
+    throw io::error("--rotation", std::to_string(q.options.rotation.points) +
+                                      " is no power of two from 2 to 256 that fits the blocks");
+  if (!options_are_defined(q.blocks, q.options))
+    throw io::error("--factor",
+                    "the factor must be finite and above zero, and the policy's bytes numbers of the scale");
+  for (const dump_side& side : dump.sides) {
+    if (side.k % q.tile_k() != 0)
+      throw io::error("--rotation",
+                      "K = " + std::to_string(side.k) + " is no multiple of " + std::to_string(q.tile_k()));
+  }
+}
+
 }  // namespace
+
+std::pair<quantizer_dump, quantizer> load_case(const quantizer_options& o, const io::safetensors_file& file) {
+  block_format blocks;
+  quantizer_dump dump = load_dump(file, o.format, o.block_rows, blocks);
+  quantizer q = quantizer_of(o, blocks, dump.factor.value_or(1.0f));
+  check_defined(q, dump);
+  if (!o.factor && !dump.factor && !q.is_per_tensor()) {
+    q.options.encode_factor = own_factor(q, dump);
+    check_defined(q, dump);
+  }
+  return {std::move(dump), std::move(q)};
+}
 
 std::vector<quantizer> all_presets(const quantizer& base) {
   if (base.is_per_tensor()) return {with_options(base, per_tensor_name, {})};

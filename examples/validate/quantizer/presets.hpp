@@ -3,6 +3,8 @@
 // Quantizers by name.
 #pragma once
 
+#include <utility>
+
 #include "command.hpp"
 #include "dump.hpp"
 
@@ -18,6 +20,10 @@ std::vector<quantizer> all_presets(const quantizer& base);
 /// The preset that the options name with the fields that they set; `factor` is the tensor's unless they give one.
 /// Throws io::error naming the option.
 quantizer quantizer_of(const quantizer_options& o, block_format blocks, float factor = 1.0f);
+
+/// The dump, and the quantizer with its factor: the option's, the file's, or the source's own. Throws io::error for
+/// what is no dump, and for options that do not fit it.
+std::pair<quantizer_dump, quantizer> load_case(const quantizer_options& o, const io::safetensors_file& file);
 
 /// Blocks by name; fp8_e4m3 and fp8_e5m2 have length 0. Throws io::error naming --format.
 block_format find_blocks(const std::string& name, int rows);

@@ -1,0 +1,141 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// libFuzzer entry over quantizer dumps, as rotoscale-validate reads them: the first bytes choose the command line's
+// options; the rest is a file, or what a file is made of. It is refused with io::error or checked; a dump that holds
+// the quantizer's own result is found identical.
+// fuzz: -I. examples/validate/quantizer/dump.cpp examples/validate/quantizer/presets.cpp
+// fuzz: examples/validate/quantizer/check.cpp examples/validate/quantizer/identify.cpp
+// fuzz: examples/validate/quantizer/distribution.cpp
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "byte_choices.hpp"
+#include "examples/validate/quantizer/check.hpp"
+#include "examples/validate/quantizer/presets.hpp"
+#include "rotoscale/names.hpp"
+
+namespace {
+
+using namespace rotoscale;
+using namespace rotoscale::validate;
+using fuzz::byte_choices;
+
+void require(bool condition) {
+  if (!condition) std::abort();
+}
+
+/// One of the names, or none, or one that there is not.
+template <class T>
+std::string name_of(byte_choices& in) {
+  const std::size_t choice = in.byte();
+  const auto known = names(T{});
+  if (choice < 128) return {};
+  return choice - 128 < known.size() ? known[choice - 128] : known[choice % known.size()].substr(1);
+}
+
+quantizer_options made_options(byte_choices& in) {
+  constexpr const char* formats[] = {"",           "",           "",         "mxfp4",  "nvfp4",
+                                     "mxfp8_e4m3", "mxfp6_e2m3", "fp8_e4m3", "mxint8", "x"};
+  constexpr const char* rotations[] = {"", "", "0", "16", "32", "64", "2", "256", "3", "-1", "99999999999"};
+  constexpr const char* signs[] = {"", "ffff", "0x1", "1,2,3,4,5,6,7,8", "1,2,3,4,5,6,7,8,9", "g"};
+  constexpr const char* sources[] = {"", "fp32", "bf16", "fp16"};
+  constexpr int heights[] = {1, 1, 32, 16, 2, 256};
+  quantizer_options o;
+  o.preset = in.flag() ? name_of<block_options>(in) : in.flag() ? "fp8" : "";
+  o.format = in.one_of(formats);
+  o.rotation = in.one_of(rotations);
+  o.signs = in.one_of(signs);
+  o.rule = name_of<scale_rule>(in);
+  o.policy = name_of<block_policy>(in);
+  o.rounding = name_of<rounding>(in);
+  o.source = in.one_of(sources);
+  if (in.flag()) o.code_order = names(placement{})[in.byte() % names(placement{}).size()];
+  if (in.flag()) o.scale_order = names(placement{})[in.byte() % names(placement{}).size()];
+  o.nibbles = in.flag() ? "high" : "low";
+  if (in.flag()) o.factor = fp32_from_bits(in.word());
+  if (in.flag()) o.seed = in.byte();
+  o.random_count = 1 + in.below(32);
+  o.block_rows = in.one_of(heights);
+  return o;
+}
+
+/// A dump whose extents mostly fit, of the bytes that are left.
+std::string made_file(byte_choices& in) {
+  constexpr const char* source_types[] = {"F32", "BF16", "F16", "F64"};
+  constexpr const char* code_types[] = {"U8", "F4", "F8_E4M3", "F8_E5M2", "F6_E2M3", "F6_E3M2", "I8"};
+  constexpr const char* scale_types[] = {"F8_E8M0", "U8", "F8_E4M3", "I8"};
+  constexpr std::int64_t extents[] = {32, 16, 64, 1, 8, 3, 0, 256};
+  const std::int64_t rows = in.one_of(extents), cols = rows == 256 ? 32 : in.one_of(extents);
+  const std::string code_type = in.one_of(code_types), scale_type = in.one_of(scale_types);
+  constexpr std::int64_t lengths[] = {32, 16, 1, 8};
+  const std::int64_t length = in.one_of(lengths), scale_rows = in.flag() ? 1 : in.below(33) + 1;
+  const int parts = in.byte();
+  const std::string source_type = in.one_of(source_types);
+  const auto values = in.rest();
+  io::safetensors_writer out;
+  const auto add = [&](const char* name, const std::string& type, std::vector<std::int64_t> shape) {
+    const auto size = io::detail::size_of_tensor(type, shape);
+    if (!size.problem.empty()) return;
+    std::vector<std::byte> bytes(static_cast<std::size_t>(size.bytes));
+    for (std::size_t i = 0; i < bytes.size() && !values.empty(); ++i) bytes[i] = values[i % values.size()];
+    out.add(name, type, std::move(shape), bytes);
+  };
+  const bool packed = code_type == "U8" && (parts & 1) != 0;
+  add("x", source_type, {rows, cols});
+  add("codes", code_type, {rows, packed ? cols / 2 : cols});
+  if ((parts & 2) == 0) add("scales", scale_type, {rows / scale_rows, cols / length});
+  if ((parts & 4) != 0) add("codes_t", code_type, {cols, packed ? rows / 2 : rows});
+  if ((parts & 8) != 0) add("scales_t", scale_type, {cols / scale_rows, rows / length});
+  if ((parts & 16) != 0) add("factor", "F32", {1});
+  if ((parts & 32) != 0) add("amax", "F32", {1});
+  if ((parts & 64) != 0) add("random", "U32", {rows, cols});
+  if ((parts & 128) != 0) add("codez", "U8", {1});
+  return out.bytes("made");
+}
+
+/// With the quantizer's own result in the place of the dump's.
+void check_own_result(const quantizer& q, quantizer_dump dump, thread_pool& pool) {
+  if (q.code_order != placement::row_major || q.scale_order != placement::row_major || !q.low_nibble_first) return;
+  for (dump_side& side : dump.sides) {
+    dense_side own = quantize_side(q, dump, side, pool);
+    side.codes = std::move(own.codes);
+    side.scales = std::move(own.scales);
+  }
+  dump.factor.reset();
+  dump.amax.reset();
+  require(check_dump(q, dump, std::nullopt, pool).identical());
+}
+
+/// Slow, so for one input in 256.
+bool is_chosen(const std::uint8_t* data, std::size_t size) {
+  std::uint32_t hash = 2166136261u;
+  for (std::size_t i = 0; i < size; ++i) hash = (hash ^ data[i]) * 16777619u;
+  return hash >> 24 == 0;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static thread_pool pool(1);
+  byte_choices in(data, size);
+  const bool made = in.flag();
+  const quantizer_options options = made_options(in);
+  std::string bytes = made ? made_file(in) : std::string(in.rest_as_text());
+  try {
+    const auto file = io::safetensors_file::from_bytes("input", std::move(bytes));
+    const auto [dump, q] = load_case(options, file);
+    if (q.options.rounding == rounding::stochastic && dump.random.empty() && !options.seed) {
+      for (const dump_side& side : dump.sides) static_cast<void>(check_distribution(q, dump, side));
+      return 0;
+    }
+    static_cast<void>(check_dump(q, dump, std::uint8_t{0}, pool));
+    check_own_result(q, dump, pool);
+    if (is_chosen(data, size)) require(!identify_dump(nullptr, q, dump, 4, 4, pool).empty());
+  } catch (const io::error&) {
+  }
+  return 0;
+}
