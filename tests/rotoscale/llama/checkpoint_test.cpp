@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 
 #include "rotoscale/io/scratch.hpp"
+#include "rotoscale/llama/merge.hpp"
 #include "rotoscale/nn/cpu/make_backend.hpp"
 
 using namespace rotoscale;
@@ -265,4 +266,67 @@ TEST_CASE("the newest checkpoint of a run, a checkpoint itself, or neither") {
   put(scratch / "hollow" / "x", "");
   CHECK(holds(message_of([&] { llama::find_checkpoint(scratch / "hollow"); }), "neither"));
   CHECK(holds(message_of([&] { llama::find_checkpoint(scratch / "nowhere"); }), "no such checkpoint"));
+}
+
+TEST_CASE("merged weights: any rows are those of the whole, and that is w + alpha / rank B A") {
+  const scratch_directory scratch;
+  model_case(1).write(scratch / "base");
+  llama::lora_config lora;
+  lora.rank = 2;
+  lora.alpha = 3.0;
+  lora.targets = {"q_proj", "v_proj", "down_proj"};
+  const llama::parameter_list list(small_config(), nullptr, lora);
+  io::safetensors_writer tensors;
+  float next = 0.0f;
+  for (std::size_t i = list.base_count(); i < list.all().size(); ++i) {
+    for (const llama::parameter::slice& s : list[i].slices) {
+      std::vector<float> values(static_cast<std::size_t>(s.rows * list[i].cols));
+      for (float& x : values) x = (next += 0.125f);
+      tensors.add(s.name, "F32", {s.rows, list[i].cols}, std::as_bytes(std::span<const float>(values)));
+    }
+  }
+  fs::create_directory(scratch / "adapter");
+  tensors.write(scratch / "adapter" / "adapter_model.safetensors");
+  io::write_json(scratch / "adapter" / "adapter_config.json", llama::adapter_config_json(lora, ""));
+
+  const llama::merged_weights merged(llama::find_weights(scratch / "base"), scratch / "adapter");
+  const auto base = io::safetensors_shards::open(scratch / "base");
+  const auto adapters = io::safetensors_shards::open(scratch / "adapter", "adapter_model");
+  const auto whole_of = [](const io::safetensors_shards& from, const llama::parameter& p) {
+    return llama::detail::rows_of(from, p, 0, p.rows);
+  };
+  std::size_t changed = 0;
+  for (std::size_t i = 0; i < list.base_count(); ++i) {
+    const llama::parameter& p = list[i];
+    std::vector<float> expected = whole_of(base, p);
+    const std::vector<float> before = expected;
+    for (const llama::layer_parameters& l : list.layers()) {
+      for (std::size_t k = 0; k < l.adapters.size(); ++k) {
+        if (l.of(static_cast<llama::layer_linear>(k)) != i) continue;
+        for (const llama::adapter_parameters& own : l.adapters[k]) {
+          const std::vector<float> a = whole_of(adapters, list[own.a]), b = whole_of(adapters, list[own.b]);
+          for (index_t r = 0; r < list[own.b].rows; ++r) {
+            for (index_t c = 0; c < p.cols; ++c) {
+              double sum = 0;  // exact: eighths
+              for (index_t n = 0; n < 2; ++n)
+                sum += double(b[std::size_t(2 * r + n)]) * double(a[std::size_t(n * p.cols + c)]);
+              float& w = expected[static_cast<std::size_t>((list[own.b].base_row + r) * p.cols + c)];
+              w = static_cast<float>(std::fma(1.5, sum, double(w)));
+            }
+          }
+        }
+      }
+    }
+    changed += expected != before;
+    CHECK(merged.values(i, 0, p.rows) == expected);
+    for (const index_t step : {1, 3}) {
+      std::vector<float> parts;
+      for (index_t r = 0; r < p.rows; r += step) {
+        const auto part = merged.values(i, r, std::min<index_t>(step, p.rows - r));
+        parts.insert(parts.end(), part.begin(), part.end());
+      }
+      CHECK(parts == expected);
+    }
+  }
+  CHECK(changed == 4);  // two layers of query, key and value, and of down
 }
