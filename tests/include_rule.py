@@ -38,7 +38,7 @@ GPU_PARTS = {
     "gpu/dialect": {"gpu/api"},
     "gpu/quantize": {"gpu/api", "gpu/dialect", "nn"},
     "gpu/gemm": {"gpu/api", "gpu/dialect"},
-    "gpu/nn": {"gpu/api", "gpu/dialect", "nn"},
+    "gpu/nn": {"gpu/api", "gpu/dialect", "gpu/quantize", "gpu/gemm", "nn"},
     "gpu/train": {"gpu/api", "nn"},
 }
 # Which toolkit compiles gpu/, and for which device, is asked in gpu/dialect and where no one file exists in all modes.

@@ -21,15 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Statistics only where the device computes them; throws io::error where they were asked for and it does not.
-void restrict_statistics(arguments& a, const nn::backend& ops) {
-  if (ops.has_statistics()) return;
-  if (a.statistics_every.value_or(0) > 0) {
-    throw io::error("--statistics-every", ops.description() + " computes no statistics; --device cpu does, or say 0");
-  }
-  a.session.statistics_every = 0;
-}
-
 trainer_state begin(const arguments& a) {
   run_options options = a.run;
   if (!a.schedule_override.empty()) options.schedule = a.schedule_override;
@@ -59,7 +50,6 @@ int resume(nn::backend& ops, arguments& a, const std::vector<resume_point>& poin
         a.session.statistics_every = statistics_interval(statistics);
       }
       if (a.session.out.empty()) a.session.out = points[i].run.string();
-      restrict_statistics(a, ops);
       record();
       t = std::make_unique<trainer>(ops, std::move(state), a.session, points[i]);
     } catch (const damaged_checkpoint& e) {
@@ -93,7 +83,6 @@ int train(int argc, char** argv, arguments& a) {
   if (a.session.out.empty()) throw io::error("--out", "is required");
   if (a.session.auto_resume && a.session.overwrite) throw io::error("--auto-resume", "excludes --overwrite");
   if (a.statistics_every) a.session.statistics_every = *a.statistics_every;
-  restrict_statistics(a, ops);
   const trainer_state state = begin(a);
   if (a.session.auto_resume && fs::exists(a.session.out)) {
     const std::vector<resume_point> points = find_resume_points(a.session.out);

@@ -24,8 +24,9 @@ struct defined_result {
 };
 
 /// Computes r.out, equal to gemm_ref by bytes. fma_chain takes FP32, BF16, E4M3 and E5M2 in any strides, transposed or
-/// not, with or without a factor in device memory, and blocks of 32 of E2M1, E4M3 or E5M2 with E8M0 scales in row-major
-/// order; blockwise takes the blocks of E2M1, codes and rows aligned to 4 bytes. One launch on `s`, no allocation. Any
+/// not, with or without a factor in device memory, and blocks of 16 or 32, of one row or square, of E2M1, E2M3, E3M2,
+/// E4M3 or E5M2 with E8M0 or UE4M3 scales in row-major order; blockwise takes blocks of 32 of E2M1 with E8M0 scales,
+/// codes and rows aligned to 4 bytes. One launch on `s`, no allocation. Any
 /// status but ok: nothing was launched.
 status gemm_defined(defined_sum sum, const gemm_operand& a, const gemm_operand& b, const defined_result& r, stream s);
 

@@ -44,10 +44,29 @@ inline gemm_operand make_operand(block_format f, const quantized_output& q, inde
           .scale_order = q.scale_order};
 }
 
+/// Blocks and rotations whose both orientations come from one read of the source: 32 elements of E2M1, E4M3 or E5M2
+/// under E8M0, of one row or square, 0 or 16 points.
+constexpr bool has_tile_kernel(block_format f, int points) {
+  const block_format row{f.element, f.length, f.scale};
+  return (row == mxfp4 || row == mxfp8_e4m3 || row == mxfp8_e5m2) && (f.rows == 1 || f.rows == f.length) &&
+         (points == 0 || points == 16);
+}
+
+/// NVFP4's second-level factor: tensor_encode_factor of what `options` make of the source (blocks lie along its rows)
+/// goes to drawn->encode_factor, its inverse to `factor`, both device memory, as is `amax`, a word to work with. Two
+/// launches and a fill on `s`.
+status draw_encode_factor(block_format f, const block_options& options, matrix<const float> source,
+                          block_options* drawn, std::uint32_t* amax, float* factor, stream s);
+/// From BF16.
+status draw_encode_factor(block_format f, const block_options& options, matrix<const bf16> source, block_options* drawn,
+                          std::uint32_t* amax, float* factor, stream s);
+
 /// Quantizes M × N `source` (any strides) into `rows` (M × N, blocks along N) and/or `columns` (N × M, blocks along M,
 /// from the source itself). Formats: 32 elements of E2M1, E4M3 or E5M2 with E8M0 scales, one-dimensional or
-/// square_blocks. The rotation has 0 or 16 points. Padding of scales is written. Reads 16 bytes at a time where rows,
-/// or of a transpose columns, are contiguous and begin at multiples of 16 bytes, else one by one. One launch on `s`, no
+/// square_blocks, with a rotation of 0 or 16 points: one launch on `s`, in any of the orders above; padding of scales is
+/// written; reads 16 bytes at a time where rows, or of a transpose columns, are contiguous and begin at multiples of 16
+/// bytes, else one by one. Other blocks (elements of 4, 6 or 8 bits, 16 or 32 long, of one row or square, under E8M0 or
+/// UE4M3) and rotations of 32 points go slowly, by the definition: row-major orders, a launch an orientation. No
 /// allocation. Any status but ok: nothing was launched.
 status quantize(block_format f, matrix<const float> source, const quantized_output& rows,
                 const quantized_output& columns, stream s);

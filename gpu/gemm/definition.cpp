@@ -5,61 +5,13 @@
 #include "gpu/api/gemm_definition.hpp"
 #include "gpu/dialect/launch.hpp"
 #include "gpu/gemm/blockwise.hpp"
+#include "gpu/gemm/definition_operand.hpp"
 
 namespace rotoscale::gpu {
 
 namespace {
 
-bool is_plain(const gemm_operand& x) {
-  return x.code_order == placement::row_major && x.scale_order == placement::row_major && x.block_rows == 1 &&
-         (x.block == 0 || (x.block == 32 && x.scale == formats::e8m0 && x.k % 32 == 0 && !x.transposed));
-}
-
-/// Fills `to`; `first` names a, else b.
-status take_operand(const gemm_operand& x, bool first, definition_operand& to) {
-  const auto named = [first](const char* a, const char* b) { return first ? a : b; };
-  constexpr struct {
-    format of;
-    dense_element element;
-  } known[] = {{formats::fp32, dense_element::fp32},
-               {formats::bf16, dense_element::bf16},
-               {formats::e4m3, dense_element::e4m3},
-               {formats::e5m2, dense_element::e5m2},
-               {formats::e2m1, dense_element::e2m1}};
-  bool found = false;
-  for (const auto& e : known) {
-    if (e.of != x.element) continue;
-    to.element = e.element;
-    found = true;
-  }
-  const bool fp4 = x.element == formats::e2m1, wide = x.element.bits() >= 16;
-  if (!found || fp4 != (x.block != 0 && fp4) || (wide && x.block != 0)) {
-    return {error_code::bad_option, named("a.element", "b.element"),
-            "must be FP32, BF16, E4M3 or E5M2, or blocks of E2M1, E4M3 or E5M2"};
-  }
-  if (!is_plain(x)) {
-    return {error_code::bad_option, named("a.code_order", "b.code_order"),
-            "must be row_major, blocks 1 x 32 with E8M0 scales, not transposed"};
-  }
-  if (x.rows < 0 || x.k < 0 || x.rows > 1 << 24 || x.k > 1 << 24) {
-    return {error_code::bad_extent, named("a.rows", "b.rows"), "extents must be 0 to 2^24"};
-  }
-  const int bytes = fp4 ? 1 : x.element.bits() / 8;
-  to.codes = x.codes;
-  to.row_step = x.transposed ? bytes : x.code_stride;
-  to.k_step = x.transposed ? x.code_stride : bytes;
-  to.k_contiguous = !x.transposed;
-  to.scales = x.scales;
-  to.scale_stride = x.scale_stride;
-  to.factor = x.factor;
-  to.rows = static_cast<int>(x.rows);
-  if (x.rows == 0 || x.k == 0) return {};
-  const std::uintptr_t alignment = fp4 ? 4 : static_cast<std::uintptr_t>(bytes);
-  if (fp4 && x.code_stride % 4 != 0) {
-    return {error_code::bad_extent, named("a.code_stride", "b.code_stride"), "must be a multiple of 4"};
-  }
-  return check_pointer(x.codes, alignment, named("a.codes", "b.codes"));
-}
+using namespace detail;
 
 /// Tiles of 16 R rows and columns.
 template <int R>
@@ -81,8 +33,11 @@ status gemm_defined(defined_sum sum, const gemm_operand& a, const gemm_operand& 
   if (status s = take_operand(a, true, p.a); !s.ok()) return s;
   if (status s = take_operand(b, false, p.b); !s.ok()) return s;
   if (a.k != b.k) return {error_code::bad_extent, "b.k", "must equal a.k"};
-  if (sum == defined_sum::blockwise && (a.element != formats::e2m1 || b.element != formats::e2m1)) {
-    return {error_code::bad_option, "sum", "blockwise needs blocks of E2M1 on both sides"};
+  const auto is_mxfp4 = [](const gemm_operand& x) {
+    return x.element == formats::e2m1 && x.block == 32 && x.scale == formats::e8m0;
+  };
+  if (sum == defined_sum::blockwise && !(is_mxfp4(a) && is_mxfp4(b))) {
+    return {error_code::bad_option, "sum", "blockwise needs MXFP4 on both sides"};
   }
   const auto is_known = [](const format& f) { return f == formats::fp32 || f == formats::bf16; };
   if (!is_known(r.stored) || !is_known(r.output)) return {error_code::bad_option, "r.stored", "must be FP32 or BF16"};

@@ -11,14 +11,16 @@
 
 namespace rotoscale::gpu {
 
-enum class dense_element : int { fp32, bf16, e4m3, e5m2, e2m1 };
+enum class dense_element : int { fp32, bf16, e4m3, e5m2, e2m1, e2m3, e3m2 };
 
 /// An operand of gemm_defined.
 struct definition_operand {
   const std::uint8_t* codes = nullptr;
-  std::int64_t row_step = 0, k_step = 0;  ///< bytes; k_step is not for E2M1
-  const std::uint8_t* scales = nullptr;   ///< of blocks of 32; null: none
+  std::int64_t row_step = 0, k_step = 0;  ///< bytes; k_step is not for elements of less than a byte
+  const std::uint8_t* scales = nullptr;   ///< of blocks; null: none
   std::int64_t scale_stride = 0;
+  int length_log2 = 5, rows_log2 = 0;  ///< extents of a block
+  bool ue4m3_scales = false;           ///< else E8M0
   const float* factor = nullptr;
   int rows = 0;
   dense_element element = dense_element::fp32;
@@ -39,7 +41,21 @@ __device__ inline float e2m1_value(std::uint32_t code) {
   return fp32_from_bits(bits | (code & 8u) << 28);
 }
 
-__device__ inline float definition_value(const definition_operand& o, int row, int k) {
+/// The scale of the block that an element of an operand with blocks lies in.
+__device__ inline float definition_scale(const definition_operand& o, int row, int k) {
+  const std::uint8_t byte = o.scales[(row >> o.rows_log2) * o.scale_stride + (k >> o.length_log2)];
+  return o.ue4m3_scales ? fp8_value(true, byte) : scale_value(byte);
+}
+
+/// Element k of a row of 6-bit codes: magnitude bits are those of an FP32 number with another bias.
+__device__ inline float six_bit_value(const std::uint8_t* row, int k, bool e2m3) {
+  const std::uint32_t code = load_code(formats::e2m3, row, k);
+  const float magnitude = fp32_from_bits((code & 31u) << (e2m3 ? 20 : 21)) * pow2_fp32(e2m3 ? 126 : 124);
+  return fp32_from_bits(fp32_bits(magnitude) | (code & 32u) << 26);
+}
+
+/// Inlined in any case: AMD's compiler would rather call it, and a kernel with calls has no budget of registers.
+__device__ __attribute__((always_inline)) inline float definition_value(const definition_operand& o, int row, int k) {
   const std::uint8_t* const at = o.codes + row * o.row_step + k * o.k_step;
   float x = 0.0f;
   switch (o.element) {
@@ -48,9 +64,13 @@ __device__ inline float definition_value(const definition_operand& o, int row, i
       return fp32_from_bits(static_cast<std::uint32_t>(*reinterpret_cast<const std::uint16_t*>(at)) << 16);
     case dense_element::e4m3: x = fp8_value(true, *at); break;
     case dense_element::e5m2: x = fp8_value(false, *at); break;
+    case dense_element::e2m3:
+    case dense_element::e3m2:
+      x = six_bit_value(o.codes + row * o.row_step, k, o.element == dense_element::e2m3);
+      break;
     case dense_element::e2m1: x = e2m1_value(nibble(o.codes[row * o.row_step + k / 2], k)); break;
   }
-  return o.scales == nullptr ? x : x * scale_value(o.scales[row * o.scale_stride + k / 32]);
+  return o.scales == nullptr ? x : x * definition_scale(o, row, k);
 }
 
 /// The last step of an output, as finish_output and the CPU's storage of BF16 have it.

@@ -36,6 +36,22 @@ inline status check_like(const nn::const_tensor_view& x, const nn::const_tensor_
   }
   return {};
 }
+/// The half of gate_up that is `which`.
+template <class View>
+View half_of(const View& x, index_t which) {
+  const index_t n = x.extent(1) / 2;
+  return x.part(1, which * n, n);
+}
+
+inline status check_gate_up(const nn::const_tensor_view& gate_up, const nn::const_tensor_view& h, const char* argument) {
+  if (status s = check_rows(gate_up, 2, argument); !s.ok()) return s;
+  if (gate_up.type != h.type) return {error_code::bad_option, argument, "must have the storage of the others"};
+  if (gate_up.extent(0) != h.extent(0) || gate_up.extent(1) != 2 * h.extent(1)) {
+    return {error_code::bad_extent, argument, "must have a gate and an up for each element of the others"};
+  }
+  return {};
+}
+
 /// An FP32 vector; `wanted` false: it may be anything.
 inline status check_floats(const void* x, bool wanted, const char* argument) {
   return wanted ? check_pointer(x, sizeof(float), argument) : status{};

@@ -22,6 +22,17 @@ struct row_item {
 
 inline constexpr unsigned add_rows = 4, swiglu_rows = 2, embedding_rows = 2, rope_heads = 2;  // of a thread
 
+/// x = combine(x, y), computed in FP32 and rounded once.
+template <class T, class Combine>
+__device__ inline void combine_pieces(stored_piece<T>& x, const stored_piece<T>& y, const Combine& combine) {
+  float p[piece_elements], q[piece_elements];
+  x.widen(p);
+  y.widen(q);
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < piece_elements; ++i) p[i] = combine(p[i], q[i]);
+  x.narrow(p);
+}
+
 template <class T>
 struct add_args {
   row_extents e;
@@ -29,28 +40,47 @@ struct add_args {
   row_span<T> sum;
 };
 
+/// to = combine(x, y), both as FP32, for one piece of Rows rows a thread, whose loads come first.
+template <unsigned Rows, class T, class Combine>
+__device__ inline void combine_rows(const row_extents& e, const row_span<const T>& x, const row_span<const T>& y,
+                                    const row_span<T>& to, const Combine& combine) {
+  const row_item at = row_item::of_thread(e, Rows);
+  const unsigned col = at.piece * piece_elements, count = e.count(at.piece);
+  stored_piece<T> first[Rows], second[Rows];
+  ROTOSCALE_UNROLL
+  for (unsigned r = 0; r < Rows; ++r) {
+    if (at.row + r >= e.rows) continue;
+    first[r].load(x[at.row + r] + col, count, e.vectors);
+    second[r].load(y[at.row + r] + col, count, e.vectors);
+  }
+  ROTOSCALE_UNROLL
+  for (unsigned r = 0; r < Rows; ++r) {
+    if (at.row + r >= e.rows) continue;
+    combine_pieces(first[r], second[r], combine);
+    first[r].store(to[at.row + r] + col, count, e.vectors);
+  }
+}
+
 template <class T>
 __global__ void __launch_bounds__(row_threads) add_kernel(const ROTOSCALE_GRID_CONSTANT add_args<T> a) {
-  const row_item at = row_item::of_thread(a.e, add_rows);
-  const unsigned col = at.piece * piece_elements, count = a.e.count(at.piece);
-  stored_piece<T> x[add_rows], y[add_rows];
+  combine_rows<add_rows>(a.e, a.x, a.y, a.sum, [](float x, float y) { return x + y; });
+}
+
+/// gate and up become their gradients.
+template <class T>
+__device__ inline void swiglu_gradients(const stored_piece<T>& dh, stored_piece<T>& gate, stored_piece<T>& up) {
+  float g[piece_elements], u[piece_elements], d[piece_elements];
+  gate.widen(g);
+  up.widen(u);
+  dh.widen(d);
   ROTOSCALE_UNROLL
-  for (unsigned r = 0; r < add_rows; ++r) {
-    if (at.row + r >= a.e.rows) continue;
-    x[r].load(a.x[at.row + r] + col, count, a.e.vectors);
-    y[r].load(a.y[at.row + r] + col, count, a.e.vectors);
+  for (unsigned i = 0; i < piece_elements; ++i) {
+    const nn::float_pair both = nn::swiglu_gradients(d[i], g[i], u[i]);
+    g[i] = both.first;
+    u[i] = both.second;
   }
-  ROTOSCALE_UNROLL
-  for (unsigned r = 0; r < add_rows; ++r) {
-    if (at.row + r >= a.e.rows) continue;
-    float p[piece_elements], q[piece_elements];
-    x[r].widen(p);
-    y[r].widen(q);
-    ROTOSCALE_UNROLL
-    for (unsigned i = 0; i < piece_elements; ++i) p[i] += q[i];
-    x[r].narrow(p);
-    x[r].store(a.sum[at.row + r] + col, count, a.e.vectors);
-  }
+  gate.narrow(g);
+  up.narrow(u);
 }
 
 /// The extents are those of h.
@@ -63,26 +93,7 @@ struct swiglu_args {
 
 template <class T>
 __global__ void __launch_bounds__(row_threads) swiglu_kernel(const ROTOSCALE_GRID_CONSTANT swiglu_args<T> a) {
-  const row_item at = row_item::of_thread(a.e, swiglu_rows);
-  const unsigned col = at.piece * piece_elements, count = a.e.count(at.piece);
-  stored_piece<T> gate[swiglu_rows], up[swiglu_rows];
-  ROTOSCALE_UNROLL
-  for (unsigned r = 0; r < swiglu_rows; ++r) {
-    if (at.row + r >= a.e.rows) continue;
-    gate[r].load(a.gate[at.row + r] + col, count, a.e.vectors);
-    up[r].load(a.up[at.row + r] + col, count, a.e.vectors);
-  }
-  ROTOSCALE_UNROLL
-  for (unsigned r = 0; r < swiglu_rows; ++r) {
-    if (at.row + r >= a.e.rows) continue;
-    float g[piece_elements], u[piece_elements];
-    gate[r].widen(g);
-    up[r].widen(u);
-    ROTOSCALE_UNROLL
-    for (unsigned i = 0; i < piece_elements; ++i) g[i] = nn::swiglu(g[i], u[i]);
-    gate[r].narrow(g);
-    gate[r].store(a.h[at.row + r] + col, count, a.e.vectors);
-  }
+  combine_rows<swiglu_rows>(a.e, a.gate, a.up, a.h, [](float gate, float up) { return nn::swiglu(gate, up); });
 }
 
 template <class T>
@@ -100,18 +111,7 @@ __global__ void __launch_bounds__(row_threads) swiglu_gradient_kernel(const ROTO
   ROTOSCALE_UNROLL
   for (unsigned r = 0; r < swiglu_rows; ++r) {
     if (at.row + r >= a.e.rows) continue;
-    float g[piece_elements], u[piece_elements], d[piece_elements];
-    gate[r].widen(g);
-    up[r].widen(u);
-    dh[r].widen(d);
-    ROTOSCALE_UNROLL
-    for (unsigned i = 0; i < piece_elements; ++i) {
-      const nn::float_pair both = nn::swiglu_gradients(d[i], g[i], u[i]);
-      g[i] = both.first;
-      u[i] = both.second;
-    }
-    gate[r].narrow(g);
-    up[r].narrow(u);
+    swiglu_gradients(dh[r], gate[r], up[r]);
     gate[r].store(a.dgate[at.row + r] + col, count, a.e.vectors);
     up[r].store(a.dup[at.row + r] + col, count, a.e.vectors);
   }

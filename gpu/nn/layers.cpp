@@ -15,22 +15,6 @@ namespace {
 
 using namespace detail;
 
-/// The half of gate_up that is `which`.
-template <class View>
-View half_of(const View& x, index_t which) {
-  const index_t n = x.extent(1) / 2;
-  return x.part(1, which * n, n);
-}
-
-status check_gate_up(const nn::const_tensor_view& gate_up, const nn::const_tensor_view& h, const char* argument) {
-  if (status s = check_rows(gate_up, 2, argument); !s.ok()) return s;
-  if (gate_up.type != h.type) return {error_code::bad_option, argument, "must have the storage of the others"};
-  if (gate_up.extent(0) != h.extent(0) || gate_up.extent(1) != 2 * h.extent(1)) {
-    return {error_code::bad_extent, argument, "must have a gate and an up for each element of the others"};
-  }
-  return {};
-}
-
 /// Rows of a norm that a block stages: what fits here, but two at least. Many small blocks overlap better than a few
 /// large ones.
 constexpr std::size_t staged_bytes = 12 * 1024;
@@ -195,7 +179,9 @@ status dropout(nn::const_tensor_view x, const nn::dropout_args& args, nn::tensor
 
 status residual_norm(const nn::residual_norm_args& args, stream s) {
   if (status c = check_rows(args.x, 2, "x"); !c.ok()) return c;
-  if (status c = check_like(args.y, args.x, "y"); !c.ok()) return c;
+  if (args.y.data != nullptr) {
+    if (status c = check_like(args.y, args.x, "y"); !c.ok()) return c;
+  }
   if (!args.branch.empty()) {
     if (status c = check_like(args.branch, args.x, "branch"); !c.ok()) return c;
     if (status c = check_like(args.sum, args.x, "sum"); !c.ok()) return c;

@@ -71,7 +71,8 @@ __device__ inline void stage_piece(T* to, const T* from, unsigned count, bool ve
   piece.store(to, piece_elements, true);
 }
 
-/// y = norm(sum), sum = x + branch; without a branch the sum is x itself and is not written.
+/// y = norm(sum), sum = x + branch; without a branch the sum is x itself and is not written, without a y there is only
+/// rstd.
 template <class T>
 struct norm_args {
   row_extents e;
@@ -104,6 +105,17 @@ __device__ inline void add_branch(const norm_args<T>& a, index_t row0, unsigned 
         x[i].store(a.sum[row0 + r] + p * piece_elements, a.e.count(p), a.e.vectors);
         keep(r, p, x[i]);
       });
+}
+
+/// x becomes its norm.
+template <class T>
+__device__ inline void norm_piece(stored_piece<T>& x, float rstd, const float* gain_at, unsigned count, bool vectors) {
+  float u[piece_elements], gain[piece_elements];
+  x.widen(u);
+  load_floats(gain_at, count, vectors, gain);
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < piece_elements; ++i) u[i] = nn::rms_normed(u[i], rstd, gain[i]);
+  x.narrow(u);
 }
 
 template <class T, bool Residual, bool Staged>
@@ -142,18 +154,14 @@ __global__ void __launch_bounds__(row_threads) norm_kernel(const ROTOSCALE_GRID_
       a.rstd[row0 + r] = rstd[r];
     }
   }
+  if (a.y.data == nullptr) return;
   block_barrier();
   // 3. The norm.
   for (piece_walk at(a.e.pieces); at.row < rows; at.step()) {
     const unsigned col = at.piece * piece_elements, count = a.e.count(at.piece);
     stored_piece<T> x;
     x.load(row_of(at.row) + col, Staged ? piece_elements : count, Staged || a.e.vectors);
-    float u[piece_elements], gain[piece_elements];
-    x.widen(u);
-    load_floats(a.gain + col, count, a.e.vectors, gain);
-    ROTOSCALE_UNROLL
-    for (unsigned i = 0; i < piece_elements; ++i) u[i] = nn::rms_normed(u[i], rstd[at.row], gain[i]);
-    x.narrow(u);
+    norm_piece(x, rstd[at.row], a.gain + col, count, a.e.vectors);
     x.store(a.y[row0 + at.row] + col, count, a.e.vectors);
   }
 }

@@ -4,11 +4,11 @@
 #pragma once
 
 #include "gpu/nn/rows.hpp"
+#include "gpu/nn/tree_sum.hpp"
 #include "rotoscale/nn/operation_arguments.hpp"
 
 namespace rotoscale::gpu {
 
-inline constexpr unsigned tree_threads = 1024;
 inline constexpr unsigned arena_chunk = static_cast<unsigned>(nn::parameter_alignment);
 
 /// A segment's number by binary search: the last one that begins at or before `element`; -1: none does.
@@ -19,35 +19,6 @@ __device__ inline index_t find_segment(const nn::parameter_arena::segment* segme
     (segments[middle].first <= element ? low : high) = middle;
   }
   return low;
-}
-
-/// The tree of nn::cpu::tree_sum over `width` terms, a power of two of which n are there, by one block; `terms` is used
-/// up. Thread 0 returns the sum.
-template <class Term>
-__device__ inline double tree_sum(const Term* terms, double* room, index_t n) {
-  const unsigned t = thread_index().x;
-  index_t width = 1;
-  while (width < n) width *= 2;
-  const auto term = [&](index_t i) { return i < n ? static_cast<double>(terms[i]) : 0.0; };
-  if (width <= tree_threads) {
-    if (t < width) room[t] = term(t);
-  } else {
-    // The first levels: what ends up in room[i] are the terms i, i + tree_threads, ..., folded by halves.
-    for (index_t half = width / 2; half >= tree_threads; half /= 2) {
-      for (index_t i = t; i < half; i += tree_threads) {
-        room[i] = half == width / 2 ? term(i) + term(i + half) : room[i] + room[i + half];
-      }
-    }
-    width = tree_threads;
-  }
-  auto& shared = block_shared<double[tree_threads]>();
-  shared[t] = t < width ? room[t] : 0.0;
-  for (unsigned half = tree_threads / 2; half > 0; half /= 2) {
-    block_barrier();
-    if (t < half && half < width) shared[t] += shared[t + half];
-  }
-  block_barrier();
-  return shared[0];
 }
 
 struct squares_args {

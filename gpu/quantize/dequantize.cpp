@@ -3,6 +3,7 @@
 // The launchers of gpu/api/dequantize.hpp.
 #include "gpu/api/dequantize.hpp"
 
+#include "gpu/api/quantize.hpp"
 #include "gpu/quantize/dequantize_kernel.hpp"
 #include "gpu/quantize/prepare.hpp"
 
@@ -25,7 +26,7 @@ status launch_dequantize(const dequantize_kernel_args& a, bool is_transposed, st
 template <class T>
 status dequantize_to(const gemm_operand& q, block_axis axis, matrix<T> target, stream stream) {
   const block_format f = q.blocks();
-  if (!is_known_format(f))
+  if (!has_tile_kernel(f, 0))
     return {error_code::bad_option, "q.element",
             "must be in blocks of mxfp4, mxfp8_e4m3 or mxfp8_e5m2, or square ones"};
   const bool is_transposed = axis == block_axis::column;

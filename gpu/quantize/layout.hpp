@@ -28,6 +28,8 @@ struct block_output {
   unsigned padded_rows = 0;  ///< extents of placed scales; 0: nothing is padded
   unsigned padded_columns = 0;
   std::uint8_t padding = 0;
+  /// Random words: element i of vector v takes word random_first + v * random_step + i.
+  std::uint64_t random_first = 0, random_step = 0;
   fast_rule fast;
   block_options options;
   const block_options* drawn = nullptr;  ///< device memory, not null: instead of `options`

@@ -86,10 +86,4 @@ inline status prepare_layout(block_format f, placement code_order, placement sca
   return {};
 }
 
-/// 32 elements of E2M1, E4M3 or E5M2 with E8M0 scales, one-dimensional or square.
-constexpr bool is_known_format(block_format f) {
-  const block_format row{f.element, f.length, f.scale};
-  return (row == mxfp4 || row == mxfp8_e4m3 || row == mxfp8_e5m2) && (f.rows == 1 || f.rows == f.length);
-}
-
 }  // namespace rotoscale::gpu::detail

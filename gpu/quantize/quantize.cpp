@@ -3,9 +3,8 @@
 // The launchers of gpu/api/quantize.hpp.
 #include "gpu/api/quantize.hpp"
 
-#include "gpu/api/device.hpp"
-#include "gpu/quantize/prepare.hpp"
-#include "gpu/quantize/tile.hpp"
+#include "gpu/quantize/definition_kernel.hpp"
+#include "gpu/quantize/prepare_blocks.hpp"
 
 namespace rotoscale::gpu {
 
@@ -13,63 +12,9 @@ namespace {
 
 using namespace detail;
 
-/// Checks one orientation, `vectors` × k, and fills the kernel's terms.
-status prepare_output(block_format f, const quantized_output& q, index_t vectors, index_t k, bool is_row,
-                      block_output& out) {
-  const auto name = [is_row](const char* row, const char* column) { return is_row ? row : column; };
-  const block_options& o = q.options;
-  if (k % 32 != 0) {
-    return {error_code::bad_extent, "source",
-            name("row-wise blocks need a number of columns that is a multiple of 32",
-                 "column-wise blocks need a number of rows that is a multiple of 32")};
-  }
-  if (vectors % f.rows != 0) {
-    return {error_code::bad_extent, "source", "square blocks need extents that are multiples of 32"};
-  }
-  if (status s = check_pointer(q.codes, 16, name("rows.codes", "columns.codes")); !s.ok()) return s;
-  if (status s = check_pointer(q.scales, 1, name("rows.scales", "columns.scales")); !s.ok()) return s;
-  if (o.rotation.points != 0 && o.rotation.points != 16) {
-    return {error_code::bad_option, name("rows.options.rotation", "columns.options.rotation"),
-            "must have 0 or 16 points"};
-  }
-  if (!options_are_defined(f, o)) {
-    return {error_code::bad_option, name("rows.options", "columns.options"), "random_count must be 1 to 32"};
-  }
-  if (status s = prepare_layout(
-          f, q.code_order, q.scale_order, q.code_stride, q.scale_stride, vectors, k, 16,
-          {name("rows.code_order", "columns.code_order"), name("rows.scale_order", "columns.scale_order"),
-           name("rows.code_stride", "columns.code_stride"), name("rows.scale_stride", "columns.scale_stride")},
-          out);
-      !s.ok()) {
-    return s;
-  }
-  out.codes = q.codes;
-  out.scales = q.scales;
-  out.padding = q.scale_padding;
-  out.options = o;
-  out.drawn = q.drawn;
-  out.fast = make_fast_rule(f.element, o);
-  return {};
-}
-
-/// Does the fast path know this source? FP16 and BF16 as they are stored, FP32 so or rounded to BF16.
-template <class T>
-constexpr bool source_has_fast_path(const format& source) {
-  if (source == formats::fp32) return true;
-  return source == formats::bf16 && !std::is_same_v<T, fp16>;
-}
-
 template <class T, class Element>
 status launch_quantize(quantize_kernel_args a, quantize_path path, const device_info& device, stream s) {
-  // Padded scales reach beyond the matrix, by less than 256 elements either way.
-  const index_t pad = a.row.padded_rows != 0 || a.column.padded_rows != 0 ? 256 : 1;
-  const auto tiles = [pad](unsigned extent, unsigned tile) {
-    return static_cast<unsigned>((rotoscale::detail::round_up(extent, pad) + tile - 1) / tile);
-  };
-  a.tiles_across = tiles(a.columns, tile_columns);
-  const std::uint64_t count = std::uint64_t{a.tiles_across} * tiles(a.rows, tile_rows<T>);
-  if (count > 0x7FFFFFFFu) return {error_code::bad_extent, "source", "has more than 2^31 tiles"};
-  a.tiles = static_cast<std::uint32_t>(count);
+  if (status counted = count_tiles<T>(a); !counted.ok()) return counted;
   const unsigned resident = quantize_blocks_per_processor<Element::format> * static_cast<unsigned>(device.processors);
   // Where less than half of the blocks have a tile in the last round, two share one.
   const std::uint32_t last = a.tiles % resident;
@@ -84,47 +29,135 @@ status launch_quantize(quantize_kernel_args a, quantize_path path, const device_
   return launch(kernel, grid, dim3{tile_threads, 1, 1}, quantize_shared_bytes<T, Element>, s, a);
 }
 
+/// Blocks that defined_blocks_kernel takes.
+bool is_defined_block(block_format f) {
+  const int bits = f.element.bits();
+  return formats_are_defined(f) && (bits == 4 || bits == 6 || bits == 8) && (f.length == 16 || f.length == 32) &&
+         (f.rows == 1 || f.rows == f.length);
+}
+
+/// The source of one orientation: blocks lie along its columns.
+template <class T>
+status prepare_defined(block_format f, const block_options& o, matrix<const T> source, bool is_row,
+                       defined_blocks_args& a) {
+  if (!is_defined_block(f)) {
+    return {error_code::bad_option, "f", "must have 4, 6 or 8 bits in blocks of 16 or 32, of one row or square"};
+  }
+  if (o.rotation.points != 0 && o.rotation.points != 16 && o.rotation.points != 32) {
+    return {error_code::bad_option, is_row ? "rows.options.rotation" : "columns.options.rotation",
+            "must have 0, 16 or 32 points"};
+  }
+  if (!runs_are_defined(f, o.rotation) || !options_are_defined(f, o)) {
+    return {error_code::bad_option, is_row ? "rows.options" : "columns.options", "are no options of these blocks"};
+  }
+  if (status s = prepare_source(source, a); !s.ok()) return s;
+  if (a.columns % static_cast<unsigned>(run_length(f, o.rotation)) != 0 ||
+      a.rows % static_cast<unsigned>(f.rows) != 0) {
+    return {error_code::bad_extent, "source", "must be whole blocks and whole rotations"};
+  }
+  a.format = f;
+  a.options = o;
+  return {};
+}
+dim3 defined_grid(const defined_blocks_args& a, unsigned height) {
+  const std::uint64_t items = std::uint64_t{a.rows / height} * ((a.columns + segment_lanes - 1) / segment_lanes);
+  const std::uint64_t blocks = (items + definition_segments - 1) / definition_segments;
+  return {static_cast<unsigned>(blocks < 65535 ? blocks : 65535), 1, 1};
+}
+
+/// One orientation by the definition.
+template <class T>
+status quantize_by_definition(block_format f, matrix<const T> source, const quantized_output& q, bool is_row,
+                              bool only_checks, stream s) {
+  if (q.codes == nullptr) return {};
+  defined_blocks_args a;
+  if (status c = prepare_defined(f, q.options, is_row ? source : transposed(source), is_row, a); !c.ok()) return c;
+  if (a.rows == 0 || a.columns == 0) return {};
+  if (q.code_order != placement::row_major || q.scale_order != placement::row_major) {
+    return {error_code::bad_option, is_row ? "rows.code_order" : "columns.code_order", "must be row_major"};
+  }
+  if (status c = check_pointer(q.codes, 1, is_row ? "rows.codes" : "columns.codes"); !c.ok()) return c;
+  if (status c = check_pointer(q.scales, 1, is_row ? "rows.scales" : "columns.scales"); !c.ok()) return c;
+  if (only_checks) return {};
+  a.drawn = q.drawn;
+  a.codes = q.codes;
+  a.scales = q.scales;
+  a.code_stride = q.code_stride != 0 ? q.code_stride : packed_bytes(f.element, a.columns);
+  a.scale_stride = q.scale_stride != 0 ? q.scale_stride : index_t{a.columns} / f.length;
+  a.random_step = a.columns;
+  return launch(defined_blocks_kernel<T>, defined_grid(a, static_cast<unsigned>(f.rows)), dim3{defined_threads, 1, 1},
+                0, s, a);
+}
+
 template <class T>
 status quantize_source(block_format f, matrix<const T> source, const quantized_output& rows,
                        const quantized_output& columns, stream stream) {
-  if (!is_known_format(f)) {
-    return {error_code::bad_option, "f", "must be mxfp4, mxfp8_e4m3 or mxfp8_e5m2, or square_blocks of one"};
+  const auto has_tiles = [f](const quantized_output& q) {
+    return q.codes == nullptr || has_tile_kernel(f, q.options.rotation.points);
+  };
+  if (!has_tiles(rows) || !has_tiles(columns)) {
+    if (rows.codes == nullptr && columns.codes == nullptr) {
+      return {error_code::bad_pointer, "rows.codes", "must not be null where columns.codes is null"};
+    }
+    for (const bool only_checks : {true, false}) {
+      if (status s = quantize_by_definition(f, source, rows, true, only_checks, stream); !s.ok()) return s;
+      if (status s = quantize_by_definition(f, source, columns, false, only_checks, stream); !s.ok()) return s;
+      if (!only_checks) break;
+      device_info device;
+      if (status s = current_device(device); !s.ok()) return s;
+      if (status s = check_stream(stream); !s.ok()) return s;
+    }
+    return {};
   }
   quantize_kernel_args a;
   // Rows of a transpose are columns of what is in memory: the same blocks, in the same order.
   const bool flipped = is_transposed(source);
   if (status s = prepare_source(flipped ? transposed(source) : source, a); !s.ok()) return s;
   const index_t m = source.extent(0), n = source.extent(1);
+  path_choice choice;
+  if (status s = prepare_orientations<T>(f, m, n, rows, columns, flipped, a, choice); !s.ok()) return s;
   if (m == 0 || n == 0) return {};
-  if (rows.codes == nullptr && columns.codes == nullptr) {
-    return {error_code::bad_pointer, "rows.codes", "must not be null where columns.codes is null"};
-  }
-  a.square = f.rows != 1;
-  bool exact = a.square, general = false, any_rotated = false, any_unrotated = false;
-  for (const bool is_row : {true, false}) {
-    const quantized_output& q = is_row ? rows : columns;
-    if (q.codes == nullptr) continue;
-    block_output& out = is_row != flipped ? a.row : a.column;
-    const status s = prepare_output(f, q, is_row ? m : n, is_row ? n : m, is_row, out);
-    if (!s.ok()) return s;
-    general = general || out.fast.signs != 0 || q.options.rule == scale_rule::floor;
-    any_rotated = any_rotated || out.fast.rotates;
-    any_unrotated = any_unrotated || !out.fast.rotates;
-    exact = exact || q.drawn != nullptr || !out.fast.applies || !source_has_fast_path<T>(q.options.source);
-  }
   device_info device;
   if (status s = current_device(device); !s.ok()) return s;
   if (status s = check_stream(stream); !s.ok()) return s;
-  const quantize_path path = exact                                       ? quantize_path::exact
-                             : general || (any_rotated && any_unrotated) ? quantize_path::fast
-                             : any_rotated                               ? quantize_path::fast_h16
-                                                                         : quantize_path::fast_unrotated;
+  const quantize_path path = choice.path();
   if (f.element == formats::e2m1) return launch_quantize<T, e2m1>(a, path, device, stream);
   if (f.element == formats::e4m3) return launch_quantize<T, e4m3>(a, path, device, stream);
   return launch_quantize<T, e5m2>(a, path, device, stream);
 }
 
+template <class T>
+status draw_factor(block_format f, block_options& drawn, const block_options& options, matrix<const T> source,
+                   std::uint32_t* amax, float* factor, stream stream) {
+  defined_blocks_args a;
+  if (status s = prepare_defined(f, options, source, true, a); !s.ok()) return s;
+  if (status s = check_pointer(&drawn, 4, "drawn"); !s.ok()) return s;
+  if (status s = check_pointer(amax, 4, "amax"); !s.ok()) return s;
+  if (status s = check_pointer(factor, 4, "factor"); !s.ok()) return s;
+  device_info device;
+  if (status s = current_device(device); !s.ok()) return s;
+  if (status s = check_stream(stream); !s.ok()) return s;
+  a.drawn = &drawn;
+  a.amax = amax;
+  if (status s = fill(amax, 0, sizeof *amax, stream); !s.ok()) return s;
+  if (a.rows != 0 && a.columns != 0) {
+    dim3 grid = defined_grid(a, 1);
+    grid.x = grid.x < 1024 ? grid.x : 1024;
+    if (status s = launch(tensor_amax_kernel<T>, grid, dim3{defined_threads, 1, 1}, 0, stream, a); !s.ok()) return s;
+  }
+  return launch(encode_factor_kernel, blocks(1), blocks(1), 0, stream, encode_factor_args{f, amax, &drawn, factor});
+}
+
 }  // namespace
+
+status draw_encode_factor(block_format f, const block_options& options, matrix<const float> source,
+                          block_options* drawn, std::uint32_t* amax, float* factor, stream s) {
+  return draw_factor(f, *drawn, options, source, amax, factor, s);
+}
+status draw_encode_factor(block_format f, const block_options& options, matrix<const bf16> source, block_options* drawn,
+                          std::uint32_t* amax, float* factor, stream s) {
+  return draw_factor(f, *drawn, options, source, amax, factor, s);
+}
 
 status quantize(block_format f, matrix<const float> source, const quantized_output& rows,
                 const quantized_output& columns, stream s) {

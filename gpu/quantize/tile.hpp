@@ -252,7 +252,7 @@ __device__ inline void quantize_tile_exactly(const quantize_kernel_args& a, cons
         stage.vec(v, b * block_vecs + at_word / 4)->word[at_word % 4] = word;
       }
     };
-    const std::uint64_t index = std::uint64_t{vector0 + v} * k + k0 + 32 * b;
+    const std::uint64_t index = out.random_first + (vector0 + v) * out.random_step + k0 + 32 * b;
     const std::uint8_t scale = exact_block<F>(o, a.square, index, load, emit);
     const bool shared_row = a.square && out.scale_order == placement::row_major;
     if (!shared_row) out.scales[scale_offset(out, vector0 + v, k0 / 32 + b)] = scale;

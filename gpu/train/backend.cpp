@@ -8,6 +8,7 @@
 
 #include "gpu/api/gemm_bf16.hpp"
 #include "gpu/api/gemm_definition.hpp"
+#include "gpu/api/statistics.hpp"
 
 namespace rotoscale::gpu {
 
@@ -48,21 +49,12 @@ bool is_of_unit(const nn::gemm_contract& c, const device_info& device) {
 
 namespace {
 
-/// FP32, BF16, FP8, and MXFP4 and MXFP8 in rows of 32, rotated by 16 points or not at all: what gpu::quantize takes.
+/// Everything but blocks that no kernel makes, and values that a rotation would have to be undone in.
 bool is_on_device(const nn::operand_recipe& o) {
-  switch (o.format) {
-    using enum nn::operand_format;
-    case fp32:
-    case bf16:
-    case fp8_e4m3:
-    case fp8_e5m2: return true;
-    case mxfp4:
-    case mxfp8_e4m3:
-    case mxfp8_e5m2:
-      return nn::block_format_of(o) == block_format{nn::element_format(o.format)} &&
-             (o.rotation.points == 0 || o.rotation.points == 16);
-    default: return false;
-  }
+  if (!nn::has_blocks(o.format)) return o.format != nn::operand_format::dequantized;
+  const block_format f = nn::block_format_of(o);
+  return (f.length == 16 || f.length == 32) && (f.rows == 1 || f.rows == f.length) &&
+         (o.rotation.points == 0 || o.rotation.points == 16 || o.rotation.points == 32);
 }
 
 }  // namespace
@@ -188,6 +180,27 @@ void device_backend::gemm(nn::queue q, nn::operand a, nn::operand b, const nn::g
     if (!is_defined(contract)) return gemm_bf16(left, right, r, of(q).stream);
     const bool blockwise = contract.options.model == fp32_blockwise;
     return gemm_defined(blockwise ? defined_sum::blockwise : defined_sum::fma_chain, left, right, r, of(q).stream);
+  });
+}
+
+void device_backend::observe(nn::queue q, nn::const_tensor_view source, nn::operand what, const nn::step_state* state,
+                             nn::operand_statistics* to) {
+  const auto bytes = static_cast<std::size_t>(source.size() * size_of(source.type));
+  run(q, {"observe", 0.0, bytes}, [&] {
+    const auto& set = static_cast<const operands&>(*what.set);
+    const nn::operand_recipe& own = *set.request().recipe(what.form);
+    const device_queue& on = of(q);
+    return gpu::observe(source, set.form(what.form),
+                        {what.form == nn::operand_form::column, own.rotation.points,
+                         nn::draws_of(set.request(), what.form), state},
+                        to, on.workspace, on.workspace_bytes, on.stream);
+  });
+}
+void device_backend::compare(nn::queue q, const float* value, const float* reference, index_t n,
+                             nn::comparison_statistics* to) {
+  run(q, {"compare", 0.0, 2 * static_cast<std::size_t>(n) * sizeof(float)}, [&] {
+    const device_queue& on = of(q);
+    return gpu::compare(value, reference, n, to, on.workspace, on.workspace_bytes, on.stream);
   });
 }
 

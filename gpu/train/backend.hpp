@@ -68,14 +68,10 @@ class device_backend final : public nn::backend {
   void gemm(nn::queue q, nn::operand a, nn::operand b, const nn::gemm_contract& contract, nn::operand_format output,
             nn::tensor_view c, bool accumulate) override;
   void dequantize(nn::queue q, nn::operand what, nn::tensor_view to) override;
-  bool has_statistics() const override { return false; }
-  void observe(nn::queue q, nn::const_tensor_view, nn::operand, const nn::step_state*,
-               nn::operand_statistics*) override {
-    run(q, {"observe"}, [] { return no_statistics; });
-  }
-  void compare(nn::queue q, const float*, const float*, index_t, nn::comparison_statistics*) override {
-    run(q, {"compare"}, [] { return no_statistics; });
-  }
+  void observe(nn::queue q, nn::const_tensor_view source, nn::operand what, const nn::step_state* state,
+               nn::operand_statistics* to) override;
+  void compare(nn::queue q, const float* value, const float* reference, index_t n,
+               nn::comparison_statistics* to) override;
   void update_scales(nn::queue q, const nn::scaling_state& state, const nn::delayed_scaling& rule) override {
     run(q, {"update_scales"}, [&] { return gpu::update_scales(state, rule, of(q).stream); });
   }
@@ -99,6 +95,11 @@ class device_backend final : public nn::backend {
   void swiglu_forward(nn::queue q, nn::const_tensor_view gate_up, nn::tensor_view h) override;
   void swiglu_backward(nn::queue q, nn::const_tensor_view dh, nn::const_tensor_view gate_up,
                        nn::tensor_view d_gate_up) override;
+  void swiglu_quantize(nn::queue q, nn::const_tensor_view gate_up, nn::tensor_view h, const nn::quantize_target& to,
+                       const nn::step_state* state) override;
+  void swiglu_backward_quantize(nn::queue q, nn::const_tensor_view dh, nn::const_tensor_view gate_up,
+                                nn::tensor_view d_gate_up, const nn::quantize_target& to,
+                                const nn::step_state* state) override;
   void add(nn::queue q, nn::const_tensor_view x, nn::const_tensor_view y, nn::tensor_view sum) override;
   void dropout(nn::queue q, nn::const_tensor_view x, const nn::dropout_args& args, nn::tensor_view y, bool accumulate,
                const nn::step_state* state) override;
@@ -112,8 +113,6 @@ class device_backend final : public nn::backend {
              const nn::step_state* state) override;
 
  private:
-  static constexpr status no_statistics{error_code::unsupported_device, "", "devices compute no statistics"};
-
   device_queue& of(nn::queue q) { return *queues_[static_cast<std::size_t>(q.id)]; }
 
   /// What a queue does with an operation, a function that gives a status.

@@ -3,6 +3,7 @@
 // The layers and the optimizer of device_backend: each is its launcher, with the queue's workspace.
 #include "gpu/api/attention.hpp"
 #include "gpu/api/nn.hpp"
+#include "gpu/api/statistics.hpp"
 #include "gpu/train/backend.hpp"
 
 namespace rotoscale::gpu {
@@ -18,7 +19,8 @@ std::size_t device_backend::workspace_bytes(const nn::workspace_request& r) cons
   return std::max({embedding_backward_workspace_bytes(r.tokens, r.vocabulary),
                    rmsnorm_backward_workspace_bytes(r.tokens, r.hidden),
                    cross_entropy_workspace_bytes(r.tokens, r.vocabulary), sum_losses_workspace_bytes(r.tokens),
-                   attention_workspace(1, r.tokens, r.heads), sum_squares_workspace_bytes(r.parameters)});
+                   attention_workspace(1, r.tokens, r.heads), sum_squares_workspace_bytes(r.parameters),
+                   observe_workspace_bytes(r.observed_rows), compare_workspace_bytes(r.observed_elements)});
 }
 
 std::optional<nn::attention_contract> device_backend::contract(const std::string& attention, index_t head_dim) const {
@@ -98,9 +100,46 @@ void device_backend::dropout(nn::queue q, nn::const_tensor_view x, const nn::dro
       [&] { return gpu::dropout(x, args, y, accumulate, state, of(q).stream); });
 }
 void device_backend::residual_norm(nn::queue q, const nn::residual_norm_args& a, const nn::step_state* state) {
-  run(q, {"residual_norm", 0.0, (a.branch.empty() ? 2 : 4) * bytes_of(a.x)},
-      [&] { return gpu::residual_norm(a, of(q).stream); });
+  const std::size_t bytes = (a.branch.empty() ? 2 : 4) * bytes_of(a.x);
+  if (const auto to = operands::only_blocks(a.to)) {
+    run(q, {"residual_norm_quantize", 0.0, bytes}, [&] {
+      nn::residual_norm_args own = a;
+      if (!a.to.keeps_source) own.y = {};
+      const status drawn = static_cast<const operands&>(*a.to.set).draw(a.to, state, of(q).stream);
+      return drawn.ok() ? gpu::residual_norm_quantize(own, to->blocks, to->rows, to->columns, of(q).stream) : drawn;
+    });
+    return;
+  }
+  run(q, {"residual_norm", 0.0, bytes}, [&] { return gpu::residual_norm(a, of(q).stream); });
   if (a.to.set != nullptr) quantize(q, a.y, a.to, state);
+}
+void device_backend::swiglu_quantize(nn::queue q, nn::const_tensor_view gate_up, nn::tensor_view h,
+                                     const nn::quantize_target& to, const nn::step_state* state) {
+  const auto blocks = operands::only_blocks(to);
+  if (!blocks) return backend::swiglu_quantize(q, gate_up, h, to, state);
+  run(q, {"swiglu_quantize", 0.0, bytes_of(gate_up) + (to.keeps_source ? bytes_of(h) : 0)}, [&] {
+    const status drawn = static_cast<const operands&>(*to.set).draw(to, state, of(q).stream);
+    return drawn.ok() ? gpu::swiglu_quantize(gate_up, to.keeps_source ? h : nn::tensor_view{}, blocks->blocks,
+                                             blocks->rows, blocks->columns, of(q).stream)
+                      : drawn;
+  });
+}
+void device_backend::swiglu_backward_quantize(nn::queue q, nn::const_tensor_view dh, nn::const_tensor_view gate_up,
+                                              nn::tensor_view d_gate_up, const nn::quantize_target& to,
+                                              const nn::step_state* state) {
+  const auto blocks = operands::only_blocks(to);
+  // A block of a row lies in one half, and what a half's rows begin with is aligned.
+  if (!blocks || dh.extent(1) % 32 != 0 || blocks->blocks.rows != 1) {
+    return backend::swiglu_backward_quantize(q, dh, gate_up, d_gate_up, to, state);
+  }
+  const std::size_t bytes = bytes_of(dh) + bytes_of(gate_up) + (to.keeps_source ? bytes_of(d_gate_up) : 0);
+  run(q, {"swiglu_backward_quantize", 0.0, bytes}, [&] {
+    const status drawn = static_cast<const operands&>(*to.set).draw(to, state, of(q).stream);
+    return drawn.ok()
+               ? gpu::swiglu_backward_quantize(dh, gate_up, to.keeps_source ? d_gate_up : nn::tensor_view{},
+                                               blocks->blocks, blocks->rows, blocks->columns, of(q).stream)
+               : drawn;
+  });
 }
 void device_backend::cross_entropy(nn::queue q, nn::tensor_view logits, const nn::token_source& targets, index_t first,
                                    float* loss, bool gradients, const nn::step_state* state) {

@@ -23,6 +23,7 @@ class operands final : public nn::operand_set {
     for (const nn::operand_form f : {nn::operand_form::row, nn::operand_form::column}) {
       if (!this->request().recipe(f)) continue;
       forms_[index(f)] = describe(f, bytes, source);
+      amax_[index(f)] = bytes + plan_.of(f).amax;
       if (plan_.of(f).is_drawn) drawn_[index(f)] = reinterpret_cast<block_options*>(bytes + plan_.of(f).drawn);
     }
   }
@@ -33,6 +34,33 @@ class operands final : public nn::operand_set {
   }
 
   const gemm_operand& form(nn::operand_form f) const { return forms_[index(f)]; }
+
+  /// Where blocks go if they are all that quantizing writes, so that one launch makes both orientations.
+  struct block_target {
+    block_format blocks;
+    quantized_output rows, columns;  ///< no codes: not wanted
+  };
+  static std::optional<block_target> only_blocks(const nn::quantize_target& to) {
+    if (to.set == nullptr || to.scaling.amax != nullptr) return std::nullopt;
+    const auto& set = static_cast<const operands&>(*to.set);
+    block_target t;
+    bool any = false;
+    for (const nn::operand_form f : {nn::operand_form::row, nn::operand_form::column}) {
+      const auto& own = set.request().recipe(f);
+      if (!(f == nn::operand_form::row ? to.row : to.column) || !own) continue;
+      if (!nn::has_blocks(own->format)) return std::nullopt;
+      const block_format blocks = nn::block_format_of(*own);
+      if ((any && blocks != t.blocks) || !has_tile_kernel(blocks, own->rotation.points)) return std::nullopt;
+      t.blocks = blocks;
+      (f == nn::operand_form::row ? t.rows : t.columns) = set.block_output_of(f);
+      any = true;
+    }
+    return any ? std::optional(t) : std::nullopt;
+  }
+  /// The state's random words and signs of the forms that a target wants; before only_blocks' outputs are written.
+  status draw(const nn::quantize_target& to, const nn::step_state* state, stream s) const {
+    return draw(to.row && request().row, to.column && request().column, state, s);
+  }
 
   /// A backend's quantize.
   status quantize(nn::const_tensor_view source, const nn::quantize_target& to, const nn::step_state* state,
@@ -45,7 +73,7 @@ class operands final : public nn::operand_set {
  private:
   static constexpr std::size_t alignment = 256;
   struct place {
-    std::size_t codes = 0, scales = 0, factor = 0, drawn = 0;
+    std::size_t codes = 0, scales = 0, factor = 0, amax = 0, drawn = 0;
     bool in_place = false;
     bool is_drawn = false;  ///< options are made on the device, step by step
   };
@@ -81,14 +109,22 @@ class operands final : public nn::operand_set {
         continue;
       }
       const format element = nn::element_format(own.format);
-      at.codes = take(nn::is_mx(own.format) ? rows * packed_bytes(element, k) : rows * k * element.bits() / 8);
-      if (nn::is_mx(own.format)) at.scales = take(rows * (k / nn::block_format_of(own).length));
+      at.codes = take(nn::has_blocks(own.format) ? rows * packed_bytes(element, k) : rows * k * element.bits() / 8);
+      if (nn::has_blocks(own.format)) {
+        const block_format f = nn::block_format_of(own);
+        at.scales = take(rows / f.rows * (k / f.length));
+      }
+      // What a tensor's factor is made of its own maximum in every step.
+      const bool own_factor = own.format == nn::operand_format::nvfp4;
+      if (own_factor) {
+        at.factor = take(sizeof(float));
+        at.amax = take(sizeof(std::uint32_t));
+      }
       // Both forms of a tensor have one scale.
       const bool has_factor = !row && r.row && nn::is_fp8(r.row->format);
       if (nn::is_fp8(own.format)) at.factor = has_factor ? p.forms[0].factor : take(sizeof(float));
-      at.is_drawn = own.format != nn::operand_format::bf16 &&
-                    (own.rounding == rounding::stochastic ||
-                     own.rotation.signs != nn::sign_kind::none);
+      at.is_drawn = element.bits() <= 8 &&
+                    (own_factor || own.rounding == rounding::stochastic || own.rotation.signs != nn::sign_kind::none);
       if (at.is_drawn) at.drawn = take(sizeof(block_options));
     }
     return p;
@@ -111,15 +147,18 @@ class operands final : public nn::operand_set {
       return o;
     }
     o.codes = memory + at.codes;
-    if (own.format == nn::operand_format::bf16) {
+    if (o.element == formats::bf16) {
       o.code_stride = r.cols * 2;
       o.transposed = !row;
       return o;
     }
     o.code_stride = packed_bytes(o.element, o.k);
-    if (nn::is_fp8(own.format)) o.factor = reinterpret_cast<const float*>(memory + at.factor);
-    if (!nn::is_mx(own.format)) return o;
-    o.block = nn::block_format_of(own).length;
+    if (nn::has_factor(own.format)) o.factor = reinterpret_cast<const float*>(memory + at.factor);
+    if (!nn::has_blocks(own.format)) return o;
+    const block_format blocks = nn::block_format_of(own);
+    o.block = blocks.length;
+    o.block_rows = blocks.rows;
+    o.scale = blocks.scale;
     o.scales = memory + at.scales;
     o.scale_stride = o.k / o.block;
     return o;
@@ -191,30 +230,40 @@ class operands final : public nn::operand_set {
     return cast_transpose_fp8({}, source, nullptr, only, s);
   }
 
+  quantized_output block_output_of(nn::operand_form f) const {
+    quantized_output q;
+    q.codes = codes(f);
+    q.scales = const_cast<std::uint8_t*>(form(f).scales);
+    q.options = options_of(f);
+    q.drawn = drawn_[index(f)];
+    return q;
+  }
   template <class T>
   status fill_blocks(matrix<const T> source, bool row, bool column, stream s) const {
-    const auto output = [&](nn::operand_form f) {
-      quantized_output q;
-      q.codes = codes(f);
-      q.scales = const_cast<std::uint8_t*>(form(f).scales);
-      q.options = options_of(f);
-      q.drawn = drawn_[index(f)];
-      return q;
-    };
     quantized_output none;
-    row = row && nn::is_mx(request().row->format);
-    column = column && nn::is_mx(request().column->format);
-    if (row && column && request().row->format == request().column->format) {
-      return gpu::quantize(nn::block_format_of(*request().row), source, output(nn::operand_form::row),
-                           output(nn::operand_form::column), s);
+    row = row && nn::has_blocks(request().row->format);
+    column = column && nn::has_blocks(request().column->format);
+    for (const nn::operand_form f : {nn::operand_form::row, nn::operand_form::column}) {
+      if (!(f == nn::operand_form::row ? row : column) || request().recipe(f)->format != nn::operand_format::nvfp4)
+        continue;
+      const status drawn =
+          draw_encode_factor(nn::block_format_of(*request().recipe(f)), options_of(f),
+                             f == nn::operand_form::row ? source : transposed(source), drawn_[index(f)],
+                             reinterpret_cast<std::uint32_t*>(amax_[index(f)]), const_cast<float*>(form(f).factor), s);
+      if (!drawn.ok()) return drawn;
+    }
+    if (row && column && nn::block_format_of(*request().row) == nn::block_format_of(*request().column)) {
+      return gpu::quantize(nn::block_format_of(*request().row), source, block_output_of(nn::operand_form::row),
+                           block_output_of(nn::operand_form::column), s);
     }
     status done;
     if (row) {
-      done = gpu::quantize(nn::block_format_of(*request().row), source, output(nn::operand_form::row), none, s);
+      done =
+          gpu::quantize(nn::block_format_of(*request().row), source, block_output_of(nn::operand_form::row), none, s);
     }
     if (done.ok() && column) {
       done = gpu::quantize(nn::block_format_of(*request().column), source, none,
-                           output(nn::operand_form::column), s);
+                           block_output_of(nn::operand_form::column), s);
     }
     return done;
   }
@@ -223,6 +272,7 @@ class operands final : public nn::operand_set {
   plan plan_;
   gemm_operand forms_[2];
   block_options* drawn_[2] = {};
+  std::uint8_t* amax_[2] = {};
 };
 
 }  // namespace rotoscale::gpu

@@ -55,6 +55,18 @@ class Devices(Scratch):
                 for steps in ("0:4", "4:8"):
                     self.assertIn("of the checkpoint are equal", self.replay("--steps", steps, "--device", "cpu"))
 
+    def test_a_device_observes_what_the_cpu_does(self):
+        device = self.device()
+        for recipe in ("fp8_amd", "mxfp4_h16"):
+            with self.subTest(recipe=recipe):
+                for name in ("cpu", device):
+                    self.train(name, "--device", name, "--recipe", recipe, "--statistics-every", 2, "--overwrite", steps=3,
+                               batch=1, eval_windows=1, final_eval_windows=1)
+                seen = [(self.folder / name / "statistics.jsonl").read_bytes() for name in ("cpu", device)]
+                self.assertEqual(len(records(self.folder / "cpu/statistics.jsonl", "step")), 2)
+                self.assertEqual(*seen)
+                self.assert_same_checkpoint("cpu", device)
+
     def test_a_planted_fault_is_named(self):
         self.train("run", "--device", "cpu", "--digest-steps", "2:4", steps=4, checkpoint_every=2)
         weights = self.folder / "run/checkpoints/step-000000004/model.safetensors"

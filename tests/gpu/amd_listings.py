@@ -54,6 +54,24 @@ LAYERS = {
     **{name: Budget({}, 64, 8192) for name in ("squares_sum_kernel", "gradient_norm_kernel", "loss_sum_kernel", "begin_step_kernel")},
     **{name: Budget({}, 32) for name in ("nonfinite_kernel", "gradient_scale_kernel", "next_micro_batch_kernel")},
 }
+REFERENCE = {
+    "reference_kernel": Budget({}, 64, scalar_spills=120),
+    "add_parts_kernel": Budget({}, 32, 64),
+}
+QUANTIZED_ROWS = {
+    "made_rows_kernel<norm_maker<*>, *>": Budget({**MOVES, "ds_read_b128": 2}, 176, scalar_spills=420),
+    "made_rows_kernel<swiglu_maker<*>, *>": Budget({**MOVES, "ds_read_b128": 2}, 176, scalar_spills=420),
+    "made_rows_kernel<swiglu_gradient_maker<*>, *>": Budget({**MOVES, "ds_read_b128": 2}, 192, scalar_spills=260),
+    "gain_sum_kernel": Budget({}, 64),
+}
+STATISTICS = {
+    **REFERENCE,
+    "decode_kernel": Budget({}, 32),
+    "observe_kernel<*>": Budget({}, 64),
+    "observe_sum_kernel": Budget({}, 96, 13824),
+    "compare_kernel": Budget({}, 64),
+    "compare_sum_kernel": Budget({}, 64, 8192),
+}
 PROBE = {
     "mfma_kernel<mfma_f16_k16>": Budget({"v_mfma_f32_16x16x16_f16": 1}, 32),
     "mfma_kernel<mfma_bf16_k16>": Budget({"v_mfma_f32_16x16x16_bf16": 1}, 32),
@@ -66,10 +84,6 @@ TO_LDS = {"global_load_lds_dwordx4": 32, "ds_read_b128": 32}
 # 128 and 64 matrix instructions of 16 and 32 cycles, 2048 in all: the moves are about 5 % of them.
 FP4 = Budget({SCALED: 128, **TO_LDS}, 512, 131072, loop=(104, 2, 1))
 FP8 = Budget({SCALED: 64, **TO_LDS}, 512, 131072, scalar_spills=10, loop=(104, 3, 1))
-REFERENCE = {
-    "reference_kernel": Budget({}, 64, scalar_spills=120),
-    "add_parts_kernel": Budget({}, 32, 64),
-}
 DEFINITION = {
     **REFERENCE,
     "decode_kernel": Budget({}, 32),
@@ -113,6 +127,10 @@ EXPECTED = {
     "definition-gfx950": DEFINITION,
     "layers-gfx942": LAYERS,
     "layers-gfx950": LAYERS,
+    "quantized_rows-gfx942": QUANTIZED_ROWS,
+    "quantized_rows-gfx950": QUANTIZED_ROWS,
+    "statistics-gfx942": STATISTICS,
+    "statistics-gfx950": STATISTICS,
     "attention-gfx942": ATTENTION,
     "attention-gfx950": ATTENTION,
     "quantize-gfx942": {
@@ -189,14 +207,14 @@ def table(paths):
     """The page of what all kernels use, and the compiler."""
     texts = {path: path.read_text(encoding="utf-8") for path in paths}
     compilers = {listing.compiler(text) for text in texts.values()}
-    rows = []
+    rows = set()  # a kernel of two listings has one line
     for text in texts.values():
         device = listing.architecture(text)
         for k in listing.kernels(text):
             if k.name.startswith("gfx") and not k.name.startswith(device):
                 continue
-            rows.append(f"| `{k.name}` | {device} | {k.registers} | {k.scalar_registers} | {k.scalar_spills} | {k.scratch} | "
-                        f"{k.lds} | {k.waves} |\n")
+            rows.add(f"| `{k.name}` | {device} | {k.registers} | {k.scalar_registers} | {k.scalar_spills} | {k.scratch} | "
+                     f"{k.lds} | {k.waves} |\n")
     names = sorted(path.name for path in paths)
     head = PAGE.format(compiler=" and ".join(sorted(compilers)), targets=" ".join(f"gpu/{name}" for name in names),
                        listings=" ".join(f"build-dev/gpu/{name}" for name in names))

@@ -153,6 +153,10 @@ class adapted_linear : public linear {
       beside.lay_out_backward(ops, memory, dy);
     }
   }
+  /// For whoever computes x, which adapters read as well.
+  quantize_target input_target(const pass& p) const { return kept_for_adapters(linear::input_target(p)); }
+  /// For whoever computes dy, which adapters read as well.
+  quantize_target gradient_target(const pass& p) const { return kept_for_adapters(linear::gradient_target(p)); }
   /// y = x·wᵀ and what the adapters add; x is quantized already, and adapters read it as well.
   void forward(const pass& p, const_tensor_view x, tensor_view y) const {
     linear::forward(p, y);
@@ -171,6 +175,12 @@ class adapted_linear : public linear {
       adapters[i].backward(p, dy, dx, gradients[i]);
       if (done) done(i);
     }
+  }
+
+ private:
+  quantize_target kept_for_adapters(quantize_target t) const {
+    t.keeps_source = t.keeps_source || !adapters.empty();
+    return t;
   }
 };
 

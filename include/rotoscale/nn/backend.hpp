@@ -151,15 +151,14 @@ class backend {
                      const step_state* state) = 0;
 
   // Statistics: they read, and write nothing but their results.
-  /// Does it compute them? Else a session must not be laid out for any.
-  virtual bool has_statistics() const { return true; }
   /// What a form of a tensor lost of its source, which `what` was quantized from in this micro-batch.
   virtual void observe(queue q, const_tensor_view source, operand what, const step_state* state,
                        operand_statistics* to) = 0;
   /// n values against a reference of them.
   virtual void compare(queue q, const float* value, const float* reference, index_t n, comparison_statistics* to) = 0;
 
-  // Coarse operations: the bodies below compose the primitives above.
+  // Coarse operations: the bodies below compose the primitives above. What they quantize need not be written where the
+  // target does not keep its source.
   /// add, rmsnorm_forward, quantize.
   virtual void residual_norm(queue q, const residual_norm_args& args, const step_state* state);
   /// swiglu_forward, quantize.

@@ -88,7 +88,6 @@ class digest_backend final : public backend {
     inner_->dequantize(q, what, to);
     note(q, "dequantize", to);
   }
-  bool has_statistics() const override { return inner_->has_statistics(); }
   void observe(queue q, const_tensor_view source, operand what, const step_state* state,
                operand_statistics* to) override {
     inner_->observe(q, source, what, state, to);

@@ -137,6 +137,7 @@ class linear {
     t.row = true;
     t.column = t.set->request().column.has_value() && (p.training || tensor == tensor_role::w);
     t.scaling = scaling(p, tensor, record);
+    t.keeps_source = p.observe || keeps_source(*p.ops, tensor);
     return t;
   }
 

@@ -83,6 +83,9 @@ struct quantize_target {
   bool row = false;            ///< is the row form wanted?
   bool column = false;         ///< is the column form?
   scaling_ref scaling;         ///< of an FP8 form
+  /// Is the source read later, by the operands or by anybody else? If not, an operation that makes it and quantizes it
+  /// may leave it unwritten.
+  bool keeps_source = true;
 };
 
 /// Dropout in front of the adapter of part `part` of linear layer `layer`: what is kept is multiplied by `factor`, the

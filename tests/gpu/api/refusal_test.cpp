@@ -17,6 +17,7 @@
 #include "gpu/api/nn.hpp"
 #include "gpu/api/quantize.hpp"
 #include "gpu/api/quantize_fp8.hpp"
+#include "gpu/api/statistics.hpp"
 
 namespace {
 
@@ -68,6 +69,9 @@ void refuse_quantizers(buffers& b, error_code expected) {
       check(dequantize(q, axis, row_major(reinterpret_cast<T*>(b.out.data()), extent, extent), {}));
     }
   }
+  check(quantize(nvfp4, source, {b.codes.data(), b.scales.data(), {}}, {}, {}));
+  check(draw_encode_factor(nvfp4, {}, source, reinterpret_cast<block_options*>(b.out.data()),
+                           reinterpret_cast<std::uint32_t*>(b.codes.data()), reinterpret_cast<float*>(b.scales.data()), {}));
   const auto* scale = reinterpret_cast<const float*>(b.scales.data());
   auto* amax = reinterpret_cast<float*>(b.out.data());
   for (const format& element : {formats::e4m3, formats::e5m2}) {
@@ -119,6 +123,17 @@ void refuse_layers(buffers& b, error_code expected) {
     check(dropout(norm.x, {}, norm.y, true, state, {}));
     check(swiglu_forward(rows(b.in, 128), norm.y, {}));
     check(swiglu_backward(norm.x, rows(b.in, 128), rows(b.out, 128), {}));
+    const quantized_output codes{b.codes.data(), b.more_scales.data(), presets::te_rocm}, none;
+    check(residual_norm_quantize(norm, mxfp4, codes, none, {}));
+    check(swiglu_quantize(rows(b.in, 128), norm.y, mxfp4, codes, none, {}));
+    check(swiglu_backward_quantize(norm.x, rows(b.in, 128), rows(b.out, 128), mxfp4, codes, none, {}));
+    gemm_operand stored;
+    stored.element = type == nn::dtype::bf16 ? formats::bf16 : formats::fp32;
+    stored.rows = 16;
+    stored.k = 64;
+    stored.codes = b.in.data();
+    stored.code_stride = 64 * size_of(type);
+    check(observe(norm.x, stored, {}, reinterpret_cast<nn::operand_statistics*>(b.out.data()), b.workspace.data(), all, {}));
     const auto heads = nn::as_heads(norm.y, 2, 4, 16);
     check(rope(heads, floats(b.in), floats(b.in), false, {}));
     check(rope_both(heads, heads, floats(b.in), floats(b.in), true, {}));
@@ -131,6 +146,8 @@ void refuse_layers(buffers& b, error_code expected) {
     check(cross_entropy(logits, tokens, 0, floats(b.codes), true, state, nullptr, b.workspace.data(), all, {}));
   }
   check(sum_losses(floats(b.in), 64, state, b.workspace.data(), all, {}));
+  check(compare(floats(b.in), floats(b.in), 64, reinterpret_cast<nn::comparison_statistics*>(b.out.data()),
+                b.workspace.data(), all, {}));
   check(begin_step(tokens.data, 64, state, {}));
   check(set_gradient_scale(state, {}));
   check(next_micro_batch(state, {}));

@@ -337,7 +337,7 @@ TEST_CASE("bad arguments are named before anything is launched") {
   names(message(row_major<const bf16>(x.data(), 64, 63), good, {}), "source");
   names(message(row_major<const bf16>(x.data(), 63, 64), {}, good), "source");
   names(message(row_major<const bf16>(x.data(), 48, 64), good, {}, square_blocks(mxfp4)), "source");
-  names(message(source, good, {}, nvfp4), "f");
+  names(message(source, good, {}, {formats::e2m1, 64}), "f");
   gpu::quantized_output bad = good;
   bad.scales = nullptr;
   names(message(source, bad, {}), "rows.scales");
@@ -346,7 +346,7 @@ TEST_CASE("bad arguments are named before anything is launched") {
   bad.codes += 8;
   names(message(source, {}, bad), "columns.codes");
   bad = good;
-  bad.options.rotation.points = 32;
+  bad.options.rotation.points = 64;
   names(message(source, bad, {}), "rows.options.rotation");
   bad = good;
   bad.options.random_count = 0;
@@ -367,4 +367,59 @@ TEST_CASE("bad arguments are named before anything is launched") {
   names(message(source, bad, {}), "rows.scale_stride");
   CHECK(codes.read() == std::vector<std::uint8_t>(codes.read().size(), 0xA5));
   CHECK(gpu::quantize(mxfp4, row_major<const bf16>(nullptr, 0, 64), good, {}, {}).ok());
+}
+
+TEST_CASE("blocks of other kinds are the definition's, and NVFP4's factor is the tensor's") {
+  const auto check = [](block_format f, block_options o, auto zero, index_t m, index_t n, bool draws) {
+    using T = decltype(zero);
+    const std::vector<T> source = gpu_test::make_source<T>(m, n, 11);
+    const matrix<const T> host = row_major<const T>(source.data(), m, n);
+    const gpu_test::device_array<T> in(source);
+    const matrix<const T> there = row_major<const T>(in.data(), m, n);
+    for (const block_axis axis : {block_axis::row, block_axis::column}) {
+      const bool columns = axis == block_axis::column;
+      const index_t rows = columns ? n : m, k = columns ? m : n;
+      const gpu_test::device_array<block_options> drawn(std::vector<block_options>{o});
+      const gpu_test::device_array<std::uint32_t> amax(1);
+      const gpu_test::device_array<float> factor(1);
+      gpu::quantized_output to, none;
+      const gpu_test::device_array<std::uint8_t> codes(static_cast<std::size_t>(rows * packed_bytes(f.element, k))),
+          scales(static_cast<std::size_t>(rows / f.rows * (k / f.length)));
+      to.codes = codes.data();
+      to.scales = scales.data();
+      to.options = o;
+      block_options want = o;
+      if (draws) {
+        if constexpr (!std::is_same_v<T, fp16>) {
+          gpu_test::expect(gpu::draw_encode_factor(f, o, columns ? transposed(there) : there, drawn.data(), amax.data(),
+                                                   factor.data(), {}));
+        }
+        to.drawn = drawn.data();
+        want.encode_factor = tensor_encode_factor(tensor_amax(f, o, host, axis), f.element, f.scale);
+        CHECK(fp32_bits(factor.read()[0]) == fp32_bits(1.0f / want.encode_factor));
+      }
+      gpu_test::expect(gpu::quantize(f, there, columns ? none : to, columns ? to : none, {}));
+      std::vector<std::uint8_t> want_codes(codes.read().size()), want_scales(scales.read().size());
+      quantize_ref(f, want, host, axis, dense_blocks(f, rows, k, want_codes.data(), want_scales.data()));
+      CHECK(codes.read() == want_codes);
+      CHECK(scales.read() == want_scales);
+      CHECK(codes.guards_hold());
+      CHECK(scales.guards_hold());
+    }
+  };
+  block_options plain{formats::bf16, {}, scale_rule::even, policies::nvidia};
+  block_options random = plain;
+  random.rounding = rounding::stochastic;
+  random.random = {3, 9};
+  random.rotation = {16, {0x9A5Cu}};
+  block_options wide = plain;
+  wide.policy = policies::te_rocm;
+  wide.rotation = {32, {0xF00DBEEFu}};
+  check(nvfp4, plain, bf16{}, 48, 80, true);
+  check(nvfp4, random, float{}, 48, 80, true);
+  check({formats::e2m1, 16, formats::ue4m3, 16}, plain, float{}, 32, 48, true);
+  check(mxfp6_e2m3, wide, bf16{}, 64, 96, false);
+  check(mxfp6_e3m2, wide, fp16{}, 32, 64, false);
+  check(mxfp4, wide, float{}, 64, 96, false);
+  check({formats::e4m3, 16}, plain, bf16{}, 16, 48, false);
 }

@@ -81,7 +81,7 @@ std::vector<float> train(nn::backend& ops, const nn::recipe& r, int steps, bool 
 
 std::vector<nn::recipe> recipes() {
   std::vector<nn::recipe> all = {preset("fp32"), preset("bf16"), preset("fp8_amd"), preset("mxfp4"),
-                                 preset("mxfp4_h16")};
+                                 preset("mxfp4_h16"), preset("nvfp4"), preset("mxfp4_h32")};
   nn::recipe narrow = preset("bf16");
   narrow.name = "bf16 stored as BF16";
   narrow.activations = nn::operand_format::bf16;
@@ -92,6 +92,10 @@ std::vector<nn::recipe> recipes() {
     g->left.rounding = g->right.rounding = rounding::stochastic;
   }
   all.push_back(random);
+  nn::recipe six = preset("nvfp4");
+  six.name = "MXFP6 forward, BF16 backward";
+  for (nn::operand_recipe* o : {&six.fprop.left, &six.fprop.right}) *o = {nn::operand_format::mxfp6_e2m3};
+  all.push_back(nn::override_backward(six, nn::backward_kind::high_precision));
   return all;
 }
 

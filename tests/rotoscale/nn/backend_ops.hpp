@@ -23,7 +23,7 @@ class op_scene {
                     .hidden = 60000,
                     .heads = 300,
                     .vocabulary = 300,
-                    .parameters = 20000,
+                    .parameters = 24000,
                     .observed_rows = 300,
                     .observed_elements = 40000}) {}
 
@@ -108,6 +108,7 @@ class op_scene {
   static void canonical_nan_of(bf16& x) {
     if (x.is_nan()) x = bf16::from_bits(0x7FC0);
   }
+  static void canonical_nan_of(std::byte&) {}
   static void canonical_nan_of(nn::operand_statistics&) {}  // what is not finite is in no sum
   static void canonical_nan_of(nn::comparison_statistics&) {}
   static void canonical_nan_of(nn::step_state& s) {

@@ -91,10 +91,12 @@ inline op_case::prepared compare_case(op_scene& c, index_t n, int width) {
 inline std::vector<op_case> statistics_cases() {
   using numbers = nn::operand_format;
   std::vector<op_case> all;
-  const auto add = [&](numbers f, index_t rows, index_t cols, const nn::rotation_recipe& rotation = {}) {
+  const auto add = [&](numbers f, index_t rows, index_t cols, const nn::rotation_recipe& rotation = {},
+                       const std::optional<nn::block_recipe>& block = {}) {
     for (const nn::dtype source : storages) {
       nn::operand_recipe how{f};
       how.rotation = rotation;
+      how.block = block;
       all.push_back({"dequantize and observe " + std::string(to_string(f)) + " H" + std::to_string(rotation.points) + " signs " + std::string(to_string(rotation.signs)) +
                          " " + std::to_string(rows) + "x" + std::to_string(cols) + " from " +
                          std::string(to_string(source)),
@@ -108,6 +110,12 @@ inline std::vector<op_case> statistics_cases() {
   for (const numbers f : {numbers::mxfp4, numbers::mxfp8_e4m3, numbers::mxfp8_e5m2}) add(f, 160, 96);
   add(numbers::mxfp4, 64, 160, {16});
   add(numbers::mxfp4, 64, 160, {16, nn::sign_kind::step});
+  add(numbers::mxfp4, 64, 96, {32, nn::sign_kind::step});
+  for (const numbers f : {numbers::mxfp6_e2m3, numbers::mxfp6_e3m2, numbers::nvfp4}) add(f, 160, 96);
+  add(numbers::nvfp4, 48, 80, {16, nn::sign_kind::step});
+  add(numbers::nvfp4, 48, 80, {}, {{16, 16, formats::ue4m3}});
+  add(numbers::mxfp4, 64, 96, {}, {{32, 32}});
+  add(numbers::mxfp8_e4m3, 48, 80, {}, {{16, 1}});
   for (const index_t n : {index_t{1}, index_t{100}, index_t{4097}, index_t{40000}}) {
     for (const int width : {0, 20}) {
       all.push_back({"compare " + std::to_string(n) + " 2^" + std::to_string(width), false,
@@ -121,12 +129,13 @@ inline std::vector<op_case> gemm_cases() {
   using numbers = nn::operand_format;
   std::vector<op_case> all;
   const auto add = [&](numbers f, const char* contract, const gemm_shape& s, rounding r = rounding::nearest_even,
-                       const nn::rotation_recipe& rotation = {}) {
+                       const nn::rotation_recipe& rotation = {}, const std::optional<nn::block_recipe>& block = {}) {
     for (const nn::dtype source : storages) {
       for (const int output : {0, 1, 2, 3}) {  // FP32, BF16; 2 and 3: the same, added to
         nn::operand_recipe how{f};
         how.rounding = r;
         how.rotation = rotation;
+        how.block = block;
         all.push_back({"gemm " + std::string(to_string(f)) + " " + contract + " " + std::to_string(s.m) + "x" +
                            std::to_string(s.n) + "x" + std::to_string(s.k) + " from " + std::string(to_string(source)) +
                            " to " + (output % 2 == 0 ? "fp32" : "bf16") + (output > 1 ? " sum" : ""),
@@ -149,48 +158,120 @@ inline std::vector<op_case> gemm_cases() {
   }
   add(numbers::mxfp4, nn::fp32_blockwise_contract, blocks, rounding::nearest_even, {16});
   add(numbers::fp8_e4m3, nn::fp32_fma_chain_contract, blocks, rounding::stochastic);
+  const gemm_shape squares{64, 32, 96};
+  for (const numbers f : {numbers::mxfp6_e2m3, numbers::mxfp6_e3m2, numbers::nvfp4}) {
+    add(f, nn::fp32_fma_chain_contract, squares, rounding::stochastic, {16, nn::sign_kind::step});
+  }
+  add(numbers::nvfp4, nn::fp32_fma_chain_contract, squares, rounding::nearest_even, {}, {{16, 16, formats::ue4m3}});
+  add(numbers::mxfp4, nn::fp32_blockwise_contract, squares, rounding::nearest_even, {32}, {{32, 32}});
   add(numbers::bf16, "cublas-fp16:split_k=2:split_grain=32", {64, 32, 64});
   add(numbers::fp8_e4m3, "hopper-fp8-promoted", {64, 32, 64});
   add(numbers::mxfp4, "mxfp4-accurate-sm90", {64, 32, 64});
   return all;
 }
 
-/// SwiGLU into operands, whose bits a product shows.
-inline op_case::prepared swiglu_quantize_case(op_scene& c, nn::dtype type, nn::operand_format f, bool backward,
-                                              bool composed) {
-  constexpr index_t rows = 64, cols = 96;
-  const auto gate_up = c.tensor(type, rows, 2 * cols, 1), dh = c.tensor(type, rows, cols, 2);
-  const auto out = c.tensor(type, rows, backward ? 2 * cols : cols, 3);
-  nn::operand_request r;
-  r.tensor = backward ? nn::tensor_role::dy : nn::tensor_role::x;
-  r.source = type;
-  r.rows = rows;
-  r.cols = out.extent(1);
-  r.row = r.column = nn::operand_recipe{f};
+/// How a layer's result is quantized where it is made.
+struct layer_operands {
+  const char* name;
+  nn::operand_recipe row, column;
+  index_t rows = 64, cols = 96;
+  bool columns = true, keeps_source = true;
+  int width = 0;
+};
+inline std::vector<layer_operands> layer_operands_cases() {
+  using numbers = nn::operand_format;
+  const auto how = [](numbers f, int points = 0, nn::sign_kind signs = nn::sign_kind::none,
+                      rounding r = rounding::nearest_even) {
+    nn::operand_recipe o{f};
+    o.rotation = {points, signs};
+    o.rounding = r;
+    return o;
+  };
+  const auto bf16 = how(numbers::bf16), fp4 = how(numbers::mxfp4), rotated = how(numbers::mxfp4, 16),
+             random = how(numbers::mxfp4, 16, nn::sign_kind::step, rounding::stochastic),
+             fp8 = how(numbers::mxfp8_e4m3), wide = how(numbers::mxfp8_e5m2);
+  return {{"bf16", bf16, bf16},
+          {"mxfp4", fp4, fp4},
+          {"mxfp4 and mxfp4 H16", fp4, rotated, 96, 160},
+          {"mxfp4 H16", rotated, rotated, 160, 160, true, false},
+          {"mxfp4 H16 SR", random, random, 96, 160},
+          {"mxfp4 rows", fp4, fp4, 65, 32, false, false},
+          {"mxfp4 of anything", fp4, fp4, 64, 96, true, false, op_scene::special},
+          {"mxfp8_e4m3", fp8, fp8, 160, 160},
+          {"mxfp8_e5m2", wide, wide, 64, 32},
+          {"mxfp8_e4m3 and mxfp8_e5m2", fp8, wide}};
+}
+
+enum class made_by { norm, swiglu, swiglu_gradient };
+inline const char* name_of(made_by by) {
+  return by == made_by::norm ? "residual_norm" : by == made_by::swiglu ? "swiglu" : "swiglu_backward";
+}
+
+/// A layer's result as operands: their values, and with `raw` all of their bytes, which no two backends have in common.
+inline op_case::prepared layer_operands_case(op_scene& c, made_by by, nn::dtype type, const layer_operands& m, bool raw,
+                                       bool composed) {
+  const bool backward = by == made_by::swiglu_gradient;
+  const index_t cols = backward ? 2 * m.cols : m.cols;
+  const auto x = c.tensor(type, m.rows, by == made_by::norm ? cols : 2 * m.cols, 1, m.width),
+             other = c.tensor(type, m.rows, m.cols, 2, m.width), out = c.tensor(type, m.rows, cols, 3),
+             sum = c.tensor(type, m.rows, m.cols, 4);
+  nn::residual_norm_args norm;
+  norm.x = x;
+  norm.branch = other;
+  norm.sum = sum;
+  norm.y = out;
+  norm.gain = c.floats(m.cols, 5);
+  norm.rstd = c.floats(m.rows, 6);
+  nn::operand_request r{backward ? nn::tensor_role::dy : nn::tensor_role::x, 3, type, m.rows, cols, m.row, {}};
+  if (m.columns) r.column = m.column;
   nn::operand_set* const set = c.operands(r, out);
-  const auto by_rows = c.tensor(nn::dtype::fp32, rows, rows, 4),
-             by_columns = c.tensor(nn::dtype::fp32, r.cols, r.cols, 5);
+  const device_array<std::byte>& bytes = c.bytes_of(0);
+  const std::byte* const first = bytes.data();
+  const auto size = static_cast<index_t>(c.ops().layout_operands(r).bytes);
+  const auto by_rows = c.tensor(nn::dtype::fp32, m.rows, cols, 7), by_columns = c.tensor(nn::dtype::fp32, m.rows, cols, 8);
   nn::step_state* state = c.state();
-  const nn::quantize_target to{set, true, true, {}};
+  norm.to = {set, true, m.columns, {}, m.keeps_source || c.ops().layout_operands(r).reads_source};
   return {[=, &c] {
             nn::backend& ops = c.ops();
-            if (backward) {
-              composed ? ops.backend::swiglu_backward_quantize(c.queue, dh, gate_up, out, to, state)
-                       : ops.swiglu_backward_quantize(c.queue, dh, gate_up, out, to, state);
-            } else {
-              composed ? ops.backend::swiglu_quantize(c.queue, gate_up, out, to, state)
-                       : ops.swiglu_quantize(c.queue, gate_up, out, to, state);
+            switch (by) {
+              case made_by::norm:
+                composed ? ops.backend::residual_norm(c.queue, norm, state) : ops.residual_norm(c.queue, norm, state);
+                break;
+              case made_by::swiglu:
+                composed ? ops.backend::swiglu_quantize(c.queue, x, out, norm.to, state)
+                         : ops.swiglu_quantize(c.queue, x, out, norm.to, state);
+                break;
+              case made_by::swiglu_gradient:
+                composed ? ops.backend::swiglu_backward_quantize(c.queue, other, x, out, norm.to, state)
+                         : ops.swiglu_backward_quantize(c.queue, other, x, out, norm.to, state);
+                break;
             }
-            const nn::gemm_contract chain;
-            for (const auto form : {nn::operand_form::row, nn::operand_form::column}) {
-              ops.gemm(c.queue, {set, form}, {set, form}, chain, nn::operand_format::fp32,
-                       form == nn::operand_form::row ? by_rows : by_columns, false);
-            }
+            ops.dequantize(c.queue, {set, nn::operand_form::row}, by_rows);
+            if (m.columns) ops.dequantize(c.queue, {set, nn::operand_form::column}, by_columns);
           },
           [=, &c] {
             c.result(by_rows);
             c.result(by_columns);
+            if (by == made_by::norm) {
+              c.result(sum);
+              c.result(norm.rstd, m.rows);
+            }
+            if (norm.to.keeps_source) c.result(out);
+            if (raw) c.result(first, size);
           }};
+}
+
+inline std::vector<op_case> layer_operands_cases(bool raw) {
+  std::vector<op_case> all;
+  for (const nn::dtype type : storages) {
+    for (const made_by by : {made_by::norm, made_by::swiglu, made_by::swiglu_gradient}) {
+      for (const layer_operands& m : layer_operands_cases()) {
+        all.push_back({std::string(name_of(by)) + " to " + m.name + " " + std::string(to_string(type)), true,
+                       [=](op_scene& c, bool composed) { return layer_operands_case(c, by, type, m, raw, composed); }});
+      }
+    }
+  }
+  return all;
 }
 
 /// The output head over chunks of 32 tokens, the last one ragged.
@@ -240,17 +321,9 @@ inline op_case::prepared head_case(op_scene& c, nn::dtype type, bool gradients, 
 }
 
 inline std::vector<op_case> coarse_cases() {
-  std::vector<op_case> all;
+  std::vector<op_case> all = layer_operands_cases(false);
   for (const nn::dtype type : storages) {
     const std::string stored = " " + std::string(to_string(type));
-    for (const nn::operand_format f : {nn::operand_format::bf16, nn::operand_format::mxfp4}) {
-      for (const bool backward : {false, true}) {
-        all.push_back(
-            {std::string(backward ? "swiglu_backward_quantize " : "swiglu_quantize ") + std::string(to_string(f)) +
-                 stored,
-             true, [=](op_scene& c, bool composed) { return swiglu_quantize_case(c, type, f, backward, composed); }});
-      }
-    }
     for (const bool gradients : {false, true}) {
       all.push_back({std::string("head_loss") + (gradients ? " with gradients" : "") + stored, true,
                      [=](op_scene& c, bool composed) { return head_case(c, type, gradients, composed); }});

@@ -193,11 +193,11 @@ inline op_case::prepared attention_case(op_scene& c, const head_shape& s, nn::dt
 
 /// Three parameters, the last one without decay, in an arena with gaps.
 struct arena_memory {
-  std::vector<nn::parameter_arena::segment> segments = {{0, 5000, true}, {8192, 4096, true}, {12288, 70, false}};
+  std::vector<nn::parameter_arena::segment> segments = {{0, 10000, true}, {12288, 4096, true}, {16384, 70, false}};
   nn::parameter_arena arena;
 
   arena_memory(op_scene& c, int width) {
-    arena.size = 16384;
+    arena.size = 20480;
     arena.segments_in_backend = c.keep(segments);
     const auto with_gaps = [&](std::uint64_t seed, int w, bool positive) {
       std::vector<float> x(static_cast<std::size_t>(arena.size), 0.0f);
@@ -232,7 +232,7 @@ inline op_case::prepared optimizer_case(op_scene& c, int width, bool composed) {
             }
           },
           [=, &c] {
-            for (const float* x : {memory->arena.weight, memory->arena.m, memory->arena.v}) c.result(x, 16384);
+            for (const float* x : {memory->arena.weight, memory->arena.m, memory->arena.v}) c.result(x, memory->arena.size);
             c.result(squares, 3);
             c.result(state, 1);
           }};

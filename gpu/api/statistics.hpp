@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// What quantization lost, formed on a device with the bits of nn::cpu::observe_operand and nn::cpu::compare_tensors.
+#pragma once
+
+#include "rotoscale/gemm_operand.hpp"
+#include "rotoscale/nn/form_options.hpp"
+#include "rotoscale/nn/statistics.hpp"
+#include "status.hpp"
+#include "stream.hpp"
+
+namespace rotoscale::gpu {
+
+/// How an operand was made of its source.
+struct observed_form {
+  bool columns = false;                   ///< its rows are the source's columns
+  int points = 0;                         ///< of the rotation: 0, 16 or 32
+  nn::form_draws draws;                   ///< of the rotation's signs
+  const nn::step_state* state = nullptr;  ///< device memory; null: step 0, seed 0
+};
+
+/// Of observe; rows of the operand.
+std::size_t observe_workspace_bytes(index_t rows);
+/// `*to` (device memory) of an operand that decode_operand takes and its source, FP32 or BF16 with contiguous rows. Two
+/// launches on `s`, no allocation. Any status but ok: nothing was launched.
+status observe(nn::const_tensor_view source, const gemm_operand& stored, const observed_form& how,
+               nn::operand_statistics* to, void* workspace, std::size_t workspace_bytes, stream s);
+
+/// Of compare.
+std::size_t compare_workspace_bytes(index_t n);
+/// `*to` (device memory) of n values and a reference of them. Two launches on `s`, no allocation. Any status but ok:
+/// nothing was launched.
+status compare(const float* value, const float* reference, index_t n, nn::comparison_statistics* to, void* workspace,
+               std::size_t workspace_bytes, stream s);
+
+}  // namespace rotoscale::gpu

@@ -1,0 +1,87 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The launchers of gpu/api/statistics.hpp.
+#include "gpu/nn/statistics.hpp"
+
+#include <algorithm>
+
+#include "gpu/api/statistics.hpp"
+#include "gpu/gemm/definition_operand.hpp"
+#include "gpu/nn/check.hpp"
+#include "rotoscale/round.hpp"
+
+namespace rotoscale::gpu {
+
+namespace {
+
+using namespace detail;
+
+index_t chunk_count(index_t n) { return (n + compare_chunk - 1) / compare_chunk; }
+
+/// The largest number of an element's format.
+float largest_number(const format& f) { return static_cast<float>(decode(f, f.max_code())); }
+
+}  // namespace
+
+std::size_t observe_workspace_bytes(index_t rows) {
+  return static_cast<std::size_t>(rows) * (2 * sizeof(double) + sizeof(observed_row));
+}
+std::size_t compare_workspace_bytes(index_t n) {
+  return static_cast<std::size_t>(compare_sums * chunk_count(n)) * sizeof(double);
+}
+
+status observe(nn::const_tensor_view source, const gemm_operand& stored, const observed_form& how,
+               nn::operand_statistics* to, void* workspace, std::size_t workspace_bytes, stream s) {
+  if (status c = check_rows(source, 2, "source"); !c.ok()) return c;
+  observe_args a;
+  if (status c = take_operand(stored, true, a.stored); !c.ok()) return c;
+  if (stored.rows != source.extent(how.columns ? 1 : 0) || stored.k != source.extent(how.columns ? 0 : 1)) {
+    return {error_code::bad_extent, "stored", "must have the extents of the source in its orientation"};
+  }
+  if (how.points != 0 && ((how.points != 16 && how.points != 32) || stored.k % how.points != 0)) {
+    return {error_code::bad_option, "how.points", "must be 0, or 16 or 32 that divide k"};
+  }
+  if (status c = check_pointer(to, 8, "to"); !c.ok()) return c;
+  if (how.state != nullptr) {
+    if (status c = check_pointer(how.state, 4, "how.state"); !c.ok()) return c;
+  }
+  const std::size_t needed = observe_workspace_bytes(stored.rows);
+  if (status c = check_workspace(workspace, workspace_bytes, needed, 16); !c.ok()) return c;
+  a.source = source.data;
+  a.row_step = source.stride(how.columns ? 1 : 0);
+  a.k_step = source.stride(how.columns ? 0 : 1);
+  a.rows = static_cast<unsigned>(stored.rows);
+  a.k = static_cast<unsigned>(stored.k);
+  a.block = static_cast<unsigned>(stored.block);
+  a.largest = largest_number(stored.element);
+  a.points = how.points;
+  a.run = std::max(static_cast<unsigned>(how.points), a.block);
+  a.draws = how.draws;
+  a.state = how.state;
+  a.signal = static_cast<double*>(workspace);
+  a.noise = a.signal + stored.rows;
+  a.found = reinterpret_cast<observed_row*>(a.noise + stored.rows);
+  a.to = to;
+  if (status c = check_code(observe_sum_kernel); !c.ok()) return c;
+  const status launched = with_storage(source.type, [&](auto t) {
+    const auto grid = static_cast<std::uint64_t>((stored.rows + observed_rows - 1) / observed_rows);
+    return launch_rows(observe_kernel<decltype(t)>, grid, row_threads, s, a);
+  });
+  return launched.ok() ? launch_rows(observe_sum_kernel, 1, tree_threads, s, a) : launched;
+}
+
+status compare(const float* value, const float* reference, index_t n, nn::comparison_statistics* to, void* workspace,
+               std::size_t workspace_bytes, stream s) {
+  if (n < 0) return {error_code::bad_extent, "n", "must not be negative"};
+  if (status c = check_floats(value, n != 0, "value"); !c.ok()) return c;
+  if (status c = check_floats(reference, n != 0, "reference"); !c.ok()) return c;
+  if (status c = check_pointer(to, 8, "to"); !c.ok()) return c;
+  if (status c = check_workspace(workspace, workspace_bytes, compare_workspace_bytes(n), 16); !c.ok()) return c;
+  if (status c = check_code(compare_sum_kernel); !c.ok()) return c;
+  const compare_args a{value, reference, n, chunk_count(n), static_cast<double*>(workspace), to};
+  const auto grid = static_cast<std::uint64_t>((a.chunks + observed_rows - 1) / observed_rows);
+  if (status c = launch_rows(compare_kernel, grid, row_threads, s, a); !c.ok()) return c;
+  return launch_rows(compare_sum_kernel, 1, tree_threads, s, a);
+}
+
+}  // namespace rotoscale::gpu

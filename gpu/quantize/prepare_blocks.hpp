@@ -1,0 +1,116 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// What launchers of block quantizers share: one or both orientations checked and brought into the kernel's terms, and
+// the kernel that suits them.
+#pragma once
+
+#include "gpu/api/quantize.hpp"
+#include "gpu/quantize/prepare.hpp"
+#include "gpu/quantize/tile.hpp"
+
+namespace rotoscale::gpu::detail {
+
+/// Checks one orientation, `vectors` × k, and fills the kernel's terms.
+inline status prepare_output(block_format f, const quantized_output& q, index_t vectors, index_t k, bool is_row,
+                             block_output& out) {
+  const auto name = [is_row](const char* row, const char* column) { return is_row ? row : column; };
+  const block_options& o = q.options;
+  if (k % 32 != 0) {
+    return {error_code::bad_extent, "source",
+            name("row-wise blocks need a number of columns that is a multiple of 32",
+                 "column-wise blocks need a number of rows that is a multiple of 32")};
+  }
+  if (vectors % f.rows != 0) {
+    return {error_code::bad_extent, "source", "square blocks need extents that are multiples of 32"};
+  }
+  if (status s = check_pointer(q.codes, 16, name("rows.codes", "columns.codes")); !s.ok()) return s;
+  if (status s = check_pointer(q.scales, 1, name("rows.scales", "columns.scales")); !s.ok()) return s;
+  if (o.rotation.points != 0 && o.rotation.points != 16) {
+    return {error_code::bad_option, name("rows.options.rotation", "columns.options.rotation"),
+            "must have 0 or 16 points"};
+  }
+  if (!options_are_defined(f, o)) {
+    return {error_code::bad_option, name("rows.options", "columns.options"), "random_count must be 1 to 32"};
+  }
+  if (status s = prepare_layout(
+          f, q.code_order, q.scale_order, q.code_stride, q.scale_stride, vectors, k, 16,
+          {name("rows.code_order", "columns.code_order"), name("rows.scale_order", "columns.scale_order"),
+           name("rows.code_stride", "columns.code_stride"), name("rows.scale_stride", "columns.scale_stride")},
+          out);
+      !s.ok()) {
+    return s;
+  }
+  out.codes = q.codes;
+  out.scales = q.scales;
+  out.padding = q.scale_padding;
+  out.options = o;
+  out.drawn = q.drawn;
+  out.random_step = static_cast<std::uint64_t>(k);
+  out.fast = make_fast_rule(f.element, o);
+  return {};
+}
+
+/// Does the fast path know this source? FP16 and BF16 as they are stored, FP32 so or rounded to BF16.
+template <class T>
+constexpr bool source_has_fast_path(const format& source) {
+  if (source == formats::fp32) return true;
+  return source == formats::bf16 && !std::is_same_v<T, fp16>;
+}
+
+/// What both orientations of a launch ask of its kernel.
+struct path_choice {
+  bool exact = false, general = false, any_rotated = false, any_unrotated = false;
+
+  quantize_path path() const {
+    return exact                                       ? quantize_path::exact
+           : general || (any_rotated && any_unrotated) ? quantize_path::fast
+           : any_rotated                               ? quantize_path::fast_h16
+                                                       : quantize_path::fast_unrotated;
+  }
+};
+
+/// Both orientations of an m × n source of T; `flipped`: the kernel reads its transpose.
+template <class T>
+status prepare_orientations(block_format f, index_t m, index_t n, const quantized_output& rows,
+                            const quantized_output& columns, bool flipped, quantize_kernel_args& a,
+                            path_choice& choice) {
+  if (!has_tile_kernel(f, 0)) {
+    return {error_code::bad_option, "f", "must be mxfp4, mxfp8_e4m3 or mxfp8_e5m2, or square_blocks of one"};
+  }
+  if (m == 0 || n == 0) return {};
+  if (rows.codes == nullptr && columns.codes == nullptr) {
+    return {error_code::bad_pointer, "rows.codes", "must not be null where columns.codes is null"};
+  }
+  a.square = f.rows != 1;
+  choice.exact = choice.exact || a.square;
+  for (const bool is_row : {true, false}) {
+    const quantized_output& q = is_row ? rows : columns;
+    if (q.codes == nullptr) continue;
+    block_output& out = is_row != flipped ? a.row : a.column;
+    const status s = prepare_output(f, q, is_row ? m : n, is_row ? n : m, is_row, out);
+    if (!s.ok()) return s;
+    choice.general = choice.general || out.fast.signs != 0 || q.options.rule == scale_rule::floor;
+    choice.any_rotated = choice.any_rotated || out.fast.rotates;
+    choice.any_unrotated = choice.any_unrotated || !out.fast.rotates;
+    choice.exact =
+        choice.exact || q.drawn != nullptr || !out.fast.applies || !source_has_fast_path<T>(q.options.source);
+  }
+  return {};
+}
+
+/// Counts the tiles that a kernel over T goes through.
+template <class T>
+status count_tiles(quantize_kernel_args& a) {
+  // Padded scales reach beyond the matrix, by less than 256 elements either way.
+  const index_t pad = a.row.padded_rows != 0 || a.column.padded_rows != 0 ? 256 : 1;
+  const auto tiles = [pad](unsigned extent, unsigned tile) {
+    return static_cast<unsigned>((rotoscale::detail::round_up(extent, pad) + tile - 1) / tile);
+  };
+  a.tiles_across = tiles(a.columns, tile_columns);
+  const std::uint64_t count = std::uint64_t{a.tiles_across} * tiles(a.rows, tile_rows<T>);
+  if (count > 0x7FFFFFFFu) return {error_code::bad_extent, "source", "has more than 2^31 tiles"};
+  a.tiles = static_cast<std::uint32_t>(count);
+  return {};
+}
+
+}  // namespace rotoscale::gpu::detail

@@ -1,0 +1,135 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Layers that quantize what they make, against the layer's launcher and quantize_ref by bytes.
+#include <doctest/doctest.h>
+
+#include "../device_memory.hpp"
+#include "gpu/api/nn.hpp"
+#include "rotoscale/quantize_ref.hpp"
+
+using namespace rotoscale;
+using gpu_test::device_array;
+namespace nn = rotoscale::nn;
+
+namespace {
+
+enum class layer { norm, swiglu, swiglu_gradient };
+
+/// Both orientations on a device and by the definition.
+template <class T>
+struct orientation {
+  block_format format;
+  block_options options;
+  index_t rows, k;
+  device_array<std::uint8_t> codes, scales;
+
+  orientation(block_format f, const block_options& o, index_t rows_, index_t k_)
+      : format(f),
+        options(o),
+        rows(rows_),
+        k(k_),
+        codes(static_cast<std::size_t>(rows * packed_bytes(f.element, k))),
+        scales(static_cast<std::size_t>(rows * (k / f.length))) {}
+  gpu::quantized_output output() const { return {codes.data(), scales.data(), options}; }
+  void check(const std::vector<T>& source, block_axis axis, index_t columns) const {
+    std::vector<std::uint8_t> want_codes(codes.read().size()), want_scales(scales.read().size());
+    const auto m = static_cast<index_t>(source.size()) / columns;
+    quantize_ref(format, options, row_major<const T>(source.data(), m, columns), axis,
+                 dense_blocks(format, rows, k, want_codes.data(), want_scales.data()));
+    CHECK(codes.read() == want_codes);
+    CHECK(scales.read() == want_scales);
+    CHECK(codes.guards_hold());
+    CHECK(scales.guards_hold());
+  }
+};
+
+template <class T>
+void check_layer(layer which, index_t m, index_t n, block_format f, const block_options& o, bool writes,
+                 std::size_t skew = 0) {
+  constexpr nn::dtype type = std::is_same_v<T, bf16> ? nn::dtype::bf16 : nn::dtype::fp32;
+  const index_t cols = which == layer::swiglu_gradient ? 2 * n : n, wide = which == layer::norm ? n : 2 * n;
+  const device_array<T> x(gpu_test::make_source<T>(m, wide, 1), skew), other(gpu_test::make_source<T>(m, n, 2), skew);
+  const auto count = static_cast<std::size_t>(m * cols);
+  const device_array<T> composed(count), made(count), sum(static_cast<std::size_t>(m * n));
+  const device_array<float> gain(gpu_test::make_source<float>(1, n, 3)), rstd(static_cast<std::size_t>(m));
+  const orientation<T> rows(f, o, m, cols), columns(f, o, cols, m);
+  const auto view = [&](const device_array<T>& a, index_t c) { return nn::dense_tensor(a.data(), type, {m, c}); };
+  const nn::tensor_view to = writes ? view(made, cols) : nn::tensor_view{};
+  nn::residual_norm_args norm{view(x, n),   view(other, n),    gain.data(), 1e-5f,
+                              view(sum, n), view(composed, n), rstd.data(), {}};
+  switch (which) {
+    case layer::norm:
+      gpu_test::expect(gpu::residual_norm(norm, {}));
+      norm.y = to;
+      gpu_test::expect(gpu::residual_norm_quantize(norm, f, rows.output(), columns.output(), {}));
+      break;
+    case layer::swiglu:
+      gpu_test::expect(gpu::swiglu_forward(view(x, wide), view(composed, n), {}));
+      gpu_test::expect(gpu::swiglu_quantize(view(x, wide), to, f, rows.output(), columns.output(), {}));
+      break;
+    case layer::swiglu_gradient:
+      gpu_test::expect(gpu::swiglu_backward(view(other, n), view(x, wide), view(composed, cols), {}));
+      gpu_test::expect(
+          gpu::swiglu_backward_quantize(view(other, n), view(x, wide), to, f, rows.output(), columns.output(), {}));
+      break;
+  }
+  const std::vector<T> want = composed.read();
+  rows.check(want, block_axis::row, cols);
+  columns.check(want, block_axis::column, cols);
+  if (!writes) return;
+  const std::vector<T> got = made.read();
+  CHECK(std::equal(want.begin(), want.end(), got.begin(), [](T a, T b) {
+    return bit_cast<std::conditional_t<sizeof(T) == 2, std::uint16_t, std::uint32_t>>(a) ==
+           bit_cast<std::conditional_t<sizeof(T) == 2, std::uint16_t, std::uint32_t>>(b);
+  }));
+}
+
+}  // namespace
+
+TEST_CASE("a layer's operands are those of what it would write") {
+  block_options plain = presets::te_rocm;
+  plain.rotation = {};
+  block_options random = presets::te_rocm;
+  random.rounding = rounding::stochastic;
+  random.random = {5, 7};
+  random.rotation.signs[0] = 0x12345678u;
+  for (const layer which : {layer::norm, layer::swiglu, layer::swiglu_gradient}) {
+    CAPTURE(static_cast<int>(which));
+    check_layer<bf16>(which, 160, 160, mxfp4, presets::te_rocm, true);
+    check_layer<bf16>(which, 64, 96, mxfp4, random, false);
+    check_layer<bf16>(which, 32, 32, mxfp8_e4m3, plain, true, 1);
+    check_layer<float>(which, 96, 160, mxfp8_e5m2, plain, false);
+    check_layer<float>(which, 64, 32, mxfp4, random, true, 1);
+  }
+}
+
+TEST_CASE("bad arguments of layers that quantize") {
+  alignas(16) static float memory[4096];
+  alignas(16) static std::uint8_t bytes[4096];
+  const auto rows = [&](index_t m, index_t n) { return nn::dense_tensor(memory, nn::dtype::fp32, {m, n}); };
+  const gpu::quantized_output to{bytes, bytes, presets::te_rocm}, none;
+  const auto refused = [](const gpu::status& s, gpu::error_code code, const char* argument) {
+    CAPTURE(s.message());
+    CHECK(s.code == code);
+    CHECK(std::string(s.argument) == argument);
+  };
+  using gpu::error_code;
+  refused(gpu::swiglu_quantize(rows(32, 63), {}, mxfp4, to, none, {}), error_code::bad_extent, "gate_up");
+  refused(gpu::swiglu_quantize(rows(32, 64), rows(32, 64), mxfp4, to, none, {}), error_code::bad_extent, "h");
+  refused(gpu::swiglu_quantize(rows(32, 80), {}, mxfp4, to, none, {}), error_code::bad_extent, "source");
+  refused(gpu::swiglu_quantize(rows(32, 64), {}, nvfp4, to, none, {}), error_code::bad_option, "f");
+  refused(gpu::swiglu_backward_quantize(rows(32, 16), rows(32, 32), {}, mxfp4, to, none, {}), error_code::bad_extent,
+          "dh");
+  refused(gpu::swiglu_backward_quantize(rows(32, 32), rows(32, 64), {}, square_blocks(mxfp4), to, none, {}),
+          error_code::bad_option, "f");
+  gpu::quantized_output placed = to;
+  placed.scale_order = placement::aiter_scale;
+  refused(gpu::swiglu_backward_quantize(rows(32, 32), rows(32, 64), {}, mxfp4, placed, none, {}),
+          error_code::bad_option, "rows.scale_order");
+  nn::residual_norm_args norm;
+  norm.x = rows(32, 32);
+  norm.gain = norm.rstd = memory;
+  refused(gpu::residual_norm_quantize(norm, mxfp4, none, none, {}), error_code::bad_pointer, "rows.codes");
+  norm.rstd = nullptr;
+  refused(gpu::residual_norm_quantize(norm, mxfp4, to, none, {}), error_code::bad_pointer, "rstd");
+}
