@@ -303,6 +303,10 @@ TEST_CASE("every field of an operand: blocks, scales, rotations, signs, policies
       check(r, std::string(policy.name) + " " + std::string(rule.name));
     }
   }
+  nn::recipe mixed = preset("nvfp4");  // both forms of each tensor have blocks, of two kinds
+  mixed.dgrad = preset("mxfp8").dgrad;
+  mixed.wgrad = preset("mxfp4").wgrad;
+  check(mixed, "other blocks in each GEMM");
   std::vector<nn::recipe> overridden;
   for (const char* name : {"fp8_delayed", "mxfp4", "mxfp8", "nvfp4", "mxfp4_h16", "mxfp4_h16_fixed_signs",
                            "mxfp4_h16_step_signs", "mxfp4_h32"}) {
