@@ -65,7 +65,7 @@ class Devices(Scratch):
                 seen = [(self.folder / name / "statistics.jsonl").read_bytes() for name in ("cpu", device)]
                 self.assertEqual(len(records(self.folder / "cpu/statistics.jsonl", "step")), 2)
                 self.assertEqual(*seen)
-                self.assert_same_checkpoint("cpu", device)
+                self.assert_same_checkpoint("cpu", device, 3)
 
     def test_a_planted_fault_is_named(self):
         self.train("run", "--device", "cpu", "--digest-steps", "2:4", steps=4, checkpoint_every=2)
