@@ -70,7 +70,7 @@ int train(int argc, char** argv, arguments& a) {
   std::optional<digest_recorder> recorder;
   const auto record = [&] {
     if (a.digest_steps.empty()) return;
-    recorder.emplace(watched, parse_steps(a.digest_steps, "--digest-steps"), fs::path(a.session.out) / "digests.jsonl");
+    recorder.emplace(watched, parse_steps(a.digest_steps, "--digest-steps"), run_directory(a.session.out).digests());
     a.session.watcher = &*recorder;
   };
   a.session.threads = ops.threads();

@@ -112,7 +112,7 @@ int replay(const replay_options& o, std::ostream& out) {
   trainer_state state = state_at(run, steps.first, read_trainer_state(run.checkpoint(steps.last)));
   const auto inner = make_backend(o.device);
   nn::digest_backend ops(*inner);
-  digest_comparison digests(ops, run.path() / "digests.jsonl");
+  digest_comparison digests(ops, run.digests());
   const scratch_directory scratch(o.keep);
   session_options session;
   session.out = scratch.path().string();
@@ -120,7 +120,8 @@ int replay(const replay_options& o, std::ostream& out) {
   session.threads = inner->threads();
   session.watcher = &digests;
   session.replays = true;
-  session.statistics_every = 0;  // no result depends on it
+  // An observed step has more operations, and each has a digest.
+  session.statistics_every = statistics_interval(run.statistics());
   std::optional<resume_point> from;
   if (steps.first > 0) from = resume_point{run.path(), run.checkpoint(steps.first)};
   trainer t(digests.is_empty() ? *inner : ops, std::move(state), session, from);

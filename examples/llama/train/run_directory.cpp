@@ -81,7 +81,7 @@ void run_directory::clear() const {
   std::error_code failed;
   // Checkpoints first: what is left of a run at any moment in between can still be resumed from its beginning.
   if (fs::exists(checkpoints(), failed)) discard(checkpoints());
-  for (const fs::path& file : {config(), start(), statistics(), path_ / "metrics.csv", path_ / "mlperf.log"})
+  for (const fs::path& file : {config(), start(), statistics(), digests(), path_ / "metrics.csv", path_ / "mlperf.log"})
     fs::remove(file, failed);
   fs::remove_all(path_ / "tensorboard", failed);
 }

@@ -21,6 +21,7 @@ class run_directory {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path log() const { return path_ / "log.jsonl"; }
   std::filesystem::path statistics() const { return path_ / "statistics.jsonl"; }
+  std::filesystem::path digests() const { return path_ / "digests.jsonl"; }
   std::filesystem::path config() const { return path_ / "config.json"; }
   /// The state before the first step: a run without a checkpoint goes on from here.
   std::filesystem::path start() const { return path_ / "trainer_state.json"; }
