@@ -62,6 +62,7 @@ status observe(nn::const_tensor_view source, const gemm_operand& stored, const o
   a.noise = a.signal + stored.rows;
   a.found = reinterpret_cast<observed_row*>(a.noise + stored.rows);
   a.to = to;
+  if (status c = check_ready(s); !c.ok()) return c;
   if (status c = check_code(observe_sum_kernel); !c.ok()) return c;
   const status launched = with_storage(source.type, [&](auto t) {
     const auto grid = static_cast<std::uint64_t>((stored.rows + observed_rows - 1) / observed_rows);
@@ -77,6 +78,7 @@ status compare(const float* value, const float* reference, index_t n, nn::compar
   if (status c = check_floats(reference, n != 0, "reference"); !c.ok()) return c;
   if (status c = check_pointer(to, 8, "to"); !c.ok()) return c;
   if (status c = check_workspace(workspace, workspace_bytes, compare_workspace_bytes(n), 16); !c.ok()) return c;
+  if (status c = check_ready(s); !c.ok()) return c;
   if (status c = check_code(compare_sum_kernel); !c.ok()) return c;
   const compare_args a{value, reference, n, chunk_count(n), static_cast<double*>(workspace), to};
   const auto grid = static_cast<std::uint64_t>((a.chunks + observed_rows - 1) / observed_rows);

@@ -805,7 +805,7 @@ class BadCheckpoints(Scratch):
             self.refuse(["eval", "--checkpoint", "copy"], "model.safetensors", norm, part)
         renamed = {("transformer.norm.weight" if key == norm else key): value for key, value in header.items()}
         self.damaged("model.safetensors", self.pack(renamed, data))
-        self.refuse(["train", "--resume", "copy"], "model.safetensors", norm, "missing")
+        self.refuse(["train", "--resume", "copy"], "model.safetensors", "transformer.norm.weight", "no such parameter")
 
     def test_state_that_no_run_leaves(self):
         self.train("run", "--stop-at", 4)

@@ -29,10 +29,9 @@ inline op_case::prepared gemm_case(op_scene& c, const gemm_shape& s, const nn::o
   // x [m, k] in both forms, w [n, k] and v [n, m] along rows.
   const auto x = c.tensor(source, s.m, s.k, 1, 4), w = c.tensor(source, s.n, s.k, 2, 4),
              v = c.tensor(source, s.n, s.m, 3, 4);
-  nn::operand_set* const sets[] = {c.operands(request(s.m, s.k, true, true), x),
-                                   c.operands(request(s.n, s.k, true, false), w),
-                                   c.operands(request(s.n, s.m, true, false), v),
-                                   c.operands(request(s.m, s.k, true, true), x)};
+  nn::operand_set* const sets[] = {
+      c.operands(request(s.m, s.k, true, true), x), c.operands(request(s.n, s.k, true, false), w),
+      c.operands(request(s.n, s.m, true, false), v), c.operands(request(s.m, s.k, true, true), x)};
   // x's operands are multiplied where their bytes were copied to.
   std::byte *const made = c.bytes_of(3).data(), *const copied = c.bytes_of(0).data();
   const auto bytes = static_cast<std::size_t>(c.bytes_of(0).size());
@@ -95,11 +94,12 @@ inline std::vector<op_case> statistics_cases() {
                        const std::optional<nn::block_recipe>& block = {}) {
     for (const nn::dtype source : storages) {
       nn::operand_recipe how{f};
+      if (f == numbers::nvfp4) how.policy = policies::nvidia;
       how.rotation = rotation;
       how.block = block;
-      all.push_back({"dequantize and observe " + std::string(to_string(f)) + " H" + std::to_string(rotation.points) + " signs " + std::string(to_string(rotation.signs)) +
-                         " " + std::to_string(rows) + "x" + std::to_string(cols) + " from " +
-                         std::string(to_string(source)),
+      all.push_back({"dequantize and observe " + std::string(to_string(f)) + " H" + std::to_string(rotation.points) +
+                         " signs " + std::string(to_string(rotation.signs)) + " " + std::to_string(rows) + "x" +
+                         std::to_string(cols) + " from " + std::string(to_string(source)),
                      false, [=](op_scene& c, bool) { return observe_case(c, how, rows, cols, source); }});
     }
   };
@@ -133,6 +133,7 @@ inline std::vector<op_case> gemm_cases() {
     for (const nn::dtype source : storages) {
       for (const int output : {0, 1, 2, 3}) {  // FP32, BF16; 2 and 3: the same, added to
         nn::operand_recipe how{f};
+        if (f == numbers::nvfp4) how.policy = policies::nvidia;
         how.rounding = r;
         how.rotation = rotation;
         how.block = block;
@@ -209,7 +210,7 @@ inline const char* name_of(made_by by) {
 
 /// A layer's result as operands: their values, and with `raw` all of their bytes, which no two backends have in common.
 inline op_case::prepared layer_operands_case(op_scene& c, made_by by, nn::dtype type, const layer_operands& m, bool raw,
-                                       bool composed) {
+                                             bool composed) {
   const bool backward = by == made_by::swiglu_gradient;
   const index_t cols = backward ? 2 * m.cols : m.cols;
   const auto x = c.tensor(type, m.rows, by == made_by::norm ? cols : 2 * m.cols, 1, m.width),
@@ -228,7 +229,8 @@ inline op_case::prepared layer_operands_case(op_scene& c, made_by by, nn::dtype 
   const device_array<std::byte>& bytes = c.bytes_of(0);
   const std::byte* const first = bytes.data();
   const auto size = static_cast<index_t>(c.ops().layout_operands(r).bytes);
-  const auto by_rows = c.tensor(nn::dtype::fp32, m.rows, cols, 7), by_columns = c.tensor(nn::dtype::fp32, m.rows, cols, 8);
+  const auto by_rows = c.tensor(nn::dtype::fp32, m.rows, cols, 7),
+             by_columns = c.tensor(nn::dtype::fp32, m.rows, cols, 8);
   nn::step_state* state = c.state();
   norm.to = {set, true, m.columns, {}, m.keeps_source || c.ops().layout_operands(r).reads_source};
   return {[=, &c] {
@@ -307,7 +309,8 @@ inline op_case::prepared head_case(op_scene& c, nn::dtype type, bool gradients, 
   return {[=, &c] {
             c.ops().quantize(c.queue, w, {weights, true, true, {}}, state);
             nn::head_args a{x,       own->chunks, weights,   {}, logits, own->dlogits,
-                            targets, loss,        gradients, dx, dw,     nn::operand_format::bf16, {}, {}};
+                            targets, loss,        gradients, dx, dw,     nn::operand_format::bf16,
+                            {},      {}};
             for (auto& contract : a.contracts) contract = &own->chain;
             composed ? c.ops().backend::head_loss(c.queue, a, state) : c.ops().head_loss(c.queue, a, state);
           },
