@@ -94,7 +94,8 @@ class late_steps : private aligned_steps {
              flanes (&up)[Rows][4]) const {
     for (int i = 0; i < Rows; ++i) {
       const std::int32_t* const row = pack_.row_exponents(at.rows + i * row_bytes());
-      blanes top = blanes{} + static_cast<std::int8_t>(aligned_packing::zero_exponent);
+      blanes top{};  // nvcc's front end crashes on a sum in a declaration, and on vectors in a conditional expression
+      top = top + static_cast<std::int8_t>(aligned_packing::zero_exponent);
       for (index_t p = first; p < last; p += Parts) {
         top = largest_sum(top, __builtin_bit_cast(blanes, all_lanes(row[p])),
                           load_lanes<blanes>(x.exponents + p * columns));
@@ -124,14 +125,19 @@ class late_steps : private aligned_steps {
     for (int part = 0; part < Parts; ++part) {
       part_down[part] = power_of_two(larger(s.exponent[part][i][v] - of_products, all_lanes(far)));
     }
-    const ilanes kept = Parts == 2 ? ~(of_c < e - fraction_bits - 1) : ~ilanes{};
-    const flanes kept_c = __builtin_bit_cast(flanes, __builtin_bit_cast(ilanes, c) & kept);
+    ilanes dropped{};
+    if constexpr (Parts == 2) dropped = of_c < e - fraction_bits - 1;
+    const flanes kept_c = __builtin_bit_cast(flanes, __builtin_bit_cast(ilanes, c) & ~dropped);
     const flanes up = power_of_two(fraction_bits - e), unit = power_of_two(e - fraction_bits);
     const auto half = [&]<int Half>() {
       dlanes products{};
       for (int part = 0; part < Parts; ++part) {
         const dlanes sum = to_fp64<Half>(s.sum[part][i][v]);
-        products += Parts == 1 ? sum : round_down(sum * to_fp64<Half>(part_down[part]));
+        if constexpr (Parts == 1) {
+          products = sum;
+        } else {
+          products += round_down(sum * to_fp64<Half>(part_down[part]));
+        }
       }
       const dlanes sum = round_down(products * to_fp64<Half>(down)) +
                          round_down(to_fp64<Half>(kept_c) * to_fp64<Half>(up)) * double(1 << guard_bits);

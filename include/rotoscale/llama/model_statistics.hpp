@@ -4,7 +4,7 @@
 // and scratch memory only, so an observed step leaves the bits of any other.
 #pragma once
 
-#include "rotoscale/llama/model_class.hpp"
+#include "rotoscale/llama/model_layout.hpp"
 
 namespace rotoscale::llama {
 
