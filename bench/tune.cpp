@@ -82,6 +82,9 @@ double median_us(const Launch& launch) {
   return times[times.size() / 2];
 }
 
+/// MXFP4 is rotated, as where it is trained in.
+block_options options_for(block_format f) { return f.element == formats::e2m1 ? presets::te_rocm : block_options{}; }
+
 /// N(0, 1) in BF16, quantized in the orders that the device's kernels read.
 class operand_data {
  public:
@@ -99,7 +102,7 @@ class operand_data {
     for (bf16& p : pool) store_value(normal(random), p);
     for (bf16& value : x) value = pool[random() % pool.size()];
     check(upload(source_.data, x.data(), 2 * x.size()));
-    to_ = {codes_.data, scales_.data, f.element == formats::e2m1 ? presets::te_rocm : block_options{}};
+    to_ = {codes_.data, scales_.data, options_for(f)};
     to_.code_order = is_placed_ && is_b ? placement::aiter_data_16x16 : placement::row_major;
     to_.scale_order = scale_order();
     check(launch_quantizer({}));
@@ -176,7 +179,7 @@ void time_quantizer(const operand_data& x) {
   if (x.rows() % f.length != 0) return;  // no blocks along columns
   device_memory<std::uint8_t> codes(static_cast<std::size_t>(x.k() * packed_bytes(f.element, x.rows()))),
       scales(static_cast<std::size_t>(x.k() * x.rows() / f.length));
-  quantized_output columns{codes.data, scales.data, f.element == formats::e2m1 ? presets::te_rocm : block_options{}};
+  quantized_output columns{codes.data, scales.data, options_for(f)};
   const double us = median_us([&] { return x.launch_quantizer(columns); });
   const double moved = static_cast<double>(x.rows() * x.k()) * 2 + 2 * static_cast<double>(codes.size + scales.size);
   std::printf("# quantize %s, rows and columns of %td x %td BF16: %.1f us, %.0f GB/s\n",

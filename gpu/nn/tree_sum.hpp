@@ -10,8 +10,8 @@ namespace rotoscale::gpu {
 
 inline constexpr unsigned tree_threads = 1024;
 
-/// The tree of nn::cpu::tree_sum over `width` terms, a power of two of which n are there, by one block; `terms` is used
-/// up. Thread 0 returns the sum.
+/// The tree of nn::cpu::tree_sum over n terms, by one block, whose threads all return the sum. `room` has n elements,
+/// may be where the terms are, and is used up where n is above tree_threads.
 template <class Term>
 __device__ inline double tree_sum(const Term* terms, double* room, index_t n) {
   const unsigned t = thread_index().x;

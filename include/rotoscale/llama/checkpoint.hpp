@@ -45,6 +45,13 @@ class parameter_digest {
   std::uint64_t value_ = 14695981039346656037u;
 };
 
+/// Calls f(prefix of the tensors' names, arena) for AdamW's moments.
+template <class Function>
+void for_each_moment(const nn::parameter_arena& arena, const Function& f) {
+  f("exp_avg.", arena.m);
+  f("exp_avg_sq.", arena.v);
+}
+
 /// Reads parameter `number` into a session.
 inline void load_rows(const io::safetensors_shards& from, std::size_t number, session& into, parameter_digest& digest) {
   const parameter& p = into.model().parameters()[number];
@@ -86,11 +93,11 @@ inline void write_checkpoint(const std::filesystem::path& directory, const sessi
       return from.model().values(from.queue(), i, first, rows);
     });
     if (!p.trains) continue;
-    for (const auto& [prefix, arena] : {std::pair("exp_avg.", m.arena().m), std::pair("exp_avg_sq.", m.arena().v)}) {
-      detail::add_slices(optimizer, p, prefix, [&from, i, arena = arena](index_t first, index_t rows) {
+    detail::for_each_moment(m.arena(), [&](const char* prefix, float* arena) {
+      detail::add_slices(optimizer, p, prefix, [&from, i, arena](index_t first, index_t rows) {
         return from.model().arena_values(from.queue(), arena, i, first, rows);
       });
-    }
+    });
   }
   for (const auto& [name, memory, count] : detail::scaling_buffers(m.scales())) {
     std::vector<float> host(count);
@@ -197,11 +204,11 @@ inline void read_moments(const std::filesystem::path& directory, session& into) 
   for (std::size_t i = 0; i < m.parameters().all().size(); ++i) {
     const parameter& p = m.parameters()[i];
     if (!p.trains) continue;
-    for (const auto& [prefix, arena] : {std::pair("exp_avg.", m.arena().m), std::pair("exp_avg_sq.", m.arena().v)}) {
-      detail::read_rows(optimizer, p, prefix, [&, arena = arena](index_t first, std::span<const float> values) {
+    detail::for_each_moment(m.arena(), [&](const char* prefix, float* arena) {
+      detail::read_rows(optimizer, p, prefix, [&](index_t first, std::span<const float> values) {
         m.set_arena_values(into.queue(), arena, i, values, first);
       });
-    }
+    });
   }
 }
 
