@@ -23,12 +23,19 @@ struct defined_result {
   bool accumulate = false;        ///< adds what stands there
 };
 
+/// Bytes of workspace with which gemm_defined forms blockwise sums of [m, k] and [n, k] on the device's matrix unit; 0
+/// where it has none that gives their bits, or where the ordinary cores are done sooner.
+std::size_t blockwise_workspace_bytes(index_t m, index_t n, index_t k, const device_info& device);
+
 /// Computes r.out, equal to gemm_ref by bytes. fma_chain takes FP32, BF16, E4M3 and E5M2 in any strides, transposed or
 /// not, with or without a factor in device memory, and blocks of 16 or 32, of one row or square, of E2M1, E2M3, E3M2,
 /// E4M3 or E5M2 with E8M0 or UE4M3 scales in row-major order; blockwise takes blocks of 32 of E2M1 with E8M0 scales,
-/// codes and rows aligned to 4 bytes. One launch on `s`, no allocation. Any
-/// status but ok: nothing was launched.
-status gemm_defined(defined_sum sum, const gemm_operand& a, const gemm_operand& b, const defined_result& r, stream s);
+/// codes and rows aligned to 4 bytes. No allocation. Any status but ok: nothing was launched.
+///
+/// `workspace` (device memory aligned to 256 bytes; free again behind this call on the stream) changes no bit: with
+/// blockwise_workspace_bytes of it and rows of codes aligned to 16 bytes, blockwise sums are formed on the matrix unit.
+status gemm_defined(defined_sum sum, const gemm_operand& a, const gemm_operand& b, const defined_result& r, stream s,
+                    void* workspace = nullptr, std::size_t workspace_bytes = 0);
 
 /// An operand's values, code * scale * factor, as FP32 or rounded to BF16 in rows `stride` elements apart: [rows, k], or
 /// `turned` [k, rows]. Operands are those of gemm_defined. One launch on `s`, no allocation. Any status but ok: nothing

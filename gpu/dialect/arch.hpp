@@ -23,6 +23,8 @@ struct arch_traits {
   bool multiplies_fnuz = false;  ///< FP8 of the matrix unit and of the vendor's library is FNUZ, not OCP's
   bool splits_k = false;
   bool multiplies_dense_bf16 = false;  ///< gemm_bf16 has a kernel, under the contract `bf16`
+  /// As many products of MXFP4 as make the matrix unit, behind its expansion of operands, faster than the ordinary cores.
+  std::int64_t least_unit_products = std::int64_t{1} << 28;
   int tile = 256;  ///< rows and columns of C that one or `tile_processors` processors compute
   int tile_processors = 1;
   int grain = 1;        ///< parts of K are multiples of this
@@ -43,6 +45,7 @@ inline constexpr arch_traits all_archs[] = {
      .expands_mxfp8 = true,
      .splits_k = true,
      .multiplies_dense_bf16 = true,
+     .least_unit_products = 1,
      .grain = 128,
      .accurate = "mxfp4-accurate-sm90",
      .fast = "mxfp4-fast-sm90",

@@ -27,6 +27,7 @@ ROTOSCALE_HD constexpr operand_width joined_width(std::uint32_t joined) {
 /// What becomes of a tile's accumulators.
 enum class output_mode {
   vector,   ///< BF16 in whole 16-byte vectors, no C, no bias
+  pairs,    ///< FP32, columns two at a time, no bias
   general,  ///< anything
   partial   ///< FP32 sums of a part of K
 };
@@ -42,6 +43,7 @@ struct gemm_arguments {
   bool bf16_out = false;
   bool bf16_rounded = false;   ///< FP32 that is rounded to BF16
   bool vector_stores = false;  ///< BF16, rows of `out` and n in multiples of 16 bytes
+  bool pair_stores = false;    ///< FP32, rows of `out` and n in multiples of 8 bytes
   bool accumulate = false;     ///< adds beta * out
   float alpha = 1.0f, beta = 0.0f;
   const float* bias = nullptr;  ///< [n] or null

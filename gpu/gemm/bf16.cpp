@@ -31,7 +31,14 @@ const gemm_contract_entry* bf16_contract(const device_info& device) {
   return traits.multiplies_dense_bf16 ? find_contract(traits.bf16) : nullptr;
 }
 
-status gemm_bf16(const gemm_operand& a, const gemm_operand& b, const defined_result& r, stream stream) {
+std::size_t gemm_bf16_workspace_bytes(index_t m, index_t n, index_t k, int split_k, const device_info& device) {
+  if (m < 1 || n < 1 || k < 1 || split_k < 1 || k > max_gemm_extent) return 0;
+  const int parts = detail::split_of(k, split_k, traits_of(device.arch).grain).parts;
+  return parts > 1 ? sizeof(float) * static_cast<std::size_t>(m * n) * static_cast<std::size_t>(parts) : 0;
+}
+
+status gemm_bf16(const gemm_operand& a, const gemm_operand& b, const defined_result& r, stream stream, int split_k,
+                 void* workspace, std::size_t workspace_bytes) {
   for (const gemm_operand* x : {&a, &b}) {
     if (status s = check_dense(*x, x == &a); !s.ok()) return s;
   }
@@ -45,19 +52,19 @@ status gemm_bf16(const gemm_operand& a, const gemm_operand& b, const defined_res
     return {error_code::unsupported_device, "a.element", "this device has no kernel for dense BF16"};
   }
   if (status s = check_stream(stream); !s.ok()) return s;
+  if (split_k < 1 || split_k > detail::max_parts) return {error_code::bad_option, "split_k", "must be 1 to 64"};
+  const std::size_t needed = gemm_bf16_workspace_bytes(a.rows, b.rows, a.k, split_k, device);
+  if (status s = check_workspace(workspace, workspace_bytes, needed, 256); !s.ok()) return s;
   const gemm_options o = options_of(*contract, find_unit(contract->unit)->model);
-  gemm_result to;
-  to.out = r.out;
-  to.output = r.stored;
-  to.out_stride = r.out_stride;
-  to.accumulate = r.accumulate;
-  gemm_arguments g = detail::make_arguments(to, static_cast<int>(a.rows), static_cast<int>(b.rows));
-  g.bf16_rounded = !narrow && r.output == formats::bf16;
+  gemm_arguments g = detail::make_arguments(r, static_cast<int>(a.rows), static_cast<int>(b.rows));
   g.nan_bits = o.model.nan_bits;
-  g.parts = 1;
+  const detail::split parts = detail::split_of(a.k, split_k, traits_of(device.arch).grain);
+  g.parts = parts.parts;
+  g.partial = static_cast<float*>(workspace);
   g.k_boxes = static_cast<int>((a.k + 63) / 64);
-  g.part_boxes = g.k_boxes;
-  return detail::multiply_dense(a, b, o, g, device, stream);
+  g.part_boxes = parts.part_k / 64;
+  const status s = detail::multiply_dense(a, b, o, g, device, stream);
+  return s.ok() && g.parts > 1 ? detail::finish_parts(g, stream) : s;
 }
 
 }  // namespace rotoscale::gpu

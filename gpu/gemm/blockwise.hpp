@@ -85,13 +85,22 @@ __device__ inline float add_quarters(const definition_arguments& p, float acc, i
   return add_block(acc, quarters, exponent, zero && inside && all_negative_zeros(p, row, column, number));
 }
 
+/// The tile of 16 R rows and columns with number `at`; row and column are its first.
 template <int R>
-[[maybe_unused]] static __global__ void __launch_bounds__(definition_threads)
-    blockwise_kernel(const definition_arguments p) {
-  constexpr int tile = 16 * R;
+struct blockwise_place {
+  static constexpr int tile = 16 * R;
+  int row, column;
+  __device__ blockwise_place(const definition_arguments& p, int at) {
+    const int across = (p.b.rows + tile - 1) / tile;
+    row = at / across * tile;
+    column = at % across * tile;
+  }
+};
+
+template <int R>
+__device__ inline void blockwise_tile(const definition_arguments& p, int row, int column) {
   auto& t = block_shared<blockwise_tiles<R>>();
-  const int across = (p.b.rows + tile - 1) / tile, at = static_cast<int>(block_index().x);
-  const int row = at / across * tile, column = at % across * tile, blocks = p.k / 32;
+  const int blocks = p.k / 32;
   const int thread = static_cast<int>(thread_index().x), row_part = thread / 16, column_part = thread % 16;
   float acc[R][R] = {};
   for (int first = 0; first < blocks; first += blockwise_blocks) {
@@ -127,6 +136,13 @@ template <int R>
     block_barrier();
   }
   store_tile<R>(p, acc, row, column, row_part, column_part);
+}
+
+template <int R>
+[[maybe_unused]] static __global__ void __launch_bounds__(definition_threads)
+    blockwise_kernel(const definition_arguments p) {
+  const blockwise_place<R> at(p, static_cast<int>(block_index().x));
+  blockwise_tile<R>(p, at.row, at.column);
 }
 
 }  // namespace rotoscale::gpu

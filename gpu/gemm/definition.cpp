@@ -6,6 +6,7 @@
 #include "gpu/dialect/launch.hpp"
 #include "gpu/gemm/blockwise.hpp"
 #include "gpu/gemm/definition_operand.hpp"
+#include "gpu/gemm/plan.hpp"
 
 namespace rotoscale::gpu {
 
@@ -25,10 +26,16 @@ status run(defined_sum sum, const definition_arguments& p, stream s) {
   return launch(kernel, blocks(tiles_of<R>(p)), blocks(definition_threads), 0, s, p);
 }
 
+/// Can a matrix unit's kernels read an operand that take_operand takes?
+bool is_for_unit(const gemm_operand& x) {
+  return x.block_rows == 1 && x.factor == nullptr && x.code_stride % 16 == 0 &&
+         reinterpret_cast<std::uintptr_t>(x.codes) % 16 == 0;
+}
+
 }  // namespace
 
 status gemm_defined(defined_sum sum, const gemm_operand& a, const gemm_operand& b, const defined_result& r,
-                    stream stream) {
+                    stream stream, void* workspace, std::size_t workspace_bytes) {
   definition_arguments p;
   if (status s = take_operand(a, true, p.a); !s.ok()) return s;
   if (status s = take_operand(b, false, p.b); !s.ok()) return s;
@@ -52,6 +59,12 @@ status gemm_defined(defined_sum sum, const gemm_operand& a, const gemm_operand& 
   device_info device;
   if (status s = current_device(device); !s.ok()) return s;
   if (status s = check_stream(stream); !s.ok()) return s;
+  if (sum == defined_sum::blockwise && is_for_unit(a) && is_for_unit(b)) {
+    const std::size_t needed = blockwise_workspace_bytes(a.rows, b.rows, a.k, device);
+    if (needed != 0 && check_workspace(workspace, workspace_bytes, needed, 256).ok()) {
+      return run_blockwise_on_unit(a, b, p, r, workspace, device, stream);
+    }
+  }
   // The largest tile that leaves no processor idle.
   if (sum == defined_sum::fma_chain && tiles_of<most_owned>(p) >= device.processors) {
     return run<most_owned>(sum, p, stream);

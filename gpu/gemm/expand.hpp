@@ -31,6 +31,9 @@ struct expand_arguments {
   int* base = nullptr;                  ///< exponents of A's rows, then of B's; the first expansion writes them
   operand_width* widths = nullptr;      ///< the same; null: all rows are to be BF16
   operand_width min_width = operand_width::int8;  ///< what the first expansion writes where it can
+  /// Scale bytes of blocks other than zeros that int8 and E5M2 may have.
+  int least_scale = 0, largest_scale = 254;
+  bool has_bf16 = true;  ///< rows outside are expanded as BF16; else another kernel multiplies them
 };
 
 inline constexpr int expand_segments = 8, expand_threads = 32 * expand_segments;
@@ -60,10 +63,14 @@ __device__ inline void reduce_range(int& least, int& largest) {
   }
 }
 
-/// The range of a row's scale bytes, NaN not counted; where that is wider than `window`, blocks of zeros are left out.
+/// The range of a row's scale bytes, NaN not counted; where that is wider than `window` or beyond the bytes that may be
+/// folded, blocks of zeros are left out.
 struct scale_range {
   int least = 255, largest = -1;
   bool has_nan = false;
+  __device__ bool lies_in(const expand_arguments& p) const {
+    return largest < 0 || (least >= p.least_scale && largest <= p.largest_scale);
+  }
   __device__ void add(int byte) {
     least = byte < least ? byte : least;
     largest = byte > largest ? byte : largest;
@@ -71,7 +78,9 @@ struct scale_range {
   __device__ int span() const { return largest < 0 ? 0 : largest - least; }
   __device__ int top() const { return largest < 0 ? unit_scale_byte : largest; }
 };
-__device__ inline scale_range range_of(const block_source& m, int row, int k, int lane, int window) {
+__device__ inline scale_range range_of(const expand_arguments& p, const block_source& m, int row, int lane,
+                                       int window) {
+  const int k = p.k;
   const std::uint8_t* scales = m.scales + row * m.scale_stride;
   scale_range all, nonzero;
   for (int b = lane; b < k / 32; b += 32) {
@@ -80,7 +89,7 @@ __device__ inline scale_range range_of(const block_source& m, int row, int k, in
     if (byte != nan_scale_byte) all.add(byte);
   }
   reduce_range(all.least, all.largest);
-  if (all.span() <= window) return all;
+  if (all.span() <= window && all.lies_in(p)) return all;
   for (int b = lane; b < k / 32; b += 32) {
     const int byte = scales[b];
     const vec16 x = reinterpret_cast<const vec16*>(m.codes + row * m.code_stride)[b];
@@ -150,7 +159,7 @@ __device__ inline void store_e5m2(const expand_arguments& p, const expand_place&
   const block_source m = at.second ? p.b : p.a;
   expand_codes codes;
   codes.load(m, at, lane);  // these loads go out before the wait for the range of the row's scales
-  const scale_range range = range_of(m, at.row, p.k, lane, fold_window);
+  const scale_range range = range_of(p, m, at.row, lane, fold_window);
   if (lane == 0 && at.first == 0) {
     p.base[at.slot] = fold_base(range.top());
     p.widths[at.slot] = range.span() <= fold_window ? operand_width::e5m2 : operand_width::bf16;
@@ -228,7 +237,7 @@ __device__ inline void store_bf16(const expand_arguments& p, const expand_place&
       codes.load(m, at, lane);
       store_e5m2(p, at, codes, largest_of_base(p.base[at.slot]), lane);
     }
-    if (widest == operand_width::bf16) store_bf16(p, at, m, lane);
+    if (widest == operand_width::bf16 && p.has_bf16) store_bf16(p, at, m, lane);
   }
 }
 

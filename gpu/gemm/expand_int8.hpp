@@ -67,10 +67,10 @@ ROTOSCALE_HD constexpr int int8_rows(int k) { return expand_segments / int8_segm
   expand_codes codes;
   if (active) {
     codes.load(m, begin, lane);  // these loads go out before the wait for the range of the row's scales
-    range = range_of(m, begin.row, p.k, lane, int8_window);
-    narrow = !segment_any(range.has_nan) && range.span() <= int8_window;
+    range = range_of(p, m, begin.row, lane, int8_window);
+    narrow = !segment_any(range.has_nan) && range.span() <= int8_window && range.lies_in(p);
   }
-  const bool folds = active && range.span() <= fold_window;
+  const bool folds = active && range.span() <= fold_window && range.lies_in(p);
   for (int i = first; folds && i < chunks; i += segments) {
     const expand_place at = place_of(p, index, i);
     if (i != first) codes.load(m, at, lane);

@@ -62,6 +62,17 @@ status detail::run_gemm(const gemm_problem& p, const gemm_choice& c, const devic
   return run_kernels(p, c, static_cast<std::uint8_t*>(workspace), device, stream);
 }
 
+std::size_t blockwise_workspace_bytes(index_t m, index_t n, index_t k, const device_info& device) {
+  return blockwise_bytes(m, n, k, device);
+}
+
+status detail::run_blockwise_on_unit(const gemm_operand& a, const gemm_operand& b, const definition_arguments& p,
+                                     const defined_result& r, void* workspace, const device_info& device,
+                                     stream stream) {
+  const gemm_arguments g = make_arguments(r, static_cast<int>(a.rows), static_cast<int>(b.rows));
+  return run_blockwise_kernels(a, b, p, g, static_cast<std::uint8_t*>(workspace), device, stream);
+}
+
 status gemm_mxfp4(const gemm_problem& p, const gemm_choice& c, void* workspace, std::size_t workspace_bytes, stream s) {
   if (p.a.element != formats::e2m1) return {error_code::bad_option, "a.element", "must be E2M1"};
   return run_on_current(p, c, workspace, workspace_bytes, s);

@@ -9,14 +9,14 @@
 #if defined(ROTOSCALE_CUDA)
 #include "gpu/gemm/sm90/launch.hpp"
 //
-#include "gpu/gemm/expanded.hpp"
+#include "gpu/gemm/blockwise_units.hpp"
 #elif defined(ROTOSCALE_AMD)
 #include "gpu/gemm/amd/launch.hpp"
 #else
 #include "gpu/gemm/host_stand_in.hpp"
 //
 #include "gpu/gemm/amd/launch.hpp"
-#include "gpu/gemm/expanded.hpp"
+#include "gpu/gemm/blockwise_units.hpp"
 #endif
 
 namespace rotoscale::gpu::detail {
@@ -35,6 +35,29 @@ inline status run_kernels(const gemm_problem& p, const gemm_choice& c, std::uint
 #endif
     default: return {error_code::unsupported_device, "choice.contract", "this build has the reference kernel only"};
   }
+}
+
+/// Bytes with which run_blockwise_kernels multiplies; 0: no unit of the device gives the definition's bits, or so few
+/// products are the ordinary cores' sooner.
+inline std::size_t blockwise_bytes([[maybe_unused]] index_t m, [[maybe_unused]] index_t n, [[maybe_unused]] index_t k,
+                                   [[maybe_unused]] const device_info& device) {
+#if !defined(ROTOSCALE_AMD)
+  const arch_traits& traits = traits_of(device.arch);
+  const bool fits = m > 0 && n > 0 && k >= 32 && k % 32 == 0 && m <= max_gemm_extent && n <= max_gemm_extent &&
+                    k <= max_gemm_extent;
+  if (traits.expands_mxfp4 && fits && m * n * k >= traits.least_unit_products) return blockwise_map(m, n, k).size;
+#endif
+  return 0;
+}
+inline status run_blockwise_kernels([[maybe_unused]] const gemm_operand& a, [[maybe_unused]] const gemm_operand& b,
+                                    [[maybe_unused]] const definition_arguments& p,
+                                    [[maybe_unused]] const gemm_arguments& g, [[maybe_unused]] std::uint8_t* memory,
+                                    [[maybe_unused]] const device_info& device, [[maybe_unused]] stream s) {
+#if !defined(ROTOSCALE_AMD)
+  return run_blockwise(a, b, p, g, memory, device, s);
+#else
+  return {error_code::unsupported_device, "workspace", "this build has no such kernel"};
+#endif
 }
 
 }  // namespace rotoscale::gpu::detail

@@ -9,6 +9,12 @@
 
 namespace rotoscale::gpu {
 
+/// What is stored of an FP32 output: itself, or rounded to BF16.
+__device__ inline float float_output(const gemm_arguments& p, float x) {
+  const bool rounds = p.bf16_rounded && !fp32_is_nan(fp32_bits(x));
+  return rounds ? fp32_from_bits(bf16_bits_keeping_nan(x) << 16) : x;
+}
+
 /// alpha * acc, C and bias of an output, not yet rounded to it.
 __device__ inline float output_value(const gemm_arguments& p, float acc, int row, int column) {
   const std::int64_t at = row * p.out_stride + column;
@@ -26,8 +32,7 @@ __device__ inline void store_output(const gemm_arguments& p, float acc, int row,
   if (p.bf16_out) {
     static_cast<std::uint16_t*>(p.out)[at] = static_cast<std::uint16_t>(bf16_bits_keeping_nan(x));
   } else {
-    const bool rounds = p.bf16_rounded && !fp32_is_nan(fp32_bits(x));
-    static_cast<float*>(p.out)[at] = rounds ? fp32_from_bits(bf16_bits_keeping_nan(x) << 16) : x;
+    static_cast<float*>(p.out)[at] = float_output(p, x);
   }
 }
 

@@ -4,17 +4,26 @@
 #pragma once
 
 #include "gpu/api/gemm.hpp"
+#include "gpu/api/gemm_definition.hpp"
 #include "gpu/dialect/arch.hpp"
 #include "gpu/dialect/launch.hpp"
 #include "gpu/gemm/expand.hpp"
 #include "gpu/gemm/operand.hpp"
 #include "gpu/gemm/output.hpp"
 
+namespace rotoscale::gpu {
+struct definition_arguments;
+}
+
 namespace rotoscale::gpu::detail {
 
 /// gemm_mxfp4 and gemm_mxfp8 by the kernels of `device`, the current one or, in host mode, also one of AMD's.
 status run_gemm(const gemm_problem& problem, const gemm_choice& choice, const device_info& device, void* workspace,
                 std::size_t workspace_bytes, stream stream);
+
+/// gemm_defined's blockwise sums by the matrix unit of `device`, with as much workspace as it asks for.
+status run_blockwise_on_unit(const gemm_operand& a, const gemm_operand& b, const definition_arguments& p,
+                             const defined_result& r, void* workspace, const device_info& device, stream stream);
 
 inline bool is_fp8(const gemm_problem& p) { return p.a.element != formats::e2m1; }
 
@@ -34,6 +43,12 @@ inline index_t row_stride(const gemm_result& r, index_t n) { return r.out_stride
 inline bool rows_are_vectors(const gemm_result& r, index_t n) {
   return r.output == formats::bf16 && reinterpret_cast<std::uintptr_t>(r.out) % 16 == 0 && row_stride(r, n) % 8 == 0 &&
          n % 8 == 0;
+}
+
+/// Are rows of the output whole pairs of FP32?
+inline bool rows_are_pairs(const gemm_result& r, index_t n) {
+  return r.output == formats::fp32 && reinterpret_cast<std::uintptr_t>(r.out) % 8 == 0 && row_stride(r, n) % 2 == 0 &&
+         n % 2 == 0;
 }
 
 /// Does the kernel write FP32 sums that another one finishes, instead of the output?
@@ -94,10 +109,24 @@ inline gemm_arguments make_arguments(const gemm_result& r, int m, int n) {
   g.out_stride = row_stride(r, n);
   g.bf16_out = r.output == formats::bf16;
   g.vector_stores = rows_are_vectors(r, n);
+  g.pair_stores = rows_are_pairs(r, n);
   g.accumulate = r.accumulate;
   g.alpha = r.alpha;
   g.beta = r.beta;
   g.bias = r.bias;
+  return g;
+}
+/// Where the definitions' sums go, and what NaN they are.
+inline gemm_arguments make_arguments(const defined_result& r, int m, int n) {
+  const bool narrow = r.stored == formats::bf16;
+  gemm_result to;
+  to.out = r.out;
+  to.output = r.stored;
+  to.out_stride = r.out_stride;
+  to.accumulate = r.accumulate;
+  gemm_arguments g = make_arguments(to, m, n);
+  g.bf16_rounded = !narrow && r.output == formats::bf16;
+  g.nan_bits = fp32_nan_bits;
   return g;
 }
 inline gemm_arguments make_arguments(const gemm_problem& p, const gemm_options& o) {
@@ -109,6 +138,8 @@ inline gemm_arguments make_arguments(const gemm_problem& p, const gemm_options& 
 
 /// Does a kernel store BF16 vectors itself, without C and bias?
 inline bool stores_vectors(const gemm_arguments& g) { return g.vector_stores && !g.accumulate && g.bias == nullptr; }
+/// FP32 pairs, without bias?
+inline bool stores_pairs(const gemm_arguments& g) { return g.pair_stores && g.bias == nullptr; }
 
 /// What is to be expanded and where.
 inline expand_arguments make_expansion(const gemm_problem& p, const workspace_map& map, std::uint8_t* memory) {

@@ -38,11 +38,12 @@ bool is_defined(const nn::gemm_contract& c) {
          (c.options.model == fp32_fma_chain || c.options.model == fp32_blockwise);
 }
 
-/// That of the device's matrix unit on dense BF16 operands?
+/// That of the device's matrix unit on dense BF16 operands, K whole or in parts?
 bool is_of_unit(const nn::gemm_contract& c, const device_info& device) {
   const gemm_contract_entry* own = bf16_contract(device);
-  return own != nullptr && c.options.split_k == 1 && c.options.promotion == own->promotion &&
-         c.options.model == find_unit(own->unit)->model;
+  const gemm_options& o = c.options;
+  return own != nullptr && o.split_k <= 64 && (o.split_k == 1 || o.split_grain == own->split_grain) &&
+         o.promotion == own->promotion && o.model == find_unit(own->unit)->model;
 }
 
 }  // namespace
@@ -69,6 +70,14 @@ std::optional<nn::gemm_contract> device_backend::contract(const nn::gemm_recipe&
   const bool whole = rows % 8 == 0 && cols % 8 == 0 && k % 8 == 0;
   const bool bf16 = gemm.left.format == nn::operand_format::bf16 && gemm.right.format == nn::operand_format::bf16;
   return bf16 && whole && is_of_unit(*found, device_) ? found : std::nullopt;
+}
+
+std::size_t device_backend::gemm_workspace_bytes(const nn::gemm_contract& contract, index_t rows, index_t cols,
+                                                index_t k) const {
+  if (!is_defined(contract)) {
+    return gemm_bf16_workspace_bytes(rows, cols, k, static_cast<int>(contract.options.split_k), device_);
+  }
+  return contract.options.model == fp32_blockwise ? blockwise_workspace_bytes(rows, cols, k, device_) : 0;
 }
 
 void* device_backend::allocate(std::size_t bytes, nn::memory_kind kind) {
@@ -177,9 +186,14 @@ void device_backend::gemm(nn::queue q, nn::operand a, nn::operand b, const nn::g
     r.output = nn::element_format(output);
     r.out_stride = c.stride(0);
     r.accumulate = accumulate;
-    if (!is_defined(contract)) return gemm_bf16(left, right, r, of(q).stream);
+    const device_queue& on = of(q);
+    if (!is_defined(contract)) {
+      return gemm_bf16(left, right, r, on.stream, static_cast<int>(contract.options.split_k), on.workspace,
+                       on.workspace_bytes);
+    }
     const bool blockwise = contract.options.model == fp32_blockwise;
-    return gemm_defined(blockwise ? defined_sum::blockwise : defined_sum::fma_chain, left, right, r, of(q).stream);
+    return gemm_defined(blockwise ? defined_sum::blockwise : defined_sum::fma_chain, left, right, r, on.stream,
+                        on.workspace, on.workspace_bytes);
   });
 }
 

@@ -16,7 +16,7 @@ std::size_t bytes_of(index_t floats) { return static_cast<std::size_t>(floats) *
 }  // namespace
 
 std::size_t device_backend::workspace_bytes(const nn::workspace_request& r) const {
-  return std::max({embedding_backward_workspace_bytes(r.tokens, r.vocabulary),
+  return std::max({r.gemm_bytes, embedding_backward_workspace_bytes(r.tokens, r.vocabulary),
                    rmsnorm_backward_workspace_bytes(r.tokens, r.hidden),
                    cross_entropy_workspace_bytes(r.tokens, r.vocabulary), sum_losses_workspace_bytes(r.tokens),
                    attention_workspace(1, r.tokens, r.heads), sum_squares_workspace_bytes(r.parameters),

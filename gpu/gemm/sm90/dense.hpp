@@ -16,7 +16,7 @@ template <bool TransposedA, bool TransposedB>
 status launch_bf16(const CUtensorMap& a, const CUtensorMap& b, const gemm_arguments& g, const device_info& device,
                    stream s) {
   const auto tiles_along = [](int extent) { return (extent + window_tile - 1) / window_tile; };
-  const int work = tiles_along(g.m) * tiles_along(g.n);
+  const int work = tiles_along(g.m) * tiles_along(g.n) * g.parts;
   const int clusters = work < device.processors / 2 ? work : device.processors / 2;
   return launch(choose_kernel<sm90::bf16_tile<TransposedA, TransposedB>>(g), blocks(2 * clusters),
                 blocks(sm90::threads), sm90::shared_size, s, a, b, g);

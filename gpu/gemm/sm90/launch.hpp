@@ -41,7 +41,8 @@ inline bool make_map(CUtensorMap& map, const void* data, std::int64_t rows, std:
 template <class Tile>
 auto choose_kernel(const gemm_arguments& g) {
   if (g.parts > 1) return sm90::gemm_kernel<Tile, output_mode::partial>;
-  return stores_vectors(g) ? sm90::gemm_kernel<Tile, output_mode::vector>
+  return stores_vectors(g)  ? sm90::gemm_kernel<Tile, output_mode::vector>
+         : stores_pairs(g) ? sm90::gemm_kernel<Tile, output_mode::pairs>
                            : sm90::gemm_kernel<Tile, output_mode::general>;
 }
 

@@ -36,6 +36,35 @@ __device__ inline void store_plain(const gemm_arguments& p, const float (&sum)[1
   }
 }
 
+/// FP32 outputs of a thread's 32 columns, two columns at a time: [g][h] of fragment_position.
+struct column_pairs {
+  float2 of[4][2];
+  template <class Use>
+  __device__ static void for_each(const gemm_arguments& p, fragment_position at, const Use& use) {
+    ROTOSCALE_UNROLL
+    for (int g = 0; g < 4; ++g) {
+      ROTOSCALE_UNROLL
+      for (int h = 0; h < 2; ++h) {
+        const int row = at.row + 8 * h, column = at.column + 8 * g;
+        if (row < p.m && column < p.n) {
+          use(g, h, reinterpret_cast<float2*>(static_cast<float*>(p.out) + row * p.out_stride + column));
+        }
+      }
+    }
+  }
+  __device__ void load(const gemm_arguments& p, fragment_position at) {
+    for_each(p, at, [&](int g, int h, const float2* from) { of[g][h] = *from; });
+  }
+  /// The outputs of `sum`, to which these are added where the problem says so.
+  __device__ void store(const gemm_arguments& p, const float (&sum)[16], fragment_position at) const {
+    const gemm_epilogue finish{p.alpha, p.accumulate, p.beta, false, p.nan_bits};
+    for_each(p, at, [&](int g, int h, float2* to) {
+      *to = {float_output(p, finish(sum[4 * g + 2 * h], of[g][h].x, 0.0f)),
+             float_output(p, finish(sum[4 * g + 2 * h + 1], of[g][h].y, 0.0f))};
+    });
+  }
+};
+
 /// Any output, or sums of a part of K as they are, one element at a time.
 template <output_mode Mode>
 __device__ void store_each(const gemm_arguments& p, const float (&sum)[16], fragment_position at, int part) {
@@ -110,10 +139,18 @@ template <class Tile, output_mode Mode, bool Plain, class Number, int Half>
 __device__ void store_tile(const gemm_arguments& p, const Number (&acc)[Tile::warpgroup_tiles][Half],
                            const fold_bases<Tile>& bases, const int* exponents, fragment_position at, int lane,
                            int part) {
-  constexpr int column_groups = Tile::columns / 32;
+  constexpr int column_groups = Tile::columns / 32, groups = Tile::warpgroup_tiles * column_groups;
+  const auto position = [&](int i) {
+    return fragment_position{at.row + 64 * (i / column_groups), at.column + 32 * (i % column_groups)};
+  };
+  // What is added is loaded a group ahead: a load behind a store would wait for memory once a group.
+  column_pairs old[2] = {};
+  const bool adds = Mode == output_mode::pairs && p.accumulate;
+  if (adds) old[0].load(p, at);
   ROTOSCALE_UNROLL
-  for (int i = 0; i < Tile::warpgroup_tiles * column_groups; ++i) {
+  for (int i = 0; i < groups; ++i) {
     const int warpgroup_tile = i / column_groups, column_group = i % column_groups;
+    if (adds && i + 1 < groups) old[(i + 1) % 2].load(p, position(i + 1));
     float sum[16];
     ROTOSCALE_UNROLL
     for (int j = 0; j < 16; ++j) sum[j] = sum_of(acc[warpgroup_tile][16 * column_group + j]);
@@ -121,9 +158,11 @@ __device__ void store_tile(const gemm_arguments& p, const Number (&acc)[Tile::wa
       const int* columns = exponents + 2 * (lane % 4) + 32 * column_group;
       unfold<Plain>(bases.rows[2 * warpgroup_tile], bases.rows[2 * warpgroup_tile + 1], columns, sum);
     }
-    const fragment_position here{at.row + 64 * warpgroup_tile, at.column + 32 * column_group};
+    const fragment_position here = position(i);
     if constexpr (Mode == output_mode::vector) {
       store_plain(p, sum, here, lane);
+    } else if constexpr (Mode == output_mode::pairs) {
+      old[i % 2].store(p, sum, here);
     } else {
       store_each<Mode>(p, sum, here, part);
     }

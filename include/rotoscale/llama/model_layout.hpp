@@ -365,7 +365,10 @@ inline void model::lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool 
   memory.rewind(category::workspace, backward);
   if (options_.training) lay_out_gradients(memory);
 
-  nn::workspace_request room{n, 0, d, config_.num_attention_heads, config_.vocab_size, parameters_.arena_size()};
+  nn::workspace_request room{n, 0, 0, d, config_.num_attention_heads, config_.vocab_size, parameters_.arena_size()};
+  for_each_linear([&](const nn::linear& l, std::size_t) {
+    room.gemm_bytes = std::max(room.gemm_bytes, l.workspace_bytes(*ops_));
+  });
   if (options_.training && options_.statistics) {
     room.observed_rows = n;
     for_each_linear([&](const nn::linear& l, std::size_t) {

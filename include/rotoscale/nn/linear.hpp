@@ -83,15 +83,23 @@ class linear {
   }
   /// Asks the backend for the contracts of the GEMMs; false: it refuses one.
   bool agree(const backend& ops) {
-    const linear_shape& s = shape_;
-    const index_t extents[3][3] = {{s.tokens, s.out, s.in}, {s.tokens, s.in, s.out}, {s.out, s.in, s.tokens}};
-    for (const gemm_kind g : {gemm_kind::fprop, gemm_kind::dgrad, gemm_kind::wgrad}) {
-      const index_t* e = extents[static_cast<int>(g)];
-      const auto found = ops.contract(recipe_for(*recipe_, g), e[0], e[1], e[2]);
+    for (const gemm_kind g : all_gemms) {
+      const gemm_extents e = extents(g);
+      const auto found = ops.contract(recipe_for(*recipe_, g), e.rows, e.cols, e.k);
       if (!found) return false;
       contracts_[static_cast<int>(g)] = *found;
     }
     return true;
+  }
+  /// The most that a GEMM of these uses of its queue's workspace.
+  std::size_t workspace_bytes(const backend& ops) const {
+    std::size_t most = 0;
+    for (const gemm_kind g : all_gemms) {
+      if ((g != gemm_kind::fprop && !shape_.backward) || (g == gemm_kind::wgrad && !shape_.trains)) continue;
+      const gemm_extents e = extents(g);
+      most = std::max(most, ops.gemm_workspace_bytes(contract(g), e.rows, e.cols, e.k));
+    }
+    return most;
   }
   /// What agree() found.
   const gemm_contract& contract(gemm_kind g) const { return contracts_[static_cast<int>(g)]; }
@@ -124,6 +132,15 @@ class linear {
   }
 
  private:
+  static constexpr gemm_kind all_gemms[] = {gemm_kind::fprop, gemm_kind::dgrad, gemm_kind::wgrad};
+  struct gemm_extents {
+    index_t rows, cols, k;
+  };
+  gemm_extents extents(gemm_kind g) const {
+    const linear_shape& s = shape_;
+    if (g == gemm_kind::fprop) return {s.tokens, s.out, s.in};
+    return g == gemm_kind::dgrad ? gemm_extents{s.tokens, s.in, s.out} : gemm_extents{s.out, s.in, s.tokens};
+  }
   void multiply(const pass& p, tensor_view y, operand_format output, bool accumulate) const {
     p.ops->gemm(p.queue, {get(tensor_role::x), operand_form::row}, {get(tensor_role::w), operand_form::row},
                 contract(gemm_kind::fprop), output, y, accumulate);

@@ -146,6 +146,7 @@ struct head_args {
 /// The largest extents that a backend's operations will meet, for its workspace.
 struct workspace_request {
   index_t tokens = 0;             ///< of a pass
+  std::size_t gemm_bytes = 0;     ///< the most that gemm_workspace_bytes says of any GEMM
   index_t widest = 0;             ///< columns of the widest GEMM output stored as BF16; 0: none is
   index_t hidden = 0;             ///< of norms
   index_t heads = 0;              ///< of attention's queries

@@ -46,7 +46,8 @@ struct dense_bf16 {
 };
 
 /// `output`: 0 FP32, 1 FP32 rounded to BF16, 2 BF16.
-void compare(int m, int n, int k, bool transposed_a, bool transposed_b, int output, bool accumulate) {
+void compare(int m, int n, int k, bool transposed_a, bool transposed_b, int output, bool accumulate,
+             int split_k = 1) {
   const gemm_contract_entry* contract = bf16_contract(device);
   if (contract == nullptr) return;
   CAPTURE(m);
@@ -59,6 +60,7 @@ void compare(int m, int n, int k, bool transposed_a, bool transposed_b, int outp
   gemm_options o = options_of(*contract, find_unit(contract->unit)->model);
   o.output = output == 0 ? formats::fp32 : formats::bf16;
   o.accumulate = accumulate;
+  o.split_k = split_k;
   defined_result r;
   r.output = o.output;
   r.accumulate = accumulate;
@@ -66,7 +68,10 @@ void compare(int m, int n, int k, bool transposed_a, bool transposed_b, int outp
   array<std::uint16_t> narrow(std::vector<std::uint16_t>(count, 0x1234));
   r.stored = output == 2 ? formats::bf16 : formats::fp32;
   r.out = output == 2 ? static_cast<void*>(narrow.there) : static_cast<void*>(wide.there);
-  const status s = gemm_bf16(a.view(true), b.view(true), r, {});
+  const std::size_t needed = gemm_bf16_workspace_bytes(m, n, k, split_k, device);
+  CHECK((needed > 0) == (split_k > 1));
+  const array<float> workspace(std::vector<float>(needed / sizeof(float) + 1, -7.0f));
+  const status s = gemm_bf16(a.view(true), b.view(true), r, {}, split_k, workspace.there, needed);
   REQUIRE_MESSAGE(s.ok(), s.message());
   static thread_pool pool(0);
   gemm(a.view(false), b.view(false), o, row_major(want.data(), m, n), pool);
@@ -94,6 +99,16 @@ TEST_CASE("BF16 operands in every orientation") {
       compare(264, 520, 1096, a, b, 0, true);
       compare(136, 1032, 72, a, b, 1, false);
     }
+  }
+}
+
+TEST_CASE("parts of K are added in ascending order, and there may be fewer than asked for") {
+  for (const bool turned : {false, true}) {
+    for (const int output : {0, 1, 2}) compare(24, 40, 520, turned, !turned, output, output == 0, 3);
+    compare(16, 24, 264, turned, turned, 0, true, 7);
+    if (!on_device) continue;
+    compare(264, 520, 4104, turned, turned, 0, true, 8);
+    compare(768, 512, 8192, turned, !turned, 2, false, 16);
   }
 }
 

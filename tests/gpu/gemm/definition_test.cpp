@@ -67,7 +67,7 @@ gemm_operand view_here(const matrix_data& m) {
 }
 
 void compare(defined_sum sum, const gemm_operand& a, const gemm_operand& b, const gemm_operand& a_there,
-             const gemm_operand& b_there, int output, bool accumulate) {
+             const gemm_operand& b_there, int output, bool accumulate, bool on_unit = false) {
   const index_t m = a.rows, n = b.rows, stride = n + 5;
   const auto count = static_cast<std::size_t>(m * stride);
   std::vector<float> want(count);
@@ -85,7 +85,9 @@ void compare(defined_sum sum, const gemm_operand& a, const gemm_operand& b, cons
   array<std::uint16_t> narrow(std::vector<std::uint16_t>(count, 0x1234));
   r.stored = output == 2 ? formats::bf16 : formats::fp32;
   r.out = output == 2 ? static_cast<void*>(narrow.there) : static_cast<void*>(wide.there);
-  const status s = gemm_defined(sum, a_there, b_there, r, {});
+  const std::size_t needed = on_unit ? blockwise_workspace_bytes(m, n, a.k, device) : 0;
+  const array<std::uint8_t> workspace(bytes(needed + 1, 0xA5));
+  const status s = gemm_defined(sum, a_there, b_there, r, {}, workspace.there, needed);
   REQUIRE_MESSAGE(s.ok(), s.message());
   matrix<float> c{want.data(), {m, n}, {stride, 1}};
   static thread_pool pool(1);
@@ -154,6 +156,49 @@ TEST_CASE("blockwise sums, every kind of scale") {
         const matrix_data a = random_matrix(e.m, e.k, 11, kind), b = random_matrix(e.n, e.k, 12, kind);
         compare(defined_sum::blockwise, view_here(a), view_here(b), a.view(), b.view(), output, output == 0);
       }
+    }
+  }
+}
+
+TEST_CASE("blockwise sums on the matrix unit: the definition's bits, whatever the scales") {
+  // A device takes its unit for many products only.
+  const extents host[] = {{9, 70, 96}, {300, 20, 64}, {20, 262, 2112}}, large[] = {{1040, 1000, 544}, {520, 264, 4128}};
+  const std::span<const extents> shapes = on_device ? std::span<const extents>(large) : host;
+  for (const extents& e : shapes) {
+    CHECK((blockwise_workspace_bytes(e.m, e.n, e.k, device) > 0) == (device.arch == arch::host || on_device));
+    for (const scales_of kind :
+         {scales_of::ordinary, scales_of::narrow, scales_of::far, scales_of::special, scales_of::wide}) {
+      CAPTURE(e.m);
+      CAPTURE(static_cast<int>(kind));
+      const matrix_data a = random_matrix(e.m, e.k, 11, kind), b = random_matrix(e.n, e.k, 12, scales_of::narrow);
+      for (const int output : {0, 1, 2}) {
+        compare(defined_sum::blockwise, view_here(a), view_here(b), a.view(), b.view(), output, output == 0, true);
+        compare(defined_sum::blockwise, view_here(b), view_here(a), b.view(), a.view(), output, output == 1, true);
+      }
+    }
+  }
+}
+
+TEST_CASE("blockwise sums on the matrix unit at both ends of FP32's normal numbers, and rows of zeros") {
+  const extents e = on_device ? extents{1040, 1000, 544} : extents{5, 6, 128};
+  // 64 and 179 are beyond what a row on the unit may have.
+  for (const int low : {64, 65, 0}) {
+    for (const int high : {66, 178, 179, 254}) {
+      if (low == 0 && high != 254) continue;
+      CAPTURE(low);
+      CAPTURE(high);
+      const auto make = [&](int rows, int scale, unsigned seed) {
+        matrix_data m = random_matrix(rows, e.k, seed, scales_of::narrow);
+        bytes codes = m.codes.here, scales(m.scales.here.size(), static_cast<std::uint8_t>(scale));
+        const auto row = static_cast<std::size_t>(m.code_stride());
+        std::fill_n(codes.begin() + static_cast<std::ptrdiff_t>(2 * row), row, std::uint8_t{0x80});
+        std::fill_n(scales.begin() + 2 * (e.k / 32), e.k / 32, std::uint8_t{0});
+        return matrix_data(rows, e.k, std::move(codes), std::move(scales));
+      };
+      const matrix_data a = make(e.m, low, 1), b = make(e.n, low, 2), c = make(e.n, high, 3), d = make(e.m, high, 4);
+      compare(defined_sum::blockwise, view_here(a), view_here(b), a.view(), b.view(), 0, false, true);
+      compare(defined_sum::blockwise, view_here(d), view_here(c), d.view(), c.view(), 0, false, true);
+      compare(defined_sum::blockwise, view_here(a), view_here(c), a.view(), c.view(), 0, false, true);
     }
   }
 }

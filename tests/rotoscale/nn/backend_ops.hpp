@@ -19,6 +19,7 @@ class op_scene {
   explicit op_scene(nn::backend& ops)
       : ops_(&ops),
         room_(ops, {.tokens = 300,
+                    .gemm_bytes = 1 << 22,
                     .widest = 300,
                     .hidden = 60000,
                     .heads = 300,

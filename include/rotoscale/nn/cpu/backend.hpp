@@ -36,6 +36,9 @@ class cpu_backend : public cpu::host_queues {
   std::optional<gemm_contract> contract(const gemm_recipe& gemm, index_t, index_t, index_t) const override {
     return find_gemm_contract(gemm.accumulate);  // any of them
   }
+  std::size_t gemm_workspace_bytes(const gemm_contract&, index_t, index_t, index_t) const override {
+    return 0;  // threads have their own
+  }
   std::optional<attention_contract> contract(const std::string& attention, index_t head_dim) const override {
     auto found = find_attention_contract(attention);
     if (found && !found->takes(head_dim)) found.reset();
