@@ -146,6 +146,8 @@ void define_eval_and_sample(CLI::App& app, arguments& a) {
       ->capture_default_str()
       ->check(CLI::Range(0, 1 << 24));
   sample->add_option("--seed", a.sample.seed, "of the draws")->capture_default_str()->check(not_negative());
+  sample->add_flag("!--no-cache", a.sample.cache,
+                   "keep no keys and values: the whole text goes through for each token");
 }
 
 void define_replay(CLI::App& app, replay_options& o) {

@@ -40,8 +40,8 @@ struct loaded_model {
     if (!a.tokenizer.empty()) state.run.tokenizer = a.tokenizer;
   }
 
-  /// Room for passes of at most batch × sequence tokens.
-  void load(index_t batch, index_t sequence, bool documents = false) {
+  /// Room for passes of at most batch × sequence tokens, and for the keys and values of `cache` tokens.
+  void load(index_t batch, index_t sequence, bool documents, index_t cache = 0) {
     const index_t chunk = state.run.train.head_chunk;
     if (const auto fault = llama::find_block_fault(state.run.model, recipe, {batch * sequence, chunk, false})) {
       throw io::error((path / "config.json").string(), "recipe " + recipe.name + ": " + *fault);
@@ -54,6 +54,7 @@ struct loaded_model {
     o.model.sequence = sequence;
     o.model.head_chunk = chunk;
     o.model.training = false;
+    o.model.cache = cache;
     o.model.lora = state.run.lora;
     session = std::make_unique<llama::session>(*ops, state.run.model, o, std::vector{recipe});
     // Weights are quantized when they are read: with the checkpoint's random words and scales, those that were frozen
@@ -133,7 +134,8 @@ int sample_checkpoint(const arguments& a) {
                                          " tokens (--tokenizer)");
   }
   const auto wanted = static_cast<index_t>(a.sample.prompt.size()) + a.sample.tokens + 1;  // a byte is the least token
-  m.load(1, std::min<index_t>(m.state.run.model.max_position_embeddings, (wanted + 31) / 32 * 32));
+  const index_t longest = std::min<index_t>(m.state.run.model.max_position_embeddings, (wanted + 31) / 32 * 32);
+  m.load(1, longest, false, a.sample.cache ? longest : 0);
   std::cout << a.sample.prompt << std::flush;
   sample(*m.session, m.inputs(), a.sample, t, [](std::string_view text) { std::cout << text << std::flush; });
   std::cout << "\n";

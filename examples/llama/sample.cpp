@@ -34,23 +34,49 @@ int draw(const float* logits, int count, const sample_options& o, double u) {
   return order[static_cast<std::size_t>(i)];
 }
 
+/// Logits behind a text: the last `longest` tokens go through the model, those that are new where the session keeps
+/// keys and values of the others.
+class text_logits {
+ public:
+  text_logits(llama::session& s, const nn::step_inputs& now) : session_(&s), now_(now) {}
+
+  std::vector<float> behind(const std::vector<std::int32_t>& text) {
+    const auto longest = static_cast<index_t>(session_->model().config().max_position_embeddings);
+    const auto n = static_cast<index_t>(text.size()), last = n - 1, first = std::max<index_t>(0, n - longest);
+    if (first == 0 && kept_ && session_->model().cache_rows() > 0) {
+      const index_t rows = session_->model().cache_rows(), begin = last / rows * rows;
+      return pass(text, begin, std::min(rows, session_->model().options().cache - begin), begin);
+    }
+    // A text that is longer begins elsewhere each time, so that all its tokens have other places.
+    kept_ = first == 0;
+    return pass(text, first, std::min(longest, (n - first + 31) / 32 * 32), 0);
+  }
+
+ private:
+  /// The pass over `count` tokens from `begin` on, padded behind the text: attention is causal, so padding changes
+  /// nothing (of finite values).
+  std::vector<float> pass(const std::vector<std::int32_t>& text, index_t begin, index_t count, index_t past) {
+    std::vector<std::int32_t> window(text.begin() + begin, text.end());
+    window.resize(static_cast<std::size_t>(count), 0);
+    session_->resize(1, count);
+    return session_->logits(now_, window, static_cast<index_t>(text.size()) - 1 - begin, past);
+  }
+
+  llama::session* session_;
+  nn::step_inputs now_;
+  bool kept_ = false;
+};
+
 }  // namespace
 
 void sample(llama::session& s, const nn::step_inputs& now, const sample_options& o, const tokenizer& t,
             const std::function<void(std::string_view)>& emit) {
   const random_stream random = nn::stream_for(o.seed, nn::random_purpose::sampling, 0);
-  const auto longest = static_cast<std::size_t>(s.model().config().max_position_embeddings);
+  text_logits model(s, now);
   std::vector<std::int32_t> text;
   t.encode(o.prompt.empty() ? "\n" : o.prompt, text);
   for (int i = 0; i < o.tokens; ++i) {
-    // The last `longest` tokens, padded at the end to whole blocks: attention is causal, so padding changes nothing (of
-    // finite values).
-    const std::size_t first = text.size() > longest ? text.size() - longest : 0;
-    std::vector<std::int32_t> window(text.begin() + static_cast<std::ptrdiff_t>(first), text.end());
-    const std::size_t last = window.size() - 1;
-    window.resize(std::min(longest, (window.size() + 31) / 32 * 32), 0);
-    s.resize(1, static_cast<index_t>(window.size()));
-    const auto logits = s.logits(now, window, static_cast<index_t>(last));
+    const auto logits = model.behind(text);
     for (const float z : logits) {
       if (!std::isfinite(z)) throw io::error("checkpoint", "the model's output is not finite");
     }

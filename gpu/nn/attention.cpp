@@ -37,9 +37,10 @@ status take_shape(const nn::attention_contract& contract, const nn::attention_te
   if (status s = current_device(device); !s.ok()) return s;
   if (t.q.rank != 4 || t.k.rank != 4) return {error_code::bad_extent, "t.q", "must be [batch, seq, heads, head_dim]"};
   const index_t heads = t.q.extents[2], kv_heads = t.k.extents[2];
-  for (const index_t e : {t.q.extents[0], t.q.extents[1], heads, kv_heads}) {
+  for (const index_t e : {t.q.extents[0], t.q.extents[1], t.k.extents[1], heads, kv_heads}) {
     if (e < 1 || e > (1 << 24)) return {error_code::bad_extent, "t.q", "extents must be 1 to 2^24"};
   }
+  if (t.past() < 0) return {error_code::bad_extent, "t.q", "must have at most the tokens of t.k"};
   if (t.q.extents[0] > 65535 || heads > 65535 || heads % kv_heads != 0) {
     return {error_code::bad_extent, "t.q", "must have at most 65535 sequences and heads, a multiple of those of t.k"};
   }
@@ -47,7 +48,7 @@ status take_shape(const nn::attention_contract& contract, const nn::attention_te
     return {error_code::unsupported_device, "contract", "this device has no kernel for it with heads of this size"};
   }
   n.batch = static_cast<int>(t.q.extents[0]);
-  n.seq = static_cast<int>(t.q.extents[1]);
+  n.seq = static_cast<int>(t.k.extents[1]);
   n.heads = static_cast<int>(heads);
   n.kv_heads = static_cast<int>(kv_heads);
   n.dim = static_cast<int>(t.q.extents[3]);
@@ -66,13 +67,17 @@ status take_shape(const nn::attention_contract& contract, const nn::attention_te
 
 template <class T>
 status take_forward(const nn::attention_tensors& t, const attention_shape& n, nn::dtype type, attention_pass<T>& p) {
-  const index_t q[] = {n.batch, n.seq, n.heads, n.dim}, kv[] = {n.batch, n.seq, n.kv_heads, n.dim};
+  const index_t q[] = {n.batch, t.q.extents[1], n.heads, n.dim}, kv[] = {n.batch, n.seq, n.kv_heads, n.dim};
   p.n = n;
+  p.past = static_cast<int>(t.past());
   p.vectors = true;
   if (status s = take(t.q, type, q, "t.q", p.q, p.vectors); !s.ok()) return s;
   if (status s = take(t.k, type, kv, "t.k", p.k, p.vectors); !s.ok()) return s;
   if (status s = take(t.v, type, kv, "t.v", p.v, p.vectors); !s.ok()) return s;
-  return take(t.o, type, q, "t.o", p.o, p.vectors);
+  if (status s = take(t.o, type, q, "t.o", p.o, p.vectors); !s.ok()) return s;
+  p.q.data -= p.past * p.q.token;
+  p.o.data -= p.past * p.o.token;
+  return {};
 }
 
 template <class T>
@@ -93,8 +98,9 @@ status take_backward(const nn::attention_tensors& t, const nn::attention_gradien
   return take(d.dv, type, kv, "d.dv", p.dv, p.vectors);
 }
 
-dim3 tiles_of(const attention_shape& n, int heads) {
-  const int across = (n.seq + attention_tile - 1) / attention_tile;
+/// Blocks for the tiles of queries behind the first `past` tokens, or of all keys.
+dim3 tiles_of(const attention_shape& n, int heads, int past = 0) {
+  const int across = (n.seq + attention_tile - 1) / attention_tile - past / attention_tile;
   return {static_cast<unsigned>(across), static_cast<unsigned>(heads), static_cast<unsigned>(n.batch)};
 }
 
@@ -108,7 +114,7 @@ status with_chunks(int dim, const Launch& launch_chunks) {
 template <class T>
 status forward_chains(const attention_pass<T>& p, stream s) {
   return with_chunks(p.n.dim, [&]<int Chunks>() {
-    return launch(chains::forward_kernel<T, Chunks>, tiles_of(p.n, p.n.heads), dim3{chains::threads, 1, 1},
+    return launch(chains::forward_kernel<T, Chunks>, tiles_of(p.n, p.n.heads, p.past), dim3{chains::threads, 1, 1},
                   sizeof(chains::shared_tiles), s, p);
   });
 }
@@ -137,7 +143,7 @@ status forward_tiles(const mma_model& model, const attention_pass<T>& p, stream 
   return with_bf16_unit(model, no_unit, [&](auto unit) {
     using unit_type = decltype(unit);
     return with_features(p.n.dim, [&]<int D>() {
-      return launch(tiles::forward_kernel<unit_type, T, D>, tiles_of(p.n, p.n.heads),
+      return launch(tiles::forward_kernel<unit_type, T, D>, tiles_of(p.n, p.n.heads, p.past),
                     dim3{static_cast<unsigned>(tiles::threads<unit_type>), 1, 1},
                     tiles::queries_shared_bytes<unit_type, D, tiles::forward_memory<unit_type, D>>(1), s, p);
     });
@@ -202,6 +208,7 @@ status attention_backward(const nn::attention_contract& contract, const nn::atte
                           std::size_t workspace_bytes, stream s) {
   attention_shape n;
   if (status r = take_shape(contract, t, state, n); !r.ok()) return r;
+  if (t.past() != 0) return {error_code::bad_extent, "t.q", "must have the tokens of t.k"};
   if (status r = check_pointer(workspace, 4, "workspace"); !r.ok()) return r;
   if (workspace_bytes < attention_workspace(n.batch, n.seq, n.heads)) {
     return {error_code::bad_extent, "workspace_bytes", "must be attention_workspace's or more"};

@@ -14,7 +14,8 @@ namespace rotoscale::gpu {
 
 inline constexpr int attention_tile = static_cast<int>(nn::attention_tile);
 
-/// A [batch, seq, heads, head_dim] tensor whose elements of a head lie side by side; strides count elements.
+/// A [batch, seq, heads, head_dim] tensor whose elements of a head lie side by side; strides count elements. Where
+/// there are queries of the last tokens alone, `data` is where token 0 would be.
 template <class T>
 struct head_tensor {
   T* data;
@@ -30,7 +31,7 @@ struct attention_shape {
   const std::int32_t* starts;  ///< of micro-batch 0; null: sequences are documents
   std::int64_t starts_stride;  ///< from a micro-batch to the next
   const nn::step_state* state;
-  float *lse, *dots;  ///< [batch, heads, seq]; dots: D, null in the forward pass
+  float *lse, *dots;  ///< [batch, heads, queries]; dots: D, null in the forward pass
 
   __device__ int group() const { return heads / kv_heads; }
   __device__ std::int64_t row(int b, int h, int t) const { return (std::int64_t{b} * heads + h) * seq + t; }
@@ -41,12 +42,30 @@ struct attention_shape {
   }
 };
 
+/// Is row t of a tensor that has rows [begin, end)?
+__device__ inline bool has_row(int t, int begin, int end) {
+  return static_cast<unsigned>(t - begin) < static_cast<unsigned>(end - begin);
+}
+
+/// Queries of the tokens behind the first `past` of a sequence; tiles are those of the sequence.
 template <class T>
 struct attention_pass {
   attention_shape n;
+  int past;
   head_tensor<const T> q, k, v;
   head_tensor<T> o;
   bool vectors;  ///< do all rows begin at a multiple of 16 bytes?
+
+  /// The first token of a block's tile, of a grid that has the last tile first.
+  __device__ int first_query() const {
+    return (past / attention_tile + static_cast<int>(grid_size().x - 1 - block_index().x)) * attention_tile;
+  }
+  /// Has token t a query?
+  __device__ bool has_query(int t) const { return has_row(t, past, n.seq); }
+  /// Of a query in lse.
+  __device__ std::int64_t row(int b, int h, int t) const {
+    return (std::int64_t{b} * n.heads + h) * (n.seq - past) + (t - past);
+  }
 };
 template <class T>
 struct attention_backward_pass {
@@ -72,11 +91,13 @@ __device__ inline void attention_store(bf16* to, float x) {
 
 /// The start of query t's document.
 __device__ inline int start_of(const std::int32_t* starts, int t) { return starts == nullptr ? 0 : starts[t]; }
-/// The first key that a tile of queries reads: the least start of its queries, rounded down to a whole tile.
-__device__ inline int first_key_of(const std::int32_t* starts, int first, int seq) {
+/// The first key that a tile of queries reads: the least start of its queries, rounded down to a whole tile. The first
+/// `past` tokens have none.
+__device__ inline int first_key_of(const std::int32_t* starts, int first, int seq, int past = 0) {
   if (starts == nullptr) return 0;
-  int least = first;
-  for (int t = first; t < first + attention_tile && t < seq; ++t) least = starts[t] < least ? starts[t] : least;
+  int least = first + attention_tile;
+  for (int t = first < past ? past : first; t < first + attention_tile && t < seq; ++t)
+    least = starts[t] < least ? starts[t] : least;
   return least / attention_tile * attention_tile;
 }
 

@@ -25,22 +25,23 @@ struct place {
   int down = static_cast<int>(thread_index().x) / 16, across = static_cast<int>(thread_index().x) % 16;
 };
 
-/// Rows [first, first + 64) of a head, features [c, c + 32), zero beyond the tensor.
+/// Rows [first, first + 64) of a head, features [c, c + 32), zero beyond the tensor, which begins at row `begin`.
 template <class T>
 __device__ void load_chunk(const head_tensor<const T>& x, int b, int h, int first, const attention_shape& n, int c,
-                           float (&to)[tile][chunk + 1]) {
+                           float (&to)[tile][chunk + 1], int begin = 0) {
   for (int i = static_cast<int>(thread_index().x); i < tile * chunk; i += threads) {
     const int row = i / chunk, column = i % chunk;
-    const bool inside = first + row < n.seq && c + column < n.dim;
+    const bool inside = has_row(first + row, begin, n.seq) && c + column < n.dim;
     to[row][column] = inside ? attention_load(x.row(b, first + row, h) + c + column) : 0.0f;
   }
 }
 
-/// acc = 64 rows of x times 64 rows of y, chains over the features. All threads of the block call it.
+/// acc = 64 rows of x, which begins at row `begin`, times 64 rows of y, chains over the features. All threads of the
+/// block call it.
 template <class T>
 __device__ void multiply_rows(const head_tensor<const T>& x, int head_x, int first_x, const head_tensor<const T>& y,
                               int head_y, int first_y, int b, const attention_shape& n, shared_tiles& s,
-                              float (&acc)[4][4]) {
+                              float (&acc)[4][4], int begin = 0) {
   const place at;
   for (auto& row : acc) {
     for (float& a : row) a = 0.0f;
@@ -48,7 +49,7 @@ __device__ void multiply_rows(const head_tensor<const T>& x, int head_x, int fir
   int c = 0;
   do {  // a head has features: without this the compiler sees a way past all barriers
     block_barrier();
-    load_chunk(x, b, head_x, first_x, n, c, s.left);
+    load_chunk(x, b, head_x, first_x, n, c, s.left, begin);
     load_chunk(y, b, head_y, first_y, n, c, s.right);
     block_barrier();
     const int depth = n.dim - c < chunk ? n.dim - c : chunk;
@@ -96,10 +97,10 @@ __device__ void clear(float (&acc)[Chunks][4][2]) {
     for (int i = 0; i < 8; ++i) acc[c][i / 2][i % 2] = 0.0f;
   }
 }
-/// Stores finish(row, sum) of the thread's elements.
+/// Stores finish(row, sum) of the thread's elements; the tensor begins at row `begin`.
 template <int Chunks, class T, class Finish>
 __device__ void store_rows(const head_tensor<T>& to, int head, int first, int b, const attention_shape& n,
-                           const float (&acc)[Chunks][4][2], const Finish& finish) {
+                           const float (&acc)[Chunks][4][2], const Finish& finish, int begin = 0) {
   const place at;
   ROTOSCALE_UNROLL
   for (int c = 0; c < Chunks; ++c) {
@@ -108,7 +109,7 @@ __device__ void store_rows(const head_tensor<T>& to, int head, int first, int b,
       ROTOSCALE_UNROLL
       for (int j = 0; j < 2; ++j) {
         const int row = 4 * at.down + i, column = c * chunk + 2 * at.across + j;
-        if (first + row < n.seq && column < n.dim) {
+        if (has_row(first + row, begin, n.seq) && column < n.dim) {
           attention_store(to.row(b, first + row, head) + column, finish(row, acc[c][i][j]));
         }
       }
@@ -134,7 +135,7 @@ __device__ void row_tops(const attention_pass<T>& p, int b, int h, int first, in
   for (float& t : top) t = -__builtin_inff();
   for (int key = first_key; key <= first; key += tile) {
     float score[4][4];
-    multiply_rows(p.q, h, first, p.k, h / p.n.group(), key, b, p.n, s, score);
+    multiply_rows(p.q, h, first, p.k, h / p.n.group(), key, b, p.n, s, score, p.past);
     ROTOSCALE_UNROLL
     for (int i = 0; i < 16; ++i) {
       const float x = score[i / 4][i % 4];
@@ -157,17 +158,17 @@ template <class T, int Chunks>
   shared_tiles& s = *dynamic_shared<shared_tiles>();
   const place at;
   const int thread = static_cast<int>(thread_index().x);
-  const int first = static_cast<int>(grid_size().x - 1 - block_index().x) * tile;
+  const int first = p.first_query();
   const int h = static_cast<int>(block_index().y), b = static_cast<int>(block_index().z);
   const std::int32_t* const starts = p.n.starts_of(b);
-  const int first_key = first_key_of(starts, first, p.n.seq);
+  const int first_key = first_key_of(starts, first, p.n.seq, p.past);
   const seen_keys seen(starts, first, p.n.seq);
   float top[4], out[Chunks][4][2], lane[4] = {};
   row_tops(p, b, h, first, first_key, seen, s, top);
   clear(out);
   for (int key = first_key; key <= first; key += tile) {
     float score[4][4];
-    multiply_rows(p.q, h, first, p.k, h / p.n.group(), key, b, p.n, s, score);
+    multiply_rows(p.q, h, first, p.k, h / p.n.group(), key, b, p.n, s, score, p.past);
     ROTOSCALE_UNROLL
     for (int i = 0; i < 16; ++i) {
       const int column = 4 * at.across + i % 4;
@@ -191,12 +192,13 @@ template <class T, int Chunks>
   if (at.across == 0) {
     for (int i = 0; i < 4; ++i) {
       const int row = 4 * at.down + i;
-      if (first + row < p.n.seq) {
-        p.n.lse[p.n.row(b, h, first + row)] = nn::fma(top[i], p.n.scale, nn::log(s.left[row][0]));
+      if (p.has_query(first + row)) {
+        p.n.lse[p.row(b, h, first + row)] = nn::fma(top[i], p.n.scale, nn::log(s.left[row][0]));
       }
     }
   }
-  store_rows(p.o, h, first, b, p.n, out, [&](int row, float x) { return x * (1.0f / s.left[row][0]); });
+  store_rows(
+      p.o, h, first, b, p.n, out, [&](int row, float x) { return x * (1.0f / s.left[row][0]); }, p.past);
 }
 
 /// Probabilities and gradients of the scores of a pair of tiles, [query][key] in shared memory.

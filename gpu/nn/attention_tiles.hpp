@@ -28,17 +28,17 @@ __device__ inline std::uint32_t load_two(const bf16* x) {
   return x[0].bits() | static_cast<std::uint32_t>(x[1].bits()) << 16;
 }
 
-/// Rows [first, first + 64) of a head as BF16, zero beyond the tensor; there after wait_for_copies and a barrier.
-/// `vectors`: 16 bytes of a row may be loaded at once.
+/// Rows [first, first + 64) of a head as BF16, zero beyond the tensor, which begins at row `begin`; there after
+/// wait_for_copies and a barrier. `vectors`: 16 bytes of a row may be loaded at once.
 template <class Unit, int D, class T>
 __device__ void load_tile(const head_tensor<const T>& x, int b, int h, int first, const attention_shape& n,
-                          bool vectors, tile_of<Unit, D>& to) {
+                          bool vectors, tile_of<Unit, D>& to, int begin = 0) {
   constexpr int pieces = D / 8, across = threads<Unit> / pieces;  // rows at a time
   const int row0 = static_cast<int>(thread_index().x) / pieces,
             column = static_cast<int>(thread_index().x) % pieces * 8;
   const T* from = x.row(b, first + row0, h) + column;
   // A whole tile of whole rows: nothing but copies.
-  if (sizeof(T) == 2 && vectors && first + tile <= n.seq && n.dim == D) {
+  if (sizeof(T) == 2 && vectors && first >= begin && first + tile <= n.seq && n.dim == D) {
     ROTOSCALE_UNROLL
     for (int row = 0; row < tile; row += across, from += across * x.token) {
       copy_async(reinterpret_cast<vec16*>(to.codes + to.place(row0 + row, column)), from);
@@ -48,7 +48,7 @@ __device__ void load_tile(const head_tensor<const T>& x, int b, int h, int first
   ROTOSCALE_UNROLL
   for (int row = 0; row < tile; row += across, from += across * x.token) {
     auto* const place = reinterpret_cast<vec16*>(to.codes + to.place(row0 + row, column));
-    const bool inside = first + row0 + row < n.seq && column < n.dim;
+    const bool inside = has_row(first + row0 + row, begin, n.seq) && column < n.dim;
     if (sizeof(T) == 2 && vectors && inside) {
       copy_async(place, from);
       continue;
@@ -85,16 +85,16 @@ __device__ inline void store_two(bf16* to, float x, float y, bool vectors) {
   }
 }
 
-/// A group's 16 rows from `first` on, times a factor a row.
+/// A group's 16 rows from `first` on, times a factor a row; the tensor begins at row `begin`.
 template <class Unit, int D, class T>
 __device__ void store_rows(const head_tensor<T>& to, int b, int h, int first, const attention_shape& n, bool vectors,
-                           const float (&x)[D / 16][Unit::elements], const float (&factor)[Unit::rows]) {
+                           const float (&x)[D / 16][Unit::elements], const float (&factor)[Unit::rows], int begin = 0) {
   ROTOSCALE_UNROLL
   for (int i = 0; i < D / 16; ++i) {
     ROTOSCALE_UNROLL
     for (int e = 0; e < Unit::elements; e += 2) {  // columns come in pairs
       const int r = Unit::row_of_element(e), t = first + Unit::row(r), column = 16 * i + Unit::column(e);
-      if (t >= n.seq || column >= n.dim) continue;
+      if (!has_row(t, begin, n.seq) || column >= n.dim) continue;
       store_two(to.row(b, t, h) + column, canonical(x[i][e] * factor[r]), canonical(x[i][e + 1] * factor[r]), vectors);
     }
   }
@@ -306,13 +306,13 @@ template <class Unit, class T, int D>
     forward_kernel(const ROTOSCALE_GRID_CONSTANT attention_pass<T> p) {
   auto& s = aligned_shared<forward_memory<Unit, D>>();
   const int group = static_cast<int>(thread_index().x) / Unit::lanes;
-  const int first = static_cast<int>(grid_size().x - 1 - block_index().x) * tile;
+  const int first = p.first_query();
   const int h = static_cast<int>(block_index().y), b = static_cast<int>(block_index().z), kv = h / p.n.group();
   const std::int32_t* const starts = p.n.starts_of(b);
 
   query_operand<Unit, D> q;
   auto& own = Unit::whole_tiles ? *reinterpret_cast<tile_of<Unit, D>*>(&s + 1) : s.k;
-  load_tile<Unit, D>(p.q, b, h, first, p.n, p.vectors, own);
+  load_tile<Unit, D>(p.q, b, h, first, p.n, p.vectors, own, p.past);
   wait_for_copies();
   block_barrier();
   q.take(own, group);
@@ -323,7 +323,7 @@ template <class Unit, class T, int D>
   float o[D / 16][Unit::elements];
   clear(o);
   // Keys come while probabilities are made, values while scores are: one tile of each, so that more blocks fit.
-  const int first_key = first_key_of(starts, first, p.n.seq);
+  const int first_key = first_key_of(starts, first, p.n.seq, p.past);
   load_tile<Unit, D>(p.k, b, kv, first_key, p.n, p.vectors, s.k);
   end_copy_group();
   load_tile<Unit, D>(p.v, b, kv, first_key, p.n, p.vectors, s.v);
@@ -355,11 +355,11 @@ template <class Unit, class T, int D>
   for (int r = 0; r < Unit::rows; ++r) {
     const float sum = Unit::fold(softmax.sum[r]);
     inverse[r] = 1.0f / sum;
-    if (Unit::leads() && rows.t[r] < p.n.seq) {
-      p.n.lse[p.n.row(b, h, rows.t[r])] = canonical(nn::fma(softmax.top[r], p.n.scale, nn::log(sum)));
+    if (Unit::leads() && p.has_query(rows.t[r])) {
+      p.n.lse[p.row(b, h, rows.t[r])] = canonical(nn::fma(softmax.top[r], p.n.scale, nn::log(sum)));
     }
   }
-  store_rows<Unit, D>(p.o, b, h, first + 16 * group, p.n, p.vectors, o, inverse);
+  store_rows<Unit, D>(p.o, b, h, first + 16 * group, p.n, p.vectors, o, inverse, p.past);
 }
 
 }  // namespace rotoscale::gpu::tiles

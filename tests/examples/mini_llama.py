@@ -402,6 +402,10 @@ class Results(Scratch):
         self.assertTrue(first.startswith("the sea"))
         self.assertEqual(first, self.succeed(*command, "--seed", 5, "--threads", 1))
         self.assertNotEqual(first, self.succeed(*command, "--seed", 6))
+        self.assertEqual(first, self.succeed(*command, "--seed", 5, "--no-cache"))
+        for recipe in ("fp8_amd", "nvfp4"):  # nvfp4: no pass may continue
+            text = self.succeed(*command, "--recipe", recipe)
+            self.assertEqual(text, self.succeed(*command, "--recipe", recipe, "--no-cache"))
         greedy = self.succeed(*command, "--temperature", 0)
         self.assertEqual(greedy, self.succeed(*command, "--temperature", 1, "--top-k", 1))
         self.assertEqual(self.succeed("sample", "--checkpoint", "run", "--tokens", 0, "--prompt", "x"), "x\n")

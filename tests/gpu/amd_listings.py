@@ -95,7 +95,7 @@ ATTENTION = {
     "attention_dots_kernel<*>": Budget({}, 32),
     "chains::*_kernel<*>": Budget({}, 256, scalar_spills=16),
     "tiles::forward_kernel<*, 64>": Budget({MFMA_BF16: 32}, 256, scalar_spills=40),
-    "tiles::forward_kernel<*, 128>": Budget({MFMA_BF16: 64}, 256, scalar_spills=40),
+    "tiles::forward_kernel<*, 128>": Budget({MFMA_BF16: 64}, 256, scalar_spills=44),
     "tiles::queries_kernel<*, 64>": Budget({MFMA_BF16: 48}, 256),
     "tiles::queries_kernel<*, 128>": Budget({MFMA_BF16: 96}, 256),
     "tiles::keys_kernel<*, 64>": Budget({MFMA_BF16: 64}, 256),

@@ -27,6 +27,7 @@ struct model_options {
   recompute_part recompute = recompute_part::none;  ///< what the backward pass computes once more
   kept_format kept = kept_format::as_computed;      ///< what is kept for it, stored as
   bool statistics = false;                          ///< room for what observed steps leave
+  index_t cache = 0;                                ///< tokens of the one sequence whose keys and values are kept
   std::optional<lora_config> lora;                  ///< adapters beside frozen layers; null: none
   std::function<bool(const parameter&)> trains;     ///< which parameters do; null: all, or with `lora` the adapters
 };
@@ -84,7 +85,7 @@ class model {
   /// After lay_out over arenas: gives the queue of the passes its workspace, and uploads what only the host can
   /// compute.
   void prepare(nn::queue q) const {
-    const rope_table table = make_rope_table(config_, options_.sequence);
+    const rope_table table = make_rope_table(config_, positions());
     ops_->set_workspace(q, workspace_, workspace_bytes_);
     const auto& segments = parameters_.segments();
     ops_->upload(q, segments_, segments.data(), segments.size() * sizeof segments[0]);
@@ -94,7 +95,15 @@ class model {
   }
 
   /// Where each token's document begins in its sequence, for the passes that follow; no data: sequences are documents.
-  void use_documents(const nn::token_source& starts) { starts_ = starts; }
+  /// Throws std::invalid_argument where keys and values are kept.
+  void use_documents(const nn::token_source& starts) {
+    if (starts.data != nullptr && options_.cache != 0) throw std::invalid_argument("a cache keeps one document");
+    starts_ = starts;
+  }
+
+  /// Passes over a sequence's last tokens leave the bytes of one over all of it if each begins at a multiple of so many
+  /// tokens and has a multiple of so many, or those that are left; 0: none does under this recipe, or nothing is kept.
+  index_t cache_rows() const { return cache_rows_; }
 
   /// The parameters that train.
   nn::parameter_arena arena() const {
@@ -155,7 +164,8 @@ class model {
   void forward(const nn::pass& p, const nn::token_source& tokens, const nn::token_source& targets);
   /// Adds to every gradient; follows a forward pass with p.training.
   void backward(const nn::pass& p, const nn::token_source& tokens, const gradients_ready& ready = nullptr);
-  /// Logits of one token of a pass, [1, vocabulary] in backend memory.
+  /// Logits of one token of a pass, [1, vocabulary] in backend memory. Of a sequence's tokens from p.past on, where
+  /// there is a cache: those in front have been through such passes.
   nn::const_tensor_view logits(const nn::pass& p, const nn::token_source& tokens, index_t token);
 
   /// Of each token, after forward.
@@ -191,6 +201,7 @@ class model {
     nn::adapted_linear qkv, o, gate_up, down;
     nn::tensor_view input, normed1, qkv_out, attended, middle, normed2, gate_up_out, hidden;
     float *rstd1 = nullptr, *lse = nullptr, *rstd2 = nullptr;
+    nn::tensor_view cache;  ///< [tokens, keys | values], behind RoPE
     /// What is kept in 8 bits, and where it is computed.
     struct packed_tensor {
       std::unique_ptr<nn::operand_set> set;  ///< 8 bits
@@ -237,6 +248,14 @@ class model {
     return exempt ? exempt_recipe_ : r;
   }
 
+  /// Of a sequence.
+  index_t positions() const { return std::max(options_.sequence, options_.cache); }
+
+  // model_cache.hpp
+  void lay_out_cache(nn::memory_cursor& memory);
+  void find_cache_rows();
+  void keep_keys(const nn::pass& p, const layer& l) const;
+
   // model_layout.hpp
   void make_linears(const nn::recipe& r);
   void lay_out_parameters(nn::memory_cursor& memory);
@@ -259,7 +278,7 @@ class model {
   void for_each_linear(const Function& f);
 
   // model_pass.hpp
-  nn::attention_tensors attention_of(const layer& l) const;
+  nn::attention_tensors attention_of(const nn::pass& p, const layer& l) const;
   void quantize_weight(const nn::pass& p, std::size_t i, const nn::linear& l, nn::const_tensor_view source) const;
   void run_decoder(const nn::pass& p, const nn::token_source& tokens);
   void run_attention(const nn::pass& p, const layer& l) const;
@@ -314,6 +333,7 @@ class model {
   std::vector<bool> keeps_source_;     ///< of each parameter: are its FP32 values kept?
   float *cosine_ = nullptr, *sine_ = nullptr;
   float* staging_ = nullptr;
+  index_t cache_rows_ = 0;
   void* workspace_ = nullptr;
   std::size_t workspace_bytes_ = 0;
 

@@ -343,12 +343,13 @@ inline void model::lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool 
   const index_t n = tokens(), d = config_.hidden_size, f = config_.intermediate_size;
   make_linears(r);
   lay_out_parameters(memory);
-  const auto table = static_cast<index_t>(options_.sequence * config_.head_size() / 2);
+  const auto table = static_cast<index_t>(positions() * config_.head_size() / 2);
   cosine_ = memory.array<float>(category::weights, table);
   sine_ = memory.array<float>(category::weights, table);
   lay_out_weights(memory, same_recipe, r);
   scales_ = nn::delayed_scaling_state(memory, linear_count(), r);
 
+  lay_out_cache(memory);
   loss_ = memory.array<float>(category::workspace, n);
   normed_ = memory.tensor(category::workspace, stored_, n, d);
   branch_ = memory.tensor(category::workspace, stored_, n, d);

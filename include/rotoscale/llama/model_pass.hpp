@@ -3,6 +3,7 @@
 // A model's passes: operations on a queue, the same ones each time, so that they can be captured.
 #pragma once
 
+#include "rotoscale/llama/model_cache.hpp"
 #include "rotoscale/llama/model_class.hpp"
 #include "rotoscale/llama/model_layout.hpp"
 #include "rotoscale/llama/model_statistics.hpp"
@@ -66,14 +67,16 @@ inline void model::requantize(const nn::pass& p) {
   });
 }
 
-inline nn::attention_tensors model::attention_of(const layer& l) const {
+inline nn::attention_tensors model::attention_of(const nn::pass& p, const layer& l) const {
   const index_t q = config_.query_size(), kv = config_.key_value_size(), dim = config_.head_size();
   const auto part = [&](const nn::tensor_view& x, index_t first, index_t heads) {
     return nn::as_heads(x.part(1, first, heads * dim), options_.batch, heads, dim);
   };
+  const bool kept = options_.cache != 0;
+  const nn::tensor_view from = kept ? l.cache.part(0, 0, p.past + options_.sequence) : l.qkv_out;
   return {part(l.qkv_out, 0, config_.num_attention_heads),
-          part(l.qkv_out, q, config_.num_key_value_heads),
-          part(l.qkv_out, q + kv, config_.num_key_value_heads),
+          part(from, kept ? 0 : q, config_.num_key_value_heads),
+          part(from, kept ? kv : q + kv, config_.num_key_value_heads),
           part(l.attended, 0, config_.num_attention_heads),
           l.lse,
           starts_};
@@ -87,8 +90,10 @@ inline void model::run_attention(const nn::pass& p, const layer& l) const {
   const auto heads = [&](index_t first, index_t count) {
     return nn::as_heads(l.qkv_out.part(1, first, count), options_.batch, count / dim, dim);
   };
-  ops_->rope_both(p.queue, heads(0, q), heads(q, kv), cosine_, sine_, false);
-  ops_->attention_forward(p.queue, attention_of(l), attention_, p.state);
+  const index_t place = p.past * dim / 2;
+  ops_->rope_both(p.queue, heads(0, q), heads(q, kv), cosine_ + place, sine_ + place, false);
+  if (options_.cache != 0) keep_keys(p, l);
+  ops_->attention_forward(p.queue, attention_of(p, l), attention_, p.state);
   ops_->quantize(p.queue, l.attended, l.o.input_target(p), p.state);
 }
 
@@ -243,7 +248,7 @@ inline void model::backward_layer(const nn::pass& p, layer& l) {
     return nn::as_heads(x.part(1, first, count), options_.batch, count / dim, dim);
   };
   ops_->attention_backward(
-      p.queue, attention_of(l),
+      p.queue, attention_of(p, l),
       {heads(d_attended_, 0, q), heads(d_qkv_, 0, q), heads(d_qkv_, q, kv), heads(d_qkv_, q + kv, kv)}, attention_,
       p.state);
   ops_->rope_both(p.queue, heads(d_qkv_, 0, q), heads(d_qkv_, q, kv), cosine_, sine_, true);

@@ -177,8 +177,11 @@ class session {
   /// Losses of each token, without a trace in scales or gradients.
   std::vector<float> evaluate(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                               std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {});
-  /// Logits of one token of a pass.
-  std::vector<float> logits(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens, index_t token);
+  /// Logits of one token of a pass. `tokens` follow `past` others of their sequence, which have been through such
+  /// passes and whose keys and values are kept (options.model.cache); model().cache_rows() says which passes have equal
+  /// bytes.
+  std::vector<float> logits(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens, index_t token,
+                            index_t past = 0);
 
   /// The first parameter that trains and is not finite any more, or whose squares overflow; null: none.
   const parameter* find_overflow();

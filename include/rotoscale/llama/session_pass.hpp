@@ -126,8 +126,10 @@ inline std::vector<float> session::evaluate(const nn::step_inputs& inputs, std::
 }
 
 inline std::vector<float> session::logits(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
-                                          index_t token) {
-  const nn::pass p = evaluation_pass();
+                                          index_t token, index_t past) {
+  ROTOSCALE_ASSERT(past >= 0 && (past == 0 || past + pass_tokens() <= options_.model.cache));
+  nn::pass p = evaluation_pass();
+  p.past = past;
   upload_pass(evaluation_state_, inputs, tokens, {}, {});
   model_.requantize(p);
   const nn::const_tensor_view row = model_.logits(p, this->tokens(), token);

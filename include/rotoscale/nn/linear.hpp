@@ -17,6 +17,7 @@ struct pass {
   const delayed_scaling_state* scales = nullptr;  ///< of FP8 operands
   bool training = false;                          ///< does a backward pass follow?
   bool observe = false;                           ///< are statistics wanted? Only of a step's first micro-batch
+  index_t past = 0;                               ///< tokens in front whose keys and values earlier passes left
 };
 
 /// A linear layer's shape and how it takes part.

@@ -39,9 +39,9 @@ struct scaling_state {
   const float* largest = nullptr;  ///< largest number of each tensor's format
 };
 
-/// Attention's tensors: q and o [batch, seq, heads, head_dim], k and v [batch, seq, kv_heads, head_dim]; lse [batch,
-/// heads, seq] keeps log Σ exp of the scaled scores for the backward pass. A query sees the keys of its document up to
-/// itself.
+/// Attention's tensors: q and o [batch, queries, heads, head_dim], k and v [batch, seq, kv_heads, head_dim]; lse
+/// [batch, heads, queries] keeps log Σ exp of the scaled scores for the backward pass. The queries are those of the
+/// last tokens of a sequence, with a backward pass of all. A query sees the keys of its document up to its own place.
 struct attention_tensors {
   const_tensor_view q;   ///< queries
   const_tensor_view k;   ///< keys
@@ -51,6 +51,9 @@ struct attention_tensors {
   /// [batch, seq] of a micro-batch: the place within its sequence where each token's document begins, at most the
   /// token's own; no data: a sequence is one document.
   token_source starts;
+
+  /// Tokens of a sequence in front of the first query.
+  index_t past() const { return k.extent(1) - q.extent(1); }
 };
 /// Gradients of attention's tensors, in their shapes.
 struct attention_gradients {

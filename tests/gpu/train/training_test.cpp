@@ -8,7 +8,7 @@
 #include <cstdlib>
 
 #include "make_device.hpp"
-#include "rotoscale/llama/session_case.hpp"
+#include "rotoscale/llama/cache_case.hpp"
 
 using namespace rotoscale;
 using namespace rotoscale::testing;
@@ -80,7 +80,7 @@ std::vector<float> train(nn::backend& ops, const nn::recipe& r, int steps, bool 
 }
 
 std::vector<nn::recipe> recipes() {
-  std::vector<nn::recipe> all = {preset("fp32"), preset("bf16"), preset("fp8_amd"), preset("mxfp4"),
+  std::vector<nn::recipe> all = {preset("fp32"),      preset("bf16"),  preset("fp8_amd"),  preset("mxfp4"),
                                  preset("mxfp4_h16"), preset("nvfp4"), preset("mxfp4_h32")};
   nn::recipe narrow = preset("bf16");
   narrow.name = "bf16 stored as BF16";
@@ -110,6 +110,25 @@ TEST_CASE("a device trains with the CPU's bytes") {
   }
   const auto device = make_device();
   CHECK(same_bytes(train(*cpu, preset("bf16"), 2, true), train(*device, preset("bf16"), 2, true)));
+}
+
+TEST_CASE("kept keys and values: the logits of the CPU's passes over the whole text") {
+  const auto cpu = nn::make_cpu_backend(1);
+  std::vector<nn::recipe> all = cached_recipes();
+  all.push_back(preset("bf16"));
+  all.back().name = "bf16 of a unit, in pieces of eight rows";
+  for (nn::gemm_recipe* g : {&all.back().fprop, &all.back().dgrad, &all.back().wgrad}) g->accumulate = "mx-bf16-sm90";
+  for (const nn::recipe& r : all) {
+    CAPTURE(r.name);
+    const auto device = make_device();
+    gpu::device_info here;
+    REQUIRE(gpu::current_device(here).ok());
+    const bool of_unit = r.fprop.accumulate == "mx-bf16-sm90" || r.attention != nn::fp32_attention_contract;
+    if (of_unit && here.arch != gpu::arch::sm_90 && here.arch != gpu::arch::host) continue;
+    const cache_case want = run_cache_case(*cpu, r, 60), got = run_cache_case(*device, r, 60);
+    CHECK(got.rows == (r.name == "square blocks" ? 32 : r.fprop.accumulate == "mx-bf16-sm90" ? 8 : 1));
+    CHECK(same_bytes(got.continued, want.whole));
+  }
 }
 
 TEST_CASE("adapters: each one's mask, beside a frozen base in MXFP4 and FP8") {

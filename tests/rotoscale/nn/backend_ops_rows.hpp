@@ -123,6 +123,7 @@ struct head_shape {
   int width = 0;               ///< of magnitudes
   const char* unit = nullptr;  ///< the tiled contract's; null: FP32 chains
   index_t document = 0;        ///< about so many tokens long; 0: a sequence is one
+  index_t past = 0;            ///< tokens in front of the first query; with them no backward pass
 };
 inline constexpr const char *hopper = "hopper-mma-fp16-f32", *cdna3 = "cdna3-mfma-fp16-f32";
 inline constexpr head_shape head_shapes[] = {
@@ -140,6 +141,11 @@ inline constexpr head_shape head_shapes[] = {
     {2, 200, 2, 1, 64, 0, hopper, 70},
     {1, 65, 1, 1, 128, 0, hopper, 5},
     {1, 70, 2, 1, 64, 0, cdna3, 20},
+    {1, 70, 4, 2, 8, 0, nullptr, 0, 69},
+    {2, 150, 2, 1, 24, 0, nullptr, 30, 60},
+    {1, 65, 2, 1, 32, 0, hopper, 0, 64},
+    {2, 200, 2, 1, 64, 0, hopper, 70, 75},
+    {1, 140, 4, 2, 48, 0, cdna3, 0, 130},
 };
 
 /// Where documents of 1 to 2 * `about` tokens begin, by token of [batch, seq].
@@ -163,13 +169,19 @@ inline op_case::prepared attention_case(op_scene& c, const head_shape& s, nn::dt
   const index_t n = s.batch * s.seq, q = s.heads * s.dim, kv = s.kv_heads * s.dim;
   const auto qkv = c.tensor(type, n, q + 2 * kv, 1, s.width), d_qkv = c.tensor(type, n, q + 2 * kv, 2),
              o = c.tensor(type, n, q, 3), d_o = c.tensor(type, n, q, 4);
-  float *lse = c.floats(n * s.heads, 5), *cosine = c.floats(s.seq * s.dim / 2, 6),
+  const index_t queries = s.seq - s.past;
+  float *lse = c.floats(s.batch * queries * s.heads, 5), *cosine = c.floats(s.seq * s.dim / 2, 6),
         *sine = c.floats(s.seq * s.dim / 2, 7);
   const auto part = [=](nn::tensor_view x, index_t first, index_t heads) {
     return nn::as_heads(x.part(1, first, heads * s.dim), s.batch, heads, s.dim);
   };
-  nn::attention_tensors t{
-      part(qkv, 0, s.heads), part(qkv, q, s.kv_heads), part(qkv, q + kv, s.kv_heads), part(o, 0, s.heads), lse, {}};
+  const auto last = [=](const nn::tensor_view& x) { return x.part(1, s.past, queries); };
+  nn::attention_tensors t{last(part(qkv, 0, s.heads)),
+                          part(qkv, q, s.kv_heads),
+                          part(qkv, q + kv, s.kv_heads),
+                          last(part(o, 0, s.heads)),
+                          lse,
+                          {}};
   // Of the second of two micro-batches.
   if (s.document != 0) t.starts = {c.keep(document_starts(2 * s.batch, s.seq, s.document, 8)), n};
   const auto contract = c.ops().contract(
@@ -182,12 +194,13 @@ inline op_case::prepared attention_case(op_scene& c, const head_shape& s, nn::dt
   return {[=, &c] {
             c.ops().rope(c.queue, part(qkv, 0, s.heads), cosine, sine, false);
             c.ops().attention_forward(c.queue, t, *contract, state);
+            if (s.past != 0) return;
             c.ops().attention_backward(c.queue, t, d, *contract, state);
             c.ops().rope(c.queue, part(d_qkv, q, s.kv_heads), cosine, sine, true);
           },
           [=, &c] {
             for (const auto& x : {qkv, o, d_qkv}) c.result(x);
-            c.result(lse, n * s.heads);
+            c.result(lse, s.batch * queries * s.heads);
           }};
 }
 
@@ -232,7 +245,8 @@ inline op_case::prepared optimizer_case(op_scene& c, int width, bool composed) {
             }
           },
           [=, &c] {
-            for (const float* x : {memory->arena.weight, memory->arena.m, memory->arena.v}) c.result(x, memory->arena.size);
+            for (const float* x : {memory->arena.weight, memory->arena.m, memory->arena.v})
+              c.result(x, memory->arena.size);
             c.result(squares, 3);
             c.result(state, 1);
           }};
@@ -277,6 +291,7 @@ inline std::vector<op_case> attention_cases() {
       all.push_back({"rope and attention " + std::to_string(s.batch) + "x" + std::to_string(s.seq) + " heads " +
                          std::to_string(s.heads) + "/" + std::to_string(s.kv_heads) + " of " + std::to_string(s.dim) +
                          " " + std::string(to_string(type)) + (s.document != 0 ? " documents" : "") +
+                         (s.past != 0 ? " behind " + std::to_string(s.past) : "") +
                          (s.unit != nullptr ? std::string(" ") + s.unit : ""),
                      false, [=](op_scene& c, bool) { return attention_case(c, s, type); }});
     }

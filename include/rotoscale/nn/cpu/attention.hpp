@@ -18,6 +18,8 @@ namespace detail {
 
 /// Queries that share one pass over the keys; keys are taken or left in blocks of as many.
 inline constexpr index_t query_block = 64;
+/// Where the block behind the one of query `first` begins.
+constexpr index_t next_block(index_t first) { return (first / query_block + 1) * query_block; }
 
 /// Where in its sequence the document of each query of a block begins, and the first key that the block reads.
 struct block_starts {
@@ -110,12 +112,13 @@ inline void add_transposed_product(index_t keys, index_t m, index_t dim, const f
   rotoscale::detail::multiply_panels(keys, dim, m, s.turned, m, s.out, m, sum, s.ld_dim);
 }
 
-/// Scores of queries [first, first + m) of one head against keys [first_key, first + m), unscaled; column 0 is
-/// first_key's.
-inline void score_block(matrix<const float> q, index_t first, index_t m, index_t first_key, attention_scratch& s) {
+/// Scores of rows [first, first + m) of one head's queries against keys [first_key, first_key + keys), unscaled; column
+/// 0 is first_key's.
+inline void score_block(matrix<const float> q, index_t first, index_t m, index_t first_key, index_t keys,
+                        attention_scratch& s) {
   const index_t dim = q.extent(1);
   copy_rows(q, first, m, s.rows);
-  product(m, first + m - first_key, dim, s.rows, dim, s.keys_t + first_key * dim, dim, s.scores, s.ld_keys);
+  product(m, keys, dim, s.rows, dim, s.keys_t + first_key * dim, dim, s.scores, s.ld_keys);
 }
 
 }  // namespace detail
@@ -123,10 +126,12 @@ inline void score_block(matrix<const float> q, index_t first, index_t m, index_t
 inline float attention_scale(index_t head_dim) { return 1.0f / std::sqrt(static_cast<float>(head_dim)); }
 
 /// `starts` [batch, seq]: the place within its sequence where each token's document begins, at most its own; null: 0.
+/// Queries are those of the last tokens of the sequence that k and v are of.
 template <class Q, class O>
 void attention_forward(view<Q, 4> q, view<Q, 4> k, view<Q, 4> v, view<O, 4> o, float* lse, const std::int32_t* starts,
                        thread_pool& pool) {
-  const index_t seq = q.extent(1), heads = q.extent(2), dim = q.extent(3), group = heads / k.extent(2);
+  const index_t seq = k.extent(1), queries = q.extent(1), past = seq - queries;
+  const index_t heads = q.extent(2), dim = q.extent(3), group = heads / k.extent(2);
   const float scale = attention_scale(dim);
   pool.for_each(q.extent(0) * heads, [&](index_t task) {
     const index_t b = task / heads, h = task % heads;
@@ -135,11 +140,11 @@ void attention_forward(view<Q, 4> q, view<Q, 4> k, view<Q, 4> v, view<O, 4> o, f
     rotoscale::detail::pack_panels(detail::fp32_head(v, b, h / group, 2), s.values);
     const auto qh = detail::fp32_head(q, b, h, 0);
     const auto oh = detail::head(o, b, h);
-    for (index_t first = 0; first < seq; first += detail::query_block) {
-      const index_t m = std::min(detail::query_block, seq - first);
+    for (index_t first = past; first < seq; first = detail::next_block(first)) {
+      const index_t m = std::min(detail::next_block(first), seq) - first;
       const detail::block_starts from(starts, seq, b, first, m);
       const index_t first_key = from.first_key, all = first + m - first_key;
-      detail::score_block(qh, first, m, first_key, s);
+      detail::score_block(qh, first - past, m, first_key, all, s);
       float inverse[detail::query_block];
       for (index_t i = 0; i < m; ++i) {
         float* p = s.scores + i * s.ld_keys;
@@ -151,12 +156,12 @@ void attention_forward(view<Q, 4> q, view<Q, 4> k, view<Q, 4> v, view<O, 4> o, f
         for (index_t j = keys; j < all; ++j) p[j] = 0.0f;
         const float sum = ordered_sum(keys, [&](index_t j, float acc) { return acc + p[j]; });
         inverse[i] = 1.0f / sum;
-        lse[(b * heads + h) * seq + first + i] = fma(top, scale, log(sum));
+        lse[(b * heads + h) * queries + first - past + i] = fma(top, scale, log(sum));
       }
       detail::product(m, dim, all, s.scores, s.ld_keys, s.values + first_key * rotoscale::detail::gemm_cols, seq, s.out,
                       s.ld_dim);
       for (index_t i = 0; i < m; ++i) {
-        for (index_t j = 0; j < dim; ++j) store_element(oh(first + i, j), s.out[i * s.ld_dim + j] * inverse[i]);
+        for (index_t j = 0; j < dim; ++j) store_element(oh(first - past + i, j), s.out[i * s.ld_dim + j] * inverse[i]);
       }
     }
   });
@@ -187,7 +192,7 @@ void attention_backward(view<Q, 4> q, view<Q, 4> k, view<Q, 4> v, view<O, 4> o, 
         const index_t m = std::min(detail::query_block, seq - first);
         const detail::block_starts from(starts, seq, b, first, m);
         const index_t first_key = from.first_key, keys = first + m - first_key;
-        detail::score_block(qh, first, m, first_key, s);
+        detail::score_block(qh, first, m, first_key, keys, s);
         detail::copy_rows(doh, first, m, s.rows2);
         detail::product(m, keys, dim, s.rows2, dim, s.values_t + first_key * dim, dim, s.dscores, s.ld_keys);
         for (index_t i = 0; i < m; ++i) {

@@ -177,6 +177,7 @@ class cpu_backend : public cpu::host_queues {
   void attention_backward(queue q, const attention_tensors& a, const attention_gradients& d,
                           const attention_contract& contract, const step_state* state) override {
     run(q, "attention_backward", [&] {
+      ROTOSCALE_ASSERT(a.past() == 0);
       const std::int32_t* const starts = document_starts(a, state);
       cpu::with_storage(a.o.type, [&](auto t) {
         using T = decltype(t);
@@ -287,8 +288,8 @@ class cpu_backend : public cpu::host_queues {
   static const std::int32_t* document_starts(const attention_tensors& a, const step_state* state) {
     if (a.starts.data == nullptr) return nullptr;
     const std::int32_t* const starts = a.starts.now(*state);
-    const index_t seq = a.q.extent(1);
-    for (index_t i = 0; i < a.q.extent(0) * seq; ++i) {
+    const index_t seq = a.k.extent(1);
+    for (index_t i = 0; i < a.k.extent(0) * seq; ++i) {
       if (starts[i] >= 0 && starts[i] <= i % seq) continue;
       throw std::out_of_range("document start " + std::to_string(starts[i]) + " of token " + std::to_string(i % seq));
     }

@@ -110,13 +110,14 @@ struct softmax_row {
 /// log2(e) / sqrt(head_dim), one product of two FP32 numbers.
 inline float binary_scale(float scale) { return scale * 0x1.715476p+0f; }
 
-/// Of a block of queries: output rows and log-sum-exp.
+/// Of queries [first, first + m) of a sequence, which have their places in one tile: output rows and log-sum-exp. The
+/// first `past` tokens have no queries.
 template <class O>
-void tiled_forward_block(const mma_model& model, tiled_scratch& s, index_t first, index_t m, const block_starts& from,
-                         float scale, matrix<O> o, float* lse) {
+void tiled_forward_block(const mma_model& model, tiled_scratch& s, index_t past, index_t first, index_t m,
+                         const block_starts& from, float scale, matrix<O> o, float* lse) {
   const index_t dim = o.extent(1), keys = first + m - from.first_key;
   float *const scores = sized(s.scores, m * keys), *const out = sized(s.out, m * dim);
-  s.multiply(model, s.q.part(first, m, 0, dim), s.k.part(from.first_key, keys, 0, dim), scores, keys, false);
+  s.multiply(model, s.q.part(first - past, m, 0, dim), s.k.part(from.first_key, keys, 0, dim), scores, keys, false);
   std::fill_n(out, m * dim, 0.0f);
   softmax_row rows[attention_tile];
   for (index_t at = 0; at < keys; at += attention_tile) {
@@ -133,8 +134,8 @@ void tiled_forward_block(const mma_model& model, tiled_scratch& s, index_t first
   }
   for (index_t i = 0; i < m; ++i) {
     const float sum = rows[i].sum(), inverse = 1.0f / sum;
-    for (index_t j = 0; j < dim; ++j) store_element(o(first + i, j), canonical(out[i * dim + j] * inverse));
-    lse[first + i] = canonical(fma(rows[i].top, scale, log(sum)));
+    for (index_t j = 0; j < dim; ++j) store_element(o(first - past + i, j), canonical(out[i * dim + j] * inverse));
+    lse[first - past + i] = canonical(fma(rows[i].top, scale, log(sum)));
   }
 }
 
@@ -167,18 +168,19 @@ inline void tiled_gradients(tiled_scratch& s, index_t first, index_t m, const bl
 template <class Q, class O>
 void tiled_attention_forward(const mma_model& model, view<Q, 4> q, view<Q, 4> k, view<Q, 4> v, view<O, 4> o, float* lse,
                              const std::int32_t* starts, thread_pool& pool) {
-  const index_t seq = q.extent(1), heads = q.extent(2), dim = q.extent(3), group = heads / k.extent(2);
+  const index_t seq = k.extent(1), queries = q.extent(1), past = seq - queries;
+  const index_t heads = q.extent(2), dim = q.extent(3), group = heads / k.extent(2);
   pool.for_each(q.extent(0) * heads, [&](index_t task) {
     const index_t b = task / heads, h = task % heads;
     detail::tiled_scratch& s = detail::tiled_scratch::of_thread();
     detail::round_head(detail::head(q, b, h), s.q);
     detail::round_head(detail::head(k, b, h / group), s.k);
     detail::round_head(transposed(detail::head(v, b, h / group)), s.v_t);
-    for (index_t first = 0; first < seq; first += attention_tile) {
-      const index_t m = std::min(attention_tile, seq - first);
+    for (index_t first = past; first < seq; first = detail::next_block(first)) {
+      const index_t m = std::min(detail::next_block(first), seq) - first;
       const detail::block_starts from(starts, seq, b, first, m);
-      detail::tiled_forward_block(model, s, first, m, from, attention_scale(dim), detail::head(o, b, h),
-                                  lse + (b * heads + h) * seq);
+      detail::tiled_forward_block(model, s, past, first, m, from, attention_scale(dim), detail::head(o, b, h),
+                                  lse + (b * heads + h) * queries);
     }
   });
 }
