@@ -3,14 +3,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds one libFuzzer program with clang's sanitizers and runs it for a moment from a fixed seed.
 
-usage: fuzz.py ROOT NAME RUNS [DIRECTORY SECONDS]
+usage: fuzz.py ROOT NAME RUNS [brief | DIRECTORY SECONDS]
 NAME: tests/fuzz/NAME_fuzz.cpp, starting from the files in tests/fuzz/corpus/NAME if there are any; its line
 "// fuzz: ..." names what else is compiled and linked. Exit status 77 (skipped) without clang++-14, its run-time
 libraries or such a library.
+brief: without the checks of each pointer, which are most of the compile time; the address sanitizer still sees a wrong access.
 DIRECTORY SECONDS: a long run instead, which keeps program, corpus and inputs that fail in that directory and goes on
-from them. It is several times as fast: bounds are checked by libstdc++'s assertions and undefined behaviour traps, but
-there is no address sanitizer; run its corpus through one afterwards (the default mode does, with the corpus copied).
+from them. It is many times as fast: bounds are checked by libstdc++'s assertions and undefined behaviour traps, but
+there is no address sanitizer, comparisons are not traced, and inputs to change are chosen evenly, as the choice of
+the rarest and shortest takes longer than most targets do. Run its corpus through the default mode afterwards (copied
+to the corpus). Each source is compiled through ccache where that is installed.
 """
+import concurrent.futures
+import os
 import shlex
 import shutil
 import subprocess
@@ -22,13 +27,32 @@ from pathlib import Path
 # Names are suggested by a loop over pairs of letters, whose comparisons would be most of what is traced.
 NOT_TRACED = "fun:*edit_cost*\nfun:*nearest_name*\n"
 SANITIZED = ["-O1", "-g", "-march=native", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
-FAST = ["-O2", "-march=native", "-D_GLIBCXX_ASSERTIONS", "-fsanitize=fuzzer,undefined", "-fsanitize-trap=undefined"]
+BRIEF = ["-fno-sanitize=null,alignment,object-size,vptr,pointer-overflow"]
+FAST = ["-O2", "-march=native", "-D_GLIBCXX_ASSERTIONS", "-fsanitize=fuzzer,undefined", "-fsanitize-trap=undefined",
+        "-fno-sanitize-coverage=trace-cmp"]
+
+
+def build(compiler, sources, flags, libraries, scratch):
+    """Compiles and links ./fuzz in the directory; what failed, or None."""
+    ccache = [shutil.which("ccache")] if shutil.which("ccache") else []
+    objects = [f"{number}.o" for number in range(len(sources))]
+    compiling = [[*ccache, compiler, *flags, "-c", str(source), "-o", object_file]
+                 for source, object_file in zip(sources, objects)]
+
+    def called(command):
+        done = subprocess.run(command, cwd=scratch, capture_output=True, text=True,
+                              env=os.environ | {"CCACHE_NOHASHDIR": "1"})  # another folder each time
+        return f"{shlex.join(command)}\n{done.stderr}" if done.returncode else None
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        failed = [fault for fault in pool.map(called, compiling) if fault]
+    return failed[0] if failed else called([compiler, *flags, *objects, "-o", "fuzz", *libraries, "-pthread", "-lz"])
 
 
 def long_run(program, corpus, runs, directory, seconds):
     """The totals of a run that goes on from what is in the directory."""
     fuzzed = subprocess.run([program, f"-runs={runs}", f"-max_total_time={seconds}", "-max_len=256", "-reload=0",
-                             "-print_final_stats=1", corpus], cwd=directory, stderr=subprocess.PIPE, text=True,
+                             "-entropic=0", "-reduce_inputs=0", "-print_final_stats=1", corpus], cwd=directory, stderr=subprocess.PIPE, text=True,
                             encoding="utf-8", errors="replace")
     lines = fuzzed.stderr.splitlines()
     covered = [line for line in lines if " cov: " in line][-1:]
@@ -36,7 +60,7 @@ def long_run(program, corpus, runs, directory, seconds):
     return 1 if fuzzed.returncode else 0
 
 
-def main(root, name, runs, directory=None, seconds=0):
+def main(root, name, runs, brief=False, directory=None, seconds=0):
     compiler = shutil.which("clang++-14")
     if compiler is None:
         print("no clang++-14")
@@ -47,8 +71,11 @@ def main(root, name, runs, directory=None, seconds=0):
     if any(word.startswith("-lsentencepiece") for word in extra) and not Path("/usr/include/sentencepiece_processor.h").exists():
         print("no libsentencepiece-dev")
         return 77
-    extra = [word if word.startswith(("-l", "-D")) else "-I" + str(root / word[2:]) if word.startswith("-I") else str(root / word)
-             for word in extra]
+    libraries = [word for word in extra if word.startswith("-l")]
+    flags = ["-I" + str(root / word[2:]) if word.startswith("-I") else word for word in extra if word.startswith(("-I", "-D"))]
+    sources = [source, *(root / word for word in extra if not word.startswith("-"))]
+    flags += ["-std=c++20", *(FAST if directory else SANITIZED + BRIEF if brief else SANITIZED),
+              "-fsanitize-coverage-ignorelist=not_traced", f"-I{root}/include", "-pthread"]
     with tempfile.TemporaryDirectory() as scratch:
         if directory is not None:
             scratch = directory / name
@@ -58,12 +85,10 @@ def main(root, name, runs, directory=None, seconds=0):
         if start.is_dir():
             shutil.copytree(start, corpus, dirs_exist_ok=True)
         (Path(scratch) / "not_traced").write_text(NOT_TRACED)
-        build = [compiler, "-std=c++20", *(FAST if directory else SANITIZED), "-fsanitize-coverage-ignorelist=not_traced",
-                 f"-I{root}/include", str(source), "-o", "fuzz", "-pthread", *extra, "-lz"]
-        compiled = subprocess.run(build, cwd=scratch, capture_output=True, text=True)
-        if compiled.returncode != 0:
-            print(f"{shlex.join(build)}\n{compiled.stderr}")
-            without_runtime = "libclang_rt" in compiled.stderr
+        fault = build(compiler, sources, flags, libraries, scratch)
+        if fault is not None:
+            print(fault)
+            without_runtime = "libclang_rt" in fault
             if without_runtime:
                 print("no libclang-rt-14-dev")
             return 77 if without_runtime else 1
@@ -82,7 +107,7 @@ def main(root, name, runs, directory=None, seconds=0):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (4, 6):
+    if len(sys.argv) not in (4, 6) and sys.argv[4:] != ["brief"]:
         sys.exit(__doc__)
     LONG = (Path(sys.argv[4]).resolve(), int(sys.argv[5])) if len(sys.argv) == 6 else ()
-    sys.exit(main(Path(sys.argv[1]).resolve(), sys.argv[2], int(sys.argv[3]), *LONG))
+    sys.exit(main(Path(sys.argv[1]).resolve(), sys.argv[2], int(sys.argv[3]), sys.argv[4:] == ["brief"], *LONG))
