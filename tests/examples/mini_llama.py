@@ -754,6 +754,34 @@ class BadFiles(Scratch):
         self.refuse(self.train_command("out", schedule="heal_gradient_noise"), "heal_gradient_noise: phases[1].trigger", "never fires")
         self.refuse(self.train_command("out", schedule="heal_plateau"), "heal_plateau: phases[1].trigger.patience", "never fires")
 
+    def test_triggers_by_the_evaluations_that_there_are(self):
+        """By sequences, as MLPerf's rules have them: eval_every says nothing then."""
+        self.write("heal.json", {"phases": [{"recipe": "mxfp4"}, {"recipe": "bf16", "trigger": {"patience": 1, "min_delta": 10}}]})
+        self.train("run", schedule="heal.json", eval_every=1000, eval_every_samples=6)  # two a step: behind 3 and 6
+        self.assertEqual([r["step"] for r in records(self.folder / "run/log.jsonl", "switch")], [6])
+        self.refuse(self.train_command("out", schedule="heal.json", eval_every=1, eval_every_samples=8),
+                    "heal.json: phases[1].trigger.patience: never fires", "8 sequences (2 a step)", "end at step 8")
+        lora = {"mlperf": "llama2_70b_lora", "eval_every_samples": 2, "eval_windows": 4, "final_eval_windows": 4}
+        self.train("left-out", schedule="heal.json", **lora)  # the first two are left out
+        self.assertEqual([r["step"] for r in records(self.folder / "left-out/log.jsonl", "switch")], [4])
+        self.refuse(self.train_command("out", schedule="heal.json", **{**lora, "steps": 4}), "the first 2 times left out")
+
+    def test_triggers_without_noise(self):
+        trigger = {"kind": "gradient_noise", "patience": 1, "every": 1}
+        self.write("ends.json", {"base": "mxfp4", "bf16_last_layers": 1})
+        self.write("wgrad.json", {"wgrad": {"dy": {"format": "mxfp8_e4m3"}}})
+        self.write("head.json", {"head": {"fprop": {"x": {"format": "mxfp8_e4m3"}}}})
+        self.train("base", schedule="bf16")
+        for recipe, refused, more in (("ends.json", True, ()), ("wgrad.json", False, ()), ("head.json", False, ()),
+                                      ("wgrad.json", True, ("--init", "base", "--lora-rank", 2))):
+            self.write("heal.json", {"phases": [{"recipe": recipe}, {"recipe": "bf16", "trigger": {**trigger, "ratio": 1e9}}]})
+            command = self.train_command("out", "--overwrite", *more, schedule="heal.json")
+            if refused:
+                self.refuse(command, "heal.json: phases[1].trigger.kind", "no quantization noise")
+            else:
+                self.succeed(*command)
+                self.assertEqual([r["step"] for r in records(self.folder / "out/log.jsonl", "switch")], [1])
+
 
 class BadCheckpoints(Scratch):
     def damaged(self, name, content):

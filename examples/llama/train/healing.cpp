@@ -98,7 +98,7 @@ void trainer::observe_noise(const std::vector<float>& reference) {
 void trainer::observe_validation(double loss) {
   const nn::resolved_phase* const next = state_.next_phase();
   if (next == nullptr || !next->trigger || next->trigger->kind != nn::trigger_kind::plateau) return;
-  if (!is_evaluated_at(state_.run.train, state_.step)) return;  // the evaluation at the end of a run
+  if (!evaluation_times(state_.run.train).includes(state_.step)) return;  // the evaluation at the end of a run
   if (llama::observes(*next->trigger, state_.step, state_.phase_start)) {
     llama::observe(*next->trigger, loss, state_.trigger);
   }

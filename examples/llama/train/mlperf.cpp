@@ -42,16 +42,14 @@ void set_mlperf_defaults(train_options& o) {
   }
 }
 
-bool is_evaluated_at(const train_options& o, std::int64_t step) {
-  if (o.eval_every_samples == 0) return step % o.eval_every == 0;
-  if (step == 0) return false;
+llama::measurement_times evaluation_times(const train_options& o) {
+  if (o.eval_every_samples == 0) return {o.eval_every, 1, 0, true};
   const std::int64_t samples = std::int64_t{o.batch} * o.accumulate;
-  const std::int64_t done = step * samples / o.eval_every_samples;
   // LoRA's first evaluations are left out.
   const auto skipped = o.mlperf == "llama2_70b_lora"
                            ? static_cast<std::int64_t>(std::floor(0.125 * static_cast<double>(samples) + 2))
                            : 0;
-  return done > (step - 1) * samples / o.eval_every_samples && done > skipped;
+  return {o.eval_every_samples, samples, skipped};
 }
 
 namespace {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "options.hpp"
+#include "rotoscale/llama/trigger.hpp"
 #include "train/log.hpp"
 
 namespace rotoscale::llama_program {
@@ -17,8 +18,8 @@ namespace rotoscale::llama_program {
 /// Gives `o` the values that the rules of its benchmark fix, or that its reference has.
 void set_mlperf_defaults(train_options& o);
 
-/// Does the rule of evaluations ask for one behind `step` steps? The end of a run has one in any case.
-bool is_evaluated_at(const train_options& o, std::int64_t step);
+/// When a run is evaluated; its end is in any case.
+llama::measurement_times evaluation_times(const train_options& o);
 
 /// The lines of a run that begins now, its initialization at `began_ms` (milliseconds since 1970).
 std::unique_ptr<log_sink> make_mlperf_log(const std::filesystem::path& path, std::int64_t began_ms);

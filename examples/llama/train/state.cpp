@@ -19,6 +19,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
+/// Before anything of the run is allocated: a trigger that never fires.
+void check_triggers(const std::vector<nn::resolved_phase>& phases, const run_options& run, const std::string& where) {
+  const llama::triggered_run facts{run.train.steps, evaluation_times(run.train), run.model.num_hidden_layers,
+                                   run.lora.has_value()};
+  if (const auto fault = llama::find_trigger_fault(phases, facts)) throw io::error(where, *fault);
+}
+
 void check_phases(const trainer_state& s, const std::string& where) {
   for (const nn::resolved_phase& p : s.phases) check_blocks(s.run, p.recipe, where);
 }
@@ -37,12 +44,11 @@ trainer_state new_run(run_options options, const std::string& where) {
   trainer_state state;
   const nn::schedule schedule = llama::load_schedule(options.schedule);
   state.phases = llama::resolve(schedule, options.train.steps, options.schedule);
-  const auto fault = llama::find_trigger_fault(state.phases, options.train.steps, options.train.eval_every);
-  if (fault) throw io::error(options.schedule, *fault);
+  check_triggers(state.phases, options, options.schedule);
   if (options.name.empty()) options.name = schedule.name;
   state.run = std::move(options);
   check_phases(state, where);
-  state.evaluation_due = is_evaluated_at(state.run.train, 0);
+  state.evaluation_due = evaluation_times(state.run.train).includes(0);
   return state;
 }
 
@@ -60,8 +66,7 @@ trainer_state read_trainer_state(const fs::path& checkpoint) {
     if (const auto fault = find_fault(state.phases[i].recipe)) throw io::error(where, *fault);
   }
   llama::check_order(state.phases, state.run.train.steps, path);
-  const auto fault = llama::find_trigger_fault(state.phases, state.run.train.steps, state.run.train.eval_every);
-  if (fault) throw io::error(path, *fault);
+  check_triggers(state.phases, state.run, path);
   const bool is_phase = state.phase >= 0 && state.phase < static_cast<std::int64_t>(state.phases.size()) &&
                         state.phase_start >= 0 && state.phase_start <= state.step;
   if (!is_phase) throw io::error(path, "phase, phase_start: not those of a run of mini-llama");

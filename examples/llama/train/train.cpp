@@ -59,7 +59,7 @@ std::optional<std::string> trainer::train_step() {
   state_.recent_loss = state_.step == 0 ? loss : std::fma(0.1, loss - state_.recent_loss, state_.recent_loss);
   ++state_.step;
   state_.tokens += step_tokens;
-  state_.evaluation_due = is_evaluated_at(o, state_.step) || state_.step == state_.end();
+  state_.evaluation_due = evaluation_times(o).includes(state_.step) || state_.step == state_.end();
   const double rate_of_tokens = static_cast<double>(step_tokens) / step_seconds;
   const double flops = flops_per_token_ * rate_of_tokens;
   log_->write({{"event", "step"},

@@ -56,6 +56,11 @@ inline std::optional<std::string> find_block_fault(const linear_axes& l, const n
 
 }  // namespace detail
 
+/// Is a decoder layer left under the recipe's own GEMMs, where layers at the ends stay in BF16?
+inline bool has_own_layers(const nn::recipe& r, int layers) {
+  return std::int64_t{r.bf16_first_layers} + r.bf16_last_layers < layers;
+}
+
 /// A sentence that names the field of the model and the operand that do not fit each other, or nothing.
 inline std::optional<std::string> find_block_fault(const model_config& c, const nn::recipe& r, const pass_extents& p) {
   const detail::named_extent hidden{"hidden_size", c.hidden_size}, inner{"intermediate_size", c.intermediate_size},
@@ -65,7 +70,7 @@ inline std::optional<std::string> find_block_fault(const model_config& c, const 
                                         {{query}, {hidden}, {tokens}},
                                         {{hidden}, {inner}, {tokens}},
                                         {{inner}, {hidden}, {tokens}}};
-  if (r.bf16_first_layers + r.bf16_last_layers < c.num_hidden_layers) {
+  if (has_own_layers(r, c.num_hidden_layers)) {
     for (const detail::linear_axes& l : layers) {
       if (auto f = detail::find_block_fault(l, r, p.training, "")) return f;
     }

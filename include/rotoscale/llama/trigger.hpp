@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Triggers of healing: what they have seen, when they fire, and whether they can at all.
+// Triggers of healing: when they measure, what they have seen, when they fire, and whether they can at all.
 #pragma once
 
 #include <algorithm>
@@ -12,10 +12,38 @@
 #include <string>
 #include <vector>
 
+#include "rotoscale/llama/recipe_fit.hpp"
 #include "rotoscale/nn/presets.hpp"
 #include "rotoscale/nn/schedule.hpp"
 
 namespace rotoscale::llama {
+
+/// Behind which optimizer steps something is measured, such as the validation loss: behind each that completes another
+/// `every` units of work, a step being `per_step` of them; the first `skipped` times are left out.
+struct measurement_times {
+  std::int64_t every = 1;     ///< steps, or sequences
+  std::int64_t per_step = 1;  ///< of the same unit
+  std::int64_t skipped = 0;   ///< multiples of `every` that do not count
+  bool at_start = false;      ///< also before the first step?
+
+  /// Is step `step` (so many are done) one of them?
+  bool includes(std::int64_t step) const { return step == 0 ? at_start : nth(step, 1) == step; }
+  /// The n-th of them (from 1) that is not before step `first`, itself at least 1; the largest number where it is
+  /// beyond all runs.
+  std::int64_t nth(std::int64_t first, std::int64_t n) const {
+    const std::int64_t multiple = std::max((first - 1) * per_step / every, skipped) + 1;
+    if (every <= per_step) return reached(multiple) + n - 1;  // every step from there on
+    return reached(multiple + n - 1);
+  }
+
+ private:
+  /// The first step behind which `multiple` times `every` are done.
+  std::int64_t reached(std::int64_t multiple) const {
+    if (multiple > std::numeric_limits<std::int64_t>::max() / every) return std::numeric_limits<std::int64_t>::max();
+    const std::int64_t work = multiple * every;
+    return work / per_step + (work % per_step != 0);
+  }
+};
 
 /// What a trigger has seen in the phase before the one it starts: part of a checkpoint.
 struct trigger_state {
@@ -55,9 +83,15 @@ inline bool observes(const nn::trigger& t, std::int64_t step, std::int64_t enter
   return step - entered >= std::max<std::int64_t>(1, t.not_before);
 }
 
+/// When a trigger measures, in a run that is evaluated at those times.
+inline measurement_times times_of(const nn::trigger& t, const measurement_times& evaluations) {
+  return t.kind == nn::trigger_kind::plateau ? evaluations : measurement_times{t.every};
+}
+
 /// Is the gradient noise of the coming step (`step` are done) measured?
 inline bool measures_noise(const nn::trigger& t, std::int64_t step, std::int64_t entered) {
-  return t.kind == nn::trigger_kind::gradient_noise && observes(t, step + 1, entered) && (step + 1) % t.every == 0;
+  return t.kind == nn::trigger_kind::gradient_noise && observes(t, step + 1, entered) &&
+         times_of(t, {}).includes(step + 1);
 }
 
 /// |g| / |g - reference| over all elements; infinite where the two are equal.
@@ -79,23 +113,54 @@ inline nn::recipe noise_reference(const nn::recipe& r) {
   return reference;
 }
 
-/// Steps between a trigger's measurements, all of which lie at multiples of it.
-inline std::int64_t interval(const nn::trigger& t, std::int64_t eval_every) {
-  return t.kind == nn::trigger_kind::plateau ? eval_every : t.every;
+/// Does a gradient differ from noise_reference's, of GEMMs with operands narrower than BF16? Layers that stay in BF16 do
+/// not count, nor the weight gradients of frozen weights, which are not computed.
+inline bool has_noise(const nn::recipe& r, int layers, bool is_frozen) {
+  const auto any = [&](const nn::linear_recipe& l) {
+    return is_quantized(l.fprop) || is_quantized(l.dgrad) || (!is_frozen && is_quantized(l.wgrad));
+  };
+  return (has_own_layers(r, layers) && any(r)) || (r.head && any(*r.head));
 }
 
 /// The earliest step behind which the trigger fires, in a phase that begins at `entered`.
-inline std::int64_t earliest(const nn::trigger& t, std::int64_t entered, std::int64_t eval_every) {
-  const std::int64_t every = interval(t, eval_every), first = entered + std::max<std::int64_t>(1, t.not_before);
+inline std::int64_t earliest(const nn::trigger& t, std::int64_t entered, const measurement_times& evaluations) {
   // A plateau's first measurement is what the others are compared with.
-  const std::int64_t measurements = t.patience + (t.kind == nn::trigger_kind::plateau);
-  return ((first + every - 1) / every + measurements - 1) * every;
+  const std::int64_t measurements = std::int64_t{t.patience} + (t.kind == nn::trigger_kind::plateau);
+  return times_of(t, evaluations).nth(entered + std::max<std::int64_t>(1, t.not_before), measurements);
 }
 
-/// What is wrong with the triggers of a run of `steps` steps, one of them never firing included:
-/// "phases[1].trigger...".
-inline std::optional<std::string> find_trigger_fault(const std::vector<nn::resolved_phase>& phases, std::int64_t steps,
-                                                     std::int64_t eval_every) {
+/// What of a run decides whether triggers can fire.
+struct triggered_run {
+  std::int64_t steps = 0;         ///< of the run
+  measurement_times evaluations;  ///< of the validation loss
+  int layers = 1;                 ///< decoder layers of the model
+  bool is_frozen = false;         ///< do adapters train beside given weights?
+};
+
+namespace detail {
+
+/// "50 steps", "384 sequences (8 a step, the first 3 times left out)".
+inline std::string interval_text(const measurement_times& times) {
+  if (times.at_start || (times.per_step == 1 && times.skipped == 0)) return std::to_string(times.every) + " steps";
+  return std::to_string(times.every) + " sequences (" + std::to_string(times.per_step) + " a step" +
+         (times.skipped == 0 ? "" : ", the first " + std::to_string(times.skipped) + " times left out") + ")";
+}
+
+/// Of the trigger's fields alone.
+inline std::optional<std::string> find_trigger_fault(const nn::trigger& t) {
+  if (t.patience < 1) return "patience: must be at least 1";
+  if (!(t.min_delta >= 0.0)) return "min_delta: must not be negative";
+  if (!(t.ratio > 0.0)) return "ratio: never fires, since no ratio is below " + std::to_string(t.ratio);
+  if (t.every < 1) return "every: must be at least 1";
+  if (t.not_before < 0) return "not_before: must not be negative";
+  return std::nullopt;
+}
+
+}  // namespace detail
+
+/// What is wrong with the triggers of a run, one of them never firing included: "phases[1].trigger...".
+inline std::optional<std::string> find_trigger_fault(const std::vector<nn::resolved_phase>& phases,
+                                                     const triggered_run& run) {
   std::int64_t entered = 0;  // at the earliest
   for (std::size_t i = 1; i < phases.size(); ++i) {
     const nn::resolved_phase& p = phases[i];
@@ -105,23 +170,20 @@ inline std::optional<std::string> find_trigger_fault(const std::vector<nn::resol
     }
     const nn::trigger& t = *p.trigger;
     const std::string where = "phases[" + std::to_string(i) + "].trigger.";
-    if (t.patience < 1) return where + "patience: must be at least 1";
-    if (!(t.min_delta >= 0.0)) return where + "min_delta: must not be negative";
-    if (!(t.ratio > 0.0)) return where + "ratio: never fires, since no ratio is below " + std::to_string(t.ratio);
-    if (t.every < 1) return where + "every: must be at least 1";
-    if (t.not_before < 0) return where + "not_before: must not be negative";
-    const std::int64_t every = interval(t, eval_every);
-    if (every > steps || t.not_before > steps) {
-      return where + "not_before: never fires, since it measures every " + std::to_string(every) +
-             " steps behind step " + std::to_string(t.not_before) + " and the run has " + std::to_string(steps);
+    if (const auto fault = detail::find_trigger_fault(t)) return where + *fault;
+    if (t.not_before > run.steps) {
+      return where + "not_before: never fires, since " + std::to_string(t.not_before) +
+             " steps are more than the run has, " + std::to_string(run.steps);
     }
-    if (t.kind == nn::trigger_kind::gradient_noise && !nn::is_quantized(phases[i - 1].recipe)) {
-      return where + "kind: never fires, since recipe " + phases[i - 1].recipe.name + " has no quantization noise";
+    const nn::recipe& before = phases[i - 1].recipe;
+    if (t.kind == nn::trigger_kind::gradient_noise && !has_noise(before, run.layers, run.is_frozen)) {
+      return where + "kind: never fires, since recipe " + before.name + " has no quantization noise in this model";
     }
-    const std::int64_t fires = earliest(t, entered, eval_every);
+    const std::int64_t fires = earliest(t, entered, run.evaluations);
     if (fires >= p.from_step) {
       return where + "patience: never fires, since " + std::to_string(t.patience) + " measurements, one every " +
-             std::to_string(every) + " steps, end at step " + std::to_string(fires) +
+             detail::interval_text(times_of(t, run.evaluations)) + ", end " +
+             (fires > run.steps ? "behind the run" : "at step " + std::to_string(fires)) +
              " and the phase before it ends at step " + std::to_string(p.from_step);
     }
     entered = fires;

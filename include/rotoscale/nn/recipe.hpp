@@ -179,19 +179,35 @@ constexpr bool is_all_fp32(const linear_recipe& r) {
   }
   return true;
 }
+/// The same operand everywhere; wgrad writes FP32, as main gradients are.
+inline linear_recipe uniform_gemms(const operand_recipe& operand, operand_format output) {
+  const gemm_recipe g{operand, operand, fp32_fma_chain_contract, output};
+  linear_recipe all{g, g, g};
+  all.wgrad.output = operand_format::fp32;
+  return all;
+}
+/// The output head's GEMMs. Where the recipe has none: FP32 if all its own are, otherwise BF16, under the contracts of
+/// those of its own that are BF16's.
+inline linear_recipe head_of(const recipe& r) {
+  if (r.head) return *r.head;
+  const operand_format f = is_all_fp32(r) ? operand_format::fp32 : operand_format::bf16;
+  linear_recipe head = uniform_gemms({f}, f);
+  for (const auto gemm : {&linear_recipe::fprop, &linear_recipe::dgrad, &linear_recipe::wgrad}) {
+    const gemm_recipe& own = r.*gemm;
+    const bool is_bf16 = own.left.format == operand_format::bf16 && own.right.format == operand_format::bf16;
+    if (is_bf16) (head.*gemm).accumulate = own.accumulate;
+  }
+  return head;
+}
+
 /// Does a weight have to be quantized in every step, whether it changes or not?
 constexpr bool redraws_signs_of_weights(const linear_recipe& r) {
   return r.fprop.right.rotation.signs == sign_kind::step || r.dgrad.right.rotation.signs == sign_kind::step;
 }
 
-/// Is any operand narrower than BF16?
-constexpr bool is_quantized(const linear_recipe& r) {
-  for (const gemm_recipe* g : {&r.fprop, &r.dgrad, &r.wgrad}) {
-    for (const operand_recipe* o : {&g->left, &g->right}) {
-      if (element_format(o->format).bits() < 16) return true;
-    }
-  }
-  return false;
+/// Is an operand narrower than BF16?
+constexpr bool is_quantized(const gemm_recipe& g) {
+  return element_format(g.left.format).bits() < 16 || element_format(g.right.format).bits() < 16;
 }
 
 /// Is any operand of per-tensor FP8?

@@ -1,9 +1,13 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Triggers: when they fire, the earliest step at which they can, and those that never can.
+// Triggers: when they measure and fire, the earliest step at which they can, and those that never can.
 #include "rotoscale/llama/trigger.hpp"
 
 #include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
 
 #include "rotoscale/io/json.hpp"
 #include "rotoscale/llama/schedule.hpp"
@@ -32,9 +36,16 @@ std::vector<nn::resolved_phase> phases_of(const nn::trigger& t, std::int64_t ste
   return llama::resolve({"s", {{first}, {"fp8_amd", at, 0, nn::gemm_scope::all, nn::scale_handover::reset, t}}}, steps,
                         "s");
 }
+llama::measurement_times every(std::int64_t steps) { return {steps, 1, 0, true}; }
 std::string fault(const nn::trigger& t, std::int64_t steps, std::int64_t eval_every, double at = 0,
                   const char* first = "mxfp4_h16") {
-  return llama::find_trigger_fault(phases_of(t, steps, at, first), steps, eval_every).value_or("");
+  return llama::find_trigger_fault(phases_of(t, steps, at, first), {steps, every(eval_every)}).value_or("");
+}
+/// Of a recipe before a trigger by gradient noise, in a model of 4 layers.
+std::string noise_fault(const nn::recipe& before, bool is_frozen = false) {
+  std::vector<nn::resolved_phase> phases = phases_of(noise(1, 1, 1), 100);
+  phases[0].recipe = before;
+  return llama::find_trigger_fault(phases, {100, every(1), 4, is_frozen}).value_or("");
 }
 
 }  // namespace
@@ -69,24 +80,47 @@ TEST_CASE("a trigger that has fired has fired; its state reads back") {
   CHECK((read.value == s.value && read.measurements == 1 && read.count == 0));
 }
 
+TEST_CASE("times of measurements by steps and by sequences, counted one after another") {
+  const llama::measurement_times by_steps = every(4);
+  CHECK((by_steps.includes(0) && by_steps.includes(4) && !by_steps.includes(5) && by_steps.includes(8)));
+  for (const auto& [units, per_step, skipped] : {std::array<std::int64_t, 3>{1, 1, 0}, {3, 1, 0}, {384, 8, 3}, {16, 2, 2},
+                                                 {7, 2, 0}, {5, 5, 0}, {5, 7, 0}, {5, 7, 4}, {3, 50, 9}, {50, 3, 1}}) {
+    const llama::measurement_times times{units, per_step, skipped};
+    CHECK_FALSE(times.includes(0));
+    std::vector<std::int64_t> found;  // as a run would count its sequences
+    for (std::int64_t step = 1; step <= 1000; ++step) {
+      const std::int64_t before = (step - 1) * per_step / units, now = step * per_step / units;
+      const bool expected = now > before && now > skipped;
+      CHECK(times.includes(step) == expected);
+      if (expected) found.push_back(step);
+    }
+    for (std::int64_t first = 1; first <= 200; ++first) {
+      const auto begin = std::lower_bound(found.begin(), found.end(), first);
+      for (std::ptrdiff_t n = 1; n <= 4 && n <= found.end() - begin; ++n) CHECK(times.nth(first, n) == begin[n - 1]);
+    }
+  }
+  const llama::measurement_times never{1'000'000'000'000, 1, 32'000'002};
+  CHECK(never.nth(1, 1) == std::numeric_limits<std::int64_t>::max());
+}
+
 TEST_CASE("the earliest step is the one of a run that shows it in every measurement") {
-  for (const std::int64_t every : {1, 3, 50}) {
+  for (const std::int64_t steps : {1, 3, 50}) {
     for (const std::int64_t entered : {0, 1, 49, 50, 51}) {
       for (const std::int64_t not_before : {0, 1, 2, 60}) {
         for (const int patience : {1, 3}) {
-          nn::trigger t = noise(patience, 1.0, every), p = plateau(patience);
+          nn::trigger t = noise(patience, 1.0, steps), p = plateau(patience);
           t.not_before = p.not_before = not_before;
           llama::trigger_state s, q;
           std::int64_t noise_step = 0, plateau_step = 0;
           for (std::int64_t done = entered; noise_step == 0 || plateau_step == 0; ++done) {
             if (llama::measures_noise(t, done, entered)) llama::observe(t, 0.5, s);
-            const bool evaluated = (done + 1) % every == 0 && llama::observes(p, done + 1, entered);
+            const bool evaluated = (done + 1) % steps == 0 && llama::observes(p, done + 1, entered);
             if (evaluated) llama::observe(p, 2.0, q);
             if (s.fired && noise_step == 0) noise_step = done + 1;
             if (q.fired && plateau_step == 0) plateau_step = done + 1;
           }
-          CHECK(llama::earliest(t, entered, 1000) == noise_step);
-          CHECK(llama::earliest(p, entered, every) == plateau_step);
+          CHECK(llama::earliest(t, entered, every(1000)) == noise_step);
+          CHECK(llama::earliest(p, entered, every(steps)) == plateau_step);
         }
       }
     }
@@ -118,6 +152,54 @@ TEST_CASE("a trigger that can never fire is refused by the field that prevents i
   CHECK(fault(late, 100, 5) == "phases[1].trigger.not_before: must not be negative");
   // After another trigger: from that one's earliest step on.
   const nn::schedule two{"two", {{"mxfp4"}, {"fp8_amd", 0, 0, {}, {}, plateau(1)}, {"bf16", 0, 0, {}, {}, plateau(1)}}};
-  CHECK_FALSE(llama::find_trigger_fault(llama::resolve(two, 21, "two"), 21, 5));
-  CHECK(llama::find_trigger_fault(llama::resolve(two, 20, "two"), 20, 5)->starts_with("phases[2].trigger.patience"));
+  const auto fault_of = [&](std::int64_t steps) {
+    return llama::find_trigger_fault(llama::resolve(two, steps, "two"), {steps, every(5)}).value_or("");
+  };
+  CHECK(fault_of(21) == "");
+  CHECK(fault_of(20).starts_with("phases[2].trigger.patience"));
+}
+
+TEST_CASE("a plateau is measured when the run is evaluated") {
+  const auto phases = phases_of(plateau(1), 100);
+  const auto fault_of = [&](const llama::measurement_times& evaluations) {
+    return llama::find_trigger_fault(phases, {100, evaluations}).value_or("");
+  };
+  CHECK(fault_of({98, 2}) == "");           // behind steps 49 and 98
+  CHECK(fault_of({100, 2}) ==               // behind 50 and 100
+        "phases[1].trigger.patience: never fires, since 1 measurements, one every 100 sequences (2 a step), end at step "
+        "100 and the phase before it ends at step 100");
+  CHECK(fault_of({66, 2, 0}) == "");        // behind 33, 66 and 99
+  CHECK(fault_of({66, 2, 1}) == "");        // behind 66 and 99
+  CHECK(fault_of({66, 2, 2}).find("66 sequences (2 a step, the first 2 times left out), end behind the run and") !=
+        std::string::npos);
+}
+
+TEST_CASE("gradient noise needs operands narrower than BF16 in GEMMs that are computed") {
+  const nn::recipe bf16 = llama::load_recipe("bf16"), mxfp4 = llama::load_recipe("mxfp4");
+  nn::recipe r = mxfp4;
+  CHECK(noise_fault(r) == "");
+  r.bf16_first_layers = 3;
+  CHECK(noise_fault(r) == "");
+  r.bf16_last_layers = 1;
+  CHECK(noise_fault(r) ==
+        "phases[1].trigger.kind: never fires, since recipe mxfp4 has no quantization noise in this model");
+  r.bf16_first_layers = r.bf16_last_layers = std::numeric_limits<int>::max();
+  CHECK(noise_fault(r) != "");
+  r.head = mxfp4;  // is not one of the layers
+  CHECK(noise_fault(r) == "");
+  for (const auto gemm : {&nn::linear_recipe::fprop, &nn::linear_recipe::dgrad, &nn::linear_recipe::wgrad}) {
+    const bool is_wgrad = gemm == &nn::linear_recipe::wgrad;
+    r = bf16;
+    r.*gemm = mxfp4.*gemm;
+    CHECK(noise_fault(r) == "");
+    CHECK(noise_fault(r, true).empty() != is_wgrad);
+    r = bf16;
+    r.head = bf16;
+    (*r.head).*gemm = mxfp4.*gemm;
+    CHECK(noise_fault(r) == "");
+    CHECK(noise_fault(r, true).empty() != is_wgrad);
+  }
+  r = bf16;
+  r.dgrad.left = mxfp4.dgrad.left;  // one operand
+  CHECK(noise_fault(r, true) == "");
 }
