@@ -35,8 +35,8 @@ struct loaded_model {
     const std::string config = weights.config().string();
     state.run.model = llama::read_model_config(io::read_json(config), config);
     own_recipe = own && a.schedule_override.empty();
-    recipe =
-        own_recipe ? state.recipe() : llama::load_recipe(a.schedule_override.empty() ? "bf16" : a.schedule_override);
+    recipe = own_recipe ? state.recipe()
+                        : llama::load_recipe(a.schedule_override.empty() ? "bf16" : a.schedule_override, "--recipe");
     if (!a.tokenizer.empty()) state.run.tokenizer = a.tokenizer;
   }
 

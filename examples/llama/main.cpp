@@ -23,9 +23,13 @@ namespace fs = std::filesystem;
 
 trainer_state begin(const arguments& a) {
   run_options options = a.run;
-  if (!a.schedule_override.empty()) options.schedule = a.schedule_override;
+  std::string schedule_field = a.flags.contains("--schedule") ? "--schedule" : a.config + ": schedule";
+  if (!a.schedule_override.empty()) {
+    options.schedule = a.schedule_override;
+    schedule_field = "--recipe";
+  }
   if (const auto fault = find_fault(options)) throw option_error(a, *fault);
-  return new_run(std::move(options), a.config.empty() ? "arguments" : a.config);
+  return new_run(std::move(options), a.config.empty() ? "arguments" : a.config, schedule_field);
 }
 
 /// Goes on from the first of `points` whose checkpoint is whole; later ones only with --auto-resume, where `wanted` is
@@ -82,6 +86,9 @@ int train(int argc, char** argv, arguments& a) {
   }
   if (a.session.out.empty()) throw io::error("--out", "is required");
   if (a.session.auto_resume && a.session.overwrite) throw io::error("--auto-resume", "excludes --overwrite");
+  if (a.flags.contains("--synthetic-recipe") && a.session.synthetic_warmup == 0) {
+    throw io::error("--synthetic-recipe", "needs --synthetic-warmup and its number of steps");
+  }
   if (a.statistics_every) a.session.statistics_every = *a.statistics_every;
   const trainer_state state = begin(a);
   if (a.session.auto_resume && fs::exists(a.session.out)) {

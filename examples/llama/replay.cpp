@@ -12,6 +12,7 @@
 
 #include "exit_codes.hpp"
 #include "rotoscale/io/safetensors.hpp"
+#include "rotoscale/llama/checkpoint.hpp"
 #include "train/digests.hpp"
 #include "train/train.hpp"
 
@@ -97,13 +98,15 @@ std::optional<std::string> find_difference(const fs::path& run, const fs::path& 
 
 /// The state that the run had behind step `step`; `later` is one that it had later.
 trainer_state state_at(const run_directory& run, std::int64_t step, const trainer_state& later) {
-  return step > 0 ? read_trainer_state(run.checkpoint(step)) : new_run(later.run, run.config().string());
+  const std::string config = run.config().string();
+  return step > 0 ? read_trainer_state(run.checkpoint(step)) : new_run(later.run, config, config + ": schedule");
 }
 
 }  // namespace
 
 int replay(const replay_options& o, std::ostream& out) {
   const step_range steps = parse_steps(o.steps, "--steps");
+  llama::require_run_directory(o.run);
   const run_directory run{fs::path(o.run)};
   for (const std::int64_t step : {steps.first, steps.last}) {
     if (step == 0 || fs::exists(run.checkpoint(step))) continue;

@@ -61,7 +61,7 @@ void trainer::enter_phase() {
     const token_batch data = training_data();
     maxima = model_->observe_maxima(inputs, data.tokens, data.targets, data.document_starts);
   }
-  model_->use(next->recipe, scales, maxima);
+  model_->use(next->recipe, scales, maxima, next->gemms);
   log_->write({{"event", "switch"},
                {"step", state_.step},
                {"from", from},

@@ -26,28 +26,35 @@ void check_triggers(const std::vector<nn::resolved_phase>& phases, const run_opt
   if (const auto fault = llama::find_trigger_fault(phases, facts)) throw io::error(where, *fault);
 }
 
-void check_phases(const trainer_state& s, const std::string& where) {
-  for (const nn::resolved_phase& p : s.phases) check_blocks(s.run, p.recipe, where);
+/// `where`: names the place of phase i.
+template <class Where>
+void check_phases(const trainer_state& s, const Where& where) {
+  for (std::size_t i = 0; i < s.phases.size(); ++i) check_recipe(s.run, s.phases[i].recipe, where(i));
+}
+
+std::string recipe_field(const std::string& file, std::size_t i) {
+  return file + ": phases[" + std::to_string(i) + "].recipe";
 }
 
 }  // namespace
 
-void check_blocks(const run_options& run, const nn::recipe& r, const std::string& where) {
+void check_recipe(const run_options& run, const nn::recipe& r, const std::string& where) {
   const train_options& t = run.train;
-  const auto fault =
-      llama::find_block_fault(run.model, r, {index_t{t.batch} * t.sequence, index_t{t.head_chunk}, true});
+  auto fault = llama::find_block_fault(run.model, r, {index_t{t.batch} * t.sequence, index_t{t.head_chunk}, true});
+  if (!fault && run.lora) fault = llama::find_frozen_fault(run.model, r);
   if (fault) throw io::error(where, "recipe " + r.name + ": " + *fault);
 }
 
-trainer_state new_run(run_options options, const std::string& where) {
+trainer_state new_run(run_options options, const std::string& where, const std::string& schedule_field) {
   if (const auto fault = find_fault(options)) throw io::error(where, *fault);
   trainer_state state;
-  const nn::schedule schedule = llama::load_schedule(options.schedule);
+  const nn::schedule schedule = llama::load_schedule(options.schedule, schedule_field);
   state.phases = llama::resolve(schedule, options.train.steps, options.schedule);
   check_triggers(state.phases, options, options.schedule);
   if (options.name.empty()) options.name = schedule.name;
   state.run = std::move(options);
-  check_phases(state, where);
+  check_phases(state,
+               [&](std::size_t i) { return state.phases.size() == 1 ? where : recipe_field(state.run.schedule, i); });
   state.evaluation_due = evaluation_times(state.run.train).includes(0);
   return state;
 }
@@ -62,8 +69,7 @@ trainer_state read_trainer_state(const fs::path& checkpoint) {
     throw io::error(path, "not the state of a run of mini-llama");
   }
   for (std::size_t i = 0; i < state.phases.size(); ++i) {
-    const std::string where = path + ": phases[" + std::to_string(i) + "]";
-    if (const auto fault = find_fault(state.phases[i].recipe)) throw io::error(where, *fault);
+    if (const auto fault = find_fault(state.phases[i].recipe)) throw io::error(recipe_field(path, i), *fault);
   }
   llama::check_order(state.phases, state.run.train.steps, path);
   check_triggers(state.phases, state.run, path);
@@ -74,7 +80,7 @@ trainer_state read_trainer_state(const fs::path& checkpoint) {
   if (next != nullptr && next->from_step < state.step) {
     throw io::error(path, "phase: the next one began at step " + std::to_string(next->from_step));
   }
-  check_phases(state, path);
+  check_phases(state, [&](std::size_t i) { return recipe_field(path, i); });
   return state;
 }
 

@@ -69,14 +69,15 @@ void describe(Visitor&& v, trainer_state& s) {
   v("trigger", s.trigger, "what the trigger of the next phase has seen");
 }
 
-/// Checks options against each other and resolves the schedule; throws io::error. `where` names the options' source.
-trainer_state new_run(run_options options, const std::string& where);
+/// Checks options against each other and resolves the schedule; throws io::error. `where` names the options' source,
+/// `schedule_field` where the schedule's name was given.
+trainer_state new_run(run_options options, const std::string& where, const std::string& schedule_field);
 
 /// Reads trainer_state.json of a checkpoint; throws io::error for what no run leaves.
 trainer_state read_trainer_state(const std::filesystem::path& checkpoint);
 
-/// Throws io::error where the shapes of a pass do not suit a recipe's blocks.
-void check_blocks(const run_options& run, const nn::recipe& r, const std::string& where);
+/// Throws io::error where a recipe does not suit the shapes of a pass, or a frozen base.
+void check_recipe(const run_options& run, const nn::recipe& r, const std::string& where);
 
 /// What a run asks of its session; with `statistics` also room for those of an observed step.
 llama::session_options session_options_for(const run_options& run, std::size_t memory_limit, bool statistics);

@@ -118,14 +118,19 @@ inline void write_checkpoint(const std::filesystem::path& directory, const sessi
   out.commit();
 }
 
+/// Throws io::error for what is no directory, as checkpoints and runs are.
+inline void require_run_directory(const std::filesystem::path& path) {
+  std::error_code failed;
+  if (!std::filesystem::exists(path, failed)) throw io::error(path.string(), "no such checkpoint or run directory");
+  if (std::filesystem::is_directory(path, failed)) return;
+  throw io::error(path.string(), "not a directory, as checkpoints and runs are");
+}
+
 /// `path` itself if it is a checkpoint, else the newest one of the run directory `path`.
 inline std::filesystem::path find_checkpoint(const std::filesystem::path& path) {
   namespace fs = std::filesystem;
+  require_run_directory(path);
   std::error_code failed;
-  if (!fs::exists(path, failed)) throw io::error(path.string(), "no such checkpoint or run directory");
-  if (!fs::is_directory(path, failed)) {
-    throw io::error(path.string(), "not a directory, as checkpoints and runs are");
-  }
   for (const char* name : {"model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors"}) {
     if (fs::exists(path / name, failed)) return path;
   }

@@ -7,10 +7,12 @@
 
 namespace rotoscale::llama {
 
-inline void session::use(const nn::recipe& r, nn::scale_handover how, const std::vector<float>& maxima) {
+inline void session::use(const nn::recipe& r, nn::scale_handover how, const std::vector<float>& maxima,
+                         nn::gemm_scope switched) {
   constexpr nn::memory_category quantized = nn::memory_category::quantized;
   ops_->synchronize(queue_);  // the operands that go have been read
-  const bool has_scales = how == nn::scale_handover::keep && model_.scales().state().scale != nullptr;
+  const bool keeps_all = how == nn::scale_handover::keep, keeps = keeps_all || switched != nn::gemm_scope::all;
+  const bool has_scales = keeps && model_.scales().state().scale != nullptr;
   const nn::scaling_snapshot scales = has_scales ? model_.scales().save(*ops_, queue_) : nn::scaling_snapshot{};
   ledger_.restart_peak();
   last_switch_ = {ledger_.now()[quantized]};
@@ -19,14 +21,13 @@ inline void session::use(const nn::recipe& r, nn::scale_handover how, const std:
 
   recipe_ = r;
   bind(false);
-  switch (how) {
-    case nn::scale_handover::reset: model_.scales().reset(*ops_, queue_); break;
-    case nn::scale_handover::keep: model_.scales().keep(*ops_, queue_, scales); break;
-    case nn::scale_handover::seed:
-      model_.scales().record(*ops_, queue_, maxima);
-      update_scales();
-      break;
+  if (how == nn::scale_handover::seed) {
+    model_.scales().record(*ops_, queue_, maxima);
+    update_scales();
+  } else {
+    model_.scales().reset(*ops_, queue_);
   }
+  if (has_scales) model_.scales().keep(*ops_, queue_, scales, keeps_all ? nn::gemm_scope::all : switched);
   if (!stash_.empty()) {
     ops_->order(stash_queue_, ops_->record(queue_));
     last_switch_.streamed = stash_.stream(*ops_, stash_queue_, recipe_, model_);

@@ -56,17 +56,7 @@ inline void model::make_linears(const nn::recipe& r) {
   stored_ = nn::storage_for(r.activations);
   constexpr auto fp32 = nn::operand_format::fp32;
   adapter_recipe_ = nn::is_all_fp32(r) ? nn::presets::uniform("fp32", fp32, fp32) : exempt_recipe_;
-  head_recipe_ = adapter_recipe_;
-  // Where the recipe's own GEMMs are BF16's, the head runs under their contracts.
-  const auto follow = [](const nn::gemm_recipe& from, nn::gemm_recipe& to) {
-    if (from.left.format == nn::operand_format::bf16 && from.right.format == nn::operand_format::bf16) {
-      to.accumulate = from.accumulate;
-    }
-  };
-  follow(r.fprop, head_recipe_.fprop);
-  follow(r.dgrad, head_recipe_.dgrad);
-  follow(r.wgrad, head_recipe_.wgrad);
-  if (r.head) head_recipe_ = *r.head;
+  head_recipe_ = nn::head_of(r);
   head_recipe_.fprop.output = nn::operand_format::fp32;  // logits go straight into the loss
   const auto attention = ops_->contract(r.attention, config_.head_size());
   if (!attention) {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Does a recipe's blocks divide a model's shape?
+// Does a recipe fit a model: do its blocks divide the shape, can frozen weights follow it?
 #pragma once
 
 #include <span>
@@ -79,6 +79,21 @@ inline std::optional<std::string> find_block_fault(const model_config& c, const 
   detail::linear_axes head{{hidden}, {vocabulary}, {tokens}};
   if (p.head_chunk < p.tokens) head.tokens.push_back({"head_chunk", p.head_chunk});
   return detail::find_block_fault(head, *r.head, p.training, "head.");
+}
+
+/// The field of a recipe that weights which are quantized once cannot follow, or nothing.
+inline std::optional<std::string> find_frozen_fault(const model_config& c, const nn::recipe& r) {
+  const auto of = [](const nn::linear_recipe& l, const std::string& where) -> std::optional<std::string> {
+    for (const auto& [w, name] : {std::pair{&l.fprop.right, "fprop"}, {&l.dgrad.right, "dgrad"}}) {
+      if (w->rotation.signs != nn::sign_kind::step) continue;
+      return where + name + ".w.rotation.signs: step, but frozen weights are quantized once";
+    }
+    return std::nullopt;
+  };
+  if (has_own_layers(r, c.num_hidden_layers)) {
+    if (auto f = of(r, "")) return f;
+  }
+  return r.head ? of(*r.head, "head.") : std::nullopt;
 }
 
 }  // namespace rotoscale::llama

@@ -19,10 +19,10 @@ namespace rotoscale::llama {
 
 namespace detail {
 
-[[noreturn]] inline void fail_unknown(const std::string& kind, const std::string& name,
+[[noreturn]] inline void fail_unknown(const std::string& field, const std::string& name,
                                       const std::vector<std::string>& valid) {
-  throw io::error(kind + " '" + name + "'",
-                  "neither a preset nor a file; did you mean '" + io::nearest_name(name, valid) + "'?");
+  throw io::error(field, "'" + io::printable(name) + "' is neither a preset nor a file; did you mean '" +
+                             io::nearest_name(name, valid) + "'?");
 }
 
 /// Of any kind: reading says what is wrong with a directory or a device.
@@ -48,14 +48,14 @@ inline std::string take_base(nlohmann::ordered_json& json, const std::string& fi
 }  // namespace detail
 
 /// A preset's recipe, or one read from a JSON file: keys as the log shows them, missing ones as in the preset that
-/// "base" names (default: bf16).
-inline nn::recipe load_recipe(const std::string& name) {
+/// "base" names (default: bf16). `field` is what messages call the name's place.
+inline nn::recipe load_recipe(const std::string& name, const std::string& field = "recipe") {
   std::vector<std::string> valid;
   for (nn::recipe& r : nn::presets::all()) {
     if (r.name == name) return r;
     valid.push_back(r.name);
   }
-  if (!detail::is_file(name)) detail::fail_unknown("recipe", name, valid);
+  if (!detail::is_file(name)) detail::fail_unknown(field, name, valid);
   nlohmann::ordered_json json = io::read_json(name);
   nn::recipe r = load_recipe(detail::take_base(json, name, valid));
   r.name = std::filesystem::path(name).stem().string();
@@ -81,8 +81,9 @@ inline bool is_schedule(const nlohmann::ordered_json& json) {
 
 }  // namespace detail
 
-/// A named schedule, one read from a JSON file, or a recipe (preset or file) used from start to end.
-inline nn::schedule load_schedule(const std::string& name) {
+/// A named schedule, one read from a JSON file, or a recipe (preset or file) used from start to end. `field` is what
+/// messages call the name's place.
+inline nn::schedule load_schedule(const std::string& name, const std::string& field = "schedule") {
   std::vector<std::string> valid;
   for (const nn::schedule& s : nn::presets::schedules()) {
     if (s.name == name) return s;
@@ -92,7 +93,7 @@ inline nn::schedule load_schedule(const std::string& name) {
     if (r.name == name) return {name, {{name, 0.0}}};
     valid.push_back(r.name);
   }
-  if (!detail::is_file(name)) detail::fail_unknown("schedule", name, valid);
+  if (!detail::is_file(name)) detail::fail_unknown(field, name, valid);
   const nlohmann::ordered_json json = io::read_json(name);
   if (!detail::is_schedule(json)) return {load_recipe(name).name, {{name, 0.0}}};
   nn::schedule s;
@@ -117,20 +118,48 @@ inline std::int64_t resolve_steps(double x, std::int64_t steps, const std::strin
   return std::llround(found);
 }
 
-/// The recipe of a phase that takes over some GEMMs only.
+/// The GEMMs of a phase that takes over those of `gemms`.
+inline nn::linear_recipe merge_gemms(const nn::linear_recipe& before, const nn::linear_recipe& taken,
+                                     nn::gemm_scope gemms) {
+  const bool forward = gemms == nn::gemm_scope::forward;
+  return {forward ? taken.fprop : before.fprop, forward ? before.dgrad : taken.dgrad,
+          forward ? before.wgrad : taken.wgrad};
+}
+
+/// Do GEMMs of that scope read per-tensor FP8, in the layers or the head?
+inline bool has_fp8(const nn::recipe& r, nn::gemm_scope gemms) {
+  const nn::linear_recipe none = nn::uniform_gemms({}, nn::operand_format::bf16);
+  return nn::has_fp8(merge_gemms(none, r, gemms)) || nn::has_fp8(merge_gemms(none, nn::head_of(r), gemms));
+}
+
+/// A field that both directions share and that is neither as before nor left unset.
+inline std::optional<std::string> find_merge_fault(const nn::recipe& before, const nn::recipe& taken,
+                                                   nn::gemm_scope gemms) {
+  const auto differs = [&](auto field) { return taken.*field != before.*field && taken.*field != nn::recipe{}.*field; };
+  const auto other = gemms == nn::gemm_scope::forward ? nn::gemm_scope::backward : nn::gemm_scope::forward;
+  const char* field = nullptr;
+  if (has_fp8(before, other) && has_fp8(taken, gemms) && before.fp8 != taken.fp8) field = "fp8";
+  if (differs(&nn::recipe::activations)) field = "activations";
+  if (differs(&nn::recipe::bf16_first_layers)) field = "bf16_first_layers";
+  if (differs(&nn::recipe::bf16_last_layers)) field = "bf16_last_layers";
+  if (differs(&nn::recipe::attention)) field = "attention";
+  if (field == nullptr) return std::nullopt;
+  return "recipe " + taken.name + " has another " + field + " than the phase before, and both directions share it";
+}
+
+/// The recipe of a phase that takes over some GEMMs only, of the layers and of the head; docs/recipes.md says for each
+/// field whose it is.
 inline nn::recipe merge_recipes(const nn::recipe& before, const nn::recipe& taken, nn::gemm_scope gemms) {
   if (gemms == nn::gemm_scope::all) return taken;
-  const bool forward = gemms == nn::gemm_scope::forward;
-  nn::recipe r = taken;
-  r.name = before.name + "+" + std::string(to_string(gemms)) + ":" + taken.name;
-  if (forward) {
-    r.dgrad = before.dgrad;
-    r.wgrad = before.wgrad;
-  } else {
-    r.fprop = before.fprop;
-  }
-  r.backward_override = (forward ? before : taken).backward_override;
+  nn::recipe r = before;
+  r.name += "+" + std::string(to_string(gemms)) + ":" + taken.name;
+  static_cast<nn::linear_recipe&>(r) = merge_gemms(before, taken, gemms);
+  if (has_fp8(taken, gemms)) r.fp8 = taken.fp8;
+  if (gemms == nn::gemm_scope::backward) r.backward_override = taken.backward_override;
   if (override_backward(r, r.backward_override) != r) r.backward_override = nn::backward_kind::none;
+  const nn::linear_recipe head = merge_gemms(head_of(before), head_of(taken), gemms);
+  r.head.reset();
+  if (head_of(r) != head) r.head = head;
   return r;
 }
 
@@ -175,9 +204,14 @@ inline std::vector<nn::resolved_phase> resolve(const nn::schedule& s, std::int64
     if (i == 0 && p.gemms != nn::gemm_scope::all) {
       throw io::error(where, field("gemms") + ": the first phase has no phase before it to keep GEMMs of");
     }
-    const nn::recipe taken = load_recipe(p.recipe);
+    const nn::recipe taken = load_recipe(p.recipe, where + ": " + field("recipe"));
+    if (p.gemms != nn::gemm_scope::all) {
+      const auto fault = detail::find_merge_fault(resolved.back().recipe, taken, p.gemms);
+      if (fault) throw io::error(where, field("gemms") + ": " + *fault);
+    }
     r.recipe = i == 0 ? taken : detail::merge_recipes(resolved.back().recipe, taken, p.gemms);
     if (const auto fault = find_fault(r.recipe)) throw io::error(where, field("gemms") + ": " + *fault);
+    r.gemms = p.gemms;
     r.scales = p.scales;
     r.trigger = p.trigger;
     resolved.push_back(std::move(r));

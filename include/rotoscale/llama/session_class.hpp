@@ -102,9 +102,10 @@ class session {
 
   /// Passes follow this recipe from here on, one of those the session was made for. A pass over the model gives up all
   /// weights' operands, then a pass streams in those of frozen weights, on a queue of its own; the others are made of
-  /// their masters before the next step. `maxima` are those of observe_maxima, for scales that are seeded.
+  /// their masters before the next step. `maxima` are those of observe_maxima, for scales that are seeded. Where one
+  /// direction's GEMMs alone are `switched`, tensors that these do not read in FP8 keep their scales in any case.
   void use(const nn::recipe& r, nn::scale_handover how = nn::scale_handover::reset,
-           const std::vector<float>& maxima = {});
+           const std::vector<float>& maxima = {}, nn::gemm_scope switched = nn::gemm_scope::all);
   /// What the last use() did.
   const switch_memory& last_switch() const { return last_switch_; }
   /// The largest magnitude of each tensor of all linear layers, in the order of delayed scaling, in one step's passes

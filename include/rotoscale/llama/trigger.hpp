@@ -113,8 +113,8 @@ inline nn::recipe noise_reference(const nn::recipe& r) {
   return reference;
 }
 
-/// Does a gradient differ from noise_reference's, of GEMMs with operands narrower than BF16? Layers that stay in BF16 do
-/// not count, nor the weight gradients of frozen weights, which are not computed.
+/// Does a gradient differ from noise_reference's, of GEMMs with operands narrower than BF16? Layers that stay in BF16
+/// do not count, nor the weight gradients of frozen weights, which are not computed.
 inline bool has_noise(const nn::recipe& r, int layers, bool is_frozen) {
   const auto any = [&](const nn::linear_recipe& l) {
     return is_quantized(l.fprop) || is_quantized(l.dgrad) || (!is_frozen && is_quantized(l.wgrad));

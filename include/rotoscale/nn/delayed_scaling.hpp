@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rotoscale/nn/backend.hpp"
+#include "rotoscale/nn/schedule.hpp"
 
 namespace rotoscale::nn {
 
@@ -99,17 +100,21 @@ class delayed_scaling_state {
   }
   /// Puts everything back; the recipe is the one of save().
   void restore(backend& ops, queue q, const scaling_snapshot& s) const { write(ops, q, s); }
-  /// Takes what another recipe's scaling knew of tensors whose FP8 format is the same here; the others start anew.
-  void keep(backend& ops, queue q, const scaling_snapshot& before) const {
-    reset(ops, q);
+  /// Takes what another recipe's scaling knew of tensors whose FP8 format is the same here; the others stay as they
+  /// are. Where GEMMs were `switched` in one direction only, and they alone are to start anew: of tensors that these do
+  /// not read in FP8.
+  void keep(backend& ops, queue q, const scaling_snapshot& before, gemm_scope switched = gemm_scope::all) const {
     scaling_snapshot now = save(ops, q);
     const auto length = static_cast<std::size_t>(now.history_length),
                old = static_cast<std::size_t>(before.history_length);
     for (std::size_t i = 0; i < now.scale.size(); ++i) {
       if (!is_fp8(now.formats[i]) || now.formats[i] != before.formats[i]) continue;
+      if (switched != gemm_scope::all && is_read(i, switched)) continue;
       now.scale[i] = before.scale[i];
       now.scale_inverse[i] = before.scale_inverse[i];
-      for (std::size_t h = 0; h < std::min(length, old); ++h) now.history[i * length + h] = before.history[i * old + h];
+      for (std::size_t h = 0; h < length; ++h) {
+        now.history[i * length + h] = h < old ? before.history[i * old + h] : 0.0f;
+      }
     }
     write(ops, q, now);
   }
@@ -133,11 +138,19 @@ class delayed_scaling_state {
  private:
   /// The format that tensor i has in FP8, in whichever of its forms.
   operand_format fp8_format(std::size_t i) const {
+    const operand_format row = format_of(i, operand_form::row);
+    return is_fp8(row) ? row : format_of(i, operand_form::column);
+  }
+  operand_format format_of(std::size_t i, operand_form form) const {
     const bool head = static_cast<index_t>(i) + tensors_per_layer >= state_.count && recipe_->head;
     const linear_recipe& r = head ? *recipe_->head : *recipe_;
-    const auto tensor = static_cast<tensor_role>(i % tensors_per_layer);
-    const operand_format row = recipe_for(r, tensor, operand_form::row).format;
-    return is_fp8(row) ? row : recipe_for(r, tensor, operand_form::column).format;
+    return recipe_for(r, static_cast<tensor_role>(i % tensors_per_layer), form).format;
+  }
+  /// Do GEMMs of one direction read tensor i in FP8? fprop reads x and w along rows, all else is backward.
+  bool is_read(std::size_t i, gemm_scope direction) const {
+    const bool is_dy = static_cast<tensor_role>(i % tensors_per_layer) == tensor_role::dy;
+    const bool row = is_fp8(format_of(i, operand_form::row)), column = is_fp8(format_of(i, operand_form::column));
+    return direction == gemm_scope::forward ? row && !is_dy : column || (row && is_dy);
   }
 
   static index_t index_of(index_t layer, tensor_role tensor) {

@@ -9,12 +9,11 @@
 
 namespace rotoscale::nn::presets {
 
-/// The same operand everywhere; wgrad writes FP32, as main gradients are.
+/// The same operand everywhere.
 inline recipe uniform(std::string name, const operand_recipe& operand, operand_format output) {
   recipe r;
   r.name = std::move(name);
-  r.fprop = r.dgrad = r.wgrad = {operand, operand, fp32_fma_chain_contract, output};
-  r.wgrad.output = operand_format::fp32;
+  static_cast<linear_recipe&>(r) = uniform_gemms(operand, output);
   return r;
 }
 /// A format with its defaults.

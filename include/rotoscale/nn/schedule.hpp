@@ -14,7 +14,7 @@
 
 namespace rotoscale::nn {
 
-/// What becomes of delayed scaling where a phase begins. `reset`: scales of 1, no history (AMD's healing). `keep`: a
+/// What becomes of delayed scaling where a phase begins (of tensors that the GEMMs it takes over read). `reset`: scales of 1, no history (AMD's healing). `keep`: a
 /// tensor keeps its state where its FP8 format stays. `seed`: from maxima of a pass under the recipe before, on the
 /// data of the coming step.
 enum class scale_handover { reset, keep, seed };
@@ -57,6 +57,7 @@ struct resolved_phase {
   std::int64_t from_step = 0;  ///< first optimizer step, counted from 0; with a trigger: unless it fires before
   nn::recipe recipe;           ///< with every default filled in
   std::int64_t cap = 0;        ///< most steps, behind which the run ends; 0: no cap
+  gemm_scope gemms = gemm_scope::all;                 ///< which GEMMs are not those of the phase before
   scale_handover scales = scale_handover::reset;      ///< what becomes of delayed scaling
   std::optional<nn::trigger> trigger = std::nullopt;  ///< of its start
 };
@@ -145,6 +146,7 @@ void describe(Visitor&& v, resolved_phase& p) {
   v("from_step", p.from_step, "first optimizer step, counted from 0; with a trigger the latest");
   v("recipe", p.recipe, "effective recipe");
   v("cap", p.cap, "most steps; 0: to the end");
+  v("gemms", p.gemms, "which GEMMs are not those of the phase before");
   v("scales", p.scales, "delayed scaling at the switch");
   v("trigger", p.trigger, "what starts it; null: the step");
 }

@@ -326,7 +326,9 @@ TEST_CASE("scales at a switch: reset, kept where the format stays, seeded from t
   forward.dgrad = forward.wgrad = preset("mxfp4_h16").dgrad;
   forward.wgrad.output = nn::operand_format::fp32;
   const nn::recipe whole = preset("fp8_delayed");
-  healing_case c({preset("mxfp4_h16"), forward, whole}, base::trains);
+  nn::recipe backward = whole;  // reads no FP8 of x and w there
+  backward.dgrad.right = backward.wgrad.right = {nn::operand_format::bf16};
+  healing_case c({preset("mxfp4_h16"), forward, whole, backward}, base::trains);
   const std::size_t x = 0, w = 1, dy = 2;  // of layer 0
   // Observing leaves no trace.
   healing_case plain({preset("mxfp4_h16"), forward, whole}, base::trains);
@@ -360,6 +362,25 @@ TEST_CASE("scales at a switch: reset, kept where the format stays, seeded from t
   }
   c.evaluate(data);
   CHECK(*c.operands(0).form(nn::operand_form::row).factor != 1.0f);
+  // One direction alone: what the other's GEMMs alone read in FP8 goes on, reset or seeded.
+  for (std::uint64_t s = 4; s < 6; ++s) c.step(data, s);
+  const nn::scaling_snapshot known = c.scales();
+  REQUIRE((known.scale[x] != 1.0f && known.scale[w] != 1.0f && known.scale[dy] != 1.0f));
+  for (const auto how : {nn::scale_handover::reset, nn::scale_handover::seed}) {
+    const auto check = [&](std::size_t t, bool kept) {
+      CHECK((c.scales().scale[t] == known.scale[t]) == kept);
+      CHECK((c.scales().history[1024 * t + 1] == known.history[1024 * t + 1]) == kept);
+    };
+    const auto switch_to = [&](const nn::recipe& r, nn::gemm_scope gemms) {
+      c.session.use(whole);
+      c.session.model().scales().restore(c.ops, c.session.queue(), known);
+      c.session.use(r, how, std::vector<float>(maxima.size(), 0.25f), gemms);
+    };
+    switch_to(whole, nn::gemm_scope::forward);
+    check(x, false), check(w, false), check(dy, true);
+    switch_to(backward, nn::gemm_scope::backward);
+    check(x, true), check(w, true), check(dy, false);
+  }
   c.session.use(whole);
   for (const float s : c.scales().scale) CHECK(s == 1.0f);
   c.evaluate(data);

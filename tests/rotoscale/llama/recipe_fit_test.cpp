@@ -70,3 +70,19 @@ TEST_CASE("the head has lengths of its own: the vocabulary, and chunks of tokens
   CHECK(fault(c, r, {64, 48, true}) == "head_chunk: 48 is not a multiple of 32, which the blocks of head.wgrad.dy need");
   CHECK(fault(c, r, {64, 100, true}) == "none");  // one chunk
 }
+
+TEST_CASE("signs of each step and weights that are quantized once") {
+  const llama::model_config c;
+  CHECK_FALSE(find_frozen_fault(c, preset("mxfp4_h16_fixed_signs")));
+  CHECK(find_frozen_fault(c, preset("mxfp4_h16_step_signs")) ==
+        "fprop.w.rotation.signs: step, but frozen weights are quantized once");
+  nn::recipe r = preset("bf16");
+  r.wgrad = preset("mxfp4_h16_step_signs").wgrad;  // no weights
+  CHECK_FALSE(find_frozen_fault(c, r));
+  r.dgrad = preset("mxfp4_h16_step_signs").dgrad;
+  CHECK(find_frozen_fault(c, r)->starts_with("dgrad.w.rotation.signs: step"));
+  r.bf16_first_layers = c.num_hidden_layers;
+  CHECK_FALSE(find_frozen_fault(c, r));
+  r.head = preset("mxfp4_h16_step_signs");
+  CHECK(find_frozen_fault(c, r)->starts_with("head.fprop.w.rotation.signs: step"));
+}

@@ -35,9 +35,9 @@ TEST_CASE("presets by name, and the nearest name for a wrong one") {
   }
   CHECK(llama::load_schedule("mxfp4_h16_heal").phases.size() == 2);
   CHECK(message_of([] { llama::load_recipe("mxfp4_h61"); }) ==
-        "recipe 'mxfp4_h61': neither a preset nor a file; did you mean 'mxfp4_h16'?");
-  CHECK(message_of([] { llama::load_schedule("mxfp4_h16_hael"); }) ==
-        "schedule 'mxfp4_h16_hael': neither a preset nor a file; did you mean 'mxfp4_h16_heal'?");
+        "recipe: 'mxfp4_h61' is neither a preset nor a file; did you mean 'mxfp4_h16'?");
+  CHECK(message_of([] { llama::load_schedule("mxfp4_h16_hael", "--schedule"); }) ==
+        "--schedule: 'mxfp4_h16_hael' is neither a preset nor a file; did you mean 'mxfp4_h16_heal'?");
 }
 
 TEST_CASE("a phase that would never run is refused") {
@@ -111,7 +111,8 @@ TEST_CASE("phases that do not follow each other are refused") {
   CHECK(fault({{"bf16", -0.5}}, 10).find("negative") != std::string::npos);
   CHECK(fault({{"bf16", std::nan("")}}, 10).find("negative") != std::string::npos);
   CHECK(fault({{"bf16", 0}, {"mxfp4", 1e300}}, 10).find("too large") != std::string::npos);
-  CHECK(fault({{"bf16", 0}, {"nvfp5", 5}}, 10).find("did you mean 'nvfp4'?") != std::string::npos);
+  CHECK(fault({{"bf16", 0}, {"nvfp5", 5}}, 10) ==
+        "s.json: phases[1].recipe: 'nvfp5' is neither a preset nor a file; did you mean 'nvfp4'?");
 }
 
 TEST_CASE("AMD's numbers: 339 steps under MXFP4 and at most 211 under FP8 of 550") {
@@ -138,6 +139,73 @@ TEST_CASE("a phase may take over forward or backward GEMMs only") {
   const auto backward = llama::resolve(llama::load_schedule("heal_backward"), 100, "s")[1].recipe;
   CHECK((backward.fprop == fp4.fprop && backward.dgrad == fp8.dgrad && backward.wgrad == fp8.wgrad));
   CHECK(fault({{"bf16", 0, 0, nn::gemm_scope::forward}}, 10).starts_with("s.json: phases[0].gemms"));
+}
+
+TEST_CASE("a switch of one direction leaves the other one and the whole model as they were") {
+  using enum nn::gemm_scope;
+  const scratch_directory scratch;
+  const auto file = [&](const char* name, const std::string& text) {
+    const std::string path = (scratch / name).string();
+    put(path, text);
+    return path;
+  };
+  const std::string tiles = "attention-bf16-tile64x64-exp2deg3@hopper-mma-fp16-f32",
+                    whole = R"("activations": "bf16", "bf16_first_layers": 1, "bf16_last_layers": 2, "attention": ")" + tiles + "\"",
+                    head8 = R"("head": {"fprop": {"x": {"format": "mxfp8_e4m3"}}, "dgrad": {"w": {"format": "mxfp8_e5m2"}}})",
+                    head6 = R"("head": {"fprop": {"w": {"format": "mxfp6_e2m3"}}, "wgrad": {"x": {"format": "mxfp6_e3m2"}}})",
+                    old = file("old.json", R"({"base": "mxfp4_f", )" + whole + ", " + head8 + "}");
+  const auto merged = [&](const std::string& before, const std::string& taken, nn::gemm_scope gemms) {
+    return llama::resolve({"s", {{before}, {taken, 5, 0, gemms}}}, 10, "s.json")[1];
+  };
+  const auto refused = [&](const std::string& before, const std::string& taken, nn::gemm_scope gemms) {
+    return message_of([&] { merged(before, taken, gemms); });
+  };
+  const nn::recipe was = llama::load_recipe(old), bf16 = llama::load_recipe("bf16");
+  for (const nn::gemm_scope gemms : {forward, backward}) {
+    const nn::resolved_phase p = merged(old, "bf16", gemms);
+    CHECK(p.gemms == gemms);
+    const nn::recipe& r = p.recipe;
+    CHECK((r.activations == was.activations && r.attention == tiles));
+    CHECK((r.bf16_first_layers == 1 && r.bf16_last_layers == 2));
+    CHECK(r.fp8 == was.fp8);
+    REQUIRE(r.head);
+    const nn::recipe &f = gemms == forward ? bf16 : was, &b = gemms == forward ? was : bf16;
+    CHECK((r.fprop == f.fprop && r.dgrad == b.dgrad && r.wgrad == b.wgrad));
+    CHECK(r.head->fprop == head_of(f).fprop);
+    CHECK((r.head->dgrad == head_of(b).dgrad && r.head->wgrad == head_of(b).wgrad));
+  }
+  const nn::recipe both = merged(old, file("head.json", "{" + head6 + "}"), backward).recipe;
+  CHECK(both.head->fprop.left.format == nn::operand_format::mxfp8_e4m3);
+  CHECK(both.head->dgrad.right.format == nn::operand_format::bf16);
+  CHECK(both.head->wgrad.right.format == nn::operand_format::mxfp6_e3m2);
+  CHECK_FALSE(merged("mxfp4_h16", "fp8_amd", forward).recipe.head);  // BF16 under either
+  CHECK(merged("mxfp4_h16", "fp32", forward).recipe.head->fprop == head_of(llama::load_recipe("fp32")).fprop);
+
+  // What both directions share is as before, or said to be; another value is refused.
+  CHECK(merged(old, file("same.json", "{" + whole + "}"), backward).recipe.attention == tiles);
+  for (const auto& [field, text] : {std::pair{"activations", R"({"activations": "bf16"})"},
+                                    {"bf16_first_layers", R"({"bf16_first_layers": 2})"},
+                                    {"bf16_last_layers", R"({"bf16_last_layers": 2})"},
+                                    {"attention", R"({"attention": "attention-bf16-tile64x64-exp2deg3@hopper-mma-fp16-f32"})"}}) {
+    CHECK(refused("mxfp4", file("new.json", text), forward) ==
+          "s.json: phases[1].gemms: recipe new has another " + std::string(field) +
+              " than the phase before, and both directions share it");
+  }
+  // Delayed scaling belongs to the GEMMs that it scales.
+  CHECK(refused("mxfp4_f", "fp8_delayed", forward).find("another fp8 than") != std::string::npos);
+  CHECK(refused("mxfp4_d", "fp8_delayed", backward).find("another fp8 than") != std::string::npos);
+  CHECK(merged("mxfp4_f", "fp8_amd", forward).recipe.fp8 == llama::load_recipe("fp8_amd").fp8);
+  CHECK(merged("mxfp4_f", "fp8_delayed", backward).recipe.fp8 == llama::load_recipe("fp8_delayed").fp8);
+  CHECK(merged("fp8_delayed", "mxfp4_f", forward).recipe.fp8 == llama::load_recipe("fp8_delayed").fp8);
+  const std::string head_fp8 = file("hf.json", R"({"head": {"dgrad": {"dy": {"format": "fp8_e5m2"}}}, "fp8": {"margin": 1}})");
+  CHECK(refused(head_fp8, "fp8_amd", forward).find("another fp8 than") != std::string::npos);
+  // A backward override is the backward GEMMs'; what it needs of the forward one must be there.
+  const std::string again = file("again.json", R"({"base": "mxfp8", "backward_override": "dequantized"})");
+  CHECK(merged(again, "mxfp4", forward).recipe.backward_override == nn::backward_kind::dequantized);
+  CHECK(refused(again, "bf16", forward) ==
+        "s.json: phases[1].gemms: dgrad.w.format: dequantized needs a quantized fprop");
+  CHECK(merged("mxfp4", again, backward).recipe.backward_override == nn::backward_kind::dequantized);
+  CHECK(merged(again, "mxfp4", backward).recipe.backward_override == nn::backward_kind::none);
 }
 
 TEST_CASE("caps and triggers of phases") {
