@@ -258,6 +258,7 @@ void parse_arguments(int argc, char** argv, arguments& a) {
   const auto parse_into = [&](arguments& target) {
     CLI::App app{"Trains and compares small Llamas under low-precision recipes."};
     define(app, target);
+    refuse_overflow(app);
     try {
       app.parse(argc, argv);
     } catch (const CLI::ParseError& e) {

@@ -239,6 +239,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--list", o.list, "only names the instructions");
   try {
+    rotoscale::refuse_overflow(app);
     app.parse(argc, argv);
     return rotoscale::probe::run(o);
   } catch (const CLI::ParseError& error) {

@@ -303,6 +303,7 @@ int main(int argc, char** argv) {
   rotoscale::validate::add_options(app, o);
   rotoscale::validate::add_quantizer_options(app, o.quantizer);
   try {
+    rotoscale::refuse_overflow(app);
     app.parse(argc, argv);
     return rotoscale::validate::run(o);
   } catch (const std::bad_alloc&) {

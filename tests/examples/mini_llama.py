@@ -462,6 +462,8 @@ class Warmup(Scratch):
         self.assertGreater(rates[1][-1], 0.999999 * 8e-4)  # the end of the cosine is 1.2 million steps away
 
     def test_what_a_synthetic_warmup_refuses(self):
+        for more in ((), ("--synthetic-warmup", 0)):
+            self.refuse(self.train_command("out", "--synthetic-recipe", "mxfp4", *more), "--synthetic-recipe: needs --synthetic-warmup")
         self.refuse(self.train_command("out", "--synthetic-warmup", -1), "--synthetic-warmup")
         self.refuse(self.train_command("out", "--synthetic-warmup", 1, "--synthetic-recipe", "fp8_amx"), "fp8_amx", "did you mean 'fp8_amd'?")
         self.refuse(self.train_command("out", "--synthetic-warmup", 1, "--synthetic-recipe", "mxfp4", batch=1, sequence=31),
@@ -729,6 +731,7 @@ class BadFiles(Scratch):
             self.write("arm.json", {"phases": [{"recipe": "recipe.json"}]})
             self.refuse(self.train_command("out", schedule="arm.json"), "recipe.json", *parts)
             self.refuse(self.train_command("out", schedule="recipe.json"), "recipe.json", *parts)
+        self.write("recipe.json", {"activations": "bf16"})
         for content, *parts in (({"phases": []}, "phases", "empty"),
                                 ({"phases": [{"recipe": "bf16", "at": 2}]}, "phases[0].at", "start at 0"),
                                 ({"phases": [{"recipe": "bf16"}, {"recipe": "mxfp4", "at": -1}]}, "phases[1].at", "negative"),
@@ -742,12 +745,15 @@ class BadFiles(Scratch):
                                 ({"phases": [{"recipe": "bf16"}, {"recipe": "fp32", "trigger": {"kind": "gradient_noise", "every": 1}}]},
                                  "phases[1].trigger.kind", "no quantization noise"),
                                 ({"phases": [{"recipe": "mxfp4", "cap": 3}, {"recipe": "bf16", "at": 4}]}, "phases[0].cap"),
-                                ({"phases": [{"recipe": "nvfp5"}]}, "nvfp5", "did you mean 'nvfp4'?"),
+                                ({"phases": [{"recipe": "nvfp5"}]}, "arm.json: phases[0].recipe: 'nvfp5'", "did you mean 'nvfp4'?"),
+                                ({"phases": [{"recipe": "mxfp4"}, {"recipe": "recipe.json", "at": 4, "gemms": "forward"}]},
+                                 "arm.json: phases[1].gemms: recipe recipe has another activations"),
                                 ({"phases": [{"recipes": "bf16"}]}, "phases[0].recipes", "did you mean 'recipe'?")):
             self.write("arm.json", content)
             self.refuse(self.train_command("out", schedule="arm.json"), *parts)
         # A later phase is looked at before the first step.
-        for later, shape, *parts in (("mxfp4", {"hidden_size": 48}, "mxfp4", "hidden_size: 48", "fprop.x"),
+        self.write("recipe.json", {"bf16_first_layer": 1})
+        for later, shape, *parts in (("mxfp4", {"hidden_size": 48}, "arm.json: phases[1].recipe: recipe mxfp4: hidden_size: 48", "fprop.x"),
                                      ("recipe.json", {}, "recipe.json", "did you mean")):
             self.write("arm.json", {"phases": [{"recipe": "bf16"}, {"recipe": later, "at": 4}]})
             self.refuse(self.train_command("out", schedule="arm.json", **shape), *parts)
@@ -765,6 +771,20 @@ class BadFiles(Scratch):
         self.train("left-out", schedule="heal.json", **lora)  # the first two are left out
         self.assertEqual([r["step"] for r in records(self.folder / "left-out/log.jsonl", "switch")], [4])
         self.refuse(self.train_command("out", schedule="heal.json", **{**lora, "steps": 4}), "the first 2 times left out")
+
+    def test_names_are_refused_by_their_flag_or_field(self):
+        self.refuse(self.train_command("out", schedule="nop"), "mini-llama: --schedule: 'nop' is neither")
+        self.refuse(self.train_command("out", recipe="nop"), "mini-llama: --recipe: 'nop' is neither")
+        self.write("c.json", {"schedule": "nop"})
+        self.refuse(self.train_command("out", config="c.json"), "mini-llama: c.json: schedule: 'nop' is neither")
+
+    def test_numbers_that_no_64_bits_hold(self):
+        for flag, value in (("steps", 10**20), ("steps", 2**63), ("steps", -10**20), ("seed", 2**64), ("memory-limit", 10**20),
+                            ("memory-limit", "99999999999GiB"), ("stop-at", 10**20), ("eval-every", 10**20), ("threads", 10**20)):
+            self.refuse([*self.train_command("out"), f"--{flag}={value}"], f"--{flag}")
+        self.refuse([*self.train_command("out"), f"--batch={10**11}"], "--batch")
+        self.succeed(*self.train_command("out", seed=2**64 - 1, steps=1))
+        self.refuse(["sample", "--checkpoint", "out", "--seed", 2**64], "--seed", "out of range")
 
     def test_triggers_without_noise(self):
         trigger = {"kind": "gradient_noise", "patience": 1, "every": 1}
@@ -811,6 +831,8 @@ class BadCheckpoints(Scratch):
             self.damaged(name, None)
             self.refuse(["train", "--resume", "copy"], name)
         self.refuse(["train", "--resume", "nowhere"], "nowhere")
+        for command in (["train", "--resume", "text.txt"], ["replay", "text.txt", "--steps", "0:1"], ["eval", "--checkpoint", "text.txt"]):
+            self.refuse(command, "text.txt: not a directory, as checkpoints and runs are")
         self.write("hollow/keep", "")
         self.refuse(["train", "--resume", "hollow"], "hollow", "checkpoints")
 

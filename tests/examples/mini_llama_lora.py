@@ -418,7 +418,11 @@ class BadInput(Lora):
         self.refuse(["train", "--config", "c.json", "--out", "out"], "c.json: lora.targets: names no linear layer")
         self.write("c.json", {"lora": {"rnk": 4}})
         self.refuse(["train", "--config", "c.json", "--out", "out"], "lora.rnk", "did you mean 'rank'?")
-        self.refuse([*self.lora_command("out", schedule="mxfp4_h16_step_signs")], "mxfp4_h16_step_signs", "frozen")
+        self.refuse([*self.lora_command("out", schedule="mxfp4_h16_step_signs")], "mxfp4_h16_step_signs", "fprop.w.rotation.signs: step", "frozen")
+        self.write("heal.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": "mxfp4_h16_step_signs", "at": 4}]})
+        self.refuse([*self.lora_command("out", schedule="heal.json")], "heal.json: phases[1].recipe: recipe mxfp4_h16_step_signs: fprop.w")
+        self.refuse([*self.lora_command("out", "--synthetic-warmup", 1, "--synthetic-recipe", "mxfp4_h16_step_signs")],
+                    "--synthetic-recipe: recipe mxfp4_h16_step_signs", "frozen")
 
     def test_a_base_that_is_none(self):
         self.refuse([*self.train_command("out"), "--init", "nowhere"], "nowhere")

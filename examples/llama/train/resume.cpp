@@ -46,8 +46,8 @@ std::string flag_of(std::string pointer) {
 }  // namespace
 
 std::vector<resume_point> find_resume_points(const fs::path& path) {
+  llama::require_run_directory(path);
   std::error_code failed;
-  if (!fs::exists(path, failed)) throw io::error(path.string(), "no such checkpoint or run directory");
   bool is_checkpoint = false;
   for (const char* name : {"model.safetensors", "adapter_model.safetensors", "optimizer.safetensors"}) {
     is_checkpoint = is_checkpoint || fs::exists(path / name, failed);
