@@ -7,6 +7,7 @@ usage: mini_llama_data.py PROGRAM [NAME...]
 """
 import gzip
 import json
+import statistics
 import struct
 
 import mini_llama
@@ -110,10 +111,16 @@ class Data(Scratch):
         self.assert_same_training("page", "line")
 
     def test_loader_share(self):
-        self.train("run")
-        for event in ("step", "eval"):
-            for r in records(self.folder / "run/log.jsonl", event):
-                self.assertTrue(0 <= r["loader_share"] < 1)
+        """At most 1 % of half of the steps and evaluations at least, of a model that could hardly be smaller: a loaded machine
+        may stop the others where it likes."""
+        self.write("r.jsonl", '{"prompt": "ab", "answer": "cd"}\n' * 4000)
+        self.succeed("tokenizer", "encode", "--data", "text.txt", "--out", "t.bin")
+        for data in ("text.txt", "t.bin", "r.jsonl"):
+            self.train("run-" + data, data=data, steps=21, eval_every=3)
+            for event in ("step", "eval"):
+                shares = [r["loader_share"] for r in records(self.folder / f"run-{data}/log.jsonl", event)]
+                self.assertGreaterEqual(min(shares), 0)
+                self.assertLessEqual(statistics.median(shares), 0.01, (data, event))
 
 
 if __name__ == "__main__":

@@ -162,6 +162,12 @@ TEST_CASE("records: only answers are learnt, records stay whole, the rest of a w
   const token_batch held_out = window(*source, data_part::validation, 0);
   CHECK(held_out.tokens == letters("k$$$$$$$"));
   CHECK(held_out.targets == letters("$_______"));
+  // Where the first two records are one token too long for a window, and the next two fill one.
+  const auto narrow = open_windows(options_of({(dir / "r.jsonl").string()}, 6));
+  CHECK(narrow->windows(data_part::training) == 2);
+  CHECK(window(*narrow, data_part::training, 0).tokens == letters("abcd$$"));
+  CHECK(window(*narrow, data_part::training, 0).targets == letters("_cd$__"));
+  CHECK(window(*narrow, data_part::training, 1).tokens == letters("efghij"));
 }
 
 TEST_CASE("records: what is none, by its line") {
@@ -184,6 +190,17 @@ TEST_CASE("records: what is none, by its line") {
   put(dir / "r", good);
   CHECK(failure(options_of({name}, 8)) ==
         name + ": too short: 1 training and 0 validation records, each needs one (train.validation)");
+}
+
+TEST_CASE("records: what is learnt is part of what the data are") {
+  const scratch_directory dir;
+  const auto fingerprint_of = [&](const std::string& record) {
+    put(dir / "r", record + "\n" + record + "\n");
+    return open_windows(options_of({(dir / "r").string()}, 8))->fingerprint();
+  };
+  const auto one = fingerprint_of("{\"prompt\": \"ab\", \"answer\": \"cd\"}");
+  CHECK(fingerprint_of("{\"answer\": \"cd\", \"prompt\": \"ab\"}") == one);
+  CHECK(fingerprint_of("{\"prompt\": \"abc\", \"answer\": \"d\"}") != one);  // the same tokens
 }
 
 TEST_CASE("what begins as records") {
