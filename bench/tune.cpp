@@ -12,6 +12,7 @@
 #include <random>
 #include <set>
 
+#include "examples/command_line.hpp"
 #include "gpu/api/quantize.hpp"
 #include "gpu/gemm/dispatch.hpp"
 #include "rotoscale/dequantize_ref.hpp"
@@ -280,10 +281,14 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   std::vector<gemm_shape> shapes;
   try {
+    refuse_overflow(app);
     app.parse(argc, argv);
     shapes = wanted_shapes(a);
   } catch (const CLI::Success& help) {
     return app.exit(help);
+  } catch (const CLI::ParseError& e) {
+    std::fprintf(stderr, "tune: %s\n", explain_parse_error(app, e).c_str());
+    return 2;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "tune: %s\n", e.what());
     return 2;

@@ -64,7 +64,8 @@ class Tune(unittest.TestCase):
         for arguments, part in ((["4096"], "4096: is no shape MxNxK"), (["8x8x8x8"], "8x8x8x8: is no shape MxNxK"),
                                 (["32x32x33"], "K a multiple of 32"),
                                 (["0x8x32"], "M and N must be positive"), (["--formats", "fp8"], "fp8"), (["--tokens", "0", "8x8x32"], "--tokens"),
-                                (["--config", "/nonexistent.json"], "/nonexistent.json"), (["--shape"], "--shape")):
+                                (["--config", "/nonexistent.json"], "/nonexistent.json"), (["--token", "8"], "did you mean '--tokens'?"),
+                                (["--tokens", "18446744073709551616"], "out of range")):
             done = self.run_program(*arguments)
             self.assertEqual((done.returncode, done.stdout), (2, ""), arguments)
             self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)

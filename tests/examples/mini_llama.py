@@ -522,6 +522,19 @@ class Log(Scratch):
         code, shown = self.on_a_terminal(self.train_command("quiet", "--no-progress"))
         self.assertEqual((code, shown), (0, ""))
 
+    def test_evaluation_and_tokenizing_get_one_too(self):
+        self.train("run")
+        commands = [(["eval", "--checkpoint", "run"], "evaluating"),
+                    (["tokenizer", "encode", "--data", "text.txt", "--out", "t.bin"], "encoding")]
+        model = ["tokenizer", "train", "--data", "text.txt", "--vocab-size", 300, "--out", "t.model"]
+        if "built without SentencePiece" not in self.run_program(*model).stderr:
+            commands.append((model, "reading text for pieces"))
+        for command, what in commands:
+            self.assertEqual(self.run_program(*command).stderr, "")
+            code, shown = self.on_a_terminal(command)
+            self.assertEqual((code, shown.count("\n")), (0, 1))
+            self.assertRegex(shown, rf"\r[^\r\n]*{what} \d+ %")
+
     def test_the_line_fits_the_terminal(self):
         for columns in (12, 24, 40, 60):
             code, shown = self.on_a_terminal(self.train_command(f"run{columns}", name="a name of some length"), columns)
