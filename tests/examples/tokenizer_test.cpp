@@ -159,6 +159,10 @@ TEST_CASE("SentencePiece: files that are no models") {
     const std::string message = failure(std::string_view(whole).substr(0, size));
     CHECK((message == "(no error)" || message.starts_with("m: not a SentencePiece model: ")));
   }
+  // A piece with a zero byte, on which SentencePiece's trie throws; found by fuzzing.
+  constexpr char zero[] =
+      "\n\16\n\5<unk>\25\0\0\0\0\30\2\n\r\n\4\0\0\0002\25\0\0\0\0\10\3\n\n\n\3\342\226\201\25\351\264[\324";
+  CHECK(failure({zero, sizeof zero - 1}) == "m: not a SentencePiece model: its pieces make no vocabulary");
   CHECK(message_of([] { tokenizer::load("/dev/zero"); }) == "/dev/zero: cannot read: a device, not a regular file");
   put(dir / "large", "");
   std::filesystem::resize_file(dir / "large", std::uintmax_t{1} << 40);

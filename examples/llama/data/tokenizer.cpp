@@ -58,6 +58,16 @@ std::string reason(const sentencepiece::util::Status& status) {
   return std::string(end == message.npos ? message : message.substr(end + 2));
 }
 
+void load_model(sentencepiece::SentencePieceProcessor& to, const std::string& name, std::string_view bytes) {
+  sentencepiece::util::Status status;
+  try {
+    status = to.LoadFromSerializedProto(bytes);
+  } catch (const std::exception&) {  // of its trie, whose words cite a source file: a piece with a zero byte, say
+    throw io::error(name, "not a SentencePiece model: its pieces make no vocabulary");
+  }
+  if (!status.ok()) throw io::error(name, "not a SentencePiece model: " + reason(status));
+}
+
 }  // namespace
 
 struct tokenizer::model {
@@ -86,8 +96,7 @@ struct tokenizer::model {
 tokenizer tokenizer::from_bytes(const std::string& name, std::string_view bytes) {
   auto loaded = std::make_shared<model>();
   loaded->name = name;
-  const auto status = loaded->processor.LoadFromSerializedProto(bytes);
-  if (!status.ok()) throw io::error(name, "not a SentencePiece model: " + reason(status));
+  load_model(loaded->processor, name, bytes);
   const int count = loaded->processor.GetPieceSize();
   if (count <= 0) throw io::error(name, "not a SentencePiece model: it has no pieces");
   tokenizer t;
