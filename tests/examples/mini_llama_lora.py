@@ -473,6 +473,28 @@ class BadInput(Lora):
         self.adapter(None, lambda t: t.clear())
         self.check_adapter("no tensor of a linear layer's adapter")
 
+    def test_numbers_that_are_not_finite(self):
+        """One line with file, tensor and element, and nothing written: of the base, of adapters, of both dtypes."""
+        self.lora("run", lora_targets="q_proj,v_proj")
+        for bits, text in ((0x7FC00000, "NaN"), (0xFFA00001, "NaN"), (0x7F800000, "Inf"), (0xFF800000, "-Inf")):
+            value = bits.to_bytes(4, "little")
+            name = "base_model.model.model.layers.0.self_attn.v_proj.lora_B.weight"
+            dtype, shape, data = load(self.checkpoint("run") / "adapter_model.safetensors")[name]
+            self.adapter(None, lambda t: t.update({name: (dtype, shape, data[:24] + value + data[28:])}))
+            self.check_adapter(f"adapter/adapter_model.safetensors: tensor '{name}': element [1, 2] is {text}")
+            shutil.rmtree(self.folder / "bad", ignore_errors=True)
+            shutil.copytree(self.folder / self.base, self.folder / "bad")
+            tensors = load(self.folder / "bad/model.safetensors")
+            name = "model.layers.0.mlp.up_proj.weight"
+            dtype, shape, data = tensors[name]
+            tensors[name] = dtype, shape, data[:-4] + value
+            write_safetensors(self.folder / "bad/model.safetensors", tensors)
+            message = f"bad/model.safetensors: tensor '{name}': element [63, 31] is {text}"
+            for more in ((), ("--lora-rank", 4), ("--adapter", "run"), ("--synthetic-warmup", 1)):
+                self.refuse([*self.train_command("out"), "--init", "bad", *more], message)
+            self.refuse(["merge", "--base", "bad", "--adapter", "run", "--out", "merged"], message)
+            self.refuse(["eval", "--checkpoint", "bad"], message)
+
     def test_commands_without_their_parts(self):
         self.lora("run")
         self.refuse(["eval", "--checkpoint", "base", "--adapter", "base"], "holds no adapters")

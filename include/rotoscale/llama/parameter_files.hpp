@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <span>
 #include <string>
@@ -89,8 +90,25 @@ inline const parameter::slice& first_with_rows_of(const parameter& p, index_t fi
                        [&](const parameter::slice& s) { return s.first_row == first_row; });
 }
 
+/// Throws io::error for the first of consecutive rows' numbers that is NaN or Inf; `first_row` is that of the tensor.
+inline void require_finite(const io::located_tensor& tensor, std::span<const float> rows, index_t first_row,
+                           index_t cols) {
+  bool all = true;
+  for (const float x : rows) all &= (fp32_bits(x) & 0x7F800000u) != 0x7F800000u;
+  if (all) return;
+  const auto at = std::find_if(rows.begin(), rows.end(), [](float x) { return !std::isfinite(x); });
+  const index_t i = at - rows.begin(), row = first_row + i / cols;
+  const std::string place =
+      (tensor.info->shape.size() > 1 ? std::to_string(row) + ", " : "") + std::to_string(i % cols);
+  throw io::error(tensor.file->name(), "tensor '" + tensor.info->name + "': element [" + place + "] is " +
+                                           (std::isnan(*at) ? "NaN"
+                                            : *at < 0.0f    ? "-Inf"
+                                                            : "Inf"));
+}
+
 /// Calls use(first element, values) for rows [first_row, first_row + rows) in order, a part at a time. Throws io::error
-/// for a tensor that is missing, of another shape or dtype, or not the one that it has to equal.
+/// for a tensor that is missing, of another shape or dtype, or not the one that it has to equal; without a prefix,
+/// which moments have, for a number that is not finite as well.
 template <class Function>
 void read_rows(const io::safetensors_shards& model, const parameter& p, const std::string& prefix, index_t first_row,
                index_t rows, const Function& use) {
@@ -104,6 +122,7 @@ void read_rows(const io::safetensors_shards& model, const parameter& p, const st
       const auto offset = static_cast<std::uint64_t>((row - begin) * p.cols);
       part.resize(static_cast<std::size_t>(part_rows * p.cols));
       found.file->read_floats(*found.info, offset, part);
+      if (prefix.empty()) require_finite(found, part, row - begin, p.cols);
       if (original == name) return use(row * p.cols, std::span<const float>(part));
       again.resize(part.size());
       const io::located_tensor earlier = model.find(prefix + original);

@@ -214,6 +214,59 @@ TEST_CASE("a model of another shape, a missing tensor, another dtype") {
   refused(a.read_message(scratch / "a"), "model.embed_tokens.weight", "expected F32, BF16 or F16, found I32");
 }
 
+TEST_CASE("a place in the second part of a tensor that is read in parts") {
+  const scratch_directory scratch;
+  io::safetensors_writer to;
+  std::vector<float> values(std::size_t{3} << 20, 1.0f);
+  values[(std::size_t{2} << 20) + 5] = -std::numeric_limits<float>::infinity();
+  to.add("w", "F32", {3 << 10, 1 << 10}, std::as_bytes(std::span<const float>(values)));
+  to.write(scratch / "model.safetensors");
+  llama::parameter p;
+  p.rows = 3 << 10;
+  p.cols = 1 << 10;
+  p.slices = {{"w", 0, p.rows}};
+  const auto from = io::safetensors_shards::open(scratch / "");
+  CHECK(holds(message_of([&] { llama::detail::rows_of(from, p, 0, p.rows); }), "'w': element [2048, 5] is -Inf"));
+  CHECK(holds(message_of([&] { llama::detail::rows_of(from, p, 2000, 100); }), "'w': element [2048, 5] is -Inf"));
+  CHECK(llama::detail::rows_of(from, p, 0, 2048).size() == std::size_t{2} << 20);
+}
+
+TEST_CASE("numbers that are not finite are refused by file, tensor and place; moments may be infinite") {
+  const scratch_directory scratch;
+  model_case a(1);
+  a.write(scratch / "a");
+  const auto with = [&](const char* file, const std::string& tensor, index_t element, float value, const char* type) {
+    const auto from = io::safetensors_file::open(scratch / "a" / file);
+    io::safetensors_writer to;
+    std::vector<std::vector<std::uint16_t>> kept;  // BF16: the upper halves
+    kept.reserve(from.tensors().size());
+    for (const io::tensor_info& info : from.tensors()) {
+      std::vector<float> values(from.bytes(info).size() / 4);
+      from.read_floats(info, 0, values);
+      if (info.name == tensor) values[static_cast<std::size_t>(element)] = value;
+      if (type == std::string("F32")) {
+        to.add(info.name, type, info.shape, std::as_bytes(std::span<const float>(values)));
+      } else {
+        kept.emplace_back();
+        for (const float x : values) kept.back().push_back(static_cast<std::uint16_t>(fp32_bits(x) >> 16));
+        to.add(info.name, type, info.shape, std::as_bytes(std::span<const std::uint16_t>(kept.back())));
+      }
+    }
+    fs::remove_all(scratch / "b");
+    fs::copy(scratch / "a", scratch / "b");
+    to.write(scratch / "b" / file);
+    return message_of([&] { llama::read_checkpoint(scratch / "b", a.session, true); });
+  };
+  const float inf = std::numeric_limits<float>::infinity();
+  const std::string up = "model.layers.1.mlp.up_proj.weight", file = (scratch / "b" / "model.safetensors").string();
+  CHECK(with("model.safetensors", up, 27, std::nanf(""), "F32") == file + ": tensor '" + up + "': element [3, 3] is NaN");
+  CHECK(with("model.safetensors", up, 95, -inf, "BF16") == file + ": tensor '" + up + "': element [11, 7] is -Inf");
+  CHECK(with("model.safetensors", "model.norm.weight", 7, inf, "F32") ==
+        file + ": tensor 'model.norm.weight': element [7] is Inf");
+  CHECK(with("model.safetensors", up, 0, std::numeric_limits<float>::max(), "F32") == "(no error)");
+  CHECK(with("optimizer.safetensors", "exp_avg_sq." + up, 0, inf, "F32") == "(no error)");
+}
+
 TEST_CASE("truncated files are refused at any length") {
   const scratch_directory scratch;
   model_case a(1);
