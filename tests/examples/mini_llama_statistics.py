@@ -90,6 +90,9 @@ class Statistics(Scratch):
         self.succeed("report", "run", "--out", "report")
         csv = (self.folder / "report/statistics.csv").read_text()
         self.assertIn("amd_lora,gradient,1,0,qkv,qkv_proj.lora_B,,", csv)
+        page = (self.folder / "report/report.html").read_text()
+        self.assertIn("Of amd_lora the weight gradients in statistics.jsonl are those of the adapters", page)
+        self.assertNotIn("observed steps below it", page)
 
     def test_resume_continues_the_file_at_its_interval(self):
         self.train("whole", "--statistics-every", 3)

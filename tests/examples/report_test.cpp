@@ -393,6 +393,26 @@ TEST_CASE("statistics beside the logs: a CSV, plots over training and depth, ste
       CHECK(contains(r.html, "\"caption-" + std::string(id) + "\""));
     }
   }
+  // Adapters' own GEMMs are BF16: √3 is for what a trigger measured of all GEMMs.
+  log_text adapted = whole("a", 5, 2);
+  const auto with_lora = [&] {
+    std::string text = adapted.text();
+    const std::string model = "\"model\":{\"hidden_size\":128}";
+    return text.replace(text.find(model), model.size(), model + ",\"lora\":{\"rank\":4}");
+  };
+  put(scratch / "a/log.jsonl", with_lora());
+  const std::string quiet = report(scratch, paths).html, without = get(scratch / "out/plots.gnuplot");
+  CHECK(!contains(quiet, "observed steps below it"));
+  CHECK(contains(quiet, "Of a the weight gradients in statistics.jsonl are those of the adapters, whose own GEMMs are BF16"));
+  CHECK(contains(quiet, "A trigger gradient_noise measures what the base does to them."));
+  CHECK(!contains(without, "1.7320508075688772 with lines"));
+  if (r.errors.empty()) CHECK(contains(quiet, "noise of the quantized base is not in it"));
+  for (const auto& [step, ratio] : {std::pair{50, 2.5}, {100, 1.5}}) {
+    adapted.add({{"event", "noise"}, {"step", step}, {"gradient_to_noise", ratio}});
+  }
+  put(scratch / "a/log.jsonl", with_lora());
+  CHECK(contains(report(scratch, paths).html,
+                 "against a backward pass in BF16. a: least 1.50, at step 100; 1 of 2 observed steps below it. Of a"));
   put(scratch / "a/statistics.jsonl", R"({"event":"start","schema":2,"step":0})" "\n");
   std::ostringstream table;
   CHECK(contains(message_of([&] { write_report({paths, (scratch / "out").string(), "", ""}, table); }),

@@ -142,6 +142,7 @@ void rewind(arm& a, std::int64_t step) {
   drop_after(a.train, step);
   drop_after(a.evals, step);
   drop_after(a.switches, step);
+  drop_after(a.noise, step);
   drop_end(a);
 }
 
@@ -192,6 +193,8 @@ void read_record(arm& a, const record& r) {
     if (r.find("val_loss_after") != nullptr) at.loss_after = r.number("val_loss_after");
     at.reason = reason_text(r);
     put(a.switches, at, same_step);
+  } else if (r.event() == "noise") {
+    put(a.noise, noise_point{r.count("step"), r.number("gradient_to_noise")}, same_step);
   } else if (r.event() == "resume" || r.event() == "rollback") {
     rewind(a, r.count("step"));
   } else if (r.event() == "end") {
@@ -294,6 +297,13 @@ const char* status_text(arm_status status) {
     case arm_status::incomplete: break;
   }
   return "incomplete";
+}
+
+bool trains_adapters(const arm& a) {
+  const auto config = a.start.find("config");
+  if (config == a.start.end() || !config->is_object()) return false;
+  const auto lora = config->find("lora");
+  return lora != config->end() && lora->is_object();
 }
 
 maybe tokens_per_second(const arm& a) {

@@ -48,6 +48,12 @@ struct switch_point {
   std::string reason;  ///< "" where a step was reached
 };
 
+/// Gradient norm over its difference from BF16's gradients, as a trigger measured it.
+struct noise_point {
+  std::int64_t step = 0;
+  maybe ratio;
+};
+
 struct schedule_entry {
   std::int64_t from_step = 0;
   std::string name;
@@ -85,6 +91,7 @@ struct arm {
   std::vector<train_point> train;
   std::vector<eval_point> evals;
   std::vector<switch_point> switches;
+  std::vector<noise_point> noise;
   arm_status status = arm_status::incomplete;
   std::int64_t step = 0;
   std::int64_t tokens = 0;
@@ -102,6 +109,8 @@ arm read_arm(const std::string& path);
 std::string recipe_text(const arm& a);
 const char* status_text(arm_status status);
 maybe tokens_per_second(const arm& a);
+/// Do adapters train beside a frozen base?
+bool trains_adapters(const arm& a);
 
 // --- statistics.cpp ---------------------------------------------------------------------------------------------
 

@@ -81,12 +81,15 @@ std::vector<xy> over_depth(const arm& a, const filter& wanted, const char* key) 
 }
 
 panel make_panel(const comparison& c, const std::string& title, const filter& wanted, const figure& f, bool depth) {
-  panel p{title, {}, f.log_scale, std::string_view(f.key) == "norm_to_noise"};
+  panel p{title, {}, f.log_scale, false};
   for (const arm& a : c.arms) {
     series s{a.name, color_of(c, a), &a == &c.base(), {}};
     s.points = depth ? over_depth(a, wanted, f.key) : over_training(a, wanted, f.key);
     if (f.log_scale) std::erase_if(s.points, [](const xy& q) { return !(q.y > 0); });
-    if (!s.points.empty()) p.all.push_back(std::move(s));
+    if (s.points.empty()) continue;
+    // Adapters' own GEMMs are BF16: the line is not about their noise.
+    p.marks_stall = p.marks_stall || (std::string_view(f.key) == "norm_to_noise" && !trains_adapters(a));
+    p.all.push_back(std::move(s));
   }
   return p;
 }
@@ -185,10 +188,16 @@ void add_statistics_plots(const comparison& c, std::vector<plot>& plots) {
       panels.push_back(make_panel(
           c, f.title, [](const observation& o) { return o.event == "gradient"; }, f, depth));
     }
-    plots.push_back(make_plot(c, plot_id("gradient", depth), "Weight gradients against FP32",
-                              "Weight gradients against an FP32 GEMM over the same tensors" + where(depth) +
-                                  ". The dashed line is √3, below which training is expected to stall.",
-                              depth, panels));
+    const bool marks_stall = std::any_of(panels.begin(), panels.end(), [](const panel& p) { return p.marks_stall; });
+    const bool adapters = std::any_of(c.arms.begin(), c.arms.end(),
+                                      [](const arm& a) { return trains_adapters(a) && !a.observations.empty(); });
+    plots.push_back(make_plot(
+        c, plot_id("gradient", depth), "Weight gradients against FP32",
+        "Weight gradients against an FP32 GEMM over the same tensors" + where(depth) + "." +
+            (marks_stall ? " The dashed line is √3, below which training is expected to stall." : "") +
+            (adapters ? " Where adapters train, their own GEMMs are BF16: noise of the quantized base is not in it."
+                      : ""),
+        depth, panels));
   }
 }
 
