@@ -140,9 +140,17 @@ int main(int argc, char** argv) {
     std::cerr << "mini-llama: " << e.what() << "\n";
   } catch (const llama::over_budget& e) {
     std::cerr << llama_program::memory_table(e.plan()) << "mini-llama: --memory-limit: " << e.what() << "\n";
+  } catch (const llama::out_of_memory& e) {
+    std::cerr << "mini-llama: " << e.what() << "; the run takes, by category:\n"
+              << llama_program::memory_table(e.plan());
+    return llama_program::exit_device;
   } catch (const std::bad_alloc&) {
     std::cerr
         << "mini-llama: out of memory; plan says what a run takes, and --memory-limit refuses one that takes more\n";
+    return llama_program::exit_device;
+  } catch (const nn::backend_error& e) {
+    std::cerr << "mini-llama: " << e.what() << "\n";
+    if (e.of_device()) return llama_program::exit_device;
   } catch (const std::exception& e) {
     std::cerr << "mini-llama: " << e.what() << "\n";
   }

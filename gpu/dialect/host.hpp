@@ -9,6 +9,7 @@
 
 #include <ucontext.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -27,7 +28,8 @@ enum hipError_t {
   hipSuccess = 0,
   hipErrorMemoryAllocation = 2,
   hipErrorInvalidDeviceFunction = 98,
-  hipErrorNoBinaryForGpu = 209
+  hipErrorNoBinaryForGpu = 209,
+  hipErrorUnknown = 999
 };
 enum hipMemcpyKind { hipMemcpyHostToDevice, hipMemcpyDeviceToHost, hipMemcpyDeviceToDevice };
 enum : unsigned { hipStreamNonBlocking = 1 };
@@ -57,7 +59,18 @@ inline hipError_t hipMemcpy(void* to, const void* from, std::size_t bytes, hipMe
   if (bytes != 0) std::memcpy(to, from, bytes);
   return hipSuccess;
 }
+/// With ROTOSCALE_HOST_LOST_AT=N in the environment the N-th copy on a stream fails, and all behind it, as on a device
+/// that is lost.
+inline bool host_is_lost() {
+  static const long at = [] {
+    const char* const text = std::getenv("ROTOSCALE_HOST_LOST_AT");
+    return text == nullptr ? 0 : std::atol(text);
+  }();
+  static std::atomic<long> copies{0};
+  return at > 0 && ++copies >= at;
+}
 inline hipError_t hipMemcpyAsync(void* to, const void* from, std::size_t bytes, hipMemcpyKind kind, hipStream_t) {
+  if (host_is_lost()) return hipErrorUnknown;
   return hipMemcpy(to, from, bytes, kind);
 }
 inline hipError_t hipMemset(void* to, int byte, std::size_t bytes) {
@@ -75,7 +88,9 @@ inline hipError_t hipStreamDestroy(hipStream_t) { return hipSuccess; }
 inline hipError_t hipStreamSynchronize(hipStream_t) { return hipSuccess; }
 inline hipError_t hipDeviceSynchronize() { return hipSuccess; }
 inline hipError_t hipGetLastError() { return hipSuccess; }
-inline const char* hipGetErrorString(hipError_t error) { return error == hipSuccess ? "no error" : "out of memory"; }
+inline const char* hipGetErrorString(hipError_t error) {
+  return error == hipSuccess ? "no error" : error == hipErrorUnknown ? "the device is lost" : "out of memory";
+}
 
 namespace rotoscale::gpu::host {
 

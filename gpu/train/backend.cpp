@@ -73,7 +73,7 @@ std::optional<nn::gemm_contract> device_backend::contract(const nn::gemm_recipe&
 }
 
 std::size_t device_backend::gemm_workspace_bytes(const nn::gemm_contract& contract, index_t rows, index_t cols,
-                                                index_t k) const {
+                                                 index_t k) const {
   if (!is_defined(contract)) {
     return gemm_bf16_workspace_bytes(rows, cols, k, static_cast<int>(contract.options.split_k), device_);
   }
@@ -91,7 +91,7 @@ void* device_backend::allocate(std::size_t bytes, nn::memory_kind kind) {
     const status filled = fill(memory, 0, size);
     if (const status done = filled.ok() ? gpu::synchronize() : filled; !done.ok()) {
       (void)gpu::release(memory);
-      throw nn::backend_error("allocate", done.message());
+      throw nn::backend_error("allocate", done.message(), refused::is_of_device(done));
     }
   }
   ++allocations_;
@@ -204,10 +204,10 @@ void device_backend::observe(nn::queue q, nn::const_tensor_view source, nn::oper
     const auto& set = static_cast<const operands&>(*what.set);
     const nn::operand_recipe& own = *set.request().recipe(what.form);
     const device_queue& on = of(q);
-    return gpu::observe(source, set.form(what.form),
-                        {what.form == nn::operand_form::column, own.rotation.points,
-                         nn::draws_of(set.request(), what.form), state},
-                        to, on.workspace, on.workspace_bytes, on.stream);
+    return gpu::observe(
+        source, set.form(what.form),
+        {what.form == nn::operand_form::column, own.rotation.points, nn::draws_of(set.request(), what.form), state}, to,
+        on.workspace, on.workspace_bytes, on.stream);
   });
 }
 void device_backend::compare(nn::queue q, const float* value, const float* reference, index_t n,

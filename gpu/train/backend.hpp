@@ -126,6 +126,8 @@ class device_backend final : public nn::backend {
     try {
       expect(operation());
       end_timing(on, what);
+    } catch (const refused& e) {
+      on.failed.emplace(what.name, e.what(), e.of_device);
     } catch (const std::exception& e) {
       on.failed.emplace(what.name, e.what());
     }

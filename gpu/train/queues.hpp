@@ -17,7 +17,13 @@ namespace rotoscale::gpu {
 /// A launcher's refusal on its way to nn::backend_error.
 class refused : public std::runtime_error {
  public:
-  explicit refused(const status& s) : std::runtime_error(s.message()) {}
+  explicit refused(const status& s) : std::runtime_error(s.message()), of_device(is_of_device(s)) {}
+
+  static bool is_of_device(const status& s) {
+    return s.code == error_code::device_error || s.code == error_code::out_of_memory;
+  }
+
+  bool of_device;  ///< not the launcher's own refusal
 };
 inline void expect(const status& s) {
   if (!s.ok()) throw refused(s);
@@ -69,7 +75,7 @@ class device_queue {
   void synchronize(std::uint64_t ticket) {
     if (!failed) {
       const status s = gpu::synchronize(find(ticket));
-      if (!s.ok()) failed.emplace("device", s.message());
+      if (!s.ok()) failed.emplace("device", s.message(), refused::is_of_device(s));
     }
     constexpr const char* names[] = {"embedding_forward", "cross_entropy"};
     for (std::size_t i = 0; i < fault_words && !failed; ++i) {

@@ -4,6 +4,7 @@
 // fails at a chosen call: mini_llama_kill.py kills runs at every one of them and fills their disk. Environment:
 //   FAULTS_TRACE=FILE   a line for each call: its name, the path, and the number of bytes or the new path
 //   FAULTS_KILL_AT=N    SIGKILL in place of call N (from 1); of a write or pwrite the first half is done
+//   FAULTS_MEMORY=N     aligned allocations of N bytes and more, a model's arenas, fail
 //   FAULTS_FULL_AT=N    from byte N on, all calls together, writing says ENOSPC
 
 #include <dlfcn.h>
@@ -97,6 +98,12 @@ int open(const char* path, int flags, ...) {
   va_end(more);
   if ((flags & O_CREAT) != 0) visit("create", path_at(AT_FDCWD, path));
   return next<int (*)(const char*, int, ...)>("open")(path, flags, mode);
+}
+
+void* aligned_alloc(size_t alignment, size_t size) {
+  static const long most = number_in("FAULTS_MEMORY");
+  if (most >= 0 && size >= static_cast<size_t>(most)) return nullptr;
+  return next<void* (*)(size_t, size_t)>("aligned_alloc")(alignment, size);
 }
 
 int mkdir(const char* path, mode_t mode) {

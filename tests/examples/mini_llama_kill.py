@@ -68,6 +68,15 @@ class Runs(Scratch):
         for key in ("status", "step", "tokens", "final_val_loss", "window_losses", "best_val_loss"):
             self.assertEqual(ends[0][key], ends[1][key])
 
+    def assert_memory_table(self, said, *parts):
+        """One line that holds every part, and the categories behind it."""
+        line, *table = said.splitlines()
+        for part in parts:
+            self.assertIn(part, line)
+        self.assertEqual([row.split()[0] for row in table],
+                         ["weights", "masters", "gradients", "moments", "quantized", "adapters", "stash", "activations",
+                          "workspace", "total"])
+
     def assert_little_is_lost(self, out="run"):
         """The last resume began at the newest checkpoint of which the log knew."""
         seen = records(self.folder / out / "log.jsonl")
@@ -235,6 +244,47 @@ class Full(Runs):
         (self.folder / "full").rename(self.folder / "run")
         self.check_full_disk(int((self.folder / "code").read_text()), (self.folder / "said").read_text())
         self.assert_like_unbroken("copy")
+
+
+class Device(Runs):
+    OPTIONS = {"steps": 6, "checkpoint_every": 2, "eval_every": 3, "schedule": "fp8_amd", "batch": 1, "sequence": 32,
+               "eval_windows": 1, "final_eval_windows": 1}
+
+    def test_without_memory_nothing_is_lost(self):
+        self.unbroken()
+        code, out, said = self.with_faults(self.command(), FAULTS_MEMORY=1 << 12)
+        self.assertEqual((code, out), (5, ""), said)
+        self.assert_memory_table(said, "mini-llama: out of memory at ", " bytes for ")
+        self.assertFalse((self.folder / "run").exists())
+        self.succeed(*self.command("run", "--stop-at", 3))
+        before = tree_of(self.folder / "run")
+        code, out, said = self.with_faults(self.command(), FAULTS_MEMORY=1 << 12)
+        self.assertEqual((code, out), (5, ""), said)
+        self.assertEqual(tree_of(self.folder / "run"), before)
+        self.succeed(*self.command())
+        self.assert_like_unbroken()
+
+    def test_a_lost_device_leaves_the_last_checkpoint(self):
+        """At copies of the first steps, of an evaluation and of checkpoints."""
+        self.unbroken()
+        if self.run_program("plan", "--device", "host").returncode != 0:
+            self.skipTest("no host mode")
+        steps = set()
+        command = self.command("run", "--device", "host")
+        for copies in (150, 200, 250, 300, 10 ** 6):
+            child = self.start(command, ROTOSCALE_HOST_LOST_AT=str(copies))
+            out, said = child.communicate(timeout=120)
+            if child.returncode == 0:
+                break
+            self.assertEqual((child.returncode, out), (5, ""), said)
+            if (self.folder / "run/log.jsonl").exists():
+                self.assert_memory_table(said, "the device failed behind step ", "--resume run")
+                end = records(self.folder / "run/log.jsonl")[-1]
+                self.assertEqual((end["event"], end["status"]), ("end", "failed"))
+                steps.add(end["step"])
+        self.assertEqual(child.returncode, 0)
+        self.assertGreater(len(steps), 1)
+        self.assert_like_unbroken()
 
 
 class Signals(Runs):

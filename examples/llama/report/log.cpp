@@ -152,7 +152,7 @@ void read_end(arm& a, const record& r) {
     a.status = arm_status::ok;
   } else if (status == "diverged") {
     a.status = arm_status::diverged;
-  } else if (status == "stopped" || status == "interrupted") {
+  } else if (status == "stopped" || status == "interrupted" || status == "failed") {
     a.status = arm_status::stopped;
   } else {
     r.fail("unknown status \"" + status + "\"");

@@ -205,13 +205,24 @@ int trainer::interrupted(int signal) {
   return exit_interrupted;
 }
 
+/// Reports a device that does nothing more: what it holds is lost.
+int trainer::device_failed(const nn::backend_error& e) {
+  progress_.end();
+  std::cerr << "mini-llama: " << state_.run.name << ": the device failed behind step " << state_.step << " ("
+            << e.what() << "); log and last checkpoint are kept; to go on: mini-llama train --resume " << session_.out
+            << "; its memory, by category:\n"
+            << memory_table(model_->plan());
+  finish("failed");
+  return exit_device;
+}
+
 /// Writes the end of the log, with a last evaluation if the run is complete.
 int trainer::finish(const char* status) {
   const train_options& o = state_.run.train;
   ordered_json record = {
       {"event", "end"}, {"status", status}, {"step", state_.step}, {"tokens", state_.tokens}, {"seconds", seconds_}};
   const std::string_view kind = status;
-  if (kind != "diverged" && kind != "interrupted") {
+  if (kind != "diverged" && kind != "interrupted" && kind != "failed") {
     const auto e = evaluate(*model_, step_inputs_for(state_), text_, o.final_eval_windows, evaluation_progress());
     progress_.end();
     note_validation(e.loss);
@@ -258,11 +269,14 @@ int trainer::train() {
 int trainer::run() {
   const signal_guard signals;
   open_log();
-  warm_up();
   try {
+    warm_up();
     return train();
   } catch (const interruption& i) {
     return interrupted(i.signal);
+  } catch (const nn::backend_error& e) {
+    if (!e.of_device()) throw;
+    return device_failed(e);
   } catch (const io::error& e) {
     progress_.end();
     throw io::error(std::string(e.what()) + "; when that is mended: mini-llama train --resume " + session_.out);

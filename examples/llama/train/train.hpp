@@ -87,6 +87,7 @@ class trainer {
   std::optional<std::string> find_divergence(std::optional<double> loss);
   bool roll_back(std::int64_t step, const std::string& what);
   int diverged(std::int64_t step, const std::string& what);
+  int device_failed(const nn::backend_error& e);
   int interrupted(int signal);
   int finish(const char* status);
 

@@ -36,11 +36,25 @@ class over_budget : public std::runtime_error {
   nn::memory_plan plan_;
 };
 
+/// The backend has less memory than the plan takes.
+class out_of_memory : public std::runtime_error {
+ public:
+  /// `what` was asked for last, and refused.
+  out_of_memory(const nn::memory_plan& plan, const std::string& what, std::size_t bytes)
+      : std::runtime_error("out of memory at " + std::to_string(bytes) + " bytes for " + what), plan_(plan) {}
+  /// What would be needed, by category.
+  const nn::memory_plan& plan() const { return plan_; }
+
+ private:
+  nn::memory_plan plan_;
+};
+
 /// A model with its memory, queue, step state and graphs.
 class session {
  public:
   /// `recipes` are all that will be used, in the order of their use: memory is for the largest of each category, and
-  /// frozen weights are kept for all but the first. Throws over_budget before anything is allocated.
+  /// frozen weights are kept for all but the first. Throws over_budget before anything is allocated, out_of_memory with
+  /// nothing kept.
   session(nn::backend& ops, const model_config& config, session_options options, const std::vector<nn::recipe>& recipes,
           nn::communicator* ranks = nullptr)
       : ops_(&ops), ranks_(ranks), options_(std::move(options)), model_(ops, config, options_.model) {
@@ -48,22 +62,7 @@ class session {
     if (options_.memory_limit != 0 && plan_.total() > options_.memory_limit) {
       throw over_budget(plan_, options_.memory_limit);
     }
-    for (std::size_t c = 0; c < plan_.bytes.size(); ++c) {
-      if (plan_.bytes[c] == 0) continue;
-      const nn::memory_kind kind = nn::kind_of(static_cast<nn::memory_category>(c));
-      bases_[c] = static_cast<std::byte*>(ops.allocate(plan_.bytes[c], kind));
-    }
-    const auto n = static_cast<std::size_t>(step_tokens());
-    for (transfer& t : transfers_) {
-      t.pinned = static_cast<pinned_block*>(ops.allocate(
-          sizeof(pinned_block) + statistics_bytes() + 3 * n * sizeof(std::int32_t), nn::memory_kind::pinned));
-      t.statistics = reinterpret_cast<linear_statistics*>(t.pinned + 1);
-      auto* const numbers =
-          reinterpret_cast<std::int32_t*>(reinterpret_cast<std::byte*>(t.pinned + 1) + statistics_bytes());
-      t.tokens = {numbers, n};
-      t.targets = {numbers + n, n};
-      t.starts = {numbers + 2 * n, n};
-    }
+    allocate();
     queue_ = ops.make_queue("session");
     if (!stash_.empty()) stash_queue_ = ops.make_queue("stash");
     recipe_ = recipes.front();
@@ -72,14 +71,7 @@ class session {
   }
   session(const session&) = delete;
   session& operator=(const session&) = delete;
-  ~session() {
-    for (std::size_t c = 0; c < bases_.size(); ++c) {
-      if (bases_[c] != nullptr) ops_->release(bases_[c], nn::kind_of(static_cast<nn::memory_category>(c)));
-    }
-    for (const transfer& t : transfers_) {
-      if (t.pinned != nullptr) ops_->release(t.pinned, nn::memory_kind::pinned);
-    }
-  }
+  ~session() { release(); }
 
   /// The model.
   llama::model& model() { return model_; }
@@ -238,6 +230,40 @@ class session {
       most.cover(counting.plan());
     }
     return most;
+  }
+  /// A category's memory, or what a step in flight needs; what there is so far goes back where it fails.
+  void* take(std::string_view what, std::size_t bytes, nn::memory_kind kind) {
+    try {
+      return ops_->allocate(bytes, kind);
+    } catch (const std::bad_alloc&) {
+      release();
+      throw out_of_memory(plan_, std::string(what), bytes);
+    }
+  }
+  void allocate() {
+    for (const auto& [c, name] : enum_names<nn::memory_category>::table) {
+      if (plan_[c] == 0) continue;
+      bases_[static_cast<std::size_t>(c)] = static_cast<std::byte*>(take(name, plan_[c], nn::kind_of(c)));
+    }
+    const auto n = static_cast<std::size_t>(step_tokens());
+    for (transfer& t : transfers_) {
+      const std::size_t bytes = sizeof(pinned_block) + statistics_bytes() + 3 * n * sizeof(std::int32_t);
+      t.pinned = static_cast<pinned_block*>(take("a step's inputs and results", bytes, nn::memory_kind::pinned));
+      t.statistics = reinterpret_cast<linear_statistics*>(t.pinned + 1);
+      auto* const numbers =
+          reinterpret_cast<std::int32_t*>(reinterpret_cast<std::byte*>(t.pinned + 1) + statistics_bytes());
+      t.tokens = {numbers, n};
+      t.targets = {numbers + n, n};
+      t.starts = {numbers + 2 * n, n};
+    }
+  }
+  void release() noexcept {
+    for (std::size_t c = 0; c < bases_.size(); ++c) {
+      if (bases_[c] != nullptr) ops_->release(bases_[c], nn::kind_of(static_cast<nn::memory_category>(c)));
+    }
+    for (const transfer& t : transfers_) {
+      if (t.pinned != nullptr) ops_->release(t.pinned, nn::memory_kind::pinned);
+    }
   }
   void lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool same_recipe = false) {
     constexpr nn::memory_category category = nn::memory_category::workspace;

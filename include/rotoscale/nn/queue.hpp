@@ -38,14 +38,17 @@ class graph {
 /// An operation failed after it was queued. The queue does nothing more.
 class backend_error : public std::runtime_error {
  public:
-  /// "operation: what".
-  backend_error(std::string operation, const std::string& what)
-      : std::runtime_error(operation + ": " + what), operation_(std::move(operation)) {}
+  /// "operation: what"; `of_device`: the device failed, not what it was asked.
+  backend_error(std::string operation, const std::string& what, bool of_device = false)
+      : std::runtime_error(operation + ": " + what), operation_(std::move(operation)), of_device_(of_device) {}
   /// Its name, as in backend.
   const std::string& operation() const { return operation_; }
+  /// Is the device lost, or out of memory? Another run may do better.
+  bool of_device() const { return of_device_; }
 
  private:
   std::string operation_;
+  bool of_device_;
 };
 
 }  // namespace rotoscale::nn

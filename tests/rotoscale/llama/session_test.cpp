@@ -6,6 +6,7 @@
 
 #include <thread>
 
+#include "rotoscale/nn/cpu/backend.hpp"
 #include "rotoscale/nn/thread_ranks.hpp"
 #include "session_case.hpp"
 
@@ -80,6 +81,39 @@ TEST_CASE("over budget is refused before anything is allocated, with the plan") 
     CHECK(e.plan().bytes == plan.bytes);
   }
   CHECK(ops->allocations() == count);
+}
+
+TEST_CASE("memory that the backend does not have: the plan, and what was taken goes back") {
+  struct small_backend final : nn::cpu_backend {
+    small_backend() : cpu_backend(1) {}
+    void* allocate(std::size_t bytes, nn::memory_kind kind) override {
+      if (held == most) throw std::bad_alloc();
+      ++held;
+      return cpu_backend::allocate(bytes, kind);
+    }
+    void release(void* memory, nn::memory_kind kind) noexcept override {
+      --held;
+      cpu_backend::release(memory, kind);
+    }
+    int held = 0, most = 0;
+  } ops;
+  const auto options = options_for(2, 32);
+  const nn::memory_plan plan = llama::plan_session(ops, small_config(false), options, {preset("bf16")});
+  std::vector<std::string> said;
+  for (;; ++ops.most) {
+    try {
+      const llama::session s(ops, small_config(false), options, {preset("bf16")});
+      break;
+    } catch (const llama::out_of_memory& e) {
+      CHECK(e.plan().bytes == plan.bytes);
+      said.emplace_back(e.what());
+    }
+    CHECK(ops.held == 0);
+  }
+  CHECK(ops.held == 0);
+  REQUIRE(said.size() > 2);
+  CHECK(said[0] == "out of memory at " + std::to_string(plan[category::weights]) + " bytes for weights");
+  CHECK(said.back().ends_with(" bytes for a step's inputs and results"));
 }
 
 TEST_CASE("without a backward pass there are no gradients, moments or masters, and one layer's activations") {
