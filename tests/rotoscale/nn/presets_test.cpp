@@ -96,7 +96,7 @@ void check_that_it_heals(const nn::schedule& s, nn::operand_format stored, bool 
       if (next->scales == nn::scale_handover::seed) {
         maxima = c.session.observe_maxima(inputs, data.tokens, data.targets);
       }
-      c.session.use(next->recipe, next->scales, maxima);
+      c.session.use(next->recipe, next->scales, maxima, next->gemms);
       CHECK(std::fabs(mean(c.evaluate(data)) - before) < 0.2);  // the weights are the same
       seen = {};
       entered = step;
