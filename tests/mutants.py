@@ -10,7 +10,8 @@ usage: mutants.py ROOT [TEXT]                    TEXT: only mutants whose name, 
 
 Mutants stand beside their test: tests/.../X.mutants lists those that X_test.cpp has to notice (docs/hacking.md has the
 format). A mutant is killed by a failing test program or by a static_assert; any other compile error, or a mutant whose
-text is not found exactly once, is an error of its list. Entries called `equivalent: REASON` change no result; they
+text is not found exactly once, is an error of its list. A list with a line `program:` belongs to X.py, a test of
+mini-llama, which is built and tested for each mutant, one at a time (mutants_program.py). Entries called `equivalent: REASON` change no result; they
 are there so that --generate does not ask again. Those of the byte instructions need a machine with AVX512_VBMI2.
 """
 import argparse
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import mutants_generate
+import mutants_program
 
 # What a mutant may be in, and what is copied to compile it.
 FOLDERS = ("include", "gpu", "examples")
@@ -47,6 +49,7 @@ class Mutant(NamedTuple):
     replacement: str
     flags: tuple  # instead of -march=native
     sources: tuple  # compiled with the test
+    names: tuple  # of X.py's tests, if the mutant is one of mini-llama
     list: str
     line: int
 
@@ -56,7 +59,7 @@ class Mutant(NamedTuple):
 
     @property
     def test(self):
-        return self.list.removesuffix(".mutants") + "_test.cpp"
+        return self.list.removesuffix(".mutants") + (".py" if self.names else "_test.cpp")
 
 
 class ListError(Exception):
@@ -77,7 +80,7 @@ def joined(text):
 
 def read_list(root, path):
     """The mutants of one list."""
-    mutants, sources, source, flags = [], (), None, ()
+    mutants, sources, names, source, flags = [], (), (), None, ()
     entry = None
 
     def close():
@@ -88,7 +91,7 @@ def read_list(root, path):
             raise ListError(f"{path}:{line}: '{name}' has no line that begins with -")
         if source is None:
             raise ListError(f"{path}:{line}: no [source] above '{name}'")
-        mutants.append(Mutant(name, source, "\n".join(old), "\n".join(new), flags, sources, path.as_posix(), line))
+        mutants.append(Mutant(name, source, "\n".join(old), "\n".join(new), flags, sources, names, path.as_posix(), line))
 
     for number, line in enumerate((root / path).read_text(encoding="utf-8").splitlines(), 1):
         line = line.strip()
@@ -103,6 +106,10 @@ def read_list(root, path):
         entry = None
         if line.startswith("sources:"):
             sources = tuple(line.split()[1:])
+        elif line.startswith("program:"):
+            names = tuple(line.split()[1:])
+            if not names:
+                raise ListError(f"{path}:{number}: no test is named")
         elif match := re.fullmatch(r"\[(\S+)\]((?: +-\S+)*)", line):
             source, flags = match.group(1), tuple(match.group(2).split())
         else:
@@ -172,11 +179,13 @@ def outcome(root, folder, mutant, name, text):
         shutil.copytree(root / part, place / part)
     (place / mutant.source).write_text(text, encoding="utf-8")
     program = place / "program"
+    libraries = [flag for flag in mutant.flags if flag.startswith("-l")]  # a linker looks for what stands before them
+    flags = [flag for flag in mutant.flags if flag not in libraries] or ["-march=native"]
     try:
         compiling = subprocess.run(
-            ["g++", "-std=c++20", "-O1", *(mutant.flags or ["-march=native"]), "-w", f"-I{place}/include", f"-I{place}",
+            ["g++", "-std=c++20", "-O1", *flags, "-w", f"-I{place}/include", f"-I{place}",
              f"-I{place}/examples/llama", f"-I{root}/tests", f"-I{root}", "-pthread", str(root / mutant.test),
-             *(str(place / source) for source in mutant.sources), str(folder / "main.o"), "-o", str(program), "-lz"],
+             *(str(place / source) for source in mutant.sources), str(folder / "main.o"), "-o", str(program), *libraries, "-lz"],
             capture_output=True, text=True)
         if compiling.returncode != 0:
             return "killed" if "static assertion failed" in compiling.stderr else compiling.stderr[:2000]
@@ -204,11 +213,14 @@ def compile_main(root, folder):
 def try_mutants(root, mutants, jobs):
     """Prints each survivor; how many there are."""
     def attempt(mutant):
+        if mutant.names:
+            return program.outcome(mutant, mutated)
         return outcome(root, folder, mutant, re.sub(r"\W", "_", mutant.name), mutated(root, mutant))
 
     survivors = 0
     with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         folder = Path(name)
+        program = mutants_program.Program(root, folder)
         compile_main(root, folder)
         for mutant, what in zip(mutants, pool.map(attempt, mutants)):
             if what != "killed":
@@ -237,10 +249,10 @@ def as_entry(text, change):
 
 def generate(root, source, known, jobs):
     """Tries every plain mutant of a header that no list has; prints the survivors as entries. How many there are."""
-    lists = sorted({(m.list, m.sources) for m in known if m.source == source})
+    lists = sorted({(m.list, m.sources) for m in known if m.source == source and not m.names})
     own = "tests/" + source.removeprefix("include/").removesuffix(".hpp") + ".mutants"
     list_name, sources = next((found for found in lists if found[0] == own), (own, ()))
-    pattern = Mutant("", source, "", "", (), sources, list_name, 0)
+    pattern = Mutant("", source, "", "", (), sources, (), list_name, 0)
     text = (root / source).read_text(encoding="utf-8")
     listed = {joined(mutated(root, m)) for m in known if m.source == source}
     with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(jobs) as pool:

@@ -63,6 +63,16 @@ struct flag_visitor {
   }
 };
 
+/// The keys of described fields.
+struct key_visitor {
+  std::vector<std::string>& keys;
+
+  template <class T>
+  void operator()(const char* key, T&, const char*) {
+    keys.emplace_back(key);
+  }
+};
+
 /// More than any machine has; a slip of the keyboard must not start a million.
 constexpr int most_threads = 4096;
 
@@ -301,14 +311,37 @@ void parse_arguments(int argc, char** argv, arguments& a) {
   if (!adapter.empty()) check_adapter(a, find_adapter(adapter));
 }
 
+/// Beside a flag other options are flags as well: "num_attention_heads 4" becomes "--num-attention-heads 4".
+/// Keys of one word stay, as messages use those words too.
+std::string with_flags(const std::string& text) {
+  std::vector<std::string> keys;
+  key_visitor visitor{keys};
+  run_options run;
+  describe(visitor, run.model);
+  describe(visitor, run.train);
+  const char* const letters = "abcdefghijklmnopqrstuvwxyz_0123456789";
+  std::string out;
+  for (std::size_t at = 0; at < text.size();) {
+    std::size_t end = text.find_first_not_of(letters, at);
+    std::string word = text.substr(at, end == text.npos ? end : std::max(end - at, std::size_t{1}));
+    at += word.size();
+    if (word.find('_') != word.npos && std::find(keys.begin(), keys.end(), word) != keys.end()) {
+      std::replace(word.begin(), word.end(), '_', '-');
+      word.insert(0, "--");
+    }
+    out += word;
+  }
+  return out;
+}
+
 io::error option_error(const arguments& a, const std::string& fault) {
   const std::size_t end = std::min(fault.find(": "), fault.size());
   const std::string key = fault.substr(0, end), what = fault.substr(std::min(end + 2, fault.size()));
   std::string flag = (key.starts_with("lora.") ? "--lora-" : "--") + key.substr(key.rfind('.') + 1);  // npos + 1 is 0
   std::replace(flag.begin(), flag.end(), '_', '-');
-  if (a.flags.contains(flag)) return {flag, what};
+  if (a.flags.contains(flag)) return {flag, with_flags(what)};
   if (key.starts_with("model.") && !a.model_config.empty()) return {a.model_config, what};
-  if (a.config.empty()) return {flag, what};
+  if (a.config.empty()) return {flag, with_flags(what)};
   return {a.config, fault};
 }
 

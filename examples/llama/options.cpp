@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/llama/stored_activations.hpp"
@@ -15,6 +16,11 @@ namespace {
 std::optional<std::string> within(const std::string& name, double value, double low, double high) {
   if (value >= low && value <= high) return std::nullopt;
   const auto text = [](double x) {
+    if (std::abs(x) >= 1e15) {
+      char short_form[32];
+      std::snprintf(short_form, sizeof short_form, "%.6g", x);
+      return std::string(short_form);
+    }
     std::string s = std::to_string(x);
     s.erase(s.find_last_not_of('0') + 1);
     if (s.back() == '.') s.pop_back();

@@ -630,6 +630,15 @@ class BadArguments(Scratch):
             with self.subTest(flag=flag, value=value):
                 self.refuse([*self.train_command("out"), flag, value], flag[2:].replace("-", "_").split("_")[-1])
 
+    def test_flags_where_flags_were_given(self):
+        """And keys where a file was."""
+        said = self.refuse(self.train_command("out", num_key_value_heads=3), "--num-key-value-heads: 3 does not divide --num-attention-heads")
+        self.assertNotIn("_", said)
+        self.refuse(self.train_command("out", learning_rate=-1), "--learning-rate: -1 is not between 0 and 1e+30\n")
+        self.write("c.json", {"model": {"num_key_value_heads": 3}})
+        self.refuse(["train", "--out", "out", "--data", "text.txt", "--config", "c.json"],
+                    "c.json: model.num_key_value_heads: 3 does not divide num_attention_heads")
+
     def test_sequence_beyond_the_model(self):
         self.refuse(self.train_command("out", sequence=96), "--sequence: 96")
 

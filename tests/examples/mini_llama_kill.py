@@ -385,6 +385,10 @@ class Resume(Runs):
         self.refuse(self.command("run", "--overwrite"), "--auto-resume", "excludes --overwrite")
         self.write("text2.txt", (self.folder / "text.txt").read_text())
         self.refuse(self.command(data="text2.txt"), "--data")
+        both = self.command("both", "--stop-at", 1)
+        both.insert(both.index("--data") + 2, "text2.txt")
+        self.succeed(*both)
+        self.refuse(self.command("both"), "--data", "text2.txt", "the run in both")  # one file of two
         self.succeed(*self.command())
         before = tree_of(self.folder / "run/checkpoints")
         self.succeed(*self.command())  # a finished run stays as it is
@@ -467,6 +471,25 @@ class Rollback(Runs):
                 self.skipTest("no library can be preloaded here")
             self.assertEqual(self.run_program(*self.command()).returncode, 0)
             self.assertEqual(tree_of(self.folder / "run/checkpoints"), tree_of(self.folder / "whole/checkpoints"))
+
+    def test_an_extra_checkpoint_is_not_gone_back_to(self):
+        self.assertEqual(self.run_program(*self.command("whole")).returncode, 0)
+        back = records(self.folder / "whole/log.jsonl", "rollback")
+        between = sorted({r["from_step"] - 1 for r in back if r["from_step"] - 1 > r["step"]})
+        self.assertGreater(len(between), 0)
+        for stop in between[:2]:
+            shutil.rmtree(self.folder / "run", ignore_errors=True)
+            self.assertEqual(self.run_program(*self.command("run", "--stop-at", stop)).returncode, 0)
+            self.assertEqual(self.run_program(*self.command()).returncode, 0)
+            self.assertEqual(tree_of(self.folder / "run/checkpoints"), tree_of(self.folder / "whole/checkpoints"))
+
+    def test_weights_go_back_too(self):
+        """Where all data are alike, what follows a rollback is what it took back."""
+        (self.folder / "even.txt").write_bytes(b"the same words in every window.\n" * 4000)  # of 32 bytes
+        done = self.run_program(*self.command(data="even.txt", max_loss_jump=1e-7, max_rollbacks=2))
+        self.assertEqual(done.returncode, 3, done.stderr)
+        first, second = ((r["step"], r["from_step"], r["reason"]) for r in records(self.folder / "run/log.jsonl", "rollback"))
+        self.assertEqual(first, second)
 
     def test_stops_where_there_is_nothing_to_go_back_to(self):
         for options in ({"on_divergence": "stop"}, {"max_rollbacks": 0}, {"max_loss_jump": 1e-7, "max_rollbacks": 2}):
