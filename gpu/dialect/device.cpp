@@ -8,6 +8,7 @@
 
 #include "gpu/dialect/arch.hpp"
 #include "gpu/dialect/launch.hpp"
+#include "gpu/dialect/ranges.hpp"
 
 namespace rotoscale::gpu {
 
@@ -119,6 +120,9 @@ status copy(void* to, const void* from, std::size_t bytes, stream s) {
 status fill(void* memory, std::uint8_t byte, std::size_t bytes, stream s) {
   return bytes == 0 ? status{} : to_status(hipMemsetAsync(memory, byte, bytes, native(s)));
 }
+
+void begin_range(const char* name) { begin_native_range(name); }
+void end_range() { end_native_range(); }
 
 status create(stream& s, bool joins_null_stream) {
   hipStream_t made = nullptr;

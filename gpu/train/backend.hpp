@@ -123,6 +123,7 @@ class device_backend final : public nn::backend {
     device_queue& on = of(q);
     if (on.failed) return;
     begin_timing(on);
+    const profiler_range shown(what.name);
     try {
       expect(operation());
       end_timing(on, what);

@@ -29,6 +29,15 @@ inline void expect(const status& s) {
   if (!s.ok()) throw refused(s);
 }
 
+/// What a profiler shows of the host's work on an operation, and of what it launches.
+class profiler_range {
+ public:
+  explicit profiler_range(const char* name) { begin_range(name); }
+  profiler_range(const profiler_range&) = delete;
+  profiler_range& operator=(const profiler_range&) = delete;
+  ~profiler_range() { end_range(); }
+};
+
 /// Recorded operations; in a build for the host, or without graphs, the function that puts them on the queue.
 class device_graph final : public nn::graph {
  public:
