@@ -75,11 +75,12 @@ status dropout(nn::const_tensor_view x, const nn::dropout_args& args, nn::tensor
 
 /// Of cross_entropy.
 std::size_t cross_entropy_workspace_bytes(index_t rows, index_t vocabulary);
-/// The loss of each row of FP32 logits, which are used up: with gradients they become their gradients. `targets` are
-/// those of tokens [first, first + rows).
+/// The loss of each row of FP32 logits, which are used up: with gradients they become their gradients, or these are
+/// written as BF16 to `narrow`, [rows, vocabulary], and the logits are left as they are. `targets` are those of tokens
+/// [first, first + rows).
 status cross_entropy(nn::tensor_view logits, const nn::token_source& targets, index_t first, float* loss,
                      bool gradients, const nn::step_state* state, std::uint32_t* fault, void* workspace,
-                     std::size_t workspace_bytes, stream s);
+                     std::size_t workspace_bytes, stream s, bf16* narrow = nullptr);
 /// Of sum_losses.
 std::size_t sum_losses_workspace_bytes(index_t n);
 /// Adds n losses to the state's sum.

@@ -27,6 +27,8 @@ struct loss_args {
   std::uint32_t* control = nullptr;
   softmax_part* parts = nullptr;
   bool gradients = false, vectors = false;
+  std::uint16_t* narrow = nullptr;  ///< BF16 gradients, [rows, vocabulary]; null: FP32 in place of the logits
+  bool narrow_vectors = false;
 
   /// The target of a row; nn::ignored_target for one outside of the vocabulary.
   __device__ std::int32_t target(index_t row) const {
@@ -45,11 +47,13 @@ struct softmax_place {
   index_t row;
   unsigned chunk, count;
   float* logits;
+  std::uint16_t* narrow;
 
   __device__ softmax_place(const loss_args& a, index_t r, unsigned c) : row(r), chunk(c) {
     const unsigned at = chunk * nn::softmax_chunk, left = a.vocabulary - at;
     count = left < nn::softmax_chunk ? left : static_cast<unsigned>(nn::softmax_chunk);
     logits = a.logits + row * a.stride + at;
+    narrow = a.narrow != nullptr ? a.narrow + row * static_cast<index_t>(a.vocabulary) + at : nullptr;
   }
   /// Of the thread's i-th four elements.
   __device__ static unsigned column(unsigned i) { return 4 * (i * row_threads + thread_index().x); }
@@ -64,14 +68,29 @@ struct softmax_place {
     ROTOSCALE_UNROLL
     for (unsigned j = 0; j < 4; ++j) x[j] = col + j < count ? logits[col + j] : fill;
   }
-  __device__ void store(unsigned col, bool vectors, const float* x) const {
-    if (vectors && col + 4 <= count) {
+  /// Four gradients.
+  __device__ void store(unsigned col, const loss_args& a, const float* x) const {
+    if (narrow != nullptr) return store_narrow(col, a.narrow_vectors, x);
+    if (a.vectors && col + 4 <= count) {
       *reinterpret_cast<vec16*>(logits + col) = {{fp32_bits(x[0]), fp32_bits(x[1]), fp32_bits(x[2]), fp32_bits(x[3])}};
       return;
     }
     ROTOSCALE_UNROLL
     for (unsigned j = 0; j < 4; ++j) {
       if (col + j < count) logits[col + j] = x[j];
+    }
+  }
+  __device__ void store_narrow(unsigned col, bool vectors, const float* x) const {
+    std::uint32_t y[4];
+    ROTOSCALE_UNROLL
+    for (unsigned j = 0; j < 4; ++j) y[j] = canonical_bf16(x[j]);
+    if (vectors && col + 4 <= count) {
+      store_streaming8(narrow + col, y[0] | y[1] << 16, y[2] | y[3] << 16);
+      return;
+    }
+    ROTOSCALE_UNROLL
+    for (unsigned j = 0; j < 4; ++j) {
+      if (col + j < count) narrow[col + j] = static_cast<std::uint16_t>(y[j]);
     }
   }
 };
@@ -139,7 +158,7 @@ __device__ inline void store_gradient(const loss_args& a, const softmax_place& a
       float& e = x[4 * i + j];
       e = col + j == place ? nn::fma(e, factor, -scale) : e * factor;
     }
-    at.store(col, a.vectors, x + 4 * i);
+    at.store(col, a, x + 4 * i);
   }
 }
 
@@ -153,7 +172,7 @@ __device__ inline void mask_row(const loss_args& a, const softmax_place& at, boo
   if (!gradient) return;
   const float zeros[4] = {};
   ROTOSCALE_UNROLL
-  for (unsigned i = 0; i < softmax_elements / 4; ++i) at.store(softmax_place::column(i), a.vectors, zeros);
+  for (unsigned i = 0; i < softmax_elements / 4; ++i) at.store(softmax_place::column(i), a, zeros);
 }
 
 /// Rows of one chunk: a block a row, whose logits are read once.

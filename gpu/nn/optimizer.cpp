@@ -88,7 +88,7 @@ std::size_t cross_entropy_workspace_bytes(index_t rows, index_t vocabulary) {
 
 status cross_entropy(nn::tensor_view logits, const nn::token_source& targets, index_t first, float* loss,
                      bool gradients, const nn::step_state* state, std::uint32_t* fault, void* workspace,
-                     std::size_t workspace_bytes, stream s) {
+                     std::size_t workspace_bytes, stream s, bf16* narrow) {
   if (status c = check_rows(logits, 2, "logits"); !c.ok()) return c;
   if (logits.type != nn::dtype::fp32) return {error_code::bad_option, "logits", "must be FP32"};
   const index_t rows = logits.extent(0), vocabulary = logits.extent(1);
@@ -111,6 +111,8 @@ status cross_entropy(nn::tensor_view logits, const nn::token_source& targets, in
   a.fault = fault;
   a.gradients = gradients;
   a.vectors = has_vectors(logits);
+  a.narrow = reinterpret_cast<std::uint16_t*>(narrow);
+  a.narrow_vectors = vocabulary % 4 == 0 && reinterpret_cast<std::uintptr_t>(narrow) % 8 == 0;
   if (a.chunks == 1) return launch_rows(softmax_row_kernel, static_cast<std::uint64_t>(rows), row_threads, s, a);
   a.control = static_cast<std::uint32_t*>(workspace);
   a.parts = reinterpret_cast<softmax_part*>(static_cast<std::uint8_t*>(workspace) + control_bytes(rows));

@@ -64,11 +64,6 @@ struct round_arguments {
   bool vectors;  ///< four elements at a time
 };
 
-__device__ inline std::uint32_t canonical_bf16(float x) {
-  const std::uint32_t u = fp32_bits(x);
-  return fp32_is_nan(u) ? ((u & fp32_sign_mask) | fp32_nan_bits) >> 16 : bf16_bits_keeping_nan(x);
-}
-
 [[maybe_unused]] static __global__ void __launch_bounds__(state_threads) round_bf16_kernel(const round_arguments a) {
   const index_t across = (a.columns + 3) / 4, pieces = a.rows * across;
   for (index_t i = index_t{block_index().x} * state_threads + thread_index().x; i < pieces;

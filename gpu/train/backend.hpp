@@ -107,6 +107,8 @@ class device_backend final : public nn::backend {
                const nn::step_state* state) override;
   void cross_entropy(nn::queue q, nn::tensor_view logits, const nn::token_source& targets, index_t first, float* loss,
                      bool gradients, const nn::step_state* state) override;
+  void cross_entropy_quantize(nn::queue q, nn::tensor_view logits, const nn::token_source& targets, index_t first,
+                              float* loss, const nn::quantize_target& to, const nn::step_state* state) override;
   void sum_losses(nn::queue q, const float* loss, index_t n, nn::step_state* state) override;
   void sum_squares(nn::queue q, const float* x, const nn::parameter_arena& arena, double* out) override;
   void gradient_norm(nn::queue q, const nn::parameter_arena& arena, const nn::optimizer_config& config,

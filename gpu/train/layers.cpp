@@ -149,6 +149,17 @@ void device_backend::cross_entropy(nn::queue q, nn::tensor_view logits, const nn
                               on.workspace_bytes, on.stream);
   });
 }
+void device_backend::cross_entropy_quantize(nn::queue q, nn::tensor_view logits, const nn::token_source& targets,
+                                            index_t first, float* loss, const nn::quantize_target& to,
+                                            const nn::step_state* state) {
+  bf16* const narrow = to.keeps_source ? nullptr : operands::only_bf16(to);
+  if (narrow == nullptr) return backend::cross_entropy_quantize(q, logits, targets, first, loss, to, state);
+  run(q, {"cross_entropy", 0.0, bytes_of(logits) * 3 / 2}, [&] {
+    const device_queue& on = of(q);
+    return gpu::cross_entropy(logits, targets, first, loss, true, state, on.faults + 1, on.workspace,
+                              on.workspace_bytes, on.stream, narrow);
+  });
+}
 void device_backend::sum_losses(nn::queue q, const float* loss, index_t n, nn::step_state* state) {
   run(q, {"sum_losses", 0.0, bytes_of(n)}, [&] {
     const device_queue& on = of(q);

@@ -57,6 +57,17 @@ class operands final : public nn::operand_set {
     }
     return any ? std::optional(t) : std::nullopt;
   }
+  /// Where the one BF16 copy of an FP32 tensor goes that is all that quantizing it writes; null: it is not all.
+  static bf16* only_bf16(const nn::quantize_target& to) {
+    if (to.set == nullptr || to.scaling.amax != nullptr) return nullptr;
+    const auto& set = static_cast<const operands&>(*to.set);
+    const nn::operand_request& r = set.request();
+    const bool narrow = r.source == nn::dtype::fp32 && (!to.row || is_bf16(r.row)) && (!to.column || is_bf16(r.column));
+    if (!narrow || (to.row && to.column && set.codes(nn::operand_form::row) != set.codes(nn::operand_form::column))) {
+      return nullptr;
+    }
+    return reinterpret_cast<bf16*>(set.codes(to.row ? nn::operand_form::row : nn::operand_form::column));
+  }
   /// The state's random words and signs of the forms that a target wants; before only_blocks' outputs are written.
   status draw(const nn::quantize_target& to, const nn::step_state* state, stream s) const {
     return draw(to.row && request().row, to.column && request().column, state, s);

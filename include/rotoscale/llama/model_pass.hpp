@@ -195,6 +195,7 @@ inline nn::head_args model::head_arguments(const nn::pass& p, const nn::token_so
   a.dx_output = head_recipe_.dgrad.output;
   a.x_scaling = head_.scaling(p, nn::tensor_role::x, p.training);
   a.dlogits_scaling = head_.scaling(p, nn::tensor_role::dy, true);
+  a.keeps_dlogits = p.observe;
   return a;
 }
 

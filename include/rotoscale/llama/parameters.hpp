@@ -15,6 +15,7 @@
 #include "rotoscale/llama/lora.hpp"
 #include "rotoscale/nn/operation_arguments.hpp"
 #include "rotoscale/nn/random_streams.hpp"
+#include "rotoscale/parallel.hpp"
 
 namespace rotoscale::llama {
 
@@ -217,6 +218,18 @@ inline double normal_number(const random_stream& random, std::size_t j, double s
   return std_dev * std::sqrt(-2.0 * std::log(u)) * std::cos(angle);
 }
 
+/// value(j) as number j of `host`: large tensors by all cores, since a billion normal numbers take one of them a minute.
+template <class Value>
+void fill_numbers(std::vector<float>& host, const Value& value) {
+  constexpr std::size_t piece = std::size_t{1} << 18;
+  const std::size_t pieces = (host.size() + piece - 1) / piece;
+  thread_pool pool(pieces < 16 ? 1 : 0);
+  pool.for_each(static_cast<index_t>(pieces), [&](index_t i) {
+    const std::size_t first = static_cast<std::size_t>(i) * piece, last = std::min(host.size(), first + piece);
+    for (std::size_t j = first; j < last; ++j) host[j] = static_cast<float>(value(j));
+  });
+}
+
 /// An adapter's A from Philox; B is 0. In FP64 and rounded once, so the same on every machine (normal ones up to the
 /// last place of std::log and cos).
 inline std::vector<float> initial_adapter(const parameter& p, std::uint64_t seed) {
@@ -225,11 +238,10 @@ inline std::vector<float> initial_adapter(const parameter& p, std::uint64_t seed
   const double bound = 1.0 / std::sqrt(static_cast<double>(p.cols));
   const double std_dev = std::sqrt(2.0 / static_cast<double>(p.cols + p.rows));
   const random_stream random = nn::stream_for(seed, nn::random_purpose::initial_adapters, p.stream);
-  for (std::size_t j = 0; j < host.size(); ++j) {
-    const double x = p.init == lora_init::kaiming_uniform ? std::fma(bound, random.word(2 * j) * 0x1p-31, -bound)
-                                                          : normal_number(random, j, std_dev);
-    host[j] = static_cast<float>(x);
-  }
+  fill_numbers(host, [&](std::size_t j) {
+    return p.init == lora_init::kaiming_uniform ? std::fma(bound, random.word(2 * j) * 0x1p-31, -bound)
+                                                : normal_number(random, j, std_dev);
+  });
   return host;
 }
 
@@ -242,7 +254,7 @@ inline std::vector<float> initial_values(const parameter& p, std::size_t number,
   if (p.is_vector) return host;
   const double std_dev = config.initializer_range / (p.scaled_init ? std::sqrt(2.0 * config.num_hidden_layers) : 1.0);
   const random_stream random = nn::stream_for(seed, nn::random_purpose::initial_weights, number);
-  for (std::size_t j = 0; j < host.size(); ++j) host[j] = static_cast<float>(normal_number(random, j, std_dev));
+  fill_numbers(host, [&](std::size_t j) { return normal_number(random, j, std_dev); });
   return host;
 }
 

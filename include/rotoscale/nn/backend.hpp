@@ -172,6 +172,9 @@ class backend {
   /// rope of queries and keys.
   virtual void rope_both(queue q, tensor_view queries, tensor_view keys, const float* cosine, const float* sine,
                          bool inverse);
+  /// cross_entropy with gradients, quantize.
+  virtual void cross_entropy_quantize(queue q, tensor_view logits, const token_source& targets, index_t first,
+                                      float* loss, const quantize_target& to, const step_state* state);
   /// Output head, loss and their gradients, by chunks of tokens, so that the logits are never held whole:
   /// head_chunk_loss of each, sum_losses.
   virtual void head_loss(queue q, const head_args& args, step_state* state);
@@ -209,16 +212,23 @@ inline void backend::rope_both(queue q, tensor_view queries, tensor_view keys, c
   rope(q, keys, cosine, sine, inverse);
 }
 
+inline void backend::cross_entropy_quantize(queue q, tensor_view logits, const token_source& targets, index_t first,
+                                            float* loss, const quantize_target& to, const step_state* state) {
+  cross_entropy(q, logits, targets, first, loss, true, state);
+  quantize(q, logits, to, state);
+}
+
 inline void backend::head_chunk_loss(queue q, const head_args& a, std::size_t i, const step_state* state) {
   const head_chunk& chunk = a.chunks[i];
   const tensor_view logits = a.logits.part(0, 0, chunk.count);
   const bool wgrad = a.gradients && !a.dw.empty();
   quantize(q, a.x.part(0, chunk.first, chunk.count), {chunk.x, true, wgrad, a.x_scaling}, state);
   gemm(q, {chunk.x, operand_form::row}, {a.w, operand_form::row}, *a.contracts[0], operand_format::fp32, logits, false);
-  cross_entropy(q, logits, a.targets, chunk.first, a.loss + chunk.first, a.gradients, state);
-  if (!a.gradients) return;
+  float* const loss = a.loss + chunk.first;
+  if (!a.gradients) return cross_entropy(q, logits, a.targets, chunk.first, loss, false, state);
   operand_set* const d = a.dlogits[i].get();
-  quantize(q, logits, {d, true, wgrad, a.dlogits_scaling}, state);
+  const bool keeps = a.keeps_dlogits || layout_operands(d->request()).reads_source;
+  cross_entropy_quantize(q, logits, a.targets, chunk.first, loss, {d, true, wgrad, a.dlogits_scaling, keeps}, state);
   gemm(q, {d, operand_form::row}, {a.w, operand_form::column}, *a.contracts[1], a.dx_output,
        a.dx.part(0, chunk.first, chunk.count), false);
   if (wgrad) {

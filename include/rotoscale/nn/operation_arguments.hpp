@@ -144,6 +144,7 @@ struct head_args {
   operand_format dx_output = operand_format::bf16;        ///< what dx is rounded to
   scaling_ref x_scaling;                                  ///< of x in FP8
   scaling_ref dlogits_scaling;                            ///< of the logits' gradients in FP8
+  bool keeps_dlogits = false;                             ///< are the last chunk's read from `logits` afterwards?
 };
 
 /// The largest extents that a backend's operations will meet, for its workspace.

@@ -23,7 +23,7 @@ class op_scene {
                     .widest = 300,
                     .hidden = 60000,
                     .heads = 300,
-                    .vocabulary = 300,
+                    .vocabulary = 9000,
                     .parameters = 24000,
                     .observed_rows = 300,
                     .observed_elements = 40000}) {}

@@ -325,8 +325,48 @@ inline op_case::prepared head_case(op_scene& c, nn::dtype type, bool gradients, 
           }};
 }
 
+/// Gradients of logits as operands: their values, and the FP32 ones where they are kept.
+inline op_case::prepared loss_operands_case(op_scene& c, index_t vocabulary, nn::operand_format format, bool keeps,
+                                            bool column, bool composed) {
+  constexpr index_t tokens = 37;
+  const auto logits = c.tensor(nn::dtype::fp32, tokens, vocabulary, 1, 3);
+  float* loss = c.floats(tokens, 2);
+  nn::operand_request r{nn::tensor_role::dy, 9, nn::dtype::fp32, tokens, vocabulary, {}, {}};
+  r.row = nn::operand_recipe{format};
+  if (column) r.column = r.row;
+  nn::operand_set* const set = c.operands(r, logits);
+  const auto values = c.tensor(nn::dtype::fp32, tokens, vocabulary, 3);
+  nn::step_state* state = c.state();
+  const nn::token_source targets{c.tokens(tokens, vocabulary, 7, true), tokens};
+  const nn::quantize_target to{set, true, column, {}, keeps || c.ops().layout_operands(r).reads_source};
+  return {[=, &c] {
+            nn::backend& ops = c.ops();
+            composed ? ops.backend::cross_entropy_quantize(c.queue, logits, targets, 0, loss, to, state)
+                     : ops.cross_entropy_quantize(c.queue, logits, targets, 0, loss, to, state);
+            ops.dequantize(c.queue, {set, nn::operand_form::row}, values);
+          },
+          [=, &c] {
+            c.result(loss, tokens);
+            c.result(values);
+            if (to.keeps_source) c.result(logits);
+          }};
+}
+inline void add_loss_operands_cases(std::vector<op_case>& all) {
+  for (const nn::operand_format f : {nn::operand_format::fp32, nn::operand_format::bf16}) {
+    for (const index_t vocabulary : {50, 52, 4500, 8193}) {
+      for (const bool keeps : {false, true}) {
+        all.push_back({"cross_entropy to " + std::string(to_string(f)) + " " + std::to_string(vocabulary), true,
+                       [=](op_scene& c, bool composed) {
+                         return loss_operands_case(c, vocabulary, f, keeps, keeps != (vocabulary == 52), composed);
+                       }});
+      }
+    }
+  }
+}
+
 inline std::vector<op_case> coarse_cases() {
   std::vector<op_case> all = layer_operands_cases(false);
+  add_loss_operands_cases(all);
   for (const nn::dtype type : storages) {
     const std::string stored = " " + std::string(to_string(type));
     for (const bool gradients : {false, true}) {
