@@ -33,7 +33,7 @@ std::size_t blockwise_workspace_bytes(index_t m, index_t n, index_t k, const dev
 /// codes and rows aligned to 4 bytes. No allocation. Any status but ok: nothing was launched.
 ///
 /// `workspace` (device memory aligned to 256 bytes; free again behind this call on the stream) changes no bit: with
-/// blockwise_workspace_bytes of it and rows of codes aligned to 16 bytes, blockwise sums are formed on the matrix unit.
+/// enough of it and rows of codes aligned to 16 bytes, blockwise sums are formed on the matrix unit, even of few products.
 status gemm_defined(defined_sum sum, const gemm_operand& a, const gemm_operand& b, const defined_result& r, stream s,
                     void* workspace = nullptr, std::size_t workspace_bytes = 0);
 

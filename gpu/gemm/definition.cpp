@@ -60,7 +60,7 @@ status gemm_defined(defined_sum sum, const gemm_operand& a, const gemm_operand& 
   if (status s = current_device(device); !s.ok()) return s;
   if (status s = check_stream(stream); !s.ok()) return s;
   if (sum == defined_sum::blockwise && is_for_unit(a) && is_for_unit(b)) {
-    const std::size_t needed = blockwise_workspace_bytes(a.rows, b.rows, a.k, device);
+    const std::size_t needed = blockwise_unit_bytes(a.rows, b.rows, a.k, device);
     if (needed != 0 && check_workspace(workspace, workspace_bytes, needed, 256).ok()) {
       return run_blockwise_on_unit(a, b, p, r, workspace, device, stream);
     }

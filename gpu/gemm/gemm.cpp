@@ -63,6 +63,10 @@ status detail::run_gemm(const gemm_problem& p, const gemm_choice& c, const devic
 }
 
 std::size_t blockwise_workspace_bytes(index_t m, index_t n, index_t k, const device_info& device) {
+  return m * n * k >= traits_of(device.arch).least_unit_products ? blockwise_bytes(m, n, k, device) : 0;
+}
+
+std::size_t detail::blockwise_unit_bytes(index_t m, index_t n, index_t k, const device_info& device) {
   return blockwise_bytes(m, n, k, device);
 }
 

@@ -37,15 +37,14 @@ inline status run_kernels(const gemm_problem& p, const gemm_choice& c, std::uint
   }
 }
 
-/// Bytes with which run_blockwise_kernels multiplies; 0: no unit of the device gives the definition's bits, or so few
-/// products are the ordinary cores' sooner.
+/// Bytes with which run_blockwise_kernels multiplies; 0: no unit of the device gives the definition's bits.
 inline std::size_t blockwise_bytes([[maybe_unused]] index_t m, [[maybe_unused]] index_t n, [[maybe_unused]] index_t k,
                                    [[maybe_unused]] const device_info& device) {
 #if !defined(ROTOSCALE_AMD)
   const arch_traits& traits = traits_of(device.arch);
   const bool fits = m > 0 && n > 0 && k >= 32 && k % 32 == 0 && m <= max_gemm_extent && n <= max_gemm_extent &&
                     k <= max_gemm_extent;
-  if (traits.expands_mxfp4 && fits && m * n * k >= traits.least_unit_products) return blockwise_map(m, n, k).size;
+  if (traits.expands_mxfp4 && fits) return blockwise_map(m, n, k).size;
 #endif
   return 0;
 }

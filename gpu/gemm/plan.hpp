@@ -21,7 +21,9 @@ namespace rotoscale::gpu::detail {
 status run_gemm(const gemm_problem& problem, const gemm_choice& choice, const device_info& device, void* workspace,
                 std::size_t workspace_bytes, stream stream);
 
-/// gemm_defined's blockwise sums by the matrix unit of `device`, with as much workspace as it asks for.
+/// Bytes of workspace without which run_blockwise_on_unit has not enough; 0: the device has no such unit.
+std::size_t blockwise_unit_bytes(index_t m, index_t n, index_t k, const device_info& device);
+/// gemm_defined's blockwise sums by the matrix unit of `device`.
 status run_blockwise_on_unit(const gemm_operand& a, const gemm_operand& b, const definition_arguments& p,
                              const defined_result& r, void* workspace, const device_info& device, stream stream);
 

@@ -192,8 +192,9 @@ void device_backend::gemm(nn::queue q, nn::operand a, nn::operand b, const nn::g
                        on.workspace_bytes);
     }
     const bool blockwise = contract.options.model == fp32_blockwise;
+    const bool on_unit = gemm_workspace_bytes(contract, left.rows, right.rows, left.k) > 0;
     return gemm_defined(blockwise ? defined_sum::blockwise : defined_sum::fma_chain, left, right, r, on.stream,
-                        on.workspace, on.workspace_bytes);
+                        on_unit ? on.workspace : nullptr, on.workspace_bytes);
   });
 }
 
