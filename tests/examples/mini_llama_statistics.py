@@ -148,7 +148,7 @@ class Kept(Scratch):
                 (("--recompute", "mlp", "--stored-activations", "mxfp8_e4m3"), ("--recompute: mlp", "choose one"))):
             self.refuse(self.train_command("run", *flags), *parts)
         self.refuse(self.train_command("run", "--stored-activations", "mxfp8_e4m3", schedule="bf16", hidden_size=40),
-                    "--stored-activations: hidden_size 40", "multiple of 32")
+                    "--stored-activations: --hidden-size 40", "multiple of 32")
 
 
 class Seeds(Scratch):
