@@ -20,7 +20,7 @@ class Program:
         self.lock = threading.Lock()
 
     def made(self):
-        """What went wrong, or None. One target after the other is asked for, as tests may be configured without the faults."""
+        """What went wrong, or None."""
         done = subprocess.run(["ninja", "-C", str(self.build), *TARGETS], capture_output=True, text=True)
         return done.stdout[-2000:] if done.returncode else None
 

@@ -11,7 +11,7 @@ namespace rotoscale::gpu {
 /// The contract of gemm_bf16 on a device: gemm_ref under its options gives the bits. Null: the device has no kernel.
 const gemm_contract_entry* bf16_contract(const device_info& device);
 
-/// Bytes of workspace for the sums of `split_k` parts of K; 0 where there is one part.
+/// Bytes of workspace for the sums of `split_k` parts of K, enough for any smaller k as well; 0 where there is one part.
 std::size_t gemm_bf16_workspace_bytes(index_t m, index_t n, index_t k, int split_k, const device_info& device);
 
 /// Computes r.out. Codes are aligned to 16 bytes, rows in memory multiples of 16 bytes apart. K may be cut into up to 64

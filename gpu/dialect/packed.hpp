@@ -151,6 +151,7 @@ __device__ inline std::uint32_t multiply_bf16(std::uint32_t x, std::uint32_t y) 
 #endif
 }
 
+/// BF16 bits of x, nearest even; NaN keeps its sign and is otherwise canonical.
 __device__ inline std::uint32_t canonical_bf16(float x) {
   const std::uint32_t u = fp32_bits(x);
   return fp32_is_nan(u) ? ((u & fp32_sign_mask) | fp32_nan_bits) >> 16 : bf16_bits_keeping_nan(x);

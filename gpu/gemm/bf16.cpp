@@ -33,7 +33,9 @@ const gemm_contract_entry* bf16_contract(const device_info& device) {
 
 std::size_t gemm_bf16_workspace_bytes(index_t m, index_t n, index_t k, int split_k, const device_info& device) {
   if (m < 1 || n < 1 || k < 1 || split_k < 1 || k > max_gemm_extent) return 0;
-  const int parts = detail::split_of(k, split_k, traits_of(device.arch).grain).parts;
+  // Never more for a smaller k, which may have more parts.
+  const index_t grains = (k + traits_of(device.arch).grain - 1) / traits_of(device.arch).grain;
+  const index_t parts = grains < split_k ? grains : split_k;
   return parts > 1 ? sizeof(float) * static_cast<std::size_t>(m * n) * static_cast<std::size_t>(parts) : 0;
 }
 

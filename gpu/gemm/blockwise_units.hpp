@@ -3,8 +3,8 @@
 // fp32_blockwise on a matrix unit, where its sums are the definition's: the operands of `accurate` on sm_90, int8 or
 // E5M2 emptied every 32 k. Those are exact sums of 32 products too, added in FP32 in the same order, of rows divided by
 // a power of two. That division is not seen as long as no sum of the definition leaves FP32's normal numbers, so rows
-// must have scales between least_unit_scale and largest_unit_scale; tiles of 256 x 256 with any other row, or with one
-// that E5M2 cannot hold, are computed by the definition's own kernel.
+// must have scales between least_unit_scale and largest_unit_scale, none of them NaN; tiles of 256 x 256 with any other
+// row, or with one that E5M2 cannot hold, are computed by the definition's own kernel.
 #pragma once
 
 #include "gpu/gemm/blockwise.hpp"

@@ -68,6 +68,7 @@ __device__ inline void reduce_range(int& least, int& largest) {
 struct scale_range {
   int least = 255, largest = -1;
   bool has_nan = false;
+  /// The same in all lanes, but for has_nan.
   __device__ bool lies_in(const expand_arguments& p) const {
     return largest < 0 || (least >= p.least_scale && largest <= p.largest_scale);
   }

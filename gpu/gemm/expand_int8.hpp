@@ -63,14 +63,16 @@ ROTOSCALE_HD constexpr int int8_rows(int k) { return expand_segments / int8_segm
   const expand_place begin = place_of(p, index, first);
   std::uint32_t squares = 0;
   scale_range range;
-  bool narrow = false;
+  bool narrow = false, folds = false;
   expand_codes codes;
   if (active) {
     codes.load(m, begin, lane);  // these loads go out before the wait for the range of the row's scales
     range = range_of(p, m, begin.row, lane, int8_window);
-    narrow = !segment_any(range.has_nan) && range.span() <= int8_window && range.lies_in(p);
+    const bool nan = segment_any(range.has_nan);
+    // Which NaN the definition leaves, the unit's kernels do not know.
+    folds = range.span() <= fold_window && range.lies_in(p) && (p.has_bf16 || !nan);
+    narrow = folds && !nan && range.span() <= int8_window;
   }
-  const bool folds = active && range.span() <= fold_window && range.lies_in(p);
   for (int i = first; folds && i < chunks; i += segments) {
     const expand_place at = place_of(p, index, i);
     if (i != first) codes.load(m, at, lane);

@@ -63,7 +63,8 @@ status detail::run_gemm(const gemm_problem& p, const gemm_choice& c, const devic
 }
 
 std::size_t blockwise_workspace_bytes(index_t m, index_t n, index_t k, const device_info& device) {
-  return m * n * k >= traits_of(device.arch).least_unit_products ? blockwise_bytes(m, n, k, device) : 0;
+  const std::size_t bytes = blockwise_bytes(m, n, k, device);  // 0 of extents whose product 64 bits could not hold
+  return bytes > 0 && m * n * k >= traits_of(device.arch).least_unit_products ? bytes : 0;
 }
 
 std::size_t detail::blockwise_unit_bytes(index_t m, index_t n, index_t k, const device_info& device) {

@@ -66,7 +66,8 @@ __device__ inline std::uint32_t joined_widths_of_all(const operand_width* widths
   return joined;
 }
 
-/// The widest width that the block's `Threads` threads have seen. All of them call it, once a kernel.
+/// The widest width that the block's `Threads` threads have seen. All of them call it, with a barrier before each further
+/// call.
 template <unsigned Threads>
 __device__ operand_width block_width(std::uint32_t joined) {
   struct segment_widths {

@@ -96,6 +96,10 @@ status cross_entropy(nn::tensor_view logits, const nn::token_source& targets, in
   if (status c = check_state(state); !c.ok()) return c;
   if (status c = check_floats(targets.data, true, "targets"); !c.ok()) return c;
   if (status c = check_floats(loss, true, "loss"); !c.ok()) return c;
+  if (narrow != nullptr) {
+    if (!gradients) return {error_code::bad_option, "narrow", "is for gradients, which are not asked for"};
+    if (status c = check_pointer(narrow, 2, "narrow"); !c.ok()) return c;
+  }
   const std::size_t needed = cross_entropy_workspace_bytes(rows, vocabulary);
   if (status c = check_workspace(workspace, workspace_bytes, needed, 16); !c.ok()) return c;
   loss_args a;

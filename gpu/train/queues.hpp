@@ -19,8 +19,9 @@ class refused : public std::runtime_error {
  public:
   explicit refused(const status& s) : std::runtime_error(s.message()), of_device(is_of_device(s)) {}
 
+  /// An argument is named where the launcher refuses it, workspace that is too small among them.
   static bool is_of_device(const status& s) {
-    return s.code == error_code::device_error || s.code == error_code::out_of_memory;
+    return s.code == error_code::device_error || (s.code == error_code::out_of_memory && *s.argument == '\0');
   }
 
   bool of_device;  ///< not the launcher's own refusal
