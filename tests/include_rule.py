@@ -55,12 +55,12 @@ TOP_LEVEL = set("meson.build meson_options.txt include gpu examples tests bench 
 SOURCES = ("*.hpp", "*.cpp", "*.in", "*.py", "*.sh", "*.cu", "*.hip", "meson.build", "meson_options.txt",
            "CMakeLists.txt", "*.mutants", ".clang-format", ".editorconfig", ".pre-commit-config.yaml", ".ci/run")
 SPDX = ("SPDX-FileCopyrightText: The Rotoscale authors", "SPDX-License-Identifier: Apache-2.0")
-NOTE_LINES, MAX_LINES = 400, 450
+MAX_LINES = 400
 # Lines of a function, from `template` to its brace, in headers and programs; and those that may be longer, with the reason.
 MAX_FUNCTION_LINES = 60
 LONG_FUNCTIONS = {
     "gpu/gemm/amd/gfx942.hpp gemm_kernel": "one loop over K whose fragments and accumulators live in registers",
-    "gpu/gemm/amd/gfx950.hpp compute_tile": "the same",
+    "gpu/gemm/amd/gfx950.hpp compute_tile": "the same; docs/design.md, Devices",
     "gpu/quantize/fp8_tile.hpp fp8_kernel": "three phases of a tile that share registers",
 }
 # Folders of somebody's machine.
@@ -205,9 +205,7 @@ def check_header(root, path, text, report):
     part = part_of(path)
     lines = text.count("\n")
     if lines >= MAX_LINES:
-        report(path, lines, f"{lines} lines; a header has fewer than {NOTE_LINES}")
-    elif lines >= NOTE_LINES:
-        print(f"note: {path}: {lines} lines; a header should have fewer than {NOTE_LINES}")
+        report(path, lines, f"{lines} lines; a header has fewer than {MAX_LINES}")
     if "#pragma once" not in text:
         report(path, 1, "no #pragma once")
     if part not in ("numerics", *PARTS, *GPU_PARTS):

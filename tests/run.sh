@@ -13,7 +13,7 @@ usage: tests/run.sh [options]
   --slow          also the slow suite (exhaustive comparisons)
   --amd           also what needs clang-22 and HIP's SDK (installs 105 MB of packages, 500 MB on disk)
   --portability   instead of the release build: the whole tree with -Werror for five x86-64 processors by each of g++,
-                  clang++-14 and clang++-22 that is installed; runs the tests of what this machine can run (hours)
+                  clang++-14 and clang++-22 that is installed; runs the CPU suite of what this machine can run (hours)
   --werror        warnings are errors; the default where CI=true, since they differ from compiler to compiler
   --sanitize      instead of the release build: address + undefined sanitizers, then the thread sanitizer
   --filter TEXT   only tests whose name contains TEXT (`meson test -C build --list` shows names)

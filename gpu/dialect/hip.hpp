@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The dialect of gpu/, HIP's names in four modes: the HIP SDK (AMD), aliases of CUDA's with nvcc, clang without any SDK
-// (device code is compiled and disassembled, no host code), and, with an ordinary C++ compiler, the host:
-// gpu/dialect/host.hpp runs the threads of a block on the CPU. The only file that knows which mode it is, but for
-// amd_matrix.hpp. Lanes talk to each other within segments of 32, so that waves of 64 and warps of 32 run the same
-// code.
+// The dialect of gpu/: HIP's names in four modes. With the HIP SDK they are the SDK's; nvcc sees aliases of CUDA's; clang
+// without an SDK compiles device code alone, to be disassembled; an ordinary C++ compiler gets host.hpp, which runs the
+// threads of a block on the CPU. This file chooses the mode; conditions on it stand in gpu/dialect alone, and where a
+// build's kernels are listed (tests/include_rule.py, MODE_FILES). Lanes exchange values within segments of 32, so that
+// waves of 64 and warps of 32 run the same code.
 #pragma once
 
 #include <cstddef>

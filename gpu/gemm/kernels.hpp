@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Which GEMM kernels a build has: NVIDIA's, AMD's, or in host mode AMD's own and a stand-in for NVIDIA's. The one file
-// of gpu/ outside of dialect/ that depends on the mode, since what the others include exists in one mode only.
+// Which GEMM kernels a build has: NVIDIA's, AMD's, or in host mode AMD's own and a stand-in for NVIDIA's. It depends on
+// the mode, as do dense_kernels.hpp and amd/listing.hip, since what it includes exists in one mode only.
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
