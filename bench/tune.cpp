@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Measures the MXFP4 and MXFP8 GEMMs of the current device and prints gpu/gemm/tuned/ARCH.csv: for every shape and
-// contract the split-K that took the least time, and as comments the quantizers that make the operands. Medians of
-// batches on N(0, 1), MXFP4 rotated by H16; the error is that of 64 outputs against FP64 (the whole of them, Frobenius
-// norm). Exit codes: 0 measured, 1 a launch or the runtime failed, 2 bad usage or a bad file, 77 no device.
+// contract the tile, stages, split-K and raster order that took the least time, and as comments the quantizers that make
+// the operands. Every combination is timed once, the best ones by the median of batches, on N(0, 1), MXFP4 rotated by
+// H16; the error is that of 64 outputs against FP64 (the whole of them, Frobenius norm). Exit codes: 0 measured, 1 a launch or the runtime failed, 2 bad usage or a bad file, 77 no device.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cmath>
@@ -29,7 +29,8 @@ const gemm_shape default_shapes[] = {
     {false, 4096, 4096, 4096},  {false, 8192, 8192, 8192},  {false, 8192, 6144, 4096},  {false, 8192, 4096, 4096},
     {false, 8192, 28672, 4096}, {false, 8192, 4096, 14336}, {false, 8192, 10240, 8192}, {false, 8192, 57344, 8192},
     {false, 8192, 8192, 28672}, {false, 4096, 14336, 8192}, {false, 14336, 4096, 8192}, {false, 1024, 8192, 8192},
-    {false, 256, 8192, 8192},   {false, 128, 8192, 8192},   {false, 16, 8192, 8192},    {false, 2048, 2048, 2048}};
+    {false, 256, 8192, 8192},   {false, 128, 8192, 8192},   {false, 64, 8192, 8192},    {false, 16, 8192, 8192},
+    {false, 16, 4096, 14336},   {false, 8192, 64, 4096},    {false, 8192, 16, 4096},    {false, 2048, 2048, 2048}};
 
 /// fprop, dgrad and wgrad of a decoder layer's four linear layers.
 std::vector<gemm_shape> shapes_of(const llama::model_config& c, int tokens) {
@@ -66,19 +67,22 @@ struct device_memory {
   T* data = nullptr;
 };
 
+/// Microseconds of one of `count` launches.
+template <class Launch>
+double batch_us(const Launch& launch, int count) {
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < count; ++i) check(launch());
+  check(synchronize());
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count() / count;
+}
+
 /// Median time of a launch, in batches of some milliseconds.
 template <class Launch>
 double median_us(const Launch& launch) {
-  const auto batch = [&](int count) {
-    const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < count; ++i) check(launch());
-    check(synchronize());
-    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count() / count;
-  };
-  batch(1);  // clocks and caches
-  const int count = std::clamp(static_cast<int>(3000 / batch(1)), 1, 50);
+  batch_us(launch, 1);  // clocks and caches
+  const int count = std::clamp(static_cast<int>(3000 / batch_us(launch, 1)), 1, 50);
   std::vector<double> times;
-  for (int i = 0; i < 5; ++i) times.push_back(batch(count));
+  for (int i = 0; i < 5; ++i) times.push_back(batch_us(launch, count));
   std::sort(times.begin(), times.end());
   return times[times.size() / 2];
 }
@@ -101,7 +105,11 @@ class operand_data {
     std::normal_distribution<float> normal;
     std::vector<bf16> pool(65536), x(source_.size);
     for (bf16& p : pool) store_value(normal(random), p);
-    for (bf16& value : x) value = pool[random() % pool.size()];
+    std::uint64_t state = seed;
+    for (bf16& value : x) {  // as good as random() here, and a billion of them are needed
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      value = pool[state >> 48];
+    }
     check(upload(source_.data, x.data(), 2 * x.size()));
     to_ = {codes_.data, scales_.data, options_for(f)};
     to_.code_order = is_placed_ && is_b ? placement::aiter_data_16x16 : placement::row_major;
@@ -187,26 +195,83 @@ void time_quantizer(const operand_data& x) {
               f.element == formats::e2m1 ? "H16 + MXFP4" : "MXFP8 E4M3", x.rows(), x.k(), us, moved / us / 1e3);
 }
 
-/// Prints the best split-K of a contract.
+/// Every choice of a contract that is worth a launch: tiles and parts of K near those that fill the device, the two
+/// greatest numbers of stages, and bands that are not as good as all rows or columns of tiles.
+std::vector<gemm_choice> candidates(const gemm_shape& s, gemm_contract contract, const device_info& device,
+                                    const gemm_problem& p) {
+  std::vector<gemm_choice> all;
+  const arch_traits& traits = traits_of(device.arch);
+  for (const tile_shape& tile : traits.tiles) {
+    const int rows = (s.m + tile.m - 1) / tile.m, columns = (s.n + tile.n - 1) / tile.n;
+    for (const int parts : {1, 2, 3, 4, 6, 8, 12, 16}) {
+      if (parts > 1 && (s.k / parts < 512 || filling_parts(device, tile, s) * 2 < parts)) break;
+      for (int stages = tile.most_stages; stages >= std::max(tile.least_stages, tile.most_stages - 1); --stages) {
+        for (const bool by_columns : {false, true}) {
+          for (const int band : {4, 8, 16, 32}) {
+            if (band > 4 && band / 2 >= (by_columns ? columns : rows)) continue;  // as the band before
+            gemm_choice c{contract, parts, {tile.m, tile.n, stages, band, by_columns}};
+            if (!traits.walks_bands) c.schedule.band = 0, c.schedule.bands_of_columns = false;
+            const bool known = std::any_of(all.begin(), all.end(), [&](const gemm_choice& x) {
+              return x.split_k == c.split_k && x.schedule == c.schedule;
+            });
+            if (!known && check_gemm(p, c, device).ok()) all.push_back(c);
+          }
+        }
+      }
+    }
+  }
+  return all;
+}
+
+/// Prints the best choice of a contract.
 void tune_contract(const gemm_shape& s, gemm_contract contract, const device_info& device, const gemm_problem& p,
                    const operand_data& a, const operand_data& b, const device_memory<bf16>& out) {
-  double best = 0, error = 0;
-  int best_parts = 1;
-  for (const int parts : {1, 2, 3, 4, 6, 8, 12, 16}) {
-    if (parts > 1 && (s.k / parts < 512 || heuristic_choice(device, contract, s).split_k * 4 < parts)) break;
-    const gemm_choice c{contract, parts};
-    check(check_gemm(p, c, device));
-    const device_memory<std::uint8_t> workspace(gemm_workspace_bytes(p, c, device));
-    const double us =
-        median_us([&] { return (s.fp8 ? gemm_mxfp8 : gemm_mxfp4)(p, c, workspace.data, workspace.size, {}); });
-    std::fprintf(stderr, "%s %dx%dx%d %s/%d %.1f us\n", format_name(s), s.m, s.n, s.k, to_text(contract), parts, us);
-    if (best != 0 && us >= best) continue;
-    best = us;
-    best_parts = parts;
-    error = relative_error(a, b, out);
+  struct timed_choice {
+    gemm_choice choice;
+    double us;
+  };
+  std::vector<timed_choice> all;
+  std::size_t bytes = 0;
+  for (const gemm_choice& c : candidates(s, contract, device, p)) {
+    all.push_back({c, 0});
+    bytes = std::max(bytes, gemm_workspace_bytes(p, c, device));
   }
-  std::printf("%s,%d,%s,%d,%d,%d,%s,%d,%.1f,%.0f,%.2e\n", to_text(device.arch), device.processors, format_name(s), s.m,
-              s.n, s.k, to_text(contract), best_parts, best, 2e-6 * s.m * s.n * s.k / best, error);
+  const device_memory<std::uint8_t> workspace(bytes);
+  const auto launch = [&](const gemm_choice& c) {
+    return [&] { return (s.fp8 ? gemm_mxfp8 : gemm_mxfp4)(p, c, workspace.data, workspace.size, {}); };
+  };
+  const auto sort = [&] {
+    std::stable_sort(all.begin(), all.end(), [](const timed_choice& x, const timed_choice& y) { return x.us < y.us; });
+  };
+  for (timed_choice& c : all) {
+    const int count = std::clamp(static_cast<int>(1000 / batch_us(launch(c.choice), 1)), 1, 20);
+    c.us = batch_us(launch(c.choice), count);
+  }
+  sort();
+  const std::size_t tried = all.size();
+  // The best few, and of every tile the best, so that a log shows what each is worth.
+  std::vector<timed_choice> few;
+  for (const timed_choice& c : all) {
+    const bool new_tile = std::none_of(few.begin(), few.end(), [&](const timed_choice& x) {
+      return tile_text(x.choice.schedule) == tile_text(c.choice.schedule);
+    });
+    if (few.size() < 6 || new_tile) few.push_back(c);
+  }
+  all = few;
+  for (timed_choice& c : all) {
+    c.us = median_us(launch(c.choice));
+    std::fprintf(stderr, "%s %dx%dx%d %s/%d/%s/%d/%s %.1f us of %zu\n", format_name(s), s.m, s.n, s.k,
+                 to_text(contract), c.choice.split_k, tile_text(c.choice.schedule).c_str(), c.choice.schedule.stages,
+                 raster_text(c.choice.schedule).c_str(), c.us, tried);
+  }
+  sort();
+  const gemm_choice& best = all[0].choice;
+  check(launch(best)());
+  check(synchronize());
+  std::printf("%s,%d,%s,%d,%d,%d,%s,%s,%d,%d,%s,%.1f,%.0f,%.2e\n", to_text(device.arch), device.processors,
+              format_name(s), s.m, s.n, s.k, to_text(contract), tile_text(best.schedule).c_str(), best.schedule.stages,
+              best.split_k, raster_text(best.schedule).c_str(), all[0].us,
+              2e-6 * s.m * s.n * s.k / all[0].us, relative_error(a, b, out));
   std::fflush(stdout);
 }
 

@@ -35,6 +35,8 @@ gemm_problem problem_of(const void* const* pointers, const int* extents) {
 }
 
 gemm_choice choice_of(const int* choice) { return {static_cast<gemm_contract>(choice[0]), choice[1]}; }
+/// As gemm() chooses.
+bool is_free(const int* choice) { return choice[1] == 0; }
 
 int answer(const status& s, char* message, int size) {
   std::snprintf(message, static_cast<std::size_t>(size), "%s", s.ok() ? "" : s.message().c_str());
@@ -53,18 +55,37 @@ int rotoscale_quantize(const void* from, int rows, int k, void* codes, void* sca
   return answer(quantize(mxfp4, row_major(static_cast<const bf16*>(from), rows, k), to, {}, {stream}), message, size);
 }
 
-/// pointers: codes and scales of A and B, out. extents: m, n, k, bytes of an output. choice: contract, split-K.
+/// pointers: codes and scales of A and B, out. extents: m, n, k, bytes of an output. choice: contract, split-K or 0 for
+/// the choice of gemm().
 long long rotoscale_gemm_workspace(const void* const* pointers, const int* extents, const int* choice) {
   device_info device;
   if (!current_device(device).ok()) return -1;
-  return static_cast<long long>(gemm_workspace_bytes(problem_of(pointers, extents), choice_of(choice), device));
+  const gemm_problem p = problem_of(pointers, extents);
+  const gemm_choice c = choice_of(choice);
+  return static_cast<long long>(is_free(choice) ? gemm_workspace_bytes(p, c.contract, device)
+                                                : gemm_workspace_bytes(p, c, device));
 }
 
 /// Writes what went wrong, or nothing, to `message` (at most `size` bytes); 0 if it worked.
 int rotoscale_gemm(const void* const* pointers, const int* extents, const int* choice, void* workspace, long long bytes,
                    void* stream, char* message, int size) {
-  return answer(gemm_mxfp4(problem_of(pointers, extents), choice_of(choice), workspace, static_cast<std::size_t>(bytes),
-                           {stream}),
+  const gemm_problem p = problem_of(pointers, extents);
+  const gemm_choice c = choice_of(choice);
+  const auto workspace_bytes = static_cast<std::size_t>(bytes);
+  return answer(is_free(choice) ? gemm(p, c.contract, workspace, workspace_bytes, {stream})
+                                : gemm_mxfp4(p, c, workspace, workspace_bytes, {stream}),
                 message, size);
+}
+
+/// What gemm() chooses for a problem, and why.
+int rotoscale_gemm_selection(const void* const* pointers, const int* extents, const int* choice, char* message,
+                             int size) {
+  device_info device;
+  status s = current_device(device);
+  gemm_selection selected;
+  if (s.ok()) s = select_gemm(problem_of(pointers, extents), choice_of(choice).contract, device, selected);
+  if (!s.ok()) return answer(s, message, size);
+  std::snprintf(message, static_cast<std::size_t>(size), "%s", selected.message().c_str());
+  return 0;
 }
 }

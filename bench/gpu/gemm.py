@@ -3,13 +3,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The FP4 GEMM beside cuBLAS BF16, cuBLASLt FP8 and INT8 and Triton's dot_scaled, in one process, on random data.
 
-usage: gemm.py LIBRARY [MxNxK ...]     LIBRARY: bench/gpu/gemm.cpp and gpu/gemm/gemm.cpp as a shared library
+usage: gemm.py LIBRARY [MxNxK ...]     LIBRARY: BUILD/bench/libgpu_gemm.so
+       gemm.py --config CONFIG [--tokens N] LIBRARY      fprop, dgrad and wgrad of a model's linear layers, and the shapes
+                                                         of few rows or columns: `accurate` as gemm() chooses it beside
+                                                         cuBLAS BF16 alone
 
 All variants of a shape are timed in turn, round after round, so that heat and clocks fall on all alike; medians. The
 operands are N(0, 1) quantized to MXFP4; the peers multiply the same values in their own formats, and cuBLAS also plain
 N(0, 1). "outside int8": the first block of every row is 2^-12 of that, so that no row folds into int8. Needs PyTorch and
 a CUDA device."""
 import ctypes
+import json
+import math
 import sys
 
 import torch
@@ -19,6 +24,8 @@ import triton.language as tl
 CONTRACTS = {"reference": 0, "accurate": 1, "fast": 2}
 VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 ROUNDS = 15
+FEW = ((16, 8192, 8192), (64, 8192, 8192), (128, 8192, 8192), (256, 8192, 8192), (1024, 2048, 4096), (8192, 16, 4096),
+       (8192, 64, 4096))
 
 
 @triton.jit
@@ -69,10 +76,10 @@ class ours:
 class quantized_ours(ours):
     """The same from BF16: both operands rotated and quantized, then multiplied."""
 
-    def __init__(self, library, x, y, m, n, k, contract):
+    def __init__(self, library, x, y, m, n, k, contract, split=1):
         self.sources = [(t, t.shape[0], torch.empty(t.shape[0], k // 2, device="cuda", dtype=torch.uint8),
                          torch.empty(t.shape[0], k // 32, device="cuda", dtype=torch.uint8)) for t in (x, y)]
-        super().__init__(library, self.sources[0][2:], self.sources[1][2:], m, n, k, contract)
+        super().__init__(library, self.sources[0][2:], self.sources[1][2:], m, n, k, contract, split)
 
     def __call__(self):
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
@@ -185,10 +192,67 @@ def measure(library, m, n, k):
     sys.stdout.flush()
 
 
+def layer_shapes(path, tokens):
+    """(layer, pass, m, n, k) of a decoder layer's linear layers."""
+    with open(path, encoding="utf-8") as file:
+        c = json.load(file)
+    hidden, mlp, heads = c["hidden_size"], c["intermediate_size"], c["num_attention_heads"]
+    head = c.get("head_dim") or hidden // heads
+    for name, out, inner in (("q, k, v", (heads + 2 * c["num_key_value_heads"]) * head, hidden), ("o", hidden, heads * head),
+                             ("gate, up", 2 * mlp, hidden), ("down", hidden, mlp)):
+        yield from ((name, "fprop", tokens, out, inner), (name, "dgrad", tokens, inner, out), (name, "wgrad", out, inner, tokens))
+
+
+def queued(call, count=4):
+    """Microseconds of one of a few calls that are all queued before the first begins."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(1000000)
+    start.record()
+    for _ in range(count):
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) * 1e3 / count
+
+
+def beside_cublas(library, m, n, k):
+    """Median microseconds of `accurate`, operands quantized before, and of cuBLAS, both on N(0, 1), and the choice."""
+    x, y = (torch.randn(r, k, device="cuda").to(torch.bfloat16) for r in (m, n))
+    call = quantized_ours(library, x, y, m, n, k, "accurate", split=0)
+    call()
+    product, why = torch.empty(m, n, device="cuda", dtype=torch.bfloat16), ctypes.create_string_buffer(300)
+    library.rotoscale_gemm_selection(call.pointers, call.extents, call.choice, why, 300)
+    variants = (lambda: ours.__call__(call), lambda: torch.mm(x, y.t(), out=product))
+    for variant in variants:
+        queued(variant)
+    times = [[queued(variant) for variant in variants] for _ in range(ROUNDS)]
+    return [sorted(t)[ROUNDS // 2] for t in zip(*times)] + [why.value.decode().split(":")[0].removeprefix("accurate, ")]
+
+
+def compare_model(library, config, tokens):
+    """A line a shape, and how the ratios stand to their target."""
+    ratios = []
+    for count in tokens:
+        for name, direction, m, n, k in layer_shapes(config, count):
+            us, peer, choice = beside_cublas(library, m, n, k)
+            ratios.append(peer / us)
+            print(f"{name:8} {direction} {m:6} x {n:6} x {k:6} {us:8.1f} us {2e-6 * m * n * k / us:6.0f} TFLOP/s, cuBLAS BF16 "
+                  f"{peer:8.1f} us {2e-6 * m * n * k / peer:5.0f}: {peer / us:.2f}   {choice}", flush=True)
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    print(f"{len(ratios)} shapes: least {min(ratios):.2f} of cuBLAS BF16, geometric mean {mean:.2f}")
+    for m, n, k in FEW:
+        us, peer, choice = beside_cublas(library, m, n, k)
+        print(f"few            {m:6} x {n:6} x {k:6} {us:8.1f} us, cuBLAS BF16 {peer:8.1f} us: {peer / us:.2f}   {choice}", flush=True)
+
+
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        raise SystemExit(__doc__)
     torch.manual_seed(1)
+    if sys.argv[1:2] == ["--config"] and len(sys.argv) in (4, 6):
+        lengths = [int(sys.argv[4])] if len(sys.argv) == 6 else [4096, 8192]
+        compare_model(load(sys.argv[-1]), sys.argv[2], lengths)
+        raise SystemExit
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+        raise SystemExit(__doc__)
     compare_orders(load(sys.argv[1]), 1024, 2048, 4096)
     for shape in sys.argv[2:] or ["4096x4096x4096", "8192x8192x8192"]:
         measure(load(sys.argv[1]), *map(int, shape.split("x")))

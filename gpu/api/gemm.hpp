@@ -31,10 +31,22 @@ namespace rotoscale::gpu {
 /// Which sums a GEMM forms; docs/gpu-contracts.md says which bits that gives on which device.
 enum class gemm_contract { reference, accurate, fast };
 
-/// Which kernel multiplies, and into how many parts K is cut (their FP32 sums are added in ascending order).
+/// How a kernel goes about it; no bit of a result depends on this. Zeros: the device's first tile (`tiles` of
+/// gpu/dialect/arch.hpp), as many stages as it may have, bands of 8.
+struct gemm_schedule {
+  int tile_m = 0, tile_n = 0;    ///< outputs that are computed together; the device has kernels for some shapes
+  int stages = 0;                ///< of the copies to shared memory, in flight or being multiplied
+  int band = 0;                  ///< raster order: so many rows of tiles are walked through before the next; 2^i up to 64
+  bool bands_of_columns = false; ///< so many columns instead
+
+  bool operator==(const gemm_schedule&) const = default;
+};
+
+/// Which kernel multiplies, into how many parts K is cut (their FP32 sums are added in ascending order), and how.
 struct gemm_choice {
   gemm_contract contract = gemm_contract::accurate;  ///< which sums
-  int split_k = 1;                                   ///< parts of K, multiples of 128 k (256 on gfx950; gfx942: 1 only)
+  int split_k = 1;           ///< parts of K, multiples of 128 k (256 on gfx950; gfx942: 1 only)
+  gemm_schedule schedule{};  ///< tile, stages and raster order; `reference` has none
 };
 
 /// Where a GEMM's sums go, and the last step on their way: alpha * sum (+ beta * out) (+ bias), rounded once.
@@ -80,12 +92,13 @@ struct gemm_selection {
   int table_m = 0;                  ///< M of the table's row: m, or m rounded up as AITER's tables round it
   double microseconds = 0;          ///< what the row's kernel took, expansion of both operands included
 
-  /// "accurate, split-K 2: ..." and why, for people.
+  /// "accurate, 128x128 tiles, 6 stages, split-K 2, raster m8: ..." and why, for people.
   std::string message() const;
 };
 
 /// What gemm() does with `problem` under `contract` on `device`, and why. The environment may name another table
-/// (ROTOSCALE_GPU_TUNED, read once a process) or force a kernel (ROTOSCALE_GPU_KERNEL: "fast", "accurate/4").
+/// (ROTOSCALE_GPU_TUNED, read once a process) or force a kernel (ROTOSCALE_GPU_KERNEL: "fast", "accurate/4",
+/// "accurate/4/64x256/5/n8": four parts of K, tiles of 64 x 256, five stages, bands of eight columns of tiles).
 status select_gemm(const gemm_problem& problem, gemm_contract contract, const device_info& device,
                    gemm_selection& selected);
 
@@ -93,8 +106,8 @@ status select_gemm(const gemm_problem& problem, gemm_contract contract, const de
 std::size_t gemm_workspace_bytes(const gemm_problem& problem, gemm_contract contract, const device_info& device);
 
 /// gemm_mxfp4 or gemm_mxfp8, by the operands' formats, with the choice of select_gemm: the fastest that was measured
-/// for this shape on this device. Bits are those of that choice: split-K changes them, so equal bits on several devices
-/// need a choice of one's own.
+/// for this shape on this device. Bits are those of that choice: split-K changes them and nothing else of it does, so
+/// equal bits on several devices need a split-K of one's own.
 status gemm(const gemm_problem& problem, gemm_contract contract, void* workspace, std::size_t workspace_bytes,
             stream s);
 

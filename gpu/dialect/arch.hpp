@@ -3,11 +3,21 @@
 // What launchers have to know of each architecture, in one table.
 #pragma once
 
+#include <span>
 #include <string_view>
 
 #include "gpu/api/device.hpp"
 
 namespace rotoscale::gpu {
+
+/// Rows and columns of C that `processors` multiprocessors or compute units compute together, from least_stages to
+/// most_stages steps of K in shared memory at a time.
+struct tile_shape {
+  int m, n, processors, least_stages, most_stages;
+};
+inline constexpr tile_shape sm90_tiles[] = {
+    {256, 256, 2, 2, 4}, {128, 128, 1, 2, 6}, {64, 256, 1, 2, 5}, {256, 64, 1, 2, 5}};
+inline constexpr tile_shape gfx942_tiles[] = {{128, 128, 1, 1, 1}}, gfx950_tiles[] = {{256, 256, 1, 2, 2}};
 
 struct arch_traits {
   gpu::arch arch;
@@ -25,8 +35,8 @@ struct arch_traits {
   bool multiplies_dense_bf16 = false;  ///< gemm_bf16 has a kernel, under the contract `bf16`
   /// As many products of MXFP4 as make the matrix unit, behind its expansion of operands, faster than the ordinary cores.
   std::int64_t least_unit_products = std::int64_t{1} << 28;
-  int tile = 256;  ///< rows and columns of C that one or `tile_processors` processors compute
-  int tile_processors = 1;
+  std::span<const tile_shape> tiles{};  ///< that GEMM kernels have; the first is the largest
+  bool walks_bands = false;           ///< tiles in bands of as many rows or columns as the caller says
   int grain = 1;        ///< parts of K are multiples of this
   int k_multiple = 32;  ///< of MXFP4 operands; of MXFP8's where has_scaled_mma
   /// Contracts (gemm_contracts.hpp) of MXFP4 under `accurate` and `fast`, of MXFP8 and of tiles expanded to BF16; null:
@@ -46,6 +56,8 @@ inline constexpr arch_traits all_archs[] = {
      .splits_k = true,
      .multiplies_dense_bf16 = true,
      .least_unit_products = 1,
+     .tiles = sm90_tiles,
+     .walks_bands = true,
      .grain = 128,
      .accurate = "mxfp4-accurate-sm90",
      .fast = "mxfp4-fast-sm90",
@@ -56,7 +68,8 @@ inline constexpr arch_traits all_archs[] = {
      .expands_mxfp8 = true,
      .splits_k = true,
      .multiplies_dense_bf16 = true,
-     .tile_processors = 2,
+     .tiles = sm90_tiles,
+     .walks_bands = true,
      .grain = 128,
      .accurate = "mxfp4-accurate-sm90",
      .fast = "mxfp4-fast-sm90",
@@ -68,7 +81,7 @@ inline constexpr arch_traits all_archs[] = {
      .name = "gfx942",
      .expands_mxfp8 = true,
      .multiplies_fnuz = true,
-     .tile = 128,
+     .tiles = gfx942_tiles,
      .grain = 256,
      .k_multiple = 128,
      .accurate = "mxfp4-reference",
@@ -79,6 +92,7 @@ inline constexpr arch_traits all_archs[] = {
      .has_scaled_mma = true,
      .stores_vectors_only = true,
      .splits_k = true,
+     .tiles = gfx950_tiles,
      .grain = 256,
      .k_multiple = 256,
      .accurate = "aiter-a4w4",

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The PTX of the sm_90 GEMM kernels, one function an instruction: barriers in shared memory, the bulk tensor copy,
-// clusters, pairs of BF16, and the four wgmma forms. Names and operands are those of the PTX ISA, version 8.0 and
+// clusters, pairs of BF16, and wgmma of E5M2, BF16 and int8. Names and operands are those of the PTX ISA, version 8.0 and
 // later.
 #pragma once
 
@@ -160,27 +160,51 @@ __device__ inline std::uint64_t operand_descriptor(std::uint32_t address) {
   ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95," \
   "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
-/// d [64 × 64] = a·bᵀ over 32 k of E5M2.
-__device__ inline void wgmma_e5m2_n64(float (&d)[32], std::uint64_t a, std::uint64_t b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n64k32.f32.e5m2.e5m2 {" ROTOSCALE_N32 "}, %32, %33, 0, 1, 1;"
-               : ROTOSCALE_D32("+f", d, 0) : "l"(a), "l"(b));
+/// d [64 × 64 or more] = a·bᵀ (+ d unless `first`) over 32 k of E5M2.
+__device__ inline void wgmma_e5m2(float (&d)[32], std::uint64_t a, std::uint64_t b, bool first) {
+  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %34, 0;\n"
+               "wgmma.mma_async.sync.aligned.m64n64k32.f32.e5m2.e5m2 {" ROTOSCALE_N32 "}, %32, %33, p, 1, 1;\n}"
+               : ROTOSCALE_D32("+f", d, 0) : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)));
 }
-/// d [64 × 128] = a·bᵀ (+ d unless `first`) over 32 k of E5M2.
-__device__ inline void wgmma_e5m2_n128(float (&d)[64], std::uint64_t a, std::uint64_t b, bool first) {
+__device__ inline void wgmma_e5m2(float (&d)[64], std::uint64_t a, std::uint64_t b, bool first) {
   asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %66, 0;\n"
                "wgmma.mma_async.sync.aligned.m64n128k32.f32.e5m2.e5m2 {" ROTOSCALE_N64 "}, %64, %65, p, 1, 1;\n}"
                : ROTOSCALE_D64("+f", d, 0) : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)));
 }
-/// d [64 × 256] = a·bᵀ (+ d unless `first`) over 16 k of BF16.
+/// d [64 × 64 or more] = a·bᵀ (+ d unless `first`) over 16 k of BF16.
 template <bool TransposedA, bool TransposedB>
-__device__ inline void wgmma_bf16_n256(float (&d)[128], std::uint64_t a, std::uint64_t b, bool first) {
+__device__ inline void wgmma_bf16(float (&d)[32], std::uint64_t a, std::uint64_t b, bool first) {
+  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %34, 0;\n"
+               "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" ROTOSCALE_N32 "}, %32, %33, p, 1, 1, %35, %36;\n}"
+               : ROTOSCALE_D32("+f", d, 0) : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)),
+                 "n"(TransposedA ? 1 : 0), "n"(TransposedB ? 1 : 0));
+}
+template <bool TransposedA, bool TransposedB>
+__device__ inline void wgmma_bf16(float (&d)[64], std::uint64_t a, std::uint64_t b, bool first) {
+  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %66, 0;\n"
+               "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" ROTOSCALE_N64 "}, %64, %65, p, 1, 1, %67, %68;\n}"
+               : ROTOSCALE_D64("+f", d, 0) : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)),
+                 "n"(TransposedA ? 1 : 0), "n"(TransposedB ? 1 : 0));
+}
+template <bool TransposedA, bool TransposedB>
+__device__ inline void wgmma_bf16(float (&d)[128], std::uint64_t a, std::uint64_t b, bool first) {
   asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %130, 0;\n"
                "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" ROTOSCALE_N128 "}, %128, %129, p, 1, 1, %131, %132;\n}"
                : ROTOSCALE_D64("+f", d, 0), ROTOSCALE_D64("+f", d, 64) : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)),
                  "n"(TransposedA ? 1 : 0), "n"(TransposedB ? 1 : 0));
 }
-/// d [64 × 256] = a·bᵀ (+ d unless `first`) over 32 k of int8.
-__device__ inline void wgmma_int8_n256(std::int32_t (&d)[128], std::uint64_t a, std::uint64_t b, bool first) {
+/// d [64 × 64 or more] = a·bᵀ (+ d unless `first`) over 32 k of int8.
+__device__ inline void wgmma_int8(std::int32_t (&d)[32], std::uint64_t a, std::uint64_t b, bool first) {
+  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %34, 0;\n"
+               "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 {" ROTOSCALE_N32 "}, %32, %33, p;\n}"
+               : ROTOSCALE_D32("+r", d, 0) : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)));
+}
+__device__ inline void wgmma_int8(std::int32_t (&d)[64], std::uint64_t a, std::uint64_t b, bool first) {
+  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %66, 0;\n"
+               "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {" ROTOSCALE_N64 "}, %64, %65, p;\n}"
+               : ROTOSCALE_D64("+r", d, 0) : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)));
+}
+__device__ inline void wgmma_int8(std::int32_t (&d)[128], std::uint64_t a, std::uint64_t b, bool first) {
   asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %130, 0;\n"
                "wgmma.mma_async.sync.aligned.m64n256k32.s32.s8.s8 {" ROTOSCALE_N128 "}, %128, %129, p;\n}"
                : ROTOSCALE_D64("+r", d, 0), ROTOSCALE_D64("+r", d, 64) : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)));

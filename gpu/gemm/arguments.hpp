@@ -37,6 +37,10 @@ struct gemm_arguments {
   int k_boxes = 0;              ///< boxes of 128 bytes along a row of expanded operand
   int parts = 1;                ///< of K (split-K); with more than one, sums go to `partial`
   int part_boxes = 0;           ///< k_boxes of a part, the last may have fewer
+  int tile_m = 256, tile_n = 256;  ///< outputs that are computed together
+  int stages = 4;               ///< of the pipeline in shared memory
+  int band_log = 3;             ///< 2^band_log rows of tiles are walked through before the next
+  bool bands_of_columns = false;  ///< so many columns
   float* partial = nullptr;     ///< [parts, m, n] accumulators, those of folded operands not brought back
   void* out = nullptr;          ///< [m, n], BF16 or FP32
   std::int64_t out_stride = 0;  ///< elements

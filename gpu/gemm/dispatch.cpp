@@ -19,10 +19,14 @@ struct loaded_table {
 }  // namespace
 
 std::string gemm_selection::message() const {
-  std::string text = std::string(to_text(choice.contract)) + ", split-K " + std::to_string(choice.split_k) + ": ";
+  std::string text = to_text(choice.contract);
+  const gemm_schedule& s = choice.schedule;
+  if (s.tile_m != 0) text += ", " + tile_text(s) + " tiles";
+  if (s.stages != 0) text += ", " + std::to_string(s.stages) + " stages";
+  text += ", split-K " + std::to_string(choice.split_k) + (s.band != 0 ? ", raster " + raster_text(s) : "") + ": ";
   switch (from) {
     case source::forced: return text + "ROTOSCALE_GPU_KERNEL";
-    case source::heuristic: return text + "no measurement of this shape on this device; parts of K fill it";
+    case source::heuristic: return text + "no measurement of this shape on this device; the tile and parts of K that fill it";
     case source::table: break;
   }
   char measured[32];

@@ -3,7 +3,7 @@
 // Which GEMM kernel for which shape: tables of measurements, one row a shape, in the manner of AITER's (ROCm/aiter,
 // a4w4_blockscale_tuned_gemm.csv), which the library is built with. Looked up by the exact shape, then by M rounded up
 // as AITER rounds it, else a heuristic decides. Two environment variables: ROTOSCALE_GPU_TUNED names another table,
-// ROTOSCALE_GPU_KERNEL forces a kernel ("fast", or "fast/4" for four parts of K).
+// ROTOSCALE_GPU_KERNEL forces a kernel ("fast", "fast/4" for four parts of K, "fast/4/64x256/5/n8" for all of it).
 #pragma once
 
 #include <algorithm>
@@ -16,6 +16,7 @@
 
 #include "gpu/api/gemm.hpp"
 #include "gpu/dialect/arch.hpp"
+#include "gpu/gemm/tile_walk.hpp"
 
 namespace rotoscale::gpu {
 
@@ -37,13 +38,13 @@ struct tuned_row {
   gpu::arch arch = gpu::arch::other;
   int processors = 0;  ///< multiprocessors or compute units
   gemm_shape shape;
-  std::string kernel;  ///< a contract's name
-  int split_k = 1;
+  gemm_choice choice;  ///< no zeros in its schedule but where the device's kernels have none of it
   double us = 0, tflops = 0;
   double error = 0;  ///< relative, Frobenius norm, against FP64
 };
 
-inline constexpr const char* tuned_header = "arch,units,format,m,n,k,kernel,split_k,us,tflops,error";
+inline constexpr const char* tuned_header =
+    "arch,units,format,m,n,k,kernel,tile,stages,split_k,raster,us,tflops,error";
 
 inline constexpr struct {
   const char* name;
@@ -58,26 +59,89 @@ inline const char* to_text(gemm_contract contract) {
   return "";
 }
 
-/// "NAME" or "NAME/PARTS". False if it is neither.
-inline bool parse_choice(std::string_view text, gemm_choice& choice) {
-  const std::size_t slash = text.find('/');
-  int parts = 1;
-  if (slash != std::string_view::npos) {
-    parts = 0;
-    const std::string_view digits = text.substr(slash + 1);
-    for (const char c : digits) {
-      if (c < '0' || c > '9' || parts > 1000) return false;
-      parts = 10 * parts + (c - '0');
+inline std::vector<std::string> parts_of(std::string_view text, char between) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == between) {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
     }
-    if (digits.empty() || parts < 1) return false;
   }
+  return parts;
+}
+
+/// A whole number above zero, of digits alone.
+inline bool parse_count(std::string_view text, int& value) {
+  std::int64_t x = 0;
+  for (const char c : text) {
+    if (c < '0' || c > '9' || x > 1 << 26) return false;
+    x = 10 * x + (c - '0');
+  }
+  value = static_cast<int>(x);
+  return x > 0;
+}
+
+/// "256x64": rows, then columns of C.
+inline std::string tile_text(const gemm_schedule& s) {
+  return std::to_string(s.tile_m) + "x" + std::to_string(s.tile_n);
+}
+inline bool parse_tile(std::string_view text, gemm_schedule& s) {
+  const auto parts = parts_of(text, 'x');
+  return parts.size() == 2 && parse_count(parts[0], s.tile_m) && parse_count(parts[1], s.tile_n);
+}
+
+/// "m8": bands of 8 rows of tiles; "n8": of columns; "-": the kernel's own order.
+inline std::string raster_text(const gemm_schedule& s) {
+  return s.band == 0 ? "-" : (s.bands_of_columns ? "n" : "m") + std::to_string(s.band);
+}
+inline bool parse_raster(std::string_view text, gemm_schedule& s) {
+  if (text == "-") return true;
+  s.bands_of_columns = text.starts_with('n');
+  return (s.bands_of_columns || text.starts_with('m')) && parse_count(text.substr(1), s.band);
+}
+
+/// "CONTRACT", or as much more as one likes of "CONTRACT/PARTS/TILE/STAGES/RASTER". False if it is neither.
+inline bool parse_choice(std::string_view text, gemm_choice& choice) {
+  const auto parts = parts_of(text, '/');
+  choice = {};
   for (const auto& c : contract_names) {
-    if (text.substr(0, slash) == c.name) {
-      choice = {c.contract, parts};
-      return true;
-    }
+    if (parts[0] != c.name) continue;
+    choice.contract = c.contract;
+    gemm_schedule& s = choice.schedule;
+    return parts.size() <= 5 && (parts.size() < 2 || parse_count(parts[1], choice.split_k)) &&
+           (parts.size() < 3 || parse_tile(parts[2], s)) && (parts.size() < 4 || parse_count(parts[3], s.stages)) &&
+           (parts.size() < 5 || parse_raster(parts[4], s));
   }
   return false;
+}
+
+/// One line of a table; what is wrong with it, or null.
+inline const char* parse_row(const std::string& line, tuned_row& row) {
+  const auto fields = parts_of(line, ',');
+  if (fields.size() != 14) return "fourteen columns are needed";
+  row.arch = arch_from_name(fields[0]);
+  if (fields[0] != to_text(row.arch)) return "no architecture has this name";
+  row.shape.fp8 = fields[2] == "mxfp8";
+  if (fields[2] != format_name(row.shape)) return "the format must be mxfp4 or mxfp8";
+  if (!parse_choice(fields[6], row.choice) || fields[6] != to_text(row.choice.contract)) {
+    return "no kernel has this name";
+  }
+  gemm_schedule& s = row.choice.schedule;
+  int* const whole[] = {&row.processors, &row.shape.m, &row.shape.n, &row.shape.k, &s.stages, &row.choice.split_k};
+  const std::size_t whole_at[] = {1, 3, 4, 5, 8, 9};
+  for (std::size_t i = 0; i < 6; ++i) {
+    if (!parse_count(fields[whole_at[i]], *whole[i])) return "a whole number above zero is needed";
+  }
+  if (!parse_tile(fields[7], s)) return "the tile must be MxN";
+  if (!parse_raster(fields[10], s)) return "the raster must be mBAND, nBAND or -";
+  double* const real[] = {&row.us, &row.tflops, &row.error};
+  for (std::size_t i = 0; i < 3; ++i) {
+    char* end = nullptr;
+    *real[i] = std::strtod(fields[11 + i].c_str(), &end);
+    if (end == fields[11 + i].c_str() || *end != '\0') return "a number is needed";
+  }
+  return nullptr;
 }
 
 /// Rows of a table. Empty `error`: all of it was understood; else "line N: what is wrong", and no rows.
@@ -88,47 +152,19 @@ inline std::vector<tuned_row> parse_tuned(std::istream& in, std::string& error) 
   for (int number = 1; std::getline(in, line); ++number) {
     if (!line.empty() && line.back() == '\r') line.pop_back();
     if (line.empty() || line[0] == '#') continue;
-    const auto fail = [&](const char* what) {
-      error = "line " + std::to_string(number) + ": " + what;
-      return std::vector<tuned_row>{};
-    };
-    if (!header) {
-      if (line != tuned_header) return fail("the header is not the one of this version");
-      header = true;
-      continue;
-    }
-    std::vector<std::string> fields;
-    std::istringstream text(line);
-    for (std::string field; std::getline(text, field, ',');) fields.push_back(field);
-    if (fields.size() != 11) return fail("eleven columns are needed");
     tuned_row row;
-    row.arch = arch_from_name(fields[0]);
-    if (fields[0] != to_text(row.arch)) return fail("no architecture has this name");
-    row.shape.fp8 = fields[2] == "mxfp8";
-    if (fields[2] != format_name(row.shape)) return fail("the format must be mxfp4 or mxfp8");
-    row.kernel = fields[6];
-    int* const whole[] = {&row.processors, &row.shape.m, &row.shape.n, &row.shape.k, &row.split_k};
-    const std::size_t whole_at[] = {1, 3, 4, 5, 7};
-    double* const real[] = {&row.us, &row.tflops, &row.error};
-    for (std::size_t i = 0; i < 5; ++i) {
-      char* end = nullptr;
-      const long value = std::strtol(fields[whole_at[i]].c_str(), &end, 10);
-      if (end == fields[whole_at[i]].c_str() || *end != '\0' || value < 1 || value > 1 << 30) {
-        return fail("a whole number above zero is needed");
-      }
-      *whole[i] = static_cast<int>(value);
+    const char* const wrong = header                 ? parse_row(line, row)
+                              : line != tuned_header ? "the header is not the one of this version"
+                                                     : nullptr;
+    if (wrong != nullptr) {
+      error = "line " + std::to_string(number) + ": " + wrong;
+      return {};
     }
-    for (std::size_t i = 0; i < 3; ++i) {
-      char* end = nullptr;
-      *real[i] = std::strtod(fields[8 + i].c_str(), &end);
-      if (end == fields[8 + i].c_str() || *end != '\0') return fail("a number is needed");
-    }
-    gemm_choice choice;
-    if (!parse_choice(row.kernel, choice) || choice.split_k != 1) return fail("no kernel has this name");
-    rows.push_back(row);
+    if (header) rows.push_back(row);
+    header = true;
   }
   if (!header) error = "no header";
-  return header ? rows : std::vector<tuned_row>{};
+  return rows;
 }
 
 /// M rounded up as AITER rounds it: finely (level 0), or to a power of two (level 1).
@@ -149,22 +185,51 @@ inline const tuned_row* find_tuned(const std::vector<tuned_row>& rows, const dev
     const tuned_row* best = nullptr;
     for (const tuned_row& r : rows) {
       if (r.arch != device.arch || r.processors != device.processors || r.shape != padded) continue;
-      if (r.kernel == to_text(contract) && (best == nullptr || r.us < best->us)) best = &r;
+      if (r.choice.contract == contract && (best == nullptr || r.us < best->us)) best = &r;
     }
     if (best != nullptr) return best;
   }
   return nullptr;
 }
 
-/// Without a row: as many parts of K as leave no pair of multiprocessors idle, none shorter than 1024.
+/// As many parts of K as leave no multiprocessor idle, none shorter than 1024.
+inline int filling_parts(const device_info& device, const tile_shape& tile, const gemm_shape& shape) {
+  const std::int64_t across = (shape.n + tile.n - 1) / tile.n, tiles = (shape.m + tile.m - 1) / tile.m * across;
+  const std::int64_t parts = std::min<std::int64_t>(device.processors / tile.processors / tiles, shape.k / 1024);
+  return static_cast<int>(std::clamp<std::int64_t>(parts, 1, 16));
+}
+
+/// What a tile costs, in products of a processor: its waves of tiles, the smaller the less of the unit's rate; and, with
+/// more parts than one, the memory that sums of parts take. Rates are those of an H200's int8 kernels, roughly; only
+/// what is cheaper matters.
+inline std::int64_t tile_cost(const device_info& device, const tile_shape& tile, int parts, const gemm_shape& shape) {
+  const std::int64_t tiles = std::int64_t{(shape.m + tile.m - 1) / tile.m} * ((shape.n + tile.n - 1) / tile.n) * parts;
+  const std::int64_t workers = device.processors / tile.processors, waves = (tiles + workers - 1) / workers;
+  const std::int64_t outputs = std::int64_t{tile.m} * tile.n / tile.processors;
+  // A processor reads operands of m + n rows for m · n products: below 128 × 256 the unit waits for them.
+  const std::int64_t percent = outputs >= 128 * 256 ? 100 : tile.m == tile.n ? 85 : 75;
+  const std::int64_t start = std::int64_t{1} << 24;
+  const std::int64_t adding = parts == 1 ? 0 : 2 * start + 2 * std::int64_t{parts + 1} * shape.m * shape.n * 8;
+  return waves * (outputs * (shape.k / parts) * 100 / percent + start) + adding;
+}
+
+/// Without a row: the cheapest tile by tile_cost with as many parts of K as fill the device.
 inline gemm_choice heuristic_choice(const device_info& device, gemm_contract contract, const gemm_shape& shape) {
   const arch_traits& traits = traits_of(device.arch);
-  if (contract == gemm_contract::reference || !traits.splits_k) return {contract, 1};
-  const int workers = device.processors / traits.tile_processors;
-  const std::int64_t across = (shape.n + traits.tile - 1) / traits.tile,
-                     tiles = (shape.m + traits.tile - 1) / traits.tile * across;
-  const int parts = static_cast<int>(std::min<std::int64_t>(workers / tiles, shape.k / 1024));
-  return {contract, std::clamp(parts, 1, 16)};
+  gemm_choice choice{contract};
+  if (contract == gemm_contract::reference) return choice;
+  std::int64_t least = 0;
+  for (const tile_shape& tile : traits.tiles) {
+    const int parts = traits.splits_k ? filling_parts(device, tile, shape) : 1;
+    const std::int64_t cost = tile_cost(device, tile, parts, shape);
+    if (least != 0 && cost >= least) continue;
+    least = cost;
+    choice.split_k = parts;
+    choice.schedule.tile_m = tile.m;
+    choice.schedule.tile_n = tile.n;
+  }
+  choice.schedule = whole_schedule(traits, choice.schedule);
+  return choice;
 }
 
 /// Reads the table that ROTOSCALE_GPU_TUNED names, else `built_in`. One that cannot be understood is an error.
@@ -184,8 +249,8 @@ inline status load_tuned(const char* built_in, std::vector<tuned_row>& rows) {
   return {};
 }
 
-/// Kernel and split-K for a shape under a contract. ROTOSCALE_GPU_KERNEL decides where it is set, the contract
-/// included.
+/// Kernel, tile, stages, split-K and raster order for a shape under a contract. ROTOSCALE_GPU_KERNEL decides where it is
+/// set, the contract included.
 inline status choose_gemm(const std::vector<tuned_row>& rows, const device_info& device, gemm_contract contract,
                           const gemm_shape& shape, gemm_selection& selected) {
   selected = {};
@@ -196,7 +261,7 @@ inline status choose_gemm(const std::vector<tuned_row>& rows, const device_info&
     return {};
   }
   if (const tuned_row* row = find_tuned(rows, device, contract, shape)) {
-    selected.choice = {contract, row->split_k};
+    selected.choice = row->choice;
     selected.from = gemm_selection::source::table;
     selected.table_m = row->shape.m;
     selected.microseconds = row->us;

@@ -8,6 +8,7 @@
 #include "gpu/gemm/expand.hpp"
 #include "gpu/gemm/expand_int8.hpp"
 #include "gpu/gemm/plan.hpp"
+#include "gpu/gemm/tile_walk.hpp"
 
 namespace rotoscale::gpu::detail {
 
@@ -25,6 +26,7 @@ inline status run_expanded(const gemm_problem& p, const gemm_choice& c, std::uin
   gemm_arguments g = make_arguments(p, bf16);
   const split parts = split_of(p.a.k, c.split_k, traits_of(device.arch).grain);
   g.parts = parts.parts;
+  set_schedule(g, traits_of(device.arch), c.schedule);
   g.partial = reinterpret_cast<float*>(memory + map.partial);
   expand_arguments e = make_expansion(p, map, memory);
   e.base_b = g.base_b;

@@ -1,11 +1,12 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Host mode's stand-in for a matrix kernel: the same operands from the same workspace, the same tiles, parts and
-// outputs, one thread an output, the matrix unit replaced by its mma_model; sums of int8 are exact in any order.
+// Host mode's stand-in for a matrix kernel: the same operands from the same workspace, the same tiles in the same order,
+// parts and outputs, a block a tile, the matrix unit replaced by its mma_model; sums of int8 are exact in any order.
 #pragma once
 
 #include "gpu/dialect/launch.hpp"
 #include "gpu/gemm/plan.hpp"
+#include "gpu/gemm/tile_walk.hpp"
 #include "rotoscale/gemm_ref.hpp"
 
 namespace rotoscale::gpu {
@@ -27,28 +28,34 @@ __device__ inline float int8_sum(const std::uint8_t* a, const std::uint8_t* b, i
   return static_cast<float>(sum) * int8_unit;
 }
 
-/// One thread an output; blocks cover stand_in_threads columns of a row.
+/// The sum of an output's part of K, and where it goes.
+__device__ inline void stand_in_output(const stand_in_arguments& e, int row, int column, int part) {
+  const gemm_arguments& p = e.p;
+  const bool wide = e.width == operand_width::bf16;
+  const index_t bytes = wide ? 2 : 1, part_k = index_t{p.part_boxes} * 128 / bytes;
+  const format element = wide ? formats::bf16 : formats::e5m2;
+  const index_t first = part * part_k, length = first + part_k < e.k ? part_k : e.k - first;
+  const gemm_operand a{element, 1, length, e.a + (row * e.k + first) * bytes, length * bytes};
+  const gemm_operand b{element, 1, length, e.b + (column * e.k + first) * bytes, length * bytes};
+  const float sum = e.width == operand_width::int8 ? int8_sum(a.codes, b.codes, length)
+                                                   : accumulate_ref(a, 0, b, 0, e.options, 0.0f);
+  if (p.parts == 1) {
+    const bool folded = !wide && p.base != nullptr;
+    store_output(p, folded ? times_power(sum, p.base[row] + p.base[p.base_b + column]) : sum, row, column);
+  } else {
+    p.partial[(static_cast<std::int64_t>(part) * p.m + row) * p.n + column] = sum;
+  }
+}
+
+/// A block a tile of a part of K.
 [[maybe_unused]] static __global__ void stand_in_kernel(const stand_in_arguments e) {
   const gemm_arguments& p = e.p;
-  const int across = (p.n + stand_in_threads - 1) / stand_in_threads, block = static_cast<int>(block_index().x);
-  const int row = block / across, column = block % across * stand_in_threads + static_cast<int>(thread_index().x);
-  if (column >= p.n) return;
+  const tile_position at = tile_walk(p, p.tile_m, p.tile_n).at(static_cast<int>(block_index().x));
+  const int row = at.row * p.tile_m, column = at.column * p.tile_n;
   if (p.widths != nullptr && joined_width(joined_widths_of_tile(p, row, column)) != e.width) return;
-  const bool wide = e.width == operand_width::bf16;
-  const index_t bytes = wide ? 2 : 1, part = index_t{p.part_boxes} * 128 / bytes;
-  const format element = wide ? formats::bf16 : formats::e5m2;
-  for (int i = 0; i < p.parts; ++i) {
-    const index_t first = i * part, length = first + part < e.k ? part : e.k - first;
-    const gemm_operand a{element, 1, length, e.a + (row * e.k + first) * bytes, length * bytes};
-    const gemm_operand b{element, 1, length, e.b + (column * e.k + first) * bytes, length * bytes};
-    const float sum = e.width == operand_width::int8 ? int8_sum(a.codes, b.codes, length)
-                                                     : accumulate_ref(a, 0, b, 0, e.options, 0.0f);
-    if (p.parts == 1) {
-      const bool folded = !wide && p.base != nullptr;
-      store_output(p, folded ? times_power(sum, p.base[row] + p.base[p.base_b + column]) : sum, row, column);
-    } else {
-      p.partial[(static_cast<std::int64_t>(i) * p.m + row) * p.n + column] = sum;
-    }
+  const int height = p.m - row < p.tile_m ? p.m - row : p.tile_m, width = p.n - column < p.tile_n ? p.n - column : p.tile_n;
+  for (int i = static_cast<int>(thread_index().x); i < height * width; i += stand_in_threads) {
+    stand_in_output(e, row + i / width, column + i % width, at.part);
   }
 }
 
@@ -58,8 +65,7 @@ namespace detail {
 template <operand_width Width>
 status multiply(const std::uint8_t* a, const std::uint8_t* b, int k, const gemm_options& o, const gemm_arguments& g,
                 const device_info&, stream s) {
-  const std::int64_t across = (g.n + stand_in_threads - 1) / stand_in_threads;
-  return launch(stand_in_kernel, blocks(across * g.m), blocks(stand_in_threads), 0, s,
+  return launch(stand_in_kernel, blocks(tile_walk(g, g.tile_m, g.tile_n).count()), blocks(stand_in_threads), 0, s,
                 stand_in_arguments{a, b, Width, k, o, g});
 }
 

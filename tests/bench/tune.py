@@ -14,7 +14,7 @@ import unittest
 from pathlib import Path
 
 PROGRAM = ""
-HEADER = "arch,units,format,m,n,k,kernel,split_k,us,tflops,error"
+HEADER = "arch,units,format,m,n,k,kernel,tile,stages,split_k,raster,us,tflops,error"
 CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 256, "hidden_size": 64,
           "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 2, "num_key_value_heads": 1,
           "head_dim": 32, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
@@ -41,9 +41,12 @@ class Tune(unittest.TestCase):
                           ["mxfp4", "1", "32", "64", "fast"], ["mxfp4", "1", "32", "64", "accurate"],
                           ["mxfp8", "32", "64", "64", "accurate"], ["mxfp8", "1", "32", "64", "accurate"]])
         for row in table:
-            self.assertEqual((row[0], row[7]), ("host", "1"))
-            self.assertLess(float(row[10]), 0.01)  # BF16 outputs: 2^-9 each
-            self.assertGreaterEqual(float(row[10]), 0)
+            self.assertEqual((row[0], row[9]), ("host", "1"))
+            self.assertIn(row[7], ["256x256", "128x128", "64x256", "256x64"])
+            self.assertIn(row[8], ["3", "4", "5", "6"])
+            self.assertRegex(row[10], "^[mn]4$")  # of one row and column of tiles
+            self.assertLess(float(row[13]), 0.01)  # BF16 outputs: 2^-9 each
+            self.assertGreaterEqual(float(row[13]), 0)
         # 32 x 64 and 64 x 64; one row has no blocks along columns.
         self.assertEqual(len(quantizers), 4)
         self.assertTrue(all(re.match(r"# quantize (H16 \+ MXFP4|MXFP8 E4M3), rows and columns of \d+ x \d+ BF16: ", q)

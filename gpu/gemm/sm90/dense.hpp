@@ -3,23 +3,21 @@
 // Launches of the sm_90 BF16 kernel on operands as they lie: k contiguous, or transposed with rows contiguous.
 #pragma once
 
-#include "gpu/gemm/sm90/launch.hpp"
+#include "gpu/gemm/sm90/multiply.hpp"
 
 namespace rotoscale::gpu::detail {
 
 inline bool make_dense_map(CUtensorMap& map, const gemm_operand& x) {
   return x.transposed ? make_map(map, x.codes, x.k, 2 * x.rows, x.code_stride, sm90::transposed_box_k)
-                      : make_map(map, x.codes, x.rows, 2 * x.k, x.code_stride);
+                      : make_map(map, x.codes, x.rows, 2 * x.k, x.code_stride, 128);
 }
 
 template <bool TransposedA, bool TransposedB>
 status launch_bf16(const CUtensorMap& a, const CUtensorMap& b, const gemm_arguments& g, const device_info& device,
                    stream s) {
-  const auto tiles_along = [](int extent) { return (extent + window_tile - 1) / window_tile; };
-  const int work = tiles_along(g.m) * tiles_along(g.n) * g.parts;
-  const int clusters = work < device.processors / 2 ? work : device.processors / 2;
-  return launch(choose_kernel<sm90::bf16_tile<TransposedA, TransposedB>>(g), blocks(2 * clusters),
-                blocks(sm90::threads), sm90::shared_size, s, a, b, g);
+  using dense_tile = sm90::tile<operand_width::bf16, 256, 256, 0, TransposedA, TransposedB>;
+  static_assert(dense_tile::box_a == 128 && dense_tile::box_b == 128);
+  return launch_tiles<dense_tile>(a, b, g, device, s);
 }
 
 inline status multiply_dense(const gemm_operand& a, const gemm_operand& b, const gemm_options&, const gemm_arguments& g,

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GEMM kernels of sm_90a: C = A · Bᵀ from operands that expand.hpp wrote, int8 (`accurate`, where sums are
 // exact), E5M2 with promotion every 128 k (`fast`) or every 32 (`accurate`), or BF16 (what does not fit E5M2).
-// Persistent clusters of two blocks compute tiles of 256 × 256; in a block one warp copies and two warpgroups multiply.
-// The operand of which both blocks need the same 256 rows is copied half by each and multicast; the other's 128 rows
-// each block copies for itself.
+// Persistent clusters of two blocks compute tiles of 256 × 256, single blocks smaller ones (tiles.hpp); in a block one
+// warp copies and two warpgroups multiply. The operand of which both blocks of a cluster need the same 256 rows is
+// copied half by each and multicast; the other's 128 rows each block copies for itself.
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
@@ -12,64 +12,11 @@
 #include "gpu/gemm/arguments.hpp"
 #include "gpu/gemm/output.hpp"
 #include "gpu/gemm/sm90/output.hpp"
+#include "gpu/gemm/sm90/tiles.hpp"
+#include "gpu/gemm/tile_walk.hpp"
 
 namespace rotoscale::gpu::sm90 {
 
-inline constexpr int stages = 4, box_rows = 128, box_bytes = 128;
-inline constexpr int box_size = box_rows * box_bytes;           // 16 KiB
-inline constexpr int transposed_box_k = 64;                     // of two bytes each
-inline constexpr int stage_size = 3 * box_size;                 // two boxes of one operand, one of the other
-inline constexpr int shared_size = stages * stage_size + 1024;  // alignment
-inline constexpr int threads = 384;                             // one producer warpgroup, two consumers
-inline constexpr int super_tile = window_tile;
-
-/// E5M2: 256 × 128 a block, a warpgroup computes two tiles of 64 × 128, emptied every Promotion k.
-template <int Promotion>
-struct fp8_tile {
-  using number = float;
-  static constexpr operand_width width = operand_width::e5m2;
-  static constexpr bool shares_a = true, transposed_a = false, transposed_b = false;
-  static constexpr int warpgroup_tiles = 2, columns = 128;
-};
-/// int8: 128 × 256 a block, a warpgroup one tile of 64 × 256.
-struct int8_tile {
-  using number = std::int32_t;
-  static constexpr operand_width width = operand_width::int8;
-  static constexpr bool shares_a = false, transposed_a = false, transposed_b = false;
-  static constexpr int warpgroup_tiles = 1, columns = 256;
-};
-/// BF16: the same. An operand that is transposed has rows contiguous in memory, not k.
-template <bool TransposedA = false, bool TransposedB = false>
-struct bf16_tile {
-  using number = float;
-  static constexpr operand_width width = operand_width::bf16;
-  static constexpr bool shares_a = false, transposed_a = TransposedA, transposed_b = TransposedB;
-  static constexpr int warpgroup_tiles = 1, columns = 256;
-};
-
-/// Position `index` in the walk over super tiles: 8 rows of tiles at a time, down before right, so that the tiles in
-/// flight share operands in L2.
-struct tile_position {
-  int row, column, part;
-};
-struct tile_walk {
-  int rows, columns, parts;
-  __device__ explicit tile_walk(const gemm_arguments& p)
-      : rows((p.m + super_tile - 1) / super_tile), columns((p.n + super_tile - 1) / super_tile), parts(p.parts) {}
-  __device__ int count() const { return rows * columns * parts; }
-  /// One division as a rule: they are slow.
-  __device__ tile_position at(int index) const {
-    constexpr unsigned band = 8;
-    const unsigned down = static_cast<unsigned>(rows), across = static_cast<unsigned>(columns);
-    const unsigned part = parts == 1 ? 0 : static_cast<unsigned>(index) / (down * across);
-    const unsigned in_part = static_cast<unsigned>(index) - part * (down * across);
-    const unsigned bands = in_part / (band * across), within = in_part - bands * (band * across);
-    const unsigned height = down - bands * band;
-    const unsigned column = height >= band ? within / band : within / height;
-    const unsigned row = within - column * (height >= band ? band : height);
-    return {static_cast<int>(bands * band + row), static_cast<int>(column), static_cast<int>(part)};
-  }
-};
 /// K boxes (128 bytes of a row) of a part of K, the last not included.
 struct box_range {
   int first, last;
@@ -79,37 +26,16 @@ __device__ inline box_range boxes_of(const gemm_arguments& p, int part) {
   return {first, last < p.k_boxes ? last : p.k_boxes};
 }
 
-/// Addresses in shared memory: barriers of 8 bytes, boxes.
-struct pipeline {
-  std::uint32_t full, empty, data;
-  __device__ std::uint32_t full_at(int s) const { return full + 8 * static_cast<std::uint32_t>(s); }
-  __device__ std::uint32_t empty_at(int s) const { return empty + 8 * static_cast<std::uint32_t>(s); }
-  /// The shared operand's two boxes, then the other's.
-  __device__ std::uint32_t box(int s, int i) const {
-    return data + static_cast<std::uint32_t>(s * stage_size + i * box_size);
-  }
-};
-
-/// Which stage comes next, and the parity of its phase.
-struct ring {
-  int stage = 0;
-  std::uint32_t phase = 0;
-  __device__ void advance() {
-    if (++stage == stages) {
-      stage = 0;
-      phase ^= 1;
-    }
-  }
-};
-
 /// Joined widths of window_tile rows each of A, then of B, in shared memory, sixteen to a word.
 struct tile_widths {
   static constexpr int words = 2 * max_gemm_extent / window_tile / 16;
   std::uint32_t* joined;  ///< null: no widths, every tile is the kernel's
   int tiles_a;
   __device__ std::uint32_t at(int tile) const { return joined[tile / 16] >> (2 * (tile % 16)) & 3u; }
-  __device__ bool is_mine(operand_width width, tile_position t) const {
-    return joined == nullptr || joined_width(at(t.row) | at(tiles_a + t.column)) == width;
+  template <class Tile>
+  __device__ bool is_of(tile_position t) const {
+    constexpr int down = window_tile / Tile::rows, across = window_tile / Tile::all_columns;
+    return joined == nullptr || joined_width(at(t.row / down) | at(tiles_a + t.column / across)) == Tile::width;
   }
   /// Reads the widths; the widest of all rows. All threads of the block call it.
   __device__ operand_width fill(const gemm_arguments& p) {
@@ -129,42 +55,48 @@ struct tile_widths {
   }
 };
 
-/// Box `k` of the 128 rows from `row` on into shared memory. Of a transposed operand it is two boxes of 64 rows (128
+/// Box `k` of an operand's rows from `row` on into shared memory. Of a transposed operand it is two boxes of 64 rows (128
 /// bytes) by 64 k, one behind the other.
 template <bool Transposed, class Load>
 __device__ inline void load_rows(std::uint32_t to, int k, int row, const Load& load) {
   if constexpr (Transposed) {
     load(to, 2 * row, k * transposed_box_k);
-    load(to + box_size / 2, 2 * row + box_bytes, k * transposed_box_k);
+    load(to + 64 * box_bytes, 2 * row + box_bytes, k * transposed_box_k);
   } else {
     load(to, k * box_bytes, row);
   }
 }
+/// The same for both blocks of a cluster, each of which brings a half, or for this block alone.
+template <bool Transposed, bool Shared, int Rows>
+__device__ inline void load_operand(std::uint32_t to, const CUtensorMap& map, int k, int row, std::uint32_t rank,
+                                    std::uint32_t bar) {
+  if constexpr (Shared) {
+    const int half = static_cast<int>(rank) * Rows;
+    load_rows<Transposed>(to + static_cast<std::uint32_t>(half * box_bytes), k, row + half,
+                          [&](std::uint32_t at, int x, int y) { load_box_multicast(at, &map, x, y, bar, 3); });
+  } else {
+    load_rows<Transposed>(to, k, row, [&](std::uint32_t at, int x, int y) { load_box(at, &map, x, y, bar); });
+  }
+}
 
 template <class Tile>
-__device__ void produce(const gemm_arguments& p, const CUtensorMap& map_a, const CUtensorMap& map_b, const pipeline& q,
-                        std::uint32_t rank, int cluster, int clusters, const tile_widths& widths) {
+__device__ void produce(const gemm_arguments& p, const CUtensorMap& map_a, const CUtensorMap& map_b,
+                        const pipeline<Tile>& q, std::uint32_t rank, int worker, int workers,
+                        const tile_widths& widths) {
   ring r;
-  const CUtensorMap* shared = Tile::shares_a ? &map_a : &map_b;
-  const CUtensorMap* own = Tile::shares_a ? &map_b : &map_a;
-  const tile_walk walk(p);
-  for (int t = cluster; t < walk.count(); t += clusters) {
+  const tile_walk walk(p, Tile::rows, Tile::all_columns);
+  for (int t = worker; t < walk.count(); t += workers) {
     const tile_position at = walk.at(t);
-    if (!widths.is_mine(Tile::width, at)) continue;
-    const int half = static_cast<int>(rank) * box_rows;
-    const int shared_row = (Tile::shares_a ? at.row : at.column) * super_tile + half;
-    const int own_row = (Tile::shares_a ? at.column : at.row) * super_tile + half;
+    if (!widths.is_of<Tile>(at)) continue;
+    const fragment_position first = Tile::first_of(at, rank);
     const box_range boxes = boxes_of(p, at.part);
     for (int k = boxes.first; k < boxes.last; ++k) {
       barrier_wait(q.empty_at(r.stage), r.phase ^ 1);
       const std::uint32_t bar = q.full_at(r.stage);
-      barrier_expect(bar, stage_size);
-      load_rows<Tile::shares_a ? Tile::transposed_a : Tile::transposed_b>(
-          q.box(r.stage, static_cast<int>(rank)), k, shared_row,
-          [&](std::uint32_t to, int x, int y) { load_box_multicast(to, shared, x, y, bar, 3); });
-      load_rows<Tile::shares_a ? Tile::transposed_b : Tile::transposed_a>(
-          q.box(r.stage, 2), k, own_row, [&](std::uint32_t to, int x, int y) { load_box(to, own, x, y, bar); });
-      r.advance();
+      barrier_expect(bar, Tile::stage_size);
+      load_operand<Tile::transposed_a, Tile::shares_a, Tile::box_a>(q.a(r.stage), map_a, k, first.row, rank, bar);
+      load_operand<Tile::transposed_b, Tile::shares_b, Tile::box_b>(q.b(r.stage), map_b, k, first.column, rank, bar);
+      r.advance(p.stages);
     }
   }
 }
@@ -181,148 +113,170 @@ __device__ void clear(float (&acc)[Pieces][Half]) {
 /// What 64 rows of a box add to a descriptor.
 inline constexpr unsigned half_box = 64 * box_bytes >> 4;
 
-/// Tells the producers of both blocks that this warp has read the stage.
-__device__ inline void release(const pipeline& q, int stage, int lane) {
-  if (lane < 2) barrier_arrive_remote(q.empty_at(stage), static_cast<std::uint32_t>(lane));
+/// Tells the producers of all blocks that this warp has read the stage.
+template <class Tile>
+__device__ inline void release(const pipeline<Tile>& q, int stage, int lane) {
+  if (lane < Tile::blocks) barrier_arrive_remote(q.empty_at(stage), static_cast<std::uint32_t>(lane));
 }
 
-/// Emptied every 128 k. While a warpgroup adds, the other has the tensor cores.
-__device__ inline void multiply(fp8_tile<128>, int boxes, const pipeline& q, ring& r, int group, int lane,
-                                float (&acc)[2][64]) {
-  float part[64];
+/// Where a warpgroup's rows of A and of B lie in a stage.
+template <class Tile>
+__device__ inline std::uint64_t descriptor_a(const pipeline<Tile>& q, int stage, int group) {
+  return operand_descriptor<Tile::transposed_a>(q.a(stage)) + static_cast<unsigned>(Tile::row_of_group(group)) / 64 * half_box;
+}
+template <class Tile>
+__device__ inline std::uint64_t descriptor_b(const pipeline<Tile>& q, int stage, int group) {
+  return operand_descriptor<Tile::transposed_b>(q.b(stage)) + static_cast<unsigned>(Tile::column_of_group(group)) / 64 * half_box;
+}
+
+/// E5M2, emptied every 128 k. While a warpgroup adds, the other has the tensor cores.
+template <class Tile>
+__device__ inline void multiply_promoting_128(const gemm_arguments& p, int boxes, const pipeline<Tile>& q, ring& r, int group, int lane,
+                                float (&acc)[Tile::warpgroup_tiles][Tile::columns / 2]) {
+  float part[Tile::columns / 2];
   clear(acc);
   for (int k = 0; k < boxes; ++k) {
     barrier_wait(q.full_at(r.stage), r.phase);
-    const std::uint64_t b = operand_descriptor(q.box(r.stage, 2));
+    const std::uint64_t b = descriptor_b(q, r.stage, group);
     ROTOSCALE_UNROLL
-    for (int w = 0; w < 2; ++w) {
-      const std::uint64_t a = operand_descriptor(q.box(r.stage, group)) + static_cast<unsigned>(w) * half_box;
+    for (int w = 0; w < Tile::warpgroup_tiles; ++w) {
+      const std::uint64_t a = descriptor_a(q, r.stage, group) + static_cast<unsigned>(w) * half_box;
       hold(part);
       wgmma_fence();
       ROTOSCALE_UNROLL
-      for (unsigned i = 0; i < 4; ++i) wgmma_e5m2_n128(part, a + 2 * i, b + 2 * i, i == 0);
+      for (unsigned i = 0; i < 4; ++i) wgmma_e5m2(part, a + 2 * i, b + 2 * i, i == 0);
       wgmma_commit();
       hold(part);
       wgmma_wait<0>();
-      if (w == 1) release(q, r.stage, lane);
+      if (w == Tile::warpgroup_tiles - 1) release(q, r.stage, lane);
       ROTOSCALE_UNROLL
-      for (int i = 0; i < 64; ++i) acc[w][i] += part[i];
+      for (int i = 0; i < Tile::columns / 2; ++i) acc[w][i] += part[i];
     }
-    r.advance();
+    r.advance(p.stages);
   }
 }
 
-/// The 64 × 64 outputs of unit `u` of a stage: its 32 k, its warpgroup tile, its half of the columns.
-__device__ inline void start_unit(int u, std::uint64_t a, std::uint64_t b, float (&part)[32]) {
-  const auto step = static_cast<unsigned>(u / 4), warpgroup_tile = static_cast<unsigned>(u / 2 % 2);
-  hold(part);
-  wgmma_fence();
-  wgmma_e5m2_n64(part, a + warpgroup_tile * half_box + 2 * step,
-                 b + static_cast<unsigned>(u % 2) * half_box + 2 * step);
-  wgmma_commit();
-}
+/// 64 × 64 outputs of a stage's 32 k: k steps, then warpgroup tiles, then columns.
+template <class Tile>
+struct promoted_unit {
+  static constexpr int across = Tile::columns / 64, a_step = across * Tile::warpgroup_tiles, count = 4 * a_step;
+  int step, warpgroup_tile, column;
+  __device__ explicit promoted_unit(int u) : step(u / a_step), warpgroup_tile(u / across % Tile::warpgroup_tiles), column(u % across) {}
+  __device__ void start(std::uint64_t a, std::uint64_t b, float (&part)[32]) const {
+    hold(part);
+    wgmma_fence();
+    wgmma_e5m2(part, a + static_cast<unsigned>(warpgroup_tile) * half_box + 2 * static_cast<unsigned>(step),
+               b + static_cast<unsigned>(column) * half_box + 2 * static_cast<unsigned>(step), true);
+    wgmma_commit();
+  }
+};
 
-/// Emptied every 32 k. A sum of 32 is added while the next is multiplied: the adders are as busy as the tensor cores.
-__device__ inline void multiply(fp8_tile<32>, int boxes, const pipeline& q, ring& r, int group, int lane,
-                                float (&acc)[2][64]) {
-  constexpr int units = 16;  // of a stage
+/// E5M2, emptied every 32 k. A sum of 32 is added while the next is multiplied: the adders are as busy as the tensor cores.
+template <class Tile>
+__device__ inline void multiply_promoting_32(const gemm_arguments& p, int boxes, const pipeline<Tile>& q, ring& r, int group, int lane,
+                                float (&acc)[Tile::warpgroup_tiles][Tile::columns / 2]) {
+  using unit = promoted_unit<Tile>;
   float part[2][32];
   clear(acc);
   const auto add = [&](int u) {
     hold(part[u % 2]);
+    const unit at(u);
     ROTOSCALE_UNROLL
-    for (int i = 0; i < 32; ++i) acc[u / 2 % 2][32 * (u % 2) + i] += part[u % 2][i];
+    for (int i = 0; i < 32; ++i) acc[at.warpgroup_tile][32 * at.column + i] += part[u % 2][i];
   };
   for (int k = 0; k < boxes; ++k) {
     barrier_wait(q.full_at(r.stage), r.phase);
-    const std::uint64_t a = operand_descriptor(q.box(r.stage, group)), b = operand_descriptor(q.box(r.stage, 2));
-    start_unit(0, a, b, part[0]);
+    const std::uint64_t a = descriptor_a(q, r.stage, group), b = descriptor_b(q, r.stage, group);
+    unit(0).start(a, b, part[0]);
     ROTOSCALE_UNROLL
-    for (int u = 1; u < units; ++u) {
-      start_unit(u, a, b, part[u % 2]);
+    for (int u = 1; u < unit::count; ++u) {
+      unit(u).start(a, b, part[u % 2]);
       wgmma_wait<1>();
       add(u - 1);
     }
     wgmma_wait<0>();
     release(q, r.stage, lane);
-    add(units - 1);
-    r.advance();
+    add(unit::count - 1);
+    r.advance(p.stages);
   }
 }
 
 /// What 16 k add to a descriptor: 32 bytes of a row, or 16 rows of k.
 template <bool Transposed>
-inline constexpr unsigned bf16_step = Transposed ? 16 * box_bytes >> 4 : 2;
+inline constexpr unsigned k_step = Transposed ? 16 * box_bytes >> 4 : 2;
 
-template <bool TransposedA, bool TransposedB>
-__device__ inline void multiply_box(bf16_tile<TransposedA, TransposedB>, float (&d)[128], std::uint64_t a,
-                                    std::uint64_t b, bool first) {
-  ROTOSCALE_UNROLL
-  for (unsigned i = 0; i < 4; ++i) {
-    wgmma_bf16_n256<TransposedA, TransposedB>(d, a + bf16_step<TransposedA> * i, b + bf16_step<TransposedB> * i,
-                                              first && i == 0);
-  }
-}
-__device__ inline void multiply_box(int8_tile, std::int32_t (&d)[128], std::uint64_t a, std::uint64_t b, bool first) {
-  ROTOSCALE_UNROLL
-  for (unsigned i = 0; i < 4; ++i) wgmma_int8_n256(d, a + 2 * i, b + 2 * i, first && i == 0);
-}
-
-/// One warpgroup tile of 64 × 256 whose accumulators stay.
-template <class Tile, class Number>
-__device__ void multiply_tile(Tile tile, int boxes, const pipeline& q, ring& r, int group, int lane,
-                              Number (&acc)[128]) {
+/// Accumulators that stay.
+template <class Tile>
+__device__ inline void multiply_staying(const gemm_arguments& p, int boxes, const pipeline<Tile>& q, ring& r, int group, int lane,
+                                 typename Tile::number (&acc)[Tile::warpgroup_tiles][Tile::columns / 2]) {
   int last = -1;
-  hold(acc);
+  const auto hold_all = [&] {
+    ROTOSCALE_UNROLL
+    for (int w = 0; w < Tile::warpgroup_tiles; ++w) hold(acc[w]);
+  };
+  hold_all();
   for (int k = 0; k < boxes; ++k) {
     barrier_wait(q.full_at(r.stage), r.phase);
-    const std::uint64_t a =
-        operand_descriptor<Tile::transposed_a>(q.box(r.stage, 2)) + static_cast<unsigned>(group) * half_box;
-    const std::uint64_t b = operand_descriptor<Tile::transposed_b>(q.box(r.stage, 0));
+    const std::uint64_t a = descriptor_a(q, r.stage, group), b = descriptor_b(q, r.stage, group);
     wgmma_fence();
-    multiply_box(tile, acc, a, b, k == 0);
+    ROTOSCALE_UNROLL
+    for (int w = 0; w < Tile::warpgroup_tiles; ++w) {
+      ROTOSCALE_UNROLL
+      for (unsigned i = 0; i < 4; ++i) {
+        const std::uint64_t a_at = a + static_cast<unsigned>(w) * half_box + k_step<Tile::transposed_a> * i,
+                            b_at = b + k_step<Tile::transposed_b> * i;
+        if constexpr (Tile::width == operand_width::int8) {
+          wgmma_int8(acc[w], a_at, b_at, k == 0 && i == 0);
+        } else {
+          wgmma_bf16<Tile::transposed_a, Tile::transposed_b>(acc[w], a_at, b_at, k == 0 && i == 0);
+        }
+      }
+    }
     wgmma_commit();
     wgmma_wait<1>();
     if (last >= 0) release(q, last, lane);
     last = r.stage;
-    r.advance();
+    r.advance(p.stages);
   }
-  hold(acc);
+  hold_all();
   wgmma_wait<0>();
-  hold(acc);
+  hold_all();
   release(q, last, lane);
 }
-template <bool TransposedA, bool TransposedB>
-__device__ inline void multiply(bf16_tile<TransposedA, TransposedB> tile, int boxes, const pipeline& q, ring& r,
-                                int group, int lane, float (&acc)[1][128]) {
-  multiply_tile(tile, boxes, q, r, group, lane, acc[0]);
-}
-__device__ inline void multiply(int8_tile tile, int boxes, const pipeline& q, ring& r, int group, int lane,
-                                std::int32_t (&acc)[1][128]) {
-  multiply_tile(tile, boxes, q, r, group, lane, acc[0]);
+
+/// Sums of `boxes` boxes of a tile, a warpgroup its rows and columns.
+template <class Tile>
+__device__ inline void multiply(const gemm_arguments& p, int boxes, const pipeline<Tile>& q, ring& r, int group,
+                                int lane, typename Tile::number (&acc)[Tile::warpgroup_tiles][Tile::columns / 2]) {
+  if constexpr (Tile::promotion == 128) {
+    multiply_promoting_128(p, boxes, q, r, group, lane, acc);
+  } else if constexpr (Tile::promotion == 32) {
+    multiply_promoting_32(p, boxes, q, r, group, lane, acc);
+  } else {
+    multiply_staying(p, boxes, q, r, group, lane, acc);
+  }
 }
 
 template <class Tile, output_mode Mode>
-__device__ void consume(const gemm_arguments& p, const pipeline& q, int* columns, std::uint32_t rank, int cluster,
-                        int clusters, const tile_widths& widths) {
+__device__ void consume(const gemm_arguments& p, const pipeline<Tile>& q, int* columns, std::uint32_t rank, int worker,
+                        int workers, const tile_widths& widths) {
   const int thread = static_cast<int>(threadIdx.x) % 128, group = static_cast<int>(threadIdx.x) / 128 - 1;
   const int warp = thread / 32, lane = thread % 32;
   ring r;
-  const tile_walk walk(p);
-  for (int t = cluster; t < walk.count(); t += clusters) {
+  const tile_walk walk(p, Tile::rows, Tile::all_columns);
+  for (int t = worker; t < walk.count(); t += workers) {
     const tile_position tile = walk.at(t);
-    if (!widths.is_mine(Tile::width, tile)) continue;
-    const int half = static_cast<int>(rank) * box_rows;
-    const int first_column = tile.column * super_tile + (Tile::shares_a ? half : 0);
-    fragment_position at{
-        tile.row * super_tile + (Tile::shares_a ? 0 : half) + group * 64 * Tile::warpgroup_tiles + warp * 16 + lane / 4,
-        first_column + 2 * (lane % 4)};
+    if (!widths.is_of<Tile>(tile)) continue;
+    const fragment_position first = Tile::first_of(tile, rank);
+    const int first_column = first.column + Tile::column_of_group(group);
+    const fragment_position at{first.row + Tile::row_of_group(group) + warp * 16 + lane / 4,
+                               first_column + 2 * (lane % 4)};
 
     fold_bases<Tile> bases;
-    if constexpr (unfolds<Tile, Mode>) bases.load(p, at, first_column + thread);
+    if constexpr (unfolds<Tile, Mode>) bases.load(p, at, first_column, thread);
     typename Tile::number acc[Tile::warpgroup_tiles][Tile::columns / 2];
     const box_range boxes = boxes_of(p, tile.part);
-    multiply(Tile{}, boxes.last - boxes.first, q, r, group, lane, acc);
+    multiply<Tile>(p, boxes.last - boxes.first, q, r, group, lane, acc);
     int* exponents = columns + Tile::columns * group;
     bool plain = true;
     if constexpr (unfolds<Tile, Mode>) plain = bases.share(exponents, group, thread);
@@ -338,13 +292,13 @@ __device__ void consume(const gemm_arguments& p, const pipeline& q, int* columns
 template <class Tile, output_mode Mode>
 __device__ inline void run_block(const CUtensorMap& map_a, const CUtensorMap& map_b, const gemm_arguments& p) {
   extern __shared__ std::uint8_t dynamic[];
-  __shared__ alignas(8) std::uint64_t barriers[2 * stages];
+  __shared__ alignas(8) std::uint64_t barriers[2 * Tile::most_stages];
   __shared__ alignas(8) int columns[2 * Tile::columns];
   __shared__ std::uint32_t width_words[tile_widths::words];
-  const pipeline q{shared_address(barriers), shared_address(barriers + stages),
-                   (shared_address(dynamic) + 1023) & ~1023u};
-  const std::uint32_t rank = cluster_rank();
-  const int cluster = static_cast<int>(blockIdx.x / 2), clusters = static_cast<int>(gridDim.x / 2);
+  const pipeline<Tile> q{shared_address(barriers), shared_address(barriers + Tile::most_stages),
+                         (shared_address(dynamic) + 1023) & ~1023u};
+  const std::uint32_t rank = Tile::blocks == 1 ? 0 : cluster_rank();
+  const int worker = static_cast<int>(blockIdx.x) / Tile::blocks, workers = static_cast<int>(gridDim.x) / Tile::blocks;
   tile_widths widths{p.widths == nullptr ? nullptr : width_words, (p.m + window_tile - 1) / window_tile};
   if (p.widths != nullptr) {
     const operand_width widest = widths.fill(p);
@@ -353,26 +307,26 @@ __device__ inline void run_block(const CUtensorMap& map_a, const CUtensorMap& ma
   if (threadIdx.x == 0) {
     prefetch_map(&map_a);
     prefetch_map(&map_b);
-    for (int s = 0; s < stages; ++s) {
+    for (int s = 0; s < Tile::most_stages; ++s) {
       barrier_init(q.full_at(s), 1);
-      barrier_init(q.empty_at(s), 16);  // eight consumer warps of either block
+      barrier_init(q.empty_at(s), 8 * Tile::blocks);  // eight consumer warps of each block
     }
     fence_barrier_init();
   }
   cluster_sync();
   if (threadIdx.x < 128) {
     registers_down<40>();
-    if (threadIdx.x == 0) produce<Tile>(p, map_a, map_b, q, rank, cluster, clusters, widths);
+    if (threadIdx.x == 0) produce<Tile>(p, map_a, map_b, q, rank, worker, workers, widths);
   } else {
     registers_up<232>();
-    consume<Tile, Mode>(p, q, columns, rank, cluster, clusters, widths);
+    consume<Tile, Mode>(p, q, columns, rank, worker, workers, widths);
   }
   __syncwarp();
   cluster_sync();  // no block leaves while the other may still write to it
 }
 
 template <class Tile, output_mode Mode>
-[[maybe_unused]] static __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(threads, 1)
+[[maybe_unused]] static __global__ void __cluster_dims__(Tile::blocks, 1, 1) __launch_bounds__(threads, 1)
     gemm_kernel(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_b,
                 const __grid_constant__ gemm_arguments p) {
   if constexpr (is_sm90a) run_block<Tile, Mode>(map_a, map_b, p);  // other devices are not offered the kernel

@@ -85,16 +85,19 @@ inline constexpr bool unfolds = Tile::width != operand_width::bf16&& Mode != out
 template <class Tile>
 struct fold_bases {
   int rows[2 * Tile::warpgroup_tiles];  ///< exponents: warpgroup tiles, then halves
-  int columns[Tile::columns / 128];     ///< of columns `thread`, `thread` + 128
-  __device__ void load(const gemm_arguments& p, fragment_position at, int column) {
+  static constexpr int columns_each = (Tile::columns + 127) / 128;
+  int columns[columns_each];  ///< of columns `thread`, `thread` + 128 of the warpgroup's, as far as there are
+  /// `column`: the first of the warpgroup's.
+  __device__ void load(const gemm_arguments& p, fragment_position at, int column, int thread) {
     ROTOSCALE_UNROLL
     for (int i = 0; i < 2 * Tile::warpgroup_tiles; ++i) {
       const int row = at.row + i / 2 * 64 + i % 2 * 8;
       rows[i] = row < p.m ? p.base[row] : 0;
     }
     ROTOSCALE_UNROLL
-    for (int i = 0; i < Tile::columns / 128; ++i) {
-      columns[i] = column + 128 * i < p.n ? p.base[p.base_b + column + 128 * i] : 0;
+    for (int i = 0; i < columns_each; ++i) {
+      const int mine = column + thread + 128 * i;
+      columns[i] = mine < p.n ? p.base[p.base_b + mine] : 0;
     }
   }
   /// Writes the columns' exponents to `shared`, an int of this warpgroup for each; may they and the rows' be multiplied
@@ -102,7 +105,9 @@ struct fold_bases {
   __device__ bool share(int* shared, int group, int thread) const {
     group_sync(group);  // the last tile's readers
     ROTOSCALE_UNROLL
-    for (int i = 0; i < Tile::columns / 128; ++i) shared[thread + 128 * i] = columns[i];
+    for (int i = 0; i < columns_each; ++i) {
+      if (Tile::columns % 128 == 0 || thread < Tile::columns) shared[thread + 128 * i] = columns[i];
+    }
     bool plain = true;
     ROTOSCALE_UNROLL
     for (int i = 0; i < 2 * Tile::warpgroup_tiles; ++i) plain &= first_base_is_plain(rows[i]);

@@ -138,6 +138,12 @@ class judged_output {
   gemm_result result() const {
     return {out_.there, o_.output, stride(), o_.alpha, o_.accumulate, beta, o_.bias ? bias_.there : nullptr};
   }
+  /// All of its memory, after a launch.
+  bytes fetched() {
+    out_.fetch();
+    CHECK(out_.guards_hold());
+    return out_.here;
+  }
   /// Compares outputs with model(i, j): all of them, or `samples`; and what lies between the rows and around them.
   template <class Model>
   void check(const Model& model, int samples) {

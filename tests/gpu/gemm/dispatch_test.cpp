@@ -55,24 +55,37 @@ gemm_choice chosen(const std::vector<tuned_row>& rows, gemm_contract contract, i
 
 TEST_CASE("a table is read whole or not at all") {
   const std::string header = std::string(tuned_header) + "\n",
-                    row = "sm_90,132,mxfp4,8192,4096,512,fast,2,10.5,1300,1e-3\n";
+                    row = "sm_90,132,mxfp4,8192,4096,512,fast,256x256,4,2,m8,10.5,1300,1e-3\n";
   CHECK(error_of(header) == "");
   CHECK(error_of("# comment\n" + header + "\n" + row) == "");
   CHECK(error_of("") == "no header");
   CHECK(error_of(row) == "line 1: the header is not the one of this version");
-  CHECK(error_of(header + row + "sm_90,132\n") == "line 3: eleven columns are needed");
-  CHECK(error_of(header + "sm_90,132,mxfp4,0,4096,512,fast,2,10.5,1300,0\n") ==
+  CHECK(error_of(header + row + "sm_90,132\n") == "line 3: fourteen columns are needed");
+  CHECK(error_of(header + "sm_90,132,mxfp4,0,4096,512,fast,256x256,4,2,m8,10.5,1300,0\n") ==
         "line 2: a whole number above zero is needed");
-  CHECK(error_of(header + "sm_90,132,mxfp4,8x,4096,512,fast,2,10.5,1300,0\n") ==
+  CHECK(error_of(header + "sm_90,132,mxfp4,8x,4096,512,fast,256x256,4,2,m8,10.5,1300,0\n") ==
         "line 2: a whole number above zero is needed");
-  CHECK(error_of(header + "sm_90,132,mxfp4,8,4096,512,fast,2,ten,1300,0\n") == "line 2: a number is needed");
-  CHECK(error_of(header + "sm_90,132,nvfp4,8,4096,512,fast,2,10,1300,0\n") ==
+  CHECK(error_of(header + "sm_90,132,mxfp4,8,4096,512,fast,256x256,4,2,m8,ten,1300,0\n") == "line 2: a number is needed");
+  const auto with = [&](const std::string& tile, const std::string& stages, const std::string& raster) {
+    return error_of(header + "sm_90,132,mxfp4,8,4096,512,fast," + tile + "," + stages + ",2," + raster + ",10,1300,0\n");
+  };
+  CHECK(with("64x256", "5", "n16") == "");
+  CHECK(with("64x256", "5", "-") == "");
+  CHECK(with("64x0", "5", "n16") == "line 2: the tile must be MxN");
+  CHECK(with("64", "5", "n16") == "line 2: the tile must be MxN");
+  CHECK(with("64x256x1", "5", "n16") == "line 2: the tile must be MxN");
+  CHECK(with("64x256", "five", "n16") == "line 2: a whole number above zero is needed");
+  CHECK(with("64x256", "5", "x16") == "line 2: the raster must be mBAND, nBAND or -");
+  CHECK(with("64x256", "5", "m") == "line 2: the raster must be mBAND, nBAND or -");
+  CHECK(error_of(header + "sm_90,132,nvfp4,8,4096,512,fast,256x256,4,2,m8,10,1300,0\n") ==
         "line 2: the format must be mxfp4 or mxfp8");
-  CHECK(error_of(header + "sm_90,132,mxfp4,8,4096,512,quick,2,10,1300,0\n") == "line 2: no kernel has this name");
-  const auto rows = table("sm_90,132,mxfp4,8192,4096,512,fast,2,10.5,1300,1e-3\r\n");
+  CHECK(error_of(header + "sm_90,132,mxfp4,8,4096,512,quick,256x256,4,2,m8,10,1300,0\n") == "line 2: no kernel has this name");
+  const auto rows = table("sm_90,132,mxfp4,8192,4096,512,fast,256x256,4,2,m8,10.5,1300,1e-3\r\n");
   REQUIRE(rows.size() == 1);
   CHECK(rows[0].shape == gemm_shape{false, 8192, 4096, 512});
-  CHECK(rows[0].split_k == 2);
+  CHECK(rows[0].choice.contract == gemm_contract::fast);
+  CHECK(rows[0].choice.split_k == 2);
+  CHECK(rows[0].choice.schedule == gemm_schedule{256, 256, 4, 8, false});
   CHECK(rows[0].us == 10.5);
   CHECK(rows[0].error == 1e-3);
 }
@@ -89,14 +102,14 @@ TEST_CASE("M is rounded up as AITER rounds it") {
 
 TEST_CASE("the exact shape, then padded M, then the heuristic; contracts and devices apart; the fastest row") {
   const auto rows = table(
-      "sm_90,132,mxfp4,100,4096,4096,fast,3,10,1,0\n"
-      "sm_90,132,mxfp4,112,4096,4096,fast,4,10,1,0\n"
-      "sm_90,132,mxfp4,128,4096,4096,fast,5,10,1,0\n"
-      "sm_90,132,mxfp4,128,4096,4096,fast,6,9,1,0\n"
-      "sm_90,132,mxfp4,128,4096,4096,accurate,7,9,1,0\n"
-      "sm_90,114,mxfp4,90,4096,4096,fast,8,9,1,0\n"
-      "gfx950,132,mxfp4,90,4096,4096,fast,9,9,1,0\n"
-      "sm_90,132,mxfp8,100,4096,4096,fast,10,9,1,0\n");
+      "sm_90,132,mxfp4,100,4096,4096,fast,256x256,4,3,m8,10,1,0\n"
+      "sm_90,132,mxfp4,112,4096,4096,fast,256x256,4,4,m8,10,1,0\n"
+      "sm_90,132,mxfp4,128,4096,4096,fast,256x256,4,5,m8,10,1,0\n"
+      "sm_90,132,mxfp4,128,4096,4096,fast,256x256,4,6,m8,9,1,0\n"
+      "sm_90,132,mxfp4,128,4096,4096,accurate,256x256,4,7,m8,9,1,0\n"
+      "sm_90,114,mxfp4,90,4096,4096,fast,256x256,4,8,m8,9,1,0\n"
+      "gfx950,132,mxfp4,90,4096,4096,fast,256x256,4,9,m8,9,1,0\n"
+      "sm_90,132,mxfp8,100,4096,4096,fast,256x256,4,10,m8,9,1,0\n");
   CHECK(chosen(rows, gemm_contract::fast, 100, 4096, 4096).split_k == 3);
   CHECK(chosen(rows, gemm_contract::fast, 99, 4096, 4096).split_k == 4);
   CHECK(chosen(rows, gemm_contract::fast, 65, 4096, 4096).split_k == 6);
@@ -107,23 +120,49 @@ TEST_CASE("the exact shape, then padded M, then the heuristic; contracts and dev
   CHECK(selected(rows, gemm_contract::fast, {true, 100, 4096, 4096}).choice.split_k == 10);
 }
 
+TEST_CASE("the heuristic takes the tile that leaves the fewest multiprocessors idle") {
+  const auto tile = [](int m, int n, int k) {
+    const gemm_choice c = heuristic_choice(h200, gemm_contract::accurate, {false, m, n, k});
+    CHECK(c.schedule == whole_schedule(traits_of(arch::sm_90), c.schedule));
+    return tile_text(c.schedule) + "/" + std::to_string(c.split_k);
+  };
+  CHECK(tile(8192, 8192, 8192) == "256x256/1");
+  CHECK(tile(4096, 6144, 4096) == "256x256/1");
+  CHECK(tile(256, 8192, 8192) == "128x128/1");   // 128 tiles
+  CHECK(tile(1024, 2048, 4096) == "128x128/1");  // 128 tiles, of 256 x 256 only 32
+  CHECK(tile(16, 8192, 8192) == "64x256/4");
+  CHECK(tile(64, 28672, 4096) == "64x256/1");
+  CHECK(tile(8192, 16, 8192) == "256x64/4");
+  const gemm_choice amd = heuristic_choice({arch::gfx950, 256}, gemm_contract::fast, {false, 8192, 8192, 8192});
+  CHECK(amd.schedule == gemm_schedule{256, 256, 2});
+  CHECK(heuristic_choice({arch::gfx942, 304}, gemm_contract::fast, {false, 16, 16, 8192}).schedule == gemm_schedule{128, 128, 1});
+}
+
 TEST_CASE("the heuristic fills the device with parts of K, none shorter than 1024") {
+  CHECK(heuristic_choice({arch::gfx950, 256}, gemm_contract::fast, {false, 256, 8192, 8192}).split_k == 8);
   CHECK(heuristic_choice(h200, gemm_contract::fast, {false, 8192, 8192, 8192}).split_k == 1);
-  CHECK(heuristic_choice(h200, gemm_contract::fast, {false, 256, 8192, 8192}).split_k == 2);
   CHECK(heuristic_choice(h200, gemm_contract::accurate, {false, 16, 2048, 8192}).split_k == 8);
   CHECK(heuristic_choice(h200, gemm_contract::accurate, {false, 16, 256, 32}).split_k == 1);
   CHECK(heuristic_choice(h200, gemm_contract::reference, {false, 16, 256, 8192}).split_k == 1);
 }
 
 TEST_CASE("the environment forces a kernel, and names another table") {
-  const auto rows = table("sm_90,132,mxfp4,128,4096,4096,fast,6,9,1,0\n");
+  const auto rows = table("sm_90,132,mxfp4,128,4096,4096,fast,256x256,4,6,m8,9,1,0\n");
   gemm_selection c;
   {
     const variable force("ROTOSCALE_GPU_KERNEL", "accurate/4");
     CHECK(chosen(rows, gemm_contract::fast, 128, 4096, 4096).contract == gemm_contract::accurate);
     CHECK(chosen(rows, gemm_contract::fast, 128, 4096, 4096).split_k == 4);
+    CHECK(chosen(rows, gemm_contract::fast, 128, 4096, 4096).schedule == gemm_schedule{});
   }
-  for (const char* wrong : {"quick", "fast/", "fast/0", "fast/x", ""}) {
+  {
+    const variable force("ROTOSCALE_GPU_KERNEL", "accurate/4/64x256/3/n16");
+    const gemm_choice forced = chosen(rows, gemm_contract::fast, 128, 4096, 4096);
+    CHECK(forced.split_k == 4);
+    CHECK(forced.schedule == gemm_schedule{64, 256, 3, 16, true});
+  }
+  for (const char* wrong : {"quick", "fast/", "fast/0", "fast/x", "", "fast/1/64", "fast/1/64x256/0", "fast/1/64x256/3/8",
+                            "fast/1/64x256/3/m8/1"}) {
     const variable force("ROTOSCALE_GPU_KERNEL", wrong);
     CHECK(choose_gemm(rows, h200, gemm_contract::fast, {false, 1, 1, 32}, c).message() ==
           "ROTOSCALE_GPU_KERNEL: no kernel has this name");
@@ -141,14 +180,15 @@ TEST_CASE("the environment forces a kernel, and names another table") {
 
 TEST_CASE("a selection says what decided") {
   const auto rows = table(
-      "sm_90,132,mxfp4,128,4096,4096,fast,5,10.25,1,0\n"
-      "sm_90,132,mxfp4,128,4096,4096,accurate,2,12.5,1,0\n");
+      "sm_90,132,mxfp4,128,4096,4096,fast,256x256,4,5,m8,10.25,1,0\n"
+      "sm_90,132,mxfp4,128,4096,4096,accurate,256x256,4,2,m8,12.5,1,0\n");
   CHECK(selected(rows, gemm_contract::fast, {false, 128, 4096, 4096}).message() ==
-        "fast, split-K 5: the fastest measured with M = 128 (10.2 us)");
+        "fast, 256x256 tiles, 4 stages, split-K 5, raster m8: the fastest measured with M = 128 (10.2 us)");
   CHECK(selected(rows, gemm_contract::accurate, {false, 100, 4096, 4096}).message() ==
-        "accurate, split-K 2: the fastest measured with M = 128 (12.5 us)");
+        "accurate, 256x256 tiles, 4 stages, split-K 2, raster m8: the fastest measured with M = 128 (12.5 us)");
   CHECK(selected(rows, gemm_contract::fast, {true, 128, 4096, 4096}).message() ==
-        "fast, split-K 4: no measurement of this shape on this device; parts of K fill it");
+        "fast, 128x128 tiles, 6 stages, split-K 4, raster m8: no measurement of this shape on this device; the tile and parts of "
+        "K that fill it");
   const variable force("ROTOSCALE_GPU_KERNEL", "accurate/4");
   CHECK(selected(rows, gemm_contract::fast, {false, 1, 1, 32}).message() ==
         "accurate, split-K 4: ROTOSCALE_GPU_KERNEL");
@@ -185,15 +225,13 @@ TEST_CASE("select_gemm answers from the library's own table, of which every row 
   for (const tuned_row& r : rows) {
     const device_info device{r.arch, r.processors};
     gemm_selection c;
-    gemm_choice named;
-    REQUIRE(parse_choice(r.kernel, named));
     const gemm_problem p = problem_of(r.shape);
-    const status s = select_gemm(p, named.contract, device, c);
+    const status s = select_gemm(p, r.choice.contract, device, c);
     CHECK_MESSAGE(s.ok(), s.message());
     CHECK(c.from == gemm_selection::source::table);
-    CHECK(c.choice.contract == named.contract);
+    CHECK(c.choice.contract == r.choice.contract);
     CHECK(c.microseconds <= r.us);
-    CHECK(gemm_workspace_bytes(p, named.contract, device) == gemm_workspace_bytes(p, c.choice, device));
+    CHECK(gemm_workspace_bytes(p, r.choice.contract, device) == gemm_workspace_bytes(p, c.choice, device));
   }
 }
 

@@ -6,9 +6,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "gpu/gemm/data.hpp"
+#include "gpu/gemm/tile_walk.hpp"
 
 using namespace gpu_test;
 
@@ -206,6 +208,102 @@ TEST_CASE("tiles of all three kinds in one matrix: each is written, once") {
   compare(a1, b, {{accurate}, formats::fp32}, 2000);
 }
 
+namespace {
+
+/// Every tile of the device, with few stages and many, in bands of rows and of columns.
+std::vector<gemm_schedule> schedules() {
+  std::vector<gemm_schedule> all;
+  for (const tile_shape& t : traits_of(device.arch).tiles) {
+    all.push_back({t.m, t.n, t.least_stages, 1, true});
+    all.push_back({t.m, t.n, 0, 2, false});
+  }
+  return all;
+}
+
+/// Output of a GEMM of poisoned memory and workspace.
+bytes output_of(const matrix_data& a, const matrix_data& b, const options& o) {
+  judged_output out(a.rows, b.rows, o);
+  const gemm_problem p{out.result(), a.view(), b.view()};
+  const std::size_t size = gemm_workspace_bytes(p, o.choice, device);
+  const array<std::uint8_t> workspace(bytes(size, 0xC3));
+  const status s = (a.element == gemm_element::e2m1 ? gemm_mxfp4 : gemm_mxfp8)(p, o.choice, workspace.there, size, {});
+  REQUIRE_MESSAGE(s.ok(), s.message());
+  CHECK(workspace.guards_hold());
+  return out.fetched();
+}
+
+}  // namespace
+
+TEST_CASE("every tile, number of stages and raster order gives the same bytes, at ragged edges too") {
+  const int m = on_device ? 715 : 67, n = on_device ? 1034 : 130, k = on_device ? 1184 : 160;
+  const matrix_data narrow = random_matrix(m, k, 100, scales_of::narrow), ordinary = random_matrix(m, k, 101, scales_of::ordinary),
+                    wide = random_matrix(m, k, 102, scales_of::wide), fp8 = random_matrix(m, k, 103, scales_of::special, gemm_element::e4m3),
+                    b = random_matrix(n, k, 104, scales_of::narrow), b8 = random_matrix(n, k, 105, scales_of::ordinary, gemm_element::e5m2);
+  const struct {
+    const matrix_data *a, *b;
+    gemm_contract contract;
+  } cases[] = {{&narrow, &b, gemm_contract::accurate}, {&ordinary, &b, gemm_contract::accurate},
+               {&ordinary, &b, gemm_contract::fast},   {&wide, &b, gemm_contract::fast},
+               {&fp8, &b8, gemm_contract::accurate}};
+  int turn = 0;
+  for (const auto& c : cases) {
+    options outputs[] = {{{c.contract}, formats::bf16, 6}, {{c.contract}, formats::fp32, 0, 0.7f, true},
+                         {{c.contract, 2}}, {{c.contract}, formats::bf16, 1, -1.5f, true, true}};
+    for (options& o : outputs) {
+      if (++turn % 2 != 0 && !on_device) continue;  // half of them are enough of one kernel's model
+      const bytes expected = output_of(*c.a, *c.b, o);
+      for (const gemm_schedule& s : schedules()) {
+        o.choice.schedule = s;
+        CAPTURE(s.tile_m);
+        CAPTURE(s.tile_n);
+        CAPTURE(s.stages);
+        CHECK(output_of(*c.a, *c.b, o) == expected);
+      }
+    }
+  }
+}
+
+TEST_CASE("small tiles against the model: vectors, edges inside a tile, parts of K, all widths") {
+  const matrix_data a = random_matrix(72, 288, 110, scales_of::narrow), b = random_matrix(88, 288, 111, scales_of::narrow),
+                    wide = random_matrix(72, 288, 112, scales_of::wide), ordinary = random_matrix(72, 288, 113, scales_of::ordinary);
+  for (const gemm_schedule& s : schedules()) {
+    CAPTURE(s.tile_m);
+    CAPTURE(s.tile_n);
+    compare(a, b, {{gemm_contract::accurate, 1, s}}, 500);
+    compare(b, ordinary, {{gemm_contract::accurate, 2, s}, formats::fp32}, 500);
+    compare(ordinary, b, {{gemm_contract::fast, 1, s}, formats::fp32, 2, 0.5f, true, false}, 500);
+    compare(b, wide, {{gemm_contract::fast, 1, s}}, 500);
+  }
+}
+
+TEST_CASE("tiles are walked through once each, bands apart") {
+  gemm_arguments p;
+  for (const auto& [m, n, parts] : {std::array{1, 1, 1}, {700, 300, 1}, {256, 5000, 3}, {2600, 513, 2}}) {
+    for (const int band_log : {0, 1, 3, 6}) {
+      for (const bool by_columns : {false, true}) {
+        p.m = m;
+        p.n = n;
+        p.parts = parts;
+        p.band_log = band_log;
+        p.bands_of_columns = by_columns;
+        const tile_walk walk(p, 64, 256);
+        std::vector<int> seen(static_cast<std::size_t>(walk.count()));
+        int last_band = -1, last_part = 0;
+        for (int i = 0; i < walk.count(); ++i) {
+          const tile_position at = walk.at(i);
+          REQUIRE((at.row >= 0 && at.row < (m + 63) / 64 && at.column >= 0 && at.column < (n + 255) / 256));
+          ++seen[static_cast<std::size_t>((at.part * walk.rows + at.row) * walk.columns + at.column)];
+          const int band = (by_columns ? at.column : at.row) >> band_log;
+          CHECK((at.part > last_part || band >= last_band));
+          last_band = band;
+          last_part = at.part;
+        }
+        CHECK(std::count(seen.begin(), seen.end(), 1) == walk.count());
+      }
+    }
+  }
+}
+
 TEST_CASE("only tiles with a row outside the window are computed from BF16") {
   const matrix_data a = random_matrix(260, 256, 11, scales_of::wide);
   const matrix_data b = random_matrix(20, 256, 12, scales_of::ordinary);
@@ -333,6 +431,20 @@ TEST_CASE("bad input names the argument and writes nothing") {
   CHECK(message([](gemm_problem& p) { p.output = formats::fp16; }) == "output: must be BF16 or FP32");
   CHECK(message([](gemm_problem&) {}, {gemm_contract::fast, 0}) == "choice.split_k: must be 1 to 64");
   CHECK(message([](gemm_problem&) {}, {gemm_contract::reference, 2}) == "choice.split_k: must be 1 for this kernel");
+  const auto schedule = [&](const gemm_schedule& s, gemm_contract contract = gemm_contract::accurate) {
+    return message([](gemm_problem&) {}, {contract, 1, s});
+  };
+  for (const auto& [tile_m, tile_n] : {std::pair{64, 64}, {256, 128}, {0, 256}, {-64, 256}, {256, 512}}) {
+    CHECK(schedule({tile_m, tile_n}) == "choice.schedule.tile_m: no kernel of this device has this tile");
+  }
+  for (const auto& [tile, stages] : {std::pair{256, 5}, {256, 1}, {256, -1}, {128, 7}}) {
+    CHECK(schedule({tile, tile, stages}) == "choice.schedule.stages: the tile's kernel has not so few or so many");
+  }
+  for (const int band : {3, -8, 128}) {
+    CHECK(schedule({0, 0, 0, band}) == "choice.schedule.band: must be 0 or a power of two up to 64");
+  }
+  CHECK(schedule({0, 0, 0, 0, true}) == "choice.schedule.band: must be 0 or a power of two up to 64");
+  CHECK(schedule({128, 128}, gemm_contract::reference) == "choice.schedule: the reference kernel has none");
   CHECK(message([](gemm_problem&) {}, {gemm_contract::fast}, 100) ==
         "workspace_bytes: less than the workspace that is needed");
   CHECK(gemm_mxfp4(good, {}, nullptr, 0, {}).message() == "workspace: must be device memory aligned to 256 bytes");
@@ -372,9 +484,15 @@ TEST_CASE("what other devices' kernels do not take is named, wherever it is aske
   CHECK(message(gfx942, plain, [](gemm_problem& p) { ++p.a.scales; }) == "a.scales: must be aligned to 4 bytes");
   CHECK(message(gfx942, placed, as_it_is) == "a.scale_order: this kernel takes row-major scales");
   CHECK(message(gfx942, plain, as_it_is, parts) == "choice.split_k: must be 1 for this kernel");
+  const auto tile = [](int size, int band = 0) { return gemm_choice{gemm_contract::fast, 1, {size, size, 0, band}}; };
+  CHECK(message(gfx942, plain, as_it_is, tile(128)) == "ok");
+  CHECK(message(gfx942, plain, as_it_is, tile(256)) ==
+        "choice.schedule.tile_m: no kernel of this device has this tile");
 
   CHECK(message(gfx950, placed, as_it_is) == "ok");
   CHECK(message(gfx950, placed, as_it_is, parts) == "ok");
+  CHECK(message(gfx950, placed, as_it_is, tile(256)) == "ok");
+  CHECK(message(gfx950, placed, as_it_is, tile(256, 8)) == "choice.schedule.band: must be 0 on this device");
   CHECK(message(gfx950, placed, [](gemm_problem& p) { p.a.code_order = placement::aiter_data_16x16; }) == "ok");
   CHECK(message(gfx950, placed, fp8) == "ok");
   CHECK(message(gfx950, plain, fp8) == "b.code_order: must be aiter_data_16x16 on gfx950");

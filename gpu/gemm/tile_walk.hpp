@@ -1,0 +1,102 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// In which order a GEMM's tiles are computed, and which schedules a device's kernels take. No bit depends on either.
+#pragma once
+
+#include "gpu/api/gemm.hpp"
+#include "gpu/dialect/arch.hpp"
+#include "gpu/dialect/hip.hpp"
+#include "gpu/gemm/arguments.hpp"
+
+namespace rotoscale::gpu {
+
+/// Of tiles: row, column and part of K.
+struct tile_position {
+  int row, column, part;
+};
+
+/// All tiles, a band of rows (or columns) at a time, across it before along it, so that the tiles in flight share
+/// operands in L2; parts of K one after the other.
+struct tile_walk {
+  int rows, columns, parts, band_log;
+  bool bands_of_columns;
+  __device__ tile_walk(const gemm_arguments& p, int tile_m, int tile_n)
+      : rows((p.m + tile_m - 1) / tile_m),
+        columns((p.n + tile_n - 1) / tile_n),
+        parts(p.parts),
+        band_log(p.band_log),
+        bands_of_columns(p.bands_of_columns) {}
+  __device__ int count() const { return rows * columns * parts; }
+  /// One division as a rule: they are slow.
+  __device__ tile_position at(int index) const {
+    const auto down = static_cast<unsigned>(bands_of_columns ? columns : rows),
+               along = static_cast<unsigned>(bands_of_columns ? rows : columns), band = 1u << band_log;
+    const unsigned part = parts == 1 ? 0 : static_cast<unsigned>(index) / (down * along);
+    const unsigned in_part = static_cast<unsigned>(index) - part * (down * along);
+    const unsigned bands = in_part / (along << band_log), within = in_part - bands * (along << band_log);
+    const unsigned height = down - (bands << band_log);
+    const unsigned second = height >= band ? within >> band_log : within / height;
+    const unsigned first = (bands << band_log) + within - second * (height >= band ? band : height);
+    return {static_cast<int>(bands_of_columns ? second : first), static_cast<int>(bands_of_columns ? first : second),
+            static_cast<int>(part)};
+  }
+};
+
+inline constexpr int most_band = 64, default_band = 8;
+
+/// The tile of a schedule, or null where the device has no kernel for it.
+inline const tile_shape* tile_of(const arch_traits& traits, const gemm_schedule& s) {
+  for (const tile_shape& t : traits.tiles) {
+    if ((s.tile_m == 0 && s.tile_n == 0) || (s.tile_m == t.m && s.tile_n == t.n)) return &t;
+  }
+  return nullptr;
+}
+
+/// The same without zeros, where the device has tiles; its kernels take it.
+inline gemm_schedule whole_schedule(const arch_traits& traits, gemm_schedule s) {
+  const tile_shape* tile = tile_of(traits, s);
+  if (tile == nullptr) return {};
+  s.tile_m = tile->m;
+  s.tile_n = tile->n;
+  if (s.stages == 0) s.stages = tile->most_stages;
+  if (s.band == 0 && traits.walks_bands) s.band = default_band;
+  return s;
+}
+
+namespace detail {
+
+/// A schedule of `contract`'s kernels on a device.
+inline status check_schedule(const arch_traits& traits, const gemm_schedule& s, bool reference) {
+  if (reference) {
+    return s == gemm_schedule{} ? status{}
+                                : status{error_code::bad_option, "choice.schedule", "the reference kernel has none"};
+  }
+  const tile_shape* tile = tile_of(traits, s);
+  if (tile == nullptr) {
+    return {error_code::bad_option, "choice.schedule.tile_m", "no kernel of this device has this tile"};
+  }
+  if (s.stages != 0 && (s.stages < tile->least_stages || s.stages > tile->most_stages)) {
+    return {error_code::bad_option, "choice.schedule.stages", "the tile's kernel has not so few or so many"};
+  }
+  if (s.band < 0 || s.band > most_band || (s.band & (s.band - 1)) != 0 || (s.bands_of_columns && s.band == 0)) {
+    return {error_code::bad_option, "choice.schedule.band", "must be 0 or a power of two up to 64"};
+  }
+  if (s.band != 0 && !traits.walks_bands) {
+    return {error_code::bad_option, "choice.schedule.band", "must be 0 on this device"};
+  }
+  return {};
+}
+
+/// Tells a kernel its schedule, which check_schedule has seen.
+inline void set_schedule(gemm_arguments& g, const arch_traits& traits, const gemm_schedule& asked) {
+  const gemm_schedule s = whole_schedule(traits, asked);
+  g.tile_m = s.tile_m;
+  g.tile_n = s.tile_n;
+  g.stages = s.stages;
+  g.bands_of_columns = s.bands_of_columns;
+  for (g.band_log = 0; 1 << g.band_log < s.band;) ++g.band_log;
+}
+
+}  // namespace detail
+
+}  // namespace rotoscale::gpu
