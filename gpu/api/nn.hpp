@@ -36,7 +36,7 @@ status embedding_backward(const nn::token_source& tokens, nn::const_tensor_view 
 
 /// y = x * rstd * gain; x and y have one storage.
 status rmsnorm_forward(nn::const_tensor_view x, const float* gain, float eps, nn::tensor_view y, float* rstd, stream s);
-/// The same of sum = x + branch; no branch: of x; no y: rstd alone. What `args.to` says is not done here.
+/// RMSNorm of sum = x + branch (null branch: of x; null y: only rstd). args.to is ignored.
 status residual_norm(const nn::residual_norm_args& args, stream s);
 /// residual_norm and quantize(f, y, rows, columns) in two launches, the second of which makes y out of the sum, both
 /// orientations from one read; no y: it is not written. One orientation may be null, as there.
@@ -61,8 +61,8 @@ status swiglu_backward(nn::const_tensor_view dh, nn::const_tensor_view gate_up, 
 /// swiglu_forward and quantize(f, h, rows, columns) in one launch; no h (an empty view): it is not written.
 status swiglu_quantize(nn::const_tensor_view gate_up, nn::tensor_view h, block_format f, const quantized_output& rows,
                        const quantized_output& columns, stream s);
-/// swiglu_backward and quantize(f, d_gate_up, rows, columns) in one launch that reads dh and gate_up once; no d_gate_up:
-/// it is not written. dh's columns are a multiple of 32, blocks 1 × 32 and all orders row-major.
+/// swiglu_backward and quantize(f, d_gate_up, rows, columns) in one launch that reads dh and gate_up once; no
+/// d_gate_up: it is not written. dh's columns are a multiple of 32, blocks 1 × 32 and all orders row-major.
 status swiglu_backward_quantize(nn::const_tensor_view dh, nn::const_tensor_view gate_up, nn::tensor_view d_gate_up,
                                 block_format f, const quantized_output& rows, const quantized_output& columns,
                                 stream s);

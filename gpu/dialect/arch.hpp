@@ -33,7 +33,7 @@ struct arch_traits {
   bool multiplies_fnuz = false;  ///< FP8 of the matrix unit and of the vendor's library is FNUZ, not OCP's
   bool splits_k = false;
   bool multiplies_dense_bf16 = false;  ///< gemm_bf16 has a kernel, under the contract `bf16`
-  /// As many products of MXFP4 as make the matrix unit, behind its expansion of operands, faster than the ordinary cores.
+  /// Least m * n * k for which the matrix unit, expansion included, beats ordinary cores on MXFP4.
   std::int64_t least_unit_products = std::int64_t{1} << 28;
   std::span<const tile_shape> tiles{};  ///< that GEMM kernels have; the first is the largest
   bool walks_bands = false;           ///< tiles in bands of as many rows or columns as the caller says

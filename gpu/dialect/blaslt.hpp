@@ -97,8 +97,7 @@ struct product {
 
 #if defined(__HIP__)
 
-// hipBLASLt says nothing of how an algorithm goes along K, and takes one preference about it: without workspace there
-// is no place for the sums of parts. Atomic additions would need none.
+// hipBLASLt does not report split-K. Without workspace partial sums have no storage; atomic adds remain possible.
 inline constexpr std::size_t max_workspace = 0;
 inline constexpr bool has_fast_accumulate = false;
 inline void set_fast_accumulate(const description&, bool) {}

@@ -17,8 +17,8 @@ inline constexpr int max_gemm_extent = 1 << 20;
 /// Outputs are computed by products of one kind in tiles of this many rows and columns.
 inline constexpr int window_tile = 256;
 
-/// The narrowest operands that give a row's products exactly. A tile takes the widest of its rows of A and of B; bits
-/// of several rows' widths may be joined: what is above `bf16` is `bf16`.
+/// Narrowest type in which a row's products are exact. A tile uses the widest of its rows of A and of B; widths may be
+/// OR-ed, above `bf16` means `bf16`.
 enum class operand_width : unsigned char { int8 = 0, e5m2 = 1, bf16 = 2 };
 ROTOSCALE_HD constexpr operand_width joined_width(std::uint32_t joined) {
   return static_cast<operand_width>(joined > 2 ? 2 : joined);

@@ -219,8 +219,8 @@ __device__ inline void store_bf16(const expand_arguments& p, const expand_place&
   }
 }
 
-/// What the first expansion left: where any row is outside int8, E5M2 of those inside; where any is outside E5M2, BF16
-/// of all rows. As a rule the blocks look at the widths and leave.
+/// Second expansion: if a row does not fit int8, int8 rows also as E5M2; if one does not fit E5M2, all as BF16. Usually
+/// blocks return at once.
 [[maybe_unused]] static __global__ void __launch_bounds__(expand_threads) expand_rest_kernel(const expand_arguments p) {
   const int thread = static_cast<int>(thread_index().x), lane = thread % 32, rows = p.a.rows + p.b.rows;
   operand_width widest = operand_width::bf16;

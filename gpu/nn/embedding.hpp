@@ -40,8 +40,8 @@ __global__ void __launch_bounds__(row_threads) embedding_kernel(const ROTOSCALE_
   }
 }
 
-/// Tokens by number: `order` holds the positions of those in range, by number and then ascending; `runs` is 0 but where
-/// a number's begin, and there says how many they are.
+/// `order`: positions of the tokens in range, sorted by id, then position. `runs[i]`: length of the run of equal ids
+/// that starts at i, else 0.
 struct token_order_args {
   nn::token_source tokens;
   const nn::step_state* state = nullptr;
@@ -49,8 +49,8 @@ struct token_order_args {
   std::uint32_t *listed = nullptr, *order = nullptr, *runs = nullptr;
 };
 
-/// A block orders the tokens of `order_range` numbers: it finds how many are of lower number and lists its own as they
-/// come; then each warp picks those of a number after the other out of that list.
+/// A block sorts the tokens of `order_range` consecutive ids: it counts tokens of smaller ids and collects its own,
+/// then each warp writes out one id after another.
 inline constexpr unsigned order_range = 64, order_threads = 256, order_warps = order_threads / segment_lanes;
 struct order_shared {
   unsigned own[order_warps], lower[order_warps];  ///< of each warp

@@ -177,8 +177,7 @@ struct norm_gradient_args {
   unsigned group_rows = 0;  ///< that are staged at once; at most max_norm_rows
 };
 
-/// Floats from the terms of a lane to the next lane's: an even number, so that two are read at once, which leaves the
-/// writers of neighbouring pieces in different banks.
+/// Floats between the terms of neighbouring lanes: even, for two-float loads; padded against bank conflicts.
 ROTOSCALE_HD constexpr unsigned lane_stride(unsigned cols) { return (cols + 63) / 64 * 4 + 2; }
 
 /// fma(a, b, sum) over n terms from +0 on; both begin at multiples of 8 bytes.
@@ -299,8 +298,8 @@ __device__ inline void update_piece(const norm_gradient_group<T>& g, const float
   }
 }
 
-/// A block takes 64 rows in groups. Pieces: those of a thread, whose sums over the rows stay in registers; 0: rows are
-/// not staged, and the sums lie in `partial`.
+/// A block takes 64 rows in groups. Pieces: vectors of 8 columns a thread, column sums in registers; 0: rows are not
+/// staged, sums in `partial`.
 template <class T, unsigned Pieces>
 __global__ void __launch_bounds__(row_threads)
     norm_gradient_kernel(const ROTOSCALE_GRID_CONSTANT norm_gradient_args<T> a) {

@@ -14,8 +14,8 @@ namespace {
 
 using namespace detail;
 
-/// Groups of rows have so many chunks, 16 KiB each, and gradients come so many groups behind sums: together with the
-/// blocks at work, what the cache of a device holds.
+/// Softmax: a group of rows is 256 chunks of 16 KiB; its gradients follow 3 groups after its sums, so that its logits
+/// are still in L2.
 constexpr index_t softmax_group_chunks = 256;
 constexpr unsigned softmax_lag = 3;
 

@@ -55,8 +55,8 @@ __device__ inline index_t scale_offset(const block_output& out, unsigned r, unsi
          rotoscale::detail::offset_in_tile(placement::aiter_scale, r % 32, c % 8);
 }
 
-/// From the offset of a tile's first scale to that of its vector `v` and block `b`: the same for all tiles, since they
-/// begin at multiples of 32 vectors, and no tile crosses what the orders keep together of blocks.
+/// Offset of scale (v, b) from its tile's first; equal for all tiles, which begin at multiples of 32 vectors and cross
+/// no tile of the layout.
 __device__ inline std::uint32_t scale_in_tile(const block_output& out, unsigned v, unsigned b) {
   return v % 16 * out.scale_row + v / 16 % 2 * out.scale_row16 + v / 32 * out.scale_row32 + b * out.scale_block;
 }

@@ -31,8 +31,8 @@ inline constexpr unsigned tile_row_bytes = has_small_shared_memory ? 128 : 256;
 template <class T>
 inline constexpr unsigned tile_rows = tile_row_bytes / sizeof(T);
 
-/// A tile in shared memory: rows of 128 elements in 16-byte vectors, permuted within 128 bytes so that neither a
-/// thread that walks along a row nor one that walks down a column meets others of its warp in a bank.
+/// A tile in shared memory: rows of 128 elements, 16-byte vectors swizzled within 128 bytes: no bank conflicts along
+/// rows or columns.
 template <class T>
 struct tile_view {
   static constexpr unsigned vec_elements = 16 / sizeof(T);

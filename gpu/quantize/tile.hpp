@@ -38,8 +38,8 @@ __device__ inline void pad_scales(const block_output& out, unsigned row0, unsign
   }
 }
 
-/// Shared memory for the columns' codes: 16-byte vectors, permuted within 128 bytes so that neither threads that
-/// each write a column nor threads that read along one meet in a bank.
+/// Shared memory for the columns' codes: 16-byte vectors swizzled within 128 bytes: no bank conflicts along rows or
+/// columns.
 template <class T, format F>
 struct code_stage {
   static constexpr unsigned block_vecs = static_cast<unsigned>(storage_bits(F)) / 4;
@@ -297,7 +297,7 @@ struct tile_item {
   bool columns, rows;
 };
 
-/// Items are whole tiles first, then those of the last round, an orientation each, so that it takes half the time.
+/// Work items: whole tiles, then, in the last wave, one item an orientation, which halves its time.
 __device__ inline tile_item item_of(const quantize_kernel_args& a, std::uint32_t i) {
   const bool columns = a.column.codes != nullptr, rows = a.row.codes != nullptr;
   if (i < a.whole_tiles) return {i, columns, rows};

@@ -57,7 +57,7 @@ class operands final : public nn::operand_set {
     }
     return any ? std::optional(t) : std::nullopt;
   }
-  /// Where the one BF16 copy of an FP32 tensor goes that is all that quantizing it writes; null: it is not all.
+  /// Target of an FP32 tensor's BF16 copy, if quantizing writes nothing else; else null.
   static bf16* only_bf16(const nn::quantize_target& to) {
     if (to.set == nullptr || to.scaling.amax != nullptr) return nullptr;
     const auto& set = static_cast<const operands&>(*to.set);
@@ -68,7 +68,7 @@ class operands final : public nn::operand_set {
     }
     return reinterpret_cast<bf16*>(set.codes(to.row ? nn::operand_form::row : nn::operand_form::column));
   }
-  /// The state's random words and signs of the forms that a target wants; before only_blocks' outputs are written.
+  /// Draws the random words and signs of the requested forms; call before writing only_blocks' outputs.
   status draw(const nn::quantize_target& to, const nn::step_state* state, stream s) const {
     return draw(to.row && request().row, to.column && request().column, state, s);
   }

@@ -32,11 +32,10 @@ ROTOSCALE_HD constexpr std::uint32_t encode_scaled(format element, float x, std:
   return static_cast<std::uint32_t>(round_to(element, u, r, overflow::saturate, random));
 }
 
-/// The amax of a block of which no number was seen yet: above all bits of magnitudes.
+/// amax before the first number of a block: above the bits of any magnitude.
 inline constexpr std::uint32_t no_amax = 0xFFFFFFFFu;
 
-/// Largest magnitude as FP32 bits of `length` more elements of a block of which `amax` was seen before, under the
-/// policy's view of NaN.
+/// FP32 bits of max(amax, |x|) over `length` more elements of a block; the policy says whether NaN counts.
 ROTOSCALE_HD constexpr std::uint32_t block_amax(const float* x, int length, const block_policy& policy,
                                                 std::uint32_t amax = no_amax) {
   for (int i = 0; i < length; ++i) {

@@ -40,7 +40,7 @@ template <bool Shuffled>
 __device__ const std::uint8_t* code_address(const operand& m, int first_row, int row_bytes, int byte, int lds_tile,
                                             int lane) {
   int row = first_row + lds_tile % (tile / 16) * 16;
-  if (row >= m.rows) row = 0;  // nobody stores what comes of it
+  if (row >= m.rows) row = 0;  // rows past the end read row 0; their outputs are not stored
   const int column = byte + lds_tile / (tile / 16) * 64;
   if constexpr (Shuffled) {
     const std::uint8_t* const base = m.codes + static_cast<std::int64_t>(row) * row_bytes + column * 16;

@@ -15,8 +15,8 @@ __device__ inline float sum_of(float acc) { return acc; }
 /// Exact: the number that E5M2 products give.
 __device__ inline float sum_of(std::int32_t acc) { return static_cast<float>(acc) * int8_unit; }
 
-/// Where 32 columns of a thread's sums belong: rows row + 8 h, columns column + 8 g + e with h, e in {0, 1}, g in
-/// [0, 4); of sum i, h, e and g are i / 2 % 2, i % 2 and i / 4.
+/// Coordinates of a thread's accumulators in a group of 32 columns: accumulator i is at row + 8 * (i / 2 % 2), column +
+/// 8 * (i / 4) + i % 2.
 struct fragment_position {
   int row, column;
 };

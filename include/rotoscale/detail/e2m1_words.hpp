@@ -11,8 +11,8 @@
 namespace rotoscale::detail {
 inline namespace ROTOSCALE_ISA {
 
-/// Codes of cells of 16 y two mantissa bits wide from 2.0 on (what is less than that has the code of 2.0): of what lies
-/// above a cell's lower end, up to its upper one. In the high nibble for odd elements.
+/// Codes by the exponent and the leading two mantissa bits of 16 y, from 2.0 on (less counts as 2.0); a cell excludes
+/// its lower end and includes its upper. In the high nibble for odd elements.
 struct e2m1_cells {
   std::uint8_t even[64] = {}, odd[64] = {};
   constexpr e2m1_cells() {
@@ -29,9 +29,8 @@ inline constexpr e2m1_cells codes_of_cells{};
 /// which side of a tie y is on, numbers are rounded up to the cells of the table, after a step of one unit in the last
 /// place where the mantissa is at least 1.5: ties there go up (0.75, 1.75 and 3.5; 0.25, 1.25, 2.5 and 5 go down).
 struct e2m1_words {
-  /// What numbers are multiplied by: 1 + 2^-22 makes it two units in the last place more at ties of mantissa 1 and 1.25
-  /// (2.5 units are a tie that the even number gets), three or four at those of 1.5 and 1.75; two to three next to
-  /// them.
+  /// What numbers are multiplied by. Multiplying by 1 + 2^-22 moves values past ties by 2 to 4 ULP: ties of mantissa 1
+  /// and 1.25 by 2, those of 1.5 and 1.75 by 3 or 4, their neighbours by 2 or 3.
   static void factor_of(const tile_scales& s, lanes_u32& factor) {
     factor = __builtin_bit_cast(lanes_u32, s.inverse) + ((4u << 23) + 2u);
   }

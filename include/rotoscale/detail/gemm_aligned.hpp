@@ -85,8 +85,8 @@ class aligned_steps {
   static constexpr std::int64_t largest_significand = (1 << 11) - 1;  // in units of 2^-10
   static_assert((largest_significand * largest_significand * products_of_partial << (25 - 20)) < std::int64_t{1} << 31);
 
-  // Below every accumulator that is not zero lies every sum with a zero's exponent: those are multiples of 2^(-62 -
-  // 25), or of 2^(-28 - 40 - 25) with scales.
+  // Nonzero accumulators are multiples of 2^(-62 - 25), with scales of 2^(-28 - 40 - 25), so their exponents are at
+  // least least_c; sums of exponents with a zero's are below it.
   static constexpr int least_c = -93, most_c = 90, least_step = -100;
   static_assert(aligned_packing::zero_exponent + aligned_packing::top_exponent < least_c &&
                 -2 * aligned_packing::top_exponent - 25 >= least_c &&

@@ -101,8 +101,8 @@ class model {
     starts_ = starts;
   }
 
-  /// Passes over a sequence's last tokens leave the bytes of one over all of it if each begins at a multiple of so many
-  /// tokens and has a multiple of so many, or those that are left; 0: none does under this recipe, or nothing is kept.
+  /// Granularity, in tokens, of passes that continue a sequence: one that begins at a multiple, and holds a multiple or
+  /// all the rest, has the bytes of a whole pass; 0: none has under this recipe, or nothing is kept.
   index_t cache_rows() const { return cache_rows_; }
 
   /// The parameters that train.

@@ -240,7 +240,7 @@ void model::lay_out_part(nn::memory_cursor& memory, bool shared, const Part& par
   for (int c = 0; c < 2; ++c) memory.rewind(both[c], end[c]);
 }
 
-/// The residual stream at each layer's input; behind it goes to and fro where nobody keeps it.
+/// The residual stream at each layer's input; two alternating buffers if it is not kept.
 inline void model::lay_out_streams(nn::memory_cursor& memory) {
   const index_t n = tokens(), d = config_.hidden_size;
   const auto tensor = [&] { return memory.tensor(category::activations, stored_, n, d); };
@@ -357,9 +357,8 @@ inline void model::lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool 
   if (options_.training) lay_out_gradients(memory);
 
   nn::workspace_request room{n, 0, 0, d, config_.num_attention_heads, config_.vocab_size, parameters_.arena_size()};
-  for_each_linear([&](const nn::linear& l, std::size_t) {
-    room.gemm_bytes = std::max(room.gemm_bytes, l.workspace_bytes(*ops_));
-  });
+  for_each_linear(
+      [&](const nn::linear& l, std::size_t) { room.gemm_bytes = std::max(room.gemm_bytes, l.workspace_bytes(*ops_)); });
   if (options_.training && options_.statistics) {
     room.observed_rows = n;
     for_each_linear([&](const nn::linear& l, std::size_t) {

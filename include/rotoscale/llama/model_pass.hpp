@@ -224,8 +224,9 @@ inline nn::const_tensor_view model::logits(const nn::pass& p, const nn::token_so
   return {};
 }
 
-/// The source of wgrad's x for statistics, where the forward pass has left only operands of it: never over what the
-/// backward pass reads. The last norm's factors are used up by then; of an x kept in 8 bits a layer's own would differ.
+/// Recomputes wgrad's x for statistics where only operands were kept; must not overwrite what the backward pass still
+/// reads. So it writes the last norm's rstd, which nobody reads any more, not the layer's: of an x kept in 8 bits that
+/// would differ.
 inline void model::norm_again(const nn::pass& p, nn::const_tensor_view x, const float* gain, nn::tensor_view y) const {
   if (p.observe && y.data == normed_.data) ops_->rmsnorm_forward(p.queue, x, gain, epsilon(), y, rstd_);
 }

@@ -83,8 +83,7 @@ inline void read_floats(const io::safetensors_shards& model, const std::string& 
   found.file->read_floats(*found.info, 0, to);
 }
 
-/// Where a slice's rows begin in its tensor, of which another slice before it may hold the same: the A of a fused
-/// adapter stands in the file once for each part. The first slice with these rows.
+/// The first slice at `first_row`. A fused adapter's A is stored once for each part, so slices may share rows.
 inline const parameter::slice& first_with_rows_of(const parameter& p, index_t first_row) {
   return *std::find_if(p.slices.begin(), p.slices.end(),
                        [&](const parameter::slice& s) { return s.first_row == first_row; });

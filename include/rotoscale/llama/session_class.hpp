@@ -92,10 +92,10 @@ class session {
   /// Tokens of a step and rank.
   index_t step_tokens() const { return pass_tokens() * options_.micro_batches; }
 
-  /// Passes follow this recipe from here on, one of those the session was made for. A pass over the model gives up all
-  /// weights' operands, then a pass streams in those of frozen weights, on a queue of its own; the others are made of
-  /// their masters before the next step. `maxima` are those of observe_maxima, for scales that are seeded. Where one
-  /// direction's GEMMs alone are `switched`, tensors that these do not read in FP8 keep their scales in any case.
+  /// Switches to recipe r, one of those the session was made for: releases quantized weights, uploads frozen ones from
+  /// the stash on a queue of their own, and requantizes the others from their masters before the next step. `maxima`
+  /// are those of observe_maxima, for scales that are seeded. Where one direction's GEMMs alone are `switched`, tensors
+  /// that these do not read in FP8 keep their scales in any case.
   void use(const nn::recipe& r, nn::scale_handover how = nn::scale_handover::reset,
            const std::vector<float>& maxima = {}, nn::gemm_scope switched = nn::gemm_scope::all);
   /// What the last use() did.
