@@ -35,34 +35,27 @@ class row_finisher {
   /// `n` outputs of a row from column `first` on.
   void finish(const float* acc, index_t n, float* to, index_t stride, index_t first) const {
     index_t j = 0;
-    for (; by_lanes_ && stride == 1 && j + word_lanes <= n; j += word_lanes) finish_lanes(acc + j, to + j, first + j);
+    for (; by_lanes_ && stride == 1 && j + lane_count <= n; j += lane_count) finish_lanes(acc + j, to + j, first + j);
     for (; j < n; ++j) {
       to[j * stride] = finish_output(acc[j], factor_, o_, o_.accumulate ? to[j * stride] : 0.0f, first + j);
     }
   }
 
  private:
-  using ulanes = std::uint32_t __attribute__((vector_size(register_bytes)));
-
-  static flanes fma_lanes(flanes x, float factor, flanes y) {
-    return __builtin_bit_cast(flanes,
-                              fma(__builtin_bit_cast(fvec, x), fvec::broadcast(factor), __builtin_bit_cast(fvec, y)));
-  }
-
   /// gemm_epilogue for a register.
   void finish_lanes(const float* acc, float* to, index_t column) const {
-    auto x = load_lanes<flanes>(acc);
-    flanes added{};
-    if (o_.bias != nullptr) added = load_lanes<flanes>(o_.bias + column);
+    auto x = load_lanes<lanes_f32>(acc);
+    lanes_f32 added{};
+    if (o_.bias != nullptr) added = load_lanes<lanes_f32>(o_.bias + column);
     if (o_.accumulate) {
-      const auto c = load_lanes<flanes>(to);
-      added = o_.bias != nullptr ? fma_lanes(c, o_.beta, added) : c * o_.beta;
+      const auto c = load_lanes<lanes_f32>(to);
+      added = o_.bias != nullptr ? fma(c, broadcast(o_.beta), added) : c * o_.beta;
     }
-    x = o_.accumulate || o_.bias != nullptr ? fma_lanes(x, factor_, added) : x * factor_;
-    const auto u = __builtin_bit_cast(ulanes, x);
-    ulanes rounded = u;
+    x = o_.accumulate || o_.bias != nullptr ? fma(x, broadcast(factor_), added) : x * factor_;
+    const auto u = __builtin_bit_cast(lanes_u32, x);
+    lanes_u32 rounded = u;
     if (!plain_) round_number_to_bf16(rounded);
-    const auto nan = __builtin_bit_cast(ulanes, (u & fp32_magnitude_mask) > fp32_infinity_bits);
+    const auto nan = __builtin_bit_cast(lanes_u32, (u & fp32_magnitude_mask) > fp32_infinity_bits);
     store_lanes(to, (rounded & ~nan) | (nan & o_.model.nan_bits));
   }
 

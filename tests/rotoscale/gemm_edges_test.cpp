@@ -223,6 +223,13 @@ TEST_CASE("a C of -0 and negative sums times a scale of zero") {
   CHECK(same_from(x, y, o, {-0.0f, 1.5f, 0.0f, -0.0f, 1.0f, -1.0f}));
 }
 
+TEST_CASE("a chain of -0 from a C of -0") {
+  operand a(formats::fp32, 3, 4), b(formats::fp32, 40, 4);
+  a.fill(-0.0);
+  b.fill(2);
+  CHECK(same_from(a, b, from_c(find_unit("fp32-fma-chain")->model), std::vector<float>(120, -0.0f)));
+}
+
 TEST_CASE("depth zero: no codes, but for the sanitizers a pointer to none") {
   for (const char* name : {"fp32-fma-chain", "fp32-blockwise", "blackwell-nvf4-f32", "hopper-wgmma-fp8-f32"}) {
     const operand a(formats::e2m1, 3, 0), b(formats::e2m1, 2, 0);

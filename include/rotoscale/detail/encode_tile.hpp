@@ -40,8 +40,8 @@ class tile_words {
   }
   /// Words of the next four elements, as stochastic_magnitude takes them.
   void next(lanes_u32 (&words)[4]) {
-    lanes_u32 c[4] = {low_, high_, lanes_u32{} + static_cast<std::uint32_t>(random_.stream),
-                      lanes_u32{} + static_cast<std::uint32_t>(random_.stream >> 32)};
+    lanes_u32 c[4] = {low_, high_, broadcast(static_cast<std::uint32_t>(random_.stream)),
+                      broadcast(static_cast<std::uint32_t>(random_.stream >> 32))};
     philox_lanes(random_, c);
     for (int i = 0; i < 4; ++i) words[i] = c[i] << shift_;
     low_ += 1u;  // a tile's words begin at a multiple of their number: nothing carries into high_
@@ -115,7 +115,7 @@ inline void encode_ordinary_e2m1(const lanes_u32 (&x)[Length], const tile_scales
       lanes_f32 least = y * twice + magic;
       take_least(least, y * s.inverse + (magic + 2.0f));
       take_least(least, y * half + (magic + 4.0f));
-      take_least(least, lanes_f32{} + (magic + 7.0f));
+      take_least(least, broadcast(magic + 7.0f));
       codes = (codes << 4) + __builtin_bit_cast(lanes_u32, least);
       signs = (signs >> 4) | (x[8 * w + i] & fp32_sign_mask);
     });

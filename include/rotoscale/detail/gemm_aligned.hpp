@@ -15,7 +15,7 @@ inline namespace ROTOSCALE_ISA {
 class aligned_steps {
  public:
   static constexpr index_t columns = aligned_packing::columns;
-  static constexpr int rows_at_once = word_lanes == 16 ? 2 : 1;
+  static constexpr int rows_at_once = lane_count == 16 ? 2 : 1;
 
   static bool applies(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
     const mma_model& m = o.model;
@@ -128,8 +128,8 @@ class aligned_steps {
     }
     for (index_t step = span.first; step < span.last; ++step) {
       const index_t first = step * plan_.group, last = first + plan_.group;
-      ilanes cut_c[Rows][4], sum[Rows][4], overflow[Rows][4];
-      flanes up[Rows][4], down[Rows][4];
+      lanes_i32 cut_c[Rows][4], sum[Rows][4], overflow[Rows][4];
+      lanes_f32 up[Rows][4], down[Rows][4];
       align<Rows, Fp16, Scaled>(step, at, x, cut_c, up, down);
       // Products, cut, in partial sums that 32 bits hold.
       const index_t half = std::min(last, first + products_of_partial);
@@ -138,7 +138,7 @@ class aligned_steps {
         fused_products<Rows>(first, last, x, a, a_signs, down, sum);
         for (int i = 0; i < Rows; ++i) {
           for (int v = 0; v < 4; ++v) {
-            finish<Fp16>(sum[i][v] + cut_c[i][v], down[i][v], ilanes{}, at, i, v * word_lanes, step);
+            finish<Fp16>(sum[i][v] + cut_c[i][v], down[i][v], lanes_i32{}, at, i, v * lane_count, step);
           }
         }
         continue;
@@ -149,7 +149,7 @@ class aligned_steps {
         for (int v = 0; v < 4; ++v) overflow[i][v] = add(sum[i][v], cut_c[i][v]);
       }
       if (half < last) {
-        ilanes more[Rows][4];
+        lanes_i32 more[Rows][4];
         products<Rows>(half, last, x, a, up, more);
         for (int i = 0; i < Rows; ++i) {
           for (int v = 0; v < 4; ++v) overflow[i][v] |= add(sum[i][v], more[i][v]);
@@ -157,7 +157,7 @@ class aligned_steps {
       }
       for (int i = 0; i < Rows; ++i) {
         for (int v = 0; v < 4; ++v) {
-          finish<Fp16>(sum[i][v], down[i][v], overflow[i][v], at, i, v * word_lanes, step);
+          finish<Fp16>(sum[i][v], down[i][v], overflow[i][v], at, i, v * lane_count, step);
         }
       }
     }
@@ -166,20 +166,20 @@ class aligned_steps {
   /// With E, the largest exponent of an output's products and accumulator: the accumulator cut to multiples of 2^(E -
   /// F); the factor of products that does the same, 2^(F - E) and the scales of the step; 2^(E - F).
   template <int Rows, bool Fp16, bool Scaled>
-  void align(index_t step, const place& at, const packed& x, ilanes (&cut_c)[Rows][4], flanes (&up)[Rows][4],
-             flanes (&down)[Rows][4]) const {
-    constexpr int w = word_lanes;
+  void align(index_t step, const place& at, const packed& x, lanes_i32 (&cut_c)[Rows][4], lanes_f32 (&up)[Rows][4],
+             lanes_f32 (&down)[Rows][4]) const {
+    constexpr int w = lane_count;
     const index_t last = (step + 1) * plan_.group;
     const std::int32_t* exponents[Rows];
-    blanes top[Rows];
+    lanes_i8 top[Rows];
     for (int i = 0; i < Rows; ++i) {
       exponents[i] = pack_.row_exponents(at.rows + i * row_bytes());
-      top[i] = blanes{} + static_cast<std::int8_t>(aligned_packing::zero_exponent);
+      top[i] = lanes_i8{} + static_cast<std::int8_t>(aligned_packing::zero_exponent);
     }
     const auto raise = [&](index_t p) {
-      const auto b = load_lanes<blanes>(x.exponents + p * columns);
+      const auto b = load_lanes<lanes_i8>(x.exponents + p * columns);
       for (int i = 0; i < Rows; ++i) {
-        top[i] = largest_sum(top[i], __builtin_bit_cast(blanes, all_lanes(exponents[i][p])), b);
+        top[i] = largest_sum(top[i], __builtin_bit_cast(lanes_i8, broadcast(exponents[i][p])), b);
       }
     };
     index_t p = step * plan_.group;
@@ -188,27 +188,27 @@ class aligned_steps {
     }
     for (; p < last; ++p) raise(p);
 
-    const ilanes floor = all_lanes(
+    const lanes_i32 floor = broadcast(
         static_cast<std::int32_t>(Fp16 && model_.least_exponent > least_step ? model_.least_exponent : least_step));
     // Powers of two by their exponent fields: 127 + F - E and 127 + E - F.
-    const ilanes bias_up = all_lanes(static_cast<std::int32_t>(127 + model_.fraction_bits));
-    const ilanes bias_down = all_lanes(static_cast<std::int32_t>(127 - model_.fraction_bits));
+    const lanes_i32 bias_up = broadcast(static_cast<std::int32_t>(127 + model_.fraction_bits));
+    const lanes_i32 bias_down = broadcast(static_cast<std::int32_t>(127 - model_.fraction_bits));
     for (int i = 0; i < Rows; ++i) {
       const auto part = [&]<int V>() {
-        const auto c = load_lanes<flanes>(at.acc + i * columns + V * w);
-        ilanes of_products = widen_bytes<V>(top[i]), s{};
+        const auto c = load_lanes<lanes_f32>(at.acc + i * columns + V * w);
+        lanes_i32 of_products = widen_bytes<V>(top[i]), s{};
         if (Scaled) {
           const std::int32_t scale = pack_.row_scales(at.rows + i * row_bytes())[step];
-          s = load_lanes<ilanes>(x.scales + step * columns + V * w) + scale;
+          s = load_lanes<lanes_i32>(x.scales + step * columns + V * w) + scale;
         }
-        ilanes of_c = ((__builtin_bit_cast(ilanes, c) >> 23) & 0xFF) - 127;
+        lanes_i32 of_c = ((__builtin_bit_cast(lanes_i32, c) >> 23) & 0xFF) - 127;
         // FP16 has a least exponent of its own, and zero none.
-        if (Fp16) of_c = larger(of_c, all_lanes(std::int32_t{-14})) - ((c == 0.0f) & 1024);
-        const ilanes e = larger(larger(of_products + s, of_c), floor);
-        const ilanes up_bits = (bias_up - e) << 23;
-        cut_c[i][V] = __builtin_convertvector(c * __builtin_bit_cast(flanes, up_bits), ilanes);
-        up[i][V] = __builtin_bit_cast(flanes, Scaled ? up_bits + (s << 23) : up_bits);
-        down[i][V] = __builtin_bit_cast(flanes, (bias_down + e) << 23);
+        if (Fp16) of_c = larger(of_c, broadcast(std::int32_t{-14})) - ((c == 0.0f) & 1024);
+        const lanes_i32 e = larger(larger(of_products + s, of_c), floor);
+        const lanes_i32 up_bits = (bias_up - e) << 23;
+        cut_c[i][V] = __builtin_convertvector(c * __builtin_bit_cast(lanes_f32, up_bits), lanes_i32);
+        up[i][V] = __builtin_bit_cast(lanes_f32, Scaled ? up_bits + (s << 23) : up_bits);
+        down[i][V] = __builtin_bit_cast(lanes_f32, (bias_down + e) << 23);
       };
       part.template operator()<0>();
       part.template operator()<1>();
@@ -219,15 +219,16 @@ class aligned_steps {
 
   /// The result of a step, rounded, where the accumulator was.
   template <bool Fp16>
-  void finish(ilanes sum, flanes unit, ilanes doubtful, const place& at, int i, index_t first, index_t step) const {
+  void finish(lanes_i32 sum, lanes_f32 unit, lanes_i32 doubtful, const place& at, int i, index_t first,
+              index_t step) const {
     float* const to = at.acc + i * columns + first;
-    flanes d;
+    lanes_f32 d;
     if (Fp16) {
-      d = fp16_result(sum, unit, load_lanes<flanes>(to), doubtful);
+      d = fp16_result(sum, unit, load_lanes<lanes_f32>(to), doubtful);
     } else {
       d = truncate_to_fp32(sum);
       if (model_.result == mma_result::e8m13) {
-        d = __builtin_bit_cast(flanes, __builtin_bit_cast(ilanes, d) & ~((1 << 10) - 1));
+        d = __builtin_bit_cast(lanes_f32, __builtin_bit_cast(lanes_i32, d) & ~((1 << 10) - 1));
       }
       d *= unit;
     }
@@ -237,24 +238,25 @@ class aligned_steps {
   }
 
   /// x += y; lanes below zero overflowed.
-  static ilanes add(ilanes& x, ilanes y) {
-    const ilanes sum = __builtin_bit_cast(ilanes, __builtin_bit_cast(ulanes, x) + __builtin_bit_cast(ulanes, y));
-    const ilanes overflow = (x ^ sum) & (y ^ sum);
+  static lanes_i32 add(lanes_i32& x, lanes_i32 y) {
+    const lanes_i32 sum =
+        __builtin_bit_cast(lanes_i32, __builtin_bit_cast(lanes_u32, x) + __builtin_bit_cast(lanes_u32, y));
+    const lanes_i32 overflow = (x ^ sum) & (y ^ sum);
     x = sum;
     return overflow;
   }
 
   template <int Rows>
   static void products(index_t first, index_t last, const packed& x, const float* const (&a)[Rows],
-                       const flanes (&unit)[Rows][4], ilanes (&sum)[Rows][4], index_t stride = 1) {
+                       const lanes_f32 (&unit)[Rows][4], lanes_i32 (&sum)[Rows][4], index_t stride = 1) {
     for (int i = 0; i < Rows; ++i) {
-      for (int v = 0; v < 4; ++v) sum[i][v] = ilanes{};
+      for (int v = 0; v < 4; ++v) sum[i][v] = lanes_i32{};
     }
     for (index_t p = first; p < last; p += stride) {
       for (int v = 0; v < 4; ++v) {
-        const auto b = load_lanes<flanes>(x.values + p * columns + v * word_lanes);
+        const auto b = load_lanes<lanes_f32>(x.values + p * columns + v * lane_count);
         for (int i = 0; i < Rows; ++i) {
-          sum[i][v] += __builtin_convertvector(b * a[i][p] * unit[i][v], ilanes);
+          sum[i][v] += __builtin_convertvector(b * a[i][p] * unit[i][v], lanes_i32);
         }
       }
     }
@@ -265,8 +267,8 @@ class aligned_steps {
 #if defined(__AVX512F__) && defined(__AVX512VNNI__)
   template <int Rows>
   void fused_products(index_t first, index_t last, const packed& x, const float* const (&a)[Rows],
-                      const std::int32_t* const (&a_signs)[Rows], const flanes (&unit)[Rows][4],
-                      ilanes (&sum)[Rows][4]) const {
+                      const std::int32_t* const (&a_signs)[Rows], const lanes_f32 (&unit)[Rows][4],
+                      lanes_i32 (&sum)[Rows][4]) const {
     __m512 base[Rows][4];
     __m512i s[Rows][4];
     for (int i = 0; i < Rows; ++i) {
@@ -281,47 +283,48 @@ class aligned_steps {
         sign[i] = x.signs + 2 * p * columns + a_signs[i][p];
       }
       for (int v = 0; v < 4; ++v) {
-        const __m512 b = _mm512_loadu_ps(x.values + p * columns + v * word_lanes);
+        const __m512 b = _mm512_loadu_ps(x.values + p * columns + v * lane_count);
         for (int i = 0; i < Rows; ++i) {
           const __m512 product =
               _mm512_fmadd_round_ps(_mm512_set1_ps(a[i][p]), b, base[i][v], _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
           s[i][v] =
-              _mm512_dpwssd_epi32(s[i][v], _mm512_castps_si512(product), _mm512_loadu_si512(sign[i] + v * word_lanes));
+              _mm512_dpwssd_epi32(s[i][v], _mm512_castps_si512(product), _mm512_loadu_si512(sign[i] + v * lane_count));
         }
       }
     }
     for (int i = 0; i < Rows; ++i) {
-      for (int v = 0; v < 4; ++v) sum[i][v] = __builtin_bit_cast(ilanes, s[i][v]);
+      for (int v = 0; v < 4; ++v) sum[i][v] = __builtin_bit_cast(lanes_i32, s[i][v]);
     }
   }
 #endif
 
   /// sum * unit as FP16, nearest even. Inf or NaN in c stays: no product of an admitted row and panel is either. Such
   /// lanes are not doubtful.
-  static flanes fp16_result(ilanes sum, flanes unit, flanes c, ilanes& doubtful) {
-    const flanes d =
+  static lanes_f32 fp16_result(lanes_i32 sum, lanes_f32 unit, lanes_f32 c, lanes_i32& doubtful) {
+    const lanes_f32 d =
         to_fp32(nearest_fp16(to_fp64<0>(sum) * to_fp64<0>(unit)), nearest_fp16(to_fp64<1>(sum) * to_fp64<1>(unit)));
     constexpr auto infinity = static_cast<std::int32_t>(fp32_infinity_bits);
     constexpr std::int32_t largest = 0x477FE000;  // 65504
-    const ilanes bits = __builtin_bit_cast(ilanes, d), of_c = __builtin_bit_cast(ilanes, c);
-    const ilanes beyond = (bits & ~sign_mask) > largest, kept = (of_c & infinity) == infinity;
-    const ilanes finite = (bits & ~beyond) | (((bits & sign_mask) | infinity) & beyond);
+    const lanes_i32 bits = __builtin_bit_cast(lanes_i32, d), of_c = __builtin_bit_cast(lanes_i32, c);
+    const lanes_i32 beyond = (bits & ~sign_mask) > largest, kept = (of_c & infinity) == infinity;
+    const lanes_i32 finite = (bits & ~beyond) | (((bits & sign_mask) | infinity) & beyond);
     doubtful &= ~kept;
-    return __builtin_bit_cast(flanes, (finite & ~kept) | (of_c & kept));
+    return __builtin_bit_cast(lanes_f32, (finite & ~kept) | (of_c & kept));
   }
   /// FP64 to multiples of FP16's unit in the last place, without a largest number.
-  static dlanes nearest_fp16(dlanes x) {
-    const dlanes power = __builtin_bit_cast(dlanes, __builtin_bit_cast(qlanes, x) & (std::int64_t{0x7FF} << 52));
-    const dlanes least = all_lanes(0x1p-14);
+  static lanes_f64 nearest_fp16(lanes_f64 x) {
+    const lanes_f64 power =
+        __builtin_bit_cast(lanes_f64, __builtin_bit_cast(lanes_i64, x) & (std::int64_t{0x7FF} << 52));
+    const lanes_f64 least = broadcast(0x1p-14);
     // 1.5 * 2^(52 - 10) times the number's power of two: its unit in the last place is FP16's.
-    const dlanes big = (power > least ? power : least) * 0x1.8p42;
+    const lanes_f64 big = (power > least ? power : least) * 0x1.8p42;
     return (x + big) - big;
   }
 
   /// Lanes of `d` whose bit is set, by the definition.
-  flanes repair(flanes d, std::uint32_t lanes, const place& at, int i, index_t first, index_t step) const {
+  lanes_f32 repair(lanes_f32 d, std::uint32_t lanes, const place& at, int i, index_t first, index_t step) const {
     const int offset = at.row_ranges[i].offset + at.panel_range->offset;
-    for (index_t j = 0; j < word_lanes && at.column + first + j < b_.rows; ++j) {
+    for (index_t j = 0; j < lane_count && at.column + first + j < b_.rows; ++j) {
       if ((lanes >> j & 1) == 0) continue;
       const float c = at.acc[i * columns + first + j] * pow2_fp32(offset);
       d[j] = step_ref(model_, a_, at.row + i, b_, at.column + first + j, plan_, step, c) * pow2_fp32(-offset);
@@ -330,7 +333,6 @@ class aligned_steps {
   }
 
   static constexpr std::int32_t sign_mask = -0x7FFFFFFF - 1;
-  using ulanes = std::uint32_t __attribute__((vector_size(register_bytes)));
 
   const gemm_operand &a_, &b_;
   const mma_model& model_;

@@ -8,8 +8,8 @@
 #include <cstddef>
 
 #include "rotoscale/detail/gemm_decode.hpp"
-#include "rotoscale/detail/gemm_lanes.hpp"
 #include "rotoscale/detail/gemm_plan.hpp"
+#include "rotoscale/detail/simd.hpp"
 
 namespace rotoscale::detail {
 inline namespace ROTOSCALE_ISA {
@@ -22,7 +22,7 @@ inline constexpr bool has_fused_cut = false;
 
 class aligned_packing {
  public:
-  static constexpr index_t columns = 4 * word_lanes;
+  static constexpr index_t columns = 4 * lane_count;
 
   // Relative exponents. Elements span 62, from -31; scales 20 below the largest. Sums of a zero's exponent with another
   // are -97 at most.

@@ -7,8 +7,8 @@
 #include <cstddef>
 
 #include "rotoscale/detail/gemm_decode.hpp"
-#include "rotoscale/detail/gemm_lanes.hpp"
 #include "rotoscale/detail/gemm_plan.hpp"
+#include "rotoscale/detail/simd.hpp"
 
 namespace rotoscale::detail {
 inline namespace ROTOSCALE_ISA {
@@ -34,11 +34,11 @@ inline void unpack_doubled(const std::uint8_t* codes, index_t count, std::int8_t
 }
 
 /// Packed operands: for each run (products whose sum is formed in integers, padded to whole quads) quads of bytes, a
-/// correction for the bias, and a scale. A: signed bytes, a row after another. B: panels of 2 * word_lanes columns,
+/// correction for the bias, and a scale. A: signed bytes, a row after another. B: panels of 2 * lane_count columns,
 /// a quad of each column together.
 class block_packing {
  public:
-  static constexpr index_t columns = 2 * word_lanes;
+  static constexpr index_t columns = 2 * lane_count;
 
   block_packing(const gemm_operand& a, const gemm_operand& b, const gemm_plan& plan, int run)
       : a_(a), b_(b), plan_(plan), run_(run), quads_((run + 3) / 4), runs_(plan.positions() / run) {}

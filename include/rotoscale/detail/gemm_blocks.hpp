@@ -12,11 +12,56 @@
 namespace rotoscale::detail {
 inline namespace ROTOSCALE_ISA {
 
+/// Sums of products of four bytes a lane, unsigned times signed. The unsigned ones are at most 24, the signed ones at
+/// most 12 in magnitude, so that the 16-bit sums of the AVX2 form hold max_byte_quads of them.
+inline constexpr int max_byte_quads = 32;
+static_assert(2 * max_byte_quads * 24 * 12 < 1 << 15);
+
+#if defined(__AVX512VNNI__) && defined(__AVX512F__)
+using byte_sums = __m512i;
+inline void clear(byte_sums& s) { s = _mm512_setzero_si512(); }
+inline void add_products(byte_sums& s, lanes_i32 unsigned_bytes, lanes_i32 signed_bytes) {
+  s = _mm512_dpbusd_epi32(s, __builtin_bit_cast(__m512i, unsigned_bytes), __builtin_bit_cast(__m512i, signed_bytes));
+}
+inline lanes_i32 words(byte_sums s) { return __builtin_bit_cast(lanes_i32, s); }
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(__AVXVNNI__)
+using byte_sums = __m256i;
+inline void clear(byte_sums& s) { s = _mm256_setzero_si256(); }
+inline void add_products(byte_sums& s, lanes_i32 unsigned_bytes, lanes_i32 signed_bytes) {
+  s = _mm256_dpbusd_avx_epi32(s, __builtin_bit_cast(__m256i, unsigned_bytes),
+                              __builtin_bit_cast(__m256i, signed_bytes));
+}
+inline lanes_i32 words(byte_sums s) { return __builtin_bit_cast(lanes_i32, s); }
+#else
+using byte_sums = __m256i;  // of 16 bits
+inline void clear(byte_sums& s) { s = _mm256_setzero_si256(); }
+inline void add_products(byte_sums& s, lanes_i32 unsigned_bytes, lanes_i32 signed_bytes) {
+  s = _mm256_add_epi16(
+      s, _mm256_maddubs_epi16(__builtin_bit_cast(__m256i, unsigned_bytes), __builtin_bit_cast(__m256i, signed_bytes)));
+}
+inline lanes_i32 words(byte_sums s) {
+  return __builtin_bit_cast(lanes_i32, _mm256_madd_epi16(s, _mm256_set1_epi16(1)));
+}
+#endif
+#else
+struct byte_sums {
+  lanes_i32 v;
+};
+inline void clear(byte_sums& s) { s.v = lanes_i32{}; }
+inline void add_products(byte_sums& s, lanes_i32 unsigned_bytes, lanes_i32 signed_bytes) {
+  for (int i = 0; i < 4; ++i) {  // C++20: >> of a negative number is arithmetic
+    s.v += ((unsigned_bytes >> (8 * i)) & 0xFF) * ((signed_bytes << (24 - 8 * i)) >> 24);
+  }
+}
+inline lanes_i32 words(byte_sums s) { return s.v; }
+#endif
+
 /// Integer sums of `quads` quads for Rows × 2 registers, the bias taken out.
 template <int Rows>
 inline void block_sums(index_t quads, const std::int8_t* const (&a)[Rows], const std::uint8_t* panel,
-                       const std::int32_t (&corrections)[Rows], ilanes (&sums)[Rows][2]) {
-  for (int i = 0; i < Rows; ++i) sums[i][0] = sums[i][1] = all_lanes(corrections[i]);
+                       const std::int32_t (&corrections)[Rows], lanes_i32 (&sums)[Rows][2]) {
+  for (int i = 0; i < Rows; ++i) sums[i][0] = sums[i][1] = broadcast(corrections[i]);
   for (index_t first = 0; first < quads; first += max_byte_quads) {
     const index_t last = first + max_byte_quads < quads ? first + max_byte_quads : quads;
     byte_sums s[Rows][2];
@@ -25,12 +70,12 @@ inline void block_sums(index_t quads, const std::int8_t* const (&a)[Rows], const
       clear(s[i][1]);
     }
     for (index_t q = first; q < last; ++q) {
-      const ilanes b0 = load_lanes<ilanes>(panel + 2 * q * register_bytes);
-      const ilanes b1 = load_lanes<ilanes>(panel + (2 * q + 1) * register_bytes);
+      const lanes_i32 b0 = load_lanes<lanes_i32>(panel + 2 * q * register_bytes);
+      const lanes_i32 b1 = load_lanes<lanes_i32>(panel + (2 * q + 1) * register_bytes);
       for (int i = 0; i < Rows; ++i) {
         std::int32_t quad;
         __builtin_memcpy(&quad, a[i] + 4 * q, sizeof quad);
-        const ilanes x = all_lanes(quad);
+        const lanes_i32 x = broadcast(quad);
         add_products(s[i][0], b0, x);
         add_products(s[i][1], b1, x);
       }
@@ -46,7 +91,7 @@ class exact_blocks {
  public:
   static constexpr index_t columns = block_packing::columns;
   static constexpr index_t slice(const mma_model&) { return 512; }
-  static constexpr int rows_at_once = word_lanes == 16 ? 6 : 2;
+  static constexpr int rows_at_once = lane_count == 16 ? 6 : 2;
 
   static bool applies(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
     const mma_model& m = o.model;
@@ -87,11 +132,11 @@ class exact_blocks {
  private:
   template <int Rows>
   void tile(const gemm_span& span, const std::byte* rows, const std::byte* panel, float* acc) const {
-    constexpr int w = word_lanes;
+    constexpr int w = lane_count;
     const index_t runs = pack_.runs(), quads = pack_.quads();
-    fvec sum[Rows][2];
+    lanes_f32 sum[Rows][2];
     for (int i = 0; i < Rows; ++i) {
-      for (int j = 0; j < 2; ++j) sum[i][j] = fvec::load(acc + i * columns + j * w);
+      for (int j = 0; j < 2; ++j) sum[i][j] = load_lanes<lanes_f32>(acc + i * columns + j * w);
     }
     for (index_t g = span.first; g < span.last; ++g) {
       const std::int8_t* a[Rows];
@@ -105,19 +150,17 @@ class exact_blocks {
       }
       const auto* const b_scales = reinterpret_cast<const float*>(panel) + g * columns;
       const auto* const b = reinterpret_cast<const std::uint8_t*>(panel) + 4 * runs * columns + 4 * quads * columns * g;
-      ilanes sums[Rows][2];
+      lanes_i32 sums[Rows][2];
       block_sums<Rows>(quads, a, b, corrections, sums);
-      const flanes s[2] = {load_lanes<flanes>(b_scales), load_lanes<flanes>(b_scales + w)};
+      const lanes_f32 s[2] = {load_lanes<lanes_f32>(b_scales), load_lanes<lanes_f32>(b_scales + w)};
       for (int i = 0; i < Rows; ++i) {
         for (int j = 0; j < 2; ++j) {
-          const flanes scale = s[j] * scales[i];
-          sum[i][j] = fma(__builtin_bit_cast(fvec, __builtin_convertvector(sums[i][j], flanes)),
-                          __builtin_bit_cast(fvec, scale), sum[i][j]);
+          sum[i][j] = fma(__builtin_convertvector(sums[i][j], lanes_f32), s[j] * scales[i], sum[i][j]);
         }
       }
     }
     for (int i = 0; i < Rows; ++i) {
-      for (int j = 0; j < 2; ++j) sum[i][j].store(acc + i * columns + j * w);
+      for (int j = 0; j < 2; ++j) store_lanes(acc + i * columns + j * w, sum[i][j]);
     }
   }
 
@@ -135,7 +178,7 @@ class scaled_blocks {
  public:
   static constexpr index_t columns = block_packing::columns;
   static constexpr index_t slice(const mma_model&) { return 512; }
-  static constexpr int rows_at_once = word_lanes == 16 ? 4 : 2;
+  static constexpr int rows_at_once = lane_count == 16 ? 4 : 2;
   static constexpr int longest_run = 32;
   static_assert(18 + 35 <= 53 && 36 * longest_run * 4 * (max_mma_group / longest_run) < 1 << 18);
 
@@ -203,16 +246,16 @@ class scaled_blocks {
   template <int Rows>
   void tile(const gemm_span& span, index_t row, index_t column, const operand_range* ranges, const std::byte* rows,
             const operand_range& panel_range, const std::byte* panel, float* acc) const {
-    constexpr int w = word_lanes;
+    constexpr int w = lane_count;
     const index_t runs = pack_.runs(), quads = pack_.quads(), runs_of_step = plan_.group / pack_.run();
-    dlanes sum[Rows][2][2];
+    lanes_f64 sum[Rows][2][2];
     double least[Rows], most[Rows];
     for (int i = 0; i < Rows; ++i) {
       // An accumulator of these magnitudes neither loses bits nor makes a run lose any.
       least[i] = power(most_of(ranges[i], panel_range) - (model_.fraction_bits - 23));
       most[i] = power(least_of(ranges[i], panel_range) + model_.fraction_bits - low_ + 1);
       for (int j = 0; j < 2; ++j) {
-        const auto c = load_lanes<flanes>(acc + i * columns + j * w);
+        const auto c = load_lanes<lanes_f32>(acc + i * columns + j * w);
         sum[i][j][0] = to_fp64<0>(c);
         sum[i][j][1] = to_fp64<1>(c);
       }
@@ -222,7 +265,7 @@ class scaled_blocks {
       for (int i = 0; i < Rows; ++i) {
         for (int j = 0; j < 4; ++j) outside |= lanes_outside(sum[i][j / 2][j % 2], least[i], most[i]);
       }
-      dlanes before[Rows][2][2];
+      lanes_f64 before[Rows][2][2];
       if (outside != 0) __builtin_memcpy(before, sum, sizeof sum);
       for (index_t g = step * runs_of_step; g < (step + 1) * runs_of_step; ++g) {
         const std::int8_t* a[Rows];
@@ -237,12 +280,12 @@ class scaled_blocks {
         const auto* const b_scales = reinterpret_cast<const double*>(panel) + g * columns;
         const auto* const b =
             reinterpret_cast<const std::uint8_t*>(panel) + 8 * runs * columns + 4 * quads * columns * g;
-        ilanes sums[Rows][2];
+        lanes_i32 sums[Rows][2];
         block_sums<Rows>(quads, a, b, corrections, sums);
         for (int j = 0; j < 4; ++j) {
-          const auto scale = load_lanes<dlanes>(b_scales + j * w / 2);
+          const auto scale = load_lanes<lanes_f64>(b_scales + j * w / 2);
           for (int i = 0; i < Rows; ++i) {
-            const dlanes x = j % 2 == 0 ? to_fp64<0>(sums[i][j / 2]) : to_fp64<1>(sums[i][j / 2]);
+            const lanes_f64 x = j % 2 == 0 ? to_fp64<0>(sums[i][j / 2]) : to_fp64<1>(sums[i][j / 2]);
             sum[i][j / 2][j % 2] += x * scales[i] * scale;  // every operation is exact
           }
         }
@@ -259,7 +302,7 @@ class scaled_blocks {
 
   /// Redoes by the definition what began outside the range, but for zeros: nothing can be cut off them.
   template <int Rows>
-  void repair(const dlanes (&before)[Rows][2][2], dlanes (&after)[Rows][2][2], const double (&least)[Rows],
+  void repair(const lanes_f64 (&before)[Rows][2][2], lanes_f64 (&after)[Rows][2][2], const double (&least)[Rows],
               const double (&most)[Rows], index_t row, index_t column, index_t step) const {
     double from[Rows][columns], to[Rows][columns];
     __builtin_memcpy(from, before, sizeof from);

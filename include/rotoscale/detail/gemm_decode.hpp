@@ -98,9 +98,9 @@ inline void decode_transposed_rows(const gemm_operand& a, const decode_table& ta
     index_t i = 0;
     for (; depth == lane_count && i + lane_count <= count; i += lane_count) {
       lanes_u32 t[lane_count];
-      for (int p = 0; p < lane_count; ++p) __builtin_memcpy(&t[p], tile[p] + i, sizeof t[p]);
+      for (int p = 0; p < lane_count; ++p) t[p] = load_lanes<lanes_u32>(tile[p] + i);
       transpose_lanes(t);
-      for (int r = 0; r < lane_count; ++r) __builtin_memcpy(out + (i + r) * a.k + k0, &t[r], sizeof t[r]);
+      for (int r = 0; r < lane_count; ++r) store_lanes(out + (i + r) * a.k + k0, t[r]);
     }
     for (; i < count; ++i) {
       for (index_t p = 0; p < depth; ++p) out[i * a.k + k0 + p] = tile[p][i];

@@ -12,6 +12,17 @@
 namespace rotoscale::detail {
 inline namespace ROTOSCALE_ISA {
 
+/// Rows of a microkernel's tile, two registers wide: as many accumulators as leave room for two registers of B and one
+/// of A, of 32, 16 and 16.
+#if defined(__AVX512F__)
+inline constexpr int gemm_rows = 8;  // the products of a block need no second set
+#elif defined(__AVX2__) && defined(__FMA__)
+inline constexpr int gemm_rows = 6;
+#else
+inline constexpr int gemm_rows = 4;
+#endif
+inline constexpr int gemm_cols = 2 * lane_count;
+
 /// Panels of B: for each gemm_cols columns, k-major rows of gemm_cols floats, the last panel padded with zeros.
 inline index_t panel_count(index_t n) { return (n + gemm_cols - 1) / gemm_cols; }
 inline index_t panel_floats(index_t n, index_t k) { return panel_count(n) * gemm_cols * k; }
@@ -19,22 +30,22 @@ inline index_t panel_floats(index_t n, index_t k) { return panel_count(n) * gemm
 /// Rows × 2 registers of C += A · panel; A's rows are `lda` apart with k contiguous.
 template <int Rows>
 inline void multiply_tile(index_t k, const float* a, index_t lda, const float* panel, float* c, index_t ldc) {
-  constexpr int w = fvec::width;
-  fvec acc[Rows][2];
+  constexpr int w = lane_count;
+  lanes_f32 acc[Rows][2];
   for (int i = 0; i < Rows; ++i) {
-    for (int j = 0; j < 2; ++j) acc[i][j] = fvec::load(c + i * ldc + j * w);
+    for (int j = 0; j < 2; ++j) acc[i][j] = load_lanes<lanes_f32>(c + i * ldc + j * w);
   }
   for (index_t p = 0; p < k; ++p) {
-    const fvec b0 = fvec::load(panel + p * gemm_cols);
-    const fvec b1 = fvec::load(panel + p * gemm_cols + w);
+    const auto b0 = load_lanes<lanes_f32>(panel + p * gemm_cols);
+    const auto b1 = load_lanes<lanes_f32>(panel + p * gemm_cols + w);
     for (int i = 0; i < Rows; ++i) {
-      const fvec x = fvec::broadcast(a[i * lda + p]);
+      const lanes_f32 x = broadcast(a[i * lda + p]);
       acc[i][0] = fma(x, b0, acc[i][0]);
       acc[i][1] = fma(x, b1, acc[i][1]);
     }
   }
   for (int i = 0; i < Rows; ++i) {
-    for (int j = 0; j < 2; ++j) acc[i][j].store(c + i * ldc + j * w);
+    for (int j = 0; j < 2; ++j) store_lanes(c + i * ldc + j * w, acc[i][j]);
   }
 }
 
@@ -76,7 +87,7 @@ inline void pack_panel_from_rows(const float* rows, index_t stride, index_t vali
       const int width = Columns - j0 < lane_count ? Columns - j0 : lane_count;
       for (int j = 0; j < lane_count; ++j) {
         t[j] = lanes_u32{};
-        if (j0 + j < valid) __builtin_memcpy(&t[j], rows + (j0 + j) * stride + p, sizeof t[j]);
+        if (j0 + j < valid) t[j] = load_lanes<lanes_u32>(rows + (j0 + j) * stride + p);
       }
       transpose_lanes(t);
       for (int i = 0; i < lane_count; ++i) {

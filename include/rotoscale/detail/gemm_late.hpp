@@ -65,7 +65,7 @@ class late_steps : private aligned_steps {
   /// Sums of a step's products, cut at 2^(exponent - fraction_bits), of all (one part) or of even and odd ones.
   template <int Rows, int Parts>
   struct step_sums {
-    ilanes sum[Parts][Rows][4], exponent[Parts][Rows][4];
+    lanes_i32 sum[Parts][Rows][4], exponent[Parts][Rows][4];
   };
 
   template <int Rows, int Parts>
@@ -77,12 +77,12 @@ class late_steps : private aligned_steps {
       const index_t first = step * plan_.group, last = first + plan_.group;
       step_sums<Rows, Parts> s;
       for (int part = 0; part < Parts; ++part) {
-        flanes up[Rows][4];
+        lanes_f32 up[Rows][4];
         align<Rows, Parts>(first + part, last, at, x, s.exponent[part], up);
         products<Rows>(first + part, last, x, a, up, s.sum[part], Parts);
       }
       for (int i = 0; i < Rows; ++i) {
-        for (int v = 0; v < 4; ++v) join<Rows, Parts>(s, i, v, at.acc + i * columns + v * word_lanes);
+        for (int v = 0; v < 4; ++v) join<Rows, Parts>(s, i, v, at.acc + i * columns + v * lane_count);
       }
     }
   }
@@ -90,57 +90,57 @@ class late_steps : private aligned_steps {
   /// The largest exponents of every Parts-th product of [first, last), or what is below no_product, and the factors
   /// that cut them.
   template <int Rows, int Parts>
-  void align(index_t first, index_t last, const place& at, const packed& x, ilanes (&exponent)[Rows][4],
-             flanes (&up)[Rows][4]) const {
+  void align(index_t first, index_t last, const place& at, const packed& x, lanes_i32 (&exponent)[Rows][4],
+             lanes_f32 (&up)[Rows][4]) const {
     for (int i = 0; i < Rows; ++i) {
       const std::int32_t* const row = pack_.row_exponents(at.rows + i * row_bytes());
-      blanes top{};  // nvcc's front end crashes on a sum in a declaration, and on vectors in a conditional expression
+      lanes_i8 top{};  // nvcc's front end crashes on a sum in a declaration, and on vectors in a conditional expression
       top = top + static_cast<std::int8_t>(aligned_packing::zero_exponent);
       for (index_t p = first; p < last; p += Parts) {
-        top = largest_sum(top, __builtin_bit_cast(blanes, all_lanes(row[p])),
-                          load_lanes<blanes>(x.exponents + p * columns));
+        top = largest_sum(top, __builtin_bit_cast(lanes_i8, broadcast(row[p])),
+                          load_lanes<lanes_i8>(x.exponents + p * columns));
       }
       exponent[i][0] = widen_bytes<0>(top);
       exponent[i][1] = widen_bytes<1>(top);
       exponent[i][2] = widen_bytes<2>(top);
       exponent[i][3] = widen_bytes<3>(top);
       for (int v = 0; v < 4; ++v)
-        up[i][v] = power_of_two(fraction_bits - larger(exponent[i][v], all_lanes(std::int32_t{no_product})));
+        up[i][v] = power_of_two(fraction_bits - larger(exponent[i][v], broadcast(std::int32_t{no_product})));
     }
   }
 
   /// The accumulators plus a step's sums.
   template <int Rows, int Parts>
   void join(const step_sums<Rows, Parts>& s, int i, int v, float* acc) const {
-    const auto c = load_lanes<flanes>(acc);
-    const ilanes of_c = ((__builtin_bit_cast(ilanes, c) >> 23) & 0xFF) - 127;
-    ilanes of_products = s.exponent[0][i][v];
+    const auto c = load_lanes<lanes_f32>(acc);
+    const lanes_i32 of_c = ((__builtin_bit_cast(lanes_i32, c) >> 23) & 0xFF) - 127;
+    lanes_i32 of_products = s.exponent[0][i][v];
     if constexpr (Parts == 2) of_products = larger(of_products, s.exponent[1][i][v]);
     // Zeros have lesser exponents.
-    const ilanes e = larger(larger(of_products, of_c), all_lanes(std::int32_t{no_product}));
+    const lanes_i32 e = larger(larger(of_products, of_c), broadcast(std::int32_t{no_product}));
     // Far below, any shift leaves 0 or -1.
     constexpr std::int32_t far = -64;
-    const flanes down = power_of_two(larger(of_products - e + guard_bits, all_lanes(far)));
-    flanes part_down[Parts];
+    const lanes_f32 down = power_of_two(larger(of_products - e + guard_bits, broadcast(far)));
+    lanes_f32 part_down[Parts];
     for (int part = 0; part < Parts; ++part) {
-      part_down[part] = power_of_two(larger(s.exponent[part][i][v] - of_products, all_lanes(far)));
+      part_down[part] = power_of_two(larger(s.exponent[part][i][v] - of_products, broadcast(far)));
     }
-    ilanes dropped{};
+    lanes_i32 dropped{};
     if constexpr (Parts == 2) dropped = of_c < e - fraction_bits - 1;
-    const flanes kept_c = __builtin_bit_cast(flanes, __builtin_bit_cast(ilanes, c) & ~dropped);
-    const flanes up = power_of_two(fraction_bits - e), unit = power_of_two(e - fraction_bits);
+    const lanes_f32 kept_c = __builtin_bit_cast(lanes_f32, __builtin_bit_cast(lanes_i32, c) & ~dropped);
+    const lanes_f32 up = power_of_two(fraction_bits - e), unit = power_of_two(e - fraction_bits);
     const auto half = [&]<int Half>() {
-      dlanes products{};
+      lanes_f64 products{};
       for (int part = 0; part < Parts; ++part) {
-        const dlanes sum = to_fp64<Half>(s.sum[part][i][v]);
+        const lanes_f64 sum = to_fp64<Half>(s.sum[part][i][v]);
         if constexpr (Parts == 1) {
           products = sum;
         } else {
           products += round_down(sum * to_fp64<Half>(part_down[part]));
         }
       }
-      const dlanes sum = round_down(products * to_fp64<Half>(down)) +
-                         round_down(to_fp64<Half>(kept_c) * to_fp64<Half>(up)) * double(1 << guard_bits);
+      const lanes_f64 sum = round_down(products * to_fp64<Half>(down)) +
+                            round_down(to_fp64<Half>(kept_c) * to_fp64<Half>(up)) * double(1 << guard_bits);
       // -0 is no result.
       return leading_bits_down(sum) * to_fp64<Half>(unit) * (1.0 / (1 << guard_bits)) + 0.0;
     };
@@ -148,16 +148,16 @@ class late_steps : private aligned_steps {
   }
 
   /// Numbers below 2^51 to integers, toward minus infinity.
-  static dlanes round_down(dlanes x) {
+  static lanes_f64 round_down(lanes_f64 x) {
     constexpr double magic = 0x1.8p52;
-    const dlanes nearest = (x + magic) - magic;
+    const lanes_f64 nearest = (x + magic) - magic;
     return nearest > x ? nearest - 1.0 : nearest;
   }
   /// The leading late_bits + 1 bits, toward minus infinity.
-  static dlanes leading_bits_down(dlanes x) {
+  static lanes_f64 leading_bits_down(lanes_f64 x) {
     constexpr std::int64_t below = (std::int64_t{1} << (52 - late_bits)) - 1;
-    const qlanes bits = __builtin_bit_cast(qlanes, x);
-    return __builtin_bit_cast(dlanes, (bits + ((bits >> 63) & below)) & ~below);
+    const lanes_i64 bits = __builtin_bit_cast(lanes_i64, x);
+    return __builtin_bit_cast(lanes_f64, (bits + ((bits >> 63) & below)) & ~below);
   }
 };
 

@@ -128,5 +128,13 @@ inline float step_ref(const mma_model& m, const gemm_operand& a, index_t i, cons
   return fp32_value(mma_step(m, products, count, unpack(formats::fp32, fp32_bits(c))));
 }
 
+/// Runs f.template operator()<R>(i) over `count` rows, Rows at a time and the rest one by one.
+template <int Rows, class Function>
+inline void for_row_tiles(index_t count, const Function& f) {
+  index_t i = 0;
+  for (; i + Rows <= count; i += Rows) f.template operator()<Rows>(i);
+  for (; i < count; ++i) f.template operator()<1>(i);
+}
+
 }  // namespace ROTOSCALE_ISA
 }  // namespace rotoscale::detail

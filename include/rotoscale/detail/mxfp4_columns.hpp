@@ -22,11 +22,10 @@ struct line_tiles {
 
   /// Lanes of tile t are columns `count` apart, from column t on.
   [[gnu::always_inline]] static void load(const float* from, lanes_u32 (&to)[count][16], int i) {
-    load_lanes(from, to[0][i]);
+    load_as_fp32(from, to[0][i]);
   }
   [[gnu::always_inline]] static void load(const bf16* from, lanes_u32 (&to)[count][16], int i) {
-    lanes_u32 pairs;
-    __builtin_memcpy(&pairs, from, sizeof pairs);
+    const auto pairs = load_lanes<lanes_u32>(from);
     to[0][i] = pairs << 16;
     to[count - 1][i] = pairs & 0xFFFF0000u;
   }

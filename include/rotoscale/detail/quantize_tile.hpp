@@ -61,14 +61,12 @@ inline tile_plan plan_tiles(block_format f, const block_options& o, bool round_t
 }
 
 /// As many contiguous elements as lanes, as FP32 bits. NaN need not be canonical: only its sign is ever seen.
-inline void load_lanes(const float* from, lanes_u32& to) { __builtin_memcpy(&to, from, sizeof to); }
+inline void load_as_fp32(const float* from, lanes_u32& to) { to = load_lanes<lanes_u32>(from); }
 template <format F>
-inline void load_lanes(const small_float<F>* from, lanes_u32& to) {
+inline void load_as_fp32(const small_float<F>* from, lanes_u32& to) {
   static_assert(F == formats::bf16 || F == formats::fp16);
-  using lanes_u16 = std::uint16_t __attribute__((vector_size(2 * lane_count)));
-  lanes_u16 narrow;
-  __builtin_memcpy(&narrow, from, sizeof narrow);
-  to = __builtin_convertvector(narrow, lanes_u32);
+  using half_register = std::uint16_t __attribute__((vector_size(2 * lane_count)));
+  to = __builtin_convertvector(load_lanes<half_register>(from), lanes_u32);
   if constexpr (F == formats::bf16) {
     to <<= 16;
   } else {
@@ -87,7 +85,7 @@ template <class T>
       const T* from = source.data + v * source.stride(0) + e + part;
       lanes_u32 t[lane_count];
       for (int l = 0; l < lane_count; ++l) {
-        load_lanes(from, t[l]);
+        load_as_fp32(from, t[l]);
         if (l < last) from += source.stride(0);
       }
       transpose_lanes(t);
@@ -98,13 +96,13 @@ template <class T>
   const index_t lanes = source.extent(1) - v;
   const T* from = source.data + e * source.stride(0) + v;
   if (lanes >= lane_count) {
-    unrolled<16>([&](auto i) __attribute__((always_inline)) { load_lanes(from + i * source.stride(0), x[i]); });
+    unrolled<16>([&](auto i) __attribute__((always_inline)) { load_as_fp32(from + i * source.stride(0), x[i]); });
     return;
   }
   for (int i = 0; i < 16; ++i) {
     T some[lane_count] = {};
     for (index_t l = 0; l < lanes; ++l) some[l] = from[i * source.stride(0) + l];
-    load_lanes(some, x[i]);
+    load_as_fp32(some, x[i]);
   }
 }
 
@@ -165,7 +163,7 @@ inline void finish_rotation(const tile_plan& p, lanes_u32 (&x)[Length]) {
   const float factor = hadamard_factor(points);
   for (auto& v : x) {
     v = __builtin_bit_cast(lanes_u32, __builtin_bit_cast(lanes_f32, v) * factor);
-    if constexpr (Exact) v = (v & fp32_magnitude_mask) > fp32_infinity_bits ? lanes_u32{} + fp32_nan_bits : v;
+    if constexpr (Exact) v = (v & fp32_magnitude_mask) > fp32_infinity_bits ? broadcast(fp32_nan_bits) : v;
   }
 }
 
@@ -188,7 +186,7 @@ inline void join_amax(const lanes_u32 (&x)[Length], bool ignore_nan, lanes_u32& 
 inline void spread_largest(lanes_u32& u) {
   std::uint32_t largest = 0;
   for (int l = 0; l < lane_count; ++l) largest = u[l] > largest ? u[l] : largest;
-  u = lanes_u32{} + largest;
+  u = broadcast(largest);
 }
 
 /// The scales of a tile: codes, what elements are multiplied by, and all bits set where codes are kept (not under a NaN
@@ -206,8 +204,9 @@ inline bool quick_scales(const tile_plan& p, const lanes_u32& amax, const lanes_
   const lanes_u32 bumped = amax + p.bump;
   const auto outside = __builtin_bit_cast(lanes_u32, bumped - p.lower >= p.range);
   if (any_bit((outside & ~zero) | wrapped >> 31)) return false;
-  const lanes_u32 exponent = zero != 0u ? lanes_u32{} + 127u : bumped >> 23;  // any scale does for zeros
-  s.codes = zero != 0u ? lanes_u32{} + p.o.policy.zero_byte : exponent - static_cast<std::uint32_t>(p.offset);
+  const lanes_u32 exponent = zero != 0u ? broadcast(127u) : bumped >> 23;  // any scale does for zeros
+  s.codes =
+      zero != 0u ? broadcast(std::uint32_t{p.o.policy.zero_byte}) : exponent - static_cast<std::uint32_t>(p.offset);
   s.inverse = __builtin_bit_cast(lanes_f32, (static_cast<std::uint32_t>(254 + p.offset - p.fold) - exponent) << 23);
   s.keep = ~lanes_u32{};
   return true;
@@ -232,19 +231,18 @@ inline void exact_float_scales(const tile_plan& p, const lanes_u32& amax, tile_s
   const lanes_f32 wanted = __builtin_bit_cast(lanes_f32, amax) / largest * p.o.encode_factor;
   lanes_u32 code = __builtin_bit_cast(lanes_u32, wanted);
   nearest_magnitude<Scale>(code);
-  code = code < p.o.policy.least_byte ? lanes_u32{} + p.o.policy.least_byte : code;
+  code = code < p.o.policy.least_byte ? broadcast(std::uint32_t{p.o.policy.least_byte}) : code;
   const bool infinity_is_nan = p.o.policy.infinity == block_policy::infinity_rule::nan_scale;
-  code = amax >= fp32_infinity_bits + (infinity_is_nan ? 0u : 1u) ? lanes_u32{} + nan : code;
-  code = amax == 0u ? lanes_u32{} + p.o.policy.zero_byte : code;
+  code = amax >= fp32_infinity_bits + (infinity_is_nan ? 0u : 1u) ? broadcast(nan) : code;
+  code = amax == 0u ? broadcast(std::uint32_t{p.o.policy.zero_byte}) : code;
   s.codes = code;
   code &= static_cast<std::uint32_t>(Scale.magnitude_mask());
   s.keep = __builtin_bit_cast(lanes_u32, code != nan);
   const auto shifted = __builtin_bit_cast(lanes_f32, code << (23 - Scale.mantissa_bits));
   const lanes_f32 divisor = shifted * pow2_fp32(127 - Scale.bias) * (1.0f / p.o.encode_factor);
   const auto quotient = __builtin_bit_cast(lanes_u32, 1.0f / divisor);
-  const lanes_u32 inverse = __builtin_bit_cast(lanes_u32, divisor) > fp32_bits(0x1p-128f)
-                                ? quotient
-                                : lanes_u32{} + fp32_bits(0x1.FFFFFEp127f);
+  const lanes_u32 inverse =
+      __builtin_bit_cast(lanes_u32, divisor) > fp32_bits(0x1p-128f) ? quotient : broadcast(fp32_bits(0x1.FFFFFEp127f));
   s.inverse = __builtin_bit_cast(lanes_f32, inverse);
 }
 

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The few vector operations that plain loops do not give: a register of FP32 lanes with a fused multiply-add, and lanes
-// as GCC vectors for integer code. The instruction set is the one the compiler was told of; results never depend on it.
+// A register's lanes as GCC vectors, for quantizers and GEMM kernels alike, and the operations on them that no operator
+// gives. The instruction set is the one the compiler was told of; each operation gives the same bits on all of them.
+// Every type fills one register: lane_count lanes of 32 bits, half as many of 64, four times as many of 8.
 #pragma once
 
 #include <utility>
@@ -21,64 +22,7 @@
 namespace rotoscale::detail {
 inline namespace ROTOSCALE_ISA {
 
-#if defined(__AVX512F__)
-
-struct fvec {
-  static constexpr int width = 16;
-  __m512 v;
-  static fvec zero() { return {_mm512_setzero_ps()}; }
-  static fvec load(const float* p) { return {_mm512_loadu_ps(p)}; }
-  static fvec broadcast(float x) { return {_mm512_set1_ps(x)}; }
-  void store(float* p) const { _mm512_storeu_ps(p, v); }
-};
-inline fvec fma(fvec a, fvec b, fvec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
-inline fvec add(fvec a, fvec b) { return {_mm512_add_ps(a.v, b.v)}; }
-inline constexpr int gemm_rows = 8;  // 8 × 2 accumulators of 32 registers: the products of a block need no second set
-
-#elif defined(__AVX2__) && defined(__FMA__)
-
-struct fvec {
-  static constexpr int width = 8;
-  __m256 v;
-  static fvec zero() { return {_mm256_setzero_ps()}; }
-  static fvec load(const float* p) { return {_mm256_loadu_ps(p)}; }
-  static fvec broadcast(float x) { return {_mm256_set1_ps(x)}; }
-  void store(float* p) const { _mm256_storeu_ps(p, v); }
-};
-inline fvec fma(fvec a, fvec b, fvec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
-inline fvec add(fvec a, fvec b) { return {_mm256_add_ps(a.v, b.v)}; }
-inline constexpr int gemm_rows = 6;  // 6 × 2 accumulators of 16 registers
-
-#else
-
-struct fvec {
-  static constexpr int width = 4;
-  float v[4];
-  static fvec zero() { return {}; }
-  static fvec load(const float* p) { return {{p[0], p[1], p[2], p[3]}}; }
-  static fvec broadcast(float x) { return {{x, x, x, x}}; }
-  void store(float* p) const {
-    for (int i = 0; i < width; ++i) p[i] = v[i];
-  }
-};
-// Without FMA instructions this calls the C library's correctly rounded fmaf: slow, same bits.
-inline fvec fma(fvec a, fvec b, fvec c) {
-  fvec r{};
-  for (int i = 0; i < fvec::width; ++i) r.v[i] = __builtin_fmaf(a.v[i], b.v[i], c.v[i]);
-  return r;
-}
-inline fvec add(fvec a, fvec b) {
-  fvec r{};
-  for (int i = 0; i < fvec::width; ++i) r.v[i] = a.v[i] + b.v[i];
-  return r;
-}
-inline constexpr int gemm_rows = 4;
-
-#endif
-
-inline constexpr int gemm_cols = 2 * fvec::width;  // two registers of B a step
-
-/// Lanes of one register. (g++ takes vectors wider than that apart, lane by lane.)
+/// Lanes of 32 bits in a register. (g++ takes vectors wider than that apart, lane by lane.)
 #if defined(__AVX512F__)
 inline constexpr int lane_count = 16;
 #elif defined(__AVX2__)
@@ -86,10 +30,49 @@ inline constexpr int lane_count = 8;
 #else
 inline constexpr int lane_count = 4;
 #endif
-using lanes_f32 = float __attribute__((vector_size(4 * lane_count)));
-using lanes_u32 = std::uint32_t __attribute__((vector_size(4 * lane_count)));
+inline constexpr int register_bytes = 4 * lane_count;
+
+using lanes_f32 = float __attribute__((vector_size(register_bytes)));
+using lanes_u32 = std::uint32_t __attribute__((vector_size(register_bytes)));
+using lanes_i32 = std::int32_t __attribute__((vector_size(register_bytes)));
+using lanes_f64 = double __attribute__((vector_size(register_bytes)));
+using lanes_i64 = std::int64_t __attribute__((vector_size(register_bytes)));
+using lanes_i8 = std::int8_t __attribute__((vector_size(register_bytes)));
+
+/// Memory as a register and back, aligned or not; `Lanes` is one of the types above.
+template <class Lanes>
+inline Lanes load_lanes(const void* from) {
+  Lanes r;
+  __builtin_memcpy(&r, from, sizeof r);
+  return r;
+}
+template <class Lanes>
+inline void store_lanes(void* to, Lanes x) {
+  __builtin_memcpy(to, &x, sizeof x);
+}
+
+/// One number in every lane. Floats by a difference: x - 0 is x, and x + 0 is not where x is -0.
+inline lanes_f32 broadcast(float x) { return x - lanes_f32{}; }
+inline lanes_u32 broadcast(std::uint32_t x) { return lanes_u32{} + x; }
+inline lanes_i32 broadcast(std::int32_t x) { return lanes_i32{} + x; }
+inline lanes_f64 broadcast(double x) { return x - lanes_f64{}; }
 
 // Intrinsics below are the zero-masked forms: g++ 12 warns of an uninitialised value inside its own header for others.
+
+/// a · b + c, rounded once. Without FMA instructions this calls the C library's correctly rounded fmaf: slow, same
+/// bits.
+inline lanes_f32 fma(lanes_f32 a, lanes_f32 b, lanes_f32 c) {
+#if defined(__AVX512F__)
+  return __builtin_bit_cast(lanes_f32, _mm512_fmadd_ps(__builtin_bit_cast(__m512, a), __builtin_bit_cast(__m512, b),
+                                                       __builtin_bit_cast(__m512, c)));
+#elif defined(__AVX2__) && defined(__FMA__)
+  return __builtin_bit_cast(lanes_f32, _mm256_fmadd_ps(__builtin_bit_cast(__m256, a), __builtin_bit_cast(__m256, b),
+                                                       __builtin_bit_cast(__m256, c)));
+#else
+  for (int l = 0; l < lane_count; ++l) c[l] = __builtin_fmaf(a[l], b[l], c[l]);
+  return c;
+#endif
+}
 
 /// Is any bit of any lane set?
 inline bool any_bit(const lanes_u32& u) {
@@ -204,6 +187,147 @@ template <int N, class Body>
   }
 #undef ROTOSCALE_LOWER_HALVES
 #undef ROTOSCALE_UPPER_HALVES
+#endif
+}
+
+/// The first (0) or second (1) half of the lanes as FP64; compilers take a __builtin_convertvector apart lane by lane.
+template <int Half>
+inline lanes_f64 to_fp64(lanes_i32 x) {
+#if defined(__AVX512F__)
+  const __m256i half = _mm512_maskz_extracti64x4_epi64(0xFF, __builtin_bit_cast(__m512i, x), Half);
+  return __builtin_bit_cast(lanes_f64, _mm512_maskz_cvtepi32_pd(0xFF, half));
+#elif defined(__AVX2__)
+  return __builtin_bit_cast(lanes_f64,
+                            _mm256_cvtepi32_pd(_mm256_extracti128_si256(__builtin_bit_cast(__m256i, x), Half)));
+#else
+  return lanes_f64{static_cast<double>(x[2 * Half]), static_cast<double>(x[2 * Half + 1])};
+#endif
+}
+template <int Half>
+inline lanes_f64 to_fp64(lanes_f32 x) {
+#if defined(__AVX512F__)
+  const __m256i half = _mm512_maskz_extracti64x4_epi64(0xFF, __builtin_bit_cast(__m512i, x), Half);
+  return __builtin_bit_cast(lanes_f64, _mm512_maskz_cvtps_pd(0xFF, _mm256_castsi256_ps(half)));
+#elif defined(__AVX2__)
+  return __builtin_bit_cast(lanes_f64, _mm256_cvtps_pd(_mm256_extractf128_ps(__builtin_bit_cast(__m256, x), Half)));
+#else
+  return lanes_f64{static_cast<double>(x[2 * Half]), static_cast<double>(x[2 * Half + 1])};
+#endif
+}
+
+/// Two halves as FP32, nearest even.
+inline lanes_f32 to_fp32(lanes_f64 low, lanes_f64 high) {
+#if defined(__AVX512F__)
+  const __m256 x = _mm512_maskz_cvtpd_ps(0xFF, __builtin_bit_cast(__m512d, low));
+  const __m256 y = _mm512_maskz_cvtpd_ps(0xFF, __builtin_bit_cast(__m512d, high));
+  return __builtin_bit_cast(lanes_f32, _mm512_maskz_inserti64x4(0xFF, _mm512_castsi256_si512(_mm256_castps_si256(x)),
+                                                                _mm256_castps_si256(y), 1));
+#elif defined(__AVX2__)
+  return __builtin_bit_cast(lanes_f32, _mm256_set_m128(_mm256_cvtpd_ps(__builtin_bit_cast(__m256d, high)),
+                                                       _mm256_cvtpd_ps(__builtin_bit_cast(__m256d, low))));
+#else
+  return lanes_f32{static_cast<float>(low[0]), static_cast<float>(low[1]), static_cast<float>(high[0]),
+                   static_cast<float>(high[1])};
+#endif
+}
+
+/// The 24 leading bits of FP64 numbers: what FP32 keeps toward zero, above its subnormal numbers.
+inline lanes_f64 leading_24_bits(lanes_f64 x) {
+  return __builtin_bit_cast(lanes_f64, __builtin_bit_cast(lanes_i64, x) & ~((std::int64_t{1} << 29) - 1));
+}
+
+/// Integers to FP32, toward zero.
+inline lanes_f32 truncate_to_fp32(lanes_i32 x) {
+#if defined(__AVX512F__)
+  __mmask16 all = 0xFFFF;  // without optimisation this is a macro, in which g++ 12 warns of the constant
+  return __builtin_bit_cast(lanes_f32, _mm512_maskz_cvt_roundepi32_ps(all, __builtin_bit_cast(__m512i, x),
+                                                                      _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC));
+#else
+  return to_fp32(leading_24_bits(to_fp64<0>(x)), leading_24_bits(to_fp64<1>(x)));
+#endif
+}
+
+inline lanes_i32 larger(lanes_i32 x, lanes_i32 y) {
+#if defined(__AVX512F__)
+  return __builtin_bit_cast(
+      lanes_i32, _mm512_maskz_max_epi32(0xFFFF, __builtin_bit_cast(__m512i, x), __builtin_bit_cast(__m512i, y)));
+#elif defined(__AVX2__)
+  return __builtin_bit_cast(lanes_i32,
+                            _mm256_max_epi32(__builtin_bit_cast(__m256i, x), __builtin_bit_cast(__m256i, y)));
+#else
+  return x > y ? x : y;
+#endif
+}
+
+/// max(m, x + y) of bytes, where sums below -128 count as -128.
+inline lanes_i8 largest_sum(lanes_i8 m, lanes_i8 x, lanes_i8 y) {
+#if defined(__AVX512BW__)
+  return __builtin_bit_cast(
+      lanes_i8, _mm512_max_epi8(__builtin_bit_cast(__m512i, m),
+                                _mm512_adds_epi8(__builtin_bit_cast(__m512i, x), __builtin_bit_cast(__m512i, y))));
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+  return __builtin_bit_cast(
+      lanes_i8, _mm256_max_epi8(__builtin_bit_cast(__m256i, m),
+                                _mm256_adds_epi8(__builtin_bit_cast(__m256i, x), __builtin_bit_cast(__m256i, y))));
+#else
+  for (int i = 0; i < register_bytes; ++i) {
+    const int sum = x[i] + y[i] < -128 ? -128 : x[i] + y[i];
+    if (sum > m[i]) m[i] = static_cast<std::int8_t>(sum);
+  }
+  return m;
+#endif
+}
+
+/// Bytes part * lane_count to (part + 1) * lane_count of a register as words.
+template <int Part>
+inline lanes_i32 widen_bytes(lanes_i8 x) {
+#if defined(__AVX512F__)
+  const __m128i bytes = _mm512_maskz_extracti32x4_epi32(0xF, __builtin_bit_cast(__m512i, x), Part);
+  return __builtin_bit_cast(lanes_i32, _mm512_maskz_cvtepi8_epi32(0xFFFF, bytes));
+#elif defined(__AVX2__)
+  const __m128i bytes = _mm256_extracti128_si256(__builtin_bit_cast(__m256i, x), Part / 2);
+  return __builtin_bit_cast(lanes_i32, _mm256_cvtepi8_epi32(Part % 2 == 0 ? bytes : _mm_srli_si128(bytes, 8)));
+#else
+  lanes_i32 r;
+  for (int i = 0; i < lane_count; ++i) r[i] = x[Part * lane_count + i];
+  return r;
+#endif
+}
+
+/// 2^e as FP32, -126 <= e <= 127.
+inline lanes_f32 power_of_two(lanes_i32 e) { return __builtin_bit_cast(lanes_f32, (e + 127) << 23); }
+
+/// A bit for each lane that is not zero.
+inline std::uint32_t nonzero_lanes(lanes_i32 x) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi32_mask(__builtin_bit_cast(__m512i, x), __builtin_bit_cast(__m512i, x));
+#else
+  std::uint32_t bits = 0;
+  for (int i = 0; i < lane_count; ++i) bits |= static_cast<std::uint32_t>(x[i] != 0) << i;
+  return bits;
+#endif
+}
+
+/// A bit for each lane whose magnitude is not in [least, most); NaN is not.
+inline std::uint32_t lanes_outside(lanes_f64 x, double least, double most) {
+#if defined(__AVX512F__)
+  const __m512d magnitude =
+      __builtin_bit_cast(__m512d, __builtin_bit_cast(lanes_i64, x) & static_cast<std::int64_t>(~std::uint64_t{0} >> 1));
+  return static_cast<std::uint32_t>(_mm512_cmp_pd_mask(magnitude, _mm512_set1_pd(least), _CMP_NGE_UQ) |
+                                    _mm512_cmp_pd_mask(magnitude, _mm512_set1_pd(most), _CMP_NLT_UQ));
+#elif defined(__AVX2__)
+  const __m256d magnitude =
+      __builtin_bit_cast(__m256d, __builtin_bit_cast(lanes_i64, x) & static_cast<std::int64_t>(~std::uint64_t{0} >> 1));
+  return static_cast<std::uint32_t>(
+      _mm256_movemask_pd(_mm256_or_pd(_mm256_cmp_pd(magnitude, _mm256_set1_pd(least), _CMP_NGE_UQ),
+                                      _mm256_cmp_pd(magnitude, _mm256_set1_pd(most), _CMP_NLT_UQ))));
+#else
+  std::uint32_t bits = 0;
+  for (int i = 0; i < lane_count / 2; ++i) {
+    const double m = x[i] < 0 ? -x[i] : x[i];
+    bits |= static_cast<std::uint32_t>(!(m >= least && m < most)) << i;
+  }
+  return bits;
 #endif
 }
 

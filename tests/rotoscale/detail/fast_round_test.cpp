@@ -38,7 +38,7 @@ int wrong_stochastic_codes(std::uint32_t u, std::uint32_t step, std::uint32_t wo
   lanes_u32 x, magnitudes;
   for (std::uint32_t l = 0; l < width; ++l) x[l] = u + l * step;
   magnitudes = x & fp32_magnitude_mask;
-  stochastic_magnitude<F>(magnitudes, lanes_u32{} + (word << (32 - count)));
+  stochastic_magnitude<F>(magnitudes, broadcast(word << (32 - count)));
   add_sign<F>(magnitudes, x);
   for (std::uint32_t l = 0; l < width; ++l) {
     const std::uint32_t bits = u + l * step;
