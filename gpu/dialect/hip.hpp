@@ -333,6 +333,17 @@ __device__ inline void wait_for_all_but() {
 #endif
 }
 
+/// Waits for the end of what was launched before, in a kernel that launch_behind may have put on the stream, and lets the
+/// kernel behind it be put on processors that become free. Every thread of such a kernel calls it before it reads or
+/// writes memory, so that an end of it is an end of all before.
+__device__ inline void wait_for_kernel_before() {
+#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\ngriddepcontrol.wait;" ::: "memory");
+#endif
+#endif
+}
+
 /// *to = max(*to, value), whole.
 __device__ inline void atomic_max(std::uint32_t* to, std::uint32_t value) {
 #if defined(ROTOSCALE_CUDA)

@@ -75,6 +75,13 @@ status launch(void (*kernel)(Parameter...), dim3 grid, dim3 block, std::size_t s
   return {};
 }
 
+/// As launch: host mode runs one kernel after the other.
+template <class... Parameter, class... Argument>
+status launch_behind(void (*kernel)(Parameter...), dim3 grid, dim3 block, std::size_t shared_bytes, stream s,
+                     Argument... arguments) {
+  return launch(kernel, grid, block, shared_bytes, s, arguments...);
+}
+
 #else
 
 /// May work be put on this stream? Not where its capture has failed; not on the null stream while another stream that
@@ -94,20 +101,50 @@ status check_code(void (*kernel)(Parameter...)) {
   return to_status(hipFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)));
 }
 
+/// Asks for shared memory above 48 KiB.
+inline status allow_shared(const void* function, std::size_t shared_bytes) {
+  if (shared_bytes <= 48 * 1024) return {};
+  return to_status(
+      hipFuncSetAttribute(function, hipFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
+}
+
 /// Arguments are converted to the kernel's parameters. Shared memory above 48 KiB is asked for.
 template <class... Parameter, class... Argument>
 status launch(void (*kernel)(Parameter...), dim3 grid, dim3 block, std::size_t shared_bytes, stream s,
               Argument... arguments) {
   const auto function = reinterpret_cast<const void*>(kernel);
-  if (shared_bytes > 48 * 1024) {
-    const hipError_t error =
-        hipFuncSetAttribute(function, hipFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
-    if (error != hipSuccess) return to_status(error);
-  }
+  if (status allowed = allow_shared(function, shared_bytes); !allowed.ok()) return allowed;
   return [&](Parameter... parameters) {
     void* addresses[] = {const_cast<void*>(static_cast<const void*>(&parameters))...};
     return to_status(hipLaunchKernel(function, grid, block, addresses, shared_bytes, native(s)));
   }(arguments...);
+}
+
+/// The same of a kernel that calls wait_for_kernel_before, behind another one that does: on NVIDIA it is brought to the
+/// processors while the one before ends, instead of after it.
+template <class... Parameter, class... Argument>
+status launch_behind(void (*kernel)(Parameter...), dim3 grid, dim3 block, std::size_t shared_bytes, stream s,
+                     Argument... arguments) {
+#if defined(ROTOSCALE_CUDA)
+  const auto function = reinterpret_cast<const void*>(kernel);
+  if (status allowed = allow_shared(function, shared_bytes); !allowed.ok()) return allowed;
+  return [&](Parameter... parameters) {
+    void* addresses[] = {const_cast<void*>(static_cast<const void*>(&parameters))...};
+    cudaLaunchAttribute early{};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = native(s);
+    config.attrs = &early;
+    config.numAttrs = 1;
+    return to_status(cudaLaunchKernelExC(&config, function, addresses));
+  }(arguments...);
+#else
+  return launch(kernel, grid, block, shared_bytes, s, arguments...);
+#endif
 }
 
 #endif

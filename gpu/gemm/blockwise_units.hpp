@@ -80,7 +80,10 @@ inline status run_blockwise(const gemm_operand& a, const gemm_operand& b, const 
   const int all_blocks = expand_blocks(rows, k);
   status s = expand(expand_int8_kernel, (rows + int8_rows(k) - 1) / int8_rows(k));
   if (s.ok()) s = multiply<operand_width::int8>(e.staging_a, e.staging_b, k, o, g, device, stream);
-  if (s.ok()) s = expand(expand_rest_kernel, all_blocks < checking_blocks ? all_blocks : checking_blocks);
+  if (s.ok()) {
+    s = launch_behind(expand_rest_kernel, blocks(all_blocks < checking_blocks ? all_blocks : checking_blocks),
+                      blocks(expand_threads), 0, stream, e);
+  }
   if (s.ok()) s = multiply<operand_width::e5m2>(e.e5m2_a, e.e5m2_b, k, o, g, device, stream);
   if (!s.ok()) return s;
   constexpr int owned_rows = 4, tile = 16 * owned_rows;

@@ -154,6 +154,7 @@ __device__ inline void store_e5m2(const expand_arguments& p, const expand_place&
 }
 
 [[maybe_unused]] static __global__ void __launch_bounds__(expand_threads) expand_e5m2_kernel(const expand_arguments p) {
+  wait_for_kernel_before();
   const int lane = static_cast<int>(thread_index().x) % 32;
   const expand_place at = place_of(p, static_cast<int>(block_index().x));
   if (at.index >= p.a.rows + p.b.rows) return;
@@ -222,6 +223,7 @@ __device__ inline void store_bf16(const expand_arguments& p, const expand_place&
 /// Second expansion: if a row does not fit int8, int8 rows also as E5M2; if one does not fit E5M2, all as BF16. Usually
 /// blocks return at once.
 [[maybe_unused]] static __global__ void __launch_bounds__(expand_threads) expand_rest_kernel(const expand_arguments p) {
+  wait_for_kernel_before();
   const int thread = static_cast<int>(thread_index().x), lane = thread % 32, rows = p.a.rows + p.b.rows;
   operand_width widest = operand_width::bf16;
   if (p.widths != nullptr)

@@ -51,6 +51,7 @@ ROTOSCALE_HD constexpr int int8_rows(int k) { return expand_segments / int8_segm
 /// too great shows when the row has been written: it is written again.
 [[maybe_unused]] static __global__ void __launch_bounds__(expand_threads, 4)
     expand_int8_kernel(const expand_arguments p) {
+  wait_for_kernel_before();
   struct squares_of_block {
     std::uint32_t of[expand_segments];
   };

@@ -45,7 +45,11 @@ inline status run_expanded(const gemm_problem& p, const gemm_choice& c, std::uin
              : expand(expand_e5m2_kernel, all_blocks);
   }
   if (s.ok() && int8) s = multiply<operand_width::int8>(e.staging_a, e.staging_b, k, narrow, g, device, stream);
-  if (s.ok()) s = expand(expand_rest_kernel, folds && all_blocks > checking_blocks ? checking_blocks : all_blocks);
+  if (s.ok()) {
+    const dim3 grid = blocks(folds && all_blocks > checking_blocks ? checking_blocks : all_blocks);
+    s = folds ? launch_behind(expand_rest_kernel, grid, blocks(expand_threads), 0, stream, e)
+              : launch(expand_rest_kernel, grid, blocks(expand_threads), 0, stream, e);
+  }
   if (s.ok() && folds) s = multiply<operand_width::e5m2>(e.e5m2_a, e.e5m2_b, k, narrow, g, device, stream);
   g.k_boxes = (2 * k + 127) / 128;
   g.part_boxes = parts.part_k / 64;

@@ -300,6 +300,7 @@ __device__ inline void run_block(const CUtensorMap& map_a, const CUtensorMap& ma
   const std::uint32_t rank = Tile::blocks == 1 ? 0 : cluster_rank();
   const int worker = static_cast<int>(blockIdx.x) / Tile::blocks, workers = static_cast<int>(gridDim.x) / Tile::blocks;
   tile_widths widths{p.widths == nullptr ? nullptr : width_words, (p.m + window_tile - 1) / window_tile};
+  wait_for_kernel_before();
   if (p.widths != nullptr) {
     const operand_width widest = widths.fill(p);
     if (widest < Tile::width || (widest == p.min_width && widest != Tile::width)) return;  // no tile is this kernel's

@@ -48,15 +48,17 @@ auto choose_kernel(const gemm_arguments& g) {
                            : sm90::gemm_kernel<Tile, output_mode::general>;
 }
 
-/// As many blocks as have work, at most one a processor.
+/// As many blocks as have work, at most one a processor. `behind`: behind a kernel of an expansion.
 template <class Tile>
 status launch_tiles(const CUtensorMap& a, const CUtensorMap& b, const gemm_arguments& g, const device_info& device,
-                    stream s) {
+                    stream s, bool behind = false) {
   const auto tiles_along = [](int extent, int tile) { return (extent + tile - 1) / tile; };
   const int work = tiles_along(g.m, Tile::rows) * tiles_along(g.n, Tile::all_columns) * g.parts,
             most = device.processors / Tile::blocks;
-  return launch(choose_kernel<Tile>(g), blocks(Tile::blocks * (work < most ? work : most)), blocks(sm90::threads),
-                static_cast<std::size_t>(Tile::shared_size(g.stages)), s, a, b, g);
+  const auto kernel = choose_kernel<Tile>(g);
+  const dim3 grid = blocks(Tile::blocks * (work < most ? work : most)), block = blocks(sm90::threads);
+  const auto shared = static_cast<std::size_t>(Tile::shared_size(g.stages));
+  return behind ? launch_behind(kernel, grid, block, shared, s, a, b, g) : launch(kernel, grid, block, shared, s, a, b, g);
 }
 
 template <class Tile>
@@ -68,7 +70,7 @@ status multiply_in_tiles(const std::uint8_t* a, const std::uint8_t* b, int k, co
       !make_map(map_b, b, g.n, row_bytes, row_bytes, Tile::box_b)) {
     return {error_code::device_error, "", "the driver made no tensor map"};
   }
-  return launch_tiles<Tile>(map_a, map_b, g, device, s);
+  return launch_tiles<Tile>(map_a, map_b, g, device, s, true);
 }
 
 template <operand_width Width, int Promotion>
