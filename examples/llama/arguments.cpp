@@ -188,12 +188,27 @@ void define_outputs(CLI::App& train, arguments& a) {
   train.add_flag("--no-progress", a.no_progress, "no progress line on a terminal")->group("run");
 }
 
+/// What a run's memory is, beside what its options ask for.
+void define_memory(CLI::App& sub, arguments& a) {
+  sub.add_option("--memory-limit", a.session.memory_limit, "most bytes of all memory, e.g. 4GiB; 0: no limit")
+      ->transform(CLI::AsSizeValue(false))
+      ->group("run");
+  sub.add_option(
+         "--async-checkpoints", a.session.async_checkpoints,
+         "on: steps go on while a checkpoint is written from a copy in host memory, 12 bytes for each number that "
+         "trains; auto: where that fits --memory-limit and half of the machine's memory; off")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str()
+      ->group("run");
+}
+
 void define_plan(CLI::App& app, arguments& a) {
   CLI::App* plan = app.add_subcommand("plan", "the memory that train would take with these options");
   define_config(*plan, a);
   plan->add_option("--model-config", a.model_config, "model shape from a Hugging Face config.json")->group("run");
   plan->add_option("--recipe", a.schedule_override, "same as --schedule")->group("run");
   plan->add_option("--statistics-every", a.statistics_every, "as train's; 0 needs no memory")->group("run");
+  define_memory(*plan, a);
   define_run(*plan, a);
   define_device(*plan, a.device);
 }
@@ -221,9 +236,7 @@ void define(CLI::App& app, arguments& a) {
                    "A:B: digests of what each operation leaves in these steps, for replay")
       ->group("run");
   define_outputs(*train, a);
-  train->add_option("--memory-limit", a.session.memory_limit, "most bytes of all memory, e.g. 4GiB; 0: no limit")
-      ->transform(CLI::AsSizeValue(false))
-      ->group("run");
+  define_memory(*train, a);
   define_warm_up(*train, a);
   train
       ->add_option(
@@ -350,7 +363,7 @@ void check_resume_flags(int argc, char** argv) {
                                             "--data",      "--out",           "--adapter",      "--memory-limit",
                                             "--device",    "--tokenizer",     "--init",         "--device-number",
                                             "--no-graphs", "--wait-for-each", "--digest-steps", "--statistics-every",
-                                            "--roof",      "--csv",           "--tensorboard"};
+                                            "--roof",      "--csv",           "--tensorboard",  "--async-checkpoints"};
   for (int i = 2; i < argc; ++i) {
     const std::string word = argv[i];
     if (!word.starts_with("--")) continue;

@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "exit_codes.hpp"
+#include "loading_failure.hpp"
 #include "merge.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
 #include "rotoscale/llama/recipe_fit.hpp"
@@ -56,15 +57,11 @@ struct loaded_model {
     o.model.training = false;
     o.model.cache = cache;
     o.model.lora = state.run.lora;
-    session = std::make_unique<llama::session>(*ops, state.run.model, o, std::vector{recipe});
-    // Weights are quantized when they are read: with the checkpoint's random words and scales, those that were frozen
-    // with the words of when the run began.
-    nn::step_inputs now = inputs();
-    if (adapters == path) now.step = 0;
-    session->set_inputs(now);
-    if (own_recipe) llama::read_scales(path, *session);
-    llama::read_weights(weights, *session);
-    if (!adapters.empty()) llama::read_adapters(adapters, *session);
+    const nn::memory_plan plan = llama::plan_session(*ops, state.run.model, o, {recipe});
+    with_plan(plan, [&] {
+      session = std::make_unique<llama::session>(*ops, state.run.model, o, std::vector{recipe});
+      read_tensors();
+    });
   }
 
   nn::step_inputs inputs() const {
@@ -75,6 +72,16 @@ struct loaded_model {
   }
 
  private:
+  void read_tensors() {
+    // Weights are quantized when they are read: with the checkpoint's random words and scales, those that were frozen
+    // with the words of when the run began.
+    nn::step_inputs now = inputs();
+    if (adapters == path) now.step = 0;
+    session->set_inputs(now);
+    if (own_recipe) llama::read_scales(path, *session);
+    llama::read_weights(weights, *session);
+    if (!adapters.empty()) llama::read_adapters(adapters, *session);
+  }
   /// --checkpoint is a model, with or without --adapter beside it, or adapters that say what they stand beside.
   void find_parts(const arguments& a, bool own) {
     if (llama::is_adapter(path)) {

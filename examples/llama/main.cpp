@@ -13,6 +13,7 @@
 #include "checkpoint_commands.hpp"
 #include "clock.hpp"
 #include "exit_codes.hpp"
+#include "loading_failure.hpp"
 #include "profile.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
 
@@ -103,9 +104,12 @@ int train(int argc, char** argv, arguments& a) {
 int plan(const arguments& a) {
   const trainer_state state = begin(a);
   const auto ops = make_backend(a.device);
-  std::cout << memory_table(llama::plan_session(*ops, state.run.model,
-                                                session_options_for(state.run, 0, a.statistics_every.value_or(1) > 0),
-                                                recipes_of(state.phases)));
+  const nn::memory_plan planned =
+      llama::plan_session(*ops, state.run.model,
+                          session_options_for(state.run, a.session.memory_limit, a.statistics_every.value_or(1) > 0,
+                                              a.session.async_checkpoints),
+                          recipes_of(state.phases));
+  std::cout << memory_table(planned) << checkpoint_line(planned);
   return exit_ok;
 }
 
@@ -147,6 +151,11 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     std::cerr
         << "mini-llama: out of memory; plan says what a run takes, and --memory-limit refuses one that takes more\n";
+    return llama_program::exit_device;
+  } catch (const llama_program::loading_failure& e) {
+    std::cerr << "mini-llama: the device failed while the model was loaded (" << e.what()
+              << "); nothing is written; its memory, by category:\n"
+              << llama_program::memory_table(e.plan());
     return llama_program::exit_device;
   } catch (const nn::backend_error& e) {
     std::cerr << "mini-llama: " << e.what() << "\n";

@@ -18,6 +18,7 @@ class device_backend final : public nn::backend {
 
   std::string description() const override { return description_; }
   int threads() const override { return 1; }
+  bool runs_at_once() const override { return device_.arch == arch::host; }
   std::span<const nn::operation_contract> contracts() const override { return nn::reference_contracts; }
   std::optional<nn::gemm_contract> contract(const nn::gemm_recipe& gemm, index_t rows, index_t cols,
                                             index_t k) const override;

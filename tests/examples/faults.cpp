@@ -6,6 +6,8 @@
 //   FAULTS_KILL_AT=N    SIGKILL in place of call N (from 1); of a write or pwrite the first half is done
 //   FAULTS_MEMORY=N     aligned allocations of N bytes and more, a model's arenas, fail
 //   FAULTS_FULL_AT=N    from byte N on, all calls together, writing says ENOSPC
+//   FAULTS_FULL_IN=PART  only in paths that hold this
+//   FAULTS_SLOW=N       each fsync takes N milliseconds more
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -80,6 +82,8 @@ ssize_t write_with_faults(const char* call, int fd, std::size_t count, const Wri
     if (write(count / 2) >= 0) ::raise(SIGKILL);
   }
   static const long full_at = number_in("FAULTS_FULL_AT");
+  static const char* const part = ::getenv("FAULTS_FULL_IN");
+  if (part != nullptr && path.find(part) == path.npos) return write(count);
   const long before = bytes.fetch_add(static_cast<long>(count));
   if (full_at < 0 || before + static_cast<long>(count) <= full_at) return write(count);
   if (before < full_at) return write(static_cast<std::size_t>(full_at - before));
@@ -130,6 +134,8 @@ int ftruncate(int fd, off_t size) {
 
 int fsync(int fd) {
   visit("fsync", path_of(fd));
+  static const long slow = number_in("FAULTS_SLOW");
+  if (slow > 0) ::usleep(static_cast<useconds_t>(slow) * 1000);
   return next<int (*)(int)>("fsync")(fd);
 }
 

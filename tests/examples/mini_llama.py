@@ -934,14 +934,16 @@ class BadCheckpoints(Scratch):
 
 class Memory(Scratch):
     def plan(self, *more, **options):
-        rows = [line.split() for line in self.succeed("plan", *as_flags({**SHAPE, **TRAIN, **options}), *more).splitlines()]
-        return {row[0]: int(row[1]) for row in rows}
+        *rows, last = [line.split() for line in self.succeed("plan", *as_flags({**SHAPE, **TRAIN, "steps": 8, **options}), *more).splitlines()]
+        plan = {row[0]: int(row[1]) for row in rows}
+        self.assertEqual(last[:2], ["checkpoints", "asynchronous:" if plan["snapshot"] else "synchronous:"])
+        return plan
 
     def test_the_plan_is_what_a_run_takes(self):
         for schedule in ("fp32", "bf16", "mxfp4_h16_heal"):
             plan = self.plan(schedule=schedule)
             self.assertEqual(list(plan), ["weights", "masters", "gradients", "moments", "quantized", "adapters", "stash",
-                                          "activations", "workspace", "total"])
+                                          "activations", "workspace", "snapshot", "total"])
             self.assertEqual(plan["total"], sum(plan.values()) - plan["total"])
             self.train(schedule, schedule=schedule)
             memory = records(self.folder / schedule / "log.jsonl", "start")[0]["memory"]
@@ -960,6 +962,23 @@ class Memory(Scratch):
         self.assertEqual(table[-1].split()[:2], ["total", str(total)])
         self.assertIn("--memory-limit", line)
         self.assertEqual(tree_of(self.folder), before)
+
+    def test_a_snapshot_is_taken_where_it_fits(self):
+        some = {"checkpoint_every": 4, "steps": 8, "schedule": "bf16"}
+        self.assertEqual(self.plan(**{**some, "checkpoint_every": 8})["snapshot"], 0)  # no step follows
+        plan = self.plan(**some)
+        self.assertGreater(plan["snapshot"], plan["masters"] + plan["moments"])  # and scales
+        self.assertEqual(self.plan("--memory-limit", plan["total"], **some), plan)
+        without = {**plan, "snapshot": 0, "total": plan["total"] - plan["snapshot"]}
+        self.assertEqual(self.plan("--memory-limit", plan["total"] - 1, **some), without)
+        self.assertEqual(self.plan("--async-checkpoints", "off", **some), without)
+        self.assertEqual(self.plan("--async-checkpoints", "on", **{**some, "checkpoint_every": 0}), plan)
+        self.train("run", "--memory-limit", plan["total"] - 1, **some)
+        memory = records(self.folder / "run/log.jsonl", "start")[0]["memory"]
+        self.assertEqual({name: entry["peak"] for name, entry in memory.items()}, without)
+        done = self.run_program(*self.train_command("out", "--memory-limit", plan["total"] - 1, "--async-checkpoints", "on", **some))
+        self.assertEqual((done.returncode, done.stderr.splitlines()[-2].split()[1]), (2, str(plan["total"])))
+        self.refuse(self.train_command("out", "--async-checkpoints", "never"), "--async-checkpoints", "never")
 
     def test_activations_in_bf16_take_less(self):
         self.write("narrow.json", {"activations": "bf16"})

@@ -75,7 +75,7 @@ class Runs(Scratch):
             self.assertIn(part, line)
         self.assertEqual([row.split()[0] for row in table],
                          ["weights", "masters", "gradients", "moments", "quantized", "adapters", "stash", "activations",
-                          "workspace", "total"])
+                          "workspace", "snapshot", "total"])
 
     def assert_little_is_lost(self, out="run"):
         """The last resume began at the newest checkpoint of which the log knew."""
@@ -169,9 +169,15 @@ class Kill(Runs):
     def test_order_of_writes_through_a_loss_of_power(self):
         calls = self.trace()
         parent = os.path.dirname
+        # Records up to each step's, behind which its checkpoint follows; more may be written meanwhile.
+        before = {r["step"]: number for number, r in enumerate(records(self.folder / "traced/log.jsonl"), 1)
+                  if r["event"] in ("step", "eval")}
         unwritten, unlisted = set(), set()  # files with data, directories with entries that are not on disk
-        renamed = 0
+        renamed, logged, flushed = 0, 0, 0
         for call, path, more in calls:
+            if path == "run/log.jsonl":
+                logged += call == "write"
+                flushed = logged if call == "fsync" else flushed
             if call in ("write", "truncate"):
                 unwritten.add(path)
             elif call in ("create", "mkdir"):
@@ -184,7 +190,7 @@ class Kill(Runs):
                 below = [p for p in unwritten | unlisted if p == path or p.startswith(path + "/")]
                 self.assertEqual(below, [], f"not on disk when it was renamed to {more}")
                 if more.startswith("run/checkpoints/step-") and "/" not in more[len("run/checkpoints/"):]:
-                    self.assertNotIn("run/log.jsonl", unwritten, "the log behind a checkpoint")
+                    self.assertGreaterEqual(flushed, before[int(more[-9:])], "the log behind a checkpoint")
                     self.assertNotIn("run", unlisted, "the directory of checkpoints itself")
                 unlisted |= {parent(path), parent(more)}
             elif call == "remove" and "/step-" in path and ".tmp-" not in path:
@@ -208,20 +214,23 @@ class Full(Runs):
         code, *_ = self.with_faults(self.command("traced"), FAULTS_TRACE=self.folder / "trace")
         if code != 0 or not (self.folder / "trace").exists():
             self.skipTest("no library can be preloaded here")
-        written, begin, end = 0, None, None
+        written, begin, end = 0, None, None  # of the second checkpoint, which is as long as the first
         for line in (self.folder / "trace").read_text().splitlines():
             call, path, more = line.split("\t")
             if call != "write":
                 continue
             if path.startswith("traced/checkpoints/.step-000000004"):
                 begin = written if begin is None else begin
-                end = written + int(more)
+                end = (begin if end is None else end) + int(more)
             written += int(more)
         draw = random.Random(3)
-        for full_at in [begin, begin + 1, end - 1, *(draw.randrange(begin, end) for _ in range(5))]:
-            with self.subTest(full_at=full_at):
+        # Steps go on meanwhile, and their log has clocks: to the byte only where the log's disk has room.
+        size = end - begin
+        chosen = [(at, "/checkpoints/") for at in (size, size + 1, 2 * size - 1, *(size + draw.randrange(size) for _ in range(3)))]
+        for full_at, part in [*chosen, *((draw.randrange(begin, end), "") for _ in range(3))]:
+            with self.subTest(full_at=full_at, part=part):
                 shutil.rmtree(self.folder / "run", ignore_errors=True)
-                code, _, said = self.with_faults(self.command(), FAULTS_FULL_AT=full_at)
+                code, _, said = self.with_faults(self.command(), FAULTS_FULL_AT=full_at, FAULTS_FULL_IN=part)
                 self.check_full_disk(code, said)
                 self.succeed(*self.command())
                 self.assert_like_unbroken()
@@ -246,6 +255,77 @@ class Full(Runs):
         self.assert_like_unbroken("copy")
 
 
+class Asynchronous(Runs):
+    OPTIONS = {"steps": 12, "checkpoint_every": 4, "keep_checkpoints": 9, "eval_every": 50, "schedule": "fp8_amd", "batch": 1,
+               "eval_windows": 1, "final_eval_windows": 1}
+
+    def slow(self, out, *more, milliseconds=50, **options):
+        code, _, said = self.with_faults(self.command(out, *more, **options), FAULTS_SLOW=milliseconds)
+        self.assertEqual((code, said), (0, ""))
+        return records(self.folder / out / "log.jsonl")
+
+    def test_steps_go_on_while_a_checkpoint_is_written(self):
+        self.unbroken()
+        at = {}
+        for out, *more in (("on", "on"), ("off", "off"), ("device", "on", "--device", "host")):
+            if out == "device" and self.run_program("plan", "--device", "host").returncode != 0:
+                continue
+            log = self.slow(out, "--async-checkpoints", *more)
+            self.assert_like_unbroken(out)
+            told = [(r["event"], r["step"]) for r in log if r["event"] in ("step", "checkpoint")]
+            at[out] = {name: i for i, name in enumerate(told)}
+            written = [r for r in log if r["event"] == "checkpoint"]
+            self.assertEqual([r["step"] for r in written], [4, 8, 12])
+            for r in written:
+                if out == "off":
+                    self.assertEqual(r["seconds"], r["wait_seconds"])
+                    self.assertEqual(at[out]["checkpoint", r["step"]], at[out]["step", r["step"]] + 1)
+                    continue
+                self.assertGreater(r["seconds"], 0.2)
+                if r["step"] == 12:
+                    continue
+                self.assertLess(at[out]["step", r["step"] + 1], at[out]["checkpoint", r["step"]])
+
+    def test_the_log_says_how_long_steps_waited(self):
+        log = self.slow("run", milliseconds=5, batch=32, num_hidden_layers=4, steps=8, max_epochs=9)
+        written = [r for r in log if r["event"] == "checkpoint"]
+        self.assertEqual([r["step"] for r in written], [4, 8])
+        first = written[0]
+        between = [r["seconds"] for r in log if r["event"] == "step" and r["step"] in (4, 8)]
+        if between[1] - between[0] < 1.5 * first["seconds"]:
+            self.skipTest("steps are too short here, or files too slow")
+        self.assertLess(first["wait_seconds"], first["seconds"] / 2)
+
+    def test_a_failure_is_told_with_what_follows(self):
+        """At the next checkpoint, at the end, by a signal: the disk is full whatever waits for the checkpoint."""
+        for stop, options in ((12, {}), (5, {}), (4, {})):
+            shutil.rmtree(self.folder / "run", ignore_errors=True)
+            code, out, said = self.with_faults(self.command("run", "--stop-at", stop, **options), FAULTS_FULL_AT=1000, FAULTS_SLOW=20,
+                                               FAULTS_FULL_IN="/checkpoints/")
+            self.assertEqual((code, out), (2, ""), said)
+            self.assertRegex(said, r"\Amini-llama: run/checkpoints/[^\n]*No space left on device; when that is mended: "
+                                   r"mini-llama train --resume run\n\Z")
+            self.assertEqual(list((self.folder / "run/checkpoints").iterdir()), [])
+            self.assertEqual(records(self.folder / "run/log.jsonl", "checkpoint"), [])
+            self.assertEqual(records(self.folder / "run/log.jsonl", "end"), [])
+
+    def test_a_signal_waits(self):
+        self.unbroken()
+        command = self.command("run", **{**self.OPTIONS, "steps": 400, "checkpoint_every": 4, "max_epochs": 20})
+        child = self.start(command, LD_PRELOAD=FAULTS, FAULTS_SLOW="300")
+        Signals.wait_for(self, child, 6)
+        child.send_signal(signal.SIGTERM)
+        _, said = child.communicate(timeout=60)
+        self.assertEqual(child.returncode, 4, said)
+        log = records(self.folder / "run/log.jsonl")
+        saved = [r["step"] for r in log if r["event"] == "checkpoint"]
+        self.assertEqual(saved, sorted({4, *saved, log[-1]["step"]}))
+        self.assertEqual(log[-2]["event"], "checkpoint")
+        for step in saved:
+            self.assertTrue(self.checkpoint("run", step).exists())
+        self.assertEqual([p for p in (self.folder / "run").rglob(".*")], [])
+
+
 class Device(Runs):
     OPTIONS = {"steps": 6, "checkpoint_every": 2, "eval_every": 3, "schedule": "fp8_amd", "batch": 1, "sequence": 32,
                "eval_windows": 1, "final_eval_windows": 1}
@@ -265,25 +345,29 @@ class Device(Runs):
         self.assert_like_unbroken()
 
     def test_a_lost_device_leaves_the_last_checkpoint(self):
-        """At copies of the first steps, of an evaluation and of checkpoints."""
+        """At copies while weights are loaded, of the first steps, of an evaluation and of checkpoints."""
         self.unbroken()
         if self.run_program("plan", "--device", "host").returncode != 0:
             self.skipTest("no host mode")
-        steps = set()
+        steps, loading = set(), set()
         command = self.command("run", "--device", "host")
-        for copies in (150, 200, 250, 300, 10 ** 6):
+        for copies in (3, 40, 60, 80, 100, 120, 10 ** 6):
             child = self.start(command, ROTOSCALE_HOST_LOST_AT=str(copies))
             out, said = child.communicate(timeout=120)
             if child.returncode == 0:
                 break
             self.assertEqual((child.returncode, out), (5, ""), said)
-            if (self.folder / "run/log.jsonl").exists():
+            if "loaded" not in said:
                 self.assert_memory_table(said, "the device failed behind step ", "--resume run")
                 end = records(self.folder / "run/log.jsonl")[-1]
                 self.assertEqual((end["event"], end["status"]), ("end", "failed"))
                 steps.add(end["step"])
+            else:
+                self.assert_memory_table(said, "the device failed while the model was loaded (", "nothing is written")
+                loading.add(copies)
         self.assertEqual(child.returncode, 0)
         self.assertGreater(len(steps), 1)
+        self.assertGreater(len(loading), 0)
         self.assert_like_unbroken()
 
 

@@ -21,18 +21,25 @@ extern "C" void note_signal(int signal) {
 
 signal_guard::signal_guard() {
   noted = 0;
-  for (std::size_t i = 0; i < handled.size(); ++i) {
+  for (std::size_t i = 0; i < handled_signals.size(); ++i) {
     struct sigaction action {};
     action.sa_handler = note_signal;
     action.sa_flags = SA_RESTART;
     ::sigemptyset(&action.sa_mask);
-    ::sigaction(handled[i], nullptr, &before_[i]);
-    if (before_[i].sa_handler != SIG_IGN) ::sigaction(handled[i], &action, nullptr);
+    ::sigaction(handled_signals[i], nullptr, &before_[i]);
+    if (before_[i].sa_handler != SIG_IGN) ::sigaction(handled_signals[i], &action, nullptr);
   }
 }
 
 signal_guard::~signal_guard() {
-  for (std::size_t i = 0; i < handled.size(); ++i) ::sigaction(handled[i], &before_[i], nullptr);
+  for (std::size_t i = 0; i < handled_signals.size(); ++i) ::sigaction(handled_signals[i], &before_[i], nullptr);
+}
+
+signals_blocked::signals_blocked() {
+  sigset_t blocked;
+  ::sigemptyset(&blocked);
+  for (const int signal : handled_signals) ::sigaddset(&blocked, signal);
+  ::pthread_sigmask(SIG_BLOCK, &blocked, &before_);
 }
 
 void throw_if_interrupted() {

@@ -15,6 +15,9 @@ struct interruption {
   int signal = 0;
 };
 
+/// What ends a run at the next safe place.
+inline constexpr std::array<int, 3> handled_signals = {SIGTERM, SIGINT, SIGHUP};
+
 /// While one exists, the first of these signals is only noted; a second one ends the process at once, as if nobody had
 /// handled it. A signal that was ignored before (nohup) stays ignored. One at a time.
 class signal_guard {
@@ -25,8 +28,19 @@ class signal_guard {
   ~signal_guard();
 
  private:
-  static constexpr std::array<int, 3> handled = {SIGTERM, SIGINT, SIGHUP};
-  std::array<struct sigaction, handled.size()> before_{};
+  std::array<struct sigaction, handled_signals.size()> before_{};
+};
+
+/// While one exists, this thread and those that it starts leave these signals to others.
+class signals_blocked {
+ public:
+  signals_blocked();
+  signals_blocked(const signals_blocked&) = delete;
+  signals_blocked& operator=(const signals_blocked&) = delete;
+  ~signals_blocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
 };
 
 /// Throws interruption if a signal has been noted.

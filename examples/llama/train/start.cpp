@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "clock.hpp"
+#include "loading_failure.hpp"
 #include "merge.hpp"
 #include "rotoscale/io/atomic_file.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
@@ -44,7 +45,7 @@ trainer::trainer(nn::backend& ops, trainer_state state, const session_options& s
 void trainer::build_model(const fs::path& checkpoint) {
   model_.reset();  // there is room for one
   llama::session_options options =
-      session_options_for(state_.run, session_.memory_limit, session_.statistics_every > 0);
+      session_options_for(state_.run, session_.memory_limit, session_.statistics_every > 0, session_.async_checkpoints);
   options.documents = text_.has_documents();
   std::vector<nn::recipe> recipes = recipes_of(state_.phases);
   if (state_.step == 0 && session_.synthetic_warmup > 0) {
@@ -58,7 +59,20 @@ void trainer::build_model(const fs::path& checkpoint) {
   if (!state_.run.adapter.empty() && checkpoint.empty()) {
     llama::check_adapters(find_adapter(state_.run.adapter), state_.run.model, *state_.run.lora);
   }
-  model_ = std::make_unique<llama::session>(*ops_, state_.run.model, options, recipes);
+  const nn::memory_plan plan = llama::plan_session(*ops_, state_.run.model, options, recipes);
+  with_plan(plan, [&] {
+    model_ = std::make_unique<llama::session>(*ops_, state_.run.model, options, recipes);
+    load_model(checkpoint);
+  });
+  text_.prepare((state_.step + state_.skipped_steps) * state_.run.train.batch * state_.run.train.accumulate);
+  flops_per_token_ = model_flops_per_token(model_->model(), state_.run.train.sequence);
+  saved_step_ = checkpoint.empty() || state_.evaluation_due ? -1 : state_.step;
+  start_ = now_seconds();
+  start_step_ = state_.step;
+}
+
+/// Its tensors, and the recipe of state_.
+void trainer::load_model(const fs::path& checkpoint) {
   nn::step_inputs loading;  // the same for a run and its continuation
   loading.seed = state_.run.train.seed;
   model_->set_inputs(loading);
@@ -70,11 +84,6 @@ void trainer::build_model(const fs::path& checkpoint) {
   // The phase of the last step done: where the next one is in another phase, train() switches as an unbroken run does.
   if (state_.phase != 0) model_->use(state_.recipe());
   if (!checkpoint.empty()) read_tensors(checkpoint, *model_);
-  text_.prepare((state_.step + state_.skipped_steps) * state_.run.train.batch * state_.run.train.accumulate);
-  flops_per_token_ = model_flops_per_token(model_->model(), state_.run.train.sequence);
-  saved_step_ = checkpoint.empty() || state_.evaluation_due ? -1 : state_.step;
-  start_ = now_seconds();
-  start_step_ = state_.step;
 }
 
 /// The weights of --init; frozen ones are quantized here, under every recipe of the run.
@@ -191,7 +200,7 @@ void trainer::begin_log() {
   if (from_ && state_.step > 0) {
     // The run must not depend on the one that it continues: a kill would leave nothing here to go on from.
     io::make_directories(files_.checkpoints());
-    write_checkpoint();
+    write_checkpoint(state_, *model_);
   }
   try {
     if (!from_) {

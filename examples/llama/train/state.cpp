@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/state.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -18,6 +20,12 @@ namespace rotoscale::llama_program {
 namespace fs = std::filesystem;
 
 namespace {
+
+/// Bytes of the machine's memory; 0: unknown.
+std::size_t host_memory() {
+  const long pages = ::sysconf(_SC_PHYS_PAGES), size = ::sysconf(_SC_PAGESIZE);
+  return pages > 0 && size > 0 ? static_cast<std::size_t>(pages) * static_cast<std::size_t>(size) : 0;
+}
 
 /// Before anything of the run is allocated: a trigger that never fires.
 void check_triggers(const std::vector<nn::resolved_phase>& phases, const run_options& run, const std::string& where) {
@@ -84,7 +92,8 @@ trainer_state read_trainer_state(const fs::path& checkpoint) {
   return state;
 }
 
-llama::session_options session_options_for(const run_options& run, std::size_t memory_limit, bool statistics) {
+llama::session_options session_options_for(const run_options& run, std::size_t memory_limit, bool statistics,
+                                           const std::string& async_checkpoints) {
   const train_options& t = run.train;
   llama::session_options o;
   o.model.batch = t.batch;
@@ -98,6 +107,11 @@ llama::session_options session_options_for(const run_options& run, std::size_t m
   o.optimizer = {static_cast<float>(t.beta1), static_cast<float>(t.beta2), static_cast<float>(t.epsilon),
                  static_cast<float>(t.weight_decay), t.clip};
   o.memory_limit = memory_limit;
+  // Behind the only checkpoint there is no step to go on with.
+  const bool goes_on = t.checkpoint_every > 0 && t.checkpoint_every < t.steps;
+  if (async_checkpoints == "on") o.snapshot = llama::snapshot_use::required;
+  if (async_checkpoints == "auto" && goes_on) o.snapshot = llama::snapshot_use::if_it_fits;
+  o.host_memory = host_memory();
   return o;
 }
 
@@ -126,6 +140,13 @@ std::string memory_table(const nn::memory_plan& plan) {
   line("total", plan.total());
   return table;
 }
+
+std::string checkpoint_line(const nn::memory_plan& plan) {
+  const bool async = plan[nn::memory_category::snapshot] != 0;
+  return std::string("checkpoints  ") +
+         (async ? "asynchronous: steps go on while one is written\n" : "synchronous: steps wait for each\n");
+}
+
 double decay_steps(const train_options& o) { return static_cast<double>(o.decay_steps > 0 ? o.decay_steps : o.steps); }
 
 double warmup_steps(const train_options& o) {

@@ -79,13 +79,17 @@ trainer_state read_trainer_state(const std::filesystem::path& checkpoint);
 /// Throws io::error where a recipe does not suit the shapes of a pass, or a frozen base.
 void check_recipe(const run_options& run, const nn::recipe& r, const std::string& where);
 
-/// What a run asks of its session; with `statistics` also room for those of an observed step.
-llama::session_options session_options_for(const run_options& run, std::size_t memory_limit, bool statistics);
+/// What a run asks of its session; `async_checkpoints`: auto, on or off; with `statistics` also room for those of an
+/// observed step.
+llama::session_options session_options_for(const run_options& run, std::size_t memory_limit, bool statistics,
+                                           const std::string& async_checkpoints = "off");
 /// In the order of their use, those that gradients are compared with included.
 std::vector<nn::recipe> recipes_of(const std::vector<nn::resolved_phase>& phases);
 
 /// Bytes by category, a line each, and their sum.
 std::string memory_table(const nn::memory_plan& plan);
+/// How a run with that plan writes its checkpoints, a line.
+std::string checkpoint_line(const nn::memory_plan& plan);
 
 /// Optimizer steps of the linear warm-up, and from the first step to the end of the cosine.
 double warmup_steps(const train_options& options);

@@ -9,6 +9,7 @@
 
 #include "clock.hpp"
 #include "exit_codes.hpp"
+#include "loading_failure.hpp"
 #include "rotoscale/io/atomic_file.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
 #include "rotoscale/llama/schedule.hpp"
@@ -44,6 +45,7 @@ std::optional<std::string> trainer::train_step() {
   const double loading = now_seconds() - start;
   if (session_.watcher != nullptr) session_.watcher->begin(state_.step + 1);
   model_->train_step(step_inputs_for(state_), data.tokens, data.targets, data.document_starts, observes());
+  release_checkpoint();
   const nn::step_state r = model_->finish_step();
   if (session_.watcher != nullptr) session_.watcher->end();
   const double loss = r.mean_loss();
@@ -110,23 +112,6 @@ double trainer::log_evaluation() {
   return e.loss;
 }
 
-void trainer::write_checkpoint() {
-  const auto add_files = [&](const fs::path& directory) {
-    if (!state_.run.lora) tokenizer_.write(directory, state_.run.model.max_position_embeddings);
-  };
-  llama::write_checkpoint(files_.checkpoint(state_.step), *model_, io::to_json(state_), state_.run.init, add_files);
-}
-
-void trainer::save_checkpoint(bool is_extra) {
-  io::make_directories(files_.checkpoints());
-  const fs::path path = files_.checkpoint(state_.step);
-  log_->flush();  // what a checkpoint follows is on disk before it
-  write_checkpoint();
-  saved_step_ = state_.step;
-  log_->write({{"event", "checkpoint"}, {"step", state_.step}, {"path", path.string()}});
-  files_.prune(state_.step, is_extra, state_.run.train);
-}
-
 void trainer::show_progress(double loss, bool always) {
   const train_options& o = state_.run.train;
   const double tokens_per_step = static_cast<double>(o.batch) * o.accumulate * o.sequence;
@@ -162,6 +147,7 @@ std::optional<std::string> trainer::find_divergence(std::optional<double> loss) 
 bool trainer::roll_back(std::int64_t step, const std::string& what) {
   const train_options& o = state_.run.train;
   if (o.on_divergence != "rollback" || state_.rollbacks >= o.max_rollbacks) return false;
+  finish_checkpoint();  // it may be the one
   const resume_point to{files_.path(), files_.rollback_checkpoint(o)};
   trainer_state good = read_state(to);
   good.run = state_.run;
@@ -195,9 +181,11 @@ int trainer::diverged(std::int64_t step, const std::string& what) {
 /// Leaves a checkpoint to go on from, and says how.
 int trainer::interrupted(int signal) {
   progress_.end();
+  finish_checkpoint();
   if (state_.step > 0 && saved_step_ != state_.step) {
     if (const auto fault = find_divergence({})) return diverged(state_.step, *fault);
     save_checkpoint(true);
+    finish_checkpoint();
   }
   std::cerr << "mini-llama: " << state_.run.name << ": " << signal_name(signal) << " at step " << state_.step << " of "
             << state_.end() << "; to go on: mini-llama train --resume " << session_.out << "\n";
@@ -208,10 +196,13 @@ int trainer::interrupted(int signal) {
 /// Reports a device that does nothing more: what it holds is lost.
 int trainer::device_failed(const nn::backend_error& e) {
   progress_.end();
+  const auto* const loading = dynamic_cast<const loading_failure*>(&e);  // a roll-back's: there may be no session
+  const std::string checkpoint = settle_checkpoint();
   std::cerr << "mini-llama: " << state_.run.name << ": the device failed behind step " << state_.step << " ("
-            << e.what() << "); log and last checkpoint are kept; to go on: mini-llama train --resume " << session_.out
+            << e.what() << ")" << checkpoint
+            << "; log and last checkpoint are kept; to go on: mini-llama train --resume " << session_.out
             << "; its memory, by category:\n"
-            << memory_table(model_->plan());
+            << memory_table(loading != nullptr ? loading->plan() : model_->plan());
   finish("failed");
   return exit_device;
 }
@@ -225,6 +216,7 @@ int trainer::finish(const char* status) {
   if (kind != "diverged" && kind != "interrupted" && kind != "failed") {
     const auto e = evaluate(*model_, step_inputs_for(state_), text_, o.final_eval_windows, evaluation_progress());
     progress_.end();
+    finish_checkpoint();
     note_validation(e.loss);
     record["final_val_loss"] = e.loss;
     record["window_losses"] = e.window_losses;
@@ -233,6 +225,7 @@ int trainer::finish(const char* status) {
     if (e.bits_per_byte) std::cout << " (" << *e.bits_per_byte << (text_.is_bytes() ? " bits)" : " bits/byte)");
     std::cout << "\n";
   }
+  finish_checkpoint();
   record["time_to_target"] = time_to_target_ ? ordered_json(*time_to_target_) : ordered_json(nullptr);
   if (state_.evaluated) record["best_val_loss"] = state_.best_val_loss;
   log_->write(record);
@@ -242,6 +235,7 @@ int trainer::finish(const char* status) {
 int trainer::train() {
   const train_options& o = state_.run.train;
   for (;;) {
+    if (writer_.is_done()) finish_checkpoint();
     std::optional<double> loss;
     if (state_.evaluation_due) loss = log_evaluation();
     if (loss && state_.step > 0) observe_validation(*loss);
@@ -255,7 +249,10 @@ int trainer::train() {
       }
       save_checkpoint(!is_complete && !at_interval);
     }
-    if (ends && session_.replays) return exit_ok;
+    if (ends && session_.replays) {
+      finish_checkpoint();
+      return exit_ok;
+    }
     if (ends) return finish(state_.target_reached ? "target" : is_complete ? "ok" : "stopped");
     throw_if_interrupted();
     enter_phase();
@@ -266,19 +263,26 @@ int trainer::train() {
   }
 }
 
-int trainer::run() {
-  const signal_guard signals;
-  open_log();
+int trainer::train_until_signal() {
   try {
     warm_up();
     return train();
   } catch (const interruption& i) {
     return interrupted(i.signal);
+  }
+}
+
+int trainer::run() {
+  const signal_guard signals;
+  open_log();
+  try {
+    return train_until_signal();
   } catch (const nn::backend_error& e) {
     if (!e.of_device()) throw;
     return device_failed(e);
   } catch (const io::error& e) {
     progress_.end();
+    writer_.abandon();
     throw io::error(std::string(e.what()) + "; when that is mended: mini-llama train --resume " + session_.out);
   }
 }

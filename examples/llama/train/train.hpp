@@ -12,7 +12,9 @@
 #include "data/tokenizer_files.hpp"
 #include "evaluate.hpp"
 #include "progress.hpp"
+#include "rotoscale/llama/checkpoint.hpp"
 #include "throughput.hpp"
+#include "train/checkpoint_writer.hpp"
 #include "train/digests.hpp"
 #include "train/log.hpp"
 #include "train/resume.hpp"
@@ -30,7 +32,8 @@ struct session_options {
   std::int64_t stop_at = 0;      ///< end after this many steps, as if killed behind its checkpoint; 0: at the last
   int threads = 0;               ///< for the log
   std::size_t memory_limit = 0;  ///< bytes; 0: none
-  int synthetic_warmup = 0;      ///< steps on random tokens before a new run, without a trace in it
+  std::string async_checkpoints = "auto";    ///< see snapshot_use_for
+  int synthetic_warmup = 0;                  ///< steps on random tokens before a new run, without a trace in it
   std::string synthetic_recipe = "fp8_amd";  ///< of those steps
   std::int64_t statistics_every = 100;       ///< steps from an observed one to the next; 0: none is
   bool progress = false;                     ///< a line on stderr, if that is a terminal
@@ -55,6 +58,7 @@ class trainer {
  private:
   // start.cpp
   void build_model(const std::filesystem::path& checkpoint);
+  void load_model(const std::filesystem::path& checkpoint);
   void load_given_weights();
   void load_given_adapters();
   void open_log();
@@ -79,17 +83,24 @@ class trainer {
   std::optional<std::string> train_step();
   bool observes() const;
   double log_evaluation();
-  void save_checkpoint(bool is_extra);
-  void write_checkpoint();
   void note_validation(double loss);
   void show_progress(double loss, bool always);
   progress_function evaluation_progress();
   std::optional<std::string> find_divergence(std::optional<double> loss);
   bool roll_back(std::int64_t step, const std::string& what);
+  int train_until_signal();
   int diverged(std::int64_t step, const std::string& what);
   int device_failed(const nn::backend_error& e);
   int interrupted(int signal);
   int finish(const char* status);
+
+  // checkpoints.cpp
+  void write_checkpoint(const trainer_state& state, const llama::checkpoint_tensors& tensors) const;
+  void save_checkpoint(bool is_extra);
+  void release_checkpoint();
+  void finish_checkpoint();
+  std::string settle_checkpoint();
+  void log_checkpoint(std::int64_t step, double seconds, double waited);
 
   nn::backend* ops_;
   trainer_state state_;
@@ -105,11 +116,13 @@ class trainer {
   std::optional<roof> roof_;
   double flops_per_token_ = 0;
   progress_line progress_;
-  std::int64_t saved_step_ = -1;          ///< whose checkpoint is complete; -1: none
+  std::int64_t saved_step_ = -1;          ///< whose checkpoint is complete or in flight; -1: none
   double seconds_ = 0;                    ///< spent training, evaluations and checkpoints left out
   double start_ = 0;                      ///< of this process's training, on the wall
   std::optional<double> time_to_target_;  ///< from the first step, of a run that was never interrupted
   std::int64_t start_step_ = 0;           ///< where it began
+  double waited_ = 0;                     ///< seconds that steps stood still for the checkpoint in flight
+  checkpoint_writer writer_;              ///< goes first: it uses the log and the model
 };
 
 }  // namespace rotoscale::llama_program

@@ -7,6 +7,7 @@
 // session's own, whatever the model's size.
 #pragma once
 
+#include <array>
 #include <filesystem>
 #include <functional>
 #include <span>
@@ -45,12 +46,8 @@ class parameter_digest {
   std::uint64_t value_ = 14695981039346656037u;
 };
 
-/// Calls f(prefix of the tensors' names, arena) for AdamW's moments.
-template <class Function>
-void for_each_moment(const nn::parameter_arena& arena, const Function& f) {
-  f("exp_avg.", arena.m);
-  f("exp_avg_sq.", arena.v);
-}
+/// Of the names of AdamW's first and second moments.
+inline constexpr const char* moment_prefixes[] = {"exp_avg.", "exp_avg_sq."};
 
 /// Reads parameter `number` into a session.
 inline void load_rows(const io::safetensors_shards& from, std::size_t number, session& into, parameter_digest& digest) {
@@ -62,25 +59,84 @@ inline void load_rows(const io::safetensors_shards& from, std::size_t number, se
   });
 }
 
-/// What goes on with the same bits (amax is recorded anew).
-struct scaling_memory {
-  const char* name;
-  float* memory;
-  std::size_t count;
-};
-inline std::vector<scaling_memory> scaling_buffers(const nn::delayed_scaling_state& s) {
-  const auto count = static_cast<std::size_t>(s.state().count);
-  return {{"fp8.scale", s.state().scale, count},
-          {"fp8.scale_inverse", s.state().scale_inverse, count},
-          {"fp8.amax_history", s.state().history, s.history_size()}};
-}
-
 }  // namespace detail
+
+/// Where the tensors of a checkpoint come from when it is written. The session must live until then.
+class checkpoint_tensors {
+ public:
+  /// The session itself, which must not change and is waited for.
+  checkpoint_tensors(const session& live) : model_(&live.model()) {  // NOLINT: is one
+    const session* const s = &live;
+    values_ = [s](std::size_t i, index_t first, index_t rows) { return s->model().values(s->queue(), i, first, rows); };
+    for (const bool second : {false, true}) {
+      moments_[second] = [s, second](std::size_t i, index_t first, index_t rows) {
+        const nn::parameter_arena a = s->model().arena();
+        return s->model().arena_values(s->queue(), second ? a.v : a.m, i, first, rows);
+      };
+    }
+    for (const auto& [name, memory, count] : detail::scaling_buffers(live.model().scales())) {
+      scales_.push_back({name, [s, from = memory, n = count] {
+                           std::vector<float> host(n);
+                           s->ops().download(s->queue(), host.data(), from, n * sizeof(float));
+                           s->ops().synchronize(s->queue());
+                           return host;
+                         }});
+    }
+  }
+  /// A snapshot that is taken here, to be written by any thread once the session has finished it.
+  static checkpoint_tensors snapshot_of(session& from) {
+    checkpoint_tensors t(&from.model());
+    const session_snapshot& s = from.take_snapshot();
+    t.values_ = t.rows_of(s.weights);
+    t.moments_ = {t.rows_of(s.first_moments), t.rows_of(s.second_moments)};
+    const float* at = s.scales;
+    for (const auto& [name, memory, count] : detail::scaling_buffers(from.model().scales())) {
+      t.scales_.push_back({name, [at, n = count] { return std::vector<float>(at, at + n); }});
+      at += count;
+    }
+    return t;
+  }
+
+  /// Names and shapes.
+  const llama::model& model() const { return *model_; }
+  /// Rows of parameter i.
+  std::vector<float> values(std::size_t i, index_t first, index_t rows) const { return values_(i, first, rows); }
+  /// Those of AdamW's first or second moment.
+  std::vector<float> moments(bool second, std::size_t i, index_t first, index_t rows) const {
+    return moments_[second](i, first, rows);
+  }
+  /// Calls f(name, values) for what delayed scaling goes on with.
+  template <class Function>
+  void for_each_scale(const Function& f) const {
+    for (const scale_source& s : scales_) f(s.name, s.fetch());
+  }
+
+ private:
+  using row_source = std::function<std::vector<float>(std::size_t i, index_t first, index_t rows)>;
+  struct scale_source {
+    const char* name;
+    std::function<std::vector<float>()> fetch;
+  };
+
+  explicit checkpoint_tensors(const llama::model* m) : model_(m) {}
+  row_source rows_of(const float* arena) const {
+    return [list = &model_->parameters(), arena](std::size_t i, index_t first, index_t rows) {
+      const parameter& p = (*list)[i];
+      const float* const begin = arena + p.offset + first * p.cols;
+      return std::vector<float>(begin, begin + rows * p.cols);
+    };
+  }
+
+  const llama::model* model_;
+  row_source values_;
+  std::array<row_source, 2> moments_;
+  std::vector<scale_source> scales_;
+};
 
 /// Writes a checkpoint directory: weights, or with adapters these; the moments of those that train; scales. `state`
 /// goes to trainer_state.json as it is; `add_files` puts into the directory what else it holds. `base` says in
 /// adapter_config.json what the adapters stand beside.
-inline void write_checkpoint(const std::filesystem::path& directory, const session& from,
+inline void write_checkpoint(const std::filesystem::path& directory, const checkpoint_tensors& from,
                              const nlohmann::ordered_json& state, const std::string& base = "",
                              const std::function<void(const std::filesystem::path&)>& add_files = nullptr) {
   io::atomic_directory out(directory);
@@ -89,22 +145,17 @@ inline void write_checkpoint(const std::filesystem::path& directory, const sessi
   const std::optional<lora_config>& lora = m.options().lora;
   for (std::size_t i = lora ? m.parameters().base_count() : 0; i < m.parameters().all().size(); ++i) {
     const parameter& p = m.parameters()[i];
-    detail::add_slices(weights, p, "", [&from, i](index_t first, index_t rows) {
-      return from.model().values(from.queue(), i, first, rows);
-    });
+    detail::add_slices(weights, p, "", [&from, i](index_t first, index_t rows) { return from.values(i, first, rows); });
     if (!p.trains) continue;
-    detail::for_each_moment(m.arena(), [&](const char* prefix, float* arena) {
-      detail::add_slices(optimizer, p, prefix, [&from, i, arena](index_t first, index_t rows) {
-        return from.model().arena_values(from.queue(), arena, i, first, rows);
-      });
-    });
+    for (const bool second : {false, true}) {
+      detail::add_slices(
+          optimizer, p, detail::moment_prefixes[second],
+          [&from, i, second](index_t first, index_t rows) { return from.moments(second, i, first, rows); });
+    }
   }
-  for (const auto& [name, memory, count] : detail::scaling_buffers(m.scales())) {
-    std::vector<float> host(count);
-    from.ops().download(from.queue(), host.data(), memory, count * sizeof(float));
-    from.ops().synchronize(from.queue());
-    optimizer.add(name, "F32", {static_cast<std::int64_t>(count)}, std::as_bytes(std::span<const float>(host)));
-  }
+  from.for_each_scale([&](const char* name, const std::vector<float>& host) {
+    optimizer.add(name, "F32", {static_cast<std::int64_t>(host.size())}, std::as_bytes(std::span<const float>(host)));
+  });
   weights.metadata["format"] = "pt";  // transformers refuses files without it
   weights.write(out.path() / (lora ? "adapter_model.safetensors" : "model.safetensors"));
   optimizer.write(out.path() / "optimizer.safetensors");
@@ -209,11 +260,13 @@ inline void read_moments(const std::filesystem::path& directory, session& into) 
   for (std::size_t i = 0; i < m.parameters().all().size(); ++i) {
     const parameter& p = m.parameters()[i];
     if (!p.trains) continue;
-    detail::for_each_moment(m.arena(), [&](const char* prefix, float* arena) {
-      detail::read_rows(optimizer, p, prefix, [&](index_t first, std::span<const float> values) {
-        m.set_arena_values(into.queue(), arena, i, values, first);
-      });
-    });
+    for (const bool second : {false, true}) {
+      float* const arena = second ? m.arena().v : m.arena().m;
+      detail::read_rows(optimizer, p, detail::moment_prefixes[second],
+                        [&](index_t first, std::span<const float> values) {
+                          m.set_arena_values(into.queue(), arena, i, values, first);
+                        });
+    }
   }
 }
 

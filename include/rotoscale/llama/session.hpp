@@ -6,3 +6,4 @@
 
 #include "rotoscale/llama/healing.hpp"
 #include "rotoscale/llama/session_pass.hpp"
+#include "rotoscale/llama/snapshot.hpp"

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The class of session.hpp: options, memory and state. session_pass.hpp has the bodies of its passes, healing.hpp those
-// of its changes of recipe.
+// of its changes of recipe, snapshot.hpp those of its copies for checkpoints.
 #pragma once
 
 #include <cstring>
@@ -12,13 +12,31 @@
 
 namespace rotoscale::llama {
 
+/// Does a session keep a copy of what checkpoints hold, so that steps go on while one is written?
+enum class snapshot_use {
+  none,        ///< steps wait for checkpoints
+  if_it_fits,  ///< within the limit of all memory and half of the host's
+  required     ///< or the session is refused
+};
+
+/// That copy, in host memory.
+struct session_snapshot {
+  /// As the arenas of all that trains.
+  float *weights = nullptr, *first_moments = nullptr, *second_moments = nullptr;
+  float* scales = nullptr;          ///< of delayed scaling: scales, inverses, histories
+  std::optional<nn::event> copied;  ///< when the last one is whole; none: there never was one
+  bool is_spared = true;            ///< does what changes its sources wait for it?
+};
+
 /// What a session does in each step.
 struct session_options {
-  model_options model;             ///< extents of a pass
-  int micro_batches = 1;           ///< of a step and rank
-  nn::optimizer_config optimizer;  ///< AdamW's constants
-  std::size_t memory_limit = 0;    ///< bytes of all categories; 0: none
-  bool documents = false;          ///< attention stays within the documents that passes are given
+  model_options model;                         ///< extents of a pass
+  int micro_batches = 1;                       ///< of a step and rank
+  nn::optimizer_config optimizer;              ///< AdamW's constants
+  std::size_t memory_limit = 0;                ///< bytes of all categories; 0: none
+  bool documents = false;                      ///< attention stays within the documents that passes are given
+  snapshot_use snapshot = snapshot_use::none;  ///< for asynchronous checkpoints
+  std::size_t host_memory = 0;                 ///< bytes that the host has; 0: unknown
 };
 
 /// The plan does not fit the limit.
@@ -58,13 +76,14 @@ class session {
   session(nn::backend& ops, const model_config& config, session_options options, const std::vector<nn::recipe>& recipes,
           nn::communicator* ranks = nullptr)
       : ops_(&ops), ranks_(ranks), options_(std::move(options)), model_(ops, config, options_.model) {
-    plan_ = count(recipes);
+    plan_ = count_within_limits(recipes);
     if (options_.memory_limit != 0 && plan_.total() > options_.memory_limit) {
       throw over_budget(plan_, options_.memory_limit);
     }
     allocate();
     queue_ = ops.make_queue("session");
     if (!stash_.empty()) stash_queue_ = ops.make_queue("stash");
+    if (has_snapshot()) snapshot_queue_ = ops.make_queue("snapshot");
     recipe_ = recipes.front();
     bind(false);
     model_.scales().reset(ops, queue_);
@@ -115,6 +134,7 @@ class session {
   /// As a session made anew under `r`: no gradients, moments or history, scales of 1, nothing quantized. Every
   /// parameter must be loaded again.
   void reset(const nn::recipe& r) {
+    spare_snapshot();
     const nn::parameter_arena a = model_.arena();
     for (float* arena : {a.gradient, a.m, a.v}) {
       ops_->fill_zero(queue_, arena, static_cast<std::size_t>(a.size) * sizeof(float));
@@ -136,6 +156,7 @@ class session {
   }
   /// Sets values of a parameter from element `first` on; they count once its last element is set.
   void load(std::size_t number, std::span<const float> values, index_t first = 0) {
+    spare_snapshot();
     model_.load(evaluation_pass(), number, first, values);
     if (first + static_cast<index_t>(values.size()) < model_.parameters()[number].size()) return;
     stash_.keep(evaluation_pass(), number, model_.loaded(number));
@@ -175,6 +196,17 @@ class session {
   /// bytes.
   std::vector<float> logits(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens, index_t token,
                             index_t past = 0);
+
+  /// Is there memory for take_snapshot()?
+  bool has_snapshot() const { return options_.snapshot != snapshot_use::none; }
+  /// Queues copies, on a queue of its own, of all that checkpoints hold and steps change, as what was queued so far
+  /// leaves it. Steps that are queued behind it run meanwhile; only their update waits for the copies. The snapshot
+  /// before is overwritten.
+  const session_snapshot& take_snapshot();
+  /// Waits until the snapshot taken last is in host memory.
+  void finish_snapshot() const {
+    if (snapshot_.copied) ops_->synchronize(*snapshot_.copied);
+  }
 
   /// The first parameter that trains and is not finite any more, or whose squares overflow; null: none.
   const parameter* find_overflow();
@@ -231,6 +263,20 @@ class session {
     }
     return most;
   }
+  /// Without a snapshot where there is no room for one that is not required.
+  nn::memory_plan count_within_limits(const std::vector<nn::recipe>& recipes) {
+    nn::memory_plan plan = count(recipes);
+    if (options_.snapshot != snapshot_use::if_it_fits) return plan;
+    const bool fits = options_.memory_limit == 0 || plan.total() <= options_.memory_limit;
+    const bool fits_host = options_.host_memory == 0 || plan[nn::memory_category::snapshot] <= options_.host_memory / 2;
+    if (fits && fits_host) return plan;
+    drop_snapshot(plan);
+    return plan;
+  }
+  void drop_snapshot(nn::memory_plan& plan) {
+    options_.snapshot = snapshot_use::none;
+    plan[nn::memory_category::snapshot] = 0;
+  }
   /// A category's memory, or what a step in flight needs; what there is so far goes back where it fails.
   void* take(std::string_view what, std::size_t bytes, nn::memory_kind kind) {
     try {
@@ -243,6 +289,7 @@ class session {
   void allocate() {
     for (const auto& [c, name] : enum_names<nn::memory_category>::table) {
       if (plan_[c] == 0) continue;
+      if (c == nn::memory_category::snapshot && options_.snapshot == snapshot_use::if_it_fits) continue;
       bases_[static_cast<std::size_t>(c)] = static_cast<std::byte*>(take(name, plan_[c], nn::kind_of(c)));
     }
     const auto n = static_cast<std::size_t>(step_tokens());
@@ -255,6 +302,16 @@ class session {
       t.tokens = {numbers, n};
       t.targets = {numbers + n, n};
       t.starts = {numbers + 2 * n, n};
+    }
+    if (options_.snapshot == snapshot_use::if_it_fits) try_snapshot();
+  }
+  /// Last, so that nothing else fails for it; what the backend refuses is done without.
+  void try_snapshot() {
+    constexpr nn::memory_category c = nn::memory_category::snapshot;
+    try {
+      bases_[static_cast<std::size_t>(c)] = static_cast<std::byte*>(ops_->allocate(plan_[c], nn::kind_of(c)));
+    } catch (const std::bad_alloc&) {
+      drop_snapshot(plan_);
     }
   }
   void release() noexcept {
@@ -276,6 +333,7 @@ class session {
     squares_ = memory.array<double>(category, static_cast<index_t>(model_.parameters().segments().size()));
     model_.lay_out(memory, r, same_recipe);
     stash_.lay_out(memory);
+    lay_out_snapshot(memory);
   }
   void bind(bool same_recipe) {
     nn::memory_cursor memory(bases_, &ledger_);
@@ -286,6 +344,8 @@ class session {
     model_.use_documents(options_.documents ? nn::token_source{starts_, pass_tokens()} : nn::token_source{});
     capture();
   }
+  void lay_out_snapshot(nn::memory_cursor& memory);
+  void spare_snapshot();
   void capture();
   void gradients_of_micro_batch(bool last, bool observe = false);
   void update_scales();
@@ -314,7 +374,8 @@ class session {
   nn::recipe recipe_;
   nn::memory_plan plan_, in_use_;
   nn::arena_bases bases_{};
-  nn::queue queue_, stash_queue_;
+  nn::queue queue_, stash_queue_, snapshot_queue_;
+  session_snapshot snapshot_;
   nn::step_state *state_ = nullptr, *evaluation_state_ = nullptr;
   std::int32_t *tokens_ = nullptr, *targets_ = nullptr, *starts_ = nullptr;
   double* squares_ = nullptr;
@@ -326,7 +387,7 @@ class session {
 /// What a session would allocate; nothing is.
 inline nn::memory_plan plan_session(nn::backend& ops, const model_config& config, session_options options,
                                     const std::vector<nn::recipe>& recipes) {
-  return session(ops, config, std::move(options), session::only_count{}).count(recipes);
+  return session(ops, config, std::move(options), session::only_count{}).count_within_limits(recipes);
 }
 
 }  // namespace rotoscale::llama

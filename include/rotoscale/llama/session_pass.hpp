@@ -80,6 +80,7 @@ inline void session::train_step(const nn::step_inputs& inputs, std::span<const s
   t.pinned->inputs = inputs;
   upload_pass(state_, t.pinned->inputs, t.tokens, t.targets, t.starts.first(starts.size()));
   launch_gradients(observe);
+  spare_snapshot();
   ops_->launch(queue_, *update_);
   ops_->download(queue_, &t.pinned->result, state_, sizeof(nn::step_state));
   t.observed = observe;

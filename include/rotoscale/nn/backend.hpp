@@ -32,6 +32,8 @@ class backend {
   virtual std::string description() const = 0;
   /// Threads of the host that compute.
   virtual int threads() const = 0;
+  /// Does a queue run an operation when it is put there? Otherwise the host goes on meanwhile.
+  virtual bool runs_at_once() const { return false; }
   /// The contracts of all operations but GEMMs and attention.
   virtual std::span<const operation_contract> contracts() const = 0;
   /// The contract that a GEMM of rows × cols over k will run under, asked before the first step; null: refused.

@@ -34,6 +34,7 @@ class digest_backend final : public backend {
 
   std::string description() const override { return inner_->description(); }
   int threads() const override { return inner_->threads(); }
+  bool runs_at_once() const override { return inner_->runs_at_once(); }
   std::span<const operation_contract> contracts() const override { return inner_->contracts(); }
   std::optional<gemm_contract> contract(const gemm_recipe& gemm, index_t rows, index_t cols, index_t k) const override {
     return inner_->contract(gemm, rows, cols, k);

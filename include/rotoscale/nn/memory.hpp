@@ -31,12 +31,14 @@ enum class memory_category {
   adapters,     ///< operands made of adapters' matrices
   stash,        ///< operands of other recipes, kept in pinned memory for a later switch
   activations,  ///< what the forward pass leaves for the backward pass
-  workspace     ///< lives within a pass, or holds a step's inputs and results
+  workspace,    ///< lives within a pass, or holds a step's inputs and results
+  snapshot      ///< what a checkpoint in the making holds and steps change, in pinned memory
 };
-inline constexpr int memory_categories = 9;  ///< how many there are
+inline constexpr int memory_categories = 10;  ///< how many there are
 /// Where a category's memory lies.
 constexpr memory_kind kind_of(memory_category c) {
-  return c == memory_category::stash ? memory_kind::pinned : memory_kind::device;
+  const bool of_host = c == memory_category::stash || c == memory_category::snapshot;
+  return of_host ? memory_kind::pinned : memory_kind::device;
 }
 
 /// Bytes by category.
@@ -170,9 +172,9 @@ template <>
 struct enum_names<nn::memory_category> {
   using enum nn::memory_category;
   static constexpr enum_name<nn::memory_category> table[] = {
-      {weights, "weights"}, {masters, "masters"},         {gradients, "gradients"},
-      {moments, "moments"}, {quantized, "quantized"},     {adapters, "adapters"},
-      {stash, "stash"},     {activations, "activations"}, {workspace, "workspace"}};
+      {weights, "weights"},     {masters, "masters"},   {gradients, "gradients"}, {moments, "moments"},
+      {quantized, "quantized"}, {adapters, "adapters"}, {stash, "stash"},         {activations, "activations"},
+      {workspace, "workspace"}, {snapshot, "snapshot"}};
 };
 template <>
 struct enum_names<nn::dtype> {

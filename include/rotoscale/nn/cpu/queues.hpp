@@ -14,6 +14,7 @@ namespace rotoscale::nn::cpu {
 /// The part of a backend that does not compute.
 class host_queues : public backend {
  public:
+  bool runs_at_once() const override { return true; }
   void* allocate(std::size_t bytes, memory_kind) override {
     const std::size_t size = (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
     void* memory = ::operator new (size, std::align_val_t{alignment});

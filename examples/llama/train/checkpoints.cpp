@@ -1,0 +1,116 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// A run's checkpoints: written at once, or from a snapshot while steps go on. The files are the same.
+
+#include <chrono>
+
+#include "clock.hpp"
+#include "rotoscale/io/atomic_file.hpp"
+#include "rotoscale/llama/checkpoint.hpp"
+#include "train/checkpoint_writer.hpp"
+#include "train/signals.hpp"
+#include "train/train.hpp"
+
+namespace rotoscale::llama_program {
+
+namespace fs = std::filesystem;
+
+void checkpoint_writer::begin(std::int64_t step, std::function<void()> write) {
+  step_ = step;
+  is_released_ = false;
+  go_ = {};
+  const signals_blocked signals;  // the run's own thread takes them
+  done_ = std::async(std::launch::async, [go = go_.get_future(), write = std::move(write)]() mutable {
+    if (!go.get()) return 0.0;
+    const double start = now_seconds();
+    write();
+    return now_seconds() - start;
+  });
+}
+
+void checkpoint_writer::release() {
+  if (is_released_) return;
+  is_released_ = true;
+  go_.set_value(true);
+}
+
+bool checkpoint_writer::is_done() const {
+  return in_flight() && is_released_ && done_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+double checkpoint_writer::wait() { return done_.get(); }
+
+void checkpoint_writer::abandon() noexcept {
+  if (!in_flight()) return;
+  if (!is_released_) go_.set_value(false);
+  done_.wait();
+  done_ = {};
+}
+
+/// Any thread may, while `tensors` are there.
+void trainer::write_checkpoint(const trainer_state& state, const llama::checkpoint_tensors& tensors) const {
+  const auto add_files = [&](const fs::path& directory) {
+    if (!state.run.lora) tokenizer_.write(directory, state.run.model.max_position_embeddings);
+  };
+  llama::write_checkpoint(files_.checkpoint(state.step), tensors, io::to_json(state), state.run.init, add_files);
+}
+
+/// Begins the checkpoint of the last step. Where there is room for a snapshot it is written while steps go on, and
+/// finish_checkpoint says that it is there.
+void trainer::save_checkpoint(bool is_extra) {
+  finish_checkpoint();
+  const double start = now_seconds();
+  io::make_directories(files_.checkpoints());
+  const auto write = [this, is_extra](const trainer_state& state, const llama::checkpoint_tensors& tensors) {
+    log_->flush();  // what a checkpoint follows is on disk before it
+    write_checkpoint(state, tensors);
+    files_.prune(state.step, is_extra, state.run.train);
+  };
+  saved_step_ = state_.step;
+  if (!model_->has_snapshot()) {
+    write(state_, *model_);
+    const double seconds = now_seconds() - start;
+    return log_checkpoint(state_.step, seconds, seconds);
+  }
+  const auto tensors = llama::checkpoint_tensors::snapshot_of(*model_);
+  writer_.begin(state_.step, [=, state = state_] { write(state, tensors); });
+  if (ops_->runs_at_once()) release_checkpoint();
+  waited_ = now_seconds() - start;
+}
+
+/// Lets the checkpoint in flight be written. Waits for its data: behind the queueing of a step this costs nothing.
+void trainer::release_checkpoint() {
+  if (!writer_.in_flight() || writer_.is_released()) return;
+  model_->finish_snapshot();
+  writer_.release();
+}
+
+/// Waits for the checkpoint in flight; throws what went wrong with it.
+void trainer::finish_checkpoint() {
+  if (!writer_.in_flight()) return;
+  const double start = now_seconds();
+  release_checkpoint();
+  const double seconds = writer_.wait();
+  log_checkpoint(writer_.step(), seconds, waited_ + now_seconds() - start);
+}
+
+/// Behind a failure: waits for the checkpoint in flight if its data have arrived. Returns what is to be said of it.
+std::string trainer::settle_checkpoint() {
+  try {
+    finish_checkpoint();
+    return "";
+  } catch (const std::exception&) {
+    writer_.abandon();
+    return "; the checkpoint of step " + std::to_string(writer_.step()) + " could not be written";
+  }
+}
+
+void trainer::log_checkpoint(std::int64_t step, double seconds, double waited) {
+  log_->write({{"event", "checkpoint"},
+               {"step", step},
+               {"path", files_.checkpoint(step).string()},
+               {"seconds", seconds},
+               {"wait_seconds", waited}});
+}
+
+}  // namespace rotoscale::llama_program

@@ -1,0 +1,137 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Snapshots: a checkpoint written from one has the bytes of the moment when it was taken, whenever a device makes the
+// copies; and there is one where there is room for it.
+#include "rotoscale/llama/snapshot.hpp"
+
+#include "rotoscale/io/scratch.hpp"
+#include "rotoscale/llama/checkpoint.hpp"
+#include "rotoscale/nn/cpu/backend.hpp"
+#include "session_case.hpp"
+
+using namespace rotoscale;
+using namespace rotoscale::testing;
+namespace fs = std::filesystem;
+namespace llama = rotoscale::llama;
+namespace nn = rotoscale::nn;
+using category = nn::memory_category;
+
+namespace {
+
+/// Copies to the host wait on every queue but the first two, until somebody waits for them: as late as a device may be.
+struct late_backend final : nn::cpu_backend {
+  late_backend() : cpu_backend(1) {}
+  void* allocate(std::size_t bytes, nn::memory_kind kind) override {
+    if (kind == nn::memory_kind::pinned && bytes >= most_pinned) throw std::bad_alloc();
+    return cpu_backend::allocate(bytes, kind);
+  }
+  void order(nn::queue after, const nn::event& before) override {
+    run(before.of);
+    cpu_backend::order(after, before);
+    if (after.id == 2) ordered = true;
+  }
+  void synchronize(const nn::event& until) override {
+    run(until.of);
+    cpu_backend::synchronize(until);
+  }
+  void download(nn::queue q, void* host, const void* from, std::size_t bytes) override {
+    if (q.id < 2) return cpu_backend::download(q, host, from, bytes);
+    CHECK(ordered);  // behind the steps so far
+    waiting.push_back([=, this] { cpu_backend::download(q, host, from, bytes); });
+  }
+  void run(nn::queue q) {
+    if (q.id < 2) return;
+    for (const auto& copy : waiting) copy();
+    waiting.clear();
+    ordered = false;
+  }
+
+  std::vector<std::function<void()>> waiting;
+  bool ordered = false;
+  std::size_t most_pinned = SIZE_MAX;
+};
+
+llama::session_options with_snapshot(llama::snapshot_use use) {
+  auto options = session_case::options(1, 32, nullptr);
+  options.snapshot = use;
+  return options;
+}
+
+void check_same_files(const fs::path& a, const fs::path& b) {
+  std::size_t files = 0;
+  for (const auto& entry : fs::directory_iterator(a)) {
+    CAPTURE(entry.path().filename().string());
+    CHECK(io::testing::get(entry.path()) == io::testing::get(b / entry.path().filename()));
+    ++files;
+  }
+  CHECK(files == 4);
+}
+
+}  // namespace
+
+TEST_CASE("a checkpoint of a snapshot has the bytes of when it was taken, and steps those without one") {
+  const io::testing::scratch_directory folder;
+  const batch data(1, 32, 64, false);
+  const std::vector<nn::recipe> recipes = {preset("fp8_delayed"), preset("bf16")};
+  late_backend ops;
+  llama::session s(ops, small_config(false), with_snapshot(llama::snapshot_use::required), recipes);
+  s.initialize(3);
+  const auto count = ops.allocations();
+  const auto step = [&](std::uint64_t number) {
+    nn::step_inputs inputs;
+    inputs.step = number;
+    inputs.learning_rate = 0.01f;
+    inputs.bias_correction1 = inputs.bias_correction2 = 1.0f;
+    s.train_step(inputs, data.tokens, data.targets);
+  };
+  const auto write = [&](const std::string& name, const llama::checkpoint_tensors& tensors) {
+    llama::write_checkpoint(folder / name, tensors, {{"step", 1}});
+  };
+  step(0);
+  step(1);
+  write("live", s);
+  const auto taken = llama::checkpoint_tensors::snapshot_of(s);
+  SUBCASE("steps follow") {
+    step(2);
+    step(3);
+  }
+  SUBCASE("another recipe follows") { s.use(recipes[1]); }
+  SUBCASE("a load follows") { s.initialize(4); }
+  SUBCASE("a reset follows") { s.reset(recipes[0]); }
+  s.finish_snapshot();
+  write("taken", taken);
+  check_same_files(folder / "live", folder / "taken");
+  CHECK(ops.allocations() == count);
+  CHECK(s.in_use().fits(s.plan()));
+}
+
+TEST_CASE("the snapshot is planned, and left out where it does not fit and need not") {
+  late_backend ops;
+  const auto plan_of = [&](const llama::session_options& o) {
+    return llama::plan_session(ops, small_config(false), o, {preset("fp8_delayed")});
+  };
+  auto options = with_snapshot(llama::snapshot_use::if_it_fits);
+  const nn::memory_plan with = plan_of(options), without = plan_of(with_snapshot(llama::snapshot_use::none));
+  CHECK(without[category::snapshot] == 0);
+  CHECK(with[category::snapshot] > with[category::masters] + with[category::moments]);
+  CHECK(with.total() == without.total() + with[category::snapshot]);
+  options.memory_limit = with.total();
+  CHECK(plan_of(options).bytes == with.bytes);
+  options.memory_limit = with.total() - 1;
+  CHECK(plan_of(options).bytes == without.bytes);
+  CHECK(!llama::session(ops, small_config(false), options, {preset("fp8_delayed")}).has_snapshot());
+  options.memory_limit = 0;
+  options.host_memory = 2 * with[category::snapshot];
+  CHECK(plan_of(options).bytes == with.bytes);
+  options.host_memory -= 1;
+  CHECK(plan_of(options).bytes == without.bytes);
+  // What the backend does not have is done without, or missed.
+  options.host_memory = 0;
+  ops.most_pinned = with[category::snapshot];
+  const llama::session s(ops, small_config(false), options, {preset("fp8_delayed")});
+  CHECK(!s.has_snapshot());
+  CHECK(s.plan().bytes == without.bytes);
+  CHECK_THROWS_AS(
+      llama::session(ops, small_config(false), with_snapshot(llama::snapshot_use::required), {preset("fp8_delayed")}),
+      llama::out_of_memory);
+}
