@@ -42,4 +42,10 @@ status gemm_defined(defined_sum sum, const gemm_operand& a, const gemm_operand& 
 /// was launched.
 status decode_operand(const gemm_operand& from, bool turned, void* to, format stored, index_t stride, stream s);
 
+/// The values of an operand with blocks as BF16, [rows, k] in rows `stride` elements apart, its rotation of 0, 16 or 32
+/// `points` undone with the signs of `*drawn` (device memory; null: none): dequantize, then unrotate_run, by bytes. One
+/// launch on `s`, no allocation. Any status but ok: nothing was launched.
+status unrotate_operand(const gemm_operand& from, int points, const block_options* drawn, bf16* to, index_t stride,
+                        stream s);
+
 }  // namespace rotoscale::gpu

@@ -50,9 +50,9 @@ bool is_of_unit(const nn::gemm_contract& c, const device_info& device) {
 
 namespace {
 
-/// Everything but blocks that no kernel makes, and values that a rotation would have to be undone in.
+/// Everything but blocks that no kernel makes.
 bool is_on_device(const nn::operand_recipe& o) {
-  if (!nn::has_blocks(o.format)) return o.format != nn::operand_format::dequantized;
+  if (!nn::has_blocks(o.format)) return true;
   const block_format f = nn::block_format_of(o);
   return (f.length == 16 || f.length == 32) && (f.rows == 1 || f.rows == f.length) &&
          (o.rotation.points == 0 || o.rotation.points == 16 || o.rotation.points == 32);
@@ -68,7 +68,8 @@ std::optional<nn::gemm_contract> device_backend::contract(const nn::gemm_recipe&
   if (!found || is_defined(*found)) return found;
   // 16 bytes at a time, in either orientation.
   const bool whole = rows % 8 == 0 && cols % 8 == 0 && k % 8 == 0;
-  const bool bf16 = gemm.left.format == nn::operand_format::bf16 && gemm.right.format == nn::operand_format::bf16;
+  const auto is_bf16 = [](const nn::operand_recipe& o) { return nn::element_format(o.format) == formats::bf16; };
+  const bool bf16 = is_bf16(gemm.left) && is_bf16(gemm.right);
   return bf16 && whole && is_of_unit(*found, device_) ? found : std::nullopt;
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "gpu/api/gemm_definition.hpp"
 #include "gpu/api/quantize.hpp"
 #include "gpu/api/quantize_fp8.hpp"
 #include "gpu/api/quantize_state.hpp"
@@ -178,9 +179,11 @@ class operands final : public nn::operand_set {
   template <class T>
   status fill(matrix<const T> source, const nn::quantize_target& to, const nn::step_state* state, stream s) const {
     const bool row = to.row && request().row, column = to.column && request().column;
-    status done = draw(row, column, state, s);
+    const bool again = column && request().column->format == nn::operand_format::dequantized;
+    status done = draw(row || again, column, state, s);
     if (done.ok()) done = fill_fp8(source, row, column, to.scaling, s);
     if (done.ok()) done = fill_blocks(source, row, column, s);
+    if (done.ok() && again) done = dequantize_row_form(s);
     const bool copies =
         (row && copies_bf16(nn::operand_form::row)) || (column && copies_bf16(nn::operand_form::column));
     if constexpr (std::is_same_v<T, float>) {
@@ -190,6 +193,13 @@ class operands final : public nn::operand_set {
       }
     }
     return done;
+  }
+  /// What the row form holds, its rotation undone, rounded to BF16.
+  status dequantize_row_form(stream s) const {
+    const gemm_operand& from = form(nn::operand_form::row);
+    auto* const to = reinterpret_cast<bf16*>(codes(nn::operand_form::column));
+    if (from.block == 0) return decode_operand(from, false, to, formats::bf16, from.k, s);
+    return unrotate_operand(from, request().row->rotation.points, drawn_[index(nn::operand_form::row)], to, from.k, s);
   }
   bool copies_bf16(nn::operand_form f) const { return is_bf16(request().recipe(f)) && !plan_.of(f).in_place; }
 

@@ -90,6 +90,7 @@ DEFINITION = {
     "chain_kernel<*>": Budget({}, 256, 17408),
     "blockwise_kernel<*>": Budget({"v_dot4c_i32_i8_e32": 32}, 192, 19584, scalar_spills=600),
 }
+UNROTATE = {**REFERENCE, "decode_kernel": Budget({}, 32), "unrotate_kernel": Budget({}, 48)}
 MFMA_BF16 = "v_mfma_f32_16x16x16_bf16"
 ATTENTION = {
     "attention_dots_kernel<*>": Budget({}, 32),
@@ -125,6 +126,8 @@ EXPECTED = {
     },
     "definition-gfx942": DEFINITION,
     "definition-gfx950": DEFINITION,
+    "unrotate-gfx942": UNROTATE,
+    "unrotate-gfx950": UNROTATE,
     "layers-gfx942": LAYERS,
     "layers-gfx950": LAYERS,
     "quantized_rows-gfx942": QUANTIZED_ROWS,

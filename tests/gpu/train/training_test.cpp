@@ -96,6 +96,10 @@ std::vector<nn::recipe> recipes() {
   six.name = "MXFP6 forward, BF16 backward";
   for (nn::operand_recipe* o : {&six.fprop.left, &six.fprop.right}) *o = {nn::operand_format::mxfp6_e2m3};
   all.push_back(nn::override_backward(six, nn::backward_kind::high_precision));
+  for (const char* name : {"mxfp4_h16_step_signs", "fp8_amd"}) {
+    all.push_back(nn::override_backward(preset(name), nn::backward_kind::dequantized));
+    all.back().name = std::string(name) + ", dequantized backward";
+  }
   return all;
 }
 

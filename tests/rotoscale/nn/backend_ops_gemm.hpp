@@ -81,6 +81,61 @@ inline op_case::prepared observe_case(op_scene& c, const nn::operand_recipe& how
             c.result(lost, 2);
           }};
 }
+/// A column form that is `dequantized` of the row form, as BF16 and in a product.
+inline op_case::prepared dequantized_case(op_scene& c, const nn::operand_recipe& how, index_t rows, index_t cols,
+                                          nn::dtype source, bool apart) {
+  const auto x = c.tensor(source, rows, cols, 1, 9), w = c.tensor(nn::dtype::fp32, 24, rows, 2, 4);
+  const nn::operand_recipe again{nn::operand_format::dequantized}, narrow{nn::operand_format::bf16};
+  nn::operand_set* const set = c.operands({nn::tensor_role::x, 4, source, rows, cols, how, again}, x);
+  nn::operand_set* const other = c.operands({nn::tensor_role::dy, 4, nn::dtype::fp32, 24, rows, narrow, {}}, w);
+  const auto values = c.tensor(nn::dtype::bf16, rows, cols, 3), products = c.tensor(nn::dtype::fp32, cols, 24, 4);
+  float* scaling = c.keep(std::vector<float>{3.0f, 1.0f / 3.0f});
+  nn::step_state* state = c.state();
+  const nn::scaling_ref scale{scaling, scaling + 1, nullptr};
+  return {[=, &c] {
+            c.ops().quantize(c.queue, x, {set, true, !apart, scale}, state);
+            if (apart) c.ops().quantize(c.queue, x, {set, false, true, scale}, state);
+            c.ops().quantize(c.queue, w, {other, true, false, {}}, state);
+            c.ops().dequantize(c.queue, {set, nn::operand_form::column}, values);
+            c.ops().gemm(c.queue, {set, nn::operand_form::column}, {other, nn::operand_form::row}, nn::gemm_contract{},
+                         nn::operand_format::fp32, products, false);
+          },
+          [=, &c] {
+            c.result(values);
+            c.result(products);
+          }};
+}
+inline void add_dequantized_cases(std::vector<op_case>& all) {
+  using numbers = nn::operand_format;
+  const auto add = [&](numbers f, const nn::rotation_recipe& rotation, index_t cols,
+                       const std::optional<nn::block_recipe>& block = {}) {
+    for (const nn::dtype source : storages) {
+      for (const bool apart : {false, true}) {
+        nn::operand_recipe how{f};
+        if (f == numbers::nvfp4) how.policy = policies::nvidia;
+        how.rotation = rotation;
+        how.block = block;
+        all.push_back({"dequantized " + std::string(to_string(f)) + " H" + std::to_string(rotation.points) + " signs " +
+                           std::string(to_string(rotation.signs)) + " from " + std::string(to_string(source)) +
+                           (apart ? " apart" : ""),
+                       false, [=](op_scene& c, bool) { return dequantized_case(c, how, 64, cols, source, apart); }});
+      }
+    }
+  };
+  for (const numbers f : {numbers::fp8_e4m3, numbers::fp8_e5m2, numbers::mxfp8_e4m3, numbers::mxfp6_e2m3,
+                          numbers::mxfp4, numbers::nvfp4}) {
+    add(f, {}, 96);
+  }
+  for (const nn::sign_kind signs : {nn::sign_kind::none, nn::sign_kind::layer, nn::sign_kind::step}) {
+    add(numbers::mxfp4, {16, signs}, 160);
+    add(numbers::mxfp4, {32, signs}, 96);
+    add(numbers::mxfp8_e5m2, {16, signs}, 96);
+    add(numbers::nvfp4, {16, signs}, 80);
+    add(numbers::nvfp4, {32, signs}, 96);
+  }
+  add(numbers::nvfp4, {32, nn::sign_kind::mask, 0xD7E8}, 96);
+  add(numbers::mxfp4, {16, nn::sign_kind::step}, 96, {{32, 32}});
+}
 inline op_case::prepared compare_case(op_scene& c, index_t n, int width) {
   const float *x = c.floats(n, 1, width), *y = c.floats(n, 2, width);
   auto* to = c.keep(std::vector<nn::comparison_statistics>(1));
@@ -116,6 +171,7 @@ inline std::vector<op_case> statistics_cases() {
   add(numbers::nvfp4, 48, 80, {}, {{16, 16, formats::ue4m3}});
   add(numbers::mxfp4, 64, 96, {}, {{32, 32}});
   add(numbers::mxfp8_e4m3, 48, 80, {}, {{16, 1}});
+  add_dequantized_cases(all);
   for (const index_t n : {index_t{1}, index_t{100}, index_t{4097}, index_t{40000}}) {
     for (const int width : {0, 20}) {
       all.push_back({"compare " + std::to_string(n) + " 2^" + std::to_string(width), false,

@@ -1,0 +1,34 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The launcher unrotate_operand of gpu/api/gemm_definition.hpp.
+#include "gpu/gemm/unrotate.hpp"
+
+#include "gpu/api/gemm_definition.hpp"
+#include "gpu/gemm/definition_operand.hpp"
+
+namespace rotoscale::gpu {
+
+using namespace detail;
+
+status unrotate_operand(const gemm_operand& from, int points, const block_options* drawn, bf16* to, index_t stride,
+                        stream stream) {
+  unrotate_arguments a;
+  if (status s = take_operand(from, true, a.from); !s.ok()) return s;
+  if (from.block == 0) return {error_code::bad_option, "from.block", "must not be 0"};
+  if (points != 0 && points != 16 && points != 32) return {error_code::bad_option, "points", "must be 0, 16 or 32"};
+  a.points = points;
+  a.run = points > from.block ? points : from.block;
+  if (from.k % a.run != 0) return {error_code::bad_extent, "from.k", "must be whole rotations"};
+  if (from.rows == 0 || from.k == 0) return {};
+  if (status s = check_pointer(to, 2, "to"); !s.ok()) return s;
+  if (status s = check_stream(stream); !s.ok()) return s;
+  a.k = static_cast<int>(from.k);
+  a.drawn = drawn;
+  a.to = reinterpret_cast<std::uint16_t*>(to);
+  a.stride = stride;
+  const index_t items = from.rows * ((from.k + segment_lanes - 1) / segment_lanes);
+  const index_t needed = (items * segment_lanes + definition_threads - 1) / definition_threads;
+  return launch(unrotate_kernel, blocks(needed < 8192 ? needed : 8192), blocks(definition_threads), 0, stream, a);
+}
+
+}  // namespace rotoscale::gpu

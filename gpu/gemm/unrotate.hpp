@@ -1,0 +1,47 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Values of an operand with blocks, its rotation undone: what `dequantized` operands of a recipe are. Compiled without
+// contraction: a scaled element must be rounded before a butterfly adds it.
+#pragma once
+
+#include "gpu/gemm/definition.hpp"
+#include "rotoscale/block.hpp"
+
+namespace rotoscale::gpu {
+
+struct unrotate_arguments {
+  definition_operand from;
+  int k = 0, points = 0, run = 0;        ///< `run`: elements that share a mask of signs
+  const block_options* drawn = nullptr;  ///< whose signs are undone; null: there are none
+  std::uint16_t* to = nullptr;
+  std::int64_t stride = 0;
+};
+
+/// A segment's 32 lanes take as many elements of a row, a lane an element: their values, the rotation undone as
+/// unrotate_run does, as BF16.
+[[maybe_unused]] static __global__ void __launch_bounds__(definition_threads)
+    unrotate_kernel(const unrotate_arguments a) {
+  const int lane = static_cast<int>(thread_index().x) % segment_lanes,
+            across = (a.k + segment_lanes - 1) / segment_lanes;
+  const float factor = a.from.factor != nullptr ? *a.from.factor : 1.0f;
+  constexpr int segments = definition_threads / segment_lanes;
+  const std::int64_t items = std::int64_t{a.from.rows} * across;
+  ROTOSCALE_KEEP_LOOP
+  for (std::int64_t i = std::int64_t{block_index().x} * segments + static_cast<int>(thread_index().x) / segment_lanes;
+       i < items; i += std::int64_t{grid_size().x} * segments) {
+    const auto row = static_cast<int>(i / across), c = static_cast<int>(i % across) * segment_lanes + lane;
+    float x = c < a.k ? definition_value(a.from, row, c) * factor : 0.0f;
+    ROTOSCALE_KEEP_LOOP
+    for (int step = 1; step < a.points; step *= 2) {
+      const float other = fp32_from_bits(shuffle_xor(fp32_bits(x), static_cast<unsigned>(step)));
+      x = (c & step) != 0 ? other - x : x + other;
+    }
+    if (a.points != 0) x *= hadamard_factor(a.points);
+    if (a.drawn != nullptr && a.drawn->rotation.negates(c % a.run)) x = -x;
+    if (c >= a.k) continue;
+    const bool nan = fp32_is_nan(fp32_bits(x));  // of one sign, as the CPU's dequantize leaves it
+    a.to[row * a.stride + c] = static_cast<std::uint16_t>(nan ? 0x7FC0u : bf16_bits_keeping_nan(x));
+  }
+}
+
+}  // namespace rotoscale::gpu
