@@ -33,14 +33,15 @@ std::size_t blockwise_workspace_bytes(index_t m, index_t n, index_t k, const dev
 /// codes and rows aligned to 4 bytes. No allocation. Any status but ok: nothing was launched.
 ///
 /// `workspace` (device memory aligned to 256 bytes; free again behind this call on the stream) changes no bit: with
-/// enough of it and rows of codes aligned to 16 bytes, blockwise sums are formed on the matrix unit, even of few products.
+/// enough of it and rows of codes aligned to 16 bytes, blockwise sums are formed on the matrix unit, even of few
+/// products.
 status gemm_defined(defined_sum sum, const gemm_operand& a, const gemm_operand& b, const defined_result& r, stream s,
                     void* workspace = nullptr, std::size_t workspace_bytes = 0);
 
-/// An operand's values, code * scale * factor, as FP32 or rounded to BF16 in rows `stride` elements apart: [rows, k], or
-/// `turned` [k, rows]. Operands are those of gemm_defined. One launch on `s`, no allocation. Any status but ok: nothing
-/// was launched.
-status decode_operand(const gemm_operand& from, bool turned, void* to, format stored, index_t stride, stream s);
+/// An operand's values, code * scale * factor, as FP32 or rounded to BF16 in rows `stride` elements apart: [rows, k],
+/// or `transposed` [k, rows]. Operands are those of gemm_defined. One launch on `s`, no allocation. Any status but ok:
+/// nothing was launched.
+status decode_operand(const gemm_operand& from, bool transposed, void* to, format stored, index_t stride, stream s);
 
 /// The values of an operand with blocks as BF16, [rows, k] in rows `stride` elements apart, its rotation of 0, 16 or 32
 /// `points` undone with the signs of `*drawn` (device memory; null: none): dequantize, then unrotate_run, by bytes. One

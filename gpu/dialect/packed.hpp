@@ -112,9 +112,14 @@ __device__ inline std::uint32_t fma_bf16x2(std::uint32_t a, std::uint32_t b, std
 #endif
 }
 
-/// BF16 of FP32 bits in the upper half, nearest even, other bits below; for all numbers but NaN. NaN is canonical by
-/// the definition (round_to). The two exceptions on devices are these functions:
+/// BF16 of FP32 bits in the upper half, nearest even, other bits below; for all numbers but NaN. canonical_bf16 is the
+/// definition's rule for NaN as well (round_to); the exceptions on devices are the three functions behind this one.
 ROTOSCALE_HD constexpr std::uint32_t round_number_to_bf16(std::uint32_t u) { return u + 0x7FFFu + (u >> 16 & 1u); }
+/// BF16 bits of x, nearest even; NaN keeps its sign and is otherwise canonical.
+ROTOSCALE_HD constexpr std::uint32_t canonical_bf16(float x) {
+  const std::uint32_t u = fp32_bits(x);
+  return (fp32_is_nan(u) ? (u & fp32_sign_mask) | fp32_nan_bits : round_number_to_bf16(u)) >> 16;
+}
 /// BF16 bits; a NaN keeps its upper half, so that a unit's NaN (nan_bits) is stored as the unit has it. Its payload
 /// must lie there.
 ROTOSCALE_HD constexpr std::uint32_t bf16_bits_keeping_nan(float x) {
@@ -149,12 +154,6 @@ __device__ inline std::uint32_t multiply_bf16(std::uint32_t x, std::uint32_t y) 
   const std::uint32_t high = bf16_bits_keeping_nan(fp32_from_bits(x & 0xFFFF0000u) * fp32_from_bits(y & 0xFFFF0000u));
   return low | high << 16;
 #endif
-}
-
-/// BF16 bits of x, nearest even; NaN keeps its sign and is otherwise canonical.
-__device__ inline std::uint32_t canonical_bf16(float x) {
-  const std::uint32_t u = fp32_bits(x);
-  return fp32_is_nan(u) ? ((u & fp32_sign_mask) | fp32_nan_bits) >> 16 : bf16_bits_keeping_nan(x);
 }
 
 }  // namespace rotoscale::gpu

@@ -66,13 +66,14 @@ status gemm_defined(defined_sum sum, const gemm_operand& a, const gemm_operand& 
     }
   }
   // The largest tile that leaves no processor idle.
-  if (sum == defined_sum::fma_chain && tiles_of<most_owned>(p) >= device.processors) {
-    return run<most_owned>(sum, p, stream);
+  if (sum == defined_sum::fma_chain && tiles_of<max_owned>(p) >= device.processors) {
+    return run<max_owned>(sum, p, stream);
   }
   return tiles_of<4>(p) >= device.processors ? run<4>(sum, p, stream) : run<2>(sum, p, stream);
 }
 
-status decode_operand(const gemm_operand& from, bool turned, void* to, format stored, index_t stride, stream stream) {
+status decode_operand(const gemm_operand& from, bool transposed, void* to, format stored, index_t stride,
+                      stream stream) {
   decode_arguments a;
   if (status s = take_operand(from, true, a.from); !s.ok()) return s;
   if (stored != formats::fp32 && stored != formats::bf16) {
@@ -82,7 +83,7 @@ status decode_operand(const gemm_operand& from, bool turned, void* to, format st
   if (status s = check_pointer(to, stored == formats::bf16 ? 2 : 4, "to"); !s.ok()) return s;
   if (status s = check_stream(stream); !s.ok()) return s;
   a.k = static_cast<int>(from.k);
-  a.turned = turned;
+  a.transposed = transposed;
   a.bf16_stored = stored == formats::bf16;
   a.to = to;
   a.stride = stride;

@@ -65,9 +65,7 @@ __device__ __attribute__((always_inline)) inline float definition_value(const de
     case dense_element::e4m3: x = fp8_value(true, *at); break;
     case dense_element::e5m2: x = fp8_value(false, *at); break;
     case dense_element::e2m3:
-    case dense_element::e3m2:
-      x = six_bit_value(o.codes + row * o.row_step, k, o.element == dense_element::e2m3);
-      break;
+    case dense_element::e3m2: x = six_bit_value(o.codes + row * o.row_step, k, o.element == dense_element::e2m3); break;
     case dense_element::e2m1: x = e2m1_value(nibble(o.codes[row * o.row_step + k / 2], k)); break;
   }
   return o.scales == nullptr ? x : x * definition_scale(o, row, k);
@@ -82,13 +80,11 @@ __device__ inline void store_definition(const definition_arguments& p, float acc
                         : static_cast<const float*>(p.out)[at];
   }
   const float y = gemm_epilogue{factor, p.accumulate}(acc, old, 0.0f);
-  const std::uint32_t u = fp32_bits(y);
   if (p.bf16_stored) {
-    static_cast<std::uint16_t*>(p.out)[at] =
-        static_cast<std::uint16_t>(fp32_is_nan(u) ? (u & fp32_sign_mask) >> 16 | 0x7FC0u : bf16_bits_keeping_nan(y));
+    static_cast<std::uint16_t*>(p.out)[at] = static_cast<std::uint16_t>(canonical_bf16(y));
   } else {
     static_cast<float*>(p.out)[at] =
-        p.bf16_rounded && !fp32_is_nan(u) ? fp32_from_bits(bf16_bits_keeping_nan(y) << 16) : y;
+        p.bf16_rounded && !fp32_is_nan(fp32_bits(y)) ? fp32_from_bits(canonical_bf16(y) << 16) : y;
   }
 }
 
@@ -99,29 +95,28 @@ __device__ inline float definition_factor(const definition_arguments& p) {
 
 inline constexpr int definition_threads = 256, definition_step = 32;
 /// Rows and columns of outputs that a thread owns at most: AMD's compiler has no registers for eight.
-inline constexpr int most_owned = bounds_count_waves ? 4 : 8;
+inline constexpr int max_owned = bounds_count_waves ? 4 : 8;
 
 struct decode_arguments {
   definition_operand from;
   int k = 0;
-  bool turned = false, bf16_stored = false;
+  bool transposed = false, bf16_stored = false;
   void* to = nullptr;
   std::int64_t stride = 0;
 };
 
 /// One thread an element, in the target's order.
 [[maybe_unused]] static __global__ void __launch_bounds__(definition_threads) decode_kernel(const decode_arguments a) {
-  const std::int64_t columns = a.turned ? a.from.rows : a.k, rows = a.turned ? a.k : a.from.rows;
+  const std::int64_t columns = a.transposed ? a.from.rows : a.k, rows = a.transposed ? a.k : a.from.rows;
   const float factor = a.from.factor != nullptr ? *a.from.factor : 1.0f;
   for (std::int64_t i = std::int64_t{block_index().x} * definition_threads + thread_index().x; i < rows * columns;
        i += std::int64_t{grid_size().x} * definition_threads) {
     const std::int64_t r = i / columns, c = i % columns, at = r * a.stride + c;
     const float x =
-        definition_value(a.from, static_cast<int>(a.turned ? c : r), static_cast<int>(a.turned ? r : c)) * factor;
-    const std::uint32_t u = fp32_bits(x);
+        definition_value(a.from, static_cast<int>(a.transposed ? c : r), static_cast<int>(a.transposed ? r : c)) *
+        factor;
     if (a.bf16_stored) {
-      static_cast<std::uint16_t*>(a.to)[at] =
-          static_cast<std::uint16_t>(fp32_is_nan(u) ? (u & fp32_sign_mask) >> 16 | 0x7FC0u : bf16_bits_keeping_nan(x));
+      static_cast<std::uint16_t*>(a.to)[at] = static_cast<std::uint16_t>(canonical_bf16(x));
     } else {
       static_cast<float*>(a.to)[at] = x;
     }

@@ -79,14 +79,9 @@ __device__ inline float attention_load(const float* x) { return *x; }
 __device__ inline float attention_load(const bf16* x) {
   return fp32_from_bits(static_cast<std::uint32_t>(x->bits()) << 16);
 }
-/// BF16 bits of x, nearest even; NaN keeps its sign and is otherwise canonical.
-__device__ inline std::uint32_t attention_bf16(float x) {
-  const std::uint32_t u = fp32_bits(x);
-  return fp32_is_nan(u) ? (u >> 16 & 0x8000u) | 0x7FC0u : round_number_to_bf16(u) >> 16;
-}
 __device__ inline void attention_store(float* to, float x) { *to = x; }
 __device__ inline void attention_store(bf16* to, float x) {
-  *to = bf16::from_bits(static_cast<std::uint16_t>(attention_bf16(x)));
+  *to = bf16::from_bits(static_cast<std::uint16_t>(canonical_bf16(x)));
 }
 
 /// The start of query t's document.

@@ -165,8 +165,8 @@ void device_backend::dequantize(nn::queue q, nn::operand what, nn::tensor_view t
   const auto bytes = static_cast<std::size_t>(to.size() * size_of(to.type));
   run(q, {"dequantize", 0.0, bytes}, [&] {
     const gemm_operand& from = static_cast<const operands&>(*what.set).form(what.form);
-    const bool turned = what.form == nn::operand_form::column;
-    return decode_operand(from, turned, to.data, to.type == nn::dtype::bf16 ? formats::bf16 : formats::fp32,
+    const bool transposed = what.form == nn::operand_form::column;
+    return decode_operand(from, transposed, to.data, to.type == nn::dtype::bf16 ? formats::bf16 : formats::fp32,
                           to.stride(0), of(q).stream);
   });
 }
