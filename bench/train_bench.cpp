@@ -23,7 +23,7 @@ void set_rate(benchmark::State& state, const char* what, double each) {
 }
 
 /// A model of `hidden`, layers and heads as the default's; 0: the default.
-llama::model_config shape_of(int hidden) {
+llama::model_config make_config(int hidden) {
   llama::model_config c;
   if (hidden == 0) return c;
   c.hidden_size = hidden;
@@ -38,7 +38,7 @@ void step(benchmark::State& state, const nn::recipe& recipe, int hidden) {
   llama::session_options options;
   options.model.batch = bench::batch;
   options.model.sequence = bench::sequence;
-  llama::session session(*ops, shape_of(hidden), options, {recipe});
+  llama::session session(*ops, make_config(hidden), options, {recipe});
   session.initialize(1);
   std::vector<std::int32_t> text;
   const random_stream random{1, 3};

@@ -74,7 +74,7 @@ struct key_visitor {
 };
 
 /// More than any machine has; a slip of the keyboard must not start a million.
-constexpr int most_threads = 4096;
+constexpr int max_threads = 4096;
 
 void define_device(CLI::App& sub, device_choice& d) {
   sub.add_option("--device", d.name, "auto, cpu, cuda, hip or host (a device's code on the CPU, slow)")
@@ -83,7 +83,7 @@ void define_device(CLI::App& sub, device_choice& d) {
       ->group("run");
   sub.add_option("--device-number", d.number, "which device")->check(CLI::Range(0, 1023))->group("run");
   sub.add_option("--threads", d.threads, "threads of the CPU; 0: one per core. Results do not depend on it")
-      ->check(CLI::Range(0, most_threads))
+      ->check(CLI::Range(0, max_threads))
       ->group("run");
   sub.add_flag("!--no-graphs", d.graphs, "launch each operation by itself")->group("run");
   sub.add_flag("--wait-for-each", d.wait_for_each, "wait for each operation, so that a fault has its name")

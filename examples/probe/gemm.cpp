@@ -120,7 +120,7 @@ void add_slices(std::int64_t k, const k_order& chain, std::vector<k_order>& orde
 k_order order_of(const mma_unit& unit, const probed_gemm& p, const gemm_schedule& schedule) {
   k_order o;
   o.unit = &unit;
-  o.options = options_of(*find_contract("single-accumulator"), unit.model);
+  o.options = contract_options(*find_contract("single-accumulator"), unit.model);
   o.options.promotion = schedule.promotion;
   o.options.output = p.d;
   if (schedule.part != 0) {
@@ -153,7 +153,7 @@ bool compare_own(const gemm_run& run, thread_pool& pool, std::ostream& out) {
         const std::int64_t right = problem.empty() ? explained(small, order, pool) : 0;
         all = all && right == small.m * small.n;
         out << "own | " << instruction.name << " | " << extents(p) << " | " << right << " of " << small.m * small.n
-            << " | " << (problem.empty() ? text_of(order, p.k) : problem) << std::endl;
+            << " | " << (problem.empty() ? to_text(order, p.k) : problem) << std::endl;
       }
     }
   }
@@ -173,7 +173,7 @@ std::optional<k_order> find_order(const probed_gemm& few, const probed_gemm& all
     if (right == few.m * few.n && explained(all, order, pool) == all.m * all.n) return order;
     if (right > most) {
       most = right;
-      best = std::to_string(right) + " of " + std::to_string(few.m * few.n) + " by " + text_of(order, all.k);
+      best = std::to_string(right) + " of " + std::to_string(few.m * few.n) + " by " + to_text(order, all.k);
     }
   }
   return {};
@@ -212,7 +212,7 @@ void compare_library(const gemm_run& run, thread_pool& pool, std::ostream& out) 
         }
         out << what.name << " | " << extents(p) << " | " << number << " | " << algorithm << " | ";
         if (order) {
-          out << small.m * small.n << " of " << small.m * small.n << " | " << text_of(*order, p.k) << std::endl;
+          out << small.m * small.n << " of " << small.m * small.n << " | " << to_text(*order, p.k) << std::endl;
         } else {
           out << "not found | " << best << std::endl;
           if (run.unexplained)
@@ -227,7 +227,7 @@ void compare_library(const gemm_run& run, thread_pool& pool, std::ostream& out) 
 
 }  // namespace
 
-std::string text_of(const k_order& order, std::int64_t k) {
+std::string to_text(const k_order& order, std::int64_t k) {
   const gemm_options& o = order.options;
   std::string text = order.unit->name;
   if (order.operands == rounding::nearest_away) text += " of operands rounded to nearest, ties away";

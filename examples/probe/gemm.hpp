@@ -34,7 +34,7 @@ struct k_order {
   rounding operands = rounding::toward_zero;  ///< FP32 to TF32, before the unit cuts what is left
 };
 
-std::string text_of(const k_order& order, std::int64_t k);
+std::string to_text(const k_order& order, std::int64_t k);
 
 /// Rows of A and of B that a comparison looks at, every result of which is computed by the model.
 struct gemm_sample {

@@ -34,7 +34,7 @@ struct buffer {
 using namespace gpu::blaslt;
 
 /// What the library says of an algorithm.
-std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
+std::string to_text(const cublasLtMatmulAlgo_t& algorithm) {
   std::string text;
   const auto add = [&](const char* name, cublasLtMatmulAlgoConfigAttributes_t attribute, std::size_t size) {
     std::uint32_t value = 0;
@@ -53,8 +53,8 @@ std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
   return text;
 }
 
-/// A row-major matrix turned.
-std::vector<std::uint8_t> turned(const std::vector<std::uint8_t>& codes, std::int64_t rows, int bytes) {
+/// The transpose of a row-major matrix.
+std::vector<std::uint8_t> transpose(const std::vector<std::uint8_t>& codes, std::int64_t rows, int bytes) {
   std::vector<std::uint8_t> out(codes.size());
   const std::int64_t columns = static_cast<std::int64_t>(codes.size()) / bytes / rows;
   constexpr std::int64_t tile = 32;
@@ -130,7 +130,7 @@ std::string run_library(const library_gemm& what, probed_gemm& p, int algorithms
                       d = layout_of(what.d, p.n, p.m);
   cublasLtMatmulPreference_t raw_preference = nullptr;
   (void)cublasLtMatmulPreferenceCreate(&raw_preference);
-  const preference wishes(raw_preference);
+  const preference preferred(raw_preference);
   (void)cublasLtMatmulPreferenceSetAttribute(raw_preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes,
                                              sizeof workspace_bytes);
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(algorithms));
@@ -139,8 +139,8 @@ std::string run_library(const library_gemm& what, probed_gemm& p, int algorithms
       raw_handle, raw_operation, b.get(), a.get(), d.get(), d.get(), raw_preference, algorithms, found.data(), &count);
   if (status != CUBLAS_STATUS_SUCCESS || count == 0)
     return "the library has no algorithm, status " + std::to_string(status);
-  const buffer device_a(what.transposed_a ? turned(p.codes_a, p.m, element_bytes(what.a)) : p.codes_a),
-      device_b(what.transposed_b ? turned(p.codes_b, p.n, element_bytes(what.b)) : p.codes_b),
+  const buffer device_a(what.transposed_a ? transpose(p.codes_a, p.m, element_bytes(what.a)) : p.codes_a),
+      device_b(what.transposed_b ? transpose(p.codes_b, p.n, element_bytes(what.b)) : p.codes_b),
       device_d(p.codes_d.size()), workspace(workspace_bytes);
   // 1 and 0 in the scale's type; FP16's 1 is 0x3C00.
   const double one64 = 1, zero64 = 0;
@@ -157,7 +157,7 @@ std::string run_library(const library_gemm& what, probed_gemm& p, int algorithms
     if (done != CUBLAS_STATUS_SUCCESS) continue;
     const cudaError_t copied = cudaMemcpy(p.codes_d.data(), device_d.data, p.codes_d.size(), cudaMemcpyDeviceToHost);
     if (copied != cudaSuccess) return cudaGetErrorString(copied);
-    answer(text_of(choice.algo));
+    answer(to_text(choice.algo));
   }
   return {};
 }

@@ -82,8 +82,8 @@ std::string run_library(const library_gemm& what, probed_gemm& p, int algorithms
                         const std::function<void(const std::string&)>& answer) {
   const bool fp8 = what.a.bits() == 8;
   for (int i = 0; i < algorithms && i < 3; ++i) {
-    gemm_options o = options_of(*find_contract(fp8 ? "hopper-fp8-promoted" : "single-accumulator"),
-                                find_unit(fp8 ? "hopper-wgmma-fp8-f32" : "hopper-mma-fp16-f32")->model);
+    gemm_options o = contract_options(*find_contract(fp8 ? "hopper-fp8-promoted" : "single-accumulator"),
+                                      find_unit(fp8 ? "hopper-wgmma-fp8-f32" : "hopper-mma-fp16-f32")->model);
     if (i == 1) o.split_k = 2;
     if (i == 2) o.model.fraction_bits = 10;
     answer_gemm(o, p);

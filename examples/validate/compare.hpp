@@ -70,7 +70,7 @@ std::vector<explanation> fit(const gemm_case& x, const gemm_options& o, bool any
                              thread_pool& pool);
 
 /// For a reader: "published vectors of B200"; `device` may be empty.
-std::string text_of(mma_evidence e, const char* device);
+std::string to_text(mma_evidence e, const char* device);
 /// A model's parameters by the names of mma_model's fields, and the name of its sum in arXiv:2511.10909.
 std::string describe(const mma_model& m);
 std::string number(const format& f, std::uint64_t code);

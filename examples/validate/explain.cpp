@@ -10,7 +10,7 @@ namespace rotoscale::validate {
 
 namespace {
 
-constexpr std::size_t most_lines = 64;
+constexpr std::size_t max_lines = 64;
 
 std::string format_text(const char* pattern, auto... values) {
   char text[256];
@@ -146,7 +146,7 @@ std::string positions(index_t begin, index_t end) { return std::to_string(begin)
 /// Collects lines up to a limit.
 class line_list {
  public:
-  bool is_full() const { return lines_.size() >= most_lines; }
+  bool is_full() const { return lines_.size() >= max_lines; }
   void add(const std::string& line) {
     if (!is_full()) lines_.push_back(line);
   }

@@ -81,7 +81,7 @@ std::string describe(const mma_model& m) {
   return (m.sum == mma_sum::exact && m.group <= 1) || name.empty() ? text : text + " (" + name + ")";
 }
 
-std::string text_of(mma_evidence e, const char* device) {
+std::string to_text(mma_evidence e, const char* device) {
   static constexpr const char* texts[] = {"by definition", "measured by this project", "published vectors",
                                           "literature only", "unverified"};
   const std::string text = texts[static_cast<int>(e)];
@@ -125,7 +125,7 @@ std::vector<explanation> identify(const gemm_case& x, const gemm_options& o, boo
     gemm_options with = o;
     with.model = unit.model;
     if (!x.is_fp64() && !gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), with)) continue;
-    explanation e{unit.name, unit.evidence, text_of(unit.evidence, unit.device)};
+    explanation e{unit.name, unit.evidence, to_text(unit.evidence, unit.device)};
     explain_elements(x, with, elements, any_nan, e, pool);
     all.push_back(std::move(e));
   }

@@ -49,7 +49,7 @@ void list_models() {
     }
     std::printf("  %-30s K %-4s %-24s %s%s%s\n      %s\n", u.name,
                 u.instruction_k == 0 ? "any" : std::to_string(u.instruction_k).c_str(), operands.c_str(),
-                text_of(u.evidence, u.device).c_str(),
+                to_text(u.evidence, u.device).c_str(),
                 u.block == 0 ? "" : (", a scale for " + std::to_string(u.block)).c_str(),
                 u.model.sparse ? ", half of A kept" : "", describe(u.model).c_str());
   }
@@ -57,13 +57,13 @@ void list_models() {
   for (const gemm_contract_entry& k : gemm_contracts) {
     std::printf("  %-30s %s%s%s (%s)\n", k.name, k.start_from_c ? "starts from c" : "starts from +0, c at the end",
                 k.promotion == 0 ? "" : (", promoted every " + std::to_string(k.promotion)).c_str(),
-                *k.unit == 0 ? "" : (", on " + std::string(k.unit)).c_str(), text_of(k.evidence, k.device).c_str());
+                *k.unit == 0 ? "" : (", on " + std::string(k.unit)).c_str(), to_text(k.evidence, k.device).c_str());
   }
 }
 
 gemm_options chosen_options(const options& o, const gemm_case& x, const mma_model& model) {
   const gemm_contract_entry* kernel = find_contract(o.kernel);
-  gemm_options g = options_of(*kernel, model);
+  gemm_options g = contract_options(*kernel, model);
   g.promotion = o.promotion.value_or(g.promotion);
   g.split_grain = o.split_grain.value_or(g.split_grain);
   g.split_k = o.split_k;

@@ -57,7 +57,7 @@ status gemm_bf16(const gemm_operand& a, const gemm_operand& b, const defined_res
   if (split_k < 1 || split_k > detail::max_parts) return {error_code::bad_option, "split_k", "must be 1 to 64"};
   const std::size_t needed = gemm_bf16_workspace_bytes(a.rows, b.rows, a.k, split_k, device);
   if (status s = check_workspace(workspace, workspace_bytes, needed, 256); !s.ok()) return s;
-  const gemm_options o = options_of(*contract, find_unit(contract->unit)->model);
+  const gemm_options o = contract_options(*contract, find_unit(contract->unit)->model);
   gemm_arguments g = detail::make_arguments(r, static_cast<int>(a.rows), static_cast<int>(b.rows));
   g.nan_bits = o.model.nan_bits;
   const detail::split parts = detail::split_of(a.k, split_k, traits_of(device.arch).grain);

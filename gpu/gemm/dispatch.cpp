@@ -39,7 +39,7 @@ status select_gemm(const gemm_problem& p, gemm_contract contract, const device_i
   if (!table.read.ok()) return table.read;
   // Extents beyond what kernels take are refused before they are looked up.
   if (status s = check_gemm(p, {contract, 1}, device); !s.ok()) return s;
-  if (status s = choose_gemm(table.rows, device, contract, shape_of(p), selected); !s.ok()) return s;
+  if (status s = choose_gemm(table.rows, device, contract, make_shape(p), selected); !s.ok()) return s;
   return check_gemm(p, selected.choice, device);
 }
 

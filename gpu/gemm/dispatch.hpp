@@ -27,7 +27,7 @@ struct gemm_shape {
 
   bool operator==(const gemm_shape&) const = default;
 };
-inline gemm_shape shape_of(const gemm_problem& p) {
+inline gemm_shape make_shape(const gemm_problem& p) {
   return {p.a.element != formats::e2m1, static_cast<int>(p.a.rows), static_cast<int>(p.b.rows),
           static_cast<int>(p.a.k)};
 }

@@ -79,8 +79,8 @@ struct scale_range {
   __device__ int span() const { return largest < 0 ? 0 : largest - least; }
   __device__ int top() const { return largest < 0 ? unit_scale_byte : largest; }
 };
-__device__ inline scale_range range_of(const expand_arguments& p, const block_source& m, int row, int lane,
-                                       int window) {
+__device__ inline scale_range scan_range(const expand_arguments& p, const block_source& m, int row, int lane,
+                                         int window) {
   const int k = p.k;
   const std::uint8_t* scales = m.scales + row * m.scale_stride;
   scale_range all, nonzero;
@@ -161,7 +161,7 @@ __device__ inline void store_e5m2(const expand_arguments& p, const expand_place&
   const block_source m = at.second ? p.b : p.a;
   expand_codes codes;
   codes.load(m, at, lane);  // these loads go out before the wait for the range of the row's scales
-  const scale_range range = range_of(p, m, at.row, lane, fold_window);
+  const scale_range range = scan_range(p, m, at.row, lane, fold_window);
   if (lane == 0 && at.first == 0) {
     p.base[at.slot] = fold_base(range.top());
     p.widths[at.slot] = range.span() <= fold_window ? operand_width::e5m2 : operand_width::bf16;

@@ -45,7 +45,7 @@ gemm_options contract_options(gemm_contract contract, const device_info& device,
                                                           : traits.accurate;
   ROTOSCALE_ASSERT(name != nullptr);
   const gemm_contract_entry* entry = find_contract(name);
-  gemm_options o = options_of(*entry, find_unit(entry->unit)->model);
+  gemm_options o = contract_options(*entry, find_unit(entry->unit)->model);
   o.split_k = split_k;
   return o;
 }

@@ -235,9 +235,9 @@ __global__ void __launch_bounds__(row_threads) rope_kernel(const ROTOSCALE_GRID_
     high[i].widen(y);
     ROTOSCALE_UNROLL
     for (unsigned j = 0; j < piece_elements; ++j) {
-      const nn::float_pair turned = nn::rotate(x[j], y[j], c[j], s[j] * a.direction);
-      x[j] = turned.first;
-      y[j] = turned.second;
+      const nn::float_pair rotated = nn::rotate(x[j], y[j], c[j], s[j] * a.direction);
+      x[j] = rotated.first;
+      y[j] = rotated.second;
     }
     low[i].narrow(x);
     high[i].narrow(y);

@@ -18,7 +18,7 @@ using namespace detail;
 /// Rows of a norm that a block stages: what fits here, but two at least. Many small blocks overlap better than a few
 /// large ones.
 constexpr std::size_t staged_bytes = 12 * 1024;
-constexpr std::size_t most_shared_bytes = has_small_shared_memory ? 60 * 1024 : 200 * 1024;
+constexpr std::size_t max_shared_bytes = has_small_shared_memory ? 60 * 1024 : 200 * 1024;
 
 template <class T, bool Residual>
 status launch_norm(const nn::residual_norm_args& n, stream s) {
@@ -35,9 +35,9 @@ status launch_norm(const nn::residual_norm_args& n, stream s) {
   a.rstd = n.rstd;
   a.eps = n.epsilon;
   const std::size_t pitch = row_pitch<T>(a.e.cols);
-  const bool staged = pitch <= most_shared_bytes;
+  const bool staged = pitch <= max_shared_bytes;
   const auto fitting =
-      static_cast<unsigned>(std::max<std::size_t>(2 * pitch <= most_shared_bytes ? 2 : 1, staged_bytes / pitch));
+      static_cast<unsigned>(std::max<std::size_t>(2 * pitch <= max_shared_bytes ? 2 : 1, staged_bytes / pitch));
   a.block_rows = staged ? std::min(fitting, max_norm_rows) : max_norm_rows;
   const auto grid = static_cast<std::uint64_t>((a.e.rows + a.block_rows - 1) / a.block_rows);
   return staged ? launch_rows(norm_kernel<T, Residual, true>, grid, row_threads, s, a, a.block_rows * pitch)
@@ -52,7 +52,7 @@ status launch_norm_gradient(norm_gradient_args<T> a, stream s) {
   // dy, x and dx of all stages, and the terms of this one's sums.
   const std::size_t row_bytes =
       3 * norm_stages * std::size_t{row_pitch<T>(a.e.cols)} + 32 * lane_stride(a.e.cols) * sizeof(float);
-  if (per_thread > 4 || row_bytes > most_shared_bytes) {
+  if (per_thread > 4 || row_bytes > max_shared_bytes) {
     a.group_rows = max_norm_rows;
     return launch_rows(norm_gradient_kernel<T, 0>, grid, row_threads, s, a);
   }

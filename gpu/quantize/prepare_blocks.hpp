@@ -69,10 +69,10 @@ struct path_choice {
   }
 };
 
-/// Both orientations of an m × n source of T; `flipped`: the kernel reads its transpose.
+/// Both orientations of an m × n source of T; `reads_transpose`: the kernel reads its transpose.
 template <class T>
 status prepare_orientations(block_format f, index_t m, index_t n, const quantized_output& rows,
-                            const quantized_output& columns, bool flipped, quantize_kernel_args& a,
+                            const quantized_output& columns, bool reads_transpose, quantize_kernel_args& a,
                             path_choice& choice) {
   if (!has_tile_kernel(f, 0)) {
     return {error_code::bad_option, "f", "must be mxfp4, mxfp8_e4m3 or mxfp8_e5m2, or square_blocks of one"};
@@ -86,7 +86,7 @@ status prepare_orientations(block_format f, index_t m, index_t n, const quantize
   for (const bool is_row : {true, false}) {
     const quantized_output& q = is_row ? rows : columns;
     if (q.codes == nullptr) continue;
-    block_output& out = is_row != flipped ? a.row : a.column;
+    block_output& out = is_row != reads_transpose ? a.row : a.column;
     const status s = prepare_output(f, q, is_row ? m : n, is_row ? n : m, is_row, out);
     if (!s.ok()) return s;
     choice.general = choice.general || out.fast.signs != 0 || q.options.rule == scale_rule::floor;

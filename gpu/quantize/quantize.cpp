@@ -111,11 +111,11 @@ status quantize_source(block_format f, matrix<const T> source, const quantized_o
   }
   quantize_kernel_args a;
   // Rows of a transpose are columns of what is in memory: the same blocks, in the same order.
-  const bool flipped = is_transposed(source);
-  if (status s = prepare_source(flipped ? transposed(source) : source, a); !s.ok()) return s;
+  const bool reads_transpose = is_transposed(source);
+  if (status s = prepare_source(reads_transpose ? transposed(source) : source, a); !s.ok()) return s;
   const index_t m = source.extent(0), n = source.extent(1);
   path_choice choice;
-  if (status s = prepare_orientations<T>(f, m, n, rows, columns, flipped, a, choice); !s.ok()) return s;
+  if (status s = prepare_orientations<T>(f, m, n, rows, columns, reads_transpose, a, choice); !s.ok()) return s;
   if (m == 0 || n == 0) return {};
   device_info device;
   if (status s = current_device(device); !s.ok()) return s;

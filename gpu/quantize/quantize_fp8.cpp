@@ -48,8 +48,8 @@ status cast_source(const fp8_options& o, matrix<const T> source, const float* sc
     return {error_code::bad_option, "o.source", "must be fp32, or bf16 where the source is not FP16"};
   }
   fp8_kernel_args a;
-  const bool flipped = is_transposed(source) && o.rounding != rounding::stochastic;
-  if (status s = prepare_source(flipped ? transposed(source) : source, a); !s.ok()) return s;
+  const bool reads_transpose = is_transposed(source) && o.rounding != rounding::stochastic;
+  if (status s = prepare_source(reads_transpose ? transposed(source) : source, a); !s.ok()) return s;
   const index_t m = source.extent(0), n = source.extent(1);
   if (m == 0 || n == 0) return {};
   if (status s = prepare_fp8_output(out, m, n, a.out); !s.ok()) return s;
@@ -59,7 +59,7 @@ status cast_source(const fp8_options& o, matrix<const T> source, const float* sc
   device_info device;
   if (status s = current_device(device); !s.ok()) return s;
   if (status s = check_stream(stream); !s.ok()) return s;
-  if (flipped) {
+  if (reads_transpose) {
     std::swap(a.out.rows, a.out.columns);
     std::swap(a.out.row_stride, a.out.column_stride);
   }

@@ -203,7 +203,7 @@ class operands final : public nn::operand_set {
   }
   bool copies_bf16(nn::operand_form f) const { return is_bf16(request().recipe(f)) && !plan_.of(f).in_place; }
 
-  block_options options_of(nn::operand_form f) const {
+  block_options quantizer_options(nn::operand_form f) const {
     nn::form_options how;
     how.recipe = *request().recipe(f);
     return nn::block_options_for(how);
@@ -211,7 +211,7 @@ class operands final : public nn::operand_set {
   status draw(bool row, bool column, const nn::step_state* state, stream s) const {
     for (const nn::operand_form f : {nn::operand_form::row, nn::operand_form::column}) {
       if (drawn_[index(f)] == nullptr || !(f == nn::operand_form::row ? row : column)) continue;
-      const status done = draw_options(options_of(f), draws_of(request(), f), state, drawn_[index(f)], s);
+      const status done = draw_options(quantizer_options(f), draws_of(request(), f), state, drawn_[index(f)], s);
       if (!done.ok()) return done;
     }
     return {};
@@ -255,7 +255,7 @@ class operands final : public nn::operand_set {
     quantized_output q;
     q.codes = codes(f);
     q.scales = const_cast<std::uint8_t*>(form(f).scales);
-    q.options = options_of(f);
+    q.options = quantizer_options(f);
     q.drawn = drawn_[index(f)];
     return q;
   }
@@ -268,7 +268,7 @@ class operands final : public nn::operand_set {
       if (!(f == nn::operand_form::row ? row : column) || request().recipe(f)->format != nn::operand_format::nvfp4)
         continue;
       const status drawn =
-          draw_encode_factor(nn::block_format_of(*request().recipe(f)), options_of(f),
+          draw_encode_factor(nn::block_format_of(*request().recipe(f)), quantizer_options(f),
                              f == nn::operand_form::row ? source : transposed(source), drawn_[index(f)],
                              reinterpret_cast<std::uint32_t*>(amax_[index(f)]), const_cast<float*>(form(f).factor), s);
       if (!drawn.ok()) return drawn;

@@ -43,7 +43,7 @@ struct byte_range {
 };
 
 template <class T>
-byte_range range_of(const char* name, const T* data, index_t count) {
+byte_range bytes_spanned(const char* name, const T* data, index_t count) {
   const auto first = reinterpret_cast<std::uintptr_t>(data);
   return {name, first, first + static_cast<std::uintptr_t>(count) * sizeof(T)};
 }
@@ -74,8 +74,8 @@ matrix<T> view_of(const char* name, const array<T>& a) {
 }
 
 template <class T>
-byte_range range_of(const char* name, matrix<T> m) {
-  return range_of(name, m.data, (m.extent(0) - 1) * m.stride(0) + m.extent(1));
+byte_range bytes_spanned(const char* name, matrix<T> m) {
+  return bytes_spanned(name, m.data, (m.extent(0) - 1) * m.stride(0) + m.extent(1));
 }
 
 inline void check_formats(block_format f, const rotation& r) {
@@ -134,8 +134,8 @@ block_matrix<Byte> dense_of(block_format f, std::span<Byte> codes, std::span<Byt
   };
   check("codes", codes, rows, m.code_stride);
   check("scales", scales, rows / f.rows, m.scale_stride);
-  check_apart(range_of("codes", codes.data(), static_cast<index_t>(codes.size())),
-              range_of("scales", scales.data(), static_cast<index_t>(scales.size())));
+  check_apart(bytes_spanned("codes", codes.data(), static_cast<index_t>(codes.size())),
+              bytes_spanned("scales", scales.data(), static_cast<index_t>(scales.size())));
   return m;
 }
 
@@ -155,9 +155,9 @@ void quantize(block_format f, const block_options& o, array<T> source, block_axi
   const index_t rows = in.extent(axis == block_axis::row ? 0 : 1), k = in.extent(axis == block_axis::row ? 1 : 0);
   detail::check_extents("source", f, o.rotation, rows, k);
   const block_matrix<std::uint8_t> out = detail::dense_of(f, codes, scales, rows, k);
-  const detail::byte_range read = detail::range_of("source", in);
-  detail::check_apart(read, detail::range_of("codes", codes.data(), static_cast<index_t>(codes.size())));
-  detail::check_apart(read, detail::range_of("scales", scales.data(), static_cast<index_t>(scales.size())));
+  const detail::byte_range read = detail::bytes_spanned("source", in);
+  detail::check_apart(read, detail::bytes_spanned("codes", codes.data(), static_cast<index_t>(codes.size())));
+  detail::check_apart(read, detail::bytes_spanned("scales", scales.data(), static_cast<index_t>(scales.size())));
   rotoscale::quantize(f, o, in, axis, out, pool);
 }
 
@@ -181,9 +181,9 @@ void dequantize(block_format f, std::span<const std::uint8_t> codes, std::span<c
   const index_t rows = out.extent(axis == block_axis::row ? 0 : 1), k = out.extent(axis == block_axis::row ? 1 : 0);
   detail::check_extents("target", f, {}, rows, k);
   const block_matrix<const std::uint8_t> in = detail::dense_of(f, codes, scales, rows, k);
-  const detail::byte_range written = detail::range_of("target", out);
-  detail::check_apart(written, detail::range_of("codes", codes.data(), static_cast<index_t>(codes.size())));
-  detail::check_apart(written, detail::range_of("scales", scales.data(), static_cast<index_t>(scales.size())));
+  const detail::byte_range written = detail::bytes_spanned("target", out);
+  detail::check_apart(written, detail::bytes_spanned("codes", codes.data(), static_cast<index_t>(codes.size())));
+  detail::check_apart(written, detail::bytes_spanned("scales", scales.data(), static_cast<index_t>(scales.size())));
   dequantize_ref(f, in, axis, out, decode_factor);
 }
 
@@ -202,7 +202,7 @@ inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_option
     const index_t bytes = x.code_order == placement::row_major
                               ? ((x.transposed ? x.k : x.rows) - 1) * x.code_stride + x.row_bytes()
                               : codes.size_bytes();
-    detail::check_apart(detail::range_of("c", out), detail::range_of(name, x.codes, bytes));
+    detail::check_apart(detail::bytes_spanned("c", out), detail::bytes_spanned(name, x.codes, bytes));
   };
   check("a", extents_a, a);
   check("b", extents_b, b);

@@ -221,7 +221,7 @@ template <class Kernel>
 void gemm_with(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
                thread_pool& pool) {
   constexpr index_t panel_memory = index_t{1} << 26;  // bytes
-  constexpr index_t most_rows = 64;
+  constexpr index_t max_rows = 64;
   const gemm_plan plan = plan_gemm(a.k, o, Kernel::slice(o.model));
   const Kernel kernel(a, b, o, plan);
   const index_t panels = (b.rows + Kernel::columns - 1) / Kernel::columns;
@@ -231,7 +231,7 @@ void gemm_with(const gemm_operand& a, const gemm_operand& b, const gemm_options&
   const row_finisher finisher(combined_factor(a, b, o), o);
   // Rows of C in chunks: enough of them to share out, large enough to reuse a panel.
   index_t chunk = round_up((a.rows + 4 * pool.threads() - 1) / (4 * pool.threads()), 8);
-  chunk = chunk > most_rows ? most_rows : chunk;
+  chunk = chunk > max_rows ? max_rows : chunk;
 
   for (index_t first_panel = 0; first_panel < panels; first_panel += at_once) {
     const index_t count = std::min(at_once, panels - first_panel);
@@ -244,7 +244,7 @@ void gemm_with(const gemm_operand& a, const gemm_operand& b, const gemm_options&
     for_each_chunk(pool, a.rows, chunk, [&](index_t first, index_t last) {
       auto* const rows =
           reinterpret_cast<std::byte*>(scratch<gemm_row_scratch>((last - first) * kernel.row_bytes() / 4));
-      operand_range row_ranges[most_rows];
+      operand_range row_ranges[max_rows];
       bool in_place = false;
       if constexpr (requires { kernel.pack_transposed_rows(first, last, rows); }) {
         in_place = a.transposed;
@@ -280,7 +280,7 @@ void gemm_with_first(const gemm_operand& a, const gemm_operand& b, const gemm_op
 /// Rows [first, last) of a transposed matrix of T as rows of their own, `stride` bytes apart; tiles that stay in the
 /// cache.
 template <class T>
-inline void turn_rows(const gemm_operand& a, index_t first, index_t last, std::uint8_t* to, index_t stride) {
+inline void transpose_rows(const gemm_operand& a, index_t first, index_t last, std::uint8_t* to, index_t stride) {
   constexpr index_t tile = 64;
   for (index_t c0 = 0; c0 < a.k; c0 += tile) {
     for (index_t r = first; r < last; ++r) {
@@ -306,9 +306,9 @@ inline gemm_operand plain_operand(const gemm_operand& a, std::vector<std::uint8_
   } else if (a.transposed) {
     for_each_chunk(pool, a.rows, 64, [&](index_t first, index_t last) {
       switch (storage_bits(a.element)) {
-        case 8: return turn_rows<std::uint8_t>(a, first, last, to, stride);
-        case 16: return turn_rows<std::uint16_t>(a, first, last, to, stride);
-        case 32: return turn_rows<std::uint32_t>(a, first, last, to, stride);
+        case 8: return transpose_rows<std::uint8_t>(a, first, last, to, stride);
+        case 16: return transpose_rows<std::uint16_t>(a, first, last, to, stride);
+        case 32: return transpose_rows<std::uint32_t>(a, first, last, to, stride);
         default: break;
       }
       for (index_t r = first; r < last; ++r) {

@@ -57,7 +57,7 @@ constexpr const gemm_contract_entry* find_contract(std::string_view name) {
 }
 
 /// Options of `kernel` on `model`.
-constexpr gemm_options options_of(const gemm_contract_entry& kernel, const mma_model& model) {
+constexpr gemm_options contract_options(const gemm_contract_entry& kernel, const mma_model& model) {
   gemm_options o;
   o.model = model;
   o.start_from_c = kernel.start_from_c;

@@ -165,7 +165,7 @@ ROTOSCALE_HD constexpr block_format block_format_of(index_t i) {
                                   {formats::e3m2, 64}};
   return all[i];
 }
-ROTOSCALE_HD constexpr block_options options_of(index_t i) {
+ROTOSCALE_HD constexpr block_options make_options(index_t i) {
   constexpr block_options all[] = {presets::te_rocm,        presets::primus,           presets::aiter_even,
                                    presets::aiter_round_up, presets::aiter_round_down, presets::aiter_ceil,
                                    presets::torchao_floor,  presets::torchao_rceil,    presets::torchao_even,
@@ -179,7 +179,7 @@ inline constexpr index_t quantized_blocks = 12 * 2 * 12 * 2;
 ROTOSCALE_HD constexpr std::uint64_t quantized(index_t item, scratch& s) {
   const block_format f = block_format_of(item % 12);
   const auto axis = static_cast<block_axis>(item / 12 % 2);
-  block_options o = options_of(item / 24 % 12);
+  block_options o = make_options(item / 24 % 12);
   const random_stream random{4, static_cast<std::uint64_t>(item)};
   if (item >= 12 * 2 * 12) {
     o.rotation = {4 << item % 5, {random.word(1), random.word(2)}};

@@ -633,17 +633,17 @@ TEST_CASE("AMD's published curve: the gap before the switch closes within 45 ste
   REQUIRE(gaps.size() == 6);
   CHECK(gaps[0].step == 192);
   CHECK(gaps[0].value == doctest::Approx(0.0337).epsilon(0.01));
-  const auto amd = report_parts::shape_of(report_parts::amd_gaps_around_switch(), report_parts::amd_switch_step,
-                                          report_parts::amd_run_steps);
+  const auto amd = report_parts::measure_shape(report_parts::amd_gaps_around_switch(), report_parts::amd_switch_step,
+                                               report_parts::amd_run_steps);
   REQUIRE(amd.points.size() == 6);
   CHECK(amd.points[3].gap == 1.0);  // step 336, the last one before the switch
   CHECK(amd.points[4].time == doctest::Approx(45.0 / 550));
   CHECK(amd.points[4].gap == doctest::Approx(0.026).epsilon(0.01));
-  using report_parts::shape_of;
-  CHECK(shape_of({{{10, 0.5}}, {}}, 20, 100).missing == "no evaluation behind its switch to compare");
-  CHECK(shape_of({{}, {{30, 0.5}}}, 20, 100).missing == "no evaluation before its switch to compare");
-  CHECK(shape_of({{{10, 0.0}}, {{30, 0.5}}}, 20, 100).missing == "no gap before its switch");
-  const auto below = shape_of({{{10, -0.5}}, {{30, 0.1}}}, 20, 100);
+  using report_parts::measure_shape;
+  CHECK(measure_shape({{{10, 0.5}}, {}}, 20, 100).missing == "no evaluation behind its switch to compare");
+  CHECK(measure_shape({{}, {{30, 0.5}}}, 20, 100).missing == "no evaluation before its switch to compare");
+  CHECK(measure_shape({{{10, 0.0}}, {{30, 0.5}}}, 20, 100).missing == "no gap before its switch");
+  const auto below = measure_shape({{{10, -0.5}}, {{30, 0.1}}}, 20, 100);
   REQUIRE(below.points.size() == 2);
   CHECK((below.points[0].gap == -1.0 && below.points[1].gap == 0.2 && below.before == -0.5));
 }

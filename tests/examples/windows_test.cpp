@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::int32_t none = nn::ignored_target;
 
-data_options options_of(std::vector<std::string> paths, int sequence, double validation = 0.25) {
+data_options make_options(std::vector<std::string> paths, int sequence, double validation = 0.25) {
   data_options o;
   o.paths = std::move(paths);
   o.sequence = sequence;
@@ -96,7 +96,7 @@ TEST_CASE("text: windows that do not overlap, the end held out") {
   const scratch_directory dir;
   put(dir / "a", "abcdefghi");
   put(dir / "b", "jklmnop");
-  const auto source = open_windows(options_of({(dir / "a").string(), (dir / "b").string()}, 3));
+  const auto source = open_windows(make_options({(dir / "a").string(), (dir / "b").string()}, 3));
   CHECK(std::string(source->kind()) == "text");
   CHECK(source->tokens(data_part::training) == 12);
   CHECK(source->tokens(data_part::validation) == 4);
@@ -109,7 +109,7 @@ TEST_CASE("text: windows that do not overlap, the end held out") {
   CHECK(second.document_starts.empty());
   CHECK(window(*source, data_part::validation, 0).tokens == letters("mno"));
   // FNV-1a of the bytes, as runs from before token files have it.
-  CHECK(open_windows(options_of({(dir / "b").string()}, 1, 0.5))->fingerprint() == 0x2128F2162F48725Eu);
+  CHECK(open_windows(make_options({(dir / "b").string()}, 1, 0.5))->fingerprint() == 0x2128F2162F48725Eu);
 }
 
 TEST_CASE("token files: known by their content, one after the other, largest token and bytes") {
@@ -120,7 +120,7 @@ TEST_CASE("token files: known by their content, one after the other, largest tok
   put_tokens(dir / "b.txt", io::token_kind::llama3, ints(tokens.begin() + 7, tokens.begin() + 8));
   put_tokens(dir / "c.txt", io::token_kind::llama3, ints(tokens.begin() + 8, tokens.end()));
   const auto source =
-      open_windows(options_of({(dir / "a.txt").string(), (dir / "b.txt").string(), (dir / "c.txt").string()}, 4));
+      open_windows(make_options({(dir / "a.txt").string(), (dir / "b.txt").string(), (dir / "c.txt").string()}, 4));
   CHECK(std::string(source->kind()) == "tokens");
   CHECK(source->windows(data_part::training) == 3);
   CHECK(source->least_vocabulary() == 19001);
@@ -130,9 +130,9 @@ TEST_CASE("token files: known by their content, one after the other, largest tok
   CHECK(window(*source, data_part::validation, 0).tokens == ints(tokens.begin() + 15, tokens.begin() + 19));
 
   put(dir / "text", "some text");
-  CHECK(failure(options_of({(dir / "a.txt").string(), (dir / "text").string()}, 4)) ==
+  CHECK(failure(make_options({(dir / "a.txt").string(), (dir / "text").string()}, 4)) ==
         (dir / "text").string() + ": no token file, while " + (dir / "a.txt").string() + " is one");
-  CHECK(failure(options_of({(dir / "b.txt").string()}, 4)) ==
+  CHECK(failure(make_options({(dir / "b.txt").string()}, 4)) ==
         (dir / "b.txt").string() + ": too short: 1 training and 0 validation tokens, a sequence needs 5 of each");
 }
 
@@ -146,7 +146,7 @@ TEST_CASE("records: only answers are learnt, records stay whole, the rest of a w
                        "\n"
                        R"({"prompt": "", "answer": "k"})"
                        "\r\n");
-  const auto source = open_windows(options_of({(dir / "r.jsonl").string()}, 8));
+  const auto source = open_windows(make_options({(dir / "r.jsonl").string()}, 8));
   CHECK(std::string(source->kind()) == "records");
   CHECK(source->windows(data_part::training) == 2);
   CHECK(source->windows(data_part::validation) == 1);
@@ -163,7 +163,7 @@ TEST_CASE("records: only answers are learnt, records stay whole, the rest of a w
   CHECK(held_out.tokens == letters("k$$$$$$$"));
   CHECK(held_out.targets == letters("$_______"));
   // Where the first two records are one token too long for a window, and the next two fill one.
-  const auto narrow = open_windows(options_of({(dir / "r.jsonl").string()}, 6));
+  const auto narrow = open_windows(make_options({(dir / "r.jsonl").string()}, 6));
   CHECK(narrow->windows(data_part::training) == 2);
   CHECK(window(*narrow, data_part::training, 0).tokens == letters("abcd$$"));
   CHECK(window(*narrow, data_part::training, 0).targets == letters("_cd$__"));
@@ -175,7 +175,7 @@ TEST_CASE("records: what is none, by its line") {
   const std::string good = "{\"prompt\": \"a\", \"answer\": \"b\"}\n", name = (dir / "r").string();
   const auto failure_of = [&](const std::string& line) {
     put(dir / "r", good + good + line);
-    return failure(options_of({name}, 8));
+    return failure(make_options({name}, 8));
   };
   CHECK(failure_of("") == "(no error)");
   CHECK(failure_of("{\"prompt\": \"a\"}") == name + ": line 3: answer is missing");
@@ -188,7 +188,7 @@ TEST_CASE("records: what is none, by its line") {
   CHECK(failure_of("{\"text\": \"123456789\"}") ==
         name + ": line 3: 10 tokens do not fit a sequence of 8 and its last target (--sequence)");
   put(dir / "r", good);
-  CHECK(failure(options_of({name}, 8)) ==
+  CHECK(failure(make_options({name}, 8)) ==
         name + ": too short: 1 training and 0 validation records, each needs one (train.validation)");
 }
 
@@ -196,7 +196,7 @@ TEST_CASE("records: what is learnt is part of what the data are") {
   const scratch_directory dir;
   const auto fingerprint_of = [&](const std::string& record) {
     put(dir / "r", record + "\n" + record + "\n");
-    return open_windows(options_of({(dir / "r").string()}, 8))->fingerprint();
+    return open_windows(make_options({(dir / "r").string()}, 8))->fingerprint();
   };
   const auto one = fingerprint_of("{\"prompt\": \"ab\", \"answer\": \"cd\"}");
   CHECK(fingerprint_of("{\"answer\": \"cd\", \"prompt\": \"ab\"}") == one);
@@ -215,7 +215,7 @@ TEST_CASE("what begins as records") {
 TEST_CASE("options say what is read") {
   const scratch_directory dir;
   put(dir / "r", "{\"text\": \"abc\"}\n{\"text\": \"abc\"}\n");
-  data_options o = options_of({(dir / "r").string()}, 4, 0.5);
+  data_options o = make_options({(dir / "r").string()}, 4, 0.5);
   CHECK(std::string(open_windows(o)->kind()) == "records");
   o.text_format = "plain";
   CHECK(std::string(open_windows(o)->kind()) == "text");

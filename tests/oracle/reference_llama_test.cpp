@@ -165,14 +165,14 @@ TEST_CASE("oracle: rope pairs i with i + D/2, starts at angle zero and restarts 
   const tensor two_sequences_of_two{1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4};
   const tensor y = oracle::rope(two_sequences_of_two, 2, 1, 4, oracle::rope_frequencies(4, 16.0));
   const double c0 = std::cos(1.0), s0 = std::sin(1.0), c1 = std::cos(0.25), s1 = std::sin(0.25);
-  const tensor turned{1 * c0 - 3 * s0, 2 * c1 - 4 * s1, 3 * c0 + 1 * s0, 4 * c1 + 2 * s1};
+  const tensor rotated{1 * c0 - 3 * s0, 2 * c1 - 4 * s1, 3 * c0 + 1 * s0, 4 * c1 + 2 * s1};
   for (const size_t sequence : {size_t{0}, size_t{8}}) {
     CHECK(tensor(y.begin() + sequence, y.begin() + sequence + 4) == x);
-    CHECK(largest_difference(tensor(y.begin() + sequence + 4, y.begin() + sequence + 8), turned) < 1e-14);
+    CHECK(largest_difference(tensor(y.begin() + sequence + 4, y.begin() + sequence + 8), rotated) < 1e-14);
   }
 }
 
-TEST_CASE("oracle: the product of a turned query and a turned key depends on their distance only") {
+TEST_CASE("oracle: the product of a rotated query and a rotated key depends on their distance only") {
   std::mt19937_64 engine(4);
   const size_t seq = 12, D = 8;
   const tensor one_q = random_tensor(D, engine), one_k = random_tensor(D, engine);

@@ -42,7 +42,7 @@ class recipe_gemms : public linear_gemms {
       operand_values taken = operand(forward, t, rows, in, block_axis::row, then);
       unrotate(taken, rotation_of(forward, then), length_of(forward));
       for (double& v : taken.values) v = static_cast<double>(stored_as(bf16_, v));
-      return turned(taken);
+      return transpose(taken);
     };
     linear_gradients d;
     d.x = product(operand(r.dgrad.left, dy, n, out, block_axis::row, {number, 1, 0}),
@@ -67,8 +67,8 @@ class recipe_gemms : public linear_gemms {
     return r;
   }
   random_stream stream(std::uint64_t purpose, const use& u) const {
-    return {seed_, purpose << 56 | std::uint64_t{u.gemm} << 52 | std::uint64_t{u.side} << 48 |
-                       std::uint64_t{u.number} << 32};
+    return {seed_,
+            purpose << 56 | std::uint64_t{u.gemm} << 52 | std::uint64_t{u.side} << 48 | std::uint64_t{u.number} << 32};
   }
 
   operand_values operand(const nn::operand_recipe& o, const tensor& t, size_t rows, size_t cols, block_axis axis,
@@ -84,7 +84,7 @@ class recipe_gemms : public linear_gemms {
     }
     if (o.format == fp8_e4m3) as_fp8(plain.values, {4, 3, 7, true, specials::nan_only});
     if (o.format == fp8_e5m2) as_fp8(plain.values, {5, 2, 15});
-    return axis == block_axis::row ? plain : turned(plain);
+    return axis == block_axis::row ? plain : transpose(plain);
   }
 
   static void as_fp8(tensor& values, const format& f) {
@@ -171,7 +171,7 @@ class recipe_gemms : public linear_gemms {
   /// Largest scale times largest element by amax of what the blocks see, in FP32.
   float encode_factor(const block_format& f, const block_options& how, const tensor& t, size_t rows, size_t cols,
                       block_axis axis) const {
-    const operand_values seen = axis == block_axis::row ? operand_values{t, rows, cols} : turned({t, rows, cols});
+    const operand_values seen = axis == block_axis::row ? operand_values{t, rows, cols} : transpose({t, rows, cols});
     const auto run = static_cast<size_t>(std::max(f.length, how.rotation.points));
     exact_t amax = 0;
     for (size_t first = 0; first < seen.values.size(); first += run) {
@@ -184,7 +184,7 @@ class recipe_gemms : public linear_gemms {
     return amax == 0 ? 1.0f : all / as_float(amax);
   }
 
-  static operand_values turned(const operand_values& x) {
+  static operand_values transpose(const operand_values& x) {
     operand_values t{tensor(x.values.size()), x.k, x.rows};
     for (size_t r = 0; r < x.rows; ++r)
       for (size_t c = 0; c < x.k; ++c) t.values[c * t.k + r] = x.values[r * x.k + c];

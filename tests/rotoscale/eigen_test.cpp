@@ -167,11 +167,11 @@ TEST_CASE("a view becomes a map") {
   const auto map = to_eigen(rows);
   CHECK(map.rows() == 4);
   CHECK(map.cols() == 6);
-  const auto turned = to_eigen(transposed(rows));
+  const auto as_transposed = to_eigen(transposed(rows));
   for (int r = 0; r < 4; ++r) {
     for (int c = 0; c < 6; ++c) {
       CHECK(map(r, c) == static_cast<float>(10 * r + c));
-      CHECK(turned(c, r) == map(r, c));
+      CHECK(as_transposed(c, r) == map(r, c));
     }
   }
   to_eigen(rows)(3, 5) = -1.0f;

@@ -518,7 +518,7 @@ void check_placed_operands(bool fast) {
       std::vector<float> c(static_cast<std::size_t>(m * n));
       gemm_ref(a.view, b.view, o, row_major(c.data(), m, n));
       want.insert(want.end(), c.begin(), c.end());
-      // 2. The same operands, turned and placed, one after another.
+      // 2. The same operands, transposed and placed, one after another.
       for (const operand* from : {&a, &b}) {
         auto& to = codes[from == &b];
         const index_t stride = packed_bytes(x.element, from->view.rows);

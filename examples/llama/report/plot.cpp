@@ -296,11 +296,11 @@ void add_healing_shape_plot(const comparison& c, std::vector<plot>& plots) {
     const switch_point& at = a.switches.back();
     healing_shape shape;
     shape.missing = "no arm to compare";
-    if (p.reference != nullptr) shape = shape_of(gaps_around_switch(a, *p.reference, at), at.step, last_step(c));
+    if (p.reference != nullptr) shape = measure_shape(gaps_around_switch(a, *p.reference, at), at.step, last_step(c));
     add(a.name, color_of(c, a), &a == &c.base(), shape);
   }
   if (!healed) return;
-  add("AMD, Llama 2 70B LoRA", 0, true, shape_of(amd_gaps_around_switch(), amd_switch_step, amd_run_steps));
+  add("AMD, Llama 2 70B LoRA", 0, true, measure_shape(amd_gaps_around_switch(), amd_switch_step, amd_run_steps));
   plots.push_back({"healing_shape", "Shape of healing, beside AMD's",
                    "Gap to the arm of the recipe switched to, as a share of the magnitude of the last gap before the "
                    "(last) switch, against time since the switch as a share of the run. These gaps, in nats: " +

@@ -60,7 +60,7 @@ struct healing_shape {
   double before = 0;                ///< the last gap before the switch, nats; shapes of gaps below zero begin at -1
   std::string missing;              ///< why there is none
 };
-inline healing_shape shape_of(const gaps_around& gaps, std::int64_t switch_step, std::int64_t run_steps) {
+inline healing_shape measure_shape(const gaps_around& gaps, std::int64_t switch_step, std::int64_t run_steps) {
   healing_shape shape;
   if (gaps.before.empty()) shape.missing = "no evaluation before its switch to compare";
   if (gaps.after.empty()) shape.missing = "no evaluation behind its switch to compare";

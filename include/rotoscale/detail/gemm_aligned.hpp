@@ -21,9 +21,9 @@ class aligned_steps {
     const mma_model& m = o.model;
     const bool result =
         m.result == mma_result::fp32_truncate || m.result == mma_result::e8m13 || m.result == mma_result::fp16_nearest;
-    const int most_bits = m.result == mma_result::e8m13 ? 15 : 25;  // 2^-124 cut to them is a number of the result's
+    const int max_bits = m.result == mma_result::e8m13 ? 15 : 25;  // 2^-124 cut to them is a number of the result's
     return m.sum == mma_sum::aligned && result && m.group <= 2 * products_of_partial && m.fraction_bits >= 10 &&
-           m.fraction_bits <= most_bits && aligned_packing::takes(a, m) && aligned_packing::takes(b, m);
+           m.fraction_bits <= max_bits && aligned_packing::takes(a, m) && aligned_packing::takes(b, m);
   }
   /// Positions of a panel that stay in the first-level cache.
   static constexpr index_t slice(const mma_model& m) { return has_fused_cut && m.fraction_bits <= 13 ? 32 : 64; }

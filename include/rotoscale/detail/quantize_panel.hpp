@@ -141,9 +141,9 @@ inline void store_rows(const tile_plan& p, const staged_rows& staged, int blocks
 template <class T>
 inline void quantize_row_panels(const tile_plan& p, matrix<const T> source, block_matrix<std::uint8_t> out,
                                 const panel_layout& layout, const output_part& part) {
-  constexpr int most_groups = 32 / (lane_count < 32 ? lane_count : 32);
+  constexpr int max_groups = 32 / (lane_count < 32 ? lane_count : 32);
   const index_t tile_rows = p.f.rows > lane_count ? p.f.rows : lane_count;
-  staged_rows staged[most_groups];
+  staged_rows staged[max_groups];
   for (index_t v0 = part.v0; v0 < part.v1; v0 += tile_rows) {
     const index_t v1 = part.v1 - v0 < tile_rows ? part.v1 : v0 + tile_rows;
     index_t next = part.e0 + layout.first_blocks * p.f.length;

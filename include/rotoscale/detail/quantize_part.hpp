@@ -50,7 +50,7 @@ template <class T>
 class column_strip {
  public:
   column_strip(const output_plan& plan, matrix<const T> source, const output_part& part)
-      : plan_(plan), source_(source), part_(part), most_(plan.layout.first_blocks) {
+      : plan_(plan), source_(source), part_(part), max_blocks_(plan.layout.first_blocks) {
     ROTOSCALE_ASSERT(part.v1 - part.v0 <= strip_rows<T>);
   }
   /// The blocks of elements [e, end), in order from the part's first element to its last.
@@ -58,14 +58,14 @@ class column_strip {
     const int length = plan_.tiles.f.length;
     for (; e < end; e += length) {
       quantize_band(e);
-      if (++blocks_ != most_ && e + length != part_.e1) continue;
+      if (++blocks_ != max_blocks_ && e + length != part_.e1) continue;
       const index_t first = e + length - blocks_ * length;
       for (index_t v = part_.v0; v < part_.v1; v += lane_count) {
         store_rows(plan_.tiles, staged_[(v - part_.v0) / lane_count], blocks_, plan_.layout.stream, plan_.out, v,
                    first);
       }
       blocks_ = 0;
-      most_ = panel_blocks(plan_.tiles.words);
+      max_blocks_ = panel_blocks(plan_.tiles.words);
     }
   }
 
@@ -95,7 +95,7 @@ class column_strip {
   const output_plan& plan_;
   matrix<const T> source_;
   output_part part_;
-  int blocks_ = 0, most_;
+  int blocks_ = 0, max_blocks_;
   staged_rows staged_[strip_rows<T> / lane_count];
 };
 

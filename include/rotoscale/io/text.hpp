@@ -55,7 +55,7 @@ inline std::vector<std::filesystem::path> files_below(const std::filesystem::pat
 }
 
 /// The text of one file's content. `path` names it in messages.
-inline std::string text_of(std::string content, const std::filesystem::path& path, text_format format) {
+inline std::string extract_text(std::string content, const std::filesystem::path& path, text_format format) {
   if (format == text_format::bytes) return content;
   if (const auto zero = content.find('\0'); zero != content.npos) {
     throw error(path.string(), "not text: a zero byte at offset " + std::to_string(zero) + " (binary, or UTF-16)");
@@ -76,13 +76,13 @@ inline std::string read_text(const std::filesystem::path& path, text_format form
   const auto status = std::filesystem::status(path, code);
   if (!std::filesystem::exists(status)) throw error(path.string(), "cannot open: " + code.message());
   if (!std::filesystem::is_directory(status)) {
-    std::string text = detail::text_of(read_file(path), path, format);
+    std::string text = detail::extract_text(read_file(path), path, format);
     if (text.empty()) throw error(path.string(), "the text is empty");
     return text;
   }
   std::string text;
   for (const auto& file : detail::files_below(path)) {
-    const std::string part = detail::text_of(read_file(file), file, format);
+    const std::string part = detail::extract_text(read_file(file), file, format);
     if (part.empty()) continue;
     if (!text.empty() && text.back() != '\n') text += '\n';
     text += part;

@@ -43,7 +43,7 @@ inline constexpr token_format token_formats[] = {{token_kind::gpt2, "GPT-2", 202
                                                  {token_kind::llama3, "Llama 3", 20240801, 7, 4, 128000}};
 inline constexpr std::size_t token_header_bytes = 256 * 4;
 /// The header's count has 31 bits.
-inline constexpr std::uint64_t most_tokens = std::numeric_limits<std::int32_t>::max();
+inline constexpr std::uint64_t max_tokens = std::numeric_limits<std::int32_t>::max();
 
 inline const token_format& format_of(token_kind kind) { return token_formats[kind == token_kind::gpt2 ? 0 : 1]; }
 
@@ -106,7 +106,7 @@ class token_file {
       } else {
         std::memcpy(&wide, from + 4 * i, 4);
       }
-      if (wide > detail::most_tokens) {
+      if (wide > detail::max_tokens) {
         throw error(name_,
                     "token " + std::to_string(first + i) + " is " + std::to_string(wide) + ", which no vocabulary has");
       }
@@ -182,7 +182,7 @@ class token_file_writer {
       for (std::size_t i = 0; i < format_.bytes; ++i) bytes += static_cast<char>(token >> (8 * i) & 0xff);
     }
     count_ += tokens.size();
-    if (count_ > detail::most_tokens) throw error(name_, "more than 2147483647 tokens; write several files");
+    if (count_ > detail::max_tokens) throw error(name_, "more than 2147483647 tokens; write several files");
     file_.write(bytes);
   }
 

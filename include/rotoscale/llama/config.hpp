@@ -72,8 +72,8 @@ void describe(Visitor&& v, model_config& c) {
 }
 
 /// Random streams count linear layers in 14 bits.
-inline constexpr long long most_layers = 4000;
-static_assert(4 * most_layers + 1 <= 1 << 14);
+inline constexpr long long max_layers = 4000;
+static_assert(4 * max_layers + 1 <= 1 << 14);
 
 /// A sentence that says which field is wrong, or nothing.
 inline std::optional<std::string> find_fault(const model_config& c) {
@@ -88,7 +88,7 @@ inline std::optional<std::string> find_fault(const model_config& c) {
   if (auto f = positive("vocab_size", c.vocab_size)) return f;
   if (auto f = positive("hidden_size", c.hidden_size)) return f;
   if (auto f = positive("intermediate_size", c.intermediate_size)) return f;
-  if (auto f = positive("num_hidden_layers", c.num_hidden_layers, most_layers)) return f;
+  if (auto f = positive("num_hidden_layers", c.num_hidden_layers, max_layers)) return f;
   if (auto f = positive("num_attention_heads", c.num_attention_heads)) return f;
   if (auto f = positive("num_key_value_heads", c.num_key_value_heads)) return f;
   if (auto f = positive("max_position_embeddings", c.max_position_embeddings)) return f;

@@ -74,7 +74,7 @@ inline bool read_base(std::string_view base, gemm_options& o) {
   }
   const auto [unit, kernel] = find_unit_and_kernel(base);
   if (unit == nullptr || unit_fault(*unit) != nullptr || kernel->start_from_c) return false;
-  o = options_of(*kernel, unit->model);
+  o = contract_options(*kernel, unit->model);
   return true;
 }
 

@@ -36,7 +36,7 @@ struct float_pair {
   return fma(x, pull, fma(gain * dy, rstd, dx));
 }
 
-/// The pair (low, high) of a head turned by an angle.
+/// The pair (low, high) of a head rotated by an angle.
 [[gnu::always_inline]] ROTOSCALE_HD inline float_pair rotate(float low, float high, float cosine, float sine) {
   return {fma(low, cosine, -(high * sine)), fma(high, cosine, low * sine)};
 }

@@ -46,7 +46,7 @@ inline fault find_block_fault(const operand_recipe& o, const std::string& where)
 }
 
 /// The operand as GEMMs see it, of `k` elements along the contraction axis and no memory.
-inline gemm_operand shape_of(const operand_recipe& o, index_t k) {
+inline gemm_operand make_shape(const operand_recipe& o, index_t k) {
   gemm_operand a{.element = element_format(o.format), .rows = 32, .k = k};
   if (!has_blocks(o.format)) return a;
   const block_format f = block_format_of(o);
@@ -126,7 +126,7 @@ inline fault find_accumulate_fault(const gemm_recipe& g, const std::string& wher
       }
     }
   }
-  if (!gemm_is_defined(shape_of(g.left, 1024), shape_of(g.right, 1024), contract->options)) {
+  if (!gemm_is_defined(make_shape(g.left, 1024), make_shape(g.right, 1024), contract->options)) {
     return where + ".accumulate: '" + g.accumulate + "' does not take these operands";
   }
   return std::nullopt;

@@ -65,7 +65,7 @@ void answer(probed_gemm& p, const gemm_options& o, bool operands_to_nearest = fa
 std::string found(const probed_gemm& p) {
   thread_pool pool(1);
   for (const k_order& order : candidate_orders(p, p.d == formats::fp16)) {
-    if (explained(p, order, pool) == p.m * p.n) return text_of(order, p.k);
+    if (explained(p, order, pool) == p.m * p.n) return to_text(order, p.k);
   }
   return "none";
 }

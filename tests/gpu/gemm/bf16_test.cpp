@@ -46,8 +46,7 @@ struct dense_bf16 {
 };
 
 /// `output`: 0 FP32, 1 FP32 rounded to BF16, 2 BF16.
-void compare(int m, int n, int k, bool transposed_a, bool transposed_b, int output, bool accumulate,
-             int split_k = 1) {
+void compare(int m, int n, int k, bool transposed_a, bool transposed_b, int output, bool accumulate, int split_k = 1) {
   const gemm_contract_entry* contract = bf16_contract(device);
   if (contract == nullptr) return;
   CAPTURE(m);
@@ -57,7 +56,7 @@ void compare(int m, int n, int k, bool transposed_a, bool transposed_b, int outp
   const dense_bf16 a(m, k, transposed_a, 1), b(n, k, transposed_b, 2);
   const auto count = static_cast<std::size_t>(m) * static_cast<std::size_t>(n);
   std::vector<float> want(count, 3.0f);
-  gemm_options o = options_of(*contract, find_unit(contract->unit)->model);
+  gemm_options o = contract_options(*contract, find_unit(contract->unit)->model);
   o.output = output == 0 ? formats::fp32 : formats::bf16;
   o.accumulate = accumulate;
   o.split_k = split_k;
@@ -107,12 +106,12 @@ TEST_CASE("parts of K are added in ascending order, and there may be fewer than 
   for (int k = 8; k < 640; k += 8) {
     CHECK(gemm_bf16_workspace_bytes(8, 8, k, 4, device) <= gemm_bf16_workspace_bytes(8, 8, 640, 4, device));
   }
-  for (const bool turned : {false, true}) {
-    for (const int output : {0, 1, 2}) compare(24, 40, 520, turned, !turned, output, output == 0, 3);
-    compare(16, 24, 264, turned, turned, 0, true, 7);
+  for (const bool transposed : {false, true}) {
+    for (const int output : {0, 1, 2}) compare(24, 40, 520, transposed, !transposed, output, output == 0, 3);
+    compare(16, 24, 264, transposed, transposed, 0, true, 7);
     if (!on_device) continue;
-    compare(264, 520, 4104, turned, turned, 0, true, 8);
-    compare(768, 512, 8192, turned, !turned, 2, false, 16);
+    compare(264, 520, 4104, transposed, transposed, 0, true, 8);
+    compare(768, 512, 8192, transposed, !transposed, 2, false, 16);
   }
 }
 

@@ -82,7 +82,7 @@ void compare(const plain_data& a, const plain_data& b, const options& o) {
   CHECK(workspace.guards_hold());
   const gemm_contract_entry* kernel = plan.contract();
   if (kernel == nullptr) return;  // another device than what was measured
-  const gemm_options how = rotoscale::options_of(*kernel, find_unit(kernel->unit)->model);
+  const gemm_options how = rotoscale::contract_options(*kernel, find_unit(kernel->unit)->model);
   std::mt19937 random(1);
   int wrong = 0;
   for (int sample = 0; sample < 500; ++sample) {

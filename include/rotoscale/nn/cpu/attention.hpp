@@ -57,13 +57,13 @@ inline matrix<const float> widened(matrix<const bf16> x, float* room) {
 
 /// Room for the heads that a task reads: q, k, v, o and dO.
 struct heads_tag;
-inline float* heads_room(int which, index_t seq, index_t dim) {
+inline float* heads_scratch(int which, index_t seq, index_t dim) {
   return rotoscale::detail::scratch<heads_tag>(5 * seq * dim) + which * seq * dim;
 }
 template <class T>
 matrix<const float> fp32_head(view<T, 4> x, index_t b, index_t h, int which) {
   const matrix<const std::remove_const_t<T>> own = head(x, b, h);
-  return widened(own, sizeof(T) == sizeof(float) ? nullptr : heads_room(which, x.extent(1), x.extent(3)));
+  return widened(own, sizeof(T) == sizeof(float) ? nullptr : heads_scratch(which, x.extent(1), x.extent(3)));
 }
 
 /// Scratch for one task, sized for `seq` keys and `dim` features.
@@ -71,14 +71,15 @@ struct attention_scratch {
   struct tag;
   index_t ld_keys, ld_dim;
   float *keys_t, *values_t, *keys, *values;  // panels: of Kᵀ, Vᵀ (dim deep), K, V (seq deep)
-  float *scores, *dscores, *rows, *rows2, *turned, *out;
+  float *scores, *dscores, *rows, *rows2, *transposed, *out;
   float *dk, *dv;  // sums over the heads of a group and the query blocks, seq × ld_dim
 
   attention_scratch(index_t seq, index_t dim) : ld_keys(padded(seq)), ld_dim(padded(dim)) {
     const index_t sizes[] = {ld_keys * dim,         ld_keys * dim,         ld_dim * seq,      ld_dim * seq,
                              query_block * ld_keys, query_block * ld_keys, query_block * dim, query_block * dim,
                              seq * query_block,     query_block * ld_dim,  seq * ld_dim,      seq * ld_dim};
-    float** parts[] = {&keys_t, &values_t, &keys, &values, &scores, &dscores, &rows, &rows2, &turned, &out, &dk, &dv};
+    float** parts[] = {&keys_t, &values_t, &keys,       &values, &scores, &dscores,
+                       &rows,   &rows2,    &transposed, &out,    &dk,     &dv};
     index_t total = 0;
     for (const index_t s : sizes) total += s;
     float* at = rotoscale::detail::scratch<tag>(total);
@@ -106,10 +107,10 @@ inline void product(index_t m, index_t n, index_t k, const float* rows, index_t 
 inline void add_transposed_product(index_t keys, index_t m, index_t dim, const float* block, index_t ld_block,
                                    const float* rows, attention_scratch& s, float* sum) {
   for (index_t i = 0; i < m; ++i) {
-    for (index_t j = 0; j < keys; ++j) s.turned[j * m + i] = block[i * ld_block + j];
+    for (index_t j = 0; j < keys; ++j) s.transposed[j * m + i] = block[i * ld_block + j];
   }
   rotoscale::detail::pack_panels(matrix<const float>{rows, {m, dim}, {dim, 1}}, s.out);
-  rotoscale::detail::multiply_panels(keys, dim, m, s.turned, m, s.out, m, sum, s.ld_dim);
+  rotoscale::detail::multiply_panels(keys, dim, m, s.transposed, m, s.out, m, sum, s.ld_dim);
 }
 
 /// Scores of rows [first, first + m) of one head's queries against keys [first_key, first_key + keys), unscaled; column

@@ -80,7 +80,7 @@ void rmsnorm_forward(matrix<X> x, const float* gain, float eps, matrix<Y> y, flo
   struct tag;
   const index_t d = x.extent(1);
   for_each_chunk(pool, x.extent(0), row_chunk, [&](index_t first, index_t last) {
-    const row_room<tag> room(2, d);
+    const row_scratch<tag> room(2, d);
     for (index_t t = first; t < last; ++t) {
       float* yt = target_row(&y(t, 0), room[1]);
       rstd[t] = rmsnorm_row(read_row(&x(t, 0), d, room[0]), gain, eps, d, yt);
@@ -96,7 +96,7 @@ void residual_norm(matrix<X> x, matrix<X> branch, const float* gain, float eps, 
   struct tag;
   const index_t d = x.extent(1);
   for_each_chunk(pool, x.extent(0), row_chunk, [&](index_t first, index_t last) {
-    const row_room<tag> room(4, d);
+    const row_scratch<tag> room(4, d);
     for (index_t t = first; t < last; ++t) {
       const float* a = read_row(&x(t, 0), d, room[0]);
       const float* b = read_row(&branch(t, 0), d, room[1]);
@@ -119,7 +119,7 @@ void rmsnorm_backward(matrix<D> dy, matrix<X> x, const float* gain, const float*
   const index_t d = x.extent(1);
   const index_t chunks = (x.extent(0) + row_chunk - 1) / row_chunk;
   for_each_chunk(pool, x.extent(0), row_chunk, [&](index_t first, index_t last) {
-    const row_room<tag> room(3, d);
+    const row_scratch<tag> room(3, d);
     float* dw = partial + first / row_chunk * d;
     for (index_t j = 0; j < d; ++j) dw[j] = 0.0f;
     for (index_t t = first; t < last; ++t) {
@@ -151,16 +151,16 @@ void rope(view<T, 4> x, const float* cosine, const float* sine, bool inverse, th
   const index_t dim = x.extent(3), half = dim / 2;
   const float direction = inverse ? -1.0f : 1.0f;
   pool.for_each(x.extent(0), [&](index_t b) {
-    const row_room<tag> room(1, dim);
+    const row_scratch<tag> room(1, dim);
     for (index_t t = 0; t < x.extent(1); ++t) {
       const float* c = cosine + t * half;
       const float* s = sine + t * half;
       for (index_t h = 0; h < x.extent(2); ++h) {
         float* v = update_row(&x(b, t, h, 0), dim, room[0]);
         for (index_t i = 0; i < half; ++i) {
-          const float_pair turned = rotate(v[i], v[i + half], c[i], s[i] * direction);
-          v[i] = turned.first;
-          v[i + half] = turned.second;
+          const float_pair rotated = rotate(v[i], v[i + half], c[i], s[i] * direction);
+          v[i] = rotated.first;
+          v[i + half] = rotated.second;
         }
         write_row(v, dim, &x(b, t, h, 0));
       }
@@ -173,7 +173,7 @@ void swiglu_forward(matrix<G> gate, matrix<G> up, matrix<H> h, thread_pool& pool
   struct tag;
   const index_t n = h.extent(1);
   for_each_chunk(pool, h.extent(0), row_chunk, [&](index_t first, index_t last) {
-    const row_room<tag> room(3, n);
+    const row_scratch<tag> room(3, n);
     for (index_t t = first; t < last; ++t) {
       const float* g = read_row(&gate(t, 0), n, room[0]);
       const float* u = read_row(&up(t, 0), n, room[1]);
@@ -189,7 +189,7 @@ void swiglu_backward(matrix<D> dh, matrix<G> gate, matrix<G> up, matrix<T> dgate
   struct tag;
   const index_t n = dh.extent(1);
   for_each_chunk(pool, dh.extent(0), row_chunk, [&](index_t first, index_t last) {
-    const row_room<tag> room(5, n);
+    const row_scratch<tag> room(5, n);
     for (index_t t = first; t < last; ++t) {
       const float* d = read_row(&dh(t, 0), n, room[0]);
       const float* g = read_row(&gate(t, 0), n, room[1]);
@@ -213,7 +213,7 @@ void add(matrix<X> x, matrix<Y> y, matrix<S> sum, thread_pool& pool) {
   struct tag;
   const index_t n = x.extent(1);
   for_each_chunk(pool, x.extent(0), row_chunk, [&](index_t first, index_t last) {
-    const row_room<tag> room(3, n);
+    const row_scratch<tag> room(3, n);
     for (index_t t = first; t < last; ++t) {
       const float* xt = read_row(&x(t, 0), n, room[0]);
       const float* yt = read_row(&y(t, 0), n, room[1]);
@@ -252,7 +252,7 @@ inline void cross_entropy(matrix<float> logits, const std::int32_t* targets, flo
   struct tag;
   const index_t n = logits.extent(1), parts = (n + softmax_chunk - 1) / softmax_chunk;
   for_each_chunk(pool, logits.extent(0), row_chunk, [&](index_t first, index_t last) {
-    const row_room<tag> room(3, parts);
+    const row_scratch<tag> room(3, parts);
     float *const largest = room[0], *const sums = room[1], *const weight = room[2];
     for (index_t t = first; t < last; ++t) {
       float* const z = &logits(t, 0);

@@ -29,9 +29,7 @@ class operands final : public operand_set {
 
   /// A backend's quantize.
   void quantize(const_tensor_view source, const quantize_target& to, const step_state* state, thread_pool& pool) {
-    with_storage(source.type, [&](auto storage) {
-      fill(as_matrix<const decltype(storage)>(source), to, state, pool);
-    });
+    with_storage(source.type, [&](auto storage) { fill(as_matrix<const decltype(storage)>(source), to, state, pool); });
   }
 
  private:
@@ -123,14 +121,13 @@ class operands final : public operand_set {
 
   template <class T>
   void fill(matrix<const T> source, const quantize_target& to, const step_state* state, thread_pool& pool) {
-    ROTOSCALE_ASSERT(source.stride(1) == 1 && source.extent(0) == request().rows &&
-                     source.extent(1) == request().cols);
+    ROTOSCALE_ASSERT(source.stride(1) == 1 && source.extent(0) == request().rows && source.extent(1) == request().cols);
     const bool row = to.row && request().row, column = to.column && request().column;
     record_amax(source, to.scaling, pool);
     if (row && column && has_blocks(request().row->format) && has_blocks(request().column->format) &&
         block_format_of(*request().row) == block_format_of(*request().column)) {
-      const block_options a = options_of(source, operand_form::row, state, pool),
-                          b = options_of(source, operand_form::column, state, pool);
+      const block_options a = quantizer_options(source, operand_form::row, state, pool),
+                          b = quantizer_options(source, operand_form::column, state, pool);
       return rotoscale::quantize_both(block_format_of(*request().row), a, memory_of(operand_form::row), b,
                                       memory_of(operand_form::column), source, pool);
     }
@@ -161,13 +158,14 @@ class operands final : public operand_set {
                    out.codes, pool);
     } else {
       const block_axis axis = form == operand_form::row ? block_axis::row : block_axis::column;
-      rotoscale::quantize(block_format_of(own), options_of(source, form, state, pool), source, axis, out, pool);
+      rotoscale::quantize(block_format_of(own), quantizer_options(source, form, state, pool), source, axis, out, pool);
     }
   }
 
   /// How a form with blocks is quantized; the second-level factor, where it has one, comes of the source as it is now.
   template <class T>
-  block_options options_of(matrix<const T> source, operand_form form, const step_state* state, thread_pool& pool) {
+  block_options quantizer_options(matrix<const T> source, operand_form form, const step_state* state,
+                                  thread_pool& pool) {
     const form_options how = resolve_form(request(), form, state);
     const block_format f = block_format_of(how.recipe);
     block_options o = block_options_for(how);
@@ -183,7 +181,7 @@ class operands final : public operand_set {
     const matrix<bf16> to = row_major(reinterpret_cast<bf16*>(codes), from.rows, from.k);
     const float factor = from.factor != nullptr ? *from.factor : 1.0f;
     if (from.block != 0) {
-      const block_matrix<const std::uint8_t> in{from.rows,   from.k,      from.codes,
+      const block_matrix<const std::uint8_t> in{from.rows,        from.k,      from.codes,
                                                 from.code_stride, from.scales, from.scale_stride};
       const rotation turn = block_options_for(resolve_form(request(), operand_form::row, state)).rotation;
       if (turn.points == 0) return rotoscale::dequantize(from.blocks(), in, block_axis::row, to, pool, factor);

@@ -230,7 +230,7 @@ void observe_operand(matrix<const T> source, const gemm_operand& operand, operan
   const int run = std::max(rotated.points, operand.block);
   constexpr index_t chunk = 16;
   for_each_chunk(pool, operand.rows, chunk, [&](index_t first, index_t last) {
-    const row_room<tag> room(chunk + 1, k);
+    const row_scratch<tag> room(chunk + 1, k);
     detail::gather_rows(source, form, first, last, room[0]);
     for (index_t r = first; r < last; ++r) {
       float *const x = room[r - first], *const value = room[chunk];
@@ -277,7 +277,7 @@ void dequantize_operand(const gemm_operand& operand, operand_form form, matrix<T
   struct tag;
   const operand_reader stored(operand);
   for_each_chunk(pool, operand.rows, row_chunk, [&](index_t first, index_t last) {
-    const row_room<tag> room(1, operand.k);
+    const row_scratch<tag> room(1, operand.k);
     for (index_t r = first; r < last; ++r) {
       stored.read(r, room[0]);
       for (index_t c = 0; c < operand.k; ++c) {

@@ -52,9 +52,9 @@ inline float* update_row(bf16* row, index_t n, float* room) {
 
 /// Memory for `rows` rows of n numbers that a thread keeps between calls; each caller's Tag has its own.
 template <class Tag>
-class row_room {
+class row_scratch {
  public:
-  row_room(index_t rows, index_t n) : n_(n), memory_(rotoscale::detail::scratch<Tag>(rows * n)) {}
+  row_scratch(index_t rows, index_t n) : n_(n), memory_(rotoscale::detail::scratch<Tag>(rows * n)) {}
   float* operator[](index_t i) const { return memory_ + i * n_; }
 
  private:

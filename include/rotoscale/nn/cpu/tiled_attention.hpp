@@ -40,7 +40,7 @@ struct bf16_matrix {
 
 inline std::uint16_t bf16_code(float x) { return static_cast<std::uint16_t>(bf16_bits(x)); }
 
-/// A head's elements rounded to BF16, as rows or turned.
+/// A head's elements rounded to BF16, as rows or transposed.
 template <class T>
 void round_head(matrix<T> x, bf16_matrix& to) {
   to.reshape(x.extent(0), x.extent(1));
@@ -51,7 +51,7 @@ void round_head(matrix<T> x, bf16_matrix& to) {
 
 /// Scratch of a task, and the products of one matrix unit.
 struct tiled_scratch {
-  bf16_matrix q, k, v, d_o, q_t, k_t, v_t, d_o_t;  // by head: rows, and turned
+  bf16_matrix q, k, v, d_o, q_t, k_t, v_t, d_o_t;  // by head: rows, and transposed
   bf16_matrix p, ds, p_t, ds_t;                    // of a block of queries
   std::vector<float> scores, dscores, out, dk, dv;
   thread_pool serial{1};  // tasks are shared out over heads
@@ -139,7 +139,7 @@ void tiled_forward_block(const mma_model& model, tiled_scratch& s, index_t past,
   }
 }
 
-/// Probabilities and their gradients of a block of queries, BF16, as rows and turned.
+/// Probabilities and their gradients of a block of queries, BF16, as rows and transposed.
 inline void tiled_gradients(tiled_scratch& s, index_t first, index_t m, const block_starts& from, float scale,
                             const float* lse, const float* dots) {
   const index_t keys = first + m - from.first_key;
