@@ -101,11 +101,11 @@ struct copy_times {
   double best() const { return std::min(by_kernel, by_runtime); }
 };
 inline copy_times time_copy(const void* from, void* to, index_t bytes, int repeats) {
-  const index_t pieces = bytes / 16;
+  const index_t vectors = bytes / 16;
   return {median_us(repeats,
                     [&] {
-                      copy<<<static_cast<unsigned>((pieces + 1023) / 1024), 256>>>(
-                          static_cast<const gpu::vec16*>(from), static_cast<gpu::vec16*>(to), pieces);
+                      copy<<<static_cast<unsigned>((vectors + 1023) / 1024), 256>>>(
+                          static_cast<const gpu::vec16*>(from), static_cast<gpu::vec16*>(to), vectors);
                     }),
           median_us(repeats, [&] {
             expect(hipMemcpyAsync(to, from, static_cast<std::size_t>(bytes), hipMemcpyDeviceToDevice, nullptr));

@@ -13,14 +13,14 @@ namespace {
 /// All of standard input, in bounded memory.
 std::string read_pipe() {
   std::string bytes;
-  std::vector<char> piece(std::size_t{1} << 20);
+  std::vector<char> chunk(std::size_t{1} << 20);
   for (;;) {
-    std::cin.read(piece.data(), static_cast<std::streamsize>(piece.size()));
+    std::cin.read(chunk.data(), static_cast<std::streamsize>(chunk.size()));
     const auto count = static_cast<std::size_t>(std::cin.gcount());
     if (count > largest_pipe - bytes.size()) {
       throw io::error("standard input", "more than " + std::to_string(largest_pipe) + " bytes; give --input a file");
     }
-    bytes.append(piece.data(), count);
+    bytes.append(chunk.data(), count);
     if (!std::cin) return bytes;
   }
 }

@@ -102,7 +102,7 @@ __device__ inline std::uint32_t permute(std::uint32_t low, std::uint32_t high, s
   return __builtin_amdgcn_perm(high, low, selector);
 }
 
-/// Copies sixteen bytes a lane to LDS at `to` (the same in all lanes), the lanes' pieces one after another; arrived
+/// Copies sixteen bytes a lane to LDS at `to` (the same in all lanes), the lanes' vectors one after another; arrived
 /// after loads_done (the wave's own) and a barrier (the block's). gfx950 has it.
 __device__ inline void load_to_lds([[maybe_unused]] const std::uint8_t* from, [[maybe_unused]] std::uint8_t* to) {
 #if defined(__gfx950__)

@@ -28,7 +28,8 @@ struct arch_traits {
   /// The matrix unit takes block scales. Its kernel reads operands as AITER stores them (aiter_data_16x16,
   /// aiter_scale).
   bool has_scaled_mma = false;
-  /// The kernel stores BF16 in whole 16-byte pieces only; FP32 sums of any other output are finished by another kernel.
+  /// The kernel stores BF16 in whole 16-byte vectors only; FP32 sums of any other output are finished by another
+  /// kernel.
   bool stores_vectors_only = false;
   bool multiplies_fnuz = false;  ///< FP8 of the matrix unit and of the vendor's library is FNUZ, not OCP's
   bool splits_k = false;

@@ -66,8 +66,8 @@ inline bool has_vectors(const nn::const_tensor_view& x) {
 }
 inline row_extents extents_of(index_t rows, index_t cols, std::initializer_list<nn::const_tensor_view> views,
                               std::initializer_list<const float*> vectors = {}) {
-  row_extents e{rows, static_cast<unsigned>(cols), static_cast<unsigned>((cols + piece_elements - 1) / piece_elements),
-                cols % piece_elements == 0};
+  row_extents e{rows, static_cast<unsigned>(cols), static_cast<unsigned>((cols + vec8_elements - 1) / vec8_elements),
+                cols % vec8_elements == 0};
   for (const auto& v : views) e.vectors = e.vectors && (v.empty() || has_vectors(v));
   for (const float* v : vectors) e.vectors = e.vectors && is_aligned(v);
   return e;
@@ -81,10 +81,11 @@ row_span<const T> span_of(const nn::const_tensor_view& x) {
   return {static_cast<const T*>(x.data), x.stride(0)};
 }
 
-/// Blocks of row_threads for `rows` rows of pieces, `each` rows a thread.
+/// Blocks of row_threads for `rows` rows of vec8s, `each` rows a thread.
 inline status count_blocks(const row_extents& e, unsigned each, unsigned& count) {
-  const index_t items = (e.rows + each - 1) / each * e.pieces;
-  if (items > index_t{0xFFFFFFFF} - row_threads) return {error_code::bad_extent, "", "has more than 2^32 pieces"};
+  const index_t items = (e.rows + each - 1) / each * e.vec8s;
+  if (items > index_t{0xFFFFFFFF} - row_threads)
+    return {error_code::bad_extent, "", "has more than 2^32 vectors of 8 elements"};
   count = static_cast<unsigned>((items + row_threads - 1) / row_threads);
   return {};
 }

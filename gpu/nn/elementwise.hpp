@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Kernels that compute each element from those at its own place: add, SwiGLU, rows of the embedding, RoPE. A thread
-// takes one piece of a few rows and has all of its loads under way before it computes.
+// takes one vec8 of a few rows and has all of its loads under way before it computes.
 #pragma once
 
 #include "gpu/nn/rows.hpp"
@@ -9,14 +9,14 @@
 
 namespace rotoscale::gpu {
 
-/// A thread's piece, and the first of its rows; items are numbered along rows first.
+/// A thread's vec8, and the first of its rows; items are numbered along rows first.
 struct row_item {
-  unsigned piece;
+  unsigned vec8;
   index_t row;
 
   __device__ static row_item of_thread(const row_extents& e, unsigned rows) {
     const unsigned item = block_index().x * row_threads + thread_index().x;
-    return {item % e.pieces, index_t{item / e.pieces} * rows};
+    return {item % e.vec8s, index_t{item / e.vec8s} * rows};
   }
 };
 
@@ -24,12 +24,12 @@ inline constexpr unsigned add_rows = 4, swiglu_rows = 2, embedding_rows = 2, rop
 
 /// x = combine(x, y), computed in FP32 and rounded once.
 template <class T, class Combine>
-__device__ inline void combine_pieces(stored_piece<T>& x, const stored_piece<T>& y, const Combine& combine) {
-  float p[piece_elements], q[piece_elements];
+__device__ inline void combine_vec8(stored_vec8<T>& x, const stored_vec8<T>& y, const Combine& combine) {
+  float p[vec8_elements], q[vec8_elements];
   x.widen(p);
   y.widen(q);
   ROTOSCALE_UNROLL
-  for (unsigned i = 0; i < piece_elements; ++i) p[i] = combine(p[i], q[i]);
+  for (unsigned i = 0; i < vec8_elements; ++i) p[i] = combine(p[i], q[i]);
   x.narrow(p);
 }
 
@@ -40,13 +40,13 @@ struct add_args {
   row_span<T> sum;
 };
 
-/// to = combine(x, y), both as FP32, for one piece of Rows rows a thread, whose loads come first.
+/// to = combine(x, y), both as FP32, for one vec8 of Rows rows a thread, whose loads come first.
 template <unsigned Rows, class T, class Combine>
 __device__ inline void combine_rows(const row_extents& e, const row_span<const T>& x, const row_span<const T>& y,
                                     const row_span<T>& to, const Combine& combine) {
   const row_item at = row_item::of_thread(e, Rows);
-  const unsigned col = at.piece * piece_elements, count = e.count(at.piece);
-  stored_piece<T> first[Rows], second[Rows];
+  const unsigned col = at.vec8 * vec8_elements, count = e.count(at.vec8);
+  stored_vec8<T> first[Rows], second[Rows];
   ROTOSCALE_UNROLL
   for (unsigned r = 0; r < Rows; ++r) {
     if (at.row + r >= e.rows) continue;
@@ -56,7 +56,7 @@ __device__ inline void combine_rows(const row_extents& e, const row_span<const T
   ROTOSCALE_UNROLL
   for (unsigned r = 0; r < Rows; ++r) {
     if (at.row + r >= e.rows) continue;
-    combine_pieces(first[r], second[r], combine);
+    combine_vec8(first[r], second[r], combine);
     first[r].store(to[at.row + r] + col, count, e.vectors);
   }
 }
@@ -68,13 +68,13 @@ __global__ void __launch_bounds__(row_threads) add_kernel(const ROTOSCALE_GRID_C
 
 /// gate and up become their gradients.
 template <class T>
-__device__ inline void swiglu_gradients(const stored_piece<T>& dh, stored_piece<T>& gate, stored_piece<T>& up) {
-  float g[piece_elements], u[piece_elements], d[piece_elements];
+__device__ inline void swiglu_gradients(const stored_vec8<T>& dh, stored_vec8<T>& gate, stored_vec8<T>& up) {
+  float g[vec8_elements], u[vec8_elements], d[vec8_elements];
   gate.widen(g);
   up.widen(u);
   dh.widen(d);
   ROTOSCALE_UNROLL
-  for (unsigned i = 0; i < piece_elements; ++i) {
+  for (unsigned i = 0; i < vec8_elements; ++i) {
     const nn::float_pair both = nn::swiglu_gradients(d[i], g[i], u[i]);
     g[i] = both.first;
     u[i] = both.second;
@@ -99,8 +99,8 @@ __global__ void __launch_bounds__(row_threads) swiglu_kernel(const ROTOSCALE_GRI
 template <class T>
 __global__ void __launch_bounds__(row_threads) swiglu_gradient_kernel(const ROTOSCALE_GRID_CONSTANT swiglu_args<T> a) {
   const row_item at = row_item::of_thread(a.e, swiglu_rows);
-  const unsigned col = at.piece * piece_elements, count = a.e.count(at.piece);
-  stored_piece<T> gate[swiglu_rows], up[swiglu_rows], dh[swiglu_rows];
+  const unsigned col = at.vec8 * vec8_elements, count = a.e.count(at.vec8);
+  stored_vec8<T> gate[swiglu_rows], up[swiglu_rows], dh[swiglu_rows];
   ROTOSCALE_UNROLL
   for (unsigned r = 0; r < swiglu_rows; ++r) {
     if (at.row + r >= a.e.rows) continue;
@@ -128,14 +128,13 @@ struct dropout_kernel_args {
 };
 
 /// Words first, first + 1, ...: two blocks where they begin with one, else three, of which each word is picked.
-__device__ inline void take_words(const random_stream& words, std::uint64_t first,
-                                  std::uint32_t (&to)[piece_elements]) {
+__device__ inline void take_words(const random_stream& words, std::uint64_t first, std::uint32_t (&to)[vec8_elements]) {
   const auto skip = static_cast<unsigned>(first % 4);
   philox_block before = words.block(first / 4);
   ROTOSCALE_UNROLL
-  for (unsigned b = 0; b < piece_elements / 4; ++b) {
+  for (unsigned b = 0; b < vec8_elements / 4; ++b) {
     philox_block behind = before;
-    if (skip != 0 || b + 1 < piece_elements / 4) behind = words.block(first / 4 + b + 1);
+    if (skip != 0 || b + 1 < vec8_elements / 4) behind = words.block(first / 4 + b + 1);
     ROTOSCALE_UNROLL
     for (unsigned i = 0; i < 4; ++i) {
       ROTOSCALE_UNROLL
@@ -147,16 +146,16 @@ __device__ inline void take_words(const random_stream& words, std::uint64_t firs
   }
 }
 
-/// A thread a piece.
+/// A thread a vec8.
 template <class X, class Y>
 __global__ void __launch_bounds__(row_threads)
     dropout_kernel(const ROTOSCALE_GRID_CONSTANT dropout_kernel_args<X, Y> a) {
   const row_item at = row_item::of_thread(a.e, 1);
   if (at.row >= a.e.rows) return;
-  const unsigned col = at.piece * piece_elements, count = a.e.count(at.piece);
-  stored_piece<X> from;
-  stored_piece<Y> to;
-  float x[piece_elements], y[piece_elements] = {};
+  const unsigned col = at.vec8 * vec8_elements, count = a.e.count(at.vec8);
+  stored_vec8<X> from;
+  stored_vec8<Y> to;
+  float x[vec8_elements], y[vec8_elements] = {};
   from.load(a.x[at.row] + col, count, a.e.vectors);
   from.widen(x);
   if (a.accumulate) {
@@ -165,10 +164,10 @@ __global__ void __launch_bounds__(row_threads)
   }
   const random_stream words = a.how.words(*a.state);
   const auto first = static_cast<std::uint64_t>(at.row) * a.e.cols + col;
-  std::uint32_t word[piece_elements] = {};
+  std::uint32_t word[vec8_elements] = {};
   if (a.how.threshold != 0) take_words(words, first, word);
   ROTOSCALE_UNROLL
-  for (unsigned i = 0; i < piece_elements; ++i) {
+  for (unsigned i = 0; i < vec8_elements; ++i) {
     const bool kept = word[i] >= a.how.threshold;
     y[i] = a.accumulate ? nn::dropped_onto(x[i], a.how.factor, kept, y[i]) : nn::dropped(x[i], a.how.factor, kept);
   }
@@ -187,7 +186,7 @@ struct rope_args {
   tensor q, k;
   const float *cosine = nullptr, *sine = nullptr;
   float direction = 1.0f;
-  unsigned tokens = 0, seq = 0, half = 0, pieces = 0, head_groups = 0;
+  unsigned tokens = 0, seq = 0, half = 0, vec8s = 0, head_groups = 0;
   bool vectors = false;
 
   /// The token's first element of both.
@@ -203,17 +202,17 @@ struct rope_args {
   }
 };
 
-/// A thread turns the pairs of one piece of rope_heads heads of a token, whose angles it reads once.
+/// A thread rotates the pairs of one vec8 of rope_heads heads of a token, whose angles it reads once.
 template <class T>
 __global__ void __launch_bounds__(row_threads) rope_kernel(const ROTOSCALE_GRID_CONSTANT rope_args<T> a) {
   const unsigned item = block_index().x * row_threads + thread_index().x;
-  const unsigned piece = item % a.pieces, group = item / a.pieces % a.head_groups;
-  const unsigned token = item / a.pieces / a.head_groups, position = token % a.seq;
+  const unsigned vec8 = item % a.vec8s, group = item / a.vec8s % a.head_groups;
+  const unsigned token = item / a.vec8s / a.head_groups, position = token % a.seq;
   if (token >= a.tokens) return;
   const auto rows = a.rows(token / a.seq, position);
-  const unsigned first = piece * piece_elements, left = a.half - first;
-  const unsigned count = left < piece_elements ? left : piece_elements;
-  stored_piece<T> low[rope_heads], high[rope_heads];
+  const unsigned first = vec8 * vec8_elements, left = a.half - first;
+  const unsigned count = left < vec8_elements ? left : vec8_elements;
+  stored_vec8<T> low[rope_heads], high[rope_heads];
   ROTOSCALE_UNROLL
   for (unsigned i = 0; i < rope_heads; ++i) {
     const unsigned h = group * rope_heads + i;
@@ -222,7 +221,7 @@ __global__ void __launch_bounds__(row_threads) rope_kernel(const ROTOSCALE_GRID_
     low[i].load(from, count, a.vectors);
     high[i].load(from + a.half, count, a.vectors);
   }
-  float c[piece_elements], s[piece_elements];
+  float c[vec8_elements], s[vec8_elements];
   const index_t angle = index_t{position} * a.half + first;
   load_floats(a.cosine + angle, count, a.vectors, c);
   load_floats(a.sine + angle, count, a.vectors, s);
@@ -230,11 +229,11 @@ __global__ void __launch_bounds__(row_threads) rope_kernel(const ROTOSCALE_GRID_
   for (unsigned i = 0; i < rope_heads; ++i) {
     const unsigned h = group * rope_heads + i;
     if (h >= a.q.heads + a.k.heads) continue;
-    float x[piece_elements], y[piece_elements];
+    float x[vec8_elements], y[vec8_elements];
     low[i].widen(x);
     high[i].widen(y);
     ROTOSCALE_UNROLL
-    for (unsigned j = 0; j < piece_elements; ++j) {
+    for (unsigned j = 0; j < vec8_elements; ++j) {
       const nn::float_pair rotated = nn::rotate(x[j], y[j], c[j], s[j] * a.direction);
       x[j] = rotated.first;
       y[j] = rotated.second;

@@ -22,19 +22,19 @@ struct embedding_args {
 template <class T>
 __global__ void __launch_bounds__(row_threads) embedding_kernel(const ROTOSCALE_GRID_CONSTANT embedding_args<T> a) {
   const row_item at = row_item::of_thread(a.e, embedding_rows);
-  const unsigned col = at.piece * piece_elements, count = a.e.count(at.piece);
+  const unsigned col = at.vec8 * vec8_elements, count = a.e.count(at.vec8);
   const std::int32_t* const tokens = a.tokens.now(*a.state);
   ROTOSCALE_UNROLL
   for (unsigned r = 0; r < embedding_rows; ++r) {
     const index_t row = at.row + r;
     if (row >= a.e.rows) continue;
-    float x[piece_elements] = {};
+    float x[vec8_elements] = {};
     if (static_cast<std::uint32_t>(tokens[row]) < a.vocabulary) {
       load_floats(a.table[tokens[row]] + col, count, a.e.vectors, x);
-    } else if (a.fault != nullptr && at.piece == 0) {
+    } else if (a.fault != nullptr && at.vec8 == 0) {
       atomic_max(a.fault, static_cast<std::uint32_t>(row + 1));
     }
-    stored_piece<T> y;
+    stored_vec8<T> y;
     y.narrow(x);
     y.store(a.y[row] + col, count, a.e.vectors);
   }
@@ -140,7 +140,7 @@ struct embedding_gradient_args {
   const std::uint32_t *order = nullptr, *runs = nullptr;
 };
 
-/// A thread a piece and a place in the order; those where a number's run begins add its rows, whose loads go ahead of
+/// A thread a vec8 and a place in the order; those where a number's run begins add its rows, whose loads go ahead of
 /// the sum.
 inline constexpr unsigned embedding_batch = 8;
 template <class T>
@@ -150,33 +150,33 @@ __global__ void __launch_bounds__(row_threads)
   if (at.row >= a.e.rows) return;
   const std::uint32_t run = a.runs[at.row];
   if (run == 0) return;
-  const unsigned col = at.piece * piece_elements, count = a.e.count(at.piece);
+  const unsigned col = at.vec8 * vec8_elements, count = a.e.count(at.vec8);
   const std::uint32_t* const order = a.order + at.row;
   const index_t number = a.tokens.now(*a.state)[order[0]];
-  float sum[piece_elements] = {}, d[piece_elements];
+  float sum[vec8_elements] = {}, d[vec8_elements];
   std::uint32_t i = 0;
   for (; i + embedding_batch <= run; i += embedding_batch) {
-    stored_piece<T> some[embedding_batch];
+    stored_vec8<T> some[embedding_batch];
     ROTOSCALE_UNROLL
     for (unsigned k = 0; k < embedding_batch; ++k) some[k].load(a.dy[order[i + k]] + col, count, a.e.vectors);
     ROTOSCALE_UNROLL
     for (unsigned k = 0; k < embedding_batch; ++k) {
       some[k].widen(d);
       ROTOSCALE_UNROLL
-      for (unsigned j = 0; j < piece_elements; ++j) sum[j] += d[j];
+      for (unsigned j = 0; j < vec8_elements; ++j) sum[j] += d[j];
     }
   }
   for (; i < run; ++i) {
-    stored_piece<T> dy;
+    stored_vec8<T> dy;
     dy.load(a.dy[order[i]] + col, count, a.e.vectors);
     dy.widen(d);
     ROTOSCALE_UNROLL
-    for (unsigned j = 0; j < piece_elements; ++j) sum[j] += d[j];
+    for (unsigned j = 0; j < vec8_elements; ++j) sum[j] += d[j];
   }
   load_floats(a.dtable[number] + col, count, a.e.vectors, d);
   ROTOSCALE_UNROLL
-  for (unsigned j = 0; j < piece_elements; ++j) d[j] += sum[j];
-  stored_piece<float> result;
+  for (unsigned j = 0; j < vec8_elements; ++j) d[j] += sum[j];
+  stored_vec8<float> result;
   result.narrow(d);
   result.store(a.dtable[number] + col, count, a.e.vectors);
 }

@@ -47,8 +47,8 @@ status launch_norm(const nn::residual_norm_args& n, stream s) {
 template <class T>
 status launch_norm_gradient(norm_gradient_args<T> a, stream s) {
   const auto grid = static_cast<std::uint64_t>((a.e.rows + nn::gain_chunk - 1) / nn::gain_chunk);
-  const unsigned threads = std::min(row_threads, (a.e.pieces + 31) / 32 * 32);
-  const unsigned per_thread = (a.e.pieces + threads - 1) / threads;
+  const unsigned threads = std::min(row_threads, (a.e.vec8s + 31) / 32 * 32);
+  const unsigned per_thread = (a.e.vec8s + threads - 1) / threads;
   // dy, x and dx of all stages, and the terms of this one's sums.
   const std::size_t row_bytes =
       3 * norm_stages * std::size_t{row_pitch<T>(a.e.cols)} + 32 * lane_stride(a.e.cols) * sizeof(float);
@@ -82,14 +82,14 @@ status launch_rope(const nn::tensor_view& q, const nn::tensor_view& k, const flo
   const index_t tokens = q.extent(0) * q.extent(1), half = q.extent(3) / 2;
   a.seq = static_cast<unsigned>(q.extent(1));
   a.half = static_cast<unsigned>(half);
-  a.pieces = (a.half + piece_elements - 1) / piece_elements;
+  a.vec8s = (a.half + vec8_elements - 1) / vec8_elements;
   a.head_groups = (a.q.heads + a.k.heads + rope_heads - 1) / rope_heads;
-  a.vectors = half % piece_elements == 0 && is_aligned(cosine) && is_aligned(sine) && has_vectors(q) &&
+  a.vectors = half % vec8_elements == 0 && is_aligned(cosine) && is_aligned(sine) && has_vectors(q) &&
               (k.empty() || has_vectors(k));
-  const auto items = static_cast<std::uint64_t>(tokens) * a.pieces * a.head_groups;
+  const auto items = static_cast<std::uint64_t>(tokens) * a.vec8s * a.head_groups;
   if (items == 0) return {};
   if (tokens > 0x7FFFFFFF || items > 0xFFFFFFFFu - row_threads)
-    return {error_code::bad_extent, "x", "has more than 2^32 pieces"};
+    return {error_code::bad_extent, "x", "has more than 2^32 vectors of 8 elements"};
   a.tokens = static_cast<unsigned>(tokens);
   return launch_rows(rope_kernel<T>, (items + row_threads - 1) / row_threads, row_threads, s, a);
 }

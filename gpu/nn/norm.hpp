@@ -15,60 +15,60 @@ ROTOSCALE_HD constexpr unsigned row_pitch(unsigned cols) {
   return (cols * static_cast<unsigned>(sizeof(T)) + 127) / 128 * 128 + 64;
 }
 
-/// A thread's way over the pieces of some rows, along rows first, without a division a piece.
-struct piece_walk {
-  unsigned row, piece;
+/// A thread's steps over the vectors of some rows, along rows first, without a division in each.
+struct vec8_walk {
+  unsigned row, vec8;
 
-  __device__ explicit piece_walk(unsigned pieces)
-      : row(thread_index().x / pieces),
-        piece(thread_index().x % pieces),
-        pieces_(pieces),
-        rows_a_step_(block_size().x / pieces),
-        pieces_a_step_(block_size().x % pieces) {}
+  __device__ explicit vec8_walk(unsigned vec8s)
+      : row(thread_index().x / vec8s),
+        vec8(thread_index().x % vec8s),
+        vec8s_(vec8s),
+        rows_a_step_(block_size().x / vec8s),
+        vec8s_a_step_(block_size().x % vec8s) {}
   __device__ void step() {
     row += rows_a_step_;
-    piece += pieces_a_step_;
-    if (piece >= pieces_) {
-      piece -= pieces_;
+    vec8 += vec8s_a_step_;
+    if (vec8 >= vec8s_) {
+      vec8 -= vec8s_;
       ++row;
     }
   }
 
  private:
-  unsigned pieces_, rows_a_step_, pieces_a_step_;
+  unsigned vec8s_, rows_a_step_, vec8s_a_step_;
 };
 
-/// What a block does with `rows` rows, a thread four pieces at a time: load(i, row, piece) for all of them, then
-/// use(i, row, piece).
+/// What a block does with `rows` rows, a thread four vec8 at a time: load(i, row, vec8) for all of them, then
+/// use(i, row, vec8).
 template <class Load, class Use>
-__device__ inline void by_four_pieces(unsigned rows, unsigned pieces, const Load& load, const Use& use) {
-  piece_walk at(pieces);
+__device__ inline void for_each_four_vec8(unsigned rows, unsigned vec8s, const Load& load, const Use& use) {
+  vec8_walk at(vec8s);
   while (at.row < rows) {
-    piece_walk behind = at;
+    vec8_walk behind = at;
     ROTOSCALE_UNROLL
     for (unsigned i = 0; i < 4; ++i, at.step()) {
-      if (at.row < rows) load(i, at.row, at.piece);
+      if (at.row < rows) load(i, at.row, at.vec8);
     }
     ROTOSCALE_UNROLL
     for (unsigned i = 0; i < 4; ++i, behind.step()) {
-      if (behind.row < rows) use(i, behind.row, behind.piece);
+      if (behind.row < rows) use(i, behind.row, behind.vec8);
     }
   }
 }
 
-/// A piece to shared memory at a multiple of 16 bytes, what lies beyond the row as 0; after wait_for_copies.
+/// A vec8 to shared memory at a multiple of 16 bytes, what lies beyond the row as 0; after wait_for_copies.
 template <class T>
-__device__ inline void stage_piece(T* to, const T* from, unsigned count, bool vectors) {
+__device__ inline void stage_vec8(T* to, const T* from, unsigned count, bool vectors) {
   if (vectors) {
     ROTOSCALE_UNROLL
-    for (unsigned i = 0; i < stored_piece<T>::vecs; ++i) {
+    for (unsigned i = 0; i < stored_vec8<T>::vecs; ++i) {
       copy_async(reinterpret_cast<vec16*>(to) + i, reinterpret_cast<const vec16*>(from) + i);
     }
     return;
   }
-  stored_piece<T> piece;
-  piece.load(from, count, false);
-  piece.store(to, piece_elements, true);
+  stored_vec8<T> vec8;
+  vec8.load(from, count, false);
+  vec8.store(to, vec8_elements, true);
 }
 
 /// y = norm(sum), sum = x + branch; without a branch the sum is x itself and is not written, without a y there is only
@@ -85,36 +85,36 @@ struct norm_args {
 };
 inline constexpr unsigned max_norm_rows = 16;
 
-/// The sums of a block's rows, to memory and to keep(row, piece, sum).
+/// The sums of a block's rows, to memory and to keep(row, vec8, sum).
 template <class T, class Keep>
 __device__ inline void add_branch(const norm_args<T>& a, index_t row0, unsigned rows, const Keep& keep) {
-  stored_piece<T> x[4], branch[4];
-  by_four_pieces(
-      rows, a.e.pieces,
+  stored_vec8<T> x[4], branch[4];
+  for_each_four_vec8(
+      rows, a.e.vec8s,
       [&](unsigned i, unsigned r, unsigned p) {
-        x[i].load(a.x[row0 + r] + p * piece_elements, a.e.count(p), a.e.vectors);
-        branch[i].load(a.branch[row0 + r] + p * piece_elements, a.e.count(p), a.e.vectors);
+        x[i].load(a.x[row0 + r] + p * vec8_elements, a.e.count(p), a.e.vectors);
+        branch[i].load(a.branch[row0 + r] + p * vec8_elements, a.e.count(p), a.e.vectors);
       },
       [&](unsigned i, unsigned r, unsigned p) {
-        float u[piece_elements], v[piece_elements];
+        float u[vec8_elements], v[vec8_elements];
         x[i].widen(u);
         branch[i].widen(v);
         ROTOSCALE_UNROLL
-        for (unsigned j = 0; j < piece_elements; ++j) u[j] += v[j];
+        for (unsigned j = 0; j < vec8_elements; ++j) u[j] += v[j];
         x[i].narrow(u);
-        x[i].store(a.sum[row0 + r] + p * piece_elements, a.e.count(p), a.e.vectors);
+        x[i].store(a.sum[row0 + r] + p * vec8_elements, a.e.count(p), a.e.vectors);
         keep(r, p, x[i]);
       });
 }
 
 /// x becomes its norm.
 template <class T>
-__device__ inline void norm_piece(stored_piece<T>& x, float rstd, const float* gain_at, unsigned count, bool vectors) {
-  float u[piece_elements], gain[piece_elements];
+__device__ inline void norm_vec8(stored_vec8<T>& x, float rstd, const float* gain_at, unsigned count, bool vectors) {
+  float u[vec8_elements], gain[vec8_elements];
   x.widen(u);
   load_floats(gain_at, count, vectors, gain);
   ROTOSCALE_UNROLL
-  for (unsigned i = 0; i < piece_elements; ++i) u[i] = nn::rms_normed(u[i], rstd, gain[i]);
+  for (unsigned i = 0; i < vec8_elements; ++i) u[i] = nn::rms_normed(u[i], rstd, gain[i]);
   x.narrow(u);
 }
 
@@ -131,13 +131,13 @@ __global__ void __launch_bounds__(row_threads) norm_kernel(const ROTOSCALE_GRID_
   const auto staged_row = [&](unsigned r) { return reinterpret_cast<T*>(staged + r * pitch); };
   // 1. What is normed, as it is stored.
   if constexpr (Residual) {
-    add_branch(a, row0, rows, [&](unsigned r, unsigned p, const stored_piece<T>& sum) {
-      if constexpr (Staged) sum.store(staged_row(r) + p * piece_elements, piece_elements, true);
+    add_branch(a, row0, rows, [&](unsigned r, unsigned p, const stored_vec8<T>& sum) {
+      if constexpr (Staged) sum.store(staged_row(r) + p * vec8_elements, vec8_elements, true);
     });
   } else if constexpr (Staged) {
-    for (piece_walk at(a.e.pieces); at.row < rows; at.step()) {
-      const unsigned col = at.piece * piece_elements;
-      stage_piece(staged_row(at.row) + col, a.x[row0 + at.row] + col, a.e.count(at.piece), a.e.vectors);
+    for (vec8_walk at(a.e.vec8s); at.row < rows; at.step()) {
+      const unsigned col = at.vec8 * vec8_elements;
+      stage_vec8(staged_row(at.row) + col, a.x[row0 + at.row] + col, a.e.count(at.vec8), a.e.vectors);
     }
     wait_for_copies();
   }
@@ -157,11 +157,11 @@ __global__ void __launch_bounds__(row_threads) norm_kernel(const ROTOSCALE_GRID_
   if (a.y.data == nullptr) return;
   block_barrier();
   // 3. The norm.
-  for (piece_walk at(a.e.pieces); at.row < rows; at.step()) {
-    const unsigned col = at.piece * piece_elements, count = a.e.count(at.piece);
-    stored_piece<T> x;
-    x.load(row_of(at.row) + col, Staged ? piece_elements : count, Staged || a.e.vectors);
-    norm_piece(x, rstd[at.row], a.gain + col, count, a.e.vectors);
+  for (vec8_walk at(a.e.vec8s); at.row < rows; at.step()) {
+    const unsigned col = at.vec8 * vec8_elements, count = a.e.count(at.vec8);
+    stored_vec8<T> x;
+    x.load(row_of(at.row) + col, Staged ? vec8_elements : count, Staged || a.e.vectors);
+    norm_vec8(x, rstd[at.row], a.gain + col, count, a.e.vectors);
     x.store(a.y[row0 + at.row] + col, count, a.e.vectors);
   }
 }
@@ -215,16 +215,16 @@ struct norm_gradient_group {
   }
   __device__ unsigned count() const { return rows - first < a.group_rows ? rows - first : a.group_rows; }
   __device__ void fetch() const {
-    for (piece_walk at(a.e.pieces); at.row < 3 * count(); at.step()) {
-      const unsigned col = at.piece * piece_elements, r = at.row / 3, which = at.row % 3;
-      stage_piece(staged(r, which) + col, source(r, which) + col, a.e.count(at.piece), a.e.vectors);
+    for (vec8_walk at(a.e.vec8s); at.row < 3 * count(); at.step()) {
+      const unsigned col = at.vec8 * vec8_elements, r = at.row / 3, which = at.row % 3;
+      stage_vec8(staged(r, which) + col, source(r, which) + col, a.e.count(at.vec8), a.e.vectors);
     }
   }
 };
 
 /// What is subtracted from each row of a group, a row by 16 lanes out of global memory.
 template <class T>
-__device__ inline void set_pulls_from_rows(const norm_gradient_group<T>& g, float* pulls) {
+__device__ inline void compute_pulls_unstaged(const norm_gradient_group<T>& g, float* pulls) {
   const unsigned t = thread_index().x, count = g.count(), cols = g.a.e.cols;
   for (unsigned r = t / 16; r - t / 16 % 2 < count; r += block_size().x / 16) {
     const T *const dy = g.source(r < count ? r : 0, g.dy), *const x = g.source(r < count ? r : 0, g.x);
@@ -238,21 +238,21 @@ __device__ inline void set_pulls_from_rows(const norm_gradient_group<T>& g, floa
 /// The same of staged rows. One warp has to go through the chains, so all threads first lay out their terms for it: the
 /// steps of a lane side by side, for gain · dy and for x.
 template <class T>
-__device__ inline void set_pulls(const norm_gradient_group<T>& g, float* pulls) {
+__device__ inline void compute_pulls(const norm_gradient_group<T>& g, float* pulls) {
   const unsigned t = thread_index().x, count = g.count(), cols = g.a.e.cols, steps = lane_stride(cols);
   float* const terms = reinterpret_cast<float*>(g.memory + 3 * norm_stages * g.a.group_rows * g.pitch);
-  for (piece_walk at(g.a.e.pieces); at.row < count; at.step()) {
-    const unsigned col = at.piece * piece_elements, some = g.a.e.count(at.piece);
-    float dy[piece_elements], x[piece_elements], gain[piece_elements];
-    stored_piece<T> piece;
-    piece.load(g.staged(at.row, g.dy) + col, piece_elements, true);
-    piece.widen(dy);
-    piece.load(g.staged(at.row, g.x) + col, piece_elements, true);
-    piece.widen(x);
+  for (vec8_walk at(g.a.e.vec8s); at.row < count; at.step()) {
+    const unsigned col = at.vec8 * vec8_elements, some = g.a.e.count(at.vec8);
+    float dy[vec8_elements], x[vec8_elements], gain[vec8_elements];
+    stored_vec8<T> vec8;
+    vec8.load(g.staged(at.row, g.dy) + col, vec8_elements, true);
+    vec8.widen(dy);
+    vec8.load(g.staged(at.row, g.x) + col, vec8_elements, true);
+    vec8.widen(x);
     load_floats(g.a.gain + col, some, g.a.e.vectors, gain);
     float* const to = terms + (at.row * 32 + col % 16) * steps + col / 16;
     ROTOSCALE_UNROLL
-    for (unsigned i = 0; i < piece_elements; ++i) {
+    for (unsigned i = 0; i < vec8_elements; ++i) {
       to[i * steps] = gain[i] * dy[i];
       to[(16 + i) * steps] = x[i];
     }
@@ -265,45 +265,45 @@ __device__ inline void set_pulls(const norm_gradient_group<T>& g, float* pulls) 
   }
 }
 
-/// The gradients of one piece of a group's rows; `sums` are the gain's.
+/// The gradients of one vec8 of a group's rows; `sums` are the gain's.
 template <class T, bool Staged>
-__device__ inline void update_piece(const norm_gradient_group<T>& g, const float* pulls, unsigned p,
-                                    float (&sums)[piece_elements]) {
-  const unsigned col = p * piece_elements, count = g.a.e.count(p);
-  const auto load = [&](unsigned r, unsigned which, float(&to)[piece_elements]) {
-    stored_piece<T> piece;
+__device__ inline void update_vec8(const norm_gradient_group<T>& g, const float* pulls, unsigned p,
+                                   float (&sums)[vec8_elements]) {
+  const unsigned col = p * vec8_elements, count = g.a.e.count(p);
+  const auto load = [&](unsigned r, unsigned which, float(&to)[vec8_elements]) {
+    stored_vec8<T> vec8;
     if constexpr (Staged) {
-      piece.load(g.staged(r, which) + col, piece_elements, true);
+      vec8.load(g.staged(r, which) + col, vec8_elements, true);
     } else {
-      piece.load(g.source(r, which) + col, count, g.a.e.vectors);
+      vec8.load(g.source(r, which) + col, count, g.a.e.vectors);
     }
-    piece.widen(to);
+    vec8.widen(to);
   };
-  float gain[piece_elements];
+  float gain[vec8_elements];
   load_floats(g.a.gain + col, count, g.a.e.vectors, gain);
   for (unsigned r = 0; r < g.count(); ++r) {
     const float rstd = g.a.rstd[g.row0 + g.first + r], pull = pulls[r];
-    float dy[piece_elements], x[piece_elements], dx[piece_elements];
+    float dy[vec8_elements], x[vec8_elements], dx[vec8_elements];
     load(r, g.dy, dy);
     load(r, g.x, x);
     load(r, g.dx, dx);
     ROTOSCALE_UNROLL
-    for (unsigned i = 0; i < piece_elements; ++i) {
+    for (unsigned i = 0; i < vec8_elements; ++i) {
       dx[i] = nn::rms_gradient(x[i], pull, gain[i], dy[i], rstd, dx[i]);
       sums[i] = nn::fma(dy[i] * x[i], rstd, sums[i]);
     }
-    stored_piece<T> to;
+    stored_vec8<T> to;
     to.narrow(dx);
     to.store(g.a.dx[g.row0 + g.first + r] + col, count, g.a.e.vectors);
   }
 }
 
-/// A block takes 64 rows in groups. Pieces: vectors of 8 columns a thread, column sums in registers; 0: rows are not
+/// A block takes 64 rows in groups. Vec8s: vectors of 8 columns a thread, column sums in registers; 0: rows are not
 /// staged, sums in `partial`.
-template <class T, unsigned Pieces>
+template <class T, unsigned Vec8s>
 __global__ void __launch_bounds__(row_threads)
     norm_gradient_kernel(const ROTOSCALE_GRID_CONSTANT norm_gradient_args<T> a) {
-  constexpr bool staged = Pieces != 0;
+  constexpr bool staged = Vec8s != 0;
   const unsigned t = thread_index().x, threads = block_size().x;
   auto& pulls = block_shared<float[max_norm_rows]>();
   const index_t row0 = block_index().x * nn::gain_chunk, left = a.e.rows - row0;
@@ -311,7 +311,7 @@ __global__ void __launch_bounds__(row_threads)
                            row0, static_cast<unsigned>(left < nn::gain_chunk ? left : nn::gain_chunk),
                            0,    row_pitch<T>(a.e.cols)};
   float* const partial = a.partial + block_index().x * index_t{a.e.cols};
-  float sums[staged ? Pieces : 1][piece_elements] = {};
+  float sums[staged ? Vec8s : 1][vec8_elements] = {};
   const auto fetch = [&](unsigned groups_ahead) {
     norm_gradient_group<T> later = g;
     later.first += groups_ahead * a.group_rows;
@@ -325,22 +325,22 @@ __global__ void __launch_bounds__(row_threads)
     block_barrier();
     fetch(2);
     if constexpr (staged) {
-      set_pulls(g, pulls);
+      compute_pulls(g, pulls);
     } else {
-      set_pulls_from_rows(g, pulls);
+      compute_pulls_unstaged(g, pulls);
     }
     block_barrier();
     if constexpr (staged) {
       ROTOSCALE_UNROLL
-      for (unsigned k = 0; k < Pieces; ++k) {
-        if (t + k * threads < a.e.pieces) update_piece<T, true>(g, pulls, t + k * threads, sums[k]);
+      for (unsigned k = 0; k < Vec8s; ++k) {
+        if (t + k * threads < a.e.vec8s) update_vec8<T, true>(g, pulls, t + k * threads, sums[k]);
       }
     } else {
-      for (unsigned p = t; p < a.e.pieces; p += threads) {
-        const unsigned col = p * piece_elements;
+      for (unsigned p = t; p < a.e.vec8s; p += threads) {
+        const unsigned col = p * vec8_elements;
         for (float& sum : sums[0]) sum = 0.0f;
         if (a.partial != nullptr && g.first != 0) load_floats(partial + col, a.e.count(p), false, sums[0]);
-        update_piece<T, false>(g, pulls, p, sums[0]);
+        update_vec8<T, false>(g, pulls, p, sums[0]);
         if (a.partial != nullptr) store_floats(partial + col, a.e.count(p), sums[0]);
       }
     }
@@ -348,9 +348,9 @@ __global__ void __launch_bounds__(row_threads)
   if constexpr (staged) {
     if (a.partial == nullptr) return;
     ROTOSCALE_UNROLL
-    for (unsigned k = 0; k < Pieces; ++k) {
+    for (unsigned k = 0; k < Vec8s; ++k) {
       const unsigned p = t + k * threads;
-      if (p < a.e.pieces) store_floats(partial + p * piece_elements, a.e.count(p), sums[k]);
+      if (p < a.e.vec8s) store_floats(partial + p * vec8_elements, a.e.count(p), sums[k]);
     }
   }
 }

@@ -12,16 +12,16 @@ namespace {
 
 using namespace detail;
 
-template <class Maker, class Element>
-status launch_made(const made_rows_args<Maker>& a, bool exact, stream s) {
+template <class Producer, class Element>
+status launch_quantized_rows(const quantized_rows_args<Producer>& a, bool exact, stream s) {
   device_info device;
   if (status found = current_device(device); !found.ok()) return found;
-  const unsigned resident = made_blocks_per_processor<Maker, Element> * static_cast<unsigned>(device.processors);
+  const unsigned resident = rows_blocks_per_processor<Producer, Element> * static_cast<unsigned>(device.processors);
   const std::uint32_t tiles = a.quantized[0].tiles;
-  const auto kernel = exact ? made_rows_kernel<Maker, Element, quantize_path::exact>
-                            : made_rows_kernel<Maker, Element, quantize_path::fast>;
+  const auto kernel = exact ? quantized_rows_kernel<Producer, Element, quantize_path::exact>
+                            : quantized_rows_kernel<Producer, Element, quantize_path::fast>;
   return launch_rows(kernel, tiles < resident ? tiles : resident, tile_threads, s, a,
-                     made_shared_bytes<Maker, Element>);
+                     rows_shared_bytes<Producer, Element>);
 }
 
 /// What one output's blocks are written to: all of it, or columns [first, first + n) of `whole` columns.
@@ -43,11 +43,11 @@ void take_columns(const format& element, const column_range& c, index_t m, quant
 }
 
 /// m × n results of each output, whose blocks lie beside each other; `before` is launched first, once all is checked.
-template <class Maker, class Before>
-status quantize_made(made_rows_args<Maker> a, block_format f, index_t m, index_t n, const quantized_output& rows,
-                     const quantized_output& columns, stream s, const Before& before) {
-  using T = typename Maker::storage;
-  constexpr index_t outputs = Maker::outputs;
+template <class Producer, class Before>
+status quantize_rows(quantized_rows_args<Producer> a, block_format f, index_t m, index_t n,
+                     const quantized_output& rows, const quantized_output& columns, stream s, const Before& before) {
+  using T = typename Producer::storage;
+  constexpr index_t outputs = Producer::outputs;
   if (m > max_extent || outputs * n > max_extent) return {error_code::bad_extent, "x", "extents must be 0 to 2^24"};
   path_choice choice;
   for (index_t o = 0; o < outputs; ++o) {
@@ -65,9 +65,9 @@ status quantize_made(made_rows_args<Maker> a, block_format f, index_t m, index_t
   }
   if (status c = before(); !c.ok()) return c;
   const bool exact = choice.exact;
-  if (f.element == formats::e2m1) return launch_made<Maker, e2m1>(a, exact, s);
-  if (f.element == formats::e4m3) return launch_made<Maker, e4m3>(a, exact, s);
-  return launch_made<Maker, e5m2>(a, exact, s);
+  if (f.element == formats::e2m1) return launch_quantized_rows<Producer, e2m1>(a, exact, s);
+  if (f.element == formats::e4m3) return launch_quantized_rows<Producer, e4m3>(a, exact, s);
+  return launch_quantized_rows<Producer, e5m2>(a, exact, s);
 }
 
 status nothing() { return {}; }
@@ -87,11 +87,11 @@ status swiglu_quantize(nn::const_tensor_view gate_up, nn::tensor_view h, block_f
   if (m == 0 || n == 0) return {};
   return with_storage(gate_up.type, [&](auto t) {
     using T = decltype(t);
-    made_rows_args<swiglu_maker<T>> a;
-    a.maker = {{span_of<T>(gate), span_of<T>(up)}};
+    quantized_rows_args<swiglu_producer<T>> a;
+    a.producer = {{span_of<T>(gate), span_of<T>(up)}};
     if (h.data != nullptr) a.written[0] = span_of<T>(h);
-    a.vectors = n % piece_elements == 0 && has_vectors(gate) && has_vectors(up) && has_vectors_or_nothing(h);
-    return quantize_made(a, f, m, n, rows, columns, s, nothing);
+    a.vectors = n % vec8_elements == 0 && has_vectors(gate) && has_vectors(up) && has_vectors_or_nothing(h);
+    return quantize_rows(a, f, m, n, rows, columns, s, nothing);
   });
 }
 
@@ -119,15 +119,15 @@ status swiglu_backward_quantize(nn::const_tensor_view dh, nn::const_tensor_view 
   return with_storage(dh.type, [&](auto t) {
     using T = decltype(t);
     const auto gate = half_of(gate_up, 0), up = half_of(gate_up, 1);
-    made_rows_args<swiglu_gradient_maker<T>> a;
-    a.maker = {{span_of<T>(gate), span_of<T>(up), span_of<T>(dh)}};
+    quantized_rows_args<swiglu_gradient_producer<T>> a;
+    a.producer = {{span_of<T>(gate), span_of<T>(up), span_of<T>(dh)}};
     a.vectors = has_vectors(dh) && has_vectors(gate) && has_vectors(up);
     for (index_t half = 0; half < 2 && d_gate_up.data != nullptr; ++half) {
       const auto to = half_of(d_gate_up, half);
       a.written[half] = span_of<T>(to);
       a.vectors = a.vectors && has_vectors(to);
     }
-    return quantize_made(a, f, m, n, rows, columns, s, nothing);
+    return quantize_rows(a, f, m, n, rows, columns, s, nothing);
   });
 }
 
@@ -144,11 +144,11 @@ status residual_norm_quantize(const nn::residual_norm_args& args, block_format f
   if (m == 0 || n == 0) return {};
   return with_storage(x.type, [&](auto t) {
     using T = decltype(t);
-    made_rows_args<norm_maker<T>> a;
-    a.maker = {span_of<T>(x), args.gain, args.rstd};
+    quantized_rows_args<norm_producer<T>> a;
+    a.producer = {span_of<T>(x), args.gain, args.rstd};
     if (args.y.data != nullptr) a.written[0] = span_of<T>(args.y);
-    a.vectors = n % piece_elements == 0 && is_aligned(args.gain) && has_vectors(x) && has_vectors_or_nothing(args.y);
-    return quantize_made(a, f, m, n, rows, columns, s, [&] { return residual_norm(sums, s); });
+    a.vectors = n % vec8_elements == 0 && is_aligned(args.gain) && has_vectors(x) && has_vectors_or_nothing(args.y);
+    return quantize_rows(a, f, m, n, rows, columns, s, [&] { return residual_norm(sums, s); });
   });
 }
 

@@ -6,13 +6,13 @@
 
 namespace rotoscale::gpu {
 
-#define MADE(maker, T, Element, path) \
-  template __global__ void made_rows_kernel<maker<T>, Element, quantize_path::path>(const made_rows_args<maker<T>>);
-MADE(norm_maker, bf16, e2m1, fast)
-MADE(norm_maker, bf16, e4m3, fast)
-MADE(swiglu_maker, bf16, e2m1, fast)
-MADE(swiglu_gradient_maker, bf16, e2m1, exact)
-MADE(swiglu_gradient_maker, bf16, e5m2, fast)
-MADE(swiglu_gradient_maker, float, e2m1, fast)
+#define QUANTIZED_ROWS(producer, T, Element, path) \
+  template __global__ void quantized_rows_kernel<producer<T>, Element, quantize_path::path>(const quantized_rows_args<producer<T>>);
+QUANTIZED_ROWS(norm_producer, bf16, e2m1, fast)
+QUANTIZED_ROWS(norm_producer, bf16, e4m3, fast)
+QUANTIZED_ROWS(swiglu_producer, bf16, e2m1, fast)
+QUANTIZED_ROWS(swiglu_gradient_producer, bf16, e2m1, exact)
+QUANTIZED_ROWS(swiglu_gradient_producer, bf16, e5m2, fast)
+QUANTIZED_ROWS(swiglu_gradient_producer, float, e2m1, fast)
 
 }  // namespace rotoscale::gpu

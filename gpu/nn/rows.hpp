@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Rows of FP32 or BF16 by pieces of eight elements, which a thread moves 16 bytes at a time, and sums along rows in the
-// order of nn::ordered_sum.
+// Rows of FP32 or BF16 by vectors of eight elements (vec8), which a thread moves 16 bytes at a time, and sums along
+// rows in the order of nn::ordered_sum.
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
@@ -12,7 +12,7 @@
 namespace rotoscale::gpu {
 
 inline constexpr unsigned row_threads = 256;   ///< of most kernels over rows
-inline constexpr unsigned piece_elements = 8;  ///< that a thread moves at once
+inline constexpr unsigned vec8_elements = 8;   ///< that a thread moves at once
 
 /// Contiguous rows, `stride` elements apart.
 template <class T>
@@ -22,23 +22,23 @@ struct row_span {
   __device__ T* operator[](index_t r) const { return data + r * stride; }
 };
 
-/// How rows are cut: `vectors` if every row begins at a multiple of 16 bytes and has whole pieces only.
+/// How rows are cut: `vectors` if every row begins at a multiple of 16 bytes and consists of whole vec8s.
 struct row_extents {
   index_t rows = 0;
-  unsigned cols = 0, pieces = 0;
+  unsigned cols = 0, vec8s = 0;
   bool vectors = false;
 
-  /// Elements of piece p.
+  /// Elements of vec8 p.
   __device__ unsigned count(unsigned p) const {
-    const unsigned left = cols - p * piece_elements;
-    return left < piece_elements ? left : piece_elements;
+    const unsigned left = cols - p * vec8_elements;
+    return left < vec8_elements ? left : vec8_elements;
   }
 };
 
-/// A piece as it is stored: 16 bytes of BF16, 32 of FP32.
+/// A vec8 as it is stored: 16 bytes of BF16, 32 of FP32.
 template <class T>
-struct stored_piece {
-  static constexpr unsigned vecs = piece_elements * sizeof(T) / 16;
+struct stored_vec8 {
+  static constexpr unsigned vecs = vec8_elements * sizeof(T) / 16;
   vec16 vec[vecs];
 
   /// `count` elements; those beyond are 0.
@@ -49,7 +49,7 @@ struct stored_piece {
       return;
     }
     ROTOSCALE_UNROLL
-    for (unsigned i = 0; i < piece_elements; ++i) set(i, i < count ? bits(from[i]) : 0u);
+    for (unsigned i = 0; i < vec8_elements; ++i) set(i, i < count ? bits(from[i]) : 0u);
   }
   __device__ void store(T* to, unsigned count, bool vectors) const {
     if (vectors) {
@@ -58,13 +58,13 @@ struct stored_piece {
       return;
     }
     ROTOSCALE_UNROLL
-    for (unsigned i = 0; i < piece_elements; ++i) {
+    for (unsigned i = 0; i < vec8_elements; ++i) {
       if (i < count) to[i] = element(i);
     }
   }
-  __device__ void widen(float (&x)[piece_elements]) const {
+  __device__ void widen(float (&x)[vec8_elements]) const {
     ROTOSCALE_UNROLL
-    for (unsigned i = 0; i < piece_elements; ++i) {
+    for (unsigned i = 0; i < vec8_elements; ++i) {
       if constexpr (sizeof(T) == 4) {
         x[i] = fp32_from_bits(vec[i / 4].word[i % 4]);
       } else {
@@ -74,9 +74,9 @@ struct stored_piece {
     }
   }
   /// Rounds once, to nearest even.
-  __device__ void narrow(const float (&x)[piece_elements]) {
+  __device__ void narrow(const float (&x)[vec8_elements]) {
     ROTOSCALE_UNROLL
-    for (unsigned i = 0; i < piece_elements; i += sizeof(T) == 4 ? 1 : 2) {
+    for (unsigned i = 0; i < vec8_elements; i += sizeof(T) == 4 ? 1 : 2) {
       if constexpr (sizeof(T) == 4) {
         vec[i / 4].word[i % 4] = fp32_bits(x[i]);
       } else {
@@ -110,16 +110,16 @@ struct stored_piece {
 };
 
 /// Eight numbers of an FP32 vector that begins at a multiple of 4 bytes.
-__device__ inline void load_floats(const float* from, unsigned count, bool vectors, float (&x)[piece_elements]) {
-  stored_piece<float> piece;
-  piece.load(from, count, vectors);
-  piece.widen(x);
+__device__ inline void load_floats(const float* from, unsigned count, bool vectors, float (&x)[vec8_elements]) {
+  stored_vec8<float> vec8;
+  vec8.load(from, count, vectors);
+  vec8.widen(x);
 }
 
 /// The first `count` of them to memory that begins at a multiple of 4 bytes.
-__device__ inline void store_floats(float* to, unsigned count, const float (&x)[piece_elements]) {
+__device__ inline void store_floats(float* to, unsigned count, const float (&x)[vec8_elements]) {
   ROTOSCALE_UNROLL
-  for (unsigned i = 0; i < piece_elements; ++i) {
+  for (unsigned i = 0; i < vec8_elements; ++i) {
     if (i < count) to[i] = x[i];
   }
 }

@@ -41,7 +41,7 @@ status round_bf16(matrix<const float> source, bf16* to, stream s) {
   if (status bad = check_pointer(to, 2, "to"); !bad.ok()) return bad;
   const bool vectors = reinterpret_cast<std::uintptr_t>(source.data) % 16 == 0 && source.stride(0) % 4 == 0 &&
                        columns % 4 == 0 && reinterpret_cast<std::uintptr_t>(to) % 8 == 0;
-  const index_t pieces = rows * ((columns + 3) / 4), needed = (pieces + state_threads - 1) / state_threads;
+  const index_t groups = rows * ((columns + 3) / 4), needed = (groups + state_threads - 1) / state_threads;
   const round_arguments a{source.data, source.stride(0), rows, columns, reinterpret_cast<std::uint16_t*>(to), vectors};
   return launch(round_bf16_kernel, blocks(needed < 4096 ? needed : 4096), blocks(state_threads), 0, s, a);
 }

@@ -65,8 +65,8 @@ struct round_arguments {
 };
 
 [[maybe_unused]] static __global__ void __launch_bounds__(state_threads) round_bf16_kernel(const round_arguments a) {
-  const index_t across = (a.columns + 3) / 4, pieces = a.rows * across;
-  for (index_t i = index_t{block_index().x} * state_threads + thread_index().x; i < pieces;
+  const index_t across = (a.columns + 3) / 4, groups = a.rows * across;
+  for (index_t i = index_t{block_index().x} * state_threads + thread_index().x; i < groups;
        i += index_t{grid_size().x} * state_threads) {
     const index_t row = i / across, column = i % across * 4;
     const float* const from = a.from + row * a.stride + column;

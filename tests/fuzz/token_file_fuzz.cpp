@@ -28,7 +28,7 @@ void check_accepted(const io::token_file& file) {
     refused = true;
   }
   try {
-    file.for_each_piece([&](auto piece) { pieces.insert(pieces.end(), piece.begin(), piece.end()); });
+    file.for_each_chunk([&](auto piece) { pieces.insert(pieces.end(), piece.begin(), piece.end()); });
     require(!refused && pieces == all);
   } catch (const io::error&) {
     require(refused);

@@ -59,9 +59,9 @@ REFERENCE = {
     "add_parts_kernel": Budget({}, 32, 64),
 }
 QUANTIZED_ROWS = {
-    "made_rows_kernel<norm_maker<*>, *>": Budget({**MOVES, "ds_read_b128": 2}, 176, scalar_spills=420),
-    "made_rows_kernel<swiglu_maker<*>, *>": Budget({**MOVES, "ds_read_b128": 2}, 176, scalar_spills=420),
-    "made_rows_kernel<swiglu_gradient_maker<*>, *>": Budget({**MOVES, "ds_read_b128": 2}, 192, scalar_spills=260),
+    "quantized_rows_kernel<norm_producer<*>, *>": Budget({**MOVES, "ds_read_b128": 2}, 176, scalar_spills=420),
+    "quantized_rows_kernel<swiglu_producer<*>, *>": Budget({**MOVES, "ds_read_b128": 2}, 176, scalar_spills=420),
+    "quantized_rows_kernel<swiglu_gradient_producer<*>, *>": Budget({**MOVES, "ds_read_b128": 2}, 192, scalar_spills=260),
     "gain_sum_kernel": Budget({}, 64),
 }
 STATISTICS = {

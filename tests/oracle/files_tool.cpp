@@ -77,7 +77,7 @@ void copy_tokens(const char* path, const char* out) {
   const auto file = io::token_file::open(path);
   io::token_file_writer writer(out, file.kind());
   number_hash hash;
-  file.for_each_piece([&](std::span<const std::int32_t> piece) {
+  file.for_each_chunk([&](std::span<const std::int32_t> piece) {
     for (const std::int32_t token : piece) hash.add(static_cast<std::uint32_t>(token));
     writer.write(piece);
   });

@@ -65,7 +65,7 @@ struct mapped_tokens {
   template <class Use>
   void for_each(const Use& use) const {
     for (const io::token_file& file : files) {
-      file.for_each_piece([&](std::span<const std::int32_t> piece) {
+      file.for_each_chunk([&](std::span<const std::int32_t> piece) {
         for (const std::int32_t token : piece) use(token);
       });
     }

@@ -119,15 +119,15 @@ std::vector<variant> scale_variants(const quantizer& base, const quantizer_dump&
   return all;
 }
 
-/// A piece of an orientation: as large as any rotation's run, so that all candidates are asked about the same pieces.
-struct piece {
+/// A region of an orientation: as large as any rotation's run, so that all candidates are asked about the same regions.
+struct region {
   std::size_t side;
   index_t tile, first_k, count;
 };
 
-std::vector<piece> chosen_pieces(const quantizer& base, const quantizer_dump& dump, index_t sample) {
+std::vector<region> chosen_regions(const quantizer& base, const quantizer_dump& dump, index_t sample) {
   const index_t longest = base.is_per_tensor() ? 32 : std::max<index_t>(32, base.tile_k());
-  std::vector<piece> all;
+  std::vector<region> all;
   for (std::size_t s = 0; s < dump.sides.size(); ++s) {
     const dump_side& side = dump.sides[s];
     for (index_t tile = 0; tile < side.rows / base.tile_rows(); ++tile) {
@@ -143,16 +143,16 @@ std::vector<piece> chosen_pieces(const quantizer& base, const quantizer_dump& du
   return all;
 }
 
-/// For each piece, one bit a variant: does it hold what the candidate gives?
+/// For each region, one bit a variant: does it hold what the candidate gives?
 struct matches {
   std::vector<std::uint32_t> codes, scales;
 };
 
-matches compare_pieces(const quantizer& q, const quantizer_dump& dump, const std::vector<piece>& pieces,
-                       const std::vector<variant>& codes, const std::vector<variant>& scales) {
+matches compare_regions(const quantizer& q, const quantizer_dump& dump, const std::vector<region>& regions,
+                        const std::vector<variant>& codes, const std::vector<variant>& scales) {
   matches m;
   const format element = q.blocks.element;
-  for (const piece& p : pieces) {
+  for (const region& p : regions) {
     const dump_side& side = dump.sides[p.side];
     std::uint32_t code_bits = (1u << codes.size()) - 1, scale_bits = (1u << scales.size()) - 1;
     for (index_t c = p.first_k; c < p.first_k + p.count; c += q.tile_k()) {
@@ -260,12 +260,12 @@ std::vector<dump_explanation> identify_dump(const quantizer* from, const quantiz
                                             index_t sample, std::size_t limit, thread_pool& pool) {
   const std::vector<quantizer> presets = from != nullptr ? std::vector<quantizer>{*from} : all_presets(base);
   const std::vector<quantizer> candidates = arithmetics(base, dump);
-  const std::vector<piece> pieces = chosen_pieces(base, dump, sample);
+  const std::vector<region> regions = chosen_regions(base, dump, sample);
   const std::vector<variant> codes = code_variants(base, dump), scales = scale_variants(base, dump);
   std::vector<matches> found(candidates.size());
   pool.for_each(static_cast<index_t>(candidates.size()), [&](index_t i) {
     const auto at = static_cast<std::size_t>(i);
-    found[at] = compare_pieces(candidates[at], dump, pieces, codes, scales);
+    found[at] = compare_regions(candidates[at], dump, regions, codes, scales);
   });
   std::vector<dump_explanation> all;
   for (std::size_t i = 0; i < candidates.size(); ++i)

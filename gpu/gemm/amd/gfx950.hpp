@@ -118,8 +118,8 @@ __device__ inline void compute_tile(const arguments& g) {
     }
     return s;
   };
-  // A step's products come in two pieces: FP4's by halves of k, FP8's, which has one half, by halves of A's rows.
-  constexpr int rows = fp4 ? 8 : 4;  // row tiles of A in a piece
+  // A step's products come in two half steps: FP4's by halves of k, FP8's, which has one half, by halves of A's rows.
+  constexpr int rows = fp4 ? 8 : 4;  // row tiles of A in a half step
   const auto read = [&]<gemm_element E>(int m, int buffer, int half, int row_tile) {
     amd::scaled_fragment<E> x;
     ROTOSCALE_UNROLL
@@ -129,29 +129,31 @@ __device__ inline void compute_tile(const arguments& g) {
     }
     return x;
   };
-  struct a_piece {
+  struct a_half_step {
     amd::scaled_fragment<A> tile[rows];
   };
-  struct b_piece {
+  struct b_half_step {
     amd::scaled_fragment<B> tile[8];
   };
-  const auto read_a = [&](int buffer, int piece) {
-    a_piece a;
+  const auto read_a = [&](int buffer, int half_step) {
+    a_half_step a;
     ROTOSCALE_UNROLL
     for (int i = 0; i < rows; ++i)
-      a.tile[i] = read.template operator()<A>(0, buffer, fp4 ? piece : 0, wave_row / 16 + (fp4 ? 0 : rows * piece) + i);
+      a.tile[i] =
+          read.template operator()<A>(0, buffer, fp4 ? half_step : 0, wave_row / 16 + (fp4 ? 0 : rows * half_step) + i);
     return a;
   };
   const auto read_b = [&](int buffer, int half) {
-    b_piece b;
+    b_half_step b;
     ROTOSCALE_UNROLL
     for (int j = 0; j < 8; ++j) b.tile[j] = read.template operator()<B>(1, buffer, half, wave_column / 16 + j);
     return b;
   };
 
   float4 acc[8][8] = {};  // [row tile][column tile]
-  const auto multiply = [&]<int Piece>(const a_piece& a, const b_piece& b, const scales& s) {
-    constexpr int first = fp4 ? 0 : rows * Piece, low = fp4 ? 2 * Piece : 0, high = low + 1;  // row tile, scale bytes
+  const auto multiply = [&]<int HalfStep>(const a_half_step& a, const b_half_step& b, const scales& s) {
+    constexpr int first = fp4 ? 0 : rows * HalfStep, low = fp4 ? 2 * HalfStep : 0,
+                  high = low + 1;  // row tile, scale bytes
     ROTOSCALE_UNROLL
     for (int j = 0; j < 8; j += 2) {
       ROTOSCALE_UNROLL
@@ -175,14 +177,14 @@ __device__ inline void compute_tile(const arguments& g) {
     load(first_k + step, 1);
     next = load_scales(first_k + step);
   }
-  a_piece front_a = read_a(0, 0);
-  b_piece front_b = read_b(0, 0);
-  // Reads of LDS run while the piece before them is multiplied, those of the next step's first piece as well: its
+  a_half_step front_a = read_a(0, 0);
+  b_half_step front_b = read_b(0, 0);
+  // Reads of LDS run while the half step before them is multiplied, those of the next step's first one as well: its
   // copies were begun a step ago. Each call is one basic block, or the compiler would move products across the barrier.
   const auto do_step = [&]<bool Prefetch>(int k) {
     const int buffer = (k - first_k) / step % 2;
-    const a_piece back_a = read_a(buffer, 1);
-    const b_piece back_b = fp4 ? read_b(buffer, 1) : front_b;
+    const a_half_step back_a = read_a(buffer, 1);
+    const b_half_step back_b = fp4 ? read_b(buffer, 1) : front_b;
     const scales s = of_step(now, k);
     multiply.template operator()<0>(front_a, front_b, s);
     amd::alternate_reads_and_products<fp4 ? 16 : 8, 4>();

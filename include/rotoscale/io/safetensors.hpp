@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The safetensors format: 8 bytes of header length, a JSON header of names, dtypes, shapes and byte ranges, then the
-// tensors without gaps. Files are mapped and written piece by piece, so that neither way a file's size is needed in
+// tensors without gaps. Files are mapped and written chunk by chunk, so that neither way a file's size is needed in
 // memory. The reader trusts nothing in the file. Several files of one model: safetensors_shards.hpp.
 #pragma once
 
@@ -110,9 +110,9 @@ class safetensors_file {
     if (first > all.size() / width || to.size() > all.size() / width - first) {
       fail_tensor(info, "has no elements " + std::to_string(first) + " to " + std::to_string(first + to.size()));
     }
-    constexpr std::size_t piece = std::size_t{1} << 20;
-    for (std::size_t done = 0; done < to.size(); done += piece) {
-      const std::size_t count = std::min(piece, to.size() - done);
+    constexpr std::size_t chunk = std::size_t{1} << 20;
+    for (std::size_t done = 0; done < to.size(); done += chunk) {
+      const std::size_t count = std::min(chunk, to.size() - done);
       const auto from = all.subspan((static_cast<std::size_t>(first) + done) * width, count * width);
       detail::decode_elements(type, from.data(), to.subspan(done, count));
       release(from);
@@ -165,7 +165,7 @@ class safetensors_file {
   std::map<std::string, std::string> metadata_;
 };
 
-/// Takes a tensor's bytes in pieces of any length.
+/// Takes a tensor's bytes in chunks of any length.
 using byte_sink = std::function<void(std::span<const std::byte>)>;
 /// Gives a tensor's bytes to a sink, from the first to the last.
 using byte_source = std::function<void(const byte_sink&)>;
@@ -247,17 +247,17 @@ class safetensors_writer {
     file.commit();
   }
 
-  /// Tensors first .. last - 1 as a file, piece by piece.
+  /// Tensors first .. last - 1 as a file, chunk by chunk.
   void produce(const std::string& where, std::size_t first, std::size_t last,
                const std::function<void(std::string_view)>& write_part) const {
     const auto part = std::span(tensors_).subspan(first, last - first);
     write_part(detail::safetensors_header_bytes(part, part.empty() ? 0 : part[0].begin, metadata, where));
     for (std::size_t i = first; i < last; ++i) {
       std::uint64_t left = tensors_[i].end - tensors_[i].begin;
-      sources_[i]([&](std::span<const std::byte> piece) {
-        if (piece.size() > left) fail(tensors_[i].name, "its source gives more bytes than dtype and shape take");
-        left -= piece.size();
-        write_part({reinterpret_cast<const char*>(piece.data()), piece.size()});
+      sources_[i]([&](std::span<const std::byte> chunk) {
+        if (chunk.size() > left) fail(tensors_[i].name, "its source gives more bytes than dtype and shape take");
+        left -= chunk.size();
+        write_part({reinterpret_cast<const char*>(chunk.data()), chunk.size()});
       });
       if (left != 0) fail(tensors_[i].name, "its source gives " + std::to_string(left) + " bytes too few");
     }

@@ -114,18 +114,18 @@ class token_file {
     }
   }
 
-  /// Calls use(tokens) for all tokens in order, in pieces that leave memory again.
+  /// Calls use(tokens) for all tokens in order, in chunks that leave memory again.
   template <class Use>
-  void for_each_piece(const Use& use) const {
-    std::vector<std::int32_t> piece;
+  void for_each_chunk(const Use& use) const {
+    std::vector<std::int32_t> chunk;
     constexpr std::uint64_t most = std::uint64_t{1} << 18;
     for (std::uint64_t first = 0; first < size(); first += most) {
-      piece.resize(static_cast<std::size_t>(std::min(most, size() - first)));
-      read(first, piece);
-      use(std::span<const std::int32_t>(piece));
+      chunk.resize(static_cast<std::size_t>(std::min(most, size() - first)));
+      read(first, chunk);
+      use(std::span<const std::int32_t>(chunk));
       if (mapped_ != nullptr) {
         mapped_->release(
-            tokens_.subspan(static_cast<std::size_t>(first) * format_->bytes, piece.size() * format_->bytes));
+            tokens_.subspan(static_cast<std::size_t>(first) * format_->bytes, chunk.size() * format_->bytes));
       }
     }
   }
@@ -160,7 +160,7 @@ class token_file {
   std::span<const std::byte> tokens_;
 };
 
-/// Writes a token file piece by piece; it appears under its name on commit().
+/// Writes a token file chunk by chunk; it appears under its name on commit().
 class token_file_writer {
  public:
   /// Opens a hidden file beside `path`. Throws io::error where that cannot be written.

@@ -24,7 +24,7 @@ inline void model::lay_out_cache(nn::memory_cursor& memory) {
 }
 
 /// Tokens meet in square blocks, in a second-level factor that comes of the whole tensor, and in random words, which
-/// are numbered by element. Units take whole pieces of eight rows.
+/// are numbered by element. Units take whole groups of eight rows.
 inline void model::find_cache_rows() {
   index_t rows = 1;
   bool alone = true;

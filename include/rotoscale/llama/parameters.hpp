@@ -221,11 +221,11 @@ inline double normal_number(const random_stream& random, std::size_t j, double s
 /// value(j) as number j of `host`: large tensors by all cores, since a billion normal numbers take one of them a minute.
 template <class Value>
 void fill_numbers(std::vector<float>& host, const Value& value) {
-  constexpr std::size_t piece = std::size_t{1} << 18;
-  const std::size_t pieces = (host.size() + piece - 1) / piece;
-  thread_pool pool(pieces < 16 ? 1 : 0);
-  pool.for_each(static_cast<index_t>(pieces), [&](index_t i) {
-    const std::size_t first = static_cast<std::size_t>(i) * piece, last = std::min(host.size(), first + piece);
+  constexpr std::size_t chunk = std::size_t{1} << 18;
+  const std::size_t chunks = (host.size() + chunk - 1) / chunk;
+  thread_pool pool(chunks < 16 ? 1 : 0);
+  pool.for_each(static_cast<index_t>(chunks), [&](index_t i) {
+    const std::size_t first = static_cast<std::size_t>(i) * chunk, last = std::min(host.size(), first + chunk);
     for (std::size_t j = first; j < last; ++j) host[j] = static_cast<float>(value(j));
   });
 }

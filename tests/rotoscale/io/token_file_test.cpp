@@ -71,7 +71,7 @@ TEST_CASE("the bytes are llm.c's, for both vocabularies, in and out") {
   CHECK(dir.entries() == 0);
 }
 
-TEST_CASE("many tokens, piece by piece") {
+TEST_CASE("many tokens, chunk by chunk") {
   const scratch_directory dir;
   constexpr std::int32_t count = 1'000'003;
   token_file_writer writer(dir / "t.bin", token_kind::llama3);
@@ -82,8 +82,8 @@ TEST_CASE("many tokens, piece by piece") {
   }
   writer.commit();
   std::int32_t next = 0;
-  token_file::open(dir / "t.bin").for_each_piece([&](std::span<const std::int32_t> piece) {
-    for (const std::int32_t token : piece) REQUIRE(token == 7 * next++);
+  token_file::open(dir / "t.bin").for_each_chunk([&](std::span<const std::int32_t> chunk) {
+    for (const std::int32_t token : chunk) REQUIRE(token == 7 * next++);
   });
   CHECK(next == count);
 }
