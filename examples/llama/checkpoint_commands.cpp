@@ -24,7 +24,7 @@ struct loaded_model {
   trainer_state state;
   nn::recipe recipe;
   fs::path path, adapters;  ///< adapters: empty if there are none
-  llama::weights_place weights;
+  llama::weights_location weights;
   bool own_recipe = false;
   std::unique_ptr<llama::session> session;
 

@@ -70,10 +70,10 @@ inline bool folds_int8(const gemm_problem& p, const gemm_choice& c, const device
   return folds(p, c, device) && c.contract == gemm_contract::accurate;
 }
 
-/// Where B's rows begin among bases and widths: at whole 16 bytes.
+/// Index of B's first row among bases and widths, a multiple of 16.
 inline int second_base(index_t rows_a) { return static_cast<int>((rows_a + 15) / 16 * 16); }
 
-/// Parts of the workspace, offsets in bytes. What is to hold BF16 holds int8 before.
+/// Offsets of the workspace's parts, in bytes. What holds BF16 holds int8 first.
 struct workspace_map {
   std::size_t e5m2_a = 0, e5m2_b = 0, staging_a = 0, staging_b = 0, base = 0, widths = 0, partial = 0, size = 0;
   workspace_map(const gemm_problem& p, const gemm_choice& c, const device_info& device) {

@@ -127,7 +127,7 @@ struct dropout_kernel_args {
   bool accumulate = false;
 };
 
-/// Words first, first + 1, ...: two blocks where they begin with one, else three, of which each word is picked.
+/// Random words first, first + 1, ...: of two Philox blocks if `first` begins one, else of three.
 __device__ inline void take_words(const random_stream& words, std::uint64_t first, std::uint32_t (&to)[vec8_elements]) {
   const auto skip = static_cast<unsigned>(first % 4);
   philox_block before = words.block(first / 4);
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(row_threads)
   to.store(a.y[at.row] + col, count, a.e.vectors);
 }
 
-/// q and k [batch, seq, heads, head_dim]; without k its heads are none. Pieces are those of half a head.
+/// q and k [batch, seq, heads, head_dim]; without k its heads are none. vec8s are those of half a head.
 template <class T>
 struct rope_args {
   struct tensor {

@@ -140,8 +140,8 @@ struct embedding_gradient_args {
   const std::uint32_t *order = nullptr, *runs = nullptr;
 };
 
-/// A thread a vec8 and a place in the order; those where a number's run begins add its rows, whose loads go ahead of
-/// the sum.
+/// One thread for each position of `order` and vec8; where a run of equal ids begins, it adds the run's rows, a batch
+/// of loads at a time.
 inline constexpr unsigned embedding_batch = 8;
 template <class T>
 __global__ void __launch_bounds__(row_threads)

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Cross-entropy's kernels: a block takes 4096 logits of a row; what they are to the row, the last of its blocks finds.
+// Cross-entropy's kernels: a block takes 4096 logits of a row; the last of a row's blocks combines them.
 #pragma once
 
 #include "gpu/nn/rows.hpp"
@@ -8,8 +8,7 @@
 
 namespace rotoscale::gpu {
 
-/// What a chunk of logits is to the next kernel: its largest logit and its sum, then the shift of its exponentials and
-/// their factor.
+/// Record of a chunk of logits: first its largest logit and the sum of its exponentials, then their shift and factor.
 struct softmax_part {
   float shift, value;
 };
@@ -23,7 +22,7 @@ struct loss_args {
   float* loss = nullptr;
   const nn::step_state* state = nullptr;
   std::uint32_t* fault = nullptr;
-  /// A ticket, and for each row its chunks as they are summed, and one more once their factors are there; 0 at first.
+  /// Counters, 0 at first: a ticket, then for each row its chunks that are summed, plus 1 once their factors are there.
   std::uint32_t* control = nullptr;
   softmax_part* parts = nullptr;
   bool gradients = false, vectors = false;
@@ -43,13 +42,13 @@ inline constexpr unsigned softmax_elements = nn::softmax_chunk / row_threads;  /
 inline constexpr unsigned softmax_blocks = bounds_count_waves ? 1 : 8;
 
 /// A block's chunk.
-struct softmax_place {
+struct logits_chunk {
   index_t row;
   unsigned chunk, count;
   float* logits;
   std::uint16_t* narrow;
 
-  __device__ softmax_place(const loss_args& a, index_t r, unsigned c) : row(r), chunk(c) {
+  __device__ logits_chunk(const loss_args& a, index_t r, unsigned c) : row(r), chunk(c) {
     const unsigned at = chunk * nn::softmax_chunk, left = a.vocabulary - at;
     count = left < nn::softmax_chunk ? left : static_cast<unsigned>(nn::softmax_chunk);
     logits = a.logits + row * a.stride + at;
@@ -117,13 +116,13 @@ struct softmax_shared {
   std::uint32_t ticket;
 };
 /// The exponentials of a block's chunk stay in x; lane 0 returns their sum; `largest` is the chunk's largest logit.
-__device__ inline float sum_chunk(const softmax_place& at, bool vectors, softmax_shared& shared,
+__device__ inline float sum_chunk(const logits_chunk& at, bool vectors, softmax_shared& shared,
                                   float (&x)[softmax_elements], float& largest) {
   const float minus_infinity = fp32_from_bits(fp32_infinity_bits | fp32_sign_mask);
   largest = minus_infinity;
   ROTOSCALE_UNROLL
   for (unsigned i = 0; i < softmax_elements / 4; ++i) {
-    at.load(softmax_place::column(i), vectors, minus_infinity, x + 4 * i);
+    at.load(logits_chunk::column(i), vectors, minus_infinity, x + 4 * i);
   }
   ROTOSCALE_UNROLL
   for (unsigned i = 0; i < softmax_elements; ++i) largest = __builtin_fmaxf(largest, x[i]);  // without NaN
@@ -137,7 +136,7 @@ __device__ inline float sum_chunk(const softmax_place& at, bool vectors, softmax
       x[4 * i + j] = nn::exp_of_difference(x[4 * i + j] - shift);
       some.word[j] = fp32_bits(x[4 * i + j]);
     }
-    *reinterpret_cast<vec16*>(shared.e + softmax_place::column(i)) = some;
+    *reinterpret_cast<vec16*>(shared.e + logits_chunk::column(i)) = some;
   }
   block_barrier();
   const unsigned t = thread_index().x;
@@ -145,14 +144,14 @@ __device__ inline float sum_chunk(const softmax_place& at, bool vectors, softmax
   return lane_sum(t < 16 ? at.count : 0, t % 16, [&](unsigned i, float s) { return s + shared.e[i]; });
 }
 
-/// What becomes of a thread's exponentials.
-__device__ inline void store_gradient(const loss_args& a, const softmax_place& at, std::int32_t target, float factor,
+/// Turns a thread's exponentials into gradients and stores them.
+__device__ inline void store_gradient(const loss_args& a, const logits_chunk& at, std::int32_t target, float factor,
                                       float (&x)[softmax_elements]) {
   const unsigned place = static_cast<unsigned>(target) - at.chunk * nn::softmax_chunk;
   const float scale = a.state->gradient_scale;
   ROTOSCALE_UNROLL
   for (unsigned i = 0; i < softmax_elements / 4; ++i) {
-    const unsigned col = softmax_place::column(i);
+    const unsigned col = logits_chunk::column(i);
     ROTOSCALE_UNROLL
     for (unsigned j = 0; j < 4; ++j) {
       float& e = x[4 * i + j];
@@ -163,7 +162,7 @@ __device__ inline void store_gradient(const loss_args& a, const softmax_place& a
 }
 
 /// A masked row: no loss, no gradient.
-__device__ inline void mask_row(const loss_args& a, const softmax_place& at, bool loss, bool gradient) {
+__device__ inline void mask_row(const loss_args& a, const logits_chunk& at, bool loss, bool gradient) {
   if (loss && at.chunk == 0 && thread_index().x == 0) {
     a.loss[at.row] = 0.0f;
     const bool asked = a.targets.now(*a.state)[a.first + at.row] == nn::ignored_target;
@@ -172,13 +171,13 @@ __device__ inline void mask_row(const loss_args& a, const softmax_place& at, boo
   if (!gradient) return;
   const float zeros[4] = {};
   ROTOSCALE_UNROLL
-  for (unsigned i = 0; i < softmax_elements / 4; ++i) at.store(softmax_place::column(i), a, zeros);
+  for (unsigned i = 0; i < softmax_elements / 4; ++i) at.store(logits_chunk::column(i), a, zeros);
 }
 
 /// Rows of one chunk: a block a row, whose logits are read once.
 [[maybe_unused]] static __global__ void __launch_bounds__(row_threads, softmax_blocks)
     softmax_row_kernel(const ROTOSCALE_GRID_CONSTANT loss_args a) {
-  const softmax_place at(a, block_index().x, 0);
+  const logits_chunk at(a, block_index().x, 0);
   const std::int32_t target = a.target(at.row);
   if (target == nn::ignored_target) return mask_row(a, at, true, a.gradients);
   auto& shared = block_shared<softmax_shared>();
@@ -250,8 +249,8 @@ __device__ inline void finish_row(const loss_args& a, index_t row, std::int32_t 
   }
 }
 
-/// A chunk's sum, and by the last block of a row what follows from all of them.
-__device__ inline void sum_row_chunk(const loss_args& a, const softmax_place& at, std::int32_t target,
+/// Sums a chunk; the last block of a row then computes its loss and its chunks' factors.
+__device__ inline void sum_row_chunk(const loss_args& a, const logits_chunk& at, std::int32_t target,
                                      softmax_shared& shared) {
   float x[softmax_elements], largest;
   const float sum = sum_chunk(at, a.vectors, shared, x, largest);
@@ -279,7 +278,7 @@ __device__ inline void sum_row_chunk(const loss_args& a, const softmax_place& at
   unsigned row = 0, chunk = 0;
   bool gradient = false;
   if (!order.find(shared.ticket, row, chunk, gradient) || row >= a.rows || (gradient && !a.gradients)) return;
-  const softmax_place at(a, row, chunk);
+  const logits_chunk at(a, row, chunk);
   const std::int32_t target = a.target(row);
   if (target == nn::ignored_target) return mask_row(a, at, !gradient, gradient);
   if (!gradient) return sum_row_chunk(a, at, target, shared);
@@ -293,7 +292,7 @@ __device__ inline void sum_row_chunk(const loss_args& a, const softmax_place& at
   const float shift = load_relaxed(&part->shift), factor = load_relaxed(&part->value);
   float x[softmax_elements];
   ROTOSCALE_UNROLL
-  for (unsigned i = 0; i < softmax_elements / 4; ++i) at.load(softmax_place::column(i), a.vectors, 0.0f, x + 4 * i);
+  for (unsigned i = 0; i < softmax_elements / 4; ++i) at.load(logits_chunk::column(i), a.vectors, 0.0f, x + 4 * i);
   ROTOSCALE_UNROLL
   for (float& e : x) e = nn::exp_of_difference(e - shift);
   store_gradient(a, at, target, factor, x);

@@ -195,8 +195,8 @@ __device__ inline float chain_of_products(const float* a, const float* b, unsign
   return n % 2 == 0 ? sum : nn::fma(a[n - 1], b[n - 1], sum);
 }
 
-/// Where a block of 64 rows stands: dy, x and dx of a group of rows in shared memory while those of the next two are on
-/// their way.
+/// A block's state in its 64 rows: dy, x and dx of a group of rows are in shared memory, those of the next two groups
+/// are being copied there.
 inline constexpr unsigned norm_stages = 3;
 template <class T>
 struct norm_gradient_group {
@@ -222,7 +222,7 @@ struct norm_gradient_group {
   }
 };
 
-/// What is subtracted from each row of a group, a row by 16 lanes out of global memory.
+/// The pull of each row of a group (nn::rms_pull), by 16 lanes a row, read from global memory.
 template <class T>
 __device__ inline void compute_pulls_unstaged(const norm_gradient_group<T>& g, float* pulls) {
   const unsigned t = thread_index().x, count = g.count(), cols = g.a.e.cols;

@@ -143,7 +143,7 @@ __device__ inline void quantize_tile_rows(const quantize_kernel_args& a, const t
   const vec16* from = reinterpret_cast<const vec16*>(tile.bytes) + r0 * tile_view<T>::row_vecs + b * vecs;
   const unsigned permutation = tile_view<T>::permutation(r0, b * vecs);
   unsigned r = r0;
-  std::uint32_t slow_blocks = 0;  // a bit each, the last block's lowest; what these get first is not a result
+  std::uint32_t slow_blocks = 0;  // a bit each, the last block's lowest; their codes are written again below
   ROTOSCALE_KEEP_LOOP
   for (; r < tile_rows<T> && (at.whole || at.row + r < a.rows); r += rows_at_once) {
     typename block_for<F>::type block;
@@ -163,7 +163,7 @@ __device__ inline void quantize_tile_rows(const quantize_kernel_args& a, const t
     codes += rows_at_once / 16 * out.code_row16;
     scales += rows_at_once / 32 * out.scale_row32;
   }
-  // Backwards over the same blocks.
+  // Back over the same blocks: those off the fast path by the definition.
   ROTOSCALE_KEEP_LOOP
   while (slow_blocks != 0) {
     codes -= rows_at_once / 16 * out.code_row16;

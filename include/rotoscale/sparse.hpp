@@ -22,7 +22,7 @@ ROTOSCALE_HD constexpr std::uint32_t sparse_indices(const std::uint8_t* metadata
 }
 
 /// Place in its window of kept element i.
-ROTOSCALE_HD constexpr int kept_place(format f, std::uint32_t indices, int i) {
+ROTOSCALE_HD constexpr int kept_position(format f, std::uint32_t indices, int i) {
   return static_cast<int>(sparse_window(f) == 2 ? indices >> 3 : indices >> (2 * i) & 3);
 }
 
@@ -61,7 +61,7 @@ inline index_t expand_sparse_row(format f, const std::uint8_t* kept, const std::
     for (int i = 0; i < window / 2; ++i) {
       std::uint64_t code = detail::sparse_element(f, kept, w * (window / 2) + i);
       if (detail::is_sparse_zero(f, code)) code = f.sign_mask();
-      std::uint8_t* to = dense + (w * window + kept_place(f, indices, i)) * bytes;
+      std::uint8_t* to = dense + (w * window + kept_position(f, indices, i)) * bytes;
       for (index_t b = 0; b < bytes; ++b) to[b] = static_cast<std::uint8_t>(code >> (8 * b));
     }
   }

@@ -62,7 +62,7 @@ class aligned_steps {
     if (model_.c_last && model_.result == mma_result::fp16_nearest && round_to_format(formats::fp16, c) != c)
       return false;
     const int field = static_cast<int>(fp32_bits(c) >> 23 & 0xFF), exponent = field - 127 - row.offset - panel.offset;
-    return field != 0 && field <= 126 + 127 && exponent >= least_c && exponent <= most_c;
+    return field != 0 && field <= 126 + 127 && exponent >= min_c && exponent <= max_c;
   }
 
   void run(const gemm_span& span, index_t row, index_t column, const operand_range* ranges, const std::byte* rows,
@@ -86,11 +86,11 @@ class aligned_steps {
   static_assert((largest_significand * largest_significand * products_of_partial << (25 - 20)) < std::int64_t{1} << 31);
 
   // Nonzero accumulators are multiples of 2^(-62 - 25), with scales of 2^(-28 - 40 - 25), so their exponents are at
-  // least least_c; sums of exponents with a zero's are below it.
-  static constexpr int least_c = -93, most_c = 90, least_step = -100;
-  static_assert(aligned_packing::zero_exponent + aligned_packing::top_exponent < least_c &&
-                -2 * aligned_packing::top_exponent - 25 >= least_c &&
-                -28 - 2 * aligned_packing::scale_window - 25 >= least_c);
+  // least min_c; sums of exponents with a zero's are below it.
+  static constexpr int min_c = -93, max_c = 90, least_step = -100;
+  static_assert(aligned_packing::zero_exponent + aligned_packing::top_exponent < min_c &&
+                -2 * aligned_packing::top_exponent - 25 >= min_c &&
+                -28 - 2 * aligned_packing::scale_window - 25 >= min_c);
 
   struct place {
     index_t row, column;

@@ -111,8 +111,8 @@ class aligned_packing {
       if (one.empty()) continue;
       range.include(one.least);
       range.include(one.most);
-      range.least_scale = std::min(range.least_scale, one.least_scale);
-      range.most_scale = std::max(range.most_scale, one.most_scale);
+      range.min_scale = std::min(range.min_scale, one.min_scale);
+      range.max_scale = std::max(range.max_scale, one.max_scale);
     }
     make_relative(b_, range, rows, valid * positions_, row_scales, valid * steps);
     // 2. Columns side by side.
@@ -174,8 +174,8 @@ class aligned_packing {
       for (index_t i = s * plan_.group; i < (s + 1) * plan_.group; ++i) any |= fp32_bits(to[i]) & fp32_magnitude_mask;
       if (any == 0) continue;
       scales[s] = u.exponent;
-      range.least_scale = std::min(range.least_scale, u.exponent);
-      range.most_scale = std::max(range.most_scale, u.exponent);
+      range.min_scale = std::min(range.min_scale, u.exponent);
+      range.max_scale = std::max(range.max_scale, u.exponent);
     }
     return range;
   }
@@ -199,10 +199,10 @@ class aligned_packing {
   void make_relative(const gemm_operand& x, operand_range& range, float* values, index_t count, std::int32_t* scales,
                      index_t steps) const {
     if (x.block != 0 && !range.empty()) {
-      range.special = range.special || range.most_scale - range.least_scale > scale_window;
-      range.offset = range.most_scale;
-      range.least += range.least_scale;
-      range.most += range.most_scale;
+      range.special = range.special || range.max_scale - range.min_scale > scale_window;
+      range.offset = range.max_scale;
+      range.least += range.min_scale;
+      range.most += range.max_scale;
     }
     for (index_t s = 0; s < steps; ++s) scales[s] = scales[s] == no_scale ? 0 : scales[s] - range.offset;
     if (range.empty() || range.special) return;

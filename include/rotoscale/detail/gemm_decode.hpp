@@ -113,8 +113,8 @@ struct operand_range {
   bool special = false;  ///< NaN, Inf, or what else a kernel leaves to the definition
   int least = 1 << 20;   ///< exponents of what is not zero: of elements, or of scales
   int most = -(1 << 20);
-  int least_scale = 1 << 20;  ///< exponents of block scales, where they are packed apart from elements
-  int most_scale = -(1 << 20);
+  int min_scale = 1 << 20;  ///< exponents of block scales, where they are packed apart from elements
+  int max_scale = -(1 << 20);
   int offset = 0;  ///< packed exponents are relative to this
 
   void include(int exponent) {

@@ -57,10 +57,10 @@ class late_steps : private aligned_steps {
   static_assert(std::int64_t{products_of_partial} << (fraction_bits + 2) < std::int64_t{1} << 31);
   static_assert(32 * (15 * 15) << (fraction_bits - 6) < std::int64_t{1} << 31);  // of four bits each
   // Of step sums, relative: the exponent of a zero is less than that of any product, and no sum that is not zero lies
-  // below least_c.
+  // below min_c.
   static constexpr int no_product = -96;
   static_assert(aligned_packing::zero_exponent + aligned_packing::top_exponent < no_product &&
-                -2 * aligned_packing::top_exponent - late_bits - 1 >= least_c - 1);
+                -2 * aligned_packing::top_exponent - late_bits - 1 >= min_c - 1);
 
   /// Sums of a step's products, cut at 2^(exponent - fraction_bits), of all (one part) or of even and odd ones.
   template <int Rows, int Parts>

@@ -199,7 +199,7 @@ inline std::filesystem::path find_checkpoint(const std::filesystem::path& path) 
 
 /// Where a model's tensors and its config.json are: a checkpoint or run directory as find_checkpoint takes it, or one
 /// .safetensors file.
-struct weights_place {
+struct weights_location {
   std::filesystem::path directory;  ///< of tensors and config.json
   std::string stem = "model";       ///< of the tensors' file or files
 
@@ -207,7 +207,7 @@ struct weights_place {
   std::filesystem::path config() const { return directory / "config.json"; }
 };
 /// Throws io::error where there is no model.
-inline weights_place find_weights(const std::filesystem::path& path) {
+inline weights_location find_weights(const std::filesystem::path& path) {
   std::error_code failed;
   if (path.extension() == ".safetensors" && std::filesystem::is_regular_file(path, failed)) {
     return {path.parent_path(), path.stem().string()};
@@ -219,7 +219,7 @@ inline weights_place find_weights(const std::filesystem::path& path) {
 
 /// Throws io::error where the files do not hold the tensors of that model, or of those adapters: before memory for them
 /// is asked for, which is then bounded by the size of the files.
-inline void check_weights(const weights_place& from, const model_config& config) {
+inline void check_weights(const weights_location& from, const model_config& config) {
   const parameter_list list(config);
   detail::check_tensors(io::safetensors_shards::open(from.directory, from.stem), list.all(), config);
 }
@@ -233,7 +233,7 @@ inline void check_adapters(const std::filesystem::path& directory, const model_c
 
 /// Reads the model's own weights, not those of adapters; returns a digest of names and values, whatever they were
 /// stored as. Scales and the session's inputs must be those that frozen weights are to be quantized with.
-inline std::uint64_t read_weights(const weights_place& from, session& into) {
+inline std::uint64_t read_weights(const weights_location& from, session& into) {
   const auto weights = io::safetensors_shards::open(from.directory, from.stem);
   const model& m = into.model();
   const std::size_t count = m.parameters().base_count();

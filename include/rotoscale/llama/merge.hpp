@@ -15,7 +15,7 @@ namespace rotoscale::llama {
 class merged_weights {
  public:
   /// Throws io::error where tensors are missing, of another shape or too many.
-  merged_weights(const weights_place& base, const std::filesystem::path& adapters)
+  merged_weights(const weights_location& base, const std::filesystem::path& adapters)
       : config_(read_model_config(io::read_json(base.config()), base.config().string())),
         base_(io::safetensors_shards::open(base.directory, base.stem)),
         lora_(read_adapter_config(adapters)),

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Keys and values of a sequence, kept for passes that continue it: each layer's behind RoPE, as the recipe stores
-// activations. Such a pass has the bytes of one over the whole sequence where no token's arithmetic reads another's but
-// through them.
+// activations. Such a pass has the bytes of a pass over the whole sequence where tokens read each other through keys
+// and values only.
 #pragma once
 
 #include "rotoscale/llama/model_class.hpp"

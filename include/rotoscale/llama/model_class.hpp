@@ -33,7 +33,7 @@ struct model_options {
 };
 
 /// Where the operands of a linear layer's weight lie under a recipe.
-struct weight_place {
+struct weight_location {
   std::size_t number = 0;       ///< of the parameter
   index_t layer = 0;            ///< of the linear layer
   bool trains = true;           ///< is it made anew from a master after each update?
@@ -115,7 +115,7 @@ class model {
   nn::delayed_scaling_state& scales() { return scales_; }
 
   /// Of each linear layer: those of the model, the head behind them, then those that adapters are made of.
-  const std::vector<weight_place>& weights() const { return weights_; }
+  const std::vector<weight_location>& weights() const { return weights_; }
   /// FP32 values of a parameter in backend memory: those kept, or those loaded last.
   nn::const_tensor_view loaded(std::size_t number) const {
     return sources_[number].empty() ? dense(staging_, parameters_[number]) : sources_[number];
@@ -329,7 +329,7 @@ class model {
     bool valid = false;
   };
   std::vector<prepared> prepared_;     ///< which version each linear layer's operands are of, by for_each_linear
-  std::vector<weight_place> weights_;  ///< by for_each_linear
+  std::vector<weight_location> weights_;  ///< by for_each_linear
   std::vector<bool> keeps_source_;     ///< of each parameter: are its FP32 values kept?
   float *cosine_ = nullptr, *sine_ = nullptr;
   float* staging_ = nullptr;

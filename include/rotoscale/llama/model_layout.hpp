@@ -145,13 +145,13 @@ inline void model::lay_out_parameters(nn::memory_cursor& memory) {
 inline void model::lay_out_weights(nn::memory_cursor& memory, bool keep, const nn::recipe& r) {
   std::size_t n = 0;
   for_each_linear([&](nn::linear&, std::size_t) { ++n; });
-  std::vector<weight_place> before = std::exchange(weights_, std::vector<weight_place>(n));
+  std::vector<weight_location> before = std::exchange(weights_, std::vector<weight_location>(n));
   before.resize(n);
   prepared_.resize(n);
   const auto place = [&](nn::linear& l, std::size_t number, std::size_t i) {
     const bool base = parameters_[number].kind == parameter_kind::base;
     const category own = base ? category::quantized : category::adapters;
-    weight_place& w = weights_[i];
+    weight_location& w = weights_[i];
     w.number = number;
     w.layer = l.shape().layer;
     w.trains = l.shape().trains;
@@ -181,7 +181,7 @@ inline void model::void_weights() {
   for (std::size_t i = 0; i < weights_.size(); ++i) prepared_[i].valid &= !weights_[i].has_source;
 }
 
-/// A tensor that the backward pass reads: of the layer's own, or the shared one and 8 bits of it.
+/// A tensor that the backward pass reads: the layer's own, or the shared one with an 8-bit copy kept by the layer.
 inline nn::tensor_view model::keep(nn::memory_cursor& memory, layer& l, nn::tensor_view shared) {
   if (!packs()) return memory.tensor(category::activations, stored_, tokens(), shared.extent(1));
   nn::operand_request r{nn::tensor_role::x, 0, stored_, tokens(), shared.extent(1), kept_mxfp8, {}};
@@ -190,7 +190,7 @@ inline nn::tensor_view model::keep(nn::memory_cursor& memory, layer& l, nn::tens
   return shared;
 }
 
-/// What is made to be quantized is kept only where an operand is the tensor itself.
+/// A tensor that is made to be quantized is kept only where an operand is the tensor itself.
 inline nn::tensor_view model::made_for(nn::memory_cursor& memory, const nn::linear& consumer,
                                        nn::tensor_view shared) const {
   if (!options_.training || !consumer.keeps_source(*ops_, nn::tensor_role::x)) return shared;

@@ -248,7 +248,7 @@ class session {
       : ops_(&ops), options_(std::move(options)), model_(ops, config, options_.model) {}
 
   nn::memory_plan count(const std::vector<nn::recipe>& recipes) {
-    std::vector<std::vector<weight_place>> places;
+    std::vector<std::vector<weight_location>> places;
     for (const nn::recipe& r : recipes) {
       nn::memory_cursor counting;
       lay_out(counting, r);
@@ -277,7 +277,7 @@ class session {
     options_.snapshot = snapshot_use::none;
     plan[nn::memory_category::snapshot] = 0;
   }
-  /// A category's memory, or what a step in flight needs; what there is so far goes back where it fails.
+  /// Allocates a category, or host memory of a step in flight; where that fails, releases all that was allocated.
   void* take(std::string_view what, std::size_t bytes, nn::memory_kind kind) {
     try {
       return ops_->allocate(bytes, kind);

@@ -33,7 +33,7 @@ inline void session::gradients_of_micro_batch(bool last, bool observe) {
   model_.backward(p, tokens(), ready);
 }
 
-/// What has been recorded becomes the next scales, on all ranks alike where the recipe says so.
+/// Recorded maxima become the next scales, on all ranks alike where the recipe says so.
 inline void session::update_scales() {
   const nn::scaling_state& s = model_.scales().state();
   if (is_parallel() && recipe_.fp8.reduce_amax) {

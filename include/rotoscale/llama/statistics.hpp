@@ -13,8 +13,8 @@ inline constexpr int operands_per_linear = 6;  ///< as nn::operand_uses lists th
 static_assert(std::size(nn::operand_uses) == operands_per_linear);
 
 /// Of one linear layer in the step's first micro-batch; of the head in its first chunk of tokens; of an adapter's
-/// matrix the gradient alone. What there was not (a frozen weight's gradient, a weight whose source is gone) has no
-/// elements.
+/// matrix the gradient alone. Those that do not exist (a frozen weight's gradient, a weight whose source is gone) have
+/// no elements.
 struct linear_statistics {
   nn::operand_statistics operands[operands_per_linear];  ///< in the order of nn::operand_uses
   nn::comparison_statistics gradient;                    ///< of w, against an FP32 GEMM over the same dy and x

@@ -22,7 +22,7 @@ enum class recompute_part {
   layer       ///< both: only the layer's input is kept
 };
 /// How the tensors that are kept for the backward pass (inputs of norms, query-key-value, attention's result, gate-up)
-/// are stored. Operands of weight gradients and what one number a token suffices for stay as they are.
+/// are stored. Operands of weight gradients, and tensors of one number a token, stay as they are.
 enum class kept_format {
   as_computed,  ///< as the recipe's `activations`
   mxfp8_e4m3    ///< E4M3 in blocks of 32 features, scales rounded up, so that nothing saturates

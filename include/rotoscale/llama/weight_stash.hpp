@@ -25,12 +25,12 @@ class weight_stash {
  public:
   /// `recipes` in the order of their use, `places` what the model lays out under each. The first is in use when weights
   /// are loaded, so it is kept only where it comes again.
-  void plan(const std::vector<nn::recipe>& recipes, const std::vector<std::vector<weight_place>>& places) {
+  void plan(const std::vector<nn::recipe>& recipes, const std::vector<std::vector<weight_location>>& places) {
     for (std::size_t k = 1; k < recipes.size(); ++k) {
       if (find(recipes[k]) != nullptr) continue;
       kept_recipe kept{recipes[k], {}};
       for (std::size_t i = 0; i < places[k].size(); ++i) {
-        const weight_place& w = places[k][i];
+        const weight_location& w = places[k][i];
         if (w.trains || stays(places, i)) continue;
         const bool loses_source =
             std::any_of(places.begin(), places.end(), [&](const auto& p) { return !p[i].has_source; });
@@ -78,7 +78,7 @@ class weight_stash {
     if (k == nullptr) return bytes;
     for (const entry& e : k->entries) {
       if (!e.filled) continue;
-      const weight_place& w = into.weights()[e.linear];
+      const weight_location& w = into.weights()[e.linear];
       ROTOSCALE_ASSERT(w.request == e.request && w.bytes == e.bytes);
       ops.upload(q, w.at, e.pinned, e.bytes);
       if (e.source_bytes != 0) {
@@ -111,12 +111,12 @@ class weight_stash {
     std::vector<entry> entries;
   };
 
-  static std::size_t source_bytes(const weight_place& w) {
+  static std::size_t source_bytes(const weight_location& w) {
     return static_cast<std::size_t>(w.request.rows * w.request.cols) * sizeof(float);
   }
   /// Is linear layer i the same under all recipes, and in the same place? FP8 scales make it another one.
-  static bool stays(const std::vector<std::vector<weight_place>>& places, std::size_t i) {
-    const weight_place& first = places.front()[i];
+  static bool stays(const std::vector<std::vector<weight_location>>& places, std::size_t i) {
+    const weight_location& first = places.front()[i];
     return std::all_of(places.begin(), places.end(), [&](const auto& p) {
       return p[i].request == first.request && p[i].offset == first.offset && !p[i].request.has_fp8();
     });

@@ -121,7 +121,7 @@ struct healing_case {
   nn::scaling_snapshot scales() { return session.model().scales().save(ops, session.queue()); }
   /// The operands of linear layer i as the CPU keeps them.
   nn::cpu::operands operands(std::size_t i) const {
-    const llama::weight_place& w = session.model().weights()[i];
+    const llama::weight_location& w = session.model().weights()[i];
     return {w.request, w.at, {}};
   }
 };
@@ -145,7 +145,7 @@ TEST_CASE("the stash is the E4M3 cast of the weights as they were loaded, unscal
     c.session.use(fp8);
     const llama::model& m = c.session.model();
     for (std::size_t i = 0; i + 1 < m.weights().size(); ++i) {
-      const llama::weight_place& w = m.weights()[i];
+      const llama::weight_location& w = m.weights()[i];
       const auto values = llama::initial_values(m.parameters()[w.number], w.number, m.config(), 3);
       float amax = 0.0f;
       for (const float x : values) amax = std::fmax(amax, std::fabs(as_bf16(x)));

@@ -35,16 +35,16 @@ class operands final : public operand_set {
  private:
   static constexpr std::size_t alignment = 64;
   /// Where a form's parts begin.
-  struct form_place {
+  struct form_location {
     std::size_t codes = 0, scales = 0, factor = 0;
     bool in_place = false;
   };
   struct placement_plan {
-    form_place row, column;
+    form_location row, column;
     std::size_t bytes = 0;
     bool shared = false;  ///< the column form reads the row form's codes
 
-    const form_place& of(operand_form form) const { return form == operand_form::row ? row : column; }
+    const form_location& of(operand_form form) const { return form == operand_form::row ? row : column; }
   };
 
   static bool deterministic(const operand_recipe& r) { return r.rounding != rounding::stochastic; }
@@ -61,7 +61,7 @@ class operands final : public operand_set {
     p.shared = r.row && r.column && r.row->format == r.column->format && !has_blocks(r.row->format) &&
                (!is_fp8(r.row->format) || (r.row->rounding == r.column->rounding && deterministic(*r.row)));
     const auto place = [&](const operand_recipe& own, index_t rows, index_t k) {
-      form_place at;
+      form_location at;
       at.in_place = reads_source(own, r.source);
       if (at.in_place) return at;
       const format element = element_format(own.format);
@@ -82,7 +82,7 @@ class operands final : public operand_set {
 
   gemm_operand describe(operand_form form, std::uint8_t* memory, const_tensor_view source) const {
     const operand_request& r = request();
-    const form_place& at = plan_.of(form);
+    const form_location& at = plan_.of(form);
     const operand_recipe& own = *r.recipe(form);
     gemm_operand o;
     const bool row = form == operand_form::row;
