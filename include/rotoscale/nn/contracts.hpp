@@ -119,6 +119,8 @@ inline constexpr operation_contract reference_contracts[] = {
     {"squares", "squares-fp32-chunks4096-fp64-tree"},
     {"loss_sum", "loss-fp64-tree"},
     {"adamw", "adamw-fp32-fma"},
+    {"add", "add-fp32"},
+    {"update_scales", "delayed-scaling-fp32"},
     {"dropout", "dropout-philox-fp32-fma"},
     {"dequantize", "dequantize-fp32-code-scale-factor"},
     {"observe", "observe-fp64-lanes16-tree"},

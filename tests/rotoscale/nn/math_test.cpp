@@ -1,14 +1,20 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The error bounds that nn/math.hpp states, against the C library in double precision, special values, and the stated
-// order of sums.
+// order of sums; and the steps that docs/numerics.md gives, by bits.
 #include "rotoscale/nn/math.hpp"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <limits>
+#include <map>
+#include <sstream>
+#include <string>
 #include <vector>
 
 using namespace rotoscale;
@@ -53,7 +59,112 @@ double worst_log(std::uint32_t stride) {
   return std::fmax(below, above);
 }
 
+/// The steps of one function in docs/numerics.md. A value is its 32 bits, whatever it is of.
+class stated_function {
+ public:
+  explicit stated_function(const std::string& name) {
+    const char* golden = std::getenv("ROTOSCALE_GOLDEN");
+    REQUIRE_MESSAGE(golden != nullptr, "ROTOSCALE_GOLDEN must name tests/golden");
+    std::ifstream text(std::filesystem::path(golden).parent_path().parent_path() / "docs/numerics.md");
+    std::string line;
+    while (std::getline(text, line) && line != name + "(x)") {
+    }
+    while (std::getline(text, line) && line != "```") {
+      for (char& c : line) c = c == ',' || c == '(' || c == ')' ? ' ' : c;
+      std::istringstream words(line);
+      std::vector<std::string> step;
+      for (std::string word; words >> word;) step.push_back(word);
+      REQUIRE(step.size() >= 4);
+      REQUIRE(std::stoul(step[0]) == steps_.size() + 1);
+      steps_.push_back({step.begin() + 1, step.end()});
+    }
+    REQUIRE(!steps_.empty());
+  }
+  std::size_t size() const { return steps_.size(); }
+
+  float operator()(float x) const {
+    std::map<std::string, std::uint32_t> now{{"x", fp32_bits(x)}};
+    for (const auto& step : steps_) {
+      if (step.size() == 7) {  // y = A if B < C
+        REQUIRE(step[3] == "if");
+        if (!holds(step, now)) continue;
+      }
+      now[step[0]] = step.size() == 7 ? value(step[2], now, false) : result(step, now);
+    }
+    return fp32_from_bits(now.at("y"));
+  }
+
+ private:
+  using values = std::map<std::string, std::uint32_t>;
+  static bool is_integer(const std::string& name) { return name[0] >= 'A' && name[0] <= 'Z'; }
+
+  static std::uint32_t value(const std::string& word, const values& now, bool integer) {
+    if (const auto found = now.find(word); found != now.end()) return found->second;
+    if (word == "inf") return fp32_infinity_bits;
+    if (integer) return static_cast<std::uint32_t>(std::stoul(word, nullptr, 0));
+    const std::size_t bar = word.find('/');
+    const float numerator = std::stof(word);
+    return fp32_bits(bar == word.npos ? numerator : numerator / std::stof(word.substr(bar + 1)));
+  }
+  static bool holds(const std::vector<std::string>& step, const values& now) {
+    const bool integer = is_integer(step[4]);
+    const std::uint32_t a = value(step[4], now, integer), b = value(step[6], now, integer);
+    if (step[5] == ">=") return a >= b;
+    const float left = fp32_from_bits(a), right = fp32_from_bits(b);
+    return step[5] == "<" ? left < right : step[5] == ">" ? left > right : left != right;
+  }
+  static std::uint32_t result(const std::vector<std::string>& step, const values& now) {
+    const bool integer = is_integer(step[0]);
+    const auto at = [&](std::size_t i) { return value(step[i], now, integer); };
+    const auto number = [&](std::size_t i) { return fp32_from_bits(at(i)); };
+    if (step.size() == 3) return at(2);
+    if (step[2] == "fma") return fp32_bits(std::fma(number(3), number(4), number(5)));
+    if (step[2] == "number") return fp32_bits(static_cast<float>(static_cast<std::int32_t>(now.at(step[3]))));
+    REQUIRE(step.size() == 5);
+    const char op = step[3][0];
+    if (integer) {
+      const std::uint32_t a = at(2), b = at(4);
+      return op == '+' ? a + b : op == '-' ? a - b : op == '<' ? a << b : a >> b;
+    }
+    const float a = number(2), b = number(4);
+    return fp32_bits(op == '+' ? a + b : op == '-' ? a - b : op == '*' ? a * b : a / b);
+  }
+
+  std::vector<std::vector<std::string>> steps_;
+};
+
+/// Compares over bits first, first + stride, ... <= last; which NaN one is, is no part of the contract.
+template <class Ours>
+int differences(const stated_function& stated, std::uint32_t first, std::uint32_t last, std::uint32_t stride,
+                const Ours& ours) {
+  int wrong = 0;
+  for (std::uint64_t u = first; u <= last; u += stride) {
+    const float x = fp32_from_bits(static_cast<std::uint32_t>(u)), want = stated(x), got = ours(x);
+    wrong += std::isnan(want) ? !std::isnan(got) : fp32_bits(want) != fp32_bits(got);
+  }
+  return wrong;
+}
+
 }  // namespace
+
+TEST_CASE("exp, exp2 and log are the steps of docs/numerics.md") {
+  const stated_function exp("exp"), exp2("exp2"), log("log");
+  CHECK(exp.size() + exp2.size() + log.size() == 50);
+  const auto our_exp2 = [](float x) { return nn::exp2(x); };
+  // Thinly over all bits, and densely where results are neither 0 nor Inf, at the ends too.
+  CHECK(differences(exp, 0, 0xFFFFFFFFu, 1000003, our_exp) == 0);
+  CHECK(differences(log, 0x00800000u, 0xFFFFFFFFu, 1000003, our_log) == 0);
+  for (const std::uint32_t sign : {0u, 0x80000000u}) {
+    CHECK(differences(exp, sign | fp32_bits(0.001f), sign | fp32_bits(89.0f), 30011, our_exp) == 0);
+    CHECK(differences(exp2, sign | fp32_bits(0.001f), sign | fp32_bits(61.0f), 30011, our_exp2) == 0);
+  }
+  CHECK(differences(log, fp32_bits(0.25f), fp32_bits(4.0f), 10007, our_log) == 0);
+  for (const float end : {88.72f, -87.33f}) {
+    CHECK(differences(exp, fp32_bits(end) - 3, fp32_bits(end) + 3, 1, our_exp) == 0);
+  }
+  CHECK(differences(exp2, fp32_bits(-60.0f) - 3, fp32_bits(-60.0f) + 3, 1, our_exp2) == 0);
+  CHECK(differences(log, fp32_bits(0x1.6a09e6p-1f) - 3, fp32_bits(0x1.6a09e6p-1f) + 3, 1, our_log) == 0);
+}
 
 TEST_CASE("exp is within 2 units in the last place") { CHECK(worst_exp(149) < 2.0); }
 
