@@ -205,6 +205,19 @@ class Adapters(Lora):
         weights = 80 * 8192 * (10240 + 8192 + 2 * 28672 + 28672)
         self.assertAlmostEqual(plan["quantized"] / (2 * weights * 4.25 / 8 + 2 * 32000 * 8192), 1, delta=1e-3)
 
+    def test_the_plan_of_llama_31_8b(self):
+        """Beside adapters no FP32 copy of the base is kept: one matrix at a time goes through memory."""
+        self.write("8b.json", {"vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+                               "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192})
+        rows = [line.split() for line in self.succeed("plan", "--model-config", "8b.json", "--init", "base", "--lora-rank", 16,
+                                                      "--recipe", "mxfp4_h16", "--batch", 1, "--sequence", 8192).splitlines()[:-1]]
+        plan = {row[0]: int(row[1]) for row in rows}
+        # The embedding in FP32, and the head, the largest matrix that is not, on its way into operands.
+        self.assertAlmostEqual(plan["weights"] / (2 * 4 * 128256 * 4096), 1, delta=0.01)
+        weights = 32 * 4096 * (6144 + 4096 + 2 * 14336 + 14336)
+        self.assertAlmostEqual(plan["quantized"] / (2 * weights * 4.25 / 8 + 2 * 128256 * 4096), 1, delta=1e-2)
+        self.assertLess(plan["total"], 140 << 30)
+
     def test_a_base_that_moved_and_one_that_changed(self):
         self.lora("whole")
         self.lora("parts", "--stop-at", 4)
