@@ -122,9 +122,9 @@ void define_merge(CLI::App& app, arguments& a) {
       ->required();
   merge->add_option("--adapter", a.merge.adapter, "PEFT's files, or a checkpoint or run with adapters")->required();
   merge->add_option("--out", a.merge.out, "directory to write, as Hugging Face has models")->required();
-  merge->add_option("--dtype", a.merge.dtype, "what the weights are stored as: F32 or BF16")
+  merge->add_option("--dtype", a.merge.dtype, "what the weights are stored as: F32, BF16 or F16")
       ->capture_default_str()
-      ->check(CLI::IsMember({"F32", "BF16"}));
+      ->check(CLI::IsMember({"F32", "BF16", "F16"}));
 }
 
 void define_eval_and_sample(CLI::App& app, arguments& a) {

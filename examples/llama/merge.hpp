@@ -12,7 +12,7 @@ namespace rotoscale::llama_program {
 
 struct merge_options {
   std::string base, adapter, out;
-  std::string dtype = "F32";  ///< or BF16
+  std::string dtype = "F32";  ///< or BF16, F16
 };
 
 /// The directory of the adapters that `path` is, or whose newest checkpoint it is of; throws io::error.

@@ -7,6 +7,7 @@ usage: mini_llama_lora.py PROGRAM [NAME...]
 """
 import json
 import shutil
+import struct
 from pathlib import Path
 
 import mini_llama
@@ -175,6 +176,9 @@ class Adapters(Lora):
         self.succeed("merge", "--base", "base", "--adapter", "run", "--out", "narrow", "--dtype", "BF16")
         tensors = load(self.folder / "narrow/model.safetensors")
         self.assertEqual({dtype for dtype, _, _ in tensors.values()}, {"BF16"})
+        self.succeed("merge", "--base", "base", "--adapter", "run", "--out", "half", "--dtype", "F16")
+        self.assertEqual({dtype for dtype, _, _ in load(self.folder / "half/model.safetensors").values()}, {"F16"})
+        self.assertEqual(json.loads((self.folder / "half/config.json").read_text())["torch_dtype"], "float16")
         code, shown = self.on_a_terminal(["merge", "--base", "base", "--adapter", "run", "--out", "again"])
         self.assertEqual((code, shown.count("\n")), (0, 1))
         self.assertIn("merging 0 %", shown)
@@ -507,6 +511,20 @@ class BadInput(Lora):
                 self.refuse([*self.train_command("out"), "--init", "bad", *more], message)
             self.refuse(["merge", "--base", "bad", "--adapter", "run", "--out", "merged"], message)
             self.refuse(["eval", "--checkpoint", "bad"], message)
+
+    def test_sums_beyond_the_dtype(self):
+        self.lora("run", lora_targets="v_proj")
+        name = "model.layers.0.self_attn.v_proj"
+        base = f"base_model.model.{name}"
+        for dtype, value, fitting in (("F16", 7e4, "F32 or BF16"), ("BF16", 3.4e38, "F32")):
+            def change(tensors, value=value):
+                for part, number, count in (("A", value, 4 * 32), ("B", 1.0, tensors[f"{base}.lora_B.weight"][1][0] * 4)):
+                    kind, shape, _ = tensors[f"{base}.lora_{part}.weight"]
+                    tensors[f"{base}.lora_{part}.weight"] = kind, shape, struct.pack("<f", number) + bytes(4 * count - 4)
+            self.adapter({"lora_alpha": 4}, change)
+            command = ["merge", "--base", "base", "--adapter", "adapter", "--dtype", dtype, "--out", "merged"]
+            self.refuse(command, f"merged: tensor '{name}.weight': element [0, 0]: {value:g}", f"(--dtype {fitting} would do)")
+            self.assertEqual([path for path in self.folder.iterdir() if "merged" in path.name], [])
 
     def test_commands_without_their_parts(self):
         self.lora("run")

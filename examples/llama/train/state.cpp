@@ -30,7 +30,7 @@ std::size_t host_memory() {
 /// Before anything of the run is allocated: a trigger that never fires.
 void check_triggers(const std::vector<nn::resolved_phase>& phases, const run_options& run, const std::string& where) {
   const llama::triggered_run facts{run.train.steps, evaluation_times(run.train), run.model.num_hidden_layers,
-                                   run.lora.has_value()};
+                                   run.lora ? std::optional(run.lora->first_linear()) : std::nullopt};
   if (const auto fault = llama::find_trigger_fault(phases, facts)) throw io::error(where, *fault);
 }
 

@@ -62,6 +62,14 @@ struct lora_config {
     }
     return found;
   }
+  /// The first linear layer of a decoder layer that holds a target.
+  layer_linear first_linear() const {
+    layer_linear first = layer_linear::down;
+    for (const lora_target& t : lora_targets) {
+      if (has(t.name)) first = std::min(first, t.linear);
+    }
+    return first;
+  }
 };
 
 }  // namespace rotoscale::llama

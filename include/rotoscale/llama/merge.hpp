@@ -76,11 +76,13 @@ class merged_weights {
   parameter_list parameters_;
 };
 
-/// Writes a model's directory: config.json, and weights as "F32" or "BF16" in shards of at most 5 GiB. Throws
-/// io::error, and leaves nothing then. `progress` is told how many of all elements are written.
+/// Writes a model's directory: config.json, and weights as one of stored_dtypes in shards of at most 5 GiB. Throws
+/// io::error, also for a sum that the dtype cannot hold, and leaves nothing then. `progress` is told how many of all
+/// elements are written.
 inline void write_merged(const merged_weights& merged, const std::filesystem::path& directory, const std::string& type,
                          const std::function<void(std::int64_t done, std::int64_t total)>& progress = nullptr) {
   constexpr std::uint64_t shard = std::uint64_t{5} << 30;  // as Hugging Face's libraries split
+  const detail::stored_dtype& stored = detail::stored_dtype_of(type);
   io::safetensors_writer weights;
   weights.metadata["format"] = "pt";
   std::int64_t done = 0, total = 0;
@@ -90,14 +92,15 @@ inline void write_merged(const merged_weights& merged, const std::filesystem::pa
     const auto rows_of = [&, i](index_t first, index_t rows) {
       if (progress) progress(done, total);
       done += rows * p.cols;
-      return merged.values(i, first, rows);
+      std::vector<float> values = merged.values(i, first, rows);
+      detail::require_range(directory.string(), merged.parameters()[i], values, first, stored);
+      return values;
     };
     detail::add_slices(weights, p, "", rows_of, type);
   }
   io::atomic_directory out(directory);
   weights.write_shards(out.path(), "model", shard);
-  io::write_json(out.path() / "config.json",
-                 model_config_json(merged.config(), type == "F32" ? "float32" : "bfloat16"));
+  io::write_json(out.path() / "config.json", model_config_json(merged.config(), stored.torch));
   out.commit();
 }
 

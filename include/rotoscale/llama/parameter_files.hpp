@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
+#include <iterator>
+#include <limits>
 #include <span>
 #include <string>
 #include <unordered_set>
@@ -26,11 +29,38 @@ void for_each_slice(const parameter& p, const Function& f) {
   }
 }
 
-/// FP32 numbers as the bytes of a dtype: "F32", or "BF16" to nearest even.
+/// A dtype that weights are written as: its names, and the least magnitude that rounds to Inf.
+struct stored_dtype {
+  const char* name;
+  const char* torch;
+  float overflow;
+};
+inline constexpr stored_dtype stored_dtypes[] = {{"F32", "float32", std::numeric_limits<float>::infinity()},
+                                                 {"BF16", "bfloat16", 0x1.FFp127f},
+                                                 {"F16", "float16", 65520.0f}};
+/// "F32 or BF16": those that hold a number.
+inline std::string dtypes_for(float x) {
+  std::string text;
+  for (const stored_dtype& t : stored_dtypes) {
+    if (std::abs(x) < t.overflow) text += (text.empty() ? "" : " or ") + std::string(t.name);
+  }
+  return text;
+}
+inline const stored_dtype& stored_dtype_of(const std::string& name) {
+  for (const stored_dtype& t : stored_dtypes) {
+    if (name == t.name) return t;
+  }
+  throw io::error("dtype", "'" + name + "' is none of " + dtypes_for(0.0f));
+}
+
+/// FP32 numbers as the bytes of a dtype, to nearest even.
 inline void give_floats(std::span<const float> values, const std::string& type, const io::byte_sink& sink) {
+  const auto give = [&]<class T>(T) {
+    const std::vector<T> narrow(values.begin(), values.end());
+    sink(std::as_bytes(std::span<const T>(narrow)));
+  };
   if (type == "F32") return sink(std::as_bytes(values));
-  std::vector<bf16> narrow(values.begin(), values.end());
-  sink(std::as_bytes(std::span<const bf16>(narrow)));
+  type == "BF16" ? give(bf16()) : give(fp16());
 }
 
 /// Rows of a parameter that are in memory at a time: about 4 MiB of FP32.
@@ -89,6 +119,12 @@ inline const parameter::slice& first_with_rows_of(const parameter& p, index_t fi
                        [&](const parameter::slice& s) { return s.first_row == first_row; });
 }
 
+/// "tensor 'x.weight': element [1, 2]", of the element that is number `i`.
+inline std::string element_text(const std::string& tensor, index_t i, index_t cols, bool is_vector) {
+  const std::string row = is_vector ? "" : std::to_string(i / cols) + ", ";
+  return "tensor '" + tensor + "': element [" + row + std::to_string(i % cols) + "]";
+}
+
 /// Throws io::error for the first of consecutive rows' numbers that is NaN or Inf; `first_row` is that of the tensor.
 inline void require_finite(const io::located_tensor& tensor, std::span<const float> rows, index_t first_row,
                            index_t cols) {
@@ -96,13 +132,32 @@ inline void require_finite(const io::located_tensor& tensor, std::span<const flo
   for (const float x : rows) all &= (fp32_bits(x) & 0x7F800000u) != 0x7F800000u;
   if (all) return;
   const auto at = std::find_if(rows.begin(), rows.end(), [](float x) { return !std::isfinite(x); });
-  const index_t i = at - rows.begin(), row = first_row + i / cols;
-  const std::string place =
-      (tensor.info->shape.size() > 1 ? std::to_string(row) + ", " : "") + std::to_string(i % cols);
-  throw io::error(tensor.file->name(), "tensor '" + tensor.info->name + "': element [" + place + "] is " +
-                                           (std::isnan(*at) ? "NaN"
-                                            : *at < 0.0f    ? "-Inf"
-                                                            : "Inf"));
+  const bool is_vector = tensor.info->shape.size() == 1;
+  throw io::error(tensor.file->name(),
+                  element_text(tensor.info->name, at - rows.begin() + first_row * cols, cols, is_vector) + " is " +
+                      (std::isnan(*at) ? "NaN"
+                       : *at < 0.0f    ? "-Inf"
+                                       : "Inf"));
+}
+
+/// Throws io::error, which names `where` and --dtype, for the first of a parameter's rows from first_row on that would
+/// be written as Inf.
+inline void require_range(const std::string& where, const parameter& p, std::span<const float> rows, index_t first_row,
+                          const stored_dtype& type) {
+  const auto at = std::find_if(rows.begin(), rows.end(), [&](float x) { return !(std::abs(x) < type.overflow); });
+  if (at == rows.end()) return;
+  const auto after = std::find_if(p.slices.begin(), p.slices.end(),
+                                  [&](const parameter::slice& s) { return s.first_row > first_row; });
+  const parameter::slice& s = *std::prev(after);
+  char value[32];
+  std::snprintf(value, sizeof value, "%.6g", static_cast<double>(*at));
+  const std::string fitting = dtypes_for(*at);
+  const std::string what = fitting.empty() ? "its sum is beyond what any dtype holds; smaller adapters would do"
+                                           : std::string(value) + " is beyond what " + type.name + " holds (--dtype " +
+                                                 fitting + " would do)";
+  throw io::error(
+      where,
+      element_text(s.name, at - rows.begin() + (first_row - s.first_row) * p.cols, p.cols, p.is_vector) + ": " + what);
 }
 
 /// Calls use(first element, values) for rows [first_row, first_row + rows) in order, a part at a time. Throws io::error

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "rotoscale/llama/lora.hpp"
 #include "rotoscale/llama/recipe_fit.hpp"
 #include "rotoscale/nn/presets.hpp"
 #include "rotoscale/nn/schedule.hpp"
@@ -113,15 +114,6 @@ inline nn::recipe noise_reference(const nn::recipe& r) {
   return reference;
 }
 
-/// Does a gradient differ from noise_reference's, of GEMMs with operands narrower than BF16? Layers that stay in BF16
-/// do not count, nor the weight gradients of frozen weights, which are not computed.
-inline bool has_noise(const nn::recipe& r, int layers, bool is_frozen) {
-  const auto any = [&](const nn::linear_recipe& l) {
-    return is_quantized(l.fprop) || is_quantized(l.dgrad) || (!is_frozen && is_quantized(l.wgrad));
-  };
-  return (has_own_layers(r, layers) && any(r)) || (r.head && any(*r.head));
-}
-
 /// The earliest step behind which the trigger fires, in a phase that begins at `entered`.
 inline std::int64_t earliest(const nn::trigger& t, std::int64_t entered, const measurement_times& evaluations) {
   // A plateau's first measurement is what the others are compared with.
@@ -134,8 +126,22 @@ struct triggered_run {
   std::int64_t steps = 0;         ///< of the run
   measurement_times evaluations;  ///< of the validation loss
   int layers = 1;                 ///< decoder layers of the model
-  bool is_frozen = false;         ///< do adapters train beside given weights?
+  /// Where adapters alone train: the first linear layer of a decoder layer that has one.
+  std::optional<layer_linear> first_adapter{};
 };
+
+/// Does a gradient differ from noise_reference's, of GEMMs with operands narrower than BF16? Layers that stay in BF16
+/// do not count. Beside adapters the weight gradients of frozen weights are not computed, and of dgrad GEMMs those
+/// count that an adapter's gradient comes through: of linear layers behind the first adapter's.
+inline bool has_noise(const nn::recipe& r, const triggered_run& run) {
+  const auto any = [&](const nn::linear_recipe& l, bool dgrad_counts) {
+    return is_quantized(l.fprop) || (dgrad_counts && is_quantized(l.dgrad)) ||
+           (!run.first_adapter && is_quantized(l.wgrad));
+  };
+  const bool all_precede = run.first_adapter == layer_linear::down &&  // those of layer 0
+                           std::int64_t{std::max(r.bf16_first_layers, 1)} + r.bf16_last_layers >= run.layers;
+  return (has_own_layers(r, run.layers) && any(r, !all_precede)) || (r.head && any(*r.head, true));
+}
 
 namespace detail {
 
@@ -176,8 +182,10 @@ inline std::optional<std::string> find_trigger_fault(const std::vector<nn::resol
              " steps are more than the run has, " + std::to_string(run.steps);
     }
     const nn::recipe& before = phases[i - 1].recipe;
-    if (t.kind == nn::trigger_kind::gradient_noise && !has_noise(before, run.layers, run.is_frozen)) {
-      return where + "kind: never fires, since recipe " + before.name + " has no quantization noise in this model";
+    if (t.kind == nn::trigger_kind::gradient_noise && !has_noise(before, run)) {
+      return where + "kind: never fires, since recipe " + before.name +
+             (run.first_adapter ? " quantizes nothing that the gradients of these adapters depend on"
+                                : " has no quantization noise in this model");
     }
     const std::int64_t fires = earliest(t, entered, run.evaluations);
     if (fires >= p.from_step) {

@@ -19,6 +19,8 @@ namespace nn = rotoscale::nn;
 
 namespace {
 
+constexpr const char* no_error = "(no error)";  // message_of
+
 llama::model_config small_config(bool tied = false) {
   llama::model_config c;
   c.vocab_size = 16;
@@ -259,7 +261,8 @@ TEST_CASE("numbers that are not finite are refused by file, tensor and place; mo
   };
   const float inf = std::numeric_limits<float>::infinity();
   const std::string up = "model.layers.1.mlp.up_proj.weight", file = (scratch / "b" / "model.safetensors").string();
-  CHECK(with("model.safetensors", up, 27, std::nanf(""), "F32") == file + ": tensor '" + up + "': element [3, 3] is NaN");
+  CHECK(with("model.safetensors", up, 27, std::nanf(""), "F32") ==
+        file + ": tensor '" + up + "': element [3, 3] is NaN");
   CHECK(with("model.safetensors", up, 95, -inf, "BF16") == file + ": tensor '" + up + "': element [11, 7] is -Inf");
   CHECK(with("model.safetensors", "model.norm.weight", 7, inf, "F32") ==
         file + ": tensor 'model.norm.weight': element [7] is Inf");
@@ -382,4 +385,92 @@ TEST_CASE("merged weights: any rows are those of the whole, and that is w + alph
     }
   }
   CHECK(changed == 4);  // two layers of query, key and value, and of down
+}
+
+TEST_CASE("numbers that a dtype cannot hold are refused by slice and element, from half a unit beyond its largest on") {
+  const llama::parameter_list list(small_config());
+  const llama::parameter& qkv = list[list.layers()[0].qkv];  // 8 rows of queries, 4 of keys, 4 of values
+  const auto message = [&](const llama::parameter& p, float x, const char* dtype, index_t first_row, std::size_t at) {
+    std::vector<float> rows(32);
+    rows[at] = x;
+    rows.back() = x;
+    return message_of(
+        [&] { llama::detail::require_range("out", p, rows, first_row, llama::detail::stored_dtype_of(dtype)); });
+  };
+  const float largest = std::numeric_limits<float>::max(), infinite = std::numeric_limits<float>::infinity();
+  const float bf16_edge = 0x1.FFp127f, before = std::nextafter(bf16_edge, 0.0f);
+  CHECK(message(qkv, largest, "F32", 0, 0) == no_error);
+  CHECK(message(qkv, before, "BF16", 0, 0) == no_error);
+  CHECK(message(qkv, std::nextafter(65520.0f, 0.0f), "F16", 0, 0) == no_error);
+  CHECK(message(qkv, 65520.0f, "BF16", 0, 0) == no_error);
+  const std::string query = "out: tensor 'model.layers.0.self_attn.q_proj.weight': element ",
+                    key = "out: tensor 'model.layers.0.self_attn.k_proj.weight': element ";
+  CHECK(message(qkv, bf16_edge, "BF16", 0, 3) ==
+        query + "[0, 3]: 3.39618e+38 is beyond what BF16 holds (--dtype F32 would do)");
+  CHECK(message(qkv, -bf16_edge, "F16", 0, 9) ==
+        query + "[1, 1]: -3.39618e+38 is beyond what F16 holds (--dtype F32 would do)");
+  CHECK(message(qkv, 65520.0f, "F16", 4, 9) ==
+        query + "[5, 1]: 65520 is beyond what F16 holds (--dtype F32 or BF16 would do)");
+  CHECK(message(qkv, -infinite, "F32", 8, 9) ==
+        key + "[1, 1]: its sum is beyond what any dtype holds; smaller adapters would do");
+  CHECK(message(list[list.norm()], 1e6f, "F16", 0, 4).find("'model.norm.weight': element [4]: 1e+06") !=
+        std::string::npos);
+  CHECK(message(qkv, std::nanf(""), "F32", 0, 0) != no_error);
+  CHECK(message_of([] { llama::detail::stored_dtype_of("F8"); }) == "dtype: 'F8' is none of F32 or BF16 or F16");
+  for (const float x : {bf16_edge, before}) {  // what the conversion says
+    const float stored(bf16(x, rounding::nearest_even, overflow::to_inf));
+    CHECK(std::isinf(stored) == (x == bf16_edge));
+  }
+}
+
+TEST_CASE("a merged model that its dtype cannot hold is not written") {
+  const scratch_directory scratch;
+  model_case(1).write(scratch / "base");
+  llama::lora_config lora;
+  lora.rank = 1;
+  lora.alpha = 1.0;
+  lora.targets = {"v_proj"};
+  const llama::parameter_list list(small_config(), nullptr, lora);
+  const auto adapters = [&](float a) {  // adds a to element [1, 0] of each layer
+    io::safetensors_writer tensors;
+    for (std::size_t i = list.base_count(); i < list.all().size(); ++i) {
+      const llama::parameter::slice& s = list[i].slices.front();
+      const bool is_a = s.name.find("lora_A") != s.name.npos;
+      std::vector<float> values(static_cast<std::size_t>(s.rows * list[i].cols));
+      values[is_a ? 0 : 1] = is_a ? a : 1.0f;
+      tensors.add(s.name, "F32", {s.rows, list[i].cols}, std::as_bytes(std::span<const float>(values)));
+    }
+    fs::create_directory(scratch / "adapter");
+    tensors.write(scratch / "adapter" / "adapter_model.safetensors");
+    io::write_json(scratch / "adapter" / "adapter_config.json", llama::adapter_config_json(lora, ""));
+  };
+  const auto written = [&](const char* dtype) {
+    return message_of([&] {
+      const llama::merged_weights merged(llama::find_weights(scratch / "base"), scratch / "adapter");
+      llama::write_merged(merged, scratch / "merged", dtype);
+    });
+  };
+  for (const auto& [a, refused] : {std::pair{65504.0f, ""}, {70000.0f, "F16"}, {3.4e38f, "BF16"}}) {
+    adapters(a);
+    for (const std::string dtype : {"F16", "BF16", "F32"}) {
+      const std::string message = written(dtype.c_str());
+      const bool fits =
+          dtype == "F32" || std::string(refused).empty() || (std::string(refused) == "F16" && dtype == "BF16");
+      CHECK((message == no_error) == fits);
+      CHECK(fs::exists(scratch / "merged") == fits);
+      if (fits) {
+        const auto file = io::safetensors_shards::open(scratch / "merged");
+        const auto found = file.find("model.layers.1.self_attn.v_proj.weight");
+        CHECK(found.info->dtype == dtype);
+        float stored[9];
+        found.file->read_floats(*found.info, 0, stored);
+        CHECK(stored[8] == doctest::Approx(static_cast<double>(a)).epsilon(0.004));
+      } else {
+        CHECK(holds(message, (scratch / "merged").string() +
+                                 ": tensor 'model.layers.0.self_attn.v_proj.weight': element [1, 0]: "));
+      }
+      fs::remove_all(scratch / "merged");
+    }
+    CHECK(scratch.entries() == 2);  // base and adapter: no temporary
+  }
 }

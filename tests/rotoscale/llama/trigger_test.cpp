@@ -42,10 +42,10 @@ std::string fault(const nn::trigger& t, std::int64_t steps, std::int64_t eval_ev
   return llama::find_trigger_fault(phases_of(t, steps, at, first), {steps, every(eval_every)}).value_or("");
 }
 /// Of a recipe before a trigger by gradient noise, in a model of 4 layers.
-std::string noise_fault(const nn::recipe& before, bool is_frozen = false) {
+std::string noise_fault(const nn::recipe& before, std::optional<llama::layer_linear> first_adapter = {}) {
   std::vector<nn::resolved_phase> phases = phases_of(noise(1, 1, 1), 100);
   phases[0].recipe = before;
-  return llama::find_trigger_fault(phases, {100, every(1), 4, is_frozen}).value_or("");
+  return llama::find_trigger_fault(phases, {100, every(1), 4, first_adapter}).value_or("");
 }
 
 }  // namespace
@@ -83,8 +83,16 @@ TEST_CASE("a trigger that has fired has fired; its state reads back") {
 TEST_CASE("times of measurements by steps and by sequences, counted one after another") {
   const llama::measurement_times by_steps = every(4);
   CHECK((by_steps.includes(0) && by_steps.includes(4) && !by_steps.includes(5) && by_steps.includes(8)));
-  for (const auto& [units, per_step, skipped] : {std::array<std::int64_t, 3>{1, 1, 0}, {3, 1, 0}, {384, 8, 3}, {16, 2, 2},
-                                                 {7, 2, 0}, {5, 5, 0}, {5, 7, 0}, {5, 7, 4}, {3, 50, 9}, {50, 3, 1}}) {
+  for (const auto& [units, per_step, skipped] : {std::array<std::int64_t, 3>{1, 1, 0},
+                                                 {3, 1, 0},
+                                                 {384, 8, 3},
+                                                 {16, 2, 2},
+                                                 {7, 2, 0},
+                                                 {5, 5, 0},
+                                                 {5, 7, 0},
+                                                 {5, 7, 4},
+                                                 {3, 50, 9},
+                                                 {50, 3, 1}}) {
     const llama::measurement_times times{units, per_step, skipped};
     CHECK_FALSE(times.includes(0));
     std::vector<std::int64_t> found;  // as a run would count its sequences
@@ -164,18 +172,20 @@ TEST_CASE("a plateau is measured when the run is evaluated") {
   const auto fault_of = [&](const llama::measurement_times& evaluations) {
     return llama::find_trigger_fault(phases, {100, evaluations}).value_or("");
   };
-  CHECK(fault_of({98, 2}) == "");           // behind steps 49 and 98
-  CHECK(fault_of({100, 2}) ==               // behind 50 and 100
-        "phases[1].trigger.patience: never fires, since 1 measurements, one every 100 sequences (2 a step), end at step "
-        "100 and the phase before it ends at step 100");
-  CHECK(fault_of({66, 2, 0}) == "");        // behind 33, 66 and 99
-  CHECK(fault_of({66, 2, 1}) == "");        // behind 66 and 99
+  CHECK(fault_of({98, 2}) == "");  // behind steps 49 and 98
+  CHECK(
+      fault_of({100, 2}) ==  // behind 50 and 100
+      "phases[1].trigger.patience: never fires, since 1 measurements, one every 100 sequences (2 a step), end at step "
+      "100 and the phase before it ends at step 100");
+  CHECK(fault_of({66, 2, 0}) == "");  // behind 33, 66 and 99
+  CHECK(fault_of({66, 2, 1}) == "");  // behind 66 and 99
   CHECK(fault_of({66, 2, 2}).find("66 sequences (2 a step, the first 2 times left out), end behind the run and") !=
         std::string::npos);
 }
 
 TEST_CASE("gradient noise needs operands narrower than BF16 in GEMMs that are computed") {
   const nn::recipe bf16 = llama::load_recipe("bf16"), mxfp4 = llama::load_recipe("mxfp4");
+  constexpr auto qkv = llama::layer_linear::qkv;
   nn::recipe r = mxfp4;
   CHECK(noise_fault(r) == "");
   r.bf16_first_layers = 3;
@@ -192,14 +202,52 @@ TEST_CASE("gradient noise needs operands narrower than BF16 in GEMMs that are co
     r = bf16;
     r.*gemm = mxfp4.*gemm;
     CHECK(noise_fault(r) == "");
-    CHECK(noise_fault(r, true).empty() != is_wgrad);
+    CHECK(noise_fault(r, qkv).empty() != is_wgrad);
     r = bf16;
     r.head = bf16;
     (*r.head).*gemm = mxfp4.*gemm;
     CHECK(noise_fault(r) == "");
-    CHECK(noise_fault(r, true).empty() != is_wgrad);
+    CHECK(noise_fault(r, qkv).empty() != is_wgrad);
   }
   r = bf16;
   r.dgrad.left = mxfp4.dgrad.left;  // one operand
-  CHECK(noise_fault(r, true) == "");
+  CHECK(noise_fault(r, qkv) == "");
+}
+
+TEST_CASE("beside a frozen base a dgrad GEMM has noise for the adapters in front of it") {
+  using llama::layer_linear;
+  const nn::recipe bf16 = llama::load_recipe("bf16"), mxfp4 = llama::load_recipe("mxfp4");
+  nn::recipe r = bf16;
+  r.dgrad = mxfp4.dgrad;
+  CHECK(noise_fault(r, layer_linear::down) == "");
+  r.bf16_last_layers = 2;
+  CHECK(noise_fault(r, layer_linear::down) == "");
+  r.bf16_first_layers = 1;
+  CHECK(noise_fault(r, layer_linear::down) == "");
+  r.bf16_first_layers = 0;
+  r.bf16_last_layers = 3;  // layer 0 alone
+  CHECK(noise_fault(r, layer_linear::down) ==
+        "phases[1].trigger.kind: never fires, since recipe bf16 quantizes nothing that the gradients of these adapters "
+        "depend on");
+  for (const auto first : {layer_linear::qkv, layer_linear::o, layer_linear::gate_up}) {
+    CHECK(noise_fault(r, first) == "");
+  }
+  CHECK(noise_fault(r) == "");
+  r.head = bf16;
+  CHECK(noise_fault(r, layer_linear::down) != "");
+  (*r.head).dgrad = mxfp4.dgrad;
+  CHECK(noise_fault(r, layer_linear::down) == "");
+  r.head.reset();
+  r.fprop = mxfp4.fprop;
+  CHECK(noise_fault(r, layer_linear::down) == "");
+  llama::lora_config lora;
+  for (const auto& [targets, first] : {std::pair{std::vector<std::string>{"down_proj"}, layer_linear::down},
+                                       {{"down_proj", "up_proj"}, layer_linear::gate_up},
+                                       {{"gate_up_proj", "down_proj"}, layer_linear::gate_up},
+                                       {{"up_proj", "o_proj"}, layer_linear::o},
+                                       {{"down_proj", "v_proj"}, layer_linear::qkv},
+                                       {{"qkv_proj"}, layer_linear::qkv}}) {
+    lora.targets = targets;
+    CHECK(lora.first_linear() == first);
+  }
 }
