@@ -36,6 +36,26 @@ inline void refuse_overflow(CLI::App& app) {
   for (CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; })) refuse_overflow(*sub);
 }
 
+/// Why CLI11 could not convert a value, of which it says "Could not convert: --steps = ten" and no more.
+inline std::string explain_conversion(const CLI::App& command, const std::string& what) {
+  const std::string head = "Could not convert: ";
+  const std::size_t end = what.find(" = ");
+  if (!what.starts_with(head) || end == what.npos) return what;
+  const std::string name = what.substr(head.size(), end - head.size()), value = what.substr(end + 3);
+  const CLI::Option* const option = command.get_option_no_throw(name);
+  const std::string type = option != nullptr ? option->get_type_name() : "";
+  const bool is_whole = type.starts_with("INT") || type.starts_with("UINT");
+  if (!is_whole && !type.starts_with("FLOAT")) return what;
+  char* rest = nullptr;
+  is_whole ? static_cast<void>(std::strtoll(value.c_str(), &rest, 0))
+           : static_cast<void>(std::strtod(value.c_str(), &rest));
+  const bool is_number = !value.empty() && *rest == '\0';
+  return name + ": '" + io::printable(value) +
+         (is_number  ? "' is out of range"
+          : is_whole ? "' is not a whole number"
+                     : "' is not a number");
+}
+
 /// One line that says what is wrong with a command line; for an argument that nobody knows, what was probably meant.
 inline std::string explain_parse_error(const CLI::App& app, const CLI::ParseError& e) {
   const CLI::App* command = &app;
@@ -44,7 +64,7 @@ inline std::string explain_parse_error(const CLI::App& app, const CLI::ParseErro
   const std::vector<std::string> unknown = app.remaining(true);
   const auto commands = command->get_subcommands([](const CLI::App*) { return true; });
   if (unknown.empty()) {
-    std::string text = e.what();
+    std::string text = explain_conversion(*command, e.what());
     if (text != "A subcommand is required") return text;
     for (const CLI::App* s : commands) text += (s == commands.front() ? ": " : ", ") + s->get_name();
     return text;

@@ -225,7 +225,8 @@ def try_mutants(root, mutants, jobs):
         for mutant, what in zip(mutants, pool.map(attempt, mutants)):
             if what != "killed":
                 survivors += 1
-                why = "no test notices" if what == "survived" else f"does not compile:\n{what}"
+                why = ("no test notices" if what == "survived" else
+                       what if what.startswith(("timed out", mutant.test)) else f"does not compile:\n{what}")
                 print(f"{mutant.list}:{mutant.line}: '{mutant.name}': {why}", flush=True)
     return survivors
 

@@ -1,12 +1,17 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
 """Mutants of mini-llama, which its Python tests have to notice: a copy of the tree is configured and built once, and then
-again for each mutant, which compiles the one source that has changed."""
+again for each mutant, which compiles the one source that has changed. The tests run once without a mutant first: they must
+pass, and their time says how long is too long."""
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
 
+LONGEST = 3600  # seconds of a mutant's tests without a mutant
 TARGETS = ["examples/llama/mini-llama", "tests/libfaults.so"]
 
 
@@ -18,6 +23,7 @@ class Program:
         self.tree = folder / "tree"
         self.build = self.tree / "build"
         self.lock = threading.Lock()
+        self.unchanged = {}  # by test and names: what is wrong with them where nothing is, or None, and their longest time
 
     def made(self):
         """What went wrong, or None."""
@@ -38,26 +44,45 @@ class Program:
             sys.exit(f"mini-llama does not compile:\n{fault}")
 
     def outcome(self, mutant, mutated):
-        """`killed`, `survived`, or how it does not compile. mutated(root, mutant): the source with its one change."""
+        """`killed`, `survived`, `timed out`, or what is wrong: with the tests before any change, or how the mutant does not
+        compile. mutated(root, mutant): the source with its one change."""
         with self.lock:
             if not self.tree.exists():
                 self.begin()
+            if fault := self.passes_unchanged(mutant):
+                return fault
             source = self.tree / mutant.source
             before = source.read_text(encoding="utf-8")
             source.write_text(mutated(self.tree, mutant), encoding="utf-8")
             try:
-                return self.made() or self.tested(mutant)
+                return self.made() or self.tested(mutant, self.unchanged[mutant.test, mutant.names][1])
             finally:
                 source.write_text(before, encoding="utf-8")
 
-    def tested(self, mutant):
+    def passes_unchanged(self, mutant):
+        """What is wrong with a mutant's tests where nothing is, or None. Found out once."""
+        tests = mutant.test, mutant.names
+        if tests not in self.unchanged:
+            if fault := self.made():  # the mutant before has left its program
+                sys.exit(f"mini-llama does not compile:\n{fault}")
+            begin = time.monotonic()
+            found = self.tested(mutant, LONGEST)
+            took = time.monotonic() - begin
+            what = {"survived": None, "killed": "fails without a mutant"}.get(found, found)
+            self.unchanged[tests] = what and f"{mutant.test} {' '.join(mutant.names)}: {what}", max(300, 10 * took)
+        return self.unchanged[tests][0]
+
+    def tested(self, mutant, limit):
         # What a test does not name it does not take: mini_llama.py takes the program alone.
         faults = [str(self.build / TARGETS[1])] if "FAULTS" in (self.tree / mutant.test).read_text(encoding="utf-8") else []
+        test = subprocess.Popen([sys.executable, str(self.tree / mutant.test), str(self.build / TARGETS[0]), *faults, *mutant.names],
+                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
         try:
-            done = subprocess.run([sys.executable, str(self.tree / mutant.test), str(self.build / TARGETS[0]), *faults,
-                                   *mutant.names], capture_output=True, text=True, timeout=300)
+            _, said = test.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
-            return "killed"
-        if done.returncode == 0 and "Ran 0 tests" in done.stderr:
+            os.killpg(test.pid, signal.SIGKILL)  # with the programs that it runs
+            test.communicate()
+            return f"timed out after {limit:.0f} s"
+        if test.returncode == 0 and "Ran 0 tests" in said:
             return f"no test of {mutant.test} has one of the names {', '.join(mutant.names)}"
-        return "killed" if done.returncode else "survived"
+        return "killed" if test.returncode else "survived"

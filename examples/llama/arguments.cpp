@@ -36,8 +36,9 @@ struct flag_visitor {
   std::string prefix = "";
 
   template <class T>
-  void operator()(const char* key, T& member, const char* help) {
+  void operator()(const char* key, T& member, const char* text) {
     std::string flag = "--" + prefix + key;
+    const std::string help = field_names().text(text);
     std::replace(flag.begin(), flag.end(), '_', '-');
     if constexpr (std::is_same_v<T, bool>) {
       app.add_flag(flag + ",!--no-" + flag.substr(2), member, help)->group(group);
@@ -50,7 +51,9 @@ struct flag_visitor {
              flag,
              [flag, &member](const std::string& name) {
                if (!from_string(std::string_view(name), member)) {
-                 throw CLI::ValidationError(flag, "did you mean '" + io::nearest_name(name, names(member)) + "'?");
+                 const std::vector<std::string> valid = names(member);
+                 throw CLI::ValidationError(flag, "unknown value '" + io::printable(name) + "'; did you mean '" +
+                                                      io::nearest_name(name, valid) + "'?");
                }
              },
              help)
@@ -60,16 +63,6 @@ struct flag_visitor {
       flag_visitor inner{app, key};
       describe(inner, member);
     }  // optional structs are for configuration files, or have flags of their own (lora)
-  }
-};
-
-/// The keys of described fields.
-struct key_visitor {
-  std::vector<std::string>& keys;
-
-  template <class T>
-  void operator()(const char* key, T&, const char*) {
-    keys.emplace_back(key);
   }
 };
 
@@ -271,7 +264,7 @@ void define(CLI::App& app, arguments& a) {
 /// What is said of adapters must be what those of --adapter have.
 void check_adapter(const arguments& a, const std::filesystem::path& directory) {
   if (!a.run.lora) return;
-  if (const auto difference = find_difference(*a.run.lora, directory)) throw option_error(a, "lora." + *difference);
+  if (const auto difference = find_difference(*a.run.lora, directory)) throw a.names.error("lora." + *difference);
   if (a.flags.contains("--lora-init")) throw io::error("--lora-init", "excludes --adapter, which has the values of A");
 }
 
@@ -317,45 +310,18 @@ void parse_arguments(int argc, char** argv, arguments& a) {
   std::string shape = a.model_config;
   const std::string& init = a.run.init.empty() ? again.run.init : a.run.init;
   if (shape.empty() && !init.empty() && !resumes) shape = llama::find_weights(init).config().string();
-  if (a.config.empty() && shape.empty() && adapter.empty() && again.run.train.mlperf.empty()) return;
-  if (!shape.empty()) again.run.model = llama::read_model_config(io::read_json(shape), shape);
-  parse_into(again);
-  a = again;
-  if (!adapter.empty()) check_adapter(a, find_adapter(adapter));
-}
-
-/// Beside a flag other options are flags as well: "num_attention_heads 4" becomes "--num-attention-heads 4".
-/// Keys of one word stay, as messages use those words too.
-std::string with_flags(const std::string& text) {
-  std::vector<std::string> keys;
-  key_visitor visitor{keys};
-  run_options run;
-  describe(visitor, run.model);
-  describe(visitor, run.train);
-  const char* const letters = "abcdefghijklmnopqrstuvwxyz_0123456789";
-  std::string out;
-  for (std::size_t at = 0; at < text.size();) {
-    std::size_t end = text.find_first_not_of(letters, at);
-    std::string word = text.substr(at, end == text.npos ? end : std::max(end - at, std::size_t{1}));
-    at += word.size();
-    if (word.find('_') != word.npos && std::find(keys.begin(), keys.end(), word) != keys.end()) {
-      std::replace(word.begin(), word.end(), '_', '-');
-      word.insert(0, "--");
-    }
-    out += word;
+  const bool has_defaults = !(a.config.empty() && shape.empty() && adapter.empty() && again.run.train.mlperf.empty());
+  if (!a.config.empty()) again.names.from_file(a.config, read_config(a.config));
+  if (!shape.empty()) {
+    again.run.model = llama::read_model_config(io::read_json(shape), shape);
+    again.names.from_file(shape, io::to_json(again.run.model), "model.");
   }
-  return out;
-}
-
-io::error option_error(const arguments& a, const std::string& fault) {
-  const std::size_t end = std::min(fault.find(": "), fault.size());
-  const std::string key = fault.substr(0, end), what = fault.substr(std::min(end + 2, fault.size()));
-  std::string flag = (key.starts_with("lora.") ? "--lora-" : "--") + key.substr(key.rfind('.') + 1);  // npos + 1 is 0
-  std::replace(flag.begin(), flag.end(), '_', '-');
-  if (a.flags.contains(flag)) return {flag, with_flags(what)};
-  if (key.starts_with("model.") && !a.model_config.empty()) return {a.model_config, what};
-  if (a.config.empty()) return {flag, with_flags(what)};
-  return {a.config, fault};
+  if (has_defaults) {
+    parse_into(again);
+    a = again;
+  }
+  for (const std::string& flag : a.flags) a.names.from_flag(flag);
+  if (!adapter.empty()) check_adapter(a, find_adapter(adapter));
 }
 
 void check_resume_flags(int argc, char** argv) {

@@ -10,6 +10,7 @@
 
 #include "data/commands.hpp"
 #include "device.hpp"
+#include "field_names.hpp"
 #include "merge.hpp"
 #include "replay.hpp"
 #include "report/report.hpp"
@@ -28,6 +29,7 @@ struct arguments {
   std::string digest_steps;
   replay_options replay;
   std::set<std::string> flags;  ///< that were given
+  field_names names;
   bool no_progress = false;
   std::optional<std::int64_t> statistics_every;
   std::vector<std::string> data;
@@ -43,10 +45,6 @@ struct arguments {
 /// Reads the command line: a run's options are defaults, then --config and --model-config, then flags. --help and
 /// --version print and end the program. Throws io::error.
 void parse_arguments(int argc, char** argv, arguments& a);
-
-/// For a message of find_fault ("train.batch: ..."): names the flag, or the file and its key where the value is from
-/// it.
-io::error option_error(const arguments& a, const std::string& fault);
 
 /// With --resume the run's own options hold: throws io::error where a flag would change them.
 void check_resume_flags(int argc, char** argv);

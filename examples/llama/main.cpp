@@ -16,6 +16,7 @@
 #include "loading_failure.hpp"
 #include "profile.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
+#include "rotoscale/llama/schedule.hpp"
 
 namespace rotoscale::llama_program {
 namespace {
@@ -24,13 +25,15 @@ namespace fs = std::filesystem;
 
 trainer_state begin(const arguments& a) {
   run_options options = a.run;
-  std::string schedule_field = a.flags.contains("--schedule") ? "--schedule" : a.config + ": schedule";
-  if (!a.schedule_override.empty()) {
-    options.schedule = a.schedule_override;
-    schedule_field = "--recipe";
-  }
-  if (const auto fault = find_fault(options)) throw option_error(a, *fault);
-  return new_run(std::move(options), a.config.empty() ? "arguments" : a.config, schedule_field);
+  if (!a.schedule_override.empty()) options.schedule = a.schedule_override;
+  return new_run(std::move(options), a.names);
+}
+
+void check_synthetic(const arguments& a, const run_options& run) {
+  if (a.session.synthetic_warmup == 0) return;
+  const char* const flag = "--synthetic-recipe";
+  const auto fault = find_recipe_fault(run, llama::load_recipe(a.session.synthetic_recipe, flag));
+  if (fault) throw io::error(flag, a.names.text(*fault));
 }
 
 /// Goes on from the first of `points` whose checkpoint is whole; later ones only with --auto-resume, where `wanted` is
@@ -92,6 +95,7 @@ int train(int argc, char** argv, arguments& a) {
   }
   if (a.statistics_every) a.session.statistics_every = *a.statistics_every;
   const trainer_state state = begin(a);
+  check_synthetic(a, state.run);
   if (a.session.auto_resume && fs::exists(a.session.out)) {
     const std::vector<resume_point> points = find_resume_points(a.session.out);
     if (!points.empty()) return resume(ops, a, points, &state, record);

@@ -98,8 +98,10 @@ std::optional<std::string> find_difference(const fs::path& run, const fs::path& 
 
 /// The state that the run had behind step `step`; `later` is one that it had later.
 trainer_state state_at(const run_directory& run, std::int64_t step, const trainer_state& later) {
-  const std::string config = run.config().string();
-  return step > 0 ? read_trainer_state(run.checkpoint(step)) : new_run(later.run, config, config + ": schedule");
+  if (step > 0) return read_trainer_state(run.checkpoint(step));
+  field_names names;
+  names.from_file(run.config().string(), io::to_json(later.run));
+  return new_run(later.run, names);
 }
 
 }  // namespace

@@ -467,7 +467,7 @@ class Warmup(Scratch):
         self.refuse(self.train_command("out", "--synthetic-warmup", -1), "--synthetic-warmup")
         self.refuse(self.train_command("out", "--synthetic-warmup", 1, "--synthetic-recipe", "fp8_amx"), "fp8_amx", "did you mean 'fp8_amd'?")
         self.refuse(self.train_command("out", "--synthetic-warmup", 1, "--synthetic-recipe", "mxfp4", batch=1, sequence=31),
-                    "--synthetic-recipe", "batch * sequence: 31")
+                    "--synthetic-recipe: recipe mxfp4: --batch * --sequence: 31")
         self.train("run", "--stop-at", 2)
         self.refuse(["train", "--resume", "run", "--synthetic-warmup", 1], "--synthetic-warmup")
 
@@ -644,8 +644,8 @@ class BadArguments(Scratch):
 
     def test_dimension_that_is_no_multiple_of_32(self):
         for key, value in (("hidden_size", 48), ("intermediate_size", 80), ("head_dim", 24)):
-            self.refuse(self.train_command("out", schedule="mxfp4", **{key: value}), "mxfp4", key, "multiple of 32")
-        self.refuse(self.train_command("out", schedule="mxfp4_h16_heal", batch=1, sequence=31), "batch * sequence: 31")
+            self.refuse(self.train_command("out", schedule="mxfp4", **{key: value}), "mxfp4", "--" + key.replace("_", "-"), "multiple of 32")
+        self.refuse(self.train_command("out", schedule="mxfp4_h16_heal", batch=1, sequence=31), "--batch * --sequence: 31")
         self.train("bf16", hidden_size=48, intermediate_size=80, head_dim=24)
         self.refuse(["eval", "--checkpoint", "bf16", "--recipe", "mxfp4"], "config.json", "hidden_size: 48")
         self.refuse(["sample", "--checkpoint", "bf16", "--recipe", "mxfp4"], "config.json", "hidden_size: 48")
@@ -775,7 +775,7 @@ class BadFiles(Scratch):
             self.refuse(self.train_command("out", schedule="arm.json"), *parts)
         # A later phase is looked at before the first step.
         self.write("recipe.json", {"bf16_first_layer": 1})
-        for later, shape, *parts in (("mxfp4", {"hidden_size": 48}, "arm.json: phases[1].recipe: recipe mxfp4: hidden_size: 48", "fprop.x"),
+        for later, shape, *parts in (("mxfp4", {"hidden_size": 48}, "arm.json: phases[1].recipe: recipe mxfp4: --hidden-size: 48", "fprop.x"),
                                      ("recipe.json", {}, "recipe.json", "did you mean")):
             self.write("arm.json", {"phases": [{"recipe": "bf16"}, {"recipe": later, "at": 4}]})
             self.refuse(self.train_command("out", schedule="arm.json", **shape), *parts)
@@ -812,14 +812,17 @@ class BadFiles(Scratch):
         trigger = {"kind": "gradient_noise", "patience": 1, "every": 1}
         self.write("ends.json", {"base": "mxfp4", "bf16_last_layers": 1})
         self.write("wgrad.json", {"wgrad": {"dy": {"format": "mxfp8_e4m3"}}})
+        self.write("dgrad.json", {"dgrad": {"dy": {"format": "mxfp8_e4m3"}}})
         self.write("head.json", {"head": {"fprop": {"x": {"format": "mxfp8_e4m3"}}}})
         self.train("base", schedule="bf16")
         for recipe, refused, more in (("ends.json", True, ()), ("wgrad.json", False, ()), ("head.json", False, ()),
-                                      ("wgrad.json", True, ("--init", "base", "--lora-rank", 2))):
+                                      ("wgrad.json", True, ("--init", "base", "--lora-rank", 2)),
+                                      ("dgrad.json", True, ("--init", "base", "--lora-targets", "down_proj")),
+                                      ("dgrad.json", False, ("--init", "base", "--lora-targets", "down_proj,up_proj"))):
             self.write("heal.json", {"phases": [{"recipe": recipe}, {"recipe": "bf16", "trigger": {**trigger, "ratio": 1e9}}]})
             command = self.train_command("out", "--overwrite", *more, schedule="heal.json")
             if refused:
-                self.refuse(command, "heal.json: phases[1].trigger.kind", "no quantization noise")
+                self.refuse(command, "heal.json: phases[1].trigger.kind: never fires", "quantiz")
             else:
                 self.succeed(*command)
                 self.assertEqual([r["step"] for r in records(self.folder / "out/log.jsonl", "switch")], [1])

@@ -171,6 +171,23 @@ TEST_CASE("SentencePiece: what it cannot do is said in its words") {
   CHECK(message_of([&] { train_tokenizer(o); }) == "--data: no text given");
 }
 
+TEST_CASE("SentencePiece: spaces of a text are spaces where the model has no piece for them") {
+  const scratch_directory dir;
+  tokenizer_options o = options_in(dir);
+  std::string without = sample_text();
+  std::erase(without, ' ');
+  put(dir / "text", without);
+  if (!trained(o)) return;
+  const tokenizer t = tokenizer::load(o.out);
+  for (const std::string text : {" ", "the  block of\n tensors ", "\u2581 \xE2\x96 \x81", " caf\u00E9 \u2582 \u2014"}) {
+    const std::vector<std::int32_t> tokens = tokens_of(t, text);
+    CHECK(t.decode(tokens) == text);
+    std::size_t bytes = 0;
+    for (const std::int32_t token : tokens) bytes += static_cast<std::size_t>(t.bytes_of_tokens()[std::size_t(token)]);
+    CHECK(bytes == text.size());
+  }
+}
+
 TEST_CASE("SentencePiece: files that are no models") {
   const scratch_directory dir;
   const tokenizer_options o = options_in(dir);
@@ -187,6 +204,9 @@ TEST_CASE("SentencePiece: files that are no models") {
   constexpr char zero[] =
       "\n\16\n\5<unk>\25\0\0\0\0\30\2\n\r\n\4\0\0\0002\25\0\0\0\0\10\3\n\n\n\3\342\226\201\25\351\264[\324";
   CHECK(failure({zero, sizeof zero - 1}) == "m: not a SentencePiece model: its pieces make no vocabulary");
+  // One that it does not throw on, and takes for what stands before the byte.
+  constexpr char inner[] = "\n\16\n\5<unk>\25\0\0\0\0\30\2\n\14\n\3a\0b\25\0\0\0\0\30\1";
+  CHECK(failure({inner, sizeof inner - 1}) == "m: not a SentencePiece model: piece 1 holds a zero byte");
   CHECK(message_of([] { tokenizer::load("/dev/zero"); }) == "/dev/zero: cannot read: a device, not a regular file");
   put(dir / "large", "");
   std::filesystem::resize_file(dir / "large", std::uintmax_t{1} << 40);

@@ -1,17 +1,22 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// libFuzzer entry over tokenizer models and records: a model of any bytes is refused with io::error, or encodes a text,
-// and where it has pieces for bytes, decoding gives the text again; any lines are refused or packed into windows.
+// libFuzzer entry over tokenizer models and records, which the first byte chooses between: a model of any bytes is
+// refused with io::error or encodes a text; a model that is made of the input's pieces encodes the rest of the input,
+// and where it has pieces for bytes and changes no text, decoding gives the text again; any lines are refused or packed
+// into windows.
 // fuzz: -Iexamples/llama -DROTOSCALE_SENTENCEPIECE examples/llama/data/tokenizer.cpp examples/llama/data/records.cpp
 // fuzz: -lsentencepiece -lsentencepiece_train
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 
+#include "byte_choices.hpp"
 #include "data/records.hpp"
 #include "data/tokenizer.hpp"
 #include "rotoscale/io/error.hpp"
+#include "rotoscale/small_float.hpp"
 
 namespace {
 
@@ -30,6 +35,74 @@ void check_model(std::string_view bytes) {
     t.encode(text, tokens);
     for (const std::int32_t token : tokens) require(token >= 0 && token < t.vocabulary());
     static_cast<void>(t.decode(tokens));
+  } catch (const io::error&) {
+  }
+}
+
+/// SentencePiece's messages as protocol buffers: a field of a number, and of bytes.
+std::string number_field(int field, unsigned value) {
+  std::string bytes(1, static_cast<char>(field << 3 & 0x7F));
+  if (field >= 16) bytes = {static_cast<char>((field << 3 & 0x7F) | 0x80), static_cast<char>(field >> 4)};
+  for (; value >= 0x80; value >>= 7) bytes += static_cast<char>(value | 0x80);
+  return bytes + static_cast<char>(value);
+}
+std::string bytes_field(int field, const std::string& content) {
+  std::string bytes(1, static_cast<char>(field << 3 | 2));
+  std::size_t size = content.size();
+  for (; size >= 0x80; size >>= 7) bytes += static_cast<char>(size | 0x80);
+  return bytes + static_cast<char>(size) + content;
+}
+
+enum piece_type { normal = 1, unknown, control, user_defined, unused, byte };
+
+std::string piece(const std::string& text, piece_type type, float score = 0) {
+  std::string bits(1, static_cast<char>(2 << 3 | 5));
+  for (int i = 0; i < 4; ++i) bits += static_cast<char>(rotoscale::fp32_bits(score) >> 8 * i);
+  return bytes_field(1, bytes_field(1, text) + bits + number_field(3, type));
+}
+
+const std::string& byte_pieces() {
+  static const std::string all = [] {
+    std::string pieces;
+    for (int i = 0; i < 256; ++i) {
+      constexpr const char* digits = "0123456789ABCDEF";
+      pieces += piece(std::string("<0x") + digits[i / 16] + digits[i % 16] + ">", byte);
+    }
+    return pieces;
+  }();
+  return all;
+}
+
+/// Its normalizer takes nothing from a text and adds nothing, unless the input wants it to.
+std::string made_model(fuzz::byte_choices& in, bool has_bytes, bool is_plain) {
+  constexpr unsigned algorithms[] = {1, 2, 3, 4};  // unigram, BPE, words, characters
+  constexpr piece_type types[] = {normal, normal, normal, normal, normal, user_defined, unused, control};
+  std::string model = piece("<unk>", unknown) + piece("<s>", control) + piece("</s>", control);
+  if (has_bytes) model += byte_pieces();
+  const unsigned algorithm = algorithms[in.byte() % (is_plain ? 2 : 4)];  // the last two take "<s>" for that piece
+  for (int i = in.below(24); i > 0; --i) {
+    const int head = in.byte();
+    std::string text = head >= 0xE0 ? "\xE2\x96\x81" : "";
+    for (int length = head % 4 + (text.empty() ? 1 : 0); length > 0; --length) text += static_cast<char>(in.byte());
+    model += piece(text, is_plain ? normal : types[in.byte() % 8], -static_cast<float>(head / 4 % 16));
+  }
+  const int normalizer = is_plain ? 0 : in.byte();
+  return model + bytes_field(2, number_field(3, algorithm) + number_field(35, has_bytes ? 1 : 0)) +
+         bytes_field(3, bytes_field(1, "identity") + number_field(3, normalizer & 1) +
+                            number_field(4, normalizer >> 1 & 1) + number_field(5, normalizer >> 2 & 1 ? 0 : 1));
+}
+
+void check_made_model(fuzz::byte_choices in) {
+  const bool has_bytes = in.flag(), is_plain = in.flag();
+  const std::string bytes = made_model(in, has_bytes, is_plain);
+  const std::string_view text = in.rest_as_text();
+  std::vector<std::int32_t> tokens;
+  try {
+    const tokenizer t = tokenizer::from_bytes("made", bytes);
+    t.encode(text, tokens);
+    for (const std::int32_t token : tokens) require(token >= 0 && token < t.vocabulary());
+    const std::string decoded = t.decode(tokens);
+    if (has_bytes && is_plain) require(decoded == text);
   } catch (const io::error&) {
   }
 }
@@ -61,7 +134,14 @@ void check_records(std::string_view text) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
-  check_model(bytes);
-  check_records(bytes);
+  const std::uint8_t first = size == 0 ? std::uint8_t{0} : data[0];
+  if (first < 8) {
+    if (size > 0) check_made_model({data + 1, size - 1});
+  } else if (first < 32) {
+    check_model(bytes);  // its first field
+    if (first == '\n') check_records(bytes);
+  } else {
+    check_records(bytes);
+  }
   return 0;
 }

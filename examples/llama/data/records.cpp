@@ -44,7 +44,7 @@ class packed_windows : public window_source {
     if (split_ == 0 || held_out == 0) {
       throw io::error(o.paths.front(), "too short: " + std::to_string(split_) + " training and " +
                                            std::to_string(held_out) +
-                                           " validation records, each needs one (train.validation)");
+                                           " validation records, each needs one (--validation)");
     }
     pack(0, split_, starts_[0]);
     pack(split_, count, starts_[1]);

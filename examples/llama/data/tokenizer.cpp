@@ -65,7 +65,9 @@ void load_model(sentencepiece::SentencePieceProcessor& to, const std::string& na
   } catch (const std::exception&) {  // of its trie, whose words cite a source file: a piece with a zero byte, say
     throw io::error(name, "not a SentencePiece model: its pieces make no vocabulary");
   }
-  if (!status.ok()) throw io::error(name, "not a SentencePiece model: " + reason(status));
+  if (status.ok()) return;
+  const std::string why = reason(status);
+  throw io::error(name, "not a SentencePiece model: " + (why.empty() ? "its bytes are none" : why));
 }
 
 }  // namespace
@@ -87,8 +89,19 @@ struct tokenizer::model {
       std::vector<int> pieces;
       const auto status = processor.Encode(text.substr(0, end), &pieces);
       if (!status.ok()) throw io::error(name, "cannot encode: " + reason(status));
-      out.insert(out.end(), pieces.begin(), pieces.end());
+      append(pieces, out);
       text.remove_prefix(end);
+    }
+  }
+
+  /// Where no piece holds a space's mark, it comes as the mark's three bytes, which would be decoded as such. No other
+  /// plain text has these: the space's own byte stands for them.
+  void append(const std::vector<int>& pieces, std::vector<std::int32_t>& out) const {
+    for (auto at = pieces.begin(); at != pieces.end();) {
+      const bool is_mark = !byte_pieces.empty() && pieces.end() - at >= 3 && at[0] == byte_pieces[0xE2] &&
+                           at[1] == byte_pieces[0x96] && at[2] == byte_pieces[0x81];
+      out.push_back(is_mark ? byte_pieces[' '] : *at);
+      at += is_mark ? 3 : 1;
     }
   }
 };
@@ -106,6 +119,9 @@ tokenizer tokenizer::from_bytes(const std::string& name, std::string_view bytes)
   for (int id = 0; id < count; ++id) {
     const auto& p = loaded->processor;
     std::string text;
+    if (p.IdToPiece(id).find('\0') != text.npos) {  // SentencePiece would take what stands before it for the piece
+      throw io::error(name, "not a SentencePiece model: piece " + std::to_string(id) + " holds a zero byte");
+    }
     if (p.IsByte(id)) {  // "<0x0A>"
       const auto value = static_cast<std::uint8_t>(std::stoi(p.IdToPiece(id).substr(3, 2), nullptr, 16));
       byte_pieces[value] = id;

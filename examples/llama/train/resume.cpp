@@ -34,13 +34,12 @@ void check_config(const fs::path& checkpoint, const llama::model_config& model) 
   }
 }
 
-/// "/train/learning_rate" as "--learning-rate", "/data/0" as "--data".
-std::string flag_of(std::string pointer) {
+/// "/train/learning_rate" as "train.learning_rate", "/data/0" as "data".
+std::string field_of(std::string pointer) {
   const std::size_t last = pointer.rfind('/');
   if (pointer.find_first_not_of("0123456789", last + 1) == pointer.npos) pointer.resize(last);
-  std::string flag = "--" + pointer.substr(pointer.rfind('/') + 1);
-  std::replace(flag.begin(), flag.end(), '_', '-');
-  return flag;
+  std::replace(pointer.begin(), pointer.end(), '/', '.');
+  return pointer.substr(1);
 }
 
 }  // namespace
@@ -97,7 +96,7 @@ void require_same_run(const trainer_state& wanted, const trainer_state& found, c
     for (const auto& [key, value] : either->items()) {
       if (key == "/name" && wanted.run.schedule != found.run.schedule) continue;  // the name is the schedule's
       if (text(options, key) == text(old, key)) continue;
-      throw io::error(flag_of(key), "is " + text(options, key) + ", but " + text(old, key) + " in the run in " + where +
+      throw io::error(flag_of(field_of(key)), "is " + text(options, key) + ", but " + text(old, key) + " in the run in " + where +
                                         ", which only the same options resume (--overwrite starts anew)");
     }
   }

@@ -50,7 +50,6 @@ void trainer::build_model(const fs::path& checkpoint) {
   std::vector<nn::recipe> recipes = recipes_of(state_.phases);
   if (state_.step == 0 && session_.synthetic_warmup > 0) {
     synthetic_ = llama::load_recipe(session_.synthetic_recipe, "--synthetic-recipe");
-    check_recipe(state_.run, synthetic_, "--synthetic-recipe");
     recipes.push_back(synthetic_);
   }
   if (!state_.run.init.empty() && (checkpoint.empty() || state_.run.lora)) {

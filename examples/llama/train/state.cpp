@@ -34,10 +34,12 @@ void check_triggers(const std::vector<nn::resolved_phase>& phases, const run_opt
   if (const auto fault = llama::find_trigger_fault(phases, facts)) throw io::error(where, *fault);
 }
 
-/// `where`: names the place of phase i.
-template <class Where>
-void check_phases(const trainer_state& s, const Where& where) {
-  for (std::size_t i = 0; i < s.phases.size(); ++i) check_recipe(s.run, s.phases[i].recipe, where(i));
+/// fail(i, fault): throws, for the recipe of phase i.
+template <class Function>
+void check_phases(const trainer_state& s, const Function& fail) {
+  for (std::size_t i = 0; i < s.phases.size(); ++i) {
+    if (const auto fault = find_recipe_fault(s.run, s.phases[i].recipe)) fail(i, *fault);
+  }
 }
 
 std::string recipe_field(const std::string& file, std::size_t i) {
@@ -46,23 +48,26 @@ std::string recipe_field(const std::string& file, std::size_t i) {
 
 }  // namespace
 
-void check_recipe(const run_options& run, const nn::recipe& r, const std::string& where) {
+std::optional<std::string> find_recipe_fault(const run_options& run, const nn::recipe& r) {
   const train_options& t = run.train;
   auto fault = llama::find_block_fault(run.model, r, {index_t{t.batch} * t.sequence, index_t{t.head_chunk}, true});
   if (!fault && run.lora) fault = llama::find_frozen_fault(run.model, r);
-  if (fault) throw io::error(where, "recipe " + r.name + ": " + *fault);
+  if (fault) fault = "recipe " + r.name + ": " + *fault;
+  return fault;
 }
 
-trainer_state new_run(run_options options, const std::string& where, const std::string& schedule_field) {
-  if (const auto fault = find_fault(options)) throw io::error(where, *fault);
+trainer_state new_run(run_options options, const field_names& names) {
+  if (const auto fault = find_fault(options)) throw names.error(*fault);
   trainer_state state;
-  const nn::schedule schedule = llama::load_schedule(options.schedule, schedule_field);
-  state.phases = llama::resolve(schedule, options.train.steps, options.schedule);
-  check_triggers(state.phases, options, options.schedule);
+  const nn::schedule schedule = llama::load_schedule(options.schedule, names.schedule());
+  const std::string where = names.schedule() + " " + options.schedule;
+  state.phases = llama::resolve(schedule, options.train.steps, where);
+  check_triggers(state.phases, options, where);
   if (options.name.empty()) options.name = schedule.name;
   state.run = std::move(options);
-  check_phases(state,
-               [&](std::size_t i) { return state.phases.size() == 1 ? where : recipe_field(state.run.schedule, i); });
+  check_phases(state, [&](std::size_t i, const std::string& fault) {
+    throw io::error(state.phases.size() == 1 ? names.schedule() : recipe_field(where, i), names.text(fault));
+  });
   state.evaluation_due = evaluation_times(state.run.train).includes(0);
   return state;
 }
@@ -88,7 +93,7 @@ trainer_state read_trainer_state(const fs::path& checkpoint) {
   if (next != nullptr && next->from_step < state.step) {
     throw io::error(path, "phase: the next one began at step " + std::to_string(next->from_step));
   }
-  check_phases(state, [&](std::size_t i) { return recipe_field(path, i); });
+  check_phases(state, [&](std::size_t i, const std::string& fault) { throw io::error(recipe_field(path, i), fault); });
   return state;
 }
 

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "field_names.hpp"
 #include "options.hpp"
 #include "rotoscale/llama/session.hpp"
 #include "rotoscale/llama/trigger.hpp"
@@ -69,15 +71,14 @@ void describe(Visitor&& v, trainer_state& s) {
   v("trigger", s.trigger, "what the trigger of the next phase has seen");
 }
 
-/// Checks options against each other and resolves the schedule; throws io::error. `where` names the options' source,
-/// `schedule_field` where the schedule's name was given.
-trainer_state new_run(run_options options, const std::string& where, const std::string& schedule_field);
+/// Checks options against each other and resolves the schedule; throws io::error, with the fields under these names.
+trainer_state new_run(run_options options, const field_names& names);
 
 /// Reads trainer_state.json of a checkpoint; throws io::error for what no run leaves.
 trainer_state read_trainer_state(const std::filesystem::path& checkpoint);
 
-/// Throws io::error where a recipe does not suit the shapes of a pass, or a frozen base.
-void check_recipe(const run_options& run, const nn::recipe& r, const std::string& where);
+/// Why a recipe does not suit the shapes of a pass, or a frozen base: "recipe mxfp4: hidden_size: ...". Or nothing.
+std::optional<std::string> find_recipe_fault(const run_options& run, const nn::recipe& r);
 
 /// What a run asks of its session; `async_checkpoints`: auto, on or off; with `statistics` also room for those of an
 /// observed step.

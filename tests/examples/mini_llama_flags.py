@@ -1,0 +1,121 @@
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""Bad values of every flag: one line that names the flag (or the file that was given), not the key of a configuration that nobody
+wrote, and says why. Where the value is from a file, its key.
+
+usage: mini_llama_flags.py PROGRAM [NAME...]
+"""
+import re
+
+import mini_llama
+from mini_llama import SHAPE, TRAIN, Scratch, as_flags
+
+# Any text is right, or only what it holds can be wrong.
+ANY_TEXT = {"--name", "--title", "--prompt", "--baseline", "--out", "--keep"}
+# What is a file's name, or one of several names: messages name the value.
+NAMES = {"--config", "--model-config", "--data", "--tokenizer", "--init", "--adapter", "--checkpoint", "--resume", "--base", "--keep"}
+NEEDED = {"eval": ["--checkpoint", "run"], "sample": ["--checkpoint", "run"], "replay": ["run", "--steps", "0:1"], "report": ["run", "--out", "r"],
+          "merge": ["--base", "run", "--adapter", "run", "--out", "m"], "tokenizer train": ["--data", "text.txt", "--out", "t"],
+          "tokenizer encode": ["--data", "text.txt", "--out", "t"]}
+COMMANDS = ["train", "plan", "profile", *NEEDED]
+WHOLE = ("ten", "1.5", "99999999999999999999")
+REAL = ("fast", "nan")
+# Looked at by other tests, or not at all by these commands.
+ELSEWHERE = {("merge", "--base"), *((command, flag) for command in ("plan", "profile") for flag in ("--data", "--text-format", "--tokenizer"))}
+
+
+class Flags(Scratch):
+    def options(self, command):
+        """{flag: its type as --help has it, None: a switch}"""
+        found = {}
+        for line in self.succeed(*command.split(), "--help").splitlines():
+            if match := re.match(r" +(?:-\w,)?(--[\w-]+)(?:,!?--[\w-]+)?(\{\w+\})?(?: +([A-Z]+\b\S*))?", line):
+                found[match[1]] = match[3]
+        del found["--help"]
+        return found
+
+    def command(self, command, flag):
+        words = command.split()
+        if flag == "--resume":
+            return words
+        if command in NEEDED:
+            given = NEEDED[command]
+            at = given.index(flag) if flag in given else len(given)
+            return [*words, *given[:at], *given[at + 2:]]
+        shape = {key: value for key, value in {**SHAPE, **TRAIN, "steps": 8}.items() if flag != "--" + key.replace("_", "-")}
+        outputs = [] if command != "train" else [x for given in (("--out", "out"), ("--data", "text.txt")) if given[0] != flag for x in given]
+        return [*words, *outputs, *as_flags(shape)]
+
+    def check(self, arguments, named, keys):
+        said = self.refuse(arguments)
+        text = said.removeprefix("mini-llama: ").removeprefix("arguments: ").strip()
+        self.assertIn(named, text)
+        self.assertIsNone(re.search(keys, text), text)
+        reason = text.rsplit(named, 1)[-1].strip(" :'")
+        self.assertGreater(len(reason), 8, text)
+        self.assertNotIn("Could not", text)
+
+    def test_every_flag(self):
+        keys = r"\b(" + "|".join(flag[2:].replace("-", "_") for flag in self.options("train") if "-" in flag[2:]) + r")\b"
+        checked = 0
+        self.train("run", steps=1)
+        for command in COMMANDS:
+            for flag, kind in self.options(command).items():
+                if kind is None or flag in ANY_TEXT or (command, flag) in ELSEWHERE:
+                    continue
+                values = (WHOLE if kind.startswith(("INT", "UINT")) else REAL if kind.startswith("FLOAT") else ("no-such",))
+                for value in values if command in ("train", *NEEDED) else values[:1]:
+                    with self.subTest(command=command, flag=flag, value=value):
+                        named = value if flag in NAMES else flag
+                        self.check([*self.command(command, flag), flag, value], named, keys)
+                        checked += 1
+        self.assertGreater(checked, 200)
+
+    def test_numbers_out_of_range(self):
+        for flag, value in (("hidden-size", "0"), ("vocab-size", "99999999"), ("num-hidden-layers", 5000), ("head-dim", "-2"),
+                            ("rms-norm-eps", "-1"), ("rope-theta", "inf"), ("learning-rate", "-1"), ("final-learning-rate", "2"),
+                            ("weight-decay", "-1"), ("max-epochs", "0"), ("eval-windows", "0"), ("head-chunk", "0"),
+                            ("max-position-embeddings", "0"), ("lora-rank", "0"), ("lora-alpha", "-1"), ("lora-dropout", "1"),
+                            ("lora-targets", "mlp"), ("lora-init", "zeros"), ("on-divergence", "pray"), ("stored-activations", "fp4")):
+            with self.subTest(flag=flag):
+                self.check([*self.command("train", "--" + flag), "--" + flag, value], "--" + flag, "_(size|dim|rate|windows|chunk|layers)")
+
+    def test_what_does_not_fit_a_recipe(self):
+        """The recipe's flag, and those of the shapes that its blocks do not divide."""
+        for given, *parts in (({"recipe": "mxfp4", "hidden_size": 48}, "mini-llama: --recipe: recipe mxfp4: --hidden-size: 48 is not a multiple of 32"),
+                              ({"schedule": "mxfp4", "intermediate_size": 80}, "mini-llama: --schedule: recipe mxfp4: --intermediate-size: 80"),
+                              ({"recipe": "mxfp4", "head_dim": 24}, "--num-attention-heads * --head-dim: 48"),
+                              ({"recipe": "mxfp4", "batch": 1, "sequence": 31}, "mini-llama: --recipe: recipe mxfp4: --batch * --sequence: 31"),
+                              ({"recipe": "mxfp4_h16_heal", "batch": 1, "sequence": 31}, "--recipe mxfp4_h16_heal: phases[0].recipe: recipe mxfp4_h16: --batch * --sequence: 31"),
+                              ({"schedule": "mxfp4_h16_heal", "steps": 1}, "mini-llama: --schedule mxfp4_h16_heal: phases[1].at: step 1"),
+                              ({"recipe": "heal_plateau"}, "mini-llama: --recipe heal_plateau: phases[1].trigger.patience: never fires"),
+                              ({"synthetic_warmup": 1, "synthetic_recipe": "mxfp4", "hidden_size": 48}, "mini-llama: --synthetic-recipe: recipe mxfp4: --hidden-size: 48"),
+                              ({"stored_activations": "mxfp8_e4m3", "hidden_size": 48}, "mini-llama: --stored-activations: --hidden-size 48 is not a multiple"),
+                              ({"sequence": 96}, "mini-llama: --sequence: 96 is longer than the model's 64 positions (--max-position-embeddings)"),
+                              ({"validation": 0.0001}, "text.txt: too short", "--validation"), ({"vocab_size": 96}, "text.txt", "--vocab-size")):
+            with self.subTest(given=given):
+                self.assertNotRegex(self.refuse(self.train_command("out", **given), *parts), r"arguments|[a-z]_(size|dim)")
+
+    def test_files(self):
+        """A value that a file has keeps its key, also beside flags; one that a flag overrides has the flag."""
+        shape = {**SHAPE, "hidden_size": 48}
+        self.write("c.json", {"model": shape, "train": {**TRAIN, "steps": 8, "learning_rate": -1}, "schedule": "mxfp4", "data": ["text.txt"]})
+        train = ["train", "--out", "out", "--config", "c.json"]
+        self.refuse(train, "mini-llama: c.json: train.learning_rate: -1 is not between")
+        self.refuse([*train, "--learning-rate", -2], "mini-llama: --learning-rate: -2 is not between")
+        rate = ["--learning-rate", 0.1]
+        self.refuse([*train, *rate], "mini-llama: c.json: schedule: recipe mxfp4: model.hidden_size (c.json): 48 is not")
+        self.refuse([*train, *rate, "--hidden-size", 80], "mini-llama: c.json: schedule: recipe mxfp4: --hidden-size: 80 is not")
+        self.refuse([*train, *rate, "--recipe", "mxfp4"], "mini-llama: --recipe: recipe mxfp4: model.hidden_size (c.json): 48 is not")
+        self.refuse([*train, *rate, "--schedule", "mxfp9"], "mini-llama: --schedule: 'mxfp9' is neither")
+        self.refuse([*train, *rate, "--max-epochs", 0], "mini-llama: --max-epochs: 0 is not")
+        self.refuse([*train, *rate, "--hidden-size", 64, "--batch", 1, "--sequence", 31, "--recipe", "mxfp4"], "recipe mxfp4: --batch * --sequence: 31")
+        self.refuse([*train, *rate, "--hidden-size", 64, "--sequence", 31, "--recipe", "mxfp4"], "recipe mxfp4: train.batch (c.json) * --sequence: 62")
+        self.write("hf.json", {**shape, "num_key_value_heads": 3})
+        self.refuse(self.command("train", "")[:5] + ["--model-config", "hf.json"], "mini-llama: hf.json: num_key_value_heads: 3 does not divide num_attention_heads 2")
+        self.write("hf.json", shape)
+        self.refuse(self.command("train", "")[:5] + ["--model-config", "hf.json", "--recipe", "mxfp4", "--sequence", 32], "mini-llama: --recipe: recipe mxfp4: hidden_size (hf.json): 48")
+
+
+if __name__ == "__main__":
+    mini_llama.main(__doc__)
