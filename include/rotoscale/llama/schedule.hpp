@@ -118,6 +118,20 @@ inline std::int64_t resolve_steps(double x, std::int64_t steps, const std::strin
   return std::llround(found);
 }
 
+/// A step's number has 24 bits of the counter that tells random words apart (docs/numerics.md).
+inline constexpr std::int64_t most_random_steps = 1 << 24;
+
+/// Does any operand, of the layers or the head, draw random words?
+inline bool rounds_stochastically(const nn::recipe& r) {
+  const nn::linear_recipe head = head_of(r);
+  for (const nn::linear_recipe* l : {static_cast<const nn::linear_recipe*>(&r), &head}) {
+    for (const nn::gemm_recipe* g : {&l->fprop, &l->dgrad, &l->wgrad}) {
+      if (g->left.rounding == rounding::stochastic || g->right.rounding == rounding::stochastic) return true;
+    }
+  }
+  return false;
+}
+
 /// The GEMMs of a phase that takes over those of `gemms`.
 inline nn::linear_recipe merge_gemms(const nn::linear_recipe& before, const nn::linear_recipe& taken,
                                      nn::gemm_scope gemms) {
@@ -204,6 +218,9 @@ inline std::vector<nn::resolved_phase> resolve(const nn::schedule& s, std::int64
     if (i == 0 && p.gemms != nn::gemm_scope::all) {
       throw io::error(where, field("gemms") + ": the first phase has no phase before it to keep GEMMs of");
     }
+    if (i == 0 && p.scales != nn::scale_handover::reset) {
+      throw io::error(where, field("scales") + ": the first phase has no phase before it to take scales from");
+    }
     const nn::recipe taken = load_recipe(p.recipe, where + ": " + field("recipe"));
     if (p.gemms != nn::gemm_scope::all) {
       const auto fault = detail::find_merge_fault(resolved.back().recipe, taken, p.gemms);
@@ -211,6 +228,10 @@ inline std::vector<nn::resolved_phase> resolve(const nn::schedule& s, std::int64
     }
     r.recipe = i == 0 ? taken : detail::merge_recipes(resolved.back().recipe, taken, p.gemms);
     if (const auto fault = find_fault(r.recipe)) throw io::error(where, field("gemms") + ": " + *fault);
+    if (steps > detail::most_random_steps && detail::rounds_stochastically(r.recipe)) {
+      throw io::error(where, field("recipe") + ": " + r.recipe.name +
+                                 " rounds stochastically, and its random words repeat after 16777216 steps");
+    }
     r.gemms = p.gemms;
     r.scales = p.scales;
     r.trigger = p.trigger;

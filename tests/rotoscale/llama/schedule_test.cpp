@@ -208,6 +208,23 @@ TEST_CASE("a switch of one direction leaves the other one and the whole model as
   CHECK(merged(again, "mxfp4", backward).recipe.backward_override == nn::backward_kind::none);
 }
 
+TEST_CASE("the first phase has no scales to take over, and random words last for 2^24 steps") {
+  for (const nn::scale_handover how : {nn::scale_handover::keep, nn::scale_handover::seed}) {
+    nn::phase first{"fp8_amd"};
+    first.scales = how;
+    CHECK(fault({first}, 10) == "s.json: phases[0].scales: the first phase has no phase before it to take scales from");
+    nn::phase second = first;
+    second.at = 5;
+    CHECK(llama::resolve({"s", {{"mxfp4"}, second}}, 10, "s")[1].scales == how);
+  }
+  const std::int64_t most = 1 << 24;
+  CHECK(starts({{"nvfp4"}}, most) == std::vector<std::int64_t>{0});
+  CHECK(starts({{"mxfp4"}}, most + 1) == std::vector<std::int64_t>{0});
+  CHECK(fault({{"nvfp4"}}, most + 1) ==
+        "s.json: phases[0].recipe: nvfp4 rounds stochastically, and its random words repeat after 16777216 steps");
+  CHECK(fault({{"mxfp4"}, {"nvfp4", 5}}, most + 1).starts_with("s.json: phases[1].recipe: nvfp4 rounds"));
+}
+
 TEST_CASE("caps and triggers of phases") {
   CHECK(fault({{"bf16", 0, 5}, {"mxfp4", 6}}, 10) == "s.json: phases[0].cap: only the last phase can end a run");
   CHECK(fault({{"bf16", 0, 0.01}}, 10) == "s.json: phases[0].cap: is no step of a run of 10");
