@@ -205,7 +205,7 @@ std::vector<gemm_choice> candidates(const gemm_shape& s, gemm_contract contract,
     const int rows = (s.m + tile.m - 1) / tile.m, columns = (s.n + tile.n - 1) / tile.n;
     for (const int parts : {1, 2, 3, 4, 6, 8, 12, 16}) {
       if (parts > 1 && (s.k / parts < 512 || filling_parts(device, tile, s) * 2 < parts)) break;
-      for (int stages = tile.most_stages; stages >= std::max(tile.least_stages, tile.most_stages - 1); --stages) {
+      for (int stages = tile.max_stages; stages >= std::max(tile.min_stages, tile.max_stages - 1); --stages) {
         for (const bool by_columns : {false, true}) {
           for (const int band : {4, 8, 16, 32}) {
             if (band > 4 && band / 2 >= (by_columns ? columns : rows)) continue;  // as the band before

@@ -45,11 +45,11 @@ std::string fit_line(const std::string& title, const std::vector<std::string>& p
   return line.substr(0, columns);
 }
 
-progress_line::progress_line(bool wanted) : shown_(wanted && ::isatty(STDERR_FILENO) != 0) {}
+progress_line::progress_line(bool wanted) : visible_(wanted && ::isatty(STDERR_FILENO) != 0) {}
 
 void progress_line::show(const std::string& title, const std::vector<std::string>& parts, bool always) {
   const double now = now_seconds();
-  if (!shown_ || (!always && last_ >= 0 && now - last_ < 0.1)) return;
+  if (!visible_ || (!always && last_ >= 0 && now - last_ < 0.1)) return;
   last_ = now;
   // A terminal moves on to the next line behind its last column.
   std::string line = fit_line(io::printable(title), parts, terminal_columns() - 1);

@@ -31,7 +31,7 @@ class progress_line {
   progress_function counter(std::string title, std::string what);
 
  private:
-  bool shown_ = false;
+  bool visible_ = false;
   bool open_ = false;
   std::size_t width_ = 0;  ///< of what stands there now
   double last_ = -1;       ///< seconds

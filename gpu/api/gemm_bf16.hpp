@@ -17,7 +17,7 @@ std::size_t gemm_bf16_workspace_bytes(index_t m, index_t n, index_t k, int split
 /// Computes r.out. Codes are aligned to 16 bytes, rows in memory multiples of 16 bytes apart. K may be cut into up to 64
 /// parts, as the contract's split_k and split_grain say; their sums stand in `workspace` (device memory aligned to 256
 /// bytes, free again behind this call on the stream). No allocation. Any status but ok: nothing was launched.
-status gemm_bf16(const gemm_operand& a, const gemm_operand& b, const defined_result& r, stream s, int split_k = 1,
+status gemm_bf16(const gemm_operand& a, const gemm_operand& b, const sum_output& r, stream s, int split_k = 1,
                  void* workspace = nullptr, std::size_t workspace_bytes = 0);
 
 }  // namespace rotoscale::gpu

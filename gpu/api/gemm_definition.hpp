@@ -12,10 +12,10 @@
 namespace rotoscale::gpu {
 
 /// Which sums: the matrix models of the same names.
-enum class defined_sum { fma_chain, blockwise };
+enum class definition_sum { fma_chain, blockwise };
 
 /// Where sums go. An element is factor_a * factor_b * sum (+ out), rounded to `output`, stored as `stored`.
-struct defined_result {
+struct sum_output {
   void* out = nullptr;            ///< [m, n] in device memory
   format stored = formats::fp32;  ///< or BF16
   format output = formats::fp32;  ///< or BF16; what is stored as BF16 is rounded to it in any case
@@ -23,8 +23,8 @@ struct defined_result {
   bool accumulate = false;        ///< adds what stands there
 };
 
-/// Bytes of workspace with which gemm_defined forms blockwise sums of [m, k] and [n, k] on the device's matrix unit; 0
-/// where it has none that gives their bits, or where the ordinary cores are done sooner.
+/// Bytes of workspace with which gemm_by_definition forms blockwise sums of [m, k] and [n, k] on the device's matrix
+/// unit; 0 where it has none that gives their bits, or where the ordinary cores are done sooner.
 std::size_t blockwise_workspace_bytes(index_t m, index_t n, index_t k, const device_info& device);
 
 /// Computes r.out, equal to gemm_ref by bytes. fma_chain takes FP32, BF16, E4M3 and E5M2 in any strides, transposed or
@@ -35,12 +35,12 @@ std::size_t blockwise_workspace_bytes(index_t m, index_t n, index_t k, const dev
 /// `workspace` (device memory aligned to 256 bytes; free again behind this call on the stream) changes no bit: with
 /// enough of it and rows of codes aligned to 16 bytes, blockwise sums are formed on the matrix unit, even of few
 /// products.
-status gemm_defined(defined_sum sum, const gemm_operand& a, const gemm_operand& b, const defined_result& r, stream s,
-                    void* workspace = nullptr, std::size_t workspace_bytes = 0);
+status gemm_by_definition(definition_sum sum, const gemm_operand& a, const gemm_operand& b, const sum_output& r,
+                          stream s, void* workspace = nullptr, std::size_t workspace_bytes = 0);
 
 /// An operand's values, code * scale * factor, as FP32 or rounded to BF16 in rows `stride` elements apart: [rows, k],
-/// or `transposed` [k, rows]. Operands are those of gemm_defined. One launch on `s`, no allocation. Any status but ok:
-/// nothing was launched.
+/// or `transposed` [k, rows]. Operands are those of gemm_by_definition. One launch on `s`, no allocation. Any status
+/// but ok: nothing was launched.
 status decode_operand(const gemm_operand& from, bool transposed, void* to, format stored, index_t stride, stream s);
 
 /// The values of an operand with blocks as BF16, [rows, k] in rows `stride` elements apart, its rotation of 0, 16 or 32

@@ -10,10 +10,10 @@
 
 namespace rotoscale::gpu {
 
-/// Rows and columns of C that `processors` multiprocessors or compute units compute together, from least_stages to
-/// most_stages steps of K in shared memory at a time.
+/// Rows and columns of C that `processors` multiprocessors or compute units compute together, from min_stages to
+/// max_stages steps of K in shared memory at a time.
 struct tile_shape {
-  int m, n, processors, least_stages, most_stages;
+  int m, n, processors, min_stages, max_stages;
 };
 inline constexpr tile_shape sm90_tiles[] = {
     {256, 256, 2, 2, 4}, {128, 128, 1, 2, 6}, {64, 256, 1, 2, 5}, {256, 64, 1, 2, 5}};

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "gpu/api/device.hpp"
 #include "gpu/api/status.hpp"
 #include "gpu/api/stream.hpp"
 #include "gpu/dialect/hip.hpp"
@@ -148,6 +149,13 @@ status launch_behind(void (*kernel)(Parameter...), dim3 grid, dim3 block, std::s
 }
 
 #endif
+
+/// Is there a device, and may work be put on this stream? Launchers ask last, when all other arguments are in order.
+inline status check_ready(stream s) {
+  device_info device;
+  if (status found = current_device(device); !found.ok()) return found;
+  return check_stream(s);
+}
 
 }  // namespace ROTOSCALE_GPU_MODE
 }  // namespace rotoscale::gpu

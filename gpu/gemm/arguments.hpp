@@ -20,8 +20,8 @@ inline constexpr int window_tile = 256;
 /// Narrowest type in which a row's products are exact. A tile uses the widest of its rows of A and of B; widths may be
 /// OR-ed, above `bf16` means `bf16`.
 enum class operand_width : unsigned char { int8 = 0, e5m2 = 1, bf16 = 2 };
-ROTOSCALE_HD constexpr operand_width joined_width(std::uint32_t joined) {
-  return static_cast<operand_width>(joined > 2 ? 2 : joined);
+ROTOSCALE_HD constexpr operand_width combined_width(std::uint32_t combined) {
+  return static_cast<operand_width>(combined > 2 ? 2 : combined);
 }
 
 /// What becomes of a tile's accumulators.

@@ -39,7 +39,7 @@ std::size_t gemm_bf16_workspace_bytes(index_t m, index_t n, index_t k, int split
   return parts > 1 ? sizeof(float) * static_cast<std::size_t>(m * n) * static_cast<std::size_t>(parts) : 0;
 }
 
-status gemm_bf16(const gemm_operand& a, const gemm_operand& b, const defined_result& r, stream stream, int split_k,
+status gemm_bf16(const gemm_operand& a, const gemm_operand& b, const sum_output& r, stream stream, int split_k,
                  void* workspace, std::size_t workspace_bytes) {
   for (const gemm_operand* x : {&a, &b}) {
     if (status s = check_dense(*x, x == &a); !s.ok()) return s;

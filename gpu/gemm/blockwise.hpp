@@ -87,10 +87,10 @@ __device__ inline float add_quarters(const definition_arguments& p, float acc, i
 
 /// The tile of 16 R rows and columns with number `at`; row and column are its first.
 template <int R>
-struct blockwise_place {
+struct blockwise_position {
   static constexpr int tile = 16 * R;
   int row, column;
-  __device__ blockwise_place(const definition_arguments& p, int at) {
+  __device__ blockwise_position(const definition_arguments& p, int at) {
     const int across = (p.b.rows + tile - 1) / tile;
     row = at / across * tile;
     column = at % across * tile;
@@ -141,7 +141,7 @@ __device__ inline void blockwise_tile(const definition_arguments& p, int row, in
 template <int R>
 [[maybe_unused]] static __global__ void __launch_bounds__(definition_threads)
     blockwise_kernel(const definition_arguments p) {
-  const blockwise_place<R> at(p, static_cast<int>(block_index().x));
+  const blockwise_position<R> at(p, static_cast<int>(block_index().x));
   blockwise_tile<R>(p, at.row, at.column);
 }
 

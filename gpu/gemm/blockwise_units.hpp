@@ -22,20 +22,20 @@ static_assert(36 * 1048576.0 < 0x1p26 && 2 * scale_exponent(largest_unit_scale) 
 template <int R>
 [[maybe_unused]] static __global__ void __launch_bounds__(definition_threads)
     blockwise_rest_kernel(const definition_arguments p, const operand_width* widths, int base_b) {
-  static_assert(definition_threads == window_tile && window_tile % blockwise_place<R>::tile == 0);
+  static_assert(definition_threads == window_tile && window_tile % blockwise_position<R>::tile == 0);
   const int thread = static_cast<int>(thread_index().x);
-  const std::uint32_t all = joined_widths_of_all(widths, p.a.rows, thread, definition_threads) |
-                            joined_widths_of_all(widths + base_b, p.b.rows, thread, definition_threads);
+  const std::uint32_t all = combined_widths_of_all(widths, p.a.rows, thread, definition_threads) |
+                            combined_widths_of_all(widths + base_b, p.b.rows, thread, definition_threads);
   if (block_width<definition_threads>(all) != operand_width::bf16) return;
-  constexpr int tile = blockwise_place<R>::tile;
+  constexpr int tile = blockwise_position<R>::tile;
   const int count = ((p.a.rows + tile - 1) / tile) * ((p.b.rows + tile - 1) / tile);
   for (int i = static_cast<int>(block_index().x); i < count; i += static_cast<int>(grid_size().x)) {
-    const blockwise_place<R> at(p, i);
+    const blockwise_position<R> at(p, i);
     const int a = at.row / window_tile * window_tile + thread, b = at.column / window_tile * window_tile + thread;
-    std::uint32_t joined = a < p.a.rows ? static_cast<std::uint32_t>(widths[a]) : 0;
-    if (b < p.b.rows) joined |= static_cast<std::uint32_t>(widths[base_b + b]);
+    std::uint32_t combined = a < p.a.rows ? static_cast<std::uint32_t>(widths[a]) : 0;
+    if (b < p.b.rows) combined |= static_cast<std::uint32_t>(widths[base_b + b]);
     block_barrier();  // the last width has been read
-    if (block_width<definition_threads>(joined) == operand_width::bf16) blockwise_tile<R>(p, at.row, at.column);
+    if (block_width<definition_threads>(combined) == operand_width::bf16) blockwise_tile<R>(p, at.row, at.column);
   }
 }
 

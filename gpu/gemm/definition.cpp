@@ -21,8 +21,8 @@ std::int64_t tiles_of(const definition_arguments& p) {
   return (p.a.rows + tile - 1) / tile * ((p.b.rows + tile - 1) / tile);
 }
 template <int R>
-status run(defined_sum sum, const definition_arguments& p, stream s) {
-  const auto kernel = sum == defined_sum::blockwise ? blockwise_kernel < R < 4 ? R : 4 > : chain_kernel<R>;
+status run(definition_sum sum, const definition_arguments& p, stream s) {
+  const auto kernel = sum == definition_sum::blockwise ? blockwise_kernel < R < 4 ? R : 4 > : chain_kernel<R>;
   return launch(kernel, blocks(tiles_of<R>(p)), blocks(definition_threads), 0, s, p);
 }
 
@@ -34,8 +34,8 @@ bool is_for_unit(const gemm_operand& x) {
 
 }  // namespace
 
-status gemm_defined(defined_sum sum, const gemm_operand& a, const gemm_operand& b, const defined_result& r,
-                    stream stream, void* workspace, std::size_t workspace_bytes) {
+status gemm_by_definition(definition_sum sum, const gemm_operand& a, const gemm_operand& b, const sum_output& r,
+                          stream stream, void* workspace, std::size_t workspace_bytes) {
   definition_arguments p;
   if (status s = take_operand(a, true, p.a); !s.ok()) return s;
   if (status s = take_operand(b, false, p.b); !s.ok()) return s;
@@ -43,7 +43,7 @@ status gemm_defined(defined_sum sum, const gemm_operand& a, const gemm_operand& 
   const auto is_mxfp4 = [](const gemm_operand& x) {
     return x.element == formats::e2m1 && x.block == 32 && x.scale == formats::e8m0;
   };
-  if (sum == defined_sum::blockwise && !(is_mxfp4(a) && is_mxfp4(b))) {
+  if (sum == definition_sum::blockwise && !(is_mxfp4(a) && is_mxfp4(b))) {
     return {error_code::bad_option, "sum", "blockwise needs MXFP4 on both sides"};
   }
   const auto is_known = [](const format& f) { return f == formats::fp32 || f == formats::bf16; };
@@ -59,14 +59,14 @@ status gemm_defined(defined_sum sum, const gemm_operand& a, const gemm_operand& 
   device_info device;
   if (status s = current_device(device); !s.ok()) return s;
   if (status s = check_stream(stream); !s.ok()) return s;
-  if (sum == defined_sum::blockwise && is_for_unit(a) && is_for_unit(b)) {
+  if (sum == definition_sum::blockwise && is_for_unit(a) && is_for_unit(b)) {
     const std::size_t needed = blockwise_unit_bytes(a.rows, b.rows, a.k, device);
     if (needed != 0 && check_workspace(workspace, workspace_bytes, needed, 256).ok()) {
       return run_blockwise_on_unit(a, b, p, r, workspace, device, stream);
     }
   }
   // The largest tile that leaves no processor idle.
-  if (sum == defined_sum::fma_chain && tiles_of<max_owned>(p) >= device.processors) {
+  if (sum == definition_sum::fma_chain && tiles_of<max_owned>(p) >= device.processors) {
     return run<max_owned>(sum, p, stream);
   }
   return tiles_of<4>(p) >= device.processors ? run<4>(sum, p, stream) : run<2>(sum, p, stream);
@@ -81,7 +81,7 @@ status decode_operand(const gemm_operand& from, bool transposed, void* to, forma
   }
   if (from.rows == 0 || from.k == 0) return {};
   if (status s = check_pointer(to, stored == formats::bf16 ? 2 : 4, "to"); !s.ok()) return s;
-  if (status s = check_stream(stream); !s.ok()) return s;
+  if (status s = check_ready(stream); !s.ok()) return s;
   a.k = static_cast<int>(from.k);
   a.transposed = transposed;
   a.bf16_stored = stored == formats::bf16;

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Operands that gemm_defined's kernels read, element by element: checked, and in the kernels' terms.
+// Operands that gemm_by_definition's kernels read, element by element: checked, and in the kernels' terms.
 #pragma once
 
 #include "gpu/dialect/launch.hpp"

@@ -107,19 +107,19 @@ __device__ inline scale_range scan_range(const expand_arguments& p, const block_
 inline constexpr int row_chunk = 2048;
 ROTOSCALE_HD constexpr int row_chunks(int k) { return (k + row_chunk - 1) / row_chunk; }
 
-struct expand_place {
+struct expand_position {
   bool second;
   int row, index, slot;  ///< in its operand, in both, in `base` and `widths`
   int first, count;      ///< elements
 };
-__device__ inline expand_place place_of(const expand_arguments& p, int index, int chunk) {
+__device__ inline expand_position place_of(const expand_arguments& p, int index, int chunk) {
   const int first = chunk * row_chunk, left = p.k - first;
   const bool second = index >= p.a.rows;
   return {second, second ? index - p.a.rows : index,
           index,  second ? index - p.a.rows + p.base_b : index,
           first,  left < 0 ? 0 : left < row_chunk ? left : row_chunk};
 }
-__device__ inline expand_place place_of(const expand_arguments& p, int block) {
+__device__ inline expand_position place_of(const expand_arguments& p, int block) {
   const int unit = block * expand_segments + static_cast<int>(thread_index().x) / 32, chunks = row_chunks(p.k);
   return place_of(p, unit / chunks, unit % chunks);
 }
@@ -129,7 +129,7 @@ struct expand_codes {
   static constexpr int depth = row_chunk / 16 / 32;
   std::uint64_t x[depth];
   std::uint8_t scale[depth];
-  __device__ void load(const block_source& m, const expand_place& at, int lane) {
+  __device__ void load(const block_source& m, const expand_position& at, int lane) {
     const std::uint8_t* codes = m.codes + at.row * m.code_stride + at.first / 2;
     const std::uint8_t* scales = m.scales + at.row * m.scale_stride + at.first / 32;
     ROTOSCALE_UNROLL
@@ -141,7 +141,7 @@ struct expand_codes {
   }
 };
 
-__device__ inline void store_e5m2(const expand_arguments& p, const expand_place& at, const expand_codes& codes,
+__device__ inline void store_e5m2(const expand_arguments& p, const expand_position& at, const expand_codes& codes,
                                   int largest, int lane) {
   std::uint8_t* to = (at.second ? p.e5m2_b : p.e5m2_a) + static_cast<std::int64_t>(at.row) * p.k + at.first;
   ROTOSCALE_UNROLL
@@ -156,7 +156,7 @@ __device__ inline void store_e5m2(const expand_arguments& p, const expand_place&
 [[maybe_unused]] static __global__ void __launch_bounds__(expand_threads) expand_e5m2_kernel(const expand_arguments p) {
   wait_for_kernel_before();
   const int lane = static_cast<int>(thread_index().x) % 32;
-  const expand_place at = place_of(p, static_cast<int>(block_index().x));
+  const expand_position at = place_of(p, static_cast<int>(block_index().x));
   if (at.index >= p.a.rows + p.b.rows) return;
   const block_source m = at.second ? p.b : p.a;
   expand_codes codes;
@@ -208,7 +208,8 @@ __device__ inline void expand_fp8_chunk(bool e4m3, const std::uint8_t* codes, co
   }
 }
 
-__device__ inline void store_bf16(const expand_arguments& p, const expand_place& at, const block_source& m, int lane) {
+__device__ inline void store_bf16(const expand_arguments& p, const expand_position& at, const block_source& m,
+                                  int lane) {
   const bool fp4 = m.element == gemm_element::e2m1;
   const std::uint8_t* codes = m.codes + at.row * m.code_stride + (fp4 ? at.first / 2 : at.first);
   const std::uint8_t* scales = m.scales + at.row * m.scale_stride + at.first / 32;
@@ -227,12 +228,12 @@ __device__ inline void store_bf16(const expand_arguments& p, const expand_place&
   const int thread = static_cast<int>(thread_index().x), lane = thread % 32, rows = p.a.rows + p.b.rows;
   operand_width widest = operand_width::bf16;
   if (p.widths != nullptr)
-    widest = block_width<expand_threads>(joined_widths_of_all(p.widths, p.a.rows, thread, expand_threads) |
-                                         joined_widths_of_all(p.widths + p.base_b, p.b.rows, thread, expand_threads));
+    widest = block_width<expand_threads>(combined_widths_of_all(p.widths, p.a.rows, thread, expand_threads) |
+                                         combined_widths_of_all(p.widths + p.base_b, p.b.rows, thread, expand_threads));
   if (p.widths != nullptr && widest == p.min_width) return;
   const int blocks = expand_blocks(rows, p.k);
   for (int block = static_cast<int>(block_index().x); block < blocks; block += static_cast<int>(grid_size().x)) {
-    const expand_place at = place_of(p, block);
+    const expand_position at = place_of(p, block);
     if (at.index >= rows) continue;
     const block_source m = at.second ? p.b : p.a;
     if (p.widths != nullptr && p.widths[at.slot] == operand_width::int8) {

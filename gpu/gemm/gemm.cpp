@@ -72,8 +72,7 @@ std::size_t detail::blockwise_unit_bytes(index_t m, index_t n, index_t k, const 
 }
 
 status detail::run_blockwise_on_unit(const gemm_operand& a, const gemm_operand& b, const definition_arguments& p,
-                                     const defined_result& r, void* workspace, const device_info& device,
-                                     stream stream) {
+                                     const sum_output& r, void* workspace, const device_info& device, stream stream) {
   const gemm_arguments g = make_arguments(r, static_cast<int>(a.rows), static_cast<int>(b.rows));
   return run_blockwise_kernels(a, b, p, g, static_cast<std::uint8_t*>(workspace), device, stream);
 }

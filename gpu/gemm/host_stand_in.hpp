@@ -52,7 +52,7 @@ __device__ inline void stand_in_output(const stand_in_arguments& e, int row, int
   const gemm_arguments& p = e.p;
   const tile_position at = tile_walk(p, p.tile_m, p.tile_n).at(static_cast<int>(block_index().x));
   const int row = at.row * p.tile_m, column = at.column * p.tile_n;
-  if (p.widths != nullptr && joined_width(joined_widths_of_tile(p, row, column)) != e.width) return;
+  if (p.widths != nullptr && combined_width(combined_widths_of_tile(p, row, column)) != e.width) return;
   const int height = p.m - row < p.tile_m ? p.m - row : p.tile_m, width = p.n - column < p.tile_n ? p.n - column : p.tile_n;
   for (int i = static_cast<int>(thread_index().x); i < height * width; i += stand_in_threads) {
     stand_in_output(e, row + i / width, column + i % width, at.part);

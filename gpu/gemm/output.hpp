@@ -36,51 +36,51 @@ __device__ inline void store_output(const gemm_arguments& p, float acc, int row,
   }
 }
 
-/// Joined widths of the tile of window_tile² with element (row, column).
-__device__ inline std::uint32_t joined_widths_of_tile(const gemm_arguments& p, int row, int column) {
+/// Combined widths of the tile of window_tile² with element (row, column).
+__device__ inline std::uint32_t combined_widths_of_tile(const gemm_arguments& p, int row, int column) {
   const int first_a = row / window_tile * window_tile, first_b = column / window_tile * window_tile;
-  std::uint32_t joined = 0;
+  std::uint32_t combined = 0;
   for (int i = 0; i < window_tile; ++i) {
-    if (first_a + i < p.m) joined |= static_cast<std::uint32_t>(p.widths[first_a + i]);
-    if (first_b + i < p.n) joined |= static_cast<std::uint32_t>(p.widths[p.base_b + first_b + i]);
+    if (first_a + i < p.m) combined |= static_cast<std::uint32_t>(p.widths[first_a + i]);
+    if (first_b + i < p.n) combined |= static_cast<std::uint32_t>(p.widths[p.base_b + first_b + i]);
   }
-  return joined;
+  return combined;
 }
 
-/// Joined widths of rows [16 i, 16 i + 16), as far as there are so many; `widths` is aligned to 16.
-__device__ inline std::uint32_t joined_widths_of_sixteen(const operand_width* widths, int i, int rows) {
-  std::uint32_t joined = 0;
+/// Combined widths of rows [16 i, 16 i + 16), as far as there are so many; `widths` is aligned to 16.
+__device__ inline std::uint32_t combined_widths_of_sixteen(const operand_width* widths, int i, int rows) {
+  std::uint32_t combined = 0;
   if (16 * i + 16 <= rows) {
     const vec16 x = reinterpret_cast<const vec16*>(widths)[i];
-    joined = x.word[0] | x.word[1] | x.word[2] | x.word[3];
-    joined |= joined >> 16;
-    return (joined | joined >> 8) & 3u;
+    combined = x.word[0] | x.word[1] | x.word[2] | x.word[3];
+    combined |= combined >> 16;
+    return (combined | combined >> 8) & 3u;
   }
-  for (int row = 16 * i; row < rows; ++row) joined |= static_cast<std::uint32_t>(widths[row]);
-  return joined;
+  for (int row = 16 * i; row < rows; ++row) combined |= static_cast<std::uint32_t>(widths[row]);
+  return combined;
 }
 /// Of all `rows`, as far as one of `threads` threads that share the work can see.
-__device__ inline std::uint32_t joined_widths_of_all(const operand_width* widths, int rows, int thread, int threads) {
-  std::uint32_t joined = 0;
-  for (int i = thread; i < (rows + 15) / 16; i += threads) joined |= joined_widths_of_sixteen(widths, i, rows);
-  return joined;
+__device__ inline std::uint32_t combined_widths_of_all(const operand_width* widths, int rows, int thread, int threads) {
+  std::uint32_t combined = 0;
+  for (int i = thread; i < (rows + 15) / 16; i += threads) combined |= combined_widths_of_sixteen(widths, i, rows);
+  return combined;
 }
 
 /// The widest width that the block's `Threads` threads have seen. All of them call it, with a barrier before each further
 /// call.
 template <unsigned Threads>
-__device__ operand_width block_width(std::uint32_t joined) {
+__device__ operand_width block_width(std::uint32_t combined) {
   struct segment_widths {
     operand_width of[Threads / 32];
   };
   segment_widths& seen = block_shared<segment_widths>();
   const unsigned thread = thread_index().x;
-  const bool outside_int8 = segment_any(joined != 0), outside_e5m2 = segment_any(joined > 1);
-  if (thread % 32 == 0) seen.of[thread / 32] = joined_width((outside_int8 ? 1u : 0u) | (outside_e5m2 ? 2u : 0u));
+  const bool outside_int8 = segment_any(combined != 0), outside_e5m2 = segment_any(combined > 1);
+  if (thread % 32 == 0) seen.of[thread / 32] = combined_width((outside_int8 ? 1u : 0u) | (outside_e5m2 ? 2u : 0u));
   block_barrier();
   std::uint32_t of_block = 0;
   for (unsigned i = 0; i < Threads / 32; ++i) of_block |= static_cast<std::uint32_t>(seen.of[i]);
-  return joined_width(of_block);
+  return combined_width(of_block);
 }
 
 /// One thread an output; blocks cover the columns of a tile of the window in a row.
@@ -93,9 +93,9 @@ inline constexpr int add_threads = window_tile;
   const int column = block % across * add_threads + thread, row_of_tile = row / window_tile * window_tile + thread;
   bool wide = false;
   if (p.widths != nullptr) {
-    std::uint32_t joined = row_of_tile < p.m ? static_cast<std::uint32_t>(p.widths[row_of_tile]) : 0;
-    if (column < p.n) joined |= static_cast<std::uint32_t>(p.widths[p.base_b + column]);
-    wide = block_width<add_threads>(joined) == operand_width::bf16;
+    std::uint32_t combined = row_of_tile < p.m ? static_cast<std::uint32_t>(p.widths[row_of_tile]) : 0;
+    if (column < p.n) combined |= static_cast<std::uint32_t>(p.widths[p.base_b + column]);
+    wide = block_width<add_threads>(combined) == operand_width::bf16;
   }
   if (column >= p.n) return;
   const std::int64_t at = static_cast<std::int64_t>(row) * p.n + column;

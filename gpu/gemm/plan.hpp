@@ -23,9 +23,9 @@ status run_gemm(const gemm_problem& problem, const gemm_choice& choice, const de
 
 /// Bytes of workspace without which run_blockwise_on_unit has not enough; 0: the device has no such unit.
 std::size_t blockwise_unit_bytes(index_t m, index_t n, index_t k, const device_info& device);
-/// gemm_defined's blockwise sums by the matrix unit of `device`.
+/// gemm_by_definition's blockwise sums by the matrix unit of `device`.
 status run_blockwise_on_unit(const gemm_operand& a, const gemm_operand& b, const definition_arguments& p,
-                             const defined_result& r, void* workspace, const device_info& device, stream stream);
+                             const sum_output& r, void* workspace, const device_info& device, stream stream);
 
 inline bool is_fp8(const gemm_problem& p) { return p.a.element != formats::e2m1; }
 
@@ -119,7 +119,7 @@ inline gemm_arguments make_arguments(const gemm_result& r, int m, int n) {
   return g;
 }
 /// Where the definitions' sums go, and what NaN they are.
-inline gemm_arguments make_arguments(const defined_result& r, int m, int n) {
+inline gemm_arguments make_arguments(const sum_output& r, int m, int n) {
   const bool narrow = r.stored == formats::bf16;
   gemm_result to;
   to.out = r.out;

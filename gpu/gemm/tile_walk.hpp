@@ -42,7 +42,7 @@ struct tile_walk {
   }
 };
 
-inline constexpr int most_band = 64, default_band = 8;
+inline constexpr int max_band = 64, default_band = 8;
 
 /// The tile of a schedule, or null where the device has no kernel for it.
 inline const tile_shape* tile_of(const arch_traits& traits, const gemm_schedule& s) {
@@ -58,7 +58,7 @@ inline gemm_schedule whole_schedule(const arch_traits& traits, gemm_schedule s) 
   if (tile == nullptr) return {};
   s.tile_m = tile->m;
   s.tile_n = tile->n;
-  if (s.stages == 0) s.stages = tile->most_stages;
+  if (s.stages == 0) s.stages = tile->max_stages;
   if (s.band == 0 && traits.walks_bands) s.band = default_band;
   return s;
 }
@@ -75,10 +75,10 @@ inline status check_schedule(const arch_traits& traits, const gemm_schedule& s, 
   if (tile == nullptr) {
     return {error_code::bad_option, "choice.schedule.tile_m", "no kernel of this device has this tile"};
   }
-  if (s.stages != 0 && (s.stages < tile->least_stages || s.stages > tile->most_stages)) {
+  if (s.stages != 0 && (s.stages < tile->min_stages || s.stages > tile->max_stages)) {
     return {error_code::bad_option, "choice.schedule.stages", "the tile's kernel has not so few or so many"};
   }
-  if (s.band < 0 || s.band > most_band || (s.band & (s.band - 1)) != 0 || (s.bands_of_columns && s.band == 0)) {
+  if (s.band < 0 || s.band > max_band || (s.band & (s.band - 1)) != 0 || (s.bands_of_columns && s.band == 0)) {
     return {error_code::bad_option, "choice.schedule.band", "must be 0 or a power of two up to 64"};
   }
   if (s.band != 0 && !traits.walks_bands) {

@@ -96,13 +96,6 @@ status with_storage(nn::dtype type, const Body& body) {
   return type == nn::dtype::bf16 ? body(bf16{}) : body(float{});
 }
 
-/// Is there a device, and may work be put on the stream?
-inline status check_ready(stream s) {
-  device_info device;
-  if (status found = current_device(device); !found.ok()) return found;
-  return check_stream(s);
-}
-
 /// A kernel that takes one structure of arguments.
 template <class Args>
 status launch_rows(void (*kernel)(Args), std::uint64_t grid, unsigned threads, stream s,

@@ -11,9 +11,10 @@
 
 namespace rotoscale::gpu {
 
-inline constexpr unsigned definition_segments = 8, defined_threads = definition_segments * segment_lanes;
+inline constexpr unsigned definition_segments = 8, definition_block_threads = definition_segments * segment_lanes;
 
-struct defined_blocks_args : tile_source {  ///< the source in the orientation of its blocks: rows, and k along columns
+struct definition_blocks_args
+    : tile_source {  ///< the source in the orientation of its blocks: rows, and k along columns
   block_format format;
   block_options options;
   const block_options* drawn = nullptr;  ///< device memory, not null: instead of `options`
@@ -26,7 +27,8 @@ struct defined_blocks_args : tile_source {  ///< the source in the orientation o
 
 /// Element (r, c) as its block sees it; all lanes of a segment come here with neighbouring c.
 template <class T>
-__device__ inline float defined_element(const defined_blocks_args& a, const block_options& o, unsigned r, unsigned c) {
+__device__ inline float definition_element(const definition_blocks_args& a, const block_options& o, unsigned r,
+                                           unsigned c) {
   float x = 0.0f;
   if (c < a.columns) x = round_to_format(o.source, source_value(*a.template element<T>(r, c)));
   if (o.rotation.points == 0) return x;
@@ -55,8 +57,8 @@ __device__ inline std::uint32_t gather_byte(std::uint32_t code, unsigned lane, u
 
 /// Items are 32 elements of format.rows rows; along rows first.
 template <class T>
-__global__ void __launch_bounds__(defined_threads)
-    defined_blocks_kernel(const ROTOSCALE_GRID_CONSTANT defined_blocks_args a) {
+__global__ void __launch_bounds__(definition_block_threads)
+    definition_blocks_kernel(const ROTOSCALE_GRID_CONSTANT definition_blocks_args a) {
   const block_options& o = a.drawn != nullptr ? *a.drawn : a.options;
   const unsigned lane = thread_index().x % segment_lanes, across = (a.columns + segment_lanes - 1) / segment_lanes;
   const auto height = static_cast<unsigned>(a.format.rows), length = static_cast<unsigned>(a.format.length);
@@ -70,7 +72,7 @@ __global__ void __launch_bounds__(defined_threads)
     std::uint32_t amax = no_amax;
     ROTOSCALE_KEEP_LOOP
     for (unsigned r = group * height; r < (group + 1) * height; ++r) {
-      const float x = defined_element<T>(a, o, r, c);
+      const float x = definition_element<T>(a, o, r, c);
       if (c < a.columns) amax = block_amax(&x, 1, o.policy, amax);
     }
     ROTOSCALE_KEEP_LOOP
@@ -82,7 +84,7 @@ __global__ void __launch_bounds__(defined_threads)
     if (c < a.columns && lane % length == 0) a.scales[group * a.scale_stride + c / length] = scale;
     ROTOSCALE_KEEP_LOOP
     for (unsigned r = group * height; r < (group + 1) * height; ++r) {
-      const float x = defined_element<T>(a, o, r, c);
+      const float x = definition_element<T>(a, o, r, c);
       random_bits random{0, o.random_count};
       if (o.rounding == rounding::stochastic) random.word = o.random.word(r * a.random_step + c);
       const std::uint32_t code = c < a.columns ? encode_element(a.format, o, x, scale, random) : 0;
@@ -97,8 +99,8 @@ __global__ void __launch_bounds__(defined_threads)
 
 /// tensor_amax.
 template <class T>
-__global__ void __launch_bounds__(defined_threads)
-    tensor_amax_kernel(const ROTOSCALE_GRID_CONSTANT defined_blocks_args a) {
+__global__ void __launch_bounds__(definition_block_threads)
+    tensor_amax_kernel(const ROTOSCALE_GRID_CONSTANT definition_blocks_args a) {
   const block_options& o = a.drawn != nullptr ? *a.drawn : a.options;
   const unsigned lane = thread_index().x % segment_lanes, across = (a.columns + segment_lanes - 1) / segment_lanes;
   const std::uint64_t items = std::uint64_t{a.rows} * across;
@@ -107,7 +109,7 @@ __global__ void __launch_bounds__(defined_threads)
   for (std::uint64_t i = std::uint64_t{block_index().x} * definition_segments + thread_index().x / segment_lanes;
        i < items; i += std::uint64_t{grid_size().x} * definition_segments) {
     const auto r = static_cast<unsigned>(i / across), c = static_cast<unsigned>(i % across) * segment_lanes + lane;
-    const std::uint32_t m = fp32_bits(defined_element<T>(a, o, r, c)) & fp32_magnitude_mask;
+    const std::uint32_t m = fp32_bits(definition_element<T>(a, o, r, c)) & fp32_magnitude_mask;
     if (!fp32_is_nan(m) && m > most) most = m;
   }
   ROTOSCALE_UNROLL

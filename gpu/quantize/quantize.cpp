@@ -29,7 +29,7 @@ status launch_quantize(quantize_kernel_args a, quantize_path path, const device_
   return launch(kernel, grid, dim3{tile_threads, 1, 1}, quantize_shared_bytes<T, Element>, s, a);
 }
 
-/// Blocks that defined_blocks_kernel takes.
+/// Blocks that definition_blocks_kernel takes.
 bool is_defined_block(block_format f) {
   const int bits = f.element.bits();
   return formats_are_defined(f) && (bits == 4 || bits == 6 || bits == 8) && (f.length == 16 || f.length == 32) &&
@@ -39,7 +39,7 @@ bool is_defined_block(block_format f) {
 /// The source of one orientation: blocks lie along its columns.
 template <class T>
 status prepare_defined(block_format f, const block_options& o, matrix<const T> source, bool is_row,
-                       defined_blocks_args& a) {
+                       definition_blocks_args& a) {
   if (!is_defined_block(f)) {
     return {error_code::bad_option, "f", "must have 4, 6 or 8 bits in blocks of 16 or 32, of one row or square"};
   }
@@ -59,7 +59,7 @@ status prepare_defined(block_format f, const block_options& o, matrix<const T> s
   a.options = o;
   return {};
 }
-dim3 defined_grid(const defined_blocks_args& a, unsigned height) {
+dim3 definition_grid(const definition_blocks_args& a, unsigned height) {
   const std::uint64_t items = std::uint64_t{a.rows / height} * ((a.columns + segment_lanes - 1) / segment_lanes);
   const std::uint64_t blocks = (items + definition_segments - 1) / definition_segments;
   return {static_cast<unsigned>(blocks < 65535 ? blocks : 65535), 1, 1};
@@ -70,7 +70,7 @@ template <class T>
 status quantize_by_definition(block_format f, matrix<const T> source, const quantized_output& q, bool is_row,
                               bool only_checks, stream s) {
   if (q.codes == nullptr) return {};
-  defined_blocks_args a;
+  definition_blocks_args a;
   if (status c = prepare_defined(f, q.options, is_row ? source : transposed(source), is_row, a); !c.ok()) return c;
   if (a.rows == 0 || a.columns == 0) return {};
   if (q.code_order != placement::row_major || q.scale_order != placement::row_major) {
@@ -85,8 +85,8 @@ status quantize_by_definition(block_format f, matrix<const T> source, const quan
   a.code_stride = q.code_stride != 0 ? q.code_stride : packed_bytes(f.element, a.columns);
   a.scale_stride = q.scale_stride != 0 ? q.scale_stride : index_t{a.columns} / f.length;
   a.random_step = a.columns;
-  return launch(defined_blocks_kernel<T>, defined_grid(a, static_cast<unsigned>(f.rows)), dim3{defined_threads, 1, 1},
-                0, s, a);
+  return launch(definition_blocks_kernel<T>, definition_grid(a, static_cast<unsigned>(f.rows)),
+                dim3{definition_block_threads, 1, 1}, 0, s, a);
 }
 
 template <class T>
@@ -129,7 +129,7 @@ status quantize_source(block_format f, matrix<const T> source, const quantized_o
 template <class T>
 status draw_factor(block_format f, block_options& drawn, const block_options& options, matrix<const T> source,
                    std::uint32_t* amax, float* factor, stream stream) {
-  defined_blocks_args a;
+  definition_blocks_args a;
   if (status s = prepare_defined(f, options, source, true, a); !s.ok()) return s;
   if (status s = check_pointer(&drawn, 4, "drawn"); !s.ok()) return s;
   if (status s = check_pointer(amax, 4, "amax"); !s.ok()) return s;
@@ -141,9 +141,10 @@ status draw_factor(block_format f, block_options& drawn, const block_options& op
   a.amax = amax;
   if (status s = fill(amax, 0, sizeof *amax, stream); !s.ok()) return s;
   if (a.rows != 0 && a.columns != 0) {
-    dim3 grid = defined_grid(a, 1);
+    dim3 grid = definition_grid(a, 1);
     grid.x = grid.x < 1024 ? grid.x : 1024;
-    if (status s = launch(tensor_amax_kernel<T>, grid, dim3{defined_threads, 1, 1}, 0, stream, a); !s.ok()) return s;
+    if (status s = launch(tensor_amax_kernel<T>, grid, dim3{definition_block_threads, 1, 1}, 0, stream, a); !s.ok())
+      return s;
   }
   return launch(encode_factor_kernel, blocks(1), blocks(1), 0, stream, encode_factor_args{f, amax, &drawn, factor});
 }

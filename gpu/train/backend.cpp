@@ -32,7 +32,7 @@ device_backend::~device_backend() {
 
 namespace {
 
-/// A definition's contract, computed by gemm_defined?
+/// A definition's contract, computed by gemm_by_definition?
 bool is_defined(const nn::gemm_contract& c) {
   return c.options.split_k == 1 && c.options.promotion == 0 &&
          (c.options.model == fp32_fma_chain || c.options.model == fp32_blockwise);
@@ -181,7 +181,7 @@ void device_backend::gemm(nn::queue q, nn::operand a, nn::operand b, const nn::g
                                               right.rows * packed_bytes(right.element, right.k) +
                                               c.size() * size_of(c.type) * (accumulate ? 2 : 1));
   run(q, {"gemm", 0.0, bytes, 2.0 * products}, [&] {
-    defined_result r;
+    sum_output r;
     r.out = c.data;
     r.stored = c.type == nn::dtype::bf16 ? formats::bf16 : formats::fp32;
     r.output = nn::element_format(output);
@@ -194,8 +194,8 @@ void device_backend::gemm(nn::queue q, nn::operand a, nn::operand b, const nn::g
     }
     const bool blockwise = contract.options.model == fp32_blockwise;
     const bool on_unit = gemm_workspace_bytes(contract, left.rows, right.rows, left.k) > 0;
-    return gemm_defined(blockwise ? defined_sum::blockwise : defined_sum::fma_chain, left, right, r, on.stream,
-                        on_unit ? on.workspace : nullptr, on.workspace_bytes);
+    return gemm_by_definition(blockwise ? definition_sum::blockwise : definition_sum::fma_chain, left, right, r,
+                              on.stream, on_unit ? on.workspace : nullptr, on.workspace_bytes);
   });
 }
 

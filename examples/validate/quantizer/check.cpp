@@ -104,7 +104,7 @@ class side_check {
   };
   block_difference elements_under(const tile_values& t, index_t tile, index_t c, index_t b, index_t length,
                                   std::uint8_t scale) const {
-    constexpr std::size_t shown = 8;
+    constexpr std::size_t max_listed = 8;
     block_difference d{scale, {}};
     for (index_t r = 0; r < q_.tile_rows(); ++r) {
       for (index_t i = b; i < b + length; ++i) {
@@ -114,7 +114,7 @@ class side_check {
                            under = code_under(q_, dump_, side_, x, scale, row * side_.k + c + i, q_.options.rounding);
         if (code == under) continue;
         const std::string kind = code_kind(x, scale, under, code);
-        const bool with_line = report_.first.empty() && d.elements.size() < shown;
+        const bool with_line = report_.first.empty() && d.elements.size() < max_listed;
         d.elements.emplace_back(kind, with_line ? element_line(row, c + i, x, under, code, kind) : "");
       }
     }

@@ -134,8 +134,8 @@ int check_quantizer(const quantizer_options& o, const io::safetensors_file& file
 int identify_quantizer(const quantizer_options& o, const io::safetensors_file& file, index_t sample,
                        thread_pool& pool) {
   const auto [dump, q] = load_case(o, file);
-  constexpr std::size_t shown = 20;
-  const auto all = identify_dump(o.preset.empty() ? nullptr : &q, q, dump, sample, shown, pool);
+  constexpr std::size_t max_listed = 20;
+  const auto all = identify_dump(o.preset.empty() ? nullptr : &q, q, dump, sample, max_listed, pool);
   const auto looked_at = static_cast<index_t>(all.front().which.size());
   std::cout << "quantizers by runs of elements explained, of " << looked_at << ":\n";
   for (const dump_explanation& e : all) std::cout << "  " << e.explained << "  " << e.text << "\n";
@@ -144,7 +144,7 @@ int identify_quantizer(const quantizer_options& o, const io::safetensors_file& f
   if (all.front().explained == 0) {
     std::cout << "nothing explains any of it\n";
   } else if (same > 1) {
-    std::cout << "the first " << same << (same == shown ? " or more" : "")
+    std::cout << "the first " << same << (same == max_listed ? " or more" : "")
               << " cannot be told apart on this input; --make-case --quantizer writes one that tells more apart\n";
   }
   return all.front().explained == looked_at ? 0 : 1;

@@ -29,25 +29,25 @@ __device__ inline box_range boxes_of(const gemm_arguments& p, int part) {
 /// Joined widths of window_tile rows each of A, then of B, in shared memory, sixteen to a word.
 struct tile_widths {
   static constexpr int words = 2 * max_gemm_extent / window_tile / 16;
-  std::uint32_t* joined;  ///< null: no widths, every tile is the kernel's
+  std::uint32_t* combined;  ///< null: no widths, every tile is the kernel's
   int tiles_a;
-  __device__ std::uint32_t at(int tile) const { return joined[tile / 16] >> (2 * (tile % 16)) & 3u; }
+  __device__ std::uint32_t at(int tile) const { return combined[tile / 16] >> (2 * (tile % 16)) & 3u; }
   template <class Tile>
   __device__ bool is_of(tile_position t) const {
     constexpr int down = window_tile / Tile::rows, across = window_tile / Tile::all_columns;
-    return joined == nullptr || joined_width(at(t.row / down) | at(tiles_a + t.column / across)) == Tile::width;
+    return combined == nullptr || combined_width(at(t.row / down) | at(tiles_a + t.column / across)) == Tile::width;
   }
   /// Reads the widths; the widest of all rows. All threads of the block call it.
   __device__ operand_width fill(const gemm_arguments& p) {
-    for (int i = static_cast<int>(threadIdx.x); i < words; i += threads) joined[i] = 0;
+    for (int i = static_cast<int>(threadIdx.x); i < words; i += threads) combined[i] = 0;
     __syncthreads();
     const int count_a = (p.m + 15) / 16, count_b = (p.n + 15) / 16;
     std::uint32_t seen = 0;
     for (int i = static_cast<int>(threadIdx.x); i < count_a + count_b; i += threads) {
       const bool second = i >= count_a;
       const int at = second ? i - count_a : i, tile = (second ? tiles_a : 0) + at / (window_tile / 16);
-      const std::uint32_t x = joined_widths_of_sixteen(p.widths + (second ? p.base_b : 0), at, second ? p.n : p.m);
-      if (x != 0) atomicOr(joined + tile / 16, x << (2 * (tile % 16)));
+      const std::uint32_t x = combined_widths_of_sixteen(p.widths + (second ? p.base_b : 0), at, second ? p.n : p.m);
+      if (x != 0) atomicOr(combined + tile / 16, x << (2 * (tile % 16)));
       seen |= x;
     }
     const bool outside_int8 = __syncthreads_or(seen != 0), outside_e5m2 = __syncthreads_or(seen > 1);
@@ -292,10 +292,10 @@ __device__ void consume(const gemm_arguments& p, const pipeline<Tile>& q, int* c
 template <class Tile, output_mode Mode>
 __device__ inline void run_block(const CUtensorMap& map_a, const CUtensorMap& map_b, const gemm_arguments& p) {
   extern __shared__ std::uint8_t dynamic[];
-  __shared__ alignas(8) std::uint64_t barriers[2 * Tile::most_stages];
+  __shared__ alignas(8) std::uint64_t barriers[2 * Tile::max_stages];
   __shared__ alignas(8) int columns[2 * Tile::columns];
   __shared__ std::uint32_t width_words[tile_widths::words];
-  const pipeline<Tile> q{shared_address(barriers), shared_address(barriers + Tile::most_stages),
+  const pipeline<Tile> q{shared_address(barriers), shared_address(barriers + Tile::max_stages),
                          (shared_address(dynamic) + 1023) & ~1023u};
   const std::uint32_t rank = Tile::blocks == 1 ? 0 : cluster_rank();
   const int worker = static_cast<int>(blockIdx.x) / Tile::blocks, workers = static_cast<int>(gridDim.x) / Tile::blocks;
@@ -308,7 +308,7 @@ __device__ inline void run_block(const CUtensorMap& map_a, const CUtensorMap& ma
   if (threadIdx.x == 0) {
     prefetch_map(&map_a);
     prefetch_map(&map_b);
-    for (int s = 0; s < Tile::most_stages; ++s) {
+    for (int s = 0; s < Tile::max_stages; ++s) {
       barrier_init(q.full_at(s), 1);
       barrier_init(q.empty_at(s), 8 * Tile::blocks);  // eight consumer warps of each block
     }

@@ -16,7 +16,7 @@ inline constexpr int transposed_box_k = 64;  // of two bytes each
 inline constexpr int threads = 384;          // one producer warpgroup, two consumers
 
 /// The row of arch.hpp with this tile.
-constexpr tile_shape shape_of(int rows, int columns) {
+constexpr tile_shape tile_shape_for(int rows, int columns) {
   for (const tile_shape& t : sm90_tiles) {
     if (t.m == rows && t.n == columns) return t;
   }
@@ -52,10 +52,10 @@ struct tile {
   static constexpr int warpgroup_tiles = block_rows / groups_down / 64, columns = block_columns / groups_across;
 
   static constexpr int size_a = block_rows * box_bytes, stage_size = size_a + block_columns * box_bytes;
-  static constexpr tile_shape shape = shape_of(Rows, Columns);
-  static constexpr int most_stages = shape.most_stages;
+  static constexpr tile_shape shape = tile_shape_for(Rows, Columns);
+  static constexpr int max_stages = shape.max_stages;
   static constexpr int shared_size(int stages) { return stages * stage_size + 1024; }  // alignment
-  static_assert(shape.processors == blocks && shared_size(most_stages) <= 222 * 1024, "a block has 227 KiB");
+  static_assert(shape.processors == blocks && shared_size(max_stages) <= 222 * 1024, "a block has 227 KiB");
   static_assert(!(TransposedA || TransposedB) || (large && Width == operand_width::bf16));
 
   /// Where the outputs of block `rank` begin.

@@ -60,7 +60,7 @@ void compare(int m, int n, int k, bool transposed_a, bool transposed_b, int outp
   o.output = output == 0 ? formats::fp32 : formats::bf16;
   o.accumulate = accumulate;
   o.split_k = split_k;
-  defined_result r;
+  sum_output r;
   r.output = o.output;
   r.accumulate = accumulate;
   array<float> wide(want);
@@ -118,7 +118,7 @@ TEST_CASE("parts of K are added in ascending order, and there may be fewer than 
 TEST_CASE("bad dense operands are refused") {
   const dense_bf16 a(8, 16, false, 1);
   const array<float> out(std::vector<float>(64));
-  const defined_result good{out.there};
+  const sum_output good{out.there};
   const auto argument = [](const status& s) { return std::string(s.argument); };
   gemm_operand wrong = a.view(true);
   wrong.element = formats::fp16;
@@ -129,7 +129,7 @@ TEST_CASE("bad dense operands are refused") {
   wrong = a.view(true);
   wrong.k = 8;
   CHECK(argument(gemm_bf16(a.view(true), wrong, good, {})) == "b.k");
-  defined_result bad = good;
+  sum_output bad = good;
   bad.out = nullptr;
   CHECK(argument(gemm_bf16(a.view(true), a.view(true), bad, {})) == "r.out");
 }

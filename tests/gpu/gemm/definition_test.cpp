@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// gemm_defined against the CPU's gemm, by bytes: every element, stride and output, ragged extents, bits of all kinds.
-// Compiled by an ordinary compiler.
+// gemm_by_definition against the CPU's gemm, by bytes: every element, stride and output, ragged extents, bits of all
+// kinds. Compiled by an ordinary compiler.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -70,7 +70,7 @@ gemm_operand view_here(const matrix_data& m) {
   return o;
 }
 
-void compare(defined_sum sum, const gemm_operand& a, const gemm_operand& b, const gemm_operand& a_there,
+void compare(definition_sum sum, const gemm_operand& a, const gemm_operand& b, const gemm_operand& a_there,
              const gemm_operand& b_there, int output, bool accumulate, bool on_unit = false) {
   const index_t m = a.rows, n = b.rows, stride = n % 8 == 0 ? n : n + 5;  // rows of whole vectors, and of none
   const auto count = static_cast<std::size_t>(m * stride);
@@ -78,10 +78,10 @@ void compare(defined_sum sum, const gemm_operand& a, const gemm_operand& b, cons
   std::mt19937 random(7);
   for (float& x : want) x = static_cast<float>(random() % 1000) - 500.0f;
   gemm_options o;
-  o.model = sum == defined_sum::blockwise ? fp32_blockwise : fp32_fma_chain;
+  o.model = sum == definition_sum::blockwise ? fp32_blockwise : fp32_fma_chain;
   o.output = output == 0 ? formats::fp32 : formats::bf16;
   o.accumulate = accumulate;
-  defined_result r;
+  sum_output r;
   r.output = o.output;
   r.out_stride = stride;
   r.accumulate = accumulate;
@@ -93,7 +93,7 @@ void compare(defined_sum sum, const gemm_operand& a, const gemm_operand& b, cons
   const std::size_t needed = on_unit ? static_cast<std::size_t>(2 * (m + n + 16) * (a.k + 16)) + 4096 : 0;
   if (on_unit) CHECK(rotoscale::gpu::detail::blockwise_unit_bytes(m, n, a.k, device) <= needed);  // or it would not be taken
   const array<std::uint8_t> workspace(bytes(needed + 1, 0xA5));
-  const status s = gemm_defined(sum, a_there, b_there, r, {}, workspace.there, needed);
+  const status s = gemm_by_definition(sum, a_there, b_there, r, {}, workspace.there, needed);
   REQUIRE_MESSAGE(s.ok(), s.message());
   matrix<float> c{want.data(), {m, n}, {stride, 1}};
   static thread_pool pool(1);
@@ -135,7 +135,7 @@ TEST_CASE("chains of FP32, BF16 and FP8, transposed and not") {
           CAPTURE(kind);
           const dense_data a(f, e.m, e.k, variant % 2 != 0, 1, kind), b(f, e.n, e.k, variant / 2 != 0, 2, kind);
           const bool factor = f.bits() == 8;
-          compare(defined_sum::fma_chain, a.view(false, factor), b.view(false, factor), a.view(true, factor),
+          compare(definition_sum::fma_chain, a.view(false, factor), b.view(false, factor), a.view(true, factor),
                   b.view(true, factor), variant % 3, variant == 3);
         }
       }
@@ -145,12 +145,12 @@ TEST_CASE("chains of FP32, BF16 and FP8, transposed and not") {
 
 TEST_CASE("chains of unlike elements, and of blocks") {
   const dense_data a(formats::bf16, 20, 64, false, 3, 0), b(formats::e4m3, 30, 64, false, 4, 0);
-  compare(defined_sum::fma_chain, a.view(false, false), b.view(false, true), a.view(true, false), b.view(true, true), 0,
-          false);
+  compare(definition_sum::fma_chain, a.view(false, false), b.view(false, true), a.view(true, false), b.view(true, true),
+          0, false);
   for (const gemm_element e : {gemm_element::e2m1, gemm_element::e4m3, gemm_element::e5m2}) {
     for (const scales_of kind : {scales_of::ordinary, scales_of::special}) {
       const matrix_data x = random_matrix(19, 96, 5, kind, e), y = random_matrix(33, 96, 6, scales_of::wide, e);
-      compare(defined_sum::fma_chain, view_here(x), view_here(y), x.view(), y.view(), 1, false);
+      compare(definition_sum::fma_chain, view_here(x), view_here(y), x.view(), y.view(), 1, false);
     }
   }
 }
@@ -160,7 +160,7 @@ TEST_CASE("blockwise sums, every kind of scale") {
     for (const scales_of kind : {scales_of::ordinary, scales_of::far, scales_of::special, scales_of::wide}) {
       for (const int output : {0, 1, 2}) {
         const matrix_data a = random_matrix(e.m, e.k, 11, kind), b = random_matrix(e.n, e.k, 12, kind);
-        compare(defined_sum::blockwise, view_here(a), view_here(b), a.view(), b.view(), output, output == 0);
+        compare(definition_sum::blockwise, view_here(a), view_here(b), a.view(), b.view(), output, output == 0);
       }
     }
   }
@@ -177,8 +177,8 @@ TEST_CASE("blockwise sums on the matrix unit: the definition's bits, whatever th
       CAPTURE(static_cast<int>(kind));
       const matrix_data a = random_matrix(e.m, e.k, 11, kind), b = random_matrix(e.n, e.k, 12, scales_of::narrow);
       for (const int output : {0, 1, 2}) {
-        compare(defined_sum::blockwise, view_here(a), view_here(b), a.view(), b.view(), output, output == 0, true);
-        compare(defined_sum::blockwise, view_here(b), view_here(a), b.view(), a.view(), output, output == 1, true);
+        compare(definition_sum::blockwise, view_here(a), view_here(b), a.view(), b.view(), output, output == 0, true);
+        compare(definition_sum::blockwise, view_here(b), view_here(a), b.view(), a.view(), output, output == 1, true);
       }
     }
   }
@@ -201,9 +201,9 @@ TEST_CASE("blockwise sums on the matrix unit at both ends of FP32's normal numbe
         return matrix_data(rows, e.k, std::move(codes), std::move(scales));
       };
       const matrix_data a = make(e.m, low, 1), b = make(e.n, low, 2), c = make(e.n, high, 3), d = make(e.m, high, 4);
-      compare(defined_sum::blockwise, view_here(a), view_here(b), a.view(), b.view(), 0, false, true);
-      compare(defined_sum::blockwise, view_here(d), view_here(c), d.view(), c.view(), 0, false, true);
-      compare(defined_sum::blockwise, view_here(a), view_here(c), a.view(), c.view(), 0, false, true);
+      compare(definition_sum::blockwise, view_here(a), view_here(b), a.view(), b.view(), 0, false, true);
+      compare(definition_sum::blockwise, view_here(d), view_here(c), d.view(), c.view(), 0, false, true);
+      compare(definition_sum::blockwise, view_here(a), view_here(c), a.view(), c.view(), 0, false, true);
     }
   }
 }
@@ -219,8 +219,8 @@ TEST_CASE("sums of negative zeros, and scales beyond FP32") {
   };
   for (const int kind : {0, 1}) {
     const matrix_data a = make(1), b = make(kind);
-    compare(defined_sum::blockwise, view_here(a), view_here(b), a.view(), b.view(), 0, false);
-    compare(defined_sum::fma_chain, view_here(a), view_here(b), a.view(), b.view(), 0, false);
+    compare(definition_sum::blockwise, view_here(a), view_here(b), a.view(), b.view(), 0, false);
+    compare(definition_sum::fma_chain, view_here(a), view_here(b), a.view(), b.view(), 0, false);
   }
 }
 
@@ -228,22 +228,22 @@ TEST_CASE("bad GEMMs are refused before anything is launched") {
   const dense_data a(formats::bf16, 4, 32, false, 1, 0);
   const matrix_data x = random_matrix(4, 32, 1, scales_of::ordinary);
   const array<float> out(std::vector<float>(16));
-  const defined_result good{out.there};
+  const sum_output good{out.there};
   const auto argument = [](const status& s) { return std::string(s.argument); };
   gemm_operand wrong = a.view(true, false);
   wrong.element = formats::fp16;
-  CHECK(argument(gemm_defined(defined_sum::fma_chain, wrong, a.view(true, false), good, {})) == "a.element");
+  CHECK(argument(gemm_by_definition(definition_sum::fma_chain, wrong, a.view(true, false), good, {})) == "a.element");
   wrong = a.view(true, false);
   wrong.k = 31;
-  CHECK(argument(gemm_defined(defined_sum::fma_chain, a.view(true, false), wrong, good, {})) == "b.k");
-  CHECK(argument(gemm_defined(defined_sum::blockwise, a.view(true, false), x.view(), good, {})) == "sum");
+  CHECK(argument(gemm_by_definition(definition_sum::fma_chain, a.view(true, false), wrong, good, {})) == "b.k");
+  CHECK(argument(gemm_by_definition(definition_sum::blockwise, a.view(true, false), x.view(), good, {})) == "sum");
   wrong = x.view();
   wrong.code_order = placement::aiter_data_16x16;
-  CHECK(argument(gemm_defined(defined_sum::blockwise, wrong, x.view(), good, {})) == "a.code_order");
+  CHECK(argument(gemm_by_definition(definition_sum::blockwise, wrong, x.view(), good, {})) == "a.code_order");
   wrong = x.view();
   wrong.codes = nullptr;
-  CHECK(argument(gemm_defined(defined_sum::blockwise, x.view(), wrong, good, {})) == "b.codes");
-  defined_result bad = good;
+  CHECK(argument(gemm_by_definition(definition_sum::blockwise, x.view(), wrong, good, {})) == "b.codes");
+  sum_output bad = good;
   bad.out = nullptr;
-  CHECK(argument(gemm_defined(defined_sum::blockwise, x.view(), x.view(), bad, {})) == "r.out");
+  CHECK(argument(gemm_by_definition(definition_sum::blockwise, x.view(), x.view(), bad, {})) == "r.out");
 }

@@ -214,7 +214,7 @@ namespace {
 std::vector<gemm_schedule> schedules() {
   std::vector<gemm_schedule> all;
   for (const tile_shape& t : traits_of(device.arch).tiles) {
-    all.push_back({t.m, t.n, t.least_stages, 1, true});
+    all.push_back({t.m, t.n, t.min_stages, 1, true});
     all.push_back({t.m, t.n, 0, 2, false});
   }
   return all;
