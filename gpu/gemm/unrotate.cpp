@@ -21,7 +21,7 @@ status unrotate_operand(const gemm_operand& from, int points, const block_option
   if (from.k % a.run != 0) return {error_code::bad_extent, "from.k", "must be whole rotations"};
   if (from.rows == 0 || from.k == 0) return {};
   if (status s = check_pointer(to, 2, "to"); !s.ok()) return s;
-  if (status s = check_stream(stream); !s.ok()) return s;
+  if (status s = check_ready(stream); !s.ok()) return s;
   a.k = static_cast<int>(from.k);
   a.drawn = drawn;
   a.to = reinterpret_cast<std::uint16_t*>(to);

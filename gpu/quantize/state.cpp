@@ -22,12 +22,14 @@ status update_scales(const nn::scaling_state& state, const nn::delayed_scaling& 
   for (const auto& a : arrays) {
     if (status bad = check_pointer(a.memory, 4, a.name); !bad.ok()) return bad;
   }
+  if (status bad = check_ready(s); !bad.ok()) return bad;
   return launch(update_scales_kernel, blocks(state.count), blocks(state_threads), 0, s, state, rule);
 }
 
 status draw_options(const block_options& options, const nn::form_draws& draws, const nn::step_state* state,
                     block_options* to, stream s) {
   if (status bad = check_pointer(to, 4, "to"); !bad.ok()) return bad;
+  if (status bad = check_ready(s); !bad.ok()) return bad;
   return launch(draw_kernel, blocks(1), blocks(1), 0, s, options, draws, state, to);
 }
 
@@ -39,6 +41,7 @@ status round_bf16(matrix<const float> source, bf16* to, stream s) {
   if (rows == 0 || columns == 0) return {};
   if (status bad = check_pointer(source.data, 4, "source"); !bad.ok()) return bad;
   if (status bad = check_pointer(to, 2, "to"); !bad.ok()) return bad;
+  if (status bad = check_ready(s); !bad.ok()) return bad;
   const bool vectors = reinterpret_cast<std::uintptr_t>(source.data) % 16 == 0 && source.stride(0) % 4 == 0 &&
                        columns % 4 == 0 && reinterpret_cast<std::uintptr_t>(to) % 8 == 0;
   const index_t groups = rows * ((columns + 3) / 4), needed = (groups + state_threads - 1) / state_threads;

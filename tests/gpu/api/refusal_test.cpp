@@ -11,12 +11,16 @@
 #include <string>
 #include <vector>
 
+#include "gpu/api/attention.hpp"
 #include "gpu/api/dequantize.hpp"
 #include "gpu/api/gemm.hpp"
+#include "gpu/api/gemm_bf16.hpp"
+#include "gpu/api/gemm_definition.hpp"
 #include "gpu/api/gemm_library.hpp"
 #include "gpu/api/nn.hpp"
 #include "gpu/api/quantize.hpp"
 #include "gpu/api/quantize_fp8.hpp"
+#include "gpu/api/quantize_state.hpp"
 #include "gpu/api/statistics.hpp"
 
 namespace {
@@ -71,7 +75,8 @@ void refuse_quantizers(buffers& b, error_code expected) {
   }
   check(quantize(nvfp4, source, {b.codes.data(), b.scales.data(), {}}, {}, {}));
   check(draw_encode_factor(nvfp4, {}, source, reinterpret_cast<block_options*>(b.out.data()),
-                           reinterpret_cast<std::uint32_t*>(b.codes.data()), reinterpret_cast<float*>(b.scales.data()), {}));
+                           reinterpret_cast<std::uint32_t*>(b.codes.data()), reinterpret_cast<float*>(b.scales.data()),
+                           {}));
   const auto* scale = reinterpret_cast<const float*>(b.scales.data());
   auto* amax = reinterpret_cast<float*>(b.out.data());
   for (const format& element : {formats::e4m3, formats::e5m2}) {
@@ -100,6 +105,49 @@ void refuse_gemms(buffers& b, error_code expected) {
       check(gemm(p, c, b.workspace.data(), all, {}));
     }
   }
+}
+
+void refuse_definitions(buffers& b, error_code expected) {
+  const auto check = [&](const status& s) { check_refusal(s, expected, b); };
+  const std::size_t all = 1 << 30;
+  const sum_output to{.out = b.out.data()};
+  const auto dense = [&](const format& e, int bytes) {
+    return gemm_operand{
+        .element = e, .rows = extent, .k = extent, .codes = b.codes.data(), .code_stride = bytes * extent};
+  };
+  const gemm_operand bf16s = dense(formats::bf16, 2);
+  const gemm_operand blocks = make_operand(mxfp4, {b.codes.data(), b.scales.data(), {}}, extent, extent);
+  for (const gemm_operand& x : {dense(formats::fp32, 4), bf16s, dense(formats::e4m3, 1), blocks}) {
+    check(gemm_by_definition(definition_sum::fma_chain, x, x, to, {}));
+    check(decode_operand(x, false, b.out.data(), formats::fp32, extent, {}));
+    check(decode_operand(x, true, b.out.data(), formats::bf16, extent, {}));
+  }
+  check(unrotate_operand(blocks, 16, nullptr, reinterpret_cast<bf16*>(b.out.data()), extent, {}));
+  check(gemm_by_definition(definition_sum::blockwise, blocks, blocks, to, {}));
+  check(gemm_by_definition(definition_sum::blockwise, blocks, blocks, to, {}, b.workspace.data(), all));
+  for (const int split_k : {1, 2}) check(gemm_bf16(bf16s, bf16s, to, {}, split_k, b.workspace.data(), all));
+}
+
+void refuse_attention(buffers& b, error_code expected) {
+  const auto check = [&](const status& s) { check_refusal(s, expected, b); };
+  for (const nn::dtype type : {nn::dtype::fp32, nn::dtype::bf16}) {
+    const auto heads = [&](buffer& x) { return nn::as_heads(nn::dense_tensor(x.data(), type, {64, 64}), 2, 4, 16); };
+    const nn::attention_tensors t{
+        heads(b.in), heads(b.codes), heads(b.scales), heads(b.out), reinterpret_cast<float*>(b.more_codes.data()), {}};
+    const nn::attention_gradients d{heads(b.in), heads(b.out), heads(b.more_scales), heads(b.more_codes)};
+    check(attention_forward({}, t, nullptr, {}));
+    check(attention_backward({}, t, d, nullptr, b.workspace.data(), 1 << 30, {}));
+  }
+}
+
+void refuse_states(buffers& b, error_code expected) {
+  const auto check = [&](const status& s) { check_refusal(s, expected, b); };
+  const auto floats = [](buffer& x) { return reinterpret_cast<float*>(x.data()); };
+  const nn::scaling_state state{
+      4, 16, floats(b.scales), floats(b.more_scales), floats(b.codes), floats(b.out), floats(b.in)};
+  check(update_scales(state, {}, {}));
+  check(draw_options(presets::te_rocm, {}, nullptr, reinterpret_cast<block_options*>(b.out.data()), {}));
+  check(round_bf16(row_major<const float>(floats(b.in), extent, extent), reinterpret_cast<bf16*>(b.out.data()), {}));
 }
 
 void refuse_layers(buffers& b, error_code expected) {
@@ -133,7 +181,8 @@ void refuse_layers(buffers& b, error_code expected) {
     stored.k = 64;
     stored.codes = b.in.data();
     stored.code_stride = 64 * size_of(type);
-    check(observe(norm.x, stored, {}, reinterpret_cast<nn::operand_statistics*>(b.out.data()), b.workspace.data(), all, {}));
+    check(observe(norm.x, stored, {}, reinterpret_cast<nn::operand_statistics*>(b.out.data()), b.workspace.data(), all,
+                  {}));
     const auto heads = nn::as_heads(norm.y, 2, 4, 16);
     check(rope(heads, floats(b.in), floats(b.in), false, {}));
     check(rope_both(heads, heads, floats(b.in), floats(b.in), true, {}));
@@ -179,6 +228,9 @@ void refuse_all(error_code expected) {
   buffers b;
   refuse_quantizers<bf16>(b, expected);
   refuse_gemms(b, expected);
+  refuse_definitions(b, expected);
+  refuse_attention(b, expected);
+  refuse_states(b, expected);
   refuse_layers(b, expected);
 }
 
