@@ -34,10 +34,10 @@ enum class gemm_contract { reference, accurate, fast };
 /// How a kernel goes about it; no bit of a result depends on this. Zeros: the device's first tile (`tiles` of
 /// gpu/dialect/arch.hpp), as many stages as it may have, bands of 8.
 struct gemm_schedule {
-  int tile_m = 0, tile_n = 0;    ///< outputs that are computed together; the device has kernels for some shapes
-  int stages = 0;                ///< of the copies to shared memory, in flight or being multiplied
-  int band = 0;                  ///< raster order: so many rows of tiles are walked through before the next; 2^i up to 64
-  bool bands_of_columns = false; ///< so many columns instead
+  int tile_m = 0, tile_n = 0;  ///< outputs that are computed together; the device has kernels for some shapes
+  int stages = 0;              ///< of the copies to shared memory, in flight or being multiplied
+  int band = 0;                ///< raster order: so many rows of tiles are walked through before the next; 2^i up to 64
+  bool bands_of_columns = false;  ///< so many columns instead
 
   bool operator==(const gemm_schedule&) const = default;
 };
@@ -45,8 +45,8 @@ struct gemm_schedule {
 /// Which kernel multiplies, into how many parts K is cut (their FP32 sums are added in ascending order), and how.
 struct gemm_choice {
   gemm_contract contract = gemm_contract::accurate;  ///< which sums
-  int split_k = 1;           ///< parts of K, multiples of 128 k (256 on gfx950; gfx942: 1 only)
-  gemm_schedule schedule{};  ///< tile, stages and raster order; `reference` has none
+  int split_k = 1;                                   ///< parts of K, multiples of 128 k (256 on gfx950; gfx942: 1 only)
+  gemm_schedule schedule{};                          ///< tile, stages and raster order; `reference` has none
 };
 
 /// Where a GEMM's sums go, and the last step on their way: alpha * sum (+ beta * out) (+ bias), rounded once.

@@ -34,16 +34,16 @@ enum class output_mode {
 
 struct gemm_arguments {
   int m = 0, n = 0;
-  int k_boxes = 0;              ///< boxes of 128 bytes along a row of expanded operand
-  int parts = 1;                ///< of K (split-K); with more than one, sums go to `partial`
-  int part_boxes = 0;           ///< k_boxes of a part, the last may have fewer
+  int k_boxes = 0;                 ///< boxes of 128 bytes along a row of expanded operand
+  int parts = 1;                   ///< of K (split-K); with more than one, sums go to `partial`
+  int part_boxes = 0;              ///< k_boxes of a part, the last may have fewer
   int tile_m = 256, tile_n = 256;  ///< outputs that are computed together
-  int stages = 4;               ///< of the pipeline in shared memory
-  int band_log = 3;             ///< 2^band_log rows of tiles are walked through before the next
-  bool bands_of_columns = false;  ///< so many columns
-  float* partial = nullptr;     ///< [parts, m, n] accumulators, those of folded operands not brought back
-  void* out = nullptr;          ///< [m, n], BF16 or FP32
-  std::int64_t out_stride = 0;  ///< elements
+  int stages = 4;                  ///< of the pipeline in shared memory
+  int band_log = 3;                ///< 2^band_log rows of tiles are walked through before the next
+  bool bands_of_columns = false;   ///< so many columns
+  float* partial = nullptr;        ///< [parts, m, n] accumulators, those of folded operands not brought back
+  void* out = nullptr;             ///< [m, n], BF16 or FP32
+  std::int64_t out_stride = 0;     ///< elements
   bool bf16_out = false;
   bool bf16_rounded = false;   ///< FP32 that is rounded to BF16
   bool vector_stores = false;  ///< BF16, rows of `out` and n in multiples of 16 bytes

@@ -43,8 +43,7 @@ struct tuned_row {
   double error = 0;  ///< relative, Frobenius norm, against FP64
 };
 
-inline constexpr const char* tuned_header =
-    "arch,units,format,m,n,k,kernel,tile,stages,split_k,raster,us,tflops,error";
+inline constexpr const char* tuned_header = "arch,units,format,m,n,k,kernel,tile,stages,split_k,raster,us,tflops,error";
 
 inline constexpr struct {
   const char* name;
@@ -199,9 +198,9 @@ inline int filling_parts(const device_info& device, const tile_shape& tile, cons
   return static_cast<int>(std::clamp<std::int64_t>(parts, 1, 16));
 }
 
-/// What a tile costs, in products of a processor: its waves of tiles, the smaller the less of the unit's rate; and, with
-/// more parts than one, the memory that sums of parts take. Rates are those of an H200's int8 kernels, roughly; only
-/// what is cheaper matters.
+/// What a tile costs, in products of a processor: its waves of tiles, the smaller the less of the unit's rate; and,
+/// with more parts than one, the memory that sums of parts take. Rates are those of an H200's int8 kernels, roughly;
+/// only what is cheaper matters.
 inline std::int64_t tile_cost(const device_info& device, const tile_shape& tile, int parts, const gemm_shape& shape) {
   const std::int64_t tiles = std::int64_t{(shape.m + tile.m - 1) / tile.m} * ((shape.n + tile.n - 1) / tile.n) * parts;
   const std::int64_t workers = device.processors / tile.processors, waves = (tiles + workers - 1) / workers;
@@ -249,8 +248,8 @@ inline status load_tuned(const char* built_in, std::vector<tuned_row>& rows) {
   return {};
 }
 
-/// Kernel, tile, stages, split-K and raster order for a shape under a contract. ROTOSCALE_GPU_KERNEL decides where it is
-/// set, the contract included.
+/// Kernel, tile, stages, split-K and raster order for a shape under a contract. ROTOSCALE_GPU_KERNEL decides where it
+/// is set, the contract included.
 inline status choose_gemm(const std::vector<tuned_row>& rows, const device_info& device, gemm_contract contract,
                           const gemm_shape& shape, gemm_selection& selected) {
   selected = {};

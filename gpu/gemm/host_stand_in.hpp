@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Host mode's stand-in for a matrix kernel: the same operands from the same workspace, the same tiles in the same order,
-// parts and outputs, a block a tile, the matrix unit replaced by its mma_model; sums of int8 are exact in any order.
+// Host mode's stand-in for a matrix kernel: the same operands from the same workspace, the same tiles in the same
+// order, parts and outputs, a block a tile, the matrix unit replaced by its mma_model; sums of int8 are exact in any
+// order.
 #pragma once
 
 #include "gpu/dialect/launch.hpp"
@@ -37,8 +38,8 @@ __device__ inline void stand_in_output(const stand_in_arguments& e, int row, int
   const index_t first = part * part_k, length = first + part_k < e.k ? part_k : e.k - first;
   const gemm_operand a{element, 1, length, e.a + (row * e.k + first) * bytes, length * bytes};
   const gemm_operand b{element, 1, length, e.b + (column * e.k + first) * bytes, length * bytes};
-  const float sum = e.width == operand_width::int8 ? int8_sum(a.codes, b.codes, length)
-                                                   : accumulate_ref(a, 0, b, 0, e.options, 0.0f);
+  const float sum =
+      e.width == operand_width::int8 ? int8_sum(a.codes, b.codes, length) : accumulate_ref(a, 0, b, 0, e.options, 0.0f);
   if (p.parts == 1) {
     const bool folded = !wide && p.base != nullptr;
     store_output(p, folded ? times_power(sum, p.base[row] + p.base[p.base_b + column]) : sum, row, column);
@@ -53,7 +54,8 @@ __device__ inline void stand_in_output(const stand_in_arguments& e, int row, int
   const tile_position at = tile_walk(p, p.tile_m, p.tile_n).at(static_cast<int>(block_index().x));
   const int row = at.row * p.tile_m, column = at.column * p.tile_n;
   if (p.widths != nullptr && combined_width(combined_widths_of_tile(p, row, column)) != e.width) return;
-  const int height = p.m - row < p.tile_m ? p.m - row : p.tile_m, width = p.n - column < p.tile_n ? p.n - column : p.tile_n;
+  const int height = p.m - row < p.tile_m ? p.m - row : p.tile_m,
+            width = p.n - column < p.tile_n ? p.n - column : p.tile_n;
   for (int i = static_cast<int>(thread_index().x); i < height * width; i += stand_in_threads) {
     stand_in_output(e, row + i / width, column + i % width, at.part);
   }

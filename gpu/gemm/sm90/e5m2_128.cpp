@@ -6,6 +6,7 @@
 namespace rotoscale::gpu::detail {
 
 template status multiply_expanded<operand_width::e5m2, 128>(const std::uint8_t* a, const std::uint8_t* b, int k,
-                                                       const gemm_arguments& g, const device_info& device, stream s);
+                                                            const gemm_arguments& g, const device_info& device,
+                                                            stream s);
 
 }  // namespace rotoscale::gpu::detail

@@ -6,6 +6,6 @@
 namespace rotoscale::gpu::detail {
 
 template status multiply_expanded<operand_width::int8, 0>(const std::uint8_t* a, const std::uint8_t* b, int k,
-                                                       const gemm_arguments& g, const device_info& device, stream s);
+                                                          const gemm_arguments& g, const device_info& device, stream s);
 
 }  // namespace rotoscale::gpu::detail

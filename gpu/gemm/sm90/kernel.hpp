@@ -55,8 +55,8 @@ struct tile_widths {
   }
 };
 
-/// Box `k` of an operand's rows from `row` on into shared memory. Of a transposed operand it is two boxes of 64 rows (128
-/// bytes) by 64 k, one behind the other.
+/// Box `k` of an operand's rows from `row` on into shared memory. Of a transposed operand it is two boxes of 64 rows
+/// (128 bytes) by 64 k, one behind the other.
 template <bool Transposed, class Load>
 __device__ inline void load_rows(std::uint32_t to, int k, int row, const Load& load) {
   if constexpr (Transposed) {
@@ -122,17 +122,20 @@ __device__ inline void release(const pipeline<Tile>& q, int stage, int lane) {
 /// Where a warpgroup's rows of A and of B lie in a stage.
 template <class Tile>
 __device__ inline std::uint64_t descriptor_a(const pipeline<Tile>& q, int stage, int group) {
-  return operand_descriptor<Tile::transposed_a>(q.a(stage)) + static_cast<unsigned>(Tile::row_of_group(group)) / 64 * half_box;
+  return operand_descriptor<Tile::transposed_a>(q.a(stage)) +
+         static_cast<unsigned>(Tile::row_of_group(group)) / 64 * half_box;
 }
 template <class Tile>
 __device__ inline std::uint64_t descriptor_b(const pipeline<Tile>& q, int stage, int group) {
-  return operand_descriptor<Tile::transposed_b>(q.b(stage)) + static_cast<unsigned>(Tile::column_of_group(group)) / 64 * half_box;
+  return operand_descriptor<Tile::transposed_b>(q.b(stage)) +
+         static_cast<unsigned>(Tile::column_of_group(group)) / 64 * half_box;
 }
 
 /// E5M2, emptied every 128 k. While a warpgroup adds, the other has the tensor cores.
 template <class Tile>
-__device__ inline void multiply_promoting_128(const gemm_arguments& p, int boxes, const pipeline<Tile>& q, ring& r, int group, int lane,
-                                float (&acc)[Tile::warpgroup_tiles][Tile::columns / 2]) {
+__device__ inline void multiply_promoting_128(const gemm_arguments& p, int boxes, const pipeline<Tile>& q, ring& r,
+                                              int group, int lane,
+                                              float (&acc)[Tile::warpgroup_tiles][Tile::columns / 2]) {
   float part[Tile::columns / 2];
   clear(acc);
   for (int k = 0; k < boxes; ++k) {
@@ -161,7 +164,8 @@ template <class Tile>
 struct promoted_unit {
   static constexpr int across = Tile::columns / 64, a_step = across * Tile::warpgroup_tiles, count = 4 * a_step;
   int step, warpgroup_tile, column;
-  __device__ explicit promoted_unit(int u) : step(u / a_step), warpgroup_tile(u / across % Tile::warpgroup_tiles), column(u % across) {}
+  __device__ explicit promoted_unit(int u)
+      : step(u / a_step), warpgroup_tile(u / across % Tile::warpgroup_tiles), column(u % across) {}
   __device__ void start(std::uint64_t a, std::uint64_t b, float (&part)[32]) const {
     hold(part);
     wgmma_fence();
@@ -171,10 +175,12 @@ struct promoted_unit {
   }
 };
 
-/// E5M2, emptied every 32 k. A sum of 32 is added while the next is multiplied: the adders are as busy as the tensor cores.
+/// E5M2, emptied every 32 k. A sum of 32 is added while the next is multiplied: the adders are as busy as the tensor
+/// cores.
 template <class Tile>
-__device__ inline void multiply_promoting_32(const gemm_arguments& p, int boxes, const pipeline<Tile>& q, ring& r, int group, int lane,
-                                float (&acc)[Tile::warpgroup_tiles][Tile::columns / 2]) {
+__device__ inline void multiply_promoting_32(const gemm_arguments& p, int boxes, const pipeline<Tile>& q, ring& r,
+                                             int group, int lane,
+                                             float (&acc)[Tile::warpgroup_tiles][Tile::columns / 2]) {
   using unit = promoted_unit<Tile>;
   float part[2][32];
   clear(acc);
@@ -207,8 +213,9 @@ inline constexpr unsigned k_step = Transposed ? 16 * box_bytes >> 4 : 2;
 
 /// Accumulators that stay.
 template <class Tile>
-__device__ inline void multiply_staying(const gemm_arguments& p, int boxes, const pipeline<Tile>& q, ring& r, int group, int lane,
-                                 typename Tile::number (&acc)[Tile::warpgroup_tiles][Tile::columns / 2]) {
+__device__ inline void multiply_staying(const gemm_arguments& p, int boxes, const pipeline<Tile>& q, ring& r, int group,
+                                        int lane,
+                                        typename Tile::number (&acc)[Tile::warpgroup_tiles][Tile::columns / 2]) {
   int last = -1;
   const auto hold_all = [&] {
     ROTOSCALE_UNROLL

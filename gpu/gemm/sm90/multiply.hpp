@@ -43,7 +43,7 @@ inline bool make_map(CUtensorMap& map, const void* data, std::int64_t rows, std:
 template <class Tile>
 auto choose_kernel(const gemm_arguments& g) {
   if (g.parts > 1) return sm90::gemm_kernel<Tile, output_mode::partial>;
-  return stores_vectors(g)  ? sm90::gemm_kernel<Tile, output_mode::vector>
+  return stores_vectors(g) ? sm90::gemm_kernel<Tile, output_mode::vector>
          : stores_pairs(g) ? sm90::gemm_kernel<Tile, output_mode::pairs>
                            : sm90::gemm_kernel<Tile, output_mode::general>;
 }
@@ -58,7 +58,8 @@ status launch_tiles(const CUtensorMap& a, const CUtensorMap& b, const gemm_argum
   const auto kernel = choose_kernel<Tile>(g);
   const dim3 grid = blocks(Tile::blocks * (work < most ? work : most)), block = blocks(sm90::threads);
   const auto shared = static_cast<std::size_t>(Tile::shared_size(g.stages));
-  return behind ? launch_behind(kernel, grid, block, shared, s, a, b, g) : launch(kernel, grid, block, shared, s, a, b, g);
+  return behind ? launch_behind(kernel, grid, block, shared, s, a, b, g)
+                : launch(kernel, grid, block, shared, s, a, b, g);
 }
 
 template <class Tile>

@@ -65,9 +65,11 @@ TEST_CASE("a table is read whole or not at all") {
         "line 2: a whole number above zero is needed");
   CHECK(error_of(header + "sm_90,132,mxfp4,8x,4096,512,fast,256x256,4,2,m8,10.5,1300,0\n") ==
         "line 2: a whole number above zero is needed");
-  CHECK(error_of(header + "sm_90,132,mxfp4,8,4096,512,fast,256x256,4,2,m8,ten,1300,0\n") == "line 2: a number is needed");
+  CHECK(error_of(header + "sm_90,132,mxfp4,8,4096,512,fast,256x256,4,2,m8,ten,1300,0\n") ==
+        "line 2: a number is needed");
   const auto with = [&](const std::string& tile, const std::string& stages, const std::string& raster) {
-    return error_of(header + "sm_90,132,mxfp4,8,4096,512,fast," + tile + "," + stages + ",2," + raster + ",10,1300,0\n");
+    return error_of(header + "sm_90,132,mxfp4,8,4096,512,fast," + tile + "," + stages + ",2," + raster +
+                    ",10,1300,0\n");
   };
   CHECK(with("64x256", "5", "n16") == "");
   CHECK(with("64x256", "5", "-") == "");
@@ -79,7 +81,8 @@ TEST_CASE("a table is read whole or not at all") {
   CHECK(with("64x256", "5", "m") == "line 2: the raster must be mBAND, nBAND or -");
   CHECK(error_of(header + "sm_90,132,nvfp4,8,4096,512,fast,256x256,4,2,m8,10,1300,0\n") ==
         "line 2: the format must be mxfp4 or mxfp8");
-  CHECK(error_of(header + "sm_90,132,mxfp4,8,4096,512,quick,256x256,4,2,m8,10,1300,0\n") == "line 2: no kernel has this name");
+  CHECK(error_of(header + "sm_90,132,mxfp4,8,4096,512,quick,256x256,4,2,m8,10,1300,0\n") ==
+        "line 2: no kernel has this name");
   const auto rows = table("sm_90,132,mxfp4,8192,4096,512,fast,256x256,4,2,m8,10.5,1300,1e-3\r\n");
   REQUIRE(rows.size() == 1);
   CHECK(rows[0].shape == gemm_shape{false, 8192, 4096, 512});
@@ -135,7 +138,8 @@ TEST_CASE("the heuristic takes the tile that leaves the fewest multiprocessors i
   CHECK(tile(8192, 16, 8192) == "256x64/4");
   const gemm_choice amd = heuristic_choice({arch::gfx950, 256}, gemm_contract::fast, {false, 8192, 8192, 8192});
   CHECK(amd.schedule == gemm_schedule{256, 256, 2});
-  CHECK(heuristic_choice({arch::gfx942, 304}, gemm_contract::fast, {false, 16, 16, 8192}).schedule == gemm_schedule{128, 128, 1});
+  CHECK(heuristic_choice({arch::gfx942, 304}, gemm_contract::fast, {false, 16, 16, 8192}).schedule ==
+        gemm_schedule{128, 128, 1});
 }
 
 TEST_CASE("the heuristic fills the device with parts of K, none shorter than 1024") {
@@ -161,8 +165,8 @@ TEST_CASE("the environment forces a kernel, and names another table") {
     CHECK(forced.split_k == 4);
     CHECK(forced.schedule == gemm_schedule{64, 256, 3, 16, true});
   }
-  for (const char* wrong : {"quick", "fast/", "fast/0", "fast/x", "", "fast/1/64", "fast/1/64x256/0", "fast/1/64x256/3/8",
-                            "fast/1/64x256/3/m8/1"}) {
+  for (const char* wrong : {"quick", "fast/", "fast/0", "fast/x", "", "fast/1/64", "fast/1/64x256/0",
+                            "fast/1/64x256/3/8", "fast/1/64x256/3/m8/1"}) {
     const variable force("ROTOSCALE_GPU_KERNEL", wrong);
     CHECK(choose_gemm(rows, h200, gemm_contract::fast, {false, 1, 1, 32}, c).message() ==
           "ROTOSCALE_GPU_KERNEL: no kernel has this name");
@@ -187,7 +191,8 @@ TEST_CASE("a selection says what decided") {
   CHECK(selected(rows, gemm_contract::accurate, {false, 100, 4096, 4096}).message() ==
         "accurate, 256x256 tiles, 4 stages, split-K 2, raster m8: the fastest measured with M = 128 (12.5 us)");
   CHECK(selected(rows, gemm_contract::fast, {true, 128, 4096, 4096}).message() ==
-        "fast, 128x128 tiles, 6 stages, split-K 4, raster m8: no measurement of this shape on this device; the tile and parts of "
+        "fast, 128x128 tiles, 6 stages, split-K 4, raster m8: no measurement of this shape on this device; the tile "
+        "and parts of "
         "K that fill it");
   const variable force("ROTOSCALE_GPU_KERNEL", "accurate/4");
   CHECK(selected(rows, gemm_contract::fast, {false, 1, 1, 32}).message() ==
