@@ -133,6 +133,10 @@ struct op_case {
     std::function<void()> run, collect;
   };
   std::function<prepared(op_scene&, bool composed)> prepare;
+  /// Does the backend agree to the case's contract? Empty: every backend must.
+  std::function<bool(const nn::backend&)> agreed = {};
+
+  bool runs_on(const nn::backend& ops) const { return !agreed || agreed(ops); }
 };
 
 /// The bytes that a case leaves on a backend.

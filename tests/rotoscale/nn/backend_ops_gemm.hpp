@@ -193,13 +193,19 @@ inline std::vector<op_case> gemm_cases() {
         how.rounding = r;
         how.rotation = rotation;
         how.block = block;
+        const auto agreed = [=](const nn::backend& ops) {
+          const nn::gemm_recipe g{how, how, contract, nn::operand_format::bf16};
+          return ops.contract(g, s.m, s.n, s.k).has_value() && ops.contract(g, s.k, s.n, s.m).has_value();
+        };
         all.push_back({"gemm " + std::string(to_string(f)) + " " + contract + " " + std::to_string(s.m) + "x" +
                            std::to_string(s.n) + "x" + std::to_string(s.k) + " from " + std::string(to_string(source)) +
                            " to " + (output % 2 == 0 ? "fp32" : "bf16") + (output > 1 ? " sum" : ""),
-                       false, [=](op_scene& c, bool) {
+                       false,
+                       [=](op_scene& c, bool) {
                          return gemm_case(c, s, how, *nn::find_gemm_contract(contract), source,
                                           output % 2 == 1 ? nn::dtype::bf16 : nn::dtype::fp32, output > 1);
-                       }});
+                       },
+                       agreed});
       }
     }
   };

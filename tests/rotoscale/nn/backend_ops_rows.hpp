@@ -165,6 +165,10 @@ inline std::vector<std::int32_t> document_starts(index_t batch, index_t seq, ind
   return starts;
 }
 
+inline std::string contract_of(const head_shape& s) {
+  return s.unit == nullptr ? nn::fp32_attention_contract : std::string(nn::tiled_attention_prefix) + s.unit;
+}
+
 inline op_case::prepared attention_case(op_scene& c, const head_shape& s, nn::dtype type) {
   const index_t n = s.batch * s.seq, q = s.heads * s.dim, kv = s.kv_heads * s.dim;
   const auto qkv = c.tensor(type, n, q + 2 * kv, 1, s.width), d_qkv = c.tensor(type, n, q + 2 * kv, 2),
@@ -184,9 +188,7 @@ inline op_case::prepared attention_case(op_scene& c, const head_shape& s, nn::dt
                           {}};
   // Of the second of two micro-batches.
   if (s.document != 0) t.starts = {c.keep(document_starts(2 * s.batch, s.seq, s.document, 8)), n};
-  const auto contract = c.ops().contract(
-      s.unit == nullptr ? nn::fp32_attention_contract : std::string(nn::tiled_attention_prefix) + s.unit, s.dim);
-  if (!contract) return {[] {}, [] {}};
+  const auto contract = c.ops().contract(contract_of(s), s.dim);
   nn::step_state* state = c.state();
   c.ops().next_micro_batch(c.queue, state);
   const nn::attention_gradients d{part(d_o, 0, s.heads), part(d_qkv, 0, s.heads), part(d_qkv, q, s.kv_heads),
@@ -293,7 +295,8 @@ inline std::vector<op_case> attention_cases() {
                          " " + std::string(to_string(type)) + (s.document != 0 ? " documents" : "") +
                          (s.past != 0 ? " behind " + std::to_string(s.past) : "") +
                          (s.unit != nullptr ? std::string(" ") + s.unit : ""),
-                     false, [=](op_scene& c, bool) { return attention_case(c, s, type); }});
+                     false, [=](op_scene& c, bool) { return attention_case(c, s, type); },
+                     [=](const nn::backend& ops) { return ops.contract(contract_of(s), s.dim).has_value(); }});
     }
   }
   return all;

@@ -2,15 +2,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every operation of every backend of this build against the CPU's on one thread, by bytes, and coarse operations
 // against their compositions. Times: backend_ops_test --no-skip --test-case=times.
-#include "backend_ops.hpp"
-
 #include <doctest/doctest.h>
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <regex>
+#include <set>
 
-#include "backend_ops_gemm.hpp"
-#include "backend_ops_rows.hpp"
+#include "backend_ops_all.hpp"
 #include "rotoscale/nn/cpu/make_backend.hpp"
 
 using namespace rotoscale;
@@ -19,14 +22,6 @@ namespace nn = rotoscale::nn;
 
 namespace {
 
-std::vector<op_case> all_cases() {
-  std::vector<op_case> all = row_cases();
-  for (const auto& more : {attention_cases(), coarse_row_cases(), gemm_cases(), statistics_cases(), coarse_cases()}) {
-    all.insert(all.end(), more.begin(), more.end());
-  }
-  return all;
-}
-
 /// The backends to be tested; a device's joins here.
 std::vector<std::unique_ptr<nn::backend>> tested_backends() {
   std::vector<std::unique_ptr<nn::backend>> all;
@@ -34,14 +29,28 @@ std::vector<std::unique_ptr<nn::backend>> tested_backends() {
   return all;
 }
 
-/// A layer's operands must be its composition's byte by byte.
-std::vector<op_case> coarse_and_raw_cases() {
-  std::vector<op_case> all = all_cases();
-  for (op_case& c : layer_operands_cases(true)) all.push_back(std::move(c));
-  return all;
-}
-
 }  // namespace
+
+TEST_CASE("every operation of the interface has a case") {
+  const char* golden = std::getenv("ROTOSCALE_GOLDEN");
+  REQUIRE_MESSAGE(golden != nullptr, "ROTOSCALE_GOLDEN must name tests/golden");
+  const auto root = std::filesystem::path(golden).parent_path().parent_path();
+  std::ifstream file(root / "include/rotoscale/nn/backend.hpp");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  // Waiting, workspace and order of queues are no operations: `void name(queue q, ...)`, and a graph's capture, are.
+  const std::regex operation(R"(virtual (?:void|std::unique_ptr<graph>) (\w+)\(queue q,)");
+  std::set<std::string> declared, listed;
+  for (std::sregex_iterator i(text.begin(), text.end(), operation), end; i != end; ++i) declared.insert((*i)[1]);
+  declared.erase("set_workspace");
+  const auto cases = all_cases();
+  for (const operation_cases& row : cases_of_operations) {
+    listed.insert(row.operation);
+    CAPTURE(row.operation);
+    CHECK(std::any_of(cases.begin(), cases.end(),
+                      [&](const op_case& c) { return c.name.find(row.name) != std::string::npos; }));
+  }
+  CHECK(declared == listed);
+}
 
 TEST_CASE("every operation leaves the CPU's bytes") {
   const auto reference = nn::make_cpu_backend(1);
@@ -49,6 +58,7 @@ TEST_CASE("every operation leaves the CPU's bytes") {
     CAPTURE(tested->description());
     for (const op_case& c : all_cases()) {
       CAPTURE(c.name);
+      CHECK(c.runs_on(*tested));
       const auto want = bytes_of(c, *reference);
       CHECK_FALSE(want.empty());
       CHECK(want == bytes_of(c, *tested));

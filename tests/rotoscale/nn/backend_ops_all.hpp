@@ -1,0 +1,175 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// All cases of a backend's operations, which the CPU's test and the devices' run, with those of step state, delayed
+// scaling and bytes.
+#pragma once
+
+#include <limits>
+
+#include "backend_ops_gemm.hpp"
+
+namespace rotoscale::testing {
+
+/// Tensors whose scales grow, overflow or stay as they are: maxima that are 0, subnormal, huge, Inf.
+inline op_case::prepared update_scales_case(op_scene& c, const nn::delayed_scaling& rule) {
+  const std::vector<float> amax = {
+      0.0f, 1.0f, 0.37f, 448.0f, 0x1p-149f, 0x1.8p-126f, 0x1.fffffep+127f, std::numeric_limits<float>::infinity()};
+  const std::size_t n = amax.size(), length = static_cast<std::size_t>(rule.history_length);
+  std::vector<float> history, largest;
+  for (std::size_t i = 0; i < n * length; ++i) {
+    const float x = op_scene::number(i, 4, 9);
+    history.push_back(i % 3 == 0 ? 0.0f : std::fabs(x));
+  }
+  for (std::size_t i = 0; i < n; ++i) largest.push_back(i % 2 == 0 ? 448.0f : 57344.0f);
+  const std::vector<float> ones(n, 1.0f);
+  const nn::scaling_state s{static_cast<index_t>(n), rule.history_length, c.keep(ones), c.keep(ones), c.keep(amax),
+                            c.keep(history),         c.keep(largest)};
+  return {[=, &c] {
+            c.ops().update_scales(c.queue, s, rule);
+            c.ops().update_scales(c.queue, s, rule);  // of a step that recorded nothing
+          },
+          [=, &c] {
+            for (const float* x : {s.scale, s.scale_inverse, s.amax}) c.result(x, s.count);
+            c.result(s.history, s.count * s.history_length);
+          }};
+}
+
+/// A step's begin over valid and masked targets, after another step has left its sums.
+inline op_case::prepared begin_step_case(op_scene& c, index_t targets, bool all_masked) {
+  std::vector<std::int32_t> t(static_cast<std::size_t>(targets), nn::ignored_target);
+  for (std::size_t i = 0; i < t.size() && !all_masked; ++i) {
+    if (random_stream{3, 2}.word(i) % 5 != 0) t[i] = static_cast<std::int32_t>(i % 70);
+  }
+  const std::int32_t* const in_backend = c.keep(t);
+  nn::step_state before;
+  before.inputs = {11, 5, 0.01f, 0.4f, 0.3f, 1, 2, 0};
+  before.micro_batch = 3;
+  before.nonfinite = 7;
+  before.valid_tokens = 99;
+  before.loss_sum = 2.5;
+  before.squares = std::numeric_limits<double>::infinity();
+  before.gradient_norm = 4.0;
+  before.gradient_scale = 0.5f;
+  before.clip_factor = 0.25f;
+  nn::step_state* const state = c.keep(std::vector<nn::step_state>{before});
+  return {[=, &c] {
+            c.ops().begin_step(c.queue, in_backend, targets, state);
+            c.ops().set_gradient_scale(c.queue, state);
+            c.ops().next_micro_batch(c.queue, state);
+            c.ops().next_micro_batch(c.queue, state);
+          },
+          [=, &c] { c.result(state, 1); }};
+}
+
+/// Bytes at odd places; in a graph, what it holds is done at each launch.
+inline op_case::prepared bytes_case(op_scene& c, bool captured) {
+  constexpr index_t n = 10007;
+  float *const from = c.floats(n, 1), *const to = c.floats(n, 2);
+  const auto* const first = reinterpret_cast<const std::byte*>(from);
+  auto* const target = reinterpret_cast<std::byte*>(to);
+  const auto operations = [=, &c] {
+    c.ops().fill_zero(c.queue, target + 3, 1021);
+    c.ops().copy(c.queue, target + 4096, first + 1024, 8191);
+  };
+  const auto recorded = std::make_shared<std::unique_ptr<nn::graph>>();
+  return {[=, &c] {
+            if (!captured) return operations();
+            *recorded = c.ops().capture(c.queue, operations);
+            c.ops().fill_zero(c.queue, target, 4096);
+            c.ops().copy(c.queue, target + 4096, first, 8192);
+            c.ops().launch(c.queue, **recorded);
+          },
+          [=, &c] { c.result(to, n); }};
+}
+
+inline std::vector<op_case> state_cases() {
+  std::vector<op_case> all;
+  for (const nn::amax_algorithm algorithm : {nn::amax_algorithm::max, nn::amax_algorithm::most_recent}) {
+    for (const int margin : {0, 2, -1}) {
+      for (const int length : {1, 4, 1024}) {
+        nn::delayed_scaling rule;
+        rule.history_length = length;
+        rule.algorithm = algorithm;
+        rule.margin = margin;
+        all.push_back({"update_scales " + std::string(to_string(algorithm)) + " of " + std::to_string(length) +
+                           " margin " + std::to_string(margin),
+                       false, [=](op_scene& c, bool) { return update_scales_case(c, rule); }});
+      }
+    }
+  }
+  for (const index_t n : {index_t{1}, index_t{255}, index_t{70001}}) {
+    for (const bool masked : {false, true}) {
+      all.push_back(
+          {"begin_step, set_gradient_scale, next_micro_batch " + std::to_string(n) + (masked ? " masked" : ""), false,
+           [=](op_scene& c, bool) { return begin_step_case(c, n, masked); }});
+    }
+  }
+  for (const bool captured : {false, true}) {
+    all.push_back({captured ? "fill_zero, copy by capture, launch" : "fill_zero, copy", false,
+                   [=](op_scene& c, bool) { return bytes_case(c, captured); }});
+  }
+  return all;
+}
+
+inline std::vector<op_case> all_cases() {
+  std::vector<op_case> all;
+  for (const auto& more : {row_cases(), attention_cases(), coarse_row_cases(), gemm_cases(), statistics_cases(),
+                           coarse_cases(), state_cases()}) {
+    all.insert(all.end(), more.begin(), more.end());
+  }
+  return all;
+}
+
+/// What a layer makes as operands must be its composition's byte by byte.
+inline std::vector<op_case> coarse_and_raw_cases() {
+  std::vector<op_case> all = all_cases();
+  for (op_case& c : layer_operands_cases(true)) all.push_back(std::move(c));
+  return all;
+}
+
+/// Of an operation on a queue, what stands in the names of its cases; every operation of nn::backend has a row.
+struct operation_cases {
+  const char *operation, *name;
+};
+inline constexpr operation_cases cases_of_operations[] = {
+    {"upload", "fill_zero, copy"},  // every case uploads its inputs and downloads its results
+    {"download", "fill_zero, copy"},
+    {"copy", "copy"},
+    {"fill_zero", "fill_zero"},
+    {"capture", "capture"},
+    {"launch", "launch"},
+    {"begin_step", "begin_step"},
+    {"set_gradient_scale", "set_gradient_scale"},
+    {"next_micro_batch", "next_micro_batch"},
+    {"quantize", "gemm mxfp4"},
+    {"gemm", "gemm mxfp4"},
+    {"dequantize", "dequantize and observe"},
+    {"update_scales", "update_scales"},
+    {"embedding_forward", "embedding"},
+    {"embedding_backward", "embedding"},
+    {"rmsnorm_forward", "rmsnorm"},
+    {"rmsnorm_backward", "rmsnorm"},
+    {"rope", "rope and attention"},
+    {"attention_forward", "rope and attention"},
+    {"attention_backward", "rope and attention"},
+    {"swiglu_forward", "swiglu "},
+    {"swiglu_backward", "swiglu "},
+    {"add", "add "},
+    {"dropout", "dropout"},
+    {"cross_entropy", "cross_entropy with gradients"},
+    {"sum_losses", "cross_entropy with gradients"},
+    {"sum_squares", "squares, norm, AdamW"},
+    {"gradient_norm", "squares, norm, AdamW"},
+    {"adamw", "squares, norm, AdamW"},
+    {"observe", "dequantize and observe"},
+    {"compare", "compare"},
+    {"residual_norm", "residual_norm"},
+    {"swiglu_quantize", "swiglu to"},
+    {"swiglu_backward_quantize", "swiglu_backward to"},
+    {"rope_both", "rope_both"},
+    {"cross_entropy_quantize", "cross_entropy to"},
+    {"head_loss", "head_loss"},
+    {"clip_and_update", "squares, norm, AdamW"},
+};
+
+}  // namespace rotoscale::testing
