@@ -20,6 +20,17 @@
 
 namespace rotoscale::gpu {
 
+/// The larger of two numbers; NaN if one is.
+__device__ inline float larger_or_nan(float x, float y) {
+#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));
+  return r;
+#else
+  return x > y || x != x ? x : y;
+#endif
+}
+
 /// BF16 of two numbers, nearest even, the first in the low half; NaN stays one.
 __device__ inline std::uint32_t pack_bf16(float low, float high) {
 #if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
@@ -81,6 +92,20 @@ struct padded_tile {
   __device__ const std::uint16_t* at(int i, int j) const { return codes + i * 16 * stride + j * 16; }
 };
 
+/// How a kernel of attention is laid out: tiles of 64 rows that a block computes side by side, blocks of a processor at a
+/// time that registers are limited for, and buffers for what is read in tiles, of which all but one are on their way.
+struct tile_plan {
+  int tiles, blocks, stages;
+};
+
+/// What a unit has whose device copies no tiles by itself.
+struct no_tile_engine {
+  static constexpr bool exists = false;
+  struct maps {};
+  template <int Stages>
+  struct barriers {};
+};
+
 #if !defined(ROTOSCALE_AMD)
 
 /// NVIDIA's mma.sync.m16n8k16 (sm_80 and later), two of them a product.
@@ -89,11 +114,17 @@ struct mma_sync_unit {
   static constexpr int lanes = 32;
   static constexpr int elements = 8;             ///< of a result that a lane holds
   static constexpr int rows = 2;                 ///< rows of it that they are in
-  static constexpr int stages = 2;               ///< tiles in shared memory, of which one is on its way
-  static constexpr int dq_stages = 2;            ///< of the kernel for dq
   static constexpr bool whole_tiles = false;     ///< are operands tiles of 64 rows, products asynchronous?
   static constexpr bool keeps_operands = false;  ///< are there registers for operands that stay?
-  static constexpr int forward_blocks = 1;       ///< of a processor at a time that attention is compiled for
+  using engine = no_tile_engine;
+  static constexpr bool has_nan_maximum = true;  ///< larger_or_nan is one instruction
+  /// Of the forward pass, of the kernel for dk and dv and of that for dq, with heads of D features.
+  template <int D>
+  static constexpr tile_plan forward_plan = {2, 1, 2};
+  template <int D>
+  static constexpr tile_plan keys_plan = {2, 1, 2};
+  template <int D>
+  static constexpr tile_plan queries_plan = {2, 1, 2};
 
   /// 16 rows × 16 k.
   struct fragment {
@@ -165,7 +196,7 @@ struct mma_sync_unit {
     return load_matrices<false>(x + (lane() % 8 + lane() / 16 * 8) * stride + lane() / 8 % 2 * 8);
   }
   /// Second operand that lies the other way: 16 k of rows.
-  __device__ static fragment load_second_turned(const std::uint16_t* x, int stride) {
+  __device__ static fragment load_second_transposed(const std::uint16_t* x, int stride) {
     return load_matrices<true>(x + (lane() % 16) * stride + lane() / 16 * 8);
   }
   __device__ static void multiply_half(const fragment& a, std::uint32_t b0, std::uint32_t b1, float* d) {
@@ -196,7 +227,7 @@ struct mma_sync_unit {
     };
     return {{word(0), word(1), word(2), word(3)}};
   }
-  static fragment load_second_turned(const std::uint16_t* x, int stride) {
+  static fragment load_second_transposed(const std::uint16_t* x, int stride) {
     const auto word = [&](int w) {
       return two(x + (2 * (lane() % 4) + w % 2 * 8) * stride + lane() / 4 + w / 2 * 8, stride);
     };
@@ -215,11 +246,21 @@ struct mma_sync_unit {
 
 #if defined(ROTOSCALE_CUDA)
 
+struct wgmma_unit_without_engine;
+
 /// sm_90a's wgmma: lanes hold results as those of mma.sync do, but products are of whole tiles.
 struct wgmma_unit : mma_sync_unit {
   static constexpr const char* name = "hopper-wgmma-fp16-f32";
   static constexpr bool whole_tiles = true;
-  static constexpr int forward_blocks = 3, dq_blocks = 3, dq_stages = 1;
+  using engine = sm90::tile_engine;
+  using without_engine = wgmma_unit_without_engine;
+  // By measurement: docs/lab/attention-ladder.md.
+  template <int D>
+  static constexpr tile_plan forward_plan = D == 64 ? tile_plan{1, 4, 2} : tile_plan{3, 1, 2};
+  template <int D>
+  static constexpr tile_plan keys_plan = D == 64 ? tile_plan{1, 3, 2} : tile_plan{2, 1, 3};
+  template <int D>
+  static constexpr tile_plan queries_plan = D == 64 ? tile_plan{1, 4, 2} : tile_plan{3, 1, 2};
   template <int D>
   using tile = sm90::swizzled_tile<D>;
   __device__ static void publish() { sm90::publish_shared(); }
@@ -229,21 +270,20 @@ struct wgmma_unit : mma_sync_unit {
     sm90::start_rows(a, b, d);
   }
   template <int D>
-  __device__ static void start_sum(const float (&weights)[4][elements], const tile<D>& b,
-                                   float (&d)[D / 16][elements]) {
+  __device__ static void start_sum(const fragment (&weights)[4], const tile<D>& b, float (&d)[D / 16][elements]) {
     std::uint32_t words[4][4];
     ROTOSCALE_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const fragment f = as_operand(weights[i]);
-      ROTOSCALE_UNROLL
-      for (int w = 0; w < 4; ++w) words[i][w] = f.word[w];
-    }
+    for (int i = 0; i < 16; ++i) words[i / 4][i % 4] = weights[i / 4].word[i % 4];
     sm90::start_sum<D>(words, b, d);
   }
-  template <int... Count>
+  template <int Youngest, int... Count>
   __device__ static void finish(float (&... d)[Count][elements]) {
-    sm90::finish(d...);
+    sm90::finish<Youngest>(d...);
   }
+};
+/// The same for tensors that the copy engine cannot read.
+struct wgmma_unit_without_engine : wgmma_unit {
+  using engine = no_tile_engine;
 };
 
 #endif
@@ -257,11 +297,16 @@ struct mfma_unit {
   static constexpr int lanes = 64;
   static constexpr int elements = 4;
   static constexpr int rows = 1;
-  static constexpr int stages = 1;
-  static constexpr int dq_stages = 1;
   static constexpr bool whole_tiles = false;
   static constexpr bool keeps_operands = true;
-  static constexpr int forward_blocks = 1, dq_blocks = 1;
+  using engine = no_tile_engine;
+  static constexpr bool has_nan_maximum = false;
+  template <int D>
+  static constexpr tile_plan forward_plan = {1, 1, 1};
+  template <int D>
+  static constexpr tile_plan keys_plan = {1, 1, 1};
+  template <int D>
+  static constexpr tile_plan queries_plan = {1, 1, 1};
 
   struct fragment {
     amd::short4 four;
@@ -305,7 +350,7 @@ struct mfma_unit {
     return {*reinterpret_cast<const amd::short4*>(x + lane() % 16 * stride + lane() / 16 * 4)};
   }
   __device__ static fragment load_second(const std::uint16_t* x, int stride) { return load_first(x, stride); }
-  __device__ static fragment load_second_turned(const std::uint16_t* x, int stride) {
+  __device__ static fragment load_second_transposed(const std::uint16_t* x, int stride) {
     const std::uint16_t* const at = x + lane() / 16 * 4 * stride + lane() % 16;
     return {amd::short4{static_cast<short>(at[0]), static_cast<short>(at[stride]), static_cast<short>(at[2 * stride]),
                         static_cast<short>(at[3 * stride])}};

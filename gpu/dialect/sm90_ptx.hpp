@@ -88,7 +88,15 @@ __device__ inline void load_box(std::uint32_t to, const CUtensorMap* map, int x,
       "l"(map), "r"(x), "r"(y), "r"(bar)
       : "memory");
 }
-/// The same into every block of the cluster whose bit is set, at the same offsets.
+/// A box of a map of four dimensions.
+__device__ inline void load_box(std::uint32_t to, const CUtensorMap* map, int x, int y, int z, int w,
+                                std::uint32_t bar) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];"
+      ::"r"(to), "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(bar)
+      : "memory");
+}
+/// The two-dimensional one into every block of the cluster whose bit is set, at the same offsets.
 __device__ inline void load_box_multicast(std::uint32_t to, const CUtensorMap* map, int x, int y, std::uint32_t bar,
                                           std::uint16_t blocks) {
   asm volatile(

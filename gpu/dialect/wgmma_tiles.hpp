@@ -6,6 +6,7 @@
 #pragma once
 
 #include "gpu/dialect/sm90_ptx.hpp"
+#include "gpu/dialect/tensor_map.hpp"
 
 namespace rotoscale::gpu::sm90 {
 
@@ -20,6 +21,44 @@ struct swizzled_tile {
   __device__ static int place(int row, int column) {
     return column / 64 * piece + row * 64 + ((column / 8 % 8) ^ (row % 8)) * 8;
   }
+};
+
+/// Pairs of tiles by the copy engine, from two [batch, token, head, feature] tensors of BF16.
+struct tile_engine {
+  static constexpr bool exists = true;
+  struct maps {
+    CUtensorMap x, y;
+  };
+  template <int Stages>
+  struct barriers {
+    std::uint64_t full[Stages];
+  };
+
+  /// Of a tensor; see make_heads_map.
+  static bool make_map(CUtensorMap& map, const void* data, const std::int64_t (&extents)[4],
+                       const std::int64_t (&strides)[3]) {
+    return make_heads_map(map, data, extents, strides);
+  }
+  /// By one thread, before a barrier of the block.
+  template <int Stages>
+  __device__ static void init(barriers<Stages>& b) {
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < Stages; ++i) barrier_init(shared_address(&b.full[i]), 1);
+    fence_barrier_init();
+  }
+  /// Starts copies of rows [first, first + 64) of a head of both tensors, by one thread.
+  template <int D>
+  __device__ static void load(const maps& m, int h, int first, int b, swizzled_tile<D>& x, swizzled_tile<D>& y,
+                              std::uint64_t& full) {
+    const std::uint32_t bar = shared_address(&full);
+    barrier_expect(bar, sizeof(x.codes) + sizeof(y.codes));
+    ROTOSCALE_UNROLL
+    for (int column = 0; column < D; column += 64) {
+      load_box(shared_address(x.codes + x.place(0, column)), &m.x, column, h, first, b, bar);
+      load_box(shared_address(y.codes + y.place(0, column)), &m.y, column, h, first, b, bar);
+    }
+  }
+  __device__ static void wait(std::uint64_t& full, unsigned parity) { barrier_wait(shared_address(&full), parity); }
 };
 
 /// Makes what this thread wrote to shared memory visible to wgmma, after a barrier.
@@ -40,7 +79,7 @@ __device__ inline descriptor rows_descriptor(const std::uint16_t* codes) {
   return {(shared_address(codes) & 0x3FFFFu) >> 4 | 1u << 16, 1024u >> 4 | 1u << 30};
 }
 /// Second operand whose k are rows: pieces of 64 columns lie 8 KiB apart, groups of eight k 1 KiB.
-__device__ inline descriptor turned_descriptor(const std::uint16_t* codes) {
+__device__ inline descriptor transposed_descriptor(const std::uint16_t* codes) {
   return {(shared_address(codes) & 0x3FFFFu) >> 4 | (8192u >> 4) << 16, 1024u >> 4 | 1u << 30};
 }
 
@@ -101,7 +140,7 @@ __device__ void start_rows(const swizzled_tile<D>& a, const swizzled_tile<D>& b,
 template <int D>
 __device__ void start_sum(const std::uint32_t (&weights)[4][4], const swizzled_tile<D>& b, float (&d)[D / 16][8]) {
   if constexpr (is_sm90a) {
-    const descriptor at_b = turned_descriptor(b.codes);
+    const descriptor at_b = transposed_descriptor(b.codes);
     hold_rows(d);
     wgmma_fence();
     ROTOSCALE_UNROLL
@@ -109,11 +148,11 @@ __device__ void start_sum(const std::uint32_t (&weights)[4][4], const swizzled_t
     wgmma_commit();
   }
 }
-/// Waits for all that was started; d are results of it.
-template <int... Count>
+/// Waits for all that was started but the `Youngest` last products; d are results of it.
+template <int Youngest, int... Count>
 __device__ void finish(float (&... d)[Count][8]) {
   if constexpr (is_sm90a) {
-    wgmma_wait<0>();
+    wgmma_wait<Youngest>();
     (hold_rows(d), ...);
   }
 }

@@ -8,6 +8,7 @@
 #include "gpu/dialect/launch.hpp"
 #include "gpu/nn/attention_chains.hpp"
 #include "gpu/nn/attention_tiles_backward.hpp"
+#include "gpu/nn/attention_tiles_forward.hpp"
 
 namespace rotoscale::gpu {
 
@@ -98,10 +99,11 @@ status take_backward(const nn::attention_tensors& t, const nn::attention_gradien
   return take(d.dv, type, kv, "d.dv", p.dv, p.vectors);
 }
 
-/// Blocks for the tiles of queries behind the first `past` tokens, or of all keys.
-dim3 tiles_of(const attention_shape& n, int heads, int past = 0) {
+/// Blocks of `tiles` tiles for the queries behind the first `past` tokens, or for all keys.
+dim3 blocks_of(const attention_shape& n, int heads, int tiles = 1, int past = 0) {
   const int across = (n.seq + attention_tile - 1) / attention_tile - past / attention_tile;
-  return {static_cast<unsigned>(across), static_cast<unsigned>(heads), static_cast<unsigned>(n.batch)};
+  return {static_cast<unsigned>((across + tiles - 1) / tiles), static_cast<unsigned>(heads),
+          static_cast<unsigned>(n.batch)};
 }
 
 /// Chunks of 32 features that hold a head.
@@ -114,7 +116,7 @@ status with_chunks(int dim, const Launch& launch_chunks) {
 template <class T>
 status forward_chains(const attention_pass<T>& p, stream s) {
   return with_chunks(p.n.dim, [&]<int Chunks>() {
-    return launch(chains::forward_kernel<T, Chunks>, tiles_of(p.n, p.n.heads, p.past), dim3{chains::threads, 1, 1},
+    return launch(chains::forward_kernel<T, Chunks>, blocks_of(p.n, p.n.heads, 1, p.past), dim3{chains::threads, 1, 1},
                   sizeof(chains::shared_tiles), s, p);
   });
 }
@@ -123,9 +125,9 @@ status backward_chains(const attention_backward_pass<T>& p, stream s) {
   return with_chunks(p.n.dim, [&]<int Chunks>() {
     const dim3 threads{chains::threads, 1, 1};
     constexpr std::size_t shared = sizeof(chains::backward_tiles);
-    status r = launch(chains::keys_kernel<T, Chunks>, tiles_of(p.n, p.n.kv_heads), threads, shared, s, p);
+    status r = launch(chains::keys_kernel<T, Chunks>, blocks_of(p.n, p.n.kv_heads), threads, shared, s, p);
     if (!r.ok()) return r;
-    return launch(chains::queries_kernel<T, Chunks>, tiles_of(p.n, p.n.heads), threads, shared, s, p);
+    return launch(chains::queries_kernel<T, Chunks>, blocks_of(p.n, p.n.heads), threads, shared, s, p);
   });
 }
 
@@ -138,29 +140,61 @@ status with_features(int dim, const Launch& launch_features) {
   return launch_features.template operator()<128>();
 }
 
+/// Calls body(unit, maps) with maps of x and y, which have `heads` heads, for the unit's copy engine; where that cannot
+/// read them, with the unit that has none.
+template <class Unit, class T, class Body>
+status with_maps(Unit unit, [[maybe_unused]] const head_tensor<const T>& x,
+                 [[maybe_unused]] const head_tensor<const T>& y, [[maybe_unused]] const attention_shape& n,
+                 [[maybe_unused]] int heads, [[maybe_unused]] bool vectors, const Body& body) {
+  if constexpr (Unit::engine::exists) {
+    if constexpr (sizeof(T) == 2) {
+      typename Unit::engine::maps maps;
+      const auto make = [&](auto& map, const head_tensor<const T>& from) {
+        const std::int64_t extents[] = {n.dim, heads, n.seq, n.batch};
+        const std::int64_t strides[] = {from.head * 2, from.token * 2, from.batch * 2};
+        return Unit::engine::make_map(map, from.data, extents, strides);
+      };
+      if (vectors && make(maps.x, x) && make(maps.y, y)) return body(unit, maps);
+    }
+    return body(typename Unit::without_engine{}, no_tile_engine::maps{});
+  } else {
+    return body(unit, typename Unit::engine::maps{});
+  }
+}
+
 template <class T>
 status forward_tiles(const mma_model& model, const attention_pass<T>& p, stream s) {
-  return with_bf16_unit(model, no_unit, [&](auto unit) {
-    using unit_type = decltype(unit);
+  const auto launch_kernel = [&](auto unit, const auto& maps) {
     return with_features(p.n.dim, [&]<int D>() {
-      return launch(tiles::forward_kernel<unit_type, T, D>, tiles_of(p.n, p.n.heads, p.past),
-                    dim3{static_cast<unsigned>(tiles::threads<unit_type>), 1, 1},
-                    tiles::queries_shared_bytes<unit_type, D, tiles::forward_memory<unit_type, D>>(1), s, p);
+      using layout = tiles::forward_layout<decltype(unit), D>;
+      return launch(tiles::forward_kernel<decltype(unit), T, D>, blocks_of(p.n, p.n.heads, layout::plan.tiles, p.past),
+                    dim3{unsigned{layout::threads}, 1, 1}, layout::shared, s, p, maps);
     });
+  };
+  return with_bf16_unit(model, no_unit, [&](auto unit) {
+    return with_maps(unit, p.k, p.v, p.n, p.n.kv_heads, p.vectors, launch_kernel);
   });
 }
 template <class T>
 status backward_tiles(const mma_model& model, const attention_backward_pass<T>& p, stream s) {
-  return with_bf16_unit(model, no_unit, [&](auto unit) {
-    using unit_type = decltype(unit);
+  const auto launch_keys = [&](auto unit, const auto& maps) {
     return with_features(p.n.dim, [&]<int D>() {
-      const dim3 threads{static_cast<unsigned>(tiles::threads<unit_type>), 1, 1};
-      status r = launch(tiles::keys_kernel<unit_type, T, D>, tiles_of(p.n, p.n.kv_heads), threads,
-                        tiles::keys_shared_bytes<unit_type, D>(), s, p);
-      if (!r.ok()) return r;
-      return launch(tiles::queries_kernel<unit_type, T, D>, tiles_of(p.n, p.n.heads), threads,
-                    tiles::queries_shared_bytes<unit_type, D, tiles::key_memory<unit_type, D>>(2), s, p);
+      using layout = tiles::keys_layout<decltype(unit), D>;
+      return launch(tiles::keys_kernel<decltype(unit), T, D>, blocks_of(p.n, p.n.kv_heads, layout::plan.tiles),
+                    dim3{unsigned{layout::threads}, 1, 1}, layout::shared, s, p, maps);
     });
+  };
+  const auto launch_queries = [&](auto unit, const auto& maps) {
+    return with_features(p.n.dim, [&]<int D>() {
+      using layout = tiles::queries_layout<decltype(unit), D>;
+      return launch(tiles::queries_kernel<decltype(unit), T, D>, blocks_of(p.n, p.n.heads, layout::plan.tiles),
+                    dim3{unsigned{layout::threads}, 1, 1}, layout::shared, s, p, maps);
+    });
+  };
+  return with_bf16_unit(model, no_unit, [&](auto unit) {
+    status r = with_maps(unit, p.q, p.d_o, p.n, p.n.heads, p.vectors, launch_keys);
+    if (!r.ok()) return r;
+    return with_maps(unit, p.k, p.v, p.n, p.n.kv_heads, p.vectors, launch_queries);
   });
 }
 

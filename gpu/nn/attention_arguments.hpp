@@ -56,9 +56,9 @@ struct attention_pass {
   head_tensor<T> o;
   bool vectors;  ///< do all rows begin at a multiple of 16 bytes?
 
-  /// The first token of a block's tile, of a grid that has the last tile first.
-  __device__ int first_query() const {
-    return (past / attention_tile + static_cast<int>(grid_size().x - 1 - block_index().x)) * attention_tile;
+  /// The first token of a block's tiles, of a grid that has the last tiles first.
+  __device__ int first_query(int tiles = 1) const {
+    return (past / attention_tile + static_cast<int>(grid_size().x - 1 - block_index().x) * tiles) * attention_tile;
   }
   /// Has token t a query?
   __device__ bool has_query(int t) const { return has_row(t, past, n.seq); }

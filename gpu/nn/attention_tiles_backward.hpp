@@ -5,7 +5,7 @@
 // atomic additions, no counters, no sums of dq in memory.
 #pragma once
 
-#include "gpu/nn/attention_tiles.hpp"
+#include "gpu/nn/attention_copies.hpp"
 
 namespace rotoscale::gpu::tiles {
 
@@ -16,192 +16,287 @@ template <class Unit>
 inline constexpr int half_parts = parts / halves<Unit>;
 
 /// What a tile of queries brings for the gradients of keys.
-template <class Unit, int D>
+template <class Unit, int D, int Stages>
 struct query_memory {
-  tile_of<Unit, D> q[Unit::stages], d_o[Unit::stages];
-  float shift[Unit::stages][tile], dot[Unit::stages][tile];
-  int begin[Unit::stages][tile];
+  tile_of<Unit, D> q[Stages], d_o[Stages];
+  alignas(8) float shift[Stages][tile];  // lse in binary
+  alignas(8) float dot[Stages][tile];
+  int begin[Stages][tile];
+  typename Unit::engine::template barriers<Stages> barriers;
 };
-/// Its keys and values, where registers have no room for them.
-template <class Unit, int D>
-struct own_keys {
-  tile_of<Unit, D> k, v;
-};
-template <class Unit, int D>
-constexpr std::size_t keys_shared_bytes() {
-  return sizeof(query_memory<Unit, D>) + (Unit::keeps_operands ? 0 : sizeof(own_keys<Unit, D>)) +
-         alignof(query_memory<Unit, D>);
-}
 
 template <class Unit, int D>
 using key_operand = std::conditional_t<Unit::keeps_operands, kept_rows<Unit, D>, shared_rows<Unit, D>>;
 
-/// A tile of queries of a head.
-struct query_position {
-  int h, first;
+template <class Unit, int D>
+struct keys_layout {
+  static constexpr tile_plan plan = Unit::template keys_plan<D>;
+  static constexpr bool kept = Unit::keeps_operands;
+  using memory = query_memory<Unit, D, plan.stages>;
+  static constexpr int threads = plan.tiles * tiles::threads<Unit>;
+  static constexpr std::size_t shared = shared_bytes<kept, 2 * plan.tiles, tile_of<Unit, D>, memory>;
 };
 
-/// dk and dv of a tile of keys from the query heads of its group, one after the other. A grid of (tiles of keys, key
-/// heads, batch) blocks.
+/// A tile of queries of a head, and the first key that it reads.
+struct query_position {
+  int h, first, first_key;
+};
+
+/// dk and dv of tiles of keys from the query heads of their group, one after the other.
 template <class Unit, class T, int D>
 struct keys_pass {
+  using layout = keys_layout<Unit, D>;
+  using half_tile = float[half_parts<Unit>][Unit::elements];
+
   const attention_backward_pass<T>& p;
-  query_memory<Unit, D>& s;
-  int b, kv, key, group;
+  typename layout::memory& s;
+  tile_copies<Unit, layout::plan.stages> copies;
+  place_in_block<Unit> place;
+  int b, kv, block_key, key;  // the first keys of the block and of this tile
   const std::int32_t* starts;
 
   __device__ void load(query_position at, int buffer) const {
-    load_tile<Unit, D>(p.q, b, at.h, at.first, p.n, p.vectors, s.q[buffer]);
-    load_tile<Unit, D>(p.d_o, b, at.h, at.first, p.n, p.vectors, s.d_o[buffer]);
-    const int i = static_cast<int>(thread_index().x), t = at.first + i;
+    copies.template load<D, layout::threads>(p.q, p.d_o, b, at.h, at.first, p.n, p.vectors, s.q[buffer], s.d_o[buffer],
+                                             buffer);
+    const int i = place.thread, t = at.first + i;
     if (i >= tile) return;
     const bool inside = t < p.n.seq;
     s.shift[buffer][i] = inside ? to_binary(p.n.lse[p.n.row(b, at.h, t)]) : 0.0f;
     s.dot[buffer][i] = inside ? p.n.dots[p.n.row(b, at.h, t)] : 0.0f;
     s.begin[buffer][i] = inside ? start_of(starts, t) : p.n.seq;  // beyond the sequence: nothing is seen
   }
-  /// Is the pair of tiles read?
-  __device__ bool reads(int first) const { return first_key_of(starts, first, p.n.seq) <= key; }
+  /// The tile of queries that are the block's first keys reads these always.
+  __device__ query_position first_of_head(int h) const { return {h, block_key, block_key}; }
   __device__ bool next(query_position& at) const {
     do {
       at.first += tile;
       if (at.first >= p.n.seq) {
-        at.first = key;  // the tile of queries that are these keys always is
-        return ++at.h < (kv + 1) * p.n.group();
+        at = first_of_head(at.h + 1);
+        return at.h < (kv + 1) * p.n.group();
       }
-    } while (!reads(at.first));
+      at.first_key = first_key_of(starts, at.first, p.n.seq);
+    } while (at.first_key >= block_key + layout::plan.tiles * tile);
     return true;
   }
-
-  /// Scores and dp of half a tile become probabilities and gradients: rows are keys, columns queries.
-  __device__ void gradients(query_position at, int buffer, int half, float (&x)[half_parts<Unit>][Unit::elements],
-                            float (&dp)[half_parts<Unit>][Unit::elements]) const {
-    const float scale = binary_scale(p.n);
-    ROTOSCALE_UNROLL
-    for (int i = 0; i < half_parts<Unit> * Unit::elements; ++i) {
-      const int e = i % Unit::elements, part = i / Unit::elements;
-      const int column = 16 * (half * half_parts<Unit> + part) + Unit::column(e);
-      const int own = key + 16 * group + Unit::row(Unit::row_of_element(e));
-      const bool seen = own <= at.first + column && own >= s.begin[buffer][column];
-      const float probability = nn::exp2(nn::fma(x[part][e], scale, -s.shift[buffer][column]));
-      const float d = probability * (dp[part][e] - s.dot[buffer][column]);
-      x[part][e] = seen ? probability : 0.0f;
-      dp[part][e] = seen ? d : 0.0f;
-    }
+  /// Is the pair of tiles read? The block reads what one of its tiles does.
+  __device__ bool reads(query_position at) const { return at.first >= key && at.first_key <= key; }
+  /// May a key of the pair of tiles be unseen by a query?
+  __device__ bool masks(query_position at) const {
+    return starts != nullptr || at.first == key || at.first + tile > p.n.seq;
   }
 
+  /// Calls body(part, e, column) for the lane's pairs of elements of half a tile: rows are keys, columns queries.
+  template <class Body>
+  __device__ static void for_pairs(int half, const Body& body) {
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < half_parts<Unit> * Unit::elements; i += 2) {
+      const int e = i % Unit::elements, part = i / Unit::elements;
+      body(part, e, 16 * (half * half_parts<Unit> + part) + Unit::column(e));
+    }
+  }
+  /// Zeros where a query does not see the key.
+  __device__ void mask(query_position at, int buffer, int half, half_tile& x) const {
+    for_pairs(half, [&](int part, int e, int column) {
+      const int own = key + 16 * place.group + Unit::row(Unit::row_of_element(e));
+      ROTOSCALE_UNROLL
+      for (int c = 0; c < 2; ++c) {
+        if (own > at.first + column + c || own < s.begin[buffer][column + c]) x[part][e + c] = 0.0f;
+      }
+    });
+  }
+  /// Scores become probabilities.
+  __device__ void probabilities(query_position at, int buffer, int half, half_tile& x) const {
+    const float scale = binary_scale(p.n);
+    for_pairs(half, [&](int part, int e, int column) {
+      const two_floats shift = load_pair(&s.shift[buffer][column]);
+      ROTOSCALE_UNROLL
+      for (int c = 0; c < 2; ++c) x[part][e + c] = nn::fma(x[part][e + c], scale, -shift.of[c]);
+    });
+    exponentials<Unit>(x);
+    if (masks(at)) mask(at, buffer, half, x);
+  }
+  /// dp becomes the gradient of scores, of which x are the probabilities.
+  __device__ void gradients(query_position at, int buffer, int half, const half_tile& x, half_tile& dp) const {
+    for_pairs(half, [&](int part, int e, int column) {
+      const two_floats dot = load_pair(&s.dot[buffer][column]);
+      ROTOSCALE_UNROLL
+      for (int c = 0; c < 2; ++c) {
+        dp[part][e + c] = x[part][e + c] * (dp[part][e + c] - dot.of[c]);
+      }
+    });
+    if (masks(at)) mask(at, buffer, half, dp);
+  }
+
+  /// dv waits for ds: started before, its operands would be live beside dp, and the compiler would run products one by
+  /// one.
   __device__ void add(query_position at, int buffer, const key_operand<Unit, D>& k, const key_operand<Unit, D>& v,
                       float (&dk)[D / 16][Unit::elements], float (&dv)[D / 16][Unit::elements]) const {
     ROTOSCALE_UNROLL
     for (int half = 0; half < halves<Unit>; ++half) {
       const int part = half * half_parts<Unit>;
-      float x[half_parts<Unit>][Unit::elements], dp[half_parts<Unit>][Unit::elements];
+      half_tile x, dp;
       multiply_rows<D>(Unit{}, k, s.q[buffer], part, x);
       multiply_rows<D>(Unit{}, v, s.d_o[buffer], part, dp);
-      finish(Unit{}, x, dp);
+      finish<1>(Unit{}, x);
+      probabilities(at, buffer, half, x);
+      finish(Unit{}, dp);
       gradients(at, buffer, half, x, dp);
-      add_rows<D>(Unit{}, x, s.d_o[buffer], part, dv);
-      add_rows<D>(Unit{}, dp, s.q[buffer], part, dk);
+      add_rows<D>(Unit{}, packed_rows<Unit, half_parts<Unit>>(x), s.d_o[buffer], part, dv);
+      add_rows<D>(Unit{}, packed_rows<Unit, half_parts<Unit>>(dp), s.q[buffer], part, dk);
       finish(Unit{}, dv, dk);
     }
   }
 };
 
+/// A grid of (tiles of keys, key heads, batch) blocks.
 template <class Unit, class T, int D>
-[[maybe_unused]] static __global__ void __launch_bounds__(threads<Unit>)
-    keys_kernel(const ROTOSCALE_GRID_CONSTANT attention_backward_pass<T> p) {
-  auto& s = aligned_shared<query_memory<Unit, D>>();
-  auto* const keys = reinterpret_cast<own_keys<Unit, D>*>(&s + 1);
-  const int key = static_cast<int>(block_index().x) * tile, kv = static_cast<int>(block_index().y);
-  const int b = static_cast<int>(block_index().z), group = static_cast<int>(thread_index().x) / Unit::lanes;
-  const keys_pass<Unit, T, D> pass{p, s, b, kv, key, group, p.n.starts_of(b)};
+[[maybe_unused]] static __global__ void __launch_bounds__(keys_layout<Unit, D>::threads,
+                                                          keys_layout<Unit, D>::plan.blocks)
+    keys_kernel(const ROTOSCALE_GRID_CONSTANT attention_backward_pass<T> p,
+                const ROTOSCALE_GRID_CONSTANT typename Unit::engine::maps maps) {
+  using layout = keys_layout<Unit, D>;
+  constexpr int tiles = layout::plan.tiles;
+  auto& s = aligned_shared<typename layout::memory>();
+  const place_in_block<Unit> place;
+  const int block_key = static_cast<int>(block_index().x) * tiles * tile, key = block_key + place.tile * tile;
+  const int kv = static_cast<int>(block_index().y), b = static_cast<int>(block_index().z);
+  const keys_pass<Unit, T, D> pass{p, s, {maps, s.barriers}, place, b, kv, block_key, key, p.n.starts_of(b)};
+  pass.copies.init();
 
   key_operand<Unit, D> own_k, own_v;
-  tile_of<Unit, D>& k = Unit::keeps_operands ? s.q[0] : keys->k;
-  tile_of<Unit, D>& v = Unit::keeps_operands ? s.d_o[0] : keys->v;
-  load_tile<Unit, D>(p.k, b, kv, key, p.n, p.vectors, k);
-  load_tile<Unit, D>(p.v, b, kv, key, p.n, p.vectors, v);
-  if (Unit::keeps_operands) {
-    wait_for_copies();
-    block_barrier();
-  }
-  own_k.take(k, group);
-  own_v.take(v, group);
+  auto* const own = own_tiles<layout::kept, 2 * tiles, tile_of<Unit, D>>(s) + 2 * place.tile;
+  load_tile<Unit, D, threads<Unit>>(place.in_tile, p.k, b, kv, key, p.n, p.vectors, own[0]);
+  load_tile<Unit, D, threads<Unit>>(place.in_tile, p.v, b, kv, key, p.n, p.vectors, own[1]);
+  finish_copies<Unit>();
+  own_k.take(own[0], place.group);
+  own_v.take(own[1], place.group);
+  block_barrier();  // the barriers are there, and what own tiles were taken from is free
   float dk[D / 16][Unit::elements], dv[D / 16][Unit::elements];
   clear(dk);
   clear(dv);
-  pipeline<Unit, Unit::stages>(
-      query_position{kv * p.n.group(), key}, [&](query_position at, int buffer) { pass.load(at, buffer); },
+  pipeline(
+      pass.copies, pass.first_of_head(kv * p.n.group()), [&](query_position at, int buffer) { pass.load(at, buffer); },
       [&](query_position& at) { return pass.next(at); },
-      [&](query_position at, int buffer) { pass.add(at, buffer, own_k, own_v, dk, dv); });
+      [&](query_position at, int buffer) {
+        if (tiles > 1 && !pass.reads(at)) return;
+        pass.add(at, buffer, own_k, own_v, dk, dv);
+      });
   float scale[Unit::rows], one[Unit::rows];
   ROTOSCALE_UNROLL
   for (int r = 0; r < Unit::rows; ++r) {
     scale[r] = p.n.scale;
     one[r] = 1.0f;
   }
-  store_rows<Unit, D>(p.dk, b, kv, key + 16 * group, p.n, p.vectors, dk, scale);
-  store_rows<Unit, D>(p.dv, b, kv, key + 16 * group, p.n, p.vectors, dv, one);
+  store_rows<Unit, D>(p.dk, b, kv, key + 16 * place.group, p.n, p.vectors, dk, scale);
+  store_rows<Unit, D>(p.dv, b, kv, key + 16 * place.group, p.n, p.vectors, dv, one);
 }
+
+template <class Unit, int D>
+struct queries_layout {
+  static constexpr tile_plan plan = Unit::template queries_plan<D>;
+  static constexpr bool kept = !Unit::whole_tiles;
+  using memory = key_memory<Unit, D, plan.stages>;
+  static constexpr int threads = plan.tiles * tiles::threads<Unit>;
+  static constexpr std::size_t shared = shared_bytes<kept, 2 * plan.tiles, tile_of<Unit, D>, memory>;
+};
+
+/// What a lane knows of its rows for dq.
+template <class Unit, class T>
+struct queries_rows {
+  query_rows<Unit> rows;
+  float shift[Unit::rows], dot[Unit::rows], scale;
+
+  __device__ queries_rows(const attention_backward_pass<T>& p, const std::int32_t* starts, int b, int h, int first)
+      : rows(starts, first, p.n.seq), scale(binary_scale(p.n)) {
+    ROTOSCALE_UNROLL
+    for (int r = 0; r < Unit::rows; ++r) {
+      const std::int64_t row = p.n.row(b, h, rows.t[r] < p.n.seq ? rows.t[r] : p.n.seq - 1);
+      shift[r] = to_binary(p.n.lse[row]);
+      dot[r] = p.n.dots[row];
+    }
+  }
+  /// Scores of half a tile of keys from `key` on become probabilities.
+  template <int Count>
+  __device__ void probabilities(float (&x)[Count][Unit::elements]) const {
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < Count * Unit::elements; ++i) {
+      float& score = x[i / Unit::elements][i % Unit::elements];
+      score = nn::fma(score, scale, -shift[Unit::row_of_element(i % Unit::elements)]);
+    }
+    exponentials<Unit>(x);
+  }
+  /// dp becomes the gradient of scores, of which x are the probabilities.
+  template <bool Masked, int Count>
+  __device__ void gradients(int key, const float (&x)[Count][Unit::elements],
+                            float (&dp)[Count][Unit::elements]) const {
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < Count * Unit::elements; ++i) {
+      const int e = i % Unit::elements, part = i / Unit::elements, r = Unit::row_of_element(e);
+      const float d = x[part][e] * (dp[part][e] - dot[r]);
+      dp[part][e] = !Masked || rows.sees(r, key + 16 * part + Unit::column(e)) ? d : 0.0f;
+    }
+  }
+};
 
 /// dq; grid as forward_kernel.
 template <class Unit, class T, int D>
-[[maybe_unused]] static __global__ void __launch_bounds__(threads<Unit>, Unit::dq_blocks)
-    queries_kernel(const ROTOSCALE_GRID_CONSTANT attention_backward_pass<T> p) {
-  auto& s = aligned_shared<key_memory<Unit, D>>();
-  const int group = static_cast<int>(thread_index().x) / Unit::lanes;
-  const int first = static_cast<int>(grid_size().x - 1 - block_index().x) * tile;
+[[maybe_unused]] static __global__ void __launch_bounds__(queries_layout<Unit, D>::threads,
+                                                          queries_layout<Unit, D>::plan.blocks)
+    queries_kernel(const ROTOSCALE_GRID_CONSTANT attention_backward_pass<T> p,
+                   const ROTOSCALE_GRID_CONSTANT typename Unit::engine::maps maps) {
+  using layout = queries_layout<Unit, D>;
+  constexpr int tiles = layout::plan.tiles;
+  auto& s = aligned_shared<typename layout::memory>();
+  const place_in_block<Unit> place;
+  const int block_first = static_cast<int>(grid_size().x - 1 - block_index().x) * tiles * tile,
+            first = block_first + place.tile * tile;
   const int h = static_cast<int>(block_index().y), b = static_cast<int>(block_index().z), kv = h / p.n.group();
   const std::int32_t* const starts = p.n.starts_of(b);
 
+  const tile_copies<Unit, layout::plan.stages> copies{maps, s.barriers};
+  copies.init();
   query_operand<Unit, D> q, d_o;
-  auto* const own = reinterpret_cast<tile_of<Unit, D>*>(&s + 1);
-  tile_of<Unit, D>&own_q = Unit::whole_tiles ? own[0] : s.k[0], &own_d_o = Unit::whole_tiles ? own[1] : s.v[0];
-  load_tile<Unit, D>(p.q, b, h, first, p.n, p.vectors, own_q);
-  load_tile<Unit, D>(p.d_o, b, h, first, p.n, p.vectors, own_d_o);
-  wait_for_copies();
-  block_barrier();
-  q.take(own_q, group);
-  d_o.take(own_d_o, group);
+  auto* const own = own_tiles<layout::kept, 2 * tiles, tile_of<Unit, D>>(s) + 2 * place.tile;
+  load_tile<Unit, D, threads<Unit>>(place.in_tile, p.q, b, h, first, p.n, p.vectors, own[0]);
+  load_tile<Unit, D, threads<Unit>>(place.in_tile, p.d_o, b, h, first, p.n, p.vectors, own[1]);
+  finish_copies<Unit>();
+  q.take(own[0], place.group);
+  d_o.take(own[1], place.group);
   block_barrier();
 
-  const query_rows<Unit> rows(starts, first + 16 * group, p.n.seq);
-  float shift[Unit::rows], dot[Unit::rows], factor[Unit::rows];
-  ROTOSCALE_UNROLL
-  for (int r = 0; r < Unit::rows; ++r) {
-    const std::int64_t row = p.n.row(b, h, rows.t[r] < p.n.seq ? rows.t[r] : p.n.seq - 1);
-    shift[r] = to_binary(p.n.lse[row]);
-    dot[r] = p.n.dots[row];
-    factor[r] = p.n.scale;
-  }
-  const float scale = binary_scale(p.n);
+  const queries_rows<Unit, T> rows(p, starts, b, h, first + 16 * place.group);
   float dq[D / 16][Unit::elements];
   clear(dq);
+  const key_range keys = keys_of_tile(starts, first, p.n.seq),
+                  all_keys = keys_of_tiles<tiles>(starts, block_first, p.n.seq);
   const auto load = [&](int key, int buffer) {
-    load_tile<Unit, D>(p.k, b, kv, key, p.n, p.vectors, s.k[buffer]);
-    load_tile<Unit, D>(p.v, b, kv, key, p.n, p.vectors, s.v[buffer]);
+    copies.template load<D, layout::threads>(p.k, p.v, b, kv, key, p.n, p.vectors, s.k[buffer], s.v[buffer], buffer);
   };
-  const auto next = [&](int& key) { return (key += tile) <= first; };
-  pipeline<Unit, Unit::dq_stages>(first_key_of(starts, first, p.n.seq), load, next, [&](int key, int buffer) {
+  const auto next = [&](int& key) { return (key += tile) <= all_keys.end; };
+  pipeline(copies, all_keys.begin, load, next, [&](int key, int buffer) {
+    if (tiles > 1 && !keys.has(key)) return;
     ROTOSCALE_UNROLL
     for (int half = 0; half < halves<Unit>; ++half) {
       float x[half_parts<Unit>][Unit::elements], dp[half_parts<Unit>][Unit::elements];
       const int part = half * half_parts<Unit>;
       multiply_rows<D>(Unit{}, q, s.k[buffer], part, x);
       multiply_rows<D>(Unit{}, d_o, s.v[buffer], part, dp);
-      finish(Unit{}, x, dp);
-      ROTOSCALE_UNROLL
-      for (int i = 0; i < half_parts<Unit> * Unit::elements; ++i) {
-        const int e = i % Unit::elements, own_part = i / Unit::elements, r = Unit::row_of_element(e);
-        const float probability = nn::exp2(nn::fma(x[own_part][e], scale, -shift[r]));
-        const float d = probability * (dp[own_part][e] - dot[r]);
-        dp[own_part][e] = rows.sees(r, key + 16 * (part + own_part) + Unit::column(e)) ? d : 0.0f;
+      finish<1>(Unit{}, x);
+      rows.probabilities(x);
+      finish(Unit{}, dp);
+      if (key == first || starts != nullptr) {
+        rows.template gradients<true>(key + 16 * part, x, dp);
+      } else {
+        rows.template gradients<false>(key + 16 * part, x, dp);
       }
-      add_rows<D>(Unit{}, dp, s.k[buffer], part, dq);
+      add_rows<D>(Unit{}, packed_rows<Unit, half_parts<Unit>>(dp), s.k[buffer], part, dq);
       finish(Unit{}, dq);
     }
   });
-  store_rows<Unit, D>(p.dq, b, h, first + 16 * group, p.n, p.vectors, dq, factor);
+  float scale[Unit::rows];
+  ROTOSCALE_UNROLL
+  for (float& r : scale) r = p.n.scale;
+  store_rows<Unit, D>(p.dq, b, h, first + 16 * place.group, p.n, p.vectors, dq, scale);
 }
 
 }  // namespace rotoscale::gpu::tiles

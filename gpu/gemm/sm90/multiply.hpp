@@ -5,32 +5,18 @@
 #pragma once
 
 #include "gpu/dialect/launch.hpp"
+#include "gpu/dialect/tensor_map.hpp"
 #include "gpu/gemm/plan.hpp"
 #include "gpu/gemm/sm90/kernel.hpp"
 #include "gpu/gemm/sm90/launch.hpp"
 
 namespace rotoscale::gpu::detail {
 
-using encode_function = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
-                                     const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
-                                     CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-inline encode_function find_encoder() {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found;
-  if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found) !=
-          cudaSuccess ||
-      found != cudaDriverEntryPointSuccess) {
-    return nullptr;
-  }
-  return reinterpret_cast<encode_function>(function);
-}
-
 /// Boxes of `box_rows` rows × 128 bytes of a matrix of bytes whose rows are `stride` bytes apart; beyond its edges the
 /// copy engine writes zeros.
 inline bool make_map(CUtensorMap& map, const void* data, std::int64_t rows, std::int64_t row_bytes, std::int64_t stride,
                      int box_rows) {
-  static const encode_function encode = find_encoder();
+  static const sm90::encode_function encode = sm90::find_encoder();
   const cuuint64_t extents[2] = {static_cast<cuuint64_t>(row_bytes), static_cast<cuuint64_t>(rows)};
   const cuuint64_t strides[1] = {static_cast<cuuint64_t>(stride)};
   const cuuint32_t box[2] = {sm90::box_bytes, static_cast<cuuint32_t>(box_rows)}, steps[2] = {1, 1};

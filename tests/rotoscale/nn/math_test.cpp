@@ -168,6 +168,18 @@ TEST_CASE("exp, exp2 and log are the steps of docs/numerics.md") {
 
 TEST_CASE("exp is within 2 units in the last place") { CHECK(worst_exp(149) < 2.0); }
 
+TEST_CASE("exp2_normal has exp2's bits for all magnitudes to 60") {
+  std::uint64_t differing = 0;
+  for (const std::uint32_t sign : {0u, 0x80000000u}) {
+    const std::uint32_t last = fp32_bits(60.0f);
+    for (std::uint32_t u = 0; u <= last; u += u + 1009 > last && u < last ? last - u : 1009) {
+      const float x = fp32_from_bits(sign | u);
+      differing += fp32_bits(nn::exp2_normal(x)) != fp32_bits(nn::exp2(x));
+    }
+  }
+  CHECK(differing == 0);
+}
+
 TEST_CASE("exp2 is within 1.02e-4 of 2^x, and exact at 0") {
   double most = 0;
   for (std::uint32_t u = 0; u < fp32_bits(60.0f); u += 4999) {

@@ -1,0 +1,173 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// How attention's tiles come to shared memory: by all threads or by the device's copy engine, in a pipeline.
+#pragma once
+
+#include "gpu/nn/attention_tiles.hpp"
+
+namespace rotoscale::gpu::tiles {
+
+template <class T>
+__device__ inline std::uint32_t load_two(const T* x) {
+  return pack_bf16(attention_load(x), attention_load(x + 1));
+}
+__device__ inline std::uint32_t load_two(const bf16* x) {
+  return x[0].bits() | static_cast<std::uint32_t>(x[1].bits()) << 16;
+}
+
+/// Rows [first, first + 64) of a head as BF16, zero beyond the tensor, which begins at row `begin`; there after
+/// wait_for_copies and a barrier. `thread`: the caller among the Threads that copy. `vectors`: 16 bytes of a row may be
+/// loaded at once.
+template <class Unit, int D, int Threads, class T>
+__device__ void load_tile(int thread, const head_tensor<const T>& x, int b, int h, int first, const attention_shape& n,
+                          bool vectors, tile_of<Unit, D>& to, int begin = 0) {
+  constexpr int pieces = D / 8, across = Threads / pieces;  // rows at a time
+  static_assert(Threads % pieces == 0);
+  const int row0 = thread / pieces, column = thread % pieces * 8;
+  const T* from = x.row(b, first + row0, h) + column;
+  // A whole tile of whole rows: nothing but copies.
+  if (sizeof(T) == 2 && vectors && first >= begin && first + tile <= n.seq && n.dim == D) {
+    ROTOSCALE_UNROLL
+    for (int row = 0; row < tile; row += across, from += across * x.token) {
+      if (tile % across != 0 && row0 + row >= tile) break;
+      copy_async(reinterpret_cast<vec16*>(to.codes + to.place(row0 + row, column)), from);
+    }
+    return;
+  }
+  ROTOSCALE_UNROLL
+  for (int row = 0; row < tile; row += across, from += across * x.token) {
+    if (tile % across != 0 && row0 + row >= tile) break;
+    auto* const place = reinterpret_cast<vec16*>(to.codes + to.place(row0 + row, column));
+    const bool inside = has_row(first + row0 + row, begin, n.seq) && column < n.dim;
+    if (sizeof(T) == 2 && vectors && inside) {
+      copy_async(place, from);
+      continue;
+    }
+    vec16 v = {};
+    if (inside) {
+      ROTOSCALE_UNROLL
+      for (int w = 0; w < 4; ++w) v.word[w] = load_two(from + 2 * w);
+    }
+    *place = v;
+  }
+}
+
+/// Waits until what the block's threads have copied is there for all of them.
+template <class Unit>
+__device__ void finish_copies() {
+  wait_for_copies();
+  Unit::publish();
+  block_barrier();
+}
+
+/// Copies of pairs of tiles into buffers: by the unit's copy engine if it has one, else by all threads.
+template <class Unit, int Stages>
+struct tile_copies {
+  using engine = typename Unit::engine;
+  const typename engine::maps& maps;
+  typename engine::template barriers<Stages>& barriers;
+
+  /// Before a barrier of the block.
+  __device__ void init() const {
+    if constexpr (engine::exists) {
+      if (thread_index().x == 0) engine::init(barriers);
+    }
+  }
+  /// Starts copies of rows [first, first + 64) of a head of x and y.
+  template <int D, int Threads, class T>
+  __device__ void load(const head_tensor<const T>& x, const head_tensor<const T>& y, int b, int h, int first,
+                       const attention_shape& n, bool vectors, tile_of<Unit, D>& to_x, tile_of<Unit, D>& to_y,
+                       int buffer) const {
+    const int thread = static_cast<int>(thread_index().x);
+    if constexpr (engine::exists) {
+      if (thread == 0) engine::template load<D>(maps, h, first, b, to_x, to_y, barriers.full[buffer]);
+    } else {
+      load_tile<Unit, D, Threads>(thread, x, b, h, first, n, vectors, to_x);
+      load_tile<Unit, D, Threads>(thread, y, b, h, first, n, vectors, to_y);
+    }
+  }
+  /// Waits for the engine's copies into a buffer, for the parity-th time.
+  __device__ void wait(int buffer, unsigned parity) const {
+    if constexpr (engine::exists) engine::wait(barriers.full[buffer], parity);
+  }
+};
+
+/// Leads compute(position, buffer) through pairs of tiles that load(position, buffer) brings; the next Stages - 1 come
+/// meanwhile. `next` moves a position on, false at the end.
+template <class Unit, int Stages, class Position, class Load, class Next, class Compute>
+__device__ void pipeline(const tile_copies<Unit, Stages>& copies, Position at, const Load& load, const Next& next,
+                         const Compute& compute) {
+  if constexpr (Stages == 1) {
+    static_assert(!Unit::engine::exists);
+    do {
+      block_barrier();
+      load(at, 0);
+      finish_copies<Unit>();
+      compute(at, 0);
+    } while (next(at));
+  } else {
+    Position coming[Stages - 1];  // what is loaded, the oldest first
+    int count = 0;
+    bool more = true;
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < Stages - 1; ++i) {
+      if (more) {
+        load(at, i);
+        coming[i] = at;
+        ++count;
+        more = next(at);
+      }
+      end_copy_group();
+    }
+    unsigned parity = 0;
+    for (int buffer = 0; count > 0;) {
+      if constexpr (!Unit::engine::exists) {
+        wait_for_all_but<Stages - 2>();
+        Unit::publish();
+      }
+      block_barrier();
+      const Position now = coming[0];
+      ROTOSCALE_UNROLL
+      for (int i = 0; i < Stages - 2; ++i) coming[i] = coming[i + 1];
+      if (more) {  // into the buffer that was computed on last
+        load(at, buffer == 0 ? Stages - 1 : buffer - 1);
+        coming[Stages - 2] = at;
+        more = next(at);
+      } else {
+        --count;
+      }
+      end_copy_group();
+      copies.wait(buffer, parity);
+      compute(now, buffer);
+      if (++buffer == Stages) {
+        buffer = 0;
+        parity ^= 1;
+      }
+    }
+  }
+}
+
+/// Tiles of keys and values on their way and in use.
+template <class Unit, int D, int Stages>
+struct key_memory {
+  tile_of<Unit, D> k[Stages], v[Stages];
+  typename Unit::engine::template barriers<Stages> barriers;
+};
+/// Where tiles that stay, `Own` of them, are loaded to: behind `memory`, or into its first tiles, if Kept says that
+/// they are then taken to registers.
+template <bool Kept, int Own, class Tile, class Memory>
+__device__ Tile* own_tiles(Memory& memory) {
+  static_assert(!Kept || Own * sizeof(Tile) <= sizeof(Memory));
+  return reinterpret_cast<Tile*>(Kept ? &memory : &memory + 1);
+}
+template <bool Kept, int Own, class Tile, class Memory>
+inline constexpr std::size_t shared_bytes = sizeof(Memory) + (Kept ? 0 : Own * sizeof(Tile)) + alignof(Memory);
+/// The block's shared memory, aligned as T.
+template <class T>
+__device__ T& aligned_shared() {
+  auto* const memory = dynamic_shared<unsigned char>();
+  const auto address = reinterpret_cast<std::uintptr_t>(memory);
+  return *reinterpret_cast<T*>(memory + (alignof(T) - address % alignof(T)) % alignof(T));
+}
+
+}  // namespace rotoscale::gpu::tiles

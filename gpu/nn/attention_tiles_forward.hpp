@@ -1,0 +1,143 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The forward pass of attention in tiles.
+#pragma once
+
+#include "gpu/nn/attention_copies.hpp"
+
+namespace rotoscale::gpu::tiles {
+
+/// Online softmax of a group's 16 rows.
+template <class Unit>
+struct softmax_rows {
+  float top[Unit::rows], sum[Unit::rows][4], factor[Unit::rows];
+
+  __device__ softmax_rows() {
+    ROTOSCALE_UNROLL
+    for (int r = 0; r < Unit::rows; ++r) {
+      top[r] = -__builtin_inff();
+      ROTOSCALE_UNROLL
+      for (int c = 0; c < 4; ++c) sum[r][c] = 0.0f;
+    }
+  }
+  /// Scores of the keys from `key` on become probabilities relative to `top`; `factor`: what sums so far must be
+  /// multiplied by.
+  template <bool Masked>
+  __device__ void take(float (&s)[parts][Unit::elements], const query_rows<Unit>& rows, int key, float scale) {
+    float shift[Unit::rows];
+    ROTOSCALE_UNROLL
+    for (int r = 0; r < Unit::rows; ++r) {
+      float largest = top[r];
+      ROTOSCALE_UNROLL
+      for (int i = 0; i < parts * Unit::elements; ++i) {
+        const int e = i % Unit::elements, part = i / Unit::elements;
+        if (Unit::row_of_element(e) != r) continue;
+        const bool seen = !Masked || rows.sees(r, key + 16 * part + Unit::column(e));
+        if (seen) largest = __builtin_fmaxf(largest, s[part][e]);  // NaN takes no part
+      }
+      largest = Unit::row_max(largest);
+      const float base = largest == -__builtin_inff() ? 0.0f : largest;
+      factor[r] = nn::exp2((top[r] - base) * scale);
+      shift[r] = base * scale;
+      top[r] = largest;
+    }
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < parts * Unit::elements; ++i) {
+      float& x = s[i / Unit::elements][i % Unit::elements];
+      x = nn::fma(x, scale, -shift[Unit::row_of_element(i % Unit::elements)]);
+    }
+    exponentials<Unit>(s);
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < parts * Unit::elements; ++i) {
+      const int e = i % Unit::elements, part = i / Unit::elements, r = Unit::row_of_element(e);
+      if (Masked && !rows.sees(r, key + 16 * part + Unit::column(e))) s[part][e] = 0.0f;
+      float& lane = sum[r][Unit::column_of_element(e)];
+      lane = part == 0 ? nn::fma(lane, factor[r], s[part][e]) : lane + s[part][e];
+    }
+  }
+};
+
+/// Rows of sums times a factor each, which is 1 as long as no row has a larger score.
+template <class Unit, int Count>
+__device__ void rescale(float (&sum)[Count][Unit::elements], const float (&factor)[Unit::rows]) {
+  bool any = false;
+  ROTOSCALE_UNROLL
+  for (int r = 0; r < Unit::rows; ++r) any |= !(factor[r] == 1.0f);
+  if (!segment_any(any)) return;
+  ROTOSCALE_UNROLL
+  for (int i = 0; i < Count * Unit::elements; ++i) {
+    sum[i / Unit::elements][i % Unit::elements] *= factor[Unit::row_of_element(i % Unit::elements)];
+  }
+}
+
+template <class Unit, int D>
+struct forward_layout {
+  static constexpr tile_plan plan = Unit::template forward_plan<D>;
+  static constexpr bool kept = !Unit::whole_tiles;
+  using memory = key_memory<Unit, D, plan.stages>;
+  static constexpr int threads = plan.tiles * tiles::threads<Unit>;
+  static constexpr std::size_t shared = shared_bytes<kept, plan.tiles, tile_of<Unit, D>, memory>;
+};
+
+/// A grid of (tiles of queries, heads, batch) blocks, the last tiles first.
+template <class Unit, class T, int D>
+[[maybe_unused]] static __global__ void __launch_bounds__(forward_layout<Unit, D>::threads,
+                                                          forward_layout<Unit, D>::plan.blocks)
+    forward_kernel(const ROTOSCALE_GRID_CONSTANT attention_pass<T> p,
+                   const ROTOSCALE_GRID_CONSTANT typename Unit::engine::maps maps) {
+  using layout = forward_layout<Unit, D>;
+  constexpr int tiles = layout::plan.tiles;
+  auto& s = aligned_shared<typename layout::memory>();
+  const place_in_block<Unit> place;
+  const int block_first = p.first_query(tiles), first = block_first + place.tile * tile;
+  const int h = static_cast<int>(block_index().y), b = static_cast<int>(block_index().z), kv = h / p.n.group();
+  const std::int32_t* const starts = p.n.starts_of(b);
+
+  const tile_copies<Unit, layout::plan.stages> copies{maps, s.barriers};
+  copies.init();
+  query_operand<Unit, D> q;
+  auto& own = own_tiles<layout::kept, tiles, tile_of<Unit, D>>(s)[place.tile];
+  load_tile<Unit, D, threads<Unit>>(place.in_tile, p.q, b, h, first, p.n, p.vectors, own, p.past);
+  finish_copies<Unit>();
+  q.take(own, place.group);
+  block_barrier();
+  const query_rows<Unit> rows(starts, first + 16 * place.group, p.n.seq);
+  const float scale = binary_scale(p.n);
+  softmax_rows<Unit> softmax;
+  float o[D / 16][Unit::elements];
+  clear(o);
+
+  const key_range keys = keys_of_tile(starts, first, p.n.seq, p.past),
+                  all_keys = keys_of_tiles<tiles>(starts, block_first, p.n.seq, p.past);
+  const auto load = [&](int key, int buffer) {
+    copies.template load<D, layout::threads>(p.k, p.v, b, kv, key, p.n, p.vectors, s.k[buffer], s.v[buffer], buffer);
+  };
+  const auto next = [&](int& key) { return (key += tile) <= all_keys.end; };
+  pipeline(copies, all_keys.begin, load, next, [&](int key, int buffer) {
+    if (tiles > 1 && !keys.has(key)) return;
+    float x[parts][Unit::elements];
+    multiply_rows<D>(Unit{}, q, s.k[buffer], 0, x);
+    finish(Unit{}, x);
+    if (key == first || starts != nullptr) {
+      softmax.template take<true>(x, rows, key, scale);
+    } else {
+      softmax.template take<false>(x, rows, key, scale);
+    }
+    rescale<Unit>(o, softmax.factor);
+    add_rows<D>(Unit{}, packed_rows<Unit, parts>(x), s.v[buffer], 0, o);
+    finish(Unit{}, o);
+  });
+
+  float inverse[Unit::rows];
+  ROTOSCALE_UNROLL
+  for (int r = 0; r < Unit::rows; ++r) {
+    const float sum = Unit::fold(softmax.sum[r]);
+    inverse[r] = 1.0f / sum;
+    if (Unit::leads() && p.has_query(rows.t[r])) {
+      p.n.lse[p.row(b, h, rows.t[r])] = canonical(nn::fma(softmax.top[r], p.n.scale, nn::log(sum)));
+    }
+  }
+  store_rows<Unit, D>(p.o, b, h, first + 16 * place.group, p.n, p.vectors, o, inverse, p.past);
+}
+
+}  // namespace rotoscale::gpu::tiles
