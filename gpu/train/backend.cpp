@@ -108,10 +108,12 @@ nn::queue device_backend::make_queue(const char*) {
 }
 nn::event device_backend::record(nn::queue on) {
   nn::event e{on, 0};
+  const char* const last = of(on).last;
   run(on, {"record"}, [&] {
     e.ticket = of(on).record();
     return status{};
   });
+  of(on).last = last;  // recording is what waiting begins with
   return e;
 }
 void device_backend::order(nn::queue after, const nn::event& before) {

@@ -129,6 +129,7 @@ class device_backend final : public nn::backend {
     const profiler_range shown(what.name);
     try {
       expect(operation());
+      on.last = what.name;
       end_timing(on, what);
     } catch (const refused& e) {
       on.failed.emplace(what.name, e.what(), e.of_device);

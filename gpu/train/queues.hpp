@@ -59,6 +59,7 @@ class device_queue {
     expect(create(stream));
     expect(allocate(faults, fault_words));
     expect(fill(faults, 0, fault_words * sizeof(std::uint32_t), stream));
+    for (event& e : events_) expect(create(e));  // none is created in a step
     void* pinned = nullptr;
     expect(allocate_pinned(pinned, fault_words * sizeof(std::uint32_t)));
     seen_ = static_cast<std::uint32_t*>(pinned);
@@ -74,8 +75,7 @@ class device_queue {
   }
 
   std::uint64_t record() {
-    event& e = at(++tickets_);
-    if (e.handle == nullptr) expect(create(e));
+    const event& e = find(++tickets_);
     expect(download(seen_, faults, fault_words * sizeof(std::uint32_t), stream));
     expect(gpu::record(e, stream));
     return tickets_;
@@ -85,7 +85,7 @@ class device_queue {
   void synchronize(std::uint64_t ticket) {
     if (!failed) {
       const status s = gpu::synchronize(find(ticket));
-      if (!s.ok()) failed.emplace("device", s.message(), refused::is_of_device(s));
+      if (!s.ok()) failed.emplace(late_fault(s, last));
     }
     constexpr const char* names[] = {"embedding_forward", "cross_entropy"};
     for (std::size_t i = 0; i < fault_words && !failed; ++i) {
@@ -95,7 +95,13 @@ class device_queue {
     if (failed) throw nn::backend_error(*failed);
   }
 
+  /// A fault that the device reports after the launch: that of `last`, the last operation put on the queue, or of one before.
+  static nn::backend_error late_fault(const status& s, const char* last) {
+    return {"device", std::string("at or before ") + last + ": " + s.message(), refused::is_of_device(s)};
+  }
+
   gpu::stream stream;
+  const char* last = "the first operation";  ///< name of what was put on the queue last
   std::optional<nn::backend_error> failed;
   void* workspace = nullptr;
   std::size_t workspace_bytes = 0;
@@ -103,8 +109,6 @@ class device_queue {
   std::uint32_t* faults = nullptr;
 
  private:
-  event& at(std::uint64_t ticket) { return events_[ticket % ring]; }
-
   std::uint32_t* seen_ = nullptr;  ///< `faults` at the last recorded point, in pinned memory
   std::array<event, ring> events_{};
   std::uint64_t tickets_ = 0;

@@ -72,10 +72,14 @@ class session {
  public:
   /// `recipes` are all that will be used, in the order of their use: memory is for the largest of each category, and
   /// frozen weights are kept for all but the first. Throws over_budget before anything is allocated, out_of_memory with
-  /// nothing kept.
+  /// nothing kept,
+  /// invalid_argument where a step has more than 256 micro-batches over all ranks.
   session(nn::backend& ops, const model_config& config, session_options options, const std::vector<nn::recipe>& recipes,
           nn::communicator* ranks = nullptr)
       : ops_(&ops), ranks_(ranks), options_(std::move(options)), model_(ops, config, options_.model) {
+    if (const int n = options_.micro_batches * (ranks == nullptr ? 1 : ranks->size()); n > 256) {
+      throw std::invalid_argument("micro_batches: " + std::to_string(n) + " over all ranks, random words repeat after 256");
+    }
     plan_ = count_within_limits(recipes);
     if (options_.memory_limit != 0 && plan_.total() > options_.memory_limit) {
       throw over_budget(plan_, options_.memory_limit);
