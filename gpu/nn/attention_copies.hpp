@@ -75,7 +75,7 @@ struct tile_copies {
   }
   /// Starts copies of rows [first, first + 64) of a head of x and y.
   template <int D, int Threads, class T>
-  __device__ void load(const head_tensor<const T>& x, const head_tensor<const T>& y, int b, int h, int first,
+  [[gnu::always_inline]] __device__ void load(const head_tensor<const T>& x, const head_tensor<const T>& y, int b, int h, int first,
                        const attention_shape& n, bool vectors, tile_of<Unit, D>& to_x, tile_of<Unit, D>& to_y,
                        int buffer) const {
     const int thread = static_cast<int>(thread_index().x);

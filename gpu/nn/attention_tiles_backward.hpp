@@ -150,8 +150,8 @@ struct keys_pass {
 
 /// A grid of (tiles of keys, key heads, batch) blocks.
 template <class Unit, class T, int D>
-[[maybe_unused]] static __global__ void __launch_bounds__(keys_layout<Unit, D>::threads,
-                                                          keys_layout<Unit, D>::plan.blocks)
+[[maybe_unused]] static __global__ void __launch_bounds__((keys_layout<Unit, D>::threads),
+                                                          (keys_layout<Unit, D>::plan.blocks))
     keys_kernel(const ROTOSCALE_GRID_CONSTANT attention_backward_pass<T> p,
                 const ROTOSCALE_GRID_CONSTANT typename Unit::engine::maps maps) {
   using layout = keys_layout<Unit, D>;
@@ -240,8 +240,8 @@ struct queries_rows {
 
 /// dq; grid as forward_kernel.
 template <class Unit, class T, int D>
-[[maybe_unused]] static __global__ void __launch_bounds__(queries_layout<Unit, D>::threads,
-                                                          queries_layout<Unit, D>::plan.blocks)
+[[maybe_unused]] static __global__ void __launch_bounds__((queries_layout<Unit, D>::threads),
+                                                          (queries_layout<Unit, D>::plan.blocks))
     queries_kernel(const ROTOSCALE_GRID_CONSTANT attention_backward_pass<T> p,
                    const ROTOSCALE_GRID_CONSTANT typename Unit::engine::maps maps) {
   using layout = queries_layout<Unit, D>;

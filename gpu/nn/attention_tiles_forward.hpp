@@ -81,8 +81,8 @@ struct forward_layout {
 
 /// A grid of (tiles of queries, heads, batch) blocks, the last tiles first.
 template <class Unit, class T, int D>
-[[maybe_unused]] static __global__ void __launch_bounds__(forward_layout<Unit, D>::threads,
-                                                          forward_layout<Unit, D>::plan.blocks)
+[[maybe_unused]] static __global__ void __launch_bounds__((forward_layout<Unit, D>::threads),
+                                                          (forward_layout<Unit, D>::plan.blocks))
     forward_kernel(const ROTOSCALE_GRID_CONSTANT attention_pass<T> p,
                    const ROTOSCALE_GRID_CONSTANT typename Unit::engine::maps maps) {
   using layout = forward_layout<Unit, D>;
