@@ -39,18 +39,16 @@ void check_model(std::string_view bytes) {
   }
 }
 
-/// SentencePiece's messages as protocol buffers: a field of a number, and of bytes.
-std::string number_field(int field, unsigned value) {
-  std::string bytes(1, static_cast<char>(field << 3 & 0x7F));
-  if (field >= 16) bytes = {static_cast<char>((field << 3 & 0x7F) | 0x80), static_cast<char>(field >> 4)};
-  for (; value >= 0x80; value >>= 7) bytes += static_cast<char>(value | 0x80);
-  return bytes + static_cast<char>(value);
+/// SentencePiece's messages as protocol buffers: a number, and fields of a number and of bytes.
+std::string varint(std::size_t value) {
+  std::string bytes;
+  for (; value >= 0x80; value >>= 7) bytes.push_back(static_cast<char>(value | 0x80));
+  bytes.push_back(static_cast<char>(value));
+  return bytes;
 }
-std::string bytes_field(int field, const std::string& content) {
-  std::string bytes(1, static_cast<char>(field << 3 | 2));
-  std::size_t size = content.size();
-  for (; size >= 0x80; size >>= 7) bytes += static_cast<char>(size | 0x80);
-  return bytes + static_cast<char>(size) + content;
+std::string number_field(std::size_t field, unsigned value) { return varint(field << 3) + varint(value); }
+std::string bytes_field(std::size_t field, const std::string& content) {
+  return varint(field << 3 | 2) + varint(content.size()) + content;
 }
 
 enum piece_type { normal = 1, unknown, control, user_defined, unused, byte };
@@ -58,7 +56,7 @@ enum piece_type { normal = 1, unknown, control, user_defined, unused, byte };
 std::string piece(const std::string& text, piece_type type, float score = 0) {
   std::string bits(1, static_cast<char>(2 << 3 | 5));
   for (int i = 0; i < 4; ++i) bits += static_cast<char>(rotoscale::fp32_bits(score) >> 8 * i);
-  return bytes_field(1, bytes_field(1, text) + bits + number_field(3, type));
+  return bytes_field(1, bytes_field(1, text) + bits + number_field(3, static_cast<unsigned>(type)));
 }
 
 const std::string& byte_pieces() {
