@@ -34,9 +34,10 @@ enum class gemm_contract { reference, accurate, fast };
 /// How a kernel goes about it; no bit of a result depends on this. Zeros: the device's first tile (`tiles` of
 /// gpu/dialect/arch.hpp), as many stages as it may have, bands of 8.
 struct gemm_schedule {
-  int tile_m = 0, tile_n = 0;  ///< outputs that are computed together; the device has kernels for some shapes
-  int stages = 0;              ///< of the copies to shared memory, in flight or being multiplied
-  int band = 0;                ///< raster order: so many rows of tiles are walked through before the next; 2^i up to 64
+  int tile_m = 0;  ///< rows of outputs that are computed together; the device has kernels for some shapes
+  int tile_n = 0;  ///< and columns
+  int stages = 0;  ///< of the copies to shared memory, in flight or being multiplied
+  int band = 0;    ///< raster order: so many rows of tiles are walked through before the next; 2^i up to 64
   bool bands_of_columns = false;  ///< so many columns instead
 
   bool operator==(const gemm_schedule&) const = default;

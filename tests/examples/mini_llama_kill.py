@@ -372,8 +372,10 @@ class Device(Runs):
 
 
 class Signals(Runs):
-    # Many more steps than are waited for: a busy machine may send a signal a second after it was due.
-    OPTIONS = {"steps": 800, "checkpoint_every": 300, "eval_every": 200, "schedule": "mxfp4_h16_heal", "max_epochs": 20}
+    # Many more steps than are waited for: a busy machine may send a signal seconds after it was due.
+    STEPS = 4000
+    OPTIONS = {"steps": STEPS, "checkpoint_every": 1500, "eval_every": 1000, "schedule": "mxfp4_h16_heal",
+               "max_epochs": 100}
 
     def wait_for(self, child, step, event="step"):
         log, limit = self.folder / "run/log.jsonl", time.monotonic() + 60
@@ -388,8 +390,8 @@ class Signals(Runs):
         child.send_signal(number)
         out, said = child.communicate(timeout=60)
         self.assertEqual((child.returncode, out), (4, ""), said)
-        match = mini_llama.re.fullmatch(r"mini-llama: mxfp4_h16_heal: (SIG[A-Z]+) at step (\d+) of 800; to go on: mini-llama "
-                                        r"train --resume run\n", said)
+        match = mini_llama.re.fullmatch(r"mini-llama: mxfp4_h16_heal: (SIG[A-Z]+) at step (\d+) of "
+                                        rf"{self.STEPS}; to go on: mini-llama train --resume run\n", said)
         self.assertTrue(match, said)
         self.assertEqual(match[1], signal.Signals(number).name)
         end = records(self.folder / "run/log.jsonl")[-1]

@@ -133,7 +133,7 @@ TEST_CASE("token files: known by their content, one after the other, largest tok
   CHECK(failure(make_options({(dir / "a.txt").string(), (dir / "text").string()}, 4)) ==
         (dir / "text").string() + ": no token file, while " + (dir / "a.txt").string() + " is one");
   CHECK(failure(make_options({(dir / "b.txt").string()}, 4)) ==
-        (dir / "b.txt").string() + ": too short: 1 training and 0 validation tokens, a sequence needs 5 of each");
+        (dir / "b.txt").string() + ": too short: 1 training and 0 validation tokens, a sequence needs 5 of each (--sequence, --validation)");
 }
 
 TEST_CASE("records: only answers are learnt, records stay whole, the rest of a window is masked") {
@@ -189,7 +189,7 @@ TEST_CASE("records: what is none, by its line") {
         name + ": line 3: 10 tokens do not fit a sequence of 8 and its last target (--sequence)");
   put(dir / "r", good);
   CHECK(failure(make_options({name}, 8)) ==
-        name + ": too short: 1 training and 0 validation records, each needs one (train.validation)");
+        name + ": too short: 1 training and 0 validation records, each needs one (--validation)");
 }
 
 TEST_CASE("records: what is learnt is part of what the data are") {

@@ -21,8 +21,9 @@ enum class snapshot_use {
 
 /// That copy, in host memory.
 struct session_snapshot {
-  /// As the arenas of all that trains.
-  float *weights = nullptr, *first_moments = nullptr, *second_moments = nullptr;
+  float* weights = nullptr;         ///< all that train, as in their arena
+  float* first_moments = nullptr;   ///< AdamW's m of each
+  float* second_moments = nullptr;  ///< AdamW's v of each
   float* scales = nullptr;          ///< of delayed scaling: scales, inverses, histories
   std::optional<nn::event> copied;  ///< when the last one is whole; none: there never was one
   bool is_spared = true;            ///< does what changes its sources wait for it?
@@ -78,7 +79,8 @@ class session {
           nn::communicator* ranks = nullptr)
       : ops_(&ops), ranks_(ranks), options_(std::move(options)), model_(ops, config, options_.model) {
     if (const int n = options_.micro_batches * (ranks == nullptr ? 1 : ranks->size()); n > 256) {
-      throw std::invalid_argument("micro_batches: " + std::to_string(n) + " over all ranks, random words repeat after 256");
+      throw std::invalid_argument("micro_batches: " + std::to_string(n) +
+                                  " over all ranks, random words repeat after 256");
     }
     plan_ = count_within_limits(recipes);
     if (options_.memory_limit != 0 && plan_.total() > options_.memory_limit) {

@@ -45,9 +45,10 @@ ROTOSCALE_HD inline double sqrt(double x) { return __builtin_sqrt(x); }
 /// 2^x as p · 2^n: p of a polynomial of degree 3 on [-1/2, 1/2], with its constant 1 and the least largest relative
 /// error (Lawson's iteration), and n in the place of an exponent.
 struct binary_power {
-  float p;
-  std::uint32_t n;
+  float p;          ///< 2^(x - n), of [2^-0.5, 2^0.5]
+  std::uint32_t n;  ///< n · 2^23, modulo 2^32: to be added to p's bits
 };
+/// x of |x| < 2^22 as its nearest integer n and 2^(x - n).
 [[gnu::always_inline]] ROTOSCALE_HD inline binary_power split_exp2(float x) {
   // Adding 1.5 * 2^23 rounds to an integer n, whose low bits are then those of the sum.
   const float shifted = x + 0x1.8p+23f;
