@@ -54,8 +54,7 @@ void emulated(benchmark::State& state, bench::linear_shape shape, nn::operand_fo
     r.cols = p.k;
     r.row = nn::operand_recipe{f};
     memory.resize(nn::cpu::operands::layout(r).bytes);
-    const nn::const_tensor_view source =
-        nn::dense_tensor(const_cast<float*>(x.data()), nn::dtype::fp32, {rows, p.k});
+    const nn::const_tensor_view source = nn::dense_tensor(const_cast<float*>(x.data()), nn::dtype::fp32, {rows, p.k});
     auto made = std::make_unique<nn::cpu::operands>(r, memory.data(), source);
     made->quantize(source, {made.get(), true, false, {}}, nullptr, pool);
     return made;

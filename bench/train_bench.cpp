@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // What emulation costs on one thread: one training step of the demo's model, and of one of hidden size 512, under each
-// recipe (forward, backward, scales, AdamW), and its linear layers alone beside Eigen's FP32 products of the same shapes.
+// recipe (forward, backward, scales, AdamW), and its linear layers alone beside Eigen's FP32 products of the same
+// shapes.
 #include <benchmark/benchmark.h>
 
 #include <Eigen/Core>

@@ -93,16 +93,15 @@ int main() {
   gpu::gemm_problem problem{{c.data, formats::fp32}, a.view, b.view};
   gpu::gemm_selection selected;  // the split-K that gemm() takes for this shape here
   expect(gpu::select_gemm(problem, gpu::gemm_contract::accurate, device, selected));
-  const device_memory<std::uint8_t> workspace(
-      gpu::gemm_workspace_bytes(problem, gpu::gemm_contract::accurate, device));
+  const device_memory<std::uint8_t> workspace(gpu::gemm_workspace_bytes(problem, gpu::gemm_contract::accurate, device));
   expect(gpu::gemm(problem, gpu::gemm_contract::accurate, workspace.data, workspace.size, {}));
   expect(gpu::synchronize());
 
   // gfx950 adds in an order of its own; elsewhere `accurate` has the bits of `reference`.
   const auto contract = gfx950 ? gpu::gemm_contract::accurate : gpu::gemm_contract::reference;
   std::vector<float> expected(c.size);
-  gemm_ref(make_operand(mxfp4, a.blocks), make_operand(mxfp4, b.blocks), gpu::contract_options(contract, device, selected.choice.split_k),
-           row_major(expected.data(), m, n));
+  gemm_ref(make_operand(mxfp4, a.blocks), make_operand(mxfp4, b.blocks),
+           gpu::contract_options(contract, device, selected.choice.split_k), row_major(expected.data(), m, n));
   const std::vector<float> found = c.read();
   int different = 0;
   for (std::size_t i = 0; i < c.size; ++i) different += fp32_bits(found[i]) != fp32_bits(expected[i]);

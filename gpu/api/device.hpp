@@ -86,8 +86,8 @@ status synchronize(event e);       ///< waits for it, and says what went wrong b
 /// Microseconds between two timed events that are past; 0 in a build for the host.
 status elapsed(event from, event to, float& microseconds);
 
-/// Begins a named range of this thread's work, for a profiler to show with what is launched in it: NVTX on CUDA, rocTX on
-/// HIP where its library is found. Nothing happens without them, or in a build for the host. Ranges nest.
+/// Begins a named range of this thread's work, for a profiler to show with what is launched in it: NVTX on CUDA, rocTX
+/// on HIP where its library is found. Nothing happens without them, or in a build for the host. Ranges nest.
 void begin_range(const char* name);
 /// Ends the range that this thread began last.
 void end_range();

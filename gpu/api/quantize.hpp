@@ -63,10 +63,10 @@ status draw_encode_factor(block_format f, const block_options& options, matrix<c
 
 /// Quantizes M × N `source` (any strides) into `rows` (M × N, blocks along N) and/or `columns` (N × M, blocks along M,
 /// from the source itself). Formats: 32 elements of E2M1, E4M3 or E5M2 with E8M0 scales, one-dimensional or
-/// square_blocks, with a rotation of 0 or 16 points: one launch on `s`, in any of the orders above; padding of scales is
-/// written; reads 16 bytes at a time where rows, or of a transpose columns, are contiguous and begin at multiples of 16
-/// bytes, else one by one. Other blocks (elements of 4, 6 or 8 bits, 16 or 32 long, of one row or square, under E8M0 or
-/// UE4M3) and rotations of 32 points go slowly, by the definition: row-major orders, a launch an orientation. No
+/// square_blocks, with a rotation of 0 or 16 points: one launch on `s`, in any of the orders above; padding of scales
+/// is written; reads 16 bytes at a time where rows, or of a transpose columns, are contiguous and begin at multiples of
+/// 16 bytes, else one by one. Other blocks (elements of 4, 6 or 8 bits, 16 or 32 long, of one row or square, under E8M0
+/// or UE4M3) and rotations of 32 points go slowly, by the definition: row-major orders, a launch an orientation. No
 /// allocation. Any status but ok: nothing was launched.
 status quantize(block_format f, matrix<const float> source, const quantized_output& rows,
                 const quantized_output& columns, stream s);

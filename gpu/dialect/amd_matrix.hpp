@@ -74,8 +74,8 @@ __device__ void keep_in_vector_registers(T& x) {
   asm volatile("" : "+v"(x));
 }
 
-/// An address that is the same in all lanes of the wave stays apart from what is a lane's own: the sums then need a pair
-/// of scalar registers each, not of vector registers.
+/// An address that is the same in all lanes of the wave stays apart from what is a lane's own: the sums then need a
+/// pair of scalar registers each, not of vector registers.
 template <class T>
 __device__ const T* keep_in_scalar_registers(const T* x) {
   auto global = (const __attribute__((address_space(1))) T*)x;  // known to be no address of LDS, or loads go both ways

@@ -37,9 +37,9 @@ struct arch_traits {
   /// Least m * n * k for which the matrix unit, expansion included, beats ordinary cores on MXFP4.
   std::int64_t least_unit_products = std::int64_t{1} << 28;
   std::span<const tile_shape> tiles{};  ///< that GEMM kernels have; the first is the largest
-  bool walks_bands = false;           ///< tiles in bands of as many rows or columns as the caller says
-  int grain = 1;        ///< parts of K are multiples of this
-  int k_multiple = 32;  ///< of MXFP4 operands; of MXFP8's where has_scaled_mma
+  bool walks_bands = false;             ///< tiles in bands of as many rows or columns as the caller says
+  int grain = 1;                        ///< parts of K are multiples of this
+  int k_multiple = 32;                  ///< of MXFP4 operands; of MXFP8's where has_scaled_mma
   /// Contracts (gemm_contracts.hpp) of MXFP4 under `accurate` and `fast`, of MXFP8 and of tiles expanded to BF16; null:
   /// only `reference`.
   const char *accurate = nullptr, *fast = nullptr, *bf16 = nullptr;

@@ -92,8 +92,8 @@ struct padded_tile {
   __device__ const std::uint16_t* at(int i, int j) const { return codes + i * 16 * stride + j * 16; }
 };
 
-/// How a kernel of attention is laid out: tiles of 64 rows that a block computes side by side, blocks of a processor at a
-/// time that registers are limited for, and buffers for what is read in tiles, of which all but one are on their way.
+/// How a kernel of attention is laid out: tiles of 64 rows that a block computes side by side, blocks of a processor at
+/// a time that registers are limited for, and buffers for what is read in tiles, of which all but one are on their way.
 struct tile_plan {
   int tiles, blocks, stages;
 };

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The dialect of gpu/: HIP's names in four modes. With the HIP SDK they are the SDK's; nvcc sees aliases of CUDA's; clang
-// without an SDK compiles device code alone, to be disassembled; an ordinary C++ compiler gets host.hpp, which runs the
-// threads of a block on the CPU. This file chooses the mode; conditions on it stand in gpu/dialect alone, and where a
-// build's kernels are listed (tests/include_rule.py, MODE_FILES). Lanes exchange values within segments of 32, so that
-// waves of 64 and warps of 32 run the same code.
+// The dialect of gpu/: HIP's names in four modes. With the HIP SDK they are the SDK's; nvcc sees aliases of CUDA's;
+// clang without an SDK compiles device code alone, to be disassembled; an ordinary C++ compiler gets host.hpp, which
+// runs the threads of a block on the CPU. This file chooses the mode; conditions on it stand in gpu/dialect alone, and
+// where a build's kernels are listed (tests/include_rule.py, MODE_FILES). Lanes exchange values within segments of 32,
+// so that waves of 64 and warps of 32 run the same code.
 #pragma once
 
 #include <cstddef>
@@ -98,7 +98,8 @@
 #include "gpu/dialect/host.hpp"
 #endif
 
-// Before a loop: unroll it wholly, so that arrays become registers, 16 times, or leave it a loop. Host compilers do as they like.
+// Before a loop: unroll it wholly, so that arrays become registers, 16 times, or leave it a loop. Host compilers do as
+// they like.
 #if defined(ROTOSCALE_GPU_HOST)
 #define ROTOSCALE_UNROLL
 #define ROTOSCALE_UNROLL_16
@@ -333,9 +334,9 @@ __device__ inline void wait_for_all_but() {
 #endif
 }
 
-/// Waits for the end of what was launched before, in a kernel that launch_behind may have put on the stream, and lets the
-/// kernel behind it be put on processors that become free. Every thread of such a kernel calls it before it reads or
-/// writes memory, so that an end of it is an end of all before.
+/// Waits for the end of what was launched before, in a kernel that launch_behind may have put on the stream, and lets
+/// the kernel behind it be put on processors that become free. Every thread of such a kernel calls it before it reads
+/// or writes memory, so that an end of it is an end of all before.
 __device__ inline void wait_for_kernel_before() {
 #if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
 #if __CUDA_ARCH__ >= 900

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The PTX of the sm_90 GEMM kernels, one function an instruction: barriers in shared memory, the bulk tensor copy,
-// clusters, pairs of BF16, and wgmma of E5M2, BF16 and int8. Names and operands are those of the PTX ISA, version 8.0 and
-// later.
+// clusters, pairs of BF16, and wgmma of E5M2, BF16 and int8. Names and operands are those of the PTX ISA, version 8.0
+// and later.
 #pragma once
 
 #include <cuda.h>
@@ -92,8 +92,9 @@ __device__ inline void load_box(std::uint32_t to, const CUtensorMap* map, int x,
 __device__ inline void load_box(std::uint32_t to, const CUtensorMap* map, int x, int y, int z, int w,
                                 std::uint32_t bar) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];"
-      ::"r"(to), "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(bar)
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+      "[%6];" ::"r"(to),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(bar)
       : "memory");
 }
 /// The two-dimensional one into every block of the cluster whose bit is set, at the same offsets.
@@ -147,8 +148,8 @@ __device__ void hold(std::int32_t (&d)[N]) {
 }
 
 /// A K-major operand in shared memory as the copy engine's 128-byte swizzle leaves it: rows of 128 bytes, eight of them
-/// an atom of 1024 bytes. A step along K of 32 bytes adds 2. Transposed: rows of 64 columns (128 bytes) each, eight k an
-/// atom, and the next 64 columns 8192 bytes further on; 16 k add 128.
+/// an atom of 1024 bytes. A step along K of 32 bytes adds 2. Transposed: rows of 64 columns (128 bytes) each, eight k
+/// an atom, and the next 64 columns 8192 bytes further on; 16 k add 128.
 template <bool Transposed = false>
 __device__ inline std::uint64_t operand_descriptor(std::uint32_t address) {
   constexpr std::uint64_t next_columns = Transposed ? 8192 >> 4 : 1;

@@ -53,7 +53,8 @@ __device__ inline void load_blocks(const definition_operand& o, int row, int fir
   for (int at = thread; at < 16 * R * blockwise_blocks; at += definition_threads) {
     const int r = at / blockwise_blocks, block = at % blockwise_blocks;
     std::uint8_t scale = unit_scale_byte;
-    if (row + r < o.rows && first + block < blocks) scale = o.scales[((row + r) >> o.rows_log2) * o.scale_stride + first + block];
+    if (row + r < o.rows && first + block < blocks)
+      scale = o.scales[((row + r) >> o.rows_log2) * o.scale_stride + first + block];
     to.exponent[block][r] = scale == nan_scale_byte ? nan_exponent : scale_exponent(scale);
   }
 }

@@ -16,7 +16,8 @@ namespace rotoscale::gpu {
 /// ones, 2^20 times over.
 inline constexpr int least_unit_scale = 65, largest_unit_scale = 178;
 static_assert(2 * scale_exponent(least_unit_scale) - 2 == -126, "the least normal number of FP32");
-static_assert(36 * 1048576.0 < 0x1p26 && 2 * scale_exponent(largest_unit_scale) + 26 <= 128 && max_gemm_extent == 1048576);
+static_assert(36 * 1048576.0 < 0x1p26 && 2 * scale_exponent(largest_unit_scale) + 26 <= 128 &&
+              max_gemm_extent == 1048576);
 
 /// Tiles of window_tile² whose width is BF16, by the definition. As a rule the blocks look at the widths and leave.
 template <int R>
@@ -62,9 +63,8 @@ inline status run_blockwise(const gemm_operand& a, const gemm_operand& b, const 
     return block_source{x.codes, x.scales, x.code_stride, x.scale_stride, static_cast<int>(x.rows)};
   };
   const int k = static_cast<int>(a.k), rows = g.m + g.n;
-  expand_arguments e{source(a),           source(b),           k,
-                     memory + map.e5m2_a, memory + map.e5m2_b, memory + map.int8_a,
-                     memory + map.int8_b};
+  expand_arguments e{source(a),           source(b),          k, memory + map.e5m2_a, memory + map.e5m2_b,
+                     memory + map.int8_a, memory + map.int8_b};
   e.base_b = g.base_b = second_base(g.m);
   g.base = e.base = reinterpret_cast<int*>(memory + map.base);
   g.widths = e.widths = reinterpret_cast<operand_width*>(memory + map.widths);

@@ -26,7 +26,8 @@ std::string gemm_selection::message() const {
   text += ", split-K " + std::to_string(choice.split_k) + (s.band != 0 ? ", raster " + raster_text(s) : "") + ": ";
   switch (from) {
     case source::forced: return text + "ROTOSCALE_GPU_KERNEL";
-    case source::heuristic: return text + "no measurement of this shape on this device; the tile and parts of K that fill it";
+    case source::heuristic:
+      return text + "no measurement of this shape on this device; the tile and parts of K that fill it";
     case source::table: break;
   }
   char measured[32];

@@ -42,8 +42,8 @@ inline std::size_t blockwise_bytes([[maybe_unused]] index_t m, [[maybe_unused]] 
                                    [[maybe_unused]] const device_info& device) {
 #if !defined(ROTOSCALE_AMD)
   const arch_traits& traits = traits_of(device.arch);
-  const bool fits = m > 0 && n > 0 && k >= 32 && k % 32 == 0 && m <= max_gemm_extent && n <= max_gemm_extent &&
-                    k <= max_gemm_extent;
+  const bool fits =
+      m > 0 && n > 0 && k >= 32 && k % 32 == 0 && m <= max_gemm_extent && n <= max_gemm_extent && k <= max_gemm_extent;
   if (traits.expands_mxfp4 && fits) return blockwise_map(m, n, k).size;
 #endif
   return 0;

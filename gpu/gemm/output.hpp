@@ -66,8 +66,8 @@ __device__ inline std::uint32_t combined_widths_of_all(const operand_width* widt
   return combined;
 }
 
-/// The widest width that the block's `Threads` threads have seen. All of them call it, with a barrier before each further
-/// call.
+/// The widest width that the block's `Threads` threads have seen. All of them call it, with a barrier before each
+/// further call.
 template <unsigned Threads>
 __device__ operand_width block_width(std::uint32_t combined) {
   struct segment_widths {

@@ -75,9 +75,9 @@ struct tile_copies {
   }
   /// Starts copies of rows [first, first + 64) of a head of x and y.
   template <int D, int Threads, class T>
-  [[gnu::always_inline]] __device__ void load(const head_tensor<const T>& x, const head_tensor<const T>& y, int b, int h, int first,
-                       const attention_shape& n, bool vectors, tile_of<Unit, D>& to_x, tile_of<Unit, D>& to_y,
-                       int buffer) const {
+  [[gnu::always_inline]] __device__ void load(const head_tensor<const T>& x, const head_tensor<const T>& y, int b,
+                                              int h, int first, const attention_shape& n, bool vectors,
+                                              tile_of<Unit, D>& to_x, tile_of<Unit, D>& to_y, int buffer) const {
     const int thread = static_cast<int>(thread_index().x);
     if constexpr (engine::exists) {
       if (thread == 0) engine::template load<D>(maps, h, first, b, to_x, to_y, barriers.full[buffer]);

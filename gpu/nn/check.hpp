@@ -43,7 +43,8 @@ View half_of(const View& x, index_t which) {
   return x.part(1, which * n, n);
 }
 
-inline status check_gate_up(const nn::const_tensor_view& gate_up, const nn::const_tensor_view& h, const char* argument) {
+inline status check_gate_up(const nn::const_tensor_view& gate_up, const nn::const_tensor_view& h,
+                            const char* argument) {
   if (status s = check_rows(gate_up, 2, argument); !s.ok()) return s;
   if (gate_up.type != h.type) return {error_code::bad_option, argument, "must have the storage of the others"};
   if (gate_up.extent(0) != h.extent(0) || gate_up.extent(1) != 2 * h.extent(1)) {

@@ -65,8 +65,8 @@ template <class Producer>
 struct quantized_rows_args {
   Producer producer;
   row_span<typename Producer::storage> written[Producer::outputs];  ///< where what was made goes as well, or nowhere
-  bool vectors = false;                                       ///< of all rows that are read or written
-  quantize_kernel_args quantized[Producer::outputs];          ///< without a source
+  bool vectors = false;                                             ///< of all rows that are read or written
+  quantize_kernel_args quantized[Producer::outputs];                ///< without a source
 };
 
 /// Tiles of what a producer makes, one behind the other, then the columns' codes.

@@ -11,8 +11,8 @@
 
 namespace rotoscale::gpu {
 
-inline constexpr unsigned row_threads = 256;   ///< of most kernels over rows
-inline constexpr unsigned vec8_elements = 8;   ///< that a thread moves at once
+inline constexpr unsigned row_threads = 256;  ///< of most kernels over rows
+inline constexpr unsigned vec8_elements = 8;  ///< that a thread moves at once
 
 /// Contiguous rows, `stride` elements apart.
 template <class T>

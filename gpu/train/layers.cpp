@@ -135,10 +135,9 @@ void device_backend::swiglu_backward_quantize(nn::queue q, nn::const_tensor_view
   const std::size_t bytes = bytes_of(dh) + bytes_of(gate_up) + (to.keeps_source ? bytes_of(d_gate_up) : 0);
   run(q, {"swiglu_backward_quantize", 0.0, bytes}, [&] {
     const status drawn = static_cast<const operands&>(*to.set).draw(to, state, of(q).stream);
-    return drawn.ok()
-               ? gpu::swiglu_backward_quantize(dh, gate_up, to.keeps_source ? d_gate_up : nn::tensor_view{},
-                                               blocks->blocks, blocks->rows, blocks->columns, of(q).stream)
-               : drawn;
+    return drawn.ok() ? gpu::swiglu_backward_quantize(dh, gate_up, to.keeps_source ? d_gate_up : nn::tensor_view{},
+                                                      blocks->blocks, blocks->rows, blocks->columns, of(q).stream)
+                      : drawn;
   });
 }
 void device_backend::cross_entropy(nn::queue q, nn::tensor_view logits, const nn::token_source& targets, index_t first,

@@ -95,7 +95,8 @@ class device_queue {
     if (failed) throw nn::backend_error(*failed);
   }
 
-  /// A fault that the device reports after the launch: that of `last`, the last operation put on the queue, or of one before.
+  /// A fault that the device reports after the launch: that of `last`, the last operation put on the queue, or of one
+  /// before.
   static nn::backend_error late_fault(const status& s, const char* last) {
     return {"device", std::string("at or before ") + last + ": " + s.message(), refused::is_of_device(s)};
   }

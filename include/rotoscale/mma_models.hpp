@@ -140,8 +140,8 @@ inline constexpr mma_unit all[] = {
     {"hopper-sparse-wgmma-fp8-f32", sparse(nvidia(32, 13, e8m13, -133)), 64, takes_fp8, 0, {}, measured, h200},
     {"hopper-sparse-wgmma-fp8-f16", sparse(nvidia(32, 13, rn16, -21)), 64, takes_fp8, 0, {}, measured, h200},
     {"blackwell-fp16-f32", hopper_f32, 16, takes_fp16 | takes_bf16, 0, {}, published_vectors, "B200"},
-    // Public TF32 vectors have K = 4. FP16 accumulators: the literature's least exponents, -22 and -133, are refuted for
-    // Hopper, and no public vector of B200 reaches them, so these rows have what an H200 does.
+    // Public TF32 vectors have K = 4. FP16 accumulators: the literature's least exponents, -22 and -133, are refuted
+    // for Hopper, and no public vector of B200 reaches them, so these rows have what an H200 does.
     {"blackwell-tf32-f32", with_tf32(hopper_k8_f32), 8, takes_tf32, 0, {}, literature},
     {"blackwell-mma-fp16-f16", hopper_f16, 16, takes_fp16, 0, {}, published_vectors, "B200"},
     {"blackwell-tcgen05-fp16-f16", hopper_f16, 16, takes_fp16, 0, {}, literature},

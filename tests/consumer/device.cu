@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Device code that uses every function of the numerics that may run there: compiled by tests/consumer/headers.py where
-// nvcc is found, to keep the headers free of what device code cannot use (constants that are taken by reference, functions
-// without ROTOSCALE_HD). tests/digest runs most of them.
+// nvcc is found, to keep the headers free of what device code cannot use (constants that are taken by reference,
+// functions without ROTOSCALE_HD). tests/digest runs most of them.
 #include "rotoscale/gemm_epilogue.hpp"
 #include "rotoscale/gemm_operand.hpp"
 #include "rotoscale/layout.hpp"

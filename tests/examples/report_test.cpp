@@ -251,8 +251,9 @@ TEST_CASE("the spread over validation windows stands beside the gap in arms.csv,
 
 TEST_CASE("one seed ranks nothing closer than seeds are known to move") {
   // Windows that agree to 0.0001 change nothing: their spread is the evaluation's.
-  const result r = report_without_plots({whole("bf16", 5, 2, {1.99, 2.0, 2.01}), whole("x", 5, 2.05, {2.04, 2.05, 2.06}),
-                                         whole("y", 5, 2.09), whole("z", 5, 2.9)});
+  const result r =
+      report_without_plots({whole("bf16", 5, 2, {1.99, 2.0, 2.01}), whole("x", 5, 2.05, {2.04, 2.05, 2.06}),
+                            whole("y", 5, 2.09), whole("z", 5, 2.9)});
   CHECK(contains(r.html, "bf16 and x differ by 0.0500 nats: not resolved by one seed."));
   CHECK(contains(r.html, "x and y differ by 0.0400 nats: not resolved by one seed."));
   CHECK(count(r.html, "not resolved") == 2);
@@ -267,7 +268,7 @@ TEST_CASE("one seed ranks nothing closer than seeds are known to move") {
 
 TEST_CASE("Student's t is that of the tables") {
   using rotoscale::llama_program::report_parts::student_t;
-  const std::pair<int, double> table[] = {{1, 12.706}, {2, 4.303}, {3, 3.182}, {4, 2.776}, {5, 2.571}, {6, 2.447},
+  const std::pair<int, double> table[] = {{1, 12.706}, {2, 4.303}, {3, 3.182},  {4, 2.776},  {5, 2.571},  {6, 2.447},
                                           {7, 2.365},  {9, 2.262}, {10, 2.228}, {20, 2.086}, {30, 2.042}, {120, 1.980}};
   for (const auto& [freedom, t] : table) {
     CAPTURE(freedom);
@@ -284,9 +285,9 @@ log_text seeded(const std::string& name, int seed, double last) {
   return log.end("ok", 200, last, {last, last});
 }
 std::vector<log_text> three_seeds() {
-  return {seeded("bf16", 1, 2.0), seeded("x", 3, 2.5), seeded("bf16", 2, 2.1), seeded("x", 1, 2.2),
-          seeded("x", 2, 2.2),    seeded("y", 1, 2.3), seeded("y", 2, 2.41),   seeded("bf16", 3, 2.2),
-          seeded("y", 3, 2.52)};
+  return {seeded("bf16", 1, 2.0), seeded("x", 3, 2.5),    seeded("bf16", 2, 2.1),
+          seeded("x", 1, 2.2),    seeded("x", 2, 2.2),    seeded("y", 1, 2.3),
+          seeded("y", 2, 2.41),   seeded("bf16", 3, 2.2), seeded("y", 3, 2.52)};
 }
 
 }  // namespace
@@ -309,11 +310,16 @@ TEST_CASE("several seeds: mean, standard deviation, paired differences with Stud
   CHECK(y["rank"] == 2);
   CHECK(r.summary["seed"] == json{1, 2, 3});
   CHECK(r.table ==
-        "#  arm   recipe  seeds  initial   final    s.d.  final/initial             gap to baseline    best  tokens/s  relative  status\n"
-        "1  bf16  bf16        3   5.0000  2.1000  0.1000         42.0 %                    baseline  2.1000       200     1.00x  ok\n"
-        "1  x     x           3   5.0000  2.3000  0.1732         46.0 %  +0.2000 [-0.0484, +0.4484]  2.3000       200     1.00x  ok\n"
-        "2  y     y           3   5.0000  2.4100  0.1100         48.2 %  +0.3100 [+0.2852, +0.3348]  2.4100       200     1.00x  ok\n"
-        "Losses in nats per token. Losses are means over seeds; gaps are means over pairs of equal seeds, with their interval of 95 % (Student's t). Equal ranks: no interval of a difference leaves out zero.\n");
+        "#  arm   recipe  seeds  initial   final    s.d.  final/initial             gap to baseline    best  tokens/s  "
+        "relative  status\n"
+        "1  bf16  bf16        3   5.0000  2.1000  0.1000         42.0 %                    baseline  2.1000       200  "
+        "   1.00x  ok\n"
+        "1  x     x           3   5.0000  2.3000  0.1732         46.0 %  +0.2000 [-0.0484, +0.4484]  2.3000       200  "
+        "   1.00x  ok\n"
+        "2  y     y           3   5.0000  2.4100  0.1100         48.2 %  +0.3100 [+0.2852, +0.3348]  2.4100       200  "
+        "   1.00x  ok\n"
+        "Losses in nats per token. Losses are means over seeds; gaps are means over pairs of equal seeds, with their "
+        "interval of 95 % (Student's t). Equal ranks: no interval of a difference leaves out zero.\n");
   CHECK(contains(r.html, "x minus bf16 is +0.2000 [-0.0484, +0.4484] nats over 3 seeds: not resolved."));
   CHECK(contains(r.html, "y +0.3100 [+0.2852, +0.3348] (3 seeds, s.d. 0.0100)"));
   CHECK(contains(r.html, "means over seeds"));
@@ -346,16 +352,20 @@ TEST_CASE("runs of one name that differ in more than the seed are refused") {
   changed.replace(changed.find("\"lr\":0.001"), 10, "\"lr\":0.002");
   put(paths[1], changed);
   std::ostringstream table;
-  CHECK(contains(message_of([&] { write_report({paths, (scratch / "out").string(), "", ""}, table); }),
+  CHECK(contains(message_of([&] {
+                   write_report({paths, (scratch / "out").string(), "", ""}, table);
+                 }),
                  "generated1.jsonl: arm \"x\" differs from"));
 }
 
 TEST_CASE("statistics beside the logs: a CSV, plots over training and depth, steps below √3") {
   const scratch_directory scratch;
   const auto record = [](const char* event, int step, json layer, const std::string& more) {
-    return json{{"event", event}, {"step", step}, {"layer", layer}}.dump().insert(1, more.empty() ? "" : more + ",") + "\n";
+    return json{{"event", event}, {"step", step}, {"layer", layer}}.dump().insert(1, more.empty() ? "" : more + ",") +
+           "\n";
   };
-  std::string statistics = R"({"event":"start","schema":1,"step":0,"every":1,"name":"a"})" "\n";
+  std::string statistics = R"({"event":"start","schema":1,"step":0,"every":1,"name":"a"})"
+                           "\n";
   for (const int step : {1, 2, 3}) {
     for (const int layer : {0, 1}) {
       statistics += record("operand", step, layer,
@@ -403,7 +413,8 @@ TEST_CASE("statistics beside the logs: a CSV, plots over training and depth, ste
   put(scratch / "a/log.jsonl", with_lora());
   const std::string quiet = report(scratch, paths).html, without = get(scratch / "out/plots.gnuplot");
   CHECK(!contains(quiet, "observed steps below it"));
-  CHECK(contains(quiet, "Of a the weight gradients in statistics.jsonl are those of the adapters, whose own GEMMs are BF16"));
+  CHECK(contains(quiet,
+                 "Of a the weight gradients in statistics.jsonl are those of the adapters, whose own GEMMs are BF16"));
   CHECK(contains(quiet, "A trigger gradient_noise measures what the base does to them."));
   CHECK(!contains(without, "1.7320508075688772 with lines"));
   if (r.errors.empty()) CHECK(contains(quiet, "noise of the quantized base is not in it"));
@@ -413,9 +424,12 @@ TEST_CASE("statistics beside the logs: a CSV, plots over training and depth, ste
   put(scratch / "a/log.jsonl", with_lora());
   CHECK(contains(report(scratch, paths).html,
                  "against a backward pass in BF16. a: least 1.50, at step 100; 1 of 2 observed steps below it. Of a"));
-  put(scratch / "a/statistics.jsonl", R"({"event":"start","schema":2,"step":0})" "\n");
+  put(scratch / "a/statistics.jsonl", R"({"event":"start","schema":2,"step":0})"
+                                      "\n");
   std::ostringstream table;
-  CHECK(contains(message_of([&] { write_report({paths, (scratch / "out").string(), "", ""}, table); }),
+  CHECK(contains(message_of([&] {
+                   write_report({paths, (scratch / "out").string(), "", ""}, table);
+                 }),
                  "a/statistics.jsonl: record 1: \"schema\" is not 1"));
 }
 
@@ -437,8 +451,9 @@ TEST_CASE("the gap of a healed arm: before the switch, after it, at the end") {
                  "was +0.0400 nats at the last common evaluation before the switch (step 100) and +0.0200 nats "
                  "at the first after it (step 200)."));
   CHECK(contains(r.html, "At the end (step 250) it was +0.0100 nats."));
-  CHECK(contains(r.html, "Its twin without the switch, mxfp4, ended at +0.0500 nats. The two ends are closer than one "
-                         "seed resolves."));
+  CHECK(contains(r.html,
+                 "Its twin without the switch, mxfp4, ended at +0.0500 nats. The two ends are closer than one "
+                 "seed resolves."));
   // The loss that the switch record states is a point of the curve.
   CHECK(contains(r.curves, "heal,150,15000,1.94,"));
 }
@@ -657,18 +672,20 @@ TEST_CASE("AMD's published curve stands beside ours whatever the gap is, as anot
   log_text fp8("fp8");
   fp8.eval(0, 5.0).eval(100, 2.0).eval(200, 1.9).end("ok", 200, 1.9);
   const std::string published =
-      "Published, of another model: AMD&#39;s Llama 2 70B LoRA (MLPerf Training v6.0, MXFP4 healed to FP8 behind step 339 "
+      "Published, of another model: AMD&#39;s Llama 2 70B LoRA (MLPerf Training v6.0, MXFP4 healed to FP8 behind step "
+      "339 "
       "of 550, mean of three runs against ten FP8 runs of v5.1 with another learning rate and schedule): +0.0205 nats "
       "before the switch, +0.0005 nats 45 steps (8.2 % of the run) behind it.";
   const struct {
     double before, after;
     const char *sentence, *scale;
-  } cases[] = {{0.2, 0.01,
-                "Shape of healing: +0.2000 nats before the switch, +0.0100 nats 50 steps (25.0 % of the run) behind it.",
-                "healed: +0.2000; AMD"},
-               {0.02, 0.01, "behind it, of a gap that is less than one seed resolves.", "healed: +0.0200; AMD"},
-               {-0.2, 0.01, "there was no gap above zero, so nothing to heal.", "healed: -0.2000; AMD"},
-               {0.0, 0.01, "there was no gap above zero, so nothing to heal.", "healed: no gap before its switch; AMD"}};
+  } cases[] = {
+      {0.2, 0.01,
+       "Shape of healing: +0.2000 nats before the switch, +0.0100 nats 50 steps (25.0 % of the run) behind it.",
+       "healed: +0.2000; AMD"},
+      {0.02, 0.01, "behind it, of a gap that is less than one seed resolves.", "healed: +0.0200; AMD"},
+      {-0.2, 0.01, "there was no gap above zero, so nothing to heal.", "healed: -0.2000; AMD"},
+      {0.0, 0.01, "there was no gap above zero, so nothing to heal.", "healed: no gap before its switch; AMD"}};
   for (const auto& c : cases) {
     CAPTURE(c.before);
     const scratch_directory scratch;

@@ -125,7 +125,8 @@ TEST_CASE("SentencePiece: long lines are learnt from, and are no reason to leave
   if (!trained(o)) return;
   CHECK(tokens_of(tokenizer::load(o.out), line).size() < 60000);
 
-  // Characters of two bytes behind one byte: a cut after any even number of bytes would split one, and halves be learnt.
+  // Characters of two bytes behind one byte: a cut after any even number of bytes would split one, and halves be
+  // learnt.
   line = "x";
   for (std::uint32_t i = 0; i < 50000; ++i) line += {'\xC3', static_cast<char>(0xA0 + i * i / 7 % 8)};
   put(dir / "text", line);
@@ -134,7 +135,9 @@ TEST_CASE("SentencePiece: long lines are learnt from, and are no reason to leave
 }
 
 TEST_CASE("SentencePiece: a model without pieces for bytes encodes what it has pieces for") {
-  const auto field = [](const std::string& value) { return "\n" + std::string(1, static_cast<char>(value.size())) + value; };
+  const auto field = [](const std::string& value) {
+    return "\n" + std::string(1, static_cast<char>(value.size())) + value;
+  };
   const auto piece = [&](const std::string& text, char type) {
     return field(field(text) + std::string("\x15\0\0\0\0\x18", 6) + type);
   };

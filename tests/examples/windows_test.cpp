@@ -133,7 +133,8 @@ TEST_CASE("token files: known by their content, one after the other, largest tok
   CHECK(failure(make_options({(dir / "a.txt").string(), (dir / "text").string()}, 4)) ==
         (dir / "text").string() + ": no token file, while " + (dir / "a.txt").string() + " is one");
   CHECK(failure(make_options({(dir / "b.txt").string()}, 4)) ==
-        (dir / "b.txt").string() + ": too short: 1 training and 0 validation tokens, a sequence needs 5 of each (--sequence, --validation)");
+        (dir / "b.txt").string() +
+            ": too short: 1 training and 0 validation tokens, a sequence needs 5 of each (--sequence, --validation)");
 }
 
 TEST_CASE("records: only answers are learnt, records stay whole, the rest of a window is masked") {

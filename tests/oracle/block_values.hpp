@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Values that block quantizers and GEMMs may stumble over, shared by quantize_ref_test, quantize_test and the GEMM tests.
+// Values that block quantizers and GEMMs may stumble over, shared by quantize_ref_test, quantize_test and the GEMM
+// tests.
 #pragma once
 
 #include <vector>

@@ -118,9 +118,7 @@ inline tensor side_by_side(size_t n, std::initializer_list<const tensor*> parts)
   return all;
 }
 
-inline tensor part_of(const tensor& x, size_t first, size_t count) {
-  return tensor(&x[first], &x[first] + count);
-}
+inline tensor part_of(const tensor& x, size_t first, size_t count) { return tensor(&x[first], &x[first] + count); }
 
 // --- One decoder layer: middle = input + attention(norm(input)), output = middle + mlp(norm(middle)) -----------------
 
@@ -191,8 +189,7 @@ inline tensor layer_backward(const config& c, const dimensions& n, const tensor_
   const auto grad = [&](const char* name) -> tensor& { return grads[prefix + name + ".weight"]; };
   const size_t T = n.heads.seq, D = n.heads.head_dim, tokens = n.heads.batch * T;
 
-  const auto down =
-      gemms.backward(4 * layer + 3, doutput, a.activated, weight("mlp.down_proj"), n.inner, n.hidden);
+  const auto down = gemms.backward(4 * layer + 3, doutput, a.activated, weight("mlp.down_proj"), n.inner, n.hidden);
   const auto act = swiglu_backward(down.x, a.gate, a.up);
   const tensor gate_up_weight = joined({&weight("mlp.gate_proj"), &weight("mlp.up_proj")});
   const auto gate_up = gemms.backward(4 * layer + 2, side_by_side(tokens, {&act.gate, &act.up}), a.mlp_input,
@@ -272,7 +269,8 @@ inline tensor_map gradients(const config& c, const tensor_map& params, const std
   grads["model.norm.weight"] = norm.weight;
   tensor dx = norm.x;
   for (int layer = c.num_hidden_layers - 1; layer >= 0; --layer)
-    dx = layer_backward(c, n, params, gemms, static_cast<size_t>(layer), a.layers[static_cast<size_t>(layer)], dx, grads);
+    dx = layer_backward(c, n, params, gemms, static_cast<size_t>(layer), a.layers[static_cast<size_t>(layer)], dx,
+                        grads);
   const tensor lookup = embedding_backward(dx, tokens, n.vocab, n.hidden);
   if (c.tie_word_embeddings) {
     grads["model.embed_tokens.weight"] = add(lookup, head.w);

@@ -87,7 +87,8 @@ class sequence_windows : public window_source {
       const bool is_bytes = bytes_.size() == 256 && o.tokenizer.empty();
       throw io::error(source, "too short: " + std::to_string(split_) + " training and " +
                                   std::to_string(size - split_) + " validation " + (is_bytes ? "bytes" : "tokens") +
-                                  ", a sequence needs " + std::to_string(least) + " of each (--sequence, --validation)");
+                                  ", a sequence needs " + std::to_string(least) +
+                                  " of each (--sequence, --validation)");
     }
     tokens_.for_each([this](std::int32_t token) {
       fingerprint_.add(static_cast<std::uint32_t>(token));

@@ -308,8 +308,8 @@ void add_healing_shape_plot(const comparison& c, std::vector<plot>& plots) {
                        ". AMD's curve is of another model: Llama 2 70B LoRA (MLPerf Training v6.0, MXFP4 healed to FP8 "
                        "behind step 339 of 550, mean of three runs against the mean of ten FP8 runs of v5.1, whose "
                        "learning rate and schedule differ). Only shapes can be compared.",
-                   frame("Shape of healing", "steps since the switch / steps of the run",
-                         "gap / gap before the switch", {-0.4, 0.4}, padded(framed, true)) +
+                   frame("Shape of healing", "steps since the switch / steps of the run", "gap / gap before the switch",
+                         {-0.4, 0.4}, padded(framed, true)) +
                        plot_blocks("shape", all, zero_line("FP8")),
                    "", data_blocks("shape", all)});
 }

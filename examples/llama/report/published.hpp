@@ -22,12 +22,9 @@ struct published_point {
   double fp8;
   std::vector<double> healed;
 };
-inline const std::vector<published_point> amd_healing_losses = {{1536, .9401, {.9731, .9736, .9746}},
-                                                                {1920, .9366, {.9639, .9621, .9643}},
-                                                                {2304, .9315, {.9545, .9544, .9535}},
-                                                                {2688, .9284, {.9485, .9487, .9496}},
-                                                                {3072, .9253, {.9250, .9248, .9277}},
-                                                                {3456, .9218, {.9247}}};
+inline const std::vector<published_point> amd_healing_losses = {
+    {1536, .9401, {.9731, .9736, .9746}}, {1920, .9366, {.9639, .9621, .9643}}, {2304, .9315, {.9545, .9544, .9535}},
+    {2688, .9284, {.9485, .9487, .9496}}, {3072, .9253, {.9250, .9248, .9277}}, {3456, .9218, {.9247}}};
 
 /// Gap to the FP8 runs, mean over the runs that got there, by step.
 inline std::vector<difference> amd_healing_gaps() {
@@ -47,8 +44,8 @@ inline gaps_around amd_gaps_around_switch() {
   return found;
 }
 
-/// A point of a healing curve: time since the switch as a share of the run, and the gap as a share of the magnitude of the
-/// last one before the switch.
+/// A point of a healing curve: time since the switch as a share of the run, and the gap as a share of the magnitude of
+/// the last one before the switch.
 struct shape_point {
   double time = 0;
   double gap = 0;

@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The trainer's phases: what is measured for their triggers, and the switch from one recipe to the next.
-#include "rotoscale/llama/session.hpp"
-
 #include "rotoscale/io/json.hpp"
+#include "rotoscale/llama/session.hpp"
 #include "train/mlperf.hpp"
 #include "train/train.hpp"
 

@@ -96,8 +96,9 @@ void require_same_run(const trainer_state& wanted, const trainer_state& found, c
     for (const auto& [key, value] : either->items()) {
       if (key == "/name" && wanted.run.schedule != found.run.schedule) continue;  // the name is the schedule's
       if (text(options, key) == text(old, key)) continue;
-      throw io::error(flag_of(field_of(key)), "is " + text(options, key) + ", but " + text(old, key) + " in the run in " + where +
-                                        ", which only the same options resume (--overwrite starts anew)");
+      throw io::error(flag_of(field_of(key)), "is " + text(options, key) + ", but " + text(old, key) +
+                                                  " in the run in " + where +
+                                                  ", which only the same options resume (--overwrite starts anew)");
     }
   }
   if (io::to_json(wanted).at("phases") != io::to_json(found).at("phases")) {

@@ -44,9 +44,10 @@ concept described = requires(T& object, any_visitor visitor) {
   describe(visitor, object);
 };
 
-/// Values by name, as enumerations: to_string, from_string and names (called with any value, for the list) found by ADL.
+/// Values by name, as enumerations: to_string, from_string and names (called with any value, for the list) found by
+/// ADL.
 template <class E>
-concept named_enum = (std::is_enum_v<E> || std::is_class_v<E>) && requires(E value, E& out, std::string_view text) {
+concept named_enum = (std::is_enum_v<E> || std::is_class_v<E>)&&requires(E value, E& out, std::string_view text) {
   { to_string(value) } -> std::convertible_to<std::string_view>;
   { from_string(text, out) } -> std::convertible_to<bool>;
   { names(value) } -> std::convertible_to<std::vector<std::string>>;

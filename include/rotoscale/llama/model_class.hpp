@@ -328,9 +328,9 @@ class model {
     std::uint64_t version = 0;
     bool valid = false;
   };
-  std::vector<prepared> prepared_;     ///< which version each linear layer's operands are of, by for_each_linear
+  std::vector<prepared> prepared_;        ///< which version each linear layer's operands are of, by for_each_linear
   std::vector<weight_location> weights_;  ///< by for_each_linear
-  std::vector<bool> keeps_source_;     ///< of each parameter: are its FP32 values kept?
+  std::vector<bool> keeps_source_;        ///< of each parameter: are its FP32 values kept?
   float *cosine_ = nullptr, *sine_ = nullptr;
   float* staging_ = nullptr;
   index_t cache_rows_ = 0;

@@ -218,7 +218,8 @@ inline double normal_number(const random_stream& random, std::size_t j, double s
   return std_dev * std::sqrt(-2.0 * std::log(u)) * std::cos(angle);
 }
 
-/// value(j) as number j of `host`: large tensors by all cores, since a billion normal numbers take one of them a minute.
+/// value(j) as number j of `host`: large tensors by all cores, since a billion normal numbers take one of them a
+/// minute.
 template <class Value>
 void fill_numbers(std::vector<float>& host, const Value& value) {
   constexpr std::size_t chunk = std::size_t{1} << 18;

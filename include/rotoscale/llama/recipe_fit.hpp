@@ -36,10 +36,9 @@ inline std::optional<std::string> find_block_fault(const linear_axes& l, const n
     const char* name;
     const nn::operand_recipe& own;
     const std::vector<named_extent>&k, &rows;
-  } const uses[] = {
-      {"fprop.x", r.fprop.left, l.in, l.tokens},  {"fprop.w", r.fprop.right, l.in, l.out},
-      {"dgrad.dy", r.dgrad.left, l.out, l.tokens}, {"dgrad.w", r.dgrad.right, l.out, l.in},
-      {"wgrad.dy", r.wgrad.left, l.tokens, l.out}, {"wgrad.x", r.wgrad.right, l.tokens, l.in}};
+  } const uses[] = {{"fprop.x", r.fprop.left, l.in, l.tokens},   {"fprop.w", r.fprop.right, l.in, l.out},
+                    {"dgrad.dy", r.dgrad.left, l.out, l.tokens}, {"dgrad.w", r.dgrad.right, l.out, l.in},
+                    {"wgrad.dy", r.wgrad.left, l.tokens, l.out}, {"wgrad.x", r.wgrad.right, l.tokens, l.in}};
   for (const auto& use : std::span(uses).first(training ? 6 : 2)) {
     if (!nn::has_blocks(use.own.format)) continue;
     const int rows = nn::block_format_of(use.own).rows, k = nn::run_length_of(use.own);

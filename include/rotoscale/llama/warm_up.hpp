@@ -10,10 +10,10 @@ namespace rotoscale::llama {
 
 /// What a synthetic warm-up does.
 struct warm_up_options {
-  int steps = 0;                  ///< 0: none
-  nn::recipe recipe;              ///< one of those that the session was made for
-  std::uint64_t seed = 0;         ///< of tokens and roundings
-  float learning_rate = 1e-3f;    ///< constant; no update is kept
+  int steps = 0;                ///< 0: none
+  nn::recipe recipe;            ///< one of those that the session was made for
+  std::uint64_t seed = 0;       ///< of tokens and roundings
+  float learning_rate = 1e-3f;  ///< constant; no update is kept
 };
 
 /// Trains `o.steps` steps on random tokens, then resets model, optimizer, scales, random state and quantized weights to

@@ -42,7 +42,8 @@ class backend {
   /// The contract that attention will run under, asked before the first step; null: refused.
   virtual std::optional<attention_contract> contract(const std::string& attention, index_t head_dim) const = 0;
   /// What a GEMM of rows × cols over k under a contract of this backend's uses of its queue's workspace.
-  virtual std::size_t gemm_workspace_bytes(const gemm_contract& contract, index_t rows, index_t cols, index_t k) const = 0;
+  virtual std::size_t gemm_workspace_bytes(const gemm_contract& contract, index_t rows, index_t cols,
+                                           index_t k) const = 0;
 
   // Memory: zero at first; before the first step only. Throws std::bad_alloc.
   /// Zeroed memory. Before the first step only. Throws std::bad_alloc.
@@ -94,8 +95,8 @@ class backend {
   /// `memory` has the layout's bytes; `source` is read through it if the layout says so.
   virtual std::unique_ptr<operand_set> make_operands(const operand_request& request, void* memory,
                                                      const_tensor_view source) = 0;
-  /// Both forms in one pass over the source. Random words and signs derive from the state. A maximum that is asked for is
-  /// recorded whatever the formats are.
+  /// Both forms in one pass over the source. Random words and signs derive from the state. A maximum that is asked for
+  /// is recorded whatever the formats are.
   virtual void quantize(queue q, const_tensor_view source, const quantize_target& to, const step_state* state) = 0;
   /// c = round(a · bᵀ) or c = round(a · bᵀ + c); `output` says to which numbers, whatever c stores them as.
   virtual void gemm(queue q, operand a, operand b, const gemm_contract& contract, operand_format output, tensor_view c,

@@ -70,7 +70,8 @@ inline recipe ladder(std::string name, const ladder_gemms& in_mxfp4, const rotat
 
 /// NVIDIA Transformer Engine's MXFP8: E4M3 everywhere, scales that never saturate.
 inline recipe mxfp8(std::string name) {
-  const operand_recipe o{operand_format::mxfp8_e4m3, scale_rule::rceil, rounding::nearest_even, {}, policies::nvidia, {}};
+  const operand_recipe o{
+      operand_format::mxfp8_e4m3, scale_rule::rceil, rounding::nearest_even, {}, policies::nvidia, {}};
   return uniform(std::move(name), o, operand_format::bf16);
 }
 

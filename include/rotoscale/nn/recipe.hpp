@@ -33,8 +33,8 @@ enum class operand_format {
 
 /// Blocks that share a scale, where they are not the format's own (32 under E8M0; nvfp4: 16 under UE4M3).
 struct block_recipe {
-  int length = 32;              ///< elements along the contraction axis: 16 or 32
-  int rows = 1;                 ///< rows that share the scale: 1, or `length` (2D blocks)
+  int length = 32;               ///< elements along the contraction axis: 16 or 32
+  int rows = 1;                  ///< rows that share the scale: 1, or `length` (2D blocks)
   format scale = formats::e8m0;  ///< of the scales
 
   ROTOSCALE_ISA_TAG constexpr bool operator==(const block_recipe&) const = default;
@@ -51,9 +51,9 @@ enum class sign_kind {
 /// Rotation along the contraction axis before amax is taken. Both operands of a GEMM have the same one, or it does not
 /// cancel.
 struct rotation_recipe {
-  int points = 0;                      ///< 0: none; 16 or 32
-  sign_kind signs = sign_kind::none;   ///< which elements are negated first
-  std::uint32_t mask = 0;              ///< signs::mask: bit i % 16 negates element i
+  int points = 0;                     ///< 0: none; 16 or 32
+  sign_kind signs = sign_kind::none;  ///< which elements are negated first
+  std::uint32_t mask = 0;             ///< signs::mask: bit i % 16 negates element i
 
   bool operator==(const rotation_recipe&) const = default;
 };
@@ -118,14 +118,14 @@ enum class backward_kind {
 
 /// All that a linear layer's numbers depend on; find_fault says whether it is consistent.
 struct recipe : linear_recipe {
-  std::string name = "bf16";                                ///< in logs
-  backward_kind backward_override = backward_kind::none;    ///< override_backward has been applied with this
-  std::optional<linear_recipe> head;                        ///< of the output head; null: BF16, FP32 where all is FP32
-  operand_format activations = operand_format::fp32;        ///< fp32 or bf16: what is stored between operations
-  delayed_scaling fp8;                                      ///< of per-tensor FP8 operands
-  int bf16_first_layers = 0;                                ///< decoder layers at the start that stay in BF16
-  int bf16_last_layers = 0;                                 ///< and at the end
-  std::string attention = fp32_attention_contract;          ///< a name that find_attention_contract knows
+  std::string name = "bf16";                              ///< in logs
+  backward_kind backward_override = backward_kind::none;  ///< override_backward has been applied with this
+  std::optional<linear_recipe> head;                      ///< of the output head; null: BF16, FP32 where all is FP32
+  operand_format activations = operand_format::fp32;      ///< fp32 or bf16: what is stored between operations
+  delayed_scaling fp8;                                    ///< of per-tensor FP8 operands
+  int bf16_first_layers = 0;                              ///< decoder layers at the start that stay in BF16
+  int bf16_last_layers = 0;                               ///< and at the end
+  std::string attention = fp32_attention_contract;        ///< a name that find_attention_contract knows
 
   bool operator==(const recipe&) const = default;
 };
@@ -366,7 +366,8 @@ template <class Visitor>
 void describe(Visitor&& v, recipe& r) {
   v("name", r.name, "name in logs");
   describe(v, static_cast<linear_recipe&>(r));
-  v("backward_override", r.backward_override, "what dgrad and wgrad multiply instead: none, high_precision, dequantized");
+  v("backward_override", r.backward_override,
+    "what dgrad and wgrad multiply instead: none, high_precision, dequantized");
   v("head", r.head, "GEMMs of the output head (default: BF16; FP32 where all GEMMs are)");
   v("activations", r.activations, "storage between operations (fp32 or bf16)");
   v("fp8", r.fp8, "delayed scaling of per-tensor FP8 operands");

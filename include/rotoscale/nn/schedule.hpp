@@ -14,9 +14,9 @@
 
 namespace rotoscale::nn {
 
-/// What becomes of delayed scaling where a phase begins (of tensors that the GEMMs it takes over read). `reset`: scales of 1, no history (AMD's healing). `keep`: a
-/// tensor keeps its state where its FP8 format stays. `seed`: from maxima of a pass under the recipe before, on the
-/// data of the coming step.
+/// What becomes of delayed scaling where a phase begins (of tensors that the GEMMs it takes over read). `reset`: scales
+/// of 1, no history (AMD's healing). `keep`: a tensor keeps its state where its FP8 format stays. `seed`: from maxima
+/// of a pass under the recipe before, on the data of the coming step.
 enum class scale_handover { reset, keep, seed };
 /// Which GEMMs take a phase's recipe; the others keep that of the phase before.
 enum class gemm_scope { all, forward, backward };
@@ -54,10 +54,10 @@ struct schedule {
 
 /// A phase with everything looked up.
 struct resolved_phase {
-  std::int64_t from_step = 0;  ///< first optimizer step, counted from 0; with a trigger: unless it fires before
-  nn::recipe recipe;           ///< with every default filled in
-  std::int64_t cap = 0;        ///< most steps, behind which the run ends; 0: no cap
-  gemm_scope gemms = gemm_scope::all;                 ///< which GEMMs are not those of the phase before
+  std::int64_t from_step = 0;          ///< first optimizer step, counted from 0; with a trigger: unless it fires before
+  nn::recipe recipe;                   ///< with every default filled in
+  std::int64_t cap = 0;                ///< most steps, behind which the run ends; 0: no cap
+  gemm_scope gemms = gemm_scope::all;  ///< which GEMMs are not those of the phase before
   scale_handover scales = scale_handover::reset;      ///< what becomes of delayed scaling
   std::optional<nn::trigger> trigger = std::nullopt;  ///< of its start
 };

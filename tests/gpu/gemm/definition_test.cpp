@@ -91,7 +91,8 @@ void compare(definition_sum sum, const gemm_operand& a, const gemm_operand& b, c
   r.out = output == 2 ? static_cast<void*>(narrow.there) : static_cast<void*>(wide.there);
   // Enough on a device that would leave so few products to the ordinary cores.
   const std::size_t needed = on_unit ? static_cast<std::size_t>(2 * (m + n + 16) * (a.k + 16)) + 4096 : 0;
-  if (on_unit) CHECK(rotoscale::gpu::detail::blockwise_unit_bytes(m, n, a.k, device) <= needed);  // or it would not be taken
+  if (on_unit)
+    CHECK(rotoscale::gpu::detail::blockwise_unit_bytes(m, n, a.k, device) <= needed);  // or it would not be taken
   const array<std::uint8_t> workspace(bytes(needed + 1, 0xA5));
   const status s = gemm_by_definition(sum, a_there, b_there, r, {}, workspace.there, needed);
   REQUIRE_MESSAGE(s.ok(), s.message());
@@ -167,7 +168,8 @@ TEST_CASE("blockwise sums, every kind of scale") {
 }
 
 TEST_CASE("blockwise sums on the matrix unit: the definition's bits, whatever the scales") {
-  for (const extents& e : {extents{9, 70, 96}, extents{300, 24, 64}, extents{20, 262, 2112}, extents{1040, 1000, 544}}) {
+  for (const extents& e :
+       {extents{9, 70, 96}, extents{300, 24, 64}, extents{20, 262, 2112}, extents{1040, 1000, 544}}) {
     if (e.m > 1000 && !on_device) continue;
     CHECK((blockwise_workspace_bytes(e.m, e.n, e.k, device) > 0) ==
           (device.arch == arch::host || (device.arch == arch::sm_90 && e.m > 1000)));

@@ -455,7 +455,8 @@ TEST_SUITE("slow") {
     const rotoscale::random_stream random{13, 0};
     for (std::size_t i = 0; i < data.tokens.size(); ++i) {
       if (i % 128 != 0) data.tokens[i] = data.targets[i - 1];
-      data.targets[i] = static_cast<std::int32_t>((5 * data.tokens[i] + 7 + static_cast<int>(random.word(i) % 2) * 90) % 256);
+      data.targets[i] =
+          static_cast<std::int32_t>((5 * data.tokens[i] + 7 + static_cast<int>(random.word(i) % 2) * 90) % 256);
     }
     healing_case c(recipes, base::trains, 16, 128, llama::model_config{});
     for (std::uint64_t s = 0; s < 30; ++s) c.step(data, s);
@@ -486,7 +487,8 @@ TEST_SUITE("slow") {
           norm += x * x;
         }
       }
-      const double lost = c.ops.gradients == 0 ? 0 : static_cast<double>(c.ops.flushed) / static_cast<double>(c.ops.gradients);
+      const double lost =
+          c.ops.gradients == 0 ? 0 : static_cast<double>(c.ops.flushed) / static_cast<double>(c.ops.gradients);
       MESSAGE(ways[i].name << ": loss - BF16's " << now - exact_loss << ", error " << std::sqrt(error / squares)
                            << ", norm " << std::sqrt(norm / squares) << ", flushed " << lost);
       CHECK(std::fabs(now - exact_loss - ways[i].loss) < 1e-4);

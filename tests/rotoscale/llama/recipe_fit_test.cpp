@@ -47,14 +47,16 @@ TEST_CASE("blocks of 16, rotations over several blocks, and rows that share a sc
   nn::recipe r = preset("nvfp4");
   CHECK(fault(c, r, {48, 48, true}) == "none");
   r.wgrad.left.rotation.points = r.wgrad.right.rotation.points = 32;
-  CHECK(fault(c, r, {48, 48, true}) == "batch * sequence: 48 is not a multiple of 32, which the blocks of wgrad.dy need");
+  CHECK(fault(c, r, {48, 48, true}) ==
+        "batch * sequence: 48 is not a multiple of 32, which the blocks of wgrad.dy need");
   r = preset("nvfp4");
   for (nn::gemm_recipe* g : {&r.dgrad, &r.wgrad}) g->left = g->right = {};
   c.num_key_value_heads = 4;
   c.head_dim = 10;  // 40 rows of w
   c.hidden_size = c.intermediate_size = 32;
   r.fprop.left = {};
-  CHECK(fault(c, r).starts_with("num_attention_heads * head_dim: 40 is not a multiple of 16, which the blocks of fprop.w"));
+  CHECK(fault(c, r).starts_with(
+      "num_attention_heads * head_dim: 40 is not a multiple of 16, which the blocks of fprop.w"));
   r.fprop.right.block->rows = 1;
   CHECK(fault(c, r).starts_with("num_attention_heads * head_dim: 40"));  // o contracts them
 }
@@ -67,7 +69,8 @@ TEST_CASE("the head has lengths of its own: the vocabulary, and chunks of tokens
   r.head = preset("mxfp4");
   CHECK(fault(c, r) == "vocab_size: 300 is not a multiple of 32, which the blocks of head.dgrad.dy need");
   c.vocab_size = 320;
-  CHECK(fault(c, r, {64, 48, true}) == "head_chunk: 48 is not a multiple of 32, which the blocks of head.wgrad.dy need");
+  CHECK(fault(c, r, {64, 48, true}) ==
+        "head_chunk: 48 is not a multiple of 32, which the blocks of head.wgrad.dy need");
   CHECK(fault(c, r, {64, 100, true}) == "none");  // one chunk
 }
 

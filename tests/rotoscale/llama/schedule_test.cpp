@@ -81,16 +81,16 @@ TEST_CASE("files: a recipe, a schedule, and a recipe where a schedule may stand"
   REQUIRE(whole.phases.size() == 1);
   CHECK(llama::resolve(whole, 10, recipe)[0].recipe == r);
 
-  for (const auto& [text, part] : {std::pair{R"({"phases": []})", "phases: must not be empty"},
-                                   {R"({"phasse": []})", "did you mean 'phases'?"},
-                                   {R"({"fporp": {}})", "did you mean 'fprop'?"},
-                                   {R"({"fprop": {"output": "fp8_e4m3"}})", "fprop.output"},
-                                   {R"({"base": "mxfp4_h61"})", "base: no preset 'mxfp4_h61'; did you mean 'mxfp4_h16'?"},
-                                   {R"({"base": 4})", "base: no preset '4'"},
-                                   {R"({"base": "mxfp4", "fprop": {"x": {"block": {"length": 8}}}})",
-                                    "fprop.x.block.length"},
-                                   {R"({"backward_override": "dequantised"})", "did you mean 'dequantized'?"},
-                                   {"[]", "expected an object"}}) {
+  for (const auto& [text, part] :
+       {std::pair{R"({"phases": []})", "phases: must not be empty"},
+        {R"({"phasse": []})", "did you mean 'phases'?"},
+        {R"({"fporp": {}})", "did you mean 'fprop'?"},
+        {R"({"fprop": {"output": "fp8_e4m3"}})", "fprop.output"},
+        {R"({"base": "mxfp4_h61"})", "base: no preset 'mxfp4_h61'; did you mean 'mxfp4_h16'?"},
+        {R"({"base": 4})", "base: no preset '4'"},
+        {R"({"base": "mxfp4", "fprop": {"x": {"block": {"length": 8}}}})", "fprop.x.block.length"},
+        {R"({"backward_override": "dequantised"})", "did you mean 'dequantized'?"},
+        {"[]", "expected an object"}}) {
     put(schedule, text);
     const std::string message = message_of([&] { llama::load_schedule(schedule); });
     CHECK(message.starts_with(schedule));
@@ -149,11 +149,12 @@ TEST_CASE("a switch of one direction leaves the other one and the whole model as
     put(path, text);
     return path;
   };
-  const std::string tiles = "attention-bf16-tile64x64-exp2deg3@hopper-mma-fp16-f32",
-                    whole = R"("activations": "bf16", "bf16_first_layers": 1, "bf16_last_layers": 2, "attention": ")" + tiles + "\"",
-                    head8 = R"("head": {"fprop": {"x": {"format": "mxfp8_e4m3"}}, "dgrad": {"w": {"format": "mxfp8_e5m2"}}})",
-                    head6 = R"("head": {"fprop": {"w": {"format": "mxfp6_e2m3"}}, "wgrad": {"x": {"format": "mxfp6_e3m2"}}})",
-                    old = file("old.json", R"({"base": "mxfp4_f", )" + whole + ", " + head8 + "}");
+  const std::string
+      tiles = "attention-bf16-tile64x64-exp2deg3@hopper-mma-fp16-f32",
+      whole = R"("activations": "bf16", "bf16_first_layers": 1, "bf16_last_layers": 2, "attention": ")" + tiles + "\"",
+      head8 = R"("head": {"fprop": {"x": {"format": "mxfp8_e4m3"}}, "dgrad": {"w": {"format": "mxfp8_e5m2"}}})",
+      head6 = R"("head": {"fprop": {"w": {"format": "mxfp6_e2m3"}}, "wgrad": {"x": {"format": "mxfp6_e3m2"}}})",
+      old = file("old.json", R"({"base": "mxfp4_f", )" + whole + ", " + head8 + "}");
   const auto merged = [&](const std::string& before, const std::string& taken, nn::gemm_scope gemms) {
     return llama::resolve({"s", {{before}, {taken, 5, 0, gemms}}}, 10, "s.json")[1];
   };
@@ -183,10 +184,11 @@ TEST_CASE("a switch of one direction leaves the other one and the whole model as
 
   // What both directions share is as before, or said to be; another value is refused.
   CHECK(merged(old, file("same.json", "{" + whole + "}"), backward).recipe.attention == tiles);
-  for (const auto& [field, text] : {std::pair{"activations", R"({"activations": "bf16"})"},
-                                    {"bf16_first_layers", R"({"bf16_first_layers": 2})"},
-                                    {"bf16_last_layers", R"({"bf16_last_layers": 2})"},
-                                    {"attention", R"({"attention": "attention-bf16-tile64x64-exp2deg3@hopper-mma-fp16-f32"})"}}) {
+  for (const auto& [field, text] :
+       {std::pair{"activations", R"({"activations": "bf16"})"},
+        {"bf16_first_layers", R"({"bf16_first_layers": 2})"},
+        {"bf16_last_layers", R"({"bf16_last_layers": 2})"},
+        {"attention", R"({"attention": "attention-bf16-tile64x64-exp2deg3@hopper-mma-fp16-f32"})"}}) {
     CHECK(refused("mxfp4", file("new.json", text), forward) ==
           "s.json: phases[1].gemms: recipe new has another " + std::string(field) +
               " than the phase before, and both directions share it");
@@ -197,7 +199,8 @@ TEST_CASE("a switch of one direction leaves the other one and the whole model as
   CHECK(merged("mxfp4_f", "fp8_amd", forward).recipe.fp8 == llama::load_recipe("fp8_amd").fp8);
   CHECK(merged("mxfp4_f", "fp8_delayed", backward).recipe.fp8 == llama::load_recipe("fp8_delayed").fp8);
   CHECK(merged("fp8_delayed", "mxfp4_f", forward).recipe.fp8 == llama::load_recipe("fp8_delayed").fp8);
-  const std::string head_fp8 = file("hf.json", R"({"head": {"dgrad": {"dy": {"format": "fp8_e5m2"}}}, "fp8": {"margin": 1}})");
+  const std::string head_fp8 =
+      file("hf.json", R"({"head": {"dgrad": {"dy": {"format": "fp8_e5m2"}}}, "fp8": {"margin": 1}})");
   CHECK(refused(head_fp8, "fp8_amd", forward).find("another fp8 than") != std::string::npos);
   // A backward override is the backward GEMMs'; what it needs of the forward one must be there.
   const std::string again = file("again.json", R"({"base": "mxfp8", "backward_override": "dequantized"})");

@@ -59,7 +59,9 @@ struct session_case {
   session_case(const llama::model_config& config, const std::vector<nn::recipe>& recipes, index_t b, index_t seq,
                int threads = 1, std::uint64_t weights = 3,
                const std::function<void(llama::session_options&)>& change = nullptr, nn::communicator* ranks = nullptr)
-      : ops(nn::make_cpu_backend(threads)), ranks_(ranks), session(*ops, config, options(b, seq, change), recipes, ranks) {
+      : ops(nn::make_cpu_backend(threads)),
+        ranks_(ranks),
+        session(*ops, config, options(b, seq, change), recipes, ranks) {
     nn::step_inputs inputs;
     inputs.seed = 5;
     session.set_inputs(inputs);
@@ -105,8 +107,7 @@ struct session_case {
     const llama::model& m = session.model();
     for (std::size_t i = 0; i < m.parameters().all().size(); ++i) {
       if (!m.parameters()[i].trains) continue;
-      const auto host = weights ? m.values(session.queue(), i)
-                                : m.arena_values(session.queue(), m.arena().gradient, i);
+      const auto host = weights ? m.values(session.queue(), i) : m.arena_values(session.queue(), m.arena().gradient, i);
       out.insert(out.end(), host.begin(), host.end());
     }
     return out;

@@ -209,7 +209,8 @@ TEST_CASE("Llama 3.1 8B's bytes a token are those of docs/recipes.md") {
     const double plain = needs(recompute_part::none, kept_format::as_computed);
     const double again = needs(recompute_part::layer, kept_format::as_computed) / plain - 1,
                  narrowed = needs(recompute_part::none, kept_format::mxfp8_e4m3) / plain - 1;
-    MESSAGE("workspace " << plain / 8192e6 << " MB a token, " << again << " more recomputed, " << narrowed << " in 8 bits");
+    MESSAGE("workspace " << plain / 8192e6 << " MB a token, " << again << " more recomputed, " << narrowed
+                         << " in 8 bits");
     CHECK(std::fabs(plain / 8192e6 - workspace) < 0.005);
     CHECK(std::fabs(again - recomputed) < 0.005);
     CHECK(std::fabs(narrowed - packed) < 0.005);

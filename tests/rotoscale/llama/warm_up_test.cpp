@@ -62,7 +62,8 @@ std::vector<std::vector<float>> run(const nn::recipe& r, base kind, int syntheti
 }  // namespace
 
 TEST_CASE("a run behind a synthetic warm-up is the run without it") {
-  for (const char* name : {"mxfp4_h16_step_signs", "mxfp4_h16_fixed_signs", "mxfp4_h16_sr", "fp8_amd", "nvfp4", "fp32"}) {
+  for (const char* name :
+       {"mxfp4_h16_step_signs", "mxfp4_h16_fixed_signs", "mxfp4_h16_sr", "fp8_amd", "nvfp4", "fp32"}) {
     for (const base kind : {base::trains, base::frozen, base::adapted}) {
       const nn::recipe r = preset(name);
       if (kind != base::trains && nn::redraws_signs_of_weights(r)) continue;  // frozen weights are quantized once

@@ -135,8 +135,8 @@ struct linear_case {
   std::unique_ptr<nn::backend> ops = nn::make_cpu_backend(2);
   nn::recipe r;
   tensor x_values = random_tensor(tokens * in, 1, 2.0), dy_values = random_tensor(tokens * out, 2, 0.25);
-  device_array<float> x{*ops, to_float(x_values)}, dy{*ops, to_float(dy_values)}, y{*ops, tokens * out},
-      dx{*ops, tokens * in}, weight{*ops, to_float(random_tensor(out * in, 3, 0.5))}, gradient{*ops, out * in};
+  device_array<float> x{*ops, to_float(x_values)}, dy{*ops, to_float(dy_values)}, y{*ops, tokens*out},
+      dx{*ops, tokens*in}, weight{*ops, to_float(random_tensor(out*in, 3, 0.5))}, gradient{*ops, out*in};
   std::vector<float> gradient_before = to_float(random_tensor(out * in, 4));
   std::vector<std::byte> memory;
   nn::delayed_scaling_state scales;
@@ -230,7 +230,8 @@ struct linear_case {
                mw = row_major(hw.data(), out, in);
     std::vector<float> want_y(tokens * out), want_dx(tokens * in), want_gradient = gradient_before;
     const auto row = block_axis::row, column = block_axis::column;
-    reference(r.fprop, 0, mx, row, nn::tensor_role::x, mw, row, nn::tensor_role::w, false, row_major(want_y.data(), tokens, out));
+    reference(r.fprop, 0, mx, row, nn::tensor_role::x, mw, row, nn::tensor_role::w, false,
+              row_major(want_y.data(), tokens, out));
     reference(r.dgrad, 1, mdy, row, nn::tensor_role::dy, mw, column, nn::tensor_role::w, false,
               row_major(want_dx.data(), tokens, in));
     reference(r.wgrad, 2, mdy, column, nn::tensor_role::dy, mx, column, nn::tensor_role::x, true,
@@ -258,7 +259,7 @@ TEST_CASE("unusual recipes as well: stochastic rounding, MXFP8, other rules, ano
 
   r = preset("bf16");
   const nn::operand_recipe mxfp8{nn::operand_format::mxfp8_e5m2, scale_rule::rceil, rounding::nearest_even,
-                                 {16, nn::sign_kind::layer}, policies::ocp, {}};
+                                 {16, nn::sign_kind::layer},     policies::ocp,     {}};
   r.dgrad = {mxfp8, mxfp8, nn::fp32_fma_chain_contract, nn::operand_format::fp32};
   r.wgrad = {{nn::operand_format::fp8_e5m2},
              {nn::operand_format::fp8_e4m3},

@@ -1,8 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Recipes as data: what the presets are made of, which combinations are refused, and that JSON holds all of it.
-#include "rotoscale/nn/schedule.hpp"
-
 #include <doctest/doctest.h>
 
 #include <set>
@@ -38,7 +36,8 @@ TEST_CASE("HYBRID FP8: E4M3 forward, E5M2 gradients") {
   for (const auto& o : {r.fprop.left, r.fprop.right, r.dgrad.right, r.wgrad.right}) CHECK(o.format == fp8_e4m3);
   for (const auto& o : {r.dgrad.left, r.wgrad.left}) CHECK(o.format == fp8_e5m2);
   CHECK(r.fp8 == nn::delayed_scaling{1024, nn::amax_algorithm::max, 0});
-  CHECK(preset("fp8_amd").fp8 == nn::delayed_scaling{4, nn::amax_algorithm::most_recent, 0, nn::frozen_scale::unscaled, false});
+  CHECK(preset("fp8_amd").fp8 ==
+        nn::delayed_scaling{4, nn::amax_algorithm::most_recent, 0, nn::frozen_scale::unscaled, false});
 }
 
 TEST_CASE("MXFP4: every operand of all three GEMMs, even scales, AMD's policy") {
@@ -47,8 +46,9 @@ TEST_CASE("MXFP4: every operand of all three GEMMs, even scales, AMD's policy") 
     for (const nn::gemm_recipe& g : {r.fprop, r.dgrad, r.wgrad}) {
       CHECK(g.accumulate == nn::fp32_blockwise_contract);
       for (const nn::operand_recipe& o : {g.left, g.right}) {
-        CHECK(o == nn::operand_recipe{nn::operand_format::mxfp4, scale_rule::even, rounding::nearest_even, {points},
-                                      policies::te_rocm});
+        CHECK(o ==
+              nn::operand_recipe{
+                  nn::operand_format::mxfp4, scale_rule::even, rounding::nearest_even, {points}, policies::te_rocm});
         CHECK(nn::block_format_of(o) == rotoscale::mxfp4);
       }
     }
@@ -80,8 +80,10 @@ TEST_CASE("MXFP8 and NVFP4 as Transformer Engine has them") {
 
 TEST_CASE("the ladder: MXFP4 in some GEMMs, AMD's FP8 in the others") {
   const nn::recipe fp8 = preset("fp8_amd"), narrow = preset("mxfp4");
-  for (const auto& [name, f, d, w] : {std::tuple{"mxfp4_f", true, false, false}, {"mxfp4_fd", true, true, false},
-                                      {"mxfp4_d", false, true, false}, {"mxfp4_w", false, false, true}}) {
+  for (const auto& [name, f, d, w] : {std::tuple{"mxfp4_f", true, false, false},
+                                      {"mxfp4_fd", true, true, false},
+                                      {"mxfp4_d", false, true, false},
+                                      {"mxfp4_w", false, false, true}}) {
     CAPTURE(name);
     const nn::recipe r = preset(name);
     CHECK(r.fprop == (f ? narrow : fp8).fprop);
@@ -100,7 +102,9 @@ TEST_CASE("JSON shows what an operand has, and takes parts of it") {
   CHECK(io::to_json(o)["block"].is_null());
   o = {};
   io::from_json(io::parse_json(R"({"format": "mxfp4", "block": {"rows": 32}, "rotation": {"points": 16},
-                                   "policy": "aiter_nonzero"})", "x"), o, "x");
+                                   "policy": "aiter_nonzero"})",
+                               "x"),
+                o, "x");
   CHECK(nn::block_format_of(o) == square_blocks(rotoscale::mxfp4));
   CHECK(o.rotation == nn::rotation_recipe{16});
   CHECK(o.policy == policies::aiter_nonzero);
@@ -140,9 +144,7 @@ TEST_CASE("faults are named") {
   };
   CHECK(fault([](nn::recipe&) {}) == "none");
   using enum nn::operand_format;
-  const auto operand_fault = [&](auto change) {
-    return fault([&](nn::recipe& r) { change(r.fprop.right); });
-  };
+  const auto operand_fault = [&](auto change) { return fault([&](nn::recipe& r) { change(r.fprop.right); }); };
   const auto blocks = [](int length, int rows, const format& scale) {
     return [=](nn::operand_recipe& o) { o.block = {length, rows, scale}; };
   };
@@ -152,7 +154,9 @@ TEST_CASE("faults are named") {
   CHECK(fault([](nn::recipe& r) { r.fprop.left.format = mxfp8_e4m3; }).starts_with("fprop.accumulate: fp32_blockwise"));
   CHECK(operand_fault([](auto& o) { o.rotation.points = 8; }).starts_with("fprop.w.rotation.points"));
   CHECK(operand_fault([](auto& o) { o.rotation.mask = 1; }).starts_with("fprop.w.rotation.mask: is for"));
-  CHECK(operand_fault([](auto& o) { o.rotation = {16, nn::sign_kind::mask, 0x10000}; }).starts_with("fprop.w.rotation.mask"));
+  CHECK(operand_fault([](auto& o) {
+          o.rotation = {16, nn::sign_kind::mask, 0x10000};
+        }).starts_with("fprop.w.rotation.mask"));
   CHECK(operand_fault(blocks(64, 1, formats::e8m0)).starts_with("fprop.w.block.length"));
   CHECK(operand_fault(blocks(32, 16, formats::e8m0)).starts_with("fprop.w.block.rows"));
   CHECK(operand_fault(blocks(32, 1, formats::ue4m3)).starts_with("fprop.w.block.scale: must be e8m0"));
@@ -170,9 +174,12 @@ TEST_CASE("faults are named") {
           r.fprop.right.block = {16, 1, formats::e8m0};
         }).starts_with("fprop.w.block.length: both operands"));
   CHECK(fault([](nn::recipe& r) { r.fprop = {{bf16}, {fp8_e4m3}}, r.fprop.left.block = {}; }) == "none");
-  CHECK(fault([](nn::recipe& r) { r.fprop.left = {bf16}, r.fprop.left.block = nn::block_recipe{}; }).starts_with("fprop.x.block: bf16 has no"));
-  CHECK(fault([](nn::recipe& r) { r.fprop.left = r.fprop.right = {dequantized}, r.fprop.accumulate = nn::fp32_fma_chain_contract; })
-            .starts_with("fprop.x.format: dequantized is for"));
+  CHECK(fault([](nn::recipe& r) {
+          r.fprop.left = {bf16}, r.fprop.left.block = nn::block_recipe{};
+        }).starts_with("fprop.x.block: bf16 has no"));
+  CHECK(fault([](nn::recipe& r) {
+          r.fprop.left = r.fprop.right = {dequantized}, r.fprop.accumulate = nn::fp32_fma_chain_contract;
+        }).starts_with("fprop.x.format: dequantized is for"));
   CHECK(fault([](nn::recipe& r) { r.head = r, r.head->dgrad.output = mxfp4; }).starts_with("head.dgrad.output"));
   CHECK(fault([](nn::recipe& r) { r.fp8.history_length = 0; }).starts_with("fp8.history_length"));
   CHECK(fault([](nn::recipe& r) { r.fp8.history_length = 65537; }).starts_with("fp8.history_length"));
@@ -241,24 +248,30 @@ TEST_CASE("a contract whose unit cannot multiply the operands is refused, and wh
         std::string::npos);
   CHECK(fault("mxfp4", "blackwell-nvf4-f32").find("does not take dgrad.dy (mxfp4 in blocks of 32 under e8m0); ") !=
         std::string::npos);
-  for (const auto& [name, accumulate, length, scale] :
-       {std::tuple{"mxfp4", "blackwell-mxf4-f32", 16, formats::e8m0}, {"nvfp4", "blackwell-nvf4-f32", 16, formats::ue5m3}}) {
+  for (const auto& [name, accumulate, length, scale] : {std::tuple{"mxfp4", "blackwell-mxf4-f32", 16, formats::e8m0},
+                                                        {"nvfp4", "blackwell-nvf4-f32", 16, formats::ue5m3}}) {
     nn::recipe r = preset(name);
     for (nn::operand_recipe* o : {&r.dgrad.left, &r.dgrad.right}) o->block = {length, 1, scale};
     r.dgrad.accumulate = accumulate;
-    CHECK(find_fault(r).value_or("none").starts_with("dgrad.accumulate: '" + std::string(accumulate) + "' does not take dgrad.dy ("));
+    CHECK(find_fault(r).value_or("none").starts_with("dgrad.accumulate: '" + std::string(accumulate) +
+                                                     "' does not take dgrad.dy ("));
   }
   nn::recipe head = preset("bf16");
   head.head = preset("bf16");
   head.head->wgrad.accumulate = "aiter-a4w4";
   CHECK(find_fault(head).value_or("none").starts_with(
-      "head.wgrad.accumulate: 'aiter-a4w4' runs on cdna4-mfma-scale-f8f6f4-f32, which does not take head.wgrad.dy (bf16); "
+      "head.wgrad.accumulate: 'aiter-a4w4' runs on cdna4-mfma-scale-f8f6f4-f32, which does not take head.wgrad.dy "
+      "(bf16); "
       "cdna4-mfma-fp16-f32 would do"));
   // Units whose own formats hold the elements, as kernels that expand them do; scales of 1 where a unit has scales.
-  for (const auto& [name, accumulate] : {std::pair{"mxfp4_h16", "mxfp4-accurate-sm90"}, {"mxfp8", "mx-bf16-gfx942"},
-                                         {"mxfp4", "cdna3-mfma-fp8-f32"}, {"nvfp4", "blackwell-nvf4-f32"},
-                                         {"fp8_amd", "blackwell-mxf8f6f4-f32"}, {"bf16", "cdna1-mfma-fp32-f32"},
-                                         {"fp8_amd", "volta-mma-fp16-f32"}, {"fp32", "ampere-mma-tf32-f32"}}) {
+  for (const auto& [name, accumulate] : {std::pair{"mxfp4_h16", "mxfp4-accurate-sm90"},
+                                         {"mxfp8", "mx-bf16-gfx942"},
+                                         {"mxfp4", "cdna3-mfma-fp8-f32"},
+                                         {"nvfp4", "blackwell-nvf4-f32"},
+                                         {"fp8_amd", "blackwell-mxf8f6f4-f32"},
+                                         {"bf16", "cdna1-mfma-fp32-f32"},
+                                         {"fp8_amd", "volta-mma-fp16-f32"},
+                                         {"fp32", "ampere-mma-tf32-f32"}}) {
     CAPTURE(accumulate);
     CHECK(fault(name, accumulate) == "none");
   }
@@ -280,8 +293,9 @@ TEST_CASE("a recipe names the contract of each GEMM") {
   CHECK((split->options.promotion == 64 && split->options.split_k == 4 && split->options.split_grain == 32));
   for (const char* name :
        {"", "fp32", "single-accumulator", "instruction@hopper-mma-fp16-f32", "cublas-fp16@hopper-mma-fp16-f32",
-        "hopper-mma-fp16-f16", "cublas-fp16:", "cublas-fp16:promotion", "cublas-fp16:promotion=", "cublas-fp16:split_k=0",
-        "cublas-fp16:promotion=x", "cublas-fp16:promotion=1x", "cublas-fp16:promotion=7", "cublas-fp16:other=1"}) {
+        "hopper-mma-fp16-f16", "cublas-fp16:", "cublas-fp16:promotion",
+        "cublas-fp16:promotion=", "cublas-fp16:split_k=0", "cublas-fp16:promotion=x", "cublas-fp16:promotion=1x",
+        "cublas-fp16:promotion=7", "cublas-fp16:other=1"}) {
     CAPTURE(name);
     CHECK_FALSE(find_gemm_contract(name).has_value());
   }
@@ -298,7 +312,8 @@ TEST_CASE("a recipe names the contract of each GEMM") {
   CHECK(find_fault(r).value_or("none").starts_with("dgrad.accumulate: 'cublas' is no contract"));
   r = preset("bf16");
   r.attention = "attention-bf16-tile64x64-exp2deg3@hopper-mma-fp8-f32";  // no BF16
-  CHECK(find_fault(r).value_or("none").starts_with("attention: 'attention-bf16-tile64x64-exp2deg3@hopper-mma-fp8-f32' is"));
+  CHECK(find_fault(r).value_or("none").starts_with(
+      "attention: 'attention-bf16-tile64x64-exp2deg3@hopper-mma-fp8-f32' is"));
   r.attention = "attention-bf16-tile64x64-exp2deg3@cdna4-mfma-fp16-f32";
   CHECK(!find_fault(r));
   r.activations = nn::operand_format::mxfp4;

@@ -24,9 +24,7 @@ inline std::uint32_t bf16_bits(float x) {
 inline float load_element(float x) { return x; }
 inline float load_element(bf16 x) { return fp32_from_bits(static_cast<std::uint32_t>(x.bits()) << 16); }
 inline void store_element(float& to, float x) { to = x; }
-inline void store_element(bf16& to, float x) {
-  to = bf16::from_bits(static_cast<std::uint16_t>(detail::bf16_bits(x)));
-}
+inline void store_element(bf16& to, float x) { to = bf16::from_bits(static_cast<std::uint16_t>(detail::bf16_bits(x))); }
 
 /// n elements to read; `room` is used where they are not FP32.
 inline const float* read_row(const float* row, index_t, float*) { return row; }

@@ -39,13 +39,12 @@ std::vector<float> run_all(int threads) {
     for (const double x : random_tensor(n * d, seed, 3.0)) values.push_back(T(static_cast<float>(x)));
     return device_array<T>(ops, values);
   };
-  const auto whole = [&](const device_array<T>& a) {
-    return nn::dense_tensor(a.data(), nn::dtype_of<T>, {n, d});
-  };
+  const auto whole = [&](const device_array<T>& a) { return nn::dense_tensor(a.data(), nn::dtype_of<T>, {n, d}); };
   const auto x = make(1), dy = make(2), y = make(3), dx = make(4), gate_up = make(5), d_gate_up = make(6),
              sum = make(7), h = make(8), dh = make(9);
   const device_array<float> gain(ops, to_float(random_tensor(d, 8))), rstd(ops, n), dgain(ops, d), loss(ops, n),
-      logits(ops, to_float(random_tensor(n * d, 10))), table(ops, to_float(random_tensor(d * d, 11))), dtable(ops, d * d);
+      logits(ops, to_float(random_tensor(n * d, 10))), table(ops, to_float(random_tensor(d * d, 11))),
+      dtable(ops, d * d);
   std::vector<std::int32_t> numbers;
   for (int i = 0; i < n; ++i) numbers.push_back(i * i % d);
   const device_array<std::int32_t> tokens(ops, numbers);

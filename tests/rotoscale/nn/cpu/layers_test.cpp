@@ -90,7 +90,8 @@ TEST_CASE("RoPE forward and backward on the queries and keys of one matrix") {
         }
       }
       std::vector<float> memory = to_float(all);
-      const rotoscale::view<float, 4> view{memory.data() + first, {batch, seq, count, dim}, {seq * width, width, dim, 1}};
+      const rotoscale::view<float, 4> view{
+          memory.data() + first, {batch, seq, count, dim}, {seq * width, width, dim, 1}};
       cpu::rope(view, cosine.data(), sine.data(), inverse, pool);
       tensor got;
       for (index_t t = 0; t < batch * seq; ++t) {

@@ -37,8 +37,7 @@ nn::operand_request request_for(index_t rows, index_t cols, std::optional<nn::op
   r.column = column;
   return r;
 }
-nn::operand_request request_for(index_t rows, index_t cols, nn::operand_format f,
-                                nn::dtype source = nn::dtype::fp32) {
+nn::operand_request request_for(index_t rows, index_t cols, nn::operand_format f, nn::dtype source = nn::dtype::fp32) {
   return request_for(rows, cols, nn::operand_recipe{f}, nn::operand_recipe{f}, source);
 }
 
@@ -71,9 +70,7 @@ struct operand_case {
     ops.synchronize(nn::queue{});
   }
   const gemm_operand& form(operand_form f) const { return static_cast<cpu::operands&>(*made.set).form(f); }
-  float value(index_t r, index_t c) const {
-    return values[static_cast<std::size_t>(r * source.extent(1) + c)];
-  }
+  float value(index_t r, index_t c) const { return values[static_cast<std::size_t>(r * source.extent(1) + c)]; }
 };
 
 }  // namespace
@@ -135,7 +132,8 @@ TEST_CASE("memory: in place, shared, or a copy for each form") {
 
 TEST_CASE("dequantized: BF16 of what the row form holds, its tensor's factor included") {
   const index_t rows = 64, cols = 96;
-  for (const nn::operand_format f : {numbers::fp8_e4m3, numbers::fp8_e5m2, numbers::mxfp4, numbers::mxfp8_e5m2, numbers::nvfp4}) {
+  for (const nn::operand_format f :
+       {numbers::fp8_e4m3, numbers::fp8_e5m2, numbers::mxfp4, numbers::mxfp8_e5m2, numbers::nvfp4}) {
     CAPTURE(to_string(f));
     nn::operand_recipe row{f};
     row.policy = policies::nvidia;
@@ -162,9 +160,11 @@ TEST_CASE("dequantized: BF16 of what the row form holds, its tensor's factor inc
 TEST_CASE("dequantized beside a rotation: the source again but for what the blocks lost") {
   const index_t rows = 64, cols = 96;
   for (const nn::operand_format f : {numbers::mxfp4, numbers::mxfp8_e4m3, numbers::nvfp4}) {
-    for (const nn::rotation_recipe& rotation :
-         {nn::rotation_recipe{16}, {32}, {16, nn::sign_kind::mask, 0xD7E8}, {16, nn::sign_kind::layer},
-          {32, nn::sign_kind::step}}) {
+    for (const nn::rotation_recipe& rotation : {nn::rotation_recipe{16},
+                                                {32},
+                                                {16, nn::sign_kind::mask, 0xD7E8},
+                                                {16, nn::sign_kind::layer},
+                                                {32, nn::sign_kind::step}}) {
       CAPTURE(to_string(f));
       CAPTURE(rotation.points);
       CAPTURE(to_string(rotation.signs));
@@ -192,7 +192,8 @@ TEST_CASE("dequantized beside a rotation: the source again but for what the bloc
           }
           sum /= std::sqrt(static_cast<double>(rotation.points));
           if ((signs >> (k % nn::run_length_of(row)) & 1u) != 0) sum = -sum;
-          const double value = static_cast<double>(operand_value(to, k, r)), source = static_cast<double>(c.value(r, k));
+          const double value = static_cast<double>(operand_value(to, k, r)),
+                       source = static_cast<double>(c.value(r, k));
           far += std::fabs(value - sum) > 0x1p-8 * std::fabs(sum) + 1e-6;  // one rounding to BF16
           error += (value - source) * (value - source);
           norm += source * source;
