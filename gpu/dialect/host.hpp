@@ -1,13 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Host mode of gpu/dialect/hip.hpp: a thread block on the CPU. Every thread is a fiber (POSIX ucontext); blocks run one
+// Host mode of gpu/dialect/hip.hpp: a thread block on the CPU. Every thread is a fiber (host_fiber.hpp); blocks run one
 // after the other and threads in a fixed order up to the next barrier or exchange, so a run is deterministic and can be
 // debugged. Tests change the order: a kernel without a race gives the same bytes in all of them. A barrier, exchange or
 // instruction of a whole wave that not all its threads reach, or that they reach at different places of the source, is
 // an error and not a hang.
 #pragma once
-
-#include <ucontext.h>
 
 #include <atomic>
 #include <cstdint>
@@ -17,6 +15,8 @@
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "gpu/dialect/host_fiber.hpp"
 
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
@@ -114,7 +114,7 @@ struct pending_copy {
 };
 
 struct fiber {
-  ucontext_t context;
+  fiber_context context;
   dim3 index;
   unsigned linear = 0;
   wait waits = wait::ready;
@@ -136,7 +136,7 @@ struct executor {
   std::vector<fiber> fibers;
   std::unique_ptr<unsigned char[]> stacks;
   std::vector<unsigned char> dynamic;
-  ucontext_t scheduler;
+  fiber_context scheduler;
   fiber* current = nullptr;
   const std::function<void()>* body = nullptr;
   thread_order order = thread_order::forward;
@@ -155,12 +155,14 @@ struct executor {
     if (fibers.size() < count) {
       fibers = std::vector<fiber>(count);
       stacks.reset(new unsigned char[count * stack_bytes]);  // not touched until used
+      for (unsigned i = 0; i < count; ++i) begin(i);
     }
     dynamic.assign(shared_bytes + 128, 0);
     error_text.clear();
   }
 
   static void enter();
+  void begin(unsigned i) { fibers[i].context.begin(stacks.get() + i * stack_bytes, stack_bytes, &executor::enter); }
 
   void start(unsigned i) {
     fiber& f = fibers[i];
@@ -169,11 +171,6 @@ struct executor {
     f.waits = wait::ready;
     f.exchanges = 0;
     f.copies.clear();
-    getcontext(&f.context);
-    f.context.uc_stack.ss_sp = stacks.get() + i * stack_bytes;
-    f.context.uc_stack.ss_size = stack_bytes;
-    f.context.uc_link = &scheduler;
-    makecontext(&f.context, &executor::enter, 0);
   }
   void start_block() {
     ++blocks_run;
@@ -219,7 +216,7 @@ struct executor {
         if (f.waits != wait::ready) continue;
         any = true;
         current = &f;
-        swapcontext(&scheduler, &f.context);
+        change_stack(scheduler, f.context);
         current = nullptr;
       }
       if (!any) break;
@@ -232,6 +229,7 @@ struct executor {
     for (unsigned i = 0; i < count; ++i) {
       const fiber& f = fibers[i];
       if (f.waits == wait::finished) continue;
+      for (unsigned j = i; j < count; ++j) begin(j);  // those that wait are given up where they are
       error_text = std::string("thread ") + std::to_string(i) + " waits at " + f.file + ":" + std::to_string(f.line) +
                    (f.waits == wait::block  ? " for threads of its block"
                     : f.waits == wait::wave ? " for lanes of its wave"
@@ -247,7 +245,7 @@ struct executor {
     f.waits = what;
     f.file = file;
     f.line = line;
-    swapcontext(&f.context, &scheduler);
+    change_stack(f.context, scheduler);
   }
 };
 
@@ -256,10 +254,13 @@ inline executor& state() {
   return e;
 }
 
+/// What a fiber runs: its thread of one block after the other.
 inline void executor::enter() {
   executor& e = state();
-  (*e.body)();
-  e.current->waits = wait::finished;  // uc_link leads back to the scheduler
+  for (;;) {
+    (*e.body)();
+    e.suspend(wait::finished, nullptr, 0);
+  }
 }
 
 /// Sends `value` and waits for the segment; afterwards every lane's value of this exchange can be read.
