@@ -22,7 +22,7 @@ std::string bin(std::int64_t ulps) {
 
 }  // namespace
 
-place_of place(const gemm_case& x, index_t element) {
+output_index index_of(const gemm_case& x, index_t element) {
   return {element / (x.m * x.n), element / x.n % x.m, element % x.n};
 }
 
@@ -34,7 +34,7 @@ std::string number(const format& f, std::uint64_t code) {
 }
 
 std::uint64_t model_code(const gemm_case& x, const gemm_options& o, index_t e) {
-  const place_of at = place(x, e);
+  const output_index at = index_of(x, e);
   const gemm_operand a = batch_operand(x.a, x.k, at.batch), b = batch_operand(x.b, x.k, at.batch);
   const double c = x.c ? (*x.c)[static_cast<std::size_t>(e)] : 0.0;
   if (!x.is_fp64()) {

@@ -14,10 +14,10 @@
 namespace rotoscale::validate {
 
 /// Indices of an element of D.
-struct place_of {
+struct output_index {
   index_t batch, row, column;
 };
-place_of place(const gemm_case& x, index_t element);
+output_index index_of(const gemm_case& x, index_t element);
 
 struct difference {
   index_t element;

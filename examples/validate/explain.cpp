@@ -132,7 +132,7 @@ std::string step_line(const mma_model& m, const std::vector<mma_product>& p, con
 }
 
 std::string heading(const gemm_case& x, const difference& d) {
-  const place_of at = place(x, d.element);
+  const output_index at = index_of(x, d.element);
   return "batch " + std::to_string(at.batch) + " row " + std::to_string(at.row) + " column " +
          std::to_string(at.column) + ": model " + number(x.output, d.want) + ", kernel " + number(x.output, d.got);
 }
@@ -231,7 +231,7 @@ class fp64_tracer : public fp64_accumulator_ref {
 }  // namespace
 
 std::vector<std::string> trace(const gemm_case& x, const gemm_options& o, const difference& d) {
-  const place_of at = place(x, d.element);
+  const output_index at = index_of(x, d.element);
   const gemm_operand a = batch_operand(x.a, x.k, at.batch), b = batch_operand(x.b, x.k, at.batch);
   const double c = x.c ? (*x.c)[static_cast<std::size_t>(d.element)] : 0.0;
   line_list lines;

@@ -99,7 +99,7 @@ void print(const comparison& r, const std::vector<std::string>& steps, const gem
   for (const std::string& bin : r.histogram_order) std::cout << "  " << bin << ": " << r.histogram.at(bin) << "\n";
   std::cout << "worst:\n";
   for (const difference& d : r.worst) {
-    const place_of at = place(x, d.element);
+    const output_index at = index_of(x, d.element);
     std::cout << "  [" << at.batch << ", " << at.row << ", " << at.column << "] model " << number(x.output, d.want)
               << ", kernel " << number(x.output, d.got) << "\n";
   }
@@ -120,7 +120,7 @@ nlohmann::ordered_json report_of(const options& o, const comparison& r, const st
   for (const std::string& bin : r.histogram_order) j["ulps"][bin] = r.histogram.at(bin);
   j["worst"] = nlohmann::ordered_json::array();
   for (const difference& d : r.worst) {
-    const place_of at = place(x, d.element);
+    const output_index at = index_of(x, d.element);
     j["worst"].push_back({{"batch", at.batch},
                           {"row", at.row},
                           {"column", at.column},

@@ -10,16 +10,16 @@
 
 namespace rotoscale::gpu::sm90 {
 
-/// 64 rows of D features of BF16, in pieces of 64 features: rows of 128 bytes, whose eight pieces of 16 bytes are
+/// 64 rows of D features of BF16, in column blocks of 64 features: rows of 128 bytes, whose eight 16-byte chunks are
 /// permuted by the row's number.
 template <int D>
 struct swizzled_tile {
-  static constexpr int piece = 64 * 64;
+  static constexpr int column_block = 64 * 64;
   alignas(1024) std::uint16_t codes[64 * D];
 
   /// Where 8 features of a row lie.
   __device__ static int place(int row, int column) {
-    return column / 64 * piece + row * 64 + ((column / 8 % 8) ^ (row % 8)) * 8;
+    return column / 64 * column_block + row * 64 + ((column / 8 % 8) ^ (row % 8)) * 8;
   }
 };
 
@@ -78,7 +78,7 @@ struct descriptor {
 __device__ inline descriptor rows_descriptor(const std::uint16_t* codes) {
   return {(shared_address(codes) & 0x3FFFFu) >> 4 | 1u << 16, 1024u >> 4 | 1u << 30};
 }
-/// Second operand whose k are rows: pieces of 64 columns lie 8 KiB apart, groups of eight k 1 KiB.
+/// Second operand whose k are rows: blocks of 64 columns lie 8 KiB apart, groups of eight k 1 KiB.
 __device__ inline descriptor transposed_descriptor(const std::uint16_t* codes) {
   return {(shared_address(codes) & 0x3FFFFu) >> 4 | (8192u >> 4) << 16, 1024u >> 4 | 1u << 30};
 }
@@ -130,7 +130,7 @@ __device__ void start_rows(const swizzled_tile<D>& a, const swizzled_tile<D>& b,
     wgmma_fence();
     ROTOSCALE_UNROLL
     for (unsigned i = 0; i < D / 16; ++i) {
-      const std::uint32_t offset = i / 4 * 2 * swizzled_tile<D>::piece + i % 4 * 32;
+      const std::uint32_t offset = i / 4 * 2 * swizzled_tile<D>::column_block + i % 4 * 32;
       multiply_k16(d, at_a.at(offset), at_b.at(offset), i == 0);
     }
     wgmma_commit();

@@ -112,16 +112,16 @@ struct expand_position {
   int row, index, slot;  ///< in its operand, in both, in `base` and `widths`
   int first, count;      ///< elements
 };
-__device__ inline expand_position place_of(const expand_arguments& p, int index, int chunk) {
+__device__ inline expand_position position_of(const expand_arguments& p, int index, int chunk) {
   const int first = chunk * row_chunk, left = p.k - first;
   const bool second = index >= p.a.rows;
   return {second, second ? index - p.a.rows : index,
           index,  second ? index - p.a.rows + p.base_b : index,
           first,  left < 0 ? 0 : left < row_chunk ? left : row_chunk};
 }
-__device__ inline expand_position place_of(const expand_arguments& p, int block) {
+__device__ inline expand_position position_of(const expand_arguments& p, int block) {
   const int unit = block * expand_segments + static_cast<int>(thread_index().x) / 32, chunks = row_chunks(p.k);
-  return place_of(p, unit / chunks, unit % chunks);
+  return position_of(p, unit / chunks, unit % chunks);
 }
 
 /// A lane's codes of a chunk, sixteen at a time, and their scales; beyond the row's end zeros under the scale 0.
@@ -156,7 +156,7 @@ __device__ inline void store_e5m2(const expand_arguments& p, const expand_positi
 [[maybe_unused]] static __global__ void __launch_bounds__(expand_threads) expand_e5m2_kernel(const expand_arguments p) {
   wait_for_kernel_before();
   const int lane = static_cast<int>(thread_index().x) % 32;
-  const expand_position at = place_of(p, static_cast<int>(block_index().x));
+  const expand_position at = position_of(p, static_cast<int>(block_index().x));
   if (at.index >= p.a.rows + p.b.rows) return;
   const block_source m = at.second ? p.b : p.a;
   expand_codes codes;
@@ -233,7 +233,7 @@ __device__ inline void store_bf16(const expand_arguments& p, const expand_positi
   if (p.widths != nullptr && widest == p.min_width) return;
   const int blocks = expand_blocks(rows, p.k);
   for (int block = static_cast<int>(block_index().x); block < blocks; block += static_cast<int>(grid_size().x)) {
-    const expand_position at = place_of(p, block);
+    const expand_position at = position_of(p, block);
     if (at.index >= rows) continue;
     const block_source m = at.second ? p.b : p.a;
     if (p.widths != nullptr && p.widths[at.slot] == operand_width::int8) {

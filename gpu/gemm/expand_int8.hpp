@@ -61,7 +61,7 @@ ROTOSCALE_HD constexpr int int8_rows(int k) { return expand_segments / int8_segm
   const int index = static_cast<int>(block_index().x) * int8_rows(p.k) + row, first = segment % segments;
   const bool active = row < int8_rows(p.k) && index < p.a.rows + p.b.rows;
   const block_source m = index >= p.a.rows ? p.b : p.a;
-  const expand_position begin = place_of(p, index, first);
+  const expand_position begin = position_of(p, index, first);
   std::uint32_t squares = 0;
   scale_range range;
   bool narrow = false, folds = false;
@@ -75,7 +75,7 @@ ROTOSCALE_HD constexpr int int8_rows(int k) { return expand_segments / int8_segm
     narrow = folds && !nan && range.span() <= int8_window;
   }
   for (int i = first; folds && i < chunks; i += segments) {
-    const expand_position at = place_of(p, index, i);
+    const expand_position at = position_of(p, index, i);
     if (i != first) codes.load(m, at, lane);
     if (narrow) {
       squares += store_int8(p, at, codes, range.top(), lane);
@@ -96,7 +96,7 @@ ROTOSCALE_HD constexpr int int8_rows(int k) { return expand_segments / int8_segm
     p.widths[begin.slot] = exact ? operand_width::int8 : folds ? operand_width::e5m2 : operand_width::bf16;
   }
   for (int i = first; narrow && !exact && i < chunks; i += segments) {
-    const expand_position at = place_of(p, index, i);
+    const expand_position at = position_of(p, index, i);
     codes.load(m, at, lane);
     store_e5m2(p, at, codes, range.top(), lane);
   }

@@ -21,9 +21,9 @@ __device__ inline std::uint32_t load_two(const bf16* x) {
 template <class Unit, int D, int Threads, class T>
 __device__ void load_tile(int thread, const head_tensor<const T>& x, int b, int h, int first, const attention_shape& n,
                           bool vectors, tile_of<Unit, D>& to, int begin = 0) {
-  constexpr int pieces = D / 8, across = Threads / pieces;  // rows at a time
-  static_assert(Threads % pieces == 0);
-  const int row0 = thread / pieces, column = thread % pieces * 8;
+  constexpr int vectors_of_row = D / 8, across = Threads / vectors_of_row;  // rows at a time
+  static_assert(Threads % vectors_of_row == 0);
+  const int row0 = thread / vectors_of_row, column = thread % vectors_of_row * 8;
   const T* from = x.row(b, first + row0, h) + column;
   // A whole tile of whole rows: nothing but copies.
   if (sizeof(T) == 2 && vectors && first >= begin && first + tile <= n.seq && n.dim == D) {

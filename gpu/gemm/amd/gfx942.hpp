@@ -65,8 +65,8 @@ struct shared_memory {
   std::uint32_t scales[2][2][tile];
 };
 
-/// Row `row`, 16-byte vector `vec`: vectors are permuted so that the rows of a fragment lie in different banks.
-__device__ inline int place_of(int row, int vec) { return row * 64 + (vec ^ (row / 2 % 4)) * 16; }
+/// Of 16-byte vector `vec` of row `row`: vectors are permuted so that the rows of a fragment lie in different banks.
+__device__ inline int lds_offset(int row, int vec) { return row * 64 + (vec ^ (row / 2 % 4)) * 16; }
 
 /// 64 bytes of each row of the tiles of A and B on their way to LDS: a thread's vectors.
 struct staged_rows {
@@ -95,7 +95,7 @@ struct staged_rows {
       ROTOSCALE_UNROLL
       for (int i = 0; i < 2; ++i) {
         amd::keep_in_vector_registers(vec[m][i]);
-        *reinterpret_cast<int4*>(to[m] + place_of(thread / 4 + 64 * i, thread % 4)) = vec[m][i];
+        *reinterpret_cast<int4*>(to[m] + lds_offset(thread / 4 + 64 * i, thread % 4)) = vec[m][i];
       }
     }
   }
@@ -147,7 +147,7 @@ template <bool Vector>
     for (int block = 0; block < 4; ++block) {
       const auto fragment = [&](int m, int row) {
         std::uint32_t codes;
-        __builtin_memcpy(&codes, shared.codes[buffer][m] + place_of(row + lane % 16, block) + lane / 16 * 4, 4);
+        __builtin_memcpy(&codes, shared.codes[buffer][m] + lds_offset(row + lane % 16, block) + lane / 16 * 4, 4);
         return to_fragment(codes);
       };
       std::int64_t a[4];
@@ -241,7 +241,7 @@ template <bool Vector>
       const auto fragment = [&](int m, int row) {
         const int group = lane / 16;
         return *reinterpret_cast<const amd::short4*>(shared.codes[buffer][m] +
-                                                     place_of(row + lane % 16, 2 * half + group / 2) + group % 2 * 8);
+                                                     lds_offset(row + lane % 16, 2 * half + group / 2) + group % 2 * 8);
       };
       amd::short4 a[4];
       ROTOSCALE_UNROLL

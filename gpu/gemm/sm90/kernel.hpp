@@ -101,10 +101,10 @@ __device__ void produce(const gemm_arguments& p, const CUtensorMap& map_a, const
   }
 }
 
-template <int Pieces, int Half>
-__device__ void clear(float (&acc)[Pieces][Half]) {
+template <int Groups, int Half>
+__device__ void clear(float (&acc)[Groups][Half]) {
   ROTOSCALE_UNROLL
-  for (int w = 0; w < Pieces; ++w) {
+  for (int w = 0; w < Groups; ++w) {
     ROTOSCALE_UNROLL
     for (int i = 0; i < Half; ++i) acc[w][i] = 0.0f;
   }

@@ -210,7 +210,7 @@ class scaled_blocks {
   /// A NaN scale does by itself what it should. Besides what the class says: results must stay among FP32's normal
   /// numbers, or be multiples of 2^-149, and least_exponent must not matter.
   bool admits(const operand_range& row, const operand_range& panel) const {
-    const int least = least_of(row, panel), most = most_of(row, panel), f = model_.fraction_bits;
+    const int least = least_exponent(row, panel), most = greatest_exponent(row, panel), f = model_.fraction_bits;
     return shared_ && most - least <= f - low_ && least - f >= -149 && most <= 80 &&
            least - (f - 23) >= model_.least_exponent;
   }
@@ -236,10 +236,10 @@ class scaled_blocks {
     return m.group % longest_run == 0 && share_scales(a, b, plan, longest_run) ? longest_run : m.subgroup;
   }
   /// Without a scale above zero sums are zero, whatever the exponent.
-  static int least_of(const operand_range& row, const operand_range& panel) {
+  static int least_exponent(const operand_range& row, const operand_range& panel) {
     return row.empty() || panel.empty() ? 0 : row.least + panel.least;
   }
-  static int most_of(const operand_range& row, const operand_range& panel) {
+  static int greatest_exponent(const operand_range& row, const operand_range& panel) {
     return row.empty() || panel.empty() ? 0 : row.most + panel.most;
   }
 
@@ -252,8 +252,8 @@ class scaled_blocks {
     double least[Rows], most[Rows];
     for (int i = 0; i < Rows; ++i) {
       // An accumulator of these magnitudes neither loses bits nor makes a run lose any.
-      least[i] = power(most_of(ranges[i], panel_range) - (model_.fraction_bits - 23));
-      most[i] = power(least_of(ranges[i], panel_range) + model_.fraction_bits - low_ + 1);
+      least[i] = power(greatest_exponent(ranges[i], panel_range) - (model_.fraction_bits - 23));
+      most[i] = power(least_exponent(ranges[i], panel_range) + model_.fraction_bits - low_ + 1);
       for (int j = 0; j < 2; ++j) {
         const auto c = load_lanes<lanes_f32>(acc + i * columns + j * w);
         sum[i][j][0] = to_fp64<0>(c);
