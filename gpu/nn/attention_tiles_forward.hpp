@@ -37,7 +37,7 @@ struct softmax_rows {
       }
       largest = Unit::row_max(largest);
       const float base = largest == -__builtin_inff() ? 0.0f : largest;
-      factor[r] = nn::exp2((top[r] - base) * scale);
+      factor[r] = nn::exp2(nn::fma(top[r] - base, scale, 0.0f));  // compilers fuse a bare product with exp2's additions
       shift[r] = base * scale;
       top[r] = largest;
     }

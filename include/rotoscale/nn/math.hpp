@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // FP32 functions and sums whose every operation is stated, so that they give the same bits on any machine, compiler and
-// thread count. Style rule of nn/: no `a * b + c`; write fma, which no compiler may split or form differently.
+// thread count. Style rule of nn/: no `a * b + c`; write fma, which no compiler may split or form differently. A
+// product handed to an inline function that adds to it is one as well: fma(a, b, 0.0f).
 #pragma once
 
 #include "rotoscale/bits.hpp"

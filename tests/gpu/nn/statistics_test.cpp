@@ -31,7 +31,7 @@ void check_observed(block_format f, int points, std::uint32_t signs, index_t m, 
   const matrix<const T> view = row_major<const T>(source.data(), m, n);
   const bool columns = axis == block_axis::column;
   const index_t rows = columns ? n : m, k = columns ? m : n;
-  block_options o = presets::te_rocm;
+  block_options o = f.has_e8m0_scale() ? presets::te_rocm : presets::nvidia;
   o.rotation = {points, {signs}};
   o.encode_factor = f.scale == formats::ue4m3 ? 4.0f : 1.0f;
   std::vector<std::uint8_t> codes(static_cast<std::size_t>(rows * packed_bytes(f.element, k))),

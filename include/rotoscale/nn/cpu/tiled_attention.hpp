@@ -95,7 +95,7 @@ struct softmax_row {
     float largest = top;
     for (index_t j = first; j < last; ++j) largest = score[j] > largest ? score[j] : largest;
     const float base = largest == -std::numeric_limits<float>::infinity() ? 0.0f : largest, shift = base * scale;
-    const float factor = exp2((top - base) * scale);
+    const float factor = exp2(fma(top - base, scale, 0.0f));  // compilers fuse a bare product with exp2's additions
     top = largest;
     for (index_t j = 0; j < n; ++j) {
       const float p = exp2(fma(score[j], scale, -shift));
