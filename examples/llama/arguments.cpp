@@ -169,7 +169,7 @@ void define_warm_up(CLI::App& train, arguments& a) {
       ->check(CLI::Range(0, 1 << 20))
       ->group("run");
   train.add_option("--synthetic-recipe", a.session.synthetic_recipe, "recipe of the synthetic warm-up")
-      ->capture_default_str()
+      ->default_str("fp8_amd; beside adapters the run's first")
       ->group("run");
 }
 
@@ -179,6 +179,13 @@ void define_outputs(CLI::App& train, arguments& a) {
   train.add_flag("--tensorboard", a.session.tensorboard, "event files for TensorBoard as well")->group("run");
   train.add_option("--roof", a.session.roof, "FLOP/s that steps are a share of: a rate, or measure")->group("run");
   train.add_flag("--no-progress", a.no_progress, "no progress line on a terminal")->group("run");
+}
+
+void define_statistics_noise(CLI::App& sub, arguments& a) {
+  sub.add_flag("--statistics-noise,!--no-statistics-noise", a.session.statistics_noise,
+               "observed steps also compute gradients in BF16, and record what quantization does to them in all GEMMs; "
+               "frozen weights are kept in BF16 for that")
+      ->group("run");
 }
 
 /// What a run's memory is, beside what its options ask for.
@@ -201,6 +208,7 @@ void define_plan(CLI::App& app, arguments& a) {
   plan->add_option("--model-config", a.model_config, "model shape from a Hugging Face config.json")->group("run");
   plan->add_option("--recipe", a.schedule_override, "same as --schedule")->group("run");
   plan->add_option("--statistics-every", a.statistics_every, "as train's; 0 needs no memory")->group("run");
+  define_statistics_noise(*plan, a);
   define_memory(*plan, a);
   define_run(*plan, a);
   define_device(*plan, a.device);
@@ -238,6 +246,7 @@ void define(CLI::App& app, arguments& a) {
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40))
       ->default_str("100, or as the run that is resumed")
       ->group("run");
+  define_statistics_noise(*train, a);
   define_run(*train, a);
 
   define_plan(app, a);
@@ -325,11 +334,11 @@ void parse_arguments(int argc, char** argv, arguments& a) {
 }
 
 void check_resume_flags(int argc, char** argv) {
-  const std::vector<std::string> allowed = {"--resume",    "--threads",       "--stop-at",      "--no-progress",
-                                            "--data",      "--out",           "--adapter",      "--memory-limit",
-                                            "--device",    "--tokenizer",     "--init",         "--device-number",
-                                            "--no-graphs", "--wait-for-each", "--digest-steps", "--statistics-every",
-                                            "--roof",      "--csv",           "--tensorboard",  "--async-checkpoints"};
+  const std::vector<std::string> allowed = {
+      "--resume",      "--threads",           "--stop-at",          "--no-progress",        "--data", "--out",
+      "--adapter",     "--memory-limit",      "--device",           "--tokenizer",          "--init", "--device-number",
+      "--no-graphs",   "--wait-for-each",     "--digest-steps",     "--statistics-every",   "--roof", "--csv",
+      "--tensorboard", "--async-checkpoints", "--statistics-noise", "--no-statistics-noise"};
   for (int i = 2; i < argc; ++i) {
     const std::string word = argv[i];
     if (!word.starts_with("--")) continue;

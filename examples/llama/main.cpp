@@ -29,11 +29,25 @@ trainer_state begin(const arguments& a) {
   return new_run(std::move(options), a.names);
 }
 
-void check_synthetic(const arguments& a, const run_options& run) {
+void check_synthetic(const arguments& a, const trainer_state& state) {
   if (a.session.synthetic_warmup == 0) return;
-  const char* const flag = "--synthetic-recipe";
-  const auto fault = find_recipe_fault(run, llama::load_recipe(a.session.synthetic_recipe, flag));
-  if (fault) throw io::error(flag, a.names.text(*fault));
+  const auto fault = find_recipe_fault(state.run, synthetic_recipe_of(a.session.synthetic_recipe, state));
+  if (fault) throw io::error("--synthetic-recipe", a.names.text(*fault));
+}
+
+/// As the run that is resumed was observed, where the command line says nothing else.
+void choose_statistics(arguments& a, const fs::path& file) {
+  const statistics_choice old = read_statistics_choice(file);
+  a.session.statistics_every = old.every;
+  if (!a.flags.contains("--statistics-noise")) a.session.statistics_noise = old.noise;
+}
+
+void check_statistics(arguments& a) {
+  if (a.session.statistics_every > 0 || !a.session.statistics_noise) return;
+  if (a.flags.contains("--statistics-noise")) {
+    throw io::error("--statistics-noise", "needs observed steps (--statistics-every)");
+  }
+  a.session.statistics_noise = false;  // was the resumed run's
 }
 
 /// Goes on from the first of `points` whose checkpoint is whole; later ones only with --auto-resume, where `wanted` is
@@ -52,11 +66,9 @@ int resume(nn::backend& ops, arguments& a, const std::vector<resume_point>& poin
       if (!a.run.adapter.empty()) state.run.adapter = a.run.adapter;
       // A run that was killed before its first records has no file that tells.
       const fs::path statistics = run_directory(points[i].run).statistics();
-      if (a.statistics_every) {
-        a.session.statistics_every = *a.statistics_every;
-      } else if (!points[i].checkpoint.empty() || fs::exists(statistics)) {
-        a.session.statistics_every = statistics_interval(statistics);
-      }
+      if (!points[i].checkpoint.empty() || fs::exists(statistics)) choose_statistics(a, statistics);
+      if (a.statistics_every) a.session.statistics_every = *a.statistics_every;
+      check_statistics(a);
       if (a.session.out.empty()) a.session.out = points[i].run.string();
       record();
       t = std::make_unique<trainer>(ops, std::move(state), a.session, points[i]);
@@ -94,8 +106,9 @@ int train(int argc, char** argv, arguments& a) {
     throw io::error("--synthetic-recipe", "needs --synthetic-warmup and its number of steps");
   }
   if (a.statistics_every) a.session.statistics_every = *a.statistics_every;
+  check_statistics(a);
   const trainer_state state = begin(a);
-  check_synthetic(a, state.run);
+  check_synthetic(a, state);
   if (a.session.auto_resume && fs::exists(a.session.out)) {
     const std::vector<resume_point> points = find_resume_points(a.session.out);
     if (!points.empty()) return resume(ops, a, points, &state, record);
@@ -105,14 +118,16 @@ int train(int argc, char** argv, arguments& a) {
 }
 
 /// What train would take, in the same words as its log; nothing is allocated.
-int plan(const arguments& a) {
+int plan(arguments& a) {
+  if (a.statistics_every) a.session.statistics_every = *a.statistics_every;
+  check_statistics(a);
   const trainer_state state = begin(a);
   const auto ops = make_backend(a.device);
   const nn::memory_plan planned =
       llama::plan_session(*ops, state.run.model,
-                          session_options_for(state.run, a.session.memory_limit, a.statistics_every.value_or(1) > 0,
+                          session_options_for(state.run, a.session.memory_limit, a.session.statistics_every > 0,
                                               a.session.async_checkpoints),
-                          recipes_of(state.phases));
+                          recipes_of(state, a.session.statistics_noise));
   std::cout << memory_table(planned) << checkpoint_line(planned);
   return exit_ok;
 }

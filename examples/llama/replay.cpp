@@ -126,7 +126,7 @@ int replay(const replay_options& o, std::ostream& out) {
   session.watcher = &digests;
   session.replays = true;
   // An observed step has more operations, and each has a digest.
-  session.statistics_every = statistics_interval(run.statistics());
+  session.statistics_every = read_statistics_choice(run.statistics()).every;
   std::optional<resume_point> from;
   if (steps.first > 0) from = resume_point{run.path(), run.checkpoint(steps.first)};
   trainer t(digests.is_empty() ? *inner : ops, std::move(state), session, from);

@@ -404,6 +404,13 @@ class Amd(Lora):
         self.run_config("plain", steps=8)
         self.run_config("warm", "--synthetic-warmup", 5, steps=8)
         self.assert_same_checkpoint("plain", "warm")
+        # In the run's own MXFP4: the base is kept for no recipe more than without.
+        self.assertEqual(records(self.folder / "warm/log.jsonl", "warm_up")[0]["recipe"], "mxfp4_h16")
+        peaks = [{name: entry["peak"] for name, entry in records(self.folder / run / "log.jsonl", "start")[0]["memory"].items()}
+                 for run in ("plain", "warm")]
+        self.assertEqual(*peaks)
+        self.run_config("fp8", "--synthetic-warmup", 2, "--synthetic-recipe", "fp8_delayed", steps=8)
+        self.assert_same_checkpoint("plain", "fp8")
         for schedule in ("mxfp4_h16", "fp8_amd"):
             for more in ((), ("--adapter", "plain")):
                 with self.subTest(schedule=schedule, more=more):

@@ -91,8 +91,67 @@ class Statistics(Scratch):
         csv = (self.folder / "report/statistics.csv").read_text()
         self.assertIn("amd_lora,gradient,1,0,qkv,qkv_proj.lora_B,,", csv)
         page = (self.folder / "report/report.html").read_text()
-        self.assertIn("Of amd_lora the weight gradients in statistics.jsonl are those of the adapters", page)
+        self.assertIn("Of amd_lora the &quot;gradient&quot; records are those of the adapters", page)
+        self.assertIn("the gradients of amd_lora was not measured", page)
         self.assertNotIn("observed steps below it", page)
+
+    def test_noise_of_the_whole_pass(self):
+        """A backward pass in BF16 beside each observed one: no bit moves, whatever is drawn at random, whatever trains, through
+        every switch; the whole pass has more noise than each gradient's own GEMM."""
+        self.train("base", schedule="bf16")
+        for schedule in ("mxfp4_h16_sr", "mxfp4_h16_step_signs", "nvfp4", "fp8_delayed", "heal_repeated", "amd_lora", "heal_forward"):
+            for lora in ({}, {"init": "base", "lora_rank": 4, "lora_targets": "q_proj,down_proj"}):
+                if lora and schedule == "mxfp4_h16_step_signs":
+                    continue
+                with self.subTest(schedule=schedule, lora=lora):
+                    options = {"schedule": schedule, "accumulate": 2, "learning_rate": 0.01, **lora}
+                    self.train("none", "--statistics-every", 0, "--overwrite", "--threads", 1, **options)
+                    self.train("run", "--statistics-every", 3, "--statistics-noise", "--overwrite", "--threads", 1, **options)
+                    self.assert_same_checkpoint("none", "run")
+                    self.assertEqual(self.observed("run", "start")[0]["noise"], True)
+                    for step in (1, 4, 7):
+                        each = [r for r in self.observed("run", "noise") if r["step"] == step]
+                        whole, = [r for r in self.observed("run", "noise_step") if r["step"] == step]
+                        self.assertEqual(list(whole), ["event", "step", "recipe"] + GRADIENT + ["stall"])
+                        names = {(r["layer"], r["linear"], r.get("tensor")) for r in each}
+                        self.assertEqual(names, {(0, linear, f"{name}.lora_{m}") for name, linear in (("q_proj", "qkv"), ("down_proj", "down"))
+                                                 for m in "AB"} if lora else
+                                         {(0, linear, None) for linear in ("qkv", "o", "gate_up", "down")} | {(None, "head", None)})
+                        for r in each:
+                            if step > 1 or r.get("tensor", "B")[-1] == "B":  # while B is 0 the gradient of A is
+                                self.assertTrue(0.005 < r["relative_error"] < 1.5 and r["cosine"] > 0.2, r)
+                        if lora:  # norms of vectors and the embedding train otherwise
+                            self.assertAlmostEqual(whole["noise"] / math.hypot(*(r["noise"] for r in each)), 1)
+                        own, = [r for r in self.observed("run", "step") if r["step"] == step]
+                        self.assertLess(whole["norm_to_noise"], 500 if own["norm_to_noise"] is None else own["norm_to_noise"])
+
+    def test_noise_is_the_triggers(self):
+        """One measurement, two readers."""
+        self.write("heal.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": "bf16", "at": 7, "trigger": {
+            "kind": "gradient_noise", "patience": 1, "ratio": 1e-9, "every": 2}}]})
+        self.train("run", "--statistics-every", 1, "--statistics-noise", schedule="heal.json")
+        whole = {r["step"]: r["norm_to_noise"] for r in self.observed("run", "noise_step")}
+        self.assertEqual(sorted(whole), list(range(1, 8)))  # none under bf16
+        for r in records(self.folder / "run/log.jsonl", "noise"):
+            self.assertAlmostEqual(r["gradient_to_noise"], whole[r["step"]])
+
+    def test_noise_goes_on_and_is_refused(self):
+        self.train("whole", "--statistics-every", 3, "--statistics-noise", schedule="mxfp4_h16")
+        self.train("parts", "--statistics-every", 3, "--statistics-noise", "--stop-at", 4, schedule="mxfp4_h16")
+        self.succeed("train", "--resume", "parts", "--stop-at", 7)
+        self.assertEqual([r for r in self.observed("parts") if r["event"] != "resume"], self.observed("whole"))
+        self.succeed("train", "--resume", "parts", "--no-statistics-noise", "--statistics-every", 1)
+        self.assertNotIn("noise", self.observed("parts", "resume")[-1])
+        self.assertEqual({r["step"] for r in self.observed("parts", "noise")}, {1, 4, 7})
+        self.assert_same_checkpoint("whole", "parts")
+        self.train("bf16", "--statistics-noise", schedule="bf16")
+        self.assertEqual(self.observed("bf16", "noise"), [])
+        for command in (self.train_command("out"), ["plan"]):
+            self.refuse([*command, "--statistics-noise", "--statistics-every", 0], "--statistics-noise: needs observed steps")
+        plans = [[line.split() for line in self.succeed("plan", "--recipe", "mxfp4_h16", *more).splitlines()[:-1]]
+                 for more in ((), ("--statistics-noise",))]
+        quantized = [next(int(row[1]) for row in plan if row[0] == "quantized") for plan in plans]
+        self.assertLess(quantized[0], quantized[1])
 
     def test_resume_continues_the_file_at_its_interval(self):
         self.train("whole", "--statistics-every", 3)

@@ -76,6 +76,12 @@ class log_text {
     recipe_ = to;
     return add({{"event", "switch"}, {"step", step}, {"from", from}, {"to", to}, {"val_loss_before", before}});
   }
+  /// A trigger of the schedule's phase that begins at `step` at the latest.
+  log_text& trigger(int step, const std::string& kind) {
+    const std::string phase = "\"from_step\":" + std::to_string(step);
+    text_.insert(text_.find(phase), "\"trigger\":" + json{{"kind", kind}}.dump() + ",");
+    return *this;
+  }
   log_text& resume(int step) { return add({{"event", "resume"}, {"step", step}}); }
   log_text& end(const std::string& status, int step, json loss, const std::vector<double>& windows = {}) {
     return add({{"event", "end"},
@@ -344,6 +350,35 @@ TEST_CASE("seeds that one arm lacks, or that diverged") {
   CHECK(diverged.summary["arms"][2]["final_val_loss"].is_null());
 }
 
+TEST_CASE("seeds whose triggers fire at steps of their own are healed arms, with mean losses on both sides") {
+  const auto healed = [](int seed, int at, double before, double after) {
+    log_text log("heal", {{0, "mxfp4"}, {300, "fp8"}}, seed);
+    log.trigger(300, "plateau").eval(0, 5).eval(50, 3);
+    if (at > 0) {
+      log.add({{"event", "switch"},
+               {"step", at},
+               {"from", "mxfp4"},
+               {"to", "fp8"},
+               {"reason", {{"kind", "plateau"}, {"value", before}}},
+               {"val_loss_before", before},
+               {"val_loss_after", after}});
+    }
+    log.eval(100, 2.5).eval(200, 2.25);
+    return log.end("ok", 200, 2.25);
+  };
+  const result r =
+      report_without_plots({seeded("fp8", 1, 2), seeded("fp8", 2, 2), healed(1, 60, 3, 2.5), healed(2, 90, 2.75, 2.5)});
+  CHECK(contains(r.html, "heal switched from mxfp4 to fp8 at steps 60 to 90, by seed (plateau)."));
+  CHECK(contains(r.html, "On the same weights the loss went from 2.8750 to 2.5000 nats at once."));
+  CHECK(!contains(r.html, "has not been seen"));
+  const result late =
+      report_without_plots({seeded("fp8", 1, 2), seeded("fp8", 2, 2), healed(1, 60, 3, 2.5), healed(2, 0, 0, 0)});
+  CHECK(!contains(late.html, "heal switched"));
+  CHECK(contains(late.html, "heal: what starts its switch to fp8 (plateau) has not been seen by every seed."));
+  const result none = report_without_plots({healed(1, 60, 3, 2.5)});
+  CHECK(contains(none.html, "at step 60 (plateau 3.0)."));
+}
+
 TEST_CASE("runs of one name that differ in more than the seed are refused") {
   const scratch_directory scratch;
   const path_variable path("/nonexistent");
@@ -413,17 +448,36 @@ TEST_CASE("statistics beside the logs: a CSV, plots over training and depth, ste
   put(scratch / "a/log.jsonl", with_lora());
   const std::string quiet = report(scratch, paths).html, without = get(scratch / "out/plots.gnuplot");
   CHECK(!contains(quiet, "observed steps below it"));
-  CHECK(contains(quiet,
-                 "Of a the weight gradients in statistics.jsonl are those of the adapters, whose own GEMMs are BF16"));
-  CHECK(contains(quiet, "A trigger gradient_noise measures what the base does to them."));
+  CHECK(contains(quiet, "Of a the &quot;gradient&quot; records are those of the adapters, whose own GEMMs are BF16"));
+  CHECK(contains(quiet, "the gradients of a was not measured (train --statistics-noise does)."));
   CHECK(!contains(without, "1.7320508075688772 with lines"));
   if (r.errors.empty()) CHECK(contains(quiet, "noise of the quantized base is not in it"));
   for (const auto& [step, ratio] : {std::pair{50, 2.5}, {100, 1.5}}) {
     adapted.add({{"event", "noise"}, {"step", step}, {"gradient_to_noise", ratio}});
   }
   put(scratch / "a/log.jsonl", with_lora());
-  CHECK(contains(report(scratch, paths).html,
-                 "against a backward pass in BF16. a: least 1.50, at step 100; 1 of 2 observed steps below it. Of a"));
+  const std::string triggered = report(scratch, paths).html;
+  CHECK(
+      contains(triggered, "the noise of all GEMMs. a: least 1.50, at step 100; 1 of 2 observed steps below it. Of a"));
+  CHECK(!contains(triggered, "was not measured"));
+  CHECK(!std::filesystem::exists(scratch / "out/noise_training.svg"));
+  // The same by statistics, of adapters too; of step 100 both have measured.
+  for (const int step : {1, 100}) {
+    for (const int layer : {0, 1}) {
+      const std::string place = R"("linear":"qkv","tensor":"qkv_proj.lora_B","cosine":0.9,"norm_to_noise":)";
+      statistics += record("noise", step, layer, place + std::to_string(step + layer));
+    }
+    statistics += record("noise_step", step, nullptr, "\"norm_to_noise\":" + std::to_string(1.5));
+  }
+  put(scratch / "a/statistics.jsonl", statistics);
+  const result noisy = report(scratch, paths);
+  CHECK(contains(noisy.html, "a: least 1.50, at step 1; 2 of 3 observed steps below it."));
+  CHECK(contains(get(scratch / "out/statistics.csv"), "a,noise_step,100,"));
+  const std::string panels = get(scratch / "out/plots.gnuplot");
+  CHECK(contains(panels, "$noise_training_2_0 << END\n1 1.5\n100 100.5\nEND\n"));
+  CHECK(contains(panels, "$noise_depth_2_0 << END\n0 100\n1 101\nEND\n"));
+  CHECK(contains(panels, "1.7320508075688772 with lines"));
+  if (noisy.errors.empty()) CHECK(std::filesystem::exists(scratch / "out/noise_depth.png"));
   put(scratch / "a/statistics.jsonl", R"({"event":"start","schema":2,"step":0})"
                                       "\n");
   std::ostringstream table;

@@ -156,32 +156,52 @@ std::string stalls(const std::string& name, const std::vector<noise_point>& meas
          std::to_string(below) + " of " + std::to_string(measured.size()) + " observed steps below it.";
 }
 
-/// Observed steps whose gradients drown in quantization noise: by statistics, which see each weight gradient's own
-/// GEMM, and by triggers, which see all GEMMs. Of adapters the former are BF16 GEMMs and say nothing of the base.
+/// The ratios of an arm's statistics, of all gradients of a step.
+std::vector<noise_point> ratios_of(const arm& a, const char* event) {
+  std::vector<noise_point> found;
+  for (const observation& o : a.observations) {
+    const auto ratio = o.numbers.find("norm_to_noise");
+    if (o.event == event && ratio != o.numbers.end()) found.push_back({o.step, ratio->second});
+  }
+  return found;
+}
+
+/// What was measured of all GEMMs, by statistics and by triggers; both have the same value of a step.
+std::vector<noise_point> noise_of_all(const arm& a) {
+  std::vector<noise_point> found = ratios_of(a, "noise_step");
+  for (const noise_point& n : a.noise) {
+    const bool known = std::any_of(found.begin(), found.end(), [&](const noise_point& o) { return o.step == n.step; });
+    if (n.ratio && !known) found.push_back(n);
+  }
+  std::sort(found.begin(), found.end(), [](const noise_point& x, const noise_point& y) { return x.step < y.step; });
+  return found;
+}
+
+/// Observed steps whose gradients drown in quantization noise: in each weight gradient's own GEMM, and in all GEMMs. Of
+/// adapters the former are BF16 GEMMs and say nothing of the base.
 std::string stalls(const comparison& c) {
   std::string own, all;
-  std::vector<std::string> adapted;
+  std::vector<std::string> adapted, unmeasured;
   for (const arm& a : c.arms) {
-    std::vector<noise_point> observed, triggered;
-    for (const observation& o : a.observations) {
-      const auto ratio = o.numbers.find("norm_to_noise");
-      if (o.event == "step" && ratio != o.numbers.end()) observed.push_back({o.step, ratio->second});
-    }
-    std::copy_if(a.noise.begin(), a.noise.end(), std::back_inserter(triggered),
-                 [](const noise_point& n) { return n.ratio.has_value(); });
-    all += stalls(a.name, triggered);
-    if (!trains_adapters(a)) own += stalls(a.name, observed);
-    if (trains_adapters(a) && !a.observations.empty()) adapted.push_back(a.name);
+    const std::string measured = stalls(a.name, noise_of_all(a));
+    all += measured;
+    if (!trains_adapters(a)) own += stalls(a.name, ratios_of(a, "step"));
+    if (!trains_adapters(a) || a.observations.empty()) continue;
+    adapted.push_back(a.name);
+    if (measured.empty()) unmeasured.push_back(a.name);
   }
   std::string s;
   if (!own.empty()) s += " The GEMM of each weight gradient against FP32 over the same tensors, all together." + own;
-  if (!all.empty()) s += " As triggers measured it, against a backward pass in BF16." + all;
+  if (!all.empty()) s += " All gradients against a backward pass in BF16, which has the noise of all GEMMs." + all;
   if (!adapted.empty()) {
-    s += " Of " + join(adapted) +
-         " the weight gradients in statistics.jsonl are those of the adapters, whose own GEMMs are BF16: their noise "
-         "is not that "
-         "of the quantized base, and no step of them is counted.";
-    if (all.empty()) s += " A trigger gradient_noise measures what the base does to them.";
+    s +=
+        " Of " + join(adapted) +
+        " the \"gradient\" records are those of the adapters, whose own GEMMs are BF16: their noise is not that of the "
+        "quantized base, and no step of them is counted.";
+  }
+  if (!unmeasured.empty()) {
+    s += " What the base does to the gradients of " + join(unmeasured) +
+         " was not measured (train --statistics-noise does).";
   }
   if (s.empty()) return s;
   return "Gradient norm over quantization noise; below √3 = 1.73 training is expected to stall (arXiv 2505.19115)." + s;
@@ -227,7 +247,7 @@ std::string shape(const arm& a, const arm& reference) {
   const switch_point& at = a.switches.back();
   const gaps_around gaps = gaps_around_switch(a, reference, at);
   if (gaps.before.empty() || gaps.after.empty()) return "";
-  std::string s = "Shape of healing: " + left_of_gap(gaps, at.step, a.step);
+  std::string s = "Shape of healing: " + left_of_gap(gaps, at.step + at.spread, a.step);
   if (!(gaps.before.back().value > 0)) {
     s += "; before the switch there was no gap above zero, so nothing to heal";
   } else if (a.seeds.size() == 1 && gaps.before.back().value < one_seed_resolution) {
@@ -250,8 +270,10 @@ std::string healing(const comparison& c, const arm& a) {
   const healing_partners partners = find_partners(c, a);
   std::string s;
   for (const switch_point& at : a.switches) {
-    s += (s.empty() ? a.name : " It") + " switched from " + at.from + " to " + at.to + " at step " +
-         std::to_string(at.step) + (at.reason.empty() ? "" : " (" + at.reason + ")") + ".";
+    s += (s.empty() ? a.name : " It") + " switched from " + at.from + " to " + at.to +
+         (at.spread == 0 ? " at step " : " at steps ") + std::to_string(at.step) +
+         (at.spread == 0 ? "" : " to " + std::to_string(at.step + at.spread) + ", by seed") +
+         (at.reason.empty() ? "" : " (" + at.reason + ")") + ".";
     if (at.loss_before && at.loss_after) {
       s += " On the same weights the loss went from " + fixed(at.loss_before, 4) + " to " + fixed(at.loss_after, 4) +
            " nats at once.";
@@ -325,7 +347,7 @@ std::vector<std::string> findings(const comparison& c) {
       const schedule_entry& e = a.schedule[i];
       if (!e.trigger.empty()) {
         paragraphs.push_back(a.name + ": what starts its switch to " + e.name + " (" + e.trigger +
-                             ") has not been seen.");
+                             ") has not been seen" + (a.seeds.size() > 1 ? " by every seed." : "."));
       } else if (e.from_step > a.step) {
         paragraphs.push_back(a.name + " never reached its planned switch to " + e.name + " at step " +
                              std::to_string(e.from_step) + ".");

@@ -189,7 +189,7 @@ void read_record(arm& a, const record& r) {
     put(a.evals, eval_point{r.count("step"), r.count("tokens"), r.number("val_loss"), r.text_or_empty("recipe")},
         [](const eval_point& x, const eval_point& y) { return x.step == y.step && x.recipe == y.recipe; });
   } else if (r.event() == "switch") {
-    switch_point at{r.count("step"), r.text("from"), r.text("to"), r.number("val_loss_before"), std::nullopt, ""};
+    switch_point at{r.count("step"), r.text("from"), r.text("to"), r.number("val_loss_before"), std::nullopt, "", 0};
     if (r.find("val_loss_after") != nullptr) at.loss_after = r.number("val_loss_after");
     at.reason = reason_text(r);
     put(a.switches, at, same_step);

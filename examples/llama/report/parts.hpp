@@ -44,8 +44,9 @@ struct switch_point {
   std::string from;
   std::string to;
   maybe loss_before;
-  maybe loss_after;    ///< of the same weights and windows
-  std::string reason;  ///< "" where a step was reached
+  maybe loss_after;         ///< of the same weights and windows
+  std::string reason;       ///< "" where a step was reached
+  std::int64_t spread = 0;  ///< of several seeds, whose triggers fire at different steps: from the first to the last
 };
 
 /// Gradient norm over its difference from BF16's gradients, as a trigger measured it.
@@ -62,7 +63,7 @@ struct schedule_entry {
 
 enum class arm_status { ok, stopped, diverged, incomplete };
 
-/// A record of statistics.jsonl with numbers: of an operand (tensor and gemm), a weight gradient, or a whole step.
+/// A record of statistics.jsonl with numbers: of an operand (tensor and gemm), a gradient, or all gradients of a step.
 struct observation {
   std::int64_t step = 0;
   std::string event;

@@ -122,7 +122,7 @@ std::string switch_marks(const std::vector<std::int64_t>& steps) {
 std::vector<std::int64_t> switch_steps(const comparison& c) {
   std::vector<std::int64_t> steps;
   for (const arm& a : c.arms)
-    for (const switch_point& s : a.switches) steps.push_back(s.step);
+    for (const switch_point& s : a.switches) steps.insert(steps.end(), {s.step, s.step + s.spread});
   std::sort(steps.begin(), steps.end());
   steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
   return steps;
@@ -296,7 +296,8 @@ void add_healing_shape_plot(const comparison& c, std::vector<plot>& plots) {
     const switch_point& at = a.switches.back();
     healing_shape shape;
     shape.missing = "no arm to compare";
-    if (p.reference != nullptr) shape = measure_shape(gaps_around_switch(a, *p.reference, at), at.step, last_step(c));
+    if (p.reference != nullptr)
+      shape = measure_shape(gaps_around_switch(a, *p.reference, at), at.step + at.spread, last_step(c));
     add(a.name, color_of(c, a), &a == &c.base(), shape);
   }
   if (!healed) return;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Plots of statistics.jsonl: for each figure of an operand six panels, one a GEMM and operand, and for weight gradients
-// three; over training (means over decoder layers) and over depth (the last observed step).
+// Plots of statistics.jsonl: for each figure of an operand six panels, one a GEMM and operand, and three for gradients
+// against each of their references; over training (means over decoder layers) and over depth (the last observed step).
 
 #include <algorithm>
 #include <cmath>
@@ -30,6 +30,20 @@ constexpr figure gradient_figures[] = {{"", "relative_error", "Relative error", 
                                        {"", "cosine", "Cosine", false},
                                        {"", "norm_to_noise", "Norm to quantization noise", true}};
 
+/// What gradients are compared with. The line at √3 is not about adapters' own GEMMs, which are BF16.
+struct gradient_reference {
+  const char* id;
+  const char* event;  ///< of statistics.jsonl
+  const char* title;
+  const char* caption;
+  bool of_own_gemm;
+};
+constexpr gradient_reference gradient_references[] = {
+    {"gradient", "gradient", "Weight gradients against FP32",
+     "Weight gradients against an FP32 GEMM over the same tensors", true},
+    {"noise", "noise", "Gradients against a backward pass in BF16",
+     "Gradients against a forward and backward pass in BF16 on the same weights and tokens", false}};
+
 struct operand_name {
   const char* tensor;
   const char* gemm;
@@ -48,47 +62,61 @@ struct panel {
 
 using filter = std::function<bool(const observation&)>;
 
+/// Means of the values at each x, in order of x.
+class means_by_x {
+ public:
+  void add(double x, double y) {
+    sums_[x].first += y;
+    ++sums_[x].second;
+  }
+  std::vector<xy> points() const {
+    std::vector<xy> found;
+    for (const auto& [x, sum] : sums_) found.push_back({x, sum.first / sum.second});
+    return found;
+  }
+
+ private:
+  std::map<double, std::pair<double, int>> sums_;
+};
+
 /// Mean over decoder layers of each observed step.
 std::vector<xy> over_training(const arm& a, const filter& wanted, const char* key) {
-  std::map<std::int64_t, std::pair<double, int>> sums;
+  means_by_x means;
   for (const observation& o : a.observations) {
     const auto at = o.numbers.find(key);
-    if (!o.layer || !wanted(o) || at == o.numbers.end()) continue;
-    sums[o.step].first += at->second;
-    ++sums[o.step].second;
+    if (o.layer && wanted(o) && at != o.numbers.end()) means.add(static_cast<double>(o.step), at->second);
   }
-  std::vector<xy> points;
-  for (const auto& [step, sum] : sums) points.push_back({static_cast<double>(step), sum.first / sum.second});
-  return points;
+  return means.points();
 }
 
-/// The last observed step; a layer's four linear layers follow each other at quarters.
+/// The last observed step; a layer's four linear layers follow each other at quarters. Of several matrices (of adapters
+/// beside one layer) the mean.
 std::vector<xy> over_depth(const arm& a, const filter& wanted, const char* key) {
   const auto place = [](const std::string& linear) {
     constexpr const char* order[] = {"qkv", "o", "gate_up", "down"};
     return static_cast<double>(std::find(std::begin(order), std::end(order), linear) - std::begin(order)) / 4;
   };
   std::int64_t last = -1;
-  for (const observation& o : a.observations) last = std::max(last, o.step);
-  std::vector<xy> points;
+  for (const observation& o : a.observations) last = wanted(o) ? std::max(last, o.step) : last;
+  means_by_x means;
   for (const observation& o : a.observations) {
     const auto at = o.numbers.find(key);
     if (o.step != last || !o.layer || !wanted(o) || at == o.numbers.end()) continue;
-    points.push_back({static_cast<double>(*o.layer) + place(o.linear), at->second});
+    means.add(static_cast<double>(*o.layer) + place(o.linear), at->second);
   }
-  std::sort(points.begin(), points.end(), [](const xy& p, const xy& q) { return p.x < q.x; });
-  return points;
+  return means.points();
 }
 
-panel make_panel(const comparison& c, const std::string& title, const filter& wanted, const figure& f, bool depth) {
+panel make_panel(const comparison& c, const std::string& title, const filter& wanted, const figure& f, bool depth,
+                 bool of_own_gemm = true) {
   panel p{title, {}, f.log_scale, false};
   for (const arm& a : c.arms) {
     series s{a.name, color_of(c, a), &a == &c.base(), {}};
     s.points = depth ? over_depth(a, wanted, f.key) : over_training(a, wanted, f.key);
     if (f.log_scale) std::erase_if(s.points, [](const xy& q) { return !(q.y > 0); });
     if (s.points.empty()) continue;
-    // Adapters' own GEMMs are BF16: the line is not about their noise.
-    p.marks_stall = p.marks_stall || (std::string_view(f.key) == "norm_to_noise" && !trains_adapters(a));
+    const bool has_line = std::string_view(f.key) == "norm_to_noise" && !(of_own_gemm && trains_adapters(a));
+    p.marks_stall = p.marks_stall || has_line;
     p.all.push_back(std::move(s));
   }
   return p;
@@ -157,13 +185,38 @@ std::string where(bool depth) {
                : " over training, means over the decoder layers' linear layers";
 }
 
+/// Three panels; none where no run was compared with that reference.
+void add_gradient_plot(const comparison& c, const gradient_reference& reference, bool depth, std::vector<plot>& plots) {
+  const auto has = [&](const arm& a) {
+    return std::any_of(a.observations.begin(), a.observations.end(),
+                       [&](const observation& o) { return o.event == reference.event; });
+  };
+  if (!reference.of_own_gemm && std::none_of(c.arms.begin(), c.arms.end(), has)) return;
+  std::vector<panel> panels;
+  for (const figure& f : gradient_figures) {
+    panels.push_back(make_panel(
+        c, f.title, [&](const observation& o) { return o.event == reference.event; }, f, depth, reference.of_own_gemm));
+  }
+  const bool marks_stall = std::any_of(panels.begin(), panels.end(), [](const panel& p) { return p.marks_stall; });
+  const bool adapters = reference.of_own_gemm && std::any_of(c.arms.begin(), c.arms.end(), [](const arm& a) {
+                          return trains_adapters(a) && !a.observations.empty();
+                        });
+  plots.push_back(make_plot(
+      c, plot_id(reference.id, depth), reference.title,
+      reference.caption + where(depth) + "." +
+          (marks_stall ? " The dashed line is √3, below which training is expected to stall." : "") +
+          (adapters ? " Where adapters train, their own GEMMs are BF16: noise of the quantized base is not in it."
+                    : ""),
+      depth, panels));
+}
+
 }  // namespace
 
 std::vector<std::string> statistics_plot_ids() {
   std::vector<std::string> ids;
   for (const bool depth : {false, true}) {
     for (const figure& f : operand_figures) ids.push_back(plot_id(f.id, depth));
-    ids.push_back(plot_id("gradient", depth));
+    for (const gradient_reference& r : gradient_references) ids.push_back(plot_id(r.id, depth));
   }
   return ids;
 }
@@ -183,21 +236,7 @@ void add_statistics_plots(const comparison& c, std::vector<plot>& plots) {
       }
       plots.push_back(make_plot(c, plot_id(f.id, depth), f.title, f.title + where(depth) + ".", depth, panels));
     }
-    std::vector<panel> panels;
-    for (const figure& f : gradient_figures) {
-      panels.push_back(make_panel(
-          c, f.title, [](const observation& o) { return o.event == "gradient"; }, f, depth));
-    }
-    const bool marks_stall = std::any_of(panels.begin(), panels.end(), [](const panel& p) { return p.marks_stall; });
-    const bool adapters = std::any_of(c.arms.begin(), c.arms.end(),
-                                      [](const arm& a) { return trains_adapters(a) && !a.observations.empty(); });
-    plots.push_back(make_plot(
-        c, plot_id("gradient", depth), "Weight gradients against FP32",
-        "Weight gradients against an FP32 GEMM over the same tensors" + where(depth) + "." +
-            (marks_stall ? " The dashed line is √3, below which training is expected to stall." : "") +
-            (adapters ? " Where adapters train, their own GEMMs are BF16: noise of the quantized base is not in it."
-                      : ""),
-        depth, panels));
+    for (const gradient_reference& r : gradient_references) add_gradient_plot(c, r, depth, plots);
   }
 }
 

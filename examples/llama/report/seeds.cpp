@@ -66,6 +66,40 @@ std::vector<Point> mean_points(const std::vector<arm>& runs, std::vector<Point> 
   return means;
 }
 
+/// The n-th switch of all runs, which have one schedule: where a trigger starts its phase, each seed has a step of its
+/// own. Losses are means.
+switch_point merge_switch(const std::vector<arm>& runs, std::size_t n) {
+  switch_point merged = runs.front().switches[n];
+  std::int64_t last = merged.step;
+  double before = 0, after = 0;
+  std::vector<std::string> reasons;
+  for (const arm& a : runs) {
+    const switch_point& s = a.switches[n];
+    merged.step = std::min(merged.step, s.step);
+    last = std::max(last, s.step);
+    before += s.loss_before.value_or(std::nan(""));
+    after += s.loss_after.value_or(std::nan(""));
+    const std::string kind = s.reason.empty() ? "step" : s.reason.substr(0, s.reason.find(' '));
+    if (std::find(reasons.begin(), reasons.end(), kind) == reasons.end()) reasons.push_back(kind);
+  }
+  const auto mean = [&](double sum) {
+    return std::isfinite(sum) ? maybe(sum / static_cast<double>(runs.size())) : std::nullopt;
+  };
+  merged.loss_before = mean(before);
+  merged.loss_after = mean(after);
+  merged.reason = reasons == std::vector<std::string>{"step"} ? "" : join(reasons);
+  merged.spread = last - merged.step;
+  return merged;
+}
+
+/// Those that every seed has made.
+std::vector<switch_point> merge_switches(const std::vector<arm>& runs) {
+  std::vector<switch_point> merged;
+  const auto has = [&](const arm& a) { return a.switches.size() > merged.size(); };
+  while (std::all_of(runs.begin(), runs.end(), has)) merged.push_back(merge_switch(runs, merged.size()));
+  return merged;
+}
+
 arm_status worst_status(const std::vector<arm>& runs) {
   for (const arm_status s : {arm_status::diverged, arm_status::incomplete, arm_status::stopped}) {
     if (std::any_of(runs.begin(), runs.end(), [&](const arm& a) { return a.status == s; })) return s;
@@ -93,8 +127,7 @@ arm merge(std::vector<arm> runs) {
       mean_points(runs, &arm::train, &train_point::loss, [](const train_point&, const train_point&) { return true; });
   merged.evals = mean_points(runs, &arm::evals, &eval_point::loss,
                              [](const eval_point& p, const eval_point& q) { return p.recipe == q.recipe; });
-  merged.switches = mean_points(runs, &arm::switches, &switch_point::loss_before,
-                                [](const switch_point&, const switch_point&) { return true; });
+  merged.switches = merge_switches(runs);
   merged.status = worst_status(runs);
   merged.seconds = mean_of(runs, &arm::seconds);
   merged.initial_loss = mean_of(runs, &arm::initial_loss);

@@ -58,7 +58,8 @@ std::vector<observation> read_observations(const std::string& file) {
       if (r.value("schema", json()) != schema) refuse(file, i, "\"schema\" is not " + std::to_string(schema));
       found.erase(std::remove_if(found.begin(), found.end(), [&](const observation& o) { return o.step > step; }),
                   found.end());
-    } else if (event == "operand" || event == "gradient" || event == "step") {
+    } else if (event == "operand" || event == "gradient" || event == "noise" || event == "step" ||
+               event == "noise_step") {
       found.push_back(read_observation(r, event, step));
     }  // others are of a newer trainer
   }

@@ -75,21 +75,31 @@ void trainer::enter_phase() {
   state_.trigger = {};
 }
 
-/// Gradients of the coming step under the recipe that quantization noise is measured against; empty where none is.
-std::vector<float> trainer::reference_gradients() {
+/// Does a trigger measure the quantization noise of the coming step?
+bool trainer::triggers_measure() const {
   const nn::resolved_phase* const next = state_.next_phase();
-  if (next == nullptr || !next->trigger || !llama::measures_noise(*next->trigger, state_.step, state_.phase_start)) {
-    return {};
-  }
+  return next != nullptr && next->trigger && llama::measures_noise(*next->trigger, state_.step, state_.phase_start);
+}
+
+/// Do the statistics?
+bool trainer::statistics_measure() const {
+  return session_.statistics_noise && observes() && llama::has_noise(state_.recipe(), triggered_run_of(state_.run));
+}
+
+/// Gradients of the coming step under the recipe that quantization noise is measured against.
+std::vector<float> trainer::reference_gradients() {
   const token_batch data = training_data();
   return model_->gradients_under(llama::noise_reference(state_.recipe()), step_inputs_for(state_), data.tokens,
                                  data.targets, data.document_starts);
 }
 
 /// Behind a step whose reference was computed: an update leaves gradients as they are.
-void trainer::observe_noise(const std::vector<float>& reference) {
-  if (reference.empty()) return;
-  const double ratio = llama::gradient_to_noise(model_->gradients(), reference);
+void trainer::observe_noise(const std::vector<float>& reference, bool triggered, bool observed) {
+  const std::vector<nn::comparison_statistics> each =
+      compare_gradients(model_->model().parameters(), model_->gradients(), reference);
+  if (observed) statistics_->write_noise(state_.step, state_.recipe().name, model_->model(), each);
+  if (!triggered) return;
+  const double ratio = llama::gradient_to_noise(sum_of(each));
   llama::observe(*state_.next_phase()->trigger, ratio, state_.trigger);
   log_->write({{"event", "noise"}, {"step", state_.step}, {"gradient_to_noise", ratio}});
 }

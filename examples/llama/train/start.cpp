@@ -20,6 +20,11 @@ namespace rotoscale::llama_program {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
+nn::recipe synthetic_recipe_of(const std::string& name, const trainer_state& state) {
+  if (name.empty() && state.run.lora) return state.phases.front().recipe;
+  return llama::load_recipe(name.empty() ? "fp8_amd" : name, "--synthetic-recipe");
+}
+
 trainer::trainer(nn::backend& ops, trainer_state state, const session_options& session,
                  const std::optional<resume_point>& from)
     : ops_(&ops),
@@ -47,10 +52,10 @@ void trainer::build_model(const fs::path& checkpoint) {
   llama::session_options options =
       session_options_for(state_.run, session_.memory_limit, session_.statistics_every > 0, session_.async_checkpoints);
   options.documents = text_.has_documents();
-  std::vector<nn::recipe> recipes = recipes_of(state_.phases);
+  std::vector<nn::recipe> recipes = recipes_of(state_, session_.statistics_noise);
   if (state_.step == 0 && session_.synthetic_warmup > 0) {
-    synthetic_ = llama::load_recipe(session_.synthetic_recipe, "--synthetic-recipe");
-    recipes.push_back(synthetic_);
+    synthetic_ = synthetic_recipe_of(session_.synthetic_recipe, state_);
+    if (synthetic_ != recipes.front()) recipes.push_back(synthetic_);
   }
   if (!state_.run.init.empty() && (checkpoint.empty() || state_.run.lora)) {
     llama::check_weights(llama::find_weights(state_.run.init), state_.run.model);
@@ -128,8 +133,9 @@ void trainer::warm_up() {
 void trainer::open_statistics(bool continues) {
   if (session_.statistics_every == 0) return;
   statistics_.reset();
-  statistics_ = std::make_unique<statistics_log>(files_.statistics(), state_.run.name, session_.statistics_every,
-                                                 state_.step, continues);
+  statistics_ = std::make_unique<statistics_log>(
+      files_.statistics(), state_.run.name, statistics_choice{session_.statistics_every, session_.statistics_noise},
+      state_.step, continues);
 }
 
 void trainer::open_log() {

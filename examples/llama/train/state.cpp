@@ -29,9 +29,7 @@ std::size_t host_memory() {
 
 /// Before anything of the run is allocated: a trigger that never fires.
 void check_triggers(const std::vector<nn::resolved_phase>& phases, const run_options& run, const std::string& where) {
-  const llama::triggered_run facts{run.train.steps, evaluation_times(run.train), run.model.num_hidden_layers,
-                                   run.lora ? std::optional(run.lora->first_linear()) : std::nullopt};
-  if (const auto fault = llama::find_trigger_fault(phases, facts)) throw io::error(where, *fault);
+  if (const auto fault = llama::find_trigger_fault(phases, triggered_run_of(run))) throw io::error(where, *fault);
 }
 
 /// fail(i, fault): throws, for the recipe of phase i.
@@ -120,15 +118,21 @@ llama::session_options session_options_for(const run_options& run, std::size_t m
   return o;
 }
 
-std::vector<nn::recipe> recipes_of(const std::vector<nn::resolved_phase>& phases) {
+llama::triggered_run triggered_run_of(const run_options& run) {
+  return {run.train.steps, evaluation_times(run.train), run.model.num_hidden_layers,
+          run.lora ? std::optional(run.lora->first_linear()) : std::nullopt};
+}
+
+std::vector<nn::recipe> recipes_of(const trainer_state& state, bool statistics_noise) {
   std::vector<nn::recipe> recipes;
-  for (const nn::resolved_phase& p : phases) {
-    if (p.trigger && p.trigger->kind == nn::trigger_kind::gradient_noise) {
-      const nn::recipe own = recipes.back();
-      recipes.push_back(llama::noise_reference(own));
-      recipes.push_back(own);
-    }
-    recipes.push_back(p.recipe);
+  for (std::size_t i = 0; i < state.phases.size(); ++i) {
+    const nn::recipe& own = state.phases[i].recipe;
+    recipes.push_back(own);
+    const auto* const next = i + 1 < state.phases.size() ? &state.phases[i + 1].trigger : nullptr;
+    const bool triggered = next != nullptr && *next && (*next)->kind == nn::trigger_kind::gradient_noise;
+    if (!triggered && !(statistics_noise && llama::has_noise(own, triggered_run_of(state.run)))) continue;
+    recipes.push_back(llama::noise_reference(own));
+    recipes.push_back(own);
   }
   return recipes;
 }

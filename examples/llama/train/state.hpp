@@ -84,8 +84,11 @@ std::optional<std::string> find_recipe_fault(const run_options& run, const nn::r
 /// observed step.
 llama::session_options session_options_for(const run_options& run, std::size_t memory_limit, bool statistics,
                                            const std::string& async_checkpoints = "off");
-/// In the order of their use, those that gradients are compared with included.
-std::vector<nn::recipe> recipes_of(const std::vector<nn::resolved_phase>& phases);
+/// What of a run decides whether triggers can fire, and whether gradients have noise.
+llama::triggered_run triggered_run_of(const run_options& run);
+/// In the order of their use, those that gradients are compared with included: by triggers, and with
+/// `statistics_noise` in every phase whose recipe has noise.
+std::vector<nn::recipe> recipes_of(const trainer_state& state, bool statistics_noise = false);
 
 /// Bytes by category, a line each, and their sum.
 std::string memory_table(const nn::memory_plan& plan);

@@ -51,42 +51,77 @@ void add_gradient(ordered_json& record, const nn::comparison_statistics& s) {
   record["norm_to_noise"] = maybe(s.norm_to_noise());
 }
 
-}  // namespace
-
-std::int64_t statistics_interval(const std::filesystem::path& file) {
-  std::int64_t every = 0;
-  if (!std::filesystem::exists(file)) return every;
-  for (const ordered_json& record : io::read_jsonl(file)) every = record.value("every", every);
-  return every;
-}
-
-statistics_log::statistics_log(const std::filesystem::path& file, const std::string& name, std::int64_t every,
-                               std::int64_t step, bool resumed) {
-  const bool append = resumed && std::filesystem::exists(file);
-  log_ =
-      std::make_unique<io::jsonl_writer>(file, append ? io::jsonl_writer::mode::append : io::jsonl_writer::mode::write);
-  if (append) {
-    log_->write({{"event", "resume"}, {"schema", statistics_schema}, {"step", step}, {"every", every}});
-  } else {
-    log_->write({{"event", "start"}, {"schema", statistics_schema}, {"step", step}, {"every", every}, {"name", name}});
-  }
-}
-
-void statistics_log::write_adapters(std::int64_t step, const llama::model& model,
-                                    std::span<const llama::linear_statistics> observed) {
+/// use(linear, tensor, number) of each adapter's A and B: the linear layer that it stands beside, "q_proj.lora_A", and
+/// the parameter's number.
+template <class Use>
+void for_each_adapter(const llama::model& model, const Use& use) {
   const auto& layers = model.parameters().layers();
   for (std::size_t i = 0; i < 4 * layers.size(); ++i) {
     for (const llama::adapter_parameters& own : layers[i / 4].adapters[i % 4]) {
-      for (const auto& [number, matrix] : {std::pair(own.a, ".lora_A"), std::pair(own.b, ".lora_B")}) {
-        const auto& s = observed[static_cast<std::size_t>(model.observed_number(number))];
-        if (s.gradient.elements == 0) continue;
-        ordered_json record = begin_record("gradient", step, static_cast<index_t>(i), model.linear_count());
-        record["tensor"] = std::string(own.target.name) + matrix;
-        add_gradient(record, s.gradient);
-        log_->write(record);
-      }
+      use(static_cast<index_t>(i), std::string(own.target.name) + ".lora_A", own.a);
+      use(static_cast<index_t>(i), std::string(own.target.name) + ".lora_B", own.b);
     }
   }
+}
+
+}  // namespace
+
+statistics_choice read_statistics_choice(const std::filesystem::path& file) {
+  statistics_choice choice;
+  if (!std::filesystem::exists(file)) return choice;
+  for (const ordered_json& record : io::read_jsonl(file)) {
+    if (record.contains("every")) choice = {record.value("every", choice.every), record.value("noise", false)};
+  }
+  return choice;
+}
+
+std::vector<nn::comparison_statistics> compare_gradients(const llama::parameter_list& parameters,
+                                                         std::span<const float> gradients,
+                                                         std::span<const float> reference) {
+  std::vector<nn::comparison_statistics> each;
+  for (const llama::parameter& p : parameters.all()) {
+    each.emplace_back();
+    if (!p.trains) continue;
+    const auto first = static_cast<std::size_t>(p.offset), count = static_cast<std::size_t>(p.size());
+    each.back() = nn::compare(gradients.subspan(first, count), reference.subspan(first, count));
+  }
+  return each;
+}
+
+nn::comparison_statistics sum_of(std::span<const nn::comparison_statistics> each) {
+  nn::comparison_statistics sum;
+  for (const nn::comparison_statistics& s : each) sum.add(s);
+  return sum;
+}
+
+statistics_log::statistics_log(const std::filesystem::path& file, const std::string& name,
+                               const statistics_choice& choice, std::int64_t step, bool resumed) {
+  const bool append = resumed && std::filesystem::exists(file);
+  log_ =
+      std::make_unique<io::jsonl_writer>(file, append ? io::jsonl_writer::mode::append : io::jsonl_writer::mode::write);
+  ordered_json record = {
+      {"event", append ? "resume" : "start"}, {"schema", statistics_schema}, {"step", step}, {"every", choice.every}};
+  if (!append) record["name"] = name;
+  if (choice.noise) record["noise"] = true;
+  log_->write(record);
+}
+
+void statistics_log::write_gradient(const char* event, std::int64_t step, index_t linear, index_t count,
+                                    const std::string& tensor, const nn::comparison_statistics& s) {
+  if (s.elements == 0) return;  // does not train
+  ordered_json record = begin_record(event, step, linear, count);
+  if (!tensor.empty()) record["tensor"] = tensor;
+  add_gradient(record, s);
+  log_->write(record);
+}
+
+/// Of all gradients of a step as one vector.
+void statistics_log::write_sum(const char* event, std::int64_t step, const std::string& recipe,
+                               const nn::comparison_statistics& s) {
+  ordered_json record = {{"event", event}, {"step", step}, {"recipe", recipe}};
+  add_gradient(record, s);
+  record["stall"] = nn::stall_ratio;
+  log_->write(record);
 }
 
 void statistics_log::write(std::int64_t step, const std::string& recipe, const llama::model& model,
@@ -104,16 +139,29 @@ void statistics_log::write(std::int64_t step, const std::string& recipe, const l
       add_operand(record, l.operands[u]);
       log_->write(record);
     }
-    if (l.gradient.elements == 0) continue;
-    ordered_json record = begin_record("gradient", step, i, count);
-    add_gradient(record, l.gradient);
-    log_->write(record);
+    write_gradient("gradient", step, i, count, "", l.gradient);
   }
-  write_adapters(step, model, observed);
-  ordered_json record = {{"event", "step"}, {"step", step}, {"recipe", recipe}};
-  add_gradient(record, llama::all_gradients(observed));
-  record["stall"] = nn::stall_ratio;
-  log_->write(record);
+  for_each_adapter(model, [&](index_t linear, const std::string& tensor, std::size_t number) {
+    const auto at = static_cast<std::size_t>(model.observed_number(number));
+    write_gradient("gradient", step, linear, count, tensor, observed[at].gradient);
+  });
+  write_sum("step", step, recipe, llama::all_gradients(observed));
+}
+
+void statistics_log::write_noise(std::int64_t step, const std::string& recipe, const llama::model& model,
+                                 std::span<const nn::comparison_statistics> each) {
+  const llama::parameter_list& parameters = model.parameters();
+  const index_t count = model.linear_count();
+  for (index_t i = 0; i < count; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    const std::size_t number =
+        i + 1 == count ? parameters.head() : parameters.layers()[at / 4].of(static_cast<llama::layer_linear>(at % 4));
+    write_gradient("noise", step, i, count, "", each[number]);
+  }
+  for_each_adapter(model, [&](index_t linear, const std::string& tensor, std::size_t number) {
+    write_gradient("noise", step, linear, count, tensor, each[number]);
+  });
+  write_sum("noise_step", step, recipe, sum_of(each));
 }
 
 }  // namespace rotoscale::llama_program

@@ -38,7 +38,8 @@ bool trainer::observes() const { return session_.statistics_every > 0 && state_.
 std::optional<std::string> trainer::train_step() {
   const train_options& o = state_.run.train;
   const int sequences = o.batch * o.accumulate;
-  const std::vector<float> reference = reference_gradients();
+  const bool triggered = triggers_measure(), noise_observed = statistics_measure();
+  const std::vector<float> reference = triggered || noise_observed ? reference_gradients() : std::vector<float>();
   const double start = now_seconds();
   const double rate = learning_rate(o, state_.step);
   const token_batch data = training_data();
@@ -80,7 +81,7 @@ std::optional<std::string> trainer::train_step() {
   if (const auto observed = model_->statistics(); !observed.empty()) {
     statistics_->write(state_.step, state_.recipe().name, model_->model(), observed);
   }
-  observe_noise(reference);
+  if (triggered || noise_observed) observe_noise(reference, triggered, noise_observed);
   return std::nullopt;
 }
 

@@ -32,18 +32,23 @@ struct session_options {
   std::int64_t stop_at = 0;      ///< end after this many steps, as if killed behind its checkpoint; 0: at the last
   int threads = 0;               ///< for the log
   std::size_t memory_limit = 0;  ///< bytes; 0: none
-  std::string async_checkpoints = "auto";    ///< see snapshot_use_for
-  int synthetic_warmup = 0;                  ///< steps on random tokens before a new run, without a trace in it
-  std::string synthetic_recipe = "fp8_amd";  ///< of those steps
-  std::int64_t statistics_every = 100;       ///< steps from an observed one to the next; 0: none is
-  bool progress = false;                     ///< a line on stderr, if that is a terminal
-  bool csv = false;                          ///< metrics.csv beside the log
-  bool tensorboard = false;                  ///< tensorboard/ beside the log
-  std::string roof;                          ///< see make_roof
-  std::int64_t began_ms = 0;                 ///< when the program began, in milliseconds since 1970
-  step_watcher* watcher = nullptr;           ///< told of every step
-  bool replays = false;                      ///< ends behind its checkpoint without an evaluation or a word
+  std::string async_checkpoints = "auto";  ///< see snapshot_use_for
+  int synthetic_warmup = 0;                ///< steps on random tokens before a new run, without a trace in it
+  std::string synthetic_recipe;            ///< of those steps; empty: as AMD's runs have it (synthetic_recipe_of)
+  std::int64_t statistics_every = 100;     ///< steps from an observed one to the next; 0: none is
+  bool statistics_noise = false;           ///< of each, also a backward pass in BF16 that gradients are compared with
+  bool progress = false;                   ///< a line on stderr, if that is a terminal
+  bool csv = false;                        ///< metrics.csv beside the log
+  bool tensorboard = false;                ///< tensorboard/ beside the log
+  std::string roof;                        ///< see make_roof
+  std::int64_t began_ms = 0;               ///< when the program began, in milliseconds since 1970
+  step_watcher* watcher = nullptr;         ///< told of every step
+  bool replays = false;                    ///< ends behind its checkpoint without an evaluation or a word
 };
+
+/// Of the synthetic warm-up, where `name` does not say: of pre-training AMD's FP8, beside adapters the run's own first
+/// recipe, which needs no other copy of the base. Throws io::error.
+nn::recipe synthetic_recipe_of(const std::string& name, const trainer_state& state);
 
 class trainer {
  public:
@@ -74,8 +79,10 @@ class trainer {
   // healing.cpp
   void enter_phase();
   token_batch training_data();
+  bool triggers_measure() const;
+  bool statistics_measure() const;
   std::vector<float> reference_gradients();
-  void observe_noise(const std::vector<float>& reference);
+  void observe_noise(const std::vector<float>& reference, bool triggered, bool observed);
   void observe_validation(double loss);
 
   // train.cpp

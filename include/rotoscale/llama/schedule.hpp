@@ -110,9 +110,13 @@ inline std::string phase_field(std::size_t i, const char* field) {
   return "phases[" + std::to_string(i) + "]." + field;
 }
 
-/// Below 1 a fraction of `steps`, rounded to the nearest step; otherwise steps.
+/// Below 1 a fraction of `steps`, rounded to the nearest step; otherwise a whole number of steps.
 inline std::int64_t resolve_steps(double x, std::int64_t steps, const std::string& where, const std::string& field) {
   if (!(x >= 0.0)) throw io::error(where, field + ": must not be negative");
+  if (x >= 1.0 && x != std::floor(x)) {
+    throw io::error(where, field + ": " + nlohmann::ordered_json(x).dump() +
+                               " is neither a fraction below 1 nor a number of steps");
+  }
   const double found = x < 1.0 ? x * static_cast<double>(steps) : x;
   if (found > 9.0e15) throw io::error(where, field + ": too large");
   return std::llround(found);

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "rotoscale/llama/recipe_fit.hpp"
 #include "rotoscale/nn/presets.hpp"
 #include "rotoscale/nn/schedule.hpp"
+#include "rotoscale/nn/statistics.hpp"
 
 namespace rotoscale::llama {
 
@@ -95,15 +95,10 @@ inline bool measures_noise(const nn::trigger& t, std::int64_t step, std::int64_t
          times_of(t, {}).includes(step + 1);
 }
 
-/// |g| / |g - reference| over all elements; infinite where the two are equal.
-inline double gradient_to_noise(std::span<const float> g, std::span<const float> reference) {
-  double squares = 0, noise = 0;
-  for (std::size_t i = 0; i < g.size(); ++i) {
-    const double x = static_cast<double>(g[i]), d = x - static_cast<double>(reference[i]);
-    squares = std::fma(x, x, squares);
-    noise = std::fma(d, d, noise);
-  }
-  return std::sqrt(squares / noise);
+/// |reference| / |g - reference| of gradients and those of noise_reference; infinite where the two are equal.
+inline double gradient_to_noise(const nn::comparison_statistics& s) {
+  if (!(s.error_squares > 0)) return std::numeric_limits<double>::infinity();
+  return std::sqrt(s.reference_squares / s.error_squares);
 }
 
 /// What gradients are compared with: BF16 operands, with activations stored and attention computed as `r` does.

@@ -28,7 +28,7 @@ struct trigger {
   trigger_kind kind = trigger_kind::plateau;  ///< what is observed
   int patience = 3;                           ///< measurements in a row that must show it
   double min_delta = 0.0;       ///< plateau: nats by which a loss must be below the best to be an improvement
-  double ratio = 1.7320508;     ///< gradient_noise: |g| / |g - g_reference| below which it shows
+  double ratio = 1.7320508;     ///< gradient_noise: |g_reference| / |g - g_reference| below which it shows
   std::int64_t every = 50;      ///< gradient_noise: steps between measurements
   std::int64_t not_before = 0;  ///< steps of the phase before that are not observed
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <type_traits>
 
 #include "rotoscale/config.hpp"
@@ -104,5 +105,20 @@ struct comparison_statistics {
   }
 };
 static_assert(std::is_trivially_copyable_v<comparison_statistics> && sizeof(comparison_statistics) == 40);
+
+/// Of host memory, of equal lengths; sums in the order of elements.
+inline comparison_statistics compare(std::span<const float> value, std::span<const float> reference) {
+  comparison_statistics s;
+  s.elements = static_cast<std::int64_t>(value.size());
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    const double x = static_cast<double>(reference[i]), y = static_cast<double>(value[i]),
+                 error = static_cast<double>(reference[i] - value[i]);
+    s.reference_squares += x * x;
+    s.squares += y * y;
+    s.product += x * y;
+    s.error_squares += error * error;
+  }
+  return s;
+}
 
 }  // namespace rotoscale::nn

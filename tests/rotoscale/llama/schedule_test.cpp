@@ -111,6 +111,10 @@ TEST_CASE("phases that do not follow each other are refused") {
   CHECK(fault({{"bf16", -0.5}}, 10).find("negative") != std::string::npos);
   CHECK(fault({{"bf16", std::nan("")}}, 10).find("negative") != std::string::npos);
   CHECK(fault({{"bf16", 0}, {"mxfp4", 1e300}}, 10).find("too large") != std::string::npos);
+  CHECK(fault({{"bf16", 0}, {"mxfp4", 7.4}}, 10) ==
+        "s.json: phases[1].at: 7.4 is neither a fraction below 1 nor a number of steps");
+  CHECK(fault({{"bf16", 0}, {"mxfp4", 4, 1.5}}, 10) ==
+        "s.json: phases[1].cap: 1.5 is neither a fraction below 1 nor a number of steps");
   CHECK(fault({{"bf16", 0}, {"nvfp5", 5}}, 10) ==
         "s.json: phases[1].recipe: 'nvfp5' is neither a preset nor a file; did you mean 'nvfp4'?");
 }

@@ -65,9 +65,11 @@ TEST_CASE("gradient noise: so many ratios in a row below the line") {
   CHECK(fires_after(noise(2, 1.7, 5), {1.6, 1.8, 1.6, 1.5}) == 4);
   CHECK(fires_after(noise(1, 1.7, 5), {1.7}) == 0);
   CHECK(nn::trigger{}.ratio == doctest::Approx(std::sqrt(3.0)));
-  const std::vector<float> g = {3, 4}, reference = {3, 0};
-  CHECK(llama::gradient_to_noise(g, reference) == 5.0 / 4.0);
-  CHECK(std::isinf(llama::gradient_to_noise(g, g)));
+  const std::vector<float> g = {3, 4}, reference = {3, 0}, none = {0, 0};
+  CHECK(llama::gradient_to_noise(nn::compare(g, reference)) == 3.0 / 4.0);
+  CHECK(std::isinf(llama::gradient_to_noise(nn::compare(g, g))));
+  CHECK(llama::gradient_to_noise(nn::compare(g, none)) == 0);  // nothing but noise
+  CHECK(nn::compare(g, reference).cosine() == 3.0 / 5.0);
 }
 
 TEST_CASE("a trigger that has fired has fired; its state reads back") {

@@ -106,7 +106,9 @@ void check_that_it_heals(const nn::schedule& s, nn::operand_format stored, bool 
     std::vector<float> reference;
     if (noise) reference = c.session.gradients_under(plain, inputs, data.tokens, data.targets);
     (step == 0 ? first : last) = checked_loss(c.step(data, static_cast<std::uint64_t>(step), 0.01f));
-    if (noise) llama::observe(*next->trigger, llama::gradient_to_noise(c.session.gradients(), reference), seen);
+    if (noise) {
+      llama::observe(*next->trigger, llama::gradient_to_noise(nn::compare(c.session.gradients(), reference)), seen);
+    }
     if (next != nullptr && next->trigger && next->trigger->kind == nn::trigger_kind::plateau) {
       llama::observe(*next->trigger, mean(c.evaluate(other)), seen);
     }
