@@ -32,6 +32,7 @@
 #include "rotoscale/quantize_ref.hpp"
 #include "rotoscale/round.hpp"
 #include "rotoscale/scale.hpp"
+#include "rotoscale/scratch.hpp"
 #include "rotoscale/small_float.hpp"
 #include "rotoscale/sparse.hpp"
 #include "rotoscale/version.hpp"

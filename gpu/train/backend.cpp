@@ -73,8 +73,13 @@ std::optional<nn::gemm_contract> device_backend::contract(const nn::gemm_recipe&
   return bf16 && whole && is_of_unit(*found, device_) ? found : std::nullopt;
 }
 
-std::size_t device_backend::gemm_workspace_bytes(const nn::gemm_contract& contract, index_t rows, index_t cols,
-                                                 index_t k) const {
+std::size_t device_backend::gemm_workspace_bytes(const nn::gemm_contract& contract, const nn::gemm_recipe&,
+                                                 nn::gemm_kind, index_t rows, index_t cols, index_t k) const {
+  return workspace_of(contract, rows, cols, k);
+}
+
+std::size_t device_backend::workspace_of(const nn::gemm_contract& contract, index_t rows, index_t cols,
+                                         index_t k) const {
   if (!is_defined(contract)) {
     return gemm_bf16_workspace_bytes(rows, cols, k, static_cast<int>(contract.options.split_k), device_);
   }
@@ -195,7 +200,7 @@ void device_backend::gemm(nn::queue q, nn::operand a, nn::operand b, const nn::g
                        on.workspace_bytes);
     }
     const bool blockwise = contract.options.model == fp32_blockwise;
-    const bool on_unit = gemm_workspace_bytes(contract, left.rows, right.rows, left.k) > 0;
+    const bool on_unit = workspace_of(contract, left.rows, right.rows, left.k) > 0;
     return gemm_by_definition(blockwise ? definition_sum::blockwise : definition_sum::fma_chain, left, right, r,
                               on.stream, on_unit ? on.workspace : nullptr, on.workspace_bytes);
   });

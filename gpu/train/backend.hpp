@@ -23,8 +23,8 @@ class device_backend final : public nn::backend {
   std::optional<nn::gemm_contract> contract(const nn::gemm_recipe& gemm, index_t rows, index_t cols,
                                             index_t k) const override;
   std::optional<nn::attention_contract> contract(const std::string& attention, index_t head_dim) const override;
-  std::size_t gemm_workspace_bytes(const nn::gemm_contract& contract, index_t rows, index_t cols,
-                                   index_t k) const override;
+  std::size_t gemm_workspace_bytes(const nn::gemm_contract& contract, const nn::gemm_recipe& gemm, nn::gemm_kind kind,
+                                   index_t rows, index_t cols, index_t k) const override;
 
   void* allocate(std::size_t bytes, nn::memory_kind kind) override;
   void release(void* memory, nn::memory_kind kind) noexcept override;
@@ -118,6 +118,8 @@ class device_backend final : public nn::backend {
              const nn::step_state* state) override;
 
  private:
+  /// Of a GEMM's kernel, whatever its operands.
+  std::size_t workspace_of(const nn::gemm_contract& contract, index_t rows, index_t cols, index_t k) const;
   device_queue& of(nn::queue q) { return *queues_[static_cast<std::size_t>(q.id)]; }
 
   /// What a queue does with an operation, a function that gives a status.

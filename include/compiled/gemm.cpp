@@ -6,5 +6,7 @@ namespace rotoscale::detail {
 
 template void gemm_batch<fp32_chain, exact_blocks, scaled_blocks, aligned_steps, late_steps>(  //
     const gemm_operand&, const gemm_operand&, const gemm_options&, view<float, 3>, thread_pool&);
+template std::size_t gemm_batch_bytes<fp32_chain, exact_blocks, scaled_blocks, aligned_steps, late_steps>(  //
+    gemm_operand, gemm_operand, const gemm_options&, int);
 
 }  // namespace rotoscale::detail

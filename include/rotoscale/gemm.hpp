@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "rotoscale/detail/gemm_blocks.hpp"
+#include "rotoscale/detail/gemm_chain.hpp"
 #include "rotoscale/detail/gemm_decode.hpp"
 #include "rotoscale/detail/gemm_late.hpp"
-#include "rotoscale/detail/gemm_plan.hpp"
 #include "rotoscale/gemm_ref.hpp"
 #include "rotoscale/layout.hpp"
 #include "rotoscale/parallel.hpp"
@@ -64,66 +64,6 @@ class row_finisher {
   bool plain_, by_lanes_;
 };
 
-/// fp32_fma_chain: any operands, as FP32 with their block scales multiplied in.
-class fp32_chain {
- public:
-  static constexpr index_t columns = gemm_cols;
-  static constexpr index_t slice(const mma_model&) { return 256; }
-
-  static bool applies(const gemm_operand&, const gemm_operand&, const gemm_options& o) {
-    const mma_model& m = o.model;
-    return m.sum == mma_sum::exact && m.group == 1 && m.operand == format{} && m.instruction_k == 0 &&
-           m.result == mma_result::fp32_nearest && !m.c_last && o.split_run == 0;
-  }
-  fp32_chain(const gemm_operand& a, const gemm_operand& b, const gemm_options&, const gemm_plan& plan)
-      : a_(a), b_(b), plan_(plan), table_a_(a.element), table_b_(b.element) {}
-
-  index_t row_bytes() const { return a_.k * 4; }
-  index_t panel_bytes() const { return b_.k * 4 * columns; }
-  operand_range pack_row(index_t r, std::byte* to) const {
-    decode_row(a_, table_a_, r, reinterpret_cast<float*>(to));
-    return {};
-  }
-  /// An operand that lies transposed is packed from where it is.
-  static bool reads_in_place(const gemm_operand& x) { return has_column_strips(x); }
-  void pack_transposed_rows(index_t first, index_t last, std::byte* to) const {
-    decode_transposed_rows(a_, table_a_, first, last, reinterpret_cast<float*>(to));
-  }
-  operand_range pack_panel(index_t first, index_t valid, std::byte* to) const {
-    if (b_.transposed) {
-      auto* panel = reinterpret_cast<float*>(to);
-      for (index_t k = 0; k < b_.k; ++k, panel += columns) {
-        decode_column_strip(b_, table_b_, k, first, valid, panel);
-        for (index_t j = valid; j < columns; ++j) panel[j] = 0.0f;
-      }
-      return {};
-    }
-    const float* rows = decode_rows(b_, table_b_, first, first + valid);
-    pack_panel_from_rows(rows, b_.k, valid, b_.k, reinterpret_cast<float*>(to));
-    return {};
-  }
-  static bool admits(const operand_range&, const operand_range&) { return true; }
-  static bool admits_start(const operand_range&, const operand_range&, float) { return true; }
-
-  void run(const gemm_span& span, index_t, index_t, const operand_range*, const std::byte* rows, index_t count,
-           const operand_range&, const std::byte* panel, float* acc) const {
-    if (span.first == span.last) return;
-    // Operands stay in the order of k, which ascends within a span; parts may follow each other otherwise.
-    const index_t k = plan_.k_of(span.first);
-    multiply_panels(count, columns, span.last - span.first, reinterpret_cast<const float*>(rows) + k, a_.k,
-                    reinterpret_cast<const float*>(panel) + k * columns, a_.k, acc, columns);
-  }
-
- private:
-  const gemm_operand &a_, &b_;
-  const gemm_plan& plan_;
-  decode_table table_a_, table_b_;
-};
-
-struct gemm_panel_scratch;
-struct gemm_row_scratch;
-struct gemm_tile_scratch;
-
 /// A rows × panel part of C while its accumulators run along K.
 template <class Kernel>
 struct gemm_tile {
@@ -154,7 +94,7 @@ struct gemm_tile {
         admitted[i] = kernel.admits_start(row_ranges[i], range, start_of(first_row + i, first_column + j));
       }
     }
-    for (const gemm_span& span : plan.spans) {
+    for (const gemm_span& span : plan.spans()) {
       if (span.restart) start(span, first_column, n, chain);
       if (o.model.c_last) {
         __builtin_memset(acc, 0, static_cast<std::size_t>(size) * sizeof(float));
@@ -216,35 +156,58 @@ struct gemm_tile {
   }
 };
 
+/// How one kernel goes through C, and the scratch memory for it.
+template <class Kernel>
+struct gemm_walk {
+  static constexpr index_t panel_memory = index_t{1} << 26;  ///< bytes
+  static constexpr index_t max_rows = 64;
+
+  /// `counts_only`: for bytes(), which may then be some more than are needed.
+  gemm_walk(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, int threads, bool counts_only = false)
+      : plan(a.k, o, Kernel::slice(o.model), counts_only),
+        kernel(a, b, o, plan),
+        panels((b.rows + Kernel::columns - 1) / Kernel::columns),
+        panel_bytes(round_up(kernel.panel_bytes(), 64)),
+        at_once(std::max(index_t{1}, std::min(panels, panel_memory / std::max(index_t{1}, panel_bytes)))),
+        // Rows of C in chunks: enough of them to share out, large enough to reuse a panel.
+        chunk(std::min(max_rows, round_up((a.rows + 4 * threads - 1) / (4 * threads), 8))) {}
+
+  /// Of `threads` threads, the plan's included.
+  std::size_t bytes(int threads) const {
+    const std::size_t rows = scratch_array<std::byte>::bytes(chunk * kernel.row_bytes()),
+                      tile = scratch_array<float>::bytes(4 * chunk * Kernel::columns), pack = kernel.pack_bytes();
+    return plan.bytes() + scratch_array<operand_range>::bytes(at_once) +
+           scratch_array<std::byte>::bytes(at_once * panel_bytes) +
+           static_cast<std::size_t>(threads) * (rows + std::max(tile, pack));
+  }
+
+  const gemm_plan plan;
+  const Kernel kernel;
+  const index_t panels, panel_bytes, at_once, chunk;
+};
+
 /// All of C with one kernel.
 template <class Kernel>
 void gemm_with(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
                thread_pool& pool) {
-  constexpr index_t panel_memory = index_t{1} << 26;  // bytes
-  constexpr index_t max_rows = 64;
-  const gemm_plan plan = plan_gemm(a.k, o, Kernel::slice(o.model));
-  const Kernel kernel(a, b, o, plan);
-  const index_t panels = (b.rows + Kernel::columns - 1) / Kernel::columns;
-  const index_t panel_bytes = round_up(kernel.panel_bytes(), 64);
-  const index_t at_once = std::max(index_t{1}, std::min(panels, panel_memory / std::max(index_t{1}, panel_bytes)));
-  std::vector<operand_range> ranges(static_cast<std::size_t>(at_once));
+  const gemm_walk<Kernel> walk(a, b, o, pool.threads());
+  const Kernel& kernel = walk.kernel;
+  const index_t panel_bytes = walk.panel_bytes;
+  const scratch_array<operand_range> ranges(walk.at_once);
+  const scratch_array<std::byte> packed(walk.at_once * panel_bytes);
   const row_finisher finisher(combined_factor(a, b, o), o);
-  // Rows of C in chunks: enough of them to share out, large enough to reuse a panel.
-  index_t chunk = round_up((a.rows + 4 * pool.threads() - 1) / (4 * pool.threads()), 8);
-  chunk = chunk > max_rows ? max_rows : chunk;
 
-  for (index_t first_panel = 0; first_panel < panels; first_panel += at_once) {
-    const index_t count = std::min(at_once, panels - first_panel);
-    auto* const packed = reinterpret_cast<std::byte*>(scratch<gemm_panel_scratch>(count * panel_bytes / 4));
+  for (index_t first_panel = 0; first_panel < walk.panels; first_panel += walk.at_once) {
+    const index_t count = std::min(walk.at_once, walk.panels - first_panel);
     pool.for_each(count, [&](index_t p) {
       const index_t first = (first_panel + p) * Kernel::columns;
       const index_t valid = std::min(Kernel::columns, b.rows - first);
-      ranges[static_cast<std::size_t>(p)] = kernel.pack_panel(first, valid, packed + p * panel_bytes);
+      ranges[p] = kernel.pack_panel(first, valid, packed.data() + p * panel_bytes);
     });
-    for_each_chunk(pool, a.rows, chunk, [&](index_t first, index_t last) {
-      auto* const rows =
-          reinterpret_cast<std::byte*>(scratch<gemm_row_scratch>((last - first) * kernel.row_bytes() / 4));
-      operand_range row_ranges[max_rows];
+    for_each_chunk(pool, a.rows, walk.chunk, [&](index_t first, index_t last) {
+      const scratch_array<std::byte> memory(walk.chunk * kernel.row_bytes());
+      std::byte* const rows = memory.data();
+      operand_range row_ranges[walk.max_rows];
       bool in_place = false;
       if constexpr (requires { kernel.pack_transposed_rows(first, last, rows); }) {
         in_place = a.transposed;
@@ -253,28 +216,40 @@ void gemm_with(const gemm_operand& a, const gemm_operand& b, const gemm_options&
       for (index_t i = first; i < last && !in_place; ++i) {
         row_ranges[i - first] = kernel.pack_row(i, rows + (i - first) * kernel.row_bytes());
       }
-      float* const memory = scratch<gemm_tile_scratch>(4 * chunk * Kernel::columns);
-      gemm_tile<Kernel> tile{kernel, a, b, o, plan, c, first, last - first, row_ranges, rows, memory};
+      const scratch_array<float> sums(4 * walk.chunk * Kernel::columns);
+      gemm_tile<Kernel> tile{kernel, a, b, o, walk.plan, c, first, last - first, row_ranges, rows, sums.data()};
       for (index_t p = 0; p < count; ++p) {
-        tile.compute((first_panel + p) * Kernel::columns, ranges[static_cast<std::size_t>(p)], packed + p * panel_bytes,
-                     finisher);
+        tile.compute((first_panel + p) * Kernel::columns, ranges[p], packed.data() + p * panel_bytes, finisher);
       }
     });
   }
+}
+
+/// May a kernel compute this GEMM? Tiles hold one sum of parts; pairs of pairs need more.
+template <class Kernel>
+bool kernel_applies(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
+  const bool one_sum = o.order != split_order::pairwise || o.split_k <= 3;
+  return one_sum && Kernel::applies(a, b, o);
 }
 
 /// The first kernel that applies, or the definition.
 template <class Kernel, class... Rest>
 void gemm_with_first(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
                      thread_pool& pool) {
-  // Tiles hold one sum of parts; pairs of pairs need more.
-  const bool one_sum = o.order != split_order::pairwise || o.split_k <= 3;
-  if (one_sum && Kernel::applies(a, b, o)) return gemm_with<Kernel>(a, b, o, c, pool);
+  if (kernel_applies<Kernel>(a, b, o)) return gemm_with<Kernel>(a, b, o, c, pool);
   if constexpr (sizeof...(Rest) > 0) {
     gemm_with_first<Rest...>(a, b, o, c, pool);
   } else {
     pool.for_each(a.rows, [&](index_t i) { gemm_row_ref(a, b, o, c, i); });
   }
+}
+
+/// Scratch memory of gemm_with_first.
+template <class Kernel, class... Rest>
+std::size_t first_kernel_bytes(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, int threads) {
+  if (kernel_applies<Kernel>(a, b, o)) return gemm_walk<Kernel>(a, b, o, threads, true).bytes(threads);
+  if constexpr (sizeof...(Rest) > 0) return first_kernel_bytes<Rest...>(a, b, o, threads);
+  return 0;
 }
 
 /// Rows [first, last) of a transposed matrix of T as rows of their own, `stride` bytes apart; tiles that stay in the
@@ -293,14 +268,19 @@ inline void transpose_rows(const gemm_operand& a, index_t first, index_t last, s
   }
 }
 
-/// An operand as kernels read it, k contiguous and scales in row-major order: itself, or a copy in `memory`.
-inline gemm_operand plain_operand(const gemm_operand& a, std::vector<std::uint8_t>& memory, thread_pool& pool) {
+/// Bytes of plain_operand's copy.
+inline index_t plain_copy_bytes(const gemm_operand& a) {
+  const bool codes = a.transposed || a.code_order != placement::row_major,
+             scales = a.block != 0 && a.scale_order != placement::row_major;
+  return (codes ? a.rows * packed_bytes(a.element, a.k) : 0) + (scales ? a.rows * a.scale_columns() : 0);
+}
+
+/// An operand as kernels read it, k contiguous and scales in row-major order: itself, or a copy at `to`.
+inline gemm_operand plain_operand(const gemm_operand& a, std::uint8_t* to, thread_pool& pool) {
   gemm_operand plain = a;
   const index_t stride = packed_bytes(a.element, a.k), columns = a.scale_columns();
   const bool place_scales = a.block != 0 && a.scale_order != placement::row_major;
   const bool copies_codes = a.transposed || a.code_order != placement::row_major;
-  memory.resize(static_cast<std::size_t>((copies_codes ? a.rows * stride : 0) + (place_scales ? a.rows * columns : 0)));
-  std::uint8_t* to = memory.data();
   if (a.code_order != placement::row_major) {
     gather(a.codes, {a.code_order, a.rows, stride}, row_major(to, a.rows, stride));
   } else if (a.transposed) {
@@ -335,25 +315,42 @@ inline gemm_operand plain_operand(const gemm_operand& a, std::vector<std::uint8_
   return plain;
 }
 
+/// Bytes of the copy that an operand needs; 0: it is read where it is.
+inline index_t copy_bytes(const gemm_operand& x, bool chains) {
+  return chains && fp32_chain::reads_in_place(x) ? 0 : plain_copy_bytes(x);
+}
+
 /// Each element of a batch with the first kernel that applies.
 template <class... Kernels>
 void gemm_batch(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, view<float, 3> c,
                 thread_pool& pool) {
-  std::vector<std::uint8_t> memory[2];
   const bool chains = fp32_chain::applies(a, b, o);
-  const auto readable = [&](const gemm_operand& x, std::vector<std::uint8_t>& copy) {
-    return chains && fp32_chain::reads_in_place(x) ? x : plain_operand(x, copy, pool);
-  };
+  const index_t copied[] = {copy_bytes(a, chains), copy_bytes(b, chains)};
+  const scratch_array<std::uint8_t> memory(copied[0] + copied[1]);
   for (index_t i = 0; i < c.extent(0); ++i) {
-    const gemm_operand left = readable(batch_element(a, i), memory[0]);
-    const gemm_operand right = readable(batch_element(b, i), memory[1]);
+    gemm_operand left = batch_element(a, i), right = batch_element(b, i);
+    if (copied[0] != 0) left = plain_operand(left, memory.data(), pool);
+    if (copied[1] != 0) right = plain_operand(right, memory.data() + copied[0], pool);
     gemm_with_first<Kernels...>(left, right, o, batch_element(c, i), pool);
   }
+}
+
+/// Scratch memory of gemm_batch.
+template <class... Kernels>
+std::size_t gemm_batch_bytes(gemm_operand a, gemm_operand b, const gemm_options& o, int threads) {
+  const bool chains = fp32_chain::applies(a, b, o);
+  const std::size_t copies = scratch_array<std::uint8_t>::bytes(copy_bytes(a, chains) + copy_bytes(b, chains));
+  for (gemm_operand* const x : {&a, &b}) {
+    if (copy_bytes(*x, chains) != 0) x->transposed = false;
+  }
+  return copies + first_kernel_bytes<Kernels...>(a, b, o, threads);
 }
 
 #if defined(ROTOSCALE_COMPILED)
 extern template void gemm_batch<fp32_chain, exact_blocks, scaled_blocks, aligned_steps, late_steps>(  //
     const gemm_operand&, const gemm_operand&, const gemm_options&, view<float, 3>, thread_pool&);
+extern template std::size_t gemm_batch_bytes<fp32_chain, exact_blocks, scaled_blocks, aligned_steps, late_steps>(  //
+    gemm_operand, gemm_operand, const gemm_options&, int);
 #endif
 
 }  // namespace ROTOSCALE_ISA
@@ -361,18 +358,33 @@ extern template void gemm_batch<fp32_chain, exact_blocks, scaled_blocks, aligned
 
 inline namespace ROTOSCALE_ISA {
 
-/// gemm_ref, blocked and threaded; equal by bytes.
+/// gemm_ref, blocked and threaded; equal by bytes. Its scratch memory is `workspace`, then what the calling thread was
+/// lent; what needs more than that is taken from memory that threads keep between calls.
 inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, view<float, 3> c,
-                 thread_pool& pool) {
+                 thread_pool& pool, std::span<std::byte> workspace = {}) {
   ROTOSCALE_ASSERT(gemm_is_defined(a, b, o) && c.extent(1) == a.rows && c.extent(2) == b.rows);
   if (a.rows == 0 || b.rows == 0) return;
-  detail::gemm_batch<detail::fp32_chain, detail::exact_blocks, detail::scaled_blocks, detail::aligned_steps,
-                     detail::late_steps>(a, b, o, c, pool);
+  const auto compute = [&] {
+    detail::gemm_batch<detail::fp32_chain, detail::exact_blocks, detail::scaled_blocks, detail::aligned_steps,
+                       detail::late_steps>(a, b, o, c, pool);
+  };
+  if (workspace.empty()) return compute();
+  const lent_scratch lent(workspace);
+  compute();
 }
 /// One matrix.
 inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
-                 thread_pool& pool) {
-  gemm(a, b, o, as_batch(c), pool);
+                 thread_pool& pool, std::span<std::byte> workspace = {}) {
+  gemm(a, b, o, as_batch(c), pool, workspace);
+}
+/// Workspace with which gemm allocates nothing on so many threads. Of the operands, formats, extents and orders count:
+/// there need be no codes.
+inline std::size_t gemm_workspace_bytes(const gemm_operand& a, const gemm_operand& b, const gemm_options& o,
+                                        int threads) {
+  if (a.rows == 0 || b.rows == 0) return 0;
+  return detail::gemm_batch_bytes<detail::fp32_chain, detail::exact_blocks, detail::scaled_blocks,
+                                  detail::aligned_steps, detail::late_steps>(a, b, o, threads) +
+         static_cast<std::size_t>(threads + 1) * scratch_stack::alignment;
 }
 
 }  // namespace ROTOSCALE_ISA

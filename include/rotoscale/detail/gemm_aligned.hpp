@@ -38,6 +38,7 @@ class aligned_steps {
 
   index_t row_bytes() const { return pack_.row_bytes(); }
   index_t panel_bytes() const { return pack_.panel_bytes(); }
+  std::size_t pack_bytes() const { return pack_.pack_bytes(); }
   operand_range pack_row(index_t r, std::byte* to) const { return pack_.pack_row(r, to); }
   operand_range pack_panel(index_t first, index_t valid, std::byte* to) const {
     return pack_.pack_panel(first, valid, to);

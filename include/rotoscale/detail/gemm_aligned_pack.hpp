@@ -61,6 +61,12 @@ class aligned_packing {
     return ((fused_ ? 3 : 1) * positions_ + (scaled_ ? plan_.steps() : 0)) * columns * 4 + positions_ * columns;
   }
 
+  /// Scratch memory of pack_row and pack_panel.
+  std::size_t pack_bytes() const {
+    return scratch_array<float>::bytes(columns * positions_) +
+           scratch_array<std::int32_t>::bytes(columns * plan_.steps()) + scratch_array<float>::bytes(a_.k);
+  }
+
   const float* row_values(const std::byte* row) const { return reinterpret_cast<const float*>(row); }
   const std::int32_t* row_exponents(const std::byte* row) const {
     return reinterpret_cast<const std::int32_t*>(row) + positions_;
@@ -102,8 +108,10 @@ class aligned_packing {
     auto* const exponents = reinterpret_cast<std::int8_t*>(scales + (scaled_ ? plan_.steps() : 0) * columns);
     // 1. Columns as rows; they share an offset.
     const index_t steps = plan_.steps();
-    float* const rows = scratch<gemm_rows_scratch>(valid * (positions_ + steps));
-    auto* const row_scales = reinterpret_cast<std::int32_t*>(rows + valid * positions_);
+    const scratch_array<float> row_values(valid * positions_);
+    const scratch_array<std::int32_t> row_scale_values(valid * steps);
+    float* const rows = row_values.data();
+    std::int32_t* const row_scales = row_scale_values.data();
     operand_range range;
     for (index_t j = 0; j < valid; ++j) {
       const operand_range one = unpack_row(b_, table_b_, first + j, rows + j * positions_, row_scales + j * steps);
@@ -151,12 +159,11 @@ class aligned_packing {
                            std::int32_t* scales) const {
     gemm_operand elements = x;
     elements.block = 0;
-    if (plan_.ascending) {
+    if (plan_.ascending()) {
       decode_row(elements, table, r, to);
       for (index_t i = x.k; i < positions_; ++i) to[i] = 0.0f;
     } else {
-      static thread_local std::vector<float> memory;
-      memory.resize(static_cast<std::size_t>(x.k));
+      const scratch_array<float> memory(x.k);
       decode_row(elements, table, r, memory.data());
       arrange(plan_, memory.data(), x.k, to);
     }

@@ -59,6 +59,12 @@ class block_packing {
     return runs_ * columns * static_cast<index_t>(sizeof(Scale)) + runs_ * quads_ * columns * 4;
   }
 
+  /// Scratch memory of pack_row and pack_panel.
+  std::size_t pack_bytes() const {
+    return scratch_array<std::int8_t>::bytes(4 * quads_ * runs_) +
+           scratch_array<std::int8_t>::bytes(elements_room(a_.k));
+  }
+
   template <class Scale>
   operand_range pack_row(index_t r, std::byte* to) const {
     operand_range range;
@@ -81,12 +87,12 @@ class block_packing {
     operand_range range;
     auto* const scales = reinterpret_cast<Scale*>(to);
     auto* const words = reinterpret_cast<std::uint32_t*>(scales + runs_ * columns);
-    std::vector<std::int8_t> row(static_cast<std::size_t>(4 * quads_ * runs_));
+    const scratch_array<std::int8_t> row(4 * quads_ * runs_);
     for (index_t j = 0; j < columns; ++j) {
       if (j < valid) {
         pack_elements(b_, first + j, row.data());
       } else {
-        std::fill(row.begin(), row.end(), std::int8_t{0});
+        std::fill_n(row.data(), 4 * quads_ * runs_, std::int8_t{0});
       }
       for (index_t g = 0; g < runs_; ++g) {
         scales[g * columns + j] =
@@ -103,6 +109,8 @@ class block_packing {
   }
 
  private:
+  /// A row in its own order, one element more where k is odd, and behind it in the plan's.
+  index_t elements_room(index_t k) const { return k + 1 + plan_.positions(); }
   /// A run's scale; 1 for a run of zeros, whose scale does not count unless it is NaN.
   float scale_of(const gemm_operand& x, index_t r, index_t g, const std::int8_t* elements, operand_range& range) const {
     const index_t k = plan_.k_of(g * run_);
@@ -118,8 +126,7 @@ class block_packing {
   }
   /// Doubled elements of a row, run after run, each filled up to whole quads.
   void pack_elements(const gemm_operand& x, index_t r, std::int8_t* to) const {
-    static thread_local std::vector<std::int8_t> memory;
-    memory.resize(static_cast<std::size_t>(x.k + 1 + plan_.positions()));
+    const scratch_array<std::int8_t> memory(elements_room(x.k));
     std::int8_t* const row = memory.data();
     unpack_doubled(x.codes + r * x.code_stride, x.k, row);
     if (4 * quads_ == run_) return arrange(plan_, row, x.k, to);

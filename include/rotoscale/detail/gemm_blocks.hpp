@@ -107,6 +107,7 @@ class exact_blocks {
 
   index_t row_bytes() const { return pack_.row_bytes<float>(); }
   index_t panel_bytes() const { return pack_.panel_bytes<float>(); }
+  std::size_t pack_bytes() const { return pack_.pack_bytes(); }
   operand_range pack_row(index_t r, std::byte* to) const { return pack_.pack_row<float>(r, to); }
   operand_range pack_panel(index_t first, index_t valid, std::byte* to) const {
     return pack_.pack_panel<float>(first, valid, to);
@@ -202,6 +203,7 @@ class scaled_blocks {
 
   index_t row_bytes() const { return pack_.row_bytes<double>(); }
   index_t panel_bytes() const { return pack_.panel_bytes<double>(); }
+  std::size_t pack_bytes() const { return pack_.pack_bytes(); }
   operand_range pack_row(index_t r, std::byte* to) const { return pack_.pack_row<double>(r, to); }
   operand_range pack_panel(index_t first, index_t valid, std::byte* to) const {
     return pack_.pack_panel<double>(first, valid, to);

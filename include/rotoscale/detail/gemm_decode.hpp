@@ -51,15 +51,13 @@ inline void decode_row(const gemm_operand& a, const decode_table& table, index_t
   }
 }
 
-struct gemm_rows_scratch;
-
-/// Rows [first, last) as floats k apart: in place when they already are.
-inline const float* decode_rows(const gemm_operand& a, const decode_table& table, index_t first, index_t last) {
+/// Rows [first, last) as floats k apart: in place when they already are, else in `rows`.
+inline const float* decode_rows(const gemm_operand& a, const decode_table& table, index_t first, index_t last,
+                                float* rows) {
   if (a.element == formats::fp32 && a.block == 0 && a.code_stride == a.k * static_cast<index_t>(sizeof(float)) &&
       reinterpret_cast<std::uintptr_t>(a.codes) % alignof(float) == 0) {
     return reinterpret_cast<const float*>(a.codes + first * a.code_stride);
   }
-  float* rows = scratch<gemm_rows_scratch>((last - first) * a.k);
   for (index_t i = first; i < last; ++i) decode_row(a, table, i, rows + (i - first) * a.k);
   return rows;
 }

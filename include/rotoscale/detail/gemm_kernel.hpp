@@ -4,8 +4,6 @@
 // ascending K; blocking K or splitting M and N changes no bit of it.
 #pragma once
 
-#include <vector>
-
 #include "rotoscale/detail/simd.hpp"
 #include "rotoscale/view.hpp"
 
@@ -119,17 +117,6 @@ inline void pack_panels(matrix<const float> b, float* panels) {
       }
     }
   }
-}
-
-/// Scratch memory that a thread keeps between calls; one per Tag. Begins on a cache line, which registers may fill.
-template <class Tag>
-inline float* scratch(index_t floats) {
-  constexpr std::uintptr_t line = 64;
-  static thread_local std::vector<float> memory;
-  const std::size_t needed = static_cast<std::size_t>(floats) + line / sizeof(float);
-  if (memory.size() < needed) memory.resize(needed);
-  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-  return memory.data() + (line - address % line) % line / sizeof(float);
 }
 
 }  // namespace ROTOSCALE_ISA

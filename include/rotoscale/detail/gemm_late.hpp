@@ -12,8 +12,8 @@ inline namespace ROTOSCALE_ISA {
 
 class late_steps : private aligned_steps {
  public:
-  using aligned_steps::admits_start, aligned_steps::pack_panel, aligned_steps::pack_row, aligned_steps::panel_bytes,
-      aligned_steps::row_bytes;
+  using aligned_steps::admits_start, aligned_steps::pack_bytes, aligned_steps::pack_panel, aligned_steps::pack_row,
+      aligned_steps::panel_bytes, aligned_steps::row_bytes;
   using aligned_steps::columns, aligned_steps::rows_at_once, aligned_steps::slice;
 
   static bool applies(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {

@@ -4,9 +4,10 @@
 // nothing but steps.
 #pragma once
 
-#include <vector>
+#include <span>
 
 #include "rotoscale/gemm_ref.hpp"
+#include "rotoscale/scratch.hpp"
 
 namespace rotoscale::detail {
 inline namespace ROTOSCALE_ISA {
@@ -22,26 +23,19 @@ struct gemm_span {
   bool first_interval = false, first_part = false;
 };
 
-struct gemm_plan {
-  int group = 1;               ///< positions of a step
-  std::vector<index_t> order;  ///< k of each position, -1 for padding: a product of zeros
-  bool ascending = true;       ///< position i is k = i, then padding
-  std::vector<gemm_span> spans;
-
-  index_t positions() const { return static_cast<index_t>(order.size()); }
-  index_t steps() const { return positions() / group; }
-  index_t k_of(index_t position) const { return order[static_cast<std::size_t>(position)]; }
-};
-
-/// Writes a plan down as walk_k leads it along K.
+/// Writes the list as walk_k leads it along K; without memory for it, counts what there is to write.
 class gemm_planner : public k_visitor {
  public:
-  gemm_planner(gemm_plan& plan, const mma_model& m, index_t slice) : plan_(plan), model_(m), slice_(slice) {}
+  gemm_planner(const mma_model& m, index_t slice, index_t* order = nullptr, gemm_span* spans = nullptr)
+      : model_(m), slice_(slice), order_(order), spans_(spans) {}
+
+  index_t positions() const { return positions_; }
+  index_t spans() const { return span_count_; }
 
   void begin_part(index_t, index_t) { is_first_chain_ = true; }
   void begin_chain(bool from_c) {
     span_ = {};
-    span_.first = span_.last = plan_.steps();
+    span_.first = span_.last = steps();
     span_.restart = true;
     span_.from_c = from_c;
     span_.first_interval = is_first_chain_;
@@ -49,56 +43,105 @@ class gemm_planner : public k_visitor {
     is_first_chain_ = false;
   }
   void begin_instruction() {
-    const index_t steps = span_.last - span_.first;
-    if (steps == 0 || !(model_.c_last || steps * plan_.group >= slice_)) return;
-    plan_.spans.push_back(span_);
+    const index_t length = span_.last - span_.first;
+    if (length == 0 || !(model_.c_last || length * model_.group >= slice_)) return;
+    end_span();
     span_.first = span_.last;
     span_.restart = span_.from_c = span_.instruction_ends = false;
   }
   void step(const k_step& k) {
-    for (index_t i = 0; i < k.size(); ++i) plan_.order.push_back(k[i]);
-    while (plan_.positions() % plan_.group != 0) plan_.order.push_back(-1);
+    for (index_t i = 0; i < k.size() && order_ != nullptr; ++i) order_[positions_ + i] = k[i];
+    positions_ += k.size();
+    for (; positions_ % model_.group != 0; ++positions_) {
+      if (order_ != nullptr) order_[positions_] = -1;
+    }
   }
   void end_instruction() {
-    span_.last = plan_.steps();
+    span_.last = steps();
     span_.instruction_ends = model_.c_last;
   }
   void end_chain() {
     span_.interval_ends = true;
-    plan_.spans.push_back(span_);
+    end_span();
   }
   void end_part() {
-    plan_.spans.back().part_ends = true;
+    if (spans_ != nullptr) spans_[span_count_ - 1].part_ends = true;
     is_first_part_ = false;
   }
 
  private:
-  gemm_plan& plan_;
+  index_t steps() const { return positions_ / model_.group; }
+  void end_span() {
+    if (spans_ != nullptr) spans_[span_count_] = span_;
+    ++span_count_;
+  }
+
   const mma_model& model_;
   index_t slice_;
+  index_t* order_;
+  gemm_span* spans_;
+  index_t positions_ = 0, span_count_ = 0;
   gemm_span span_;
   bool is_first_chain_ = true, is_first_part_ = true;
 };
 
-/// Spans are cut so that they hold about `slice` positions: a panel's part that stays in the first-level cache.
-inline gemm_plan plan_gemm(index_t k, const gemm_options& o, index_t slice) {
-  gemm_plan plan;
-  plan.group = o.model.group;
-  plan.order.reserve(static_cast<std::size_t>(k + max_mma_group));
-  gemm_planner planner(plan, o.model, slice);
-  walk_k(k, o, planner);
-  for (index_t i = 0; i < plan.positions(); ++i) {
-    plan.ascending = plan.ascending && (plan.k_of(i) == i || (i >= k && plan.k_of(i) < 0));
+/// The list, in scratch memory. Spans are cut so that they hold about `slice` positions: a panel's part that stays in
+/// the first-level cache.
+class gemm_plan {
+ public:
+  /// `counts_only`: its size and nothing else.
+  gemm_plan(index_t k, const gemm_options& o, index_t slice, bool counts_only = false)
+      : gemm_plan(k, o, slice, counts_only, count(k, o, slice)) {}
+
+  const int group;  ///< positions of a step
+
+  std::span<const gemm_span> spans() const { return {spans_.data(), static_cast<std::size_t>(span_count_)}; }
+  index_t positions() const { return positions_; }
+  index_t steps() const { return positions_ / group; }
+  /// k of a position, -1 for padding: a product of zeros.
+  index_t k_of(index_t position) const { return order_[position]; }
+  /// Position i is k = i, then padding.
+  bool ascending() const { return ascending_; }
+  bool counts_only() const { return counts_only_; }
+  /// Of scratch memory.
+  std::size_t bytes() const {
+    return scratch_array<index_t>::bytes(positions_) + scratch_array<gemm_span>::bytes(span_count_);
   }
-  return plan;
-}
+
+ private:
+  static gemm_planner count(index_t k, const gemm_options& o, index_t slice) {
+    gemm_planner counted(o.model, slice);
+    walk_k(k, o, counted);
+    return counted;
+  }
+  gemm_plan(index_t k, const gemm_options& o, index_t slice, bool counts_only, const gemm_planner& counted)
+      : group(o.model.group),
+        positions_(counted.positions()),
+        span_count_(counted.spans()),
+        counts_only_(counts_only),
+        order_(counts_only ? 0 : positions_),
+        spans_(counts_only ? 0 : span_count_) {
+    if (counts_only) return;
+    gemm_planner planner(o.model, slice, order_.data(), spans_.data());
+    walk_k(k, o, planner);
+    for (index_t i = 0; i < positions_; ++i) {
+      ascending_ = ascending_ && (k_of(i) == i || (i >= k && k_of(i) < 0));
+    }
+  }
+
+  index_t positions_, span_count_;
+  bool counts_only_;
+  scratch_array<index_t> order_;
+  scratch_array<gemm_span> spans_;
+  bool ascending_ = true;
+};
 
 /// Puts a row's elements, k in all, where the plan wants them; padding is zero. `to` has plan.positions() elements.
 template <class T>
 inline void arrange(const gemm_plan& plan, const T* row, index_t k, T* to) {
   const index_t positions = plan.positions();
   if (positions == 0) return;  // memcpy takes no null, whatever the size
-  if (plan.ascending) {
+  if (plan.ascending()) {
     __builtin_memcpy(to, row, static_cast<std::size_t>(k) * sizeof(T));
     for (index_t i = k; i < positions; ++i) to[i] = T{0};
     return;
@@ -106,9 +149,11 @@ inline void arrange(const gemm_plan& plan, const T* row, index_t k, T* to) {
   for (index_t i = 0; i < positions; ++i) to[i] = plan.k_of(i) < 0 ? T{0} : row[plan.k_of(i)];
 }
 
-/// Do the products of each run of `run` positions share their scales, where scales are for `block` elements?
+/// Do the products of each run of `run` positions share their scales, where scales are for `block` elements? Not known
+/// of a plan that counts only.
 inline bool runs_share_scales(const gemm_plan& plan, int run, int block) {
   if (block == 0) return true;
+  if (plan.counts_only()) return false;
   for (index_t first = 0; first < plan.positions(); first += run) {
     for (index_t i = first; i < first + run; ++i) {
       if (plan.k_of(i) >= 0 && plan.k_of(i) / block != plan.k_of(first) / block) return false;

@@ -226,13 +226,9 @@ class model {
     return nn::dense_tensor(gradients_ + p.offset, nn::dtype::fp32, {p.rows, p.cols});
   }
   float* gain_gradient(std::size_t number) const { return static_cast<float*>(gradient(number).data); }
-  /// Gradients of the adapters beside a linear layer.
-  std::vector<nn::adapter_gradients> gradients_of(const layer& l, layer_linear linear) const {
-    std::vector<nn::adapter_gradients> all;
-    for (const adapter_parameters& own : l.numbers.adapters[static_cast<std::size_t>(linear)]) {
-      all.push_back({gradient(own.a), gradient(own.b)});
-    }
-    return all;
+  /// Gradients of an adapter's matrices.
+  nn::adapter_gradients gradients_of(const adapter_parameters& beside) const {
+    return {gradient(beside.a), gradient(beside.b)};
   }
   bool packs() const { return options_.training && options_.kept != kept_format::as_computed; }
   /// Does the backward pass compute this part again?
@@ -271,6 +267,7 @@ class model {
   void lay_out_part(nn::memory_cursor& memory, bool shared, const Part& part);
   void lay_out_head(nn::memory_cursor& memory);
   void lay_out_gradients(nn::memory_cursor& memory);
+  nn::workspace_request largest_operations();
   void make_adapters(nn::adapted_linear& beside, std::size_t of_layer, layer_linear linear);
   template <class Function>
   void for_each_adapted(const Function& f);
@@ -291,7 +288,7 @@ class model {
   nn::head_args head_arguments(const nn::pass& p, const nn::token_source& targets) const;
 
   // model_statistics.hpp
-  void lay_out_statistics(nn::memory_cursor& memory);
+  std::size_t lay_out_statistics(nn::memory_cursor& memory);
   nn::tensor_view hidden_again(const layer& l) const;
   void observe(const nn::pass& p, const nn::linear& l, nn::tensor_role tensor, nn::operand_set* set,
                nn::const_tensor_view source) const;

@@ -356,7 +356,23 @@ inline void model::lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool 
   memory.rewind(category::workspace, backward);
   if (options_.training) lay_out_gradients(memory);
 
+  // Behind everything: an operation's own memory is in use at any time.
+  memory.rewind(category::workspace, memory.plan()[category::workspace]);
+  nn::workspace_request room = largest_operations();
+  room.gemm_bytes = std::max(room.gemm_bytes, lay_out_statistics(memory));
+  workspace_bytes_ = ops_->workspace_bytes(room);
+  workspace_ = memory.take(category::workspace, workspace_bytes_);
+}
+
+/// The largest extents of the passes.
+inline nn::workspace_request model::largest_operations() {
+  const index_t n = tokens(), d = config_.hidden_size, f = config_.intermediate_size;
+  const index_t q = config_.query_size(), qkv = q + 2 * config_.key_value_size();
   nn::workspace_request room{n, 0, 0, d, config_.num_attention_heads, config_.vocab_size, parameters_.arena_size()};
+  room.features = std::max({d, f, qkv});
+  room.sequence = positions();
+  room.head_dim = config_.head_size();
+  room.attention = attention_;
   for_each_linear(
       [&](const nn::linear& l, std::size_t) { room.gemm_bytes = std::max(room.gemm_bytes, l.workspace_bytes(*ops_)); });
   if (options_.training && options_.statistics) {
@@ -367,16 +383,12 @@ inline void model::lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool 
     });
   }
   if (stored_ == nn::dtype::bf16) {
-    room.widest = std::max({2 * f, d, config_.query_size() + 2 * config_.key_value_size()});
+    room.widest = std::max({2 * f, d, qkv});
   }
   for_each_adapted([&](const nn::adapted_linear& l, layer_linear, const layer&) {
     if (!l.adapters.empty()) room.widest = std::max<index_t>(room.widest, options_.lora->rank);  // stored as BF16
   });
-  // Behind everything: an operation's own memory is in use at any time.
-  memory.rewind(category::workspace, memory.plan()[category::workspace]);
-  lay_out_statistics(memory);
-  workspace_bytes_ = ops_->workspace_bytes(room);
-  workspace_ = memory.take(category::workspace, workspace_bytes_);
+  return room;
 }
 
 }  // namespace rotoscale::llama

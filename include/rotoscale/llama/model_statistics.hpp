@@ -8,20 +8,24 @@
 
 namespace rotoscale::llama {
 
-/// The FP32 GEMM that weight gradients are compared with reads its sources in place where a backend can.
-inline void model::lay_out_statistics(nn::memory_cursor& memory) {
+/// The FP32 GEMM that weight gradients are compared with reads its sources in place where a backend can. Returns what
+/// such GEMMs use of the queue's workspace.
+inline std::size_t model::lay_out_statistics(nn::memory_cursor& memory) {
   probes_.clear();
-  if (!options_.training || !options_.statistics) return;
+  if (!options_.training || !options_.statistics) return 0;
   static const nn::recipe exact = nn::presets::uniform("fp32", nn::operand_format::fp32, nn::operand_format::fp32);
   statistics_ = memory.array<linear_statistics>(category::workspace, observed_count());
   probes_.resize(static_cast<std::size_t>(observed_count()));
   index_t largest = 0;
+  std::size_t gemm_bytes = 0;
   const auto probe = [&](const nn::linear& l, index_t observed, nn::const_tensor_view x, nn::const_tensor_view dy) {
     if (!l.shape().trains) return;
     gradient_probe& p = probes_[static_cast<std::size_t>(observed)];
     p.contract = ops_->contract(exact.wgrad, l.shape().out, l.shape().in, x.extent(0));
     if (!p.contract) return;  // this device adds no FP32 products
     largest = std::max(largest, l.shape().out * l.shape().in);
+    gemm_bytes = std::max(gemm_bytes, ops_->gemm_workspace_bytes(*p.contract, exact.wgrad, nn::gemm_kind::wgrad,
+                                                                 l.shape().out, l.shape().in, x.extent(0)));
     const auto make = [&](nn::tensor_role tensor, nn::const_tensor_view source) {
       nn::operand_request r = l.request(tensor);
       r.source = source.type;
@@ -49,6 +53,7 @@ inline void model::lay_out_statistics(nn::memory_cursor& memory) {
   const nn::head_chunk& chunk = head_chunks_.front();
   probe(head_, head_.shape().layer, normed_.part(0, chunk.first, chunk.count), logits_.part(0, 0, chunk.count));
   probe_gradient_ = memory.array<float>(category::workspace, largest);
+  return gemm_bytes;
 }
 
 /// Where the input of `down` is computed once more: its own memory in the forward pass is other tensors' by now.
@@ -119,10 +124,11 @@ inline void model::backward_linear(const nn::pass& p, const layer& l, layer_line
   }
   own.backward(p, dx, gradient(number));
   if (p.observe) compare_gradient(p, own, own.shape().layer, number);
-  own.backward_adapters(p, dy, dx, gradients_of(l, which), [&](std::size_t i) {
-    if (!p.observe) return;
-    observe_adapter(p, own.adapters[i], l.numbers.adapters[static_cast<std::size_t>(which)][i], dy);
-  });
+  const std::vector<adapter_parameters>& beside = l.numbers.adapters[static_cast<std::size_t>(which)];
+  for (std::size_t i = 0; i < own.adapters.size(); ++i) {
+    own.adapters[i].backward(p, dy, dx, gradients_of(beside[i]));
+    if (p.observe) observe_adapter(p, own.adapters[i], beside[i], dy);
+  }
 }
 
 /// backend::head_loss by its definition, the first chunk observed.

@@ -6,8 +6,6 @@
 #pragma once
 
 #include <cmath>
-#include <functional>
-#include <span>
 #include <vector>
 
 #include "rotoscale/nn/linear.hpp"
@@ -99,7 +97,7 @@ class adapter {
     p.ops->quantize(p.queue, low_, b_.input_target(p), p.state);
     b_.forward_onto(p, rows_of(y), output);
   }
-  /// Adds to dx [tokens, in] and to the gradients.
+  /// Behind the layer's own backward pass: adds to dx [tokens, in] and to the gradients. Quantizes dy itself.
   void backward(const pass& p, const_tensor_view dy, tensor_view dx, const adapter_gradients& gradients) const {
     p.ops->quantize(p.queue, rows_of(dy), b_.gradient_target(p), p.state);
     b_.backward(p, d_low_, gradients.b);
@@ -165,16 +163,6 @@ class adapted_linear : public linear {
   /// y and what the adapters add.
   void forward_adapters(const pass& p, const_tensor_view x, tensor_view y) const {
     for (const adapter& beside : adapters) beside.forward(p, x, y, current().fprop.output);
-  }
-  /// Behind linear::backward: adds to dx and to the gradients of each adapter, and calls `done` with its number. The
-  /// adapters quantize dy themselves.
-  void backward_adapters(const pass& p, const_tensor_view dy, tensor_view dx,
-                         std::span<const adapter_gradients> gradients,
-                         const std::function<void(std::size_t)>& done = nullptr) const {
-    for (std::size_t i = 0; i < adapters.size(); ++i) {
-      adapters[i].backward(p, dy, dx, gradients[i]);
-      if (done) done(i);
-    }
   }
 
  private:

@@ -42,8 +42,8 @@ class backend {
   /// The contract that attention will run under, asked before the first step; null: refused.
   virtual std::optional<attention_contract> contract(const std::string& attention, index_t head_dim) const = 0;
   /// What a GEMM of rows × cols over k under a contract of this backend's uses of its queue's workspace.
-  virtual std::size_t gemm_workspace_bytes(const gemm_contract& contract, index_t rows, index_t cols,
-                                           index_t k) const = 0;
+  virtual std::size_t gemm_workspace_bytes(const gemm_contract& contract, const gemm_recipe& gemm, gemm_kind kind,
+                                           index_t rows, index_t cols, index_t k) const = 0;
 
   // Memory: zero at first; before the first step only. Throws std::bad_alloc.
   /// Zeroed memory. Before the first step only. Throws std::bad_alloc.

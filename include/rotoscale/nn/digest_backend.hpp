@@ -39,8 +39,9 @@ class digest_backend final : public backend {
   std::optional<gemm_contract> contract(const gemm_recipe& gemm, index_t rows, index_t cols, index_t k) const override {
     return inner_->contract(gemm, rows, cols, k);
   }
-  std::size_t gemm_workspace_bytes(const gemm_contract& c, index_t rows, index_t cols, index_t k) const override {
-    return inner_->gemm_workspace_bytes(c, rows, cols, k);
+  std::size_t gemm_workspace_bytes(const gemm_contract& c, const gemm_recipe& gemm, gemm_kind kind, index_t rows,
+                                   index_t cols, index_t k) const override {
+    return inner_->gemm_workspace_bytes(c, gemm, kind, rows, cols, k);
   }
   std::optional<attention_contract> contract(const std::string& attention, index_t head_dim) const override {
     return inner_->contract(attention, head_dim);

@@ -98,7 +98,7 @@ class linear {
     for (const gemm_kind g : all_gemms) {
       if ((g != gemm_kind::fprop && !shape_.backward) || (g == gemm_kind::wgrad && !shape_.trains)) continue;
       const gemm_extents e = extents(g);
-      most = std::max(most, ops.gemm_workspace_bytes(contract(g), e.rows, e.cols, e.k));
+      most = std::max(most, ops.gemm_workspace_bytes(contract(g), recipe_for(*recipe_, g), g, e.rows, e.cols, e.k));
     }
     return most;
   }

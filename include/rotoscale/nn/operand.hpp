@@ -43,6 +43,13 @@ constexpr operand_use use_of(tensor_role tensor, operand_form form) {
   }
   return operand_uses[0];
 }
+/// The form in which a GEMM reads its first or second operand.
+constexpr operand_form form_of(gemm_kind gemm, bool right) {
+  for (const operand_use& u : operand_uses) {
+    if (u.gemm == gemm && u.right == right) return u.form;
+  }
+  return operand_form::row;
+}
 /// The recipe of a GEMM.
 constexpr const gemm_recipe& recipe_for(const linear_recipe& r, gemm_kind gemm) {
   return gemm == gemm_kind::fprop ? r.fprop : gemm == gemm_kind::dgrad ? r.dgrad : r.wgrad;

@@ -149,15 +149,19 @@ struct head_args {
 
 /// The largest extents that a backend's operations will meet, for its workspace.
 struct workspace_request {
-  index_t tokens = 0;             ///< of a pass
-  std::size_t gemm_bytes = 0;     ///< the most that gemm_workspace_bytes says of any GEMM
-  index_t widest = 0;             ///< columns of the widest GEMM output stored as BF16; 0: none is
-  index_t hidden = 0;             ///< of norms
-  index_t heads = 0;              ///< of attention's queries
-  index_t vocabulary = 0;         ///< of embeddings
-  index_t parameters = 0;         ///< of the arena
-  index_t observed_rows = 0;      ///< of the operands that statistics look at; 0: none are
-  index_t observed_elements = 0;  ///< of the tensors that they compare
+  index_t tokens = 0;                 ///< of a pass
+  std::size_t gemm_bytes = 0;         ///< the most that gemm_workspace_bytes says of any GEMM
+  index_t widest = 0;                 ///< columns of the widest GEMM output stored as BF16; 0: none is
+  index_t hidden = 0;                 ///< of norms
+  index_t heads = 0;                  ///< of attention's queries
+  index_t vocabulary = 0;             ///< of embeddings
+  index_t parameters = 0;             ///< of the arena
+  index_t observed_rows = 0;          ///< of the operands that statistics look at; 0: none are
+  index_t observed_elements = 0;      ///< of the tensors that they compare
+  index_t features = 0;               ///< columns of the widest tensor that is no GEMM's output
+  index_t sequence = 0;               ///< keys of attention
+  attention_contract attention = {};  ///< what attention runs under
+  index_t head_dim = 0;               ///< of attention
 };
 
 }  // namespace rotoscale::nn

@@ -164,7 +164,7 @@ results run(nn::backend& ops, const nn::recipe& r, const nn::recipe* adapter, nn
     std::vector<nn::adapter_gradients> g;
     for (std::size_t i = 0; i < l.adapters.size(); ++i) g.push_back({da[i].second, db[i].second});
     l.backward(p, dx.second, {});
-    l.backward_adapters(p, dy.second, dx.second, g);
+    for (std::size_t i = 0; i < l.adapters.size(); ++i) l.adapters[i].backward(p, dy.second, dx.second, g[i]);
   }
   ops.synchronize(q);
   const auto store = [&](const auto& t) {

@@ -7,7 +7,9 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <numeric>
 
 #include "rotoscale/detail/gemm_kernel.hpp"
 #include "rotoscale/nn/cpu/layers.hpp"
@@ -55,39 +57,51 @@ inline matrix<const float> widened(matrix<const bf16> x, float* room) {
   return row_major<const float>(room, x.extent(0), x.extent(1));
 }
 
-/// Room for the heads that a task reads: q, k, v, o and dO.
-struct heads_tag;
-inline float* heads_scratch(int which, index_t seq, index_t dim) {
-  return rotoscale::detail::scratch<heads_tag>(5 * seq * dim) + which * seq * dim;
-}
-template <class T>
-matrix<const float> fp32_head(view<T, 4> x, index_t b, index_t h, int which) {
-  const matrix<const std::remove_const_t<T>> own = head(x, b, h);
-  return widened(own, sizeof(T) == sizeof(float) ? nullptr : heads_scratch(which, x.extent(1), x.extent(3)));
-}
-
 /// Scratch for one task, sized for `seq` keys and `dim` features.
 struct attention_scratch {
-  struct tag;
   index_t ld_keys, ld_dim;
   float *keys_t, *values_t, *keys, *values;  // panels: of Kᵀ, Vᵀ (dim deep), K, V (seq deep)
   float *scores, *dscores, *rows, *rows2, *transposed, *out;
-  float *dk, *dv;  // sums over the heads of a group and the query blocks, seq × ld_dim
+  float *dk, *dv;        // sums over the heads of a group and the query blocks, seq × ld_dim
+  float* widened_heads;  // q, k, v, o and dO of a task, where they are stored as BF16
 
-  attention_scratch(index_t seq, index_t dim) : ld_keys(padded(seq)), ld_dim(padded(dim)) {
-    const index_t sizes[] = {ld_keys * dim,         ld_keys * dim,         ld_dim * seq,      ld_dim * seq,
-                             query_block * ld_keys, query_block * ld_keys, query_block * dim, query_block * dim,
-                             seq * query_block,     query_block * ld_dim,  seq * ld_dim,      seq * ld_dim};
-    float** parts[] = {&keys_t, &values_t, &keys,       &values, &scores, &dscores,
-                       &rows,   &rows2,    &transposed, &out,    &dk,     &dv};
-    index_t total = 0;
-    for (const index_t s : sizes) total += s;
-    float* at = rotoscale::detail::scratch<tag>(total);
-    for (int i = 0; i < 12; ++i) {
+  attention_scratch(index_t seq, index_t dim) : attention_scratch(seq, dim, part_sizes(seq, dim)) {}
+
+  /// What a task takes.
+  static std::size_t bytes(index_t seq, index_t dim) {
+    return scratch_array<float>::bytes(total(part_sizes(seq, dim)));
+  }
+
+  /// Head h as FP32; each `which` has its own room.
+  template <class T>
+  matrix<const float> fp32_head(view<T, 4> x, index_t b, index_t h, int which) const {
+    const matrix<const std::remove_const_t<T>> own = head(x, b, h);
+    return widened(own, widened_heads + which * x.extent(1) * x.extent(3));
+  }
+
+ private:
+  using sizes = std::array<index_t, 13>;
+
+  static sizes part_sizes(index_t seq, index_t dim) {
+    const index_t ld_keys = padded(seq), ld_dim = padded(dim);
+    return {ld_keys * dim,         ld_keys * dim,     ld_dim * seq,      ld_dim * seq,      query_block * ld_keys,
+            query_block * ld_keys, query_block * dim, query_block * dim, seq * query_block, query_block * ld_dim,
+            seq * ld_dim,          seq * ld_dim,      5 * seq * dim};
+  }
+  static index_t total(const sizes& all) { return std::accumulate(all.begin(), all.end(), index_t{0}); }
+
+  attention_scratch(index_t seq, index_t dim, const sizes& all)
+      : ld_keys(padded(seq)), ld_dim(padded(dim)), memory_(total(all)) {
+    float** const parts[] = {&keys_t, &values_t,   &keys, &values, &scores, &dscores,      &rows,
+                             &rows2,  &transposed, &out,  &dk,     &dv,     &widened_heads};
+    float* at = memory_.data();
+    for (std::size_t i = 0; i < all.size(); ++i) {
       *parts[i] = at;
-      at += sizes[i];
+      at += all[i];
     }
   }
+
+  scratch_array<float> memory_;
 };
 
 inline void copy_rows(matrix<const float> from, index_t first, index_t count, float* to) {
@@ -105,7 +119,7 @@ inline void product(index_t m, index_t n, index_t k, const float* rows, index_t 
 
 /// sum[keys × dim] += blockᵀ[keys × m] · rows[m × dim]: the chain over queries continues from `sum`.
 inline void add_transposed_product(index_t keys, index_t m, index_t dim, const float* block, index_t ld_block,
-                                   const float* rows, attention_scratch& s, float* sum) {
+                                   const float* rows, const attention_scratch& s, float* sum) {
   for (index_t i = 0; i < m; ++i) {
     for (index_t j = 0; j < keys; ++j) s.transposed[j * m + i] = block[i * ld_block + j];
   }
@@ -116,7 +130,7 @@ inline void add_transposed_product(index_t keys, index_t m, index_t dim, const f
 /// Scores of rows [first, first + m) of one head's queries against keys [first_key, first_key + keys), unscaled; column
 /// 0 is first_key's.
 inline void score_block(matrix<const float> q, index_t first, index_t m, index_t first_key, index_t keys,
-                        attention_scratch& s) {
+                        const attention_scratch& s) {
   const index_t dim = q.extent(1);
   copy_rows(q, first, m, s.rows);
   product(m, keys, dim, s.rows, dim, s.keys_t + first_key * dim, dim, s.scores, s.ld_keys);
@@ -136,10 +150,10 @@ void attention_forward(view<Q, 4> q, view<Q, 4> k, view<Q, 4> v, view<O, 4> o, f
   const float scale = attention_scale(dim);
   pool.for_each(q.extent(0) * heads, [&](index_t task) {
     const index_t b = task / heads, h = task % heads;
-    detail::attention_scratch s(seq, dim);
-    rotoscale::detail::pack_panels(transposed(detail::fp32_head(k, b, h / group, 1)), s.keys_t);
-    rotoscale::detail::pack_panels(detail::fp32_head(v, b, h / group, 2), s.values);
-    const auto qh = detail::fp32_head(q, b, h, 0);
+    const detail::attention_scratch s(seq, dim);
+    rotoscale::detail::pack_panels(transposed(s.fp32_head(k, b, h / group, 1)), s.keys_t);
+    rotoscale::detail::pack_panels(s.fp32_head(v, b, h / group, 2), s.values);
+    const auto qh = s.fp32_head(q, b, h, 0);
     const auto oh = detail::head(o, b, h);
     for (index_t first = past; first < seq; first = detail::next_block(first)) {
       const index_t m = std::min(detail::next_block(first), seq) - first;
@@ -178,16 +192,16 @@ void attention_backward(view<Q, 4> q, view<Q, 4> k, view<Q, 4> v, view<O, 4> o, 
   const float scale = attention_scale(dim);
   pool.for_each(q.extent(0) * kv_heads, [&](index_t task) {
     const index_t b = task / kv_heads, kv = task % kv_heads;
-    detail::attention_scratch s(seq, dim);
-    const auto kh = detail::fp32_head(k, b, kv, 1);
+    const detail::attention_scratch s(seq, dim);
+    const auto kh = s.fp32_head(k, b, kv, 1);
     rotoscale::detail::pack_panels(transposed(kh), s.keys_t);
-    rotoscale::detail::pack_panels(transposed(detail::fp32_head(v, b, kv, 2)), s.values_t);
+    rotoscale::detail::pack_panels(transposed(s.fp32_head(v, b, kv, 2)), s.values_t);
     rotoscale::detail::pack_panels(kh, s.keys);
     std::fill_n(s.dk, 2 * seq * s.ld_dim, 0.0f);  // dv lies behind it
     for (index_t h = kv * group; h < (kv + 1) * group; ++h) {
-      const auto qh = detail::fp32_head(q, b, h, 0);
-      const auto oh = detail::fp32_head(o, b, h, 3);
-      const auto doh = detail::fp32_head(d_o, b, h, 4);
+      const auto qh = s.fp32_head(q, b, h, 0);
+      const auto oh = s.fp32_head(o, b, h, 3);
+      const auto doh = s.fp32_head(d_o, b, h, 4);
       const auto dqh = detail::head(dq, b, h);
       for (index_t first = 0; first < seq; first += detail::query_block) {
         const index_t m = std::min(detail::query_block, seq - first);

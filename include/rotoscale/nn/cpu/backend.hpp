@@ -36,8 +36,21 @@ class cpu_backend : public cpu::host_queues {
   std::optional<gemm_contract> contract(const gemm_recipe& gemm, index_t, index_t, index_t) const override {
     return find_gemm_contract(gemm.accumulate);  // any of them
   }
-  std::size_t gemm_workspace_bytes(const gemm_contract&, index_t, index_t, index_t) const override {
-    return 0;  // threads have their own
+  std::size_t gemm_workspace_bytes(const gemm_contract& contract, const gemm_recipe& gemm, gemm_kind kind, index_t rows,
+                                   index_t cols, index_t k) const override {
+    // An operand that is the tensor itself has its type, which may be either.
+    const bool is_tensor = gemm.left.format == operand_format::fp32 || gemm.right.format == operand_format::fp32;
+    std::size_t most = 0;
+    for (const dtype stored : {dtype::fp32, dtype::bf16}) {
+      if (stored == dtype::bf16 && !is_tensor) continue;
+      const auto describe = [&](const operand_recipe& own, index_t extent, bool right) {
+        return cpu::operands::describe(own, stored, extent, k, nn::form_of(kind, right) == operand_form::column);
+      };
+      most = std::max(
+          most, rotoscale::gemm_workspace_bytes(describe(gemm.left, rows, false), describe(gemm.right, cols, true),
+                                                contract.options, pool_.threads()));
+    }
+    return most;
   }
   std::optional<attention_contract> contract(const std::string& attention, index_t head_dim) const override {
     auto found = find_attention_contract(attention);
@@ -47,15 +60,23 @@ class cpu_backend : public cpu::host_queues {
   int threads() const override { return pool_.threads(); }
 
   std::size_t workspace_bytes(const workspace_request& r) const override {
+    using numbers = scratch_array<float>;
+    using wide_numbers = scratch_array<double>;
     const index_t chunks = (r.tokens + cpu::row_chunk - 1) / cpu::row_chunk;
-    const index_t needs[] = {r.tokens * r.widest * index_t{sizeof(float)},
-                             chunks * r.hidden * index_t{sizeof(float)},
-                             cpu::token_order::room(r.tokens, r.vocabulary) * index_t{sizeof(index_t)},
-                             cpu::chunk_count(r.parameters) * index_t{sizeof(double)},
-                             r.tokens * index_t{sizeof(double)},
-                             r.observed_rows * index_t{sizeof(operand_statistics)},
-                             4 * cpu::chunk_count(r.observed_elements) * index_t{sizeof(double)}};
-    return static_cast<std::size_t>(*std::max_element(std::begin(needs), std::end(needs)));
+    // Of the operations as such, then of each thread.
+    const std::size_t needs[] = {
+        numbers::bytes(r.tokens * r.widest) + r.gemm_bytes,
+        numbers::bytes(chunks * r.hidden) + each(cpu::row_bytes(r.hidden)),
+        scratch_array<index_t>::bytes(cpu::token_order::room(r.tokens, r.vocabulary)),
+        wide_numbers::bytes(cpu::chunk_count(r.parameters)),
+        wide_numbers::bytes(r.tokens),
+        scratch_array<operand_statistics>::bytes(r.observed_rows) + each(cpu::observed_bytes(r.observed_rows)),
+        wide_numbers::bytes(4 * cpu::chunk_count(r.observed_elements)),
+        each(cpu::row_bytes(std::max({r.features, r.hidden, r.tokens}))),
+        each(cpu::softmax_bytes(r.vocabulary)),
+        each(r.attention.tiled ? cpu::detail::tiled_scratch::bytes(r.attention.model, r.sequence, r.head_dim)
+                               : cpu::detail::attention_scratch::bytes(r.sequence, r.head_dim))};
+    return *std::max_element(std::begin(needs), std::end(needs)) + scratch_stack::alignment;
   }
 
   void begin_step(queue q, const std::int32_t* targets, index_t count, step_state* state) override {
@@ -85,7 +106,7 @@ class cpu_backend : public cpu::host_queues {
   }
   void gemm(queue q, operand a, operand b, const gemm_contract& contract, operand_format output, tensor_view c,
             bool accumulate) override {
-    run(q, "gemm", [&] { multiply(q, form_of(a), form_of(b), contract, output, c, accumulate); });
+    run(q, "gemm", [&] { multiply(form_of(a), form_of(b), contract, output, c, accumulate); });
   }
   void dequantize(queue q, operand what, tensor_view to) override {
     run(q, "dequantize", [&] {
@@ -101,13 +122,13 @@ class cpu_backend : public cpu::host_queues {
       const rotation rotated = block_options_for(resolve_form(what.set->request(), what.form, state)).rotation;
       cpu::with_storage(source.type, [&](auto t) {
         cpu::observe_operand(as_matrix<const decltype(t)>(source), stored, what.form, rotated,
-                             work<operand_statistics>(q, stored.rows), *to, pool_);
+                             work<operand_statistics>(stored.rows).data(), *to, pool_);
       });
     });
   }
   void compare(queue q, const float* value, const float* reference, index_t n, comparison_statistics* to) override {
     run(q, "compare",
-        [&] { cpu::compare_tensors(value, reference, n, work<double>(q, 4 * cpu::chunk_count(n)), *to, pool_); });
+        [&] { cpu::compare_tensors(value, reference, n, work<double>(4 * cpu::chunk_count(n)).data(), *to, pool_); });
   }
   void update_scales(queue q, const scaling_state& state, const delayed_scaling& rule) override {
     run(q, "update_scales", [&] { cpu::update_scales(state, rule); });
@@ -127,10 +148,11 @@ class cpu_backend : public cpu::host_queues {
   void embedding_backward(queue q, const token_source& tokens, const_tensor_view dy, tensor_view dtable,
                           const step_state* state) override {
     run(q, "embedding_backward", [&] {
-      auto* room = work<index_t>(q, cpu::token_order::room(dy.extent(0), dtable.extent(0)));
+      const auto room = work<index_t>(cpu::token_order::room(dy.extent(0), dtable.extent(0)));
       cpu::with_storage(dy.type, [&](auto t) {
         using T = decltype(t);
-        cpu::embedding_backward(tokens.now(*state), as_matrix<const T>(dy), as_matrix<float>(dtable), room, pool_);
+        cpu::embedding_backward(tokens.now(*state), as_matrix<const T>(dy), as_matrix<float>(dtable), room.data(),
+                                pool_);
       });
     });
   }
@@ -146,11 +168,11 @@ class cpu_backend : public cpu::host_queues {
   void rmsnorm_backward(queue q, const_tensor_view dy, const_tensor_view x, const float* gain, const float* rstd,
                         tensor_view dx, float* dgain) override {
     run(q, "rmsnorm_backward", [&] {
-      auto* partial = work<float>(q, (x.extent(0) + cpu::row_chunk - 1) / cpu::row_chunk * x.extent(1));
+      const auto partial = work<float>((x.extent(0) + cpu::row_chunk - 1) / cpu::row_chunk * x.extent(1));
       cpu::with_storage(x.type, [&](auto t) {
         using T = decltype(t);
         cpu::rmsnorm_backward(as_matrix<const T>(dy), as_matrix<const T>(x), gain, rstd, as_matrix<T>(dx), dgain,
-                              partial, pool_);
+                              partial.data(), pool_);
       });
     });
   }
@@ -241,9 +263,9 @@ class cpu_backend : public cpu::host_queues {
   }
   void sum_losses(queue q, const float* loss, index_t n, step_state* state) override {
     run(q, "sum_losses", [&] {
-      auto* terms = work<double>(q, n);
+      const auto terms = work<double>(n);
       for (index_t i = 0; i < n; ++i) terms[i] = static_cast<double>(loss[i]);
-      state->loss_sum += cpu::tree_sum(terms, n);
+      state->loss_sum += cpu::tree_sum(terms.data(), n);
     });
   }
 
@@ -263,20 +285,22 @@ class cpu_backend : public cpu::host_queues {
     run(q, "sum_squares", [&] {
       for (std::size_t i = 0; i < arena.segments.size(); ++i) {
         const index_t n = arena.segments[i].count;
-        out[i] = cpu::sum_squares(x + arena.segments[i].first, n, work<double>(q, cpu::chunk_count(n)), pool_);
+        out[i] = cpu::sum_squares(x + arena.segments[i].first, n, work<double>(cpu::chunk_count(n)).data(), pool_);
       }
     });
   }
   void gradient_norm(queue q, const parameter_arena& arena, const optimizer_config& config,
                      step_state* state) override {
     run(q, "gradient_norm",
-        [&] { cpu::gradient_norm(arena, config, *state, work<double>(q, cpu::chunk_count(arena.size)), pool_); });
+        [&] { cpu::gradient_norm(arena, config, *state, work<double>(cpu::chunk_count(arena.size)).data(), pool_); });
   }
   void adamw(queue q, const parameter_arena& arena, const optimizer_config& config, const step_state* state) override {
     run(q, "adamw", [&] { cpu::adamw(arena, config, *state, pool_); });
   }
 
  private:
+  /// Scratch memory with which each thread has `bytes`.
+  std::size_t each(std::size_t bytes) const { return static_cast<std::size_t>(pool_.threads()) * bytes; }
   static void check_tokens(const std::int32_t* tokens, index_t n, index_t vocabulary, bool may_mask) {
     for (index_t t = 0; t < n; ++t) {
       if ((may_mask && tokens[t] == ignored_target) || (tokens[t] >= 0 && tokens[t] < vocabulary)) continue;
@@ -302,8 +326,8 @@ class cpu_backend : public cpu::host_queues {
     return as_matrix<T>(x.part(1, which * n, n));
   }
 
-  void multiply(queue q, const gemm_operand& a, const gemm_operand& b, const gemm_contract& contract,
-                operand_format output, tensor_view c, bool accumulate) {
+  void multiply(const gemm_operand& a, const gemm_operand& b, const gemm_contract& contract, operand_format output,
+                tensor_view c, bool accumulate) {
     gemm_options o = contract.options;
     o.accumulate = accumulate;
     if (c.type == dtype::fp32) {
@@ -313,7 +337,8 @@ class cpu_backend : public cpu::host_queues {
     // Stored as BF16, so rounded to it, whatever the recipe's output is.
     o.output = formats::bf16;
     const matrix<bf16> to = as_matrix<bf16>(c);
-    const matrix<float> wide = row_major(work<float>(q, a.rows * b.rows), a.rows, b.rows);
+    const auto sums = work<float>(a.rows * b.rows);
+    const matrix<float> wide = row_major(sums.data(), a.rows, b.rows);
     const auto each_row = [&](const auto& body) {
       for_each_chunk(pool_, a.rows, cpu::row_chunk, [&](index_t first, index_t last) {
         for (index_t i = first; i < last; ++i) body(i);

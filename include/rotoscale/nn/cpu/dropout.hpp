@@ -23,10 +23,9 @@ void dropout_row(const random_stream& words, std::uint64_t at, std::uint32_t thr
 template <class X, class Y>
 void dropout(matrix<X> x, const dropout_args& args, const random_stream& words, matrix<Y> y, bool accumulate,
              thread_pool& pool) {
-  struct tag;
   const index_t n = x.extent(1);
   for_each_chunk(pool, x.extent(0), row_chunk, [&](index_t first, index_t last) {
-    const row_scratch<tag> room(2, n);
+    const row_scratch room(2, n);
     for (index_t t = first; t < last; ++t) {
       const float* from = read_row(&x(t, 0), n, room[0]);
       float* to = accumulate ? update_row(&y(t, 0), n, room[1]) : target_row(&y(t, 0), room[1]);

@@ -67,6 +67,9 @@ void embedding_backward(const std::int32_t* tokens, matrix<D> dy, matrix<float> 
   });
 }
 
+/// The most scratch memory that a thread takes for rows of n.
+inline std::size_t row_bytes(index_t n) { return scratch_array<float>::bytes(5 * n); }
+
 /// One row of RMSNorm; returns rstd.
 inline float rmsnorm_row(const float* x, const float* gain, float eps, index_t d, float* y) {
   const float squares = ordered_sum(d, [&](index_t j, float sum) { return fma(x[j], x[j], sum); });
@@ -77,10 +80,9 @@ inline float rmsnorm_row(const float* x, const float* gain, float eps, index_t d
 
 template <class X, class Y>
 void rmsnorm_forward(matrix<X> x, const float* gain, float eps, matrix<Y> y, float* rstd, thread_pool& pool) {
-  struct tag;
   const index_t d = x.extent(1);
   for_each_chunk(pool, x.extent(0), row_chunk, [&](index_t first, index_t last) {
-    const row_scratch<tag> room(2, d);
+    const row_scratch room(2, d);
     for (index_t t = first; t < last; ++t) {
       float* yt = target_row(&y(t, 0), room[1]);
       rstd[t] = rmsnorm_row(read_row(&x(t, 0), d, room[0]), gain, eps, d, yt);
@@ -93,10 +95,9 @@ void rmsnorm_forward(matrix<X> x, const float* gain, float eps, matrix<Y> y, flo
 template <class X, class S>
 void residual_norm(matrix<X> x, matrix<X> branch, const float* gain, float eps, matrix<S> sum, matrix<S> y, float* rstd,
                    thread_pool& pool) {
-  struct tag;
   const index_t d = x.extent(1);
   for_each_chunk(pool, x.extent(0), row_chunk, [&](index_t first, index_t last) {
-    const row_scratch<tag> room(4, d);
+    const row_scratch room(4, d);
     for (index_t t = first; t < last; ++t) {
       const float* a = read_row(&x(t, 0), d, room[0]);
       const float* b = read_row(&branch(t, 0), d, room[1]);
@@ -115,11 +116,10 @@ void residual_norm(matrix<X> x, matrix<X> branch, const float* gain, float eps, 
 template <class D, class X, class T>
 void rmsnorm_backward(matrix<D> dy, matrix<X> x, const float* gain, const float* rstd, matrix<T> dx, float* dgain,
                       float* partial, thread_pool& pool) {
-  struct tag;
   const index_t d = x.extent(1);
   const index_t chunks = (x.extent(0) + row_chunk - 1) / row_chunk;
   for_each_chunk(pool, x.extent(0), row_chunk, [&](index_t first, index_t last) {
-    const row_scratch<tag> room(3, d);
+    const row_scratch room(3, d);
     float* dw = partial + first / row_chunk * d;
     for (index_t j = 0; j < d; ++j) dw[j] = 0.0f;
     for (index_t t = first; t < last; ++t) {
@@ -147,11 +147,10 @@ void rmsnorm_backward(matrix<D> dy, matrix<X> x, const float* gain, const float*
 /// Rotates the pairs (i, i + head_dim / 2) of every head by the angle of its position ("rotate half").
 template <class T>
 void rope(view<T, 4> x, const float* cosine, const float* sine, bool inverse, thread_pool& pool) {
-  struct tag;
   const index_t dim = x.extent(3), half = dim / 2;
   const float direction = inverse ? -1.0f : 1.0f;
   pool.for_each(x.extent(0), [&](index_t b) {
-    const row_scratch<tag> room(1, dim);
+    const row_scratch room(1, dim);
     for (index_t t = 0; t < x.extent(1); ++t) {
       const float* c = cosine + t * half;
       const float* s = sine + t * half;
@@ -170,10 +169,9 @@ void rope(view<T, 4> x, const float* cosine, const float* sine, bool inverse, th
 
 template <class G, class H>
 void swiglu_forward(matrix<G> gate, matrix<G> up, matrix<H> h, thread_pool& pool) {
-  struct tag;
   const index_t n = h.extent(1);
   for_each_chunk(pool, h.extent(0), row_chunk, [&](index_t first, index_t last) {
-    const row_scratch<tag> room(3, n);
+    const row_scratch room(3, n);
     for (index_t t = first; t < last; ++t) {
       const float* g = read_row(&gate(t, 0), n, room[0]);
       const float* u = read_row(&up(t, 0), n, room[1]);
@@ -186,10 +184,9 @@ void swiglu_forward(matrix<G> gate, matrix<G> up, matrix<H> h, thread_pool& pool
 
 template <class D, class G, class T>
 void swiglu_backward(matrix<D> dh, matrix<G> gate, matrix<G> up, matrix<T> dgate, matrix<T> dup, thread_pool& pool) {
-  struct tag;
   const index_t n = dh.extent(1);
   for_each_chunk(pool, dh.extent(0), row_chunk, [&](index_t first, index_t last) {
-    const row_scratch<tag> room(5, n);
+    const row_scratch room(5, n);
     for (index_t t = first; t < last; ++t) {
       const float* d = read_row(&dh(t, 0), n, room[0]);
       const float* g = read_row(&gate(t, 0), n, room[1]);
@@ -210,10 +207,9 @@ void swiglu_backward(matrix<D> dh, matrix<G> gate, matrix<G> up, matrix<T> dgate
 /// sum = x + y.
 template <class X, class Y, class S>
 void add(matrix<X> x, matrix<Y> y, matrix<S> sum, thread_pool& pool) {
-  struct tag;
   const index_t n = x.extent(1);
   for_each_chunk(pool, x.extent(0), row_chunk, [&](index_t first, index_t last) {
-    const row_scratch<tag> room(3, n);
+    const row_scratch room(3, n);
     for (index_t t = first; t < last; ++t) {
       const float* xt = read_row(&x(t, 0), n, room[0]);
       const float* yt = read_row(&y(t, 0), n, room[1]);
@@ -246,13 +242,17 @@ inline float softmax_part(float* z, index_t n, float& largest) {
   return ordered_sum(n, [&](index_t j, float s) { return s + z[j]; });
 }
 
+/// Scratch memory of a thread of cross_entropy.
+inline std::size_t softmax_bytes(index_t vocabulary) {
+  return scratch_array<float>::bytes(3 * ((vocabulary + softmax_chunk - 1) / softmax_chunk));
+}
+
 /// The loss of each row; logits become exp and, with gradient_scale other than 0, their gradients times it.
 inline void cross_entropy(matrix<float> logits, const std::int32_t* targets, float* loss, bool gradients,
                           float gradient_scale, thread_pool& pool) {
-  struct tag;
   const index_t n = logits.extent(1), parts = (n + softmax_chunk - 1) / softmax_chunk;
   for_each_chunk(pool, logits.extent(0), row_chunk, [&](index_t first, index_t last) {
-    const row_scratch<tag> room(3, parts);
+    const row_scratch room(3, parts);
     float *const largest = room[0], *const sums = room[1], *const weight = room[2];
     for (index_t t = first; t < last; ++t) {
       float* const z = &logits(t, 0);

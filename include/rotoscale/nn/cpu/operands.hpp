@@ -25,6 +25,32 @@ class operands final : public operand_set {
     return {p.bytes, p.row.in_place || p.column.in_place};
   }
 
+  /// A form of rows × k without its memory: the source's type, if it is the source itself. `column`: the form is read
+  /// transposed where it has no blocks.
+  static gemm_operand describe(const operand_recipe& own, dtype source, index_t rows, index_t k, bool column) {
+    gemm_operand o;
+    o.rows = rows;
+    o.k = k;
+    o.element = element_format(own.format);
+    if (reads_source(own, source)) {
+      o.element = source == dtype::bf16 ? formats::bf16 : formats::fp32;
+      o.transposed = column;
+      return o;
+    }
+    if (has_blocks(own.format)) {
+      const block_format f = block_format_of(own);
+      o.code_stride = packed_bytes(o.element, o.k);
+      o.block = f.length;
+      o.block_rows = f.rows;
+      o.scale = f.scale;
+      o.scale_stride = o.k / o.block;
+      return o;
+    }
+    o.transposed = column;
+    o.code_stride = (column ? rows : k) * o.element.bits() / 8;
+    return o;
+  }
+
   const gemm_operand& form(operand_form f) const { return f == operand_form::row ? row_ : column_; }
 
   /// A backend's quantize.
@@ -83,33 +109,16 @@ class operands final : public operand_set {
   gemm_operand describe(operand_form form, std::uint8_t* memory, const_tensor_view source) const {
     const operand_request& r = request();
     const form_location& at = plan_.of(form);
-    const operand_recipe& own = *r.recipe(form);
-    gemm_operand o;
     const bool row = form == operand_form::row;
-    o.rows = row ? r.rows : r.cols;
-    o.k = row ? r.cols : r.rows;
-    o.element = element_format(own.format);
+    gemm_operand o = describe(*r.recipe(form), r.source, row ? r.rows : r.cols, row ? r.cols : r.rows, !row);
     if (at.in_place) {
-      o.element = r.source == dtype::bf16 ? formats::bf16 : formats::fp32;
       o.codes = static_cast<const std::uint8_t*>(source.data);
       o.code_stride = source.stride(0) * size_of(r.source);
-      o.transposed = !row;
       return o;
     }
     o.codes = memory + at.codes;
-    if (has_factor(own.format)) o.factor = reinterpret_cast<const float*>(memory + at.factor);
-    if (has_blocks(own.format)) {
-      const block_format f = block_format_of(own);
-      o.code_stride = packed_bytes(o.element, o.k);
-      o.block = f.length;
-      o.block_rows = f.rows;
-      o.scale = f.scale;
-      o.scales = memory + at.scales;
-      o.scale_stride = o.k / o.block;
-      return o;
-    }
-    o.transposed = !row;
-    o.code_stride = r.cols * o.element.bits() / 8;
+    if (has_factor(r.recipe(form)->format)) o.factor = reinterpret_cast<const float*>(memory + at.factor);
+    if (o.block != 0) o.scales = memory + at.scales;
     return o;
   }
 

@@ -8,6 +8,7 @@
 #include <new>
 
 #include "rotoscale/nn/backend.hpp"
+#include "rotoscale/scratch.hpp"
 
 namespace rotoscale::nn::cpu {
 
@@ -25,7 +26,9 @@ class host_queues : public backend {
   void release(void* memory, memory_kind) noexcept override { ::operator delete (memory, std::align_val_t{alignment}); }
   std::size_t allocations() const override { return allocations_; }
 
-  void set_workspace(queue q, void* memory, std::size_t bytes) override { state_of(q).workspace = {memory, bytes}; }
+  void set_workspace(queue q, void* memory, std::size_t bytes) override {
+    state_of(q).workspace = {static_cast<std::byte*>(memory), bytes};
+  }
 
   queue make_queue(const char*) override {
     queues_.emplace_back();
@@ -62,19 +65,19 @@ class host_queues : public backend {
   template <class Operation>
   void run(queue q, const char* name, const Operation& operation) {
     if (state_of(q).failed) return;
+    const lent_scratch lent(state_of(q).workspace);
     try {
       operation();
     } catch (const std::exception& e) {
       state_of(q).failed.emplace(name, e.what());
     }
   }
-  /// The queue's workspace as n values.
+  /// n values of the queue's workspace, for an operation that runs.
   template <class T>
-  T* work(queue q, index_t n) {
-    const auto [memory, size] = state_of(q).workspace;
-    const std::size_t needed = static_cast<std::size_t>(n) * sizeof(T);
-    if (needed <= size) return static_cast<T*>(memory);
-    throw std::length_error("needs " + std::to_string(needed) + " bytes of workspace, has " + std::to_string(size));
+  scratch_array<T> work(index_t n) {
+    const std::size_t needed = static_cast<std::size_t>(n) * sizeof(T), rest = scratch_stack::of_thread().rest().size();
+    if (needed <= rest) return scratch_array<T>(n);
+    throw std::length_error("needs " + std::to_string(needed) + " bytes of workspace, has " + std::to_string(rest));
   }
 
  private:
@@ -82,7 +85,7 @@ class host_queues : public backend {
 
   struct queue_state {
     std::optional<backend_error> failed;
-    std::pair<void*, std::size_t> workspace{nullptr, 0};
+    std::span<std::byte> workspace;
   };
   struct function_graph final : graph {
     explicit function_graph(std::function<void()> f) : operations(std::move(f)) {}

@@ -220,20 +220,23 @@ void gather_rows(matrix<const T> source, operand_form form, index_t first, index
 
 }  // namespace detail
 
+/// Rows that observe_operand takes at once.
+inline constexpr index_t observed_chunk = 16;
+/// Scratch memory of a thread of observe_operand, of an operand over at most k.
+inline std::size_t observed_bytes(index_t k) { return scratch_array<float>::bytes((observed_chunk + 1) * k); }
+
 /// `rows` has room for as many as the operand has.
 template <class T>
 void observe_operand(matrix<const T> source, const gemm_operand& operand, operand_form form, const rotation& rotated,
                      operand_statistics* rows, operand_statistics& to, thread_pool& pool) {
-  struct tag;
   const operand_reader stored(operand);
   const index_t k = operand.k;
   const int run = std::max(rotated.points, operand.block);
-  constexpr index_t chunk = 16;
-  for_each_chunk(pool, operand.rows, chunk, [&](index_t first, index_t last) {
-    const row_scratch<tag> room(chunk + 1, k);
+  for_each_chunk(pool, operand.rows, observed_chunk, [&](index_t first, index_t last) {
+    const row_scratch room(observed_chunk + 1, k);
     detail::gather_rows(source, form, first, last, room[0]);
     for (index_t r = first; r < last; ++r) {
-      float *const x = room[r - first], *const value = room[chunk];
+      float *const x = room[r - first], *const value = room[observed_chunk];
       operand_statistics s;
       std::uint32_t most = 0;
       for (index_t c = 0; c < k; ++c) most = std::max(most, detail::finite_magnitude(x[c]));
@@ -274,10 +277,9 @@ inline void compare_tensors(const float* value, const float* reference, index_t 
 /// Values of an operand in its source's orientation, rounded once to what `target` stores.
 template <class T>
 void dequantize_operand(const gemm_operand& operand, operand_form form, matrix<T> target, thread_pool& pool) {
-  struct tag;
   const operand_reader stored(operand);
   for_each_chunk(pool, operand.rows, row_chunk, [&](index_t first, index_t last) {
-    const row_scratch<tag> room(1, operand.k);
+    const row_scratch room(1, operand.k);
     for (index_t r = first; r < last; ++r) {
       stored.read(r, room[0]);
       for (index_t c = 0; c < operand.k; ++c) {

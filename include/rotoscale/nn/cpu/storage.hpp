@@ -5,8 +5,8 @@
 #pragma once
 
 #include "rotoscale/detail/fast_round.hpp"
-#include "rotoscale/detail/gemm_kernel.hpp"
 #include "rotoscale/nn/tensor.hpp"
+#include "rotoscale/scratch.hpp"
 
 namespace rotoscale::nn::cpu {
 
@@ -48,16 +48,15 @@ inline float* update_row(bf16* row, index_t n, float* room) {
   return room;
 }
 
-/// Memory for `rows` rows of n numbers that a thread keeps between calls; each caller's Tag has its own.
-template <class Tag>
+/// Scratch memory for `rows` rows of n numbers.
 class row_scratch {
  public:
-  row_scratch(index_t rows, index_t n) : n_(n), memory_(rotoscale::detail::scratch<Tag>(rows * n)) {}
-  float* operator[](index_t i) const { return memory_ + i * n_; }
+  row_scratch(index_t rows, index_t n) : n_(n), memory_(rows * n) {}
+  float* operator[](index_t i) const { return memory_.data() + i * n_; }
 
  private:
   index_t n_;
-  float* memory_;
+  scratch_array<float> memory_;
 };
 
 /// Calls body(T{}) with the C++ type of a stored activation.

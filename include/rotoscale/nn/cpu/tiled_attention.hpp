@@ -5,7 +5,6 @@
 #pragma once
 
 #include <limits>
-#include <vector>
 
 #include "rotoscale/gemm.hpp"
 #include "rotoscale/nn/attention_contract.hpp"
@@ -17,16 +16,13 @@ namespace detail {
 
 static_assert(attention_tile == query_block, "block_starts leaves whole tiles of keys");
 
-/// A matrix of BF16 that a task makes.
+/// A matrix of BF16 that a task makes, of at most as many elements as it has scratch memory for.
 struct bf16_matrix {
-  std::vector<std::uint16_t> codes;
+  scratch_array<std::uint16_t> codes;
   index_t columns = 0;
 
-  void reshape(index_t rows, index_t cols) {
-    columns = cols;
-    codes.resize(static_cast<std::size_t>(rows * cols));
-  }
-  std::uint16_t& operator()(index_t r, index_t c) { return codes[static_cast<std::size_t>(r * columns + c)]; }
+  explicit bf16_matrix(index_t room) : codes(room) {}
+  std::uint16_t& operator()(index_t r, index_t c) { return codes[r * columns + c]; }
   /// `rows` × `k` of it as an operand, from (row, column) on.
   gemm_operand part(index_t row, index_t rows, index_t column, index_t k) const {
     const auto* first = codes.data() + row * columns + column;
@@ -43,37 +39,74 @@ inline std::uint16_t bf16_code(float x) { return static_cast<std::uint16_t>(bf16
 /// A head's elements rounded to BF16, as rows or transposed.
 template <class T>
 void round_head(matrix<T> x, bf16_matrix& to) {
-  to.reshape(x.extent(0), x.extent(1));
+  to.columns = x.extent(1);
   for (index_t i = 0; i < x.extent(0); ++i) {
     for (index_t j = 0; j < x.extent(1); ++j) to(i, j) = bf16_code(load_element(x(i, j)));
   }
 }
 
-/// Scratch of a task, and the products of one matrix unit.
+/// Scratch of a task on `seq` keys and heads of `dim`, and the products of one matrix unit.
 struct tiled_scratch {
   bf16_matrix q, k, v, d_o, q_t, k_t, v_t, d_o_t;  // by head: rows, and transposed
   bf16_matrix p, ds, p_t, ds_t;                    // of a block of queries
-  std::vector<float> scores, dscores, out, dk, dv;
+  scratch_array<float> scores, dscores, out, dk, dv;
   thread_pool serial{1};  // tasks are shared out over heads
 
-  static tiled_scratch& of_thread() {
-    static thread_local tiled_scratch s;
-    return s;
+  /// The forward pass has no gradients.
+  tiled_scratch(index_t seq, index_t dim, bool gradients)
+      : tiled_scratch(seq * dim, attention_tile * seq, attention_tile * dim, gradients ? 1 : 0) {}
+
+  /// What a task takes, its products included.
+  static std::size_t bytes(const mma_model& model, index_t seq, index_t dim) {
+    const auto product = [&](index_t rows, index_t cols, index_t k) {
+      gemm_operand a, b;
+      a.element = b.element = formats::bf16;
+      a.rows = rows;
+      b.rows = cols;
+      a.k = b.k = k;
+      return gemm_workspace_bytes(a, b, options(model, true), 1);
+    };
+    using codes = scratch_array<std::uint16_t>;
+    using numbers = scratch_array<float>;
+    constexpr index_t tile = attention_tile;
+    return 8 * codes::bytes(seq * dim) + 4 * codes::bytes(tile * seq) + 2 * numbers::bytes(tile * seq) +
+           numbers::bytes(tile * dim) + 2 * numbers::bytes(seq * dim) +
+           std::max(
+               {product(tile, seq, dim), product(tile, dim, tile), product(seq, dim, tile), product(tile, dim, seq)});
   }
   /// c [rows × b.rows] = a · bᵀ, from +0 or on top of c.
   void multiply(const mma_model& model, const gemm_operand& a, const gemm_operand& b, float* c, index_t ld,
                 bool continues) {
+    rotoscale::gemm(a, b, options(model, continues), matrix<float>{c, {a.rows, b.rows}, {ld, 1}}, serial);
+  }
+
+ private:
+  tiled_scratch(index_t head, index_t block, index_t tile, index_t gradients)
+      : q(head),
+        k(head),
+        v(gradients * head),
+        d_o(gradients * head),
+        q_t(gradients * head),
+        k_t(gradients * head),
+        v_t(head),
+        d_o_t(gradients * head),
+        p(block),
+        ds(gradients * block),
+        p_t(gradients * block),
+        ds_t(gradients * block),
+        scores(block),
+        dscores(gradients * block),
+        out(tile),
+        dk(gradients * head),
+        dv(gradients * head) {}
+
+  static gemm_options options(const mma_model& model, bool continues) {
     gemm_options o;
     o.model = model;
     o.start_from_c = continues;
-    rotoscale::gemm(a, b, o, matrix<float>{c, {a.rows, b.rows}, {ld, 1}}, serial);
+    return o;
   }
 };
-
-inline float* sized(std::vector<float>& x, index_t n) {
-  x.resize(static_cast<std::size_t>(n));
-  return x.data();
-}
 
 /// What a NaN is stored as: processors differ in its sign and payload.
 inline float canonical(float x) { return x == x ? x : fp32_from_bits(fp32_nan_bits); }
@@ -116,13 +149,13 @@ template <class O>
 void tiled_forward_block(const mma_model& model, tiled_scratch& s, index_t past, index_t first, index_t m,
                          const block_starts& from, float scale, matrix<O> o, float* lse) {
   const index_t dim = o.extent(1), keys = first + m - from.first_key;
-  float *const scores = sized(s.scores, m * keys), *const out = sized(s.out, m * dim);
+  float *const scores = s.scores.data(), *const out = s.out.data();
   s.multiply(model, s.q.part(first - past, m, 0, dim), s.k.part(from.first_key, keys, 0, dim), scores, keys, false);
   std::fill_n(out, m * dim, 0.0f);
   softmax_row rows[attention_tile];
   for (index_t at = 0; at < keys; at += attention_tile) {
     const index_t n = std::min(attention_tile, keys - at), key = from.first_key + at;
-    s.p.reshape(m, n);
+    s.p.columns = n;
     for (index_t i = 0; i < m; ++i) {
       float* const p = scores + i * keys + at;
       const index_t last = std::min(n, first + i + 1 - key), begin = std::max<index_t>(0, from.start[i] - key);
@@ -143,8 +176,8 @@ void tiled_forward_block(const mma_model& model, tiled_scratch& s, index_t past,
 inline void tiled_gradients(tiled_scratch& s, index_t first, index_t m, const block_starts& from, float scale,
                             const float* lse, const float* dots) {
   const index_t keys = first + m - from.first_key;
-  for (bf16_matrix* x : {&s.p_t, &s.ds_t}) x->reshape(keys, m);
-  s.ds.reshape(m, keys);
+  s.p_t.columns = s.ds_t.columns = m;
+  s.ds.columns = keys;
   for (index_t i = 0; i < m; ++i) {
     float *const p = s.scores.data() + i * keys, *const ds = s.dscores.data() + i * keys;
     const index_t begin = from.start[i] - from.first_key, last = first + i + 1 - from.first_key;
@@ -172,7 +205,7 @@ void tiled_attention_forward(const mma_model& model, view<Q, 4> q, view<Q, 4> k,
   const index_t heads = q.extent(2), dim = q.extent(3), group = heads / k.extent(2);
   pool.for_each(q.extent(0) * heads, [&](index_t task) {
     const index_t b = task / heads, h = task % heads;
-    detail::tiled_scratch& s = detail::tiled_scratch::of_thread();
+    detail::tiled_scratch s(seq, dim, false);
     detail::round_head(detail::head(q, b, h), s.q);
     detail::round_head(detail::head(k, b, h / group), s.k);
     detail::round_head(transposed(detail::head(v, b, h / group)), s.v_t);
@@ -195,11 +228,11 @@ void tiled_attention_backward(const mma_model& model, view<Q, 4> q, view<Q, 4> k
   const float scale = attention_scale(dim);
   pool.for_each(q.extent(0) * kv_heads, [&](index_t task) {
     const index_t b = task / kv_heads, kv = task % kv_heads;
-    detail::tiled_scratch& s = detail::tiled_scratch::of_thread();
+    detail::tiled_scratch s(seq, dim, true);
     detail::round_head(detail::head(k, b, kv), s.k);
     detail::round_head(transposed(detail::head(k, b, kv)), s.k_t);
     detail::round_head(detail::head(v, b, kv), s.v);
-    float *const sum_k = detail::sized(s.dk, seq * dim), *const sum_v = detail::sized(s.dv, seq * dim);
+    float *const sum_k = s.dk.data(), *const sum_v = s.dv.data();
     std::fill_n(sum_k, seq * dim, 0.0f);
     std::fill_n(sum_v, seq * dim, 0.0f);
     for (index_t h = kv * group; h < (kv + 1) * group; ++h) {
@@ -214,7 +247,7 @@ void tiled_attention_backward(const mma_model& model, view<Q, 4> q, view<Q, 4> k
         const index_t m = std::min(attention_tile, seq - first);
         const detail::block_starts from(starts, seq, b, first, m);
         const index_t key = from.first_key, keys = first + m - key;
-        float *const scores = detail::sized(s.scores, m * keys), *const dscores = detail::sized(s.dscores, m * keys);
+        float *const scores = s.scores.data(), *const dscores = s.dscores.data();
         s.multiply(model, s.q.part(first, m, 0, dim), s.k.part(key, keys, 0, dim), scores, keys, false);
         s.multiply(model, s.d_o.part(first, m, 0, dim), s.v.part(key, keys, 0, dim), dscores, keys, false);
         float dots[attention_tile];
@@ -226,7 +259,7 @@ void tiled_attention_backward(const mma_model& model, view<Q, 4> q, view<Q, 4> k
         detail::tiled_gradients(s, first, m, from, scale, lse + (b * heads + h) * seq, dots);
         s.multiply(model, s.p_t.part(0, keys, 0, m), s.d_o_t.part(0, dim, first, m), sum_v + key * dim, dim, true);
         s.multiply(model, s.ds_t.part(0, keys, 0, m), s.q_t.part(0, dim, first, m), sum_k + key * dim, dim, true);
-        float* const out = detail::sized(s.out, m * dim);
+        float* const out = s.out.data();
         s.multiply(model, s.ds.part(0, m, 0, keys), s.k_t.part(0, dim, key, keys), out, dim, false);
         for (index_t i = 0; i < m; ++i) {
           for (index_t j = 0; j < dim; ++j) {
