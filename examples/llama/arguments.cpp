@@ -210,6 +210,7 @@ void define_plan(CLI::App& app, arguments& a) {
   plan->add_option("--statistics-every", a.statistics_every, "as train's; 0 needs no memory")->group("run");
   define_statistics_noise(*plan, a);
   define_memory(*plan, a);
+  define_warm_up(*plan, a);
   define_run(*plan, a);
   define_device(*plan, a.device);
 }

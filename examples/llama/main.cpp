@@ -30,9 +30,13 @@ trainer_state begin(const arguments& a) {
 }
 
 void check_synthetic(const arguments& a, const trainer_state& state) {
-  if (a.session.synthetic_warmup == 0) return;
+  const char* const flag = "--synthetic-recipe";
+  if (a.session.synthetic_warmup == 0) {
+    if (a.flags.contains(flag)) throw io::error(flag, "needs --synthetic-warmup and its number of steps");
+    return;
+  }
   const auto fault = find_recipe_fault(state.run, synthetic_recipe_of(a.session.synthetic_recipe, state));
-  if (fault) throw io::error("--synthetic-recipe", a.names.text(*fault));
+  if (fault) throw io::error(flag, a.names.text(*fault));
 }
 
 /// As the run that is resumed was observed, where the command line says nothing else.
@@ -102,9 +106,6 @@ int train(int argc, char** argv, arguments& a) {
   }
   if (a.session.out.empty()) throw io::error("--out", "is required");
   if (a.session.auto_resume && a.session.overwrite) throw io::error("--auto-resume", "excludes --overwrite");
-  if (a.flags.contains("--synthetic-recipe") && a.session.synthetic_warmup == 0) {
-    throw io::error("--synthetic-recipe", "needs --synthetic-warmup and its number of steps");
-  }
   if (a.statistics_every) a.session.statistics_every = *a.statistics_every;
   check_statistics(a);
   const trainer_state state = begin(a);
@@ -122,12 +123,13 @@ int plan(arguments& a) {
   if (a.statistics_every) a.session.statistics_every = *a.statistics_every;
   check_statistics(a);
   const trainer_state state = begin(a);
+  check_synthetic(a, state);
   const auto ops = make_backend(a.device);
   const nn::memory_plan planned =
       llama::plan_session(*ops, state.run.model,
                           session_options_for(state.run, a.session.memory_limit, a.session.statistics_every > 0,
                                               a.session.async_checkpoints),
-                          recipes_of(state, a.session.statistics_noise));
+                          recipes_of(state, a.session));
   std::cout << memory_table(planned) << checkpoint_line(planned);
   return exit_ok;
 }

@@ -946,7 +946,7 @@ class Memory(Scratch):
         for schedule in ("fp32", "bf16", "mxfp4_h16_heal"):
             plan = self.plan(schedule=schedule)
             self.assertEqual(list(plan), ["weights", "masters", "gradients", "moments", "quantized", "adapters", "stash",
-                                          "activations", "workspace", "snapshot", "total"])
+                                          "activations", "workspace", "snapshot", "transfers", "total"])
             self.assertEqual(plan["total"], sum(plan.values()) - plan["total"])
             self.train(schedule, schedule=schedule)
             memory = records(self.folder / schedule / "log.jsonl", "start")[0]["memory"]
@@ -954,6 +954,18 @@ class Memory(Scratch):
             for entry in memory.values():
                 self.assertLessEqual(entry["bytes"], entry["peak"])
         self.assertEqual(list(p.name for p in self.folder.glob("plan*")), [])
+
+    def test_the_plan_covers_a_synthetic_warm_up(self):
+        plain = self.plan(schedule="mxfp4_h16")
+        for recipe in ("bf16", "fp32"):
+            flags = ["--synthetic-warmup", 2, "--synthetic-recipe", recipe]
+            plan = self.plan(*flags, schedule="mxfp4_h16")
+            self.assertGreater(plan["total"], plain["total"])
+            self.train(recipe, *flags, schedule="mxfp4_h16")
+            memory = records(self.folder / recipe / "log.jsonl", "start")[0]["memory"]
+            self.assertEqual({name: entry["peak"] for name, entry in memory.items()}, plan)
+        self.refuse(["plan", *as_flags({**SHAPE, **TRAIN}), "--synthetic-recipe", "bf16"], "--synthetic-recipe", "--synthetic-warmup")
+        self.refuse(["plan", *as_flags({**SHAPE, **TRAIN}), "--synthetic-warmup", 1, "--synthetic-recipe", "nothing"], "--synthetic-recipe", "nothing")
 
     def test_over_budget_is_refused_with_the_table(self):
         total = self.plan(schedule="bf16")["total"]

@@ -75,7 +75,7 @@ class Runs(Scratch):
             self.assertIn(part, line)
         self.assertEqual([row.split()[0] for row in table],
                          ["weights", "masters", "gradients", "moments", "quantized", "adapters", "stash", "activations",
-                          "workspace", "snapshot", "total"])
+                          "workspace", "snapshot", "transfers", "total"])
 
     def assert_little_is_lost(self, out="run"):
         """The last resume began at the newest checkpoint of which the log knew."""

@@ -25,6 +25,14 @@ nn::recipe synthetic_recipe_of(const std::string& name, const trainer_state& sta
   return llama::load_recipe(name.empty() ? "fp8_amd" : name, "--synthetic-recipe");
 }
 
+std::vector<nn::recipe> recipes_of(const trainer_state& state, const session_options& session) {
+  std::vector<nn::recipe> recipes = recipes_of(state, session.statistics_noise);
+  if (state.step != 0 || session.synthetic_warmup == 0) return recipes;
+  const nn::recipe synthetic = synthetic_recipe_of(session.synthetic_recipe, state);
+  if (synthetic != recipes.front()) recipes.push_back(synthetic);
+  return recipes;
+}
+
 trainer::trainer(nn::backend& ops, trainer_state state, const session_options& session,
                  const std::optional<resume_point>& from)
     : ops_(&ops),
@@ -52,10 +60,9 @@ void trainer::build_model(const fs::path& checkpoint) {
   llama::session_options options =
       session_options_for(state_.run, session_.memory_limit, session_.statistics_every > 0, session_.async_checkpoints);
   options.documents = text_.has_documents();
-  std::vector<nn::recipe> recipes = recipes_of(state_, session_.statistics_noise);
+  const std::vector<nn::recipe> recipes = recipes_of(state_, session_);
   if (state_.step == 0 && session_.synthetic_warmup > 0) {
     synthetic_ = synthetic_recipe_of(session_.synthetic_recipe, state_);
-    if (synthetic_ != recipes.front()) recipes.push_back(synthetic_);
   }
   if (!state_.run.init.empty() && (checkpoint.empty() || state_.run.lora)) {
     llama::check_weights(llama::find_weights(state_.run.init), state_.run.model);

@@ -265,6 +265,7 @@ class session {
     for (const nn::recipe& r : recipes) {
       nn::memory_cursor counting;
       lay_out(counting, r);
+      lay_out_transfers(counting);
       most.cover(counting.plan());
     }
     return most;
@@ -283,7 +284,7 @@ class session {
     options_.snapshot = snapshot_use::none;
     plan[nn::memory_category::snapshot] = 0;
   }
-  /// Allocates a category, or host memory of a step in flight; where that fails, releases all that was allocated.
+  /// Allocates a category; where that fails, releases all that was allocated.
   void* take(std::string_view what, std::size_t bytes, nn::memory_kind kind) {
     try {
       return ops_->allocate(bytes, kind);
@@ -298,17 +299,8 @@ class session {
       if (c == nn::memory_category::snapshot && options_.snapshot == snapshot_use::if_it_fits) continue;
       bases_[static_cast<std::size_t>(c)] = static_cast<std::byte*>(take(name, plan_[c], nn::kind_of(c)));
     }
-    const auto n = static_cast<std::size_t>(step_tokens());
-    for (transfer& t : transfers_) {
-      const std::size_t bytes = sizeof(pinned_block) + statistics_bytes() + 3 * n * sizeof(std::int32_t);
-      t.pinned = static_cast<pinned_block*>(take("a step's inputs and results", bytes, nn::memory_kind::pinned));
-      t.statistics = reinterpret_cast<linear_statistics*>(t.pinned + 1);
-      auto* const numbers =
-          reinterpret_cast<std::int32_t*>(reinterpret_cast<std::byte*>(t.pinned + 1) + statistics_bytes());
-      t.tokens = {numbers, n};
-      t.targets = {numbers + n, n};
-      t.starts = {numbers + 2 * n, n};
-    }
+    nn::memory_cursor memory(bases_);
+    lay_out_transfers(memory);
     if (options_.snapshot == snapshot_use::if_it_fits) try_snapshot();
   }
   /// Last, so that nothing else fails for it; what the backend refuses is done without.
@@ -324,10 +316,8 @@ class session {
     for (std::size_t c = 0; c < bases_.size(); ++c) {
       if (bases_[c] != nullptr) ops_->release(bases_[c], nn::kind_of(static_cast<nn::memory_category>(c)));
     }
-    for (const transfer& t : transfers_) {
-      if (t.pinned != nullptr) ops_->release(t.pinned, nn::memory_kind::pinned);
-    }
   }
+  void lay_out_transfers(nn::memory_cursor& memory);
   void lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool same_recipe = false) {
     constexpr nn::memory_category category = nn::memory_category::workspace;
     state_ = memory.array<nn::step_state>(category, 1);
@@ -345,6 +335,7 @@ class session {
     nn::memory_cursor memory(bases_, &ledger_);
     lay_out(memory, recipe_, same_recipe);
     in_use_ = memory.plan();
+    in_use_[nn::memory_category::transfers] = plan_[nn::memory_category::transfers];
     if (!in_use_.fits(plan_)) throw std::logic_error("a session has no room for what it was not planned for");
     model_.prepare(queue_);
     model_.use_documents(options_.documents ? nn::token_source{starts_, pass_tokens()} : nn::token_source{});

@@ -66,6 +66,22 @@ inline void session::capture() {
       ops_->capture(queue_, [this] { ops_->clip_and_update(queue_, model_.arena(), options_.optimizer, state_); });
 }
 
+/// Once: other extents of a pass leave the steps in flight alone.
+inline void session::lay_out_transfers(nn::memory_cursor& memory) {
+  constexpr nn::memory_category category = nn::memory_category::transfers;
+  const auto numbers = [&] {
+    std::int32_t* const at = memory.array<std::int32_t>(category, step_tokens());
+    return std::span(at, at == nullptr ? 0 : static_cast<std::size_t>(step_tokens()));
+  };
+  for (transfer& t : transfers_) {
+    t.pinned = memory.array<pinned_block>(category, 1);
+    if (options_.model.statistics) t.statistics = memory.array<linear_statistics>(category, model_.observed_count());
+    t.tokens = numbers();
+    t.targets = numbers();
+    t.starts = numbers();
+  }
+}
+
 inline void session::train_step(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                                 std::span<const std::int32_t> targets, std::span<const std::int32_t> starts,
                                 bool observe) {

@@ -32,12 +32,13 @@ enum class memory_category {
   stash,        ///< operands of other recipes, kept in pinned memory for a later switch
   activations,  ///< what the forward pass leaves for the backward pass
   workspace,    ///< lives within a pass, or holds a step's inputs and results
-  snapshot      ///< what a checkpoint in the making holds and steps change, in pinned memory
+  snapshot,     ///< what a checkpoint in the making holds and steps change, in pinned memory
+  transfers     ///< inputs and results of the steps in flight, in pinned memory
 };
-inline constexpr int memory_categories = 10;  ///< how many there are
+inline constexpr int memory_categories = 11;  ///< how many there are
 /// Where a category's memory lies.
 constexpr memory_kind kind_of(memory_category c) {
-  const bool of_host = c == memory_category::stash || c == memory_category::snapshot;
+  const bool of_host = c == memory_category::stash || c == memory_category::snapshot || c == memory_category::transfers;
   return of_host ? memory_kind::pinned : memory_kind::device;
 }
 
@@ -174,7 +175,7 @@ struct enum_names<nn::memory_category> {
   static constexpr enum_name<nn::memory_category> table[] = {
       {weights, "weights"},     {masters, "masters"},   {gradients, "gradients"}, {moments, "moments"},
       {quantized, "quantized"}, {adapters, "adapters"}, {stash, "stash"},         {activations, "activations"},
-      {workspace, "workspace"}, {snapshot, "snapshot"}};
+      {workspace, "workspace"}, {snapshot, "snapshot"}, {transfers, "transfers"}};
 };
 template <>
 struct enum_names<nn::dtype> {
