@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Compares two listings of AMD's kernels, same_code.py WITHOUT_SDK.s WITH_SDK.s: headers of an SDK, whatever they define,
-must leave every instruction, register count and budget as it is. Only the unit's own name may differ."""
+"""Compares two listings of AMD's kernels, same_code.py ONE.s OTHER.s: headers of an SDK, whatever they define, and leave to
+fuse products with additions must not change an instruction, register count or budget. Only the unit's own name may
+differ."""
 import sys
 from pathlib import Path
 
