@@ -86,6 +86,7 @@ class weight_stash {
       }
       if (e.request.has_fp8()) {
         const nn::scaling_state scale = into.scales().entry(e.layer, nn::tensor_role::w);
+        nn::forget_maxima(ops, q, scale);
         ops.upload(q, scale.scale, e.scales, sizeof(float));
         ops.upload(q, scale.scale_inverse, e.scales + 1, sizeof(float));
       }

@@ -39,6 +39,7 @@ class adapter {
     a.out = b.in = shape.rank;
     a.inputs = a.gradients = b.inputs = own;
     b.out = shape.rows;
+    a.has_scales = b.has_scales = false;  // the layer's entries are its own tensors'
     a_ = linear(a, r);
     b_ = linear(b, r);
     evaluation_ = {shape.base.layer, shape.part, 0, static_cast<float>(shape.scale)};

@@ -30,6 +30,7 @@ struct linear_shape {
   bool backward = true;           ///< a backward pass follows
   dtype inputs = dtype::fp32;     ///< what x is stored as
   dtype gradients = dtype::fp32;  ///< what dy is stored as
+  bool has_scales = true;         ///< delayed scaling has entries for its tensors
 };
 
 /// A linear layer: its operands and the contracts of its GEMMs, no memory.
@@ -116,7 +117,8 @@ class linear {
 
   /// A tensor's delayed scaling under this layer's recipe; its maximum is recorded if `record`.
   scaling_ref scaling(const pass& p, tensor_role tensor, bool record) const {
-    return p.scales != nullptr ? p.scales->of(*recipe_, shape_.layer, tensor, record) : scaling_ref{};
+    return p.scales != nullptr && shape_.has_scales ? p.scales->of(*recipe_, shape_.layer, tensor, record)
+                                                    : scaling_ref{};
   }
 
   /// y[tokens, out] = x·wᵀ; x is quantized.
@@ -166,16 +168,23 @@ class linear {
   resident resident_;                     ///< the bytes of w's
 };
 
+/// Drops what a frozen weight's entry of delayed scaling has seen under recipes before (handed over at a switch):
+/// updates would make a scale of it that its codes, cast once, do not have.
+inline void forget_maxima(backend& ops, queue q, const scaling_state& entry) {
+  ops.fill_zero(q, entry.amax, sizeof(float));
+  ops.fill_zero(q, entry.history, static_cast<std::size_t>(entry.history_length) * sizeof(float));
+}
+
 /// FP8 operands of a frozen weight, made once: with scale 1, or one from the weight's own maximum, as the rule says.
 /// `scaling` is the weight's entry of delayed scaling and holds that scale afterwards. Waits for the queue.
 inline void quantize_frozen(const pass& p, operand_set& to, const_tensor_view source, const scaling_state& scaling,
                             const delayed_scaling& rule) {
   const float one = 1.0f;
+  forget_maxima(*p.ops, p.queue, scaling);
   p.ops->upload(p.queue, scaling.scale, &one, sizeof one);
   p.ops->upload(p.queue, scaling.scale_inverse, &one, sizeof one);
   quantize_target target{&to, true, to.request().column.has_value(), {scaling.scale, scaling.scale_inverse, nullptr}};
   if (rule.frozen_weights == frozen_scale::amax) {
-    p.ops->fill_zero(p.queue, scaling.amax, sizeof(float));
     target.scaling.amax = scaling.amax;
     p.ops->quantize(p.queue, source, target, p.state);
     delayed_scaling latest = rule;

@@ -394,6 +394,55 @@ TEST_CASE("scales at a switch: reset, kept where the format stays, seeded from t
   CHECK(c.session.observe_maxima(healing_case::inputs(5), data.tokens, data.targets)[w] == 0.5f * recorded);
 }
 
+TEST_CASE("maxima are of the base's tensors, not of the adapters beside it") {
+  const batch data(2, 32, 64, false);
+  for (const char* name : {"mxfp4_h16", "bf16"}) {
+    // B is 0, so that the base computes the same with and without.
+    healing_case plain({preset(name), preset("fp8_amd")}, base::frozen),
+        adapted({preset(name), preset("fp8_amd")}, base::adapted);
+    const auto inputs = healing_case::inputs(0);
+    const auto expected = plain.session.observe_maxima(inputs, data.tokens, data.targets);
+    auto got = adapted.session.observe_maxima(inputs, data.tokens, data.targets);
+    got[got.size() - 2] = expected[got.size() - 2];  // the head trains where there are no adapters
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      CAPTURE(i);
+      CHECK(got[i] == expected[i]);
+    }
+    CHECK(*std::max_element(expected.begin(), expected.end()) > 0.0f);
+  }
+}
+
+TEST_CASE("a frozen weight's scale is that of its cast, whatever is handed over and however often scales are updated") {
+  const batch data(2, 32, 64, false);
+  nn::recipe maximum = preset("fp8_delayed"), other = preset("fp8_scaled_stash");
+  maximum.fp8.frozen_weights = other.fp8.frozen_weights;
+  other.fp8.algorithm = nn::amax_algorithm::max;
+  for (const base kind : {base::frozen, base::adapted}) {
+    for (const nn::recipe& before : {preset("mxfp4_h16"), preset("bf16"), preset("fp32"), other}) {
+      for (const nn::recipe& after : {preset("fp8_delayed"), preset("fp8_amd"), maximum}) {
+        for (const auto how : {nn::scale_handover::seed, nn::scale_handover::keep}) {
+          CAPTURE(before.name);
+          CAPTURE(after.name);
+          healing_case c({before, after}, kind), begun({after}, kind);
+          const auto maxima = c.session.observe_maxima(healing_case::inputs(0), data.tokens, data.targets);
+          c.session.use(after, how, maxima);
+          const std::vector<float> loss = c.evaluate(data);
+          for (std::uint64_t s = 0; s < 3; ++s) c.step(data, s);
+          const nn::scaling_snapshot now = c.scales(), expected = begun.scales();
+          for (const std::size_t w : {1, 4, 7, 10}) {  // of layer 0
+            CHECK(now.scale[w] == expected.scale[w]);
+            CHECK(now.scale_inverse[w] == expected.scale_inverse[w]);
+          }
+          // Steps that move the adapters little, or the gains, do not ruin the model.
+          const std::vector<float> later = c.evaluate(data);
+          const auto sum = [](const std::vector<float>& all) { return std::accumulate(all.begin(), all.end(), 0.0); };
+          CHECK(sum(later) < 1.05 * sum(loss));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("a reset flushes most of the first FP8 backward pass, seeded scales do not") {
   // mini-llama's own shape, initial weights of 0.02 and the mean over 2048 tokens: docs/recipes.md has the figures.
   const batch data(16, 128, 256, false);
