@@ -295,7 +295,7 @@ TEST_CASE("a recipe names the contract of each GEMM") {
        {"", "fp32", "single-accumulator", "instruction@hopper-mma-fp16-f32", "cublas-fp16@hopper-mma-fp16-f32",
         "hopper-mma-fp16-f16", "cublas-fp16:", "cublas-fp16:promotion",
         "cublas-fp16:promotion=", "cublas-fp16:split_k=0", "cublas-fp16:promotion=x", "cublas-fp16:promotion=1x",
-        "cublas-fp16:promotion=7", "cublas-fp16:other=1"}) {
+        "cublas-fp16:promotion=7", "cublas-fp16:other=1", "cublas-fp16:split_k=4:promotion=64:split_k=2"}) {
     CAPTURE(name);
     CHECK_FALSE(find_gemm_contract(name).has_value());
   }
