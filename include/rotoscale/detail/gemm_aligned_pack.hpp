@@ -54,11 +54,11 @@ class aligned_packing {
            f.min_exponent() - f.mantissa_bits >= to.min_exponent() - to.mantissa_bits;
   }
 
-  // A row: values, exponents as four equal bytes, offsets of signs, scales of steps; each 4 bytes.
+  // A row: values, exponents as four equal bytes, what negates a sign or 0, scales of steps; each 4 bytes.
   index_t row_bytes() const { return (3 * positions_ + plan_.steps()) * 4; }
-  // A panel: values, signs (those of B, then the opposite ones), scales of steps, each 4 bytes; exponents of 1.
+  // A panel: values, signs as 16-bit 1 or -1, scales of steps, each 4 bytes; exponents of 1.
   index_t panel_bytes() const {
-    return ((fused_ ? 3 : 1) * positions_ + (scaled_ ? plan_.steps() : 0)) * columns * 4 + positions_ * columns;
+    return ((fused_ ? 2 : 1) * positions_ + (scaled_ ? plan_.steps() : 0)) * columns * 4 + positions_ * columns;
   }
 
   /// Scratch memory of pack_row and pack_panel.
@@ -78,7 +78,7 @@ class aligned_packing {
     return reinterpret_cast<const std::int32_t*>(panel) + positions_ * columns;
   }
   const std::int32_t* scales(const std::byte* panel) const {
-    return signs(panel) + (fused_ ? 2 : 0) * positions_ * columns;
+    return signs(panel) + (fused_ ? 1 : 0) * positions_ * columns;
   }
   const std::int8_t* exponents(const std::byte* panel) const {
     return reinterpret_cast<const std::int8_t*>(scales(panel) + (scaled_ ? plan_.steps() : 0) * columns);
@@ -95,7 +95,7 @@ class aligned_packing {
     for (index_t i = 0; i < positions_; ++i) {
       const std::uint32_t u = fp32_bits(values[i]);
       exponents[i] = 0x01010101u * static_cast<std::uint8_t>(exponent_of(u, least));
-      signs[i] = (u >> 31) != 0 ? static_cast<std::int32_t>(columns) : 0;
+      signs[i] = (u >> 31) != 0 ? minus_one ^ 1 : 0;
       values[i] = fp32_from_bits(fused_ ? u & fp32_magnitude_mask : u);
     }
     return range;
@@ -104,7 +104,7 @@ class aligned_packing {
   operand_range pack_panel(index_t first, index_t valid, std::byte* to) const {
     auto* const values = reinterpret_cast<float*>(to);
     auto* const signs = reinterpret_cast<std::int32_t*>(values + positions_ * columns);
-    std::int32_t* const scales = signs + (fused_ ? 2 : 0) * positions_ * columns;
+    std::int32_t* const scales = signs + (fused_ ? 1 : 0) * positions_ * columns;
     auto* const exponents = reinterpret_cast<std::int8_t*>(scales + (scaled_ ? plan_.steps() : 0) * columns);
     // 1. Columns as rows; they share an offset.
     const index_t steps = plan_.steps();
@@ -135,11 +135,10 @@ class aligned_packing {
       for (index_t j = 0; j < columns; ++j)
         exponent[j] = static_cast<std::int8_t>(exponent_of(fp32_bits(value[j]), least));
       if (!fused_) continue;
-      std::int32_t* const sign = signs + 2 * p * columns;
+      std::int32_t* const sign = signs + p * columns;
       for (index_t j = 0; j < columns; ++j) {
         const std::uint32_t u = fp32_bits(value[j]);
-        sign[j] = (u >> 31) != 0 ? 0xFFFF : 1;
-        sign[columns + j] = (u >> 31) != 0 ? 1 : 0xFFFF;
+        sign[j] = (u >> 31) != 0 ? minus_one : 1;
         value[j] = fp32_from_bits(u & fp32_magnitude_mask);
       }
     }
@@ -147,6 +146,7 @@ class aligned_packing {
   }
 
  private:
+  static constexpr std::int32_t minus_one = 0xFFFF;  // of 16 bits
   static constexpr std::int32_t no_scale = 1 << 20;  // of a step of zeros: its scale must not widen the window
 
   static const format& seen(const gemm_operand& x, const mma_model& m) {
