@@ -14,6 +14,7 @@ usage: tests/run.sh [options]
   --amd           also what needs clang-22 and HIP's SDK (installs 105 MB of packages, 500 MB on disk)
   --portability   instead of the release build: the whole tree with -Werror for five x86-64 processors by each of g++,
                   clang++-14 and clang++-22 that is installed; runs the CPU suite of what this machine can run (hours)
+  --port NAME     that for one of them, as clang++-22-haswell, so that several machines share the hours
   --werror        warnings are errors; the default where CI=true, since they differ from compiler to compiler
   --sanitize      instead of the release build: address + undefined sanitizers, then the thread sanitizer
   --filter TEXT   only tests whose name contains TEXT (`meson test -C build --list` shows names)
@@ -26,6 +27,7 @@ slow=no
 amd=no
 sanitize=no
 portability=no
+only_port=
 werror=false
 if [ "${CI:-}" = true ]; then werror=true; fi
 filter=
@@ -37,12 +39,16 @@ while [ $# -gt 0 ]; do
     --sanitize) sanitize=yes ;;
     --portability) portability=yes ;;
     --werror) werror=true ;;
-    --filter | --jobs)
+    --filter | --jobs | --port)
       if [ $# -lt 2 ]; then
         echo "tests/run.sh: $1 needs a value" >&2
         exit 2
       fi
-      if [ "$1" = --filter ]; then filter=$2; else jobs=$2; fi
+      case $1 in
+        --filter) filter=$2 ;;
+        --jobs) jobs=$2 ;;
+        --port) portability=yes only_port=$2 ;;
+      esac
       shift
       ;;
     -h | --help)
@@ -134,10 +140,18 @@ port() {
 }
 
 if [ $portability = yes ]; then
+  names=()
   for compiler in g++ clang++-14 clang++-22; do
-    command -v $compiler >/dev/null || continue
-    for processor in x86-64 haswell skylake-avx512 icelake-server sapphirerapids; do port $compiler $processor; done
+    for processor in x86-64 haswell skylake-avx512 icelake-server sapphirerapids; do
+      command -v $compiler >/dev/null || continue
+      names+=("$compiler-$processor")
+      if [ -z "$only_port" ] || [ "$only_port" = "$compiler-$processor" ]; then port $compiler $processor; fi
+    done
   done
+  if [ ${#logs[@]} -eq 0 ]; then
+    echo "tests/run.sh: '$only_port' is no port of the compilers here: ${names[*]}" >&2
+    exit 2
+  fi
 elif [ $sanitize = no ]; then
   # Explicit, or a build directory would keep what it was once given.
   options=("-Dwerror=$werror" -Dtests=enabled -Dexamples=enabled -Dbench=enabled "${at_once[@]}")
