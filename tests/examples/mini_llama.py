@@ -1007,8 +1007,25 @@ class Memory(Scratch):
         self.assertEqual((contracts["fprop"], contracts["dgrad"]), ("cublas-fp16:split_k=2", "fp32_fma_chain"))
         for operation in ("attention", "rmsnorm", "adamw", "squares"):
             self.assertIn(operation, contracts)
+        self.assertFalse([name for name in contracts if name.startswith(("bf16_layers", "adapters"))])
         self.write("wrong.json", {"fprop": {"accumulate": "cublas"}})
         self.refuse(self.train_command("out", schedule="wrong.json"), "wrong.json", "accumulate", "'cublas'")
+
+    def test_contracts_of_bf16_layers_are_logged_and_those_of_adapters_checked(self):
+        self.write("named.json", {"bf16_first_layers": 1, "bf16_layers": {"dgrad": {"accumulate": "cublas-fp16"}}})
+        self.train("run", schedule="named.json", steps=2)
+        contracts = records(self.folder / "run/log.jsonl", "start")[0]["contracts"]
+        self.assertEqual([contracts["bf16_layers_" + gemm] for gemm in ("fprop", "dgrad", "wgrad")],
+                         ["fp32_fma_chain", "cublas-fp16", "fp32_fma_chain"])
+        for field in ("bf16_layers", "adapters"):
+            for gemm, wrong, said in (("dgrad", "cublas", "is no contract"), ("fprop", "fp32_blockwise", "mxfp4"),
+                                      ("wgrad", "", "is no contract"), ("wgrad", "hopper-wgmma-fp8-f32", "bf16"),
+                                      ("fprop", "cublas-fp16:split_k=0", "is no contract")):
+                self.write("wrong.json", {field: {gemm: {"accumulate": wrong}}})
+                self.refuse(self.train_command("out", schedule="wrong.json"), "wrong.json", f"{field}.{gemm}.accumulate", said)
+            for wrong in ({"fprop": "cublas-fp16"}, {"fprop": {"format": "bf16"}}, {"forward": {}}, [], "cublas-fp16", 1):
+                self.write("wrong.json", {field: wrong})
+                self.refuse(self.train_command("out", schedule="wrong.json"), "wrong.json", field)
 
 
 class Limits(Scratch):

@@ -183,6 +183,13 @@ class Adapters(Lora):
         self.assertEqual((code, shown.count("\n")), (0, 1))
         self.assertIn("merging 0 %", shown)
 
+    def test_contracts_of_adapters_are_logged(self):
+        self.write("named.json", {"base": "mxfp4_h16", "adapters": {"wgrad": {"accumulate": "cublas-fp16:split_k=2"}}})
+        self.lora("run", schedule="named.json", steps=2)
+        contracts = records(self.folder / "run/log.jsonl", "start")[0]["contracts"]
+        self.assertEqual([contracts["adapters_" + gemm] for gemm in ("fprop", "dgrad", "wgrad")],
+                         ["fp32_fma_chain", "fp32_fma_chain", "cublas-fp16:split_k=2"])
+
     def test_the_plan_shows_what_adapters_take(self):
         def plan(*more):
             command = self.train_command("out", schedule="mxfp4_h16")[3:]

@@ -36,8 +36,14 @@ ordered_json contract_record(const llama::session& s) {
   ordered_json record = ordered_json::object();
   constexpr std::pair<const char*, nn::gemm_kind> kinds[] = {
       {"fprop", nn::gemm_kind::fprop}, {"dgrad", nn::gemm_kind::dgrad}, {"wgrad", nn::gemm_kind::wgrad}};
-  for (const auto& [name, kind] : kinds) record[name] = s.model().inner_linear().contract(kind).name;
-  for (const auto& [name, kind] : kinds) record[std::string("head_") + name] = s.model().head().contract(kind).name;
+  const auto add = [&](const std::string& prefix, const nn::linear* l) {
+    if (l == nullptr) return;
+    for (const auto& [name, kind] : kinds) record[prefix + name] = l->contract(kind).name;
+  };
+  add("", &s.model().inner_linear());
+  add("head_", &s.model().head());
+  add("bf16_layers_", s.model().bf16_linear());
+  add("adapters_", s.model().adapter_linear());
   record["attention"] = s.model().attention().name;
   for (const nn::operation_contract& c : s.ops().contracts()) record[c.operation] = c.name;
   return record;

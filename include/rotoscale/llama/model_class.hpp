@@ -190,6 +190,21 @@ class model {
 
   /// For logs: a linear layer in the middle, where the recipe is not exempted, and the head.
   const nn::linear& inner_linear() const { return layers_[layers_.size() / 2].qkv; }
+  /// For logs: a linear layer that the recipe leaves in BF16; null: it leaves none.
+  const nn::linear* bf16_linear() const {
+    for (const layer& l : layers_) {
+      if (&l.qkv.current() == &exempt_recipe_) return &l.qkv;
+    }
+    return nullptr;
+  }
+  /// For logs: an adapter's first matrix; null: there are no adapters.
+  const nn::linear* adapter_linear() const {
+    for (index_t i = 0; i + 1 < linear_count(); ++i) {
+      const auto& own = static_cast<const nn::adapted_linear&>(linear_layer(i));
+      if (!own.adapters.empty()) return &own.adapters.front().a();
+    }
+    return nullptr;
+  }
   /// The output head.
   const nn::linear& head() const { return head_; }
   /// Under which contract attention runs.
@@ -239,7 +254,7 @@ class model {
   std::vector<float> download(nn::queue q, const float* from, index_t count) const;
 
   /// The recipe of decoder layer i: layers at the ends may be left in BF16.
-  const nn::recipe& recipe_of(const nn::recipe& r, int i) const {
+  const nn::linear_recipe& recipe_of(const nn::recipe& r, int i) const {
     const bool exempt = i < r.bf16_first_layers || i >= config_.num_hidden_layers - r.bf16_last_layers;
     return exempt ? exempt_recipe_ : r;
   }
@@ -307,8 +322,7 @@ class model {
   model_options options_;
   parameter_list parameters_;
 
-  const nn::recipe exempt_recipe_ = nn::presets::uniform("bf16", nn::operand_format::bf16, nn::operand_format::bf16);
-  nn::linear_recipe head_recipe_, adapter_recipe_;
+  nn::linear_recipe head_recipe_, adapter_recipe_, exempt_recipe_;
   nn::attention_contract attention_;
   nn::token_source starts_;
   nn::dtype stored_ = nn::dtype::fp32;  ///< activations

@@ -36,7 +36,7 @@ void model::for_each_linear(const Function& f) {
   });
 }
 
-/// The adapters beside a linear layer that is a target: in BF16, or in FP32 under a recipe of FP32.
+/// The adapters beside a linear layer that is a target.
 inline void model::make_adapters(nn::adapted_linear& beside, std::size_t of_layer, layer_linear linear) {
   for (const adapter_parameters& numbers : parameters_.layers()[of_layer].adapters[static_cast<std::size_t>(linear)]) {
     nn::adapter_shape s;
@@ -54,8 +54,8 @@ inline void model::make_adapters(nn::adapted_linear& beside, std::size_t of_laye
 
 inline void model::make_linears(const nn::recipe& r) {
   stored_ = nn::storage_for(r.activations);
-  constexpr auto fp32 = nn::operand_format::fp32;
-  adapter_recipe_ = nn::is_all_fp32(r) ? nn::presets::uniform("fp32", fp32, fp32) : exempt_recipe_;
+  exempt_recipe_ = nn::bf16_layers_of(r);
+  adapter_recipe_ = nn::adapters_of(r);
   head_recipe_ = nn::head_of(r);
   head_recipe_.fprop.output = nn::operand_format::fp32;  // logits go straight into the loss
   const auto attention = ops_->contract(r.attention, config_.head_size());
@@ -86,7 +86,7 @@ inline void model::make_linears(const nn::recipe& r) {
   };
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const layer_parameters& n = parameters_.layers()[i];
-    const nn::recipe& own = recipe_of(r, static_cast<int>(i));
+    const nn::linear_recipe& own = recipe_of(r, static_cast<int>(i));
     layers_[i].numbers = n;
     layers_[i].qkv = make(n.qkv, own, tokens());
     layers_[i].o = make(n.o, own, tokens());

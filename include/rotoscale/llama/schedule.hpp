@@ -160,6 +160,8 @@ inline std::optional<std::string> find_merge_fault(const nn::recipe& before, con
   if (differs(&nn::recipe::activations)) field = "activations";
   if (differs(&nn::recipe::bf16_first_layers)) field = "bf16_first_layers";
   if (differs(&nn::recipe::bf16_last_layers)) field = "bf16_last_layers";
+  if (differs(&nn::recipe::bf16_layers)) field = "bf16_layers";
+  if (differs(&nn::recipe::adapters)) field = "adapters";
   if (differs(&nn::recipe::attention)) field = "attention";
   if (field == nullptr) return std::nullopt;
   return "recipe " + taken.name + " has another " + field + " than the phase before, and both directions share it";

@@ -9,66 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "rotoscale/names.hpp"
 #include "rotoscale/nn/contracts.hpp"
-#include "rotoscale/nn/tensor.hpp"
+#include "rotoscale/nn/operand_recipe.hpp"
 
 namespace rotoscale::nn {
-
-/// What an operand is made of. fp8: one scale a tensor, by delayed scaling. mx: blocks with E8M0 scales. nvfp4: E2M1
-/// blocks with floating-point scales under an FP32 factor of the tensor.
-enum class operand_format {
-  fp32,
-  bf16,
-  fp8_e4m3,
-  fp8_e5m2,
-  mxfp4,
-  mxfp6_e2m3,
-  mxfp6_e3m2,
-  mxfp8_e4m3,
-  mxfp8_e5m2,
-  nvfp4,
-  dequantized  ///< BF16 of what the forward pass multiplied, its rotation undone: dgrad's w and wgrad's x only
-};
-
-/// Blocks that share a scale, where they are not the format's own (32 under E8M0; nvfp4: 16 under UE4M3).
-struct block_recipe {
-  int length = 32;               ///< elements along the contraction axis: 16 or 32
-  int rows = 1;                  ///< rows that share the scale: 1, or `length` (2D blocks)
-  format scale = formats::e8m0;  ///< of the scales
-
-  ROTOSCALE_ISA_TAG constexpr bool operator==(const block_recipe&) const = default;
-};
-
-/// Signs in front of a rotation.
-enum class sign_kind {
-  none,   ///< the plain Hadamard
-  layer,  ///< drawn once a run, for each layer and GEMM
-  mask,   ///< the recipe's own, for all layers
-  step    ///< drawn anew each step, for each layer and GEMM
-};
-
-/// Rotation along the contraction axis before amax is taken. Both operands of a GEMM have the same one, or it does not
-/// cancel.
-struct rotation_recipe {
-  int points = 0;                     ///< 0: none; 16 or 32
-  sign_kind signs = sign_kind::none;  ///< which elements are negated first
-  std::uint32_t mask = 0;             ///< signs::mask: bit i % 16 negates element i
-
-  bool operator==(const rotation_recipe&) const = default;
-};
-
-/// One operand of one GEMM. Scale rule, policy, rotation and blocks matter to formats with blocks only.
-struct operand_recipe {
-  operand_format format = operand_format::bf16;                      ///< of the elements
-  scale_rule rule = scale_rule::even;                                ///< of E8M0 block scales
-  rotoscale::rounding rounding = rotoscale::rounding::nearest_even;  ///< of the elements
-  rotation_recipe rotation = {};                                     ///< the same for both operands of a GEMM
-  block_policy policy = policies::te_rocm;                           ///< blocks of zeros, NaN and Inf
-  std::optional<block_recipe> block = {};                            ///< null: the format's own
-
-  bool operator==(const operand_recipe&) const = default;
-};
 
 /// One of the three GEMMs of a linear layer y = x·wᵀ. left/right: fprop x, w; dgrad dy, w; wgrad dy, x.
 struct gemm_recipe {
@@ -116,6 +60,15 @@ enum class backward_kind {
   dequantized      ///< the forward pass's quantized x and w, as BF16; dy as BF16
 };
 
+/// Contracts of the three GEMMs of layers whose formats are not the recipe's to choose.
+struct accumulate_recipe {
+  std::string fprop = fp32_fma_chain_contract;  ///< of y = x·wᵀ
+  std::string dgrad = fp32_fma_chain_contract;  ///< of dx = dy·w
+  std::string wgrad = fp32_fma_chain_contract;  ///< of dw = dyᵀ·x
+
+  bool operator==(const accumulate_recipe&) const = default;
+};
+
 /// All that a linear layer's numbers depend on; find_fault says whether it is consistent.
 struct recipe : linear_recipe {
   std::string name = "bf16";                              ///< in logs
@@ -125,52 +78,12 @@ struct recipe : linear_recipe {
   delayed_scaling fp8;                                    ///< of per-tensor FP8 operands
   int bf16_first_layers = 0;                              ///< decoder layers at the start that stay in BF16
   int bf16_last_layers = 0;                               ///< and at the end
+  accumulate_recipe bf16_layers;                          ///< contracts of these layers
+  accumulate_recipe adapters;                             ///< of adapters: BF16, FP32 where all is FP32
   std::string attention = fp32_attention_contract;        ///< a name that find_attention_contract knows
 
   bool operator==(const recipe&) const = default;
 };
-
-/// Per-tensor FP8?
-constexpr bool is_fp8(operand_format f) { return f == operand_format::fp8_e4m3 || f == operand_format::fp8_e5m2; }
-/// Blocks with E8M0 scales?
-constexpr bool is_mx(operand_format f) { return f >= operand_format::mxfp4 && f <= operand_format::mxfp8_e5m2; }
-/// Blocks with scales of any kind?
-constexpr bool has_blocks(operand_format f) { return is_mx(f) || f == operand_format::nvfp4; }
-/// One FP32 factor for the whole operand?
-constexpr bool has_factor(operand_format f) { return is_fp8(f) || f == operand_format::nvfp4; }
-/// The format of its elements.
-constexpr format element_format(operand_format f) {
-  switch (f) {
-    case operand_format::fp32: return formats::fp32;
-    case operand_format::bf16:
-    case operand_format::dequantized: return formats::bf16;
-    case operand_format::fp8_e4m3:
-    case operand_format::mxfp8_e4m3: return formats::e4m3;
-    case operand_format::fp8_e5m2:
-    case operand_format::mxfp8_e5m2: return formats::e5m2;
-    case operand_format::mxfp4:
-    case operand_format::nvfp4: return formats::e2m1;
-    case operand_format::mxfp6_e2m3: return formats::e2m3;
-    case operand_format::mxfp6_e3m2: return formats::e3m2;
-  }
-  return formats::fp32;
-}
-/// The blocks that a format has where a recipe does not say otherwise.
-constexpr block_recipe own_blocks(operand_format f) {
-  if (f == operand_format::nvfp4) return {nvfp4.length, 1, nvfp4.scale};
-  return {};
-}
-/// Of an operand with blocks.
-constexpr block_format block_format_of(const operand_recipe& o) {
-  const block_recipe b = o.block.value_or(own_blocks(o.format));
-  return {element_format(o.format), b.length, b.scale, b.rows};
-}
-/// Elements along the contraction axis that are quantized together; 1 without blocks.
-constexpr int run_length_of(const operand_recipe& o) {
-  return has_blocks(o.format) ? run_length(block_format_of(o), {o.rotation.points, {}}) : 1;
-}
-/// Only fp32 and bf16.
-constexpr dtype storage_for(operand_format f) { return f == operand_format::bf16 ? dtype::bf16 : dtype::fp32; }
 
 /// Are all operands FP32?
 constexpr bool is_all_fp32(const linear_recipe& r) {
@@ -198,6 +111,21 @@ inline linear_recipe head_of(const recipe& r) {
     if (is_bf16) (head.*gemm).accumulate = own.accumulate;
   }
   return head;
+}
+
+/// The same format everywhere, under these contracts.
+inline linear_recipe uniform_gemms(operand_format format, const accumulate_recipe& contracts) {
+  linear_recipe all = uniform_gemms({format}, format);
+  all.fprop.accumulate = contracts.fprop;
+  all.dgrad.accumulate = contracts.dgrad;
+  all.wgrad.accumulate = contracts.wgrad;
+  return all;
+}
+/// The GEMMs of decoder layers that are left in BF16.
+inline linear_recipe bf16_layers_of(const recipe& r) { return uniform_gemms(operand_format::bf16, r.bf16_layers); }
+/// The GEMMs of adapters: in BF16, or in FP32 where all of the recipe's own are.
+inline linear_recipe adapters_of(const recipe& r) {
+  return uniform_gemms(is_all_fp32(r) ? operand_format::fp32 : operand_format::bf16, r.adapters);
 }
 
 /// Does a weight have to be quantized in every step, whether it changes or not?
@@ -235,39 +163,6 @@ inline recipe override_backward(recipe r, backward_kind kind) {
 }  // namespace rotoscale::nn
 
 namespace rotoscale {
-template <>
-struct enum_names<nn::operand_format> {
-  using enum nn::operand_format;
-  static constexpr enum_name<nn::operand_format> table[] = {{fp32, "fp32"},
-                                                            {bf16, "bf16"},
-                                                            {fp8_e4m3, "fp8_e4m3"},
-                                                            {fp8_e5m2, "fp8_e5m2"},
-                                                            {mxfp4, "mxfp4"},
-                                                            {mxfp6_e2m3, "mxfp6_e2m3"},
-                                                            {mxfp6_e3m2, "mxfp6_e3m2"},
-                                                            {mxfp8_e4m3, "mxfp8_e4m3"},
-                                                            {mxfp8_e5m2, "mxfp8_e5m2"},
-                                                            {nvfp4, "nvfp4"},
-                                                            {dequantized, "dequantized"}};
-};
-
-namespace nn::detail {
-/// Codes of at most 8 bits need scales, of their tensor or of their blocks.
-constexpr bool narrow_formats_have_scales() {
-  for (const auto& f : enum_names<operand_format>::table) {
-    const bool is_narrow = element_format(f.value).bits() <= 8;
-    if (is_narrow != (is_fp8(f.value) || has_blocks(f.value)) || (is_fp8(f.value) && has_blocks(f.value))) return false;
-  }
-  return true;
-}
-static_assert(narrow_formats_have_scales(), "name each format of at most 8 bits in is_fp8 or in has_blocks");
-}  // namespace nn::detail
-template <>
-struct enum_names<nn::sign_kind> {
-  using enum nn::sign_kind;
-  static constexpr enum_name<nn::sign_kind> table[] = {
-      {none, "none"}, {layer, "layer"}, {mask, "mask"}, {step, "step"}};
-};
 template <>
 struct enum_names<nn::amax_algorithm> {
   static constexpr enum_name<nn::amax_algorithm> table[] = {{nn::amax_algorithm::max, "max"},
@@ -352,6 +247,25 @@ void describe(Visitor&& v, linear_recipe& r) {
   v("wgrad", wgrad, "dw = dy^T x");
 }
 
+/// A GEMM of which only the contract can be chosen.
+struct sum_fields {
+  std::string& accumulate;  ///< its contract
+};
+template <class Visitor>
+void describe(Visitor&& v, sum_fields& g) {
+  v("accumulate", g.accumulate, "contract of the sums: a chain, a matrix unit or a kernel by name");
+}
+
+template <class Visitor>
+void describe(Visitor&& v, accumulate_recipe& r) {
+  sum_fields fprop{r.fprop};
+  sum_fields dgrad{r.dgrad};
+  sum_fields wgrad{r.wgrad};
+  v("fprop", fprop, "y = x w^T");
+  v("dgrad", dgrad, "dx = dy w");
+  v("wgrad", wgrad, "dw = dy^T x");
+}
+
 template <class Visitor>
 void describe(Visitor&& v, delayed_scaling& d) {
   v("history_length", d.history_length, "maxima kept, in steps");
@@ -373,6 +287,8 @@ void describe(Visitor&& v, recipe& r) {
   v("fp8", r.fp8, "delayed scaling of per-tensor FP8 operands");
   v("bf16_first_layers", r.bf16_first_layers, "decoder layers at the start left in BF16");
   v("bf16_last_layers", r.bf16_last_layers, "decoder layers at the end left in BF16");
+  v("bf16_layers", r.bf16_layers, "contracts of the GEMMs of these layers");
+  v("adapters", r.adapters, "contracts of the GEMMs of adapters (BF16; FP32 where all GEMMs are)");
   v("attention", r.attention, "contract of attention: FP32 chains, or tiles on a matrix unit by name");
 }
 

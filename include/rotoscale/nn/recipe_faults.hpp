@@ -203,6 +203,8 @@ inline std::optional<std::string> find_fault(const recipe& r) {
   if (r.bf16_first_layers < 0 || r.bf16_last_layers < 0) {
     return "bf16_first_layers and bf16_last_layers must not be negative";
   }
+  if (auto fault = detail::find_fault(bf16_layers_of(r), "bf16_layers.")) return fault;
+  if (auto fault = detail::find_fault(adapters_of(r), "adapters.")) return fault;
   if (!find_attention_contract(r.attention)) {
     return "attention: '" + r.attention + "' is no contract (docs/numerics.md lists them)";
   }

@@ -191,6 +191,8 @@ TEST_CASE("a switch of one direction leaves the other one and the whole model as
   for (const auto& [field, text] :
        {std::pair{"activations", R"({"activations": "bf16"})"},
         {"bf16_first_layers", R"({"bf16_first_layers": 2})"},
+        {"bf16_layers", R"({"bf16_layers": {"dgrad": {"accumulate": "cublas-fp16"}}})"},
+        {"adapters", R"({"adapters": {"fprop": {"accumulate": "cublas-fp16"}}})"},
         {"bf16_last_layers", R"({"bf16_last_layers": 2})"},
         {"attention", R"({"attention": "attention-bf16-tile64x64-exp2deg3@hopper-mma-fp16-f32"})"}}) {
     CHECK(refused("mxfp4", file("new.json", text), forward) ==

@@ -66,6 +66,61 @@ TEST_CASE("the plan is what is allocated, once for each category, and no step al
   CHECK(plan[category::stash] == 0);
 }
 
+TEST_CASE("layers left in BF16 add as the recipe says of them") {
+  const auto config = small_config(false);
+  const batch data(2, 32, 64, false);
+  nn::recipe all = preset("bf16"), left = preset("mxfp4_h16");
+  all.fprop.accumulate = left.bf16_layers.fprop = "hopper-mma-fp16-f32";
+  all.dgrad.accumulate = left.bf16_layers.dgrad = "hopper-mma-fp16-f32:split_k=2";
+  all.wgrad.accumulate = left.bf16_layers.wgrad = "ampere-mma-fp16-f32";
+  all.head = left.head = nn::head_of(all);
+  left.bf16_first_layers = config.num_hidden_layers;
+  session_case a(config, all, 2, 32), b(config, left, 2, 32);
+  a.step(data);
+  b.step(data);
+  CHECK(same_bytes(a.all(), b.all()));
+  CHECK(a.session.model().bf16_linear() == nullptr);
+  REQUIRE(b.session.model().bf16_linear() != nullptr);
+  CHECK(b.session.model().bf16_linear()->contract(nn::gemm_kind::wgrad).name == "ampere-mma-fp16-f32");
+  left.bf16_layers = {};
+  session_case chains(config, left, 2, 32);
+  chains.step(data);
+  CHECK(!same_bytes(b.all(), chains.all()));
+}
+
+TEST_CASE("adapters add as the recipe says of them") {
+  const auto config = small_config(false);
+  const batch data(2, 32, 64, false);
+  const auto adapters = [](llama::session_options& o) {
+    llama::lora_config c;
+    c.rank = 4;
+    c.targets = {"q_proj", "down_proj"};
+    o.model.lora = c;
+  };
+  const auto gradients_of = [&](const nn::recipe& r) {
+    session_case c(config, r, 2, 32, 1, 3, adapters);
+    c.step(data, 0, 1e-2f);  // B begins at zero
+    c.step(data, 1);
+    const nn::linear* const own = c.session.model().adapter_linear();
+    REQUIRE(own != nullptr);
+    CHECK(own->contract(nn::gemm_kind::fprop).name == r.adapters.fprop);
+    CHECK(own->contract(nn::gemm_kind::dgrad).name == r.adapters.dgrad);
+    CHECK(own->contract(nn::gemm_kind::wgrad).name == r.adapters.wgrad);
+    return c.all();
+  };
+  // In FP32, which no rounding to BF16 makes equal afterwards; TF32 drops 13 bits of each operand.
+  const nn::recipe plain = preset("fp32");
+  const auto expected = gradients_of(plain);
+  for (std::string nn::accumulate_recipe::*const gemm :
+       {&nn::accumulate_recipe::fprop, &nn::accumulate_recipe::dgrad, &nn::accumulate_recipe::wgrad}) {
+    nn::recipe r = plain;
+    r.adapters.*gemm = "ampere-mma-tf32-f32";
+    CHECK(!same_bytes(gradients_of(r), expected));
+  }
+  session_case none(config, plain, 2, 32);
+  CHECK(none.session.model().adapter_linear() == nullptr);
+}
+
 TEST_CASE("over budget is refused before anything is allocated, with the plan") {
   const auto ops = nn::make_cpu_backend(1);
   auto options = options_for(2, 32);

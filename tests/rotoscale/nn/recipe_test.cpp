@@ -187,6 +187,20 @@ TEST_CASE("faults are named") {
     CHECK(fault([&](nn::recipe& r) { r.fp8.margin = margin; }).starts_with("fp8.margin"));
   }
   CHECK(fault([](nn::recipe& r) { r.bf16_last_layers = -1; }).starts_with("bf16_first_layers"));
+  CHECK(fault([](nn::recipe& r) {
+          r.bf16_layers.dgrad = "cublas";
+        }).starts_with("bf16_layers.dgrad.accumulate: 'cublas' is no contract"));
+  CHECK(
+      fault([](nn::recipe& r) { r.adapters.wgrad = ""; }).starts_with("adapters.wgrad.accumulate: '' is no contract"));
+  // Operands are BF16 there, whatever the recipe's own are.
+  CHECK(fault([](nn::recipe& r) {
+          r.bf16_layers.fprop = nn::fp32_blockwise_contract;
+        }).starts_with("bf16_layers.fprop.accumulate: "));
+  CHECK(fault([](nn::recipe& r) {
+          r.adapters.fprop = "hopper-wgmma-fp8-f32";
+        }).starts_with("adapters.fprop.accumulate: "));
+  CHECK(fault([](nn::recipe& r) { r.adapters.fprop = r.bf16_layers.wgrad = "hopper-wgmma-fp16-f32:split_k=2"; }) ==
+        "none");
 }
 
 TEST_CASE("a tensor has one FP8 format, for it has one scale") {

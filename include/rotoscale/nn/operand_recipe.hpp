@@ -1,0 +1,148 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// What one operand of a training GEMM is made of: format, blocks, scales, rounding, rotation.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "rotoscale/block.hpp"
+#include "rotoscale/names.hpp"
+#include "rotoscale/nn/tensor.hpp"
+
+namespace rotoscale::nn {
+
+/// What an operand is made of. fp8: one scale a tensor, by delayed scaling. mx: blocks with E8M0 scales. nvfp4: E2M1
+/// blocks with floating-point scales under an FP32 factor of the tensor.
+enum class operand_format {
+  fp32,
+  bf16,
+  fp8_e4m3,
+  fp8_e5m2,
+  mxfp4,
+  mxfp6_e2m3,
+  mxfp6_e3m2,
+  mxfp8_e4m3,
+  mxfp8_e5m2,
+  nvfp4,
+  dequantized  ///< BF16 of what the forward pass multiplied, its rotation undone: dgrad's w and wgrad's x only
+};
+
+/// Blocks that share a scale, where they are not the format's own (32 under E8M0; nvfp4: 16 under UE4M3).
+struct block_recipe {
+  int length = 32;               ///< elements along the contraction axis: 16 or 32
+  int rows = 1;                  ///< rows that share the scale: 1, or `length` (2D blocks)
+  format scale = formats::e8m0;  ///< of the scales
+
+  ROTOSCALE_ISA_TAG constexpr bool operator==(const block_recipe&) const = default;
+};
+
+/// Signs in front of a rotation.
+enum class sign_kind {
+  none,   ///< the plain Hadamard
+  layer,  ///< drawn once a run, for each layer and GEMM
+  mask,   ///< the recipe's own, for all layers
+  step    ///< drawn anew each step, for each layer and GEMM
+};
+
+/// Rotation along the contraction axis before amax is taken. Both operands of a GEMM have the same one, or it does not
+/// cancel.
+struct rotation_recipe {
+  int points = 0;                     ///< 0: none; 16 or 32
+  sign_kind signs = sign_kind::none;  ///< which elements are negated first
+  std::uint32_t mask = 0;             ///< signs::mask: bit i % 16 negates element i
+
+  bool operator==(const rotation_recipe&) const = default;
+};
+
+/// One operand of one GEMM. Scale rule, policy, rotation and blocks matter to formats with blocks only.
+struct operand_recipe {
+  operand_format format = operand_format::bf16;                      ///< of the elements
+  scale_rule rule = scale_rule::even;                                ///< of E8M0 block scales
+  rotoscale::rounding rounding = rotoscale::rounding::nearest_even;  ///< of the elements
+  rotation_recipe rotation = {};                                     ///< the same for both operands of a GEMM
+  block_policy policy = policies::te_rocm;                           ///< blocks of zeros, NaN and Inf
+  std::optional<block_recipe> block = {};                            ///< null: the format's own
+
+  bool operator==(const operand_recipe&) const = default;
+};
+
+/// Per-tensor FP8?
+constexpr bool is_fp8(operand_format f) { return f == operand_format::fp8_e4m3 || f == operand_format::fp8_e5m2; }
+/// Blocks with E8M0 scales?
+constexpr bool is_mx(operand_format f) { return f >= operand_format::mxfp4 && f <= operand_format::mxfp8_e5m2; }
+/// Blocks with scales of any kind?
+constexpr bool has_blocks(operand_format f) { return is_mx(f) || f == operand_format::nvfp4; }
+/// One FP32 factor for the whole operand?
+constexpr bool has_factor(operand_format f) { return is_fp8(f) || f == operand_format::nvfp4; }
+/// The format of its elements.
+constexpr format element_format(operand_format f) {
+  switch (f) {
+    case operand_format::fp32: return formats::fp32;
+    case operand_format::bf16:
+    case operand_format::dequantized: return formats::bf16;
+    case operand_format::fp8_e4m3:
+    case operand_format::mxfp8_e4m3: return formats::e4m3;
+    case operand_format::fp8_e5m2:
+    case operand_format::mxfp8_e5m2: return formats::e5m2;
+    case operand_format::mxfp4:
+    case operand_format::nvfp4: return formats::e2m1;
+    case operand_format::mxfp6_e2m3: return formats::e2m3;
+    case operand_format::mxfp6_e3m2: return formats::e3m2;
+  }
+  return formats::fp32;
+}
+/// The blocks that a format has where a recipe does not say otherwise.
+constexpr block_recipe own_blocks(operand_format f) {
+  if (f == operand_format::nvfp4) return {nvfp4.length, 1, nvfp4.scale};
+  return {};
+}
+/// Of an operand with blocks.
+constexpr block_format block_format_of(const operand_recipe& o) {
+  const block_recipe b = o.block.value_or(own_blocks(o.format));
+  return {element_format(o.format), b.length, b.scale, b.rows};
+}
+/// Elements along the contraction axis that are quantized together; 1 without blocks.
+constexpr int run_length_of(const operand_recipe& o) {
+  return has_blocks(o.format) ? run_length(block_format_of(o), {o.rotation.points, {}}) : 1;
+}
+/// Only fp32 and bf16.
+constexpr dtype storage_for(operand_format f) { return f == operand_format::bf16 ? dtype::bf16 : dtype::fp32; }
+
+}  // namespace rotoscale::nn
+
+namespace rotoscale {
+template <>
+struct enum_names<nn::operand_format> {
+  using enum nn::operand_format;
+  static constexpr enum_name<nn::operand_format> table[] = {{fp32, "fp32"},
+                                                            {bf16, "bf16"},
+                                                            {fp8_e4m3, "fp8_e4m3"},
+                                                            {fp8_e5m2, "fp8_e5m2"},
+                                                            {mxfp4, "mxfp4"},
+                                                            {mxfp6_e2m3, "mxfp6_e2m3"},
+                                                            {mxfp6_e3m2, "mxfp6_e3m2"},
+                                                            {mxfp8_e4m3, "mxfp8_e4m3"},
+                                                            {mxfp8_e5m2, "mxfp8_e5m2"},
+                                                            {nvfp4, "nvfp4"},
+                                                            {dequantized, "dequantized"}};
+};
+
+namespace nn::detail {
+/// Codes of at most 8 bits need scales, of their tensor or of their blocks.
+constexpr bool narrow_formats_have_scales() {
+  for (const auto& f : enum_names<operand_format>::table) {
+    const bool is_narrow = element_format(f.value).bits() <= 8;
+    if (is_narrow != (is_fp8(f.value) || has_blocks(f.value)) || (is_fp8(f.value) && has_blocks(f.value))) return false;
+  }
+  return true;
+}
+static_assert(narrow_formats_have_scales(), "name each format of at most 8 bits in is_fp8 or in has_blocks");
+}  // namespace nn::detail
+template <>
+struct enum_names<nn::sign_kind> {
+  using enum nn::sign_kind;
+  static constexpr enum_name<nn::sign_kind> table[] = {
+      {none, "none"}, {layer, "layer"}, {mask, "mask"}, {step, "step"}};
+};
+}  // namespace rotoscale
