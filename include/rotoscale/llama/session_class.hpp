@@ -183,14 +183,22 @@ class session {
   void train_step(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                   std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {},
                   bool observe = false);
-  /// The state behind the step queued last; waits for it.
-  nn::step_state finish_step() {
-    ops_->synchronize(last_transfer().done);
-    return last_transfer().pinned->result;
+  /// How many steps were queued so far. The last two may be in flight, and are asked for by their numbers, from 0 on.
+  std::uint64_t queued_steps() const { return steps_; }
+  /// The state behind step `number`; waits for it, not for what was queued behind it.
+  nn::step_state finish_step(std::uint64_t number) {
+    const transfer& t = transfer_of(number);
+    ops_->synchronize(t.done);
+    return t.pinned->result;
   }
+  /// The state behind the step queued last; waits for it.
+  nn::step_state finish_step() { return finish_step(steps_ - 1); }
+  /// After finish_step of it: the maxima, by tensor of delayed scaling, that step `number` made scales of last (of all
+  /// ranks where the recipe says so). Empty where no GEMM reads FP8.
+  std::span<const float> amaxes(std::uint64_t number) const { return transfer_of(number).amaxes; }
   /// As model::statistics(), after finish_step; empty unless that step was observed.
   std::span<const linear_statistics> statistics() const {
-    const transfer& t = last_transfer();
+    const transfer& t = transfer_of(steps_ - 1);
     return {t.statistics, t.observed ? static_cast<std::size_t>(model_.observed_count()) : 0};
   }
 
@@ -236,11 +244,14 @@ class session {
     std::span<std::int32_t> tokens, targets, starts;
     pinned_block* pinned = nullptr;
     linear_statistics* statistics = nullptr;
+    float* amax_memory = nullptr;
+    std::span<const float> amaxes;
     nn::event done;
     bool in_flight = false, observed = false;
   };
-  const transfer& last_transfer() const {
-    return transfers_[static_cast<std::size_t>(steps_ + transfers_.size() - 1) % transfers_.size()];
+  const transfer& transfer_of(std::uint64_t number) const {
+    ROTOSCALE_ASSERT(number < steps_ && number + transfers_.size() >= steps_);
+    return transfers_[static_cast<std::size_t>(number) % transfers_.size()];
   }
   std::size_t statistics_bytes() const {
     return options_.model.statistics ? static_cast<std::size_t>(model_.observed_count()) * sizeof(linear_statistics)
@@ -303,15 +314,7 @@ class session {
     lay_out_transfers(memory);
     if (options_.snapshot == snapshot_use::if_it_fits) try_snapshot();
   }
-  /// Last, so that nothing else fails for it; what the backend refuses is done without.
-  void try_snapshot() {
-    constexpr nn::memory_category c = nn::memory_category::snapshot;
-    try {
-      bases_[static_cast<std::size_t>(c)] = static_cast<std::byte*>(ops_->allocate(plan_[c], nn::kind_of(c)));
-    } catch (const std::bad_alloc&) {
-      drop_snapshot(plan_);
-    }
-  }
+  void try_snapshot();
   void release() noexcept {
     for (std::size_t c = 0; c < bases_.size(); ++c) {
       if (bases_[c] != nullptr) ops_->release(bases_[c], nn::kind_of(static_cast<nn::memory_category>(c)));
@@ -328,6 +331,7 @@ class session {
     starts_ = memory.array<std::int32_t>(category, n);
     squares_ = memory.array<double>(category, static_cast<index_t>(model_.parameters().segments().size()));
     model_.lay_out(memory, r, same_recipe);
+    amaxes_ = memory.array<float>(category, model_.scales().state().count);
     stash_.lay_out(memory);
     lay_out_snapshot(memory);
   }
@@ -376,6 +380,7 @@ class session {
   nn::step_state *state_ = nullptr, *evaluation_state_ = nullptr;
   std::int32_t *tokens_ = nullptr, *targets_ = nullptr, *starts_ = nullptr;
   double* squares_ = nullptr;
+  float* amaxes_ = nullptr;
   std::unique_ptr<nn::graph> begin_, micro_batch_, last_micro_batch_, observed_micro_batch_, update_;
   std::array<transfer, 2> transfers_;
   std::uint64_t steps_ = 0;

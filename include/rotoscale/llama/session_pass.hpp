@@ -33,12 +33,13 @@ inline void session::gradients_of_micro_batch(bool last, bool observe) {
   model_.backward(p, tokens(), ready);
 }
 
-/// Recorded maxima become the next scales, on all ranks alike where the recipe says so.
+/// Recorded maxima become the next scales, on all ranks alike where the recipe says so; a copy is for the host.
 inline void session::update_scales() {
   const nn::scaling_state& s = model_.scales().state();
   if (is_parallel() && recipe_.fp8.reduce_amax) {
     ranks_->max(queue_, nn::dense_tensor(s.amax, nn::dtype::fp32, {s.count}));
   }
+  ops_->copy(queue_, amaxes_, s.amax, static_cast<std::size_t>(s.count) * sizeof(float));
   model_.scales().update(*ops_, queue_);
 }
 
@@ -76,6 +77,7 @@ inline void session::lay_out_transfers(nn::memory_cursor& memory) {
   for (transfer& t : transfers_) {
     t.pinned = memory.array<pinned_block>(category, 1);
     if (options_.model.statistics) t.statistics = memory.array<linear_statistics>(category, model_.observed_count());
+    t.amax_memory = memory.array<float>(category, model_.scales().state().count);
     t.tokens = numbers();
     t.targets = numbers();
     t.starts = numbers();
@@ -99,6 +101,8 @@ inline void session::train_step(const nn::step_inputs& inputs, std::span<const s
   spare_snapshot();
   ops_->launch(queue_, *update_);
   ops_->download(queue_, &t.pinned->result, state_, sizeof(nn::step_state));
+  t.amaxes = {t.amax_memory, has_fp8() ? static_cast<std::size_t>(model_.scales().state().count) : 0};
+  if (has_fp8()) ops_->download(queue_, t.amax_memory, amaxes_, t.amaxes.size_bytes());
   t.observed = observe;
   if (observe) ops_->download(queue_, t.statistics, model_.statistics(), statistics_bytes());
   t.done = ops_->record(queue_);

@@ -38,6 +38,16 @@ inline void session::lay_out_snapshot(nn::memory_cursor& memory) {
   snapshot_.scales = memory.array<float>(category, static_cast<index_t>(scales));
 }
 
+/// Last, so that nothing else fails for it; what the backend refuses is done without.
+inline void session::try_snapshot() {
+  constexpr nn::memory_category c = nn::memory_category::snapshot;
+  try {
+    bases_[static_cast<std::size_t>(c)] = static_cast<std::byte*>(ops_->allocate(plan_[c], nn::kind_of(c)));
+  } catch (const std::bad_alloc&) {
+    drop_snapshot(plan_);
+  }
+}
+
 inline const session_snapshot& session::take_snapshot() {
   const parameter_list& list = model_.parameters();
   for (std::size_t i = options_.model.lora ? list.base_count() : 0; i < list.all().size(); ++i) {

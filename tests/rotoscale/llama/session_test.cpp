@@ -66,6 +66,77 @@ TEST_CASE("the plan is what is allocated, once for each category, and no step al
   CHECK(plan[category::stash] == 0);
 }
 
+TEST_CASE("loss, norm and amaxes of a step come later, by its number, and no step waits for them") {
+  struct waiting_backend final : nn::cpu_backend {
+    waiting_backend() : cpu_backend(1) {}
+    using cpu_backend::synchronize;
+    void synchronize(const nn::event& until) override {
+      ++waits;
+      cpu_backend::synchronize(until);
+    }
+    int waits = 0;
+  };
+  struct results {
+    nn::step_state state;
+    std::vector<float> amaxes;
+  };
+  for (const auto update : {nn::scale_update::micro_batch, nn::scale_update::step}) {
+    nn::recipe r = preset("fp8_amd");
+    r.fp8.update = update;
+    auto options = options_for(2, 32);
+    options.micro_batches = 2;
+    const batch data(4, 32, 64, false);
+    const auto inputs = [](std::uint64_t step) {
+      nn::step_inputs in;
+      in.step = step;
+      in.learning_rate = 1e-2f;
+      return in;
+    };
+    const auto amaxes = [](const llama::session& s, std::uint64_t number) {
+      const auto found = s.amaxes(number);
+      return std::vector<float>(found.begin(), found.end());
+    };
+    std::vector<results> expected;
+    waiting_backend first, second;
+    llama::session a(first, small_config(false), options, {r}), b(second, small_config(false), options, {r});
+    a.initialize(1);
+    b.initialize(1);
+    for (std::uint64_t step = 0; step < 4; ++step) {
+      a.train_step(inputs(step), data.tokens, data.targets);
+      expected.push_back({a.finish_step(), amaxes(a, step)});
+      CHECK(a.queued_steps() == step + 1);
+      // They are the newest entries of the histories.
+      const nn::scaling_snapshot now = a.model().scales().save(first, a.queue());
+      REQUIRE(expected.back().amaxes.size() == now.scale.size());
+      for (std::size_t i = 0; i < now.scale.size(); ++i) {
+        CHECK(expected.back().amaxes[i] == now.history[i * static_cast<std::size_t>(r.fp8.history_length)]);
+      }
+    }
+    CHECK(std::count(expected[0].amaxes.begin(), expected[0].amaxes.end(), 0.0f) <
+          static_cast<std::ptrdiff_t>(expected[0].amaxes.size()));
+    const auto check_step = [&](std::uint64_t number) {
+      const nn::step_state found = b.finish_step(number);
+      CHECK(found.loss_sum == expected[number].state.loss_sum);
+      CHECK(found.gradient_norm == expected[number].state.gradient_norm);
+      CHECK(found.inputs.step == number);
+      CHECK(same_bytes(amaxes(b, number), expected[number].amaxes));
+    };
+    const int before = second.waits;
+    b.train_step(inputs(0), data.tokens, data.targets);
+    b.train_step(inputs(1), data.tokens, data.targets);
+    CHECK(second.waits == before);
+    check_step(0);
+    for (std::uint64_t step = 2; step < 4; ++step) {
+      b.train_step(inputs(step), data.tokens, data.targets);
+      check_step(step - 1);
+    }
+    check_step(3);
+  }
+  session_case plain(small_config(false), preset("mxfp4_h16"), 2, 32);
+  plain.step(batch(2, 32, 64, false));
+  CHECK(plain.session.amaxes(0).empty());
+}
+
 TEST_CASE("layers left in BF16 add as the recipe says of them") {
   const auto config = small_config(false);
   const batch data(2, 32, 64, false);
