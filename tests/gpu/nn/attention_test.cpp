@@ -151,6 +151,9 @@ void check(const nn::attention_contract& contract, const shape& s, std::size_t s
   CHECK(dots.guards_hold());
 }
 
+/// Whose contracts of tiles kernels have.
+constexpr const char* units[] = {"hopper-mma-fp16-f32", "cdna3-mfma-fp16-f32"};
+
 const nn::attention_contract chains = *nn::find_attention_contract(nn::fp32_attention_contract);
 
 }  // namespace
@@ -168,11 +171,11 @@ TEST_CASE("FP32 chains leave the CPU's bytes") {
 }
 
 TEST_CASE("tiles on a matrix unit leave the CPU's bytes") {
-  int units = 0;
-  for (const char* unit : {"hopper-mma-fp16-f32", "cdna3-mfma-fp16-f32"}) {
+  int units_here = 0;
+  for (const char* unit : units) {
     const auto contract = *nn::find_attention_contract(std::string(nn::tiled_attention_prefix) + unit);
     if (!gpu::runs_attention(contract, 64, device)) continue;
-    ++units;
+    ++units_here;
     for (const shape& s :
          {shape{1, 1, 1, 1, 16}, shape{2, 70, 2, 1, 32}, shape{1, 130, 2, 1, 48, 40}, shape{1, 66, 1, 1, 128, 0, 20.0f},
           shape{1, 200, 1, 1, 64, 15}, shape{2, 128, 2, 1, 64, 0, 2.0f, 127}, shape{1, 150, 2, 1, 32, 30, 2.0f, 70}}) {
@@ -185,16 +188,18 @@ TEST_CASE("tiles on a matrix unit leave the CPU's bytes") {
     check<bf16>(contract, {2, 777, 4, 4, 64, 100});
     check<float>(contract, {1, 500, 4, 2, 96, 200, 8.0f});
   }
-  CHECK(units == (on_device ? 1 : 2));
+  CHECK(units_here == (on_device ? 1 : 2));
 }
 
 TEST_CASE("tiles: NaN reaches the rows that see it, and a row without a finite score is canonical NaN") {
-  const auto contract = *nn::find_attention_contract("attention-bf16-tile64x64-exp2deg3@hopper-mma-fp16-f32");
-  if (!gpu::runs_attention(contract, 32, device)) return;
-  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-    poison_key = bad;
-    check<float>(contract, {1, 100, 2, 1, 32});
-    check<bf16>(contract, {1, 140, 1, 1, 32, 60});
+  for (const char* unit : units) {
+    const auto contract = *nn::find_attention_contract(std::string(nn::tiled_attention_prefix) + unit);
+    if (!gpu::runs_attention(contract, 32, device)) continue;
+    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+      poison_key = bad;
+      check<float>(contract, {1, 100, 2, 1, 32});
+      check<bf16>(contract, {1, 140, 1, 1, 32, 60});
+    }
   }
   poison_key = 0.0f;
 }
