@@ -39,12 +39,18 @@ doctest::String toString(const allocations& a) {
   return (std::to_string(a.first) + " in the first two steps, " + std::to_string(a.late) + " in two more").c_str();
 }
 
+/// A model's shape and the extents of its passes.
+struct shape {
+  llama::model_config config = small_config(false);
+  index_t batch = 2, sequence = 96;
+};
+
 /// The steps are made on a thread of their own: it has no scratch memory yet that could stand in for what was not
 /// planned.
-allocations count_allocations(const nn::recipe& r, int threads, const change& options, bool observe = false) {
-  constexpr index_t sequence = 96;
-  session_case c(small_config(false), r, 2, sequence, threads, 3, options);
-  const batch data(c.session.step_tokens() / sequence, sequence, 64, true);
+allocations count_allocations(const nn::recipe& r, int threads, const change& options, bool observe = false,
+                              const shape& of = {}) {
+  session_case c(of.config, r, of.batch, of.sequence, threads, 3, options);
+  const batch data(c.session.step_tokens() / of.sequence, of.sequence, 64, true);
   const std::vector<std::int32_t> starts(data.tokens.size(), 0);
   allocations found;
   std::uint32_t nonfinite = 0;
@@ -143,4 +149,36 @@ TEST_CASE("observed steps allocate nothing") {
     CHECK(count_allocations(
               preset(name), 2, [](llama::session_options& o) { o.model.statistics = true; }, true) == none);
   }
+}
+
+TEST_CASE("workspace is enough whichever operation takes the most of it") {
+  shape wide;  // GEMMs of layers: of rows that are long, against short sequences
+  wide.config.hidden_size = 256;
+  wide.config.intermediate_size = 512;
+  wide.config.num_attention_heads = 16;
+  wide.config.num_key_value_heads = 8;
+  wide.batch = 8;
+  wide.sequence = 16;
+  for (const char* name : {"fp32", "bf16", "fp8_amd", "mxfp4_h16", "nvfp4"}) {
+    CAPTURE(name);
+    CHECK(count_allocations(preset(name), 3, nullptr, false, wide) == none);
+  }
+  CHECK(count_allocations(with_contract(preset("bf16"), "hopper-wgmma-fp16-f32"), 3, nullptr, false, wide) == none);
+
+  shape many = wide;  // the FP32 GEMM that gradients of weights are compared with: its k is the tokens of a pass
+  many.batch = 32;
+  const auto observed = [](llama::session_options& o) {
+    o.model.statistics = true;
+    o.model.head_chunk = 32;
+  };
+  CHECK(count_allocations(preset("mxfp4_h16"), 3, observed, true, many) == none);
+
+  shape deep;  // attention: long sequences
+  deep.config.hidden_size = deep.config.intermediate_size = 32;
+  deep.config.num_attention_heads = 2;
+  deep.config.num_key_value_heads = 1;
+  deep.batch = 1;
+  deep.sequence = 256;
+  CHECK(count_allocations(preset("bf16"), 3, nullptr, false, deep) == none);
+  CHECK(count_allocations(with_attention(preset("bf16"), "hopper-wgmma-fp16-f32"), 3, nullptr, false, deep) == none);
 }
