@@ -9,7 +9,6 @@
 #include <new>
 #include <span>
 #include <type_traits>
-#include <utility>
 
 #include "rotoscale/config.hpp"
 
@@ -83,7 +82,8 @@ class scratch_stack {
     top_ = ::new (memory) block{top_, bytes, 0};
   }
   ROTOSCALE_ISA_TAG void drop_top() {
-    block* const gone = std::exchange(top_, top_->below);
+    block* const gone = top_;
+    top_ = gone->below;
     ::operator delete (gone, std::align_val_t{alignment});
   }
 
@@ -102,8 +102,10 @@ class lent_scratch {
     std::size_t bytes = memory.size();
     if (std::align(scratch_stack::alignment, 0, at, bytes) == nullptr) bytes = 0;
     scratch_stack& own = scratch_stack::of_thread();
-    before_ = std::exchange(own.lent_, {static_cast<std::byte*>(at), bytes});
-    before_used_ = std::exchange(own.lent_used_, 0);
+    before_ = own.lent_;
+    before_used_ = own.lent_used_;
+    own.lent_ = {static_cast<std::byte*>(at), bytes};
+    own.lent_used_ = 0;
   }
   lent_scratch(const lent_scratch&) = delete;
   lent_scratch& operator=(const lent_scratch&) = delete;

@@ -373,9 +373,9 @@ class Device(Runs):
 
 class Signals(Runs):
     # Many more steps than are waited for: a busy machine may send a signal seconds after it was due.
-    STEPS = 4000
-    OPTIONS = {"steps": STEPS, "checkpoint_every": 1500, "eval_every": 1000, "schedule": "mxfp4_h16_heal",
-               "max_epochs": 100}
+    STEPS = 2000
+    OPTIONS = {"steps": STEPS, "checkpoint_every": 700, "eval_every": 500, "schedule": "mxfp4_h16_heal",
+               "max_epochs": 50}
 
     def wait_for(self, child, step, event="step"):
         log, limit = self.folder / "run/log.jsonl", time.monotonic() + 60

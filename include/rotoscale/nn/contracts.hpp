@@ -93,7 +93,8 @@ inline std::optional<gemm_contract> find_gemm_contract(std::string_view name) {
     name.remove_prefix(end + 1);
     end = name.find(':');
     const std::string_view part = name.substr(0, end);
-    const std::string key = ":" + std::string(part.substr(0, part.find('='))) + "=";
+    std::string key(":");
+    key.append(part.substr(0, part.find('='))).append("=");
     if (found.name.find(key) != found.name.rfind(key)) return std::nullopt;  // given twice
     if (!detail::read_setting(part, "promotion", 0, o.promotion) &&
         !detail::read_setting(part, "split_k", 1, o.split_k) &&

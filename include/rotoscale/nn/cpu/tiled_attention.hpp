@@ -58,12 +58,12 @@ struct tiled_scratch {
 
   /// What a task takes, its products included.
   static std::size_t bytes(const mma_model& model, index_t seq, index_t dim) {
-    const auto product = [&](index_t rows, index_t cols, index_t k) {
+    const auto product = [&](index_t rows, index_t cols, index_t depth) {
       gemm_operand a, b;
       a.element = b.element = formats::bf16;
       a.rows = rows;
       b.rows = cols;
-      a.k = b.k = k;
+      a.k = b.k = depth;
       return gemm_workspace_bytes(a, b, options(model, true), 1);
     };
     using codes = scratch_array<std::uint16_t>;
