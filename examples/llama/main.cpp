@@ -29,14 +29,17 @@ trainer_state begin(const arguments& a) {
   return new_run(std::move(options), a.names);
 }
 
-void check_synthetic(const arguments& a, const trainer_state& state) {
+/// That of a new run, checked.
+std::optional<nn::recipe> find_synthetic_recipe(const arguments& a, const trainer_state& state) {
   const char* const flag = "--synthetic-recipe";
-  if (a.session.synthetic_warmup == 0) {
-    if (a.flags.contains(flag)) throw io::error(flag, "needs --synthetic-warmup and its number of steps");
-    return;
+  if (a.session.synthetic_warmup == 0 && a.flags.contains(flag)) {
+    throw io::error(flag, "needs --synthetic-warmup and its number of steps");
   }
-  const auto fault = find_recipe_fault(state.run, synthetic_recipe_of(a.session.synthetic_recipe, state));
+  std::optional<nn::recipe> found = synthetic_recipe_of(a.session, state);
+  if (!found) return found;
+  const auto fault = find_recipe_fault(state.run, *found);
   if (fault) throw io::error(flag, a.names.text(*fault));
+  return found;
 }
 
 /// As the run that is resumed was observed, where the command line says nothing else.
@@ -46,7 +49,9 @@ void choose_statistics(arguments& a, const fs::path& file) {
   if (!a.flags.contains("--statistics-noise")) a.session.statistics_noise = old.noise;
 }
 
-void check_statistics(arguments& a) {
+/// What the command line says of statistics, checked.
+void settle_statistics(arguments& a) {
+  if (a.statistics_every) a.session.statistics_every = *a.statistics_every;
   if (a.session.statistics_every > 0 || !a.session.statistics_noise) return;
   if (a.flags.contains("--statistics-noise")) {
     throw io::error("--statistics-noise", "needs observed steps (--statistics-every)");
@@ -71,8 +76,7 @@ int resume(nn::backend& ops, arguments& a, const std::vector<resume_point>& poin
       // A run that was killed before its first records has no file that tells.
       const fs::path statistics = run_directory(points[i].run).statistics();
       if (!points[i].checkpoint.empty() || fs::exists(statistics)) choose_statistics(a, statistics);
-      if (a.statistics_every) a.session.statistics_every = *a.statistics_every;
-      check_statistics(a);
+      settle_statistics(a);
       if (a.session.out.empty()) a.session.out = points[i].run.string();
       record();
       t = std::make_unique<trainer>(ops, std::move(state), a.session, points[i]);
@@ -106,10 +110,9 @@ int train(int argc, char** argv, arguments& a) {
   }
   if (a.session.out.empty()) throw io::error("--out", "is required");
   if (a.session.auto_resume && a.session.overwrite) throw io::error("--auto-resume", "excludes --overwrite");
-  if (a.statistics_every) a.session.statistics_every = *a.statistics_every;
-  check_statistics(a);
+  settle_statistics(a);
   const trainer_state state = begin(a);
-  check_synthetic(a, state);
+  find_synthetic_recipe(a, state);
   if (a.session.auto_resume && fs::exists(a.session.out)) {
     const std::vector<resume_point> points = find_resume_points(a.session.out);
     if (!points.empty()) return resume(ops, a, points, &state, record);
@@ -120,16 +123,15 @@ int train(int argc, char** argv, arguments& a) {
 
 /// What train would take, in the same words as its log; nothing is allocated.
 int plan(arguments& a) {
-  if (a.statistics_every) a.session.statistics_every = *a.statistics_every;
-  check_statistics(a);
+  settle_statistics(a);
   const trainer_state state = begin(a);
-  check_synthetic(a, state);
+  const std::optional<nn::recipe> synthetic = find_synthetic_recipe(a, state);
   const auto ops = make_backend(a.device);
   const nn::memory_plan planned =
       llama::plan_session(*ops, state.run.model,
                           session_options_for(state.run, a.session.memory_limit, a.session.statistics_every > 0,
                                               a.session.async_checkpoints),
-                          recipes_of(state, a.session));
+                          recipes_of(state, a.session, synthetic));
   std::cout << memory_table(planned) << checkpoint_line(planned);
   return exit_ok;
 }

@@ -20,16 +20,17 @@ namespace rotoscale::llama_program {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-nn::recipe synthetic_recipe_of(const std::string& name, const trainer_state& state) {
+std::optional<nn::recipe> synthetic_recipe_of(const session_options& session, const trainer_state& state) {
+  if (state.step != 0 || session.synthetic_warmup == 0) return std::nullopt;
+  const std::string& name = session.synthetic_recipe;
   if (name.empty() && state.run.lora) return state.phases.front().recipe;
   return llama::load_recipe(name.empty() ? "fp8_amd" : name, "--synthetic-recipe");
 }
 
-std::vector<nn::recipe> recipes_of(const trainer_state& state, const session_options& session) {
+std::vector<nn::recipe> recipes_of(const trainer_state& state, const session_options& session,
+                                   const std::optional<nn::recipe>& synthetic) {
   std::vector<nn::recipe> recipes = recipes_of(state, session.statistics_noise);
-  if (state.step != 0 || session.synthetic_warmup == 0) return recipes;
-  const nn::recipe synthetic = synthetic_recipe_of(session.synthetic_recipe, state);
-  if (synthetic != recipes.front()) recipes.push_back(synthetic);
+  if (synthetic && *synthetic != recipes.front()) recipes.push_back(*synthetic);
   return recipes;
 }
 
@@ -60,10 +61,8 @@ void trainer::build_model(const fs::path& checkpoint) {
   llama::session_options options =
       session_options_for(state_.run, session_.memory_limit, session_.statistics_every > 0, session_.async_checkpoints);
   options.documents = text_.has_documents();
-  const std::vector<nn::recipe> recipes = recipes_of(state_, session_);
-  if (state_.step == 0 && session_.synthetic_warmup > 0) {
-    synthetic_ = synthetic_recipe_of(session_.synthetic_recipe, state_);
-  }
+  synthetic_ = synthetic_recipe_of(session_, state_);
+  const std::vector<nn::recipe> recipes = recipes_of(state_, session_, synthetic_);
   if (!state_.run.init.empty() && (checkpoint.empty() || state_.run.lora)) {
     llama::check_weights(llama::find_weights(state_.run.init), state_.run.model);
   }
@@ -124,15 +123,15 @@ void trainer::load_initial() {
 
 /// Random steps before a new run, whose bytes are those of one without them.
 void trainer::warm_up() {
-  if (state_.step != 0 || session_.synthetic_warmup == 0) return;
+  if (!synthetic_) return;
   const double start = now_seconds();
   llama::warm_up(*model_,
-                 {session_.synthetic_warmup, synthetic_, state_.run.train.seed,
+                 {session_.synthetic_warmup, *synthetic_, state_.run.train.seed,
                   static_cast<float>(state_.run.train.learning_rate)},
                  state_.recipe(), [this](llama::session&) { load_initial(); });
   log_->write({{"event", "warm_up"},
                {"steps", session_.synthetic_warmup},
-               {"recipe", synthetic_.name},
+               {"recipe", synthetic_->name},
                {"seconds", now_seconds() - start}});
 }
 

@@ -46,11 +46,13 @@ struct session_options {
   bool replays = false;                    ///< ends behind its checkpoint without an evaluation or a word
 };
 
-/// Of the synthetic warm-up, where `name` does not say: of pre-training AMD's FP8, beside adapters the run's own first
-/// recipe, which needs no other copy of the base. Throws io::error.
-nn::recipe synthetic_recipe_of(const std::string& name, const trainer_state& state);
-/// In the order of their use: the recipes of a run's phases and, before its first step, of the synthetic warm-up.
-std::vector<nn::recipe> recipes_of(const trainer_state& state, const session_options& session);
+/// The recipe of the synthetic warm-up before a run's first step; none: there is no warm-up. Where the session names
+/// none, of pre-training AMD's FP8, beside adapters the run's own first recipe, which needs no other copy of the base.
+/// Throws io::error.
+std::optional<nn::recipe> synthetic_recipe_of(const session_options& session, const trainer_state& state);
+/// In the order of their use: the recipes of a run's phases and of the warm-up, if there is one.
+std::vector<nn::recipe> recipes_of(const trainer_state& state, const session_options& session,
+                                   const std::optional<nn::recipe>& synthetic);
 
 class trainer {
  public:
@@ -119,7 +121,7 @@ class trainer {
   corpus text_;
   tokenizer_files tokenizer_;
   std::unique_ptr<llama::session> model_;
-  nn::recipe synthetic_;  ///< of the synthetic warm-up, if there is one
+  std::optional<nn::recipe> synthetic_;  ///< of the synthetic warm-up, where there is one
   std::unique_ptr<run_log> log_;
   std::unique_ptr<statistics_log> statistics_;
   std::optional<roof> roof_;
