@@ -3,18 +3,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds one libFuzzer program with clang's sanitizers and runs it for a moment from a fixed seed.
 
-usage: fuzz.py ROOT NAME RUNS [brief | DIRECTORY SECONDS]
+usage: fuzz.py ROOT NAME RUNS [brief | DIRECTORY SECONDS [PROCESSES]]
 NAME: tests/fuzz/NAME_fuzz.cpp, starting from the files in tests/fuzz/corpus/NAME if there are any; its line
 "// fuzz: ..." names what else is compiled and linked. Exit status 77 (skipped) without clang++-14, its run-time
 libraries or such a library.
 brief: without the checks of each pointer, which are most of the compile time; the address sanitizer still sees a wrong access.
 DIRECTORY SECONDS: a long run instead, which keeps program, corpus and inputs that fail in that directory and goes on
-from them. It is many times as fast: bounds are checked by libstdc++'s assertions and undefined behaviour traps, but
-there is no address sanitizer, comparisons are not traced, and inputs to change are chosen evenly, as the choice of
-the rarest and shortest takes longer than most targets do. Run its corpus through the default mode afterwards (copied
-to the corpus). Each source is compiled through ccache where that is installed.
+from them; PROCESSES share the runs and, every ten seconds, what they found. CXXFLAGS come after the own flags (another
+-march). Without clang++-14 the program that lies there is run, so that machines without compilers can help. It is many
+times as fast: bounds are checked by libstdc++'s assertions and undefined behaviour traps, but there is no address
+sanitizer, comparisons are not traced, and inputs to change are chosen evenly, as the choice of the rarest and shortest
+takes longer than most targets do. Run its corpus through the default mode afterwards (copied to the corpus). Each source
+is compiled through ccache where that is installed.
 """
 import concurrent.futures
+import contextlib
 import os
 import shlex
 import shutil
@@ -49,19 +52,33 @@ def build(compiler, sources, flags, libraries, scratch):
     return failed[0] if failed else called([compiler, *flags, *objects, "-o", "fuzz", *libraries, "-pthread", "-lz"])
 
 
-def long_run(program, corpus, runs, directory, seconds):
-    """The totals of a run that goes on from what is in the directory."""
-    fuzzed = subprocess.run([program, f"-runs={runs}", f"-max_total_time={seconds}", "-max_len=256", "-reload=0",
-                             "-entropic=0", "-reduce_inputs=0", "-print_final_stats=1", corpus], cwd=directory, stderr=subprocess.PIPE, text=True,
-                            encoding="utf-8", errors="replace")
-    lines = fuzzed.stderr.splitlines()
-    covered = [line for line in lines if " cov: " in line][-1:]
-    print("\n".join(lines[-40:] if fuzzed.returncode else covered + [line for line in lines if "stat::" in line]))
-    return 1 if fuzzed.returncode else 0
+def long_run(corpus, runs, directory, seconds, processes):
+    """Goes on from what is in the directory; prints each process's totals and their sum."""
+    command = ["./fuzz", f"-runs={-(-runs // processes)}", f"-max_total_time={seconds}", "-max_len=256",
+               f"-reload={10 if processes > 1 else 0}", "-entropic=0", "-reduce_inputs=0", "-print_final_stats=1", corpus]
+    with contextlib.ExitStack() as files:
+        # A file each: a pipe that nobody reads would stop its process.
+        logs = [files.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace"))
+                for _ in range(processes)]
+        running = [subprocess.Popen(command, cwd=directory, stderr=log) for log in logs]
+        failed = [process.wait() != 0 for process in running]
+        executed = 0
+        for log, failure in zip(logs, failed):
+            log.seek(0)
+            lines = log.read().splitlines()
+            covered = [line for line in lines if " cov: " in line][-1:]
+            statistics = [line for line in lines if "stat::" in line]
+            print("\n".join(lines[-40:] if failure else covered + statistics))
+            executed += sum(int(line.split()[1]) for line in statistics if "number_of_executed_units" in line)
+    if processes > 1:
+        print(f"executed by all processes: {executed}")
+    return 1 if any(failed) else 0
 
 
-def main(root, name, runs, brief=False, directory=None, seconds=0):
+def main(root, name, runs, brief=False, directory=None, seconds=0, processes=1):
     compiler = shutil.which("clang++-14")
+    if compiler is None and directory is not None and (directory / name / "fuzz").exists():
+        return long_run("corpus", runs, directory / name, seconds, processes)
     if compiler is None:
         print("no clang++-14")
         return 77
@@ -74,7 +91,8 @@ def main(root, name, runs, brief=False, directory=None, seconds=0):
     libraries = [word for word in extra if word.startswith("-l")]
     flags = ["-I" + str(root / word[2:]) if word.startswith("-I") else word for word in extra if word.startswith(("-I", "-D"))]
     sources = [source, *(root / word for word in extra if not word.startswith("-"))]
-    flags += ["-std=c++20", *(FAST if directory else SANITIZED + BRIEF if brief else SANITIZED),
+    fast = FAST + shlex.split(os.environ.get("CXXFLAGS", ""))
+    flags += ["-std=c++20", *(fast if directory else SANITIZED + BRIEF if brief else SANITIZED),
               "-fsanitize-coverage-ignorelist=not_traced", f"-I{root}/include", "-pthread"]
     with tempfile.TemporaryDirectory() as scratch:
         if directory is not None:
@@ -93,7 +111,7 @@ def main(root, name, runs, brief=False, directory=None, seconds=0):
                 print("no libclang-rt-14-dev")
             return 77 if without_runtime else 1
         if directory is not None:
-            return long_run("./fuzz", "corpus", runs, scratch, seconds)
+            return long_run("corpus", runs, scratch, seconds, processes)
         # -len_control=0: the first bytes only choose what happens to the others, so that short inputs are of no use.
         fuzzed = subprocess.run(["./fuzz", f"-runs={runs}", "-seed=1", "-max_len=4096", "-len_control=0",
                                  "-use_value_profile=1", "corpus"],
@@ -107,7 +125,7 @@ def main(root, name, runs, brief=False, directory=None, seconds=0):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (4, 6) and sys.argv[4:] != ["brief"]:
+    if len(sys.argv) not in (4, 6, 7) and sys.argv[4:] != ["brief"]:
         sys.exit(__doc__)
-    LONG = (Path(sys.argv[4]).resolve(), int(sys.argv[5])) if len(sys.argv) == 6 else ()
+    LONG = (Path(sys.argv[4]).resolve(), *map(int, sys.argv[5:])) if len(sys.argv) >= 6 else ()
     sys.exit(main(Path(sys.argv[1]).resolve(), sys.argv[2], int(sys.argv[3]), sys.argv[4:] == ["brief"], *LONG))

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 
 #include "../code_distance.hpp"
 #include "rotoscale/dequantize_ref.hpp"
@@ -20,6 +21,40 @@ std::string text(const char* pattern, Arguments... arguments) {
   std::snprintf(line, sizeof line, pattern, arguments...);
   return line;
 }
+
+/// How a scale byte or an element differs, and its name in reports.
+enum class difference {
+  scale_zeros,
+  scale_nan_policy,
+  scale_inf_policy,
+  scale_nan,
+  scale_off_by_one,
+  scale_other,
+  code_nan_policy,
+  code_sign_of_zero,
+  code_sign,
+  code_nan,
+  code_other,
+  code_tie,
+  code_rounding,
+  nibble_order
+};
+constexpr const char* difference_names[] = {"scale: policy of a block of zeros",
+                                            "scale: policy of NaN",
+                                            "scale: policy of Inf",
+                                            "scale: NaN",
+                                            "scale: off by one",
+                                            "scale: other",
+                                            "code: policy of NaN",
+                                            "code: sign of zero",
+                                            "code: sign",
+                                            "code: NaN",
+                                            "code: other",
+                                            "code: tie",
+                                            "code: rounding",
+                                            "nibble order (blocks)"};
+static_assert(std::size(difference_names) == static_cast<std::size_t>(difference::nibble_order) + 1);
+constexpr const char* name_of(difference d) { return difference_names[static_cast<std::size_t>(d)]; }
 
 /// Compares one orientation.
 class side_check {
@@ -52,10 +87,14 @@ class side_check {
       }
     }
     check_padding();
+    for (std::size_t d = 0; d < std::size(counts_); ++d) {
+      if (counts_[d] != 0) report_.kinds[difference_names[d]] = counts_[d];
+    }
     return std::move(report_);
   }
 
  private:
+  void count(difference d) { ++counts_[static_cast<std::size_t>(d)]; }
   std::uint8_t got_code(index_t r, index_t c) const {
     return static_cast<std::uint8_t>(
         load_code(q_.blocks.element, got_.codes.data() + r * packed_bytes(q_.blocks.element, side_.k), c));
@@ -87,57 +126,58 @@ class side_check {
       if (under_want.elements.size() < under_got.elements.size()) under_got = std::move(under_want);
     }
     const auto different = static_cast<index_t>(under_got.elements.size());
-    for (const auto& [kind, line] : under_got.elements) ++report_.kinds[kind];
+    for (const element_difference& e : under_got.elements) count(code_kind(e, under_got.scale));
     report_.codes_different += different;
     report_.scales_different += want != got;
     if (different == 0 && want == got) return;
     ++report_.blocks_different;
-    if (want != got) ++report_.kinds[scale_kind(t, b / length, want, got)];
-    if (different != 0 && swapped_explains(t, tile, c, b, length, got)) ++report_.kinds["nibble order (blocks)"];
+    if (want != got) count(scale_kind(t, b / length, want, got));
+    if (different != 0 && swapped_explains(t, tile, c, b, length, got)) count(difference::nibble_order);
     if (report_.first.empty()) explain(t, tile, c, b, length, want, got, under_got);
   }
 
-  /// Elements that differ under one scale: kind and, for the first ones, a line.
+  struct element_difference {
+    index_t row, k;
+    float x;  ///< as it is quantized
+    std::uint8_t want, got;
+  };
+  /// Elements that differ under one scale.
   struct block_difference {
     std::uint8_t scale = 0;
-    std::vector<std::pair<std::string, std::string>> elements;
+    std::vector<element_difference> elements;
   };
   block_difference elements_under(const tile_values& t, index_t tile, index_t c, index_t b, index_t length,
                                   std::uint8_t scale) const {
-    constexpr std::size_t max_listed = 8;
     block_difference d{scale, {}};
     for (index_t r = 0; r < q_.tile_rows(); ++r) {
       for (index_t i = b; i < b + length; ++i) {
         const index_t row = tile * q_.tile_rows() + r;
         const float x = t.x[static_cast<std::size_t>(r * q_.tile_k() + i)];
         const std::uint8_t code = got_code(row, c + i),
-                           under = code_under(q_, dump_, side_, x, scale, row * side_.k + c + i, q_.options.rounding);
-        if (code == under) continue;
-        const std::string kind = code_kind(x, scale, under, code);
-        const bool with_line = report_.first.empty() && d.elements.size() < max_listed;
-        d.elements.emplace_back(kind, with_line ? element_line(row, c + i, x, under, code, kind) : "");
+                           under = code_under(q_, dump_, side_, x, scale, row * side_.k + c + i);
+        if (code != under) d.elements.push_back({row, c + i, x, under, code});
       }
     }
     return d;
   }
 
-  std::string scale_kind(const tile_values& t, index_t block, std::uint8_t want, std::uint8_t got) const {
+  difference scale_kind(const tile_values& t, index_t block, std::uint8_t want, std::uint8_t got) const {
     const std::uint32_t amax = t.amax[static_cast<std::size_t>(block)];
-    if (amax == 0) return "scale: policy of a block of zeros";
-    if (amax == no_amax || fp32_is_nan(amax)) return "scale: policy of NaN";
-    if (amax == fp32_infinity_bits) return "scale: policy of Inf";
-    if (q_.blocks.scale.is_nan(got)) return "scale: NaN";
-    return want + 1 == got || got + 1 == want ? "scale: off by one" : "scale: other";
+    if (amax == 0) return difference::scale_zeros;
+    if (amax == no_amax || fp32_is_nan(amax)) return difference::scale_nan_policy;
+    if (amax == fp32_infinity_bits) return difference::scale_inf_policy;
+    if (q_.blocks.scale.is_nan(got)) return difference::scale_nan;
+    return want + 1 == got || got + 1 == want ? difference::scale_off_by_one : difference::scale_other;
   }
 
-  std::string code_kind(float x, std::uint8_t scale, std::uint32_t want, std::uint32_t got) const {
+  difference code_kind(const element_difference& e, std::uint8_t scale) const {
     const format f = q_.blocks.element;
-    if (fp32_is_nan(fp32_bits(x) & fp32_magnitude_mask)) return "code: policy of NaN";
-    if (f.magnitude(want) == 0 && f.magnitude(got) == 0) return "code: sign of zero";
-    if (f.magnitude(want) == f.magnitude(got)) return "code: sign";
-    if (f.is_nan(got)) return "code: NaN";
-    if (code_distance(f, want, got) != 1) return "code: other";
-    return is_tie(x, scale, want, got) ? "code: tie" : "code: rounding";
+    if (fp32_is_nan(fp32_bits(e.x) & fp32_magnitude_mask)) return difference::code_nan_policy;
+    if (f.magnitude(e.want) == 0 && f.magnitude(e.got) == 0) return difference::code_sign_of_zero;
+    if (f.magnitude(e.want) == f.magnitude(e.got)) return difference::code_sign;
+    if (f.is_nan(e.got)) return difference::code_nan;
+    if (code_distance(f, e.want, e.got) != 1) return difference::code_other;
+    return is_tie(e.x, scale, e.want, e.got) ? difference::code_tie : difference::code_rounding;
   }
   /// Does the scaled value lie in the middle between two numbers of the format?
   bool is_tie(float x, std::uint8_t scale, std::uint32_t a, std::uint32_t b) const {
@@ -154,9 +194,7 @@ class side_check {
       for (index_t i = b; i < b + length; ++i) {
         const index_t row = tile * q_.tile_rows() + r;
         const float x = t.x[static_cast<std::size_t>(r * q_.tile_k() + i)];
-        if (got_code(row, (c + i) ^ 1) !=
-            code_under(q_, dump_, side_, x, scale, row * side_.k + c + i, q_.options.rounding))
-          return false;
+        if (got_code(row, (c + i) ^ 1) != code_under(q_, dump_, side_, x, scale, row * side_.k + c + i)) return false;
       }
     }
     return true;
@@ -167,13 +205,12 @@ class side_check {
     return code_layout(q_.code_order, q_.blocks, side_.rows, side_.k).offset(r, byte);
   }
 
-  std::string element_line(index_t r, index_t c, float x, std::uint32_t want, std::uint32_t got,
-                           const std::string& kind) const {
+  std::string element_line(const element_difference& e, std::uint8_t scale) const {
     return text("  [%lld, %lld] %.9g: code 0x%02x (%g) expected, 0x%02x (%g) written at byte %lld: %s",
-                static_cast<long long>(r), static_cast<long long>(c), static_cast<double>(x), want,
-                static_cast<double>(decode(q_.blocks.element, want)), got,
-                static_cast<double>(decode(q_.blocks.element, got)), static_cast<long long>(code_offset(r, c)),
-                kind.c_str());
+                static_cast<long long>(e.row), static_cast<long long>(e.k), static_cast<double>(e.x), e.want,
+                static_cast<double>(decode(q_.blocks.element, e.want)), e.got,
+                static_cast<double>(decode(q_.blocks.element, e.got)), static_cast<long long>(code_offset(e.row, e.k)),
+                name_of(code_kind(e, scale)));
   }
 
   void explain(const tile_values& t, index_t tile, index_t c, index_t b, index_t length, std::uint8_t want,
@@ -210,9 +247,9 @@ class side_check {
       line(std::string(d.elements.empty() ? "all elements are right" : "elements") + " under the " +
            (d.scale == got ? "written" : "expected") + " scale" + (d.elements.empty() ? "" : ":"));
     }
-    for (const auto& [kind, e] : d.elements) {
-      if (!e.empty()) line(e);
-    }
+    constexpr std::size_t max_listed = 8;
+    for (std::size_t i = 0; i < std::min(d.elements.size(), max_listed); ++i)
+      line(element_line(d.elements[i], d.scale));
   }
 
   void check_padding() {
@@ -231,6 +268,7 @@ class side_check {
   const dump_side& side_;
   std::optional<std::uint8_t> padding_;
   dense_side want_, got_;
+  index_t counts_[std::size(difference_names)] = {};
   side_report report_;
 };
 

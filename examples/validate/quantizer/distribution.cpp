@@ -24,12 +24,22 @@ struct tally {
   }
 };
 
+/// The quantizer with other roundings: what a value lies between.
+struct neighbours {
+  explicit neighbours(const quantizer& q) : toward_zero(q), up(q), down(q) {
+    toward_zero.options.rounding = rounding::toward_zero;
+    up.options.rounding = rounding::up;
+    down.options.rounding = rounding::down;
+  }
+  quantizer toward_zero, up, down;
+};
+
 /// One element: which codes its value lies between, and which one was written.
-void check_element(const quantizer& q, const quantizer_dump& dump, const dump_side& side, float x, std::uint8_t scale,
-                   index_t index, std::uint32_t got, distribution& d, tally& counts) {
+void check_element(const quantizer& q, const neighbours& to, const quantizer_dump& dump, const dump_side& side, float x,
+                   std::uint8_t scale, index_t index, std::uint32_t got, distribution& d, tally& counts) {
   const auto value = [&](std::uint32_t code) { return std::abs(static_cast<double>(decode(q.blocks.element, code))); };
-  const auto under = [&](rounding r) { return code_under(q, dump, side, x, scale, index, r); };
-  const std::uint32_t low = under(rounding::toward_zero), up = under(rounding::up), down = under(rounding::down);
+  const auto under = [&](const quantizer& by) { return code_under(by, dump, side, x, scale, index); };
+  const std::uint32_t low = under(to.toward_zero), up = under(to.up), down = under(to.down);
   const std::uint32_t high = value(up) > value(down) ? up : down;
   if (got != low && got != high) {
     ++d.impossible;
@@ -52,6 +62,7 @@ distribution check_distribution(const quantizer& q, const quantizer_dump& dump, 
   if (!codes || !scales) throw io::error(dump.where, "the tensors' sizes do not fit the placements");
   distribution d;
   tally counts;
+  const neighbours to(q);
   const index_t length = q.is_per_tensor() ? 1 : q.blocks.length, row_bytes = packed_bytes(q.blocks.element, side.k);
   for (index_t tile = 0; tile < side.rows / q.tile_rows(); ++tile) {
     for (index_t c = 0; c < side.k; c += q.tile_k()) {
@@ -64,7 +75,7 @@ distribution check_distribution(const quantizer& q, const quantizer_dump& dump, 
           if (e < q.tile_k() && e % length == 0)
             d.scales_different += scale != t.scales[static_cast<std::size_t>(e / length)];
         }
-        check_element(q, dump, side, t.x[static_cast<std::size_t>(e)], scale, row * side.k + at,
+        check_element(q, to, dump, side, t.x[static_cast<std::size_t>(e)], scale, row * side.k + at,
                       load_code(q.blocks.element, codes->data() + row * row_bytes, at), d, counts);
       }
     }

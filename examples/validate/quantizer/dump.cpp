@@ -221,13 +221,11 @@ std::optional<std::vector<std::uint8_t>> dense_scales(const quantizer& q, const 
 }
 
 std::uint8_t code_under(const quantizer& q, const quantizer_dump& dump, const dump_side& side, float x,
-                        std::uint8_t scale, index_t index, rounding r) {
-  block_options o = q.options;
-  o.rounding = r;
+                        std::uint8_t scale, index_t index) {
   const random_bits random = bits_of(q, dump, side, index);
-  if (!q.is_per_tensor()) return static_cast<std::uint8_t>(encode_element(q.blocks, o, x, scale, random));
-  const float scaled = canonical_nan(x * o.encode_factor);
-  return static_cast<std::uint8_t>(encode(q.blocks.element, scaled, r, overflow::saturate, random));
+  if (!q.is_per_tensor()) return static_cast<std::uint8_t>(encode_element(q.blocks, q.options, x, scale, random));
+  const float scaled = canonical_nan(x * q.options.encode_factor);
+  return static_cast<std::uint8_t>(encode(q.blocks.element, scaled, q.options.rounding, overflow::saturate, random));
 }
 
 double scaled_value(const quantizer& q, float x, std::uint8_t scale) {
@@ -259,8 +257,7 @@ tile_values quantize_tile(const quantizer& q, const quantizer_dump& dump, const 
     for (index_t i = 0; i < run; ++i) {
       const auto e = static_cast<std::size_t>(r * run + i);
       const std::uint8_t scale = length == 0 ? std::uint8_t{0} : t.scales[static_cast<std::size_t>(i / length)];
-      t.codes[e] =
-          code_under(q, dump, side, t.x[e], scale, (tile * rows + r) * side.k + first_k + i, q.options.rounding);
+      t.codes[e] = code_under(q, dump, side, t.x[e], scale, (tile * rows + r) * side.k + first_k + i);
     }
   }
   return t;

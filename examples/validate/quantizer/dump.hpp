@@ -82,7 +82,7 @@ tile_values quantize_tile(const quantizer& q, const quantizer_dump& dump, const 
 
 /// Code of x under a scale, by the options' rounding; `index` is the element's number in the rows × k result.
 std::uint8_t code_under(const quantizer& q, const quantizer_dump& dump, const dump_side& side, float x,
-                        std::uint8_t scale, index_t index, rounding r);
+                        std::uint8_t scale, index_t index);
 
 /// The value that code_under rounds, exact.
 double scaled_value(const quantizer& q, float x, std::uint8_t scale);
