@@ -86,14 +86,17 @@ __device__ const T* keep_in_scalar_registers(const T* x) {
 /// Nothing is scheduled across this point.
 __device__ inline void schedule_barrier() { __builtin_amdgcn_sched_barrier(0); }
 
-/// In this basic block up to here: after each of `Reads` reads of LDS, `Products` matrix instructions.
+/// In this basic block up to here: `Reads` reads of LDS take turns with `Products` matrix instructions, as many of the
+/// more numerous kind a turn as the other has room for.
 template <int Reads, int Products>
 __device__ void alternate_reads_and_products() {
   constexpr int matrix_instruction = 8, lds_read = 0x100;
+  constexpr int reads = Reads > Products ? (Reads + Products - 1) / Products : 1,
+                products = Products > Reads ? Products / Reads : 1;
   ROTOSCALE_UNROLL
-  for (int i = 0; i < Reads; ++i) {
-    __builtin_amdgcn_sched_group_barrier(lds_read, 1, 0);
-    __builtin_amdgcn_sched_group_barrier(matrix_instruction, Products, 0);
+  for (int i = 0; i < Reads; i += reads) {
+    __builtin_amdgcn_sched_group_barrier(lds_read, reads, 0);
+    __builtin_amdgcn_sched_group_barrier(matrix_instruction, products, 0);
   }
 }
 

@@ -198,18 +198,15 @@ inline int filling_parts(const device_info& device, const tile_shape& tile, cons
   return static_cast<int>(std::clamp<std::int64_t>(parts, 1, 16));
 }
 
-/// What a tile costs, in products of a processor: its waves of tiles, the smaller the less of the unit's rate; and,
-/// with more parts than one, the memory that sums of parts take. Rates are those of an H200's int8 kernels, roughly;
-/// only what is cheaper matters.
+/// What a tile costs, in products of a processor: its waves of tiles, at its part of the unit's rate; and, with more
+/// parts than one, the memory that sums of parts take. Only what is cheaper matters.
 inline std::int64_t tile_cost(const device_info& device, const tile_shape& tile, int parts, const gemm_shape& shape) {
   const std::int64_t tiles = std::int64_t{(shape.m + tile.m - 1) / tile.m} * ((shape.n + tile.n - 1) / tile.n) * parts;
   const std::int64_t workers = device.processors / tile.processors, waves = (tiles + workers - 1) / workers;
   const std::int64_t outputs = std::int64_t{tile.m} * tile.n / tile.processors;
-  // A processor reads operands of m + n rows for m · n products: below 128 × 256 the unit waits for them.
-  const std::int64_t percent = outputs >= 128 * 256 ? 100 : tile.m == tile.n ? 85 : 75;
   const std::int64_t start = std::int64_t{1} << 24;
   const std::int64_t adding = parts == 1 ? 0 : 2 * start + 2 * std::int64_t{parts + 1} * shape.m * shape.n * 8;
-  return waves * (outputs * (shape.k / parts) * 100 / percent + start) + adding;
+  return waves * (outputs * (shape.k / parts) * 100 / tile.percent + start) + adding;
 }
 
 /// Without a row: the cheapest tile by tile_cost with as many parts of K as fill the device.

@@ -3,25 +3,29 @@
 // Launches of AMD's GEMM kernels.
 #pragma once
 
+#include <utility>
+
 #include "gpu/dialect/launch.hpp"
 #include "gpu/gemm/amd/gfx942.hpp"
 #include "gpu/gemm/amd/gfx950.hpp"
 #include "gpu/gemm/expand.hpp"
 #include "gpu/gemm/plan.hpp"
+#include "gpu/gemm/tile_walk.hpp"
 
 namespace rotoscale::gpu::detail {
 
-/// A grid of tiles of `tile` × `tile` outputs and parts of K.
-inline dim3 tile_grid(const gemm_arguments& g, int tile) {
-  const auto along = [tile](int extent) { return static_cast<unsigned>((extent + tile - 1) / tile); };
-  return {along(g.n), along(g.m), static_cast<unsigned>(g.parts)};
+/// A grid of the schedule's tiles and of parts of K.
+inline dim3 tile_grid(const gemm_arguments& g) {
+  const auto along = [](int extent, int tile) { return static_cast<unsigned>((extent + tile - 1) / tile); };
+  return {along(g.n, g.tile_n), along(g.m, g.tile_m), static_cast<unsigned>(g.parts)};
 }
 
 /// MXFP4 from the operands themselves; MXFP8 expanded to BF16 first.
 inline status run_gfx942(const gemm_problem& p, const gemm_choice& c, std::uint8_t* memory, const device_info& device,
                          stream s) {
-  const gemm_arguments g = make_arguments(p, contract_options(c.contract, device, 1, is_fp8(p)));
-  const dim3 grid = tile_grid(g, gfx942::tile), block = blocks(gfx942::threads);
+  gemm_arguments g = make_arguments(p, contract_options(c.contract, device, 1, is_fp8(p)));
+  set_schedule(g, traits_of(device.arch), c.schedule);
+  const dim3 grid = tile_grid(g), block = blocks(gfx942::threads);
   if (!is_fp8(p)) {
     const auto kernel = stores_vectors(g) ? gfx942::gemm_kernel<true> : gfx942::gemm_kernel<false>;
     return launch(kernel, grid, block, 0, s, gfx942::arguments{make_kernel_operand(p.a), make_kernel_operand(p.b), g});
@@ -35,24 +39,37 @@ inline status run_gfx942(const gemm_problem& p, const gemm_choice& c, std::uint8
 }
 
 using gfx950_kernel = void (*)(gfx950::arguments);
-template <gemm_element A, gemm_element B>
+template <class Tile, gemm_element A, gemm_element B>
 gfx950_kernel kernel_of_elements(bool shuffled, bool partial) {
-  if (shuffled && partial) return gfx950::gemm_kernel<A, B, true, output_mode::partial>;
-  if (shuffled) return gfx950::gemm_kernel<A, B, true, output_mode::vector>;
-  if (partial) return gfx950::gemm_kernel<A, B, false, output_mode::partial>;
-  return gfx950::gemm_kernel<A, B, false, output_mode::vector>;
+  constexpr int m = Tile::rows, n = Tile::columns;
+  if (shuffled && partial) return gfx950::gemm_kernel<m, n, A, B, true, output_mode::partial>;
+  if (shuffled) return gfx950::gemm_kernel<m, n, A, B, true, output_mode::vector>;
+  if (partial) return gfx950::gemm_kernel<m, n, A, B, false, output_mode::partial>;
+  return gfx950::gemm_kernel<m, n, A, B, false, output_mode::vector>;
 }
-inline gfx950_kernel choose_gfx950_kernel(const gemm_problem& p, bool partial) {
+template <class Tile>
+status launch_gfx950(const gemm_problem& p, bool partial, const gfx950::arguments& all, stream s) {
   using enum gemm_element;
   const bool shuffled = p.a.code_order != placement::row_major;
   const gemm_element a = make_kernel_operand(p.a).element, b = make_kernel_operand(p.b).element;
-  if (a == e2m1) return kernel_of_elements<e2m1, e2m1>(shuffled, partial);
-  if (a == e4m3) {
-    return b == e4m3 ? kernel_of_elements<e4m3, e4m3>(shuffled, partial)
-                     : kernel_of_elements<e4m3, e5m2>(shuffled, partial);
-  }
-  return b == e4m3 ? kernel_of_elements<e5m2, e4m3>(shuffled, partial)
-                   : kernel_of_elements<e5m2, e5m2>(shuffled, partial);
+  const auto choose = a == e2m1                ? kernel_of_elements<Tile, e2m1, e2m1>
+                      : a == e4m3 && b == e4m3 ? kernel_of_elements<Tile, e4m3, e4m3>
+                      : a == e4m3              ? kernel_of_elements<Tile, e4m3, e5m2>
+                      : b == e4m3              ? kernel_of_elements<Tile, e5m2, e4m3>
+                                               : kernel_of_elements<Tile, e5m2, e5m2>;
+  return launch(choose(shuffled, partial), tile_grid(all.p), blocks(Tile::threads), 0, s, all);
+}
+/// In the schedule's tiles, which are one of the table's.
+template <std::size_t... I>
+status launch_gfx950(const gemm_problem& p, bool partial, const gfx950::arguments& all, stream s,
+                     std::index_sequence<I...>) {
+  static_assert(((gfx950::tile<gfx950_tiles[I].m, gfx950_tiles[I].n>::percent == gfx950_tiles[I].percent) && ...));
+  status launched;
+  static_cast<void>(
+      ((all.p.tile_m == gfx950_tiles[I].m && all.p.tile_n == gfx950_tiles[I].n &&
+        (launched = launch_gfx950<gfx950::tile<gfx950_tiles[I].m, gfx950_tiles[I].n>>(p, partial, all, s), true)) ||
+       ...));
+  return launched;
 }
 
 inline status run_gfx950(const gemm_problem& p, const gemm_choice& c, std::uint8_t* memory, const device_info& device,
@@ -61,14 +78,14 @@ inline status run_gfx950(const gemm_problem& p, const gemm_choice& c, std::uint8
   const split parts = split_of(p.a.k, c.split_k, traits_of(device.arch).grain);
   g.parts = parts.parts;
   g.partial = reinterpret_cast<float*>(memory + workspace_map(p, c, device).partial);
+  set_schedule(g, traits_of(device.arch), c.schedule);
   const auto operand = [](const gemm_operand& x) {
     return gfx950::operand{x.codes, reinterpret_cast<const std::uint32_t*>(x.scales), x.code_stride,
                            static_cast<int>(x.rows)};
   };
   const gfx950::arguments all{operand(p.a), operand(p.b), static_cast<int>(p.a.k), parts.part_k, g};
   const bool partial = writes_partial(p, c, device);
-  const status multiplied =
-      launch(choose_gfx950_kernel(p, partial), tile_grid(g, gfx950::tile), blocks(gfx950::threads), 0, s, all);
+  const status multiplied = launch_gfx950(p, partial, all, s, std::make_index_sequence<std::size(gfx950_tiles)>());
   return multiplied.ok() && partial ? finish_parts(g, s) : multiplied;
 }
 

@@ -8,16 +8,21 @@
 namespace rotoscale::gpu {
 
 #if defined(__gfx950__)
-#define GFX950(A, B, shuffled, mode)                                                                             \
-  template __global__ void gfx950::gemm_kernel<gemm_element::A, gemm_element::B, shuffled, output_mode::mode>( \
+#define GFX950(rows, columns, A, B, shuffled, mode)                                                      \
+  template __global__ void                                                                               \
+  gfx950::gemm_kernel<rows, columns, gemm_element::A, gemm_element::B, shuffled, output_mode::mode>( \
       const arguments);
-#define GFX950_ALL(A, B) \
-  GFX950(A, B, false, vector) GFX950(A, B, false, partial) GFX950(A, B, true, vector) GFX950(A, B, true, partial)
-GFX950_ALL(e2m1, e2m1)
-GFX950_ALL(e4m3, e4m3)
-GFX950(e4m3, e5m2, true, vector)
-GFX950(e5m2, e4m3, true, vector)
-GFX950(e5m2, e5m2, true, vector)
+#define GFX950_TILE(rows, columns)                                                           \
+  GFX950(rows, columns, e2m1, e2m1, false, vector) GFX950(rows, columns, e2m1, e2m1, false, partial) \
+  GFX950(rows, columns, e2m1, e2m1, true, vector) GFX950(rows, columns, e2m1, e2m1, true, partial)   \
+  GFX950(rows, columns, e4m3, e4m3, false, vector) GFX950(rows, columns, e4m3, e4m3, false, partial) \
+  GFX950(rows, columns, e4m3, e4m3, true, vector) GFX950(rows, columns, e4m3, e4m3, true, partial)   \
+  GFX950(rows, columns, e4m3, e5m2, true, vector) GFX950(rows, columns, e5m2, e4m3, true, vector)    \
+  GFX950(rows, columns, e5m2, e5m2, true, vector)
+GFX950_TILE(256, 256)
+GFX950_TILE(128, 128)
+GFX950_TILE(64, 256)
+GFX950_TILE(32, 128)
 #endif
 template __global__ void gfx942::gemm_kernel<false>(const arguments);
 template __global__ void gfx942::gemm_kernel<true>(const arguments);

@@ -87,14 +87,16 @@ struct options {
   float alpha = 1.0f;
   bool accumulate = false, bias = false, shuffled_a = true;
   int split_k = 1, samples = 0;
+  gemm_schedule schedule{};
 };
 
 /// Runs a GEMM of `device` into poisoned memory and compares outputs with its contract: all of them, or `samples`.
-void compare(const device_info& device, const operand& a, const operand& b, const options& o) {
-  if (!runs_here(device)) return;
+/// All of the output's memory.
+bytes compare(const device_info& device, const operand& a, const operand& b, const options& o) {
+  if (!runs_here(device)) return {};
   judged_output out(a.plain.rows, b.plain.rows, o);
   const gemm_problem p{out.result(), a.view(device, o.shuffled_a), b.view(device, true)};
-  const gemm_choice choice{gemm_contract::accurate, o.split_k};
+  const gemm_choice choice{gemm_contract::accurate, o.split_k, o.schedule};
   const std::size_t size = gemm_workspace_bytes(p, choice, device);
   const array<std::uint8_t> workspace(bytes(size, 0xC3));
   const bool fp8 = a.plain.element != gemm_element::e2m1;
@@ -112,6 +114,21 @@ void compare(const device_info& device, const operand& a, const operand& b, cons
     return {sum, how.model.nan_bits};
   };
   out.check(model, o.samples);
+  return out.fetched();
+}
+
+/// The same in every tile of `device`: no byte depends on it.
+void compare_tiles(const device_info& device, const operand& a, const operand& b, options o) {
+  bytes first;
+  for (const tile_shape& t : traits_of(device.arch).tiles) {
+    CAPTURE(t.m);
+    CAPTURE(t.n);
+    o.schedule = {t.m, t.n};
+    const bytes found = compare(device, a, b, o);
+    if (first.empty()) first = found;
+    CHECK(found == first);
+    o.samples = 50;  // equal bytes say the rest
+  }
 }
 
 }  // namespace
@@ -279,6 +296,29 @@ TEST_CASE("gfx950, MXFP4: parts of K") {
   compare(gfx950, a, b, {.output = formats::fp32, .split_k = 3, .samples = 300});
   const order_scope shuffled(thread_order::shuffled);
   compare(gfx950, a, b, {.accumulate = true, .split_k = 2, .samples = 300});
+}
+
+TEST_CASE("gfx950: every tile, at the edges of each, the same bytes") {
+  constexpr gemm_element e4m3 = gemm_element::e4m3, e5m2 = gemm_element::e5m2;
+  // Four steps of FP4: the prefetching ones, the last two and, of K's parts, single ones. 261 rows and 272 columns end
+  // a few behind a tile's edge, whatever the tile; 16 are part of one.
+  const operand a(261, 1024, 31, scales_of::special), b(272, 1024, 32, scales_of::special);
+  const operand few(5, 1024, 33, scales_of::far), narrow(16, 1024, 34, scales_of::far);
+  compare_tiles(gfx950, a, narrow, {.shuffled_a = false, .samples = 1000});
+  compare_tiles(gfx950, few, b, {.output = formats::fp32, .shuffled_a = false, .split_k = 4, .samples = 500});
+  const operand c(272, 512, 35, scales_of::special, e4m3), d(16, 512, 36, scales_of::special, e4m3);
+  const operand e(37, 512, 37, scales_of::ordinary, e5m2), f(272, 512, 38, scales_of::ordinary, e5m2);
+  compare_tiles(gfx950, c, d, {.samples = 500});
+  compare_tiles(gfx950, e, d, {.accumulate = true, .bias = true, .shuffled_a = false, .split_k = 2, .samples = 300});
+  compare_tiles(gfx950, d, f, {.samples = 300});
+  compare_tiles(gfx950, e, f, {.shuffled_a = false, .samples = 300});
+  for (const thread_order order : {thread_order::reverse, thread_order::shuffled}) {
+    const order_scope scope(order);
+    const operand g(96, 1024, 39, scales_of::ordinary), h(144, 1024, 40, scales_of::ordinary);
+    compare_tiles(gfx950, g, h, {.samples = 200});
+    const operand i(80, 512, 41, scales_of::ordinary, e4m3), j(144, 512, 42, scales_of::ordinary, e5m2);
+    compare_tiles(gfx950, i, j, {.samples = 200});
+  }
 }
 
 TEST_CASE("gfx942, MXFP4: ragged, every output, scales that one multiply-add does not take") {

@@ -136,14 +136,23 @@ TEST_CASE("the heuristic takes the tile that leaves the fewest multiprocessors i
   CHECK(tile(16, 8192, 8192) == "64x256/4");
   CHECK(tile(64, 28672, 4096) == "64x256/1");
   CHECK(tile(8192, 16, 8192) == "256x64/4");
-  const gemm_choice amd = heuristic_choice({arch::gfx950, 256}, gemm_contract::fast, {false, 8192, 8192, 8192});
-  CHECK(amd.schedule == gemm_schedule{256, 256, 2});
+  const auto amd = [](int m, int n, int k) {
+    const gemm_choice c = heuristic_choice({arch::gfx950, 256}, gemm_contract::fast, {false, m, n, k});
+    CHECK(c.schedule.stages == 2);
+    return tile_text(c.schedule) + "/" + std::to_string(c.split_k);
+  };
+  CHECK(amd(8192, 8192, 8192) == "256x256/1");
+  CHECK(amd(4096, 14336, 4096) == "256x256/1");
+  CHECK(amd(1024, 4096, 4096) == "128x128/1");  // 256 tiles, of 256 x 256 only 64
+  CHECK(amd(64, 65536, 4096) == "64x256/1");
+  CHECK(amd(16, 8192, 8192) == "32x128/4");
   CHECK(heuristic_choice({arch::gfx942, 304}, gemm_contract::fast, {false, 16, 16, 8192}).schedule ==
         gemm_schedule{128, 128, 1});
 }
 
 TEST_CASE("the heuristic fills the device with parts of K, none shorter than 1024") {
-  CHECK(heuristic_choice({arch::gfx950, 256}, gemm_contract::fast, {false, 256, 8192, 8192}).split_k == 8);
+  CHECK(heuristic_choice({arch::gfx950, 256}, gemm_contract::fast, {false, 256, 8192, 8192}).split_k == 2);
+  CHECK(filling_parts({arch::gfx950, 256}, gfx950_tiles[0], {false, 256, 8192, 8192}) == 8);
   CHECK(heuristic_choice(h200, gemm_contract::fast, {false, 8192, 8192, 8192}).split_k == 1);
   CHECK(heuristic_choice(h200, gemm_contract::accurate, {false, 16, 2048, 8192}).split_k == 8);
   CHECK(heuristic_choice(h200, gemm_contract::accurate, {false, 16, 256, 32}).split_k == 1);

@@ -506,6 +506,9 @@ TEST_CASE("what other devices' kernels do not take is named, wherever it is aske
   CHECK(message(gfx950, placed, as_it_is) == "ok");
   CHECK(message(gfx950, placed, as_it_is, parts) == "ok");
   CHECK(message(gfx950, placed, as_it_is, tile(256)) == "ok");
+  CHECK(message(gfx950, placed, as_it_is, tile(128)) == "ok");
+  CHECK(message(gfx950, placed, as_it_is, tile(64)) ==
+        "choice.schedule.tile_m: no kernel of this device has this tile");
   CHECK(message(gfx950, placed, as_it_is, tile(256, 8)) == "choice.schedule.band: must be 0 on this device");
   CHECK(message(gfx950, placed, [](gemm_problem& p) { p.a.code_order = placement::aiter_data_16x16; }) == "ok");
   CHECK(message(gfx950, placed, fp8) == "ok");
