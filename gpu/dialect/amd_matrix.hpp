@@ -87,12 +87,14 @@ __device__ const T* keep_in_scalar_registers(const T* x) {
 __device__ inline void schedule_barrier() { __builtin_amdgcn_sched_barrier(0); }
 
 /// In this basic block up to here: `Reads` reads of LDS take turns with `Products` matrix instructions, as many of the
-/// more numerous kind a turn as the other has room for.
+/// more numerous kind a turn as the other has room for. Where products are more, one comes first: it waits for reads
+/// before this block, and should not wait for one that was just issued.
 template <int Reads, int Products>
 __device__ void alternate_reads_and_products() {
   constexpr int matrix_instruction = 8, lds_read = 0x100;
   constexpr int reads = Reads > Products ? (Reads + Products - 1) / Products : 1,
                 products = Products > Reads ? Products / Reads : 1;
+  if constexpr (Products > Reads) __builtin_amdgcn_sched_group_barrier(matrix_instruction, 1, 0);
   ROTOSCALE_UNROLL
   for (int i = 0; i < Reads; i += reads) {
     __builtin_amdgcn_sched_group_barrier(lds_read, reads, 0);

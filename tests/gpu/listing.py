@@ -273,6 +273,29 @@ def main_loop(code):
     return best
 
 
+def idle_cycles(loop):
+    """Those of s_nop, which compilers put where a matrix instruction's registers are not ready."""
+    return sum(int(text.split()[1], 0) + 1 for text in loop if text.startswith("s_nop"))
+
+
+def products_before_wait(loop):
+    """How many matrix instructions a loop issues at least between a load from memory to registers and the first wait for it, which
+    may be in its next round; None without such a load, or without a wait."""
+    found = []
+    for i, text in enumerate(loop):
+        if not text.startswith("global_load_") or "_lds_" in text:
+            continue
+        younger = products = 0
+        for following in loop[i + 1:] + loop:
+            products += following.startswith("v_mfma")
+            younger += following.startswith(("global_", "buffer_", "flat_", "scratch_"))
+            counter = re.search(r"vmcnt\((\d+)\)", following)
+            if counter and int(counter.group(1)) <= younger:
+                found.append(products)
+                break
+    return min(found, default=None)
+
+
 def longest_wait_for_lds(loop):
     """How many reads of LDS a loop issues at most without a matrix instruction between them, before it waits for all."""
     longest = run = 0

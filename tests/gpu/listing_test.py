@@ -103,6 +103,20 @@ class Loops(unittest.TestCase):
         self.assertEqual(listing.longest_wait_for_lds(loop), 2)
         self.assertEqual(listing.main_loop(code[:3]), [])
 
+    PRODUCT, LOAD, COPY = "v_mfma_f32_16x16x16_bf16 a[0:3]", "global_load_dword v1, v2, s[0:1]", "global_load_lds_dwordx4 v0, s[0:1]"
+
+    def test_idle_cycles(self):
+        self.assertEqual(listing.idle_cycles(["s_nop 0", self.PRODUCT, "s_nop 7"]), 9)
+
+    def test_products_before_a_load_is_waited_for(self):
+        for loop, products in (([self.LOAD, self.PRODUCT, "s_waitcnt vmcnt(0)", self.PRODUCT], 1),
+                               ([self.PRODUCT, "s_waitcnt vmcnt(0)", self.LOAD, self.PRODUCT], 2),  # in the next round
+                               ([self.LOAD, self.COPY, "s_waitcnt vmcnt(1)", self.PRODUCT], 0),  # the copy is younger
+                               ([self.COPY, self.LOAD, "s_waitcnt vmcnt(1)", self.PRODUCT, "s_waitcnt vmcnt(0)"], 1),
+                               ([self.LOAD, self.PRODUCT, self.LOAD, "s_waitcnt vmcnt(0)"], 0),  # the second
+                               ([self.LOAD, self.PRODUCT, "s_waitcnt lgkmcnt(0)"], None), ([self.COPY, "s_waitcnt vmcnt(0)"], None)):
+            self.assertEqual(listing.products_before_wait(loop), products)
+
 
 if __name__ == "__main__":
     sys.exit(not unittest.main(exit=False, verbosity=0).result.wasSuccessful())

@@ -235,7 +235,11 @@ __device__ inline void compute_tile(const arguments& g) {
     amd::schedule_barrier();
     amd::loads_done();
     block_barrier();  // the other buffer has arrived, and nobody reads this one any more
+    // Here, not at the end of the step, where compilers put the copy to save a register, and wait for what was just
+    // begun: scales have a whole step to arrive.
     now = next;
+    for (std::uint32_t& x : now.a) amd::keep_in_vector_registers(x);
+    for (std::uint32_t& x : now.b) amd::keep_in_vector_registers(x);
     if constexpr (Prefetch) {
       next = load_scales(k + 2 * step);
       amd::schedule_barrier();  // scales first: waiting for them then waits for no copy
