@@ -45,6 +45,7 @@ class loader {
       x.c.emplace();
       for (const std::uint64_t code : codes_of("c", *c, x)) x.c->push_back(value_of(f, code));
     }
+    load_bias(x);
     const bool fp64 = x.is_fp64();
     if ((x.a.element == formats::fp64) != fp64 || (x.b.element == formats::fp64) != fp64) {
       fail(fp64 ? "d" : "a", "F64 is multiplied with F64, to F64");
@@ -52,10 +53,33 @@ class loader {
     load_scales("scale_a", x.a, x);
     load_scales("scale_b", x.b, x);
     check_written(x);
+    for (const std::string& name : options_.ignored) {
+      if (file_.find(name) == nullptr) throw io::error("--ignore", "there is no tensor '" + name + "'");
+      if (name == "c") x.c.reset();
+      if (name == "bias") x.bias.reset();
+    }
     return x;
   }
 
  private:
+  void load_bias(gemm_case& x) const {
+    const io::tensor_info* t = file_.find("bias");
+    if (t == nullptr) return;
+    const format f = float_format("bias", *t);
+    if (x.is_fp64() || f == formats::fp64) fail("bias", "is for results of F32, F16 and BF16, and one of these");
+    if (t->shape != std::vector<std::int64_t>{x.n})
+      fail("bias", "shape " + text(t->shape) + " is not [" + std::to_string(x.n) + "]");
+    const std::vector<std::uint8_t> bytes = raw(*t);
+    gemm_operand row;
+    row.element = f;
+    row.rows = 1;
+    row.k = x.n;
+    row.code_stride = packed_bytes(f, x.n);
+    row.codes = bytes.data();
+    x.bias.emplace();
+    for (index_t j = 0; j < x.n; ++j) x.bias->push_back(static_cast<float>(value_of(f, operand_code(row, 0, j))));
+  }
+
   /// A result of nothing but NaN is legitimate where a scale, or an operand's every row, is NaN.
   void check_written(const gemm_case& x) const {
     const auto nan = [&](std::uint64_t code) { return x.output.is_nan(code); };
@@ -77,10 +101,11 @@ class loader {
   }
 
   void check_names() const {
-    const std::vector<std::string> known{"a", "b", "c", "d", "scale_a", "scale_b", "metadata_a"};
+    const std::vector<std::string> known{"a", "b", "c", "bias", "d", "scale_a", "scale_b", "metadata_a"};
     for (const io::tensor_info& t : file_.tensors()) {
       if (std::find(known.begin(), known.end(), t.name) == known.end()) {
-        fail(io::printable(t.name), "not part of a case (a, b, d, and optionally c, scale_a, scale_b, metadata_a)");
+        fail(io::printable(t.name),
+             "not part of a case (a, b, d, and optionally c, bias, scale_a, scale_b, metadata_a)");
       }
     }
   }

@@ -25,14 +25,15 @@ struct operand_data {
   std::vector<std::uint8_t> scales;
 };
 
-/// D [batch, m, n] = A [batch, m, k] · B [batch, n, k]ᵀ + C.
+/// D [batch, m, n] = A [batch, m, k] · B [batch, n, k]ᵀ + C + bias.
 struct gemm_case {
   index_t batch = 0, m = 0, n = 0, k = 0;
   operand_data a, b;
   std::optional<std::vector<double>> c;
-  format output = formats::fp32;  ///< of d
-  std::vector<std::uint64_t> d;   ///< codes
-  bool compressed = false;        ///< a came as kept elements and metadata_a; it is expanded here
+  std::optional<std::vector<float>> bias;  ///< [n], added to each row
+  format output = formats::fp32;           ///< of d
+  std::vector<std::uint64_t> d;            ///< codes
+  bool compressed = false;                 ///< a came as kept elements and metadata_a; it is expanded here
 
   bool is_fp64() const { return output == formats::fp64; }
 };
@@ -42,6 +43,7 @@ struct case_options {
   std::string a_format, b_format;      ///< elements of U8 tensors
   std::string scale_format;            ///< of U8 scales: e8m0 or ue4m3; empty: by their number
   std::string scale_layout = "plain";  ///< plain, nvidia, hipblaslt or aiter
+  std::vector<std::string> ignored;    ///< c, bias: checked, but the kernel is taken not to have read it
 };
 
 /// What operands are made of.

@@ -33,14 +33,15 @@ std::string number(const format& f, std::uint64_t code) {
   return text;
 }
 
-std::uint64_t model_code(const gemm_case& x, const gemm_options& o, index_t e) {
+std::uint64_t model_code(const gemm_case& x, const kernel_use& u, index_t e) {
+  const gemm_options& o = u.gemm;
   const output_index at = index_of(x, e);
   const gemm_operand a = batch_operand(x.a, x.k, at.batch), b = batch_operand(x.b, x.k, at.batch);
   const double c = x.c ? (*x.c)[static_cast<std::size_t>(e)] : 0.0;
   if (!x.is_fp64()) {
     const auto start = static_cast<float>(c);
     const float acc = accumulate_ref(a, at.row, b, at.column, o, start);
-    return output_code(finish_output(acc, combined_factor(a, b, o), o, start, at.column), o);
+    return finisher(x, u)(acc, start, at.column);
   }
   const double acc = accumulate_fp64_ref(a, at.row, b, at.column, o, c);
   if (o.alpha == 1.0f && !o.accumulate) return bit_cast<std::uint64_t>(acc);
@@ -48,18 +49,31 @@ std::uint64_t model_code(const gemm_case& x, const gemm_options& o, index_t e) {
   return bit_cast<std::uint64_t>(o.accumulate ? __builtin_fma(acc, alpha, beta * c) : acc * alpha);
 }
 
-std::vector<std::uint64_t> model_codes(const gemm_case& x, const gemm_options& o, thread_pool& pool) {
+std::vector<std::uint64_t> model_codes(const gemm_case& x, const kernel_use& u, thread_pool& pool) {
   std::vector<std::uint64_t> codes(static_cast<std::size_t>(x.batch * x.m * x.n));
   if (x.is_fp64()) {
-    pool.for_each(x.batch * x.m * x.n, [&](index_t e) { codes[static_cast<std::size_t>(e)] = model_code(x, o, e); });
+    pool.for_each(x.batch * x.m * x.n, [&](index_t e) { codes[static_cast<std::size_t>(e)] = model_code(x, u, e); });
     return codes;
   }
+  // The sums alone: one function finishes them, whatever stands between them and d.
+  gemm_options sums = u.gemm;
+  sums.output = formats::fp32;
+  sums.accumulate = false;
+  sums.alpha = 1.0f;
+  sums.bias = nullptr;
+  const finisher finish(x, u);
   std::vector<float> c(static_cast<std::size_t>(x.m * x.n));
   for (index_t i = 0; i < x.batch; ++i) {
     const std::size_t base = static_cast<std::size_t>(i) * c.size();
     for (std::size_t e = 0; e < c.size(); ++e) c[e] = x.c ? static_cast<float>((*x.c)[base + e]) : 0.0f;
-    gemm(batch_operand(x.a, x.k, i), batch_operand(x.b, x.k, i), o, row_major(c.data(), x.m, x.n), pool);
-    for (std::size_t e = 0; e < c.size(); ++e) codes[base + e] = output_code(c[e], o);
+    gemm(batch_operand(x.a, x.k, i), batch_operand(x.b, x.k, i), sums, row_major(c.data(), x.m, x.n), pool);
+    pool.for_each(x.m, [&](index_t row) {
+      for (index_t column = 0; column < x.n; ++column) {
+        const auto e = static_cast<std::size_t>(row * x.n + column);
+        const float start = x.c ? static_cast<float>((*x.c)[base + e]) : 0.0f;
+        codes[base + e] = finish(c[e], start, column);
+      }
+    });
   }
   return codes;
 }
@@ -68,10 +82,10 @@ bool same_result(const format& f, std::uint64_t want, std::uint64_t got, bool an
   return want == got || (any_nan && f.is_nan(want) && f.is_nan(got));
 }
 
-comparison compare(const gemm_case& x, const gemm_options& o, bool any_nan, thread_pool& pool) {
+comparison compare(const gemm_case& x, const kernel_use& u, bool any_nan, thread_pool& pool) {
   comparison result;
   result.elements = x.batch * x.m * x.n;
-  const std::vector<std::uint64_t> wanted = model_codes(x, o, pool);
+  const std::vector<std::uint64_t> wanted = model_codes(x, u, pool);
   std::vector<difference> all;
   for (index_t e = 0; e < result.elements; ++e) {
     const std::uint64_t want = wanted[static_cast<std::size_t>(e)], got = x.d[static_cast<std::size_t>(e)];

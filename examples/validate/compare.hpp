@@ -9,6 +9,7 @@
 
 #include "case.hpp"
 #include "code_distance.hpp"
+#include "epilogue.hpp"
 #include "rotoscale/parallel.hpp"
 
 namespace rotoscale::validate {
@@ -34,17 +35,17 @@ struct comparison {
   std::optional<difference> first;
 };
 
-/// The code that element `e` of D has under `o`, by the definition.
-std::uint64_t model_code(const gemm_case& x, const gemm_options& o, index_t e);
+/// The code that element `e` of D has under `u`, by the definition.
+std::uint64_t model_code(const gemm_case& x, const kernel_use& u, index_t e);
 
 /// All of them: by gemm(), but F64 by model_code.
-std::vector<std::uint64_t> model_codes(const gemm_case& x, const gemm_options& o, thread_pool& pool);
+std::vector<std::uint64_t> model_codes(const gemm_case& x, const kernel_use& u, thread_pool& pool);
 
 /// Are two codes of D the same result? A NaN's sign and payload differ between processors, so `any_nan` lets them.
 bool same_result(const format& f, std::uint64_t want, std::uint64_t got, bool any_nan);
 
 /// All elements of D against model_codes.
-comparison compare(const gemm_case& x, const gemm_options& o, bool any_nan, thread_pool& pool);
+comparison compare(const gemm_case& x, const kernel_use& u, bool any_nan, thread_pool& pool);
 
 /// A trace of one element's computation, a line a step: products, alignment, what truncation lost, the accumulator.
 std::vector<std::string> trace(const gemm_case& x, const gemm_options& o, const difference& d);
@@ -54,6 +55,7 @@ std::string mismatch(const mma_unit& unit, const gemm_case& x, bool has_tails);
 
 struct explanation {
   std::string model;
+  kernel_use use = {};  ///< around it
   mma_evidence evidence;
   std::string evidence_text;
   index_t explained = 0;
@@ -61,13 +63,13 @@ struct explanation {
   std::vector<bool> which = {};
 };
 
-/// Every unit that takes the case, ranked by how many of `sample` elements of D it explains.
-std::vector<explanation> identify(const gemm_case& x, const gemm_options& o, bool has_tails, bool any_nan,
-                                  index_t sample, thread_pool& pool);
+/// Every unit that takes the case, with the epilogues that explain most of `sample` elements of D under it, ranked by
+/// how many these are, then by how little differs from `u`.
+std::vector<explanation> identify(const gemm_case& x, const kernel_use& u, bool has_tails, bool any_nan, index_t sample,
+                                  thread_pool& pool);
 
 /// Parameters near those of `unit`'s model, ranked by how many elements they explain; at most forty.
-std::vector<explanation> fit(const gemm_case& x, const gemm_options& o, bool any_nan, index_t sample,
-                             thread_pool& pool);
+std::vector<explanation> fit(const gemm_case& x, const kernel_use& u, bool any_nan, index_t sample, thread_pool& pool);
 
 /// For a reader: "published vectors of B200"; `device` may be empty.
 std::string to_text(mma_evidence e, const char* device);

@@ -23,26 +23,110 @@ std::vector<index_t> chosen_elements(const gemm_case& x, index_t sample) {
   return elements;
 }
 
-/// Which of these elements have the model's result, and how many more differ in the bits of a NaN alone.
-void explain_elements(const gemm_case& x, const gemm_options& o, const std::vector<index_t>& elements, bool any_nan,
+/// Which of these elements have the wanted result, and how many more differ in the bits of a NaN alone.
+template <class Wanted>
+void explain_elements(const gemm_case& x, const std::vector<index_t>& elements, bool any_nan, const Wanted& wanted,
                       explanation& e, thread_pool& pool) {
   std::vector<std::uint8_t> right(elements.size()), nan_bits(elements.size());
   pool.for_each(static_cast<index_t>(elements.size()), [&](index_t i) {
     const auto at = static_cast<std::size_t>(i);
-    const std::uint64_t want = model_code(x, o, elements[at]), got = x.d[static_cast<std::size_t>(elements[at])];
+    const std::uint64_t want = wanted(at), got = x.d[static_cast<std::size_t>(elements[at])];
     right[at] = same_result(x.output, want, got, any_nan);
     nan_bits[at] = right[at] == 0 && same_result(x.output, want, got, true);
   });
   e.which.assign(right.begin(), right.end());
+  e.explained = std::count(e.which.begin(), e.which.end(), true);
   e.nan_bits = std::count(nan_bits.begin(), nan_bits.end(), 1);
 }
 
-std::vector<explanation> ranked(std::vector<explanation> all) {
-  for (explanation& e : all) e.explained = std::count(e.which.begin(), e.which.end(), true);
-  std::stable_sort(all.begin(), all.end(), [](const explanation& p, const explanation& q) {
-    return p.explained != q.explained ? p.explained > q.explained : p.evidence < q.evidence;
+std::vector<explanation> ranked(std::vector<explanation> all, const kernel_use& given) {
+  const auto changed = [&](const explanation& e) { return changes(given, e.use); };
+  std::stable_sort(all.begin(), all.end(), [&](const explanation& p, const explanation& q) {
+    if (p.explained != q.explained) return p.explained > q.explained;
+    return changed(p) != changed(q) ? changed(p) < changed(q) : p.evidence < q.evidence;
   });
   return all;
+}
+
+/// Sums of these elements of D under the use's model, with accumulators that start from c or from +0.
+std::vector<float> sums_of(const gemm_case& x, const kernel_use& u, bool starts_from_c,
+                           const std::vector<index_t>& elements, thread_pool& pool) {
+  gemm_options o = u.gemm;
+  o.start_from_c = starts_from_c;
+  std::vector<float> sums(elements.size());
+  pool.for_each(static_cast<index_t>(elements.size()), [&](index_t i) {
+    const index_t e = elements[static_cast<std::size_t>(i)];
+    const output_index at = index_of(x, e);
+    const float c = x.c ? static_cast<float>((*x.c)[static_cast<std::size_t>(e)]) : 0.0f;
+    sums[static_cast<std::size_t>(i)] =
+        accumulate_ref(batch_operand(x.a, x.k, at.batch), at.row, batch_operand(x.b, x.k, at.batch), at.column, o, c);
+  });
+  return sums;
+}
+
+/// What a use makes of sums.
+auto finished(const gemm_case& x, const kernel_use& u, const sampled_sums& sums) {
+  return [&x, &sums, finish = finisher(x, u), &of = sums.of(u)](std::size_t i) {
+    const auto e = static_cast<std::size_t>(sums.elements[i]);
+    return finish(of[i], x.c ? static_cast<float>((*x.c)[e]) : 0.0f, index_of(x, sums.elements[i]).column);
+  };
+}
+
+/// The epilogues that look best on the first elements, the given one among them.
+std::vector<kernel_use> promising_epilogues(const gemm_case& x, const kernel_use& given, const sampled_sums& sums,
+                                            bool any_nan, thread_pool& pool) {
+  constexpr std::size_t looked_at = 512, most = 8;
+  std::vector<index_t> few = sums.elements;
+  few.resize(std::min(few.size(), looked_at));
+  std::vector<explanation> all;
+  for (const kernel_use& u : possible_epilogues(x, given, sums)) {
+    explanation e{"", u, mma_evidence::definition, ""};
+    explain_elements(x, few, any_nan, finished(x, u, sums), e, pool);
+    all.push_back(std::move(e));
+  }
+  std::vector<kernel_use> best{given};
+  for (const explanation& e : ranked(std::move(all), given)) {
+    if (best.size() < most && !(e.use == given)) best.push_back(e.use);
+  }
+  return best;
+}
+
+/// A unit under the given use.
+struct unit_result {
+  explanation given;
+  sampled_sums sums;  ///< as the given use starts them
+
+  bool is_whole() const { return given.explained == static_cast<index_t>(given.which.size()); }
+};
+
+unit_result explain_unit(const gemm_case& x, const mma_unit& unit, kernel_use u, const std::vector<index_t>& elements,
+                         bool any_nan, thread_pool& pool) {
+  u.gemm.model = unit.model;
+  unit_result r{{unit.name, u, unit.evidence, to_text(unit.evidence, unit.device)}, {elements, {}, {}}};
+  if (x.is_fp64()) {
+    explain_elements(
+        x, elements, any_nan, [&](std::size_t i) { return model_code(x, u, elements[i]); }, r.given, pool);
+    return r;
+  }
+  (u.gemm.start_from_c ? r.sums.from_c : r.sums.from_zero) = sums_of(x, u, u.gemm.start_from_c, elements, pool);
+  explain_elements(x, elements, any_nan, finished(x, u, r.sums), r.given, pool);
+  return r;
+}
+
+/// A unit with the epilogues that explain most; with the given one alone where they explain nothing.
+void add_epilogues(const gemm_case& x, unit_result& r, bool any_nan, std::vector<explanation>& all, thread_pool& pool) {
+  const kernel_use& given = r.given.use;
+  if (r.sums.from_zero.empty()) r.sums.from_zero = sums_of(x, given, false, r.sums.elements, pool);
+  std::vector<explanation> of_unit;
+  for (const kernel_use& u : promising_epilogues(x, given, r.sums, any_nan, pool)) {
+    of_unit.push_back({r.given.model, u, r.given.evidence, r.given.evidence_text});
+    explain_elements(x, r.sums.elements, any_nan, finished(x, u, r.sums), of_unit.back(), pool);
+  }
+  of_unit = ranked(std::move(of_unit), given);
+  const index_t most = of_unit.front().explained;
+  for (explanation& e : of_unit) {
+    if (e.explained == most && (most != 0 || &e == &of_unit.front())) all.push_back(std::move(e));
+  }
 }
 
 /// Why A is not as sparse as the unit needs it, or an empty string.
@@ -116,20 +200,27 @@ std::string mismatch(const mma_unit& unit, const gemm_case& x, bool has_tails) {
   return {};
 }
 
-std::vector<explanation> identify(const gemm_case& x, const gemm_options& o, bool has_tails, bool any_nan,
+std::vector<explanation> identify(const gemm_case& x, const kernel_use& given, bool has_tails, bool any_nan,
                                   index_t sample, thread_pool& pool) {
   const std::vector<index_t> elements = chosen_elements(x, sample);
-  std::vector<explanation> all;
+  std::vector<unit_result> units;
   for (const mma_unit& unit : models::all) {
     if (!mismatch(unit, x, has_tails).empty()) continue;
-    gemm_options with = o;
+    gemm_options with = given.gemm;
     with.model = unit.model;
     if (!x.is_fp64() && !gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), with)) continue;
-    explanation e{unit.name, unit.evidence, to_text(unit.evidence, unit.device)};
-    explain_elements(x, with, elements, any_nan, e, pool);
-    all.push_back(std::move(e));
+    units.push_back(explain_unit(x, unit, given, elements, any_nan, pool));
   }
-  return ranked(std::move(all));
+  // Where a model explains all as it is, an epilogue that others would need is no explanation; one that ties is.
+  const bool found = std::any_of(units.begin(), units.end(), [](const unit_result& r) { return r.is_whole(); });
+  std::vector<explanation> all;
+  for (unit_result& r : units) {
+    if (x.is_fp64() || (found && !r.is_whole()))
+      all.push_back(std::move(r.given));
+    else
+      add_epilogues(x, r, any_nan, all, pool);
+  }
+  return ranked(std::move(all), given);
 }
 
 namespace {
@@ -155,16 +246,18 @@ void add_scaled_groups(mma_model m, int group, const gemm_case& x, const Add& ad
 
 }  // namespace
 
-std::vector<explanation> fit(const gemm_case& x, const gemm_options& o, bool any_nan, index_t sample,
+std::vector<explanation> fit(const gemm_case& x, const kernel_use& given, bool any_nan, index_t sample,
                              thread_pool& pool) {
   const std::vector<index_t> elements = chosen_elements(x, sample);
+  const gemm_options& o = given.gemm;
   std::vector<explanation> all;
   const auto add = [&](mma_model m) {
-    gemm_options with = o;
-    with.model = m;
-    if (!gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), with)) return;
-    explanation e{describe(m), mma_evidence::unverified, "a fit"};
-    explain_elements(x, with, elements, any_nan, e, pool);
+    kernel_use with = given;
+    with.gemm.model = m;
+    if (!gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), with.gemm)) return;
+    explanation e{describe(m), with, mma_evidence::unverified, "a fit"};
+    explain_elements(
+        x, elements, any_nan, [&](std::size_t i) { return model_code(x, with, elements[i]); }, e, pool);
     all.push_back(std::move(e));
   };
   for (const int group : {1, 2, 4, 8, 16, 32, 64, 128}) {
@@ -194,7 +287,7 @@ std::vector<explanation> fit(const gemm_case& x, const gemm_options& o, bool any
       }
     }
   }
-  all = ranked(std::move(all));
+  all = ranked(std::move(all), given);
   all.resize(std::min<std::size_t>(all.size(), 40));
   return all;
 }

@@ -28,10 +28,11 @@ struct options {
   make_options made;
   quantizer_options quantizer;
   std::vector<std::string> tensors;
-  bool identify = false, fit = false, list = false, epilogue_c = false;
+  bool identify = false, fit = false, list = false, epilogue_c = false, add_after_rounding = false;
   std::optional<index_t> promotion, split_grain;
   index_t split_k = 1, split_run = 0;
-  std::string nan = "bits", split_order = "ascending", split_sum = "fp32", output_rounding = "nearest_even";
+  std::string nan = "bits", tell_apart, split_order = "ascending", split_sum = "fp32", output_rounding = "nearest_even",
+              output;
   long long sample = 20000;
   float alpha = 1, beta = 1;
   int threads = 0;
@@ -61,9 +62,10 @@ void list_models() {
   }
 }
 
-gemm_options chosen_options(const options& o, const gemm_case& x, const mma_model& model) {
+kernel_use chosen_use(const options& o, const gemm_case& x, const mma_model& model) {
   const gemm_contract_entry* kernel = find_contract(o.kernel);
-  gemm_options g = contract_options(*kernel, model);
+  kernel_use use{contract_options(*kernel, model), o.add_after_rounding};
+  gemm_options& g = use.gemm;
   g.promotion = o.promotion.value_or(g.promotion);
   g.split_grain = o.split_grain.value_or(g.split_grain);
   g.split_k = o.split_k;
@@ -72,12 +74,14 @@ gemm_options chosen_options(const options& o, const gemm_case& x, const mma_mode
   from_string(o.split_sum, g.split_sum);
   from_string(o.output_rounding, g.output_rounding);
   g.output = x.output;
+  if (!o.output.empty()) from_string(o.output, g.output);
   g.alpha = o.alpha;
   g.beta = o.beta;
   if (o.epilogue_c) g.start_from_c = false;
   g.accumulate = x.c.has_value() && !g.start_from_c;
   g.start_from_c = g.start_from_c && x.c.has_value();
-  return g;
+  if (x.bias) g.bias = x.bias->data();
+  return use;
 }
 
 /// UE4M3 has seven bits; tools that show F8_E4M3 call a byte above 127 a negative number.
@@ -132,8 +136,33 @@ nlohmann::ordered_json report_of(const options& o, const comparison& r, const st
   return j;
 }
 
+/// Writes a case on which the first explanations differ; empty: only says that this can be asked for.
+using tie_breaker = std::function<void(const std::vector<explanation>&)>;
+
+/// The model, and the options to give beside it.
+std::string name_of(const kernel_use& given, const explanation& e) {
+  const std::string options = options_of(given, e.use);
+  return e.model + (options.empty() ? "" : " with " + options);
+}
+
+/// --tell-apart, and what it found.
+void break_tie(const options& o, const kernel_use& given, const gemm_case& x, const std::vector<explanation>& tied,
+               thread_pool& pool) {
+  const auto groups = tell_apart(o.tell_apart, x, tied, o.made.seed, o.made.with_d, pool);
+  if (groups.size() == 1) {
+    std::cout << "no kind of case tells them apart; nothing was written\n";
+    return;
+  }
+  std::cout << o.tell_apart << " tells apart, once the kernel's d is added:\n";
+  for (const auto& group : groups) {
+    std::string line;
+    for (const std::size_t i : group) line += (line.empty() ? "" : " = ") + name_of(given, tied[i]);
+    std::cout << "  " << line << "\n";
+  }
+}
+
 /// Ranks models; models that agree on every compared element are listed together.
-int rank(const std::vector<explanation>& all, const char* what) {
+int rank(const kernel_use& given, const std::vector<explanation>& all, const char* what, const tie_breaker& tell) {
   if (all.empty()) {
     std::cerr << "rotoscale-validate: no " << what << " takes these tensors\n";
     return exit_bad_input;
@@ -142,24 +171,32 @@ int rank(const std::vector<explanation>& all, const char* what) {
   std::cout << what << " by elements explained, of " << looked_at << ":\n";
   for (const explanation& e : all) {
     std::cout << "  " << e.explained << "  " << e.model << "  (" << e.evidence_text << ")";
+    if (const std::string options = options_of(given, e.use); !options.empty()) std::cout << ", with " << options;
     if (e.nan_bits != 0) std::cout << ", " << e.nan_bits << " more but for the bits of a NaN (--nan any)";
     std::cout << "\n";
   }
   std::size_t same = 0;
   while (same < all.size() && all[same].which == all.front().which) ++same;
-  if (same > 1) std::cout << "the first " << same << " cannot be told apart on this input\n";
+  if (same > 1) {
+    std::cout << "the first " << same << " cannot be told apart on this input"
+              << (tell ? "" : "; --tell-apart FILE writes one that tells more apart") << "\n";
+    if (tell) tell({all.begin(), all.begin() + static_cast<std::ptrdiff_t>(same)});
+  }
   return all.front().explained == static_cast<index_t>(looked_at) ? exit_identical : exit_different;
 }
 
 /// Rejects values that no computation can have.
 void check_options(const options& o) {
   if (!o.make.empty() && !o.input.empty()) throw io::error("--make-case", "excludes --input");
+  if (!o.tell_apart.empty() && !o.identify) throw io::error("--tell-apart", "is for --identify");
   if (o.identify && o.fit) throw io::error("--fit", "excludes --identify");
   if (!std::isfinite(o.alpha)) throw io::error("--alpha", "not a finite number of FP32");
   if (!std::isfinite(o.beta)) throw io::error("--beta", "not a finite number of FP32");
   std::error_code none;
-  if (!o.report.empty() && std::filesystem::equivalent(o.report, o.input, none))
-    throw io::error("--report", "'" + o.report + "' is the input");
+  for (const auto& [flag, path] : {std::pair{"--report", &o.report}, std::pair{"--tell-apart", &o.tell_apart}}) {
+    if (!path->empty() && std::filesystem::equivalent(*path, o.input, none))
+      throw io::error(flag, "'" + *path + "' is the input");
+  }
 }
 
 /// Rejects options that do not apply to this case: FP64 units have one model and no FP32 sums.
@@ -168,11 +205,15 @@ void check_options(const options& o, const gemm_options& g, const gemm_case& x) 
     throw io::error("--split-run", std::to_string(g.split_k) + " parts in runs of " + std::to_string(g.split_run) +
                                        " do not divide K = " + std::to_string(x.k));
   }
+  if (!x.is_fp64() && x.output != formats::fp32 && !(g.output == x.output))
+    throw io::error("--output", "d, of " + std::string(to_string(x.output)) + ", does not hold it");
   if (!x.is_fp64()) return;
   if (o.fit) throw io::error("--fit", "F64 has nothing to fit");
   if (g.promotion != 0) throw io::error("--promotion", "not for F64");
   if (g.split_sum != formats::fp32) throw io::error("--split-sum", "not for F64");
   if (g.output_rounding != rounding::nearest_even) throw io::error("--output-rounding", "not for F64");
+  if (!o.output.empty()) throw io::error("--output", "not for F64");
+  if (o.add_after_rounding) throw io::error("--add-after-rounding", "not for F64");
 }
 
 /// A dump of a quantizer: what --quantizer was given for, or tensors that no GEMM has.
@@ -199,6 +240,7 @@ int run(const options& o) {
     if (!o.model.empty()) made.model = o.model;
     made.a_format = o.files.a_format;
     made.b_format = o.files.b_format;
+    made.with_c = std::find(o.files.ignored.begin(), o.files.ignored.end(), "c") == o.files.ignored.end();
     make_case(o.make, made, pool);
     return exit_identical;
   }
@@ -216,16 +258,21 @@ int run(const options& o) {
                                                   io::nearest_name(name, known) + "'? --list-models shows all");
   }
   const gemm_case x = load_case(file, o.files);
-  const gemm_options g = chosen_options(o, x, unit == nullptr ? mma_model{} : unit->model);
+  const kernel_use use = chosen_use(o, x, unit == nullptr ? mma_model{} : unit->model);
+  const gemm_options& g = use.gemm;
   check_options(o, g, x);
   const bool has_tails = o.kernel != "instruction";
-  if (o.identify) return rank(identify(x, g, has_tails, o.nan == "any", o.sample, pool), "models");
+  if (o.identify) {
+    tie_breaker tell;
+    if (!o.tell_apart.empty()) tell = [&](const std::vector<explanation>& tied) { break_tie(o, use, x, tied, pool); };
+    return rank(use, identify(x, use, has_tails, o.nan == "any", o.sample, pool), "models", tell);
+  }
   if (const std::string wrong = mismatch(*unit, x, has_tails); !wrong.empty()) throw io::error(file.name(), wrong);
-  if (o.fit) return rank(fit(x, g, o.nan == "any", o.sample, pool), "parameters");
+  if (o.fit) return rank(use, fit(x, use, o.nan == "any", o.sample, pool), "parameters", {});
   if (!x.is_fp64() && !gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), g)) {
     throw io::error("--promotion", std::to_string(g.promotion) + " is no multiple of the model's step");
   }
-  const comparison result = compare(x, g, o.nan == "any", pool);
+  const comparison result = compare(x, use, o.nan == "any", pool);
   const std::vector<std::string> steps = result.first ? trace(x, g, *result.first) : std::vector<std::string>{};
   if (!o.report.empty()) io::write_file_atomically(o.report, report_of(o, result, steps, x).dump(2) + "\n");
   print(result, steps, x);
@@ -267,9 +314,18 @@ void add_options(CLI::App& app, options& o) {
       ->check(CLI::IsMember({"nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd"}))
       ->capture_default_str();
   app.add_flag("--epilogue-c", o.epilogue_c, "c is added at the end: alpha * acc + beta * c");
-  app.add_option("--alpha", o.alpha)->capture_default_str();
-  app.add_option("--beta", o.beta)->capture_default_str();
+  app.add_option("--alpha", o.alpha, "multiplies the sum")->capture_default_str();
+  app.add_option("--beta", o.beta, "multiplies c, where that is added at the end")->capture_default_str();
+  app.add_option("--output", o.output, "what results are rounded to, where d holds them in a wider type")
+      ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
+  app.add_flag("--add-after-rounding", o.add_after_rounding,
+               "alpha * acc is rounded before c and the bias are added, and rounded again");
+  app.add_option("--ignore", o.files.ignored,
+                 "a tensor that the kernel does not read, or that --make-case leaves out: c or bias; may be repeated")
+      ->check(CLI::IsMember({"c", "bias"}));
   app.add_flag("--identify", o.identify, "rank all models by the elements that they explain");
+  app.add_option("--tell-apart", o.tell_apart,
+                 "for --identify: where the first ones tie, write inputs to this file on which they differ");
   app.add_flag("--fit", o.fit, "rank parameters around --model by the elements that they explain");
   app.add_option("--sample", o.sample, "elements that --identify and --fit look at")
       ->check(CLI::Range(1, 100000000))
@@ -286,7 +342,7 @@ void add_options(CLI::App& app, options& o) {
          "for --make-case: all, normal, raw_bits, edges, many_zeros, tiny, outliers, wide, cancelling or properties")
       ->capture_default_str();
   app.add_option("--seed", o.made.seed, "for --make-case")->check(CLI::NonNegativeNumber)->capture_default_str();
-  app.add_flag("--with-d", o.made.with_d, "for --make-case: add the model's own d");
+  app.add_flag("--with-d", o.made.with_d, "for --make-case and --tell-apart: add the (first) model's own d");
   app.add_option("--threads", o.threads, "0: all")->check(CLI::Range(0, 4096));
 }
 

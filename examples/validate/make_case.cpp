@@ -3,8 +3,8 @@
 #include "make_case.hpp"
 
 #include <algorithm>
+#include <map>
 
-#include "compare.hpp"
 #include "rotoscale/gemm.hpp"
 #include "rotoscale/mma_cases.hpp"
 #include "rotoscale/names.hpp"
@@ -68,16 +68,119 @@ index_t chosen_k(const make_options& o, const mma_unit& unit) {
   return k;
 }
 
-std::vector<case_kind> chosen_kinds(const make_options& o) {
+std::vector<case_kind> chosen_kinds(const std::string& name) {
   std::vector<case_kind> kinds;
   for (int i = 0; i < case_kinds; ++i) {
-    if (o.kind == "all" || o.kind == case_kind_names[i]) kinds.push_back(static_cast<case_kind>(i));
+    if (name == "all" || name == case_kind_names[i]) kinds.push_back(static_cast<case_kind>(i));
   }
   if (kinds.empty())
-    throw io::error("--kind", "'" + o.kind +
+    throw io::error("--kind", "'" + name +
                                   "' is no kind of case (all, normal, raw_bits, edges, many_zeros, tiny, outliers, "
                                   "wide, cancelling, properties)");
   return kinds;
+}
+
+constexpr index_t largest_tensor = index_t{1} << 28;  ///< elements
+
+/// Inputs and, as codes of `c_format`, what c holds.
+struct made_inputs {
+  gemm_case x;
+  format c_format;
+  std::vector<std::uint64_t> c;
+};
+
+/// A case with a batch entry for each kind.
+made_inputs make_inputs(const mma_unit& unit, format fa, format fb, index_t m, index_t n, index_t k,
+                        const std::vector<case_kind>& kinds, std::uint64_t seed, format output) {
+  made_inputs made{{}, output, {}};
+  gemm_case& x = made.x;
+  x.batch = static_cast<index_t>(kinds.size());
+  x.m = m;
+  x.n = n;
+  x.k = k;
+  if (const index_t size = x.batch * std::max({m * k, n * k, m * n}); size > largest_tensor) {
+    throw io::error("--m, --n, --k", "a tensor of " + std::to_string(size) + " elements, the limit is " +
+                                         std::to_string(largest_tensor));
+  }
+  x.a = make_operand(fa, unit, m, k, false, kinds, seed);
+  x.b = make_operand(fb, unit, n, k, true, kinds, seed);
+  x.output = output;
+  x.c.emplace();
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    case_source source(seed, 1000 + i);
+    for (index_t e = 0; e < m * n; ++e) {
+      made.c.push_back(source.code(output, kinds[i]));
+      x.c->push_back(value_of(output, made.c.back()));
+    }
+  }
+  return made;
+}
+
+/// a, b, their scales, c, a bias and, unless it is empty, d.
+void write_case(const std::filesystem::path& path, const made_inputs& made, const std::vector<std::uint64_t>& d,
+                const std::string& model) {
+  const gemm_case& x = made.x;
+  io::safetensors_writer writer;
+  const auto add = [&](const char* name, const operand_data& o) {
+    writer.add(name, io::safetensors_dtype_of(o.element), {x.batch, o.rows, x.k}, std::as_bytes(std::span(o.codes)));
+    if (o.block == 0) return;
+    writer.add("scale_" + std::string(name), o.scale == formats::e8m0 ? "F8_E8M0" : "F8_E4M3",
+               {x.batch, o.rows, x.k / o.block}, std::as_bytes(std::span(o.scales)));
+  };
+  add("a", x.a);
+  add("b", x.b);
+  const auto add_results = [&](const char* name, const std::vector<std::uint64_t>& codes) {
+    const index_t bytes = packed_bytes(made.c_format, 1);
+    std::vector<std::uint8_t> stored;
+    for (const std::uint64_t code : codes) {
+      for (index_t i = 0; i < bytes; ++i) stored.push_back(static_cast<std::uint8_t>(code >> (8 * i)));
+    }
+    writer.add(name, io::safetensors_dtype_of(made.c_format), {x.batch, x.m, x.n}, std::as_bytes(std::span(stored)));
+  };
+  if (x.c) add_results("c", made.c);
+  if (x.bias) writer.add("bias", "F32", {x.n}, std::as_bytes(std::span(*x.bias)));
+  if (!d.empty()) add_results("d", d);
+  writer.metadata["model"] = model;
+  writer.write(path);
+}
+
+/// A case of the dump's formats and K, with what its epilogue reads.
+made_inputs inputs_like(const gemm_case& dump, const std::vector<explanation>& tied, index_t m, index_t n,
+                        const std::vector<case_kind>& kinds, std::uint64_t seed) {
+  mma_unit unit = *find_unit(tied.front().model);
+  unit.block = dump.a.block;
+  unit.scale = dump.a.scale;
+  made_inputs made = make_inputs(unit, dump.a.element, dump.b.element, m, n, dump.k, kinds, seed, dump.output);
+  if (!dump.c) made.x.c.reset();
+  if (dump.bias) {
+    case_source source(seed, 2000);
+    made.x.bias.emplace();
+    for (index_t j = 0; j < n; ++j)
+      made.x.bias->push_back(
+          static_cast<float>(value_of(formats::bf16, source.code(formats::bf16, case_kind::normal))));
+  }
+  return made;
+}
+
+/// Explanations by number, those together that have the same results.
+using groups = std::vector<std::vector<std::size_t>>;
+
+groups same_results(const gemm_case& x, const std::vector<explanation>& tied, thread_pool& pool) {
+  const index_t most = std::clamp<index_t>((1 << 24) / x.k, 64, 8192);                       // time goes by products
+  const index_t count = x.batch * x.m * x.n, step = std::max<index_t>(1, count / most) | 1;  // odd: all columns
+  std::map<std::vector<std::uint64_t>, std::vector<std::size_t>> by_results;
+  for (std::size_t t = 0; t < tied.size(); ++t) {
+    kernel_use u = tied[t].use;
+    if (u.gemm.bias != nullptr) u.gemm.bias = x.bias->data();
+    std::vector<std::uint64_t> codes(static_cast<std::size_t>((count + step - 1) / step));
+    pool.for_each(static_cast<index_t>(codes.size()),
+                  [&](index_t i) { codes[static_cast<std::size_t>(i)] = model_code(x, u, i * step); });
+    by_results[std::move(codes)].push_back(t);
+  }
+  groups all;
+  for (auto& [results, members] : by_results) all.push_back(std::move(members));
+  std::sort(all.begin(), all.end());
+  return all;
 }
 
 }  // namespace
@@ -86,56 +189,41 @@ void make_case(const std::filesystem::path& path, const make_options& o, thread_
   const mma_unit* unit = find_unit(o.model);
   if (unit == nullptr) throw io::error("--model", "no model '" + o.model + "'; --list-models shows all");
   const format fa = chosen_format("--a-format", o.a_format, *unit), fb = chosen_format("--b-format", o.b_format, *unit);
-  const index_t k = chosen_k(o, *unit);
-  const std::vector<case_kind> kinds = chosen_kinds(o);
-  const index_t m = static_cast<index_t>(o.m), n = static_cast<index_t>(o.n);
-  const auto batch = static_cast<index_t>(kinds.size());
-  constexpr index_t largest = index_t{1} << 28;
-  if (const index_t size = batch * std::max({m * k, n * k, m * n}); size > largest) {
-    throw io::error("--m, --n, --k",
-                    "a tensor of " + std::to_string(size) + " elements, the limit is " + std::to_string(largest));
-  }
-  const operand_data a = make_operand(fa, *unit, m, k, false, kinds, o.seed),
-                     b = make_operand(fb, *unit, n, k, true, kinds, o.seed);
   const format acc = unit->model.result == mma_result::fp16_nearest   ? formats::fp16
                      : unit->model.result == mma_result::fp64_nearest ? formats::fp64
                                                                       : formats::fp32;
-  gemm_case x{batch, m, n, k, a, b, std::vector<double>{}, acc, {}, false};
-  std::vector<std::uint64_t> c;
-  for (std::size_t i = 0; i < kinds.size(); ++i) {
-    case_source source(o.seed, 1000 + i);
-    for (index_t e = 0; e < m * n; ++e) {
-      c.push_back(source.code(acc, kinds[i]));
-      x.c->push_back(value_of(acc, c.back()));
-    }
-  }
-  io::safetensors_writer writer;
-  const auto add = [&](const char* name, const operand_data& x) {
-    writer.add(name, io::safetensors_dtype_of(x.element), {batch, x.rows, k}, std::as_bytes(std::span(x.codes)));
-    if (x.block == 0) return;
-    writer.add("scale_" + std::string(name), x.scale == formats::e8m0 ? "F8_E8M0" : "F8_E4M3",
-               {batch, x.rows, k / x.block}, std::as_bytes(std::span(x.scales)));
-  };
-  add("a", a);
-  add("b", b);
-  const auto add_results = [&](const char* name, const std::vector<std::uint64_t>& codes) {
-    const index_t bytes = packed_bytes(acc, 1);
-    std::vector<std::uint8_t> stored;
-    for (const std::uint64_t code : codes) {
-      for (index_t i = 0; i < bytes; ++i) stored.push_back(static_cast<std::uint8_t>(code >> (8 * i)));
-    }
-    writer.add(name, io::safetensors_dtype_of(acc), {batch, m, n}, std::as_bytes(std::span(stored)));
-  };
-  add_results("c", c);
+  made_inputs made = make_inputs(*unit, fa, fb, static_cast<index_t>(o.m), static_cast<index_t>(o.n),
+                                 chosen_k(o, *unit), chosen_kinds(o.kind), o.seed, acc);
+  if (!o.with_c) made.x.c.reset();
+  std::vector<std::uint64_t> d;
   if (o.with_d) {
-    gemm_options how;
-    how.model = unit->model;
-    how.start_from_c = true;
-    how.output = acc;
-    add_results("d", model_codes(x, how, pool));
+    kernel_use how;
+    how.gemm.model = unit->model;
+    how.gemm.start_from_c = o.with_c;
+    how.gemm.output = acc;
+    d = model_codes(made.x, how, pool);
   }
-  writer.metadata["model"] = unit->name;
-  writer.write(path);
+  write_case(path, made, d, unit->name);
+}
+
+std::vector<std::vector<std::size_t>> tell_apart(const std::filesystem::path& path, const gemm_case& dump,
+                                                 const std::vector<explanation>& tied, std::uint64_t seed, bool with_d,
+                                                 thread_pool& pool) {
+  // The dump's extents where the kinds together stay small: kernels may take no others.
+  const auto extent = [&](index_t size) {
+    return dump.k > (1 << 14) ? std::min<index_t>(size, 64) : std::min<index_t>(size, 256);
+  };
+  const index_t m = extent(dump.m), n = extent(dump.n);
+  std::vector<case_kind> useful;
+  for (const case_kind kind : chosen_kinds("all")) {
+    if (same_results(inputs_like(dump, tied, m, n, {kind}, seed).x, tied, pool).size() > 1) useful.push_back(kind);
+  }
+  if (useful.empty()) return same_results(dump, tied, pool);
+  const made_inputs made = inputs_like(dump, tied, m, n, useful, seed);
+  kernel_use first = tied.front().use;
+  if (first.gemm.bias != nullptr) first.gemm.bias = made.x.bias->data();
+  write_case(path, made, with_d ? model_codes(made.x, first, pool) : std::vector<std::uint64_t>{}, tied.front().model);
+  return same_results(made.x, tied, pool);
 }
 
 }  // namespace rotoscale::validate

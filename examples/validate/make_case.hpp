@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string>
 
+#include "compare.hpp"
 #include "rotoscale/parallel.hpp"
 
 namespace rotoscale::validate {
@@ -17,9 +18,17 @@ struct make_options {
   std::string kind = "all";         ///< a case_kind, or all of them, one a batch entry
   std::uint64_t seed = 1;
   bool with_d = false;  ///< adds the model's own result
+  bool with_c = true;   ///< adds c, from which accumulators start
 };
 
 /// Writes a, b, c and, where the model has them, scale_a and scale_b. Throws io::error.
 void make_case(const std::filesystem::path& path, const make_options& o, thread_pool& pool);
+
+/// Writes inputs of the dump's formats, K and (to 256) extents on which explanations that tie there differ: the kinds
+/// of case that tell some of them apart, a batch entry each. `with_d`: with the first one's result. Returns groups of
+/// explanations that give the same results on it as well; one group, and no file, where no kind tells any apart.
+std::vector<std::vector<std::size_t>> tell_apart(const std::filesystem::path& path, const gemm_case& dump,
+                                                 const std::vector<explanation>& tied, std::uint64_t seed, bool with_d,
+                                                 thread_pool& pool);
 
 }  // namespace rotoscale::validate

@@ -6,6 +6,7 @@
 usage: validate.py VALIDATE PROBE ROOT
 """
 import json
+import math
 import re
 import struct
 import subprocess
@@ -98,7 +99,8 @@ class Cases(Program):
     def test_models_that_agree_are_named_together(self):
         path = self.make("case.safetensors", "--model", "hopper-mma-fp16-f32")
         done = self.call("--identify", "--input", path)
-        self.assertRegex(done.stdout, r"the first \d+ cannot be told apart on this input\n\Z")
+        self.assertRegex(done.stdout, r"the first \d+ cannot be told apart on this input; --tell-apart FILE writes one that tells more "
+                                      r"apart\n\Z")
 
     def test_fit_finds_the_parameters(self):
         path = self.make("case.safetensors", "--model", "cdna3-mfma-fp16-f32", "--a-format", "F16", "--b-format", "F16")
@@ -279,6 +281,170 @@ class Cases(Program):
                      "tail.safetensors")
 
 
+def fp32(x):
+    return struct.unpack("<f", struct.pack("<f", x))[0]
+
+
+def bf16(x, truncate=False):
+    """An FP32 number rounded to BF16."""
+    bits = struct.unpack("<I", struct.pack("<f", x))[0]
+    if not truncate:
+        bits += 0x7FFF + (bits >> 16 & 1)
+    return struct.unpack("<f", struct.pack("<I", bits & 0xFFFF0000))[0]
+
+
+def floats(values):
+    return struct.pack(f"<{len(values)}f", *values)
+
+
+def halves(values):
+    """BF16 numbers as they are stored."""
+    return b"".join(struct.pack("<f", v)[2:] for v in values)
+
+
+class Epilogues(Program):
+    """What stands between sums and d, planted in dumps: named with the options that check the dump."""
+    MODEL = "hopper-wgmma-fp8-f32"
+
+    def setUp(self):
+        super().setUp()
+        path = self.folder / "sums.safetensors"
+        done = self.call("--make-case", path, "--model", self.MODEL, "--m", 16, "--n", 24, "--kind", "normal",
+                         "--ignore", "c", "--with-d")
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
+        self.tensors = load(path)
+        self.sums = struct.unpack("<384f", self.tensors["d"][2])
+        # Numbers of BF16, so that each type of d can hold them.
+        self.bias = [bf16(7.5 * math.sin(j + 1)) for j in range(24)]
+        self.c = [bf16(9 * math.cos(3 * e)) for e in range(384)]
+
+    def plant(self, d, dtype="F32", **more):
+        tensors = dict(self.tensors) | {"d": (dtype, [1, 16, 24], d)}
+        for name, values in more.items():
+            tensors[name] = ("F32", [24] if name == "bias" else [1, 16, 24], floats(values))
+        write_safetensors(self.folder / "planted.safetensors", tensors)
+        return self.folder / "planted.safetensors"
+
+    def expect(self, options, path):
+        """The first line names model and options, nothing ties with it but other models, and the options check it."""
+        done = self.call("--identify", "--input", path)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+        first = re.search(r"^  384  (\S+)  \(.*\)(?:, with (.*))?$", done.stdout, re.M)
+        self.assertEqual((first.group(1), first.group(2) or ""), (self.MODEL, options), done.stdout)
+        self.assertEqual(self.call("--model", self.MODEL, "--input", path, *options.split()).returncode, 0)
+        if options:
+            self.assertEqual(self.call("--model", self.MODEL, "--input", path).returncode, 1)
+
+    def test_a_bias(self):
+        planted = [fp32(s + self.bias[e % 24]) for e, s in enumerate(self.sums)]
+        self.expect("", self.plant(floats(planted), bias=self.bias))
+        self.expect("--ignore bias", self.plant(floats(self.sums), bias=self.bias))
+
+    def test_alpha(self):
+        for alpha in (0.37, 2.0, -1.0, 1 / math.sqrt(128), 1 / 3, 0.0123456789):
+            with self.subTest(alpha):
+                path = self.plant(floats([fp32(fp32(alpha) * s) for s in self.sums]))
+                done = self.call("--identify", "--input", path)
+                text = re.search(r"^  384  \S+  \(.*\), with --alpha (\S+)$", done.stdout, re.M).group(1)
+                self.assertEqual(fp32(float(text)), fp32(alpha))
+                self.expect("--alpha " + text, path)
+
+    def test_alpha_of_bf16_results(self):
+        for alpha in (0.37, 1 / math.sqrt(128), 448.0 * 0.01):
+            with self.subTest(alpha):
+                path = self.plant(halves([bf16(fp32(fp32(alpha) * s)) for s in self.sums]), "BF16")
+                done = self.call("--identify", "--input", path)
+                # BF16 leaves a few: the one of fewest digits first, the right one among them.
+                found = re.findall(r"^  384  \S+  \(.*\), with --alpha (\S+)$", done.stdout, re.M)
+                self.assertLess(abs(float(found[0]) / alpha - 1), 1e-4)
+                self.assertIn(fp32(alpha), [fp32(float(text)) for text in found])
+                for text in found:
+                    self.assertEqual(self.call("--model", self.MODEL, "--input", path, "--alpha", text).returncode, 0)
+
+    def test_c_at_the_end(self):
+        for alpha, beta, options in ((1, 1, "--epilogue-c"), (1, -1.5, "--epilogue-c --beta -1.5"),
+                                     (0.75, 1, "--epilogue-c --alpha 0.75"),
+                                     (0.75, 0.3, "--epilogue-c --alpha 0.75 --beta 0.3")):
+            with self.subTest(options):
+                added = [fp32(fp32(beta) * c) for c in self.c]
+                self.expect(options, self.plant(floats([fp32(alpha * s + a) for s, a in zip(self.sums, added)]), c=self.c))
+
+    def test_c_that_was_not_read(self):
+        self.expect("--ignore c", self.plant(floats(self.sums), c=self.c))
+
+    def test_c_and_a_bias(self):
+        added = [fp32(2.5 * c + self.bias[e % 24]) for e, c in enumerate(self.c)]
+        self.expect("--epilogue-c --alpha 0.5 --beta 2.5",
+                    self.plant(floats([fp32(0.5 * s + a) for s, a in zip(self.sums, added)]), c=self.c, bias=self.bias))
+
+    def test_narrow_results_in_a_wide_type(self):
+        self.expect("--output bf16", self.plant(floats([bf16(s) for s in self.sums])))
+
+    def test_truncation(self):
+        self.expect("--output-rounding toward_zero", self.plant(halves([bf16(s, True) for s in self.sums]), "BF16"))
+
+    def test_a_rounding_before_the_bias(self):
+        planted = [bf16(fp32(bf16(s) + self.bias[e % 24])) for e, s in enumerate(self.sums)]
+        self.expect("--add-after-rounding", self.plant(halves(planted), "BF16", bias=self.bias))
+
+    def test_what_no_epilogue_explains(self):
+        planted = [fp32(s * (1 + 0.01 * math.sin(e))) for e, s in enumerate(self.sums)]
+        done = self.call("--identify", "--input", self.plant(floats(planted)))
+        self.assertEqual(done.returncode, 1)
+
+    def test_bad_options(self):
+        path = self.plant(floats(self.sums), bias=self.bias)
+        known = ["--model", self.MODEL, "--input", path]
+        self.refused("--ignore: there is no tensor 'c'", *known, "--ignore", "c")
+        self.refused("--ignore: ", *known, "--ignore", "d")
+        self.refused("--output: ", *known, "--output", "e4m3")
+        self.refused("--tell-apart: is for --identify", *known, "--tell-apart", "x")
+        self.refused("--tell-apart: '.*' is the input", *known, "--identify", "--tell-apart", path)
+        for shape in ([1, 24], [23], [25], []):
+            bad = dict(self.tensors) | {"bias": ("F32", shape, floats([0.0] * math.prod(shape)))}
+            write_safetensors(path, bad)
+            self.refused("tensor 'bias': shape", *known)
+        write_safetensors(path, dict(self.tensors) | {"bias": ("U8", [24], bytes(24))})
+        self.refused("tensor 'bias': type U8", *known)
+        write_safetensors(path, dict(self.tensors) | {"d": ("BF16", [1, 16, 24], bytes(768))})
+        self.refused("--output: d, of bf16, does not hold it", *known, "--output", "fp16")
+        fp64 = load(self.make("fp64.safetensors", "--model", "hopper-mma-fp64-f64", "--kind", "normal"))
+        write_safetensors(path, fp64)
+        known = ["--model", "hopper-mma-fp64-f64", "--input", path]
+        self.refused("--output: not for F64", *known, "--output", "fp32")
+        self.refused("--add-after-rounding: not for F64", *known, "--add-after-rounding")
+        write_safetensors(path, fp64 | {"bias": ("F32", [8], bytes(32))})
+        self.refused("tensor 'bias': is for results of", *known)
+
+    def test_the_case_that_tells_apart(self):
+        # Small integers, whose sums are exact under every model, and a c of zeros.
+        e4m3 = {0: 0x00, 1: 0x38, 2: 0x40, -1: 0xB8}
+        a = [(3 * i * i + i) % 4 - 1 for i in range(16 * 128)]
+        b = [(5 * i * i + 2 * i) % 4 - 1 for i in range(24 * 128)]
+        sums = [float(sum(x * y for x, y in zip(a[i * 128:i * 128 + 128], b[j * 128:j * 128 + 128])))
+                for i in range(16) for j in range(24)]
+        self.tensors["a"] = ("F8_E4M3", [1, 16, 128], bytes(e4m3[x] for x in a))
+        self.tensors["b"] = ("F8_E4M3", [1, 24, 128], bytes(e4m3[x] for x in b))
+        path = self.plant(floats(sums), c=[0.0] * 384)
+        plain = self.call("--identify", "--input", path)
+        self.assertEqual(plain.returncode, 0)
+        tied = int(re.search(r"^the first (\d+) cannot be told apart on this input; --tell-apart FILE", plain.stdout,
+                             re.M).group(1))
+        self.assertIn("with --epilogue-c\n", plain.stdout)
+        self.assertIn("with --ignore c\n", plain.stdout)
+        done = self.call("--identify", "--input", path, "--tell-apart", "apart.safetensors", "--with-d")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        groups = done.stdout.split("apart.safetensors tells apart, once the kernel's d is added:\n")[1].splitlines()
+        self.assertEqual(sum(len(g.split(" = ")) for g in groups), tied)
+        self.assertGreater(len(groups), 12)
+        # With the first one's own result, what is left are those that were said to be equal.
+        again = self.call("--identify", "--input", "apart.safetensors")
+        self.assertEqual(again.returncode, 0)
+        count = int(re.search(r"of (\d+):", again.stdout).group(1))
+        left = re.findall(rf"^  {count}  (\S+)  \([^,\n]*(?:, [^w][^,\n]*)*\)(?:, (with .*))?$", again.stdout, re.M)
+        self.assertEqual({f"{m} {w}".strip() for m, w in left}, set(groups[0].strip().split(" = ")))
+
+
 class NotANumber(Program):
     def test_a_cpus_nan(self):
         path = self.make("case.safetensors", "--model", "hopper-mma-fp16-f32")
@@ -393,7 +559,7 @@ class BadInput(Program):
         for name in "abd":
             refused(f"tensor '{name}': missing", lambda t: t.pop(name))
         refused("tensor 'scale_a': missing", lambda t: t.pop("scale_a"))
-        refused("tensor 'bias': not part", lambda t: t.update(bias=("F32", [1], b"\0" * 4)))
+        refused("tensor 'biases': not part", lambda t: t.update(biases=("F32", [1], b"\0" * 4)))
         refused("tensor 'b': K is 64", shape("b", [1, 8, 64]))
         refused("tensor 'd': shape", shape("d", [1, 8, 7]))
         refused("tensor 'c': shape", shape("c", [1, 7, 8]))
