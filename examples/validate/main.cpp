@@ -279,6 +279,23 @@ int run(const options& o) {
   return result.different == 0 ? exit_identical : exit_different;
 }
 
+/// What stands between the unit's sums and d.
+void add_epilogue_options(CLI::App& app, options& o) {
+  app.add_option("--output-rounding", o.output_rounding, "from the accumulator to d's type")
+      ->check(CLI::IsMember({"nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd"}))
+      ->capture_default_str();
+  app.add_flag("--epilogue-c", o.epilogue_c, "c is added at the end: alpha * acc + beta * c");
+  app.add_option("--alpha", o.alpha, "multiplies the sum")->capture_default_str();
+  app.add_option("--beta", o.beta, "multiplies c, where that is added at the end")->capture_default_str();
+  app.add_option("--output", o.output, "what results are rounded to, where d holds them in a wider type")
+      ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
+  app.add_flag("--add-after-rounding", o.add_after_rounding,
+               "alpha * acc is rounded before c and the bias are added, and rounded again");
+  app.add_option("--ignore", o.files.ignored,
+                 "a tensor that the kernel does not read, or that --make-case leaves out: c or bias; may be repeated")
+      ->check(CLI::IsMember({"c", "bias"}));
+}
+
 void add_options(CLI::App& app, options& o) {
   app.set_version_flag("--version", ROTOSCALE_VERSION);
   app.add_option("--model", o.model, "the matrix unit (see --list-models)");
@@ -310,19 +327,7 @@ void add_options(CLI::App& app, options& o) {
   app.add_option("--split-sum", o.split_sum, "what parts and their sums are rounded to: fp32, fp16 or bf16")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16"}))
       ->capture_default_str();
-  app.add_option("--output-rounding", o.output_rounding, "from the accumulator to d's type")
-      ->check(CLI::IsMember({"nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd"}))
-      ->capture_default_str();
-  app.add_flag("--epilogue-c", o.epilogue_c, "c is added at the end: alpha * acc + beta * c");
-  app.add_option("--alpha", o.alpha, "multiplies the sum")->capture_default_str();
-  app.add_option("--beta", o.beta, "multiplies c, where that is added at the end")->capture_default_str();
-  app.add_option("--output", o.output, "what results are rounded to, where d holds them in a wider type")
-      ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
-  app.add_flag("--add-after-rounding", o.add_after_rounding,
-               "alpha * acc is rounded before c and the bias are added, and rounded again");
-  app.add_option("--ignore", o.files.ignored,
-                 "a tensor that the kernel does not read, or that --make-case leaves out: c or bias; may be repeated")
-      ->check(CLI::IsMember({"c", "bias"}));
+  add_epilogue_options(app, o);
   app.add_flag("--identify", o.identify, "rank all models by the elements that they explain");
   app.add_option("--tell-apart", o.tell_apart,
                  "for --identify: where the first ones tie, write inputs to this file on which they differ");
