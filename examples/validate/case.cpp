@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "rotoscale/names.hpp"
-
 namespace rotoscale::validate {
 
 namespace {
@@ -131,10 +129,11 @@ class loader {
     auto [rows, columns] = extents(name, t, x);
     const bool u8 = t.dtype == "U8";
     if (u8 && u8_format.empty())
-      fail(name, "is U8: --" + name + "-format must say what it holds (" + operand_formats() + ")");
-    const std::optional<format> type = find_operand_format(u8 ? u8_format : t.dtype);
-    if (!type && u8) throw io::error("--" + name + "-format", "'" + u8_format + "' is none of " + operand_formats());
-    if (!type) fail(name, "type " + t.dtype + " is none of " + operand_formats() + ", U8");
+      fail(name, "is U8: --" + name + "-format must say what it holds (" + format_list(gemm_formats) + ")");
+    const std::optional<format> type = find_format(u8 ? u8_format : t.dtype, gemm_formats);
+    if (!type && u8)
+      throw io::error("--" + name + "-format", "'" + u8_format + "' is none of " + format_list(gemm_formats));
+    if (!type) fail(name, "type " + t.dtype + " is none of " + format_list(gemm_formats) + ", U8");
     out.element = *type;
     if (u8) columns = columns * 8 / storage_bits(out.element);  // packed codes: bytes to elements
     if (rows < 1 || columns < 1 || x.batch < 1) fail(name, "shape " + text(t.shape) + " is empty");
@@ -256,19 +255,6 @@ class loader {
 };
 
 }  // namespace
-
-std::optional<format> find_operand_format(std::string_view name) {
-  for (const format& f : gemm_formats) {
-    if (io::safetensors_dtype_of(f) == name || to_string(f) == name) return f;
-  }
-  return std::nullopt;
-}
-
-std::string operand_formats() {
-  std::string all;
-  for (const format& f : gemm_formats) all += (all.empty() ? "" : ", ") + std::string(to_string(f));
-  return all;
-}
 
 gemm_case load_case(const io::safetensors_file& file, const case_options& options) {
   return loader(file, options).load();

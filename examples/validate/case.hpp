@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "format_names.hpp"
 #include "rotoscale/gemm_contracts.hpp"
 #include "rotoscale/gemm_operand.hpp"
 #include "rotoscale/gemm_options.hpp"
@@ -50,10 +51,6 @@ struct case_options {
 inline constexpr format gemm_formats[] = {formats::fp16,     formats::bf16,     formats::e4m3, formats::e5m2,
                                           formats::e4m3fnuz, formats::e5m2fnuz, formats::e2m1, formats::e2m3,
                                           formats::e3m2,     formats::fp32,     formats::fp64};
-/// By the library's name (e4m3) or that of safetensors (F8_E4M3): options take either.
-std::optional<format> find_operand_format(std::string_view name);
-/// All names of the library, for messages.
-std::string operand_formats();
 
 /// Throws io::error naming file and tensor.
 gemm_case load_case(const io::safetensors_file& file, const case_options& options);

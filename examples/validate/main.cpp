@@ -288,7 +288,7 @@ void add_epilogue_options(CLI::App& app, options& o) {
   app.add_option("--alpha", o.alpha, "multiplies the sum")->capture_default_str();
   app.add_option("--beta", o.beta, "multiplies c, where that is added at the end")->capture_default_str();
   app.add_option("--output", o.output, "what results are rounded to, where d holds them in a wider type")
-      ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
+      ->transform(CLI::Validator(one_format_of(float_formats), ""));
   app.add_flag("--add-after-rounding", o.add_after_rounding,
                "alpha * acc is rounded before c and the bias are added, and rounded again");
   app.add_option("--ignore", o.files.ignored,
@@ -312,7 +312,7 @@ void add_options(CLI::App& app, options& o) {
                  "elements of a U8 tensor a, or of a case that is made: e2m1, e4m3 ...");
   app.add_option("--b-format", o.files.b_format, "elements of a U8 tensor b");
   app.add_option("--scale-format", o.files.scale_format, "of U8 scales: e8m0 or ue4m3")
-      ->check(CLI::IsMember({"e8m0", "ue4m3"}));
+      ->transform(CLI::Validator(one_format_of(scale_formats), ""));
   app.add_option("--scale-layout", o.files.scale_layout, "plain, nvidia, hipblaslt or aiter")->capture_default_str();
   app.add_option("--promotion", o.promotion, "accumulators are added to an FP32 sum every so many k; 0: never")
       ->check(CLI::Range(0, 1 << 20));
@@ -325,7 +325,7 @@ void add_options(CLI::App& app, options& o) {
       ->check(CLI::IsMember(names(split_order{})))
       ->capture_default_str();
   app.add_option("--split-sum", o.split_sum, "what parts and their sums are rounded to: fp32, fp16 or bf16")
-      ->check(CLI::IsMember({"fp32", "fp16", "bf16"}))
+      ->transform(CLI::Validator(one_format_of(float_formats), ""))
       ->capture_default_str();
   add_epilogue_options(app, o);
   app.add_flag("--identify", o.identify, "rank all models by the elements that they explain");
@@ -359,7 +359,8 @@ int main(int argc, char** argv) {
   CLI::App app{
       "Checks a GEMM kernel's result against a model of its matrix unit, or a quantizer's against its definition, bit\n"
       "for bit. The input is a safetensors file: a [B,M,K], b [B,N,K] (or without B), d [B,M,N], and optionally c,\n"
-      "scale_a and scale_b. A sparse A is whole, +0 where it is pruned, or a [B,M,K/2] with metadata_a [B,M,K/8]\n"
+      "bias, scale_a and scale_b. A sparse A is whole, +0 where it is pruned, or a [B,M,K/2] with metadata_a "
+      "[B,M,K/8]\n"
       "(F32: K/4) as the instruction has it. Exit codes: 0 identical, 1 different, 2 bad input."};
   rotoscale::validate::add_options(app, o);
   rotoscale::validate::add_quantizer_options(app, o.quantizer);

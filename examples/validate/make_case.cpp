@@ -15,7 +15,7 @@ namespace {
 
 format chosen_format(const std::string& flag, const std::string& name, const mma_unit& unit) {
   std::string valid;
-  const std::optional<format> wanted = find_operand_format(name);
+  const std::optional<format> wanted = find_format(name, gemm_formats);
   for (const format& f : gemm_formats) {
     if (!takes(unit, f)) continue;
     if (name.empty() || wanted == f) return f;

@@ -302,6 +302,24 @@ def halves(values):
     return b"".join(struct.pack("<f", v)[2:] for v in values)
 
 
+class Formats(Program):
+    def test_every_option_spells_them_one_way(self):
+        """By the library's name or by that of safetensors."""
+        path = self.make("case.safetensors", "--model", "blackwell-nvf4-f32", "--kind", "normal")
+        tensors = load(path)
+        for name in ("scale_a", "scale_b"):
+            tensors[name] = ("U8", *tensors[name][1:])
+        for name in "ab":
+            _, shape, data = tensors[name]
+            tensors[name] = ("U8", shape[:2] + [shape[2] // 2], data)
+        write_safetensors(path, tensors)
+        for element, scale, output in (("e2m1", "ue4m3", "fp32"), ("F4", "F8_E4M3", "F32")):
+            done = self.call("--model", "blackwell-nvf4-f32", "--input", path, "--a-format", element, "--b-format", element,
+                             "--scale-format", scale, "--output", output, "--split-sum", output)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.refused("--scale-format: 'F8_E5M2' is none of e8m0, ue4m3", "--input", path, "--scale-format", "F8_E5M2")
+
+
 class Epilogues(Program):
     """What stands between sums and d, planted in dumps: named with the options that check the dump."""
     MODEL = "hopper-wgmma-fp8-f32"

@@ -7,6 +7,7 @@ usage: validate_quantizer.py VALIDATE
 """
 import json
 import math
+import os
 import re
 import struct
 import subprocess
@@ -175,6 +176,26 @@ class RightDumps(Program):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
 
+    def test_formats_are_spelled_one_way(self):
+        """By the library's name or by that of safetensors, in every option."""
+        path = self.make("--quantizer", "te_rocm")
+        for name in ("mxfp4", "e2m1", "F4"):
+            self.same("--quantizer", "te_rocm", "--format", name, "--input", path)
+        for name in ("fp32", "F32", "bf16", "BF16"):
+            self.same("--quantizer", "te_rocm", "--source", name, "--input", path)
+        for name in ("mxfp8_e4m3", "e4m3", "F8_E4M3"):
+            path = self.make("--quantizer", "te_rocm", "--format", name)
+            self.same("--quantizer", "te_rocm", "--input", path)
+        path = self.make("--quantizer", "fp8", "--format", "fp8_e4m3")
+        tensors = load(path)
+        tensors["codes"] = ("U8", *tensors["codes"][1:])
+        write_safetensors(path, tensors)
+        for name in ("fp8_e4m3", "e4m3", "F8_E4M3"):
+            self.same("--quantizer", "fp8", "--format", name, "--input", path)
+        self.refused("--source: 'e4m3' is none of fp32, fp16, bf16", "--quantizer", "fp8", "--source", "e4m3", "--input",
+                     path)
+
+
 class PlantedFaults(Program):
     """Each fault is named by its kind, or by --identify as the change that explains the dump."""
 
@@ -295,6 +316,10 @@ class BadInput(Program):
         self.refused("--tensor: 'x' is not NAME=FILE.npy", "--quantizer", "te_rocm", "--tensor", "x")
         self.refused("standard input: ", "--quantizer", "te_rocm", "--input", "-", stdin=b"abc")
         self.refused("/dev/zero", "--quantizer", "te_rocm", "--input", "/dev/zero")
+        self.refused("/dev/zero", "--quantizer", "te_rocm", "--tensor", "x=/dev/zero")
+        os.mkfifo(self.folder / "fifo")  # which nobody writes: opening it must not wait
+        self.refused("fifo: cannot read: a pipe", "--quantizer", "te_rocm", "--input", "fifo")
+        self.refused("a directory, not a regular file", "--quantizer", "te_rocm", "--input", self.folder)
 
     def test_tensors(self):
         path = self.make("--quantizer", "te_rocm")

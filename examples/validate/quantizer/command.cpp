@@ -6,6 +6,7 @@
 #include <charconv>
 #include <iostream>
 
+#include "../format_names.hpp"
 #include "check.hpp"
 #include "presets.hpp"
 #include "rotoscale/io/json.hpp"
@@ -71,7 +72,8 @@ void add_quantizer_options(CLI::App& app, quantizer_options& o) {
       ->group(group);
   app.add_flag("--list-quantizers", o.list, "name all presets")->group(group);
   app.add_option("--format", o.format,
-                 "of the blocks, where dtypes leave it open: mxfp4, mxfp8_e4m3, nvfp4, fp8_e4m3 ...")
+                 "where dtypes leave it open, of the blocks (mxfp4, mxfp8_e4m3, nvfp4, fp8_e4m3 ...) or of the "
+                 "elements (e2m1 ...)")
       ->group(group);
   app.add_option("--rotation", o.rotation, "points of the rotation; 0: none")->group(group);
   app.add_option("--signs", o.signs, "its signs: words of 32 elements in hexadecimal, the first elements first")
@@ -81,7 +83,7 @@ void add_quantizer_options(CLI::App& app, quantizer_options& o) {
   app.add_option("--rounding", o.rounding, "of elements; stochastic needs words, or is checked by its distribution")
       ->group(group);
   app.add_option("--source", o.source, "what x is rounded to first: fp32 (as it is), bf16 or fp16")
-      ->check(is_one_of({"fp32", "bf16", "fp16"}))
+      ->transform(CLI::Validator(one_format_of(float_formats), ""))
       ->group(group);
   app.add_option("--factor", o.factor, "of the tensor (NVFP4, FP8), instead of the file's")->group(group);
   app.add_option("--block-rows", o.block_rows, "rows that share a scale: 1, or 32 for square blocks")

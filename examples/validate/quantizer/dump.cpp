@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "../format_names.hpp"
 #include "presets.hpp"
 #include "rotoscale/names.hpp"
 #include "rotoscale/quantize.hpp"
@@ -95,16 +96,10 @@ class dump_loader {
   block_format block_format_of(const dump_side& side) const {
     const io::tensor_info& codes = *file_.find(side.code_name());
     block_format f = side.scales.empty() ? block_format{formats::e4m3, 0} : mxfp4;
-    if (!format_name_.empty()) return find_blocks(format_name_, block_rows_);
-    constexpr std::pair<const char*, format> types[] = {{"F4", formats::e2m1},
-                                                        {"F8_E4M3", formats::e4m3},
-                                                        {"F8_E5M2", formats::e5m2},
-                                                        {"F6_E2M3", formats::e2m3},
-                                                        {"F6_E3M2", formats::e3m2}};
-    const auto* type =
-        std::find_if(std::begin(types), std::end(types), [&](const auto& t) { return codes.dtype == t.first; });
-    if (type != std::end(types)) {
-      f.element = type->second;
+    const auto element = find_format(format_name_.empty() ? codes.dtype : format_name_, block_elements);
+    if (!element && !format_name_.empty()) return find_blocks(format_name_, block_rows_);
+    if (element) {
+      f.element = *element;
     } else if (codes.dtype == "U8" && 2 * static_cast<index_t>(side.codes.size()) == side.rows * side.k) {
       f.element = formats::e2m1;
     } else {

@@ -6,7 +6,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "rotoscale/names.hpp"
+#include "../format_names.hpp"
 
 namespace rotoscale::validate {
 
@@ -145,6 +145,7 @@ block_format find_blocks(const std::string& name, int rows) {
     f.rows = rows;
     return f;
   }
+  if (const auto element = find_format(name, block_elements)) return {*element, 32, formats::e8m0, rows};
   if (name == "fp8_e4m3") return {formats::e4m3, 0};
   if (name == "fp8_e5m2") return {formats::e5m2, 0};
   std::vector<std::string> known = names(block_format{});

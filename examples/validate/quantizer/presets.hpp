@@ -25,7 +25,8 @@ quantizer quantizer_of(const quantizer_options& o, block_format blocks, float fa
 /// what is no dump, and for options that do not fit it.
 std::pair<quantizer_dump, quantizer> load_case(const quantizer_options& o, const io::safetensors_file& file);
 
-/// Blocks by name; fp8_e4m3 and fp8_e5m2 have length 0. Throws io::error naming --format.
+/// Blocks by name, or by that of their elements (MX); fp8_e4m3 and fp8_e5m2 have length 0. Throws io::error naming
+/// --format.
 block_format find_blocks(const std::string& name, int rows);
 
 /// A line each, for --list-quantizers.
