@@ -160,9 +160,8 @@ elif [ $sanitize = no ]; then
   # On every change the units in which inlining finds new warnings: kernels, and the layers that call them.
   if [ "${CI:-}" = true ] && [ -z "$filter" ] && [ "$(uname -m)" = x86_64 ]; then
     for processor in x86-64 sapphirerapids; do
-      port g++ $processor include/compiled/librotoscale_compiled.a tests/rotoscale_gemm_test \
-        tests/rotoscale_quantize_test tests/rotoscale_nn_linear_test tests/rotoscale_llama_model_test \
-        tests/gpu_gemm_gemm_test examples/llama/mini-llama examples/validate/rotoscale-validate
+      port g++ $processor include/compiled/librotoscale_compiled.a tests/vector_tests tests/nn_tests tests/llama_tests \
+        tests/gpu_tests examples/llama/mini-llama examples/validate/rotoscale-validate
     done
   fi
 else

@@ -19,6 +19,8 @@
 #include "report/parts.hpp"
 #include "rotoscale/io/json.hpp"
 
+namespace llama_report_test {
+
 namespace io = rotoscale::io;
 using io::testing::get;
 using io::testing::message_of;
@@ -754,3 +756,5 @@ TEST_CASE("AMD's published curve stands beside ours whatever the gap is, as anot
   CHECK(contains(report_without_plots({healed(0.2, 0.1)}).html, published));
   CHECK(!contains(report_without_plots({fp8}).html, "AMD"));
 }
+
+}  // namespace llama_report_test

@@ -11,6 +11,8 @@
 #include "rotoscale/io/scratch.hpp"
 #include "rotoscale/io/token_file.hpp"
 
+namespace llama_tokenizer_test {
+
 using namespace rotoscale;
 using namespace rotoscale::llama_program;
 using io::testing::get;
@@ -244,3 +246,5 @@ TEST_CASE("a token file of a text: bytes, and pieces") {
   CHECK(t.splits_lines());
   CHECK(encoded(o.out) == tokens_of(t, text));
 }
+
+}  // namespace llama_tokenizer_test

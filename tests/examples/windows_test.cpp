@@ -12,6 +12,8 @@
 #include "rotoscale/io/token_file.hpp"
 #include "rotoscale/nn/backend.hpp"
 
+namespace llama_windows_test {
+
 using namespace rotoscale;
 using namespace rotoscale::llama_program;
 using io::testing::message_of;
@@ -226,3 +228,5 @@ TEST_CASE("options say what is read") {
   o.text_format = "auto";
   CHECK(failure(o) == "--data: no text given");
 }
+
+}  // namespace llama_windows_test

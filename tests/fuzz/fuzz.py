@@ -7,7 +7,8 @@ usage: fuzz.py ROOT NAME RUNS [brief | DIRECTORY SECONDS [PROCESSES]]
 NAME: tests/fuzz/NAME_fuzz.cpp, starting from the files in tests/fuzz/corpus/NAME if there are any; its line
 "// fuzz: ..." names what else is compiled and linked. Exit status 77 (skipped) without clang++-14, its run-time
 libraries or such a library.
-brief: without the checks of each pointer, which are most of the compile time; the address sanitizer still sees a wrong access.
+brief: all sources at once, without the checks of each pointer and without debugging information, which are most of the compile
+time; the address sanitizer still sees a wrong access, and says where when the default mode is run with the input that failed.
 DIRECTORY SECONDS: a long run instead, which keeps program, corpus and inputs that fail in that directory and goes on
 from them; PROCESSES share the runs and, every ten seconds, what they found. CXXFLAGS come after the own flags (another
 -march). Without clang++-14 the program that lies there is run, so that machines without compilers can help. It is many
@@ -29,7 +30,7 @@ from pathlib import Path
 
 # Names are suggested by a loop over pairs of letters, whose comparisons would be most of what is traced.
 NOT_TRACED = "fun:*edit_cost*\nfun:*nearest_name*\n"
-SANITIZED = ["-O1", "-g", "-march=native", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
+SANITIZED = ["-O1", "-march=native", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
 BRIEF = ["-fno-sanitize=null,alignment,object-size,vptr,pointer-overflow"]
 FAST = ["-O2", "-march=native", "-D_GLIBCXX_ASSERTIONS", "-fsanitize=fuzzer,undefined", "-fsanitize-trap=undefined",
         "-fno-sanitize-coverage=trace-cmp"]
@@ -92,7 +93,7 @@ def main(root, name, runs, brief=False, directory=None, seconds=0, processes=1):
     flags = ["-I" + str(root / word[2:]) if word.startswith("-I") else word for word in extra if word.startswith(("-I", "-D"))]
     sources = [source, *(root / word for word in extra if not word.startswith("-"))]
     fast = FAST + shlex.split(os.environ.get("CXXFLAGS", ""))
-    flags += ["-std=c++20", *(fast if directory else SANITIZED + BRIEF if brief else SANITIZED),
+    flags += ["-std=c++20", *(fast if directory else SANITIZED + BRIEF if brief else [*SANITIZED, "-g"]),
               "-fsanitize-coverage-ignorelist=not_traced", f"-I{root}/include", "-pthread"]
     with tempfile.TemporaryDirectory() as scratch:
         if directory is not None:
@@ -103,6 +104,10 @@ def main(root, name, runs, brief=False, directory=None, seconds=0, processes=1):
         if start.is_dir():
             shutil.copytree(start, corpus, dirs_exist_ok=True)
         (Path(scratch) / "not_traced").write_text(NOT_TRACED)
+        if brief:
+            at_once = Path(scratch) / f"{name}_at_once.cpp"
+            at_once.write_text("".join(f'#include "{path}"\n' for path in sources))
+            sources = [at_once]
         fault = build(compiler, sources, flags, libraries, scratch)
         if fault is not None:
             print(fault)

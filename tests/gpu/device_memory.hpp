@@ -78,7 +78,7 @@ class device_array {
   ~device_array() { (void)gpu::release(base_); }
 
   void write(const std::vector<T>& from) const {
-    expect(gpu::upload(data(), from.data(), bytes_));
+    gpu_test::expect(gpu::upload(data(), from.data(), bytes_));
     expect(gpu::synchronize());
   }
   T* data() const { return reinterpret_cast<T*>(base_ + first_); }

@@ -18,7 +18,10 @@
 #include "rotoscale/block.hpp"
 #include "rotoscale/parallel.hpp"
 
-namespace rotoscale {
+namespace published_scales_test {
+
+using namespace rotoscale;
+
 namespace {
 
 /// Amax patterns first..last, where a source gives `theirs` and this library `ours`.
@@ -267,4 +270,5 @@ TEST_SUITE("slow") {
 }
 
 }  // namespace
-}  // namespace rotoscale
+
+}  // namespace published_scales_test

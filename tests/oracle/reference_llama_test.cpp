@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+namespace reference_llama_test {
+
 namespace {
 
 namespace oracle = rotoscale::oracle;
@@ -365,3 +367,5 @@ TEST_CASE("oracle: wrong inputs are refused by name") {
   m.tokens[0] = 11;
   CHECK_THROWS_WITH(m.loss(), "oracle: token outside the vocabulary");
 }
+
+}  // namespace reference_llama_test

@@ -12,6 +12,8 @@
 
 #include "oracle/block_values.hpp"
 
+namespace checked_test {
+
 using namespace rotoscale;
 
 namespace {
@@ -242,3 +244,5 @@ TEST_CASE("gemm") {
   CHECK(multiply(8, 5) == "accepted");
   CHECK(c == std::vector<float>(8 * 5, 128.0f));
 }
+
+}  // namespace checked_test

@@ -10,6 +10,8 @@
 
 #include "oracle/fenced_memory.hpp"
 
+namespace dequantize_test {
+
 using namespace rotoscale;
 
 namespace {
@@ -171,3 +173,5 @@ TEST_CASE("arrays beyond the caches, which are written past them") {
   CHECK(same_bytes<float>(mxfp4, 2048, 1088, block_axis::row, 1, 1.0f, 9, pool));
   CHECK(same_bytes<bf16>(mxfp4, 4096, 1088, block_axis::row, 0, 1.0f, 10, pool));
 }
+
+}  // namespace dequantize_test

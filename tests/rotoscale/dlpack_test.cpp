@@ -12,6 +12,8 @@
 #include "rotoscale/pack.hpp"
 #include "rotoscale/round.hpp"
 
+namespace dlpack_test {
+
 using namespace rotoscale;
 
 namespace {
@@ -126,3 +128,5 @@ TEST_CASE("packed rows are the stream of bits that DLPack prescribes") {
   check_stream<formats::e3m2>();
   CHECK(dlpack_subbyte_padded == 4);  // DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED
 }
+
+}  // namespace dlpack_test

@@ -7,6 +7,8 @@
 
 #include "oracle/format_oracle.hpp"
 
+namespace format_test {
+
 using namespace rotoscale;
 
 namespace {
@@ -87,3 +89,5 @@ TEST_CASE("formats are compared by value and can be template arguments") {
   static_assert(!(formats::e4m3 == formats::ue4m3));
   static_assert(std::uint64_t{0xFF} == formats::e8m0.nan_code());
 }
+
+}  // namespace format_test

@@ -12,6 +12,8 @@
 #include "rotoscale/gemm_contracts.hpp"
 #include "rotoscale/mma_cases.hpp"
 
+namespace gemm_edges_test {
+
 using namespace rotoscale;
 
 namespace {
@@ -238,3 +240,5 @@ TEST_CASE("depth zero: no codes, but for the sanitizers a pointer to none") {
     if (name[0] != 'b') CHECK(same_from(x, y, from_c(find_unit(name)->model), std::vector<float>(6, 2.0f)));
   }
 }
+
+}  // namespace gemm_edges_test

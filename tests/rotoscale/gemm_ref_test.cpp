@@ -16,6 +16,8 @@
 #include "oracle/exact.hpp"
 #include "oracle/format_oracle.hpp"
 
+namespace gemm_ref_test {
+
 using namespace rotoscale;
 
 namespace {
@@ -426,3 +428,5 @@ TEST_CASE("when a GEMM is defined") {
   a.k = 32;
   CHECK_FALSE(gemm_is_defined(a, b, {fp32_fma_chain}));
 }
+
+}  // namespace gemm_ref_test

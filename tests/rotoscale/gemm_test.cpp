@@ -11,6 +11,8 @@
 
 #include "oracle/block_values.hpp"
 
+namespace gemm_test {
+
 using namespace rotoscale;
 
 namespace {
@@ -264,3 +266,5 @@ TEST_CASE("depth zero, and an output format without a short cut") {
   CHECK(same_bytes(x, y, {fp32_fma_chain, formats::fp16, true}, pool));
   CHECK(same_bytes(x, y, {fp32_fma_chain, formats::e5m2, false}, pool));
 }
+
+}  // namespace gemm_test

@@ -13,6 +13,8 @@
 #include "rotoscale/mma_models.hpp"
 #include "rotoscale/sparse.hpp"
 
+namespace golden_test {
+
 using namespace rotoscale;
 
 namespace {
@@ -172,3 +174,5 @@ TEST_CASE("the sparse units' results reject other models") {
   });
   CHECK(files > 0);
 }
+
+}  // namespace golden_test

@@ -14,6 +14,8 @@
 
 #include "rotoscale/philox.hpp"
 
+namespace hadamard_test {
+
 using namespace rotoscale;
 
 namespace {
@@ -231,3 +233,5 @@ TEST_CASE("compile time equals run time") {
   CHECK(rotated(make(), 16) == sixteen);
   CHECK(rotated(make(), 256) == many);
 }
+
+}  // namespace hadamard_test

@@ -17,6 +17,8 @@
 
 #include "rotoscale/names.hpp"
 
+namespace limits_test {
+
 using namespace rotoscale;
 
 namespace {
@@ -308,3 +310,5 @@ TEST_CASE("std::format") {
   for_all_codes<bf16>([](bf16 x) { REQUIRE(std::format("{}", x) == to_string(x)); });
 }
 #endif
+
+}  // namespace limits_test

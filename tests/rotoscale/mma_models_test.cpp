@@ -17,6 +17,8 @@
 #include "oracle/fdpa_oracle.hpp"
 #include "rotoscale/gemm_ref.hpp"
 
+namespace mma_models_test {
+
 using namespace rotoscale;
 
 namespace {
@@ -289,3 +291,5 @@ TEST_CASE("names are unique, and every unit's parameters hang together") {
     if (u.instruction_k != 0) CHECK(u.instruction_k % u.model.group == 0);
   }
 }
+
+}  // namespace mma_models_test

@@ -15,6 +15,8 @@
 #include "rotoscale/mma_models.hpp"
 #include "rotoscale/philox.hpp"
 
+namespace mma_ref_test {
+
 using namespace rotoscale;
 
 namespace {
@@ -297,3 +299,5 @@ TEST_CASE("FP64 units: fused multiply-adds in ascending k") {
   CHECK(chain({na, 1}, {1, nb}, 1) == 0xFFF800000000000Bu);
   CHECK(chain({0}, {static_cast<double>(infinity)}, 1) == 0xFFF8000000000000u);
 }
+
+}  // namespace mma_ref_test

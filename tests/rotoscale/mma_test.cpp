@@ -5,6 +5,8 @@
 
 #include <doctest/doctest.h>
 
+namespace mma_test {
+
 using namespace rotoscale;
 
 TEST_CASE("the named models") {
@@ -14,3 +16,5 @@ TEST_CASE("the named models") {
   CHECK(fp32_fma_chain == mma_model{});
   CHECK_FALSE(fp32_fma_chain == fp32_blockwise);
 }
+
+}  // namespace mma_test

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+namespace names_test {
+
 using namespace rotoscale;
 
 namespace {
@@ -139,3 +141,5 @@ TEST_CASE("presets by name have the source, rule, policy and rotation of the imp
     CHECK(to_string(o.policy) == e.policy);
   }
 }
+
+}  // namespace names_test

@@ -7,6 +7,8 @@
 
 #include <vector>
 
+namespace pack_test {
+
 using namespace rotoscale;
 
 TEST_CASE("the even element is in the low nibble") {
@@ -64,3 +66,5 @@ TEST_CASE("stored codes are read back in any order, and neighbours stay") {
   CHECK(four[0] == 0x21);
   CHECK(four[1] == 0x43);
 }
+
+}  // namespace pack_test

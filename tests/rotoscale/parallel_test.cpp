@@ -8,6 +8,8 @@
 #include <chrono>
 #include <vector>
 
+namespace parallel_test {
+
 using namespace rotoscale;
 
 TEST_CASE("every index of a loop is visited once, and its writes are seen afterwards") {
@@ -49,3 +51,5 @@ TEST_CASE("chunks depend on the data only") {
     for_each_chunk(pool, 0, 5, [](index_t, index_t) { FAIL("nothing to do"); });
   }
 }
+
+}  // namespace parallel_test

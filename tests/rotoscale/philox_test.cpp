@@ -7,6 +7,8 @@
 
 #include <set>
 
+namespace philox_test {
+
 using namespace rotoscale;
 
 namespace {
@@ -49,3 +51,5 @@ TEST_CASE("neighbouring words, streams and seeds differ; compile time equals run
   volatile std::uint64_t nine = 9;
   CHECK(random_stream{7, 8}.word(nine) == at_compile_time);
 }
+
+}  // namespace philox_test

@@ -16,6 +16,8 @@
 #include "oracle/format_oracle.hpp"
 #include "rotoscale/dequantize_ref.hpp"
 
+namespace quantize_ref_test {
+
 using namespace rotoscale;
 
 namespace {
@@ -778,3 +780,5 @@ TEST_CASE("unused bits of a row's last byte are zero") {
   const result q = run_ref({formats::e2m1, 3}, {}, row_major<const float>(x.data(), 1, 9), block_axis::row);
   CHECK(q.codes == std::vector<std::uint8_t>{0x77, 0x77, 0x77, 0x77, 0x07});
 }
+
+}  // namespace quantize_ref_test

@@ -14,6 +14,8 @@
 #include "oracle/fenced_memory.hpp"
 #include "rotoscale/dequantize_ref.hpp"
 
+namespace quantize_test {
+
 using namespace rotoscale;
 
 namespace {
@@ -562,3 +564,5 @@ TEST_CASE("an empty matrix") {
   quantize_both(mxfp4, presets::te_rocm, {0, 32, nullptr, 16, nullptr, 1}, presets::te_rocm,
                 {32, 0, nullptr, 0, nullptr, 0}, row_major<const float>(nullptr, 0, 32), pool);
 }
+
+}  // namespace quantize_test

@@ -15,6 +15,8 @@
 #include "rotoscale/parallel.hpp"
 #include "rotoscale/philox.hpp"
 
+namespace round_test {
+
 using namespace rotoscale;
 using oracle::direction;
 using oracle::excess;
@@ -402,10 +404,12 @@ void compare_with_run_time() {
 }  // namespace
 
 TEST_CASE("compile time and run time give the same codes and values, under every rounding and overflow mode") {
-  using namespace formats;
-  compare_with_run_time<e2m1, e2m3, e3m2, e4m3, e5m2, e4m3fnuz, e5m2fnuz, e4m3b11fnuz, int8, e8m0, ue4m3, ue5m3, bf16,
-                        fp16, tf32, fp32>();
-  constexpr std::uint64_t third = convert(fp64, bit_cast<std::uint64_t>(1.0 / 3), fp16, rounding::up);
+  namespace f = formats;  // small_float.hpp has types of the same names
+  compare_with_run_time<f::e2m1, f::e2m3, f::e3m2, f::e4m3, f::e5m2, f::e4m3fnuz, f::e5m2fnuz, f::e4m3b11fnuz, f::int8,
+                        f::e8m0, f::ue4m3, f::ue5m3, f::bf16, f::fp16, f::tf32, f::fp32>();
+  constexpr std::uint64_t third = convert(f::fp64, bit_cast<std::uint64_t>(1.0 / 3), f::fp16, rounding::up);
   volatile double three = 3;
-  CHECK(convert(fp64, bit_cast<std::uint64_t>(1.0 / three), fp16, rounding::up) == third);
+  CHECK(convert(f::fp64, bit_cast<std::uint64_t>(1.0 / three), f::fp16, rounding::up) == third);
 }
+
+}  // namespace round_test

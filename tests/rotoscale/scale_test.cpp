@@ -16,6 +16,8 @@
 #include "rotoscale/block.hpp"
 #include "rotoscale/parallel.hpp"
 
+namespace scale_test {
+
 using namespace rotoscale;
 
 namespace {
@@ -304,3 +306,5 @@ TEST_CASE("scale bytes as exponents and as FP32") {
     CHECK(fp32_bits(scale_value(scale, static_cast<std::uint8_t>(f.nan_code))) == fp32_nan_bits);
   }
 }
+
+}  // namespace scale_test

@@ -10,6 +10,8 @@
 
 #include "oracle/format_oracle.hpp"
 
+namespace small_float_test {
+
 using namespace rotoscale;
 
 namespace {
@@ -82,3 +84,5 @@ TEST_CASE("no hidden arithmetic or conversion; the storage is the least that fit
   static_assert(std::is_trivially_copyable_v<bf16> && std::is_trivially_copyable_v<mx_int8>);
   CHECK(e4m3().bits() == 0);
 }
+
+}  // namespace small_float_test

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+namespace sparse_test {
+
 using namespace rotoscale;
 
 namespace {
@@ -69,3 +71,5 @@ TEST_CASE("rows that keep too much") {
   CHECK(first_dense_window(formats::fp32, words.data(), 2) == -1);
   CHECK(first_dense_window(formats::fp32, words.data(), 4) == 1);
 }
+
+}  // namespace sparse_test

@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <vector>
 
+namespace view_test {
+
 using namespace rotoscale;
 
 TEST_CASE("row-major, transposed and submatrix address the same memory") {
@@ -47,3 +49,5 @@ TEST_CASE("a view of const is made from a view, not the other way; any rank") {
   CHECK(read(1, 2, 3) == 5);
   static_assert(view<int, 2>{}.size() == 0);
 }
+
+}  // namespace view_test

@@ -7,6 +7,8 @@
 
 #include "gpu/dialect/launch.hpp"
 
+namespace dialect_host_test {
+
 using namespace rotoscale;
 using gpu::host::thread_order;
 
@@ -150,3 +152,5 @@ TEST_CASE("a status names its argument") {
   CHECK(gpu::check_pointer(bytes + 8, 16, "rows.codes").message() == "rows.codes: must be aligned to 16 bytes");
   CHECK(gpu::status{}.message() == "ok");
 }
+
+}  // namespace dialect_host_test

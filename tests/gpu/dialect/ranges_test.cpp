@@ -10,6 +10,8 @@
 
 using rotoscale::gpu::range_library;
 
+namespace dialect_ranges_test {
+
 TEST_CASE("ranges go to the first library that has them") {
   const char* const library = std::getenv("ROTOSCALE_TEST_ROCTX");  // Meson sets it
   if (library == nullptr) return;
@@ -34,3 +36,5 @@ TEST_CASE("no library, no ranges") {
   none.begin("gemm");
   none.end();
 }
+
+}  // namespace dialect_ranges_test

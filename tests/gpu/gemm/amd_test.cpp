@@ -12,6 +12,8 @@
 #include "gpu/gemm/data.hpp"
 #include "gpu/gemm/plan.hpp"
 
+namespace gemm_amd_test {
+
 using namespace gpu_test;
 namespace amd = rotoscale::gpu::amd;
 
@@ -398,3 +400,5 @@ TEST_CASE("large GEMMs on a device, sampled") {
     compare(gfx950, a, b, {.split_k = 4, .samples = 300});
   }
 }
+
+}  // namespace gemm_amd_test

@@ -10,6 +10,8 @@
 #include "gpu/gemm/data.hpp"
 #include "rotoscale/gemm.hpp"
 
+namespace gemm_bf16_test {
+
 using namespace gpu_test;
 
 namespace {
@@ -133,3 +135,5 @@ TEST_CASE("bad dense operands are refused") {
   bad.out = nullptr;
   CHECK(argument(gemm_bf16(a.view(true), a.view(true), bad, {})) == "r.out");
 }
+
+}  // namespace gemm_bf16_test

@@ -10,11 +10,13 @@
 #include "gpu/gemm/data.hpp"
 #include "rotoscale/gemm.hpp"
 
-using namespace gpu_test;
-
 namespace rotoscale::gpu::detail {
 std::size_t blockwise_unit_bytes(index_t m, index_t n, index_t k, const device_info& device);  // gpu/gemm/plan.hpp
 }
+
+namespace gemm_definition_test {
+
+using namespace gpu_test;
 
 namespace {
 
@@ -179,6 +181,7 @@ TEST_CASE("blockwise sums on the matrix unit: the definition's bits, whatever th
       CAPTURE(static_cast<int>(kind));
       const matrix_data a = random_matrix(e.m, e.k, 11, kind), b = random_matrix(e.n, e.k, 12, scales_of::narrow);
       for (const int output : {0, 1, 2}) {
+        if (output != 0 && e.k > 2048 && !on_device) continue;
         compare(definition_sum::blockwise, view_here(a), view_here(b), a.view(), b.view(), output, output == 0, true);
         compare(definition_sum::blockwise, view_here(b), view_here(a), b.view(), a.view(), output, output == 1, true);
       }
@@ -249,3 +252,5 @@ TEST_CASE("bad GEMMs are refused before anything is launched") {
   bad.out = nullptr;
   CHECK(argument(gemm_by_definition(definition_sum::blockwise, x.view(), x.view(), bad, {})) == "r.out");
 }
+
+}  // namespace gemm_definition_test

@@ -8,6 +8,8 @@
 #include "gpu/gemm/arguments.hpp"
 #include "rotoscale/nn/statistics.hpp"
 
+namespace gemm_dispatch_test {
+
 using namespace rotoscale;
 using namespace rotoscale::gpu;
 
@@ -261,3 +263,5 @@ TEST_CASE("what no kernel takes is refused before it is looked up") {
   const variable force("ROTOSCALE_GPU_KERNEL", "reference/4");
   CHECK(select_gemm(p, gemm_contract::fast, h200, c).message() == "choice.split_k: must be 1 for this kernel");
 }
+
+}  // namespace gemm_dispatch_test

@@ -10,6 +10,8 @@
 #include "gpu/gemm/expand_int8.hpp"
 #include "gpu/gemm/plan.hpp"
 
+namespace gemm_expand_test {
+
 using namespace gpu_test;
 using rotoscale::gpu::detail::second_base;
 
@@ -311,3 +313,5 @@ TEST_CASE("FP8 codes are decoded and expanded as the definition says: every code
     CHECK(wrong == 0);
   }
 }
+
+}  // namespace gemm_expand_test

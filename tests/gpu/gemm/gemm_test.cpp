@@ -12,6 +12,8 @@
 #include "gpu/gemm/data.hpp"
 #include "gpu/gemm/tile_walk.hpp"
 
+namespace gemm_gemm_test {
+
 using namespace gpu_test;
 
 namespace {
@@ -653,3 +655,5 @@ TEST_CASE("large GEMMs on a device, sampled") {
     compare(c, d, {{gemm_contract::accurate}, formats::fp32}, 60);
   }
 }
+
+}  // namespace gemm_gemm_test

@@ -13,6 +13,8 @@
 #include "rotoscale/detail/fast_round.hpp"
 #include "tests/gpu/device_memory.hpp"
 
+namespace gemm_unrotate_test {
+
 using namespace rotoscale;
 using namespace gpu_test;
 
@@ -56,7 +58,7 @@ void check_unrotated(block_format f, index_t rows, index_t k, int points, bool h
     for (index_t c = 0; c < k; ++c) {
       const float x = values[static_cast<std::size_t>(r * k + c)];
       std::uint32_t rounded = fp32_bits(x);
-      detail::round_number_to_bf16(rounded);  // overflow is Inf
+      rotoscale::detail::round_number_to_bf16(rounded);  // overflow is Inf
       expected[static_cast<std::size_t>(r * stride + c)] =
           bf16::from_bits(static_cast<std::uint16_t>(std::isnan(x) ? 0x7FC0 : rounded >> 16));
     }
@@ -98,3 +100,5 @@ TEST_CASE("values whose rotation is undone") {
   other = make_operand(nvfp4, dense_blocks(nvfp4, 64, 48, codes.data(), scales.data()));
   names(other, 32, target.data(), "from.k");
 }
+
+}  // namespace gemm_unrotate_test

@@ -15,6 +15,8 @@
 #include "rotoscale/nn/cpu/attention.hpp"
 #include "rotoscale/nn/cpu/tiled_attention.hpp"
 
+namespace nn_attention_test {
+
 using namespace rotoscale;
 using namespace gpu_test;
 namespace nn = rotoscale::nn;
@@ -265,3 +267,5 @@ TEST_CASE("refusals name the argument") {
   CHECK(backward(gone, dots.data(), 4 * c.lse.size()) == "d.dk");
   CHECK(gpu::attention_workspace(3, 5, 7) == 3 * 5 * 7 * 4);
 }
+
+}  // namespace nn_attention_test

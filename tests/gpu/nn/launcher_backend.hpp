@@ -118,15 +118,15 @@ class launcher_backend : public nn::cpu_backend {
  private:
   template <class Launch>
   static void launch(const Launch& what) {
-    expect(gpu_test::run(what));
+    gpu_test::expect(gpu_test::run(what));
   }
   /// Poisoned, so that a kernel that reads what it did not write is seen.
   void* room(std::size_t bytes) {
-    expect(gpu::synchronize());
-    expect(gpu::release(room_));
+    gpu_test::expect(gpu::synchronize());
+    gpu_test::expect(gpu::release(room_));
     room_ = nullptr;
-    expect(gpu::allocate(room_, bytes));
-    expect(gpu::fill(room_, 0xA5, bytes));
+    gpu_test::expect(gpu::allocate(room_, bytes));
+    gpu_test::expect(gpu::fill(room_, 0xA5, bytes));
     return room_;
   }
   void* room_ = nullptr;

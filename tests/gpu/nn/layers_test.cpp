@@ -10,6 +10,8 @@
 #include "gpu/dialect/host.hpp"
 #endif
 
+namespace nn_layers_test {
+
 using namespace rotoscale;
 using namespace rotoscale::testing;
 using gpu_test::launcher_backend;
@@ -128,3 +130,5 @@ TEST_CASE("kernels leave the CPU's bytes from graphs") {
 }
 
 #endif
+
+}  // namespace nn_layers_test

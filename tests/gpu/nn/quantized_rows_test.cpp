@@ -9,6 +9,8 @@
 #include "gpu/api/nn.hpp"
 #include "rotoscale/quantize_ref.hpp"
 
+namespace nn_quantized_rows_test {
+
 using namespace rotoscale;
 using gpu_test::device_array;
 namespace nn = rotoscale::nn;
@@ -144,3 +146,5 @@ TEST_CASE("bad arguments of layers that quantize") {
   norm.rstd = nullptr;
   refused(gpu::residual_norm_quantize(norm, mxfp4, to, none, {}), error_code::bad_pointer, "rstd");
 }
+
+}  // namespace nn_quantized_rows_test

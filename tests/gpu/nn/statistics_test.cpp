@@ -11,6 +11,8 @@
 #include "rotoscale/nn/cpu/statistics.hpp"
 #include "rotoscale/quantize_ref.hpp"
 
+namespace nn_statistics_test {
+
 using namespace rotoscale;
 using gpu_test::device_array;
 namespace nn = rotoscale::nn;
@@ -137,3 +139,5 @@ TEST_CASE("bad arguments of statistics") {
   nn::comparison_statistics compared;
   refused(gpu::compare(memory, memory, 5, &compared, memory, 0, {}), error_code::out_of_memory, "workspace_bytes");
 }
+
+}  // namespace nn_statistics_test

@@ -12,6 +12,8 @@
 #include "rotoscale/dequantize_ref.hpp"
 #include "tests/gpu/device_memory.hpp"
 
+namespace quantize_dequantize_test {
+
 using namespace rotoscale;
 using namespace gpu_test;
 
@@ -137,3 +139,5 @@ TEST_CASE("bad arguments are named before anything is launched") {
   empty.rows = empty.k = 0;
   CHECK(gpu::dequantize(empty, block_axis::row, row_major<float>(nullptr, 0, 0), {}).ok());
 }
+
+}  // namespace quantize_dequantize_test

@@ -10,6 +10,8 @@
 #include "rotoscale/quantize_ref.hpp"
 #include "tests/gpu/device_memory.hpp"
 
+namespace quantize_quantize_fp8_test {
+
 using namespace rotoscale;
 using namespace gpu_test;
 
@@ -149,3 +151,5 @@ TEST_CASE("bad arguments are named before anything is launched") {
   names(gpu::cast_transpose_fp8(o, source, odd, good, {}), "scale");
   CHECK(codes.read() == std::vector<std::uint8_t>(64 * 64, 0xA5));
 }
+
+}  // namespace quantize_quantize_fp8_test

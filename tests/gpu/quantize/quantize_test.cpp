@@ -14,6 +14,8 @@
 #include "gpu/quantize/block.hpp"
 #endif
 
+namespace quantize_quantize_test {
+
 using namespace rotoscale;
 using namespace gpu_test;
 
@@ -423,3 +425,5 @@ TEST_CASE("blocks of other kinds are the definition's, and NVFP4's factor is the
   check(mxfp4, wide, float{}, 64, 96, false);
   check({formats::e4m3, 16}, plain, bf16{}, 16, 48, false);
 }
+
+}  // namespace quantize_quantize_test

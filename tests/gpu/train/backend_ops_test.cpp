@@ -14,6 +14,8 @@
 #include "rotoscale/nn/cpu/make_backend.hpp"
 #include "rotoscale/nn/presets.hpp"
 
+namespace train_backend_ops_test {
+
 using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace nn = rotoscale::nn;
@@ -150,3 +152,5 @@ TEST_CASE("times" * doctest::skip()) {
     std::printf("%10.1f us  %s\n", best * 1e6, c.name.c_str());
   }
 }
+
+}  // namespace train_backend_ops_test

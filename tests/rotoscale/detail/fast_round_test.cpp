@@ -8,6 +8,8 @@
 #include "rotoscale/parallel.hpp"
 #include "rotoscale/philox.hpp"
 
+namespace fast_round_test {
+
 using namespace rotoscale;
 using namespace rotoscale::detail;
 
@@ -140,3 +142,5 @@ TEST_SUITE("slow") {
     CHECK(wrong == 0);
   }
 }
+
+}  // namespace fast_round_test

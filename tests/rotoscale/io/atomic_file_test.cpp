@@ -13,6 +13,8 @@
 
 #include "scratch.hpp"
 
+namespace atomic_file_test {
+
 namespace fs = std::filesystem;
 namespace io = rotoscale::io;
 using io::testing::get;
@@ -177,3 +179,5 @@ TEST_CASE("leftovers of killed writers go, and a displaced directory comes back"
   CHECK(dir.entries() == 7);
   io::remove_leftovers(dir / "missing");
 }
+
+}  // namespace atomic_file_test

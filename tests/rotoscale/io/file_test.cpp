@@ -14,6 +14,8 @@
 
 #include "scratch.hpp"
 
+namespace file_test {
+
 namespace fs = std::filesystem;
 namespace io = rotoscale::io;
 using io::testing::get;
@@ -195,3 +197,5 @@ TEST_CASE("what may never end or has no room is refused before it is read") {
   CHECK(message_of([&] { io::read_raw_file(holes); }) == message);
   CHECK(message_of([&] { io::read_file(holes); }) == message);
 }
+
+}  // namespace file_test

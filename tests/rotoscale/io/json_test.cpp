@@ -17,6 +17,8 @@
 
 #include "scratch.hpp"
 
+namespace json_test {
+
 namespace io = rotoscale::io;
 using io::testing::get;
 using io::testing::message_of;
@@ -280,3 +282,5 @@ TEST_CASE("read_json and write_json name their file") {
   CHECK(message_of([&] { io::json_text("\xff", "x"); }) ==
         "x: cannot be written as JSON: invalid UTF-8 byte at index 0: 0xFF");
 }
+
+}  // namespace json_test

@@ -11,6 +11,8 @@
 
 #include "scratch.hpp"
 
+namespace jsonl_test {
+
 namespace io = rotoscale::io;
 using io::jsonl_writer;
 using io::testing::get;
@@ -112,3 +114,5 @@ TEST_CASE("read_jsonl names file and line") {
   const std::string missing = (dir / "missing").string();
   CHECK(message_of([&] { io::read_jsonl(missing); }) == missing + ": cannot open: No such file or directory");
 }
+
+}  // namespace jsonl_test

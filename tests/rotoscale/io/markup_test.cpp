@@ -7,6 +7,8 @@
 
 #include "rotoscale/io/roff.hpp"
 
+namespace markup_test {
+
 namespace io = rotoscale::io;
 using io::strip_html;
 using io::strip_roff;
@@ -96,3 +98,5 @@ TEST_CASE("every byte at every place") {
     }
   }
 }
+
+}  // namespace markup_test

@@ -16,6 +16,8 @@
 
 #include "scratch.hpp"
 
+namespace npy_test {
+
 namespace io = rotoscale::io;
 using io::npy_file;
 using io::npy_header;
@@ -349,3 +351,5 @@ TEST_CASE("every truncation and every changed header byte gives a consistent fil
   }
   CHECK(accepted > 50);  // white space and order: the check above was not idle
 }
+
+}  // namespace npy_test

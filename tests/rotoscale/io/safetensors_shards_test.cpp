@@ -13,6 +13,8 @@
 #include "rotoscale/small_float.hpp"
 #include "scratch.hpp"
 
+namespace safetensors_shards_test {
+
 using namespace rotoscale;
 namespace fs = std::filesystem;
 using io::safetensors_file;
@@ -340,3 +342,5 @@ TEST_CASE("memory is not asked for by what a file says, nor by a document that i
   CHECK(message_of([&] { safetensors_file::from_bytes("m.st", header("{\"__metadata__\":{" + pairs + "}}")); }) ==
         "m.st: tensor '__metadata__' in the header at offset 8: more than 65536 values");
 }
+
+}  // namespace safetensors_shards_test

@@ -16,6 +16,8 @@
 
 #include "scratch.hpp"
 
+namespace safetensors_test {
+
 namespace io = rotoscale::io;
 using io::safetensors_file;
 using io::safetensors_writer;
@@ -319,3 +321,5 @@ TEST_CASE("a path that cannot be read or written is named") {
   CHECK(message_of([&] { safetensors_file::open(dir / "short"); }) ==
         (dir / "short").string() + ": offset 0: 3 bytes are too few for a header length");
 }
+
+}  // namespace safetensors_test

@@ -11,6 +11,8 @@
 
 #include "scratch.hpp"
 
+namespace text_test {
+
 namespace fs = std::filesystem;
 namespace io = rotoscale::io;
 using io::testing::message_of;
@@ -116,3 +118,5 @@ TEST_CASE("binary files are refused as text and taken as bytes") {
   put_gzip(dir / "z.gz", std::string(2'000'000, '\0'));
   CHECK(failure(dir / "z.gz").ends_with("not text: a zero byte at offset 0 (binary, or UTF-16)"));
 }
+
+}  // namespace text_test

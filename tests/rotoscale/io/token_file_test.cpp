@@ -7,6 +7,8 @@
 
 #include "scratch.hpp"
 
+namespace token_file_test {
+
 namespace io = rotoscale::io;
 namespace fs = std::filesystem;
 using io::token_file;
@@ -122,3 +124,5 @@ TEST_CASE("tokens that do not fit leave no file") {
   CHECK(failure_of(token_kind::llama3, -1).starts_with(name + ": token -1 does not fit a Llama 3 token file"));
   CHECK(dir.entries() == 0);
 }
+
+}  // namespace token_file_test

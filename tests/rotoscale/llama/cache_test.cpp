@@ -5,6 +5,8 @@
 #include "rotoscale/llama/cache_case.hpp"
 #include "rotoscale/llama/model_cache.hpp"
 
+namespace cache_test {
+
 using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace llama = rotoscale::llama;
@@ -53,3 +55,5 @@ TEST_CASE("a cache needs one sequence as one document, which fits, and no backwa
   CHECK_THROWS_AS(make([](auto& o) { o.model.training = true; }), std::invalid_argument);
   CHECK_THROWS_AS(make([](auto& o) { o.documents = true; }), std::invalid_argument);
 }
+
+}  // namespace cache_test

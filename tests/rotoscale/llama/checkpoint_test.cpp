@@ -11,6 +11,8 @@
 #include "rotoscale/llama/merge.hpp"
 #include "rotoscale/nn/cpu/make_backend.hpp"
 
+namespace checkpoint_test {
+
 using namespace rotoscale;
 using namespace rotoscale::io::testing;
 namespace fs = std::filesystem;
@@ -474,3 +476,5 @@ TEST_CASE("a merged model that its dtype cannot hold is not written") {
     CHECK(scratch.entries() == 2);  // base and adapter: no temporary
   }
 }
+
+}  // namespace checkpoint_test

@@ -7,6 +7,8 @@
 
 #include "rotoscale/io/scratch.hpp"
 
+namespace config_json_test {
+
 using namespace rotoscale;
 using io::testing::message_of;
 using json = nlohmann::ordered_json;
@@ -172,3 +174,5 @@ TEST_CASE("keys that change the arithmetic are refused by name, with what is sup
   CHECK(message_with("sliding_window", nullptr) == "(no error)");
   CHECK(message_with("attn_logit_softcapping", 50.0).starts_with("config.json: attn_logit_softcapping: unknown key"));
 }
+
+}  // namespace config_json_test

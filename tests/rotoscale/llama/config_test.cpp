@@ -9,6 +9,8 @@
 
 #include "rotoscale/io/json.hpp"
 
+namespace config_test {
+
 using namespace rotoscale;
 namespace llama = rotoscale::llama;
 
@@ -72,3 +74,5 @@ TEST_CASE("faults name their field") {
         }).starts_with("rope_scaling.orig"));
   CHECK(fault_of([](config& c) { c.rope_scaling->rope_type = "yarn"; }).starts_with("rope_scaling.rope_type: 'yarn'"));
 }
+
+}  // namespace config_test

@@ -13,6 +13,8 @@
 #include "rotoscale/nn/thread_ranks.hpp"
 #include "session_case.hpp"
 
+namespace healing_test {
+
 using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace llama = rotoscale::llama;
@@ -709,3 +711,5 @@ TEST_CASE("scales after each micro-batch are those of all ranks, or of each") {
     CHECK(roundings_apart(to_double(a.gradients), to_double(r.one.gradients)) > 2.0);
   }
 }
+
+}  // namespace healing_test

@@ -12,6 +12,8 @@
 #include "rotoscale/nn/thread_ranks.hpp"
 #include "session_case.hpp"
 
+namespace lora_test {
+
 using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace llama = rotoscale::llama;
@@ -582,3 +584,5 @@ TEST_CASE("a forward pass that is computed again has the masks of the first one"
     CHECK(same_bytes(gradients(what), want));
   }
 }
+
+}  // namespace lora_test

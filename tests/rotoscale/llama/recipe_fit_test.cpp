@@ -7,6 +7,8 @@
 
 #include "rotoscale/nn/preset.hpp"
 
+namespace recipe_fit_test {
+
 using namespace rotoscale;
 using rotoscale::testing::preset;
 namespace llama = rotoscale::llama;
@@ -89,3 +91,5 @@ TEST_CASE("signs of each step and weights that are quantized once") {
   r.head = preset("mxfp4_h16_step_signs");
   CHECK(find_frozen_fault(c, r)->starts_with("head.fprop.w.rotation.signs: step"));
 }
+
+}  // namespace recipe_fit_test

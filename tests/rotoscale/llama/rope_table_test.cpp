@@ -9,6 +9,8 @@
 
 #include "oracle/reference_layers.hpp"
 
+namespace rope_table_test {
+
 using namespace rotoscale;
 namespace llama = rotoscale::llama;
 
@@ -42,3 +44,5 @@ TEST_CASE("frequencies and table agree with the oracle") {
     }
   }
 }
+
+}  // namespace rope_table_test

@@ -7,6 +7,8 @@
 
 #include "rotoscale/io/scratch.hpp"
 
+namespace schedule_test {
+
 using namespace rotoscale;
 using namespace rotoscale::io::testing;
 namespace llama = rotoscale::llama;
@@ -249,3 +251,5 @@ TEST_CASE("caps and triggers of phases") {
   CHECK(fault({{"mxfp4"}, open, latest}, 10).starts_with("s.json: phases[2].at: follows a phase whose trigger"));
   CHECK(fault({open}, 10) == "s.json: phases[0].at: the first phase must start at 0");
 }
+
+}  // namespace schedule_test

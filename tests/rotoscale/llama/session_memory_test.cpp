@@ -8,6 +8,8 @@
 #include "rotoscale/nn/cpu/backend.hpp"
 #include "session_case.hpp"
 
+namespace session_memory_test {
+
 using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace llama = rotoscale::llama;
@@ -158,3 +160,5 @@ TEST_CASE("no category of a plan is more than its session uses under some recipe
     CHECK(most.bytes == s.plan().bytes);
   }
 }
+
+}  // namespace session_memory_test

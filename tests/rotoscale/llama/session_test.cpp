@@ -10,6 +10,8 @@
 #include "rotoscale/nn/thread_ranks.hpp"
 #include "session_case.hpp"
 
+namespace session_test {
+
 using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace llama = rotoscale::llama;
@@ -444,3 +446,5 @@ TEST_CASE("ranks of one micro-batch each are one rank of as many micro-batches, 
     }
   }
 }
+
+}  // namespace session_test

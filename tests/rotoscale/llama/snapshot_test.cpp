@@ -9,6 +9,8 @@
 #include "rotoscale/nn/cpu/backend.hpp"
 #include "session_case.hpp"
 
+namespace snapshot_test {
+
 using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace fs = std::filesystem;
@@ -135,3 +137,5 @@ TEST_CASE("the snapshot is planned, and left out where it does not fit and need 
       llama::session(ops, small_config(false), with_snapshot(llama::snapshot_use::required), {preset("fp8_delayed")}),
       llama::out_of_memory);
 }
+
+}  // namespace snapshot_test

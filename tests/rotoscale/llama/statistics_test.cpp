@@ -5,6 +5,8 @@
 
 #include "session_case.hpp"
 
+namespace statistics_test {
+
 using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace llama = rotoscale::llama;
@@ -276,3 +278,5 @@ TEST_CASE("adapters: gradients of A and B against the FP32 GEMM, and no bit move
     }
   }
 }
+
+}  // namespace statistics_test

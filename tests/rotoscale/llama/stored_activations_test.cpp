@@ -7,6 +7,8 @@
 #include "rotoscale/nn/cpu/backend.hpp"
 #include "session_case.hpp"
 
+namespace stored_activations_test {
+
 using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace llama = rotoscale::llama;
@@ -301,3 +303,5 @@ TEST_CASE("what excludes each other is refused by name") {
   CHECK(message(odd, recompute_part::none, kept_format::mxfp8_e4m3) ==
         "stored_activations: 2 * intermediate_size 208 is not a multiple of 32, which MXFP8 blocks need");
 }
+
+}  // namespace stored_activations_test

@@ -12,6 +12,8 @@
 #include "rotoscale/io/json.hpp"
 #include "rotoscale/llama/schedule.hpp"
 
+namespace trigger_test {
+
 using namespace rotoscale;
 namespace llama = rotoscale::llama;
 namespace nn = rotoscale::nn;
@@ -253,3 +255,5 @@ TEST_CASE("beside a frozen base a dgrad GEMM has noise for the adapters in front
     CHECK(lora.first_linear() == first);
   }
 }
+
+}  // namespace trigger_test

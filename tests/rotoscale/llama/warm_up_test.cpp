@@ -6,6 +6,8 @@
 
 #include "session_case.hpp"
 
+namespace warm_up_test {
+
 using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace llama = rotoscale::llama;
@@ -97,3 +99,5 @@ TEST_CASE("its steps are steps: other tokens each time, and an update") {
   for (std::size_t i = 0; i < initial.size(); i += 64) moved += trained[i] != initial[i];
   CHECK(moved > 32);  // more rows of the table than one step has tokens
 }
+
+}  // namespace warm_up_test

@@ -12,6 +12,8 @@
 #include "rotoscale/nn/cpu/make_backend.hpp"
 #include "rotoscale/nn/presets.hpp"
 
+namespace adapter_test {
+
 using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace nn = rotoscale::nn;
@@ -238,3 +240,5 @@ TEST_CASE("outputs and gradients are docs/numerics.md's, by bytes") {
     }
   }
 }
+
+}  // namespace adapter_test

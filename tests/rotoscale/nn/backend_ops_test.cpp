@@ -16,6 +16,8 @@
 #include "backend_ops_all.hpp"
 #include "rotoscale/nn/cpu/make_backend.hpp"
 
+namespace backend_ops_test {
+
 using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace nn = rotoscale::nn;
@@ -110,3 +112,5 @@ TEST_CASE("times" * doctest::skip()) {
     }
   }
 }
+
+}  // namespace backend_ops_test

@@ -8,6 +8,8 @@
 #include "backend_memory.hpp"
 #include "rotoscale/nn/cpu/make_backend.hpp"
 
+namespace backend_test {
+
 using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace nn = rotoscale::nn;
@@ -152,3 +154,5 @@ TEST_CASE("views: parts, heads, types") {
   CHECK(nn::size_of(nn::dtype_of<bf16>) == 2);
   CHECK(nn::size_of(nn::dtype::i64) == 8);
 }
+
+}  // namespace backend_test

@@ -13,6 +13,8 @@
 #include "rotoscale/nn/recipe_faults.hpp"
 #include "rotoscale/quantize_ref.hpp"
 
+namespace linear_test {
+
 using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace nn = rotoscale::nn;
@@ -433,3 +435,5 @@ TEST_CASE("a frozen layer needs no columns of x and dy, and leaves its gradient 
     CHECK(frozen.layer.request(nn::tensor_role::w).column.has_value());  // dgrad
   }
 }
+
+}  // namespace linear_test

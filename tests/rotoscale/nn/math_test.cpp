@@ -17,6 +17,8 @@
 #include <string>
 #include <vector>
 
+namespace math_test {
+
 using namespace rotoscale;
 
 namespace {
@@ -263,3 +265,5 @@ TEST_SUITE("slow") {
     CHECK(worst_log(1) < 3.0);
   }
 }
+
+}  // namespace math_test

@@ -10,6 +10,8 @@
 #include "rotoscale/llama/schedule.hpp"
 #include "rotoscale/llama/trigger.hpp"
 
+namespace presets_test {
+
 using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace llama = rotoscale::llama;
@@ -165,3 +167,5 @@ TEST_SUITE("slow") {
     }
   }
 }
+
+}  // namespace presets_test

@@ -10,6 +10,8 @@
 #include "rotoscale/nn/recipe_faults.hpp"
 #include "rotoscale/nn/schedule.hpp"
 
+namespace recipe_test {
+
 using namespace rotoscale;
 using rotoscale::testing::preset;
 namespace nn = rotoscale::nn;
@@ -333,3 +335,5 @@ TEST_CASE("a recipe names the contract of each GEMM") {
   r.activations = nn::operand_format::mxfp4;
   CHECK(find_fault(r).value_or("none") == "activations must be fp32 or bf16");
 }
+
+}  // namespace recipe_test

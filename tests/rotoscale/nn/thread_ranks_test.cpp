@@ -10,6 +10,8 @@
 
 #include "rotoscale/nn/cpu/make_backend.hpp"
 
+namespace thread_ranks_test {
+
 using namespace rotoscale;
 namespace nn = rotoscale::nn;
 
@@ -122,3 +124,5 @@ TEST_CASE("a rank that gives up does not leave the others waiting") {
   for (std::thread& t : threads) t.join();
   CHECK(failed == 2);
 }
+
+}  // namespace thread_ranks_test

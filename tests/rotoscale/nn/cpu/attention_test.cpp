@@ -7,6 +7,8 @@
 
 #include "../numbers.hpp"
 
+namespace cpu_attention_test {
+
 using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace cpu = rotoscale::nn::cpu;
@@ -207,3 +209,5 @@ TEST_CASE("attention: large scores do not overflow") {
   for (const float x : c.o) CHECK(std::isfinite(x));
   for (const float x : c.d_qkv.memory) CHECK(std::isfinite(x));
 }
+
+}  // namespace cpu_attention_test

@@ -6,6 +6,8 @@
 #include "../backend_memory.hpp"
 #include "../numbers.hpp"
 
+namespace cpu_backend_test {
+
 using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace nn = rotoscale::nn;
@@ -116,3 +118,5 @@ TEST_CASE("a GEMM stored as BF16 is the one rounded to BF16") {
   for (const bf16 x : narrow.get()) widened.push_back(static_cast<float>(x));
   CHECK(same_bytes(wide.get(), widened));
 }
+
+}  // namespace cpu_backend_test

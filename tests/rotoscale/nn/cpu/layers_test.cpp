@@ -10,6 +10,8 @@
 
 #include "../numbers.hpp"
 
+namespace cpu_layers_test {
+
 using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace cpu = rotoscale::nn::cpu;
@@ -261,3 +263,5 @@ TEST_CASE("row_max") {
     CHECK(cpu::row_max(x.data(), n) == *std::max_element(x.begin(), x.end()));
   }
 }
+
+}  // namespace cpu_layers_test

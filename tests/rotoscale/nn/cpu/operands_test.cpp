@@ -11,6 +11,8 @@
 #include "../numbers.hpp"
 #include "rotoscale/nn/cpu/backend.hpp"
 
+namespace cpu_operands_test {
+
 using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace nn = rotoscale::nn;
@@ -279,3 +281,5 @@ TEST_CASE("the recorded amax is the largest finite one, after rounding to BF16, 
   CHECK(amax_of({1.00390625f}, 0.0f) == 1.0f);                              // a tie, to even
   CHECK(amax_of({1.0f, std::numeric_limits<float>::max()}, 0.0f) == 1.0f);  // Inf as BF16
 }
+
+}  // namespace cpu_operands_test

@@ -7,6 +7,8 @@
 
 #include "../numbers.hpp"
 
+namespace cpu_optimizer_test {
+
 using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace nn = rotoscale::nn;
@@ -133,3 +135,5 @@ TEST_CASE("AdamW against PyTorch's formulas over several steps") {
     CHECK(roundings_apart(to_double(w), x) < 4 * step);
   }
 }
+
+}  // namespace cpu_optimizer_test

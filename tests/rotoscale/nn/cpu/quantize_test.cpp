@@ -7,6 +7,8 @@
 
 #include "../numbers.hpp"
 
+namespace cpu_quantize_test {
+
 using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace nn = rotoscale::nn;
@@ -114,3 +116,5 @@ TEST_CASE("delayed scaling: tensors do not see each other") {
   CHECK(scale == std::vector<float>{112, 7168});
   CHECK(history == std::vector<float>{4, 0, 0, 8});
 }
+
+}  // namespace cpu_quantize_test

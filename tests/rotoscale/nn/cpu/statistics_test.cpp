@@ -11,6 +11,8 @@
 #include "../numbers.hpp"
 #include "rotoscale/nn/cpu/backend.hpp"
 
+namespace cpu_statistics_test {
+
 using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace nn = rotoscale::nn;
@@ -307,3 +309,5 @@ TEST_CASE("comparison of tensors: sums in double precision, cosine and error by 
   static_assert(nn::stall_ratio * nn::stall_ratio > 2.9999999999999 &&
                 nn::stall_ratio * nn::stall_ratio < 3.0000000000001);
 }
+
+}  // namespace cpu_statistics_test

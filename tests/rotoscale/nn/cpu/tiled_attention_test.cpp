@@ -8,6 +8,8 @@
 #include "../numbers.hpp"
 #include "rotoscale/mma_ref.hpp"
 
+namespace cpu_tiled_attention_test {
+
 using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace cpu = rotoscale::nn::cpu;
@@ -480,3 +482,5 @@ TEST_CASE("tiled attention: threads and leftovers change no bit") {
     CHECK(one.equals(many));
   }
 }
+
+}  // namespace cpu_tiled_attention_test
