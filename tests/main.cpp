@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// doctest's main function, compiled once for all test programs. A filter that no case passes is a failure: a test program
-// holds the cases of many sources, and each test names its own.
+// doctest's main function, compiled once for all test programs. A filter that no case passes is a failure: a test
+// program holds the cases of many sources, and each test names its own.
 #define DOCTEST_CONFIG_IMPLEMENT
-#include <cstdio>
-
 #include <doctest/doctest.h>
+
+#include <cstdio>
 
 namespace {
 

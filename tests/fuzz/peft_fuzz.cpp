@@ -37,22 +37,23 @@ llama::model_config small_model() {
 /// A configuration of the input's choice: mostly one that is taken.
 nlohmann::ordered_json made_config(byte_choices& in, int rank) {
   nlohmann::ordered_json json = {{"peft_type", "LORA"}, {"r", rank}, {"lora_alpha", in.below(9)}};
-  const std::pair<const char*, nlohmann::ordered_json> more[] = {{"lora_dropout", 0.5},
-                                                                 {"use_rslora", true},
-                                                                 {"use_rslora", 1},
-                                                                 {"bias", "none"},
-                                                                 {"bias", "all"},
-                                                                 {"init_lora_weights", "gaussian"},
-                                                                 {"init_lora_weights", "pissa"},
-                                                                 {"alpha_pattern", nlohmann::ordered_json::object()},
-                                                                 {"rank_pattern", {{"q_proj", 3}}},
-                                                                 {"target_modules", "all-linear"},
-                                                                 {"r", 65536},
-                                                                 {"r", -1},
-                                                                 {"lora_alpha", 1e300},
-                                                                 {"modules_to_save", nullptr},
-                                                                 {"fan_in_fan_out", true},
-                                                                 {"task_type", 7}};
+  static const std::pair<const char*, nlohmann::ordered_json> more[] = {
+      {"lora_dropout", 0.5},
+      {"use_rslora", true},
+      {"use_rslora", 1},
+      {"bias", "none"},
+      {"bias", "all"},
+      {"init_lora_weights", "gaussian"},
+      {"init_lora_weights", "pissa"},
+      {"alpha_pattern", nlohmann::ordered_json::object()},
+      {"rank_pattern", {{"q_proj", 3}}},
+      {"target_modules", "all-linear"},
+      {"r", 65536},
+      {"r", -1},
+      {"lora_alpha", 1e300},
+      {"modules_to_save", nullptr},
+      {"fan_in_fan_out", true},
+      {"task_type", 7}};
   for (int count = in.below(4); count > 0; --count) {
     const auto& [key, value] = in.one_of(more);
     json[key] = value;
