@@ -33,8 +33,10 @@ BUILDS = [
     ("nvcc host pass", ["nvcc", "-x", "cu", "-O2"], [], "numerics"),
     ("nvcc device", ["nvcc", "-x", "cu", "-O2"], [], "device"),
 ]
-# With --all: the vector code of other processors.
+# With --all: training by builds whose numerics alone are compared by default, and the vector code of other processors.
 MORE_BUILDS = [
+    ("g++ -O2 avx2 fma, training", ["g++", "-O2", "-mavx2", "-mfma"], ["avx2", "fma"], "all"),
+    ("clang++-14 -O1 no contract, training", ["clang++-14", "-O1", "-ffp-contract=off"], [], "all"),
     ("g++ -O3 skylake-avx512 contract", ["g++", "-O3", "-march=skylake-avx512", "-ffp-contract=fast"], ["avx512vl", "avx512dq"],
      "numerics"),
     ("g++ -O3 icelake-server contract", ["g++", "-O3", "-march=icelake-server", "-ffp-contract=fast"],
