@@ -13,13 +13,14 @@ namespace rotoscale::gpu {
 /// Rows and columns of C that `processors` multiprocessors or compute units compute together, from min_stages to
 /// max_stages steps of K in shared memory at a time; `percent` of the matrix unit's rate, roughly, since a processor
 /// reads operands of m + n rows for m · n products. Of sm_90's from an H200's int8 kernels. Of gfx950's nobody knows:
-/// FP4's products take their share of the cycles in which LDS, at 128 bytes each, is read and written (gfx950.hpp).
+/// FP4's products take their share of the cycles in which LDS, at 128 bytes each, is read and written (gfx950.hpp); of
+/// gfx942's the loop's instructions, of which MXFP4's products are few.
 struct tile_shape {
   int m, n, processors, min_stages, max_stages, percent;
 };
 inline constexpr tile_shape sm90_tiles[] = {
     {256, 256, 2, 2, 4, 100}, {128, 128, 1, 2, 6, 85}, {64, 256, 1, 2, 5, 75}, {256, 64, 1, 2, 5, 75}};
-inline constexpr tile_shape gfx942_tiles[] = {{128, 128, 1, 1, 1, 100}};
+inline constexpr tile_shape gfx942_tiles[] = {{128, 128, 1, 1, 1, 100}, {32, 128, 1, 1, 1, 60}};
 inline constexpr tile_shape gfx950_tiles[] = {
     {256, 256, 1, 2, 2, 100}, {128, 128, 1, 2, 2, 66}, {64, 256, 1, 2, 2, 61}, {32, 128, 1, 2, 2, 30}};
 

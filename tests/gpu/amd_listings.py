@@ -97,7 +97,11 @@ PROBE = {
     "mfma_kernel<mfma_bf8_k32>": Budget({"v_mfma_f32_16x16x32_bf8_bf8": 1}, 32),
 }
 SCALED = "v_mfma_scale_f32_16x16x128_f8f6f4"
-STAGED = {"global_load_dwordx4": 4, "ds_write_b128": 4}
+
+
+def staged(vectors):
+    """Of 16 bytes a thread and step."""
+    return {"global_load_dwordx4": vectors, "ds_write_b128": vectors}
 
 
 def gfx950_tile(rows, columns, wave_rows, wave_columns, moves, idle, reads=0):
@@ -152,8 +156,12 @@ EXPECTED = {
     },
     "gemm-gfx942": {
         **REFERENCE,
-        "gfx942::gemm_kernel<*>": Budget({"v_mfma_f32_16x16x32_fp8_fp8": 64, **STAGED}, 384, 34816, scalar_spills=140),
-        "gfx942::bf16_kernel<*>": Budget({"v_mfma_f32_16x16x16_bf16": 32, "ds_read2st64_b64": 8, **STAGED}, 128, 32768),
+        "gfx942::gemm_kernel<128, 128, *>": Budget({"v_mfma_f32_16x16x32_fp8_fp8": 64, **staged(4)}, 384, 34816, scalar_spills=140),
+        "gfx942::bf16_kernel<128, 128, *>": Budget({"v_mfma_f32_16x16x16_bf16": 32, "ds_read2st64_b64": 8, **staged(4)}, 128, 32768),
+        "gfx942::gemm_kernel<32, 128, *>": Budget({"v_mfma_f32_16x16x32_fp8_fp8": 16, **staged(3)}, 256, 22528, scalar_spills=16,
+                                                  loop=Loop(0, 10, 5, 0, 0)),
+        "gfx942::bf16_kernel<32, 128, *>": Budget({"v_mfma_f32_16x16x16_bf16": 8, "ds_read2st64_b64": 4, **staged(3)}, 64, 20480,
+                                                  loop=Loop(0, 3, 2, 0, 0)),
     },
     "gemm-gfx950": {
         **REFERENCE,

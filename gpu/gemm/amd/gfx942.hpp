@@ -5,7 +5,7 @@
 // whatever order the unit adds (multiples of 1/4 below 2^11, 24 bits), and one fused multiply-add scales and adds it.
 // So the bits are those of the reference. MXFP8: products of E4M3 would need more bits than the unit keeps, so a pass
 // of its own (expand.hpp) folds scales into BF16, exactly, and a BF16 kernel multiplies, in ascending k. Compiled
-// with clang and, MXFP4 with OCP instead of FNUZ bytes, executed on an emulator of gfx950; nobody has timed it.
+// with clang and executed on an emulator with FNUZ bytes; nobody has run it on the device.
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
@@ -14,9 +14,23 @@
 
 namespace rotoscale::gpu::gfx942 {
 
-inline constexpr int tile = 128;     // rows of A and of B a block
-inline constexpr int threads = 256;  // four waves, 64 × 64 outputs each
+inline constexpr int threads = 256;  // four waves
 inline constexpr int step = 128;     // k of a step: 64 bytes and four scales a row
+
+/// Rows × Columns outputs of a block: 128 × 128, waves of 64 × 64, or 32 × 128, waves of 32 × 32.
+template <int Rows, int Columns>
+struct tile {
+  static constexpr int rows = Rows, columns = Columns;
+  static constexpr int waves_down = Rows < 128 ? 1 : 2, waves_across = 4 / waves_down;
+  static constexpr int wave_rows = Rows / waves_down, wave_columns = Columns / waves_across;
+  static constexpr int row_tiles = wave_rows / 16, column_tiles = wave_columns / 16;
+  static constexpr int waves_a_simd = Rows < 128 ? 2 : 1;  // at least: what registers are for
+  /// Of operand m: rows, and the rows of both before it.
+  __device__ static constexpr int extent(int m) { return m == 0 ? Rows : Columns; }
+  __device__ static constexpr int first(int m) { return m == 0 ? 0 : Rows; }
+  static_assert(row_tiles * column_tiles * 4 <= 64, "a bit an output of a lane");
+  static_assert(Columns == threads / 2 && Rows <= Columns, "half of the threads load scales of B");
+};
 
 using amd::float4;
 using amd::int4;
@@ -60,15 +74,17 @@ __device__ inline bool scales_are_plain(const byte_range& a, const byte_range& b
          a.largest + b.largest - 254 <= 127;
 }
 
+template <class Tile>
 struct shared_memory {
-  alignas(16) std::uint8_t codes[2][2][tile * 64];  ///< [buffer][operand]
-  std::uint32_t scales[2][2][tile];
+  alignas(16) std::uint8_t codes[2][(Tile::rows + Tile::columns) * 64];  ///< [buffer]: A's, then B's
+  std::uint32_t scales[2][2][Tile::columns];                             ///< [buffer][operand]
 };
 
 /// Of 16-byte vector `vec` of row `row`: vectors are permuted so that the rows of a fragment lie in different banks.
 __device__ inline int lds_offset(int row, int vec) { return row * 64 + (vec ^ (row / 2 % 4)) * 16; }
 
 /// 64 bytes of each row of the tiles of A and B on their way to LDS: a thread's vectors.
+template <class Tile>
 struct staged_rows {
   struct source {
     const std::uint8_t* codes;  ///< of row 0, at the step's k
@@ -82,63 +98,70 @@ struct staged_rows {
     for (int m = 0; m < 2; ++m) {
       const source& x = m == 0 ? a : b;
       ROTOSCALE_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        const int row = x.first + thread / 4 + 64 * i, last = x.rows - 1;
-        vec[m][i] = *reinterpret_cast<const int4*>(x.codes + (row < last ? row : last) * x.stride + thread % 4 * 16);
+      for (int i = 0; i < Tile::extent(m); i += 64) {
+        const int row = x.first + thread / 4 + i, last = x.rows - 1;
+        vec[m][i / 64] =
+            *reinterpret_cast<const int4*>(x.codes + (row < last ? row : last) * x.stride + thread % 4 * 16);
       }
     }
   }
-  __device__ void store(std::uint8_t (&to)[2][tile * 64]) {
+  __device__ void store(std::uint8_t* to) {
     const int thread = static_cast<int>(thread_index().x);
     ROTOSCALE_UNROLL
     for (int m = 0; m < 2; ++m) {
       ROTOSCALE_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        amd::keep_in_vector_registers(vec[m][i]);
-        *reinterpret_cast<int4*>(to[m] + lds_offset(thread / 4 + 64 * i, thread % 4)) = vec[m][i];
+      for (int i = 0; i < Tile::extent(m); i += 64) {
+        if (Tile::extent(m) < 64 && thread / 4 >= Tile::extent(m)) continue;
+        amd::keep_in_vector_registers(vec[m][i / 64]);
+        *reinterpret_cast<int4*>(to + Tile::first(m) * 64 + lds_offset(thread / 4 + i, thread % 4)) = vec[m][i / 64];
       }
     }
   }
 };
 
 /// A grid of (columns of tiles, rows of tiles) blocks. Vector: BF16, rows of whole 8 bytes, no C, no bias.
-template <bool Vector>
-[[maybe_unused]] static __global__ void ROTOSCALE_AMD_BLOCK(threads, 1, 2) gemm_kernel(const arguments g) {
-  shared_memory& shared = block_shared<shared_memory>();
+template <int Rows, int Columns, bool Vector>
+[[maybe_unused]] static __global__ void ROTOSCALE_AMD_BLOCK(threads, (tile<Rows, Columns>::waves_a_simd), 2)
+    gemm_kernel(const arguments g) {
+  using Tile = tile<Rows, Columns>;
+  constexpr int row_tiles = Tile::row_tiles, column_tiles = Tile::column_tiles;
+  auto& shared = block_shared<shared_memory<Tile>>();
   const int thread = static_cast<int>(thread_index().x), lane = thread % 64, wave = thread / 64;
-  const int first_row = static_cast<int>(block_index().y) * tile,
-            first_column = static_cast<int>(block_index().x) * tile;
-  const int wave_row = wave / 2 * 64, wave_column = wave % 2 * 64;
+  const int first_row = static_cast<int>(block_index().y) * Rows,
+            first_column = static_cast<int>(block_index().x) * Columns;
+  const int wave_row = wave / Tile::waves_across * Tile::wave_rows,
+            wave_column = wave % Tile::waves_across * Tile::wave_columns;
 
-  staged_rows staged;
+  staged_rows<Tile> staged;
   std::uint32_t staged_scale;
   const auto load = [&](int k) {
     staged.load({g.a.codes + k / 2, g.a.code_stride, g.a.rows, first_row},
                 {g.b.codes + k / 2, g.b.code_stride, g.b.rows, first_column});
-    const bool second = thread >= tile;
+    const bool second = thread >= Columns;
     const kernel_operand& x = second ? g.b : g.a;
-    const int row = (second ? first_column : first_row) + thread % tile;
+    const int row = (second ? first_column : first_row) + thread % Columns;  // A's beyond its tile: nobody reads them
     staged_scale =
         *reinterpret_cast<const std::uint32_t*>(x.scales + (row < x.rows ? row : x.rows - 1) * x.scale_stride + k / 32);
   };
   const auto stage = [&](int buffer) {
     staged.store(shared.codes[buffer]);
     amd::keep_in_vector_registers(staged_scale);
-    shared.scales[buffer][thread / tile][thread % tile] = staged_scale;
+    shared.scales[buffer][thread / Columns][thread % Columns] = staged_scale;
   };
 
   // D of an instruction: lane l holds row l % 16 of C and columns 4 (l / 16) .. + 3, since B goes first.
-  float4 acc[4][4] = {};  // [row tile][column tile]
-  byte_range range_a[4], range_b[4][4];
+  float4 acc[row_tiles][column_tiles] = {};  // [row tile][column tile]
+  byte_range range_a[row_tiles], range_b[column_tiles][4];
   load(0);
   for (int k = 0; k < g.a.k; k += step) {
     const int buffer = k / step % 2;
     stage(buffer);
     block_barrier();
     if (k + step < g.a.k) load(k + step);
-    std::uint32_t scale_a[4], scale_b[4][4];
+    std::uint32_t scale_a[row_tiles], scale_b[column_tiles][4];
+    static_assert(row_tiles == column_tiles);
     ROTOSCALE_UNROLL
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < row_tiles; ++i) {
       scale_a[i] = shared.scales[buffer][0][wave_row + 16 * i + lane % 16];
       ROTOSCALE_UNROLL
       for (int e = 0; e < 4; ++e) scale_b[i][e] = shared.scales[buffer][1][wave_column + 16 * i + lane / 16 * 4 + e];
@@ -147,20 +170,21 @@ template <bool Vector>
     for (int block = 0; block < 4; ++block) {
       const auto fragment = [&](int m, int row) {
         std::uint32_t codes;
-        __builtin_memcpy(&codes, shared.codes[buffer][m] + lds_offset(row + lane % 16, block) + lane / 16 * 4, 4);
+        __builtin_memcpy(
+            &codes, shared.codes[buffer] + Tile::first(m) * 64 + lds_offset(row + lane % 16, block) + lane / 16 * 4, 4);
         return to_fragment(codes);
       };
-      std::int64_t a[4];
-      float factor_a[4];
+      std::int64_t a[row_tiles];
+      float factor_a[row_tiles];
       ROTOSCALE_UNROLL
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < row_tiles; ++i) {
         a[i] = fragment(0, wave_row + 16 * i);
         const std::uint32_t byte = scale_a[i] >> (8 * block) & 0xFFu;
         range_a[i].add(static_cast<int>(byte));
         factor_a[i] = fp32_from_bits(byte << 23);
       }
       ROTOSCALE_UNROLL
-      for (int j = 0; j < 4; ++j) {
+      for (int j = 0; j < column_tiles; ++j) {
         const std::int64_t b = fragment(1, wave_column + 16 * j);
         float factor_b[4];
         ROTOSCALE_UNROLL
@@ -170,7 +194,7 @@ template <bool Vector>
           factor_b[e] = fp32_from_bits(byte << 23);
         }
         ROTOSCALE_UNROLL
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < row_tiles; ++i) {
           const float4 sum = amd::multiply_fp8(b, a[i]);
           ROTOSCALE_UNROLL
           for (int e = 0; e < 4; ++e) acc[i][j][e] = __builtin_fmaf(sum[e], factor_a[i] * factor_b[e], acc[i][j][e]);
@@ -183,23 +207,24 @@ template <bool Vector>
   std::uint64_t again = 0;
   const int row0 = first_row + wave_row + lane % 16, column0 = first_column + wave_column + lane / 16 * 4;
   ROTOSCALE_UNROLL
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < row_tiles; ++i) {
     const int row = row0 + 16 * i;
     ROTOSCALE_UNROLL
-    for (int j = 0; j < 4; ++j) {
+    for (int j = 0; j < column_tiles; ++j) {
       const int column = column0 + 16 * j;
       const bool inside = row < g.p.m && column < g.p.n;
       ROTOSCALE_UNROLL
       for (int e = 0; e < 4; ++e) {
         const bool plain = scales_are_plain(range_a[i], range_b[j][e]);
-        again |= static_cast<std::uint64_t>(!plain) << (16 * i + 4 * j + e);
+        again |= static_cast<std::uint64_t>(!plain) << (4 * (column_tiles * i + j) + e);
         if (!Vector && plain && inside && column + e < g.p.n) store_output(g.p, acc[i][j][e], row, column + e);
       }
       if (Vector && inside) amd::store_four(g.p, acc[i][j], row, column);
     }
   }
   for (; again != 0; again &= again - 1) {
-    const int i = __builtin_ctzll(again), row = row0 + i / 16 * 16, column = column0 + i / 4 % 4 * 16 + i % 4;
+    const int i = __builtin_ctzll(again), row = row0 + i / (4 * column_tiles) * 16,
+              column = column0 + i / 4 % column_tiles * 16 + i % 4;
     if (row < g.p.m && column < g.p.n) store_output(g.p, reference_sum(g.a, g.b, row, column), row, column);
   }
 }
@@ -212,24 +237,29 @@ struct bf16_arguments {
 
 inline constexpr int bf16_step = 32;  // k
 
+template <class Tile>
 struct bf16_memory {
-  alignas(16) std::uint8_t codes[2][2][tile * 64];  ///< [buffer][operand]
+  alignas(16) std::uint8_t codes[2][(Tile::rows + Tile::columns) * 64];  ///< [buffer]: A's, then B's
 };
 
 /// BF16 operands; grid and Vector as above.
-template <bool Vector>
-[[maybe_unused]] static __global__ void ROTOSCALE_AMD_BLOCK(threads, 1, 2) bf16_kernel(const bf16_arguments g) {
-  bf16_memory& shared = block_shared<bf16_memory>();
+template <int Rows, int Columns, bool Vector>
+[[maybe_unused]] static __global__ void ROTOSCALE_AMD_BLOCK(threads, (tile<Rows, Columns>::waves_a_simd), 2)
+    bf16_kernel(const bf16_arguments g) {
+  using Tile = tile<Rows, Columns>;
+  constexpr int row_tiles = Tile::row_tiles, column_tiles = Tile::column_tiles;
+  auto& shared = block_shared<bf16_memory<Tile>>();
   const int thread = static_cast<int>(thread_index().x), lane = thread % 64, wave = thread / 64;
-  const int first_row = static_cast<int>(block_index().y) * tile,
-            first_column = static_cast<int>(block_index().x) * tile;
-  const int wave_row = wave / 2 * 64, wave_column = wave % 2 * 64;
-  staged_rows staged;
+  const int first_row = static_cast<int>(block_index().y) * Rows,
+            first_column = static_cast<int>(block_index().x) * Columns;
+  const int wave_row = wave / Tile::waves_across * Tile::wave_rows,
+            wave_column = wave % Tile::waves_across * Tile::wave_columns;
+  staged_rows<Tile> staged;
   const auto load = [&](int k) {
     const std::int64_t stride = 2 * static_cast<std::int64_t>(g.k);
     staged.load({g.a + 2 * k, stride, g.p.m, first_row}, {g.b + 2 * k, stride, g.p.n, first_column});
   };
-  float4 acc[4][4] = {};  // [row tile][column tile]
+  float4 acc[row_tiles][column_tiles] = {};  // [row tile][column tile]
   load(0);
   for (int k = 0; k < g.k; k += bf16_step) {
     const int buffer = k / bf16_step % 2;
@@ -240,27 +270,27 @@ template <bool Vector>
     for (int half = 0; half < 2; ++half) {
       const auto fragment = [&](int m, int row) {
         const int group = lane / 16;
-        return *reinterpret_cast<const amd::short4*>(shared.codes[buffer][m] +
+        return *reinterpret_cast<const amd::short4*>(shared.codes[buffer] + Tile::first(m) * 64 +
                                                      lds_offset(row + lane % 16, 2 * half + group / 2) + group % 2 * 8);
       };
-      amd::short4 a[4];
+      amd::short4 a[row_tiles];
       ROTOSCALE_UNROLL
-      for (int i = 0; i < 4; ++i) a[i] = fragment(0, wave_row + 16 * i);
+      for (int i = 0; i < row_tiles; ++i) a[i] = fragment(0, wave_row + 16 * i);
       ROTOSCALE_UNROLL
-      for (int j = 0; j < 4; ++j) {
+      for (int j = 0; j < column_tiles; ++j) {
         const amd::short4 b = fragment(1, wave_column + 16 * j);
         ROTOSCALE_UNROLL
-        for (int i = 0; i < 4; ++i) acc[i][j] = amd::multiply_bf16(b, a[i], acc[i][j]);
+        for (int i = 0; i < row_tiles; ++i) acc[i][j] = amd::multiply_bf16(b, a[i], acc[i][j]);
       }
     }
   }
 
   const int row0 = first_row + wave_row + lane % 16, column0 = first_column + wave_column + lane / 16 * 4;
   ROTOSCALE_UNROLL
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < row_tiles; ++i) {
     const int row = row0 + 16 * i;
     ROTOSCALE_UNROLL
-    for (int j = 0; j < 4; ++j) {
+    for (int j = 0; j < column_tiles; ++j) {
       const int column = column0 + 16 * j;
       if (row >= g.p.m || column >= g.p.n) continue;
       if constexpr (Vector) {

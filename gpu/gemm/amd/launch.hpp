@@ -20,6 +20,19 @@ inline dim3 tile_grid(const gemm_arguments& g) {
   return {along(g.n, g.tile_n), along(g.m, g.tile_m), static_cast<unsigned>(g.parts)};
 }
 
+/// run<tile>() with the schedule's tile, which is one of the table's.
+template <const auto& Tiles, class Run>
+status in_tiles(const gemm_arguments& g, const Run& run) {
+  return [&]<std::size_t... I>(std::index_sequence<I...>) {
+    status done;
+    static_cast<void>(
+        ((g.tile_m == Tiles[I].m && g.tile_n == Tiles[I].n && (done = run.template operator()<Tiles[I]>(), true)) ||
+         ...));
+    return done;
+  }
+  (std::make_index_sequence<std::size(Tiles)>());
+}
+
 /// MXFP4 from the operands themselves; MXFP8 expanded to BF16 first.
 inline status run_gfx942(const gemm_problem& p, const gemm_choice& c, std::uint8_t* memory, const device_info& device,
                          stream s) {
@@ -27,15 +40,21 @@ inline status run_gfx942(const gemm_problem& p, const gemm_choice& c, std::uint8
   set_schedule(g, traits_of(device.arch), c.schedule);
   const dim3 grid = tile_grid(g), block = blocks(gfx942::threads);
   if (!is_fp8(p)) {
-    const auto kernel = stores_vectors(g) ? gfx942::gemm_kernel<true> : gfx942::gemm_kernel<false>;
-    return launch(kernel, grid, block, 0, s, gfx942::arguments{make_kernel_operand(p.a), make_kernel_operand(p.b), g});
+    const gfx942::arguments all{make_kernel_operand(p.a), make_kernel_operand(p.b), g};
+    return in_tiles<gfx942_tiles>(g, [&]<tile_shape T>() {
+      return launch(stores_vectors(g) ? gfx942::gemm_kernel<T.m, T.n, true> : gfx942::gemm_kernel<T.m, T.n, false>,
+                    grid, block, 0, s, all);
+    });
   }
   const expand_arguments e = make_expansion(p, workspace_map(p, c, device), memory);
   const status expanded =
       launch(expand_rest_kernel, blocks(expand_blocks(g.m + g.n, e.k)), blocks(expand_threads), 0, s, e);
   if (!expanded.ok()) return expanded;
-  const auto kernel = stores_vectors(g) ? gfx942::bf16_kernel<true> : gfx942::bf16_kernel<false>;
-  return launch(kernel, grid, block, 0, s, gfx942::bf16_arguments{e.staging_a, e.staging_b, e.k, g});
+  const gfx942::bf16_arguments all{e.staging_a, e.staging_b, e.k, g};
+  return in_tiles<gfx942_tiles>(g, [&]<tile_shape T>() {
+    return launch(stores_vectors(g) ? gfx942::bf16_kernel<T.m, T.n, true> : gfx942::bf16_kernel<T.m, T.n, false>, grid,
+                  block, 0, s, all);
+  });
 }
 
 using gfx950_kernel = void (*)(gfx950::arguments);
@@ -59,19 +78,6 @@ status launch_gfx950(const gemm_problem& p, bool partial, const gfx950::argument
                                                : kernel_of_elements<Tile, e5m2, e5m2>;
   return launch(choose(shuffled, partial), tile_grid(all.p), blocks(Tile::threads), 0, s, all);
 }
-/// In the schedule's tiles, which are one of the table's.
-template <std::size_t... I>
-status launch_gfx950(const gemm_problem& p, bool partial, const gfx950::arguments& all, stream s,
-                     std::index_sequence<I...>) {
-  static_assert(((gfx950::tile<gfx950_tiles[I].m, gfx950_tiles[I].n>::percent == gfx950_tiles[I].percent) && ...));
-  status launched;
-  static_cast<void>(
-      ((all.p.tile_m == gfx950_tiles[I].m && all.p.tile_n == gfx950_tiles[I].n &&
-        (launched = launch_gfx950<gfx950::tile<gfx950_tiles[I].m, gfx950_tiles[I].n>>(p, partial, all, s), true)) ||
-       ...));
-  return launched;
-}
-
 inline status run_gfx950(const gemm_problem& p, const gemm_choice& c, std::uint8_t* memory, const device_info& device,
                          stream s) {
   gemm_arguments g = make_arguments(p, contract_options(c.contract, device, 1, is_fp8(p)));
@@ -85,7 +91,10 @@ inline status run_gfx950(const gemm_problem& p, const gemm_choice& c, std::uint8
   };
   const gfx950::arguments all{operand(p.a), operand(p.b), static_cast<int>(p.a.k), parts.part_k, g};
   const bool partial = writes_partial(p, c, device);
-  const status multiplied = launch_gfx950(p, partial, all, s, std::make_index_sequence<std::size(gfx950_tiles)>());
+  const status multiplied = in_tiles<gfx950_tiles>(g, [&]<tile_shape T>() {
+    static_assert(gfx950::tile<T.m, T.n>::percent == T.percent);
+    return launch_gfx950<gfx950::tile<T.m, T.n>>(p, partial, all, s);
+  });
   return multiplied.ok() && partial ? finish_parts(g, s) : multiplied;
 }
 

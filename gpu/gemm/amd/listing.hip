@@ -24,9 +24,12 @@ GFX950_TILE(128, 128)
 GFX950_TILE(64, 256)
 GFX950_TILE(32, 128)
 #endif
-template __global__ void gfx942::gemm_kernel<false>(const arguments);
-template __global__ void gfx942::gemm_kernel<true>(const arguments);
-template __global__ void gfx942::bf16_kernel<false>(const bf16_arguments);
-template __global__ void gfx942::bf16_kernel<true>(const bf16_arguments);
+#define GFX942_TILE(rows, columns)                                                           \
+  template __global__ void gfx942::gemm_kernel<rows, columns, false>(const arguments);       \
+  template __global__ void gfx942::gemm_kernel<rows, columns, true>(const arguments);        \
+  template __global__ void gfx942::bf16_kernel<rows, columns, false>(const bf16_arguments);  \
+  template __global__ void gfx942::bf16_kernel<rows, columns, true>(const bf16_arguments);
+GFX942_TILE(128, 128)
+GFX942_TILE(32, 128)
 
 }  // namespace rotoscale::gpu

@@ -334,6 +334,18 @@ TEST_CASE("gfx942, MXFP4: ragged, every output, scales that one multiply-add doe
   compare(gfx942, d, c, {.extra_stride = 5, .alpha = 0.7f, .accumulate = true, .bias = true});
 }
 
+TEST_CASE("gfx942: every tile, at the edges of each, the same bytes") {
+  const operand a(133, 256, 43, scales_of::special), b(144, 256, 44, scales_of::special), c(5, 256, 45, scales_of::far);
+  const operand d(133, 160, 46, scales_of::special, gemm_element::e4m3),
+      e(37, 160, 47, scales_of::ordinary, gemm_element::e5m2);
+  for (const thread_order order : orders) {
+    const order_scope scope(order);
+    compare_tiles(gfx942, a, c, {.output = formats::fp32, .samples = 500});
+    compare_tiles(gfx942, c, b, {.samples = 300});
+    compare_tiles(gfx942, d, e, {.accumulate = true, .bias = true, .samples = 500});
+  }
+}
+
 TEST_CASE("gfx950, MXFP8: every pair of elements, both orders of A, parts of K") {
   constexpr gemm_element e4m3 = gemm_element::e4m3, e5m2 = gemm_element::e5m2;
   const operand a(48, 512, 11, scales_of::ordinary, e4m3), b(272, 512, 12, scales_of::special, e4m3);

@@ -149,6 +149,8 @@ TEST_CASE("the heuristic takes the tile that leaves the fewest multiprocessors i
   CHECK(amd(64, 65536, 4096) == "64x256/1");
   CHECK(amd(16, 8192, 8192) == "32x128/4");
   CHECK(heuristic_choice({arch::gfx942, 304}, gemm_contract::fast, {false, 16, 16, 8192}).schedule ==
+        gemm_schedule{32, 128, 1});
+  CHECK(heuristic_choice({arch::gfx942, 304}, gemm_contract::fast, {false, 4096, 4096, 8192}).schedule ==
         gemm_schedule{128, 128, 1});
 }
 
