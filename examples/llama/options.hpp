@@ -80,7 +80,7 @@ void describe(Visitor&& v, train_options& o) {
   v("head_chunk", o.head_chunk,
     "tokens whose logits exist at once; a larger micro-batch adds the head's gradient in parts");
   v("recompute", o.recompute,
-    "what the backward pass computes again instead of keeping it: none, attention, mlp, layer");
+    "what the backward pass computes again instead of keeping it: none, elementwise, attention, mlp, layer");
   v("stored_activations", o.stored_activations, "how the backward pass keeps tensors: as_computed or mxfp8_e4m3");
 }
 

@@ -182,7 +182,7 @@ class Kept(Scratch):
     def test_recomputation_leaves_equal_tensors_and_takes_less(self):
         shape = {"num_hidden_layers": 3, "accumulate": 2}
         self.train("none", **shape, schedule="mxfp4_h16")
-        for part in ("attention", "mlp", "layer"):
+        for part in ("elementwise", "attention", "mlp", "layer"):
             self.train(part, "--recompute", part, **shape, schedule="mxfp4_h16")
             self.assert_same_tensors("none", part)
             memory = [records(self.folder / run / "log.jsonl", "start")[0]["memory"]["activations"]["bytes"]
@@ -202,7 +202,7 @@ class Kept(Scratch):
 
     def test_refusals(self):
         for flags, parts in (
-                (("--recompute", "most"), ("--recompute: 'most' is none of none, attention, mlp, layer",)),
+                (("--recompute", "most"), ("--recompute: 'most' is none of none, elementwise, attention, mlp, layer",)),
                 (("--stored-activations", "int8"), ("--stored-activations: 'int8' is none of as_computed, mxfp8_e4m3",)),
                 (("--recompute", "mlp", "--stored-activations", "mxfp8_e4m3"), ("--recompute: mlp", "choose one"))):
             self.refuse(self.train_command("run", *flags), *parts)

@@ -275,7 +275,8 @@ class model {
   void lay_out_streams(nn::memory_cursor& memory);
   nn::tensor_view keep(nn::memory_cursor& memory, layer& l, nn::tensor_view shared);
   nn::tensor_view made_for(nn::memory_cursor& memory, const nn::linear& consumer, nn::tensor_view shared) const;
-  void lay_out_inputs(nn::memory_cursor& memory, nn::adapted_linear& consumer, nn::tensor_view x);
+  void lay_out_inputs(nn::memory_cursor& memory, nn::linear& consumer, nn::tensor_view x);
+  void lay_out_adapters(nn::memory_cursor& memory, nn::adapted_linear& beside);
   void lay_out_attention(nn::memory_cursor& memory, layer& l);
   void lay_out_mlp(nn::memory_cursor& memory, layer& l);
   template <class Part>

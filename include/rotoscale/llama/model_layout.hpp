@@ -173,14 +173,6 @@ inline void model::lay_out_weights(nn::memory_cursor& memory, bool keep, const n
   });
 }
 
-inline void model::release_weights() {
-  for_each_linear([](nn::linear& l, std::size_t) { l.release_weights(); });
-}
-
-inline void model::void_weights() {
-  for (std::size_t i = 0; i < weights_.size(); ++i) prepared_[i].valid &= !weights_[i].has_source;
-}
-
 /// A tensor that the backward pass reads: the layer's own, or the shared one with an 8-bit copy kept by the layer.
 inline nn::tensor_view model::keep(nn::memory_cursor& memory, layer& l, nn::tensor_view shared) {
   if (!packs()) return memory.tensor(category::activations, stored_, tokens(), shared.extent(1));
@@ -197,33 +189,33 @@ inline nn::tensor_view model::made_for(nn::memory_cursor& memory, const nn::line
   return memory.tensor(category::activations, stored_, tokens(), shared.extent(1));
 }
 
-inline void model::lay_out_inputs(nn::memory_cursor& memory, nn::adapted_linear& consumer, nn::tensor_view x) {
-  consumer.lay_out(*ops_, memory, options_.training ? category::activations : category::workspace, nn::tensor_role::x,
-                   x);
-  for (nn::adapter& beside : consumer.adapters) beside.lay_out_forward(*ops_, memory);
+inline void model::lay_out_inputs(nn::memory_cursor& memory, nn::linear& consumer, nn::tensor_view x) {
+  const category own = options_.training ? category::activations : category::workspace;
+  consumer.lay_out(*ops_, memory, own, nn::tensor_role::x, x);
+}
+inline void model::lay_out_adapters(nn::memory_cursor& memory, nn::adapted_linear& beside) {
+  for (nn::adapter& own : beside.adapters) own.lay_out_forward(*ops_, memory);
 }
 
-/// From a layer's input to the output projection's.
+/// From a layer's normed input to the output projection's.
 inline void model::lay_out_attention(nn::memory_cursor& memory, layer& l) {
   const index_t n = tokens();
-  l.normed1 = made_for(memory, l.qkv, normed_);
-  lay_out_inputs(memory, l.qkv, l.normed1);
+  lay_out_adapters(memory, l.qkv);
   l.rstd1 = memory.array<float>(category::activations, n);
   l.qkv_out = keep(memory, l, qkv_out_);
   const bool is_operand = options_.training && l.o.keeps_source(*ops_, nn::tensor_role::x);
   l.attended = is_operand ? made_for(memory, l.o, attended_) : keep(memory, l, attended_);
   l.lse = memory.array<float>(category::activations, n * config_.num_attention_heads);
   lay_out_inputs(memory, l.o, l.attended);
+  lay_out_adapters(memory, l.o);
 }
 
-/// From the residual stream behind attention to the down projection's input.
+/// From the normed stream behind attention to the down projection's input.
 inline void model::lay_out_mlp(nn::memory_cursor& memory, layer& l) {
-  l.normed2 = made_for(memory, l.gate_up, normed_);
-  lay_out_inputs(memory, l.gate_up, l.normed2);
+  lay_out_adapters(memory, l.gate_up);
   l.rstd2 = memory.array<float>(category::activations, tokens());
   l.gate_up_out = keep(memory, l, gate_up_out_);
-  l.hidden = made_for(memory, l.down, hidden_);
-  lay_out_inputs(memory, l.down, l.hidden);
+  lay_out_adapters(memory, l.down);
 }
 
 /// One part of all layers; `shared`: in the same memory, one after the other.
@@ -268,10 +260,23 @@ inline void model::lay_out_decoder(nn::memory_cursor& memory) {
   lay_out_streams(memory);
   // Without a backward pass, or where it computes a part again, all layers share that part's memory.
   const bool once = !options_.training;
-  lay_out_part(memory, once || recomputes(recompute_part::attention), [&](layer& l) { lay_out_attention(memory, l); });
+  const bool made_again = once || recomputes(recompute_part::elementwise);
+  const bool attention_again = once || recomputes(recompute_part::attention);
+  const bool mlp_again = once || recomputes(recompute_part::mlp);
+  // What a norm or SwiGLU makes for the GEMM behind it.
+  const auto lay_out_made = [&](bool again, auto consumer, nn::tensor_view layer::*made, nn::tensor_view shared) {
+    lay_out_part(memory, made_again || again, [&](layer& l) {
+      l.*made = made_for(memory, l.*consumer, shared);
+      lay_out_inputs(memory, l.*consumer, l.*made);
+    });
+  };
+  lay_out_made(attention_again, &layer::qkv, &layer::normed1, normed_);
+  lay_out_part(memory, attention_again, [&](layer& l) { lay_out_attention(memory, l); });
   lay_out_part(memory, once || options_.recompute == recompute_part::layer,
                [&](layer& l) { l.middle = keep(memory, l, middle_); });
-  lay_out_part(memory, once || recomputes(recompute_part::mlp), [&](layer& l) { lay_out_mlp(memory, l); });
+  lay_out_made(mlp_again, &layer::gate_up, &layer::normed2, normed_);
+  lay_out_part(memory, mlp_again, [&](layer& l) { lay_out_mlp(memory, l); });
+  lay_out_made(mlp_again, &layer::down, &layer::hidden, hidden_);
 }
 
 inline void model::lay_out_head(nn::memory_cursor& memory) {

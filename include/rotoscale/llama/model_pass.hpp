@@ -44,6 +44,14 @@ inline void model::load(const nn::pass& p, std::size_t number, index_t first, st
   ops_->synchronize(p.queue);
 }
 
+inline void model::release_weights() {
+  for_each_linear([](nn::linear& l, std::size_t) { l.release_weights(); });
+}
+
+inline void model::void_weights() {
+  for (std::size_t i = 0; i < weights_.size(); ++i) prepared_[i].valid &= !weights_[i].has_source;
+}
+
 /// A frozen weight is quantized once, so its FP8 scale is not delayed. (Without a backward pass nothing trains, and
 /// scales are those of the run that did.)
 inline void model::quantize_weight(const nn::pass& p, std::size_t i, const nn::linear& l,
@@ -133,9 +141,12 @@ inline void model::restore_layer(nn::pass p, const layer& l) const {
                         const nn::linear& consumer) {
     ops_->residual_norm(p.queue, {x, {}, gain(number), epsilon(), {}, y, rstd, consumer.input_target(p)}, p.state);
   };
+  const bool made_again = options_.recompute == recompute_part::elementwise;
   // An adapter keeps what it made of x; its layer's own product is not needed again.
-  if (recomputes(recompute_part::attention)) {
+  if (made_again || recomputes(recompute_part::attention)) {
     norm(l.input, l.numbers.norm1, l.normed1, l.rstd1, l.qkv);
+  }
+  if (recomputes(recompute_part::attention)) {
     run_attention(p, l);
     if (options_.recompute == recompute_part::attention) l.o.forward_adapters(p, l.attended, branch_);
   }
@@ -146,7 +157,10 @@ inline void model::restore_layer(nn::pass p, const layer& l) const {
         {branch_, l.input, gain(l.numbers.norm2), epsilon(), l.middle, l.normed2, l.rstd2, l.gate_up.input_target(p)},
         p.state);
   }
-  if (options_.recompute == recompute_part::mlp) norm(l.middle, l.numbers.norm2, l.normed2, l.rstd2, l.gate_up);
+  if (made_again || options_.recompute == recompute_part::mlp) {
+    norm(l.middle, l.numbers.norm2, l.normed2, l.rstd2, l.gate_up);
+  }
+  if (made_again) ops_->swiglu_quantize(p.queue, l.gate_up_out, l.hidden, l.down.input_target(p), p.state);
   if (recomputes(recompute_part::mlp)) {
     run_mlp(p, l);
     l.down.forward_adapters(p, l.hidden, branch_);

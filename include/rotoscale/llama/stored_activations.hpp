@@ -17,9 +17,10 @@ namespace rotoscale::llama {
 /// bits.
 enum class recompute_part {
   none,
-  attention,  ///< from the layer's input to the output projection: kept is the input
-  mlp,        ///< from the residual stream behind attention to the down projection: kept is that stream
-  layer       ///< both: only the layer's input is kept
+  elementwise,  ///< inputs of GEMMs that norms and SwiGLU make: kept are these layers' own inputs
+  attention,    ///< from the layer's input to the output projection: kept is the input
+  mlp,          ///< from the residual stream behind attention to the down projection: kept is that stream
+  layer         ///< both: only the layer's input is kept
 };
 /// How the tensors that are kept for the backward pass (inputs of norms, query-key-value, attention's result, gate-up)
 /// are stored. Operands of weight gradients, and tensors of one number a token, stay as they are.
@@ -38,7 +39,7 @@ template <>
 struct enum_names<llama::recompute_part> {
   using enum llama::recompute_part;
   static constexpr enum_name<llama::recompute_part> table[] = {
-      {none, "none"}, {attention, "attention"}, {mlp, "mlp"}, {layer, "layer"}};
+      {none, "none"}, {elementwise, "elementwise"}, {attention, "attention"}, {mlp, "mlp"}, {layer, "layer"}};
 };
 template <>
 struct enum_names<llama::kept_format> {

@@ -580,7 +580,8 @@ TEST_CASE("a forward pass that is computed again has the masks of the first one"
     return c.all();
   };
   const auto want = gradients(llama::recompute_part::none);
-  for (const auto what : {llama::recompute_part::attention, llama::recompute_part::mlp, llama::recompute_part::layer}) {
+  for (const auto what : {llama::recompute_part::elementwise, llama::recompute_part::attention,
+                          llama::recompute_part::mlp, llama::recompute_part::layer}) {
     CHECK(same_bytes(gradients(what), want));
   }
 }

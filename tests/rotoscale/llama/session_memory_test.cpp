@@ -77,6 +77,7 @@ void snapshot(llama::session_options& o) { o.snapshot = llama::snapshot_use::req
 void snapshot_that_fits(llama::session_options& o) { o.snapshot = llama::snapshot_use::if_it_fits; }
 void observed(llama::session_options& o) { o.model.statistics = true; }
 void recomputed(llama::session_options& o) { o.model.recompute = llama::recompute_part::layer; }
+void made_again(llama::session_options& o) { o.model.recompute = llama::recompute_part::elementwise; }
 void micro_batches(llama::session_options& o) { o.micro_batches = 3; }
 
 const memory_case cases[] = {
@@ -92,6 +93,7 @@ const memory_case cases[] = {
     {"snapshots where they fit", {"fp8_amd"}, snapshot_that_fits},
     {"statistics", {"mxfp4_h16"}, observed},
     {"recomputed layers", {"bf16"}, recomputed},
+    {"norms and SwiGLU again", {"bf16"}, made_again},
     {"micro-batches", {"mxfp8"}, micro_batches},
 };
 
