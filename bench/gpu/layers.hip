@@ -126,6 +126,11 @@ void loss(index_t rows, index_t vocabulary) {
       return gpu::cross_entropy(view, targets.source(), 0, losses.floats(), gradients, s, nullptr, room.data, bytes, {});
     });
   }
+  const device_bytes narrow(2 * rows * vocabulary);
+  measure("loss and BF16 gradient", shape.c_str(), 1.5 * element, [&] {
+    return gpu::cross_entropy(view, targets.source(), 0, losses.floats(), true, s, nullptr, room.data, bytes, {},
+                              reinterpret_cast<bf16*>(narrow.data));
+  });
 }
 
 void embedding(index_t rows, index_t cols, index_t vocabulary) {
@@ -201,6 +206,7 @@ int main(int argc, char** argv) {
   }
   loss(2048, 128256);
   loss(2048, 50304);
+  loss(8192, 50304);
   loss(16384, 4096);
   embedding(16384, 2048, 128256);
   optimizer(index_t{124} * 1000 * 1000 / 4096 * 4096);

@@ -4,6 +4,9 @@
 // mode in three orders of a block's threads, on a device launched directly and from graphs.
 #include <doctest/doctest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "../../rotoscale/nn/backend_ops_rows.hpp"
 #include "launcher_backend.hpp"
 #if !defined(ROTOSCALE_TEST_DEVICE)
@@ -30,7 +33,8 @@ void check_all(bool with_long = true) {
   nn::cpu_backend reference(1);
   launcher_backend tested;
   for (const op_case& c : cases()) {
-    const bool is_long = c.name.find("4104") != c.name.npos || c.name.find("60000") != c.name.npos;
+    const auto is_named = [&](const char* shape) { return c.name.find(shape) != c.name.npos; };
+    const bool is_long = is_named("4104") || is_named("60000") || is_named("50304") || is_named("102402");
     if (is_long && !with_long) continue;
     CAPTURE(c.name);
     const auto want = bytes_of(c, reference);
@@ -107,6 +111,47 @@ TEST_CASE("a number outside of the vocabulary is masked and reported") {
   CHECK(fault.read()[0] == 3);
   CHECK(loss.read()[1] == 0.0f);
   CHECK(loss.read()[3] > 1.0f);
+}
+
+TEST_CASE("gradients of a loss as BF16 are those of FP32, rounded") {
+  // One chunk, some, more than a device keeps; vectors of four and single ones; a NaN in one row.
+  for (const index_t vocabulary : {40, 4099, 50304, 60001}) {
+    CAPTURE(vocabulary);
+    constexpr index_t rows = 5;
+    const auto count = static_cast<std::size_t>(rows * vocabulary);
+    std::vector<float> values(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      values[i] = static_cast<float>(random_stream{9, 1}.word(i) >> 8) * 0x1p-20f - 8.0f;
+    }
+    values[static_cast<std::size_t>(3 * vocabulary + vocabulary / 2)] = std::numeric_limits<float>::quiet_NaN();
+    const gpu_test::device_array<float> logits(values), loss(rows);
+    const gpu_test::device_array<std::uint16_t> narrow(std::vector<std::uint16_t>(count, 0x5A5A));
+    const gpu_test::device_array<std::int32_t> targets(
+        std::vector<std::int32_t>{0, nn::ignored_target, static_cast<std::int32_t>(vocabulary - 1), 7, 17});
+    std::vector<nn::step_state> host(1);
+    host[0].gradient_scale = 0.2f;
+    const gpu_test::device_array<nn::step_state> state(host);
+    const std::size_t bytes = gpu::cross_entropy_workspace_bytes(rows, vocabulary);
+    const gpu_test::device_array<std::uint8_t> room(bytes + 16);
+    const auto view = nn::dense_tensor(logits.data(), nn::dtype::fp32, {rows, vocabulary});
+    const auto run = [&](std::uint16_t* to) {
+      gpu_test::expect(gpu::cross_entropy(view, {targets.data(), 0}, 0, loss.data(), true, state.data(), nullptr,
+                                          room.data(), bytes, {}, reinterpret_cast<bf16*>(to)));
+      return loss.read();
+    };
+    const std::vector<float> narrow_loss = run(narrow.data()), wide_loss = run(nullptr), wide = logits.read();
+    const std::vector<std::uint16_t> got = narrow.read();
+    index_t differing = 0;
+    for (std::size_t i = 0; i < count; ++i) differing += got[i] != bf16(wide[i]).bits();
+    CHECK(differing == 0);
+    for (const index_t row : {0, 1, 2, 4}) {
+      CHECK(fp32_bits(narrow_loss[static_cast<std::size_t>(row)]) ==
+            fp32_bits(wide_loss[static_cast<std::size_t>(row)]));
+    }
+    CHECK(std::isnan(wide_loss[3]));
+    CHECK(got[static_cast<std::size_t>(vocabulary)] == 0);
+    CHECK((got[static_cast<std::size_t>(3 * vocabulary)] & 0x7FC0) == 0x7FC0);
+  }
 }
 
 #if !defined(ROTOSCALE_TEST_DEVICE)

@@ -260,7 +260,10 @@ inline std::vector<op_case> row_cases() {
   add_row_cases(all, "swiglu", swiglu_case);
   add_row_cases(all, "add", add_case);
   add_row_cases(all, "embedding", embedding_case);
-  for (const row_shape& s : row_shapes) {
+  // Chunks of 4096 logits: two, as many as a device may keep exponentials of, more.
+  std::vector<row_shape> losses(std::begin(row_shapes), std::end(row_shapes));
+  losses.insert(losses.end(), {{5, 8200, op_scene::special}, {6, 50304, 3}, {3, 102402, 60}});
+  for (const row_shape& s : losses) {
     for (const bool gradients : {false, true}) {
       all.push_back({shape_name(gradients ? "cross_entropy with gradients" : "cross_entropy", s, nn::dtype::fp32),
                      false, [=](op_scene& c, bool) { return loss_case(c, s, gradients); }});
