@@ -116,7 +116,8 @@ gpu::train_options options_for(const device_choice& device) {
   return o;
 }
 
-/// A session on random tokens.
+/// A session on random tokens and targets, new ones in each step: a model that learns its tokens by heart has gradients
+/// of a wider and wider range, which not every kernel takes as fast.
 class random_run {
  public:
   random_run(const trainer_state& state, const gpu::train_options& options) : state_(state) {
@@ -124,17 +125,17 @@ class random_run {
     session_ = std::make_unique<llama::session>(*ops_, state.run.model, session_options_for(state.run, 0, false),
                                                 std::vector{state.phases.front().recipe});
     session_->initialize(state.run.train.seed);
-    const random_stream words{state.run.train.seed, 77};
-    tokens_.resize(static_cast<std::size_t>(session_->step_tokens()));
-    for (std::size_t i = 0; i < tokens_.size(); ++i) {
-      tokens_[i] = static_cast<std::int32_t>(words.word(i) % static_cast<std::uint32_t>(state.run.model.vocab_size));
-    }
   }
   /// Seconds a step.
   double train(int steps) {
+    std::vector<std::vector<std::int32_t> > tokens, targets;
+    for (int i = 0; i < steps; ++i) {
+      tokens.push_back(draw());
+      targets.push_back(draw());
+    }
     const double start = now_seconds();
-    for (int i = 0; i < steps; ++i, ++state_.step) {
-      session_->train_step(step_inputs_for(state_), tokens_, tokens_);
+    for (std::size_t i = 0; i < tokens.size(); ++i, ++state_.step) {
+      session_->train_step(step_inputs_for(state_), tokens[i], targets[i]);
     }
     session_->finish_step();
     return (now_seconds() - start) / steps;
@@ -143,10 +144,20 @@ class random_run {
   const llama::session& session() const { return *session_; }
 
  private:
+  /// Tokens of a step that no other call returned.
+  std::vector<std::int32_t> draw() {
+    const random_stream words{state_.run.train.seed, 77};
+    std::vector<std::int32_t> some(static_cast<std::size_t>(session_->step_tokens()));
+    for (std::int32_t& token : some) {
+      token = static_cast<std::int32_t>(words.word(drawn_++) % static_cast<std::uint32_t>(state_.run.model.vocab_size));
+    }
+    return some;
+  }
+
   trainer_state state_;
   std::unique_ptr<nn::backend> ops_;
   std::unique_ptr<llama::session> session_;
-  std::vector<std::int32_t> tokens_;
+  std::uint64_t drawn_ = 0;
 };
 
 struct class_sum {
