@@ -63,18 +63,18 @@ class line_walk {
 };
 
 /// Blocks of a line's columns as far as their scales; `from` is their first element, `stride` lies between elements.
-/// Half of the rows of `below` are fetched here, the others in end_line: spread, they keep no load of this line
+/// Half of the rows of `fetched` are fetched here, the others in end_line: spread, they keep no load of this line
 /// waiting.
 template <bool Round, chunk_rotation Rotation, class T>
 [[gnu::always_inline]] inline void begin_line(const tile_plan& p, const std::uint32_t (&signs)[32], const T* from,
-                                              index_t stride, line_walk<T>& below, line_tiles<T>& line) {
+                                              index_t stride, line_walk<T>& fetched, line_tiles<T>& line) {
   constexpr int tiles = line_tiles<T>::count;
   lanes_u32 amax[tiles] = {}, wrapped[tiles] = {};
   line_walk<T> walk(from, stride);
   for (int half = 0; half < 2; ++half) {
     lanes_u32 h[tiles][16];
     unrolled<16>([&](auto i) __attribute__((always_inline)) {
-      if constexpr (i % 2 == 0) fetch_to_second_level(below.next(), 0);
+      if constexpr (i % 2 == 0) fetch_to_second_level(fetched.next(), 0);
       line_tiles<T>::load(walk.next(), h, i);
     });
     for (int t = 0; t < tiles; ++t) {
@@ -109,12 +109,12 @@ template <bool Round, chunk_rotation Rotation, class T>
 
 /// Codes and scales of a line as block number `block` of staged rows.
 template <class T>
-[[gnu::always_inline]] inline void end_line(const line_tiles<T>& line, line_walk<T>& below, int block,
+[[gnu::always_inline]] inline void end_line(const line_tiles<T>& line, line_walk<T>& fetched, int block,
                                             staged_rows* staged) {
   constexpr int tiles = line_tiles<T>::count;
   lanes_u32 words[tiles][4], codes[tiles];
   for (int t = 0; t < tiles; ++t) {
-    for (int i = 0; i < 16 / tiles; ++i) fetch_to_second_level(below.next(), 0);
+    for (int i = 0; i < 16 / tiles; ++i) fetch_to_second_level(fetched.next(), 0);
     encode_ordinary_e2m1(line.x[t], line.scales[t], words[t]);
     codes[t] = line.scales[t].codes;
   }
@@ -128,6 +128,10 @@ template <class T>
   }
 }
 
+/// How many lines early those of a band are fetched, in each of its 32 rows: what was fastest where it was measured.
+/// From the band above, the rows of two bands would share few sets of the second-level cache.
+inline constexpr index_t lines_ahead = 4;
+
 /// Block `block` of the panels of whole lines of columns from v on. Returns the first column that is left: less than a
 /// line of them. Lines with other than ordinary blocks go the exact way.
 template <bool Round, chunk_rotation Rotation, class T>
@@ -138,14 +142,18 @@ inline index_t quantize_lines(const tile_plan& p, matrix<const T> source, index_
   for (int i = 0; i < 32; ++i) signs[i] = (p.o.rotation.signs[0] >> i & 1u) << 31;
   const T* from = source.data + e * source.stride(0) + v;
   const index_t stride = source.stride(0);
+  // What is not left of this band is the next one's beginning.
+  const index_t width = (end - v) / columns * columns, last_line = v + width - columns,
+                ahead = width < lines_ahead * columns ? width : lines_ahead * columns, next_band = 32 * stride - width;
   line_tiles<T> lines[2];
   int turn = 0;
   for (; v + columns <= end; v += columns, from += columns, staged += tiles, turn ^= 1) {
     line_tiles<T>&line = lines[turn], &last = lines[turn ^ 1];
-    line_walk<T> below(reinterpret_cast<const T*>(address_ahead(from, 32 * stride * static_cast<index_t>(sizeof(T)))),
-                       stride);
-    begin_line<Round, Rotation>(p, signs, from, stride, below, line);
-    if (last.ordinary) end_line(last, below, block, staged - tiles);
+    const index_t distance = ahead + (v + ahead > last_line ? next_band : 0);
+    line_walk<T> fetched(reinterpret_cast<const T*>(address_ahead(from, distance * static_cast<index_t>(sizeof(T)))),
+                         stride);
+    begin_line<Round, Rotation>(p, signs, from, stride, fetched, line);
+    if (last.ordinary) end_line(last, fetched, block, staged - tiles);
     if (!line.ordinary) {
       for (int t = 0; t < tiles; ++t) {
         quantize_tile<true, 32>(p, source, block_axis::column, k, v + t * lane_count, e, block, staged + t);

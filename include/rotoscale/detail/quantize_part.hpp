@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // A part of a matrix, quantized by one thread along rows, along columns or both: here kernels for particular formats
-// branch off from tiles. Columns are taken downwards in bands of one block, while the next band is fetched.
+// branch off from tiles. Columns are taken downwards in bands of one block; what follows is fetched meanwhile.
 #pragma once
 
 #include "rotoscale/detail/mxfp4_columns.hpp"
@@ -35,6 +35,9 @@ inline constexpr bool has_chunks = std::is_same_v<T, float> || std::is_same_v<T,
 
 /// How many bytes ahead long rows are fetched: what was fastest where it was measured.
 inline constexpr index_t fetch_along_rows = 3072;
+
+/// How many rows below in a part of both orientations, whose rows are short: one is too late for FP32.
+inline constexpr index_t fetch_rows_below = 8;
 
 /// Most columns of a part: runs of each source row are so long (2 KiB; shorter ones come more slowly), and what is
 /// staged of them still stays in a cache. Narrow registers do not keep up with memory.
@@ -141,10 +144,10 @@ template <class T>
 void quantize_part_both(const output_plan& rows, const output_plan& columns, matrix<const T> source,
                         const output_part& part) {
   column_strip<T> strip(columns, source, {part.e0, part.e1, part.v0, part.v1});
-  const index_t next_row = source.stride(0) * static_cast<index_t>(sizeof(T));
+  const index_t ahead = fetch_rows_below * source.stride(0) * static_cast<index_t>(sizeof(T));
   for (index_t v = part.v0; v < part.v1; v += 32) {
     const index_t end = part.v1 - v < 32 ? part.v1 : v + 32;
-    quantize_rows(rows, source, {v, end, part.e0, part.e1}, next_row);
+    quantize_rows(rows, source, {v, end, part.e0, part.e1}, ahead);
     strip.take(v, end);
   }
   if (rows.layout.stream || columns.layout.stream) finish_streaming();
