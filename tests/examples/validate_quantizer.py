@@ -259,6 +259,28 @@ class PlantedFaults(Program):
         found, _ = self.ranking("--quantizer", "te_rocm", "--input", self.path)
         self.assertEqual(found[0][1], "te_rocm, but rotation without its factor 1/sqrt(16)")
 
+    def test_every_other_kind_of_a_scale_or_a_code(self):
+        path = self.make("--quantizer", "te_rocm", "--format", "mxfp8_e4m3")
+        good = load(path)
+        x, codes, scales = floats_of_bf16(good["x"][2]), good["codes"][2], good["scales"][2]
+        ordinary = next(i for i, c in enumerate(codes) if 0x20 < c & 0x7F < 0x60 and 100 < scales[i // 32] < 140
+                        and all(map(math.isfinite, x[i // 32 * 32:i // 32 * 32 + 32])))
+        nan = next(i for i, v in enumerate(x) if math.isnan(v))
+        code = codes[ordinary]
+        for kind, tensor, at, value in (
+                ("scale: NaN", "scales", ordinary // 32, 0xFF),
+                ("scale: other", "scales", ordinary // 32, scales[ordinary // 32] + 9),
+                ("code: sign", "codes", ordinary, code ^ 0x80),
+                ("code: NaN", "codes", ordinary, 0x7F),
+                ("code: other", "codes", ordinary, code ^ 0x10),
+                ("code: rounding", "codes", ordinary, code + 1),
+                ("code: policy of NaN", "codes", nan, codes[nan] ^ 1)):
+            with self.subTest(kind):
+                write_safetensors(path, good)
+                self.change(path, tensor, lambda b: b[:at] + bytes([value]) + b[at + 1:])
+                out = self.differs("1 of 512 blocks differ", "--quantizer", "te_rocm", "--input", path)
+                self.assertEqual(re.findall(r"^  ((?:scale|code): [^:]+): (\d+)$", out, re.M), [(kind, "1")])
+
     def test_swapped_nibbles_are_a_kind(self):
         self.change(self.path, "codes", lambda b: bytes((byte << 4 | byte >> 4) & 255 for byte in b))
         self.differs(r"nibble order \(blocks\): \d{3}", *self.check)
