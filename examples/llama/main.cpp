@@ -15,6 +15,7 @@
 #include "exit_codes.hpp"
 #include "loading_failure.hpp"
 #include "profile.hpp"
+#include "rotoscale/io/jsonl.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
 #include "rotoscale/llama/schedule.hpp"
 
@@ -63,6 +64,11 @@ void settle_statistics(arguments& a) {
 /// what the command line says.
 int resume(nn::backend& ops, arguments& a, const std::vector<resume_point>& points, const trainer_state* wanted,
            const std::function<void()>& record) {
+  if (!points.empty()) {
+    // Before checkpoints are read: the process that writes the run removes old ones meanwhile.
+    const fs::path &run = points[0].run, out = a.session.out.empty() ? run : fs::path(a.session.out);
+    if (fs::weakly_canonical(out) == fs::weakly_canonical(run)) io::require_no_writer(run_directory(run).log());
+  }
   for (std::size_t i = 0; i < points.size(); ++i) {
     const std::string next = i + 1 < points.size() ? points[i + 1].name() : "";
     std::unique_ptr<trainer> t;

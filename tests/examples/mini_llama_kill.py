@@ -458,7 +458,7 @@ class Resume(Runs):
         try:
             Signals.wait_for(self, child, 1)
             done = self.run_program(*self.command(steps=2000, max_epochs=9))
-            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
             self.assertIn("log.jsonl: cannot write: another process is writing it", done.stderr)
         finally:
             child.kill()

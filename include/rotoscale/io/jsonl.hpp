@@ -31,7 +31,21 @@ inline bool is_whole_record(std::string_view line) {
   return parsed.is_object() || parsed.is_array();
 }
 
+/// `how`: LOCK_EX, or LOCK_SH.
+inline void lock(const descriptor& file, int how, const std::filesystem::path& path) {
+  // File systems without locks say something else than EWOULDBLOCK; there is no lock to be had then.
+  if (::flock(file.get(), how | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    throw error(path.string(), "cannot write: another process is writing it");
+  }
+}
+
 }  // namespace detail
+
+/// Throws io::error while another process writes the log at `path`, which need not exist.
+inline void require_no_writer(const std::filesystem::path& path) {
+  const detail::descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.is_open()) detail::lock(file, LOCK_SH, path);
+}
 
 /// A log of one JSON record a line.
 class jsonl_writer {
@@ -44,10 +58,7 @@ class jsonl_writer {
   explicit jsonl_writer(const std::filesystem::path& path, mode how = mode::write) : path_(path) {
     file_ = detail::descriptor(::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666));
     if (!file_.is_open()) detail::fail(path, "cannot write", errno);
-    // File systems without locks say something else than EWOULDBLOCK; there is no lock to be had then.
-    if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      throw error(path.string(), "cannot write: another process is writing it");
-    }
+    detail::lock(file_, LOCK_EX, path);
     struct stat status {};
     if (::fstat(file_.get(), &status) != 0 || !S_ISREG(status.st_mode)) return;
     if (how == mode::append) {

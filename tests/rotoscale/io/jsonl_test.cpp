@@ -78,9 +78,13 @@ TEST_CASE("a log has one writer at a time, and the second changes nothing") {
       CHECK(message_of([&] { jsonl_writer second(path, mode); }) ==
             path.string() + ": cannot write: another process is writing it");
     }
+    CHECK(message_of([&] { io::require_no_writer(path); }) ==
+          path.string() + ": cannot write: another process is writing it");
     first.write(json{{"step", 2}});
     first.flush();
   }
+  io::require_no_writer(path);
+  io::require_no_writer(dir / "none.jsonl");
   jsonl_writer(path, jsonl_writer::mode::append).write(json{{"step", 3}});
   CHECK(io::read_jsonl(path).size() == 3);
 }
