@@ -49,6 +49,10 @@ class Runs(Scratch):
         return subprocess.Popen([mini_llama.PROGRAM, *map(str, command)], cwd=self.folder, stdin=subprocess.DEVNULL,
                                 stdout=subprocess.PIPE, stderr=stderr, text=True, env={**os.environ, **environment})
 
+    def start_lasting(self, command):
+        """A run that takes seconds however fast its steps are: a busy machine is late to tell it something."""
+        return self.start(command, LD_PRELOAD=FAULTS, FAULTS_SLOW="100")
+
     def with_faults(self, command, **faults):
         done = self.start(command, LD_PRELOAD=FAULTS, **{key: str(value) for key, value in faults.items()})
         said = done.communicate(timeout=120)
@@ -402,7 +406,7 @@ class Signals(Runs):
         self.unbroken()
         steps = []
         for after, number in ((3, signal.SIGTERM), (30, signal.SIGINT), (90, signal.SIGHUP)):
-            child = self.start(self.command())
+            child = self.start_lasting(self.command())
             self.wait_for(child, after)
             steps.append(self.interrupt(child, number))
             self.assertTrue(self.checkpoint("run", steps[-1]).exists())
@@ -454,7 +458,7 @@ class Signals(Runs):
 
 class Resume(Runs):
     def test_another_process_has_the_run(self):
-        child = self.start(self.command(steps=2000, max_epochs=9))
+        child = self.start_lasting(self.command(steps=2000, max_epochs=9))
         try:
             Signals.wait_for(self, child, 1)
             done = self.run_program(*self.command(steps=2000, max_epochs=9))
