@@ -160,8 +160,10 @@ elif [ $sanitize = no ]; then
   # On every change the units in which inlining finds new warnings: kernels, and the layers that call them.
   if [ "${CI:-}" = true ] && [ -z "$filter" ] && [ "$(uname -m)" = x86_64 ]; then
     for processor in x86-64 sapphirerapids; do
-      port g++ $processor include/compiled/librotoscale_compiled.a tests/vector_tests tests/nn_tests tests/llama_tests \
-        tests/gpu_tests examples/llama/mini-llama examples/validate/rotoscale-validate
+      port g++ $processor include/compiled/librotoscale_compiled.a tests/vector_tests.p/rotoscale_gemm_test.cpp.o \
+        tests/vector_tests.p/rotoscale_quantize_test.cpp.o tests/nn_tests.p/rotoscale_nn_linear_test.cpp.o \
+        tests/llama_tests.p/rotoscale_llama_model_test.cpp.o tests/gpu_tests.p/gpu_gemm_gemm_test.cpp.o \
+        examples/llama/mini-llama examples/validate/rotoscale-validate
     done
   fi
 else
