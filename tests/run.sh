@@ -120,8 +120,10 @@ runs_here() {
 port() {
   local compiler=$1 processor=$2 directory=build-$1-$2
   shift 2
-  options=(-Dwerror=true -Dunity=off -Dnative=false "-Dcpp_args=-march=$processor" -Dtests=enabled -Dexamples=enabled
+  options=(-Dwerror=true -Dnative=false "-Dcpp_args=-march=$processor" -Dtests=enabled -Dexamples=enabled
     -Dbench=enabled -Dgpu=host -Damd_check=disabled)
+  # Sources joined have no objects of their own that a target could name.
+  if [ $# -eq 0 ]; then options+=("${at_once[@]}"); else options+=(-Dunity=off); fi
   # The variants for named instruction sets are the same code whatever the rest is compiled for.
   if [ "$processor" != x86-64 ]; then options+=(-Dinstruction_sets=false); fi
   export CXX=$compiler

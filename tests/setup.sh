@@ -62,7 +62,7 @@ configure() {
 }
 
 # Meson options of a build from scratch: seven sources a compiler parse headers once, which halves what programs cost. A
-# build for one's own edits, and the ports of tests/run.sh, compile each source alone.
+# build for one's own edits, and the few targets that CI compiles for other processors, compile each source alone.
 at_once=(-Dunity=on -Dunity_size=7)
 
 # build DIRECTORY NINJA_OPTION_OR_TARGET...: shows progress on a terminal, and elsewhere only what goes wrong.

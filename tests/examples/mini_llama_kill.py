@@ -49,12 +49,15 @@ class Runs(Scratch):
         return subprocess.Popen([mini_llama.PROGRAM, *map(str, command)], cwd=self.folder, stdin=subprocess.DEVNULL,
                                 stdout=subprocess.PIPE, stderr=stderr, text=True, env={**os.environ, **environment})
 
-    def start_lasting(self, command):
+    def start_with_faults(self, command, **faults):
+        return self.start(command, LD_PRELOAD=FAULTS, **{key: str(value) for key, value in faults.items()})
+
+    def start_lasting(self, command, milliseconds=100):
         """A run that takes seconds however fast its steps are: a busy machine is late to tell it something."""
-        return self.start(command, LD_PRELOAD=FAULTS, FAULTS_SLOW="100")
+        return self.start_with_faults(command, FAULTS_SLOW=milliseconds)
 
     def with_faults(self, command, **faults):
-        done = self.start(command, LD_PRELOAD=FAULTS, **{key: str(value) for key, value in faults.items()})
+        done = self.start_with_faults(command, **faults)
         said = done.communicate(timeout=120)
         return done.returncode, *said
 
@@ -316,7 +319,7 @@ class Asynchronous(Runs):
     def test_a_signal_waits(self):
         self.unbroken()
         command = self.command("run", **{**self.OPTIONS, "steps": 400, "checkpoint_every": 4, "max_epochs": 20})
-        child = self.start(command, LD_PRELOAD=FAULTS, FAULTS_SLOW="300")
+        child = self.start_lasting(command, milliseconds=300)
         Signals.wait_for(self, child, 6)
         child.send_signal(signal.SIGTERM)
         _, said = child.communicate(timeout=60)

@@ -24,7 +24,7 @@ inline dim3 tile_grid(const gemm_arguments& g) {
 template <const auto& Tiles, class Run>
 status in_tiles(const gemm_arguments& g, const Run& run) {
   return [&]<std::size_t... I>(std::index_sequence<I...>) {
-    status done;
+    status done{error_code::unsupported_device, "choice.schedule", "this build has no kernel of that tile"};
     static_cast<void>(
         ((g.tile_m == Tiles[I].m && g.tile_n == Tiles[I].n && (done = run.template operator()<Tiles[I]>(), true)) ||
          ...));
