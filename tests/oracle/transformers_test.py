@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A checkpoint of mini-llama evaluated by Hugging Face transformers in float64 gives the loss that `mini-llama eval` gives
 in FP32, and so do six models that transformers saved: BF16 and FP16, in shards, tied, with grouped heads, with Llama 3.1's
-RoPE. Skips (77) where torch and transformers are missing; ROTOSCALE_ORACLE_PYTHON may name an interpreter that has
-them.  usage: transformers_test.py MINI_LLAMA"""
+RoPE. The gradient of each tensor that one step of `mini-llama train` makes is that of transformers in float64 as well. Skips (77) where
+torch and transformers are missing; ROTOSCALE_ORACLE_PYTHON may name an interpreter that has them.
+
+usage: transformers_test.py MINI_LLAMA [DEVICE]   DEVICE: mini-llama's --device, cpu unless told otherwise"""
 
 import json
 import os
@@ -26,6 +28,27 @@ LlamaForCausalLM(config).to(getattr(torch, dtype)).save_pretrained(folder, max_s
 """
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 64}
+# The distance of one step's gradients, which are (1 - beta1)^-1 of the first moments that it leaves, from those in float64: the largest
+# of all tensors, each as a share of the tensor's own norm.
+GRADIENTS = """
+import sys, torch
+from pathlib import Path
+from safetensors.torch import load_file
+from transformers_reference import compute_everything_in_double, load
+checkpoint, run, text, sequence = sys.argv[1:]
+compute_everything_in_double()
+model = load(Path(checkpoint))
+tokens = torch.tensor(list(open(text, "rb").read(int(sequence) + 1)))
+torch.nn.functional.cross_entropy(model(input_ids=tokens[None, :-1]).logits[0], tokens[1:]).backward()
+theirs = {name: p.grad for name, p in model.named_parameters()}
+moments = load_file(run + "/optimizer.safetensors")
+ours = {name.removeprefix("exp_avg."): m.double() / (1 - 0.9) for name, m in moments.items() if name.startswith("exp_avg.")}
+assert set(ours) == set(theirs), set(ours) ^ set(theirs)
+print(max(((ours[name] - g).norm() / g.norm()).item() for name, g in theirs.items()))
+"""
+# On the longest way through two layers and back, some 20 GEMMs of 64 to 128 terms and a softmax over 256, there are about 3000 additions
+# in FP32. Their errors, of at most 2^-24 of a sum each, are independent and add up as a root; three times that.
+GRADIENT_BOUND = 3 * 3000**0.5 * 2.0**-24
 SAVED = {
     "plain": ("float32", "1GB", {}),
     "grouped": ("float32", "1GB", {"num_key_value_heads": 2}),
@@ -51,12 +74,24 @@ def compare(program, python, name, checkpoint, data, sequence, ours):
     assert difference < 1e-6, "the losses differ"
 
 
+def compare_gradients(program, python, name, checkpoint, text, folder, *device):
+    """Every window of this text is the same, so it does not matter which ones a step takes."""
+    run = folder / f"{name}, one step"
+    subprocess.run([program, "train", *device, "--init", checkpoint, "--data", text, "--out", run, "--recipe", "fp32", "--steps", "1",
+                    "--batch", "2", "--sequence", str(SEQUENCE), "--clip", "0", "--beta1", "0.9", "--final-eval-windows", "1"],
+                   check=True, stdout=subprocess.DEVNULL)
+    distance = float(subprocess.run([python, "-c", GRADIENTS, checkpoint, next((run / "checkpoints").iterdir()), text, str(SEQUENCE)],
+                                    check=True, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(HERE)}).stdout.split()[-1])
+    print(f"{name}: gradients within {distance:.1e} of transformers'")
+    assert distance < GRADIENT_BOUND, "the gradients differ"
+
+
 def main():
     python = os.environ.get("ROTOSCALE_ORACLE_PYTHON", sys.executable)
     if subprocess.run([python, "-c", "import torch, transformers"], capture_output=True).returncode != 0:
         print("skipped: torch and transformers are not installed (ROTOSCALE_ORACLE_PYTHON)")
         return 77
-    program = sys.argv[1]
+    program, device = sys.argv[1], ["--device", *(sys.argv[2:] or ["cpu"])]
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
         # Generated text: bytes of a fixed linear congruence, letters only, so that there is something to learn.
@@ -64,22 +99,24 @@ def main():
         for _ in range(20 * (WINDOWS * SEQUENCE + 1)):
             state = (state * 1103515245 + 12345) % 2**31
             text.append(97 + (state >> 16) % 7 * (state >> 20) % 26)
-        data = folder / "text"
+        data, periodic = folder / "text", folder / "periodic"
         data.write_bytes(text)
-        subprocess.run([program, "train", "--data", data, "--out", folder / "run", "--recipe", "fp32", "--steps", "20",
+        periodic.write_bytes(text[:SEQUENCE] * 400)
+        subprocess.run([program, "train", *device, "--data", data, "--out", folder / "run", "--recipe", "fp32", "--steps", "20",
                         "--batch", "4", "--sequence", str(SEQUENCE), "--hidden-size", "64", "--intermediate-size", "96",
                         "--num-hidden-layers", "2", "--final-eval-windows", str(WINDOWS)], check=True,
                        stdout=subprocess.DEVNULL)
         checkpoint = next((folder / "run" / "checkpoints").iterdir())
-        ours = json.loads(subprocess.run([program, "eval", "--checkpoint", checkpoint, "--windows", str(WINDOWS)],
+        ours = json.loads(subprocess.run([program, "eval", *device, "--checkpoint", checkpoint, "--windows", str(WINDOWS)],
                                          check=True, capture_output=True).stdout)
         compare(program, python, "ours", checkpoint, data, SEQUENCE, ours["val_loss"])
         for name, (dtype, shard, extra) in SAVED.items():
             saved = folder / name
             subprocess.run([python, "-c", SAVE, saved, dtype, shard, json.dumps(extra)], check=True, capture_output=True)
-            ours = json.loads(subprocess.run([program, "eval", "--checkpoint", saved, "--recipe", "fp32", "--data", data,
+            ours = json.loads(subprocess.run([program, "eval", *device, "--checkpoint", saved, "--recipe", "fp32", "--data", data,
                                               "--windows", str(WINDOWS)], check=True, capture_output=True).stdout)
             compare(program, python, name, saved, data, ours["sequence"], ours["val_loss"])
+            compare_gradients(program, python, name, saved, periodic, folder, *device)
     return 0
 
 
