@@ -413,7 +413,7 @@ TEST_CASE(
       for (int i = 0; i < 6 * 70; ++i)
         c.push_back(std::ldexp(i % 3 == 0 ? -1.2345678f : i % 3 == 1 ? 1.0f : 1.9999999f, i / 3 % 70 - 40));
       for (int j = 0; j < 10; ++j) c[static_cast<std::size_t>(4 * 70 + j)] = std::ldexp(-1.25f, j - 30);
-      CAPTURE(name);
+      CAPTURE(unit.name);
       CAPTURE(odd);
       CHECK(same_from(a, b, unit.model, c));
     }
@@ -615,7 +615,7 @@ void check_placed_codes(bool fast) {
       }
       const auto target = row_major(c.data(), m, n);
       fast ? gemm(views[0], views[1], o, target, pool) : gemm_ref(views[0], views[1], o, target);
-      CAPTURE(name);
+      CAPTURE(unit.name);
       CAPTURE(static_cast<int>(order));
       CHECK(std::memcmp(c.data(), want.data(), want.size() * 4) == 0);
       views[0].transposed = true;

@@ -86,7 +86,8 @@ TEST_CASE("gemm allocates nothing in its workspace, and gives the bytes that it 
       if (transposed && p.block != 0) continue;
       for (const int split_k : {1, 2}) {
         for (const int threads : {1, 2, 4}) {
-          for (const auto& [m, n, k] : {std::array<index_t, 3>{1, 1, 32}, {70, 130, 96}, {200, 9, 288}}) {
+          for (const auto& extents : {std::array<index_t, 3>{1, 1, 32}, {70, 130, 96}, {200, 9, 288}}) {
+            const index_t m = extents[0], n = extents[1], k = extents[2];
             CAPTURE(p.unit);
             CAPTURE(p.element.bits());
             CAPTURE(transposed);

@@ -203,8 +203,9 @@ TEST_CASE("gradients of adapters are those of the merged weight's, times B and A
         for (const auto& s : p.slices) expected.at(s.name) = sum;
       }
       CHECK(expected.size() == 2 * 7 * static_cast<std::size_t>(config.num_hidden_layers));
-      for (const auto& [name, want] : expected) {
-        CAPTURE(name);
+      for (const auto& entry : expected) {
+        const auto& [name, want] = entry;
+        CAPTURE(entry.first);
         const auto& own = got.at(name);
         REQUIRE(own.size() == want.size());
         double error = 0, norm = 0;

@@ -73,8 +73,9 @@ TEST_CASE("loss and gradients agree with the double-precision oracle") {
       const auto gradients = c.by_name(true);
       REQUIRE(gradients.size() == expected_gradients.size());
       double squares = 0;
-      for (const auto& [name, want] : expected_gradients) {
-        CAPTURE(name);
+      for (const auto& entry : expected_gradients) {
+        const auto& [name, want] = entry;
+        CAPTURE(entry.first);
         const auto& got = gradients.at(name);
         REQUIRE(got.size() == want.size());
         double error = 0, norm = 0;

@@ -134,13 +134,13 @@ TEST_CASE("steps allocate nothing, whatever a session does besides") {
        }},
       {"one adapter of a fused layer", [](llama::session_options& o) { add_adapters(o, {"qkv_proj"}); }},
   };
-  for (const auto& [what, options] : all) {
+  for (const auto& use : all) {
     for (const char* name : {"mxfp4_h16", "bf16"}) {
-      CAPTURE(what);
+      CAPTURE(use.first);
       CAPTURE(name);
       nn::recipe r = preset(name);
       r.activations = nn::operand_format::bf16;
-      CHECK(count_allocations(r, 2, options) == none);
+      CHECK(count_allocations(r, 2, use.second) == none);
     }
   }
 }

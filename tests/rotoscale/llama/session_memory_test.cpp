@@ -51,9 +51,9 @@ void check_allocations(const counting_backend& ops, const nn::memory_plan& plan)
     CAPTURE(a.bytes);
     CHECK(is_known);
   }
-  for (const auto& [c, name] : enum_names<category>::table) {
-    CAPTURE(name);
-    CHECK(found[c] == plan[c]);
+  for (const auto& entry : enum_names<category>::table) {
+    CAPTURE(entry.name);
+    CHECK(found[entry.value] == plan[entry.value]);
   }
 }
 

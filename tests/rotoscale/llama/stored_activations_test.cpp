@@ -215,24 +215,24 @@ TEST_CASE("Llama 3.1 8B's bytes a token are those of docs/recipes.md") {
     double workspace, recomputed, packed;  ///< MB a token, and by how much it grows
   } const rows[] = {{preset("mxfp4_h16"), {6955268, 6213252, 5411592, 2792712, 741132, 2496772}, 0.25, 0.23, 0.91},
                     {narrow("mxfp4_h16"), {3932420, 3190404, 3023624, 1547528, 384780, 2480388}, 0.22, 0.13, 0.53}};
-  for (const auto& [r, want, workspace, recomputed, packed] : rows) {
+  for (const auto& row : rows) {
     const auto needs = [&](recompute_part part, kept_format kept) {
-      return static_cast<double>(plan(r, part, kept)[category::workspace]);
+      return static_cast<double>(plan(row.r, part, kept)[category::workspace]);
     };
     const double plain = needs(recompute_part::none, kept_format::as_computed);
     const double again = needs(recompute_part::layer, kept_format::as_computed) / plain - 1,
                  narrowed = needs(recompute_part::none, kept_format::mxfp8_e4m3) / plain - 1;
     MESSAGE("workspace " << plain / 8192e6 << " MB a token, " << again << " more recomputed, " << narrowed
                          << " in 8 bits");
-    CHECK(std::fabs(plain / 8192e6 - workspace) < 0.005);
-    CHECK(std::fabs(again - recomputed) < 0.005);
-    CHECK(std::fabs(narrowed - packed) < 0.005);
+    CHECK(std::fabs(plain / 8192e6 - row.workspace) < 0.005);
+    CHECK(std::fabs(again - row.recomputed) < 0.005);
+    CHECK(std::fabs(narrowed - row.packed) < 0.005);
     int i = 0;
     for (const recompute_part part : {recompute_part::none, recompute_part::elementwise, recompute_part::attention,
                                       recompute_part::mlp, recompute_part::layer}) {
-      CHECK(bytes(r, part, kept_format::as_computed) == want[static_cast<std::size_t>(i++)]);
+      CHECK(bytes(row.r, part, kept_format::as_computed) == row.want[static_cast<std::size_t>(i++)]);
     }
-    CHECK(bytes(r, recompute_part::none, kept_format::mxfp8_e4m3) == want[5]);
+    CHECK(bytes(row.r, recompute_part::none, kept_format::mxfp8_e4m3) == row.want[5]);
   }
 }
 

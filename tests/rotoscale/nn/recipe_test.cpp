@@ -86,8 +86,8 @@ TEST_CASE("the ladder: MXFP4 in some GEMMs, AMD's FP8 in the others") {
                                       {"mxfp4_fd", true, true, false},
                                       {"mxfp4_d", false, true, false},
                                       {"mxfp4_w", false, false, true}}) {
-    CAPTURE(name);
     const nn::recipe r = preset(name);
+    CAPTURE(r.name);
     CHECK(r.fprop == (f ? narrow : fp8).fprop);
     CHECK(r.dgrad == (d ? narrow : fp8).dgrad);
     CHECK(r.wgrad == (w ? narrow : fp8).wgrad);
@@ -280,16 +280,16 @@ TEST_CASE("a contract whose unit cannot multiply the operands is refused, and wh
       "(bf16); "
       "cdna4-mfma-fp16-f32 would do"));
   // Units whose own formats hold the elements, as kernels that expand them do; scales of 1 where a unit has scales.
-  for (const auto& [name, accumulate] : {std::pair{"mxfp4_h16", "mxfp4-accurate-sm90"},
-                                         {"mxfp8", "mx-bf16-gfx942"},
-                                         {"mxfp4", "cdna3-mfma-fp8-f32"},
-                                         {"nvfp4", "blackwell-nvf4-f32"},
-                                         {"fp8_amd", "blackwell-mxf8f6f4-f32"},
-                                         {"bf16", "cdna1-mfma-fp32-f32"},
-                                         {"fp8_amd", "volta-mma-fp16-f32"},
-                                         {"fp32", "ampere-mma-tf32-f32"}}) {
-    CAPTURE(accumulate);
-    CHECK(fault(name, accumulate) == "none");
+  for (const auto& use : {std::pair{"mxfp4_h16", "mxfp4-accurate-sm90"},
+                          {"mxfp8", "mx-bf16-gfx942"},
+                          {"mxfp4", "cdna3-mfma-fp8-f32"},
+                          {"nvfp4", "blackwell-nvf4-f32"},
+                          {"fp8_amd", "blackwell-mxf8f6f4-f32"},
+                          {"bf16", "cdna1-mfma-fp32-f32"},
+                          {"fp8_amd", "volta-mma-fp16-f32"},
+                          {"fp32", "ampere-mma-tf32-f32"}}) {
+    CAPTURE(use.second);
+    CHECK(fault(use.first, use.second) == "none");
   }
 }
 
