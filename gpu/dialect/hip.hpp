@@ -336,7 +336,7 @@ __device__ inline void wait_for_all_but() {
 
 /// Waits for the end of what was launched before, in a kernel that launch_behind may have put on the stream, and lets
 /// the kernel behind it be put on processors that become free. Every thread of such a kernel calls it before it reads
-/// or writes memory, so that an end of it is an end of all before.
+/// or writes global memory, so that an end of it is an end of all before.
 __device__ inline void wait_for_kernel_before() {
 #if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
 #if __CUDA_ARCH__ >= 900
@@ -375,6 +375,15 @@ __device__ inline void device_fence() {
   __threadfence();
 #elif defined(ROTOSCALE_AMD)
   __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent");
+#endif
+}
+
+/// Copies by the bulk tensor engine that come after see what this thread saw or wrote in global memory before.
+__device__ inline void copy_engine_fence() {
+#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async;" ::: "memory");
+#endif
 #endif
 }
 

@@ -32,11 +32,18 @@ enum class output_mode {
   partial   ///< FP32 sums of a part of K
 };
 
+/// What the kernel of the narrowest width leaves to the kernel of the rest. The former writes it (as a rule that
+/// nothing is left), the latter expands and counts.
+struct rest_work {
+  std::uint32_t widest;    ///< operand_width of the widest row
+  std::uint32_t taken;     ///< chunks of rows that somebody expands or has expanded
+  std::uint32_t expanded;  ///< those that lie in memory
+};
+
 struct gemm_arguments {
-  int m = 0, n = 0;
-  int k_boxes = 0;                 ///< boxes of 128 bytes along a row of expanded operand
+  int m = 0, n = 0, k = 0;
   int parts = 1;                   ///< of K (split-K); with more than one, sums go to `partial`
-  int part_boxes = 0;              ///< k_boxes of a part, the last may have fewer
+  int part_k = 0;                  ///< k of a part, a multiple of 128; the last may have fewer
   int tile_m = 256, tile_n = 256;  ///< outputs that are computed together
   int stages = 4;                  ///< of the pipeline in shared memory
   int band_log = 3;                ///< 2^band_log rows of tiles are walked through before the next
@@ -54,9 +61,16 @@ struct gemm_arguments {
   const int* base = nullptr;    ///< exponents of folded rows: those of A, from base_b on those of B
   int base_b = 0;
   const operand_width* widths = nullptr;          ///< of rows as `base`; null: every tile is the kernel's
-  operand_width min_width = operand_width::int8;  ///< that `widths` holds where no row is worse
+  operand_width min_width = operand_width::int8;  ///< of the first kernel's tiles
+  operand_width max_width = operand_width::bf16;  ///< of the rest's tiles; above: nobody's here
+  rest_work* rest = nullptr;                      ///< set where `widths` is
   std::uint32_t nan_bits = 0x7FFFFFFFu;
 };
+
+/// Does the kernel of the rest compute tiles of `width`?
+ROTOSCALE_HD constexpr bool is_rest(const gemm_arguments& p, operand_width width) {
+  return width > p.min_width && width <= p.max_width;
+}
 
 // ------------------------------------------------------------------ folding block scales into E5M2
 

@@ -63,8 +63,8 @@ status gemm_bf16(const gemm_operand& a, const gemm_operand& b, const sum_output&
   const detail::split parts = detail::split_of(a.k, split_k, traits_of(device.arch).grain);
   g.parts = parts.parts;
   g.partial = static_cast<float*>(workspace);
-  g.k_boxes = static_cast<int>((a.k + 63) / 64);
-  g.part_boxes = parts.part_k / 64;
+  g.k = static_cast<int>(a.k);
+  g.part_k = parts.part_k;
   const status s = detail::multiply_dense(a, b, o, g, device, stream);
   return s.ok() && g.parts > 1 ? detail::finish_parts(g, stream) : s;
 }

@@ -19,15 +19,18 @@ static_assert(2 * scale_exponent(least_unit_scale) - 2 == -126, "the least norma
 static_assert(36 * 1048576.0 < 0x1p26 && 2 * scale_exponent(largest_unit_scale) + 26 <= 128 &&
               max_gemm_extent == 1048576);
 
-/// Tiles of window_tile² whose width is BF16, by the definition. As a rule the blocks look at the widths and leave.
+/// So many blocks see that nothing is left and, as a rule, leave; else they share the work.
+inline constexpr int checking_blocks = 528;
+
+/// Tiles of window_tile² whose width is BF16, by the definition.
 template <int R>
 [[maybe_unused]] static __global__ void __launch_bounds__(definition_threads)
-    blockwise_rest_kernel(const definition_arguments p, const operand_width* widths, int base_b) {
+    blockwise_rest_kernel(const definition_arguments p, const operand_width* widths, int base_b,
+                          const rest_work* work) {
   static_assert(definition_threads == window_tile && window_tile % blockwise_position<R>::tile == 0);
+  wait_for_kernel_before();
+  if (widest_of_rest(*work) != operand_width::bf16) return;
   const int thread = static_cast<int>(thread_index().x);
-  const std::uint32_t all = combined_widths_of_all(widths, p.a.rows, thread, definition_threads) |
-                            combined_widths_of_all(widths + base_b, p.b.rows, thread, definition_threads);
-  if (block_width<definition_threads>(all) != operand_width::bf16) return;
   constexpr int tile = blockwise_position<R>::tile;
   const int count = ((p.a.rows + tile - 1) / tile) * ((p.b.rows + tile - 1) / tile);
   for (int i = static_cast<int>(block_index().x); i < count; i += static_cast<int>(grid_size().x)) {
@@ -44,11 +47,11 @@ namespace detail {
 
 /// Parts of the workspace, offsets in bytes.
 struct blockwise_map {
-  std::size_t e5m2_a = 0, e5m2_b = 0, int8_a = 0, int8_b = 0, base = 0, widths = 0, size = 0;
+  std::size_t e5m2_a = 0, e5m2_b = 0, int8_a = 0, int8_b = 0, base = 0, widths = 0, rest = 0, size = 0;
   blockwise_map(index_t m, index_t n, index_t k) {
-    std::size_t* const at[] = {&e5m2_a, &e5m2_b, &int8_a, &int8_b, &base, &widths};
-    const index_t rows = second_base(m) + n, bytes[] = {m * k, n * k, m * k, n * k, 4 * rows, rows};
-    for (int i = 0; i < 6; ++i) {
+    std::size_t* const at[] = {&e5m2_a, &e5m2_b, &int8_a, &int8_b, &base, &widths, &rest};
+    const index_t rows = second_base(m) + n, bytes[] = {m * k, n * k, m * k, n * k, 4 * rows, rows, sizeof(rest_work)};
+    for (int i = 0; i < 7; ++i) {
       *at[i] = size;
       size += (static_cast<std::size_t>(bytes[i]) + 255) / 256 * 256;
     }
@@ -72,24 +75,20 @@ inline status run_blockwise(const gemm_operand& a, const gemm_operand& b, const 
   e.largest_scale = largest_unit_scale;
   e.has_bf16 = false;
   g.parts = 1;
-  g.part_boxes = g.k_boxes = (k + 127) / 128;
+  g.k = k;
+  g.part_k = (k + 127) / 128 * 128;
+  g.rest = reinterpret_cast<rest_work*>(memory + map.rest);
+  g.max_width = operand_width::e5m2;
   const gemm_options o = contract_options(gemm_contract::accurate, device);
-  const auto expand = [&](void (*kernel)(expand_arguments), int count) {
-    return launch(kernel, blocks(count), blocks(expand_threads), 0, stream, e);
-  };
-  const int all_blocks = expand_blocks(rows, k);
-  status s = expand(expand_int8_kernel, (rows + int8_rows(k) - 1) / int8_rows(k));
-  if (s.ok()) s = multiply<operand_width::int8>(e.staging_a, e.staging_b, k, o, g, device, stream);
-  if (s.ok()) {
-    s = launch_behind(expand_rest_kernel, blocks(all_blocks < checking_blocks ? all_blocks : checking_blocks),
-                      blocks(expand_threads), 0, stream, e);
-  }
-  if (s.ok()) s = multiply<operand_width::e5m2>(e.e5m2_a, e.e5m2_b, k, o, g, device, stream);
+  status s = launch(expand_int8_kernel, blocks((rows + int8_rows(k) - 1) / int8_rows(k)), blocks(expand_threads), 0,
+                    stream, e);
+  if (s.ok()) s = multiply<operand_width::int8>(e.staging_a, e.staging_b, o, g, device, stream);
+  if (s.ok()) s = multiply_rest(e, o, o, g, device, stream);
   if (!s.ok()) return s;
   constexpr int owned_rows = 4, tile = 16 * owned_rows;
   const std::int64_t tiles = std::int64_t{(g.m + tile - 1) / tile} * ((g.n + tile - 1) / tile);
-  return launch(blockwise_rest_kernel<owned_rows>, blocks(tiles < checking_blocks ? tiles : checking_blocks),
-                blocks(definition_threads), 0, stream, p, g.widths, g.base_b);
+  return launch_behind(blockwise_rest_kernel<owned_rows>, blocks(tiles < checking_blocks ? tiles : checking_blocks),
+                       blocks(definition_threads), 0, stream, p, g.widths, g.base_b, g.rest);
 }
 
 }  // namespace detail

@@ -19,10 +19,10 @@ inline constexpr int dense_threads = 64;
   const int row = at / p.n, column = at % p.n;
   if (p.parts == 1) return store_output(p, accumulate_ref(a, row, b, column, o, 0.0f), row, column);
   for (int i = 0; i < p.parts; ++i) {
-    const index_t first = index_t{i} * p.part_boxes * 64, left = a.k - first;
+    const index_t first = index_t{i} * p.part_k, left = a.k - first;
     const auto part_of = [&](gemm_operand x) {
       x.codes += first * (x.transposed ? x.code_stride : 2);
-      x.k = left < p.part_boxes * 64 ? left : p.part_boxes * 64;
+      x.k = left < p.part_k ? left : p.part_k;
       return x;
     };
     p.partial[(std::int64_t{i} * p.m + row) * p.n + column] =

@@ -30,7 +30,6 @@ struct expand_arguments {
   int base_b = 0;                       ///< where B's rows begin in `base` and `widths`
   int* base = nullptr;                  ///< exponents of A's rows, then of B's; the first expansion writes them
   operand_width* widths = nullptr;      ///< the same; null: all rows are to be BF16
-  operand_width min_width = operand_width::int8;  ///< what the first expansion writes where it can
   /// Scale bytes of blocks other than zeros that int8 and E5M2 may have.
   int least_scale = 0, largest_scale = 254;
   bool has_bf16 = true;  ///< rows outside are expanded as BF16; else another kernel multiplies them
@@ -221,28 +220,12 @@ __device__ inline void store_bf16(const expand_arguments& p, const expand_positi
   }
 }
 
-/// Second expansion: if a row does not fit int8, int8 rows also as E5M2; if one does not fit E5M2, all as BF16. Usually
-/// blocks return at once.
-[[maybe_unused]] static __global__ void __launch_bounds__(expand_threads) expand_rest_kernel(const expand_arguments p) {
+/// All rows as BF16.
+[[maybe_unused]] static __global__ void __launch_bounds__(expand_threads) expand_bf16_kernel(const expand_arguments p) {
   wait_for_kernel_before();
-  const int thread = static_cast<int>(thread_index().x), lane = thread % 32, rows = p.a.rows + p.b.rows;
-  operand_width widest = operand_width::bf16;
-  if (p.widths != nullptr)
-    widest = block_width<expand_threads>(combined_widths_of_all(p.widths, p.a.rows, thread, expand_threads) |
-                                         combined_widths_of_all(p.widths + p.base_b, p.b.rows, thread, expand_threads));
-  if (p.widths != nullptr && widest == p.min_width) return;
-  const int blocks = expand_blocks(rows, p.k);
-  for (int block = static_cast<int>(block_index().x); block < blocks; block += static_cast<int>(grid_size().x)) {
-    const expand_position at = position_of(p, block);
-    if (at.index >= rows) continue;
-    const block_source m = at.second ? p.b : p.a;
-    if (p.widths != nullptr && p.widths[at.slot] == operand_width::int8) {
-      expand_codes codes;
-      codes.load(m, at, lane);
-      store_e5m2(p, at, codes, largest_of_base(p.base[at.slot]), lane);
-    }
-    if (widest == operand_width::bf16 && p.has_bf16) store_bf16(p, at, m, lane);
-  }
+  const expand_position at = position_of(p, static_cast<int>(block_index().x));
+  if (at.index >= p.a.rows + p.b.rows) return;
+  store_bf16(p, at, at.second ? p.b : p.a, static_cast<int>(thread_index().x) % 32);
 }
 
 }  // namespace rotoscale::gpu

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "gpu/dialect/launch.hpp"
+#include "gpu/gemm/expand_rest.hpp"
 #include "gpu/gemm/plan.hpp"
 #include "gpu/gemm/tile_walk.hpp"
 #include "rotoscale/gemm_ref.hpp"
@@ -15,8 +16,7 @@ namespace rotoscale::gpu {
 struct stand_in_arguments {
   const std::uint8_t *a, *b;  ///< expanded operands, k contiguous
   operand_width width;        ///< int8, E5M2 or BF16
-  index_t k;
-  gemm_options options;  ///< of the contract
+  gemm_options options;       ///< of the contract
   gemm_arguments p;
 };
 
@@ -33,11 +33,11 @@ __device__ inline float int8_sum(const std::uint8_t* a, const std::uint8_t* b, i
 __device__ inline void stand_in_output(const stand_in_arguments& e, int row, int column, int part) {
   const gemm_arguments& p = e.p;
   const bool wide = e.width == operand_width::bf16;
-  const index_t bytes = wide ? 2 : 1, part_k = index_t{p.part_boxes} * 128 / bytes;
+  const index_t bytes = wide ? 2 : 1, k = p.k, part_k = p.part_k;
   const format element = wide ? formats::bf16 : formats::e5m2;
-  const index_t first = part * part_k, length = first + part_k < e.k ? part_k : e.k - first;
-  const gemm_operand a{element, 1, length, e.a + (row * e.k + first) * bytes, length * bytes};
-  const gemm_operand b{element, 1, length, e.b + (column * e.k + first) * bytes, length * bytes};
+  const index_t first = part * part_k, length = first + part_k < k ? part_k : k - first;
+  const gemm_operand a{element, 1, length, e.a + (row * k + first) * bytes, length * bytes};
+  const gemm_operand b{element, 1, length, e.b + (column * k + first) * bytes, length * bytes};
   const float sum =
       e.width == operand_width::int8 ? int8_sum(a.codes, b.codes, length) : accumulate_ref(a, 0, b, 0, e.options, 0.0f);
   if (p.parts == 1) {
@@ -48,8 +48,8 @@ __device__ inline void stand_in_output(const stand_in_arguments& e, int row, int
   }
 }
 
-/// A block a tile of a part of K.
-[[maybe_unused]] static __global__ void stand_in_kernel(const stand_in_arguments e) {
+/// A block a tile of a part of K, where it has this width.
+__device__ inline void stand_in_tile(const stand_in_arguments& e) {
   const gemm_arguments& p = e.p;
   const tile_position at = tile_walk(p, p.tile_m, p.tile_n).at(static_cast<int>(block_index().x));
   const int row = at.row * p.tile_m, column = at.column * p.tile_n;
@@ -61,14 +61,45 @@ __device__ inline void stand_in_output(const stand_in_arguments& e, int row, int
   }
 }
 
+[[maybe_unused]] static __global__ void stand_in_kernel(const stand_in_arguments e) {
+  const gemm_arguments& p = e.p;
+  if (p.widths != nullptr) {
+    const int thread = static_cast<int>(thread_index().x);
+    leave_rest(
+        p, block_width<stand_in_threads>(combined_widths_of_all(p.widths, p.m, thread, stand_in_threads) |
+                                         combined_widths_of_all(p.widths + p.base_b, p.n, thread, stand_in_threads)));
+  }
+  stand_in_tile(e);
+}
+
+/// The rest: E5M2, then BF16.
+[[maybe_unused]] static __global__ void stand_in_rest_kernel(const expand_arguments e, const stand_in_arguments e5m2,
+                                                             const stand_in_arguments bf16) {
+  const gemm_arguments& p = e5m2.p;
+  const operand_width widest = widest_of_rest(*p.rest);
+  if (widest == p.min_width) return;
+  expand_rest(e, *p.rest, widest);
+  for (const stand_in_arguments* x : {&e5m2, &bf16}) {
+    if (is_rest(p, x->width)) stand_in_tile(*x);
+  }
+}
+
 namespace detail {
 
 /// Multiplies expanded operands.
 template <operand_width Width>
-status multiply(const std::uint8_t* a, const std::uint8_t* b, int k, const gemm_options& o, const gemm_arguments& g,
+status multiply(const std::uint8_t* a, const std::uint8_t* b, const gemm_options& o, const gemm_arguments& g,
                 const device_info&, stream s) {
   return launch(stand_in_kernel, blocks(tile_walk(g, g.tile_m, g.tile_n).count()), blocks(stand_in_threads), 0, s,
-                stand_in_arguments{a, b, Width, k, o, g});
+                stand_in_arguments{a, b, Width, o, g});
+}
+
+/// Expands the rest, if there is any, and multiplies it.
+inline status multiply_rest(const expand_arguments& e, const gemm_options& e5m2, const gemm_options& bf16,
+                            const gemm_arguments& g, const device_info&, stream s) {
+  return launch(stand_in_rest_kernel, blocks(tile_walk(g, g.tile_m, g.tile_n).count()), blocks(stand_in_threads), 0, s,
+                e, stand_in_arguments{e.e5m2_a, e.e5m2_b, operand_width::e5m2, e5m2, g},
+                stand_in_arguments{e.staging_a, e.staging_b, operand_width::bf16, bf16, g});
 }
 
 }  // namespace detail

@@ -83,11 +83,21 @@ __device__ operand_width block_width(std::uint32_t combined) {
   return combined_width(of_block);
 }
 
+/// What kernels behind a problem's first one have to do. Its first block calls this when it knows all widths.
+__device__ inline void leave_rest(const gemm_arguments& p, operand_width widest) {
+  if (block_index().x == 0 && thread_index().x == 0) *p.rest = {static_cast<std::uint32_t>(widest), 0, 0};
+}
+/// The widest width of all rows, as the first kernel left it.
+__device__ inline operand_width widest_of_rest(const rest_work& work) {
+  return static_cast<operand_width>(load_relaxed(&work.widest));
+}
+
 /// One thread an output; blocks cover the columns of a tile of the window in a row.
 inline constexpr int add_threads = window_tile;
 
 /// Adds the parts of K in ascending order.
 [[maybe_unused]] static __global__ void __launch_bounds__(add_threads) add_parts_kernel(const gemm_arguments p) {
+  wait_for_kernel_before();
   const int across = (p.n + add_threads - 1) / add_threads, block = static_cast<int>(block_index().x);
   const int row = block / across, thread = static_cast<int>(thread_index().x);
   const int column = block % across * add_threads + thread, row_of_tile = row / window_tile * window_tile + thread;

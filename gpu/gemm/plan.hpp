@@ -75,7 +75,8 @@ inline int second_base(index_t rows_a) { return static_cast<int>((rows_a + 15) /
 
 /// Offsets of the workspace's parts, in bytes. What holds BF16 holds int8 first.
 struct workspace_map {
-  std::size_t e5m2_a = 0, e5m2_b = 0, staging_a = 0, staging_b = 0, base = 0, widths = 0, partial = 0, size = 0;
+  std::size_t e5m2_a = 0, e5m2_b = 0, staging_a = 0, staging_b = 0, base = 0, widths = 0, rest = 0, partial = 0,
+              size = 0;
   workspace_map(const gemm_problem& p, const gemm_choice& c, const device_info& device) {
     const auto m = static_cast<std::size_t>(p.a.rows), n = static_cast<std::size_t>(p.b.rows);
     const auto k = static_cast<std::size_t>(p.a.k);
@@ -90,6 +91,7 @@ struct workspace_map {
     const auto rows = static_cast<std::size_t>(second_base(p.a.rows)) + n;
     base = take(folded ? 4 * rows : 0);
     widths = take(folded ? rows : 0);
+    rest = take(folded ? sizeof(rest_work) : 0);
     const int parts = split_of(p.a.k, c.split_k, traits.grain).parts;
     partial = take(writes_partial(p, c, device) ? 4 * m * n * static_cast<std::size_t>(parts) : 0);
   }
@@ -133,6 +135,7 @@ inline gemm_arguments make_arguments(const sum_output& r, int m, int n) {
 }
 inline gemm_arguments make_arguments(const gemm_problem& p, const gemm_options& o) {
   gemm_arguments g = make_arguments(p, static_cast<int>(p.a.rows), static_cast<int>(p.b.rows));
+  g.k = static_cast<int>(p.a.k);
   g.base_b = second_base(g.m);
   g.nan_bits = o.model.nan_bits;
   return g;
@@ -157,7 +160,7 @@ inline expand_arguments make_expansion(const gemm_problem& p, const workspace_ma
 /// Adds the parts of K and finishes the outputs.
 inline status finish_parts(const gemm_arguments& g, stream s) {
   const std::int64_t across = (g.n + add_threads - 1) / add_threads;
-  return launch(add_parts_kernel, blocks(across * g.m), blocks(add_threads), 0, s, g);
+  return launch_behind(add_parts_kernel, blocks(across * g.m), blocks(add_threads), 0, s, g);
 }
 
 }  // namespace rotoscale::gpu::detail

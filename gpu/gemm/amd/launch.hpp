@@ -48,7 +48,7 @@ inline status run_gfx942(const gemm_problem& p, const gemm_choice& c, std::uint8
   }
   const expand_arguments e = make_expansion(p, workspace_map(p, c, device), memory);
   const status expanded =
-      launch(expand_rest_kernel, blocks(expand_blocks(g.m + g.n, e.k)), blocks(expand_threads), 0, s, e);
+      launch(expand_bf16_kernel, blocks(expand_blocks(g.m + g.n, e.k)), blocks(expand_threads), 0, s, e);
   if (!expanded.ok()) return expanded;
   const gfx942::bf16_arguments all{e.staging_a, e.staging_b, e.k, g};
   return in_tiles<gfx942_tiles>(g, [&]<tile_shape T>() {

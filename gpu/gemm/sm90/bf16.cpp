@@ -5,7 +5,7 @@
 
 namespace rotoscale::gpu::detail {
 
-template status multiply_expanded<operand_width::bf16, 0>(const std::uint8_t* a, const std::uint8_t* b, int k,
-                                                          const gemm_arguments& g, const device_info& device, stream s);
+template status multiply_expanded<operand_width::bf16>(const std::uint8_t* a, const std::uint8_t* b,
+                                                       const gemm_arguments& g, const device_info& device, stream s);
 
 }  // namespace rotoscale::gpu::detail

@@ -23,9 +23,7 @@ status launch_bf16(const CUtensorMap& a, const CUtensorMap& b, const gemm_argume
 inline status multiply_dense(const gemm_operand& a, const gemm_operand& b, const gemm_options&, const gemm_arguments& g,
                              const device_info& device, stream s) {
   CUtensorMap map_a, map_b;
-  if (!make_dense_map(map_a, a) || !make_dense_map(map_b, b)) {
-    return {error_code::device_error, "", "the driver made no tensor map"};
-  }
+  if (!make_dense_map(map_a, a) || !make_dense_map(map_b, b)) return no_map();
   if (a.transposed) {
     return b.transposed ? launch_bf16<true, true>(map_a, map_b, g, device, s)
                         : launch_bf16<true, false>(map_a, map_b, g, device, s);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The GEMM kernels of sm_90a: C = A · Bᵀ from operands that expand.hpp wrote, int8 (`accurate`, where sums are
-// exact), E5M2 with promotion every 128 k (`fast`) or every 32 (`accurate`), or BF16 (what does not fit E5M2).
+// exact), E5M2 with promotion every 128 k (`fast`) or every 32 (`accurate`, by the kernel of rest.hpp), or BF16.
 // Persistent clusters of two blocks compute tiles of 256 × 256, single blocks smaller ones (tiles.hpp); in a block one
 // warp copies and two warpgroups multiply. The operand of which both blocks of a cluster need the same 256 rows is
 // copied half by each and multicast; the other's 128 rows each block copies for itself.
@@ -21,15 +21,18 @@ namespace rotoscale::gpu::sm90 {
 struct box_range {
   int first, last;
 };
-__device__ inline box_range boxes_of(const gemm_arguments& p, int part) {
-  const int first = part * p.part_boxes, last = first + p.part_boxes;
-  return {first, last < p.k_boxes ? last : p.k_boxes};
+template <class Tile>
+__device__ box_range boxes_of(const gemm_arguments& p, int part) {
+  constexpr int box_k = Tile::width == operand_width::bf16 ? box_bytes / 2 : box_bytes;
+  const int part_boxes = p.part_k / box_k, first = part * part_boxes, last = first + part_boxes;
+  const int all = (p.k + box_k - 1) / box_k;
+  return {first, last < all ? last : all};
 }
 
 /// Joined widths of window_tile rows each of A, then of B, in shared memory, sixteen to a word.
 struct tile_widths {
   static constexpr int words = 2 * max_gemm_extent / window_tile / 16;
-  std::uint32_t* combined;  ///< null: no widths, every tile is the kernel's
+  std::uint32_t* combined;  ///< `words`, then one of all rows; null: no widths, every tile is the kernel's
   int tiles_a;
   __device__ std::uint32_t at(int tile) const { return combined[tile / 16] >> (2 * (tile % 16)) & 3u; }
   template <class Tile>
@@ -37,10 +40,13 @@ struct tile_widths {
     constexpr int down = window_tile / Tile::rows, across = window_tile / Tile::all_columns;
     return combined == nullptr || combined_width(at(t.row / down) | at(tiles_a + t.column / across)) == Tile::width;
   }
+  /// Before fill, with a barrier between them.
+  __device__ void clear() {
+    if (combined == nullptr) return;
+    for (int i = static_cast<int>(threadIdx.x); i <= words; i += threads) combined[i] = 0;
+  }
   /// Reads the widths; the widest of all rows. All threads of the block call it.
   __device__ operand_width fill(const gemm_arguments& p) {
-    for (int i = static_cast<int>(threadIdx.x); i < words; i += threads) combined[i] = 0;
-    __syncthreads();
     const int count_a = (p.m + 15) / 16, count_b = (p.n + 15) / 16;
     std::uint32_t seen = 0;
     for (int i = static_cast<int>(threadIdx.x); i < count_a + count_b; i += threads) {
@@ -50,8 +56,9 @@ struct tile_widths {
       if (x != 0) atomicOr(combined + tile / 16, x << (2 * (tile % 16)));
       seen |= x;
     }
-    const bool outside_int8 = __syncthreads_or(seen != 0), outside_e5m2 = __syncthreads_or(seen > 1);
-    return outside_e5m2 ? operand_width::bf16 : outside_int8 ? operand_width::e5m2 : operand_width::int8;
+    if (seen != 0) atomicOr(combined + words, seen);
+    __syncthreads();
+    return combined_width(combined[words]);
   }
 };
 
@@ -79,25 +86,19 @@ __device__ inline void load_operand(std::uint32_t to, const CUtensorMap& map, in
   }
 }
 
+/// Copies a tile's operands, stage by stage.
 template <class Tile>
-__device__ void produce(const gemm_arguments& p, const CUtensorMap& map_a, const CUtensorMap& map_b,
-                        const pipeline<Tile>& q, std::uint32_t rank, int worker, int workers,
-                        const tile_widths& widths) {
-  ring r;
-  const tile_walk walk(p, Tile::rows, Tile::all_columns);
-  for (int t = worker; t < walk.count(); t += workers) {
-    const tile_position at = walk.at(t);
-    if (!widths.is_of<Tile>(at)) continue;
-    const fragment_position first = Tile::first_of(at, rank);
-    const box_range boxes = boxes_of(p, at.part);
-    for (int k = boxes.first; k < boxes.last; ++k) {
-      barrier_wait(q.empty_at(r.stage), r.phase ^ 1);
-      const std::uint32_t bar = q.full_at(r.stage);
-      barrier_expect(bar, Tile::stage_size);
-      load_operand<Tile::transposed_a, Tile::shares_a, Tile::box_a>(q.a(r.stage), map_a, k, first.row, rank, bar);
-      load_operand<Tile::transposed_b, Tile::shares_b, Tile::box_b>(q.b(r.stage), map_b, k, first.column, rank, bar);
-      r.advance(p.stages);
-    }
+__device__ inline void produce(const gemm_arguments& p, const CUtensorMap& map_a, const CUtensorMap& map_b,
+                               const pipeline<Tile>& q, ring& r, std::uint32_t rank, tile_position at) {
+  const fragment_position first = Tile::first_of(at, rank);
+  const box_range boxes = boxes_of<Tile>(p, at.part);
+  for (int k = boxes.first; k < boxes.last; ++k) {
+    barrier_wait(q.empty_at(r.stage), r.phase ^ 1);
+    const std::uint32_t bar = q.full_at(r.stage);
+    barrier_expect(bar, Tile::stage_size);
+    load_operand<Tile::transposed_a, Tile::shares_a, Tile::box_a>(q.a(r.stage), map_a, k, first.row, rank, bar);
+    load_operand<Tile::transposed_b, Tile::shares_b, Tile::box_b>(q.b(r.stage), map_b, k, first.column, rank, bar);
+    r.advance(p.stages);
   }
 }
 
@@ -216,6 +217,7 @@ template <class Tile>
 __device__ inline void multiply_staying(const gemm_arguments& p, int boxes, const pipeline<Tile>& q, ring& r, int group,
                                         int lane,
                                         typename Tile::number (&acc)[Tile::warpgroup_tiles][Tile::columns / 2]) {
+  if constexpr (Tile::clears) clear(acc);
   int last = -1;
   const auto hold_all = [&] {
     ROTOSCALE_UNROLL
@@ -264,57 +266,50 @@ __device__ inline void multiply(const gemm_arguments& p, int boxes, const pipeli
   }
 }
 
+/// Multiplies and stores a tile, by two warpgroups.
 template <class Tile, output_mode Mode>
-__device__ void consume(const gemm_arguments& p, const pipeline<Tile>& q, int* columns, std::uint32_t rank, int worker,
-                        int workers, const tile_widths& widths) {
+__device__ inline void consume(const gemm_arguments& p, const pipeline<Tile>& q, ring& r, int* columns,
+                               std::uint32_t rank, tile_position tile) {
   const int thread = static_cast<int>(threadIdx.x) % 128, group = static_cast<int>(threadIdx.x) / 128 - 1;
   const int warp = thread / 32, lane = thread % 32;
-  ring r;
-  const tile_walk walk(p, Tile::rows, Tile::all_columns);
-  for (int t = worker; t < walk.count(); t += workers) {
-    const tile_position tile = walk.at(t);
-    if (!widths.is_of<Tile>(tile)) continue;
-    const fragment_position first = Tile::first_of(tile, rank);
-    const int first_column = first.column + Tile::column_of_group(group);
-    const fragment_position at{first.row + Tile::row_of_group(group) + warp * 16 + lane / 4,
-                               first_column + 2 * (lane % 4)};
+  const fragment_position first = Tile::first_of(tile, rank);
+  const int first_column = first.column + Tile::column_of_group(group);
+  const fragment_position at{first.row + Tile::row_of_group(group) + warp * 16 + lane / 4,
+                             first_column + 2 * (lane % 4)};
 
-    fold_bases<Tile> bases;
-    if constexpr (unfolds<Tile, Mode>) bases.load(p, at, first_column, thread);
-    typename Tile::number acc[Tile::warpgroup_tiles][Tile::columns / 2];
-    const box_range boxes = boxes_of(p, tile.part);
-    multiply<Tile>(p, boxes.last - boxes.first, q, r, group, lane, acc);
-    int* exponents = columns + Tile::columns * group;
-    bool plain = true;
-    if constexpr (unfolds<Tile, Mode>) plain = bases.share(exponents, group, thread);
-    if (plain) {
-      store_tile<Tile, Mode, true>(p, acc, bases, exponents, at, lane, tile.part);
-    } else {
-      store_tile<Tile, Mode, false>(p, acc, bases, exponents, at, lane, tile.part);
-    }
+  fold_bases<Tile> bases;
+  if constexpr (unfolds<Tile, Mode>) bases.load(p, at, first_column, thread);
+  typename Tile::number acc[Tile::warpgroup_tiles][Tile::columns / 2];
+  const box_range boxes = boxes_of<Tile>(p, tile.part);
+  multiply<Tile>(p, boxes.last - boxes.first, q, r, group, lane, acc);
+  int* exponents = columns + Tile::columns * group;
+  bool plain = true;
+  if constexpr (unfolds<Tile, Mode>) plain = bases.share(exponents, group, thread);
+  if (plain) {
+    store_tile<Tile, Mode, true>(p, acc, bases, exponents, at, lane, tile.part);
+  } else {
+    store_tile<Tile, Mode, false>(p, acc, bases, exponents, at, lane, tile.part);
   }
 }
 
-/// A block's work.
-template <class Tile, output_mode Mode>
-__device__ inline void run_block(const CUtensorMap& map_a, const CUtensorMap& map_b, const gemm_arguments& p) {
-  extern __shared__ std::uint8_t dynamic[];
-  __shared__ alignas(8) std::uint64_t barriers[2 * Tile::max_stages];
-  __shared__ alignas(8) int columns[2 * Tile::columns];
-  __shared__ std::uint32_t width_words[tile_widths::words];
-  const pipeline<Tile> q{shared_address(barriers), shared_address(barriers + Tile::max_stages),
-                         (shared_address(dynamic) + 1023) & ~1023u};
-  const std::uint32_t rank = Tile::blocks == 1 ? 0 : cluster_rank();
-  const int worker = static_cast<int>(blockIdx.x) / Tile::blocks, workers = static_cast<int>(gridDim.x) / Tile::blocks;
-  tile_widths widths{p.widths == nullptr ? nullptr : width_words, (p.m + window_tile - 1) / window_tile};
-  wait_for_kernel_before();
-  if (p.widths != nullptr) {
-    const operand_width widest = widths.fill(p);
-    if (widest < Tile::width || (widest == p.min_width && widest != Tile::width)) return;  // no tile is this kernel's
+/// Shared memory of a block whose tiles are of this kind.
+template <class Tile>
+struct block_memory {
+  alignas(8) std::uint64_t barriers[2 * Tile::max_stages];
+  alignas(8) int columns[2 * Tile::columns];
+  std::uint32_t width_words[tile_widths::words + 1];
+  __device__ pipeline<Tile> stages(std::uint32_t dynamic) const {
+    return {shared_address(barriers), shared_address(barriers + Tile::max_stages), (dynamic + 1023) & ~1023u};
   }
+  __device__ tile_widths widths(const gemm_arguments& p) {
+    return {p.widths == nullptr ? nullptr : width_words, (p.m + window_tile - 1) / window_tile};
+  }
+};
+
+/// Before a block's first tile, by all threads.
+template <class Tile>
+__device__ inline void init_stages(const pipeline<Tile>& q) {
   if (threadIdx.x == 0) {
-    prefetch_map(&map_a);
-    prefetch_map(&map_b);
     for (int s = 0; s < Tile::max_stages; ++s) {
       barrier_init(q.full_at(s), 1);
       barrier_init(q.empty_at(s), 8 * Tile::blocks);  // eight consumer warps of each block
@@ -322,15 +317,57 @@ __device__ inline void run_block(const CUtensorMap& map_a, const CUtensorMap& ma
     fence_barrier_init();
   }
   cluster_sync();
+}
+
+/// Calls `produces` or `consumes`, by the thread's role, with a worker's tiles, which have Tile's extents.
+template <class Tile, class Produce, class Consume>
+__device__ inline void share_tiles(const gemm_arguments& p, const Produce& produces, const Consume& consumes) {
+  ring r;
+  const auto each = [&](const auto& run) {
+    const int worker = static_cast<int>(blockIdx.x) / Tile::blocks,
+              workers = static_cast<int>(gridDim.x) / Tile::blocks;
+    const tile_walk walk(p, Tile::rows, Tile::all_columns);
+    for (int t = worker; t < walk.count(); t += workers) run(walk.at(t), r);
+  };
   if (threadIdx.x < 128) {
     registers_down<40>();
-    if (threadIdx.x == 0) produce<Tile>(p, map_a, map_b, q, rank, worker, workers, widths);
+    if (threadIdx.x == 0) produces(each);
   } else {
     registers_up<232>();
-    consume<Tile, Mode>(p, q, columns, rank, worker, workers, widths);
+    consumes(each);
   }
   __syncwarp();
   cluster_sync();  // no block leaves while the other may still write to it
+}
+
+/// A block's work: the tiles of Tile's width. What needs no operands is done while the kernel before ends.
+template <class Tile, output_mode Mode>
+__device__ inline void run_block(const CUtensorMap& map_a, const CUtensorMap& map_b, const gemm_arguments& p) {
+  extern __shared__ std::uint8_t dynamic[];
+  __shared__ block_memory<Tile> memory;
+  const pipeline<Tile> q = memory.stages(shared_address(dynamic));
+  const std::uint32_t rank = Tile::blocks == 1 ? 0 : cluster_rank();
+  tile_widths widths = memory.widths(p);
+  if (threadIdx.x == 0) {
+    prefetch_map(&map_a);
+    prefetch_map(&map_b);
+  }
+  widths.clear();
+  init_stages(q);
+  wait_for_kernel_before();
+  if (p.widths != nullptr) leave_rest(p, widths.fill(p));
+  share_tiles<Tile>(
+      p,
+      [&](const auto& each) {
+        each([&](tile_position at, ring& r) {
+          if (widths.is_of<Tile>(at)) produce(p, map_a, map_b, q, r, rank, at);
+        });
+      },
+      [&](const auto& each) {
+        each([&](tile_position at, ring& r) {
+          if (widths.is_of<Tile>(at)) consume<Tile, Mode>(p, q, r, memory.columns, rank, at);
+        });
+      });
 }
 
 template <class Tile, output_mode Mode>

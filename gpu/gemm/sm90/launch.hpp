@@ -7,18 +7,27 @@
 
 namespace rotoscale::gpu::detail {
 
-/// Multiplies expanded operands, E5M2 emptied every Promotion k, in the tiles that `g` names.
-template <operand_width Width, int Promotion>
-status multiply_expanded(const std::uint8_t* a, const std::uint8_t* b, int k, const gemm_arguments& g,
+/// E5M2 sums are emptied every so many k: where it is the narrowest width (`fast`), and in what int8 leaves.
+inline constexpr int first_promotion = 128, rest_promotion = 32;
+
+/// Multiplies expanded operands in the tiles that `g` names.
+template <operand_width Width>
+status multiply_expanded(const std::uint8_t* a, const std::uint8_t* b, const gemm_arguments& g,
                          const device_info& device, stream s);
+/// Expands the rest, if there is any, and multiplies it.
+status multiply_rest(const expand_arguments& e, const gemm_arguments& g, const device_info& device, stream s);
 
 /// The same under a contract's options.
 template <operand_width Width>
-status multiply(const std::uint8_t* a, const std::uint8_t* b, int k, const gemm_options& o, const gemm_arguments& g,
-                const device_info& device, stream s) {
-  if constexpr (Width != operand_width::e5m2) return multiply_expanded<Width, 0>(a, b, k, g, device, s);
-  return o.promotion == 128 ? multiply_expanded<operand_width::e5m2, 128>(a, b, k, g, device, s)
-                            : multiply_expanded<operand_width::e5m2, 32>(a, b, k, g, device, s);
+status multiply(const std::uint8_t* a, const std::uint8_t* b, [[maybe_unused]] const gemm_options& o,
+                const gemm_arguments& g, const device_info& device, stream s) {
+  if constexpr (Width == operand_width::e5m2) ROTOSCALE_ASSERT(o.promotion == first_promotion);
+  return multiply_expanded<Width>(a, b, g, device, s);
+}
+inline status multiply_rest(const expand_arguments& e, [[maybe_unused]] const gemm_options& e5m2, const gemm_options&,
+                            const gemm_arguments& g, const device_info& device, stream s) {
+  ROTOSCALE_ASSERT(!is_rest(g, operand_width::e5m2) || e5m2.promotion == rest_promotion);
+  return multiply_rest(e, g, device, s);
 }
 
 }  // namespace rotoscale::gpu::detail

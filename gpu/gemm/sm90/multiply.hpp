@@ -26,49 +26,68 @@ inline bool make_map(CUtensorMap& map, const void* data, std::int64_t rows, std:
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
+/// Maps of expanded operands for the copies of Tile.
 template <class Tile>
-auto choose_kernel(const gemm_arguments& g) {
-  if (g.parts > 1) return sm90::gemm_kernel<Tile, output_mode::partial>;
-  return stores_vectors(g) ? sm90::gemm_kernel<Tile, output_mode::vector>
-         : stores_pairs(g) ? sm90::gemm_kernel<Tile, output_mode::pairs>
-                           : sm90::gemm_kernel<Tile, output_mode::general>;
+bool make_maps(CUtensorMap& map_a, CUtensorMap& map_b, const std::uint8_t* a, const std::uint8_t* b,
+               const gemm_arguments& g) {
+  const std::int64_t row_bytes = std::int64_t{g.k} * (Tile::width == operand_width::bf16 ? 2 : 1);
+  return make_map(map_a, a, g.m, row_bytes, row_bytes, Tile::box_a) &&
+         make_map(map_b, b, g.n, row_bytes, row_bytes, Tile::box_b);
+}
+inline status no_map() { return {error_code::device_error, "", "the driver made no tensor map"}; }
+
+/// `of`: the kernel of an output_mode.
+template <class Of>
+auto choose_kernel(const gemm_arguments& g, const Of& of) {
+  using enum output_mode;
+  if (g.parts > 1) return of.template operator()<partial>();
+  return stores_vectors(g) ? of.template operator()<vector>()
+         : stores_pairs(g) ? of.template operator()<pairs>()
+                           : of.template operator()<general>();
 }
 
-/// As many blocks as have work, at most one a processor. `behind`: behind a kernel of an expansion.
+/// Shared memory and blocks of a kernel of Tile's: as many as have work, at most one a processor.
 template <class Tile>
-status launch_tiles(const CUtensorMap& a, const CUtensorMap& b, const gemm_arguments& g, const device_info& device,
-                    stream s, bool behind = false) {
+dim3 grid_of(const gemm_arguments& g, const device_info& device) {
   const auto tiles_along = [](int extent, int tile) { return (extent + tile - 1) / tile; };
   const int work = tiles_along(g.m, Tile::rows) * tiles_along(g.n, Tile::all_columns) * g.parts,
             most = device.processors / Tile::blocks;
-  const auto kernel = choose_kernel<Tile>(g);
-  const dim3 grid = blocks(Tile::blocks * (work < most ? work : most)), block = blocks(sm90::threads);
-  const auto shared = static_cast<std::size_t>(Tile::shared_size(g.stages));
-  return behind ? launch_behind(kernel, grid, block, shared, s, a, b, g)
-                : launch(kernel, grid, block, shared, s, a, b, g);
+  return blocks(Tile::blocks * (work < most ? work : most));
 }
-
 template <class Tile>
-status multiply_in_tiles(const std::uint8_t* a, const std::uint8_t* b, int k, const gemm_arguments& g,
-                         const device_info& device, stream s) {
-  CUtensorMap map_a, map_b;
-  const std::int64_t row_bytes = std::int64_t{k} * (Tile::width == operand_width::bf16 ? 2 : 1);
-  if (!make_map(map_a, a, g.m, row_bytes, row_bytes, Tile::box_a) ||
-      !make_map(map_b, b, g.n, row_bytes, row_bytes, Tile::box_b)) {
-    return {error_code::device_error, "", "the driver made no tensor map"};
-  }
-  return launch_tiles<Tile>(map_a, map_b, g, device, s, true);
+std::size_t shared_bytes_of(const gemm_arguments& g) {
+  return static_cast<std::size_t>(Tile::shared_size(g.stages));
 }
 
-template <operand_width Width, int Promotion>
-status multiply_expanded(const std::uint8_t* a, const std::uint8_t* b, int k, const gemm_arguments& g,
+/// `behind`: behind a kernel of an expansion.
+template <class Tile>
+status launch_tiles(const CUtensorMap& a, const CUtensorMap& b, const gemm_arguments& g, const device_info& device,
+                    stream s, bool behind = false) {
+  const auto kernel = choose_kernel(g, [&]<output_mode Mode>() { return sm90::gemm_kernel<Tile, Mode>; });
+  const dim3 grid = grid_of<Tile>(g, device), block = blocks(sm90::threads);
+  return behind ? launch_behind(kernel, grid, block, shared_bytes_of<Tile>(g), s, a, b, g)
+                : launch(kernel, grid, block, shared_bytes_of<Tile>(g), s, a, b, g);
+}
+
+/// Calls `run` with rows and columns of the tile that `g` names.
+template <class Run>
+status in_tile(const gemm_arguments& g, const Run& run) {
+  return g.tile_m == 128  ? run.template operator()<128, 128>()
+         : g.tile_m == 64 ? run.template operator()<64, 256>()
+         : g.tile_n == 64 ? run.template operator()<256, 64>()
+                          : run.template operator()<256, 256>();
+}
+
+template <operand_width Width>
+status multiply_expanded(const std::uint8_t* a, const std::uint8_t* b, const gemm_arguments& g,
                          const device_info& device, stream s) {
-  using sm90::tile;
-  const auto run = g.tile_m == 128  ? multiply_in_tiles<tile<Width, 128, 128, Promotion>>
-                   : g.tile_m == 64 ? multiply_in_tiles<tile<Width, 64, 256, Promotion>>
-                   : g.tile_n == 64 ? multiply_in_tiles<tile<Width, 256, 64, Promotion>>
-                                    : multiply_in_tiles<tile<Width, 256, 256, Promotion>>;
-  return run(a, b, k, g, device, s);
+  constexpr int promotion = Width == operand_width::e5m2 ? first_promotion : 0;
+  return in_tile(g, [&]<int Rows, int Columns>() {
+    using tile = sm90::tile<Width, Rows, Columns, promotion>;
+    CUtensorMap map_a, map_b;
+    if (!make_maps<tile>(map_a, map_b, a, b, g)) return no_map();
+    return launch_tiles<tile>(map_a, map_b, g, device, s, true);
+  });
 }
 
 }  // namespace rotoscale::gpu::detail

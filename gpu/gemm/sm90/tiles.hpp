@@ -37,6 +37,7 @@ struct tile {
   static constexpr operand_width width = Width;
   static constexpr int rows = Rows, all_columns = Columns, promotion = Promotion;
   static constexpr bool transposed_a = TransposedA, transposed_b = TransposedB;
+  static constexpr bool clears = false;  ///< accumulators that stay, before the first product, which does not read them
   using number = std::conditional_t<Width == operand_width::int8, std::int32_t, float>;
 
   static constexpr bool large = Rows == 256 && Columns == 256;

@@ -8,6 +8,7 @@
 
 #include "gpu/gemm/data.hpp"
 #include "gpu/gemm/expand_int8.hpp"
+#include "gpu/gemm/expand_rest.hpp"
 #include "gpu/gemm/plan.hpp"
 
 namespace gemm_expand_test {
@@ -18,6 +19,13 @@ using rotoscale::gpu::detail::second_base;
 namespace {
 
 constexpr std::uint8_t poison = 0xC3;
+
+/// The beginning of a kernel of the rest.
+[[maybe_unused]] static __global__ void __launch_bounds__(96)
+    rest_of_operands_kernel(const expand_arguments e, rest_work* work) {
+  const operand_width widest = widest_of_rest(*work);
+  if (widest != operand_width::int8) expand_rest(e, *work, widest);
+}
 
 static_assert(512.0f * 512.0f == int8_unit, "an int8 number times 2^9 is the E5M2 number");
 
@@ -33,42 +41,48 @@ struct expansions {
         base(std::vector<int>(slot(rows), -999)),
         widths(bytes(slot(rows), 0xFF)) {}
 
-  /// `least`: of a kernel that knows widths.
-  void run(void (*kernel)(expand_arguments), int count, const operand_width* least) {
+  expand_arguments arguments(bool int8, bool has_widths) const {
     const auto source = [](const matrix_data& x) {
       return block_source{x.codes.there, x.scales.there, x.code_stride(), x.k / 32, x.rows, x.element};
     };
-    const bool int8 = kernel == expand_int8_kernel;
     std::uint8_t* to = int8 ? narrow.there : wide.there;
     const std::int64_t second = std::int64_t{m.rows} * m.k;
     expand_arguments e{
         source(m), source(n), m.k, folded.there, folded.there + second, to, to + (int8 ? 1 : 2) * second};
     e.base_b = second_base(m.rows);
-    if (least != nullptr) {
+    if (has_widths) {
       e.base = base.there;
       e.widths = reinterpret_cast<operand_width*>(widths.there);
-      e.min_width = *least;
     }
+    return e;
+  }
+  void run(void (*kernel)(expand_arguments), int count) {
+    const expand_arguments e = arguments(kernel == expand_int8_kernel, kernel != expand_bf16_kernel);
     REQUIRE(launch(kernel, gpu::blocks(count), gpu::blocks(expand_threads), 0, {}, e).ok());
+    fetch();
+  }
+  void fetch() {
     for (array<std::uint8_t>* x : {&folded, &narrow, &wide, &widths}) {
       x->fetch();
       CHECK(x->guards_hold());
     }
     base.fetch();
   }
-  void run_e5m2() {
-    const operand_width least = operand_width::e5m2;
-    run(expand_e5m2_kernel, expand_blocks(rows, m.k), &least);
-  }
-  void run_int8() {
-    const operand_width least = operand_width::int8;
-    run(expand_int8_kernel, (rows + int8_rows(m.k) - 1) / int8_rows(m.k), &least);
-  }
+  void run_e5m2() { run(expand_e5m2_kernel, expand_blocks(rows, m.k)); }
+  void run_int8() { run(expand_int8_kernel, (rows + int8_rows(m.k) - 1) / int8_rows(m.k)); }
+  void run_bf16() { run(expand_bf16_kernel, expand_blocks(rows, m.k)); }
+  /// Two blocks share it.
   void run_rest() {
-    const operand_width least = operand_width::int8;
-    run(expand_rest_kernel, 2, &least);
+    std::uint32_t widest = 0;
+    for (index_t r = 0; r < rows; ++r) widest |= widths.here[slot(r)];
+    array<rest_work> work({{static_cast<std::uint32_t>(combined_width(widest)), 0, 0}});
+    REQUIRE(launch(rest_of_operands_kernel, gpu::blocks(2), gpu::blocks(96), 0, {}, arguments(false, true), work.there)
+                .ok());
+    fetch();
+    work.fetch();
+    CHECK(work.guards_hold());
+    CHECK(work.here[0].expanded == (widest == 0 ? 0u : static_cast<unsigned>(rows * row_chunks(m.k))));
   }
-  void run_bf16() { run(expand_rest_kernel, 2, nullptr); }
 
   block_matrix<const std::uint8_t> of(index_t row) const { return row < m.rows ? m.here() : n.here(); }
   index_t in_operand(index_t row) const { return row < m.rows ? row : row - m.rows; }

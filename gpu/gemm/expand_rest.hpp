@@ -1,0 +1,62 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The second expansion of `accurate` and `fast` on sm_90, inside the kernel of the tiles that need it: int8 rows also
+// as E5M2, and all rows as BF16 if one does not fit E5M2. As a rule there are no such tiles, and a launch to learn that
+// costs as much as a microsecond or two of products.
+#pragma once
+
+#include "gpu/gemm/expand.hpp"
+
+namespace rotoscale::gpu {
+
+/// Has a row forms to be written?
+__device__ inline bool has_rest(const expand_arguments& p, const expand_position& at, operand_width widest) {
+  return p.widths[at.slot] == operand_width::int8 || (widest == operand_width::bf16 && p.has_bf16);
+}
+__device__ inline void expand_rest_of_chunk(const expand_arguments& p, const expand_position& at, operand_width widest,
+                                            int lane) {
+  const block_source m = at.second ? p.b : p.a;
+  if (p.widths[at.slot] == operand_width::int8) {
+    expand_codes codes;
+    codes.load(m, at, lane);
+    store_e5m2(p, at, codes, largest_of_base(p.base[at.slot]), lane);
+  }
+  if (widest == operand_width::bf16 && p.has_bf16) store_bf16(p, at, m, lane);
+}
+
+/// Chunks that a segment takes at once, whose widths its lanes look at: the counter and widths shall not be what
+/// segments wait for where no row is int8.
+inline constexpr int ticket_chunks = 16;
+
+/// All of it lies in memory, also for copies by the engine, when this returns. All threads of a block call it; segments
+/// take chunks by tickets, so that whoever waits for a chunk waits for one that a running block has begun.
+__device__ inline void expand_rest(const expand_arguments& p, rest_work& work, operand_width widest) {
+  const int thread = static_cast<int>(thread_index().x), lane = thread % 32, of_row = row_chunks(p.k);
+  const int chunks = (p.a.rows + p.b.rows) * of_row;
+  const auto position = [&](int chunk) { return position_of(p, chunk / of_row, chunk % of_row); };
+  for (;;) {
+    const std::uint32_t ticket = lane == 0 ? atomic_add(&work.taken, ticket_chunks) : 0;
+    const int first = static_cast<int>(shuffle(ticket, 0)), left = chunks - first;
+    if (left <= 0) break;
+    const int count = left < ticket_chunks ? left : ticket_chunks;
+    const std::uint32_t asked = lane < count && has_rest(p, position(first + lane), widest) ? 1 : 0;
+    for (int i = 0; i < count; ++i) {
+      if (shuffle(asked, static_cast<unsigned>(i)) != 0) expand_rest_of_chunk(p, position(first + i), widest, lane);
+    }
+    copy_engine_fence();
+    device_fence();
+    if (segment_any(true) && lane == 0) atomic_add(&work.expanded, static_cast<std::uint32_t>(count));
+  }
+  block_barrier();
+  if (thread == 0) {
+    while (load_relaxed(&work.expanded) != static_cast<std::uint32_t>(chunks)) {
+    }
+    device_fence();
+  }
+  block_barrier();
+  copy_engine_fence();
+}
+static_assert(std::int64_t{2} * max_gemm_extent * row_chunks(max_gemm_extent) <= std::int64_t{1} << 30,
+              "chunks, and the tickets that segments of a device draw beyond them, are an int");
+
+}  // namespace rotoscale::gpu

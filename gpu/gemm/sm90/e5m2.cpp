@@ -1,0 +1,11 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The sm_90 GEMM kernels of expanded operands: E5M2 where it is the narrowest width.
+#include "gpu/gemm/sm90/multiply.hpp"
+
+namespace rotoscale::gpu::detail {
+
+template status multiply_expanded<operand_width::e5m2>(const std::uint8_t* a, const std::uint8_t* b,
+                                                       const gemm_arguments& g, const device_info& device, stream s);
+
+}  // namespace rotoscale::gpu::detail

@@ -1,0 +1,72 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The sm_90 kernel of what the kernel of the narrowest width leaves: it expands the rest of the operands, then
+// multiplies tiles of E5M2 and of BF16, one after the other in the same stages. As a rule nothing is left: a block
+// reads one word and ends.
+#pragma once
+
+#include "gpu/gemm/expand_rest.hpp"
+#include "gpu/gemm/sm90/kernel.hpp"
+
+namespace rotoscale::gpu::sm90 {
+
+struct operand_maps {
+  CUtensorMap a, b;
+};
+
+/// Beside another loop of products ptxas runs those of a sum that begins undefined one after the other.
+template <class Tile>
+struct cleared : Tile {
+  static constexpr bool clears = true;
+};
+
+template <class Narrow, class Wide, output_mode Mode>
+__device__ inline void run_rest(const operand_maps& narrow, const operand_maps& wide, const expand_arguments& e,
+                                const gemm_arguments& p) {
+  static_assert(Narrow::rows == Wide::rows && Narrow::all_columns == Wide::all_columns &&
+                    Narrow::blocks == Wide::blocks && Narrow::stage_size == Wide::stage_size &&
+                    Narrow::max_stages == Wide::max_stages,
+                "both kinds of tile go through the same stages");
+  wait_for_kernel_before();
+  const operand_width widest = widest_of_rest(*p.rest);
+  if (widest == p.min_width) return;
+  expand_rest(e, *p.rest, widest);
+  extern __shared__ std::uint8_t dynamic[];
+  __shared__ block_memory<Narrow> memory;  // BF16 sums need no exponents of columns
+  const pipeline<Narrow> q = memory.stages(shared_address(dynamic));
+  const pipeline<Wide> wide_q{q.full, q.empty, q.data};
+  const std::uint32_t rank = Narrow::blocks == 1 ? 0 : cluster_rank();
+  tile_widths widths = memory.widths(p);
+  widths.clear();
+  init_stages(q);
+  widths.fill(p);
+  const auto produce_all = [&]<class Tile>(const auto& each, const operand_maps& maps, const pipeline<Tile>& of) {
+    each([&](tile_position at, ring& r) {
+      if (widths.is_of<Tile>(at)) produce(p, maps.a, maps.b, of, r, rank, at);
+    });
+  };
+  const auto consume_all = [&]<class Tile>(const auto& each, const pipeline<Tile>& of) {
+    each([&](tile_position at, ring& r) {
+      if (widths.is_of<Tile>(at)) consume<Tile, Mode>(p, of, r, memory.columns, rank, at);
+    });
+  };
+  share_tiles<Narrow>(
+      p,
+      [&](const auto& each) {
+        if (is_rest(p, Narrow::width)) produce_all(each, narrow, q);
+        if (is_rest(p, Wide::width)) produce_all(each, wide, wide_q);
+      },
+      [&](const auto& each) {
+        if (is_rest(p, Narrow::width)) consume_all(each, q);
+        if (is_rest(p, Wide::width)) consume_all(each, wide_q);
+      });
+}
+
+template <class Narrow, class Wide, output_mode Mode>
+[[maybe_unused]] static __global__ void __cluster_dims__(Narrow::blocks, 1, 1) __launch_bounds__(threads, 1)
+    rest_kernel(const __grid_constant__ operand_maps narrow, const __grid_constant__ operand_maps wide,
+                const __grid_constant__ expand_arguments e, const __grid_constant__ gemm_arguments p) {
+  if constexpr (is_sm90a) run_rest<Narrow, Wide, Mode>(narrow, wide, e, p);
+}
+
+}  // namespace rotoscale::gpu::sm90
