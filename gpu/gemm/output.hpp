@@ -47,17 +47,19 @@ __device__ inline std::uint32_t combined_widths_of_tile(const gemm_arguments& p,
   return combined;
 }
 
-/// Combined widths of rows [16 i, 16 i + 16), as far as there are so many; `widths` is aligned to 16.
+/// Combined widths of rows [16 i, 16 i + 16), as far as there are so many; `widths` is aligned to 16, and so many bytes
+/// can be read there. Without a branch, so that several can be loaded at once.
 __device__ inline std::uint32_t combined_widths_of_sixteen(const operand_width* widths, int i, int rows) {
+  const vec16 x = reinterpret_cast<const vec16*>(widths)[i];
+  const int left = rows - 16 * i;
   std::uint32_t combined = 0;
-  if (16 * i + 16 <= rows) {
-    const vec16 x = reinterpret_cast<const vec16*>(widths)[i];
-    combined = x.word[0] | x.word[1] | x.word[2] | x.word[3];
-    combined |= combined >> 16;
-    return (combined | combined >> 8) & 3u;
+  ROTOSCALE_UNROLL
+  for (int w = 0; w < 4; ++w) {
+    const int kept = left - 4 * w;
+    combined |= x.word[w] & (kept >= 4 ? ~0u : kept <= 0 ? 0u : ~0u >> (32 - 8 * kept));
   }
-  for (int row = 16 * i; row < rows; ++row) combined |= static_cast<std::uint32_t>(widths[row]);
-  return combined;
+  combined |= combined >> 16;
+  return (combined | combined >> 8) & 3u;
 }
 /// Of all `rows`, as far as one of `threads` threads that share the work can see.
 __device__ inline std::uint32_t combined_widths_of_all(const operand_width* widths, int rows, int thread, int threads) {

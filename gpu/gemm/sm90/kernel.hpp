@@ -49,12 +49,25 @@ struct tile_widths {
   __device__ operand_width fill(const gemm_arguments& p) {
     const int count_a = (p.m + 15) / 16, count_b = (p.n + 15) / 16;
     std::uint32_t seen = 0;
-    for (int i = static_cast<int>(threadIdx.x); i < count_a + count_b; i += threads) {
-      const bool second = i >= count_a;
-      const int at = second ? i - count_a : i, tile = (second ? tiles_a : 0) + at / (window_tile / 16);
-      const std::uint32_t x = combined_widths_of_sixteen(p.widths + (second ? p.base_b : 0), at, second ? p.n : p.m);
-      if (x != 0) atomicOr(combined + tile / 16, x << (2 * (tile % 16)));
-      seen |= x;
+    constexpr int depth = 4;  // loads on their way: the first tile waits for them
+    for (int first = static_cast<int>(threadIdx.x); first < count_a + count_b; first += depth * threads) {
+      std::uint32_t x[depth];
+      ROTOSCALE_UNROLL
+      for (int j = 0; j < depth; ++j) {
+        const int i = first + j * threads;
+        const bool second = i >= count_a;
+        const int at = second ? i - count_a : i;
+        x[j] = i >= count_a + count_b
+                   ? 0
+                   : combined_widths_of_sixteen(p.widths + (second ? p.base_b : 0), at, second ? p.n : p.m);
+      }
+      ROTOSCALE_UNROLL
+      for (int j = 0; j < depth; ++j) {
+        const int i = first + j * threads;
+        const int tile = i >= count_a ? tiles_a + (i - count_a) / (window_tile / 16) : i / (window_tile / 16);
+        if (x[j] != 0) atomicOr(combined + tile / 16, x[j] << (2 * (tile % 16)));
+        seen |= x[j];
+      }
     }
     if (seen != 0) atomicOr(combined + words, seen);
     __syncthreads();

@@ -29,6 +29,11 @@ constexpr std::uint8_t poison = 0xC3;
 
 static_assert(512.0f * 512.0f == int8_unit, "an int8 number times 2^9 is the E5M2 number");
 
+[[maybe_unused]] static __global__ void widths_kernel(const operand_width* widths, int rows, std::uint32_t* combined) {
+  const int i = static_cast<int>(thread_index().x);
+  combined[i] = combined_widths_of_sixteen(widths, i, rows);
+}
+
 /// Both operands' expansions as they lie in the workspace, rows of A, then of B; int8 apart from BF16.
 struct expansions {
   expansions(const matrix_data& a, const matrix_data& b)
@@ -287,6 +292,26 @@ TEST_CASE("rows of every length become what the definition says") {
     }
     e.run_rest();
     for (index_t r = 0; outside && r < e.rows; ++r) CHECK(e.wrong(operand_width::e5m2, r) == 0);
+  }
+}
+
+TEST_CASE("widths of sixteen rows are joined without those beyond the last row") {
+  for (int rows = 1; rows <= 48; ++rows) {
+    for (int only = 0; only < 48; ++only) {
+      bytes widths(48, poison);
+      for (int r = 0; r < rows; ++r) widths[static_cast<std::size_t>(r)] = r == only ? 1 + rows % 2 : 0;
+      const array<std::uint8_t> from(widths);
+      array<std::uint32_t> combined(std::vector<std::uint32_t>(3, 9));
+      const int groups = (rows + 15) / 16;
+      REQUIRE(launch(widths_kernel, gpu::blocks(1), gpu::blocks(groups), 0, {},
+                     reinterpret_cast<const operand_width*>(from.there), rows, combined.there)
+                  .ok());
+      combined.fetch();
+      for (int i = 0; i < 3; ++i) {
+        const std::uint32_t want = i >= groups ? 9 : only / 16 == i && only < rows ? 1 + rows % 2 : 0;
+        CHECK(combined.here[static_cast<std::size_t>(i)] == want);
+      }
+    }
   }
 }
 
