@@ -66,6 +66,7 @@
 #define hipStreamCaptureModeGlobal cudaStreamCaptureModeGlobal
 #define hipStreamCaptureStatus cudaStreamCaptureStatus
 #define hipStreamCaptureStatusInvalidated cudaStreamCaptureStatusInvalidated
+#define hipStreamCaptureStatusNone cudaStreamCaptureStatusNone
 #define hipStreamCreate cudaStreamCreate
 #define hipStreamCreateWithFlags cudaStreamCreateWithFlags
 #define hipStreamDestroy cudaStreamDestroy

@@ -76,10 +76,15 @@ status launch(void (*kernel)(Parameter...), dim3 grid, dim3 block, std::size_t s
   return {};
 }
 
-/// As launch: host mode runs one kernel after the other.
+/// Both as launch: host mode runs one kernel after the other.
 template <class... Parameter, class... Argument>
 status launch_behind(void (*kernel)(Parameter...), dim3 grid, dim3 block, std::size_t shared_bytes, stream s,
                      Argument... arguments) {
+  return launch(kernel, grid, block, shared_bytes, s, arguments...);
+}
+template <class... Parameter, class... Argument>
+status launch_behind_any(void (*kernel)(Parameter...), dim3 grid, dim3 block, std::size_t shared_bytes, stream s,
+                         Argument... arguments) {
   return launch(kernel, grid, block, shared_bytes, s, arguments...);
 }
 
@@ -146,6 +151,17 @@ status launch_behind(void (*kernel)(Parameter...), dim3 grid, dim3 block, std::s
 #else
   return launch(kernel, grid, block, shared_bytes, s, arguments...);
 #endif
+}
+
+/// launch_behind for the first kernel of a launcher: behind whatever its caller put on the stream. Not while the stream
+/// is captured: there that may be several nodes of a graph, or none that is a kernel.
+template <class... Parameter, class... Argument>
+status launch_behind_any(void (*kernel)(Parameter...), dim3 grid, dim3 block, std::size_t shared_bytes, stream s,
+                         Argument... arguments) {
+  hipStreamCaptureStatus capture;
+  if (status asked = to_status(hipStreamIsCapturing(native(s), &capture)); !asked.ok()) return asked;
+  return capture == hipStreamCaptureStatusNone ? launch_behind(kernel, grid, block, shared_bytes, s, arguments...)
+                                               : launch(kernel, grid, block, shared_bytes, s, arguments...);
 }
 
 #endif

@@ -80,8 +80,8 @@ inline status run_blockwise(const gemm_operand& a, const gemm_operand& b, const 
   g.rest = reinterpret_cast<rest_work*>(memory + map.rest);
   g.max_width = operand_width::e5m2;
   const gemm_options o = contract_options(gemm_contract::accurate, device);
-  status s = launch(expand_int8_kernel, blocks((rows + int8_rows(k) - 1) / int8_rows(k)), blocks(expand_threads), 0,
-                    stream, e);
+  status s = launch_behind_any(expand_int8_kernel, blocks((rows + int8_rows(k) - 1) / int8_rows(k)),
+                               blocks(expand_threads), 0, stream, e);
   if (s.ok()) s = multiply<operand_width::int8>(e.staging_a, e.staging_b, o, g, device, stream);
   if (s.ok()) s = multiply_rest(e, o, o, g, device, stream);
   if (!s.ok()) return s;

@@ -33,7 +33,7 @@ inline status run_expanded(const gemm_problem& p, const gemm_choice& c, std::uin
   e.base_b = g.base_b;
   const int rows = g.m + g.n, all_blocks = expand_blocks(rows, e.k);
   const auto expand = [&](void (*kernel)(expand_arguments), int count) {
-    return launch(kernel, blocks(count), blocks(expand_threads), 0, stream, e);
+    return launch_behind_any(kernel, blocks(count), blocks(expand_threads), 0, stream, e);
   };
   status s;
   if (folds) {
