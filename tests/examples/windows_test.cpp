@@ -126,6 +126,10 @@ TEST_CASE("token files: known by their content, one after the other, largest tok
   CHECK(std::string(source->kind()) == "tokens");
   CHECK(source->windows(data_part::training) == 3);
   CHECK(source->least_vocabulary() == 19001);
+  REQUIRE(source->largest_token() != nullptr);
+  CHECK(source->largest_token()->token == 19000);
+  CHECK(source->largest_token()->file == (dir / "c.txt").string());
+  CHECK(source->largest_token()->position == 11);
   CHECK(source->bytes_of_tokens().empty());
   CHECK(window(*source, data_part::training, 1).tokens == ints(tokens.begin() + 4, tokens.begin() + 8));
   CHECK(window(*source, data_part::training, 1).targets == ints(tokens.begin() + 5, tokens.begin() + 9));

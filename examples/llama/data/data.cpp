@@ -33,6 +33,9 @@ corpus::corpus(const data_options& data, std::uint64_t seed, int vocabulary)
   order_ = epoch_order(train_windows(), seed);
   is_bytes_ = data.tokenizer.empty() && !source_->bytes_of_tokens().empty();
   for (const std::string& path : data.paths) name_ += (name_.empty() ? "" : ", ") + path;
+  if (source_->largest_token() != nullptr) {
+    require_token(*source_->largest_token(), vocabulary, "model", "--vocab-size");
+  }
   if (source_->least_vocabulary() > vocabulary) {
     throw io::error(name_, "its tokens need a vocabulary of " + std::to_string(source_->least_vocabulary()) +
                                ", the model has " + std::to_string(vocabulary) + " (--vocab-size)");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "data/fingerprint.hpp"
@@ -50,10 +51,20 @@ struct mapped_tokens {
     files.push_back(std::move(file));
   }
   std::int64_t size() const { return ends.empty() ? 0 : ends.back(); }
+  /// The file that has token number `i` of all.
+  std::size_t file_of(std::int64_t i) const {
+    return static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), i) - ends.begin());
+  }
+  /// The number, of all tokens, of a file's first one.
+  std::int64_t begin_of(std::size_t file) const { return file == 0 ? 0 : ends[file - 1]; }
+  token_place place(std::int64_t i, std::int32_t token) const {
+    const std::size_t f = file_of(i);
+    return {token, files[f].name(), i - begin_of(f)};
+  }
   void read(std::int64_t first, std::span<std::int32_t> to) const {
-    auto f = static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), first) - ends.begin());
+    std::size_t f = file_of(first);
     while (!to.empty()) {
-      const std::int64_t begin = f == 0 ? 0 : ends[f - 1];
+      const std::int64_t begin = begin_of(f);
       const auto count =
           static_cast<std::size_t>(std::min<std::int64_t>(ends[f] - first, static_cast<std::int64_t>(to.size())));
       files[f].read(static_cast<std::uint64_t>(first - begin), to.first(count));
@@ -90,10 +101,23 @@ class sequence_windows : public window_source {
                                   ", a sequence needs " + std::to_string(least) +
                                   " of each (--sequence, --validation)");
     }
-    tokens_.for_each([this](std::int32_t token) {
+    std::int64_t number = 0, place = 0;
+    std::int32_t largest = -1;
+    tokens_.for_each([&](std::int32_t token) {
       fingerprint_.add(static_cast<std::uint32_t>(token));
-      largest_ = std::max(largest_, token);
+      if (token > largest) {
+        largest = token;
+        place = number;
+      }
+      ++number;
     });
+    if constexpr (requires { tokens_.place(place, largest); }) {
+      largest_ = tokens_.place(place, largest);
+      // Counting their bytes looks tokens up in bytes_.
+      if (!bytes_.empty()) {
+        require_token(*largest_, static_cast<std::int64_t>(bytes_.size()), "tokenizer " + o.tokenizer, "--tokenizer");
+      }
+    }
   }
 
   std::int64_t windows(data_part part) const override { return (tokens(part) - 1) / sequence_; }
@@ -101,8 +125,9 @@ class sequence_windows : public window_source {
     return part == data_part::training ? split_ : tokens_.size() - split_;
   }
   std::int64_t least_vocabulary() const override {
-    return bytes_.empty() ? std::int64_t{largest_} + 1 : static_cast<std::int64_t>(bytes_.size());
+    return bytes_.empty() ? std::int64_t{largest_->token} + 1 : static_cast<std::int64_t>(bytes_.size());
   }
+  const token_place* largest_token() const override { return largest_ ? &*largest_ : nullptr; }
   std::uint64_t fingerprint() const override { return fingerprint_.value(); }
   const char* kind() const override { return kind_; }
   const std::vector<std::int32_t>& bytes_of_tokens() const override { return bytes_; }
@@ -120,7 +145,7 @@ class sequence_windows : public window_source {
   std::int64_t sequence_, split_ = 0;
   std::vector<std::int32_t> bytes_;
   const char* kind_;
-  std::int32_t largest_ = 0;
+  std::optional<token_place> largest_;
   token_fingerprint fingerprint_;
 };
 
@@ -157,6 +182,14 @@ std::unique_ptr<window_source> open_records(const data_options& o, const tokeniz
 }
 
 }  // namespace
+
+void require_token(const token_place& largest, std::int64_t vocabulary, const std::string& whose, const char* flag) {
+  if (largest.token < vocabulary) return;
+  throw io::error(largest.file, "token " + std::to_string(largest.token) + " at position " +
+                                    std::to_string(largest.position) + " needs a vocabulary of " +
+                                    std::to_string(std::int64_t{largest.token} + 1) + ", the " + whose + " has " +
+                                    std::to_string(vocabulary) + " (" + flag + ")");
+}
 
 std::unique_ptr<window_source> open_windows(const data_options& o) {
   if (o.paths.empty()) throw io::error("--data", "no text given");

@@ -23,6 +23,16 @@ struct token_batch {
 
 enum class data_part { training, validation };
 
+/// A token and where it stands.
+struct token_place {
+  std::int32_t token = 0;
+  std::string file;
+  std::int64_t position = 0;  ///< in the file, in tokens
+};
+
+/// Throws io::error where the token is not below `vocabulary`; `whose` and `flag` say what has that one.
+void require_token(const token_place& largest, std::int64_t vocabulary, const std::string& whose, const char* flag);
+
 /// What is read, and how.
 struct data_options {
   std::vector<std::string> paths;
@@ -44,6 +54,8 @@ class window_source {
   virtual void append(data_part part, std::int64_t window, token_batch& batch) const = 0;
   /// The least vocabulary that has all tokens.
   virtual std::int64_t least_vocabulary() const = 0;
+  /// The largest token where files hold tokens, the first of equal ones; null where a tokenizer makes them.
+  virtual const token_place* largest_token() const { return nullptr; }
   /// A number that changes with the tokens.
   virtual std::uint64_t fingerprint() const = 0;
   /// "text", "tokens" or "records".
@@ -56,7 +68,7 @@ class window_source {
 
 /// Chooses by content: files that begin as llm.c's token files do; JSON lines with "prompt" and "answer", or "text";
 /// anything else is text. All paths must be of one kind. Throws io::error naming what cannot be read, is too short for
-/// one window in each part, or is a record longer than a window.
+/// one window in each part, is a record longer than a window, or a token that the tokenizer has not.
 std::unique_ptr<window_source> open_windows(const data_options& options);
 
 }  // namespace rotoscale::llama_program
