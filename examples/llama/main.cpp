@@ -18,6 +18,7 @@
 #include "rotoscale/io/jsonl.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
 #include "rotoscale/llama/schedule.hpp"
+#include "shell_word.hpp"
 
 namespace rotoscale::llama_program {
 namespace {
@@ -88,7 +89,8 @@ int resume(nn::backend& ops, arguments& a, const std::vector<resume_point>& poin
       t = std::make_unique<trainer>(ops, std::move(state), a.session, points[i]);
     } catch (const damaged_checkpoint& e) {
       if (next.empty()) throw io::error(std::string(e.what()) + "; there is no older checkpoint");
-      if (wanted == nullptr) throw io::error(std::string(e.what()) + "; the one before it: --resume " + next);
+      if (wanted == nullptr)
+        throw io::error(std::string(e.what()) + "; the one before it: --resume " + shell_word(next));
       std::cerr << "mini-llama: " << e.what() << "; going on from " << next << "\n";
       continue;
     }

@@ -8,6 +8,7 @@
 
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/llama/stored_activations.hpp"
+#include "rotoscale/nn/recipe_faults.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -42,12 +43,16 @@ std::optional<std::string> find_unknown_choice(const train_options& t) {
   };
   if (!has(reactions, t.on_divergence)) return unknown_name("on_divergence", t.on_divergence, reactions);
   if (!has(benchmarks, t.mlperf)) return unknown_name("mlperf", t.mlperf, benchmarks);
+  if (!t.mlperf.empty() && t.on_divergence == "rollback") {
+    return "train.on_divergence: rollback takes steps back, which the rules of train.mlperf do not have";
+  }
   return std::nullopt;
 }
 
 }  // namespace
 
 std::optional<std::string> find_fault(const run_options& o) {
+  if (!nn::is_one_line(o.name)) return std::string("name: holds a control character, and logs are of lines");
   if (auto f = llama::find_fault(o.model)) return "model." + *f;
   if (o.lora) {
     if (auto f = llama::find_fault(*o.lora)) return "lora." + *f;

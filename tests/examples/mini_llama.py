@@ -812,6 +812,7 @@ class BadFiles(Scratch):
                             ("memory-limit", "99999999999GiB"), ("stop-at", 10**20), ("eval-every", 10**20), ("threads", 10**20)):
             self.refuse([*self.train_command("out"), f"--{flag}={value}"], f"--{flag}")
         self.refuse([*self.train_command("out"), f"--batch={10**11}"], "--batch")
+        self.refuse([*self.train_command("out"), "--memory-limit=-1"], "--memory-limit", "negative")
         self.succeed(*self.train_command("out", seed=2**64 - 1, steps=1))
         self.refuse(["sample", "--checkpoint", "out", "--seed", 2**64], "--seed", "out of range")
 

@@ -102,6 +102,9 @@ class Data(Scratch):
         self.refuse(self.train_command("no", "--tokenizer", "text.txt"), "text.txt")
         self.refuse(["tokenizer", "encode", "--data", "missing", "--out", "t.bin"], "missing", "No such file")
         self.refuse(["tokenizer", "train", "--data", "text.txt", "--vocab-size", 3, "--out", "m"], "--vocab-size")
+        for size, why in ((260, "smaller than required_chars"), (100000, "too high")):
+            said = self.refuse(["tokenizer", "train", "--data", "text.txt", "--vocab-size", size, "--out", "m"], "--vocab-size", why)
+            self.assertNotIn("character_coverage", said)
 
     def test_tokens_that_the_tokenizer_has_not(self):
         """Neither the model's vocabulary nor the width of a file's numbers says that the tokenizer has a token."""

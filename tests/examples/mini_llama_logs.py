@@ -98,6 +98,25 @@ class Logs(Scratch):
             self.assertEqual({k: v if isinstance(r[k], str) else float(v) for k, v in row.items() if v},
                              {k: v for k, v in r.items() if v is not None and k in row})
 
+    def test_names_of_recipes_stay_in_their_row(self):
+        recipe = {"name": "x eval,7", "base": "fp8_amd"}
+        self.write("odd.json", json.dumps(recipe))
+        self.train("run", "--csv", "--stop-at", 5, schedule="odd.json", checkpoint_every=2)
+        self.succeed("train", "--resume", "run", "--csv")
+        rows = [r for r in records(self.folder / "run/log.jsonl") if r["event"] in ("step", "eval")]
+        self.assertEqual([row["recipe"] for row in self.rows("run")], ["x eval,7"] * len(rows))
+        self.write("lines.json", json.dumps({**recipe, "name": "one\ntwo"}))
+        self.refuse(self.train_command("out", schedule="lines.json"), "lines.json: name", "control character")
+        self.refuse(self.train_command("out", name="one\ttwo"), "--name", "control character")
+
+    def test_a_log_by_another_hand(self):
+        self.train("run", "--csv", "--stop-at", 5, checkpoint_every=2)
+        log = self.folder / "run/log.jsonl"
+        lines = log.read_text().splitlines(keepends=True)
+        for wrong in ('{"event": 5}', '{"event": "step", "step": "2"}', "[]"):
+            log.write_text("".join([*lines[:2], wrong + "\n", *lines[2:]]))
+            self.refuse(["train", "--resume", "run", "--csv"], "run/log.jsonl: record 3 is none of a training log")
+
     def test_csv_and_tensorboard_through_resumes(self):
         logs = ("--csv", "--tensorboard")
         self.train("whole", *logs, checkpoint_every=2)
@@ -270,6 +289,15 @@ class MLPerf(Scratch):
         self.assertEqual((lines[-1]["key"], lines[-1]["metadata"]["status"]), ("run_stop", "aborted"))
         end = records(self.folder / "run/log.jsonl", "end")[0]
         self.assertEqual((end["status"], end["time_to_target"]), ("ok", None))
+
+    def test_evaluated_are_the_sequences_there_are(self):
+        _, lines = self.run_benchmark("llama31_8b", steps=8, target_loss=1e-9, eval_windows=100000, final_eval_windows=100000)
+        start, = records(self.folder / "run/log.jsonl", "start")
+        end, = records(self.folder / "run/log.jsonl", "end")
+        values = {line["key"]: line["value"] for line in lines}
+        self.assertEqual(values["eval_samples"], len(end["window_losses"]))
+        self.assertEqual((values["eval_samples"], values["train_samples"]), (start["val_windows"], start["train_windows"]))
+        self.refuse(["plan", "--mlperf", "llama31_8b", "--on-divergence", "rollback", "--sequence", 32], "--on-divergence", "--mlperf")
 
     def test_defaults_are_the_rules_and_are_overridden(self):
         self.refuse(["plan", "--mlperf", "llama31_8B"], "--mlperf", "llama31_8b")

@@ -230,7 +230,13 @@ void train_tokenizer(const tokenizer_options& o, const progress_function& progre
   lines_of_text lines(text, progress);
   std::string model;
   const auto status = sentencepiece::SentencePieceTrainer::Train(settings, &lines, &model);
-  if (!status.ok()) throw io::error("tokenizer", "SentencePiece cannot train: " + reason(status));
+  if (!status.ok()) {
+    // Its advice names options of its own programs.
+    std::string why = reason(status);
+    why = why.substr(0, std::min(why.find(" Increase vocab_size"), why.find(" Please set it")));
+    const char* const at = why.starts_with("Vocabulary size") ? "--vocab-size" : "tokenizer";
+    throw io::error(at, "SentencePiece cannot train: " + why);
+  }
   io::write_file_atomically(o.out, model);
 }
 

@@ -40,7 +40,7 @@ class csv_log : public log_sink {
  public:
   csv_log(const fs::path& path, const fs::path& log) : path_(path) {
     std::string text;
-    for (const ordered_json& record : io::read_jsonl(log)) {
+    for (const ordered_json& record : read_log(log)) {
       if (voids(record)) {
         text = rows_up_to(text, record.value("step", std::int64_t{0}));
         last_evaluation_ = last_evaluation_in(text);
@@ -82,17 +82,23 @@ class csv_log : public log_sink {
     }
     return line + "\n";
   }
+  /// A row is a line, since no name has a line break, and begins with event and step.
+  static std::int64_t step_of(const std::string& row) { return std::stoll(row.substr(row.find(',') + 1)); }
   static std::string rows_up_to(const std::string& text, std::int64_t step) {
     std::string kept;
     std::istringstream rows(text);
-    for (std::string line; std::getline(rows, line);) {
-      if (std::stoll(line.substr(line.find(',') + 1)) <= step) kept += line + "\n";
+    for (std::string row; std::getline(rows, row);) {
+      if (step_of(row) <= step) kept += row + "\n";
     }
     return kept;
   }
   static std::int64_t last_evaluation_in(const std::string& text) {
-    const std::size_t at = text.rfind("eval,");
-    return at == text.npos ? -1 : std::stoll(text.substr(at + 5));
+    std::int64_t last = -1;
+    std::istringstream rows(text);
+    for (std::string row; std::getline(rows, row);) {
+      if (row.starts_with("eval,")) last = step_of(row);
+    }
+    return last;
   }
   void replace(const std::string& rows) {
     io::write_file_atomically(path_, header() + rows);

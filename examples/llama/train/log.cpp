@@ -76,19 +76,34 @@ ordered_json start_record(const trainer_state& state, const llama::session& mode
           {"decay_steps", decay_steps(state.run.train)},
           {"data_kind", text.kind()},
           {"train_tokens", text.train_tokens()},
-          {"val_tokens", text.validation_tokens()}};
+          {"val_tokens", text.validation_tokens()},
+          {"train_windows", text.train_windows()},
+          {"val_windows", text.validation_windows()}};
+}
+
+std::vector<ordered_json> read_log(const std::filesystem::path& log) {
+  std::vector<ordered_json> records = io::read_jsonl(log);
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const ordered_json& r = records[i];
+    const bool named = r.is_object() && r.contains("event") && r["event"].is_string();
+    const auto has_wrong = [&](const char* key) { return r.contains(key) && !r[key].is_number(); };
+    if (!named || has_wrong("step") || has_wrong("seconds")) {
+      throw io::error(log.string(), "record " + std::to_string(i + 1) + " is none of a training log");
+    }
+  }
+  return records;
 }
 
 bool log_begins_with_start(const std::filesystem::path& log) {
-  const auto records = io::read_jsonl(log);
-  return !records.empty() && records.front().is_object() && records.front().value("event", "") == "start";
+  const auto records = read_log(log);
+  return !records.empty() && records.front()["event"] == "start";
 }
 
 double logged_seconds(const std::filesystem::path& log, std::int64_t step) {
   double seconds = 0;
   if (!std::filesystem::exists(log)) return seconds;
-  for (const ordered_json& record : io::read_jsonl(log)) {
-    if (record.value("event", "") == "step" && record.value("step", std::int64_t{0}) == step) {
+  for (const ordered_json& record : read_log(log)) {
+    if (record["event"] == "step" && record.value("step", std::int64_t{0}) == step) {
       seconds = record.value("seconds", 0.0);
     }
   }

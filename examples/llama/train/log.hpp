@@ -48,6 +48,10 @@ class run_log {
 nlohmann::ordered_json start_record(const trainer_state& state, const llama::session& model, const corpus& text,
                                     int threads, const nlohmann::ordered_json& roof);
 
+/// The records of a log. Throws io::error naming one that this program did not write: without an event, or with a step or
+/// seconds that are no numbers.
+std::vector<nlohmann::ordered_json> read_log(const std::filesystem::path& log);
+
 /// Has a log its "start" record?
 bool log_begins_with_start(const std::filesystem::path& log);
 

@@ -120,8 +120,8 @@ class mlperf_log : public log_sink {
     point("gradient_accumulation_steps", o["accumulate"]);
     point("max_sequence_length", o["sequence"]);
     point("max_steps", o["steps"]);
-    point("train_samples", start["train_tokens"].get<std::int64_t>() / o["sequence"].get<std::int64_t>());
-    point("eval_samples", o["eval_windows"]);
+    point("train_samples", start["train_windows"]);
+    point("eval_samples", std::min(o["eval_windows"].get<std::int64_t>(), start["val_windows"].get<std::int64_t>()));
     point("target_accuracy", target_);
     point("opt_name", "adamw");
     point("opt_base_learning_rate", o["learning_rate"]);
@@ -154,14 +154,18 @@ class mlperf_log : public log_sink {
     struct shape {
       const char* benchmark;
       int hidden, intermediate, layers, heads, key_value_heads, vocabulary;
+      double rope_theta;
+      bool scales_rope;
     };
-    constexpr shape shapes[] = {{"llama31_8b", 4096, 14336, 32, 32, 8, 128256},
-                                {"llama2_70b_lora", 8192, 28672, 80, 64, 8, 32000}};
+    constexpr shape shapes[] = {{"llama31_8b", 4096, 14336, 32, 32, 8, 128256, 500000, true},
+                                {"llama2_70b_lora", 8192, 28672, 80, 64, 8, 32000, 10000, false}};
     const ordered_json &m = start["config"]["model"], &benchmark = start["config"]["train"]["mlperf"];
     return std::any_of(std::begin(shapes), std::end(shapes), [&](const shape& s) {
       return benchmark == s.benchmark && m["hidden_size"] == s.hidden && m["intermediate_size"] == s.intermediate &&
              m["num_hidden_layers"] == s.layers && m["num_attention_heads"] == s.heads &&
-             m["num_key_value_heads"] == s.key_value_heads && m["vocab_size"] == s.vocabulary;
+             m["num_key_value_heads"] == s.key_value_heads && m["vocab_size"] == s.vocabulary && m["head_dim"] == 128 &&
+             m["rms_norm_eps"] == 1e-5 && m["rope_theta"] == s.rope_theta &&
+             m["rope_scaling"].is_null() != s.scales_rope && m["tie_word_embeddings"] == false;
     });
   }
 
@@ -177,7 +181,8 @@ class mlperf_log : public log_sink {
     } else {
       closed = closed && is("clip", 0.3) && is("weight_decay", 1e-4) && is("eval_every_samples", 384) &&
                is("eval_windows", 173) && is("target_loss", 0.925) && lora(start, "rank") == 16 &&
-               lora(start, "alpha") == 32;
+               lora(start, "alpha") == 32 && lora(start, "dropout") == 0.1 &&
+               lora(start, "targets") == ordered_json::array({"qkv_proj", "o_proj"});
     }
     return closed ? "closed" : "open";
   }

@@ -13,6 +13,7 @@
 #include "rotoscale/io/atomic_file.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
 #include "rotoscale/llama/schedule.hpp"
+#include "shell_word.hpp"
 #include "train/mlperf.hpp"
 #include "train/signals.hpp"
 
@@ -189,7 +190,7 @@ int trainer::interrupted(int signal) {
     finish_checkpoint();
   }
   std::cerr << "mini-llama: " << state_.run.name << ": " << signal_name(signal) << " at step " << state_.step << " of "
-            << state_.end() << "; to go on: mini-llama train --resume " << session_.out << "\n";
+            << state_.end() << "; to go on: mini-llama train --resume " << shell_word(session_.out) << "\n";
   finish("interrupted");
   return exit_interrupted;
 }
@@ -201,7 +202,7 @@ int trainer::device_failed(const nn::backend_error& e) {
   const std::string checkpoint = settle_checkpoint();
   std::cerr << "mini-llama: " << state_.run.name << ": the device failed behind step " << state_.step << " ("
             << e.what() << ")" << checkpoint
-            << "; log and last checkpoint are kept; to go on: mini-llama train --resume " << session_.out
+            << "; log and last checkpoint are kept; to go on: mini-llama train --resume " << shell_word(session_.out)
             << "; its memory, by category:\n"
             << memory_table(loading != nullptr ? loading->plan() : model_->plan());
   finish("failed");
@@ -284,7 +285,8 @@ int trainer::run() {
   } catch (const io::error& e) {
     progress_.end();
     writer_.abandon();
-    throw io::error(std::string(e.what()) + "; when that is mended: mini-llama train --resume " + session_.out);
+    throw io::error(std::string(e.what()) + "; when that is mended: mini-llama train --resume " +
+                    shell_word(session_.out));
   }
 }
 

@@ -34,10 +34,12 @@ inline const std::vector<implemented_value>& implemented_values() {
       {"attention_bias", {false}, true},
       {"mlp_bias", {false}, true},
       {"add_cross_attention", {false}},
+      {"cross_attention_hidden_size", {nullptr}},
       {"is_encoder_decoder", {false}},
       {"tie_encoder_decoder", {false}},
       {"pruned_heads", {json::object(), nullptr}},
       {"partial_rotary_factor", {1.0, nullptr}},
+      {"rope_interleaved", {false}},  // which transformers does not read
       {"sliding_window", {nullptr}},
       {"quantization_config", {nullptr}}};
   return values;
@@ -45,29 +47,19 @@ inline const std::vector<implemented_value>& implemented_values() {
 
 /// Keys about training by others, generation, labels and memory.
 inline const std::vector<std::string>& ignored_keys() {
-  static const std::vector<std::string> keys = {"_attn_implementation_autoset",
-                                                "_name_or_path",
-                                                "attention_dropout",
-                                                "bos_token_id",
-                                                "chunk_size_feed_forward",
-                                                "dtype",
-                                                "eos_token_id",
-                                                "id2label",
-                                                "is_decoder",
-                                                "label2id",
-                                                "output_attentions",
-                                                "output_hidden_states",
-                                                "pad_token_id",
-                                                "pretraining_tp",
-                                                "problem_type",
-                                                "return_dict",
-                                                "tokenizer_class",
-                                                "torch_dtype",
-                                                "torchscript",
-                                                "transformers_version",
-                                                "unk_token_id",
-                                                "use_bfloat16",
-                                                "use_cache"};
+  static const std::vector<std::string> keys = {
+      "_attn_implementation_autoset", "_name_or_path", "attention_dropout", "bos_token_id", "chunk_size_feed_forward",
+      "dtype", "eos_token_id", "finetuning_task", "id2label", "is_decoder", "is_llama_config", "label2id",
+      "output_attentions", "output_hidden_states", "output_scores", "pad_token_id", "prefix", "pretraining_tp",
+      "problem_type", "return_dict", "return_dict_in_generate", "sep_token_id", "task_specific_params",
+      "tf_legacy_loss", "tokenizer_class", "torch_dtype", "torchscript", "transformers_version", "unk_token_id",
+      "use_bfloat16", "use_cache",
+      // Of generation, which transformers 4 wrote here.
+      "bad_words_ids", "begin_suppress_tokens", "decoder_start_token_id", "diversity_penalty", "do_sample",
+      "early_stopping", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "forced_bos_token_id",
+      "forced_eos_token_id", "length_penalty", "max_length", "min_length", "no_repeat_ngram_size", "num_beam_groups",
+      "num_beams", "num_return_sequences", "remove_invalid_values", "repetition_penalty", "suppress_tokens",
+      "temperature", "top_k", "top_p", "typical_p"};
   return keys;
 }
 

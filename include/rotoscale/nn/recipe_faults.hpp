@@ -3,12 +3,19 @@
 // What is wrong with a recipe, in a sentence that begins with the field's path as its JSON spells it.
 #pragma once
 
+#include <algorithm>
 #include <initializer_list>
+#include <string_view>
 
 #include "rotoscale/gemm_ref.hpp"
 #include "rotoscale/nn/recipe.hpp"
 
 namespace rotoscale::nn {
+
+/// May it be a name in messages, logs and tables, which are of lines? No control character, that is.
+inline bool is_one_line(std::string_view name) {
+  return std::none_of(name.begin(), name.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; });
+}
 
 namespace detail {
 
@@ -187,6 +194,7 @@ inline fault find_fault(const linear_recipe& r, const std::string& where) {
 
 /// What is wrong with a recipe, or nothing.
 inline std::optional<std::string> find_fault(const recipe& r) {
+  if (!is_one_line(r.name)) return "name: holds a control character, and logs are of lines";
   if (auto fault = detail::find_fault(r, "")) return fault;
   if (r.head) {
     if (auto fault = detail::find_fault(*r.head, "head.")) return fault;
