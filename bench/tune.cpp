@@ -14,6 +14,7 @@
 #include <set>
 
 #include "examples/command_line.hpp"
+#include "examples/standard_streams.hpp"
 #include "gpu/api/quantize.hpp"
 #include "gpu/gemm/dispatch.hpp"
 #include "rotoscale/dequantize_ref.hpp"
@@ -350,6 +351,7 @@ std::vector<gemm_shape> wanted_shapes(const arguments& a) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  occupy_standard_streams();
   CLI::App app("Measures the GEMMs of the current device and prints its table of tuned kernels.");
   arguments a;
   app.add_option("shapes", a.shapes, "MxNxK ...; without shapes and --config: forward GEMMs of Llama 3.1 8B and 70B");

@@ -144,7 +144,10 @@ int sample_checkpoint(const arguments& a) {
   const index_t longest = std::min<index_t>(m.state.run.model.max_position_embeddings, (wanted + 31) / 32 * 32);
   m.load(1, longest, false, a.sample.cache ? longest : 0);
   std::cout << a.sample.prompt << std::flush;
-  sample(*m.session, m.inputs(), a.sample, t, [](std::string_view text) { std::cout << text << std::flush; });
+  sample(*m.session, m.inputs(), a.sample, t, [](std::string_view text) {
+    // Nobody reads what follows.
+    if (!(std::cout << text << std::flush)) throw io::error("standard output", "cannot write");
+  });
   std::cout << "\n";
   return exit_ok;
 }

@@ -12,6 +12,7 @@
 #include "arguments.hpp"
 #include "checkpoint_commands.hpp"
 #include "clock.hpp"
+#include "examples/standard_streams.hpp"
 #include "exit_codes.hpp"
 #include "loading_failure.hpp"
 #include "profile.hpp"
@@ -167,6 +168,9 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace rotoscale;
+  occupy_standard_streams();
+  fail_beyond_file_limit();
+  fail_at_closed_pipe();
   try {
     const int code = llama_program::run(argc, argv);
     if (!std::cout.flush()) throw io::error("standard output", "cannot write");

@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "examples/command_line.hpp"
+#include "examples/standard_streams.hpp"
 #include "examples/probe/check.hpp"
 #include "examples/probe/gemm.hpp"
 #include "rotoscale/io/safetensors.hpp"
@@ -217,6 +218,8 @@ int run(const probe_options& o) {
 }  // namespace rotoscale::probe
 
 int main(int argc, char** argv) {
+  rotoscale::occupy_standard_streams();
+  rotoscale::fail_beyond_file_limit();
   rotoscale::probe::probe_options o;
   CLI::App app{"Compares this machine's matrix instructions with their models, bit for bit."};
   app.add_option("--instruction", o.filter, "only instructions whose name contains this");

@@ -9,6 +9,7 @@
 
 #include "compare.hpp"
 #include "examples/command_line.hpp"
+#include "examples/standard_streams.hpp"
 #include "input.hpp"
 #include "make_case.hpp"
 #include "quantizer/command.hpp"
@@ -355,6 +356,8 @@ void add_options(CLI::App& app, options& o) {
 }  // namespace rotoscale::validate
 
 int main(int argc, char** argv) {
+  rotoscale::occupy_standard_streams();
+  rotoscale::fail_beyond_file_limit();
   rotoscale::validate::options o;
   CLI::App app{
       "Checks a GEMM kernel's result against a model of its matrix unit, or a quantizer's against its definition, bit\n"

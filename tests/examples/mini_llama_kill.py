@@ -11,6 +11,7 @@ FAULTS is the library of faults.cpp; --slow: 200 random moments instead of 20, a
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -457,6 +458,79 @@ class Signals(Runs):
         child.send_signal(signal.SIGHUP)
         child.communicate(timeout=60)
         self.assertEqual(child.returncode, 0)
+
+    def test_during_the_synthetic_warm_up(self):
+        self.unbroken()
+        log = self.folder / "run/log.jsonl"
+        child = self.start(self.train_command("run", "--threads", 1, "--synthetic-warmup", 1000000, **self.OPTIONS))
+        self.addCleanup(child.kill)
+        self.wait_for(child, 1, "start")
+        self.assertEqual(self.interrupt(child, signal.SIGTERM), 0)
+        self.assertEqual(records(log, "warm_up"), [])
+        self.succeed("train", "--resume", "run", "--threads", 1)
+        self.assert_like_unbroken()
+
+
+class Streams(Runs):
+    """What becomes of messages is not what becomes of the run."""
+    OPTIONS = {**Signals.OPTIONS, "schedule": "bf16"}
+
+    def interrupt(self, child):
+        Signals.wait_for(self, child, 3)
+        child.send_signal(signal.SIGTERM)
+        self.assertEqual(child.wait(timeout=60), 4)
+        self.assertEqual(records(self.folder / "run/log.jsonl")[-1]["status"], "interrupted")
+
+    def test_closed_ones_take_no_file(self):
+        """A file would get the number of a closed stream, and its messages."""
+        self.unbroken()
+        command = [mini_llama.PROGRAM, *map(str, self.command())]
+        for streams in ((2,), (0, 1, 2), (1,)):
+            with self.subTest(streams=streams):
+                shutil.rmtree(self.folder / "run", ignore_errors=True)
+                self.interrupt(subprocess.Popen(command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                                stderr=subprocess.DEVNULL,
+                                                preexec_fn=lambda: [os.close(stream) for stream in streams]))
+                self.succeed("train", "--resume", "run", "--threads", 1)
+                self.assert_like_unbroken()
+        done = subprocess.run([mini_llama.PROGRAM, "eval", "--checkpoint", "run", "--threads", "1"], cwd=self.folder, stderr=subprocess.PIPE,
+                              text=True, timeout=60, preexec_fn=lambda: os.close(1))
+        self.assertEqual((done.returncode, done.stderr), (2, "mini-llama: standard output: cannot write\n"))
+
+    def without_a_reader(self, command):
+        reader, writer = os.pipe()
+        child = subprocess.Popen([mini_llama.PROGRAM, *map(str, command)], cwd=self.folder, stdin=subprocess.DEVNULL,
+                                 stdout=writer, stderr=writer)
+        os.close(reader)
+        os.close(writer)
+        return child
+
+    def test_nobody_reads_the_messages(self):
+        """As when `tee` behind a pipe ends by the same Ctrl-C."""
+        self.unbroken()
+        self.interrupt(self.without_a_reader(self.command()))
+        self.succeed("train", "--resume", "run", "--threads", 1)
+        self.assert_like_unbroken()
+        # The last evaluation's line on standard output is lost, its record is not.
+        self.assertEqual(self.without_a_reader(self.command("dead")).wait(timeout=60), 2)
+        self.assert_like_unbroken("dead")
+        self.assertEqual(self.without_a_reader(["sample", "--checkpoint", "run", "--threads", 1, "--tokens", 1 << 24]).wait(timeout=60), 2)
+
+    def test_a_rollback_that_nobody_hears_of(self):
+        command = self.train_command("run", "--threads", 1, **Rollback.OPTIONS)
+        self.assertEqual(self.without_a_reader(command).wait(timeout=60), 2)  # standard output's line is lost
+        self.assertGreater(len(records(self.folder / "run/log.jsonl", "rollback")), 0)
+        self.assertEqual(records(self.folder / "run/log.jsonl")[-1]["status"], "ok")
+
+    def test_a_limit_of_files(self):
+        self.unbroken()
+        limit = (self.checkpoint("whole", self.OPTIONS["steps"]) / "model.safetensors").stat().st_size - 1
+        done = subprocess.run([mini_llama.PROGRAM, *map(str, self.command())], cwd=self.folder, capture_output=True, text=True,
+                              timeout=60, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertRegex(done.stderr, r"\Amini-llama: [^\n]*File too large; when that is mended: mini-llama train --resume run\n\Z")
+        self.succeed("train", "--resume", "run", "--threads", 1)
+        self.assert_like_unbroken()
 
 
 class Resume(Runs):

@@ -13,6 +13,7 @@
 #include "rotoscale/llama/warm_up.hpp"
 #include "train/log.hpp"
 #include "train/mlperf.hpp"
+#include "train/signals.hpp"
 #include "train/train.hpp"
 
 namespace rotoscale::llama_program {
@@ -127,7 +128,7 @@ void trainer::warm_up() {
   const double start = now_seconds();
   llama::warm_up(*model_,
                  {session_.synthetic_warmup, *synthetic_, state_.run.train.seed,
-                  static_cast<float>(state_.run.train.learning_rate)},
+                  static_cast<float>(state_.run.train.learning_rate), throw_if_interrupted},
                  state_.recipe(), [this](llama::session&) { load_initial(); });
   log_->write({{"event", "warm_up"},
                {"steps", session_.synthetic_warmup},

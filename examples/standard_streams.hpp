@@ -1,0 +1,30 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// What a program that writes files does before anything else about its standard streams and about signals that would
+// end it because it writes. POSIX.
+#pragma once
+
+#include <fcntl.h>
+#include <signal.h>
+
+#include <cstdlib>
+
+namespace rotoscale {
+
+/// The next file to be opened would take the descriptor of a standard stream that is closed, and messages would go into
+/// it. Such a descriptor is opened here the wrong way round: to read from or write to the stream fails as before.
+inline void occupy_standard_streams() {
+  for (int stream = 0; stream < 3; ++stream) {
+    if (::fcntl(stream, F_GETFD) >= 0) continue;
+    // The lowest number that is free, which is this one.
+    if (::open("/dev/null", stream == 0 ? O_WRONLY : O_RDONLY) != stream) std::abort();
+  }
+}
+
+/// A write beyond the largest file that is allowed fails with EFBIG, which is reported.
+inline void fail_beyond_file_limit() { ::signal(SIGXFSZ, SIG_IGN); }
+
+/// A write to a pipe that nobody reads fails with EPIPE: work that can go on without its messages does.
+inline void fail_at_closed_pipe() { ::signal(SIGPIPE, SIG_IGN); }
+
+}  // namespace rotoscale
