@@ -100,6 +100,9 @@ class Data(Scratch):
         self.refuse(self.train_command("no", "--text-format", "byte"), "--text-format", "did you mean 'bytes'?")
         self.refuse(self.train_command("no", data="/dev/zero"), "/dev/zero", "a device, not a regular file")
         self.refuse(self.train_command("no", "--tokenizer", "text.txt"), "text.txt")
+        endless = "/proc/self/pagemap: cannot read: more than the 0 bytes that it states, the limit is 67108864"
+        for options in (["--config", "/proc/self/pagemap"], ["--tokenizer", "/proc/self/pagemap"]):
+            self.refuse(self.train_command("no", *options), endless)
         self.refuse(["tokenizer", "encode", "--data", "missing", "--out", "t.bin"], "missing", "No such file")
         self.refuse(["tokenizer", "train", "--data", "text.txt", "--vocab-size", 3, "--out", "m"], "--vocab-size")
         for size, why in ((260, "smaller than required_chars"), (100000, "too high")):

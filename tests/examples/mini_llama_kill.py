@@ -545,6 +545,16 @@ class Resume(Runs):
             child.kill()
             child.communicate()
 
+    def test_a_log_that_is_a_pipe(self):
+        self.train("run", "--stop-at", 4)
+        (self.folder / "run/log.jsonl").unlink()
+        os.mkfifo(self.folder / "run/log.jsonl")
+        before = tree_of(self.folder / "run/checkpoints")
+        done = self.run_program("train", "--resume", "run")
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
+        self.assertIn("log.jsonl: cannot read: a pipe, not a regular file", done.stderr)
+        self.assertEqual(tree_of(self.folder / "run/checkpoints"), before)
+
     def test_auto_resume_asks_for_the_same_options(self):
         self.succeed(*self.command("run", "--stop-at", 3))
         for option, value in (("steps", 8), ("learning_rate", 1e-4), ("schedule", "bf16"), ("seed", 2)):

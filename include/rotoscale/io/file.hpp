@@ -102,16 +102,27 @@ inline void check_size(std::uint64_t size, const std::filesystem::path& path) {
                                  std::to_string(half_of_memory()) + ", half of this machine's memory");
 }
 
-inline void read_rest(const descriptor& file, std::string& out, const std::filesystem::path& path) {
+/// What files of the kernel, /proc and the like, may have: they state a size of zero, and some do not end.
+inline constexpr std::uint64_t max_unstated_bytes = std::uint64_t{64} << 20;
+
+/// Appends what is left of a file, at most `limit` bytes: a file may have more than it stated when it was opened.
+inline void read_rest(const descriptor& file, std::string& out, const std::filesystem::path& path,
+                      std::uint64_t limit = std::numeric_limits<std::uint64_t>::max()) {
   struct stat status {};
   std::size_t chunk = std::size_t{1} << 16;
+  limit = std::min<std::uint64_t>(limit, half_of_memory());
   // One byte more than the stated size, so that a regular file is read in one call and its end is seen by it.
   if (::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) && status.st_size > 0) {
     check_size(static_cast<std::uint64_t>(status.st_size), path);
     chunk = std::max(chunk, static_cast<std::size_t>(status.st_size) + 1);
+  } else {
+    limit = std::min(limit, max_unstated_bytes);
   }
-  while (read_some(file, out, chunk, path) == chunk) {
+  while (read_some(file, out, chunk, path) == chunk && out.size() <= limit) {
   }
+  if (out.size() <= limit) return;
+  throw error(path.string(), "cannot read: more than the " + std::to_string(status.st_size) +
+                                 " bytes that it states, the limit is " + std::to_string(limit));
 }
 
 inline void write_all(const descriptor& file, std::string_view bytes, const std::filesystem::path& path) {
@@ -135,7 +146,7 @@ inline std::string read_raw_file(const std::filesystem::path& path,
                 "cannot read: " + std::to_string(size) + " bytes, the limit is " + std::to_string(limit));
   }
   std::string bytes;
-  detail::read_rest(file, bytes, path);
+  detail::read_rest(file, bytes, path, limit);
   return bytes;
 }
 

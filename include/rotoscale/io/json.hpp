@@ -317,7 +317,7 @@ inline nlohmann::ordered_json parse_json(std::string_view text, const std::strin
 /// The longest document that read_json takes: parsed, it needs many times as much memory.
 inline constexpr std::uint64_t json_max_bytes = std::uint64_t{64} << 20;
 
-/// A whole JSON file (plain or gzip). Throws io::error with file and position for what is no JSON.
+/// A whole JSON file, as it is: gzip is not unpacked. Throws io::error with file and position for what is no JSON.
 inline nlohmann::ordered_json read_json(const std::filesystem::path& path) {
   return parse_json(read_raw_file(path, json_max_bytes), path.string());
 }

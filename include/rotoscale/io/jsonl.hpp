@@ -41,10 +41,11 @@ inline void lock(const descriptor& file, int how, const std::filesystem::path& p
 
 }  // namespace detail
 
-/// Throws io::error while another process writes the log at `path`, which need not exist.
+/// Throws io::error while another process writes the log at `path`, which need not exist, and for what is no regular
+/// file: to open a pipe is to wait for its other end.
 inline void require_no_writer(const std::filesystem::path& path) {
-  const detail::descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.is_open()) detail::lock(file, LOCK_SH, path);
+  std::error_code failed;
+  if (std::filesystem::exists(path, failed)) detail::lock(detail::open_regular(path), LOCK_SH, path);
 }
 
 /// A log of one JSON record a line.
@@ -54,13 +55,15 @@ class jsonl_writer {
   enum class mode { write, append };
 
   /// Appending to the log of a killed run first removes the line that it left unfinished. Throws io::error, also while
-  /// another writer has the log open.
+  /// another writer has the log open, and for a pipe, which nobody may read.
   explicit jsonl_writer(const std::filesystem::path& path, mode how = mode::write) : path_(path) {
     file_ = detail::descriptor(::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666));
     if (!file_.is_open()) detail::fail(path, "cannot write", errno);
     detail::lock(file_, LOCK_EX, path);
     struct stat status {};
-    if (::fstat(file_.get(), &status) != 0 || !S_ISREG(status.st_mode)) return;
+    if (::fstat(file_.get(), &status) != 0) return;
+    if (S_ISFIFO(status.st_mode)) throw error(path.string(), "cannot write: a pipe, not a regular file");
+    if (!S_ISREG(status.st_mode)) return;
     if (how == mode::append) {
       mend_last_line();
     } else {

@@ -189,6 +189,13 @@ TEST_CASE("what may never end or has no room is refused before it is read") {
   put(five, "12345");
   CHECK(message_of([&] { io::read_raw_file(five, 4); }) == five.string() + ": cannot read: 5 bytes, the limit is 4");
   CHECK(io::read_raw_file(five, 5) == "12345");
+  // The kernel's files state no size; this one has 8 bytes for each page of the address space.
+  const std::string endless = "/proc/self/pagemap";
+  const auto beyond = [&](std::uint64_t limit) {
+    return endless + ": cannot read: more than the 0 bytes that it states, the limit is " + std::to_string(limit);
+  };
+  CHECK(message_of([&] { io::read_raw_file(endless); }) == beyond(io::detail::max_unstated_bytes));
+  CHECK(message_of([&] { io::read_raw_file(endless, 1000); }) == beyond(1000));
   const fs::path holes = dir / "holes";
   put(holes, "");
   fs::resize_file(holes, std::uintmax_t{1} << 40);

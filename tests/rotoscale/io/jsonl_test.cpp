@@ -5,6 +5,7 @@
 #include "rotoscale/io/jsonl.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <string>
@@ -85,6 +86,11 @@ TEST_CASE("a log has one writer at a time, and the second changes nothing") {
   }
   io::require_no_writer(path);
   io::require_no_writer(dir / "none.jsonl");
+  REQUIRE(::mkfifo((dir / "pipe").c_str(), 0600) == 0);
+  CHECK(message_of([&] { io::require_no_writer(dir / "pipe"); }) ==
+        (dir / "pipe").string() + ": cannot read: a pipe, not a regular file");
+  CHECK(message_of([&] { jsonl_writer log(dir / "pipe"); }) ==
+        (dir / "pipe").string() + ": cannot write: a pipe, not a regular file");
   jsonl_writer(path, jsonl_writer::mode::append).write(json{{"step", 3}});
   CHECK(io::read_jsonl(path).size() == 3);
 }
