@@ -7,6 +7,7 @@ usage: mini_llama_data.py PROGRAM [NAME...]
 """
 import gzip
 import json
+import math
 import statistics
 import struct
 
@@ -86,6 +87,20 @@ class Data(Scratch):
         self.assert_same_checkpoint("run", "parts")
         (self.folder / "long.jsonl").write_text(lines[0] + "\n" + json.dumps({"text": "x" * 40}) + "\n")
         self.refuse(self.train_command("out", data="long.jsonl"), "long.jsonl: line 2", "--sequence")
+
+    def test_bits_per_byte_of_records_count_the_bytes_of_text(self):
+        """By one rule: the nats of all that is learnt, ends of records among it, over ln 2 and the bytes of the answers. Records of one
+        length, so that each evaluation scores as many of them as it has windows for."""
+        self.sentencepiece(262)
+        for out, options, vocabulary in (("bytes", [], 256), ("pieces", ["--tokenizer", "t.model"], 262)):
+            for answer in ("7", "q9"):  # no piece of two letters: a token a byte
+                line = json.dumps({"prompt": "a", "answer": answer}) + "\n"
+                self.write("r.jsonl", line * 400)
+                run = f"{out}{len(answer)}"
+                self.train(run, *options, data="r.jsonl", vocab_size=vocabulary, max_epochs=9)
+                targets = len(answer) + 1
+                for r in records(self.folder / run / "log.jsonl", "eval"):
+                    self.assertAlmostEqual(r["bits_per_byte"], r["val_loss"] * targets / len(answer) / math.log(2), delta=1e-9)
 
     def test_what_is_refused(self):
         (self.folder / "wide.bin").write_bytes(token_file([300] * 4000))

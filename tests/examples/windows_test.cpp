@@ -169,6 +169,10 @@ TEST_CASE("records: only answers are learnt, records stay whole, the rest of a w
   const token_batch held_out = window(*source, data_part::validation, 0);
   CHECK(held_out.tokens == letters("k$$$$$$$"));
   CHECK(held_out.targets == letters("$_______"));
+  // The end of a record is learnt and is no text; of other bytes each is one.
+  ints bytes(256, 1);
+  bytes[0] = 0;
+  CHECK(source->bytes_of_tokens() == bytes);
   // Where the first two records are one token too long for a window, and the next two fill one.
   const auto narrow = open_windows(make_options({(dir / "r.jsonl").string()}, 6));
   CHECK(narrow->windows(data_part::training) == 2);

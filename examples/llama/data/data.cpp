@@ -31,7 +31,7 @@ data_options data_of(const run_options& run) {
 corpus::corpus(const data_options& data, std::uint64_t seed, int vocabulary)
     : source_(open_windows(data)), sequence_(data.sequence), first_windows_(data.first_windows) {
   order_ = epoch_order(train_windows(), seed);
-  is_bytes_ = data.tokenizer.empty() && !source_->bytes_of_tokens().empty();
+  is_bytes_ = data.tokenizer.empty() && !source_->bytes_of_tokens().empty() && !source_->has_documents();
   for (const std::string& path : data.paths) name_ += (name_.empty() ? "" : ", ") + path;
   if (source_->largest_token() != nullptr) {
     require_token(*source_->largest_token(), vocabulary, "model", "--vocab-size");

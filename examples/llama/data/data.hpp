@@ -33,7 +33,7 @@ class corpus {
   const char* kind() const { return source_->kind(); }
   /// Do batches say where documents begin?
   bool has_documents() const { return source_->has_documents(); }
-  /// Are the tokens bytes?
+  /// Are the tokens bytes of text, and nothing else?
   bool is_bytes() const { return is_bytes_; }
 
   /// Are there as many tokens within max_epochs as `options` ask for, behind those of `skipped` steps?

@@ -38,6 +38,8 @@ class packed_windows : public window_source {
  public:
   packed_windows(record_list list, const data_options& o, const tokenizer& t)
       : list_(std::move(list)), sequence_(static_cast<std::size_t>(o.sequence)), bytes_(t.bytes_of_tokens()) {
+    // Not a byte of any text, where the tokens are bytes either.
+    bytes_[static_cast<std::size_t>(t.end_of_text())] = 0;
     const std::size_t count = list_.records.size();
     const auto held_out = static_cast<std::size_t>(std::llround(static_cast<double>(count) * o.validation));
     split_ = count - held_out;
