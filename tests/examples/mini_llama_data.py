@@ -91,8 +91,8 @@ class Data(Scratch):
     def test_bits_per_byte_of_records_count_the_bytes_of_text(self):
         """By one rule: the nats of all that is learnt, ends of records among it, over ln 2 and the bytes of the answers. Records of one
         length, so that each evaluation scores as many of them as it has windows for."""
-        self.sentencepiece(262)
-        for out, options, vocabulary in (("bytes", [], 256), ("pieces", ["--tokenizer", "t.model"], 262)):
+        self.sentencepiece()
+        for out, options, vocabulary in (("bytes", [], 256), ("pieces", ["--tokenizer", "t.model"], 300)):
             for answer in ("7", "q9"):  # no piece of two letters: a token a byte
                 line = json.dumps({"prompt": "a", "answer": answer}) + "\n"
                 self.write("r.jsonl", line * 400)
@@ -101,6 +101,22 @@ class Data(Scratch):
                 targets = len(answer) + 1
                 for r in records(self.folder / run / "log.jsonl", "eval"):
                     self.assertAlmostEqual(r["bits_per_byte"], r["val_loss"] * targets / len(answer) / math.log(2), delta=1e-9)
+
+    def test_records_are_not_taken_for_text(self):
+        good = '{"text": "some words"}\n' * 400
+        for name, begin in (("plain", ""), ("marked", "\ufeff")):
+            self.write(f"{name}.jsonl", begin + good)
+            self.train(name, data=f"{name}.jsonl", max_epochs=9)
+            self.assertEqual(self.start(name)["data_kind"], "records")
+        self.assert_same_training("plain", "marked")
+        for first in ('{"text": "some words"', '{"txt": "some words"}', "{'text': 'some words'}", "{}"):
+            self.write("broken.jsonl", first + "\n" + good)
+            self.refuse(self.train_command("out", data="broken.jsonl"), "broken.jsonl: line 1: ", "--text-format plain")
+        command = self.train_command("out")
+        command.insert(command.index("text.txt") + 1, "plain.jsonl")
+        self.refuse(command, "plain.jsonl: records, while text.txt is text")
+        self.train("text", "--text-format", "plain", data="broken.jsonl")
+        self.assertEqual(self.start("text")["data_kind"], "text")
 
     def test_what_is_refused(self):
         (self.folder / "wide.bin").write_bytes(token_file([300] * 4000))
@@ -112,6 +128,10 @@ class Data(Scratch):
         (self.folder / "binary").write_bytes(bytes(range(256)) * 64)
         self.refuse(self.train_command("out", data="binary"), "binary", "not text: a zero byte at offset 0")
         self.succeed(*self.train_command("out", "--text-format", "bytes", data="binary"))
+        (self.folder / "latin").write_bytes("caf\u00e9 ".encode("latin-1") * 2000)
+        self.refuse(self.train_command("out2", data="latin"), "latin: not text: byte \\xe9 at offset 3 is not UTF-8", "--text-format bytes")
+        self.refuse(["tokenizer", "encode", "--data", "latin", "--out", "t.bin"], "latin: not text", "--text-format bytes")
+        self.succeed(*self.train_command("out2", "--text-format", "bytes", data="latin"))
         self.refuse(self.train_command("no", "--text-format", "byte"), "--text-format", "did you mean 'bytes'?")
         self.refuse(self.train_command("no", data="/dev/zero"), "/dev/zero", "a device, not a regular file")
         self.refuse(self.train_command("no", "--tokenizer", "text.txt"), "text.txt")

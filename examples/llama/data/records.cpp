@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/records.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "data/fingerprint.hpp"
@@ -13,9 +14,29 @@ namespace rotoscale::llama_program {
 
 namespace {
 
+constexpr std::string_view blanks = " \t\r\n";
+
+/// Without the byte order mark that some editors put before UTF-8.
+std::string_view without_mark(std::string_view text) { return text.substr(text.starts_with("\xEF\xBB\xBF") ? 3 : 0); }
+
+/// The first one, without its end.
+std::string_view line_of(std::string_view text) { return text.substr(0, text.find('\n')); }
+
+/// Why a line is no record, with `where` before it; empty: it is one.
+std::string find_record_fault(std::string_view line, const std::string& where) {
+  try {
+    const auto json = io::parse_json(line, where);
+    if (json.is_object() && ((json.contains("prompt") && json.contains("answer")) || json.contains("text"))) return {};
+    return where + ": no record: it has neither prompt and answer nor text";
+  } catch (const io::error& e) {
+    return e.what();
+  }
+}
+
 /// Calls f(line, number) for each line that is not blank.
 template <class Function>
 void for_each_line(std::string_view text, const Function& f) {
+  text = without_mark(text);
   for (std::size_t number = 1; !text.empty(); ++number) {
     const std::size_t end = text.find('\n');
     const std::string_view line = text.substr(0, end);
@@ -113,18 +134,23 @@ class packed_windows : public window_source {
 
 }  // namespace
 
-bool begins_as_records(std::string_view text) {
-  bool is_record = false;
-  const std::size_t begin = text.find_first_not_of(" \t\r\n");
+bool begins_as_records(std::string_view text, const std::string& name) {
+  text = without_mark(text);
+  const std::size_t begin = text.find_first_not_of(blanks);
   if (begin == text.npos || text[begin] != '{') return false;
-  const std::string_view line = text.substr(begin, text.find('\n', begin) - begin);
-  try {
-    const auto first = io::parse_json(line, "");
-    is_record = first.is_object() && ((first.contains("prompt") && first.contains("answer")) || first.contains("text"));
-  } catch (const io::error&) {
-    // Text that begins with a brace.
-  }
-  return is_record;
+  const auto lines =
+      static_cast<std::size_t>(std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(begin), '\n'));
+  const std::string where = name + ": line " + std::to_string(lines + 1);
+  const std::string_view first = line_of(text.substr(begin));
+  const std::string fault = find_record_fault(first, where);
+  if (fault.empty()) return true;
+  const std::size_t key = first.find_first_not_of(" \t", 1);
+  const std::string_view rest = text.substr(begin + first.size());
+  const std::size_t next = std::min(rest.find_first_not_of(blanks), rest.size());
+  const bool is_meant =
+      (key != first.npos && first[key] == '"') || find_record_fault(line_of(rest.substr(next)), where).empty();
+  if (is_meant) throw io::error(fault + "; --text-format plain takes the file as text");
+  return false;
 }
 
 void add_records(record_list& list, std::string_view text, const std::string& name, const tokenizer& t, int sequence) {

@@ -23,8 +23,10 @@ struct record_list {
   std::vector<record> records;
 };
 
-/// Is the first line that is not blank a record?
-bool begins_as_records(std::string_view text);
+/// Is the first line that is not blank a record? Throws io::error where it seems to be meant as one, so that a damaged
+/// record does not make text of the others: where it begins as a JSON object with a key on that line, or with a brace
+/// before a line that is a record. `name` stands for the file in messages.
+bool begins_as_records(std::string_view text, const std::string& name);
 
 /// Adds the records of JSON lines. `name` stands for the file in messages. Throws io::error naming the line that is no
 /// record or whose tokens do not fit a window of `sequence`.

@@ -199,9 +199,16 @@ std::unique_ptr<window_source> open_windows(const data_options& o) {
   const tokenizer t = tokenizer::choose(o.tokenizer);
   held_tokens held;
   for (const std::string& path : o.paths) {
+    if (chosen && begins_as_token_file(path))
+      throw io::error(path, "a token file, while " + o.paths.front() + " is text");
     std::string text = io::read_text(path, format);
     const bool first = &path == &o.paths.front();
-    if (chosen && first && !is_directory(path) && begins_as_records(text)) return open_records(o, t, text);
+    if (chosen && begins_as_records(text, path)) {
+      if (is_directory(path))
+        throw io::error(path, "begins with records, which are read from files, not from a directory");
+      if (first) return open_records(o, t, text);
+      throw io::error(path, "records, while " + o.paths.front() + " is text");
+    }
     if (first) {
       held.bytes = std::move(text);
     } else {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@
 namespace rotoscale::io {
 
 /// What a file is taken for. Only bytes may hold a zero byte, which text of no encoding but UTF-16 and UTF-32 does.
+/// Automatic and plain text is UTF-8, as far as a beginning tells; old pages have other encodings.
 enum class text_format {
   automatic,  ///< HTML or roff if it begins as such, else plain
   plain,
@@ -54,12 +56,36 @@ inline std::vector<std::filesystem::path> files_below(const std::filesystem::pat
   return paths;
 }
 
+/// How much of a file is looked at to see what it is.
+inline constexpr std::size_t text_beginning = std::size_t{1} << 20;
+
+/// Refuses what does not begin as UTF-8 or has control characters that no text has: all of ASCII's but those that
+/// typewriters and terminals had.
+inline void require_text(std::string_view content, const std::filesystem::path& path) {
+  for (std::size_t at = 0; at < content.size() && at < text_beginning;) {
+    const std::size_t length = utf8_length(content.substr(at));
+    const char c = content[at];
+    const bool is_control = static_cast<unsigned char>(c) < 0x20 &&
+                            std::string_view("\a\b\t\n\v\f\r\x1a\x1b").find(c) == std::string_view::npos;
+    if (length == 0 || is_control) {
+      throw error(path.string(), "not text: byte " + printable(content.substr(at, 1)) + " at offset " +
+                                     std::to_string(at) +
+                                     (is_control ? " is a control character (binary?)"
+                                                 : " is not UTF-8 (binary, or text in another encoding)") +
+                                     "; --text-format bytes takes it as it is");
+    }
+    at += length;
+  }
+}
+
 /// The text of one file's content. `path` names it in messages.
 inline std::string extract_text(std::string content, const std::filesystem::path& path, text_format format) {
   if (format == text_format::bytes) return content;
   if (const auto zero = content.find('\0'); zero != content.npos) {
-    throw error(path.string(), "not text: a zero byte at offset " + std::to_string(zero) + " (binary, or UTF-16)");
+    throw error(path.string(), "not text: a zero byte at offset " + std::to_string(zero) +
+                                   " (binary, or UTF-16); --text-format bytes takes it as it is");
   }
+  if (format == text_format::automatic || format == text_format::plain) require_text(content, path);
   const bool automatic = format == text_format::automatic;
   if (format == text_format::html || (automatic && looks_like_html(content))) return strip_html(content);
   if (format == text_format::roff || (automatic && looks_like_roff(content))) return strip_roff(content);

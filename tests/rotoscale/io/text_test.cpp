@@ -109,14 +109,37 @@ TEST_CASE("binary files are refused as text and taken as bytes") {
       "ELF\0\1",
       6);
   put(dir / "x/a.out", binary);
-  const std::string message = (dir / "x/a.out").string() + ": not text: a zero byte at offset 4 (binary, or UTF-16)";
+  const std::string message = (dir / "x/a.out").string() +
+                              ": not text: a zero byte at offset 4 (binary, or UTF-16); "
+                              "--text-format bytes takes it as it is";
   CHECK(failure(dir / "x/a.out") == message);
   CHECK(failure(dir / "x") == message);
   CHECK(io::read_text(dir / "x/a.out", io::text_format::bytes) == binary);
-  put(dir / "latin", "caf\xE9");  // no zero byte: some encoding's text
-  CHECK(io::read_text(dir / "latin") == "caf\xE9");
+  put(dir / "latin", "caf\xE9 au lait");
+  const std::string latin = (dir / "latin").string();
+  for (const auto format : {io::text_format::automatic, io::text_format::plain}) {
+    CHECK(message_of([&] { io::read_text(latin, format); }) ==
+          latin +
+              ": not text: byte \\xe9 at offset 3 is not UTF-8 (binary, or text in another encoding); "
+              "--text-format bytes takes it as it is");
+  }
+  for (const auto format : {io::text_format::bytes, io::text_format::roff}) {
+    CHECK(message_of([&] { io::read_text(latin, format); }) == "(no error)");
+  }
+  put(dir / "control", "ab\x01");
+  CHECK(failure(dir / "control") == (dir / "control").string() +
+                                        ": not text: byte \\x01 at offset 2 is a control character (binary?); "
+                                        "--text-format bytes takes it as it is");
+  put(dir / "terminal", "\a\b\t\n\v\f\r\x1a\x1b[1m\xEF\xBB\xBF\xC2\x85");
+  CHECK(failure(dir / "terminal") == "(no error)");
+  // Only a beginning is looked at, and a character across its end is whole.
+  const std::string most((std::size_t{1} << 20) - 1, 'x');
+  put(dir / "long", most + "\xC3\xA9\xE9");
+  CHECK(failure(dir / "long") == "(no error)");
+  put(dir / "long", most + "\xE9");
+  CHECK(failure(dir / "long").find("at offset 1048575 is not UTF-8") != std::string::npos);
   put_gzip(dir / "z.gz", std::string(2'000'000, '\0'));
-  CHECK(failure(dir / "z.gz").ends_with("not text: a zero byte at offset 0 (binary, or UTF-16)"));
+  CHECK(failure(dir / "z.gz").find("not text: a zero byte at offset 0 (binary, or UTF-16)") != std::string::npos);
 }
 
 }  // namespace text_test
