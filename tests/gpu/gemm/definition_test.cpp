@@ -229,6 +229,33 @@ TEST_CASE("sums of negative zeros, and scales beyond FP32") {
   }
 }
 
+TEST_CASE("a sum that underflows to -0 stays -0 as long as all products are -0") {
+  // Block 0 is -2^-256; then +0 of every row of A meets -0, -6, and in two columns one +0.
+  constexpr int k = 96, bytes_of_row = k / 2, rows_of_a = 2, rows_of_b = 4;
+  const auto make = [](int rows, std::uint8_t first, std::uint8_t others, std::uint8_t scale) {
+    bytes codes(static_cast<std::size_t>(rows * bytes_of_row), others);
+    bytes scales(static_cast<std::size_t>(rows * (k / 32)), scale);
+    for (int r = 0; r < rows; ++r) {
+      const auto begin = codes.begin() + r * bytes_of_row;
+      std::fill_n(begin, 16, std::uint8_t{0});
+      *begin = first;
+      scales[static_cast<std::size_t>(r * (k / 32))] = 0;
+    }
+    return std::pair(std::move(codes), std::move(scales));
+  };
+  for (const std::uint8_t scale : {127, 0}) {
+    CAPTURE(static_cast<int>(scale));
+    auto [a_codes, a_scales] = make(rows_of_a, 0x01, 0x00, scale);
+    auto [b_codes, b_scales] = make(rows_of_b, 0x09, 0x88, scale);
+    std::fill_n(b_codes.begin() + bytes_of_row + 16, 32, std::uint8_t{0xFF});
+    b_codes[2 * bytes_of_row + 31] = 0x08;
+    b_codes[3 * bytes_of_row + 47] = 0x80;
+    const matrix_data a(rows_of_a, k, a_codes, a_scales), b(rows_of_b, k, b_codes, b_scales);
+    compare(definition_sum::blockwise, view_here(a), view_here(b), a.view(), b.view(), 0, false);
+    compare(definition_sum::blockwise, view_here(b), view_here(a), b.view(), a.view(), 2, false);
+  }
+}
+
 TEST_CASE("bad GEMMs are refused before anything is launched") {
   const dense_data a(formats::bf16, 4, 32, false, 1, 0);
   const matrix_data x = random_matrix(4, 32, 1, scales_of::ordinary);
