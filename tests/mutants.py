@@ -172,6 +172,17 @@ def check(root, mutants):
     return len(faults)
 
 
+def configured(root, source, folder):
+    """The file to compile of a source: of X.cpp.in the X.cpp that Meson makes of it, with the table NAME.csv beside it for @NAME@."""
+    path = root / source
+    if path.suffix != ".in":
+        return path
+    table = lambda name: (path.parent / f"{name.group(1)}.csv").read_text(encoding="utf-8")
+    written = folder / path.stem
+    written.write_text(re.sub(r"@(\w+)@", table, path.read_text(encoding="utf-8")), encoding="utf-8")
+    return written
+
+
 def outcome(root, folder, mutant, name, text):
     """What becomes of `text` as the mutant's source: `killed`, `survived`, or how it does not compile."""
     place = folder / name
@@ -185,7 +196,7 @@ def outcome(root, folder, mutant, name, text):
         compiling = subprocess.run(
             ["g++", "-std=c++20", "-O1", *flags, "-w", f"-I{place}/include", f"-I{place}",
              f"-I{place}/examples/llama", f"-I{root}/tests", f"-I{root}", "-pthread", str(root / mutant.test),
-             *(str(place / source) for source in mutant.sources), str(folder / "main.o"), "-o", str(program), *libraries, "-lz"],
+             *(str(configured(place, source, place)) for source in mutant.sources), str(folder / "main.o"), "-o", str(program), *libraries, "-lz"],
             capture_output=True, text=True)
         if compiling.returncode != 0:
             return "killed" if "static assertion failed" in compiling.stderr else compiling.stderr[:2000]
@@ -259,7 +270,8 @@ def generate(root, source, known, jobs):
     with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         folder = Path(name)
         compile_main(root, folder)
-        lines = mutants_generate.covered_lines(root, source, pattern.test, sources, folder / "main.o", folder, ["-march=native"])
+        compiled = [configured(root, s, folder) for s in sources]
+        lines = mutants_generate.covered_lines(root, source, pattern.test, compiled, folder / "main.o", folder, ["-march=native"])
         found = [c for c in mutants_generate.changes(text, lines)
                  if joined(text[:c.begin] + c.replacement + text[c.end:]) not in listed]
         print(f"{source}: {len(lines)} lines covered by {pattern.test}, {len(found)} mutants", flush=True)
