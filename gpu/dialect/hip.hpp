@@ -307,34 +307,6 @@ __device__ inline std::uint32_t load_relaxed(const std::uint32_t* from) {
 #endif
 }
 
-/// 16 bytes from global to shared memory, both aligned to 16; they are there after wait_for_copies (the thread's own)
-/// and a barrier (the block's).
-__device__ inline void copy_async(vec16* shared, const void* from) {
-#if defined(ROTOSCALE_CUDA)
-  const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-#else
-  *shared = load_streaming(from);
-#endif
-}
-__device__ inline void wait_for_copies() {
-#if defined(ROTOSCALE_CUDA)
-  asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
-/// Copies in groups: this one ends here; wait_for_all_but leaves the `Youngest` youngest groups on their way.
-__device__ inline void end_copy_group() {
-#if defined(ROTOSCALE_CUDA)
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-template <int Youngest>
-__device__ inline void wait_for_all_but() {
-#if defined(ROTOSCALE_CUDA)
-  asm volatile("cp.async.wait_group %0;" ::"n"(Youngest) : "memory");
-#endif
-}
-
 /// Waits for the end of what was launched before, in a kernel that launch_behind may have put on the stream, and lets
 /// the kernel behind it be put on processors that become free. Every thread of such a kernel calls it before it reads
 /// or writes global memory, so that an end of it is an end of all before.

@@ -106,11 +106,12 @@ inline constexpr int poison = 0xFD;  // what shared memory holds before a thread
 
 enum class wait { ready, segment, wave, block, finished };
 
-/// Bytes on their way.
+/// Bytes on their way, in the so many-th group of the thread's.
 struct pending_copy {
   void* to;
   const void* from;
   std::size_t bytes;
+  unsigned group;
 };
 
 struct fiber {
@@ -126,6 +127,7 @@ struct fiber {
   unsigned group = 0;                              ///< lanes of that
   void (*wave_operation)(void* const*) = nullptr;  ///< what the wave is to do with all of it
   std::vector<pending_copy> copies;
+  unsigned copy_groups = 0;  ///< that have ended
 };
 
 /// One block at a time; thread_local, so that several host threads may launch.
@@ -171,6 +173,7 @@ struct executor {
     f.waits = wait::ready;
     f.exchanges = 0;
     f.copies.clear();
+    f.copy_groups = 0;
   }
   void start_block() {
     ++blocks_run;
@@ -333,13 +336,24 @@ inline void copy_later(void* to, const void* from, std::size_t bytes) {
   if (e.order == thread_order::forward) {
     std::memcpy(to, from, bytes);
   } else {
-    e.current->copies.push_back({to, from, bytes});
+    e.current->copies.push_back({to, from, bytes, e.current->copy_groups});
   }
 }
-/// Waits for the thread's own copies.
+/// A group of the thread's copies ends here.
+inline void end_copy_group() { ++detail::state().current->copy_groups; }
+/// Waits for the thread's own copies but those of the `youngest` youngest groups and of the one that has not ended.
+inline void finish_copies_but(unsigned youngest) {
+  detail::fiber& f = *detail::state().current;
+  std::size_t done = 0;
+  for (; done < f.copies.size() && f.copies[done].group + youngest < f.copy_groups; ++done) {
+    std::memcpy(f.copies[done].to, f.copies[done].from, f.copies[done].bytes);
+  }
+  f.copies.erase(f.copies.begin(), f.copies.begin() + static_cast<std::ptrdiff_t>(done));
+}
+/// Waits for all of them.
 inline void finish_copies() {
-  for (const detail::pending_copy& c : detail::state().current->copies) std::memcpy(c.to, c.from, c.bytes);
-  detail::state().current->copies.clear();
+  end_copy_group();
+  finish_copies_but(0);
 }
 
 /// One object of type T a block, poisoned when a block first asks for it.

@@ -3,6 +3,7 @@
 // How attention's tiles come to shared memory: by all threads or by the device's copy engine, in a pipeline.
 #pragma once
 
+#include "gpu/dialect/async_copy.hpp"
 #include "gpu/nn/attention_tiles.hpp"
 
 namespace rotoscale::gpu::tiles {

@@ -4,6 +4,7 @@
 // and sums them side by side. Rows that do not fit there are read from global memory again.
 #pragma once
 
+#include "gpu/dialect/async_copy.hpp"
 #include "gpu/nn/rows.hpp"
 
 namespace rotoscale::gpu {

@@ -3,8 +3,8 @@
 // A tile of a source matrix in shared memory: how it comes there, and its elements as the definition reads them.
 #pragma once
 
+#include "gpu/dialect/async_copy.hpp"
 #include "gpu/dialect/convert.hpp"
-#include "gpu/dialect/hip.hpp"
 #include "gpu/dialect/packed.hpp"
 #include "rotoscale/small_float.hpp"
 #include "rotoscale/view.hpp"
