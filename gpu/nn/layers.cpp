@@ -7,7 +7,7 @@
 #include "gpu/nn/check.hpp"
 #include "gpu/nn/elementwise.hpp"
 #include "gpu/nn/embedding.hpp"
-#include "gpu/nn/norm.hpp"
+#include "gpu/nn/norm_gradient.hpp"
 
 namespace rotoscale::gpu {
 
@@ -44,24 +44,33 @@ status launch_norm(const nn::residual_norm_args& n, stream s) {
                 : launch_rows(norm_kernel<T, Residual, false>, grid, row_threads, s, a);
 }
 
+/// A block a chain of the gain's gradient.
 template <class T>
-status launch_norm_gradient(norm_gradient_args<T> a, stream s) {
+status launch_norm_gradient(void (*kernel)(norm_gradient_args<T>), const norm_gradient_args<T>& a, unsigned threads,
+                            std::size_t shared_bytes, stream s) {
   const auto grid = static_cast<std::uint64_t>((a.e.rows + nn::gain_chunk - 1) / nn::gain_chunk);
-  const unsigned threads = std::min(row_threads, (a.e.vec8s + 31) / 32 * 32);
-  const unsigned per_thread = (a.e.vec8s + threads - 1) / threads;
-  // dy, x and dx of all stages, and the terms of this one's sums.
-  const std::size_t row_bytes =
-      3 * norm_stages * std::size_t{row_pitch<T>(a.e.cols)} + 32 * lane_stride(a.e.cols) * sizeof(float);
-  if (per_thread > 4 || row_bytes > max_shared_bytes) {
-    a.group_rows = max_norm_rows;
-    return launch_rows(norm_gradient_kernel<T, 0>, grid, row_threads, s, a);
+  return launch_rows(kernel, grid, threads, s, a, shared_bytes);
+}
+/// In as large groups as two blocks of a processor have the memory for.
+template <class T>
+status launch_norm_gradient(const norm_gradient_args<T>& a, stream s) {
+  // Half of 228 KiB, less the one that CUDA takes of each block and what a block has besides, in steps of 128 bytes.
+  constexpr std::size_t others = (sizeof(norm_gradient_shared) + 127) / 128 * 128;
+  constexpr std::size_t half = has_small_shared_memory ? max_shared_bytes : 113 * 1024 - others;
+  const unsigned threads = std::min(row_threads, (a.e.vec8s + segment_lanes - 1) / segment_lanes * segment_lanes);
+  const unsigned each = (a.e.vec8s + threads - 1) / threads;  // vec8s of a thread
+  const auto bytes = [&](unsigned rows) { return norm_gradient_bytes<T>(a.e.cols, rows); };
+  const auto launch_groups = [&](void (*kernel)(norm_gradient_args<T>), unsigned rows) {
+    return launch_norm_gradient(kernel, a, threads + segment_lanes, bytes(rows), s);
+  };
+  if (a.e.vectors) {
+    if (each == 1 && bytes(4) <= half) return launch_groups(norm_gradient_kernel<T, 1, 4>, 4);
+    if (each == 1 && bytes(2) <= half) return launch_groups(norm_gradient_kernel<T, 1, 2>, 2);
+    if (each == 2 && bytes(2) <= half) return launch_groups(norm_gradient_kernel<T, 2, 2>, 2);
+    if (each == 2 && bytes(1) <= half) return launch_groups(norm_gradient_kernel<T, 2, 1>, 1);
+    if (each <= 4 && bytes(1) <= max_shared_bytes) return launch_groups(norm_gradient_kernel<T, 4, 1>, 1);
   }
-  constexpr std::size_t room = has_small_shared_memory ? 60 * 1024 : 112 * 1024;
-  a.group_rows = std::clamp(static_cast<unsigned>(room / row_bytes), 1u, std::min(max_norm_rows, threads / 16));
-  const std::size_t bytes = a.group_rows * row_bytes;
-  if (per_thread == 1) return launch_rows(norm_gradient_kernel<T, 1>, grid, threads, s, a, bytes);
-  if (per_thread == 2) return launch_rows(norm_gradient_kernel<T, 2>, grid, threads, s, a, bytes);
-  return launch_rows(norm_gradient_kernel<T, 4>, grid, threads, s, a, bytes);
+  return launch_norm_gradient(norm_gradient_unstaged_kernel<T>, a, row_threads, 0, s);
 }
 
 /// Strides and heads of x, which has been checked.
@@ -240,8 +249,8 @@ status rmsnorm_backward(nn::const_tensor_view dy, nn::const_tensor_view x, const
   });
   if (!launched.ok() || dgain == nullptr) return launched;
   const gain_sum_args sum{partial, dgain, (rows + nn::gain_chunk - 1) / nn::gain_chunk, static_cast<unsigned>(cols)};
-  return launch_rows(gain_sum_kernel, static_cast<std::uint64_t>((cols + gain_threads - 1) / gain_threads),
-                     gain_threads, s, sum);
+  return launch_rows(gain_sum_kernel, static_cast<std::uint64_t>((cols + gain_cols - 1) / gain_cols), row_threads, s,
+                     sum);
 }
 
 status rope_both(nn::tensor_view queries, nn::tensor_view keys, const float* cosine, const float* sine, bool inverse,

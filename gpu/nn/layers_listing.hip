@@ -4,7 +4,7 @@
 // an emulator of gfx950 executes.
 #include "gpu/nn/embedding.hpp"
 #include "gpu/nn/loss.hpp"
-#include "gpu/nn/norm.hpp"
+#include "gpu/nn/norm_gradient.hpp"
 #include "gpu/nn/optimizer.hpp"
 
 namespace rotoscale::gpu {
@@ -20,10 +20,12 @@ namespace rotoscale::gpu {
   template __global__ void norm_kernel<T, true, true>(const norm_args<T>);     \
   template __global__ void norm_kernel<T, false, false>(const norm_args<T>);   \
   template __global__ void norm_kernel<T, true, false>(const norm_args<T>);    \
-  template __global__ void norm_gradient_kernel<T, 0>(const norm_gradient_args<T>); \
-  template __global__ void norm_gradient_kernel<T, 1>(const norm_gradient_args<T>); \
-  template __global__ void norm_gradient_kernel<T, 2>(const norm_gradient_args<T>); \
-  template __global__ void norm_gradient_kernel<T, 4>(const norm_gradient_args<T>);
+  template __global__ void norm_gradient_unstaged_kernel<T>(const norm_gradient_args<T>); \
+  template __global__ void norm_gradient_kernel<T, 1, 4>(const norm_gradient_args<T>); \
+  template __global__ void norm_gradient_kernel<T, 1, 2>(const norm_gradient_args<T>); \
+  template __global__ void norm_gradient_kernel<T, 2, 2>(const norm_gradient_args<T>); \
+  template __global__ void norm_gradient_kernel<T, 2, 1>(const norm_gradient_args<T>); \
+  template __global__ void norm_gradient_kernel<T, 4, 1>(const norm_gradient_args<T>);
 STORAGE(bf16)
 STORAGE(float)
 template __global__ void dropout_kernel<bf16, bf16>(const dropout_kernel_args<bf16, bf16>);

@@ -63,8 +63,9 @@ LAYERS = {
     "embedding_kernel<*>": Budget({"global_load_dwordx4": 2, "global_store_dwordx4": 2}, 64),
     "embedding_gradient_kernel<*>": Budget({"global_load_dwordx4": 8, "global_store_dwordx4": 1}, 96),
     "norm_kernel<*>": Budget({"global_load_dwordx4": 2, "global_store_dwordx4": 1}, 112, 128),
-    "norm_gradient_kernel<*>": Budget({"global_load_dwordx4": 3, "global_store_dwordx4": 1}, 128, 128, scalar_spills=48),
-    "gain_sum_kernel": Budget({}, 64),
+    "norm_gradient_kernel<*>": Budget({"global_load_dwordx4": 3, "global_store_dwordx4": 1}, 128, 384, scalar_spills=48),
+    "norm_gradient_unstaged_kernel<*>": Budget({"global_load_dwordx4": 3, "global_store_dwordx4": 1}, 128, 128, scalar_spills=48),
+    "gain_sum_kernel": Budget({}, 80, 16512),
     "token_order_kernel": Budget({}, 64, 384),
     "softmax_*_kernel": Budget({"global_load_dwordx4": 4, "global_store_dwordx4": 4}, 96, 16448),
     "adamw_kernel": Budget({"global_load_dwordx4": 16, "global_store_dwordx4": 12}, 64),
@@ -80,7 +81,6 @@ QUANTIZED_ROWS = {
     "quantized_rows_kernel<norm_producer<*>, *>": Budget({**MOVES, "ds_read_b128": 2}, 176, scalar_spills=420),
     "quantized_rows_kernel<swiglu_producer<*>, *>": Budget({**MOVES, "ds_read_b128": 2}, 176, scalar_spills=420),
     "quantized_rows_kernel<swiglu_gradient_producer<*>, *>": Budget({**MOVES, "ds_read_b128": 2}, 192, scalar_spills=260),
-    "gain_sum_kernel": Budget({}, 64),
 }
 STATISTICS = {
     **REFERENCE,

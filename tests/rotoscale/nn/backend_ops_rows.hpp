@@ -257,6 +257,14 @@ inline op_case::prepared optimizer_case(op_scene& c, int width, bool composed) {
 inline std::vector<op_case> row_cases() {
   std::vector<op_case> all;
   add_row_cases(all, "rmsnorm", rmsnorm_case);
+  // As many rows as a device's block takes at once by their width; more chains of a gain's gradient than it adds at
+  // once.
+  for (const row_shape& s : {row_shape{130, 768, 3}, {66, 2048, 0}, {65, 4096, 0}, {32900, 8, 0}}) {
+    for (const nn::dtype type : storages) {
+      all.push_back(
+          {shape_name("rmsnorm", s, type), false, [=](op_scene& c, bool) { return rmsnorm_case(c, s, type); }});
+    }
+  }
   add_row_cases(all, "swiglu", swiglu_case);
   add_row_cases(all, "add", add_case);
   add_row_cases(all, "embedding", embedding_case);

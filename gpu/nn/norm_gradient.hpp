@@ -1,0 +1,343 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of RMSNorm's backward pass. A block has the 64 rows of a chain of the gain's gradient and goes through
+// them a group at a time: while one group's gradients are computed, a warp of its own sums the dots of the next one and
+// a third is copied to shared memory.
+#pragma once
+
+#include "gpu/nn/norm.hpp"
+
+namespace rotoscale::gpu {
+
+/// dx += the gradient of y = norm(x); `partial` gets the gain's chains over 64 rows, a row for each; null: frozen.
+template <class T>
+struct norm_gradient_args {
+  row_extents e;
+  row_span<const T> dy, x;
+  row_span<T> dx;
+  const float *gain = nullptr, *rstd = nullptr;
+  float* partial = nullptr;
+};
+
+/// Groups in shared memory: of gradients, of dots, of copies.
+inline constexpr unsigned norm_stages = 3;
+/// The most threads of a block: those of the gradients and one segment for the dots.
+inline constexpr unsigned norm_gradient_threads = row_threads + segment_lanes;
+/// Two blocks of a processor, so that one has copies on their way while the other waits; one where rows are so long
+/// that shared memory holds no more.
+template <unsigned Vec8s>
+inline constexpr unsigned norm_gradient_blocks = bounds_count_waves || Vec8s > 2 ? 1 : 2;
+
+/// Bytes from a row to the next in shared memory: 16 elements past a multiple of 128, so that the four rows that a
+/// segment sums lie in different banks.
+template <class T>
+ROTOSCALE_HD constexpr unsigned dot_pitch(unsigned cols) {
+  return (cols * static_cast<unsigned>(sizeof(T)) + 127) / 128 * 128 + 16 * static_cast<unsigned>(sizeof(T));
+}
+/// Shared memory of a block: dy and x of its stages, and the gain.
+template <class T>
+constexpr std::size_t norm_gradient_bytes(unsigned cols, unsigned group_rows) {
+  return std::size_t{2 * norm_stages} * group_rows * dot_pitch<T>(cols) + cols * sizeof(float);
+}
+
+struct norm_gradient_shared {
+  float rstd[nn::gain_chunk];
+  float pulls[2][4];  ///< nn::rms_pull of the rows of two groups in turn
+};
+
+/// Two neighbouring elements.
+struct alignas(8) adjacent_floats {
+  float first, second;
+};
+__device__ inline adjacent_floats load_adjacent(const float* from) {
+  return *reinterpret_cast<const adjacent_floats*>(from);
+}
+__device__ inline adjacent_floats load_adjacent(const bf16* from) {
+  const std::uint32_t both = *reinterpret_cast<const std::uint32_t*>(from);
+  return {fp32_from_bits(both << 16), fp32_from_bits(both & 0xFFFF0000u)};
+}
+
+/// A block's work on rows of whole vec8s: Vec8s of each row a thread, groups of Rows rows.
+template <class T, unsigned Vec8s, unsigned Rows>
+struct norm_gradient_block {
+  static_assert(Rows <= 4);
+  const norm_gradient_args<T>& a;
+  norm_gradient_shared& shared;
+  unsigned char* stages;
+  float* gain;
+  index_t row0;
+  unsigned rows, groups, pitch;
+  unsigned threads;  ///< those of the gradients
+  // Where the thread goes on: its first vec8 of the next row that it copies; of the next dx that it loads and stores.
+  const T *next_dy, *next_x, *next_dx;
+  T* to_dx;
+  stored_vec8<T> dx[Rows][Vec8s];
+  float sums[Vec8s][vec8_elements] = {};
+
+  __device__ norm_gradient_block(const norm_gradient_args<T>& args, unsigned char* memory, norm_gradient_shared& s)
+      : a(args),
+        shared(s),
+        stages(memory),
+        row0(block_index().x * nn::gain_chunk),
+        threads(block_size().x - segment_lanes) {
+    const index_t left = a.e.rows - row0;
+    rows = static_cast<unsigned>(left < nn::gain_chunk ? left : nn::gain_chunk);
+    groups = (rows + Rows - 1) / Rows;
+    pitch = dot_pitch<T>(a.e.cols);
+    gain = reinterpret_cast<float*>(memory + 2 * norm_stages * Rows * pitch);
+    const unsigned col = thread_index().x * vec8_elements;
+    next_dy = a.dy[row0] + col;
+    next_x = a.x[row0] + col;
+    to_dx = a.dx[row0] + col;
+    next_dx = to_dx;
+  }
+  __device__ unsigned count(unsigned group) const { return rows - group * Rows < Rows ? rows - group * Rows : Rows; }
+  __device__ T* staged(unsigned group, unsigned r, unsigned which) const {
+    return reinterpret_cast<T*>(stages + ((group % norm_stages * Rows + r) * 2 + which) * pitch);
+  }
+  /// Of the thread's k-th vec8.
+  __device__ unsigned column(unsigned k) const { return (thread_index().x + k * threads) * vec8_elements; }
+
+  __device__ void copy(unsigned group) {
+    ROTOSCALE_UNROLL
+    for (unsigned r = 0; r < Rows; ++r) {
+      if (r >= count(group)) break;
+      ROTOSCALE_UNROLL
+      for (unsigned k = 0; k < Vec8s; ++k) {
+        if (column(k) >= a.e.cols) continue;
+        stage_vec8(staged(group, r, 0) + column(k), next_dy + k * threads * vec8_elements, vec8_elements, true);
+        stage_vec8(staged(group, r, 1) + column(k), next_x + k * threads * vec8_elements, vec8_elements, true);
+      }
+      next_dy += a.dy.stride;
+      next_x += a.x.stride;
+    }
+  }
+  __device__ void load_dx(unsigned r) {
+    ROTOSCALE_UNROLL
+    for (unsigned k = 0; k < Vec8s; ++k) {
+      if (column(k) < a.e.cols) dx[r][k].load(next_dx + k * threads * vec8_elements, vec8_elements, true);
+    }
+    next_dx += a.dx.stride;
+  }
+
+  /// The pulls of a group's rows, by one segment: eight threads a row, two lanes of nn::ordered_sum a thread.
+  __device__ void sum_dots(unsigned group) const {
+    const unsigned lane = thread_index().x % segment_lanes, r = lane / 8, first = 2 * (lane % 8);
+    const bool any = r < count(group);
+    const T* const dy = staged(group, any ? r : 0, 0) + first;
+    const T* const x = staged(group, any ? r : 0, 1) + first;
+    const float* const g = gain + first;
+    const unsigned steps = any ? (a.e.cols + 15 - first) / 16 : 0;
+    float even = 0.0f, odd = 0.0f;
+    const auto step = [&](unsigned i) {
+      const adjacent_floats d = load_adjacent(dy + 16 * i), z = load_adjacent(x + 16 * i),
+                            w = load_adjacent(g + 16 * i);
+      even = nn::fma(w.first * d.first, z.first, even);
+      odd = nn::fma(w.second * d.second, z.second, odd);
+    };
+    const unsigned whole = steps / 8 * 8;  // without a condition in it, so that loads run ahead of the chains
+    for (unsigned i = 0; i < whole; i += 8) {
+      ROTOSCALE_UNROLL
+      for (unsigned j = 0; j < 8; ++j) step(i + j);
+    }
+    ROTOSCALE_KEEP_LOOP
+    for (unsigned i = whole; i < steps; ++i) step(i);
+    ROTOSCALE_UNROLL
+    for (unsigned mask = 4; mask > 0; mask /= 2) {
+      even += shuffle_xor(even, mask);
+      odd += shuffle_xor(odd, mask);
+    }
+    if (any && lane % 8 == 0) {
+      shared.pulls[group % 2][r] = nn::rms_pull(even + odd, a.e.cols, shared.rstd[group * Rows + r]);
+    }
+  }
+
+  /// The gradients of a group whose dx are in registers; those of the group behind it come in their place.
+  __device__ void update(unsigned group) {
+    const unsigned here = count(group), behind = group + 1 < groups ? count(group + 1) : 0;
+    ROTOSCALE_UNROLL
+    for (unsigned r = 0; r < Rows; ++r) {
+      if (r >= here) break;
+      const float rstd = shared.rstd[group * Rows + r], pull = shared.pulls[group % 2][r];
+      ROTOSCALE_UNROLL
+      for (unsigned k = 0; k < Vec8s; ++k) {
+        if (column(k) < a.e.cols) update_vec8(group, r, k, rstd, pull);
+      }
+      to_dx += a.dx.stride;
+      if (r < behind) load_dx(r);
+    }
+  }
+  __device__ void update_vec8(unsigned group, unsigned r, unsigned k, float rstd, float pull) {
+    float g[vec8_elements], dy[vec8_elements], x[vec8_elements], sum[vec8_elements];
+    load_floats(gain + column(k), vec8_elements, true, g);
+    stored_vec8<T> vec8;
+    vec8.load(staged(group, r, 0) + column(k), vec8_elements, true);
+    vec8.widen(dy);
+    vec8.load(staged(group, r, 1) + column(k), vec8_elements, true);
+    vec8.widen(x);
+    dx[r][k].widen(sum);
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i < vec8_elements; ++i) {
+      sum[i] = nn::rms_gradient(x[i], pull, g[i], dy[i], rstd, sum[i]);
+      sums[k][i] = nn::fma(dy[i] * x[i], rstd, sums[k][i]);
+    }
+    vec8.narrow(sum);
+    vec8.store(to_dx + k * threads * vec8_elements, vec8_elements, true);
+  }
+
+  __device__ void run() {
+    const unsigned t = thread_index().x;
+    const bool sums_dots = t >= threads;
+    for (unsigned c = 2 * t; c < a.e.cols; c += 2 * block_size().x) {
+      gain[c] = a.gain[c];
+      gain[c + 1] = a.gain[c + 1];
+    }
+    for (unsigned r = t; r < rows; r += block_size().x) shared.rstd[r] = a.rstd[row0 + r];
+    if (!sums_dots) {
+      copy(0);
+      ROTOSCALE_UNROLL
+      for (unsigned r = 0; r < Rows; ++r) {
+        if (r < count(0)) load_dx(r);
+      }
+      wait_for_copies();
+    }
+    block_barrier();
+    ROTOSCALE_KEEP_LOOP
+    for (unsigned group = 0; group <= groups; ++group) {
+      if (sums_dots) {
+        if (group < groups) sum_dots(group);
+      } else {
+        if (group + 1 < groups) copy(group + 1);
+        if (group != 0) update(group - 1);
+        wait_for_copies();
+      }
+      block_barrier();
+    }
+    if (a.partial == nullptr || sums_dots) return;
+    float* const to = a.partial + block_index().x * index_t{a.e.cols};
+    ROTOSCALE_UNROLL
+    for (unsigned k = 0; k < Vec8s; ++k) {
+      if (column(k) >= a.e.cols) continue;
+      stored_vec8<float> vec8;
+      vec8.narrow(sums[k]);
+      vec8.store(to + column(k), vec8_elements, true);
+    }
+  }
+};
+
+template <class T, unsigned Vec8s, unsigned Rows>
+__global__ void __launch_bounds__(norm_gradient_threads, norm_gradient_blocks<Vec8s>)
+    norm_gradient_kernel(const ROTOSCALE_GRID_CONSTANT norm_gradient_args<T> a) {
+  norm_gradient_block<T, Vec8s, Rows>(a, dynamic_shared<unsigned char>(), block_shared<norm_gradient_shared>()).run();
+}
+
+/// The same for any rows, which are read from global memory again: a block takes 64 rows, 16 at a time, and keeps the
+/// gain's sums in `partial`.
+template <class T>
+__global__ void __launch_bounds__(row_threads)
+    norm_gradient_unstaged_kernel(const ROTOSCALE_GRID_CONSTANT norm_gradient_args<T> a) {
+  const unsigned t = thread_index().x, cols = a.e.cols;
+  auto& pulls = block_shared<float[max_norm_rows]>();
+  const index_t row0 = block_index().x * nn::gain_chunk,
+                end = a.e.rows - row0 < nn::gain_chunk ? a.e.rows : row0 + nn::gain_chunk;
+  float* const partial = a.partial + block_index().x * index_t{cols};
+  for (index_t row = row0; row < end; row += max_norm_rows) {
+    const unsigned count = end - row < max_norm_rows ? static_cast<unsigned>(end - row) : max_norm_rows;
+    for (unsigned r = t / 16; r - t / 16 % 2 < count; r += row_threads / 16) {
+      const T *const dy = a.dy[row + (r < count ? r : 0)], *const x = a.x[row + (r < count ? r : 0)];
+      const float dot = lane_sum(r < count ? cols : 0, t % 16, [&](unsigned i, float sum) {
+        return nn::fma(a.gain[i] * widened(dy[i]), widened(x[i]), sum);
+      });
+      if (t % 16 == 0 && r < count) pulls[r] = nn::rms_pull(dot, cols, a.rstd[row + r]);
+    }
+    block_barrier();
+    for (unsigned p = t; p < a.e.vec8s; p += row_threads) {
+      const unsigned col = p * vec8_elements, some = a.e.count(p);
+      float sums[vec8_elements] = {}, gain[vec8_elements];
+      if (a.partial != nullptr && row != row0) load_floats(partial + col, some, false, sums);
+      load_floats(a.gain + col, some, a.e.vectors, gain);
+      for (unsigned r = 0; r < count; ++r) {
+        const float rstd = a.rstd[row + r];
+        float dy[vec8_elements], x[vec8_elements], dx[vec8_elements];
+        stored_vec8<T> vec8;
+        vec8.load(a.dy[row + r] + col, some, a.e.vectors);
+        vec8.widen(dy);
+        vec8.load(a.x[row + r] + col, some, a.e.vectors);
+        vec8.widen(x);
+        vec8.load(a.dx[row + r] + col, some, a.e.vectors);
+        vec8.widen(dx);
+        ROTOSCALE_UNROLL
+        for (unsigned i = 0; i < vec8_elements; ++i) {
+          dx[i] = nn::rms_gradient(x[i], pulls[r], gain[i], dy[i], rstd, dx[i]);
+          sums[i] = nn::fma(dy[i] * x[i], rstd, sums[i]);
+        }
+        vec8.narrow(dx);
+        vec8.store(a.dx[row + r] + col, some, a.e.vectors);
+      }
+      if (a.partial != nullptr) store_floats(partial + col, some, sums);
+    }
+    block_barrier();
+  }
+}
+
+/// dgain += the sum of the partial rows in order: a block has eight columns, whose terms all its threads bring to
+/// shared memory; a thread a column then adds them.
+inline constexpr unsigned gain_cols = 8, gain_rows = 512, gain_batch = 32;
+struct gain_sum_args {
+  const float* partial = nullptr;
+  float* dgain = nullptr;
+  index_t chunks = 0;
+  unsigned cols = 0;
+};
+struct gain_sum_shared {
+  alignas(16) float terms[gain_cols][gain_rows + 4];  ///< a column's, in different banks from another's
+};
+[[maybe_unused]] static __global__ void __launch_bounds__(row_threads)
+    gain_sum_kernel(const ROTOSCALE_GRID_CONSTANT gain_sum_args a) {
+  auto& shared = block_shared<gain_sum_shared>();
+  const unsigned t = thread_index().x, first_col = block_index().x * gain_cols, half = t % 2 * 4;
+  const bool vectors = a.cols % 4 == 0;
+  float sum = 0.0f;
+  for (index_t first = 0; first < a.chunks; first += gain_rows) {
+    const unsigned count = a.chunks - first < gain_rows ? static_cast<unsigned>(a.chunks - first) : gain_rows;
+    vec16 some[gain_rows / (row_threads / 2)];
+    const auto for_each_row = [&](const auto& body) {
+      ROTOSCALE_UNROLL
+      for (unsigned i = 0; i < gain_rows / (row_threads / 2); ++i) {
+        const unsigned r = t / 2 + i * (row_threads / 2);
+        if (r < count) body(r, some[i]);
+      }
+    };
+    for_each_row([&](unsigned r, vec16& to) {
+      const unsigned col = first_col + half;
+      const float* const from = a.partial + (first + r) * a.cols + col;
+      if (vectors && col < a.cols) {
+        to = *reinterpret_cast<const vec16*>(from);
+      } else {
+        ROTOSCALE_UNROLL
+        for (unsigned j = 0; j < 4; ++j) to.word[j] = col + j < a.cols ? fp32_bits(from[j]) : 0u;
+      }
+    });
+    for_each_row([&](unsigned r, const vec16& from) {
+      ROTOSCALE_UNROLL
+      for (unsigned j = 0; j < 4; ++j) shared.terms[half + j][r] = fp32_from_bits(from.word[j]);
+    });
+    block_barrier();
+    if (t < gain_cols) {
+      unsigned r = 0;
+      for (; r + gain_batch <= count; r += gain_batch) {
+        vec16 batch[gain_batch / 4];  // loads run ahead of the chain
+        ROTOSCALE_UNROLL
+        for (unsigned i = 0; i < gain_batch / 4; ++i)
+          batch[i] = *reinterpret_cast<const vec16*>(&shared.terms[t][r + 4 * i]);
+        ROTOSCALE_UNROLL
+        for (unsigned i = 0; i < gain_batch; ++i) sum += fp32_from_bits(batch[i / 4].word[i % 4]);
+      }
+      for (; r < count; ++r) sum += shared.terms[t][r];
+    }
+    block_barrier();
+  }
+  if (t < gain_cols && first_col + t < a.cols) a.dgain[first_col + t] += sum;
+}
+
+}  // namespace rotoscale::gpu
