@@ -128,15 +128,11 @@ template <class T>
   }
 }
 
-/// How many lines early those of a band are fetched, in each of its 32 rows: what was fastest where it was measured.
-/// From the band above, the rows of two bands would share few sets of the second-level cache.
-inline constexpr index_t lines_ahead = 4;
-
 /// Block `block` of the panels of whole lines of columns from v on. Returns the first column that is left: less than a
-/// line of them. Lines with other than ordinary blocks go the exact way.
+/// line of them. Lines with other than ordinary blocks go the exact way; lines `early` ahead are fetched.
 template <bool Round, chunk_rotation Rotation, class T>
 inline index_t quantize_lines(const tile_plan& p, matrix<const T> source, index_t k, index_t v, index_t end, index_t e,
-                              int block, staged_rows* staged) {
+                              int block, index_t early, staged_rows* staged) {
   constexpr int tiles = line_tiles<T>::count, columns = tiles * lane_count;
   std::uint32_t signs[32];
   for (int i = 0; i < 32; ++i) signs[i] = (p.o.rotation.signs[0] >> i & 1u) << 31;
@@ -144,7 +140,7 @@ inline index_t quantize_lines(const tile_plan& p, matrix<const T> source, index_
   const index_t stride = source.stride(0);
   // What is not left of this band is the next one's beginning.
   const index_t width = (end - v) / columns * columns, last_line = v + width - columns,
-                ahead = width < lines_ahead * columns ? width : lines_ahead * columns, next_band = 32 * stride - width;
+                ahead = width < early * columns ? width : early * columns, next_band = 32 * stride - width;
   line_tiles<T> lines[2];
   int turn = 0;
   for (; v + columns <= end; v += columns, from += columns, staged += tiles, turn ^= 1) {
@@ -167,12 +163,12 @@ inline index_t quantize_lines(const tile_plan& p, matrix<const T> source, index_
 
 template <class T>
 inline index_t quantize_lines(const tile_plan& p, matrix<const T> source, index_t k, index_t v, index_t end, index_t e,
-                              int block, staged_rows* staged) {
+                              int block, index_t early, staged_rows* staged) {
   const auto quantize = [&]<bool Round>(std::bool_constant<Round>) {
     using kind = chunk_rotation;
-    if (p.o.rotation.points == 0) return quantize_lines<Round, kind::none>(p, source, k, v, end, e, block, staged);
-    if (p.o.rotation.signs[0] == 0) return quantize_lines<Round, kind::plain>(p, source, k, v, end, e, block, staged);
-    return quantize_lines<Round, kind::with_signs>(p, source, k, v, end, e, block, staged);
+    if (p.o.rotation.points == 0) return quantize_lines<Round, kind::none>(p, source, k, v, end, e, block, early, staged);
+    if (p.o.rotation.signs[0] == 0) return quantize_lines<Round, kind::plain>(p, source, k, v, end, e, block, early, staged);
+    return quantize_lines<Round, kind::with_signs>(p, source, k, v, end, e, block, early, staged);
   };
   if constexpr (std::is_same_v<T, float>) {
     if (p.round_to_bf16) return quantize(std::true_type{});

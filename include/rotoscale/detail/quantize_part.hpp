@@ -36,6 +36,12 @@ inline constexpr bool has_chunks = std::is_same_v<T, float> || std::is_same_v<T,
 /// How many bytes ahead long rows are fetched: what was fastest where it was measured.
 inline constexpr index_t fetch_along_rows = 3072;
 
+/// How many lines early those of a band are fetched, in each of its 32 rows: what was fastest where it was measured.
+/// From the band above, the rows of two bands would share few sets of the second-level cache.
+inline constexpr index_t lines_ahead = 4;
+/// A whole band early: where its rows have been quantized just before, it is in the cache, and the next one is not.
+inline constexpr index_t whole_band = 1 << 20;
+
 /// How many rows below in a part of both orientations, whose rows are short: one is too late for FP32.
 inline constexpr index_t fetch_rows_below = 8;
 
@@ -52,8 +58,8 @@ constexpr index_t part_height(index_t elements) { return elements < index_t{1} <
 template <class T>
 class column_strip {
  public:
-  column_strip(const output_plan& plan, matrix<const T> source, const output_part& part)
-      : plan_(plan), source_(source), part_(part), max_blocks_(plan.layout.first_blocks) {
+  column_strip(const output_plan& plan, matrix<const T> source, const output_part& part, index_t early)
+      : plan_(plan), source_(source), part_(part), early_(early), max_blocks_(plan.layout.first_blocks) {
     ROTOSCALE_ASSERT(part.v1 - part.v0 <= strip_rows<T>);
   }
   /// The blocks of elements [e, end), in order from the part's first element to its last.
@@ -79,7 +85,7 @@ class column_strip {
     index_t v = part_.v0;
 #if defined(ROTOSCALE_BYTE_LANES)
     if constexpr (has_chunks<T>) {
-      if (is_chunked(p)) v = quantize_lines(p, source_, k, v, part_.v1, e, blocks_, staged_);
+      if (is_chunked(p)) v = quantize_lines(p, source_, k, v, part_.v1, e, blocks_, early_, staged_);
     }
 #endif
     const index_t tile_rows = p.f.rows > lane_count ? p.f.rows : lane_count;
@@ -98,6 +104,7 @@ class column_strip {
   const output_plan& plan_;
   matrix<const T> source_;
   output_part part_;
+  [[maybe_unused]] index_t early_;
   int blocks_ = 0, max_blocks_;
   staged_rows staged_[strip_rows<T> / lane_count];
 };
@@ -134,7 +141,7 @@ void quantize_part(const output_plan& plan, matrix<const T> source, const output
   if (plan.axis == block_axis::row) {
     quantize_rows(plan, source, part, fetch_along_rows);
   } else {
-    column_strip<T>(plan, source, part).take(part.e0, part.e1);
+    column_strip<T>(plan, source, part, lines_ahead).take(part.e0, part.e1);
   }
   if (plan.layout.stream) finish_streaming();
 }
@@ -143,7 +150,7 @@ void quantize_part(const output_plan& plan, matrix<const T> source, const output
 template <class T>
 void quantize_part_both(const output_plan& rows, const output_plan& columns, matrix<const T> source,
                         const output_part& part) {
-  column_strip<T> strip(columns, source, {part.e0, part.e1, part.v0, part.v1});
+  column_strip<T> strip(columns, source, {part.e0, part.e1, part.v0, part.v1}, whole_band);
   const index_t ahead = fetch_rows_below * source.stride(0) * static_cast<index_t>(sizeof(T));
   for (index_t v = part.v0; v < part.v1; v += 32) {
     const index_t end = part.v1 - v < 32 ? part.v1 : v + 32;
