@@ -136,6 +136,9 @@ void define_eval_and_sample(CLI::App& app, arguments& a) {
   eval->add_option("--text-format", a.text_format, "as train's (default: the run's)");
   eval->add_option("--windows", a.windows, "held-out sequences; 0: as the run's last evaluation")
       ->check(CLI::Range(0, 1 << 30));
+  eval->add_option("--sequence", a.sequence,
+                   "tokens a sequence (default: the run's; another model: 128, if it has as many positions)")
+      ->check(CLI::Range(1, 1 << 24));
   sample->add_option("--prompt", a.sample.prompt, "text to continue")->capture_default_str();
   sample->add_option("--tokens", a.sample.tokens, "tokens to write")
       ->capture_default_str()

@@ -33,7 +33,7 @@ struct arguments {
   bool no_progress = false;
   std::optional<std::int64_t> statistics_every;
   std::vector<std::string> data;
-  int windows = 0;
+  int windows = 0, sequence = 0;
   std::string adapter;
   merge_options merge;
   sample_options sample;

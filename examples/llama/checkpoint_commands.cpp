@@ -111,7 +111,13 @@ struct loaded_model {
 
 int evaluate_checkpoint(const arguments& a) {
   loaded_model m(a);
-  const train_options& o = m.state.run.train;
+  train_options& o = m.state.run.train;
+  const int positions = m.state.run.model.max_position_embeddings;
+  if (a.sequence > positions) {
+    throw io::error("--sequence", std::to_string(a.sequence) + " is longer than the model's " +
+                                      std::to_string(positions) + " positions");
+  }
+  o.sequence = a.sequence > 0 ? a.sequence : std::min(o.sequence, positions);
   if (!a.data.empty()) m.state.run.data = a.data;
   if (!a.text_format.empty()) m.state.run.text_format = a.text_format;
   const corpus text(data_of(m.state.run), o.seed, m.state.run.model.vocab_size);

@@ -394,7 +394,18 @@ class Results(Scratch):
                 found = json.loads(self.succeed("eval", "--checkpoint", path, "--threads", 1))
                 self.assertEqual((found["val_loss"], found["step"]), (end["final_val_loss"], 8))
         other = json.loads(self.succeed("eval", "--checkpoint", "bf16", "--recipe", "mxfp4", "--windows", 4))
-        self.assertEqual((other["recipe"], other["windows"]), ("mxfp4", 4))
+        self.assertEqual((other["recipe"], other["windows"], other["sequence"]), ("mxfp4", 4, 32))
+        longer = json.loads(self.succeed("eval", "--checkpoint", "bf16", "--sequence", 64, "--windows", 4))
+        self.assertEqual(longer["sequence"], SHAPE["max_position_embeddings"])
+        self.refuse(["eval", "--checkpoint", "bf16", "--sequence", 65], "--sequence", "64 positions")
+        # Another's model, of which no run says how long its sequences were.
+        model = self.checkpoint("bf16")
+        foreign = self.folder / "foreign"
+        foreign.mkdir()
+        for name in ("config.json", "model.safetensors"):
+            shutil.copy(model / name, foreign)
+        found = json.loads(self.succeed("eval", "--checkpoint", "foreign", "--data", "text.txt", "--recipe", "bf16"))
+        self.assertEqual(found["sequence"], 64)
         self.assertNotEqual(other["val_loss"], records(self.folder / "bf16/log.jsonl", "eval")[-1]["val_loss"])
 
     def test_it_learns(self):
