@@ -69,6 +69,7 @@ int resume(nn::backend& ops, arguments& a, const std::vector<resume_point>& poin
   if (!points.empty()) {
     // Before checkpoints are read: the process that writes the run removes old ones meanwhile.
     const fs::path &run = points[0].run, out = a.session.out.empty() ? run : fs::path(a.session.out);
+    if (out.empty()) throw io::error(a.resume, "is in no run's checkpoints/; --out says where it is to go on");
     if (fs::weakly_canonical(out) == fs::weakly_canonical(run)) io::require_no_writer(run_directory(run).log());
   }
   for (std::size_t i = 0; i < points.size(); ++i) {

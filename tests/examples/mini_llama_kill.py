@@ -597,6 +597,39 @@ class Resume(Runs):
         (self.folder / "run/trainer_state.json").unlink()
         self.refuse(["train", "--resume", older], "model.safetensors", "there is no older checkpoint")
 
+    def test_a_checkpoint_without_its_files_is_none_that_begins_again(self):
+        self.train("made", "--stop-at", 4, **self.OPTIONS)
+        newest, older = self.checkpoint("run", 4), self.checkpoint("run", 2)
+        tensors = ["model.safetensors", "optimizer.safetensors"]
+        everything = sorted(p.name for p in self.checkpoint("made", 4).iterdir())
+        for missing in (tensors[:1], tensors[1:], tensors, [n for n in everything if n != "trainer_state.json"], everything):
+            with self.subTest(missing=missing):
+                shutil.rmtree(self.folder / "run", ignore_errors=True)
+                shutil.copytree(self.folder / "made", self.folder / "run")
+                for name in missing:
+                    (newest / name).unlink()
+                for start in ("run", newest, f"{newest}/", newest.relative_to(self.folder)):
+                    said = self.refuse(["train", "--resume", start], "step-000000004/", "; the one before it: --resume ")
+                    self.assertTrue(said.strip().endswith(str(older.relative_to(self.folder))), said)
+
+    def test_a_checkpoint_outside_of_a_run(self):
+        self.unbroken()
+        shutil.copytree(self.checkpoint("whole", 4), self.folder / "far/away/step-000000004")
+        self.refuse(["train", "--resume", "far/away/step-000000004"], "far/away/step-000000004: ", "--out")
+        self.refuse(["train", "--resume", "far/away/step-000000004", "--out", "far/away/step-000000004"], "exists")
+        self.succeed("train", "--resume", "far/away/step-000000004", "--out", "run", "--threads", 1)
+        self.assertEqual(tree_of(self.checkpoint("run", 6)), tree_of(self.checkpoint("whole", 6)))
+        self.assertEqual(sorted(p.name for p in (self.folder / "far").rglob("*") if p.is_dir()), ["away", "step-000000004"])
+        state = self.folder / "far/trainer_state.json"
+        shutil.copy(self.checkpoint("whole", 4) / "trainer_state.json", state)
+        self.refuse(["train", "--resume", "far"], "far/trainer_state.json", "step 4", "no tensors")
+        # Links: to a checkpoint, and of all checkpoints to another disk.
+        (self.folder / "whole/checkpoints").rename(self.folder / "elsewhere")
+        (self.folder / "whole/checkpoints").symlink_to(self.folder / "elsewhere")
+        (self.folder / "latest").symlink_to("whole/checkpoints/step-000000004")
+        for start in ("latest", "whole/checkpoints/step-000000004"):
+            self.refuse(["train", "--resume", start, "--out", "run"], "run/", "another run")
+
     def test_without_a_checkpoint_it_begins_again(self):
         self.unbroken(checkpoint_every=0)
         options = {**self.OPTIONS, "checkpoint_every": 0}

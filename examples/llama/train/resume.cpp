@@ -42,33 +42,58 @@ std::string field_of(std::string pointer) {
   return pointer.substr(1);
 }
 
+/// The run in whose checkpoints/ this is, whatever of its files are there; empty: none.
+fs::path run_of_checkpoint(const fs::path& path) {
+  std::error_code failed;
+  // A link leads to the run, or lies in one whose checkpoints are elsewhere.
+  for (fs::path at : {fs::absolute(path).lexically_normal(), fs::weakly_canonical(path)}) {
+    if (!at.has_filename()) at = at.parent_path();
+    const run_directory run(at.parent_path().parent_path());
+    if (at.parent_path() != run.checkpoints() || !at.filename().string().starts_with("step-")) continue;
+    for (const fs::path& file : {run.log(), run.config(), run.start()}) {
+      if (fs::exists(file, failed)) return run.path();
+    }
+  }
+  return {};
+}
+
+bool has_file_of_checkpoint(const fs::path& path) {
+  std::error_code failed;
+  for (const char* name : {"model.safetensors", "adapter_model.safetensors", "optimizer.safetensors",
+                           "generation_config.json", "adapter_config.json"}) {
+    if (fs::exists(path / name, failed)) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 std::vector<resume_point> find_resume_points(const fs::path& path) {
   llama::require_run_directory(path);
-  std::error_code failed;
-  bool is_checkpoint = false;
-  for (const char* name : {"model.safetensors", "adapter_model.safetensors", "optimizer.safetensors"}) {
-    is_checkpoint = is_checkpoint || fs::exists(path / name, failed);
-  }
-  // A checkpoint lies in RUN/checkpoints/.
-  const fs::path run = is_checkpoint ? fs::weakly_canonical(path).parent_path().parent_path() : path;
-  const run_directory files(run);
+  const fs::path run = run_of_checkpoint(path);
+  const bool is_checkpoint = !run.empty() || has_file_of_checkpoint(path);
   std::vector<resume_point> points;
   if (is_checkpoint) points.push_back({run, path});
+  if (is_checkpoint && run.empty()) return points;
+  const run_directory files(is_checkpoint ? run : path);
+  const fs::path name = fs::weakly_canonical(path).filename();
   for (const std::int64_t step : files.steps()) {
     const fs::path checkpoint = files.checkpoint(step);
-    if (is_checkpoint && checkpoint.filename() >= fs::weakly_canonical(path).filename()) continue;
-    points.push_back({run, checkpoint});
+    if (is_checkpoint && checkpoint.filename() >= name) continue;
+    points.push_back({files.path(), checkpoint});
   }
-  if (fs::exists(files.start(), failed)) points.push_back({run, {}});
+  std::error_code failed;
+  if (fs::exists(files.start(), failed)) points.push_back({files.path(), {}});
   return points;
 }
 
 trainer_state read_state(const resume_point& from) {
   return reading([&] {
     trainer_state state = read_trainer_state(from.checkpoint.empty() ? from.run : from.checkpoint);
-    // Beside adapters the base has its own.
+    if (from.checkpoint.empty() && state.step != 0) {
+      throw io::error(run_directory(from.run).start().string(),
+                      "the state of step " + std::to_string(state.step) + ", but there are no tensors beside it");
+    }
     if (from.checkpoint.empty()) return state;
     if (state.run.lora) {
       llama::check_adapters(from.checkpoint, state.run.model, *state.run.lora);

@@ -19,7 +19,7 @@ struct damaged_checkpoint : io::error {
 
 /// A checkpoint, or the beginning of a run.
 struct resume_point {
-  std::filesystem::path run;         ///< directory
+  std::filesystem::path run;         ///< directory; empty: the checkpoint lies in none
   std::filesystem::path checkpoint;  ///< empty: the beginning
 
   /// What a message calls it.
@@ -27,7 +27,7 @@ struct resume_point {
 };
 
 /// From a run's directory all of its checkpoints, the newest first, and its beginning; from a checkpoint that one and
-/// the older ones. Empty where there is nothing to resume.
+/// the older ones of its run, however little of it is there. Empty where there is nothing to resume.
 std::vector<resume_point> find_resume_points(const std::filesystem::path& path);
 
 /// The state there, compared with config.json of the checkpoint. Throws damaged_checkpoint.

@@ -147,7 +147,8 @@ void trainer::open_statistics(bool continues) {
 
 void trainer::open_log() {
   if (!from_) require_elsewhere();
-  const bool own = from_ && fs::weakly_canonical(files_.path()) == fs::weakly_canonical(from_->run);
+  const bool own =
+      from_ && !from_->run.empty() && fs::weakly_canonical(files_.path()) == fs::weakly_canonical(from_->run);
   if (from_ && !own) files_.require_unused(" and belongs to another run than the one resumed");
   if (!from_ && !session_.overwrite) {
     files_.require_unused("; use --resume to continue a run or --overwrite to start anew");
