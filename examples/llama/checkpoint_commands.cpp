@@ -38,7 +38,7 @@ struct loaded_model {
     own_recipe = own && a.schedule_override.empty();
     recipe = own_recipe ? state.recipe()
                         : llama::load_recipe(a.schedule_override.empty() ? "bf16" : a.schedule_override, "--recipe");
-    if (!a.tokenizer.empty()) state.run.tokenizer = a.tokenizer;
+    state.run.tokenizer = a.tokenizer.empty() ? find_tokenizer(state.run.tokenizer, path) : a.tokenizer;
   }
 
   /// Room for passes of at most batch × sequence tokens, and for the keys and values of `cache` tokens.
@@ -79,7 +79,10 @@ struct loaded_model {
     if (adapters == path) now.step = 0;
     session->set_inputs(now);
     if (own_recipe) llama::read_scales(path, *session);
-    llama::read_weights(weights, *session);
+    const std::uint64_t digest = llama::read_weights(weights, *session);
+    if (adapters == path && state.base_digest != 0 && digest != state.base_digest) {
+      throw io::error(weights.directory.string(), "not the weights that the adapters were trained beside");
+    }
     if (!adapters.empty()) llama::read_adapters(adapters, *session);
   }
   /// --checkpoint is a model, with or without --adapter beside it, or adapters that say what they stand beside.
@@ -89,7 +92,7 @@ struct loaded_model {
         throw io::error("--adapter", a.checkpoint + " holds adapters itself, not what they stand beside");
       adapters = path;
       if (!own) state.run.lora = llama::read_adapter_config(path);
-      const std::string base = own ? state.run.init : llama::adapter_base(path);
+      const std::string base = own ? state.resolved_init : llama::adapter_base(path);
       std::error_code failed;
       if (base.empty() || !fs::exists(base, failed)) {
         throw io::error(

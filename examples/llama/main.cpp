@@ -62,6 +62,21 @@ void settle_statistics(arguments& a) {
   a.session.statistics_noise = false;  // was the resumed run's
 }
 
+/// Files of a run that are elsewhere now, as the command line says.
+void take_new_places(const run_options& given, trainer_state& state) {
+  run_options& run = state.run;
+  if (!given.data.empty()) run.data = given.data;
+  if (!given.tokenizer.empty()) run.tokenizer = given.tokenizer;
+  if (!given.init.empty()) {
+    run.init = given.init;
+    state.resolved_init.clear();
+  }
+  if (!given.adapter.empty()) {
+    run.adapter = given.adapter;
+    state.resolved_adapter.clear();
+  }
+}
+
 /// Goes on from the first of `points` whose checkpoint is whole; later ones only with --auto-resume, where `wanted` is
 /// what the command line says.
 int resume(nn::backend& ops, arguments& a, const std::vector<resume_point>& points, const trainer_state* wanted,
@@ -78,10 +93,9 @@ int resume(nn::backend& ops, arguments& a, const std::vector<resume_point>& poin
     try {
       trainer_state state = read_state(points[i]);
       if (wanted != nullptr) require_same_run(*wanted, state, a.session.out);
-      if (!a.run.data.empty()) state.run.data = a.run.data;
-      if (!a.run.tokenizer.empty()) state.run.tokenizer = a.run.tokenizer;
-      if (!a.run.init.empty()) state.run.init = a.run.init;
-      if (!a.run.adapter.empty()) state.run.adapter = a.run.adapter;
+      if (wanted == nullptr) take_new_places(a.run, state);
+      const bool given = wanted == nullptr && !a.run.tokenizer.empty();
+      a.session.tokenizer = given ? "" : find_tokenizer(state.run.tokenizer, points[i].checkpoint);
       // A run that was killed before its first records has no file that tells.
       const fs::path statistics = run_directory(points[i].run).statistics();
       if (!points[i].checkpoint.empty() || fs::exists(statistics)) choose_statistics(a, statistics);

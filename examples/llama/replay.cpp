@@ -101,7 +101,12 @@ trainer_state state_at(const run_directory& run, std::int64_t step, const traine
   if (step > 0) return read_trainer_state(run.checkpoint(step));
   field_names names;
   names.from_file(run.config().string(), io::to_json(later.run));
-  return new_run(later.run, names);
+  trainer_state state = new_run(later.run, names);
+  state.resolved_init = later.resolved_init;
+  state.resolved_adapter = later.resolved_adapter;
+  state.base_digest = later.base_digest;
+  state.adapter_digest = later.adapter_digest;
+  return state;
 }
 
 }  // namespace
@@ -127,6 +132,7 @@ int replay(const replay_options& o, std::ostream& out) {
   session.replays = true;
   // An observed step has more operations, and each has a digest.
   session.statistics_every = read_statistics_choice(run.statistics()).every;
+  session.tokenizer = find_tokenizer(state.run.tokenizer, run.checkpoint(steps.last));
   std::optional<resume_point> from;
   if (steps.first > 0) from = resume_point{run.path(), run.checkpoint(steps.first)};
   trainer t(digests.is_empty() ? *inner : ops, std::move(state), session, from);

@@ -8,11 +8,12 @@ usage: mini_llama_data.py PROGRAM [NAME...]
 import gzip
 import json
 import math
+import shutil
 import statistics
 import struct
 
 import mini_llama
-from mini_llama import Scratch, generated_text, records
+from mini_llama import Scratch, generated_text, records, tree_of
 
 
 def token_file(tokens, magic=20240520, version=1, width="H"):
@@ -55,6 +56,29 @@ class Data(Scratch):
         for run, known in (("text", True), ("narrow", False)):
             for r in records(self.folder / run / "log.jsonl", "eval"):
                 self.assertEqual(r["bits_per_byte"], r["val_loss"] / 0.6931471805599453 if known else None)
+
+    def test_the_checkpoints_tokenizer_goes_on_where_the_given_one_has_gone(self):
+        self.sentencepiece()
+        self.train("whole", "--tokenizer", "t.model", vocab_size=300, threads=1)
+        self.train("made", "--tokenizer", "t.model", "--stop-at", 4, vocab_size=300, threads=1)
+        loss = json.loads(self.succeed("eval", "--checkpoint", "made"))["val_loss"]
+        for content in (None, b"other", generated_text()):
+            (self.folder / "t.model").unlink(missing_ok=True)
+            if content is not None:
+                (self.folder / "t.model").write_bytes(content)
+            shutil.rmtree(self.folder / "run", ignore_errors=True)
+            shutil.copytree(self.folder / "made", self.folder / "run")
+            self.assertEqual(json.loads(self.succeed("eval", "--checkpoint", "run"))["val_loss"], loss)
+            self.succeed("train", "--resume", "run", "--threads", 1)
+            self.assertEqual(tree_of(self.checkpoint("whole")), tree_of(self.checkpoint("run")))
+        self.refuse(["train", "--resume", "made", "--tokenizer", "t.model"], "t.model")  # who names one gets that one
+        own = "run/checkpoints/step-000000008/tokenizer.model"
+        self.refuse([*self.train_command("run", "--tokenizer", own, vocab_size=300), "--overwrite"], own + ": lies in run", "--overwrite")
+
+    def test_what_is_read_is_not_overwritten(self):
+        self.train("run")
+        self.refuse([*self.train_command("run", "--text-format", "bytes", data="run/log.jsonl"), "--overwrite"],
+                    "run/log.jsonl: lies in run", "--overwrite")
 
     def test_tokenizer_as_option_and_as_token_file(self):
         self.sentencepiece()

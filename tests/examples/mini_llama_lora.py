@@ -58,6 +58,36 @@ class Init(Lora):
         self.succeed("train", "--resume", "parts")
         self.assert_same_checkpoint("whole", "parts")
 
+    def test_a_base_that_goes_on(self):
+        """A run begins with what was its base's newest checkpoint then, however far the base has gone since."""
+        growing = {"learning_rate": 0.01, "checkpoint_every": 4, "keep_checkpoints": 1, "threads": 1}
+        self.train("growing", "--stop-at", 4, **growing)
+        kinds = {"full": (), "lora": ("--lora-rank", 4)}
+        for kind, more in kinds.items():
+            self.train(f"{kind}-whole", "--init", "growing", *more, threads=1)
+            self.train(f"{kind}-begun", "--init", "growing", "--stop-at", 4, *more, threads=1)
+            shutil.rmtree(self.folder / f"{kind}-begun/checkpoints")  # as if killed before its first one
+        shutil.copytree(self.checkpoint("growing", 4), self.folder / "copy")
+        self.train("later", **{**growing, "keep_checkpoints": 2})
+        shutil.copytree(self.checkpoint("later", 8), self.checkpoint("growing", 8))
+        for kind in kinds:
+            shutil.copytree(self.folder / f"{kind}-begun", self.folder / f"{kind}-left")
+            self.succeed("train", "--resume", f"{kind}-begun", "--threads", 1)
+            self.assert_same_checkpoint(f"{kind}-whole", f"{kind}-begun")
+            self.refuse(["train", "--resume", f"{kind}-left", "--init", "growing"], "step-000000008: not the weights that the ")
+        loss = records(self.folder / "lora-whole/log.jsonl", "end")[0]["final_val_loss"]
+        self.assertEqual(self.evaluate("--checkpoint", "lora-whole"), loss)
+        # Gone, it is asked for.
+        shutil.rmtree(self.checkpoint("growing", 4))
+        self.refuse(["eval", "--checkpoint", "lora-whole"], "growing/checkpoints/step-000000004", "--adapter")
+        for kind in kinds:
+            self.refuse(["train", "--resume", f"{kind}-left"], "growing/checkpoints/step-000000004: is gone", "--keep-checkpoints", "--init")
+            self.succeed("train", "--resume", f"{kind}-left", "--init", "copy", "--threads", 1)
+            name = "adapter_model.safetensors" if kind == "lora" else "model.safetensors"
+            self.assertEqual(*(tree_of(self.checkpoint(f"{kind}-{run}"))[name] for run in ("whole", "left")))
+        shutil.copytree(self.checkpoint("growing", 8), self.checkpoint("growing", 4))
+        self.refuse(["eval", "--checkpoint", "lora-whole"], "growing/checkpoints/step-000000004", "not the weights that the adapters")
+
 
 class Adapters(Lora):
     def check_resume(self, stop=4, **options):
@@ -301,7 +331,7 @@ class GivenAdapters(Lora):
         name = "base_model.model.model.layers.0.self_attn.o_proj.lora_B.weight"
         dtype, shape, data = tensors[name]
         write_safetensors(path, {**tensors, name: (dtype, shape, data[:-1] + bytes([data[-1] ^ 1]))})
-        self.refuse(["train", "--resume", "fresh", "--adapter", "elsewhere"], "elsewhere: not the adapters that the run began with")
+        self.refuse(["train", "--resume", "fresh", "--adapter", "elsewhere"], "elsewhere/checkpoints/step-000000008: not the adapters that the run began with")
         write_safetensors(path, tensors)
         self.succeed("train", "--resume", "fresh", "--adapter", "elsewhere")
         self.assertEqual(self.matrices("fresh"), self.matrices("whole"))

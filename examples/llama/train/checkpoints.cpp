@@ -52,7 +52,7 @@ void trainer::write_checkpoint(const trainer_state& state, const llama::checkpoi
   const auto add_files = [&](const fs::path& directory) {
     if (!state.run.lora) tokenizer_.write(directory, state.run.model.max_position_embeddings);
   };
-  llama::write_checkpoint(files_.checkpoint(state.step), tensors, io::to_json(state), state.run.init, add_files);
+  llama::write_checkpoint(files_.checkpoint(state.step), tensors, io::to_json(state), state.resolved_init, add_files);
 }
 
 /// Begins the checkpoint of the last step. Where there is room for a snapshot it is written while steps go on, and

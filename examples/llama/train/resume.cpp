@@ -112,6 +112,17 @@ void read_tensors(const fs::path& checkpoint, llama::session& into) {
   });
 }
 
+std::string find_tokenizer(const std::string& given, const fs::path& checkpoint) {
+  const fs::path own = checkpoint / "tokenizer.model";
+  std::error_code failed;
+  if (given.empty() || checkpoint.empty() || !fs::exists(own, failed)) return given;
+  try {
+    if (io::read_raw_file(given) == io::read_raw_file(own)) return given;
+  } catch (const io::error&) {
+  }
+  return own.string();
+}
+
 void require_same_run(const trainer_state& wanted, const trainer_state& found, const std::string& where) {
   const auto options = io::to_json(wanted.run).flatten(), old = io::to_json(found.run).flatten();
   const auto text = [](const auto& values, const std::string& key) {

@@ -36,6 +36,10 @@ trainer_state read_state(const resume_point& from);
 /// Weights, optimizer and scales of a checkpoint. Throws damaged_checkpoint.
 void read_tensors(const std::filesystem::path& checkpoint, llama::session& into);
 
+/// The tokenizer of a run at a checkpoint: the given file, or the checkpoint's own where that is gone or another one
+/// now.
+std::string find_tokenizer(const std::string& given, const std::filesystem::path& checkpoint);
+
 /// Throws io::error naming the first option in which a new run differs from the one that is to be resumed.
 void require_same_run(const trainer_state& wanted, const trainer_state& found, const std::string& where);
 

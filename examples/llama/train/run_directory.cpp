@@ -77,13 +77,25 @@ void run_directory::require_unused(const std::string& advice) const {
   }
 }
 
+std::vector<fs::path> run_directory::all() const {
+  return {log(),
+          checkpoints(),
+          config(),
+          start(),
+          statistics(),
+          digests(),
+          path_ / "metrics.csv",
+          path_ / "mlperf.log",
+          path_ / "tensorboard"};
+}
+
 void run_directory::clear() const {
   std::error_code failed;
   // Checkpoints first: what is left of a run at any moment in between can still be resumed from its beginning.
   if (fs::exists(checkpoints(), failed)) discard(checkpoints());
-  for (const fs::path& file : {config(), start(), statistics(), digests(), path_ / "metrics.csv", path_ / "mlperf.log"})
-    fs::remove(file, failed);
-  fs::remove_all(path_ / "tensorboard", failed);
+  for (const fs::path& file : all()) {
+    if (file != log()) fs::remove_all(file, failed);
+  }
 }
 
 void run_directory::remove_leftovers() const {

@@ -36,6 +36,8 @@ class run_directory {
 
   /// Throws io::error naming a run's file that is there already, followed by `advice`.
   void require_unused(const std::string& advice) const;
+  /// Whatever of a run may be there.
+  std::vector<std::filesystem::path> all() const;
   /// Removes a run's files but the log.
   void clear() const;
   /// Removes what killed writers have left.

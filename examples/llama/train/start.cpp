@@ -21,6 +21,25 @@ namespace rotoscale::llama_program {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
+namespace {
+
+/// Of a run, with the tokenizer that the session names.
+data_options data_of(const run_options& run, const std::string& tokenizer) {
+  data_options o = data_of(run);
+  if (!tokenizer.empty()) o.tokenizer = tokenizer;
+  return o;
+}
+
+void require_there(const std::string& path, const char* flag) {
+  std::error_code failed;
+  if (fs::exists(path, failed)) return;
+  throw io::error(path, std::string("is gone, with which the run began (a run removes its older checkpoints: "
+                                    "--keep-checkpoints); give a copy of it by ") +
+                            flag);
+}
+
+}  // namespace
+
 std::optional<nn::recipe> synthetic_recipe_of(const session_options& session, const trainer_state& state) {
   if (state.step != 0 || session.synthetic_warmup == 0) return std::nullopt;
   const std::string& name = session.synthetic_recipe;
@@ -42,8 +61,8 @@ trainer::trainer(nn::backend& ops, trainer_state state, const session_options& s
       session_(session),
       from_(from),
       files_(session.out),
-      text_(data_of(state_.run), state_.run.train.seed, state_.run.model.vocab_size),
-      tokenizer_(tokenizer_files::read(state_.run.tokenizer)),
+      text_(data_of(state_.run, session_.tokenizer), state_.run.train.seed, state_.run.model.vocab_size),
+      tokenizer_(tokenizer_files::read(session_.tokenizer.empty() ? state_.run.tokenizer : session_.tokenizer)),
       roof_(make_roof(session.roof, session.threads)),
       progress_(session.progress) {
   text_.check_budget(state_.run.train, state_.skipped_steps);
@@ -53,7 +72,17 @@ trainer::trainer(nn::backend& ops, trainer_state state, const session_options& s
     throw io::error(state_.run.data.front(),
                     "not the text that the checkpoint was trained on, or another tokenizer or text format");
   }
+  resolve_given();
   build_model(from_ ? from_->checkpoint : fs::path());
+}
+
+/// A run that --init or --adapter names may go on meanwhile: this one has begun with what was its newest checkpoint.
+void trainer::resolve_given() {
+  const std::string &init = state_.run.init, &adapter = state_.run.adapter;
+  if (!init.empty() && state_.resolved_init.empty()) {
+    state_.resolved_init = fs::is_regular_file(init) ? init : llama::find_weights(init).directory.string();
+  }
+  if (!adapter.empty() && state_.resolved_adapter.empty()) state_.resolved_adapter = find_adapter(adapter).string();
 }
 
 /// The model of state_, with the tensors of a checkpoint; none: as a run begins.
@@ -65,10 +94,12 @@ void trainer::build_model(const fs::path& checkpoint) {
   synthetic_ = synthetic_recipe_of(session_, state_);
   const std::vector<nn::recipe> recipes = recipes_of(state_, session_, synthetic_);
   if (!state_.run.init.empty() && (checkpoint.empty() || state_.run.lora)) {
-    llama::check_weights(llama::find_weights(state_.run.init), state_.run.model);
+    require_there(state_.resolved_init, "--init");
+    llama::check_weights(llama::find_weights(state_.resolved_init), state_.run.model);
   }
   if (!state_.run.adapter.empty() && checkpoint.empty()) {
-    llama::check_adapters(find_adapter(state_.run.adapter), state_.run.model, *state_.run.lora);
+    require_there(state_.resolved_adapter, "--adapter");
+    llama::check_adapters(find_adapter(state_.resolved_adapter), state_.run.model, *state_.run.lora);
   }
   const nn::memory_plan plan = llama::plan_session(*ops_, state_.run.model, options, recipes);
   with_plan(plan, [&] {
@@ -99,19 +130,19 @@ void trainer::load_model(const fs::path& checkpoint) {
 
 /// The weights of --init; frozen ones are quantized here, under every recipe of the run.
 void trainer::load_given_weights() {
-  const std::uint64_t digest = llama::read_weights(llama::find_weights(state_.run.init), *model_);
-  if (!state_.run.lora) return;
-  if (!from_) state_.base_digest = digest;
-  if (digest != state_.base_digest) {
-    throw io::error(state_.run.init, "not the weights that the adapters were trained beside");
-  }
+  const std::uint64_t digest = llama::read_weights(llama::find_weights(state_.resolved_init), *model_);
+  if (state_.base_digest == 0) state_.base_digest = digest;
+  if (digest == state_.base_digest) return;
+  throw io::error(state_.resolved_init, state_.run.lora ? "not the weights that the adapters were trained beside"
+                                                        : "not the weights that the run began with");
 }
 
 /// The adapters of --adapter, which a run takes the values of and nothing else: its optimizer begins anew.
 void trainer::load_given_adapters() {
-  const std::uint64_t digest = llama::read_adapters(find_adapter(state_.run.adapter), *model_);
-  if (!from_) state_.adapter_digest = digest;
-  if (digest != state_.adapter_digest) throw io::error(state_.run.adapter, "not the adapters that the run began with");
+  const std::uint64_t digest = llama::read_adapters(find_adapter(state_.resolved_adapter), *model_);
+  if (state_.adapter_digest == 0) state_.adapter_digest = digest;
+  if (digest != state_.adapter_digest)
+    throw io::error(state_.resolved_adapter, "not the adapters that the run began with");
 }
 
 /// The values that every parameter begins with.
@@ -197,16 +228,21 @@ void trainer::continue_log() {
   log_->write(start_record(state_, *model_, text_, session_.threads, roof_record()));  // killed before its first record
 }
 
-/// --overwrite must not remove the weights or adapters that the run begins with.
+/// --overwrite must not remove what the run begins with.
 void trainer::require_elsewhere() const {
-  const fs::path removed = fs::weakly_canonical(files_.checkpoints());
-  const auto check = [&](const std::string& name, const fs::path& directory) {
-    const fs::path given = fs::weakly_canonical(directory);
-    if (std::mismatch(removed.begin(), removed.end(), given.begin(), given.end()).first != removed.end()) return;
-    throw io::error(name, "lies in " + session_.out + ", whose checkpoints --overwrite would remove");
+  const auto check = [&](const std::string& name, const fs::path& place) {
+    const fs::path given = fs::weakly_canonical(place);
+    for (const fs::path& file : files_.all()) {
+      const fs::path removed = fs::weakly_canonical(file);
+      if (std::mismatch(removed.begin(), removed.end(), given.begin(), given.end()).first != removed.end()) continue;
+      throw io::error(name, "lies in " + session_.out + ", and --overwrite would remove it");
+    }
   };
-  if (!state_.run.init.empty()) check(state_.run.init, llama::find_weights(state_.run.init).directory);
-  if (!state_.run.adapter.empty()) check(state_.run.adapter, find_adapter(state_.run.adapter));
+  const run_options& run = state_.run;
+  if (!run.init.empty()) check(run.init, state_.resolved_init);
+  if (!run.adapter.empty()) check(run.adapter, state_.resolved_adapter);
+  if (!run.tokenizer.empty()) check(run.tokenizer, run.tokenizer);
+  for (const std::string& data : run.data) check(data, data);
 }
 
 void trainer::begin_log() {

@@ -28,7 +28,9 @@ struct trainer_state {
   std::int64_t skipped_steps = 0;  ///< of the data order, by roll-backs
   int rollbacks = 0;
   std::uint64_t data_fingerprint = 0;
-  std::uint64_t base_digest = 0;     ///< of the weights that adapters stand beside; 0 without adapters
+  std::string resolved_init;         ///< run.init, or the checkpoint that was the newest of that run then
+  std::string resolved_adapter;      ///< the same of run.adapter
+  std::uint64_t base_digest = 0;     ///< of the weights of run.init; 0: from the seed
   std::uint64_t adapter_digest = 0;  ///< of the adapters that the run began with; 0: from the seed
   run_options run;
   std::vector<nn::resolved_phase> phases;
@@ -62,7 +64,9 @@ void describe(Visitor&& v, trainer_state& s) {
   v("skipped_steps", s.skipped_steps, "steps' worth of training data left out by roll-backs");
   v("rollbacks", s.rollbacks, "how often the run went back to a checkpoint after it had diverged");
   v("data_fingerprint", s.data_fingerprint, "of the text");
-  v("base_digest", s.base_digest, "of the frozen weights beside adapters");
+  v("resolved_init", s.resolved_init, "where the weights of init were read: a run's newest checkpoint then");
+  v("resolved_adapter", s.resolved_adapter, "where the adapters were");
+  v("base_digest", s.base_digest, "of the weights of init");
   v("adapter_digest", s.adapter_digest, "of the adapters that the run began with");
   v("run", s.run, "effective options");
   v("phases", s.phases, "effective recipes by step");

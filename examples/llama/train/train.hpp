@@ -41,6 +41,7 @@ struct session_options {
   bool csv = false;                        ///< metrics.csv beside the log
   bool tensorboard = false;                ///< tensorboard/ beside the log
   std::string roof;                        ///< see make_roof
+  std::string tokenizer;                   ///< read in place of the run's; empty: that one
   std::int64_t began_ms = 0;               ///< when the program began, in milliseconds since 1970
   step_watcher* watcher = nullptr;         ///< told of every step
   bool replays = false;                    ///< ends behind its checkpoint without an evaluation or a word
@@ -66,6 +67,7 @@ class trainer {
 
  private:
   // start.cpp
+  void resolve_given();
   void build_model(const std::filesystem::path& checkpoint);
   void load_model(const std::filesystem::path& checkpoint);
   void load_given_weights();
