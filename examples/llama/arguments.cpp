@@ -283,6 +283,18 @@ void check_adapter(const arguments& a, const std::filesystem::path& directory) {
   if (a.flags.contains("--lora-init")) throw io::error("--lora-init", "excludes --adapter, which has the values of A");
 }
 
+/// The shape of --init's model.
+llama::model_config read_init_shape(const std::string& init) {
+  const llama::weights_location from = llama::find_weights(init);
+  return naming_older(from.directory, "--init", [&] { return reading([&] { return read_shape(from); }); });
+}
+
+/// What the adapters of --adapter are.
+llama::lora_config read_given_adapter(const std::string& adapter) {
+  const std::filesystem::path found = find_adapter(adapter);
+  return naming_older(found, "--adapter", [&] { return reading([&] { return read_adapter_options(found); }); });
+}
+
 }  // namespace
 
 void parse_arguments(int argc, char** argv, arguments& a) {
@@ -319,16 +331,17 @@ void parse_arguments(int argc, char** argv, arguments& a) {
     if (adapter.empty() && !resumes) adapter = from_file.adapter;
   }
   set_mlperf_defaults(again.run.train);
-  if (!adapter.empty()) again.run.lora = read_adapter_options(find_adapter(adapter));
+  if (!adapter.empty()) again.run.lora = read_given_adapter(adapter);
   if (!a.config.empty()) io::from_json(read_config(a.config), again.run, a.config);
   if (again.run.lora) again.lora = *again.run.lora;
   std::string shape = a.model_config;
   const std::string& init = a.run.init.empty() ? again.run.init : a.run.init;
-  if (shape.empty() && !init.empty() && !resumes) shape = llama::find_weights(init).config().string();
+  const bool takes_init = shape.empty() && !init.empty() && !resumes;
+  if (takes_init) shape = llama::find_weights(init).config().string();
   const bool has_defaults = !(a.config.empty() && shape.empty() && adapter.empty() && again.run.train.mlperf.empty());
   if (!a.config.empty()) again.names.from_file(a.config, read_config(a.config));
   if (!shape.empty()) {
-    again.run.model = llama::read_model_config(io::read_json(shape), shape);
+    again.run.model = takes_init ? read_init_shape(init) : llama::read_model_config(io::read_json(shape), shape);
     again.names.from_file(shape, io::to_json(again.run.model), "model.");
   }
   if (has_defaults) {

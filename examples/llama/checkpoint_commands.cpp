@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <type_traits>
 
 #include "exit_codes.hpp"
 #include "loading_failure.hpp"
@@ -28,13 +29,19 @@ struct loaded_model {
   bool own_recipe = false;
   std::unique_ptr<llama::session> session;
 
-  explicit loaded_model(const arguments& a) : ops(make_backend(a.device)), path(llama::find_checkpoint(a.checkpoint)) {
-    std::error_code failed;
-    const bool own = fs::exists(path / "trainer_state.json", failed);
-    if (own) state = read_trainer_state(path);
+  explicit loaded_model(const arguments& a)
+      : ops(make_backend(a.device)), path(naming_older(a.checkpoint, "--checkpoint", [&] {
+          return reading([&] { return llama::find_checkpoint(a.checkpoint); });
+        })) {
+    const bool own = reading_from(path, [&] { return is_own_checkpoint(path); });
+    if (own) {
+      reading_from(path, [&] {
+        state = read_trainer_state(path);
+        check_config(path, state.run);
+      });
+    }
     find_parts(a, own);
-    const std::string config = weights.config().string();
-    state.run.model = llama::read_model_config(io::read_json(config), config);
+    state.run.model = reading_from(weights.directory, [&] { return read_shape(weights); });
     own_recipe = own && a.schedule_override.empty();
     recipe = own_recipe ? state.recipe()
                         : llama::load_recipe(a.schedule_override.empty() ? "bf16" : a.schedule_override, "--recipe");
@@ -47,8 +54,10 @@ struct loaded_model {
     if (const auto fault = llama::find_block_fault(state.run.model, recipe, {batch * sequence, chunk, false})) {
       throw io::error((path / "config.json").string(), "recipe " + recipe.name + ": " + *fault);
     }
-    llama::check_weights(weights, state.run.model);
-    if (!adapters.empty()) llama::check_adapters(adapters, state.run.model, *state.run.lora);
+    reading_from(weights.directory, [&] { llama::check_weights(weights, state.run.model); });
+    if (!adapters.empty()) {
+      reading_from(adapters, [&] { llama::check_adapters(adapters, state.run.model, *state.run.lora); });
+    }
     llama::session_options o;
     o.documents = documents;
     o.model.batch = batch;
@@ -72,13 +81,20 @@ struct loaded_model {
   }
 
  private:
+  /// Calls f, which reads that directory: a damaged checkpoint points to the one before it. The base that adapters have
+  /// of themselves has no other in its place.
+  template <class Function>
+  std::invoke_result_t<Function> reading_from(const fs::path& directory, const Function& f) const {
+    if (adapters == path && directory != path) return f();
+    return naming_older(directory, directory == path ? "--checkpoint" : "--adapter", [&] { return reading(f); });
+  }
   void read_tensors() {
     // Weights are quantized when they are read: with the checkpoint's random words and scales, those that were frozen
     // with the words of when the run began.
     nn::step_inputs now = inputs();
     if (adapters == path) now.step = 0;
     session->set_inputs(now);
-    if (own_recipe) llama::read_scales(path, *session);
+    if (own_recipe) reading_from(path, [&] { llama::read_scales(path, *session); });
     const std::uint64_t digest = llama::read_weights(weights, *session);
     if (adapters == path && state.base_digest != 0 && digest != state.base_digest) {
       throw io::error(weights.directory.string(), "not the weights that the adapters were trained beside");
@@ -106,7 +122,10 @@ struct loaded_model {
     state.run.lora.reset();
     if (a.adapter.empty()) return;
     adapters = find_adapter(a.adapter);
-    state.run.lora = llama::read_adapter_config(adapters);
+    reading_from(adapters, [&] {
+      if (is_own_checkpoint(adapters)) check_config(adapters, read_trainer_state(adapters).run);
+      state.run.lora = llama::read_adapter_config(adapters);
+    });
   }
 };
 

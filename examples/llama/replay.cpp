@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <ostream>
 
 #include "exit_codes.hpp"
@@ -96,9 +97,15 @@ std::optional<std::string> find_difference(const fs::path& run, const fs::path& 
   return {};
 }
 
+/// That of a checkpoint, whose other files are looked at as well.
+trainer_state read_there(const run_directory& run, std::int64_t step) {
+  const fs::path checkpoint = run.checkpoint(step);
+  return naming_older(checkpoint, "", [&] { return read_state({run.path(), checkpoint}); });
+}
+
 /// The state that the run had behind step `step`; `later` is one that it had later.
 trainer_state state_at(const run_directory& run, std::int64_t step, const trainer_state& later) {
-  if (step > 0) return read_trainer_state(run.checkpoint(step));
+  if (step > 0) return read_there(run, step);
   field_names names;
   names.from_file(run.config().string(), io::to_json(later.run));
   trainer_state state = new_run(later.run, names);
@@ -119,7 +126,7 @@ int replay(const replay_options& o, std::ostream& out) {
     if (step == 0 || fs::exists(run.checkpoint(step))) continue;
     throw io::error(run.checkpoint(step).string(), "no such checkpoint (--checkpoint-every, --keep-checkpoints)");
   }
-  trainer_state state = state_at(run, steps.first, read_trainer_state(run.checkpoint(steps.last)));
+  trainer_state state = state_at(run, steps.first, read_there(run, steps.last));
   const auto inner = make_backend(o.device);
   nn::digest_backend ops(*inner);
   digest_comparison digests(ops, run.digests());
@@ -135,8 +142,11 @@ int replay(const replay_options& o, std::ostream& out) {
   session.tokenizer = find_tokenizer(state.run.tokenizer, run.checkpoint(steps.last));
   std::optional<resume_point> from;
   if (steps.first > 0) from = resume_point{run.path(), run.checkpoint(steps.first)};
-  trainer t(digests.is_empty() ? *inner : ops, std::move(state), session, from);
-  if (const int code = t.run(); code != exit_ok) return code;
+  const auto make = [&] {
+    return std::make_unique<trainer>(digests.is_empty() ? *inner : ops, std::move(state), session, from);
+  };
+  const auto t = from ? naming_older(from->checkpoint, "", make) : make();
+  if (const int code = t->run(); code != exit_ok) return code;
   std::size_t bytes = 0;
   const auto difference =
       find_difference(run.checkpoint(steps.last), run_directory(scratch.path()).checkpoint(steps.last), bytes);

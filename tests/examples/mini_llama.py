@@ -951,7 +951,9 @@ class BadCheckpoints(Scratch):
         self.train("run", "--stop-at", 4)
         config = json.loads((self.checkpoint("run", 4) / "config.json").read_text())
         (self.checkpoint("run", 4) / "config.json").write_text(json.dumps({**config, "vocab_size": 100}))
-        self.refuse(["eval", "--checkpoint", "run"], "text.txt", "--vocab-size")
+        self.refuse(["eval", "--checkpoint", "run"], "config.json: vocab_size is not that of trainer_state.json")
+        (self.checkpoint("run", 4) / "trainer_state.json").unlink()  # as another's model
+        self.refuse(["eval", "--checkpoint", "run", "--data", "text.txt"], "text.txt", "--vocab-size")
 
 
 class Memory(Scratch):
@@ -1083,9 +1085,13 @@ class Limits(Scratch):
         config = json.loads(path.read_text())
         # More than any machine has, were it believed.
         path.write_text(json.dumps({**config, "hidden_size": 1 << 24, "intermediate_size": 1 << 24}))
-        for command in (["eval", "--checkpoint", "run"], ["sample", "--checkpoint", "run"], ["train", "--resume", "run"],
-                        ["train", "--out", "new", "--data", "text.txt", "--init", "run", "--sequence", 32, "--batch", 2, "--steps", 2]):
-            self.refuse(command, "config.json" if "--resume" in command else "its shape 256 x 32 is not the model's 256 x 16777216")
+        commands = (["eval", "--checkpoint", "run", "--data", "text.txt"], ["sample", "--checkpoint", "run"],
+                    ["train", "--out", "new", "--data", "text.txt", "--init", "run", "--sequence", 32, "--batch", 2, "--steps", 2])
+        for command in (*commands, ["train", "--resume", "run"]):
+            self.refuse(command, "config.json: hidden_size is not that of trainer_state.json")
+        (path.parent / "trainer_state.json").unlink()  # as another's model
+        for command in commands:
+            self.refuse(command, "its shape 256 x 32 is not the model's 256 x 16777216")
 
     def test_a_file_larger_than_the_memory(self):
         with open(self.folder / "holes", "wb") as file:

@@ -597,6 +597,44 @@ class Resume(Runs):
         (self.folder / "run/trainer_state.json").unlink()
         self.refuse(["train", "--resume", older], "model.safetensors", "there is no older checkpoint")
 
+    def test_whoever_reads_a_damaged_checkpoint_points_to_the_one_before_it(self):
+        self.train("made", "--stop-at", 4, **self.OPTIONS)
+        newest, older = self.checkpoint("run", 4), "run/checkpoints/step-000000002"
+        commands = {"--checkpoint": [["eval", "--checkpoint", "run"], ["sample", "--checkpoint", newest.relative_to(self.folder)]],
+                    "--init": [self.train_command("new", "--init", "run"),
+                               self.train_command("new", "--init", "run", "--lora-rank", 4)],
+                    "": [["replay", "run", "--steps", "2:4"]]}
+        damages = {"model.safetensors": lambda p: os.truncate(p, p.stat().st_size - 1), "config.json": lambda p: os.truncate(p, 20),
+                   "trainer_state.json": lambda p: os.truncate(p, 20)}
+        for key, value in (("rms_norm_eps", 0.5), ("rope_theta", 1e6), ("max_position_embeddings", 96)):
+            damages["config.json " + key] = lambda p, new={key: value}: p.write_text(json.dumps({**json.loads(p.read_text()), **new}))
+        for what, damage in damages.items():
+            shutil.rmtree(self.folder / "run", ignore_errors=True)
+            shutil.copytree(self.folder / "made", self.folder / "run")
+            damage(newest / what.split()[0])
+            for flag, each in commands.items():
+                for command in each:
+                    with self.subTest(what=what, command=command):
+                        said = self.refuse(command, *what.split(), "; the one before it: " + (flag and flag + " "))
+                        self.assertTrue(said.strip().endswith(older), said)
+
+    def test_the_configuration_of_adapters(self):
+        self.train("base", "--stop-at", 2, **self.OPTIONS)
+        self.train("made", "--init", "base", "--lora-rank", 4, "--stop-at", 4, **self.OPTIONS)
+        newest = self.checkpoint("run", 4)
+        for key, value in ((None, None), ("r", 8), ("lora_alpha", 5), ("lora_dropout", 0.5), ("use_rslora", True),
+                           ("peft_type", "IA3"), ("target_modules", ["q_proj"])):
+            shutil.rmtree(self.folder / "run", ignore_errors=True)
+            shutil.copytree(self.folder / "made", self.folder / "run")
+            path = newest / "adapter_config.json"
+            path.write_text(json.dumps({**json.loads(path.read_text()), key: value}) if key else "{")
+            named = "lora_alpha" if key == "use_rslora" else key or ""
+            for command, flag in ((["train", "--resume", "run"], "--resume"), (["eval", "--checkpoint", "run"], "--checkpoint"),
+                                  (["eval", "--checkpoint", "base", "--adapter", "run"], "--adapter")):
+                with self.subTest(key=key, command=command):
+                    said = self.refuse(command, "step-000000004/adapter_config.json", named, f"; the one before it: {flag} ")
+                    self.assertTrue(said.strip().endswith("run/checkpoints/step-000000002"), said)
+
     def test_a_checkpoint_without_its_files_is_none_that_begins_again(self):
         self.train("made", "--stop-at", 4, **self.OPTIONS)
         newest, older = self.checkpoint("run", 4), self.checkpoint("run", 2)

@@ -14,26 +14,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-template <class Function>
-auto reading(const Function& read) {
-  try {
-    return read();
-  } catch (const io::error& e) {
-    throw damaged_checkpoint(e.what());
-  }
-}
-
-/// Training takes the model's shape from trainer_state.json; everybody else takes it from config.json.
-void check_config(const fs::path& checkpoint, const llama::model_config& model) {
-  const std::string path = (checkpoint / "config.json").string();
-  const auto found = llama::model_config_json(llama::read_model_config(io::read_json(path), path)).flatten();
-  const auto expected = llama::model_config_json(model).flatten();
-  for (const auto& [key, value] : expected.items()) {
-    if (found.contains(key) && found[key] == value) continue;
-    throw io::error(path, key.substr(1) + " is not that of trainer_state.json");
-  }
-}
-
 /// "/train/learning_rate" as "train.learning_rate", "/data/0" as "data".
 std::string field_of(std::string pointer) {
   const std::size_t last = pointer.rfind('/');
@@ -68,6 +48,46 @@ bool has_file_of_checkpoint(const fs::path& path) {
 
 }  // namespace
 
+std::string older_checkpoint(const fs::path& checkpoint) {
+  try {
+    const std::vector<resume_point> points = find_resume_points(checkpoint);
+    return points.size() > 1 && !points[1].checkpoint.empty() ? points[1].name() : "";
+  } catch (const io::error&) {
+    return "";
+  }
+}
+
+bool is_own_checkpoint(const fs::path& directory) {
+  const fs::path state = directory / "trainer_state.json";
+  std::error_code failed;
+  if (!fs::exists(state, failed)) return false;
+  const auto json = io::read_json(state);
+  return json.is_object() && json.contains("phases");
+}
+
+/// Training takes the model's shape from trainer_state.json; everybody else takes it from these files.
+void check_config(const fs::path& checkpoint, const run_options& run) {
+  const std::string path = (checkpoint / (run.lora ? "adapter_config.json" : "config.json")).string();
+  const auto found = (run.lora ? llama::adapter_config_json(llama::read_adapter_config(checkpoint), "")
+                               : llama::model_config_json(llama::read_model_config(io::read_json(path), path)))
+                         .flatten();
+  const auto expected =
+      (run.lora ? llama::adapter_config_json(*run.lora, "") : llama::model_config_json(run.model)).flatten();
+  for (const auto& [key, value] : expected.items()) {
+    if (found.contains(key) && found[key] == value) continue;
+    throw io::error(path, field_of(key) + " is not that of trainer_state.json");
+  }
+}
+
+llama::model_config read_shape(const llama::weights_location& from) {
+  if (is_own_checkpoint(from.directory)) {
+    const run_options run = read_trainer_state(from.directory).run;
+    if (!run.lora) check_config(from.directory, run);
+  }
+  const std::string path = from.config().string();
+  return llama::read_model_config(io::read_json(path), path);
+}
+
 std::vector<resume_point> find_resume_points(const fs::path& path) {
   llama::require_run_directory(path);
   const fs::path run = run_of_checkpoint(path);
@@ -95,10 +115,10 @@ trainer_state read_state(const resume_point& from) {
                       "the state of step " + std::to_string(state.step) + ", but there are no tensors beside it");
     }
     if (from.checkpoint.empty()) return state;
+    check_config(from.checkpoint, state.run);
     if (state.run.lora) {
       llama::check_adapters(from.checkpoint, state.run.model, *state.run.lora);
     } else {
-      check_config(from.checkpoint, state.run.model);
       llama::check_weights({from.checkpoint}, state.run.model);
     }
     return state;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rotoscale/io/error.hpp"
+#include "rotoscale/llama/checkpoint.hpp"
 #include "train/state.hpp"
 
 namespace rotoscale::llama_program {
@@ -16,6 +17,33 @@ namespace rotoscale::llama_program {
 struct damaged_checkpoint : io::error {
   using io::error::error;
 };
+
+/// Calls f, whose io::error means a damaged checkpoint.
+template <class Function>
+auto reading(const Function& f) {
+  try {
+    return f();
+  } catch (const io::error& e) {
+    throw damaged_checkpoint(e.what());
+  }
+}
+
+/// The checkpoint before this one in its run, if there is one: where a message is to point.
+std::string older_checkpoint(const std::filesystem::path& checkpoint);
+
+/// Calls f; where that finds the checkpoint damaged, the message names the one before it as `flag` takes it (empty:
+/// alone).
+template <class Function>
+auto naming_older(const std::filesystem::path& checkpoint, const std::string& flag, const Function& f) {
+  try {
+    return f();
+  } catch (const damaged_checkpoint& e) {
+    const std::string older = older_checkpoint(checkpoint);
+    if (older.empty()) throw;
+    throw damaged_checkpoint(std::string(e.what()) + "; the one before it: " + flag + (flag.empty() ? "" : " ") +
+                             older);
+  }
+}
 
 /// A checkpoint, or the beginning of a run.
 struct resume_point {
@@ -30,7 +58,17 @@ struct resume_point {
 /// the older ones of its run, however little of it is there. Empty where there is nothing to resume.
 std::vector<resume_point> find_resume_points(const std::filesystem::path& path);
 
-/// The state there, compared with config.json of the checkpoint. Throws damaged_checkpoint.
+/// Has a run of mini-llama written the directory? (Hugging Face's trainer has a trainer_state.json of its own.) Throws
+/// io::error for a file that cannot be read.
+bool is_own_checkpoint(const std::filesystem::path& directory);
+
+/// Throws io::error where a checkpoint's config.json or adapter_config.json is not what its run says.
+void check_config(const std::filesystem::path& checkpoint, const run_options& run);
+
+/// The shape of a model; that of a checkpoint of mini-llama is compared with its state.
+llama::model_config read_shape(const llama::weights_location& from);
+
+/// The state there, compared with the checkpoint's configuration. Throws damaged_checkpoint.
 trainer_state read_state(const resume_point& from);
 
 /// Weights, optimizer and scales of a checkpoint. Throws damaged_checkpoint.

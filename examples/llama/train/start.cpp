@@ -85,6 +85,13 @@ void trainer::resolve_given() {
   if (!adapter.empty() && state_.resolved_adapter.empty()) state_.resolved_adapter = find_adapter(adapter).string();
 }
 
+/// Calls f, which looks at what a new run is given; a run that is resumed has no use for an older checkpoint.
+template <class Function>
+void trainer::check_given(const std::string& path, const char* flag, const Function& f) const {
+  if (from_) return f();
+  naming_older(path, flag, [&] { reading(f); });
+}
+
 /// The model of state_, with the tensors of a checkpoint; none: as a run begins.
 void trainer::build_model(const fs::path& checkpoint) {
   model_.reset();  // there is room for one
@@ -95,11 +102,14 @@ void trainer::build_model(const fs::path& checkpoint) {
   const std::vector<nn::recipe> recipes = recipes_of(state_, session_, synthetic_);
   if (!state_.run.init.empty() && (checkpoint.empty() || state_.run.lora)) {
     require_there(state_.resolved_init, "--init");
-    llama::check_weights(llama::find_weights(state_.resolved_init), state_.run.model);
+    check_given(state_.resolved_init, "--init",
+                [&] { llama::check_weights(llama::find_weights(state_.resolved_init), state_.run.model); });
   }
   if (!state_.run.adapter.empty() && checkpoint.empty()) {
     require_there(state_.resolved_adapter, "--adapter");
-    llama::check_adapters(find_adapter(state_.resolved_adapter), state_.run.model, *state_.run.lora);
+    check_given(state_.resolved_adapter, "--adapter", [&] {
+      llama::check_adapters(find_adapter(state_.resolved_adapter), state_.run.model, *state_.run.lora);
+    });
   }
   const nn::memory_plan plan = llama::plan_session(*ops_, state_.run.model, options, recipes);
   with_plan(plan, [&] {

@@ -68,6 +68,8 @@ class trainer {
  private:
   // start.cpp
   void resolve_given();
+  template <class Function>
+  void check_given(const std::string& path, const char* flag, const Function& f) const;
   void build_model(const std::filesystem::path& checkpoint);
   void load_model(const std::filesystem::path& checkpoint);
   void load_given_weights();
