@@ -290,7 +290,7 @@ struct gain_sum_args {
   unsigned cols = 0;
 };
 struct gain_sum_shared {
-  alignas(16) float terms[gain_cols][gain_rows + 4];  ///< a column's, in different banks from another's
+  vec16 terms[gain_cols][gain_rows / 4 + 1];  ///< bits of a column's, in different banks from another's
 };
 [[maybe_unused]] static __global__ void __launch_bounds__(row_threads)
     gain_sum_kernel(const ROTOSCALE_GRID_CONSTANT gain_sum_args a) {
@@ -300,7 +300,7 @@ struct gain_sum_shared {
   float sum = 0.0f;
   for (index_t first = 0; first < a.chunks; first += gain_rows) {
     const unsigned count = a.chunks - first < gain_rows ? static_cast<unsigned>(a.chunks - first) : gain_rows;
-    vec16 some[gain_rows / (row_threads / 2)];
+    vec16 some[gain_rows / (row_threads / 2)] = {};
     const auto for_each_row = [&](const auto& body) {
       ROTOSCALE_UNROLL
       for (unsigned i = 0; i < gain_rows / (row_threads / 2); ++i) {
@@ -320,7 +320,7 @@ struct gain_sum_shared {
     });
     for_each_row([&](unsigned r, const vec16& from) {
       ROTOSCALE_UNROLL
-      for (unsigned j = 0; j < 4; ++j) shared.terms[half + j][r] = fp32_from_bits(from.word[j]);
+      for (unsigned j = 0; j < 4; ++j) shared.terms[half + j][r / 4].word[r % 4] = from.word[j];
     });
     block_barrier();
     if (t < gain_cols) {
@@ -328,12 +328,11 @@ struct gain_sum_shared {
       for (; r + gain_batch <= count; r += gain_batch) {
         vec16 batch[gain_batch / 4];  // loads run ahead of the chain
         ROTOSCALE_UNROLL
-        for (unsigned i = 0; i < gain_batch / 4; ++i)
-          batch[i] = *reinterpret_cast<const vec16*>(&shared.terms[t][r + 4 * i]);
+        for (unsigned i = 0; i < gain_batch / 4; ++i) batch[i] = shared.terms[t][r / 4 + i];
         ROTOSCALE_UNROLL
         for (unsigned i = 0; i < gain_batch; ++i) sum += fp32_from_bits(batch[i / 4].word[i % 4]);
       }
-      for (; r < count; ++r) sum += shared.terms[t][r];
+      for (; r < count; ++r) sum += fp32_from_bits(shared.terms[t][r / 4].word[r % 4]);
     }
     block_barrier();
   }
