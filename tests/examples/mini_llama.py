@@ -552,6 +552,25 @@ class Log(Scratch):
             code, shown = self.on_a_terminal(command)
             self.assertEqual((code, shown.count("\n")), (0, 1))
             self.assertRegex(shown, rf"\r[^\r\n]*{what} \d+ %")
+            if command == model:
+                self.assertRegex(shown, r"%[^\n]*\r[^\r\n]*training pieces")
+                self.write_bytes_without_lines("long.txt")
+                code, shown = self.on_a_terminal(["tokenizer", "encode", "--tokenizer", "t.model", "--data", "long.txt", "--out", "l.bin"])
+                self.assertEqual((code, shown.count("\n")), (0, 1))
+                self.assertRegex(shown, r"encoding [1-9]\d* %")
+                code, shown = self.on_a_terminal(self.train_command("pieces", "--tokenizer", "t.model", vocab_size=300))
+                self.assertEqual((code, shown.count("\n")), (0, 1))
+                self.assertRegex(shown, r"\A\rbf16  tokenizing 0 %")
+
+    def test_weights_that_are_read_get_one(self):
+        self.train("run")
+        code, shown = self.on_a_terminal(self.train_command("on", "--init", "run"))
+        self.assertEqual((code, shown.count("\n")), (0, 1))
+        self.assertIn("reading weights  run", shown)
+
+    def write_bytes_without_lines(self, name):
+        """Of five MiB: more than two parts of what is encoded at once."""
+        (self.folder / name).write_bytes((generated_text() + b" ") * (5 * 2**20 // len(generated_text())))
 
     def test_the_line_fits_the_terminal(self):
         for columns in (12, 24, 40, 60):

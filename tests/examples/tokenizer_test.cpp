@@ -117,6 +117,45 @@ TEST_CASE("SentencePiece: the same text gives the same model, and lines in any g
   }
 }
 
+TEST_CASE("SentencePiece: a text without lines is encoded in parts, wherever it is cut") {
+  const scratch_directory dir;
+  const tokenizer_options o = options_in(dir);
+  if (!trained(o)) return;
+  const tokenizer t = tokenizer::load(o.out);
+  constexpr std::size_t mib = std::size_t{1} << 20;
+  CHECK(tokenizer().first_part(std::string(3 * mib, ' ')) == mib);
+  std::string words;
+  while (words.size() < 5 * mib) words += sample_text();
+  std::replace(words.begin(), words.end(), '\n', ' ');
+  words.resize(5 * mib);
+  std::vector<std::int64_t> shares;
+  std::vector<std::int32_t> whole, parts;
+  t.encode(words, whole, [&](std::int64_t done, std::int64_t total) {
+    CHECK(total == static_cast<std::int64_t>(words.size()));
+    shares.push_back(done);
+  });
+  REQUIRE(shares.size() == 3);
+  CHECK(shares[0] == 0);
+  CHECK((shares[1] >= std::int64_t{2 * mib} && shares[1] < std::int64_t{2 * mib} + 100));
+  CHECK(t.first_part(std::string_view(words).substr(0, static_cast<std::size_t>(shares[1]))) ==
+        static_cast<std::size_t>(shares[1]));
+  for (std::string_view rest = words; !rest.empty();) {  // in other parts, each taken as one
+    std::size_t end = std::min(mib / 2, rest.size());
+    while (end < rest.size() && !(rest[end] == ' ' && rest[end - 1] > ' ')) ++end;
+    t.encode(rest.substr(0, end), parts);
+    rest.remove_prefix(end);
+  }
+  CHECK(parts == whole);
+  // Lines are cut before words, also the first one behind a long one, and what has neither is not cut.
+  std::string lines = words;
+  lines[mib + 7] = lines[mib + 8] = '\n';
+  CHECK(t.first_part(lines) == mib + 9);
+  std::string letters(3 * mib, 'x');
+  CHECK(t.first_part(letters) == 3 * mib);
+  letters[3 * mib - 9] = '\n';
+  CHECK(t.first_part(letters) == 3 * mib - 8);
+}
+
 TEST_CASE("SentencePiece: long lines are learnt from, and are no reason to leave text out") {
   const scratch_directory dir;
   tokenizer_options o = options_in(dir);
@@ -160,13 +199,12 @@ TEST_CASE("SentencePiece: what it cannot do is said in its words") {
   tokenizer_options o = options_in(dir);
   if (!trained(o)) return;
   o.vocabulary = 100000;
-  CHECK(message_of([&] { train_tokenizer(o); })
-            .starts_with("tokenizer: SentencePiece cannot train: Vocabulary size too high (100000). Please set it to a "
-                         "value <= "));
+  CHECK(message_of([&] { train_tokenizer(o); }) ==
+        "--vocab-size: SentencePiece cannot train: Vocabulary size too high (100000).");
   o.vocabulary = 100;
   CHECK(message_of([&] {
           train_tokenizer(o);
-        }).starts_with("tokenizer: SentencePiece cannot train: Vocabulary size is smaller than required_chars."));
+        }).starts_with("--vocab-size: SentencePiece cannot train: Vocabulary size is smaller than required_chars."));
   o.vocabulary = 340;
   o.type = "wordpiece";
   CHECK(message_of([&] {
@@ -243,7 +281,7 @@ TEST_CASE("a token file of a text: bytes, and pieces") {
   while (text.size() < (std::size_t{5} << 18)) text += sample_text();
   put(dir / "text", text);
   const tokenizer t = tokenizer::load(o.out);
-  CHECK(t.splits_lines());
+  CHECK(t.first_part(text) < text.size());
   CHECK(encoded(o.out) == tokens_of(t, text));
 }
 

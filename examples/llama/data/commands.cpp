@@ -30,7 +30,11 @@ void define_tokenizer(CLI::App& app, tokenizer_arguments& a) {
 int run_tokenizer(const tokenizer_arguments& a, std::ostream& out) {
   progress_line line;
   if (!a.encodes) {
-    train_tokenizer(a.train, line.counter(a.train.out, "reading text for pieces"));
+    const progress_function reading = line.counter(a.train.out, "reading text for pieces");
+    train_tokenizer(a.train, [&](std::int64_t done, std::int64_t total) {
+      reading(done, total);
+      if (done >= total) line.show(a.train.out, {"training pieces"}, true);
+    });
     line.end();
     out << a.train.out << ": " << tokenizer::load(a.train.out).vocabulary() << " pieces\n";
   } else {

@@ -28,8 +28,8 @@ data_options data_of(const run_options& run) {
   return o;
 }
 
-corpus::corpus(const data_options& data, std::uint64_t seed, int vocabulary)
-    : source_(open_windows(data)), sequence_(data.sequence), first_windows_(data.first_windows) {
+corpus::corpus(const data_options& data, std::uint64_t seed, int vocabulary, const progress_function& progress)
+    : source_(open_windows(data, progress)), sequence_(data.sequence), first_windows_(data.first_windows) {
   order_ = epoch_order(train_windows(), seed);
   is_bytes_ = data.tokenizer.empty() && !source_->bytes_of_tokens().empty() && !source_->has_documents();
   for (const std::string& path : data.paths) name_ += (name_.empty() ? "" : ", ") + path;

@@ -21,7 +21,8 @@ class corpus {
  public:
   /// Reads and splits the data. Throws io::error if it is missing, empty, shorter than one window on either side, or
   /// holds tokens that `vocabulary` has not.
-  corpus(const data_options& data, std::uint64_t seed, int vocabulary);
+  /// `progress` hears of the bytes that are tokenized.
+  corpus(const data_options& data, std::uint64_t seed, int vocabulary, const progress_function& progress = {});
 
   std::int64_t train_tokens() const { return source_->tokens(data_part::training); }
   std::int64_t validation_tokens() const { return source_->tokens(data_part::validation); }

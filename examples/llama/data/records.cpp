@@ -153,9 +153,11 @@ bool begins_as_records(std::string_view text, const std::string& name) {
   return false;
 }
 
-void add_records(record_list& list, std::string_view text, const std::string& name, const tokenizer& t, int sequence) {
+void add_records(record_list& list, std::string_view text, const std::string& name, const tokenizer& t, int sequence,
+                 const progress_function& progress) {
   if (t.end_of_text() < 0) throw io::error(name, "the tokenizer has no piece for the end of a record");
   for_each_line(text, [&](std::string_view line, std::size_t number) {
+    if (progress) progress(line.data() - text.data(), static_cast<std::int64_t>(text.size()));
     const std::string where = name + ": line " + std::to_string(number);
     const auto json = io::parse_json(line, where);
     if (!json.is_object()) throw io::error(where, "not an object");

@@ -29,8 +29,9 @@ struct record_list {
 bool begins_as_records(std::string_view text, const std::string& name);
 
 /// Adds the records of JSON lines. `name` stands for the file in messages. Throws io::error naming the line that is no
-/// record or whose tokens do not fit a window of `sequence`.
-void add_records(record_list& list, std::string_view text, const std::string& name, const tokenizer& t, int sequence);
+/// record or whose tokens do not fit a window of `sequence`. `progress` hears of the bytes done.
+void add_records(record_list& list, std::string_view text, const std::string& name, const tokenizer& t, int sequence,
+                 const progress_function& progress = {});
 
 /// Records packed into windows in their order: as many as fit, whole. The last records are held out.
 std::unique_ptr<window_source> pack_records(record_list list, const data_options& options, const tokenizer& t);

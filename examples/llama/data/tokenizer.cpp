@@ -22,6 +22,8 @@ namespace {
 
 /// What SentencePiece has in place of a space.
 constexpr std::string_view space_mark = "\u2581";
+/// What is encoded at once, at least, where there is as much: a part of a second's work, and of the memory of a text.
+constexpr std::size_t least_part = std::size_t{1} << 20;
 /// Llama 3's has 9 MB.
 constexpr std::uint64_t largest_model = std::uint64_t{64} << 20;
 
@@ -78,6 +80,7 @@ struct tokenizer::model {
   std::vector<std::int32_t> byte_pieces;  ///< by byte; empty: the model has none
   std::vector<std::string> texts;         ///< of each piece
   bool splits_lines = true;               ///< no piece goes on behind a newline: lines are encoded one by one
+  bool splits_words = true;               ///< nor with a space behind something else, and spaces are kept
 
   void encode_plain(std::string_view text, std::vector<std::int32_t>& out) const {
     while (!text.empty()) {
@@ -128,6 +131,9 @@ tokenizer tokenizer::from_bytes(const std::string& name, std::string_view bytes)
       text = static_cast<char>(value);
     } else if (!p.IsControl(id) && !p.IsUnused(id) && !p.IsUnknown(id)) {
       text = p.IdToPiece(id);
+      std::string_view word = text;
+      while (word.starts_with(space_mark)) word.remove_prefix(space_mark.size());
+      if (word.find(space_mark) != word.npos) loaded->splits_words = false;
       for (std::size_t at; (at = text.find(space_mark)) != text.npos;) text.replace(at, space_mark.size(), " ");
       const std::size_t newline = text.find_last_of('\n');
       if (newline != text.npos && text.find_first_not_of('\n') != text.npos) loaded->splits_lines = false;
@@ -141,11 +147,43 @@ tokenizer tokenizer::from_bytes(const std::string& name, std::string_view bytes)
   if (loaded->processor.Encode("a", &probe).ok() && !probe.empty()) {
     if (loaded->texts[static_cast<std::size_t>(probe[0])].starts_with(' ')) loaded->splits_lines = false;
   }
-  t.model_ = std::move(loaded);
+  t.model_ = loaded;
+  // Without pieces for bytes, neighbours that are unknown become one piece; some models leave out spaces at a
+  // beginning.
+  const auto decoded = [&](std::string_view text) {
+    std::vector<std::int32_t> tokens;
+    t.encode_part(text, 0, tokens);
+    return t.decode(tokens);
+  };
+  loaded->splits_words = loaded->splits_words && !loaded->byte_pieces.empty() && decoded(" a") == " a";
   return t;
 }
 
-void tokenizer::encode(std::string_view text, std::vector<std::int32_t>& out) const {
+namespace {
+
+/// Does a word end at `at`, with a space between two characters that no normalization joins with it?
+bool ends_word(std::string_view text, std::size_t at) {
+  const auto is_graph = [](char c) { return c > 0x20 && c < 0x7F; };
+  return text[at] == ' ' && at > 0 && is_graph(text[at - 1]) && at + 1 < text.size() && is_graph(text[at + 1]);
+}
+
+}  // namespace
+
+std::size_t tokenizer::first_part(std::string_view text) const {
+  if (is_bytes()) return std::min(text.size(), least_part);
+  if (!model_->splits_lines || text.size() <= least_part) return text.size();
+  std::size_t at = text.substr(0, 2 * least_part).find('\n', least_part);
+  // A text without lines, or nearly so: between words, or at the first line to come.
+  if (at == text.npos) at = std::min(2 * least_part, text.size());
+  while (at < text.size() && text[at] != '\n') {
+    if (model_->splits_words && ends_word(text, at)) return at;
+    ++at;
+  }
+  while (at < text.size() && text[at] == '\n') ++at;
+  return at;
+}
+
+void tokenizer::encode_part(std::string_view text, std::size_t offset, std::vector<std::int32_t>& out) const {
   if (is_bytes()) {
     for (const char c : text) out.push_back(static_cast<unsigned char>(c));
     return;
@@ -157,7 +195,7 @@ void tokenizer::encode(std::string_view text, std::vector<std::int32_t>& out) co
       model_->encode_plain(text.substr(at, length), out);
       at += length;
     } else if (model_->byte_pieces.empty()) {
-      throw io::error(model_->name, "cannot encode byte " + std::to_string(at) +
+      throw io::error(model_->name, "cannot encode byte " + std::to_string(offset + at) +
                                         " of the text: it is not UTF-8, or U+2581, and the model has no byte pieces");
     } else {
       out.push_back(model_->byte_pieces[static_cast<unsigned char>(text[at])]);
@@ -165,8 +203,6 @@ void tokenizer::encode(std::string_view text, std::vector<std::int32_t>& out) co
     }
   }
 }
-
-bool tokenizer::splits_lines() const { return is_bytes() || model_->splits_lines; }
 
 std::string tokenizer::decode(std::span<const std::int32_t> tokens) const {
   std::string text;
@@ -255,11 +291,11 @@ namespace {
 
 tokenizer tokenizer::from_bytes(const std::string& name, std::string_view) { fail_without_library(name); }
 
-void tokenizer::encode(std::string_view text, std::vector<std::int32_t>& out) const {
+void tokenizer::encode_part(std::string_view text, std::size_t, std::vector<std::int32_t>& out) const {
   for (const char c : text) out.push_back(static_cast<unsigned char>(c));
 }
 
-bool tokenizer::splits_lines() const { return true; }
+std::size_t tokenizer::first_part(std::string_view text) const { return std::min(text.size(), least_part); }
 
 std::string tokenizer::decode(std::span<const std::int32_t> tokens) const { return {tokens.begin(), tokens.end()}; }
 
@@ -267,17 +303,14 @@ void train_tokenizer(const tokenizer_options&, const progress_function&) { fail_
 
 #endif
 
-namespace {
-
-/// Where text can be cut so that its parts have the pieces of the whole: behind the last newline of the first `least`
-/// bytes or more that another byte follows. Pieces go on behind a newline only in models for which nothing is cut.
-std::size_t cut_behind_line(std::string_view text, std::size_t least) {
-  std::size_t at = least < text.size() ? text.find('\n', least) : text.npos;
-  while (at != text.npos && at < text.size() && text[at] == '\n') ++at;
-  return at == text.npos ? text.size() : at;
+void tokenizer::encode(std::string_view text, std::vector<std::int32_t>& out, const progress_function& progress) const {
+  for (std::size_t at = 0; at < text.size();) {
+    if (progress) progress(static_cast<std::int64_t>(at), static_cast<std::int64_t>(text.size()));
+    const std::string_view part = text.substr(at, first_part(text.substr(at)));
+    encode_part(part, at, out);
+    at += part.size();
+  }
 }
-
-}  // namespace
 
 std::uint64_t encode_to_file(const encode_options& o, const progress_function& progress) {
   const tokenizer t = tokenizer::choose(o.tokenizer);
@@ -286,8 +319,7 @@ std::uint64_t encode_to_file(const encode_options& o, const progress_function& p
   std::vector<std::int32_t> tokens;
   for (std::size_t at = 0; at < text.size();) {
     if (progress) progress(static_cast<std::int64_t>(at), static_cast<std::int64_t>(text.size()));
-    std::string_view part = std::string_view(text).substr(at);
-    if (t.splits_lines()) part = part.substr(0, cut_behind_line(part, std::size_t{1} << 20));
+    const std::string_view rest = std::string_view(text).substr(at), part = rest.substr(0, t.first_part(rest));
     tokens.clear();
     t.encode(part, tokens);
     writer.write(tokens);

@@ -29,20 +29,25 @@ class tokenizer {
 
   bool is_bytes() const { return model_ == nullptr; }
   std::int32_t vocabulary() const { return static_cast<std::int32_t>(bytes_.size()); }
-  /// Has the text of several lines the tokens of each, one after the other?
-  bool splits_lines() const;
+  /// Bytes of `text` that encode takes at once: a MiB or two, up to a line or word whose tokens do not depend on what
+  /// stands before it. All of the text where the model has no such place.
+  std::size_t first_part(std::string_view text) const;
   /// Follows each document; -1 where the model has no such piece.
   std::int32_t end_of_text() const { return end_of_text_; }
   /// How many bytes of text each token stands for; 0 for control tokens.
   const std::vector<std::int32_t>& bytes_of_tokens() const { return bytes_; }
 
-  /// Appends the tokens of `text`. Throws io::error where it is not UTF-8 and the model has no pieces for bytes.
-  void encode(std::string_view text, std::vector<std::int32_t>& out) const;
+  /// Appends the tokens of `text`, part by part. Throws io::error where it is not UTF-8 and the model has no pieces for
+  /// bytes. `progress` hears of the bytes done.
+  void encode(std::string_view text, std::vector<std::int32_t>& out, const progress_function& progress = {}) const;
   /// The text of tokens; all must be below vocabulary().
   std::string decode(std::span<const std::int32_t> tokens) const;
 
  private:
   struct model;
+  /// `offset`: of the part, for messages.
+  void encode_part(std::string_view part, std::size_t offset, std::vector<std::int32_t>& out) const;
+
   std::shared_ptr<const model> model_;
   std::vector<std::int32_t> bytes_;
   std::int32_t end_of_text_ = 0;
@@ -58,8 +63,8 @@ struct tokenizer_options {
 };
 
 /// Trains a model with a piece for every byte and no normalisation, so that decoding is exact, and writes it to
-/// options.out. The same text gives the same bytes. `progress` hears of the bytes read, which is before the work on
-/// pieces. Throws io::error.
+/// options.out. The same text gives the same bytes. `progress` hears of the bytes read; of the work on pieces, which
+/// begins when all are, SentencePiece says nothing. Throws io::error.
 void train_tokenizer(const tokenizer_options& options, const progress_function& progress = {});
 
 /// What is encoded into a token file.

@@ -172,11 +172,12 @@ std::unique_ptr<window_source> open_token_files(const data_options& o) {
   return windows;
 }
 
-std::unique_ptr<window_source> open_records(const data_options& o, const tokenizer& t, const std::string& first) {
+std::unique_ptr<window_source> open_records(const data_options& o, const tokenizer& t, const std::string& first,
+                                            const progress_function& progress) {
   record_list list;
-  add_records(list, first, o.paths.front(), t, o.sequence);
+  add_records(list, first, o.paths.front(), t, o.sequence, progress);
   for (std::size_t i = 1; i < o.paths.size(); ++i) {
-    add_records(list, io::read_text(o.paths[i], io::text_format::plain), o.paths[i], t, o.sequence);
+    add_records(list, io::read_text(o.paths[i], io::text_format::plain), o.paths[i], t, o.sequence, progress);
   }
   return pack_records(std::move(list), o, t);
 }
@@ -191,7 +192,7 @@ void require_token(const token_place& largest, std::int64_t vocabulary, const st
                                     std::to_string(vocabulary) + " (" + flag + ")");
 }
 
-std::unique_ptr<window_source> open_windows(const data_options& o) {
+std::unique_ptr<window_source> open_windows(const data_options& o, const progress_function& progress) {
   if (o.paths.empty()) throw io::error("--data", "no text given");
   const io::text_format format = text_format_named(o.text_format);
   const bool chosen = format == io::text_format::automatic;
@@ -206,7 +207,7 @@ std::unique_ptr<window_source> open_windows(const data_options& o) {
     if (chosen && begins_as_records(text, path)) {
       if (is_directory(path))
         throw io::error(path, "begins with records, which are read from files, not from a directory");
-      if (first) return open_records(o, t, text);
+      if (first) return open_records(o, t, text, progress);
       throw io::error(path, "records, while " + o.paths.front() + " is text");
     }
     if (first) {
@@ -216,7 +217,7 @@ std::unique_ptr<window_source> open_windows(const data_options& o) {
     }
   }
   if (!t.is_bytes()) {
-    t.encode(held.bytes, held.pieces);
+    t.encode(held.bytes, held.pieces, progress);
     held.bytes = {};
     held.is_bytes = false;
   }

@@ -68,7 +68,8 @@ class window_source {
 
 /// Chooses by content: files that begin as llm.c's token files do; JSON lines with "prompt" and "answer", or "text";
 /// anything else is text. All paths must be of one kind. Throws io::error naming what cannot be read, is too short for
-/// one window in each part, is a record longer than a window, or a token that the tokenizer has not.
-std::unique_ptr<window_source> open_windows(const data_options& options);
+/// one window in each part, is a record longer than a window, or a token that the tokenizer has not. `progress` hears
+/// of the bytes that are tokenized.
+std::unique_ptr<window_source> open_windows(const data_options& options, const progress_function& progress = {});
 
 }  // namespace rotoscale::llama_program

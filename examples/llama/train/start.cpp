@@ -61,10 +61,11 @@ trainer::trainer(nn::backend& ops, trainer_state state, const session_options& s
       session_(session),
       from_(from),
       files_(session.out),
-      text_(data_of(state_.run, session_.tokenizer), state_.run.train.seed, state_.run.model.vocab_size),
+      progress_(session.progress),
+      text_(data_of(state_.run, session_.tokenizer), state_.run.train.seed, state_.run.model.vocab_size,
+            progress_.counter(state_.run.name, "tokenizing")),
       tokenizer_(tokenizer_files::read(session_.tokenizer.empty() ? state_.run.tokenizer : session_.tokenizer)),
-      roof_(make_roof(session.roof, session.threads)),
-      progress_(session.progress) {
+      roof_(make_roof(session.roof, session.threads)) {
   text_.check_budget(state_.run.train, state_.skipped_steps);
   if (!from_) {
     state_.data_fingerprint = text_.fingerprint();
@@ -140,6 +141,7 @@ void trainer::load_model(const fs::path& checkpoint) {
 
 /// The weights of --init; frozen ones are quantized here, under every recipe of the run.
 void trainer::load_given_weights() {
+  progress_.show(state_.run.name, {"reading weights", state_.resolved_init}, true);
   const std::uint64_t digest = llama::read_weights(llama::find_weights(state_.resolved_init), *model_);
   if (state_.base_digest == 0) state_.base_digest = digest;
   if (digest == state_.base_digest) return;

@@ -122,6 +122,7 @@ class trainer {
   session_options session_;
   std::optional<resume_point> from_;
   run_directory files_;
+  progress_line progress_;
   corpus text_;
   tokenizer_files tokenizer_;
   std::unique_ptr<llama::session> model_;
@@ -130,7 +131,6 @@ class trainer {
   std::unique_ptr<statistics_log> statistics_;
   std::optional<roof> roof_;
   double flops_per_token_ = 0;
-  progress_line progress_;
   std::int64_t saved_step_ = -1;          ///< whose checkpoint is complete or in flight; -1: none
   double seconds_ = 0;                    ///< spent training, evaluations and checkpoints left out
   double start_ = 0;                      ///< of this process's training, on the wall
