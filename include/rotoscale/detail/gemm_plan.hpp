@@ -85,13 +85,51 @@ class gemm_planner : public k_visitor {
   bool is_first_chain_ = true, is_first_part_ = true;
 };
 
+/// How long gemm_planner's list is, without the walk: all whole instructions of a chain are alike, all whole chains of
+/// a part, and all parts but the last.
+struct gemm_plan_size {
+  index_t positions = 0, spans = 0;
+
+  static gemm_plan_size of(index_t k, const gemm_options& o, index_t slice) {
+    const index_t length = part_length(k, o), parts = k == 0 ? 1 : (k + length - 1) / length;
+    return (parts - 1) * of_part(length, o, slice) + of_part(k - (parts - 1) * length, o, slice);
+  }
+
+ private:
+  friend gemm_plan_size operator+(const gemm_plan_size& a, const gemm_plan_size& b) {
+    return {a.positions + b.positions, a.spans + b.spans};
+  }
+  friend gemm_plan_size operator*(index_t n, const gemm_plan_size& s) { return {n * s.positions, n * s.spans}; }
+
+  static gemm_plan_size of_part(index_t k, const gemm_options& o, index_t slice) {
+    if (o.promotion == 0 || k <= o.promotion) return of_chain(k, o.model, slice);
+    const gemm_plan_size whole = k / o.promotion * of_chain(o.promotion, o.model, slice);
+    return k % o.promotion == 0 ? whole : whole + of_chain(k % o.promotion, o.model, slice);
+  }
+  static gemm_plan_size of_chain(index_t k, const mma_model& m, index_t slice) {
+    if (k == 0) return {0, 1};
+    const index_t length = m.instruction_k != 0 ? m.instruction_k : m.group != 0 ? m.group : k;
+    const index_t each = instruction_positions(m, length);
+    const index_t a_span = m.c_last || slice <= each ? 1 : (slice + each - 1) / each;  // instructions
+    const index_t rest = k % length, count = k / length + (rest != 0);
+    return {k / length * each + instruction_positions(m, rest), (count + a_span - 1) / a_span};
+  }
+  static index_t instruction_positions(const mma_model& m, index_t products) {
+    index_t positions = 0;
+    for (index_t s = 0, steps = products == 0 ? 0 : mma_step_count(m, products); s < steps; ++s) {
+      positions += (mma_step_at(m, products, s).count + m.group - 1) / m.group * m.group;
+    }
+    return positions;
+  }
+};
+
 /// The list, in scratch memory. Spans are cut so that they hold about `slice` positions: a panel's part that stays in
 /// the first-level cache.
 class gemm_plan {
  public:
   /// `counts_only`: its size and nothing else.
   gemm_plan(index_t k, const gemm_options& o, index_t slice, bool counts_only = false)
-      : gemm_plan(k, o, slice, counts_only, count(k, o, slice)) {}
+      : gemm_plan(k, o, slice, counts_only, gemm_plan_size::of(k, o, slice)) {}
 
   const int group;  ///< positions of a step
 
@@ -109,21 +147,17 @@ class gemm_plan {
   }
 
  private:
-  static gemm_planner count(index_t k, const gemm_options& o, index_t slice) {
-    gemm_planner counted(o.model, slice);
-    walk_k(k, o, counted);
-    return counted;
-  }
-  gemm_plan(index_t k, const gemm_options& o, index_t slice, bool counts_only, const gemm_planner& counted)
+  gemm_plan(index_t k, const gemm_options& o, index_t slice, bool counts_only, const gemm_plan_size& size)
       : group(o.model.group),
-        positions_(counted.positions()),
-        span_count_(counted.spans()),
+        positions_(size.positions),
+        span_count_(size.spans),
         counts_only_(counts_only),
         order_(counts_only ? 0 : positions_),
         spans_(counts_only ? 0 : span_count_) {
     if (counts_only) return;
     gemm_planner planner(o.model, slice, order_.data(), spans_.data());
     walk_k(k, o, planner);
+    ROTOSCALE_ASSERT(planner.positions() == positions_ && planner.spans() == span_count_);
     for (index_t i = 0; i < positions_; ++i) {
       ascending_ = ascending_ && (k_of(i) == i || (i >= k && k_of(i) < 0));
     }
