@@ -15,6 +15,7 @@ import os
 import pty
 import random
 import re
+import resource
 import shutil
 import struct
 import subprocess
@@ -412,6 +413,13 @@ class Results(Scratch):
         self.train("run", steps=60, learning_rate=0.01, batch=8, schedule="mxfp4_h16")
         losses = [r["val_loss"] for r in records(self.folder / "run/log.jsonl", "eval")]
         self.assertLess(losses[-1], 0.6 * losses[0])
+
+    def test_a_folder_beside_checkpoints_is_none(self):
+        self.train("run")
+        said = [self.succeed("eval", "--checkpoint", "run"), self.succeed("sample", "--checkpoint", "run", "--tokens", 5)]
+        for name in ("step-old", "step-0000000080", "step-99", "step-00000000x"):
+            (self.folder / "run/checkpoints" / name).mkdir()
+        self.assertEqual(said, [self.succeed("eval", "--checkpoint", "run"), self.succeed("sample", "--checkpoint", "run", "--tokens", 5)])
 
     def test_sample_is_reproducible(self):
         self.train("run", steps=40, learning_rate=0.01)
@@ -994,6 +1002,11 @@ class Memory(Scratch):
             for entry in memory.values():
                 self.assertLessEqual(entry["bytes"], entry["peak"])
         self.assertEqual(list(p.name for p in self.folder.glob("plan*")), [])
+
+    def test_the_time_of_a_plan_does_not_grow_with_tokens(self):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        self.succeed("plan", "--data", "text.txt", "--batch", 1000000, "--steps", 2)
+        self.assertLess(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before, 5)  # a minute, if each token is met
 
     def test_the_plan_covers_a_synthetic_warm_up(self):
         plain = self.plan(schedule="mxfp4_h16")

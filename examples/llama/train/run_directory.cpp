@@ -9,6 +9,7 @@
 #include <functional>
 
 #include "rotoscale/io/atomic_file.hpp"
+#include "rotoscale/llama/checkpoint.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -46,8 +47,7 @@ std::vector<std::int64_t> run_directory::steps() const {
   std::vector<std::int64_t> steps;
   for (const auto& entry : fs::directory_iterator(checkpoints(), failed)) {
     const std::string name = entry.path().filename().string();
-    long long step = 0;
-    if (std::sscanf(name.c_str(), "step-%9lld", &step) == 1 && name == checkpoint_name(step)) steps.push_back(step);
+    if (llama::is_checkpoint_name(name)) steps.push_back(std::stoll(name.substr(name.find('-') + 1)));
   }
   std::sort(steps.begin(), steps.end(), std::greater<>());
   return steps;

@@ -177,6 +177,13 @@ inline void require_run_directory(const std::filesystem::path& path) {
   throw io::error(path.string(), "not a directory, as checkpoints and runs are");
 }
 
+/// Is it the name of a checkpoint in a run's folder: "step-" and nine digits, so that names are in the order of steps?
+inline bool is_checkpoint_name(std::string_view name) {
+  constexpr std::string_view begin = "step-";
+  return name.size() == begin.size() + 9 && name.starts_with(begin) &&
+         name.find_first_not_of("0123456789", begin.size()) == name.npos;
+}
+
 /// `path` itself if it is a checkpoint, else the newest one of the run directory `path`.
 inline std::filesystem::path find_checkpoint(const std::filesystem::path& path) {
   namespace fs = std::filesystem;
@@ -188,11 +195,11 @@ inline std::filesystem::path find_checkpoint(const std::filesystem::path& path) 
   fs::path newest;
   for (const auto& entry : fs::directory_iterator(path / "checkpoints", failed)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with("step-") && name > newest.filename().string()) newest = entry.path();
+    if (is_checkpoint_name(name) && name > newest.filename().string()) newest = entry.path();
   }
   if (newest.empty()) {
     throw io::error(path.string(),
-                    "holds neither model.safetensors nor adapter_model.safetensors nor checkpoints/step-*");
+                    "holds neither model.safetensors nor adapter_model.safetensors nor checkpoints/step-NNNNNNNNN");
   }
   return newest;
 }
