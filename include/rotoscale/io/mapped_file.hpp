@@ -4,6 +4,7 @@
 #pragma once
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "rotoscale/io/error.hpp"
@@ -18,16 +20,16 @@
 
 namespace rotoscale::io {
 
-/// Read-only. A file that is replaced stays mapped as it was; one that somebody cuts short while it is mapped ends the
-/// program when the lost part is read (SIGBUS), as with every mapping.
+/// Read-only. A file that is replaced stays mapped as it was; of one that somebody cuts short while it is mapped,
+/// reading the lost part ends the program (SIGBUS), as with every mapping: see require_whole.
 class mapped_file {
  public:
   /// Throws io::error for what is missing, unreadable or no regular file. Reads nothing yet.
-  explicit mapped_file(const std::filesystem::path& path) {
+  explicit mapped_file(const std::filesystem::path& path) : path_(path) {
     std::uint64_t size = 0;
-    const detail::descriptor file = detail::open_regular(path, &size);
+    file_ = detail::open_regular(path, &size);
     if (size == 0) return;  // mmap refuses a length of zero
-    void* at = ::mmap(nullptr, static_cast<std::size_t>(size), PROT_READ, MAP_PRIVATE, file.get(), 0);
+    void* at = ::mmap(nullptr, static_cast<std::size_t>(size), PROT_READ, MAP_PRIVATE, file_.get(), 0);
     if (at == MAP_FAILED) detail::fail(path, "cannot map", errno);
     data_ = static_cast<const std::byte*>(at);
     size_ = static_cast<std::size_t>(size);
@@ -36,6 +38,14 @@ class mapped_file {
   mapped_file& operator=(const mapped_file&) = delete;
   ~mapped_file() {
     if (size_ > 0) ::munmap(const_cast<std::byte*>(data_), size_);
+  }
+
+  /// Throws io::error where the file has been cut short since. (That it is cut in the next moment nobody can exclude.)
+  void require_whole() const {
+    struct stat status {};
+    if (::fstat(file_.get(), &status) != 0 || static_cast<std::uint64_t>(status.st_size) >= size_) return;
+    throw error(path_.string(), "was cut short while it was read: " + std::to_string(status.st_size) + " bytes of " +
+                                    std::to_string(size_));
   }
 
   /// The whole file.
@@ -51,6 +61,8 @@ class mapped_file {
   }
 
  private:
+  std::filesystem::path path_;
+  detail::descriptor file_;
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
 };

@@ -94,8 +94,10 @@ class token_file {
   /// Number of tokens.
   std::uint64_t size() const { return tokens_.size() / format_->bytes; }
 
-  /// Tokens first, first + 1, ...; all must be in the file. Throws io::error for one above 2^31 - 1.
+  /// Tokens first, first + 1, ...; all must be in the file. Throws io::error for one above 2^31 - 1, and where the file
+  /// has been cut short since it was opened.
   void read(std::uint64_t first, std::span<std::int32_t> to) const {
+    if (mapped_ != nullptr) mapped_->require_whole();
     const std::byte* from = tokens_.data() + static_cast<std::size_t>(first) * format_->bytes;
     for (std::size_t i = 0; i < to.size(); ++i) {
       std::uint16_t narrow = 0;
