@@ -11,6 +11,7 @@ import math
 import shutil
 import statistics
 import struct
+import subprocess
 
 import mini_llama
 from mini_llama import Scratch, generated_text, records, tree_of
@@ -167,6 +168,19 @@ class Data(Scratch):
         for size, why in ((260, "smaller than required_chars"), (100000, "too high")):
             said = self.refuse(["tokenizer", "train", "--data", "text.txt", "--vocab-size", size, "--out", "m"], "--vocab-size", why)
             self.assertNotIn("character_coverage", said)
+
+    def test_a_killed_encoder_leaves_nothing_that_stays(self):
+        (self.folder / "long.txt").write_bytes(generated_text() * 200)
+        command = ["tokenizer", "encode", "--data", "long.txt", "--out", "t.bin"]
+        while not (left := [p.name for p in self.folder.glob(".t.bin.tmp-*")]):
+            child = subprocess.Popen([mini_llama.PROGRAM, *command], cwd=self.folder, stdout=subprocess.DEVNULL)
+            while child.poll() is None and not list(self.folder.glob(".t.bin.tmp-*")):
+                pass
+            child.kill()
+            child.communicate()
+        self.assertEqual(len(left), 1)
+        self.succeed(*command)
+        self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["long.txt", "t.bin", "text.txt"])
 
     def test_tokens_that_the_tokenizer_has_not(self):
         """Neither the model's vocabulary nor the width of a file's numbers says that the tokenizer has a token."""

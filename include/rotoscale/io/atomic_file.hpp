@@ -5,6 +5,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -120,7 +121,32 @@ inline void remove_leftovers(const std::filesystem::path& directory) {
   }
 }
 
-/// A file that appears under its name on commit() and not before; without commit() nothing is left behind.
+namespace detail {
+
+/// Locks the hidden file of a living writer. False where somebody has removed it, or is about to, in between.
+inline bool claim(const descriptor& file) {
+  // A file system without locks says something else than EWOULDBLOCK; nothing is removed there either.
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
+  struct stat status {};
+  return ::fstat(file.get(), &status) != 0 || status.st_nlink > 0;
+}
+
+/// Removes the hidden files that killed writers of `path` have left: those whose lock nobody has.
+inline void remove_unclaimed(const std::filesystem::path& path) {
+  std::error_code failed;
+  for (const auto& entry : std::filesystem::directory_iterator(parent_directory(path), failed)) {
+    if (name_beside(entry.path().filename().string(), "tmp") != path.filename()) continue;
+    const descriptor left(::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    struct stat status {};
+    if (!left.is_open() || ::fstat(left.get(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
+    if (::flock(left.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(entry.path().c_str());
+  }
+}
+
+}  // namespace detail
+
+/// A file that appears under its name on commit() and not before; without commit() nothing is left behind, but by a
+/// writer that is killed, whose hidden file the next one removes.
 class atomic_file {
  public:
   /// Opens a hidden file beside `path`. Throws io::error where that cannot be written or is no regular file.
@@ -134,12 +160,14 @@ class atomic_file {
     // Writing through a symbolic link replaces the file that it points to, as a plain write would.
     if (std::filesystem::is_symlink(path_, ignored)) path_ = std::filesystem::weakly_canonical(path_);
     static std::atomic<unsigned> count{0};
-    // A killed process may have left the name of an equal process number.
+    detail::remove_unclaimed(path_);
+    // A killed process may have left the name of an equal process number, where its lock could not be had.
     for (int attempt = 0; attempt < 1000 && !file_.is_open(); ++attempt) {
       temporary_ = detail::sibling(path_, "tmp");
       temporary_ += "-" + std::to_string(count++);
       file_ = detail::descriptor(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
       if (!file_.is_open() && errno != EEXIST) break;
+      if (file_.is_open() && !detail::claim(file_)) file_ = detail::descriptor();
     }
     if (!file_.is_open()) detail::fail(path_, "cannot write", errno);
   }
@@ -166,6 +194,7 @@ class atomic_file {
   /// Flushes to the disk and renames.
   void commit() {
     if (::fsync(file_.get()) != 0) detail::fail(path_, "cannot flush", errno);
+    const detail::descriptor lock(::dup(file_.get()));  // until the hidden name is gone
     if (file_.close() != 0) detail::fail(path_, "cannot write", errno);
     if (::rename(temporary_.c_str(), path_.c_str()) != 0) detail::fail(path_, "cannot rename to it", errno);
     committed_ = true;

@@ -49,6 +49,26 @@ TEST_CASE("an atomic file appears complete or not at all") {
   CHECK(get(path) == large);
 }
 
+TEST_CASE("what a killed writer has left is removed by the next one of that file, what a living one has is not") {
+  const scratch_directory dir;
+  const fs::path path = dir / "out.bin";
+  put(dir / ".out.bin.tmp-1-0", "left");
+  put(dir / ".out.bin.tmp-99999999-7", "left");
+  for (const char* other : {".other.bin.tmp-1-0", ".out.bin.tmp-x", ".out.bin", "out.bin.tmp-1-0"})
+    put(dir / other, "kept");
+  fs::create_directory(dir / ".out.bin.tmp-2");
+  {
+    io::atomic_file living(path);
+    living.write("living");
+    CHECK(dir.entries() == 4 + 1 + 1);
+    io::write_file_atomically(path, "other");
+    CHECK(get(path) == "other");
+    living.commit();
+  }
+  CHECK(get(path) == "living");
+  CHECK(dir.entries() == 4 + 1 + 1);
+}
+
 TEST_CASE("an atomic file follows a symbolic link and honours the umask") {
   const scratch_directory dir;
   put(dir / "target", "old");
