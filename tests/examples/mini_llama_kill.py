@@ -410,7 +410,7 @@ class Signals(Runs):
         self.unbroken()
         steps = []
         for after, number in ((3, signal.SIGTERM), (30, signal.SIGINT), (90, signal.SIGHUP)):
-            child = self.start_lasting(self.command())
+            child = self.start_lasting(self.command("run", "--async-checkpoints", "off"))
             self.wait_for(child, after)
             steps.append(self.interrupt(child, number))
             self.assertTrue(self.checkpoint("run", steps[-1]).exists())
