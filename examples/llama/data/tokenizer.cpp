@@ -303,11 +303,13 @@ void train_tokenizer(const tokenizer_options&, const progress_function&) { fail_
 
 #endif
 
-void tokenizer::encode(std::string_view text, std::vector<std::int32_t>& out, const progress_function& progress) const {
+void tokenizer::encode(std::string_view text, std::vector<std::int32_t>& out, const progress_function& progress,
+                       const std::function<void()>& after_part) const {
   for (std::size_t at = 0; at < text.size();) {
     if (progress) progress(static_cast<std::int64_t>(at), static_cast<std::int64_t>(text.size()));
     const std::string_view part = text.substr(at, first_part(text.substr(at)));
     encode_part(part, at, out);
+    if (after_part) after_part();
     at += part.size();
   }
 }
@@ -317,14 +319,10 @@ std::uint64_t encode_to_file(const encode_options& o, const progress_function& p
   io::token_file_writer writer(o.out, t.vocabulary() <= 65536 ? io::token_kind::gpt2 : io::token_kind::llama3);
   const std::string text = read_texts(o.data, o.text_format);
   std::vector<std::int32_t> tokens;
-  for (std::size_t at = 0; at < text.size();) {
-    if (progress) progress(static_cast<std::int64_t>(at), static_cast<std::int64_t>(text.size()));
-    const std::string_view rest = std::string_view(text).substr(at), part = rest.substr(0, t.first_part(rest));
-    tokens.clear();
-    t.encode(part, tokens);
+  t.encode(text, tokens, progress, [&] {
     writer.write(tokens);
-    at += part.size();
-  }
+    tokens.clear();
+  });
   writer.commit();
   return writer.count();
 }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -38,8 +39,9 @@ class tokenizer {
   const std::vector<std::int32_t>& bytes_of_tokens() const { return bytes_; }
 
   /// Appends the tokens of `text`, part by part. Throws io::error where it is not UTF-8 and the model has no pieces for
-  /// bytes. `progress` hears of the bytes done.
-  void encode(std::string_view text, std::vector<std::int32_t>& out, const progress_function& progress = {}) const;
+  /// bytes. `progress` hears of the bytes done; `after_part` may take what `out` holds.
+  void encode(std::string_view text, std::vector<std::int32_t>& out, const progress_function& progress = {},
+              const std::function<void()>& after_part = {}) const;
   /// The text of tokens; all must be below vocabulary().
   std::string decode(std::span<const std::int32_t> tokens) const;
 
