@@ -7,6 +7,7 @@
 #include <cmath>
 #include <iostream>
 
+#include "applicable.hpp"
 #include "compare.hpp"
 #include "examples/command_line.hpp"
 #include "examples/standard_streams.hpp"
@@ -188,8 +189,10 @@ int rank(const kernel_use& given, const std::vector<explanation>& all, const cha
 
 /// Rejects values that no computation can have.
 void check_options(const options& o) {
-  if (!o.make.empty() && !o.input.empty()) throw io::error("--make-case", "excludes --input");
-  if (!o.tell_apart.empty() && !o.identify) throw io::error("--tell-apart", "is for --identify");
+  for (const auto& [flag, given] :
+       {std::pair{"--input", !o.input.empty()}, std::pair{"--identify", o.identify}, std::pair{"--fit", o.fit}}) {
+    if (!o.make.empty() && given) throw io::error("--make-case", std::string("excludes ") + flag);
+  }
   if (o.identify && o.fit) throw io::error("--fit", "excludes --identify");
   if (!std::isfinite(o.alpha)) throw io::error("--alpha", "not a finite number of FP32");
   if (!std::isfinite(o.beta)) throw io::error("--beta", "not a finite number of FP32");
@@ -219,7 +222,6 @@ void check_options(const options& o, const gemm_options& g, const gemm_case& x) 
 
 /// A dump of a quantizer: what --quantizer was given for, or tensors that no GEMM has.
 int run_quantizer(const options& o, const io::safetensors_file& file, thread_pool& pool) {
-  if (o.fit) throw io::error("--fit", "is for GEMMs");
   return o.identify ? identify_quantizer(o.quantizer, file, std::min<index_t>(o.sample, 512), pool)
                     : check_quantizer(o.quantizer, file, o.report, pool);
 }
@@ -230,7 +232,10 @@ int run(const options& o) {
   if (o.quantizer.list) list_quantizers();
   if (o.list || o.quantizer.list) return exit_identical;
   thread_pool pool(o.threads);
-  const bool quantizer = !o.quantizer.preset.empty();
+  bool quantizer = !o.quantizer.preset.empty();
+  const verb v = !o.make.empty() ? verb::make : o.identify ? verb::identify : o.fit ? verb::fit : verb::compare;
+  const auto refuse_idle = [&] { refuse_idle_options(o.quantizer.given, quantizer, v); };
+  if (!o.make.empty()) refuse_idle();
   if (!o.make.empty() && quantizer) {
     const index_t cols = o.made.k == 0 ? 256 : static_cast<index_t>(o.made.k);
     make_quantizer_case(o.make, o.quantizer, static_cast<index_t>(o.made.m), cols, o.made.seed, o.made.with_d, pool);
@@ -246,7 +251,9 @@ int run(const options& o) {
     return exit_identical;
   }
   const io::safetensors_file file = read_tensors(o.input, o.tensors);
-  if (quantizer || file.find("x") != nullptr) return run_quantizer(o, file, pool);
+  quantizer = quantizer || file.find("x") != nullptr;
+  refuse_idle();
+  if (quantizer) return run_quantizer(o, file, pool);
   if (find_contract(o.kernel) == nullptr)
     throw io::error("--kernel", "no kernel '" + o.kernel + "'; --list-models shows all");
   const std::string name = !o.model.empty() ? o.model : find_contract(o.kernel)->unit;
@@ -370,6 +377,7 @@ int main(int argc, char** argv) {
   try {
     rotoscale::refuse_overflow(app);
     app.parse(argc, argv);
+    for (const CLI::Option* given : app.parse_order()) o.quantizer.given.push_back(given->get_name());
     return rotoscale::validate::run(o);
   } catch (const std::bad_alloc&) {
     std::cerr << "rotoscale-validate: not enough memory for tensors of this size\n";

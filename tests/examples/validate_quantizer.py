@@ -144,6 +144,68 @@ class RightDumps(Program):
         self.assertIn(" 0 codes are neither neighbour, 0 scales differ", self.same(*unknown))
         nearest = self.make("--quantizer", "primus", name="nearest.safetensors")
         self.differs("limit 5", "--quantizer", "primus", "--rounding", "stochastic", "--input", nearest)
+        self.same(*unknown, "--report", "report.json")
+        report = json.loads((self.folder / "report.json").read_text())
+        self.assertEqual((report["accepted"], report["codes"]["impossible"], len(report["codes"]["deviations"])),
+                         (True, 0, 9))
+
+    def test_stochastic_rounding_is_identified(self):
+        seeded = ["--quantizer", "primus", "--rounding", "stochastic", "--random-seed", 7]
+        path = self.make(*seeded)
+        found, done = self.ranking("--input", path)
+        self.assertEqual((done.returncode, found[0]), (0, ("512", "primus, but rounding stochastic by unknown words")))
+        found, done = self.ranking("--input", path, "--random-seed", 7, "--rounding", "stochastic")
+        self.assertEqual((done.returncode, found[0]), (0, ("512", "primus, but rounding stochastic")))
+        found, done = self.ranking("--input", path, "--random-seed", 8, "--rounding", "stochastic")
+        self.assertEqual(done.returncode, 1)
+        self.assertLess(int(found[0][0]), 400)
+        tensors = load(self.make("--quantizer", "te_rocm", "--rounding", "toward_zero"))
+        rows, cols = tensors["x"][1]
+        tensors["random"] = ("U32", [rows, cols], bytes(4 * rows * cols))  # words of zero never round up
+        write_safetensors(path, tensors)
+        found, done = self.ranking("--input", path)
+        self.assertEqual({text for count, text in found if count == "512"},
+                         {"te_rocm, but rounding stochastic", "te_rocm, but rounding toward_zero"})
+
+    def test_columns(self):
+        """The columns of a source are the rows of its transpose."""
+        for preset, blocks in (("te_rocm", "mxfp4"), ("primus", "mxfp8_e5m2"), ("nvidia", "nvfp4")):
+            path = self.make("--quantizer", preset, "--format", blocks)
+            tensors = load(path)
+            _, (rows, cols), data = tensors["x"]
+            pairs = [data[i:i + 2] for i in range(0, len(data), 2)]
+            tensors["x"] = ("BF16", [cols, rows], b"".join(pairs[r * cols + c] for c in range(cols) for r in range(rows)))
+            for name in ("codes", "scales"):
+                tensors[name + "_t"] = tensors.pop(name)
+            write_safetensors(path, tensors)
+            known = ["--quantizer", preset, "--input", path]
+            self.assertRegex(self.same(*known), r"\Acodes_t: 0 of \d+ blocks differ")
+            self.assertIn(preset, self.ranking(*known)[0][0][1])
+            self.change(path, "codes_t", lambda b: b[:700] + bytes([b[700] ^ 1]) + b[701:])
+            self.differs(r"codes_t: 1 of \d+ blocks differ[^$]*code 0x\w\w \(\S+\) expected, .* written at byte 700: ", *known)
+
+    def test_repeated_scales_and_padding_of_square_blocks(self):
+        square = ["--quantizer", "primus", "--block-rows", 32, "--scale-placement", "nvidia_scale_128x4"]
+        path = self.make(*square, "--m", 160, "--k", 64)
+        self.same(*square, "--input", path, "--scale-padding", 127)
+        self.differs("padding of scales: 502 of 502 bytes", *square, "--input", path, "--scale-padding", 0)
+        square = square[:4]
+        path = self.make(*square, "--m", 64, "--k", 64)
+        tensors = load(path)
+        scales = tensors["scales"][2]
+        for row in (0, 13, 32, 63):  # once for each row, as GEMM kernels read it
+            repeated = bytearray(b"".join(scales[r // 32 * 2:r // 32 * 2 + 2] for r in range(64)))
+            tensors["scales"] = ("U8", [64, 2], bytes(repeated))
+            write_safetensors(path, tensors)
+            self.same(*square, "--input", path)
+            repeated[2 * row + 1] ^= 1
+            tensors["scales"] = ("U8", [64, 2], bytes(repeated))
+            write_safetensors(path, tensors)
+            out = self.differs("codes: ", *square, "--input", path)
+            if row % 32 != 0:
+                self.assertIn("scale: repeated for another row: 1\n", out)
+            else:
+                self.assertIn(f"written at byte {2 * row + 1}\n", out)
 
     def test_words_in_the_file(self):
         path = self.make("--quantizer", "primus", "--rounding", "toward_zero")
@@ -210,7 +272,7 @@ class PlantedFaults(Program):
         self.change(self.path, "scales", lambda b: b[:at] + bytes([b[at] + 1]) + b[at + 1:])
         out = self.differs(r"scale: off by one: 1\n", *self.check)
         self.assertIn("1 of 512 blocks differ (1 scales,", out)
-        self.assertRegex(out, r"amax \S+ \(0x[0-9a-f]{8}\), rule even, policy te_rocm")
+        self.assertRegex(out, r"amax \S+ \(0x[0-9a-f]{8}\) of \[\d+, \d+\], rule even, policy te_rocm")
         self.assertIn(f"scale byte 0x{scales[at]:02x}", out)
 
     def test_an_element(self):
@@ -285,6 +347,23 @@ class PlantedFaults(Program):
         self.change(self.path, "codes", lambda b: bytes((byte << 4 | byte >> 4) & 255 for byte in b))
         self.differs(r"nibble order \(blocks\): \d{3}", *self.check)
 
+    def test_layouts_are_a_kind(self):
+        for arguments, placed in ((["--code-placement", "column_major"], "codes in column_major"),
+                                  (["--code-placement", "aiter_data_16x16"], "codes in aiter_data_16x16"),
+                                  (["--scale-placement", "nvidia_scale_128x4"], "scales in nvidia_scale_128x4"),
+                                  (["--scale-placement", "column_major"], "scales in column_major")):
+            path = self.make("--quantizer", "te_rocm", "--m", 128, *arguments, name="placed.safetensors")
+            out = self.differs("blocks differ", "--quantizer", "te_rocm", "--input", path)
+            self.assertEqual(re.findall(r"layout: (.*) \(bytes\): \d+\n", out), [placed])
+        out = self.differs("scale: ", *self.check, "--scale-rule", "floor")
+        self.assertNotIn("layout", out)
+
+    def test_the_element_of_the_amax_and_every_offset_are_shown(self):
+        self.change(self.path, "scales", lambda b: b[:14] + bytes([b[14] ^ 1]) + b[15:])
+        out = self.differs("1 scales", *self.check)
+        self.assertRegex(out, r"amax \S+ \(0x[0-9a-f]{8}\) of \[1, (19[2-9]|2[01]\d|22[0-3])\], rule even")
+        self.assertIn(" written at byte 14\n", out)
+
     def test_padding(self):
         placed = ["--quantizer", "te_rocm", "--scale-placement", "nvidia_scale_128x4"]
         path = self.make(*placed)
@@ -331,7 +410,6 @@ class BadInput(Program):
         self.refused("--rotation: K = 96 is no multiple of 64", "--quantizer", "ocp", "--input", narrow, "--rotation", 64)
         self.refused("--signs: 'zz' is no number of hexadecimal", *known, "--signs", "zz")
         self.refused("--scale-padding: '256' is neither", *known, "--scale-padding", 256)
-        self.refused("--fit: is for GEMMs", *known, "--fit")
         self.refused("--format: 'mxfp5' .* 'mxfp", *known, "--format", "mxfp5")
         self.refused("tensor 'scales': 512 bytes are not what placement aiter_scale takes", *known, "--scale-placement",
                      "aiter_scale")
@@ -342,6 +420,107 @@ class BadInput(Program):
         os.mkfifo(self.folder / "fifo")  # which nobody writes: opening it must not wait
         self.refused("fifo: cannot read: a pipe", "--quantizer", "te_rocm", "--input", "fifo")
         self.refused("a directory, not a regular file", "--quantizer", "te_rocm", "--input", self.folder)
+
+    def test_options_without_a_meaning(self):
+        """Every option but these is refused by name; with a value, if it takes one."""
+        meant = {"compare": "input tensor report quantizer format rotation signs scale-rule policy rounding source block-rows "
+                            "code-placement scale-placement nibbles scale-padding",
+                 "identify": "identify input tensor sample quantizer format rotation signs scale-rule policy rounding source "
+                             "block-rows code-placement scale-placement nibbles",
+                 "make-case": "make-case m k seed with-d quantizer format rotation signs scale-rule policy rounding source "
+                              "block-rows code-placement scale-placement nibbles",
+                 "gemm": "model kernel input tensor report nan a-format b-format scale-format scale-layout promotion split-k "
+                         "split-grain split-run split-order split-sum output-rounding epilogue-c alpha beta output "
+                         "add-after-rounding ignore"}
+        everywhere = {"help", "version", "threads", "list-models", "list-quantizers"}
+        elsewhere = {"factor", "random-seed", "random-stream", "random-bits"}  # test_options_that_the_format_leaves_idle
+        values = {"a-format": "e4m3", "b-format": "e4m3", "scale-format": "e8m0", "split-order": "pairwise",
+                  "split-sum": "fp16", "nan": "any", "output-rounding": "up", "output": "bf16", "ignore": "c",
+                  "source": "bf16", "code-placement": "column_major", "scale-placement": "column_major",
+                  "nibbles": "high", "make-case": "made.safetensors"}
+        options = re.findall(r"^  (?:-\w,)?--([a-z-]+)(?: (TEXT|INT|UINT|FLOAT))?", self.same("--help"), re.M)
+        self.assertGreater(len(options), 55)
+        path = self.make("--quantizer", "te_rocm")
+        gemm = self.make("--model", "hopper-wgmma-fp8-f32", "--m", 8, "--n", 8, name="gemm.safetensors")
+        before = sorted(p.name for p in self.folder.iterdir())
+        bases = {"compare": ["--quantizer", "te_rocm", "--input", path],
+                 "identify": ["--quantizer", "te_rocm", "--identify", "--input", path],
+                 "make-case": ["--quantizer", "te_rocm", "--make-case", "made.safetensors"],
+                 "gemm": ["--model", "hopper-wgmma-fp8-f32", "--input", gemm]}
+        for verb, base in bases.items():
+            for name, takes_value in options:
+                if name in everywhere | elsewhere | set(meant[verb].split()) or "--" + name in base:
+                    continue
+                if name in ("identify", "fit", "make-case", "quantizer") and verb != "identify" or name == "input":
+                    continue  # these say what is asked for: below
+                with self.subTest(verb=verb, option=name):
+                    value = [values.get(name, 1)] if takes_value else []
+                    self.refused(rf"--{name}: (is for|excludes)", *base, f"--{name}", *value)
+        for arguments, pattern in (((*bases["make-case"], "--input", path), "--make-case: excludes --input"),
+                                   ((*bases["make-case"], "--identify"), "--make-case: excludes --identify"),
+                                   ((*bases["make-case"], "--fit"), "--make-case: excludes --fit"),
+                                   ((*bases["compare"], "--fit"), "--fit: is for GEMMs"),
+                                   ((*bases["gemm"], "--sample", 5), "--sample: is for --identify and --fit"),
+                                   ((*bases["compare"], "--nan", "any"), "--nan: is for GEMMs"),
+                                   ((*bases["gemm"], "--identify", "--seed", 5), "--seed: is for --make-case and --tell-"),
+                                   ((*bases["gemm"], "--scale-rule", "even"), "--scale-rule: is for quantizers' dumps"),
+                                   (("--quantizer", "te_rocm", "--input", gemm), "tensor 'a': not part of a quantizer"),
+                                   ((*bases["gemm"], "--quantizer", "te_rocm"), "--model: is for GEMMs")):
+            self.refused(pattern, *arguments)
+        self.assertEqual(sorted(p.name for p in self.folder.iterdir()), before)
+
+    def test_options_that_the_format_leaves_idle(self):
+        paths = {blocks: self.make("--quantizer", preset, "--format", blocks, name=blocks)
+                 for preset, blocks in (("fp8", "fp8_e4m3"), ("nvidia", "nvfp4"), ("te_rocm", "mxfp4"), ("ocp", "mxfp8_e4m3"))}
+        no_blocks, words = "is for blocks", "is for --rounding stochastic"
+        for blocks, quantizer, arguments, pattern in (
+                ("fp8_e4m3", "fp8", ("--rotation", 16), no_blocks),
+                ("fp8_e4m3", "fp8", ("--signs", "ffff"), no_blocks),
+                ("fp8_e4m3", "fp8", ("--scale-rule", "floor"), no_blocks),
+                ("fp8_e4m3", "fp8", ("--policy", "ocp"), no_blocks),
+                ("fp8_e4m3", "fp8", ("--scale-placement", "aiter_scale"), no_blocks),
+                ("fp8_e4m3", "fp8", ("--scale-padding", 0), no_blocks),
+                ("fp8_e4m3", "fp8", ("--block-rows", 32), no_blocks),
+                ("fp8_e4m3", "fp8", ("--nibbles", "high"), "is for elements of 4 bits"),
+                ("mxfp8_e4m3", "ocp", ("--nibbles", "high"), "is for elements of 4 bits"),
+                ("nvfp4", "nvidia", ("--scale-rule", "floor"), "is for scales of powers of two"),
+                ("mxfp4", "te_rocm", ("--factor", 2), "is for NVFP4 and for FP8 with one factor"),
+                ("nvfp4", "nvidia", ("--signs", "ffff"), "is for a rotation"),
+                ("mxfp4", "te_rocm", ("--signs", "ffff", "--rotation", 0), "is for a rotation"),
+                ("mxfp4", "te_rocm", ("--random-seed", 1), words),
+                ("mxfp4", "te_rocm", ("--random-bits", 8), words),
+                ("mxfp4", "te_rocm", ("--random-stream", 1), words),
+                ("mxfp4", "te_rocm", ("--random-stream", 1, "--rounding", "stochastic"), "is for --random-seed"),
+                ("mxfp4", "te_rocm", ("--random-bits", 8, "--rounding", "stochastic"), "is for --random-seed, or tensor")):
+            with self.subTest(blocks=blocks, arguments=arguments):
+                self.refused(f"{arguments[0]}: {pattern}", "--quantizer", quantizer, "--input", paths[blocks], *arguments)
+                made = arguments[0] == "--scale-padding"
+                self.refused(f"{arguments[0]}: {'is for comparisons' if made else pattern}", "--quantizer", quantizer,
+                             "--format", blocks, "--make-case", "new.safetensors", *arguments)
+        tensors = load(paths["mxfp4"])
+        write_safetensors(paths["mxfp4"], {**tensors, "factor": ("F32", [1], struct.pack("<f", 1))})
+        self.refused("tensor 'factor': scales of powers of two have none", "--quantizer", "te_rocm", "--input", paths["mxfp4"])
+        rows, cols = tensors["x"][1]
+        write_safetensors(paths["mxfp4"], {**tensors, "random": ("U32", [rows, cols], bytes(4 * rows * cols))})
+        self.refused("tensor 'random': give --rounding stochastic", "--quantizer", "te_rocm", "--input", paths["mxfp4"])
+        self.refused("--random-seed: the words are in tensor 'random'", "--quantizer", "te_rocm", "--rounding", "stochastic",
+                     "--random-seed", 1, "--input", paths["mxfp4"])
+        self.assertFalse((self.folder / "new.safetensors").exists())
+
+    def test_dtypes_that_say_otherwise_than_the_format(self):
+        path = self.make("--quantizer", "ocp", "--format", "mxfp8_e4m3")
+        known = ["--quantizer", "ocp", "--input", path]
+        self.refused("tensor 'codes': type F8_E4M3 holds no elements of e5m2", *known, "--format", "mxfp8_e5m2")
+        good = load(path)
+        for name, dtype, pattern in (("scales", "F8_E4M3", "type F8_E4M3 holds no scales of e8m0"),
+                                     ("codes", "I8", "type I8 is none of U8, F4")):
+            write_safetensors(path, {**good, name: (dtype, *good[name][1:])})
+            self.refused(f"tensor '{name}': {pattern}", *known, "--format", "mxfp8_e4m3")
+        path = self.make("--quantizer", "nvidia", "--format", "nvfp4")
+        good = load(path)
+        write_safetensors(path, {**good, "scales": ("F8_E8M0", *good["scales"][1:])})
+        self.refused("tensor 'scales': type F8_E8M0 holds no scales of ue4m3", "--quantizer", "nvidia", "--input", path,
+                     "--format", "nvfp4")
 
     def test_tensors(self):
         path = self.make("--quantizer", "te_rocm")

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
 """rotoscale-validate --identify on dumps that others' quantizers wrote: torchao's four scale modes for FP4 and FP8 and its
-one-level NVFP4; ml_dtypes' casts under scales computed with NumPy's frexp; microxcaling's rounding with halves away, where
-a checkout of it is on PYTHONPATH. Each must be explained wholly by the preset named after it, and by no other arithmetic
+one-level NVFP4; ml_dtypes' casts under scales computed with NumPy's frexp; microxcaling's FP4 and FP8 with halves away and to even,
+where a checkout of it is on PYTHONPATH. Each must be explained wholly by the preset named after it, and by no other arithmetic
 that the input can tell from it. Skips (77) without numpy, ml_dtypes, torch and torchao.
 usage: identify_test.py VALIDATE"""
 
@@ -87,15 +87,22 @@ def microxcaling_dumps(np, torch, x, values, validator):
     except ImportError:
         print("skipped: no microxcaling on PYTHONPATH")
         return
-    # It has values, not codes: those of its result under the floor rule's scales, halves away by default.
-    out = mx_ops._quantize_mx(torch.from_numpy(values), 8, "fp4_e2m1", axes=[-1], block_size=32, round="nearest").numpy()
+    # It has values, not codes: those of its result under the floor rule's scales, which each element holds exactly. Halves go away
+    # from zero by default.
+    ml_dtypes = importlib.import_module("ml_dtypes")
     amax = np.abs(values.reshape(-1, 32)).max(axis=1)
-    exponent = np.where(amax == 0, -127, np.frexp(amax)[1] - 3)
-    scaled = np.ldexp(out.reshape(-1, 32), -exponent[:, None])
-    grid = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
-    codes = np.searchsorted(grid, np.abs(scaled)).astype(np.uint8) | np.where(np.signbit(scaled), 8, 0).astype(np.uint8)
-    tensors = tensors_of(x, *values.shape, codes.reshape(values.shape), (exponent + 127).astype(np.uint8).reshape(values.shape[0], -1))
-    yield validator.explains("ocp, but rounding nearest_away", tensors, "--format", "mxfp4", "--quantizer", "ocp")
+    for name, theirs, element, emax in (("mxfp4", "fp4_e2m1", ml_dtypes.float4_e2m1fn, 2),
+                                        ("mxfp8_e4m3", "fp8_e4m3", ml_dtypes.float8_e4m3fn, 8),
+                                        ("mxfp8_e5m2", "fp8_e5m2", ml_dtypes.float8_e5m2, 15)):
+        exponent = np.where(amax == 0, -127, np.frexp(amax)[1] - 1 - emax)
+        scales = (exponent + 127).astype(np.uint8).reshape(values.shape[0], -1)
+        for rounding, preset in (("nearest", "ocp, but rounding nearest_away"), ("even", "ocp")):
+            out = mx_ops._quantize_mx(torch.from_numpy(values), 8, theirs, axes=[-1], block_size=32, round=rounding).numpy()
+            scaled = np.ldexp(out.reshape(-1, 32), -exponent[:, None])
+            codes = scaled.astype(element)
+            assert (codes.astype(np.float32) == scaled).all(), f"microxcaling's {theirs} is no number of {name}"
+            tensors = tensors_of(x, *values.shape, codes.view(np.uint8).reshape(values.shape), scales)
+            yield validator.explains(preset, tensors, "--format", name, "--quantizer", "ocp")
 
 
 def main():

@@ -30,6 +30,7 @@ enum class difference {
   scale_nan,
   scale_off_by_one,
   scale_other,
+  scale_repeated,
   code_nan_policy,
   code_sign_of_zero,
   code_sign,
@@ -45,6 +46,7 @@ constexpr const char* difference_names[] = {"scale: policy of a block of zeros",
                                             "scale: NaN",
                                             "scale: off by one",
                                             "scale: other",
+                                            "scale: repeated for another row",
                                             "code: policy of NaN",
                                             "code: sign of zero",
                                             "code: sign",
@@ -86,7 +88,8 @@ class side_check {
         for (index_t b = 0; b < q_.tile_k(); b += length) check_block(t, tile, c, b, length);
       }
     }
-    check_padding();
+    check_other_bytes();
+    name_layout();
     for (std::size_t d = 0; d < std::size(counts_); ++d) {
       if (counts_[d] != 0) report_.kinds[difference_names[d]] = counts_[d];
     }
@@ -213,6 +216,19 @@ class side_check {
                 name_of(code_kind(e, scale)));
   }
 
+  /// The element whose magnitude it is.
+  std::string place_of(std::uint32_t amax, const tile_values& t, index_t row, index_t c, index_t b,
+                       index_t length) const {
+    for (index_t r = 0; r < q_.tile_rows(); ++r) {
+      for (index_t i = b; i < b + length; ++i) {
+        const std::uint32_t bits = fp32_bits(t.x[static_cast<std::size_t>(r * q_.tile_k() + i)]);
+        if ((bits & fp32_magnitude_mask) == amax)
+          return text(" of [%lld, %lld]", static_cast<long long>(row + r), static_cast<long long>(c + i));
+      }
+    }
+    return "";
+  }
+
   void explain(const tile_values& t, index_t tile, index_t c, index_t b, index_t length, std::uint8_t want,
                std::uint8_t got, const block_difference& d) {
     const auto line = [&](std::string s) { report_.first.push_back(std::move(s)); };
@@ -235,13 +251,14 @@ class side_check {
                                    ? "rule " + std::string(to_string(q_.options.rule))
                                    : text("factor %.9g", static_cast<double>(q_.options.encode_factor));
       line((amax == no_amax ? std::string("amax: no number in the block")
-                            : text("amax %.9g (0x%08x)", static_cast<double>(fp32_from_bits(amax)), amax)) +
+                            : text("amax %.9g (0x%08x)%s", static_cast<double>(fp32_from_bits(amax)), amax,
+                                   place_of(amax, t, row, c, b, length).c_str())) +
            ", " + rule + ", policy " + std::string(to_string(q_.options.policy)));
-      const index_t offset = scale_layout(q_.scale_order, q_.blocks, side_.rows, side_.k).offset(row, (c + b) / length);
-      line(text("scale byte 0x%02x (%g) expected, 0x%02x (%g) written%s", want,
+      const auto [where, repeat] = *find_scales(q_, side_);
+      line(text("scale byte 0x%02x (%g) expected, 0x%02x (%g) written at byte %lld", want,
                 static_cast<double>(scale_value(q_.blocks.scale, want)), got,
                 static_cast<double>(scale_value(q_.blocks.scale, got)),
-                q_.scale_order == placement::row_major ? "" : text(" at byte %lld", at(offset)).c_str()));
+                at(where.offset(tile * repeat, (c + b) / length))));
     }
     if (want != got) {
       line(std::string(d.elements.empty() ? "all elements are right" : "elements") + " under the " +
@@ -252,15 +269,56 @@ class side_check {
       line(element_line(d.elements[i], d.scale));
   }
 
-  void check_padding() {
+  /// Padding, and scales that are repeated for the rows that share them.
+  void check_other_bytes() {
     if (q_.is_per_tensor()) return;
-    const layout l = scale_layout(q_.scale_order, q_.blocks, side_.rows, side_.k);
-    if (l.size_bytes() != static_cast<index_t>(side_.scales.size())) return;
-    for (index_t i = 0; i < l.size_bytes(); ++i) {
-      if (!l.is_padding(l.position(i))) continue;
+    const auto [where, repeat] = *find_scales(q_, side_);
+    for (index_t i = 0; i < where.size_bytes(); ++i) {
+      const std::uint8_t byte = side_.scales[static_cast<std::size_t>(i)];
+      const auto at = where.position(i);
+      if (!where.is_padding(at)) {
+        // The first row's has been compared with its block.
+        const auto first = static_cast<std::size_t>(at.row / repeat * where.columns + at.column);
+        if (byte == got_.scales[first]) continue;
+        count(difference::scale_repeated);
+        ++report_.repeated_different;
+        continue;
+      }
       ++report_.padding;
-      if (padding_ && side_.scales[static_cast<std::size_t>(i)] != *padding_) ++report_.padding_different;
+      if (padding_ && byte != *padding_) ++report_.padding_different;
     }
+  }
+
+  /// Were the bytes written in another order? One that leaves less than half of the differences is named.
+  void name_layout() {
+    const auto different = [](const std::vector<std::uint8_t>& a, const std::vector<std::uint8_t>& b) {
+      index_t count = 0;
+      for (std::size_t i = 0; i < a.size(); ++i) count += a[i] != b[i];
+      return count;
+    };
+    const auto name = [&](const char* what, const std::vector<std::uint8_t>& want, const std::vector<std::uint8_t>& got,
+                          auto&& in_order) {
+      const index_t now = different(want, got);
+      index_t least = (now + 1) / 2;
+      std::string best;
+      for (const auto& order : enum_names<placement>::table) {
+        const std::optional<std::vector<std::uint8_t>> bytes = in_order(order.value);
+        if (!bytes || different(want, *bytes) >= least) continue;
+        least = different(want, *bytes);
+        best = order.name;
+      }
+      if (!best.empty()) report_.kinds["layout: " + std::string(what) + " in " + best + " (bytes)"] = now - least;
+    };
+    name("codes", want_.codes, got_.codes, [&](placement order) {
+      quantizer other = q_;
+      other.code_order = order;
+      return dense_codes(other, side_);
+    });
+    name("scales", want_.scales, got_.scales, [&](placement order) {
+      quantizer other = q_;
+      other.scale_order = order;
+      return dense_scales(other, side_);
+    });
   }
 
   const quantizer& q_;

@@ -16,8 +16,9 @@ struct side_report {
   index_t scales_different = 0, codes_different = 0, elements = 0;
   std::map<std::string, index_t> kinds;        ///< scale bytes or elements by kind of difference
   index_t padding = 0, padding_different = 0;  ///< padded scale bytes that are not the wanted one
+  index_t repeated_different = 0;              ///< scale bytes that are not those of the block's first row
   std::vector<std::string> first;              ///< the first block that differs, a line each
-  bool identical() const { return blocks_different == 0 && padding_different == 0; }
+  bool identical() const { return blocks_different == 0 && padding_different == 0 && repeated_different == 0; }
 };
 
 /// Everything about a dump; tensor-wide numbers first.

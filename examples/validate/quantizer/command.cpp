@@ -6,6 +6,7 @@
 #include <charconv>
 #include <iostream>
 
+#include "../applicable.hpp"
 #include "../format_names.hpp"
 #include "check.hpp"
 #include "presets.hpp"
@@ -48,8 +49,10 @@ void write_report(const std::string& path, const std::string& input, const quant
   io::write_file_atomically(path, j.dump(2) + "\n");
 }
 
-int print_distribution(const quantizer& q, const quantizer_dump& dump) {
+/// Stochastic rounding by unknown words: prints, and writes the report unless its path is empty.
+int check_distribution(const quantizer& q, const quantizer_dump& dump, const std::string& report) {
   bool accepted = true;
+  nlohmann::ordered_json j = {{"input", dump.where}, {"quantizer", q.name}, {"accepted", true}};
   for (const dump_side& side : dump.sides) {
     const distribution d = check_distribution(q, dump, side);
     std::printf("%s: %lld elements lie between two numbers, %lld codes are neither neighbour, %lld scales differ\n",
@@ -59,7 +62,13 @@ int print_distribution(const quantizer& q, const quantizer_dump& dump) {
     for (int bin = 1; bin < 9; ++bin) std::printf(" %.2f", d.z[bin]);
     std::printf(" (limit 5)\n");
     accepted = accepted && d.accepted();
+    j[side.code_name()] = {{"rounded", d.rounded},
+                           {"impossible", d.impossible},
+                           {"scales_different", d.scales_different},
+                           {"deviations", d.z}};
   }
+  j["accepted"] = accepted;
+  if (!report.empty()) io::write_file_atomically(report, j.dump(2) + "\n");
   return accepted ? 0 : 1;
 }
 
@@ -116,7 +125,8 @@ void add_quantizer_options(CLI::App& app, quantizer_options& o) {
 int check_quantizer(const quantizer_options& o, const io::safetensors_file& file, const std::string& report,
                     thread_pool& pool) {
   const auto [dump, q] = load_case(o, file);
-  if (q.options.rounding == rounding::stochastic && dump.random.empty() && !o.seed) return print_distribution(q, dump);
+  refuse_idle_options(o.given, q, dump, verb::compare);
+  if (q.options.rounding == rounding::stochastic && !q.has_words) return check_distribution(q, dump, report);
   std::optional<std::uint8_t> padding;
   if (o.scale_padding != "any") {
     std::uint8_t byte = 0;
@@ -136,6 +146,7 @@ int check_quantizer(const quantizer_options& o, const io::safetensors_file& file
 int identify_quantizer(const quantizer_options& o, const io::safetensors_file& file, index_t sample,
                        thread_pool& pool) {
   const auto [dump, q] = load_case(o, file);
+  refuse_idle_options(o.given, q, dump, verb::identify);
   constexpr std::size_t max_listed = 20;
   const auto all = identify_dump(o.preset.empty() ? nullptr : &q, q, dump, sample, max_listed, pool);
   const auto looked_at = static_cast<index_t>(all.front().which.size());

@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "rotoscale/io/safetensors.hpp"
 #include "rotoscale/parallel.hpp"
@@ -25,11 +26,13 @@ struct quantizer_options {
   std::uint64_t stream = 0;
   int random_count = 32, block_rows = 1;
   bool list = false;
+  std::vector<std::string> given;  ///< names of all options on the command line
 };
 
 void add_quantizer_options(CLI::App& app, quantizer_options& o);
 
-/// Compares; 0 identical, 1 different. `report`: also as JSON, unless empty.
+/// Compares; 0 identical, 1 different. `report`: also as JSON, unless empty. Throws io::error for bad input, here as
+/// below.
 int check_quantizer(const quantizer_options& o, const io::safetensors_file& file, const std::string& report,
                     thread_pool& pool);
 /// Ranks what may have made the dump; 0 if something explains all of it.

@@ -28,6 +28,7 @@ class dump_loader {
     if (dump_.sides.empty()) fail("codes", "missing (or codes_t)");
     blocks = block_format_of(dump_.sides.front());
     for (dump_side& side : dump_.sides) {
+      check_dtypes(side, blocks);
       pack(side, blocks.element);
       check_sizes(side, blocks);
     }
@@ -76,6 +77,8 @@ class dump_loader {
     const io::tensor_info* scales = file_.find(side.scale_name());
     if (codes == nullptr && scales == nullptr) return;
     if (codes == nullptr) fail(side.code_name(), std::string("missing beside ") + side.scale_name());
+    if (codes->dtype != "U8" && !find_format(codes->dtype, block_elements))
+      fail(side.code_name(), "type " + codes->dtype + " is none of U8, F4, F6_E2M3, F6_E3M2, F8_E4M3, F8_E5M2");
     side.codes = bytes_of(*codes);
     if (scales != nullptr) {
       if (scales->dtype != "F8_E8M0" && scales->dtype != "F8_E4M3" && scales->dtype != "U8")
@@ -123,6 +126,18 @@ class dump_loader {
       store_code(element, packed.data() + i / side.k * row_bytes, i % side.k, side.codes[static_cast<std::size_t>(i)]);
     }
     side.codes = std::move(packed);
+  }
+
+  /// A dtype that says what its numbers are must not say otherwise than the format.
+  void check_dtypes(const dump_side& side, block_format f) const {
+    const std::string& codes = file_.find(side.code_name())->dtype;
+    const auto element = find_format(codes, block_elements);
+    if (element && !(*element == f.element))
+      fail(side.code_name(), "type " + codes + " holds no elements of " + std::string(to_string(f.element)));
+    const io::tensor_info* scales = file_.find(side.scale_name());
+    if (scales == nullptr || f.length == 0 || scales->dtype == "U8") return;
+    if ((scales->dtype == "F8_E8M0") != f.has_e8m0_scale())
+      fail(side.scale_name(), "type " + scales->dtype + " holds no scales of " + std::string(to_string(f.scale)));
   }
 
   void check_sizes(const dump_side& side, block_format f) const {
@@ -202,17 +217,22 @@ std::optional<std::vector<std::uint8_t>> dense_codes(const quantizer& q, const d
   return codes;
 }
 
-std::optional<std::vector<std::uint8_t>> dense_scales(const quantizer& q, const dump_side& side) {
-  if (q.is_per_tensor()) return std::vector<std::uint8_t>{};
-  // One scale for several rows is stored once, or repeated for each row as GEMM kernels read it.
+std::optional<stored_scales> find_scales(const quantizer& q, const dump_side& side) {
   for (const index_t repeat : {index_t{1}, static_cast<index_t>(q.blocks.rows)}) {
     const layout l{q.scale_order, side.rows / q.blocks.rows * repeat, side.k / q.blocks.length};
-    if (!l.is_defined() || l.size_bytes() != static_cast<index_t>(side.scales.size())) continue;
-    std::vector<std::uint8_t> scales(static_cast<std::size_t>(l.rows / repeat * l.columns));
-    gather(side.scales.data(), l, row_major(scales.data(), l.rows / repeat, l.columns), repeat);
-    return scales;
+    if (l.is_defined() && l.size_bytes() == static_cast<index_t>(side.scales.size())) return stored_scales{l, repeat};
   }
   return std::nullopt;
+}
+
+std::optional<std::vector<std::uint8_t>> dense_scales(const quantizer& q, const dump_side& side) {
+  if (q.is_per_tensor()) return std::vector<std::uint8_t>{};
+  const std::optional<stored_scales> stored = find_scales(q, side);
+  if (!stored) return std::nullopt;
+  const auto& [where, repeat] = *stored;
+  std::vector<std::uint8_t> scales(static_cast<std::size_t>(where.rows / repeat * where.columns));
+  gather(side.scales.data(), where, row_major(scales.data(), where.rows / repeat, where.columns), repeat);
+  return scales;
 }
 
 std::uint8_t code_under(const quantizer& q, const quantizer_dump& dump, const dump_side& side, float x,

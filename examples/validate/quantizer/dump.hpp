@@ -20,6 +20,7 @@ struct quantizer {
   block_format blocks;                           ///< length 0: FP8 with one factor a tensor, and no scales
   block_options options;                         ///< encode_factor is the factor of NVFP4 and of FP8
   bool hadamard_factor = true;                   ///< false: the butterflies alone, without 1 / sqrt(points)
+  bool has_words = false;                        ///< stochastic rounding's words are known: the file's, or a seed's
   bool low_nibble_first = true;                  ///< which half of a byte holds the element of even index
   placement code_order = placement::row_major;   ///< order of the codes' bytes
   placement scale_order = placement::row_major;  ///< order of the scales' bytes
@@ -58,6 +59,14 @@ struct quantizer_dump {
 /// file says of the format: --format where its tensors do not say. Throws io::error naming file and tensor.
 quantizer_dump load_dump(const io::safetensors_file& file, const std::string& format_name, int block_rows,
                          block_format& blocks);
+
+/// Where a side's scales lie: a scale of several rows is stored once, or `repeat` times, as GEMM kernels read it.
+struct stored_scales {
+  layout where;
+  index_t repeat = 1;
+};
+/// Nothing where the tensor's size does not fit the placement.
+std::optional<stored_scales> find_scales(const quantizer& q, const dump_side& side);
 
 /// A side in dense order (dense_blocks), as `q` says that its bytes lie.
 struct dense_side {

@@ -33,15 +33,23 @@ std::vector<std::pair<rotation, bool>> rotations(const quantizer& base) {
   return all;
 }
 
+/// Stochastic only by words that are known: by others it explains whatever rounding to a neighbour does.
+std::vector<rounding> roundings(const quantizer& base) {
+  std::vector<rounding> all{rounding::nearest_even, rounding::nearest_away, rounding::toward_zero};
+  if (base.has_words) all.push_back(rounding::stochastic);
+  return all;
+}
+
 /// Everything but the order of bytes.
-std::vector<quantizer> arithmetics(const quantizer& base, const quantizer_dump& dump) {
+std::vector<quantizer> arithmetics(const quantizer& base, const quantizer_dump& dump,
+                                   const std::vector<rounding>& roundings) {
   std::vector<quantizer> all;
   const bool rules_matter = !base.is_per_tensor() && base.blocks.has_e8m0_scale();
   const float factor = base.options.encode_factor;
   for (const auto& [turn, has_factor] : rotations(base)) {
     for (const auto& rule : enum_names<scale_rule>::table) {
       for (const auto& policy : enum_names<block_policy>::table) {
-        for (const rounding r : {rounding::nearest_even, rounding::nearest_away, rounding::toward_zero}) {
+        for (const rounding r : roundings) {
           for (const format source : {formats::fp32, formats::bf16}) {
             for (const float f : {factor, 1.0f, 1.0f / factor}) {
               quantizer q = base;
@@ -143,6 +151,14 @@ std::vector<region> chosen_regions(const quantizer& base, const quantizer_dump& 
   return all;
 }
 
+bool has_unknown_words(const quantizer& q) { return q.options.rounding == rounding::stochastic && !q.has_words; }
+
+/// Of codes that were rounded by unknown words, those of the upper neighbours, and then of the lower ones.
+quantizer with_neighbour(quantizer q, rounding r) {
+  if (has_unknown_words(q)) q.options.rounding = r;
+  return q;
+}
+
 /// For each region, one bit a variant: does it hold what the candidate gives?
 struct matches {
   std::vector<std::uint32_t> codes, scales;
@@ -151,18 +167,21 @@ struct matches {
 matches compare_regions(const quantizer& q, const quantizer_dump& dump, const std::vector<region>& regions,
                         const std::vector<variant>& codes, const std::vector<variant>& scales) {
   matches m;
+  const quantizer up = with_neighbour(q, rounding::up), down = with_neighbour(q, rounding::down);
   const format element = q.blocks.element;
   for (const region& p : regions) {
     const dump_side& side = dump.sides[p.side];
     std::uint32_t code_bits = (1u << codes.size()) - 1, scale_bits = (1u << scales.size()) - 1;
     for (index_t c = p.first_k; c < p.first_k + p.count; c += q.tile_k()) {
-      const tile_values t = quantize_tile(q, dump, side, p.tile, c);
+      const tile_values t = quantize_tile(up, dump, side, p.tile, c);
+      const auto lower = has_unknown_words(q) ? quantize_tile(down, dump, side, p.tile, c).codes : t.codes;
       for (std::size_t v = 0; v < codes.size(); ++v) {
         const std::uint8_t* bytes = codes[v].sides[p.side].data();
         for (index_t e = 0; e < q.tile_rows() * q.tile_k() && (code_bits >> v & 1) != 0; ++e) {
           const index_t row = p.tile * q.tile_rows() + e / q.tile_k();
           const auto got = load_code(element, bytes + row * packed_bytes(element, side.k), c + e % q.tile_k());
-          if (got != t.codes[static_cast<std::size_t>(e)]) code_bits &= ~(1u << v);
+          const auto at = static_cast<std::size_t>(e);
+          if (got != t.codes[at] && got != lower[at]) code_bits &= ~(1u << v);
         }
       }
       for (std::size_t v = 0; v < scales.size(); ++v) {
@@ -194,7 +213,9 @@ std::vector<std::string> changes_from(const quantizer& preset, const quantizer& 
   if (q.blocks.has_e8m0_scale() && !q.is_per_tensor() && a.rule != b.rule)
     all.push_back("scale rule " + std::string(to_string(b.rule)));
   if (!q.is_per_tensor() && !(a.policy == b.policy)) all.push_back("policy " + std::string(to_string(b.policy)));
-  if (a.rounding != b.rounding) all.push_back("rounding " + std::string(to_string(b.rounding)));
+  if (a.rounding != b.rounding) {
+    all.push_back("rounding " + std::string(to_string(b.rounding)) + (has_unknown_words(q) ? " by unknown words" : ""));
+  }
   const bool rounds_source = dump.source_format != formats::bf16;
   if (rounds_source && !(a.source == b.source))
     all.emplace_back(b.source == formats::bf16 ? "source rounded to BF16" : "source taken as FP32");
@@ -259,17 +280,23 @@ void add_explanations(const quantizer& candidate, const matches& m, const std::v
 std::vector<dump_explanation> identify_dump(const quantizer* from, const quantizer& base, const quantizer_dump& dump,
                                             index_t sample, std::size_t limit, thread_pool& pool) {
   const std::vector<quantizer> presets = from != nullptr ? std::vector<quantizer>{*from} : all_presets(base);
-  const std::vector<quantizer> candidates = arithmetics(base, dump);
   const std::vector<region> regions = chosen_regions(base, dump, sample);
   const std::vector<variant> codes = code_variants(base, dump), scales = scale_variants(base, dump);
-  std::vector<matches> found(candidates.size());
-  pool.for_each(static_cast<index_t>(candidates.size()), [&](index_t i) {
-    const auto at = static_cast<std::size_t>(i);
-    found[at] = compare_regions(candidates[at], dump, regions, codes, scales);
-  });
   std::vector<dump_explanation> all;
-  for (std::size_t i = 0; i < candidates.size(); ++i)
-    add_explanations(candidates[i], found[i], codes, scales, presets, dump, all);
+  const auto try_all = [&](const std::vector<quantizer>& candidates) {
+    std::vector<matches> found(candidates.size());
+    pool.for_each(static_cast<index_t>(candidates.size()), [&](index_t i) {
+      const auto at = static_cast<std::size_t>(i);
+      found[at] = compare_regions(candidates[at], dump, regions, codes, scales);
+    });
+    for (std::size_t i = 0; i < candidates.size(); ++i)
+      add_explanations(candidates[i], found[i], codes, scales, presets, dump, all);
+  };
+  try_all(arithmetics(base, dump, roundings(base)));
+  const bool explained = std::any_of(all.begin(), all.end(), [&](const dump_explanation& e) {
+    return e.explained == static_cast<index_t>(regions.size());
+  });
+  if (!explained && !base.has_words) try_all(arithmetics(base, dump, {rounding::stochastic}));
   std::stable_sort(all.begin(), all.end(), [](const dump_explanation& a, const dump_explanation& b) {
     return a.explained != b.explained ? a.explained > b.explained : a.changes < b.changes;
   });

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "../applicable.hpp"
 #include "command.hpp"
 #include "dump.hpp"
 #include "presets.hpp"
@@ -18,8 +19,9 @@ namespace {
 /// A block's elements by the block's number; `random` gives words.
 class case_row {
  public:
-  case_row(format element, std::uint64_t seed, index_t row)
-      : element_(element), random_{seed, 16 + static_cast<std::uint64_t>(row)}, row_(row) {}
+  /// `unit` is the source of what is quantized as 1, where a tensor has one factor.
+  case_row(format element, std::uint64_t seed, index_t row, float unit)
+      : element_(element), random_{seed, 16 + static_cast<std::uint64_t>(row)}, row_(row), unit_(unit) {}
 
   void fill(float* x, index_t k, int length) {
     for (index_t b = 0; b < k / length; ++b)
@@ -51,7 +53,7 @@ class case_row {
         place(-inf);
         place(nan);
         break;
-      case 6: ties(x, length, 1.0f); break;
+      case 6: ties(x, length, unit_); break;
       case 7: ties(x, length, scale); break;
       case 8: border(x, length, scale, 1.5f); break;
       case 9: border(x, length, scale, 1.75f); break;
@@ -84,6 +86,7 @@ class case_row {
   format element_;
   random_stream random_;
   index_t row_;
+  float unit_;
   std::uint64_t at_ = 0;
 };
 
@@ -130,6 +133,7 @@ void make_quantizer_case(const std::string& path, const quantizer_options& o, in
   dump.rows = rows;
   dump.cols = cols;
   quantizer q = quantizer_of(o, blocks);
+  refuse_idle_options(o.given, q, dump, verb::make);
   const int length = blocks.length == 0 ? 32 : blocks.length;
   if (cols % std::max<index_t>(length, q.tile_k()) != 0)
     throw io::error(
@@ -137,9 +141,10 @@ void make_quantizer_case(const std::string& path, const quantizer_options& o, in
   if (rows % q.tile_rows() != 0)
     throw io::error("--m", std::to_string(rows) + " is no multiple of " + std::to_string(q.tile_rows()));
   dump.source.resize(static_cast<std::size_t>(rows * cols));
+  const float unit = q.is_per_tensor() ? 1 / q.options.encode_factor : 1.0f;
   for (index_t r = 0; r < rows; ++r) {
     float* x = dump.source.data() + r * cols;
-    case_row(blocks.element, seed, r).fill(x, cols, length);
+    case_row(blocks.element, seed, r, unit).fill(x, cols, length);
     // Behind the inverse rotation ties and borders arise in the rotated block; small ones exactly.
     if (q.options.rotation.points != 0 && r % 2 == 0) {
       for (index_t c = 0; c < cols; c += q.tile_k())

@@ -56,6 +56,7 @@ void apply(const quantizer_options& o, quantizer& q) {
     b.source = o.source == "bf16" ? formats::bf16 : o.source == "fp16" ? formats::fp16 : formats::fp32;
   b.random_count = o.random_count;
   if (o.seed) b.random = {*o.seed, o.stream};
+  q.has_words = o.seed.has_value();
 }
 
 /// Formats, placements and factor, before any preset.
@@ -104,6 +105,7 @@ std::pair<quantizer_dump, quantizer> load_case(const quantizer_options& o, const
   block_format blocks;
   quantizer_dump dump = load_dump(file, o.format, o.block_rows, blocks);
   quantizer q = quantizer_of(o, blocks, dump.factor.value_or(1.0f));
+  q.has_words = q.has_words || !dump.random.empty();
   check_defined(q, dump);
   if (!o.factor && !dump.factor && !q.is_per_tensor()) {
     q.options.encode_factor = own_factor(q, dump);

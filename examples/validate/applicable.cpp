@@ -1,0 +1,144 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include "applicable.hpp"
+
+#include <algorithm>
+#include <string_view>
+
+#include "rotoscale/io/error.hpp"
+#include "rotoscale/names.hpp"
+
+namespace rotoscale::validate {
+
+namespace {
+
+/// The verbs, by their letters, that an option has a meaning for.
+struct option_use {
+  std::string_view name, gemms, dumps;
+};
+
+constexpr option_use uses[] = {{"--model", "cifm", ""},
+                               {"--kernel", "cif", ""},
+                               {"--input", "cif", "ci"},
+                               {"--tensor", "cif", "ci"},
+                               {"--report", "c", "c"},
+                               {"--nan", "cif", ""},
+                               {"--a-format", "cifm", ""},
+                               {"--b-format", "cifm", ""},
+                               {"--scale-format", "cif", ""},
+                               {"--scale-layout", "cif", ""},
+                               {"--promotion", "cif", ""},
+                               {"--split-k", "cif", ""},
+                               {"--split-grain", "cif", ""},
+                               {"--split-run", "cif", ""},
+                               {"--split-order", "cif", ""},
+                               {"--split-sum", "cif", ""},
+                               {"--output-rounding", "cif", ""},
+                               {"--epilogue-c", "cif", ""},
+                               {"--alpha", "cif", ""},
+                               {"--beta", "cif", ""},
+                               {"--output", "cif", ""},
+                               {"--add-after-rounding", "cif", ""},
+                               {"--ignore", "cifm", ""},
+                               {"--identify", "i", "i"},
+                               {"--tell-apart", "i", ""},
+                               {"--fit", "f", ""},
+                               {"--sample", "if", "i"},
+                               {"--make-case", "m", "m"},
+                               {"--m", "m", "m"},
+                               {"--n", "m", ""},
+                               {"--k", "m", "m"},
+                               {"--kind", "m", ""},
+                               {"--seed", "im", "m"},
+                               {"--with-d", "im", "m"},
+                               {"--quantizer", "", "cim"},
+                               {"--format", "", "cim"},
+                               {"--rotation", "", "cim"},
+                               {"--signs", "", "cim"},
+                               {"--scale-rule", "", "cim"},
+                               {"--policy", "", "cim"},
+                               {"--rounding", "", "cim"},
+                               {"--source", "", "cim"},
+                               {"--factor", "", "cim"},
+                               {"--block-rows", "", "cim"},
+                               {"--code-placement", "", "cim"},
+                               {"--scale-placement", "", "cim"},
+                               {"--nibbles", "", "cim"},
+                               {"--scale-padding", "", "c"},
+                               {"--random-seed", "", "cim"},
+                               {"--random-stream", "", "cim"},
+                               {"--random-bits", "", "cim"}};
+
+std::string list_of(std::string_view verbs) {
+  std::string all;
+  for (const char v : verbs) {
+    const std::string_view name = v == 'c'   ? "comparisons"
+                                  : v == 'i' ? "--identify"
+                                  : v == 'f' ? "--fit"
+                                             : "--make-case";
+    all += (all.empty() ? "" : v == verbs.back() ? " and " : ", ") + std::string(name);
+  }
+  return all;
+}
+
+bool has(const option_names& given, std::string_view name) {
+  return std::find(given.begin(), given.end(), name) != given.end();
+}
+
+/// An option that means nothing, if it was given.
+struct idle_option {
+  const char* name;
+  bool idle;
+  std::string reason;
+};
+
+/// What options of blocks meet in a format that has none, and so on.
+std::vector<idle_option> idle_in(const quantizer& q, const quantizer_dump& dump, const option_names& given) {
+  std::vector<idle_option> all;
+  for (const char* name :
+       {"--rotation", "--signs", "--scale-rule", "--policy", "--scale-placement", "--scale-padding", "--block-rows"})
+    all.push_back({name, q.is_per_tensor(), "is for blocks; FP8 with one factor a tensor has none"});
+  const bool has_factor = q.is_per_tensor() || !q.blocks.has_e8m0_scale();
+  all.push_back({"--scale-rule", has_factor, "is for scales of powers of two"});
+  all.push_back({"--factor", !has_factor, "is for NVFP4 and for FP8 with one factor a tensor"});
+  all.push_back({"--signs", q.options.rotation.points == 0, "is for a rotation"});
+  all.push_back({"--nibbles", storage_bits(q.blocks.element) != 4, "is for elements of 4 bits"});
+  const bool stochastic = q.options.rounding == rounding::stochastic;
+  for (const char* name : {"--random-seed", "--random-stream", "--random-bits"})
+    all.push_back({name, !stochastic, "is for --rounding stochastic"});
+  for (const char* name : {"--random-seed", "--random-stream"})
+    all.push_back({name, !dump.random.empty(), "the words are in tensor 'random'"});
+  all.push_back({"--random-stream", !has(given, "--random-seed"), "is for --random-seed"});
+  all.push_back({"--random-bits", !q.has_words, "is for --random-seed, or tensor 'random'"});
+  return all;
+}
+
+}  // namespace
+
+void refuse_idle_options(const option_names& given, bool for_quantizer, verb v) {
+  for (const option_use& use : uses) {
+    if ((for_quantizer ? use.dumps : use.gemms).empty() && has(given, use.name))
+      throw io::error(std::string(use.name), for_quantizer ? "is for GEMMs" : "is for quantizers' dumps");
+  }
+  for (const option_use& use : uses) {
+    const std::string_view verbs = for_quantizer ? use.dumps : use.gemms;
+    if (verbs.find(static_cast<char>(v)) == verbs.npos && has(given, use.name))
+      throw io::error(std::string(use.name), "is for " + list_of(verbs));
+  }
+  if (v != verb::identify || has(given, "--tell-apart")) return;
+  for (const char* const name : {"--seed", "--with-d"}) {
+    if (has(given, name)) throw io::error(name, "is for --make-case and --tell-apart");
+  }
+}
+
+void refuse_idle_options(const option_names& given, const quantizer& q, const quantizer_dump& dump, verb v) {
+  for (const idle_option& o : idle_in(q, dump, given)) {
+    if (o.idle && has(given, o.name)) throw io::error(o.name, o.reason);
+  }
+  if (dump.factor && !q.is_per_tensor() && q.blocks.has_e8m0_scale())
+    throw io::error(dump.where, "tensor 'factor': scales of powers of two have none");
+  if (v == verb::compare && !dump.random.empty() && q.options.rounding != rounding::stochastic)
+    throw io::error(dump.where, "tensor 'random': give --rounding stochastic");
+}
+
+}  // namespace rotoscale::validate
