@@ -139,6 +139,8 @@ void define_eval_and_sample(CLI::App& app, arguments& a) {
   eval->add_option("--sequence", a.sequence,
                    "tokens a sequence (default: the run's; another model: 128, if it has as many positions)")
       ->check(CLI::Range(1, 1 << 24));
+  eval->add_option("--logits", a.logits,
+                   "write those of every token to this safetensors file, beside tokens and targets");
   sample->add_option("--prompt", a.sample.prompt, "text to continue")->capture_default_str();
   sample->add_option("--tokens", a.sample.tokens, "tokens to write")
       ->capture_default_str()

@@ -39,6 +39,7 @@ struct arguments {
   sample_options sample;
   report_options report;
   std::string tokenizer, text_format;
+  std::string logits;  ///< a file for them; empty: not written
   tokenizer_arguments tokens;
 };
 

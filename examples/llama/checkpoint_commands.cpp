@@ -48,8 +48,9 @@ struct loaded_model {
     state.run.tokenizer = a.tokenizer.empty() ? find_tokenizer(state.run.tokenizer, path) : a.tokenizer;
   }
 
-  /// Room for passes of at most batch × sequence tokens, and for the keys and values of `cache` tokens.
-  void load(index_t batch, index_t sequence, bool documents, index_t cache = 0) {
+  /// Room for passes of at most batch × sequence tokens, and for the keys and values of `cache` tokens. `progress`
+  /// hears of the weights that are read.
+  void load(const progress_function& progress, index_t batch, index_t sequence, bool documents, index_t cache = 0) {
     const index_t chunk = state.run.train.head_chunk;
     if (const auto fault = llama::find_block_fault(state.run.model, recipe, {batch * sequence, chunk, false})) {
       throw io::error((path / "config.json").string(), "recipe " + recipe.name + ": " + *fault);
@@ -69,7 +70,7 @@ struct loaded_model {
     const nn::memory_plan plan = llama::plan_session(*ops, state.run.model, o, {recipe});
     with_plan(plan, [&] {
       session = std::make_unique<llama::session>(*ops, state.run.model, o, std::vector{recipe});
-      read_tensors();
+      read_tensors(progress);
     });
   }
 
@@ -88,14 +89,14 @@ struct loaded_model {
     if (adapters == path && directory != path) return f();
     return naming_older(directory, directory == path ? "--checkpoint" : "--adapter", [&] { return reading(f); });
   }
-  void read_tensors() {
+  void read_tensors(const progress_function& progress) {
     // Weights are quantized when they are read: with the checkpoint's random words and scales, those that were frozen
     // with the words of when the run began.
     nn::step_inputs now = inputs();
     if (adapters == path) now.step = 0;
     session->set_inputs(now);
     if (own_recipe) reading_from(path, [&] { llama::read_scales(path, *session); });
-    const std::uint64_t digest = llama::read_weights(weights, *session);
+    const std::uint64_t digest = llama::read_weights(weights, *session, progress);
     if (adapters == path && state.base_digest != 0 && digest != state.base_digest) {
       throw io::error(weights.directory.string(), "not the weights that the adapters were trained beside");
     }
@@ -143,10 +144,14 @@ int evaluate_checkpoint(const arguments& a) {
   if (!a.data.empty()) m.state.run.data = a.data;
   if (!a.text_format.empty()) m.state.run.text_format = a.text_format;
   const corpus text(data_of(m.state.run), o.seed, m.state.run.model.vocab_size);
-  m.load(o.batch, o.sequence, text.has_documents());
   progress_line line;
-  const auto e = evaluate(*m.session, m.inputs(), text, a.windows > 0 ? a.windows : o.final_eval_windows,
-                          line.counter(a.checkpoint, "evaluating"));
+  m.load(line.counter(a.checkpoint, "reading weights"), o.batch, o.sequence, text.has_documents());
+  const int windows = a.windows > 0 ? a.windows : o.final_eval_windows;
+  // First, since a file that cannot be written is known at once.
+  if (!a.logits.empty()) {
+    write_logits(*m.session, m.inputs(), text, windows, a.logits, line.counter(a.logits, "writing logits"));
+  }
+  const auto e = evaluate(*m.session, m.inputs(), text, windows, line.counter(a.checkpoint, "evaluating"));
   line.end();
   const nlohmann::ordered_json out = {
       {"checkpoint", a.checkpoint},
@@ -170,7 +175,9 @@ int sample_checkpoint(const arguments& a) {
   }
   const auto wanted = static_cast<index_t>(a.sample.prompt.size()) + a.sample.tokens + 1;  // a byte is the least token
   const index_t longest = std::min<index_t>(m.state.run.model.max_position_embeddings, (wanted + 31) / 32 * 32);
-  m.load(1, longest, false, a.sample.cache ? longest : 0);
+  progress_line line;
+  m.load(line.counter(a.checkpoint, "reading weights"), 1, longest, false, a.sample.cache ? longest : 0);
+  line.end();
   std::cout << a.sample.prompt << std::flush;
   sample(*m.session, m.inputs(), a.sample, t, [](std::string_view text) {
     // Nobody reads what follows.

@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "clock.hpp"
+#include "rotoscale/io/safetensors.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -49,6 +50,39 @@ evaluation evaluate(llama::session& s, const nn::step_inputs& now, const corpus&
   result.seconds = now_seconds() - start;
   result.loader_share = loading / std::max(result.seconds, 1e-9);
   return result;
+}
+
+void write_logits(llama::session& s, const nn::step_inputs& now, const corpus& text, std::int64_t windows,
+                  const std::string& path, const progress_function& progress) {
+  const std::int64_t batch = s.model().options().batch, sequence = s.model().options().sequence,
+                     vocabulary = s.model().config().vocab_size;
+  windows = std::min(windows, text.validation_windows());
+  io::safetensors_writer out;
+  const auto add = [&](const char* name, std::vector<std::int32_t> token_batch::*numbers) {
+    out.add_streamed(name, "I32", {windows, sequence}, [=, &text](const io::byte_sink& sink) {
+      for (std::int64_t w = 0; w < windows; ++w) {
+        const token_batch data = text.validation_batch(w, 1, windows);
+        sink(std::as_bytes(std::span(data.*numbers)));
+      }
+    });
+  };
+  add("tokens", &token_batch::tokens);
+  add("targets", &token_batch::targets);
+  if (text.has_documents()) add("document_starts", &token_batch::document_starts);
+  out.add_streamed("logits", "F32", {windows, sequence, vocabulary}, [&](const io::byte_sink& sink) {
+    for (std::int64_t first = 0; first < windows; first += batch) {
+      if (progress) progress(first, windows);
+      const token_batch data = text.validation_batch(first, batch, windows);
+      // The last pass may have more sequences than windows are left.
+      auto left = static_cast<std::size_t>(std::min(batch, windows - first) * sequence * vocabulary);
+      s.for_each_logits(now, data.tokens, data.document_starts, [&](std::span<const float> rows) {
+        const auto wanted = rows.first(std::min(left, rows.size()));
+        sink(std::as_bytes(wanted));
+        left -= wanted.size();
+      });
+    }
+  });
+  out.write(path);
 }
 
 }  // namespace rotoscale::llama_program

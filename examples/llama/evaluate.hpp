@@ -25,4 +25,11 @@ struct evaluation {
 evaluation evaluate(llama::session& s, const nn::step_inputs& now, const corpus& text, std::int64_t windows,
                     const progress_function& progress = {});
 
+/// Writes a safetensors file: `logits` F32 [windows, sequence, vocabulary] of the windows that evaluate() would take,
+/// and beside them I32 [windows, sequence] `tokens`, `targets` (-100: masked) and, of records, `document_starts`
+/// (places within the window). No more than a chunk of the head's is in memory. Throws io::error; the file appears
+/// whole or not at all.
+void write_logits(llama::session& s, const nn::step_inputs& now, const corpus& text, std::int64_t windows,
+                  const std::string& path, const progress_function& progress = {});
+
 }  // namespace rotoscale::llama_program

@@ -104,7 +104,11 @@ int resume(nn::backend& ops, arguments& a, const std::vector<resume_point>& poin
       record();
       t = std::make_unique<trainer>(ops, std::move(state), a.session, points[i]);
     } catch (const damaged_checkpoint& e) {
-      if (next.empty()) throw io::error(std::string(e.what()) + "; there is no older checkpoint");
+      const bool begins = !next.empty() && points[i + 1].checkpoint.empty();
+      if (next.empty() || (begins && wanted == nullptr)) {
+        throw io::error(std::string(e.what()) + "; there is no older checkpoint" +
+                        (begins ? ": --auto-resume, with the run's options, begins again" : ""));
+      }
       if (wanted == nullptr)
         throw io::error(std::string(e.what()) + "; the one before it: --resume " + shell_word(next));
       std::cerr << "mini-llama: " << e.what() << "; going on from " << next << "\n";

@@ -75,7 +75,7 @@ progress_function progress_line::counter(std::string title, std::string what) {
     std::snprintf(percent, sizeof percent, "%.0f %%", 100 * share);
     std::vector<std::string> parts = {what + " " + percent};
     if (done > 0) parts.push_back("ETA " + duration_text((now_seconds() - start) * (1 / share - 1)));
-    show(title, parts, done >= total);
+    show(title, parts, done == 0 || done >= total);
   };
 }
 

@@ -11,6 +11,7 @@ import fcntl
 import gzip
 import hashlib
 import json
+import math
 import os
 import pty
 import random
@@ -24,6 +25,8 @@ import tempfile
 import termios
 import unittest
 from pathlib import Path
+
+from safetensors_bytes import load
 
 PROGRAM = ""
 NO_GNUPLOT = shutil.which("gnuplot") is None
@@ -409,6 +412,31 @@ class Results(Scratch):
         self.assertEqual(found["sequence"], 64)
         self.assertNotEqual(other["val_loss"], records(self.folder / "bf16/log.jsonl", "eval")[-1]["val_loss"])
 
+    def test_logits_of_every_token(self):
+        """The loss that follows from them is the one that is said: of text, whose last pass is not full, and of records, whose
+        prompts are masked and whose documents attend to themselves."""
+        lines = [json.dumps({"prompt": "what follows %d? " % n, "answer": str(n + 1)}) for n in range(400)]
+        self.write("r.jsonl", "\n".join(lines) + "\n")
+        for data, more in (("text.txt", []), ("r.jsonl", ["document_starts"])):
+            with self.subTest(data=data):
+                self.train(data + "-run", data=data, batch=4, head_chunk=48)
+                windows, sequence, vocabulary = 6, 32, SHAPE.get("vocab_size", 256)
+                found = json.loads(self.succeed("eval", "--checkpoint", data + "-run", "--windows", windows, "--logits", "l.safetensors"))
+                tensors = load(self.folder / "l.safetensors")
+                self.assertEqual(list(tensors), ["tokens", "targets", *more, "logits"])
+                self.assertEqual({name: (kind, shape) for name, (kind, shape, _) in tensors.items()},
+                                 {**dict.fromkeys(["tokens", "targets", *more], ("I32", [windows, sequence])),
+                                  "logits": ("F32", [windows, sequence, vocabulary])})
+                tokens, targets = (struct.unpack(f"<{windows * sequence}i", tensors[name][2]) for name in ("tokens", "targets"))
+                for t in range(windows * sequence - 1):
+                    self.assertTrue(targets[t] in (-100, tokens[t + 1]) or t % sequence == sequence - 1)
+                rows = list(struct.iter_unpack(f"<{vocabulary}f", tensors["logits"][2]))
+                losses = [math.log(sum(math.exp(z - row[t]) for z in row)) for row, t in zip(rows, targets) if t != -100]
+                self.assertEqual(len(losses) < len(targets), data == "r.jsonl")
+                self.assertLess(abs(sum(losses) / len(losses) - found["val_loss"]), 1e-6)
+        self.refuse(["eval", "--checkpoint", "text.txt-run", "--logits", "no/l.safetensors"], "no/l.safetensors")
+        self.refuse(["eval", "--checkpoint", "text.txt-run", "--logits", "text.txt-run"], "text.txt-run: cannot write: is a directory")
+
     def test_it_learns(self):
         self.train("run", steps=60, learning_rate=0.01, batch=8, schedule="mxfp4_h16")
         losses = [r["val_loss"] for r in records(self.folder / "run/log.jsonl", "eval")]
@@ -574,7 +602,13 @@ class Log(Scratch):
         self.train("run")
         code, shown = self.on_a_terminal(self.train_command("on", "--init", "run"))
         self.assertEqual((code, shown.count("\n")), (0, 1))
-        self.assertIn("reading weights  run", shown)
+        self.assertRegex(shown, r"\A\rbf16  reading weights 0 %[^\n]*reading weights 100 %[^\n]*step 8/8")
+        code, shown = self.on_a_terminal(["eval", "--checkpoint", "run"])
+        self.assertEqual((code, shown.count("\n")), (0, 1))
+        self.assertRegex(shown, r"\A\rrun  reading weights 0 %[^\n]*reading weights 100 %[^\n]*evaluating 0 %")
+        code, shown = self.on_a_terminal(["sample", "--checkpoint", "run", "--tokens", 4])
+        self.assertEqual((code, shown.count("\n")), (0, 1))
+        self.assertRegex(shown, r"reading weights 100 %[^\n]*\n\Z")
 
     def write_bytes_without_lines(self, name):
         """Of five MiB: more than two parts of what is encoded at once."""

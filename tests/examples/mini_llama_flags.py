@@ -11,7 +11,7 @@ import mini_llama
 from mini_llama import SHAPE, TRAIN, Scratch, as_flags
 
 # Any text is right, or only what it holds can be wrong.
-ANY_TEXT = {"--name", "--title", "--prompt", "--baseline", "--out", "--keep"}
+ANY_TEXT = {"--name", "--title", "--prompt", "--baseline", "--out", "--keep", "--logits"}
 # What is a file's name, or one of several names: messages name the value.
 NAMES = {"--config", "--model-config", "--data", "--tokenizer", "--init", "--adapter", "--checkpoint", "--resume", "--base", "--keep"}
 NEEDED = {"eval": ["--checkpoint", "run"], "sample": ["--checkpoint", "run"], "replay": ["run", "--steps", "0:1"], "report": ["run", "--out", "r"],

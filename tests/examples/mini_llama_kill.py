@@ -594,8 +594,15 @@ class Resume(Runs):
         self.refuse(["train", "--resume", "run"], "config.json", "rms_norm_eps", "is not that of trainer_state.json")
         for path in (newest, older):
             os.truncate(path / "model.safetensors", 9)
+        begins = "there is no older checkpoint: --auto-resume, with the run's options, begins again\n"
+        for start in (older, newest):
+            self.assertEqual(self.refuse(["train", "--resume", start]).endswith(begins), start == older)
+        shutil.rmtree(newest)
+        self.assertTrue(self.refuse(["train", "--resume", "run"], "model.safetensors").endswith(begins))
         (self.folder / "run/trainer_state.json").unlink()
-        self.refuse(["train", "--resume", older], "model.safetensors", "there is no older checkpoint")
+        self.assertTrue(self.refuse(["train", "--resume", older], "model.safetensors").endswith("there is no older checkpoint\n"))
+        shutil.move(older, older.with_name("step-copy"))
+        self.refuse(["train", "--resume", older.with_name("step-copy")], "step-copy", "--out")
 
     def test_whoever_reads_a_damaged_checkpoint_points_to_the_one_before_it(self):
         self.train("made", "--stop-at", 4, **self.OPTIONS)

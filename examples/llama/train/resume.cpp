@@ -29,7 +29,7 @@ fs::path run_of_checkpoint(const fs::path& path) {
   for (fs::path at : {fs::absolute(path).lexically_normal(), fs::weakly_canonical(path)}) {
     if (!at.has_filename()) at = at.parent_path();
     const run_directory run(at.parent_path().parent_path());
-    if (at.parent_path() != run.checkpoints() || !at.filename().string().starts_with("step-")) continue;
+    if (at.parent_path() != run.checkpoints() || !llama::is_checkpoint_name(at.filename().string())) continue;
     for (const fs::path& file : {run.log(), run.config(), run.start()}) {
       if (fs::exists(file, failed)) return run.path();
     }

@@ -9,6 +9,7 @@
 
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
+#include "shell_word.hpp"
 #include "train/state.hpp"
 
 namespace rotoscale::llama_program {
@@ -41,7 +42,7 @@ auto naming_older(const std::filesystem::path& checkpoint, const std::string& fl
     const std::string older = older_checkpoint(checkpoint);
     if (older.empty()) throw;
     throw damaged_checkpoint(std::string(e.what()) + "; the one before it: " + flag + (flag.empty() ? "" : " ") +
-                             older);
+                             shell_word(older));
   }
 }
 

@@ -141,8 +141,8 @@ void trainer::load_model(const fs::path& checkpoint) {
 
 /// The weights of --init; frozen ones are quantized here, under every recipe of the run.
 void trainer::load_given_weights() {
-  progress_.show(state_.run.name, {"reading weights", state_.run.init}, true);
-  const std::uint64_t digest = llama::read_weights(llama::find_weights(state_.resolved_init), *model_);
+  const std::uint64_t digest = llama::read_weights(llama::find_weights(state_.resolved_init), *model_,
+                                                   progress_.counter(state_.run.name, "reading weights"));
   if (state_.base_digest == 0) state_.base_digest = digest;
   if (digest == state_.base_digest) return;
   throw io::error(state_.resolved_init, state_.run.lora ? "not the weights that the adapters were trained beside"

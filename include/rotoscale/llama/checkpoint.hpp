@@ -239,14 +239,23 @@ inline void check_adapters(const std::filesystem::path& directory, const model_c
 }
 
 /// Reads the model's own weights, not those of adapters; returns a digest of names and values, whatever they were
-/// stored as. Scales and the session's inputs must be those that frozen weights are to be quantized with.
-inline std::uint64_t read_weights(const weights_location& from, session& into) {
+/// stored as. Scales and the session's inputs must be those that frozen weights are to be quantized with. `progress` is
+/// told how many of all elements are read.
+inline std::uint64_t read_weights(const weights_location& from, session& into,
+                                  const element_progress& progress = nullptr) {
   const auto weights = io::safetensors_shards::open(from.directory, from.stem);
   const model& m = into.model();
   const std::size_t count = m.parameters().base_count();
   detail::check_tensors(weights, std::span(m.parameters().all()).first(count), m.config());
   detail::parameter_digest digest;
-  for (std::size_t i = 0; i < count; ++i) detail::load_rows(weights, i, into, digest);
+  index_t done = 0, total = 0;
+  for (std::size_t i = 0; i < count; ++i) total += m.parameters()[i].size();
+  for (std::size_t i = 0; i < count; ++i) {
+    if (progress) progress(done, total);
+    detail::load_rows(weights, i, into, digest);
+    done += m.parameters()[i].size();
+  }
+  if (progress) progress(done, total);
   return digest.value();
 }
 

@@ -80,7 +80,7 @@ class merged_weights {
 /// io::error, also for a sum that the dtype cannot hold, and leaves nothing then. `progress` is told how many of all
 /// elements are written.
 inline void write_merged(const merged_weights& merged, const std::filesystem::path& directory, const std::string& type,
-                         const std::function<void(std::int64_t done, std::int64_t total)>& progress = nullptr) {
+                         const element_progress& progress = nullptr) {
   constexpr std::uint64_t shard = std::uint64_t{5} << 30;  // as Hugging Face's libraries split
   const detail::stored_dtype& stored = detail::stored_dtype_of(type);
   io::safetensors_writer weights;

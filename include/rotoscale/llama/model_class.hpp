@@ -164,9 +164,11 @@ class model {
   void forward(const nn::pass& p, const nn::token_source& tokens, const nn::token_source& targets);
   /// Adds to every gradient; follows a forward pass with p.training.
   void backward(const nn::pass& p, const nn::token_source& tokens, const gradients_ready& ready = nullptr);
-  /// Logits of one token of a pass, [1, vocabulary] in backend memory. Of a sequence's tokens from p.past on, where
-  /// there is a cache: those in front have been through such passes.
-  nn::const_tensor_view logits(const nn::pass& p, const nn::token_source& tokens, index_t token);
+  /// Calls use(logits) for the tokens [first, first + count) of a pass in order, a chunk of the head at a time:
+  /// [tokens, vocabulary] in backend memory, which the next chunk overwrites. Of a sequence's tokens from p.past on,
+  /// where there is a cache: those in front have been through such passes.
+  template <class Use>
+  void logits(const nn::pass& p, const nn::token_source& tokens, index_t first, index_t count, const Use& use);
 
   /// Of each token, after forward.
   float* loss() const { return loss_; }

@@ -222,20 +222,19 @@ inline void model::forward(const nn::pass& p, const nn::token_source& tokens, co
   ops_->head_loss(p.queue, head_arguments(p, targets), p.state);
 }
 
-inline nn::const_tensor_view model::logits(const nn::pass& p, const nn::token_source& tokens, index_t token) {
+template <class Use>
+void model::logits(const nn::pass& p, const nn::token_source& tokens, index_t first, index_t count, const Use& use) {
   run_decoder(p, tokens);
-  // The chunk that the token is in, and its row.
-  for (std::size_t i = 0; i < head_chunks_.size(); ++i) {
-    const nn::head_chunk& chunk = head_chunks_[i];
-    if (token >= chunk.first + chunk.count) continue;
+  for (const nn::head_chunk& chunk : head_chunks_) {
+    const index_t from = std::max(first, chunk.first), to = std::min(first + count, chunk.first + chunk.count);
+    if (from >= to) continue;
     const nn::scaling_ref scaling = head_.scaling(p, nn::tensor_role::x, false);
     ops_->quantize(p.queue, normed_.part(0, chunk.first, chunk.count), {chunk.x, true, false, scaling}, p.state);
     const nn::tensor_view all = logits_.part(0, 0, chunk.count);
     ops_->gemm(p.queue, {chunk.x, nn::operand_form::row}, {head_.weights(), nn::operand_form::row},
                head_.contract(nn::gemm_kind::fprop), nn::operand_format::fp32, all, false);
-    return all.part(0, token - chunk.first, 1);
+    use(nn::const_tensor_view(all.part(0, from - chunk.first, to - from)));
   }
-  return {};
 }
 
 /// Recomputes wgrad's x for statistics where only operands were kept; must not overwrite what the backward pass still

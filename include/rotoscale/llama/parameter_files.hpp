@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <span>
@@ -16,6 +17,13 @@
 
 #include "rotoscale/io/safetensors_shards.hpp"
 #include "rotoscale/llama/parameters.hpp"
+
+namespace rotoscale::llama {
+
+/// Told how many of all elements are read or written.
+using element_progress = std::function<void(std::int64_t done, std::int64_t total)>;
+
+}  // namespace rotoscale::llama
 
 namespace rotoscale::llama::detail {
 

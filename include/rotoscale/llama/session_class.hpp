@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstring>
+#include <functional>
 
 #include "rotoscale/llama/weight_stash.hpp"
 #include "rotoscale/nn/communicator.hpp"
@@ -209,6 +210,10 @@ class session {
   /// bytes.
   std::vector<float> logits(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens, index_t token,
                             index_t past = 0);
+  /// Calls use(logits) for all tokens of a pass in order, [tokens, vocabulary] of at most options.model.head_chunk
+  /// tokens at a time.
+  void for_each_logits(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
+                       std::span<const std::int32_t> starts, const std::function<void(std::span<const float>)>& use);
 
   /// Is there memory for take_snapshot()?
   bool has_snapshot() const { return options_.snapshot != snapshot_use::none; }
@@ -350,6 +355,8 @@ class session {
   void gradients_of_micro_batch(bool last, bool observe = false);
   void update_scales();
   void launch_gradients(bool observe = false);
+  template <class Use>
+  void run_logits(const nn::pass& p, index_t first, index_t count, const Use& use);
   void upload_pass(nn::step_state* state, const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                    std::span<const std::int32_t> targets, std::span<const std::int32_t> starts);
   bool has_fp8() const { return nn::has_fp8(recipe_) || (recipe_.head && nn::has_fp8(*recipe_.head)); }

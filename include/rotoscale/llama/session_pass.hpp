@@ -149,15 +149,31 @@ inline std::vector<float> session::evaluate(const nn::step_inputs& inputs, std::
 inline std::vector<float> session::logits(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                                           index_t token, index_t past) {
   ROTOSCALE_ASSERT(past >= 0 && (past == 0 || past + pass_tokens() <= options_.model.cache));
+  std::vector<float> found;
   nn::pass p = evaluation_pass();
   p.past = past;
   upload_pass(evaluation_state_, inputs, tokens, {}, {});
+  run_logits(p, token, 1, [&](std::span<const float> row) { found.assign(row.begin(), row.end()); });
+  return found;
+}
+
+inline void session::for_each_logits(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
+                                     std::span<const std::int32_t> starts,
+                                     const std::function<void(std::span<const float>)>& use) {
+  upload_pass(evaluation_state_, inputs, tokens, {}, starts);
+  run_logits(evaluation_pass(), 0, pass_tokens(), use);
+}
+
+template <class Use>
+void session::run_logits(const nn::pass& p, index_t first, index_t count, const Use& use) {
+  std::vector<float> host;
   model_.requantize(p);
-  const nn::const_tensor_view row = model_.logits(p, this->tokens(), token);
-  std::vector<float> host(static_cast<std::size_t>(row.size()));
-  ops_->download(queue_, host.data(), row.data, host.size() * sizeof(float));
-  ops_->synchronize(queue_);
-  return host;
+  model_.logits(p, tokens(), first, count, [&](const nn::const_tensor_view& rows) {
+    host.resize(static_cast<std::size_t>(rows.size()));
+    ops_->download(queue_, host.data(), rows.data, host.size() * sizeof(float));
+    ops_->synchronize(queue_);
+    use(std::span<const float>(host));
+  });
 }
 
 }  // namespace rotoscale::llama
