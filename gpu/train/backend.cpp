@@ -63,7 +63,7 @@ bool is_on_device(const nn::operand_recipe& o) {
 std::optional<nn::gemm_contract> device_backend::contract(const nn::gemm_recipe& gemm, index_t rows, index_t cols,
                                                           index_t k) const {
   if (!is_on_device(gemm.left) || !is_on_device(gemm.right)) return std::nullopt;
-  const auto found = nn::find_gemm_contract(gemm.accumulate);
+  const auto found = nn::find_gemm_contract(gemm.accumulate, rows, cols, k);
   // The definitions take any operands, or pairs of MXFP4's blocks (find_fault has seen to that).
   if (!found || is_defined(*found)) return found;
   // 16 bytes at a time, in either orientation.

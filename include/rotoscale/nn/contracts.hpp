@@ -4,6 +4,7 @@
 // which they use, logs record them, and the CPU computes any of them. docs/numerics.md defines each by its operations.
 #pragma once
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
 #include <string>
@@ -21,7 +22,24 @@ inline constexpr const char* fp32_blockwise_contract = "fp32_blockwise";  ///< e
 struct gemm_contract {
   std::string name = fp32_fma_chain_contract;  ///< as recipes and logs have it
   gemm_options options;                        ///< what gemm_ref computes
+  /// Not 0: options.split_k follows from the extents, so that parts of tiles fill so many workers (split_to_fill).
+  index_t split_fill = 0;
 };
+
+/// The parts of K with which an output of rows × cols keeps `workers` busy, each of which computes a part of a tile of
+/// 256 × 256 at a time: the fewest, up to 16 and none of fewer than 2048 k, that leave at most a twentieth of the
+/// workers' rounds idle, or else the fewest of those that leave least. A part costs the writing and reading of its sums
+/// in FP32.
+constexpr index_t split_to_fill(index_t workers, index_t rows, index_t cols, index_t k) {
+  const index_t tiles = ((rows + 255) / 256) * ((cols + 255) / 256), most = std::clamp<index_t>(k / 2048, 1, 16);
+  index_t best = 1, best_rounds = (tiles + workers - 1) / workers;
+  for (index_t parts = 1; parts <= most; ++parts) {
+    const index_t rounds = (tiles * parts + workers - 1) / workers;
+    if (20 * tiles * parts >= 19 * rounds * workers) return parts;
+    if (rounds * best < best_rounds * parts) best = parts, best_rounds = rounds;
+  }
+  return best;
+}
 
 namespace detail {
 
@@ -82,7 +100,7 @@ inline bool read_base(std::string_view base, gemm_options& o) {
 
 /// The contract of a name, or nothing: fp32_fma_chain, fp32_blockwise, an entry of gemm_contracts that has a unit, a
 /// unit of models::all (one accumulator) without a unit_fault, or `single-accumulator@UNIT`; then any of :promotion=N,
-/// :split_k=N, :split_grain=N. Which operands it takes is for find_fault to say.
+/// :split_k=N or :split_fill=N, :split_grain=N. Which operands it takes is for find_fault to say.
 inline std::optional<gemm_contract> find_gemm_contract(std::string_view name) {
   gemm_contract found;
   found.name = std::string(name);
@@ -98,12 +116,21 @@ inline std::optional<gemm_contract> find_gemm_contract(std::string_view name) {
     if (found.name.find(key) != found.name.rfind(key)) return std::nullopt;  // given twice
     if (!detail::read_setting(part, "promotion", 0, o.promotion) &&
         !detail::read_setting(part, "split_k", 1, o.split_k) &&
+        !detail::read_setting(part, "split_fill", 1, found.split_fill) &&
         !detail::read_setting(part, "split_grain", 1, o.split_grain)) {
       return std::nullopt;
     }
   }
   const int step = o.model.instruction_k != 0 ? o.model.instruction_k : o.model.group == 0 ? 1 : o.model.group;
-  if (o.promotion % step != 0) return std::nullopt;
+  if (o.promotion % step != 0 || (found.split_fill != 0 && found.name.find(":split_k=") != found.name.npos))
+    return std::nullopt;
+  return found;
+}
+
+/// The same for a GEMM of rows × cols over k.
+inline std::optional<gemm_contract> find_gemm_contract(std::string_view name, index_t rows, index_t cols, index_t k) {
+  std::optional<gemm_contract> found = find_gemm_contract(name);
+  if (found && found->split_fill != 0) found->options.split_k = split_to_fill(found->split_fill, rows, cols, k);
   return found;
 }
 

@@ -311,10 +311,29 @@ TEST_CASE("a recipe names the contract of each GEMM") {
        {"", "fp32", "single-accumulator", "instruction@hopper-mma-fp16-f32", "cublas-fp16@hopper-mma-fp16-f32",
         "hopper-mma-fp16-f16", "cublas-fp16:", "cublas-fp16:promotion",
         "cublas-fp16:promotion=", "cublas-fp16:split_k=0", "cublas-fp16:promotion=x", "cublas-fp16:promotion=1x",
-        "cublas-fp16:promotion=7", "cublas-fp16:other=1", "cublas-fp16:split_k=4:promotion=64:split_k=2"}) {
+        "cublas-fp16:promotion=7", "cublas-fp16:other=1", "cublas-fp16:split_k=4:promotion=64:split_k=2",
+        "cublas-fp16:split_fill=0", "cublas-fp16:split_fill=66:split_k=2", "cublas-fp16:split_k=2:split_fill=66"}) {
     CAPTURE(name);
     CHECK_FALSE(find_gemm_contract(name).has_value());
   }
+  // Parts of K that follow from the extents: those of a 124M-class model's weight gradients over 32768 tokens, which
+  // 27, 9, 48, 24 and 591 tiles are; and of its head's dx.
+  const auto parts = [](index_t rows, index_t cols, index_t k) {
+    return find_gemm_contract("mx-bf16-sm90:split_fill=66", rows, cols, k)->options.split_k;
+  };
+  CHECK(parts(2304, 768, 32768) == 7);
+  CHECK(parts(768, 768, 32768) == 7);
+  CHECK(parts(4096, 768, 32768) == 4);
+  CHECK(parts(768, 2048, 32768) == 8);
+  CHECK(parts(50304, 768, 8192) == 1);
+  CHECK(parts(8192, 768, 50304) == 2);
+  CHECK(parts(128, 128, 32768) == 16);  // one tile: as many parts as there may be
+  CHECK(parts(768, 768, 4096) == 2);    // none of fewer than 2048 k
+  CHECK(parts(128, 128, 100) == 1);
+  CHECK(parts(17 * 256, 256 * 3, 4096) == 1);  // 51 tiles: two parts would fill 102 of 132, no better than 51 of 66
+  CHECK(nn::split_to_fill(1, 1 << 20, 1 << 20, 1 << 20) == 1);
+  const auto fill = find_gemm_contract("mx-bf16-sm90:split_fill=66");
+  CHECK((fill->options.split_k == 1 && fill->split_fill == 66 && fill->options.split_grain == 128));
   // Every entry with a unit of FP32 accumulators, and every such unit, can be named.
   for (const gemm_contract_entry& e : gemm_contracts) {
     if (*e.unit != '\0') CHECK(find_gemm_contract(e.name).has_value());

@@ -33,8 +33,8 @@ class cpu_backend : public cpu::host_queues {
     return "cpu (" + std::to_string(pool_.threads()) + (pool_.threads() == 1 ? " thread, " : " threads, ") + isa + ")";
   }
   std::span<const operation_contract> contracts() const override { return reference_contracts; }
-  std::optional<gemm_contract> contract(const gemm_recipe& gemm, index_t, index_t, index_t) const override {
-    return find_gemm_contract(gemm.accumulate);  // any of them
+  std::optional<gemm_contract> contract(const gemm_recipe& gemm, index_t rows, index_t cols, index_t k) const override {
+    return find_gemm_contract(gemm.accumulate, rows, cols, k);  // any of them
   }
   std::size_t gemm_workspace_bytes(const gemm_contract& contract, const gemm_recipe& gemm, gemm_kind kind, index_t rows,
                                    index_t cols, index_t k) const override {
