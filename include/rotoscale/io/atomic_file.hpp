@@ -123,7 +123,8 @@ inline void remove_leftovers(const std::filesystem::path& directory) {
 
 namespace detail {
 
-/// Locks the hidden file of a living writer. False where somebody has removed it, or is about to, in between.
+/// Locks the hidden file or directory of a living writer. False where somebody has removed it, or is about to, in
+/// between.
 inline bool claim(const descriptor& file) {
   // A file system without locks says something else than EWOULDBLOCK; nothing is removed there either.
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
@@ -131,15 +132,16 @@ inline bool claim(const descriptor& file) {
   return ::fstat(file.get(), &status) != 0 || status.st_nlink > 0;
 }
 
-/// Removes the hidden files that killed writers of `path` have left: those whose lock nobody has.
+/// Removes the hidden files and directories that killed writers of `path` have left: those whose lock nobody has.
 inline void remove_unclaimed(const std::filesystem::path& path) {
   std::error_code failed;
   for (const auto& entry : std::filesystem::directory_iterator(parent_directory(path), failed)) {
     if (name_beside(entry.path().filename().string(), "tmp") != path.filename()) continue;
     const descriptor left(::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
     struct stat status {};
-    if (!left.is_open() || ::fstat(left.get(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
-    if (::flock(left.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(entry.path().c_str());
+    if (!left.is_open() || ::fstat(left.get(), &status) != 0) continue;
+    if (!S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) continue;
+    if (::flock(left.get(), LOCK_EX | LOCK_NB) == 0) std::filesystem::remove_all(entry.path(), failed);
   }
 }
 
@@ -216,17 +218,18 @@ inline void write_file_atomically(const std::filesystem::path& path, std::string
 }
 
 /// A directory that appears under its name on commit(), replacing a directory of that name, and not before; without
-/// commit() nothing is left behind. Fill path(), a hidden sibling. One writer of a name at a time.
+/// commit() nothing is left behind, but by a writer that is killed, whose hidden directory the next one removes. Fill
+/// path(), a hidden sibling. One writer of a name at a time.
 class atomic_directory {
  public:
   /// Makes a hidden directory beside `path`. Throws io::error where that is something else than a directory.
   explicit atomic_directory(const std::filesystem::path& path)
       : final_(detail::entry_path(path)), temporary_(detail::sibling(final_, "tmp")) {
     check_target();
-    std::error_code code;
-    // A killed process of an equal process number may have left one.
-    std::filesystem::remove_all(temporary_, code);
+    detail::remove_unclaimed(final_);
     if (::mkdir(temporary_.c_str(), 0777) != 0) detail::fail(final_, "cannot create the directory", errno);
+    lock_ = detail::descriptor(::open(temporary_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (lock_.is_open()) (void)detail::claim(lock_);
   }
   atomic_directory(const atomic_directory&) = delete;
   atomic_directory& operator=(const atomic_directory&) = delete;
@@ -272,6 +275,7 @@ class atomic_directory {
 
   std::filesystem::path final_;
   std::filesystem::path temporary_;
+  detail::descriptor lock_;
   bool committed_ = false;
 };
 

@@ -60,13 +60,29 @@ TEST_CASE("what a killed writer has left is removed by the next one of that file
   {
     io::atomic_file living(path);
     living.write("living");
-    CHECK(dir.entries() == 4 + 1 + 1);
+    CHECK(dir.entries() == 4 + 1);
     io::write_file_atomically(path, "other");
     CHECK(get(path) == "other");
     living.commit();
   }
   CHECK(get(path) == "living");
-  CHECK(dir.entries() == 4 + 1 + 1);
+  CHECK(dir.entries() == 4 + 1);
+}
+
+TEST_CASE("a killed writer's directory is removed by the next one of that name, a living one's is not") {
+  const scratch_directory dir;
+  put(dir / ".model.tmp-99999999" / "half" / "file", "left");
+  put(dir / ".other.tmp-99999999" / "file", "another's");
+  {
+    io::atomic_directory living(dir / "model");
+    CHECK(dir.entries() == 2);
+    put(living.path() / "file", "living");
+    io::detail::remove_unclaimed(dir / "model");
+    CHECK(get(living.path() / "file") == "living");
+    living.commit();
+  }
+  CHECK(get(dir / "model" / "file") == "living");
+  CHECK(dir.entries() == 2);
 }
 
 TEST_CASE("an atomic file follows a symbolic link and honours the umask") {
