@@ -48,6 +48,8 @@ struct arch_traits {
   /// Contracts (gemm_contracts.hpp) of MXFP4 under `accurate` and `fast`, of MXFP8 and of tiles expanded to BF16; null:
   /// only `reference`.
   const char *accurate = nullptr, *fast = nullptr, *bf16 = nullptr;
+  /// Contracts of gemm_fp8, `fp8_fast` without promotion; null: it has no kernel.
+  const char *fp8 = nullptr, *fp8_fast = nullptr;
   /// Contracts of the vendor library's plain GEMMs; null: not measured.
   const char *library_fp16 = nullptr, *library_fp8 = nullptr, *library_fp8_fast = nullptr;
 };
@@ -67,7 +69,9 @@ inline constexpr arch_traits all_archs[] = {
      .grain = 128,
      .accurate = "mxfp4-accurate-sm90",
      .fast = "mxfp4-fast-sm90",
-     .bf16 = "mx-bf16-sm90"},
+     .bf16 = "mx-bf16-sm90",
+     .fp8 = "hopper-fp8-promoted",
+     .fp8_fast = "hopper-fp8-fast-accumulate"},
     {.arch = arch::sm_90,
      .name = "sm_90",
      .expands_mxfp4 = true,
@@ -80,6 +84,8 @@ inline constexpr arch_traits all_archs[] = {
      .accurate = "mxfp4-accurate-sm90",
      .fast = "mxfp4-fast-sm90",
      .bf16 = "mx-bf16-sm90",
+     .fp8 = "hopper-fp8-promoted",
+     .fp8_fast = "hopper-fp8-fast-accumulate",
      .library_fp16 = "cublas-fp16",
      .library_fp8 = "hopper-fp8-promoted",
      .library_fp8_fast = "hopper-fp8-fast-accumulate"},

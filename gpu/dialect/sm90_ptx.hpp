@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The PTX of the sm_90 GEMM kernels, one function an instruction: barriers in shared memory, the bulk tensor copy,
-// clusters, pairs of BF16, and wgmma of E5M2, BF16 and int8. Names and operands are those of the PTX ISA, version 8.0
+// clusters, pairs of BF16, and wgmma of FP8, BF16 and int8. Names and operands are those of the PTX ISA, version 8.0
 // and later.
 #pragma once
 
@@ -157,6 +157,9 @@ __device__ inline std::uint64_t operand_descriptor(std::uint32_t address) {
          std::uint64_t{1} << 62;
 }
 
+/// Formats of A and of B, one where both have it.
+enum class fp8_products { e4m3, e4m3_e5m2, e5m2_e4m3, e5m2 };
+
 // clang-format off
 #define ROTOSCALE_D8(c, d, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3]), c(d[i + 4]), c(d[i + 5]), c(d[i + 6]), c(d[i + 7])
 #define ROTOSCALE_D32(c, d, i) ROTOSCALE_D8(c, d, i), ROTOSCALE_D8(c, d, i + 8), ROTOSCALE_D8(c, d, i + 16), ROTOSCALE_D8(c, d, i + 24)
@@ -169,17 +172,40 @@ __device__ inline std::uint64_t operand_descriptor(std::uint32_t address) {
   ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95," \
   "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
-/// d [64 × 64 or more] = a·bᵀ (+ d unless `first`) over 32 k of E5M2.
-__device__ inline void wgmma_e5m2(float (&d)[32], std::uint64_t a, std::uint64_t b, bool first) {
-  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %34, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n64k32.f32.e5m2.e5m2 {" ROTOSCALE_N32 "}, %32, %33, p, 1, 1;\n}"
-               : ROTOSCALE_D32("+f", d, 0) : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)));
+#define ROTOSCALE_FP8_64(types) \
+  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %34, 0;\n" \
+               "wgmma.mma_async.sync.aligned.m64n64k32.f32." types " {" ROTOSCALE_N32 "}, %32, %33, p, 1, 1;\n}" \
+               : ROTOSCALE_D32("+f", d, 0) : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)))
+#define ROTOSCALE_FP8_128(types) \
+  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %66, 0;\n" \
+               "wgmma.mma_async.sync.aligned.m64n128k32.f32." types " {" ROTOSCALE_N64 "}, %64, %65, p, 1, 1;\n}" \
+               : ROTOSCALE_D64("+f", d, 0) : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)))
+#define ROTOSCALE_FP8_256(types) \
+  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %130, 0;\n" \
+               "wgmma.mma_async.sync.aligned.m64n256k32.f32." types " {" ROTOSCALE_N128 "}, %128, %129, p, 1, 1;\n}" \
+               : ROTOSCALE_D64("+f", d, 0), ROTOSCALE_D64("+f", d, 64) : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)))
+#define ROTOSCALE_FP8(product) \
+  if constexpr (Products == fp8_products::e4m3) product("e4m3.e4m3"); \
+  if constexpr (Products == fp8_products::e4m3_e5m2) product("e4m3.e5m2"); \
+  if constexpr (Products == fp8_products::e5m2_e4m3) product("e5m2.e4m3"); \
+  if constexpr (Products == fp8_products::e5m2) product("e5m2.e5m2")
+/// d [64 × 64 or more] = a·bᵀ (+ d unless `first`) over 32 k of FP8.
+template <fp8_products Products>
+__device__ inline void wgmma_fp8(float (&d)[32], std::uint64_t a, std::uint64_t b, bool first) {
+  ROTOSCALE_FP8(ROTOSCALE_FP8_64);
 }
-__device__ inline void wgmma_e5m2(float (&d)[64], std::uint64_t a, std::uint64_t b, bool first) {
-  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %66, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n128k32.f32.e5m2.e5m2 {" ROTOSCALE_N64 "}, %64, %65, p, 1, 1;\n}"
-               : ROTOSCALE_D64("+f", d, 0) : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)));
+template <fp8_products Products>
+__device__ inline void wgmma_fp8(float (&d)[64], std::uint64_t a, std::uint64_t b, bool first) {
+  ROTOSCALE_FP8(ROTOSCALE_FP8_128);
 }
+template <fp8_products Products>
+__device__ inline void wgmma_fp8(float (&d)[128], std::uint64_t a, std::uint64_t b, bool first) {
+  ROTOSCALE_FP8(ROTOSCALE_FP8_256);
+}
+#undef ROTOSCALE_FP8
+#undef ROTOSCALE_FP8_64
+#undef ROTOSCALE_FP8_128
+#undef ROTOSCALE_FP8_256
 /// d [64 × 64 or more] = a·bᵀ (+ d unless `first`) over 16 k of BF16.
 template <bool TransposedA, bool TransposedB>
 __device__ inline void wgmma_bf16(float (&d)[32], std::uint64_t a, std::uint64_t b, bool first) {

@@ -57,8 +57,9 @@ struct gemm_arguments {
   bool pair_stores = false;    ///< FP32, rows of `out` and n in multiples of 8 bytes
   bool accumulate = false;     ///< adds beta * out
   float alpha = 1.0f, beta = 0.0f;
-  const float* bias = nullptr;  ///< [n] or null
-  const int* base = nullptr;    ///< exponents of folded rows: those of A, from base_b on those of B
+  const float *factor_a = nullptr, *factor_b = nullptr;  ///< one number each, null: 1; they multiply alpha
+  const float* bias = nullptr;                           ///< [n] or null
+  const int* base = nullptr;  ///< exponents of folded rows: those of A, from base_b on those of B
   int base_b = 0;
   const operand_width* widths = nullptr;          ///< of rows as `base`; null: every tile is the kernel's
   operand_width min_width = operand_width::int8;  ///< of the first kernel's tiles

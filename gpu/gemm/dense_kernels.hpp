@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Which kernel of dense BF16 operands a build has, in the manner of kernels.hpp.
+// Which kernel of dense BF16 and FP8 operands a build has, in the manner of kernels.hpp.
 #pragma once
 
 #include "gpu/dialect/hip.hpp"

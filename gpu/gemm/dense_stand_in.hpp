@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Host mode's stand-in for the kernel of dense BF16 operands: one thread an output, the matrix unit by its mma_model.
+// Host mode's stand-in for the kernels of dense BF16 and FP8 operands: one thread an output, the matrix unit by its
+// mma_model.
 #pragma once
 
 #include "gpu/dialect/launch.hpp"
@@ -11,17 +12,19 @@ namespace rotoscale::gpu {
 
 inline constexpr int dense_threads = 64;
 
-/// One thread an output of a GEMM of dense BF16 operands.
+/// One thread an output of a GEMM of dense operands.
 [[maybe_unused]] static __global__ void dense_stand_in_kernel(const gemm_operand a, const gemm_operand b,
                                                               const gemm_options o, const gemm_arguments p) {
   const int at = static_cast<int>(block_index().x) * dense_threads + static_cast<int>(thread_index().x);
   if (at >= p.m * p.n) return;
   const int row = at / p.n, column = at % p.n;
-  if (p.parts == 1) return store_output(p, accumulate_ref(a, row, b, column, o, 0.0f), row, column);
+  if (p.parts == 1) {
+    return store_output(p, output_factor(p), accumulate_ref(a, row, b, column, o, 0.0f), row, column);
+  }
   for (int i = 0; i < p.parts; ++i) {
     const index_t first = index_t{i} * p.part_k, left = a.k - first;
     const auto part_of = [&](gemm_operand x) {
-      x.codes += first * (x.transposed ? x.code_stride : 2);
+      x.codes += first * (x.transposed ? x.code_stride : x.element.bits() / 8);
       x.k = left < p.part_k ? left : p.part_k;
       return x;
     };

@@ -15,8 +15,13 @@ __device__ inline float float_output(const gemm_arguments& p, float x) {
   return rounds ? fp32_from_bits(bf16_bits_keeping_nan(x) << 16) : x;
 }
 
-/// alpha * acc, C and bias of an output, not yet rounded to it.
-__device__ inline float output_value(const gemm_arguments& p, float acc, int row, int column) {
+/// What sums are multiplied by: combined_factor of gemm_ref.hpp. Only kernels whose operands may have factors ask.
+__device__ inline float output_factor(const gemm_arguments& p) {
+  return (p.factor_a != nullptr ? *p.factor_a : 1.0f) * (p.factor_b != nullptr ? *p.factor_b : 1.0f) * p.alpha;
+}
+
+/// factor * acc, C and bias of an output, not yet rounded to it.
+__device__ inline float output_value(const gemm_arguments& p, float factor, float acc, int row, int column) {
   const std::int64_t at = row * p.out_stride + column;
   float old = 0.0f;
   if (p.accumulate) {
@@ -24,16 +29,20 @@ __device__ inline float output_value(const gemm_arguments& p, float acc, int row
                      : static_cast<const float*>(p.out)[at];
   }
   const float bias = p.bias != nullptr ? p.bias[column] : 0.0f;
-  return gemm_epilogue{p.alpha, p.accumulate, p.beta, p.bias != nullptr, p.nan_bits}(acc, old, bias);
+  return gemm_epilogue{factor, p.accumulate, p.beta, p.bias != nullptr, p.nan_bits}(acc, old, bias);
 }
-__device__ inline void store_output(const gemm_arguments& p, float acc, int row, int column) {
-  const float x = output_value(p, acc, row, column);
+__device__ inline void store_output(const gemm_arguments& p, float factor, float acc, int row, int column) {
+  const float x = output_value(p, factor, acc, row, column);
   const std::int64_t at = row * p.out_stride + column;
   if (p.bf16_out) {
     static_cast<std::uint16_t*>(p.out)[at] = static_cast<std::uint16_t>(bf16_bits_keeping_nan(x));
   } else {
     static_cast<float*>(p.out)[at] = float_output(p, x);
   }
+}
+/// Of operands without factors.
+__device__ inline void store_output(const gemm_arguments& p, float acc, int row, int column) {
+  store_output(p, p.alpha, acc, row, column);
 }
 
 /// Combined widths of the tile of window_tile² with element (row, column).
@@ -116,7 +125,7 @@ inline constexpr int add_threads = window_tile;
   if (p.base != nullptr && !wide) {
     sum = times_power(sum, p.base[row] + p.base[p.base_b + column]);
   }
-  store_output(p, sum, row, column);
+  store_output(p, output_factor(p), sum, row, column);
 }
 
 }  // namespace rotoscale::gpu

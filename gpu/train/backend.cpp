@@ -8,6 +8,7 @@
 
 #include "gpu/api/gemm_bf16.hpp"
 #include "gpu/api/gemm_definition.hpp"
+#include "gpu/api/gemm_fp8.hpp"
 #include "gpu/api/statistics.hpp"
 
 namespace rotoscale::gpu {
@@ -38,17 +39,29 @@ bool is_defined(const nn::gemm_contract& c) {
          (c.options.model == fp32_fma_chain || c.options.model == fp32_blockwise);
 }
 
-/// That of the device's matrix unit on dense BF16 operands, K whole or in parts?
-bool is_of_unit(const nn::gemm_contract& c, const device_info& device) {
-  const gemm_contract_entry* own = bf16_contract(device);
+/// That of a kernel of the device's matrix unit, K whole or in parts?
+bool is_of(const gemm_contract_entry* own, const nn::gemm_contract& c) {
   const gemm_options& o = c.options;
   return own != nullptr && o.split_k <= 64 && (o.split_k == 1 || o.split_grain == own->split_grain) &&
          o.promotion == own->promotion && o.model == find_unit(own->unit)->model;
 }
 
-}  // namespace
+/// Which sums of gemm_fp8 a contract that runs on it means.
+fp8_sums fp8_sums_of(const nn::gemm_contract& c) {
+  return c.options.promotion == 0 ? fp8_sums::fast : fp8_sums::promoted;
+}
 
-namespace {
+/// Has the device's matrix unit a kernel for such operands under this contract? Rows of FP8 are padded to the 16 bytes
+/// that are copied at a time, those of BF16 are not, in either orientation.
+bool runs_on_unit(const nn::gemm_contract& c, const nn::gemm_recipe& gemm, index_t rows, index_t cols, index_t k,
+                  const device_info& device) {
+  const auto is_bf16 = [](const nn::operand_recipe& o) { return nn::element_format(o.format) == formats::bf16; };
+  if (is_bf16(gemm.left) && is_bf16(gemm.right)) {
+    return rows % 8 == 0 && cols % 8 == 0 && k % 8 == 0 && is_of(bf16_contract(device), c);
+  }
+  if (!nn::is_fp8(gemm.left.format) || !nn::is_fp8(gemm.right.format)) return false;
+  return is_of(fp8_contract(fp8_sums_of(c), device), c);
+}
 
 /// Everything but blocks that no kernel makes.
 bool is_on_device(const nn::operand_recipe& o) {
@@ -66,11 +79,7 @@ std::optional<nn::gemm_contract> device_backend::contract(const nn::gemm_recipe&
   const auto found = nn::find_gemm_contract(gemm.accumulate, rows, cols, k);
   // The definitions take any operands, or pairs of MXFP4's blocks (find_fault has seen to that).
   if (!found || is_defined(*found)) return found;
-  // 16 bytes at a time, in either orientation.
-  const bool whole = rows % 8 == 0 && cols % 8 == 0 && k % 8 == 0;
-  const auto is_bf16 = [](const nn::operand_recipe& o) { return nn::element_format(o.format) == formats::bf16; };
-  const bool bf16 = is_bf16(gemm.left) && is_bf16(gemm.right);
-  return bf16 && whole && is_of_unit(*found, device_) ? found : std::nullopt;
+  return runs_on_unit(*found, gemm, rows, cols, k, device_) ? found : std::nullopt;
 }
 
 std::size_t device_backend::gemm_workspace_bytes(const nn::gemm_contract& contract, const nn::gemm_recipe&,
@@ -81,7 +90,9 @@ std::size_t device_backend::gemm_workspace_bytes(const nn::gemm_contract& contra
 std::size_t device_backend::workspace_of(const nn::gemm_contract& contract, index_t rows, index_t cols,
                                          index_t k) const {
   if (!is_defined(contract)) {
-    return gemm_bf16_workspace_bytes(rows, cols, k, static_cast<int>(contract.options.split_k), device_);
+    const int split_k = static_cast<int>(contract.options.split_k);
+    return is_of(bf16_contract(device_), contract) ? gemm_bf16_workspace_bytes(rows, cols, k, split_k, device_)
+                                                   : gemm_fp8_workspace_bytes(rows, cols, k, split_k, device_);
   }
   return contract.options.model == fp32_blockwise ? blockwise_workspace_bytes(rows, cols, k, device_) : 0;
 }
@@ -196,8 +207,11 @@ void device_backend::gemm(nn::queue q, nn::operand a, nn::operand b, const nn::g
     r.accumulate = accumulate;
     const device_queue& on = of(q);
     if (!is_defined(contract)) {
-      return gemm_bf16(left, right, r, on.stream, static_cast<int>(contract.options.split_k), on.workspace,
-                       on.workspace_bytes);
+      const int split_k = static_cast<int>(contract.options.split_k);
+      if (left.element == formats::bf16) {
+        return gemm_bf16(left, right, r, on.stream, split_k, on.workspace, on.workspace_bytes);
+      }
+      return gemm_fp8(fp8_sums_of(contract), left, right, r, on.stream, split_k, on.workspace, on.workspace_bytes);
     }
     const bool blockwise = contract.options.model == fp32_blockwise;
     const bool on_unit = workspace_of(contract, left.rows, right.rows, left.k) > 0;

@@ -99,6 +99,11 @@ class operands final : public nn::operand_set {
   static bool reads_source(const nn::operand_recipe& r, nn::dtype source) {
     return r.format == nn::operand_format::fp32 || (r.format == nn::operand_format::bf16 && source == nn::dtype::bf16);
   }
+  /// Bytes between rows of codes: FP8 as the matrix unit's kernels read it.
+  static index_t code_stride(const nn::operand_recipe& r, index_t k) {
+    const index_t bytes = packed_bytes(nn::element_format(r.format), k);
+    return nn::is_fp8(r.format) ? (bytes + 15) / 16 * 16 : bytes;
+  }
   static bool is_bf16(const std::optional<nn::operand_recipe>& r) { return r && r->format == nn::operand_format::bf16; }
 
   static plan plan_for(const nn::operand_request& r) {
@@ -121,7 +126,7 @@ class operands final : public nn::operand_set {
         continue;
       }
       const format element = nn::element_format(own.format);
-      at.codes = take(nn::has_blocks(own.format) ? rows * packed_bytes(element, k) : rows * k * element.bits() / 8);
+      at.codes = take(rows * code_stride(own, k));
       if (nn::has_blocks(own.format)) {
         const block_format f = nn::block_format_of(own);
         at.scales = take(rows / f.rows * (k / f.length));
@@ -164,7 +169,7 @@ class operands final : public nn::operand_set {
       o.transposed = !row;
       return o;
     }
-    o.code_stride = packed_bytes(o.element, o.k);
+    o.code_stride = code_stride(own, o.k);
     if (nn::has_factor(own.format)) o.factor = reinterpret_cast<const float*>(memory + at.factor);
     if (!nn::has_blocks(own.format)) return o;
     const block_format blocks = nn::block_format_of(own);
@@ -235,6 +240,8 @@ class operands final : public nn::operand_set {
       fp8_output out;
       if (f == nn::operand_form::row) out.rows = codes(f);
       if (f == nn::operand_form::column || both) out.columns = codes(nn::operand_form::column);
+      out.row_stride = (request().cols + 15) / 16 * 16;
+      out.column_stride = (request().rows + 15) / 16 * 16;
       out.amax = std::exchange(amax, nullptr);
       out.factor = const_cast<float*>(form(f).factor);
       out.scale_inverse = scaling.scale_inverse;

@@ -7,6 +7,7 @@ its digests.
 usage: mini_llama_devices.py PROGRAM [NAME...]
 """
 import json
+from pathlib import Path
 
 import mini_llama
 from mini_llama import Scratch, records
@@ -44,6 +45,27 @@ class Devices(Scratch):
         self.assertIn("are equal", self.replay("--steps", "2:4", "--device", device, "--keep", "kept"))
         self.assertEqual((self.folder / "kept/checkpoints/step-000000004/model.safetensors").read_bytes(),
                          (self.folder / "run/checkpoints/step-000000004/model.safetensors").read_bytes())
+
+    def documented_recipe(self):
+        """fp8_amd on matrix units, as docs/recipes.md has it."""
+        text = (Path(__file__).parents[2] / "docs/recipes.md").read_text(encoding="utf-8")
+        return json.loads(text.split("## On matrix units")[1].split("```json")[1].split("```")[0])
+
+    def test_fp8_on_matrix_units_is_replayed_by_the_cpu(self):
+        device = self.device()
+        self.write("fp8_tc.json", self.documented_recipe())
+        self.write("healed.json", {"name": "healed", "phases": [{"recipe": "mxfp4_h16", "at": 0}, {"recipe": "fp8_tc.json", "at": 2}]})
+        more = {"steps": 4, "checkpoint_every": 2, "batch": 1, "eval_windows": 1, "final_eval_windows": 1}
+        if device == "hip":
+            self.refuse(self.train_command("run", "--device", device, "--recipe", "fp8_tc.json", **more), "has no kernel")
+            return
+        self.train("run", "--device", device, "--recipe", "fp8_tc.json", **more)
+        contracts = records(self.folder / "run" / "log.jsonl", "start")[0]["contracts"]
+        self.assertEqual([contracts[g] for g in ("fprop", "dgrad", "wgrad", "head_fprop")],
+                         3 * ["hopper-fp8-promoted"] + ["mx-bf16-sm90"])
+        self.assertIn("of the checkpoint are equal", self.replay("--steps", "0:4", "--device", "cpu"))
+        self.train("run", "--device", device, "--overwrite", schedule="healed.json", **more)
+        self.assertIn("of the checkpoint are equal", self.replay("--steps", "2:4", "--device", "cpu"))
 
     def test_adapters_on_a_device_are_replayed_by_the_cpu(self):
         """Those of q_proj, k_proj and v_proj draw a mask each; the run heals behind its fifth step."""

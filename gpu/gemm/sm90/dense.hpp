@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Launches of the sm_90 BF16 kernel on operands as they lie: k contiguous, or transposed with rows contiguous.
+// Launches of the sm_90 kernels on operands as they lie: FP8 with k contiguous, BF16 so or transposed, with rows
+// contiguous.
 #pragma once
 
 #include "gpu/gemm/sm90/multiply.hpp"
@@ -20,8 +21,12 @@ status launch_bf16(const CUtensorMap& a, const CUtensorMap& b, const gemm_argume
   return launch_tiles<dense_tile>(a, b, g, device, s);
 }
 
-inline status multiply_dense(const gemm_operand& a, const gemm_operand& b, const gemm_options&, const gemm_arguments& g,
-                             const device_info& device, stream s) {
+inline status multiply_dense(const gemm_operand& a, const gemm_operand& b, const gemm_options& o,
+                             const gemm_arguments& g, const device_info& device, stream s) {
+  if (a.element != formats::bf16) {
+    ROTOSCALE_ASSERT(o.promotion == 0 || o.promotion == first_promotion);
+    return o.promotion == 0 ? multiply_fp8<0>(a, b, g, device, s) : multiply_fp8<first_promotion>(a, b, g, device, s);
+  }
   CUtensorMap map_a, map_b;
   if (!make_dense_map(map_a, a) || !make_dense_map(map_b, b)) return no_map();
   if (a.transposed) {

@@ -1,10 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The GEMM kernels of sm_90a: C = A · Bᵀ from operands that expand.hpp wrote, int8 (`accurate`, where sums are
-// exact), E5M2 with promotion every 128 k (`fast`) or every 32 (`accurate`, by the kernel of rest.hpp), or BF16.
-// Persistent clusters of two blocks compute tiles of 256 × 256, single blocks smaller ones (tiles.hpp); in a block one
-// warp copies and two warpgroups multiply. The operand of which both blocks of a cluster need the same 256 rows is
-// copied half by each and multicast; the other's 128 rows each block copies for itself.
+// exact), E5M2 with promotion every 128 k (`fast`) or every 32 (`accurate`, by the kernel of rest.hpp), or BF16; or
+// from operands as they lie, BF16 or FP8 (dense.hpp). Persistent clusters of two blocks compute tiles of 256 × 256,
+// single blocks smaller ones (tiles.hpp); in a block one warp copies and two warpgroups multiply. The operand of which
+// both blocks of a cluster need the same 256 rows is copied half by each and multicast; the other's 128 rows each block
+// copies for itself.
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
@@ -145,7 +146,7 @@ __device__ inline std::uint64_t descriptor_b(const pipeline<Tile>& q, int stage,
          static_cast<unsigned>(Tile::column_of_group(group)) / 64 * half_box;
 }
 
-/// E5M2, emptied every 128 k. While a warpgroup adds, the other has the tensor cores.
+/// FP8, emptied every 128 k. While a warpgroup adds, the other has the tensor cores.
 template <class Tile>
 __device__ inline void multiply_promoting_128(const gemm_arguments& p, int boxes, const pipeline<Tile>& q, ring& r,
                                               int group, int lane,
@@ -161,7 +162,7 @@ __device__ inline void multiply_promoting_128(const gemm_arguments& p, int boxes
       hold(part);
       wgmma_fence();
       ROTOSCALE_UNROLL
-      for (unsigned i = 0; i < 4; ++i) wgmma_e5m2(part, a + 2 * i, b + 2 * i, i == 0);
+      for (unsigned i = 0; i < 4; ++i) wgmma_fp8<Tile::products>(part, a + 2 * i, b + 2 * i, i == 0);
       wgmma_commit();
       hold(part);
       wgmma_wait<0>();
@@ -183,8 +184,9 @@ struct promoted_unit {
   __device__ void start(std::uint64_t a, std::uint64_t b, float (&part)[32]) const {
     hold(part);
     wgmma_fence();
-    wgmma_e5m2(part, a + static_cast<unsigned>(warpgroup_tile) * half_box + 2 * static_cast<unsigned>(step),
-               b + static_cast<unsigned>(column) * half_box + 2 * static_cast<unsigned>(step), true);
+    wgmma_fp8<Tile::products>(part,
+                              a + static_cast<unsigned>(warpgroup_tile) * half_box + 2 * static_cast<unsigned>(step),
+                              b + static_cast<unsigned>(column) * half_box + 2 * static_cast<unsigned>(step), true);
     wgmma_commit();
   }
 };
@@ -249,6 +251,8 @@ __device__ inline void multiply_staying(const gemm_arguments& p, int boxes, cons
                             b_at = b + k_step<Tile::transposed_b> * i;
         if constexpr (Tile::width == operand_width::int8) {
           wgmma_int8(acc[w], a_at, b_at, k == 0 && i == 0);
+        } else if constexpr (Tile::width == operand_width::e5m2) {
+          wgmma_fp8<Tile::products>(acc[w], a_at, b_at, k == 0 && i == 0);
         } else {
           wgmma_bf16<Tile::transposed_a, Tile::transposed_b>(acc[w], a_at, b_at, k == 0 && i == 0);
         }
@@ -295,13 +299,14 @@ __device__ inline void consume(const gemm_arguments& p, const pipeline<Tile>& q,
   typename Tile::number acc[Tile::warpgroup_tiles][Tile::columns / 2];
   const box_range boxes = boxes_of<Tile>(p, tile.part);
   multiply<Tile>(p, boxes.last - boxes.first, q, r, group, lane, acc);
+  const float factor = Tile::has_factors ? output_factor(p) : p.alpha;
   int* exponents = columns + Tile::columns * group;
   bool plain = true;
   if constexpr (unfolds<Tile, Mode>) plain = bases.share(exponents, group, thread);
   if (plain) {
-    store_tile<Tile, Mode, true>(p, acc, bases, exponents, at, lane, tile.part);
+    store_tile<Tile, Mode, true>(p, factor, acc, bases, exponents, at, lane, tile.part);
   } else {
-    store_tile<Tile, Mode, false>(p, acc, bases, exponents, at, lane, tile.part);
+    store_tile<Tile, Mode, false>(p, factor, acc, bases, exponents, at, lane, tile.part);
   }
 }
 

@@ -7,7 +7,8 @@
 
 namespace rotoscale::gpu::detail {
 
-/// E5M2 sums are emptied every so many k: where it is the narrowest width (`fast`), and in what int8 leaves.
+/// FP8 sums are emptied every so many k: where E5M2 is the narrowest width (`fast`) and of operands as they lie, and in
+/// what int8 leaves.
 inline constexpr int first_promotion = 128, rest_promotion = 32;
 
 /// Multiplies expanded operands in the tiles that `g` names.
@@ -17,7 +18,12 @@ status multiply_expanded(const std::uint8_t* a, const std::uint8_t* b, const gem
 /// Expands the rest, if there is any, and multiplies it.
 status multiply_rest(const expand_arguments& e, const gemm_arguments& g, const device_info& device, stream s);
 
-/// The same under a contract's options.
+/// Multiplies FP8 as it lies, sums emptied every Promotion k (0: never).
+template <int Promotion>
+status multiply_fp8(const gemm_operand& a, const gemm_operand& b, const gemm_arguments& g, const device_info& device,
+                    stream s);
+
+/// The first under a contract's options.
 template <operand_width Width>
 status multiply(const std::uint8_t* a, const std::uint8_t* b, [[maybe_unused]] const gemm_options& o,
                 const gemm_arguments& g, const device_info& device, stream s) {

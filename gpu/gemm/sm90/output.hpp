@@ -22,14 +22,15 @@ struct fragment_position {
 };
 
 /// Sixteen bytes a lane: the quads' 4 × 4 pairs of BF16, transposed.
-__device__ inline void store_plain(const gemm_arguments& p, const float (&sum)[16], fragment_position at, int lane) {
+__device__ inline void store_plain(const gemm_arguments& p, float factor, const float (&sum)[16], fragment_position at,
+                                   int lane) {
   const int first = at.column - 2 * (lane % 4) + 8 * (lane % 4);
   ROTOSCALE_UNROLL
   for (int h = 0; h < 2; ++h) {
     const int row = at.row + 8 * h;
     std::uint32_t w[4];
     ROTOSCALE_UNROLL
-    for (int i = 0; i < 4; ++i) w[i] = bf16_pair(sum[4 * i + 2 * h] * p.alpha, sum[4 * i + 2 * h + 1] * p.alpha);
+    for (int i = 0; i < 4; ++i) w[i] = bf16_pair(sum[4 * i + 2 * h] * factor, sum[4 * i + 2 * h + 1] * factor);
     const uint4 v = transpose_quad(w[0], w[1], w[2], w[3], lane);
     std::uint16_t* to = static_cast<std::uint16_t*>(p.out) + row * p.out_stride + first;
     if (row < p.m && first < p.n) *reinterpret_cast<uint4*>(to) = v;
@@ -56,8 +57,8 @@ struct column_pairs {
     for_each(p, at, [&](int g, int h, const float2* from) { of[g][h] = *from; });
   }
   /// The outputs of `sum`, to which these are added where the problem says so.
-  __device__ void store(const gemm_arguments& p, const float (&sum)[16], fragment_position at) const {
-    const gemm_epilogue finish{p.alpha, p.accumulate, p.beta, false, p.nan_bits};
+  __device__ void store(const gemm_arguments& p, float factor, const float (&sum)[16], fragment_position at) const {
+    const gemm_epilogue finish{factor, p.accumulate, p.beta, false, p.nan_bits};
     for_each(p, at, [&](int g, int h, float2* to) {
       *to = {float_output(p, finish(sum[4 * g + 2 * h], of[g][h].x, 0.0f)),
              float_output(p, finish(sum[4 * g + 2 * h + 1], of[g][h].y, 0.0f))};
@@ -67,19 +68,20 @@ struct column_pairs {
 
 /// Any output, or sums of a part of K as they are, one element at a time.
 template <output_mode Mode>
-__device__ void store_each(const gemm_arguments& p, const float (&sum)[16], fragment_position at, int part) {
+__device__ void store_each(const gemm_arguments& p, float factor, const float (&sum)[16], fragment_position at,
+                           int part) {
   float* to = p.partial + static_cast<std::int64_t>(part) * p.m * p.n;
   ROTOSCALE_UNROLL
   for (int i = 0; i < 16; ++i) {
     const int row = at.row + i / 2 % 2 * 8, column = at.column + i / 4 * 8 + i % 2;
     if (row >= p.m || column >= p.n) continue;
     if constexpr (Mode == output_mode::partial) to[static_cast<std::int64_t>(row) * p.n + column] = sum[i];
-    if constexpr (Mode == output_mode::general) store_output(p, sum[i], row, column);
+    if constexpr (Mode == output_mode::general) store_output(p, factor, sum[i], row, column);
   }
 }
 
 template <class Tile, output_mode Mode>
-inline constexpr bool unfolds = Tile::width != operand_width::bf16&& Mode != output_mode::partial;
+inline constexpr bool unfolds = Tile::folded&& Mode != output_mode::partial;
 
 /// What brings a warp's folded sums back: 2^base of its rows and, in shared memory, of the tile's columns.
 template <class Tile>
@@ -141,7 +143,7 @@ __device__ void unfold(int row, int row_8, const int* columns, float (&sum)[16])
 /// All sums of a thread, 32 columns of a warpgroup tile after the other: few registers. `exponents`: of the tile's
 /// columns.
 template <class Tile, output_mode Mode, bool Plain, class Number, int Half>
-__device__ void store_tile(const gemm_arguments& p, const Number (&acc)[Tile::warpgroup_tiles][Half],
+__device__ void store_tile(const gemm_arguments& p, float factor, const Number (&acc)[Tile::warpgroup_tiles][Half],
                            const fold_bases<Tile>& bases, const int* exponents, fragment_position at, int lane,
                            int part) {
   constexpr int column_groups = Tile::columns / 32, groups = Tile::warpgroup_tiles * column_groups;
@@ -165,11 +167,11 @@ __device__ void store_tile(const gemm_arguments& p, const Number (&acc)[Tile::wa
     }
     const fragment_position here = position(i);
     if constexpr (Mode == output_mode::vector) {
-      store_plain(p, sum, here, lane);
+      store_plain(p, factor, sum, here, lane);
     } else if constexpr (Mode == output_mode::pairs) {
-      old[i % 2].store(p, sum, here);
+      old[i % 2].store(p, factor, sum, here);
     } else {
-      store_each<Mode>(p, sum, here, part);
+      store_each<Mode>(p, factor, sum, here, part);
     }
   }
 }

@@ -23,11 +23,11 @@ constexpr tile_shape tile_shape_for(int rows, int columns) {
   return {};
 }
 
-/// Rows × Columns outputs from operands of a width. E5M2 sums are emptied every Promotion k. An operand that is
-/// transposed has rows contiguous in memory, not k (BF16 in tiles of 256 × 256 only).
+/// Rows × Columns outputs from operands of a width. E5M2 sums are emptied every Promotion k (0: never). An operand that
+/// is transposed has rows contiguous in memory, not k (BF16 in tiles of 256 × 256 only).
 ///
 ///   tile        blocks  a block    a warpgroup
-///   256 × 256   2       128 × 256  64 × 256; E5M2: 256 × 128, twice 64 × 128
+///   256 × 256   2       128 × 256  64 × 256; sums that are emptied: 256 × 128, twice 64 × 128
 ///   128 × 128   1       128 × 128  64 × 128
 ///    64 × 256   1        64 × 256  64 × 128
 ///   256 ×  64   1       256 ×  64  twice 64 × 64
@@ -37,13 +37,16 @@ struct tile {
   static constexpr operand_width width = Width;
   static constexpr int rows = Rows, all_columns = Columns, promotion = Promotion;
   static constexpr bool transposed_a = TransposedA, transposed_b = TransposedB;
+  static constexpr fp8_products products = fp8_products::e5m2;  ///< of a width of a byte, int8 aside
+  static constexpr bool folded = Width != operand_width::bf16;  ///< sums are times a power of two of row and column
+  static constexpr bool has_factors = false;                    ///< and times factors in device memory
   static constexpr bool clears = false;  ///< accumulators that stay, before the first product, which does not read them
   using number = std::conditional_t<Width == operand_width::int8, std::int32_t, float>;
 
   static constexpr bool large = Rows == 256 && Columns == 256;
   static constexpr int blocks = large ? 2 : 1;
   /// The operand of which both blocks need the same rows.
-  static constexpr bool shares_a = large && Width == operand_width::e5m2, shares_b = large && !shares_a;
+  static constexpr bool shares_a = large && Promotion != 0, shares_b = large && !shares_a;
   static constexpr int block_rows = shares_b ? Rows / 2 : Rows, block_columns = shares_a ? Columns / 2 : Columns;
   /// Rows that a block's copies bring.
   static constexpr int box_a = shares_a ? block_rows / 2 : block_rows,
@@ -67,6 +70,13 @@ struct tile {
   }
   __device__ static int row_of_group(int group) { return groups_down == 2 ? group * 64 * warpgroup_tiles : 0; }
   __device__ static int column_of_group(int group) { return groups_across == 2 ? group * columns : 0; }
+};
+
+/// 256 × 256 outputs from FP8 as it lies, with a factor of each operand.
+template <fp8_products Products, int Promotion>
+struct fp8_tile : tile<operand_width::e5m2, 256, 256, Promotion> {
+  static constexpr fp8_products products = Products;
+  static constexpr bool folded = false, has_factors = true;
 };
 
 /// Addresses in shared memory: barriers of 8 bytes, then for each stage A's rows and B's, 128 bytes each.

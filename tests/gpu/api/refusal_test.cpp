@@ -15,6 +15,7 @@
 #include "gpu/api/dequantize.hpp"
 #include "gpu/api/gemm.hpp"
 #include "gpu/api/gemm_bf16.hpp"
+#include "gpu/api/gemm_fp8.hpp"
 #include "gpu/api/gemm_definition.hpp"
 #include "gpu/api/gemm_library.hpp"
 #include "gpu/api/nn.hpp"
@@ -125,7 +126,13 @@ void refuse_definitions(buffers& b, error_code expected) {
   check(unrotate_operand(blocks, 16, nullptr, reinterpret_cast<bf16*>(b.out.data()), extent, {}));
   check(gemm_by_definition(definition_sum::blockwise, blocks, blocks, to, {}));
   check(gemm_by_definition(definition_sum::blockwise, blocks, blocks, to, {}, b.workspace.data(), all));
-  for (const int split_k : {1, 2}) check(gemm_bf16(bf16s, bf16s, to, {}, split_k, b.workspace.data(), all));
+  const gemm_operand fp8s = dense(formats::e4m3, 1);
+  for (const int split_k : {1, 2}) {
+    check(gemm_bf16(bf16s, bf16s, to, {}, split_k, b.workspace.data(), all));
+    for (const fp8_sums sums : {fp8_sums::promoted, fp8_sums::fast}) {
+      check(gemm_fp8(sums, fp8s, fp8s, to, {}, split_k, b.workspace.data(), all));
+    }
+  }
 }
 
 void refuse_attention(buffers& b, error_code expected) {

@@ -12,6 +12,7 @@
 #include "make_device.hpp"
 #include "rotoscale/nn/backend_ops_all.hpp"
 #include "rotoscale/nn/cpu/make_backend.hpp"
+#include "rotoscale/nn/preset.hpp"
 #include "rotoscale/nn/presets.hpp"
 
 namespace train_backend_ops_test {
@@ -87,6 +88,26 @@ TEST_CASE("contracts without a kernel are refused, a matrix unit's where the dev
   const bool has_unit = here.arch == gpu::arch::sm_90 || here.arch == gpu::arch::host;
   CHECK(device->contract(g, 64, 64, 64).has_value() == has_unit);
   CHECK_FALSE(device->contract(g, 64, 63, 64).has_value());  // rows of 126 bytes
+}
+
+TEST_CASE("FP8 runs on a matrix unit under its two contracts, in any extents, and under no others") {
+  const auto device = make_device();
+  gpu::device_info here;
+  REQUIRE(gpu::current_device(here).ok());
+  const bool has_unit = here.arch == gpu::arch::sm_90 || here.arch == gpu::arch::host;
+  nn::gemm_recipe g = preset("fp8_amd").dgrad;
+  for (const char* name : {"hopper-fp8-promoted", "hopper-fp8-fast-accumulate", "hopper-fp8-promoted:split_k=64"}) {
+    g.accumulate = name;
+    CHECK(device->contract(g, 64, 63, 65).has_value() == has_unit);
+  }
+  for (const char* name : {"hopper-fp8-promoted:promotion=64", "hopper-fp8-promoted:split_k=65", "mx-bf16-sm90",
+                           "hopper-fp8-promoted:split_k=2:split_grain=64", "mxfp4-accurate-sm90"}) {
+    g.accumulate = name;
+    CHECK_FALSE(device->contract(g, 64, 64, 64).has_value());
+  }
+  g.accumulate = "hopper-fp8-promoted";
+  g.left.format = nn::operand_format::mxfp8_e4m3;
+  CHECK_FALSE(device->contract(g, 64, 64, 64).has_value());
 }
 
 TEST_CASE("every preset's operands are made on a device, others are refused with their GEMM") {

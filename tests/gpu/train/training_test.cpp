@@ -105,6 +105,15 @@ std::vector<nn::recipe> recipes() {
   return all;
 }
 
+/// AMD's FP8 on Hopper's unit as Transformer Engine has it there: sums of the forward pass stay in the unit.
+nn::recipe fp8_of_unit() {
+  nn::recipe r = preset("fp8_amd");
+  r.fprop.accumulate = "hopper-fp8-fast-accumulate";
+  r.dgrad.accumulate = "hopper-fp8-promoted";
+  r.wgrad.accumulate = "hopper-fp8-promoted:split_k=2";
+  return r;
+}
+
 }  // namespace
 
 TEST_CASE("a device trains with the CPU's bytes") {
@@ -164,6 +173,10 @@ TEST_CASE("under a matrix unit's contract as well") {
     r.activations = stored;
     CHECK(same_bytes(train(*cpu, r, 2), train(*device, r, 2)));
   }
+  const nn::recipe fp8 = fp8_of_unit();
+  CHECK(same_bytes(train(*cpu, fp8, 2), train(*device, fp8, 2)));
+  CHECK_FALSE(same_bytes(train(*device, fp8, 2), train(*device, preset("fp8_amd"), 2)));
+  CHECK(same_bytes(train(*cpu, fp8, 2, false, {"qkv_proj"}), train(*device, fp8, 2, false, {"qkv_proj"})));
 }
 
 TEST_CASE("graphs change nothing, nor does waiting for each operation or taking its time") {

@@ -229,6 +229,8 @@ inline std::vector<op_case> gemm_cases() {
   add(numbers::mxfp4, nn::fp32_blockwise_contract, squares, rounding::nearest_even, {32}, {{32, 32}});
   add(numbers::bf16, "cublas-fp16:split_k=2:split_grain=32", {64, 32, 64});
   add(numbers::fp8_e4m3, "hopper-fp8-promoted", {64, 32, 64});
+  add(numbers::fp8_e5m2, "hopper-fp8-promoted:split_k=2", {33, 18, 290});
+  add(numbers::fp8_e4m3, "hopper-fp8-fast-accumulate", {33, 18, 290});
   add(numbers::mxfp4, "mxfp4-accurate-sm90", {64, 32, 64});
   return all;
 }

@@ -1,0 +1,11 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The sm_90 GEMM kernels of FP8 as it lies, sums that stay in the unit.
+#include "gpu/gemm/sm90/multiply.hpp"
+
+namespace rotoscale::gpu::detail {
+
+template status multiply_fp8<0>(const gemm_operand& a, const gemm_operand& b, const gemm_arguments& g,
+                                const device_info& device, stream s);
+
+}  // namespace rotoscale::gpu::detail
