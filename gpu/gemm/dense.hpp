@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What gemm_bf16 and gemm_fp8 have in common: checks of operands as they lie, parts of K, the launch.
+// What gemm_bf16 and gemm_fp8 have in common: checks of operands as they lie, parts of K, the launch (dense.cpp).
 #pragma once
 
 #include "gpu/api/gemm_definition.hpp"
 #include "gpu/gemm/check.hpp"
-#include "gpu/gemm/dense_kernels.hpp"
+#include "rotoscale/gemm_contracts.hpp"
 
 namespace rotoscale::gpu::detail {
 
@@ -38,28 +38,7 @@ struct dense_parts {
 };
 
 /// Multiplies operands that check_dense takes under `contract`, which `device` has a kernel for.
-inline status run_dense(const gemm_operand& a, const gemm_operand& b, const sum_output& r,
-                        const gemm_contract_entry& contract, const dense_parts& p, const device_info& device,
-                        stream stream) {
-  if (a.k != b.k) return {error_code::bad_extent, "b.k", "must equal a.k"};
-  const bool narrow = r.stored == formats::bf16;
-  if (status s = check_pointer(r.out, narrow ? 2 : 4, "r.out"); !s.ok()) return s;
-  if (status s = check_stream(stream); !s.ok()) return s;
-  if (p.split_k < 1 || p.split_k > max_parts) return {error_code::bad_option, "split_k", "must be 1 to 64"};
-  const std::size_t needed = dense_workspace_bytes(a.rows, b.rows, a.k, p.split_k, device);
-  if (status s = check_workspace(p.workspace, p.workspace_bytes, needed, 256); !s.ok()) return s;
-  const gemm_options o = contract_options(contract, find_unit(contract.unit)->model);
-  gemm_arguments g = make_arguments(r, static_cast<int>(a.rows), static_cast<int>(b.rows));
-  g.nan_bits = o.model.nan_bits;
-  g.factor_a = a.factor;
-  g.factor_b = b.factor;
-  const split parts = split_of(a.k, p.split_k, traits_of(device.arch).grain);
-  g.parts = parts.parts;
-  g.partial = static_cast<float*>(p.workspace);
-  g.k = static_cast<int>(a.k);
-  g.part_k = parts.part_k;
-  const status s = multiply_dense(a, b, o, g, device, stream);
-  return s.ok() && g.parts > 1 ? finish_parts(g, stream) : s;
-}
+status run_dense(const gemm_operand& a, const gemm_operand& b, const sum_output& r, const gemm_contract_entry& contract,
+                 const dense_parts& p, const device_info& device, stream stream);
 
 }  // namespace rotoscale::gpu::detail
