@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cfenv>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -152,6 +153,21 @@ TEST_CASE("every unit, every format that it takes, every kind of inputs") {
       }
     }
   }
+}
+
+TEST_CASE("the caller's rounding mode stays, and is that of what follows") {
+  const mma_unit& unit = *find_unit("hopper-wgmma-fp8-f32");
+  const operand a(unit, formats::e4m3, 3, 96, case_kind::normal, spread::narrow, false, 1),
+      b(unit, formats::e5m2, 70, 96, case_kind::normal, spread::narrow, true, 1);
+  gemm_options o;
+  o.model = unit.model;
+  std::vector<float> c(3 * 70);
+  thread_pool pool(1);
+  gemm(a.view, b.view, o, row_major(c.data(), 3, 70), pool);
+  CHECK(std::fegetround() == FE_TONEAREST);
+  volatile float third = 1.0f;
+  third = third / 3.0f;
+  CHECK(third == 0x1.555556p-2f);  // nearest, above
 }
 
 TEST_CASE("blocks, rows and columns of zeros, whatever their scales, with accumulators that are not") {

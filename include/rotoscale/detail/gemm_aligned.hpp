@@ -3,8 +3,8 @@
 // GEMM under `aligned` models, NVIDIA's units from Volta to Blackwell: products of up to 11 significand bits each
 // (FP16, BF16, TF32, FP8, FP6, FP4; with or without E8M0 scales, constant within a step), up to 25 fraction bits, steps
 // of up to 32 products, all three truncated or FP16 results. Two passes over a step: the largest exponent by additions
-// of bytes, then products cut to integers. Where fraction_bits is 13 or less (FP8 on Ada and Hopper) and the machine
-// rounds a single operation toward zero, one fused multiply-add onto a power of two multiplies, aligns and cuts.
+// of bytes, then products cut to integers. Where those have 16 bits (FP8 on Ada and Hopper) one fused multiply-add,
+// rounded toward zero, multiplies, aligns and cuts.
 #pragma once
 
 #include "rotoscale/detail/gemm_aligned_pack.hpp"
@@ -26,7 +26,7 @@ class aligned_steps {
            m.fraction_bits <= max_bits && aligned_packing::takes(a, m) && aligned_packing::takes(b, m);
   }
   /// Positions of a panel that stay in the first-level cache.
-  static constexpr index_t slice(const mma_model& m) { return has_fused_cut && m.fraction_bits <= 13 ? 32 : 64; }
+  static constexpr index_t slice(const mma_model&) { return 64; }
 
   aligned_steps(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, const gemm_plan& plan)
       : a_(a),
@@ -71,7 +71,9 @@ class aligned_steps {
     for_row_tiles<rows_at_once>(count, [&]<int Rows>(index_t i) {
       const place at{row + i, column, ranges + i, &panel_range, rows + i * row_bytes(), panel, acc + i * columns};
       scale_accumulators<Rows>(at, -1);
-      if (model_.result == mma_result::fp16_nearest) {
+      if (pack_.fused()) {
+        run_fused<Rows>(span, at);
+      } else if (model_.result == mma_result::fp16_nearest) {
         pack_.scaled() ? tile<Rows, true, true>(span, at) : tile<Rows, true, false>(span, at);
       } else {
         pack_.scaled() ? tile<Rows, false, true>(span, at) : tile<Rows, false, false>(span, at);
@@ -103,7 +105,7 @@ class aligned_steps {
   /// The panel's arrays.
   struct packed {
     const float* values;
-    const std::int32_t *signs, *scales;
+    const std::int32_t* scales;
     const std::int8_t* exponents;
   };
 
@@ -118,15 +120,15 @@ class aligned_steps {
     }
   }
 
+  packed panel_of(const place& at) const {
+    return {pack_.values(at.panel), pack_.scales(at.panel), pack_.exponents(at.panel)};
+  }
+
   template <int Rows, bool Fp16, bool Scaled>
   void tile(const gemm_span& span, const place& at) const {
-    const packed x{pack_.values(at.panel), pack_.signs(at.panel), pack_.scales(at.panel), pack_.exponents(at.panel)};
+    const packed x = panel_of(at);
     const float* a[Rows];
-    [[maybe_unused]] const std::int32_t* a_signs[Rows];
-    for (int i = 0; i < Rows; ++i) {
-      a[i] = pack_.row_values(at.rows + i * row_bytes());
-      a_signs[i] = pack_.row_signs(at.rows + i * row_bytes());
-    }
+    for (int i = 0; i < Rows; ++i) a[i] = pack_.row_values(at.rows + i * row_bytes());
     for (index_t step = span.first; step < span.last; ++step) {
       const index_t first = step * plan_.group, last = first + plan_.group;
       lanes_i32 cut_c[Rows][4], sum[Rows][4], overflow[Rows][4];
@@ -134,17 +136,6 @@ class aligned_steps {
       align<Rows, Fp16, Scaled>(step, at, x, cut_c, up, down);
       // Products, cut, in partial sums that 32 bits hold.
       const index_t half = std::min(last, first + products_of_partial);
-#if defined(__AVX512F__) && defined(__AVX512VNNI__)
-      if (pack_.fused()) {
-        fused_products<Rows>(first, last, x, a, a_signs, down, sum);
-        for (int i = 0; i < Rows; ++i) {
-          for (int v = 0; v < 4; ++v) {
-            finish<Fp16>(sum[i][v] + cut_c[i][v], down[i][v], lanes_i32{}, at, i, v * lane_count, step);
-          }
-        }
-        continue;
-      }
-#endif
       products<Rows>(first, half, x, a, up, sum);
       for (int i = 0; i < Rows; ++i) {
         for (int v = 0; v < 4; ++v) overflow[i][v] = add(sum[i][v], cut_c[i][v]);
@@ -218,8 +209,8 @@ class aligned_steps {
     }
   }
 
-  /// The result of a step, rounded, where the accumulator was.
-  template <bool Fp16>
+  /// The result of a step, rounded, where the accumulator was. Narrow: `sum` is a number of FP32.
+  template <bool Fp16, bool Narrow = false>
   void finish(lanes_i32 sum, lanes_f32 unit, lanes_i32 doubtful, const place& at, int i, index_t first,
               index_t step) const {
     float* const to = at.acc + i * columns + first;
@@ -227,7 +218,7 @@ class aligned_steps {
     if (Fp16) {
       d = fp16_result(sum, unit, load_lanes<lanes_f32>(to), doubtful);
     } else {
-      d = truncate_to_fp32(sum);
+      d = Narrow ? __builtin_convertvector(sum, lanes_f32) : truncate_to_fp32(sum);
       if (model_.result == mma_result::e8m13) {
         d = __builtin_bit_cast(lanes_f32, __builtin_bit_cast(lanes_i32, d) & ~((1 << 10) - 1));
       }
@@ -263,40 +254,72 @@ class aligned_steps {
     }
   }
 
-  /// |a| |b| + 2^23 q, rounded toward zero, is that power of two with the product's multiple of q in its low bits,
-  /// which are fewer than 16 here; a product of 16-bit numbers gives them their sign, b's (1 or -1) negated where a is
-  /// negative: 1 ^ -2 is -1 and -1 ^ -2 is 1. A second array of signs instead costs a load a product.
-#if defined(__AVX512F__) && defined(__AVX512VNNI__)
+  /// The fused form of a product, in units q of its last bit. Let T be |a b| / q cut to an integer, and B be
+  /// 1.5 · 2^23 q, whose lower neighbours are B - q, B - 2 q ... A's magnitude is packed one place too large: |a| b is
+  /// then a little farther from zero than the product, by less than to the next integer, and rounding toward zero gives
+  /// B + T q for b > 0, B - (T + 1) q for b < 0. The low 16 bits are T and -T - 1, the high ones, h else, are h - 1 for
+  /// b < 0. So A's sign s in the low half of a word and -s in the high one give s T - s h or, for b < 0, -s T - s h:
+  /// the cut product, once h times the sum of A's signs is added. That sum a row has for each step (`row_scales`).
   template <int Rows>
-  void fused_products(index_t first, index_t last, const packed& x, const float* const (&a)[Rows],
-                      const std::int32_t* const (&a_signs)[Rows], const lanes_f32 (&unit)[Rows][4],
+  void fused_products(index_t step, const place& at, const packed& x, const lanes_f32 (&unit)[Rows][4],
                       lanes_i32 (&sum)[Rows][4]) const {
-    __m512 base[Rows][4];
-    __m512i s[Rows][4];
+    const float* a[Rows];
+    const std::int32_t* signs[Rows];
+    lanes_f32 base[Rows][4];
     for (int i = 0; i < Rows; ++i) {
+      const std::byte* const row = at.rows + i * row_bytes();
+      a[i] = pack_.row_values(row);
+      signs[i] = pack_.row_signs(row);
+      const lanes_i32 all_signs = broadcast(pack_.row_scales(row)[step]);
       for (int v = 0; v < 4; ++v) {
-        base[i][v] = __builtin_bit_cast(__m512, unit[i][v] * 0x1p23f);
-        s[i][v] = _mm512_setzero_si512();
+        base[i][v] = unit[i][v] * 0x1.8p23f;
+        sum[i][v] = add_half_products(lanes_i32{}, __builtin_bit_cast(lanes_i32, base[i][v]), all_signs);
       }
     }
-    for (index_t p = first; p < last; ++p) {
-      __m512i flip[Rows];
-      for (int i = 0; i < Rows; ++i) flip[i] = _mm512_set1_epi32(a_signs[i][p]);
+    for (index_t p = step * plan_.group; p < (step + 1) * plan_.group; ++p) {
+      lanes_f32 value[Rows];
+      lanes_i32 sign[Rows];
+      for (int i = 0; i < Rows; ++i) {
+        value[i] = broadcast(a[i][p]);
+        sign[i] = broadcast(signs[i][p]);
+      }
       for (int v = 0; v < 4; ++v) {
-        const __m512 b = _mm512_loadu_ps(x.values + p * columns + v * lane_count);
-        const __m512i sign = _mm512_loadu_si512(x.signs + p * columns + v * lane_count);
+        const auto b = load_lanes<lanes_f32>(x.values + p * columns + v * lane_count);
         for (int i = 0; i < Rows; ++i) {
-          const __m512 product =
-              _mm512_fmadd_round_ps(_mm512_set1_ps(a[i][p]), b, base[i][v], _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
-          s[i][v] = _mm512_dpwssd_epi32(s[i][v], _mm512_castps_si512(product), _mm512_xor_si512(sign, flip[i]));
+          const lanes_f32 product = fma_toward_zero(value[i], b, base[i][v]);
+          sum[i][v] = add_half_products(sum[i][v], __builtin_bit_cast(lanes_i32, product), sign[i]);
         }
       }
     }
-    for (int i = 0; i < Rows; ++i) {
-      for (int v = 0; v < 4; ++v) sum[i][v] = __builtin_bit_cast(lanes_i32, s[i][v]);
+  }
+
+  template <int Rows>
+  void run_fused(const gemm_span& span, const place& at) const {
+    [[maybe_unused]] const toward_zero_mode mode;
+    if (model_.result == mma_result::fp16_nearest) {
+      if constexpr (!toward_zero_mode::is_global) fused_tile<Rows, true>(span, at);
+    } else {
+      fused_tile<Rows, false>(span, at);
     }
   }
-#endif
+
+  /// Sums have at most 21 bits: of 32 products and the accumulator, below 2^15 each. Not inlined for toward_zero_mode,
+  /// in which all else is exact.
+  template <int Rows, bool Fp16>
+  [[gnu::noinline]] void fused_tile(const gemm_span& span, const place& at) const {
+    const packed x = panel_of(at);
+    for (index_t step = span.first; step < span.last; ++step) {
+      lanes_i32 cut_c[Rows][4], sum[Rows][4];
+      lanes_f32 up[Rows][4], down[Rows][4];
+      align<Rows, Fp16, false>(step, at, x, cut_c, up, down);
+      fused_products<Rows>(step, at, x, down, sum);
+      for (int i = 0; i < Rows; ++i) {
+        for (int v = 0; v < 4; ++v) {
+          finish<Fp16, true>(sum[i][v] + cut_c[i][v], down[i][v], lanes_i32{}, at, i, v * lane_count, step);
+        }
+      }
+    }
+  }
 
   /// sum * unit as FP16, nearest even. Inf or NaN in c stays: no product of an admitted row and panel is either. Such
   /// lanes are not doubtful.

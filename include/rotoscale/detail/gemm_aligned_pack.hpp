@@ -14,12 +14,6 @@
 namespace rotoscale::detail {
 inline namespace ROTOSCALE_ISA {
 
-#if defined(__AVX512F__) && defined(__AVX512VNNI__)
-inline constexpr bool has_fused_cut = true;  ///< one operation rounds toward zero, whatever the mode
-#else
-inline constexpr bool has_fused_cut = false;
-#endif
-
 class aligned_packing {
  public:
   static constexpr index_t columns = 4 * lane_count;
@@ -27,6 +21,8 @@ class aligned_packing {
   // Relative exponents. Elements span 62, from -31; scales 20 below the largest. Sums of a zero's exponent with another
   // are -97 at most.
   static constexpr int top_exponent = 31, zero_exponent = -128, scale_window = 20;
+  static constexpr int fused_bits = 13;  ///< of fractions, at most, in the fused form
+  static_assert(fused_bits + 2 <= 15, "a cut product, below 4, fits 16 bits with its sign");
 
   aligned_packing(const gemm_operand& a, const gemm_operand& b, const mma_model& m, const gemm_plan& plan)
       : a_(a),
@@ -37,7 +33,8 @@ class aligned_packing {
         table_a_(a.element),
         table_b_(b.element),
         scaled_(a.block != 0 || b.block != 0),
-        fused_(has_fused_cut && m.fraction_bits <= 13 && !scaled_ && is_narrow(seen(a, m)) && is_narrow(seen(b, m))) {}
+        fused_(has_fused_cut && m.fraction_bits <= fused_bits && !scaled_ && is_narrow(seen(a, m)) &&
+               is_narrow(seen(b, m)) && !(toward_zero_mode::is_global && m.result == mma_result::fp16_nearest)) {}
 
   index_t positions() const { return positions_; }
   bool scaled() const { return scaled_; }
@@ -54,11 +51,12 @@ class aligned_packing {
            f.min_exponent() - f.mantissa_bits >= to.min_exponent() - to.mantissa_bits;
   }
 
-  // A row: values, exponents as four equal bytes, what negates a sign or 0, scales of steps; each 4 bytes.
+  // A row: values, exponents as four equal bytes, signs for the fused form, scales of steps or the sums of their signs;
+  // each 4 bytes.
   index_t row_bytes() const { return (3 * positions_ + plan_.steps()) * 4; }
-  // A panel: values, signs as 16-bit 1 or -1, scales of steps, each 4 bytes; exponents of 1.
+  // A panel: values, scales of steps, each 4 bytes; exponents of 1.
   index_t panel_bytes() const {
-    return ((fused_ ? 2 : 1) * positions_ + (scaled_ ? plan_.steps() : 0)) * columns * 4 + positions_ * columns;
+    return (positions_ + (scaled_ ? plan_.steps() : 0)) * columns * 4 + positions_ * columns;
   }
 
   /// Scratch memory of pack_row and pack_panel.
@@ -74,11 +72,8 @@ class aligned_packing {
   const std::int32_t* row_signs(const std::byte* row) const { return row_exponents(row) + positions_; }
   const std::int32_t* row_scales(const std::byte* row) const { return row_signs(row) + positions_; }
   const float* values(const std::byte* panel) const { return reinterpret_cast<const float*>(panel); }
-  const std::int32_t* signs(const std::byte* panel) const {
-    return reinterpret_cast<const std::int32_t*>(panel) + positions_ * columns;
-  }
   const std::int32_t* scales(const std::byte* panel) const {
-    return signs(panel) + (fused_ ? 1 : 0) * positions_ * columns;
+    return reinterpret_cast<const std::int32_t*>(panel) + positions_ * columns;
   }
   const std::int8_t* exponents(const std::byte* panel) const {
     return reinterpret_cast<const std::int8_t*>(scales(panel) + (scaled_ ? plan_.steps() : 0) * columns);
@@ -95,16 +90,20 @@ class aligned_packing {
     for (index_t i = 0; i < positions_; ++i) {
       const std::uint32_t u = fp32_bits(values[i]);
       exponents[i] = 0x01010101u * static_cast<std::uint8_t>(exponent_of(u, least));
-      signs[i] = (u >> 31) != 0 ? minus_one ^ 1 : 0;
-      values[i] = fp32_from_bits(fused_ ? u & fp32_magnitude_mask : u);
+      if (!fused_) continue;
+      const std::uint32_t magnitude = u & fp32_magnitude_mask;
+      const std::int32_t sign = (u >> 31) != 0 ? -1 : 1;
+      signs[i] = halves(sign, -sign);
+      scales[i / plan_.group] += sign;
+      values[i] = magnitude == 0 ? 0.0f : fp32_from_bits(magnitude + 1);  // processors are slow at subnormal numbers
     }
+    for (index_t s = 0; fused_ && s < plan_.steps(); ++s) scales[s] = halves(0, scales[s]);
     return range;
   }
 
   operand_range pack_panel(index_t first, index_t valid, std::byte* to) const {
     auto* const values = reinterpret_cast<float*>(to);
-    auto* const signs = reinterpret_cast<std::int32_t*>(values + positions_ * columns);
-    std::int32_t* const scales = signs + (fused_ ? 1 : 0) * positions_ * columns;
+    auto* const scales = reinterpret_cast<std::int32_t*>(values + positions_ * columns);
     auto* const exponents = reinterpret_cast<std::int8_t*>(scales + (scaled_ ? plan_.steps() : 0) * columns);
     // 1. Columns as rows; they share an offset.
     const index_t steps = plan_.steps();
@@ -134,19 +133,15 @@ class aligned_packing {
       std::int8_t* const exponent = exponents + p * columns;
       for (index_t j = 0; j < columns; ++j)
         exponent[j] = static_cast<std::int8_t>(exponent_of(fp32_bits(value[j]), least));
-      if (!fused_) continue;
-      std::int32_t* const sign = signs + p * columns;
-      for (index_t j = 0; j < columns; ++j) {
-        const std::uint32_t u = fp32_bits(value[j]);
-        sign[j] = (u >> 31) != 0 ? minus_one : 1;
-        value[j] = fp32_from_bits(u & fp32_magnitude_mask);
-      }
     }
     return range;
   }
 
  private:
-  static constexpr std::int32_t minus_one = 0xFFFF;  // of 16 bits
+  static std::int32_t halves(std::int32_t low, std::int32_t high) {
+    return static_cast<std::int32_t>((static_cast<std::uint32_t>(low) & 0xFFFF) | static_cast<std::uint32_t>(high)
+                                                                                      << 16);
+  }
   static constexpr std::int32_t no_scale = 1 << 20;  // of a step of zeros: its scale must not widen the window
 
   static const format& seen(const gemm_operand& x, const mma_model& m) {

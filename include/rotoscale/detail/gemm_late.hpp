@@ -70,7 +70,7 @@ class late_steps : private aligned_steps {
 
   template <int Rows, int Parts>
   void tile(const gemm_span& span, const place& at) const {
-    const packed x{pack_.values(at.panel), pack_.signs(at.panel), pack_.scales(at.panel), pack_.exponents(at.panel)};
+    const packed x = panel_of(at);
     const float* a[Rows];
     for (int i = 0; i < Rows; ++i) a[i] = pack_.row_values(at.rows + i * row_bytes());
     for (index_t step = span.first; step < span.last; ++step) {

@@ -74,6 +74,61 @@ inline lanes_f32 fma(lanes_f32 a, lanes_f32 b, lanes_f32 c) {
 #endif
 }
 
+#if defined(__AVX512BW__) || (defined(__AVX2__) && defined(__FMA__) && !defined(__AVX512F__))
+inline constexpr bool has_fused_cut = true;  ///< fma_toward_zero and add_half_products are an instruction or two
+#else
+inline constexpr bool has_fused_cut = false;
+#endif
+
+/// The thread's rounding mode while it lives: what fma_toward_zero needs where no instruction has a rounding of its
+/// own. Everything else computed meanwhile must be exact, and in a function that is not inlined: compilers move
+/// arithmetic across it.
+class toward_zero_mode {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+ public:
+  toward_zero_mode() : before_(_mm_getcsr()) { _mm_setcsr(before_ | _MM_ROUND_TOWARD_ZERO); }
+  ~toward_zero_mode() { _mm_setcsr(before_); }
+  toward_zero_mode(const toward_zero_mode&) = delete;
+  toward_zero_mode& operator=(const toward_zero_mode&) = delete;
+  static constexpr bool is_global = true;  ///< other operations round toward zero as well
+
+ private:
+  unsigned before_;
+#else
+ public:
+  toward_zero_mode() {}  // a variable of it is used
+  static constexpr bool is_global = false;
+#endif
+};
+
+/// a · b + c, rounded once, toward zero; in toward_zero_mode.
+inline lanes_f32 fma_toward_zero(lanes_f32 a, lanes_f32 b, lanes_f32 c) {
+#if defined(__AVX512F__)
+  return __builtin_bit_cast(
+      lanes_f32, _mm512_fmadd_round_ps(__builtin_bit_cast(__m512, a), __builtin_bit_cast(__m512, b),
+                                       __builtin_bit_cast(__m512, c), _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC));
+#else
+  return fma(a, b, c);
+#endif
+}
+
+/// s + the products of x's and y's low 16 bits and of their high ones, with sign.
+inline lanes_i32 add_half_products(lanes_i32 s, lanes_i32 x, lanes_i32 y) {
+#if defined(__AVX512VNNI__)
+  return __builtin_bit_cast(lanes_i32,
+                            _mm512_dpwssd_epi32(__builtin_bit_cast(__m512i, s), __builtin_bit_cast(__m512i, x),
+                                                __builtin_bit_cast(__m512i, y)));
+#elif defined(__AVX512BW__)
+  return s + __builtin_bit_cast(lanes_i32,
+                                _mm512_madd_epi16(__builtin_bit_cast(__m512i, x), __builtin_bit_cast(__m512i, y)));
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+  return s + __builtin_bit_cast(lanes_i32,
+                                _mm256_madd_epi16(__builtin_bit_cast(__m256i, x), __builtin_bit_cast(__m256i, y)));
+#else
+  return s + (x << 16 >> 16) * (y << 16 >> 16) + (x >> 16) * (y >> 16);
+#endif
+}
+
 /// Is any bit of any lane set?
 inline bool any_bit(const lanes_u32& u) {
 #if defined(__AVX512F__)
