@@ -222,9 +222,7 @@ class session {
   /// before is overwritten.
   const session_snapshot& take_snapshot();
   /// Waits until the snapshot taken last is in host memory.
-  void finish_snapshot() const {
-    if (snapshot_.copied) ops_->synchronize(*snapshot_.copied);
-  }
+  void finish_snapshot() const;
 
   /// The first parameter that trains and is not finite any more, or whose squares overflow; null: none.
   const parameter* find_overflow();

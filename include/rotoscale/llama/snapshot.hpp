@@ -48,6 +48,10 @@ inline void session::try_snapshot() {
   }
 }
 
+inline void session::finish_snapshot() const {
+  if (snapshot_.copied) ops_->synchronize(*snapshot_.copied);
+}
+
 inline const session_snapshot& session::take_snapshot() {
   const parameter_list& list = model_.parameters();
   for (std::size_t i = options_.model.lora ? list.base_count() : 0; i < list.all().size(); ++i) {
