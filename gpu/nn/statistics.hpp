@@ -94,7 +94,7 @@ __device__ inline int binade_of(float x) {
 }
 
 /// Binades between the scales of blocks that hold something.
-struct scale_range {
+struct observed_scales {
   std::uint32_t least = 0xFFFFFFFFu, most = 0;  ///< binades + 256; none yet
 
   __device__ void add(float scale) {
@@ -131,7 +131,7 @@ struct observed_lane {
     row.rotated_amax = m > row.rotated_amax ? m : row.rotated_amax;
   }
   /// All lanes' together.
-  __device__ observed_row fold(const scale_range& scales) {
+  __device__ observed_row fold(const observed_scales& scales) {
     signal = fold_lanes(signal);
     noise = fold_lanes(noise);
     observed_row all;
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(row_threads) observe_kernel(const ROTOSCALE_GR
   const T* const source = static_cast<const T*>(a.source) + row * a.row_step;
   const auto r = static_cast<int>(row);
   observed_lane mine;
-  scale_range scales;
+  observed_scales scales;
   std::uint32_t filled = 0;  // a bit a block, of 32: holds something other than zero
   for (unsigned first = 0; first < a.k; first += 32) {
     float x[2];
