@@ -33,8 +33,7 @@ inline constexpr int max_mma_group = 512;
 /// `u` as a term of a sum; numbers below 2^least_exponent align as if their exponent was that.
 ROTOSCALE_HD constexpr mma_term to_term(const unpacked& u, int least_exponent) {
   if (u.kind != value_class::finite) return {u.kind, u.negative};
-  int zeros = 0;
-  while ((u.significand >> zeros & 1) == 0) ++zeros;
+  const int zeros = highest_bit(u.significand & (0 - u.significand));  // below its lowest bit
   return {u.kind, u.negative, u.significand >> zeros, u.exponent - 63 + zeros,
           u.exponent < least_exponent ? least_exponent : u.exponent};
 }
