@@ -36,7 +36,7 @@ need_packages meson ninja-build g++ libbenchmark-dev libeigen3-dev nlohmann-json
 
 directory=build-bench
 configure $directory -Dtests=disabled -Dexamples=disabled -Dbench=enabled >&2
-build $directory >&2
+build $directory benchmarks >&2
 mkdir -p $directory/results
 for name in quantize gemm train; do
   echo "== $name" >&2

@@ -29,7 +29,9 @@ sanitize=no
 portability=no
 only_port=
 werror=false
-if [ "${CI:-}" = true ]; then werror=true; fi
+quick_host=true
+# On every change all warnings of the release flags, those of kernels in host mode too.
+if [ "${CI:-}" = true ]; then werror=true quick_host=false; fi
 filter=
 jobs=$(nproc)
 while [ $# -gt 0 ]; do
@@ -72,6 +74,11 @@ need_packages meson ninja-build g++ clang-14 libclang-rt-14-dev libeigen3-dev do
 if [ $amd = yes ]; then need_packages clang-22 clang-tools-22 lld-22 libamdhip64-dev; fi
 
 logs=()
+# No test needs benchmarks: that they compile is looked at where CI=true and by --portability. (Meson 1.0.1 has them in `all`, and newer
+# Mesons leave what only tests need out of it.)
+targets=(meson-test-prereq)
+if [ "${CI:-}" = true ] || [ $portability = yes ]; then targets+=(all); fi
+if [ $sanitize = no ] && [ ${#targets[@]} -gt 1 ]; then targets+=(benchmarks); fi
 
 # run_tests DIRECTORY MESON_TEST_OPTION...: configures with ${options[@]}, builds, runs what --slow and --filter ask
 # for, notes where the log is. A build that fails leaves no log, which tests/summary.py counts as a failure.
@@ -83,8 +90,7 @@ run_tests() {
   rm -f "$log"
   echo "== $directory"
   configure "$directory" "${options[@]}" || return 0
-  # Newer Mesons leave what only tests need out of `all`.
-  build "$directory" -j "$jobs" all meson-test-prereq || return 0
+  build "$directory" -j "$jobs" "${targets[@]}" || return 0
 
   local select=("$@") names=()
   if [ $slow = no ]; then select+=(--no-suite slow); fi
@@ -121,7 +127,7 @@ port() {
   local compiler=$1 processor=$2 directory=build-$1-$2
   shift 2
   options=(-Dwerror=true -Dnative=false "-Dcpp_args=-march=$processor" -Dtests=enabled -Dexamples=enabled
-    -Dbench=enabled -Dgpu=host -Damd_check=disabled)
+    -Dbench=enabled -Dgpu=host -Damd_check=disabled -Dquick_host=false)
   # Sources joined have no objects of their own that a target could name.
   if [ $# -eq 0 ]; then options+=("${at_once[@]}"); else options+=(-Dunity=off); fi
   # The variants for named instruction sets are the same code whatever the rest is compiled for.
@@ -136,7 +142,7 @@ port() {
   rm -f "$log"
   echo "== $directory, compiled only"
   configure "$directory" "${options[@]}" || return 0
-  if [ $# -eq 0 ]; then set -- all meson-test-prereq; fi
+  if [ $# -eq 0 ]; then set -- "${targets[@]}"; fi
   build "$directory" -j "$jobs" "$@" || return 0
   printf '{"name": "compiled by %s for %s", "result": "OK"}\n' "$compiler" "$processor" >"$log"
 }
@@ -156,7 +162,7 @@ if [ $portability = yes ]; then
   fi
 elif [ $sanitize = no ]; then
   # Explicit, or a build directory would keep what it was once given.
-  options=("-Dwerror=$werror" -Dtests=enabled -Dexamples=enabled -Dbench=enabled "${at_once[@]}")
+  options=("-Dwerror=$werror" "-Dquick_host=$quick_host" -Dtests=enabled -Dexamples=enabled -Dbench=enabled "${at_once[@]}")
   if [ $amd = yes ]; then options+=(-Damd_check=enabled); fi
   run_tests build
   # On every change the units in which inlining finds new warnings: kernels, and the layers that call them.

@@ -61,9 +61,10 @@ configure() {
   printf '%s\n' "$*" >"$directory/.rotoscale-options"
 }
 
-# Meson options of a build from scratch: seven sources a compiler parse headers once, which halves what programs cost. A
-# build for one's own edits, and the few targets that CI compiles for other processors, compile each source alone.
-at_once=(-Dunity=on -Dunity_size=7)
+# Meson options of a build from scratch: all sources of a program at once, which compiles what they share (headers, and the inline
+# functions of a session) once instead of in each. A build for one's own edits, and the few targets that CI compiles for other
+# processors, compile each source alone.
+at_once=(-Dunity=on -Dunity_size=50)
 
 # build DIRECTORY NINJA_OPTION_OR_TARGET...: shows progress on a terminal, and elsewhere only what goes wrong.
 build() {

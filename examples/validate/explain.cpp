@@ -19,7 +19,7 @@ std::string format_text(const char* pattern, auto... values) {
 }
 
 /// value = significand * 2^low.
-double value_of(const mma_term& t) {
+double term_value(const mma_term& t) {
   if (t.kind != value_class::finite)
     return t.kind == value_class::zero ? 0.0 : t.kind == value_class::nan ? __builtin_nan("") : __builtin_inf();
   const double magnitude = __builtin_ldexp(static_cast<double>(t.significand), t.low);
@@ -30,7 +30,7 @@ double value_of(const mma_term& t) {
 double below(mma_term t, int unit) {
   if (t.kind != value_class::finite || t.low >= unit) return 0;
   if (unit - t.low < 64) t.significand &= (std::uint64_t{1} << (unit - t.low)) - 1;
-  return value_of(t);
+  return term_value(t);
 }
 
 /// Counts terms that truncation changes, and adds up what they lose.
@@ -122,7 +122,7 @@ std::string step_line(const mma_model& m, const std::vector<mma_product>& p, con
   for (const mma_product& product : p) {
     const mma_term t = scaled_term(product);
     if (t.kind != value_class::zero && ++terms <= 4)
-      products += (products.empty() ? "" : " ") + format_text("%.9g", value_of(t));
+      products += (products.empty() ? "" : " ") + format_text("%.9g", term_value(t));
   }
   if (terms > 4) products += " ... (" + std::to_string(terms) + " not zero)";
   const format acc = m.result == mma_result::fp16_nearest ? formats::fp16 : formats::fp32;

@@ -44,7 +44,7 @@ def install(root, folder, options=(), gpu=None):
     prefix = folder / "prefix"
     build = folder / "rotoscale"
     run("meson", "setup", f"--prefix={prefix}", "-Dlibdir=lib",
-        *([f"-Dgpu={gpu}", *(["-Doptimization=0", "-Dunity=on", "-Dunity_size=7"] if gpu == "host" else []), *NO_PROGRAMS] if gpu else options), build, root)
+        *([f"-Dgpu={gpu}", *(["-Doptimization=0", "-Dunity=on", "-Dunity_size=50"] if gpu == "host" else []), *NO_PROGRAMS] if gpu else options), build, root)
     run("meson", "install", "-C", build, *([] if gpu else ["--no-rebuild", "--tags", "devel"]))
     if gpu is None and (built := list(build.rglob("*.o"))):
         print("installing the headers built", *built)
