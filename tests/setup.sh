@@ -63,7 +63,7 @@ configure() {
 
 # Meson options of a build from scratch: all sources of a program at once, which compiles what they share (headers, and the inline
 # functions of a session) once instead of in each. A build for one's own edits, and the few targets that CI compiles for other
-# processors, compile each source alone.
+# processors, compile each source alone. Where warnings are errors tests/run.sh joins fewer.
 at_once=(-Dunity=on -Dunity_size=50)
 
 # build DIRECTORY NINJA_OPTION_OR_TARGET...: shows progress on a terminal, and elsewhere only what goes wrong.
