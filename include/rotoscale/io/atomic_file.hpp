@@ -227,6 +227,9 @@ class atomic_directory {
       : final_(detail::entry_path(path)), temporary_(detail::sibling(final_, "tmp")) {
     check_target();
     detail::remove_unclaimed(final_);
+    // Directories have no locks on NFS: a killed process of an equal process number may still have left one.
+    std::error_code code;
+    std::filesystem::remove_all(temporary_, code);
     if (::mkdir(temporary_.c_str(), 0777) != 0) detail::fail(final_, "cannot create the directory", errno);
     lock_ = detail::descriptor(::open(temporary_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (lock_.is_open()) (void)detail::claim(lock_);
