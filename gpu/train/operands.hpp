@@ -240,8 +240,8 @@ class operands final : public nn::operand_set {
       fp8_output out;
       if (f == nn::operand_form::row) out.rows = codes(f);
       if (f == nn::operand_form::column || both) out.columns = codes(nn::operand_form::column);
-      out.row_stride = (request().cols + 15) / 16 * 16;
-      out.column_stride = (request().rows + 15) / 16 * 16;
+      out.row_stride = code_stride(own, request().cols);
+      out.column_stride = code_stride(own, request().rows);
       out.amax = std::exchange(amax, nullptr);
       out.factor = const_cast<float*>(form(f).factor);
       out.scale_inverse = scaling.scale_inverse;
