@@ -60,7 +60,7 @@ def main(arguments):
     names, command = arguments[:2], arguments[2:]
     if command[:1] == ["--"]:
         command = command[1:]
-    if len(names) < 2 or not command or not re.fullmatch(r"\w+", names[0]):
+    if len(names) < 2 or not command or not re.fullmatch(r"\w[\w-]*", names[0]):
         sys.exit(__doc__)
     path = ROOT / "docs/results" / f"{names[0]}.md"
     before = machine()
