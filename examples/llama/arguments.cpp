@@ -86,7 +86,7 @@ void define_device(CLI::App& sub, device_choice& d) {
 void define_config(CLI::App& sub, arguments& a) {
   std::string names;
   for (const std::string& name : config_names()) names += name + ", ";
-  sub.add_option("--config", a.config, names + "or a JSON file with any of the options below; flags override it")
+  sub.add_option("--config", a.config, names + "or a JSON file with options of a run's config.json; flags override it")
       ->group("run");
 }
 
