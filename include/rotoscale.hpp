@@ -9,6 +9,7 @@
 #include "rotoscale/config.hpp"
 #include "rotoscale/dequantize.hpp"
 #include "rotoscale/dequantize_ref.hpp"
+#include "rotoscale/ex2_approx.hpp"
 #include "rotoscale/format.hpp"
 #include "rotoscale/gemm.hpp"
 #include "rotoscale/gemm_contracts.hpp"

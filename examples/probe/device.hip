@@ -1,6 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The probe's device side. With clang and no SDK only the kernels are compiled.
+#include <cstring>
+
 #include "gpu/dialect/hip.hpp"
 #include "examples/probe/device.hpp"
 
@@ -85,6 +87,23 @@ std::string run_on_device(const probed_instruction& instruction, probe_cases& ca
     return fetched(d, cases.d);
   }
   return "this device has no such instruction";
+}
+
+std::string run_exp2_on_device([[maybe_unused]] std::uint32_t first, [[maybe_unused]] std::uint32_t stride,
+                               [[maybe_unused]] std::vector<float>& results) {
+#if defined(__CUDACC__)
+  std::vector<std::uint8_t> bytes(results.size() * sizeof(float));
+  const device_bytes y(bytes.size());
+  if (y.status != hipSuccess) return hipGetErrorString(y.status);
+  if (hipMemset(y.data, 0xA5, bytes.size()) != hipSuccess) return "poisoning the results failed";
+  const auto count = static_cast<std::uint32_t>(results.size());
+  exp2_kernel<<<(count + 255) / 256, 256>>>(first, stride, count, static_cast<float*>(y.data));
+  const std::string problem = fetched(y, bytes);
+  std::memcpy(results.data(), bytes.data(), bytes.size());
+  return problem;
+#else
+  return "this device has no ex2.approx";
+#endif
 }
 
 std::string run_gemm_on_device(const probed_instruction& instruction, [[maybe_unused]] const gemm_schedule& schedule,

@@ -1,7 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // rotoscale-probe: runs matrix instructions of the device at hand on discriminating inputs, compares every bit with the
-// model, and writes cases for rotoscale-validate. With --gemm it does so with whole GEMMs, the library's among them.
+// model, and writes cases for rotoscale-validate. With --gemm it does so with whole GEMMs, the library's among them,
+// with
+// --exp2 with the instruction of attention's exponentials.
 // Exit codes: 0 all equal, 1 some differ, 2 bad input or the device did not do it, 77 no device.
 #include <CLI/CLI.hpp>
 #include <atomic>
@@ -10,10 +12,11 @@
 #include <mutex>
 
 #include "examples/command_line.hpp"
-#include "examples/standard_streams.hpp"
 #include "examples/probe/check.hpp"
 #include "examples/probe/gemm.hpp"
+#include "examples/standard_streams.hpp"
 #include "rotoscale/io/safetensors.hpp"
+#include "rotoscale/ex2_approx.hpp"
 #include "rotoscale/pack.hpp"
 #include "rotoscale/parallel.hpp"
 
@@ -30,6 +33,7 @@ struct probe_options {
   std::string save;
   int save_tiles = case_kinds;
   bool list = false;
+  std::uint32_t exp2_stride = 0;  ///< 0: not asked
   bool gemm = false;
   gemm_run gemms;
 };
@@ -163,12 +167,56 @@ void save_gemm(const fs::path& folder, const std::string& name, const probed_gem
   writer.write(folder / file_name(name));
 }
 
+/// Compares ex2.approx.ftz.f32 of every stride-th FP32 number by its bits, all of them with a stride of 1; then prints
+/// FNV-1a over the bytes of the results for [1, 2) and (-2, -1], which the test `math` has as well. Exit code.
+int compare_exp2(std::uint32_t stride, thread_pool& pool) {
+  constexpr std::uint64_t inputs = std::uint64_t{1} << 32, chunk = 1 << 24;
+  std::atomic<std::uint64_t> differing{0}, first_differing{inputs};
+  std::uint64_t digest = 0xCBF29CE484222325u, compared = 0;
+  std::vector<float> got;
+  for (std::uint64_t first = 0; first < inputs; first += std::uint64_t{stride} * chunk) {
+    got.assign(static_cast<std::size_t>(std::min(chunk, (inputs - first + stride - 1) / stride)), 0.0f);
+    const std::string problem = run_exp2_on_device(static_cast<std::uint32_t>(first), stride, got);
+    if (!problem.empty()) {
+      std::cerr << "rotoscale-probe: --exp2: " << problem << "\n";
+      return 2;
+    }
+    const auto bits_of = [&](std::size_t i) { return static_cast<std::uint32_t>(first + i * stride); };
+    constexpr std::size_t part = 1 << 16;
+    pool.for_each(static_cast<index_t>((got.size() + part - 1) / part), [&](index_t task) {
+      const std::size_t begin = static_cast<std::size_t>(task) * part;
+      for (std::size_t i = begin; i < std::min(begin + part, got.size()); ++i) {
+        const std::uint64_t u = bits_of(i);
+        if (fp32_bits(got[i]) == fp32_bits(ex2_approx(fp32_from_bits(bits_of(i))))) continue;
+        ++differing;
+        for (std::uint64_t least = first_differing; u < least && !first_differing.compare_exchange_weak(least, u);) {
+        }
+      }
+    });
+    compared += got.size();
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      if ((bits_of(i) & fp32_magnitude_mask) >> 23 != 127) continue;
+      for (int shift = 0; shift < 32; shift += 8) {
+        digest = (digest ^ (fp32_bits(got[i]) >> shift & 255)) * 0x100000001B3u;
+      }
+    }
+  }
+  std::cout << "ex2.approx.ftz.f32  ex2_approx: " << differing << " of " << compared << " differ"
+            << (differing == 0 ? "" : "; first " + hex(first_differing, 8)) << ", digest " << hex(digest, 16) << "\n";
+  return differing == 0 ? 0 : 1;
+}
+
 int run(const probe_options& o) {
   std::string why;
   const std::string device = device_description(why);
   if (device.empty()) {
     std::cerr << "rotoscale-probe: no device to probe: " << why << "\n";
     return 77;
+  }
+  if (o.exp2_stride != 0) {
+    std::cout << device << "\n";
+    thread_pool pool(o.threads);
+    return compare_exp2(o.exp2_stride, pool);
   }
   std::vector<probed_instruction> chosen = device_instructions();
   std::erase_if(chosen, [&](const probed_instruction& i) {
@@ -233,6 +281,8 @@ int main(int argc, char** argv) {
   app.add_option("--save-tiles", o.save_tiles, "cases in such a file")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
+  app.add_option("--exp2", o.exp2_stride, "ex2.approx.ftz.f32 of every N-th FP32 number by its bits; 1: of all")
+      ->check(CLI::Range(1, 1 << 30));
   app.add_flag("--gemm", o.gemm, "whole GEMMs: kernels made of each instruction, and the vendor's library");
   app.add_option("--sizes", o.gemms.sizes, "for --gemm: m = n = k, multiples of 64")
       ->delimiter(',')

@@ -13,6 +13,7 @@
 #else
 #include "gpu/dialect/amd_matrix.hpp"
 #endif
+#include "rotoscale/ex2_approx.hpp"
 #include "rotoscale/gemm_contracts.hpp"
 #if defined(ROTOSCALE_GPU_HOST)
 #include "rotoscale/mma_ref.hpp"
@@ -28,6 +29,17 @@ __device__ inline float larger_or_nan(float x, float y) {
   return r;
 #else
   return x > y || x != x ? x : y;
+#endif
+}
+
+/// The library's function, by the instruction where there is one.
+__device__ inline float ex2_approx(float x) {
+#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return rotoscale::ex2_approx(x);
 #endif
 }
 
@@ -93,9 +105,11 @@ struct padded_tile {
 };
 
 /// How a kernel of attention is laid out: tiles of 64 rows that a block computes side by side, blocks of a processor at
-/// a time that registers are limited for, and buffers for what is read in tiles, of which all but one are on their way.
+/// a time that registers are limited for, buffers for what is read in tiles, and whether the forward pass runs a tile's
+/// product with values beside the next tile's with keys, for which it keeps a buffer. The others are on their way.
 struct tile_plan {
   int tiles, blocks, stages;
+  bool overlaps = false;
 };
 
 /// What a unit has whose device copies no tiles by itself.
@@ -118,9 +132,10 @@ struct mma_sync_unit {
   static constexpr bool keeps_operands = false;  ///< are there registers for operands that stay?
   using engine = no_tile_engine;
   static constexpr bool has_nan_maximum = true;  ///< larger_or_nan is one instruction
+  static constexpr bool has_ex2_approx = true;   ///< and so is ex2_approx
   /// Of the forward pass, of the kernel for dk and dv and of that for dq, with heads of D features.
   template <int D>
-  static constexpr tile_plan forward_plan = {2, 1, 2};
+  static constexpr tile_plan forward_plan = D == 64 ? tile_plan{2, 1, 2} : tile_plan{2, 1, 3, true};
   template <int D>
   static constexpr tile_plan keys_plan = {2, 1, 2};
   template <int D>
@@ -256,9 +271,9 @@ struct wgmma_unit : mma_sync_unit {
   using without_engine = wgmma_unit_without_engine;
   // By measurement: docs/lab/attention-ladder.md.
   template <int D>
-  static constexpr tile_plan forward_plan = D == 64 ? tile_plan{1, 4, 2} : tile_plan{3, 1, 2};
+  static constexpr tile_plan forward_plan = D == 64 ? tile_plan{1, 4, 2} : tile_plan{3, 1, 3, true};
   template <int D>
-  static constexpr tile_plan keys_plan = D == 64 ? tile_plan{1, 3, 2} : tile_plan{2, 1, 3};
+  static constexpr tile_plan keys_plan = D == 64 ? tile_plan{1, 3, 2} : tile_plan{1, 2, 2};
   template <int D>
   static constexpr tile_plan queries_plan = D == 64 ? tile_plan{1, 4, 2} : tile_plan{3, 1, 2};
   template <int D>
@@ -301,6 +316,7 @@ struct mfma_unit {
   static constexpr bool keeps_operands = true;
   using engine = no_tile_engine;
   static constexpr bool has_nan_maximum = false;
+  static constexpr bool has_ex2_approx = false;
   template <int D>
   static constexpr tile_plan forward_plan = {1, 1, 1};
   template <int D>

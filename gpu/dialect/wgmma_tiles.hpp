@@ -74,13 +74,18 @@ struct descriptor {
     return both;
   }
 };
+/// An address that is the same in all lanes of a warp, in a uniform register, where descriptors must be: the compiler
+/// would move every offset of it there by itself.
+__device__ inline std::uint32_t uniform_address(const std::uint16_t* codes) {
+  return __reduce_min_sync(0xFFFFFFFFu, shared_address(codes));
+}
 /// Rows of k: groups of eight rows lie 1 KiB apart.
 __device__ inline descriptor rows_descriptor(const std::uint16_t* codes) {
-  return {(shared_address(codes) & 0x3FFFFu) >> 4 | 1u << 16, 1024u >> 4 | 1u << 30};
+  return {(uniform_address(codes) & 0x3FFFFu) >> 4 | 1u << 16, 1024u >> 4 | 1u << 30};
 }
 /// Second operand whose k are rows: blocks of 64 columns lie 8 KiB apart, groups of eight k 1 KiB.
 __device__ inline descriptor transposed_descriptor(const std::uint16_t* codes) {
-  return {(shared_address(codes) & 0x3FFFFu) >> 4 | (8192u >> 4) << 16, 1024u >> 4 | 1u << 30};
+  return {(uniform_address(codes) & 0x3FFFFu) >> 4 | (8192u >> 4) << 16, 1024u >> 4 | 1u << 30};
 }
 
 // clang-format off

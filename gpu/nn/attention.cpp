@@ -133,6 +133,27 @@ status backward_chains(const attention_backward_pass<T>& p, stream s) {
 
 constexpr status no_unit{error_code::unsupported_device, "contract", "this build has no kernel for its unit"};
 
+/// Calls body(unit) with the unit and the exponential that the contract names; `otherwise` where this build has not
+/// both.
+template <class Result, class Body>
+Result with_attention_unit(const nn::attention_contract& contract, const Result& otherwise, const Body& body) {
+  return with_bf16_unit(contract.model, otherwise, [&]<class Unit>(Unit unit) -> Result {
+    if (contract.exp2 == nn::attention_exp2::deg3) return body(unit);
+    if constexpr (Unit::has_ex2_approx) return body(tiles::ex2_unit<Unit>{});
+    return otherwise;
+  });
+}
+
+/// The unit whose tiles are loaded by its threads.
+template <class Unit>
+auto without_engine(Unit) {
+  return typename Unit::without_engine{};
+}
+template <class Base>
+auto without_engine(tiles::ex2_unit<Base>) {
+  return tiles::ex2_unit<typename Base::without_engine>{};
+}
+
 /// Features that a head is padded to in shared memory.
 template <class Launch>
 status with_features(int dim, const Launch& launch_features) {
@@ -156,14 +177,14 @@ status with_maps(Unit unit, [[maybe_unused]] const head_tensor<const T>& x,
       };
       if (vectors && make(maps.x, x) && make(maps.y, y)) return body(unit, maps);
     }
-    return body(typename Unit::without_engine{}, no_tile_engine::maps{});
+    return body(without_engine(unit), no_tile_engine::maps{});
   } else {
     return body(unit, typename Unit::engine::maps{});
   }
 }
 
 template <class T>
-status forward_tiles(const mma_model& model, const attention_pass<T>& p, stream s) {
+status forward_tiles(const nn::attention_contract& contract, const attention_pass<T>& p, stream s) {
   const auto launch_kernel = [&](auto unit, const auto& maps) {
     return with_features(p.n.dim, [&]<int D>() {
       using layout = tiles::forward_layout<decltype(unit), D>;
@@ -171,12 +192,12 @@ status forward_tiles(const mma_model& model, const attention_pass<T>& p, stream 
                     dim3{unsigned{layout::threads}, 1, 1}, layout::shared, s, p, maps);
     });
   };
-  return with_bf16_unit(model, no_unit, [&](auto unit) {
+  return with_attention_unit(contract, no_unit, [&](auto unit) {
     return with_maps(unit, p.k, p.v, p.n, p.n.kv_heads, p.vectors, launch_kernel);
   });
 }
 template <class T>
-status backward_tiles(const mma_model& model, const attention_backward_pass<T>& p, stream s) {
+status backward_tiles(const nn::attention_contract& contract, const attention_backward_pass<T>& p, stream s) {
   const auto launch_keys = [&](auto unit, const auto& maps) {
     return with_features(p.n.dim, [&]<int D>() {
       using layout = tiles::keys_layout<decltype(unit), D>;
@@ -191,7 +212,7 @@ status backward_tiles(const mma_model& model, const attention_backward_pass<T>& 
                     dim3{unsigned{layout::threads}, 1, 1}, layout::shared, s, p, maps);
     });
   };
-  return with_bf16_unit(model, no_unit, [&](auto unit) {
+  return with_attention_unit(contract, no_unit, [&](auto unit) {
     status r = with_maps(unit, p.q, p.d_o, p.n, p.n.heads, p.vectors, launch_keys);
     if (!r.ok()) return r;
     return with_maps(unit, p.k, p.v, p.n, p.n.kv_heads, p.vectors, launch_queries);
@@ -218,7 +239,7 @@ status with_type(nn::dtype type, const Body& body) {
 
 bool runs_attention(const nn::attention_contract& contract, index_t head_dim, const device_info& device) {
   if (head_dim < 1 || head_dim > max_head_dim || !contract.takes(head_dim) || device.arch == arch::other) return false;
-  return !contract.tiled || with_bf16_unit(contract.model, false, [](auto) { return true; });
+  return !contract.tiled || with_attention_unit(contract, false, [](auto) { return true; });
 }
 
 std::size_t attention_workspace(index_t batch, index_t seq, index_t heads) {
@@ -233,7 +254,7 @@ status attention_forward(const nn::attention_contract& contract, const nn::atten
     attention_pass<decltype(element)> p;
     if (status r = take_forward(t, n, t.o.type, p); !r.ok()) return r;
     if (status r = check_stream(s); !r.ok()) return r;
-    return contract.tiled ? forward_tiles(contract.model, p, s) : forward_chains(p, s);
+    return contract.tiled ? forward_tiles(contract, p, s) : forward_chains(p, s);
   });
 }
 
@@ -253,7 +274,7 @@ status attention_backward(const nn::attention_contract& contract, const nn::atte
     if (status r = take_backward(t, d, n, t.o.type, p); !r.ok()) return r;
     if (status r = check_stream(s); !r.ok()) return r;
     if (status r = make_dots(p, s); !r.ok()) return r;
-    return contract.tiled ? backward_tiles(contract.model, p, s) : backward_chains(p, s);
+    return contract.tiled ? backward_tiles(contract, p, s) : backward_chains(p, s);
   });
 }
 

@@ -93,13 +93,13 @@ struct tile_copies {
   }
 };
 
-/// Leads compute(position, buffer) through pairs of tiles that load(position, buffer) brings; the next Stages - 1 come
-/// meanwhile. `next` moves a position on, false at the end.
-template <class Unit, int Stages, class Position, class Load, class Next, class Compute>
+/// Leads compute(position, buffer) through pairs of tiles that load(position, buffer) brings; the next Stages - 1 -
+/// Kept come meanwhile, and the Kept before it are still there. `next` moves a position on, false at the end.
+template <int Kept = 0, class Unit, int Stages, class Position, class Load, class Next, class Compute>
 __device__ void pipeline(const tile_copies<Unit, Stages>& copies, Position at, const Load& load, const Next& next,
                          const Compute& compute) {
   if constexpr (Stages == 1) {
-    static_assert(!Unit::engine::exists);
+    static_assert(!Unit::engine::exists && Kept == 0);
     do {
       block_barrier();
       load(at, 0);
@@ -107,11 +107,13 @@ __device__ void pipeline(const tile_copies<Unit, Stages>& copies, Position at, c
       compute(at, 0);
     } while (next(at));
   } else {
-    Position coming[Stages - 1];  // what is loaded, the oldest first
+    constexpr int ahead = Stages - 1 - Kept;
+    static_assert(ahead >= 1);
+    Position coming[ahead];  // what is loaded, the oldest first
     int count = 0;
     bool more = true;
     ROTOSCALE_UNROLL
-    for (int i = 0; i < Stages - 1; ++i) {
+    for (int i = 0; i < ahead; ++i) {
       if (more) {
         load(at, i);
         coming[i] = at;
@@ -123,16 +125,16 @@ __device__ void pipeline(const tile_copies<Unit, Stages>& copies, Position at, c
     unsigned parity = 0;
     for (int buffer = 0; count > 0;) {
       if constexpr (!Unit::engine::exists) {
-        wait_for_all_but<Stages - 2>();
+        wait_for_all_but<ahead - 1>();
         Unit::publish();
       }
       block_barrier();
       const Position now = coming[0];
       ROTOSCALE_UNROLL
-      for (int i = 0; i < Stages - 2; ++i) coming[i] = coming[i + 1];
-      if (more) {  // into the buffer that was computed on last
-        load(at, buffer == 0 ? Stages - 1 : buffer - 1);
-        coming[Stages - 2] = at;
+      for (int i = 0; i < ahead - 1; ++i) coming[i] = coming[i + 1];
+      if (more) {  // into the buffer that was computed on before the kept ones
+        load(at, buffer + ahead < Stages ? buffer + ahead : buffer + ahead - Stages);
+        coming[ahead - 1] = at;
         more = next(at);
       } else {
         --count;

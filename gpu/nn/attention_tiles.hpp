@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Attention in tiles on a matrix unit (attention-bf16-tile64x64-exp2deg3@UNIT): what the kernels compute with. A tile
+// Attention in tiles on a matrix unit (attention-bf16-tile64x64-EXP2@UNIT): what the kernels compute with. A tile
 // of 64 rows belongs to four groups of lanes (warps, waves); each has 16 rows of it, all of its columns, and keeps them
 // in registers from one product to the next. A block computes as many tiles side by side as the unit's plan says, which
 // share what they read.
@@ -91,11 +91,23 @@ struct query_rows {
   __device__ bool sees(int r, int key) const { return key <= t[r] && key >= begin[r]; }
 };
 
-/// 2^x of a lane's elements; where the largest magnitude shows that none is flushed, overflows or is NaN, by fewer
-/// operations.
+/// A matrix unit under the contracts whose exponential is ex2_approx; under the others it stands for itself.
+template <class Base>
+struct ex2_unit : Base {};
+template <class Unit>
+inline constexpr bool takes_ex2 = false;
+template <class Base>
+inline constexpr bool takes_ex2<ex2_unit<Base>> = true;
+
+template <class Unit>
+__device__ float exp2_of(float x) {
+  return takes_ex2<Unit> ? ex2_approx(x) : nn::exp2(x);
+}
+/// 2^x of a lane's elements; where the largest magnitude shows that the polynomial flushes none, and that none
+/// overflows or is NaN, by fewer operations.
 template <class Unit, int Count>
 __device__ void exponentials(float (&x)[Count][Unit::elements]) {
-  if constexpr (Unit::has_nan_maximum) {
+  if constexpr (!takes_ex2<Unit> && Unit::has_nan_maximum) {
     float largest = 0.0f;
     ROTOSCALE_UNROLL
     for (int i = 0; i < Count * Unit::elements; ++i) {
@@ -113,7 +125,7 @@ __device__ void exponentials(float (&x)[Count][Unit::elements]) {
   ROTOSCALE_UNROLL
   for (int i = 0; i < Count * Unit::elements; ++i) {
     float& y = x[i / Unit::elements][i % Unit::elements];
-    y = nn::exp2(y);
+    y = exp2_of<Unit>(y);
   }
 }
 
@@ -163,6 +175,7 @@ __device__ void multiply_rows(Unit, const Own& own, const tile_of<Unit, D>& rows
 template <class Unit, int Count>
 struct packed_rows {
   typename Unit::fragment part[Count];
+  packed_rows() = default;
   __device__ explicit packed_rows(const float (&x)[Count][Unit::elements]) {
     ROTOSCALE_UNROLL
     for (int i = 0; i < Count; ++i) part[i] = Unit::as_operand(x[i]);

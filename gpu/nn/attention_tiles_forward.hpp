@@ -37,7 +37,8 @@ struct softmax_rows {
       }
       largest = Unit::row_max(largest);
       const float base = largest == -__builtin_inff() ? 0.0f : largest;
-      factor[r] = nn::exp2(nn::fma(top[r] - base, scale, 0.0f));  // compilers fuse a bare product with exp2's additions
+      factor[r] =
+          exp2_of<Unit>(nn::fma(top[r] - base, scale, 0.0f));  // compilers fuse a bare product with exp2's additions
       shift[r] = base * scale;
       top[r] = largest;
     }
@@ -69,6 +70,65 @@ __device__ void rescale(float (&sum)[Count][Unit::elements], const float (&facto
     sum[i / Unit::elements][i % Unit::elements] *= factor[Unit::row_of_element(i % Unit::elements)];
   }
 }
+
+/// A group's rows of o and log-sum-exp.
+template <class Unit, int D, class T>
+__device__ void store_output(const attention_pass<T>& p, int b, int h, int first, const softmax_rows<Unit>& softmax,
+                             const query_rows<Unit>& rows, const float (&o)[D / 16][Unit::elements]) {
+  float inverse[Unit::rows];
+  ROTOSCALE_UNROLL
+  for (int r = 0; r < Unit::rows; ++r) {
+    const float sum = Unit::fold(softmax.sum[r]);
+    inverse[r] = 1.0f / sum;
+    if (Unit::leads() && p.has_query(rows.t[r])) {
+      p.n.lse[p.row(b, h, rows.t[r])] = canonical(nn::fma(softmax.top[r], p.n.scale, nn::log(sum)));
+    }
+  }
+  store_rows<Unit, D>(p.o, b, h, first, p.n, p.vectors, o, inverse, p.past);
+}
+
+/// A tile's last product, into a sum over tiles: at once, or, where the plan overlaps, beside the first product of the
+/// next tile. `add(weights, buffer)` starts it.
+template <class Unit, bool Overlaps>
+struct last_product {
+  packed_rows<Unit, parts> weights;
+  int buffer = -1;  // -1: nothing is kept
+
+  /// Starts what the tile before has left, behind a tile's first product, and waits for that.
+  template <class Add, class First>
+  __device__ void start(const Add& add, First& first) const {
+    if (Overlaps && buffer >= 0) {
+      add(weights, buffer);
+      tiles::finish<1>(Unit{}, first);
+    } else {
+      tiles::finish(Unit{}, first);
+    }
+  }
+  /// Before the sum is changed: waits for what was started.
+  template <class Sum>
+  __device__ void finish(Sum& sum) const {
+    if constexpr (Overlaps) tiles::finish(Unit{}, sum);
+  }
+  /// Runs a tile's product, or keeps it.
+  template <class Add, class Sum>
+  __device__ void take(const packed_rows<Unit, parts>& of, int in_buffer, const Add& add, Sum& sum) {
+    if constexpr (Overlaps) {
+      weights = of;
+      buffer = in_buffer;
+    } else {
+      add(of, in_buffer);
+      tiles::finish(Unit{}, sum);
+    }
+  }
+  /// Runs what is kept.
+  template <class Add, class Sum>
+  __device__ void complete(const Add& add, Sum& sum) {
+    if (!Overlaps || buffer < 0) return;
+    add(weights, buffer);
+    tiles::finish(Unit{}, sum);
+    buffer = -1;
+  }
+};
 
 template <class Unit, int D>
 struct forward_layout {
@@ -113,31 +173,27 @@ template <class Unit, class T, int D>
     copies.template load<D, layout::threads>(p.k, p.v, b, kv, key, p.n, p.vectors, s.k[buffer], s.v[buffer], buffer);
   };
   const auto next = [&](int& key) { return (key += tile) <= all_keys.end; };
-  pipeline(copies, all_keys.begin, load, next, [&](int key, int buffer) {
-    if (tiles > 1 && !keys.has(key)) return;
+  last_product<Unit, layout::plan.overlaps> last;
+  const auto add = [&](const packed_rows<Unit, parts>& weights, int buffer) {
+    add_rows<D>(Unit{}, weights, s.v[buffer], 0, o);
+  };
+  pipeline<layout::plan.overlaps ? 1 : 0>(copies, all_keys.begin, load, next, [&](int key, int buffer) {
+    if (tiles > 1 && !keys.has(key)) return last.complete(add, o);
     float x[parts][Unit::elements];
     multiply_rows<D>(Unit{}, q, s.k[buffer], 0, x);
-    finish(Unit{}, x);
+    last.start(add, x);
     if (key == first || starts != nullptr) {
       softmax.template take<true>(x, rows, key, scale);
     } else {
       softmax.template take<false>(x, rows, key, scale);
     }
+    last.finish(o);
     rescale<Unit>(o, softmax.factor);
-    add_rows<D>(Unit{}, packed_rows<Unit, parts>(x), s.v[buffer], 0, o);
-    finish(Unit{}, o);
+    last.take(packed_rows<Unit, parts>(x), buffer, add, o);
   });
+  last.complete(add, o);
 
-  float inverse[Unit::rows];
-  ROTOSCALE_UNROLL
-  for (int r = 0; r < Unit::rows; ++r) {
-    const float sum = Unit::fold(softmax.sum[r]);
-    inverse[r] = 1.0f / sum;
-    if (Unit::leads() && p.has_query(rows.t[r])) {
-      p.n.lse[p.row(b, h, rows.t[r])] = canonical(nn::fma(softmax.top[r], p.n.scale, nn::log(sum)));
-    }
-  }
-  store_rows<Unit, D>(p.o, b, h, first + 16 * place.group, p.n, p.vectors, o, inverse, p.past);
+  store_output<Unit, D>(p, b, h, first + 16 * place.group, softmax, rows, o);
 }
 
 }  // namespace rotoscale::gpu::tiles

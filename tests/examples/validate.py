@@ -612,6 +612,12 @@ class Probe(Program):
             model = read_safetensors(path)[0]["__metadata__"]["model"]
             self.assertEqual(self.call("--model", model, "--input", path).returncode, 0, path)
 
+    def test_exponentials(self):
+        done = self.call("--exp2", 65537, program=PROBE)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+        self.assertIn("ex2.approx.ftz.f32  ex2_approx: 0 of 65536 differ", done.stdout)
+        self.refused("--exp2", "--exp2", 0, program=PROBE)
+
     def test_whole_gemms(self):
         done = self.call("--gemm", "--sizes", 128, "--save", self.folder, program=PROBE)
         self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The contracts of attention by name: FP32 chains, or tiles whose products a BF16 matrix unit adds. docs/numerics.md
-// has both in full.
+// The contracts of attention by name: FP32 chains, or tiles whose products a BF16 matrix unit adds, with one of two
+// functions for the exponentials. docs/numerics.md has all of it in full.
 #pragma once
 
 #include <optional>
@@ -14,16 +14,22 @@ namespace rotoscale::nn {
 
 /// Scores, probabilities and sums in FP32, one fused multiply-add a product.
 inline constexpr const char* fp32_attention_contract = "attention-fp32-chains-keys-ascending";
-/// What the name of a tiled contract is in front of its unit's.
-inline constexpr std::string_view tiled_attention_prefix = "attention-bf16-tile64x64-exp2deg3@";
+/// What names of tiled contracts begin with; an exponential's name, '@' and a unit's follow.
+inline constexpr std::string_view tiled_attention_prefix = "attention-bf16-tile64x64-";
 
 /// Queries of a tile, and keys: pairs of tiles are what is computed or left.
 inline constexpr index_t attention_tile = 64;
+
+/// 2^x of a tiled contract: a polynomial that any device computes (nn::exp2), or the instruction of NVIDIA's
+/// (ex2_approx).
+enum class attention_exp2 { deg3, ex2_approx };
+inline constexpr std::string_view attention_exp2_names[] = {"exp2deg3", "ex2approx"};
 
 /// How attention's products are added.
 struct attention_contract {
   std::string name = fp32_attention_contract;  ///< as recipes and logs have it
   bool tiled = false;                          ///< online softmax over tiles of keys; products by the unit
+  attention_exp2 exp2 = attention_exp2::deg3;  ///< of probabilities and rescaling, where tiled
   mma_model model;                             ///< of the unit that multiplies BF16, where tiled
 
   /// Is it defined for heads of this size?
@@ -41,18 +47,31 @@ constexpr bool multiplies_attention(const mma_unit& u) {
          m.group >= 1 && 16 % m.group == 0;
 }
 
+/// The name of a tiled contract.
+inline std::string tiled_attention_name(attention_exp2 exp2, std::string_view unit) {
+  std::string name(tiled_attention_prefix);
+  name += attention_exp2_names[static_cast<int>(exp2)];
+  return name.append("@").append(unit);
+}
+
 /// The contract of a name, or nothing: `attention-fp32-chains-keys-ascending`, or
-/// `attention-bf16-tile64x64-exp2deg3@UNIT` with a unit of models::all that multiplies_attention.
+/// `attention-bf16-tile64x64-EXP2@UNIT` with EXP2 of attention_exp2_names and a unit of models::all that
+/// multiplies_attention.
 inline std::optional<attention_contract> find_attention_contract(std::string_view name) {
   attention_contract found;
   found.name = std::string(name);
   if (name == fp32_attention_contract) return found;
-  if (!name.starts_with(tiled_attention_prefix)) return std::nullopt;
-  const mma_unit* unit = find_unit(name.substr(tiled_attention_prefix.size()));
-  if (unit == nullptr || !multiplies_attention(*unit)) return std::nullopt;
-  found.tiled = true;
-  found.model = unit->model;
-  return found;
+  for (const attention_exp2 exp2 : {attention_exp2::deg3, attention_exp2::ex2_approx}) {
+    const std::string prefix = tiled_attention_name(exp2, "");
+    if (!name.starts_with(prefix)) continue;
+    const mma_unit* unit = find_unit(name.substr(prefix.size()));
+    if (unit == nullptr || !multiplies_attention(*unit)) return std::nullopt;
+    found.tiled = true;
+    found.exp2 = exp2;
+    found.model = unit->model;
+    return found;
+  }
+  return std::nullopt;
 }
 
 }  // namespace rotoscale::nn

@@ -96,9 +96,9 @@ void run_reference(const nn::attention_contract& contract, scene<T>& c) {
   const auto x = [](const nn::const_tensor_view& v) { return nn::as<const T, 4>(v); };
   const auto y = [](const nn::tensor_view& v) { return nn::as<T, 4>(v); };
   if (contract.tiled) {
-    nn::cpu::tiled_attention_forward(contract.model, x(t.q), x(t.k), x(t.v), y(t.o), t.lse, starts, pool);
+    nn::cpu::tiled_attention_forward(contract, x(t.q), x(t.k), x(t.v), y(t.o), t.lse, starts, pool);
     if (c.s.past != 0) return;
-    nn::cpu::tiled_attention_backward(contract.model, x(t.q), x(t.k), x(t.v), x(t.o), t.lse, x(d.d_o), y(d.dq), y(d.dk),
+    nn::cpu::tiled_attention_backward(contract, x(t.q), x(t.k), x(t.v), x(t.o), t.lse, x(d.d_o), y(d.dq), y(d.dk),
                                       y(d.dv), starts, pool);
   } else {
     nn::cpu::attention_forward(x(t.q), x(t.k), x(t.v), y(t.o), t.lse, starts, pool);
@@ -153,8 +153,10 @@ void check(const nn::attention_contract& contract, const shape& s, std::size_t s
   CHECK(dots.guards_hold());
 }
 
-/// Whose contracts of tiles kernels have.
-constexpr const char* units[] = {"hopper-mma-fp16-f32", "cdna3-mfma-fp16-f32"};
+/// Contracts of tiles that kernels have.
+const std::string tiled[] = {nn::tiled_attention_name(nn::attention_exp2::deg3, "hopper-mma-fp16-f32"),
+                             nn::tiled_attention_name(nn::attention_exp2::ex2_approx, "hopper-mma-fp16-f32"),
+                             nn::tiled_attention_name(nn::attention_exp2::deg3, "cdna3-mfma-fp16-f32")};
 
 const nn::attention_contract chains = *nn::find_attention_contract(nn::fp32_attention_contract);
 
@@ -173,11 +175,11 @@ TEST_CASE("FP32 chains leave the CPU's bytes") {
 }
 
 TEST_CASE("tiles on a matrix unit leave the CPU's bytes") {
-  int units_here = 0;
-  for (const char* unit : units) {
-    const auto contract = *nn::find_attention_contract(std::string(nn::tiled_attention_prefix) + unit);
+  int contracts_here = 0;
+  for (const std::string& name : tiled) {
+    const auto contract = *nn::find_attention_contract(name);
     if (!gpu::runs_attention(contract, 64, device)) continue;
-    ++units_here;
+    ++contracts_here;
     for (const shape& s :
          {shape{1, 1, 1, 1, 16}, shape{2, 70, 2, 1, 32}, shape{1, 130, 2, 1, 48, 40}, shape{1, 66, 1, 1, 128, 0, 20.0f},
           shape{1, 200, 1, 1, 64, 15}, shape{2, 128, 2, 1, 64, 0, 2.0f, 127}, shape{1, 150, 2, 1, 32, 30, 2.0f, 70}}) {
@@ -190,12 +192,16 @@ TEST_CASE("tiles on a matrix unit leave the CPU's bytes") {
     check<bf16>(contract, {2, 777, 4, 4, 64, 100});
     check<float>(contract, {1, 500, 4, 2, 96, 200, 8.0f});
   }
-  CHECK(units_here == (on_device ? 1 : 2));
+  CHECK(contracts_here == (on_device ? 2 : 3));
+  // AMD's devices have another instruction.
+  CHECK_FALSE(gpu::runs_attention(
+      *nn::find_attention_contract(nn::tiled_attention_name(nn::attention_exp2::ex2_approx, "cdna3-mfma-fp16-f32")), 64,
+      device));
 }
 
 TEST_CASE("tiles: NaN reaches the rows that see it, and a row without a finite score is canonical NaN") {
-  for (const char* unit : units) {
-    const auto contract = *nn::find_attention_contract(std::string(nn::tiled_attention_prefix) + unit);
+  for (const std::string& name : tiled) {
+    const auto contract = *nn::find_attention_contract(name);
     if (!gpu::runs_attention(contract, 32, device)) continue;
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
       poison_key = bad;

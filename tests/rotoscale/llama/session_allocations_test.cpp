@@ -24,7 +24,7 @@ nn::recipe with_contract(nn::recipe r, const std::string& name) {
 }
 
 nn::recipe with_attention(nn::recipe r, const std::string& unit) {
-  r.attention = std::string(nn::tiled_attention_prefix) + unit;
+  r.attention = nn::tiled_attention_name(nn::attention_exp2::deg3, unit);
   return r;
 }
 

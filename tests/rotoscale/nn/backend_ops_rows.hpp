@@ -124,6 +124,7 @@ struct head_shape {
   const char* unit = nullptr;  ///< the tiled contract's; null: FP32 chains
   index_t document = 0;        ///< about so many tokens long; 0: a sequence is one
   index_t past = 0;            ///< tokens in front of the first query; with them no backward pass
+  nn::attention_exp2 exp2 = nn::attention_exp2::deg3;
 };
 inline constexpr const char *hopper = "hopper-mma-fp16-f32", *cdna3 = "cdna3-mfma-fp16-f32";
 inline constexpr head_shape head_shapes[] = {
@@ -146,6 +147,8 @@ inline constexpr head_shape head_shapes[] = {
     {1, 65, 2, 1, 32, 0, hopper, 0, 64},
     {2, 200, 2, 1, 64, 0, hopper, 70, 75},
     {1, 140, 4, 2, 48, 0, cdna3, 0, 130},
+    {1, 130, 4, 2, 64, 2, hopper, 0, 0, nn::attention_exp2::ex2_approx},
+    {2, 150, 2, 1, 128, 0, hopper, 40, 0, nn::attention_exp2::ex2_approx},
 };
 
 /// Where documents of 1 to 2 * `about` tokens begin, by token of [batch, seq].
@@ -166,7 +169,7 @@ inline std::vector<std::int32_t> document_starts(index_t batch, index_t seq, ind
 }
 
 inline std::string contract_of(const head_shape& s) {
-  return s.unit == nullptr ? nn::fp32_attention_contract : std::string(nn::tiled_attention_prefix) + s.unit;
+  return s.unit == nullptr ? nn::fp32_attention_contract : nn::tiled_attention_name(s.exp2, s.unit);
 }
 
 inline op_case::prepared attention_case(op_scene& c, const head_shape& s, nn::dtype type) {
@@ -305,7 +308,7 @@ inline std::vector<op_case> attention_cases() {
                          std::to_string(s.heads) + "/" + std::to_string(s.kv_heads) + " of " + std::to_string(s.dim) +
                          " " + std::string(to_string(type)) + (s.document != 0 ? " documents" : "") +
                          (s.past != 0 ? " behind " + std::to_string(s.past) : "") +
-                         (s.unit != nullptr ? std::string(" ") + s.unit : ""),
+                         (s.unit != nullptr ? " " + contract_of(s) : ""),
                      false, [=](op_scene& c, bool) { return attention_case(c, s, type); },
                      [=](const nn::backend& ops) { return ops.contract(contract_of(s), s.dim).has_value(); }});
     }

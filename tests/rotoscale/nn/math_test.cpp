@@ -17,6 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "rotoscale/ex2_approx.hpp"
+
 namespace math_test {
 
 using namespace rotoscale;
@@ -200,6 +202,39 @@ TEST_CASE("exp2 is within 1.02e-4 of 2^x, and exact at 0") {
   CHECK(std::isnan(nn::exp2(std::numeric_limits<float>::quiet_NaN())));
   CHECK(std::isnan(nn::exp2(-std::numeric_limits<float>::quiet_NaN())));
   CHECK(std::isnan(nn::exp2(infinity)));
+}
+
+TEST_CASE("ex2_approx has the bits of ex2.approx.ftz.f32 on an H200") {
+  // FNV-1a over what the device gave for the 2^23 numbers of [1, 2), then those of (-2, -1]: `rotoscale-probe --exp2`
+  // compares all 2^32 inputs and prints it.
+  std::uint64_t digest = 0xCBF29CE484222325u;
+  for (const std::uint32_t first : {fp32_bits(1.0f), fp32_bits(-1.0f)}) {
+    for (std::uint32_t u = first; u < first + (1u << 23); ++u) {
+      const std::uint32_t y = fp32_bits(ex2_approx(fp32_from_bits(u)));
+      for (int shift = 0; shift < 32; shift += 8) digest = (digest ^ (y >> shift & 255)) * 0x100000001B3u;
+    }
+  }
+  CHECK(digest == 0xF0A568FA5763F43Bu);
+}
+
+TEST_CASE("ex2_approx is within 2^-22 of 2^x, exact at integers, and flushes") {
+  double most = 0;
+  for (std::uint32_t u = 0; u < fp32_bits(126.0f); u += 4999) {
+    for (const float x : {fp32_from_bits(u), -fp32_from_bits(u)}) {
+      const double exact = std::exp2(static_cast<double>(x));
+      most = std::max(most, std::abs(static_cast<double>(ex2_approx(x)) / exact - 1));
+    }
+  }
+  CHECK(most < 0x1p-22);
+  for (int n = -126; n <= 127; ++n) CHECK(ex2_approx(static_cast<float>(n)) == std::ldexp(1.0f, n));
+  for (const float x : {0.0f, -0.0f, 1e-40f, -1e-40f}) CHECK(ex2_approx(x) == 1.0f);
+  for (const float x : {std::nextafter(-126.0f, -127.0f), -127.5f, -1e30f, -infinity}) {
+    CHECK(fp32_bits(ex2_approx(x)) == 0u);
+  }
+  for (const float x : {128.0f, 1e30f, infinity}) CHECK(ex2_approx(x) == infinity);
+  for (const std::uint32_t nan : {0x7FC00000u, 0xFFC00000u, 0x7F800001u}) {
+    CHECK(fp32_bits(ex2_approx(fp32_from_bits(nan))) == 0x7FFFFFFFu);
+  }
 }
 
 TEST_CASE("exp_of_difference has exp's bits at and below 0") {

@@ -189,7 +189,7 @@ class cpu_backend : public cpu::host_queues {
         using T = decltype(t);
         const auto x = [](const const_tensor_view& v) { return as<const T, 4>(v); };
         if (contract.tiled) {
-          cpu::tiled_attention_forward(contract.model, x(a.q), x(a.k), x(a.v), as<T, 4>(a.o), a.lse, starts, pool_);
+          cpu::tiled_attention_forward(contract, x(a.q), x(a.k), x(a.v), as<T, 4>(a.o), a.lse, starts, pool_);
         } else {
           cpu::attention_forward(x(a.q), x(a.k), x(a.v), as<T, 4>(a.o), a.lse, starts, pool_);
         }
@@ -206,8 +206,8 @@ class cpu_backend : public cpu::host_queues {
         const auto x = [](const const_tensor_view& v) { return as<const T, 4>(v); };
         const auto y = [](const tensor_view& v) { return as<T, 4>(v); };
         if (contract.tiled) {
-          cpu::tiled_attention_backward(contract.model, x(a.q), x(a.k), x(a.v), x(a.o), a.lse, x(d.d_o), y(d.dq),
-                                        y(d.dk), y(d.dv), starts, pool_);
+          cpu::tiled_attention_backward(contract, x(a.q), x(a.k), x(a.v), x(a.o), a.lse, x(d.d_o), y(d.dq), y(d.dk),
+                                        y(d.dv), starts, pool_);
         } else {
           cpu::attention_backward(x(a.q), x(a.k), x(a.v), x(a.o), a.lse, x(d.d_o), y(d.dq), y(d.dk), y(d.dv), starts,
                                   pool_);

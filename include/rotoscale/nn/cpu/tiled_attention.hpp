@@ -1,11 +1,12 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The tiled contract of attention (attention-bf16-tile64x64-exp2deg3@UNIT) on the CPU: online softmax over tiles of 64
+// The tiled contracts of attention (attention-bf16-tile64x64-EXP2@UNIT) on the CPU: online softmax over tiles of 64
 // keys, five products of BF16 under a matrix unit's model, by the library's GEMM. docs/numerics.md has the contract.
 #pragma once
 
 #include <limits>
 
+#include "rotoscale/ex2_approx.hpp"
 #include "rotoscale/gemm.hpp"
 #include "rotoscale/nn/attention_contract.hpp"
 #include "rotoscale/nn/cpu/attention.hpp"
@@ -111,6 +112,17 @@ struct tiled_scratch {
 /// What a NaN is stored as: processors differ in its sign and payload.
 inline float canonical(float x) { return x == x ? x : fp32_from_bits(fp32_nan_bits); }
 
+/// 2^x of a contract.
+inline float exp2_of(attention_exp2 kind, float x) { return kind == attention_exp2::deg3 ? exp2(x) : ex2_approx(x); }
+/// x_j becomes 2^fma(x_j, scale, -shift).
+inline void exponentials(attention_exp2 kind, float* x, index_t n, float scale, float shift) {
+  if (kind == attention_exp2::deg3) {
+    for (index_t j = 0; j < n; ++j) x[j] = exp2(fma(x[j], scale, -shift));
+  } else {
+    for (index_t j = 0; j < n; ++j) x[j] = ex2_approx(fma(x[j], scale, -shift));
+  }
+}
+
 /// A query's softmax so far.
 struct softmax_row {
   float top = -std::numeric_limits<float>::infinity();
@@ -124,16 +136,15 @@ struct softmax_row {
   }
   /// Takes the scores of a tile's keys, of which [first, last) are seen; they become probabilities relative to `top`.
   /// What sums so far must be multiplied by.
-  float take(float* score, index_t n, index_t first, index_t last, float scale) {
+  float take(attention_exp2 kind, float* score, index_t n, index_t first, index_t last, float scale) {
     float largest = top;
     for (index_t j = first; j < last; ++j) largest = score[j] > largest ? score[j] : largest;
     const float base = largest == -std::numeric_limits<float>::infinity() ? 0.0f : largest, shift = base * scale;
-    const float factor = exp2(fma(top - base, scale, 0.0f));  // compilers fuse a bare product with exp2's additions
+    // Compilers fuse a bare product with exp2's additions.
+    const float factor = exp2_of(kind, fma(top - base, scale, 0.0f));
     top = largest;
-    for (index_t j = 0; j < n; ++j) {
-      const float p = exp2(fma(score[j], scale, -shift));
-      score[j] = j >= first && j < last ? p : 0.0f;
-    }
+    exponentials(kind, score, n, scale, shift);
+    for (index_t j = 0; j < n; ++j) score[j] = j >= first && j < last ? score[j] : 0.0f;
     for (index_t j = 0; j < sum_lanes; ++j) lane[j] = fma(lane[j], factor, j < n ? score[j] : 0.0f);
     for (index_t j = sum_lanes; j < n; ++j) lane[j % sum_lanes] += score[j];
     return factor;
@@ -146,11 +157,12 @@ inline float binary_scale(float scale) { return scale * 0x1.715476p+0f; }
 /// Of queries [first, first + m) of a sequence, which have their places in one tile: output rows and log-sum-exp. The
 /// first `past` tokens have no queries.
 template <class O>
-void tiled_forward_block(const mma_model& model, tiled_scratch& s, index_t past, index_t first, index_t m,
+void tiled_forward_block(const attention_contract& contract, tiled_scratch& s, index_t past, index_t first, index_t m,
                          const block_starts& from, float scale, matrix<O> o, float* lse) {
   const index_t dim = o.extent(1), keys = first + m - from.first_key;
   float *const scores = s.scores.data(), *const out = s.out.data();
-  s.multiply(model, s.q.part(first - past, m, 0, dim), s.k.part(from.first_key, keys, 0, dim), scores, keys, false);
+  s.multiply(contract.model, s.q.part(first - past, m, 0, dim), s.k.part(from.first_key, keys, 0, dim), scores, keys,
+             false);
   std::fill_n(out, m * dim, 0.0f);
   softmax_row rows[attention_tile];
   for (index_t at = 0; at < keys; at += attention_tile) {
@@ -159,11 +171,11 @@ void tiled_forward_block(const mma_model& model, tiled_scratch& s, index_t past,
     for (index_t i = 0; i < m; ++i) {
       float* const p = scores + i * keys + at;
       const index_t last = std::min(n, first + i + 1 - key), begin = std::max<index_t>(0, from.start[i] - key);
-      const float factor = rows[i].take(p, n, begin, last, binary_scale(scale));
+      const float factor = rows[i].take(contract.exp2, p, n, begin, last, binary_scale(scale));
       for (index_t j = 0; j < dim; ++j) out[i * dim + j] *= factor;
       for (index_t j = 0; j < n; ++j) s.p(i, j) = bf16_code(p[j]);
     }
-    s.multiply(model, s.p.part(0, m, 0, n), s.v_t.part(0, dim, key, n), out, dim, true);
+    s.multiply(contract.model, s.p.part(0, m, 0, n), s.v_t.part(0, dim, key, n), out, dim, true);
   }
   for (index_t i = 0; i < m; ++i) {
     const float sum = rows[i].sum(), inverse = 1.0f / sum;
@@ -173,8 +185,8 @@ void tiled_forward_block(const mma_model& model, tiled_scratch& s, index_t past,
 }
 
 /// Probabilities and their gradients of a block of queries, BF16, as rows and transposed.
-inline void tiled_gradients(tiled_scratch& s, index_t first, index_t m, const block_starts& from, float scale,
-                            const float* lse, const float* dots) {
+inline void tiled_gradients(attention_exp2 kind, tiled_scratch& s, index_t first, index_t m, const block_starts& from,
+                            float scale, const float* lse, const float* dots) {
   const index_t keys = first + m - from.first_key;
   s.p_t.columns = s.ds_t.columns = m;
   s.ds.columns = keys;
@@ -182,10 +194,11 @@ inline void tiled_gradients(tiled_scratch& s, index_t first, index_t m, const bl
     float *const p = s.scores.data() + i * keys, *const ds = s.dscores.data() + i * keys;
     const index_t begin = from.start[i] - from.first_key, last = first + i + 1 - from.first_key;
     const float shift = lse[first + i] * 0x1.715476p+0f;
+    exponentials(kind, p, keys, binary_scale(scale), shift);
     for (index_t j = 0; j < keys; ++j) {
       const bool seen = j >= begin && j < last;
-      const float e = exp2(fma(p[j], binary_scale(scale), -shift)), d = e * (ds[j] - dots[i]);
-      p[j] = seen ? e : 0.0f;
+      const float d = p[j] * (ds[j] - dots[i]);
+      p[j] = seen ? p[j] : 0.0f;
       ds[j] = seen ? d : 0.0f;
     }
     for (index_t j = 0; j < keys; ++j) {
@@ -199,8 +212,8 @@ inline void tiled_gradients(tiled_scratch& s, index_t first, index_t m, const bl
 
 /// `starts` as for attention_forward.
 template <class Q, class O>
-void tiled_attention_forward(const mma_model& model, view<Q, 4> q, view<Q, 4> k, view<Q, 4> v, view<O, 4> o, float* lse,
-                             const std::int32_t* starts, thread_pool& pool) {
+void tiled_attention_forward(const attention_contract& contract, view<Q, 4> q, view<Q, 4> k, view<Q, 4> v, view<O, 4> o,
+                             float* lse, const std::int32_t* starts, thread_pool& pool) {
   const index_t seq = k.extent(1), queries = q.extent(1), past = seq - queries;
   const index_t heads = q.extent(2), dim = q.extent(3), group = heads / k.extent(2);
   pool.for_each(q.extent(0) * heads, [&](index_t task) {
@@ -212,7 +225,7 @@ void tiled_attention_forward(const mma_model& model, view<Q, 4> q, view<Q, 4> k,
     for (index_t first = past; first < seq; first = detail::next_block(first)) {
       const index_t m = std::min(detail::next_block(first), seq) - first;
       const detail::block_starts from(starts, seq, b, first, m);
-      detail::tiled_forward_block(model, s, past, first, m, from, attention_scale(dim), detail::head(o, b, h),
+      detail::tiled_forward_block(contract, s, past, first, m, from, attention_scale(dim), detail::head(o, b, h),
                                   lse + (b * heads + h) * queries);
     }
   });
@@ -220,12 +233,13 @@ void tiled_attention_forward(const mma_model& model, view<Q, 4> q, view<Q, 4> k,
 
 /// Gradients as of attention_backward, by tasks of a key-value head, the query heads of its group in order.
 template <class Q, class O, class D, class T>
-void tiled_attention_backward(const mma_model& model, view<Q, 4> q, view<Q, 4> k, view<Q, 4> v, view<O, 4> o,
-                              const float* lse, view<D, 4> d_o, view<T, 4> dq, view<T, 4> dk, view<T, 4> dv,
-                              const std::int32_t* starts, thread_pool& pool) {
+void tiled_attention_backward(const attention_contract& contract, view<Q, 4> q, view<Q, 4> k, view<Q, 4> v,
+                              view<O, 4> o, const float* lse, view<D, 4> d_o, view<T, 4> dq, view<T, 4> dk,
+                              view<T, 4> dv, const std::int32_t* starts, thread_pool& pool) {
   const index_t seq = q.extent(1), heads = q.extent(2), dim = q.extent(3);
   const index_t kv_heads = k.extent(2), group = heads / kv_heads;
   const float scale = attention_scale(dim);
+  const mma_model& model = contract.model;
   pool.for_each(q.extent(0) * kv_heads, [&](index_t task) {
     const index_t b = task / kv_heads, kv = task % kv_heads;
     detail::tiled_scratch s(seq, dim, true);
@@ -256,7 +270,7 @@ void tiled_attention_backward(const mma_model& model, view<Q, 4> q, view<Q, 4> k
             return fma(load_element(oh(first + i, j)), load_element(doh(first + i, j)), acc);
           });
         }
-        detail::tiled_gradients(s, first, m, from, scale, lse + (b * heads + h) * seq, dots);
+        detail::tiled_gradients(contract.exp2, s, first, m, from, scale, lse + (b * heads + h) * seq, dots);
         s.multiply(model, s.p_t.part(0, keys, 0, m), s.d_o_t.part(0, dim, first, m), sum_v + key * dim, dim, true);
         s.multiply(model, s.ds_t.part(0, keys, 0, m), s.q_t.part(0, dim, first, m), sum_k + key * dim, dim, true);
         float* const out = s.out.data();

@@ -61,10 +61,10 @@ struct scene {
     return static_cast<std::size_t>(((b * s.seq + t) * heads + h) * s.dim);
   }
 
-  void run(const mma_model& m, thread_pool& pool) {
-    cpu::tiled_attention_forward(m, of(q, s.heads), of(k, s.kv_heads), of(v, s.kv_heads), of(o, s.heads), lse.data(),
+  void run(const nn::attention_contract& c, thread_pool& pool) {
+    cpu::tiled_attention_forward(c, of(q, s.heads), of(k, s.kv_heads), of(v, s.kv_heads), of(o, s.heads), lse.data(),
                                  start_data(), pool);
-    cpu::tiled_attention_backward(m, of(q, s.heads), of(k, s.kv_heads), of(v, s.kv_heads), of(o, s.heads), lse.data(),
+    cpu::tiled_attention_backward(c, of(q, s.heads), of(k, s.kv_heads), of(v, s.kv_heads), of(o, s.heads), lse.data(),
                                   of(d_o, s.heads), of(dq, s.heads), of(dk, s.kv_heads), of(dv, s.kv_heads),
                                   start_data(), pool);
   }
@@ -84,7 +84,7 @@ struct scene {
 /// The contract's definition: one output after the other, every key of the sequence, masked ones with probability 0.
 class definition {
  public:
-  definition(scene& s, const mma_model& m) : x_(s), model_(m) {}
+  definition(scene& s, const nn::attention_contract& c) : x_(s), contract_(c), model_(c.model) {}
 
   void run() {
     const shape& s = x_.s;
@@ -99,6 +99,7 @@ class definition {
  private:
   using numbers = std::vector<float>;
 
+  float exp2(float x) const { return contract_.exp2 == nn::attention_exp2::deg3 ? nn::exp2(x) : ex2_approx(x); }
   static float rounded(float x) { return static_cast<float>(bf16(x)); }
   static mma_term term(float x) { return to_term(unpack(formats::bf16, bf16(x).bits()), formats::bf16.min_exponent()); }
   /// acc + Σ a_i b_i, steps of the unit along i.
@@ -136,10 +137,10 @@ class definition {
         if (sees(b, t, key) && score.back() > largest) largest = score.back();
       }
       const float base = largest == -INFINITY ? 0.0f : largest;
-      const float alpha = nn::exp2((top - base) * binary), shift = base * binary;
+      const float alpha = exp2((top - base) * binary), shift = base * binary;
       for (index_t key = first; key < last; ++key) {
         const auto i = static_cast<std::size_t>(key - first);
-        p.push_back(sees(b, t, key) ? nn::exp2(__builtin_fmaf(score[i], binary, -shift)) : 0.0f);
+        p.push_back(sees(b, t, key) ? exp2(__builtin_fmaf(score[i], binary, -shift)) : 0.0f);
         float& l = lane[key % 16];
         l = i < 16 ? __builtin_fmaf(l, alpha, p[i]) : l + p[i];
         p[i] = rounded(p[i]);
@@ -188,7 +189,7 @@ class definition {
           const std::size_t kv_row = x_.row(b, key, s.kv_heads, kv);
           const float score = chain(q, row_of(x_.k, kv_row), 0.0f), dp = chain(d_o, row_of(x_.v, kv_row), 0.0f);
           const float e =
-              nn::exp2(__builtin_fmaf(score, scale() * 0x1.715476p+0f, -(x_.lse[lse_at(b, h, t)] * 0x1.715476p+0f)));
+              exp2(__builtin_fmaf(score, scale() * 0x1.715476p+0f, -(x_.lse[lse_at(b, h, t)] * 0x1.715476p+0f)));
           p[pair(g, t, key)] = sees(b, t, key) ? rounded(e) : 0.0f;
           ds[pair(g, t, key)] = sees(b, t, key) ? rounded(e * (dp - dot)) : 0.0f;
           own.push_back(ds[pair(g, t, key)]);
@@ -221,13 +222,16 @@ class definition {
   }
 
   scene& x_;
+  const nn::attention_contract contract_;
   const mma_model& model_;
 };
 
-mma_model model_of(const char* unit) {
-  const auto c = nn::find_attention_contract(std::string(nn::tiled_attention_prefix) + unit);
+constexpr nn::attention_exp2 both_exponentials[] = {nn::attention_exp2::deg3, nn::attention_exp2::ex2_approx};
+
+nn::attention_contract contract_of(const char* unit, nn::attention_exp2 exp2 = nn::attention_exp2::deg3) {
+  const auto c = nn::find_attention_contract(nn::tiled_attention_name(exp2, unit));
   REQUIRE(c.has_value());
-  return c->model;
+  return *c;
 }
 
 const shape shapes[] = {{1, 1, 1, 1, 16},      {2, 5, 2, 1, 32},       {1, 64, 2, 2, 16}, {1, 70, 4, 2, 32},
@@ -239,34 +243,41 @@ TEST_CASE("tiled attention leaves the bytes of its definition, under any unit") 
   for (const shape& s : shapes) {
     for (const char* unit : {"hopper-mma-fp16-f32", "cdna3-mfma-fp16-f32", "ampere-mma-fp16-f32"}) {
       if (s.seq > 64 && std::string(unit) == "ampere-mma-fp16-f32") continue;
-      CAPTURE(s.seq);
-      CAPTURE(unit);
-      const mma_model m = model_of(unit);
-      scene got(s), want(s);
-      thread_pool pool(2);
-      got.run(m, pool);
-      definition(want, m).run();
-      CHECK(same_bytes(got.o, want.o));
-      CHECK(same_bytes(got.lse, want.lse));
-      CHECK(same_bytes(got.dv, want.dv));
-      CHECK(same_bytes(got.dk, want.dk));
-      CHECK(same_bytes(got.dq, want.dq));
+      for (const nn::attention_exp2 exp2 : both_exponentials) {
+        const nn::attention_contract c = contract_of(unit, exp2);
+        CAPTURE(s.seq);
+        CAPTURE(c.name);
+        scene got(s), want(s);
+        thread_pool pool(2);
+        got.run(c, pool);
+        definition(want, c).run();
+        CHECK(same_bytes(got.o, want.o));
+        CHECK(same_bytes(got.lse, want.lse));
+        CHECK(same_bytes(got.dv, want.dv));
+        CHECK(same_bytes(got.dk, want.dk));
+        CHECK(same_bytes(got.dq, want.dq));
+      }
     }
   }
 }
 
 TEST_CASE("tiled attention: scores far apart, in the definition's bytes") {
-  scene got({1, 70, 1, 1, 16}, 24.0), want({1, 70, 1, 1, 16}, 24.0);
-  thread_pool pool(1);
-  const mma_model m = model_of("hopper-wgmma-fp16-f32");
-  got.run(m, pool);
-  definition(want, m).run();
-  CHECK(got.equals(want));
+  for (const nn::attention_exp2 exp2 : both_exponentials) {
+    scene got({1, 70, 1, 1, 16}, 24.0), want({1, 70, 1, 1, 16}, 24.0);
+    thread_pool pool(1);
+    const nn::attention_contract c = contract_of("hopper-wgmma-fp16-f32", exp2);
+    got.run(c, pool);
+    definition(want, c).run();
+    CHECK(got.equals(want));
+  }
 }
 
 TEST_CASE("units that cannot multiply its tiles have no tiled contract") {
   const auto found = [](const char* unit) {
-    return nn::find_attention_contract(std::string(nn::tiled_attention_prefix) + unit).has_value();
+    const bool one = nn::find_attention_contract(nn::tiled_attention_name(nn::attention_exp2::deg3, unit)).has_value();
+    CHECK(one ==
+          nn::find_attention_contract(nn::tiled_attention_name(nn::attention_exp2::ex2_approx, unit)).has_value());
+    return one;
   };
   for (const char* unit : {"hopper-mma-fp16-f32", "hopper-wgmma-fp16-f32", "cdna3-mfma-fp16-f32", "cdna4-mfma-fp16-f32",
                            "blackwell-fp16-f32", "fp32-fma-chain"}) {
@@ -279,17 +290,21 @@ TEST_CASE("units that cannot multiply its tiles have no tiled contract") {
   }
   CHECK(nn::find_attention_contract(nn::fp32_attention_contract).has_value());
   CHECK_FALSE(nn::find_attention_contract("attention-bf16-tile64x64-exp2deg3").has_value());
+  CHECK_FALSE(nn::find_attention_contract("attention-bf16-tile64x64-exp2deg4@hopper-mma-fp16-f32").has_value());
   CHECK_FALSE(nn::find_attention_contract("attention").has_value());
   for (const index_t dim : {16, 32, 80, 128})
     CHECK(nn::find_attention_contract(nn::fp32_attention_contract)->takes(dim));
   auto tiled = *nn::find_attention_contract("attention-bf16-tile64x64-exp2deg3@hopper-mma-fp16-f32");
+  CHECK(nn::find_attention_contract("attention-bf16-tile64x64-ex2approx@hopper-mma-fp16-f32")->exp2 ==
+        nn::attention_exp2::ex2_approx);
   for (const index_t dim : {16, 32, 80, 128}) CHECK(tiled.takes(dim));
   for (const index_t dim : {8, 40, 144}) CHECK_FALSE(tiled.takes(dim));
 }
 
 namespace {
 
-/// Relative errors: of BF16's rounding, of exp2's polynomial, of FP32's and the unit's roundings together, generously.
+/// Relative errors: of BF16's rounding, of exp2's polynomial (ex2_approx has less), of FP32's and the unit's roundings
+/// together, generously.
 constexpr double bf16_error = 0x1p-8, polynomial = 1.02e-4, small = 1e-5;
 
 /// Double-precision attention of a scene, and how far an implementation of the contract may be from it.
@@ -379,10 +394,12 @@ double worst(const std::vector<float>& got, const tensor& want, const tensor& bo
 TEST_CASE("tiled attention is within its roundings of double precision, forward and backward") {
   for (const shape& s : {shape{1, 65, 4, 2, 32, 0}, shape{2, 200, 2, 1, 64, 0}, shape{1, 150, 2, 1, 32, 31}}) {
     CAPTURE(s.seq);
-    for (const char* unit : {"hopper-mma-fp16-f32", "cdna4-mfma-fp16-f32"}) {
+    for (const auto& c : {contract_of("hopper-mma-fp16-f32"), contract_of("cdna4-mfma-fp16-f32"),
+                          contract_of("hopper-mma-fp16-f32", nn::attention_exp2::ex2_approx)}) {
+      CAPTURE(c.name);
       scene got(s);
       thread_pool pool(2);
-      got.run(model_of(unit), pool);
+      got.run(c, pool);
       const exact_attention want(got);
       CHECK(worst(got.o, want.o, want.e_o) < 1);
       CHECK(worst(got.lse, want.lse, tensor(want.lse.size(), want.rescaled() + small)) < 1);
@@ -400,7 +417,7 @@ TEST_CASE("documents: each is as if it were alone, under both contracts") {
   thread_pool pool(2);
   for (const bool tiled : {false, true}) {
     scene one(together), many(alone);
-    for (scene* s : {&one, &many}) tiled ? s->run(model_of("hopper-mma-fp16-f32"), pool) : s->run_chains(pool);
+    for (scene* s : {&one, &many}) tiled ? s->run(contract_of("hopper-mma-fp16-f32"), pool) : s->run_chains(pool);
     CHECK(same_bytes(one.o, many.o));
     CHECK(same_bytes(one.dq, many.dq));
     CHECK(same_bytes(one.dk, many.dk));
@@ -422,7 +439,7 @@ TEST_CASE("documents: FP32 chains against double precision") {
 
 TEST_CASE("tiles without a visible pair are not touched, whatever they hold; in others masked keys change nothing") {
   const shape s{1, 200, 2, 1, 32, 0};
-  const mma_model m = model_of("hopper-mma-fp16-f32");
+  const nn::attention_contract m = contract_of("hopper-mma-fp16-f32");
   thread_pool pool(2);
   for (const bool tiled : {false, true}) {
     const auto run = [&](scene& c) { tiled ? c.run(m, pool) : c.run_chains(pool); };
@@ -458,7 +475,7 @@ TEST_CASE("tiled attention: NaN and Inf become canonical NaN in the rows that se
   scene c({1, 100, 1, 1, 32, 0});
   c.k[static_cast<std::size_t>(70 * 32 + 3)] = NAN;
   thread_pool pool(1);
-  c.run(model_of("hopper-mma-fp16-f32"), pool);
+  c.run(contract_of("hopper-mma-fp16-f32"), pool);
   for (index_t t = 0; t < 100; ++t) {
     for (index_t j = 0; j < 32; ++j) {
       const float o = c.o[static_cast<std::size_t>(t * 32 + j)];
@@ -470,7 +487,7 @@ TEST_CASE("tiled attention: NaN and Inf become canonical NaN in the rows that se
 }
 
 TEST_CASE("tiled attention: threads and leftovers change no bit") {
-  const mma_model m = model_of("hopper-mma-fp16-f32");
+  const nn::attention_contract m = contract_of("hopper-mma-fp16-f32");
   scene one({2, 100, 4, 2, 32, 17});
   thread_pool single(1);
   one.run(m, single);
