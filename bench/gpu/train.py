@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of training on a device beside PyTorch's torch.compile, in one session.
+
+usage: train.py MINI_LLAMA [--shapes 124m,1b] [--recipes bf16_tc,fp8_tc,mxfp4_tc] [--device cuda] [--no-peer]
+  Shapes and recipes are files of bench/gpu/train. `mini-llama profile` trains on random tokens, others in each step. The peer is
+  the same model in PyTorch: BF16 autocast over FP32 weights, SDPA, fused AdamW, clipped norm; whole steps, the median of 10.
+  Prints a table in Markdown; what `profile` printed goes to standard error. Exit status: 1 where a run fails, 2 for bad usage.
+"""
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent / "train"
+CLASSES = ("GEMM", "attention", "norm and activation", "quantize", "loss", "optimizer", "gaps")
+
+
+def ours(program, shape, recipe, device):
+    """Tokens/s, ms a step and ms by class of kernel."""
+    run = subprocess.run([program, "profile", "--config", FOLDER / f"{shape}.json", "--recipe", FOLDER / f"{recipe}.json", "--device",
+                          device], capture_output=True, text=True, check=False)
+    sys.stderr.write(run.stdout + run.stderr)
+    step = re.search(r"^step ([\d.]+) ms, (\d+) tokens/s", run.stdout, re.M)
+    if run.returncode != 0 or step is None:
+        sys.exit(f"train.py: {shape}, {recipe}: {run.stderr.strip() or 'no step was printed'}")
+    parts = []
+    for name in CLASSES:
+        found = re.search(rf"^{re.escape(name)} +(?:\d+ +)?([\d.]+)", run.stdout, re.M)
+        parts.append(f"{float(found.group(1)) / 1e3:.1f}" if found else "")
+    return [int(step.group(2)), f"{float(step.group(1)):.1f}", *parts]
+
+
+def peer(shape):
+    """Tokens/s of torch.compile, and the most memory that it held."""
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    class Block(nn.Module):
+        def __init__(self, m):
+            super().__init__()
+            d, f, self.heads, self.kv = (m[k] for k in ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"))
+            self.dim = d // self.heads
+            self.norms = nn.ModuleList([nn.RMSNorm(d), nn.RMSNorm(d)])
+            self.qkv, self.out = nn.Linear(d, (self.heads + 2 * self.kv) * self.dim, bias=False), nn.Linear(d, d, bias=False)
+            self.gate_up, self.down = nn.Linear(d, 2 * f, bias=False), nn.Linear(f, d, bias=False)
+
+        def forward(self, x, cosine, sine):
+            batch, seq, d = x.shape
+            qkv = self.qkv(self.norms[0](x)).split([self.heads * self.dim, self.kv * self.dim, self.kv * self.dim], -1)
+            q, k, v = (t.view(batch, seq, -1, self.dim).transpose(1, 2) for t in qkv)
+
+            def rotate(t):
+                a, b = t.chunk(2, -1)
+                return torch.cat([a * cosine - b * sine, b * cosine + a * sine], -1).to(t.dtype)
+            y = functional.scaled_dot_product_attention(rotate(q), rotate(k), v, is_causal=True, enable_gqa=self.heads != self.kv)
+            x = x + self.out(y.transpose(1, 2).reshape(batch, seq, d))
+            gate, up = self.gate_up(self.norms[1](x)).chunk(2, -1)
+            return x + self.down(functional.silu(gate) * up)
+
+    class Llama(nn.Module):
+        def __init__(self, m, seq):
+            super().__init__()
+            d = m["hidden_size"]
+            self.embedding, self.norm = nn.Embedding(m["vocab_size"], d), nn.RMSNorm(d)
+            self.layers = nn.ModuleList(Block(m) for _ in range(m["num_hidden_layers"]))
+            self.head = nn.Linear(d, m["vocab_size"], bias=False)
+            dim = d // m["num_attention_heads"]
+            angles = torch.outer(torch.arange(seq).float(), 10000.0 ** (-torch.arange(0, dim, 2).float() / dim))
+            self.register_buffer("cosine", angles.cos())
+            self.register_buffer("sine", angles.sin())
+
+        def forward(self, tokens, targets):
+            x = self.embedding(tokens)
+            for layer in self.layers:
+                x = layer(x, self.cosine, self.sine)
+            return functional.cross_entropy(self.head(self.norm(x)).float().flatten(0, 1), targets.flatten())
+
+    config = json.loads((FOLDER / f"{shape}.json").read_text(encoding="utf-8"))
+    batch, seq, vocabulary = config["train"]["batch"], config["train"]["sequence"], config["model"]["vocab_size"]
+    torch.manual_seed(1)
+    model = Llama(config["model"], seq).to("cuda")
+    optimizer, compiled = torch.optim.AdamW(model.parameters(), 1e-4, fused=True), torch.compile(model)
+    found = []
+    for step in range(14):
+        tokens, targets = (torch.randint(0, vocabulary, (batch, seq), device="cuda") for _ in range(2))
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = compiled(tokens, targets)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        torch.cuda.synchronize()
+        if step >= 4:
+            found.append(time.perf_counter() - start)
+    seconds = statistics.median(found)
+    return round(batch * seq / seconds), seconds * 1e3, torch.cuda.max_memory_allocated() / 2**30
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("program")
+    parser.add_argument("--shapes", default="124m,1b")
+    parser.add_argument("--recipes", default="bf16_tc,fp8_tc,mxfp4_tc")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--no-peer", action="store_true")
+    options = parser.parse_args()
+    for name in (options.shapes + "," + options.recipes).split(","):
+        if not (FOLDER / f"{name}.json").exists():
+            sys.exit(f"train.py: bench/gpu/train has no {name}.json")
+    print("| shape | recipe | tokens/s | of torch.compile | step, ms | " + " | ".join(CLASSES) + " |")
+    print("|---" * (5 + len(CLASSES)) + "|", flush=True)
+    for shape in options.shapes.split(","):
+        reference = None
+        if not options.no_peer:
+            reference, milliseconds, memory = peer(shape)
+            print(f"| {shape} | torch.compile, BF16; {memory:.0f} GiB | {reference} | 1.00 | {milliseconds:.1f} |" + " |" * len(CLASSES), flush=True)
+        for recipe in options.recipes.split(","):
+            rate, *rest = ours(options.program, shape, recipe, options.device)
+            ratio = f"{rate / reference:.2f}" if reference else ""
+            print(f"| {shape} | {recipe} | {rate} | {ratio} | " + " | ".join(rest) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
