@@ -4,31 +4,39 @@
 """Steps of training on a device beside PyTorch's torch.compile, in one session.
 
 usage: train.py MINI_LLAMA [--shapes 124m,1b] [--recipes bf16_tc,fp8_tc,mxfp4_tc] [--device cuda] [--no-peer]
-  Shapes and recipes are files of bench/gpu/train. `mini-llama profile` trains on random tokens, others in each step. The peer is
-  the same model in PyTorch: BF16 autocast over FP32 weights, SDPA, fused AdamW, clipped norm; whole steps, the median of 10.
-  Prints a table in Markdown; what `profile` printed goes to standard error. Exit status: 1 where a run fails, 2 for bad usage.
+  Shapes and recipes are files of bench/gpu/train. Both sides train on random tokens, others in each step, and are timed over 10
+  steps behind one wait. The peer is the same model in PyTorch as its users write it: BF16 autocast over FP32 weights, so that the
+  residual stream and the norms' inputs are FP32 (BF16 under our recipes), SDPA, fused AdamW, clipped norm; it runs in a process of
+  its own, so that its memory is free again. Prints a table in Markdown; what `profile` printed goes to standard error.
+  Exit status: 1 where a run fails, 2 for bad usage.
 """
 import argparse
 import json
 import re
-import statistics
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent / "train"
-CLASSES = ("GEMM", "attention", "norm and activation", "quantize", "loss", "optimizer", "gaps")
+CLASSES = ("GEMM", "attention", "norm and activation", "quantize", "loss", "optimizer", "copies", "other", "gaps")
+STEPS, WARM = 10, 4
+
+
+def fail(message, status):
+    print(f"train.py: {message}", file=sys.stderr)
+    sys.exit(status)
 
 
 def ours(program, shape, recipe, device):
     """Tokens/s, ms a step and ms by class of kernel."""
     run = subprocess.run([program, "profile", "--config", FOLDER / f"{shape}.json", "--recipe", FOLDER / f"{recipe}.json", "--device",
-                          device], capture_output=True, text=True, check=False)
-    sys.stderr.write(run.stdout + run.stderr)
+                          device], stdout=subprocess.PIPE, text=True, check=False)
+    sys.stderr.write(run.stdout)
     step = re.search(r"^step ([\d.]+) ms, (\d+) tokens/s", run.stdout, re.M)
     if run.returncode != 0 or step is None:
-        sys.exit(f"train.py: {shape}, {recipe}: {run.stderr.strip() or 'no step was printed'}")
+        fail(f"{shape}, {recipe}: {program} ended with {run.returncode}", 1)
     parts = []
     for name in CLASSES:
         found = re.search(rf"^{re.escape(name)} +(?:\d+ +)?([\d.]+)", run.stdout, re.M)
@@ -36,11 +44,9 @@ def ours(program, shape, recipe, device):
     return [int(step.group(2)), f"{float(step.group(1)):.1f}", *parts]
 
 
-def peer(shape):
-    """Tokens/s of torch.compile, and the most memory that it held."""
-    import torch
-    from torch import nn
-    from torch.nn import functional
+def llama(torch):
+    """The peer's model."""
+    nn, functional = torch.nn, torch.nn.functional
 
     class Block(nn.Module):
         def __init__(self, m):
@@ -82,52 +88,82 @@ def peer(shape):
                 x = layer(x, self.cosine, self.sine)
             return functional.cross_entropy(self.head(self.norm(x)).float().flatten(0, 1), targets.flatten())
 
+    return Llama
+
+
+def run_peer(shape):
+    """Prints tokens/s, seconds a step and GiB of torch.compile's training, as JSON."""
+    import torch
     config = json.loads((FOLDER / f"{shape}.json").read_text(encoding="utf-8"))
     batch, seq, vocabulary = config["train"]["batch"], config["train"]["sequence"], config["model"]["vocab_size"]
     torch.manual_seed(1)
-    model = Llama(config["model"], seq).to("cuda")
+    model = llama(torch)(config["model"], seq).to("cuda")
     optimizer, compiled = torch.optim.AdamW(model.parameters(), 1e-4, fused=True), torch.compile(model)
-    found = []
-    for step in range(14):
+    for step in range(WARM + STEPS):
+        if step == WARM:
+            torch.cuda.synchronize()
+            start = time.perf_counter()
         tokens, targets = (torch.randint(0, vocabulary, (batch, seq), device="cuda") for _ in range(2))
-        torch.cuda.synchronize()
-        start = time.perf_counter()
         with torch.autocast("cuda", torch.bfloat16):
             loss = compiled(tokens, targets)
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        torch.cuda.synchronize()
-        if step >= 4:
-            found.append(time.perf_counter() - start)
-    seconds = statistics.median(found)
-    return round(batch * seq / seconds), seconds * 1e3, torch.cuda.max_memory_allocated() / 2**30
+    torch.cuda.synchronize()
+    seconds = (time.perf_counter() - start) / STEPS
+    print(json.dumps([round(batch * seq / seconds), seconds * 1e3, torch.cuda.max_memory_allocated() / 2**30]))
+
+
+def peer(shape):
+    """Tokens/s of torch.compile, ms a step, and the most GiB that it held."""
+    run = subprocess.run([sys.executable, __file__, "--run-peer", shape], stdout=subprocess.PIPE, text=True, check=False)
+    if run.returncode != 0:
+        fail(f"{shape}: PyTorch ended with {run.returncode}", 1)
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def options_of(arguments):
+    parser = argparse.ArgumentParser(usage=__doc__, add_help=False)
+    parser.error = lambda message: fail(message + "; see the head of this file", 2)
+    parser.add_argument("program")
+    parser.add_argument("--shapes", default="124m,1b", type=lambda text: text.split(","))
+    parser.add_argument("--recipes", default="bf16_tc,fp8_tc,mxfp4_tc", type=lambda text: text.split(","))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--no-peer", action="store_true")
+    options = parser.parse_args(arguments)
+    for kind, names in (("model", options.shapes), ("base", options.recipes)):
+        for name in names:
+            path = FOLDER / f"{name}.json"
+            if not path.exists() or kind not in json.loads(path.read_text(encoding="utf-8")):
+                fail(f"bench/gpu/train/{name}.json is no {'shape' if kind == 'model' else 'recipe'}", 2)
+    if shutil.which(options.program) is None:
+        fail(f"{options.program} is no program", 2)
+    if not options.no_peer and subprocess.run([sys.executable, "-c", "import torch"], stderr=subprocess.DEVNULL, check=False).returncode != 0:
+        fail("the peer needs PyTorch; --no-peer leaves it out", 2)
+    return options
 
 
 def main():
-    parser = argparse.ArgumentParser(usage=__doc__)
-    parser.add_argument("program")
-    parser.add_argument("--shapes", default="124m,1b")
-    parser.add_argument("--recipes", default="bf16_tc,fp8_tc,mxfp4_tc")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--no-peer", action="store_true")
-    options = parser.parse_args()
-    for name in (options.shapes + "," + options.recipes).split(","):
-        if not (FOLDER / f"{name}.json").exists():
-            sys.exit(f"train.py: bench/gpu/train has no {name}.json")
+    if sys.argv[1:2] == ["--run-peer"]:
+        return run_peer(sys.argv[2])
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(__doc__)
+        return 0
+    options = options_of(sys.argv[1:])
     print("| shape | recipe | tokens/s | of torch.compile | step, ms | " + " | ".join(CLASSES) + " |")
     print("|---" * (5 + len(CLASSES)) + "|", flush=True)
-    for shape in options.shapes.split(","):
+    for shape in options.shapes:
         reference = None
         if not options.no_peer:
             reference, milliseconds, memory = peer(shape)
             print(f"| {shape} | torch.compile, BF16; {memory:.0f} GiB | {reference} | 1.00 | {milliseconds:.1f} |" + " |" * len(CLASSES), flush=True)
-        for recipe in options.recipes.split(","):
+        for recipe in options.recipes:
             rate, *rest = ours(options.program, shape, recipe, options.device)
             ratio = f"{rate / reference:.2f}" if reference else ""
             print(f"| {shape} | {recipe} | {rate} | {ratio} | " + " | ".join(rest) + " |", flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

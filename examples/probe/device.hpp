@@ -61,8 +61,8 @@ std::vector<probed_instruction> device_instructions();
 /// Fills cases.d, which has its size. Empty if it worked, else what went wrong.
 std::string run_on_device(const probed_instruction& instruction, probe_cases& cases);
 
-/// ex2.approx.ftz.f32 of the FP32 numbers with bits first, first + stride, ...: fills `results`. Empty if it worked, else
-/// what went wrong; devices that are not NVIDIA's have no such instruction.
+/// ex2.approx.ftz.f32 of the FP32 numbers with bits first, first + stride, ...: fills `results`. Empty if it worked,
+/// else what went wrong; devices that are not NVIDIA's have no such instruction.
 std::string run_exp2_on_device(std::uint32_t first, std::uint32_t stride, std::vector<float>& results);
 
 /// A whole GEMM: D [m × n] = A [m × k] · B [n × k]ᵀ, codes row by row.

@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // rotoscale-probe: runs matrix instructions of the device at hand on discriminating inputs, compares every bit with the
-// model, and writes cases for rotoscale-validate. With --gemm it does so with whole GEMMs, the library's among them,
-// with
-// --exp2 with the instruction of attention's exponentials.
+// model, and writes cases for rotoscale-validate. --gemm: whole GEMMs instead, the library's among them; --exp2: the
+// instruction of attention's exponentials.
 // Exit codes: 0 all equal, 1 some differ, 2 bad input or the device did not do it, 77 no device.
 #include <CLI/CLI.hpp>
 #include <atomic>
@@ -15,8 +14,8 @@
 #include "examples/probe/check.hpp"
 #include "examples/probe/gemm.hpp"
 #include "examples/standard_streams.hpp"
-#include "rotoscale/io/safetensors.hpp"
 #include "rotoscale/ex2_approx.hpp"
+#include "rotoscale/io/safetensors.hpp"
 #include "rotoscale/pack.hpp"
 #include "rotoscale/parallel.hpp"
 
@@ -167,8 +166,9 @@ void save_gemm(const fs::path& folder, const std::string& name, const probed_gem
   writer.write(folder / file_name(name));
 }
 
-/// Compares ex2.approx.ftz.f32 of every stride-th FP32 number by its bits, all of them with a stride of 1; then prints
-/// FNV-1a over the bytes of the results for [1, 2) and (-2, -1], which the test `math` has as well. Exit code.
+/// Compares ex2.approx.ftz.f32 of every stride-th FP32 number by its bits, all of them with a stride of 1, and prints
+/// FNV-1a over the bytes of the results for [1, 2) and (-2, -1]: with a stride of 1 the one that the test `math` has.
+/// Exit code.
 int compare_exp2(std::uint32_t stride, thread_pool& pool) {
   constexpr std::uint64_t inputs = std::uint64_t{1} << 32, chunk = 1 << 24;
   std::atomic<std::uint64_t> differing{0}, first_differing{inputs};
@@ -281,8 +281,9 @@ int main(int argc, char** argv) {
   app.add_option("--save-tiles", o.save_tiles, "cases in such a file")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
-  app.add_option("--exp2", o.exp2_stride, "ex2.approx.ftz.f32 of every N-th FP32 number by its bits; 1: of all")
-      ->check(CLI::Range(1, 1 << 30));
+  auto* const exp2 =
+      app.add_option("--exp2", o.exp2_stride, "ex2.approx.ftz.f32 of every N-th FP32 number by its bits; 1: of all")
+          ->check(CLI::Range(1, 1 << 30));
   app.add_flag("--gemm", o.gemm, "whole GEMMs: kernels made of each instruction, and the vendor's library");
   app.add_option("--sizes", o.gemms.sizes, "for --gemm: m = n = k, multiples of 64")
       ->delimiter(',')
@@ -291,6 +292,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   app.add_flag("--list", o.list, "only names the instructions");
+  for (const char* other : {"--instruction", "--save", "--gemm", "--list"}) exp2->excludes(other);
   try {
     rotoscale::refuse_overflow(app);
     app.parse(argc, argv);

@@ -106,7 +106,8 @@ struct padded_tile {
 
 /// How a kernel of attention is laid out: tiles of 64 rows that a block computes side by side, blocks of a processor at
 /// a time that registers are limited for, buffers for what is read in tiles, and whether the forward pass runs a tile's
-/// product with values beside the next tile's with keys, for which it keeps a buffer. The others are on their way.
+/// product with values beside the next tile's with keys, for which it keeps a buffer. All but that one and the one
+/// computed on are on their way.
 struct tile_plan {
   int tiles, blocks, stages;
   bool overlaps = false;

@@ -74,8 +74,8 @@ struct descriptor {
     return both;
   }
 };
-/// An address that is the same in all lanes of a warp, in a uniform register, where descriptors must be: the compiler
-/// would move every offset of it there by itself.
+/// An address that is the same in all lanes of a warp, in a uniform register. Descriptors have to be in such registers:
+/// the compiler moves each of them there by an instruction of its own unless it knows that the address is uniform.
 __device__ inline std::uint32_t uniform_address(const std::uint16_t* codes) {
   return __reduce_min_sync(0xFFFFFFFFu, shared_address(codes));
 }

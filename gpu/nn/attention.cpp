@@ -46,7 +46,8 @@ status take_shape(const nn::attention_contract& contract, const nn::attention_te
     return {error_code::bad_extent, "t.q", "must have at most 65535 sequences and heads, a multiple of those of t.k"};
   }
   if (!runs_attention(contract, t.q.extents[3], device)) {
-    return {error_code::unsupported_device, "contract", "this device has no kernel for it with heads of this size"};
+    return {error_code::unsupported_device, "contract",
+            "this device has no kernel for its unit, its exponential or heads of this size"};
   }
   n.batch = static_cast<int>(t.q.extents[0]);
   n.seq = static_cast<int>(t.k.extents[1]);
@@ -131,15 +132,20 @@ status backward_chains(const attention_backward_pass<T>& p, stream s) {
   });
 }
 
-constexpr status no_unit{error_code::unsupported_device, "contract", "this build has no kernel for its unit"};
+constexpr status no_unit{error_code::unsupported_device, "contract",
+                         "this build has no kernel for its unit with its exponential"};
 
 /// Calls body(unit) with the unit and the exponential that the contract names; `otherwise` where this build has not
 /// both.
 template <class Result, class Body>
 Result with_attention_unit(const nn::attention_contract& contract, const Result& otherwise, const Body& body) {
   return with_bf16_unit(contract.model, otherwise, [&]<class Unit>(Unit unit) -> Result {
-    if (contract.exp2 == nn::attention_exp2::deg3) return body(unit);
-    if constexpr (Unit::has_ex2_approx) return body(tiles::ex2_unit<Unit>{});
+    switch (contract.exp2) {
+      case nn::attention_exp2::deg3: return body(unit);
+      case nn::attention_exp2::ex2_approx:
+        if constexpr (Unit::has_ex2_approx) return body(tiles::ex2_unit<Unit>{});
+        break;
+    }
     return otherwise;
   });
 }

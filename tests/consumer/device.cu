@@ -100,6 +100,8 @@ __global__ void layouts(block_matrix<std::uint8_t> m, std::uint8_t* codes, std::
   gather_scales(f, scale, placement::hipblaslt_scale_32x8, m);
 }
 
+__global__ void exponentials(float* x) { x[0] = ex2_approx(x[0]); }
+
 __global__ void matrix_unit(mma_model m, format f, const std::uint8_t* a, const std::uint8_t* b, float* d) {
   mma_product p[64] = {};
   for (int i = 0; i < 64; ++i) {

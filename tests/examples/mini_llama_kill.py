@@ -54,8 +54,8 @@ class Runs(Scratch):
         return self.start(command, LD_PRELOAD=FAULTS, **{key: str(value) for key, value in faults.items()})
 
     def start_lasting(self, command, milliseconds=100):
-        """A run that takes seconds however fast its steps are: a busy machine is late to tell it something."""
-        return self.start_with_faults(command, FAULTS_SLOW=milliseconds)
+        """A run whose steps take milliseconds however small they are: a busy machine is late to tell it something."""
+        return self.start_with_faults(command, FAULTS_SLOW=milliseconds, FAULTS_PACE=5)
 
     def with_faults(self, command, **faults):
         done = self.start_with_faults(command, **faults)

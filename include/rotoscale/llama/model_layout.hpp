@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Where everything of a model lies. The same functions count bytes and give addresses (nn/memory.hpp). What lives at
-// different times shares workspace.
+// Where a model's memory lies: the same functions count bytes and give addresses; what lives at other times is shared.
 #pragma once
 
 #include <algorithm>
@@ -60,8 +59,9 @@ inline void model::make_linears(const nn::recipe& r) {
   head_recipe_.fprop.output = nn::operand_format::fp32;  // logits go straight into the loss
   const auto attention = ops_->contract(r.attention, config_.head_size());
   if (!attention) {
-    throw std::invalid_argument("recipe " + r.name + ": attention: the device has no contract " + r.attention +
-                                " for heads of " + std::to_string(config_.head_size()));
+    throw std::invalid_argument("recipe " + r.name + ": attention: the device has no kernel for " + r.attention +
+                                ", heads of " + std::to_string(config_.head_size()) + "; " +
+                                nn::fp32_attention_contract + " would do");
   }
   attention_ = *attention;
   layers_.clear();

@@ -23,6 +23,7 @@ inline constexpr index_t attention_tile = 64;
 /// 2^x of a tiled contract: a polynomial that any device computes (nn::exp2), or the instruction of NVIDIA's
 /// (ex2_approx).
 enum class attention_exp2 { deg3, ex2_approx };
+/// Their names in those of contracts.
 inline constexpr std::string_view attention_exp2_names[] = {"exp2deg3", "ex2approx"};
 
 /// How attention's products are added.

@@ -204,17 +204,28 @@ TEST_CASE("exp2 is within 1.02e-4 of 2^x, and exact at 0") {
   CHECK(std::isnan(nn::exp2(infinity)));
 }
 
-TEST_CASE("ex2_approx has the bits of ex2.approx.ftz.f32 on an H200") {
-  // FNV-1a over what the device gave for the 2^23 numbers of [1, 2), then those of (-2, -1]: `rotoscale-probe --exp2`
-  // compares all 2^32 inputs and prints it.
+namespace {
+
+/// FNV-1a over the bytes of ex2_approx(x) of count numbers by their bits from `first` on, every stride-th, then of
+/// their negatives.
+std::uint64_t digest_of_ex2(std::uint32_t first, std::uint32_t count, std::uint32_t stride) {
   std::uint64_t digest = 0xCBF29CE484222325u;
-  for (const std::uint32_t first : {fp32_bits(1.0f), fp32_bits(-1.0f)}) {
-    for (std::uint32_t u = first; u < first + (1u << 23); ++u) {
-      const std::uint32_t y = fp32_bits(ex2_approx(fp32_from_bits(u)));
+  for (const std::uint32_t sign : {0u, 0x80000000u}) {
+    for (std::uint32_t i = 0; i < count; i += stride) {
+      const std::uint32_t y = fp32_bits(ex2_approx(fp32_from_bits((first + i) | sign)));
       for (int shift = 0; shift < 32; shift += 8) digest = (digest ^ (y >> shift & 255)) * 0x100000001B3u;
     }
   }
-  CHECK(digest == 0xF0A568FA5763F43Bu);
+  return digest;
+}
+
+}  // namespace
+
+TEST_CASE("ex2_approx has the bits of ex2.approx.ftz.f32 on an H200") {
+  // On [1, 2) and (-2, -1] the digest of what the device gave; on [2^-8, 1) and (-1, -2^-8] that of a run of this
+  // function after all 2^32 inputs had been compared with the device (`rotoscale-probe --exp2 1`).
+  CHECK(digest_of_ex2(fp32_bits(1.0f), 1u << 23, 1) == 0xF0A568FA5763F43Bu);
+  CHECK(digest_of_ex2(fp32_bits(0x1p-8f), 8u << 23, 7) == 0xCA1D1C80681E842Eu);
 }
 
 TEST_CASE("ex2_approx is within 2^-22 of 2^x, exact at integers, and flushes") {

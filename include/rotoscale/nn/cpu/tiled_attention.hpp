@@ -113,13 +113,22 @@ struct tiled_scratch {
 inline float canonical(float x) { return x == x ? x : fp32_from_bits(fp32_nan_bits); }
 
 /// 2^x of a contract.
-inline float exp2_of(attention_exp2 kind, float x) { return kind == attention_exp2::deg3 ? exp2(x) : ex2_approx(x); }
+inline float exp2_of(attention_exp2 kind, float x) {
+  switch (kind) {
+    case attention_exp2::deg3: return exp2(x);
+    case attention_exp2::ex2_approx: break;
+  }
+  return ex2_approx(x);
+}
 /// x_j becomes 2^fma(x_j, scale, -shift).
 inline void exponentials(attention_exp2 kind, float* x, index_t n, float scale, float shift) {
-  if (kind == attention_exp2::deg3) {
-    for (index_t j = 0; j < n; ++j) x[j] = exp2(fma(x[j], scale, -shift));
-  } else {
-    for (index_t j = 0; j < n; ++j) x[j] = ex2_approx(fma(x[j], scale, -shift));
+  switch (kind) {
+    case attention_exp2::deg3:
+      for (index_t j = 0; j < n; ++j) x[j] = exp2(fma(x[j], scale, -shift));
+      break;
+    case attention_exp2::ex2_approx:
+      for (index_t j = 0; j < n; ++j) x[j] = ex2_approx(fma(x[j], scale, -shift));
+      break;
   }
 }
 
