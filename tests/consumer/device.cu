@@ -3,6 +3,7 @@
 // Device code that uses every function of the numerics that may run there: compiled by tests/consumer/headers.py where
 // nvcc is found, to keep the headers free of what device code cannot use (constants that are taken by reference,
 // functions without ROTOSCALE_HD). tests/digest runs most of them.
+#include "rotoscale/ex2_approx.hpp"
 #include "rotoscale/gemm_epilogue.hpp"
 #include "rotoscale/gemm_operand.hpp"
 #include "rotoscale/layout.hpp"
