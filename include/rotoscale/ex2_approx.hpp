@@ -54,10 +54,10 @@ inline constexpr ex2_table ex2_intervals = {
 /// l² without the partial products of columns below 19, over 2^19: bits i and j of l meet in column i + j + 1, a bit
 /// and itself in column 2 i.
 [[gnu::always_inline]] ROTOSCALE_HD constexpr std::uint32_t ex2_square(std::uint32_t l) {
-  // Bits 9 to 16 meet in these columns, but for bit 9 and itself; bits 0 to 8 do not; of the others those with i + j
-  // > 17.
+  // Bits 9 to 16 meet in these columns, but for bit 9 and itself, which the shift drops; bits 0 to 8 do not; of the
+  // others those with i + j > 17.
   const std::uint32_t high = l >> 9;
-  std::uint32_t sum = (high * high - (high & 1)) >> 1;
+  std::uint32_t sum = (high * high) >> 1;
   for (std::uint32_t i = 2; i < 9; ++i) sum += (l >> i & 1) * (l >> (18 - i));
   return sum;
 }
