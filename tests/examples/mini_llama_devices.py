@@ -67,6 +67,17 @@ class Devices(Scratch):
         self.train("run", "--device", device, "--overwrite", schedule="healed.json", **more)
         self.assertIn("of the checkpoint are equal", self.replay("--steps", "2:4", "--device", "cpu"))
 
+    def test_recipes_of_the_training_benchmark_fit_its_shapes(self):
+        folder = Path(__file__).parents[2] / "bench/gpu/train"
+        files = {path: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")}
+        self.assertEqual(files[folder / "fp8_tc.json"], self.documented_recipe())
+        shapes = [path for path, content in files.items() if "model" in content]
+        self.assertEqual((len(shapes), len(files)), (2, 5))
+        for shape in shapes:
+            for recipe in files.keys() - shapes:
+                done = self.run_program("plan", "--config", shape, "--recipe", recipe)
+                self.assertEqual((done.returncode, done.stderr), (0, ""), recipe)
+
     def test_adapters_on_a_device_are_replayed_by_the_cpu(self):
         """Those of q_proj, k_proj and v_proj draw a mask each; the run heals behind its fifth step."""
         device = self.device()
