@@ -8,7 +8,6 @@
 //   FAULTS_FULL_AT=N    from byte N on, all calls together, writing says ENOSPC
 //   FAULTS_FULL_IN=PART  only in paths that hold this
 //   FAULTS_SLOW=N       each fsync takes N milliseconds more
-//   FAULTS_PACE=N       each write to a file called log.jsonl takes N milliseconds more
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -117,8 +116,6 @@ int mkdir(const char* path, mode_t mode) {
 }
 
 ssize_t write(int fd, const void* data, size_t count) {
-  static const long pace = number_in("FAULTS_PACE");
-  if (pace > 0 && path_of(fd).ends_with("log.jsonl")) ::usleep(static_cast<useconds_t>(pace) * 1000);
   return write_with_faults("write", fd, count, [&](std::size_t n) {
     return next<ssize_t (*)(int, const void*, size_t)>("write")(fd, data, n);
   });

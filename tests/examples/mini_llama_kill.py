@@ -46,16 +46,23 @@ class Runs(Scratch):
         # One thread: hundreds of short runs, and threads that wait for one another would only wait on a loaded machine.
         return self.train_command(out, "--auto-resume", "--threads", 1, *more, **{**self.OPTIONS, **options})
 
+    @staticmethod
+    def expect_signals():
+        """Whoever started the tests may ignore some, as nohup and a shell's background jobs do."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+
     def start(self, command, stderr=subprocess.PIPE, **environment):
         return subprocess.Popen([mini_llama.PROGRAM, *map(str, command)], cwd=self.folder, stdin=subprocess.DEVNULL,
-                                stdout=subprocess.PIPE, stderr=stderr, text=True, env={**os.environ, **environment})
+                                stdout=subprocess.PIPE, stderr=stderr, text=True, env={**os.environ, **environment},
+                                preexec_fn=self.expect_signals)
 
     def start_with_faults(self, command, **faults):
         return self.start(command, LD_PRELOAD=FAULTS, **{key: str(value) for key, value in faults.items()})
 
     def start_lasting(self, command, milliseconds=100):
-        """A run whose steps take milliseconds however small they are: a busy machine is late to tell it something."""
-        return self.start_with_faults(command, FAULTS_SLOW=milliseconds, FAULTS_PACE=5)
+        """A run that takes seconds however fast its steps are: a busy machine is late to tell it something."""
+        return self.start_with_faults(command, FAULTS_SLOW=milliseconds)
 
     def with_faults(self, command, **faults):
         done = self.start_with_faults(command, **faults)
