@@ -8,54 +8,76 @@
 
 namespace rotoscale::testing {
 
-struct cache_case {
-  index_t rows = 0;  ///< of passes that continue
-  std::vector<float> whole, continued;
-};
-
 /// A text of 75 tokens, of which `given` go through at once.
-inline cache_case run_cache_case(nn::backend& ops, const nn::recipe& r, index_t given,
-                                 const std::vector<std::string>& adapters = {}) {
-  constexpr index_t text = 75, room = 96;
-  const auto make = [&](index_t cache) {
+class cache_case {
+ public:
+  cache_case(nn::backend& ops, const nn::recipe& r, index_t given, const std::vector<std::string>& adapters = {})
+      : ops_(ops), recipe_(r), given_(given), adapters_(adapters) {}
+
+  /// The logits by passes over all of the text so far.
+  std::vector<float> whole() const {
+    const auto s = make(0);
+    std::vector<float> to;
+    for (index_t n = given_; n <= text; ++n) append_logits(*s, 0, (n + 31) / 32 * 32, n - 1, to);
+    return to;
+  }
+
+  struct continuation {
+    index_t rows = 0;  ///< of passes that continue; 0: there are none, and `logits` are those of the first
+    std::vector<float> logits;
+  };
+  /// The same by passes that continue the text.
+  continuation continued() const {
+    const auto s = make(room);
+    continuation c{s->model().cache_rows(), {}};
+    append_logits(*s, 0, (given_ + 31) / 32 * 32, given_ - 1, c.logits);
+    for (index_t n = given_ + 1; c.rows != 0 && n <= text; ++n) {
+      append_logits(*s, (n - 1) / c.rows * c.rows, c.rows, n - 1, c.logits);
+    }
+    return c;
+  }
+
+ private:
+  static constexpr index_t text = 75, room = 96;
+
+  static nn::step_inputs inputs() {
+    nn::step_inputs now;
+    now.seed = 5;
+    return now;
+  }
+
+  std::unique_ptr<llama::session> make(index_t cache) const {
     llama::session_options o;
     o.model.sequence = room;
     o.model.head_chunk = 32;
     o.model.training = false;
     o.model.cache = cache;
-    if (!adapters.empty()) {
+    if (!adapters_.empty()) {
       o.model.lora.emplace();
       o.model.lora->rank = 4;
-      o.model.lora->targets = adapters;
+      o.model.lora->targets = adapters_;
     }
-    auto s = std::make_unique<llama::session>(ops, small_config(false), o, std::vector{r});
-    nn::step_inputs inputs;
-    inputs.seed = 5;
-    s->set_inputs(inputs);
+    auto s = std::make_unique<llama::session>(ops_, small_config(false), o, std::vector{recipe_});
+    s->set_inputs(inputs());
     s->initialize(3);
     return s;
-  };
-  const batch data(1, room, 64, false);
-  nn::step_inputs now;
-  now.seed = 5;
-  const auto logits = [&](llama::session& s, index_t begin, index_t count, index_t last, std::vector<float>& to) {
-    std::vector<std::int32_t> tokens(data.tokens.begin() + begin, data.tokens.begin() + last + 1);
+  }
+
+  /// Those of token `last`, by a pass over `count` tokens from `begin` on.
+  void append_logits(llama::session& s, index_t begin, index_t count, index_t last, std::vector<float>& to) const {
+    std::vector<std::int32_t> tokens(data_.tokens.begin() + begin, data_.tokens.begin() + last + 1);
     tokens.resize(static_cast<std::size_t>(count), 0);
     s.resize(1, count);
-    const auto own = s.logits(now, tokens, last - begin, begin);
+    const auto own = s.logits(inputs(), tokens, last - begin, begin);
     to.insert(to.end(), own.begin(), own.end());
-  };
-  cache_case c;
-  const auto without = make(0), with = make(room);
-  c.rows = with->model().cache_rows();
-  for (index_t n = given; n <= text; ++n) logits(*without, 0, (n + 31) / 32 * 32, n - 1, c.whole);
-  logits(*with, 0, (given + 31) / 32 * 32, given - 1, c.continued);
-  for (index_t n = given + 1; c.rows != 0 && n <= text; ++n) {
-    const index_t begin = (n - 1) / c.rows * c.rows;
-    logits(*with, begin, c.rows, n - 1, c.continued);
   }
-  return c;
-}
+
+  nn::backend& ops_;
+  const nn::recipe recipe_;
+  index_t given_;
+  std::vector<std::string> adapters_;
+  const batch data_{1, room, 64, false};
+};
 
 /// Recipes whose tokens meet nowhere but in attention.
 inline std::vector<nn::recipe> cached_recipes() {

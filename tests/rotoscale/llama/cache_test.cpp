@@ -16,15 +16,17 @@ TEST_CASE("a continued pass leaves the logits of a whole one") {
   const auto ops = nn::make_cpu_backend(2);
   for (const nn::recipe& r : cached_recipes()) {
     CAPTURE(r.name);
-    const cache_case c = run_cache_case(*ops, r, 30);
-    CHECK(c.rows == (r.name == "square blocks" ? 32 : 1));
-    CHECK(same_bytes(c.continued, c.whole));
+    const cache_case c(*ops, r, 30);
+    const auto continued = c.continued();
+    CHECK(continued.rows == (r.name == "square blocks" ? 32 : 1));
+    CHECK(same_bytes(continued.logits, c.whole()));
   }
-  const cache_case one = run_cache_case(*ops, preset("bf16"), 1);
-  CHECK(same_bytes(one.continued, one.whole));
-  const cache_case lora = run_cache_case(*ops, preset("mxfp4_h16"), 30, {"q_proj", "v_proj", "o_proj", "down_proj"});
-  CHECK(lora.rows == 1);
-  CHECK(same_bytes(lora.continued, lora.whole));
+  const cache_case one(*ops, preset("bf16"), 1);
+  CHECK(same_bytes(one.continued().logits, one.whole()));
+  const cache_case lora(*ops, preset("mxfp4_h16"), 30, {"q_proj", "v_proj", "o_proj", "down_proj"});
+  const auto continued = lora.continued();
+  CHECK(continued.rows == 1);
+  CHECK(same_bytes(continued.logits, lora.whole()));
 }
 
 TEST_CASE("where tokens meet in more than attention, no pass may continue") {
@@ -35,7 +37,7 @@ TEST_CASE("where tokens meet in more than attention, no pass may continue") {
   head.head = preset("nvfp4");
   for (const nn::recipe& r : {preset("nvfp4"), random, head}) {
     CAPTURE(r.name);
-    CHECK(run_cache_case(*ops, r, 30).rows == 0);
+    CHECK(cache_case(*ops, r, 30).continued().rows == 0);
   }
 }
 
