@@ -4,6 +4,7 @@
 // data. The bytes are those that the operation has to move: each input once, each output once.
 // usage: gpu-layers [REPEATS]; exit codes: 0 measured, 1 a launch or the runtime failed, 77 no device
 #include "gpu/api/nn.hpp"
+#include "gpu/api/quantize.hpp"
 #include "timing.hpp"
 
 using namespace gpu_bench;
@@ -39,6 +40,20 @@ struct numbers : device_bytes {
   float* floats() const { return reinterpret_cast<float*>(data); }
 };
 
+/// Both orientations of MXFP4 with H16, as training's operands: bytes() for each element.
+struct operands {
+  operands(index_t rows, index_t cols)
+      : codes{device_bytes(rows * cols / 2), device_bytes(rows * cols / 2)},
+        scales{device_bytes(rows * cols / 32), device_bytes(rows * cols / 32)} {}
+  gpu::quantized_output output(int which) const {
+    gpu::quantized_output q{codes[which].data, scales[which].data, presets::te_rocm};
+    q.options.rotation.points = 16;
+    return q;
+  }
+  static constexpr double bytes_of_element = 2 * (0.5 + 1.0 / 32);
+  device_bytes codes[2], scales[2];
+};
+
 std::string text(const char* format, index_t a, index_t b, nn::dtype type) {
   char line[64];
   std::snprintf(line, sizeof line, format, a, b, type == nn::dtype::bf16 ? "BF16" : "FP32");
@@ -65,6 +80,10 @@ void norms(index_t rows, index_t cols, nn::dtype type) {
   args.y = view(y);
   args.rstd = rstd.floats();
   measure("residual + RMSNorm", shape.c_str(), 4 * element, [&] { return gpu::residual_norm(args, {}); });
+  args.y = {};
+  const operands q(rows, cols);
+  measure("residual + RMSNorm to MXFP4", shape.c_str(), 3 * element + operands::bytes_of_element * static_cast<double>(n),
+          [&] { return gpu::residual_norm_quantize(args, mxfp4, q.output(0), q.output(1), {}); });
   measure("RMSNorm backward with gain", shape.c_str(), 4 * element, [&] {
     return gpu::rmsnorm_backward(view(branch), view(x), gain.floats(), rstd.floats(), view(y), dgain.floats(), room.data,
                                  bytes, {});
@@ -80,6 +99,13 @@ void swiglu(index_t rows, index_t cols, nn::dtype type) {
   measure("SwiGLU", shape.c_str(), 3 * element, [&] { return gpu::swiglu_forward(wide(gate_up), narrow, {}); });
   measure("SwiGLU backward", shape.c_str(), 5 * element,
           [&] { return gpu::swiglu_backward(narrow, wide(gate_up), wide(d), {}); });
+  const operands q(rows, 2 * cols);
+  const double blocks = operands::bytes_of_element * static_cast<double>(rows * cols);
+  measure("SwiGLU to MXFP4", shape.c_str(), 2 * element + blocks,
+          [&] { return gpu::swiglu_quantize(wide(gate_up), {}, mxfp4, q.output(0), q.output(1), {}); });
+  measure("SwiGLU backward to MXFP4", shape.c_str(), 3 * element + 2 * blocks, [&] {
+    return gpu::swiglu_backward_quantize(narrow, wide(gate_up), {}, mxfp4, q.output(0), q.output(1), {});
+  });
 }
 
 void rope(index_t seq, index_t head_dim, nn::dtype type) {

@@ -264,6 +264,9 @@ void define(CLI::App& app, arguments& a) {
   profile->add_option("--model-config", a.model_config, "model shape from a Hugging Face config.json")->group("run");
   profile->add_option("--recipe", a.schedule_override, "same as --schedule")->group("run");
   define_device(*profile, a.device);
+  profile
+      ->add_flag("--operations", a.profile_operations, "a second table: each operation by its name, the longest first")
+      ->group("run");
   describe(flag_visitor{*profile, "run"}, a.run);
 
   define_eval_and_sample(app, a);

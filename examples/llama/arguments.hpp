@@ -31,6 +31,7 @@ struct arguments {
   std::set<std::string> flags;  ///< that were given
   field_names names;
   bool no_progress = false;
+  bool profile_operations = false;  ///< a table by operation as well
   std::optional<std::int64_t> statistics_every;
   std::vector<std::string> data;
   int windows = 0, sequence = 0;

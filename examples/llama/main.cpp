@@ -164,7 +164,7 @@ int plan(arguments& a) {
   return exit_ok;
 }
 
-int profile_run(const arguments& a) { return profile(begin(a), a.device, std::cout); }
+int profile_run(const arguments& a) { return profile(begin(a), a.device, a.profile_operations, std::cout); }
 
 int run(int argc, char** argv) {
   arguments a;

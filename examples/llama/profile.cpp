@@ -3,10 +3,12 @@
 #include "profile.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <ostream>
+#include <set>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "clock.hpp"
 #include "exit_codes.hpp"
@@ -22,7 +24,7 @@ namespace rotoscale::llama_program {
 
 #if !defined(ROTOSCALE_LLAMA_DEVICES)
 
-int profile(const trainer_state&, const device_choice& device, std::ostream&) {
+int profile(const trainer_state&, const device_choice& device, bool, std::ostream&) {
   throw io::error("--device " + device.name, "this program was built for the CPU alone (Meson option gpu)");
 }
 
@@ -160,36 +162,58 @@ class random_run {
   std::uint64_t drawn_ = 0;
 };
 
-struct class_sum {
+/// A line of a table: what two steps' operations of one class or name took, a step.
+struct timing_row {
+  std::string name;
   double microseconds = 0, bytes = 0, operations = 0;
   int launches = 0;
 };
 
-/// Sums by class of two steps' operations.
-std::array<class_sum, class_count> sums_of(const std::vector<gpu::timed_operation>& timing, int steps) {
-  std::array<class_sum, class_count> sums{};
+/// Rows of `names`, each with the operations whose name `row_of` finds to be its number.
+template <class RowOf>
+std::vector<timing_row> rows_of(const std::vector<gpu::timed_operation>& timing, int steps,
+                                const std::vector<std::string>& names, const RowOf& row_of) {
+  std::vector<timing_row> rows;
+  for (const std::string& name : names) rows.push_back({name});
   for (const gpu::timed_operation& t : timing) {
-    class_sum& s = sums[class_of(t.name)];
+    timing_row& s = rows[row_of(t.name)];
     s.microseconds += t.microseconds / steps;
     s.bytes += static_cast<double>(t.bytes) / steps;
     s.operations += t.operations / steps;
     ++s.launches;
   }
-  return sums;
+  return rows;
 }
 
-/// A line a class, and what of the step is left.
-void print_classes(const std::array<class_sum, class_count>& sums, int steps, double step_microseconds,
-                   double copy_rate, double matrix_rate, std::ostream& out) {
+std::vector<timing_row> rows_by_class(const std::vector<gpu::timed_operation>& timing, int steps) {
+  return rows_of(timing, steps, {std::begin(class_names), std::end(class_names)}, class_of);
+}
+
+/// The longest first.
+std::vector<timing_row> rows_by_operation(const std::vector<gpu::timed_operation>& timing, int steps) {
+  std::set<std::string> found;
+  for (const gpu::timed_operation& t : timing) found.emplace(t.name);
+  const std::vector<std::string> names(found.begin(), found.end());
+  auto rows = rows_of(timing, steps, names, [&](std::string_view name) {
+    return static_cast<std::size_t>(std::lower_bound(names.begin(), names.end(), name) - names.begin());
+  });
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const timing_row& x, const timing_row& y) { return x.microseconds > y.microseconds; });
+  return rows;
+}
+
+/// `head`: what rows are of.
+void print_rows(const char* head, const std::vector<timing_row>& rows, int steps, double copy_rate, double matrix_rate,
+                std::ostream& out) {
   char line[192];
   double total = 0;
-  for (const class_sum& s : sums) total += s.microseconds;
-  out << "class                   calls        us   share     GB/s  of copy  TFLOP/s  of matrix\n";
-  for (std::size_t i = 0; i < class_count; ++i) {
-    const class_sum& s = sums[i];
+  for (const timing_row& s : rows) total += s.microseconds;
+  std::snprintf(line, sizeof line, "%-22s  calls        us   share     GB/s  of copy  TFLOP/s  of matrix\n", head);
+  out << line;
+  for (const timing_row& s : rows) {
     if (s.launches == 0) continue;
     const double seconds = std::max(s.microseconds, 1e-3) * 1e-6;
-    std::snprintf(line, sizeof line, "%-22s %6d %9.1f %6.1f%% %8.0f %7.1f%%", class_names[i], s.launches / steps,
+    std::snprintf(line, sizeof line, "%-22s %6d %9.1f %6.1f%% %8.0f %7.1f%%", s.name.c_str(), s.launches / steps,
                   s.microseconds, 100 * s.microseconds / std::max(total, 1e-3), s.bytes / seconds * 1e-9,
                   100 * s.bytes / seconds / copy_rate);
     out << line;
@@ -200,13 +224,11 @@ void print_classes(const std::array<class_sum, class_count>& sums, int steps, do
     }
     out << "\n";
   }
-  std::snprintf(line, sizeof line, "%-22s        %9.1f\n", "gaps", std::max(0.0, step_microseconds - total));
-  out << line;
 }
 
 }  // namespace
 
-int profile(const trainer_state& state, const device_choice& device, std::ostream& out) {
+int profile(const trainer_state& state, const device_choice& device, bool operations, std::ostream& out) {
   const std::string mode = gpu::build_mode();
   if (device.name == "cpu" || (device.name != "auto" && device.name != mode)) {
     throw io::error("--device " + device.name, "a profile is of a device; this program was built for " + mode);
@@ -243,7 +265,16 @@ int profile(const trainer_state& state, const device_choice& device, std::ostrea
                 "without graphs %.3f ms a step; copy %.0f GB/s, BF16 matrix product %.0f TFLOP/s\n\n",
                 eager_seconds * 1e3, copy_rate * 1e-9, matrix_rate * 1e-12);
   out << line;
-  print_classes(sums_of(timing, timed), timed, step_seconds * 1e6, copy_rate, matrix_rate, out);
+  const auto classes = rows_by_class(timing, timed);
+  print_rows("class", classes, timed, copy_rate, matrix_rate, out);
+  double gaps = step_seconds * 1e6;
+  for (const timing_row& row : classes) gaps -= row.microseconds;
+  std::snprintf(line, sizeof line, "%-22s        %9.1f\n", "gaps", std::max(0.0, gaps));
+  out << line;
+  if (operations) {
+    out << "\n";
+    print_rows("operation", rows_by_operation(timing, timed), timed, copy_rate, matrix_rate, out);
+  }
   return exit_ok;
 }
 
