@@ -40,7 +40,7 @@ struct add_args {
   row_span<T> sum;
 };
 
-/// to = combine(x, y), both as FP32, for one vec8 of Rows rows a thread, whose loads come first.
+/// to = x after combine(x, y), for one vec8 of Rows rows a thread, whose loads come first.
 template <unsigned Rows, class T, class Combine>
 __device__ inline void combine_rows(const row_extents& e, const row_span<const T>& x, const row_span<const T>& y,
                                     const row_span<T>& to, const Combine& combine) {
@@ -56,26 +56,65 @@ __device__ inline void combine_rows(const row_extents& e, const row_span<const T
   ROTOSCALE_UNROLL
   for (unsigned r = 0; r < Rows; ++r) {
     if (at.row + r >= e.rows) continue;
-    combine_vec8(first[r], second[r], combine);
+    combine(first[r], second[r]);
     first[r].store(to[at.row + r] + col, count, e.vectors);
   }
 }
 
 template <class T>
 __global__ void __launch_bounds__(row_threads) add_kernel(const ROTOSCALE_GRID_CONSTANT add_args<T> a) {
-  combine_rows<add_rows>(a.e, a.x, a.y, a.sum, [](float x, float y) { return x + y; });
+  combine_rows<add_rows>(a.e, a.x, a.y, a.sum, [](stored_vec8<T>& x, const stored_vec8<T>& y) {
+    combine_vec8(x, y, [](float p, float q) { return p + q; });
+  });
+}
+
+/// nn::sigmoid of a vec8. One test for all: where every |x| is at most sigmoid_normal_limit, no number is looked at for
+/// the ends of exp's range, nor a quotient for subnormal and special numbers, which are half of the instructions.
+__device__ inline void sigmoids(const float (&x)[vec8_elements], float (&s)[vec8_elements]) {
+  bool normal = true;  // not of NaN
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < vec8_elements; ++i) {
+    normal = normal && __builtin_fabsf(x[i]) <= nn::sigmoid_normal_limit;
+  }
+  if (normal) {
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i < vec8_elements; ++i) s[i] = reciprocal(1.0f + nn::exp_normal(-x[i]));
+    return;
+  }
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < vec8_elements; ++i) s[i] = x[i];
+  ROTOSCALE_KEEP_LOOP
+  for (unsigned done = 0; done < vec8_elements; ++done) {  // round and round: seldom needed, so once in the code
+    const float first = nn::sigmoid(s[0]);
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i + 1 < vec8_elements; ++i) s[i] = s[i + 1];
+    s[vec8_elements - 1] = first;
+  }
+}
+
+/// gate becomes h = silu(gate) * up.
+template <class T>
+__device__ inline void swiglu_vec8(stored_vec8<T>& gate, const stored_vec8<T>& up) {
+  float g[vec8_elements], u[vec8_elements], s[vec8_elements];
+  gate.widen(g);
+  up.widen(u);
+  sigmoids(g, s);
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < vec8_elements; ++i) g[i] = nn::swiglu(g[i], u[i], s[i]);
+  gate.narrow(g);
 }
 
 /// gate and up become their gradients.
 template <class T>
 __device__ inline void swiglu_gradients(const stored_vec8<T>& dh, stored_vec8<T>& gate, stored_vec8<T>& up) {
-  float g[vec8_elements], u[vec8_elements], d[vec8_elements];
+  float g[vec8_elements], u[vec8_elements], d[vec8_elements], s[vec8_elements];
   gate.widen(g);
   up.widen(u);
   dh.widen(d);
+  sigmoids(g, s);
   ROTOSCALE_UNROLL
   for (unsigned i = 0; i < vec8_elements; ++i) {
-    const nn::float_pair both = nn::swiglu_gradients(d[i], g[i], u[i]);
+    const nn::float_pair both = nn::swiglu_gradients(d[i], g[i], u[i], s[i]);
     g[i] = both.first;
     u[i] = both.second;
   }
@@ -93,7 +132,7 @@ struct swiglu_args {
 
 template <class T>
 __global__ void __launch_bounds__(row_threads) swiglu_kernel(const ROTOSCALE_GRID_CONSTANT swiglu_args<T> a) {
-  combine_rows<swiglu_rows>(a.e, a.gate, a.up, a.h, [](float gate, float up) { return nn::swiglu(gate, up); });
+  combine_rows<swiglu_rows>(a.e, a.gate, a.up, a.h, swiglu_vec8<T>);
 }
 
 template <class T>

@@ -110,10 +110,9 @@ __device__ inline void add_branch(const norm_args<T>& a, index_t row0, unsigned 
 
 /// x becomes its norm.
 template <class T>
-__device__ inline void norm_vec8(stored_vec8<T>& x, float rstd, const float* gain_at, unsigned count, bool vectors) {
-  float u[vec8_elements], gain[vec8_elements];
+__device__ inline void norm_vec8(stored_vec8<T>& x, float rstd, const float (&gain)[vec8_elements]) {
+  float u[vec8_elements];
   x.widen(u);
-  load_floats(gain_at, count, vectors, gain);
   ROTOSCALE_UNROLL
   for (unsigned i = 0; i < vec8_elements; ++i) u[i] = nn::rms_normed(u[i], rstd, gain[i]);
   x.narrow(u);
@@ -160,9 +159,11 @@ __global__ void __launch_bounds__(row_threads) norm_kernel(const ROTOSCALE_GRID_
   // 3. The norm.
   for (vec8_walk at(a.e.vec8s); at.row < rows; at.step()) {
     const unsigned col = at.vec8 * vec8_elements, count = a.e.count(at.vec8);
+    float gain[vec8_elements];
+    load_floats(a.gain + col, count, a.e.vectors, gain);
     stored_vec8<T> x;
     x.load(row_of(at.row) + col, Staged ? vec8_elements : count, Staged || a.e.vectors);
-    norm_vec8(x, rstd[at.row], a.gain + col, count, a.e.vectors);
+    norm_vec8(x, rstd[at.row], gain);
     x.store(a.y[row0 + at.row] + col, count, a.e.vectors);
   }
 }

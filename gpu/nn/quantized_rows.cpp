@@ -12,15 +12,24 @@ namespace {
 
 using namespace detail;
 
+/// The kernel for a path. FP4's rotated blocks, training's, have one of their own; of the others the general fast path.
 template <class Producer, class Element>
-status launch_quantized_rows(const quantized_rows_args<Producer>& a, bool exact, stream s) {
+auto kernel_of(quantize_path path) {
+  using enum quantize_path;
+  if (path == exact) return quantized_rows_kernel<Producer, Element, exact>;
+  if constexpr (std::is_same_v<Element, e2m1>) {
+    if (path == fast_h16) return quantized_rows_kernel<Producer, Element, fast_h16>;
+  }
+  return quantized_rows_kernel<Producer, Element, fast>;
+}
+
+template <class Producer, class Element>
+status launch_quantized_rows(const quantized_rows_args<Producer>& a, quantize_path path, stream s) {
   device_info device;
   if (status found = current_device(device); !found.ok()) return found;
   const unsigned resident = rows_blocks_per_processor<Producer, Element> * static_cast<unsigned>(device.processors);
   const std::uint32_t tiles = a.quantized[0].tiles;
-  const auto kernel = exact ? quantized_rows_kernel<Producer, Element, quantize_path::exact>
-                            : quantized_rows_kernel<Producer, Element, quantize_path::fast>;
-  return launch_rows(kernel, tiles < resident ? tiles : resident, tile_threads, s, a,
+  return launch_rows(kernel_of<Producer, Element>(path), tiles < resident ? tiles : resident, tile_threads, s, a,
                      rows_shared_bytes<Producer, Element>);
 }
 
@@ -64,10 +73,10 @@ status quantize_rows(quantized_rows_args<Producer> a, block_format f, index_t m,
     if (status c = count_tiles<T>(q); !c.ok()) return c;
   }
   if (status c = before(); !c.ok()) return c;
-  const bool exact = choice.exact;
-  if (f.element == formats::e2m1) return launch_quantized_rows<Producer, e2m1>(a, exact, s);
-  if (f.element == formats::e4m3) return launch_quantized_rows<Producer, e4m3>(a, exact, s);
-  return launch_quantized_rows<Producer, e5m2>(a, exact, s);
+  const quantize_path path = choice.path();
+  if (f.element == formats::e2m1) return launch_quantized_rows<Producer, e2m1>(a, path, s);
+  if (f.element == formats::e4m3) return launch_quantized_rows<Producer, e4m3>(a, path, s);
+  return launch_quantized_rows<Producer, e5m2>(a, path, s);
 }
 
 status nothing() { return {}; }
@@ -145,7 +154,7 @@ status residual_norm_quantize(const nn::residual_norm_args& args, block_format f
   return with_storage(x.type, [&](auto t) {
     using T = decltype(t);
     quantized_rows_args<norm_producer<T>> a;
-    a.producer = {span_of<T>(x), args.gain, args.rstd};
+    a.producer = {{span_of<T>(x)}, args.gain, args.rstd};
     if (args.y.data != nullptr) a.written[0] = span_of<T>(args.y);
     a.vectors = n % vec8_elements == 0 && is_aligned(args.gain) && has_vectors(x) && has_vectors_or_nothing(args.y);
     return quantize_rows(a, f, m, n, rows, columns, s, [&] { return residual_norm(sums, s); });

@@ -4,43 +4,41 @@
 // computed, not copied. Both orientations come from the one tile, so the layer's inputs are read once.
 #pragma once
 
+#include "gpu/dialect/async_copy.hpp"
 #include "gpu/nn/elementwise.hpp"
 #include "gpu/nn/norm.hpp"
 #include "gpu/quantize/tile.hpp"
 
 namespace rotoscale::gpu {
 
-// A producer computes a vec8 of each of `outputs` matrices of one size at the same position: load(), then make().
+// A producer computes a vec8 of each of `outputs` matrices of one size from those of its inputs at the same position:
+// make(row, columns, x), of which the first `outputs` become the results. `columns` is what a thread keeps of its eight
+// columns while it goes down the rows of a tile.
+
+struct nothing_of_columns {};
 
 /// h = silu(gate) * up.
 template <class T>
 struct swiglu_producer {
   using storage = T;
+  using columns = nothing_of_columns;
   static constexpr unsigned inputs = 2, outputs = 1;
   row_span<const T> in[inputs];  ///< gate, up
 
-  __device__ void load(index_t r, unsigned col, unsigned count, bool vectors, stored_vec8<T> (&x)[inputs]) const {
-    ROTOSCALE_UNROLL
-    for (unsigned i = 0; i < inputs; ++i) x[i].load(in[i][r] + col, count, vectors);
-  }
-  /// The first `outputs` of x become the results.
-  __device__ void make(index_t, unsigned, unsigned, bool, stored_vec8<T> (&x)[inputs]) const {
-    combine_vec8(x[0], x[1], [](float gate, float up) { return nn::swiglu(gate, up); });
-  }
+  __device__ columns load_columns(unsigned, unsigned, bool) const { return {}; }
+  __device__ void make(unsigned, const columns&, stored_vec8<T> (&x)[inputs]) const { swiglu_vec8(x[0], x[1]); }
 };
 
 /// The gradients of gate and up.
 template <class T>
 struct swiglu_gradient_producer {
   using storage = T;
+  using columns = nothing_of_columns;
   static constexpr unsigned inputs = 3, outputs = 2;
   row_span<const T> in[inputs];  ///< gate, up, dh
 
-  __device__ void load(index_t r, unsigned col, unsigned count, bool vectors, stored_vec8<T> (&x)[inputs]) const {
-    ROTOSCALE_UNROLL
-    for (unsigned i = 0; i < inputs; ++i) x[i].load(in[i][r] + col, count, vectors);
-  }
-  __device__ void make(index_t, unsigned, unsigned, bool, stored_vec8<T> (&x)[inputs]) const {
+  __device__ columns load_columns(unsigned, unsigned, bool) const { return {}; }
+  __device__ void make(unsigned, const columns&, stored_vec8<T> (&x)[inputs]) const {
     swiglu_gradients(x[2], x[0], x[1]);
   }
 };
@@ -49,15 +47,20 @@ struct swiglu_gradient_producer {
 template <class T>
 struct norm_producer {
   using storage = T;
+  struct columns {
+    float gain[vec8_elements];
+  };
   static constexpr unsigned inputs = 1, outputs = 1;
-  row_span<const T> x;
+  row_span<const T> in[inputs];  ///< x
   const float *gain = nullptr, *rstd = nullptr;
 
-  __device__ void load(index_t r, unsigned col, unsigned count, bool vectors, stored_vec8<T> (&to)[inputs]) const {
-    to[0].load(x[r] + col, count, vectors);
+  __device__ columns load_columns(unsigned col, unsigned count, bool vectors) const {
+    columns c;
+    load_floats(gain + col, count, vectors, c.gain);
+    return c;
   }
-  __device__ void make(index_t r, unsigned col, unsigned count, bool vectors, stored_vec8<T> (&to)[inputs]) const {
-    norm_vec8(to[0], rstd[r], gain + col, count, vectors);
+  __device__ void make(unsigned row, const columns& c, stored_vec8<T> (&x)[inputs]) const {
+    norm_vec8(x[0], rstd[row], c.gain);
   }
 };
 
@@ -74,43 +77,76 @@ template <class Producer, class Element>
 inline constexpr std::size_t rows_shared_bytes =
     Producer::outputs* tile_rows<typename Producer::storage>* tile_columns * sizeof(typename Producer::storage) +
     code_stage<typename Producer::storage, Element::format>::size;
-/// As many blocks as the registers of the quantizer allow, unless shared memory holds fewer.
+/// As many blocks as the registers of the quantizer allow, unless shared memory holds fewer: 228 KiB a processor, of
+/// which a block takes 1 KiB for itself.
 template <class Producer, class Element>
-inline constexpr unsigned rows_blocks_per_processor = Producer::outputs == 2 ? 2 : 3;
+inline constexpr unsigned rows_blocks_per_processor = bounds_count_waves ? 4 - Producer::outputs
+                                                      : 3 * (rows_shared_bytes<Producer, Element> + 1024) <= 228 * 1024
+                                                          ? 3
+                                                          : 2;
 
 /// Computes a tile of each output, as far as the matrix reaches; a thread loads for several rows before it computes.
-template <class Producer>
+/// Whole: all of the tile lies in the matrix, whose rows are vectors, so that nothing is looked at on the way.
+template <bool Whole, class Producer>
 __device__ inline void make_tile(const quantized_rows_args<Producer>& a, const tile_origin& at, unsigned char* tiles) {
   using T = typename Producer::storage;
   constexpr unsigned across = tile_columns / vec8_elements, rows_at_once = tile_threads / across;
-  constexpr unsigned tile_bytes = tile_rows<T> * tile_columns * sizeof(T), batch = 8 / sizeof(T);
+  constexpr unsigned tile_bytes = tile_rows<T> * tile_columns * sizeof(T), vecs = stored_vec8<T>::vecs;
+  constexpr unsigned batch = (Producer::outputs == 1 ? 8 : 4) / sizeof(T);
   static_assert(tile_rows<T> % (batch * rows_at_once) == 0);
-  const quantize_kernel_args& q = a.quantized[0];
-  const unsigned p = thread_index().x % across, col = at.column + p * vec8_elements;
-  if (col >= q.columns) return;
-  const unsigned left = q.columns - col, count = left < vec8_elements ? left : vec8_elements;
+  const unsigned p = thread_index().x % across, col = at.column + p * vec8_elements, r0 = thread_index().x / across;
+  unsigned rows = tile_rows<T>, count = vec8_elements;
+  if constexpr (!Whole) {  // padding of scales may have tiles of its own
+    const quantize_kernel_args& q = a.quantized[0];
+    if (col >= q.columns || at.row >= q.rows) return;
+    const unsigned left = q.columns - col;
+    rows = q.rows - at.row;
+    count = left < vec8_elements ? left : vec8_elements;
+  }
+  const bool vectors = Whole || a.vectors;
+  const auto columns = a.producer.load_columns(col, count, vectors);
+  index_t from[Producer::inputs];  // not pointers: clang would forget that they are global memory
+  ROTOSCALE_UNROLL
+  for (unsigned k = 0; k < Producer::inputs; ++k) from[k] = (at.row + r0) * a.producer.in[k].stride + col;
   ROTOSCALE_KEEP_LOOP
-  for (unsigned first = thread_index().x / across; first < tile_rows<T>; first += batch * rows_at_once) {
+  for (unsigned first = r0; first < tile_rows<T> && first < rows; first += batch * rows_at_once) {
     stored_vec8<T> x[batch][Producer::inputs];
     ROTOSCALE_UNROLL
     for (unsigned i = 0; i < batch; ++i) {
-      const unsigned row = at.row + first + i * rows_at_once;
-      if (row < q.rows) a.producer.load(row, col, count, a.vectors, x[i]);
+      ROTOSCALE_UNROLL
+      for (unsigned k = 0; k < Producer::inputs; ++k) {
+        if (Whole || first + i * rows_at_once < rows) x[i][k].load(a.producer.in[k].data + from[k], count, vectors);
+        from[k] += rows_at_once * a.producer.in[k].stride;
+      }
     }
     ROTOSCALE_UNROLL
     for (unsigned i = 0; i < batch; ++i) {
       const unsigned r = first + i * rows_at_once, row = at.row + r;
-      if (row >= q.rows) continue;
-      a.producer.make(row, col, count, a.vectors, x[i]);
+      if (!Whole && r >= rows) continue;
+      a.producer.make(row, columns, x[i]);
       ROTOSCALE_UNROLL
       for (unsigned o = 0; o < Producer::outputs; ++o) {
-        if (a.written[o].data != nullptr) x[i][o].store(a.written[o][row] + col, count, a.vectors);
+        if (a.written[o].data != nullptr) x[i][o].store(a.written[o][row] + col, count, vectors);
         const tile_view<T> tile{tiles + o * tile_bytes};
-        constexpr unsigned vecs = stored_vec8<T>::vecs;
         ROTOSCALE_UNROLL
         for (unsigned v = 0; v < vecs; ++v) *tile.vec(r, p * vecs + v) = x[i][o].vec[v];
       }
     }
+  }
+}
+
+/// Brings the inputs of a tile to the last cache, as far as the matrix reaches.
+template <class Producer>
+__device__ inline void prefetch_tile(const quantized_rows_args<Producer>& a, const tile_origin& at) {
+  using T = typename Producer::storage;
+  constexpr unsigned line = 128 / sizeof(T), across = tile_columns / line;
+  const quantize_kernel_args& q = a.quantized[0];
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < tile_rows<T> * across; i += tile_threads) {
+    const unsigned p = i + thread_index().x, row = at.row + p / across, col = at.column + p % across * line;
+    if (row >= q.rows || col >= q.columns) continue;
+    ROTOSCALE_UNROLL
+    for (unsigned k = 0; k < Producer::inputs; ++k) prefetch(a.producer.in[k][row] + col);
   }
 }
 
@@ -126,10 +162,18 @@ __global__ void __launch_bounds__(tile_threads, (rows_blocks_per_processor<Produ
   for (std::uint32_t i = block_index().x; i < a.quantized[0].tiles; i += grid_size().x) {
     const unsigned across = a.quantized[0].tiles_across;
     const tile_origin at = make_origin<T>(a.quantized[0], i / across, i % across);
-    make_tile(a, at, shared);
+    if (at.whole && a.vectors) {
+      make_tile<true>(a, at, shared);
+    } else {
+      make_tile<false>(a, at, shared);
+    }
     ROTOSCALE_KEEP_LOOP
     for (unsigned o = 0; o < Producer::outputs; ++o) {
       block_barrier();  // the tiles are whole, and the columns before have left
+      const std::uint32_t next = i + grid_size().x;
+      if (o + 1 == Producer::outputs && next < a.quantized[0].tiles) {
+        prefetch_tile(a, make_origin<T>(a.quantized[0], next / across, next % across));
+      }
       const quantize_kernel_args& q = a.quantized[o];
       quantize_tile<T, Element::format, Path>(q, tile_view<T>{shared + o * tile_bytes}, stage, at,
                                               q.column.codes != nullptr, q.row.codes != nullptr);

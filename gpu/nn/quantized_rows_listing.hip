@@ -13,6 +13,7 @@ QUANTIZED_ROWS(norm_producer, bf16, e4m3, fast)
 QUANTIZED_ROWS(swiglu_producer, bf16, e2m1, fast)
 QUANTIZED_ROWS(swiglu_gradient_producer, bf16, e2m1, exact)
 QUANTIZED_ROWS(swiglu_gradient_producer, bf16, e5m2, fast)
+QUANTIZED_ROWS(swiglu_gradient_producer, bf16, e2m1, fast_h16)
 QUANTIZED_ROWS(swiglu_gradient_producer, float, e2m1, fast)
 
 }  // namespace rotoscale::gpu

@@ -43,13 +43,20 @@ struct float_pair {
 
 /// 1 / (1 + e^-x).
 [[gnu::always_inline]] ROTOSCALE_HD inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
+/// Largest |x| whose e^x, 1 + e^x and its reciprocal are all normal numbers.
+inline constexpr float sigmoid_normal_limit = 87.0f;
+/// silu(gate) * up, where s = sigmoid(gate) is known.
+[[gnu::always_inline]] ROTOSCALE_HD inline float swiglu(float gate, float up, float s) { return gate * s * up; }
 /// silu(gate) * up.
-[[gnu::always_inline]] ROTOSCALE_HD inline float swiglu(float gate, float up) { return gate * sigmoid(gate) * up; }
-/// Gradients of gate and up; silu'(g) = s (1 + g (1 - s)), s = sigmoid(g).
-[[gnu::always_inline]] ROTOSCALE_HD inline float_pair swiglu_gradients(float dh, float gate, float up) {
-  const float s = sigmoid(gate);
+[[gnu::always_inline]] ROTOSCALE_HD inline float swiglu(float gate, float up) { return swiglu(gate, up, sigmoid(gate)); }
+/// Gradients of gate and up, where s = sigmoid(gate) is known; silu'(g) = s (1 + g (1 - s)).
+[[gnu::always_inline]] ROTOSCALE_HD inline float_pair swiglu_gradients(float dh, float gate, float up, float s) {
   const float slope = s * fma(gate, 1.0f - s, 1.0f);
   return {dh * up * slope, dh * gate * s};
+}
+/// Gradients of gate and up.
+[[gnu::always_inline]] ROTOSCALE_HD inline float_pair swiglu_gradients(float dh, float gate, float up) {
+  return swiglu_gradients(dh, gate, up, sigmoid(gate));
 }
 
 /// An element of dropout.

@@ -156,6 +156,39 @@ TEST_CASE("gradients of a loss as BF16 are those of FP32, rounded") {
   }
 }
 
+TEST_CASE("SwiGLU of gates of every magnitude, NaN and Inf among them") {
+  const auto same = [](float x, float y) { return fp32_bits(x) == fp32_bits(y) || (std::isnan(x) && std::isnan(y)); };
+  const index_t count = gpu_test::on_device ? index_t{1} << 23 : index_t{1} << 16, cols = 64, rows = count / cols;
+  // One behind the other, eight neighbours take the same path; scattered, nearly all of them the general one.
+  for (const std::uint32_t step :
+       {static_cast<std::uint32_t>((std::uint64_t{1} << 32) / static_cast<std::uint64_t>(count)), 0x9E3779B1u}) {
+    CAPTURE(step);
+    std::vector<float> gate_up(static_cast<std::size_t>(2 * count)), dh(static_cast<std::size_t>(count));
+    for (index_t i = 0; i < count; ++i) {
+      const index_t at = i / cols * 2 * cols + i % cols;
+      gate_up[static_cast<std::size_t>(at)] = fp32_from_bits(static_cast<std::uint32_t>(i) * step + 77);
+      gate_up[static_cast<std::size_t>(at + cols)] = 1.0f + 0x1p-20f * static_cast<float>(i % 4099);
+      dh[static_cast<std::size_t>(i)] = 0.75f + 0x1p-20f * static_cast<float>(i % 4093);
+    }
+    const gpu_test::device_array<float> x(gate_up), d(dh), h(static_cast<std::size_t>(count)), dx(gate_up.size());
+    const auto view = [&](const gpu_test::device_array<float>& t, index_t n) {
+      return nn::dense_tensor(t.data(), nn::dtype::fp32, {rows, n});
+    };
+    gpu_test::expect(gpu::swiglu_forward(view(x, 2 * cols), view(h, cols), {}));
+    gpu_test::expect(gpu::swiglu_backward(view(d, cols), view(x, 2 * cols), view(dx, 2 * cols), {}));
+    const std::vector<float> made = h.read(), gradients = dx.read();
+    index_t differing = 0;
+    for (index_t i = 0; i < count; ++i) {
+      const auto at = static_cast<std::size_t>(i / cols * 2 * cols + i % cols), own = static_cast<std::size_t>(i);
+      const float gate = gate_up[at], up = gate_up[at + static_cast<std::size_t>(cols)];
+      const nn::float_pair want = nn::swiglu_gradients(dh[own], gate, up);
+      differing += !same(made[own], nn::swiglu(gate, up)) || !same(gradients[at], want.first) ||
+                   !same(gradients[at + static_cast<std::size_t>(cols)], want.second);
+    }
+    CHECK(differing == 0);
+  }
+}
+
 #if !defined(ROTOSCALE_TEST_DEVICE)
 
 TEST_CASE("kernels leave the CPU's bytes, whatever the order of a block's threads") {
