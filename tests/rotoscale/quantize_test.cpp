@@ -295,6 +295,9 @@ TEST_CASE("rounding in code space: FP32 numbers around every tie of E2M1, under 
       x.push_back(std::ldexp(5.9f, e));
       for (std::uint32_t i = 0; i < 31; ++i) x.push_back(fp32_from_bits((at + i - 15) | (i % 2 << 31)));
     }
+    // Zeros and the least numbers keep their signs.
+    x.push_back(std::ldexp(5.9f, e));
+    for (std::uint32_t i = 0; i < 31; ++i) x.push_back(fp32_from_bits(i / 2 | (i % 2 << 31)));
   }
   const auto source = row_major(x.data(), static_cast<index_t>(x.size()) / 32, 32);
   for (const auto rule : rules) {
