@@ -129,10 +129,11 @@ template <class T>
 }
 
 /// Block `block` of the panels of whole lines of columns from v on. Returns the first column that is left: less than a
-/// line of them. Lines with other than ordinary blocks go the exact way; lines `early` ahead are fetched.
-template <bool Round, chunk_rotation Rotation, class T>
+/// line of them. Lines with other than ordinary blocks go the exact way; lines `early` ahead are fetched; between() is
+/// called once a line.
+template <bool Round, chunk_rotation Rotation, class T, class Between>
 inline index_t quantize_lines(const tile_plan& p, matrix<const T> source, index_t k, index_t v, index_t end, index_t e,
-                              int block, index_t early, staged_rows* staged) {
+                              int block, index_t early, staged_rows* staged, const Between& between) {
   constexpr int tiles = line_tiles<T>::count, columns = tiles * lane_count;
   std::uint32_t signs[32];
   for (int i = 0; i < 32; ++i) signs[i] = (p.o.rotation.signs[0] >> i & 1u) << 31;
@@ -150,6 +151,7 @@ inline index_t quantize_lines(const tile_plan& p, matrix<const T> source, index_
                          stride);
     begin_line<Round, Rotation>(p, signs, from, stride, fetched, line);
     if (last.ordinary) end_line(last, fetched, block, staged - tiles);
+    between();
     if (!line.ordinary) {
       for (int t = 0; t < tiles; ++t) {
         quantize_tile<true, 32>(p, source, block_axis::column, k, v + t * lane_count, e, block, staged + t);
@@ -161,14 +163,17 @@ inline index_t quantize_lines(const tile_plan& p, matrix<const T> source, index_
   return v;
 }
 
-template <class T>
+template <class T, class Between>
 inline index_t quantize_lines(const tile_plan& p, matrix<const T> source, index_t k, index_t v, index_t end, index_t e,
-                              int block, index_t early, staged_rows* staged) {
+                              int block, index_t early, staged_rows* staged, const Between& between) {
   const auto quantize = [&]<bool Round>(std::bool_constant<Round>) {
     using kind = chunk_rotation;
-    if (p.o.rotation.points == 0) return quantize_lines<Round, kind::none>(p, source, k, v, end, e, block, early, staged);
-    if (p.o.rotation.signs[0] == 0) return quantize_lines<Round, kind::plain>(p, source, k, v, end, e, block, early, staged);
-    return quantize_lines<Round, kind::with_signs>(p, source, k, v, end, e, block, early, staged);
+    const auto rotate = [&]<kind Rotation>(std::integral_constant<kind, Rotation>) {
+      return quantize_lines<Round, Rotation>(p, source, k, v, end, e, block, early, staged, between);
+    };
+    if (p.o.rotation.points == 0) return rotate(std::integral_constant<kind, kind::none>{});
+    if (p.o.rotation.signs[0] == 0) return rotate(std::integral_constant<kind, kind::plain>{});
+    return rotate(std::integral_constant<kind, kind::with_signs>{});
   };
   if constexpr (std::is_same_v<T, float>) {
     if (p.round_to_bf16) return quantize(std::true_type{});

@@ -102,15 +102,17 @@ inline void quantize_tile(const tile_plan& p, matrix<const T> source, block_axis
   }
 }
 
-/// Stores `blocks` staged blocks of a tile's rows (fewer at the end of the matrix) from row v and element e on.
-inline void store_rows(const tile_plan& p, const staged_rows& staged, int blocks, bool stream,
+/// Stores `blocks` staged blocks, from number `from` on (a multiple of 4), of a tile's rows (fewer at the end of the
+/// matrix) as those of the rows from v on, from element e on.
+inline void store_rows(const tile_plan& p, const staged_rows& staged, int from, int blocks, bool stream,
                        block_matrix<std::uint8_t> out, index_t v, index_t e) {
   const int rows = static_cast<int>(out.rows - v < lane_count ? out.rows - v : lane_count);
   const index_t block = e / p.f.length;
   for (int first = 0; first < blocks * p.words; first += lane_count) {
     std::uint8_t* codes = out.codes + v * out.code_stride + (block * p.words + first) * 4;
     lanes_u32 t[lane_count];
-    unrolled<lane_count>([&](auto i) __attribute__((always_inline)) { t[i] = staged.words[first + i]; });
+    unrolled<lane_count>([&](auto i)
+                             __attribute__((always_inline)) { t[i] = staged.words[from * p.words + first + i]; });
     transpose_lanes(t);
     const int left = blocks * p.words - first;
     if (left < lane_count) {
@@ -129,9 +131,9 @@ inline void store_rows(const tile_plan& p, const staged_rows& staged, int blocks
   for (int l = 0; l < (p.f.rows == 1 ? rows : 1); ++l) {  // rows that share scales all have them
     std::uint8_t* to = scales + l * out.scale_stride;
     if (blocks == 4) {
-      __builtin_memcpy(to, &bytes[0][l], 4);
+      __builtin_memcpy(to, &bytes[from / 4][l], 4);
     } else {
-      for (int b = 0; b < blocks; ++b) to[b] = static_cast<std::uint8_t>(bytes[b / 4][l] >> (b % 4 * 8));
+      for (int b = 0; b < blocks; ++b) to[b] = static_cast<std::uint8_t>(bytes[(from + b) / 4][l] >> (b % 4 * 8));
     }
   }
 }
@@ -153,7 +155,7 @@ inline void quantize_row_panels(const tile_plan& p, matrix<const T> source, bloc
         quantize_tile(p, source, block_axis::row, out.k, v0, e0 + b * p.f.length, b, staged);
       }
       for (index_t v = v0; v < v1; v += lane_count) {
-        store_rows(p, staged[(v - v0) / lane_count], blocks, layout.stream, out, v, e0);
+        store_rows(p, staged[(v - v0) / lane_count], 0, blocks, layout.stream, out, v, e0);
       }
     }
   }

@@ -54,42 +54,60 @@ inline constexpr index_t strip_rows = lane_count < 16 ? 256 : 2048 / static_cast
 /// one below, but not so many that threads have none.
 constexpr index_t part_height(index_t elements) { return elements < index_t{1} << 22 ? 256 : 2048; }
 
-/// Columns of a part on their way down: blocks are staged until a panel of them is whole.
+/// Columns of a part on their way down: blocks are staged until a panel of them is whole. Where a kernel keeps up with
+/// memory (`spread`) the panel then waits and is stored a tile at a time between the lines of the next one, whose
+/// blocks are staged beside it: stores and fetches take turns.
 template <class T>
 class column_strip {
  public:
   column_strip(const output_plan& plan, matrix<const T> source, const output_part& part, index_t early)
       : plan_(plan), source_(source), part_(part), early_(early), max_blocks_(plan.layout.first_blocks) {
     ROTOSCALE_ASSERT(part.v1 - part.v0 <= strip_rows<T>);
+#if defined(ROTOSCALE_BYTE_LANES)
+    spread_ = has_chunks<T> && is_chunked(plan.tiles);
+#endif
   }
   /// The blocks of elements [e, end), in order from the part's first element to its last.
   void take(index_t e, index_t end) {
     const int length = plan_.tiles.f.length;
     for (; e < end; e += length) {
       quantize_band(e);
-      if (++blocks_ != max_blocks_ && e + length != part_.e1) continue;
-      const index_t first = e + length - blocks_ * length;
-      for (index_t v = part_.v0; v < part_.v1; v += lane_count) {
-        store_rows(plan_.tiles, staged_[(v - part_.v0) / lane_count], blocks_, plan_.layout.stream, plan_.out, v,
-                   first);
-      }
-      blocks_ = 0;
+      const bool last = e + length == part_.e1;
+      if (++blocks_ != max_blocks_ && !last) continue;
+      store_waiting(part_.v1);
       max_blocks_ = panel_blocks(plan_.tiles.words);
+      waiting_ = {part_.v0, e + length - blocks_ * length, first_, blocks_};
+      if (spread_) first_ = max_blocks_ - first_;
+      blocks_ = 0;
+      if (last || !spread_) store_waiting(part_.v1);
     }
   }
 
  private:
+  /// A whole panel: where its rows from v on go, and where its blocks are staged.
+  struct staged_panel {
+    index_t v, e;
+    int first, blocks;
+  };
+
   void quantize_band(index_t e) {
     const tile_plan& p = plan_.tiles;
     const index_t k = plan_.out.k, stride = source_.stride(0);
+    constexpr index_t line = line_bytes / static_cast<index_t>(sizeof(T));
     index_t v = part_.v0;
 #if defined(ROTOSCALE_BYTE_LANES)
     if constexpr (has_chunks<T>) {
-      if (is_chunked(p)) v = quantize_lines(p, source_, k, v, part_.v1, e, blocks_, early_, staged_);
+      // All tiles of a strip in the lines of a panel's bands.
+      constexpr index_t lines_a_tile = panel_blocks(4) * lane_count / line;
+      if (spread_) {
+        index_t since = 0;
+        v = quantize_lines(p, source_, k, v, part_.v1, e, first_ + blocks_, early_, staged_, [&] {
+          if (++since % lines_a_tile == 0) store_waiting(waiting_.v + lane_count);
+        });
+      }
     }
 #endif
     const index_t tile_rows = p.f.rows > lane_count ? p.f.rows : lane_count;
-    constexpr index_t line = line_bytes / static_cast<index_t>(sizeof(T));
     for (; v < part_.v1; v += tile_rows) {
       const T* at = source_.data + e * stride + v;
       for (index_t c = (part_.v0 - v) % line == 0 ? 0 : line; c < tile_rows; c += line) {
@@ -97,7 +115,15 @@ class column_strip {
           fetch_to_second_level(at + i * stride + c, p.f.length * stride * static_cast<index_t>(sizeof(T)));
         }
       }
-      quantize_tile(p, source_, block_axis::column, k, v, e, blocks_, staged_ + (v - part_.v0) / lane_count);
+      quantize_tile(p, source_, block_axis::column, k, v, e, first_ + blocks_, staged_ + (v - part_.v0) / lane_count);
+    }
+  }
+
+  /// The waiting panel's tiles as far as row `end`.
+  void store_waiting(index_t end) {
+    for (; waiting_.v < end && waiting_.v < part_.v1; waiting_.v += lane_count) {
+      store_rows(plan_.tiles, staged_[(waiting_.v - part_.v0) / lane_count], waiting_.first, waiting_.blocks,
+                 plan_.layout.stream, plan_.out, waiting_.v, waiting_.e);
     }
   }
 
@@ -105,7 +131,9 @@ class column_strip {
   matrix<const T> source_;
   output_part part_;
   [[maybe_unused]] index_t early_;
-  int blocks_ = 0, max_blocks_;
+  bool spread_ = false;
+  int first_ = 0, blocks_ = 0, max_blocks_;  ///< where a panel's blocks are staged, how many there are and will be
+  staged_panel waiting_{part_.v1, 0, 0, 0};
   staged_rows staged_[strip_rows<T> / lane_count];
 };
 
