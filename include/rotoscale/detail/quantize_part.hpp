@@ -42,8 +42,9 @@ inline constexpr index_t lines_ahead = 4;
 /// A whole band early: where its rows have been quantized just before, it is in the cache, and the next one is not.
 inline constexpr index_t whole_band = 1 << 20;
 
-/// How many rows below in a part of both orientations, whose rows are short: one is too late for FP32.
-inline constexpr index_t fetch_rows_below = 8;
+/// How many rows below in a part of both orientations, whose rows are short: one is too late for FP32, and of rows a
+/// power of two apart, which share sets of the first-level cache, 8 drive each other out.
+inline constexpr index_t fetch_rows_below = 4;
 
 /// Most columns of a part: runs of each source row are so long (2 KiB; shorter ones come more slowly), and what is
 /// staged of them still stays in a cache. Narrow registers do not keep up with memory.
