@@ -55,6 +55,22 @@ __device__ inline std::int32_t dot4(std::uint32_t a, std::uint32_t b, std::int32
 #endif
 }
 
+/// (a & mask) | c, one instruction on NVIDIA.
+__device__ inline std::uint32_t and_or(std::uint32_t a, std::uint32_t mask, std::uint32_t c) {
+#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
+  std::uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(result) : "r"(a), "r"(mask), "r"(c));
+  return result;
+#else
+  return (a & mask) | c;
+#endif
+}
+
+/// The upper half of a product.
+__device__ inline std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) {
+  return static_cast<std::uint32_t>(std::uint64_t{a} * b >> 32);
+}
+
 __device__ inline std::uint32_t min_u16x2(std::uint32_t a, std::uint32_t b) {
 #if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
   return __vminu2(a, b);
@@ -64,20 +80,12 @@ __device__ inline std::uint32_t min_u16x2(std::uint32_t a, std::uint32_t b) {
 #endif
 }
 
-/// The least of three, one instruction on Hopper.
-__device__ inline std::uint32_t min3_u16x2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
-#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
-  return __vimin3_u16x2(a, b, c);
-#else
-  return min_u16x2(min_u16x2(a, b), c);
-#endif
-}
-
+/// The largest of three, one instruction on Hopper.
 __device__ inline std::uint32_t max3_u16x2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
 #if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
   return __vimax3_u16x2(a, b, c);
 #else
-  return ~min3_u16x2(~a, ~b, ~c);
+  return ~min_u16x2(min_u16x2(~a, ~b), ~c);
 #endif
 }
 

@@ -160,8 +160,7 @@ __global__ void __launch_bounds__(tile_threads, (rows_blocks_per_processor<Produ
   const code_stage<T, Element::format> stage{shared + Producer::outputs * tile_bytes};
   ROTOSCALE_KEEP_LOOP
   for (std::uint32_t i = block_index().x; i < a.quantized[0].tiles; i += grid_size().x) {
-    const unsigned across = a.quantized[0].tiles_across;
-    const tile_origin at = make_origin<T>(a.quantized[0], i / across, i % across);
+    const tile_origin at = origin_of<T>(a.quantized[0], i);
     if (at.whole && a.vectors) {
       make_tile<true>(a, at, shared);
     } else {
@@ -172,7 +171,7 @@ __global__ void __launch_bounds__(tile_threads, (rows_blocks_per_processor<Produ
       block_barrier();  // the tiles are whole, and the columns before have left
       const std::uint32_t next = i + grid_size().x;
       if (o + 1 == Producer::outputs && next < a.quantized[0].tiles) {
-        prefetch_tile(a, make_origin<T>(a.quantized[0], next / across, next % across));
+        prefetch_tile(a, origin_of<T>(a.quantized[0], next));
       }
       const quantize_kernel_args& q = a.quantized[o];
       quantize_tile<T, Element::format, Path>(q, tile_view<T>{shared + o * tile_bytes}, stage, at,

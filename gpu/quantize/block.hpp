@@ -92,11 +92,34 @@ __device__ inline void negate(float (&y)[16], std::uint32_t signs) {
   for (int i = 0; i < 16; ++i) y[i] = fp32_from_bits(fp32_bits(y[i]) ^ (signs >> i & 1u) << 31);
 }
 
+/// Codes of pairs of BF16 magnitudes, in the low bits of `zero` and behind. In code space E2M1 rounds
+/// min(2x, x + 2, x / 2 + 4) to an integer, ties to even. The second and the third are one number: added to 252 it
+/// comes to 256 at x = 4, where BF16's last place doubles. All of that is multiplied by 2^-7, so that `offset` has no
+/// bit of the codes' signs.
+struct e2m1_pair_codes {
+  static constexpr std::uint32_t zero = 0x3FFA3FFAu;            ///< 250, what code 0 is added to
+  static constexpr std::uint32_t offset = 0u - zero * 0x1111u;  ///< what four sums, in nibbles, lack to be codes
+  static_assert((offset & 0x88888888u) == 0);
+  /// Bits of the 2^-7.
+  static constexpr std::uint32_t shift = 7u * 0x00800080u;
+  std::uint32_t once, twice;
+
+  /// `factor`: the powers of two that magnitudes are multiplied by, less `shift`.
+  __device__ explicit e2m1_pair_codes(std::uint32_t factor) : once(factor), twice(factor + 0x00800080u) {}
+  __device__ std::uint32_t of(std::uint32_t m) const {
+    return min_u16x2(fma_bf16x2(m, twice, zero), fma_bf16x2(m, once, zero + 0x00020002u));
+  }
+  /// The offset, and signs: bit 3 of even and odd nibbles. Bytes of `even` and `odd` are 0xFF where they are negative.
+  __device__ static std::uint32_t signs(std::uint32_t even, std::uint32_t odd) {
+    return and_or(even, 0x08080808u, and_or(odd, 0x80808080u, offset));
+  }
+};
+
 /// A block kept as pairs of BF16 magnitudes, rounded to odd: E2M1 has one mantissa bit and BF16 seven, so the second
 /// rounding is the only one that counts. Pair p of word w holds elements 8w + p and 8w + p + 4.
 struct packed_e2m1_block {
   std::uint32_t pair[16];
-  std::uint32_t sign[4];  ///< bit 3 of nibble i: the sign of element 8w + i; nothing else
+  std::uint32_t sign[4];  ///< bit 3 of nibble i: the sign of element 8w + i; and the codes' offset
 
   /// Elements 16 * half to 16 * half + 15.
   __device__ void put(int half, const float (&y)[16]) {
@@ -111,7 +134,7 @@ struct packed_e2m1_block {
         pair[8 * half + 4 * w + p] = (top[p] | lost) & 0x7FFF7FFFu;
       }
       const std::uint32_t even = permute_bytes<0xFBD9>(top[0], top[2]), odd = permute_bytes<0xFBD9>(top[1], top[3]);
-      sign[2 * half + w] = (even & 0x08080808u) | (odd & 0x80808080u);
+      sign[2 * half + w] = e2m1_pair_codes::signs(even, odd);
     }
   }
 
@@ -124,22 +147,18 @@ struct packed_e2m1_block {
     return max3_u16x2(m, m >> 16, m >> 16) << 16;
   }
 
-  /// Word `w` of codes. In code space E2M1 rounds min(2x, x + 2, x / 2 + 4) to an integer, ties to even: adding 192
-  /// leaves it in the low bits of a BF16 number.
+  /// Word `w` of codes.
   __device__ std::uint32_t codes(int w, const fast_scale& s) const {
-    constexpr std::uint32_t zero = 0x43404340u, seven = zero + 0x00070007u;  // 192 and 199
-    const std::uint32_t once = (s.inverse << 7) * 0x00010001u;
-    const std::uint32_t twice = once + 0x00800080u, half = once - 0x00800080u;
+    constexpr std::uint32_t zero = e2m1_pair_codes::zero, seven = zero + 0x00070007u;
+    const e2m1_pair_codes pairs((s.inverse << 7) * 0x00010001u - e2m1_pair_codes::shift);
     std::uint32_t code[4];
     ROTOSCALE_UNROLL
     for (int p = 0; p < 4; ++p) {
-      const std::uint32_t m = pair[4 * w + p];
-      code[p] = min3_u16x2(fma_bf16x2(m, twice, zero), fma_bf16x2(m, once, zero + 0x00020002u),
-                           fma_bf16x2(m, half, zero + 0x00040004u));
+      code[p] = pairs.of(pair[4 * w + p]);
       if (s.saturates) code[p] = min_u16x2(code[p], seven);
     }
     const std::uint32_t low = code[1] * 16 + code[0], high = code[3] * 16 + code[2];
-    return high * 256 + low + (sign[w] - zero * 0x1111u);  // the bits of sign are free
+    return high * 256 + (low + sign[w]);
   }
 };
 

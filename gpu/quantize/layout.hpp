@@ -17,14 +17,16 @@ struct block_output {
   index_t code_stride = 0;   ///< bytes of a row of codes
   index_t scale_stride = 0;  ///< scales of a row; padded columns for placements
   // Within a tile, in 32 bits.
-  std::uint32_t code_row = 0;     ///< from one row to the next of a group of 16
-  std::uint32_t code_row16 = 0;   ///< to the next group
-  std::uint32_t code_vec = 0;     ///< from 16 bytes of a row to the next 16
-  std::uint32_t scale_row = 0;    ///< from one scale to the next row's, within 16 rows
-  std::uint32_t scale_row16 = 0;  ///< to that 16 rows below, within 32
-  std::uint32_t scale_row32 = 0;  ///< to that 32 rows below
-  std::uint32_t scale_block = 0;  ///< to the next block's
-  unsigned padded_rows = 0;       ///< extents of placed scales; 0: nothing is padded
+  std::uint32_t code_row = 0;      ///< from one row to the next of a group of 16
+  std::uint32_t code_row16 = 0;    ///< to the next group
+  std::uint32_t code_vec = 0;      ///< from 16 bytes of a row to the next 16
+  std::uint32_t scale_row = 0;     ///< from one scale to the next row's, within 16 rows
+  std::uint32_t scale_row16 = 0;   ///< to that 16 rows below, within 32
+  std::uint32_t scale_row32 = 0;   ///< to that 32 rows below
+  std::uint32_t scale_block = 0;   ///< to the next block's
+  std::uint32_t scale_block4 = 0;  ///< from that of block 8 i to that of block 8 i + 4
+  std::uint32_t scale_block8 = 0;  ///< to that of block 8 i + 8
+  unsigned padded_rows = 0;        ///< extents of placed scales; 0: nothing is padded
   unsigned padded_columns = 0;
   std::uint8_t padding = 0;
   /// Random words: element i of vector v takes word random_first + v * random_step + i.
@@ -43,6 +45,11 @@ __device__ inline std::uint32_t code_in_tile(const block_output& out, unsigned v
   return v / 16 * out.code_row16 + v % 16 * out.code_row + vec * out.code_vec;
 }
 
+/// The same as code_offset where `r` is a multiple of 16.
+__device__ inline index_t tile_code_offset(const block_output& out, unsigned r, unsigned vec) {
+  return static_cast<index_t>(std::uint64_t{r} * static_cast<std::uint32_t>(out.code_stride) + vec * out.code_vec);
+}
+
 /// layout::offset for scales, row and column within the padded extents.
 __device__ inline index_t scale_offset(const block_output& out, unsigned r, unsigned c) {
   if (out.scale_order == placement::row_major) return r * out.scale_stride + c;
@@ -52,6 +59,14 @@ __device__ inline index_t scale_offset(const block_output& out, unsigned r, unsi
   }
   return r / 32 * (out.scale_stride * 32) + c / 8 * index_t{256} +
          rotoscale::detail::offset_in_tile(placement::aiter_scale, r % 32, c % 8);
+}
+
+/// The same for a tile's first, `r` a multiple of its vectors and `c` of their blocks; tiles of `Rows` × 128.
+template <unsigned Rows>
+__device__ inline index_t tile_scale_offset(const block_output& out, unsigned r, unsigned c) {
+  if constexpr (Rows % 128 != 0) return scale_offset(out, r, c);
+  return static_cast<index_t>(std::uint64_t{r} * static_cast<std::uint32_t>(out.scale_stride) +
+                              c / 8 * out.scale_block8 + c / 4 % 2 * out.scale_block4);
 }
 
 /// Offset of scale (v, b) from its tile's first; equal for all tiles, which begin at multiples of 32 vectors and cross

@@ -81,6 +81,8 @@ inline status prepare_layout(block_format f, placement code_order, placement sca
   out.scale_row16 = !placed ? 16 * scales_of_row : of_128 ? 256 : 1;
   out.scale_row32 = of_128 ? 4 : 32 * scales_of_row;
   out.scale_block = !placed || of_128 ? 1 : 64;
+  out.scale_block4 = !placed ? 4 : of_128 ? 512 : 2;
+  out.scale_block8 = !placed ? 8 : of_128 ? 1024 : 256;
   out.padded_rows = placed ? static_cast<unsigned>(scales.padded_rows()) : 0;
   out.padded_columns = placed ? static_cast<unsigned>(scales.padded_columns()) : 0;
   return {};

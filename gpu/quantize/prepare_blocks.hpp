@@ -107,6 +107,7 @@ status count_tiles(quantize_kernel_args& a) {
     return static_cast<unsigned>((rotoscale::detail::round_up(extent, pad) + tile - 1) / tile);
   };
   a.tiles_across = tiles(a.columns, tile_columns);
+  a.across_inverse = a.tiles_across == 1 ? ~0u : static_cast<std::uint32_t>((std::uint64_t{1} << 32) / a.tiles_across);
   const std::uint64_t count = std::uint64_t{a.tiles_across} * tiles(a.rows, tile_rows<T>);
   if (count > 0x7FFFFFFFu) return {error_code::bad_extent, "source", "has more than 2^31 tiles"};
   a.tiles = static_cast<std::uint32_t>(count);

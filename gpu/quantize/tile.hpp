@@ -12,6 +12,7 @@ namespace rotoscale::gpu {
 
 struct quantize_kernel_args : tile_source {
   unsigned tiles_across = 0;
+  std::uint32_t across_inverse = 0;  ///< 2^32 / tiles_across, rounded down, at most 2^32 - 1
   std::uint32_t tiles = 0;
   std::uint32_t whole_tiles = 0;  ///< the tiles after these are work for two blocks each: their columns, their rows
   bool square = false;            ///< 32 × 32 elements share a scale
@@ -31,7 +32,7 @@ inline constexpr unsigned quantize_blocks_per_processor = bounds_count_waves ? 2
 __device__ inline void pad_scales(const block_output& out, unsigned row0, unsigned rows, unsigned c0, unsigned columns,
                                   unsigned matrix_rows, unsigned matrix_columns) {
   ROTOSCALE_KEEP_LOOP
-  for (unsigned i = thread_index().x; i < rows * columns; i += tile_threads) {
+  for (unsigned i = thread_index().x; i < rows * columns; i += block_size().x) {
     const unsigned r = row0 + i / columns, c = c0 + i % columns;
     if (r >= out.padded_rows || c >= out.padded_columns || (r < matrix_rows && c < matrix_columns)) continue;
     out.scales[scale_offset(out, r, c)] = out.padding;
@@ -62,7 +63,7 @@ __device__ inline void flush_columns(const quantize_kernel_args& a, const code_s
   static_assert(columns_at_once % 16 == 0, "a step is whole groups of 16 rows of codes");
   const block_output& out = a.column;
   const unsigned c0 = thread_index().x / shape::vecs, p = thread_index().x % shape::vecs;
-  std::uint8_t* const tile = out.codes + code_offset(out, at.column, at.row / 32 * shape::block_vecs);
+  std::uint8_t* const tile = out.codes + tile_code_offset(out, at.column, at.row / 32 * shape::block_vecs);
   std::uint32_t to = code_in_tile(out, c0, p);
   if (!at.whole && at.row + p / shape::block_vecs * 32 >= a.rows) return;
   ROTOSCALE_UNROLL
@@ -136,8 +137,9 @@ __device__ inline void quantize_tile_rows(const quantize_kernel_args& a, const t
   static_assert(rows_at_once % 32 == 0, "a step is whole groups of 32 rows of scales");
   if (!at.whole && at.column + 32 * b >= a.columns) return;
   std::uint8_t* codes =
-      out.codes + code_offset(out, at.row, at.column / 32 * block_vecs) + code_in_tile(out, r0, b * block_vecs);
-  std::uint8_t* scales = out.scales + scale_offset(out, at.row, at.column / 32) + scale_in_tile(out, r0, b);
+      out.codes + tile_code_offset(out, at.row, at.column / 32 * block_vecs) + code_in_tile(out, r0, b * block_vecs);
+  std::uint8_t* scales =
+      out.scales + tile_scale_offset<tile_rows<T>>(out, at.row, at.column / 32) + scale_in_tile(out, r0, b);
   // A block's vectors lie in one run of 128 bytes and, with their number for an index, permuted alike in all its rows.
   constexpr unsigned vecs = 32 / tile_view<T>::vec_elements;
   const vec16* from = reinterpret_cast<const vec16*>(tile.bytes) + r0 * tile_view<T>::row_vecs + b * vecs;
@@ -185,7 +187,8 @@ __device__ inline void quantize_tile_columns(const quantize_kernel_args& a, cons
   const bool bf16_source = out.options.source.mantissa_bits == 7;
   const unsigned c = thread_index().x % tile_columns;
   if (!at.whole && at.column + c >= a.columns) return;
-  std::uint8_t* scales = out.scales + scale_offset(out, at.column, at.row / 32) + scale_in_tile(out, c, 0);
+  std::uint8_t* scales =
+      out.scales + tile_scale_offset<tile_rows<T>>(out, at.column, at.row / 32) + scale_in_tile(out, c, 0);
   static_assert(tile_threads == tile_columns, "a column a thread");
   const T* even = tile.element(0, c);  // all even rows, and all odd ones, are permuted alike
   const T* odd = tile.element(1, c) - tile_columns;
@@ -305,7 +308,18 @@ __device__ inline tile_item item_of(const quantize_kernel_args& a, std::uint32_t
   return {a.whole_tiles + half / 2, half % 2 == 0, half % 2 != 0};
 }
 
-/// Tiles along rows first, over the padded extents; block b takes items b, b + blocks, ... The element's format is a
+/// Where a tile is; they go along rows first.
+template <class T>
+__device__ inline tile_origin origin_of(const quantize_kernel_args& a, std::uint32_t tile) {
+  std::uint32_t row = multiply_high(tile, a.across_inverse), column = tile - row * a.tiles_across;
+  if (column >= a.tiles_across) {  // the inverse is too small by less than 1, and so is the quotient
+    ++row;
+    column -= a.tiles_across;
+  }
+  return make_origin<T>(a, row, column);
+}
+
+/// Tiles over the padded extents; block b takes items b, b + blocks, ... The element's format is a
 /// type here, since nvcc 13 cannot name a kernel by a value of class type.
 template <class T, class Element, quantize_path Path>
 __global__ void __launch_bounds__(tile_threads, quantize_blocks_per_processor<Element::format>)
@@ -317,7 +331,7 @@ __global__ void __launch_bounds__(tile_threads, quantize_blocks_per_processor<El
   unsigned buffer = 0;
   std::uint32_t i = block_index().x;
   tile_item item = item_of(a, i);
-  tile_origin at = make_origin<T>(a, item.tile / a.tiles_across, item.tile % a.tiles_across);
+  tile_origin at = origin_of<T>(a, item.tile);
   if constexpr (buffers == 2) load_tile(a, at, tile_view<T>{shared});
   ROTOSCALE_KEEP_LOOP
   for (; i < items; i += step) {
@@ -329,7 +343,7 @@ __global__ void __launch_bounds__(tile_threads, quantize_blocks_per_processor<El
     wait_for_copies();
     block_barrier();
     const tile_item next = item_of(a, i + step);
-    const tile_origin next_at = make_origin<T>(a, next.tile / a.tiles_across, next.tile % a.tiles_across);
+    const tile_origin next_at = origin_of<T>(a, next.tile);
     if constexpr (buffers == 2) {
       buffer ^= 1;
       if (i + step < items) load_tile(a, next_at, tile_view<T>{shared + buffer * tile_bytes});
