@@ -61,8 +61,7 @@ struct gemm_arguments {
   const float* bias = nullptr;                           ///< [n] or null
   const int* base = nullptr;  ///< exponents of folded rows: those of A, from base_b on those of B
   int base_b = 0;
-  const int* permutation = nullptr;       ///< as `base`: the row at each place of the expanded operands; null: its own
-  const operand_width* widths = nullptr;  ///< of rows as `base`; null: every tile is the kernel's
+  const operand_width* widths = nullptr;          ///< of rows as `base`; null: every tile is the kernel's
   operand_width min_width = operand_width::int8;  ///< of the first kernel's tiles
   operand_width max_width = operand_width::bf16;  ///< of the rest's tiles; above: nobody's here
   rest_work* rest = nullptr;                      ///< set where `widths` is

@@ -36,7 +36,7 @@ __device__ inline void double_e2m1(std::uint32_t codes, std::uint32_t& low, std:
   high = (plus.of(codes >> 16) & ~high_mask) | (minus.of(codes >> 16) & high_mask);
 }
 
-/// Blocks [first, first + blockwise_blocks) of the rows at the places from `row` on; what is not there is not used.
+/// Blocks [first, first + blockwise_blocks) of the rows from `row` on; what is not there is not used.
 template <int R>
 __device__ inline void load_blocks(const definition_operand& o, int row, int first, int blocks, int thread,
                                    blockwise_side<R>& to) {
@@ -46,7 +46,7 @@ __device__ inline void load_blocks(const definition_operand& o, int row, int fir
     const int at = i * definition_threads + thread, r = at / words, w = at % words, block = w / 4;
     std::uint32_t codes = 0;
     if (row + r < o.rows && first + block < blocks) {
-      codes = reinterpret_cast<const std::uint32_t*>(o.codes + o.row_at(row + r) * o.row_step)[4 * first + w];
+      codes = reinterpret_cast<const std::uint32_t*>(o.codes + (row + r) * o.row_step)[4 * first + w];
     }
     double_e2m1(codes, to.word[block][w % 4 * 2][r], to.word[block][w % 4 * 2 + 1][r]);
   }
@@ -54,15 +54,15 @@ __device__ inline void load_blocks(const definition_operand& o, int row, int fir
     const int r = at / blockwise_blocks, block = at % blockwise_blocks;
     std::uint8_t scale = unit_scale_byte;
     if (row + r < o.rows && first + block < blocks)
-      scale = o.scales[(o.row_at(row + r) >> o.rows_log2) * o.scale_stride + first + block];
+      scale = o.scales[((row + r) >> o.rows_log2) * o.scale_stride + first + block];
     to.exponent[block][r] = scale == nan_scale_byte ? nan_exponent : scale_exponent(scale);
   }
 }
 
 /// Is every product of a block -0? Asked only where a sum is -0 already.
 __device__ inline bool all_negative_zeros(const definition_arguments& p, int row, int column, int block) {
-  const std::uint8_t* const a = p.a.codes + p.a.row_at(row) * p.a.row_step + 16 * block;
-  const std::uint8_t* const b = p.b.codes + p.b.row_at(column) * p.b.row_step + 16 * block;
+  const std::uint8_t* const a = p.a.codes + row * p.a.row_step + 16 * block;
+  const std::uint8_t* const b = p.b.codes + column * p.b.row_step + 16 * block;
   bool all = true;
   for (int c = 0; c < 16; ++c) {
     for (int h = 0; h < 8; h += 4) {

@@ -4,11 +4,9 @@
 // E5M2 emptied every 32 k. Those are exact sums of 32 products too, added in FP32 in the same order, of rows divided by
 // a power of two. That division is not seen as long as no sum of the definition leaves FP32's normal numbers, so rows
 // must have scales between least_unit_scale and largest_unit_scale, none of them NaN; tiles of 256 x 256 with any other
-// row, or with one that E5M2 cannot hold, are computed by the definition's own kernel. Rows of one width are brought
-// side by side before (arrange_rows.hpp), so that a tile seldom has another width than most of its rows.
+// row, or with one that E5M2 cannot hold, are computed by the definition's own kernel.
 #pragma once
 
-#include "gpu/gemm/arrange_rows.hpp"
 #include "gpu/gemm/blockwise.hpp"
 #include "gpu/gemm/expanded.hpp"
 
@@ -47,16 +45,13 @@ template <int R>
 
 namespace detail {
 
-/// Parts of the workspace, offsets in bytes: bases and widths of rows as they are found, then of places.
+/// Parts of the workspace, offsets in bytes.
 struct blockwise_map {
-  std::size_t e5m2_a = 0, e5m2_b = 0, int8_a = 0, int8_b = 0, found_base = 0, found_widths = 0, base = 0, widths = 0,
-              permutation = 0, rest = 0, size = 0;
+  std::size_t e5m2_a = 0, e5m2_b = 0, int8_a = 0, int8_b = 0, base = 0, widths = 0, rest = 0, size = 0;
   blockwise_map(index_t m, index_t n, index_t k) {
-    std::size_t* const at[] = {&e5m2_a,       &e5m2_b, &int8_a, &int8_b,      &found_base,
-                               &found_widths, &base,   &widths, &permutation, &rest};
-    const index_t rows = second_base(m) + n;
-    const index_t bytes[] = {m * k, n * k, m * k, n * k, 4 * rows, rows, 4 * rows, rows, 4 * rows, sizeof(rest_work)};
-    for (int i = 0; i < 10; ++i) {
+    std::size_t* const at[] = {&e5m2_a, &e5m2_b, &int8_a, &int8_b, &base, &widths, &rest};
+    const index_t rows = second_base(m) + n, bytes[] = {m * k, n * k, m * k, n * k, 4 * rows, rows, sizeof(rest_work)};
+    for (int i = 0; i < 7; ++i) {
       *at[i] = size;
       size += (static_cast<std::size_t>(bytes[i]) + 255) / 256 * 256;
     }
@@ -64,8 +59,8 @@ struct blockwise_map {
 };
 
 /// `p` is what the definition's kernel is told, `g` what becomes of sums; operands have aligned rows of codes.
-inline status run_blockwise(const gemm_operand& a, const gemm_operand& b, definition_arguments p, gemm_arguments g,
-                            std::uint8_t* memory, const device_info& device, stream stream) {
+inline status run_blockwise(const gemm_operand& a, const gemm_operand& b, const definition_arguments& p,
+                            gemm_arguments g, std::uint8_t* memory, const device_info& device, stream stream) {
   const blockwise_map map(a.rows, b.rows, a.k);
   const auto source = [](const gemm_operand& x) {
     return block_source{x.codes, x.scales, x.code_stride, x.scale_stride, static_cast<int>(x.rows)};
@@ -74,8 +69,8 @@ inline status run_blockwise(const gemm_operand& a, const gemm_operand& b, defini
   expand_arguments e{source(a),           source(b),          k, memory + map.e5m2_a, memory + map.e5m2_b,
                      memory + map.int8_a, memory + map.int8_b};
   e.base_b = g.base_b = second_base(g.m);
-  e.base = reinterpret_cast<int*>(memory + map.found_base);
-  e.widths = reinterpret_cast<operand_width*>(memory + map.found_widths);
+  g.base = e.base = reinterpret_cast<int*>(memory + map.base);
+  g.widths = e.widths = reinterpret_cast<operand_width*>(memory + map.widths);
   e.least_scale = least_unit_scale;
   e.largest_scale = largest_unit_scale;
   e.has_bf16 = false;
@@ -87,16 +82,6 @@ inline status run_blockwise(const gemm_operand& a, const gemm_operand& b, defini
   const gemm_options o = contract_options(gemm_contract::accurate, device);
   status s = launch_behind_any(expand_int8_kernel, blocks((rows + int8_rows(k) - 1) / int8_rows(k)),
                                blocks(expand_threads), 0, stream, e);
-  const arrange_arguments arranged{e, reinterpret_cast<int*>(memory + map.base),
-                                   reinterpret_cast<int*>(memory + map.permutation),
-                                   reinterpret_cast<operand_width*>(memory + map.widths)};
-  g.base = e.base = arranged.base;
-  g.widths = e.widths = arranged.widths;
-  g.permutation = e.permutation = p.a.permutation = arranged.permutation;
-  p.b.permutation = arranged.permutation + g.base_b;
-  if (s.ok()) {
-    s = launch_behind(arrange_rows_kernel, blocks(arrange_blocks(rows)), blocks(arrange_threads), 0, stream, arranged);
-  }
   if (s.ok()) s = multiply<operand_width::int8>(e.staging_a, e.staging_b, o, g, device, stream);
   if (s.ok()) s = multiply_rest(e, o, o, g, device, stream);
   if (!s.ok()) return s;

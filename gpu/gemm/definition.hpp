@@ -24,9 +24,7 @@ struct definition_operand {
   const float* factor = nullptr;
   int rows = 0;
   dense_element element = dense_element::fp32;
-  bool k_contiguous = true;          ///< else rows are: which way threads read
-  const int* permutation = nullptr;  ///< of blockwise_tile: the row at each place; null: each at its own
-  __device__ int row_at(int place) const { return permutation == nullptr ? place : permutation[place]; }
+  bool k_contiguous = true;  ///< else rows are: which way threads read
 };
 
 struct definition_arguments {
@@ -208,7 +206,7 @@ __device__ inline void store_tile(const definition_arguments& p, const float (&a
     ROTOSCALE_UNROLL
     for (int j = 0; j < R; ++j) {
       const int r = row + owned<R>::index(row_part, i), c = column + owned<R>::index(column_part, j);
-      if (r < p.a.rows && c < p.b.rows) store_definition(p, acc[i][j], factor, p.a.row_at(r), p.b.row_at(c));
+      if (r < p.a.rows && c < p.b.rows) store_definition(p, acc[i][j], factor, r, c);
     }
   }
 }

@@ -32,8 +32,7 @@ struct expand_arguments {
   operand_width* widths = nullptr;      ///< the same; null: all rows are to be BF16
   /// Scale bytes of blocks other than zeros that int8 and E5M2 may have.
   int least_scale = 0, largest_scale = 254;
-  bool has_bf16 = true;              ///< rows outside are expanded as BF16; else another kernel multiplies them
-  const int* permutation = nullptr;  ///< of the second expansion, as `base`: the row at each place; null: its own
+  bool has_bf16 = true;  ///< rows outside are expanded as BF16; else another kernel multiplies them
 };
 
 inline constexpr int expand_segments = 8, expand_threads = 32 * expand_segments;
@@ -109,21 +108,15 @@ ROTOSCALE_HD constexpr int row_chunks(int k) { return (k + row_chunk - 1) / row_
 
 struct expand_position {
   bool second;
-  int row, place;    ///< of the operand, and of its expansion
-  int index, slot;   ///< of the place: in both operands, and in `base` and `widths`
-  int first, count;  ///< elements
+  int row, index, slot;  ///< in its operand, in both, in `base` and `widths`
+  int first, count;      ///< elements
 };
 __device__ inline expand_position position_of(const expand_arguments& p, int index, int chunk) {
   const int first = chunk * row_chunk, left = p.k - first;
   const bool second = index >= p.a.rows;
-  const int row = second ? index - p.a.rows : index;
-  return {second,
-          row,
-          row,
-          index,
-          second ? row + p.base_b : row,
-          first,
-          left < 0 ? 0 : left < row_chunk ? left : row_chunk};
+  return {second, second ? index - p.a.rows : index,
+          index,  second ? index - p.a.rows + p.base_b : index,
+          first,  left < 0 ? 0 : left < row_chunk ? left : row_chunk};
 }
 __device__ inline expand_position position_of(const expand_arguments& p, int block) {
   const int unit = block * expand_segments + static_cast<int>(thread_index().x) / 32, chunks = row_chunks(p.k);
@@ -149,7 +142,7 @@ struct expand_codes {
 
 __device__ inline void store_e5m2(const expand_arguments& p, const expand_position& at, const expand_codes& codes,
                                   int largest, int lane) {
-  std::uint8_t* to = (at.second ? p.e5m2_b : p.e5m2_a) + static_cast<std::int64_t>(at.place) * p.k + at.first;
+  std::uint8_t* to = (at.second ? p.e5m2_b : p.e5m2_a) + static_cast<std::int64_t>(at.row) * p.k + at.first;
   ROTOSCALE_UNROLL
   for (int j = 0; j < expand_codes::depth; ++j) {
     const int i = lane + 32 * j;
@@ -219,8 +212,7 @@ __device__ inline void store_bf16(const expand_arguments& p, const expand_positi
   const bool fp4 = m.element == gemm_element::e2m1;
   const std::uint8_t* codes = m.codes + at.row * m.code_stride + (fp4 ? at.first / 2 : at.first);
   const std::uint8_t* scales = m.scales + at.row * m.scale_stride + at.first / 32;
-  std::uint8_t* to =
-      (at.second ? p.staging_b : p.staging_a) + (static_cast<std::int64_t>(at.place) * p.k + at.first) * 2;
+  std::uint8_t* to = (at.second ? p.staging_b : p.staging_a) + (static_cast<std::int64_t>(at.row) * p.k + at.first) * 2;
   if (fp4) {
     expand_fp4_chunk(codes, scales, at.count / 8, lane, to);
   } else {

@@ -26,7 +26,7 @@ struct int8_table {
 /// Stores a lane's part of a chunk and returns the sum of its squares.
 __device__ inline std::uint32_t store_int8(const expand_arguments& p, const expand_position& at,
                                            const expand_codes& codes, int largest, int lane) {
-  std::uint8_t* to = (at.second ? p.staging_b : p.staging_a) + static_cast<std::int64_t>(at.place) * p.k + at.first;
+  std::uint8_t* to = (at.second ? p.staging_b : p.staging_a) + static_cast<std::int64_t>(at.row) * p.k + at.first;
   std::uint32_t squares = 0;
   ROTOSCALE_UNROLL
   for (int j = 0; j < expand_codes::depth; ++j) {

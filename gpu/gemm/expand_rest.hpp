@@ -33,11 +33,7 @@ inline constexpr int ticket_chunks = 16;
 __device__ inline void expand_rest(const expand_arguments& p, rest_work& work, operand_width widest) {
   const int thread = static_cast<int>(thread_index().x), lane = thread % 32, of_row = row_chunks(p.k);
   const int chunks = (p.a.rows + p.b.rows) * of_row;
-  const auto position = [&](int chunk) {
-    expand_position at = position_of(p, chunk / of_row, chunk % of_row);
-    if (p.permutation != nullptr) at.row = p.permutation[at.slot];
-    return at;
-  };
+  const auto position = [&](int chunk) { return position_of(p, chunk / of_row, chunk % of_row); };
   for (;;) {
     const std::uint32_t ticket = lane == 0 ? atomic_add(&work.taken, ticket_chunks) : 0;
     const int first = static_cast<int>(shuffle(ticket, 0)), left = chunks - first;

@@ -42,8 +42,7 @@ __device__ inline void stand_in_output(const stand_in_arguments& e, int row, int
       e.width == operand_width::int8 ? int8_sum(a.codes, b.codes, length) : accumulate_ref(a, 0, b, 0, e.options, 0.0f);
   if (p.parts == 1) {
     const bool folded = !wide && p.base != nullptr;
-    store_output(p, folded ? times_power(sum, p.base[row] + p.base[p.base_b + column]) : sum, output_row(p, row),
-                 output_column(p, column));
+    store_output(p, folded ? times_power(sum, p.base[row] + p.base[p.base_b + column]) : sum, row, column);
   } else {
     p.partial[(static_cast<std::int64_t>(part) * p.m + row) * p.n + column] = sum;
   }

@@ -20,14 +20,6 @@ __device__ inline float output_factor(const gemm_arguments& p) {
   return (p.factor_a != nullptr ? *p.factor_a : 1.0f) * (p.factor_b != nullptr ? *p.factor_b : 1.0f) * p.alpha;
 }
 
-/// The output's row and column at places of the expanded operands.
-__device__ inline int output_row(const gemm_arguments& p, int place) {
-  return p.permutation == nullptr ? place : p.permutation[place];
-}
-__device__ inline int output_column(const gemm_arguments& p, int place) {
-  return p.permutation == nullptr ? place : p.permutation[p.base_b + place];
-}
-
 /// factor * acc, C and bias of an output, not yet rounded to it.
 __device__ inline float output_value(const gemm_arguments& p, float factor, float acc, int row, int column) {
   const std::int64_t at = row * p.out_stride + column;
@@ -133,7 +125,7 @@ inline constexpr int add_threads = window_tile;
   if (p.base != nullptr && !wide) {
     sum = times_power(sum, p.base[row] + p.base[p.base_b + column]);
   }
-  store_output(p, output_factor(p), sum, output_row(p, row), output_column(p, column));
+  store_output(p, output_factor(p), sum, row, column);
 }
 
 }  // namespace rotoscale::gpu

@@ -303,11 +303,10 @@ __device__ inline void consume(const gemm_arguments& p, const pipeline<Tile>& q,
   int* exponents = columns + Tile::columns * group;
   bool plain = true;
   if constexpr (unfolds<Tile, Mode>) plain = bases.share(exponents, group, thread);
-  const output_places<Tile, Mode> places(p, at, first_column, lane);
   if (plain) {
-    store_tile<Tile, Mode, true>(p, factor, acc, bases, exponents, places, at.column, lane, tile.part);
+    store_tile<Tile, Mode, true>(p, factor, acc, bases, exponents, at, lane, tile.part);
   } else {
-    store_tile<Tile, Mode, false>(p, factor, acc, bases, exponents, places, at.column, lane, tile.part);
+    store_tile<Tile, Mode, false>(p, factor, acc, bases, exponents, at, lane, tile.part);
   }
 }
 

@@ -20,24 +20,20 @@ __device__ inline float sum_of(std::int32_t acc) { return static_cast<float>(acc
 struct fragment_position {
   int row, column;
 };
-/// Where they go: to row[i / 2 % 2] of the output (-1: nowhere), and to the column at the same place as above.
-struct fragment_outputs {
-  int row[2], column;
-};
 
 /// Sixteen bytes a lane: the quads' 4 × 4 pairs of BF16, transposed.
-__device__ inline void store_plain(const gemm_arguments& p, float factor, const float (&sum)[16],
-                                   const fragment_outputs& at, int lane) {
+__device__ inline void store_plain(const gemm_arguments& p, float factor, const float (&sum)[16], fragment_position at,
+                                   int lane) {
   const int first = at.column - 2 * (lane % 4) + 8 * (lane % 4);
   ROTOSCALE_UNROLL
   for (int h = 0; h < 2; ++h) {
-    const int row = at.row[h];
+    const int row = at.row + 8 * h;
     std::uint32_t w[4];
     ROTOSCALE_UNROLL
     for (int i = 0; i < 4; ++i) w[i] = bf16_pair(sum[4 * i + 2 * h] * factor, sum[4 * i + 2 * h + 1] * factor);
     const uint4 v = transpose_quad(w[0], w[1], w[2], w[3], lane);
     std::uint16_t* to = static_cast<std::uint16_t*>(p.out) + row * p.out_stride + first;
-    if (row >= 0 && first < p.n) *reinterpret_cast<uint4*>(to) = v;
+    if (row < p.m && first < p.n) *reinterpret_cast<uint4*>(to) = v;
   }
 }
 
@@ -45,24 +41,23 @@ __device__ inline void store_plain(const gemm_arguments& p, float factor, const 
 struct column_pairs {
   float2 of[4][2];
   template <class Use>
-  __device__ static void for_each(const gemm_arguments& p, const fragment_outputs& at, const Use& use) {
+  __device__ static void for_each(const gemm_arguments& p, fragment_position at, const Use& use) {
     ROTOSCALE_UNROLL
     for (int g = 0; g < 4; ++g) {
       ROTOSCALE_UNROLL
       for (int h = 0; h < 2; ++h) {
-        const int row = at.row[h], column = at.column + 8 * g;
-        if (row >= 0 && column < p.n) {
+        const int row = at.row + 8 * h, column = at.column + 8 * g;
+        if (row < p.m && column < p.n) {
           use(g, h, reinterpret_cast<float2*>(static_cast<float*>(p.out) + row * p.out_stride + column));
         }
       }
     }
   }
-  __device__ void load(const gemm_arguments& p, const fragment_outputs& at) {
+  __device__ void load(const gemm_arguments& p, fragment_position at) {
     for_each(p, at, [&](int g, int h, const float2* from) { of[g][h] = *from; });
   }
   /// The outputs of `sum`, to which these are added where the problem says so.
-  __device__ void store(const gemm_arguments& p, float factor, const float (&sum)[16],
-                        const fragment_outputs& at) const {
+  __device__ void store(const gemm_arguments& p, float factor, const float (&sum)[16], fragment_position at) const {
     const gemm_epilogue finish{factor, p.accumulate, p.beta, false, p.nan_bits};
     for_each(p, at, [&](int g, int h, float2* to) {
       *to = {float_output(p, finish(sum[4 * g + 2 * h], of[g][h].x, 0.0f)),
@@ -71,66 +66,22 @@ struct column_pairs {
   }
 };
 
-/// Outputs of `vector` or `pairs` whose columns have other places, one element at a time.
-template <output_mode Mode>
-__device__ inline void store_scattered(const gemm_arguments& p, float factor, const float (&sum)[16],
-                                       const fragment_outputs& at) {
-  const gemm_epilogue finish{factor, p.accumulate, p.beta, false, p.nan_bits};
-  ROTOSCALE_UNROLL
-  for (int i = 0; i < 16; ++i) {
-    const int row = at.row[i / 2 % 2], place = at.column + i / 4 * 8 + i % 2;
-    if (row < 0 || place >= p.n) continue;
-    const std::int64_t to = row * p.out_stride + output_column(p, place);
-    if constexpr (Mode == output_mode::vector) {
-      static_cast<std::uint16_t*>(p.out)[to] = static_cast<std::uint16_t>(bf16_pair(sum[i] * factor, 0.0f));
-    } else {
-      float& out = static_cast<float*>(p.out)[to];
-      out = float_output(p, finish(sum[i], p.accumulate ? out : 0.0f, 0.0f));
-    }
-  }
-}
-
 /// Any output, or sums of a part of K as they are, one element at a time.
 template <output_mode Mode>
-__device__ void store_each(const gemm_arguments& p, float factor, const float (&sum)[16], const fragment_outputs& at,
+__device__ void store_each(const gemm_arguments& p, float factor, const float (&sum)[16], fragment_position at,
                            int part) {
   float* to = p.partial + static_cast<std::int64_t>(part) * p.m * p.n;
   ROTOSCALE_UNROLL
   for (int i = 0; i < 16; ++i) {
-    const int row = at.row[i / 2 % 2], column = at.column + i / 4 * 8 + i % 2;
-    if (row < 0 || column >= p.n) continue;
+    const int row = at.row + i / 2 % 2 * 8, column = at.column + i / 4 * 8 + i % 2;
+    if (row >= p.m || column >= p.n) continue;
     if constexpr (Mode == output_mode::partial) to[static_cast<std::int64_t>(row) * p.n + column] = sum[i];
-    if constexpr (Mode == output_mode::general) store_output(p, factor, sum[i], row, output_column(p, column));
+    if constexpr (Mode == output_mode::general) store_output(p, factor, sum[i], row, column);
   }
 }
 
 template <class Tile, output_mode Mode>
 inline constexpr bool unfolds = Tile::folded&& Mode != output_mode::partial;
-
-/// Rows of the output that a thread's accumulators go to, and which columns of the warpgroup's lie at their own places.
-template <class Tile, output_mode Mode>
-struct output_places {
-  int rows[2 * Tile::warpgroup_tiles];  ///< warpgroup tiles, then halves; -1: beyond the last
-  std::uint32_t own_columns = ~0u;      ///< a bit for each 32 columns: vectors of them are vectors of the output
-  /// `column`: the first of the warpgroup's. Parts of K stay at their places until they are added, and only operands
-  /// that are folded are permuted.
-  __device__ output_places(const gemm_arguments& p, fragment_position at, int column, int lane) {
-    const bool moves = unfolds<Tile, Mode> && p.permutation != nullptr;
-    ROTOSCALE_UNROLL
-    for (int i = 0; i < 2 * Tile::warpgroup_tiles; ++i) {
-      const int place = at.row + i / 2 * 64 + i % 2 * 8;
-      rows[i] = place >= p.m ? -1 : moves ? p.permutation[place] : place;
-    }
-    if (!moves) return;
-    own_columns = 0;
-    ROTOSCALE_UNROLL
-    for (int i = 0; i < Tile::columns / 32; ++i) {
-      const int place = column + 32 * i + lane;
-      const bool own = place >= p.n || p.permutation[p.base_b + place] == place;
-      if (__all_sync(0xFFFFFFFFu, own)) own_columns |= 1u << i;
-    }
-  }
-};
 
 /// What brings a warp's folded sums back: 2^base of its rows and, in shared memory, of the tile's columns.
 template <class Tile>
@@ -190,25 +141,23 @@ __device__ void unfold(int row, int row_8, const int* columns, float (&sum)[16])
 }
 
 /// All sums of a thread, 32 columns of a warpgroup tile after the other: few registers. `exponents`: of the tile's
-/// columns; `column`: the thread's first.
+/// columns.
 template <class Tile, output_mode Mode, bool Plain, class Number, int Half>
 __device__ void store_tile(const gemm_arguments& p, float factor, const Number (&acc)[Tile::warpgroup_tiles][Half],
-                           const fold_bases<Tile>& bases, const int* exponents, const output_places<Tile, Mode>& places,
-                           int column, int lane, int part) {
+                           const fold_bases<Tile>& bases, const int* exponents, fragment_position at, int lane,
+                           int part) {
   constexpr int column_groups = Tile::columns / 32, groups = Tile::warpgroup_tiles * column_groups;
-  const auto outputs = [&](int i) {
-    const int* const rows = places.rows + 2 * (i / column_groups);
-    return fragment_outputs{{rows[0], rows[1]}, column + 32 * (i % column_groups)};
+  const auto position = [&](int i) {
+    return fragment_position{at.row + 64 * (i / column_groups), at.column + 32 * (i % column_groups)};
   };
-  const auto own = [&](int i) { return (places.own_columns >> (i % column_groups) & 1u) != 0; };
   // What is added is loaded a group ahead: a load behind a store would wait for memory once a group.
   column_pairs old[2] = {};
   const bool adds = Mode == output_mode::pairs && p.accumulate;
-  if (adds && own(0)) old[0].load(p, outputs(0));
+  if (adds) old[0].load(p, at);
   ROTOSCALE_UNROLL
   for (int i = 0; i < groups; ++i) {
     const int warpgroup_tile = i / column_groups, column_group = i % column_groups;
-    if (adds && i + 1 < groups && own(i + 1)) old[(i + 1) % 2].load(p, outputs(i + 1));
+    if (adds && i + 1 < groups) old[(i + 1) % 2].load(p, position(i + 1));
     float sum[16];
     ROTOSCALE_UNROLL
     for (int j = 0; j < 16; ++j) sum[j] = sum_of(acc[warpgroup_tile][16 * column_group + j]);
@@ -216,13 +165,7 @@ __device__ void store_tile(const gemm_arguments& p, float factor, const Number (
       const int* columns = exponents + 2 * (lane % 4) + 32 * column_group;
       unfold<Plain>(bases.rows[2 * warpgroup_tile], bases.rows[2 * warpgroup_tile + 1], columns, sum);
     }
-    const fragment_outputs here = outputs(i);
-    if constexpr (unfolds<Tile, Mode> && (Mode == output_mode::vector || Mode == output_mode::pairs)) {
-      if (!own(i)) {
-        store_scattered<Mode>(p, factor, sum, here);
-        continue;
-      }
-    }
+    const fragment_position here = position(i);
     if constexpr (Mode == output_mode::vector) {
       store_plain(p, factor, sum, here, lane);
     } else if constexpr (Mode == output_mode::pairs) {

@@ -189,33 +189,6 @@ TEST_CASE("blockwise sums on the matrix unit: the definition's bits, whatever th
   }
 }
 
-TEST_CASE("blockwise sums on the matrix unit: rows of all widths among each other, in both operands") {
-  // One in `one_in` rows of scales that int8 does not hold, fewer that E5M2 does not.
-  const auto mixed = [](int rows, int k, unsigned seed, int one_in) {
-    const matrix_data narrow = random_matrix(rows, k, seed, scales_of::narrow);
-    bytes scales = narrow.scales.here;
-    for (int r = 0; r < rows; ++r) {
-      const auto first = static_cast<std::size_t>(r * (k / 32));
-      if (r % one_in == 3) scales[first] = 105;
-      if (r % (9 * one_in) == 7) scales[first] = 66;
-    }
-    return matrix_data(rows, k, bytes(narrow.codes.here), std::move(scales));
-  };
-  for (const extents& e :
-       {extents{530, 70, 64}, extents{4200, 24, 64}, extents{1304, 1000, 544}, extents{9000, 304, 96}}) {
-    if ((e.m > 9000 / 2 || e.k > 96) && !on_device) continue;
-    for (const int one_in : {2, 11, 60}) {
-      CAPTURE(e.m);
-      CAPTURE(one_in);
-      const matrix_data a = mixed(e.m, e.k, 21, one_in), b = mixed(e.n, e.k, 22, 5 * one_in);
-      for (const int output : {0, 1, 2}) {
-        compare(definition_sum::blockwise, view_here(a), view_here(b), a.view(), b.view(), output, output == 0, true);
-        compare(definition_sum::blockwise, view_here(b), view_here(a), b.view(), a.view(), output, output == 1, true);
-      }
-    }
-  }
-}
-
 TEST_CASE("blockwise sums on the matrix unit at both ends of FP32's normal numbers, and rows of zeros") {
   constexpr extents e{5, 6, 128};
   // 64 and 179 are beyond what a row on the unit may have.

@@ -6,7 +6,6 @@
 
 #include <random>
 
-#include "gpu/gemm/arrange_rows.hpp"
 #include "gpu/gemm/data.hpp"
 #include "gpu/gemm/expand_int8.hpp"
 #include "gpu/gemm/expand_rest.hpp"
@@ -293,125 +292,6 @@ TEST_CASE("rows of every length become what the definition says") {
     }
     e.run_rest();
     for (index_t r = 0; outside && r < e.rows; ++r) CHECK(e.wrong(operand_width::e5m2, r) == 0);
-  }
-}
-
-namespace {
-
-/// Two operands' rows of given widths, of 32 bytes that nothing else has, and what arrange_rows_kernel makes of them.
-struct arrangement {
-  static constexpr int k = 32;
-  int rows_a, rows_b, base_b;
-  std::vector<int> bases;
-  array<int> found_base, base, permutation;
-  array<std::uint8_t> found_widths, widths, int8, e5m2;
-
-  arrangement(const bytes& a, const bytes& b)
-      : rows_a(static_cast<int>(a.size())),
-        rows_b(static_cast<int>(b.size())),
-        base_b(second_base(rows_a)),
-        bases(static_cast<std::size_t>(base_b + rows_b)),
-        found_base(numbered()),
-        base(std::vector<int>(bases.size(), -999)),
-        permutation(base.here),
-        found_widths(joined(a, b)),
-        widths(bytes(found_widths.here.size(), 0xFF)),
-        int8(contents(1)),
-        e5m2(contents(2)) {}
-  std::vector<int> numbered() {
-    for (std::size_t i = 0; i < bases.size(); ++i) bases[i] = static_cast<int>(7 * i);
-    return bases;
-  }
-  bytes joined(const bytes& a, const bytes& b) const {
-    bytes all((bases.size() + 15) / 16 * 16, 0xFF);
-    std::copy(a.begin(), a.end(), all.begin());
-    std::copy(b.begin(), b.end(), all.begin() + base_b);
-    return all;
-  }
-  bytes contents(std::uint32_t kind) const {
-    bytes all(bases.size() * k);
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      all[i] = static_cast<std::uint8_t>((i / k * 4 + kind) * 2654435761u >> (8 * (i % 4)));
-    }
-    return all;
-  }
-  void run(int blocks) {
-    expand_arguments e{};
-    e.a.rows = rows_a;
-    e.b.rows = rows_b;
-    e.k = k;
-    e.base_b = base_b;
-    const std::int64_t second = std::int64_t{base_b} * k;
-    e.staging_a = int8.there;
-    e.staging_b = int8.there + second;
-    e.e5m2_a = e5m2.there;
-    e.e5m2_b = e5m2.there + second;
-    e.base = found_base.there;
-    e.widths = reinterpret_cast<operand_width*>(found_widths.there);
-    const arrange_arguments a{e, base.there, permutation.there, reinterpret_cast<operand_width*>(widths.there)};
-    REQUIRE(launch(arrange_rows_kernel, gpu::blocks(blocks), gpu::blocks(arrange_threads), 0, {}, a).ok());
-    for (array<std::uint8_t>* x : {&widths, &int8, &e5m2}) {
-      x->fetch();
-      CHECK(x->guards_hold());
-    }
-    base.fetch();
-    permutation.fetch();
-  }
-  /// Places of an operand that hold what they should not.
-  int wrong(bool second) const {
-    const auto first = static_cast<std::size_t>(second ? base_b : 0),
-               count = static_cast<std::size_t>(second ? rows_b : rows_a);
-    const bytes before[] = {contents(1), contents(2)};
-    std::vector<int> ends(4), taken(count);
-    for (std::size_t i = 0; i < count; ++i) {
-      for (std::size_t w = found_widths.here[first + i] + std::size_t{1}; w < 4; ++w) ++ends[w];
-    }
-    int faults = 0;
-    for (std::size_t place = 0; place < count; ++place) {
-      const auto row = static_cast<std::size_t>(permutation.here[first + place]);
-      if (row >= count || taken[row]++ != 0) return static_cast<int>(count);
-      const std::uint8_t width = found_widths.here[first + row], own = found_widths.here[first + place];
-      const auto holds = [&](const bytes& now, const bytes& was) {
-        return std::equal(now.begin() + static_cast<index_t>((first + place) * k),
-                          now.begin() + static_cast<index_t>((first + place + 1) * k),
-                          was.begin() + static_cast<index_t>((first + row) * k));
-      };
-      const auto at = static_cast<int>(place);
-      faults += at < ends[width] || at >= ends[width + 1u];              // among its own
-      faults += at >= ends[own] && at < ends[own + 1u] && row != place;  // those who were there stay
-      faults += widths.here[first + place] != width || base.here[first + place] != bases[first + row];
-      faults += (width == 0 && !holds(int8.here, before[0])) || (width == 1 && !holds(e5m2.here, before[1]));
-    }
-    return faults;
-  }
-};
-
-}  // namespace
-
-TEST_CASE("rows of one width get places side by side, and those that are there stay") {
-  std::mt19937 random(3);
-  const auto of = [&](int rows, unsigned one_in, unsigned bf16_one_in) {
-    bytes widths(static_cast<std::size_t>(rows));
-    for (std::uint8_t& w : widths) w = random() % bf16_one_in == 0 ? 2 : random() % one_in == 0 ? 1 : 0;
-    return widths;
-  };
-  const auto backwards = [](int rows) {
-    bytes widths(static_cast<std::size_t>(rows));
-    for (int i = 0; i < rows; ++i) widths[static_cast<std::size_t>(i)] = static_cast<std::uint8_t>(2 - 3 * i / rows);
-    return widths;
-  };
-  const std::pair<bytes, bytes> cases[] = {{of(1, 1, 99), of(17, 1, 1)},       {of(300, 2, 3), of(4097, 50, 400)},
-                                           {backwards(2000), of(5, 99, 99)},   {of(33, 1, 99999), backwards(37)},
-                                           {of(9000, 70, 3000), bytes(16, 0)}, {backwards(5003), of(700, 3, 2)}};
-  for (const auto& [a, b] : cases) {
-    for (const int blocks : {1, 3, arrange_blocks(static_cast<int>(a.size() + b.size()))}) {
-      CAPTURE(a.size());
-      CAPTURE(blocks);
-      arrangement x(a, b);
-      x.run(blocks);
-      CHECK(x.wrong(false) == 0);
-      CHECK(x.wrong(true) == 0);
-    }
   }
 }
 
