@@ -35,6 +35,7 @@ namespace {
 constexpr const char* class_names[] = {"GEMM", "quantize",  "attention", "norm and activation",
                                        "loss", "optimizer", "copies",    "other"};
 constexpr std::size_t class_count = std::size(class_names);
+constexpr int name_width = 26;  // of the tables: no operation's name is longer
 
 /// Which class an operation of nn::backend belongs to.
 std::size_t class_of(std::string_view name) {
@@ -208,14 +209,15 @@ void print_rows(const char* head, const std::vector<timing_row>& rows, int steps
   char line[192];
   double total = 0;
   for (const timing_row& s : rows) total += s.microseconds;
-  std::snprintf(line, sizeof line, "%-22s  calls        us   share     GB/s  of copy  TFLOP/s  of matrix\n", head);
+  std::snprintf(line, sizeof line, "%-*s  calls        us   share     GB/s  of copy  TFLOP/s  of matrix\n", name_width,
+                head);
   out << line;
   for (const timing_row& s : rows) {
     if (s.launches == 0) continue;
     const double seconds = std::max(s.microseconds, 1e-3) * 1e-6;
-    std::snprintf(line, sizeof line, "%-22s %6d %9.1f %6.1f%% %8.0f %7.1f%%", s.name.c_str(), s.launches / steps,
-                  s.microseconds, 100 * s.microseconds / std::max(total, 1e-3), s.bytes / seconds * 1e-9,
-                  100 * s.bytes / seconds / copy_rate);
+    std::snprintf(line, sizeof line, "%-*s %6d %9.1f %6.1f%% %8.0f %7.1f%%", name_width, s.name.c_str(),
+                  (s.launches + steps - 1) / steps, s.microseconds, 100 * s.microseconds / std::max(total, 1e-3),
+                  s.bytes / seconds * 1e-9, 100 * s.bytes / seconds / copy_rate);
     out << line;
     if (s.operations > 0) {
       const double share = matrix_rate > 0 ? 100 * s.operations / seconds / matrix_rate : 0.0;
@@ -269,7 +271,7 @@ int profile(const trainer_state& state, const device_choice& device, bool operat
   print_rows("class", classes, timed, copy_rate, matrix_rate, out);
   double gaps = step_seconds * 1e6;
   for (const timing_row& row : classes) gaps -= row.microseconds;
-  std::snprintf(line, sizeof line, "%-22s        %9.1f\n", "gaps", std::max(0.0, gaps));
+  std::snprintf(line, sizeof line, "%-*s        %9.1f\n", name_width, "gaps", std::max(0.0, gaps));
   out << line;
   if (operations) {
     out << "\n";

@@ -24,6 +24,7 @@ struct block_output {
   std::uint32_t scale_row16 = 0;   ///< to that 16 rows below, within 32
   std::uint32_t scale_row32 = 0;   ///< to that 32 rows below
   std::uint32_t scale_block = 0;   ///< to the next block's
+  // From tile to tile.
   std::uint32_t scale_block4 = 0;  ///< from that of block 8 i to that of block 8 i + 4
   std::uint32_t scale_block8 = 0;  ///< to that of block 8 i + 8
   unsigned padded_rows = 0;        ///< extents of placed scales; 0: nothing is padded

@@ -322,8 +322,8 @@ __device__ inline tile_origin origin_of(const quantize_kernel_args& a, std::uint
   return make_origin<T>(a, row, column);
 }
 
-/// Tiles over the padded extents; block b takes items b, b + blocks, ... The element's format is a
-/// type here, since nvcc 13 cannot name a kernel by a value of class type.
+/// Tiles over the padded extents; block b takes items b, b + blocks, ... The element's format is a type here, since nvcc
+/// 13 cannot name a kernel by a value of class type.
 template <class T, class Element, quantize_path Path>
 __global__ void __launch_bounds__(tile_threads, quantize_blocks_per_processor<Element::format>)
     quantize_kernel(const ROTOSCALE_GRID_CONSTANT quantize_kernel_args a) {

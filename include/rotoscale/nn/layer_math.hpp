@@ -43,7 +43,7 @@ struct float_pair {
 
 /// 1 / (1 + e^-x).
 [[gnu::always_inline]] ROTOSCALE_HD inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
-/// Largest |x| whose e^x, 1 + e^x and its reciprocal are all normal numbers.
+/// Up to this |x|, e^x, 1 + e^x and its reciprocal are normal numbers.
 inline constexpr float sigmoid_normal_limit = 87.0f;
 /// silu(gate) * up, where s = sigmoid(gate) is known.
 [[gnu::always_inline]] ROTOSCALE_HD inline float swiglu(float gate, float up, float s) { return gate * s * up; }

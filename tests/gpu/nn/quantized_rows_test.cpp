@@ -25,21 +25,33 @@ struct orientation {
   block_format format;
   block_options options;
   index_t rows, k;
+  placement order;  ///< of the scales
+  bool wanted;
   device_array<std::uint8_t> codes, scales;
 
-  orientation(block_format f, const block_options& o, index_t rows_, index_t k_)
+  orientation(block_format f, const block_options& o, index_t rows_, index_t k_, placement scale_order)
       : format(f),
         options(o),
         rows(rows_),
         k(k_),
-        codes(static_cast<std::size_t>(rows * packed_bytes(f.element, k))),
-        scales(static_cast<std::size_t>(rows * (k / f.length))) {}
-  gpu::quantized_output output() const { return {codes.data(), scales.data(), options}; }
+        order(scale_order),
+        wanted(k % 32 == 0),
+        codes(static_cast<std::size_t>(wanted ? rows * packed_bytes(f.element, k) : 1)),
+        scales(static_cast<std::size_t>(wanted ? scale_layout(order, f, rows, k).size_bytes() : 1)) {}
+  gpu::quantized_output output() const {
+    if (!wanted) return {};
+    gpu::quantized_output q{codes.data(), scales.data(), options};
+    q.scale_order = order;
+    return q;
+  }
   void check(const std::vector<T>& source, block_axis axis, index_t columns) const {
-    std::vector<std::uint8_t> want_codes(codes.read().size()), want_scales(scales.read().size());
+    if (!wanted) return;
+    std::vector<std::uint8_t> want_codes(codes.read().size()),
+        dense(static_cast<std::size_t>(rows * (k / format.length))), want_scales(scales.read().size());
     const auto m = static_cast<index_t>(source.size()) / columns;
-    quantize_ref(format, options, row_major<const T>(source.data(), m, columns), axis,
-                 dense_blocks(format, rows, k, want_codes.data(), want_scales.data()));
+    const auto blocks = dense_blocks(format, rows, k, want_codes.data(), dense.data());
+    quantize_ref(format, options, row_major<const T>(source.data(), m, columns), axis, blocks);
+    place_scales(format, blocks, order, want_scales.data());
     CHECK(codes.read() == want_codes);
     CHECK(scales.read() == want_scales);
     CHECK(codes.guards_hold());
@@ -60,14 +72,14 @@ std::vector<T> source_of(index_t m, index_t n, std::uint64_t seed, bool finite) 
 
 template <class T>
 void check_layer(layer which, index_t m, index_t n, block_format f, const block_options& o, bool writes,
-                 std::size_t skew = 0) {
+                 std::size_t skew = 0, placement order = placement::row_major) {
   constexpr nn::dtype type = std::is_same_v<T, bf16> ? nn::dtype::bf16 : nn::dtype::fp32;
   const index_t cols = which == layer::swiglu_gradient ? 2 * n : n, wide = which == layer::norm ? n : 2 * n;
   const device_array<T> x(source_of<T>(m, wide, 1, !writes), skew), other(source_of<T>(m, n, 2, !writes), skew);
   const auto count = static_cast<std::size_t>(m * cols);
   const device_array<T> composed(count), made(count), sum(static_cast<std::size_t>(m * n));
   const device_array<float> gain(source_of<float>(1, n, 3, !writes)), rstd(static_cast<std::size_t>(m));
-  const orientation<T> rows(f, o, m, cols), columns(f, o, cols, m);
+  const orientation<T> rows(f, o, m, cols, order), columns(f, o, cols, m, order);
   const auto view = [&](const device_array<T>& a, index_t c) { return nn::dense_tensor(a.data(), type, {m, c}); };
   const nn::tensor_view to = writes ? view(made, cols) : nn::tensor_view{};
   nn::residual_norm_args norm{view(x, n),   view(other, n),    gain.data(), 1e-5f,
@@ -116,6 +128,19 @@ TEST_CASE("a layer's operands are those of what it would write") {
     check_layer<bf16>(which, 64, 160, mxfp4, plain, false);
     check_layer<bf16>(which, 96, 64, mxfp4, signs, false);
     check_layer<float>(which, 96, 64, mxfp4, floor, false);
+    // Whole tiles whose rows begin between multiples of 16 bytes; one orientation, with ends of rows and of columns.
+    check_layer<bf16>(which, 160, 160, mxfp4, presets::te_rocm, true, 1);
+    check_layer<float>(which, 160, 160, mxfp4, presets::te_rocm, false, 1);
+    check_layer<bf16>(which, 33, 160, mxfp4, presets::te_rocm, true);
+    if (which != layer::swiglu_gradient) {
+      check_layer<bf16>(which, 160, 100, mxfp4, presets::te_rocm, true);
+      // Tiles of padding alone.
+      for (const placement order : {placement::nvidia_scale_128x4, placement::aiter_scale}) {
+        check_layer<bf16>(which, 32, 32, mxfp4, presets::te_rocm, true, 0, order);
+        check_layer<bf16>(which, 160, 160, mxfp4, presets::te_rocm, false, 0, order);
+        check_layer<float>(which, 160, 160, mxfp4, presets::te_rocm, true, 1, order);
+      }
+    }
     // More tiles than blocks, so that a block prefetches one and takes it.
     if (gpu_test::on_device) check_layer<bf16>(which, 4128, 2080, mxfp4, presets::te_rocm, false);
     check_layer<bf16>(which, 32, 32, mxfp8_e4m3, plain, true, 1);
