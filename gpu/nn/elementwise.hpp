@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(row_threads) add_kernel(const ROTOSCALE_GRID_C
 /// nn::sigmoid of a vec8. One test for all: where every |x| is at most sigmoid_normal_limit, no number is looked at for
 /// the ends of exp's range, nor a quotient for subnormal and special numbers, which are half of the instructions.
 __device__ inline void sigmoids(const float (&x)[vec8_elements], float (&s)[vec8_elements]) {
-  bool normal = true;  // not of NaN
+  bool normal = true;  // a NaN is none, though its gradients would be NaN either way
   ROTOSCALE_UNROLL
   for (unsigned i = 0; i < vec8_elements; ++i) {
     normal = normal && __builtin_fabsf(x[i]) <= nn::sigmoid_normal_limit;
