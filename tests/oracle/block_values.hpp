@@ -17,9 +17,12 @@ inline std::vector<float> block_values(index_t rows, index_t cols, std::uint64_t
                                        std::size_t run = 32) {
   const random_stream random{seed, 77};
   std::vector<float> x(static_cast<std::size_t>(rows * cols));
+  philox_block words{};  // a block is four of them
+  std::uint32_t kind = 15;
   for (std::size_t i = 0; i < x.size(); ++i) {
-    const std::uint32_t word = random.word(i);
-    const std::uint32_t kind = specials ? random.word((std::uint64_t{1} << 40) + i / run) % 16 : 15;
+    if (i % 4 == 0) words = random.block(i / 4);
+    if (specials && i % run == 0) kind = random.word((std::uint64_t{1} << 40) + i / run) % 16;
+    const std::uint32_t word = words.word[i % 4];
     const std::uint32_t sign = word & fp32_sign_mask;
     std::uint32_t u = sign | (word & 0x007FFFFFu) | (118u + (word >> 24 & 0x7F) % 12) << 23;
     const bool one = i % run == word % 7 % run;

@@ -168,15 +168,19 @@ inline tensor attention_weights(const tensor& q, const tensor& k, const attentio
   return softmax(scores);
 }
 
+/// What the query at (b, t, h) reads is added to y, which lies as q does.
+inline void add_attention_row(const tensor& q, const tensor& k, const tensor& v, const attention_shape& n, size_t b,
+                              size_t t, size_t h, tensor& y) {
+  const tensor p = attention_weights(q, k, n, b, t, h);
+  for (size_t s = 0; s <= t; ++s)
+    for (size_t i = 0; i < n.head_dim; ++i) y[n.q_at(b, t, h) + i] += p[s] * v[n.kv_at(b, s, h) + i];
+}
+
 inline tensor attention(const tensor& q, const tensor& k, const tensor& v, const attention_shape& n) {
   tensor y(q.size(), 0.0);
   for (size_t b = 0; b < n.batch; ++b)
     for (size_t h = 0; h < n.heads; ++h)
-      for (size_t t = 0; t < n.seq; ++t) {
-        const tensor p = attention_weights(q, k, n, b, t, h);
-        for (size_t s = 0; s <= t; ++s)
-          for (size_t i = 0; i < n.head_dim; ++i) y[n.q_at(b, t, h) + i] += p[s] * v[n.kv_at(b, s, h) + i];
-      }
+      for (size_t t = 0; t < n.seq; ++t) add_attention_row(q, k, v, n, b, t, h, y);
   return y;
 }
 
