@@ -274,7 +274,7 @@ class Asynchronous(Runs):
     OPTIONS = {"steps": 12, "checkpoint_every": 4, "keep_checkpoints": 9, "eval_every": 50, "schedule": "fp8_amd", "batch": 1,
                "eval_windows": 1, "final_eval_windows": 1}
 
-    def slow(self, out, *more, milliseconds=50, **options):
+    def slow(self, out, *more, milliseconds=25, **options):
         code, _, said = self.with_faults(self.command(out, *more, **options), FAULTS_SLOW=milliseconds)
         self.assertEqual((code, said), (0, ""))
         return records(self.folder / out / "log.jsonl")
@@ -327,7 +327,7 @@ class Asynchronous(Runs):
     def test_a_signal_waits(self):
         self.unbroken()
         command = self.command("run", **{**self.OPTIONS, "steps": 400, "checkpoint_every": 4, "max_epochs": 20})
-        child = self.start_lasting(command, milliseconds=300)
+        child = self.start_lasting(command)
         Signals.wait_for(self, child, 6)
         child.send_signal(signal.SIGTERM)
         _, said = child.communicate(timeout=60)

@@ -140,9 +140,10 @@ TEST_CASE("kept keys and values: the logits of the CPU's passes over the whole t
     REQUIRE(gpu::current_device(here).ok());
     const bool of_unit = r.fprop.accumulate == "mx-bf16-sm90" || r.attention != nn::fp32_attention_contract;
     if (of_unit && here.arch != gpu::arch::sm_90 && here.arch != gpu::arch::host) continue;
-    const auto got = cache_case(*device, r, 40).continued();
+    // From token 60 on, past the end of a tile of attention: the CPU's own test begins earlier.
+    const auto got = cache_case(*device, r, 60).continued();
     CHECK(got.rows == (r.name == "square blocks" ? 32 : r.fprop.accumulate == "mx-bf16-sm90" ? 8 : 1));
-    CHECK(same_bytes(got.logits, cache_case(*cpu, r, 40).whole()));
+    CHECK(same_bytes(got.logits, cache_case(*cpu, r, 60).whole()));
   }
 }
 
