@@ -29,9 +29,9 @@ sanitize=no
 portability=no
 only_port=
 werror=false
-quick_host=true
-# On every change all warnings of the release flags, those of kernels in host mode too.
-if [ "${CI:-}" = true ]; then werror=true quick_host=false; fi
+quick=true
+# On every change all warnings of the release flags, those of programs and of kernels in host mode too.
+if [ "${CI:-}" = true ]; then werror=true quick=false; fi
 filter=
 jobs=$(nproc)
 while [ $# -gt 0 ]; do
@@ -64,6 +64,8 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
+# What is exhaustive, or looks for warnings, does it at the flags of a release.
+if [ $slow = yes ] || [ $werror = true ]; then quick=false; fi
 if ! [[ $jobs =~ ^[1-9][0-9]*$ ]]; then
   echo "tests/run.sh: --jobs needs a positive number, not '$jobs'" >&2
   exit 2
@@ -165,7 +167,7 @@ if [ $portability = yes ]; then
   fi
 elif [ $sanitize = no ]; then
   # Explicit, or a build directory would keep what it was once given.
-  options=("-Dwerror=$werror" "-Dquick_host=$quick_host" -Dtests=enabled -Dexamples=enabled -Dbench=enabled "${at_once[@]}")
+  options=("-Dwerror=$werror" "-Dquick_host=$quick" "-Dquick_programs=$quick" -Dtests=enabled -Dexamples=enabled -Dbench=enabled "${at_once[@]}")
   if [ $amd = yes ]; then options+=(-Damd_check=enabled); fi
   run_tests build
   # On every change the units in which inlining finds new warnings: kernels, and the layers that call them.

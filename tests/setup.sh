@@ -53,11 +53,18 @@ configure() {
     mode=(--reconfigure)
   fi
   mkdir -p "$directory"
-  if ! meson setup "${mode[@]}" "$directory" "$@" >"$directory/configure.log" 2>&1; then
+  until meson setup "${mode[@]}" "$directory" "$@" >"$directory/configure.log" 2>&1; do
+    # Meson 1.0 refuses an option that is newer than the directory: then from scratch.
+    if [ ${#mode[@]} -gt 0 ] && grep -q 'Unknown options' "$directory/configure.log"; then
+      rm -rf "$directory"
+      mkdir -p "$directory"
+      mode=()
+      continue
+    fi
     cat "$directory/configure.log" >&2
     echo "$0: meson could not configure $directory" >&2
     return 1
-  fi
+  done
   printf '%s\n' "$*" >"$directory/.rotoscale-options"
 }
 

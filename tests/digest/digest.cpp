@@ -19,7 +19,7 @@
 #endif
 #if !defined(DIGEST_DEVICE) && !defined(DIGEST_NUMERICS_ONLY)
 #include "rotoscale/llama/session.hpp"
-#include "rotoscale/nn/cpu/backend.hpp"
+#include "rotoscale/nn/cpu/make_backend.hpp"
 #endif
 
 using namespace rotoscale;
@@ -141,7 +141,8 @@ void print_training(const nn::recipe& r, int threads) {
   config.num_hidden_layers = 1;
   config.num_attention_heads = 2;
   config.num_key_value_heads = 1;
-  nn::cpu_backend ops(threads);
+  const auto backend = nn::make_cpu_backend(threads);
+  nn::backend& ops = *backend;
   const index_t seq = 32;
   llama::session_options options;
   options.model.sequence = seq;
@@ -249,7 +250,8 @@ int main() {
 int main(int argc, char** argv) {
   const int threads = argc > 1 && std::string(argv[1]) == "2" ? 2 : 1;
   thread_pool pool(threads);
-  for (int which = 0; which < static_cast<int>(std::size(digests::sections)); ++which)
+  // Definitions take no threads: once is enough.
+  for (int which = 0; which < static_cast<int>(std::size(digests::sections)) && threads == 1; ++which)
     print_section(digests::sections[which], host_items(which));
   print_quantize(pool);
   print_gemm(pool);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// libFuzzer entry over quantizer dumps, as rotoscale-validate reads them: the first bytes choose the command line's
+// Fuzz target over quantizer dumps, as rotoscale-validate reads them: the first bytes choose the command line's
 // options; the rest is a file, or what a file is made of. It is refused with io::error or checked; a dump that holds
 // the quantizer's own result is found identical.
 // fuzz: -I. examples/validate/quantizer/dump.cpp examples/validate/quantizer/presets.cpp
@@ -17,16 +17,16 @@
 #include "examples/validate/quantizer/check.hpp"
 #include "examples/validate/quantizer/presets.hpp"
 #include "rotoscale/names.hpp"
+#include "target.hpp"
+
+namespace dump_fuzz {
 
 namespace {
 
 using namespace rotoscale;
 using namespace rotoscale::validate;
 using fuzz::byte_choices;
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
+using fuzz::require;
 
 /// One of the names, or none, or one that there is not.
 template <class T>
@@ -119,9 +119,7 @@ bool is_chosen(const std::uint8_t* data, std::size_t size) {
   return hash >> 20 == 0;
 }
 
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+void one_input(const std::uint8_t* data, std::size_t size) {
   static thread_pool pool(1);
   byte_choices in(data, size);
   const bool made = in.flag();
@@ -132,12 +130,17 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto [dump, q] = load_case(options, file);
     if (q.options.rounding == rounding::stochastic && dump.random.empty() && !options.seed) {
       for (const dump_side& side : dump.sides) static_cast<void>(check_distribution(q, dump, side));
-      return 0;
+      return;
     }
     static_cast<void>(check_dump(q, dump, std::uint8_t{0}, pool));
     check_own_result(q, dump, pool);
     if (is_chosen(data, size)) require(!identify_dump(nullptr, q, dump, 4, 4, pool).empty());
   } catch (const io::error&) {
   }
-  return 0;
 }
+
+const rotoscale::fuzz::target here("dump", one_input);
+
+}  // namespace
+
+}  // namespace dump_fuzz

@@ -3,12 +3,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds one libFuzzer program with clang's sanitizers and runs it for a moment from a fixed seed.
 
-usage: fuzz.py ROOT NAME RUNS [brief | DIRECTORY SECONDS [PROCESSES]]
+usage: fuzz.py ROOT NAME RUNS [brief [PROGRAM] | DIRECTORY SECONDS [PROCESSES]]
+       fuzz.py --build PROGRAM DEPFILE ROOT NAME...
 NAME: tests/fuzz/NAME_fuzz.cpp, starting from the files in tests/fuzz/corpus/NAME if there are any; its line
 "// fuzz: ..." names what else is compiled and linked. Exit status 77 (skipped) without clang++-14, its run-time
 libraries or such a library.
 brief: all sources at once, without the checks of each pointer and without debugging information, which are most of the compile
 time; the address sanitizer still sees a wrong access, and says where when the default mode is run with the input that failed.
+PROGRAM is one of `brief`'s with many targets, which --build makes: what they share is compiled once.
 DIRECTORY SECONDS: a long run instead, which keeps program, corpus and inputs that fail in that directory and goes on
 from them; PROCESSES share the runs and, every ten seconds, what they found. CXXFLAGS come after the own flags (another
 -march). Without clang++-14 the program that lies there is run, so that machines without compilers can help. It is many
@@ -31,9 +33,56 @@ from pathlib import Path
 # Names are suggested by a loop over pairs of letters, whose comparisons would be most of what is traced.
 NOT_TRACED = "fun:*edit_cost*\nfun:*nearest_name*\n"
 SANITIZED = ["-O1", "-march=native", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
+# Targets that share the reader of JSON and of safetensors; the rest are compiled beside them, on another core.
+OF_JSON = ("json", "safetensors", "peft", "dump")
 BRIEF = ["-fno-sanitize=null,alignment,object-size,vptr,pointer-overflow"]
 FAST = ["-O2", "-march=native", "-D_GLIBCXX_ASSERTIONS", "-fsanitize=fuzzer,undefined", "-fsanitize-trap=undefined",
         "-fno-sanitize-coverage=trace-cmp"]
+
+
+def parts_of(root, name):
+    """What a target is made of: sources, flags, libraries."""
+    source = root / f"tests/fuzz/{name}_fuzz.cpp"
+    extra = [word for line in source.read_text(encoding="utf-8").splitlines() if line.startswith("// fuzz: ")
+             for word in line.split()[2:]]
+    return ([source, *(root / word for word in extra if not word.startswith("-"))],
+            ["-I" + str(root / word[2:]) if word.startswith("-I") else word for word in extra if word.startswith(("-I", "-D"))],
+            [word for word in extra if word.startswith("-l")])
+
+
+def write_at_once(path, sources):
+    path.write_text("".join(f'#include "{source}"\n' for source in sources))
+    return path
+
+
+def flags_of(root, kind):
+    return ["-std=c++20", *kind, "-fsanitize-coverage-ignorelist=not_traced", f"-I{root}/include", f"-I{root}/tests/fuzz", "-pthread"]
+
+
+def build_many(program, depfile, root, names):
+    """A program with many targets and the list of what it is made of; one that says why it is skipped without run-time libraries."""
+    compiler = shutil.which("clang++-14")
+    parts = {name: parts_of(root, name) for name in names}
+    flags, libraries = (sorted({flag for part in parts.values() for flag in part[kind]}) for kind in (1, 2))
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        (scratch / "not_traced").write_text(NOT_TRACED)
+        halves = [[name for name in names if (name in OF_JSON) == of_json] for of_json in (True, False)]
+        sources = [write_at_once(scratch / f"half{number}.cpp", [source for name in half for source in parts[name][0]])
+                   for number, half in enumerate(halves)]
+        fault = build(compiler, [*sources, root / "tests/fuzz/libfuzzer.cpp"],
+                      [*flags, *flags_of(root, SANITIZED + BRIEF), "-MMD"], libraries, scratch)
+        if fault is not None and "libclang_rt" not in fault:
+            print(fault)
+            return 1
+        made_of = [word for path in sorted(scratch.glob("*.d")) for word in path.read_text().replace("\\\n", " ").split()[1:]]
+        depfile.write_text(f"{program}: {' '.join(word for word in made_of if not word.startswith(str(scratch)))}\n")
+        if fault is None:
+            shutil.copy(scratch / "fuzz", program)
+        else:
+            program.write_text("#!/bin/sh\necho no libclang-rt-14-dev\nexit 77\n")
+            program.chmod(0o755)
+    return 0
 
 
 def build(compiler, sources, flags, libraries, scratch):
@@ -76,25 +125,33 @@ def long_run(corpus, runs, directory, seconds, processes):
     return 1 if any(failed) else 0
 
 
-def main(root, name, runs, brief=False, directory=None, seconds=0, processes=1):
+def run_briefly(program, name, runs, scratch):
+    """Some inputs from a fixed seed, by one target of a program; the exit status of a test."""
+    # -len_control=0: the first bytes only choose what happens to the others, so that short inputs are of no use.
+    fuzzed = subprocess.run([program, f"-runs={runs}", "-seed=1", "-max_len=4096", "-len_control=0", "-use_value_profile=1", "corpus"],
+                            cwd=scratch, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                            encoding="utf-8", errors="replace", env=os.environ | {"ROTOSCALE_FUZZ": name})
+    lines = fuzzed.stdout.splitlines()
+    print("\n".join(lines[-40:] if fuzzed.returncode else lines[-1:]))
+    for crash in Path(scratch).glob("crash-*"):
+        print(f"input that fails, as hex: {crash.read_bytes().hex()}")
+    return fuzzed.returncode if fuzzed.returncode in (0, 77) else 1
+
+
+def main(root, name, runs, brief=False, program=None, directory=None, seconds=0, processes=1):
     compiler = shutil.which("clang++-14")
     if compiler is None and directory is not None and (directory / name / "fuzz").exists():
         return long_run("corpus", runs, directory / name, seconds, processes)
-    if compiler is None:
+    if compiler is None and program is None:
         print("no clang++-14")
         return 77
-    source = root / f"tests/fuzz/{name}_fuzz.cpp"
-    extra = [word for line in source.read_text(encoding="utf-8").splitlines() if line.startswith("// fuzz: ")
-             for word in line.split()[2:]]
-    if any(word.startswith("-lsentencepiece") for word in extra) and not Path("/usr/include/sentencepiece_processor.h").exists():
+    sources, flags, libraries = parts_of(root, name)
+    if any(word.startswith("-lsentencepiece") for word in libraries) and not Path("/usr/include/sentencepiece_processor.h").exists():
         print("no libsentencepiece-dev")
         return 77
-    libraries = [word for word in extra if word.startswith("-l")]
-    flags = ["-I" + str(root / word[2:]) if word.startswith("-I") else word for word in extra if word.startswith(("-I", "-D"))]
-    sources = [source, *(root / word for word in extra if not word.startswith("-"))]
+    sources.append(root / "tests/fuzz/libfuzzer.cpp")
     fast = FAST + shlex.split(os.environ.get("CXXFLAGS", ""))
-    flags += ["-std=c++20", *(fast if directory else SANITIZED + BRIEF if brief else [*SANITIZED, "-g"]),
-              "-fsanitize-coverage-ignorelist=not_traced", f"-I{root}/include", "-pthread"]
+    flags += flags_of(root, fast if directory else SANITIZED + BRIEF if brief else [*SANITIZED, "-g"])
     with tempfile.TemporaryDirectory() as scratch:
         if directory is not None:
             scratch = directory / name
@@ -103,11 +160,11 @@ def main(root, name, runs, brief=False, directory=None, seconds=0, processes=1):
         start = root / "tests/fuzz/corpus" / name
         if start.is_dir():
             shutil.copytree(start, corpus, dirs_exist_ok=True)
+        if program is not None:
+            return run_briefly(program, name, runs, scratch)
         (Path(scratch) / "not_traced").write_text(NOT_TRACED)
         if brief:
-            at_once = Path(scratch) / f"{name}_at_once.cpp"
-            at_once.write_text("".join(f'#include "{path}"\n' for path in sources))
-            sources = [at_once]
+            sources = [write_at_once(Path(scratch) / f"{name}_at_once.cpp", sources)]
         fault = build(compiler, sources, flags, libraries, scratch)
         if fault is not None:
             print(fault)
@@ -117,20 +174,16 @@ def main(root, name, runs, brief=False, directory=None, seconds=0, processes=1):
             return 77 if without_runtime else 1
         if directory is not None:
             return long_run("corpus", runs, scratch, seconds, processes)
-        # -len_control=0: the first bytes only choose what happens to the others, so that short inputs are of no use.
-        fuzzed = subprocess.run(["./fuzz", f"-runs={runs}", "-seed=1", "-max_len=4096", "-len_control=0",
-                                 "-use_value_profile=1", "corpus"],
-                                cwd=scratch, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                encoding="utf-8", errors="replace")
-        lines = fuzzed.stdout.splitlines()
-        print("\n".join(lines[-40:] if fuzzed.returncode else lines[-1:]))
-        for crash in Path(scratch).glob("crash-*"):
-            print(f"input that fails, as hex: {crash.read_bytes().hex()}")
-        return 1 if fuzzed.returncode else 0
+        return run_briefly("./fuzz", name, runs, scratch)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (4, 6, 7) and sys.argv[4:] != ["brief"]:
+    if sys.argv[1:2] == ["--build"] and len(sys.argv) >= 6:
+        sys.exit(build_many(Path(sys.argv[2]).resolve(), Path(sys.argv[3]), Path(sys.argv[4]).resolve(), sys.argv[5:]))
+    BRIEFLY = sys.argv[4:5] == ["brief"] and len(sys.argv) <= 6
+    if len(sys.argv) not in (4, 6, 7) and not BRIEFLY:
         sys.exit(__doc__)
-    LONG = (Path(sys.argv[4]).resolve(), *map(int, sys.argv[5:])) if len(sys.argv) >= 6 else ()
-    sys.exit(main(Path(sys.argv[1]).resolve(), sys.argv[2], int(sys.argv[3]), sys.argv[4:] == ["brief"], *LONG))
+    MORE = {"brief": True, "program": str(Path(sys.argv[5]).resolve()) if sys.argv[5:] else None} if BRIEFLY else {
+        "directory": Path(sys.argv[4]).resolve(), "seconds": int(sys.argv[5]), "processes": int((sys.argv[6:] or ["1"])[0])
+    } if len(sys.argv) >= 6 else {}
+    sys.exit(main(Path(sys.argv[1]).resolve(), sys.argv[2], int(sys.argv[3]), **MORE))

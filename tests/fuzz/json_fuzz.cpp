@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// libFuzzer entry over JSON, as documents, config.json and lines of records: any bytes are refused with io::error, or
+// Fuzz target over JSON, as documents, config.json and lines of records: any bytes are refused with io::error, or
 // accepted and then written and read again with the same value.
 #include <cstddef>
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 #include "rotoscale/io/json.hpp"
 #include "rotoscale/llama/config_json.hpp"
+#include "target.hpp"
+
+namespace json_fuzz {
 
 namespace {
 
 using namespace rotoscale;
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
+using fuzz::require;
 
 /// Numbers beyond FP64 become Inf when read and null when written.
 bool is_finite(const nlohmann::ordered_json& value) {
@@ -44,16 +44,19 @@ void check_config(const nlohmann::ordered_json& value) {
   require(llama::model_config_json(llama::read_model_config(written, "again")) == written);
 }
 
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+void one_input(const std::uint8_t* data, std::size_t size) {
   std::optional<nlohmann::ordered_json> value;
   try {
     value = io::parse_json({reinterpret_cast<const char*>(data), size}, "input");
   } catch (const io::error&) {
-    return 0;
+    return;
   }
   check_document(*value);
   check_config(*value);
-  return 0;
 }
+
+const rotoscale::fuzz::target here("json", one_input);
+
+}  // namespace
+
+}  // namespace json_fuzz

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// libFuzzer entry over the .npy reader: any bytes are refused with io::error, or accepted and then converted, viewed,
+// Fuzz target over the .npy reader: any bytes are refused with io::error, or accepted and then converted, viewed,
 // written and read again with the same elements.
 
 #include <algorithm>
@@ -12,14 +12,14 @@
 #include <string_view>
 
 #include "rotoscale/io/npy.hpp"
+#include "target.hpp"
+
+namespace npy_fuzz {
 
 namespace {
 
 using namespace rotoscale;
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
+using fuzz::require;
 
 bool same_elements(const io::npy_file& a, const io::npy_file& b) {
   return std::equal(a.bytes().begin(), a.bytes().end(), b.bytes().begin(), b.bytes().end());
@@ -67,17 +67,20 @@ void check_accepted(const io::npy_file& file) {
   check_conversions(file);
 }
 
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+void one_input(const std::uint8_t* data, std::size_t size) {
   std::optional<io::npy_file> file;
   try {
     file = io::npy_file::from_bytes("input", std::string(reinterpret_cast<const char*>(data), size));
   } catch (const io::error& e) {
     require(std::string_view(e.what()).starts_with("input: ") &&
             std::string_view(e.what()).find('\n') == std::string::npos);
-    return 0;
+    return;
   }
   check_accepted(*file);  // outside of the try: what was accepted must not fail later
-  return 0;
 }
+
+const rotoscale::fuzz::target here("npy", one_input);
+
+}  // namespace
+
+}  // namespace npy_fuzz

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// libFuzzer entry over PEFT's files, adapter_config.json and adapter_model.safetensors: any bytes are refused with
+// Fuzz target over PEFT's files, adapter_config.json and adapter_model.safetensors: any bytes are refused with
 // io::error, or give an adapter of a small Llama whose every tensor is then read.
 #include <cstddef>
 #include <cstdint>
@@ -13,15 +13,15 @@
 #include "byte_choices.hpp"
 #include "rotoscale/llama/adapter_config.hpp"
 #include "rotoscale/llama/parameter_files.hpp"
+#include "target.hpp"
+
+namespace peft_fuzz {
 
 namespace {
 
 using namespace rotoscale;
 using fuzz::byte_choices;
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
+using fuzz::require;
 
 llama::model_config small_model() {
   llama::model_config c;
@@ -113,11 +113,9 @@ void check(nlohmann::ordered_json json, const io::safetensors_shards& tensors, s
           again.targets == lora.targets);
 }
 
-}  // namespace
-
 /// The first byte says which of the two files are made of the choices that follow; what is not is the input's, the
 /// configuration up to a zero byte.
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+void one_input(const std::uint8_t* data, std::size_t size) {
   byte_choices in(data, size);
   const int kind = in.below(4), rank = 1 + in.below(3);
   try {
@@ -133,5 +131,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     check(std::move(json), io::safetensors_shards::of(file), file_bytes);
   } catch (const io::error&) {
   }
-  return 0;
 }
+
+const rotoscale::fuzz::target here("peft", one_input);
+
+}  // namespace
+
+}  // namespace peft_fuzz

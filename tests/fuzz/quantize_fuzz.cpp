@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// libFuzzer entry over the block quantizers. The first bytes of an input choose the block format, the options, the
+// Fuzz target over the block quantizers. The first bytes of an input choose the block format, the options, the
 // shape, the layout and the threads; the rest are values. quantize, quantize_both and dequantize must leave the bytes
 // that quantize_ref and dequantize_ref leave, padding included. Buffers are as small as they may be, so that the
 // address sanitizer sees a read or a write beyond the matrices. Arrays of several MiB, which bypass caches, are too
@@ -17,6 +17,9 @@
 #include "byte_choices.hpp"
 #include "rotoscale/dequantize.hpp"
 #include "rotoscale/quantize.hpp"
+#include "target.hpp"
+
+namespace quantize_fuzz {
 
 namespace {
 
@@ -300,9 +303,7 @@ void run(byte_choices& in, const job& j) {
   }
 }
 
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+void one_input(const std::uint8_t* data, std::size_t size) {
   byte_choices in(data, size);
   job j{};
   j.format = choose_format(in);
@@ -327,5 +328,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     case 2: run<fp16>(in, j); break;
     default: run<double>(in, j); break;
   }
-  return 0;
 }
+
+const rotoscale::fuzz::target here("quantize", one_input);
+
+}  // namespace
+
+}  // namespace quantize_fuzz

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Feeds files to a fuzz target without libFuzzer, so that any compiler can replay a corpus or an input that failed:
-// replay PATH..., where a folder means the files in it, by name.
+// replay TARGET PATH..., where a folder means the files in it, by name.
 
 #include <algorithm>
 #include <cstddef>
@@ -12,11 +12,16 @@
 #include <iterator>
 #include <vector>
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+#include "target.hpp"
 
 int main(int argc, char** argv) {
+  const auto* const target = argc < 2 ? nullptr : rotoscale::fuzz::target::find(argv[1]);
+  if (target == nullptr) {
+    std::printf("usage: replay TARGET PATH...\n");
+    return 2;
+  }
   std::vector<std::filesystem::path> paths;
-  for (int i = 1; i < argc; ++i) {
+  for (int i = 2; i < argc; ++i) {
     if (!std::filesystem::is_directory(argv[i])) {
       paths.emplace_back(argv[i]);
       continue;
@@ -34,7 +39,7 @@ int main(int argc, char** argv) {
     }
     std::printf("%s: %zu bytes\n", path.c_str(), bytes.size());  // printed first: a failure aborts
     std::fflush(stdout);
-    LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
+    (*target)(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
   }
   std::printf("%zu inputs\n", paths.size());
   return paths.empty() ? 1 : 0;

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// libFuzzer entry over the safetensors reader: any bytes are refused with io::error, or accepted and then survive being
+// Fuzz target over the safetensors reader: any bytes are refused with io::error, or accepted and then survive being
 // written and read again. clang++ -fsanitize=fuzzer,address,undefined.
 
 #include <cstddef>
@@ -12,12 +12,13 @@
 #include <vector>
 
 #include "rotoscale/io/safetensors.hpp"
+#include "target.hpp"
+
+namespace safetensors_fuzz {
 
 namespace {
 
-void require(bool condition) {
-  if (!condition) std::abort();
-}
+using rotoscale::fuzz::require;
 
 /// Tensors of numbers convert, from the first element and from a later one; all others are refused.
 void check_floats(const rotoscale::io::safetensors_file& file, const rotoscale::io::tensor_info& info) {
@@ -62,15 +63,18 @@ void check_accepted(const rotoscale::io::safetensors_file& file) {
   }
 }
 
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+void one_input(const std::uint8_t* data, std::size_t size) {
   std::optional<rotoscale::io::safetensors_file> file;
   try {
     file = rotoscale::io::safetensors_file::from_bytes("input", std::string(reinterpret_cast<const char*>(data), size));
   } catch (const rotoscale::io::error&) {
-    return 0;
+    return;
   }
   check_accepted(*file);  // outside of the try: what was accepted must not fail later
-  return 0;
 }
+
+const rotoscale::fuzz::target here("safetensors", one_input);
+
+}  // namespace
+
+}  // namespace safetensors_fuzz

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// libFuzzer entry over what is made of text: HTML and roff without their markup, gzip files, UTF-8. Any bytes give some
+// Fuzz target over what is made of text: HTML and roff without their markup, gzip files, UTF-8. Any bytes give some
 // text of bounded length, or io::error.
 #include <cstddef>
 #include <cstdint>
@@ -9,14 +9,14 @@
 #include <string_view>
 
 #include "rotoscale/io/text.hpp"
+#include "target.hpp"
+
+namespace text_fuzz {
 
 namespace {
 
 using namespace rotoscale;
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
+using fuzz::require;
 
 void check_markup(std::string_view text) {
   const std::string html = io::strip_html(text), roff = io::strip_roff(text);
@@ -49,12 +49,15 @@ void check_utf8(std::string_view text) {
   }
 }
 
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+void one_input(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   check_markup(text);
   check_gzip(text);
   check_utf8(text);
-  return 0;
 }
+
+const rotoscale::fuzz::target here("text", one_input);
+
+}  // namespace
+
+}  // namespace text_fuzz

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// libFuzzer entry over llm.c's token files: any bytes are refused with io::error, or hold as many tokens as they say,
+// Fuzz target over llm.c's token files: any bytes are refused with io::error, or hold as many tokens as they say,
 // which are read alike one by one and in pieces.
 #include <cstddef>
 #include <cstdint>
@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "rotoscale/io/token_file.hpp"
+#include "target.hpp"
+
+namespace token_file_fuzz {
 
 namespace {
 
 using namespace rotoscale;
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
+using fuzz::require;
 
 void check_accepted(const io::token_file& file) {
   std::vector<std::int32_t> all(file.size()), pieces;
@@ -39,10 +39,8 @@ void check_accepted(const io::token_file& file) {
   require(last[0] == all.back() && last[0] >= 0);
 }
 
-}  // namespace
-
 /// The first two bytes choose the header's magic, version and count; the fuzzer rarely finds three numbers by itself.
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+void one_input(const std::uint8_t* data, std::size_t size) {
   std::vector<std::byte> bytes;
   const std::uint8_t choice = size > 0 ? data[0] : 0;
   if (choice % 4 != 0 && size > 1) {
@@ -60,8 +58,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     file = io::token_file::from_bytes("input", bytes);
   } catch (const io::error&) {
-    return 0;
+    return;
   }
   check_accepted(*file);
-  return 0;
 }
+
+const rotoscale::fuzz::target here("token_file", one_input);
+
+}  // namespace
+
+}  // namespace token_file_fuzz

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// libFuzzer entry over tokenizer models and records, which the first byte chooses between: a model of any bytes is
+// Fuzz target over tokenizer models and records, which the first byte chooses between: a model of any bytes is
 // refused with io::error or encodes a text; a model that is made of the input's pieces encodes the rest of the input,
 // and where it has pieces for bytes and changes no text, decoding gives the text again; any lines are refused or packed
 // into windows.
@@ -17,15 +17,15 @@
 #include "data/tokenizer.hpp"
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/small_float.hpp"
+#include "target.hpp"
+
+namespace tokenizer_fuzz {
 
 namespace {
 
 using namespace rotoscale;
 using namespace rotoscale::llama_program;
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
+using fuzz::require;
 
 void check_model(std::string_view bytes) {
   const std::string_view text("a block of 32\n\n\xE2\x96\x81\xFF\0 end", 24);
@@ -128,9 +128,7 @@ void check_records(std::string_view text) {
   }
 }
 
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+void one_input(const std::uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   const std::uint8_t first = size == 0 ? std::uint8_t{0} : data[0];
   if (first < 8) {
@@ -141,5 +139,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } else {
     check_records(bytes);
   }
-  return 0;
 }
+
+const rotoscale::fuzz::target here("tokenizer", one_input);
+
+}  // namespace
+
+}  // namespace tokenizer_fuzz

@@ -172,8 +172,11 @@ inline tensor attention_weights(const tensor& q, const tensor& k, const attentio
 inline void add_attention_row(const tensor& q, const tensor& k, const tensor& v, const attention_shape& n, size_t b,
                               size_t t, size_t h, tensor& y) {
   const tensor p = attention_weights(q, k, n, b, t, h);
-  for (size_t s = 0; s <= t; ++s)
-    for (size_t i = 0; i < n.head_dim; ++i) y[n.q_at(b, t, h) + i] += p[s] * v[n.kv_at(b, s, h) + i];
+  const size_t to = n.q_at(b, t, h);
+  for (size_t s = 0; s <= t; ++s) {
+    const size_t from = n.kv_at(b, s, h);  // a division: not for every element
+    for (size_t i = 0; i < n.head_dim; ++i) y[to + i] += p[s] * v[from + i];
+  }
 }
 
 inline tensor attention(const tensor& q, const tensor& k, const tensor& v, const attention_shape& n) {

@@ -12,6 +12,7 @@
 
 #include "oracle/block_values.hpp"
 #include "oracle/fenced_memory.hpp"
+#include "oracle/share.hpp"
 #include "rotoscale/dequantize_ref.hpp"
 
 namespace quantize_test {
@@ -192,7 +193,7 @@ void check_combinations(std::uint64_t seed, int count) {
   thread_pool one(1), two(2), three(3);
   thread_pool* pools[] = {&one, &two, &three};
   chooser choose{{seed, 79}};
-  for (int i = 0; i < count; ++i) {
+  for (int i = 0; i < count / oracle::share(); ++i) {
     const block_format f = fast_formats[static_cast<std::size_t>(i) % fast_formats.size()];
     const block_options o = fast_options<T>(choose, f);
     const index_t vectors = f.rows == 1 ? 1 + choose.below(70) : f.rows * (1 + choose.below(3));
@@ -393,7 +394,7 @@ TEST_CASE("both copies in one pass of several parts, with lines of columns that 
 
 TEST_CASE("both copies in one pass") {
   chooser choose{{4000, 79}};
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < 200 / oracle::share(); ++i) {
     thread_pool pool(1 + i % 3);
     const block_format f = fast_formats[static_cast<std::size_t>(i) % fast_formats.size()];
     block_options along = fast_options<float>(choose, f), down = fast_options<float>(choose, f);

@@ -139,7 +139,7 @@ inline constexpr head_shape head_shapes[] = {
     {1, 1, 1, 1, 16, 0, hopper},
     {2, 70, 2, 1, 32, 0, hopper},
     {1, 129, 4, 2, 48, 2, hopper},
-    {2, 200, 2, 1, 64, 0, hopper, 70},
+    {2, 100, 2, 1, 64, 0, hopper, 40},
     {1, 65, 1, 1, 128, 0, hopper, 5},
     {1, 70, 2, 1, 64, 0, cdna3, 20},
     {1, 70, 4, 2, 8, 0, nullptr, 0, 69},
@@ -147,8 +147,8 @@ inline constexpr head_shape head_shapes[] = {
     {1, 65, 2, 1, 32, 0, hopper, 0, 64},
     {2, 200, 2, 1, 64, 0, hopper, 70, 75},
     {1, 140, 4, 2, 48, 0, cdna3, 0, 130},
-    {1, 130, 4, 2, 64, 2, hopper, 0, 0, nn::attention_exp2::ex2_approx},
-    {2, 150, 2, 1, 128, 0, hopper, 40, 0, nn::attention_exp2::ex2_approx},
+    {1, 70, 4, 2, 64, 2, hopper, 0, 0, nn::attention_exp2::ex2_approx},
+    {2, 70, 2, 1, 128, 0, hopper, 40, 0, nn::attention_exp2::ex2_approx},
 };
 
 /// Where documents of 1 to 2 * `about` tokens begin, by token of [batch, seq].
@@ -262,7 +262,7 @@ inline std::vector<op_case> row_cases() {
   add_row_cases(all, "rmsnorm", rmsnorm_case);
   // As many rows as a device's block takes at once by their width; more chains of a gain's gradient than it adds at
   // once.
-  for (const row_shape& s : {row_shape{130, 768, 3}, {66, 2048, 0}, {65, 4096, 0}, {32900, 8, 0}}) {
+  for (const row_shape& s : {row_shape{130, 768, 3}, {67, 1024, 0}, {66, 2048, 0}, {65, 4096, 0}, {32900, 8, 0}}) {
     for (const nn::dtype type : storages) {
       all.push_back(
           {shape_name("rmsnorm", s, type), false, [=](op_scene& c, bool) { return rmsnorm_case(c, s, type); }});
@@ -271,9 +271,9 @@ inline std::vector<op_case> row_cases() {
   add_row_cases(all, "swiglu", swiglu_case);
   add_row_cases(all, "add", add_case);
   add_row_cases(all, "embedding", embedding_case);
-  // Chunks of 4096 logits: two, as many as a device may keep exponentials of, more.
+  // Chunks of 4096 logits: two, some, more than a segment has lanes, more than a device's blocks wait for at once.
   std::vector<row_shape> losses(std::begin(row_shapes), std::end(row_shapes));
-  losses.insert(losses.end(), {{5, 8200, op_scene::special}, {6, 50304, 3}, {3, 102402, 60}});
+  losses.insert(losses.end(), {{5, 8200, op_scene::special}, {6, 50304, 3}, {3, 135170, 60}, {2, 266304, 0}});
   for (const row_shape& s : losses) {
     for (const bool gradients : {false, true}) {
       all.push_back({shape_name(gradients ? "cross_entropy with gradients" : "cross_entropy", s, nn::dtype::fp32),

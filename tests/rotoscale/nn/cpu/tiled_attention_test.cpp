@@ -103,15 +103,14 @@ class definition {
   static float rounded(float x) { return static_cast<float>(bf16(x)); }
   static mma_term term(float x) { return to_term(unpack(formats::bf16, bf16(x).bits()), formats::bf16.min_exponent()); }
   /// acc + Σ a_i b_i, steps of the unit along i.
-  float chain(const numbers& a, const numbers& b, float acc) const {
+  float chain(const numbers& a, const numbers& b, float acc) {
     const auto group = static_cast<std::size_t>(model_.group);
     for (std::size_t first = 0; first < a.size(); first += group) {
-      mma_product p[max_mma_group];
       int n = 0;
       for (std::size_t i = first; i < std::min(a.size(), first + group); ++i) {
-        p[n++] = mma_multiply(model_, term(a[i]), term(b[i]));
+        products_[n++] = mma_multiply(model_, term(a[i]), term(b[i]));
       }
-      acc = fp32_value(mma_step(model_, p, n, unpack(formats::fp32, fp32_bits(acc))));
+      acc = fp32_value(mma_step(model_, products_, n, unpack(formats::fp32, fp32_bits(acc))));
     }
     return acc;
   }
@@ -224,6 +223,7 @@ class definition {
   scene& x_;
   const nn::attention_contract contract_;
   const mma_model& model_;
+  mma_product products_[max_mma_group];  ///< of a step; cleared once for all of them
 };
 
 constexpr nn::attention_exp2 both_exponentials[] = {nn::attention_exp2::deg3, nn::attention_exp2::ex2_approx};
