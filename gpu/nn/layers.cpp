@@ -51,24 +51,29 @@ status launch_norm_gradient(void (*kernel)(norm_gradient_args<T>), const norm_gr
   const auto grid = static_cast<std::uint64_t>((a.e.rows + nn::gain_chunk - 1) / nn::gain_chunk);
   return launch_rows(kernel, grid, threads, s, a, shared_bytes);
 }
-/// In as large groups as two blocks of a processor have the memory for.
+/// In as large groups as four blocks of a processor have the memory for, two ahead; else as two have, one ahead.
 template <class T>
 status launch_norm_gradient(const norm_gradient_args<T>& a, stream s) {
-  // Half of 228 KiB, less the one that CUDA takes of each block and what a block has besides, in steps of 128 bytes.
+  // Parts of 228 KiB, less the one that CUDA takes of each block and what a block has besides, in steps of 128 bytes.
   constexpr std::size_t others = (sizeof(norm_gradient_shared) + 127) / 128 * 128;
   constexpr std::size_t half = has_small_shared_memory ? max_shared_bytes : 113 * 1024 - others;
+  constexpr std::size_t quarter = has_small_shared_memory ? max_shared_bytes / 2 : 56 * 1024 - others;
   const unsigned threads = std::min(row_threads, (a.e.vec8s + segment_lanes - 1) / segment_lanes * segment_lanes);
   const unsigned each = (a.e.vec8s + threads - 1) / threads;  // vec8s of a thread
-  const auto bytes = [&](unsigned rows) { return norm_gradient_bytes<T>(a.e.cols, rows); };
-  const auto launch_groups = [&](void (*kernel)(norm_gradient_args<T>), unsigned rows) {
-    return launch_norm_gradient(kernel, a, threads + segment_lanes, bytes(rows), s);
+  const auto bytes = [&](unsigned rows, unsigned stages) { return norm_gradient_bytes<T>(a.e.cols, rows, stages); };
+  const auto launch_groups = [&](void (*kernel)(norm_gradient_args<T>), std::size_t shared_bytes) {
+    return launch_norm_gradient(kernel, a, threads + segment_lanes, shared_bytes, s);
   };
   if (a.e.vectors) {
-    if (each == 1 && bytes(4) <= half) return launch_groups(norm_gradient_kernel<T, 1, 4>, 4);
-    if (each == 1 && bytes(2) <= half) return launch_groups(norm_gradient_kernel<T, 1, 2>, 2);
-    if (each == 2 && bytes(2) <= half) return launch_groups(norm_gradient_kernel<T, 2, 2>, 2);
-    if (each == 2 && bytes(1) <= half) return launch_groups(norm_gradient_kernel<T, 2, 1>, 1);
-    if (each <= 4 && bytes(1) <= max_shared_bytes) return launch_groups(norm_gradient_kernel<T, 4, 1>, 1);
+    if (each == 1 && bytes(4, 4) <= quarter) return launch_groups(norm_gradient_kernel<T, 1, 4, 4>, bytes(4, 4));
+    if (each == 1 && bytes(2, 4) <= quarter) return launch_groups(norm_gradient_kernel<T, 1, 2, 4>, bytes(2, 4));
+    if (each == 1 && bytes(4, 3) <= half) return launch_groups(norm_gradient_kernel<T, 1, 4, 3>, bytes(4, 3));
+    if (each == 1 && bytes(2, 3) <= half) return launch_groups(norm_gradient_kernel<T, 1, 2, 3>, bytes(2, 3));
+    if (each == 2 && bytes(2, 3) <= half) return launch_groups(norm_gradient_kernel<T, 2, 2, 3>, bytes(2, 3));
+    if (each == 2 && bytes(1, 3) <= half) return launch_groups(norm_gradient_kernel<T, 2, 1, 3>, bytes(1, 3));
+    if (each <= 4 && bytes(1, 3) <= max_shared_bytes) {
+      return launch_groups(norm_gradient_kernel<T, 4, 1, 3>, bytes(1, 3));
+    }
   }
   return launch_norm_gradient(norm_gradient_unstaged_kernel<T>, a, row_threads, 0, s);
 }

@@ -21,11 +21,13 @@ namespace rotoscale::gpu {
   template __global__ void norm_kernel<T, false, false>(const norm_args<T>);   \
   template __global__ void norm_kernel<T, true, false>(const norm_args<T>);    \
   template __global__ void norm_gradient_unstaged_kernel<T>(const norm_gradient_args<T>); \
-  template __global__ void norm_gradient_kernel<T, 1, 4>(const norm_gradient_args<T>); \
-  template __global__ void norm_gradient_kernel<T, 1, 2>(const norm_gradient_args<T>); \
-  template __global__ void norm_gradient_kernel<T, 2, 2>(const norm_gradient_args<T>); \
-  template __global__ void norm_gradient_kernel<T, 2, 1>(const norm_gradient_args<T>); \
-  template __global__ void norm_gradient_kernel<T, 4, 1>(const norm_gradient_args<T>);
+  template __global__ void norm_gradient_kernel<T, 1, 4, 4>(const norm_gradient_args<T>); \
+  template __global__ void norm_gradient_kernel<T, 1, 2, 4>(const norm_gradient_args<T>); \
+  template __global__ void norm_gradient_kernel<T, 1, 4, 3>(const norm_gradient_args<T>); \
+  template __global__ void norm_gradient_kernel<T, 1, 2, 3>(const norm_gradient_args<T>); \
+  template __global__ void norm_gradient_kernel<T, 2, 2, 3>(const norm_gradient_args<T>); \
+  template __global__ void norm_gradient_kernel<T, 2, 1, 3>(const norm_gradient_args<T>); \
+  template __global__ void norm_gradient_kernel<T, 4, 1, 3>(const norm_gradient_args<T>);
 STORAGE(bf16)
 STORAGE(float)
 template __global__ void dropout_kernel<bf16, bf16>(const dropout_kernel_args<bf16, bf16>);

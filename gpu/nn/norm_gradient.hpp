@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels of RMSNorm's backward pass. A block has the 64 rows of a chain of the gain's gradient and goes through
 // them a group at a time: while one group's gradients are computed, a warp of its own sums the dots of the next one and
-// a third is copied to shared memory.
+// one or two behind it are copied to shared memory.
 #pragma once
 
 #include "gpu/nn/norm.hpp"
@@ -19,8 +19,6 @@ struct norm_gradient_args {
   float* partial = nullptr;
 };
 
-/// Groups in shared memory: of gradients, of dots, of copies.
-inline constexpr unsigned norm_stages = 3;
 /// The most threads of a block: those of the gradients and one segment for the dots.
 inline constexpr unsigned norm_gradient_threads = row_threads + segment_lanes;
 /// Two blocks of a processor, so that one has copies on their way while the other waits; one where rows are so long
@@ -36,8 +34,8 @@ ROTOSCALE_HD constexpr unsigned dot_pitch(unsigned cols) {
 }
 /// Shared memory of a block: dy and x of its stages, and the gain.
 template <class T>
-constexpr std::size_t norm_gradient_bytes(unsigned cols, unsigned group_rows) {
-  return std::size_t{2 * norm_stages} * group_rows * dot_pitch<T>(cols) + cols * sizeof(float);
+constexpr std::size_t norm_gradient_bytes(unsigned cols, unsigned group_rows, unsigned stages) {
+  return std::size_t{2 * stages} * group_rows * dot_pitch<T>(cols) + cols * sizeof(float);
 }
 
 struct norm_gradient_shared {
@@ -57,10 +55,12 @@ __device__ inline adjacent_floats load_adjacent(const bf16* from) {
   return {fp32_from_bits(both << 16), fp32_from_bits(both & 0xFFFF0000u)};
 }
 
-/// A block's work on rows of whole vec8s: Vec8s of each row a thread, groups of Rows rows.
-template <class T, unsigned Vec8s, unsigned Rows>
+/// A block's work on rows of whole vec8s: Vec8s of each row a thread, groups of Rows rows, of which shared memory has
+/// Stages: one whose gradients and one whose dots are computed, the others on their way.
+template <class T, unsigned Vec8s, unsigned Rows, unsigned Stages>
 struct norm_gradient_block {
-  static_assert(Rows <= 4);
+  static_assert(Rows <= 4 && Stages >= 3);
+  static constexpr unsigned ahead = Stages - 2;
   const norm_gradient_args<T>& a;
   norm_gradient_shared& shared;
   unsigned char* stages;
@@ -84,7 +84,7 @@ struct norm_gradient_block {
     rows = static_cast<unsigned>(left < nn::gain_chunk ? left : nn::gain_chunk);
     groups = (rows + Rows - 1) / Rows;
     pitch = dot_pitch<T>(a.e.cols);
-    gain = reinterpret_cast<float*>(memory + 2 * norm_stages * Rows * pitch);
+    gain = reinterpret_cast<float*>(memory + 2 * Stages * Rows * pitch);
     const unsigned col = thread_index().x * vec8_elements;
     next_dy = a.dy[row0] + col;
     next_x = a.x[row0] + col;
@@ -93,7 +93,7 @@ struct norm_gradient_block {
   }
   __device__ unsigned count(unsigned group) const { return rows - group * Rows < Rows ? rows - group * Rows : Rows; }
   __device__ T* staged(unsigned group, unsigned r, unsigned which) const {
-    return reinterpret_cast<T*>(stages + ((group % norm_stages * Rows + r) * 2 + which) * pitch);
+    return reinterpret_cast<T*>(stages + ((group % Stages * Rows + r) * 2 + which) * pitch);
   }
   /// Of the thread's k-th vec8.
   __device__ unsigned column(unsigned k) const { return (thread_index().x + k * threads) * vec8_elements; }
@@ -194,12 +194,16 @@ struct norm_gradient_block {
     }
     for (unsigned r = t; r < rows; r += block_size().x) shared.rstd[r] = a.rstd[row0 + r];
     if (!sums_dots) {
-      copy(0);
+      ROTOSCALE_UNROLL
+      for (unsigned group = 0; group < ahead; ++group) {
+        if (group < groups) copy(group);
+        end_copy_group();
+      }
       ROTOSCALE_UNROLL
       for (unsigned r = 0; r < Rows; ++r) {
         if (r < count(0)) load_dx(r);
       }
-      wait_for_copies();
+      wait_for_all_but<ahead - 1>();
     }
     block_barrier();
     ROTOSCALE_KEEP_LOOP
@@ -207,9 +211,10 @@ struct norm_gradient_block {
       if (sums_dots) {
         if (group < groups) sum_dots(group);
       } else {
-        if (group + 1 < groups) copy(group + 1);
+        if (group + ahead < groups) copy(group + ahead);
+        end_copy_group();
         if (group != 0) update(group - 1);
-        wait_for_copies();
+        wait_for_all_but<ahead - 1>();
       }
       block_barrier();
     }
@@ -225,10 +230,11 @@ struct norm_gradient_block {
   }
 };
 
-template <class T, unsigned Vec8s, unsigned Rows>
+template <class T, unsigned Vec8s, unsigned Rows, unsigned Stages>
 __global__ void __launch_bounds__(norm_gradient_threads, norm_gradient_blocks<Vec8s>)
     norm_gradient_kernel(const ROTOSCALE_GRID_CONSTANT norm_gradient_args<T> a) {
-  norm_gradient_block<T, Vec8s, Rows>(a, dynamic_shared<unsigned char>(), block_shared<norm_gradient_shared>()).run();
+  norm_gradient_block<T, Vec8s, Rows, Stages>(a, dynamic_shared<unsigned char>(), block_shared<norm_gradient_shared>())
+      .run();
 }
 
 /// The same for any rows, which are read from global memory again: a block takes 64 rows, 16 at a time, and keeps the
