@@ -141,6 +141,14 @@ inline constexpr bool has_small_shared_memory = false;
 inline constexpr bool bounds_count_waves = false;
 #endif
 
+/// May a block wait for one that has not begun, where all of them fit on the device? Host mode runs one after the
+/// other; on AMD nobody has tried.
+#if defined(ROTOSCALE_CUDA)
+inline constexpr bool blocks_run_at_once = true;
+#else
+inline constexpr bool blocks_run_at_once = false;
+#endif
+
 /// Lanes that may exchange values: half a wave on AMD, a warp on NVIDIA.
 inline constexpr int segment_lanes = 32;
 
@@ -315,6 +323,21 @@ __device__ inline std::uint32_t load_relaxed(const std::uint32_t* from) {
   return __hip_atomic_load(from, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 #else
   return *static_cast<const volatile std::uint32_t*>(from);
+#endif
+}
+/// Two words that one store writes, so that a load has both of them or neither. Aligned to 8 bytes.
+__device__ inline std::uint64_t load_relaxed(const std::uint64_t* from) {
+#if defined(ROTOSCALE_AMD)
+  return __hip_atomic_load(from, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+#else
+  return *static_cast<const volatile std::uint64_t*>(from);
+#endif
+}
+__device__ inline void store_relaxed(std::uint64_t* to, std::uint64_t value) {
+#if defined(ROTOSCALE_AMD)
+  __hip_atomic_store(to, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+#else
+  *static_cast<volatile std::uint64_t*>(to) = value;
 #endif
 }
 

@@ -57,7 +57,7 @@ status launch_norm_gradient(const norm_gradient_args<T>& a, stream s) {
   // Parts of 228 KiB, less the one that CUDA takes of each block and what a block has besides, in steps of 128 bytes.
   constexpr std::size_t others = (sizeof(norm_gradient_shared) + 127) / 128 * 128;
   constexpr std::size_t half = has_small_shared_memory ? max_shared_bytes : 113 * 1024 - others;
-  constexpr std::size_t quarter = has_small_shared_memory ? max_shared_bytes / 2 : 56 * 1024 - others;
+  constexpr std::size_t quarter = 56 * 1024 - others;
   const unsigned threads = std::min(row_threads, (a.e.vec8s + segment_lanes - 1) / segment_lanes * segment_lanes);
   const unsigned each = (a.e.vec8s + threads - 1) / threads;  // vec8s of a thread
   const auto bytes = [&](unsigned rows, unsigned stages) { return norm_gradient_bytes<T>(a.e.cols, rows, stages); };
@@ -65,8 +65,10 @@ status launch_norm_gradient(const norm_gradient_args<T>& a, stream s) {
     return launch_norm_gradient(kernel, a, threads + segment_lanes, shared_bytes, s);
   };
   if (a.e.vectors) {
-    if (each == 1 && bytes(4, 4) <= quarter) return launch_groups(norm_gradient_kernel<T, 1, 4, 4>, bytes(4, 4));
-    if (each == 1 && bytes(2, 4) <= quarter) return launch_groups(norm_gradient_kernel<T, 1, 2, 4>, bytes(2, 4));
+    if constexpr (!has_small_shared_memory) {  // AMD's copies do not run ahead
+      if (each == 1 && bytes(4, 4) <= quarter) return launch_groups(norm_gradient_kernel<T, 1, 4, 4>, bytes(4, 4));
+      if (each == 1 && bytes(2, 4) <= quarter) return launch_groups(norm_gradient_kernel<T, 1, 2, 4>, bytes(2, 4));
+    }
     if (each == 1 && bytes(4, 3) <= half) return launch_groups(norm_gradient_kernel<T, 1, 4, 3>, bytes(4, 3));
     if (each == 1 && bytes(2, 3) <= half) return launch_groups(norm_gradient_kernel<T, 1, 2, 3>, bytes(2, 3));
     if (each == 2 && bytes(2, 3) <= half) return launch_groups(norm_gradient_kernel<T, 2, 2, 3>, bytes(2, 3));

@@ -21,8 +21,6 @@ namespace rotoscale::gpu {
   template __global__ void norm_kernel<T, false, false>(const norm_args<T>);   \
   template __global__ void norm_kernel<T, true, false>(const norm_args<T>);    \
   template __global__ void norm_gradient_unstaged_kernel<T>(const norm_gradient_args<T>); \
-  template __global__ void norm_gradient_kernel<T, 1, 4, 4>(const norm_gradient_args<T>); \
-  template __global__ void norm_gradient_kernel<T, 1, 2, 4>(const norm_gradient_args<T>); \
   template __global__ void norm_gradient_kernel<T, 1, 4, 3>(const norm_gradient_args<T>); \
   template __global__ void norm_gradient_kernel<T, 1, 2, 3>(const norm_gradient_args<T>); \
   template __global__ void norm_gradient_kernel<T, 2, 2, 3>(const norm_gradient_args<T>); \

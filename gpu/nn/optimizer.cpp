@@ -14,12 +14,25 @@ namespace {
 
 using namespace detail;
 
-/// Softmax: a group of rows is 256 chunks of 16 KiB; its gradients follow 3 groups after its sums, so that its logits
-/// are still in L2.
+/// Softmax in two passes: a group of rows is 256 chunks of 16 KiB; its gradients follow 3 groups after its sums, so
+/// that its logits are still in L2.
 constexpr index_t softmax_group_chunks = 256;
 constexpr unsigned softmax_lag = 3;
 
 constexpr index_t chunks_of(index_t n, index_t chunk) { return (n + chunk - 1) / chunk; }
+
+softmax_order order_of(const loss_args& a, int processors) {
+  softmax_order order;
+  order.chunks = a.chunks;
+  order.rows = static_cast<unsigned>(a.rows);
+  if (a.gradients && a.chunks > 1 && !softmax_waits(a.chunks, processors)) {
+    order.passes = 2;
+    order.group_rows = static_cast<unsigned>(std::clamp<index_t>(softmax_group_chunks / a.chunks, 1, a.rows));
+    order.lag = softmax_lag;
+  }
+  order.groups = static_cast<unsigned>(chunks_of(a.rows, order.group_rows));
+  return order;
+}
 
 status check_state(const nn::step_state* state) {
   if (state == nullptr) return {error_code::bad_pointer, "state", "must not be null"};
@@ -78,12 +91,12 @@ status next_micro_batch(nn::step_state* state, stream s) {
   return launch_one(next_micro_batch_kernel, 1, s, state);
 }
 
-/// Before the parts of softmax: a ticket, and a counter for each row.
-constexpr std::size_t control_bytes(index_t rows) { return static_cast<std::size_t>(chunks_of(rows + 1, 4)) * 16; }
+/// Before the parts of softmax: tickets.
+constexpr std::size_t ticket_bytes = 16;
 
 std::size_t cross_entropy_workspace_bytes(index_t rows, index_t vocabulary) {
   const index_t chunks = chunks_of(vocabulary, nn::softmax_chunk);
-  return chunks <= 1 ? 0 : control_bytes(rows) + static_cast<std::size_t>(rows * chunks) * sizeof(softmax_part);
+  return chunks <= 1 ? 0 : ticket_bytes + static_cast<std::size_t>(rows * chunks) * sizeof(softmax_part);
 }
 
 status cross_entropy(nn::tensor_view logits, const nn::token_source& targets, index_t first, float* loss,
@@ -117,21 +130,20 @@ status cross_entropy(nn::tensor_view logits, const nn::token_source& targets, in
   a.vectors = has_vectors(logits);
   a.narrow = reinterpret_cast<std::uint16_t*>(narrow);
   a.narrow_vectors = vocabulary % 4 == 0 && reinterpret_cast<std::uintptr_t>(narrow) % 8 == 0;
-  if (a.chunks == 1) return launch_rows(softmax_row_kernel, static_cast<std::uint64_t>(rows), row_threads, s, a);
-  a.control = static_cast<std::uint32_t*>(workspace);
-  a.parts = reinterpret_cast<softmax_part*>(static_cast<std::uint8_t*>(workspace) + control_bytes(rows));
-  softmax_order order{};
-  order.chunks = a.chunks;
-  order.group_rows = static_cast<unsigned>(std::clamp<index_t>(softmax_group_chunks / a.chunks, 1, rows));
-  order.groups = static_cast<unsigned>(chunks_of(rows, order.group_rows));
-  order.lag = gradients ? softmax_lag : 0;
-  const auto blocks = std::uint64_t{order.groups + order.lag} * 2 * order.group_rows * a.chunks;
-  if (blocks > 0x7FFFFFFFu) return {error_code::bad_extent, "logits", "needs more than 2^31 blocks"};
-  if (status c = check_ready(s); !c.ok()) return c;
-  if (status c = check_code(softmax_chunks_kernel); !c.ok()) return c;
-  if (status c = fill(workspace, 0, control_bytes(rows), s); !c.ok()) return c;
-  return launch(softmax_chunks_kernel, dim3{static_cast<unsigned>(blocks), 1, 1}, dim3{row_threads, 1, 1}, 0, s, a,
-                order);
+  if (rows > 0x7FFFFFFF) return {error_code::bad_extent, "logits", "needs more than 2^31 blocks"};
+  device_info device;
+  if (status c = current_device(device); !c.ok()) return c;
+  if (status c = check_stream(s); !c.ok()) return c;
+  const softmax_order order = order_of(a, device.processors);
+  if (order.tickets() > 0x7FFFFFFFu) return {error_code::bad_extent, "logits", "needs more than 2^31 blocks"};
+  if (a.chunks > 1) {
+    a.tickets = static_cast<std::uint32_t*>(workspace);
+    a.parts = reinterpret_cast<softmax_part*>(static_cast<std::uint8_t*>(workspace) + ticket_bytes);
+    if (status c = check_code(softmax_kernel); !c.ok()) return c;
+    if (status c = fill(workspace, 0xFF, needed, s); !c.ok()) return c;
+  }
+  return launch(softmax_kernel, dim3{static_cast<unsigned>(order.tickets()), 1, 1}, dim3{softmax_threads, 1, 1}, 0, s,
+                a, order);
 }
 
 std::size_t sum_losses_workspace_bytes(index_t n) {

@@ -67,7 +67,7 @@ LAYERS = {
     "norm_gradient_unstaged_kernel<*>": Budget({"global_load_dwordx4": 3, "global_store_dwordx4": 1}, 128, 128),
     "gain_sum_kernel": Budget({}, 80, 16512),
     "token_order_kernel": Budget({}, 64, 384),
-    "softmax_*_kernel": Budget({"global_load_dwordx4": 4, "global_store_dwordx4": 4}, 96, 16448),
+    "softmax_kernel": Budget({"global_load_dwordx4": 8, "global_store_dwordx4": 4}, 96, 16448),
     "adamw_kernel": Budget({"global_load_dwordx4": 16, "global_store_dwordx4": 12}, 64),
     "squares_kernel": Budget({}, 64),
     **{name: Budget({}, 64, 8192) for name in ("squares_sum_kernel", "gradient_norm_kernel", "loss_sum_kernel", "begin_step_kernel")},

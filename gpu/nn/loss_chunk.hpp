@@ -1,0 +1,272 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Cross-entropy: what the kernel of loss.hpp is told, in which order its blocks take chunks of 4096 logits, and a
+// block's work on its own chunk: loads to shared memory, the largest, exponentials in place, their sum, stores of
+// gradients.
+#pragma once
+
+#include "gpu/dialect/async_copy.hpp"
+#include "gpu/nn/rows.hpp"
+#include "rotoscale/nn/operation_arguments.hpp"
+
+namespace rotoscale::gpu {
+
+/// Record of a chunk of logits: its largest, and the sum of its exponentials.
+struct alignas(8) softmax_part {
+  float largest, sum;
+};
+/// What a record's words are before it is written: a NaN, which no largest logit is.
+inline constexpr std::uint32_t unwritten_part = 0xFFFFFFFFu;
+
+struct loss_args {
+  float* logits = nullptr;
+  index_t stride = 0, rows = 0;
+  unsigned vocabulary = 0, chunks = 0;
+  nn::token_source targets;
+  index_t first = 0;
+  float* loss = nullptr;
+  const nn::step_state* state = nullptr;
+  std::uint32_t* fault = nullptr;
+  std::uint32_t* tickets = nullptr;  ///< how many are drawn, less 1; null: rows of one chunk
+  softmax_part* parts = nullptr;     ///< of each row's chunks
+  bool gradients = false, vectors = false;
+  std::uint16_t* narrow = nullptr;  ///< BF16 gradients, [rows, vocabulary]; null: FP32 in place of the logits
+  bool narrow_vectors = false;
+
+  /// nn::ignored_target for one outside of the vocabulary.
+  __device__ std::int32_t checked(std::int32_t n) const {
+    return n >= 0 && static_cast<unsigned>(n) < vocabulary ? n : nn::ignored_target;
+  }
+};
+
+inline constexpr unsigned softmax_threads = 128;
+/// Blocks of a processor, each of which waits for its loads, for one warp's sum, then for its row. Shared memory has
+/// room for one more, but registers would be 32 then, and some of them memory.
+inline constexpr unsigned softmax_blocks = bounds_count_waves ? 1 : 12;
+/// The blocks of a row wait for each other where there are at most so many, and a device has room for four times as
+/// many blocks, so that several losses may run at once.
+inline constexpr unsigned softmax_waiting_chunks = 64;
+constexpr bool softmax_waits(unsigned chunks, int processors) {
+  const unsigned room = softmax_blocks * static_cast<unsigned>(processors);
+  return blocks_run_at_once && chunks <= softmax_waiting_chunks && 4 * chunks <= room;
+}
+
+/// What a block has drawn a ticket for.
+struct softmax_item {
+  unsigned row, chunk;
+  bool again, is_there;
+};
+
+/// In which order blocks take chunks. One pass: row by row, and the blocks of a row wait for each other. Two: each
+/// chunk is summed, and later its exponentials are computed again for the gradients, so that nobody waits for a block
+/// that has not begun. Rows then go in groups: the gradients of a group come `lag` groups after its sums, when those
+/// are done as a rule and its logits are still in the cache.
+struct softmax_order {
+  unsigned chunks = 1, rows = 0, passes = 1, group_rows = 1, groups = 0, lag = 0;
+
+  ROTOSCALE_HD std::uint64_t tickets() const { return std::uint64_t{groups + lag} * passes * group_rows * chunks; }
+  __device__ softmax_item find(std::uint32_t ticket) const {
+    if (passes == 1) {
+      const unsigned row = ticket / chunks;
+      return {row, ticket - row * chunks, false, row < rows};
+    }
+    const unsigned of_step = 2 * group_rows * chunks, step = ticket / of_step, within = ticket % of_step;
+    const bool again = within % 2 != 0;
+    const unsigned row = (again ? step - lag : step) * group_rows + within / 2 / chunks;
+    return {row, within / 2 % chunks, again, (again ? step >= lag : step < groups) && row < rows};
+  }
+};
+
+/// A block's exponentials, at first its logits, as vectors of four. A group of 32 vectors are eight of ordered_sum's
+/// steps by its 16 lanes. A thread has four vectors of a group, which are the same four lanes in every second step; it
+/// puts their exponentials back lane by lane, so that whoever sums a lane reads four steps at once. Places are permuted
+/// so that neither meets two of a bank.
+struct softmax_shared {
+  vec16 e[nn::softmax_chunk / 4];
+  float maxima[softmax_threads / segment_lanes];
+  softmax_item item;
+  std::int32_t given;  ///< the row's target
+  float z_target, scale, factor;
+
+  /// Of the k-th vector of a group's `eighth`.
+  __device__ static unsigned place(unsigned group, unsigned eighth, unsigned k) {
+    return (32 * group + eighth) ^ (10 * k);
+  }
+};
+
+/// A thread has four vectors of each half of a chunk.
+inline constexpr unsigned softmax_halves = nn::softmax_chunk / 16 / softmax_threads;
+inline constexpr unsigned softmax_half = nn::softmax_chunk / softmax_halves;  ///< elements
+
+/// A block's chunk.
+struct logits_chunk {
+  index_t row;
+  unsigned chunk, count;
+  float* logits;
+  std::uint16_t* narrow;
+
+  __device__ logits_chunk(const loss_args& a, index_t r, unsigned c) : row(r), chunk(c) {
+    const unsigned at = chunk * nn::softmax_chunk, left = a.vocabulary - at;
+    count = left < nn::softmax_chunk ? left : static_cast<unsigned>(nn::softmax_chunk);
+    logits = a.logits + row * a.stride + at;
+    narrow = a.narrow != nullptr ? a.narrow + row * static_cast<index_t>(a.vocabulary) + at : nullptr;
+  }
+  __device__ bool is_whole() const { return count == nn::softmax_chunk; }
+  /// Halves that have elements.
+  __device__ unsigned halves() const { return (count + softmax_half - 1) / softmax_half; }
+  /// The thread's place of its k-th vector in a half.
+  __device__ static unsigned place(unsigned half, unsigned k) {
+    const unsigned t = thread_index().x;
+    return half * (softmax_half / 4) + softmax_shared::place(t / 8, t % 8, k);
+  }
+  /// The column of its first element.
+  __device__ static unsigned column(unsigned half, unsigned k) {
+    const unsigned t = thread_index().x;
+    return half * softmax_half + 128 * (t / 8) + 4 * (t % 8) + 32 * k;
+  }
+  /// Calls body(half, k) for each vector of the thread.
+  template <class Body>
+  __device__ void for_each_vector(const Body& body) const {
+    ROTOSCALE_UNROLL
+    for (unsigned half = 0; half < softmax_halves; ++half) {
+      if (half >= halves()) break;
+      ROTOSCALE_UNROLL
+      for (unsigned k = 0; k < 4; ++k) body(half, k);
+    }
+  }
+
+  /// The thread's logits, those beyond the chunk as -Inf; there after wait_for_copies.
+  __device__ void stage(bool vectors, softmax_shared& shared) const;
+  /// The thread's gradients of a half; `numbers`: none of them is NaN.
+  __device__ void store(const loss_args& a, unsigned half, const float (&x)[4][4], bool numbers) const {
+    if (narrow != nullptr && is_whole() && a.narrow_vectors && numbers) {
+      std::uint16_t* const to = narrow + column(half, 0);
+      ROTOSCALE_UNROLL
+      for (unsigned k = 0; k < 4; ++k)
+        store_streaming8(to + 32 * k, bf16_pair(x[k][0], x[k][1]), bf16_pair(x[k][2], x[k][3]));
+    } else if (narrow == nullptr && is_whole() && a.vectors) {
+      float* const to = logits + column(half, 0);
+      ROTOSCALE_UNROLL
+      for (unsigned k = 0; k < 4; ++k) {
+        store_streaming(to + 32 * k,
+                        {{fp32_bits(x[k][0]), fp32_bits(x[k][1]), fp32_bits(x[k][2]), fp32_bits(x[k][3])}});
+      }
+    } else {
+      ROTOSCALE_UNROLL
+      for (unsigned i = 0; i < 16; ++i) {
+        const unsigned col = column(half, i / 4) + i % 4;
+        if (col < count) store_one(col, x[i / 4][i % 4]);
+      }
+    }
+  }
+  /// The gradient of one element.
+  __device__ void store_one(unsigned col, float x) const {
+    if (narrow != nullptr) {
+      narrow[col] = static_cast<std::uint16_t>(canonical_bf16(x));
+    } else {
+      logits[col] = x;
+    }
+  }
+};
+
+inline constexpr float minus_infinity = fp32_from_bits(fp32_infinity_bits | fp32_sign_mask);
+
+__device__ inline void logits_chunk::stage(bool vectors, softmax_shared& shared) const {
+  if (vectors && is_whole()) {
+    const float* const from = logits + column(0, 0);
+    for_each_vector(
+        [&](unsigned half, unsigned k) { copy_async(shared.e + place(half, k), from + half * softmax_half + 32 * k); });
+    return;
+  }
+  for_each_vector([&](unsigned half, unsigned k) {
+    const unsigned col = column(half, k);
+    vec16& to = shared.e[place(half, k)];
+    if (vectors && col + 4 <= count) {
+      copy_async(&to, logits + col);
+    } else {
+      vec16 some;
+      ROTOSCALE_UNROLL
+      for (unsigned j = 0; j < 4; ++j) some.word[j] = fp32_bits(col + j < count ? logits[col + j] : minus_infinity);
+      to = some;
+    }
+  });
+}
+
+/// The largest of a segment's numbers, which are not NaN.
+__device__ inline float segment_max(float x) {
+  ROTOSCALE_UNROLL
+  for (unsigned mask = 16; mask > 0; mask /= 2) {
+    x = __builtin_fmaxf(x, shuffle_xor(x, mask));
+  }
+  return x;
+}
+
+/// The largest of the block's logits that are not NaN.
+__device__ inline float largest_logit(const logits_chunk& at, softmax_shared& shared) {
+  float largest = minus_infinity;
+  at.for_each_vector([&](unsigned half, unsigned k) {
+    const vec16 some = shared.e[logits_chunk::place(half, k)];
+    ROTOSCALE_UNROLL
+    for (unsigned j = 0; j < 4; ++j) largest = __builtin_fmaxf(largest, fp32_from_bits(some.word[j]));
+  });
+  largest = segment_max(largest);
+  if (thread_index().x % segment_lanes == 0) shared.maxima[thread_index().x / segment_lanes] = largest;
+  block_barrier();
+  ROTOSCALE_UNROLL
+  for (const float other : shared.maxima) largest = __builtin_fmaxf(largest, other);
+  return largest;
+}
+
+/// The thread's logits become their exponentials.
+__device__ inline void exponentiate(const logits_chunk& at, softmax_shared& shared, float shift) {
+  ROTOSCALE_KEEP_LOOP
+  for (unsigned half = 0; half < at.halves(); ++half) {
+    float below[16];  // how far below the largest logit, or NaN
+    std::uint32_t most = 0;
+    ROTOSCALE_UNROLL
+    for (unsigned k = 0; k < 4; ++k) {
+      const vec16 some = shared.e[logits_chunk::place(half, k)];
+      ROTOSCALE_UNROLL
+      for (unsigned j = 0; j < 4; ++j) below[4 * j + k] = shift - fp32_from_bits(some.word[j]);
+    }
+    ROTOSCALE_UNROLL
+    for (const float x : below) most = fp32_bits(x) > most ? fp32_bits(x) : most;  // a NaN most of all
+    if (most <= fp32_bits(87.33f)) {  // as a rule: fewer operations, the same bits
+      ROTOSCALE_UNROLL
+      for (float& x : below) x = nn::exp_normal(-x);
+    } else {
+      ROTOSCALE_UNROLL
+      for (float& x : below) x = nn::exp_of_difference(-x);
+    }
+    ROTOSCALE_UNROLL
+    for (unsigned j = 0; j < 4; ++j) {
+      const float* const x = below + 4 * j;
+      shared.e[logits_chunk::place(half, j)] = {{fp32_bits(x[0]), fp32_bits(x[1]), fp32_bits(x[2]), fp32_bits(x[3])}};
+    }
+  }
+}
+
+/// nn::ordered_sum of the chunk's exponentials, by a segment. Those beyond it are 0, which changes no sum.
+__device__ inline float sum_exponentials(const logits_chunk& at, const softmax_shared& shared) {
+  const unsigned lane = thread_index().x % 16, groups = at.halves() * (softmax_half / 128);
+  const vec16* const even = shared.e + softmax_shared::place(0, lane / 4, lane % 4);
+  const vec16* const odd = shared.e + softmax_shared::place(0, lane / 4 + 4, lane % 4);
+  float sum = 0.0f;
+  vec16 next[2] = {even[0], odd[0]};
+  const auto add = [&](unsigned behind) {
+    const vec16 now[2] = {next[0], next[1]};
+    next[0] = even[32 * behind];  // on its way while these are added
+    next[1] = odd[32 * behind];
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i < 8; ++i) sum += fp32_from_bits(now[i % 2].word[i / 2]);
+  };
+  ROTOSCALE_KEEP_LOOP
+  for (unsigned group = 0; group < groups; group += 4) {
+    ROTOSCALE_UNROLL
+    for (unsigned i = 1; i < 4; ++i) add(group + i);
+    add(group + 4 < groups ? group + 4 : 0);
+  }
+  return fold_lanes(sum);
+}
+
+}  // namespace rotoscale::gpu
