@@ -66,6 +66,23 @@ __device__ inline std::uint32_t and_or(std::uint32_t a, std::uint32_t mask, std:
 #endif
 }
 
+/// Position of the lowest bit that is set; x must not be zero.
+__device__ inline int lowest_bit(std::uint32_t x) {
+#if defined(ROTOSCALE_CUDA)
+  return __ffs(static_cast<int>(x)) - 1;
+#else
+  return __builtin_ctz(x);
+#endif
+}
+/// How many bits are set.
+__device__ inline int count_bits(std::uint32_t x) {
+#if defined(ROTOSCALE_CUDA)
+  return __popc(x);
+#else
+  return __builtin_popcount(x);
+#endif
+}
+
 /// The upper half of a product.
 __device__ inline std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) {
   return static_cast<std::uint32_t>(std::uint64_t{a} * b >> 32);

@@ -88,6 +88,15 @@ __device__ inline void load_box(std::uint32_t to, const CUtensorMap* map, int x,
       "l"(map), "r"(x), "r"(y), "r"(bar)
       : "memory");
 }
+/// Two consumer warpgroups take turns: each waits for its own, and gives the other the next one.
+__device__ inline void wait_for_turn(int group) { asm volatile("bar.sync %0, 256;" ::"r"(3 + group) : "memory"); }
+__device__ inline void give_turn(int group) { asm volatile("bar.arrive %0, 256;" ::"r"(3 + group) : "memory"); }
+/// Bytes as they lie: both addresses and `bytes` are multiples of 16.
+__device__ inline void load_bytes(std::uint32_t to, const void* from, std::uint32_t bytes, std::uint32_t bar) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(bar)
+               : "memory");
+}
 /// A box of a map of four dimensions.
 __device__ inline void load_box(std::uint32_t to, const CUtensorMap* map, int x, int y, int z, int w,
                                 std::uint32_t bar) {

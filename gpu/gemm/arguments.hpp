@@ -63,15 +63,12 @@ struct gemm_arguments {
   int base_b = 0;
   const operand_width* widths = nullptr;          ///< of rows as `base`; null: every tile is the kernel's
   operand_width min_width = operand_width::int8;  ///< of the first kernel's tiles
-  operand_width max_width = operand_width::bf16;  ///< of the rest's tiles; above: nobody's here
   rest_work* rest = nullptr;                      ///< set where `widths` is
   std::uint32_t nan_bits = 0x7FFFFFFFu;
 };
 
 /// Does the kernel of the rest compute tiles of `width`?
-ROTOSCALE_HD constexpr bool is_rest(const gemm_arguments& p, operand_width width) {
-  return width > p.min_width && width <= p.max_width;
-}
+ROTOSCALE_HD constexpr bool is_rest(const gemm_arguments& p, operand_width width) { return width > p.min_width; }
 
 // ------------------------------------------------------------------ folding block scales into E5M2
 

@@ -1,14 +1,15 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// fp32_blockwise on a matrix unit, where its sums are the definition's: the operands of `accurate` on sm_90, int8 or
-// E5M2 emptied every 32 k. Those are exact sums of 32 products too, added in FP32 in the same order, of rows divided by
-// a power of two. That division is not seen as long as no sum of the definition leaves FP32's normal numbers, so rows
-// must have scales between least_unit_scale and largest_unit_scale, none of them NaN; tiles of 256 x 256 with any other
-// row, or with one that E5M2 cannot hold, are computed by the definition's own kernel.
+// fp32_blockwise on a matrix unit, where its sums are the definition's: int8, or E5M2 emptied every 32 k, which are
+// exact sums of 32 products too, added in FP32 in the same order, of rows divided by a power of two. That division is
+// not seen as long as no sum of the definition leaves FP32's normal numbers, so rows must have scales between
+// least_unit_scale and largest_unit_scale, none of them NaN. Outputs of any other row, or of one that E5M2 cannot hold,
+// are computed by the definition's own kernel.
 #pragma once
 
 #include "gpu/gemm/blockwise.hpp"
-#include "gpu/gemm/expanded.hpp"
+#include "gpu/gemm/expand_boxes.hpp"
+#include "gpu/gemm/plan.hpp"
 
 namespace rotoscale::gpu {
 
@@ -22,24 +23,58 @@ static_assert(36 * 1048576.0 < 0x1p26 && 2 * scale_exponent(largest_unit_scale) 
 /// So many blocks see that nothing is left and, as a rule, leave; else they share the work.
 inline constexpr int checking_blocks = 528;
 
-/// Tiles of window_tile² whose width is BF16, by the definition.
+/// Does any condition hold in a block's thread? All of them call it, with a barrier before each further call.
+__device__ inline bool block_any(bool condition) {
+  struct segment_flags {
+    std::uint32_t of[definition_threads / 32];
+  };
+  segment_flags& seen = block_shared<segment_flags>();
+  const int thread = static_cast<int>(thread_index().x);
+  condition = segment_any(condition);
+  if (thread % 32 == 0) seen.of[thread / 32] = condition ? 1 : 0;
+  block_barrier();
+  std::uint32_t any = 0;
+  for (const std::uint32_t x : seen.of) any |= x;
+  return any != 0;
+}
+
+__device__ inline bool any_definition_rows(const tile_table& t) {
+  bool found = false;
+  for (int i = static_cast<int>(thread_index().x); i < t.tiles(); i += definition_threads) {
+    found |= (t.squares[i] & definition_row) != 0;
+  }
+  return block_any(found);
+}
+
+/// Is a tile of 16 R rows and columns to be computed by the definition? Threads of a block ask together, with a barrier
+/// before each further call. Where outputs are added to, whoever computes one of a tile of window_tile² computes all.
+template <int R>
+__device__ inline bool is_left(const definition_arguments& p, const box_arguments& boxes,
+                               const blockwise_position<R>& at) {
+  const tile_boxes tile(boxes.tiles, p.k, at.row / window_tile, at.column / window_tile);
+  if (!tile.has_definition || p.accumulate) return tile.has_definition;
+  constexpr int edge = blockwise_position<R>::tile;
+  static_assert(2 * edge <= definition_threads);
+  const int thread = static_cast<int>(thread_index().x), row = at.row + thread, column = at.column + thread - edge;
+  bool left = thread < edge && row < p.a.rows && boxes.squares[row] == definition_row;
+  left |= thread >= edge && thread < 2 * edge && column < p.b.rows &&
+          boxes.squares[boxes.e.base_b + column] == definition_row;
+  return block_any(left);
+}
+
+/// What the unit leaves, by the definition.
 template <int R>
 [[maybe_unused]] static __global__ void __launch_bounds__(definition_threads)
-    blockwise_rest_kernel(const definition_arguments p, const operand_width* widths, int base_b,
-                          const rest_work* work) {
-  static_assert(definition_threads == window_tile && window_tile % blockwise_position<R>::tile == 0);
+    blockwise_rest_kernel(const definition_arguments p, const box_arguments boxes) {
+  static_assert(window_tile % blockwise_position<R>::tile == 0);
   wait_for_kernel_before();
-  if (widest_of_rest(*work) != operand_width::bf16) return;
-  const int thread = static_cast<int>(thread_index().x);
+  if (!any_definition_rows(boxes.tiles)) return;
   constexpr int tile = blockwise_position<R>::tile;
   const int count = ((p.a.rows + tile - 1) / tile) * ((p.b.rows + tile - 1) / tile);
   for (int i = static_cast<int>(block_index().x); i < count; i += static_cast<int>(grid_size().x)) {
     const blockwise_position<R> at(p, i);
-    const int a = at.row / window_tile * window_tile + thread, b = at.column / window_tile * window_tile + thread;
-    std::uint32_t combined = a < p.a.rows ? static_cast<std::uint32_t>(widths[a]) : 0;
-    if (b < p.b.rows) combined |= static_cast<std::uint32_t>(widths[base_b + b]);
-    block_barrier();  // the last width has been read
-    if (block_width<definition_threads>(combined) == operand_width::bf16) blockwise_tile<R>(p, at.row, at.column);
+    block_barrier();  // the last flags have been read
+    if (is_left<R>(p, boxes, at)) blockwise_tile<R>(p, at.row, at.column);
   }
 }
 
@@ -47,48 +82,76 @@ namespace detail {
 
 /// Parts of the workspace, offsets in bytes.
 struct blockwise_map {
-  std::size_t e5m2_a = 0, e5m2_b = 0, int8_a = 0, int8_b = 0, base = 0, widths = 0, rest = 0, size = 0;
+  std::size_t e5m2_a = 0, e5m2_b = 0, int8_a = 0, int8_b = 0, base = 0, squares = 0, row_boxes = 0, row_shifts = 0,
+              tile_squares = 0, tile_boxes = 0, tile_shifts = 0, size = 0;
   blockwise_map(index_t m, index_t n, index_t k) {
-    std::size_t* const at[] = {&e5m2_a, &e5m2_b, &int8_a, &int8_b, &base, &widths, &rest};
-    const index_t rows = second_base(m) + n, bytes[] = {m * k, n * k, m * k, n * k, 4 * rows, rows, sizeof(rest_work)};
-    for (int i = 0; i < 7; ++i) {
-      *at[i] = size;
-      size += (static_cast<std::size_t>(bytes[i]) + 255) / 256 * 256;
+    const int length = static_cast<int>(k);
+    const index_t rows = second_base(m) + n, chunks = row_chunks(length), boxes = box_count(length),
+                  tiles = window_tiles(static_cast<int>(m)) + window_tiles(static_cast<int>(n));
+    const struct {
+      std::size_t* at;
+      index_t bytes;
+    } parts[] = {{&e5m2_a, m * k},
+                 {&e5m2_b, n * k},
+                 {&int8_a, m * k},
+                 {&int8_b, n * k},
+                 {&base, 4 * rows},
+                 {&squares, 2 * rows},
+                 {&row_boxes, 4 * rows * chunks},
+                 {&row_shifts, rows * chunks * chunk_boxes},
+                 {&tile_squares, 2 * tiles},
+                 {&tile_boxes, 8 * tiles * box_words(length)},
+                 {&tile_shifts, 2 * tiles * boxes * window_tile}};
+    for (const auto& part : parts) {
+      *part.at = size;
+      size += (static_cast<std::size_t>(part.bytes) + 255) / 256 * 256;
     }
   }
 };
 
-/// `p` is what the definition's kernel is told, `g` what becomes of sums; operands have aligned rows of codes.
-inline status run_blockwise(const gemm_operand& a, const gemm_operand& b, const definition_arguments& p,
-                            gemm_arguments g, std::uint8_t* memory, const device_info& device, stream stream) {
+/// What the expansions of `a` and `b` are told.
+inline box_arguments make_boxes(const gemm_operand& a, const gemm_operand& b, std::uint8_t* memory) {
   const blockwise_map map(a.rows, b.rows, a.k);
   const auto source = [](const gemm_operand& x) {
     return block_source{x.codes, x.scales, x.code_stride, x.scale_stride, static_cast<int>(x.rows)};
   };
-  const int k = static_cast<int>(a.k), rows = g.m + g.n;
-  expand_arguments e{source(a),           source(b),          k, memory + map.e5m2_a, memory + map.e5m2_b,
-                     memory + map.int8_a, memory + map.int8_b};
-  e.base_b = g.base_b = second_base(g.m);
-  g.base = e.base = reinterpret_cast<int*>(memory + map.base);
-  g.widths = e.widths = reinterpret_cast<operand_width*>(memory + map.widths);
-  e.least_scale = least_unit_scale;
-  e.largest_scale = largest_unit_scale;
-  e.has_bf16 = false;
-  g.parts = 1;
-  g.k = k;
-  g.part_k = (k + 127) / 128 * 128;
-  g.rest = reinterpret_cast<rest_work*>(memory + map.rest);
-  g.max_width = operand_width::e5m2;
-  const gemm_options o = contract_options(gemm_contract::accurate, device);
-  status s = launch_behind_any(expand_int8_kernel, blocks((rows + int8_rows(k) - 1) / int8_rows(k)),
-                               blocks(expand_threads), 0, stream, e);
-  if (s.ok()) s = multiply<operand_width::int8>(e.staging_a, e.staging_b, o, g, device, stream);
-  if (s.ok()) s = multiply_rest(e, o, o, g, device, stream);
+  const int k = static_cast<int>(a.k);
+  box_arguments boxes{
+      {source(a), source(b), k, memory + map.e5m2_a, memory + map.e5m2_b, memory + map.int8_a, memory + map.int8_b},
+      least_unit_scale,
+      largest_unit_scale,
+      reinterpret_cast<log_squares*>(memory + map.squares),
+      reinterpret_cast<std::uint32_t*>(memory + map.row_boxes),
+      reinterpret_cast<std::int8_t*>(memory + map.row_shifts),
+      {reinterpret_cast<log_squares*>(memory + map.tile_squares),
+       reinterpret_cast<std::uint32_t*>(memory + map.tile_boxes),
+       reinterpret_cast<std::uint16_t*>(memory + map.tile_shifts), window_tiles(static_cast<int>(a.rows)),
+       window_tiles(static_cast<int>(b.rows)), box_words(k)},
+      row_split(k)};
+  boxes.e.base_b = second_base(a.rows);
+  boxes.e.base = reinterpret_cast<int*>(memory + map.base);
+  return boxes;
+}
+
+/// `p` is what the definition's kernel is told, `g` what becomes of sums; operands have aligned rows of codes.
+inline status run_blockwise(const gemm_operand& a, const gemm_operand& b, const definition_arguments& p,
+                            gemm_arguments g, std::uint8_t* memory, const device_info& device, stream stream) {
+  const box_arguments boxes = make_boxes(a, b, memory);
+  g.base = boxes.e.base;
+  g.base_b = boxes.e.base_b;
+  g.k = boxes.e.k;
+  g.part_k = box_count(g.k) * box_k;
+  const std::int64_t tile_chunks = std::int64_t{boxes.tiles.tiles_a + boxes.tiles.tiles_b} * row_chunks(g.k);
+  status s = launch_behind_any(expand_window_kernel, blocks((g.m + g.n + int8_rows(g.k) - 1) / int8_rows(g.k)),
+                               blocks(expand_threads), 0, stream, boxes);
+  if (s.ok()) s = launch_behind(join_boxes_kernel, blocks(tile_chunks), blocks(window_tile), 0, stream, boxes);
+  if (s.ok()) s = launch_behind(expand_boxes_kernel, blocks(tile_chunks), blocks(expand_threads), 0, stream, boxes);
+  if (s.ok()) s = multiply_boxes(boxes.e, boxes.tiles, g, device, stream);
   if (!s.ok()) return s;
   constexpr int owned_rows = 4, tile = 16 * owned_rows;
-  const std::int64_t tiles = std::int64_t{(g.m + tile - 1) / tile} * ((g.n + tile - 1) / tile);
-  return launch_behind(blockwise_rest_kernel<owned_rows>, blocks(tiles < checking_blocks ? tiles : checking_blocks),
-                       blocks(definition_threads), 0, stream, p, g.widths, g.base_b, g.rest);
+  const std::int64_t outputs = std::int64_t{(g.m + tile - 1) / tile} * ((g.n + tile - 1) / tile);
+  return launch_behind(blockwise_rest_kernel<owned_rows>, blocks(outputs < checking_blocks ? outputs : checking_blocks),
+                       blocks(definition_threads), 0, stream, p, boxes);
 }
 
 }  // namespace detail

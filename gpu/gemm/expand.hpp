@@ -30,9 +30,6 @@ struct expand_arguments {
   int base_b = 0;                       ///< where B's rows begin in `base` and `widths`
   int* base = nullptr;                  ///< exponents of A's rows, then of B's; the first expansion writes them
   operand_width* widths = nullptr;      ///< the same; null: all rows are to be BF16
-  /// Scale bytes of blocks other than zeros that int8 and E5M2 may have.
-  int least_scale = 0, largest_scale = 254;
-  bool has_bf16 = true;  ///< rows outside are expanded as BF16; else another kernel multiplies them
 };
 
 inline constexpr int expand_segments = 8, expand_threads = 32 * expand_segments;
@@ -62,15 +59,11 @@ __device__ inline void reduce_range(int& least, int& largest) {
   }
 }
 
-/// The range of a row's scale bytes, NaN not counted; where that is wider than `window` or beyond the bytes that may be
-/// folded, blocks of zeros are left out.
+/// The range of a row's scale bytes, NaN not counted; where that is wider than `window`, blocks of zeros are left out.
 struct scale_range {
   int least = 255, largest = -1;
   bool has_nan = false;
   /// The same in all lanes, but for has_nan.
-  __device__ bool lies_in(const expand_arguments& p) const {
-    return largest < 0 || (least >= p.least_scale && largest <= p.largest_scale);
-  }
   __device__ void add(int byte) {
     least = byte < least ? byte : least;
     largest = byte > largest ? byte : largest;
@@ -78,9 +71,7 @@ struct scale_range {
   __device__ int span() const { return largest < 0 ? 0 : largest - least; }
   __device__ int top() const { return largest < 0 ? unit_scale_byte : largest; }
 };
-__device__ inline scale_range scan_range(const expand_arguments& p, const block_source& m, int row, int lane,
-                                         int window) {
-  const int k = p.k;
+__device__ inline scale_range scan_range(const block_source& m, int k, int row, int lane, int window) {
   const std::uint8_t* scales = m.scales + row * m.scale_stride;
   scale_range all, nonzero;
   for (int b = lane; b < k / 32; b += 32) {
@@ -89,7 +80,7 @@ __device__ inline scale_range scan_range(const expand_arguments& p, const block_
     if (byte != nan_scale_byte) all.add(byte);
   }
   reduce_range(all.least, all.largest);
-  if (all.span() <= window && all.lies_in(p)) return all;
+  if (all.span() <= window) return all;
   for (int b = lane; b < k / 32; b += 32) {
     const int byte = scales[b];
     const vec16 x = reinterpret_cast<const vec16*>(m.codes + row * m.code_stride)[b];
@@ -126,29 +117,40 @@ __device__ inline expand_position position_of(const expand_arguments& p, int blo
 /// A lane's codes of a chunk, sixteen at a time, and their scales; beyond the row's end zeros under the scale 0.
 struct expand_codes {
   static constexpr int depth = row_chunk / 16 / 32;
+  /// Of sixteen codes `i` of a chunk: all of them are wanted, or those of the boxes of 128 elements whose bits are set.
+  struct everything {
+    __device__ bool has(int) const { return true; }
+  };
+  struct boxes {
+    std::uint32_t bits;
+    __device__ bool has(int i) const { return (bits >> (i / 8) & 1u) != 0; }
+  };
   std::uint64_t x[depth];
   std::uint8_t scale[depth];
-  __device__ void load(const block_source& m, const expand_position& at, int lane) {
+  template <class Wanted = everything>
+  __device__ void load(const block_source& m, const expand_position& at, int lane, Wanted w = {}) {
     const std::uint8_t* codes = m.codes + at.row * m.code_stride + at.first / 2;
     const std::uint8_t* scales = m.scales + at.row * m.scale_stride + at.first / 32;
     ROTOSCALE_UNROLL
     for (int j = 0; j < depth; ++j) {
       const int i = lane + 32 * j;
-      x[j] = i < at.count / 16 ? reinterpret_cast<const std::uint64_t*>(codes)[i] : 0;
-      scale[j] = i < at.count / 16 ? scales[i / 2] : std::uint8_t{0};
+      const bool wanted = i < at.count / 16 && w.has(i);
+      x[j] = wanted ? reinterpret_cast<const std::uint64_t*>(codes)[i] : 0;
+      scale[j] = wanted ? scales[i / 2] : std::uint8_t{0};
     }
   }
 };
 
-__device__ inline void store_e5m2(const expand_arguments& p, const expand_position& at, const expand_codes& codes,
-                                  int largest, int lane) {
+template <class Wanted = expand_codes::everything>
+__device__ void store_e5m2(const expand_arguments& p, const expand_position& at, const expand_codes& codes, int largest,
+                           int lane, Wanted w = {}) {
   std::uint8_t* to = (at.second ? p.e5m2_b : p.e5m2_a) + static_cast<std::int64_t>(at.row) * p.k + at.first;
   ROTOSCALE_UNROLL
   for (int j = 0; j < expand_codes::depth; ++j) {
     const int i = lane + 32 * j;
     const auto low = static_cast<std::uint32_t>(codes.x[j]), high = static_cast<std::uint32_t>(codes.x[j] >> 32);
     const vec16 out = fold_sixteen(low, high, fold_table(codes.scale[j], largest));
-    if (i < at.count / 16) *reinterpret_cast<vec16*>(to + 16 * i) = out;
+    if (i < at.count / 16 && w.has(i)) *reinterpret_cast<vec16*>(to + 16 * i) = out;
   }
 }
 
@@ -160,7 +162,7 @@ __device__ inline void store_e5m2(const expand_arguments& p, const expand_positi
   const block_source m = at.second ? p.b : p.a;
   expand_codes codes;
   codes.load(m, at, lane);  // these loads go out before the wait for the range of the row's scales
-  const scale_range range = scan_range(p, m, at.row, lane, fold_window);
+  const scale_range range = scan_range(m, p.k, at.row, lane, fold_window);
   if (lane == 0 && at.first == 0) {
     p.base[at.slot] = fold_base(range.top());
     p.widths[at.slot] = range.span() <= fold_window ? operand_width::e5m2 : operand_width::bf16;

@@ -68,10 +68,9 @@ ROTOSCALE_HD constexpr int int8_rows(int k) { return expand_segments / int8_segm
   expand_codes codes;
   if (active) {
     codes.load(m, begin, lane);  // these loads go out before the wait for the range of the row's scales
-    range = scan_range(p, m, begin.row, lane, int8_window);
+    range = scan_range(m, p.k, begin.row, lane, int8_window);
     const bool nan = segment_any(range.has_nan);
-    // Which NaN the definition leaves, the unit's kernels do not know.
-    folds = range.span() <= fold_window && range.lies_in(p) && (p.has_bf16 || !nan);
+    folds = range.span() <= fold_window;
     narrow = folds && !nan && range.span() <= int8_window;
   }
   for (int i = first; folds && i < chunks; i += segments) {

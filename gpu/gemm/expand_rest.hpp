@@ -11,7 +11,7 @@ namespace rotoscale::gpu {
 
 /// Has a row forms to be written?
 __device__ inline bool has_rest(const expand_arguments& p, const expand_position& at, operand_width widest) {
-  return p.widths[at.slot] == operand_width::int8 || (widest == operand_width::bf16 && p.has_bf16);
+  return p.widths[at.slot] == operand_width::int8 || widest == operand_width::bf16;
 }
 __device__ inline void expand_rest_of_chunk(const expand_arguments& p, const expand_position& at, operand_width widest,
                                             int lane) {
@@ -21,7 +21,7 @@ __device__ inline void expand_rest_of_chunk(const expand_arguments& p, const exp
     codes.load(m, at, lane);
     store_e5m2(p, at, codes, largest_of_base(p.base[at.slot]), lane);
   }
-  if (widest == operand_width::bf16 && p.has_bf16) store_bf16(p, at, m, lane);
+  if (widest == operand_width::bf16) store_bf16(p, at, m, lane);
 }
 
 /// Chunks that a segment takes at once, whose widths its lanes look at: the counter and widths shall not be what

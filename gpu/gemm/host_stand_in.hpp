@@ -8,6 +8,7 @@
 #include "gpu/dialect/launch.hpp"
 #include "gpu/gemm/expand_rest.hpp"
 #include "gpu/gemm/plan.hpp"
+#include "gpu/gemm/tile_boxes.hpp"
 #include "gpu/gemm/tile_walk.hpp"
 #include "rotoscale/gemm_ref.hpp"
 
@@ -22,11 +23,10 @@ struct stand_in_arguments {
 
 inline constexpr int stand_in_threads = 64;
 
-/// The sum of `length` int8 products as a sum of E5M2 products.
-__device__ inline float int8_sum(const std::uint8_t* a, const std::uint8_t* b, index_t length) {
+__device__ inline std::int32_t int8_sum(const std::uint8_t* a, const std::uint8_t* b, index_t length) {
   std::int32_t sum = 0;
   for (index_t i = 0; i < length; ++i) sum += static_cast<std::int8_t>(a[i]) * static_cast<std::int8_t>(b[i]);
-  return static_cast<float>(sum) * int8_unit;
+  return sum;
 }
 
 /// The sum of an output's part of K, and where it goes.
@@ -38,8 +38,8 @@ __device__ inline void stand_in_output(const stand_in_arguments& e, int row, int
   const index_t first = part * part_k, length = first + part_k < k ? part_k : k - first;
   const gemm_operand a{element, 1, length, e.a + (row * k + first) * bytes, length * bytes};
   const gemm_operand b{element, 1, length, e.b + (column * k + first) * bytes, length * bytes};
-  const float sum =
-      e.width == operand_width::int8 ? int8_sum(a.codes, b.codes, length) : accumulate_ref(a, 0, b, 0, e.options, 0.0f);
+  const float sum = e.width == operand_width::int8 ? static_cast<float>(int8_sum(a.codes, b.codes, length)) * int8_unit
+                                                   : accumulate_ref(a, 0, b, 0, e.options, 0.0f);
   if (p.parts == 1) {
     const bool folded = !wide && p.base != nullptr;
     store_output(p, folded ? times_power(sum, p.base[row] + p.base[p.base_b + column]) : sum, row, column);
@@ -84,7 +84,61 @@ __device__ inline void stand_in_tile(const stand_in_arguments& e) {
   }
 }
 
+/// An output of fp32_blockwise: its plain boxes, then those that are shifted, then its E5M2 boxes 32 k at a time.
+__device__ inline void stand_in_boxes(const stand_in_arguments& int8, const stand_in_arguments& e5m2,
+                                      const tile_table& table, const tile_boxes& boxes, int row, int column) {
+  const gemm_arguments& p = e5m2.p;
+  const index_t k = p.k;
+  const auto of_box = [&](int box) {
+    const index_t first = index_t{box} * box_k, length = k - first < box_k ? k - first : box_k;
+    return int8_sum(int8.a + row * k + first, int8.b + column * k + first, length);
+  };
+  std::int32_t exact = 0;
+  boxes.each(box_kind::plain, [&](int box) { exact += of_box(box); });
+  float sum = static_cast<float>(exact) * window_unit;
+  const auto factor = [&](const std::uint32_t* outside, int tile, int box, int in_tile, float plain) {
+    if (!tile_boxes::has(outside, box)) return plain;
+    const std::uint32_t bits = table.shifts[(std::int64_t{tile} * boxes.count + box) * window_tile + in_tile];
+    return fp32_from_bits(bits << 16);
+  };
+  boxes.each(box_kind::shifted, [&](int box) {
+    const float a = factor(boxes.a, row / window_tile, box, row % window_tile, 1.0f);
+    const float b = factor(boxes.b, table.tiles_a + column / window_tile, box, column % window_tile, window_unit);
+    sum += static_cast<float>(of_box(box)) * a * b;
+  });
+  boxes.each(box_kind::e5m2, [&](int box) {
+    for (index_t first = index_t{box} * box_k; first < k && first < index_t{box + 1} * box_k; first += 32) {
+      const gemm_operand a{formats::e5m2, 1, 32, e5m2.a + row * k + first, 32};
+      const gemm_operand b{formats::e5m2, 1, 32, e5m2.b + column * k + first, 32};
+      sum += accumulate_ref(a, 0, b, 0, e5m2.options, 0.0f);
+    }
+  });
+  store_output(p, times_power(sum, p.base[row] + p.base[p.base_b + column]), row, column);
+}
+[[maybe_unused]] static __global__ void stand_in_boxes_kernel(const stand_in_arguments int8,
+                                                              const stand_in_arguments e5m2, const tile_table table) {
+  const gemm_arguments& p = e5m2.p;
+  const tile_position at = tile_walk(p, p.tile_m, p.tile_n).at(static_cast<int>(block_index().x));
+  const int row = at.row * p.tile_m, column = at.column * p.tile_n;
+  const tile_boxes boxes(table, p.k, row / window_tile, column / window_tile);
+  if (boxes.is_left(p)) return;
+  const int height = p.m - row < p.tile_m ? p.m - row : p.tile_m,
+            width = p.n - column < p.tile_n ? p.n - column : p.tile_n;
+  for (int i = static_cast<int>(thread_index().x); i < height * width; i += stand_in_threads) {
+    stand_in_boxes(int8, e5m2, table, boxes, row + i / width, column + i % width);
+  }
+}
+
 namespace detail {
+
+/// Multiplies fp32_blockwise's operands, as expand_boxes.hpp left them.
+inline status multiply_boxes(const expand_arguments& e, const tile_table& table, const gemm_arguments& g,
+                             const device_info& device, stream s) {
+  const gemm_options o = contract_options(gemm_contract::accurate, device);
+  return launch(stand_in_boxes_kernel, blocks(tile_walk(g, g.tile_m, g.tile_n).count()), blocks(stand_in_threads), 0, s,
+                stand_in_arguments{e.staging_a, e.staging_b, operand_width::int8, o, g},
+                stand_in_arguments{e.e5m2_a, e.e5m2_b, operand_width::e5m2, o, g}, table);
+}
 
 /// Multiplies expanded operands.
 template <operand_width Width>

@@ -10,6 +10,7 @@
 #include "gpu/gemm/sm90/launch.hpp"
 //
 #include "gpu/gemm/blockwise_units.hpp"
+#include "gpu/gemm/expanded.hpp"
 #elif defined(ROTOSCALE_AMD)
 #include "gpu/gemm/amd/launch.hpp"
 #else
@@ -17,6 +18,7 @@
 //
 #include "gpu/gemm/amd/launch.hpp"
 #include "gpu/gemm/blockwise_units.hpp"
+#include "gpu/gemm/expanded.hpp"
 #endif
 
 namespace rotoscale::gpu::detail {

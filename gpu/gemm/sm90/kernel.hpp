@@ -14,6 +14,7 @@
 #include "gpu/gemm/output.hpp"
 #include "gpu/gemm/sm90/output.hpp"
 #include "gpu/gemm/sm90/tiles.hpp"
+#include "gpu/gemm/sm90/widths.hpp"
 #include "gpu/gemm/tile_walk.hpp"
 
 namespace rotoscale::gpu::sm90 {
@@ -29,52 +30,6 @@ __device__ box_range boxes_of(const gemm_arguments& p, int part) {
   const int all = (p.k + box_k - 1) / box_k;
   return {first, last < all ? last : all};
 }
-
-/// Joined widths of window_tile rows each of A, then of B, in shared memory, sixteen to a word.
-struct tile_widths {
-  static constexpr int words = 2 * max_gemm_extent / window_tile / 16;
-  std::uint32_t* combined;  ///< `words`, then one of all rows; null: no widths, every tile is the kernel's
-  int tiles_a;
-  __device__ std::uint32_t at(int tile) const { return combined[tile / 16] >> (2 * (tile % 16)) & 3u; }
-  template <class Tile>
-  __device__ bool is_of(tile_position t) const {
-    constexpr int down = window_tile / Tile::rows, across = window_tile / Tile::all_columns;
-    return combined == nullptr || combined_width(at(t.row / down) | at(tiles_a + t.column / across)) == Tile::width;
-  }
-  /// Before fill, with a barrier between them.
-  __device__ void clear() {
-    if (combined == nullptr) return;
-    for (int i = static_cast<int>(threadIdx.x); i <= words; i += threads) combined[i] = 0;
-  }
-  /// Reads the widths; the widest of all rows. All threads of the block call it.
-  __device__ operand_width fill(const gemm_arguments& p) {
-    const int count_a = (p.m + 15) / 16, count_b = (p.n + 15) / 16;
-    std::uint32_t seen = 0;
-    constexpr int depth = 4;  // loads on their way: the first tile waits for them
-    for (int first = static_cast<int>(threadIdx.x); first < count_a + count_b; first += depth * threads) {
-      std::uint32_t x[depth];
-      ROTOSCALE_UNROLL
-      for (int j = 0; j < depth; ++j) {
-        const int i = first + j * threads;
-        const bool second = i >= count_a;
-        const int at = second ? i - count_a : i;
-        x[j] = i >= count_a + count_b
-                   ? 0
-                   : combined_widths_of_sixteen(p.widths + (second ? p.base_b : 0), at, second ? p.n : p.m);
-      }
-      ROTOSCALE_UNROLL
-      for (int j = 0; j < depth; ++j) {
-        const int i = first + j * threads;
-        const int tile = i >= count_a ? tiles_a + (i - count_a) / (window_tile / 16) : i / (window_tile / 16);
-        if (x[j] != 0) atomicOr(combined + tile / 16, x[j] << (2 * (tile % 16)));
-        seen |= x[j];
-      }
-    }
-    if (seen != 0) atomicOr(combined + words, seen);
-    __syncthreads();
-    return combined_width(combined[words]);
-  }
-};
 
 /// Box `k` of an operand's rows from `row` on into shared memory. Of a transposed operand it is two boxes of 64 rows
 /// (128 bytes) by 64 k, one behind the other.
@@ -100,28 +55,34 @@ __device__ inline void load_operand(std::uint32_t to, const CUtensorMap& map, in
   }
 }
 
+/// Copies box `k` of a tile's operands into the next stage, to which the caller adds `more_bytes`; `first`: where the
+/// block's outputs begin.
+template <class Tile>
+__device__ inline void produce_box(const gemm_arguments& p, const CUtensorMap& map_a, const CUtensorMap& map_b,
+                                   const pipeline<Tile>& q, ring& r, std::uint32_t rank, fragment_position first, int k,
+                                   unsigned more_bytes = 0) {
+  barrier_wait(q.empty_at(r.stage), r.phase ^ 1);
+  const std::uint32_t bar = q.full_at(r.stage);
+  barrier_expect(bar, Tile::stage_size + more_bytes);
+  load_operand<Tile::transposed_a, Tile::shares_a, Tile::box_a>(q.a(r.stage), map_a, k, first.row, rank, bar);
+  load_operand<Tile::transposed_b, Tile::shares_b, Tile::box_b>(q.b(r.stage), map_b, k, first.column, rank, bar);
+  r.advance(p.stages);
+}
 /// Copies a tile's operands, stage by stage.
 template <class Tile>
 __device__ inline void produce(const gemm_arguments& p, const CUtensorMap& map_a, const CUtensorMap& map_b,
                                const pipeline<Tile>& q, ring& r, std::uint32_t rank, tile_position at) {
   const fragment_position first = Tile::first_of(at, rank);
   const box_range boxes = boxes_of<Tile>(p, at.part);
-  for (int k = boxes.first; k < boxes.last; ++k) {
-    barrier_wait(q.empty_at(r.stage), r.phase ^ 1);
-    const std::uint32_t bar = q.full_at(r.stage);
-    barrier_expect(bar, Tile::stage_size);
-    load_operand<Tile::transposed_a, Tile::shares_a, Tile::box_a>(q.a(r.stage), map_a, k, first.row, rank, bar);
-    load_operand<Tile::transposed_b, Tile::shares_b, Tile::box_b>(q.b(r.stage), map_b, k, first.column, rank, bar);
-    r.advance(p.stages);
-  }
+  for (int k = boxes.first; k < boxes.last; ++k) produce_box(p, map_a, map_b, q, r, rank, first, k);
 }
 
-template <int Groups, int Half>
-__device__ void clear(float (&acc)[Groups][Half]) {
+template <class Number, int Groups, int Half>
+__device__ void clear(Number (&acc)[Groups][Half]) {
   ROTOSCALE_UNROLL
   for (int w = 0; w < Groups; ++w) {
     ROTOSCALE_UNROLL
-    for (int i = 0; i < Half; ++i) acc[w][i] = 0.0f;
+    for (int i = 0; i < Half; ++i) acc[w][i] = Number{};
   }
 }
 
@@ -191,15 +152,14 @@ struct promoted_unit {
   }
 };
 
-/// E5M2, emptied every 32 k. A sum of 32 is added while the next is multiplied: the adders are as busy as the tensor
-/// cores.
+/// E5M2, emptied every 32 k into `acc`. A sum of 32 is added while the next is multiplied: the adders are as busy as
+/// the tensor cores.
 template <class Tile>
 __device__ inline void multiply_promoting_32(const gemm_arguments& p, int boxes, const pipeline<Tile>& q, ring& r,
                                              int group, int lane,
                                              float (&acc)[Tile::warpgroup_tiles][Tile::columns / 2]) {
   using unit = promoted_unit<Tile>;
   float part[2][32];
-  clear(acc);
   const auto add = [&](int u) {
     hold(part[u % 2]);
     const unit at(u);
@@ -267,7 +227,7 @@ __device__ inline void multiply_staying(const gemm_arguments& p, int boxes, cons
   hold_all();
   wgmma_wait<0>();
   hold_all();
-  release(q, last, lane);
+  if (last >= 0) release(q, last, lane);
 }
 
 /// Sums of `boxes` boxes of a tile, a warpgroup its rows and columns.
@@ -277,16 +237,17 @@ __device__ inline void multiply(const gemm_arguments& p, int boxes, const pipeli
   if constexpr (Tile::promotion == 128) {
     multiply_promoting_128(p, boxes, q, r, group, lane, acc);
   } else if constexpr (Tile::promotion == 32) {
+    clear(acc);
     multiply_promoting_32(p, boxes, q, r, group, lane, acc);
   } else {
     multiply_staying(p, boxes, q, r, group, lane, acc);
   }
 }
 
-/// Multiplies and stores a tile, by two warpgroups.
-template <class Tile, output_mode Mode>
-__device__ inline void consume(const gemm_arguments& p, const pipeline<Tile>& q, ring& r, int* columns,
-                               std::uint32_t rank, tile_position tile) {
+/// Multiplies and stores a tile, by two warpgroups: `multiplies` makes a warpgroup's sums.
+template <class Tile, output_mode Mode, class Multiply>
+__device__ inline void consume(const gemm_arguments& p, int* columns, std::uint32_t rank, tile_position tile,
+                               const Multiply& multiplies) {
   const int thread = static_cast<int>(threadIdx.x) % 128, group = static_cast<int>(threadIdx.x) / 128 - 1;
   const int warp = thread / 32, lane = thread % 32;
   const fragment_position first = Tile::first_of(tile, rank);
@@ -297,8 +258,7 @@ __device__ inline void consume(const gemm_arguments& p, const pipeline<Tile>& q,
   fold_bases<Tile> bases;
   if constexpr (unfolds<Tile, Mode>) bases.load(p, at, first_column, thread);
   typename Tile::number acc[Tile::warpgroup_tiles][Tile::columns / 2];
-  const box_range boxes = boxes_of<Tile>(p, tile.part);
-  multiply<Tile>(p, boxes.last - boxes.first, q, r, group, lane, acc);
+  multiplies(group, lane, acc);
   const float factor = Tile::has_factors ? output_factor(p) : p.alpha;
   int* exponents = columns + Tile::columns * group;
   bool plain = true;
@@ -308,6 +268,15 @@ __device__ inline void consume(const gemm_arguments& p, const pipeline<Tile>& q,
   } else {
     store_tile<Tile, Mode, false>(p, factor, acc, bases, exponents, at, lane, tile.part);
   }
+}
+
+template <class Tile, output_mode Mode>
+__device__ inline void consume(const gemm_arguments& p, const pipeline<Tile>& q, ring& r, int* columns,
+                               std::uint32_t rank, tile_position tile) {
+  const box_range boxes = boxes_of<Tile>(p, tile.part);
+  consume<Tile, Mode>(p, columns, rank, tile, [&](int group, int lane, auto& acc) {
+    multiply<Tile>(p, boxes.last - boxes.first, q, r, group, lane, acc);
+  });
 }
 
 /// Shared memory of a block whose tiles are of this kind.

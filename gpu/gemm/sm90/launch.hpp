@@ -4,6 +4,7 @@
 #pragma once
 
 #include "gpu/gemm/plan.hpp"
+#include "gpu/gemm/tile_boxes.hpp"
 
 namespace rotoscale::gpu::detail {
 
@@ -17,6 +18,10 @@ status multiply_expanded(const std::uint8_t* a, const std::uint8_t* b, const gem
                          const device_info& device, stream s);
 /// Expands the rest, if there is any, and multiplies it.
 status multiply_rest(const expand_arguments& e, const gemm_arguments& g, const device_info& device, stream s);
+
+/// Multiplies fp32_blockwise's operands, as expand_boxes.hpp left them.
+status multiply_boxes(const expand_arguments& e, const tile_table& table, const gemm_arguments& g,
+                      const device_info& device, stream s);
 
 /// Multiplies FP8 as it lies, sums emptied every Promotion k (0: never).
 template <int Promotion>

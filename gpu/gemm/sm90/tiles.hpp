@@ -46,7 +46,7 @@ struct tile {
   static constexpr bool large = Rows == 256 && Columns == 256;
   static constexpr int blocks = large ? 2 : 1;
   /// The operand of which both blocks need the same rows.
-  static constexpr bool shares_a = large && Promotion != 0, shares_b = large && !shares_a;
+  static constexpr bool shares_a = large && Promotion == 128, shares_b = large && !shares_a;
   static constexpr int block_rows = shares_b ? Rows / 2 : Rows, block_columns = shares_a ? Columns / 2 : Columns;
   /// Rows that a block's copies bring.
   static constexpr int box_a = shares_a ? block_rows / 2 : block_rows,

@@ -68,19 +68,33 @@ struct matrix_data {
   }
 };
 
-enum class scales_of { ordinary, far, special, wide, narrow };
+enum class scales_of { ordinary, far, special, wide, narrow, outliers };
 
 /// Random codes; ordinary: scales of 10 binades; far: of 20, so that FP32 sums of parts depend on their order; special:
 /// NaN, the ends of the range, blocks of zeros with scales far from the others'; wide: row 5 has nonzero blocks 60
-/// binades apart; narrow: of 4, which fold into int8.
+/// binades apart; narrow: of 4, which fold into int8; outliers: of 4, but for a box of 128 elements in 150 that lies
+/// two binades above or below, and a block in 1500.
 inline matrix_data random_matrix(int rows, int k, unsigned seed, scales_of kind,
                                  gemm_element element = gemm_element::e2m1) {
   std::mt19937 random(seed);
   const index_t stride = stride_of(k, element), block_bytes = element == gemm_element::e2m1 ? 16 : 32;
   bytes codes(static_cast<std::size_t>(rows * stride)), scales(static_cast<std::size_t>(rows * (k / 32)));
   for (auto& c : codes) c = static_cast<std::uint8_t>(random());
-  const unsigned binades = kind == scales_of::far ? 20 : kind == scales_of::narrow ? 4 : 10;
+  const unsigned binades = kind == scales_of::far                                     ? 20
+                           : kind == scales_of::narrow || kind == scales_of::outliers ? 4
+                                                                                      : 10;
   for (auto& s : scales) s = static_cast<std::uint8_t>(118 + random() % binades);
+  for (std::size_t i = 0; kind == scales_of::outliers && i < scales.size(); ++i) {
+    const std::size_t block = i % static_cast<std::size_t>(k / 32);
+    if (block % 4 == 0 && random() % 150 == 0) {
+      const unsigned to = 116 + random() % 5;
+      for (std::size_t j = i; j < i + 4 && j % static_cast<std::size_t>(k / 32) >= block; ++j) {
+        scales[j] = static_cast<std::uint8_t>(to + random() % 4);
+        if (j + 1 == scales.size()) break;
+      }
+    }
+    if (random() % 1500 == 0) scales[i] = static_cast<std::uint8_t>(random() % 2 == 0 ? 123 : 116);
+  }
   const auto set_block = [&](int row, int block, std::uint8_t scale, bool zero) {
     scales[static_cast<std::size_t>(row * (k / 32) + block)] = scale;
     for (index_t i = 0; zero && i < block_bytes; ++i) {

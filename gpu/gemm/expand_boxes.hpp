@@ -1,0 +1,397 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The expansions of fp32_blockwise on sm_90. The first writes all rows as int8 against a window of four binades that
+// holds most of a row's blocks, or a window of the box's own; the second joins what rows say of their boxes by tiles;
+// the third writes as E5M2 the boxes that a tile multiplies so. Rows whose scales E5M2 has no room for, or whose sums
+// could leave FP32's normal numbers, or with a NaN, are left to the definition's kernel.
+#pragma once
+
+#include "gpu/gemm/expand.hpp"
+#include "gpu/gemm/expand_int8.hpp"
+#include "gpu/gemm/tile_boxes.hpp"
+
+namespace rotoscale::gpu {
+
+/// How a block's segments share rows: `segments` have one, every so many chunks of it, in `rounds`.
+struct row_split {
+  int segments, rows, rounds;
+  std::uint32_t inverse;  ///< 256 / segments, rounded up
+  explicit row_split(int k)
+      : segments(int8_segments(k)),
+        rows(int8_rows(k)),
+        rounds((row_chunks(k) + segments - 1) / segments),
+        inverse(static_cast<std::uint32_t>((256 + segments - 1) / segments)) {}
+};
+static_assert(expand_segments == 8, "s * inverse / 256 is s / segments, rounded down, of all s below");
+
+struct box_arguments {
+  expand_arguments e;              ///< staging holds int8; no widths
+  int least_scale, largest_scale;  ///< bytes of scales that a row on the unit may have
+  log_squares* squares;            ///< of rows, as bases lie
+  /// [rows as bases lie, chunks]: boxes outside the row's window, and of them those that are in no other, 16 bits each.
+  std::uint32_t* row_boxes;
+  std::int8_t* row_shifts;  ///< [rows as bases lie, 16 chunks]: of boxes
+  tile_table tiles;
+  row_split split;
+};
+
+inline constexpr int chunk_boxes = row_chunk / box_k;
+static_assert(chunk_boxes == 16, "a chunk's boxes are the bits of a 16-bit number");
+
+/// The range of scale bytes: 255 - least above the largest, so that ranges are joined by maxima.
+struct scale_ends {
+  std::uint32_t bits = 0;  ///< 0: of no scale
+  __device__ void join(std::uint32_t other) { bits = max3_u16x2(bits, other, other); }
+  __device__ void add(int byte) {
+    join(static_cast<std::uint32_t>(255 - byte) << 16 | static_cast<std::uint32_t>(byte));
+  }
+  /// Over lanes whose numbers differ in the bits from `least_bit` to below `end`.
+  __device__ void join_lanes(unsigned least_bit, unsigned end) {
+    ROTOSCALE_UNROLL
+    for (unsigned mask = least_bit; mask < end; mask *= 2) join(shuffle_xor(bits, mask));
+  }
+  __device__ int least() const { return 255 - static_cast<int>(bits >> 16); }
+  __device__ int largest() const { return static_cast<int>(bits & 0xFFFFu); }
+  __device__ int span() const { return bits == 0 ? 0 : largest() - least(); }
+  /// May rows on the unit have them?
+  __device__ bool lies_in(int least_scale, int largest_scale) const {
+    return bits == 0 || (least() >= least_scale && largest() <= largest_scale);
+  }
+};
+static_assert(nan_scale_byte == 255, "a NaN is the largest");
+
+/// What is known of blocks other than zeros, of a lane, a segment or a row.
+struct scale_counts {
+  scale_ends ends;
+  std::uint32_t sum = 0,
+                count = 0;  ///< of scale bytes; from `nan_count` on where there is a NaN, in blocks of zeros too
+  static constexpr std::uint32_t nan_count = 1u << 20;
+  __device__ bool has_nan() const { return count >= nan_count; }
+  __device__ void join_lanes(unsigned end) {
+    ends.join_lanes(1, end);
+    ROTOSCALE_UNROLL
+    for (unsigned mask = 1; mask < end; mask *= 2) {
+      sum += shuffle_xor(sum, mask);
+      count += shuffle_xor(count, mask);
+    }
+  }
+};
+static_assert(max_gemm_extent / 16 < scale_counts::nan_count && std::int64_t{max_gemm_extent} / 16 * 255 < 1LL << 31);
+
+/// What segments that share a row tell each other.
+struct row_parts {
+  scale_counts scales[expand_segments];
+  float squares[expand_segments];
+};
+
+/// Which of a block's segments share a row, and which of them a warp is.
+struct row_share {
+  int first, count, own;
+};
+
+/// Is the block of a lane's group j not all zeros? It is two lanes'.
+__device__ inline bool has_numbers(const expand_codes& codes, int j) {
+  const std::uint64_t own = codes.x[j] & 0x7777777777777777u;
+  const std::uint32_t any = static_cast<std::uint32_t>(own) | static_cast<std::uint32_t>(own >> 32);
+  return (any | shuffle_xor(any, 1)) != 0;
+}
+
+/// A row's window: scale bytes [top - int8_window, top].
+struct row_window {
+  scale_ends ends;  ///< of blocks other than zeros
+  int top = unit_scale_byte;
+  bool folds = true;  ///< else the row is the definition's
+  __device__ bool holds(int byte) const { return byte <= top && byte >= top - int8_window; }
+};
+
+/// A row's window: all of its scales if a window holds them, else the mean of the scales in its middle, but for what
+/// E5M2 has no room for above and below. All lanes of a warp call it.
+__device__ inline row_window choose_window(const box_arguments& p, const row_parts& parts, const row_share& row,
+                                           int lane) {
+  scale_counts all;
+  if (lane % 8 >= row.first && lane % 8 < row.first + row.count) all = parts.scales[lane % 8];
+  all.join_lanes(8);
+  row_window w;
+  w.ends = all.ends;
+  w.folds = !all.has_nan() && all.ends.lies_in(p.least_scale, p.largest_scale) && all.ends.span() <= fold_window;
+  if (all.ends.bits == 0) return w;
+  const float mean = static_cast<float>(all.sum) * reciprocal(static_cast<float>(all.count));
+  const int largest = all.ends.largest(), middle = static_cast<int>(mean + 0.5f * (int8_window + 1));
+  const int least_top = largest - window_headroom, most_room = all.ends.least() + window_depth;
+  w.top = middle < least_top ? least_top : middle > largest || w.ends.span() <= int8_window ? largest : middle;
+  if (w.top > most_room) w.top = most_room;
+  return w;
+}
+static_assert(window_depth + window_headroom == fold_window, "a row that folds has such a top");
+
+/// What a box of a row has of int8: the largest scale of its window, and whether all of its blocks lie in it. Eight
+/// lanes hold a box.
+struct box_window {
+  int top;
+  bool plain, fits;
+  /// For a lane's group j of sixteen codes: the row's window if it holds the box.
+  __device__ box_window(const expand_codes& codes, int j, bool numbers, const row_window& w) {
+    scale_ends ends;
+    if (numbers) ends.add(codes.scale[j]);
+    ends.join_lanes(2, 8);
+    plain = ends.bits == 0 || (w.holds(ends.least()) && w.holds(ends.largest()));
+    fits = plain || ends.span() <= int8_window;
+    top = plain ? w.top : ends.largest();
+  }
+};
+
+/// The boxes of a chunk, as far as a lane sees them.
+struct seen_boxes {
+  std::uint32_t outside = 0, wide = 0;
+};
+
+/// Stores a lane's part of a chunk and its boxes' shifts. Adds its squares, in units of the window's least.
+__device__ inline void store_window(const box_arguments& p, const expand_position& at, const expand_codes& codes,
+                                    std::uint32_t nonzero, const row_window& w, int lane, float& squares,
+                                    seen_boxes& boxes) {
+  const expand_arguments& e = p.e;
+  std::uint8_t* to = (at.second ? e.staging_b : e.staging_a) + static_cast<std::int64_t>(at.row) * e.k + at.first;
+  std::int8_t* shifts = p.row_shifts + std::int64_t{at.slot} * row_chunks(e.k) * chunk_boxes + at.first / box_k;
+  ROTOSCALE_UNROLL
+  for (int j = 0; j < expand_codes::depth; ++j) {
+    const int i = lane + 32 * j, byte = codes.scale[j];
+    const bool numbers = (nonzero >> j & 1u) != 0;
+    const box_window box(codes, j, numbers, w);
+    const auto low = static_cast<std::uint32_t>(codes.x[j]), high = static_cast<std::uint32_t>(codes.x[j] >> 32);
+    // Nobody reads int8 of a box that has no window: its squares only are of use.
+    const int8_table table(box.fits ? byte : box.top - int8_window, box.top);
+    const vec16 out{{table.of(low), table.of(low >> 16), table.of(high), table.of(high >> 16)}};
+    std::uint32_t sum = 0;
+    ROTOSCALE_UNROLL
+    for (int word = 0; word < 4; ++word) sum = dot_int8x4(out.word[word], out.word[word], sum);
+    if (i < at.count / 16) *reinterpret_cast<vec16*>(to + 16 * i) = out;
+    const bool outside = w.folds && !box.plain;
+    if (lane % 8 == 0 && outside) shifts[i / 8] = static_cast<std::int8_t>(box.fits ? box.top - w.top : 0);
+    boxes.outside |= outside ? 1u << (i / 8) : 0u;
+    boxes.wide |= outside && !box.fits ? 1u << (i / 8) : 0u;
+    const int binades = box.fits ? box.top - w.top : byte - (w.top - int8_window);
+    // Of a row that folds it is at most 6; blocks of zeros may have any scale.
+    if (numbers && w.folds) squares += static_cast<float>(sum) * pow2_fp32(2 * binades);
+  }
+}
+static_assert(box_k == 8 * 16, "eight lanes a box");
+/// The sum of `value` in all lanes.
+template <class Number>
+__device__ Number segment_sum(Number value) {
+  ROTOSCALE_UNROLL
+  for (unsigned mask = 16; mask > 0; mask /= 2) {
+    value += bit_cast<Number>(shuffle_xor(bit_cast<std::uint32_t>(value), mask));
+  }
+  return value;
+}
+__device__ inline std::uint32_t segment_or(std::uint32_t value) {
+  ROTOSCALE_UNROLL
+  for (unsigned mask = 16; mask > 0; mask /= 2) value |= shuffle_xor(value, mask);
+  return value;
+}
+
+/// What the row's squares allow.
+__device__ inline log_squares row_squares(const row_window& w, const row_parts& parts, const row_share& row) {
+  if (!w.folds) return definition_row;
+  float sum = 0.0f;
+  for (int i = row.first; i < row.first + row.count; ++i) sum += parts.squares[i];
+  if (sum == 0.0f) return 0;
+  const int quarters = quarters_of_log2(sum) + 8 * (w.top - int8_window - w.ends.least());
+  return static_cast<log_squares>(quarters < 0 ? 0 : quarters);
+}
+
+/// A warp's part of a row. Loops are as long in all warps, whether they have something to do or not, so that a compiler
+/// sees that lanes exchange numbers together.
+struct row_segment {
+  const box_arguments& p;
+  row_share row;
+  int index;  ///< of the row in both operands
+  bool active;
+  block_source m;
+  expand_codes codes;
+  std::uint32_t nonzero = 0;  ///< bits of groups of sixteen codes whose blocks are not all zeros
+  int segment = static_cast<int>(thread_index().x) / 32, lane = static_cast<int>(thread_index().x) % 32;
+
+  __device__ explicit row_segment(const box_arguments& arguments) : p(arguments) {
+    const row_split& split = p.split;
+    const int in_block = static_cast<int>(static_cast<std::uint32_t>(segment) * split.inverse >> 8);
+    row = {in_block * split.segments, split.segments, segment - in_block * split.segments};
+    index = static_cast<int>(block_index().x) * split.rows + in_block;
+    active = in_block < split.rows && index < p.e.a.rows + p.e.b.rows;
+    m = index >= p.e.a.rows ? p.e.b : p.e.a;
+  }
+  /// Where the segment's chunk of a round lies. Its codes are there when this returns.
+  __device__ expand_position begin(int round, bool again) {
+    expand_position at = position_of(p.e, index, row.own + round * row.count);
+    if (!active) at.count = 0;
+    if (again && p.split.rounds == 1) return at;
+    codes.load(m, at, lane);
+    nonzero = 0;
+    ROTOSCALE_UNROLL
+    for (int j = 0; j < expand_codes::depth; ++j) nonzero |= has_numbers(codes, j) ? 1u << j : 0u;
+    return at;
+  }
+};
+
+/// What a warp knows of its part of a row's scales.
+__device__ inline scale_counts count_scales(row_segment& s) {
+  scale_counts c;
+  bool nan = false;
+  for (int round = 0; round < s.p.split.rounds; ++round) {
+    s.begin(round, false);
+    ROTOSCALE_UNROLL
+    for (int j = 0; j < expand_codes::depth; ++j) {
+      const int byte = s.codes.scale[j];
+      nan |= byte == nan_scale_byte;
+      const bool numbers = (s.nonzero >> j & 1u) != 0;
+      scale_ends ends;
+      ends.add(byte);
+      c.ends.join(numbers ? ends.bits : 0);
+      c.sum += numbers ? static_cast<std::uint32_t>(byte) : 0;
+      c.count += numbers ? 1 : 0;
+    }
+  }
+  c.join_lanes(32);
+  if (segment_any(nan)) c.count = scale_counts::nan_count;
+  return c;
+}
+
+/// int8 of all rows, their bases, squares and boxes outside their windows.
+[[maybe_unused]] static __global__ void __launch_bounds__(expand_threads, 4)
+    expand_window_kernel(const box_arguments p) {
+  wait_for_kernel_before();
+  row_parts& parts = block_shared<row_parts>();
+  row_segment s(p);
+  const scale_counts counts = count_scales(s);
+  if (s.lane == 0) parts.scales[s.segment] = counts;
+  block_barrier();
+  const row_window w = choose_window(p, parts, s.row, s.lane);
+  const int chunks = row_chunks(p.e.k);
+  float squares = 0.0f;
+  const bool narrow = !segment_any(w.ends.span() > int8_window || !w.folds);
+  for (int round = 0; round < p.split.rounds; ++round) {
+    const expand_position at = s.begin(round, true);
+    std::uint32_t both = 0;
+    if (narrow) {
+      squares += static_cast<float>(store_int8(p.e, at, s.codes, w.top, s.lane));
+    } else {
+      seen_boxes boxes;
+      store_window(p, at, s.codes, s.nonzero, w, s.lane, squares, boxes);
+      both = segment_or(boxes.outside | boxes.wide << 16);
+    }
+    const int chunk = s.row.own + round * s.row.count;
+    if (s.lane == 0 && s.active && chunk < chunks) p.row_boxes[std::int64_t{at.slot} * chunks + chunk] = both;
+  }
+  squares = segment_sum(squares);
+  if (s.lane == 0) parts.squares[s.segment] = squares;
+  block_barrier();
+  if (s.active && s.row.own == 0 && s.lane == 0) {
+    const int slot = position_of(p.e, s.index, 0).slot;
+    p.e.base[slot] = fold_base(w.top + window_headroom);
+    p.squares[slot] = row_squares(w, parts, s.row);
+  }
+}
+
+/// What join_boxes_kernel's thread, a row of a tile, is asked about.
+struct tile_row {
+  int tile, row, slot;
+  bool second, inside;
+  __device__ tile_row(const box_arguments& p, int t, int thread) : tile(t), second(t >= p.tiles.tiles_a) {
+    row = (second ? t - p.tiles.tiles_a : t) * window_tile + thread;
+    inside = row < (second ? p.e.b.rows : p.e.a.rows);
+    slot = row + (second ? p.e.base_b : 0);
+  }
+};
+
+/// The greatest number of a tile's rows, and its flag.
+__device__ inline void join_squares(const box_arguments& p, const tile_row& at, std::uint32_t (&seen)[window_tile / 32],
+                                    int thread) {
+  const std::uint32_t own = at.inside ? p.squares[at.slot] : 0;
+  std::uint32_t limit = own == definition_row ? 0 : own;
+  const bool definition = segment_any(own == definition_row);
+  ROTOSCALE_UNROLL
+  for (unsigned mask = 16; mask > 0; mask /= 2) {
+    const std::uint32_t other = shuffle_xor(limit, mask);
+    limit = other > limit ? other : limit;
+  }
+  if (thread % 32 == 0) seen[thread / 32] = limit | (definition ? 1u << 31 : 0u);
+  block_barrier();
+  if (thread != 0) return;
+  std::uint32_t greatest = 0, flag = 0;
+  for (const std::uint32_t s : seen) {
+    flag |= s >> 31;
+    if ((s & ~(1u << 31)) > greatest) greatest = s & ~(1u << 31);
+  }
+  p.tiles.squares[at.tile] = static_cast<log_squares>(greatest | (flag != 0 ? definition_row : 0u));
+}
+
+/// A block a chunk of a tile of window_tile rows, a thread a row.
+[[maybe_unused]] static __global__ void __launch_bounds__(window_tile) join_boxes_kernel(const box_arguments p) {
+  wait_for_kernel_before();
+  struct joined_words {
+    std::uint32_t squares[window_tile / 32], boxes[window_tile / 32];
+  };
+  joined_words& seen = block_shared<joined_words>();
+  const int chunks = row_chunks(p.e.k), thread = static_cast<int>(thread_index().x), lane = thread % 32;
+  const int chunk = static_cast<int>(block_index().x) % chunks;
+  const tile_row at(p, static_cast<int>(block_index().x) / chunks, thread);
+  if (chunk == 0) join_squares(p, at, seen.squares, thread);
+  const std::int64_t own = std::int64_t{at.slot} * chunks + chunk;
+  const std::uint32_t of_row = at.inside ? p.row_boxes[own] : 0;
+  std::uint32_t boxes = segment_or(of_row);
+  if (lane == 0) seen.boxes[thread / 32] = boxes;
+  block_barrier();
+  boxes = 0;
+  for (const std::uint32_t b : seen.boxes) boxes |= b;
+  if (thread < 2) {
+    auto* words =
+        reinterpret_cast<std::uint16_t*>(p.tiles.boxes + (std::int64_t{2} * at.tile + thread) * p.tiles.words);
+    words[chunk] = static_cast<std::uint16_t>(thread == 0 ? boxes : boxes >> 16);
+    if (chunk == chunks - 1 && chunks % 2 != 0) words[chunks] = 0;
+  }
+  if ((boxes & 0xFFFFu) == 0) return;
+  for (int i = 0; i < chunk_boxes && chunk_boxes * chunk + i < box_count(p.e.k); ++i) {
+    if ((boxes >> i & 1u) == 0) continue;
+    const int shift = (of_row >> i & 1u) != 0 ? p.row_shifts[own * chunk_boxes + i] : 0;
+    const std::int64_t box = std::int64_t{at.tile} * box_count(p.e.k) + chunk_boxes * chunk + i;
+    p.tiles.shifts[box * window_tile + thread] = shift_factor(shift, at.second);
+  }
+}
+
+/// Boxes of `chunk` that are multiplied as E5M2 in any tile of this tile of rows. The same in all lanes.
+__device__ inline std::uint32_t boxes_for_e5m2(const box_arguments& p, int tile, int chunk, int lane) {
+  const bool second = tile >= p.tiles.tiles_a;
+  const auto wide_of = [&](int t) {
+    const std::uint32_t* words = p.tiles.boxes + (std::int64_t{2} * t + 1) * p.tiles.words;
+    return words[chunk / 2] >> (16 * (chunk % 2)) & 0xFFFFu;
+  };
+  const int own = limit_of(p.tiles.squares[tile]);
+  std::uint32_t boxes = wide_of(tile);
+  for (int t = (second ? 0 : p.tiles.tiles_a) + lane; t < (second ? p.tiles.tiles_a : p.tiles.tiles()); t += 32) {
+    boxes |= own + limit_of(p.tiles.squares[t]) > exact_log_squares ? 0xFFFFu : wide_of(t);
+  }
+  return segment_or(boxes);
+}
+
+/// A block a chunk of a tile of rows.
+[[maybe_unused]] static __global__ void __launch_bounds__(expand_threads) expand_boxes_kernel(const box_arguments p) {
+  wait_for_kernel_before();
+  const expand_arguments& e = p.e;
+  const int chunks = row_chunks(e.k), tile = static_cast<int>(block_index().x) / chunks,
+            chunk = static_cast<int>(block_index().x) % chunks;
+  const int segment = static_cast<int>(thread_index().x) / 32, lane = static_cast<int>(thread_index().x) % 32;
+  const std::uint32_t boxes = boxes_for_e5m2(p, tile, chunk, lane);
+  if (boxes == 0) return;
+  const bool second = tile >= p.tiles.tiles_a;
+  const block_source m = second ? e.b : e.a;
+  const int first = (second ? tile - p.tiles.tiles_a : tile) * window_tile;
+  for (int row = first + segment; row < first + window_tile && row < m.rows; row += expand_segments) {
+    const expand_position at = position_of(e, second ? e.a.rows + row : row, chunk);
+    if (p.squares[at.slot] == definition_row) continue;
+    expand_codes codes;
+    codes.load(m, at, lane, expand_codes::boxes{boxes});
+    store_e5m2(e, at, codes, largest_of_base(e.base[at.slot]), lane, expand_codes::boxes{boxes});
+  }
+}
+
+}  // namespace rotoscale::gpu
