@@ -39,7 +39,7 @@ struct boxes_of_operands {
         row_boxes(std::vector<std::uint32_t>(size(slots * chunks), 77)),
         row_shifts(bytes(size(slots * chunks * chunk_boxes), 77)),
         tile_squares(std::vector<log_squares>(size(tiles), 77)),
-        tile_words(std::vector<std::uint32_t>(size(2 * tiles * words), 77)),
+        tile_words(std::vector<std::uint32_t>(size(2 * tiles * words), 0xA5A5A5A5u)),
         shifts(std::vector<std::uint16_t>(size(tiles * count * window_tile), 77)) {
     const auto source = [](const matrix_data& x) {
       return block_source{x.codes.there, x.scales.there, x.code_stride(), x.k / 32, x.rows};
@@ -213,6 +213,8 @@ void check_tile(const boxes_of_operands& x, int tile, int first, int rows) {
     CHECK(x.tile_has(tile, box, false) == outside);
     CHECK(x.tile_has(tile, box, true) == wide);
   }
+  for (int box = x.count; box < 32 * x.words; ++box)
+    CHECK(!(x.tile_has(tile, box, false) || x.tile_has(tile, box, true)));
 }
 
 /// Codes up to 1.5, so that sums of long rows are exact.
@@ -279,6 +281,20 @@ TEST_CASE("boxes of rows that a window holds are plain, and blocks of zeros may 
   CHECK(n.shifted + n.e5m2 == 0);
 }
 
+TEST_CASE("half a block of zeros leaves the block its scale") {
+  for (const int half : {0, 1}) {
+    bytes codes(128, 0x31);
+    std::fill_n(codes.begin() + 112 + 8 * half, 8, std::uint8_t{0x80});
+    // The last block alone is outside the row's window, and its box in a window of its own.
+    const matrix_data a(1, 256, codes, {121, 121, 121, 121, 118, 118, 118, 117}),
+        b = small_numbers(2, 256, 7, scales_of::narrow);
+    const boxes_of_operands x(a, b);
+    const kinds n = check_all(x);
+    CHECK(n.plain == 1);
+    CHECK(n.shifted == 1);
+  }
+}
+
 TEST_CASE("sums that could be rounded make all boxes of a tile E5M2, and leave other tiles alone") {
   matrix_data far = random_matrix(300, 1056, 5, scales_of::narrow);
   bytes scales = far.scales.here;
@@ -317,6 +333,21 @@ TEST_CASE("rows for the definition: NaN scales, scales too great or too small, m
         CHECK(is_left(first ? top : low, first ? low : top, false) == (span > fold_window));
       }
     }
+  }
+}
+
+TEST_CASE("a row's window leaves E5M2 room for one block far below, and the definition's rows do not limit others") {
+  const int k = 512;
+  for (int span = 20; span <= fold_window + 1; ++span) {
+    bytes codes(3 * k / 2, 0x31), scales(3 * k / 32, 127);
+    scales[5] = static_cast<std::uint8_t>(127 - span);
+    scales[k / 32] = 255;
+    const matrix_data a(3, k, codes, scales), b = random_matrix(4, k, 8, scales_of::narrow);
+    const boxes_of_operands x(a, b);
+    check_all(x);
+    CHECK(x.is_definition(0) == (span > fold_window));
+    CHECK(x.is_definition(1));
+    CHECK(!x.is_definition(2));
   }
 }
 

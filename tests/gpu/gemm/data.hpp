@@ -68,12 +68,13 @@ struct matrix_data {
   }
 };
 
-enum class scales_of { ordinary, far, special, wide, narrow, outliers };
+enum class scales_of { ordinary, far, special, wide, narrow, outliers, apart };
 
 /// Random codes; ordinary: scales of 10 binades; far: of 20, so that FP32 sums of parts depend on their order; special:
 /// NaN, the ends of the range, blocks of zeros with scales far from the others'; wide: row 5 has nonzero blocks 60
 /// binades apart; narrow: of 4, which fold into int8; outliers: of 4, but for a box of 128 elements in 150 that lies
-/// two binades above or below, and a block in 1500.
+/// two binades above or below, and a block in 1500; apart: a box's of 3, boxes up to 12 apart, so that a box folds into
+/// int8 and sums of boxes depend on their order.
 inline matrix_data random_matrix(int rows, int k, unsigned seed, scales_of kind,
                                  gemm_element element = gemm_element::e2m1) {
   std::mt19937 random(seed);
@@ -94,6 +95,10 @@ inline matrix_data random_matrix(int rows, int k, unsigned seed, scales_of kind,
       }
     }
     if (random() % 1500 == 0) scales[i] = static_cast<std::uint8_t>(random() % 2 == 0 ? 123 : 116);
+  }
+  for (std::size_t i = 0; kind == scales_of::apart && i < scales.size(); ++i) {
+    const std::size_t row = i / static_cast<std::size_t>(k / 32), box = i % static_cast<std::size_t>(k / 32) / 4;
+    scales[i] = static_cast<std::uint8_t>(112 + (7 * row + 5 * box) % 13 + random() % 3);
   }
   const auto set_block = [&](int row, int block, std::uint8_t scale, bool zero) {
     scales[static_cast<std::size_t>(row * (k / 32) + block)] = scale;

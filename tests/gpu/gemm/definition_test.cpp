@@ -175,8 +175,8 @@ TEST_CASE("blockwise sums on the matrix unit: the definition's bits, whatever th
     if (e.m > 1000 && !on_device) continue;
     CHECK((blockwise_workspace_bytes(e.m, e.n, e.k, device) > 0) ==
           (device.arch == arch::host || (device.arch == arch::sm_90 && e.m > 1000)));
-    for (const scales_of kind : {scales_of::ordinary, scales_of::narrow, scales_of::outliers, scales_of::far,
-                                 scales_of::special, scales_of::wide}) {
+    for (const scales_of kind : {scales_of::ordinary, scales_of::narrow, scales_of::outliers, scales_of::apart,
+                                 scales_of::far, scales_of::special, scales_of::wide}) {
       CAPTURE(e.m);
       CAPTURE(static_cast<int>(kind));
       const matrix_data a = random_matrix(e.m, e.k, 11, kind), b = random_matrix(e.n, e.k, 12, scales_of::narrow);
