@@ -175,6 +175,7 @@ __device__ inline void store_window(const box_arguments& p, const expand_positio
   }
 }
 static_assert(box_k == 8 * 16, "eight lanes a box");
+
 /// The sum of `value` in all lanes.
 template <class Number>
 __device__ Number segment_sum(Number value) {
@@ -292,7 +293,7 @@ __device__ inline scale_counts count_scales(row_segment& s) {
   }
 }
 
-/// What join_boxes_kernel's thread, a row of a tile, is asked about.
+/// Row `thread` of a tile.
 struct tile_row {
   int tile, row, slot;
   bool second, inside;
@@ -314,15 +315,16 @@ __device__ inline void join_squares(const box_arguments& p, const tile_row& at, 
     const std::uint32_t other = shuffle_xor(limit, mask);
     limit = other > limit ? other : limit;
   }
-  if (thread % 32 == 0) seen[thread / 32] = limit | (definition ? 1u << 31 : 0u);
+  if (thread % 32 == 0) seen[thread / 32] = limit | (definition ? definition_row : 0u);
   block_barrier();
   if (thread != 0) return;
-  std::uint32_t greatest = 0, flag = 0;
+  int greatest = 0, flag = 0;
   for (const std::uint32_t s : seen) {
-    flag |= s >> 31;
-    if ((s & ~(1u << 31)) > greatest) greatest = s & ~(1u << 31);
+    const int of_warp = limit_of(static_cast<log_squares>(s));
+    greatest = of_warp > greatest ? of_warp : greatest;
+    flag |= static_cast<int>(s) & definition_row;
   }
-  p.tiles.squares[at.tile] = static_cast<log_squares>(greatest | (flag != 0 ? definition_row : 0u));
+  p.tiles.squares[at.tile] = static_cast<log_squares>(greatest | flag);
 }
 
 /// A block a chunk of a tile of window_tile rows, a thread a row.
@@ -382,11 +384,11 @@ __device__ inline std::uint32_t boxes_for_e5m2(const box_arguments& p, int tile,
   const int segment = static_cast<int>(thread_index().x) / 32, lane = static_cast<int>(thread_index().x) % 32;
   const std::uint32_t boxes = boxes_for_e5m2(p, tile, chunk, lane);
   if (boxes == 0) return;
-  const bool second = tile >= p.tiles.tiles_a;
-  const block_source m = second ? e.b : e.a;
-  const int first = (second ? tile - p.tiles.tiles_a : tile) * window_tile;
-  for (int row = first + segment; row < first + window_tile && row < m.rows; row += expand_segments) {
-    const expand_position at = position_of(e, second ? e.a.rows + row : row, chunk);
+  for (int i = segment; i < window_tile; i += expand_segments) {
+    const tile_row row(p, tile, i);
+    if (!row.inside) break;
+    const expand_position at = position_of(e, row.second ? e.a.rows + row.row : row.row, chunk);
+    const block_source m = row.second ? e.b : e.a;
     if (p.squares[at.slot] == definition_row) continue;
     expand_codes codes;
     codes.load(m, at, lane, expand_codes::boxes{boxes});

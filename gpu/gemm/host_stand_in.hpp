@@ -48,17 +48,23 @@ __device__ inline void stand_in_output(const stand_in_arguments& e, int row, int
   }
 }
 
+/// Calls `use` with a thread's outputs, their rows and columns, of the tile that begins at (row, column).
+template <class Use>
+__device__ void each_output(const gemm_arguments& p, int row, int column, const Use& use) {
+  const int height = p.m - row < p.tile_m ? p.m - row : p.tile_m,
+            width = p.n - column < p.tile_n ? p.n - column : p.tile_n;
+  for (int i = static_cast<int>(thread_index().x); i < height * width; i += stand_in_threads) {
+    use(row + i / width, column + i % width);
+  }
+}
+
 /// A block a tile of a part of K, where it has this width.
 __device__ inline void stand_in_tile(const stand_in_arguments& e) {
   const gemm_arguments& p = e.p;
   const tile_position at = tile_walk(p, p.tile_m, p.tile_n).at(static_cast<int>(block_index().x));
   const int row = at.row * p.tile_m, column = at.column * p.tile_n;
   if (p.widths != nullptr && combined_width(combined_widths_of_tile(p, row, column)) != e.width) return;
-  const int height = p.m - row < p.tile_m ? p.m - row : p.tile_m,
-            width = p.n - column < p.tile_n ? p.n - column : p.tile_n;
-  for (int i = static_cast<int>(thread_index().x); i < height * width; i += stand_in_threads) {
-    stand_in_output(e, row + i / width, column + i % width, at.part);
-  }
+  each_output(p, row, column, [&](int r, int c) { stand_in_output(e, r, c, at.part); });
 }
 
 [[maybe_unused]] static __global__ void stand_in_kernel(const stand_in_arguments e) {
@@ -122,11 +128,7 @@ __device__ inline void stand_in_boxes(const stand_in_arguments& int8, const stan
   const int row = at.row * p.tile_m, column = at.column * p.tile_n;
   const tile_boxes boxes(table, p.k, row / window_tile, column / window_tile);
   if (boxes.is_left(p)) return;
-  const int height = p.m - row < p.tile_m ? p.m - row : p.tile_m,
-            width = p.n - column < p.tile_n ? p.n - column : p.tile_n;
-  for (int i = static_cast<int>(thread_index().x); i < height * width; i += stand_in_threads) {
-    stand_in_boxes(int8, e5m2, table, boxes, row + i / width, column + i % width);
-  }
+  each_output(p, row, column, [&](int r, int c) { stand_in_boxes(int8, e5m2, table, boxes, r, c); });
 }
 
 namespace detail {

@@ -27,7 +27,7 @@ constexpr tile_shape tile_shape_for(int rows, int columns) {
 /// is transposed has rows contiguous in memory, not k (BF16 in tiles of 256 × 256 only).
 ///
 ///   tile        blocks  a block    a warpgroup
-///   256 × 256   2       128 × 256  64 × 256; sums that are emptied: 256 × 128, twice 64 × 128
+///   256 × 256   2       128 × 256  64 × 256; emptied every 128 k: 256 × 128, twice 64 × 128
 ///   128 × 128   1       128 × 128  64 × 128
 ///    64 × 256   1        64 × 256  64 × 128
 ///   256 ×  64   1       256 ×  64  twice 64 × 64
