@@ -6,6 +6,7 @@
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
+#include "gpu/dialect/math.hpp"
 #include "gpu/dialect/packed.hpp"
 
 #if defined(ROTOSCALE_CUDA)
@@ -13,35 +14,12 @@
 #else
 #include "gpu/dialect/amd_matrix.hpp"
 #endif
-#include "rotoscale/ex2_approx.hpp"
 #include "rotoscale/gemm_contracts.hpp"
 #if defined(ROTOSCALE_GPU_HOST)
 #include "rotoscale/mma_ref.hpp"
 #endif
 
 namespace rotoscale::gpu {
-
-/// The larger of two numbers; NaN if one is.
-__device__ inline float larger_or_nan(float x, float y) {
-#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
-  float r;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));
-  return r;
-#else
-  return x > y || x != x ? x : y;
-#endif
-}
-
-/// The library's function, by the instruction where there is one.
-__device__ inline float ex2_approx(float x) {
-#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#else
-  return rotoscale::ex2_approx(x);
-#endif
-}
 
 /// BF16 of two numbers, nearest even, the first in the low half; NaN stays one.
 __device__ inline std::uint32_t pack_bf16(float low, float high) {

@@ -261,17 +261,6 @@ __device__ inline bool segment_any(bool condition) {
 
 #endif
 
-/// 1 / x, correctly rounded, of 1 <= x <= 2^126.
-__device__ inline float reciprocal(float x) {
-#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return __fmaf_rn(y, __fmaf_rn(-x, y, 1.0f), y);  // what the quotient is made of where nothing is subnormal
-#else
-  return 1.0f / x;
-#endif
-}
-
 /// Sixteen bytes that move as one.
 struct alignas(16) vec16 {
   std::uint32_t word[4];

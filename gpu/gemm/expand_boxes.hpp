@@ -1,11 +1,12 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The expansions of fp32_blockwise on sm_90. The first writes all rows as int8 against a window of four binades that
-// holds most of a row's blocks, or a window of the box's own; the second joins what rows say of their boxes by tiles;
-// the third writes as E5M2 the boxes that a tile multiplies so. Rows whose scales E5M2 has no room for, or whose sums
-// could leave FP32's normal numbers, or with a NaN, are left to the definition's kernel.
+// The expansions of fp32_blockwise on sm_90. The first writes all rows as int8, against a window of four binades that
+// holds most of a row's blocks or one of the box's own; the second joins rows' boxes by tiles; the third writes as E5M2
+// the boxes that a tile multiplies so. The definition's kernel has rows with a NaN, with scales that E5M2 has no room for,
+// or whose sums could leave FP32's normal numbers.
 #pragma once
 
+#include "gpu/dialect/math.hpp"
 #include "gpu/gemm/expand.hpp"
 #include "gpu/gemm/expand_int8.hpp"
 #include "gpu/gemm/tile_boxes.hpp"
@@ -63,8 +64,7 @@ static_assert(nan_scale_byte == 255, "a NaN is the largest");
 /// What is known of blocks other than zeros, of a lane, a segment or a row.
 struct scale_counts {
   scale_ends ends;
-  std::uint32_t sum = 0,
-                count = 0;  ///< of scale bytes; from `nan_count` on where there is a NaN, in blocks of zeros too
+  std::uint32_t sum = 0, count = 0;  ///< of scale bytes; from `nan_count` on: there is a NaN, in blocks of zeros too
   static constexpr std::uint32_t nan_count = 1u << 20;
   __device__ bool has_nan() const { return count >= nan_count; }
   __device__ void join_lanes(unsigned end) {

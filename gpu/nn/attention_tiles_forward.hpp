@@ -3,6 +3,7 @@
 // The forward pass of attention in tiles.
 #pragma once
 
+#include "gpu/dialect/math.hpp"
 #include "gpu/nn/attention_copies.hpp"
 
 namespace rotoscale::gpu::tiles {
@@ -33,7 +34,7 @@ struct softmax_rows {
         const int e = i % Unit::elements, part = i / Unit::elements;
         if (Unit::row_of_element(e) != r) continue;
         const bool seen = !Masked || rows.sees(r, key + 16 * part + Unit::column(e));
-        if (seen) largest = __builtin_fmaxf(largest, s[part][e]);  // NaN takes no part
+        if (seen) largest = larger_number(largest, s[part][e]);  // NaN takes no part
       }
       largest = Unit::row_max(largest);
       const float base = largest == -__builtin_inff() ? 0.0f : largest;

@@ -4,6 +4,7 @@
 // takes one vec8 of a few rows and has all of its loads under way before it computes.
 #pragma once
 
+#include "gpu/dialect/math.hpp"
 #include "gpu/nn/rows.hpp"
 #include "rotoscale/nn/operation_arguments.hpp"
 

@@ -31,7 +31,7 @@ __device__ inline softmax_part combine_parts(const loss_args& a, const logits_ch
   const softmax_part first = part(lane);
   float largest = first.largest;
   for (unsigned c = lane + segment_lanes; c < a.chunks; c += segment_lanes) {
-    largest = __builtin_fmaxf(largest, part(c).largest);
+    largest = larger_number(largest, part(c).largest);
   }
   largest = segment_max(largest);
   float sum = 0.0f;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "gpu/dialect/async_copy.hpp"
+#include "gpu/dialect/math.hpp"
 #include "gpu/nn/rows.hpp"
 #include "rotoscale/nn/operation_arguments.hpp"
 
@@ -196,7 +197,7 @@ __device__ inline void logits_chunk::stage(bool vectors, softmax_shared& shared)
 __device__ inline float segment_max(float x) {
   ROTOSCALE_UNROLL
   for (unsigned mask = 16; mask > 0; mask /= 2) {
-    x = __builtin_fmaxf(x, shuffle_xor(x, mask));
+    x = larger_number(x, shuffle_xor(x, mask));
   }
   return x;
 }
@@ -207,13 +208,13 @@ __device__ inline float largest_logit(const logits_chunk& at, softmax_shared& sh
   at.for_each_vector([&](unsigned half, unsigned k) {
     const vec16 some = shared.e[logits_chunk::place(half, k)];
     ROTOSCALE_UNROLL
-    for (unsigned j = 0; j < 4; ++j) largest = __builtin_fmaxf(largest, fp32_from_bits(some.word[j]));
+    for (unsigned j = 0; j < 4; ++j) largest = larger_number(largest, fp32_from_bits(some.word[j]));
   });
   largest = segment_max(largest);
   if (thread_index().x % segment_lanes == 0) shared.maxima[thread_index().x / segment_lanes] = largest;
   block_barrier();
   ROTOSCALE_UNROLL
-  for (const float other : shared.maxima) largest = __builtin_fmaxf(largest, other);
+  for (const float other : shared.maxima) largest = larger_number(largest, other);
   return largest;
 }
 

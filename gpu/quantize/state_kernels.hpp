@@ -5,6 +5,7 @@
 
 #include "gpu/api/quantize_state.hpp"
 #include "gpu/dialect/hip.hpp"
+#include "gpu/dialect/math.hpp"
 #include "gpu/dialect/packed.hpp"
 
 namespace rotoscale::gpu {
@@ -27,10 +28,10 @@ inline constexpr unsigned state_threads = 256, state_segments = state_threads / 
     const float x = i >= length ? 0.0f : i == 0 ? s.amax[t] : history[i - 1];
     block_barrier();
     if (i < length) history[i] = x;
-    most = __builtin_fmaxf(most, x);
+    most = larger_number(most, x);
   }
   for (unsigned mask = 1; mask < segment_lanes; mask *= 2) {
-    most = __builtin_fmaxf(most, fp32_from_bits(shuffle_xor(fp32_bits(most), mask)));
+    most = larger_number(most, fp32_from_bits(shuffle_xor(fp32_bits(most), mask)));
   }
   maxima& shared = block_shared<maxima>();
   if (thread % segment_lanes == 0) shared.of[thread / segment_lanes] = most;
@@ -38,7 +39,7 @@ inline constexpr unsigned state_threads = 256, state_segments = state_threads / 
   if (thread != 0) return;
   float amax = history[0];
   if (rule.algorithm == nn::amax_algorithm::max) {
-    for (unsigned i = 0; i < state_segments; ++i) amax = __builtin_fmaxf(amax, shared.of[i]);
+    for (unsigned i = 0; i < state_segments; ++i) amax = larger_number(amax, shared.of[i]);
   }
   s.amax[t] = 0.0f;
   if (!(amax > 0.0f) || !(fp32_bits(amax) < fp32_infinity_bits)) return;

@@ -83,10 +83,9 @@ def includes_of(root):
 # Precompiled, for headers that include them anyway and would parse them first: two thirds of the time of a header by itself is
 # the standard library's. What each of these needs itself is seen where it is compiled by itself. By what they bring, most first.
 PRECOMPILED = {
-    True: ("rotoscale/detail/gemm_plan.hpp", "rotoscale/detail/quantize_tile.hpp", "rotoscale/parallel.hpp", "rotoscale/block.hpp",
-           "rotoscale/bits.hpp"),
-    False: ("rotoscale/llama/parameter_files.hpp", "rotoscale/llama/model_class.hpp", "rotoscale/io/json.hpp",
-            "rotoscale/nn/operation_arguments.hpp", "rotoscale/nn/recipe.hpp"),
+    True: ("rotoscale/detail/gemm_plan.hpp", "rotoscale/detail/quantize_tile.hpp", "rotoscale/block.hpp", "rotoscale/bits.hpp"),
+    False: ("rotoscale/llama/model_class.hpp", "rotoscale/io/json.hpp", "rotoscale/nn/operation_arguments.hpp",
+            "rotoscale/nn/recipe.hpp"),
 }
 
 

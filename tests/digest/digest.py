@@ -7,7 +7,7 @@ and 2 threads: bits are the same on every machine and do not change over time.
 usage: digest.py ROOT [PROGRAM]  the default builds; PROGRAM: the build of the tree that runs this, compiled already with the flags
                                  and the library that all its programs have, in place of the build with TREE's flags
        digest.py --all ROOT      and those for other processors, for the slow suite
-       digest.py --write ROOT    records what the first build prints, where bits change on purpose
+       digest.py --write ROOT    records what the first build with training prints, where bits change on purpose
 
 With nvcc and a device also as device code. Compilers and instruction sets that the machine lacks are left out, by name.
 """
@@ -22,10 +22,10 @@ from pathlib import Path
 
 # (name, command, CPU features that the program needs, what is compiled of the parts).
 BUILDS = [
-    ("g++ -O1", ["g++", "-O1"], [], "all"),
+    ("g++ -O1", ["g++", "-O1"], [], "numerics"),
     ("g++ -O3 native contract", ["g++", "-O3", "-march=native", "-ffp-contract=fast"], [], "all"),
     # As users of the headers compile it: the tree's own program has them in a library.
-    ("g++ -O3 native, headers only", ["g++", "-O3", "-march=native"], [], "numerics"),
+    ("g++ -O2 native, headers only", ["g++", "-O2", "-march=native"], [], "numerics"),
     ("g++ -O2 avx2 fma", ["g++", "-O2", "-mavx2", "-mfma"], ["avx2", "fma"], "numerics"),
     ("clang++-14 -O1 native", ["clang++-14", "-O1", "-march=native"], [], "all"),
     ("clang++-14 -O1 no contract", ["clang++-14", "-O1", "-ffp-contract=off"], [], "numerics"),
@@ -40,6 +40,8 @@ BUILDS = [
 TREE = "g++ -O3 native contract"
 # With --all: training by builds whose numerics alone are compared by default, and the vector code of other processors.
 MORE_BUILDS = [
+    ("g++ -O1, training", ["g++", "-O1"], [], "all"),
+    ("g++ -O3 native, headers only", ["g++", "-O3", "-march=native"], [], "numerics"),
     ("clang++-14 -O2 native", ["clang++-14", "-O2", "-march=native"], [], "all"),
     ("g++ -O2 avx2 fma, training", ["g++", "-O2", "-mavx2", "-mfma"], ["avx2", "fma"], "all"),
     ("clang++-14 -O1 no contract, training", ["clang++-14", "-O1", "-ffp-contract=off"], [], "all"),
@@ -131,7 +133,7 @@ def main(root, mode, program=None):
         print("skipped: no compiler")
         return SKIPPED
     if mode == "--write":
-        builds = builds[:1]
+        builds = [build for build in builds if build[3] == "all"][:1]
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(output_of, builds, itertools.repeat(root), itertools.repeat(Path(folder))))
     if mode == "--write" and results[0][0] is not None:

@@ -27,7 +27,7 @@ GENERATED = re.compile(r"(?<=^<!-- )((?:examples/|recipe |schedule )\S+|models|r
 # The smallest run that mini-llama accepts under every recipe.
 TINY = ("--hidden-size 32 --intermediate-size 32 --num-hidden-layers 1 --num-attention-heads 1 "
         "--num-key-value-heads 1 --batch 1 --sequence 32 --eval-windows 1 --final-eval-windows 1 "
-        "--steps 1000 --stop-at 1 --threads 1 --overwrite").split()
+        "--steps 1000 --stop-at 1 --threads 1 --device cpu --overwrite").split()
 
 
 def fenced(language, text):
