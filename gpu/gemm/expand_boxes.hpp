@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The expansions of fp32_blockwise on sm_90. The first writes all rows as int8, against a window of four binades that
 // holds most of a row's blocks or one of the box's own; the second joins rows' boxes by tiles; the third writes as E5M2
-// the boxes that a tile multiplies so. The definition's kernel has rows with a NaN, with scales that E5M2 has no room for,
-// or whose sums could leave FP32's normal numbers.
+// the boxes that a tile multiplies so. The definition's kernel has rows with a NaN, with scales that E5M2 has no room
+// for, or whose sums could leave FP32's normal numbers.
 #pragma once
 
 #include "gpu/dialect/math.hpp"

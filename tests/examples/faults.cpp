@@ -91,6 +91,11 @@ ssize_t write_with_faults(const char* call, int fd, std::size_t count, const Wri
   return -1;
 }
 
+bool is_too_large(std::size_t bytes) {
+  static const long most = number_in("FAULTS_MEMORY");
+  return most >= 0 && bytes >= static_cast<std::size_t>(most);
+}
+
 }  // namespace
 
 extern "C" {
@@ -104,10 +109,15 @@ int open(const char* path, int flags, ...) {
   return next<int (*)(const char*, int, ...)>("open")(path, flags, mode);
 }
 
+// What aligned `operator new` is made of depends on the standard library.
 void* aligned_alloc(size_t alignment, size_t size) {
-  static const long most = number_in("FAULTS_MEMORY");
-  if (most >= 0 && size >= static_cast<size_t>(most)) return nullptr;
+  if (is_too_large(size)) return nullptr;
   return next<void* (*)(size_t, size_t)>("aligned_alloc")(alignment, size);
+}
+
+int posix_memalign(void** memory, size_t alignment, size_t size) {
+  if (is_too_large(size)) return ENOMEM;
+  return next<int (*)(void**, size_t, size_t)>("posix_memalign")(memory, alignment, size);
 }
 
 int mkdir(const char* path, mode_t mode) {
