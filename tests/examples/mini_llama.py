@@ -33,6 +33,8 @@ NO_GNUPLOT = shutil.which("gnuplot") is None
 SHAPE = {"vocab_size": 256, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
          "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 64}
 TRAIN = {"sequence": 32, "batch": 2, "eval_windows": 4, "final_eval_windows": 8, "eval_every": 4}
+# In so small a model threads wait for one another, and for a core where others run tests as well.
+THREADS = {"threads": 1}
 MODEL_FILES = ["config.json", "generation_config.json", "model.safetensors", "optimizer.safetensors", "trainer_state.json"]
 ADAPTER_FILES = ["adapter_config.json", "adapter_model.safetensors", "optimizer.safetensors", "trainer_state.json"]
 WORDS = "the sea light of and stone river under north a word keeps".split()
@@ -92,7 +94,10 @@ class Scratch(unittest.TestCase):
                               stderr=subprocess.PIPE, text=True, errors="replace", timeout=120)
 
     def train_command(self, out, *more, data="text.txt", **options):
-        return ["train", "--out", out, "--data", data, *as_flags({**SHAPE, **TRAIN, "steps": 8, **options}), *more]
+        flags = {**SHAPE, **TRAIN, **THREADS, "steps": 8, **options}
+        if "--threads" in more:
+            del flags["threads"]
+        return ["train", "--out", out, "--data", data, *as_flags(flags), *more]
 
     def train(self, out, *more, **options):
         return self.succeed(*self.train_command(out, *more, **options))
@@ -1019,7 +1024,7 @@ class BadCheckpoints(Scratch):
 
 class Memory(Scratch):
     def plan(self, *more, **options):
-        *rows, last = [line.split() for line in self.succeed("plan", *as_flags({**SHAPE, **TRAIN, "steps": 8, **options}), *more).splitlines()]
+        *rows, last = [line.split() for line in self.succeed("plan", *as_flags({**SHAPE, **TRAIN, **THREADS, "steps": 8, **options}), *more).splitlines()]
         plan = {row[0]: int(row[1]) for row in rows}
         self.assertEqual(last[:2], ["checkpoints", "asynchronous:" if plan["snapshot"] else "synchronous:"])
         return plan

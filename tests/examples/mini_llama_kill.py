@@ -45,8 +45,7 @@ class Runs(Scratch):
     OPTIONS = {"steps": 6, "checkpoint_every": 2, "eval_every": 3, "schedule": "mxfp4_h16_heal"}
 
     def command(self, out="run", *more, **options):
-        # One thread: hundreds of short runs, and threads that wait for one another would only wait on a loaded machine.
-        return self.train_command(out, "--auto-resume", "--threads", 1, *more, **{**self.OPTIONS, **options})
+        return self.train_command(out, "--auto-resume", *more, **{**self.OPTIONS, **options})
 
     @staticmethod
     def expect_signals():
@@ -479,7 +478,7 @@ class Signals(Runs):
     def test_during_the_synthetic_warm_up(self):
         self.unbroken()
         log = self.folder / "run/log.jsonl"
-        child = self.start(self.train_command("run", "--threads", 1, "--synthetic-warmup", 1000000, **self.OPTIONS))
+        child = self.start(self.train_command("run", "--synthetic-warmup", 1000000, **self.OPTIONS))
         self.addCleanup(child.kill)
         self.wait_for(child, 1, "start")
         self.assertEqual(self.interrupt(child, signal.SIGTERM), 0)
@@ -534,7 +533,7 @@ class Streams(Runs):
         self.assertEqual(self.without_a_reader(["sample", "--checkpoint", "run", "--threads", 1, "--tokens", 1 << 24]).wait(timeout=60), 2)
 
     def test_a_rollback_that_nobody_hears_of(self):
-        command = self.train_command("run", "--threads", 1, **Rollback.OPTIONS)
+        command = self.train_command("run", **Rollback.OPTIONS)
         self.assertEqual(self.without_a_reader(command).wait(timeout=60), 2)  # standard output's line is lost
         self.assertGreater(len(records(self.folder / "run/log.jsonl", "rollback")), 0)
         self.assertEqual(records(self.folder / "run/log.jsonl")[-1]["status"], "ok")
