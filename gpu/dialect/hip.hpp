@@ -306,20 +306,14 @@ __device__ inline void store_streaming8(void* to, std::uint32_t low, std::uint32
 #endif
 }
 
-/// A word that other blocks may change meanwhile.
-__device__ inline std::uint32_t load_relaxed(const std::uint32_t* from) {
+/// A word that other blocks may change meanwhile; or two that one store writes, aligned to 8 bytes, so that a load has
+/// both of them or neither.
+template <class Word>
+__device__ inline Word load_relaxed(const Word* from) {
 #if defined(ROTOSCALE_AMD)
   return __hip_atomic_load(from, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 #else
-  return *static_cast<const volatile std::uint32_t*>(from);
-#endif
-}
-/// Two words that one store writes, so that a load has both of them or neither. Aligned to 8 bytes.
-__device__ inline std::uint64_t load_relaxed(const std::uint64_t* from) {
-#if defined(ROTOSCALE_AMD)
-  return __hip_atomic_load(from, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
-#else
-  return *static_cast<const volatile std::uint64_t*>(from);
+  return *static_cast<const volatile Word*>(from);
 #endif
 }
 __device__ inline void store_relaxed(std::uint64_t* to, std::uint64_t value) {

@@ -60,8 +60,8 @@ class Data(Scratch):
 
     def test_the_checkpoints_tokenizer_goes_on_where_the_given_one_has_gone(self):
         self.sentencepiece()
-        self.train("whole", "--tokenizer", "t.model", vocab_size=300, threads=1)
-        self.train("made", "--tokenizer", "t.model", "--stop-at", 4, vocab_size=300, threads=1)
+        self.train("whole", "--tokenizer", "t.model", vocab_size=300)
+        self.train("made", "--tokenizer", "t.model", "--stop-at", 4, vocab_size=300)
         loss = json.loads(self.succeed("eval", "--checkpoint", "made"))["val_loss"]
         for content in (None, b"other", generated_text()):
             (self.folder / "t.model").unlink(missing_ok=True)

@@ -60,12 +60,12 @@ class Init(Lora):
 
     def test_a_base_that_goes_on(self):
         """A run begins with what was its base's newest checkpoint then, however far the base has gone since."""
-        growing = {"learning_rate": 0.01, "checkpoint_every": 4, "keep_checkpoints": 1, "threads": 1}
+        growing = {"learning_rate": 0.01, "checkpoint_every": 4, "keep_checkpoints": 1}
         self.train("growing", "--stop-at", 4, **growing)
         kinds = {"full": (), "lora": ("--lora-rank", 4)}
         for kind, more in kinds.items():
-            self.train(f"{kind}-whole", "--init", "growing", *more, threads=1)
-            self.train(f"{kind}-begun", "--init", "growing", "--stop-at", 4, *more, threads=1)
+            self.train(f"{kind}-whole", "--init", "growing", *more)
+            self.train(f"{kind}-begun", "--init", "growing", "--stop-at", 4, *more)
             shutil.rmtree(self.folder / f"{kind}-begun/checkpoints")  # as if killed before its first one
         shutil.copytree(self.checkpoint("growing", 4), self.folder / "copy")
         self.train("later", **{**growing, "keep_checkpoints": 2})

@@ -105,8 +105,8 @@ class Statistics(Scratch):
                     continue
                 with self.subTest(schedule=schedule, lora=lora):
                     options = {"schedule": schedule, "accumulate": 2, "learning_rate": 0.01, **lora}
-                    self.train("none", "--statistics-every", 0, "--overwrite", "--threads", 1, **options)
-                    self.train("run", "--statistics-every", 3, "--statistics-noise", "--overwrite", "--threads", 1, **options)
+                    self.train("none", "--statistics-every", 0, "--overwrite", **options)
+                    self.train("run", "--statistics-every", 3, "--statistics-noise", "--overwrite", **options)
                     self.assert_same_checkpoint("none", "run")
                     self.assertEqual(self.observed("run", "start")[0]["noise"], True)
                     for step in (1, 4, 7):
