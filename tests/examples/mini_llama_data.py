@@ -209,12 +209,13 @@ class Data(Scratch):
         self.assert_same_training("page", "line")
 
     def test_loader_share(self):
-        """At most 1 % of half of the steps and evaluations at least, of a model that could hardly be smaller: a loaded machine
-        may stop the others where it likes."""
+        """At most 1 % of half of the steps and evaluations at least: a loaded machine may stop the others where it likes. The model is
+        as wide and deep as the demo's: an evaluation of the other tests' takes so little that reading two windows is 1 % of it."""
         self.write("r.jsonl", '{"prompt": "ab", "answer": "cd"}\n' * 4000)
         self.succeed("tokenizer", "encode", "--data", "text.txt", "--out", "t.bin")
         for data in ("text.txt", "t.bin", "r.jsonl"):
-            self.train("run-" + data, data=data, steps=21, eval_every=3)
+            self.train("run-" + data, data=data, steps=21, eval_every=3, hidden_size=128, intermediate_size=448,
+                       num_hidden_layers=4)
             for event in ("step", "eval"):
                 shares = [r["loader_share"] for r in records(self.folder / f"run-{data}/log.jsonl", event)]
                 self.assertGreaterEqual(min(shares), 0)

@@ -9,6 +9,7 @@ need W*SEQ + 1 bytes. Exits 77 where torch or transformers is missing, which tes
 """
 
 import argparse
+import contextlib
 import pathlib
 import sys
 
@@ -33,9 +34,17 @@ class DoubleTorch:
         return getattr(torch, name)
 
 
-def compute_everything_in_double():
+@contextlib.contextmanager
+def everything_in_double():
+    """Where models are loaded and computed; nothing else should be."""
+    single = torch.Tensor.float
     modeling_llama.torch = modeling_rope_utils.torch = DoubleTorch()
     torch.Tensor.float = torch.Tensor.double
+    try:
+        yield
+    finally:
+        modeling_llama.torch = modeling_rope_utils.torch = torch
+        torch.Tensor.float = single
 
 
 def load(checkpoint):
@@ -74,6 +83,23 @@ def read_windows(path, offset, windows, seq):
     return data[:-1].reshape(windows, seq), data[1:].reshape(windows, seq)
 
 
+@everything_in_double()
+def mean_loss(checkpoint, adapter, data, offset, windows, seq):
+    """In nats a token, of the windows that the docstring of this file names; adapter: None, or the folder of PEFT's files."""
+    tokens, targets = read_windows(data, offset, windows, seq)
+    model = load(checkpoint)
+    if adapter:
+        from peft import PeftModel
+        model = PeftModel.from_pretrained(model, adapter).double().eval()
+    total = 0.0
+    with torch.no_grad():
+        for row, target in zip(tokens, targets):  # One window at a time: the logits of all may not fit in memory.
+            logits = model(input_ids=row[None]).logits[0]
+            assert logits.dtype == torch.float64
+            total += torch.nn.functional.cross_entropy(logits, target, reduction="sum").item()
+    return total / targets.numel()
+
+
 def at_least(minimum):
     def parse(text):
         value = int(text)
@@ -93,21 +119,9 @@ def main():
     parser.add_argument("--seq", type=at_least(1), required=True, metavar="T")
     args = parser.parse_args()
 
-    tokens, targets = read_windows(args.data, args.offset, args.windows, args.seq)
     logging.disable_progress_bar()
     logging.set_verbosity_error()
-    compute_everything_in_double()
-    model = load(args.checkpoint)
-    if args.adapter:
-        from peft import PeftModel
-        model = PeftModel.from_pretrained(model, args.adapter).double().eval()
-    total = 0.0
-    with torch.no_grad():
-        for row, target in zip(tokens, targets):  # One window at a time: the logits of all may not fit in memory.
-            logits = model(input_ids=row[None]).logits[0]
-            assert logits.dtype == torch.float64
-            total += torch.nn.functional.cross_entropy(logits, target, reduction="sum").item()
-    print(f"{total / targets.numel():.17g}")
+    print(f"{mean_loss(args.checkpoint, args.adapter, args.data, args.offset, args.windows, args.seq):.17g}")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <source_location>
 #include <string>
 #include <vector>
 
@@ -51,17 +52,23 @@ struct buffers {
   }
 };
 
-void check_refusal(const status& s, error_code expected, const buffers& b) {
-  CAPTURE(s.message());
-  CHECK(s.code == expected);
-  CHECK(s.reason[0] != '\0');
-  if (expected == error_code::bad_option) CHECK(std::string(s.argument) == "stream");
-  b.require_untouched();
-}
+/// What every call has to return, and that it touched nothing.
+struct refusal {
+  buffers& b;
+  error_code expected;
+  void operator()(const status& s, const std::source_location& at = std::source_location::current()) const {
+    CAPTURE(at.line());
+    CAPTURE(s.message());
+    CHECK(s.code == expected);
+    CHECK(s.reason[0] != '\0');
+    if (expected == error_code::bad_option) CHECK(std::string(s.argument) == "stream");
+    b.require_untouched();
+  }
+};
 
 template <class T>
-void refuse_quantizers(buffers& b, error_code expected) {
-  const auto check = [&](const status& s) { check_refusal(s, expected, b); };
+void refuse_quantizers(const refusal& check) {
+  buffers& b = check.b;
   const auto source = row_major(reinterpret_cast<const T*>(b.in.data()), extent, extent);
   const quantized_output rows{b.codes.data(), b.scales.data(), presets::te_rocm};
   const quantized_output columns{b.more_codes.data(), b.more_scales.data(), presets::te_rocm};
@@ -87,8 +94,8 @@ void refuse_quantizers(buffers& b, error_code expected) {
   }
 }
 
-void refuse_gemms(buffers& b, error_code expected) {
-  const auto check = [&](const status& s) { check_refusal(s, expected, b); };
+void refuse_gemms(const refusal& check) {
+  buffers& b = check.b;
   const std::size_t all = 1 << 30;
   for (const format& e : {formats::e2m1, formats::e4m3}) {
     const gemm_operand x{.element = e,
@@ -108,8 +115,8 @@ void refuse_gemms(buffers& b, error_code expected) {
   }
 }
 
-void refuse_definitions(buffers& b, error_code expected) {
-  const auto check = [&](const status& s) { check_refusal(s, expected, b); };
+void refuse_definitions(const refusal& check) {
+  buffers& b = check.b;
   const std::size_t all = 1 << 30;
   const sum_output to{.out = b.out.data()};
   const auto dense = [&](const format& e, int bytes) {
@@ -135,8 +142,8 @@ void refuse_definitions(buffers& b, error_code expected) {
   }
 }
 
-void refuse_attention(buffers& b, error_code expected) {
-  const auto check = [&](const status& s) { check_refusal(s, expected, b); };
+void refuse_attention(const refusal& check) {
+  buffers& b = check.b;
   for (const nn::dtype type : {nn::dtype::fp32, nn::dtype::bf16}) {
     const auto heads = [&](buffer& x) { return nn::as_heads(nn::dense_tensor(x.data(), type, {64, 64}), 2, 4, 16); };
     const nn::attention_tensors t{
@@ -147,8 +154,8 @@ void refuse_attention(buffers& b, error_code expected) {
   }
 }
 
-void refuse_states(buffers& b, error_code expected) {
-  const auto check = [&](const status& s) { check_refusal(s, expected, b); };
+void refuse_states(const refusal& check) {
+  buffers& b = check.b;
   const auto floats = [](buffer& x) { return reinterpret_cast<float*>(x.data()); };
   const nn::scaling_state state{
       4, 16, floats(b.scales), floats(b.more_scales), floats(b.codes), floats(b.out), floats(b.in)};
@@ -157,8 +164,8 @@ void refuse_states(buffers& b, error_code expected) {
   check(round_bf16(row_major<const float>(floats(b.in), extent, extent), reinterpret_cast<bf16*>(b.out.data()), {}));
 }
 
-void refuse_layers(buffers& b, error_code expected) {
-  const auto check = [&](const status& s) { check_refusal(s, expected, b); };
+void refuse_layers(const refusal& check) {
+  buffers& b = check.b;
   const auto floats = [](buffer& x) { return reinterpret_cast<float*>(x.data()); };
   const std::size_t all = 1 << 30;
   auto* const state = reinterpret_cast<nn::step_state*>(b.out.data());
@@ -233,12 +240,13 @@ void refuse_plan(buffers& b, error_code expected) {
 
 void refuse_all(error_code expected) {
   buffers b;
-  refuse_quantizers<bf16>(b, expected);
-  refuse_gemms(b, expected);
-  refuse_definitions(b, expected);
-  refuse_attention(b, expected);
-  refuse_states(b, expected);
-  refuse_layers(b, expected);
+  const refusal check{b, expected};
+  refuse_quantizers<bf16>(check);
+  refuse_gemms(check);
+  refuse_definitions(check);
+  refuse_attention(check);
+  refuse_states(check);
+  refuse_layers(check);
 }
 
 void require_device() {

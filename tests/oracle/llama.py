@@ -1,0 +1,85 @@
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the oracles of mini-llama's checkpoints share: the program, a text, small models saved by transformers, and losses compared.
+Python's packages are imported once, in the process that compares: it takes them seconds."""
+
+import json
+import pathlib
+import subprocess
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.utils import logging
+
+from transformers_reference import mean_loss
+
+SEQUENCE, WINDOWS = 64, 8
+HELD_OUT_SHARE = 0.05
+# Of FP32 against float64: about 100 roundings of 2^-24 on the way to a logit, averaged over 512 tokens.
+LOSS_BOUND = 1e-6
+
+# The models are so small that threads would wait for each other, the more so beside other tests.
+torch.set_num_threads(1)
+logging.disable_progress_bar()
+logging.set_verbosity_error()
+
+
+def write_text(path):
+    """Generated: bytes of a fixed linear congruence, letters only, so that there is something to learn."""
+    state, text = 1, bytearray()
+    for _ in range(20 * (WINDOWS * SEQUENCE + 1)):
+        state = (state * 1103515245 + 12345) % 2**31
+        text.append(97 + (state >> 16) % 7 * (state >> 20) % 26)
+    path.write_bytes(text)
+    return path
+
+
+def write_periodic(path, text):
+    """Every window of it is the same, so it does not matter which ones a step takes."""
+    path.write_bytes(text.read_bytes()[:SEQUENCE] * 400)
+    return path
+
+
+def first_window(path):
+    return torch.tensor(list(path.read_bytes()[: SEQUENCE + 1]))
+
+
+def save_model(folder, dtype="float32", shard="1GB", **options):
+    """Of random weights."""
+    torch.manual_seed(1)
+    config = LlamaConfig(**{"vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+                            "num_attention_heads": 4, "max_position_embeddings": 256, "initializer_range": 0.2, **options})
+    LlamaForCausalLM(config).to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=shard)
+
+
+class Program:
+    """mini-llama on a device."""
+
+    def __init__(self, path, device="cpu"):
+        self.path, self.device = path, device
+
+    def run(self, *command):
+        """What it prints; raises where it fails."""
+        return subprocess.run([self.path, *map(str, command)], check=True, capture_output=True, text=True).stdout
+
+    def train(self, *options):
+        """The checkpoint of a run in FP32 into the folder after --out."""
+        self.run("train", "--device", self.device, "--threads", 1, "--recipe", "fp32", *options)
+        out = pathlib.Path(options[options.index("--out") + 1])
+        return next((out / "checkpoints").iterdir())
+
+    def eval(self, *options):
+        return json.loads(self.run("eval", "--device", self.device, "--threads", 1, "--windows", WINDOWS, *options))
+
+
+def compare_losses(name, ours, checkpoint, adapter, data):
+    """`ours`, what eval says of all held-out windows of `data`, beside transformers' loss, which is returned."""
+    size = data.stat().st_size
+    held_out = round(size * HELD_OUT_SHARE)
+    windows = (held_out - 1) // ours["sequence"]
+    assert 0 < windows <= WINDOWS
+    theirs = mean_loss(checkpoint, adapter, data, size - held_out, windows, ours["sequence"])
+    difference = abs(ours["val_loss"] - theirs)
+    print(f"{name}: ours {ours['val_loss']}, theirs {theirs}, difference {difference:.1e}")
+    assert difference < LOSS_BOUND, "the losses differ"
+    return theirs
