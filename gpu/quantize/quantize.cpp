@@ -134,9 +134,8 @@ status draw_factor(block_format f, block_options& drawn, const block_options& op
   if (status s = check_pointer(&drawn, 4, "drawn"); !s.ok()) return s;
   if (status s = check_pointer(amax, 4, "amax"); !s.ok()) return s;
   if (status s = check_pointer(factor, 4, "factor"); !s.ok()) return s;
-  device_info device;
-  if (status s = current_device(device); !s.ok()) return s;
-  if (status s = check_stream(stream); !s.ok()) return s;
+  if (status s = check_ready(stream); !s.ok()) return s;
+  if (status s = check_code(encode_factor_kernel); !s.ok()) return s;
   a.drawn = &drawn;
   a.amax = amax;
   if (status s = fill(amax, 0, sizeof *amax, stream); !s.ok()) return s;
