@@ -343,7 +343,7 @@ inline lanes_i32 widen_bytes(lanes_i8 x) {
   const __m128i bytes = _mm256_extracti128_si256(__builtin_bit_cast(__m256i, x), Part / 2);
   return __builtin_bit_cast(lanes_i32, _mm256_cvtepi8_epi32(Part % 2 == 0 ? bytes : _mm_srli_si128(bytes, 8)));
 #else
-  lanes_i32 r;
+  lanes_i32 r{};  // all of it is set below; compilers that follow lanes say otherwise
   for (int i = 0; i < lane_count; ++i) r[i] = x[Part * lane_count + i];
   return r;
 #endif

@@ -148,7 +148,7 @@ inline std::vector<float> session::evaluate(const nn::step_inputs& inputs, std::
 
 inline std::vector<float> session::logits(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                                           index_t token, index_t past) {
-  ROTOSCALE_ASSERT(past >= 0 && (past == 0 || past + pass_tokens() <= options_.model.cache));
+  ROTOSCALE_ASSERT(past >= 0 && (past == 0 || past + model_.tokens() <= options_.model.cache));
   std::vector<float> found;
   nn::pass p = evaluation_pass();
   p.past = past;
@@ -161,7 +161,7 @@ inline void session::for_each_logits(const nn::step_inputs& inputs, std::span<co
                                      std::span<const std::int32_t> starts,
                                      const std::function<void(std::span<const float>)>& use) {
   upload_pass(evaluation_state_, inputs, tokens, {}, starts);
-  run_logits(evaluation_pass(), 0, pass_tokens(), use);
+  run_logits(evaluation_pass(), 0, model_.tokens(), use);
 }
 
 template <class Use>

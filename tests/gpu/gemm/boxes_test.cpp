@@ -253,14 +253,17 @@ kinds check_all(const boxes_of_operands& x) {
 }  // namespace
 
 TEST_CASE("boxes of trained operands: three kinds, each exact") {
-  for (const auto [rows, others, k] : {std::array{300, 20, 2112}, std::array{17, 270, 96}, std::array{5, 9, 16512}}) {
-    CAPTURE(k);
-    const matrix_data a = small_numbers(rows, k, 1, scales_of::outliers),
-                      b = small_numbers(others, k, 2, scales_of::narrow);
+  struct extents {
+    int rows, others, k;
+  };
+  for (const extents& e : {extents{300, 20, 2112}, extents{17, 270, 96}, extents{5, 9, 16512}}) {
+    CAPTURE(e.k);
+    const matrix_data a = small_numbers(e.rows, e.k, 1, scales_of::outliers),
+                      b = small_numbers(e.others, e.k, 2, scales_of::narrow);
     for (const bool swapped : {false, true}) {
       const boxes_of_operands x(swapped ? b : a, swapped ? a : b);
       const kinds n = check_all(x);
-      if (k > 96) CHECK((n.plain > 0 && n.shifted > 0 && n.e5m2 > 0));
+      if (e.k > 96) CHECK((n.plain > 0 && n.shifted > 0 && n.e5m2 > 0));
       CHECK(n.inexact == 0);
     }
   }
