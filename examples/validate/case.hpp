@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "format_names.hpp"
+#include "output_tensor.hpp"
 #include "rotoscale/gemm_contracts.hpp"
 #include "rotoscale/gemm_operand.hpp"
 #include "rotoscale/gemm_options.hpp"
@@ -30,13 +31,16 @@ struct operand_data {
 struct gemm_case {
   index_t batch = 0, m = 0, n = 0, k = 0;
   operand_data a, b;
-  std::optional<std::vector<double>> c;
+  std::optional<output_tensor> c;
   std::optional<std::vector<float>> bias;  ///< [n], added to each row
   format output = formats::fp32;           ///< of d
-  std::vector<std::uint64_t> d;            ///< codes
-  bool compressed = false;                 ///< a came as kept elements and metadata_a; it is expanded here
+  output_tensor d;
+  bool compressed = false;  ///< a came as kept elements and metadata_a; it is expanded here
 
   bool is_fp64() const { return output == formats::fp64; }
+  index_t outputs() const { return batch * m * n; }
+  /// What stood at element e of D before; 0 without c.
+  double c_at(index_t e) const { return c ? c->value(e) : 0.0; }
 };
 
 /// What the file cannot say about its tensors.
@@ -54,9 +58,6 @@ inline constexpr format gemm_formats[] = {formats::fp16,     formats::bf16,     
 
 /// Throws io::error naming file and tensor.
 gemm_case load_case(const io::safetensors_file& file, const case_options& options);
-
-/// The value of a code of F64 or less.
-double value_of(const format& f, std::uint64_t code);
 
 /// Operand `i` of the batch.
 gemm_operand batch_operand(const operand_data& x, index_t k, index_t i);

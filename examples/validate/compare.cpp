@@ -3,7 +3,10 @@
 #include "compare.hpp"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstdio>
+#include <iterator>
 
 #include "rotoscale/gemm.hpp"
 
@@ -11,14 +14,65 @@ namespace rotoscale::validate {
 
 namespace {
 
-/// Bins of distances: 0 (zeros of two signs), 1, 2, 3-4, 5-8, ...
-std::string bin(std::int64_t ulps) {
-  if (ulps < 0) return "Inf or NaN";
-  if (ulps <= 2) return std::to_string(ulps);
-  std::int64_t top = 4;
-  while (top < ulps) top *= 2;
-  return std::to_string(top / 2 + 1) + "-" + std::to_string(top);
-}
+/// What is kept of the differences of some elements.
+class difference_tally {
+ public:
+  void add(const difference& d) {
+    if (count_ == 0) first_ = d;
+    ++count_;
+    ++bins_[bin_of(d.ulps)];
+    const auto at = std::upper_bound(worst_.begin(), worst_.end(), d, is_worse);
+    if (worst_.size() == kept && at == worst_.end()) return;
+    worst_.insert(at, d);
+    if (worst_.size() > kept) worst_.pop_back();
+  }
+
+  /// Those of later elements.
+  void add(const difference_tally& later) {
+    if (later.count_ == 0) return;
+    if (count_ == 0) first_ = later.first_;
+    count_ += later.count_;
+    for (std::size_t b = 0; b < bins_.size(); ++b) bins_[b] += later.bins_[b];
+    std::vector<difference> all;
+    std::merge(worst_.begin(), worst_.end(), later.worst_.begin(), later.worst_.end(), std::back_inserter(all),
+               is_worse);
+    all.resize(std::min(all.size(), kept));
+    worst_ = std::move(all);
+  }
+
+  void move_to(comparison& result) {
+    result.different = count_;
+    if (count_ != 0) result.first = first_;
+    for (std::size_t b = 0; b < bins_.size(); ++b) {
+      if (bins_[b] != 0) result.histogram.emplace_back(name_of(b), bins_[b]);
+    }
+    result.worst = std::move(worst_);
+  }
+
+ private:
+  static constexpr std::size_t kept = 10, not_finite = 65;
+
+  /// NaN and Inf, of distance -1, are the worst: compared as unsigned numbers they are the largest.
+  static bool is_worse(const difference& p, const difference& q) {
+    return static_cast<std::uint64_t>(p.ulps) > static_cast<std::uint64_t>(q.ulps);
+  }
+  /// 0, 1, 2, 3-4, 5-8, ...
+  static std::size_t bin_of(std::int64_t ulps) {
+    if (ulps < 0) return not_finite;
+    return ulps == 0 ? 0 : static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(ulps - 1))) + 1;
+  }
+  static std::string name_of(std::size_t bin) {
+    if (bin == not_finite) return "Inf or NaN";
+    if (bin <= 2) return std::to_string(bin);
+    const std::uint64_t half = std::uint64_t{1} << (bin - 2);
+    return std::to_string(half + 1) + "-" + std::to_string(2 * half);
+  }
+
+  index_t count_ = 0;
+  std::array<index_t, not_finite + 1> bins_{};
+  std::vector<difference> worst_;
+  difference first_{};
+};
 
 }  // namespace
 
@@ -37,7 +91,7 @@ std::uint64_t model_code(const gemm_case& x, const kernel_use& u, index_t e) {
   const gemm_options& o = u.gemm;
   const output_index at = index_of(x, e);
   const gemm_operand a = batch_operand(x.a, x.k, at.batch), b = batch_operand(x.b, x.k, at.batch);
-  const double c = x.c ? (*x.c)[static_cast<std::size_t>(e)] : 0.0;
+  const double c = x.c_at(e);
   if (!x.is_fp64()) {
     const auto start = static_cast<float>(c);
     const float acc = accumulate_ref(a, at.row, b, at.column, o, start);
@@ -49,11 +103,17 @@ std::uint64_t model_code(const gemm_case& x, const kernel_use& u, index_t e) {
   return bit_cast<std::uint64_t>(o.accumulate ? __builtin_fma(acc, alpha, beta * c) : acc * alpha);
 }
 
-std::vector<std::uint64_t> model_codes(const gemm_case& x, const kernel_use& u, thread_pool& pool) {
-  std::vector<std::uint64_t> codes(static_cast<std::size_t>(x.batch * x.m * x.n));
+namespace {
+
+/// Calls use(e, code) for the codes that all elements of D have under `u`, side by side, a row of D in one thread: by
+/// gemm(), but F64 by model_code.
+template <class Use>
+void for_each_model_code(const gemm_case& x, const kernel_use& u, thread_pool& pool, const Use& use) {
   if (x.is_fp64()) {
-    pool.for_each(x.batch * x.m * x.n, [&](index_t e) { codes[static_cast<std::size_t>(e)] = model_code(x, u, e); });
-    return codes;
+    pool.for_each(x.batch * x.m, [&](index_t row) {
+      for (index_t e = row * x.n; e < (row + 1) * x.n; ++e) use(e, model_code(x, u, e));
+    });
+    return;
   }
   // The sums alone: one function finishes them, whatever stands between them and d.
   gemm_options sums = u.gemm;
@@ -63,19 +123,29 @@ std::vector<std::uint64_t> model_codes(const gemm_case& x, const kernel_use& u, 
   sums.bias = nullptr;
   const finisher finish(x, u);
   std::vector<float> c(static_cast<std::size_t>(x.m * x.n));
-  for (index_t i = 0; i < x.batch; ++i) {
-    const std::size_t base = static_cast<std::size_t>(i) * c.size();
-    for (std::size_t e = 0; e < c.size(); ++e) c[e] = x.c ? static_cast<float>((*x.c)[base + e]) : 0.0f;
-    gemm(batch_operand(x.a, x.k, i), batch_operand(x.b, x.k, i), sums, row_major(c.data(), x.m, x.n), pool);
+  const auto for_each_of_batch = [&](index_t first, const auto& of) {
     pool.for_each(x.m, [&](index_t row) {
-      for (index_t column = 0; column < x.n; ++column) {
-        const auto e = static_cast<std::size_t>(row * x.n + column);
-        const float start = x.c ? static_cast<float>((*x.c)[base + e]) : 0.0f;
-        codes[base + e] = finish(c[e], start, column);
-      }
+      for (index_t i = row * x.n; i < (row + 1) * x.n; ++i) of(first + i, c[static_cast<std::size_t>(i)], i % x.n);
+    });
+  };
+  for (index_t i = 0; i < x.batch; ++i) {
+    const index_t first = i * x.m * x.n;
+    if (sums.start_from_c) {
+      for_each_of_batch(first, [&](index_t e, float& start, index_t) { start = static_cast<float>(x.c_at(e)); });
+    }
+    gemm(batch_operand(x.a, x.k, i), batch_operand(x.b, x.k, i), sums, row_major(c.data(), x.m, x.n), pool);
+    for_each_of_batch(first, [&](index_t e, float sum, index_t column) {
+      use(e, finish(sum, static_cast<float>(x.c_at(e)), column));
     });
   }
-  return codes;
+}
+
+}  // namespace
+
+output_tensor model_outputs(const gemm_case& x, const kernel_use& u, thread_pool& pool) {
+  output_tensor all(x.output, x.outputs());
+  for_each_model_code(x, u, pool, [&](index_t e, std::uint64_t code) { all.set(e, code); });
+  return all;
 }
 
 bool same_result(const format& f, std::uint64_t want, std::uint64_t got, bool any_nan) {
@@ -84,25 +154,16 @@ bool same_result(const format& f, std::uint64_t want, std::uint64_t got, bool an
 
 comparison compare(const gemm_case& x, const kernel_use& u, bool any_nan, thread_pool& pool) {
   comparison result;
-  result.elements = x.batch * x.m * x.n;
-  const std::vector<std::uint64_t> wanted = model_codes(x, u, pool);
-  std::vector<difference> all;
-  for (index_t e = 0; e < result.elements; ++e) {
-    const std::uint64_t want = wanted[static_cast<std::size_t>(e)], got = x.d[static_cast<std::size_t>(e)];
-    if (!same_result(x.output, want, got, any_nan)) all.push_back({e, want, got, code_distance(x.output, want, got)});
-  }
-  result.different = static_cast<index_t>(all.size());
-  if (!all.empty()) result.first = all.front();
-  // NaN and Inf, of distance -1, are the worst: compared as unsigned numbers they are the largest.
-  std::stable_sort(all.begin(), all.end(), [](const difference& p, const difference& q) {
-    return static_cast<std::uint64_t>(p.ulps) > static_cast<std::uint64_t>(q.ulps);
+  result.elements = x.outputs();
+  std::vector<difference_tally> of_rows(static_cast<std::size_t>(x.batch * x.m));
+  for_each_model_code(x, u, pool, [&](index_t e, std::uint64_t want) {
+    const std::uint64_t got = x.d.code(e);
+    if (same_result(x.output, want, got, any_nan)) return;
+    of_rows[static_cast<std::size_t>(e / x.n)].add({e, want, got, code_distance(x.output, want, got)});
   });
-  for (auto d = all.rbegin(); d != all.rend(); ++d) {
-    const std::string name = bin(d->ulps);
-    if (result.histogram[name]++ == 0) result.histogram_order.push_back(name);
-  }
-  all.resize(std::min<std::size_t>(all.size(), 10));
-  result.worst = std::move(all);
+  difference_tally all;
+  for (const difference_tally& row : of_rows) all.add(row);
+  all.move_to(result);
   return result;
 }
 

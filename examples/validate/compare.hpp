@@ -4,8 +4,8 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <string>
+#include <utility>
 
 #include "case.hpp"
 #include "code_distance.hpp"
@@ -29,8 +29,8 @@ struct difference {
 struct comparison {
   index_t elements = 0;
   index_t different = 0;
-  std::map<std::string, index_t> histogram;  ///< by distance: "1", "2", "3-4", ..., "Inf or NaN"
-  std::vector<std::string> histogram_order;
+  /// By distance, in order: "0" (zeros of two signs), "1", "2", "3-4", ..., "Inf or NaN".
+  std::vector<std::pair<std::string, index_t>> histogram;
   std::vector<difference> worst;  ///< the largest distances, at most ten
   std::optional<difference> first;
 };
@@ -38,13 +38,13 @@ struct comparison {
 /// The code that element `e` of D has under `u`, by the definition.
 std::uint64_t model_code(const gemm_case& x, const kernel_use& u, index_t e);
 
-/// All of them: by gemm(), but F64 by model_code.
-std::vector<std::uint64_t> model_codes(const gemm_case& x, const kernel_use& u, thread_pool& pool);
+/// All of them.
+output_tensor model_outputs(const gemm_case& x, const kernel_use& u, thread_pool& pool);
 
 /// Are two codes of D the same result? A NaN's sign and payload differ between processors, so `any_nan` lets them.
 bool same_result(const format& f, std::uint64_t want, std::uint64_t got, bool any_nan);
 
-/// All elements of D against model_codes.
+/// All elements of D against the model's.
 comparison compare(const gemm_case& x, const kernel_use& u, bool any_nan, thread_pool& pool);
 
 /// A trace of one element's computation, a line a step: products, alignment, what truncation lost, the accumulator.

@@ -91,9 +91,9 @@ class factor_finder {
   factor_finder(const gemm_case& x, const kernel_use& u, const sampled_sums& s) : u_(u) {
     constexpr std::size_t most = 4096;  // more elements narrow the intervals no further
     for (std::size_t i = 0; i < std::min(most, s.elements.size()); ++i) {
-      const auto e = static_cast<std::size_t>(s.elements[i]);
-      const auto column = static_cast<std::size_t>(index_of(x, s.elements[i]).column);
-      rows_.push_back({value_of(x.output, x.d[e]), static_cast<double>(s.of(u)[i]), u.gemm.accumulate ? (*x.c)[e] : 0.0,
+      const index_t e = s.elements[i];
+      const auto column = static_cast<std::size_t>(index_of(x, e).column);
+      rows_.push_back({x.d.value(e), static_cast<double>(s.of(u)[i]), u.gemm.accumulate ? x.c_at(e) : 0.0,
                        u.gemm.bias != nullptr ? static_cast<double>(u.gemm.bias[column]) : 0.0});
     }
     truncated_ = u.gemm.output_rounding == rounding::toward_zero;
@@ -165,7 +165,9 @@ std::vector<format> possible_outputs(const gemm_case& x) {
       const float v = fp32_from_bits(static_cast<std::uint32_t>(code));
       return formats::fp32.is_nan(code) || fp32_bits(round_to_format(f, v)) == code;
     };
-    if (std::all_of(x.d.begin(), x.d.end(), holds)) all.push_back(f);
+    index_t e = 0;
+    while (e < x.d.size() && holds(x.d.code(e))) ++e;
+    if (e == x.d.size()) all.push_back(f);
   }
   return all;
 }

@@ -233,7 +233,7 @@ class fp64_tracer : public fp64_accumulator_ref {
 std::vector<std::string> trace(const gemm_case& x, const gemm_options& o, const difference& d) {
   const output_index at = index_of(x, d.element);
   const gemm_operand a = batch_operand(x.a, x.k, at.batch), b = batch_operand(x.b, x.k, at.batch);
-  const double c = x.c ? (*x.c)[static_cast<std::size_t>(d.element)] : 0.0;
+  const double c = x.c_at(d.element);
   line_list lines;
   lines.add(heading(x, d));
   if (x.c) lines.add(c_line(c, o));

@@ -13,7 +13,7 @@ namespace {
 
 /// At most `sample` elements of D, spread at random, the same in each run.
 std::vector<index_t> chosen_elements(const gemm_case& x, index_t sample) {
-  const index_t count = x.batch * x.m * x.n;
+  const index_t count = x.outputs();
   std::vector<index_t> elements;
   const random_stream random{1, 1};
   for (index_t i = 0; i < std::min(sample, count); ++i) {
@@ -30,7 +30,7 @@ void explain_elements(const gemm_case& x, const std::vector<index_t>& elements, 
   std::vector<std::uint8_t> right(elements.size()), nan_bits(elements.size());
   pool.for_each(static_cast<index_t>(elements.size()), [&](index_t i) {
     const auto at = static_cast<std::size_t>(i);
-    const std::uint64_t want = wanted(at), got = x.d[static_cast<std::size_t>(elements[at])];
+    const std::uint64_t want = wanted(at), got = x.d.code(elements[at]);
     right[at] = same_result(x.output, want, got, any_nan);
     nan_bits[at] = right[at] == 0 && same_result(x.output, want, got, true);
   });
@@ -57,7 +57,7 @@ std::vector<float> sums_of(const gemm_case& x, const kernel_use& u, bool starts_
   pool.for_each(static_cast<index_t>(elements.size()), [&](index_t i) {
     const index_t e = elements[static_cast<std::size_t>(i)];
     const output_index at = index_of(x, e);
-    const float c = x.c ? static_cast<float>((*x.c)[static_cast<std::size_t>(e)]) : 0.0f;
+    const auto c = static_cast<float>(x.c_at(e));
     sums[static_cast<std::size_t>(i)] =
         accumulate_ref(batch_operand(x.a, x.k, at.batch), at.row, batch_operand(x.b, x.k, at.batch), at.column, o, c);
   });
@@ -67,8 +67,8 @@ std::vector<float> sums_of(const gemm_case& x, const kernel_use& u, bool starts_
 /// What a use makes of sums.
 auto finished(const gemm_case& x, const kernel_use& u, const sampled_sums& sums) {
   return [&x, &sums, finish = finisher(x, u), &of = sums.of(u)](std::size_t i) {
-    const auto e = static_cast<std::size_t>(sums.elements[i]);
-    return finish(of[i], x.c ? static_cast<float>((*x.c)[e]) : 0.0f, index_of(x, sums.elements[i]).column);
+    const index_t e = sums.elements[i];
+    return finish(of[i], static_cast<float>(x.c_at(e)), index_of(x, e).column);
   };
 }
 

@@ -102,7 +102,7 @@ void print(const comparison& r, const std::vector<std::string>& steps, const gem
   note_scales("scale_a", x.a);
   note_scales("scale_b", x.b);
   std::cout << "distance in units in the last place:\n";
-  for (const std::string& bin : r.histogram_order) std::cout << "  " << bin << ": " << r.histogram.at(bin) << "\n";
+  for (const auto& [distances, count] : r.histogram) std::cout << "  " << distances << ": " << count << "\n";
   std::cout << "worst:\n";
   for (const difference& d : r.worst) {
     const output_index at = index_of(x, d.element);
@@ -123,7 +123,7 @@ nlohmann::ordered_json report_of(const options& o, const comparison& r, const st
   j["elements"] = r.elements;
   j["different"] = r.different;
   j["ulps"] = nlohmann::ordered_json::object();
-  for (const std::string& bin : r.histogram_order) j["ulps"][bin] = r.histogram.at(bin);
+  for (const auto& [distances, count] : r.histogram) j["ulps"][distances] = count;
   j["worst"] = nlohmann::ordered_json::array();
   for (const difference& d : r.worst) {
     const output_index at = index_of(x, d.element);

@@ -82,18 +82,10 @@ std::vector<case_kind> chosen_kinds(const std::string& name) {
 
 constexpr index_t largest_tensor = index_t{1} << 28;  ///< elements
 
-/// Inputs and, as codes of `c_format`, what c holds.
-struct made_inputs {
-  gemm_case x;
-  format c_format;
-  std::vector<std::uint64_t> c;
-};
-
 /// A case with a batch entry for each kind.
-made_inputs make_inputs(const mma_unit& unit, format fa, format fb, index_t m, index_t n, index_t k,
-                        const std::vector<case_kind>& kinds, std::uint64_t seed, format output) {
-  made_inputs made{{}, output, {}};
-  gemm_case& x = made.x;
+gemm_case make_inputs(const mma_unit& unit, format fa, format fb, index_t m, index_t n, index_t k,
+                      const std::vector<case_kind>& kinds, std::uint64_t seed, format output) {
+  gemm_case x;
   x.batch = static_cast<index_t>(kinds.size());
   x.m = m;
   x.n = n;
@@ -105,21 +97,18 @@ made_inputs make_inputs(const mma_unit& unit, format fa, format fb, index_t m, i
   x.a = make_operand(fa, unit, m, k, false, kinds, seed);
   x.b = make_operand(fb, unit, n, k, true, kinds, seed);
   x.output = output;
-  x.c.emplace();
+  x.c.emplace(output, x.outputs());
+  index_t e = 0;
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     case_source source(seed, 1000 + i);
-    for (index_t e = 0; e < m * n; ++e) {
-      made.c.push_back(source.code(output, kinds[i]));
-      x.c->push_back(value_of(output, made.c.back()));
-    }
+    for (const index_t end = e + m * n; e < end; ++e) x.c->set(e, source.code(output, kinds[i]));
   }
-  return made;
+  return x;
 }
 
 /// a, b, their scales, c, a bias and, unless it is empty, d.
-void write_case(const std::filesystem::path& path, const made_inputs& made, const std::vector<std::uint64_t>& d,
+void write_case(const std::filesystem::path& path, const gemm_case& x, const output_tensor& d,
                 const std::string& model) {
-  const gemm_case& x = made.x;
   io::safetensors_writer writer;
   const auto add = [&](const char* name, const operand_data& o) {
     writer.add(name, io::safetensors_dtype_of(o.element), {x.batch, o.rows, x.k}, std::as_bytes(std::span(o.codes)));
@@ -129,35 +118,29 @@ void write_case(const std::filesystem::path& path, const made_inputs& made, cons
   };
   add("a", x.a);
   add("b", x.b);
-  const auto add_results = [&](const char* name, const std::vector<std::uint64_t>& codes) {
-    const index_t bytes = packed_bytes(made.c_format, 1);
-    std::vector<std::uint8_t> stored;
-    for (const std::uint64_t code : codes) {
-      for (index_t i = 0; i < bytes; ++i) stored.push_back(static_cast<std::uint8_t>(code >> (8 * i)));
-    }
-    writer.add(name, io::safetensors_dtype_of(made.c_format), {x.batch, x.m, x.n}, std::as_bytes(std::span(stored)));
+  const auto add_outputs = [&](const char* name, const output_tensor& t) {
+    writer.add(name, io::safetensors_dtype_of(t.element()), {x.batch, x.m, x.n}, std::as_bytes(t.bytes()));
   };
-  if (x.c) add_results("c", made.c);
+  if (x.c) add_outputs("c", *x.c);
   if (x.bias) writer.add("bias", "F32", {x.n}, std::as_bytes(std::span(*x.bias)));
-  if (!d.empty()) add_results("d", d);
+  if (d.size() != 0) add_outputs("d", d);
   writer.metadata["model"] = model;
   writer.write(path);
 }
 
 /// A case of the dump's formats and K, with what its epilogue reads.
-made_inputs inputs_like(const gemm_case& dump, const std::vector<explanation>& tied, index_t m, index_t n,
-                        const std::vector<case_kind>& kinds, std::uint64_t seed) {
+gemm_case inputs_like(const gemm_case& dump, const std::vector<explanation>& tied, index_t m, index_t n,
+                      const std::vector<case_kind>& kinds, std::uint64_t seed) {
   mma_unit unit = *find_unit(tied.front().model);
   unit.block = dump.a.block;
   unit.scale = dump.a.scale;
-  made_inputs made = make_inputs(unit, dump.a.element, dump.b.element, m, n, dump.k, kinds, seed, dump.output);
-  if (!dump.c) made.x.c.reset();
+  gemm_case made = make_inputs(unit, dump.a.element, dump.b.element, m, n, dump.k, kinds, seed, dump.output);
+  if (!dump.c) made.c.reset();
   if (dump.bias) {
     case_source source(seed, 2000);
-    made.x.bias.emplace();
+    made.bias.emplace();
     for (index_t j = 0; j < n; ++j)
-      made.x.bias->push_back(
-          static_cast<float>(value_of(formats::bf16, source.code(formats::bf16, case_kind::normal))));
+      made.bias->push_back(static_cast<float>(value_of(formats::bf16, source.code(formats::bf16, case_kind::normal))));
   }
   return made;
 }
@@ -166,8 +149,8 @@ made_inputs inputs_like(const gemm_case& dump, const std::vector<explanation>& t
 using groups = std::vector<std::vector<std::size_t>>;
 
 groups same_results(const gemm_case& x, const std::vector<explanation>& tied, thread_pool& pool) {
-  const index_t most = std::clamp<index_t>((1 << 24) / x.k, 64, 8192);                       // time goes by products
-  const index_t count = x.batch * x.m * x.n, step = std::max<index_t>(1, count / most) | 1;  // odd: all columns
+  const index_t most = std::clamp<index_t>((1 << 24) / x.k, 64, 8192);               // time goes by products
+  const index_t count = x.outputs(), step = std::max<index_t>(1, count / most) | 1;  // odd: all columns
   std::map<std::vector<std::uint64_t>, std::vector<std::size_t>> by_results;
   for (std::size_t t = 0; t < tied.size(); ++t) {
     kernel_use u = tied[t].use;
@@ -192,16 +175,16 @@ void make_case(const std::filesystem::path& path, const make_options& o, thread_
   const format acc = unit->model.result == mma_result::fp16_nearest   ? formats::fp16
                      : unit->model.result == mma_result::fp64_nearest ? formats::fp64
                                                                       : formats::fp32;
-  made_inputs made = make_inputs(*unit, fa, fb, static_cast<index_t>(o.m), static_cast<index_t>(o.n),
-                                 chosen_k(o, *unit), chosen_kinds(o.kind), o.seed, acc);
-  if (!o.with_c) made.x.c.reset();
-  std::vector<std::uint64_t> d;
+  gemm_case made = make_inputs(*unit, fa, fb, static_cast<index_t>(o.m), static_cast<index_t>(o.n), chosen_k(o, *unit),
+                               chosen_kinds(o.kind), o.seed, acc);
+  if (!o.with_c) made.c.reset();
+  output_tensor d;
   if (o.with_d) {
     kernel_use how;
     how.gemm.model = unit->model;
     how.gemm.start_from_c = o.with_c;
     how.gemm.output = acc;
-    d = model_codes(made.x, how, pool);
+    d = model_outputs(made, how, pool);
   }
   write_case(path, made, d, unit->name);
 }
@@ -216,14 +199,14 @@ std::vector<std::vector<std::size_t>> tell_apart(const std::filesystem::path& pa
   const index_t m = extent(dump.m), n = extent(dump.n);
   std::vector<case_kind> useful;
   for (const case_kind kind : chosen_kinds("all")) {
-    if (same_results(inputs_like(dump, tied, m, n, {kind}, seed).x, tied, pool).size() > 1) useful.push_back(kind);
+    if (same_results(inputs_like(dump, tied, m, n, {kind}, seed), tied, pool).size() > 1) useful.push_back(kind);
   }
   if (useful.empty()) return same_results(dump, tied, pool);
-  const made_inputs made = inputs_like(dump, tied, m, n, useful, seed);
+  const gemm_case made = inputs_like(dump, tied, m, n, useful, seed);
   kernel_use first = tied.front().use;
-  if (first.gemm.bias != nullptr) first.gemm.bias = made.x.bias->data();
-  write_case(path, made, with_d ? model_codes(made.x, first, pool) : std::vector<std::uint64_t>{}, tied.front().model);
-  return same_results(made.x, tied, pool);
+  if (first.gemm.bias != nullptr) first.gemm.bias = made.bias->data();
+  write_case(path, made, with_d ? model_outputs(made, first, pool) : output_tensor{}, tied.front().model);
+  return same_results(made, tied, pool);
 }
 
 }  // namespace rotoscale::validate

@@ -96,6 +96,34 @@ class Cases(Program):
         self.assertIn("  1: 1\n", done.stdout)
         self.assertIn("[0, 2, 3]", done.stdout)
 
+    def test_differences_are_counted_and_the_worst_are_listed(self):
+        """Distances of many rows, made here: d is FP32 of one sign where it is moved, so that codes count units in the last place."""
+        path = self.make("case.safetensors", "--model", "hopper-mma-fp16-f32", "--kind", "normal")
+        tensors = load(path)
+        dtype, shape, data = tensors["d"]
+        codes = list(struct.unpack("<64I", data))
+        moved = {e: 1 + (5 * e) % 37 for e in range(64) if e % 5 != 0}
+        moved[33] = moved[12] = moved[50] = 36
+        for e, units in moved.items():
+            codes[e] += units
+        codes[7] = 0x7F800000
+        del moved[7]
+        tensors["d"] = (dtype, shape, struct.pack("<64I", *codes))
+        write_safetensors(path, tensors)
+        self.assertEqual(self.call("--model", "hopper-mma-fp16-f32", "--input", path, "--report", "report.json").returncode, 1)
+        report = json.loads((self.folder / "report.json").read_text())
+        self.assertEqual(report["different"], len(moved) + 1)
+        bins = {}
+        for units in sorted(moved.values()):
+            half = 1 << (units - 1).bit_length() - 1 if units > 2 else 0
+            name = f"{half + 1}-{2 * half}" if units > 2 else str(units)
+            bins[name] = bins.get(name, 0) + 1
+        self.assertEqual(list(report["ulps"].items()), [*bins.items(), ("Inf or NaN", 1)])
+        # The largest first, of equal ones the first.
+        worst = [7, *sorted(moved, key=lambda e: (-moved[e], e))][:10]
+        listed = [d["row"] * 8 + d["column"] for d in report["worst"]]
+        self.assertEqual(listed, worst)
+
     def test_models_that_agree_are_named_together(self):
         path = self.make("case.safetensors", "--model", "hopper-mma-fp16-f32")
         done = self.call("--identify", "--input", path)
