@@ -135,7 +135,7 @@ void for_each_model_code(const gemm_case& x, const kernel_use& u, thread_pool& p
     }
     gemm(batch_operand(x.a, x.k, i), batch_operand(x.b, x.k, i), sums, row_major(c.data(), x.m, x.n), pool);
     for_each_of_batch(first, [&](index_t e, float sum, index_t column) {
-      use(e, finish(sum, static_cast<float>(x.c_at(e)), column));
+      use(e, finish(sum, u.gemm.accumulate ? static_cast<float>(x.c_at(e)) : 0.0f, column));
     });
   }
 }
