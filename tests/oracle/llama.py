@@ -6,6 +6,7 @@ Python's packages are imported once, in the process that compares: it takes them
 import json
 import pathlib
 import subprocess
+import sys
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -59,8 +60,12 @@ class Program:
         self.path, self.device = path, device
 
     def run(self, *command):
-        """What it prints; raises where it fails."""
-        return subprocess.run([self.path, *map(str, command)], check=True, capture_output=True, text=True).stdout
+        """What it prints; where it fails, what it said goes on and CalledProcessError is raised."""
+        done = subprocess.run([self.path, *map(str, command)], capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.stderr.write(done.stderr)
+        done.check_returncode()
+        return done.stdout
 
     def train(self, *options):
         """The checkpoint of a run in FP32 into the folder after --out."""

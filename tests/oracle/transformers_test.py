@@ -8,7 +8,6 @@ encode` gives. Skips (77) where torch and transformers are missing; ROTOSCALE_OR
 
 usage: transformers_test.py MINI_LLAMA [DEVICE]   DEVICE: mini-llama's --device, cpu unless told otherwise"""
 
-import json
 import pathlib
 import struct
 import subprocess
