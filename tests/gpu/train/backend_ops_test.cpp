@@ -7,7 +7,9 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
 
+#include "gpu/api/device.hpp"
 #include "gpu/train/queues.hpp"
 #include "make_device.hpp"
 #include "rotoscale/nn/backend_ops_all.hpp"
@@ -38,8 +40,10 @@ TEST_CASE("every operation leaves the CPU's bytes") {
 
 TEST_CASE("a coarse operation leaves the bytes of its composition") {
   const auto device = make_device();
+  // A device computes one NaN only. The host's has the sign of an operand, and the compiler chooses which.
+  const bool one_nan = std::string_view(gpu::build_mode()) != "host";
   for (const op_case& c : coarse_and_raw_cases()) {
-    if (!c.coarse || !c.runs_on(*device)) continue;
+    if (!c.coarse || !c.runs_on(*device) || (c.quantizes_nan && !one_nan)) continue;
     CAPTURE(c.name);
     CHECK(bytes_of(c, *device) == bytes_of(c, *device, true));
   }

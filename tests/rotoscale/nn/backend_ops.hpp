@@ -142,6 +142,7 @@ struct op_case {
   std::function<prepared(op_scene&, bool composed)> prepare;
   /// Does the backend agree to the case's contract? Empty: every backend must.
   std::function<bool(const nn::backend&)> agreed = {};
+  bool quantizes_nan = false;  ///< what arithmetic left
 
   bool runs_on(const nn::backend& ops) const { return !agreed || agreed(ops); }
 };

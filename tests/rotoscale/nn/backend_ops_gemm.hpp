@@ -261,6 +261,7 @@ inline std::vector<layer_operands> layer_operands_cases() {
           {"mxfp4 H16", rotated, rotated, 160, 160, true, false},
           {"mxfp4 H16 SR", random, random, 96, 160},
           {"mxfp4 rows", fp4, fp4, 65, 32, false, false},
+          {"mxfp4 of many magnitudes", fp4, fp4, 64, 96, true, false, 9},
           {"mxfp4 of anything", fp4, fp4, 64, 96, true, false, op_scene::special},
           {"mxfp8_e4m3", fp8, fp8, 160, 160},
           {"mxfp8_e5m2", wide, wide, 64, 32},
@@ -334,8 +335,11 @@ inline std::vector<op_case> layer_operands_cases(bool raw) {
       for (const layer_operands& m : layer_operands_cases()) {
         // No contract says which NaN a product leaves, so none says what is quantized of it.
         if (!raw && m.width == op_scene::special) continue;
-        all.push_back({std::string(name_of(by)) + " to " + m.name + " " + std::string(to_string(type)), true,
-                       [=](op_scene& c, bool composed) { return layer_operands_case(c, by, type, m, raw, composed); }});
+        all.push_back({std::string(name_of(by)) + " to " + m.name + " " + std::string(to_string(type)),
+                       true,
+                       [=](op_scene& c, bool composed) { return layer_operands_case(c, by, type, m, raw, composed); },
+                       {},
+                       m.width == op_scene::special});
       }
     }
   }
