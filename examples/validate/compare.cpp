@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstdio>
 #include <iterator>
+#include <memory>
 
 #include "rotoscale/gemm.hpp"
 
@@ -155,14 +156,18 @@ bool same_result(const format& f, std::uint64_t want, std::uint64_t got, bool an
 comparison compare(const gemm_case& x, const kernel_use& u, bool any_nan, thread_pool& pool) {
   comparison result;
   result.elements = x.outputs();
-  std::vector<difference_tally> of_rows(static_cast<std::size_t>(x.batch * x.m));
+  std::vector<std::unique_ptr<difference_tally>> of_rows(static_cast<std::size_t>(x.batch * x.m));  // of few, as a rule
   for_each_model_code(x, u, pool, [&](index_t e, std::uint64_t want) {
     const std::uint64_t got = x.d.code(e);
     if (same_result(x.output, want, got, any_nan)) return;
-    of_rows[static_cast<std::size_t>(e / x.n)].add({e, want, got, code_distance(x.output, want, got)});
+    std::unique_ptr<difference_tally>& row = of_rows[static_cast<std::size_t>(e / x.n)];
+    if (row == nullptr) row = std::make_unique<difference_tally>();
+    row->add({e, want, got, code_distance(x.output, want, got)});
   });
   difference_tally all;
-  for (const difference_tally& row : of_rows) all.add(row);
+  for (const std::unique_ptr<difference_tally>& row : of_rows) {
+    if (row != nullptr) all.add(*row);
+  }
   all.move_to(result);
   return result;
 }
