@@ -170,7 +170,7 @@ if [ $portability = yes ]; then
     exit 2
   fi
 elif [ $sanitize = no ]; then
-  # Explicit, or a build directory would keep what it was once given. With assertions, but where the flags are a release's.
+  # Explicit, or a build directory would keep what it was once given. With assertions, but for the slow suite.
   ndebug=$([ $slow = yes ] && echo true || echo false)
   options=("-Db_ndebug=$ndebug" "-Dwerror=$werror" "-Dquick_host=$quick" "-Dquick_programs=$quick" -Dtests=enabled -Dexamples=enabled -Dbench=enabled "${at_once[@]}")
   if [ $amd = yes ]; then options+=(-Damd_check=enabled); fi

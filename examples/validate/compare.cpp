@@ -111,9 +111,9 @@ namespace {
 template <class Use>
 void for_each_model_code(const gemm_case& x, const kernel_use& u, thread_pool& pool, const Use& use) {
   if (x.is_fp64()) {
-    pool.for_each(x.batch * x.m, [&](index_t row) {
-      for (index_t e = row * x.n; e < (row + 1) * x.n; ++e) use(e, model_code(x, u, e));
-    });
+    output_tensor codes(x.output, x.outputs());
+    pool.for_each(x.outputs(), [&](index_t e) { codes.set(e, model_code(x, u, e)); });
+    for (index_t e = 0; e < x.outputs(); ++e) use(e, codes.code(e));
     return;
   }
   // The sums alone: one function finishes them, whatever stands between them and d.
