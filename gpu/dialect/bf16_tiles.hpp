@@ -85,10 +85,12 @@ struct padded_tile {
 /// How a kernel of attention is laid out: tiles of 64 rows that a block computes side by side, blocks of a processor at
 /// a time that registers are limited for, buffers for what is read in tiles, and whether the forward pass runs a tile's
 /// product with values beside the next tile's with keys, for which it keeps a buffer. All but that one and the one
-/// computed on are on their way.
+/// computed on are on their way. `in_turn`: the tiles of a block start their products one after the other, where the
+/// unit has a copy engine.
 struct tile_plan {
   int tiles, blocks, stages;
   bool overlaps = false;
+  bool in_turn = false;
 };
 
 /// What a unit has whose device copies no tiles by itself.
@@ -124,6 +126,14 @@ struct mma_sync_unit {
   struct fragment {
     std::uint32_t word[4];
   };
+  /// A number that all lanes have, so that the compiler knows it.
+  __device__ static int uniform(int x) {
+#if defined(ROTOSCALE_CUDA)
+    return static_cast<int>(shuffle(static_cast<std::uint32_t>(x), 0));
+#else
+    return x;
+#endif
+  }
   /// 64 rows in shared memory, and what their writers do before a barrier.
   template <int D>
   using tile = padded_tile<D>;
@@ -250,14 +260,16 @@ struct wgmma_unit : mma_sync_unit {
   using without_engine = wgmma_unit_without_engine;
   // By measurement: docs/lab/attention-ladder.md.
   template <int D>
-  static constexpr tile_plan forward_plan = D == 64 ? tile_plan{1, 4, 2} : tile_plan{3, 1, 3, true};
+  static constexpr tile_plan forward_plan = D == 64 ? tile_plan{1, 4, 2} : tile_plan{3, 1, 4, true, true};
   template <int D>
   static constexpr tile_plan keys_plan = D == 64 ? tile_plan{1, 3, 2} : tile_plan{1, 2, 2};
   template <int D>
-  static constexpr tile_plan queries_plan = D == 64 ? tile_plan{1, 4, 2} : tile_plan{3, 1, 2};
+  static constexpr tile_plan queries_plan = D == 64 ? tile_plan{1, 4, 2} : tile_plan{3, 1, 3, false, true};
   template <int D>
   using tile = sm90::swizzled_tile<D>;
   __device__ static void publish() { sm90::publish_shared(); }
+  __device__ static void wait_for_turn(int tile) { sm90::wait_for_turn(tile); }
+  __device__ static void give_turn(int tile) { sm90::give_turn(tile); }
 
   template <int D>
   __device__ static void start_rows(const tile<D>& a, const tile<D>& b, float (&d)[4][elements]) {
@@ -303,6 +315,7 @@ struct mfma_unit {
   template <int D>
   static constexpr tile_plan queries_plan = {1, 1, 1};
 
+  __device__ static int uniform(int x) { return x; }  // the compiler finds out by itself
   struct fragment {
     amd::short4 four;
   };

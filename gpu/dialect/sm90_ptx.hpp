@@ -88,7 +88,7 @@ __device__ inline void load_box(std::uint32_t to, const CUtensorMap* map, int x,
       "l"(map), "r"(x), "r"(y), "r"(bar)
       : "memory");
 }
-/// Two consumer warpgroups take turns: each waits for its own, and gives the other the next one.
+/// Warpgroups take turns: each waits for its own, and gives another one the next.
 __device__ inline void wait_for_turn(int group) { asm volatile("bar.sync %0, 256;" ::"r"(3 + group) : "memory"); }
 __device__ inline void give_turn(int group) { asm volatile("bar.arrive %0, 256;" ::"r"(3 + group) : "memory"); }
 /// Bytes as they lie: both addresses and `bytes` are multiples of 16.

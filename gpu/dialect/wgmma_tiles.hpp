@@ -74,18 +74,14 @@ struct descriptor {
     return both;
   }
 };
-/// An address that is the same in all lanes of a warp, in a uniform register. Descriptors have to be in such registers:
-/// the compiler moves each of them there by an instruction of its own unless it knows that the address is uniform.
-__device__ inline std::uint32_t uniform_address(const std::uint16_t* codes) {
-  return __reduce_min_sync(0xFFFFFFFFu, shared_address(codes));
-}
-/// Rows of k: groups of eight rows lie 1 KiB apart.
+/// Rows of k: groups of eight rows lie 1 KiB apart. Descriptors have to be in uniform registers: unless the compiler
+/// knows that `codes` is the same in all lanes, it moves each of them there by an instruction of its own.
 __device__ inline descriptor rows_descriptor(const std::uint16_t* codes) {
-  return {(uniform_address(codes) & 0x3FFFFu) >> 4 | 1u << 16, 1024u >> 4 | 1u << 30};
+  return {(shared_address(codes) & 0x3FFFFu) >> 4 | 1u << 16, 1024u >> 4 | 1u << 30};
 }
 /// Second operand whose k are rows: blocks of 64 columns lie 8 KiB apart, groups of eight k 1 KiB.
 __device__ inline descriptor transposed_descriptor(const std::uint16_t* codes) {
-  return {(uniform_address(codes) & 0x3FFFFu) >> 4 | (8192u >> 4) << 16, 1024u >> 4 | 1u << 30};
+  return {(shared_address(codes) & 0x3FFFFu) >> 4 | (8192u >> 4) << 16, 1024u >> 4 | 1u << 30};
 }
 
 // clang-format off

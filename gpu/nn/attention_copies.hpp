@@ -67,11 +67,12 @@ struct tile_copies {
   using engine = typename Unit::engine;
   const typename engine::maps& maps;
   typename engine::template barriers<Stages>& barriers;
+  int starter = 0;  ///< the thread that starts the engine's copies
 
   /// Before a barrier of the block.
   __device__ void init() const {
     if constexpr (engine::exists) {
-      if (thread_index().x == 0) engine::init(barriers);
+      if (static_cast<int>(thread_index().x) == starter) engine::init(barriers);
     }
   }
   /// Starts copies of rows [first, first + 64) of a head of x and y.
@@ -81,7 +82,7 @@ struct tile_copies {
                                               tile_of<Unit, D>& to_x, tile_of<Unit, D>& to_y, int buffer) const {
     const int thread = static_cast<int>(thread_index().x);
     if constexpr (engine::exists) {
-      if (thread == 0) engine::template load<D>(maps, h, first, b, to_x, to_y, barriers.full[buffer]);
+      if (thread == starter) engine::template load<D>(maps, h, first, b, to_x, to_y, barriers.full[buffer]);
     } else {
       load_tile<Unit, D, Threads>(thread, x, b, h, first, n, vectors, to_x);
       load_tile<Unit, D, Threads>(thread, y, b, h, first, n, vectors, to_y);
@@ -93,25 +94,24 @@ struct tile_copies {
   }
 };
 
-/// Leads compute(position, buffer) through pairs of tiles that load(position, buffer) brings; the next Stages - 1 -
-/// Kept come meanwhile, and the Kept before it are still there. `next` moves a position on, false at the end.
-template <int Kept = 0, class Unit, int Stages, class Position, class Load, class Next, class Compute>
-__device__ void pipeline(const tile_copies<Unit, Stages>& copies, Position at, const Load& load, const Next& next,
-                         const Compute& compute) {
-  if constexpr (Stages == 1) {
-    static_assert(!Unit::engine::exists && Kept == 0);
-    do {
-      block_barrier();
-      load(at, 0);
-      finish_copies<Unit>();
-      compute(at, 0);
-    } while (next(at));
-  } else {
-    constexpr int ahead = Stages - 1 - Kept;
-    static_assert(ahead >= 1);
-    Position coming[ahead];  // what is loaded, the oldest first
-    int count = 0;
-    bool more = true;
+/// Pairs of tiles that load(position, buffer) brings: the one that is computed on, the Stages - 1 - Kept behind it on
+/// their way, and the Kept before it, which are still there. `next` moves a position on, false at the end.
+template <int Kept, class Unit, int Stages, class Position, class Load, class Next>
+struct tile_queue {
+  static constexpr int ahead = Stages - 1 - Kept;
+  static_assert(ahead >= 1);
+  const tile_copies<Unit, Stages>& copies;
+  const Load& load;
+  const Next& next;
+  Position at;
+  Position coming[ahead];  // what is loaded, the oldest first
+  int count = 0, buffer = 0;
+  bool more = true;
+  unsigned parity = 0;
+
+  __device__ tile_queue(const tile_copies<Unit, Stages>& c, Position first, const Load& l, const Next& n)
+      : copies(c), load(l), next(n), at(first) {}
+  __device__ void start() {
     ROTOSCALE_UNROLL
     for (int i = 0; i < ahead; ++i) {
       if (more) {
@@ -122,31 +122,116 @@ __device__ void pipeline(const tile_copies<Unit, Stages>& copies, Position at, c
       }
       end_copy_group();
     }
-    unsigned parity = 0;
-    for (int buffer = 0; count > 0;) {
+  }
+  __device__ bool has_another() const { return count > 1 || more; }
+  /// Loads one more, into the buffer that was computed on before the kept ones.
+  __device__ void go_on() {
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < ahead - 1; ++i) coming[i] = coming[i + 1];
+    if (more) {
+      load(at, buffer + ahead < Stages ? buffer + ahead : buffer + ahead - Stages);
+      coming[ahead - 1] = at;
+      more = next(at);
+    } else {
+      --count;
+    }
+    end_copy_group();
+  }
+  __device__ void wait() const { copies.wait(buffer, parity); }
+  __device__ void leave() {
+    if (++buffer < Stages) return;
+    buffer = 0;
+    parity ^= 1;
+  }
+};
+
+/// Leads compute(position, buffer, give) through pairs of tiles, after prepare(), which loads what stays and ends with
+/// a barrier. Copies of the first pairs are on their way meanwhile if the unit's engine makes them.
+template <int Kept = 0, class Unit, int Stages, class Position, class Load, class Next, class Prepare, class Compute>
+__device__ void pipeline(const tile_copies<Unit, Stages>& copies, Position at, const Load& load, const Next& next,
+                         const Prepare& prepare, const Compute& compute) {
+  const auto nothing = [] {};
+  if constexpr (Stages == 1) {
+    static_assert(!Unit::engine::exists && Kept == 0);
+    prepare();
+    do {
+      block_barrier();
+      load(at, 0);
+      finish_copies<Unit>();
+      compute(at, 0, nothing);
+    } while (next(at));
+  } else {
+    tile_queue<Kept, Unit, Stages, Position, Load, Next> queue(copies, at, load, next);
+    if constexpr (Unit::engine::exists) {
+      copies.init();
+      queue.start();
+      prepare();
+    } else {
+      prepare();
+      queue.start();
+    }
+    while (queue.count > 0) {
       if constexpr (!Unit::engine::exists) {
-        wait_for_all_but<ahead - 1>();
+        wait_for_all_but<queue.ahead - 1>();
         Unit::publish();
       }
       block_barrier();
-      const Position now = coming[0];
-      ROTOSCALE_UNROLL
-      for (int i = 0; i < ahead - 1; ++i) coming[i] = coming[i + 1];
-      if (more) {  // into the buffer that was computed on before the kept ones
-        load(at, buffer + ahead < Stages ? buffer + ahead : buffer + ahead - Stages);
-        coming[ahead - 1] = at;
-        more = next(at);
-      } else {
-        --count;
-      }
-      end_copy_group();
-      copies.wait(buffer, parity);
-      compute(now, buffer);
-      if (++buffer == Stages) {
-        buffer = 0;
-        parity ^= 1;
-      }
+      const Position now = queue.coming[0];
+      queue.go_on();
+      queue.wait();
+      compute(now, queue.buffer, nothing);
+      queue.leave();
     }
+  }
+}
+
+/// The same for the Tiles tiles of a block in turn: compute starts products when it is the turn of its tile, then calls
+/// give(). So products of one tile run while others are at their exponentials, and when the last tile, whose threads
+/// load, has its turn, all have left the buffer that is then loaded.
+template <int Kept, int Tiles, class Unit, int Stages, class Position, class Load, class Next, class Prepare,
+          class Compute>
+__device__ void pipeline_in_turn(const tile_copies<Unit, Stages>& copies, int tile, Position at, const Load& load,
+                                 const Next& next, const Prepare& prepare, const Compute& compute) {
+  static_assert(Unit::engine::exists);
+  tile_queue<Kept, Unit, Stages, Position, Load, Next> queue(copies, at, load, next);
+  static_assert(queue.ahead >= 2);  // what threads store after they gave their turn is read a turn later
+  copies.init();
+  queue.start();
+  prepare();
+  bool has_turn = tile == 0;
+  while (queue.count > 0) {
+    queue.wait();
+    if (!has_turn) Unit::wait_for_turn(tile);
+    has_turn = false;
+    compute(queue.coming[0], queue.buffer, [&] {
+      if (tile + 1 < Tiles) {
+        Unit::give_turn(tile + 1);
+      } else if (queue.has_another()) {
+        Unit::give_turn(0);
+      }
+      queue.go_on();
+    });
+    queue.leave();
+  }
+}
+
+/// What a kernel's plan comes to.
+template <class Unit, tile_plan Plan>
+struct block_layout {
+  static constexpr tile_plan plan = Plan;
+  static constexpr bool in_turn = plan.in_turn && Unit::engine::exists;
+  static constexpr int threads = plan.tiles * tiles::threads<Unit>;
+  static constexpr int starter = in_turn ? threads - tiles::threads<Unit> : 0;  ///< that starts the engine's copies
+};
+/// The pipeline of a layout, for the tile-th tile of a block.
+template <class Layout, int Kept = 0, class Unit, int Stages, class Position, class Load, class Next, class Prepare,
+          class Compute>
+__device__ void lead(const tile_copies<Unit, Stages>& copies, [[maybe_unused]] int tile, Position at, const Load& load,
+                     const Next& next, const Prepare& prepare, const Compute& compute) {
+  if constexpr (Layout::in_turn) {
+    pipeline_in_turn<Kept, Layout::plan.tiles>(copies, tile, at, load, next, prepare, compute);
+  } else {
+    pipeline<Kept>(copies, at, load, next, prepare, compute);
   }
 }
 

@@ -21,8 +21,8 @@ inline constexpr int threads = groups* Unit::lanes;  // of a tile
 /// This thread among those of its block, the tile that it works for, and its group there.
 template <class Unit>
 struct place_in_block {
-  int thread = static_cast<int>(thread_index().x), tile = thread / threads<Unit>, in_tile = thread % threads<Unit>,
-      group = in_tile / Unit::lanes;
+  int thread = static_cast<int>(thread_index().x), tile = Unit::uniform(thread / threads<Unit>),
+      in_tile = thread % threads<Unit>, group = Unit::uniform(in_tile / Unit::lanes);
 };
 
 template <class Unit, int D>
@@ -206,6 +206,11 @@ __device__ void finish(Unit, [[maybe_unused]] Result&... results) {
 /// Keys that queries of a tile read: those of the tiles from `begin` to `end`, which is included.
 struct key_range {
   int begin, end;
+  /// Known to be the same in all lanes.
+  template <class Unit>
+  __device__ key_range uniform() const {
+    return {Unit::uniform(begin), Unit::uniform(end)};
+  }
   __device__ bool has(int key) const { return key >= begin && key <= end; }
 };
 /// Of the tile of queries at `first`; of none beyond the sequence.

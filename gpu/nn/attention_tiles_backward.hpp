@@ -29,17 +29,20 @@ template <class Unit, int D>
 using key_operand = std::conditional_t<Unit::keeps_operands, kept_rows<Unit, D>, shared_rows<Unit, D>>;
 
 template <class Unit, int D>
-struct keys_layout {
-  static constexpr tile_plan plan = Unit::template keys_plan<D>;
+struct keys_layout : block_layout<Unit, Unit::template keys_plan<D>> {
   static constexpr bool kept = Unit::keeps_operands;
-  using memory = query_memory<Unit, D, plan.stages>;
-  static constexpr int threads = plan.tiles * tiles::threads<Unit>;
-  static constexpr std::size_t shared = shared_bytes<kept, 2 * plan.tiles, tile_of<Unit, D>, memory>;
+  using memory = query_memory<Unit, D, keys_layout::plan.stages>;
+  static constexpr std::size_t shared = shared_bytes<kept, 2 * keys_layout::plan.tiles, tile_of<Unit, D>, memory>;
 };
 
 /// A tile of queries of a head, and the first key that it reads.
 struct query_position {
   int h, first, first_key;
+};
+/// What one of its queries brings besides.
+struct query_numbers {
+  float shift, dot;
+  int begin;
 };
 
 /// dk and dv of tiles of keys from the query heads of their group, one after the other.
@@ -54,27 +57,41 @@ struct keys_pass {
   place_in_block<Unit> place;
   int b, kv, block_key, key;  // the first keys of the block and of this tile
   const std::int32_t* starts;
+  query_numbers coming = {};  // of the thread's query of the tile that is loaded next
 
+  /// The query of a tile that the thread brings numbers of, if it is less than `tile`.
+  __device__ unsigned own_query() const { return static_cast<unsigned>(place.thread - copies.starter); }
+  /// A tile before it is loaded, so that nobody waits for these numbers.
+  __device__ void fetch(query_position at) {
+    if (own_query() >= tile) return;
+    const int t = at.first + static_cast<int>(own_query());
+    coming = {0.0f, 0.0f, p.n.seq};  // beyond the sequence: nothing is seen
+    if (t < p.n.seq) coming = {p.n.lse[p.n.row(b, at.h, t)], p.n.dots[p.n.row(b, at.h, t)], start_of(starts, t)};
+  }
   __device__ void load(query_position at, int buffer) const {
     copies.template load<D, layout::threads>(p.q, p.d_o, b, at.h, at.first, p.n, p.vectors, s.q[buffer], s.d_o[buffer],
                                              buffer);
-    const int i = place.thread, t = at.first + i;
+    const unsigned i = own_query();
     if (i >= tile) return;
-    const bool inside = t < p.n.seq;
-    s.shift[buffer][i] = inside ? to_binary(p.n.lse[p.n.row(b, at.h, t)]) : 0.0f;
-    s.dot[buffer][i] = inside ? p.n.dots[p.n.row(b, at.h, t)] : 0.0f;
-    s.begin[buffer][i] = inside ? start_of(starts, t) : p.n.seq;  // beyond the sequence: nothing is seen
+    s.shift[buffer][i] = to_binary(coming.shift);
+    s.dot[buffer][i] = coming.dot;
+    s.begin[buffer][i] = coming.begin;
   }
   /// The tile of queries that are the block's first keys reads these always.
   __device__ query_position first_of_head(int h) const { return {h, block_key, block_key}; }
-  __device__ bool next(query_position& at) const {
+  __device__ bool next(query_position& at) {
+    if (!move(at)) return false;
+    fetch(at);
+    return true;
+  }
+  __device__ bool move(query_position& at) const {
     do {
       at.first += tile;
       if (at.first >= p.n.seq) {
         at = first_of_head(at.h + 1);
         return at.h < (kv + 1) * p.n.group();
       }
-      at.first_key = first_key_of(starts, at.first, p.n.seq);
+      at.first_key = Unit::uniform(first_key_of(starts, at.first, p.n.seq));
     } while (at.first_key >= block_key + layout::plan.tiles * tile);
     return true;
   }
@@ -129,14 +146,17 @@ struct keys_pass {
 
   /// dv waits for ds: started before, its operands would be live beside dp, and the compiler would run products one by
   /// one.
-  __device__ void add(query_position at, int buffer, const key_operand<Unit, D>& k, const key_operand<Unit, D>& v,
-                      float (&dk)[D / 16][Unit::elements], float (&dv)[D / 16][Unit::elements]) const {
+  template <class Give>
+  __device__ void add(query_position at, int buffer, const Give& give, const key_operand<Unit, D>& k,
+                      const key_operand<Unit, D>& v, float (&dk)[D / 16][Unit::elements],
+                      float (&dv)[D / 16][Unit::elements]) {
     ROTOSCALE_UNROLL
     for (int half = 0; half < halves<Unit>; ++half) {
       const int part = half * half_parts<Unit>;
       half_tile x, dp;
       multiply_rows<D>(Unit{}, k, s.q[buffer], part, x);
       multiply_rows<D>(Unit{}, v, s.d_o[buffer], part, dp);
+      if (half == 0) give();
       finish<1>(Unit{}, x);
       probabilities(at, buffer, half, x);
       finish(Unit{}, dp);
@@ -160,27 +180,30 @@ template <class Unit, class T, int D>
   const place_in_block<Unit> place;
   const int block_key = static_cast<int>(block_index().x) * tiles * tile, key = block_key + place.tile * tile;
   const int kv = static_cast<int>(block_index().y), b = static_cast<int>(block_index().z);
-  const keys_pass<Unit, T, D> pass{p, s, {maps, s.barriers}, place, b, kv, block_key, key, p.n.starts_of(b)};
-  pass.copies.init();
+  keys_pass<Unit, T, D> pass{p, s, {maps, s.barriers, layout::starter}, place, b, kv, block_key, key, p.n.starts_of(b)};
 
   key_operand<Unit, D> own_k, own_v;
-  auto* const own = own_tiles<layout::kept, 2 * tiles, tile_of<Unit, D>>(s) + 2 * place.tile;
-  load_tile<Unit, D, threads<Unit>>(place.in_tile, p.k, b, kv, key, p.n, p.vectors, own[0]);
-  load_tile<Unit, D, threads<Unit>>(place.in_tile, p.v, b, kv, key, p.n, p.vectors, own[1]);
-  finish_copies<Unit>();
-  own_k.take(own[0], place.group);
-  own_v.take(own[1], place.group);
-  block_barrier();  // the barriers are there, and what own tiles were taken from is free
+  const auto prepare = [&] {
+    auto* const own = own_tiles<layout::kept, 2 * tiles, tile_of<Unit, D>>(s) + 2 * place.tile;
+    load_tile<Unit, D, threads<Unit>>(place.in_tile, p.k, b, kv, key, p.n, p.vectors, own[0]);
+    load_tile<Unit, D, threads<Unit>>(place.in_tile, p.v, b, kv, key, p.n, p.vectors, own[1]);
+    finish_copies<Unit>();
+    own_k.take(own[0], place.group);
+    own_v.take(own[1], place.group);
+    if (layout::kept) block_barrier();  // before copies come in place of own tiles
+  };
   float dk[D / 16][Unit::elements], dv[D / 16][Unit::elements];
   clear(dk);
   clear(dv);
-  pipeline(
-      pass.copies, pass.first_of_head(kv * p.n.group()), [&](query_position at, int buffer) { pass.load(at, buffer); },
-      [&](query_position& at) { return pass.next(at); },
-      [&](query_position at, int buffer) {
-        if (tiles > 1 && !pass.reads(at)) return;
-        pass.add(at, buffer, own_k, own_v, dk, dv);
-      });
+  const query_position begin = pass.first_of_head(kv * p.n.group());
+  pass.fetch(begin);
+  const auto load = [&](query_position at, int buffer) { pass.load(at, buffer); };
+  const auto next = [&](query_position& at) { return pass.next(at); };
+  const auto compute = [&](query_position at, int buffer, const auto& give) {
+    if (tiles > 1 && !pass.reads(at)) return give();
+    pass.add(at, buffer, give, own_k, own_v, dk, dv);
+  };
+  lead<layout>(pass.copies, place.tile, begin, load, next, prepare, compute);
   float scale[Unit::rows], one[Unit::rows];
   ROTOSCALE_UNROLL
   for (int r = 0; r < Unit::rows; ++r) {
@@ -192,12 +215,10 @@ template <class Unit, class T, int D>
 }
 
 template <class Unit, int D>
-struct queries_layout {
-  static constexpr tile_plan plan = Unit::template queries_plan<D>;
+struct queries_layout : block_layout<Unit, Unit::template queries_plan<D>> {
   static constexpr bool kept = !Unit::whole_tiles;
-  using memory = key_memory<Unit, D, plan.stages>;
-  static constexpr int threads = plan.tiles * tiles::threads<Unit>;
-  static constexpr std::size_t shared = shared_bytes<kept, 2 * plan.tiles, tile_of<Unit, D>, memory>;
+  using memory = key_memory<Unit, D, queries_layout::plan.stages>;
+  static constexpr std::size_t shared = shared_bytes<kept, 2 * queries_layout::plan.tiles, tile_of<Unit, D>, memory>;
 };
 
 /// What a lane knows of its rows for dq.
@@ -226,9 +247,20 @@ struct queries_rows {
     exponentials<Unit>(x);
   }
   /// dp becomes the gradient of scores, of which x are the probabilities.
-  template <bool Masked, int Count>
-  __device__ void gradients(int key, const float (&x)[Count][Unit::elements],
+  template <int Count>
+  __device__ void gradients(bool masked, int key, const float (&x)[Count][Unit::elements],
                             float (&dp)[Count][Unit::elements]) const {
+    if (masked) {
+      take_gradients<true>(key, x, dp);
+    } else {
+      take_gradients<false>(key, x, dp);
+    }
+  }
+
+ private:
+  template <bool Masked, int Count>
+  __device__ void take_gradients(int key, const float (&x)[Count][Unit::elements],
+                                 float (&dp)[Count][Unit::elements]) const {
     ROTOSCALE_UNROLL
     for (int i = 0; i < Count * Unit::elements; ++i) {
       const int e = i % Unit::elements, part = i / Unit::elements, r = Unit::row_of_element(e);
@@ -253,46 +285,45 @@ template <class Unit, class T, int D>
   const int h = static_cast<int>(block_index().y), b = static_cast<int>(block_index().z), kv = h / p.n.group();
   const std::int32_t* const starts = p.n.starts_of(b);
 
-  const tile_copies<Unit, layout::plan.stages> copies{maps, s.barriers};
-  copies.init();
+  const tile_copies<Unit, layout::plan.stages> copies{maps, s.barriers, layout::starter};
   query_operand<Unit, D> q, d_o;
-  auto* const own = own_tiles<layout::kept, 2 * tiles, tile_of<Unit, D>>(s) + 2 * place.tile;
-  load_tile<Unit, D, threads<Unit>>(place.in_tile, p.q, b, h, first, p.n, p.vectors, own[0]);
-  load_tile<Unit, D, threads<Unit>>(place.in_tile, p.d_o, b, h, first, p.n, p.vectors, own[1]);
-  finish_copies<Unit>();
-  q.take(own[0], place.group);
-  d_o.take(own[1], place.group);
-  block_barrier();
+  const auto prepare = [&] {
+    auto* const own = own_tiles<layout::kept, 2 * tiles, tile_of<Unit, D>>(s) + 2 * place.tile;
+    load_tile<Unit, D, threads<Unit>>(place.in_tile, p.q, b, h, first, p.n, p.vectors, own[0]);
+    load_tile<Unit, D, threads<Unit>>(place.in_tile, p.d_o, b, h, first, p.n, p.vectors, own[1]);
+    finish_copies<Unit>();
+    q.take(own[0], place.group);
+    d_o.take(own[1], place.group);
+    if (layout::kept) block_barrier();  // before copies come in place of own tiles
+  };
 
   const queries_rows<Unit, T> rows(p, starts, b, h, first + 16 * place.group);
   float dq[D / 16][Unit::elements];
   clear(dq);
-  const key_range keys = keys_of_tile(starts, first, p.n.seq),
-                  all_keys = keys_of_tiles<tiles>(starts, block_first, p.n.seq);
+  const key_range keys = keys_of_tile(starts, first, p.n.seq).template uniform<Unit>(),
+                  all_keys = keys_of_tiles<tiles>(starts, block_first, p.n.seq).template uniform<Unit>();
   const auto load = [&](int key, int buffer) {
     copies.template load<D, layout::threads>(p.k, p.v, b, kv, key, p.n, p.vectors, s.k[buffer], s.v[buffer], buffer);
   };
   const auto next = [&](int& key) { return (key += tile) <= all_keys.end; };
-  pipeline(copies, all_keys.begin, load, next, [&](int key, int buffer) {
-    if (tiles > 1 && !keys.has(key)) return;
+  const auto compute = [&](int key, int buffer, const auto& give) {
+    if (tiles > 1 && !keys.has(key)) return give();
     ROTOSCALE_UNROLL
     for (int half = 0; half < halves<Unit>; ++half) {
       float x[half_parts<Unit>][Unit::elements], dp[half_parts<Unit>][Unit::elements];
       const int part = half * half_parts<Unit>;
       multiply_rows<D>(Unit{}, q, s.k[buffer], part, x);
       multiply_rows<D>(Unit{}, d_o, s.v[buffer], part, dp);
+      if (half == 0) give();
       finish<1>(Unit{}, x);
       rows.probabilities(x);
       finish(Unit{}, dp);
-      if (key == first || starts != nullptr) {
-        rows.template gradients<true>(key + 16 * part, x, dp);
-      } else {
-        rows.template gradients<false>(key + 16 * part, x, dp);
-      }
+      rows.gradients(key == first || starts != nullptr, key + 16 * part, x, dp);
       add_rows<D>(Unit{}, packed_rows<Unit, half_parts<Unit>>(dp), s.k[buffer], part, dq);
       finish(Unit{}, dq);
     }
-  });
+  };
+  lead<layout>(copies, place.tile, all_keys.begin, load, next, prepare, compute);
   float scale[Unit::rows];
   ROTOSCALE_UNROLL
   for (float& r : scale) r = p.n.scale;

@@ -95,17 +95,19 @@ struct last_product {
   packed_rows<Unit, parts> weights;
   int buffer = -1;  // -1: nothing is kept
 
-  /// Starts what the tile before has left, behind a tile's first product, and waits for that.
-  template <class Add, class First>
-  __device__ void start(const Add& add, First& first) const {
+  /// Starts what the tile before has left, behind a tile's first product, calls give(), and waits for that first one.
+  template <class Add, class Give, class First>
+  __device__ void start(const Add& add, const Give& give, First& first) const {
     if (Overlaps && buffer >= 0) {
       add(weights, buffer);
+      give();
       tiles::finish<1>(Unit{}, first);
     } else {
+      give();
       tiles::finish(Unit{}, first);
     }
   }
-  /// Before the sum is changed: waits for what was started.
+  /// Waits for what was started, before the sum is changed.
   template <class Sum>
   __device__ void finish(Sum& sum) const {
     if constexpr (Overlaps) tiles::finish(Unit{}, sum);
@@ -132,12 +134,10 @@ struct last_product {
 };
 
 template <class Unit, int D>
-struct forward_layout {
-  static constexpr tile_plan plan = Unit::template forward_plan<D>;
+struct forward_layout : block_layout<Unit, Unit::template forward_plan<D>> {
   static constexpr bool kept = !Unit::whole_tiles;
-  using memory = key_memory<Unit, D, plan.stages>;
-  static constexpr int threads = plan.tiles * tiles::threads<Unit>;
-  static constexpr std::size_t shared = shared_bytes<kept, plan.tiles, tile_of<Unit, D>, memory>;
+  using memory = key_memory<Unit, D, forward_layout::plan.stages>;
+  static constexpr std::size_t shared = shared_bytes<kept, forward_layout::plan.tiles, tile_of<Unit, D>, memory>;
 };
 
 /// A grid of (tiles of queries, heads, batch) blocks, the last tiles first.
@@ -154,22 +154,23 @@ template <class Unit, class T, int D>
   const int h = static_cast<int>(block_index().y), b = static_cast<int>(block_index().z), kv = h / p.n.group();
   const std::int32_t* const starts = p.n.starts_of(b);
 
-  const tile_copies<Unit, layout::plan.stages> copies{maps, s.barriers};
-  copies.init();
+  const tile_copies<Unit, layout::plan.stages> copies{maps, s.barriers, layout::starter};
   query_operand<Unit, D> q;
-  auto& own = own_tiles<layout::kept, tiles, tile_of<Unit, D>>(s)[place.tile];
-  load_tile<Unit, D, threads<Unit>>(place.in_tile, p.q, b, h, first, p.n, p.vectors, own, p.past);
-  finish_copies<Unit>();
-  q.take(own, place.group);
-  block_barrier();
+  const auto prepare = [&] {
+    auto& own = own_tiles<layout::kept, tiles, tile_of<Unit, D>>(s)[place.tile];
+    load_tile<Unit, D, threads<Unit>>(place.in_tile, p.q, b, h, first, p.n, p.vectors, own, p.past);
+    finish_copies<Unit>();
+    q.take(own, place.group);
+    if (layout::kept) block_barrier();  // before copies come in place of own tiles
+  };
   const query_rows<Unit> rows(starts, first + 16 * place.group, p.n.seq);
   const float scale = binary_scale(p.n);
   softmax_rows<Unit> softmax;
   float o[D / 16][Unit::elements];
   clear(o);
 
-  const key_range keys = keys_of_tile(starts, first, p.n.seq, p.past),
-                  all_keys = keys_of_tiles<tiles>(starts, block_first, p.n.seq, p.past);
+  const key_range keys = keys_of_tile(starts, first, p.n.seq, p.past).template uniform<Unit>(),
+                  all_keys = keys_of_tiles<tiles>(starts, block_first, p.n.seq, p.past).template uniform<Unit>();
   const auto load = [&](int key, int buffer) {
     copies.template load<D, layout::threads>(p.k, p.v, b, kv, key, p.n, p.vectors, s.k[buffer], s.v[buffer], buffer);
   };
@@ -178,11 +179,14 @@ template <class Unit, class T, int D>
   const auto add = [&](const packed_rows<Unit, parts>& weights, int buffer) {
     add_rows<D>(Unit{}, weights, s.v[buffer], 0, o);
   };
-  pipeline<layout::plan.overlaps ? 1 : 0>(copies, all_keys.begin, load, next, [&](int key, int buffer) {
-    if (tiles > 1 && !keys.has(key)) return last.complete(add, o);
+  const auto compute = [&](int key, int buffer, const auto& give) {
+    if (tiles > 1 && !keys.has(key)) {
+      last.complete(add, o);
+      return give();
+    }
     float x[parts][Unit::elements];
     multiply_rows<D>(Unit{}, q, s.k[buffer], 0, x);
-    last.start(add, x);
+    last.start(add, give, x);
     if (key == first || starts != nullptr) {
       softmax.template take<true>(x, rows, key, scale);
     } else {
@@ -191,7 +195,8 @@ template <class Unit, class T, int D>
     last.finish(o);
     rescale<Unit>(o, softmax.factor);
     last.take(packed_rows<Unit, parts>(x), buffer, add, o);
-  });
+  };
+  lead<layout, layout::plan.overlaps ? 1 : 0>(copies, place.tile, all_keys.begin, load, next, prepare, compute);
   last.complete(add, o);
 
   store_output<Unit, D>(p, b, h, first + 16 * place.group, softmax, rows, o);

@@ -112,10 +112,11 @@ struct norm_gradient_block {
       next_x += a.x.stride;
     }
   }
+  template <bool Whole>
   __device__ void load_dx(unsigned r) {
     ROTOSCALE_UNROLL
     for (unsigned k = 0; k < Vec8s; ++k) {
-      if (column(k) < a.e.cols) dx[r][k].load(next_dx + k * threads * vec8_elements, vec8_elements, true);
+      if (Whole || column(k) < a.e.cols) dx[r][k].load(next_dx + k * threads * vec8_elements, vec8_elements, true);
     }
     next_dx += a.dx.stride;
   }
@@ -152,19 +153,33 @@ struct norm_gradient_block {
     }
   }
 
-  /// The gradients of a group whose dx are in registers; those of the group behind it come in their place.
+  /// The gradients of a group whose dx are in registers; those of the group behind it come in their place. A branch for
+  /// whole groups and threads with all of their columns: there no condition is between a register's use and its next
+  /// load, so that one load does not wait for another. AMD's waits count loads, and need no such branch.
   __device__ void update(unsigned group) {
     const unsigned here = count(group), behind = group + 1 < groups ? count(group + 1) : 0;
+    if (!has_small_shared_memory && here == Rows && behind == Rows && column(Vec8s - 1) < a.e.cols) {
+      update_rows<true>(group, here, behind);
+    } else {
+      update_rows<false>(group, here, behind);
+    }
+  }
+  template <bool Whole>
+  __device__ void update_rows(unsigned group, unsigned here, unsigned behind) {
     ROTOSCALE_UNROLL
     for (unsigned r = 0; r < Rows; ++r) {
-      if (r >= here) break;
+      if (!Whole && r >= here) break;
       const float rstd = shared.rstd[group * Rows + r], pull = shared.pulls[group % 2][r];
       ROTOSCALE_UNROLL
       for (unsigned k = 0; k < Vec8s; ++k) {
-        if (column(k) < a.e.cols) update_vec8(group, r, k, rstd, pull);
+        if (Whole || column(k) < a.e.cols) update_vec8(group, r, k, rstd, pull);
       }
       to_dx += a.dx.stride;
-      if (r < behind) load_dx(r);
+    }
+    // After all updates: the scoreboard that a row's update waits for counts the loads of all rows.
+    ROTOSCALE_UNROLL
+    for (unsigned r = 0; r < Rows; ++r) {
+      if (Whole || r < behind) load_dx<Whole>(r);
     }
   }
   __device__ void update_vec8(unsigned group, unsigned r, unsigned k, float rstd, float pull) {
@@ -201,7 +216,7 @@ struct norm_gradient_block {
       }
       ROTOSCALE_UNROLL
       for (unsigned r = 0; r < Rows; ++r) {
-        if (r < count(0)) load_dx(r);
+        if (r < count(0)) load_dx<false>(r);
       }
       wait_for_all_but<ahead - 1>();
     }
