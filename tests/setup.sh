@@ -4,19 +4,21 @@
 # Sourced by tests/run.sh and examples/demo.sh: installs the Debian packages that are missing, configures a build
 # directory, builds. Needs no network, and changes nothing, when everything is there already.
 
-# need_packages PACKAGE...: returns when all are installed, else ends the script with one clear line.
+# need_packages PACKAGE...: returns when all are installed, else ends the script with one clear line. A package may be
+# ONE|OTHER: whichever is installed, else the first that this Debian has.
 need_packages() {
   if [ -n "${ROTOSCALE_SKIP_PACKAGES:-}" ]; then return 0; fi
   if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
-    echo "$0: this is not a Debian system; install what these Debian 12 packages contain, then set" \
+    echo "$0: this is not a Debian system; install what these Debian packages contain, then set" \
       "ROTOSCALE_SKIP_PACKAGES=1: $*" >&2
     exit 2
   fi
 
-  local package installed missing=()
-  installed=$(dpkg-query -W -f='${db:Status-Status} ${Package}\n' "$@" 2>/dev/null || true)
+  local package name names="$*" installed missing=()
+  # shellcheck disable=SC2086  # names by words
+  installed=$(dpkg-query -W -f='${db:Status-Status} ${Package}\n' ${names//|/ } 2>/dev/null || true)
   for package in "$@"; do
-    grep -qxF "installed $package" <<<"$installed" || missing+=("$package")
+    grep -qxE "installed (${package//+/[+]})" <<<"$installed" || missing+=("$package")
   done
   if [ ${#missing[@]} -eq 0 ]; then return 0; fi
 
@@ -28,16 +30,21 @@ need_packages() {
     fi
     as_root=(sudo)
   fi
-  echo "Installing: ${missing[*]}"
-  local log
+  local log chosen=()
   log=$(mktemp)
   # An update that fails (one of many sources may be down) need not keep the packages from being installed.
-  if ! {
-    "${as_root[@]}" apt-get update || true
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"
-  } >"$log" 2>&1 </dev/null; then
+  "${as_root[@]}" apt-get update >"$log" 2>&1 </dev/null || true
+  for package in "${missing[@]}"; do
+    for name in ${package//|/ }; do
+      if [ "$package" = "$name" ] || apt-cache show "$name" >/dev/null 2>&1; then break; fi
+    done
+    chosen+=("$name")
+  done
+  echo "Installing: ${chosen[*]}"
+  if ! "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${chosen[@]}" \
+    >>"$log" 2>&1 </dev/null; then
     tail -n 20 "$log" >&2
-    echo "$0: apt-get could not install: ${missing[*]} (whole log: $log)" >&2
+    echo "$0: apt-get could not install: ${chosen[*]} (whole log: $log)" >&2
     exit 2
   fi
   rm -f "$log"

@@ -63,15 +63,9 @@ class loader {
     if (x.is_fp64() || f == formats::fp64) fail("bias", "is for results of F32, F16 and BF16, and one of these");
     if (t->shape != std::vector<std::int64_t>{x.n})
       fail("bias", "shape " + text(t->shape) + " is not [" + std::to_string(x.n) + "]");
-    const std::vector<std::uint8_t> bytes = raw(*t);
-    gemm_operand row;
-    row.element = f;
-    row.rows = 1;
-    row.k = x.n;
-    row.code_stride = packed_bytes(f, x.n);
-    row.codes = bytes.data();
+    const output_tensor row(f, raw(*t));
     x.bias.emplace();
-    for (index_t j = 0; j < x.n; ++j) x.bias->push_back(static_cast<float>(value_of(f, operand_code(row, 0, j))));
+    for (index_t j = 0; j < x.n; ++j) x.bias->push_back(static_cast<float>(row.value(j)));
   }
 
   /// A result of nothing but NaN is legitimate where a scale, or an operand's every row, is NaN.
@@ -244,10 +238,6 @@ class loader {
 
 gemm_case load_case(const io::safetensors_file& file, const case_options& options) {
   return loader(file, options).load();
-}
-
-double value_of(const format& f, std::uint64_t code) {
-  return bit_cast<double>(f == formats::fp64 ? code : convert(f, code, formats::fp64));
 }
 
 gemm_operand batch_operand(const operand_data& x, index_t k, index_t i) {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The elements of C or D as a file has them.
+// The elements of C, D or a bias as a file has them.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,17 @@
 #include <utility>
 #include <vector>
 
+#include "rotoscale/bits.hpp"
 #include "rotoscale/config.hpp"
 #include "rotoscale/format.hpp"
+#include "rotoscale/round.hpp"
 
 namespace rotoscale::validate {
 
 /// The value of a code of F64 or less.
-double value_of(const format& f, std::uint64_t code);
+inline double value_of(const format& f, std::uint64_t code) {
+  return bit_cast<double>(f == formats::fp64 ? code : convert(f, code, formats::fp64));
+}
 
 /// Codes of F16, BF16, F32 or F64 one after the other. They stay the bytes that they are: of 4096 × 4096 results, words
 /// of 64 bits would take as long to write as a tenth of their GEMM.

@@ -103,9 +103,7 @@ status quantize_source(block_format f, matrix<const T> source, const quantized_o
       if (status s = quantize_by_definition(f, source, rows, true, only_checks, stream); !s.ok()) return s;
       if (status s = quantize_by_definition(f, source, columns, false, only_checks, stream); !s.ok()) return s;
       if (!only_checks) break;
-      device_info device;
-      if (status s = current_device(device); !s.ok()) return s;
-      if (status s = check_stream(stream); !s.ok()) return s;
+      if (status s = check_ready(stream); !s.ok()) return s;
     }
     return {};
   }

@@ -6,14 +6,14 @@
 usage: fuzz.py ROOT NAME RUNS [brief [PROGRAM] | DIRECTORY SECONDS [PROCESSES]]
        fuzz.py --build PROGRAM DEPFILE ROOT NAME...
 NAME: tests/fuzz/NAME_fuzz.cpp, starting from the files in tests/fuzz/corpus/NAME if there are any; its line
-"// fuzz: ..." names what else is compiled and linked. Exit status 77 (skipped) without clang++-14, its run-time
-libraries or such a library.
+"// fuzz: ..." names what else is compiled and linked. Exit status 77 (skipped) without a clang (CLANGS), its
+run-time libraries or such a library.
 brief: all sources at once, without the checks of each pointer and without debugging information, which are most of the compile
 time; the address sanitizer still sees a wrong access, and says where when the default mode is run with the input that failed.
 PROGRAM is one of `brief`'s with many targets, which --build makes: what they share is compiled once.
 DIRECTORY SECONDS: a long run instead, which keeps program, corpus and inputs that fail in that directory and goes on
 from them; PROCESSES share the runs and, every ten seconds, what they found. CXXFLAGS come after the own flags (another
--march). Without clang++-14 the program that lies there is run, so that machines without compilers can help. It is many
+-march). Without a clang the program that lies there is run, so that machines without compilers can help. It is many
 times as fast: bounds are checked by libstdc++'s assertions and undefined behaviour traps, but there is no address
 sanitizer, comparisons are not traced, and inputs to change are chosen evenly, as the choice of the rarest and shortest
 takes longer than most targets do. Run its corpus through the default mode afterwards (copied to the corpus). Each source
@@ -55,13 +55,20 @@ def write_at_once(path, sources):
     return path
 
 
+CLANGS = ("clang++-14", "clang++-19")  # of Debian 12 and 13
+
+
+def find_clang():
+    return next(filter(None, map(shutil.which, CLANGS)), None)
+
+
 def flags_of(root, kind):
     return ["-std=c++20", *kind, "-fsanitize-coverage-ignorelist=not_traced", f"-I{root}/include", f"-I{root}/tests/fuzz", "-pthread"]
 
 
 def build_many(program, depfile, root, names):
     """A program with many targets and the list of what it is made of; the exit status of a build."""
-    compiler = shutil.which("clang++-14")
+    compiler = find_clang()
     parts = {name: parts_of(root, name) for name in names}
     flags, libraries = (sorted({flag for part in parts.values() for flag in part[kind]}) for kind in (1, 2))
     with tempfile.TemporaryDirectory() as folder:
@@ -135,11 +142,11 @@ def run_briefly(program, name, runs, scratch):
 
 
 def main(root, name, runs, brief=False, program=None, directory=None, seconds=0, processes=1):
-    compiler = shutil.which("clang++-14")
+    compiler = find_clang()
     if compiler is None and directory is not None and (directory / name / "fuzz").exists():
         return long_run("corpus", runs, directory / name, seconds, processes)
     if compiler is None and program is None:
-        print("no clang++-14")
+        print("no " + " or ".join(CLANGS))
         return 77
     sources, flags, libraries = parts_of(root, name)
     if any(word.startswith("-lsentencepiece") for word in libraries) and not Path("/usr/include/sentencepiece_processor.h").exists():
@@ -166,7 +173,7 @@ def main(root, name, runs, brief=False, program=None, directory=None, seconds=0,
             print(fault)
             without_runtime = "libclang_rt" in fault
             if without_runtime:
-                print("no libclang-rt-14-dev")
+                print("no " + compiler.rsplit("/", 1)[-1].replace("clang++", "libclang-rt") + "-dev")
             return 77 if without_runtime else 1
         if directory is not None:
             return long_run("corpus", runs, scratch, seconds, processes)

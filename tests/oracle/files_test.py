@@ -7,11 +7,12 @@ files as llm.c's script writes them with numpy come back byte for byte.
 Skips (77) where torch, transformers and numpy are missing; ROTOSCALE_ORACLE_PYTHON may name an interpreter that has them.
 usage: files_test.py FILES_TOOL"""
 import json
-import os
 import pathlib
 import subprocess
 import sys
 import tempfile
+
+import oracle
 
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 64}
@@ -112,12 +113,7 @@ def check_tokens(tool, scratch):
 
 
 def main():
-    python = os.environ.get("ROTOSCALE_ORACLE_PYTHON", sys.executable)
-    if subprocess.run([python, "-c", "import numpy, torch, transformers"], capture_output=True).returncode != 0:
-        print("skipped: numpy, torch and transformers are not installed (ROTOSCALE_ORACLE_PYTHON)")
-        return 77
-    if pathlib.Path(python).absolute() != pathlib.Path(sys.executable).absolute():
-        return subprocess.run([python, *sys.argv]).returncode
+    oracle.require("numpy", "torch", "transformers")
     with tempfile.TemporaryDirectory() as scratch:
         check_tokens(sys.argv[1], pathlib.Path(scratch))
         check_models(sys.argv[1], pathlib.Path(scratch))

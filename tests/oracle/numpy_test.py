@@ -4,11 +4,12 @@
 own file, and NumPy reads it. Skips (77) where NumPy is missing; ROTOSCALE_ORACLE_PYTHON may name an interpreter that has
 it. Formats of ml_dtypes are compared where that is installed too.  usage: numpy_test.py NPY_TOOL"""
 
-import os
 import pathlib
 import subprocess
 import sys
 import tempfile
+
+import oracle
 
 TYPES = "<f2 <f4 <f8 |u1 <u2 |i1 |V1 |V2".split()
 SHAPES = [(), (1,), (7,), (0, 3), (3, 5), (2, 3, 4), (1, 2, 1, 3, 2)]
@@ -72,9 +73,7 @@ def check_codes(np, tool, folder, ml_dtypes, name):
         assert same_values(np, np.load(folder / "out.npy"), codes.view(dtype).astype("<f4")), name
 
 
-def compare(program):
-    import numpy as np
-
+def compare(np, program):
     def tool(*arguments):
         run = subprocess.run([program, *arguments], capture_output=True, text=True)
         assert run.returncode == 0, run.stdout + run.stderr
@@ -103,14 +102,5 @@ def compare(program):
     return 0
 
 
-def main():
-    python = os.environ.get("ROTOSCALE_ORACLE_PYTHON", sys.executable)
-    if subprocess.run([python, "-c", "import numpy"], capture_output=True).returncode != 0:
-        print("skipped: numpy is not installed (ROTOSCALE_ORACLE_PYTHON)")
-        return 77
-    return subprocess.run([python, __file__, sys.argv[1], "compare"]).returncode
-
-
 if __name__ == "__main__":
-    # Started again as "NPY_TOOL compare" in the interpreter that has NumPy.
-    sys.exit(main() if len(sys.argv) == 2 else compare(sys.argv[1]))
+    sys.exit(compare(oracle.require("numpy"), sys.argv[1]))

@@ -4,6 +4,7 @@
 
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 
@@ -12,9 +13,12 @@ SKIPPED = 77
 
 def require(*modules):
     """Imports modules, or ends the script as skipped. ROTOSCALE_ORACLE_PYTHON may name an interpreter that has them."""
-    python = os.environ.get("ROTOSCALE_ORACLE_PYTHON")
-    if python and os.path.abspath(python) != os.path.abspath(sys.executable):
-        os.execv(python, [python, *sys.argv])
+    python = os.environ.pop("ROTOSCALE_ORACLE_PYTHON", "")  # started once: a wrapper may have another name than it starts
+    if python:
+        path = shutil.which(python)
+        if path is None:
+            sys.exit(f"ROTOSCALE_ORACLE_PYTHON: there is no program '{python}'")
+        os.execv(path, [path, *sys.argv])
     found = []
     for name in modules:
         try:

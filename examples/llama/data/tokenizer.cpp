@@ -20,23 +20,10 @@ namespace rotoscale::llama_program {
 
 namespace {
 
-/// What SentencePiece has in place of a space.
-constexpr std::string_view space_mark = "\u2581";
 /// What is encoded at once, at least, where there is as much: a part of a second's work, and of the memory of a text.
 constexpr std::size_t least_part = std::size_t{1} << 20;
 /// Llama 3's has 9 MB.
 constexpr std::uint64_t largest_model = std::uint64_t{64} << 20;
-
-/// The longest beginning of `text` that is UTF-8 without space marks.
-std::size_t plain_length(std::string_view text) {
-  std::size_t at = 0;
-  while (at < text.size()) {
-    const std::size_t length = io::utf8_length(text.substr(at));
-    if (length == 0 || text.substr(at, length) == space_mark) break;
-    at += length;
-  }
-  return at;
-}
 
 }  // namespace
 
@@ -51,6 +38,20 @@ tokenizer tokenizer::load(const std::filesystem::path& path) {
 #if defined(ROTOSCALE_SENTENCEPIECE)
 
 namespace {
+
+/// What SentencePiece has in place of a space.
+constexpr std::string_view space_mark = "\u2581";
+
+/// The longest beginning of `text` that is UTF-8 without space marks.
+std::size_t plain_length(std::string_view text) {
+  std::size_t at = 0;
+  while (at < text.size()) {
+    const std::size_t length = io::utf8_length(text.substr(at));
+    if (length == 0 || text.substr(at, length) == space_mark) break;
+    at += length;
+  }
+  return at;
+}
 
 /// A status' message without its place in SentencePiece's sources, "./src/x.cc(660) [condition] ".
 std::string reason(const sentencepiece::util::Status& status) {
