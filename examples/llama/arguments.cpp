@@ -196,9 +196,11 @@ void define_statistics_noise(CLI::App& sub, arguments& a) {
 /// What a run's memory is, beside what its options ask for.
 void define_memory(CLI::App& sub, arguments& a) {
   sub.add_option("--memory-limit", a.session.memory_limit, "most bytes of all memory, e.g. 4GiB; 0: no limit")
-      ->transform(CLI::Validator(
-          [](std::string& size) { return std::string(size.starts_with('-') ? "must not be negative" : ""); }, ""))
-      ->transform(CLI::AsSizeValue(false))
+      ->transform(CLI::Validator(  // one, as CLI11's versions differ in which of two comes first
+          [](std::string& size) {
+            return size.starts_with('-') ? std::string("must not be negative") : CLI::AsSizeValue(false)(size);
+          },
+          ""))
       ->group("run");
   sub.add_option(
          "--async-checkpoints", a.session.async_checkpoints,

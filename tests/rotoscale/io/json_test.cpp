@@ -251,7 +251,10 @@ TEST_CASE("parse errors are one line with line and column") {
   const std::string value_error = "syntax error while parsing value - ";
   CHECK(parse("{\n  \"a\": nul\n}") ==
         "a.json: line 2, column 11: " + value_error + "invalid literal; last read: '\"a\": nul<U+000A>'");
-  CHECK(parse("").rfind("a.json: line 1, column 1: " + value_error + "unexpected end of input", 0) == 0);
+  // What follows is nlohmann's: "unexpected end of input" until 3.11.2, "attempting to parse an empty input" since.
+  CHECK(parse("").rfind("a.json: line 1, column 1: ", 0) == 0);
+  CHECK(parse("").find("input") != std::string::npos);
+  CHECK(parse("").find('\n') == std::string::npos);
   CHECK(parse("{} x").rfind("a.json: line 1, column 4: syntax error", 0) == 0);
   CHECK(parse("[1,]").rfind("a.json: line 1, column 4: syntax error", 0) == 0);
   CHECK(parse("// no\n1").rfind("a.json: line 1, column 1: syntax error", 0) == 0);
