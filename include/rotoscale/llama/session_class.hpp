@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "rotoscale/llama/weight_stash.hpp"
+#include "rotoscale/nn/arena_memory.hpp"
 #include "rotoscale/nn/communicator.hpp"
 #include "rotoscale/nn/schedule.hpp"
 
@@ -77,7 +78,7 @@ class session {
   /// nothing kept, invalid_argument where a step has more than 256 micro-batches over all ranks.
   session(nn::backend& ops, const model_config& config, session_options options, const std::vector<nn::recipe>& recipes,
           nn::communicator* ranks = nullptr)
-      : ops_(&ops), ranks_(ranks), options_(std::move(options)), model_(ops, config, options_.model) {
+      : ops_(&ops), ranks_(ranks), options_(std::move(options)), model_(ops, config, options_.model), memory_(ops) {
     if (const int n = options_.micro_batches * (ranks == nullptr ? 1 : ranks->size()); n > 256) {
       throw std::invalid_argument("micro_batches: " + std::to_string(n) +
                                   " over all ranks, random words repeat after 256");
@@ -96,7 +97,6 @@ class session {
   }
   session(const session&) = delete;
   session& operator=(const session&) = delete;
-  ~session() { release(); }
 
   /// The model.
   llama::model& model() { return model_; }
@@ -264,7 +264,7 @@ class session {
                                       const std::vector<nn::recipe>&);
   struct only_count {};
   session(nn::backend& ops, const model_config& config, session_options options, only_count)
-      : ops_(&ops), options_(std::move(options)), model_(ops, config, options_.model) {}
+      : ops_(&ops), options_(std::move(options)), model_(ops, config, options_.model), memory_(ops) {}
 
   nn::memory_plan count(const std::vector<nn::recipe>& recipes) {
     std::vector<std::vector<weight_location>> places;
@@ -297,31 +297,21 @@ class session {
     options_.snapshot = snapshot_use::none;
     plan[nn::memory_category::snapshot] = 0;
   }
-  /// Allocates a category; where that fails, releases all that was allocated.
-  void* take(std::string_view what, std::size_t bytes, nn::memory_kind kind) {
-    try {
-      return ops_->allocate(bytes, kind);
-    } catch (const std::bad_alloc&) {
-      release();
-      throw out_of_memory(plan_, std::string(what), bytes);
-    }
-  }
   void allocate() {
     for (const auto& [c, name] : enum_names<nn::memory_category>::table) {
       if (plan_[c] == 0) continue;
       if (c == nn::memory_category::snapshot && options_.snapshot == snapshot_use::if_it_fits) continue;
-      bases_[static_cast<std::size_t>(c)] = static_cast<std::byte*>(take(name, plan_[c], nn::kind_of(c)));
+      try {
+        memory_.allocate(c, plan_[c]);
+      } catch (const std::bad_alloc&) {
+        throw out_of_memory(plan_, std::string(name), plan_[c]);
+      }
     }
-    nn::memory_cursor memory(bases_);
+    nn::memory_cursor memory(memory_.bases());
     lay_out_transfers(memory);
     if (options_.snapshot == snapshot_use::if_it_fits) try_snapshot();
   }
   void try_snapshot();
-  void release() noexcept {
-    for (std::size_t c = 0; c < bases_.size(); ++c) {
-      if (bases_[c] != nullptr) ops_->release(bases_[c], nn::kind_of(static_cast<nn::memory_category>(c)));
-    }
-  }
   void lay_out_transfers(nn::memory_cursor& memory);
   void lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool same_recipe = false) {
     constexpr nn::memory_category category = nn::memory_category::workspace;
@@ -338,7 +328,7 @@ class session {
     lay_out_snapshot(memory);
   }
   void bind(bool same_recipe) {
-    nn::memory_cursor memory(bases_, &ledger_);
+    nn::memory_cursor memory(memory_.bases(), &ledger_);
     lay_out(memory, recipe_, same_recipe);
     in_use_ = memory.plan();
     in_use_[nn::memory_category::transfers] = plan_[nn::memory_category::transfers];
@@ -378,7 +368,7 @@ class session {
   switch_memory last_switch_;
   nn::recipe recipe_;
   nn::memory_plan plan_, in_use_;
-  nn::arena_bases bases_{};
+  nn::arena_memory memory_;
   nn::queue queue_, stash_queue_, snapshot_queue_;
   session_snapshot snapshot_;
   nn::step_state *state_ = nullptr, *evaluation_state_ = nullptr;

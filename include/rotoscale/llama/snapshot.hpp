@@ -42,7 +42,7 @@ inline void session::lay_out_snapshot(nn::memory_cursor& memory) {
 inline void session::try_snapshot() {
   constexpr nn::memory_category c = nn::memory_category::snapshot;
   try {
-    bases_[static_cast<std::size_t>(c)] = static_cast<std::byte*>(ops_->allocate(plan_[c], nn::kind_of(c)));
+    memory_.allocate(c, plan_[c]);
   } catch (const std::bad_alloc&) {
     drop_snapshot(plan_);
   }

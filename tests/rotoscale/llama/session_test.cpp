@@ -211,20 +211,23 @@ TEST_CASE("over budget is refused before anything is allocated, with the plan") 
   CHECK(ops->allocations() == count);
 }
 
+/// A backend of `most` allocations at a time.
+struct small_backend final : nn::cpu_backend {
+  small_backend() : cpu_backend(1) {}
+  void* allocate(std::size_t bytes, nn::memory_kind kind) override {
+    if (held == most) throw std::bad_alloc();
+    ++held, ++taken;
+    return cpu_backend::allocate(bytes, kind);
+  }
+  void release(void* memory, nn::memory_kind kind) noexcept override {
+    --held;
+    cpu_backend::release(memory, kind);
+  }
+  int held = 0, taken = 0, most = 0;
+};
+
 TEST_CASE("memory that the backend does not have: the plan, and what was taken goes back") {
-  struct small_backend final : nn::cpu_backend {
-    small_backend() : cpu_backend(1) {}
-    void* allocate(std::size_t bytes, nn::memory_kind kind) override {
-      if (held == most) throw std::bad_alloc();
-      ++held;
-      return cpu_backend::allocate(bytes, kind);
-    }
-    void release(void* memory, nn::memory_kind kind) noexcept override {
-      --held;
-      cpu_backend::release(memory, kind);
-    }
-    int held = 0, most = 0;
-  } ops;
+  small_backend ops;
   const auto options = options_for(2, 32);
   const nn::memory_plan plan = llama::plan_session(ops, small_config(false), options, {preset("bf16")});
   std::vector<std::string> said;
@@ -242,6 +245,18 @@ TEST_CASE("memory that the backend does not have: the plan, and what was taken g
   REQUIRE(said.size() > 2);
   CHECK(said[0] == "out of memory at " + std::to_string(plan[category::weights]) + " bytes for weights");
   CHECK(said.back().ends_with(" bytes for transfers"));
+}
+
+TEST_CASE("a session that refuses its options after it took memory gives it back") {
+  small_backend ops;
+  ops.most = static_cast<int>(nn::memory_categories);
+  auto options = options_for(1, 32);
+  options.model.training = false;
+  options.model.cache = 32;
+  options.documents = true;
+  CHECK_THROWS_AS(llama::session(ops, small_config(false), options, {preset("bf16")}), std::invalid_argument);
+  CHECK(ops.taken > 0);
+  CHECK(ops.held == 0);
 }
 
 TEST_CASE("without a backward pass there are no gradients, moments or masters, and one layer's activations") {

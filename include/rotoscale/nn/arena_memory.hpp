@@ -1,0 +1,35 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The memory of a plan: one allocation of a backend for each category.
+#pragma once
+
+#include "rotoscale/nn/backend.hpp"
+
+namespace rotoscale::nn {
+
+/// A backend's memory by category. It goes back with this object, also where its owner's constructor throws.
+class arena_memory {
+ public:
+  /// Of a backend that outlives it; nothing yet.
+  explicit arena_memory(backend& ops) : ops_(&ops) {}
+  arena_memory(const arena_memory&) = delete;
+  arena_memory& operator=(const arena_memory&) = delete;
+  ~arena_memory() {
+    for (std::size_t c = 0; c < bases_.size(); ++c) {
+      if (bases_[c] != nullptr) ops_->release(bases_[c], kind_of(static_cast<memory_category>(c)));
+    }
+  }
+
+  /// Takes `bytes` for a category that has none. Throws std::bad_alloc where the backend refuses.
+  void allocate(memory_category c, std::size_t bytes) {
+    bases_[static_cast<std::size_t>(c)] = static_cast<std::byte*>(ops_->allocate(bytes, kind_of(c)));
+  }
+  /// Where each category begins.
+  const arena_bases& bases() const { return bases_; }
+
+ private:
+  backend* ops_;
+  arena_bases bases_{};
+};
+
+}  // namespace rotoscale::nn
