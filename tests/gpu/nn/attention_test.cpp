@@ -208,9 +208,18 @@ TEST_CASE("tiles on a matrix unit leave the CPU's bytes") {
       check<bf16>(contract, {1, 330, 1, 1, 128, 0, 2.0f, 200});
       check<float>(contract, {1, 330, 1, 1, 80, 0, 2.0f, 260});
     });
+    // sm_90's blocks of three tiles that take turns, where the copy engine can read: of one tile, of which the last two
+    // have nothing to read, ragged, with documents that begin within a tile, behind other tokens, with another scale.
+    for (const shape& s :
+         {shape{1, 1, 1, 1, 128}, shape{1, 64, 1, 1, 96}, shape{2, 130, 2, 1, 128}, shape{1, 270, 2, 1, 128, 60},
+          shape{1, 400, 2, 1, 128, 90, 2.0f, 150}, shape{1, 200, 1, 1, 112, 0, 8.0f}}) {
+      check<bf16>(contract, s);
+    }
+    check<float>(contract, {1, 270, 1, 1, 128, 100});
     check<bf16>(contract, {1, 70, 1, 1, 32}, 3);  // rows that begin at no multiple of 16 bytes
     if (!on_device) continue;
     check<bf16>(contract, {2, 1000, 8, 2, 128});
+    check<bf16>(contract, {2, 1000, 8, 2, 128, 150});
     check<bf16>(contract, {2, 777, 4, 4, 64, 100});
     check<float>(contract, {1, 500, 4, 2, 96, 200, 8.0f});
   }
