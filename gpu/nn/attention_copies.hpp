@@ -67,12 +67,12 @@ struct tile_copies {
   using engine = typename Unit::engine;
   const typename engine::maps& maps;
   typename engine::template barriers<Stages>& barriers;
-  int starter = 0;  ///< the thread that starts the engine's copies
+  int producer = 0;  ///< the thread that starts the engine's copies
 
   /// Before a barrier of the block.
   __device__ void init() const {
     if constexpr (engine::exists) {
-      if (static_cast<int>(thread_index().x) == starter) engine::init(barriers);
+      if (static_cast<int>(thread_index().x) == producer) engine::init(barriers);
     }
   }
   /// Starts copies of rows [first, first + 64) of a head of x and y.
@@ -82,13 +82,17 @@ struct tile_copies {
                                               tile_of<Unit, D>& to_x, tile_of<Unit, D>& to_y, int buffer) const {
     const int thread = static_cast<int>(thread_index().x);
     if constexpr (engine::exists) {
-      if (thread == starter) engine::template load<D>(maps, h, first, b, to_x, to_y, barriers.full[buffer]);
+      if (thread == producer) engine::template load<D>(maps, h, first, b, to_x, to_y, barriers.full[buffer]);
     } else {
       load_tile<Unit, D, Threads>(thread, x, b, h, first, n, vectors, to_x);
       load_tile<Unit, D, Threads>(thread, y, b, h, first, n, vectors, to_y);
     }
   }
-  /// Waits for the engine's copies into a buffer, for the parity-th time.
+  /// What the caller's threads have copied since the last one is a group; the engine's copies need none.
+  __device__ void end_group() const {
+    if constexpr (!engine::exists) end_copy_group();
+  }
+  /// Waits for the engine's copies into a buffer: for the phase of its barrier that has this parity.
   __device__ void wait(int buffer, unsigned parity) const {
     if constexpr (engine::exists) engine::wait(barriers.full[buffer], parity);
   }
@@ -103,50 +107,53 @@ struct tile_queue {
   const tile_copies<Unit, Stages>& copies;
   const Load& load;
   const Next& next;
-  Position at;
-  Position coming[ahead];  // what is loaded, the oldest first
-  int count = 0, buffer = 0;
+  Position at;                // what is loaded next, if there is more
+  Position loaded[ahead];     // and what has been, the oldest first: `count` of them, behind which any position stands
+  int count = 0, buffer = 0;  // that of the oldest one
   bool more = true;
   unsigned parity = 0;
 
   __device__ tile_queue(const tile_copies<Unit, Stages>& c, Position first, const Load& l, const Next& n)
       : copies(c), load(l), next(n), at(first) {}
+  /// Loads the first ones.
   __device__ void start() {
     ROTOSCALE_UNROLL
     for (int i = 0; i < ahead; ++i) {
+      loaded[i] = at;
       if (more) {
         load(at, i);
-        coming[i] = at;
         ++count;
         more = next(at);
       }
-      end_copy_group();
+      copies.end_group();
     }
   }
   __device__ bool has_another() const { return count > 1 || more; }
-  /// Loads one more, into the buffer that was computed on before the kept ones.
-  __device__ void go_on() {
+  /// Takes the oldest one out, whose buffer stays its own, and loads one more, into the buffer that was computed on
+  /// before the kept ones.
+  __device__ void load_next() {
     ROTOSCALE_UNROLL
-    for (int i = 0; i < ahead - 1; ++i) coming[i] = coming[i + 1];
+    for (int i = 0; i < ahead - 1; ++i) loaded[i] = loaded[i + 1];
+    loaded[ahead - 1] = at;
     if (more) {
       load(at, buffer + ahead < Stages ? buffer + ahead : buffer + ahead - Stages);
-      coming[ahead - 1] = at;
       more = next(at);
     } else {
       --count;
     }
-    end_copy_group();
+    copies.end_group();
   }
   __device__ void wait() const { copies.wait(buffer, parity); }
-  __device__ void leave() {
+  /// Moves to the next buffer; behind the last one the barriers' next phase begins.
+  __device__ void advance() {
     if (++buffer < Stages) return;
     buffer = 0;
     parity ^= 1;
   }
 };
 
-/// Leads compute(position, buffer, give) through pairs of tiles, after prepare(), which loads what stays and ends with
-/// a barrier. Copies of the first pairs are on their way meanwhile if the unit's engine makes them.
+/// Runs compute(position, buffer, give) for pairs of tiles, after prepare(), which loads what stays and ends with a
+/// barrier. Copies of the first pairs are on their way meanwhile if the unit's engine makes them.
 template <int Kept = 0, class Unit, int Stages, class Position, class Load, class Next, class Prepare, class Compute>
 __device__ void pipeline(const tile_copies<Unit, Stages>& copies, Position at, const Load& load, const Next& next,
                          const Prepare& prepare, const Compute& compute) {
@@ -176,18 +183,19 @@ __device__ void pipeline(const tile_copies<Unit, Stages>& copies, Position at, c
         Unit::publish();
       }
       block_barrier();
-      const Position now = queue.coming[0];
-      queue.go_on();
+      const Position now = queue.loaded[0];
+      queue.load_next();
       queue.wait();
       compute(now, queue.buffer, nothing);
-      queue.leave();
+      queue.advance();
     }
   }
 }
 
-/// The same for the Tiles tiles of a block in turn: compute starts products when it is the turn of its tile, then calls
-/// give(). So products of one tile run while others are at their exponentials, and when the last tile, whose threads
-/// load, has its turn, all have left the buffer that is then loaded.
+/// The same without a barrier of the block for each pair: the Tiles tiles of a block take turns. In its turn compute
+/// starts a tile's products, then it calls give(), which gives the turn to the next tile; so the products of one run
+/// while others are at their exponentials. One of the last tile's threads is the producer: it loads when it gives the
+/// turn back to the first tile, and by then all of them have left the buffer that is loaded into.
 template <int Kept, int Tiles, class Unit, int Stages, class Position, class Load, class Next, class Prepare,
           class Compute>
 __device__ void pipeline_in_turn(const tile_copies<Unit, Stages>& copies, int tile, Position at, const Load& load,
@@ -203,15 +211,15 @@ __device__ void pipeline_in_turn(const tile_copies<Unit, Stages>& copies, int ti
     queue.wait();
     if (!has_turn) Unit::wait_for_turn(tile);
     has_turn = false;
-    compute(queue.coming[0], queue.buffer, [&] {
+    compute(queue.loaded[0], queue.buffer, [&] {
       if (tile + 1 < Tiles) {
         Unit::give_turn(tile + 1);
       } else if (queue.has_another()) {
         Unit::give_turn(0);
       }
-      queue.go_on();
+      queue.load_next();
     });
-    queue.leave();
+    queue.advance();
   }
 }
 
@@ -221,13 +229,16 @@ struct block_layout {
   static constexpr tile_plan plan = Plan;
   static constexpr bool in_turn = plan.in_turn && Unit::engine::exists;
   static constexpr int threads = plan.tiles * tiles::threads<Unit>;
-  static constexpr int starter = in_turn ? threads - tiles::threads<Unit> : 0;  ///< that starts the engine's copies
+  static constexpr int producer = in_turn ? threads - tiles::threads<Unit> : 0;  ///< see tile_copies
 };
 /// The pipeline of a layout, for the tile-th tile of a block.
 template <class Layout, int Kept = 0, class Unit, int Stages, class Position, class Load, class Next, class Prepare,
           class Compute>
-__device__ void lead(const tile_copies<Unit, Stages>& copies, [[maybe_unused]] int tile, Position at, const Load& load,
-                     const Next& next, const Prepare& prepare, const Compute& compute) {
+__device__ void run_pipeline(const tile_copies<Unit, Stages>& copies, [[maybe_unused]] int tile, Position at,
+                             const Load& load, const Next& next, const Prepare& prepare, const Compute& compute) {
+  // The engine's first copies are on their way while prepare() still reads own tiles, which `kept` puts into the same
+  // buffers.
+  static_assert(!(Unit::engine::exists && Layout::kept));
   if constexpr (Layout::in_turn) {
     pipeline_in_turn<Kept, Layout::plan.tiles>(copies, tile, at, load, next, prepare, compute);
   } else {

@@ -60,7 +60,7 @@ struct keys_pass {
   query_numbers coming = {};  // of the thread's query of the tile that is loaded next
 
   /// The query of a tile that the thread brings numbers of, if it is less than `tile`.
-  __device__ unsigned own_query() const { return static_cast<unsigned>(place.thread - copies.starter); }
+  __device__ unsigned own_query() const { return static_cast<unsigned>(place.thread - copies.producer); }
   /// A tile before it is loaded, so that nobody waits for these numbers.
   __device__ void fetch(query_position at) {
     if (own_query() >= tile) return;
@@ -180,7 +180,8 @@ template <class Unit, class T, int D>
   const place_in_block<Unit> place;
   const int block_key = static_cast<int>(block_index().x) * tiles * tile, key = block_key + place.tile * tile;
   const int kv = static_cast<int>(block_index().y), b = static_cast<int>(block_index().z);
-  keys_pass<Unit, T, D> pass{p, s, {maps, s.barriers, layout::starter}, place, b, kv, block_key, key, p.n.starts_of(b)};
+  keys_pass<Unit, T, D> pass{
+      p, s, {maps, s.barriers, layout::producer}, place, b, kv, block_key, key, p.n.starts_of(b)};
 
   key_operand<Unit, D> own_k, own_v;
   const auto prepare = [&] {
@@ -203,7 +204,7 @@ template <class Unit, class T, int D>
     if (tiles > 1 && !pass.reads(at)) return give();
     pass.add(at, buffer, give, own_k, own_v, dk, dv);
   };
-  lead<layout>(pass.copies, place.tile, begin, load, next, prepare, compute);
+  run_pipeline<layout>(pass.copies, place.tile, begin, load, next, prepare, compute);
   float scale[Unit::rows], one[Unit::rows];
   ROTOSCALE_UNROLL
   for (int r = 0; r < Unit::rows; ++r) {
@@ -285,7 +286,7 @@ template <class Unit, class T, int D>
   const int h = static_cast<int>(block_index().y), b = static_cast<int>(block_index().z), kv = h / p.n.group();
   const std::int32_t* const starts = p.n.starts_of(b);
 
-  const tile_copies<Unit, layout::plan.stages> copies{maps, s.barriers, layout::starter};
+  const tile_copies<Unit, layout::plan.stages> copies{maps, s.barriers, layout::producer};
   query_operand<Unit, D> q, d_o;
   const auto prepare = [&] {
     auto* const own = own_tiles<layout::kept, 2 * tiles, tile_of<Unit, D>>(s) + 2 * place.tile;
@@ -323,7 +324,7 @@ template <class Unit, class T, int D>
       finish(Unit{}, dq);
     }
   };
-  lead<layout>(copies, place.tile, all_keys.begin, load, next, prepare, compute);
+  run_pipeline<layout>(copies, place.tile, all_keys.begin, load, next, prepare, compute);
   float scale[Unit::rows];
   ROTOSCALE_UNROLL
   for (float& r : scale) r = p.n.scale;

@@ -154,7 +154,7 @@ template <class Unit, class T, int D>
   const int h = static_cast<int>(block_index().y), b = static_cast<int>(block_index().z), kv = h / p.n.group();
   const std::int32_t* const starts = p.n.starts_of(b);
 
-  const tile_copies<Unit, layout::plan.stages> copies{maps, s.barriers, layout::starter};
+  const tile_copies<Unit, layout::plan.stages> copies{maps, s.barriers, layout::producer};
   query_operand<Unit, D> q;
   const auto prepare = [&] {
     auto& own = own_tiles<layout::kept, tiles, tile_of<Unit, D>>(s)[place.tile];
@@ -196,7 +196,7 @@ template <class Unit, class T, int D>
     rescale<Unit>(o, softmax.factor);
     last.take(packed_rows<Unit, parts>(x), buffer, add, o);
   };
-  lead<layout, layout::plan.overlaps ? 1 : 0>(copies, place.tile, all_keys.begin, load, next, prepare, compute);
+  run_pipeline<layout, layout::plan.overlaps ? 1 : 0>(copies, place.tile, all_keys.begin, load, next, prepare, compute);
   last.complete(add, o);
 
   store_output<Unit, D>(p, b, h, first + 16 * place.group, softmax, rows, o);
