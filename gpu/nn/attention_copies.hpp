@@ -202,7 +202,6 @@ __device__ void pipeline_in_turn(const tile_copies<Unit, Stages>& copies, int ti
                                  const Next& next, const Prepare& prepare, const Compute& compute) {
   static_assert(Unit::engine::exists);
   tile_queue<Kept, Unit, Stages, Position, Load, Next> queue(copies, at, load, next);
-  static_assert(queue.ahead >= 2);  // what threads store after they gave their turn is read a turn later
   copies.init();
   queue.start();
   prepare();
@@ -261,6 +260,29 @@ __device__ Tile* own_tiles(Memory& memory) {
 }
 template <bool Kept, int Own, class Tile, class Memory>
 inline constexpr std::size_t shared_bytes = sizeof(Memory) + (Kept ? 0 : Own * sizeof(Tile)) + alignof(Memory);
+/// A tensor that own tiles are of, and what takes them.
+template <class T, class Operand>
+struct own_rows {
+  const head_tensor<const T>& from;
+  Operand& to;
+};
+template <class T, class Operand>
+own_rows(const head_tensor<const T>&, Operand&) -> own_rows<T, Operand>;  // clang 14 deduces none of an aggregate
+/// Loads rows [first, first + 64) of a head of each `own`: a tile's own ones, by its threads. Passes barriers of the
+/// block.
+template <class Layout, int D, class Unit, class Memory, class... Own>
+__device__ void take_own(const place_in_block<Unit>& place, Memory& memory, int b, int h, int first,
+                         const attention_shape& n, bool vectors, int begin, const Own&... own) {
+  constexpr int count = sizeof...(Own);
+  auto* const tiles =
+      own_tiles<Layout::kept, count * Layout::plan.tiles, tile_of<Unit, D>>(memory) + count * place.tile;
+  int i = 0;
+  (load_tile<Unit, D, threads<Unit>>(place.in_tile, own.from, b, h, first, n, vectors, tiles[i++], begin), ...);
+  finish_copies<Unit>();
+  i = 0;
+  (own.to.take(tiles[i++], place.group), ...);
+  if (Layout::kept) block_barrier();  // before copies come in place of own tiles
+}
 /// The block's shared memory, aligned as T.
 template <class T>
 __device__ T& aligned_shared() {

@@ -57,25 +57,27 @@ struct keys_pass {
   place_in_block<Unit> place;
   int b, kv, block_key, key;  // the first keys of the block and of this tile
   const std::int32_t* starts;
-  query_numbers coming = {};  // of the thread's query of the tile that is loaded next
+  query_numbers prefetched = {};  // of the thread's query of the tile that is loaded next
 
-  /// The query of a tile that the thread brings numbers of, if it is less than `tile`.
-  __device__ unsigned own_query() const { return static_cast<unsigned>(place.thread - copies.producer); }
-  /// A tile before it is loaded, so that nobody waits for these numbers.
+  // Numbers that threads store are there for others behind a barrier of the block, which taking turns does without.
+  static_assert(!layout::in_turn);
+
+  /// Each of the block's first `tile` threads brings the numbers of one query. They are fetched a tile before they are
+  /// stored, so that nobody waits for them; but with one buffer, as AMD's plan has it, the tile is loaded at once.
   __device__ void fetch(query_position at) {
-    if (own_query() >= tile) return;
-    const int t = at.first + static_cast<int>(own_query());
-    coming = {0.0f, 0.0f, p.n.seq};  // beyond the sequence: nothing is seen
-    if (t < p.n.seq) coming = {p.n.lse[p.n.row(b, at.h, t)], p.n.dots[p.n.row(b, at.h, t)], start_of(starts, t)};
+    if (place.thread >= tile) return;
+    const int t = at.first + place.thread;
+    prefetched = {0.0f, 0.0f, p.n.seq};  // beyond the sequence: nothing is seen
+    if (t < p.n.seq) prefetched = {p.n.lse[p.n.row(b, at.h, t)], p.n.dots[p.n.row(b, at.h, t)], start_of(starts, t)};
   }
   __device__ void load(query_position at, int buffer) const {
     copies.template load<D, layout::threads>(p.q, p.d_o, b, at.h, at.first, p.n, p.vectors, s.q[buffer], s.d_o[buffer],
                                              buffer);
-    const unsigned i = own_query();
+    const int i = place.thread;
     if (i >= tile) return;
-    s.shift[buffer][i] = to_binary(coming.shift);
-    s.dot[buffer][i] = coming.dot;
-    s.begin[buffer][i] = coming.begin;
+    s.shift[buffer][i] = to_binary(prefetched.shift);
+    s.dot[buffer][i] = prefetched.dot;
+    s.begin[buffer][i] = prefetched.begin;
   }
   /// The tile of queries that are the block's first keys reads these always.
   __device__ query_position first_of_head(int h) const { return {h, block_key, block_key}; }
@@ -149,7 +151,7 @@ struct keys_pass {
   template <class Give>
   __device__ void add(query_position at, int buffer, const Give& give, const key_operand<Unit, D>& k,
                       const key_operand<Unit, D>& v, float (&dk)[D / 16][Unit::elements],
-                      float (&dv)[D / 16][Unit::elements]) {
+                      float (&dv)[D / 16][Unit::elements]) const {
     ROTOSCALE_UNROLL
     for (int half = 0; half < halves<Unit>; ++half) {
       const int part = half * half_parts<Unit>;
@@ -185,13 +187,7 @@ template <class Unit, class T, int D>
 
   key_operand<Unit, D> own_k, own_v;
   const auto prepare = [&] {
-    auto* const own = own_tiles<layout::kept, 2 * tiles, tile_of<Unit, D>>(s) + 2 * place.tile;
-    load_tile<Unit, D, threads<Unit>>(place.in_tile, p.k, b, kv, key, p.n, p.vectors, own[0]);
-    load_tile<Unit, D, threads<Unit>>(place.in_tile, p.v, b, kv, key, p.n, p.vectors, own[1]);
-    finish_copies<Unit>();
-    own_k.take(own[0], place.group);
-    own_v.take(own[1], place.group);
-    if (layout::kept) block_barrier();  // before copies come in place of own tiles
+    take_own<layout, D>(place, s, b, kv, key, p.n, p.vectors, 0, own_rows{p.k, own_k}, own_rows{p.v, own_v});
   };
   float dk[D / 16][Unit::elements], dv[D / 16][Unit::elements];
   clear(dk);
@@ -289,13 +285,7 @@ template <class Unit, class T, int D>
   const tile_copies<Unit, layout::plan.stages> copies{maps, s.barriers, layout::producer};
   query_operand<Unit, D> q, d_o;
   const auto prepare = [&] {
-    auto* const own = own_tiles<layout::kept, 2 * tiles, tile_of<Unit, D>>(s) + 2 * place.tile;
-    load_tile<Unit, D, threads<Unit>>(place.in_tile, p.q, b, h, first, p.n, p.vectors, own[0]);
-    load_tile<Unit, D, threads<Unit>>(place.in_tile, p.d_o, b, h, first, p.n, p.vectors, own[1]);
-    finish_copies<Unit>();
-    q.take(own[0], place.group);
-    d_o.take(own[1], place.group);
-    if (layout::kept) block_barrier();  // before copies come in place of own tiles
+    take_own<layout, D>(place, s, b, h, first, p.n, p.vectors, 0, own_rows{p.q, q}, own_rows{p.d_o, d_o});
   };
 
   const queries_rows<Unit, T> rows(p, starts, b, h, first + 16 * place.group);

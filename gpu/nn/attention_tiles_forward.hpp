@@ -156,13 +156,7 @@ template <class Unit, class T, int D>
 
   const tile_copies<Unit, layout::plan.stages> copies{maps, s.barriers, layout::producer};
   query_operand<Unit, D> q;
-  const auto prepare = [&] {
-    auto& own = own_tiles<layout::kept, tiles, tile_of<Unit, D>>(s)[place.tile];
-    load_tile<Unit, D, threads<Unit>>(place.in_tile, p.q, b, h, first, p.n, p.vectors, own, p.past);
-    finish_copies<Unit>();
-    q.take(own, place.group);
-    if (layout::kept) block_barrier();  // before copies come in place of own tiles
-  };
+  const auto prepare = [&] { take_own<layout, D>(place, s, b, h, first, p.n, p.vectors, p.past, own_rows{p.q, q}); };
   const query_rows<Unit> rows(starts, first + 16 * place.group, p.n.seq);
   const float scale = binary_scale(p.n);
   softmax_rows<Unit> softmax;
