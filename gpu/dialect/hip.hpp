@@ -136,9 +136,12 @@ namespace rotoscale::gpu {
 inline constexpr bool has_small_shared_memory = true;
 /// What does the second argument of __launch_bounds__ count: waves of a SIMD unit, or blocks of a processor?
 inline constexpr bool bounds_count_waves = true;
+/// Does a wait for a load count those behind it, which may go on (s_waitcnt)? NVIDIA's scoreboards wait for all.
+inline constexpr bool waits_count_loads = true;
 #else
 inline constexpr bool has_small_shared_memory = false;
 inline constexpr bool bounds_count_waves = false;
+inline constexpr bool waits_count_loads = false;
 #endif
 
 /// May a block wait for one that has not begun, where all of them fit on the device? Host mode runs one after the

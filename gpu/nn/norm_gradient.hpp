@@ -155,10 +155,10 @@ struct norm_gradient_block {
 
   /// The gradients of a group whose dx are in registers; those of the group behind it come in their place. A branch for
   /// whole groups and threads with all of their columns: there no condition is between a register's use and its next
-  /// load, so that one load does not wait for another. AMD's waits count loads, and need no such branch.
+  /// load, so that one load does not wait for another. Waits that count loads need no such branch.
   __device__ void update(unsigned group) {
     const unsigned here = count(group), behind = group + 1 < groups ? count(group + 1) : 0;
-    if (!has_small_shared_memory && here == Rows && behind == Rows && column(Vec8s - 1) < a.e.cols) {
+    if (!waits_count_loads && behind == Rows && column(Vec8s - 1) < a.e.cols) {  // then this group is whole as well
       update_rows<true>(group, here, behind);
     } else {
       update_rows<false>(group, here, behind);
