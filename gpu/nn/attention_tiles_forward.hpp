@@ -123,12 +123,12 @@ struct last_product {
       tiles::finish(Unit{}, sum);
     }
   }
-  /// Runs what is kept.
-  template <class Add, class Sum>
-  __device__ void complete(const Add& add, Sum& sum) {
-    if (!Overlaps || buffer < 0) return;
-    add(weights, buffer);
-    tiles::finish(Unit{}, sum);
+  /// Runs what is kept, and calls give() meanwhile: what that loads comes over tiles before the kept one.
+  template <class Add, class Sum, class Give>
+  __device__ void complete(const Add& add, Sum& sum, const Give& give) {
+    if (Overlaps && buffer >= 0) add(weights, buffer);
+    give();
+    finish(sum);
     buffer = -1;
   }
 };
@@ -174,10 +174,7 @@ template <class Unit, class T, int D>
     add_rows<D>(Unit{}, weights, s.v[buffer], 0, o);
   };
   const auto compute = [&](int key, int buffer, const auto& give) {
-    if (tiles > 1 && !keys.has(key)) {
-      last.complete(add, o);
-      return give();
-    }
+    if (tiles > 1 && !keys.has(key)) return last.complete(add, o, give);
     float x[parts][Unit::elements];
     multiply_rows<D>(Unit{}, q, s.k[buffer], 0, x);
     last.start(add, give, x);
@@ -191,7 +188,7 @@ template <class Unit, class T, int D>
     last.take(packed_rows<Unit, parts>(x), buffer, add, o);
   };
   run_pipeline<layout, layout::plan.overlaps ? 1 : 0>(copies, place.tile, all_keys.begin, load, next, prepare, compute);
-  last.complete(add, o);
+  last.complete(add, o, [] {});
 
   store_output<Unit, D>(p, b, h, first + 16 * place.group, softmax, rows, o);
 }
