@@ -42,6 +42,8 @@ inline status prepare_output(block_format f, const quantized_output& q, index_t 
   }
   out.codes = q.codes;
   out.scales = q.scales;
+  out.scale_words =
+      out.scale_block == 1 && out.scale_stride % 4 == 0 && reinterpret_cast<std::uintptr_t>(q.scales) % 4 == 0;
   out.padding = q.scale_padding;
   out.options = o;
   out.drawn = q.drawn;
@@ -108,7 +110,9 @@ status count_tiles(quantize_kernel_args& a) {
   };
   a.tiles_across = tiles(a.columns, tile_columns);
   a.across_inverse = a.tiles_across == 1 ? ~0u : static_cast<std::uint32_t>((std::uint64_t{1} << 32) / a.tiles_across);
-  const std::uint64_t count = std::uint64_t{a.tiles_across} * tiles(a.rows, tile_rows<T>);
+  const unsigned tiles_down = tiles(a.rows, tile_rows<T>);
+  a.paired_rows = a.column.codes != nullptr ? tiles_down / 2 * 2 : 0;
+  const std::uint64_t count = std::uint64_t{a.tiles_across} * tiles_down;
   if (count > 0x7FFFFFFFu) return {error_code::bad_extent, "source", "has more than 2^31 tiles"};
   a.tiles = static_cast<std::uint32_t>(count);
   return {};

@@ -26,7 +26,7 @@ struct wanted {
   bool any = true;
   block_options options = presets::te_rocm;
   placement code_order = placement::row_major, scale_order = placement::row_major;
-  index_t extra_code_stride = 0, extra_scale_stride = 0;
+  index_t extra_code_stride = 0, extra_scale_stride = 0, scale_skew = 0;
 };
 
 /// One orientation on the device, and the definition's bytes for it.
@@ -40,7 +40,7 @@ struct orientation {
     if (w.extra_scale_stride != 0) out.scale_stride = scale_stride();
     if (w.any) {
       out.codes = codes.data();
-      out.scales = scales.data();
+      out.scales = scales.data() + want.scale_skew;
     }
   }
 
@@ -49,7 +49,7 @@ struct orientation {
   std::size_t layout_bytes(bool of_codes) const {
     if (of_codes) return static_cast<std::size_t>(vectors * code_stride());
     if (want.scale_order == placement::row_major)
-      return static_cast<std::size_t>(vectors / format.rows * scale_stride());
+      return static_cast<std::size_t>(vectors / format.rows * scale_stride() + want.scale_skew);
     return static_cast<std::size_t>(scale_layout(want.scale_order, format, vectors, k).size_bytes());
   }
 
@@ -71,7 +71,8 @@ struct orientation {
       place_codes(format, blocks, want.code_order, expected_codes.data());
     }
     if (want.scale_order == placement::row_major) {
-      copy_rows(scale_bytes<const std::uint8_t>(format, blocks), scale_stride(), expected_scales.data());
+      copy_rows(scale_bytes<const std::uint8_t>(format, blocks), scale_stride(),
+                expected_scales.data() + want.scale_skew);
     } else {
       place_scales(format, blocks, want.scale_order, expected_scales.data());
     }
@@ -206,6 +207,14 @@ TEST_CASE("layouts, shapes and strides") {
   strided.extra_code_stride = 16;
   strided.extra_scale_stride = 3;
   check<bf16>(mxfp4, strided, strided, {64, 96}, ++seed);
+  check<bf16>(mxfp4, strided, strided, {288, 160}, ++seed);
+  // Scales of four blocks of a column, aligned as a word and not.
+  for (const index_t skew : {0, 1, 4}) {
+    strided.extra_scale_stride = 4;
+    strided.scale_skew = skew;
+    check<bf16>(mxfp4, dense, strided, {256, 160}, ++seed);
+    check<float>(mxfp8_e4m3, dense, strided, {128, 96}, ++seed);
+  }
 
   const wanted random{true, [&] {
                         block_options r = o;
