@@ -42,11 +42,12 @@ __device__ inline float definition_element(const definition_blocks_args& a, cons
   return canonical_nan(x * hadamard_factor(o.rotation.points));
 }
 
-/// One lane's byte of the packed codes of 32 elements, whose codes the lanes hold.
+/// One lane's byte of the packed codes of 32 elements, whose codes the lanes hold: of at most two elements, which have
+/// four bits or more.
 __device__ inline std::uint32_t gather_byte(std::uint32_t code, unsigned lane, unsigned bits) {
   std::uint32_t byte = 0;
   ROTOSCALE_UNROLL
-  for (unsigned j = 0; j < 3; ++j) {
+  for (unsigned j = 0; j < 2; ++j) {
     const unsigned element = 8 * lane / bits + j;
     const std::uint32_t other = shuffle(code, element % segment_lanes);
     const int shift = static_cast<int>(bits * element) - static_cast<int>(8 * lane);
