@@ -136,7 +136,8 @@ namespace rotoscale::gpu {
 inline constexpr bool has_small_shared_memory = true;
 /// What does the second argument of __launch_bounds__ count: waves of a SIMD unit, or blocks of a processor?
 inline constexpr bool bounds_count_waves = true;
-/// Does a wait for a load count those behind it, which may go on (s_waitcnt)? NVIDIA's scoreboards wait for all.
+/// May later loads stay outstanding while one is waited for, as the counts of s_waitcnt allow? NVIDIA's scoreboards
+/// wait for all of their loads.
 inline constexpr bool waits_count_loads = true;
 #else
 inline constexpr bool has_small_shared_memory = false;

@@ -54,13 +54,13 @@ __device__ inline void fence_barrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Named barriers, of which a block has 16: 0 is that of __syncthreads, 1 and 2 are those of group_sync (two warpgroups
-// compute a GEMM), those from 3 on of turns.
+// Named barriers, of which a block has 16: 0 is that of __syncthreads, 1 and 2 belong to group_sync (two warpgroups
+// compute a GEMM), 3 and up to turns.
 
 /// Waits for the 128 threads of a warpgroup.
 __device__ inline void group_sync(int group) { asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory"); }
-/// Warpgroups take turns: each waits for its own, and gives another one the next. A barrier is of the 128 threads that
-/// wait and the 128 that give.
+/// Warpgroups take turns: each waits for its own, and gives another one the next. A turn's barrier has 256 threads: the
+/// 128 that wait and the 128 that give.
 __device__ inline void wait_for_turn(int group) { asm volatile("bar.sync %0, 256;" ::"r"(3 + group) : "memory"); }
 __device__ inline void give_turn(int group) { asm volatile("bar.arrive %0, 256;" ::"r"(3 + group) : "memory"); }
 

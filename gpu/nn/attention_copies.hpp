@@ -271,8 +271,8 @@ own_rows(const head_tensor<const T>&, Operand&) -> own_rows<T, Operand>;  // cla
 /// Loads rows [first, first + 64) of a head of each `own`: a tile's own ones, by its threads. Passes barriers of the
 /// block.
 template <class Layout, int D, class Unit, class Memory, class... Own>
-__device__ void take_own(const place_in_block<Unit>& place, Memory& memory, int b, int h, int first,
-                         const attention_shape& n, bool vectors, int begin, const Own&... own) {
+__device__ void load_own_tiles(const place_in_block<Unit>& place, Memory& memory, int b, int h, int first,
+                               const attention_shape& n, bool vectors, int begin, const Own&... own) {
   constexpr int count = sizeof...(Own);
   auto* const tiles =
       own_tiles<Layout::kept, count * Layout::plan.tiles, tile_of<Unit, D>>(memory) + count * place.tile;

@@ -187,7 +187,7 @@ template <class Unit, class T, int D>
 
   key_operand<Unit, D> own_k, own_v;
   const auto prepare = [&] {
-    take_own<layout, D>(place, s, b, kv, key, p.n, p.vectors, 0, own_rows{p.k, own_k}, own_rows{p.v, own_v});
+    load_own_tiles<layout, D>(place, s, b, kv, key, p.n, p.vectors, 0, own_rows{p.k, own_k}, own_rows{p.v, own_v});
   };
   float dk[D / 16][Unit::elements], dv[D / 16][Unit::elements];
   clear(dk);
@@ -285,7 +285,7 @@ template <class Unit, class T, int D>
   const tile_copies<Unit, layout::plan.stages> copies{maps, s.barriers, layout::producer};
   query_operand<Unit, D> q, d_o;
   const auto prepare = [&] {
-    take_own<layout, D>(place, s, b, h, first, p.n, p.vectors, 0, own_rows{p.q, q}, own_rows{p.d_o, d_o});
+    load_own_tiles<layout, D>(place, s, b, h, first, p.n, p.vectors, 0, own_rows{p.q, q}, own_rows{p.d_o, d_o});
   };
 
   const queries_rows<Unit, T> rows(p, starts, b, h, first + 16 * place.group);

@@ -123,7 +123,7 @@ struct last_product {
       tiles::finish(Unit{}, sum);
     }
   }
-  /// Runs what is kept, and calls give() meanwhile: what that loads comes over tiles before the kept one.
+  /// Runs the kept product and calls give() while it runs: give() loads into the buffer before the kept one's.
   template <class Add, class Sum, class Give>
   __device__ void complete(const Add& add, Sum& sum, const Give& give) {
     if (Overlaps && buffer >= 0) add(weights, buffer);
@@ -156,7 +156,9 @@ template <class Unit, class T, int D>
 
   const tile_copies<Unit, layout::plan.stages> copies{maps, s.barriers, layout::producer};
   query_operand<Unit, D> q;
-  const auto prepare = [&] { take_own<layout, D>(place, s, b, h, first, p.n, p.vectors, p.past, own_rows{p.q, q}); };
+  const auto prepare = [&] {
+    load_own_tiles<layout, D>(place, s, b, h, first, p.n, p.vectors, p.past, own_rows{p.q, q});
+  };
   const query_rows<Unit> rows(starts, first + 16 * place.group, p.n.seq);
   const float scale = binary_scale(p.n);
   softmax_rows<Unit> softmax;

@@ -42,8 +42,8 @@ __device__ inline float definition_element(const definition_blocks_args& a, cons
   return canonical_nan(x * hadamard_factor(o.rotation.points));
 }
 
-/// One lane's byte of the packed codes of 32 elements, whose codes the lanes hold: of at most two elements, which have
-/// four bits or more.
+/// One lane's byte of the packed codes of 32 elements, whose codes the lanes hold. A byte has bits of at most two
+/// elements of 4, 6 or 8 bits.
 __device__ inline std::uint32_t gather_byte(std::uint32_t code, unsigned lane, unsigned bits) {
   std::uint32_t byte = 0;
   ROTOSCALE_UNROLL

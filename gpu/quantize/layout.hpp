@@ -27,7 +27,7 @@ struct block_output {
   // From tile to tile.
   std::uint32_t scale_block4 = 0;  ///< from that of block 8 i to that of block 8 i + 4
   std::uint32_t scale_block8 = 0;  ///< to that of block 8 i + 8
-  bool scale_words = false;        ///< those of four blocks, the first a multiple of four, are one aligned word
+  bool has_scale_words = false;    ///< scales of blocks 4 i to 4 i + 3 of a row are one aligned word
   unsigned padded_rows = 0;        ///< extents of placed scales; 0: nothing is padded
   unsigned padded_columns = 0;
   std::uint8_t padding = 0;

@@ -88,8 +88,8 @@ __device__ inline void quantize_tile_rows(const quantize_kernel_args& a, const t
   constexpr unsigned vecs = 32 / tile_view<T>::vec_elements;
   const vec16* from = reinterpret_cast<const vec16*>(tile.bytes) + r0 * tile_view<T>::row_vecs + b * vecs;
   const unsigned permutation = tile_view<T>::permutation(r0, b * vecs);
-  // A block's first half. Codes of four bits leave registers for the next one's while the second half is rotated; AMD's
-  // kernels would lose a wave for it.
+  // A block's first half. With codes of four bits there are registers to read the next block's while this block's
+  // second half is rotated; AMD's kernels would lose a wave.
   constexpr bool ahead = F.bits() == 4 && !bounds_count_waves;
   vec16 first[vecs / 2];
   const auto load_first = [&] {
@@ -146,7 +146,7 @@ __device__ inline void quantize_tile_columns(const quantize_kernel_args& a, cons
   const T* even = tile.element(0, c);  // all even rows, and all odd ones, are permuted alike
   const T* odd = tile.element(1, c) - tile_columns;
   const unsigned end = rows_of<T>(a, at);
-  const bool as_word = out.scale_words && end == tile_rows<T>;
+  const bool as_word = out.has_scale_words && end == tile_rows<T>;
   unsigned b = 0;
   std::uint32_t slow_blocks = 0, word = 0;  // the last block's scale on top
   ROTOSCALE_KEEP_LOOP
@@ -269,8 +269,8 @@ __device__ inline tile_item item_of(const quantize_kernel_args& a, std::uint32_t
   return {a.whole_tiles + half / 2, half % 2 == 0, half % 2 != 0};
 }
 
-/// Where a tile is. Tiles go along rows; where columns are written, in pairs, the lower one right after the upper one,
-/// since their columns' codes and scales are adjacent in memory.
+/// Where a tile is. Tiles go along rows; where a column's codes of a tile are only part of a line of memory, in pairs,
+/// the lower tile right after the upper one, which has the line's other part if codes are row-major.
 template <class T>
 __device__ inline tile_origin origin_of(const quantize_kernel_args& a, std::uint32_t tile) {
   std::uint32_t row = multiply_high(tile, a.across_inverse), column = tile - row * a.tiles_across;

@@ -11,7 +11,7 @@ namespace rotoscale::gpu {
 
 struct quantize_kernel_args : tile_source {
   unsigned tiles_across = 0;
-  unsigned paired_rows = 0;          ///< of tiles: those above are taken in pairs
+  unsigned paired_rows = 0;          ///< the first so many rows of tiles are taken in pairs; even
   std::uint32_t across_inverse = 0;  ///< 2^32 / tiles_across, rounded down, at most 2^32 - 1
   std::uint32_t tiles = 0;
   std::uint32_t whole_tiles = 0;  ///< the tiles after these are work for two blocks each: their columns, their rows
@@ -48,7 +48,7 @@ struct code_stage {
   }
 };
 
-/// How many rows of a tile the matrix has.
+/// Rows of a tile that lie in the matrix.
 template <class T>
 __device__ inline unsigned rows_of(const quantize_kernel_args& a, const tile_origin& at) {
   if (at.whole || at.row + tile_rows<T> <= a.rows) return tile_rows<T>;
@@ -83,11 +83,12 @@ __device__ inline void flush_columns(const quantize_kernel_args& a, const code_s
   }
 }
 
-/// A column's scales of a whole tile, the first block's lowest, in one store: stores of a byte each, every one to
-/// another sector, take as long as those of the codes.
+/// A column's scales of a whole tile in one store, the first block's in the lowest byte. A store of each byte would be
+/// a sector each, together at least as many as those of the column's codes.
 template <class T>
 __device__ inline void store_scales(std::uint8_t* to, std::uint32_t scales) {
   constexpr unsigned blocks = tile_rows<T> / 32;
+  ROTOSCALE_ASSERT(reinterpret_cast<std::uintptr_t>(to) % blocks == 0);
   if constexpr (blocks == 4) {
     *reinterpret_cast<std::uint32_t*>(to) = scales;
   } else if constexpr (blocks == 2) {

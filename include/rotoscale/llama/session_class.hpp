@@ -75,7 +75,8 @@ class session {
  public:
   /// `recipes` are all that will be used, in the order of their use: memory is for the largest of each category, and
   /// frozen weights are kept for all but the first. Throws over_budget before anything is allocated, out_of_memory with
-  /// nothing kept, invalid_argument where a step has more than 256 micro-batches over all ranks.
+  /// nothing kept, invalid_argument where a step has more than 256 micro-batches over all ranks, or where documents
+  /// come with a cache.
   session(nn::backend& ops, const model_config& config, session_options options, const std::vector<nn::recipe>& recipes,
           nn::communicator* ranks = nullptr)
       : ops_(&ops), ranks_(ranks), options_(std::move(options)), model_(ops, config, options_.model), memory_(ops) {

@@ -7,10 +7,11 @@
 
 namespace rotoscale::nn {
 
-/// A backend's memory by category. It goes back with this object, also where its owner's constructor throws.
+/// A backend's memory by category. The destructor releases it, so that it goes back where its owner's constructor
+/// throws.
 class arena_memory {
  public:
-  /// Of a backend that outlives it; nothing yet.
+  /// Holds nothing yet. `ops` must outlive it.
   explicit arena_memory(backend& ops) : ops_(&ops) {}
   arena_memory(const arena_memory&) = delete;
   arena_memory& operator=(const arena_memory&) = delete;
@@ -22,7 +23,9 @@ class arena_memory {
 
   /// Takes `bytes` for a category that has none. Throws std::bad_alloc where the backend refuses.
   void allocate(memory_category c, std::size_t bytes) {
-    bases_[static_cast<std::size_t>(c)] = static_cast<std::byte*>(ops_->allocate(bytes, kind_of(c)));
+    std::byte*& base = bases_[static_cast<std::size_t>(c)];
+    ROTOSCALE_ASSERT(base == nullptr);
+    base = static_cast<std::byte*>(ops_->allocate(bytes, kind_of(c)));
   }
   /// Where each category begins.
   const arena_bases& bases() const { return bases_; }

@@ -207,6 +207,7 @@ TEST_CASE("layouts, shapes and strides") {
   strided.extra_code_stride = 16;
   strided.extra_scale_stride = 3;
   check<bf16>(mxfp4, strided, strided, {64, 96}, ++seed);
+  strided.extra_scale_stride = 2;
   check<bf16>(mxfp4, strided, strided, {288, 160}, ++seed);
   // Scales of four blocks of a column, aligned as a word and not.
   for (const index_t skew : {0, 1, 4}) {
