@@ -73,7 +73,7 @@ status synchronize(stream s);
 /// Waits for all work of the current device.
 status synchronize();
 
-/// A point in a stream. In a build for the host, whose work is done at once, it is nothing.
+/// A point in a stream. In a build for the host, whose work is done at once, it is nothing, or a time if it is timed.
 struct event {
   void* handle = nullptr;  ///< the runtime's
 };
@@ -83,7 +83,7 @@ status destroy(event e);           ///< null is ok
 status record(event e, stream s);  ///< what was put on the stream so far
 status wait(stream s, event e);    ///< what comes on the stream waits for the event
 status synchronize(event e);       ///< waits for it, and says what went wrong before
-/// Microseconds between two timed events that are past; 0 in a build for the host.
+/// Microseconds between two timed events that are past.
 status elapsed(event from, event to, float& microseconds);
 
 /// Begins a named range of this thread's work, for a profiler to show with what is launched in it: NVTX on CUDA, rocTX

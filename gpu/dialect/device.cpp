@@ -3,6 +3,7 @@
 // gpu/api/device.hpp over the runtime of the mode that this is compiled in.
 #include "gpu/api/device.hpp"
 
+#include <chrono>
 #include <mutex>
 #include <vector>
 
@@ -136,13 +137,28 @@ status synchronize() { return to_status(hipDeviceSynchronize()); }
 
 #if defined(ROTOSCALE_GPU_HOST)
 
-status create(event&, bool) { return {}; }
-status destroy(event) { return {}; }
-status record(event, stream) { return {}; }
+namespace {
+using time_point = std::chrono::steady_clock::time_point;
+}  // namespace
+
+status create(event& e, bool timed) {
+  e.handle = timed ? new time_point : nullptr;
+  return {};
+}
+status destroy(event e) {
+  delete static_cast<time_point*>(e.handle);
+  return {};
+}
+status record(event e, stream) {
+  if (e.handle != nullptr) *static_cast<time_point*>(e.handle) = std::chrono::steady_clock::now();
+  return {};
+}
 status wait(stream, event) { return {}; }
 status synchronize(event) { return {}; }
-status elapsed(event, event, float& microseconds) {
-  microseconds = 0.0f;
+status elapsed(event from, event to, float& microseconds) {
+  if (from.handle == nullptr || to.handle == nullptr) return {error_code::bad_option, "event", "is not timed"};
+  const auto time = *static_cast<const time_point*>(to.handle) - *static_cast<const time_point*>(from.handle);
+  microseconds = std::chrono::duration<float, std::micro>(time).count();
   return {};
 }
 status device_name(std::string& name) {

@@ -7,10 +7,11 @@ its digests.
 usage: mini_llama_devices.py PROGRAM [NAME...]
 """
 import json
+import re
 from pathlib import Path
 
 import mini_llama
-from mini_llama import Scratch, records
+from mini_llama import SHAPE, Scratch, as_flags, records
 
 
 class Devices(Scratch):
@@ -89,6 +90,29 @@ class Devices(Scratch):
                 self.train("run", "--device", device, "--overwrite", lora_targets=targets, **more)
                 for steps in ("0:4", "4:8"):
                     self.assertIn("of the checkpoint are equal", self.replay("--steps", steps, "--device", "cpu"))
+
+    def test_a_profile_times_each_operation(self):
+        out = self.run_program("profile", "--device", self.device(), "--recipe", "mxfp4_h16", "--operations",
+                               *as_flags({**SHAPE, "batch": 1, "sequence": 32}))
+        self.assertEqual((out.returncode, out.stderr), (0, ""))
+        head, classes, operations = out.stdout.split("\n\n")
+        self.assertRegex(head, r"step \d+\.\d+ ms, \d+ tokens/s\nwithout graphs \d+\.\d+ ms a step; copy \d+ GB/s")
+
+        def rows(table):
+            found = re.findall(r"^(\w[\w ]*?) +(\d+) +(\d+\.\d) +(\d+\.\d)% +\d+ +\d+\.\d%", table, re.M)
+            return {name: (int(calls), float(us), float(share)) for name, calls, us, share in found}
+
+        by_class, by_operation = rows(classes), rows(operations)
+        self.assertTrue({"GEMM", "attention", "quantize", "optimizer"} <= set(by_class))
+        self.assertTrue({"gemm", "attention_forward", "attention_backward", "adamw", "rope"} <= set(by_operation))
+        for name in ("gemm", "attention_forward", "attention_backward", "adamw"):
+            self.assertGreater(by_operation[name][1], 0)
+        for table in (by_class, by_operation):
+            self.assertAlmostEqual(sum(share for _, _, share in table.values()), 100, delta=0.1 * len(table))
+        times = [sum(us for _, us, _ in table.values()) for table in (by_class, by_operation)]
+        self.assertAlmostEqual(*times, delta=0.1 * (len(by_class) + len(by_operation)))
+        self.assertEqual([us for _, us, _ in by_operation.values()], sorted((us for _, us, _ in by_operation.values()), reverse=True))
+        self.assertRegex(classes, r"gaps +\d+\.\d")
 
     def test_a_device_observes_what_the_cpu_does(self):
         device = self.device()
