@@ -101,7 +101,7 @@ __device__ inline void quantize_tile_rows(const quantize_kernel_args& a, const t
   std::uint32_t slow_blocks = 0;  // a bit each, the last block's lowest; their codes are written again below
   ROTOSCALE_KEEP_LOOP
   for (; r < end; r += rows_at_once) {
-    typename block_for<F>::type block;
+    typename block_for<F>::type block{};
     float y[16];
     if constexpr (!ahead) load_first();
     load_along_row<T>([&](unsigned i) { return first[i]; }, bf16_source, y);
@@ -151,7 +151,7 @@ __device__ inline void quantize_tile_columns(const quantize_kernel_args& a, cons
   std::uint32_t slow_blocks = 0, word = 0;  // the last block's scale on top
   ROTOSCALE_KEEP_LOOP
   for (; 32 * b < end; ++b) {
-    typename block_for<F>::type block;
+    typename block_for<F>::type block{};
     ROTOSCALE_UNROLL
     for (int half = 0; half < 2; ++half) {
       float y[16];
