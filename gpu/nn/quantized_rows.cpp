@@ -70,7 +70,7 @@ status quantize_rows(quantized_rows_args<Producer> a, block_format f, index_t m,
     q.row.random_step = static_cast<std::uint64_t>(outputs * n);
     q.row.random_first = static_cast<std::uint64_t>(o * n);
     q.column.random_first = static_cast<std::uint64_t>(o * n * m);
-    if (status c = count_tiles<T>(q); !c.ok()) return c;
+    if (status c = count_tiles<T>(f.element, q); !c.ok()) return c;
   }
   if (status c = before(); !c.ok()) return c;
   const quantize_path path = choice.path();

@@ -150,7 +150,7 @@ __device__ inline void prefetch_tile(const quantized_rows_args<Producer>& a, con
   }
 }
 
-/// Tiles along rows first; block b takes tiles b, b + blocks, ...
+/// Block b takes tiles b, b + blocks, ... in the order of origin_of.
 template <class Producer, class Element, quantize_path Path>
 __global__ void __launch_bounds__(tile_threads, (rows_blocks_per_processor<Producer, Element>))
     quantized_rows_kernel(const ROTOSCALE_GRID_CONSTANT quantized_rows_args<Producer> a) {

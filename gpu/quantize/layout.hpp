@@ -17,16 +17,17 @@ struct block_output {
   index_t code_stride = 0;   ///< bytes of a row of codes
   index_t scale_stride = 0;  ///< scales of a row; padded columns for placements
   // Within a tile, in 32 bits.
-  std::uint32_t code_row = 0;      ///< from one row to the next of a group of 16
-  std::uint32_t code_row16 = 0;    ///< to the next group
-  std::uint32_t code_vec = 0;      ///< from 16 bytes of a row to the next 16
-  std::uint32_t scale_row = 0;     ///< from one scale to the next row's, within 16 rows
-  std::uint32_t scale_row16 = 0;   ///< to that 16 rows below, within 32
-  std::uint32_t scale_row32 = 0;   ///< to that 32 rows below
-  std::uint32_t scale_block = 0;   ///< to the next block's
+  std::uint32_t code_row = 0;     ///< from one row to the next of a group of 16
+  std::uint32_t code_row16 = 0;   ///< to the next group
+  std::uint32_t code_vec = 0;     ///< from 16 bytes of a row to the next 16
+  std::uint32_t scale_row = 0;    ///< from one scale to the next row's, within 16 rows
+  std::uint32_t scale_row16 = 0;  ///< to that 16 rows below, within 32
+  std::uint32_t scale_row32 = 0;  ///< to that 32 rows below
+  std::uint32_t scale_block = 0;  ///< to the next block's
   // From tile to tile.
   std::uint32_t scale_block4 = 0;  ///< from that of block 8 i to that of block 8 i + 4
   std::uint32_t scale_block8 = 0;  ///< to that of block 8 i + 8
+  bool has_scale_words = false;    ///< scales of blocks 4 i to 4 i + 3 of a row are one aligned word
   unsigned padded_rows = 0;        ///< extents of placed scales; 0: nothing is padded
   unsigned padded_columns = 0;
   std::uint8_t padding = 0;

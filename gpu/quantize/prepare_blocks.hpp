@@ -42,6 +42,8 @@ inline status prepare_output(block_format f, const quantized_output& q, index_t 
   }
   out.codes = q.codes;
   out.scales = q.scales;
+  out.has_scale_words =
+      out.scale_block == 1 && out.scale_stride % 4 == 0 && reinterpret_cast<std::uintptr_t>(q.scales) % 4 == 0;
   out.padding = q.scale_padding;
   out.options = o;
   out.drawn = q.drawn;
@@ -98,9 +100,9 @@ status prepare_orientations(block_format f, index_t m, index_t n, const quantize
   return {};
 }
 
-/// Counts the tiles that a kernel over T goes through.
+/// Counts the tiles that a kernel from T to elements of `f` goes through.
 template <class T>
-status count_tiles(quantize_kernel_args& a) {
+status count_tiles(const format& f, quantize_kernel_args& a) {
   // Padded scales reach beyond the matrix, by less than 256 elements either way.
   const index_t pad = a.row.padded_rows != 0 || a.column.padded_rows != 0 ? 256 : 1;
   const auto tiles = [pad](unsigned extent, unsigned tile) {
@@ -108,7 +110,10 @@ status count_tiles(quantize_kernel_args& a) {
   };
   a.tiles_across = tiles(a.columns, tile_columns);
   a.across_inverse = a.tiles_across == 1 ? ~0u : static_cast<std::uint32_t>((std::uint64_t{1} << 32) / a.tiles_across);
-  const std::uint64_t count = std::uint64_t{a.tiles_across} * tiles(a.rows, tile_rows<T>);
+  const unsigned tiles_down = tiles(a.rows, tile_rows<T>);
+  const bool part_of_line = tile_rows<T> * static_cast<unsigned>(storage_bits(f)) < 128 * 8;  // a column's codes
+  a.paired_rows = a.column.codes != nullptr && part_of_line ? tiles_down / 2 * 2 : 0;
+  const std::uint64_t count = std::uint64_t{a.tiles_across} * tiles_down;
   if (count > 0x7FFFFFFFu) return {error_code::bad_extent, "source", "has more than 2^31 tiles"};
   a.tiles = static_cast<std::uint32_t>(count);
   return {};

@@ -14,7 +14,7 @@ using namespace detail;
 
 template <class T, class Element>
 status launch_quantize(quantize_kernel_args a, quantize_path path, const device_info& device, stream s) {
-  if (status counted = count_tiles<T>(a); !counted.ok()) return counted;
+  if (status counted = count_tiles<T>(Element::format, a); !counted.ok()) return counted;
   const unsigned resident = quantize_blocks_per_processor<Element::format> * static_cast<unsigned>(device.processors);
   // Where less than half of the blocks have a tile in the last round, two share one.
   const std::uint32_t last = a.tiles % resident;

@@ -5,19 +5,9 @@
 // go through shared memory, so that their stores are as long. Scales are placed as they are written, padding included.
 #pragma once
 
-#include "gpu/quantize/layout.hpp"
-#include "gpu/quantize/source_tile.hpp"
+#include "gpu/quantize/tile_stores.hpp"
 
 namespace rotoscale::gpu {
-
-struct quantize_kernel_args : tile_source {
-  unsigned tiles_across = 0;
-  std::uint32_t across_inverse = 0;  ///< 2^32 / tiles_across, rounded down, at most 2^32 - 1
-  std::uint32_t tiles = 0;
-  std::uint32_t whole_tiles = 0;  ///< the tiles after these are work for two blocks each: their columns, their rows
-  bool square = false;            ///< 32 × 32 elements share a scale
-  block_output row, column;
-};
 
 /// With two tiles in shared memory the next one comes while this one is worked on. As many blocks share a processor as
 /// its shared memory and their registers allow.
@@ -27,55 +17,6 @@ template <format F>
 inline constexpr unsigned quantize_blocks_per_processor = bounds_count_waves ? 2
                                                           : F.bits() == 4    ? 3
                                                                              : 4;
-
-/// Writes scale bytes of a tile's padding: rows or columns of the padded extents that the matrix has not.
-__device__ inline void pad_scales(const block_output& out, unsigned row0, unsigned rows, unsigned c0, unsigned columns,
-                                  unsigned matrix_rows, unsigned matrix_columns) {
-  // Where nvcc knows the step it puts the kernels' other instructions in a slower order (1.5 % of the headline's time);
-  // where AMD's compiler does not, kernels take 16 registers more.
-  const unsigned step = bounds_count_waves ? tile_threads : block_size().x;
-  ROTOSCALE_KEEP_LOOP
-  for (unsigned i = thread_index().x; i < rows * columns; i += step) {
-    const unsigned r = row0 + i / columns, c = c0 + i % columns;
-    if (r >= out.padded_rows || c >= out.padded_columns || (r < matrix_rows && c < matrix_columns)) continue;
-    out.scales[scale_offset(out, r, c)] = out.padding;
-  }
-}
-
-/// Shared memory for the columns' codes: 16-byte vectors swizzled within 128 bytes: no bank conflicts along rows or
-/// columns.
-template <class T, format F>
-struct code_stage {
-  static constexpr unsigned block_vecs = static_cast<unsigned>(storage_bits(F)) / 4;
-  static constexpr unsigned vecs = tile_rows<T> / 32 * block_vecs;  // of a column
-  static constexpr std::size_t size = tile_columns * vecs * 16;
-  unsigned char* bytes;
-
-  __device__ vec16* vec(unsigned column, unsigned p) const {
-    const unsigned i = column * vecs + p;
-    return reinterpret_cast<vec16*>(bytes) + (i ^ (i / 8 & 7u));
-  }
-};
-
-/// The staged columns to memory, 16 bytes a thread, those of one column side by side.
-template <class T, format F>
-__device__ inline void flush_columns(const quantize_kernel_args& a, const code_stage<T, F>& stage,
-                                     const tile_origin& at) {
-  using shape = code_stage<T, F>;
-  constexpr unsigned columns_at_once = tile_threads / shape::vecs;
-  static_assert(columns_at_once % 16 == 0, "a step is whole groups of 16 rows of codes");
-  const block_output& out = a.column;
-  const unsigned c0 = thread_index().x / shape::vecs, p = thread_index().x % shape::vecs;
-  std::uint8_t* const tile = out.codes + tile_code_offset(out, at.column, at.row / 32 * shape::block_vecs);
-  std::uint32_t to = code_in_tile(out, c0, p);
-  if (!at.whole && at.row + p / shape::block_vecs * 32 >= a.rows) return;
-  ROTOSCALE_UNROLL
-  for (unsigned c = 0; c < tile_columns; c += columns_at_once) {
-    if (!at.whole && at.column + c0 + c >= a.columns) return;
-    store_streaming(tile + to, *stage.vec(c0 + c, p));
-    to += columns_at_once / 16 * out.code_row16;
-  }
-}
 
 /// Half a block as exact_block wants it: 16 elements from `first` on of row `v`, or of column `v`.
 template <class T, bool Rows>
@@ -94,14 +35,11 @@ __device__ inline void load_exactly(const block_options& o, const tile_view<T>& 
 /// `to1` (16 bytes each). Returns the scale. Seldom needed, so it is no part of its callers.
 template <class T, format F, bool Rows>
 ROTOSCALE_NOINLINE std::uint8_t quantize_slow_block(const block_options& o, tile_view<T> tile, unsigned v,
-                                                    unsigned first, std::uint32_t* to0, std::uint32_t* to1) {
+                                                    unsigned first, void* to0, void* to1) {
   const auto load = [&](int half, float(&y)[16]) {
     load_exactly<T, Rows>(o, tile, v, first + 16 * static_cast<unsigned>(half), y);
   };
-  const auto emit = [&](int w, std::uint32_t word) {
-    std::uint32_t* const to = w < 4 ? to0 : to1;
-    to[w % 4] = word;
-  };
+  const auto emit = [&](int w, std::uint32_t word) { static_cast<std::uint32_t*>(w < 4 ? to0 : to1)[w % 4] = word; };
   return exact_block<F>(o, false, 0, load, emit);
 }
 
@@ -117,9 +55,10 @@ __device__ inline void store_codes(const Block& block, const fast_scale& s, cons
   }
 }
 
-/// Half a block into `block`, rotated.
+/// Half a block into `block`, rotated. Always inlined: to g++ 12.2 a call at -O3 has no effect (its error, in host
+/// mode; docs/lab/quantize-ladder.md, version 20).
 template <quantize_path Path, class Block>
-__device__ inline void put_half(const fast_rule& rule, int half, float (&y)[16], Block& block) {
+[[gnu::always_inline]] __device__ inline void put_half(const fast_rule& rule, int half, float (&y)[16], Block& block) {
   if constexpr (Path == quantize_path::fast) {
     if (rule.rotates) {
       negate(y, rule.signs >> (16 * half));
@@ -130,14 +69,17 @@ __device__ inline void put_half(const fast_rule& rule, int half, float (&y)[16],
   block.put(half, y);
 }
 
+/// Rows of a tile that a thread block quantizes at once, four blocks of each.
+inline constexpr unsigned row_step = tile_threads / 4;
+static_assert(row_step % 32 == 0, "a step is whole groups of 32 rows of scales");
+
 template <class T, format F, quantize_path Path>
 __device__ inline void quantize_tile_rows(const quantize_kernel_args& a, const tile_view<T>& tile,
                                           const tile_origin& at) {
-  constexpr unsigned block_vecs = code_stage<T, F>::block_vecs, rows_at_once = tile_threads / 4;
+  constexpr unsigned block_vecs = code_stage<T, F>::block_vecs;
   const block_output& out = a.row;
   const bool bf16_source = out.options.source.mantissa_bits == 7;
-  const unsigned b = thread_index().x % 4, r0 = thread_index().x / 4;
-  static_assert(rows_at_once % 32 == 0, "a step is whole groups of 32 rows of scales");
+  const unsigned b = thread_index().x % 4, r0 = thread_index().x / 4, end = rows_of<T>(a, at);
   if (!at.whole && at.column + 32 * b >= a.columns) return;
   std::uint8_t* codes =
       out.codes + tile_code_offset(out, at.row, at.column / 32 * block_vecs) + code_in_tile(out, r0, b * block_vecs);
@@ -147,16 +89,28 @@ __device__ inline void quantize_tile_rows(const quantize_kernel_args& a, const t
   constexpr unsigned vecs = 32 / tile_view<T>::vec_elements;
   const vec16* from = reinterpret_cast<const vec16*>(tile.bytes) + r0 * tile_view<T>::row_vecs + b * vecs;
   const unsigned permutation = tile_view<T>::permutation(r0, b * vecs);
+  // A block's first half. With codes of four bits there are registers to read the next block's while this block's
+  // second half is rotated; AMD's kernels would lose a wave.
+  constexpr bool ahead = F.bits() == 4 && !bounds_count_waves;
+  vec16 first[vecs / 2];
+  const auto load_first = [&] {
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i < vecs / 2; ++i) first[i] = from[i ^ permutation];
+  };
+  if constexpr (ahead) load_first();
   unsigned r = r0;
   std::uint32_t slow_blocks = 0;  // a bit each, the last block's lowest; their codes are written again below
   ROTOSCALE_KEEP_LOOP
-  for (; r < tile_rows<T> && (at.whole || at.row + r < a.rows); r += rows_at_once) {
+  for (; r < end; r += row_step) {
     typename block_for<F>::type block;
+    if constexpr (!ahead) load_first();
     ROTOSCALE_UNROLL
     for (int half = 0; half < 2; ++half) {
       float y[16];
-      const auto vec = [&](unsigned i) { return from[(static_cast<unsigned>(half) * (vecs / 2) + i) ^ permutation]; };
-      load_along_row<T>(vec, bf16_source, y);
+      load_along_row<T>([&](unsigned i) { return half == 0 ? first[i] : from[(vecs / 2 + i) ^ permutation]; },
+                        bf16_source, y);
+      if (half == 1 && (!ahead || r + row_step < end)) from += row_step * tile_view<T>::row_vecs;
+      if (half == 1 && ahead) load_first();
       put_half<Path>(out.fast, half, y, block);
     }
     const std::uint32_t amax = block.amax();
@@ -164,19 +118,17 @@ __device__ inline void quantize_tile_rows(const quantize_kernel_args& a, const t
     store_codes<F>(block, s, [&](unsigned p, const vec16& bytes) { store_streaming(codes + p * out.code_vec, bytes); });
     *scales = static_cast<std::uint8_t>(s.byte);
     slow_blocks = slow_blocks << 1 | (takes_fast_path(amax) ? 0u : 1u);
-    from += rows_at_once * tile_view<T>::row_vecs;
-    codes += rows_at_once / 16 * out.code_row16;
-    scales += rows_at_once / 32 * out.scale_row32;
+    codes += row_step / 16 * out.code_row16;
+    scales += row_step / 32 * out.scale_row32;
   }
   // Back over the same blocks: those off the fast path by the definition.
   ROTOSCALE_KEEP_LOOP
   while (slow_blocks != 0) {
-    codes -= rows_at_once / 16 * out.code_row16;
-    scales -= rows_at_once / 32 * out.scale_row32;
-    r -= rows_at_once;
+    codes -= row_step / 16 * out.code_row16;
+    scales -= row_step / 32 * out.scale_row32;
+    r -= row_step;
     if ((slow_blocks & 1u) != 0) {
-      *scales = quantize_slow_block<T, F, true>(out.options, tile, r, 32 * b, reinterpret_cast<std::uint32_t*>(codes),
-                                                reinterpret_cast<std::uint32_t*>(codes + out.code_vec));
+      *scales = quantize_slow_block<T, F, true>(out.options, tile, r, 32 * b, codes, codes + out.code_vec);
     }
     slow_blocks >>= 1;
   }
@@ -195,10 +147,12 @@ __device__ inline void quantize_tile_columns(const quantize_kernel_args& a, cons
   static_assert(tile_threads == tile_columns, "a column a thread");
   const T* even = tile.element(0, c);  // all even rows, and all odd ones, are permuted alike
   const T* odd = tile.element(1, c) - tile_columns;
+  const unsigned end = rows_of<T>(a, at);
+  const bool as_word = out.has_scale_words && end == tile_rows<T>;
   unsigned b = 0;
-  std::uint32_t slow_blocks = 0;
+  std::uint32_t slow_blocks = 0, word = 0;  // the last block's scale on top
   ROTOSCALE_KEEP_LOOP
-  for (; b < tile_rows<T> / 32 && (at.whole || at.row + 32 * b < a.rows); ++b) {
+  for (; 32 * b < end; ++b) {
     typename block_for<F>::type block;
     ROTOSCALE_UNROLL
     for (int half = 0; half < 2; ++half) {
@@ -213,22 +167,27 @@ __device__ inline void quantize_tile_columns(const quantize_kernel_args& a, cons
     const std::uint32_t amax = block.amax();
     const fast_scale s = choose_fast_scale<Path>(out.fast, amax);
     store_codes<F>(block, s, [&](unsigned p, const vec16& bytes) { *stage.vec(c, b * block_vecs + p) = bytes; });
-    *scales = static_cast<std::uint8_t>(s.byte);
+    if (!as_word) *scales = static_cast<std::uint8_t>(s.byte);
+    word = word >> 8 | s.byte << 24;
     slow_blocks = slow_blocks << 1 | (takes_fast_path(amax) ? 0u : 1u);
     scales += out.scale_block;
     even += 32 * tile_columns;
     odd += 32 * tile_columns;
   }
+  word >>= 32 - tile_rows<T> / 32 * 8;
   ROTOSCALE_KEEP_LOOP
   while (slow_blocks != 0) {
     --b;
     scales -= out.scale_block;
     if ((slow_blocks & 1u) != 0) {
-      *scales = quantize_slow_block<T, F, false>(out.options, tile, c, 32 * b, stage.vec(c, b * block_vecs)->word,
-                                                 stage.vec(c, b * block_vecs + block_vecs - 1)->word);
+      const std::uint32_t scale = quantize_slow_block<T, F, false>(
+          out.options, tile, c, 32 * b, stage.vec(c, b * block_vecs), stage.vec(c, b * block_vecs + block_vecs - 1));
+      if (!as_word) *scales = static_cast<std::uint8_t>(scale);
+      word = (word & ~(255u << 8 * b)) | scale << 8 * b;
     }
     slow_blocks >>= 1;
   }
+  if (as_word) store_scales<T>(scales - b, word);
 }
 
 /// One orientation by the definition: a segment's lanes hold the 32 blocks of a square of the source.
@@ -311,7 +270,8 @@ __device__ inline tile_item item_of(const quantize_kernel_args& a, std::uint32_t
   return {a.whole_tiles + half / 2, half % 2 == 0, half % 2 != 0};
 }
 
-/// Where a tile is; they go along rows first.
+/// Where a tile is. Tiles go along rows; where a column's codes of a tile are only part of a line of memory, in pairs,
+/// the lower tile right after the upper one, which has the line's other part if codes are row-major.
 template <class T>
 __device__ inline tile_origin origin_of(const quantize_kernel_args& a, std::uint32_t tile) {
   std::uint32_t row = multiply_high(tile, a.across_inverse), column = tile - row * a.tiles_across;
@@ -319,11 +279,16 @@ __device__ inline tile_origin origin_of(const quantize_kernel_args& a, std::uint
     ++row;
     column -= a.tiles_across;
   }
+  if (row < a.paired_rows) {
+    const unsigned i = row % 2 * a.tiles_across + column;
+    row += i % 2 - row % 2;
+    column = i / 2;
+  }
   return make_origin<T>(a, row, column);
 }
 
-/// Tiles over the padded extents; block b takes items b, b + blocks, ... The element's format is a type here, since nvcc
-/// 13 cannot name a kernel by a value of class type.
+/// Tiles over the padded extents; block b takes items b, b + blocks, ... The element's format is a type here, since
+/// nvcc 13 cannot name a kernel by a value of class type.
 template <class T, class Element, quantize_path Path>
 __global__ void __launch_bounds__(tile_threads, quantize_blocks_per_processor<Element::format>)
     quantize_kernel(const ROTOSCALE_GRID_CONSTANT quantize_kernel_args a) {

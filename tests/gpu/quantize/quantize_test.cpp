@@ -209,7 +209,7 @@ TEST_CASE("layouts, shapes and strides") {
   check<bf16>(mxfp4, strided, strided, {64, 96}, ++seed);
   strided.extra_scale_stride = 2;
   check<bf16>(mxfp4, strided, strided, {288, 160}, ++seed);
-  // Scales of whole tiles of columns at any address.
+  // Scales of four blocks of a column, aligned as a word and not.
   for (const index_t skew : {0, 1, 4}) {
     strided.extra_scale_stride = 4;
     strided.scale_skew = skew;
