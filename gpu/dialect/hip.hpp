@@ -265,10 +265,13 @@ __device__ inline bool segment_any(bool condition) {
 
 #endif
 
-/// Sixteen bytes that move as one.
-struct alignas(16) vec16 {
+/// Sixteen bytes that move as one, of memory that holds anything. Accesses keep their order with those of all types;
+/// of a type of its own a compiler may take a store past a load of the same memory's floats.
+struct [[gnu::may_alias]] alignas(16) vec16 {
   std::uint32_t word[4];
 };
+/// The same of four bytes.
+using any_word [[gnu::may_alias]] = std::uint32_t;
 
 /// 16 bytes from global memory that nobody reads again soon. `from` is aligned to 16.
 __device__ inline vec16 load_streaming(const void* from) {
@@ -305,8 +308,8 @@ __device__ inline void store_streaming8(void* to, std::uint32_t low, std::uint32
   using vector = std::uint32_t __attribute__((ext_vector_type(2)));
   __builtin_nontemporal_store(vector{low, high}, static_cast<vector*>(to));
 #else
-  static_cast<std::uint32_t*>(to)[0] = low;
-  static_cast<std::uint32_t*>(to)[1] = high;
+  static_cast<any_word*>(to)[0] = low;
+  static_cast<any_word*>(to)[1] = high;
 #endif
 }
 

@@ -50,7 +50,7 @@ __device__ inline void store_two(float* to, float x, float y, bool) {
 }
 __device__ inline void store_two(bf16* to, float x, float y, bool vectors) {
   if (vectors) {
-    *reinterpret_cast<std::uint32_t*>(to) = canonical_bf16(x) | canonical_bf16(y) << 16;
+    *reinterpret_cast<any_word*>(to) = canonical_bf16(x) | canonical_bf16(y) << 16;
   } else {
     attention_store(to, x);
     attention_store(to + 1, y);

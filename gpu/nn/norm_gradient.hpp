@@ -51,7 +51,7 @@ __device__ inline adjacent_floats load_adjacent(const float* from) {
   return *reinterpret_cast<const adjacent_floats*>(from);
 }
 __device__ inline adjacent_floats load_adjacent(const bf16* from) {
-  const std::uint32_t both = *reinterpret_cast<const std::uint32_t*>(from);
+  const std::uint32_t both = *reinterpret_cast<const any_word*>(from);
   return {fp32_from_bits(both << 16), fp32_from_bits(both & 0xFFFF0000u)};
 }
 

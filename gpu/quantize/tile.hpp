@@ -39,7 +39,7 @@ ROTOSCALE_NOINLINE std::uint8_t quantize_slow_block(const block_options& o, tile
   const auto load = [&](int half, float(&y)[16]) {
     load_exactly<T, Rows>(o, tile, v, first + 16 * static_cast<unsigned>(half), y);
   };
-  const auto emit = [&](int w, std::uint32_t word) { static_cast<std::uint32_t*>(w < 4 ? to0 : to1)[w % 4] = word; };
+  const auto emit = [&](int w, std::uint32_t word) { static_cast<any_word*>(w < 4 ? to0 : to1)[w % 4] = word; };
   return exact_block<F>(o, false, 0, load, emit);
 }
 
@@ -212,7 +212,7 @@ __device__ inline void quantize_tile_exactly(const quantize_kernel_args& a, cons
       const auto at_word = static_cast<unsigned>(w);
       if constexpr (Rows) {
         const index_t offset = code_offset(out, vector0 + v, (k0 / 32 + b) * block_vecs + at_word / 4);
-        reinterpret_cast<std::uint32_t*>(out.codes + offset)[at_word % 4] = word;
+        reinterpret_cast<any_word*>(out.codes + offset)[at_word % 4] = word;
       } else {
         stage.vec(v, b * block_vecs + at_word / 4)->word[at_word % 4] = word;
       }

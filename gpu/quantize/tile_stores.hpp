@@ -92,7 +92,7 @@ __device__ inline void store_scales(std::uint8_t* to, std::uint32_t scales) {
   constexpr unsigned blocks = tile_rows<T> / 32;
   ROTOSCALE_ASSERT(reinterpret_cast<std::uintptr_t>(to) % blocks == 0);
   if constexpr (blocks == 4) {
-    *reinterpret_cast<std::uint32_t*>(to) = scales;
+    *reinterpret_cast<any_word*>(to) = scales;
   } else if constexpr (blocks == 2) {
     *reinterpret_cast<std::uint16_t*>(to) = static_cast<std::uint16_t>(scales);
   } else {

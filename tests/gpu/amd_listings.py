@@ -80,7 +80,7 @@ REFERENCE = {
 QUANTIZED_ROWS = {
     "quantized_rows_kernel<norm_producer<*>, *>": Budget({**MOVES, "ds_read_b128": 2}, 176, scalar_spills=420),
     "quantized_rows_kernel<swiglu_producer<*>, *>": Budget({**MOVES, "ds_read_b128": 2}, 176, scalar_spills=432),
-    "quantized_rows_kernel<swiglu_gradient_producer<*>, *>": Budget({**MOVES, "ds_read_b128": 2}, 192, scalar_spills=272),
+    "quantized_rows_kernel<swiglu_gradient_producer<*>, *>": Budget({**MOVES, "ds_read_b128": 2}, 192, scalar_spills=264),
 }
 STATISTICS = {
     **REFERENCE,

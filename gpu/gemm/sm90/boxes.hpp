@@ -86,7 +86,7 @@ __device__ inline void add_shifted(const std::int32_t (&part)[Half], const float
   for (int g = 0; g < Half / 4; ++g) {
     float of_columns[2] = {window_unit, window_unit};
     if constexpr (Columns) {
-      const std::uint32_t pair = *reinterpret_cast<const std::uint32_t*>(columns + 8 * g);
+      const std::uint32_t pair = *reinterpret_cast<const any_word*>(columns + 8 * g);
       of_columns[0] = __uint_as_float(pair << 16);
       of_columns[1] = __uint_as_float(pair & 0xFFFF0000u);
     }

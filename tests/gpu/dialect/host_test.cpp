@@ -144,6 +144,28 @@ TEST_CASE("shared memory is poisoned for every block, dynamic shared memory is a
   CHECK(out[2] == 0);
 }
 
+namespace {
+
+[[gnu::noinline]] float number_after(float* number, gpu::vec16* words, const gpu::vec16& bits) {
+  *number = 1.0f;
+  *words = bits;
+  return *number;
+}
+[[gnu::noinline]] float number_after(float* number, gpu::any_word* word, std::uint32_t bits) {
+  *number = 1.0f;
+  *word = bits;
+  return *number;
+}
+
+}  // namespace
+
+TEST_CASE("words keep their order with numbers of the same memory") {
+  constexpr std::uint32_t two = 0x40000000u;
+  alignas(16) float x[4] = {};
+  CHECK(number_after(x, reinterpret_cast<gpu::vec16*>(x), gpu::vec16{{two, two, two, two}}) == 2.0f);
+  CHECK(number_after(x, reinterpret_cast<gpu::any_word*>(x), two) == 2.0f);
+}
+
 TEST_CASE("a status names its argument") {
   CHECK(gpu::check_pointer(nullptr, 16, "source.data").message() == "source.data: must not be null");
   alignas(16) char bytes[32] = {};
