@@ -33,6 +33,7 @@ struct loss_args {
   bool gradients = false, vectors = false;
   std::uint16_t* narrow = nullptr;  ///< BF16 gradients, [rows, vocabulary]; null: FP32 in place of the logits
   bool narrow_vectors = false;
+  index_t ahead = 0, end = 0;  ///< what prefetch_logits brings: so many a block; up to here
 
   /// nn::ignored_target for one outside of the vocabulary.
   __device__ std::int32_t checked(std::int32_t n) const {
@@ -191,6 +192,13 @@ __device__ inline void logits_chunk::stage(bool vectors, softmax_shared& shared)
       to = some;
     }
   });
+}
+
+/// The logits that the block takes where tickets are drawn in the order of blocks, to the last cache, while it draws
+/// its own ticket. That is another one as a rule, but of a chunk nearby, which another block takes at that time.
+__device__ inline void prefetch_logits(const loss_args& a) {
+  const index_t line = 32 * index_t{thread_index().x}, at = block_index().x * a.ahead + line;
+  if (line < a.ahead && at < a.end) prefetch(a.logits + at);
 }
 
 /// The largest of a segment's numbers, which are not NaN.
