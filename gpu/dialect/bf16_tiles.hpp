@@ -5,7 +5,7 @@
 // operand of the next product without leaving registers. In host mode both run, under the mma_model of their unit.
 #pragma once
 
-#include "gpu/dialect/hip.hpp"
+#include "gpu/dialect/lanes.hpp"
 #include "gpu/dialect/math.hpp"
 #include "gpu/dialect/packed.hpp"
 
@@ -149,23 +149,10 @@ struct mma_sync_unit {
   /// One lane of those that share a row.
   __device__ static bool leads() { return lane() % 4 == 0; }
 
-  __device__ static float row_max(float x) {
-    ROTOSCALE_UNROLL
-    for (unsigned mask = 1; mask < 4; mask *= 2) {
-      const float other = fp32_from_bits(shuffle_xor(fp32_bits(x), mask));
-      x = other > x ? other : x;
-    }
-    return x;
-  }
+  __device__ static float row_max(float x) { return segment_max<4>(x); }
   /// Sixteen sums, one a column of a row, of which a lane holds four: folded j + 8, j + 4, j + 2, j + 1.
   __device__ static float fold(const float (&sum)[4]) {
-    float x[2] = {sum[0] + sum[2], sum[1] + sum[3]};
-    ROTOSCALE_UNROLL
-    for (unsigned mask = 2; mask > 0; mask /= 2) {
-      ROTOSCALE_UNROLL
-      for (float& y : x) y += fp32_from_bits(shuffle_xor(fp32_bits(y), mask));
-    }
-    return x[0] + x[1];
+    return segment_sum<4>(sum[0] + sum[2]) + segment_sum<4>(sum[1] + sum[3]);
   }
 
   /// A result, rounded, as a first operand.

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "gpu/dialect/e2m1.hpp"
-#include "gpu/dialect/hip.hpp"
+#include "gpu/dialect/lanes.hpp"
 #include "gpu/gemm/operand.hpp"
 #include "gpu/gemm/output.hpp"
 #include "rotoscale/block.hpp"
@@ -50,13 +50,8 @@ __device__ inline vec16 fold_sixteen(std::uint32_t first, std::uint32_t second, 
 
 /// The same in all lanes of a segment.
 __device__ inline void reduce_range(int& least, int& largest) {
-  ROTOSCALE_UNROLL
-  for (unsigned mask = 16; mask > 0; mask /= 2) {
-    const int low = static_cast<int>(shuffle_xor(static_cast<std::uint32_t>(least), mask));
-    const int high = static_cast<int>(shuffle_xor(static_cast<std::uint32_t>(largest), mask));
-    least = low < least ? low : least;
-    largest = high > largest ? high : largest;
-  }
+  least = segment_reduce(least, [](int a, int b) { return b < a ? b : a; });
+  largest = segment_max(largest);
 }
 
 /// The range of a row's scale bytes, NaN not counted; where that is wider than `window`, blocks of zeros are left out.

@@ -176,21 +176,6 @@ __device__ inline void store_window(const box_arguments& p, const expand_positio
 }
 static_assert(box_k == 8 * 16, "eight lanes a box");
 
-/// The sum of `value` in all lanes.
-template <class Number>
-__device__ Number segment_sum(Number value) {
-  ROTOSCALE_UNROLL
-  for (unsigned mask = 16; mask > 0; mask /= 2) {
-    value += bit_cast<Number>(shuffle_xor(bit_cast<std::uint32_t>(value), mask));
-  }
-  return value;
-}
-__device__ inline std::uint32_t segment_or(std::uint32_t value) {
-  ROTOSCALE_UNROLL
-  for (unsigned mask = 16; mask > 0; mask /= 2) value |= shuffle_xor(value, mask);
-  return value;
-}
-
 /// What the row's squares allow.
 __device__ inline log_squares row_squares(const row_window& w, const row_parts& parts, const row_share& row) {
   if (!w.folds) return definition_row;
@@ -308,13 +293,8 @@ struct tile_row {
 __device__ inline void join_squares(const box_arguments& p, const tile_row& at, std::uint32_t (&seen)[window_tile / 32],
                                     int thread) {
   const std::uint32_t own = at.inside ? p.squares[at.slot] : 0;
-  std::uint32_t limit = own == definition_row ? 0 : own;
+  const std::uint32_t limit = segment_max(own == definition_row ? 0 : own);
   const bool definition = segment_any(own == definition_row);
-  ROTOSCALE_UNROLL
-  for (unsigned mask = 16; mask > 0; mask /= 2) {
-    const std::uint32_t other = shuffle_xor(limit, mask);
-    limit = other > limit ? other : limit;
-  }
   if (thread % 32 == 0) seen[thread / 32] = limit | (definition ? definition_row : 0u);
   block_barrier();
   if (thread != 0) return;

@@ -82,8 +82,7 @@ ROTOSCALE_HD constexpr int int8_rows(int k) { return expand_segments / int8_segm
       store_e5m2(p, at, codes, range.top(), lane);
     }
   }
-  ROTOSCALE_UNROLL
-  for (unsigned mask = 16; mask > 0; mask /= 2) squares += shuffle_xor(squares, mask);
+  squares = segment_sum(squares);
   if (lane == 0) parts.of[segment] = squares;
   block_barrier();
   if (!active) return;

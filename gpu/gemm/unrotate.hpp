@@ -4,6 +4,7 @@
 // contraction: a scaled element must be rounded before a butterfly adds it.
 #pragma once
 
+#include "gpu/dialect/lanes.hpp"
 #include "gpu/gemm/definition.hpp"
 #include "rotoscale/block.hpp"
 
@@ -31,11 +32,7 @@ struct unrotate_arguments {
        i < items; i += std::int64_t{grid_size().x} * segments) {
     const auto row = static_cast<int>(i / across), c = static_cast<int>(i % across) * segment_lanes + lane;
     float x = c < a.k ? definition_value(a.from, row, c) * factor : 0.0f;
-    ROTOSCALE_KEEP_LOOP
-    for (int step = 1; step < a.points; step *= 2) {
-      const float other = fp32_from_bits(shuffle_xor(fp32_bits(x), static_cast<unsigned>(step)));
-      x = (c & step) != 0 ? other - x : x + other;
-    }
+    x = segment_butterflies(x, static_cast<unsigned>(c), static_cast<unsigned>(a.points));
     if (a.points != 0) x *= hadamard_factor(a.points);
     if (a.drawn != nullptr && a.drawn->rotation.negates(c % a.run)) x = -x;
     if (c >= a.k) continue;

@@ -3,7 +3,7 @@
 // What attention's kernels are told, and what they share: elements of FP32 or BF16 tensors, document starts, and D.
 #pragma once
 
-#include "gpu/dialect/hip.hpp"
+#include "gpu/dialect/lanes.hpp"
 #include "gpu/dialect/packed.hpp"
 #include "rotoscale/nn/attention_contract.hpp"
 #include "rotoscale/nn/math.hpp"
@@ -111,9 +111,7 @@ template <class T>
                                                                      p.d_o.row(bh / p.n.heads, t, bh % p.n.heads);
   float sum = 0.0f;
   for (int j = lane; j < p.n.dim; j += nn::sum_lanes) sum = nn::fma(attention_load(o + j), attention_load(d + j), sum);
-  for (unsigned width = nn::sum_lanes / 2; width > 0; width /= 2) {
-    sum += fp32_from_bits(shuffle_xor(fp32_bits(sum), width));
-  }
+  sum = segment_sum<nn::sum_lanes>(sum);
   if (lane == 0 && row < rows) p.n.dots[row] = sum;
 }
 

@@ -143,12 +143,7 @@ __device__ void row_tops(const attention_pass<T>& p, int b, int h, int first, in
     }
   }
   ROTOSCALE_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    for (unsigned mask = 8; mask > 0; mask /= 2) {
-      const float other = fp32_from_bits(shuffle_xor(fp32_bits(top[i]), mask));
-      top[i] = other > top[i] ? other : top[i];
-    }
-  }
+  for (int i = 0; i < 4; ++i) top[i] = segment_max<16>(top[i]);
 }
 
 /// A grid of (tiles of queries, heads, batch) blocks, the last tile first.
@@ -184,9 +179,7 @@ template <class T, int Chunks>
     add_rows(
         p.v, h / p.n.group(), key, count, b, p.n, s, [&](int r, int k) { return s.p[r][k]; }, out);
   }
-  for (unsigned mask = 2; mask > 0; mask /= 2) {
-    for (float& l : lane) l += fp32_from_bits(shuffle_xor(fp32_bits(l), mask));
-  }
+  for (float& l : lane) l = segment_sum<4>(l);
   s.left[thread / 4][thread % 4] = (lane[0] + lane[2]) + (lane[1] + lane[3]);  // all four have the sum
   block_barrier();
   if (at.across == 0) {

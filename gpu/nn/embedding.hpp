@@ -81,8 +81,7 @@ __device__ inline lane_count count_lanes(bool condition) {
   // 1. Where this range's tokens go: behind those of all lower numbers.
   unsigned below = 0;
   for (unsigned i = t; i < a.count; i += order_threads) below += number(i) < low;
-  ROTOSCALE_UNROLL
-  for (unsigned mask = 1; mask < segment_lanes; mask *= 2) below += shuffle_xor(below, mask);
+  below = segment_sum(below);
   if (t % segment_lanes == 0) shared.lower[warp] = below;
   block_barrier();
   unsigned base = 0;
@@ -108,8 +107,7 @@ __device__ inline lane_count count_lanes(bool condition) {
   for (unsigned v = warp; v < order_range; v += order_warps) {
     unsigned found = 0;
     for (unsigned i = t % segment_lanes; i < listed; i += segment_lanes) found += number(a.listed[base + i]) == low + v;
-    ROTOSCALE_UNROLL
-    for (unsigned mask = 1; mask < segment_lanes; mask *= 2) found += shuffle_xor(found, mask);
+    found = segment_sum(found);
     if (t % segment_lanes == 0) shared.of_number[v] = found;
   }
   block_barrier();

@@ -33,7 +33,7 @@ __device__ inline softmax_part combine_parts(const loss_args& a, const logits_ch
   for (unsigned c = lane + segment_lanes; c < a.chunks; c += segment_lanes) {
     largest = larger_number(largest, part(c).largest);
   }
-  largest = segment_max(largest);
+  largest = segment_reduce(largest, larger_number);
   float sum = 0.0f;
   for (unsigned c = 0; c < a.chunks; c += segment_lanes) {
     const softmax_part some = c == 0 ? first : part(c + lane);

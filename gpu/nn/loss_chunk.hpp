@@ -201,15 +201,6 @@ __device__ inline void prefetch_logits(const loss_args& a) {
   if (line < a.ahead && at < a.end) prefetch(a.logits + at);
 }
 
-/// The largest of a segment's numbers, which are not NaN.
-__device__ inline float segment_max(float x) {
-  ROTOSCALE_UNROLL
-  for (unsigned mask = 16; mask > 0; mask /= 2) {
-    x = larger_number(x, shuffle_xor(x, mask));
-  }
-  return x;
-}
-
 /// The largest of the block's logits that are not NaN.
 __device__ inline float largest_logit(const logits_chunk& at, softmax_shared& shared) {
   float largest = minus_infinity;
@@ -218,7 +209,7 @@ __device__ inline float largest_logit(const logits_chunk& at, softmax_shared& sh
     ROTOSCALE_UNROLL
     for (unsigned j = 0; j < 4; ++j) largest = larger_number(largest, fp32_from_bits(some.word[j]));
   });
-  largest = segment_max(largest);
+  largest = segment_reduce(largest, larger_number);
   if (thread_index().x % segment_lanes == 0) shared.maxima[thread_index().x / segment_lanes] = largest;
   block_barrier();
   ROTOSCALE_UNROLL
@@ -275,7 +266,7 @@ __device__ inline float sum_exponentials(const logits_chunk& at, const softmax_s
     for (unsigned i = 1; i < 4; ++i) add(group + i);
     add(group + 4 < groups ? group + 4 : 0);
   }
-  return fold_lanes(sum);
+  return segment_sum<nn::sum_lanes>(sum);
 }
 
 }  // namespace rotoscale::gpu

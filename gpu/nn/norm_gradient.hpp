@@ -143,11 +143,8 @@ struct norm_gradient_block {
     }
     ROTOSCALE_KEEP_LOOP
     for (unsigned i = whole; i < steps; ++i) step(i);
-    ROTOSCALE_UNROLL
-    for (unsigned mask = 4; mask > 0; mask /= 2) {
-      even += shuffle_xor(even, mask);
-      odd += shuffle_xor(odd, mask);
-    }
+    even = segment_sum<8>(even);
+    odd = segment_sum<8>(odd);
     if (any && lane % 8 == 0) {
       shared.pulls[group % 2][r] = nn::rms_pull(even + odd, a.e.cols, shared.rstd[group * Rows + r]);
     }

@@ -4,7 +4,7 @@
 // rows in the order of nn::ordered_sum.
 #pragma once
 
-#include "gpu/dialect/hip.hpp"
+#include "gpu/dialect/lanes.hpp"
 #include "gpu/dialect/packed.hpp"
 #include "rotoscale/nn/layer_math.hpp"
 #include "rotoscale/small_float.hpp"
@@ -127,17 +127,6 @@ __device__ inline void store_floats(float* to, unsigned count, const float (&x)[
 __device__ inline float widened(float x) { return x; }
 __device__ inline float widened(bf16 x) { return fp32_from_bits(static_cast<std::uint32_t>(x.bits()) << 16); }
 
-__device__ inline float shuffle_xor(float x, unsigned mask) { return fp32_from_bits(shuffle_xor(fp32_bits(x), mask)); }
-
-/// The sum of 16 neighbouring lanes' numbers, which all of them return. Lanes are folded in a butterfly: addition
-/// commutes, so each level has the bits of nn::ordered_sum's. All lanes of a segment come here.
-__device__ inline float fold_lanes(float sum) {
-  static_assert(nn::sum_lanes == 16);
-  ROTOSCALE_UNROLL
-  for (unsigned mask = 8; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
-  return sum;
-}
-
 /// nn::ordered_sum by 16 neighbouring lanes, of which this is `lane`.
 template <class Step>
 __device__ inline float lane_sum(unsigned n, unsigned lane, const Step& step) {
@@ -146,7 +135,7 @@ __device__ inline float lane_sum(unsigned n, unsigned lane, const Step& step) {
   ROTOSCALE_UNROLL_16
   for (unsigned i = 0; i < whole; i += 16) sum = step(i + lane, sum);
   if (whole + lane < n) sum = step(whole + lane, sum);
-  return fold_lanes(sum);
+  return segment_sum<nn::sum_lanes>(sum);
 }
 
 }  // namespace rotoscale::gpu

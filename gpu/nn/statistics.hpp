@@ -14,31 +14,6 @@ namespace rotoscale::gpu {
 
 inline constexpr unsigned observed_rows = row_threads / 16;  ///< of a block
 
-/// The sum of 16 neighbouring lanes' numbers, folded by halves; all lanes of a segment come here.
-__device__ inline double fold_lanes(double sum) {
-  ROTOSCALE_UNROLL
-  for (unsigned mask = 8; mask > 0; mask /= 2) {
-    const auto bits = bit_cast<std::uint64_t>(sum);
-    const std::uint64_t low = shuffle_xor(static_cast<std::uint32_t>(bits), mask),
-                        high = shuffle_xor(static_cast<std::uint32_t>(bits >> 32), mask);
-    sum += bit_cast<double>(high << 32 | low);
-  }
-  return sum;
-}
-/// combine() of 16 neighbouring lanes' words.
-template <class Combine>
-__device__ inline std::uint32_t fold_words(std::uint32_t word, const Combine& combine) {
-  ROTOSCALE_UNROLL
-  for (unsigned mask = 8; mask > 0; mask /= 2) word = combine(word, shuffle_xor(word, mask));
-  return word;
-}
-__device__ inline std::uint32_t sum_words(std::uint32_t word) {
-  return fold_words(word, [](std::uint32_t a, std::uint32_t b) { return a + b; });
-}
-__device__ inline std::uint32_t largest_word(std::uint32_t word) {
-  return fold_words(word, [](std::uint32_t a, std::uint32_t b) { return a > b ? a : b; });
-}
-
 /// What one row of an operand leaves beside its sums.
 struct observed_row {
   std::uint32_t nonzero = 0, flushed = 0, saturated = 0, nonfinite = 0;
@@ -69,11 +44,7 @@ __device__ inline void rotate_across_lanes(float (&x)[2], unsigned lane, int poi
   ROTOSCALE_UNROLL
   for (unsigned h = 0; h < 2; ++h) {
     x[h] = fp32_from_bits(fp32_bits(x[h]) ^ (signs >> ((16 * h + lane) % run) & 1u) << 31);
-    ROTOSCALE_UNROLL
-    for (unsigned step = 1; step < 16; step *= 2) {
-      const float other = shuffle_xor(x[h], step);
-      x[h] = (lane & step) != 0 ? other - x[h] : x[h] + other;
-    }
+    x[h] = segment_butterflies(x[h], lane, 16);
   }
   if (points == 32) {
     const float first = x[0];
@@ -104,7 +75,7 @@ struct observed_scales {
     most = binade > most ? binade : most;
   }
   __device__ std::int32_t spread() const {
-    const std::uint32_t high = largest_word(most), low = ~largest_word(~least);
+    const std::uint32_t high = segment_max<16>(most), low = ~segment_max<16>(~least);
     return low > high ? -1 : static_cast<std::int32_t>(high - low);
   }
 };
@@ -132,15 +103,15 @@ struct observed_lane {
   }
   /// All lanes' together.
   __device__ observed_row fold(const observed_scales& scales) {
-    signal = fold_lanes(signal);
-    noise = fold_lanes(noise);
+    signal = segment_sum<16>(signal);
+    noise = segment_sum<16>(noise);
     observed_row all;
-    all.nonzero = sum_words(row.nonzero);
-    all.flushed = sum_words(row.flushed);
-    all.saturated = sum_words(row.saturated);
-    all.nonfinite = sum_words(row.nonfinite);
-    all.amax = largest_word(row.amax);
-    all.rotated_amax = largest_word(row.rotated_amax);
+    all.nonzero = segment_sum<16>(row.nonzero);
+    all.flushed = segment_sum<16>(row.flushed);
+    all.saturated = segment_sum<16>(row.saturated);
+    all.nonfinite = segment_sum<16>(row.nonfinite);
+    all.amax = segment_max<16>(row.amax);
+    all.rotated_amax = segment_max<16>(row.rotated_amax);
     all.spread = scales.spread();
     return all;
   }
@@ -180,7 +151,7 @@ __global__ void __launch_bounds__(row_threads) observe_kernel(const ROTOSCALE_GR
       if (a.block != 0 && !(stored == 0.0f)) filled |= 1u << (c / a.block % 32);
     }
     if (a.block == 0 || ((first + 32) % (32 * a.block) != 0 && first + 32 < a.k)) continue;
-    filled = fold_words(filled, [](std::uint32_t p, std::uint32_t q) { return p | q; });
+    filled = segment_or<16>(filled);
     const unsigned blocks = first / (32 * a.block) * 32;
     for (unsigned b = lane; b < 32 && is_row; b += 16) {
       if ((filled >> b & 1u) == 0) continue;
@@ -282,7 +253,7 @@ struct compare_args {
   }
   ROTOSCALE_UNROLL
   for (unsigned s = 0; s < compare_sums; ++s) {
-    sum[s] = fold_lanes(sum[s]);
+    sum[s] = segment_sum<16>(sum[s]);
     if (lane == 0 && chunk < a.chunks) a.partial[s * a.chunks + chunk] = sum[s];
   }
 }

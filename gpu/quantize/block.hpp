@@ -271,10 +271,7 @@ __device__ inline std::uint8_t exact_block(const block_options& o, bool square, 
   }
   if (square) {
     ROTOSCALE_KEEP_LOOP
-    for (unsigned mask = 1; mask < 32; mask *= 2) {
-      const std::uint32_t other = shuffle_xor(amax, mask);
-      amax = amax == no_amax || (other != no_amax && other > amax) ? other : amax;
-    }
+    for (unsigned mask = 1; mask < 32; mask *= 2) amax = larger_amax(amax, shuffle_xor(amax, mask));
   }
   const std::uint8_t scale = choose_scale(blocks, o, amax);
   constexpr int per_word = 32 / storage_bits(F);

@@ -5,7 +5,7 @@
 // a lane an element. A rotation is a butterfly across lanes.
 #pragma once
 
-#include "gpu/dialect/hip.hpp"
+#include "gpu/dialect/lanes.hpp"
 #include "gpu/quantize/source_tile.hpp"
 #include "rotoscale/quantize_ref.hpp"
 
@@ -34,11 +34,7 @@ __device__ inline float definition_element(const definition_blocks_args& a, cons
   if (o.rotation.points == 0) return x;
   const auto run = static_cast<unsigned>(run_length(a.format, o.rotation));
   if (o.rotation.negates(static_cast<int>(c % run))) x = fp32_from_bits(fp32_bits(x) ^ fp32_sign_mask);
-  ROTOSCALE_KEEP_LOOP
-  for (unsigned step = 1; step < static_cast<unsigned>(o.rotation.points); step *= 2) {
-    const float other = fp32_from_bits(shuffle_xor(fp32_bits(x), step));
-    x = (c & step) != 0 ? other - x : x + other;
-  }
+  x = segment_butterflies(x, c, static_cast<unsigned>(o.rotation.points));
   return canonical_nan(x * hadamard_factor(o.rotation.points));
 }
 
@@ -77,10 +73,7 @@ __global__ void __launch_bounds__(definition_block_threads)
       if (c < a.columns) amax = block_amax(&x, 1, o.policy, amax);
     }
     ROTOSCALE_KEEP_LOOP
-    for (unsigned mask = 1; mask < length; mask *= 2) {
-      const std::uint32_t other = shuffle_xor(amax, mask);
-      amax = amax == no_amax || (other != no_amax && other > amax) ? other : amax;
-    }
+    for (unsigned mask = 1; mask < length; mask *= 2) amax = larger_amax(amax, shuffle_xor(amax, mask));
     const std::uint8_t scale = choose_scale(a.format, o, amax);
     if (c < a.columns && lane % length == 0) a.scales[group * a.scale_stride + c / length] = scale;
     ROTOSCALE_KEEP_LOOP
@@ -113,11 +106,7 @@ __global__ void __launch_bounds__(definition_block_threads)
     const std::uint32_t m = fp32_bits(definition_element<T>(a, o, r, c)) & fp32_magnitude_mask;
     if (!fp32_is_nan(m) && m > most) most = m;
   }
-  ROTOSCALE_UNROLL
-  for (unsigned mask = 1; mask < segment_lanes; mask *= 2) {
-    const std::uint32_t other = shuffle_xor(most, mask);
-    most = other > most ? other : most;
-  }
+  most = segment_max(most);
   if (lane == 0 && most != 0) atomic_max(a.amax, most);
 }
 

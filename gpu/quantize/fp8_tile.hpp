@@ -5,6 +5,7 @@
 #pragma once
 
 #include "gpu/api/quantize_fp8.hpp"
+#include "gpu/dialect/lanes.hpp"
 #include "gpu/quantize/block.hpp"
 #include "gpu/quantize/source_tile.hpp"
 
@@ -216,11 +217,7 @@ __global__ void __launch_bounds__(fp8_threads, fp8_blocks_per_processor<T>)
     }
   }
   if (a.out.amax != nullptr) {
-    ROTOSCALE_UNROLL
-    for (unsigned mask = 1; mask < 32; mask *= 2) {
-      const std::uint32_t other = shuffle_xor(amax, mask);
-      amax = other > amax ? other : amax;
-    }
+    amax = segment_max(amax);
     auto* to = reinterpret_cast<std::uint32_t*>(a.out.amax);
     if (t % 32 == 0 && amax > load_relaxed(to)) atomic_max(to, amax);
   }

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "gpu/api/quantize_state.hpp"
-#include "gpu/dialect/hip.hpp"
+#include "gpu/dialect/lanes.hpp"
 #include "gpu/dialect/math.hpp"
 #include "gpu/dialect/packed.hpp"
 
@@ -30,9 +30,7 @@ inline constexpr unsigned state_threads = 256, state_segments = state_threads / 
     if (i < length) history[i] = x;
     most = larger_number(most, x);
   }
-  for (unsigned mask = 1; mask < segment_lanes; mask *= 2) {
-    most = larger_number(most, fp32_from_bits(shuffle_xor(fp32_bits(most), mask)));
-  }
+  most = segment_reduce(most, larger_number);
   maxima& shared = block_shared<maxima>();
   if (thread % segment_lanes == 0) shared.of[thread / segment_lanes] = most;
   block_barrier();

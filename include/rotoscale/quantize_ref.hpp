@@ -34,6 +34,10 @@ ROTOSCALE_HD constexpr std::uint32_t encode_scaled(format element, float x, std:
 
 /// amax before the first number of a block: above the bits of any magnitude.
 inline constexpr std::uint32_t no_amax = 0xFFFFFFFFu;
+/// The amax of two parts of a block.
+ROTOSCALE_HD constexpr std::uint32_t larger_amax(std::uint32_t a, std::uint32_t b) {
+  return a == no_amax || (b != no_amax && b > a) ? b : a;
+}
 
 /// FP32 bits of max(amax, |x|) over `length` more elements of a block; the policy says whether NaN counts.
 ROTOSCALE_HD constexpr std::uint32_t block_amax(const float* x, int length, const block_policy& policy,
@@ -41,7 +45,7 @@ ROTOSCALE_HD constexpr std::uint32_t block_amax(const float* x, int length, cons
   for (int i = 0; i < length; ++i) {
     const std::uint32_t u = fp32_bits(x[i]) & fp32_magnitude_mask;
     if (fp32_is_nan(u) && policy.nan != block_policy::nan_rule::nan_scale) continue;
-    amax = amax == no_amax || u > amax ? u : amax;
+    amax = larger_amax(amax, u);
   }
   return amax;
 }

@@ -1,0 +1,81 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Numbers that a segment's lanes exchange, and what they combine to. All lanes of a segment call these together.
+#pragma once
+
+#include "gpu/dialect/hip.hpp"
+#include "rotoscale/bits.hpp"
+
+namespace rotoscale::gpu {
+
+/// Where a function is called: in host mode the threads of a segment must come to the same place.
+#if defined(ROTOSCALE_GPU_HOST)
+struct call_site {
+  const char* file;
+  int line;
+  static call_site here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
+};
+#else
+struct call_site {
+  __device__ static constexpr call_site here() { return {}; }
+};
+#endif
+
+/// The `x`, of 4 or 8 bytes, of the lane whose number differs in the bits of `mask` (1 to 31).
+template <class T>
+__device__ inline T shuffle_xor(T x, unsigned mask, [[maybe_unused]] call_site at = call_site::here()) {
+  const auto word = [&](std::uint32_t bits) {
+#if defined(ROTOSCALE_GPU_HOST)
+    return host::shuffle_xor(bits, mask, at.file, at.line);
+#else
+    return shuffle_xor(bits, mask);
+#endif
+  };
+  if constexpr (sizeof(T) == 4) {
+    return bit_cast<T>(word(bit_cast<std::uint32_t>(x)));
+  } else {
+    static_assert(sizeof(T) == 8);
+    const auto bits = bit_cast<std::uint64_t>(x);
+    const std::uint64_t low = word(static_cast<std::uint32_t>(bits)),
+                        high = word(static_cast<std::uint32_t>(bits >> 32));
+    return bit_cast<T>(high << 32 | low);
+  }
+}
+
+/// combine(x, other) over `Lanes` neighbouring lanes, first with the lane Lanes / 2 away, last with the next one. All
+/// of them return the same where `combine` commutes; a sum then has the bits of halves that are folded.
+template <unsigned Lanes = unsigned{segment_lanes}, class T, class Combine>
+__device__ inline T segment_reduce(T x, const Combine& combine, call_site at = call_site::here()) {
+  static_assert(Lanes >= 2 && Lanes <= unsigned{segment_lanes} && (Lanes & (Lanes - 1)) == 0);
+  ROTOSCALE_UNROLL
+  for (unsigned mask = Lanes / 2; mask > 0; mask /= 2) x = combine(x, shuffle_xor(x, mask, at));
+  return x;
+}
+template <unsigned Lanes = unsigned{segment_lanes}, class T>
+__device__ inline T segment_sum(T x, call_site at = call_site::here()) {
+  return segment_reduce<Lanes>(
+      x, [](T a, T b) { return a + b; }, at);
+}
+/// Of numbers that are not NaN.
+template <unsigned Lanes = unsigned{segment_lanes}, class T>
+__device__ inline T segment_max(T x, call_site at = call_site::here()) {
+  return segment_reduce<Lanes>(
+      x, [](T a, T b) { return b > a ? b : a; }, at);
+}
+template <unsigned Lanes = unsigned{segment_lanes}>
+__device__ inline std::uint32_t segment_or(std::uint32_t x, call_site at = call_site::here()) {
+  return segment_reduce<Lanes>(
+      x, [](std::uint32_t a, std::uint32_t b) { return a | b; }, at);
+}
+
+/// Hadamard's butterflies over `points` neighbouring lanes (a power of two up to 32), which the low bits of `lane`
+/// number; without their factor.
+__device__ inline float segment_butterflies(float x, unsigned lane, unsigned points, call_site at = call_site::here()) {
+  for (unsigned step = 1; step < points; step *= 2) {
+    const float other = shuffle_xor(x, step, at);
+    x = (lane & step) != 0 ? other - x : x + other;
+  }
+  return x;
+}
+
+}  // namespace rotoscale::gpu
