@@ -265,13 +265,15 @@ __device__ inline bool segment_any(bool condition) {
 
 #endif
 
-/// Sixteen bytes that move as one, of memory that holds anything. Accesses keep their order with those of all types;
-/// of a type of its own a compiler may take a store past a load of the same memory's floats.
+/// Sixteen bytes that move as one, of memory that may hold numbers of any type: accesses through a vec16* or vec16& may
+/// alias all types, so that compilers keep their order. Not so through a pointer to `word`, nor as another object's
+/// member.
 struct [[gnu::may_alias]] alignas(16) vec16 {
   std::uint32_t word[4];
 };
-/// The same of four bytes.
+/// The same of four and two bytes; as a template argument, and through `auto*`, they are plain numbers.
 using any_word [[gnu::may_alias]] = std::uint32_t;
+using any_half [[gnu::may_alias]] = std::uint16_t;
 
 /// 16 bytes from global memory that nobody reads again soon. `from` is aligned to 16.
 __device__ inline vec16 load_streaming(const void* from) {

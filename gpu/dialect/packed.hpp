@@ -88,6 +88,25 @@ __device__ inline std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) 
   return static_cast<std::uint32_t>(std::uint64_t{a} * b >> 32);
 }
 
+/// A divisor, and by what a device multiplies instead: 2^32 / divisor, rounded down, at most 2^32 - 1.
+struct known_divisor {
+  std::uint32_t divisor = 1, inverse = 0xFFFFFFFFu;
+  known_divisor() = default;
+  __host__ explicit known_divisor(std::uint32_t d)
+      : divisor(d), inverse(d == 1 ? 0xFFFFFFFFu : static_cast<std::uint32_t>((std::uint64_t{1} << 32) / d)) {}
+};
+struct quotient_and_rest {
+  std::uint32_t quotient, rest;
+};
+__device__ inline quotient_and_rest divide(std::uint32_t x, const known_divisor& by) {
+  std::uint32_t quotient = multiply_high(x, by.inverse), rest = x - quotient * by.divisor;
+  if (rest >= by.divisor) {  // the inverse is too small by less than 1, and so is the quotient
+    ++quotient;
+    rest -= by.divisor;
+  }
+  return {quotient, rest};
+}
+
 __device__ inline std::uint32_t min_u16x2(std::uint32_t a, std::uint32_t b) {
 #if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
   return __vminu2(a, b);

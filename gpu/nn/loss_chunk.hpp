@@ -33,7 +33,8 @@ struct loss_args {
   bool gradients = false, vectors = false;
   std::uint16_t* narrow = nullptr;  ///< BF16 gradients, [rows, vocabulary]; null: FP32 in place of the logits
   bool narrow_vectors = false;
-  index_t ahead = 0, end = 0;  ///< what prefetch_logits brings: so many a block; up to here
+  bool prefetches = false;
+  known_divisor by_chunks;
 
   /// nn::ignored_target for one outside of the vocabulary.
   __device__ std::int32_t checked(std::int32_t n) const {
@@ -194,11 +195,13 @@ __device__ inline void logits_chunk::stage(bool vectors, softmax_shared& shared)
   });
 }
 
-/// The logits that the block takes where tickets are drawn in the order of blocks, to the last cache, while it draws
-/// its own ticket. That is another one as a rule, but of a chunk nearby, which another block takes at that time.
+/// Brings the chunk of ticket block_index() to the last cache. The block itself draws another ticket as a rule, of a
+/// chunk nearby, which a neighbour has brought. No result depends on it.
 __device__ inline void prefetch_logits(const loss_args& a) {
-  const index_t line = 32 * index_t{thread_index().x}, at = block_index().x * a.ahead + line;
-  if (line < a.ahead && at < a.end) prefetch(a.logits + at);
+  static_assert(softmax_threads * 32 == nn::softmax_chunk);
+  const auto [row, chunk] = divide(block_index().x, a.by_chunks);
+  const unsigned column = chunk * nn::softmax_chunk + 32 * thread_index().x;
+  if (column < a.vocabulary) prefetch(a.logits + row * a.stride + column);
 }
 
 /// The largest of the block's logits that are not NaN.

@@ -121,7 +121,7 @@ struct packed_e2m1_block {
   std::uint32_t pair[16];
   std::uint32_t sign[4];  ///< bit 3 of nibble i: the sign of element 8w + i; and the codes' offset
 
-  /// Elements 16 * half to 16 * half + 15. Always inlined, as put_half is and for its reason.
+  /// Elements 16 * half to 16 * half + 15. Always inlined, for put_half's reason (tile.hpp).
   [[gnu::always_inline]] __device__ void put(int half, const float (&y)[16]) {
     ROTOSCALE_UNROLL
     for (int w = 0; w < 2; ++w) {

@@ -108,12 +108,12 @@ status count_tiles(const format& f, quantize_kernel_args& a) {
   const auto tiles = [pad](unsigned extent, unsigned tile) {
     return static_cast<unsigned>((rotoscale::detail::round_up(extent, pad) + tile - 1) / tile);
   };
-  a.tiles_across = tiles(a.columns, tile_columns);
-  a.across_inverse = a.tiles_across == 1 ? ~0u : static_cast<std::uint32_t>((std::uint64_t{1} << 32) / a.tiles_across);
+  const unsigned tiles_across = tiles(a.columns, tile_columns);
+  a.tiles_across = known_divisor(tiles_across);
   const unsigned tiles_down = tiles(a.rows, tile_rows<T>);
   const bool part_of_line = tile_rows<T> * static_cast<unsigned>(storage_bits(f)) < 128 * 8;  // a column's codes
   a.paired_rows = a.column.codes != nullptr && part_of_line ? tiles_down / 2 * 2 : 0;
-  const std::uint64_t count = std::uint64_t{a.tiles_across} * tiles_down;
+  const std::uint64_t count = std::uint64_t{tiles_across} * tiles_down;
   if (count > 0x7FFFFFFFu) return {error_code::bad_extent, "source", "has more than 2^31 tiles"};
   a.tiles = static_cast<std::uint32_t>(count);
   return {};

@@ -271,16 +271,12 @@ __device__ inline tile_item item_of(const quantize_kernel_args& a, std::uint32_t
 }
 
 /// Where a tile is. Tiles go along rows; where a column's codes of a tile are only part of a line of memory, in pairs,
-/// the lower tile right after the upper one, which has the line's other part if codes are row-major.
+/// a tile and then the one below it, which writes the bytes behind the first one's if codes are row-major.
 template <class T>
 __device__ inline tile_origin origin_of(const quantize_kernel_args& a, std::uint32_t tile) {
-  std::uint32_t row = multiply_high(tile, a.across_inverse), column = tile - row * a.tiles_across;
-  if (column >= a.tiles_across) {  // the inverse is too small by less than 1, and so is the quotient
-    ++row;
-    column -= a.tiles_across;
-  }
+  auto [row, column] = divide(tile, a.tiles_across);
   if (row < a.paired_rows) {
-    const unsigned i = row % 2 * a.tiles_across + column;
+    const unsigned i = row % 2 * a.tiles_across.divisor + column;
     row += i % 2 - row % 2;
     column = i / 2;
   }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What the block quantizer's kernel writes of a tile besides its rows: codes of columns, which wait in shared memory
-// for stores as long as those of rows; scales of columns; scales of padding.
+// The block quantizer's arguments, and what its kernel writes of a tile besides rows: codes of columns, which wait in
+// shared memory for stores as long as those of rows; scales of columns; scales of padding.
 #pragma once
 
 #include "gpu/quantize/layout.hpp"
@@ -10,9 +10,8 @@
 namespace rotoscale::gpu {
 
 struct quantize_kernel_args : tile_source {
-  unsigned tiles_across = 0;
-  unsigned paired_rows = 0;          ///< the first so many rows of tiles are taken in pairs; even
-  std::uint32_t across_inverse = 0;  ///< 2^32 / tiles_across, rounded down, at most 2^32 - 1
+  known_divisor tiles_across;
+  unsigned paired_rows = 0;  ///< the first so many rows of tiles are taken in pairs; even
   std::uint32_t tiles = 0;
   std::uint32_t whole_tiles = 0;  ///< the tiles after these are work for two blocks each: their columns, their rows
   bool square = false;            ///< 32 × 32 elements share a scale
@@ -94,7 +93,7 @@ __device__ inline void store_scales(std::uint8_t* to, std::uint32_t scales) {
   if constexpr (blocks == 4) {
     *reinterpret_cast<any_word*>(to) = scales;
   } else if constexpr (blocks == 2) {
-    *reinterpret_cast<std::uint16_t*>(to) = static_cast<std::uint16_t>(scales);
+    *reinterpret_cast<any_half*>(to) = static_cast<std::uint16_t>(scales);
   } else {
     static_assert(blocks == 1);
     *to = static_cast<std::uint8_t>(scales);

@@ -5,7 +5,9 @@
 
 #include <vector>
 
+#include "gpu/dialect/lanes.hpp"
 #include "gpu/dialect/launch.hpp"
+#include "gpu/dialect/packed.hpp"
 
 namespace dialect_host_test {
 
@@ -72,6 +74,13 @@ __global__ void half_waits(int where) {
     }
   }
   if (where == 2 && t != 5) gpu::shuffle(t, 0);
+  if (where == 4) {
+    if (t % 2 == 0) {
+      gpu::segment_sum(t);
+    } else {
+      gpu::segment_sum(t);
+    }
+  }
   if (where == 3 && t < 32) gpu::shuffle(t, 0);  // a whole segment may
 }
 
@@ -127,7 +136,7 @@ TEST_CASE("lanes exchange values within segments of 32") {
 }
 
 TEST_CASE("threads that wait for what cannot come are an error") {
-  for (const int where : {0, 1, 2}) {
+  for (const int where : {0, 1, 2, 4}) {
     const gpu::status s = gpu::launch(half_waits, dim3{1}, dim3{64}, 0, {}, where);
     CHECK(s.code == gpu::error_code::device_error);
     CHECK(s.message().find("host_test.cpp") != std::string::npos);
@@ -156,14 +165,38 @@ namespace {
   *word = bits;
   return *number;
 }
+[[gnu::noinline]] gpu::vec16 words_after(float* number, const gpu::vec16* words) {
+  const gpu::vec16 before = *words;
+  *number = 2.0f;
+  gpu::vec16 after = *words;
+  after.word[3] += before.word[3];
+  return after;
+}
 
 }  // namespace
 
+TEST_CASE("a quotient by an inverse is the quotient") {
+  for (const std::uint32_t divisor : {1u, 2u, 3u, 13u, 32u, 255u, 65537u, 0x7FFFFFFFu, 0xFFFFFFFFu}) {
+    const gpu::known_divisor by(divisor);
+    for (std::uint64_t i = 0; i < 4000; ++i) {
+      const auto x = static_cast<std::uint32_t>(i < 1000   ? i
+                                                : i < 2000 ? 0xFFFFFFFFu - (i - 1000)
+                                                           : divisor * (i - 2000) - i % 2);
+      const auto [quotient, rest] = gpu::divide(x, by);
+      CHECK(quotient == x / divisor);
+      CHECK(rest == x % divisor);
+    }
+  }
+}
+
+// At -O1 compilers keep every order; the suite's own build has -O3.
 TEST_CASE("words keep their order with numbers of the same memory") {
   constexpr std::uint32_t two = 0x40000000u;
   alignas(16) float x[4] = {};
   CHECK(number_after(x, reinterpret_cast<gpu::vec16*>(x), gpu::vec16{{two, two, two, two}}) == 2.0f);
   CHECK(number_after(x, reinterpret_cast<gpu::any_word*>(x), two) == 2.0f);
+  x[0] = 1.0f;
+  CHECK(words_after(x, reinterpret_cast<const gpu::vec16*>(x)).word[0] == two);
 }
 
 TEST_CASE("a status names its argument") {

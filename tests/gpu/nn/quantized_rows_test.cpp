@@ -124,6 +124,9 @@ TEST_CASE("a layer's operands are those of what it would write") {
   for (const layer which : {layer::norm, layer::swiglu, layer::swiglu_gradient}) {
     CAPTURE(static_cast<int>(which));
     check_layer<bf16>(which, 160, 160, mxfp4, presets::te_rocm, true);
+    // Scales of a column as one word, four blocks and two.
+    check_layer<bf16>(which, 256, 160, mxfp4, presets::te_rocm, true);
+    check_layer<float>(which, 128, 96, mxfp4, presets::te_rocm, false);
     check_layer<bf16>(which, 64, 96, mxfp4, random, false);
     check_layer<bf16>(which, 64, 160, mxfp4, plain, false);
     check_layer<bf16>(which, 96, 64, mxfp4, signs, false);
@@ -142,7 +145,9 @@ TEST_CASE("a layer's operands are those of what it would write") {
       }
     }
     // More tiles than blocks, so that a block prefetches one and takes it.
-    if (gpu_test::on_device) check_layer<bf16>(which, 4128, 2080, mxfp4, presets::te_rocm, false);
+    if (gpu_test::on_device) {
+      for (const index_t rows : {4096, 4128}) check_layer<bf16>(which, rows, 2080, mxfp4, presets::te_rocm, false);
+    }
     check_layer<bf16>(which, 32, 32, mxfp8_e4m3, plain, true, 1);
     check_layer<float>(which, 96, 160, mxfp8_e5m2, plain, false);
     check_layer<float>(which, 64, 32, mxfp4, random, true, 1);
