@@ -76,6 +76,10 @@ out=${out:-$PWD/out/demo}
 packages=(meson ninja-build g++ libcli11-dev nlohmann-json3-dev zlib1g-dev libeigen3-dev gnuplot-nox pkgconf)
 if [ -z "$data" ]; then packages+=(bible-kjv bible-kjv-text); fi
 need_packages "${packages[@]}"
+if [ -z "$data" ] && ! command -v bible >/dev/null; then
+  echo "examples/demo.sh: there is no program 'bible' (Debian's bible-kjv), which has the default text: give --data FILE" >&2
+  exit 2
+fi
 
 directory="build-demo"
 configure $directory -Dexamples=enabled -Dtests=disabled -Dbench=disabled "${at_once[@]}"
