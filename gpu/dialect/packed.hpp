@@ -95,6 +95,7 @@ struct known_divisor {
   __host__ explicit known_divisor(std::uint32_t d)
       : divisor(d), inverse(d == 1 ? 0xFFFFFFFFu : static_cast<std::uint32_t>((std::uint64_t{1} << 32) / d)) {}
 };
+/// x / by.divisor and what is left of x.
 struct quotient_and_rest {
   std::uint32_t quotient, rest;
 };

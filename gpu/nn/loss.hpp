@@ -124,7 +124,7 @@ __device__ inline void finish_chunk(const loss_args& a, const logits_chunk& at, 
   auto& shared = block_shared<softmax_shared>();
   const unsigned t = thread_index().x;
   const std::int32_t* targets = nullptr;
-  if (a.prefetches) prefetch_logits(a);
+  if (a.gradients && order.passes == 1) prefetch_logits(a);
   if (t == 0) {
     targets = a.targets.now(*a.state);
     shared.scale = a.state->gradient_scale;

@@ -33,7 +33,6 @@ struct loss_args {
   bool gradients = false, vectors = false;
   std::uint16_t* narrow = nullptr;  ///< BF16 gradients, [rows, vocabulary]; null: FP32 in place of the logits
   bool narrow_vectors = false;
-  bool prefetches = false;
   known_divisor by_chunks;
 
   /// nn::ignored_target for one outside of the vocabulary.

@@ -135,7 +135,6 @@ status cross_entropy(nn::tensor_view logits, const nn::token_source& targets, in
   if (status c = current_device(device); !c.ok()) return c;
   if (status c = check_stream(s); !c.ok()) return c;
   const softmax_order order = order_of(a, device.processors);
-  a.prefetches = gradients && order.passes == 1;
   a.by_chunks = known_divisor(a.chunks);
   if (order.tickets() > 0x7FFFFFFFu) return {error_code::bad_extent, "logits", "needs more than 2^31 blocks"};
   if (a.chunks > 1) {

@@ -55,8 +55,8 @@ __device__ inline void store_codes(const Block& block, const fast_scale& s, cons
   }
 }
 
-/// Half a block into `block`, rotated. Always inlined: to g++ 12.2 a call at -O3 has no effect (its error, in host
-/// mode; docs/lab/quantize-ladder.md, version 20).
+/// Half a block into `block`, rotated. Always inlined: in host mode g++ 12.2 at -O3 deletes calls (its error;
+/// docs/lab/quantize-ladder.md, below version 20).
 template <quantize_path Path, class Block>
 [[gnu::always_inline]] __device__ inline void put_half(const fast_rule& rule, int half, float (&y)[16], Block& block) {
   if constexpr (Path == quantize_path::fast) {
