@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The kernels of gpu/nn as a share of the device's copy bandwidth, measured in the same run: medians of launches, random
-// data. The bytes are those that the operation has to move: each input once, each output once.
+// data. The bytes are those that the operation has to move: each input once, each output once. Two shares: of the rate
+// of a copy of 512 MiB, and of the time of a copy that moves as many bytes, which has a launch's fixed time as well.
 // usage: gpu-layers [REPEATS]; exit codes: 0 measured, 1 a launch or the runtime failed, 77 no device
 #include "gpu/api/nn.hpp"
 #include "gpu/api/quantize.hpp"
@@ -11,13 +12,46 @@ using namespace gpu_bench;
 
 namespace {
 
-double roof = 0;  // bytes a microsecond
 int repeats = 0;
+
+/// The device's copy, of 512 MiB and of less.
+class copies {
+ public:
+  static constexpr index_t largest = index_t{1} << 29;
+  copies() {
+    fill<<<4096, 256>>>(reinterpret_cast<std::uint16_t*>(from_.data), largest / 2);
+    expect(hipGetLastError());
+    expect(hipDeviceSynchronize());
+    const copy_times times = time_copy(from_.data, to_.data, largest, repeats);
+    rate_ = 2.0 * static_cast<double>(largest) / times.best();
+    std::printf("copy of 512 MiB: %.1f us by a kernel, %.1f us by the runtime, %.0f GB/s\n", times.by_kernel,
+                times.by_runtime, rate_ / 1e3);
+    std::printf("%-32s %-34s %12s %11s %9s %9s\n", "", "", "", "", "of 512 MiB", "of as much");
+  }
+  double rate() const { return rate_; }  ///< bytes a microsecond
+  /// Of a copy that moves `bytes`, at most what the largest moves.
+  double rate_of(double bytes) {
+    const auto size = static_cast<index_t>(bytes / 2) / 16 * 16;
+    if (size >= largest) return rate_;
+    if (size != last_size_) {
+      last_size_ = size;
+      last_rate_ = 2.0 * static_cast<double>(size) / time_copy(from_.data, to_.data, size, repeats).best();
+    }
+    return last_rate_;
+  }
+
+ private:
+  device_bytes from_{largest}, to_{largest};
+  double rate_ = 0, last_rate_ = 0;
+  index_t last_size_ = 0;
+};
+copies* roof = nullptr;
 
 template <class Launch>
 void measure(const char* what, const char* shape, double bytes, const Launch& launch) {
-  const double us = median_us(repeats, [&] { expect(launch()); });
-  std::printf("%-32s %-34s %9.1f us %6.0f GB/s %6.1f %%\n", what, shape, us, bytes / us / 1e3, 100.0 * bytes / us / roof);
+  const double us = median_us(repeats, [&] { expect(launch()); }), rate = bytes / us;
+  std::printf("%-32s %-34s %9.1f us %6.0f GB/s %7.1f %% %7.1f %%\n", what, shape, us, rate / 1e3,
+              100.0 * rate / roof->rate(), 100.0 * rate / roof->rate_of(bytes));
 }
 
 __global__ void to_floats(const std::uint16_t* from, float* to, index_t count) {
@@ -213,15 +247,8 @@ void optimizer(index_t size) {
 
 int main(int argc, char** argv) {
   repeats = begin(argc, argv);
-  {
-    constexpr index_t bytes = index_t{1} << 29;
-    const numbers from(nn::dtype::bf16, bytes / 2);
-    const device_bytes to(bytes);
-    const copy_times copies = time_copy(from.data, to.data, bytes, repeats);
-    roof = 2.0 * static_cast<double>(bytes) / copies.best();
-    std::printf("copy of 512 MiB: %.1f us by a kernel, %.1f us by the runtime, %.0f GB/s\n", copies.by_kernel,
-                copies.by_runtime, roof / 1e3);
-  }
+  copies device_copies;
+  roof = &device_copies;
   for (const nn::dtype type : {nn::dtype::bf16, nn::dtype::fp32}) {
     norms(16384, 4096, type);
     norms(16384, 2048, type);

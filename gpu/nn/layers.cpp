@@ -61,20 +61,22 @@ status launch_norm_gradient(const norm_gradient_args<T>& a, stream s) {
   const unsigned threads = std::min(row_threads, (a.e.vec8s + segment_lanes - 1) / segment_lanes * segment_lanes);
   const unsigned each = (a.e.vec8s + threads - 1) / threads;  // vec8s of a thread
   const auto bytes = [&](unsigned rows, unsigned stages) { return norm_gradient_bytes<T>(a.e.cols, rows, stages); };
-  const auto launch_groups = [&](void (*kernel)(norm_gradient_args<T>), std::size_t shared_bytes) {
-    return launch_norm_gradient(kernel, a, threads + segment_lanes, shared_bytes, s);
-  };
+  const auto launch_groups =
+      [&]<unsigned Vec8s, unsigned Rows, unsigned Stages>(norm_gradient_shape<Vec8s, Rows, Stages>) {
+        return launch_norm_gradient(norm_gradient_kernel<T, Vec8s, Rows, Stages>, a, threads + dot_threads<Rows>,
+                                    bytes(Rows, Stages), s);
+      };
   if (a.e.vectors) {
     if constexpr (!has_small_shared_memory) {  // AMD's copies do not run ahead
-      if (each == 1 && bytes(4, 4) <= quarter) return launch_groups(norm_gradient_kernel<T, 1, 4, 4>, bytes(4, 4));
-      if (each == 1 && bytes(2, 4) <= quarter) return launch_groups(norm_gradient_kernel<T, 1, 2, 4>, bytes(2, 4));
+      if (each == 1 && bytes(4, 4) <= quarter) return launch_groups(norm_gradient_shape<1, 4, 4>{});
+      if (each == 1 && bytes(2, 4) <= quarter) return launch_groups(norm_gradient_shape<1, 2, 4>{});
     }
-    if (each == 1 && bytes(4, 3) <= half) return launch_groups(norm_gradient_kernel<T, 1, 4, 3>, bytes(4, 3));
-    if (each == 1 && bytes(2, 3) <= half) return launch_groups(norm_gradient_kernel<T, 1, 2, 3>, bytes(2, 3));
-    if (each == 2 && bytes(2, 3) <= half) return launch_groups(norm_gradient_kernel<T, 2, 2, 3>, bytes(2, 3));
-    if (each == 2 && bytes(1, 3) <= half) return launch_groups(norm_gradient_kernel<T, 2, 1, 3>, bytes(1, 3));
+    if (each == 1 && bytes(4, 3) <= half) return launch_groups(norm_gradient_shape<1, 4, 3>{});
+    if (each == 1 && bytes(2, 3) <= half) return launch_groups(norm_gradient_shape<1, 2, 3>{});
+    if (each == 2 && bytes(2, 3) <= half) return launch_groups(norm_gradient_shape<2, 2, 3>{});
+    if (each == 2 && bytes(1, 3) <= half) return launch_groups(norm_gradient_shape<2, 1, 3>{});
     if (each <= 4 && bytes(1, 3) <= max_shared_bytes) {
-      return launch_groups(norm_gradient_kernel<T, 4, 1, 3>, bytes(1, 3));
+      return launch_groups(norm_gradient_shape<4, 1, 3>{});
     }
   }
   return launch_norm_gradient(norm_gradient_unstaged_kernel<T>, a, row_threads, 0, s);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The kernels of RMSNorm's backward pass. A block has the 64 rows of a chain of the gain's gradient and goes through
-// them a group at a time: while one group's gradients are computed, a warp of its own sums the dots of the next one and
+// them a group at a time: while one group's gradients are computed, warps of their own sum the dots of the next one and
 // one or two behind it are copied to shared memory.
 #pragma once
 
@@ -19,14 +19,15 @@ struct norm_gradient_args {
   float* partial = nullptr;
 };
 
-/// The most threads of a block: those of the gradients and one segment for the dots.
-inline constexpr unsigned norm_gradient_threads = row_threads + segment_lanes;
+/// Threads that sum the dots of a group, 16 a row.
+template <unsigned Rows>
+inline constexpr unsigned dot_threads = (Rows * nn::sum_lanes + segment_lanes - 1) / segment_lanes* segment_lanes;
 /// Two blocks of a processor, so that one has copies on their way while the other waits; one where rows are so long
 /// that shared memory holds no more.
 template <unsigned Vec8s>
 inline constexpr unsigned norm_gradient_blocks = bounds_count_waves || Vec8s > 2 ? 1 : 2;
 
-/// Bytes from a row to the next in shared memory: 16 elements past a multiple of 128, so that the four rows that a
+/// Bytes from a row to the next in shared memory: 16 elements past a multiple of 128, so that the two rows that a
 /// segment sums lie in different banks.
 template <class T>
 ROTOSCALE_HD constexpr unsigned dot_pitch(unsigned cols) {
@@ -42,18 +43,6 @@ struct norm_gradient_shared {
   float rstd[nn::gain_chunk];
   float pulls[2][4];  ///< nn::rms_pull of the rows of two groups in turn
 };
-
-/// Two neighbouring elements.
-struct alignas(8) adjacent_floats {
-  float first, second;
-};
-__device__ inline adjacent_floats load_adjacent(const float* from) {
-  return *reinterpret_cast<const adjacent_floats*>(from);
-}
-__device__ inline adjacent_floats load_adjacent(const bf16* from) {
-  const std::uint32_t both = *reinterpret_cast<const any_word*>(from);
-  return {fp32_from_bits(both << 16), fp32_from_bits(both & 0xFFFF0000u)};
-}
 
 /// A block's work on rows of whole vec8s: Vec8s of each row a thread, groups of Rows rows, of which shared memory has
 /// Stages: one whose gradients and one whose dots are computed, the others on their way.
@@ -79,7 +68,7 @@ struct norm_gradient_block {
         shared(s),
         stages(memory),
         row0(block_index().x * nn::gain_chunk),
-        threads(block_size().x - segment_lanes) {
+        threads(block_size().x - dot_threads<Rows>) {
     const index_t left = a.e.rows - row0;
     rows = static_cast<unsigned>(left < nn::gain_chunk ? left : nn::gain_chunk);
     groups = (rows + Rows - 1) / Rows;
@@ -121,33 +110,15 @@ struct norm_gradient_block {
     next_dx += a.dx.stride;
   }
 
-  /// The pulls of a group's rows, by one segment: eight threads a row, two lanes of nn::ordered_sum a thread.
+  /// The pulls of a group's rows, by the threads behind those of the gradients.
   __device__ void sum_dots(unsigned group) const {
-    const unsigned lane = thread_index().x % segment_lanes, r = lane / 8, first = 2 * (lane % 8);
+    const unsigned t = thread_index().x - threads, lane = t % nn::sum_lanes, r = t / nn::sum_lanes;
     const bool any = r < count(group);
-    const T* const dy = staged(group, any ? r : 0, 0) + first;
-    const T* const x = staged(group, any ? r : 0, 1) + first;
-    const float* const g = gain + first;
-    const unsigned steps = any ? (a.e.cols + 15 - first) / 16 : 0;
-    float even = 0.0f, odd = 0.0f;
-    const auto step = [&](unsigned i) {
-      const adjacent_floats d = load_adjacent(dy + 16 * i), z = load_adjacent(x + 16 * i),
-                            w = load_adjacent(g + 16 * i);
-      even = nn::fma(w.first * d.first, z.first, even);
-      odd = nn::fma(w.second * d.second, z.second, odd);
-    };
-    const unsigned whole = steps / 8 * 8;  // without a condition in it, so that loads run ahead of the chains
-    for (unsigned i = 0; i < whole; i += 8) {
-      ROTOSCALE_UNROLL
-      for (unsigned j = 0; j < 8; ++j) step(i + j);
-    }
-    ROTOSCALE_KEEP_LOOP
-    for (unsigned i = whole; i < steps; ++i) step(i);
-    even = segment_sum<8>(even);
-    odd = segment_sum<8>(odd);
-    if (any && lane % 8 == 0) {
-      shared.pulls[group % 2][r] = nn::rms_pull(even + odd, a.e.cols, shared.rstd[group * Rows + r]);
-    }
+    const T *const dy = staged(group, any ? r : 0, 0), *const x = staged(group, any ? r : 0, 1);
+    const float dot = lane_sum(any ? a.e.cols : 0, lane, [&](unsigned i, float sum) {
+      return nn::fma(gain[i] * widened(dy[i]), widened(x[i]), sum);
+    });
+    if (any && lane == 0) shared.pulls[group % 2][r] = nn::rms_pull(dot, a.e.cols, shared.rstd[group * Rows + r]);
   }
 
   /// The gradients of a group whose dx are in registers; those of the group behind it come in their place. A branch for
@@ -242,8 +213,12 @@ struct norm_gradient_block {
   }
 };
 
+/// A kernel's template arguments.
+template <unsigned Vec8s, unsigned Rows, unsigned Stages>
+struct norm_gradient_shape {};
+
 template <class T, unsigned Vec8s, unsigned Rows, unsigned Stages>
-__global__ void __launch_bounds__(norm_gradient_threads, norm_gradient_blocks<Vec8s>)
+__global__ void __launch_bounds__(row_threads + dot_threads<Rows>, norm_gradient_blocks<Vec8s>)
     norm_gradient_kernel(const ROTOSCALE_GRID_CONSTANT norm_gradient_args<T> a) {
   norm_gradient_block<T, Vec8s, Rows, Stages>(a, dynamic_shared<unsigned char>(), block_shared<norm_gradient_shared>())
       .run();
