@@ -61,7 +61,6 @@ MAX_FUNCTION_LINES = 60
 LONG_FUNCTIONS = {
     "gpu/gemm/amd/gfx942.hpp gemm_kernel": "one loop over K whose fragments and accumulators live in registers",
     "gpu/gemm/amd/gfx950.hpp compute_tile": "the same; docs/design.md, Devices",
-    "gpu/quantize/fp8_tile.hpp fp8_kernel": "three phases of a tile that share registers",
 }
 # Folders of somebody's machine.
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|root|Users|home/\w+)/\w")

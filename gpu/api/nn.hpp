@@ -9,6 +9,7 @@
 #pragma once
 
 #include "quantize.hpp"
+#include "quantize_fp8.hpp"
 #include "rotoscale/nn/operation_arguments.hpp"
 #include "status.hpp"
 #include "stream.hpp"
@@ -42,6 +43,9 @@ status residual_norm(const nn::residual_norm_args& args, stream s);
 /// orientations from one read; no y: it is not written. One orientation may be null, as there.
 status residual_norm_quantize(const nn::residual_norm_args& args, block_format f, const quantized_output& rows,
                               const quantized_output& columns, stream s);
+/// The same with cast_transpose_fp8(o, y, scale, out) instead of blocks. o.rounding must be nearest_even.
+status residual_norm_quantize(const nn::residual_norm_args& args, const fp8_options& o, const float* scale,
+                              const fp8_output& out, stream s);
 /// Of rmsnorm_backward.
 std::size_t rmsnorm_backward_workspace_bytes(index_t rows, index_t cols);
 /// dx is added to; dgain as well, or null.
@@ -66,6 +70,14 @@ status swiglu_quantize(nn::const_tensor_view gate_up, nn::tensor_view h, block_f
 status swiglu_backward_quantize(nn::const_tensor_view dh, nn::const_tensor_view gate_up, nn::tensor_view d_gate_up,
                                 block_format f, const quantized_output& rows, const quantized_output& columns,
                                 stream s);
+/// swiglu_forward and cast_transpose_fp8(o, h, scale, out) in one launch; no h: it is not written. o.rounding must be
+/// nearest_even.
+status swiglu_quantize(nn::const_tensor_view gate_up, nn::tensor_view h, const fp8_options& o, const float* scale,
+                       const fp8_output& out, stream s);
+/// swiglu_backward and cast_transpose_fp8(o, d_gate_up, scale, out) in one launch that reads dh and gate_up once; no
+/// d_gate_up: it is not written. o.rounding must be nearest_even.
+status swiglu_backward_quantize(nn::const_tensor_view dh, nn::const_tensor_view gate_up, nn::tensor_view d_gate_up,
+                                const fp8_options& o, const float* scale, const fp8_output& out, stream s);
 /// sum = x + y; sum may be x.
 status add(nn::const_tensor_view x, nn::const_tensor_view y, nn::tensor_view sum, stream s);
 

@@ -5,71 +5,14 @@
 #pragma once
 
 #include "gpu/dialect/async_copy.hpp"
-#include "gpu/nn/elementwise.hpp"
-#include "gpu/nn/norm.hpp"
+#include "gpu/nn/row_producers.hpp"
 #include "gpu/quantize/tile.hpp"
 
 namespace rotoscale::gpu {
 
-// A producer computes a vec8 of each of `outputs` matrices of one size from those of its inputs at the same position:
-// make(row, columns, x), of which the first `outputs` become the results. `columns` is what a thread keeps of its eight
-// columns while it goes down the rows of a tile.
-
-struct nothing_of_columns {};
-
-/// h = silu(gate) * up.
-template <class T>
-struct swiglu_producer {
-  using storage = T;
-  using columns = nothing_of_columns;
-  static constexpr unsigned inputs = 2, outputs = 1;
-  row_span<const T> in[inputs];  ///< gate, up
-
-  __device__ columns load_columns(unsigned, unsigned, bool) const { return {}; }
-  __device__ void make(unsigned, const columns&, stored_vec8<T> (&x)[inputs]) const { swiglu_vec8(x[0], x[1]); }
-};
-
-/// The gradients of gate and up.
-template <class T>
-struct swiglu_gradient_producer {
-  using storage = T;
-  using columns = nothing_of_columns;
-  static constexpr unsigned inputs = 3, outputs = 2;
-  row_span<const T> in[inputs];  ///< gate, up, dh
-
-  __device__ columns load_columns(unsigned, unsigned, bool) const { return {}; }
-  __device__ void make(unsigned, const columns&, stored_vec8<T> (&x)[inputs]) const {
-    swiglu_gradients(x[2], x[0], x[1]);
-  }
-};
-
-/// The norm of x, whose rstd is known.
-template <class T>
-struct norm_producer {
-  using storage = T;
-  struct columns {
-    float gain[vec8_elements];
-  };
-  static constexpr unsigned inputs = 1, outputs = 1;
-  row_span<const T> in[inputs];  ///< x
-  const float *gain = nullptr, *rstd = nullptr;
-
-  __device__ columns load_columns(unsigned col, unsigned count, bool vectors) const {
-    columns c;
-    load_floats(gain + col, count, vectors, c.gain);
-    return c;
-  }
-  __device__ void make(unsigned row, const columns& c, stored_vec8<T> (&x)[inputs]) const {
-    norm_vec8(x[0], rstd[row], c.gain);
-  }
-};
-
 template <class Producer>
-struct quantized_rows_args {
-  Producer producer;
-  row_span<typename Producer::storage> written[Producer::outputs];  ///< where what was made goes as well, or nowhere
-  bool vectors = false;                                             ///< of all rows that are read or written
-  quantize_kernel_args quantized[Producer::outputs];                ///< without a source
+struct quantized_rows_args : produced_rows<Producer> {
+  quantize_kernel_args quantized[Producer::outputs];  ///< without a source
 };
 
 /// Tiles of what a producer makes, one behind the other, then the columns' codes.

@@ -11,14 +11,18 @@
 
 namespace rotoscale::gpu {
 
-struct fp8_kernel_args : tile_source {
-  unsigned tiles_across = 0;
-  const float* scale = nullptr;
-  fp8_output out;
+/// How elements become codes.
+struct fp8_cast {
+  const float* scale = nullptr;  ///< null: 1
   bool bf16_source = false;
   rotoscale::rounding rounding = rotoscale::rounding::nearest_even;
   random_stream random;
   const random_stream* drawn = nullptr;
+};
+struct fp8_kernel_args : tile_source {
+  unsigned tiles_across = 0;
+  fp8_cast cast;
+  fp8_output out;
 };
 
 inline constexpr unsigned fp8_tile = 128;  // rows and columns
@@ -36,6 +40,16 @@ struct fp8_share {
   __device__ float value(unsigned side, unsigned r, unsigned c, bool bf16_source) const {
     constexpr unsigned per_word = 4 / sizeof(T);
     return tile_value<T>(word[side][r][c / per_word], static_cast<int>(c % per_word), bf16_source);
+  }
+  /// The same as the source has it, where what is wanted is not known to the compiler.
+  __device__ float picked(unsigned side, unsigned r, unsigned c) const {
+    constexpr unsigned per_word = 4 / sizeof(T);
+    std::uint32_t bits = 0;
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i < 8 * words; ++i) {
+      bits |= word[i / words / 4][i / words % 4][i % words] & (i == (side * 4 + r) * words + c / per_word ? ~0u : 0u);
+    }
+    return tile_value<T>(bits, static_cast<int>(c % per_word), false);
   }
   __device__ void load(const fp8_kernel_args& a, unsigned row, unsigned column, bool whole) {
     ROTOSCALE_UNROLL
@@ -83,33 +97,40 @@ struct fp8_codes_of_share {
   std::uint32_t word[2][4][2];
 };
 
-/// A share by the definition, read once more from memory: one number after the other, since few shares need it and
-/// registers are not indexed. Returns the largest finite magnitude's bits.
-template <class T, format F>
-__device__ inline std::uint32_t encode_exactly(const fp8_kernel_args& a, float scale, unsigned row, unsigned column,
-                                               fp8_codes_of_share& out) {
+/// The part of a matrix that a thread's share is: it begins at `row` and `column` of rows × columns.
+struct fp8_place {
+  unsigned row, column, rows, columns;
+  bool whole;  ///< the tile lies in the matrix, and all that is read and written are vectors
+};
+
+/// A share by the definition: one number after the other, since few shares need it and registers are not indexed.
+/// `element(side, r, c)` is what the source has there. Returns the largest finite magnitude's bits.
+template <format F, class Element>
+__device__ inline std::uint32_t encode_exactly(const fp8_cast& cast, float scale, const fp8_place& at,
+                                               const Element& element, fp8_codes_of_share& out) {
   std::uint32_t amax = 0;
   out = {};
   ROTOSCALE_KEEP_LOOP
   for (unsigned i = 0; i < 16; ++i) {
-    const unsigned r = row + i / 2 % 4, c0 = column + i / 8 * 64 + i % 2 * 4;
+    const unsigned side = i / 8, r = i / 2 % 4, c0 = i % 2 * 4;
     std::uint32_t word = 0;
     ROTOSCALE_KEEP_LOOP
     for (unsigned c = c0; c < c0 + 4; ++c) {
-      if (r >= a.rows || c >= a.columns) continue;
-      float x = source_value(*a.element<T>(r, c));
-      if (a.bf16_source) x = round_to_format(formats::bf16, x);
+      const unsigned row = at.row + r, column = at.column + 64 * side + c;
+      if (row >= at.rows || column >= at.columns) continue;
+      float x = element(side, r, c);
+      if (cast.bf16_source) x = round_to_format(formats::bf16, x);
       const std::uint32_t u = fp32_bits(x) & fp32_magnitude_mask;
       amax = u < fp32_infinity_bits && u > amax ? u : amax;
-      const std::uint64_t index = std::uint64_t{r} * a.columns + c;
+      const std::uint64_t index = std::uint64_t{row} * at.columns + column;
       std::uint32_t random = 0;
-      if (a.rounding == rounding::stochastic) {
-        const random_stream& words = a.drawn != nullptr ? *a.drawn : a.random;
+      if (cast.rounding == rounding::stochastic) {
+        const random_stream& words = cast.drawn != nullptr ? *cast.drawn : cast.random;
         random = pick(words.block(index / 4).word, static_cast<unsigned>(index % 4));
       }
       // NaN keeps its sign, which FP32 arithmetic loses.
       const float scaled = fp32_is_nan(u) ? x : x * scale;
-      const auto code = static_cast<std::uint32_t>(encode(F, scaled, a.rounding, overflow::saturate, random));
+      const auto code = static_cast<std::uint32_t>(encode(F, scaled, cast.rounding, overflow::saturate, random));
       word |= code << (8 * (c - c0));
     }
     ROTOSCALE_UNROLL
@@ -121,22 +142,22 @@ __device__ inline std::uint32_t encode_exactly(const fp8_kernel_args& a, float s
   return amax;
 }
 
-/// Returns the largest finite magnitude's bits.
-template <class T, format F, bool Exactly>
-__device__ inline std::uint32_t encode_share(const fp8_kernel_args& a, const fp8_share<T>& share, float scale,
-                                             unsigned row, unsigned column, fp8_codes_of_share& out) {
-  if constexpr (Exactly) return encode_exactly<T, F>(a, scale, row, column, out);
+/// The same, fast where the share is finite. Returns the largest finite magnitude's bits.
+template <format F, bool Exactly, class T, class Element>
+__device__ inline std::uint32_t encode_share(const fp8_cast& cast, const fp8_share<T>& share, float scale,
+                                             const fp8_place& at, const Element& element, fp8_codes_of_share& out) {
+  if constexpr (Exactly) return encode_exactly<F>(cast, scale, at, element, out);
   std::uint32_t amax = 0;
   ROTOSCALE_UNROLL
   for (unsigned i = 0; i < 64; ++i) {
-    const std::uint32_t u = fp32_bits(share.value(i / 32, i / 8 % 4, i % 8, a.bf16_source)) & fp32_magnitude_mask;
+    const std::uint32_t u = fp32_bits(share.value(i / 32, i / 8 % 4, i % 8, cast.bf16_source)) & fp32_magnitude_mask;
     amax = u > amax ? u : amax;
   }
-  if (amax >= fp32_infinity_bits) return encode_exactly<T, F>(a, scale, row, column, out);
+  if (amax >= fp32_infinity_bits) return encode_exactly<F>(cast, scale, at, element, out);
   ROTOSCALE_UNROLL
   for (unsigned i = 0; i < 16; ++i) {
     const unsigned side = i / 8, r = i / 2 % 4, c = i % 2 * 4;
-    const auto scaled = [&](unsigned j) { return share.value(side, r, c + j, a.bf16_source) * scale; };
+    const auto scaled = [&](unsigned j) { return share.value(side, r, c + j, cast.bf16_source) * scale; };
     out.word[side][r][i % 2] = fp8_codes<F>(scaled(0), scaled(1)) | fp8_codes<F>(scaled(2), scaled(3)) << 16;
   }
   return amax;
@@ -159,68 +180,90 @@ __device__ inline void store_bytes(std::uint8_t* to, const std::uint32_t* words,
   for (unsigned i = 0; i < count; ++i) to[i] = static_cast<std::uint8_t>(words[i / 4] >> (8 * (i % 4)));
 }
 
-/// A block a tile, along rows first.
-template <class T, class Element, bool Exactly>
-__global__ void __launch_bounds__(fp8_threads, fp8_blocks_per_processor<T>)
-    fp8_kernel(const ROTOSCALE_GRID_CONSTANT fp8_kernel_args a) {
-  constexpr format F = Element::format;
-  const unsigned t = thread_index().x, row0 = block_index().x / a.tiles_across * fp8_tile;
-  const unsigned column0 = block_index().x % a.tiles_across * fp8_tile;
-  const unsigned group = t % 8, row = row0 + t / 8 * 4, column = column0 + group * 8;
-  const bool whole = a.vectors && row0 + fp8_tile <= a.rows && column0 + fp8_tile <= a.columns;
-  const float scale = a.scale == nullptr ? 1.0f : *a.scale;
-  if (a.out.factor != nullptr && block_index().x == 0 && t == 0) {
-    *a.out.factor = a.out.scale_inverse == nullptr ? 1.0f : *a.out.scale_inverse;
-  }
-  auto& stage = block_shared<fp8_stage>();
-  fp8_share<T> share;
-  share.load(a, row, column, whole);
-  fp8_codes_of_share codes;
-  std::uint32_t amax = encode_share<T, F, Exactly>(a, share, scale, row, column, codes);
-  if (a.out.rows != nullptr) {
+/// A share's codes, row by row.
+__device__ inline void store_fp8_rows(const fp8_output& out, const fp8_codes_of_share& codes, const fp8_place& at) {
+  ROTOSCALE_UNROLL
+  for (unsigned r = 0; r < 4; ++r) {
     ROTOSCALE_UNROLL
-    for (unsigned r = 0; r < 4; ++r) {
-      ROTOSCALE_UNROLL
-      for (unsigned side = 0; side < 2; ++side) {
-        const unsigned c = column + 64 * side;
-        std::uint8_t* to = a.out.rows + (row + r) * a.out.row_stride + c;
-        if (whole) {
-          store_streaming8(to, codes.word[side][r][0], codes.word[side][r][1]);
-        } else if (row + r < a.rows && c < a.columns) {
-          const unsigned count = a.columns - c < 8 ? a.columns - c : 8;
-          ROTOSCALE_UNROLL
-          for (unsigned i = 0; i < 8; ++i) {
-            if (i < count) to[i] = static_cast<std::uint8_t>(codes.word[side][r][i / 4] >> (8 * (i % 4)));
-          }
+    for (unsigned side = 0; side < 2; ++side) {
+      const unsigned c = at.column + 64 * side;
+      std::uint8_t* to = out.rows + (at.row + r) * out.row_stride + c;
+      if (at.whole) {
+        store_streaming8(to, codes.word[side][r][0], codes.word[side][r][1]);
+      } else if (at.row + r < at.rows && c < at.columns) {
+        const unsigned count = at.columns - c < 8 ? at.columns - c : 8;
+        ROTOSCALE_UNROLL
+        for (unsigned i = 0; i < 8; ++i) {
+          if (i < count) to[i] = static_cast<std::uint8_t>(codes.word[side][r][i / 4] >> (8 * (i % 4)));
         }
       }
     }
   }
-  if (a.out.columns != nullptr) {
+}
+
+/// The tile's codes, column by column, by all threads of a block.
+__device__ inline void store_fp8_columns(const fp8_output& out, const fp8_codes_of_share& codes, fp8_stage& stage,
+                                         const fp8_place& at, bool vectors) {
+  const unsigned t = thread_index().x, row0 = at.row / fp8_tile * fp8_tile, column0 = at.column / fp8_tile * fp8_tile;
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned side = i / 2, half = i % 2;
+    std::uint32_t w[4] = {codes.word[side][0][half], codes.word[side][1][half], codes.word[side][2][half],
+                          codes.word[side][3][half]};
+    transpose_bytes(w);
     ROTOSCALE_UNROLL
-    for (unsigned i = 0; i < 4; ++i) {
-      const unsigned side = i / 2, half = i % 2;
-      std::uint32_t w[4] = {codes.word[side][0][half], codes.word[side][1][half], codes.word[side][2][half],
-                            codes.word[side][3][half]};
-      transpose_bytes(w);
-      ROTOSCALE_UNROLL
-      for (unsigned j = 0; j < 4; ++j) stage.word[fp8_stage::place(group * 8 + 64 * side + 4 * half + j, t / 8)] = w[j];
-    }
-    block_barrier();
-    ROTOSCALE_UNROLL
-    for (unsigned i = 0; i < fp8_tile * fp8_tile / 16 / fp8_threads; ++i) {
-      const unsigned c = t / 8 + i * (fp8_threads / 8), r = row0 + t % 8 * 16;
-      if (!whole && (column0 + c >= a.columns || r >= a.rows)) continue;
-      std::uint8_t* to = a.out.columns + (column0 + c) * a.out.column_stride + r;
-      const std::uint32_t* from = stage.word + fp8_stage::place(c, t % 8 * 4);
-      store_bytes(to, from, whole || a.rows - r >= 16 ? 16 : a.rows - r, a.vectors);
+    for (unsigned j = 0; j < 4; ++j) {
+      stage.word[fp8_stage::place(t % 8 * 8 + 64 * side + 4 * half + j, t / 8)] = w[j];
     }
   }
-  if (a.out.amax != nullptr) {
-    amax = segment_max(amax);
-    auto* to = reinterpret_cast<std::uint32_t*>(a.out.amax);
-    if (t % 32 == 0 && amax > load_relaxed(to)) atomic_max(to, amax);
+  block_barrier();
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < fp8_tile * fp8_tile / 16 / fp8_threads; ++i) {
+    const unsigned c = t / 8 + i * (fp8_threads / 8), r = row0 + t % 8 * 16;
+    if (!at.whole && (column0 + c >= at.columns || r >= at.rows)) continue;
+    std::uint8_t* to = out.columns + (column0 + c) * out.column_stride + r;
+    const std::uint32_t* from = stage.word + fp8_stage::place(c, t % 8 * 4);
+    store_bytes(to, from, at.whole || at.rows - r >= 16 ? 16 : at.rows - r, vectors);
   }
+}
+
+/// Raises *to to the largest of all threads'.
+__device__ inline void raise_amax(float* to, std::uint32_t amax) {
+  amax = segment_max(amax);
+  auto* const bits = reinterpret_cast<std::uint32_t*>(to);
+  if (thread_index().x % 32 == 0 && amax > load_relaxed(bits)) atomic_max(bits, amax);
+}
+
+__device__ inline void store_factor(const fp8_output& out) {
+  if (out.factor == nullptr || block_index().x != 0 || thread_index().x != 0) return;
+  *out.factor = out.scale_inverse == nullptr ? 1.0f : *out.scale_inverse;
+}
+
+/// Where a thread's share is. Blocks go along rows of tiles first.
+__device__ inline fp8_place fp8_place_of_thread(unsigned tiles_across, unsigned rows, unsigned columns, bool vectors) {
+  const unsigned row0 = block_index().x / tiles_across * fp8_tile, column0 = block_index().x % tiles_across * fp8_tile;
+  const unsigned t = thread_index().x;
+  return {row0 + t / 8 * 4, column0 + t % 8 * 8, rows, columns,
+          vectors && row0 + fp8_tile <= rows && column0 + fp8_tile <= columns};
+}
+
+/// A block a tile.
+template <class T, class Element, bool Exactly>
+__global__ void __launch_bounds__(fp8_threads, fp8_blocks_per_processor<T>)
+    fp8_kernel(const ROTOSCALE_GRID_CONSTANT fp8_kernel_args a) {
+  const fp8_place at = fp8_place_of_thread(a.tiles_across, a.rows, a.columns, a.vectors);
+  const float scale = a.cast.scale == nullptr ? 1.0f : *a.cast.scale;
+  store_factor(a.out);
+  fp8_share<T> share;
+  share.load(a, at.row, at.column, at.whole);
+  fp8_codes_of_share codes;
+  const auto element = [&](unsigned side, unsigned r, unsigned c) {  // from memory once more
+    return source_value(*a.element<T>(at.row + r, at.column + 64 * side + c));
+  };
+  const std::uint32_t amax = encode_share<Element::format, Exactly>(a.cast, share, scale, at, element, codes);
+  if (a.out.rows != nullptr) store_fp8_rows(a.out, codes, at);
+  if (a.out.columns != nullptr) store_fp8_columns(a.out, codes, block_shared<fp8_stage>(), at, a.vectors);
+  if (a.out.amax != nullptr) raise_amax(a.out.amax, amax);
 }
 
 }  // namespace rotoscale::gpu

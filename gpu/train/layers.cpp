@@ -13,6 +13,14 @@ namespace {
 std::size_t bytes_of(const nn::const_tensor_view& x) { return static_cast<std::size_t>(x.size() * size_of(x.type)); }
 std::size_t bytes_of(index_t floats) { return static_cast<std::size_t>(floats) * sizeof(float); }
 
+/// launch(what the target is...) once its words are drawn.
+template <class Launch>
+status launch_into(const nn::quantize_target& to, const operands::fused_target& target, const nn::step_state* state,
+                   stream s, const Launch& launch) {
+  if (const status drawn = static_cast<const operands&>(*to.set).draw(to, state, s); !drawn.ok()) return drawn;
+  return std::visit([&](const auto& t) { return t.apply(launch); }, target);
+}
+
 }  // namespace
 
 std::size_t device_backend::workspace_bytes(const nn::workspace_request& r) const {
@@ -101,12 +109,12 @@ void device_backend::dropout(nn::queue q, nn::const_tensor_view x, const nn::dro
 }
 void device_backend::residual_norm(nn::queue q, const nn::residual_norm_args& a, const nn::step_state* state) {
   const std::size_t bytes = (a.branch.empty() ? 2 : 4) * bytes_of(a.x);
-  if (const auto to = operands::only_blocks(a.to)) {
+  if (const auto target = operands::one_launch(a.to)) {
+    nn::residual_norm_args own = a;
+    if (!a.to.keeps_source) own.y = {};
     run(q, {"residual_norm_quantize", 0.0, bytes}, [&] {
-      nn::residual_norm_args own = a;
-      if (!a.to.keeps_source) own.y = {};
-      const status drawn = static_cast<const operands&>(*a.to.set).draw(a.to, state, of(q).stream);
-      return drawn.ok() ? gpu::residual_norm_quantize(own, to->blocks, to->rows, to->columns, of(q).stream) : drawn;
+      return launch_into(a.to, *target, state, of(q).stream,
+                         [&](const auto&... to) { return gpu::residual_norm_quantize(own, to..., of(q).stream); });
     });
     return;
   }
@@ -115,29 +123,29 @@ void device_backend::residual_norm(nn::queue q, const nn::residual_norm_args& a,
 }
 void device_backend::swiglu_quantize(nn::queue q, nn::const_tensor_view gate_up, nn::tensor_view h,
                                      const nn::quantize_target& to, const nn::step_state* state) {
-  const auto blocks = operands::only_blocks(to);
-  if (!blocks) return backend::swiglu_quantize(q, gate_up, h, to, state);
+  const auto target = operands::one_launch(to);
+  if (!target) return backend::swiglu_quantize(q, gate_up, h, to, state);
   run(q, {"swiglu_quantize", 0.0, bytes_of(gate_up) + (to.keeps_source ? bytes_of(h) : 0)}, [&] {
-    const status drawn = static_cast<const operands&>(*to.set).draw(to, state, of(q).stream);
-    return drawn.ok() ? gpu::swiglu_quantize(gate_up, to.keeps_source ? h : nn::tensor_view{}, blocks->blocks,
-                                             blocks->rows, blocks->columns, of(q).stream)
-                      : drawn;
+    return launch_into(to, *target, state, of(q).stream, [&](const auto&... into) {
+      return gpu::swiglu_quantize(gate_up, to.keeps_source ? h : nn::tensor_view{}, into..., of(q).stream);
+    });
   });
 }
 void device_backend::swiglu_backward_quantize(nn::queue q, nn::const_tensor_view dh, nn::const_tensor_view gate_up,
                                               nn::tensor_view d_gate_up, const nn::quantize_target& to,
                                               const nn::step_state* state) {
-  const auto blocks = operands::only_blocks(to);
+  const auto target = operands::one_launch(to);
+  const auto* const blocks = target ? std::get_if<operands::block_target>(&*target) : nullptr;
   // A block of a row lies in one half, and what a half's rows begin with is aligned.
-  if (!blocks || dh.extent(1) % 32 != 0 || blocks->blocks.rows != 1) {
+  if (!target || (blocks != nullptr && (dh.extent(1) % 32 != 0 || blocks->blocks.rows != 1))) {
     return backend::swiglu_backward_quantize(q, dh, gate_up, d_gate_up, to, state);
   }
   const std::size_t bytes = bytes_of(dh) + bytes_of(gate_up) + (to.keeps_source ? bytes_of(d_gate_up) : 0);
   run(q, {"swiglu_backward_quantize", 0.0, bytes}, [&] {
-    const status drawn = static_cast<const operands&>(*to.set).draw(to, state, of(q).stream);
-    return drawn.ok() ? gpu::swiglu_backward_quantize(dh, gate_up, to.keeps_source ? d_gate_up : nn::tensor_view{},
-                                                      blocks->blocks, blocks->rows, blocks->columns, of(q).stream)
-                      : drawn;
+    return launch_into(to, *target, state, of(q).stream, [&](const auto&... into) {
+      return gpu::swiglu_backward_quantize(dh, gate_up, to.keeps_source ? d_gate_up : nn::tensor_view{}, into...,
+                                           of(q).stream);
+    });
   });
 }
 void device_backend::cross_entropy(nn::queue q, nn::tensor_view logits, const nn::token_source& targets, index_t first,

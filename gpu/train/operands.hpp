@@ -7,6 +7,7 @@
 
 #include <optional>
 #include <utility>
+#include <variant>
 
 #include "gpu/api/gemm_definition.hpp"
 #include "gpu/api/quantize.hpp"
@@ -36,27 +37,34 @@ class operands final : public nn::operand_set {
 
   const gemm_operand& form(nn::operand_form f) const { return forms_[index(f)]; }
 
-  /// Where blocks go if they are all that quantizing writes, so that one launch makes both orientations.
+  /// What one launch writes, as the last arguments of the launchers that quantize what they make.
   struct block_target {
     block_format blocks;
     quantized_output rows, columns;  ///< no codes: not wanted
-  };
-  static std::optional<block_target> only_blocks(const nn::quantize_target& to) {
-    if (to.set == nullptr || to.scaling.amax != nullptr) return std::nullopt;
-    const auto& set = static_cast<const operands&>(*to.set);
-    block_target t;
-    bool any = false;
-    for (const nn::operand_form f : {nn::operand_form::row, nn::operand_form::column}) {
-      const auto& own = set.request().recipe(f);
-      if (!(f == nn::operand_form::row ? to.row : to.column) || !own) continue;
-      if (!nn::has_blocks(own->format)) return std::nullopt;
-      const block_format blocks = nn::block_format_of(*own);
-      if ((any && blocks != t.blocks) || !has_tile_kernel(blocks, own->rotation.points)) return std::nullopt;
-      t.blocks = blocks;
-      (f == nn::operand_form::row ? t.rows : t.columns) = set.block_output_of(f);
-      any = true;
+    template <class Launch>
+    status apply(const Launch& launch) const {
+      return launch(blocks, rows, columns);
     }
-    return any ? std::optional(t) : std::nullopt;
+  };
+  struct fp8_target {
+    fp8_options options;
+    const float* scale;
+    fp8_output out;
+    template <class Launch>
+    status apply(const Launch& launch) const {
+      return launch(options, scale, out);
+    }
+  };
+  using fused_target = std::variant<block_target, fp8_target>;
+  /// Where quantizing writes if one launch makes all of it, both orientations included.
+  static std::optional<fused_target> one_launch(const nn::quantize_target& to) {
+    if (to.set == nullptr) return std::nullopt;
+    const auto& set = static_cast<const operands&>(*to.set);
+    const bool row = to.row && set.request().row, column = to.column && set.request().column;
+    if (set.wants_fp8_alone(row, column)) {
+      return set.fp8_target_of(row ? nn::operand_form::row : nn::operand_form::column, row && column, to.scaling);
+    }
+    return to.scaling.amax == nullptr ? set.blocks_alone(row, column) : std::nullopt;
   }
   /// Target of an FP32 tensor's BF16 copy, if quantizing writes nothing else; else null.
   static bf16* only_bf16(const nn::quantize_target& to) {
@@ -69,7 +77,7 @@ class operands final : public nn::operand_set {
     }
     return reinterpret_cast<bf16*>(set.codes(to.row ? nn::operand_form::row : nn::operand_form::column));
   }
-  /// Draws the random words and signs of the requested forms; call before writing only_blocks' outputs.
+  /// Draws the random words and signs of the requested forms; call before writing one_launch's outputs.
   status draw(const nn::quantize_target& to, const nn::step_state* state, stream s) const {
     return draw(to.row && request().row, to.column && request().column, state, s);
   }
@@ -222,39 +230,68 @@ class operands final : public nn::operand_set {
     return {};
   }
 
+  /// Blocks of one kind are all that is wanted.
+  std::optional<fused_target> blocks_alone(bool row, bool column) const {
+    std::optional<block_target> t;
+    for (const nn::operand_form f : {nn::operand_form::row, nn::operand_form::column}) {
+      if (!(f == nn::operand_form::row ? row : column)) continue;
+      const nn::operand_recipe& own = *request().recipe(f);
+      if (!nn::has_blocks(own.format)) return std::nullopt;
+      const block_format blocks = nn::block_format_of(own);
+      if ((t && blocks != t->blocks) || !has_tile_kernel(blocks, own.rotation.points)) return std::nullopt;
+      if (!t) t = block_target{blocks, {}, {}};
+      (f == nn::operand_form::row ? t->rows : t->columns) = block_output_of(f);
+    }
+    return t ? std::optional<fused_target>(*t) : std::nullopt;
+  }
+
+  bool is_fp8(nn::operand_form f) const { return request().recipe(f) && nn::is_fp8(request().recipe(f)->format); }
+  /// Both forms' codes are the same numbers, none of them drawn.
+  bool forms_are_alike() const {
+    return drawn_[0] == nullptr && drawn_[1] == nullptr && request().row->format == request().column->format &&
+           request().row->rounding == request().column->rounding;
+  }
+  /// FP8 is all that is wanted, rounded to nearest, in one launch.
+  bool wants_fp8_alone(bool row, bool column) const {
+    const auto is_plain = [&](nn::operand_form f) {
+      return is_fp8(f) && drawn_[index(f)] == nullptr && request().recipe(f)->rounding == rounding::nearest_even;
+    };
+    return (row || column) && (!row || is_plain(nn::operand_form::row)) &&
+           (!column || is_plain(nn::operand_form::column)) && (!(row && column) || forms_are_alike());
+  }
+  /// The cast of form f, or of both with the options of f.
+  fp8_target fp8_target_of(nn::operand_form f, bool both, const nn::scaling_ref& scaling) const {
+    const nn::operand_recipe& own = *request().recipe(f);
+    fp8_target t{{nn::element_format(own.format), formats::bf16, own.rounding}, scaling.scale, {}};
+    if (drawn_[index(f)] != nullptr) t.options.drawn = &drawn_[index(f)]->random;
+    if (both || f == nn::operand_form::row) t.out.rows = codes(nn::operand_form::row);
+    if (both || f == nn::operand_form::column) t.out.columns = codes(nn::operand_form::column);
+    t.out.row_stride = code_stride(own, request().cols);
+    t.out.column_stride = code_stride(own, request().rows);
+    t.out.amax = scaling.amax;
+    t.out.factor = const_cast<float*>(form(f).factor);
+    t.out.scale_inverse = scaling.scale_inverse;
+    return t;
+  }
+
   /// Codes of one form, or of both where they are of one kind; amax with the first launch.
   template <class T>
-  status fill_fp8(matrix<const T> source, bool row, bool column, const nn::scaling_ref& scaling, stream s) const {
-    const auto is_wanted = [&](nn::operand_form f) {
-      return (f == nn::operand_form::row ? row : column) && nn::is_fp8(request().recipe(f)->format);
-    };
-    const bool rows = is_wanted(nn::operand_form::row), columns = is_wanted(nn::operand_form::column);
-    const bool alike = rows && columns && drawn_[0] == nullptr && drawn_[1] == nullptr &&
-                       request().row->format == request().column->format &&
-                       request().row->rounding == request().column->rounding;
-    float* amax = scaling.amax;
+  status fill_fp8(matrix<const T> source, bool row, bool column, nn::scaling_ref scaling, stream s) const {
+    const bool rows = row && is_fp8(nn::operand_form::row), columns = column && is_fp8(nn::operand_form::column);
     const auto cast = [&](nn::operand_form f, bool both) {
-      const nn::operand_recipe& own = *request().recipe(f);
-      fp8_options o{nn::element_format(own.format), formats::bf16, own.rounding};
-      if (drawn_[index(f)] != nullptr) o.drawn = &drawn_[index(f)]->random;
-      fp8_output out;
-      if (f == nn::operand_form::row) out.rows = codes(f);
-      if (f == nn::operand_form::column || both) out.columns = codes(nn::operand_form::column);
-      out.row_stride = code_stride(own, request().cols);
-      out.column_stride = code_stride(own, request().rows);
-      out.amax = std::exchange(amax, nullptr);
-      out.factor = const_cast<float*>(form(f).factor);
-      out.scale_inverse = scaling.scale_inverse;
-      return cast_transpose_fp8(o, source, scaling.scale, out, s);
+      const fp8_target t = fp8_target_of(f, both, scaling);
+      scaling.amax = nullptr;
+      return cast_transpose_fp8(t.options, source, t.scale, t.out, s);
     };
     if (rows || columns) {
-      status done = cast(rows ? nn::operand_form::row : nn::operand_form::column, alike);
-      if (done.ok() && rows && columns && !alike) done = cast(nn::operand_form::column, false);
+      const bool both = rows && columns && forms_are_alike();
+      status done = cast(rows ? nn::operand_form::row : nn::operand_form::column, both);
+      if (done.ok() && rows && columns && !both) done = cast(nn::operand_form::column, false);
       if (!done.ok()) return done;
     }
-    if (amax == nullptr) return {};
+    if (scaling.amax == nullptr) return {};
     fp8_output only;
-    only.amax = amax;
+    only.amax = scaling.amax;
     return cast_transpose_fp8({}, source, nullptr, only, s);
   }
 

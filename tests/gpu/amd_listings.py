@@ -53,7 +53,7 @@ CONVERT = {"v_cvt_scalef32_pk_fp4_f32": 32}  # one block of 32 along a row and o
 QUANTIZERS = {
     "quantize_kernel<*, exact>": Budget(QUANTIZE, 144, scalar_spills=420),
     "quantize_kernel<*, fast_unrotated>": Budget(QUANTIZE, 144, scalar_spills=420),
-    "fp8_kernel<*>": Budget({"global_store_dwordx4": 4, "ds_write2_b32": 8}, 112, 16384, scalar_spills=140),
+    "fp8_kernel<*>": Budget({"global_store_dwordx4": 4, "ds_write2_b32": 8}, 128, 16384, scalar_spills=144),
     "dequantize_kernel<*>": Budget({"global_store_dwordx4": 4}, 64),
 }
 MOVES = {"global_load_dwordx4": 4, "global_store_dwordx4": 2}
@@ -81,6 +81,12 @@ QUANTIZED_ROWS = {
     "quantized_rows_kernel<norm_producer<*>, *>": Budget({**MOVES, "ds_read_b128": 2}, 176, scalar_spills=420),
     "quantized_rows_kernel<swiglu_producer<*>, *>": Budget({**MOVES, "ds_read_b128": 2}, 176, scalar_spills=432),
     "quantized_rows_kernel<swiglu_gradient_producer<*>, *>": Budget({**MOVES, "ds_read_b128": 2}, 192, scalar_spills=264),
+}
+FP8_ROWS = {
+    "fp8_rows_kernel<norm_producer<*>, *>": Budget(MOVES, 128, 16384, scalar_spills=104),
+    "fp8_rows_kernel<swiglu_producer<*>, *>": Budget(MOVES, 128, 16384, scalar_spills=104),
+    "fp8_rows_kernel<swiglu_gradient_producer<bf16>, *>": Budget(MOVES, 160, 16384, scalar_spills=144),
+    "fp8_rows_kernel<swiglu_gradient_producer<float>, *>": Budget(MOVES, 272, 16384, scalar_spills=376),
 }
 STATISTICS = {
     **REFERENCE,
@@ -180,6 +186,8 @@ EXPECTED = {
     "layers-gfx950": LAYERS,
     "quantized_rows-gfx942": QUANTIZED_ROWS,
     "quantized_rows-gfx950": QUANTIZED_ROWS,
+    "fp8_rows-gfx942": FP8_ROWS,
+    "fp8_rows-gfx950": FP8_ROWS,
     "statistics-gfx942": STATISTICS,
     "statistics-gfx950": STATISTICS,
     "attention-gfx942": ATTENTION,

@@ -1,23 +1,17 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Layers that quantize what they make, against the layer's launcher and quantize_ref by bytes.
-#include <doctest/doctest.h>
-
-#include <cmath>
-
-#include "../device_memory.hpp"
-#include "gpu/api/nn.hpp"
+#include "layer_cases.hpp"
 #include "rotoscale/quantize_ref.hpp"
 
 namespace nn_quantized_rows_test {
 
 using namespace rotoscale;
 using gpu_test::device_array;
+using gpu_test::layer;
 namespace nn = rotoscale::nn;
 
 namespace {
-
-enum class layer { norm, swiglu, swiglu_gradient };
 
 /// Both orientations on a device and by the definition.
 template <class T>
@@ -59,54 +53,14 @@ struct orientation {
   }
 };
 
-/// Random numbers with special ones among them; `finite`: without those, since nobody says which of two NaNs comes of a
-/// product.
-template <class T>
-std::vector<T> source_of(index_t m, index_t n, std::uint64_t seed, bool finite) {
-  std::vector<T> x = gpu_test::make_source<T>(m, n, seed);
-  for (T& value : x) {
-    if (finite && !std::isfinite(static_cast<float>(value))) value = static_cast<T>(1.0f);
-  }
-  return x;
-}
-
 template <class T>
 void check_layer(layer which, index_t m, index_t n, block_format f, const block_options& o, bool writes,
                  std::size_t skew = 0, placement order = placement::row_major) {
-  constexpr nn::dtype type = std::is_same_v<T, bf16> ? nn::dtype::bf16 : nn::dtype::fp32;
-  const index_t cols = which == layer::swiglu_gradient ? 2 * n : n, wide = which == layer::norm ? n : 2 * n;
-  const device_array<T> x(source_of<T>(m, wide, 1, !writes), skew), other(source_of<T>(m, n, 2, !writes), skew);
-  const auto count = static_cast<std::size_t>(m * cols);
-  const device_array<T> composed(count), made(count), sum(static_cast<std::size_t>(m * n));
-  const device_array<float> gain(source_of<float>(1, n, 3, !writes)), rstd(static_cast<std::size_t>(m));
-  const orientation<T> rows(f, o, m, cols, order), columns(f, o, cols, m, order);
-  const auto view = [&](const device_array<T>& a, index_t c) { return nn::dense_tensor(a.data(), type, {m, c}); };
-  const nn::tensor_view to = writes ? view(made, cols) : nn::tensor_view{};
-  nn::residual_norm_args norm{view(x, n),   view(other, n),    gain.data(), 1e-5f,
-                              view(sum, n), view(composed, n), rstd.data(), {}};
-  switch (which) {
-    case layer::norm:
-      gpu_test::expect(gpu::residual_norm(norm, {}));
-      norm.y = to;
-      gpu_test::expect(gpu::residual_norm_quantize(norm, f, rows.output(), columns.output(), {}));
-      break;
-    case layer::swiglu:
-      gpu_test::expect(gpu::swiglu_forward(view(x, wide), view(composed, n), {}));
-      gpu_test::expect(gpu::swiglu_quantize(view(x, wide), to, f, rows.output(), columns.output(), {}));
-      break;
-    case layer::swiglu_gradient:
-      gpu_test::expect(gpu::swiglu_backward(view(other, n), view(x, wide), view(composed, cols), {}));
-      gpu_test::expect(
-          gpu::swiglu_backward_quantize(view(other, n), view(x, wide), to, f, rows.output(), columns.output(), {}));
-      break;
-  }
-  const std::vector<T> want = composed.read(), got = writes ? made.read() : want;
-  rows.check(got, block_axis::row, cols);
-  columns.check(got, block_axis::column, cols);
-  CHECK(std::equal(want.begin(), want.end(), got.begin(), [](T a, T b) {
-    const auto x = static_cast<float>(a), y = static_cast<float>(b);
-    return fp32_bits(x) == fp32_bits(y) || (std::isnan(x) && std::isnan(y));
-  }));
+  const gpu_test::layer_case<T> made(which, m, n, writes, skew);
+  const orientation<T> rows(f, o, m, made.cols(), order), columns(f, o, made.cols(), m, order);
+  const std::vector<T> source = made.run(f, rows.output(), columns.output());
+  rows.check(source, block_axis::row, made.cols());
+  columns.check(source, block_axis::column, made.cols());
 }
 
 }  // namespace

@@ -1,0 +1,69 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The launchers of gpu/api/nn.hpp whose results are cast to FP8 where they are made.
+#include "gpu/nn/fp8_rows.hpp"
+
+#include "gpu/api/nn.hpp"
+#include "gpu/nn/prepare_producers.hpp"
+#include "gpu/quantize/prepare_fp8.hpp"
+
+namespace rotoscale::gpu {
+
+namespace {
+
+using namespace detail;
+
+/// m × n results of each output, whose codes lie beside each other; `before` is launched first, once all is checked.
+template <class Producer, class Before>
+status cast_rows(const produced_rows<Producer>& produced, const fp8_options& o, const float* scale, index_t m,
+                 index_t n, const fp8_output& out, stream s, const Before& before) {
+  constexpr index_t outputs = Producer::outputs;
+  if (m > max_extent || outputs * n > max_extent) return {error_code::bad_extent, "x", "extents must be 0 to 2^24"};
+  if (status c = check_fp8_options<typename Producer::storage>(o); !c.ok()) return c;
+  if (o.rounding != rounding::nearest_even) return {error_code::bad_option, "o.rounding", "must be nearest_even"};
+  if (status c = check_fp8_scale(scale); !c.ok()) return c;
+  fp8_rows_args<Producer> a{produced};
+  a.rows = static_cast<unsigned>(m);
+  a.columns = static_cast<unsigned>(n);
+  a.cast = make_fp8_cast(o, scale);
+  a.whole_vectors = a.vectors;
+  for (index_t i = 0; i < outputs; ++i) {
+    fp8_output& own = a.out[i];
+    if (status c = prepare_fp8_output(out, m, outputs * n, own); !c.ok()) return c;
+    if (own.rows != nullptr) own.rows += i * n;
+    if (own.columns != nullptr) own.columns += i * n * own.column_stride;
+    a.whole_vectors = a.whole_vectors && has_vectors(own);
+  }
+  unsigned tiles = 0;
+  if (status c = count_fp8_tiles(m, n, a.tiles_across, tiles); !c.ok()) return c;
+  if (status c = before(); !c.ok()) return c;
+  const auto kernel = o.element == formats::e4m3 ? fp8_rows_kernel<Producer, e4m3> : fp8_rows_kernel<Producer, e5m2>;
+  return launch_rows(kernel, tiles, fp8_threads, s, a);
+}
+
+status nothing() { return {}; }
+
+}  // namespace
+
+status swiglu_quantize(nn::const_tensor_view gate_up, nn::tensor_view h, const fp8_options& o, const float* scale,
+                       const fp8_output& out, stream s) {
+  return produce_swiglu(gate_up, h, [&](const auto& produced, index_t m, index_t n) {
+    return cast_rows(produced, o, scale, m, n, out, s, nothing);
+  });
+}
+
+status swiglu_backward_quantize(nn::const_tensor_view dh, nn::const_tensor_view gate_up, nn::tensor_view d_gate_up,
+                                const fp8_options& o, const float* scale, const fp8_output& out, stream s) {
+  return produce_swiglu_gradients(dh, gate_up, d_gate_up, [&](const auto& produced, index_t m, index_t n) {
+    return cast_rows(produced, o, scale, m, n, out, s, nothing);
+  });
+}
+
+status residual_norm_quantize(const nn::residual_norm_args& args, const fp8_options& o, const float* scale,
+                              const fp8_output& out, stream s) {
+  return produce_norm(args, [&](const auto& produced, index_t m, index_t n) {
+    return cast_rows(produced, o, scale, m, n, out, s, [&] { return residual_norm(without_norm(args), s); });
+  });
+}
+
+}  // namespace rotoscale::gpu

@@ -1,0 +1,93 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// A layer alone, and the same with its result quantized where it is made, on random numbers.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "../device_memory.hpp"
+#include "gpu/api/nn.hpp"
+
+namespace gpu_test {
+
+enum class layer { norm, swiglu, swiglu_gradient };
+
+/// Random numbers with special ones among them; `finite`: without those, since nobody says which of two NaNs comes of a
+/// product.
+template <class T>
+std::vector<T> source_of(rotoscale::index_t m, rotoscale::index_t n, std::uint64_t seed, bool finite) {
+  std::vector<T> x = make_source<T>(m, n, seed);
+  for (T& value : x) {
+    if (finite && !std::isfinite(static_cast<float>(value))) value = static_cast<T>(1.0f);
+  }
+  return x;
+}
+
+/// m rows of a layer n wide (a gradient has 2 n); `writes`: what is quantized is written as well; sources begin `skew`
+/// elements behind a multiple of 16 bytes.
+template <class T>
+class layer_case {
+ public:
+  layer_case(layer which, rotoscale::index_t m, rotoscale::index_t n, bool writes, std::size_t skew)
+      : which_(which),
+        m_(m),
+        n_(n),
+        writes_(writes),
+        x_(source_of<T>(m, which == layer::norm ? n : 2 * n, 1, !writes), skew),
+        other_(source_of<T>(m, n, 2, !writes), skew),
+        gain_(source_of<float>(1, n, 3, !writes)),
+        alone_(static_cast<std::size_t>(m * cols())),
+        made_(static_cast<std::size_t>(m * cols())),
+        sum_(static_cast<std::size_t>(m * n)),
+        rstd_(static_cast<std::size_t>(m)) {}
+
+  rotoscale::index_t cols() const { return which_ == layer::swiglu_gradient ? 2 * n_ : n_; }
+
+  /// `target`: the last arguments of the layer's launcher, but for the stream. What is quantized is returned.
+  template <class... Target>
+  std::vector<T> run(const Target&... target) const {
+    namespace nn = rotoscale::nn;
+    namespace gpu = rotoscale::gpu;
+    constexpr nn::dtype type = std::is_same_v<T, rotoscale::bf16> ? nn::dtype::bf16 : nn::dtype::fp32;
+    const auto view = [&](const device_array<T>& a, rotoscale::index_t c) {
+      return nn::dense_tensor(a.data(), type, {m_, c});
+    };
+    const nn::tensor_view to = writes_ ? view(made_, cols()) : nn::tensor_view{};
+    nn::residual_norm_args norm{view(x_, n_),   view(other_, n_), gain_.data(), 1e-5f,
+                                view(sum_, n_), view(alone_, n_), rstd_.data(), {}};
+    switch (which_) {
+      case layer::norm:
+        expect(gpu::residual_norm(norm, {}));
+        norm.y = to;
+        expect(gpu::residual_norm_quantize(norm, target..., {}));
+        break;
+      case layer::swiglu:
+        expect(gpu::swiglu_forward(view(x_, 2 * n_), view(alone_, n_), {}));
+        expect(gpu::swiglu_quantize(view(x_, 2 * n_), to, target..., {}));
+        break;
+      case layer::swiglu_gradient:
+        expect(gpu::swiglu_backward(view(other_, n_), view(x_, 2 * n_), view(alone_, cols()), {}));
+        expect(gpu::swiglu_backward_quantize(view(other_, n_), view(x_, 2 * n_), to, target..., {}));
+        break;
+    }
+    const std::vector<T> want = alone_.read(), got = writes_ ? made_.read() : want;
+    CHECK(std::equal(want.begin(), want.end(), got.begin(), [](T a, T b) {
+      const auto x = static_cast<float>(a), y = static_cast<float>(b);
+      return rotoscale::fp32_bits(x) == rotoscale::fp32_bits(y) || (std::isnan(x) && std::isnan(y));
+    }));
+    return got;
+  }
+
+ private:
+  layer which_;
+  rotoscale::index_t m_, n_;
+  bool writes_;
+  device_array<T> x_, other_;
+  device_array<float> gain_;
+  device_array<T> alone_, made_, sum_;
+  device_array<float> rstd_;
+};
+
+}  // namespace gpu_test
