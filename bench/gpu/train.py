@@ -3,8 +3,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps of training on a device beside PyTorch's torch.compile, in one session.
 
-usage: train.py MINI_LLAMA [--shapes 124m,1b] [--recipes bf16_tc,fp8_tc,mxfp4_tc] [--device cuda] [--no-peer]
-  Shapes and recipes are files of bench/gpu/train. Both sides train on random tokens, others in each step, and are timed over 10
+usage: train.py MINI_LLAMA [--shapes llama_124m,llama_1b] [--recipes bf16_tc,fp8_tc,mxfp4_tc] [--device cuda] [--no-peer]
+  Shapes are files of examples/llama/configs, which the program has by name, here with an output head of its own; recipes are files
+  of bench/gpu/train. Both sides train on random tokens, others in each step, and are timed over 10
   steps behind one wait. The peer is the same model in PyTorch as its users write it: BF16 autocast over FP32 weights, so that the
   residual stream and the norms' inputs are FP32 (BF16 under our recipes), SDPA, fused AdamW, clipped norm; it runs in a process of
   its own, so that its memory is free again. Prints a table in Markdown; what `profile` printed goes to standard error.
@@ -20,8 +21,10 @@ import time
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent / "train"
+CONFIGS = Path(__file__).resolve().parents[2] / "examples/llama/configs"
 CLASSES = ("GEMM", "attention", "norm and activation", "quantize", "loss", "optimizer", "copies", "other", "gaps")
 STEPS, WARM = 10, 4
+OWN_HEAD = ("--no-tie-word-embeddings",)  # as the peer's: a tied model of these shapes is smaller
 
 
 def fail(message, status):
@@ -31,8 +34,8 @@ def fail(message, status):
 
 def ours(program, shape, recipe, device):
     """Tokens/s, ms a step and ms by class of kernel."""
-    run = subprocess.run([program, "profile", "--config", FOLDER / f"{shape}.json", "--recipe", FOLDER / f"{recipe}.json", "--device",
-                          device], stdout=subprocess.PIPE, text=True, check=False)
+    run = subprocess.run([program, "profile", "--config", shape, *OWN_HEAD, "--recipe", FOLDER / f"{recipe}.json", "--device", device],
+                         stdout=subprocess.PIPE, text=True, check=False)
     sys.stderr.write(run.stdout)
     step = re.search(r"^step ([\d.]+) ms, (\d+) tokens/s", run.stdout, re.M)
     if run.returncode != 0 or step is None:
@@ -78,7 +81,7 @@ def llama(torch):
             self.layers = nn.ModuleList(Block(m) for _ in range(m["num_hidden_layers"]))
             self.head = nn.Linear(d, m["vocab_size"], bias=False)
             dim = d // m["num_attention_heads"]
-            angles = torch.outer(torch.arange(seq).float(), 10000.0 ** (-torch.arange(0, dim, 2).float() / dim))
+            angles = torch.outer(torch.arange(seq).float(), m["rope_theta"] ** (-torch.arange(0, dim, 2).float() / dim))
             self.register_buffer("cosine", angles.cos())
             self.register_buffer("sine", angles.sin())
 
@@ -94,7 +97,7 @@ def llama(torch):
 def run_peer(shape):
     """Prints tokens/s, seconds a step and GiB of torch.compile's training, as JSON."""
     import torch
-    config = json.loads((FOLDER / f"{shape}.json").read_text(encoding="utf-8"))
+    config = json.loads((CONFIGS / f"{shape}.json").read_text(encoding="utf-8"))
     batch, seq, vocabulary = config["train"]["batch"], config["train"]["sequence"], config["model"]["vocab_size"]
     torch.manual_seed(1)
     model = llama(torch)(config["model"], seq).to("cuda")
@@ -127,16 +130,16 @@ def options_of(arguments):
     parser = argparse.ArgumentParser(usage=__doc__, add_help=False)
     parser.error = lambda message: fail(message + "; see the head of this file", 2)
     parser.add_argument("program")
-    parser.add_argument("--shapes", default="124m,1b", type=lambda text: text.split(","))
+    parser.add_argument("--shapes", default="llama_124m,llama_1b", type=lambda text: text.split(","))
     parser.add_argument("--recipes", default="bf16_tc,fp8_tc,mxfp4_tc", type=lambda text: text.split(","))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--no-peer", action="store_true")
     options = parser.parse_args(arguments)
-    for kind, names in (("model", options.shapes), ("base", options.recipes)):
+    for kind, folder, names in (("model", CONFIGS, options.shapes), ("base", FOLDER, options.recipes)):
         for name in names:
-            path = FOLDER / f"{name}.json"
+            path = folder / f"{name}.json"
             if not path.exists() or kind not in json.loads(path.read_text(encoding="utf-8")):
-                fail(f"bench/gpu/train/{name}.json is no {'shape' if kind == 'model' else 'recipe'}", 2)
+                fail(f"{path.name} is no {'shape' if kind == 'model' else 'recipe'}", 2)
     if shutil.which(options.program) is None:
         fail(f"{options.program} is no program", 2)
     if not options.no_peer and subprocess.run([sys.executable, "-c", "import torch"], stderr=subprocess.DEVNULL, check=False).returncode != 0:

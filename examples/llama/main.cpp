@@ -160,7 +160,7 @@ int plan(arguments& a) {
                           session_options_for(state.run, a.session.memory_limit, a.session.statistics_every > 0,
                                               a.session.async_checkpoints),
                           recipes_of(state, a.session, synthetic));
-  std::cout << memory_table(planned) << checkpoint_line(planned);
+  std::cout << memory_table(planned) << checkpoint_line(planned) << parameter_line(state.run);
   return exit_ok;
 }
 

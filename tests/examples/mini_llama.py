@@ -29,6 +29,7 @@ from pathlib import Path
 from safetensors_bytes import load
 
 PROGRAM = ""
+ROOT = Path(__file__).resolve().parents[2]
 NO_GNUPLOT = shutil.which("gnuplot") is None
 SHAPE = {"vocab_size": 256, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
          "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 64}
@@ -506,7 +507,7 @@ class Warmup(Scratch):
 
     def test_the_pretraining_configuration(self):
         """AMD's hyper-parameters; the learning rate of a step does not depend on how long the run is."""
-        file = Path(__file__).resolve().parents[2] / "examples/llama/configs/amd_llama31_8b.json"
+        file = ROOT / "examples/llama/configs/amd_llama31_8b.json"
         tiny = {**SHAPE, "accumulate": 2, "sequence": 32, "eval_windows": 1, "final_eval_windows": 1}
         rates = []
         for steps, config in ((5, "amd_llama31_8b"), (70, file)):  # by its name, and as the file that has the name
@@ -533,7 +534,7 @@ class Warmup(Scratch):
 
 def documented_events():
     """Keys by event, in order, and those that may be absent: the table of docs/logs.md."""
-    text = (Path(__file__).resolve().parents[2] / "docs/logs.md").read_text()
+    text = (ROOT / "docs/logs.md").read_text()
     table = text[text.index("## log.jsonl"):text.index("**Model FLOPs**")]
     keys, optional = {}, set()
     for event, cell in re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.M):
@@ -1024,7 +1025,7 @@ class BadCheckpoints(Scratch):
 
 class Memory(Scratch):
     def plan(self, *more, **options):
-        *rows, last = [line.split() for line in self.succeed("plan", *as_flags({**SHAPE, **TRAIN, **THREADS, "steps": 8, **options}), *more).splitlines()]
+        *rows, last, _ = [line.split() for line in self.succeed("plan", *as_flags({**SHAPE, **TRAIN, **THREADS, "steps": 8, **options}), *more).splitlines()]
         plan = {row[0]: int(row[1]) for row in rows}
         self.assertEqual(last[:2], ["checkpoints", "asynchronous:" if plan["snapshot"] else "synchronous:"])
         return plan
@@ -1041,6 +1042,24 @@ class Memory(Scratch):
             for entry in memory.values():
                 self.assertLessEqual(entry["bytes"], entry["peak"])
         self.assertEqual(list(p.name for p in self.folder.glob("plan*")), [])
+
+    def test_llama_shapes_by_name(self):
+        """Their parameters, as published where a model is. A plan allocates nothing (session_memory_test)."""
+        own_head = {"llama_124m": 162220800, "llama_1b": 1498482688}  # as the training benchmark has them
+        for name, count in (("llama_124m", 123587328), ("llama_1b", 1235814400), ("llama_3b", 3212749824), ("llama_8b", 8030261248)):
+            file = json.loads((ROOT / f"examples/llama/configs/{name}.json").read_text(encoding="utf-8"))
+            self.assertEqual(file["name"], name)
+            for more, wanted in (((), count), (("--no-tie-word-embeddings",), own_head.get(name))):
+                if wanted is None:
+                    continue
+                *table, _, parameters = self.succeed("plan", "--config", name, "--recipe", "bf16", "--threads", 1, *more).splitlines()
+                self.assertEqual(parameters, f"parameters   {wanted}, {wanted} of them train")
+                self.assertGreater(int(table[-1].split()[1]), 18 * wanted)  # master, gradient, two moments, a BF16 operand
+            self.succeed("plan", "--config", name, "--recipe", "mxfp4_h16", "--threads", 1)
+        # Another vocabulary, another context: whatever a flag says.
+        *_, parameters = self.succeed("plan", "--config", "llama_124m", "--vocab-size", 256, "--threads", 1).splitlines()
+        self.assertEqual(parameters, f"parameters   {84953856 + 256 * 768}, {84953856 + 256 * 768} of them train")
+        self.refuse(["plan", "--config", "llama_7b"], "llama_7b", "did you mean 'llama_")
 
     def test_the_time_of_a_plan_does_not_grow_with_tokens(self):
         before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime

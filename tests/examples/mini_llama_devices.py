@@ -72,11 +72,10 @@ class Devices(Scratch):
         folder = Path(__file__).parents[2] / "bench/gpu/train"
         files = {path: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")}
         self.assertEqual(files[folder / "fp8_tc.json"], self.documented_recipe())
-        shapes = [path for path, content in files.items() if "model" in content]
-        self.assertEqual((len(shapes), len(files)), (2, 5))
-        for shape in shapes:
-            for recipe in files.keys() - shapes:
-                done = self.run_program("plan", "--config", shape, "--recipe", recipe)
+        self.assertEqual(len(files), 3)
+        for shape in ("llama_124m", "llama_1b"):
+            for recipe in files:
+                done = self.run_program("plan", "--config", shape, "--no-tie-word-embeddings", "--recipe", recipe)
                 self.assertEqual((done.returncode, done.stderr), (0, ""), recipe)
 
     def test_adapters_on_a_device_are_replayed_by_the_cpu(self):

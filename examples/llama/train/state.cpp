@@ -156,6 +156,12 @@ std::string checkpoint_line(const nn::memory_plan& plan) {
          (async ? "asynchronous: steps go on while one is written\n" : "synchronous: steps wait for each\n");
 }
 
+std::string parameter_line(const run_options& run) {
+  const llama::parameter_list list(run.model, nullptr, run.lora);
+  return "parameters   " + std::to_string(list.count()) + ", " + std::to_string(list.trained_count()) +
+         " of them train\n";
+}
+
 double decay_steps(const train_options& o) { return static_cast<double>(o.decay_steps > 0 ? o.decay_steps : o.steps); }
 
 double warmup_steps(const train_options& o) {

@@ -98,6 +98,8 @@ std::vector<nn::recipe> recipes_of(const trainer_state& state, bool statistics_n
 std::string memory_table(const nn::memory_plan& plan);
 /// How a run with that plan writes its checkpoints, a line.
 std::string checkpoint_line(const nn::memory_plan& plan);
+/// How many parameters a run's model has, adapters included, a line.
+std::string parameter_line(const run_options& run);
 
 /// Optimizer steps of the linear warm-up, and from the first step to the end of the cosine.
 double warmup_steps(const train_options& options);
