@@ -4,11 +4,11 @@
 """Steps of training on a device beside PyTorch's torch.compile, in one session.
 
 usage: train.py MINI_LLAMA [--shapes llama_124m,llama_1b] [--recipes bf16_tc,fp8_tc,mxfp4_tc] [--device cuda] [--no-peer]
-  Shapes are files of examples/llama/configs, which the program has by name, here with an output head of its own; recipes are files
-  of bench/gpu/train. Both sides train on random tokens, others in each step, and are timed over 10
-  steps behind one wait. The peer is the same model in PyTorch as its users write it: BF16 autocast over FP32 weights, so that the
-  residual stream and the norms' inputs are FP32 (BF16 under our recipes), SDPA, fused AdamW, clipped norm; it runs in a process of
-  its own, so that its memory is free again. Prints a table in Markdown; what `profile` printed goes to standard error.
+  Shapes are files of examples/llama/configs, which the program has by name, here with an output head of its own; recipes are presets.
+  Both sides train on random tokens, others in each step, and are timed over 10 steps behind one wait. The peer is the same model in PyTorch as its users write it: BF16
+  autocast over FP32 weights, so that the residual stream and the norms' inputs are FP32 (BF16 under our recipes), RoPE's frequencies
+  not stretched, SDPA, fused AdamW, clipped norm; it runs in a process of its own, so that its memory is free again. Prints a table in Markdown; what `profile` printed
+  goes to standard error.
   Exit status: 1 where a run fails, 2 for bad usage.
 """
 import argparse
@@ -20,7 +20,6 @@ import sys
 import time
 from pathlib import Path
 
-FOLDER = Path(__file__).resolve().parent / "train"
 CONFIGS = Path(__file__).resolve().parents[2] / "examples/llama/configs"
 CLASSES = ("GEMM", "attention", "norm and activation", "quantize", "loss", "optimizer", "copies", "other", "gaps")
 STEPS, WARM = 10, 4
@@ -34,7 +33,7 @@ def fail(message, status):
 
 def ours(program, shape, recipe, device):
     """Tokens/s, ms a step and ms by class of kernel."""
-    run = subprocess.run([program, "profile", "--config", shape, *OWN_HEAD, "--recipe", FOLDER / f"{recipe}.json", "--device", device],
+    run = subprocess.run([program, "profile", "--config", shape, *OWN_HEAD, "--recipe", recipe, "--device", device],
                          stdout=subprocess.PIPE, text=True, check=False)
     sys.stderr.write(run.stdout)
     step = re.search(r"^step ([\d.]+) ms, (\d+) tokens/s", run.stdout, re.M)
@@ -135,11 +134,10 @@ def options_of(arguments):
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--no-peer", action="store_true")
     options = parser.parse_args(arguments)
-    for kind, folder, names in (("model", CONFIGS, options.shapes), ("base", FOLDER, options.recipes)):
-        for name in names:
-            path = folder / f"{name}.json"
-            if not path.exists() or kind not in json.loads(path.read_text(encoding="utf-8")):
-                fail(f"{path.name} is no {'shape' if kind == 'model' else 'recipe'}", 2)
+    for shape in options.shapes:
+        path = CONFIGS / f"{shape}.json"
+        if not path.exists() or "model" not in json.loads(path.read_text(encoding="utf-8")):
+            fail(f"examples/llama/configs has no shape {shape}", 2)
     if shutil.which(options.program) is None:
         fail(f"{options.program} is no program", 2)
     if not options.no_peer and subprocess.run([sys.executable, "-c", "import torch"], stderr=subprocess.DEVNULL, check=False).returncode != 0:

@@ -8,10 +8,9 @@ usage: mini_llama_devices.py PROGRAM [NAME...]
 """
 import json
 import re
-from pathlib import Path
 
 import mini_llama
-from mini_llama import SHAPE, Scratch, as_flags, records
+from mini_llama import ROOT, SHAPE, Scratch, as_flags, records
 
 
 class Devices(Scratch):
@@ -47,35 +46,32 @@ class Devices(Scratch):
         self.assertEqual((self.folder / "kept/checkpoints/step-000000004/model.safetensors").read_bytes(),
                          (self.folder / "run/checkpoints/step-000000004/model.safetensors").read_bytes())
 
-    def documented_recipe(self):
-        """fp8_amd on matrix units, as docs/recipes.md has it."""
-        text = (Path(__file__).parents[2] / "docs/recipes.md").read_text(encoding="utf-8")
-        return json.loads(text.split("## On matrix units")[1].split("```json")[1].split("```")[0])
-
-    def test_fp8_on_matrix_units_is_replayed_by_the_cpu(self):
+    def test_recipes_of_matrix_units_are_replayed_by_the_cpu(self):
         device = self.device()
-        self.write("fp8_tc.json", self.documented_recipe())
-        self.write("healed.json", {"name": "healed", "phases": [{"recipe": "mxfp4_h16", "at": 0}, {"recipe": "fp8_tc.json", "at": 2}]})
+        self.write("healed.json", {"name": "healed", "phases": [{"recipe": "mxfp4_tc", "at": 0}, {"recipe": "fp8_tc", "at": 2}]})
         more = {"steps": 4, "checkpoint_every": 2, "batch": 1, "eval_windows": 1, "final_eval_windows": 1}
         if device == "hip":
-            self.refuse(self.train_command("run", "--device", device, "--recipe", "fp8_tc.json", **more), "has no kernel")
+            for recipe in ("bf16_tc", "fp8_tc", "mxfp4_tc"):
+                self.refuse(self.train_command("run", "--device", device, "--recipe", recipe, **more), "has no kernel")
             return
-        self.train("run", "--device", device, "--recipe", "fp8_tc.json", **more)
-        contracts = records(self.folder / "run" / "log.jsonl", "start")[0]["contracts"]
-        self.assertEqual([contracts[g] for g in ("fprop", "dgrad", "wgrad", "head_fprop")],
-                         3 * ["hopper-fp8-promoted"] + ["mx-bf16-sm90"])
-        self.assertIn("of the checkpoint are equal", self.replay("--steps", "0:4", "--device", "cpu"))
+        for recipe, gemms, head in (("bf16_tc", "mx-bf16-sm90", "mx-bf16-sm90"), ("fp8_tc", "hopper-fp8-promoted", "mx-bf16-sm90")):
+            with self.subTest(recipe):
+                self.train("run", "--device", device, "--recipe", recipe, "--overwrite", **more)
+                contracts = records(self.folder / "run" / "log.jsonl", "start")[0]["contracts"]
+                for gemm, contract in (("fprop", gemms), ("dgrad", gemms), ("wgrad", gemms), ("head_fprop", head)):
+                    self.assertEqual(contracts[gemm].split(":")[0], contract)
+                self.assertIn("of the checkpoint are equal", self.replay("--steps", "0:4", "--device", "cpu"))
         self.train("run", "--device", device, "--overwrite", schedule="healed.json", **more)
-        self.assertIn("of the checkpoint are equal", self.replay("--steps", "2:4", "--device", "cpu"))
+        for steps in ("0:2", "2:4"):
+            self.assertIn("of the checkpoint are equal", self.replay("--steps", steps, "--device", "cpu"))
 
     def test_recipes_of_the_training_benchmark_fit_its_shapes(self):
-        folder = Path(__file__).parents[2] / "bench/gpu/train"
-        files = {path: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")}
-        self.assertEqual(files[folder / "fp8_tc.json"], self.documented_recipe())
-        self.assertEqual(len(files), 3)
-        for shape in ("llama_124m", "llama_1b"):
-            for recipe in files:
-                done = self.run_program("plan", "--config", shape, "--no-tie-word-embeddings", "--recipe", recipe)
+        source = (ROOT / "bench/gpu/train.py").read_text(encoding="utf-8")
+        shapes, recipes = (re.search(rf'"--{kind}", default="([^"]+)"', source)[1].split(",") for kind in ("shapes", "recipes"))
+        self.assertEqual((len(shapes), len(recipes)), (2, 3))
+        for shape in shapes:
+            for recipe in recipes:
+                done = self.run_program("plan", "--device", "cpu", "--config", shape, "--no-tie-word-embeddings", "--recipe", recipe)
                 self.assertEqual((done.returncode, done.stderr), (0, ""), recipe)
 
     def test_adapters_on_a_device_are_replayed_by_the_cpu(self):

@@ -92,10 +92,28 @@ inline recipe nvfp4(std::string name) {
   return r;
 }
 
+/// All three GEMMs under one contract.
+inline recipe accumulated_by(const std::string& contract, recipe r) {
+  r.fprop.accumulate = r.dgrad.accumulate = r.wgrad.accumulate = contract;
+  return r;
+}
+/// A recipe whose other work is on Hopper's matrix units as well: activations in BF16, attention under a unit's
+/// contract, the GEMMs of head, BF16 layers and adapters under `bf16`.
+inline recipe on_hopper(std::string name, recipe r, const std::string& bf16) {
+  r.name = std::move(name);
+  r.activations = operand_format::bf16;
+  r.attention = "attention-bf16-tile64x64-ex2approx@hopper-mma-fp16-f32";
+  r.bf16_layers = r.adapters = {bf16, bf16, bf16};
+  r.head = bf16_layers_of(r);
+  return r;
+}
+
 /// All recipes that have names.
 inline std::vector<recipe> all() {
   constexpr rotation_recipe h16{16}, h32{32}, layer_signs{16, sign_kind::layer}, step_signs{16, sign_kind::step};
   constexpr rounding random = rounding::stochastic;
+  // K whole, or in as many parts as 66 pairs of multiprocessors take.
+  const std::string whole = "mx-bf16-sm90", fill = whole + ":split_fill=66";
   constexpr ladder_gemms f{true, false, false}, fd{true, true, false}, d{false, true, false}, w{false, false, true};
   return {uniform("fp32", operand_format::fp32, operand_format::fp32),
           uniform("bf16", operand_format::bf16, operand_format::bf16),
@@ -119,7 +137,10 @@ inline std::vector<recipe> all() {
           ladder("mxfp4_f_sr", f, {}, random),
           ladder("mxfp4_fd_sr", fd, {}, random),
           ladder("mxfp4_f_step_signs", f, step_signs),
-          ladder("mxfp4_fd_step_signs", fd, step_signs)};
+          ladder("mxfp4_fd_step_signs", fd, step_signs),
+          on_hopper("bf16_tc", accumulated_by(fill, uniform("", operand_format::bf16, operand_format::bf16)), fill),
+          on_hopper("fp8_tc", accumulated_by("hopper-fp8-promoted", fp8_delayed("", amd_scaling)), whole),
+          on_hopper("mxfp4_tc", mxfp4("", h16), whole)};
 }
 
 }  // namespace rotoscale::nn::presets

@@ -174,6 +174,10 @@ TEST_CASE("under a matrix unit's contract as well") {
     r.activations = stored;
     CHECK(same_bytes(train(*cpu, r, 2), train(*device, r, 2)));
   }
+  for (const char* name : {"bf16_tc", "fp8_tc", "mxfp4_tc"}) {
+    CAPTURE(name);
+    CHECK(same_bytes(train(*cpu, preset(name), 2), train(*device, preset(name), 2)));
+  }
   const nn::recipe fp8 = fp8_of_unit();
   CHECK(same_bytes(train(*cpu, fp8, 2), train(*device, fp8, 2)));
   CHECK_FALSE(same_bytes(train(*device, fp8, 2), train(*device, preset("fp8_amd"), 2)));

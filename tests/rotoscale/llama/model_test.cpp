@@ -142,6 +142,8 @@ void check_against_oracle(const nn::recipe& r, const llama::model_config& config
 TEST_CASE("every preset is the double-precision oracle with the same quantizers") {
   for (const nn::recipe& r : nn::presets::all()) {
     if (r.name == "fp32") continue;  // above
+    // Of a matrix unit, whose sums the oracle has not: the operands are another preset's (recipe_test).
+    if (r.attention != nn::fp32_attention_contract) continue;
     check_against_oracle(r, small_config(false));
   }
 }

@@ -218,7 +218,7 @@ struct linear_case {
     std::optional<reference_operand> taken;
     if (again) taken.emplace(made, true);
     const reference_operand& right = again ? *taken : made;
-    gemm_options options = nn::find_gemm_contract(g.accumulate)->options;
+    gemm_options options = nn::find_gemm_contract(g.accumulate, to.extent(0), to.extent(1), left.described.k)->options;
     if (g.accumulate == nn::fp32_blockwise_contract) CHECK(options.model == mma_model{32});
     options.output = nn::element_format(g.output);
     options.accumulate = accumulate;

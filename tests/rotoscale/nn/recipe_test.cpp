@@ -32,6 +32,38 @@ TEST_CASE("presets are valid, named once, and read back from their JSON") {
   }
 }
 
+TEST_CASE("presets on Hopper's units multiply other presets' operands, all of them under units' contracts") {
+  const struct {
+    const char *name, *base, *gemms, *bf16;
+  } all[] = {{"bf16_tc", "bf16", "mx-bf16-sm90:split_fill=66", "mx-bf16-sm90:split_fill=66"},
+             {"fp8_tc", "fp8_amd", "hopper-fp8-promoted", "mx-bf16-sm90"},
+             {"mxfp4_tc", "mxfp4_h16", "fp32_blockwise", "mx-bf16-sm90"}};
+  for (const auto& own : all) {
+    CAPTURE(own.name);
+    nn::recipe r = preset(own.name);
+    const nn::linear_recipe head = head_of(r), exempt = bf16_layers_of(r), adapters = adapters_of(r);
+    for (const auto gemm : {&nn::linear_recipe::fprop, &nn::linear_recipe::dgrad, &nn::linear_recipe::wgrad}) {
+      CHECK((r.*gemm).accumulate == own.gemms);
+      for (const nn::linear_recipe* l : {&head, &exempt, &adapters}) {
+        CHECK((l->*gemm).accumulate == own.bf16);
+        CHECK((l->*gemm).left.format == nn::operand_format::bf16);
+        CHECK((l->*gemm).right.format == nn::operand_format::bf16);
+      }
+      (r.*gemm).accumulate = (preset(own.base).*gemm).accumulate;
+    }
+    CHECK(r.attention == "attention-bf16-tile64x64-ex2approx@hopper-mma-fp16-f32");
+    CHECK(r.activations == nn::operand_format::bf16);
+    const nn::recipe plain = preset(own.base);
+    r.name = plain.name;
+    r.head = plain.head;
+    r.bf16_layers = plain.bf16_layers;
+    r.adapters = plain.adapters;
+    r.attention = plain.attention;
+    r.activations = plain.activations;
+    CHECK(r == plain);
+  }
+}
+
 TEST_CASE("HYBRID FP8: E4M3 forward, E5M2 gradients") {
   const nn::recipe r = preset("fp8_delayed");
   using enum nn::operand_format;
