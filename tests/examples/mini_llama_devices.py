@@ -86,6 +86,40 @@ class Devices(Scratch):
                 for steps in ("0:4", "4:8"):
                     self.assertIn("of the checkpoint are equal", self.replay("--steps", steps, "--device", "cpu"))
 
+    def go_on(self, steps_and_devices, command, last):
+        """A run in parts, the first of them begun by `command`: each to its step, on its device."""
+        (step, device), *others = steps_and_devices
+        self.succeed(*command, "--device", device, "--overwrite", "--stop-at", step)
+        for step, device in others:
+            self.succeed("train", "--resume", "run", "--device", device, *(("--stop-at", step) if step != last else ()))
+
+    def test_a_run_goes_on_elsewhere_with_the_same_bytes(self):
+        device = self.device()
+        more = {"steps": 6, "batch": 1, "eval_windows": 1, "final_eval_windows": 1}
+        for recipe in ("bf16", "mxfp4_h16", "fp8_amd"):
+            self.train("whole", "--device", "cpu", "--recipe", recipe, "--overwrite", **more)
+            for parts in ([(3, device), (6, "cpu")], [(3, "cpu"), (6, device)], [(2, device), (4, "cpu"), (6, device)]):
+                with self.subTest(recipe=recipe, parts=parts):
+                    self.go_on(parts, self.train_command("run", "--recipe", recipe, **more), 6)
+                    self.assert_same_checkpoint("whole", "run", 6)
+                    named = [r["device"].split(" ")[0] for r in records(self.folder / "run/log.jsonl") if r["event"] in ("start", "resume")]
+                    self.assertEqual(named, [name for _, name in parts])
+
+    def test_adapters_go_on_elsewhere_across_their_switch(self):
+        """Parts end in front of the switch to FP8, at it, and behind it."""
+        device = self.device()
+        self.train("base", steps=1)
+        more = {"init": "base", "lora_rank": 4, "lora_targets": "qkv_proj,o_proj", "schedule": "amd_lora", "batch": 1, "steps": 8,
+                "eval_windows": 1, "final_eval_windows": 1}
+        self.train("whole", "--device", "cpu", **more)
+        switch, = records(self.folder / "whole/log.jsonl", "switch")
+        at = switch["step"]
+        for parts in ([(at - 2, device), (8, "cpu")], [(at - 2, "cpu"), (8, device)], [(at, device), (8, "cpu")],
+                      [(at, "cpu"), (8, device)], [(at + 2, device), (8, "cpu")]):
+            with self.subTest(parts=parts):
+                self.go_on(parts, self.train_command("run", **more), 8)
+                self.assert_same_checkpoint("whole", "run")
+
     def test_a_profile_times_each_operation(self):
         out = self.run_program("profile", "--device", self.device(), "--recipe", "mxfp4_h16", "--operations",
                                *as_flags({**SHAPE, "batch": 1, "sequence": 32}))
