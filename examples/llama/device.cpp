@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device.hpp"
 
+#include <cstdlib>
+#include <iostream>
+
 #include "rotoscale/io/file.hpp"
 #include "rotoscale/nn/cpu/make_backend.hpp"
 
@@ -10,6 +13,21 @@
 #endif
 
 namespace rotoscale::llama_program {
+
+#if defined(ROTOSCALE_LLAMA_DEVICES)
+namespace {
+
+/// Does the environment say that no device is to be seen? Whoever hides them knows what `auto` comes to.
+bool hides_devices() {
+  for (const char* name : {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"}) {
+    const char* const value = std::getenv(name);
+    if (value != nullptr && (value[0] == '\0' || std::string(value) == "-1")) return true;
+  }
+  return false;
+}
+
+}  // namespace
+#endif
 
 std::unique_ptr<nn::backend> make_backend(const device_choice& choice) {
   const std::string where = "--device " + choice.name;
@@ -26,6 +44,7 @@ std::unique_ptr<nn::backend> make_backend(const device_choice& choice) {
     const gpu::status s = gpu::make_device_backend(o, made);
     if (s.ok()) return made;
     if (!any) throw io::error(where, s.message() + "; --device cpu needs no device");
+    if (!hides_devices()) std::cerr << "mini-llama: " << where << ": " << s.message() << "; going on with the CPU\n";
   } else if (!any) {
     throw io::error(where, "this program was built for cpu and " + built_for + " (Meson option gpu)");
   }

@@ -21,7 +21,8 @@ struct device_choice {
 /// Names that --device takes.
 inline constexpr const char* device_names[] = {"auto", "cpu", "cuda", "hip", "host"};
 
-/// Throws io::error where the program was not built for the device, or there is none that it has kernels for.
+/// Throws io::error where the program was not built for the device, or there is none that it has kernels for; `auto`
+/// then takes the CPU and says so in a line on standard error, unless the environment hides devices.
 std::unique_ptr<nn::backend> make_backend(const device_choice& choice);
 
 }  // namespace rotoscale::llama_program

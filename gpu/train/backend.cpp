@@ -246,9 +246,7 @@ status make_device_backend(const train_options& options, std::unique_ptr<nn::bac
   device_info device;
   if (s.ok()) s = current_device(device);
   if (!s.ok()) return s;
-  if (device.arch == arch::other) {
-    return {error_code::unsupported_device, "", "this build has kernels for sm_90, gfx942 and gfx950 alone"};
-  }
+  if (s = check_architecture(device); !s.ok()) return s;
   try {
     made = std::make_unique<device_backend>(options);
   } catch (const std::exception&) {

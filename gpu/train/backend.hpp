@@ -11,6 +11,12 @@
 
 namespace rotoscale::gpu {
 
+/// Not ok: no kernel of this library runs there.
+inline status check_architecture(const device_info& device) {
+  if (device.arch != arch::other) return {};
+  return {error_code::unsupported_device, "", "this build has kernels for sm_90, gfx942 and gfx950 alone"};
+}
+
 class device_backend final : public nn::backend {
  public:
   explicit device_backend(const train_options& options);

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "gpu/api/device.hpp"
+#include "gpu/train/backend.hpp"
 #include "gpu/train/queues.hpp"
 #include "make_device.hpp"
 #include "rotoscale/nn/backend_ops_all.hpp"
@@ -154,6 +155,15 @@ TEST_CASE("what a launcher refuses, and tokens outside the vocabulary, become er
   x.strides[1] = 2;
   other->swiglu_forward({}, x, x);
   CHECK_THROWS_AS(other->synchronize(nn::queue{}), nn::backend_error);
+}
+
+TEST_CASE("a device of an architecture without kernels is refused, with those that have some") {
+  const gpu::status other = gpu::check_architecture({gpu::arch::other, 132});
+  CHECK(other.code == gpu::error_code::unsupported_device);
+  CHECK(other.message() == "this build has kernels for sm_90, gfx942 and gfx950 alone");
+  for (const gpu::arch a : {gpu::arch::host, gpu::arch::sm_90, gpu::arch::gfx942, gpu::arch::gfx950}) {
+    CHECK(gpu::check_architecture({a, 132}).ok());
+  }
 }
 
 TEST_CASE("a fault that a device reports late names the last operation") {

@@ -1,0 +1,101 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// --device of a program that was built for a device which is not there: refused by name with what would do, and `auto`
+// goes on with the CPU and says so. The device's library is this file's.
+#define ROTOSCALE_LLAMA_DEVICES
+#include "examples/llama/device.cpp"
+
+#include <doctest/doctest.h>
+
+#include <sstream>
+
+namespace {
+std::string mode;
+rotoscale::gpu::status answer;
+int made_for = -1;
+}  // namespace
+
+namespace rotoscale::gpu {
+const char* build_mode() { return mode.c_str(); }
+status make_device_backend(const train_options& options, std::unique_ptr<nn::backend>& made) {
+  made_for = options.device;
+  if (answer.ok()) made = nn::make_cpu_backend(3);
+  return answer;
+}
+}  // namespace rotoscale::gpu
+
+namespace device_test {
+
+using namespace rotoscale;
+using llama_program::device_choice;
+
+namespace {
+
+/// What make_backend says: its exception, or the line on standard error.
+struct result {
+  std::string refusal, line;
+  int threads = 0;
+};
+result choose(const std::string& built_for, const gpu::status& device, const std::string& name) {
+  mode = built_for;
+  answer = device;
+  made_for = -1;
+  const std::ostringstream said;
+  std::streambuf* const before = std::cerr.rdbuf(said.rdbuf());
+  result r;
+  try {
+    r.threads = llama_program::make_backend({name, 5, 1})->threads();
+  } catch (const io::error& e) {
+    r.refusal = e.what();
+  }
+  std::cerr.rdbuf(before);
+  r.line = said.str();
+  return r;
+}
+const gpu::status none{gpu::error_code::no_device, "", "no CUDA-capable device is detected"},
+    other{gpu::error_code::unsupported_device, "", "this build has kernels for sm_90, gfx942 and gfx950 alone"};
+
+}  // namespace
+
+TEST_CASE("a device that is not there, or has no kernels, is refused, with what would do") {
+  CHECK(choose("cuda", none, "cuda").refusal ==
+        "--device cuda: no CUDA-capable device is detected; --device cpu needs no device");
+  CHECK(made_for == 5);
+  CHECK(choose("hip", other, "hip").refusal ==
+        "--device hip: this build has kernels for sm_90, gfx942 and gfx950 alone; --device cpu needs no device");
+  CHECK(choose("cuda", {}, "hip").refusal ==
+        "--device hip: this program was built for cpu and cuda (Meson option gpu)");
+  CHECK(made_for == -1);
+}
+
+TEST_CASE("auto takes the device, or the CPU and says why in a line, unless devices are hidden") {
+  for (const char* name : {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"}) unsetenv(name);
+  for (const gpu::status& device : {none, other}) {
+    const result r = choose("cuda", device, "auto");
+    CHECK(r.refusal.empty());
+    CHECK(r.threads == 1);
+    CHECK(r.line == "mini-llama: --device auto: " + device.message() + "; going on with the CPU\n");
+  }
+  for (const char* name : {"auto", "cuda"}) {
+    const result there = choose("cuda", {}, name);
+    CHECK(there.threads == 3);
+    CHECK(there.line.empty());
+  }
+  for (const char* hidden : {"", "-1"}) {
+    setenv("HIP_VISIBLE_DEVICES", hidden, 1);
+    const result quiet = choose("hip", none, "auto");
+    CHECK(quiet.threads == 1);
+    CHECK(quiet.line.empty());
+    CHECK_FALSE(choose("hip", none, "hip").refusal.empty());
+  }
+  unsetenv("HIP_VISIBLE_DEVICES");
+  // Host mode is for tests: auto never meant it.
+  const result host = choose("host", {}, "auto");
+  CHECK(host.threads == 1);
+  CHECK(host.line.empty());
+  CHECK(made_for == -1);
+  CHECK(choose("host", {}, "host").threads == 3);
+  CHECK(choose("cuda", none, "cpu").line.empty());
+}
+
+}  // namespace device_test
