@@ -120,6 +120,21 @@ class Devices(Scratch):
                 self.go_on(parts, self.train_command("run", **more), 8)
                 self.assert_same_checkpoint("whole", "run")
 
+    def test_graphs_change_nothing(self):
+        """Launched one by one, or waited for one by one: adapters through their switch, and all weights."""
+        device = self.device()
+        self.train("base", steps=1)
+        some = {"batch": 1, "eval_windows": 1, "final_eval_windows": 1}
+        for name, more in (("lora", {"init": "base", "lora_rank": 4, "schedule": "amd_lora", **some}),
+                           ("mxfp4", {"schedule": "mxfp4", "steps": 4, "accumulate": 2, **some}),
+                           ("fp8", {"schedule": "fp8_amd", "steps": 4, **some})):
+            step = more.get("steps", 8)
+            self.train(name, "--device", device, **more)
+            for flag in ("--no-graphs", "--wait-for-each"):
+                with self.subTest(name=name, flag=flag):
+                    self.train("run", "--device", device, flag, "--overwrite", **more)
+                    self.assert_same_checkpoint(name, "run", step)
+
     def test_a_profile_times_each_operation(self):
         out = self.run_program("profile", "--device", self.device(), "--recipe", "mxfp4_h16", "--operations",
                                *as_flags({**SHAPE, "batch": 1, "sequence": 32}))

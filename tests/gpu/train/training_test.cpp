@@ -19,15 +19,15 @@ namespace nn = rotoscale::nn;
 
 namespace {
 
-/// Everything that a checkpoint would hold after `steps` steps, and the losses of an evaluation; with `targets` of
-/// adapters beside a frozen base.
-std::vector<float> train(nn::backend& ops, const nn::recipe& r, int steps, bool tied = false,
-                         const std::vector<std::string>& targets = {}) {
+/// Everything that a checkpoint would hold after `steps` steps under each recipe, and the losses of an evaluation; with
+/// `targets` of adapters beside a frozen base.
+std::vector<float> train(nn::backend& ops, const std::vector<nn::recipe>& phases, int steps, bool tied = false,
+                         const std::vector<std::string>& targets = {}, int micro_batches = 2) {
   llama::session_options o;
   o.model.batch = 1;
   o.model.sequence = 32;
   o.model.head_chunk = 32;
-  o.micro_batches = 2;
+  o.micro_batches = micro_batches;
   o.optimizer.weight_decay = 0.1f;
   o.optimizer.clip = 1.0;
   if (!targets.empty()) {
@@ -41,14 +41,15 @@ std::vector<float> train(nn::backend& ops, const nn::recipe& r, int steps, bool 
   shape.intermediate_size = 64;
   shape.num_attention_heads = 2;
   shape.num_key_value_heads = 1;
-  llama::session s(ops, shape, o, {r});
+  llama::session s(ops, shape, o, phases);
   nn::step_inputs inputs;
   inputs.seed = 5;
   s.set_inputs(inputs);
   s.initialize(3);
-  const batch data(2, 32, 64, true), held_out(1, 32, 64, false);
+  const batch data(micro_batches, 32, 64, true), held_out(1, 32, 64, false);
   std::vector<float> all;
-  for (int step = 0; step < steps; ++step) {
+  for (int step = 0; step < steps * static_cast<int>(phases.size()); ++step) {
+    if (step > 0 && step % steps == 0) s.use(phases[static_cast<std::size_t>(step / steps)]);
     inputs.step = static_cast<std::uint64_t>(step);
     inputs.learning_rate = 1e-3f;
     inputs.bias_correction1 = 1.0f - static_cast<float>(std::pow(0.9, step + 1));
@@ -79,6 +80,11 @@ std::vector<float> train(nn::backend& ops, const nn::recipe& r, int steps, bool 
   const auto losses = s.evaluate(inputs, held_out.tokens, held_out.targets);
   all.insert(all.end(), losses.begin(), losses.end());
   return all;
+}
+
+std::vector<float> train(nn::backend& ops, const nn::recipe& r, int steps, bool tied = false,
+                         const std::vector<std::string>& targets = {}, int micro_batches = 2) {
+  return train(ops, std::vector<nn::recipe>{r}, steps, tied, targets, micro_batches);
 }
 
 std::vector<nn::recipe> recipes() {
@@ -185,18 +191,33 @@ TEST_CASE("under a matrix unit's contract as well") {
 }
 
 TEST_CASE("graphs change nothing, nor does waiting for each operation or taking its time") {
-  const nn::recipe r = preset("fp8_amd");
-  const auto with_graphs = make_device();
-  const auto want = train(*with_graphs, r, 2);
-  gpu::train_options o;
-  o.graphs = false;
-  CHECK(same_bytes(want, train(*make_device(o), r, 2)));
-  o.wait_for_each = true;
-  CHECK(same_bytes(want, train(*make_device(o), r, 2)));
-  std::vector<gpu::timed_operation> timing;
-  o.timing = &timing;
-  CHECK(same_bytes(want, train(*make_device(o), r, 2)));
-  CHECK(timing.size() > 100);
+  const std::vector<nn::recipe> healed = {preset("mxfp4_h16"), preset("fp8_amd")};
+  const struct {
+    const char* what;
+    std::vector<nn::recipe> phases;
+    std::vector<std::string> targets;
+    int micro_batches;
+  } cases[] = {{"fp8_amd", {preset("fp8_amd")}, {}, 2},
+               {"mxfp4", {preset("mxfp4")}, {}, 2},
+               {"all weights through a switch", healed, {}, 1},
+               {"adapters through a switch, the base from its stash", healed, {"qkv_proj", "o_proj"}, 2}};
+  for (const auto& c : cases) {
+    CAPTURE(c.what);
+    std::vector<gpu::timed_operation> timing;
+    const auto trained = [&](bool graphs, bool wait_for_each, bool timed) {
+      gpu::train_options o;
+      o.graphs = graphs;
+      o.wait_for_each = wait_for_each;
+      if (timed) o.timing = &timing;
+      return train(*make_device(o), c.phases, 2, false, c.targets, c.micro_batches);
+    };
+    const auto want = train(*make_device(), c.phases, 2, false, c.targets, c.micro_batches);
+    CHECK(same_bytes(want, trained(false, false, false)));
+    CHECK(same_bytes(want, trained(false, true, false)));
+    CHECK(same_bytes(want, trained(false, true, true)));
+    CHECK(timing.size() > 100);
+    CHECK(same_bytes(want, train(*nn::make_cpu_backend(1), c.phases, 2, false, c.targets, c.micro_batches)));
+  }
 }
 
 }  // namespace train_training_test
