@@ -182,7 +182,7 @@ void device_backend::quantize(nn::queue q, nn::const_tensor_view source, const n
 void device_backend::dequantize(nn::queue q, nn::operand what, nn::tensor_view to) {
   const auto bytes = static_cast<std::size_t>(to.size() * size_of(to.type));
   run(q, {"dequantize", 0.0, bytes}, [&] {
-    const gemm_operand& from = static_cast<const operands&>(*what.set).form(what.form);
+    const gemm_operand& from = described(what);
     const bool transposed = what.form == nn::operand_form::column;
     return decode_operand(from, transposed, to.data, to.type == nn::dtype::bf16 ? formats::bf16 : formats::fp32,
                           to.stride(0), of(q).stream);
@@ -191,8 +191,8 @@ void device_backend::dequantize(nn::queue q, nn::operand what, nn::tensor_view t
 
 void device_backend::gemm(nn::queue q, nn::operand a, nn::operand b, const nn::gemm_contract& contract,
                           nn::operand_format output, nn::tensor_view c, bool accumulate) {
-  const gemm_operand& left = static_cast<const operands&>(*a.set).form(a.form);
-  const gemm_operand& right = static_cast<const operands&>(*b.set).form(b.form);
+  const gemm_operand& left = described(a);
+  const gemm_operand& right = described(b);
   const double products =
       static_cast<double>(left.rows) * static_cast<double>(right.rows) * static_cast<double>(left.k);
   const auto bytes = static_cast<std::size_t>(left.rows * packed_bytes(left.element, left.k) +

@@ -72,6 +72,9 @@ class device_backend final : public nn::backend {
                                                  nn::const_tensor_view source) override {
     return std::make_unique<operands>(request, memory, source);
   }
+  const gemm_operand& described(nn::operand what) const override {
+    return static_cast<const operands&>(*what.set).form(what.form);
+  }
   void quantize(nn::queue q, nn::const_tensor_view source, const nn::quantize_target& to,
                 const nn::step_state* state) override;
   void gemm(nn::queue q, nn::operand a, nn::operand b, const nn::gemm_contract& contract, nn::operand_format output,

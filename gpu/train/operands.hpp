@@ -104,9 +104,6 @@ class operands final : public nn::operand_set {
   };
 
   static int index(nn::operand_form f) { return f == nn::operand_form::column; }
-  static bool reads_source(const nn::operand_recipe& r, nn::dtype source) {
-    return r.format == nn::operand_format::fp32 || (r.format == nn::operand_format::bf16 && source == nn::dtype::bf16);
-  }
   /// Bytes between rows of codes: FP8 as the matrix unit's kernels read it.
   static index_t code_stride(const nn::operand_recipe& r, index_t k) {
     const index_t bytes = packed_bytes(nn::element_format(r.format), k);
@@ -127,7 +124,7 @@ class operands final : public nn::operand_set {
       const bool row = f == nn::operand_form::row;
       const index_t rows = row ? r.rows : r.cols, k = row ? r.cols : r.rows;
       place& at = p.forms[index(f)];
-      at.in_place = reads_source(own, r.source);
+      at.in_place = nn::is_source(own, r.source);
       if (at.in_place) continue;
       if (!row && is_bf16(r.row) && is_bf16(r.column)) {
         at.codes = p.forms[0].codes;

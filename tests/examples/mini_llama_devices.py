@@ -82,9 +82,13 @@ class Devices(Scratch):
                 "final_eval_windows": 1}
         for targets in ("q_proj,k_proj,v_proj,up_proj,down_proj", "qkv_proj,o_proj"):
             with self.subTest(targets):
-                self.train("run", "--device", device, "--overwrite", lora_targets=targets, **more)
-                for steps in ("0:4", "4:8"):
-                    self.assertIn("of the checkpoint are equal", self.replay("--steps", steps, "--device", "cpu"))
+                self.train("run", "--device", device, "--overwrite", "--digest-steps", "4:6", lora_targets=targets, **more)
+                self.assertIn("of the checkpoint are equal", self.replay("--steps", "0:4", "--device", "cpu"))
+                # Digests of both phases: the frozen base's operands are the stash's behind the switch.
+                self.assertRegex(self.replay("--steps", "4:8", "--device", "cpu"), r"of the checkpoint are equal, and \d+ digests")
+                lines = [json.loads(line) for line in (self.folder / "run/digests.jsonl").read_text().splitlines()]
+                weights = [{o.split(" ")[4] for o, _ in line["operations"] if o.startswith("quantize w ")} for line in lines]
+                self.assertEqual(weights, [{"mxfp4", "bf16"}, {"fp8_e4m3", "bf16"}])
 
     def go_on(self, steps_and_devices, command, last):
         """A run in parts, the first of them begun by `command`: each to its step, on its device."""
@@ -171,31 +175,47 @@ class Devices(Scratch):
                 self.assert_same_checkpoint("cpu", device, 3)
 
     def test_a_planted_fault_is_named(self):
-        self.train("run", "--device", "cpu", "--digest-steps", "2:4", steps=4, checkpoint_every=2)
+        self.train("run", "--device", "cpu", "--digest-steps", "2:4", steps=4, checkpoint_every=2, schedule="mxfp4_h16")
         weights = self.folder / "run/checkpoints/step-000000004/model.safetensors"
         good = weights.read_bytes()
         bad = bytearray(good)
         bad[-4] ^= 1  # the last element's lowest bit
         weights.write_bytes(bad)
-        said = self.replay("--steps", "2:4", code=1)
+        said = self.replay("--steps", "2:4", "--device", "cpu", code=1)
         self.assertRegex(said, r"step 4: model.safetensors: \S+: 1 of \d+ elements differ, first element \d+: ")
         self.assertEqual(said.count("\n"), 1)
         weights.write_bytes(good)
         digests = self.folder / "run/digests.jsonl"
-        lines = [json.loads(line) for line in digests.read_text().splitlines()]
+        recorded, lines = ([json.loads(line) for line in digests.read_text().splitlines()] for _ in range(2))
         self.assertEqual([line["step"] for line in lines], [3, 4])
         at = [name for name, _ in lines[1]["operations"]].index("attention_forward 2x32x2x32")
         lines[1]["operations"][at][1] = "0123456789abcdef"
         digests.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        said = self.replay("--steps", "2:4", code=1)
+        said = self.replay("--steps", "2:4", "--device", "cpu", code=1)
         self.assertIn(f"step 4, operation {at + 1} (attention_forward 2x32x2x32): digest ", said)
         self.assertIn("the run's is 0123456789abcdef", said)
+        # A quantizer's own, of codes and scales.
+        for line in lines:
+            self.assertEqual(line["version"], 2)
+        name, at = next((o, i) for i, (o, _) in enumerate(lines[0]["operations"]) if o.startswith("quantize dy by columns mxfp4 "))
+        lines[0]["operations"][at][1] = "0123456789abcdef"
+        digests.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        self.assertIn(f"step 3, operation {at + 1} ({name}): digest ", self.replay("--steps", "2:4", "--device", "cpu", code=1))
+        # A file of before operands had digests: those that it has are compared.
+        def is_new(name):
+            return name.startswith(("quantize ", "observe ", "compare "))
+        old = [{"step": line["step"], "operations": [o for o in line["operations"] if not is_new(o[0])]} for line in recorded]
+        digests.write_text("".join(json.dumps(line) + "\n" for line in old))
+        self.assertIn(f" and {sum(len(line['operations']) for line in old)} digests", self.replay("--steps", "2:4", "--device", "cpu"))
+        digests.write_text(json.dumps({**recorded[0], "version": 3}) + "\n")
+        self.refuse(["replay", "run", "--steps", "2:4", "--device", "cpu"], "digests.jsonl: version 3 is of a later mini-llama")
+        digests.write_text("".join(json.dumps(line) + "\n" for line in recorded))
         # Other weights at the start: every later tensor differs, and the first operation says so.
         first = self.folder / "run/checkpoints/step-000000002/model.safetensors"
         bad = bytearray(first.read_bytes())
         bad[-2] ^= 0x40
         first.write_bytes(bad)
-        self.assertIn("step 3, operation ", self.replay("--steps", "2:4", code=1))
+        self.assertIn("step 3, operation ", self.replay("--steps", "2:4", "--device", "cpu", code=1))
 
     def test_bad_input(self):
         self.train("run", "--device", "cpu", steps=4, checkpoint_every=2)

@@ -14,6 +14,17 @@ using nlohmann::ordered_json;
 
 namespace {
 
+constexpr int digests_version = 2;
+int version_of(const ordered_json& record) {
+  const bool has = record.is_object() && record.contains("version") && record["version"].is_number_integer();
+  return has ? record["version"].get<int>() : 1;
+}
+/// Version 1, which the file does not name, has no digests of operands and statistics.
+bool is_in_version(int version, const std::string& operation) {
+  const auto is = [&](std::string_view name) { return operation.starts_with(name); };
+  return version > 1 || !(is("quantize ") || is("observe ") || is("compare "));
+}
+
 std::string hex(std::uint64_t digest) {
   char text[17];
   std::snprintf(text, sizeof text, "%016" PRIx64, digest);
@@ -53,17 +64,22 @@ void digest_recorder::end() {
   using mode = io::jsonl_writer::mode;
   io::jsonl_writer out(file_, fresh_ && step_ == steps_.first + 1 ? mode::write : mode::append);
   fresh_ = false;
-  out.write({{"step", step_}, {"operations", operations}});
+  out.write({{"version", digests_version}, {"step", step_}, {"operations", operations}});
 }
 
 digest_comparison::digest_comparison(nn::digest_backend& ops, const std::filesystem::path& file) : ops_(&ops) {
   if (!std::filesystem::exists(file)) return;
   for (const ordered_json& record : io::read_jsonl(file)) {
+    const int version = version_of(record);
+    if (version > digests_version) {
+      throw io::error(file.string(), "version " + std::to_string(version) + " is of a later mini-llama than this");
+    }
     try {
-      auto& digests = recorded_[record.at("step").get<std::int64_t>()];
-      digests.clear();
+      step_digests& of_step = recorded_[record.at("step").get<std::int64_t>()];
+      of_step = {version, {}};
       for (const ordered_json& o : record.at("operations")) {
-        digests.push_back({o.at(0).get<std::string>(), std::stoull(o.at(1).get<std::string>(), nullptr, 16)});
+        of_step.operations.push_back(
+            {o.at(0).get<std::string>(), std::stoull(o.at(1).get<std::string>(), nullptr, 16)});
       }
     } catch (const std::exception&) {
       throw io::error(file.string(), "is no file of digests");
@@ -76,8 +92,9 @@ void digest_comparison::begin(std::int64_t step) {
   at_ = 0;
   const auto found = recorded_.find(step);
   if (found == recorded_.end() || difference_) return;
-  ops_->take_digests([this, &want = found->second](const nn::operation_digest& d) {
-    if (difference_) return;
+  ops_->take_digests([this, &of_step = found->second](const nn::operation_digest& d) {
+    if (difference_ || !is_in_version(of_step.version, d.operation)) return;
+    const std::vector<nn::operation_digest>& want = of_step.operations;
     const std::size_t i = at_++;
     ++compared_;
     const std::string where =

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Digests of what each operation of some steps left, in RUN/digests.jsonl, a line a step: {"step": 12, "operations":
-// [["gemm 128x64", "9ae16a3b2f90404f"], ...]}. A replay compares its own with them.
+// Digests of what each operation of some steps left, in RUN/digests.jsonl, a line a step: {"version": 2, "step": 12,
+// "operations": [["gemm 128x64", "9ae16a3b2f90404f"], ...]}. A replay compares its own with them.
 #pragma once
 
 #include <cstdint>
@@ -63,7 +63,11 @@ class digest_comparison final : public step_watcher {
 
  private:
   nn::digest_backend* ops_;
-  std::map<std::int64_t, std::vector<nn::operation_digest>> recorded_;
+  struct step_digests {
+    int version = 0;
+    std::vector<nn::operation_digest> operations;
+  };
+  std::map<std::int64_t, step_digests> recorded_;
   std::int64_t step_ = 0;
   std::size_t at_ = 0, compared_ = 0;
   std::optional<std::string> difference_;

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "rotoscale/gemm_operand.hpp"
 #include "rotoscale/nn/memory.hpp"
 #include "rotoscale/nn/operation_arguments.hpp"
 #include "rotoscale/nn/queue.hpp"
@@ -95,6 +96,8 @@ class backend {
   /// `memory` has the layout's bytes; `source` is read through it if the layout says so.
   virtual std::unique_ptr<operand_set> make_operands(const operand_request& request, void* memory,
                                                      const_tensor_view source) = 0;
+  /// Where the codes, block scales and factor of a form lie in backend memory, for whoever downloads them.
+  virtual const gemm_operand& described(operand what) const = 0;
   /// Both forms in one pass over the source. Random words and signs derive from the state. A maximum that is asked for
   /// is recorded whatever the formats are.
   virtual void quantize(queue q, const_tensor_view source, const quantize_target& to, const step_state* state) = 0;

@@ -1,12 +1,14 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // A backend around another one that takes a digest of what each operation writes, so that two runs of one sequence of
-// operations, on whichever backends, can be compared operation by operation. Operands are a backend's own affair, and a
-// weight's may be made in a step or before it; what they hold shows in products and scales. While digests are taken,
-// each operation is waited for and graphs are not used.
+// operations, on whichever backends, can be compared operation by operation. Quantized operands are taken as codes,
+// block scales and factors, element by element, however a backend places them; those of a weight where they are
+// read first, since they may be made in a step or before it. While digests are taken, each operation is
+// waited for and graphs are not used.
 #pragma once
 
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "rotoscale/nn/backend.hpp"
@@ -30,7 +32,10 @@ class digest_backend final : public backend {
   explicit digest_backend(backend& inner) : inner_(&inner) {}
 
   /// From here on digests go to `to`; null: none are taken.
-  void take_digests(sink to) { sink_ = std::move(to); }
+  void take_digests(sink to) {
+    sink_ = std::move(to);
+    seen_weights_.clear();
+  }
 
   std::string description() const override { return inner_->description(); }
   int threads() const override { return inner_->threads(); }
@@ -69,23 +74,35 @@ class digest_backend final : public backend {
 
   void begin_step(queue q, const std::int32_t* targets, index_t count, step_state* state) override {
     inner_->begin_step(q, targets, count, state);
-    note_state(q, "begin_step", state);
+    note_record(q, "begin_step", state);
   }
   void set_gradient_scale(queue q, step_state* state) override {
     inner_->set_gradient_scale(q, state);
-    note_state(q, "set_gradient_scale", state);
+    note_record(q, "set_gradient_scale", state);
   }
   void next_micro_batch(queue q, step_state* state) override { inner_->next_micro_batch(q, state); }
   operand_layout layout_operands(const operand_request& r) const override { return inner_->layout_operands(r); }
   std::unique_ptr<operand_set> make_operands(const operand_request& r, void* memory,
                                              const_tensor_view source) override {
+    seen_weights_.clear();  // another set may lie where one was
     return inner_->make_operands(r, memory, source);
   }
+  const gemm_operand& described(operand what) const override { return inner_->described(what); }
   void quantize(queue q, const_tensor_view source, const quantize_target& to, const step_state* state) override {
     inner_->quantize(q, source, to, state);
+    if (to.set == nullptr) return;
+    for (const operand_form f : {operand_form::row, operand_form::column}) {
+      if (to.set->request().tensor == tensor_role::w) {
+        seen_weights_.erase({to.set, f});
+      } else if (f == operand_form::row ? to.row : to.column) {
+        note_operand(q, {to.set, f});
+      }
+    }
   }
   void gemm(queue q, operand a, operand b, const gemm_contract& contract, operand_format output, tensor_view c,
             bool accumulate) override {
+    note_weight(q, a);
+    note_weight(q, b);
     inner_->gemm(q, a, b, contract, output, c, accumulate);
     note(q, "gemm", c);
   }
@@ -95,10 +112,13 @@ class digest_backend final : public backend {
   }
   void observe(queue q, const_tensor_view source, operand what, const step_state* state,
                operand_statistics* to) override {
+    note_weight(q, what);
     inner_->observe(q, source, what, state, to);
+    note_record(q, "observe", to);
   }
   void compare(queue q, const float* value, const float* reference, index_t n, comparison_statistics* to) override {
     inner_->compare(q, value, reference, n, to);
+    note_record(q, "compare", to);
   }
   void update_scales(queue q, const scaling_state& state, const delayed_scaling& rule) override {
     inner_->update_scales(q, state, rule);
@@ -167,7 +187,7 @@ class digest_backend final : public backend {
   }
   void sum_losses(queue q, const float* loss, index_t n, step_state* state) override {
     inner_->sum_losses(q, loss, n, state);
-    note_state(q, "sum_losses", state);
+    note_record(q, "sum_losses", state);
   }
   void sum_squares(queue q, const float* x, const parameter_arena& arena, double* out) override {
     inner_->sum_squares(q, x, arena, out);
@@ -175,7 +195,7 @@ class digest_backend final : public backend {
   void gradient_norm(queue q, const parameter_arena& arena, const optimizer_config& config,
                      step_state* state) override {
     inner_->gradient_norm(q, arena, config, state);
-    note_state(q, "gradient_norm", state);
+    note_record(q, "gradient_norm", state);
   }
   void adamw(queue q, const parameter_arena& arena, const optimizer_config& config, const step_state* state) override {
     inner_->adamw(q, arena, config, state);
@@ -203,9 +223,7 @@ class digest_backend final : public backend {
     if (!sink_ || x.empty()) return;
     index_t last = 0;
     for (int d = 0; d < x.rank; ++d) last += (x.extents[d] - 1) * x.strides[d];
-    host_.resize(static_cast<std::size_t>((last + 1) * size_of(x.type)));
-    inner_->download(q, host_.data(), x.data, host_.size());
-    inner_->synchronize(q);
+    (void)fetch(q, x.data, (last + 1) * size_of(x.type));
     std::uint64_t digest = fnv_start;
     for (index_t a = 0; a < x.extents[0]; ++a) {
       for (index_t b = 0; b < x.extents[1]; ++b) {
@@ -225,15 +243,61 @@ class digest_backend final : public backend {
   void note_numbers(queue q, const char* name, const float* x, index_t n) {
     if (sink_ && x != nullptr && n > 0) note(q, name, dense_tensor(const_cast<float*>(x), dtype::fp32, {n}));
   }
-  void note_state(queue q, const char* name, const step_state* state) {
+  template <class Record>
+  void note_record(queue q, const char* name, const Record* record) {
     if (!sink_) return;
-    const auto n = static_cast<index_t>(sizeof(step_state));
-    note(q, name, dense_tensor(const_cast<step_state*>(state), dtype::u8, {n}));
+    note(q, name, dense_tensor(const_cast<Record*>(record), dtype::u8, {index_t{sizeof(Record)}}));
+  }
+
+  std::span<const std::uint8_t> fetch(queue q, const void* from, index_t bytes) {
+    host_.resize(static_cast<std::size_t>(bytes));
+    inner_->download(q, host_.data(), from, host_.size());
+    inner_->synchronize(q);
+    return {reinterpret_cast<const std::uint8_t*>(host_.data()), host_.size()};
+  }
+  /// Where it is read first.
+  void note_weight(queue q, operand what) {
+    if (!sink_ || what.set->request().tensor != tensor_role::w) return;
+    if (seen_weights_.insert({what.set, what.form}).second) note_operand(q, what);
+  }
+  /// Codes by rows of the operand, scales by rows of blocks, the factor: nothing of the backend's order.
+  void note_operand(queue q, operand what) {
+    const operand_request& r = what.set->request();
+    if (!sink_ || !r.recipe(what.form) || is_source(*r.recipe(what.form), r.source)) return;
+    const gemm_operand& o = inner_->described(what);
+    const index_t packed_rows = o.transposed ? o.k : o.rows, block_rows = o.rows / o.block_rows;
+    (void)fetch(q, o.codes, (packed_rows - 1) * o.code_stride + o.row_bytes());
+    std::uint64_t digest = fnv_start;
+    const auto take = [&](std::uint64_t bits) { digest = (digest ^ bits) * fnv_prime; };
+    // Codes of less than a byte are read by bytes: their rows are whole bytes, and never transposed.
+    const dtype type = o.element == formats::bf16 ? dtype::bf16 : dtype::u8;
+    const index_t width = size_of(type), columns = o.element.bits() < 8 ? o.row_bytes() : o.k;
+    const index_t down = o.transposed ? width : o.code_stride, along = o.transposed ? o.code_stride : width;
+    for (index_t row = 0; row < o.rows; ++row) {
+      for (index_t c = 0; c < columns; ++c) take(bits_of(host_.data() + row * down + c * along, type));
+    }
+    if (o.block != 0) {
+      const index_t blocks = o.scale_columns();
+      const auto scales = fetch(q, o.scales, (block_rows - 1) * o.scale_stride + blocks);
+      for (index_t i = 0; i < block_rows * blocks; ++i) {
+        take(scales[static_cast<std::size_t>(i / blocks * o.scale_stride + i % blocks)]);
+      }
+    }
+    if (o.factor != nullptr) {
+      for (const std::uint8_t byte : fetch(q, o.factor, sizeof(float))) take(byte);
+    }
+    constexpr const char* roles[] = {"x", "w", "dy"};
+    sink_({std::string("quantize ") + roles[static_cast<int>(r.tensor)] + " by " +
+               (what.form == operand_form::row ? "rows " : "columns ") +
+               std::string(to_string(r.recipe(what.form)->format)) + " " + std::to_string(o.rows) + "x" +
+               std::to_string(o.k),
+           digest});
   }
 
   backend* inner_;
   sink sink_;
   std::vector<std::byte> host_;
+  std::set<std::pair<const operand_set*, operand_form>> seen_weights_;  ///< whose operands have a digest
 };
 
 }  // namespace rotoscale::nn

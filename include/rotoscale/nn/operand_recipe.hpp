@@ -106,6 +106,10 @@ constexpr block_format block_format_of(const operand_recipe& o) {
 constexpr int run_length_of(const operand_recipe& o) {
   return has_blocks(o.format) ? run_length(block_format_of(o), {o.rotation.points, {}}) : 1;
 }
+/// Is an operand the tensor itself, stored so, and nothing is made of it?
+constexpr bool is_source(const operand_recipe& o, dtype source) {
+  return o.format == operand_format::fp32 || (o.format == operand_format::bf16 && source == dtype::bf16);
+}
 /// Only fp32 and bf16.
 constexpr dtype storage_for(operand_format f) { return f == operand_format::bf16 ? dtype::bf16 : dtype::fp32; }
 

@@ -101,24 +101,27 @@ class cpu_backend : public cpu::host_queues {
                                              const_tensor_view source) override {
     return std::make_unique<cpu::operands>(request, memory, source);
   }
+  const gemm_operand& described(operand what) const override {
+    return static_cast<const cpu::operands&>(*what.set).form(what.form);
+  }
   void quantize(queue q, const_tensor_view source, const quantize_target& to, const step_state* state) override {
     run(q, "quantize", [&] { static_cast<cpu::operands&>(*to.set).quantize(source, to, state, pool_); });
   }
   void gemm(queue q, operand a, operand b, const gemm_contract& contract, operand_format output, tensor_view c,
             bool accumulate) override {
-    run(q, "gemm", [&] { multiply(form_of(a), form_of(b), contract, output, c, accumulate); });
+    run(q, "gemm", [&] { multiply(described(a), described(b), contract, output, c, accumulate); });
   }
   void dequantize(queue q, operand what, tensor_view to) override {
     run(q, "dequantize", [&] {
       cpu::with_storage(to.type, [&](auto t) {
-        cpu::dequantize_operand(form_of(what), what.form, as_matrix<decltype(t)>(to), pool_);
+        cpu::dequantize_operand(described(what), what.form, as_matrix<decltype(t)>(to), pool_);
       });
     });
   }
   void observe(queue q, const_tensor_view source, operand what, const step_state* state,
                operand_statistics* to) override {
     run(q, "observe", [&] {
-      const gemm_operand& stored = form_of(what);
+      const gemm_operand& stored = described(what);
       const rotation rotated = block_options_for(resolve_form(what.set->request(), what.form, state)).rotation;
       cpu::with_storage(source.type, [&](auto t) {
         cpu::observe_operand(as_matrix<const decltype(t)>(source), stored, what.form, rotated,
@@ -319,7 +322,6 @@ class cpu_backend : public cpu::host_queues {
     }
     return starts;
   }
-  static const gemm_operand& form_of(operand o) { return static_cast<const cpu::operands&>(*o.set).form(o.form); }
   template <class T, class View>
   static matrix<T> half(const View& x, index_t which) {
     const index_t n = x.extent(1) / 2;

@@ -32,7 +32,7 @@ class operands final : public operand_set {
     o.rows = rows;
     o.k = k;
     o.element = element_format(own.format);
-    if (reads_source(own, source)) {
+    if (is_source(own, source)) {
       o.element = source == dtype::bf16 ? formats::bf16 : formats::fp32;
       o.transposed = column;
       return o;
@@ -74,9 +74,6 @@ class operands final : public operand_set {
   };
 
   static bool deterministic(const operand_recipe& r) { return r.rounding != rounding::stochastic; }
-  static bool reads_source(const operand_recipe& r, dtype source) {
-    return r.format == operand_format::fp32 || (r.format == operand_format::bf16 && source == dtype::bf16);
-  }
   static placement_plan plan_for(const operand_request& r) {
     placement_plan p;
     const auto take = [&](index_t bytes) {
@@ -88,7 +85,7 @@ class operands final : public operand_set {
                (!is_fp8(r.row->format) || (r.row->rounding == r.column->rounding && deterministic(*r.row)));
     const auto place = [&](const operand_recipe& own, index_t rows, index_t k) {
       form_location at;
-      at.in_place = reads_source(own, r.source);
+      at.in_place = is_source(own, r.source);
       if (at.in_place) return at;
       const format element = element_format(own.format);
       if (has_blocks(own.format)) {
