@@ -5,19 +5,20 @@
 
 usage: train.py MINI_LLAMA [--shapes llama_124m,llama_1b] [--recipes bf16_tc,fp8_tc,mxfp4_tc] [--device cuda] [--no-peer]
   Shapes are files of examples/llama/configs, which the program has by name, here with an output head of its own; recipes are presets.
-  Both sides train on random tokens, others in each step, and are timed over 10 steps behind one wait. The peer is the same model in PyTorch as its users write it: BF16
+  Both sides train on random tokens, others in each step, and report the median of 10 steps' times. A step begins where the one before
+  it ends: the host is at least a step ahead on either side. The peer is the same model in PyTorch as its users write it: BF16
   autocast over FP32 weights, so that the residual stream and the norms' inputs are FP32 (BF16 under our recipes), RoPE's frequencies
-  not stretched, SDPA, fused AdamW, clipped norm; it runs in a process of its own, so that its memory is free again. Prints a table in Markdown; what `profile` printed
-  goes to standard error.
+  not stretched, SDPA, fused AdamW, clipped norm; it runs in a process of its own, so that its memory is free again. Prints a table in
+  Markdown; what `profile` printed goes to standard error.
   Exit status: 1 where a run fails, 2 for bad usage.
 """
 import argparse
 import json
 import re
 import shutil
+import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 CONFIGS = Path(__file__).resolve().parents[2] / "examples/llama/configs"
@@ -101,10 +102,8 @@ def run_peer(shape):
     torch.manual_seed(1)
     model = llama(torch)(config["model"], seq).to("cuda")
     optimizer, compiled = torch.optim.AdamW(model.parameters(), 1e-4, fused=True), torch.compile(model)
+    ends = []
     for step in range(WARM + STEPS):
-        if step == WARM:
-            torch.cuda.synchronize()
-            start = time.perf_counter()
         tokens, targets = (torch.randint(0, vocabulary, (batch, seq), device="cuda") for _ in range(2))
         with torch.autocast("cuda", torch.bfloat16):
             loss = compiled(tokens, targets)
@@ -112,8 +111,10 @@ def run_peer(shape):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        ends.append(torch.cuda.Event(enable_timing=True))
+        ends[-1].record()
     torch.cuda.synchronize()
-    seconds = (time.perf_counter() - start) / STEPS
+    seconds = statistics.median(a.elapsed_time(b) for a, b in zip(ends[WARM - 1:], ends[WARM:])) * 1e-3
     print(json.dumps([round(batch * seq / seconds), seconds * 1e3, torch.cuda.max_memory_allocated() / 2**30]))
 
 
