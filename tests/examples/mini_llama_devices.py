@@ -90,6 +90,13 @@ class Devices(Scratch):
                 weights = [{o.split(" ")[4] for o, _ in line["operations"] if o.startswith("quantize w ")} for line in lines]
                 self.assertEqual(weights, [{"mxfp4", "bf16"}, {"fp8_e4m3", "bf16"}])
 
+    def test_a_step_of_the_1b_class_takes_at_most_46_gib(self):
+        """With a head of its own, recording statistics, 4 x 4096 tokens."""
+        rows = self.succeed("plan", "--device", self.device(), "--config", "llama_1b", "--no-tie-word-embeddings", "--recipe", "bf16_tc").splitlines()
+        plan = {row.split()[0]: int(row.split()[1]) for row in rows[:-2]}
+        self.assertLessEqual(plan["total"], 46 << 30)
+        self.assertEqual((plan["snapshot"], plan["stash"]), (0, 0))
+
     def go_on(self, steps_and_devices, command, last):
         """A run in parts, the first of them begun by `command`: each to its step, on its device."""
         (step, device), *others = steps_and_devices

@@ -27,9 +27,10 @@ struct model_options {
   recompute_part recompute = recompute_part::none;  ///< what the backward pass computes once more
   kept_format kept = kept_format::as_computed;      ///< what is kept for it, stored as
   bool statistics = false;                          ///< room for what observed steps leave
-  index_t cache = 0;                                ///< tokens of the one sequence whose keys and values are kept
-  std::optional<lora_config> lora;                  ///< adapters beside frozen layers; null: none
-  std::function<bool(const parameter&)> trains;     ///< which parameters do; null: all, or with `lora` the adapters
+  bool lends_gradients = true;      ///< where a step is one pass, logits may lie where gradients come to be afterwards
+  index_t cache = 0;                ///< tokens of the one sequence whose keys and values are kept
+  std::optional<lora_config> lora;  ///< adapters beside frozen layers; null: none
+  std::function<bool(const parameter&)> trains;  ///< which parameters do; null: all, or with `lora` the adapters
 };
 
 /// Where the operands of a linear layer's weight lie under a recipe.
@@ -109,6 +110,8 @@ class model {
   nn::parameter_arena arena() const {
     return {masters_, gradients_, m_, v_, parameters_.arena_size(), parameters_.segments(), segments_};
   }
+  /// Before a step's first pass: gradients of zero, but where its logits come first.
+  void clear_gradients(nn::queue q) const;
   /// Of FP8 operands.
   const nn::delayed_scaling_state& scales() const { return scales_; }
   /// Of FP8 operands.
@@ -283,7 +286,6 @@ class model {
   void lay_out_mlp(nn::memory_cursor& memory, layer& l);
   template <class Part>
   void lay_out_part(nn::memory_cursor& memory, bool shared, const Part& part);
-  void lay_out_head(nn::memory_cursor& memory);
   void lay_out_gradients(nn::memory_cursor& memory);
   nn::workspace_request largest_operations();
   void make_adapters(nn::adapted_linear& beside, std::size_t of_layer, layer_linear linear);
@@ -291,6 +293,11 @@ class model {
   void for_each_adapted(const Function& f);
   template <class Function>
   void for_each_linear(const Function& f);
+
+  // model_head.hpp
+  void lay_out_head(nn::memory_cursor& memory);
+  std::optional<nn::memory_cursor> borrow_gradients(const nn::memory_cursor& memory);
+  void fill_gradients(nn::queue q, index_t first, index_t count) const;
 
   // model_pass.hpp
   nn::attention_tensors attention_of(const nn::pass& p, const layer& l) const;
@@ -307,6 +314,7 @@ class model {
 
   // model_statistics.hpp
   std::size_t lay_out_statistics(nn::memory_cursor& memory);
+  void lay_out_head_probe(nn::memory_cursor& memory);
   nn::tensor_view hidden_again(const layer& l) const;
   void observe(const nn::pass& p, const nn::linear& l, nn::tensor_role tensor, nn::operand_set* set,
                nn::const_tensor_view source) const;
@@ -337,6 +345,7 @@ class model {
 
   nn::parameter_arena::segment* segments_ = nullptr;
   float *masters_ = nullptr, *gradients_ = nullptr, *m_ = nullptr, *v_ = nullptr;
+  index_t lent_first_ = 0, lent_count_ = 0;     ///< gradients where the head's memory lies until they are begun
   std::vector<nn::const_tensor_view> sources_;  ///< FP32 values of each parameter; empty: operands only
   struct prepared {
     std::uint64_t version = 0;
@@ -360,10 +369,11 @@ class model {
   struct gradient_probe {
     std::unique_ptr<nn::operand_set> x, dy;
     std::optional<nn::gemm_contract> contract;
+    float* gradient = nullptr;  ///< what it writes
   };
   std::vector<gradient_probe> probes_;  ///< as statistics()
   linear_statistics* statistics_ = nullptr;
-  float* probe_gradient_ = nullptr;
+  float* head_probe_gradient_ = nullptr;
 };
 
 }  // namespace rotoscale::llama

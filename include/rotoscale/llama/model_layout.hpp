@@ -279,33 +279,6 @@ inline void model::lay_out_decoder(nn::memory_cursor& memory) {
   lay_out_made(mlp_again, &layer::down, &layer::hidden, hidden_);
 }
 
-inline void model::lay_out_head(nn::memory_cursor& memory) {
-  const index_t n = tokens(), chunk = head_.shape().tokens;
-  head_chunks_.clear();
-  head_x_.clear();
-  head_dlogits_.clear();
-  logits_ = memory.tensor(category::workspace, nn::dtype::fp32, chunk, config_.vocab_size);
-  const auto make = [&](nn::tensor_role tensor, nn::dtype type, nn::const_tensor_view source) {
-    nn::operand_request r = head_.request(tensor);
-    r.source = type;
-    r.rows = source.extent(0);
-    r.part = static_cast<index_t>(head_chunks_.size());
-    void* const at = memory.take(category::workspace, ops_->layout_operands(r).bytes);
-    return memory.counts_only() ? nullptr : ops_->make_operands(r, at, source);
-  };
-  // One chunk's operands at a time.
-  const std::size_t mark = memory.mark(category::workspace);
-  for (index_t first = 0; first < n; first += chunk) {
-    const index_t count = std::min(chunk, n - first);
-    memory.rewind(category::workspace, mark);
-    head_x_.push_back(make(nn::tensor_role::x, stored_, normed_.part(0, first, count)));
-    if (options_.training) {
-      head_dlogits_.push_back(make(nn::tensor_role::dy, nn::dtype::fp32, logits_.part(0, 0, count)));
-    }
-    head_chunks_.push_back({head_x_.back().get(), first, count});
-  }
-}
-
 inline void model::lay_out_gradients(nn::memory_cursor& memory) {
   const index_t n = tokens(), f = config_.intermediate_size;
   const index_t q = config_.query_size(), qkv = q + 2 * config_.key_value_size();
@@ -357,7 +330,9 @@ inline void model::lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool 
   if (!(options_.training && again)) memory.rewind(category::workspace, forward);
   if (options_.training) d_residual_ = memory.tensor(category::workspace, stored_, n, d);
   const std::size_t backward = memory.mark(category::workspace);
-  lay_out_head(memory);
+  std::optional<nn::memory_cursor> lent = borrow_gradients(memory);
+  lay_out_head(lent ? *lent : memory);
+  lay_out_head_probe(memory);
   memory.rewind(category::workspace, backward);
   if (options_.training) lay_out_gradients(memory);
 

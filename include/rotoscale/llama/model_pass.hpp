@@ -5,6 +5,7 @@
 
 #include "rotoscale/llama/model_cache.hpp"
 #include "rotoscale/llama/model_class.hpp"
+#include "rotoscale/llama/model_head.hpp"
 #include "rotoscale/llama/model_layout.hpp"
 #include "rotoscale/llama/model_statistics.hpp"
 
@@ -218,8 +219,12 @@ inline void model::forward(const nn::pass& p, const nn::token_source& tokens, co
     ops_->fill_zero(p.queue, statistics_, static_cast<std::size_t>(observed_count()) * sizeof(linear_statistics));
   }
   run_decoder(p, tokens);
-  if (p.observe) return observe_head_loss(p, head_arguments(p, targets));
-  ops_->head_loss(p.queue, head_arguments(p, targets), p.state);
+  if (p.observe) {
+    observe_head_loss(p, head_arguments(p, targets));
+  } else {
+    ops_->head_loss(p.queue, head_arguments(p, targets), p.state);
+  }
+  if (p.training) fill_gradients(p.queue, lent_first_, lent_count_);
 }
 
 template <class Use>

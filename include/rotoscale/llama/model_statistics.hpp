@@ -20,10 +20,11 @@ inline std::size_t model::lay_out_statistics(nn::memory_cursor& memory) {
   std::size_t gemm_bytes = 0;
   const auto probe = [&](const nn::linear& l, index_t observed, nn::const_tensor_view x, nn::const_tensor_view dy) {
     if (!l.shape().trains) return;
+    const bool of_head = &l == &head_;
     gradient_probe& p = probes_[static_cast<std::size_t>(observed)];
     p.contract = ops_->contract(exact.wgrad, l.shape().out, l.shape().in, x.extent(0));
     if (!p.contract) return;  // this device adds no FP32 products
-    largest = std::max(largest, l.shape().out * l.shape().in);
+    if (!of_head) largest = std::max(largest, l.shape().out * l.shape().in);
     gemm_bytes = std::max(gemm_bytes, ops_->gemm_workspace_bytes(*p.contract, exact.wgrad, nn::gemm_kind::wgrad,
                                                                  l.shape().out, l.shape().in, x.extent(0)));
     const auto make = [&](nn::tensor_role tensor, nn::const_tensor_view source) {
@@ -52,8 +53,18 @@ inline std::size_t model::lay_out_statistics(nn::memory_cursor& memory) {
   });
   const nn::head_chunk& chunk = head_chunks_.front();
   probe(head_, head_.shape().layer, normed_.part(0, chunk.first, chunk.count), logits_.part(0, 0, chunk.count));
-  probe_gradient_ = memory.array<float>(category::workspace, largest);
+  float* const shared = memory.array<float>(category::workspace, largest);
+  for (gradient_probe& p : probes_) p.gradient = shared;
+  probes_[static_cast<std::size_t>(head_.shape().layer)].gradient = head_probe_gradient_;
   return gemm_bytes;
+}
+
+/// The head's weight gradient in FP32: it is the largest, and only needed while the layers' backward pass, whose memory
+/// it shares, has not begun.
+inline void model::lay_out_head_probe(nn::memory_cursor& memory) {
+  head_probe_gradient_ = nullptr;
+  if (!options_.training || !options_.statistics || !head_.shape().trains) return;
+  head_probe_gradient_ = memory.array<float>(category::workspace, head_.shape().out * head_.shape().in);
 }
 
 /// Where the input of `down` is computed once more: its own memory in the forward pass is other tensors' by now.
@@ -80,7 +91,7 @@ inline void model::observe_inputs(const nn::pass& p, const nn::linear& l, std::s
   observe(p, l, nn::tensor_role::w, l.weights(), sources_[number]);
 }
 
-/// The weight gradient in FP32, into probe_gradient_; before dx is written, which may lie where x is.
+/// The weight gradient in FP32, into the probe's memory; before dx is written, which may lie where x is.
 inline void model::probe_gradient(const nn::pass& p, const nn::linear& l, index_t observed, nn::const_tensor_view x,
                                   nn::const_tensor_view dy) const {
   const gradient_probe& probe = probes_[static_cast<std::size_t>(observed)];
@@ -89,15 +100,16 @@ inline void model::probe_gradient(const nn::pass& p, const nn::linear& l, index_
   ops_->quantize(p.queue, dy, {probe.dy.get(), false, true, {}}, p.state);
   ops_->gemm(p.queue, {probe.dy.get(), nn::operand_form::column}, {probe.x.get(), nn::operand_form::column},
              *probe.contract, nn::operand_format::fp32,
-             nn::dense_tensor(probe_gradient_, nn::dtype::fp32, {l.shape().out, l.shape().in}), false);
+             nn::dense_tensor(probe.gradient, nn::dtype::fp32, {l.shape().out, l.shape().in}), false);
 }
 
 /// The gradient, which was zero before this micro-batch, against that of probe_gradient.
 inline void model::compare_gradient(const nn::pass& p, const nn::linear& l, index_t observed,
                                     std::size_t number) const {
   const nn::tensor_view got = gradient(number);
-  if (got.empty() || !probes_[static_cast<std::size_t>(observed)].contract) return;
-  ops_->compare(p.queue, static_cast<const float*>(got.data), probe_gradient_, l.shape().out * l.shape().in,
+  const gradient_probe& probe = probes_[static_cast<std::size_t>(observed)];
+  if (got.empty() || !probe.contract) return;
+  ops_->compare(p.queue, static_cast<const float*>(got.data), probe.gradient, l.shape().out * l.shape().in,
                 &statistics_[observed].gradient);
 }
 

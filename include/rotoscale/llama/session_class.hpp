@@ -79,7 +79,11 @@ class session {
   /// come with a cache.
   session(nn::backend& ops, const model_config& config, session_options options, const std::vector<nn::recipe>& recipes,
           nn::communicator* ranks = nullptr)
-      : ops_(&ops), ranks_(ranks), options_(std::move(options)), model_(ops, config, options_.model), memory_(ops) {
+      : ops_(&ops),
+        ranks_(ranks),
+        options_(settled(std::move(options))),
+        model_(ops, config, options_.model),
+        memory_(ops) {
     if (const int n = options_.micro_batches * (ranks == nullptr ? 1 : ranks->size()); n > 256) {
       throw std::invalid_argument("micro_batches: " + std::to_string(n) +
                                   " over all ranks, random words repeat after 256");
@@ -136,7 +140,7 @@ class session {
   std::vector<float> gradients_under(const nn::recipe& r, const nn::step_inputs& inputs,
                                      std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                                      std::span<const std::int32_t> starts = {});
-  /// Gradients of the step queued last; waits.
+  /// Gradients of the step queued last, until another pass is queued; waits.
   std::vector<float> gradients() const;
   /// As a session made anew under `r`: no gradients, moments or history, scales of 1, nothing quantized. Every
   /// parameter must be loaded again.
@@ -203,7 +207,7 @@ class session {
     return {t.statistics, t.observed ? static_cast<std::size_t>(model_.observed_count()) : 0};
   }
 
-  /// Losses of each token, without a trace in scales or gradients.
+  /// Losses of each token, without a trace in what trains or in scales.
   std::vector<float> evaluate(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                               std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {});
   /// Logits of one token of a pass. `tokens` follow `past` others of their sequence, which have been through such
@@ -263,9 +267,14 @@ class session {
 
   friend nn::memory_plan plan_session(nn::backend&, const model_config&, session_options,
                                       const std::vector<nn::recipe>&);
+  /// Gradients that another pass has begun cannot lend their memory.
+  static session_options settled(session_options o) {
+    o.model.lends_gradients &= o.micro_batches == 1;
+    return o;
+  }
   struct only_count {};
   session(nn::backend& ops, const model_config& config, session_options options, only_count)
-      : ops_(&ops), options_(std::move(options)), model_(ops, config, options_.model), memory_(ops) {}
+      : ops_(&ops), options_(settled(std::move(options))), model_(ops, config, options_.model), memory_(ops) {}
 
   nn::memory_plan count(const std::vector<nn::recipe>& recipes) {
     std::vector<std::vector<weight_location>> places;

@@ -49,7 +49,7 @@ inline void session::capture() {
     ops_->begin_step(queue_, targets_, step_tokens(), state_);
     sum_over_ranks(&state_->valid_tokens);
     ops_->set_gradient_scale(queue_, state_);
-    ops_->fill_zero(queue_, model_.arena().gradient, static_cast<std::size_t>(model_.arena().size) * sizeof(float));
+    model_.clear_gradients(queue_);
   });
   const auto micro_batch = [this](bool last, bool observe) {
     gradients_of_micro_batch(last, observe);

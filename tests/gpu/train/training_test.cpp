@@ -199,6 +199,7 @@ TEST_CASE("graphs change nothing, nor does waiting for each operation or taking 
     int micro_batches;
   } cases[] = {{"fp8_amd", {preset("fp8_amd")}, {}, 2},
                {"mxfp4", {preset("mxfp4")}, {}, 2},
+               {"a step of one pass, whose logits lie among the gradients", {preset("mxfp4")}, {}, 1},
                {"all weights through a switch", healed, {}, 1},
                {"adapters through a switch, the base from its stash", healed, {"qkv_proj", "o_proj"}, 2}};
   for (const auto& c : cases) {
