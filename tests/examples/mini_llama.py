@@ -110,6 +110,11 @@ class Scratch(unittest.TestCase):
         self.assertEqual((done.returncode, said), (0, ""))
         return done.stdout
 
+    def planned(self, *arguments):
+        """What plan prints: bytes by category, and the two lines behind them."""
+        *rows, checkpoints, parameters = self.succeed("plan", *arguments).splitlines()
+        return {row.split()[0]: int(row.split()[1]) for row in rows}, checkpoints, parameters
+
     def refuse(self, arguments, *parts, code=2):
         """Exit code, one line that holds every part, and a folder whose files and bytes are as before."""
         before = tree_of(self.folder)
@@ -1025,9 +1030,8 @@ class BadCheckpoints(Scratch):
 
 class Memory(Scratch):
     def plan(self, *more, **options):
-        *rows, last, _ = [line.split() for line in self.succeed("plan", *as_flags({**SHAPE, **TRAIN, **THREADS, "steps": 8, **options}), *more).splitlines()]
-        plan = {row[0]: int(row[1]) for row in rows}
-        self.assertEqual(last[:2], ["checkpoints", "asynchronous:" if plan["snapshot"] else "synchronous:"])
+        plan, checkpoints, _ = self.planned(*as_flags({**SHAPE, **TRAIN, **THREADS, "steps": 8, **options}), *more)
+        self.assertEqual(checkpoints.split()[:2], ["checkpoints", "asynchronous:" if plan["snapshot"] else "synchronous:"])
         return plan
 
     def test_the_plan_is_what_a_run_takes(self):
@@ -1052,12 +1056,12 @@ class Memory(Scratch):
             for more, wanted in (((), count), (("--no-tie-word-embeddings",), own_head.get(name))):
                 if wanted is None:
                     continue
-                *table, _, parameters = self.succeed("plan", "--config", name, "--recipe", "bf16", "--threads", 1, *more).splitlines()
+                plan, _, parameters = self.planned("--config", name, "--recipe", "bf16", "--threads", 1, *more)
                 self.assertEqual(parameters, f"parameters   {wanted}, {wanted} of them train")
-                self.assertGreater(int(table[-1].split()[1]), 18 * wanted)  # master, gradient, two moments, a BF16 operand
+                self.assertGreater(plan["total"], 18 * wanted)  # master, gradient, two moments, a BF16 operand
             self.succeed("plan", "--config", name, "--recipe", "mxfp4_h16", "--threads", 1)
         # Another vocabulary, another context: whatever a flag says.
-        *_, parameters = self.succeed("plan", "--config", "llama_124m", "--vocab-size", 256, "--threads", 1).splitlines()
+        *_, parameters = self.planned("--config", "llama_124m", "--vocab-size", 256, "--threads", 1)
         self.assertEqual(parameters, f"parameters   {84953856 + 256 * 768}, {84953856 + 256 * 768} of them train")
         self.refuse(["plan", "--config", "llama_7b"], "llama_7b", "did you mean 'llama_")
 

@@ -223,8 +223,7 @@ class Adapters(Lora):
     def test_the_plan_shows_what_adapters_take(self):
         def plan(*more):
             command = self.train_command("out", schedule="mxfp4_h16")[3:]
-            rows = [line.split() for line in self.succeed("plan", *command, *more).splitlines()[:-1]]
-            return {row[0]: int(row[1]) for row in rows}
+            return self.planned(*command, *more)[0]
         base, lora = plan(), plan("--init", self.base, "--lora-rank", 4)
         self.assertEqual((base["adapters"], lora["quantized"]), (0, base["quantized"]))
         self.assertGreater(lora["adapters"], 0)
@@ -239,9 +238,8 @@ class Adapters(Lora):
         shape = {"vocab_size": 32000, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
                  "num_attention_heads": 64, "num_key_value_heads": 8, "max_position_embeddings": 8192}
         self.write("70b.json", shape)
-        rows = [line.split() for line in self.succeed("plan", "--model-config", "70b.json", "--init", "base", "--lora-rank", 16,
-                                                      "--recipe", "mxfp4_h16", "--batch", 1, "--sequence", 8192).splitlines()[:-1]]
-        plan = {row[0]: int(row[1]) for row in rows}
+        plan, *_ = self.planned("--model-config", "70b.json", "--init", "base", "--lora-rank", 16, "--recipe", "mxfp4_h16", "--batch", 1,
+                                "--sequence", 8192)
         self.assertEqual(plan["masters"], 4 * 80 * 16 * ((8192 + 10240) + (8192 + 8192)))
         weights = 80 * 8192 * (10240 + 8192 + 2 * 28672 + 28672)
         self.assertAlmostEqual(plan["quantized"] / (2 * weights * 4.25 / 8 + 2 * 32000 * 8192), 1, delta=1e-3)
@@ -250,9 +248,8 @@ class Adapters(Lora):
         """Beside adapters no FP32 copy of the base is kept: one matrix at a time goes through memory."""
         self.write("8b.json", {"vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
                                "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192})
-        rows = [line.split() for line in self.succeed("plan", "--model-config", "8b.json", "--init", "base", "--lora-rank", 16,
-                                                      "--recipe", "mxfp4_h16", "--batch", 1, "--sequence", 8192).splitlines()[:-1]]
-        plan = {row[0]: int(row[1]) for row in rows}
+        plan, *_ = self.planned("--model-config", "8b.json", "--init", "base", "--lora-rank", 16, "--recipe", "mxfp4_h16", "--batch", 1,
+                                "--sequence", 8192)
         # The embedding in FP32, and the head, the largest matrix that is not, on its way into operands.
         self.assertAlmostEqual(plan["weights"] / (2 * 4 * 128256 * 4096), 1, delta=0.01)
         weights = 32 * 4096 * (6144 + 4096 + 2 * 14336 + 14336)

@@ -148,10 +148,8 @@ class Statistics(Scratch):
         self.assertEqual(self.observed("bf16", "noise"), [])
         for command in (self.train_command("out"), ["plan"]):
             self.refuse([*command, "--statistics-noise", "--statistics-every", 0], "--statistics-noise: needs observed steps")
-        plans = [[line.split() for line in self.succeed("plan", "--recipe", "mxfp4_h16", *more).splitlines()[:-1]]
-                 for more in ((), ("--statistics-noise",))]
-        quantized = [next(int(row[1]) for row in plan if row[0] == "quantized") for plan in plans]
-        self.assertLess(quantized[0], quantized[1])
+        plans = [self.planned("--recipe", "mxfp4_h16", *more)[0] for more in ((), ("--statistics-noise",))]
+        self.assertLess(plans[0]["quantized"], plans[1]["quantized"])
 
     def test_resume_continues_the_file_at_its_interval(self):
         self.train("whole", "--statistics-every", 3)
