@@ -106,7 +106,13 @@ void measure(int m, int n, int k) {
   r.out = out.data;
   r.stored = r.output = formats::bf16;
   std::vector<candidate> all;
-  all.push_back({"bf16", [&] { expect(gpu::gemm_bf16(a16.view, b16.view, r, {})); }, {}});
+  gpu::device_info device;
+  expect(gpu::current_device(device));
+  for (const char* unit : {"hopper-mma-fp16-f32", "cdna3-mfma-fp16-f32"}) {
+    if (const gemm_contract_entry* contract = gpu::bf16_contract(find_unit(unit)->model, device)) {
+      all.push_back({"bf16", [&, contract] { expect(gpu::gemm_bf16(*contract, a16.view, b16.view, r, {})); }, {}});
+    }
+  }
   const auto add_fp8 = [&](const char* name, gpu::fp8_sums sums, const operand& a) {
     all.push_back({name, [&, sums] { expect(gpu::gemm_fp8(sums, a.view, b8.view, r, {})); }, {}});
   };

@@ -24,6 +24,11 @@ inline constexpr tile_shape gfx942_tiles[] = {{128, 128, 1, 1, 1, 100}, {32, 128
 inline constexpr tile_shape gfx950_tiles[] = {
     {256, 256, 1, 2, 2, 100}, {128, 128, 1, 2, 2, 66}, {64, 256, 1, 2, 2, 61}, {32, 128, 1, 2, 2, 30}};
 
+/// Contracts of gemm_bf16. gfx950 has an instruction of its own that multiplies twice as many k, but nobody knows how
+/// it adds; it has gfx942's as well.
+inline constexpr const char *hopper_bf16[] = {"mx-bf16-sm90"}, *cdna3_bf16[] = {"mx-bf16-gfx942"},
+                            *host_bf16[] = {"mx-bf16-sm90", "mx-bf16-gfx942"};
+
 struct arch_traits {
   gpu::arch arch;
   const char* name;
@@ -38,7 +43,6 @@ struct arch_traits {
   bool stores_vectors_only = false;
   bool multiplies_fnuz = false;  ///< FP8 of the matrix unit and of the vendor's library is FNUZ, not OCP's
   bool splits_k = false;
-  bool multiplies_dense_bf16 = false;  ///< gemm_bf16 has a kernel, under the contract `bf16`
   /// Least m * n * k for which the matrix unit, expansion included, beats ordinary cores on MXFP4.
   std::int64_t least_unit_products = std::int64_t{1} << 28;
   std::span<const tile_shape> tiles{};  ///< that GEMM kernels have; the first is the largest
@@ -48,6 +52,7 @@ struct arch_traits {
   /// Contracts (gemm_contracts.hpp) of MXFP4 under `accurate` and `fast`, of MXFP8 and of tiles expanded to BF16; null:
   /// only `reference`.
   const char *accurate = nullptr, *fast = nullptr, *bf16 = nullptr;
+  std::span<const char* const> dense_bf16{};  ///< contracts of gemm_bf16, a matrix unit each
   /// Contracts of gemm_fp8, `fp8_fast` without promotion; null: it has no kernel.
   const char *fp8 = nullptr, *fp8_fast = nullptr;
   /// Contracts of the vendor library's plain GEMMs; null: not measured.
@@ -62,7 +67,6 @@ inline constexpr arch_traits all_archs[] = {
      .expands_mxfp4 = true,
      .expands_mxfp8 = true,
      .splits_k = true,
-     .multiplies_dense_bf16 = true,
      .least_unit_products = 1,
      .tiles = sm90_tiles,
      .walks_bands = true,
@@ -70,6 +74,7 @@ inline constexpr arch_traits all_archs[] = {
      .accurate = "mxfp4-accurate-sm90",
      .fast = "mxfp4-fast-sm90",
      .bf16 = "mx-bf16-sm90",
+     .dense_bf16 = host_bf16,
      .fp8 = "hopper-fp8-promoted",
      .fp8_fast = "hopper-fp8-fast-accumulate"},
     {.arch = arch::sm_90,
@@ -77,13 +82,13 @@ inline constexpr arch_traits all_archs[] = {
      .expands_mxfp4 = true,
      .expands_mxfp8 = true,
      .splits_k = true,
-     .multiplies_dense_bf16 = true,
      .tiles = sm90_tiles,
      .walks_bands = true,
      .grain = 128,
      .accurate = "mxfp4-accurate-sm90",
      .fast = "mxfp4-fast-sm90",
      .bf16 = "mx-bf16-sm90",
+     .dense_bf16 = hopper_bf16,
      .fp8 = "hopper-fp8-promoted",
      .fp8_fast = "hopper-fp8-fast-accumulate",
      .library_fp16 = "cublas-fp16",
@@ -98,7 +103,8 @@ inline constexpr arch_traits all_archs[] = {
      .k_multiple = 128,
      .accurate = "mxfp4-reference",
      .fast = "mxfp4-reference",
-     .bf16 = "mx-bf16-gfx942"},
+     .bf16 = "mx-bf16-gfx942",
+     .dense_bf16 = cdna3_bf16},
     {.arch = arch::gfx950,
      .name = "gfx950",
      .has_scaled_mma = true,
@@ -109,7 +115,8 @@ inline constexpr arch_traits all_archs[] = {
      .k_multiple = 256,
      .accurate = "aiter-a4w4",
      .fast = "aiter-a4w4",
-     .bf16 = "mxfp8-gfx950"},
+     .bf16 = "mxfp8-gfx950",
+     .dense_bf16 = cdna3_bf16},
 };
 
 constexpr const arch_traits& traits_of(arch a) { return all_archs[static_cast<int>(a)]; }

@@ -6,17 +6,21 @@
 
 namespace rotoscale::gpu {
 
-const gemm_contract_entry* bf16_contract(const device_info& device) {
-  const arch_traits& traits = traits_of(device.arch);
-  return traits.multiplies_dense_bf16 ? find_contract(traits.bf16) : nullptr;
+const gemm_contract_entry* bf16_contract(const mma_model& model, const device_info& device) {
+  for (const char* const name : traits_of(device.arch).dense_bf16) {
+    const gemm_contract_entry* const contract = find_contract(name);
+    if (find_unit(contract->unit)->model == model) return contract;
+  }
+  return nullptr;
 }
 
-std::size_t gemm_bf16_workspace_bytes(index_t m, index_t n, index_t k, int split_k, const device_info& device) {
-  return detail::dense_workspace_bytes(m, n, k, split_k, device);
+std::size_t gemm_bf16_workspace_bytes(const gemm_contract_entry& contract, index_t m, index_t n, index_t k,
+                                      int split_k) {
+  return detail::dense_workspace_bytes(m, n, k, split_k, contract);
 }
 
-status gemm_bf16(const gemm_operand& a, const gemm_operand& b, const sum_output& r, stream stream, int split_k,
-                 void* workspace, std::size_t workspace_bytes) {
+status gemm_bf16(const gemm_contract_entry& contract, const gemm_operand& a, const gemm_operand& b, const sum_output& r,
+                 stream stream, int split_k, void* workspace, std::size_t workspace_bytes) {
   for (const gemm_operand* x : {&a, &b}) {
     if (x->element != formats::bf16 || x->block != 0 || x->factor != nullptr) {
       return {error_code::bad_option, x == &a ? "a.element" : "b.element", "must be BF16 without scales or a factor"};
@@ -25,11 +29,12 @@ status gemm_bf16(const gemm_operand& a, const gemm_operand& b, const sum_output&
   }
   device_info device;
   if (status s = current_device(device); !s.ok()) return s;
-  const gemm_contract_entry* const contract = bf16_contract(device);
-  if (contract == nullptr) {
-    return {error_code::unsupported_device, "a.element", "this device has no kernel for dense BF16"};
+  const mma_unit* const unit = find_unit(contract.unit);
+  const gemm_contract_entry* const own = unit != nullptr ? bf16_contract(unit->model, device) : nullptr;
+  if (own == nullptr || own->name != std::string_view(contract.name)) {
+    return {error_code::unsupported_device, "contract", "this device has no kernel of it for dense BF16"};
   }
-  return detail::run_dense(a, b, r, *contract, {split_k, workspace, workspace_bytes}, device, stream);
+  return detail::run_dense(a, b, r, *own, {split_k, workspace, workspace_bytes}, device, stream);
 }
 
 }  // namespace rotoscale::gpu

@@ -15,14 +15,14 @@ status run_dense(const gemm_operand& a, const gemm_operand& b, const sum_output&
   if (status s = check_pointer(r.out, narrow ? 2 : 4, "r.out"); !s.ok()) return s;
   if (status s = check_stream(stream); !s.ok()) return s;
   if (p.split_k < 1 || p.split_k > max_parts) return {error_code::bad_option, "split_k", "must be 1 to 64"};
-  const std::size_t needed = dense_workspace_bytes(a.rows, b.rows, a.k, p.split_k, device);
+  const std::size_t needed = dense_workspace_bytes(a.rows, b.rows, a.k, p.split_k, contract);
   if (status s = check_workspace(p.workspace, p.workspace_bytes, needed, 256); !s.ok()) return s;
   const gemm_options o = contract_options(contract, find_unit(contract.unit)->model);
   gemm_arguments g = make_arguments(r, static_cast<int>(a.rows), static_cast<int>(b.rows));
   g.nan_bits = o.model.nan_bits;
   g.factor_a = a.factor;
   g.factor_b = b.factor;
-  const split parts = split_of(a.k, p.split_k, traits_of(device.arch).grain);
+  const split parts = split_of(a.k, p.split_k, static_cast<int>(contract.split_grain));
   g.parts = parts.parts;
   g.partial = static_cast<float*>(p.workspace);
   g.k = static_cast<int>(a.k);

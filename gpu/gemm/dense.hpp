@@ -9,7 +9,7 @@
 
 namespace rotoscale::gpu::detail {
 
-/// Rows in memory that the copy engine takes.
+/// Rows in memory that are vectors of 16 bytes, as copies take them.
 inline status check_dense(const gemm_operand& x, bool first) {
   const auto named = [first](const char* a, const char* b) { return first ? a : b; };
   if (x.rows < 1 || x.k < 1 || x.rows > max_gemm_extent || x.k > max_gemm_extent) {
@@ -23,9 +23,10 @@ inline status check_dense(const gemm_operand& x, bool first) {
 }
 
 /// Bytes for the sums of parts of K, enough for any smaller k as well, which may have more parts.
-inline std::size_t dense_workspace_bytes(index_t m, index_t n, index_t k, int split_k, const device_info& device) {
+inline std::size_t dense_workspace_bytes(index_t m, index_t n, index_t k, int split_k,
+                                         const gemm_contract_entry& contract) {
   if (m < 1 || n < 1 || k < 1 || split_k < 1 || k > max_gemm_extent) return 0;
-  const index_t grains = (k + traits_of(device.arch).grain - 1) / traits_of(device.arch).grain;
+  const index_t grains = (k + contract.split_grain - 1) / contract.split_grain;
   const index_t parts = grains < split_k ? grains : split_k;
   return parts > 1 ? sizeof(float) * static_cast<std::size_t>(m * n) * static_cast<std::size_t>(parts) : 0;
 }

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Host mode's stand-in for the kernels of dense BF16 and FP8 operands: one thread an output, the matrix unit by its
+// Host mode's stand-in for sm_90's kernels of dense BF16 and FP8 operands: one thread an output, the matrix unit by its
 // mma_model.
 #pragma once
 
@@ -32,10 +32,11 @@ inline constexpr int dense_threads = 64;
         accumulate_ref(part_of(a), row, part_of(b), column, o, 0.0f);
   }
 }
+
 namespace detail {
 
-inline status multiply_dense(const gemm_operand& a, const gemm_operand& b, const gemm_options& o,
-                             const gemm_arguments& g, const device_info&, stream s) {
+inline status stand_in_for_dense(const gemm_operand& a, const gemm_operand& b, const gemm_options& o,
+                                 const gemm_arguments& g, stream s) {
   const std::int64_t count = std::int64_t{g.m} * g.n;
   return launch(dense_stand_in_kernel, blocks((count + dense_threads - 1) / dense_threads), blocks(dense_threads), 0, s,
                 a, b, o, g);

@@ -57,7 +57,7 @@ bool runs_on_unit(const nn::gemm_contract& c, const nn::gemm_recipe& gemm, index
                   const device_info& device) {
   const auto is_bf16 = [](const nn::operand_recipe& o) { return nn::element_format(o.format) == formats::bf16; };
   if (is_bf16(gemm.left) && is_bf16(gemm.right)) {
-    return rows % 8 == 0 && cols % 8 == 0 && k % 8 == 0 && is_of(bf16_contract(device), c);
+    return rows % 8 == 0 && cols % 8 == 0 && k % 8 == 0 && is_of(bf16_contract(c.options.model, device), c);
   }
   if (!nn::is_fp8(gemm.left.format) || !nn::is_fp8(gemm.right.format)) return false;
   return is_of(fp8_contract(fp8_sums_of(c), device), c);
@@ -91,8 +91,9 @@ std::size_t device_backend::workspace_of(const nn::gemm_contract& contract, inde
                                          index_t k) const {
   if (!is_defined(contract)) {
     const int split_k = static_cast<int>(contract.options.split_k);
-    return is_of(bf16_contract(device_), contract) ? gemm_bf16_workspace_bytes(rows, cols, k, split_k, device_)
-                                                   : gemm_fp8_workspace_bytes(rows, cols, k, split_k, device_);
+    const gemm_contract_entry* const dense = bf16_contract(contract.options.model, device_);
+    return dense != nullptr ? gemm_bf16_workspace_bytes(*dense, rows, cols, k, split_k)
+                            : gemm_fp8_workspace_bytes(rows, cols, k, split_k, device_);
   }
   return contract.options.model == fp32_blockwise ? blockwise_workspace_bytes(rows, cols, k, device_) : 0;
 }
@@ -209,7 +210,8 @@ void device_backend::gemm(nn::queue q, nn::operand a, nn::operand b, const nn::g
     if (!is_defined(contract)) {
       const int split_k = static_cast<int>(contract.options.split_k);
       if (left.element == formats::bf16) {
-        return gemm_bf16(left, right, r, on.stream, split_k, on.workspace, on.workspace_bytes);
+        return gemm_bf16(*bf16_contract(contract.options.model, device_), left, right, r, on.stream, split_k,
+                         on.workspace, on.workspace_bytes);
       }
       return gemm_fp8(fp8_sums_of(contract), left, right, r, on.stream, split_k, on.workspace, on.workspace_bytes);
     }

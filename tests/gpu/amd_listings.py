@@ -130,6 +130,24 @@ GFX950_TILES = {
     **gfx950_tile(64, 256, 64, 64, moves=0, idle=1),
     **gfx950_tile(32, 128, 32, 32, moves=0, idle=1, reads=1),
 }
+MFMA_BF16 = "v_mfma_f32_16x16x16_bf16"
+
+
+def dense_tile(rows, products, reads, registers, loop):
+    """The kernels of a tile of dense BF16 GEMMs, by name. Steps of 32 k are staged in registers on their way to LDS, where two lie;
+    there are two loops over them, for whole vectors and for what is left."""
+    budgets = {}
+    for a in (False, True):
+        for b in (False, True):
+            copies = {"global_load_dwordx4": 2 * ((2 if a or rows > 64 else 1) + 2) + products // 2, "ds_read2st64_b64": 2 * reads}
+            writes = {"ds_write_b128": 2 * ((0 if a else (rows + 63) // 64) + (0 if b else 2)), "ds_write_b32": 16 * (a + b)}
+            budgets[f"amd::dense_kernel<{rows}, 128, {str(a).lower()}, {str(b).lower()}>"] = Budget(
+                {MFMA_BF16: 2 * products, **copies, **writes, "global_store_dwordx4": products // 2}, registers, 128 * (rows + 128),
+                loop=loop)
+    return budgets
+
+
+DENSE = {**dense_tile(128, 32, 8, 160, Loop(0, 3, 0, 0, 32)), **dense_tile(32, 8, 4, 96, Loop(0, 4, 0, 3, 8))}
 DEFINITION = {
     **REFERENCE,
     "decode_kernel": Budget({}, 32),
@@ -137,7 +155,6 @@ DEFINITION = {
     "blockwise_kernel<*>": Budget({"v_dot4c_i32_i8_e32": 32}, 192, 19584, scalar_spills=600),
 }
 UNROTATE = {**REFERENCE, "decode_kernel": Budget({}, 32), "unrotate_kernel": Budget({}, 48)}
-MFMA_BF16 = "v_mfma_f32_16x16x16_bf16"
 ROUND = "0x4b400000"  # 1.5 * 2^23, which rounds the exponent of nn::exp2 to an integer
 ATTENTION = {
     "attention_dots_kernel<*>": Budget({}, 32),
@@ -162,19 +179,17 @@ EXPECTED = {
     },
     "gemm-gfx942": {
         **REFERENCE,
+        **DENSE,
         # MXFP4, stores of single elements and of four: a block's 64 sums a lane are scaled and added to the tile's.
         **{f"gfx942::gemm_kernel<128, 128, {vector}>":
            Budget({"v_mfma_f32_16x16x32_fp8_fp8": 64, **staged(4)}, 384, 34816, scalar_spills=140, loop=loop)
            for vector, loop in (("false", Loop(65, 20, 13, 100, 0)), ("true", Loop(122, 18, 10, 154, 0)))},
-        "gfx942::bf16_kernel<128, 128, *>": Budget({"v_mfma_f32_16x16x16_bf16": 32, "ds_read2st64_b64": 8, **staged(4)}, 128, 32768,
-                                                   loop=Loop(0, 7, 1, 0, 0)),
         "gfx942::gemm_kernel<32, 128, *>": Budget({"v_mfma_f32_16x16x32_fp8_fp8": 16, **staged(3)}, 256, 22528, scalar_spills=16,
                                                   loop=Loop(0, 10, 5, 0, 0)),
-        "gfx942::bf16_kernel<32, 128, *>": Budget({"v_mfma_f32_16x16x16_bf16": 8, "ds_read2st64_b64": 4, **staged(3)}, 64, 20480,
-                                                  loop=Loop(0, 3, 2, 0, 0)),
     },
     "gemm-gfx950": {
         **REFERENCE,
+        **DENSE,
         **GFX950_TILES,
         "gfx942::*": Budget({}, 512, 34816, scalar_spills=140),  # compiled with it, never launched there
     },

@@ -10,6 +10,22 @@
 
 namespace rotoscale::gpu::amd {
 
+inline constexpr int threads = 256;  // four waves
+
+/// Rows × Columns outputs of a block of gfx942's and of dense kernels: 128 × 128, waves of 64 × 64, or 32 × 128, waves
+/// of 32 × 32.
+template <int Rows, int Columns>
+struct tile {
+  static constexpr int rows = Rows, columns = Columns;
+  static constexpr int waves_down = Rows < 128 ? 1 : 2, waves_across = 4 / waves_down;
+  static constexpr int wave_rows = Rows / waves_down, wave_columns = Columns / waves_across;
+  static constexpr int row_tiles = wave_rows / 16, column_tiles = wave_columns / 16;
+  static constexpr int waves_a_simd = Rows < 128 ? 2 : 1;  // at least: what registers are for
+  /// Of operand m: rows, and the rows of both before it.
+  __device__ static constexpr int extent(int m) { return m == 0 ? Rows : Columns; }
+  __device__ static constexpr int first(int m) { return m == 0 ? 0 : Rows; }
+};
+
 /// Four columns as BF16 (rows of whole 8 bytes, no C, no bias).
 __device__ inline void store_four(const gemm_arguments& p, float4 acc, int row, int column) {
   std::uint32_t bits[4];
@@ -20,6 +36,37 @@ __device__ inline void store_four(const gemm_arguments& p, float4 acc, int row, 
   }
   *reinterpret_cast<uint2*>(static_cast<std::uint16_t*>(p.out) + row * p.out_stride + column) =
       uint2{bits[0] | bits[1] << 16, bits[2] | bits[3] << 16};
+}
+
+/// Four columns of any output whose rows are whole fours of elements, aligned.
+__device__ inline void store_any_four(const gemm_arguments& p, float4 acc, int row, int column) {
+  const std::int64_t at = row * p.out_stride + column;
+  std::uint16_t* const narrow = static_cast<std::uint16_t*>(p.out) + at;
+  float* const wide = static_cast<float*>(p.out) + at;
+  float4 old = {};
+  if (p.accumulate && p.bf16_out) {
+    const uint2 two = *reinterpret_cast<const uint2*>(narrow);
+    old = float4{fp32_from_bits(two[0] << 16), fp32_from_bits(two[0] & 0xFFFF0000u), fp32_from_bits(two[1] << 16),
+                 fp32_from_bits(two[1] & 0xFFFF0000u)};
+  } else if (p.accumulate) {
+    old = *reinterpret_cast<const float4*>(wide);
+  }
+  float4 x;
+  ROTOSCALE_UNROLL
+  for (int e = 0; e < 4; ++e) {
+    const float bias = p.bias != nullptr ? p.bias[column + e] : 0.0f;
+    x[e] = gemm_epilogue{p.alpha, p.accumulate, p.beta, p.bias != nullptr, p.nan_bits}(acc[e], old[e], bias);
+  }
+  if (p.bf16_out) {
+    std::uint32_t bits[4];
+    ROTOSCALE_UNROLL
+    for (int e = 0; e < 4; ++e) bits[e] = bf16_bits_keeping_nan(x[e]);
+    *reinterpret_cast<uint2*>(narrow) = uint2{bits[0] | bits[1] << 16, bits[2] | bits[3] << 16};
+  } else {
+    ROTOSCALE_UNROLL
+    for (int e = 0; e < 4; ++e) x[e] = float_output(p, x[e]);
+    *reinterpret_cast<float4*>(wide) = x;
+  }
 }
 
 }  // namespace rotoscale::gpu::amd

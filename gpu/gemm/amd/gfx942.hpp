@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The MXFP4 and MXFP8 GEMM of gfx942, which has neither FP4 nor block scales; plain codes and scales.
+// The MXFP4 GEMM of gfx942, which has neither FP4 nor block scales; plain codes and scales.
 // MXFP4: E2M1 codes become FP8 bytes, one FP8 matrix instruction multiplies a block of 32 from zero, which is exact in
 // whatever order the unit adds (multiples of 1/4 below 2^11, 24 bits), and one fused multiply-add scales and adds it.
 // So the bits are those of the reference. MXFP8: products of E4M3 would need more bits than the unit keeps, so a pass
-// of its own (expand.hpp) folds scales into BF16, exactly, and a BF16 kernel multiplies, in ascending k. Compiled
-// with clang and executed on an emulator with FNUZ bytes; nobody has run it on the device.
+// of its own (expand.hpp) folds scales into BF16, exactly, and the kernel of dense.hpp multiplies. Compiled with clang
+// and executed on an emulator with FNUZ bytes; nobody has run it on the device.
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
@@ -14,23 +14,9 @@
 
 namespace rotoscale::gpu::gfx942 {
 
-inline constexpr int threads = 256;  // four waves
-inline constexpr int step = 128;     // k of a step: 64 bytes and four scales a row
+using amd::threads, amd::tile;
 
-/// Rows × Columns outputs of a block: 128 × 128, waves of 64 × 64, or 32 × 128, waves of 32 × 32.
-template <int Rows, int Columns>
-struct tile {
-  static constexpr int rows = Rows, columns = Columns;
-  static constexpr int waves_down = Rows < 128 ? 1 : 2, waves_across = 4 / waves_down;
-  static constexpr int wave_rows = Rows / waves_down, wave_columns = Columns / waves_across;
-  static constexpr int row_tiles = wave_rows / 16, column_tiles = wave_columns / 16;
-  static constexpr int waves_a_simd = Rows < 128 ? 2 : 1;  // at least: what registers are for
-  /// Of operand m: rows, and the rows of both before it.
-  __device__ static constexpr int extent(int m) { return m == 0 ? Rows : Columns; }
-  __device__ static constexpr int first(int m) { return m == 0 ? 0 : Rows; }
-  static_assert(row_tiles * column_tiles * 4 <= 64, "a bit an output of a lane");
-  static_assert(Columns == threads / 2 && Rows <= Columns, "half of the threads load scales of B");
-};
+inline constexpr int step = 128;  // k of a step: 64 bytes and four scales a row
 
 using amd::float4;
 using amd::int4;
@@ -125,6 +111,8 @@ template <int Rows, int Columns, bool Vector>
     gemm_kernel(const arguments g) {
   using Tile = tile<Rows, Columns>;
   constexpr int row_tiles = Tile::row_tiles, column_tiles = Tile::column_tiles;
+  static_assert(row_tiles * column_tiles * 4 <= 64, "a bit an output of a lane");
+  static_assert(Columns == threads / 2 && Rows <= Columns, "half of the threads load scales of B");
   auto& shared = block_shared<shared_memory<Tile>>();
   const int thread = static_cast<int>(thread_index().x), lane = thread % 64, wave = thread / 64;
   const int first_row = static_cast<int>(block_index().y) * Rows,
@@ -226,79 +214,6 @@ template <int Rows, int Columns, bool Vector>
     const int i = __builtin_ctzll(again), row = row0 + i / (4 * column_tiles) * 16,
               column = column0 + i / 4 % column_tiles * 16 + i % 4;
     if (row < g.p.m && column < g.p.n) store_output(g.p, reference_sum(g.a, g.b, row, column), row, column);
-  }
-}
-
-struct bf16_arguments {
-  const std::uint8_t *a, *b;  ///< BF16 [m, k], [n, k]
-  int k;                      ///< a multiple of bf16_step
-  gemm_arguments p;
-};
-
-inline constexpr int bf16_step = 32;  // k
-
-template <class Tile>
-struct bf16_memory {
-  alignas(16) std::uint8_t codes[2][(Tile::rows + Tile::columns) * 64];  ///< [buffer]: A's, then B's
-};
-
-/// BF16 operands; grid and Vector as above.
-template <int Rows, int Columns, bool Vector>
-[[maybe_unused]] static __global__ void ROTOSCALE_AMD_BLOCK(threads, (tile<Rows, Columns>::waves_a_simd), 2)
-    bf16_kernel(const bf16_arguments g) {
-  using Tile = tile<Rows, Columns>;
-  constexpr int row_tiles = Tile::row_tiles, column_tiles = Tile::column_tiles;
-  auto& shared = block_shared<bf16_memory<Tile>>();
-  const int thread = static_cast<int>(thread_index().x), lane = thread % 64, wave = thread / 64;
-  const int first_row = static_cast<int>(block_index().y) * Rows,
-            first_column = static_cast<int>(block_index().x) * Columns;
-  const int wave_row = wave / Tile::waves_across * Tile::wave_rows,
-            wave_column = wave % Tile::waves_across * Tile::wave_columns;
-  staged_rows<Tile> staged;
-  const auto load = [&](int k) {
-    const std::int64_t stride = 2 * static_cast<std::int64_t>(g.k);
-    staged.load({g.a + 2 * k, stride, g.p.m, first_row}, {g.b + 2 * k, stride, g.p.n, first_column});
-  };
-  float4 acc[row_tiles][column_tiles] = {};  // [row tile][column tile]
-  load(0);
-  for (int k = 0; k < g.k; k += bf16_step) {
-    const int buffer = k / bf16_step % 2;
-    staged.store(shared.codes[buffer]);
-    block_barrier();
-    if (k + bf16_step < g.k) load(k + bf16_step);
-    ROTOSCALE_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const auto fragment = [&](int m, int row) {
-        const int group = lane / 16;
-        return *reinterpret_cast<const amd::short4*>(shared.codes[buffer] + Tile::first(m) * 64 +
-                                                     lds_offset(row + lane % 16, 2 * half + group / 2) + group % 2 * 8);
-      };
-      amd::short4 a[row_tiles];
-      ROTOSCALE_UNROLL
-      for (int i = 0; i < row_tiles; ++i) a[i] = fragment(0, wave_row + 16 * i);
-      ROTOSCALE_UNROLL
-      for (int j = 0; j < column_tiles; ++j) {
-        const amd::short4 b = fragment(1, wave_column + 16 * j);
-        ROTOSCALE_UNROLL
-        for (int i = 0; i < row_tiles; ++i) acc[i][j] = amd::multiply_bf16(b, a[i], acc[i][j]);
-      }
-    }
-  }
-
-  const int row0 = first_row + wave_row + lane % 16, column0 = first_column + wave_column + lane / 16 * 4;
-  ROTOSCALE_UNROLL
-  for (int i = 0; i < row_tiles; ++i) {
-    const int row = row0 + 16 * i;
-    ROTOSCALE_UNROLL
-    for (int j = 0; j < column_tiles; ++j) {
-      const int column = column0 + 16 * j;
-      if (row >= g.p.m || column >= g.p.n) continue;
-      if constexpr (Vector) {
-        amd::store_four(g.p, acc[i][j], row, column);
-      } else {
-        for (int e = 0; e < 4 && column + e < g.p.n; ++e) store_output(g.p, acc[i][j][e], row, column + e);
-      }
-    }
   }
 }
 

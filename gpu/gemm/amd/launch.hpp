@@ -3,9 +3,8 @@
 // Launches of AMD's GEMM kernels.
 #pragma once
 
-#include <utility>
-
 #include "gpu/dialect/launch.hpp"
+#include "gpu/gemm/amd/dense_launch.hpp"
 #include "gpu/gemm/amd/gfx942.hpp"
 #include "gpu/gemm/amd/gfx950.hpp"
 #include "gpu/gemm/expand.hpp"
@@ -14,47 +13,25 @@
 
 namespace rotoscale::gpu::detail {
 
-/// A grid of the schedule's tiles and of parts of K.
-inline dim3 tile_grid(const gemm_arguments& g) {
-  const auto along = [](int extent, int tile) { return static_cast<unsigned>((extent + tile - 1) / tile); };
-  return {along(g.n, g.tile_n), along(g.m, g.tile_m), static_cast<unsigned>(g.parts)};
-}
-
-/// run<tile>() with the schedule's tile, which is one of the table's.
-template <const auto& Tiles, class Run>
-status in_tiles(const gemm_arguments& g, const Run& run) {
-  return [&]<std::size_t... I>(std::index_sequence<I...>) {
-    status done{error_code::unsupported_device, "choice.schedule", "this build has no kernel of that tile"};
-    static_cast<void>(
-        ((g.tile_m == Tiles[I].m && g.tile_n == Tiles[I].n && (done = run.template operator()<Tiles[I]>(), true)) ||
-         ...));
-    return done;
-  }
-  (std::make_index_sequence<std::size(Tiles)>());
-}
-
 /// MXFP4 from the operands themselves; MXFP8 expanded to BF16 first.
 inline status run_gfx942(const gemm_problem& p, const gemm_choice& c, std::uint8_t* memory, const device_info& device,
                          stream s) {
   gemm_arguments g = make_arguments(p, contract_options(c.contract, device, 1, is_fp8(p)));
   set_schedule(g, traits_of(device.arch), c.schedule);
-  const dim3 grid = tile_grid(g), block = blocks(gfx942::threads);
   if (!is_fp8(p)) {
     const gfx942::arguments all{make_kernel_operand(p.a), make_kernel_operand(p.b), g};
     return in_tiles<gfx942_tiles>(g, [&]<tile_shape T>() {
       return launch(stores_vectors(g) ? gfx942::gemm_kernel<T.m, T.n, true> : gfx942::gemm_kernel<T.m, T.n, false>,
-                    grid, block, 0, s, all);
+                    tile_grid(g), blocks(gfx942::threads), 0, s, all);
     });
   }
   const expand_arguments e = make_expansion(p, workspace_map(p, c, device), memory);
   const status expanded =
       launch(expand_bf16_kernel, blocks(expand_blocks(g.m + g.n, e.k)), blocks(expand_threads), 0, s, e);
   if (!expanded.ok()) return expanded;
-  const gfx942::bf16_arguments all{e.staging_a, e.staging_b, e.k, g};
-  return in_tiles<gfx942_tiles>(g, [&]<tile_shape T>() {
-    return launch(stores_vectors(g) ? gfx942::bf16_kernel<T.m, T.n, true> : gfx942::bf16_kernel<T.m, T.n, false>, grid,
-                  block, 0, s, all);
-  });
+  const std::int64_t stride = 2 * std::int64_t{e.k};
+  g.part_k = g.k;
+  return launch_dense({e.staging_a, stride}, false, {e.staging_b, stride}, false, g, s);
 }
 
 using gfx950_kernel = void (*)(gfx950::arguments);

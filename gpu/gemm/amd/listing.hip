@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // AMD's GEMM kernels alone, for clang without an SDK: what tests/gpu/amd_listings.py reads the disassembly of, and what an
 // emulator of gfx950 executes.
+#include "gpu/gemm/amd/dense.hpp"
 #include "gpu/gemm/amd/gfx942.hpp"
 #include "gpu/gemm/amd/gfx950.hpp"
 
@@ -24,11 +25,12 @@ GFX950_TILE(128, 128)
 GFX950_TILE(64, 256)
 GFX950_TILE(32, 128)
 #endif
-#define GFX942_TILE(rows, columns)                                                           \
-  template __global__ void gfx942::gemm_kernel<rows, columns, false>(const arguments);       \
-  template __global__ void gfx942::gemm_kernel<rows, columns, true>(const arguments);        \
-  template __global__ void gfx942::bf16_kernel<rows, columns, false>(const bf16_arguments);  \
-  template __global__ void gfx942::bf16_kernel<rows, columns, true>(const bf16_arguments);
+#define DENSE(rows, columns, a, b) template __global__ void amd::dense_kernel<rows, columns, a, b>(const dense_arguments);
+#define GFX942_TILE(rows, columns)                                                     \
+  template __global__ void gfx942::gemm_kernel<rows, columns, false>(const arguments); \
+  template __global__ void gfx942::gemm_kernel<rows, columns, true>(const arguments);  \
+  DENSE(rows, columns, false, false) DENSE(rows, columns, false, true)                 \
+  DENSE(rows, columns, true, false) DENSE(rows, columns, true, true)
 GFX942_TILE(128, 128)
 GFX942_TILE(32, 128)
 

@@ -115,6 +115,18 @@ void refuse_gemms(const refusal& check) {
   }
 }
 
+/// The device's, where there is one that has one.
+const gemm_contract_entry& dense_contract() {
+  const gemm_contract_entry* any = nullptr;
+  device_info device;
+  const bool found = current_device(device).ok();
+  for (const char* unit : {"hopper-mma-fp16-f32", "cdna3-mfma-fp16-f32"}) {
+    const gemm_contract_entry* const own = found ? bf16_contract(find_unit(unit)->model, device) : nullptr;
+    if (own != nullptr) any = own;
+  }
+  return any != nullptr ? *any : *find_contract("mx-bf16-sm90");
+}
+
 void refuse_definitions(const refusal& check) {
   buffers& b = check.b;
   const std::size_t all = 1 << 30;
@@ -135,7 +147,7 @@ void refuse_definitions(const refusal& check) {
   check(gemm_by_definition(definition_sum::blockwise, blocks, blocks, to, {}, b.workspace.data(), all));
   const gemm_operand fp8s = dense(formats::e4m3, 1);
   for (const int split_k : {1, 2}) {
-    check(gemm_bf16(bf16s, bf16s, to, {}, split_k, b.workspace.data(), all));
+    check(gemm_bf16(dense_contract(), bf16s, bf16s, to, {}, split_k, b.workspace.data(), all));
     for (const fp8_sums sums : {fp8_sums::promoted, fp8_sums::fast}) {
       check(gemm_fp8(sums, fp8s, fp8s, to, {}, split_k, b.workspace.data(), all));
     }

@@ -1,13 +1,17 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// gemm_bf16 against the CPU's gemm under the kernel's contract, by bytes: operands as they lie and transposed, every
-// output, ragged extents; on a device also large ones.
+// gemm_bf16 against the CPU's gemm under the contract of each unit that the device has, by bytes: operands as they lie
+// and transposed, every output, ragged extents and strides, every number; on a device also large ones. In host mode
+// AMD's kernel itself runs, its matrix instructions under their unit's model.
 #include <doctest/doctest.h>
 
 #include <cstring>
 
 #include "gpu/api/gemm_bf16.hpp"
 #include "gpu/gemm/data.hpp"
+#if !defined(ROTOSCALE_TEST_DEVICE)
+#include "gpu/dialect/hip.hpp"
+#endif
 #include "rotoscale/gemm.hpp"
 
 namespace gemm_bf16_test {
@@ -16,24 +20,49 @@ using namespace gpu_test;
 
 namespace {
 
+constexpr const char* units[] = {"hopper-mma-fp16-f32", "cdna3-mfma-fp16-f32"};
+
+const gemm_contract_entry* contract_of(const char* unit) { return bf16_contract(find_unit(unit)->model, device); }
+
+enum class numbers {
+  binades,  ///< of 16 binades, some zero, with all bits of a significand
+  any       ///< any codes: subnormal ones, zeros of both signs, in row 3 Inf and NaN
+};
+
+/// Codes with `gap` more than a row's vectors between rows; what is not the operand's is NaN.
 struct dense_bf16 {
-  array<std::uint8_t> codes;
   int rows, k;
   bool transposed;
+  int stride;  ///< elements
+  array<std::uint8_t> codes;
 
-  dense_bf16(int r, int length, bool t, unsigned seed)
-      : codes(make(r * length, seed)), rows(r), k(length), transposed(t) {}
-  /// Numbers of 16 binades, some zero, with all bits of a significand.
-  static bytes make(int count, unsigned seed) {
+  dense_bf16(int r, int length, bool t, unsigned seed, int gap = 0, numbers kind = numbers::binades)
+      : rows(r), k(length), transposed(t), stride(((t ? r : length) + 7) / 8 * 8 + gap), codes(make(seed, kind)) {}
+
+  bytes make(unsigned seed, numbers kind) const {
     std::mt19937 random(seed);
+    const int lines = transposed ? k : rows, length = transposed ? rows : k;
     bytes out;
-    for (int i = 0; i < count; ++i) {
-      const auto word = static_cast<std::uint32_t>(random());
-      const std::uint32_t code = word % 31 == 0 ? 0 : (word & 0x807Fu) | (119 + (word >> 16) % 16) << 7;
-      out.push_back(static_cast<std::uint8_t>(code));
-      out.push_back(static_cast<std::uint8_t>(code >> 8));
+    for (int i = 0; i < lines; ++i) {
+      const int codes_here = i + 1 < lines ? stride : length;  // nothing lies behind the last one
+      for (int j = 0; j < codes_here; ++j) {
+        const std::uint32_t code = j < length ? code_of(random, kind, transposed ? j : i, transposed ? i : j) : 0x7FFFu;
+        out.push_back(static_cast<std::uint8_t>(code));
+        out.push_back(static_cast<std::uint8_t>(code >> 8));
+      }
     }
     return out;
+  }
+  static std::uint32_t code_of(std::mt19937& random, numbers kind, int row, int at) {
+    const auto word = static_cast<std::uint32_t>(random());
+    const std::uint32_t some = word % 31 == 0 ? 0 : (word & 0x807Fu) | (119 + (word >> 16) % 16) << 7;
+    if (kind == numbers::binades) return some;
+    const std::uint32_t special = at % 5 == 0 ? 0x7F80u : 0x7FC1u, small = word & 0x807Fu, zero = word & 0x8000u;
+    if (row == 3 && word % 3 == 0) return special | (word & 0x8000u);
+    if (row == 5) return zero;
+    if (row == 6) return small | 0x0100u;                            // products are subnormal or vanish
+    if (row == 7) return (word & 0x807Fu) | (word % 2 + 252u) << 7;  // they overflow
+    return word % 7 == 0 ? small : word % 7 == 1 ? zero : some;
   }
   gemm_operand view(bool there) const {
     gemm_operand o;
@@ -41,79 +70,177 @@ struct dense_bf16 {
     o.rows = rows;
     o.k = k;
     o.codes = there ? codes.there : codes.here.data();
-    o.code_stride = 2 * (transposed ? rows : k);
+    o.code_stride = 2 * stride;
     o.transposed = transposed;
     return o;
   }
 };
 
-/// `output`: 0 FP32, 1 FP32 rounded to BF16, 2 BF16.
-void compare(int m, int n, int k, bool transposed_a, bool transposed_b, int output, bool accumulate, int split_k = 1) {
-  const gemm_contract_entry* contract = bf16_contract(device);
+struct options {
+  int output = 0;  ///< 0 FP32, 1 FP32 rounded to BF16, 2 BF16
+  bool accumulate = false;
+  int split_k = 1;
+  int gap = 0, out_gap = 0;  ///< elements behind rows
+  int skew = 0;              ///< elements in front of the output
+  numbers kind = numbers::binades;
+};
+
+struct orientation {
+  bool a, b;
+};
+constexpr orientation orientations[] = {{false, false}, {false, true}, {true, false}, {true, true}};
+
+/// Outputs and what lies around them are `poison` before, as BF16 in an output of that.
+template <class T>
+struct judged {
+  static constexpr float poison = 3.0f;
+  int m, n, stride, skew;
+  array<T> memory;
+  judged(int rows, int columns, const options& o)
+      : m(rows), n(columns), stride(columns + o.out_gap), skew(o.skew), memory(before()) {}
+  std::vector<T> before() const {
+    return std::vector<T>(static_cast<std::size_t>(skew + m * stride),
+                          static_cast<T>(sizeof(T) == 2 ? fp32_bits(poison) >> 16 : fp32_bits(poison)));
+  }
+  /// How many elements are not `want`'s, or not the poison where no output is.
+  int wrong(const std::vector<float>& want) {
+    memory.fetch();
+    CHECK(memory.guards_hold());
+    std::vector<T> expected = before();
+    for (int i = 0; i < m * n; ++i) {
+      const std::uint32_t bits = fp32_bits(want[static_cast<std::size_t>(i)]);
+      expected[static_cast<std::size_t>(skew + i / n * stride + i % n)] =
+          static_cast<T>(sizeof(T) == 2 ? bits >> 16 : bits);
+    }
+    int count = 0;
+    for (std::size_t i = 0; i < expected.size(); ++i) count += expected[i] != memory.here[i];
+    return count;
+  }
+};
+
+void compare(const char* unit, int m, int n, int k, orientation t, const options& how = {}) {
+  const gemm_contract_entry* contract = contract_of(unit);
   if (contract == nullptr) return;
+  CAPTURE(unit);
   CAPTURE(m);
-  CAPTURE(transposed_a);
-  CAPTURE(transposed_b);
-  CAPTURE(output);
-  const dense_bf16 a(m, k, transposed_a, 1), b(n, k, transposed_b, 2);
-  const auto count = static_cast<std::size_t>(m) * static_cast<std::size_t>(n);
-  std::vector<float> want(count, 3.0f);
+  CAPTURE(n);
+  CAPTURE(k);
+  CAPTURE(t.a);
+  CAPTURE(t.b);
+  CAPTURE(how.output);
+  const dense_bf16 a(m, k, t.a, 1, how.gap, how.kind), b(n, k, t.b, 2, how.gap, how.kind);
+  std::vector<float> want(static_cast<std::size_t>(m) * static_cast<std::size_t>(n), judged<float>::poison);
   gemm_options o = contract_options(*contract, find_unit(contract->unit)->model);
-  o.output = output == 0 ? formats::fp32 : formats::bf16;
-  o.accumulate = accumulate;
-  o.split_k = split_k;
+  o.output = how.output == 0 ? formats::fp32 : formats::bf16;
+  o.accumulate = how.accumulate;
+  o.split_k = how.split_k;
   sum_output r;
   r.output = o.output;
-  r.accumulate = accumulate;
-  array<float> wide(want);
-  array<std::uint16_t> narrow(std::vector<std::uint16_t>(count, 0x1234));
-  r.stored = output == 2 ? formats::bf16 : formats::fp32;
-  r.out = output == 2 ? static_cast<void*>(narrow.there) : static_cast<void*>(wide.there);
-  const std::size_t needed = gemm_bf16_workspace_bytes(m, n, k, split_k, device);
-  CHECK((needed > 0) == (split_k > 1));
+  r.accumulate = how.accumulate;
+  judged<std::uint32_t> wide(m, n, how);
+  judged<std::uint16_t> narrow(m, n, how);
+  r.stored = how.output == 2 ? formats::bf16 : formats::fp32;
+  r.out = how.output == 2 ? static_cast<void*>(narrow.memory.there + how.skew)
+                          : static_cast<void*>(wide.memory.there + how.skew);
+  r.out_stride = wide.stride;
+  const std::size_t needed = gemm_bf16_workspace_bytes(*contract, m, n, k, how.split_k);
+  CHECK((needed > 0) == (how.split_k > 1));
   const array<float> workspace(std::vector<float>(needed / sizeof(float) + 1, -7.0f));
-  const status s = gemm_bf16(a.view(true), b.view(true), r, {}, split_k, workspace.there, needed);
+  const status s = gemm_bf16(*contract, a.view(true), b.view(true), r, {}, how.split_k, workspace.there, needed);
   REQUIRE_MESSAGE(s.ok(), s.message());
+  CHECK(workspace.guards_hold());
   static thread_pool pool(0);
   gemm(a.view(false), b.view(false), o, row_major(want.data(), m, n), pool);
-  std::size_t wrong = 0;
-  if (output == 2) {
-    narrow.fetch();
-    for (std::size_t i = 0; i < count; ++i) wrong += narrow.here[i] != fp32_bits(want[i]) >> 16;
-    CHECK(narrow.guards_hold());
-  } else {
-    wide.fetch();
-    for (std::size_t i = 0; i < count; ++i) wrong += fp32_bits(wide.here[i]) != fp32_bits(want[i]);
-    CHECK(wide.guards_hold());
+  CHECK((how.output == 2 ? narrow.wrong(want) : wide.wrong(want)) == 0);
+}
+
+/// Calls body in every order of a block's threads that host mode has; once on a device.
+template <class Body>
+void for_thread_orders(const Body& body) {
+#if defined(ROTOSCALE_TEST_DEVICE)
+  body();
+#else
+  for (const auto order :
+       {gpu::host::thread_order::forward, gpu::host::thread_order::reverse, gpu::host::thread_order::shuffled}) {
+    gpu::host::set_thread_order(order);
+    body();
   }
-  CHECK(wrong == 0);
+  gpu::host::set_thread_order(gpu::host::thread_order::forward);
+#endif
 }
 
 }  // namespace
 
 TEST_CASE("BF16 operands in every orientation") {
-  for (const bool a : {false, true}) {
-    for (const bool b : {false, true}) {
-      for (const int output : {0, 1, 2}) compare(40, 72, 88, a, b, output, output == 0);
+  for (const char* unit : units) {
+    for (const orientation t : orientations) {
+      for (const int output : {0, 1, 2}) compare(unit, 40, 72, 88, t, {output, output == 0});
+      compare(unit, 72, 40, 96, t, {2, true});
       if (!on_device) continue;
-      compare(512, 768, 320, a, b, 2, false);
-      compare(264, 520, 1096, a, b, 0, true);
-      compare(136, 1032, 72, a, b, 1, false);
+      compare(unit, 512, 768, 320, t, {2});
+      compare(unit, 264, 520, 1096, t, {0, true});
+      compare(unit, 136, 1032, 72, t, {1});
     }
   }
 }
 
-TEST_CASE("parts of K are added in ascending order, and there may be fewer than asked for") {
-  // A smaller k may have more parts: 640 is cut into three of 256, 512 into four of 128.
-  for (int k = 8; k < 640; k += 8) {
-    CHECK(gemm_bf16_workspace_bytes(8, 8, k, 4, device) <= gemm_bf16_workspace_bytes(8, 8, 640, 4, device));
+TEST_CASE("BF16 operands of any extents and strides: nothing else is read, nothing else is written") {
+  for (const char* unit : units) {
+    for (const orientation t : orientations) {
+      // Less than a vector; edges of tiles of 16, 32 and 128 and of steps of 32 k, one more and one less.
+      compare(unit, 1, 1, 1, t, {.gap = 8, .out_gap = 3});
+      compare(unit, 5, 3, 7, t, {.output = 2, .skew = 1});
+      compare(unit, 33, 130, 65, t, {.output = 1, .gap = 8, .out_gap = 1});
+      compare(unit, 31, 127, 63, t, {.output = 2, .accumulate = true, .gap = 16, .out_gap = 5});
+      compare(unit, 129, 20, 40, t, {.accumulate = true, .out_gap = 4});
+      compare(unit, 130, 129, 33, t, {.output = 2, .gap = 8, .out_gap = 2});
+      // Whole fours of columns, aligned and not.
+      compare(unit, 20, 132, 32, t, {.output = 2, .out_gap = 4});
+      compare(unit, 20, 132, 32, t, {.output = 2, .out_gap = 2});
+      compare(unit, 20, 132, 32, t, {.output = 0, .skew = 2});
+      compare(unit, 20, 132, 32, t, {.output = 2, .accumulate = true, .skew = 2});
+    }
   }
-  for (const bool transposed : {false, true}) {
-    for (const int output : {0, 1, 2}) compare(24, 40, 520, transposed, !transposed, output, output == 0, 3);
-    compare(16, 24, 264, transposed, transposed, 0, true, 7);
-    if (!on_device) continue;
-    compare(264, 520, 4104, transposed, transposed, 0, true, 8);
-    compare(768, 512, 8192, transposed, !transposed, 2, false, 16);
+}
+
+TEST_CASE("BF16 numbers of every kind") {
+  for (const char* unit : units) {
+    for (const orientation t : orientations) {
+      compare(unit, 40, 24, 136, t, {.kind = numbers::any});
+      compare(unit, 24, 40, 100, t, {.output = 2, .accumulate = true, .gap = 8, .kind = numbers::any});
+      compare(unit, 16, 16, 300, t, {.accumulate = true, .split_k = 2, .kind = numbers::any});
+    }
+  }
+}
+
+TEST_CASE("BF16: no order of threads changes a byte") {
+  for_thread_orders([] {
+    for (const char* unit : units) {
+      for (const orientation t : orientations) {
+        compare(unit, 160, 144, 136, t, {.output = 2});
+        compare(unit, 24, 136, 100, t, {.accumulate = true, .gap = 8});
+      }
+    }
+  });
+}
+
+TEST_CASE("parts of K are added in ascending order, and there may be fewer than asked for") {
+  for (const char* unit : units) {
+    const gemm_contract_entry* const contract = contract_of(unit);
+    if (contract == nullptr) continue;
+    // A smaller k may have more parts: 640 is cut into three of 256, 512 into four of 128.
+    for (int k = 8; k < 640; k += 8) {
+      CHECK(gemm_bf16_workspace_bytes(*contract, 8, 8, k, 4) <= gemm_bf16_workspace_bytes(*contract, 8, 8, 640, 4));
+    }
+    for (const bool transposed : {false, true}) {
+      for (const int output : {0, 1, 2})
+        compare(unit, 24, 40, 520, {transposed, !transposed}, {output, output == 0, 3});
+      compare(unit, 16, 24, 264, {transposed, transposed}, {0, true, 7});
+      compare(unit, 17, 35, 417, {transposed, !transposed}, {.split_k = 3, .gap = 8, .out_gap = 1});
+      if (!on_device) continue;
+      compare(unit, 264, 520, 4104, {transposed, transposed}, {0, true, 8});
+      compare(unit, 768, 512, 8192, {transposed, !transposed}, {2, false, 16});
+    }
   }
 }
 
@@ -121,19 +248,33 @@ TEST_CASE("bad dense operands are refused") {
   const dense_bf16 a(8, 16, false, 1);
   const array<float> out(std::vector<float>(64));
   const sum_output good{out.there};
-  const auto argument = [](const status& s) { return std::string(s.argument); };
-  gemm_operand wrong = a.view(true);
-  wrong.element = formats::fp16;
-  CHECK(argument(gemm_bf16(wrong, a.view(true), good, {})) == "a.element");
-  wrong = a.view(true);
-  wrong.code_stride = 24;
-  CHECK(argument(gemm_bf16(a.view(true), wrong, good, {})) == "b.code_stride");
-  wrong = a.view(true);
-  wrong.k = 8;
-  CHECK(argument(gemm_bf16(a.view(true), wrong, good, {})) == "b.k");
-  sum_output bad = good;
-  bad.out = nullptr;
-  CHECK(argument(gemm_bf16(a.view(true), a.view(true), bad, {})) == "r.out");
+  int contracts = 0;
+  for (const char* unit : units) {
+    const gemm_contract_entry* const contract = contract_of(unit);
+    if (contract == nullptr) continue;
+    ++contracts;
+    const auto argument = [&](const gemm_operand& x, const gemm_operand& y, const sum_output& r) {
+      return std::string(gemm_bf16(*contract, x, y, r, {}).argument);
+    };
+    gemm_operand wrong = a.view(true);
+    wrong.element = formats::fp16;
+    CHECK(argument(wrong, a.view(true), good) == "a.element");
+    wrong = a.view(true);
+    wrong.code_stride = 24;
+    CHECK(argument(a.view(true), wrong, good) == "b.code_stride");
+    wrong = a.view(true);
+    wrong.k = 8;
+    CHECK(argument(a.view(true), wrong, good) == "b.k");
+    sum_output bad = good;
+    bad.out = nullptr;
+    CHECK(argument(a.view(true), a.view(true), bad) == "r.out");
+  }
+  CHECK((contracts > 0 || device.arch == arch::other));
+  for (const char* name : {"cublas-fp16", "single-accumulator", "mxfp8-gfx950"}) {
+    const status s = gemm_bf16(*find_contract(name), a.view(true), a.view(true), good, {});
+    CHECK(s.code == error_code::unsupported_device);
+    CHECK(std::string(s.argument) == "contract");
+  }
 }
 
 }  // namespace gemm_bf16_test

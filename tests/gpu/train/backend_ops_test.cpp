@@ -89,10 +89,24 @@ TEST_CASE("contracts without a kernel are refused, a matrix unit's where the dev
   }
   gpu::device_info here;
   REQUIRE(gpu::current_device(here).ok());
-  g.accumulate = "mx-bf16-sm90";
-  const bool has_unit = here.arch == gpu::arch::sm_90 || here.arch == gpu::arch::host;
-  CHECK(device->contract(g, 64, 64, 64).has_value() == has_unit);
-  CHECK_FALSE(device->contract(g, 64, 63, 64).has_value());  // rows of 126 bytes
+  const bool host = here.arch == gpu::arch::host, hopper = here.arch == gpu::arch::sm_90 || host,
+             cdna3 = here.arch == gpu::arch::gfx942 || here.arch == gpu::arch::gfx950 || host;
+  for (const char* name : {"mx-bf16-sm90", "hopper-wgmma-fp16-f32", "mx-bf16-sm90:split_k=4"}) {
+    g.accumulate = name;
+    CHECK(device->contract(g, 64, 64, 64).has_value() == hopper);
+    CHECK_FALSE(device->contract(g, 64, 63, 64).has_value());  // rows of 126 bytes
+  }
+  for (const char* name : {"mx-bf16-gfx942", "single-accumulator@cdna3-mfma-fp16-f32", "cdna3-mfma-fp16-f32",
+                           "mx-bf16-gfx942:split_k=64", "cdna3-mfma-fp16-f32:split_k=2:split_grain=32"}) {
+    g.accumulate = name;
+    CHECK(device->contract(g, 64, 64, 64).has_value() == cdna3);
+    CHECK_FALSE(device->contract(g, 63, 64, 64).has_value());
+  }
+  for (const char* name : {"mx-bf16-gfx942:split_k=65", "cdna3-mfma-fp16-f32:split_k=2", "mx-bf16-gfx942:promotion=64",
+                           "mx-bf16-sm90:split_k=2:split_grain=32", "cdna3-mfma-xf32-f32"}) {
+    g.accumulate = name;
+    CHECK_FALSE(device->contract(g, 64, 64, 64).has_value());
+  }
 }
 
 TEST_CASE("FP8 runs on a matrix unit under its two contracts, in any extents, and under no others") {

@@ -22,7 +22,7 @@ namespace {
 /// Everything that a checkpoint would hold after `steps` steps under each recipe, and the losses of an evaluation; with
 /// `targets` of adapters beside a frozen base.
 std::vector<float> train(nn::backend& ops, const std::vector<nn::recipe>& phases, int steps, bool tied = false,
-                         const std::vector<std::string>& targets = {}, int micro_batches = 2) {
+                         const std::vector<std::string>& targets = {}, int micro_batches = 2, int rank = 4) {
   llama::session_options o;
   o.model.batch = 1;
   o.model.sequence = 32;
@@ -32,7 +32,7 @@ std::vector<float> train(nn::backend& ops, const std::vector<nn::recipe>& phases
   o.optimizer.clip = 1.0;
   if (!targets.empty()) {
     o.model.lora.emplace();
-    o.model.lora->rank = 4;
+    o.model.lora->rank = rank;
     o.model.lora->dropout = 0.3;
     o.model.lora->targets = targets;
   }
@@ -83,8 +83,8 @@ std::vector<float> train(nn::backend& ops, const std::vector<nn::recipe>& phases
 }
 
 std::vector<float> train(nn::backend& ops, const nn::recipe& r, int steps, bool tied = false,
-                         const std::vector<std::string>& targets = {}, int micro_batches = 2) {
-  return train(ops, std::vector<nn::recipe>{r}, steps, tied, targets, micro_batches);
+                         const std::vector<std::string>& targets = {}, int micro_batches = 2, int rank = 4) {
+  return train(ops, std::vector<nn::recipe>{r}, steps, tied, targets, micro_batches, rank);
 }
 
 std::vector<nn::recipe> recipes() {
@@ -111,6 +111,25 @@ std::vector<nn::recipe> recipes() {
   return all;
 }
 
+/// BF16 under a matrix unit's contract throughout, K of weight gradients in parts.
+struct unit_contracts {
+  const char *gemm, *wgrad, *attention;
+};
+constexpr unit_contracts units[] = {
+    {"mx-bf16-sm90", "mx-bf16-sm90:split_k=2", "attention-bf16-tile64x64-exp2deg3@hopper-mma-fp16-f32"},
+    {"mx-bf16-gfx942", "mx-bf16-gfx942:split_k=2", "attention-bf16-tile64x64-exp2deg3@cdna3-mfma-fp16-f32"}};
+
+nn::recipe bf16_of(const unit_contracts& unit) {
+  nn::recipe r = preset("bf16");
+  r.name = std::string("bf16 under ") + unit.gemm;
+  r.fprop.accumulate = r.dgrad.accumulate = unit.gemm;
+  r.wgrad.accumulate = unit.wgrad;
+  r.adapters = {unit.gemm, unit.gemm, unit.wgrad};
+  r.attention = unit.attention;
+  return r;
+}
+bool runs_here(const nn::backend& device, const nn::recipe& r) { return device.contract(r.fprop, 8, 8, 8).has_value(); }
+
 /// AMD's FP8 on Hopper's unit as Transformer Engine has it there: sums of the forward pass stay in the unit.
 nn::recipe fp8_of_unit() {
   nn::recipe r = preset("fp8_amd");
@@ -136,19 +155,19 @@ TEST_CASE("a device trains with the CPU's bytes") {
 TEST_CASE("kept keys and values: the logits of the CPU's passes over the whole text") {
   const auto cpu = nn::make_cpu_backend(1);
   std::vector<nn::recipe> all = cached_recipes();
-  all.push_back(preset("bf16"));
-  all.back().name = "bf16 of a unit, in pieces of eight rows";
-  for (nn::gemm_recipe* g : {&all.back().fprop, &all.back().dgrad, &all.back().wgrad}) g->accumulate = "mx-bf16-sm90";
+  for (const unit_contracts& unit : units) {  // in pieces of eight rows
+    all.push_back(preset("bf16"));
+    all.back().name = unit.gemm;
+    for (nn::gemm_recipe* g : {&all.back().fprop, &all.back().dgrad, &all.back().wgrad}) g->accumulate = unit.gemm;
+  }
   for (const nn::recipe& r : all) {
     CAPTURE(r.name);
     const auto device = make_device();
-    gpu::device_info here;
-    REQUIRE(gpu::current_device(here).ok());
-    const bool of_unit = r.fprop.accumulate == "mx-bf16-sm90" || r.attention != nn::fp32_attention_contract;
-    if (of_unit && here.arch != gpu::arch::sm_90 && here.arch != gpu::arch::host) continue;
+    if (!runs_here(*device, r) || !device->contract(r.attention, 16)) continue;
+    const bool of_unit = r.fprop.accumulate.starts_with("mx-bf16");
     // From token 60 on, past the end of a tile of attention: the CPU's own test begins earlier.
     const auto got = cache_case(*device, r, 60).continued();
-    CHECK(got.rows == (r.name == "square blocks" ? 32 : r.fprop.accumulate == "mx-bf16-sm90" ? 8 : 1));
+    CHECK(got.rows == (r.name == "square blocks" ? 32 : of_unit ? 8 : 1));
     CHECK(same_bytes(got.logits, cache_case(*cpu, r, 60).whole()));
   }
 }
@@ -168,23 +187,42 @@ TEST_CASE("adapters: each one's mask, beside a frozen base in MXFP4 and FP8") {
   }
 }
 
-TEST_CASE("under a matrix unit's contract as well") {
-  gpu::device_info here;
+TEST_CASE("BF16 under a matrix unit's contract as well: GEMMs, head, attention, adapters") {
   const auto device = make_device();
-  REQUIRE(gpu::current_device(here).ok());
-  if (here.arch != gpu::arch::sm_90 && here.arch != gpu::arch::host) return;
   const auto cpu = nn::make_cpu_backend(2);
-  nn::recipe r = preset("bf16");
-  for (nn::gemm_recipe* g : {&r.fprop, &r.dgrad, &r.wgrad}) g->accumulate = "mx-bf16-sm90";
-  for (const nn::operand_format stored : {nn::operand_format::fp32, nn::operand_format::bf16}) {
-    r.activations = stored;
-    CHECK(same_bytes(train(*cpu, r, 2), train(*device, r, 2)));
+  int contracts_here = 0;
+  for (const unit_contracts& unit : units) {
+    nn::recipe r = bf16_of(unit);
+    if (!runs_here(*device, r)) continue;
+    CAPTURE(r.name);
+    ++contracts_here;
+    for (const nn::operand_format stored : {nn::operand_format::fp32, nn::operand_format::bf16}) {
+      r.activations = stored;
+      const auto got = train(*device, r, 2);
+      CHECK(same_bytes(train(*cpu, r, 2), got));
+      nn::recipe on_cores = preset("bf16");
+      on_cores.activations = stored;
+      CHECK_FALSE(same_bytes(train(*cpu, on_cores, 2), got));
+    }
+    CHECK(same_bytes(train(*cpu, r, 2, true), train(*device, r, 2, true)));
+    nn::recipe frozen = preset("mxfp4_h16");
+    frozen.adapters = r.adapters;
+    const std::vector<std::string> targets{"qkv_proj"};
+    CHECK(same_bytes(train(*cpu, frozen, 2, false, targets, 2, 8), train(*device, frozen, 2, false, targets, 2, 8)));
   }
   for (const char* name : {"bf16_tc", "fp8_tc", "mxfp4_tc"}) {
     CAPTURE(name);
+    if (!runs_here(*device, preset(name))) continue;
     CHECK(same_bytes(train(*cpu, preset(name), 2), train(*device, preset(name), 2)));
   }
+  CHECK(contracts_here > 0);
+}
+
+TEST_CASE("FP8 under a matrix unit's contract as well") {
+  const auto device = make_device();
   const nn::recipe fp8 = fp8_of_unit();
+  if (!runs_here(*device, fp8)) return;
+  const auto cpu = nn::make_cpu_backend(2);
   CHECK(same_bytes(train(*cpu, fp8, 2), train(*device, fp8, 2)));
   CHECK_FALSE(same_bytes(train(*device, fp8, 2), train(*device, preset("fp8_amd"), 2)));
   CHECK(same_bytes(train(*cpu, fp8, 2, false, {"qkv_proj"}), train(*device, fp8, 2, false, {"qkv_proj"})));

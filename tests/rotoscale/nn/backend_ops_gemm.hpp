@@ -228,6 +228,10 @@ inline std::vector<op_case> gemm_cases() {
   add(numbers::nvfp4, nn::fp32_fma_chain_contract, squares, rounding::nearest_even, {}, {{16, 16, formats::ue4m3}});
   add(numbers::mxfp4, nn::fp32_blockwise_contract, squares, rounding::nearest_even, {32}, {{32, 32}});
   add(numbers::bf16, "cublas-fp16:split_k=2:split_grain=32", {64, 32, 64});
+  for (const char* contract : {"mx-bf16-sm90", "mx-bf16-sm90:split_k=2", "mx-bf16-gfx942", "mx-bf16-gfx942:split_k=3",
+                               "single-accumulator@cdna3-mfma-fp16-f32"}) {
+    add(numbers::bf16, contract, {40, 72, 264});
+  }
   add(numbers::fp8_e4m3, "hopper-fp8-promoted", {64, 32, 64});
   add(numbers::fp8_e5m2, "hopper-fp8-promoted:split_k=2", {33, 18, 290});
   add(numbers::fp8_e4m3, "hopper-fp8-fast-accumulate", {33, 18, 290});

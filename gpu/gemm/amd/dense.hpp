@@ -1,0 +1,305 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The GEMM of dense BF16 operands on gfx942 and gfx950, each with k contiguous or transposed, with rows contiguous: the
+// 16x16x16 instruction that both have, k ascending in one accumulator, which begins at +0. What lies beyond an
+// operand's end counts as +0, which changes no bit. A transposed operand is turned in registers, two k of eight rows at
+// a time, on its way to LDS, where both kinds lie alike. Compiled with clang and executed on an emulator; nobody has
+// run it on a device.
+#pragma once
+
+#include "gpu/gemm/amd/common.hpp"
+
+namespace rotoscale::gpu::amd {
+
+inline constexpr int dense_step = 32;  // k: 64 bytes of a row in LDS
+
+/// Codes of an operand: rows of k, or transposed, k of rows, `stride` bytes apart.
+struct dense_operand {
+  const std::uint8_t* codes;
+  std::int64_t stride;
+};
+struct dense_arguments {
+  dense_operand a, b;
+  bool fours;  ///< rows of what is written are whole fours of elements, aligned
+  gemm_arguments p;
+};
+
+template <class Tile>
+struct dense_memory {
+  alignas(16) std::uint8_t codes[2][(Tile::rows + Tile::columns) * 64];  ///< [buffer]: A's, then B's
+};
+
+/// Where four k of a row lie in LDS: chunks of a row are permuted so that whatever 32 lanes read or write at a time is
+/// in different banks: a chunk of sixteen rows, all chunks of a row, or a word of each chunk of rows 8 apart.
+ROTOSCALE_HD constexpr int dense_offset(int row, int chunk) {
+  return row * 64 + (chunk ^ row / 2 % 8 ^ row / 16 % 2 * 4) * 8;
+}
+/// The offset of row + 16 i and chunk + 4 half, by that of a row that is a multiple of 32 and less than 16 more, and of
+/// a chunk below 4: nearly all of it is known to the compiler.
+ROTOSCALE_HD constexpr int dense_offset_from(int offset, int i, int half) {
+  return (offset ^ (i % 2 ^ half) * 32) + i * 1024;
+}
+static_assert([] {
+  for (int i = 0; i < 4 * 2 * 4 * 16; ++i) {
+    const int row = i % 16, chunk = i / 16 % 4, half = i / 64 % 2, tile = i / 128;
+    if (dense_offset_from(dense_offset(64 + row, chunk), tile, half) !=
+        dense_offset(64 + row + 16 * tile, chunk + 4 * half)) {
+      return false;
+    }
+  }
+  return true;
+}());
+
+/// The first `count` of eight elements, then zeros, instead of which `else_from` is read: no load waits for a branch.
+__device__ inline int4 load_some(const std::uint8_t* from, int count, const std::uint8_t* else_from) {
+  std::uint32_t code[8];
+  ROTOSCALE_UNROLL
+  for (int e = 0; e < 8; ++e) code[e] = *reinterpret_cast<const any_half*>(e < count ? from + 2 * e : else_from);
+  int4 words;
+  ROTOSCALE_UNROLL
+  for (int e = 0; e < 8; e += 2) {
+    keep_in_vector_registers(code[e]);
+    keep_in_vector_registers(code[e + 1]);
+    words[e / 2] = static_cast<int>((e < count ? code[e] : 0u) | (e + 1 < count ? code[e + 1] : 0u) << 16);
+  }
+  return words;
+}
+
+/// What a thread has of a step's `Rows` rows of an operand, on its way from memory to LDS. Here rows have k contiguous:
+/// a vector of eight k of every 64th row.
+template <int Rows, bool Transposed>
+class dense_rows {
+ public:
+  /// Rows from `first` on, of `rows`; k from `first_k` on.
+  __device__ dense_rows(const dense_operand& x, int first, int rows, int first_k, int thread)
+      : codes_(x.codes), row_(thread / 4), part_(thread % 4) {
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < count; ++i) {
+      const int row = first + row_ + 64 * i;  // rows past the end read the last one; their outputs are not stored
+      from_[i] = x.codes + (row < rows ? row : rows - 1) * x.stride + 2 * (first_k + 8 * part_);
+    }
+  }
+  /// Are there vectors whose elements are not all the operand's, whatever k is?
+  __device__ static bool is_ragged(int, int) { return false; }
+  /// Loads the next step's k.
+  __device__ void load() {
+    if (!works()) return;
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < count; ++i) {
+      vec_[i] = *reinterpret_cast<const any_int4*>(from_[i]);
+      from_[i] += 2 * dense_step;
+    }
+  }
+  /// The same where only `left` k are left, or the block is ragged.
+  __device__ void load_ragged(int left) {
+    if (!works()) return;
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < count; ++i) {
+      vec_[i] = load_some(from_[i], left - 8 * part_, codes_);
+      from_[i] += 2 * dense_step;
+    }
+  }
+  /// A vector is two chunks, which the permutation may exchange.
+  __device__ void store(std::uint8_t* to) {
+    if (!works()) return;
+    const int at = dense_offset(row_, 2 * part_);
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < count; ++i) {
+      keep_in_vector_registers(vec_[i]);
+      const int4 x = vec_[i], exchanged = {x[2], x[3], x[0], x[1]};
+      *reinterpret_cast<any_int4*>(to + (at & ~8) + i * 64 * 64) = (at & 8) != 0 ? exchanged : x;
+    }
+  }
+
+ private:
+  static constexpr int count = (Rows + 63) / 64;
+  __device__ bool works() const { return Rows >= 64 || row_ < Rows; }
+
+  const std::uint8_t* codes_;
+  int row_, part_;
+  const std::uint8_t* from_[count];
+  int4 vec_[count] = {};
+};
+
+/// The same where k have rows contiguous: eight rows of a pair of k. Four lanes have neighbouring vectors.
+template <int Rows>
+class dense_rows<Rows, true> {
+ public:
+  __device__ dense_rows(const dense_operand& x, int first, int rows, int first_k, int thread)
+      : codes_(x.codes),
+        step_bytes_(dense_step * x.stride),
+        patch_(thread / 64 * 4 + thread % 4),
+        pair_(thread / 4 % 16),
+        rows_(rows - first - 8 * patch_) {
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      from_[i] = x.codes + (first_k + 2 * pair_ + i) * x.stride + (rows_ > 0 ? 2 * (first + 8 * patch_) : 0);
+    }
+  }
+  __device__ static bool is_ragged(int first, int rows) { return rows % 8 != 0 && first + Rows > rows; }
+  __device__ void load() {
+    if (!works()) return;
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      vec_[i] = *reinterpret_cast<const any_int4*>(from_[i]);
+      from_[i] += step_bytes_;
+    }
+  }
+  __device__ void load_ragged(int left) {
+    if (!works()) return;
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      vec_[i] = load_some(from_[i], 2 * pair_ + i < left ? rows_ : 0, codes_);
+      from_[i] += step_bytes_;
+    }
+  }
+  /// A row's two k are a word. Of two patches beside each other one writes its even rows first, the other its odd ones.
+  __device__ void store(std::uint8_t* to) {
+    if (!works()) return;
+    const int odd = patch_ % 2, at = dense_offset(8 * patch_ + odd, pair_ / 2) + pair_ % 2 * 4;
+    const std::uint32_t low = 0x05040100u, high = 0x07060302u;
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 2; ++i) keep_in_vector_registers(vec_[i]);
+    ROTOSCALE_UNROLL
+    for (int t = 0; t < 8; ++t) {  // row t ^ odd
+      const std::uint32_t word = permute(static_cast<std::uint32_t>(vec_[0][t / 2]),
+                                         static_cast<std::uint32_t>(vec_[1][t / 2]), t % 2 != odd ? high : low);
+      *reinterpret_cast<any_word*>(to + (at ^ (t % 2 * 64 + t / 2 * 8)) + t / 2 * 128) = word;
+    }
+  }
+
+ private:
+  __device__ bool works() const { return Rows >= 128 || 8 * patch_ < Rows; }
+
+  const std::uint8_t* codes_;
+  std::int64_t step_bytes_;
+  int patch_, pair_, rows_;  ///< rows_: that there are from the patch's first on
+  const std::uint8_t* from_[2];
+  int4 vec_[2] = {};
+};
+
+/// Four columns of a row, or of a part of K its sums as they are.
+__device__ inline void store_dense(const dense_arguments& g, float4 acc, int row, int column, int part) {
+  const gemm_arguments& p = g.p;
+  if (row >= p.m || column >= p.n) return;
+  float* const sums = p.partial + (static_cast<std::int64_t>(part) * p.m + row) * p.n + column;
+  if (g.fours) {
+    if (p.parts > 1) {
+      *reinterpret_cast<float4*>(sums) = acc;
+    } else {
+      store_any_four(p, acc, row, column);
+    }
+    return;
+  }
+  ROTOSCALE_KEEP_LOOP
+  for (int e = 0; e < 4 && column + e < p.n; ++e) {
+    if (p.parts > 1) {
+      sums[e] = acc[0];
+    } else {
+      store_output(p, acc[0], row, column + e);
+    }
+    acc = float4{acc[1], acc[2], acc[3], acc[0]};
+  }
+}
+
+/// A wave's sums, and where it finds its fragments. D of an instruction: lane l holds row l % 16 of C and columns
+/// 4 (l / 16) .. + 3, since B goes first.
+template <class Tile>
+class dense_sums {
+ public:
+  /// Of the wave's outputs, from the block's (wave_row, wave_column) on.
+  __device__ dense_sums(int wave_row, int wave_column, int lane)
+      : row_(wave_row + lane % 16),
+        column_(wave_column + lane / 16 * 4),
+        at_a_(dense_offset(row_, lane / 16)),
+        at_b_(dense_offset(Tile::rows + wave_column + lane % 16, lane / 16)) {}
+  /// Adds a step's products.
+  __device__ void multiply(const std::uint8_t* codes) {
+    ROTOSCALE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const auto fragment = [&](int at, int i) {
+        return *reinterpret_cast<const any_short4*>(codes + dense_offset_from(at, i, half));
+      };
+      short4 rows[Tile::row_tiles];
+      ROTOSCALE_UNROLL
+      for (int i = 0; i < Tile::row_tiles; ++i) rows[i] = fragment(at_a_, i);
+      ROTOSCALE_UNROLL
+      for (int j = 0; j < Tile::column_tiles; ++j) {
+        const short4 column = fragment(at_b_, j);
+        ROTOSCALE_UNROLL
+        for (int i = 0; i < Tile::row_tiles; ++i) sum_[i][j] = multiply_bf16(column, rows[i], sum_[i][j]);
+      }
+    }
+  }
+  /// Of the block at (row, column).
+  __device__ void store(const dense_arguments& g, int row, int column, int part) const {
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < Tile::row_tiles; ++i) {
+      ROTOSCALE_UNROLL
+      for (int j = 0; j < Tile::column_tiles; ++j) {
+        store_dense(g, sum_[i][j], row + row_ + 16 * i, column + column_ + 16 * j, part);
+      }
+    }
+  }
+
+ private:
+  int row_, column_, at_a_, at_b_;
+  float4 sum_[Tile::row_tiles][Tile::column_tiles] = {};  // [row tile][column tile]
+};
+
+/// A grid of (columns of tiles, rows of tiles, parts of K) blocks.
+template <int Rows, int Columns, bool TransposedA, bool TransposedB>
+[[maybe_unused]] static __global__ void ROTOSCALE_AMD_BLOCK(threads, (tile<Rows, Columns>::waves_a_simd), 2)
+    dense_kernel(const dense_arguments g) {
+  using Tile = tile<Rows, Columns>;
+  constexpr int step = dense_step;
+  auto& codes = block_shared<dense_memory<Tile>>().codes;
+  const int thread = static_cast<int>(thread_index().x), wave = uniform(thread / 64);
+  const int part = static_cast<int>(block_index().z);
+  const int row = static_cast<int>(block_index().y) * Rows, column = static_cast<int>(block_index().x) * Columns;
+  const int first_k = part * g.p.part_k, last_k = first_k + g.p.part_k < g.p.k ? first_k + g.p.part_k : g.p.k;
+
+  dense_rows<Rows, TransposedA> a(g.a, row, g.p.m, first_k, thread);
+  dense_rows<Columns, TransposedB> b(g.b, column, g.p.n, first_k, thread);
+  dense_sums<Tile> sums(wave / Tile::waves_across * Tile::wave_rows, wave % Tile::waves_across * Tile::wave_columns,
+                        thread % 64);
+  // Steps up to this k are whole vectors of the operands.
+  const bool ragged = a.is_ragged(row, g.p.m) || b.is_ragged(column, g.p.n);
+  const int whole_k = ragged ? first_k : last_k - (last_k - first_k) % step;
+  const auto load = [&] {
+    a.load();
+    b.load();
+  };
+  const auto load_ragged = [&](int k) {
+    a.load_ragged(last_k - k);
+    b.load_ragged(last_k - k);
+  };
+  const auto buffer_of = [&](int k) { return codes[static_cast<unsigned>(k - first_k) / step % 2]; };
+  const auto stage = [&](int k) {
+    a.store(buffer_of(k));
+    b.store(buffer_of(k) + Rows * 64);
+    block_barrier();
+  };
+  // While a step is multiplied the next one is on its way to registers. Compilers would put its loads behind the
+  // products.
+  int k = first_k;
+  if (k < whole_k) {
+    load();
+  } else {
+    load_ragged(k);
+  }
+  for (; k + step < whole_k; k += step) {
+    stage(k);
+    load();
+    schedule_barrier();
+    sums.multiply(buffer_of(k));
+  }
+  for (; k < last_k; k += step) {
+    stage(k);
+    if (k + step < last_k) load_ragged(k + step);
+    sums.multiply(buffer_of(k));
+  }
+  sums.store(g, row, column, part);
+}
+
+}  // namespace rotoscale::gpu::amd
