@@ -24,7 +24,7 @@ struct sum_output {
 };
 
 /// Bytes of workspace with which gemm_by_definition forms blockwise sums of [m, k] and [n, k] on the device's matrix
-/// unit; 0 where it has none that gives their bits, or where the ordinary cores are done sooner.
+/// unit; 0 where it has none that gives their bits, needs none (AMD's), or where the ordinary cores are done sooner.
 std::size_t blockwise_workspace_bytes(index_t m, index_t n, index_t k, const device_info& device);
 
 /// Computes r.out, equal to gemm_ref by bytes. fma_chain takes FP32, BF16, E4M3 and E5M2 in any strides, transposed or
@@ -34,7 +34,7 @@ std::size_t blockwise_workspace_bytes(index_t m, index_t n, index_t k, const dev
 ///
 /// `workspace` (device memory aligned to 256 bytes; free again behind this call on the stream) changes no bit: with
 /// enough of it and rows of codes aligned to 16 bytes, blockwise sums are formed on the matrix unit, even of few
-/// products.
+/// products. AMD's units need none, but k in multiples of 128 and rows of scales aligned to 4 bytes.
 status gemm_by_definition(definition_sum sum, const gemm_operand& a, const gemm_operand& b, const sum_output& r,
                           stream s, void* workspace = nullptr, std::size_t workspace_bytes = 0);
 

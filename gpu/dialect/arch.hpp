@@ -42,6 +42,9 @@ struct arch_traits {
   /// kernel.
   bool stores_vectors_only = false;
   bool multiplies_fnuz = false;  ///< FP8 of the matrix unit and of the vendor's library is FNUZ, not OCP's
+  /// A kernel forms fp32_blockwise's sums from MXFP4 operands themselves, k a multiple of 128: FP8 products of a block,
+  /// which are exact in a unit that keeps 13 bits.
+  bool forms_blockwise_sums = false;
   bool splits_k = false;
   /// Least m * n * k for which the matrix unit, expansion included, beats ordinary cores on MXFP4.
   std::int64_t least_unit_products = std::int64_t{1} << 28;
@@ -98,6 +101,7 @@ inline constexpr arch_traits all_archs[] = {
      .name = "gfx942",
      .expands_mxfp8 = true,
      .multiplies_fnuz = true,
+     .forms_blockwise_sums = true,
      .tiles = gfx942_tiles,
      .grain = 256,
      .k_multiple = 128,
@@ -109,6 +113,7 @@ inline constexpr arch_traits all_archs[] = {
      .name = "gfx950",
      .has_scaled_mma = true,
      .stores_vectors_only = true,
+     .forms_blockwise_sums = true,
      .splits_k = true,
      .tiles = gfx950_tiles,
      .grain = 256,

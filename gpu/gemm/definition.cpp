@@ -59,11 +59,9 @@ status gemm_by_definition(definition_sum sum, const gemm_operand& a, const gemm_
   device_info device;
   if (status s = current_device(device); !s.ok()) return s;
   if (status s = check_stream(stream); !s.ok()) return s;
-  if (sum == definition_sum::blockwise && is_for_unit(a) && is_for_unit(b)) {
-    const std::size_t needed = blockwise_unit_bytes(a.rows, b.rows, a.k, device);
-    if (needed != 0 && check_workspace(workspace, workspace_bytes, needed, 256).ok()) {
-      return run_blockwise_on_unit(a, b, p, r, workspace, device, stream);
-    }
+  if (sum == definition_sum::blockwise && is_for_unit(a) && is_for_unit(b) &&
+      has_blockwise_unit(a, b, workspace, workspace_bytes, device)) {
+    return run_blockwise_on_unit(a, b, p, r, workspace, device, stream);
   }
   // The largest tile that leaves no processor idle.
   if (sum == definition_sum::fma_chain && tiles_of<max_owned>(p) >= device.processors) {

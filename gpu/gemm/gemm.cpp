@@ -71,6 +71,19 @@ std::size_t detail::blockwise_unit_bytes(index_t m, index_t n, index_t k, const 
   return blockwise_bytes(m, n, k, device);
 }
 
+bool detail::has_blockwise_unit(const gemm_operand& a, const gemm_operand& b, const void* workspace,
+                                std::size_t workspace_bytes, const device_info& device) {
+  if (traits_of(device.arch).forms_blockwise_sums) {
+    const auto has_words = [](const gemm_operand& x) {
+      return x.rows <= max_gemm_extent && x.scale_stride % 4 == 0 &&
+             reinterpret_cast<std::uintptr_t>(x.scales) % 4 == 0;
+    };
+    return a.k > 0 && a.k <= max_gemm_extent && a.k % 128 == 0 && has_words(a) && has_words(b);
+  }
+  const std::size_t needed = blockwise_unit_bytes(a.rows, b.rows, a.k, device);
+  return needed != 0 && check_workspace(workspace, workspace_bytes, needed, 256).ok();
+}
+
 status detail::run_blockwise_on_unit(const gemm_operand& a, const gemm_operand& b, const definition_arguments& p,
                                      const sum_output& r, void* workspace, const device_info& device, stream stream) {
   const gemm_arguments g = make_arguments(r, static_cast<int>(a.rows), static_cast<int>(b.rows));

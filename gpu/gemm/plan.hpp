@@ -21,8 +21,11 @@ namespace rotoscale::gpu::detail {
 status run_gemm(const gemm_problem& problem, const gemm_choice& choice, const device_info& device, void* workspace,
                 std::size_t workspace_bytes, stream stream);
 
-/// Bytes of workspace without which run_blockwise_on_unit has not enough; 0: the device has no such unit.
+/// Bytes of workspace without which a unit that takes expanded operands has not enough; 0: the device has none.
 std::size_t blockwise_unit_bytes(index_t m, index_t n, index_t k, const device_info& device);
+/// Can run_blockwise_on_unit multiply these on `device`, in this workspace? Their codes are aligned to 16 bytes.
+bool has_blockwise_unit(const gemm_operand& a, const gemm_operand& b, const void* workspace,
+                        std::size_t workspace_bytes, const device_info& device);
 /// gemm_by_definition's blockwise sums by the matrix unit of `device`.
 status run_blockwise_on_unit(const gemm_operand& a, const gemm_operand& b, const definition_arguments& p,
                              const sum_output& r, void* workspace, const device_info& device, stream stream);

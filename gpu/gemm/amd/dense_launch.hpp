@@ -47,18 +47,24 @@ inline status launch_dense(const amd::dense_operand& a, bool transposed_a, const
   });
 }
 
-/// gemm_bf16's operands, in the tile that costs least.
-inline status multiply_dense_on_amd(const gemm_operand& a, const gemm_operand& b, gemm_arguments g,
-                                    const device_info& device, stream s) {
+/// `g` in the tile of gfx942's that costs least.
+inline gemm_arguments in_cheapest_tile(gemm_arguments g, index_t k, const device_info& device) {
   std::int64_t least = 0;
   for (const tile_shape& tile : gfx942_tiles) {
-    const std::int64_t cost = tile_cost(device, tile, g.parts, {true, g.m, g.n, g.k});
+    const std::int64_t cost = tile_cost(device, tile, g.parts, {true, g.m, g.n, static_cast<int>(k)});
     if (least != 0 && cost >= least) continue;
     least = cost;
     g.tile_m = tile.m;
     g.tile_n = tile.n;
   }
-  return launch_dense({a.codes, a.code_stride}, a.transposed, {b.codes, b.code_stride}, b.transposed, g, s);
+  return g;
+}
+
+/// gemm_bf16's operands.
+inline status multiply_dense_on_amd(const gemm_operand& a, const gemm_operand& b, const gemm_arguments& g,
+                                    const device_info& device, stream s) {
+  return launch_dense({a.codes, a.code_stride}, a.transposed, {b.codes, b.code_stride}, b.transposed,
+                      in_cheapest_tile(g, g.k, device), s);
 }
 
 }  // namespace rotoscale::gpu::detail

@@ -13,18 +13,21 @@
 
 namespace rotoscale::gpu::detail {
 
+/// gfx942's sums of MXFP4 operands, in the tile of `g`; gfx950 has its instruction as well.
+inline status launch_mxfp4(const gemm_operand& a, const gemm_operand& b, const gemm_arguments& g, stream s) {
+  const gfx942::arguments all{make_kernel_operand(a), make_kernel_operand(b), g};
+  return in_tiles<gfx942_tiles>(g, [&]<tile_shape T>() {
+    return launch(stores_vectors(g) ? gfx942::gemm_kernel<T.m, T.n, true> : gfx942::gemm_kernel<T.m, T.n, false>,
+                  tile_grid(g), blocks(gfx942::threads), 0, s, all);
+  });
+}
+
 /// MXFP4 from the operands themselves; MXFP8 expanded to BF16 first.
 inline status run_gfx942(const gemm_problem& p, const gemm_choice& c, std::uint8_t* memory, const device_info& device,
                          stream s) {
   gemm_arguments g = make_arguments(p, contract_options(c.contract, device, 1, is_fp8(p)));
   set_schedule(g, traits_of(device.arch), c.schedule);
-  if (!is_fp8(p)) {
-    const gfx942::arguments all{make_kernel_operand(p.a), make_kernel_operand(p.b), g};
-    return in_tiles<gfx942_tiles>(g, [&]<tile_shape T>() {
-      return launch(stores_vectors(g) ? gfx942::gemm_kernel<T.m, T.n, true> : gfx942::gemm_kernel<T.m, T.n, false>,
-                    tile_grid(g), blocks(gfx942::threads), 0, s, all);
-    });
-  }
+  if (!is_fp8(p)) return launch_mxfp4(p.a, p.b, g, s);
   const expand_arguments e = make_expansion(p, workspace_map(p, c, device), memory);
   const status expanded =
       launch(expand_bf16_kernel, blocks(expand_blocks(g.m + g.n, e.k)), blocks(expand_threads), 0, s, e);

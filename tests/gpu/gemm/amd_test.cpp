@@ -10,6 +10,7 @@
 #include "gpu/api/gemm.hpp"
 #include "gpu/dialect/amd_matrix.hpp"
 #include "gpu/gemm/data.hpp"
+#include "gpu/gemm/definition.hpp"
 #include "gpu/gemm/plan.hpp"
 
 namespace gemm_amd_test {
@@ -345,6 +346,75 @@ TEST_CASE("gfx942: every tile, at the edges of each, the same bytes") {
     compare_tiles(gfx942, c, b, {.samples = 300});
     compare_tiles(gfx942, d, e, {.accumulate = true, .bias = true, .samples = 500});
   }
+}
+
+namespace {
+
+/// Training's blockwise sums by gfx942's kernel, as gemm_by_definition calls it, against the CPU's.
+void compare_blockwise(const device_info& device, const operand& a, const operand& b, const sum_output& form) {
+  if (!runs_here(device)) return;
+  const int m = a.plain.rows, n = b.plain.rows;
+  const bool narrow = form.stored == formats::bf16;
+  const index_t stride = form.out_stride == 0 ? n : form.out_stride;
+  const auto elements = static_cast<std::size_t>(m * stride);
+  const std::vector<std::uint32_t> words(elements, 0x40403F80u);  // of two BF16 or an FP32
+  array<std::uint32_t> found(words);
+  sum_output r = form;
+  r.out = found.there;
+  const gemm_operand left = a.view(gfx942, false), right = b.view(gfx942, false);
+  REQUIRE(gpu::detail::has_blockwise_unit(left, right, nullptr, 0, device));
+  const status s = gpu::detail::run_blockwise_on_unit(left, right, {}, r, nullptr, device, {});
+  REQUIRE_MESSAGE(s.ok(), s.message());
+  found.fetch();
+  CHECK(found.guards_hold());
+  gemm_options o;
+  o.model = fp32_blockwise;
+  const gemm_operand rows = make_operand(a.plain.blocks(), a.plain.here()),
+                     columns = make_operand(b.plain.blocks(), b.plain.here());
+  const auto before = [&](index_t at) {
+    const std::uint64_t word = words[static_cast<std::size_t>(narrow ? at / 2 : at)];
+    return narrow ? word >> (16 * (at % 2)) & 0xFFFFu : word;
+  };
+  int wrong = 0;
+  for (index_t i = 0; i < m; ++i) {
+    for (index_t j = 0; j < stride; ++j) {
+      const index_t at = i * stride + j;
+      std::uint64_t want = before(at);
+      if (j < n) {
+        const float old = fp32_from_bits(static_cast<std::uint32_t>(narrow ? want << 16 : want));
+        const float sum = accumulate_ref(rows, i, columns, j, o, 0.0f);
+        want = finished_bits(sum, r.output, 1.0f, r.accumulate, 1.0f, old, nullptr, fp32_nan_bits);
+        if (r.output == formats::bf16 && !narrow) want <<= 16;
+      }
+      const std::uint64_t word = found.here[static_cast<std::size_t>(narrow ? at / 2 : at)];
+      wrong += want != (narrow ? word >> (16 * (at % 2)) & 0xFFFFu : word);
+    }
+  }
+  CHECK(wrong == 0);
+}
+
+}  // namespace
+
+TEST_CASE("gfx942 and gfx950: blockwise sums of training, from the operands themselves") {
+  const operand a(37, 256, 51, scales_of::special), b(131, 256, 52, scales_of::special);
+  const operand c(136, 384, 53, scales_of::far), d(40, 384, 54, scales_of::far);
+  for (const device_info* device : {&gfx942, &gfx950}) {
+    compare_blockwise(*device, a, b, {});
+    compare_blockwise(*device, b, a, {.output = formats::bf16, .out_stride = 41, .accumulate = true});
+    compare_blockwise(*device, c, d, {.stored = formats::bf16, .output = formats::bf16});
+    compare_blockwise(*device, d, c, {.stored = formats::bf16, .output = formats::bf16, .accumulate = true});
+    gemm_operand x = a.view(gfx942, false);
+    x.k = 160;
+    CHECK_FALSE(gpu::detail::has_blockwise_unit(x, x, nullptr, 0, *device));
+    x = a.view(gfx942, false);
+    x.scales += 1;
+    CHECK_FALSE(gpu::detail::has_blockwise_unit(a.view(gfx942, false), x, nullptr, 0, *device));
+    x = a.view(gfx942, false);
+    x.scale_stride += 2;
+    CHECK_FALSE(gpu::detail::has_blockwise_unit(x, a.view(gfx942, false), nullptr, 0, *device));
+  }
+  const gemm_operand x = a.view(gfx942, false);
+  CHECK_FALSE(gpu::detail::has_blockwise_unit(x, x, nullptr, 0, {arch::other, 1}));
 }
 
 TEST_CASE("gfx950, MXFP8: every pair of elements, both orders of A, parts of K") {
