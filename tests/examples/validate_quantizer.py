@@ -27,6 +27,22 @@ def floats_of_bf16(data):
     return [struct.unpack("<f", b"\0\0" + data[i:i + 2])[0] for i in range(0, len(data), 2)]
 
 
+def to_bf16(value):
+    """FP32 rounded to nearest even, in its upper 16 bits."""
+    (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    if value != value:
+        return struct.pack("<H", bits >> 16 | 64)
+    return struct.pack("<H", (bits + 0x7FFF + (bits >> 16 & 1)) >> 16)
+
+
+def turned(shape, data):
+    """The bytes of a matrix's transpose."""
+    rows, cols = shape
+    width = len(data) // (rows * cols)
+    elements = [data[i:i + width] for i in range(0, len(data), width)]
+    return [cols, rows], b"".join(elements[r * cols + c] for c in range(cols) for r in range(rows))
+
+
 def npy(descr, shape, data):
     header = repr({"descr": descr, "fortran_order": False, "shape": tuple(shape)})
     header += " " * (-(len(header) + 11) % 64) + "\n"
@@ -74,6 +90,15 @@ class Program(unittest.TestCase):
         tensors[tensor] = (dtype, shape, bytes(edit(bytearray(data))))
         write_safetensors(path, tensors)
 
+    def turn(self, path):
+        """A dump along rows becomes one along columns: these of a source are the rows of its transpose."""
+        tensors = load(path)
+        dtype, *x = tensors["x"]
+        tensors["x"] = (dtype, *turned(*x))
+        for name in ("codes", "scales"):
+            tensors[name + "_t"] = tensors.pop(name)
+        write_safetensors(path, tensors)
+
     def ranking(self, *arguments):
         done = self.call("--identify", *arguments)
         self.assertEqual(done.stderr, "")
@@ -113,10 +138,7 @@ class RightDumps(Program):
         tensors = load(path)
         values = [abs(v) for v in floats_of_bf16(tensors["x"][2])]
         tensors["amax"] = ("F32", [1], struct.pack("<f", max(v for v in values if math.isfinite(v))))
-        rows, cols = tensors["x"][1]
-        codes = tensors["codes"][2]
-        transposed = bytes(codes[r * cols + c] for c in range(cols) for r in range(rows))
-        tensors["codes_t"] = ("F8_E5M2", [cols, rows], transposed)
+        tensors["codes_t"] = ("F8_E5M2", *turned(*tensors["codes"][1:]))
         write_safetensors(path, tensors)
         self.same("--quantizer", "fp8", "--input", path)
         self.change(path, "amax", lambda b: struct.pack("<f", 1.0))
@@ -168,16 +190,9 @@ class RightDumps(Program):
                          {"te_rocm, but rounding stochastic", "te_rocm, but rounding toward_zero"})
 
     def test_columns(self):
-        """The columns of a source are the rows of its transpose."""
         for preset, blocks in (("te_rocm", "mxfp4"), ("primus", "mxfp8_e5m2"), ("nvidia", "nvfp4")):
             path = self.make("--quantizer", preset, "--format", blocks)
-            tensors = load(path)
-            _, (rows, cols), data = tensors["x"]
-            pairs = [data[i:i + 2] for i in range(0, len(data), 2)]
-            tensors["x"] = ("BF16", [cols, rows], b"".join(pairs[r * cols + c] for c in range(cols) for r in range(rows)))
-            for name in ("codes", "scales"):
-                tensors[name + "_t"] = tensors.pop(name)
-            write_safetensors(path, tensors)
+            self.turn(path)
             known = ["--quantizer", preset, "--input", path]
             self.assertRegex(self.same(*known), r"\Acodes_t: 0 of \d+ blocks differ")
             self.assertIn(preset, self.ranking(*known)[0][0][1])
@@ -256,6 +271,69 @@ class RightDumps(Program):
             self.same("--quantizer", "fp8", "--format", name, "--input", path)
         self.refused("--source: 'e4m3' is none of fp32, fp16, bf16", "--quantizer", "fp8", "--source", "e4m3", "--input",
                      path)
+
+
+class SourceTypes(Program):
+    """x of F32 and F16, along rows and columns, with and without a rotation; elsewhere it is BF16."""
+
+    KINDS = (("F32", "f"), ("F16", "e"))
+
+    def both_ways(self, path, check):
+        for turn in (False, True):
+            if turn:
+                self.turn(path)
+            with self.subTest(columns=turn):
+                check()
+
+    def test_right_dumps(self):
+        for dtype, letter in self.KINDS:
+            for preset, blocks in (("te_rocm", "mxfp4"), ("primus", "mxfp8_e5m2"), ("nvidia", "nvfp4")):
+                path = self.make("--quantizer", preset, "--format", blocks, "--x-format", dtype)
+                tensors = load(path)
+                self.assertEqual(tensors["x"][0], dtype)
+                known = ["--quantizer", preset, "--input", path]
+                self.both_ways(path, lambda: self.same(*known))
+                # The same numbers, and those that the preset makes of them first, are as good in a wider type.
+                values = struct.unpack(f"<{len(tensors['x'][2]) // struct.calcsize(letter)}{letter}", tensors["x"][2])
+                shape = tensors["x"][1]
+                write_safetensors(path, {**tensors, "x": ("F32", shape, struct.pack(f"<{len(values)}f", *values))})
+                self.same(*known)
+                write_safetensors(path, {**tensors, "x": ("BF16", shape, b"".join(map(to_bf16, values)))})
+                (self.same if preset == "te_rocm" else lambda *a: self.differs("blocks differ", *a))(*known)
+
+    def test_the_preset_is_identified(self):
+        for dtype, _ in self.KINDS:
+            for preset in ("te_rocm", "primus", "torchao_rceil"):
+                path = self.make("--quantizer", preset, "--x-format", dtype)
+
+                def check():
+                    found, done = self.ranking("--input", path)
+                    self.assertEqual((done.returncode, found[0]), (0, ("512", preset)))
+                    self.assertLess(int(found[1][0]), 512, done.stdout)
+                self.both_ways(path, check)
+
+    def test_what_the_source_was_rounded_to_is_identified(self):
+        for dtype, preset, rounded, text in (("F32", "te_rocm", "fp32", "source taken as it is"),
+                                             ("F32", "te_rocm", "fp16", "source rounded to FP16"),
+                                             ("F32", "primus", "bf16", "source rounded to BF16"),
+                                             ("F32", "primus", "fp16", "source rounded to FP16"),
+                                             ("F16", "te_rocm", "fp16", "source taken as it is"),
+                                             ("F16", "primus", "bf16", "source rounded to BF16"),
+                                             ("BF16", "primus", "fp16", "source rounded to FP16")):
+            path = self.make("--quantizer", preset, "--x-format", dtype, "--source", rounded)
+
+            def check():
+                known = ["--quantizer", preset, "--input", path]
+                self.same(*known, "--source", rounded)
+                self.differs("blocks differ", *known)
+                found, done = self.ranking(*known)
+                self.assertEqual((done.returncode, found[0]), (0, ("512", f"{preset}, but {text}")))
+                self.assertLess(int(found[1][0]), 512, done.stdout)
+            with self.subTest(dtype=dtype, preset=preset, rounded=rounded):
+                self.both_ways(path, check)
+        for dtype, rounded in (("F16", "fp16"), ("BF16", "bf16")):  # its own type: nothing to name
+            path = self.make("--quantizer", "primus", "--x-format", dtype, "--source", rounded)
+            self.assertEqual(self.ranking("--quantizer", "primus", "--input", path)[0][0], ("512", "primus"))
 
 
 class PlantedFaults(Program):
@@ -427,7 +505,7 @@ class BadInput(Program):
                             "code-placement scale-placement nibbles scale-padding",
                  "identify": "identify input tensor sample quantizer format rotation signs scale-rule policy rounding source "
                              "block-rows code-placement scale-placement nibbles",
-                 "make-case": "make-case m k seed with-d quantizer format rotation signs scale-rule policy rounding source "
+                 "make-case": "make-case m k seed with-d x-format quantizer format rotation signs scale-rule policy rounding source "
                               "block-rows code-placement scale-placement nibbles",
                  "gemm": "model kernel input tensor report nan a-format b-format scale-format scale-layout promotion split-k "
                          "split-grain split-run split-order split-sum output-rounding epilogue-c alpha beta output "
@@ -436,7 +514,7 @@ class BadInput(Program):
         elsewhere = {"factor", "random-seed", "random-stream", "random-bits"}  # test_options_that_the_format_leaves_idle
         values = {"a-format": "e4m3", "b-format": "e4m3", "scale-format": "e8m0", "split-order": "pairwise",
                   "split-sum": "fp16", "nan": "any", "output-rounding": "up", "output": "bf16", "ignore": "c",
-                  "source": "bf16", "code-placement": "column_major", "scale-placement": "column_major",
+                  "source": "bf16", "x-format": "fp32", "code-placement": "column_major", "scale-placement": "column_major",
                   "nibbles": "high", "make-case": "made.safetensors"}
         options = re.findall(r"^  (?:-\w,)?--([a-z-]+)(?: (TEXT|INT|UINT|FLOAT))?", self.same("--help"), re.M)
         self.assertGreater(len(options), 55)

@@ -94,6 +94,10 @@ void add_quantizer_options(CLI::App& app, quantizer_options& o) {
   app.add_option("--source", o.source, "what x is rounded to first: fp32 (as it is), bf16 or fp16")
       ->transform(CLI::Validator(one_format_of(float_formats), ""))
       ->group(group);
+  app.add_option("--x-format", o.x_format, "for --make-case: what x is stored as")
+      ->transform(CLI::Validator(one_format_of(float_formats), ""))
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--factor", o.factor, "of the tensor (NVFP4, FP8), instead of the file's")->group(group);
   app.add_option("--block-rows", o.block_rows, "rows that share a scale: 1, or 32 for square blocks")
       ->check(CLI::Range(1, 256))

@@ -249,32 +249,47 @@ double scaled_value(const quantizer& q, float x, std::uint8_t scale) {
   return static_cast<double>(x * scale_inverse(q.blocks.scale, scale, q.options.encode_factor));
 }
 
-tile_values quantize_tile(const quantizer& q, const quantizer_dump& dump, const dump_side& side, index_t tile,
-                          index_t first_k) {
+std::vector<float> load_tile(const quantizer& q, const quantizer_dump& dump, const dump_side& side, index_t tile,
+                             index_t first_k) {
   const matrix<const float> in = side.axis == block_axis::row ? dump.source_view() : transposed(dump.source_view());
   const index_t rows = q.tile_rows(), run = q.tile_k();
-  const int length = q.blocks.length;
-  tile_values t;
-  t.x.resize(static_cast<std::size_t>(rows * run));
-  t.codes.resize(t.x.size());
-  t.amax.assign(length == 0 ? 0 : static_cast<std::size_t>(run / length), no_amax);
+  std::vector<float> all(static_cast<std::size_t>(rows * run));
   for (index_t r = 0; r < rows; ++r) {
-    float* x = t.x.data() + r * run;
+    float* x = all.data() + r * run;
     for (index_t i = 0; i < run; ++i) x[i] = round_to_format(q.options.source, in(tile * rows + r, first_k + i));
-    if (length == 0) continue;
-    rotate(q, x, static_cast<int>(run));
-    for (std::size_t b = 0; b < t.amax.size(); ++b) {
-      t.amax[b] = block_amax(x + b * static_cast<std::size_t>(length), length, q.options.policy, t.amax[b]);
-    }
+    if (!q.is_per_tensor()) rotate(q, x, static_cast<int>(run));
+  }
+  return all;
+}
+
+tile_values scale_tile(const quantizer& q, std::vector<float> x) {
+  tile_values t;
+  t.x = std::move(x);
+  if (q.is_per_tensor()) return t;
+  const auto length = static_cast<std::size_t>(q.blocks.length), run = static_cast<std::size_t>(q.tile_k());
+  t.amax.assign(run / length, no_amax);
+  for (std::size_t first = 0; first < t.x.size(); first += run) {
+    for (std::size_t b = 0; b < t.amax.size(); ++b)
+      t.amax[b] = block_amax(t.x.data() + first + b * length, q.blocks.length, q.options.policy, t.amax[b]);
   }
   for (const std::uint32_t amax : t.amax) t.scales.push_back(choose_scale(q.blocks, q.options, amax));
-  for (index_t r = 0; r < rows; ++r) {
-    for (index_t i = 0; i < run; ++i) {
-      const auto e = static_cast<std::size_t>(r * run + i);
-      const std::uint8_t scale = length == 0 ? std::uint8_t{0} : t.scales[static_cast<std::size_t>(i / length)];
-      t.codes[e] = code_under(q, dump, side, t.x[e], scale, (tile * rows + r) * side.k + first_k + i);
-    }
-  }
+  return t;
+}
+
+std::uint8_t code_in_tile(const quantizer& q, const quantizer_dump& dump, const dump_side& side, const tile_values& t,
+                          index_t tile, index_t first_k, index_t e) {
+  const index_t r = e / q.tile_k(), i = e % q.tile_k();
+  const std::uint8_t scale =
+      q.is_per_tensor() ? std::uint8_t{0} : t.scales[static_cast<std::size_t>(i / q.blocks.length)];
+  return code_under(q, dump, side, t.x[static_cast<std::size_t>(e)], scale,
+                    (tile * q.tile_rows() + r) * side.k + first_k + i);
+}
+
+tile_values quantize_tile(const quantizer& q, const quantizer_dump& dump, const dump_side& side, index_t tile,
+                          index_t first_k) {
+  tile_values t = scale_tile(q, load_tile(q, dump, side, tile, first_k));
+  for (index_t e = 0; e < static_cast<index_t>(t.x.size()); ++e)
+    t.codes.push_back(code_in_tile(q, dump, side, t, tile, first_k, e));
   return t;
 }
 

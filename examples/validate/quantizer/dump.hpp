@@ -88,6 +88,13 @@ struct tile_values {
 };
 tile_values quantize_tile(const quantizer& q, const quantizer_dump& dump, const dump_side& side, index_t tile,
                           index_t first_k);
+/// The same in parts, for whoever may need no codes, or not all: the source as its blocks see it, their scales, and the
+/// code of element `e`.
+std::vector<float> load_tile(const quantizer& q, const quantizer_dump& dump, const dump_side& side, index_t tile,
+                             index_t first_k);
+tile_values scale_tile(const quantizer& q, std::vector<float> x);
+std::uint8_t code_in_tile(const quantizer& q, const quantizer_dump& dump, const dump_side& side, const tile_values& t,
+                          index_t tile, index_t first_k, index_t e);
 
 /// Code of x under a scale, by the options' rounding; `index` is the element's number in the rows × k result.
 std::uint8_t code_under(const quantizer& q, const quantizer_dump& dump, const dump_side& side, float x,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "../format_names.hpp"
 #include "check.hpp"
 #include "presets.hpp"
 #include "rotoscale/names.hpp"
@@ -40,6 +41,11 @@ std::vector<rounding> roundings(const quantizer& base) {
   return all;
 }
 
+/// What a source of this type is rounded to first; its own type changes nothing.
+format effective_source(format rounded, const quantizer_dump& dump) {
+  return rounded == dump.source_format ? formats::fp32 : rounded;
+}
+
 /// Everything but the order of bytes.
 std::vector<quantizer> arithmetics(const quantizer& base, const quantizer_dump& dump,
                                    const std::vector<rounding>& roundings) {
@@ -50,7 +56,8 @@ std::vector<quantizer> arithmetics(const quantizer& base, const quantizer_dump& 
     for (const auto& rule : enum_names<scale_rule>::table) {
       for (const auto& policy : enum_names<block_policy>::table) {
         for (const rounding r : roundings) {
-          for (const format source : {formats::fp32, formats::bf16}) {
+          for (const format source : float_formats) {
+            if (!(effective_source(source, dump) == source)) continue;
             for (const float f : {factor, 1.0f, 1.0f / factor}) {
               quantizer q = base;
               q.options.rotation = turn;
@@ -69,7 +76,6 @@ std::vector<quantizer> arithmetics(const quantizer& base, const quantizer_dump& 
               if (fits) all.push_back(q);
               if (f == 1.0f || rules_matter) break;  // scales of powers of two have no factor
             }
-            if (dump.source_format == formats::bf16) break;  // rounding it again changes nothing
           }
         }
         if (base.is_per_tensor()) break;
@@ -159,38 +165,98 @@ quantizer with_neighbour(quantizer q, rounding r) {
   return q;
 }
 
-/// For each region, one bit a variant: does it hold what the candidate gives?
+/// What comes before scales: candidates that are equal in it see the same numbers.
+struct loading {
+  rotation turn;
+  bool hadamard_factor;
+  format source;
+  explicit loading(const quantizer& q)
+      : turn(q.options.rotation), hadamard_factor(q.hadamard_factor), source(q.options.source) {}
+  bool operator==(const loading&) const = default;
+};
+
+/// These numbers: every tile of every region, in order.
+using loaded_tiles = std::vector<std::vector<float>>;
+loaded_tiles load_regions(const quantizer& q, const quantizer_dump& dump, const std::vector<region>& regions) {
+  loaded_tiles all;
+  for (const region& p : regions) {
+    for (index_t c = p.first_k; c < p.first_k + p.count; c += q.tile_k())
+      all.push_back(load_tile(q, dump, dump.sides[p.side], p.tile, c));
+  }
+  return all;
+}
+
+/// For each region, one bit a variant: does it hold what the candidate gives? None where no order of scales, or none of
+/// codes, does.
 struct matches {
   std::vector<std::uint32_t> codes, scales;
 };
 
-matches compare_regions(const quantizer& q, const quantizer_dump& dump, const std::vector<region>& regions,
-                        const std::vector<variant>& codes, const std::vector<variant>& scales) {
-  matches m;
-  const quantizer up = with_neighbour(q, rounding::up), down = with_neighbour(q, rounding::down);
-  const format element = q.blocks.element;
-  for (const region& p : regions) {
-    const dump_side& side = dump.sides[p.side];
-    std::uint32_t code_bits = (1u << codes.size()) - 1, scale_bits = (1u << scales.size()) - 1;
-    for (index_t c = p.first_k; c < p.first_k + p.count; c += q.tile_k()) {
-      const tile_values t = quantize_tile(up, dump, side, p.tile, c);
-      const auto lower = has_unknown_words(q) ? quantize_tile(down, dump, side, p.tile, c).codes : t.codes;
-      for (std::size_t v = 0; v < codes.size(); ++v) {
-        const std::uint8_t* bytes = codes[v].sides[p.side].data();
-        for (index_t e = 0; e < q.tile_rows() * q.tile_k() && (code_bits >> v & 1) != 0; ++e) {
-          const index_t row = p.tile * q.tile_rows() + e / q.tile_k();
-          const auto got = load_code(element, bytes + row * packed_bytes(element, side.k), c + e % q.tile_k());
-          const auto at = static_cast<std::size_t>(e);
-          if (got != t.codes[at] && got != lower[at]) code_bits &= ~(1u << v);
-        }
-      }
-      for (std::size_t v = 0; v < scales.size(); ++v) {
-        for (std::size_t b = 0; b < t.scales.size(); ++b) {
-          const index_t at = p.tile * (side.k / q.blocks.length) + c / q.blocks.length + static_cast<index_t>(b);
-          if (scales[v].sides[p.side][static_cast<std::size_t>(at)] != t.scales[b]) scale_bits &= ~(1u << v);
-        }
+/// One region beside what one candidate gives.
+class region_match {
+ public:
+  region_match(const quantizer& q, const quantizer_dump& dump, const std::vector<variant>& codes,
+               const std::vector<variant>& scales)
+      : up_(with_neighbour(q, rounding::up)),
+        down_(with_neighbour(q, rounding::down)),
+        two_(has_unknown_words(q)),
+        dump_(dump),
+        codes_(codes),
+        scales_(scales) {}
+
+  /// The bits of codes and of scales. Most candidates are wrong, and their scales or first codes show it.
+  std::pair<std::uint32_t, std::uint32_t> operator()(const region& p, const std::vector<float>* tiles) const {
+    const dump_side& side = dump_.sides[p.side];
+    std::uint32_t code_bits = (1u << codes_.size()) - 1, scale_bits = (1u << scales_.size()) - 1;
+    for (index_t c = p.first_k; c < p.first_k + p.count; c += up_.tile_k()) {
+      const tile_values t = scale_tile(up_, *tiles++);
+      scale_bits &= of_scales(t, p, side, c);
+      for (index_t e = 0; e < up_.tile_rows() * up_.tile_k() && (code_bits != 0 && scale_bits != 0); ++e)
+        code_bits &= of_code(t, p, side, c, e);
+      if (code_bits == 0 || scale_bits == 0) return {0, 0};
+    }
+    return {code_bits, scale_bits};
+  }
+
+ private:
+  std::uint32_t of_scales(const tile_values& t, const region& p, const dump_side& side, index_t c) const {
+    std::uint32_t bits = (1u << scales_.size()) - 1;
+    for (std::size_t v = 0; v < scales_.size(); ++v) {
+      for (std::size_t b = 0; b < t.scales.size(); ++b) {
+        const index_t at = p.tile * (side.k / up_.blocks.length) + c / up_.blocks.length + static_cast<index_t>(b);
+        if (scales_[v].sides[p.side][static_cast<std::size_t>(at)] != t.scales[b]) bits &= ~(1u << v);
       }
     }
+    return bits;
+  }
+  std::uint32_t of_code(const tile_values& t, const region& p, const dump_side& side, index_t c, index_t e) const {
+    const format element = up_.blocks.element;
+    const index_t row = p.tile * up_.tile_rows() + e / up_.tile_k(), at = c + e % up_.tile_k();
+    const std::uint8_t want = code_in_tile(up_, dump_, side, t, p.tile, c, e);
+    const std::uint8_t lower = two_ ? code_in_tile(down_, dump_, side, t, p.tile, c, e) : want;
+    std::uint32_t bits = 0;
+    for (std::size_t v = 0; v < codes_.size(); ++v) {
+      const auto got = load_code(element, codes_[v].sides[p.side].data() + row * packed_bytes(element, side.k), at);
+      if (got == want || got == lower) bits |= 1u << v;
+    }
+    return bits;
+  }
+
+  quantizer up_, down_;  ///< of codes rounded by unknown words, what gives the upper neighbours and the lower ones
+  bool two_;
+  const quantizer_dump& dump_;
+  const std::vector<variant>&codes_, &scales_;
+};
+
+matches compare_regions(const quantizer& q, const quantizer_dump& dump, const std::vector<region>& regions,
+                        const loaded_tiles& tiles, const std::vector<variant>& codes,
+                        const std::vector<variant>& scales) {
+  matches m;
+  const region_match match(q, dump, codes, scales);
+  std::size_t first = 0;
+  for (const region& p : regions) {
+    const auto [code_bits, scale_bits] = match(p, tiles.data() + first);
+    first += static_cast<std::size_t>(p.count / q.tile_k());
     m.codes.push_back(code_bits);
     m.scales.push_back(scale_bits);
   }
@@ -216,9 +282,10 @@ std::vector<std::string> changes_from(const quantizer& preset, const quantizer& 
   if (a.rounding != b.rounding) {
     all.push_back("rounding " + std::string(to_string(b.rounding)) + (has_unknown_words(q) ? " by unknown words" : ""));
   }
-  const bool rounds_source = dump.source_format != formats::bf16;
-  if (rounds_source && !(a.source == b.source))
-    all.emplace_back(b.source == formats::bf16 ? "source rounded to BF16" : "source taken as FP32");
+  if (const format from = effective_source(a.source, dump), to = effective_source(b.source, dump); !(from == to)) {
+    all.push_back(to == formats::fp32 ? "source taken as it is"
+                                      : "source rounded to " + std::string(to == formats::bf16 ? "BF16" : "FP16"));
+  }
   if (fp32_bits(a.encode_factor) != fp32_bits(b.encode_factor)) {
     char number[48];
     std::snprintf(number, sizeof number, "factor %.9g", static_cast<double>(b.encode_factor));
@@ -284,10 +351,24 @@ std::vector<dump_explanation> identify_dump(const quantizer* from, const quantiz
   const std::vector<variant> codes = code_variants(base, dump), scales = scale_variants(base, dump);
   std::vector<dump_explanation> all;
   const auto try_all = [&](const std::vector<quantizer>& candidates) {
+    std::vector<loading> ways;
+    std::vector<std::size_t> first_of, way_of;  // of each way the first candidate, of each candidate its way
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      const auto known = std::find(ways.begin(), ways.end(), loading(candidates[i]));
+      way_of.push_back(static_cast<std::size_t>(known - ways.begin()));
+      if (known != ways.end()) continue;
+      ways.emplace_back(candidates[i]);
+      first_of.push_back(i);
+    }
+    std::vector<loaded_tiles> tiles(ways.size());
+    pool.for_each(static_cast<index_t>(ways.size()), [&](index_t i) {
+      const auto at = static_cast<std::size_t>(i);
+      tiles[at] = load_regions(candidates[first_of[at]], dump, regions);
+    });
     std::vector<matches> found(candidates.size());
     pool.for_each(static_cast<index_t>(candidates.size()), [&](index_t i) {
       const auto at = static_cast<std::size_t>(i);
-      found[at] = compare_regions(candidates[at], dump, regions, codes, scales);
+      found[at] = compare_regions(candidates[at], dump, regions, tiles[way_of[at]], codes, scales);
     });
     for (std::size_t i = 0; i < candidates.size(); ++i)
       add_explanations(candidates[i], found[i], codes, scales, presets, dump, all);

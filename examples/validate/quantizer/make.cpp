@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "../applicable.hpp"
+#include "../format_names.hpp"
 #include "command.hpp"
 #include "dump.hpp"
 #include "presets.hpp"
@@ -20,8 +21,17 @@ namespace {
 class case_row {
  public:
   /// `unit` is the source of what is quantized as 1, where a tensor has one factor.
-  case_row(format element, std::uint64_t seed, index_t row, float unit)
-      : element_(element), random_{seed, 16 + static_cast<std::uint64_t>(row)}, row_(row), unit_(unit) {}
+  case_row(format source, format element, std::uint64_t seed, index_t row, float unit)
+      : source_(source),
+        element_(element),
+        random_{seed, 16 + static_cast<std::uint64_t>(row)},
+        row_(row),
+        unit_(unit) {
+    // A power of two under which the element's numbers and their middles are the source's.
+    const bool narrow = source.max_exponent() < formats::bf16.max_exponent();
+    least_ = narrow ? -6 : -20;
+    count_ = narrow ? source.max_exponent() - 1 - element.max_exponent() - least_ + 1 : 41;
+  }
 
   void fill(float* x, index_t k, int length) {
     for (index_t b = 0; b < k / length; ++b)
@@ -36,7 +46,8 @@ class case_row {
   }
 
   void fill_block(float* x, int length, int kind) {
-    const float scale = std::ldexp(1.0f, static_cast<int>(random_.word(at_++) % 41) - 20);
+    const float scale =
+        std::ldexp(1.0f, static_cast<int>(random_.word(at_++) % static_cast<unsigned>(count_)) + least_);
     for (int i = 0; i < length; ++i) x[i] = normal() * scale;
     const float inf = fp32_from_bits(fp32_infinity_bits), nan = fp32_from_bits(fp32_nan_bits);
     const auto place = [&](float value) { x[random_.word(at_++) % static_cast<unsigned>(length)] = value; };
@@ -59,7 +70,7 @@ class case_row {
       case 9: border(x, length, scale, 1.75f); break;
       case 10: border(x, length, scale, 1.0f); break;
       case 11:
-        for (int i = 0; i < length; ++i) x[i] = normal() * 0x1p-130f;
+        for (int i = 0; i < length; ++i) x[i] = normal() * std::ldexp(1.0f, source_.min_exponent() - 4);
         break;
       case 12: place(0x1.FFp127f); break;
       default: break;
@@ -78,17 +89,29 @@ class case_row {
   /// An amax at, just below or just above the mantissa where a rule steps.
   void border(float* x, int length, float scale, float mantissa) {
     for (int i = 0; i < length; ++i) x[i] = std::fmod(x[i], mantissa * scale);
-    const int step = static_cast<int>(random_.word(at_++) % 3) - 1;
-    x[0] = fp32_from_bits(
-        static_cast<std::uint32_t>(static_cast<std::int64_t>(fp32_bits(mantissa * scale)) + step * 0x10000));
+    const int step = static_cast<int>(random_.word(at_++) % 3) - 1, ulp = 1 << (23 - source_.mantissa_bits);
+    x[0] =
+        fp32_from_bits(static_cast<std::uint32_t>(static_cast<std::int64_t>(fp32_bits(mantissa * scale)) + step * ulp));
   }
 
-  format element_;
+  format source_, element_;
   random_stream random_;
   index_t row_;
   float unit_;
+  int least_, count_;
   std::uint64_t at_ = 0;
 };
+
+/// The source as it is stored.
+void add_source(io::safetensors_writer& writer, const quantizer_dump& dump) {
+  const format f = dump.source_format;
+  std::vector<std::uint8_t> bytes;
+  for (const float x : dump.source) {
+    const auto code = encode(f, x, rounding::nearest_even, overflow::to_inf);
+    for (int bit = 0; bit < f.bits(); bit += 8) bytes.push_back(static_cast<std::uint8_t>(code >> bit));
+  }
+  writer.add("x", io::safetensors_dtype_of(f), {dump.rows, dump.cols}, std::as_bytes(std::span(bytes)));
+}
 
 /// codes and scales along rows, in the quantizer's placements, and the factor where the format has one.
 void add_result(io::safetensors_writer& writer, const quantizer& q, const quantizer_dump& dump, thread_pool& pool) {
@@ -132,6 +155,7 @@ void make_quantizer_case(const std::string& path, const quantizer_options& o, in
   quantizer_dump dump;
   dump.rows = rows;
   dump.cols = cols;
+  dump.source_format = *find_format(o.x_format, float_formats);
   quantizer q = quantizer_of(o, blocks);
   refuse_idle_options(o.given, q, dump, verb::make);
   const int length = blocks.length == 0 ? 32 : blocks.length;
@@ -144,20 +168,18 @@ void make_quantizer_case(const std::string& path, const quantizer_options& o, in
   const float unit = q.is_per_tensor() ? 1 / q.options.encode_factor : 1.0f;
   for (index_t r = 0; r < rows; ++r) {
     float* x = dump.source.data() + r * cols;
-    case_row(blocks.element, seed, r, unit).fill(x, cols, length);
+    case_row(dump.source_format, blocks.element, seed, r, unit).fill(x, cols, length);
     // Behind the inverse rotation ties and borders arise in the rotated block; small ones exactly.
     if (q.options.rotation.points != 0 && r % 2 == 0) {
       for (index_t c = 0; c < cols; c += q.tile_k())
         unrotate_run(x + c, static_cast<int>(q.tile_k()), q.options.rotation);
     }
-    for (index_t c = 0; c < cols; ++c) x[c] = round_to_format(formats::bf16, x[c]);
+    for (index_t c = 0; c < cols; ++c) x[c] = round_to_format(dump.source_format, x[c]);
   }
   if (!o.factor && !q.is_per_tensor()) q.options.encode_factor = own_factor(q, dump);
-  std::vector<std::uint16_t> stored;
-  for (const float x : dump.source) stored.push_back(static_cast<std::uint16_t>(fp32_bits(x) >> 16));
   io::safetensors_writer writer;
   writer.metadata["quantizer"] = q.name;
-  writer.add("x", "BF16", {rows, cols}, std::as_bytes(std::span(stored)));
+  add_source(writer, dump);
   if (with_result) add_result(writer, q, dump, pool);
   writer.write(path);
 }

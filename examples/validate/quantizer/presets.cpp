@@ -52,8 +52,7 @@ void apply(const quantizer_options& o, quantizer& q) {
   if (!o.rule.empty()) b.rule = named<scale_rule>("--scale-rule", o.rule);
   if (!o.policy.empty()) b.policy = named<block_policy>("--policy", o.policy);
   if (!o.rounding.empty()) b.rounding = named<rounding>("--rounding", o.rounding);
-  if (!o.source.empty())
-    b.source = o.source == "bf16" ? formats::bf16 : o.source == "fp16" ? formats::fp16 : formats::fp32;
+  if (!o.source.empty()) b.source = *find_format(o.source, float_formats);
   b.random_count = o.random_count;
   if (o.seed) b.random = {*o.seed, o.stream};
   q.has_words = o.seed.has_value();
