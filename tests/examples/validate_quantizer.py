@@ -336,6 +336,85 @@ class SourceTypes(Program):
             self.assertEqual(self.ranking("--quantizer", "primus", "--input", path)[0][0], ("512", "primus"))
 
 
+class BothOrientations(Program):
+    """Codes and scales along rows and along columns of one source, as a fused launch writes them."""
+
+    LAUNCHES = (("te_rocm", [], []),
+                ("te_rocm", [], ["--code-placement", "aiter_data_16x16", "--scale-placement", "aiter_scale"]),
+                ("te_rocm", ["--format", "mxfp8_e4m3"], ["--scale-placement", "nvidia_scale_128x4"]),
+                ("aiter_even", ["--rotation", 16], ["--code-placement", "aiter_data_16x16", "--scale-placement", "aiter_scale"]),
+                ("aiter_round_up", ["--rotation", 32, "--x-format", "F32"], ["--scale-placement", "nvidia_scale_128x4"]))
+
+    def make_both(self, preset, changes, placed, **name):
+        path = self.make("--quantizer", preset, *changes, *placed, "--axis", "both", "--m", 256, **name)
+        return path, ["--quantizer", preset, "--input", path, *(c for c in changes if c not in ("--x-format", "F32")), *placed]
+
+    def test_right_dumps(self):
+        for preset, changes, placed in self.LAUNCHES:
+            path, known = self.make_both(preset, changes, placed)
+            with self.subTest(preset=preset, placed=placed):
+                self.assertRegex(self.same(*known), r"\Acodes: 0 of 2048 blocks differ \(0 scales, 0 of 65536 codes\)\n"
+                                                    r"codes_t: 0 of 2048 blocks differ \(0 scales, 0 of 65536 codes\)\n\Z")
+                # The columns are the rows of the source's transpose.
+                tensors = load(path)
+                dtype, *x = tensors["x"]
+                alone = {"x": (dtype, *turned(*x)), "codes": tensors["codes_t"], "scales": tensors["scales_t"]}
+                write_safetensors(path, alone)
+                self.assertRegex(self.same(*known), r"\Acodes: 0 of 2048 blocks differ")
+
+    def test_identification(self):
+        for preset, changes, placed in self.LAUNCHES:
+            path, _ = self.make_both(preset, changes, placed)
+            found, done = self.ranking("--quantizer", preset, "--input", path)
+            orders = dict(zip(placed[::2], placed[1::2]))
+            named = [f"rotation of {changes[1]} points"] if "--rotation" in changes else []
+            named += [f"{what}s in {orders[option]}" for what, option in (("scale", "--scale-placement"), ("code", "--code-placement"))
+                      if option in orders]
+            with self.subTest(preset=preset, placed=placed):
+                text = preset + ", but " * bool(named) + ", ".join(named)
+                self.assertEqual((done.returncode, found[0]), (0, ("512", text)), done.stdout)
+                # Two of the scales' orders differ in their padding alone, of which these extents have none.
+                same = text.replace("in aiter_scale", "in hipblaslt_scale_32x8")
+                self.assertEqual({t for count, t in found if count == "512"}, {text, same}, done.stdout)
+
+    def test_faults_in_columns(self):
+        placed = ["--code-placement", "aiter_data_16x16", "--scale-placement", "aiter_scale"]
+        path, known = self.make_both("te_rocm", [], placed)
+        good = load(path)
+        plain = load(self.make_both("te_rocm", [], [], name="plain.safetensors")[0])
+        scales = good["scales_t"][2]
+        at = next(i for i in range(100, len(scales)) if 110 < scales[i] < 126)
+
+        def replaced(data, index, value):
+            return data[:index] + bytes([value]) + data[index + 1:]
+
+        swapped = bytes((byte << 4 | byte >> 4) & 255 for byte in good["codes_t"][2])
+        for tensor, data, patterns in (
+                ("codes_t", replaced(good["codes_t"][2], 700, good["codes_t"][2][700] ^ 1),
+                 (r"codes_t: 1 of 2048 blocks differ \(0 scales, 1 of 65536 codes\)", "written at byte 700: code: ")),
+                ("scales_t", replaced(scales, at, scales[at] + 1),
+                 (r"codes_t: 1 of 2048 blocks differ \(1 scales,", "scale: off by one: 1\n", f"written at byte {at}\n")),
+                ("codes_t", swapped, (r"nibble order \(blocks\): \d{3}",)),
+                ("codes_t", plain["codes_t"][2], (r"layout: codes in row_major \(bytes\): \d{4}",)),
+                ("scales_t", plain["scales_t"][2], (r"layout: scales in row_major \(bytes\): \d{3}",))):
+            write_safetensors(path, {**good, tensor: ("U8", [len(data)], data)})
+            with self.subTest(patterns[0]):
+                out = self.differs(patterns[0], *known)
+                self.assertIn("codes: 0 of 2048 blocks differ (0 scales, 0 of 65536 codes)\ncodes_t: ", out)
+                self.assertRegex(out, r"\n  codes_t, rows \d+\.\.\d+, elements ")
+                for pattern in patterns[1:]:
+                    self.assertRegex(out, pattern)
+
+    def test_arguments(self):
+        self.refused("--m: 96 is no multiple of 64", "--quantizer", "ocp", "--make-case", "new", "--axis", "both", "--m", 96)
+        self.refused("--m: 48 is no multiple of 32", "--quantizer", "ocp", "--make-case", "new", "--axis", "column", "--m", 48)
+        self.refused("--k: 48 is no multiple of 32", "--quantizer", "ocp", "--make-case", "new", "--axis", "both", "--k", 48)
+        self.refused("--axis: ", "--quantizer", "ocp", "--make-case", "new", "--axis", "up")
+        path = self.make("--quantizer", "ocp", "--axis", "column", "--k", 40)  # of no whole blocks along rows
+        self.assertEqual(sorted(load(path)), ["codes_t", "scales_t", "x"])
+        self.assertRegex(self.same("--quantizer", "ocp", "--input", path), r"\Acodes_t: 0 of 80 blocks differ")
+
+
 class PlantedFaults(Program):
     """Each fault is named by its kind, or by --identify as the change that explains the dump."""
 
@@ -505,7 +584,7 @@ class BadInput(Program):
                             "code-placement scale-placement nibbles scale-padding",
                  "identify": "identify input tensor sample quantizer format rotation signs scale-rule policy rounding source "
                              "block-rows code-placement scale-placement nibbles",
-                 "make-case": "make-case m k seed with-d x-format quantizer format rotation signs scale-rule policy rounding source "
+                 "make-case": "make-case m k seed with-d x-format axis quantizer format rotation signs scale-rule policy rounding source "
                               "block-rows code-placement scale-placement nibbles",
                  "gemm": "model kernel input tensor report nan a-format b-format scale-format scale-layout promotion split-k "
                          "split-grain split-run split-order split-sum output-rounding epilogue-c alpha beta output "
@@ -514,7 +593,7 @@ class BadInput(Program):
         elsewhere = {"factor", "random-seed", "random-stream", "random-bits"}  # test_options_that_the_format_leaves_idle
         values = {"a-format": "e4m3", "b-format": "e4m3", "scale-format": "e8m0", "split-order": "pairwise",
                   "split-sum": "fp16", "nan": "any", "output-rounding": "up", "output": "bf16", "ignore": "c",
-                  "source": "bf16", "x-format": "fp32", "code-placement": "column_major", "scale-placement": "column_major",
+                  "source": "bf16", "x-format": "fp32", "axis": "both", "code-placement": "column_major", "scale-placement": "column_major",
                   "nibbles": "high", "make-case": "made.safetensors"}
         options = re.findall(r"^  (?:-\w,)?--([a-z-]+)(?: (TEXT|INT|UINT|FLOAT))?", self.same("--help"), re.M)
         self.assertGreater(len(options), 55)

@@ -98,6 +98,11 @@ void add_quantizer_options(CLI::App& app, quantizer_options& o) {
       ->transform(CLI::Validator(one_format_of(float_formats), ""))
       ->capture_default_str()
       ->group(group);
+  app.add_option("--axis", o.axis,
+                 "for --make-case: what blocks lie along, and so which codes are added: row, column or both")
+      ->check(is_one_of({"row", "column", "both"}))
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--factor", o.factor, "of the tensor (NVFP4, FP8), instead of the file's")->group(group);
   app.add_option("--block-rows", o.block_rows, "rows that share a scale: 1, or 32 for square blocks")
       ->check(CLI::Range(1, 256))

@@ -3,7 +3,9 @@
 // A source on which quantizers differ: amax at the borders of every scale rule, elements at ties, zeros of both signs,
 // NaN, Inf, subnormal and huge numbers; for a rotation the same numbers behind its inverse.
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <numeric>
 
 #include "../applicable.hpp"
 #include "../format_names.hpp"
@@ -72,7 +74,7 @@ class case_row {
       case 11:
         for (int i = 0; i < length; ++i) x[i] = normal() * std::ldexp(1.0f, source_.min_exponent() - 4);
         break;
-      case 12: place(0x1.FFp127f); break;
+      case 12: place(decode(source_, static_cast<std::uint32_t>(source_.max_code()))); break;
       default: break;
     }
   }
@@ -113,11 +115,9 @@ void add_source(io::safetensors_writer& writer, const quantizer_dump& dump) {
   writer.add("x", io::safetensors_dtype_of(f), {dump.rows, dump.cols}, std::as_bytes(std::span(bytes)));
 }
 
-/// codes and scales along rows, in the quantizer's placements, and the factor where the format has one.
-void add_result(io::safetensors_writer& writer, const quantizer& q, const quantizer_dump& dump, thread_pool& pool) {
-  dump_side side;
-  side.rows = dump.rows;
-  side.k = dump.cols;
+/// Writes one orientation's codes and scales, in the quantizer's placements.
+void add_side(io::safetensors_writer& writer, const quantizer& q, const quantizer_dump& dump, const dump_side& side,
+              thread_pool& pool) {
   const dense_side result = quantize_side(q, dump, side, pool);
   const auto stored = [](const layout& l, const std::vector<std::uint8_t>& dense, std::uint8_t padding) {
     std::vector<std::uint8_t> bytes(static_cast<std::size_t>(l.size_bytes()));
@@ -138,49 +138,98 @@ void add_result(io::safetensors_writer& writer, const quantizer& q, const quanti
   const char* element = q.blocks.element == formats::e4m3   ? "F8_E4M3"
                         : q.blocks.element == formats::e5m2 ? "F8_E5M2"
                                                             : "U8";
-  add("codes", element, codes, code_bytes);
-  if (q.is_per_tensor() || !q.blocks.has_e8m0_scale())
-    writer.add("factor", "F32", {1}, std::as_bytes(std::span(&q.options.encode_factor, 1)));
+  add(side.code_name(), element, codes, code_bytes);
   if (q.is_per_tensor()) return;
   const layout scales{q.scale_order, side.rows / q.blocks.rows, side.k / q.blocks.length};
-  add("scales", q.blocks.has_e8m0_scale() ? "U8" : "F8_E4M3", scales,
+  add(side.scale_name(), q.blocks.has_e8m0_scale() ? "U8" : "F8_E4M3", scales,
       stored(scales, result.scales, unit_scale(q.blocks.scale)));
 }
+
+/// What the blocks of a case lie along.
+struct case_plan {
+  quantizer q;
+  quantizer_dump dump;  ///< its sides are those that are wanted
+  int length = 32;      ///< elements that are made together
+  std::uint64_t seed = 0;
+
+  index_t whole_blocks() const { return std::max<index_t>(length, q.tile_k()); }
+
+  void check_extents() const {
+    index_t rows = 1, cols = 1;
+    for (const dump_side& side : dump.sides) {
+      const bool row = side.axis == block_axis::row;
+      (row ? rows : cols) = std::lcm(row ? rows : cols, q.tile_rows());
+      (row ? cols : rows) = std::lcm(row ? cols : rows, whole_blocks());
+    }
+    if (dump.sides.size() == 2) rows *= 2;  // half of them are made along rows, half along columns
+    const auto check = [](const char* option, index_t extent, index_t unit) {
+      if (extent % unit != 0)
+        throw io::error(option, std::to_string(extent) + " is no multiple of " + std::to_string(unit));
+    };
+    check("--k", dump.cols, cols);
+    check("--m", dump.rows, rows);
+  }
+
+  /// Fills a part of the source whose rows the blocks lie along; `number` is that of its first row. Rows that share
+  /// scales have one block's elements, each from another one on.
+  void fill(matrix<float> part, index_t number) const {
+    const float unit = q.is_per_tensor() ? 1 / q.options.encode_factor : 1.0f;
+    const index_t k = part.extent(1);
+    std::vector<float> row(static_cast<std::size_t>(k));
+    for (index_t r = 0; r < part.extent(0); ++r) {
+      const index_t tile = (number + r) / q.tile_rows(), turn = r % q.tile_rows() % length;
+      case_row(dump.source_format, q.blocks.element, seed, tile, unit).fill(row.data(), k, length);
+      for (float* x = row.data(); x != row.data() + k; x += length) std::rotate(x, x + turn, x + length);
+      // Behind the inverse rotation ties and borders arise in the rotated block; small ones exactly. Every kind of
+      // block comes behind it and without it, whatever the number of blocks in a row.
+      if (q.options.rotation.points != 0 && std::popcount(static_cast<std::uint64_t>(tile)) % 2 == 0) {
+        for (index_t c = 0; c < k; c += q.tile_k())
+          unrotate_run(row.data() + c, static_cast<int>(q.tile_k()), q.options.rotation);
+      }
+      for (index_t c = 0; c < k; ++c)
+        part(r, c) = round_to_format(dump.source_format, row[static_cast<std::size_t>(c)]);
+    }
+  }
+
+  void fill() {
+    dump.source.resize(static_cast<std::size_t>(dump.rows * dump.cols));
+    index_t first = 0;
+    for (std::size_t s = 0; s < dump.sides.size(); ++s) {
+      const index_t rows = dump.rows / static_cast<index_t>(dump.sides.size());
+      const matrix<float> part = row_major(dump.source.data() + first * dump.cols, rows, dump.cols);
+      fill(dump.sides[s].axis == block_axis::row ? part : transposed(part), first);
+      first += rows;
+    }
+  }
+};
 
 }  // namespace
 
 void make_quantizer_case(const std::string& path, const quantizer_options& o, index_t rows, index_t cols,
                          std::uint64_t seed, bool with_result, thread_pool& pool) {
   const block_format blocks = find_blocks(o.format.empty() ? "mxfp4" : o.format, o.block_rows);
-  quantizer_dump dump;
+  case_plan plan;
+  plan.seed = seed;
+  quantizer& q = plan.q = quantizer_of(o, blocks);
+  quantizer_dump& dump = plan.dump;
   dump.rows = rows;
   dump.cols = cols;
   dump.source_format = *find_format(o.x_format, float_formats);
-  quantizer q = quantizer_of(o, blocks);
   refuse_idle_options(o.given, q, dump, verb::make);
-  const int length = blocks.length == 0 ? 32 : blocks.length;
-  if (cols % std::max<index_t>(length, q.tile_k()) != 0)
-    throw io::error(
-        "--k", std::to_string(cols) + " is no multiple of " + std::to_string(std::max<index_t>(length, q.tile_k())));
-  if (rows % q.tile_rows() != 0)
-    throw io::error("--m", std::to_string(rows) + " is no multiple of " + std::to_string(q.tile_rows()));
-  dump.source.resize(static_cast<std::size_t>(rows * cols));
-  const float unit = q.is_per_tensor() ? 1 / q.options.encode_factor : 1.0f;
-  for (index_t r = 0; r < rows; ++r) {
-    float* x = dump.source.data() + r * cols;
-    case_row(dump.source_format, blocks.element, seed, r, unit).fill(x, cols, length);
-    // Behind the inverse rotation ties and borders arise in the rotated block; small ones exactly.
-    if (q.options.rotation.points != 0 && r % 2 == 0) {
-      for (index_t c = 0; c < cols; c += q.tile_k())
-        unrotate_run(x + c, static_cast<int>(q.tile_k()), q.options.rotation);
-    }
-    for (index_t c = 0; c < cols; ++c) x[c] = round_to_format(dump.source_format, x[c]);
-  }
+  if (o.axis != "column") dump.sides.push_back({block_axis::row, rows, cols, {}, {}});
+  if (o.axis != "row") dump.sides.push_back({block_axis::column, cols, rows, {}, {}});
+  if (blocks.length != 0) plan.length = blocks.length;
+  plan.check_extents();
+  plan.fill();
   if (!o.factor && !q.is_per_tensor()) q.options.encode_factor = own_factor(q, dump);
   io::safetensors_writer writer;
   writer.metadata["quantizer"] = q.name;
   add_source(writer, dump);
-  if (with_result) add_result(writer, q, dump, pool);
+  if (with_result) {
+    for (const dump_side& side : dump.sides) add_side(writer, q, dump, side, pool);
+    if (q.is_per_tensor() || !blocks.has_e8m0_scale())
+      writer.add("factor", "F32", {1}, std::as_bytes(std::span(&q.options.encode_factor, 1)));
+  }
   writer.write(path);
 }
 
