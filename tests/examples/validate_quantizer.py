@@ -535,14 +535,97 @@ class PlantedFaults(Program):
 
 
 class Identification(Program):
+    #: Presets that are the same bytes by definition: floor's rule under OCP's policy is OCP's procedure.
+    EQUAL = [{"torchao_floor", "ocp"}]
+    #: Scales of UE4M3 come of amax and factor without a rule, so those that differ in the rule alone are equal. Of policies,
+    #: largest_scale is what exponent_128 gives too, since 2^128 is beyond every scale of UE4M3 (docs/numerics.md).
+    EQUAL_IN_NVFP4 = [{"aiter_round_up", "aiter_ceil"}, {"aiter_even", "nvidia"},
+                      {"torchao_floor", "torchao_rceil", "torchao_even", "torchao_ceil", "ocp"}]
+
+    def told_apart(self, preset, equal, *arguments, runs="512", asked=()):
+        """The preset explains all, and of all other explanations without a change only those that are equal to it do."""
+        path = self.make("--quantizer", preset, *arguments)
+        found, done = self.ranking("--input", path, *asked)
+        self.assertEqual((done.returncode, found[0][0]), (0, runs), done.stdout)
+        wholly = {name for count, text in found if count == runs and ", but " not in text for name in text.split(" = ")}
+        self.assertEqual(wholly, next((names for names in equal if preset in names), {preset}), done.stdout)
+        return found
+
     def test_every_preset_is_told_from_the_others(self):
-        for preset in PRESETS:
-            path = self.make("--quantizer", preset)
-            found, done = self.ranking("--input", path)
-            self.assertEqual(done.returncode, 0)
-            self.assertIn(preset, found[0][1].split(" = "), done.stdout)
-            if preset not in ("aiter_round_down", "aiter_ceil"):
-                self.assertLess(int(found[1][0]), 512, done.stdout)
+        for blocks in ("mxfp4", "mxfp8_e4m3"):
+            for preset in PRESETS:
+                with self.subTest(blocks=blocks, preset=preset):
+                    found = self.told_apart(preset, self.EQUAL, "--format", blocks)
+                    self.assertLess(int(found[1][0]), 512)  # nor does any change of it explain all
+
+    def test_nvfp4(self):
+        for preset in (*PRESETS, "torchao_nvfp4"):
+            # A byte of 127 for a block of zeros is no number of UE4M3, so te_rocm makes none of these blocks.
+            if preset != "te_rocm":
+                with self.subTest(preset):
+                    self.told_apart(preset, self.EQUAL_IN_NVFP4, "--format", "nvfp4")
+        self.refused("--quantizer: no preset 'te_rocm' for these blocks", "--quantizer", "te_rocm", "--format", "nvfp4",
+                     "--make-case", "new.safetensors")
+
+    def test_fp6_and_int8(self):
+        """Of F32: no BF16 number lies between INT8's largest, where rceil steps, and the middle to 2, where even does."""
+        for blocks in ("mxfp6_e2m3", "mxfp6_e3m2", "mxint8"):
+            for preset in ("te_rocm", "primus", "aiter_even", "torchao_rceil", "nvidia", "ocp"):
+                with self.subTest(blocks=blocks, preset=preset):
+                    found = self.told_apart(preset, self.EQUAL, "--format", blocks, "--x-format", "F32",
+                                            asked=["--format", blocks])
+                    # Inf counts as 2^127 in INT8 under policies exponent_128 and largest_scale.
+                    if blocks != "mxint8" or preset not in ("aiter_even", "nvidia"):
+                        self.assertLess(int(found[1][0]), 512)
+
+    def test_columns_under_a_rotation(self):
+        for blocks in ("mxfp4", "mxfp8_e4m3"):
+            for arguments, text in (([], "te_rocm"), (["--rotation", 0], "te_rocm, but no rotation"),
+                                    (["--rotation", 32], "te_rocm, but rotation of 32 points"),
+                                    (["--signs", "a5c3"], "te_rocm, but other signs of the rotation"),
+                                    (["--scale-rule", "floor"], "te_rocm, but scale rule floor")):
+                path = self.make("--quantizer", "te_rocm", "--format", blocks, "--axis", "column", "--m", 256, *arguments)
+                self.assertNotIn("codes", load(path))
+                signs = arguments if "--signs" in arguments else []
+                found, done = self.ranking("--quantizer", "te_rocm", "--input", path)
+                with self.subTest(blocks=blocks, text=text):
+                    if signs:  # which are tried where they are given
+                        self.assertEqual(done.returncode, 1)
+                        found, done = self.ranking("--quantizer", "te_rocm", "--input", path, *signs)
+                        text = "te_rocm"
+                    self.assertEqual((done.returncode, found[0]), (0, ("512", text)), done.stdout)
+                    # No tie survives the rounding of its products with 1/sqrt(32).
+                    also = {text + ", rounding nearest_away"} if "32 points" in text else set()
+                    self.assertLessEqual({t for count, t in found[1:] if count == "512"}, also)
+
+    def test_squares(self):
+        square = ["--block-rows", 32]
+        for preset, axis in (("te_rocm", "both"), ("primus", "row"), ("aiter_even", "column"), ("torchao_rceil", "both")):
+            runs = "128" if axis == "both" else "64"
+            with self.subTest(preset=preset, axis=axis):
+                found = self.told_apart(preset, self.EQUAL, *square, "--m", 256, "--axis", axis, runs=runs, asked=square)
+                self.assertLess(int(found[1][0]), int(runs))
+        path = self.make("--quantizer", "primus", *square, "--m", 256, "--axis", "both", "--scale-rule", "ceil")
+        self.assertEqual(self.ranking("--quantizer", "primus", *square, "--input", path)[0][0],
+                         ("128", "primus, but scale rule ceil"))
+
+    def test_fp8_with_one_factor(self):
+        for blocks in ("fp8_e4m3", "fp8_e5m2"):
+            for arguments, text in (([], "fp8"), (["--rounding", "nearest_away"], "fp8, but rounding nearest_away"),
+                                    (["--rounding", "toward_zero"], "fp8, but rounding toward_zero"),
+                                    (["--source", "bf16"], "fp8, but source rounded to BF16"),
+                                    (["--source", "fp16"], "fp8, but source rounded to FP16")):
+                made = ["--quantizer", "fp8", "--format", blocks, "--factor", 0.25, "--x-format", "F32", "--axis", "both"]
+                path = self.make(*made, "--m", 256, *arguments)
+                found, done = self.ranking("--quantizer", "fp8", "--input", path)
+                with self.subTest(blocks=blocks, text=text):
+                    self.assertEqual((done.returncode, found[0]), (0, ("512", text)), done.stdout)
+                    self.assertLess(int(found[1][0]), 512)
+            for used in (1.0, 0.25):  # the factor was not used, or its inverse was stored
+                path = self.make(*made[:4], "--factor", used, *made[6:], "--m", 256)
+                self.change(path, "factor", lambda _: struct.pack("<f", 4.0))
+                found, done = self.ranking("--quantizer", "fp8", "--input", path)
+                self.assertEqual((done.returncode, found[0]), (0, ("512", f"fp8, but factor {used:g}")), done.stdout)
 
     def test_an_input_that_tells_nothing_apart(self):
         path = self.make("--quantizer", "ocp")

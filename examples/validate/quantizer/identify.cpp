@@ -74,7 +74,7 @@ std::vector<quantizer> arithmetics(const quantizer& base, const quantizer_dump& 
               const bool fits = std::all_of(dump.sides.begin(), dump.sides.end(),
                                             [&](const dump_side& s) { return s.k % q.tile_k() == 0; });
               if (fits) all.push_back(q);
-              if (f == 1.0f || rules_matter) break;  // scales of powers of two have no factor
+              if (factor == 1.0f || rules_matter) break;  // scales of powers of two have no factor
             }
           }
         }

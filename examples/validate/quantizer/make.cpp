@@ -68,15 +68,21 @@ class case_row {
         break;
       case 6: ties(x, length, unit_); break;
       case 7: ties(x, length, scale); break;
-      case 8: border(x, length, scale, 1.5f); break;
-      case 9: border(x, length, scale, 1.75f); break;
-      case 10: border(x, length, scale, 1.0f); break;
+      case 8: border(x, length, scale, largest_mantissa()); break;  // rceil steps beyond it
+      case 9: border(x, length, scale, carry_mantissa()); break;    // and even here
+      case 10: border(x, length, scale, 1.0f); break;               // floor and ceil
       case 11:
         for (int i = 0; i < length; ++i) x[i] = normal() * std::ldexp(1.0f, source_.min_exponent() - 4);
         break;
       case 12: place(decode(source_, static_cast<std::uint32_t>(source_.max_code()))); break;
       default: break;
     }
+  }
+  float largest_mantissa() const { return std::ldexp(decode(element_, element_.max_code()), -element_.max_exponent()); }
+  /// The least one that the element's precision rounds up to 2.
+  float carry_mantissa() const {
+    const float unit = decode(element_, element_.max_code()) - decode(element_, element_.max_code() - 1);
+    return 2.0f - std::ldexp(unit, -element_.max_exponent() - 1);
   }
   /// The middles between neighbouring numbers of the format, of both signs, under an amax of its largest.
   void ties(float* x, int length, float scale) {
