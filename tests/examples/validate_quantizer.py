@@ -163,13 +163,8 @@ class RightDumps(Program):
         self.same(*seeded, "--input", path)
         self.differs("code: rounding", *seeded[:-1], 4, "--input", path)
         unknown = ["--quantizer", "primus", "--rounding", "stochastic", "--input", path]
-        self.assertIn(" 0 codes are neither neighbour, 0 scales differ", self.same(*unknown))
-        nearest = self.make("--quantizer", "primus", name="nearest.safetensors")
-        self.differs("limit 5", "--quantizer", "primus", "--rounding", "stochastic", "--input", nearest)
-        self.same(*unknown, "--report", "report.json")
-        report = json.loads((self.folder / "report.json").read_text())
-        self.assertEqual((report["accepted"], report["codes"]["impossible"], len(report["codes"]["deviations"])),
-                         (True, 0, 9))
+        self.assertRegex(self.same(*unknown), r"\Acodes: 0 of 512 blocks differ \(0 scales, 0 of 16384 codes\)\n"
+                         r"  rounding by unknown words: \d{5} elements lie between two numbers\n  away from zero, .*\n\Z")
 
     def test_stochastic_rounding_is_identified(self):
         seeded = ["--quantizer", "primus", "--rounding", "stochastic", "--random-seed", 7]
@@ -271,6 +266,106 @@ class RightDumps(Program):
             self.same("--quantizer", "fp8", "--format", name, "--input", path)
         self.refused("--source: 'e4m3' is none of fp32, fp16, bf16", "--quantizer", "fp8", "--source", "e4m3", "--input",
                      path)
+
+
+class UnknownWords(Program):
+    """Stochastic rounding by its distribution: two codes are right where a value lies between numbers, and all else is compared
+    as under any rounding."""
+
+    def setUp(self):
+        super().setUp()
+        self.path = self.make("--quantizer", "te_rocm", "--rounding", "stochastic", "--random-seed", 7, "--axis", "both")
+        self.good = load(self.path)
+        self.check = ["--quantizer", "te_rocm", "--rounding", "stochastic", "--input", self.path]
+
+    def changed(self, tensor, data):
+        write_safetensors(self.path, {**self.good, tensor: (self.good[tensor][0], [len(data)], bytes(data))})
+
+    def kinds(self, out):
+        return re.findall(r"^  ([a-z]+: [^:\n]+|nibble order \(blocks\)): (\d+)$", out, re.M)
+
+    def test_the_distribution(self):
+        self.assertEqual(self.same(*self.check).count(" blocks differ (0 scales, 0 of 16384 codes)\n  rounding by unknown words: "),
+                         2)
+        self.same(*self.check, "--report", "report.json")
+        report = json.loads((self.folder / "report.json").read_text())
+        self.assertNotIn("identical", report)
+        for side in ("codes", "codes_t"):
+            self.assertEqual((report["accepted"], report[side]["codes_different"], len(report[side]["deviations"])), (True, 0, 9))
+            self.assertGreater(report[side]["rounded"], 5000)
+        nearest = self.make("--quantizer", "te_rocm", name="nearest.safetensors")
+        out = self.differs("limit 5", *self.check[:-1], nearest, "--report", "report.json")
+        self.assertIn("codes: 0 of 512 blocks differ", out)
+        self.assertNotIn("first:", out)
+        self.assertFalse(json.loads((self.folder / "report.json").read_text())["accepted"])
+
+    def test_a_code_that_is_neither_neighbour(self):
+        for tensor in ("codes", "codes_t"):
+            codes, width = self.good[tensor][2], self.good[tensor][1][1]
+            at = next(i for i in range(1000, len(codes)) if codes[i] & 7 in (1, 2) and codes[i] & 8 == 0)
+            for bits, kind in ((4, "code: neither neighbour"), (8, "code: sign")):
+                self.changed(tensor, codes[:at] + bytes([codes[at] ^ bits]) + codes[at + 1:])
+                out = self.differs(rf"\b{tensor}: 1 of 512 blocks differ \(0 scales, 1 of 16384 codes\)", *self.check)
+                self.assertEqual(self.kinds(out), [(kind, "1")])
+                row, k = at // width, 2 * (at % width)
+                self.assertRegex(out, rf"\n  {tensor}, rows {row}\.\.{row}, elements {k // 32 * 32}\.\.{k // 32 * 32 + 31} along the "
+                                 rf"block\n  source of row {row}: ( \S+){{32}}\n  after the rotation: ( \S+){{32}}\n"
+                                 r"  amax \S+ \(0x[0-9a-f]{8}\) of \[\d+, \d+\], rule even, policy te_rocm\n"
+                                 r"  scale byte 0x(\w\w) \(\S+\) expected, 0x\3 \(\S+\) written at byte \d+\n"
+                                 rf"    \[{row}, {k}\] \S+: code 0x0\d \(\S+\) or 0x0\d \(\S+\) expected, "
+                                 rf"0x0{codes[at] & 15 ^ bits:x} \(\S+\) written at byte {at}: {kind}\n")
+
+    def test_scales_are_not_random(self):
+        for tensor in ("scales", "scales_t"):
+            scales = self.good[tensor][2]
+            at = next(i for i in range(14, len(scales)) if 100 < scales[i] < 126)
+            self.changed(tensor, scales[:at] + bytes([scales[at] + 1]) + scales[at + 1:])
+            out = self.differs(r"1 of 512 blocks differ \(1 scales,", *self.check)
+            self.assertEqual(self.kinds(out), [("scale: off by one", "1")])
+            self.assertIn(f"scale byte 0x{scales[at]:02x}", out)
+            self.assertIn("all elements are right under the expected scale\n", out)
+        self.changed("scales", self.good["scales"][2])
+        out = self.differs("scale: ", *self.check, "--policy", "primus")
+        self.assertEqual({kind for kind, _ in self.kinds(out)}, {"scale: policy of a block of zeros"})
+
+    def test_signs_of_zero_nibbles_and_layouts(self):
+        codes = self.good["codes"][2]
+        zeros = bytes(byte ^ 8 if byte & 7 == 0 else byte for byte in codes)
+        self.changed("codes", zeros)
+        self.assertEqual([kind for kind, _ in self.kinds(self.differs("codes: ", *self.check))], ["code: sign of zero"])
+        self.changed("codes", bytes((byte << 4 | byte >> 4) & 255 for byte in codes))
+        self.differs(r"nibble order \(blocks\): \d{3}", *self.check)
+        for option, placed, unit in (("--code-placement", "codes in aiter_data_16x16", "codes"),
+                                     ("--scale-placement", "scales in nvidia_scale_128x4", "bytes")):
+            path = self.make("--quantizer", "te_rocm", "--rounding", "stochastic", "--random-seed", 7, "--m", 128, option,
+                             placed.split()[-1])
+            out = self.differs("blocks differ", *self.check[:-1], path)
+            self.assertEqual(re.findall(r"layout: (.*): \d+\n", out), [f"{placed} ({unit})"])
+            self.same(*self.check[:-1], path, option, placed.split()[-1])
+
+    def test_amax_padding_and_repeated_scales(self):
+        seeded = ["--rounding", "stochastic", "--random-seed", 7]
+        path = self.make("--quantizer", "nvidia", "--format", "nvfp4", *seeded)
+        tensors = load(path)
+        finite = [abs(v) for v in floats_of_bf16(tensors["x"][2]) if v == v]  # Inf is the amax, which leaves a factor of 1
+        for amax in (max(finite), 1.0):
+            write_safetensors(path, {**tensors, "amax": ("F32", [1], struct.pack("<f", amax))})
+            call = ["--quantizer", "nvidia", *seeded[:2], "--input", path]
+            self.same(*call) if amax != 1.0 else self.differs(r"\Aamax: inf expected, 1 written\n", *call)
+        placed = ["--scale-placement", "nvidia_scale_128x4"]
+        path = self.make("--quantizer", "te_rocm", *seeded, *placed)
+        known = [*self.check[:-1], path, *placed, "--scale-padding"]
+        self.same(*known, 127)
+        self.differs("padding of scales: 512 of 512 bytes", *known, 0)
+        path = self.make("--quantizer", "primus", "--block-rows", 32, *seeded, "--k", 64)
+        tensors = load(path)
+        scales = tensors["scales"][2]
+        repeated = bytearray(b"".join(scales[r // 32 * 2:r // 32 * 2 + 2] for r in range(64)))
+        known = ["--quantizer", "primus", "--block-rows", 32, *seeded[:2], "--input", path]
+        for wrong in (False, True):
+            repeated[2 * 13 + 1] ^= wrong
+            write_safetensors(path, {**tensors, "scales": ("U8", [64, 2], bytes(repeated))})
+            self.differs("scale: repeated for another row: 1\n", *known) if wrong else self.same(*known)
 
 
 class SourceTypes(Program):
@@ -436,6 +531,33 @@ class PlantedFaults(Program):
         self.change(self.path, "codes", lambda b: b[:1000] + bytes([b[1000] ^ 1]) + b[1001:])
         out = self.differs(r"codes: 1 of 512 blocks differ \(0 scales, 1 of 16384 codes\)", *self.check)
         self.assertRegex(out, r"\[7, 208\] \S+: code 0x\w\w \(\S+\) expected, 0x\w\w \(\S+\) written at byte 1000: code: ")
+        # All of the block, so that the element is among what is shown.
+        x = floats_of_bf16(load(self.path)["x"][2])[7 * 256 + 192:7 * 256 + 224]
+        self.assertIn("\n  source of row 7:  " + " ".join(f"{v:.6g}" for v in x) + "\n  after the rotation:  ", out)
+        rotated = re.search(r"after the rotation:  (.*)\n", out).group(1).split(" ")
+        self.assertEqual((len(rotated), rotated[16]), (32, f"{float(re.search(r'208. (.*?): code', out).group(1)):.6g}"))
+
+    def test_the_row_of_a_square_block_and_a_column_are_shown(self):
+        path = self.make("--quantizer", "primus", "--block-rows", 32, "--axis", "both", "--m", 128)
+        good = load(path)
+        x = floats_of_bf16(good["x"][2])
+        for tensor, width, element in (("codes", 256, lambda r, k: x[r * 256 + k]), ("codes_t", 128, lambda r, k: x[k * 256 + r])):
+            row, k = 45, 70
+            at = (row * width + k) // 2
+            write_safetensors(path, good)
+            self.change(path, tensor, lambda b: b[:at] + bytes([b[at] ^ 1]) + b[at + 1:])
+            out = self.differs(rf"{tensor}: 1 of 32 blocks differ", "--quantizer", "primus", "--block-rows", 32, "--input", path)
+            values = " ".join(f"{element(row, i):.6g}" for i in range(64, 96))
+            self.assertIn(f"\n  {tensor}, rows 32..63, elements 64..95 along the block\n  source of row 45:  {values}\n  amax ", out)
+            self.assertRegex(out, rf"\n    \[45, 70\] {re.escape(f'{element(row, k):.9g}')}: code ")
+
+    def test_bits_of_a_nan_are_shown(self):
+        tensors = load(self.path)
+        block = next(i for i in range(len(tensors["scales"][2]))
+                     if sum(v != v for v in floats_of_bf16(tensors["x"][2][64 * i:64 * i + 64])) == 1)
+        self.change(self.path, "scales", lambda b: b[:block] + bytes([b[block] ^ 1]) + b[block + 1:])
+        out = self.differs("1 of 512", *self.check)
+        self.assertRegex(out, r"source of row \d+: .* nan \(0x7fc00000\) .*\n  after the rotation: .* nan \(0x")
 
     def test_ties_away_from_zero(self):
         path = self.make("--quantizer", "te_rocm", "--rounding", "nearest_away")

@@ -3,6 +3,7 @@
 #include "check.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <iterator>
 
@@ -38,6 +39,7 @@ enum class difference {
   code_other,
   code_tie,
   code_rounding,
+  code_neither,
   nibble_order
 };
 constexpr const char* difference_names[] = {"scale: policy of a block of zeros",
@@ -54,16 +56,39 @@ constexpr const char* difference_names[] = {"scale: policy of a block of zeros",
                                             "code: other",
                                             "code: tie",
                                             "code: rounding",
+                                            "code: neither neighbour",
                                             "nibble order (blocks)"};
 static_assert(std::size(difference_names) == static_cast<std::size_t>(difference::nibble_order) + 1);
 constexpr const char* name_of(difference d) { return difference_names[static_cast<std::size_t>(d)]; }
+
+/// A value with what "%g" hides: the bits of a NaN.
+std::string value_text(float x) {
+  return std::isnan(x) ? text("nan (0x%08x)", fp32_bits(x)) : text("%.6g", static_cast<double>(x));
+}
+
+long long number(index_t i) { return static_cast<long long>(i); }
+
+/// One block: of a tile's rows, elements `first` to `first` + length - 1 along k. FP8 with one factor: an element.
+struct block_place {
+  const tile_values& t;
+  index_t tile, tile_k;  ///< the tile, and the element that it begins with
+  index_t first;         ///< in the tile
+  index_t length;
+  std::uint8_t want = 0, got = 0;  ///< scale bytes
+};
 
 /// Compares one orientation.
 class side_check {
  public:
   side_check(const quantizer& q, const quantizer_dump& dump, const dump_side& side, std::optional<std::uint8_t> padding,
              thread_pool& pool)
-      : q_(q), dump_(dump), side_(side), padding_(padding), want_(quantize_side(q, dump, side, pool)) {
+      : q_(q),
+        dump_(dump),
+        side_(side),
+        padding_(padding),
+        choices_(q),
+        want_(quantize_side(choices_.up(), dump, side, pool)) {
+    if (q.has_unknown_words()) lower_ = quantize_side(choices_.down(), dump, side, pool).codes;
     const auto sized = [&](const std::optional<std::vector<std::uint8_t>>& bytes, const char* name, placement order,
                            index_t size) {
       if (bytes) return *bytes;
@@ -84,8 +109,8 @@ class side_check {
     for (index_t tile = 0; tile < tiles_down; ++tile) {
       if (row_is_equal(tile)) continue;
       for (index_t c = 0; c < side_.k; c += q_.tile_k()) {
-        const tile_values t = quantize_tile(q_, dump_, side_, tile, c);
-        for (index_t b = 0; b < q_.tile_k(); b += length) check_block(t, tile, c, b, length);
+        const tile_values t = quantize_tile(choices_.up(), dump_, side_, tile, c);
+        for (index_t first = 0; first < q_.tile_k(); first += length) check_block({t, tile, c, first, length});
       }
     }
     check_other_bytes();
@@ -93,16 +118,19 @@ class side_check {
     for (std::size_t d = 0; d < std::size(counts_); ++d) {
       if (counts_[d] != 0) report_.kinds[difference_names[d]] = counts_[d];
     }
+    if (q_.has_unknown_words()) report_.rounding = tally_.result();
     return std::move(report_);
   }
 
  private:
   void count(difference d) { ++counts_[static_cast<std::size_t>(d)]; }
-  std::uint8_t got_code(index_t r, index_t c) const {
+  std::uint8_t code_of(const std::vector<std::uint8_t>& codes, index_t r, index_t c) const {
     return static_cast<std::uint8_t>(
-        load_code(q_.blocks.element, got_.codes.data() + r * packed_bytes(q_.blocks.element, side_.k), c));
+        load_code(q_.blocks.element, codes.data() + r * packed_bytes(q_.blocks.element, side_.k), c));
   }
+  /// Unknown words leave nothing to compare a row with, and every element counts in their distribution.
   bool row_is_equal(index_t tile) const {
+    if (q_.has_unknown_words()) return false;
     const auto equal = [](const auto& a, const auto& b, index_t first, index_t count) {
       return std::equal(a.begin() + first, a.begin() + first + count, b.begin() + first);
     };
@@ -114,73 +142,98 @@ class side_check {
   }
 
   /// One block: its scale, then its elements.
-  void check_block(const tile_values& t, index_t tile, index_t c, index_t b, index_t length) {
-    const index_t per_row = q_.is_per_tensor() ? 0 : side_.k / length;
-    std::uint8_t want = 0, got = 0;
+  void check_block(block_place p) {
     if (!q_.is_per_tensor()) {
-      want = t.scales[static_cast<std::size_t>(b / length)];
-      got = got_.scales[static_cast<std::size_t>(tile * per_row + (c + b) / length)];
+      p.want = p.t.scales[static_cast<std::size_t>(p.first / p.length)];
+      p.got = got_.scales[static_cast<std::size_t>(p.tile * (side_.k / p.length) + (p.tile_k + p.first) / p.length)];
     }
     // Elements count under the scale that was written or, where that is nearer, under the expected one, so that a wrong
     // scale is one difference.
-    block_difference under_got = elements_under(t, tile, c, b, length, got);
-    if (want != got && !under_got.elements.empty()) {
-      block_difference under_want = elements_under(t, tile, c, b, length, want);
-      if (under_want.elements.size() < under_got.elements.size()) under_got = std::move(under_want);
+    block_difference d = elements_under(p, p.got);
+    if (p.want != p.got && !d.elements.empty()) {
+      block_difference under_want = elements_under(p, p.want);
+      if (under_want.elements.size() < d.elements.size()) d = std::move(under_want);
     }
-    const auto different = static_cast<index_t>(under_got.elements.size());
-    for (const element_difference& e : under_got.elements) count(code_kind(e, under_got.scale));
+    for (const auto& [fraction, went_away] : d.rounded) tally_.add(fraction, went_away);
+    const auto different = static_cast<index_t>(d.elements.size());
+    for (const element_difference& e : d.elements) count(code_kind(e, d.scale));
     report_.codes_different += different;
-    report_.scales_different += want != got;
-    if (different == 0 && want == got) return;
+    report_.scales_different += p.want != p.got;
+    if (different == 0 && p.want == p.got) return;
     ++report_.blocks_different;
-    if (want != got) count(scale_kind(t, b / length, want, got));
-    if (different != 0 && swapped_explains(t, tile, c, b, length, got)) count(difference::nibble_order);
-    if (report_.first.empty()) explain(t, tile, c, b, length, want, got, under_got);
+    if (p.want != p.got) count(scale_kind(p));
+    if (different != 0 && swapped_explains(p)) count(difference::nibble_order);
+    if (report_.first.empty()) explain(p, d);
   }
 
   struct element_difference {
     index_t row, k;
     float x;  ///< as it is quantized
-    std::uint8_t want, got;
+    code_pair want;
+    std::uint8_t got;
   };
-  /// Elements that differ under one scale.
+  /// Elements under one scale: those that differ, and how unknown words rounded the others.
   struct block_difference {
     std::uint8_t scale = 0;
     std::vector<element_difference> elements;
+    std::vector<std::pair<double, bool>>
+        rounded;  ///< how far from the neighbour at zero's side; did it go to the other?
   };
-  block_difference elements_under(const tile_values& t, index_t tile, index_t c, index_t b, index_t length,
-                                  std::uint8_t scale) const {
-    block_difference d{scale, {}};
+
+  /// Calls `see(row, k, x)` with each element of a block, until one call says false.
+  template <class See>
+  bool each_element(const block_place& p, See&& see) const {
     for (index_t r = 0; r < q_.tile_rows(); ++r) {
-      for (index_t i = b; i < b + length; ++i) {
-        const index_t row = tile * q_.tile_rows() + r;
-        const float x = t.x[static_cast<std::size_t>(r * q_.tile_k() + i)];
-        const std::uint8_t code = got_code(row, c + i),
-                           under = code_under(q_, dump_, side_, x, scale, row * side_.k + c + i);
-        if (code != under) d.elements.push_back({row, c + i, x, under, code});
+      for (index_t i = p.first; i < p.first + p.length; ++i) {
+        if (!see(p.tile * q_.tile_rows() + r, p.tile_k + i, p.t.x[static_cast<std::size_t>(r * q_.tile_k() + i)]))
+          return false;
       }
     }
+    return true;
+  }
+  code_pair wanted(index_t row, index_t k, float x, std::uint8_t scale) const {
+    return choices_.under(dump_, side_, x, scale, row * side_.k + k);
+  }
+
+  block_difference elements_under(const block_place& p, std::uint8_t scale) const {
+    block_difference d{scale, {}, {}};
+    const auto value = [&](std::uint8_t code) {
+      return std::abs(static_cast<double>(decode(q_.blocks.element, code)));
+    };
+    each_element(p, [&](index_t row, index_t k, float x) {
+      const std::uint8_t code = code_of(got_.codes, row, k);
+      const code_pair want = wanted(row, k, x, scale);
+      if (!want.contains(code)) {
+        d.elements.push_back({row, k, x, want, code});
+      } else if (want.toward_zero != want.away) {
+        const double low = value(want.toward_zero), high = value(want.away);
+        d.rounded.emplace_back((std::abs(scaled_value(q_, x, scale)) - low) / (high - low), code == want.away);
+      }
+      return true;
+    });
     return d;
   }
 
-  difference scale_kind(const tile_values& t, index_t block, std::uint8_t want, std::uint8_t got) const {
-    const std::uint32_t amax = t.amax[static_cast<std::size_t>(block)];
+  difference scale_kind(const block_place& p) const {
+    const std::uint32_t amax = p.t.amax[static_cast<std::size_t>(p.first / p.length)];
     if (amax == 0) return difference::scale_zeros;
     if (amax == no_amax || fp32_is_nan(amax)) return difference::scale_nan_policy;
     if (amax == fp32_infinity_bits) return difference::scale_inf_policy;
-    if (q_.blocks.scale.is_nan(got)) return difference::scale_nan;
-    return want + 1 == got || got + 1 == want ? difference::scale_off_by_one : difference::scale_other;
+    if (q_.blocks.scale.is_nan(p.got)) return difference::scale_nan;
+    return p.want + 1 == p.got || p.got + 1 == p.want ? difference::scale_off_by_one : difference::scale_other;
   }
 
   difference code_kind(const element_difference& e, std::uint8_t scale) const {
     const format f = q_.blocks.element;
+    const std::uint64_t low = f.magnitude(e.want.toward_zero), high = f.magnitude(e.want.away),
+                        got = f.magnitude(e.got);
     if (fp32_is_nan(fp32_bits(e.x) & fp32_magnitude_mask)) return difference::code_nan_policy;
-    if (f.magnitude(e.want) == 0 && f.magnitude(e.got) == 0) return difference::code_sign_of_zero;
-    if (f.magnitude(e.want) == f.magnitude(e.got)) return difference::code_sign;
+    if (low == 0 && got == 0) return difference::code_sign_of_zero;
+    if (low == got || high == got) return difference::code_sign;
     if (f.is_nan(e.got)) return difference::code_nan;
-    if (code_distance(f, e.want, e.got) != 1) return difference::code_other;
-    return is_tie(e.x, scale, e.want, e.got) ? difference::code_tie : difference::code_rounding;
+    if (q_.has_unknown_words()) return difference::code_neither;
+    if (code_distance(f, e.want.away, e.got) != 1) return difference::code_other;
+    return is_tie(e.x, scale, e.want.away, e.got) ? difference::code_tie : difference::code_rounding;
   }
   /// Does the scaled value lie in the middle between two numbers of the format?
   bool is_tie(float x, std::uint8_t scale, std::uint32_t a, std::uint32_t b) const {
@@ -190,17 +243,11 @@ class side_check {
   }
 
   /// Would this block's bytes be right with their halves exchanged?
-  bool swapped_explains(const tile_values& t, index_t tile, index_t c, index_t b, index_t length,
-                        std::uint8_t scale) const {
-    if (storage_bits(q_.blocks.element) != 4 || length % 2 != 0) return false;
-    for (index_t r = 0; r < q_.tile_rows(); ++r) {
-      for (index_t i = b; i < b + length; ++i) {
-        const index_t row = tile * q_.tile_rows() + r;
-        const float x = t.x[static_cast<std::size_t>(r * q_.tile_k() + i)];
-        if (got_code(row, (c + i) ^ 1) != code_under(q_, dump_, side_, x, scale, row * side_.k + c + i)) return false;
-      }
-    }
-    return true;
+  bool swapped_explains(const block_place& p) const {
+    if (storage_bits(q_.blocks.element) != 4 || p.length % 2 != 0) return false;
+    return each_element(p, [&](index_t row, index_t k, float x) {
+      return wanted(row, k, x, p.got).contains(code_of(got_.codes, row, k ^ 1));
+    });
   }
 
   index_t code_offset(index_t r, index_t c) const {
@@ -208,65 +255,77 @@ class side_check {
     return code_layout(q_.code_order, q_.blocks, side_.rows, side_.k).offset(r, byte);
   }
 
+  std::string code_text(std::uint8_t code) const {
+    return text("0x%02x (%g)", code, static_cast<double>(decode(q_.blocks.element, code)));
+  }
   std::string element_line(const element_difference& e, std::uint8_t scale) const {
-    return text("  [%lld, %lld] %.9g: code 0x%02x (%g) expected, 0x%02x (%g) written at byte %lld: %s",
-                static_cast<long long>(e.row), static_cast<long long>(e.k), static_cast<double>(e.x), e.want,
-                static_cast<double>(decode(q_.blocks.element, e.want)), e.got,
-                static_cast<double>(decode(q_.blocks.element, e.got)), static_cast<long long>(code_offset(e.row, e.k)),
-                name_of(code_kind(e, scale)));
+    const bool two = e.want.toward_zero != e.want.away;
+    return text("  [%lld, %lld] %.9g: code ", number(e.row), number(e.k), static_cast<double>(e.x)) +
+           (two ? code_text(e.want.toward_zero) + " or " : "") + code_text(e.want.away) + " expected, " +
+           code_text(e.got) + text(" written at byte %lld: ", number(code_offset(e.row, e.k))) +
+           name_of(code_kind(e, scale));
   }
 
-  /// The element whose magnitude it is.
-  std::string place_of(std::uint32_t amax, const tile_values& t, index_t row, index_t c, index_t b,
-                       index_t length) const {
-    for (index_t r = 0; r < q_.tile_rows(); ++r) {
-      for (index_t i = b; i < b + length; ++i) {
-        const std::uint32_t bits = fp32_bits(t.x[static_cast<std::size_t>(r * q_.tile_k() + i)]);
-        if ((bits & fp32_magnitude_mask) == amax)
-          return text(" of [%lld, %lld]", static_cast<long long>(row + r), static_cast<long long>(c + i));
-      }
-    }
-    return "";
+  /// The element whose magnitude the block's amax is: its row in the side and its k; -1 where there is none.
+  std::pair<index_t, index_t> place_of_amax(const block_place& p) const {
+    std::pair<index_t, index_t> place{-1, -1};
+    if (q_.is_per_tensor()) return place;
+    each_element(p, [&](index_t row, index_t k, float x) {
+      const bool is_it = (fp32_bits(x) & fp32_magnitude_mask) == p.t.amax[static_cast<std::size_t>(p.first / p.length)];
+      if (is_it) place = {row, k};
+      return !is_it;
+    });
+    return place;
   }
 
-  void explain(const tile_values& t, index_t tile, index_t c, index_t b, index_t length, std::uint8_t want,
-               std::uint8_t got, const block_difference& d) {
-    const auto line = [&](std::string s) { report_.first.push_back(std::move(s)); };
-    const auto at = [&](index_t i) { return static_cast<long long>(i); };
-    const index_t row = tile * q_.tile_rows();
-    line(text("%s, rows %lld..%lld, elements %lld..%lld along the block", side_.code_name(), at(row),
-              at(row + q_.tile_rows() - 1), at(c + b), at(c + b + length - 1)));
+  /// All values of one of the block's rows, before the rotation and after it: the first one with an element that
+  /// differs, else that of the amax.
+  void show_values(const block_place& p, const block_difference& d) {
+    const index_t amax_row = place_of_amax(p).first, first_row = p.tile * q_.tile_rows();
+    const index_t row = !d.elements.empty() ? d.elements.front().row : amax_row < 0 ? first_row : amax_row;
     const matrix<const float> in =
         side_.axis == block_axis::row ? dump_.source_view() : transposed(dump_.source_view());
-    std::string source = "source ", rotated = "after the rotation ";
-    for (index_t i = 0; i < std::min<index_t>(length, 8); ++i) {
-      source += text(" %.6g", static_cast<double>(in(row, c + b + i)));
-      rotated += text(" %.6g", static_cast<double>(t.x[static_cast<std::size_t>(b + i)]));
+    std::string source = text("source of row %lld: ", number(row)), rotated = "after the rotation: ";
+    for (index_t i = p.first; i < p.first + p.length; ++i) {
+      source += " " + value_text(in(row, p.tile_k + i));
+      rotated += " " + value_text(p.t.x[static_cast<std::size_t>((row - first_row) * q_.tile_k() + i)]);
     }
-    line(source + (length > 8 ? " ..." : ""));
-    if (q_.options.rotation.points != 0) line(rotated + (length > 8 ? " ..." : ""));
-    if (!q_.is_per_tensor()) {
-      const std::uint32_t amax = t.amax[static_cast<std::size_t>(b / length)];
-      const std::string rule = q_.blocks.has_e8m0_scale()
-                                   ? "rule " + std::string(to_string(q_.options.rule))
-                                   : text("factor %.9g", static_cast<double>(q_.options.encode_factor));
-      line((amax == no_amax ? std::string("amax: no number in the block")
-                            : text("amax %.9g (0x%08x)%s", static_cast<double>(fp32_from_bits(amax)), amax,
-                                   place_of(amax, t, row, c, b, length).c_str())) +
-           ", " + rule + ", policy " + std::string(to_string(q_.options.policy)));
-      const auto [where, repeat] = *find_scales(q_, side_);
-      line(text("scale byte 0x%02x (%g) expected, 0x%02x (%g) written at byte %lld", want,
-                static_cast<double>(scale_value(q_.blocks.scale, want)), got,
-                static_cast<double>(scale_value(q_.blocks.scale, got)),
-                at(where.offset(tile * repeat, (c + b) / length))));
-    }
-    if (want != got) {
-      line(std::string(d.elements.empty() ? "all elements are right" : "elements") + " under the " +
-           (d.scale == got ? "written" : "expected") + " scale" + (d.elements.empty() ? "" : ":"));
+    report_.first.push_back(source);
+    if (q_.options.rotation.points != 0) report_.first.push_back(rotated);
+  }
+
+  /// What the scale was made of, and where it lies.
+  void show_scale(const block_place& p) {
+    const std::uint32_t amax = p.t.amax[static_cast<std::size_t>(p.first / p.length)];
+    const auto [row, k] = place_of_amax(p);
+    const std::string rule = q_.blocks.has_e8m0_scale()
+                                 ? "rule " + std::string(to_string(q_.options.rule))
+                                 : text("factor %.9g", static_cast<double>(q_.options.encode_factor));
+    report_.first.push_back((amax == no_amax
+                                 ? std::string("amax: no number in the block")
+                                 : text("amax %.9g (0x%08x)", static_cast<double>(fp32_from_bits(amax)), amax)) +
+                            (row < 0 ? "" : text(" of [%lld, %lld]", number(row), number(k))) + ", " + rule +
+                            ", policy " + std::string(to_string(q_.options.policy)));
+    const auto [where, repeat] = *find_scales(q_, side_);
+    report_.first.push_back(text("scale byte 0x%02x (%g) expected, 0x%02x (%g) written at byte %lld", p.want,
+                                 static_cast<double>(scale_value(q_.blocks.scale, p.want)), p.got,
+                                 static_cast<double>(scale_value(q_.blocks.scale, p.got)),
+                                 number(where.offset(p.tile * repeat, (p.tile_k + p.first) / p.length))));
+  }
+
+  void explain(const block_place& p, const block_difference& d) {
+    const index_t row = p.tile * q_.tile_rows(), k = p.tile_k + p.first;
+    report_.first.push_back(text("%s, rows %lld..%lld, elements %lld..%lld along the block", side_.code_name(),
+                                 number(row), number(row + q_.tile_rows() - 1), number(k), number(k + p.length - 1)));
+    show_values(p, d);
+    if (!q_.is_per_tensor()) show_scale(p);
+    if (p.want != p.got) {
+      report_.first.push_back(std::string(d.elements.empty() ? "all elements are right" : "elements") + " under the " +
+                              (d.scale == p.got ? "written" : "expected") + " scale" + (d.elements.empty() ? "" : ":"));
     }
     constexpr std::size_t max_listed = 8;
     for (std::size_t i = 0; i < std::min(d.elements.size(), max_listed); ++i)
-      line(element_line(d.elements[i], d.scale));
+      report_.first.push_back(element_line(d.elements[i], d.scale));
   }
 
   /// Padding, and scales that are repeated for the rows that share them.
@@ -289,35 +348,50 @@ class side_check {
     }
   }
 
+  static index_t different_bytes(const std::vector<std::uint8_t>& a, const std::vector<std::uint8_t>& b) {
+    index_t count = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) count += a[i] != b[i];
+    return count;
+  }
+  /// Bytes; under unknown words, codes that are neither neighbour.
+  index_t different_codes(const std::vector<std::uint8_t>& codes) const {
+    if (!q_.has_unknown_words()) return different_bytes(want_.codes, codes);
+    index_t count = 0;
+    for (index_t e = 0; e < report_.elements; ++e) {
+      const index_t r = e / side_.k, c = e % side_.k;
+      const std::uint8_t got = code_of(codes, r, c);
+      count += got != code_of(want_.codes, r, c) && got != code_of(lower_, r, c);
+    }
+    return count;
+  }
+
   /// Were the bytes written in another order? One that leaves less than half of the differences is named.
   void name_layout() {
-    const auto different = [](const std::vector<std::uint8_t>& a, const std::vector<std::uint8_t>& b) {
-      index_t count = 0;
-      for (std::size_t i = 0; i < a.size(); ++i) count += a[i] != b[i];
-      return count;
-    };
-    const auto name = [&](const char* what, const std::vector<std::uint8_t>& want, const std::vector<std::uint8_t>& got,
-                          auto&& in_order) {
-      const index_t now = different(want, got);
+    const auto name = [&](const char* what, const char* unit, index_t now, auto&& different_in) {
       index_t least = (now + 1) / 2;
       std::string best;
       for (const auto& order : enum_names<placement>::table) {
-        const std::optional<std::vector<std::uint8_t>> bytes = in_order(order.value);
-        if (!bytes || different(want, *bytes) >= least) continue;
-        least = different(want, *bytes);
+        const std::optional<index_t> different = different_in(order.value);
+        if (!different || *different >= least) continue;
+        least = *different;
         best = order.name;
       }
-      if (!best.empty()) report_.kinds["layout: " + std::string(what) + " in " + best + " (bytes)"] = now - least;
+      if (!best.empty())
+        report_.kinds["layout: " + std::string(what) + " in " + best + " (" + unit + ")"] = now - least;
     };
-    name("codes", want_.codes, got_.codes, [&](placement order) {
-      quantizer other = q_;
-      other.code_order = order;
-      return dense_codes(other, side_);
-    });
-    name("scales", want_.scales, got_.scales, [&](placement order) {
-      quantizer other = q_;
+    quantizer other = q_;
+    name("codes", q_.has_unknown_words() ? "codes" : "bytes", different_codes(got_.codes),
+         [&](placement order) -> std::optional<index_t> {
+           other.code_order = order;
+           const std::optional<std::vector<std::uint8_t>> codes = dense_codes(other, side_);
+           if (!codes) return std::nullopt;
+           return different_codes(*codes);
+         });
+    name("scales", "bytes", different_bytes(want_.scales, got_.scales), [&](placement order) -> std::optional<index_t> {
       other.scale_order = order;
-      return dense_scales(other, side_);
+      const std::optional<std::vector<std::uint8_t>> scales = dense_scales(other, side_);
+      if (!scales) return std::nullopt;
+      return different_bytes(want_.scales, *scales);
     });
   }
 
@@ -325,7 +399,10 @@ class side_check {
   const quantizer_dump& dump_;
   const dump_side& side_;
   std::optional<std::uint8_t> padding_;
+  code_choices choices_;
   dense_side want_, got_;
+  std::vector<std::uint8_t> lower_;  ///< beside want_'s codes the other neighbours, under unknown words
+  rounding_tally tally_;
   index_t counts_[std::size(difference_names)] = {};
   side_report report_;
 };
@@ -354,6 +431,10 @@ std::vector<std::string> check_tensor(const quantizer& q, const quantizer_dump& 
 bool dump_report::identical() const {
   return tensor_faults.empty() &&
          std::all_of(sides.begin(), sides.end(), [](const side_report& s) { return s.identical(); });
+}
+
+bool dump_report::accepted() const {
+  return identical() && std::all_of(sides.begin(), sides.end(), [](const side_report& s) { return s.accepted(); });
 }
 
 dump_report check_dump(const quantizer& q, const quantizer_dump& dump, std::optional<std::uint8_t> padding,

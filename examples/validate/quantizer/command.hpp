@@ -18,7 +18,8 @@ namespace rotoscale::validate {
 
 /// What the command line says of a quantizer; an empty text leaves the preset's value.
 struct quantizer_options {
-  std::string preset, format, rotation, rule, policy, rounding, source, x_format = "bf16", axis = "row", scale_padding = "any";
+  std::string preset, format, rotation, rule, policy, rounding, source, x_format = "bf16", axis = "row",
+                                                                        scale_padding = "any";
   std::string signs;  ///< bit masks of 32 elements, in hexadecimal, separated by commas
   std::string code_order = "row_major", scale_order = "row_major", nibbles = "low";
   std::optional<float> factor;  ///< instead of the file's tensor

@@ -243,6 +243,21 @@ std::uint8_t code_under(const quantizer& q, const quantizer_dump& dump, const du
   return static_cast<std::uint8_t>(encode(q.blocks.element, scaled, q.options.rounding, overflow::saturate, random));
 }
 
+code_choices::code_choices(const quantizer& q) : up_(q), down_(q) {
+  if (!q.has_unknown_words()) return;
+  up_.options.rounding = rounding::up;
+  down_.options.rounding = rounding::down;
+}
+
+code_pair code_choices::under(const quantizer_dump& dump, const dump_side& side, float x, std::uint8_t scale,
+                              index_t index) const {
+  const std::uint8_t up = code_under(up_, dump, side, x, scale, index);
+  if (up_.options.rounding == down_.options.rounding) return {up, up};
+  const std::uint8_t down = code_under(down_, dump, side, x, scale, index);
+  const format f = up_.blocks.element;
+  return f.magnitude(up) > f.magnitude(down) ? code_pair{down, up} : code_pair{up, down};
+}
+
 double scaled_value(const quantizer& q, float x, std::uint8_t scale) {
   if (q.is_per_tensor()) return static_cast<double>(x * q.options.encode_factor);
   if (q.blocks.has_e8m0_scale()) return std::ldexp(static_cast<double>(x), -scale_exponent(scale));
@@ -276,20 +291,14 @@ tile_values scale_tile(const quantizer& q, std::vector<float> x) {
   return t;
 }
 
-std::uint8_t code_in_tile(const quantizer& q, const quantizer_dump& dump, const dump_side& side, const tile_values& t,
-                          index_t tile, index_t first_k, index_t e) {
-  const index_t r = e / q.tile_k(), i = e % q.tile_k();
-  const std::uint8_t scale =
-      q.is_per_tensor() ? std::uint8_t{0} : t.scales[static_cast<std::size_t>(i / q.blocks.length)];
-  return code_under(q, dump, side, t.x[static_cast<std::size_t>(e)], scale,
-                    (tile * q.tile_rows() + r) * side.k + first_k + i);
-}
-
 tile_values quantize_tile(const quantizer& q, const quantizer_dump& dump, const dump_side& side, index_t tile,
                           index_t first_k) {
   tile_values t = scale_tile(q, load_tile(q, dump, side, tile, first_k));
-  for (index_t e = 0; e < static_cast<index_t>(t.x.size()); ++e)
-    t.codes.push_back(code_in_tile(q, dump, side, t, tile, first_k, e));
+  const index_t run = q.tile_k();
+  for (index_t e = 0; e < static_cast<index_t>(t.x.size()); ++e) {
+    const index_t at = (tile * q.tile_rows() + e / run) * side.k + first_k + e % run;
+    t.codes.push_back(code_under(q, dump, side, t.x[static_cast<std::size_t>(e)], t.scale_of(q, e), at));
+  }
   return t;
 }
 

@@ -26,6 +26,7 @@ struct quantizer {
   placement scale_order = placement::row_major;  ///< order of the scales' bytes
 
   bool is_per_tensor() const { return blocks.length == 0; }
+  bool has_unknown_words() const { return options.rounding == rounding::stochastic && !has_words; }
   /// Rows and elements along k that are quantized together.
   index_t tile_rows() const { return is_per_tensor() ? 1 : blocks.rows; }
   index_t tile_k() const { return is_per_tensor() ? 1 : run_length(blocks, options.rotation); }
@@ -85,20 +86,41 @@ struct tile_values {
   std::vector<std::uint32_t> amax;   ///< a block each, FP32 bits; no_amax where no element took part
   std::vector<std::uint8_t> scales;  ///< a block each
   std::vector<std::uint8_t> codes;   ///< [rows, run], one a byte
+
+  /// The scale of element `e` of x; FP8 with one factor has none.
+  std::uint8_t scale_of(const quantizer& q, index_t e) const {
+    return scales.empty() ? std::uint8_t{0} : scales[static_cast<std::size_t>(e % q.tile_k() / q.blocks.length)];
+  }
 };
 tile_values quantize_tile(const quantizer& q, const quantizer_dump& dump, const dump_side& side, index_t tile,
                           index_t first_k);
-/// The same in parts, for whoever may need no codes, or not all: the source as its blocks see it, their scales, and the
-/// code of element `e`.
+/// The same in parts, for whoever may need no codes, or not all: the source as its blocks see it, and their scales.
 std::vector<float> load_tile(const quantizer& q, const quantizer_dump& dump, const dump_side& side, index_t tile,
                              index_t first_k);
 tile_values scale_tile(const quantizer& q, std::vector<float> x);
-std::uint8_t code_in_tile(const quantizer& q, const quantizer_dump& dump, const dump_side& side, const tile_values& t,
-                          index_t tile, index_t first_k, index_t e);
 
 /// Code of x under a scale, by the options' rounding; `index` is the element's number in the rows × k result.
 std::uint8_t code_under(const quantizer& q, const quantizer_dump& dump, const dump_side& side, float x,
                         std::uint8_t scale, index_t index);
+
+/// What an element's code may be: the two neighbours of its value, or one code twice.
+struct code_pair {
+  std::uint8_t toward_zero = 0, away = 0;
+  bool contains(std::uint8_t code) const { return code == toward_zero || code == away; }
+};
+
+/// Of stochastic rounding by unknown words the two neighbours, otherwise code_under.
+class code_choices {
+ public:
+  explicit code_choices(const quantizer& q);
+  code_pair under(const quantizer_dump& dump, const dump_side& side, float x, std::uint8_t scale, index_t index) const;
+  /// A quantizer that gives the upper ones and one that gives the lower ones.
+  const quantizer& up() const { return up_; }
+  const quantizer& down() const { return down_; }
+
+ private:
+  quantizer up_, down_;
+};
 
 /// The value that code_under rounds, exact.
 double scaled_value(const quantizer& q, float x, std::uint8_t scale);

@@ -157,14 +157,6 @@ std::vector<region> chosen_regions(const quantizer& base, const quantizer_dump& 
   return all;
 }
 
-bool has_unknown_words(const quantizer& q) { return q.options.rounding == rounding::stochastic && !q.has_words; }
-
-/// Of codes that were rounded by unknown words, those of the upper neighbours, and then of the lower ones.
-quantizer with_neighbour(quantizer q, rounding r) {
-  if (has_unknown_words(q)) q.options.rounding = r;
-  return q;
-}
-
 /// What comes before scales: candidates that are equal in it see the same numbers.
 struct loading {
   rotation turn;
@@ -197,21 +189,16 @@ class region_match {
  public:
   region_match(const quantizer& q, const quantizer_dump& dump, const std::vector<variant>& codes,
                const std::vector<variant>& scales)
-      : up_(with_neighbour(q, rounding::up)),
-        down_(with_neighbour(q, rounding::down)),
-        two_(has_unknown_words(q)),
-        dump_(dump),
-        codes_(codes),
-        scales_(scales) {}
+      : q_(q), choices_(q), dump_(dump), codes_(codes), scales_(scales) {}
 
   /// The bits of codes and of scales. Most candidates are wrong, and their scales or first codes show it.
   std::pair<std::uint32_t, std::uint32_t> operator()(const region& p, const std::vector<float>* tiles) const {
     const dump_side& side = dump_.sides[p.side];
     std::uint32_t code_bits = (1u << codes_.size()) - 1, scale_bits = (1u << scales_.size()) - 1;
-    for (index_t c = p.first_k; c < p.first_k + p.count; c += up_.tile_k()) {
-      const tile_values t = scale_tile(up_, *tiles++);
+    for (index_t c = p.first_k; c < p.first_k + p.count; c += q_.tile_k()) {
+      const tile_values t = scale_tile(q_, *tiles++);
       scale_bits &= of_scales(t, p, side, c);
-      for (index_t e = 0; e < up_.tile_rows() * up_.tile_k() && (code_bits != 0 && scale_bits != 0); ++e)
+      for (index_t e = 0; e < q_.tile_rows() * q_.tile_k() && (code_bits != 0 && scale_bits != 0); ++e)
         code_bits &= of_code(t, p, side, c, e);
       if (code_bits == 0 || scale_bits == 0) return {0, 0};
     }
@@ -223,27 +210,27 @@ class region_match {
     std::uint32_t bits = (1u << scales_.size()) - 1;
     for (std::size_t v = 0; v < scales_.size(); ++v) {
       for (std::size_t b = 0; b < t.scales.size(); ++b) {
-        const index_t at = p.tile * (side.k / up_.blocks.length) + c / up_.blocks.length + static_cast<index_t>(b);
+        const index_t at = p.tile * (side.k / q_.blocks.length) + c / q_.blocks.length + static_cast<index_t>(b);
         if (scales_[v].sides[p.side][static_cast<std::size_t>(at)] != t.scales[b]) bits &= ~(1u << v);
       }
     }
     return bits;
   }
   std::uint32_t of_code(const tile_values& t, const region& p, const dump_side& side, index_t c, index_t e) const {
-    const format element = up_.blocks.element;
-    const index_t row = p.tile * up_.tile_rows() + e / up_.tile_k(), at = c + e % up_.tile_k();
-    const std::uint8_t want = code_in_tile(up_, dump_, side, t, p.tile, c, e);
-    const std::uint8_t lower = two_ ? code_in_tile(down_, dump_, side, t, p.tile, c, e) : want;
+    const format element = q_.blocks.element;
+    const index_t row = p.tile * q_.tile_rows() + e / q_.tile_k(), at = c + e % q_.tile_k();
+    const code_pair want =
+        choices_.under(dump_, side, t.x[static_cast<std::size_t>(e)], t.scale_of(q_, e), row * side.k + at);
     std::uint32_t bits = 0;
     for (std::size_t v = 0; v < codes_.size(); ++v) {
       const auto got = load_code(element, codes_[v].sides[p.side].data() + row * packed_bytes(element, side.k), at);
-      if (got == want || got == lower) bits |= 1u << v;
+      if (want.contains(static_cast<std::uint8_t>(got))) bits |= 1u << v;
     }
     return bits;
   }
 
-  quantizer up_, down_;  ///< of codes rounded by unknown words, what gives the upper neighbours and the lower ones
-  bool two_;
+  const quantizer& q_;
+  code_choices choices_;
   const quantizer_dump& dump_;
   const std::vector<variant>&codes_, &scales_;
 };
@@ -280,7 +267,8 @@ std::vector<std::string> changes_from(const quantizer& preset, const quantizer& 
     all.push_back("scale rule " + std::string(to_string(b.rule)));
   if (!q.is_per_tensor() && !(a.policy == b.policy)) all.push_back("policy " + std::string(to_string(b.policy)));
   if (a.rounding != b.rounding) {
-    all.push_back("rounding " + std::string(to_string(b.rounding)) + (has_unknown_words(q) ? " by unknown words" : ""));
+    all.push_back("rounding " + std::string(to_string(b.rounding)) +
+                  (q.has_unknown_words() ? " by unknown words" : ""));
   }
   if (const format from = effective_source(a.source, dump), to = effective_source(b.source, dump); !(from == to)) {
     all.push_back(to == formats::fp32 ? "source taken as it is"
