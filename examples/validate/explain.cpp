@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "compare.hpp"
@@ -110,8 +111,17 @@ std::string k_text(const std::vector<index_t>& k) {
   return text + (k.size() > 6 ? " ... " + std::to_string(k.back()) : "");
 }
 
-std::string accumulator_text(float before, float after) {
-  return format_text("; accumulator %.9g -> %.9g", static_cast<double>(before), static_cast<double>(after));
+/// As `number` has it in the heading where the value alone leaves something open: a NaN's sign and payload, which are
+/// the model's.
+std::string sum_text(float x, const mma_model& m) {
+  return std::isnan(x) ? number(formats::fp32, m.nan_bits) : format_text("%.9g", static_cast<double>(x));
+}
+std::string sum_text(double x) {
+  return std::isnan(x) ? number(formats::fp64, bit_cast<std::uint64_t>(x)) : format_text("%.17g", x);
+}
+
+std::string accumulator_text(float before, float after, const mma_model& m) {
+  return "; accumulator " + sum_text(before, m) + " -> " + sum_text(after, m);
 }
 
 /// One step in words.
@@ -128,7 +138,7 @@ std::string step_line(const mma_model& m, const std::vector<mma_product>& p, con
   const format acc = m.result == mma_result::fp16_nearest ? formats::fp16 : formats::fp32;
   const mma_term c = to_term(unpack(formats::fp32, fp32_bits(before)), acc.min_exponent());
   return "k " + k_text(k) + ": products " + (products.empty() ? "all zero" : products) + alignment(m, p, c) +
-         accumulator_text(before, after);
+         accumulator_text(before, after, m);
 }
 
 std::string heading(const gemm_case& x, const difference& d) {
@@ -137,8 +147,9 @@ std::string heading(const gemm_case& x, const difference& d) {
          std::to_string(at.column) + ": model " + number(x.output, d.want) + ", kernel " + number(x.output, d.got);
 }
 
-std::string c_line(double c, const gemm_options& o) {
-  return format_text("c = %.17g", c) + (o.start_from_c ? ", where the accumulator starts" : ", added at the end");
+std::string c_line(const output_tensor& c, index_t e, const gemm_options& o) {
+  return "c = " + number(c.element(), c.code(e)) +
+         (o.start_from_c ? ", where the accumulator starts" : ", added at the end");
 }
 
 std::string positions(index_t begin, index_t end) { return std::to_string(begin) + ".." + std::to_string(end - 1); }
@@ -187,20 +198,21 @@ class tracer : public accumulator_ref {
     const float own = accumulator(), before = before_instruction();
     accumulator_ref::end_instruction();
     if (o_.model.c_last) {
-      lines_.add(format_text("their sum %.9g", static_cast<double>(own)) + " is added" +
-                 accumulator_text(before, accumulator()));
+      lines_.add("their sum " + sum_text(own, o_.model) + " is added" +
+                 accumulator_text(before, accumulator(), o_.model));
     }
   }
   void end_chain() {
     accumulator_ref::end_chain();
     if (o_.promotion != 0) {
-      lines_.add(format_text("promoted: FP32 sum %.9g, accumulator emptied", static_cast<double>(part())));
+      lines_.add("promoted: FP32 sum " + sum_text(part(), o_.model) + ", accumulator emptied");
     }
   }
   void add_parts() {
-    const auto x = static_cast<double>(top(1)), y = static_cast<double>(top());
+    const float x = top(1), y = top();
     accumulator_ref::add_parts();
-    lines_.add(format_text("parts added: %.9g + %.9g = %.9g", x, y, static_cast<double>(top())));
+    lines_.add("parts added: " + sum_text(x, o_.model) + " + " + sum_text(y, o_.model) + " = " +
+               sum_text(top(), o_.model));
   }
 
  private:
@@ -217,9 +229,8 @@ class fp64_tracer : public fp64_accumulator_ref {
   void step(const k_step& k) {
     fp64_accumulator_ref::step(k);
     if (lines_.is_full()) return;
-    lines_.add("k " + std::to_string(k[0]) +
-               format_text(": %.17g * %.17g; accumulator %.17g", bit_cast<double>(operand_code(a_, i_, k[0])),
-                           bit_cast<double>(operand_code(b_, j_, k[0])), accumulator()));
+    lines_.add("k " + std::to_string(k[0]) + ": " + sum_text(bit_cast<double>(operand_code(a_, i_, k[0]))) + " * " +
+               sum_text(bit_cast<double>(operand_code(b_, j_, k[0]))) + "; accumulator " + sum_text(accumulator()));
   }
 
  private:
@@ -236,17 +247,19 @@ std::vector<std::string> trace(const gemm_case& x, const gemm_options& o, const 
   const double c = x.c_at(d.element);
   line_list lines;
   lines.add(heading(x, d));
-  if (x.c) lines.add(c_line(c, o));
+  if (x.c) lines.add(c_line(*x.c, d.element, o));
   if (x.is_fp64()) {
     fp64_tracer acc(lines, a, at.row, b, at.column, c);
     walk_k(x.k, o, acc);
     return std::move(lines).with_result((o.split_k == 1 ? "result " : std::to_string(o.split_k) + " parts, together ") +
-                                        format_text("%.17g before it is scaled", acc.top()));
+                                        number(formats::fp64, bit_cast<std::uint64_t>(acc.top())) +
+                                        " before it is scaled");
   }
   tracer acc(lines, a, at.row, b, at.column, o, static_cast<float>(c));
   walk_k(x.k, o, acc);
   return std::move(lines).with_result(
-      format_text("result %.9g before it is scaled and rounded", static_cast<double>(acc.top())));
+      "result " + number(formats::fp32, std::isnan(acc.top()) ? o.model.nan_bits : fp32_bits(acc.top())) +
+      " before it is scaled and rounded");
 }
 
 }  // namespace rotoscale::validate

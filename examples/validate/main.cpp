@@ -86,21 +86,29 @@ kernel_use chosen_use(const options& o, const gemm_case& x, const mma_model& mod
   return use;
 }
 
-/// UE4M3 has seven bits; tools that show F8_E4M3 call a byte above 127 a negative number.
-void note_scales(const char* name, const operand_data& x) {
-  if (x.block == 0 || !(x.scale == formats::ue4m3)) return;
-  const auto has_top_bit = [](std::uint8_t scale) { return scale > 0x7F; };
-  const auto count = std::count_if(x.scales.begin(), x.scales.end(), has_top_bit);
-  if (count == 0) return;
-  std::cout << "note: " << count << " bytes of " << name
-            << " have their top bit set, which UE4M3 does not have: models read the other seven\n";
+/// What the input holds that a reader may take for something else. UE4M3 has seven bits; tools that show F8_E4M3 call a
+/// byte above 127 a negative number.
+std::vector<std::string> notes_on(const gemm_case& x) {
+  std::vector<std::string> notes;
+  for (const auto& [name, operand] : {std::pair{"scale_a", &x.a}, std::pair{"scale_b", &x.b}}) {
+    if (operand->block == 0 || !(operand->scale == formats::ue4m3)) continue;
+    const auto has_top_bit = [](std::uint8_t scale) { return scale > 0x7F; };
+    const auto count = std::count_if(operand->scales.begin(), operand->scales.end(), has_top_bit);
+    if (count == 0) continue;
+    notes.push_back(std::to_string(count) + " bytes of " + name +
+                    " have their top bit set, which UE4M3 does not have: models read the other seven");
+  }
+  return notes;
+}
+
+void print_notes(const gemm_case& x) {
+  for (const std::string& note : notes_on(x)) std::cout << "note: " << note << "\n";
 }
 
 void print(const comparison& r, const std::vector<std::string>& steps, const gemm_case& x) {
   std::cout << r.different << " of " << r.elements << " elements differ\n";
+  print_notes(x);
   if (r.different == 0) return;
-  note_scales("scale_a", x.a);
-  note_scales("scale_b", x.b);
   std::cout << "distance in units in the last place:\n";
   for (const auto& [distances, count] : r.histogram) std::cout << "  " << distances << ": " << count << "\n";
   std::cout << "worst:\n";
@@ -135,6 +143,7 @@ nlohmann::ordered_json report_of(const options& o, const comparison& r, const st
                           {"ulps", d.ulps}});
   }
   j["trace"] = steps;
+  j["notes"] = notes_on(x);
   return j;
 }
 
@@ -164,11 +173,13 @@ void break_tie(const options& o, const kernel_use& given, const gemm_case& x, co
 }
 
 /// Ranks models; models that agree on every compared element are listed together.
-int rank(const kernel_use& given, const std::vector<explanation>& all, const char* what, const tie_breaker& tell) {
+int rank(const gemm_case& x, const kernel_use& given, const std::vector<explanation>& all, const char* what,
+         const tie_breaker& tell) {
   if (all.empty()) {
     std::cerr << "rotoscale-validate: no " << what << " takes these tensors\n";
     return exit_bad_input;
   }
+  print_notes(x);
   const std::size_t looked_at = all.front().which.size();
   std::cout << what << " by elements explained, of " << looked_at << ":\n";
   for (const explanation& e : all) {
@@ -273,10 +284,10 @@ int run(const options& o) {
   if (o.identify) {
     tie_breaker tell;
     if (!o.tell_apart.empty()) tell = [&](const std::vector<explanation>& tied) { break_tie(o, use, x, tied, pool); };
-    return rank(use, identify(x, use, has_tails, o.nan == "any", o.sample, pool), "models", tell);
+    return rank(x, use, identify(x, use, has_tails, o.nan == "any", o.sample, pool), "models", tell);
   }
   if (const std::string wrong = mismatch(*unit, x, has_tails); !wrong.empty()) throw io::error(file.name(), wrong);
-  if (o.fit) return rank(use, fit(x, use, o.nan == "any", o.sample, pool), "parameters", {});
+  if (o.fit) return rank(x, use, fit(x, use, o.nan == "any", o.sample, pool), "parameters", {});
   if (!x.is_fp64() && !gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), g)) {
     throw io::error("--promotion", std::to_string(g.promotion) + " is no multiple of the model's step");
   }

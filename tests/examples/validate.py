@@ -264,7 +264,7 @@ class Cases(Program):
             "cdna3-mfma-fp8-f32": r"  k 0\.\.15: .*; even k aligned to .*, \d of 8 products cut.*; odd k aligned to .*; "
                                   r"then c joins, rounded down; accumulator",
             "hopper-mma-fp16-f16": r"aligned to 2\^\d, unit 2\^-\d\d, [1-9]\d* of 16 products cut \(-?\d.*e-\d\d in all\)",
-            "exact": r"  k 0\.\.127: products .*; accumulator \S+ -> (\S+)\n  result \1 before"}
+            "exact": r"  k 0\.\.127: products .*; accumulator \S+ -> (\S+)\n  result \1 \(0x[0-9a-f]{8}\) before"}
         for model, pattern in lines.items():
             path = self.make("case.safetensors", "--model", model, "--kind", "normal")
             done = self.call("--model", model, "--input", path, "--epilogue-c", "--alpha", 0.75)
@@ -277,8 +277,33 @@ class Cases(Program):
                       ["--split-k", 4, "--split-order", "pairwise", "--promotion", 64]):
             done = self.call("--model", "hopper-wgmma-fp8-f32", "--input", path, *extra)
             self.assertEqual(done.returncode, 1)
-            model = re.search(r"^first:\n.*: model (\S+) ", done.stdout, re.M).group(1)
-            self.assertRegex(done.stdout, rf"(?m)^  result {re.escape(model)} before it is scaled")
+            model = re.search(r"^first:\n.*: model (\S+ \S+), kernel", done.stdout, re.M).group(1)
+            self.assertIn(f"\n  result {model} before it is scaled", done.stdout)
+
+    def test_the_trace_shows_the_bits_of_a_nan(self):
+        for model, ways in (("hopper-mma-fp16-f32", ([], ["--promotion", 32], ["--split-k", 2])), ("hopper-mma-fp64-f64", ([],))):
+            path = self.make("case.safetensors", "--model", model, "--kind", "normal", "--k", 64)
+            good = load(path)
+            wide = "fp64" in model
+            dtype, shape, a = good["a"]
+            nan = struct.pack("<Q", 0x7FF8000000000123) if wide else struct.pack("<H", 0x7E01)
+            for way in ways:
+                write_safetensors(path, {**good, "a": (dtype, shape, nan + a[len(nan):])})
+                out = self.call("--model", model, "--input", path, *way).stdout
+                model_nan = re.search(r"first:\n.*: model (nan \(0x[0-9a-f]+\)), kernel", out).group(1)
+                self.assertIn(f"\n  result {model_nan} before it is scaled", out)
+                self.assertIn(f"accumulator {model_nan}" if wide else f"-> {model_nan}", out)
+                if "--promotion" in way:
+                    self.assertIn(f"promoted: FP32 sum {model_nan}, ", out)
+                if "--split-k" in way:
+                    self.assertRegex(out, rf"parts added: {re.escape(model_nan)} \+ \S+ = {re.escape(model_nan)}\n")
+                if wide:
+                    self.assertIn("\n  k 0: nan (0x7ff8000000000123) * ", out)
+            dtype, shape, c = good["c"]
+            nan = struct.pack("<Q", 0x7FF8000000000123) if wide else struct.pack("<I", 0x7FC00123)
+            write_safetensors(path, {**good, "c": (dtype, shape, nan + c[len(nan):])})
+            out = self.call("--model", model, "--input", path).stdout
+            self.assertIn(f"\n  c = nan (0x{'7ff8000000000123' if wide else '7fc00123'}), where the accumulator starts\n", out)
 
     def test_the_outputs_rounding(self):
         tensors = load(self.make("case.safetensors", "--model", "hopper-mma-fp16-f32", "--kind", "normal"))
@@ -529,9 +554,22 @@ class NotANumber(Program):
         dtype, shape, data = tensors["d"]
         tensors["d"] = (dtype, shape, bytes([data[0] ^ 1]) + data[1:])
         write_safetensors(path, tensors)
-        done = self.call("--model", "blackwell-nvf4-f32", "--input", path)
-        self.assertEqual(done.returncode, 1)
-        self.assertRegex(done.stdout, r"note: \d+ bytes of scale_b have their top bit set")
+        note = r"\d+ bytes of scale_b have their top bit set"
+        arguments = ["--model", "blackwell-nvf4-f32", "--input", path]
+        for code, rest in ((1, tensors), (0, {**tensors, "d": (dtype, shape, data)})):  # whatever differs
+            write_safetensors(path, rest)
+            done = self.call(*arguments, "--report", self.folder / "report.json")
+            self.assertEqual(done.returncode, code)
+            self.assertRegex(done.stdout, f"elements differ\nnote: {note}")
+            report = json.loads((self.folder / "report.json").read_text())
+            self.assertEqual(len(report["notes"]), 1)
+            self.assertRegex(report["notes"][0], note)
+            for search in ("--identify", "--fit"):
+                self.assertRegex(self.call(search, *arguments).stdout, rf"\Anote: {note}.*\n(models|parameters) by elements")
+        plain = self.make("case.safetensors", "--model", "blackwell-nvf4-f32", "--kind", "normal")
+        done = self.call(*arguments[:-1], plain, "--report", self.folder / "report.json")
+        self.assertNotIn("note", done.stdout)
+        self.assertEqual(json.loads((self.folder / "report.json").read_text())["notes"], [])
 
 
 class BadInput(Program):
