@@ -44,6 +44,15 @@ auto one_format_of(const format (&among)[N]) {
 
 inline constexpr format float_formats[] = {formats::fp32, formats::fp16, formats::bf16};
 inline constexpr format scale_formats[] = {formats::e8m0, formats::ue4m3};
-inline constexpr format block_elements[] = {formats::e2m1, formats::e2m3, formats::e3m2, formats::e4m3, formats::e5m2};
+inline constexpr format fp8_formats[] = {formats::e4m3, formats::e5m2, formats::e4m3fnuz, formats::e5m2fnuz};
+inline constexpr format block_elements[] = {formats::e2m1, formats::e2m3,     formats::e3m2,    formats::e4m3,
+                                            formats::e5m2, formats::e4m3fnuz, formats::e5m2fnuz};
+
+/// Names of safetensors, for messages.
+inline std::string dtype_list(std::span<const format> among) {
+  std::string all;
+  for (const format& f : among) all += (all.empty() ? "" : ", ") + io::safetensors_dtype_of(f);
+  return all;
+}
 
 }  // namespace rotoscale::validate

@@ -27,9 +27,9 @@ std::string read_pipe() {
 
 /// The dtype of safetensors that holds an array's elements; ml_dtypes' own types arrive as raw bytes.
 const char* dtype_of(const io::npy_header& h) {
-  constexpr std::pair<std::string_view, const char*> types[] = {{"f4", "F32"},  {"f2", "F16"}, {"f8", "F64"},
-                                                                {"u1", "U8"},   {"V1", "U8"},  {"i1", "U8"},
-                                                                {"u2", "BF16"}, {"V2", "BF16"}};
+  constexpr std::pair<std::string_view, const char*> types[] = {{"f4", "F32"},  {"f2", "F16"},  {"f8", "F64"},
+                                                                {"u1", "U8"},   {"V1", "U8"},   {"i1", "U8"},
+                                                                {"u2", "BF16"}, {"V2", "BF16"}, {"u4", "U32"}};
   for (const auto& [npy, safetensors] : types) {
     if (h.dtype == npy) return safetensors;
   }

@@ -15,7 +15,7 @@ inline constexpr std::size_t largest_pipe = std::size_t{1} << 30;
 
 /// `input` is a safetensors file, or "-": one on standard input, of at most largest_pipe bytes. `named` are further
 /// tensors, NAME=FILE.npy each; with them `input` may be empty. Arrays of NumPy in C order; u1, V1 and i1 become U8,
-/// u2 and V2 become BF16 (ml_dtypes writes V2), f2, f4 and f8 become F16, F32 and F64, u4 has no .npy reader here.
+/// u2 and V2 become BF16 (ml_dtypes writes V2), f2, f4 and f8 become F16, F32 and F64, u4 becomes U32.
 /// Throws io::error naming the file or the option.
 io::safetensors_file read_tensors(const std::string& input, const std::vector<std::string>& named);
 

@@ -144,6 +144,31 @@ class RightDumps(Program):
         self.change(path, "amax", lambda b: struct.pack("<f", 1.0))
         self.differs(r"amax: \S+ expected, 1 written", "--quantizer", "fp8", "--input", path)
 
+    def test_fnuz(self):
+        """What gfx942's kernels write: codes of another bias, whose 0x80 is NaN."""
+        for blocks, dtype in (("fp8_e4m3fnuz", "F8_E4M3FNUZ"), ("fp8_e5m2fnuz", "F8_E5M2FNUZ"), ("e4m3fnuz", "F8_E4M3FNUZ")):
+            preset = "fp8" if blocks.startswith("fp8") else "te_rocm"
+            made = ["--quantizer", preset, "--format", blocks, *(["--factor", 0.25] if preset == "fp8" else [])]
+            path = self.make(*made)
+            known = ["--quantizer", preset, "--input", path]
+            self.same(*known)
+            self.assertEqual(self.ranking(*known)[0][0], ("512", preset))
+            tensors = load(path)
+            self.assertEqual(tensors["codes"][0], dtype)
+            codes = tensors["codes"][2]
+            zero = codes.index(0)
+            self.change(path, "codes", lambda b: b[:zero] + b"\x80" + b[zero + 1:])
+            out = self.differs("codes: 1 of ", *known)
+            self.assertIn("code: NaN: 1\n", out)
+            self.assertRegex(out, rf"code 0x00 \(0\) expected, 0x80 \(-?nan\) written at byte {zero}: code: NaN")
+            # One is twice the other, so OCP's reading of the bytes is not right.
+            tensors["codes"] = ("U8", *tensors["codes"][1:])
+            write_safetensors(path, tensors)
+            self.same(*known, "--format", blocks)
+            self.differs("differ", *known, "--format", blocks.replace("fnuz", ""))
+        self.refused("--format: 'fp8_e4m3fnu' is no format; did you mean 'fp8_e4m3fnuz'", *known, "--format", "fp8_e4m3fnu")
+        self.refused(r"--format: 'e4m3b11fnuz' is no format; did you mean 'e4m3fnuz'", *known, "--format", "e4m3b11fnuz")
+
     def test_square_blocks_and_both_orientations(self):
         square = ["--quantizer", "primus", "--block-rows", 32]
         path = self.make(*square, "--m", 64, "--k", 64)
@@ -224,6 +249,15 @@ class RightDumps(Program):
         tensors["random"] = ("U32", [rows, cols], bytes(4 * rows * cols))  # words of zero never round up
         write_safetensors(path, tensors)
         self.same("--quantizer", "primus", "--rounding", "stochastic", "--input", path)
+        words = [struct.pack("<I", (r * cols + c) * 2654435761 % 2**32) for r in range(rows) for c in range(cols)]
+        seeded = ["--quantizer", "primus", "--rounding", "stochastic"]
+        (self.folder / "random.npy").write_bytes(npy("<u4", [rows, cols], tensors.pop("random")[2]))
+        write_safetensors(path, tensors)
+        self.same(*seeded, "--input", path, "--tensor", "random=random.npy")
+        (self.folder / "random.npy").write_bytes(npy("<u4", [rows, cols], b"".join(words)))
+        self.differs("code: rounding", *seeded, "--input", path, "--tensor", "random=random.npy")
+        (self.folder / "random.npy").write_bytes(npy("<u2", [rows, cols], bytes(2 * rows * cols)))
+        self.refused("tensor 'random': is not U32", *seeded, "--input", path, "--tensor", "random=random.npy")
         tensors["random"] = ("U32", [rows, cols], b"\xff" * (4 * rows * cols))
         write_safetensors(path, tensors)
         self.differs("code: rounding", "--quantizer", "primus", "--rounding", "stochastic", "--input", path)

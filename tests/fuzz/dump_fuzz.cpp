@@ -38,8 +38,8 @@ std::string name_of(byte_choices& in) {
 }
 
 quantizer_options made_options(byte_choices& in) {
-  constexpr const char* formats[] = {"",           "",           "",         "mxfp4",  "nvfp4",
-                                     "mxfp8_e4m3", "mxfp6_e2m3", "fp8_e4m3", "mxint8", "x"};
+  constexpr const char* formats[] = {"",           "fp8_e5m2fnuz", "e4m3fnuz", "mxfp4",  "nvfp4",
+                                     "mxfp8_e4m3", "mxfp6_e2m3",   "fp8_e4m3", "mxint8", "x"};
   constexpr const char* rotations[] = {"", "", "0", "16", "32", "64", "2", "256", "3", "-1", "99999999999"};
   constexpr const char* signs[] = {"", "ffff", "0x1", "1,2,3,4,5,6,7,8", "1,2,3,4,5,6,7,8,9", "g"};
   constexpr const char* sources[] = {"", "fp32", "bf16", "fp16"};

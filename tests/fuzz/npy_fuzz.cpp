@@ -53,6 +53,7 @@ void check_conversions(const io::npy_file& file) {
   if (type == "f8") check_view<double>(file, converted);
   if (type == "u1") check_view<std::uint8_t>(file, converted);
   if (type == "u2") check_view<std::uint16_t>(file, converted);
+  if (type == "u4") check_view<std::uint32_t>(file, converted);
   if (type == "i1") check_view<std::int8_t>(file, converted);
   if (type == "V1") check_view<e4m3>(file, converted);
   if (type == "V2") check_view<bf16>(file, converted);

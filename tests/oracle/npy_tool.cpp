@@ -50,6 +50,7 @@ void rewrite(const io::npy_file& file, const std::string& out, bool fortran) {
   if (type == "f8") return rewrite<double>(file, out, fortran);
   if (type == "u1") return rewrite<std::uint8_t>(file, out, fortran);
   if (type == "u2") return rewrite<std::uint16_t>(file, out, fortran);
+  if (type == "u4") return rewrite<std::uint32_t>(file, out, fortran);
   if (type == "i1") return rewrite<std::int8_t>(file, out, fortran);
   if (type == "V1") return rewrite<rotoscale::e4m3>(file, out, fortran);
   return rewrite<rotoscale::bf16>(file, out, fortran);

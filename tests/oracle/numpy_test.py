@@ -11,7 +11,7 @@ import tempfile
 
 import oracle
 
-TYPES = "<f2 <f4 <f8 |u1 <u2 |i1 |V1 |V2".split()
+TYPES = "<f2 <f4 <f8 |u1 <u2 <u4 |i1 |V1 |V2".split()
 SHAPES = [(), (1,), (7,), (0, 3), (3, 5), (2, 3, 4), (1, 2, 1, 3, 2)]
 CODES = ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e4m3b11fnuz",
          "float8_e8m0fnu", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn"]

@@ -66,7 +66,7 @@ std::string value_text(float x) {
   return std::isnan(x) ? text("nan (0x%08x)", fp32_bits(x)) : text("%.6g", static_cast<double>(x));
 }
 
-long long number(index_t i) { return static_cast<long long>(i); }
+long long integer(index_t i) { return static_cast<long long>(i); }
 
 /// One block: of a tile's rows, elements `first` to `first` + length - 1 along k. FP8 with one factor: an element.
 struct block_place {
@@ -228,9 +228,9 @@ class side_check {
     const std::uint64_t low = f.magnitude(e.want.toward_zero), high = f.magnitude(e.want.away),
                         got = f.magnitude(e.got);
     if (fp32_is_nan(fp32_bits(e.x) & fp32_magnitude_mask)) return difference::code_nan_policy;
+    if (f.is_nan(e.got)) return difference::code_nan;  // of FNUZ formats the code that others have for -0
     if (low == 0 && got == 0) return difference::code_sign_of_zero;
     if (low == got || high == got) return difference::code_sign;
-    if (f.is_nan(e.got)) return difference::code_nan;
     if (q_.has_unknown_words()) return difference::code_neither;
     if (code_distance(f, e.want.away, e.got) != 1) return difference::code_other;
     return is_tie(e.x, scale, e.want.away, e.got) ? difference::code_tie : difference::code_rounding;
@@ -260,9 +260,9 @@ class side_check {
   }
   std::string element_line(const element_difference& e, std::uint8_t scale) const {
     const bool two = e.want.toward_zero != e.want.away;
-    return text("  [%lld, %lld] %.9g: code ", number(e.row), number(e.k), static_cast<double>(e.x)) +
+    return text("  [%lld, %lld] %.9g: code ", integer(e.row), integer(e.k), static_cast<double>(e.x)) +
            (two ? code_text(e.want.toward_zero) + " or " : "") + code_text(e.want.away) + " expected, " +
-           code_text(e.got) + text(" written at byte %lld: ", number(code_offset(e.row, e.k))) +
+           code_text(e.got) + text(" written at byte %lld: ", integer(code_offset(e.row, e.k))) +
            name_of(code_kind(e, scale));
   }
 
@@ -285,7 +285,7 @@ class side_check {
     const index_t row = !d.elements.empty() ? d.elements.front().row : amax_row < 0 ? first_row : amax_row;
     const matrix<const float> in =
         side_.axis == block_axis::row ? dump_.source_view() : transposed(dump_.source_view());
-    std::string source = text("source of row %lld: ", number(row)), rotated = "after the rotation: ";
+    std::string source = text("source of row %lld: ", integer(row)), rotated = "after the rotation: ";
     for (index_t i = p.first; i < p.first + p.length; ++i) {
       source += " " + value_text(in(row, p.tile_k + i));
       rotated += " " + value_text(p.t.x[static_cast<std::size_t>((row - first_row) * q_.tile_k() + i)]);
@@ -304,19 +304,20 @@ class side_check {
     report_.first.push_back((amax == no_amax
                                  ? std::string("amax: no number in the block")
                                  : text("amax %.9g (0x%08x)", static_cast<double>(fp32_from_bits(amax)), amax)) +
-                            (row < 0 ? "" : text(" of [%lld, %lld]", number(row), number(k))) + ", " + rule +
+                            (row < 0 ? "" : text(" of [%lld, %lld]", integer(row), integer(k))) + ", " + rule +
                             ", policy " + std::string(to_string(q_.options.policy)));
     const auto [where, repeat] = *find_scales(q_, side_);
     report_.first.push_back(text("scale byte 0x%02x (%g) expected, 0x%02x (%g) written at byte %lld", p.want,
                                  static_cast<double>(scale_value(q_.blocks.scale, p.want)), p.got,
                                  static_cast<double>(scale_value(q_.blocks.scale, p.got)),
-                                 number(where.offset(p.tile * repeat, (p.tile_k + p.first) / p.length))));
+                                 integer(where.offset(p.tile * repeat, (p.tile_k + p.first) / p.length))));
   }
 
   void explain(const block_place& p, const block_difference& d) {
     const index_t row = p.tile * q_.tile_rows(), k = p.tile_k + p.first;
     report_.first.push_back(text("%s, rows %lld..%lld, elements %lld..%lld along the block", side_.code_name(),
-                                 number(row), number(row + q_.tile_rows() - 1), number(k), number(k + p.length - 1)));
+                                 integer(row), integer(row + q_.tile_rows() - 1), integer(k),
+                                 integer(k + p.length - 1)));
     show_values(p, d);
     if (!q_.is_per_tensor()) show_scale(p);
     if (p.want != p.got) {

@@ -78,7 +78,7 @@ class dump_loader {
     if (codes == nullptr && scales == nullptr) return;
     if (codes == nullptr) fail(side.code_name(), std::string("missing beside ") + side.scale_name());
     if (codes->dtype != "U8" && !find_format(codes->dtype, block_elements))
-      fail(side.code_name(), "type " + codes->dtype + " is none of U8, F4, F6_E2M3, F6_E3M2, F8_E4M3, F8_E5M2");
+      fail(side.code_name(), "type " + codes->dtype + " is none of U8, " + dtype_list(block_elements));
     side.codes = bytes_of(*codes);
     if (scales != nullptr) {
       if (scales->dtype != "F8_E8M0" && scales->dtype != "F8_E4M3" && scales->dtype != "U8")

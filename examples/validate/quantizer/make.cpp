@@ -130,7 +130,8 @@ void add_side(io::safetensors_writer& writer, const quantizer& q, const quantize
     place(row_major(dense.data(), l.rows, l.columns), l, bytes.data(), padding);
     return bytes;
   };
-  const auto add = [&](const char* name, const char* dtype, const layout& l, const std::vector<std::uint8_t>& bytes) {
+  const auto add = [&](const char* name, const std::string& dtype, const layout& l,
+                       const std::vector<std::uint8_t>& bytes) {
     const bool plain = l.padded_rows() == l.rows && l.padded_columns() == l.columns;
     const std::vector<std::int64_t> flat{l.size_bytes()}, shape{l.rows, l.columns};
     writer.add(name, dtype, plain ? shape : flat, std::as_bytes(std::span(bytes)));
@@ -141,9 +142,7 @@ void add_side(io::safetensors_writer& writer, const quantizer& q, const quantize
   if (!q.low_nibble_first) {
     for (std::uint8_t& byte : code_bytes) byte = static_cast<std::uint8_t>(byte << 4 | byte >> 4);
   }
-  const char* element = q.blocks.element == formats::e4m3   ? "F8_E4M3"
-                        : q.blocks.element == formats::e5m2 ? "F8_E5M2"
-                                                            : "U8";
+  const std::string element = storage_bits(q.blocks.element) == 8 ? io::safetensors_dtype_of(q.blocks.element) : "U8";
   add(side.code_name(), element, codes, code_bytes);
   if (q.is_per_tensor()) return;
   const layout scales{q.scale_order, side.rows / q.blocks.rows, side.k / q.blocks.length};

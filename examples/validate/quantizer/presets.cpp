@@ -147,10 +147,12 @@ block_format find_blocks(const std::string& name, int rows) {
     return f;
   }
   if (const auto element = find_format(name, block_elements)) return {*element, 32, formats::e8m0, rows};
-  if (name == "fp8_e4m3") return {formats::e4m3, 0};
-  if (name == "fp8_e5m2") return {formats::e5m2, 0};
   std::vector<std::string> known = names(block_format{});
-  known.insert(known.end(), {"fp8_e4m3", "fp8_e5m2"});
+  for (const format& element : fp8_formats) {
+    known.push_back("fp8_" + std::string(to_string(element)));
+    if (name == known.back()) return {element, 0};
+  }
+  for (const format& element : block_elements) known.emplace_back(to_string(element));
   throw io::error("--format", "'" + name + "' is no format; did you mean '" + io::nearest_name(name, known) + "'?");
 }
 

@@ -47,6 +47,10 @@ struct npy_name<std::uint16_t> {
   static constexpr char dtype[] = "u2";
 };
 template <>
+struct npy_name<std::uint32_t> {
+  static constexpr char dtype[] = "u4";
+};
+template <>
 struct npy_name<std::int8_t> {
   static constexpr char dtype[] = "i1";
 };
@@ -95,7 +99,7 @@ class npy_file {
   }
 
   /// An array of `Rank` axes as it lies in the file, in C or Fortran order. T is the type of the elements, or one for
-  /// codes of their size (V1, V2, u1, u2): small_float or an unsigned integer. io::error if they are not so.
+  /// codes of their size (V1, V2, u1, u2, u4): small_float or an unsigned integer. io::error if they are not so.
   template <class T, int Rank>
   view<const T, Rank> as_view() const {
     const detail::npy_type& type = *detail::find_npy_type(header_.dtype);
@@ -119,8 +123,8 @@ class npy_file {
     return as_view<T, 2>();
   }
 
-  /// All elements in C order: f4 with all its bits, f2, u1, u2 and i1 exact, f8 rounded to nearest even (Inf beyond
-  /// FP32); a NaN of f2 or f8 becomes the canonical one of its sign. io::error for raw codes.
+  /// All elements in C order: f4 with all its bits, f2, u1, u2 and i1 exact, u4 and f8 rounded to nearest even (Inf
+  /// beyond FP32); a NaN of f2 or f8 becomes the canonical one of its sign. io::error for raw codes.
   std::vector<float> to_fp32() const {
     switch (header_.dtype[0]) {
       case 'f':
@@ -129,7 +133,9 @@ class npy_file {
                                        : to_fp32<std::uint64_t>(formats::fp64);
       case 'u':
         return header_.dtype == "u1" ? converted<std::uint8_t>([](std::uint8_t x) -> float { return x; })
-                                     : converted<std::uint16_t>([](std::uint16_t x) -> float { return x; });
+               : header_.dtype == "u2"
+                   ? converted<std::uint16_t>([](std::uint16_t x) -> float { return x; })
+                   : converted<std::uint32_t>([](std::uint32_t x) { return static_cast<float>(x); });
       case 'i': return converted<std::int8_t>([](std::int8_t x) -> float { return x; });
       default: fail("elements of type '" + header_.dtype + "' are codes; their format must be named");
     }
@@ -234,8 +240,8 @@ inline void write_npy(const std::filesystem::path& path, const npy_header& h, st
   write_file_atomically(path, npy_bytes(h, data, version));
 }
 
-/// The elements of a view of any strides: float, double, uint8_t, uint16_t, int8_t, or a small_float of at most 16
-/// bits, which becomes f2 (FP16) or raw codes.
+/// The elements of a view of any strides: float, double, uint8_t, uint16_t, uint32_t, int8_t, or a small_float of at
+/// most 16 bits, which becomes f2 (FP16) or raw codes.
 template <class T, int Rank>
 void write_npy(const std::filesystem::path& path, view<T, Rank> v, bool fortran_order = false) {
   using element = std::remove_const_t<T>;

@@ -20,7 +20,7 @@ namespace rotoscale::io {
 
 /// What an .npy header says.
 struct npy_header {
-  std::string dtype;                ///< f2, f4, f8, u1, u2, i1, or V1, V2 for raw codes; little-endian
+  std::string dtype;                ///< f2, f4, f8, u1, u2, u4, i1, or V1, V2 for raw codes; little-endian
   std::vector<std::int64_t> shape;  ///< extents; empty for a scalar
   bool fortran_order = false;       ///< is the first axis contiguous, instead of the last?
 };
@@ -39,8 +39,9 @@ struct npy_type {
   std::size_t bytes;
 };
 
-inline constexpr npy_type npy_types[] = {{"f2", "<f2", 2}, {"f4", "<f4", 4}, {"f8", "<f8", 8}, {"u1", "|u1", 1},
-                                         {"u2", "<u2", 2}, {"i1", "|i1", 1}, {"V1", "|V1", 1}, {"V2", "|V2", 2}};
+inline constexpr npy_type npy_types[] = {{"f2", "<f2", 2}, {"f4", "<f4", 4}, {"f8", "<f8", 8},
+                                         {"u1", "|u1", 1}, {"u2", "<u2", 2}, {"u4", "<u4", 4},
+                                         {"i1", "|i1", 1}, {"V1", "|V1", 1}, {"V2", "|V2", 2}};
 
 /// Null when there is none of that name.
 inline const npy_type* find_npy_type(std::string_view dtype) {

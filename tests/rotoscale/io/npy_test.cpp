@@ -176,6 +176,14 @@ TEST_CASE("codes: views and FP32 values in the format that the caller names") {
   CHECK(message_of([&] { (void)half.as_matrix<bf16>(); }) == "a.npy: elements of type 'f2' are not what is asked for");
   CHECK(file_with<std::int8_t>({"i1", {2}}, {-128, 127}).to_fp32() == std::vector<float>{-128.0f, 127.0f});
   CHECK(file_with<std::uint16_t>({"u2", {1}}, {65535}).to_fp32() == std::vector<float>{65535.0f});
+  const auto words =
+      file_with<std::uint32_t>({"u4", {1, 3}}, {7, 0x01000001u, 0xFFFFFFFFu});  // a tie, which goes to even
+  CHECK(words.to_fp32() == std::vector<float>{7.0f, 0x1p24f, 0x1p32f});
+  CHECK(words.as_matrix<std::uint32_t>()(0, 1) == 0x01000001u);
+  CHECK(message_of([&] { (void)words.as_matrix<float>(); }) ==
+        "a.npy: elements of type 'u4' are not what is asked for");
+  CHECK(message_of([&] { (void)words.to_fp32(formats::fp16); }) ==
+        "a.npy: elements of type 'u4' are not codes of 16 bits");
   const auto wide = file_with<double>({"f8", {2}}, {0x1.000001p0, 1e300});  // a tie, which goes to even
   CHECK(wide.to_fp32() == std::vector<float>{1.0f, INFINITY});
   const auto bits = file_with<std::uint32_t>({"f4", {1}}, {0xFF800001u}).to_fp32();
