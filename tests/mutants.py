@@ -11,7 +11,7 @@ usage: mutants.py ROOT [TEXT]                    TEXT: only mutants whose name, 
 Mutants stand beside their test: tests/.../X.mutants lists those that X_test.cpp has to notice (docs/hacking.md has the
 format). A mutant is killed by a failing test program or by a static_assert; any other compile error, or a mutant whose
 text is not found exactly once, is an error of its list. A list with a line `program:` belongs to X.py, a test of
-mini-llama, which is built and tested for each mutant, one at a time (mutants_program.py). Entries called `equivalent: REASON` change no result; they
+a program, which is built and tested for each mutant, one at a time (mutants_program.py). Entries called `equivalent: REASON` change no result; they
 are there so that --generate does not ask again. Those of the byte instructions need a machine with AVX512_VBMI2.
 """
 import argparse

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants of mini-llama, which its Python tests have to notice: a copy of the tree is configured and built once, and then
-again for each mutant, which compiles the one source that has changed. The tests run once without a mutant first: they must
-pass, and their time says how long is too long."""
+"""Mutants of a program, which its Python tests have to notice: a copy of the tree is configured and the program built once, and
+then again for each mutant, which compiles the one source that has changed. The tests run once without a mutant first: they
+must pass, and their time says how long is too long."""
 import os
 import shutil
 import signal
@@ -12,11 +12,17 @@ import threading
 import time
 
 LONGEST = 3600  # seconds of a mutant's tests without a mutant
-TARGETS = ["examples/llama/mini-llama", "tests/libfaults.so"]
+# By how the names of a program's tests begin: the program, and what else they take.
+TARGETS = {"mini_llama": ["examples/llama/mini-llama", "tests/libfaults.so"], "validate": ["examples/validate/rotoscale-validate"]}
+
+
+def targets_of(test):
+    name = test.rsplit("/", 1)[-1]
+    return next(targets for begin, targets in TARGETS.items() if name.startswith(begin))
 
 
 class Program:
-    """mini-llama in a copy of the tree."""
+    """Programs in a copy of the tree."""
 
     def __init__(self, root, folder):
         self.root = root
@@ -25,9 +31,9 @@ class Program:
         self.lock = threading.Lock()
         self.unchanged = {}  # by test and names: what is wrong with them where nothing is, or None, and their longest time
 
-    def made(self):
+    def made(self, test):
         """What went wrong, or None."""
-        done = subprocess.run(["ninja", "-C", str(self.build), *TARGETS], capture_output=True, text=True)
+        done = subprocess.run(["ninja", "-C", str(self.build), *targets_of(test)], capture_output=True, text=True)
         return done.stdout[-2000:] if done.returncode else None
 
     def begin(self):
@@ -40,8 +46,6 @@ class Program:
         subprocess.run(["meson", "setup", str(self.build), str(self.tree), "-Dtests=enabled", "-Dexamples=enabled",
                         "-Dbench=disabled", "-Dgpu=none", "-Doptimization=1", "-Ddebug=false"],
                        check=True, capture_output=True)
-        if fault := self.made():
-            sys.exit(f"mini-llama does not compile:\n{fault}")
 
     def outcome(self, mutant, mutated):
         """`killed`, `survived`, `timed out`, or what is wrong: with the tests before any change, or how the mutant does not
@@ -55,7 +59,7 @@ class Program:
             before = source.read_text(encoding="utf-8")
             source.write_text(mutated(self.tree, mutant), encoding="utf-8")
             try:
-                return self.made() or self.tested(mutant, self.unchanged[mutant.test, mutant.names][1])
+                return self.made(mutant.test) or self.tested(mutant, self.unchanged[mutant.test, mutant.names][1])
             finally:
                 source.write_text(before, encoding="utf-8")
 
@@ -63,8 +67,8 @@ class Program:
         """What is wrong with a mutant's tests where nothing is, or None. Found out once."""
         tests = mutant.test, mutant.names
         if tests not in self.unchanged:
-            if fault := self.made():  # the mutant before has left its program
-                sys.exit(f"mini-llama does not compile:\n{fault}")
+            if fault := self.made(mutant.test):  # the mutant before may have left its program
+                sys.exit(f"{targets_of(mutant.test)[0]} does not compile:\n{fault}")
             begin = time.monotonic()
             found = self.tested(mutant, LONGEST)
             took = time.monotonic() - begin
@@ -74,8 +78,9 @@ class Program:
 
     def tested(self, mutant, limit):
         # What a test does not name it does not take: mini_llama.py takes the program alone.
-        faults = [str(self.build / TARGETS[1])] if "FAULTS" in (self.tree / mutant.test).read_text(encoding="utf-8") else []
-        test = subprocess.Popen([sys.executable, str(self.tree / mutant.test), str(self.build / TARGETS[0]), *faults, *mutant.names],
+        targets = targets_of(mutant.test)
+        faults = [str(self.build / targets[1])] if "FAULTS" in (self.tree / mutant.test).read_text(encoding="utf-8") else []
+        test = subprocess.Popen([sys.executable, str(self.tree / mutant.test), str(self.build / targets[0]), *faults, *mutant.names],
                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
         try:
             _, said = test.communicate(timeout=limit)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """rotoscale-validate on quantizers' dumps: right ones, a planted fault of each kind, identification, bad input.
 
-usage: validate_quantizer.py VALIDATE
+usage: validate_quantizer.py VALIDATE [TEST...]
 """
 import json
 import math
@@ -353,9 +353,10 @@ class UnknownWords(Program):
         for tensor in ("scales", "scales_t"):
             scales = self.good[tensor][2]
             at = next(i for i in range(14, len(scales)) if 100 < scales[i] < 126)
-            self.changed(tensor, scales[:at] + bytes([scales[at] + 1]) + scales[at + 1:])
-            out = self.differs(r"1 of 512 blocks differ \(1 scales,", *self.check)
-            self.assertEqual(self.kinds(out), [("scale: off by one", "1")])
+            for step in (-1, 1):
+                self.changed(tensor, scales[:at] + bytes([scales[at] + step]) + scales[at + 1:])
+                out = self.differs(r"1 of 512 blocks differ \(1 scales,", *self.check)
+                self.assertEqual(self.kinds(out), [("scale: off by one", "1")])
             self.assertIn(f"scale byte 0x{scales[at]:02x}", out)
             self.assertIn("all elements are right under the expected scale\n", out)
         self.changed("scales", self.good["scales"][2])
@@ -376,6 +377,24 @@ class UnknownWords(Program):
             out = self.differs("blocks differ", *self.check[:-1], path)
             self.assertEqual(re.findall(r"layout: (.*): \d+\n", out), [f"{placed} ({unit})"])
             self.same(*self.check[:-1], path, option, placed.split()[-1])
+
+    def test_words_of_columns_lie_as_the_source_does(self):
+        """Words of zeros and of ones, by what a seed's words did to each element, make a dump's rows, and its transpose's columns."""
+        toward_zero = load(self.make("--quantizer", "te_rocm", "--rounding", "toward_zero", name="zero.safetensors"))
+        path = self.make("--quantizer", "te_rocm", "--rounding", "stochastic", "--random-seed", 7)
+        tensors = load(path)
+        self.assertEqual(tensors["x"], toward_zero["x"])
+        words = b"".join(b"\xff" * 4 if (a ^ b) >> shift & 15 else bytes(4)
+                         for a, b in zip(tensors["codes"][2], toward_zero["codes"][2]) for shift in (0, 4))
+        shape = tensors["x"][1]
+        write_safetensors(path, {**tensors, "random": ("U32", shape, words)})
+        self.same(*self.check[:-1], path)
+        self.turn(path)
+        tensors = load(path)
+        write_safetensors(path, {**tensors, "random": ("U32", *turned(shape, words))})
+        self.assertRegex(self.same(*self.check[:-1], path), r"\Acodes_t: 0 of 512 blocks differ")
+        write_safetensors(path, {**tensors, "random": ("U32", shape[::-1], words)})
+        self.differs("code: rounding", *self.check[:-1], path)
 
     def test_amax_padding_and_repeated_scales(self):
         seeded = ["--rounding", "stochastic", "--random-seed", 7]
@@ -572,7 +591,7 @@ class PlantedFaults(Program):
         self.assertEqual((len(rotated), rotated[16]), (32, f"{float(re.search(r'208. (.*?): code', out).group(1)):.6g}"))
 
     def test_the_row_of_a_square_block_and_a_column_are_shown(self):
-        path = self.make("--quantizer", "primus", "--block-rows", 32, "--axis", "both", "--m", 128)
+        path = self.make("--quantizer", "te_rocm", "--block-rows", 32, "--axis", "both", "--m", 128)
         good = load(path)
         x = floats_of_bf16(good["x"][2])
         for tensor, width, element in (("codes", 256, lambda r, k: x[r * 256 + k]), ("codes_t", 128, lambda r, k: x[k * 256 + r])):
@@ -580,10 +599,11 @@ class PlantedFaults(Program):
             at = (row * width + k) // 2
             write_safetensors(path, good)
             self.change(path, tensor, lambda b: b[:at] + bytes([b[at] ^ 1]) + b[at + 1:])
-            out = self.differs(rf"{tensor}: 1 of 32 blocks differ", "--quantizer", "primus", "--block-rows", 32, "--input", path)
+            out = self.differs(rf"{tensor}: 1 of 32 blocks differ", "--quantizer", "te_rocm", "--block-rows", 32, "--input", path)
             values = " ".join(f"{element(row, i):.6g}" for i in range(64, 96))
-            self.assertIn(f"\n  {tensor}, rows 32..63, elements 64..95 along the block\n  source of row 45:  {values}\n  amax ", out)
-            self.assertRegex(out, rf"\n    \[45, 70\] {re.escape(f'{element(row, k):.9g}')}: code ")
+            self.assertIn(f"\n  {tensor}, rows 32..63, elements 64..95 along the block\n  source of row 45:  {values}\n  after the rotation:  ", out)
+            rotated = re.search(r"after the rotation:  (.*)\n", out).group(1).split(" ")
+            self.assertEqual(rotated[6], f"{float(re.search(r'45, 70. (.*?): code', out).group(1)):.6g}")
 
     def test_bits_of_a_nan_are_shown(self):
         tensors = load(self.path)
@@ -676,6 +696,11 @@ class PlantedFaults(Program):
         out = self.differs("1 scales", *self.check)
         self.assertRegex(out, r"amax \S+ \(0x[0-9a-f]{8}\) of \[1, (19[2-9]|2[01]\d|22[0-3])\], rule even")
         self.assertIn(" written at byte 14\n", out)
+        wide = ["--quantizer", "te_rocm", "--rotation", 64]  # two blocks a run, of which this is the second
+        path = self.make(*wide)
+        self.change(path, "scales", lambda b: b[:15] + bytes([b[15] ^ 1]) + b[16:])
+        out = self.differs("1 scales", *wide, "--input", path)
+        self.assertRegex(out, r"elements 224..255 .*\n.*\n.*\n  amax \S+ \(0x[0-9a-f]{8}\) of \[1, (22[4-9]|2[345]\d)\], rule even")
 
     def test_padding(self):
         placed = ["--quantizer", "te_rocm", "--scale-placement", "nvidia_scale_128x4"]
@@ -942,4 +967,4 @@ class BadInput(Program):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+    unittest.main(argv=sys.argv[:1] + [word for name in sys.argv[2:] for word in ("-k", name)])
