@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""rotoscale-validate --identify on dumps that others' quantizers wrote: torchao's four scale modes for FP4 and FP8 and its
-one-level NVFP4; ml_dtypes' casts under scales computed with NumPy's frexp; microxcaling's FP4 and FP8 with halves away and to even,
-where a checkout of it is on PYTHONPATH. Each must be explained wholly by the preset named after it, and by no other arithmetic
-that the input can tell from it. Skips (77) without numpy, ml_dtypes, torch and torchao.
+"""rotoscale-validate --identify on dumps that others' quantizers wrote, of BF16 and of F32 sources: torchao's four scale modes for
+FP4 and FP8 and its one-level NVFP4; ml_dtypes' casts under scales computed with NumPy's frexp; microxcaling's FP4 and FP8 with
+halves away and to even, where a checkout of it is on PYTHONPATH. Each must be explained wholly by the preset named after it, and by
+no other arithmetic that the input can tell from it. Skips (77) without numpy, ml_dtypes, torch and torchao.
 usage: identify_test.py VALIDATE"""
 
 import importlib
@@ -19,8 +19,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "example
 from safetensors_bytes import write_safetensors  # noqa: E402
 
 
-def source(np):
-    """BF16 numbers whose blocks have an amax at each rule's borders, and ties; the ends of the range are left to the
+def source(np, dtype):
+    """Numbers, as FP32 bits, whose blocks have an amax at each rule's borders, and ties; the ends of the range are left to the
     tests of each library."""
     rng = np.random.default_rng(6)
     x = rng.standard_normal((96, 256)) * np.exp2(rng.integers(-20, 21, (96, 1)))
@@ -28,7 +28,8 @@ def source(np):
     x[64:, ::32] = rng.choice([1.0, 1.5, 1.75, 1.9921875, 1.7421875], (32, 8)) * 4
     x[64:] = np.clip(x[64:], -8, 8)
     x[0, :32] = 0
-    return x.astype(np.float32).view(np.uint32) >> 16 << 16
+    bits = x.astype(np.float32).view(np.uint32)
+    return bits if dtype == "F32" else bits >> 16 << 16
 
 
 class Validator:
@@ -46,7 +47,8 @@ class Validator:
 
 
 def tensors_of(x, rows, cols, codes, scales, scale_dtype="U8", codes_dtype="U8"):
-    return {"x": ("BF16", [rows, cols], (x >> 16).astype("<u2").tobytes()),
+    wide = (x & 0xFFFF).any()
+    return {"x": ("F32" if wide else "BF16", [rows, cols], x.astype("<u4").tobytes() if wide else (x >> 16).astype("<u2").tobytes()),
             "codes": (codes_dtype, list(codes.shape), codes.tobytes()),
             "scales": (scale_dtype, list(scales.shape), scales.tobytes())}
 
@@ -108,12 +110,14 @@ def microxcaling_dumps(np, torch, x, values, validator):
 def main():
     np, ml_dtypes, torch = oracle.require("numpy", "ml_dtypes", "torch")
     oracle.require("torchao")
-    x = source(np)
-    values = x.view(np.float32)
+    results = []
     with tempfile.TemporaryDirectory() as folder:
         validator = Validator(sys.argv[1], pathlib.Path(folder))
-        results = [*torchao_dumps(np, torch, x, values, validator), *ml_dtypes_dumps(np, ml_dtypes, x, values, validator),
-                   *microxcaling_dumps(np, torch, x, values, validator)]
+        for dtype in ("BF16", "F32"):
+            x = source(np, dtype)
+            values = x.view(np.float32)
+            results += [*torchao_dumps(np, torch, x, values, validator), *ml_dtypes_dumps(np, ml_dtypes, x, values, validator),
+                        *microxcaling_dumps(np, torch, x, values, validator)]
     print(f"{len(results)} dumps, {results.count(False)} not identified")
     return 1 if results.count(False) else 0
 
