@@ -65,6 +65,18 @@ class Devices(Scratch):
         for steps in ("0:2", "2:4"):
             self.assertIn("of the checkpoint are equal", self.replay("--steps", steps, "--device", "cpu"))
 
+    def test_bf16_on_amds_matrix_unit_is_replayed_by_the_cpu(self):
+        device = self.device()
+        more = {"steps": 4, "checkpoint_every": 2, "batch": 1, "eval_windows": 1, "final_eval_windows": 1}
+        if device == "cuda":
+            self.refuse(self.train_command("run", "--device", device, "--recipe", "bf16_mfma", **more), "has no kernel")
+            return
+        self.train("run", "--device", device, "--recipe", "bf16_mfma", "--digest-steps", "2:4", **more)
+        contracts = records(self.folder / "run" / "log.jsonl", "start")[0]["contracts"]
+        self.assertEqual([contracts[g] for g in ("fprop", "dgrad", "wgrad", "head_fprop")], 4 * ["mx-bf16-gfx942"])
+        self.assertIn("of the checkpoint are equal", self.replay("--steps", "0:4", "--device", "cpu"))
+        self.assertIn(" digests", self.replay("--steps", "2:4"))
+
     def test_recipes_of_the_training_benchmark_fit_its_shapes(self):
         source = (ROOT / "bench/gpu/train.py").read_text(encoding="utf-8")
         shapes, recipes = (re.search(rf'"--{kind}", default="([^"]+)"', source)[1].split(",") for kind in ("shapes", "recipes"))
@@ -242,9 +254,9 @@ class Devices(Scratch):
     def test_a_contract_without_a_kernel_is_refused_before_the_first_step(self):
         device = self.device()
         (self.folder / "unit.json").write_text(json.dumps({
-            "name": "unit", **{g: {"accumulate": "cdna3-mfma-fp16-f32"} for g in ("fprop", "dgrad", "wgrad")}}))
+            "name": "unit", **{g: {"accumulate": "ampere-mma-fp16-f32"} for g in ("fprop", "dgrad", "wgrad")}}))
         self.refuse(self.train_command("other", "--device", device, "--recipe", "unit.json"), "recipe unit",
-                    "cdna3-mfma-fp16-f32", "fp32_fma_chain runs everywhere")
+                    "ampere-mma-fp16-f32", "fp32_fma_chain runs everywhere")
 
 
 if __name__ == "__main__":

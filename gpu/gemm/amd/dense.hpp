@@ -29,8 +29,8 @@ struct dense_memory {
   alignas(16) std::uint8_t codes[2][(Tile::rows + Tile::columns) * 64];  ///< [buffer]: A's, then B's
 };
 
-/// Where four k of a row lie in LDS: chunks of a row are permuted so that whatever 32 lanes read or write at a time is
-/// in different banks: a chunk of sixteen rows, all chunks of a row, or a word of each chunk of rows 8 apart.
+/// Where four k of a row lie in LDS: the chunks of a row are permuted so that 128 bytes that lanes beside each other
+/// read or write are in different banks (bf16_test): a chunk of sixteen rows, two rows, or words of rows 8 apart.
 ROTOSCALE_HD constexpr int dense_offset(int row, int chunk) {
   return row * 64 + (chunk ^ row / 2 % 8 ^ row / 16 % 2 * 4) * 8;
 }

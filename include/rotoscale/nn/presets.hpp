@@ -97,12 +97,12 @@ inline recipe accumulated_by(const std::string& contract, recipe r) {
   r.fprop.accumulate = r.dgrad.accumulate = r.wgrad.accumulate = contract;
   return r;
 }
-/// A recipe whose other work is on Hopper's matrix units as well: activations in BF16, attention under a unit's
-/// contract, the GEMMs of head, BF16 layers and adapters under `bf16`.
-inline recipe on_hopper(std::string name, recipe r, const std::string& bf16) {
+/// A recipe whose other work is on matrix units as well: activations in BF16, attention under a unit's contract, the
+/// GEMMs of head, BF16 layers and adapters under `bf16`.
+inline recipe on_units(std::string name, recipe r, const std::string& bf16, const std::string& attention) {
   r.name = std::move(name);
   r.activations = operand_format::bf16;
-  r.attention = "attention-bf16-tile64x64-ex2approx@hopper-mma-fp16-f32";
+  r.attention = attention;
   r.bf16_layers = r.adapters = {bf16, bf16, bf16};
   r.head = bf16_layers_of(r);
   return r;
@@ -114,6 +114,9 @@ inline std::vector<recipe> all() {
   constexpr rounding random = rounding::stochastic;
   // K whole, or in as many parts as 66 pairs of multiprocessors take.
   const std::string whole = "mx-bf16-sm90", fill = whole + ":split_fill=66";
+  const std::string hopper = "attention-bf16-tile64x64-ex2approx@hopper-mma-fp16-f32";
+  const std::string mfma = "mx-bf16-gfx942", cdna = "attention-bf16-tile64x64-exp2deg3@cdna3-mfma-fp16-f32";
+  const recipe plain_bf16 = uniform("", operand_format::bf16, operand_format::bf16);
   constexpr ladder_gemms f{true, false, false}, fd{true, true, false}, d{false, true, false}, w{false, false, true};
   return {uniform("fp32", operand_format::fp32, operand_format::fp32),
           uniform("bf16", operand_format::bf16, operand_format::bf16),
@@ -138,9 +141,11 @@ inline std::vector<recipe> all() {
           ladder("mxfp4_fd_sr", fd, {}, random),
           ladder("mxfp4_f_step_signs", f, step_signs),
           ladder("mxfp4_fd_step_signs", fd, step_signs),
-          on_hopper("bf16_tc", accumulated_by(fill, uniform("", operand_format::bf16, operand_format::bf16)), fill),
-          on_hopper("fp8_tc", accumulated_by("hopper-fp8-promoted", fp8_delayed("", amd_scaling)), whole),
-          on_hopper("mxfp4_tc", mxfp4("", h16), whole)};
+          on_units("bf16_tc", accumulated_by(fill, plain_bf16), fill, hopper),
+          on_units("fp8_tc", accumulated_by("hopper-fp8-promoted", fp8_delayed("", amd_scaling)), whole, hopper),
+          on_units("mxfp4_tc", mxfp4("", h16), whole, hopper),
+          on_units("bf16_mfma", accumulated_by(mfma, plain_bf16), mfma, cdna),
+          on_units("mxfp4_mfma", mxfp4("", h16), mfma, cdna)};
 }
 
 }  // namespace rotoscale::nn::presets

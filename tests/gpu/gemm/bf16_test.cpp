@@ -10,7 +10,7 @@
 #include "gpu/api/gemm_bf16.hpp"
 #include "gpu/gemm/data.hpp"
 #if !defined(ROTOSCALE_TEST_DEVICE)
-#include "gpu/dialect/hip.hpp"
+#include "gpu/gemm/amd/dense.hpp"
 #endif
 #include "rotoscale/gemm.hpp"
 
@@ -223,6 +223,42 @@ TEST_CASE("BF16: no order of threads changes a byte") {
     }
   });
 }
+
+#if !defined(ROTOSCALE_TEST_DEVICE)
+namespace {
+
+/// Do `lanes` accesses of `bytes` at offset(lane) touch each of the 32 banks of four bytes once?
+template <class Offset>
+bool fills_banks(int lanes, int bytes, const Offset& offset) {
+  std::uint64_t seen = 0;
+  for (int l = 0; l < lanes; ++l) {
+    for (int b = 0; b < bytes; b += 4) seen |= std::uint64_t{1} << ((offset(l) + b) / 4 % 32);
+  }
+  return seen == 0xFFFFFFFFu && lanes * bytes == 128;
+}
+
+}  // namespace
+
+TEST_CASE("AMD's dense kernel: no access to LDS has bank conflicts") {
+  using gpu::amd::dense_offset;
+  for (int row = 0; row < 256; row += 16) {
+    for (int chunk = 0; chunk < 8; ++chunk) {
+      CHECK(fills_banks(16, 8, [&](int l) { return dense_offset(row + l, chunk); }));
+    }
+  }
+  for (int thread = 0; thread < 256; thread += 8) {  // vectors: four lanes a row
+    CHECK(fills_banks(8, 16, [&](int l) { return dense_offset((thread + l) / 4, 2 * (l % 4)) & ~8; }));
+  }
+  for (int thread = 0; thread < 256; thread += 32) {  // words of transposed operands, the t-th of each patch
+    for (int t = 0; t < 8; ++t) {
+      CHECK(fills_banks(32, 4, [&](int l) {
+        const int patch = (thread + l) / 64 * 4 + (thread + l) % 4, pair = (thread + l) / 4 % 16;
+        return dense_offset(8 * patch + (t ^ patch % 2), pair / 2) + pair % 2 * 4;
+      }));
+    }
+  }
+}
+#endif
 
 TEST_CASE("parts of K are added in ascending order, and there may be fewer than asked for") {
   for (const char* unit : units) {

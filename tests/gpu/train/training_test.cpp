@@ -210,7 +210,7 @@ TEST_CASE("BF16 under a matrix unit's contract as well: GEMMs, head, attention, 
     const std::vector<std::string> targets{"qkv_proj"};
     CHECK(same_bytes(train(*cpu, frozen, 2, false, targets, 2, 8), train(*device, frozen, 2, false, targets, 2, 8)));
   }
-  for (const char* name : {"bf16_tc", "fp8_tc", "mxfp4_tc"}) {
+  for (const char* name : {"bf16_tc", "fp8_tc", "mxfp4_tc", "bf16_mfma", "mxfp4_mfma"}) {
     CAPTURE(name);
     if (!runs_here(*device, preset(name))) continue;
     CHECK(same_bytes(train(*cpu, preset(name), 2), train(*device, preset(name), 2)));

@@ -32,12 +32,16 @@ TEST_CASE("presets are valid, named once, and read back from their JSON") {
   }
 }
 
-TEST_CASE("presets on Hopper's units multiply other presets' operands, all of them under units' contracts") {
+TEST_CASE("presets on matrix units multiply other presets' operands, all of them under units' contracts") {
+  constexpr const char* hopper = "attention-bf16-tile64x64-ex2approx@hopper-mma-fp16-f32";
+  constexpr const char* cdna = "attention-bf16-tile64x64-exp2deg3@cdna3-mfma-fp16-f32";
   const struct {
-    const char *name, *base, *gemms, *bf16;
-  } all[] = {{"bf16_tc", "bf16", "mx-bf16-sm90:split_fill=66", "mx-bf16-sm90:split_fill=66"},
-             {"fp8_tc", "fp8_amd", "hopper-fp8-promoted", "mx-bf16-sm90"},
-             {"mxfp4_tc", "mxfp4_h16", "fp32_blockwise", "mx-bf16-sm90"}};
+    const char *name, *base, *gemms, *bf16, *attention;
+  } all[] = {{"bf16_tc", "bf16", "mx-bf16-sm90:split_fill=66", "mx-bf16-sm90:split_fill=66", hopper},
+             {"fp8_tc", "fp8_amd", "hopper-fp8-promoted", "mx-bf16-sm90", hopper},
+             {"mxfp4_tc", "mxfp4_h16", "fp32_blockwise", "mx-bf16-sm90", hopper},
+             {"bf16_mfma", "bf16", "mx-bf16-gfx942", "mx-bf16-gfx942", cdna},
+             {"mxfp4_mfma", "mxfp4_h16", "fp32_blockwise", "mx-bf16-gfx942", cdna}};
   for (const auto& own : all) {
     CAPTURE(own.name);
     nn::recipe r = preset(own.name);
@@ -51,7 +55,7 @@ TEST_CASE("presets on Hopper's units multiply other presets' operands, all of th
       }
       (r.*gemm).accumulate = (preset(own.base).*gemm).accumulate;
     }
-    CHECK(r.attention == "attention-bf16-tile64x64-ex2approx@hopper-mma-fp16-f32");
+    CHECK(r.attention == own.attention);
     CHECK(r.activations == nn::operand_format::bf16);
     const nn::recipe plain = preset(own.base);
     r.name = plain.name;
