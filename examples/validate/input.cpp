@@ -4,8 +4,6 @@
 
 #include <iostream>
 
-#include "rotoscale/io/npy.hpp"
-
 namespace rotoscale::validate {
 
 namespace {
@@ -36,18 +34,23 @@ const char* dtype_of(const io::npy_header& h) {
   return nullptr;
 }
 
-void add_array(io::safetensors_writer& writer, const std::string& argument) {
-  const std::size_t equals = argument.find('=');
-  if (equals == 0 || equals == argument.npos) throw io::error("--tensor", "'" + argument + "' is not NAME=FILE.npy");
-  const io::npy_file file = io::npy_file::open(argument.substr(equals + 1));
-  const char* dtype = dtype_of(file.header());
-  if (dtype == nullptr) throw io::error(file.name(), "elements of type '" + file.header().dtype + "' are no tensor's");
-  if (file.header().fortran_order && file.shape().size() > 1)
-    throw io::error(file.name(), "is in Fortran order; write numpy.ascontiguousarray(x)");
-  writer.add(argument.substr(0, equals), dtype, file.shape(), file.bytes());
-}
-
 }  // namespace
+
+io::safetensors_file merge_tensors(const std::vector<named_array>& arrays, const io::safetensors_file* file) {
+  io::safetensors_writer writer;
+  for (const auto& [name, array] : arrays) {
+    const char* dtype = dtype_of(array.header());
+    if (dtype == nullptr)
+      throw io::error(array.name(), "elements of type '" + array.header().dtype + "' are no tensor's");
+    if (array.header().fortran_order && array.shape().size() > 1)
+      throw io::error(array.name(), "is in Fortran order; write numpy.ascontiguousarray(x)");
+    writer.add(name, dtype, array.shape(), array.bytes());
+  }
+  if (file != nullptr) {
+    for (const io::tensor_info& t : file->tensors()) writer.add(t.name, t.dtype, t.shape, file->bytes(t));
+  }
+  return io::safetensors_file::from_bytes("--tensor", writer.bytes("--tensor"));
+}
 
 io::safetensors_file read_tensors(const std::string& input, const std::vector<std::string>& named) {
   if (named.empty()) {
@@ -55,13 +58,15 @@ io::safetensors_file read_tensors(const std::string& input, const std::vector<st
     return input == "-" ? io::safetensors_file::from_bytes("standard input", read_pipe())
                         : io::safetensors_file::open(input);
   }
-  io::safetensors_writer writer;
-  for (const std::string& argument : named) add_array(writer, argument);
-  if (!input.empty()) {
-    const io::safetensors_file file = read_tensors(input, {});
-    for (const io::tensor_info& t : file.tensors()) writer.add(t.name, t.dtype, t.shape, file.bytes(t));
+  std::vector<named_array> arrays;
+  for (const std::string& argument : named) {
+    const std::size_t equals = argument.find('=');
+    if (equals == 0 || equals == argument.npos) throw io::error("--tensor", "'" + argument + "' is not NAME=FILE.npy");
+    arrays.emplace_back(argument.substr(0, equals), io::npy_file::open(argument.substr(equals + 1)));
   }
-  return io::safetensors_file::from_bytes("--tensor", writer.bytes("--tensor"));
+  if (input.empty()) return merge_tensors(arrays, nullptr);
+  const io::safetensors_file file = read_tensors(input, {});
+  return merge_tensors(arrays, &file);
 }
 
 }  // namespace rotoscale::validate

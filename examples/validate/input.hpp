@@ -4,8 +4,10 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "rotoscale/io/npy.hpp"
 #include "rotoscale/io/safetensors.hpp"
 
 namespace rotoscale::validate {
@@ -13,10 +15,15 @@ namespace rotoscale::validate {
 /// Most bytes that are read from a pipe, which no mapping bounds: 1 GiB.
 inline constexpr std::size_t largest_pipe = std::size_t{1} << 30;
 
+using named_array = std::pair<std::string, io::npy_file>;
+
+/// Arrays of NumPy in C order, by the tensors' names, and the tensors of a file. u1, V1 and i1 become U8, u2 and V2
+/// become BF16 (ml_dtypes writes V2), f2, f4 and f8 become F16, F32 and F64, u4 becomes U32. Throws io::error naming
+/// the array, or a tensor that there are two of.
+io::safetensors_file merge_tensors(const std::vector<named_array>& arrays, const io::safetensors_file* file);
+
 /// `input` is a safetensors file, or "-": one on standard input, of at most largest_pipe bytes. `named` are further
-/// tensors, NAME=FILE.npy each; with them `input` may be empty. Arrays of NumPy in C order; u1, V1 and i1 become U8,
-/// u2 and V2 become BF16 (ml_dtypes writes V2), f2, f4 and f8 become F16, F32 and F64, u4 becomes U32.
-/// Throws io::error naming the file or the option.
+/// tensors, NAME=FILE.npy each; with them `input` may be empty. Throws io::error naming the file or the option.
 io::safetensors_file read_tensors(const std::string& input, const std::vector<std::string>& named);
 
 }  // namespace rotoscale::validate

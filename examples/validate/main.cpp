@@ -12,6 +12,7 @@
 #include "examples/command_line.hpp"
 #include "examples/standard_streams.hpp"
 #include "input.hpp"
+#include "kernel_options.hpp"
 #include "make_case.hpp"
 #include "quantizer/command.hpp"
 #include "rotoscale/gemm_ref.hpp"
@@ -24,19 +25,15 @@ namespace {
 
 constexpr int exit_identical = 0, exit_different = 1, exit_bad_input = 2;
 
-struct options {
-  std::string model, kernel = "instruction", input, report, make;
+struct options : use_options {
+  std::string model, input, report, make;
   case_options files;
   make_options made;
   quantizer_options quantizer;
   std::vector<std::string> tensors;
-  bool identify = false, fit = false, list = false, epilogue_c = false, add_after_rounding = false;
-  std::optional<index_t> promotion, split_grain;
-  index_t split_k = 1, split_run = 0;
-  std::string nan = "bits", tell_apart, split_order = "ascending", split_sum = "fp32", output_rounding = "nearest_even",
-              output;
+  bool identify = false, fit = false, list = false;
+  std::string nan = "bits", tell_apart;
   long long sample = 20000;
-  float alpha = 1, beta = 1;
   int threads = 0;
 };
 
@@ -62,28 +59,6 @@ void list_models() {
                 k.promotion == 0 ? "" : (", promoted every " + std::to_string(k.promotion)).c_str(),
                 *k.unit == 0 ? "" : (", on " + std::string(k.unit)).c_str(), to_text(k.evidence, k.device).c_str());
   }
-}
-
-kernel_use chosen_use(const options& o, const gemm_case& x, const mma_model& model) {
-  const gemm_contract_entry* kernel = find_contract(o.kernel);
-  kernel_use use{contract_options(*kernel, model), o.add_after_rounding};
-  gemm_options& g = use.gemm;
-  g.promotion = o.promotion.value_or(g.promotion);
-  g.split_grain = o.split_grain.value_or(g.split_grain);
-  g.split_k = o.split_k;
-  g.split_run = o.split_run;
-  from_string(o.split_order, g.order);
-  from_string(o.split_sum, g.split_sum);
-  from_string(o.output_rounding, g.output_rounding);
-  g.output = x.output;
-  if (!o.output.empty()) from_string(o.output, g.output);
-  g.alpha = o.alpha;
-  g.beta = o.beta;
-  if (o.epilogue_c) g.start_from_c = false;
-  g.accumulate = x.c.has_value() && !g.start_from_c;
-  g.start_from_c = g.start_from_c && x.c.has_value();
-  if (x.bias) g.bias = x.bias->data();
-  return use;
 }
 
 /// What the input holds that a reader may take for something else. UE4M3 has seven bits; tools that show F8_E4M3 call a
@@ -214,27 +189,24 @@ void check_options(const options& o) {
   }
 }
 
-/// Rejects options that do not apply to this case: FP64 units have one model and no FP32 sums.
-void check_options(const options& o, const gemm_options& g, const gemm_case& x) {
-  if (g.split_run != 0 && x.k % (g.split_k * g.split_run) != 0) {
-    throw io::error("--split-run", std::to_string(g.split_k) + " parts in runs of " + std::to_string(g.split_run) +
-                                       " do not divide K = " + std::to_string(x.k));
-  }
-  if (!x.is_fp64() && x.output != formats::fp32 && !(g.output == x.output))
-    throw io::error("--output", "d, of " + std::string(to_string(x.output)) + ", does not hold it");
-  if (!x.is_fp64()) return;
-  if (o.fit) throw io::error("--fit", "F64 has nothing to fit");
-  if (g.promotion != 0) throw io::error("--promotion", "not for F64");
-  if (g.split_sum != formats::fp32) throw io::error("--split-sum", "not for F64");
-  if (g.output_rounding != rounding::nearest_even) throw io::error("--output-rounding", "not for F64");
-  if (!o.output.empty()) throw io::error("--output", "not for F64");
-  if (o.add_after_rounding) throw io::error("--add-after-rounding", "not for F64");
-}
-
 /// A dump of a quantizer: what --quantizer was given for, or tensors that no GEMM has.
 int run_quantizer(const options& o, const io::safetensors_file& file, thread_pool& pool) {
   return o.identify ? identify_quantizer(o.quantizer, file, std::min<index_t>(o.sample, 512), pool)
                     : check_quantizer(o.quantizer, file, o.report, pool);
+}
+
+/// Null where --identify needs none.
+const mma_unit* chosen_unit(const options& o) {
+  if (find_contract(o.kernel) == nullptr)
+    throw io::error("--kernel", "no kernel '" + o.kernel + "'; --list-models shows all");
+  const std::string name = !o.model.empty() ? o.model : find_contract(o.kernel)->unit;
+  const mma_unit* unit = find_unit(name);
+  if (unit != nullptr || (o.identify && name.empty())) return unit;
+  if (name.empty()) throw io::error("--model", "needed");
+  std::vector<std::string> known;
+  for (const mma_unit& u : models::all) known.emplace_back(u.name);
+  throw io::error("--model", "no model '" + name + "'; did you mean '" + io::nearest_name(name, known) +
+                                 "'? --list-models shows all");
 }
 
 int run(const options& o) {
@@ -249,7 +221,8 @@ int run(const options& o) {
   if (!o.make.empty()) refuse_idle();
   if (!o.make.empty() && quantizer) {
     const index_t cols = o.made.k == 0 ? 256 : static_cast<index_t>(o.made.k);
-    make_quantizer_case(o.make, o.quantizer, static_cast<index_t>(o.made.m), cols, o.made.seed, o.made.with_d, pool);
+    make_quantizer_case(o.quantizer, static_cast<index_t>(o.made.m), cols, o.made.seed, o.made.with_d, pool)
+        .write(o.make);
     return exit_identical;
   }
   if (!o.make.empty()) {
@@ -258,28 +231,19 @@ int run(const options& o) {
     made.a_format = o.files.a_format;
     made.b_format = o.files.b_format;
     made.with_c = std::find(o.files.ignored.begin(), o.files.ignored.end(), "c") == o.files.ignored.end();
-    make_case(o.make, made, pool);
+    make_case(made, pool).write(o.make);
     return exit_identical;
   }
   const io::safetensors_file file = read_tensors(o.input, o.tensors);
   quantizer = quantizer || file.find("x") != nullptr;
   refuse_idle();
   if (quantizer) return run_quantizer(o, file, pool);
-  if (find_contract(o.kernel) == nullptr)
-    throw io::error("--kernel", "no kernel '" + o.kernel + "'; --list-models shows all");
-  const std::string name = !o.model.empty() ? o.model : find_contract(o.kernel)->unit;
-  const mma_unit* unit = find_unit(name);
-  if (unit == nullptr && !(o.identify && name.empty())) {
-    std::vector<std::string> known;
-    for (const mma_unit& u : models::all) known.emplace_back(u.name);
-    throw io::error("--model", name.empty() ? "needed"
-                                            : "no model '" + name + "'; did you mean '" +
-                                                  io::nearest_name(name, known) + "'? --list-models shows all");
-  }
+  const mma_unit* const unit = chosen_unit(o);
   const gemm_case x = load_case(file, o.files);
   const kernel_use use = chosen_use(o, x, unit == nullptr ? mma_model{} : unit->model);
   const gemm_options& g = use.gemm;
-  check_options(o, g, x);
+  check_use(o, g, x);
+  if (x.is_fp64() && o.fit) throw io::error("--fit", "F64 has nothing to fit");
   const bool has_tails = o.kernel != "instruction";
   if (o.identify) {
     tie_breaker tell;

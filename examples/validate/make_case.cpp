@@ -80,8 +80,6 @@ std::vector<case_kind> chosen_kinds(const std::string& name) {
   return kinds;
 }
 
-constexpr index_t largest_tensor = index_t{1} << 28;  ///< elements
-
 /// A case with a batch entry for each kind.
 gemm_case make_inputs(const mma_unit& unit, format fa, format fb, index_t m, index_t n, index_t k,
                       const std::vector<case_kind>& kinds, std::uint64_t seed, format output) {
@@ -90,9 +88,9 @@ gemm_case make_inputs(const mma_unit& unit, format fa, format fb, index_t m, ind
   x.m = m;
   x.n = n;
   x.k = k;
-  if (const index_t size = x.batch * std::max({m * k, n * k, m * n}); size > largest_tensor) {
+  if (const index_t size = x.batch * std::max({m * k, n * k, m * n}); size > largest_made_tensor) {
     throw io::error("--m, --n, --k", "a tensor of " + std::to_string(size) + " elements, the limit is " +
-                                         std::to_string(largest_tensor));
+                                         std::to_string(largest_made_tensor));
   }
   x.a = make_operand(fa, unit, m, k, false, kinds, seed);
   x.b = make_operand(fb, unit, n, k, true, kinds, seed);
@@ -107,8 +105,7 @@ gemm_case make_inputs(const mma_unit& unit, format fa, format fb, index_t m, ind
 }
 
 /// a, b, their scales, c, a bias and, unless it is empty, d.
-void write_case(const std::filesystem::path& path, const gemm_case& x, const output_tensor& d,
-                const std::string& model) {
+io::safetensors_writer tensors_of(const gemm_case& x, const output_tensor& d, const std::string& model) {
   io::safetensors_writer writer;
   const auto add = [&](const char* name, const operand_data& o) {
     writer.add(name, io::safetensors_dtype_of(o.element), {x.batch, o.rows, x.k}, std::as_bytes(std::span(o.codes)));
@@ -125,7 +122,7 @@ void write_case(const std::filesystem::path& path, const gemm_case& x, const out
   if (x.bias) writer.add("bias", "F32", {x.n}, std::as_bytes(std::span(*x.bias)));
   if (d.size() != 0) add_outputs("d", d);
   writer.metadata["model"] = model;
-  writer.write(path);
+  return writer;
 }
 
 /// A case of the dump's formats and K, with what its epilogue reads.
@@ -168,7 +165,7 @@ groups same_results(const gemm_case& x, const std::vector<explanation>& tied, th
 
 }  // namespace
 
-void make_case(const std::filesystem::path& path, const make_options& o, thread_pool& pool) {
+io::safetensors_writer make_case(const make_options& o, thread_pool& pool) {
   const mma_unit* unit = find_unit(o.model);
   if (unit == nullptr) throw io::error("--model", "no model '" + o.model + "'; --list-models shows all");
   const format fa = chosen_format("--a-format", o.a_format, *unit), fb = chosen_format("--b-format", o.b_format, *unit);
@@ -186,7 +183,7 @@ void make_case(const std::filesystem::path& path, const make_options& o, thread_
     how.gemm.output = acc;
     d = model_outputs(made, how, pool);
   }
-  write_case(path, made, d, unit->name);
+  return tensors_of(made, d, unit->name);
 }
 
 std::vector<std::vector<std::size_t>> tell_apart(const std::filesystem::path& path, const gemm_case& dump,
@@ -205,7 +202,7 @@ std::vector<std::vector<std::size_t>> tell_apart(const std::filesystem::path& pa
   const gemm_case made = inputs_like(dump, tied, m, n, useful, seed);
   kernel_use first = tied.front().use;
   if (first.gemm.bias != nullptr) first.gemm.bias = made.bias->data();
-  write_case(path, made, with_d ? model_outputs(made, first, pool) : output_tensor{}, tied.front().model);
+  tensors_of(made, with_d ? model_outputs(made, first, pool) : output_tensor{}, tied.front().model).write(path);
   return same_results(made, tied, pool);
 }
 

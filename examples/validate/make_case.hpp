@@ -7,6 +7,7 @@
 #include <string>
 
 #include "compare.hpp"
+#include "rotoscale/io/safetensors.hpp"
 #include "rotoscale/parallel.hpp"
 
 namespace rotoscale::validate {
@@ -21,8 +22,10 @@ struct make_options {
   bool with_c = true;   ///< adds c, from which accumulators start
 };
 
-/// Writes a, b, c and, where the model has them, scale_a and scale_b. Throws io::error.
-void make_case(const std::filesystem::path& path, const make_options& o, thread_pool& pool);
+inline constexpr index_t largest_made_tensor = index_t{1} << 28;  ///< elements
+
+/// Makes a, b, c and, where the model has them, scale_a and scale_b. Throws io::error.
+io::safetensors_writer make_case(const make_options& o, thread_pool& pool);
 
 /// Writes inputs of the dump's formats, K and (to 256) extents on which explanations that tie there differ: the kinds
 /// of case that tell some of them apart, a batch entry each. `with_d`: with the first one's result. Returns groups of

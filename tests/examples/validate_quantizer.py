@@ -327,6 +327,8 @@ class UnknownWords(Program):
         for side in ("codes", "codes_t"):
             self.assertEqual((report["accepted"], report[side]["codes_different"], len(report[side]["deviations"])), (True, 0, 9))
             self.assertGreater(report[side]["rounded"], 5000)
+        up = self.make("--quantizer", "te_rocm", "--rounding", "up", name="up.safetensors")
+        self.assertIn("codes: 0 of 512 blocks differ", self.differs("limit 5", *self.check[:-1], up))
         nearest = self.make("--quantizer", "te_rocm", name="nearest.safetensors")
         out = self.differs("limit 5", *self.check[:-1], nearest, "--report", "report.json")
         self.assertIn("codes: 0 of 512 blocks differ", out)
@@ -375,7 +377,10 @@ class UnknownWords(Program):
             path = self.make("--quantizer", "te_rocm", "--rounding", "stochastic", "--random-seed", 7, "--m", 128, option,
                              placed.split()[-1])
             out = self.differs("blocks differ", *self.check[:-1], path)
-            self.assertEqual(re.findall(r"layout: (.*): \d+\n", out), [f"{placed} ({unit})"])
+            found = re.findall(r"layout: (.*): (\d+)\n", out)
+            self.assertEqual([name for name, _ in found], [f"{placed} ({unit})"])
+            if unit == "codes":  # all that differs under the right scales, of which the right order leaves nothing
+                self.assertIn(f"(0 scales, {found[0][1]} of 32768 codes)", out)
             self.same(*self.check[:-1], path, option, placed.split()[-1])
 
     def test_words_of_columns_lie_as_the_source_does(self):
@@ -557,6 +562,10 @@ class BothOrientations(Program):
         self.refused("--m: 96 is no multiple of 64", "--quantizer", "ocp", "--make-case", "new", "--axis", "both", "--m", 96)
         self.refused("--m: 48 is no multiple of 32", "--quantizer", "ocp", "--make-case", "new", "--axis", "column", "--m", 48)
         self.refused("--k: 48 is no multiple of 32", "--quantizer", "ocp", "--make-case", "new", "--axis", "both", "--k", 48)
+        self.refused("--rotation: 24 is no power of two", "--quantizer", "ocp", "--make-case", "new", "--rotation", 24)
+        self.refused("--factor: ", "--quantizer", "nvidia", "--format", "nvfp4", "--make-case", "new", "--factor", -1)
+        self.refused("--m, --k: a tensor of 1099511627776 elements, the limit is 268435456", "--quantizer", "ocp", "--make-case",
+                     "new", "--m", 1 << 20, "--k", 1 << 20)
         self.refused("--axis: ", "--quantizer", "ocp", "--make-case", "new", "--axis", "up")
         path = self.make("--quantizer", "ocp", "--axis", "column", "--k", 40)  # of no whole blocks along rows
         self.assertEqual(sorted(load(path)), ["codes_t", "scales_t", "x"])
@@ -701,6 +710,8 @@ class PlantedFaults(Program):
         self.change(path, "scales", lambda b: b[:15] + bytes([b[15] ^ 1]) + b[16:])
         out = self.differs("1 scales", *wide, "--input", path)
         self.assertRegex(out, r"elements 224..255 .*\n.*\n.*\n  amax \S+ \(0x[0-9a-f]{8}\) of \[1, (22[4-9]|2[345]\d)\], rule even")
+        x = floats_of_bf16(load(path)["x"][2])[256 + 224:512]
+        self.assertIn("\n  source of row 1:  " + " ".join(f"{v:.6g}" for v in x) + "\n  after", out)
 
     def test_padding(self):
         placed = ["--quantizer", "te_rocm", "--scale-placement", "nvidia_scale_128x4"]
@@ -807,6 +818,18 @@ class Identification(Program):
                 self.change(path, "factor", lambda _: struct.pack("<f", 4.0))
                 found, done = self.ranking("--quantizer", "fp8", "--input", path)
                 self.assertEqual((done.returncode, found[0]), (0, ("512", f"fp8, but factor {used:g}")), done.stdout)
+
+    def test_made_cases_have_the_borders_of_their_elements(self):
+        """The largest number, where rceil steps, and what rounds up to 2, where even does: an amax there, just below and just above."""
+        for blocks, largest, carry in (("mxfp4", 1.5, 1.75), ("mxfp8_e4m3", 1.75, 1.9375), ("mxfp8_e5m2", 1.75, 1.875),
+                                       ("mxfp6_e2m3", 1.875, 1.9375), ("mxint8", 1.984375, 1.9921875)):
+            x = floats_of_bf16(load(self.make("--quantizer", "ocp", "--format", blocks, result=False))["x"][2])
+            amax = [max(map(abs, x[i:i + 32])) for i in range(0, len(x), 32)]
+            mantissas = {2 * math.frexp(a)[0] for a in amax if math.isfinite(a)}
+            for border in (largest, carry, 1.0):
+                with self.subTest(blocks=blocks, border=border):
+                    below = border - 2**-7 if border > 1 else 2 - 2**-7
+                    self.assertLessEqual({below, border, (border + 2**-7) % 1 + 1 if border + 2**-7 >= 2 else border + 2**-7}, mantissas)
 
     def test_an_input_that_tells_nothing_apart(self):
         path = self.make("--quantizer", "ocp")

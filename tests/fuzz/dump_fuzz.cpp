@@ -16,7 +16,7 @@
 #include "byte_choices.hpp"
 #include "examples/validate/quantizer/check.hpp"
 #include "examples/validate/quantizer/presets.hpp"
-#include "rotoscale/names.hpp"
+#include "quantizer_choices.hpp"
 #include "target.hpp"
 
 namespace dump_fuzz {
@@ -26,42 +26,8 @@ namespace {
 using namespace rotoscale;
 using namespace rotoscale::validate;
 using fuzz::byte_choices;
+using fuzz::chosen_quantizer;
 using fuzz::require;
-
-/// One of the names, or none, or one that there is not.
-template <class T>
-std::string name_of(byte_choices& in) {
-  const std::size_t choice = in.byte();
-  const auto known = names(T{});
-  if (choice < 128) return {};
-  return choice - 128 < known.size() ? known[choice - 128] : known[choice % known.size()].substr(1);
-}
-
-quantizer_options made_options(byte_choices& in) {
-  constexpr const char* formats[] = {"",           "fp8_e5m2fnuz", "e4m3fnuz", "mxfp4",  "nvfp4",
-                                     "mxfp8_e4m3", "mxfp6_e2m3",   "fp8_e4m3", "mxint8", "x"};
-  constexpr const char* rotations[] = {"", "", "0", "16", "32", "64", "2", "256", "3", "-1", "99999999999"};
-  constexpr const char* signs[] = {"", "ffff", "0x1", "1,2,3,4,5,6,7,8", "1,2,3,4,5,6,7,8,9", "g"};
-  constexpr const char* sources[] = {"", "fp32", "bf16", "fp16"};
-  constexpr int heights[] = {1, 1, 32, 16, 2, 256};
-  quantizer_options o;
-  o.preset = in.flag() ? name_of<block_options>(in) : in.flag() ? "fp8" : "";
-  o.format = in.one_of(formats);
-  o.rotation = in.one_of(rotations);
-  o.signs = in.one_of(signs);
-  o.rule = name_of<scale_rule>(in);
-  o.policy = name_of<block_policy>(in);
-  o.rounding = name_of<rounding>(in);
-  o.source = in.one_of(sources);
-  if (in.flag()) o.code_order = names(placement{})[in.byte() % names(placement{}).size()];
-  if (in.flag()) o.scale_order = names(placement{})[in.byte() % names(placement{}).size()];
-  o.nibbles = in.flag() ? "high" : "low";
-  if (in.flag()) o.factor = fp32_from_bits(in.word());
-  if (in.flag()) o.seed = in.byte();
-  o.random_count = 1 + in.below(32);
-  o.block_rows = in.one_of(heights);
-  return o;
-}
 
 /// A dump whose extents mostly fit, of the bytes that are left.
 std::string made_file(byte_choices& in) {
@@ -123,7 +89,7 @@ void one_input(const std::uint8_t* data, std::size_t size) {
   static thread_pool pool(1);
   byte_choices in(data, size);
   const bool made = in.flag();
-  const quantizer_options options = made_options(in);
+  const quantizer_options options = chosen_quantizer(in);
   std::string bytes = made ? made_file(in) : std::string(in.rest_as_text());
   try {
     const auto file = io::safetensors_file::from_bytes("input", std::move(bytes));

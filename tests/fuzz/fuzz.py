@@ -34,7 +34,7 @@ from pathlib import Path
 NOT_TRACED = "fun:*edit_cost*\nfun:*nearest_name*\n"
 SANITIZED = ["-O1", "-march=native", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
 # Targets that share the reader of JSON and of safetensors; the rest are compiled beside them, on another core.
-OF_JSON = ("json", "safetensors", "peft", "dump")
+OF_JSON = ("json", "safetensors", "peft", "dump", "cases")
 BRIEF = ["-fno-sanitize=null,alignment,object-size,vptr,pointer-overflow"]
 FAST = ["-O2", "-march=native", "-D_GLIBCXX_ASSERTIONS", "-fsanitize=fuzzer,undefined", "-fsanitize-trap=undefined",
         "-fno-sanitize-coverage=trace-cmp"]
@@ -51,7 +51,7 @@ def parts_of(root, name):
 
 
 def write_at_once(path, sources):
-    path.write_text("".join(f'#include "{source}"\n' for source in sources))
+    path.write_text("".join(f'#include "{source}"\n' for source in dict.fromkeys(sources)))  # targets share some
     return path
 
 

@@ -24,7 +24,7 @@ std::string text(const char* pattern, Arguments... arguments) {
 }
 
 /// How a scale byte or an element differs, and its name in reports.
-enum class difference {
+enum class difference_kind {
   scale_zeros,
   scale_nan_policy,
   scale_inf_policy,
@@ -58,8 +58,8 @@ constexpr const char* difference_names[] = {"scale: policy of a block of zeros",
                                             "code: rounding",
                                             "code: neither neighbour",
                                             "nibble order (blocks)"};
-static_assert(std::size(difference_names) == static_cast<std::size_t>(difference::nibble_order) + 1);
-constexpr const char* name_of(difference d) { return difference_names[static_cast<std::size_t>(d)]; }
+static_assert(std::size(difference_names) == static_cast<std::size_t>(difference_kind::nibble_order) + 1);
+constexpr const char* name_of(difference_kind d) { return difference_names[static_cast<std::size_t>(d)]; }
 
 /// A value with what "%g" hides: the bits of a NaN.
 std::string value_text(float x) {
@@ -123,7 +123,7 @@ class side_check {
   }
 
  private:
-  void count(difference d) { ++counts_[static_cast<std::size_t>(d)]; }
+  void count(difference_kind d) { ++counts_[static_cast<std::size_t>(d)]; }
   std::uint8_t code_of(const std::vector<std::uint8_t>& codes, index_t r, index_t c) const {
     return static_cast<std::uint8_t>(
         load_code(q_.blocks.element, codes.data() + r * packed_bytes(q_.blocks.element, side_.k), c));
@@ -162,7 +162,7 @@ class side_check {
     if (different == 0 && p.want == p.got) return;
     ++report_.blocks_different;
     if (p.want != p.got) count(scale_kind(p));
-    if (different != 0 && swapped_explains(p)) count(difference::nibble_order);
+    if (different != 0 && swapped_explains(p)) count(difference_kind::nibble_order);
     if (report_.first.empty()) explain(p, d);
   }
 
@@ -214,26 +214,27 @@ class side_check {
     return d;
   }
 
-  difference scale_kind(const block_place& p) const {
+  difference_kind scale_kind(const block_place& p) const {
     const std::uint32_t amax = p.t.amax[static_cast<std::size_t>(p.first / p.length)];
-    if (amax == 0) return difference::scale_zeros;
-    if (amax == no_amax || fp32_is_nan(amax)) return difference::scale_nan_policy;
-    if (amax == fp32_infinity_bits) return difference::scale_inf_policy;
-    if (q_.blocks.scale.is_nan(p.got)) return difference::scale_nan;
-    return p.want + 1 == p.got || p.got + 1 == p.want ? difference::scale_off_by_one : difference::scale_other;
+    if (amax == 0) return difference_kind::scale_zeros;
+    if (amax == no_amax || fp32_is_nan(amax)) return difference_kind::scale_nan_policy;
+    if (amax == fp32_infinity_bits) return difference_kind::scale_inf_policy;
+    if (q_.blocks.scale.is_nan(p.got)) return difference_kind::scale_nan;
+    return p.want + 1 == p.got || p.got + 1 == p.want ? difference_kind::scale_off_by_one
+                                                      : difference_kind::scale_other;
   }
 
-  difference code_kind(const element_difference& e, std::uint8_t scale) const {
+  difference_kind code_kind(const element_difference& e, std::uint8_t scale) const {
     const format f = q_.blocks.element;
     const std::uint64_t low = f.magnitude(e.want.toward_zero), high = f.magnitude(e.want.away),
                         got = f.magnitude(e.got);
-    if (fp32_is_nan(fp32_bits(e.x) & fp32_magnitude_mask)) return difference::code_nan_policy;
-    if (f.is_nan(e.got)) return difference::code_nan;  // of FNUZ formats the code that others have for -0
-    if (low == 0 && got == 0) return difference::code_sign_of_zero;
-    if (low == got || high == got) return difference::code_sign;
-    if (q_.has_unknown_words()) return difference::code_neither;
-    if (code_distance(f, e.want.away, e.got) != 1) return difference::code_other;
-    return is_tie(e.x, scale, e.want.away, e.got) ? difference::code_tie : difference::code_rounding;
+    if (fp32_is_nan(fp32_bits(e.x) & fp32_magnitude_mask)) return difference_kind::code_nan_policy;
+    if (f.is_nan(e.got)) return difference_kind::code_nan;  // of FNUZ formats the code that others have for -0
+    if (low == 0 && got == 0) return difference_kind::code_sign_of_zero;
+    if (low == got || high == got) return difference_kind::code_sign;
+    if (q_.has_unknown_words()) return difference_kind::code_neither;
+    if (code_distance(f, e.want.away, e.got) != 1) return difference_kind::code_other;
+    return is_tie(e.x, scale, e.want.away, e.got) ? difference_kind::code_tie : difference_kind::code_rounding;
   }
   /// Does the scaled value lie in the middle between two numbers of the format?
   bool is_tie(float x, std::uint8_t scale, std::uint32_t a, std::uint32_t b) const {
@@ -340,7 +341,7 @@ class side_check {
         // The first row's has been compared with its block.
         const auto first = static_cast<std::size_t>(at.row / repeat * where.columns + at.column);
         if (byte == got_.scales[first]) continue;
-        count(difference::scale_repeated);
+        count(difference_kind::scale_repeated);
         ++report_.repeated_different;
         continue;
       }

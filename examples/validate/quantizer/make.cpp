@@ -9,6 +9,7 @@
 
 #include "../applicable.hpp"
 #include "../format_names.hpp"
+#include "../make_case.hpp"
 #include "command.hpp"
 #include "dump.hpp"
 #include "presets.hpp"
@@ -210,8 +211,8 @@ struct case_plan {
 
 }  // namespace
 
-void make_quantizer_case(const std::string& path, const quantizer_options& o, index_t rows, index_t cols,
-                         std::uint64_t seed, bool with_result, thread_pool& pool) {
+io::safetensors_writer make_quantizer_case(const quantizer_options& o, index_t rows, index_t cols, std::uint64_t seed,
+                                           bool with_result, thread_pool& pool) {
   const block_format blocks = find_blocks(o.format.empty() ? "mxfp4" : o.format, o.block_rows);
   case_plan plan;
   plan.seed = seed;
@@ -221,12 +222,19 @@ void make_quantizer_case(const std::string& path, const quantizer_options& o, in
   dump.cols = cols;
   dump.source_format = *find_format(o.x_format, float_formats);
   refuse_idle_options(o.given, q, dump, verb::make);
+  check_defined(q, dump);
   if (o.axis != "column") dump.sides.push_back({block_axis::row, rows, cols, {}, {}});
   if (o.axis != "row") dump.sides.push_back({block_axis::column, cols, rows, {}, {}});
   if (blocks.length != 0) plan.length = blocks.length;
   plan.check_extents();
+  if (rows * cols > largest_made_tensor)
+    throw io::error("--m, --k", "a tensor of " + std::to_string(rows * cols) + " elements, the limit is " +
+                                    std::to_string(largest_made_tensor));
   plan.fill();
-  if (!o.factor && !q.is_per_tensor()) q.options.encode_factor = own_factor(q, dump);
+  if (!o.factor && !q.is_per_tensor()) {
+    q.options.encode_factor = own_factor(q, dump);
+    check_defined(q, dump);
+  }
   io::safetensors_writer writer;
   writer.metadata["quantizer"] = q.name;
   add_source(writer, dump);
@@ -235,7 +243,7 @@ void make_quantizer_case(const std::string& path, const quantizer_options& o, in
     if (q.is_per_tensor() || !blocks.has_e8m0_scale())
       writer.add("factor", "F32", {1}, std::as_bytes(std::span(&q.options.encode_factor, 1)));
   }
-  writer.write(path);
+  return writer;
 }
 
 }  // namespace rotoscale::validate

@@ -79,6 +79,8 @@ quantizer with_options(const quantizer& base, std::string_view name, block_optio
   return q;
 }
 
+}  // namespace
+
 void check_defined(const quantizer& q, const quantizer_dump& dump) {
   if (q.is_per_tensor()) {
     if (!(q.options.encode_factor > 0) || !std::isfinite(q.options.encode_factor))
@@ -97,8 +99,6 @@ void check_defined(const quantizer& q, const quantizer_dump& dump) {
                       "K = " + std::to_string(side.k) + " is no multiple of " + std::to_string(q.tile_k()));
   }
 }
-
-}  // namespace
 
 std::pair<quantizer_dump, quantizer> load_case(const quantizer_options& o, const io::safetensors_file& file) {
   block_format blocks;

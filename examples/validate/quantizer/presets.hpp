@@ -21,6 +21,10 @@ std::vector<quantizer> all_presets(const quantizer& base);
 /// Throws io::error naming the option.
 quantizer quantizer_of(const quantizer_options& o, block_format blocks, float factor = 1.0f);
 
+/// Throws io::error naming the option for a rotation, policy or factor that the blocks, or the dump's extents, do not
+/// allow.
+void check_defined(const quantizer& q, const quantizer_dump& dump);
+
 /// The dump, and the quantizer with its factor: the option's, the file's, or the source's own. Throws io::error for
 /// what is no dump, and for options that do not fit it.
 std::pair<quantizer_dump, quantizer> load_case(const quantizer_options& o, const io::safetensors_file& file);

@@ -1,0 +1,27 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// How a kernel uses its unit, as the command line says it.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "epilogue.hpp"
+
+namespace rotoscale::validate {
+
+struct use_options {
+  std::string kernel = "instruction";  ///< of gemm_contracts
+  std::optional<index_t> promotion, split_grain;
+  index_t split_k = 1, split_run = 0;
+  std::string split_order = "ascending", split_sum = "fp32", output_rounding = "nearest_even", output;
+  float alpha = 1, beta = 1;
+  bool epilogue_c = false, add_after_rounding = false;
+};
+
+kernel_use chosen_use(const use_options& o, const gemm_case& x, const mma_model& model);
+
+/// Throws io::error for options that do not apply to this case: FP64 units have one model and no FP32 sums.
+void check_use(const use_options& o, const gemm_options& g, const gemm_case& x);
+
+}  // namespace rotoscale::validate
