@@ -193,6 +193,9 @@ void check_made_dump(byte_choices& in, thread_pool& pool) {
   constexpr const char* types[] = {"bf16", "fp32", "fp16"};
   constexpr index_t extents[] = {1 << 20, 1, 2, 3, 8, 16, 32, 64};  // no memory holds the square of the first
   quantizer_options o = fuzz::chosen_quantizer(in);
+  for (const auto& [name, text] : {std::pair{"--rotation", &o.rotation}, std::pair{"--signs", &o.signs}}) {
+    if (!text->empty()) o.given.emplace_back(name);  // refused where it has no meaning
+  }
   o.axis = in.one_of(axes);
   o.x_format = in.one_of(types);
   const index_t rows = in.one_of(extents), cols = rows == extents[0] ? rows : in.one_of(extents);
