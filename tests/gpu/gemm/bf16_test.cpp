@@ -198,6 +198,7 @@ TEST_CASE("BF16 operands of any extents and strides: nothing else is read, nothi
       compare(unit, 20, 132, 32, t, {.output = 2, .out_gap = 4});
       compare(unit, 20, 132, 32, t, {.output = 2, .out_gap = 2});
       compare(unit, 20, 132, 32, t, {.output = 0, .skew = 2});
+      compare(unit, 20, 132, 32, t, {.output = 0, .out_gap = 2});
       compare(unit, 20, 132, 32, t, {.output = 2, .accumulate = true, .skew = 2});
     }
   }
