@@ -564,6 +564,9 @@ class BothOrientations(Program):
         self.refused("--k: 48 is no multiple of 32", "--quantizer", "ocp", "--make-case", "new", "--axis", "both", "--k", 48)
         self.refused("--rotation: 24 is no power of two", "--quantizer", "ocp", "--make-case", "new", "--rotation", 24)
         self.refused("--factor: ", "--quantizer", "nvidia", "--format", "nvfp4", "--make-case", "new", "--factor", -1)
+        for option in ("--code-placement", "--scale-placement"):  # 16 rows of 32 bytes a tile
+            self.refused(f"{option}: not defined for these extents", "--quantizer", "ocp", "--make-case", "new", "--with-d", "--m", 8,
+                         option, "aiter_data_16x16")
         self.refused("--m, --k: a tensor of 1099511627776 elements, the limit is 268435456", "--quantizer", "ocp", "--make-case",
                      "new", "--m", 1 << 20, "--k", 1 << 20)
         self.refused("--axis: ", "--quantizer", "ocp", "--make-case", "new", "--axis", "up")

@@ -147,6 +147,7 @@ void add_side(io::safetensors_writer& writer, const quantizer& q, const quantize
   add(side.code_name(), element, codes, code_bytes);
   if (q.is_per_tensor()) return;
   const layout scales{q.scale_order, side.rows / q.blocks.rows, side.k / q.blocks.length};
+  if (!scales.is_defined()) throw io::error("--scale-placement", "not defined for these extents");
   add(side.scale_name(), q.blocks.has_e8m0_scale() ? "U8" : "F8_E4M3", scales,
       stored(scales, result.scales, unit_scale(q.blocks.scale)));
 }
