@@ -439,6 +439,7 @@ TEST_CASE("gfx942, MXFP8: ragged, every output, BF16 beyond its range") {
   }
   compare(gfx942, a, b, {.output = formats::fp32, .samples = 2000});
   compare(gfx942, d, c, {.extra_stride = 5, .alpha = 0.7f, .accumulate = true, .bias = true, .samples = 1000});
+  compare(gfx942, d, c, {.extra_stride = 4, .alpha = 0.7f, .accumulate = true, .bias = true, .samples = 1000});
 }
 
 TEST_CASE("what AMD's kernels do not take is refused by name") {
