@@ -22,7 +22,8 @@ status cast_rows(const produced_rows<Producer>& produced, const fp8_options& o, 
   if (status c = check_fp8_options<typename Producer::storage>(o); !c.ok()) return c;
   if (o.rounding != rounding::nearest_even) return {error_code::bad_option, "o.rounding", "must be nearest_even"};
   if (status c = check_fp8_scale(scale); !c.ok()) return c;
-  fp8_rows_args<Producer> a{produced};
+  fp8_rows_args<Producer> a;
+  static_cast<produced_rows<Producer>&>(a) = produced;
   a.rows = static_cast<unsigned>(m);
   a.columns = static_cast<unsigned>(n);
   a.cast = make_fp8_cast(o, scale);
@@ -40,8 +41,6 @@ status cast_rows(const produced_rows<Producer>& produced, const fp8_options& o, 
   const auto kernel = o.element == formats::e4m3 ? fp8_rows_kernel<Producer, e4m3> : fp8_rows_kernel<Producer, e5m2>;
   return launch_rows(kernel, tiles, fp8_threads, s, a);
 }
-
-status nothing() { return {}; }
 
 }  // namespace
 

@@ -9,6 +9,9 @@
 
 namespace rotoscale::gpu::detail {
 
+/// What is launched before a producer's kernel where nothing is.
+inline status nothing() { return {}; }
+
 inline bool has_vectors_or_nothing(const nn::const_tensor_view& x) { return x.data == nullptr || has_vectors(x); }
 
 /// h: where it is written as well; empty: nowhere.

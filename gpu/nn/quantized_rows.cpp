@@ -80,8 +80,6 @@ status quantize_rows(const produced_rows<Producer>& produced, block_format f, in
   return launch_quantized_rows<Producer, e5m2>(a, path, s);
 }
 
-status nothing() { return {}; }
-
 }  // namespace
 
 status swiglu_quantize(nn::const_tensor_view gate_up, nn::tensor_view h, block_format f, const quantized_output& rows,
