@@ -59,17 +59,17 @@ class layer_case {
                                 view(sum_, n_), view(alone_, n_), rstd_.data(), {}};
     switch (which_) {
       case layer::norm:
-        expect(gpu::residual_norm(norm, {}));
+        gpu_test::expect(gpu::residual_norm(norm, {}));
         norm.y = to;
-        expect(gpu::residual_norm_quantize(norm, target..., {}));
+        gpu_test::expect(gpu::residual_norm_quantize(norm, target..., {}));
         break;
       case layer::swiglu:
-        expect(gpu::swiglu_forward(view(x_, 2 * n_), view(alone_, n_), {}));
-        expect(gpu::swiglu_quantize(view(x_, 2 * n_), to, target..., {}));
+        gpu_test::expect(gpu::swiglu_forward(view(x_, 2 * n_), view(alone_, n_), {}));
+        gpu_test::expect(gpu::swiglu_quantize(view(x_, 2 * n_), to, target..., {}));
         break;
       case layer::swiglu_gradient:
-        expect(gpu::swiglu_backward(view(other_, n_), view(x_, 2 * n_), view(alone_, cols()), {}));
-        expect(gpu::swiglu_backward_quantize(view(other_, n_), view(x_, 2 * n_), to, target..., {}));
+        gpu_test::expect(gpu::swiglu_backward(view(other_, n_), view(x_, 2 * n_), view(alone_, cols()), {}));
+        gpu_test::expect(gpu::swiglu_backward_quantize(view(other_, n_), view(x_, 2 * n_), to, target..., {}));
         break;
     }
     const std::vector<T> want = alone_.read(), got = writes_ ? made_.read() : want;
