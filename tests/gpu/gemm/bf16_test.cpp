@@ -13,6 +13,7 @@
 #include "gpu/gemm/amd/dense.hpp"
 #endif
 #include "rotoscale/gemm.hpp"
+#include "tests/gpu/thread_orders.hpp"
 
 namespace gemm_bf16_test {
 
@@ -152,21 +153,6 @@ void compare(const char* unit, int m, int n, int k, orientation t, const options
   static thread_pool pool(0);
   gemm(a.view(false), b.view(false), o, row_major(want.data(), m, n), pool);
   CHECK((how.output == 2 ? narrow.wrong(want) : wide.wrong(want)) == 0);
-}
-
-/// Calls body in every order of a block's threads that host mode has; once on a device.
-template <class Body>
-void for_thread_orders(const Body& body) {
-#if defined(ROTOSCALE_TEST_DEVICE)
-  body();
-#else
-  for (const auto order :
-       {gpu::host::thread_order::forward, gpu::host::thread_order::reverse, gpu::host::thread_order::shuffled}) {
-    gpu::host::set_thread_order(order);
-    body();
-  }
-  gpu::host::set_thread_order(gpu::host::thread_order::forward);
-#endif
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #endif
 #include "rotoscale/nn/cpu/attention.hpp"
 #include "rotoscale/nn/cpu/tiled_attention.hpp"
+#include "tests/gpu/thread_orders.hpp"
 
 namespace nn_attention_test {
 
@@ -161,21 +162,6 @@ const std::string tiled[] = {nn::tiled_attention_name(nn::attention_exp2::deg3, 
                              nn::tiled_attention_name(nn::attention_exp2::deg3, "cdna3-mfma-fp16-f32")};
 
 const nn::attention_contract chains = *nn::find_attention_contract(nn::fp32_attention_contract);
-
-/// Calls body in every order of a block's threads that host mode has; once on a device.
-template <class Body>
-void for_thread_orders(const Body& body) {
-#if defined(ROTOSCALE_TEST_DEVICE)
-  body();
-#else
-  for (const auto order :
-       {gpu::host::thread_order::forward, gpu::host::thread_order::reverse, gpu::host::thread_order::shuffled}) {
-    gpu::host::set_thread_order(order);
-    body();
-  }
-  gpu::host::set_thread_order(gpu::host::thread_order::forward);
-#endif
-}
 
 }  // namespace
 
