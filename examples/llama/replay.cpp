@@ -127,10 +127,11 @@ int replay(const replay_options& o, std::ostream& out) {
     throw io::error(run.checkpoint(step).string(), "no such checkpoint (--checkpoint-every, --keep-checkpoints)");
   }
   trainer_state state = state_at(run, steps.first, read_there(run, steps.last));
+  const scratch_directory scratch(o.keep);
+  // After the refusals above, each of which is one line: `auto` says in a line of its own that it found no device.
   const auto inner = make_backend(o.device);
   nn::digest_backend ops(*inner);
   digest_comparison digests(ops, run.digests());
-  const scratch_directory scratch(o.keep);
   session_options session;
   session.out = scratch.path().string();
   session.stop_at = steps.last;
