@@ -36,28 +36,41 @@ __device__ inline void double_e2m1(std::uint32_t codes, std::uint32_t& low, std:
   high = (plus.of(codes >> 16) & ~high_mask) | (minus.of(codes >> 16) & high_mask);
 }
 
-/// Blocks [first, first + blockwise_blocks) of the rows from `row` on; what is not there is not used.
+/// A thread's share of blockwise_blocks blocks of 16 R rows, on its way to shared memory.
 template <int R>
-__device__ inline void load_blocks(const definition_operand& o, int row, int first, int blocks, int thread,
-                                   blockwise_side<R>& to) {
-  constexpr int words = 4 * blockwise_blocks;  // of codes, of a row
-  ROTOSCALE_UNROLL
-  for (int i = 0; i < 16 * R * words / definition_threads; ++i) {
-    const int at = i * definition_threads + thread, r = at / words, w = at % words, block = w / 4;
-    std::uint32_t codes = 0;
-    if (row + r < o.rows && first + block < blocks) {
-      codes = reinterpret_cast<const std::uint32_t*>(o.codes + (row + r) * o.row_step)[4 * first + w];
+struct blockwise_share {
+  static constexpr int words = 4 * blockwise_blocks;  // of codes, of a row
+  static constexpr int count = 16 * R * words / definition_threads, scales = 16 * R * blockwise_blocks;
+  static_assert(scales <= definition_threads);
+  std::uint32_t codes[count];
+  std::uint8_t scale;
+
+  /// Blocks [first, first + blockwise_blocks) of the rows from `row` on; what is not there is not used.
+  __device__ void load(const definition_operand& o, int row, int first, int blocks, int thread) {
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < count; ++i) {
+      const int at = i * definition_threads + thread, r = at / words, w = at % words;
+      codes[i] = 0;
+      if (row + r < o.rows && first + w / 4 < blocks) {
+        codes[i] = reinterpret_cast<const std::uint32_t*>(o.codes + (row + r) * o.row_step)[4 * first + w];
+      }
     }
-    double_e2m1(codes, to.word[block][w % 4 * 2][r], to.word[block][w % 4 * 2 + 1][r]);
-  }
-  for (int at = thread; at < 16 * R * blockwise_blocks; at += definition_threads) {
-    const int r = at / blockwise_blocks, block = at % blockwise_blocks;
-    std::uint8_t scale = unit_scale_byte;
-    if (row + r < o.rows && first + block < blocks)
+    const int r = thread / blockwise_blocks, block = thread % blockwise_blocks;
+    scale = unit_scale_byte;
+    if (thread < scales && row + r < o.rows && first + block < blocks)
       scale = o.scales[((row + r) >> o.rows_log2) * o.scale_stride + first + block];
-    to.exponent[block][r] = scale == nan_scale_byte ? nan_exponent : scale_exponent(scale);
   }
-}
+  __device__ void store(blockwise_side<R>& to, int thread) const {
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < count; ++i) {
+      const int at = i * definition_threads + thread, r = at / words, w = at % words, block = w / 4;
+      double_e2m1(codes[i], to.word[block][w % 4 * 2][r], to.word[block][w % 4 * 2 + 1][r]);
+    }
+    if (thread >= scales) return;
+    to.exponent[thread % blockwise_blocks][thread / blockwise_blocks] =
+        scale == nan_scale_byte ? nan_exponent : scale_exponent(scale);
+  }
+};
 
 /// Is every product of a block -0? Asked only where a sum is -0 already.
 __device__ inline bool all_negative_zeros(const definition_arguments& p, int row, int column, int block) {
@@ -104,10 +117,15 @@ __device__ inline void blockwise_tile(const definition_arguments& p, int row, in
   const int blocks = p.k / 32;
   const int thread = static_cast<int>(thread_index().x), row_part = thread / 16, column_part = thread % 16;
   float acc[R][R] = {};
+  blockwise_share<R> share_a, share_b;
+  share_a.load(p.a, row, 0, blocks, thread);
+  share_b.load(p.b, column, 0, blocks, thread);
   for (int first = 0; first < blocks; first += blockwise_blocks) {
-    load_blocks<R>(p.a, row, first, blocks, thread, t.a);
-    load_blocks<R>(p.b, column, first, blocks, thread, t.b);
+    share_a.store(t.a, thread);
+    share_b.store(t.b, thread);
     block_barrier();
+    share_a.load(p.a, row, first + blockwise_blocks, blocks, thread);
+    share_b.load(p.b, column, first + blockwise_blocks, blocks, thread);
     ROTOSCALE_KEEP_LOOP
     for (int block = 0; block < blockwise_blocks && first + block < blocks; ++block) {
       int quarters[R][R] = {};

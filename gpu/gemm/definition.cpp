@@ -21,9 +21,19 @@ std::int64_t tiles_of(const definition_arguments& p) {
   return (p.a.rows + tile - 1) / tile * ((p.b.rows + tile - 1) / tile);
 }
 template <int R>
-status run(definition_sum sum, const definition_arguments& p, stream s) {
-  const auto kernel = sum == definition_sum::blockwise ? blockwise_kernel < R < 4 ? R : 4 > : chain_kernel<R>;
+status run(void (*kernel)(definition_arguments), const definition_arguments& p, stream s) {
   return launch(kernel, blocks(tiles_of<R>(p)), blocks(definition_threads), 0, s, p);
+}
+
+/// With the largest tile that leaves no processor idle. Tiles of one output a thread only where each has a processor of
+/// its own: they read twice as much shared memory for a product as those of four.
+status run_chain(const definition_arguments& p, int processors, stream s) {
+  if (tiles_of<max_owned>(p) >= processors) return run<max_owned>(chain_kernel<max_owned>, p, s);
+  if (tiles_of<4>(p) >= processors) return run<4>(chain_kernel<4>, p, s);
+  return tiles_of<1>(p) > processors ? run<2>(chain_kernel<2>, p, s) : run<1>(chain_kernel<1>, p, s);
+}
+status run_blockwise(const definition_arguments& p, int processors, stream s) {
+  return tiles_of<4>(p) >= processors ? run<4>(blockwise_kernel<4>, p, s) : run<2>(blockwise_kernel<2>, p, s);
 }
 
 /// Can a matrix unit's kernels read an operand that take_operand takes?
@@ -63,11 +73,8 @@ status gemm_by_definition(definition_sum sum, const gemm_operand& a, const gemm_
       has_blockwise_unit(a, b, workspace, workspace_bytes, device)) {
     return run_blockwise_on_unit(a, b, p, r, workspace, device, stream);
   }
-  // The largest tile that leaves no processor idle.
-  if (sum == definition_sum::fma_chain && tiles_of<max_owned>(p) >= device.processors) {
-    return run<max_owned>(sum, p, stream);
-  }
-  return tiles_of<4>(p) >= device.processors ? run<4>(sum, p, stream) : run<2>(sum, p, stream);
+  return sum == definition_sum::fma_chain ? run_chain(p, device.processors, stream)
+                                          : run_blockwise(p, device.processors, stream);
 }
 
 status decode_operand(const gemm_operand& from, bool transposed, void* to, format stored, index_t stride,

@@ -5,6 +5,8 @@
 // beyond k, since +0 would change a sum of -0.
 #pragma once
 
+#include <type_traits>
+
 #include "gpu/dialect/hip.hpp"
 #include "gpu/dialect/packed.hpp"
 #include "gpu/gemm/reference_kernel.hpp"
@@ -41,33 +43,66 @@ __device__ inline float e2m1_value(std::uint32_t code) {
   return fp32_from_bits(bits | (code & 8u) << 28);
 }
 
-/// The scale of the block that an element of an operand with blocks lies in.
-__device__ inline float definition_scale(const definition_operand& o, int row, int k) {
-  const std::uint8_t byte = o.scales[(row >> o.rows_log2) * o.scale_stride + (k >> o.length_log2)];
+/// Of the block that an element of an operand with blocks lies in.
+__device__ inline std::uint8_t scale_byte_of(const definition_operand& o, int row, int k) {
+  return o.scales[(row >> o.rows_log2) * o.scale_stride + (k >> o.length_log2)];
+}
+__device__ inline float scale_of(const definition_operand& o, std::uint8_t byte) {
   return o.ue4m3_scales ? fp8_value(true, byte) : scale_value(byte);
 }
-
-/// Element k of a row of 6-bit codes: magnitude bits are those of an FP32 number with another bias.
-__device__ inline float six_bit_value(const std::uint8_t* row, int k, bool e2m3) {
-  const std::uint32_t code = load_code(formats::e2m3, row, k);
-  const float magnitude = fp32_from_bits((code & 31u) << (e2m3 ? 20 : 21)) * pow2_fp32(e2m3 ? 126 : 124);
-  return fp32_from_bits(fp32_bits(magnitude) | (code & 32u) << 26);
+__device__ inline float definition_scale(const definition_operand& o, int row, int k) {
+  return scale_of(o, scale_byte_of(o, row, k));
 }
 
-/// Inlined in any case: AMD's compiler would rather call it, and a kernel with calls has no budget of registers.
-__device__ __attribute__((always_inline)) inline float definition_value(const definition_operand& o, int row, int k) {
-  const std::uint8_t* const at = o.codes + row * o.row_step + k * o.k_step;
-  float x = 0.0f;
-  switch (o.element) {
-    case dense_element::fp32: return *reinterpret_cast<const float*>(at);
-    case dense_element::bf16:
-      return fp32_from_bits(static_cast<std::uint32_t>(*reinterpret_cast<const std::uint16_t*>(at)) << 16);
-    case dense_element::e4m3: x = fp8_value(true, *at); break;
-    case dense_element::e5m2: x = fp8_value(false, *at); break;
-    case dense_element::e2m3:
-    case dense_element::e3m2: x = six_bit_value(o.codes + row * o.row_step, k, o.element == dense_element::e2m3); break;
-    case dense_element::e2m1: x = e2m1_value(nibble(o.codes[row * o.row_step + k / 2], k)); break;
+/// Calls f with a std::integral_constant: the element. Inlined in any case: AMD's compiler would rather call, and a
+/// kernel with calls has no budget of registers.
+template <class Function>
+[[gnu::always_inline]] __device__ inline auto with_element(dense_element e, const Function& f) {
+  switch (e) {
+    case dense_element::fp32: return f(std::integral_constant<dense_element, dense_element::fp32>());
+    case dense_element::bf16: return f(std::integral_constant<dense_element, dense_element::bf16>());
+    case dense_element::e4m3: return f(std::integral_constant<dense_element, dense_element::e4m3>());
+    case dense_element::e5m2: return f(std::integral_constant<dense_element, dense_element::e5m2>());
+    case dense_element::e2m1: return f(std::integral_constant<dense_element, dense_element::e2m1>());
+    case dense_element::e2m3: return f(std::integral_constant<dense_element, dense_element::e2m3>());
+    default: return f(std::integral_constant<dense_element, dense_element::e3m2>());
   }
+}
+
+/// Where element k of a row is; of 6-bit codes the row's first byte.
+template <dense_element E>
+__device__ inline const std::uint8_t* element_place(const definition_operand& o, int row, int k) {
+  const std::uint8_t* const first = o.codes + row * o.row_step;
+  if constexpr (E <= dense_element::e5m2) return first + k * o.k_step;
+  return E == dense_element::e2m1 ? first + k / 2 : first;
+}
+/// What is read there: a number of 32 or 16 bits, the byte of an 8-bit code or of two E2M1 codes, a 6-bit code.
+template <dense_element E>
+__device__ inline std::uint32_t element_bits(const std::uint8_t* place, int k) {
+  if constexpr (E == dense_element::fp32) return *reinterpret_cast<const std::uint32_t*>(place);
+  if constexpr (E == dense_element::bf16) return *reinterpret_cast<const std::uint16_t*>(place);
+  if constexpr (E <= dense_element::e2m1) return *place;
+  return load_code(formats::e2m3, place, k);
+}
+/// Its value, without scale.
+template <dense_element E>
+__device__ inline float element_value(std::uint32_t bits, int k) {
+  if constexpr (E == dense_element::fp32) return fp32_from_bits(bits);
+  if constexpr (E == dense_element::bf16) return fp32_from_bits(bits << 16);
+  if constexpr (E <= dense_element::e5m2) return fp8_value(E == dense_element::e4m3, static_cast<std::uint8_t>(bits));
+  if constexpr (E == dense_element::e2m1) return e2m1_value(nibble(static_cast<std::uint8_t>(bits), k));
+  // A 6-bit code's magnitude has the bits of an FP32 number with another bias.
+  constexpr bool e2m3 = E == dense_element::e2m3;
+  const float magnitude = fp32_from_bits((bits & 31u) << (e2m3 ? 20 : 21)) * pow2_fp32(e2m3 ? 126 : 124);
+  return fp32_from_bits(fp32_bits(magnitude) | (bits & 32u) << 26);
+}
+
+[[gnu::always_inline]] __device__ inline float definition_value(const definition_operand& o, int row, int k) {
+  const float x = with_element(
+      o.element, [&](auto e) __attribute__((always_inline)) {
+        return element_value<decltype(e)::value>(
+            element_bits<decltype(e)::value>(element_place<decltype(e)::value>(o, row, k), k), k);
+      });
   return o.scales == nullptr ? x : x * definition_scale(o, row, k);
 }
 
@@ -93,9 +128,21 @@ __device__ inline float definition_factor(const definition_arguments& p) {
   return (p.a.factor != nullptr ? *p.a.factor : 1.0f) * (p.b.factor != nullptr ? *p.b.factor : 1.0f);
 }
 
-inline constexpr int definition_threads = 256, definition_step = 32;
+inline constexpr int definition_threads = 256;
 /// Rows and columns of outputs that a thread owns at most: AMD's compiler has no registers for eight.
 inline constexpr int max_owned = bounds_count_waves ? 4 : 8;
+/// Products of an output between two loads of tiles: more where a thread owns few outputs, so that their arithmetic
+/// takes as long as a load.
+template <int R>
+inline constexpr int definition_step = R < 4   ? 64
+                                       : R < 8 ? 32
+                                               : 16;
+/// 0: as many as the registers that the compiler finds best leave room for.
+template <int R>
+inline constexpr int chain_blocks_per_processor = bounds_count_waves ? 0
+                                                  : R < 4            ? 4
+                                                  : R < 8            ? 0
+                                                                     : 2;
 
 struct decode_arguments {
   definition_operand from;
@@ -152,34 +199,81 @@ struct owned {
 template <int R>
 struct alignas(16) definition_tiles {
   static constexpr int pitch = 16 * R + 4;
-  float a[definition_step][pitch], b[definition_step][pitch];
+  float a[definition_step<R>][pitch], b[definition_step<R>][pitch];
 };
 
-/// A thread's share of a tile of definition_step × 16 R numbers, on its way to shared memory.
+/// A thread's share of a tile of definition_step<R> × 16 R numbers, on its way to shared memory: every so many rows of
+/// one k, or every so many k of one row. Decoded when stored, behind the wait for all of its loads.
 template <int R>
 struct definition_share {
-  static constexpr int count = definition_step * 16 * R / definition_threads;
-  float value[count];
+  static constexpr int step = definition_step<R>, tile = 16 * R, count = step * tile / definition_threads;
+  static_assert(definition_threads % tile == 0 && definition_threads % step == 0 && step <= 64);
+  std::uint32_t bits[count];  ///< element_bits; 0 outside
+  std::uint8_t scale[count];  ///< where there are block scales
 
-  __device__ static int k_of(const definition_operand& o, int i, int thread) {
-    const int at = i * definition_threads + thread;
-    return o.k_contiguous ? at % definition_step : at / (16 * R);
+  /// The first element. A warp has 8 k of 4 rows where k is contiguous, which lie in all banks of shared memory.
+  __device__ static int row_of(const definition_operand& o, int thread) {
+    return o.k_contiguous ? thread / 8 % 4 + thread / (4 * step) * 4 : thread % tile;
   }
-  __device__ static int row_of(const definition_operand& o, int i, int thread) {
-    const int at = i * definition_threads + thread;
-    return o.k_contiguous ? at / definition_step : at % (16 * R);
+  __device__ static int k_of(const definition_operand& o, int thread) {
+    return o.k_contiguous ? thread % 8 + thread / 32 * 8 % step : thread / tile;
   }
-  __device__ void load(const definition_operand& o, int first_row, int first_k, int k, int thread) {
+  __device__ static int rows_apart(const definition_operand& o) {
+    return o.k_contiguous ? definition_threads / step : 0;
+  }
+  __device__ static int k_apart(const definition_operand& o) { return o.k_contiguous ? 0 : definition_threads / tile; }
+
+  /// Of the tile at (row, k) of a matrix of o.rows × `end`.
+  [[gnu::always_inline]] __device__ void load(const definition_operand& o, int row, int k, int end, int thread) {
+    row += row_of(o, thread);
+    k += k_of(o, thread);
+    with_element(
+        o.element, [&](auto e) __attribute__((always_inline)) { load_elements<decltype(e)::value>(o, row, k, end); });
+  }
+  [[gnu::always_inline]] __device__ void store(const definition_operand& o,
+                                               float (&to)[step][definition_tiles<R>::pitch], int thread) const {
+    const int row = row_of(o, thread), k = k_of(o, thread);
+    with_element(
+        o.element, [&](auto e)
+                       __attribute__((always_inline)) { store_elements<decltype(e)::value>(o, &to[k][row], k); });
+  }
+
+ private:
+  /// Only numbers of whole bytes have k apart.
+  template <dense_element E>
+  static constexpr bool has_k_apart = E <= dense_element::e5m2;
+  template <dense_element E>
+  static constexpr bool has_scales = E >= dense_element::e4m3;
+
+  template <dense_element E>
+  [[gnu::always_inline]] __device__ void load_elements(const definition_operand& o, int row, int k, int end) {
+    const int dr = rows_apart(o), dk = has_k_apart<E> ? k_apart(o) : 0;
+    const std::uint8_t* at = element_place<E>(o, row, k);
+    const std::int64_t apart = dr * o.row_step + (has_k_apart<E> ? dk * o.k_step : 0);
     ROTOSCALE_UNROLL
-    for (int i = 0; i < count; ++i) {
-      const int row = first_row + row_of(o, i, thread), at = first_k + k_of(o, i, thread);
-      value[i] = row < o.rows && at < k ? definition_value(o, row, at) : 0.0f;
+    for (int i = 0; i < count; ++i, at += apart) {
+      bits[i] = 0;
+      if (row + i * dr < o.rows && k + i * dk < end) bits[i] = element_bits<E>(at, k + i * dk);
+    }
+    if constexpr (has_scales<E>) {
+      if (o.scales == nullptr) return;
+      ROTOSCALE_UNROLL
+      for (int i = 0; i < count; ++i) {
+        scale[i] = 0;
+        if (row + i * dr < o.rows && k + i * dk < end) scale[i] = scale_byte_of(o, row + i * dr, k + i * dk);
+      }
     }
   }
-  __device__ void store(const definition_operand& o, float (&to)[definition_step][definition_tiles<R>::pitch],
-                        int thread) const {
-    ROTOSCALE_UNROLL
-    for (int i = 0; i < count; ++i) to[k_of(o, i, thread)][row_of(o, i, thread)] = value[i];
+  template <dense_element E>
+  [[gnu::always_inline]] __device__ void store_elements(const definition_operand& o, float* to, int k) const {
+    const int dk = has_k_apart<E> ? k_apart(o) : 0, apart = rows_apart(o) + dk * definition_tiles<R>::pitch;
+    if (has_scales<E> && o.scales != nullptr) {
+      ROTOSCALE_UNROLL
+      for (int i = 0; i < count; ++i) to[i * apart] = element_value<E>(bits[i], k + i * dk) * scale_of(o, scale[i]);
+    } else {
+      ROTOSCALE_UNROLL
+      for (int i = 0; i < count; ++i) to[i * apart] = element_value<E>(bits[i], k + i * dk);
+    }
   }
 };
 
@@ -212,9 +306,9 @@ __device__ inline void store_tile(const definition_arguments& p, const float (&a
 }
 
 template <int R>
-[[maybe_unused]] static __global__ void __launch_bounds__(definition_threads)
+[[maybe_unused]] static __global__ void __launch_bounds__(definition_threads, chain_blocks_per_processor<R>)
     chain_kernel(const definition_arguments p) {
-  constexpr int tile = 16 * R;
+  constexpr int tile = 16 * R, step = definition_step<R>;
   auto& t = block_shared<definition_tiles<R>>();
   const int across = (p.b.rows + tile - 1) / tile, block = static_cast<int>(block_index().x);
   const int row = block / across * tile, column = block % across * tile;
@@ -223,24 +317,22 @@ template <int R>
   definition_share<R> a, b;
   a.load(p.a, row, 0, p.k, thread);
   b.load(p.b, column, 0, p.k, thread);
-  for (int k = 0; k < p.k; k += definition_step) {
+  for (int k = 0; k < p.k; k += step) {
     a.store(p.a, t.a, thread);
     b.store(p.b, t.b, thread);
     block_barrier();
-    if (k + definition_step < p.k) {
-      a.load(p.a, row, k + definition_step, p.k, thread);
-      b.load(p.b, column, k + definition_step, p.k, thread);
+    if (k + step < p.k) {
+      a.load(p.a, row, k + step, p.k, thread);
+      b.load(p.b, column, k + step, p.k, thread);
     }
-    if (k + definition_step <= p.k) {
-      ROTOSCALE_KEEP_LOOP
-      for (int step = 0; step < definition_step; step += 8) {
-        ROTOSCALE_UNROLL
-        for (int i = 0; i < 8; ++i) add_products<R>(t, step + i, row_part, column_part, acc);
-      }
-    } else {
-      ROTOSCALE_KEEP_LOOP
-      for (int i = 0; k + i < p.k; ++i) add_products<R>(t, i, row_part, column_part, acc);
+    const int left = p.k - k, here = left < step ? left : step;
+    ROTOSCALE_KEEP_LOOP
+    for (int first = 0; first + 8 <= here; first += 8) {
+      ROTOSCALE_UNROLL
+      for (int i = 0; i < 8; ++i) add_products<R>(t, first + i, row_part, column_part, acc);
     }
+    ROTOSCALE_KEEP_LOOP
+    for (int i = here / 8 * 8; i < here; ++i) add_products<R>(t, i, row_part, column_part, acc);
     block_barrier();
   }
   store_tile<R>(p, acc, row, column, row_part, column_part);

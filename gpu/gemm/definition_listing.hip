@@ -6,6 +6,7 @@
 
 namespace rotoscale::gpu {
 
+template __global__ void chain_kernel<1>(const definition_arguments);
 template __global__ void chain_kernel<2>(const definition_arguments);
 template __global__ void chain_kernel<4>(const definition_arguments);
 template __global__ void blockwise_kernel<2>(const definition_arguments);

@@ -146,6 +146,27 @@ TEST_CASE("chains of FP32, BF16 and FP8, transposed and not") {
   }
 }
 
+TEST_CASE("chains in tiles of every size, of more than two steps") {
+  device_info device;
+  REQUIRE(current_device(device).ok());
+  // Tiles of 16, 32, 64 and 128 columns are those that the launcher takes for so many blocks.
+  for (const int n : {16 * device.processors - 3, 16 * device.processors + 5, 64 * device.processors - 3,
+                      128 * device.processors - 3}) {
+    for (const format& f : {formats::fp32, formats::bf16, formats::e5m2}) {
+      for (const int variant : {0, 1, 2, 3}) {
+        CAPTURE(n);
+        CAPTURE(f.bits());
+        CAPTURE(variant);
+        const dense_data a(f, 9, 141, variant % 2 != 0, 1, 0), b(f, n, 141, variant / 2 != 0, 2, 0);
+        compare(definition_sum::fma_chain, a.view(false, false), b.view(false, false), a.view(true, false),
+                b.view(true, false), variant % 3, variant == 3);
+      }
+    }
+    const matrix_data x = random_matrix(9, 160, 5, scales_of::ordinary), y = random_matrix(n, 160, 6, scales_of::wide);
+    compare(definition_sum::fma_chain, view_here(x), view_here(y), x.view(), y.view(), 1, false);
+  }
+}
+
 TEST_CASE("chains of unlike elements, and of blocks") {
   const dense_data a(formats::bf16, 20, 64, false, 3, 0), b(formats::e4m3, 30, 64, false, 4, 0);
   compare(definition_sum::fma_chain, a.view(false, false), b.view(false, true), a.view(true, false), b.view(true, true),
