@@ -35,9 +35,23 @@ __device__ inline std::uint32_t fp16_pair(float low, float high) {
 #endif
 }
 
-/// encode(F, x, nearest_even, saturate) for FP8 and x not NaN.
+/// An E4M3 or E5M2 code's value: FP32 has room for its bits, with an exponent that one exact product corrects.
+ROTOSCALE_HD constexpr float fp8_value(bool e4m3, std::uint32_t code) {
+  const std::uint32_t magnitude = code & 0x7Fu, sign = (code & 0x80u) << 24;
+  if (e4m3) {
+    if (magnitude == 0x7F) return fp32_from_bits(fp32_nan_bits);
+    return fp32_from_bits(magnitude << 20 | sign) * pow2_fp32(120);
+  }
+  if (magnitude > 0x7C) return fp32_from_bits(fp32_nan_bits);
+  if (magnitude == 0x7C) return fp32_from_bits(fp32_infinity_bits | sign);
+  return fp32_from_bits(magnitude << 21 | sign) * pow2_fp32(112);
+}
+
+/// encode(F, x, nearest_even, saturate) for x not NaN and F of at most 8 bits with subnormal numbers and, if it is
+/// signed, -0; else x is not negative.
 template <format F>
-__device__ inline std::uint32_t fp8_code(float x) {
+__device__ inline std::uint32_t encode_nearest(float x) {
+  static_assert(F.bits() <= 8 && F.exponent_bits > 0 && F.has_subnormals && F.is_signed == F.has_negative_zero());
   constexpr int drop = 23 - F.mantissa_bits;
   constexpr std::uint32_t bias_gap = static_cast<std::uint32_t>(127 - F.bias) << F.mantissa_bits;
   constexpr auto largest = static_cast<std::uint32_t>(F.max_code());
@@ -48,7 +62,8 @@ __device__ inline std::uint32_t fp8_code(float x) {
   const std::uint32_t subnormal = fp32_bits(fp32_from_bits(u) + magic) - fp32_bits(magic);
   constexpr std::uint32_t least_normal = static_cast<std::uint32_t>(F.min_exponent() + 127) << 23;
   const std::uint32_t finite = u < least_normal ? subnormal : normal;
-  return (finite < largest ? finite : largest) | (fp32_bits(x) >> 24 & 0x80u);
+  const std::uint32_t sign = F.is_signed ? fp32_bits(x) >> 31 << F.magnitude_bits() : 0;
+  return (finite < largest ? finite : largest) | sign;
 }
 
 /// Two codes, that of `even` in the low byte. Neither is NaN.
@@ -63,7 +78,7 @@ __device__ inline std::uint32_t fp8_codes(float even, float odd) {
   }
   return both;
 #else
-  return fp8_code<F>(even) | fp8_code<F>(odd) << 8;
+  return encode_nearest<F>(even) | encode_nearest<F>(odd) << 8;
 #endif
 }
 

@@ -4,6 +4,7 @@
 // and CPU models share: folding of block scales into E5M2 and int8, powers of two, and the last step of an output.
 #pragma once
 
+#include "gpu/dialect/convert.hpp"
 #include "gpu/dialect/hip.hpp"
 #include "rotoscale/gemm_epilogue.hpp"
 #include "rotoscale/round.hpp"
@@ -122,17 +123,5 @@ ROTOSCALE_HD constexpr float times_power(float x, int e) {
 /// Bases of a row of A and a row of B for which x * 2^base_a * 2^base_b, in this order, rounds once as well.
 ROTOSCALE_HD constexpr bool first_base_is_plain(int base) { return base >= -84 && base <= 69; }
 ROTOSCALE_HD constexpr bool second_base_is_plain(int base) { return base >= -126; }
-
-/// An E4M3 or E5M2 code's value: FP32 has room for its bits, with an exponent that one exact product corrects.
-ROTOSCALE_HD constexpr float fp8_value(bool e4m3, std::uint32_t code) {
-  const std::uint32_t magnitude = code & 0x7Fu, sign = (code & 0x80u) << 24;
-  if (e4m3) {
-    if (magnitude == 0x7F) return fp32_from_bits(fp32_nan_bits);
-    return fp32_from_bits(magnitude << 20 | sign) * pow2_fp32(120);
-  }
-  if (magnitude > 0x7C) return fp32_from_bits(fp32_nan_bits);
-  if (magnitude == 0x7C) return fp32_from_bits(fp32_infinity_bits | sign);
-  return fp32_from_bits(magnitude << 21 | sign) * pow2_fp32(112);
-}
 
 }  // namespace rotoscale::gpu

@@ -25,17 +25,39 @@ struct definition_blocks_args
   std::uint64_t random_step = 0;  ///< words from a row to the next
 };
 
+/// round_to_format(source, source_value(x)) for the sources that training has without its generic arithmetic; NaN has
+/// another payload, which no code shows.
+template <class T>
+__device__ inline float definition_source(format source, T x) {
+  const float value = source_value(x);
+  constexpr format bf16_format = formats::bf16;
+  if (!(source == bf16_format)) return round_to_format(source, value);
+  return std::is_same_v<T, bf16> ? value : fp32_from_bits(canonical_bf16(value) << 16);
+}
+
 /// Element (r, c) as its block sees it; all lanes of a segment come here with neighbouring c.
 template <class T>
 __device__ inline float definition_element(const definition_blocks_args& a, const block_options& o, unsigned r,
                                            unsigned c) {
   float x = 0.0f;
-  if (c < a.columns) x = round_to_format(o.source, source_value(*a.template element<T>(r, c)));
+  if (c < a.columns) x = definition_source(o.source, *a.template element<T>(r, c));
   if (o.rotation.points == 0) return x;
   const auto run = static_cast<unsigned>(run_length(a.format, o.rotation));
   if (o.rotation.negates(static_cast<int>(c % run))) x = fp32_from_bits(fp32_bits(x) ^ fp32_sign_mask);
   x = segment_butterflies(x, c, static_cast<unsigned>(o.rotation.points));
   return canonical_nan(x * hadamard_factor(o.rotation.points));
+}
+
+/// The group of rows and the first column of item `i`, of `across` along a row.
+struct definition_item {
+  unsigned group, column;
+};
+__device__ inline definition_item definition_place(std::uint64_t i, unsigned across) {
+  if (i >> 32 == 0) {  // a division of 64 bits takes as long as a block's quantization
+    const auto low = static_cast<unsigned>(i);
+    return {low / across, low % across * unsigned{segment_lanes}};
+  }
+  return {static_cast<unsigned>(i / across), static_cast<unsigned>(i % across) * unsigned{segment_lanes}};
 }
 
 /// One lane's byte of the packed codes of 32 elements, whose codes the lanes hold. A byte has bits of at most two
@@ -52,19 +74,74 @@ __device__ inline std::uint32_t gather_byte(std::uint32_t code, unsigned lane, u
   return byte & 0xFFu;
 }
 
+/// Formats of blocks that only the launch knows, by the definition's own functions.
+struct any_blocks {
+  __device__ static block_format of(const block_format& f) { return f; }
+  __device__ static std::uint8_t scale(const block_format& f, const block_options& o, std::uint32_t amax) {
+    return choose_scale(f, o, amax);
+  }
+  __device__ static float multiplier(const block_options&, std::uint8_t) { return 0.0f; }
+  __device__ static std::uint32_t code(const block_format& f, const block_options& o, float x, std::uint8_t scale,
+                                       float, random_bits random) {
+    return encode_element(f, o, x, scale, random);
+  }
+};
+
+/// Formats that a kernel is compiled for: what is finite and rounded to nearest takes a fifth of the definition's
+/// instructions. (nvcc takes no value of a class among a kernel's parameters.)
+template <class Element, class Scale, int Length>
+struct known_blocks {
+  static constexpr block_format format{Element::format, Length, Scale::format};
+  static_assert(format.has_e8m0_scale() || format.scale == formats::ue4m3);
+
+  __device__ static block_format of(const block_format& f) { return {Element::format, Length, Scale::format, f.rows}; }
+
+  __device__ static std::uint8_t scale(const block_format& f, const block_options& o, std::uint32_t amax) {
+    if constexpr (!format.has_e8m0_scale()) {
+      constexpr float largest = decode(Element::format, Element::format.max_code());
+      const float wanted = fp32_from_bits(amax) / largest * o.encode_factor;
+      if (amax != 0 && amax < fp32_infinity_bits && wanted >= 0.0f) {
+        const std::uint32_t code = encode_nearest<Scale::format>(wanted);
+        return static_cast<std::uint8_t>(code < o.policy.least_byte ? o.policy.least_byte : code);
+      }
+    }
+    return choose_scale(f, o, amax);
+  }
+
+  /// What elements are multiplied by before they are rounded: a power of two, exactly, or scale_inverse.
+  __device__ static float multiplier(const block_options& o, std::uint8_t scale) {
+    if constexpr (format.has_e8m0_scale()) {
+      return scale < 254 ? fp32_from_bits((254u - scale) << 23) : 0x1p-127f;
+    } else {
+      return scale_inverse(fp8_value(true, scale), o.encode_factor);
+    }
+  }
+
+  __device__ static std::uint32_t code(const block_format& f, const block_options& o, float x, std::uint8_t scale,
+                                       float multiplier, random_bits random) {
+    const float y = x * multiplier;
+    if (o.rounding != rounding::nearest_even || fp32_is_nan(fp32_bits(y))) {
+      return encode_element(f, o, x, scale, random);
+    }
+    constexpr rotoscale::format scale_format = Scale::format;  // a copy: device code has no reference to it
+    return scale_format.is_nan(scale) ? 0 : encode_nearest<Element::format>(y);
+  }
+};
+
 /// Items are 32 elements of format.rows rows; along rows first.
-template <class T>
+template <class T, class Blocks>
 __global__ void __launch_bounds__(definition_block_threads)
     definition_blocks_kernel(const ROTOSCALE_GRID_CONSTANT definition_blocks_args a) {
   const block_options& o = a.drawn != nullptr ? *a.drawn : a.options;
+  const block_format f = Blocks::of(a.format);
   const unsigned lane = thread_index().x % segment_lanes, across = (a.columns + segment_lanes - 1) / segment_lanes;
-  const auto height = static_cast<unsigned>(a.format.rows), length = static_cast<unsigned>(a.format.length);
-  const auto bits = static_cast<unsigned>(storage_bits(a.format.element));
+  const auto height = static_cast<unsigned>(f.rows), length = static_cast<unsigned>(f.length);
+  const auto bits = static_cast<unsigned>(storage_bits(f.element));
   const std::uint64_t items = std::uint64_t{a.rows / height} * across;
   ROTOSCALE_KEEP_LOOP
   for (std::uint64_t i = std::uint64_t{block_index().x} * definition_segments + thread_index().x / segment_lanes;
        i < items; i += std::uint64_t{grid_size().x} * definition_segments) {
-    const auto group = static_cast<unsigned>(i / across), c0 = static_cast<unsigned>(i % across) * segment_lanes;
+    const auto [group, c0] = definition_place(i, across);
     const unsigned c = c0 + lane;
     std::uint32_t amax = no_amax;
     ROTOSCALE_KEEP_LOOP
@@ -74,17 +151,18 @@ __global__ void __launch_bounds__(definition_block_threads)
     }
     ROTOSCALE_KEEP_LOOP
     for (unsigned mask = 1; mask < length; mask *= 2) amax = larger_amax(amax, shuffle_xor(amax, mask));
-    const std::uint8_t scale = choose_scale(a.format, o, amax);
+    const std::uint8_t scale = Blocks::scale(f, o, amax);
+    const float multiplier = Blocks::multiplier(o, scale);
     if (c < a.columns && lane % length == 0) a.scales[group * a.scale_stride + c / length] = scale;
     ROTOSCALE_KEEP_LOOP
     for (unsigned r = group * height; r < (group + 1) * height; ++r) {
       const float x = definition_element<T>(a, o, r, c);
       random_bits random{0, o.random_count};
       if (o.rounding == rounding::stochastic) random.word = o.random.word(r * a.random_step + c);
-      const std::uint32_t code = c < a.columns ? encode_element(a.format, o, x, scale, random) : 0;
+      const std::uint32_t code = c < a.columns ? Blocks::code(f, o, x, scale, multiplier, random) : 0;
       const std::uint32_t byte = gather_byte(code, lane, bits);
       const index_t at = index_t{c0} * bits / 8 + lane;
-      if (lane < 4 * bits && at < packed_bytes(a.format.element, a.columns)) {
+      if (lane < 4 * bits && at < packed_bytes(f.element, a.columns)) {
         a.codes[r * a.code_stride + at] = static_cast<std::uint8_t>(byte);
       }
     }
@@ -102,8 +180,8 @@ __global__ void __launch_bounds__(definition_block_threads)
   ROTOSCALE_KEEP_LOOP
   for (std::uint64_t i = std::uint64_t{block_index().x} * definition_segments + thread_index().x / segment_lanes;
        i < items; i += std::uint64_t{grid_size().x} * definition_segments) {
-    const auto r = static_cast<unsigned>(i / across), c = static_cast<unsigned>(i % across) * segment_lanes + lane;
-    const std::uint32_t m = fp32_bits(definition_element<T>(a, o, r, c)) & fp32_magnitude_mask;
+    const auto [r, c0] = definition_place(i, across);
+    const std::uint32_t m = fp32_bits(definition_element<T>(a, o, r, c0 + lane)) & fp32_magnitude_mask;
     if (!fp32_is_nan(m) && m > most) most = m;
   }
   most = segment_max(most);

@@ -65,6 +65,17 @@ dim3 definition_grid(const definition_blocks_args& a, unsigned height) {
   return {static_cast<unsigned>(blocks < 65535 ? blocks : 65535), 1, 1};
 }
 
+template <class T>
+auto definition_kernel_for(block_format f) {
+  f.rows = 1;
+  if (f == nvfp4) return definition_blocks_kernel<T, known_blocks<e2m1, ue4m3, 16>>;
+  if (f == mxfp4) return definition_blocks_kernel<T, known_blocks<e2m1, e8m0, 32>>;
+  if (f == mxfp6_e2m3) return definition_blocks_kernel<T, known_blocks<e2m3, e8m0, 32>>;
+  if (f == mxfp6_e3m2) return definition_blocks_kernel<T, known_blocks<e3m2, e8m0, 32>>;
+  if (f == mxfp8_e4m3) return definition_blocks_kernel<T, known_blocks<e4m3, e8m0, 32>>;
+  return definition_blocks_kernel<T, any_blocks>;
+}
+
 /// One orientation by the definition.
 template <class T>
 status quantize_by_definition(block_format f, matrix<const T> source, const quantized_output& q, bool is_row,
@@ -85,7 +96,7 @@ status quantize_by_definition(block_format f, matrix<const T> source, const quan
   a.code_stride = q.code_stride != 0 ? q.code_stride : packed_bytes(f.element, a.columns);
   a.scale_stride = q.scale_stride != 0 ? q.scale_stride : index_t{a.columns} / f.length;
   a.random_step = a.columns;
-  return launch(definition_blocks_kernel<T>, definition_grid(a, static_cast<unsigned>(f.rows)),
+  return launch(definition_kernel_for<T>(f), definition_grid(a, static_cast<unsigned>(f.rows)),
                 dim3{definition_block_threads, 1, 1}, 0, s, a);
 }
 

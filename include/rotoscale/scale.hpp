@@ -144,10 +144,14 @@ ROTOSCALE_HD constexpr float scale_value(format scale, std::uint8_t code) {
 
 /// What elements are multiplied by under a floating-point scale: 1 / (scale * (1 / encode_factor)), each step rounded
 /// to FP32, at most FLT_MAX (TE's block_scale_inverse).
-ROTOSCALE_HD constexpr float scale_inverse(format scale, std::uint8_t code, float encode_factor) {
+ROTOSCALE_HD constexpr float scale_inverse(float scale, float encode_factor) {
   constexpr float largest = 0x1.FFFFFEp127f;
-  const float divisor = decode(scale, code) * (1.0f / encode_factor);
+  const float divisor = scale * (1.0f / encode_factor);
   return divisor > 0x1p-128f ? 1.0f / divisor : largest;  // 1 / 2^-128 would be Inf
+}
+/// The same of a scale's code.
+ROTOSCALE_HD constexpr float scale_inverse(format scale, std::uint8_t code, float encode_factor) {
+  return scale_inverse(decode(scale, code), encode_factor);
 }
 
 static_assert(shared_scale(fp32_bits(1.75f), formats::e2m1, scale_rule::even, policies::te_rocm) == 126);
