@@ -23,11 +23,11 @@ def enumerators():
 
 
 def formats():
-    """(exponent bits, mantissa bits, bias) -> name; of formats that share them the first."""
+    """(exponent bits, mantissa bits, bias, has it a sign?) -> name; of formats that share them the first."""
     text = (ROOT / "include/rotoscale/format.hpp").read_text(encoding="utf-8")
     found = {}
-    for name, *fields in re.findall(r"inline constexpr format (\w+)\{(\d+), (\d+), (\d+)", text):
-        found.setdefault(tuple(fields), name)
+    for name, *fields, signed in re.findall(r"inline constexpr format (\w+)\{(\d+), (\d+), (\d+)(?:, (true|false))?", text):
+        found.setdefault((*fields, signed or "true"), name)
     return found
 
 
@@ -140,7 +140,7 @@ class Demangler:
             fields.append(self.literal() if self.peek("L") else self.aggregate())
         self.take("E")
         if kind.endswith("::format"):
-            return self.formats.get(tuple(fields[:3]), f"format{{{', '.join(fields)}}}")
+            return self.formats.get(tuple(fields[:4]), f"format{{{', '.join(fields)}}}")
         return f"{self.short(kind)}{{{', '.join(fields)}}}"
 
 

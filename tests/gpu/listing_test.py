@@ -7,7 +7,7 @@ import unittest
 
 import listing
 
-FORMATS = {("8", "7", "127"): "bf16", ("2", "1", "1"): "e2m1"}
+FORMATS = {("8", "7", "127", "true"): "bf16", ("2", "1", "1", "true"): "e2m1"}
 ENUMS = {"quantize_path": ["exact", "fast", "fast_h16"], "gemm_element": ["e2m1", "e4m3", "e5m2"]}
 
 
@@ -40,7 +40,8 @@ class Names(unittest.TestCase):
         self.expect("_ZN9rotoscale1fIXtlNS_6formatELi9ELi9ELi9EEEEEvv", "f<format{9, 9, 9}>")
 
     def test_headers(self):
-        self.assertEqual(listing.formats()["4", "3", "7"], "e4m3")
+        self.assertEqual(listing.formats()["4", "3", "7", "true"], "e4m3")
+        self.assertEqual(listing.formats()["4", "3", "7", "false"], "ue4m3")
         self.assertEqual(listing.enumerators()["specials"][0], "none")
 
 
