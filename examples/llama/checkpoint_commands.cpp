@@ -21,7 +21,7 @@ namespace {
 
 /// A checkpoint's model under the recipe it was trained with last, or another one; adapters beside it.
 struct loaded_model {
-  std::unique_ptr<nn::backend> ops;
+  chosen_backend device;
   trainer_state state;
   nn::recipe recipe;
   fs::path path, adapters;  ///< adapters: empty if there are none
@@ -30,7 +30,7 @@ struct loaded_model {
   std::unique_ptr<llama::session> session;
 
   explicit loaded_model(const arguments& a)
-      : ops(make_backend(a.device)), path(naming_older(a.checkpoint, "--checkpoint", [&] {
+      : device(choose_backend(a.device)), path(naming_older(a.checkpoint, "--checkpoint", [&] {
           return reading([&] { return llama::find_checkpoint(a.checkpoint); });
         })) {
     const bool own = reading_from(path, [&] { return is_own_checkpoint(path); });
@@ -67,9 +67,10 @@ struct loaded_model {
     o.model.training = false;
     o.model.cache = cache;
     o.model.lora = state.run.lora;
-    const nn::memory_plan plan = llama::plan_session(*ops, state.run.model, o, {recipe});
+    const nn::memory_plan plan = llama::plan_session(*device.ops, state.run.model, o, {recipe});
+    device.say_note();
     with_plan(plan, [&] {
-      session = std::make_unique<llama::session>(*ops, state.run.model, o, std::vector{recipe});
+      session = std::make_unique<llama::session>(*device.ops, state.run.model, o, std::vector{recipe});
       read_tensors(progress);
     });
   }

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <iostream>
+#include <utility>
 
 #include "rotoscale/io/file.hpp"
 #include "rotoscale/nn/cpu/make_backend.hpp"
@@ -29,9 +30,14 @@ bool hides_devices() {
 }  // namespace
 #endif
 
-std::unique_ptr<nn::backend> make_backend(const device_choice& choice) {
+void chosen_backend::say_note() const {
+  if (!note.empty()) std::cerr << "mini-llama: " << note << "\n";
+}
+
+chosen_backend choose_backend(const device_choice& choice) {
   const std::string where = "--device " + choice.name;
-  if (choice.name == "cpu") return nn::make_cpu_backend(choice.threads);
+  std::string note;
+  if (choice.name == "cpu") return {nn::make_cpu_backend(choice.threads), note};
 #if defined(ROTOSCALE_LLAMA_DEVICES)
   const std::string built_for = gpu::build_mode();
   const bool any = choice.name == "auto";
@@ -42,16 +48,16 @@ std::unique_ptr<nn::backend> make_backend(const device_choice& choice) {
     o.wait_for_each = choice.wait_for_each;
     std::unique_ptr<nn::backend> made;
     const gpu::status s = gpu::make_device_backend(o, made);
-    if (s.ok()) return made;
+    if (s.ok()) return {std::move(made), note};
     if (!any) throw io::error(where, s.message() + "; --device cpu needs no device");
-    if (!hides_devices()) std::cerr << "mini-llama: " << where << ": " << s.message() << "; going on with the CPU\n";
+    if (!hides_devices()) note = where + ": " + s.message() + "; going on with the CPU";
   } else if (!any) {
     throw io::error(where, "this program was built for cpu and " + built_for + " (Meson option gpu)");
   }
 #else
   if (choice.name != "auto") throw io::error(where, "this program was built for the CPU alone (Meson option gpu)");
 #endif
-  return nn::make_cpu_backend(choice.threads);
+  return {nn::make_cpu_backend(choice.threads), note};
 }
 
 }  // namespace rotoscale::llama_program

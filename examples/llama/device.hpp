@@ -21,8 +21,18 @@ struct device_choice {
 /// Names that --device takes.
 inline constexpr const char* device_names[] = {"auto", "cpu", "cuda", "hip", "host"};
 
+/// A backend, and what `auto` has to say of it: why it is the CPU's, or nothing.
+struct chosen_backend {
+  std::unique_ptr<nn::backend> ops;
+  std::string note;
+
+  /// Writes the note as a line to standard error. Called where nothing is refused any more, so that a refusal is one
+  /// line by itself.
+  void say_note() const;
+};
+
 /// Throws io::error where the program was not built for the device, or there is none that it has kernels for; `auto`
-/// then takes the CPU and says so in a line on standard error, unless the environment hides devices.
-std::unique_ptr<nn::backend> make_backend(const device_choice& choice);
+/// then takes the CPU, with a note unless the environment hides devices.
+chosen_backend choose_backend(const device_choice& choice);
 
 }  // namespace rotoscale::llama_program

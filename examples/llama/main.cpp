@@ -78,9 +78,9 @@ void take_new_places(const run_options& given, trainer_state& state) {
 }
 
 /// Goes on from the first of `points` whose checkpoint is whole; later ones only with --auto-resume, where `wanted` is
-/// what the command line says.
-int resume(nn::backend& ops, arguments& a, const std::vector<resume_point>& points, const trainer_state* wanted,
-           const std::function<void()>& record) {
+/// what the command line says. `ops` is the device's, or what watches it.
+int resume(const chosen_backend& device, nn::backend& ops, arguments& a, const std::vector<resume_point>& points,
+           const trainer_state* wanted, const std::function<void()>& record) {
   if (!points.empty()) {
     // Before checkpoints are read: the process that writes the run removes old ones meanwhile.
     const fs::path &run = points[0].run, out = a.session.out.empty() ? run : fs::path(a.session.out);
@@ -114,15 +114,16 @@ int resume(nn::backend& ops, arguments& a, const std::vector<resume_point>& poin
       std::cerr << "mini-llama: " << e.what() << "; going on from " << next << "\n";
       continue;
     }
+    device.say_note();
     return t->run();
   }
   throw io::error(a.resume, "holds neither checkpoints nor trainer_state.json: nothing to resume");
 }
 
 int train(int argc, char** argv, arguments& a) {
-  const auto device = make_backend(a.device);
-  nn::digest_backend watched(*device);
-  nn::backend& ops = a.digest_steps.empty() ? *device : watched;
+  const chosen_backend device = choose_backend(a.device);
+  nn::digest_backend watched(*device.ops);
+  nn::backend& ops = a.digest_steps.empty() ? *device.ops : watched;
   std::optional<digest_recorder> recorder;
   const auto record = [&] {
     if (a.digest_steps.empty()) return;
@@ -134,7 +135,7 @@ int train(int argc, char** argv, arguments& a) {
   a.session.began_ms = milliseconds_since_1970();
   if (!a.resume.empty()) {
     check_resume_flags(argc, argv);
-    return resume(ops, a, find_resume_points(a.resume), nullptr, record);
+    return resume(device, ops, a, find_resume_points(a.resume), nullptr, record);
   }
   if (a.session.out.empty()) throw io::error("--out", "is required");
   if (a.session.auto_resume && a.session.overwrite) throw io::error("--auto-resume", "excludes --overwrite");
@@ -143,10 +144,12 @@ int train(int argc, char** argv, arguments& a) {
   find_synthetic_recipe(a, state);
   if (a.session.auto_resume && fs::exists(a.session.out)) {
     const std::vector<resume_point> points = find_resume_points(a.session.out);
-    if (!points.empty()) return resume(ops, a, points, &state, record);
+    if (!points.empty()) return resume(device, ops, a, points, &state, record);
   }
   record();
-  return trainer(ops, state, a.session).run();
+  trainer t(ops, state, a.session);
+  device.say_note();
+  return t.run();
 }
 
 /// What train would take, in the same words as its log; nothing is allocated.
@@ -154,12 +157,13 @@ int plan(arguments& a) {
   settle_statistics(a);
   const trainer_state state = begin(a);
   const std::optional<nn::recipe> synthetic = find_synthetic_recipe(a, state);
-  const auto ops = make_backend(a.device);
+  const chosen_backend device = choose_backend(a.device);
   const nn::memory_plan planned =
-      llama::plan_session(*ops, state.run.model,
+      llama::plan_session(*device.ops, state.run.model,
                           session_options_for(state.run, a.session.memory_limit, a.session.statistics_every > 0,
                                               a.session.async_checkpoints),
                           recipes_of(state, a.session, synthetic));
+  device.say_note();
   std::cout << memory_table(planned) << checkpoint_line(planned) << parameter_line(state.run);
   return exit_ok;
 }

@@ -128,14 +128,13 @@ int replay(const replay_options& o, std::ostream& out) {
   }
   trainer_state state = state_at(run, steps.first, read_there(run, steps.last));
   const scratch_directory scratch(o.keep);
-  // After the refusals above, each of which is one line: `auto` says in a line of its own that it found no device.
-  const auto inner = make_backend(o.device);
-  nn::digest_backend ops(*inner);
+  const chosen_backend inner = choose_backend(o.device);
+  nn::digest_backend ops(*inner.ops);
   digest_comparison digests(ops, run.digests());
   session_options session;
   session.out = scratch.path().string();
   session.stop_at = steps.last;
-  session.threads = inner->threads();
+  session.threads = inner.ops->threads();
   session.watcher = &digests;
   session.replays = true;
   // An observed step has more operations, and each has a digest.
@@ -144,9 +143,10 @@ int replay(const replay_options& o, std::ostream& out) {
   std::optional<resume_point> from;
   if (steps.first > 0) from = resume_point{run.path(), run.checkpoint(steps.first)};
   const auto make = [&] {
-    return std::make_unique<trainer>(digests.is_empty() ? *inner : ops, std::move(state), session, from);
+    return std::make_unique<trainer>(digests.is_empty() ? *inner.ops : ops, std::move(state), session, from);
   };
   const auto t = from ? naming_older(from->checkpoint, "", make) : make();
+  inner.say_note();
   if (const int code = t->run(); code != exit_ok) return code;
   std::size_t bytes = 0;
   const auto difference =
@@ -154,8 +154,8 @@ int replay(const replay_options& o, std::ostream& out) {
   if (digests.difference()) out << "replay: " << *digests.difference() << "\n";
   if (difference) out << "replay: step " << steps.last << ": " << *difference << "\n";
   if (digests.difference() || difference) return exit_differs;
-  out << "replay: steps " << steps.first + 1 << " to " << steps.last << " on " << inner->description() << ": " << bytes
-      << " bytes of the checkpoint are equal";
+  out << "replay: steps " << steps.first + 1 << " to " << steps.last << " on " << inner.ops->description() << ": "
+      << bytes << " bytes of the checkpoint are equal";
   if (digests.compared() != 0) out << ", and " << digests.compared() << " digests";
   out << "\n";
   return exit_ok;

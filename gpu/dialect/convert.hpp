@@ -47,8 +47,20 @@ ROTOSCALE_HD constexpr float fp8_value(bool e4m3, std::uint32_t code) {
   return fp32_from_bits(magnitude << 21 | sign) * pow2_fp32(112);
 }
 
-/// encode(F, x, nearest_even, saturate) for x not NaN and F of at most 8 bits with subnormal numbers and, if it is
-/// signed, -0; else x is not negative.
+/// x * y rounded to FP32, never joined with an addition behind it.
+__device__ inline float rounded_product(float x, float y) {
+#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
+  return __fmul_rn(x, y);
+#else
+#if defined(__clang__)
+#pragma clang fp contract(off)
+#endif
+  return x * y;
+#endif
+}
+
+/// encode(F, x, nearest_even, saturate) for x not NaN and F of at most 8 bits with subnormal numbers; a signed F has
+/// -0, and of an unsigned one x is not negative either.
 template <format F>
 __device__ inline std::uint32_t encode_nearest(float x) {
   static_assert(F.bits() <= 8 && F.exponent_bits > 0 && F.has_subnormals && F.is_signed == F.has_negative_zero());

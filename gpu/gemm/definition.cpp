@@ -25,8 +25,8 @@ status run(void (*kernel)(definition_arguments), const definition_arguments& p, 
   return launch(kernel, blocks(tiles_of<R>(p)), blocks(definition_threads), 0, s, p);
 }
 
-/// With the largest tile that leaves no processor idle. Tiles of one output a thread only where each has a processor of
-/// its own: they read twice as much shared memory for a product as those of four.
+/// With the largest tile that leaves no processor idle, if any does. Tiles of one output a thread only where each has a
+/// processor of its own: they read twice as much shared memory for a product as those of four.
 status run_chain(const definition_arguments& p, int processors, stream s) {
   if (tiles_of<max_owned>(p) >= processors) return run<max_owned>(chain_kernel<max_owned>, p, s);
   if (tiles_of<4>(p) >= processors) return run<4>(chain_kernel<4>, p, s);

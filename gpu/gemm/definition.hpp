@@ -43,12 +43,12 @@ __device__ inline float e2m1_value(std::uint32_t code) {
   return fp32_from_bits(bits | (code & 8u) << 28);
 }
 
-/// Of the block that an element of an operand with blocks lies in.
+/// The scale byte of the block that an element lies in.
 __device__ inline std::uint8_t scale_byte_of(const definition_operand& o, int row, int k) {
   return o.scales[(row >> o.rows_log2) * o.scale_stride + (k >> o.length_log2)];
 }
 __device__ inline float scale_of(const definition_operand& o, std::uint8_t byte) {
-  return o.ue4m3_scales ? fp8_value(true, byte) : scale_value(byte);
+  return o.ue4m3_scales ? fp8_value(true, byte & 0x7Fu) : scale_value(byte);  // UE4M3 has no sign
 }
 __device__ inline float definition_scale(const definition_operand& o, int row, int k) {
   return scale_of(o, scale_byte_of(o, row, k));
@@ -78,11 +78,11 @@ __device__ inline const std::uint8_t* element_place(const definition_operand& o,
 }
 /// What is read there: a number of 32 or 16 bits, the byte of an 8-bit code or of two E2M1 codes, a 6-bit code.
 template <dense_element E>
-__device__ inline std::uint32_t element_bits(const std::uint8_t* place, int k) {
-  if constexpr (E == dense_element::fp32) return *reinterpret_cast<const std::uint32_t*>(place);
-  if constexpr (E == dense_element::bf16) return *reinterpret_cast<const std::uint16_t*>(place);
-  if constexpr (E <= dense_element::e2m1) return *place;
-  return load_code(formats::e2m3, place, k);
+__device__ inline std::uint32_t element_bits(const std::uint8_t* at, int k) {
+  if constexpr (E == dense_element::fp32) return *reinterpret_cast<const any_word*>(at);
+  if constexpr (E == dense_element::bf16) return *reinterpret_cast<const any_half*>(at);
+  if constexpr (E <= dense_element::e2m1) return *at;
+  return load_code(formats::e2m3, at, k);
 }
 /// Its value, without scale.
 template <dense_element E>
@@ -100,8 +100,8 @@ __device__ inline float element_value(std::uint32_t bits, int k) {
 [[gnu::always_inline]] __device__ inline float definition_value(const definition_operand& o, int row, int k) {
   const float x = with_element(
       o.element, [&](auto e) __attribute__((always_inline)) {
-        return element_value<decltype(e)::value>(
-            element_bits<decltype(e)::value>(element_place<decltype(e)::value>(o, row, k), k), k);
+        constexpr dense_element of = decltype(e)::value;
+        return element_value<of>(element_bits<of>(element_place<of>(o, row, k), k), k);
       });
   return o.scales == nullptr ? x : x * definition_scale(o, row, k);
 }
@@ -223,7 +223,7 @@ struct definition_share {
   }
   __device__ static int k_apart(const definition_operand& o) { return o.k_contiguous ? 0 : definition_threads / tile; }
 
-  /// Of the tile at (row, k) of a matrix of o.rows × `end`.
+  /// Reads the share of the tile at (row, k) of a matrix of o.rows × `end`.
   [[gnu::always_inline]] __device__ void load(const definition_operand& o, int row, int k, int end, int thread) {
     row += row_of(o, thread);
     k += k_of(o, thread);
@@ -239,7 +239,7 @@ struct definition_share {
   }
 
  private:
-  /// Only numbers of whole bytes have k apart.
+  /// Operands of whole bytes may be transposed: then a thread's elements differ in k.
   template <dense_element E>
   static constexpr bool has_k_apart = E <= dense_element::e5m2;
   template <dense_element E>
@@ -314,6 +314,7 @@ template <int R>
   const int row = block / across * tile, column = block % across * tile;
   const int thread = static_cast<int>(thread_index().x), row_part = thread / 16, column_part = thread % 16;
   float acc[R][R] = {};
+  if (p.k == 0) return store_tile<R>(p, acc, row, column, row_part, column_part);  // codes may be null
   definition_share<R> a, b;
   a.load(p.a, row, 0, p.k, thread);
   b.load(p.b, column, 0, p.k, thread);

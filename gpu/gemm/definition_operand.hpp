@@ -47,10 +47,13 @@ inline status take_operand(const gemm_operand& x, bool first, definition_operand
   }
   const int bytes = narrow ? 1 : x.element.bits() / 8;
   to.codes = x.codes;
-  to.row_step = x.transposed ? bytes : x.code_stride;
-  to.k_step = x.transposed ? x.code_stride : bytes;
+  // The stride of a single row or column may be anything: nobody takes that step, but addresses behind it are formed.
+  const bool is_single = (x.transposed ? x.k : x.rows) == 1;
+  const index_t stride = is_single ? 0 : x.code_stride;
+  to.row_step = x.transposed ? bytes : stride;
+  to.k_step = x.transposed ? stride : bytes;
   to.k_contiguous = !x.transposed;
-  to.scales = x.scales;
+  to.scales = x.block == 0 ? nullptr : x.scales;
   to.scale_stride = x.scale_stride;
   to.length_log2 = x.block == 16 ? 4 : 5;
   to.rows_log2 = x.block_rows == 1 ? 0 : to.length_log2;

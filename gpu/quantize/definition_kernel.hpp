@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Blocks that the tile kernel does not know (NVFP4, MXFP6, square blocks of 16, rotations of 32 points), by the
-// definition's own functions: a segment of 32 lanes takes 32 elements of a row, or of the rows that share their scales,
+// Blocks that the tile kernel does not know (NVFP4, MXFP6, square blocks of 16, rotations of 32 points), with the
+// definition's bits: a segment of 32 lanes takes 32 elements of a row, or of the rows that share their scales,
 // a lane an element. A rotation is a butterfly across lanes.
 #pragma once
 
@@ -25,8 +25,8 @@ struct definition_blocks_args
   std::uint64_t random_step = 0;  ///< words from a row to the next
 };
 
-/// round_to_format(source, source_value(x)) for the sources that training has without its generic arithmetic; NaN has
-/// another payload, which no code shows.
+/// round_to_format(source, source_value(x)), without its arithmetic on any format where the source is BF16, as training
+/// has it. (A NaN of a BF16 matrix keeps its payload, which no code shows.)
 template <class T>
 __device__ inline float definition_source(format source, T x) {
   const float value = source_value(x);
@@ -81,14 +81,14 @@ struct any_blocks {
     return choose_scale(f, o, amax);
   }
   __device__ static float multiplier(const block_options&, std::uint8_t) { return 0.0f; }
-  __device__ static std::uint32_t code(const block_format& f, const block_options& o, float x, std::uint8_t scale,
-                                       float, random_bits random) {
+  [[gnu::always_inline]] __device__ static std::uint32_t code(const block_format& f, const block_options& o, float x,
+                                                              std::uint8_t scale, float, random_bits random) {
     return encode_element(f, o, x, scale, random);
   }
 };
 
 /// Formats that a kernel is compiled for: what is finite and rounded to nearest takes a fifth of the definition's
-/// instructions. (nvcc takes no value of a class among a kernel's parameters.)
+/// instructions. (nvcc takes no value of a class among a kernel's template parameters.)
 template <class Element, class Scale, int Length>
 struct known_blocks {
   static constexpr block_format format{Element::format, Length, Scale::format};
@@ -108,7 +108,8 @@ struct known_blocks {
     return choose_scale(f, o, amax);
   }
 
-  /// What elements are multiplied by before they are rounded: a power of two, exactly, or scale_inverse.
+  /// What elements are multiplied by before they are rounded: a power of two, whose product is exact unless it is below
+  /// all codes' rounding, or scale_inverse.
   __device__ static float multiplier(const block_options& o, std::uint8_t scale) {
     if constexpr (format.has_e8m0_scale()) {
       return scale < 254 ? fp32_from_bits((254u - scale) << 23) : 0x1p-127f;
@@ -117,9 +118,10 @@ struct known_blocks {
     }
   }
 
-  __device__ static std::uint32_t code(const block_format& f, const block_options& o, float x, std::uint8_t scale,
-                                       float multiplier, random_bits random) {
-    const float y = x * multiplier;
+  [[gnu::always_inline]] __device__ static std::uint32_t code(const block_format& f, const block_options& o, float x,
+                                                              std::uint8_t scale, float multiplier,
+                                                              random_bits random) {
+    const float y = rounded_product(x, multiplier);  // encode_nearest adds to it
     if (o.rounding != rounding::nearest_even || fp32_is_nan(fp32_bits(y))) {
       return encode_element(f, o, x, scale, random);
     }

@@ -31,7 +31,7 @@ using llama_program::device_choice;
 
 namespace {
 
-/// What make_backend says: its exception, or the line on standard error.
+/// What choose_backend says: its exception, or the line of its note.
 struct result {
   std::string refusal, line;
   int threads = 0;
@@ -44,7 +44,10 @@ result choose(const std::string& built_for, const gpu::status& device, const std
   std::streambuf* const before = std::cerr.rdbuf(said.rdbuf());
   result r;
   try {
-    r.threads = llama_program::make_backend({name, 5, 1})->threads();
+    const llama_program::chosen_backend chosen = llama_program::choose_backend({name, 5, 1});
+    r.threads = chosen.ops->threads();
+    CHECK(said.str().empty());
+    chosen.say_note();
   } catch (const io::error& e) {
     r.refusal = e.what();
   }

@@ -123,7 +123,7 @@ void compare(definition_sum sum, const gemm_operand& a, const gemm_operand& b, c
 struct extents {
   int m, n, k;
 };
-constexpr extents small[] = {{1, 1, 1}, {5, 70, 33}, {40, 33, 64}, {17, 129, 31}};
+constexpr extents small[] = {{1, 1, 1}, {5, 70, 33}, {40, 33, 64}, {17, 129, 31}, {3, 18, 0}};
 
 }  // namespace
 
