@@ -179,6 +179,29 @@ TEST_CASE("chains of unlike elements, and of blocks") {
   }
 }
 
+TEST_CASE("chains of 6-bit elements") {
+  // Any bytes are codes; of the scales some are NaN, 2^-127 and 2^127.
+  const array<std::uint8_t> scales(bytes{127, 120, 131, 0, 254, 126, 255, 125, 128, 127, 129, 124});
+  const auto view = [&](const dense_data& d, const format& f, int rows, index_t first_scale, bool on_device) {
+    gemm_operand o = d.view(on_device, false);
+    o.element = f;
+    o.rows = rows;
+    o.k = 96;
+    o.block = 32;
+    o.scales = (on_device ? scales.there : scales.here.data()) + first_scale;
+    o.scale_stride = 1;  // rows overlap: each begins with the second scale of the one before
+    return o;
+  };
+  for (const format& f : {formats::e2m3, formats::e3m2}) {
+    CAPTURE(f.mantissa_bits);
+    const dense_data a(formats::e4m3, 9, 72, false, 21, 1), b(formats::e4m3, 7, 72, false, 22, 1);
+    for (const index_t first : {0, 3}) {
+      compare(definition_sum::fma_chain, view(a, f, 7, first, false), view(b, formats::e2m3, 7, 0, false),
+              view(a, f, 7, first, true), view(b, formats::e2m3, 7, 0, true), 0, false);
+    }
+  }
+}
+
 TEST_CASE("blockwise sums, every kind of scale") {
   for (const extents& e : {extents{1, 1, 32}, extents{9, 70, 96}, extents{40, 33, 160}, extents{130, 20, 288}}) {
     for (const scales_of kind : {scales_of::ordinary, scales_of::far, scales_of::special, scales_of::wide}) {
