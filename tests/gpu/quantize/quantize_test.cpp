@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+#include <limits>
 #include <string>
 
 #include "rotoscale/quantize_ref.hpp"
@@ -434,6 +436,32 @@ TEST_CASE("blocks of other kinds are the definition's, and NVFP4's factor is the
   check(mxfp6_e3m2, wide, fp16{}, 32, 64, false);
   check(mxfp4, wide, float{}, 64, 96, false);
   check({formats::e4m3, 16}, plain, bf16{}, 16, 48, false);
+  block_options floored = plain;
+  floored.policy = policies::torchao_nvfp4;  // no scale below 2^-6
+  check(nvfp4, floored, bf16{}, 48, 80, false);
+}
+
+TEST_CASE("beside an Inf under the largest scale finite elements keep their codes, in blocks of other kinds") {
+  std::vector<float> source(64);
+  for (int i = 0; i < 64; ++i) source[static_cast<std::size_t>(i)] = std::ldexp(i % 2 == 0 ? 1.5f : -1.0f, 127 - i / 4);
+  source[5] = std::numeric_limits<float>::infinity();
+  source[40] = -source[5];
+  const gpu_test::device_array<float> in(source);
+  for (const block_format& f : {mxfp6_e2m3, mxfp6_e3m2}) {
+    const block_options o{formats::fp32, {}, scale_rule::even, policies::nvidia};
+    gpu::quantized_output to;
+    const gpu_test::device_array<std::uint8_t> codes(48), scales(2);
+    to.codes = codes.data();
+    to.scales = scales.data();
+    to.options = o;
+    gpu_test::expect(gpu::quantize(f, row_major<const float>(in.data(), 1, 64), to, {}, {}));
+    std::vector<std::uint8_t> want_codes(48), want_scales(2);
+    quantize_ref(f, o, row_major<const float>(source.data(), 1, 64), block_axis::row,
+                 dense_blocks(f, 1, 64, want_codes.data(), want_scales.data()));
+    CHECK(want_scales[0] == 254);
+    CHECK(codes.read() == want_codes);
+    CHECK(scales.read() == want_scales);
+  }
 }
 
 }  // namespace quantize_quantize_test
