@@ -58,7 +58,7 @@ struct blockwise_share {
     const int r = thread / blockwise_blocks, block = thread % blockwise_blocks;
     scale = unit_scale_byte;
     if (thread < scales && row + r < o.rows && first + block < blocks)
-      scale = o.scales[((row + r) >> o.rows_log2) * o.scale_stride + first + block];
+      scale = scale_byte_of(o, row + r, 32 * (first + block));
   }
   __device__ void store(blockwise_side<R>& to, int thread) const {
     ROTOSCALE_UNROLL

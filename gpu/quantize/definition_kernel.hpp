@@ -53,7 +53,7 @@ struct definition_item {
   unsigned group, column;
 };
 __device__ inline definition_item definition_place(std::uint64_t i, unsigned across) {
-  if (i >> 32 == 0) {  // a division of 64 bits takes as long as a block's quantization
+  if (i >> 32 == 0) {  // devices divide 64 bits by a routine
     const auto low = static_cast<unsigned>(i);
     return {low / across, low % across * unsigned{segment_lanes}};
   }
@@ -87,8 +87,8 @@ struct any_blocks {
   }
 };
 
-/// Formats that a kernel is compiled for: what is finite and rounded to nearest takes a fifth of the definition's
-/// instructions. (nvcc takes no value of a class among a kernel's template parameters.)
+/// Formats that a kernel is compiled for: what is finite and rounded to nearest takes a short way. (nvcc takes no value
+/// of a class among a kernel's template parameters.)
 template <class Element, class Scale, int Length>
 struct known_blocks {
   static constexpr block_format format{Element::format, Length, Scale::format};
