@@ -141,7 +141,8 @@ void device_backend::order(nn::queue after, const nn::event& before) {
 void device_backend::synchronize(const nn::event& until) { of(until.of).synchronize(until.ticket); }
 
 std::unique_ptr<nn::graph> device_backend::capture(nn::queue q, std::function<void()> operations) {
-  if (device_.arch == arch::host || !options_.graphs || options_.timing != nullptr) {
+  // A graph is one operation on its queue: what is timed or waited for one by one is launched one by one.
+  if (device_.arch == arch::host || !options_.graphs || options_.wait_for_each || options_.timing != nullptr) {
     return std::make_unique<device_graph>(std::move(operations));
   }
   gpu::graph recorded;

@@ -261,4 +261,15 @@ TEST_CASE("graphs change nothing, nor does waiting for each operation or taking 
   }
 }
 
+TEST_CASE("operations that are waited for one by one are put on the queue again, not recorded") {
+  gpu::train_options o;
+  o.wait_for_each = true;
+  const auto device = make_device(o);
+  const nn::queue queue = device->make_queue("steps");
+  int runs = 0;
+  const auto graph = device->capture(queue, [&] { ++runs; });
+  for (int i = 0; i < 3; ++i) device->launch(queue, *graph);
+  CHECK(runs == 3);
+}
+
 }  // namespace train_training_test
