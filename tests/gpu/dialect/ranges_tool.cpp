@@ -1,7 +1,12 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// In rocTX's place: a library that says how deep ranges nest, and remembers the last name.
+// In a profiler's place: a library that says how deep ranges nest, and remembers the last name. Its functions are
+// rocTX's; where CUDA's headers are, NVTX finds them as well if NVTX_INJECTION64_PATH names the library.
 #include <cstring>
+
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+#endif
 
 static int depth = 0;
 static char last[64] = "";
@@ -15,5 +20,20 @@ int roctxRangePushA(const char* name) {
 int roctxRangePop() { return --depth; }
 int ranges_depth() { return depth; }
 const char* ranges_last() { return last; }
+
+#if __has_include(<nvtx3/nvToolsExt.h>)
+int InitializeInjectionNvtx2(NvtxGetExportTableFunc_t table) {
+  const auto* const callbacks = static_cast<const NvtxExportTableCallbacks*>(table(NVTX_ETID_CALLBACKS));
+  NvtxFunctionTable functions = nullptr;
+  unsigned count = 0;
+  if (callbacks == nullptr || callbacks->GetModuleFunctionTable(NVTX_CB_MODULE_CORE, &functions, &count) == 0 ||
+      count <= NVTX_CBID_CORE_RangePop) {
+    return 0;
+  }
+  *functions[NVTX_CBID_CORE_RangePushA] = reinterpret_cast<NvtxFunctionPointer>(&roctxRangePushA);
+  *functions[NVTX_CBID_CORE_RangePop] = reinterpret_cast<NvtxFunctionPointer>(&roctxRangePop);
+  return 1;
+}
+#endif
 
 }  // extern "C"
