@@ -258,7 +258,8 @@ inline std::vector<layer_operands> layer_operands_cases() {
   };
   const auto bf16 = how(numbers::bf16), fp4 = how(numbers::mxfp4), rotated = how(numbers::mxfp4, 16),
              random = how(numbers::mxfp4, 16, nn::sign_kind::step, rounding::stochastic),
-             fp8 = how(numbers::mxfp8_e4m3), wide = how(numbers::mxfp8_e5m2);
+             fp8 = how(numbers::mxfp8_e4m3), wide = how(numbers::mxfp8_e5m2), tensor_fp8 = how(numbers::fp8_e4m3),
+             tensor_wide = how(numbers::fp8_e5m2);
   return {{"bf16", bf16, bf16},
           {"mxfp4", fp4, fp4},
           {"mxfp4 and mxfp4 H16", fp4, rotated, 96, 160},
@@ -269,7 +270,12 @@ inline std::vector<layer_operands> layer_operands_cases() {
           {"mxfp4 of anything", fp4, fp4, 64, 96, true, false, op_scene::special},
           {"mxfp8_e4m3", fp8, fp8, 160, 160},
           {"mxfp8_e5m2", wide, wide, 64, 32},
-          {"mxfp8_e4m3 and mxfp8_e5m2", fp8, wide}};
+          {"mxfp8_e4m3 and mxfp8_e5m2", fp8, wide},
+          {"fp8_e4m3", tensor_fp8, tensor_fp8, 160, 144},
+          {"fp8_e4m3 without its source", tensor_fp8, tensor_fp8, 65, 100, true, false},
+          {"fp8_e5m2", tensor_wide, tensor_wide, 64, 96, true, false},
+          {"fp8_e4m3 rows", tensor_fp8, tensor_fp8, 33, 130, false, false},
+          {"fp8_e4m3 and fp8_e5m2", tensor_fp8, tensor_wide}};
 }
 
 enum class made_by { norm, swiglu, swiglu_gradient };
@@ -301,7 +307,10 @@ inline op_case::prepared layer_operands_case(op_scene& c, made_by by, nn::dtype 
   const auto by_rows = c.tensor(nn::dtype::fp32, m.rows, cols, 7),
              by_columns = c.tensor(nn::dtype::fp32, m.rows, cols, 8);
   nn::step_state* state = c.state();
-  norm.to = {set, true, m.columns, {}, m.keeps_source || c.ops().layout_operands(r).reads_source};
+  float* const scaling = nn::is_fp8(m.row.format) ? c.keep(std::vector<float>{3.0f, 1.0f / 3.0f, 0.0f}) : nullptr;
+  const nn::scaling_ref scale =
+      scaling == nullptr ? nn::scaling_ref{} : nn::scaling_ref{scaling, scaling + 1, scaling + 2};
+  norm.to = {set, true, m.columns, scale, m.keeps_source || c.ops().layout_operands(r).reads_source};
   return {[=, &c] {
             nn::backend& ops = c.ops();
             switch (by) {
@@ -328,6 +337,7 @@ inline op_case::prepared layer_operands_case(op_scene& c, made_by by, nn::dtype 
               c.result(norm.rstd, m.rows);
             }
             if (norm.to.keeps_source) c.result(out);
+            if (scaling != nullptr) c.result(scaling + 2, 1);  // the maximum
             if (raw) c.result(first, size);
           }};
 }
