@@ -115,6 +115,23 @@ std::vector<idle_option> idle_in(const quantizer& q, const quantizer_dump& dump,
   return all;
 }
 
+std::vector<idle_option> idle_in(const gemm_case& x, const gemm_options& g, verb v) {
+  std::vector<idle_option> all;
+  for (const char* name : {"--epilogue-c", "--beta"}) all.push_back({name, !x.c, "there is no c"});
+  all.push_back({"--beta", v == verb::compare && g.start_from_c, "is for a c that is added at the end: --epilogue-c"});
+  for (const char* name : {"--split-grain", "--split-run", "--split-order", "--split-sum"})
+    all.push_back({name, g.split_k == 1, "is for --split-k"});
+  for (const char* name : {"--scale-format", "--scale-layout"})
+    all.push_back({name, x.a.block == 0 && x.b.block == 0, "there are no scales"});
+  return all;
+}
+
+void refuse(const option_names& given, const std::vector<idle_option>& all) {
+  for (const idle_option& o : all) {
+    if (o.idle && has(given, o.name)) throw io::error(o.name, o.reason);
+  }
+}
+
 }  // namespace
 
 void refuse_idle_options(const option_names& given, bool for_quantizer, verb v) {
@@ -134,13 +151,15 @@ void refuse_idle_options(const option_names& given, bool for_quantizer, verb v) 
 }
 
 void refuse_idle_options(const option_names& given, const quantizer& q, const quantizer_dump& dump, verb v) {
-  for (const idle_option& o : idle_in(q, dump, given)) {
-    if (o.idle && has(given, o.name)) throw io::error(o.name, o.reason);
-  }
+  refuse(given, idle_in(q, dump, given));
   if (dump.factor && !q.is_per_tensor() && q.blocks.has_e8m0_scale())
     throw io::error(dump.where, "tensor 'factor': scales of powers of two have none");
   if (v == verb::compare && !dump.random.empty() && q.options.rounding != rounding::stochastic)
     throw io::error(dump.where, "tensor 'random': give --rounding stochastic");
+}
+
+void refuse_idle_options(const option_names& given, const gemm_case& x, const gemm_options& g, verb v) {
+  refuse(given, idle_in(x, g, v));
 }
 
 }  // namespace rotoscale::validate

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "case.hpp"
 #include "quantizer/dump.hpp"
 
 namespace rotoscale::validate {
@@ -22,5 +23,8 @@ void refuse_idle_options(const option_names& given, bool for_quantizer, verb v);
 /// Throws io::error that names the first option, or tensor of the dump, that the quantizer's format, rotation or
 /// rounding leaves without meaning. A case that is made has a dump without tensors.
 void refuse_idle_options(const option_names& given, const quantizer& q, const quantizer_dump& dump, verb v);
+
+/// The same of a GEMM's tensors and of how its kernel uses the unit.
+void refuse_idle_options(const option_names& given, const gemm_case& x, const gemm_options& g, verb v);
 
 }  // namespace rotoscale::validate

@@ -68,17 +68,35 @@ class loader {
     for (index_t j = 0; j < x.n; ++j) x.bias->push_back(static_cast<float>(row.value(j)));
   }
 
-  /// A result of nothing but NaN is legitimate where a scale, or an operand's every row, is NaN.
+  /// A NaN, an infinity, or a number whose products may overflow to one.
+  static bool is_extreme(const format& f, std::uint64_t code) {
+    const int exponent = static_cast<int>(f.magnitude(code) >> f.mantissa_bits) - f.bias;
+    return f.is_nan(code) || f.is_infinity(code) || exponent >= 60;
+  }
+  static bool has_extremes(const output_tensor& x) {
+    for (index_t e = 0; e < x.size(); ++e) {
+      if (is_extreme(x.element(), x.code(e))) return true;
+    }
+    return false;
+  }
+  static bool has_extremes(const operand_data& x) {
+    const auto any = [](const std::vector<std::uint8_t>& codes, const format& f) {
+      return std::any_of(codes.begin(), codes.end(), [&](std::uint8_t code) { return is_extreme(f, code); });
+    };
+    if (any(x.scales, x.scale)) return true;
+    if (x.element.bits() < 8) return false;
+    return x.element.bits() == 8 ? any(x.codes, x.element) : has_extremes(output_tensor(x.element, x.codes));
+  }
+
+  /// A result of nothing but NaN comes of inputs that are NaN, infinite or huge, or was not written.
   void check_written(const gemm_case& x) const {
     for (index_t e = 0; e < x.d.size(); ++e) {
       if (!x.output.is_nan(x.d.code(e))) return;
     }
-    if (x.d.size() == 0) return;
-    for (const operand_data* operand : {&x.a, &x.b}) {
-      const auto is_nan = [&](std::uint8_t scale) { return operand->scale.is_nan(scale); };
-      if (std::any_of(operand->scales.begin(), operand->scales.end(), is_nan)) return;
-    }
-    fail("d", "every element is NaN, and no scale is; was it written?");
+    if (x.d.size() == 0 || has_extremes(x.a) || has_extremes(x.b) || (x.c && has_extremes(*x.c))) return;
+    const auto is_extreme_fp32 = [](float value) { return is_extreme(formats::fp32, fp32_bits(value)); };
+    if (x.bias && std::any_of(x.bias->begin(), x.bias->end(), is_extreme_fp32)) return;
+    fail("d", "every element is NaN, and nothing that it comes of is; was it written?");
   }
 
   [[noreturn]] void fail(const std::string& name, const std::string& what) const {
@@ -123,6 +141,9 @@ class loader {
     if (u8 && u8_format.empty())
       fail(name, "is U8: --" + name + "-format must say what it holds (" + format_list(gemm_formats) + ")");
     const std::optional<format> type = find_format(u8 ? u8_format : t.dtype, gemm_formats);
+    const std::optional<format> said = find_format(u8_format, gemm_formats);
+    if (!u8 && !u8_format.empty() && !(said && type && *said == *type))
+      throw io::error("--" + name + "-format", "tensor '" + name + "' is " + t.dtype + ", which says what it holds");
     if (!type && u8)
       throw io::error("--" + name + "-format", "'" + u8_format + "' is none of " + format_list(gemm_formats));
     if (!type) fail(name, "type " + t.dtype + " is none of " + format_list(gemm_formats) + ", U8");
@@ -201,6 +222,8 @@ class loader {
     if (t == nullptr) return;
     const bool e8m0 = t->dtype == "F8_E8M0" || (t->dtype == "U8" && options_.scale_format == "e8m0");
     const bool ue4m3 = t->dtype == "F8_E4M3" || (t->dtype == "U8" && options_.scale_format == "ue4m3");
+    if (!options_.scale_format.empty() && t->dtype != "U8" && (options_.scale_format == "e8m0") != e8m0)
+      throw io::error("--scale-format", "tensor '" + name + "' is " + t->dtype + ", which says what it holds");
     if (!e8m0 && !ue4m3 && t->dtype != "U8") fail(name, "type " + t->dtype + " is none of F8_E8M0, F8_E4M3, U8");
     const std::vector<std::uint8_t> bytes = raw(*t);
     const auto per_batch = static_cast<index_t>(bytes.size()) / x.batch;

@@ -3,6 +3,7 @@
 #include "input.hpp"
 
 #include <iostream>
+#include <set>
 
 namespace rotoscale::validate {
 
@@ -38,7 +39,11 @@ const char* dtype_of(const io::npy_header& h) {
 
 io::safetensors_file merge_tensors(const std::vector<named_array>& arrays, const io::safetensors_file* file) {
   io::safetensors_writer writer;
+  std::set<std::string> names;
   for (const auto& [name, array] : arrays) {
+    if (!names.insert(name).second) throw io::error("--tensor", "'" + name + "' is given twice");
+    if (file != nullptr && file->find(name) != nullptr)
+      throw io::error("--tensor", "'" + name + "' is in " + file->name() + " as well");
     const char* dtype = dtype_of(array.header());
     if (dtype == nullptr)
       throw io::error(array.name(), "elements of type '" + array.header().dtype + "' are no tensor's");

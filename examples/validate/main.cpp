@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iostream>
+#include <optional>
 
 #include "applicable.hpp"
 #include "compare.hpp"
@@ -23,6 +24,8 @@
 namespace rotoscale::validate {
 namespace {
 
+/// What is looked at where --sample says nothing: elements of a GEMM's result, runs of elements of a dump.
+constexpr index_t default_sample = 20000, default_dump_sample = 512;
 constexpr int exit_identical = 0, exit_different = 1, exit_bad_input = 2;
 
 struct options : use_options {
@@ -33,7 +36,7 @@ struct options : use_options {
   std::vector<std::string> tensors;
   bool identify = false, fit = false, list = false;
   std::string nan = "bits", tell_apart;
-  long long sample = 20000;
+  std::optional<long long> sample;
   int threads = 0;
 };
 
@@ -184,14 +187,20 @@ void check_options(const options& o) {
   if (!std::isfinite(o.beta)) throw io::error("--beta", "not a finite number of FP32");
   std::error_code none;
   for (const auto& [flag, path] : {std::pair{"--report", &o.report}, std::pair{"--tell-apart", &o.tell_apart}}) {
-    if (!path->empty() && std::filesystem::equivalent(*path, o.input, none))
-      throw io::error(flag, "'" + *path + "' is the input");
+    const auto is_read = [&, p = path](const std::string& input) {
+      return !p->empty() && std::filesystem::equivalent(*p, input, none);
+    };
+    if (is_read(o.input)) throw io::error(flag, "'" + *path + "' is the input");
+    for (const std::string& tensor : o.tensors) {
+      if (is_read(tensor.substr(tensor.find('=') + 1)))
+        throw io::error(flag, "'" + *path + "' is an input, that of --tensor " + tensor);
+    }
   }
 }
 
 /// A dump of a quantizer: what --quantizer was given for, or tensors that no GEMM has.
 int run_quantizer(const options& o, const io::safetensors_file& file, thread_pool& pool) {
-  return o.identify ? identify_quantizer(o.quantizer, file, std::min<index_t>(o.sample, 512), pool)
+  return o.identify ? identify_quantizer(o.quantizer, file, o.sample.value_or(default_dump_sample), pool)
                     : check_quantizer(o.quantizer, file, o.report, pool);
 }
 
@@ -237,21 +246,26 @@ int run(const options& o) {
   const io::safetensors_file file = read_tensors(o.input, o.tensors);
   quantizer = quantizer || file.find("x") != nullptr;
   refuse_idle();
+  if (quantizer && o.quantizer.preset.empty() && v == verb::compare)
+    throw io::error("--quantizer", "needed (or --identify); --list-quantizers shows all");
   if (quantizer) return run_quantizer(o, file, pool);
   const mma_unit* const unit = chosen_unit(o);
   const gemm_case x = load_case(file, o.files);
   const kernel_use use = chosen_use(o, x, unit == nullptr ? mma_model{} : unit->model);
   const gemm_options& g = use.gemm;
   check_use(o, g, x);
+  refuse_idle_options(o.quantizer.given, x, g, v);
   if (x.is_fp64() && o.fit) throw io::error("--fit", "F64 has nothing to fit");
   const bool has_tails = o.kernel != "instruction";
   if (o.identify) {
     tie_breaker tell;
     if (!o.tell_apart.empty()) tell = [&](const std::vector<explanation>& tied) { break_tie(o, use, x, tied, pool); };
-    return rank(x, use, identify(x, use, has_tails, o.nan == "any", o.sample, pool), "models", tell);
+    return rank(x, use, identify(x, use, has_tails, o.nan == "any", o.sample.value_or(default_sample), pool), "models",
+                tell);
   }
   if (const std::string wrong = mismatch(*unit, x, has_tails); !wrong.empty()) throw io::error(file.name(), wrong);
-  if (o.fit) return rank(x, use, fit(x, use, o.nan == "any", o.sample, pool), "parameters", {});
+  if (o.fit)
+    return rank(x, use, fit(x, use, o.nan == "any", o.sample.value_or(default_sample), pool), "parameters", {});
   if (!x.is_fp64() && !gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), g)) {
     throw io::error("--promotion", std::to_string(g.promotion) + " is no multiple of the model's step");
   }
@@ -315,9 +329,9 @@ void add_options(CLI::App& app, options& o) {
   app.add_option("--tell-apart", o.tell_apart,
                  "for --identify: where the first ones tie, write inputs to this file on which they differ");
   app.add_flag("--fit", o.fit, "rank parameters around --model by the elements that they explain");
-  app.add_option("--sample", o.sample, "elements that --identify and --fit look at")
-      ->check(CLI::Range(1, 100000000))
-      ->capture_default_str();
+  app.add_option("--sample", o.sample,
+                 "elements that --identify and --fit look at [20000]; of a dump, runs of elements [512]")
+      ->check(CLI::Range(1, 100000000));
   app.add_flag("--list-models", o.list, "name all models and kernels, with their evidence");
   app.add_option("--make-case", o.make, "write inputs that tell models apart to this file");
   app.add_option("--m", o.made.m, "for --make-case")->check(CLI::Range(1, 1 << 20))->capture_default_str();

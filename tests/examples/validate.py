@@ -368,8 +368,11 @@ class Formats(Program):
         write_safetensors(path, tensors)
         for element, scale, output in (("e2m1", "ue4m3", "fp32"), ("F4", "F8_E4M3", "F32")):
             done = self.call("--model", "blackwell-nvf4-f32", "--input", path, "--a-format", element, "--b-format", element,
-                             "--scale-format", scale, "--output", output, "--split-sum", output)
+                             "--scale-format", scale, "--output", output)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
+            done = self.call("--model", "blackwell-nvf4-f32", "--input", path, "--a-format", element, "--b-format", element,
+                             "--scale-format", scale, "--split-k", 2, "--split-sum", output)
+            self.assertEqual((done.returncode, done.stderr), (1, ""))  # of one part
         self.refused("--scale-format: 'F8_E5M2' is none of e8m0, ue4m3", "--input", path, "--scale-format", "F8_E5M2")
 
 
@@ -540,11 +543,66 @@ class NotANumber(Program):
         tensors["d"] = (dtype, shape, struct.pack("<I", 0x7FFFFFFF) * (len(data) // 4))
         write_safetensors(path, tensors)
         arguments = ["--model", "blackwell-mxf8f6f4-f32", "--input", path]
-        self.refused("tensor 'd': every element is NaN, and no scale is", *arguments)
+        self.refused("tensor 'd': every element is NaN, and nothing that it comes of is", *arguments)
         dtype, shape, data = tensors["scale_a"]
         tensors["scale_a"] = (dtype, shape, b"\xff" * len(data))
         write_safetensors(path, tensors)
         self.assertEqual(self.call(*arguments).returncode, 0)
+
+    def test_nan_of_operands_alone(self):
+        """A case whose every result is NaN is its own model's."""
+        for model, name in (("hopper-mma-fp16-f32", "a"), ("hopper-mma-fp8-f32", "b"), ("hopper-mma-fp16-f32", "c"),
+                            ("exact", "a")):
+            path = self.make("case.safetensors", "--model", model, "--kind", "normal")
+            tensors = load(path)
+            dtype, shape, data = tensors[name]
+            nan = {"F16": b"\x00\x7e", "BF16": b"\xc0\x7f", "F32": b"\x00\x00\xc0\x7f", "F64": b"\0\0\0\0\0\0\xf8\x7f",
+                   "F8_E4M3": b"\x7f"}[dtype]
+            tensors[name] = (dtype, shape, nan * (len(data) // len(nan)))
+            dtype, shape, data = tensors["d"]
+            tensors["d"] = (dtype, shape, {"F32": b"\xff\xff\xff\x7f"}[dtype] * (len(data) // 4))
+            write_safetensors(path, tensors)
+            done = self.call("--model", model, "--input", path, "--nan", "any")
+            self.assertEqual((done.returncode, done.stderr), (0, ""), model + " " + name)
+        for seed in range(8):
+            path = self.folder / "one.safetensors"
+            model = ["--model", "hopper-mma-fp16-f32"]
+            made = self.call("--make-case", path, *model, "--m", 1, "--n", 1, "--kind", "edges", "--with-d", "--seed", seed)
+            self.assertEqual((made.returncode, self.call(*model, "--input", path).returncode), (0, 0), seed)
+
+    def test_options_that_the_tensors_leave_idle(self):
+        path = self.make("case.safetensors", "--model", "hopper-mma-fp16-f32")
+        plain = self.make("plain.safetensors", "--model", "hopper-mma-fp16-f32", "--ignore", "c")
+        scaled = self.make("scaled.safetensors", "--model", "blackwell-mxf8f6f4-f32")
+        known = ["--model", "hopper-mma-fp16-f32", "--input"]
+        for option, value, file, pattern in (("--beta", 3, path, "is for a c that is added at the end: --epilogue-c"),
+                                             ("--beta", 3, plain, "there is no c"), ("--epilogue-c", None, plain, "there is no c"),
+                                             ("--split-grain", 32, path, "is for --split-k"),
+                                             ("--split-order", "pairwise", path, "is for --split-k"),
+                                             ("--split-sum", "fp16", path, "is for --split-k"),
+                                             ("--split-run", 16, path, "is for --split-k"),
+                                             ("--scale-format", "e8m0", path, "there are no scales"),
+                                             ("--scale-layout", "aiter", path, "there are no scales"),
+                                             ("--a-format", "e4m3", path, "tensor 'a' is F16, which says what it holds"),
+                                             ("--b-format", "bf16", path, "tensor 'b' is F16, which says what it holds")):
+            self.refused(f"{option}: {pattern}", *known, file, option, *([] if value is None else [value]))
+        self.assertEqual(self.call(*known, path, "--a-format", "fp16").returncode, 0)  # which is so
+        self.refused("--scale-format: tensor 'scale_a' is F8_E8M0, which says", "--model", "blackwell-mxf8f6f4-f32", "--input",
+                     scaled, "--scale-format", "ue4m3")
+        array = self.npy_of(path)
+        self.refused("--tensor: 'd' is in .*case.safetensors as well", *known, path, "--tensor", f"d={array}")
+        for option in ("--report", "--tell-apart"):
+            verb = ["--identify"] if option == "--tell-apart" else []
+            self.refused(f"{option}: '.*d.npy' is an input, that of --tensor d=", *known, path, "--tensor", f"d={array}", *verb,
+                         option, array)
+
+    def npy_of(self, path):
+        """The result of a case, as an array of NumPy."""
+        dtype, shape, data = load(path)["d"]
+        header = repr({"descr": "<f4", "fortran_order": False, "shape": tuple(shape)})
+        header += " " * (-(len(header) + 11) % 64) + "\n"
+        (self.folder / "d.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + data)
+        return self.folder / "d.npy"
 
     def test_a_sign_of_ue4m3(self):
         path = self.make("case.safetensors", "--model", "blackwell-nvf4-f32", "--kind", "normal")

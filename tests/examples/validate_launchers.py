@@ -18,17 +18,32 @@ from safetensors_bytes import load, write_safetensors
 
 VALIDATE, DUMP = (Path(p).resolve() for p in sys.argv[1:3])
 AITER = ("--code-placement", "aiter_data_16x16", "--scale-placement", "aiter_scale")
-# The quantizer of each case, and how the first line of --identify begins.
+SEEDED = ("--rounding", "stochastic", "--random-seed", 7, "--random-stream", 3)
+# The quantizer of each case, what --identify says of it, first to last of what explains all, and what its source is. The
+# FP8 cast rounds to BF16 first.
 CASES = {
     "mxfp4_h16": (("--quantizer", "te_rocm", "--format", "mxfp4"), "te_rocm"),
-    "mxfp4_h16_aiter": (("--quantizer", "te_rocm", "--format", "mxfp4", *AITER), "te_rocm"),
-    "mxfp4_stochastic": (("--quantizer", "primus", "--format", "mxfp4", "--rounding", "stochastic", "--random-seed", 7, "--random-stream", 3),
-                         "primus"),
+    "mxfp4_h16 F32": (("--quantizer", "te_rocm", "--format", "mxfp4"), "te_rocm", "--x-format", "F32"),
+    "mxfp4_h16 F16": (("--quantizer", "te_rocm", "--format", "mxfp4"), "te_rocm", "--x-format", "F16"),
+    "mxfp4_h16_aiter": (("--quantizer", "te_rocm", "--format", "mxfp4", *AITER),
+                        "te_rocm, but scales in aiter_scale, codes in aiter_data_16x16; te_rocm, but scales in "
+                        "hipblaslt_scale_32x8, codes in aiter_data_16x16", "--m", 256),
+    "mxfp4_stochastic": (("--quantizer", "primus", "--format", "mxfp4", *SEEDED), "primus"),
+    "mxfp4_square": (("--quantizer", "primus", "--format", "mxfp4", "--block-rows", 32), "primus"),
+    "mxfp4_h32": (("--quantizer", "te_rocm", "--format", "mxfp4", "--rotation", 32), "te_rocm, but rotation of 32 points; te_rocm, but "
+                  "rotation of 32 points, rounding nearest_away"),
+    "mxfp6_e2m3": (("--quantizer", "ocp", "--format", "mxfp6_e2m3"), "torchao_floor = ocp"),
     "mxfp8_e4m3": (("--quantizer", "primus", "--format", "mxfp8_e4m3"), "primus"),
-    "mxfp8_e5m2_nvidia": (("--quantizer", "nvidia", "--format", "mxfp8_e5m2", "--scale-placement", "nvidia_scale_128x4"), "nvidia"),
-    "nvfp4": (("--quantizer", "nvidia", "--format", "nvfp4"), "nvidia"),
-    "fp8_e4m3": (("--quantizer", "fp8", "--format", "fp8_e4m3"), "fp8"),
-    "fp8_e5m2": (("--quantizer", "fp8", "--format", "fp8_e5m2"), "fp8"),
+    "mxfp8_e4m3 F32": (("--quantizer", "primus", "--format", "mxfp8_e4m3"), "primus", "--x-format", "F32"),
+    "mxfp8_e5m2_nvidia": (("--quantizer", "nvidia", "--format", "mxfp8_e5m2", "--scale-placement", "nvidia_scale_128x4"),
+                          "nvidia, but scales in nvidia_scale_128x4"),
+    # By the definition, which host mode takes long for. A factor of 1, and one of the tensor's own amax.
+    "nvfp4": (("--quantizer", "nvidia", "--format", "nvfp4"), "aiter_even; nvidia", "--m", 16, "--k", 64),
+    "nvfp4 factor": (("--quantizer", "nvidia", "--format", "nvfp4"), "aiter_even; aiter_round_down; nvidia", "--m", 16, "--k", 64, "--seed", 2),
+    "fp8_e4m3": (("--quantizer", "fp8", "--format", "fp8_e4m3"), "fp8; fp8, but source rounded to FP16", "--factor", 24),
+    "fp8_e5m2": (("--quantizer", "fp8", "--format", "fp8_e5m2"), "fp8", "--factor", 24),
+    "fp8_e5m2 F32": (("--quantizer", "fp8", "--format", "fp8_e5m2", "--source", "bf16"), "fp8, but source rounded to BF16", "--factor", 24,
+                     "--x-format", "F32"),
 }
 
 
@@ -44,27 +59,25 @@ class Launchers(unittest.TestCase):
 
     def dump(self, case):
         """The launcher's file, of a source on which quantizers differ."""
-        quantizer, _ = CASES[case]
+        quantizer, _, *about = CASES[case]
         source, out = self.folder / "source.safetensors", self.folder / "dump.safetensors"
-        factor = ("--factor", 24) if case.startswith("fp8") else ()
-        # NVFP4 goes by the definition, which host mode takes long for.
-        size = ("--m", 16, "--k", 64) if case == "nvfp4" else ("--axis", "both", "--m", 64)
+        size = () if "--m" in about else ("--axis", "both", "--m", 64)
         # Seeds choose the words of a result, which is not asked for.
-        asked = [a for a in quantizer if a not in ("--rounding", "stochastic", "--random-seed", "--random-stream", 7, 3)]
-        made = call(VALIDATE, "--make-case", source, *asked, *factor, *size)
+        asked = [a for a in quantizer if a not in SEEDED]
+        made = call(VALIDATE, "--make-case", source, *asked, *about, *size)
         self.assertEqual(made.returncode, 0, made.stderr)
-        done = call(DUMP, case, source, out)
+        done = call(DUMP, case.split()[0], source, out)
         self.assertEqual(done.returncode, 0, done.stderr)
         return out
 
     def test_every_byte_is_right(self):
-        for case, (quantizer, _) in CASES.items():
+        for case, (quantizer, *_) in CASES.items():
             with self.subTest(case=case):
                 done = call(VALIDATE, *quantizer, "--input", self.dump(case))
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_a_changed_byte_of_each_tensor_is_found(self):
-        for case, (quantizer, _) in CASES.items():
+        for case, (quantizer, *_) in CASES.items():
             path = self.dump(case)
             tensors = load(path)
             for name, (dtype, shape, data) in tensors.items():
@@ -79,14 +92,14 @@ class Launchers(unittest.TestCase):
                     self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
 
     def test_the_quantizer_is_identified(self):
-        for case, (quantizer, preset) in CASES.items():
-            # Words have to be known; else what made the dump is not.
-            asked = quantizer if case == "mxfp4_stochastic" else quantizer[2:4]
+        for case, (quantizer, said, *_) in CASES.items():
+            # Words and squares have to be known; else what made the dump is not.
+            asked = quantizer if case == "mxfp4_stochastic" else (*quantizer[2:4], *(quantizer[4:] if case == "mxfp4_square" else ()))
             with self.subTest(case=case):
                 done = call(VALIDATE, "--identify", *asked, "--input", self.dump(case))
-                runs = re.search(r"explained, of (\d+):", done.stdout)[1]
-                explain_all = re.findall(rf"^ +{runs}  (.*)$", done.stdout, re.M)
-                self.assertTrue([line for line in explain_all if line.startswith(preset)], done.stdout + done.stderr)
+                runs = re.search(r"explained, of (\d+)", done.stdout)[1]
+                explain_all = "; ".join(re.findall(rf"^  {runs}  (.*)$", done.stdout, re.M))
+                self.assertEqual((done.returncode, explain_all), (0, said), done.stdout + done.stderr)
 
 
 if __name__ == "__main__":

@@ -722,6 +722,13 @@ class PlantedFaults(Program):
         self.same(*placed, "--input", path, "--scale-padding", 127)
         self.differs(r"padding of scales: 512 of 512 bytes", *placed, "--input", path, "--scale-padding", 0)
 
+    def test_scales_of_ue4m3_have_no_sign(self):
+        path = self.make("--quantizer", "nvidia", "--format", "nvfp4")
+        self.change(path, "scales", lambda b: b[:40] + bytes([b[40] | 0x80]) + b[41:])
+        note = "note: 1 bytes of scales have their top bit set, which UE4M3 does not have\n"
+        self.assertIn(note, self.differs("scale: other: 1", "--quantizer", "nvidia", "--input", path))
+        self.assertIn(note, self.ranking("--input", path)[1].stdout)
+
     def test_the_report(self):
         self.change(self.path, "codes", lambda b: b[:1000] + bytes([b[1000] ^ 1]) + b[1001:])
         self.differs("1 of 512", *self.check, "--report", "report.json")
@@ -834,6 +841,83 @@ class Identification(Program):
                     below = border - 2**-7 if border > 1 else 2 - 2**-7
                     self.assertLessEqual({below, border, (border + 2**-7) % 1 + 1 if border + 2**-7 >= 2 else border + 2**-7}, mantissas)
 
+    def test_a_single_wrong_code_is_no_random_rounding(self):
+        """Either neighbour of a value is what unknown words may give, but not always the nearer one."""
+        good = load(self.make("--quantizer", "te_rocm"))
+        for at, bit in ((1000, 1), (5000, 2), (7777, 16), (12, 1)):
+            data = bytearray(good["codes"][2])
+            data[at % len(data)] ^= bit
+            path = self.folder / "flipped.safetensors"
+            write_safetensors(path, {**good, "codes": (*good["codes"][:2], bytes(data))})
+            found, done = self.ranking("--input", path)
+            with self.subTest(at=at):
+                self.assertEqual((done.returncode, found[0]), (1, ("511", "te_rocm")), done.stdout)
+                self.assertNotIn("stochastic", done.stdout)
+
+    def test_directed_roundings(self):
+        for rounding in ("up", "down", "to_odd"):
+            path = self.make("--quantizer", "te_rocm", "--rounding", rounding)
+            found, done = self.ranking("--input", path)
+            self.assertEqual((done.returncode, found[0]), (0, ("512", f"te_rocm, but rounding {rounding}")), done.stdout)
+            self.assertNotIn("stochastic", done.stdout)
+
+    def test_long_rotations(self):
+        for points in (64, 128, 256):
+            for more in ([], ["--axis", "both", "--m", 512]):
+                path = self.make("--quantizer", "te_rocm", "--rotation", points, *more)
+                found, done = self.ranking("--input", path)
+                with self.subTest(points=points, more=more):
+                    self.assertEqual((done.returncode, found[0]), (0, ("512", f"te_rocm, but rotation of {points} points")),
+                                     done.stdout)
+
+    def test_a_sample_is_said_and_the_whole_is_checked(self):
+        path = self.make("--quantizer", "te_rocm", "--m", 256)
+        self.change(path, "codes", lambda b: b[:9000] + bytes([b[9000] ^ 1]) + b[9001:])
+        for sample, total in ((16, ", a sample of 2048"), (4096, "")):
+            found, done = self.ranking("--input", path, "--sample", sample)
+            self.assertEqual(done.returncode, 1, done.stdout)
+            self.assertIn(f"runs of elements explained, of {min(sample, 2048)}{total}:\n", done.stdout)
+            self.assertEqual("but not all of the dump:\n  codes: 1 of 2048 blocks differ\n    code: " in done.stdout, sample == 16)
+            self.assertEqual(found[0], (str(16 if sample == 16 else 2047), "te_rocm"))
+
+    def test_orientations_that_differ(self):
+        path = self.make("--quantizer", "te_rocm", "--axis", "both", "--m", 256)
+        self.change(path, "codes_t", lambda b: bytes((byte << 4 | byte >> 4) & 255 for byte in b))
+        found, done = self.ranking("--input", path, "--sample", 4096)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("\ncodes alone: 2048  te_rocm\ncodes_t alone: 2048  te_rocm, but even element in the high nibble\n",
+                      done.stdout)
+
+    def test_what_nothing_made(self):
+        path = self.make("--quantizer", "te_rocm")
+        self.change(path, "codes", lambda b: bytes((byte + i * 7) & 255 for i, byte in enumerate(b)))
+        out = self.ranking("--input", path)[1].stdout
+        self.assertRegex(out, r"no more than that: of what was tried .*, nothing made this dump|nothing explains any of it")
+
+    def test_the_factor_of_a_tensor(self):
+        """Cases of odd seeds have an Inf, which makes NVFP4's factor 1; those of even seeds do not."""
+        for seed, is_one in ((1, True), (2, False), (4, False)):
+            path = self.make("--quantizer", "nvidia", "--format", "nvfp4", "--seed", seed)
+            tensors = load(path)
+            (factor,) = struct.unpack("<f", tensors["factor"][2])
+            self.assertEqual(factor == 1.0, is_one)
+            known = ["--quantizer", "nvidia", "--input", path]
+            self.same(*known)
+            amax = max(abs(v) for v in floats_of_bf16(tensors["x"][2]) if v == v)
+            write_safetensors(path, {**tensors, "amax": ("F32", [1], struct.pack("<f", amax))})
+            self.same(*known)
+            found, done = self.ranking(*known)
+            self.assertEqual((done.returncode, found[0][1]), (0, "nvidia"), done.stdout)
+            if is_one:
+                continue
+            self.assertEqual(factor * amax, 2688)
+            write_safetensors(path, {name: t for name, t in tensors.items() if name != "factor"})  # of the source
+            self.same(*known)
+            # Twice as large beside the right amax: the codes show it, and the number itself is named.
+            write_safetensors(path, {**tensors, "amax": ("F32", [1], struct.pack("<f", amax)),
+                                     "factor": ("F32", [1], struct.pack("<f", 2 * factor))})
+            self.differs(r"\Afactor: \S+ expected of the amax, \S+ written\n", *known)
+
     def test_an_input_that_tells_nothing_apart(self):
         path = self.make("--quantizer", "ocp")
         tensors = load(path)
@@ -867,6 +951,40 @@ class BadInput(Program):
         os.mkfifo(self.folder / "fifo")  # which nobody writes: opening it must not wait
         self.refused("fifo: cannot read: a pipe", "--quantizer", "te_rocm", "--input", "fifo")
         self.refused("a directory, not a regular file", "--quantizer", "te_rocm", "--input", self.folder)
+
+    def test_sizes_that_fit_no_placement(self):
+        path = self.make("--quantizer", "primus", "--block-rows", 32, "--m", 64, "--k", 64)
+        for verb in (["--quantizer", "primus"], ["--identify"]):
+            self.refused(r"tensor 'scales': 4 bytes are not what .* takes for 64 x 64; squares of 32 x 32 .*: --block-rows 32",
+                         *verb, "--input", path)
+        self.refused("tensor 'codes': 2048 bytes are not what any placement takes", "--identify", "--input", path, "--format",
+                     "mxfp6_e2m3")
+        tensors = load(self.make("--quantizer", "te_rocm", "--axis", "both"))
+        for tensor in ("codes", "codes_t", "scales", "scales_t"):
+            dtype, _, data = tensors[tensor]
+            write_safetensors(path, {**tensors, tensor: (dtype, [len(data) - 1], data[:-1])})
+            named = tensor[:6] if tensor.startswith("scales") else tensor[:5]
+            self.refused(f"tensor '{named}.*': .* bytes are not what any placement takes", "--identify", "--input", path,
+                         "--format", "mxfp4")
+
+    def test_inputs_are_not_overwritten(self):
+        tensors = load(self.make("--quantizer", "te_rocm"))
+        arguments = []
+        for name, descr in (("x", "|V2"), ("codes", "|u1"), ("scales", "|u1")):
+            (self.folder / f"{name}.npy").write_bytes(npy(descr, *tensors[name][1:]))
+            arguments += ["--tensor", f"{name}={name}.npy"]
+        before = (self.folder / "codes.npy").read_bytes()
+        os.link(self.folder / "codes.npy", self.folder / "other.npy")
+        for path in ("codes.npy", "./codes.npy", "other.npy"):
+            self.refused(f"--report: '{path}' is an input, that of --tensor codes=codes.npy", "--quantizer", "te_rocm", *arguments,
+                         "--report", path)
+        self.assertEqual((self.folder / "codes.npy").read_bytes(), before)
+        self.refused("--tensor: 'x' is given twice", "--quantizer", "te_rocm", *arguments, *arguments)
+        self.refused("--tensor: 'x' is in .*dump.safetensors as well", "--quantizer", "te_rocm", *arguments, "--input",
+                     self.folder / "dump.safetensors")
+
+    def test_a_dump_needs_a_quantizer(self):
+        self.refused("--quantizer: needed .or --identify.", "--input", self.make("--quantizer", "te_rocm"))
 
     def test_options_without_a_meaning(self):
         """Every option but these is refused by name; with a value, if it takes one."""

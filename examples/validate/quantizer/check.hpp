@@ -38,15 +38,22 @@ dump_report check_dump(const quantizer& q, const quantizer_dump& dump, std::opti
                        thread_pool& pool);
 
 /// Which way of quantizing made the dump? Every combination of preset, rotation, scale rule, policy, rounding, source
-/// rounding, placement and nibble order, ranked by the blocks that it explains.
+/// rounding, placement and nibble order, ranked by the runs of elements that it explains.
 struct dump_explanation {
   std::string text;  ///< the nearest preset, and what differs from it
   int changes = 0;   ///< fields that differ from the nearest preset
   index_t explained = 0;
-  std::vector<bool> which;  ///< of the blocks that were looked at
+  quantizer how;            ///< the candidate
+  std::vector<bool> which;  ///< of the runs that were looked at
 };
-/// `from` is what --quantizer names, or nothing: then all presets. At most `limit` of them.
-std::vector<dump_explanation> identify_dump(const quantizer* from, const quantizer& base, const quantizer_dump& dump,
-                                            index_t sample, std::size_t limit, thread_pool& pool);
+struct dump_ranking {
+  std::vector<dump_explanation> all;    ///< the best first
+  std::vector<dump_explanation> sides;  ///< of a dump with two orientations, what explains most of each
+  index_t runs = 0;                     ///< of the dump, of which a sample was looked at
+};
+/// `from` is what --quantizer names, or nothing: then all presets. At most `limit` of them. Throws io::error for a dump
+/// whose sizes fit no placement.
+dump_ranking identify_dump(const quantizer* from, const quantizer& base, const quantizer_dump& dump, index_t sample,
+                           std::size_t limit, thread_pool& pool);
 
 }  // namespace rotoscale::validate

@@ -3,6 +3,7 @@
 #include "command.hpp"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <iostream>
 
@@ -61,6 +62,40 @@ void write_report(const std::string& path, const std::string& input, const quant
     j[r.side->code_name()] = side;
   }
   io::write_file_atomically(path, j.dump(2) + "\n");
+}
+
+/// What the dump holds that a reader may take for something else.
+void print_notes(const quantizer& q, const quantizer_dump& dump) {
+  if (q.is_per_tensor() || !(q.blocks.scale == formats::ue4m3)) return;
+  for (const dump_side& side : dump.sides) {
+    const auto count =
+        std::count_if(side.scales.begin(), side.scales.end(), [](std::uint8_t scale) { return scale > 0x7F; });
+    if (count == 0) continue;
+    std::cout << "note: " << count << " bytes of " << side.scale_name()
+              << " have their top bit set, which UE4M3 does not have\n";
+  }
+}
+
+/// What explains the sample, on all of the dump: runs outside of the sample, repeated scales, factor and amax.
+int check_wholly(const dump_explanation& e, const quantizer_dump& dump, thread_pool& pool) {
+  const dump_report all = check_dump(e.how, dump, std::nullopt, pool);
+  if (all.accepted()) return 0;
+  std::cout << "but not all of the dump:\n";
+  for (const std::string& fault : all.tensor_faults) std::cout << "  " << fault << "\n";
+  for (const side_report& r : all.sides) {
+    if (r.accepted()) continue;
+    std::cout << "  " << r.side->code_name() << ": " << r.blocks_different << " of " << r.blocks << " blocks differ\n";
+    for (const auto& [kind, count] : r.kinds) std::cout << "    " << kind << ": " << count << "\n";
+  }
+  return 1;
+}
+
+/// Of a dump that nothing explains in one way: what explains most of each orientation.
+void print_sides(const dump_ranking& ranking, const quantizer_dump& dump) {
+  for (std::size_t i = 0; i < ranking.sides.size(); ++i) {
+    std::cout << dump.sides[i].code_name() << " alone: " << ranking.sides[i].explained << "  " << ranking.sides[i].text
+              << "\n";
+  }
 }
 
 }  // namespace
@@ -137,6 +172,7 @@ int check_quantizer(const quantizer_options& o, const io::safetensors_file& file
   }
   const dump_report result = check_dump(q, dump, padding, pool);
   if (!report.empty()) write_report(report, file.name(), q, result);
+  print_notes(q, dump);
   for (const std::string& fault : result.tensor_faults) std::cout << fault << "\n";
   for (const side_report& side : result.sides) print(side);
   return result.accepted() ? 0 : 1;
@@ -147,19 +183,29 @@ int identify_quantizer(const quantizer_options& o, const io::safetensors_file& f
   const auto [dump, q] = load_case(o, file);
   refuse_idle_options(o.given, q, dump, verb::identify);
   constexpr std::size_t max_listed = 20;
-  const auto all = identify_dump(o.preset.empty() ? nullptr : &q, q, dump, sample, max_listed, pool);
-  const auto looked_at = static_cast<index_t>(all.front().which.size());
-  std::cout << "quantizers by runs of elements explained, of " << looked_at << ":\n";
+  const dump_ranking ranking = identify_dump(o.preset.empty() ? nullptr : &q, q, dump, sample, max_listed, pool);
+  print_notes(q, dump);
+  const std::vector<dump_explanation>& all = ranking.all;
+  const dump_explanation& best = all.front();
+  const auto looked_at = static_cast<index_t>(best.which.size());
+  std::cout << "quantizers by runs of elements explained, of " << looked_at;
+  if (looked_at < ranking.runs) std::cout << ", a sample of " << ranking.runs;
+  std::cout << ":\n";
   for (const dump_explanation& e : all) std::cout << "  " << e.explained << "  " << e.text << "\n";
   std::size_t same = 0;
-  while (same < all.size() && all[same].which == all.front().which) ++same;
-  if (all.front().explained == 0) {
+  while (same < all.size() && all[same].which == best.which) ++same;
+  if (best.explained == 0) {
     std::cout << "nothing explains any of it\n";
   } else if (same > 1) {
     std::cout << "the first " << same << (same == max_listed ? " or more" : "")
               << " cannot be told apart on this input; --make-case --quantizer writes one that tells more apart\n";
   }
-  return all.front().explained == looked_at ? 0 : 1;
+  if (best.explained == looked_at) return check_wholly(best, dump, pool);
+  print_sides(ranking, dump);
+  if (2 * best.explained < looked_at && best.explained != 0) {
+    std::cout << "no more than that: of what was tried (docs/validate.md), nothing made this dump\n";
+  }
+  return 1;
 }
 
 void list_quantizers() { std::cout << list_presets(); }

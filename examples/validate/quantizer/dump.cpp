@@ -235,6 +235,16 @@ std::optional<std::vector<std::uint8_t>> dense_scales(const quantizer& q, const 
   return scales;
 }
 
+void refuse_size(const quantizer_dump& dump, const dump_side& side, bool of_scales, std::optional<placement> order) {
+  const std::size_t size = of_scales ? side.scales.size() : side.codes.size();
+  const bool square = of_scales && static_cast<index_t>(32 * 32 * size) == side.rows * side.k;
+  throw io::error(dump.where, "tensor '" + std::string(of_scales ? side.scale_name() : side.code_name()) +
+                                  "': " + std::to_string(size) + " bytes are not what " +
+                                  (order ? "placement " + std::string(to_string(*order)) : "any placement") +
+                                  " takes for " + std::to_string(side.rows) + " x " + std::to_string(side.k) +
+                                  (square ? "; squares of 32 x 32 have as many: --block-rows 32" : ""));
+}
+
 std::uint8_t code_under(const quantizer& q, const quantizer_dump& dump, const dump_side& side, float x,
                         std::uint8_t scale, index_t index) {
   const random_bits random = bits_of(q, dump, side, index);
@@ -262,6 +272,12 @@ double scaled_value(const quantizer& q, float x, std::uint8_t scale) {
   if (q.is_per_tensor()) return static_cast<double>(x * q.options.encode_factor);
   if (q.blocks.has_e8m0_scale()) return std::ldexp(static_cast<double>(x), -scale_exponent(scale));
   return static_cast<double>(x * scale_inverse(q.blocks.scale, scale, q.options.encode_factor));
+}
+
+double fraction_between(const quantizer& q, float x, std::uint8_t scale, const code_pair& neighbours) {
+  const auto value = [&](std::uint8_t code) { return std::abs(static_cast<double>(decode(q.blocks.element, code))); };
+  const double low = value(neighbours.toward_zero), high = value(neighbours.away);
+  return (std::abs(scaled_value(q, x, scale)) - low) / (high - low);
 }
 
 std::vector<float> load_tile(const quantizer& q, const quantizer_dump& dump, const dump_side& side, index_t tile,

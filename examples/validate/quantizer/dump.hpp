@@ -77,6 +77,10 @@ struct dense_side {
 std::optional<std::vector<std::uint8_t>> dense_codes(const quantizer& q, const dump_side& side);
 std::optional<std::vector<std::uint8_t>> dense_scales(const quantizer& q, const dump_side& side);
 
+/// Throws io::error for codes or scales whose size is not that of a placement, or of none.
+[[noreturn]] void refuse_size(const quantizer_dump& dump, const dump_side& side, bool of_scales,
+                              std::optional<placement> order);
+
 /// What `q` makes of the source, in dense order.
 dense_side quantize_side(const quantizer& q, const quantizer_dump& dump, const dump_side& side, thread_pool& pool);
 
@@ -124,6 +128,8 @@ class code_choices {
 
 /// The value that code_under rounds, exact.
 double scaled_value(const quantizer& q, float x, std::uint8_t scale);
+/// How far an element lies from its neighbour at zero's side, as a share of the distance between both, which differ.
+double fraction_between(const quantizer& q, float x, std::uint8_t scale, const code_pair& neighbours);
 
 /// The factor that the tensor's own amax gives; 1 for formats without one.
 float own_factor(const quantizer& q, const quantizer_dump& dump);

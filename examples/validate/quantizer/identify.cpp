@@ -4,9 +4,9 @@
 // tiles, ranked by the tiles whose scales and codes it gives.
 #include <algorithm>
 #include <array>
+#include <limits>
 
-#include "../format_names.hpp"
-#include "check.hpp"
+#include "candidates.hpp"
 #include "presets.hpp"
 #include "rotoscale/names.hpp"
 #include "rotoscale/philox.hpp"
@@ -14,77 +14,6 @@
 namespace rotoscale::validate {
 
 namespace {
-
-/// Rotations that occur: the given one, none, 16 and 32 points, and 16 points without the factor 1/4.
-std::vector<std::pair<rotation, bool>> rotations(const quantizer& base) {
-  std::vector<std::pair<rotation, bool>> all{{base.options.rotation, base.hadamard_factor}};
-  if (base.is_per_tensor()) return all;
-  const auto add = [&](const rotation& r, bool factor) {
-    if (std::find(all.begin(), all.end(), std::pair(r, factor)) == all.end()) all.emplace_back(r, factor);
-  };
-  rotation points16 = base.options.rotation, points32 = points16;
-  points16.points = 16;
-  points32.points = 32;
-  add({}, true);
-  add({16}, true);
-  add(points16, true);
-  add({32}, true);
-  add(points32, true);
-  add(points16, false);
-  return all;
-}
-
-/// Stochastic only by words that are known: by others it explains whatever rounding to a neighbour does.
-std::vector<rounding> roundings(const quantizer& base) {
-  std::vector<rounding> all{rounding::nearest_even, rounding::nearest_away, rounding::toward_zero};
-  if (base.has_words) all.push_back(rounding::stochastic);
-  return all;
-}
-
-/// What a source of this type is rounded to first; its own type changes nothing.
-format effective_source(format rounded, const quantizer_dump& dump) {
-  return rounded == dump.source_format ? formats::fp32 : rounded;
-}
-
-/// Everything but the order of bytes.
-std::vector<quantizer> arithmetics(const quantizer& base, const quantizer_dump& dump,
-                                   const std::vector<rounding>& roundings) {
-  std::vector<quantizer> all;
-  const bool rules_matter = !base.is_per_tensor() && base.blocks.has_e8m0_scale();
-  const float factor = base.options.encode_factor;
-  for (const auto& [turn, has_factor] : rotations(base)) {
-    for (const auto& rule : enum_names<scale_rule>::table) {
-      for (const auto& policy : enum_names<block_policy>::table) {
-        for (const rounding r : roundings) {
-          for (const format source : float_formats) {
-            if (!(effective_source(source, dump) == source)) continue;
-            for (const float f : {factor, 1.0f, 1.0f / factor}) {
-              quantizer q = base;
-              q.options.rotation = turn;
-              q.hadamard_factor = has_factor;
-              q.options.rule = rule.value;
-              q.options.policy = policy.value;
-              q.options.rounding = r;
-              q.options.source = source;
-              q.options.encode_factor = f;
-              if (!base.is_per_tensor() &&
-                  (!runs_are_defined(q.blocks, turn) || !options_are_defined(q.blocks, q.options)))
-                continue;
-              // The blocks of one orientation may be shorter than this rotation's runs.
-              const bool fits = std::all_of(dump.sides.begin(), dump.sides.end(),
-                                            [&](const dump_side& s) { return s.k % q.tile_k() == 0; });
-              if (fits) all.push_back(q);
-              if (factor == 1.0f || rules_matter) break;  // scales of powers of two have no factor
-            }
-          }
-        }
-        if (base.is_per_tensor()) break;
-      }
-      if (!rules_matter) break;
-    }
-  }
-  return all;
-}
 
 /// An order of bytes that the tensors' sizes allow, and what it makes of them.
 struct variant {
@@ -133,11 +62,18 @@ std::vector<variant> scale_variants(const quantizer& base, const quantizer_dump&
   return all;
 }
 
-/// A region of an orientation: as large as any rotation's run, so that all candidates are asked about the same regions.
+/// A region of an orientation, about which all candidates are asked. A rotation's run may be longer.
 struct region {
   std::size_t side;
   index_t tile, first_k, count;
+  index_t end_k() const { return first_k + count; }
 };
+
+/// Calls use(c) with the first element of every tile of `q` that has a part in the region.
+template <class Use>
+void for_each_tile(const quantizer& q, const region& p, const Use& use) {
+  for (index_t c = p.first_k / q.tile_k() * q.tile_k(); c < p.end_k(); c += q.tile_k()) use(c);
+}
 
 std::vector<region> chosen_regions(const quantizer& base, const quantizer_dump& dump, index_t sample) {
   const index_t longest = base.is_per_tensor() ? 32 : std::max<index_t>(32, base.tile_k());
@@ -148,6 +84,7 @@ std::vector<region> chosen_regions(const quantizer& base, const quantizer_dump& 
       for (index_t k = 0; k < side.k; k += longest) all.push_back({s, tile, k, std::min(longest, side.k - k)});
     }
   }
+  if (static_cast<index_t>(all.size()) <= sample) return all;
   const random_stream random{1, 2};
   for (std::size_t i = 0; i < std::min<std::size_t>(all.size(), static_cast<std::size_t>(sample)); ++i) {
     const std::size_t j = i + random.word(i) % (all.size() - i);
@@ -172,8 +109,7 @@ using loaded_tiles = std::vector<std::vector<float>>;
 loaded_tiles load_regions(const quantizer& q, const quantizer_dump& dump, const std::vector<region>& regions) {
   loaded_tiles all;
   for (const region& p : regions) {
-    for (index_t c = p.first_k; c < p.first_k + p.count; c += q.tile_k())
-      all.push_back(load_tile(q, dump, dump.sides[p.side], p.tile, c));
+    for_each_tile(q, p, [&](index_t c) { all.push_back(load_tile(q, dump, dump.sides[p.side], p.tile, c)); });
   }
   return all;
 }
@@ -191,17 +127,22 @@ class region_match {
                const std::vector<variant>& scales)
       : q_(q), choices_(q), dump_(dump), codes_(codes), scales_(scales) {}
 
-  /// The bits of codes and of scales. Most candidates are wrong, and their scales or first codes show it.
-  std::pair<std::uint32_t, std::uint32_t> operator()(const region& p, const std::vector<float>* tiles) const {
+  /// The bits of codes and of scales; `tiles` are the region's, and the next region's afterwards. Most candidates are
+  /// wrong, and their scales or first codes show it.
+  std::pair<std::uint32_t, std::uint32_t> operator()(const region& p, const std::vector<float>*& tiles) const {
     const dump_side& side = dump_.sides[p.side];
     std::uint32_t code_bits = (1u << codes_.size()) - 1, scale_bits = (1u << scales_.size()) - 1;
-    for (index_t c = p.first_k; c < p.first_k + p.count; c += q_.tile_k()) {
-      const tile_values t = scale_tile(q_, *tiles++);
+    for_each_tile(q_, p, [&](index_t c) {
+      const std::vector<float>& x = *tiles++;
+      if (code_bits == 0 || scale_bits == 0) return;
+      const tile_values t = scale_tile(q_, x);
       scale_bits &= of_scales(t, p, side, c);
-      for (index_t e = 0; e < q_.tile_rows() * q_.tile_k() && (code_bits != 0 && scale_bits != 0); ++e)
-        code_bits &= of_code(t, p, side, c, e);
-      if (code_bits == 0 || scale_bits == 0) return {0, 0};
-    }
+      for (index_t e = 0; e < q_.tile_rows() * q_.tile_k() && (code_bits != 0 && scale_bits != 0); ++e) {
+        const index_t k = c + e % q_.tile_k();
+        if (k >= p.first_k && k < p.end_k()) code_bits &= of_code(t, p, side, c, e);
+      }
+    });
+    if (code_bits == 0 || scale_bits == 0) return {0, 0};
     return {code_bits, scale_bits};
   }
 
@@ -210,7 +151,9 @@ class region_match {
     std::uint32_t bits = (1u << scales_.size()) - 1;
     for (std::size_t v = 0; v < scales_.size(); ++v) {
       for (std::size_t b = 0; b < t.scales.size(); ++b) {
-        const index_t at = p.tile * (side.k / q_.blocks.length) + c / q_.blocks.length + static_cast<index_t>(b);
+        const index_t k = c + static_cast<index_t>(b) * q_.blocks.length;
+        if (k < p.first_k || k >= p.end_k()) continue;
+        const index_t at = p.tile * (side.k / q_.blocks.length) + k / q_.blocks.length;
         if (scales_[v].sides[p.side][static_cast<std::size_t>(at)] != t.scales[b]) bits &= ~(1u << v);
       }
     }
@@ -240,105 +183,80 @@ matches compare_regions(const quantizer& q, const quantizer_dump& dump, const st
                         const std::vector<variant>& scales) {
   matches m;
   const region_match match(q, dump, codes, scales);
-  std::size_t first = 0;
+  const std::vector<float>* next = tiles.data();
   for (const region& p : regions) {
-    const auto [code_bits, scale_bits] = match(p, tiles.data() + first);
-    first += static_cast<std::size_t>(p.count / q.tile_k());
+    const auto [code_bits, scale_bits] = match(p, next);
     m.codes.push_back(code_bits);
     m.scales.push_back(scale_bits);
   }
   return m;
 }
 
-/// What differs between a candidate and a preset, in words.
-std::vector<std::string> changes_from(const quantizer& preset, const quantizer& q, const quantizer_dump& dump) {
-  std::vector<std::string> all;
-  const block_options &a = preset.options, &b = q.options;
-  const auto points = [](const rotation& r) {
-    return r.points == 0 ? std::string("no rotation") : "rotation of " + std::to_string(r.points) + " points";
-  };
-  if (a.rotation.points != b.rotation.points)
-    all.push_back(points(b.rotation));
-  else if (!(a.rotation == b.rotation))
-    all.emplace_back("other signs of the rotation");
-  if (!q.hadamard_factor)
-    all.emplace_back("rotation without its factor 1/sqrt(" + std::to_string(b.rotation.points) + ")");
-  if (q.blocks.has_e8m0_scale() && !q.is_per_tensor() && a.rule != b.rule)
-    all.push_back("scale rule " + std::string(to_string(b.rule)));
-  if (!q.is_per_tensor() && !(a.policy == b.policy)) all.push_back("policy " + std::string(to_string(b.policy)));
-  if (a.rounding != b.rounding) {
-    all.push_back("rounding " + std::string(to_string(b.rounding)) +
-                  (q.has_unknown_words() ? " by unknown words" : ""));
-  }
-  if (const format from = effective_source(a.source, dump), to = effective_source(b.source, dump); !(from == to)) {
-    all.push_back(to == formats::fp32 ? "source taken as it is"
-                                      : "source rounded to " + std::string(to == formats::bf16 ? "BF16" : "FP16"));
-  }
-  if (fp32_bits(a.encode_factor) != fp32_bits(b.encode_factor)) {
-    char number[48];
-    std::snprintf(number, sizeof number, "factor %.9g", static_cast<double>(b.encode_factor));
-    all.emplace_back(number);
-  }
-  if (preset.scale_order != q.scale_order) {
-    all.push_back(q.scale_order == placement::column_major ? "scales transposed"
-                                                           : "scales in " + std::string(to_string(q.scale_order)));
-  }
-  if (preset.code_order != q.code_order) all.push_back("codes in " + std::string(to_string(q.code_order)));
-  if (preset.low_nibble_first != q.low_nibble_first)
-    all.push_back(q.low_nibble_first ? "even element in the low nibble" : "even element in the high nibble");
-  return all;
-}
-
-dump_explanation describe(const std::vector<quantizer>& presets, const quantizer& q, const quantizer_dump& dump) {
-  dump_explanation best;
-  best.changes = 1000;
-  for (const quantizer& preset : presets) {
-    const std::vector<std::string> changes = changes_from(preset, q, dump);
-    // Some presets are equal.
-    if (changes.empty() && best.changes == 0) best.text += " = " + preset.name;
-    if (static_cast<int>(changes.size()) >= best.changes) continue;
-    best.changes = static_cast<int>(changes.size());
-    best.text = preset.name;
-    for (std::size_t i = 0; i < changes.size(); ++i) best.text += (i == 0 ? ", but " : ", ") + changes[i];
-  }
-  return best;
-}
-
-/// The best orders of bytes for one candidate.
-void add_explanations(const quantizer& candidate, const matches& m, const std::vector<variant>& codes,
-                      const std::vector<variant>& scales, const std::vector<quantizer>& presets,
-                      const quantizer_dump& dump, std::vector<dump_explanation>& all) {
-  std::vector<std::pair<index_t, std::pair<std::size_t, std::size_t>>> counts;
-  for (std::size_t c = 0; c < codes.size(); ++c) {
-    for (std::size_t s = 0; s < scales.size(); ++s) {
-      index_t explained = 0;
-      for (std::size_t p = 0; p < m.codes.size(); ++p) explained += (m.codes[p] >> c & m.scales[p] >> s & 1) != 0;
-      counts.push_back({explained, {c, s}});
+/// How often each pair of orders explains a region: of the whole dump first, then of each orientation.
+using order_counts = std::vector<std::vector<index_t>>;
+order_counts count_orders(const matches& m, const std::vector<region>& regions, std::size_t sides, std::size_t codes,
+                          std::size_t scales) {
+  order_counts counts(1 + sides, std::vector<index_t>(codes * scales));
+  for (std::size_t p = 0; p < m.codes.size(); ++p) {
+    for (std::size_t i = 0; m.codes[p] != 0 && i < codes * scales; ++i) {
+      if ((m.codes[p] >> i / scales & m.scales[p] >> i % scales & 1) == 0) continue;
+      ++counts[0][i];
+      ++counts[1 + regions[p].side][i];
     }
   }
-  std::stable_sort(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  for (std::size_t i = 0; i < counts.size() && (i == 0 || counts[i].first == counts[0].first); ++i) {
-    const auto [c, s] = counts[i].second;
-    quantizer q = candidate;
-    q.code_order = codes[c].order;
-    q.low_nibble_first = codes[c].low_nibble_first;
-    q.scale_order = scales[s].order;
-    dump_explanation e = describe(presets, q, dump);
-    e.explained = counts[i].first;
-    for (std::size_t p = 0; p < m.codes.size(); ++p) e.which.push_back((m.codes[p] >> c & m.scales[p] >> s & 1) != 0);
-    all.push_back(std::move(e));
-  }
+  return counts;
 }
 
-}  // namespace
+/// Ranks a dump's candidates.
+class dump_identifier {
+ public:
+  dump_identifier(const quantizer* from, const quantizer& base, const quantizer_dump& dump, index_t sample,
+                  thread_pool& pool)
+      : base_(base),
+        dump_(dump),
+        pool_(pool),
+        presets_(from != nullptr ? std::vector<quantizer>{*from} : all_presets(base)),
+        regions_(chosen_regions(base, dump, sample)),
+        codes_(code_variants(base, dump)),
+        scales_(scale_variants(base, dump)) {
+    for (const dump_side& side : dump.sides) {
+      if (codes_.empty()) refuse_size(dump, side, false, std::nullopt);
+      if (scales_.empty()) refuse_size(dump, side, true, std::nullopt);
+    }
+  }
 
-std::vector<dump_explanation> identify_dump(const quantizer* from, const quantizer& base, const quantizer_dump& dump,
-                                            index_t sample, std::size_t limit, thread_pool& pool) {
-  const std::vector<quantizer> presets = from != nullptr ? std::vector<quantizer>{*from} : all_presets(base);
-  const std::vector<region> regions = chosen_regions(base, dump, sample);
-  const std::vector<variant> codes = code_variants(base, dump), scales = scale_variants(base, dump);
-  std::vector<dump_explanation> all;
-  const auto try_all = [&](const std::vector<quantizer>& candidates) {
+  dump_ranking run(std::size_t limit) {
+    std::vector<rounding> known{rounding::nearest_even, rounding::nearest_away, rounding::toward_zero};
+    if (base_.has_words) known.push_back(rounding::stochastic);
+    try_all(known);
+    if (!explains_all()) try_all({rounding::up, rounding::down, rounding::to_odd});
+    // Last, by words that nobody knows: it explains whatever rounds to a neighbour.
+    if (!explains_all() && !base_.has_words) try_all({rounding::stochastic});
+    dump_ranking ranking;
+    ranking.runs = static_cast<index_t>(chosen_regions(base_, dump_, std::numeric_limits<index_t>::max()).size());
+    rank(0, limit, ranking.all);
+    for (std::size_t side = 0; dump_.sides.size() > 1 && side < dump_.sides.size(); ++side) {
+      std::vector<dump_explanation> best;
+      rank(1 + side, 1, best);
+      ranking.sides.push_back(std::move(best.front()));
+    }
+    return ranking;
+  }
+
+ private:
+  /// A candidate with its orders of bytes, and what it explains: of the dump, of each orientation.
+  struct found_candidate {
+    dump_explanation e;
+    std::vector<index_t> explained;
+  };
+
+  bool explains_all() const {
+    const auto all = static_cast<index_t>(regions_.size());
+    return std::any_of(found_.begin(), found_.end(), [&](const found_candidate& f) { return f.explained[0] == all; });
+  }
+
+  void try_all(const std::vector<rounding>& roundings) {
+    const std::vector<quantizer> candidates = arithmetics(base_, dump_, roundings);
     std::vector<loading> ways;
     std::vector<std::size_t> first_of, way_of;  // of each way the first candidate, of each candidate its way
     for (std::size_t i = 0; i < candidates.size(); ++i) {
@@ -349,35 +267,104 @@ std::vector<dump_explanation> identify_dump(const quantizer* from, const quantiz
       first_of.push_back(i);
     }
     std::vector<loaded_tiles> tiles(ways.size());
-    pool.for_each(static_cast<index_t>(ways.size()), [&](index_t i) {
+    pool_.for_each(static_cast<index_t>(ways.size()), [&](index_t i) {
       const auto at = static_cast<std::size_t>(i);
-      tiles[at] = load_regions(candidates[first_of[at]], dump, regions);
+      tiles[at] = load_regions(candidates[first_of[at]], dump_, regions_);
     });
     std::vector<matches> found(candidates.size());
-    pool.for_each(static_cast<index_t>(candidates.size()), [&](index_t i) {
+    pool_.for_each(static_cast<index_t>(candidates.size()), [&](index_t i) {
       const auto at = static_cast<std::size_t>(i);
-      found[at] = compare_regions(candidates[at], dump, regions, tiles[way_of[at]], codes, scales);
+      found[at] = compare_regions(candidates[at], dump_, regions_, tiles[way_of[at]], codes_, scales_);
     });
-    for (std::size_t i = 0; i < candidates.size(); ++i)
-      add_explanations(candidates[i], found[i], codes, scales, presets, dump, all);
-  };
-  try_all(arithmetics(base, dump, roundings(base)));
-  const bool explained = std::any_of(all.begin(), all.end(), [&](const dump_explanation& e) {
-    return e.explained == static_cast<index_t>(regions.size());
-  });
-  if (!explained && !base.has_words) try_all(arithmetics(base, dump, {rounding::stochastic}));
-  std::stable_sort(all.begin(), all.end(), [](const dump_explanation& a, const dump_explanation& b) {
-    return a.explained != b.explained ? a.explained > b.explained : a.changes < b.changes;
-  });
-  // Different candidates may differ in nothing that is named.
-  std::vector<dump_explanation> distinct;
-  for (dump_explanation& e : all) {
-    const bool known =
-        std::any_of(distinct.begin(), distinct.end(), [&](const dump_explanation& d) { return d.text == e.text; });
-    if (!known) distinct.push_back(std::move(e));
-    if (distinct.size() == limit) break;
+    for (std::size_t i = 0; i < candidates.size(); ++i) add_explanations(candidates[i], found[i]);
   }
-  return distinct;
+
+  /// The best orders of bytes for one candidate: for the whole dump, and for each orientation.
+  void add_explanations(const quantizer& candidate, const matches& m) {
+    const order_counts counts = count_orders(m, regions_, dump_.sides.size(), codes_.size(), scales_.size());
+    std::vector<index_t> most;
+    for (const auto& of : counts) most.push_back(*std::max_element(of.begin(), of.end()));
+    for (std::size_t i = 0; i < counts[0].size(); ++i) {
+      bool is_best = counts[0][i] == most[0];
+      for (std::size_t part = 1; part < counts.size(); ++part) {
+        is_best = is_best || (most[part] != 0 && counts[part][i] == most[part]);
+      }
+      if (!is_best) continue;
+      const variant &codes = codes_[i / scales_.size()], &scales = scales_[i % scales_.size()];
+      quantizer q = candidate;
+      q.code_order = codes.order;
+      q.low_nibble_first = codes.low_nibble_first;
+      q.scale_order = scales.order;
+      found_candidate f{describe(presets_, q, dump_), {}};
+      f.e.how = q;
+      for (const auto& of : counts) f.explained.push_back(of[i]);
+      for (std::size_t p = 0; p < m.codes.size(); ++p) {
+        f.e.which.push_back((m.codes[p] >> i / scales_.size() & m.scales[p] >> i % scales_.size() & 1) != 0);
+      }
+      found_.push_back(std::move(f));
+    }
+  }
+
+  /// The best `limit` of the dump (part 0) or of an orientation. Different candidates may differ in nothing that is
+  /// named.
+  void rank(std::size_t part, std::size_t limit, std::vector<dump_explanation>& distinct) {
+    std::stable_sort(found_.begin(), found_.end(), [&](const found_candidate& a, const found_candidate& b) {
+      return a.explained[part] != b.explained[part] ? a.explained[part] > b.explained[part] : a.e.changes < b.e.changes;
+    });
+    for (const found_candidate& f : found_) {
+      const auto is_same = [&](const dump_explanation& d) { return d.text == f.e.text; };
+      if (std::any_of(distinct.begin(), distinct.end(), is_same)) continue;
+      if (f.e.how.has_unknown_words() && !rounds_at_random(f.e)) continue;
+      distinct.push_back(f.e);
+      distinct.back().explained = f.explained[part];
+      if (distinct.size() == limit) return;
+    }
+  }
+
+  /// Do the elements of the regions that are explained go to their neighbours as often as random words send them?
+  bool rounds_at_random(const dump_explanation& e) const {
+    const quantizer& q = e.how;
+    const code_choices choices(q);
+    rounding_tally tally;
+    for (std::size_t i = 0; i < regions_.size(); ++i) {
+      const region& p = regions_[i];
+      if (!e.which[i]) continue;
+      const dump_side& side = dump_.sides[p.side];
+      const variant& codes = *std::find_if(codes_.begin(), codes_.end(), [&](const variant& v) {
+        return v.order == q.code_order && v.low_nibble_first == q.low_nibble_first;
+      });
+      for_each_tile(q, p, [&](index_t c) {
+        const tile_values t = scale_tile(q, load_tile(q, dump_, side, p.tile, c));
+        for (index_t at = 0; at < q.tile_rows() * q.tile_k(); ++at) {
+          const index_t row = p.tile * q.tile_rows() + at / q.tile_k(), k = c + at % q.tile_k();
+          if (k < p.first_k || k >= p.end_k()) continue;
+          const float x = t.x[static_cast<std::size_t>(at)];
+          const std::uint8_t scale = t.scale_of(q, at);
+          const code_pair want = choices.under(dump_, side, x, scale, row * side.k + k);
+          if (want.toward_zero == want.away) continue;
+          const auto got =
+              load_code(q.blocks.element, codes.sides[p.side].data() + row * packed_bytes(q.blocks.element, side.k), k);
+          tally.add(fraction_between(q, x, scale, want), got == want.away);
+        }
+      });
+    }
+    return tally.result().accepted();
+  }
+
+  const quantizer& base_;
+  const quantizer_dump& dump_;
+  thread_pool& pool_;
+  std::vector<quantizer> presets_;
+  std::vector<region> regions_;
+  std::vector<variant> codes_, scales_;
+  std::vector<found_candidate> found_;
+};
+
+}  // namespace
+
+dump_ranking identify_dump(const quantizer* from, const quantizer& base, const quantizer_dump& dump, index_t sample,
+                           std::size_t limit, thread_pool& pool) {
+  return dump_identifier(from, base, dump, sample, pool).run(limit);
 }
 
 }  // namespace rotoscale::validate

@@ -24,12 +24,14 @@ namespace {
 class case_row {
  public:
   /// `unit` is the source of what is quantized as 1, where a tensor has one factor.
-  case_row(format source, format element, std::uint64_t seed, index_t row, float unit)
+  /// A `bounded` source has no Inf, and not the type's largest number.
+  case_row(format source, format element, std::uint64_t seed, index_t row, float unit, bool bounded)
       : source_(source),
         element_(element),
         random_{seed, 16 + static_cast<std::uint64_t>(row)},
         row_(row),
-        unit_(unit) {
+        unit_(unit),
+        bounded_(bounded) {
     // A power of two under which the element's numbers and their middles are the source's.
     const bool narrow = source.max_exponent() < formats::bf16.max_exponent();
     least_ = narrow ? -6 : -20;
@@ -54,6 +56,7 @@ class case_row {
     for (int i = 0; i < length; ++i) x[i] = normal() * scale;
     const float inf = fp32_from_bits(fp32_infinity_bits), nan = fp32_from_bits(fp32_nan_bits);
     const auto place = [&](float value) { x[random_.word(at_++) % static_cast<unsigned>(length)] = value; };
+    if (bounded_ && (kind == 4 || kind == 5)) return;
     switch (kind) {
       case 0: std::fill_n(x, length, 0.0f); break;
       case 1:
@@ -75,9 +78,15 @@ class case_row {
       case 11:
         for (int i = 0; i < length; ++i) x[i] = normal() * std::ldexp(1.0f, source_.min_exponent() - 4);
         break;
-      case 12: place(decode(source_, static_cast<std::uint32_t>(source_.max_code()))); break;
+      case 12: place(bounded_ ? bound() : decode(source_, static_cast<std::uint32_t>(source_.max_code()))); break;
       default: break;
     }
+  }
+  /// Of a bounded source the largest: beyond its other numbers, and such that NVFP4's factor is a power of two, under
+  /// which elements can tie.
+  float bound() const {
+    const float largest = decode(element_, element_.max_code()) * decode(formats::ue4m3, formats::ue4m3.max_code());
+    return std::ldexp(largest, least_ + count_ - 8);
   }
   float largest_mantissa() const { return std::ldexp(decode(element_, element_.max_code()), -element_.max_exponent()); }
   /// The least one that the element's precision rounds up to 2.
@@ -107,6 +116,7 @@ class case_row {
   random_stream random_;
   index_t row_;
   float unit_;
+  bool bounded_;
   int least_, count_;
   std::uint64_t at_ = 0;
 };
@@ -159,6 +169,9 @@ struct case_plan {
   int length = 32;      ///< elements that are made together
   std::uint64_t seed = 0;
 
+  /// NVFP4's factor comes of the tensor's largest number, and is 1 where that is infinite: cases of even seeds have
+  /// another.
+  bool is_bounded() const { return !q.is_per_tensor() && !q.blocks.has_e8m0_scale() && seed % 2 == 0; }
   index_t whole_blocks() const { return std::max<index_t>(length, q.tile_k()); }
 
   void check_extents() const {
@@ -185,7 +198,7 @@ struct case_plan {
     std::vector<float> row(static_cast<std::size_t>(k));
     for (index_t r = 0; r < part.extent(0); ++r) {
       const index_t tile = (number + r) / q.tile_rows(), turn = r % q.tile_rows() % length;
-      case_row(dump.source_format, q.blocks.element, seed, tile, unit).fill(row.data(), k, length);
+      case_row(dump.source_format, q.blocks.element, seed, tile, unit, is_bounded()).fill(row.data(), k, length);
       for (float* x = row.data(); x != row.data() + k; x += length) std::rotate(x, x + turn, x + length);
       // Behind the inverse rotation ties and borders arise in the rotated block; small ones exactly. Every kind of
       // block comes behind it and without it, whatever the number of blocks in a row.

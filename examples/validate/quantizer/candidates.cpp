@@ -1,0 +1,137 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include "candidates.hpp"
+
+#include <algorithm>
+
+#include "../format_names.hpp"
+#include "rotoscale/names.hpp"
+
+namespace rotoscale::validate {
+
+namespace {
+
+/// Rotations that occur: the given one, none, 16 to 256 points with the given signs and without, and 16 and 32 points
+/// without their factor.
+std::vector<std::pair<rotation, bool>> rotations(const quantizer& base) {
+  std::vector<std::pair<rotation, bool>> all{{base.options.rotation, base.hadamard_factor}};
+  if (base.is_per_tensor()) return all;
+  const auto add = [&](const rotation& r, bool factor) {
+    if (std::find(all.begin(), all.end(), std::pair(r, factor)) == all.end()) all.emplace_back(r, factor);
+  };
+  add({}, true);
+  for (const int points : {16, 32, 64, 128, 256}) {
+    rotation with_signs = base.options.rotation;
+    with_signs.points = points;
+    add({points}, true);
+    add(with_signs, true);
+    if (points <= 32) add(with_signs, false);
+  }
+  return all;
+}
+
+/// What a source of this type is rounded to first; its own type changes nothing.
+format effective_source(format rounded, const quantizer_dump& dump) {
+  return rounded == dump.source_format ? formats::fp32 : rounded;
+}
+
+}  // namespace
+
+std::vector<quantizer> arithmetics(const quantizer& base, const quantizer_dump& dump,
+                                   const std::vector<rounding>& roundings) {
+  std::vector<quantizer> all;
+  const bool rules_matter = !base.is_per_tensor() && base.blocks.has_e8m0_scale();
+  const float factor = base.options.encode_factor;
+  for (const auto& [turn, has_factor] : rotations(base)) {
+    for (const auto& rule : enum_names<scale_rule>::table) {
+      for (const auto& policy : enum_names<block_policy>::table) {
+        for (const rounding r : roundings) {
+          for (const format source : float_formats) {
+            if (!(effective_source(source, dump) == source)) continue;
+            for (const float f : {factor, 1.0f, 1.0f / factor}) {
+              quantizer q = base;
+              q.options.rotation = turn;
+              q.hadamard_factor = has_factor;
+              q.options.rule = rule.value;
+              q.options.policy = policy.value;
+              q.options.rounding = r;
+              q.options.source = source;
+              q.options.encode_factor = f;
+              if (!base.is_per_tensor() &&
+                  (!runs_are_defined(q.blocks, turn) || !options_are_defined(q.blocks, q.options)))
+                continue;
+              // The blocks of one orientation may be shorter than this rotation's runs.
+              const bool fits = std::all_of(dump.sides.begin(), dump.sides.end(),
+                                            [&](const dump_side& s) { return s.k % q.tile_k() == 0; });
+              if (fits) all.push_back(q);
+              if (factor == 1.0f || rules_matter) break;  // scales of powers of two have no factor
+            }
+          }
+        }
+        if (base.is_per_tensor()) break;
+      }
+      if (!rules_matter) break;
+    }
+  }
+  return all;
+}
+
+namespace {
+
+/// What differs between a candidate and a preset, in words.
+std::vector<std::string> changes_from(const quantizer& preset, const quantizer& q, const quantizer_dump& dump) {
+  std::vector<std::string> all;
+  const block_options &a = preset.options, &b = q.options;
+  const auto points = [](const rotation& r) {
+    return r.points == 0 ? std::string("no rotation") : "rotation of " + std::to_string(r.points) + " points";
+  };
+  if (a.rotation.points != b.rotation.points)
+    all.push_back(points(b.rotation));
+  else if (!(a.rotation == b.rotation))
+    all.emplace_back("other signs of the rotation");
+  if (!q.hadamard_factor)
+    all.emplace_back("rotation without its factor 1/sqrt(" + std::to_string(b.rotation.points) + ")");
+  if (q.blocks.has_e8m0_scale() && !q.is_per_tensor() && a.rule != b.rule)
+    all.push_back("scale rule " + std::string(to_string(b.rule)));
+  if (!q.is_per_tensor() && !(a.policy == b.policy)) all.push_back("policy " + std::string(to_string(b.policy)));
+  if (a.rounding != b.rounding) {
+    all.push_back("rounding " + std::string(to_string(b.rounding)) +
+                  (q.has_unknown_words() ? " by unknown words" : ""));
+  }
+  if (const format from = effective_source(a.source, dump), to = effective_source(b.source, dump); !(from == to)) {
+    all.push_back(to == formats::fp32 ? "source taken as it is"
+                                      : "source rounded to " + std::string(to == formats::bf16 ? "BF16" : "FP16"));
+  }
+  if (fp32_bits(a.encode_factor) != fp32_bits(b.encode_factor)) {
+    char number[48];
+    std::snprintf(number, sizeof number, "factor %.9g", static_cast<double>(b.encode_factor));
+    all.emplace_back(number);
+  }
+  if (preset.scale_order != q.scale_order) {
+    all.push_back(q.scale_order == placement::column_major ? "scales transposed"
+                                                           : "scales in " + std::string(to_string(q.scale_order)));
+  }
+  if (preset.code_order != q.code_order) all.push_back("codes in " + std::string(to_string(q.code_order)));
+  if (preset.low_nibble_first != q.low_nibble_first)
+    all.push_back(q.low_nibble_first ? "even element in the low nibble" : "even element in the high nibble");
+  return all;
+}
+
+}  // namespace
+
+dump_explanation describe(const std::vector<quantizer>& presets, const quantizer& q, const quantizer_dump& dump) {
+  dump_explanation best;
+  best.changes = 1000;
+  for (const quantizer& preset : presets) {
+    const std::vector<std::string> changes = changes_from(preset, q, dump);
+    // Some presets are equal.
+    if (changes.empty() && best.changes == 0) best.text += " = " + preset.name;
+    if (static_cast<int>(changes.size()) >= best.changes) continue;
+    best.changes = static_cast<int>(changes.size());
+    best.text = preset.name;
+    for (std::size_t i = 0; i < changes.size(); ++i) best.text += (i == 0 ? ", but " : ", ") + changes[i];
+  }
+  return best;
+}
+
+}  // namespace rotoscale::validate
