@@ -241,6 +241,10 @@ void tune_contract(const gemm_shape& s, gemm_contract contract, const device_inf
     all.push_back({c, 0});
     bytes = std::max(bytes, gemm_workspace_bytes(p, c, device));
   }
+  if (all.empty()) {
+    std::fprintf(stderr, "%s %dx%dx%d %s: no kernel takes it\n", format_name(s), s.m, s.n, s.k, to_text(contract));
+    return;
+  }
   const device_memory<std::uint8_t> workspace(bytes);
   const auto launch = [&](const gemm_choice& c) {
     return [&] { return (s.fp8 ? gemm_mxfp8 : gemm_mxfp4)(p, c, workspace.data, workspace.size, {}); };
@@ -334,6 +338,8 @@ std::vector<gemm_shape> wanted_shapes(const arguments& a) {
   if (!a.config.empty()) {
     const auto model = llama::read_model_config(io::read_json(a.config), a.config);
     for (const int n : a.tokens) {
+      if (n % 32 != 0)
+        throw CLI::ValidationError("--tokens", std::to_string(n) + " is no multiple of 32, as wgrad's K");
       for (const gemm_shape& s : shapes_of(model, n)) all.push_back(s);
     }
   }

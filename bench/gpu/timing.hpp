@@ -121,11 +121,12 @@ inline int begin(int argc, char** argv) {
   }
   const int repeats = argc > 1 ? std::max(1, std::atoi(argv[1])) : 30;
   hipDeviceProp_t properties;
-  int driver = 0, runtime = 0;
+  std::string driver;
+  int runtime = 0;
   expect(hipGetDeviceProperties(&properties, 0));
-  expect(hipDriverGetVersion(&driver));
+  expect(gpu::driver_version(driver));
   expect(hipRuntimeGetVersion(&runtime));
-  std::printf("%s, driver %d, runtime %d, %d launches each\n", properties.name, driver, runtime, repeats);
+  std::printf("%s, %s, runtime %d, %d launches each\n", properties.name, driver.c_str(), runtime, repeats);
   return repeats;
 }
 

@@ -32,7 +32,8 @@ status count_devices(int& count);
 status select_device(int index);
 /// What the runtime calls the current device, e.g. "NVIDIA H200".
 status device_name(std::string& name);
-/// "driver " and the number of the newest CUDA or HIP interface that it knows, e.g. 13000; "no driver" on the host.
+/// The driver and the newest interface that it knows, e.g. "driver 580.159.04, CUDA 13.0" or "HIP 7.0"; "no driver" on
+/// the host.
 status driver_version(std::string& version);
 /// What launchers know of the current device. The runtime is asked once a device.
 status current_device(device_info& device);

@@ -3,6 +3,10 @@
 // gpu/api/device.hpp over the runtime of the mode that this is compiled in.
 #include "gpu/api/device.hpp"
 
+#if defined(ROTOSCALE_CUDA)
+#include <dlfcn.h>
+#endif
+
 #include <chrono>
 #include <mutex>
 #include <vector>
@@ -176,6 +180,24 @@ namespace {
 
 hipEvent_t native(event e) { return static_cast<hipEvent_t>(e.handle); }
 
+#if defined(ROTOSCALE_CUDA)
+/// The driver's own number, which its management library knows; empty where that is not there.
+std::string driver_number() {
+  void* const library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return {};
+  const auto begin = reinterpret_cast<int (*)()>(::dlsym(library, "nvmlInit_v2"));
+  const auto end = reinterpret_cast<int (*)()>(::dlsym(library, "nvmlShutdown"));
+  const auto number = reinterpret_cast<int (*)(char*, unsigned)>(::dlsym(library, "nvmlSystemGetDriverVersion"));
+  char text[96] = "";
+  if (begin != nullptr && end != nullptr && number != nullptr && begin() == 0) {
+    if (number(text, sizeof text) != 0) text[0] = '\0';
+    end();
+  }
+  ::dlclose(library);
+  return text;
+}
+#endif
+
 }  // namespace
 
 status create(event& e, bool timed) {
@@ -205,7 +227,13 @@ status device_name(std::string& name) {
 status driver_version(std::string& version) {
   int number = 0;
   const hipError_t error = hipDriverGetVersion(&number);
-  version = "driver " + std::to_string(number);
+  const auto text = [](int major, int minor) { return std::to_string(major) + "." + std::to_string(minor); };
+#if defined(ROTOSCALE_CUDA)
+  const std::string own = driver_number();
+  version = (own.empty() ? "" : "driver " + own + ", ") + "CUDA " + text(number / 1000, number / 10 % 100);
+#else
+  version = "HIP " + text(number / 10000000, number / 100000 % 100);
+#endif
   return to_status(error);
 }
 

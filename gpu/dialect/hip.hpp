@@ -161,6 +161,7 @@ using host::block_barrier;
 using host::block_shared;
 using host::dynamic_shared;
 using host::segment_any;
+using host::segment_ballot;
 using host::shuffle;
 using host::shuffle_xor;
 
@@ -253,13 +254,22 @@ __device__ inline std::uint32_t shuffle_xor(std::uint32_t value, unsigned mask) 
 #endif
 }
 
+/// In which lanes of the segment does `condition` hold? A bit each, the first lane's lowest.
+__device__ inline std::uint32_t segment_ballot(bool condition) {
+#if defined(ROTOSCALE_CUDA)
+  return __ballot_sync(0xFFFFFFFFu, condition);
+#else
+  const std::uint64_t lanes = __builtin_amdgcn_ballot_w64(condition);
+  return static_cast<std::uint32_t>((wave_lane() & 32u) != 0 ? lanes >> 32 : lanes);
+#endif
+}
+
 /// Does `condition` hold in any lane of the segment?
 __device__ inline bool segment_any(bool condition) {
 #if defined(ROTOSCALE_CUDA)
   return __any_sync(0xFFFFFFFFu, condition) != 0;
 #else
-  const std::uint64_t lanes = __builtin_amdgcn_ballot_w64(condition);
-  return ((wave_lane() & 32u) != 0 ? lanes >> 32 : lanes & 0xFFFFFFFFu) != 0;
+  return segment_ballot(condition) != 0;
 #endif
 }
 

@@ -308,11 +308,15 @@ inline std::uint32_t shuffle_xor(std::uint32_t value, unsigned mask, const char*
   return detail::received((detail::state().current->linear ^ mask) % detail::lanes, parity);
 }
 
-inline bool segment_any(bool condition, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+inline std::uint32_t segment_ballot(bool condition, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   const unsigned parity = detail::exchange(condition, file, line);
-  std::uint32_t any = 0;
-  for (unsigned l = 0; l < detail::lanes; ++l) any |= detail::received(l, parity);
-  return any != 0;
+  std::uint32_t lanes = 0;
+  for (unsigned l = 0; l < detail::lanes; ++l) lanes |= detail::received(l, parity) << l;
+  return lanes;
+}
+
+inline bool segment_any(bool condition, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  return segment_ballot(condition, file, line) != 0;
 }
 
 /// What one instruction does for a wave of 64 lanes, or a warp of 32: every lane shows its registers, and once all have

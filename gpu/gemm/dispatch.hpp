@@ -236,8 +236,10 @@ inline status load_tuned(const char* built_in, std::vector<tuned_row>& rows) {
     std::ifstream file(other);
     if (!file) return {error_code::bad_option, "ROTOSCALE_GPU_TUNED", "cannot open it"};
     rows = parse_tuned(file, error);
-    return error.empty() ? status{}
-                         : status{error_code::bad_option, "ROTOSCALE_GPU_TUNED", "is no table of tuned kernels"};
+    if (error.empty()) return {};
+    static thread_local std::string reason;  // a status keeps no text
+    reason = "is no table of tuned kernels: " + error;
+    return {error_code::bad_option, "ROTOSCALE_GPU_TUNED", reason.c_str()};
   }
   std::istringstream text(built_in);
   rows = parse_tuned(text, error);

@@ -1,9 +1,13 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The embedding's kernels.
+// The embedding's kernels. Its gradient adds the rows of each id in the order of their positions: a thread has a short
+// run's eight columns, a block a long run's 64, whose rows it brings to shared memory while it adds those before.
 #pragma once
 
+#include "gpu/dialect/async_copy.hpp"
 #include "gpu/nn/elementwise.hpp"
+#include "gpu/nn/norm.hpp"
+#include "gpu/nn/token_order.hpp"
 
 namespace rotoscale::gpu {
 
@@ -40,94 +44,6 @@ __global__ void __launch_bounds__(row_threads) embedding_kernel(const ROTOSCALE_
   }
 }
 
-/// `order`: positions of the tokens in range, sorted by id, then position. `runs[i]`: length of the run of equal ids
-/// that starts at i, else 0.
-struct token_order_args {
-  nn::token_source tokens;
-  const nn::step_state* state = nullptr;
-  unsigned count = 0, vocabulary = 0;
-  std::uint32_t *listed = nullptr, *order = nullptr, *runs = nullptr;
-};
-
-/// A block sorts the tokens of `order_range` consecutive ids: it counts tokens of smaller ids and collects its own,
-/// then each warp writes out one id after another.
-inline constexpr unsigned order_range = 64, order_threads = 256, order_warps = order_threads / segment_lanes;
-struct order_shared {
-  unsigned own[order_warps], lower[order_warps];  ///< of each warp
-  unsigned of_number[order_range];
-};
-
-/// How many lanes of the segment before this one, and how many in all, have `condition`.
-struct lane_count {
-  unsigned before, all;
-};
-__device__ inline lane_count count_lanes(bool condition) {
-  const unsigned lane = thread_index().x % segment_lanes;
-  unsigned sum = condition ? 1 : 0;
-  ROTOSCALE_UNROLL
-  for (unsigned step = 1; step < segment_lanes; step *= 2) {
-    const std::uint32_t other = shuffle(sum, lane - (lane < step ? 0 : step));
-    if (lane >= step) sum += other;
-  }
-  return {sum - (condition ? 1 : 0), shuffle(sum, segment_lanes - 1)};
-}
-
-[[maybe_unused]] static __global__ void __launch_bounds__(order_threads)
-    token_order_kernel(const ROTOSCALE_GRID_CONSTANT token_order_args a) {
-  auto& shared = block_shared<order_shared>();
-  const unsigned t = thread_index().x, warp = t / segment_lanes, low = block_index().x * order_range;
-  const std::int32_t* const tokens = a.tokens.now(*a.state);
-  const auto number = [&](unsigned i) { return i < a.count ? static_cast<std::uint32_t>(tokens[i]) : 0xFFFFFFFFu; };
-  // 1. Where this range's tokens go: behind those of all lower numbers.
-  unsigned below = 0;
-  for (unsigned i = t; i < a.count; i += order_threads) below += number(i) < low;
-  below = segment_sum(below);
-  if (t % segment_lanes == 0) shared.lower[warp] = below;
-  block_barrier();
-  unsigned base = 0;
-  for (unsigned w = 0; w < order_warps; ++w) base += shared.lower[w];
-  // 2. Its tokens as they come.
-  unsigned listed = 0;
-  for (unsigned first = 0; first < a.count; first += order_threads) {
-    const std::uint32_t n = number(first + t);
-    const bool own = n - low < order_range && n < a.vocabulary;
-    const lane_count lanes = count_lanes(own);
-    if (t % segment_lanes == 0) shared.own[warp] = lanes.all;
-    block_barrier();
-    unsigned before = lanes.before, all = 0;
-    for (unsigned w = 0; w < order_warps; ++w) {
-      before += w < warp ? shared.own[w] : 0;
-      all += shared.own[w];
-    }
-    if (own) a.listed[base + listed + before] = first + t;
-    listed += all;
-    block_barrier();
-  }
-  // 3. How many there are of each number.
-  for (unsigned v = warp; v < order_range; v += order_warps) {
-    unsigned found = 0;
-    for (unsigned i = t % segment_lanes; i < listed; i += segment_lanes) found += number(a.listed[base + i]) == low + v;
-    found = segment_sum(found);
-    if (t % segment_lanes == 0) shared.of_number[v] = found;
-  }
-  block_barrier();
-  // 4. Those of each number, ascending.
-  for (unsigned v = warp; v < order_range; v += order_warps) {
-    unsigned at = base;
-    for (unsigned lower = 0; lower < v; ++lower) at += shared.of_number[lower];
-    if (shared.of_number[v] == 0) continue;
-    if (t % segment_lanes == 0) a.runs[at] = shared.of_number[v];
-    for (unsigned first = 0; first < listed; first += segment_lanes) {
-      const unsigned i = first + t % segment_lanes;
-      const std::uint32_t token = i < listed ? a.listed[base + i] : 0;
-      const bool same = i < listed && number(token) == low + v;
-      const lane_count lanes = count_lanes(same);
-      if (same) a.order[at + lanes.before] = token;
-      at += lanes.all;
-    }
-  }
-}
-
 template <class T>
 struct embedding_gradient_args {
   row_extents e;
@@ -135,11 +51,13 @@ struct embedding_gradient_args {
   row_span<float> dtable;
   nn::token_source tokens;
   const nn::step_state* state = nullptr;
-  const std::uint32_t *order = nullptr, *runs = nullptr;
+  const std::uint32_t *order = nullptr, *runs = nullptr, *long_runs = nullptr, *long_count = nullptr;
+
+  __device__ index_t id_of(std::uint32_t position) const { return tokens.now(*state)[position]; }
 };
 
-/// One thread for each position of `order` and vec8; where a run of equal ids begins, it adds the run's rows, a batch
-/// of loads at a time.
+/// One thread for each position of `order` and vec8; where a short run of equal ids begins, it adds the run's rows, a
+/// batch of loads at a time.
 inline constexpr unsigned embedding_batch = 8;
 template <class T>
 __global__ void __launch_bounds__(row_threads)
@@ -147,10 +65,10 @@ __global__ void __launch_bounds__(row_threads)
   const row_item at = row_item::of_thread(a.e, 1);
   if (at.row >= a.e.rows) return;
   const std::uint32_t run = a.runs[at.row];
-  if (run == 0) return;
+  if (run == 0 || run > longest_short_run) return;
   const unsigned col = at.vec8 * vec8_elements, count = a.e.count(at.vec8);
   const std::uint32_t* const order = a.order + at.row;
-  const index_t number = a.tokens.now(*a.state)[order[0]];
+  const index_t number = a.id_of(order[0]);
   float sum[vec8_elements] = {}, d[vec8_elements];
   std::uint32_t i = 0;
   for (; i + embedding_batch <= run; i += embedding_batch) {
@@ -177,6 +95,57 @@ __global__ void __launch_bounds__(row_threads)
   stored_vec8<float> result;
   result.narrow(d);
   result.store(a.dtable[number] + col, count, a.e.vectors);
+}
+
+/// A block's rows of a long run, `long_stages` times so many on their way.
+inline constexpr unsigned long_columns = 64, long_rows = row_threads / (long_columns / vec8_elements), long_stages = 4;
+template <class T>
+struct long_run_shared {
+  vec16 rows[long_stages][long_rows][long_columns * sizeof(T) / sizeof(vec16)];
+  __device__ T* row(unsigned step, unsigned r) { return reinterpret_cast<T*>(rows[step % long_stages][r]); }
+};
+
+/// Block b takes columns of long runs b, b + blocks, ...
+template <class T>
+__global__ void __launch_bounds__(row_threads)
+    embedding_long_gradient_kernel(const ROTOSCALE_GRID_CONSTANT embedding_gradient_args<T> a) {
+  auto& shared = block_shared<long_run_shared<T>>();
+  const unsigned t = thread_index().x, row = t / (long_columns / vec8_elements);
+  const unsigned column = t % (long_columns / vec8_elements) * vec8_elements;
+  const unsigned parts = (a.e.cols + long_columns - 1) / long_columns;
+  const std::uint32_t items = *a.long_count * parts;
+  ROTOSCALE_KEEP_LOOP
+  for (std::uint32_t item = block_index().x; item < items; item += grid_size().x) {
+    const std::uint32_t at = a.long_runs[item / parts], run = a.runs[at];
+    const unsigned first_col = item % parts * long_columns, col = first_col + column;
+    const std::uint32_t* const order = a.order + at;
+    const auto copy = [&](unsigned step) {
+      const unsigned i = step * long_rows + row;
+      if (i < run && col < a.e.cols) {
+        stage_vec8(shared.row(step, row) + column, a.dy[order[i]] + col, a.e.count(col / vec8_elements), a.e.vectors);
+      }
+      end_copy_group();
+    };
+    ROTOSCALE_UNROLL
+    for (unsigned step = 0; step + 1 < long_stages; ++step) copy(step);
+    float sum = 0.0f;
+    ROTOSCALE_KEEP_LOOP
+    for (unsigned step = 0; step * long_rows < run; ++step) {
+      wait_for_all_but<long_stages - 2>();
+      block_barrier();
+      copy(step + long_stages - 1);
+      if (t >= long_columns) continue;
+      const unsigned left = run - step * long_rows;
+      if (left >= long_rows) {
+        ROTOSCALE_UNROLL
+        for (unsigned r = 0; r < long_rows; ++r) sum += widened(shared.row(step, r)[t]);
+      } else {
+        for (unsigned r = 0; r < left; ++r) sum += widened(shared.row(step, r)[t]);
+      }
+    }
+    block_barrier();  // nobody reads these rows any more
+    if (t < long_columns && first_col + t < a.e.cols) a.dtable[a.id_of(order[0])][first_col + t] += sum;
+  }
 }
 
 }  // namespace rotoscale::gpu

@@ -307,8 +307,21 @@ status embedding_forward(const nn::token_source& tokens, nn::const_tensor_view t
   });
 }
 
+namespace {
+
+/// Words of embedding_backward's workspace: order, runs, how many long runs there are and, behind it, those.
+struct order_room {
+  std::size_t runs, long_count, all;
+  explicit order_room(index_t tokens)
+      : runs((static_cast<std::size_t>(tokens) + 3) / 4 * 4),
+        long_count(2 * runs),
+        all(long_count + 1 + static_cast<std::size_t>(tokens) / (longest_short_run + 1)) {}
+};
+
+}  // namespace
+
 std::size_t embedding_backward_workspace_bytes(index_t tokens, index_t) {
-  return 3 * sizeof(std::uint32_t) * static_cast<std::size_t>((tokens + 3) / 4 * 4);
+  return order_room(tokens).all * sizeof(std::uint32_t);
 }
 
 status embedding_backward(const nn::token_source& tokens, nn::const_tensor_view dy, nn::tensor_view dtable,
@@ -324,13 +337,14 @@ status embedding_backward(const nn::token_source& tokens, nn::const_tensor_view 
   const std::size_t needed = embedding_backward_workspace_bytes(n, vocabulary);
   if (status c = check_workspace(workspace, workspace_bytes, needed, 16); !c.ok()) return c;
   if (n > 0x7FFFFFFF || vocabulary > 0x7FFFFFFF) return {error_code::bad_extent, "dy", "has more than 2^31 rows"};
-  auto* const listed = static_cast<std::uint32_t*>(workspace);
-  auto *const order = listed + (n + 3) / 4 * 4, *const runs = order + (n + 3) / 4 * 4;
+  const order_room room(n);
+  auto *const order = static_cast<std::uint32_t*>(workspace), *const runs = order + room.runs,
+              *const long_count = order + room.long_count, *const long_runs = long_count + 1;
   if (status c = check_ready(s); !c.ok()) return c;
   if (status c = check_code(token_order_kernel); !c.ok()) return c;
-  if (status c = fill(runs, 0, static_cast<std::size_t>(n) * sizeof(std::uint32_t), s); !c.ok()) return c;
-  const token_order_args sort{tokens, state, static_cast<unsigned>(n), static_cast<unsigned>(vocabulary), listed,
-                              order,  runs};
+  if (status c = fill(runs, 0, (room.long_count + 1 - room.runs) * sizeof(std::uint32_t), s); !c.ok()) return c;
+  const token_order_args sort{
+      tokens, state, static_cast<unsigned>(n), static_cast<unsigned>(vocabulary), order, runs, long_runs, long_count};
   if (status c =
           launch_rows(token_order_kernel, (static_cast<std::uint64_t>(vocabulary) + order_range - 1) / order_range,
                       order_threads, s, sort);
@@ -339,11 +353,23 @@ status embedding_backward(const nn::token_source& tokens, nn::const_tensor_view 
   }
   return with_storage(dy.type, [&](auto t) {
     using T = decltype(t);
-    const embedding_gradient_args<T> a{
-        extents_of(n, dy.extent(1), {dy, dtable}), span_of<T>(dy), span_of<float>(dtable), tokens, state, order, runs};
+    const embedding_gradient_args<T> a{extents_of(n, dy.extent(1), {dy, dtable}),
+                                       span_of<T>(dy),
+                                       span_of<float>(dtable),
+                                       tokens,
+                                       state,
+                                       order,
+                                       runs,
+                                       long_runs,
+                                       long_count};
     unsigned blocks = 0;
     if (status c = count_blocks(a.e, 1, blocks); !c.ok()) return c;
-    return launch_rows(embedding_gradient_kernel<T>, blocks, row_threads, s, a);
+    if (status c = launch_rows(embedding_gradient_kernel<T>, blocks, row_threads, s, a); !c.ok()) return c;
+    device_info device;
+    if (status found = current_device(device); !found.ok()) return found;
+    const index_t items = n / (longest_short_run + 1) * ((a.e.cols + long_columns - 1) / long_columns);
+    return launch_rows(embedding_long_gradient_kernel<T>,
+                       static_cast<std::uint64_t>(std::min(items, index_t{4} * device.processors)), row_threads, s, a);
   });
 }
 

@@ -16,6 +16,7 @@ namespace rotoscale::gpu {
   template __global__ void rope_kernel<T>(const rope_args<T>);                 \
   template __global__ void embedding_kernel<T>(const embedding_args<T>);       \
   template __global__ void embedding_gradient_kernel<T>(const embedding_gradient_args<T>); \
+  template __global__ void embedding_long_gradient_kernel<T>(const embedding_gradient_args<T>); \
   template __global__ void norm_kernel<T, false, true>(const norm_args<T>);    \
   template __global__ void norm_kernel<T, true, true>(const norm_args<T>);     \
   template __global__ void norm_kernel<T, false, false>(const norm_args<T>);   \

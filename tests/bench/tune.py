@@ -25,6 +25,13 @@ class Tune(unittest.TestCase):
     def run_program(self, *arguments):
         return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True)
 
+    def config(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = Path(folder.name, "config.json")
+        path.write_text(json.dumps(CONFIG))
+        return path
+
     def rows(self, *arguments):
         done = self.run_program(*arguments)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -53,10 +60,7 @@ class Tune(unittest.TestCase):
                             for q in quantizers))
 
     def test_a_models_shapes(self):
-        with tempfile.TemporaryDirectory() as folder:
-            config = Path(folder, "config.json")
-            config.write_text(json.dumps(CONFIG))
-            table, _ = self.rows("--config", config, "--tokens", 32)
+        table, _ = self.rows("--config", self.config(), "--tokens", 32)
         shapes = [tuple(map(int, row[3:6])) for row in table if row[6] == "fast"]
         self.assertEqual(shapes, [(32, 128, 64), (32, 64, 128), (128, 64, 32),    # q, k, v: fprop, dgrad, wgrad
                                   (32, 64, 64), (64, 64, 32),                     # o, whose dgrad is as its fprop
@@ -68,7 +72,8 @@ class Tune(unittest.TestCase):
                                 (["32x32x33"], "K a multiple of 32"),
                                 (["0x8x32"], "M and N must be positive"), (["--formats", "fp8"], "fp8"), (["--tokens", "0", "8x8x32"], "--tokens"),
                                 (["--config", "/nonexistent.json"], "/nonexistent.json"), (["--token", "8"], "did you mean '--tokens'?"),
-                                (["--tokens", "18446744073709551616"], "out of range")):
+                                (["--tokens", "18446744073709551616"], "out of range"),
+                                (["--config", self.config(), "--tokens", "100"], "--tokens: 100 is no multiple of 32")):
             done = self.run_program(*arguments)
             self.assertEqual((done.returncode, done.stdout), (2, ""), arguments)
             self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)

@@ -1038,8 +1038,9 @@ class Memory(Scratch):
         for schedule in ("fp32", "bf16", "mxfp4_h16_heal"):
             plan = self.plan(schedule=schedule)
             self.assertEqual(list(plan), ["weights", "masters", "gradients", "moments", "quantized", "adapters", "stash",
-                                          "activations", "workspace", "snapshot", "transfers", "total"])
-            self.assertEqual(plan["total"], sum(plan.values()) - plan["total"])
+                                          "activations", "workspace", "snapshot", "transfers", "device", "total"])
+            self.assertEqual(plan["total"], sum(plan.values()) - plan["device"] - plan["total"])
+            self.assertEqual(plan["device"], plan["total"] - plan["stash"] - plan["snapshot"] - plan["transfers"])
             self.train(schedule, schedule=schedule)
             memory = records(self.folder / schedule / "log.jsonl", "start")[0]["memory"]
             self.assertEqual({name: entry["peak"] for name, entry in memory.items()}, plan)

@@ -99,7 +99,7 @@ class Runs(Scratch):
             self.assertIn(part, line)
         self.assertEqual([row.split()[0] for row in table],
                          ["weights", "masters", "gradients", "moments", "quantized", "adapters", "stash", "activations",
-                          "workspace", "snapshot", "transfers", "total"])
+                          "workspace", "snapshot", "transfers", "device", "total"])
 
     def assert_little_is_lost(self, out="run"):
         """The last resume began at the newest checkpoint of which the log knew."""
@@ -356,17 +356,22 @@ class Device(Runs):
 
     def test_without_memory_nothing_is_lost(self):
         self.unbroken()
-        code, out, said = self.with_faults(self.command(), FAULTS_MEMORY=1 << 12)
-        self.assertEqual((code, out), (5, ""), said)
-        self.assert_memory_table(said, "mini-llama: out of memory at ", " bytes for ")
-        self.assertFalse((self.folder / "run").exists())
-        self.succeed(*self.command("run", "--stop-at", 3))
-        before = tree_of(self.folder / "run")
-        code, out, said = self.with_faults(self.command(), FAULTS_MEMORY=1 << 12)
-        self.assertEqual((code, out), (5, ""), said)
-        self.assertEqual(tree_of(self.folder / "run"), before)
-        self.succeed(*self.command())
-        self.assert_like_unbroken()
+        has_host = self.run_program("plan", "--device", "host").returncode == 0
+        for device in ("cpu", "host") if has_host else ("cpu",):
+            with self.subTest(device=device):
+                shutil.rmtree(self.folder / "run", ignore_errors=True)
+                on = ("--device", device)
+                code, out, said = self.with_faults(self.command("run", *on), FAULTS_MEMORY=1 << 12)
+                self.assertEqual((code, out), (5, ""), said)
+                self.assert_memory_table(said, "mini-llama: out of memory at ", " bytes for ")
+                self.assertFalse((self.folder / "run").exists())
+                self.succeed(*self.command("run", *on, "--stop-at", 3))
+                before = tree_of(self.folder / "run")
+                code, out, said = self.with_faults(self.command("run", *on), FAULTS_MEMORY=1 << 12)
+                self.assertEqual((code, out), (5, ""), said)
+                self.assertEqual(tree_of(self.folder / "run"), before)
+                self.succeed(*self.command("run", *on))
+                self.assert_like_unbroken()
 
     def test_a_lost_device_leaves_the_last_checkpoint(self):
         """At copies while weights are loaded, of the first steps, of an evaluation and of checkpoints."""

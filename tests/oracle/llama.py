@@ -67,11 +67,15 @@ class Program:
         done.check_returncode()
         return done.stdout
 
-    def train(self, *options):
-        """The checkpoint of a run in FP32 into the folder after --out."""
-        self.run("train", "--device", self.device, "--threads", 1, "--recipe", "fp32", *options)
+    def train(self, *options, recipe="fp32"):
+        """The checkpoint of a run into the folder after --out."""
+        self.run("train", "--device", self.device, "--threads", 1, "--recipe", recipe, *options)
         out = pathlib.Path(options[options.index("--out") + 1])
         return next((out / "checkpoints").iterdir())
+
+    def is_there(self):
+        """Has the machine its device?"""
+        return subprocess.run([self.path, "plan", "--device", self.device], capture_output=True, check=False).returncode == 0
 
     def eval(self, *options):
         return json.loads(self.run("eval", "--device", self.device, "--threads", 1, "--windows", WINDOWS, *options))

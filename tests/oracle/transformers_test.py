@@ -4,7 +4,8 @@
 in FP32, and so do six models that transformers saved: BF16 and FP16, in shards, tied, with grouped heads, with Llama 3.1's
 RoPE. So do all logits of their windows (`eval --logits`). The gradient of each tensor that one step of `mini-llama train` makes is that of
 transformers in float64 as well. The tokenizer of a written model, loaded by transformers, gives a text the tokens that `mini-llama tokenizer
-encode` gives. Skips (77) where torch and transformers are missing; ROTOSCALE_ORACLE_PYTHON may name an interpreter that has them.
+encode` gives. Under bf16_tc, on a matrix unit or its model, gradients are within what roundings to BF16 allow. Skips (77) where torch and transformers
+or the device are missing; ROTOSCALE_ORACLE_PYTHON may name an interpreter that has them.
 
 usage: transformers_test.py MINI_LLAMA [DEVICE]   DEVICE: mini-llama's --device, cpu unless told otherwise"""
 
@@ -28,6 +29,8 @@ LOGIT_BOUND = 1e-4
 # On the longest way through two layers and back, some 20 GEMMs of 64 to 128 terms and a softmax over 256, there are about 3000 additions
 # in FP32. Their errors, of at most 2^-24 of a sum each, are independent and add up as a root; three times that.
 GRADIENT_BOUND = 3 * 3000**0.5 * 2.0**-24
+# There operands and results of the 20 GEMMs are rounded to BF16, three roundings of at most 2^-9 each.
+BF16_GRADIENT_BOUND = 3 * 60**0.5 * 2.0**-9
 SAVED = {
     "plain": {},
     "grouped": {"num_key_value_heads": 2},
@@ -62,12 +65,12 @@ def gradient_distance(checkpoint, stepped, tokens):
     return max(((ours[name] - g).norm() / g.norm()).item() for name, g in theirs.items())
 
 
-def compare_gradients(program, name, checkpoint, text, folder):
+def compare_gradients(program, name, checkpoint, text, folder, recipe="fp32", bound=GRADIENT_BOUND):
     stepped = program.train("--init", checkpoint, "--data", text, "--out", folder / f"{name}, one step", "--steps", 1, "--batch", 2,
-                            "--sequence", llama.SEQUENCE, "--clip", 0, "--beta1", 0.9, "--final-eval-windows", 1)
+                            "--sequence", llama.SEQUENCE, "--clip", 0, "--beta1", 0.9, "--final-eval-windows", 1, recipe=recipe)
     distance = gradient_distance(checkpoint, stepped, llama.first_window(text))
     print(f"{name}: gradients within {distance:.1e} of transformers'")
-    assert distance < GRADIENT_BOUND, "the gradients differ"
+    assert distance < bound, "the gradients differ"
 
 
 def compare_tokenizers(program, folder):
@@ -96,6 +99,9 @@ def compare_tokenizers(program, folder):
 
 def main():
     program = llama.Program(*sys.argv[1:])
+    if not program.is_there():
+        print(f"skipped: no device ({program.device})")
+        sys.exit(oracle.SKIPPED)
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
         data = llama.write_text(folder / "text")
@@ -114,6 +120,10 @@ def main():
             llama.compare_losses(name, ours, saved, None, data)
             compare_logits(name, saved, logits)
             compare_gradients(program, name, saved, periodic, folder)
+        if program.device != "hip":  # whose units have other recipes
+            saved = folder / "bf16_tc"
+            llama.save_model(saved, num_attention_heads=2, num_key_value_heads=1)  # heads of 32, the least of tiled attention
+            compare_gradients(program, "bf16_tc", saved, periodic, folder, "bf16_tc", BF16_GRADIENT_BOUND)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ ordered_json memory_record(const llama::session& s) {
   for (const auto& entry : enum_names<nn::memory_category>::table) {
     record[std::string(entry.name)] = {{"bytes", s.in_use()[entry.value]}, {"peak", s.plan()[entry.value]}};
   }
+  constexpr nn::memory_kind device = nn::memory_kind::device;
+  record["device"] = {{"bytes", s.in_use().of_kind(device)}, {"peak", s.plan().of_kind(device)}};
   record["total"] = {{"bytes", s.in_use().total()}, {"peak", s.plan().total()}};
   return record;
 }

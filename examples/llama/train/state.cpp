@@ -146,6 +146,7 @@ std::string memory_table(const nn::memory_plan& plan) {
     table += text;
   };
   for (const auto& entry : enum_names<nn::memory_category>::table) line(entry.name, plan[entry.value]);
+  line("device", plan.of_kind(nn::memory_kind::device));
   line("total", plan.total());
   return table;
 }

@@ -59,8 +59,8 @@ inline void model::make_linears(const nn::recipe& r) {
   head_recipe_.fprop.output = nn::operand_format::fp32;  // logits go straight into the loss
   const auto attention = ops_->contract(r.attention, config_.head_size());
   if (!attention) {
-    throw std::invalid_argument("recipe " + r.name + ": attention: the device has no kernel for " + r.attention +
-                                ", heads of " + std::to_string(config_.head_size()) + "; " +
+    throw std::invalid_argument("recipe " + r.name + ": attention: " + ops_->description() + " has no kernel for " +
+                                r.attention + ", heads of " + std::to_string(config_.head_size()) + "; " +
                                 nn::fp32_attention_contract + " would do");
   }
   attention_ = *attention;
@@ -78,11 +78,11 @@ inline void model::make_linears(const nn::recipe& r) {
   const auto agree = [&](auto& made) {
     if (made.agree(*ops_)) return;
     const nn::linear_recipe& own = made.current();
-    throw std::invalid_argument("recipe " + r.name + ": " + ops_->description() + " has no kernel for fprop " +
-                                own.fprop.accumulate + ", dgrad " + own.dgrad.accumulate + ", wgrad " +
-                                own.wgrad.accumulate +
-                                " of these formats and extents; fp32_fma_chain runs everywhere of BF16, FP8 "
-                                "and MX blocks of 32 (docs/gpu.md), and a CPU computes any recipe");
+    throw std::invalid_argument(
+        "recipe " + r.name + ": " + ops_->description() + " has no kernel for fprop " + own.fprop.accumulate +
+        ", dgrad " + own.dgrad.accumulate + ", wgrad " + own.wgrad.accumulate +
+        " of these formats and extents; fp32_fma_chain runs everywhere but for rotations of more than 32 "
+        "points (docs/gpu.md), and a CPU computes any recipe");
   };
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const layer_parameters& n = parameters_.layers()[i];

@@ -51,9 +51,13 @@ struct memory_plan {
   /// Bytes of a category.
   std::size_t& operator[](memory_category c) { return bytes[static_cast<std::size_t>(c)]; }
   /// Bytes of all.
-  std::size_t total() const {
+  std::size_t total() const { return of_kind(memory_kind::device) + of_kind(memory_kind::pinned); }
+  /// Bytes of all categories that lie there.
+  std::size_t of_kind(memory_kind kind) const {
     std::size_t sum = 0;
-    for (const std::size_t b : bytes) sum += b;
+    for (std::size_t c = 0; c < bytes.size(); ++c) {
+      if (kind_of(static_cast<memory_category>(c)) == kind) sum += bytes[c];
+    }
     return sum;
   }
   /// Enough for either.

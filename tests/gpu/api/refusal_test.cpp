@@ -154,6 +154,14 @@ void refuse_definitions(const refusal& check) {
   }
 }
 
+/// On matrix units: the device's, where there is one.
+nn::attention_contract tiled_attention() {
+  device_info device;
+  const bool amd = current_device(device).ok() && (device.arch == arch::gfx942 || device.arch == arch::gfx950);
+  return *nn::find_attention_contract(amd ? "attention-bf16-tile64x64-exp2deg3@cdna3-mfma-fp16-f32"
+                                          : "attention-bf16-tile64x64-ex2approx@hopper-mma-fp16-f32");
+}
+
 void refuse_attention(const refusal& check) {
   buffers& b = check.b;
   for (const nn::dtype type : {nn::dtype::fp32, nn::dtype::bf16}) {
@@ -163,6 +171,14 @@ void refuse_attention(const refusal& check) {
     const nn::attention_gradients d{heads(b.in), heads(b.out), heads(b.more_scales), heads(b.more_codes)};
     check(attention_forward({}, t, nullptr, {}));
     check(attention_backward({}, t, d, nullptr, b.workspace.data(), 1 << 30, {}));
+    if (type == nn::dtype::fp32) continue;
+    const nn::attention_contract tiled = tiled_attention();
+    const auto wide = [&](buffer& x) { return nn::as_heads(nn::dense_tensor(x.data(), type, {64, 128}), 1, 2, 64); };
+    const nn::attention_tensors u{
+        wide(b.in), wide(b.codes), wide(b.scales), wide(b.out), reinterpret_cast<float*>(b.more_codes.data()), {}};
+    check(attention_forward(tiled, u, nullptr, {}));
+    check(attention_backward(tiled, u, {wide(b.in), wide(b.out), wide(b.more_scales), wide(b.more_codes)}, nullptr,
+                             b.workspace.data(), 1 << 30, {}));
   }
 }
 
@@ -201,6 +217,11 @@ void refuse_layers(const refusal& check) {
     check(residual_norm_quantize(norm, mxfp4, codes, none, {}));
     check(swiglu_quantize(rows(b.in, 128), norm.y, mxfp4, codes, none, {}));
     check(swiglu_backward_quantize(norm.x, rows(b.in, 128), rows(b.out, 128), mxfp4, codes, none, {}));
+    const fp8_options fp8{.element = formats::e4m3};
+    const fp8_output casts{b.codes.data(), b.more_codes.data(), 0, 0, floats(b.more_scales)};
+    check(residual_norm_quantize(norm, fp8, floats(b.scales), casts, {}));
+    check(swiglu_quantize(rows(b.in, 128), norm.y, fp8, floats(b.scales), casts, {}));
+    check(swiglu_backward_quantize(norm.x, rows(b.in, 128), rows(b.out, 128), fp8, floats(b.scales), casts, {}));
     gemm_operand stored;
     stored.element = type == nn::dtype::bf16 ? formats::bf16 : formats::fp32;
     stored.rows = 16;
@@ -218,7 +239,10 @@ void refuse_layers(const refusal& check) {
   }
   for (const index_t vocabulary : {index_t{64}, index_t{5000}}) {
     const auto logits = nn::dense_tensor(b.out.data(), nn::dtype::fp32, {4, vocabulary});
-    check(cross_entropy(logits, tokens, 0, floats(b.codes), true, state, nullptr, b.workspace.data(), all, {}));
+    for (bf16* const narrow : {static_cast<bf16*>(nullptr), reinterpret_cast<bf16*>(b.more_codes.data())}) {
+      check(
+          cross_entropy(logits, tokens, 0, floats(b.codes), true, state, nullptr, b.workspace.data(), all, {}, narrow));
+    }
   }
   check(sum_losses(floats(b.in), 64, state, b.workspace.data(), all, {}));
   check(compare(floats(b.in), floats(b.in), 64, reinterpret_cast<nn::comparison_statistics*>(b.out.data()),

@@ -192,7 +192,7 @@ TEST_CASE("the environment forces a kernel, and names another table") {
     CHECK(load_tuned(tuned_text, loaded).message() == "ROTOSCALE_GPU_TUNED: cannot open it");
   }
   const variable other("ROTOSCALE_GPU_TUNED", "/dev/null");
-  CHECK(load_tuned(tuned_text, loaded).message() == "ROTOSCALE_GPU_TUNED: is no table of tuned kernels");
+  CHECK(load_tuned(tuned_text, loaded).message() == "ROTOSCALE_GPU_TUNED: is no table of tuned kernels: no header");
 }
 
 TEST_CASE("a selection says what decided") {

@@ -21,9 +21,8 @@ inline constexpr nn::dtype storages[] = {nn::dtype::fp32, nn::dtype::bf16};
 /// A width divided, special ones left.
 constexpr int part_of(int width, int divisor) { return width == op_scene::special ? width : width / divisor; }
 
-inline std::string shape_name(const char* op, const row_shape& s, nn::dtype type) {
-  return std::string(op) + " " + std::to_string(s.rows) + "x" + std::to_string(s.cols) + " " +
-         std::string(to_string(type)) +
+inline std::string shape_name(const std::string& op, const row_shape& s, nn::dtype type) {
+  return op + " " + std::to_string(s.rows) + "x" + std::to_string(s.cols) + " " + std::string(to_string(type)) +
          (s.width == op_scene::special ? " with NaN and Inf"
           : s.width                    ? " 2^" + std::to_string(s.width)
                                        : "");
@@ -31,7 +30,7 @@ inline std::string shape_name(const char* op, const row_shape& s, nn::dtype type
 
 /// One case for each shape and storage; `make(scene, shape, type)` prepares it.
 template <class Make>
-void add_row_cases(std::vector<op_case>& all, const char* op, const Make& make) {
+void add_row_cases(std::vector<op_case>& all, const std::string& op, const Make& make) {
   for (const row_shape& s : row_shapes) {
     for (const nn::dtype type : storages) {
       all.push_back({shape_name(op, s, type), false, [=](op_scene& scene, bool) { return make(scene, s, type); }});
@@ -84,8 +83,7 @@ inline op_case::prepared dropout_case(op_scene& c, const row_shape& s, nn::dtype
   return {[=, &c] { c.ops().dropout(c.queue, x, args, y, accumulate, state); }, [=, &c] { c.result(y); }};
 }
 
-inline op_case::prepared embedding_case(op_scene& c, const row_shape& s, nn::dtype type) {
-  constexpr index_t vocabulary = 130;  // several of the ranges that a device orders tokens by
+inline op_case::prepared embedding_case(op_scene& c, const row_shape& s, nn::dtype type, index_t vocabulary) {
   const auto table = c.tensor(nn::dtype::fp32, vocabulary, s.cols, 1), y = c.tensor(type, s.rows, s.cols, 2),
              dy = c.tensor(type, s.rows, s.cols, 3, part_of(s.width, 2)),
              d = c.tensor(nn::dtype::fp32, vocabulary, s.cols, 4);
@@ -270,7 +268,21 @@ inline std::vector<op_case> row_cases() {
   }
   add_row_cases(all, "swiglu", swiglu_case);
   add_row_cases(all, "add", add_case);
-  add_row_cases(all, "embedding", embedding_case);
+  // Several of the ranges that a device orders tokens by, and more tokens than it takes at once; so few ids that each
+  // has more of them than a device's thread, or stages, take; as many of one id as a thread takes, and one more.
+  for (const row_shape& s : {row_shape{700, 72, 3}, {450, 128, 0}, {2300, 13, 0}, {64, 24, 0}, {65, 24, 0}}) {
+    for (const index_t vocabulary : {1, 3, 200}) {
+      for (const nn::dtype type : storages) {
+        all.push_back({shape_name("embedding of " + std::to_string(vocabulary), s, type), false,
+                       [=](op_scene& c, bool) { return embedding_case(c, s, type, vocabulary); }});
+      }
+    }
+  }
+  for (const index_t vocabulary : {130, 3}) {
+    add_row_cases(
+        all, "embedding of " + std::to_string(vocabulary),
+        [=](op_scene& c, const row_shape& s, nn::dtype type) { return embedding_case(c, s, type, vocabulary); });
+  }
   // Chunks of 4096 logits: two, some, more than a segment has lanes, more than a device's blocks wait for at once.
   std::vector<row_shape> losses(std::begin(row_shapes), std::end(row_shapes));
   losses.insert(losses.end(), {{5, 8200, op_scene::special}, {6, 50304, 3}, {3, 135170, 60}, {2, 266304, 0}});
