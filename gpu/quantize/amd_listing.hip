@@ -5,6 +5,7 @@
 // compiles every other one too, which takes a minute and more.
 #include "gpu/quantize/dequantize_kernel.hpp"
 #include "gpu/quantize/fp8_tile.hpp"
+#include "gpu/quantize/state_kernels.hpp"
 #include "gpu/quantize/tile.hpp"
 
 namespace rotoscale::gpu {

@@ -55,6 +55,9 @@ QUANTIZERS = {
     "quantize_kernel<*, fast_unrotated>": Budget(QUANTIZE, 144, scalar_spills=420),
     "fp8_kernel<*>": Budget({"global_store_dwordx4": 4, "ds_write2_b32": 8}, 128, 16384, scalar_spills=144),
     "dequantize_kernel<*>": Budget({"global_store_dwordx4": 4}, 64),
+    "update_scales_kernel": Budget({}, 64, 32),
+    "draw_kernel": Budget({}, 64),
+    "round_bf16_kernel": Budget({"global_load_dwordx4": 1, "global_store_dwordx2": 1}, 64),
 }
 MOVES = {"global_load_dwordx4": 4, "global_store_dwordx4": 2}
 LAYERS = {
