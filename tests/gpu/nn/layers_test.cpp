@@ -92,6 +92,38 @@ TEST_CASE("bad arguments of layers") {
   refused(gpu::adamw(arena, {}, &state, {}), error_code::bad_pointer, "arena.segments_in_backend");
 }
 
+TEST_CASE("the rows of an id are added once and in order, as many as a thread takes, and one more") {
+  constexpr index_t cols = 24, vocabulary = 70;
+  std::vector<std::int32_t> ids;
+  for (const auto& [id, count] : {std::pair{69, 64}, {3, 65}, {0, 1}, {68, 200}}) ids.insert(ids.end(), count, id);
+  const auto n = static_cast<index_t>(ids.size());
+  // In another order than that of the ids.
+  for (std::size_t i = 0; i < ids.size(); ++i) std::swap(ids[i], ids[i * 7919 % ids.size()]);
+  std::vector<float> dy(static_cast<std::size_t>(n * cols)), want(static_cast<std::size_t>(vocabulary * cols), 0.5f);
+  const random_stream random{5, 6};
+  for (std::size_t i = 0; i < dy.size(); ++i) dy[i] = std::ldexp(1.0f, static_cast<int>(random.word(i) % 40));
+  for (index_t v = 0; v < vocabulary; ++v) {
+    for (index_t c = 0; c < cols; ++c) {
+      float sum = 0.0f;
+      for (index_t i = 0; i < n; ++i) {
+        if (ids[static_cast<std::size_t>(i)] == v) sum += dy[static_cast<std::size_t>(i * cols + c)];
+      }
+      want[static_cast<std::size_t>(v * cols + c)] += sum;
+    }
+  }
+  const gpu_test::device_array<std::int32_t> tokens(ids);
+  const gpu_test::device_array<float> gradient(dy),
+      table(std::vector<float>(static_cast<std::size_t>(vocabulary * cols), 0.5f));
+  const gpu_test::device_array<nn::step_state> state(std::vector<nn::step_state>(1));
+  const std::size_t bytes = gpu::embedding_backward_workspace_bytes(n, vocabulary);
+  const gpu_test::device_array<std::uint8_t> room(bytes);
+  const auto view = [](float* x, index_t rows) { return nn::dense_tensor(x, nn::dtype::fp32, {rows, cols}); };
+  gpu_test::expect(gpu::embedding_backward({tokens.data(), 0}, view(gradient.data(), n), view(table.data(), vocabulary),
+                                           state.data(), room.data(), bytes, {}));
+  CHECK(table.read() == want);
+  CHECK(room.guards_hold());
+}
+
 TEST_CASE("a number outside of the vocabulary is masked and reported") {
   const std::vector<std::int32_t> numbers = {1, 7, -5, 2};
   const gpu_test::device_array<std::int32_t> tokens(numbers);
