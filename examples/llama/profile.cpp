@@ -42,10 +42,11 @@ std::size_t class_of(std::string_view name) {
   constexpr struct {
     std::string_view begins;
     std::size_t number;
-  } table[] = {{"gemm", 0},          {"quantize", 1}, {"update_scales", 1}, {"attention", 2},     {"rmsnorm", 3},
-               {"residual_norm", 3}, {"swiglu", 3},   {"rope", 3},          {"add", 3},           {"dropout", 3},
-               {"embedding", 3},     {"cross", 4},    {"sum_losses", 4},    {"gradient_norm", 5}, {"adamw", 5},
-               {"sum_squares", 5},   {"upload", 6},   {"download", 6},      {"copy", 6},          {"fill_zero", 6}};
+  } table[] = {{"gemm", 0},          {"quantize", 1},      {"dequantize", 1}, {"observe", 1},       {"compare", 1},
+               {"update_scales", 1}, {"attention", 2},     {"rmsnorm", 3},    {"residual_norm", 3}, {"swiglu", 3},
+               {"rope", 3},          {"add", 3},           {"dropout", 3},    {"embedding", 3},     {"cross", 4},
+               {"sum_losses", 4},    {"gradient_norm", 5}, {"adamw", 5},      {"sum_squares", 5},   {"upload", 6},
+               {"download", 6},      {"copy", 6},          {"fill_zero", 6}};
   for (const auto& entry : table) {
     // "add" is no beginning of another name, "adamw" none of add's.
     if (name.starts_with(entry.begins)) return entry.number;

@@ -983,6 +983,11 @@ class BadInput(Program):
         self.refused("--tensor: 'x' is in .*dump.safetensors as well", "--quantizer", "te_rocm", *arguments, "--input",
                      self.folder / "dump.safetensors")
 
+    def test_fp8_needs_its_format(self):
+        self.refused("--quantizer: 'fp8' has one factor a tensor and no blocks: --format fp8_e4m3", "--quantizer", "fp8", "--make-case",
+                     "new.safetensors")
+        self.refused("--quantizer: 'fp8' has one factor", "--quantizer", "fp8", "--input", self.make("--quantizer", "te_rocm"))
+
     def test_a_dump_needs_a_quantizer(self):
         self.refused("--quantizer: needed .or --identify.", "--input", self.make("--quantizer", "te_rocm"))
 

@@ -128,6 +128,9 @@ quantizer find_preset(const std::string& name, const quantizer& base) {
     if (q.name == name) return q;
     known.push_back(q.name);
   }
+  if (name == per_tensor_name)
+    throw io::error("--quantizer",
+                    "'fp8' has one factor a tensor and no blocks: --format fp8_e4m3, fp8_e5m2 or of FNUZ");
   const std::string kind = base.is_per_tensor() ? "FP8 with one factor a tensor" : "these blocks";
   throw io::error("--quantizer", "no preset '" + name + "' for " + kind + "; did you mean '" +
                                      io::nearest_name(name, known) + "'? --list-quantizers shows all");
