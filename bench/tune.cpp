@@ -228,13 +228,30 @@ std::vector<gemm_choice> candidates(const gemm_shape& s, gemm_contract contract,
   return all;
 }
 
+struct timed_choice {
+  gemm_choice choice;
+  double us;
+};
+
+/// Medians of so many rounds, all choices in turn, so that heat falls on all alike: whatever came first would win.
+template <class Launch>
+void time_in_turn(std::vector<timed_choice>& all, int rounds, const Launch& launch) {
+  std::vector<std::vector<double>> times(all.size());
+  for (int round = 0; round < rounds; ++round) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const int count = std::clamp(static_cast<int>(2000 / all[i].us), 1, 20);
+      times[i].push_back(batch_us(launch(all[i].choice), count));
+    }
+  }
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    std::sort(times[i].begin(), times[i].end());
+    all[i].us = times[i][times[i].size() / 2];
+  }
+}
+
 /// Prints the best choice of a contract.
 void tune_contract(const gemm_shape& s, gemm_contract contract, const device_info& device, const gemm_problem& p,
                    const operand_data& a, const operand_data& b, const device_memory<bf16>& out) {
-  struct timed_choice {
-    gemm_choice choice;
-    double us;
-  };
   std::vector<timed_choice> all;
   std::size_t bytes = 0;
   for (const gemm_choice& c : candidates(s, contract, device, p)) {
@@ -267,18 +284,8 @@ void tune_contract(const gemm_shape& s, gemm_contract contract, const device_inf
     if (few.size() < 6 || new_tile) few.push_back(c);
   }
   all = few;
-  // In turn, so that heat falls on all alike: whatever came first would win.
-  std::vector<std::vector<double>> times(all.size());
-  for (int round = 0; round < (device.arch == arch::host ? 1 : 7); ++round) {
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      const int count = std::clamp(static_cast<int>(2000 / all[i].us), 1, 20);
-      times[i].push_back(batch_us(launch(all[i].choice), count));
-    }
-  }
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    timed_choice& c = all[i];
-    std::sort(times[i].begin(), times[i].end());
-    c.us = times[i][times[i].size() / 2];
+  time_in_turn(all, device.arch == arch::host ? 1 : 7, launch);
+  for (const timed_choice& c : all) {
     std::fprintf(stderr, "%s %dx%dx%d %s/%d/%s/%d/%s %.1f us of %zu\n", format_name(s), s.m, s.n, s.k,
                  to_text(contract), c.choice.split_k, tile_text(c.choice.schedule).c_str(), c.choice.schedule.stages,
                  raster_text(c.choice.schedule).c_str(), c.us, tried);

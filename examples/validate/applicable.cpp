@@ -95,7 +95,7 @@ struct idle_option {
 };
 
 /// What options of blocks meet in a format that has none, and so on.
-std::vector<idle_option> idle_in(const quantizer& q, const quantizer_dump& dump, const option_names& given) {
+std::vector<idle_option> idle_in(const quantizer& q, const quantizer_dump& dump, const option_names& given, verb v) {
   std::vector<idle_option> all;
   for (const char* name :
        {"--rotation", "--signs", "--scale-rule", "--policy", "--scale-placement", "--scale-padding", "--block-rows"})
@@ -103,9 +103,10 @@ std::vector<idle_option> idle_in(const quantizer& q, const quantizer_dump& dump,
   const bool has_factor = q.is_per_tensor() || !q.blocks.has_e8m0_scale();
   all.push_back({"--scale-rule", has_factor, "is for scales of powers of two"});
   all.push_back({"--factor", !has_factor, "is for NVFP4 and for FP8 with one factor a tensor"});
-  all.push_back({"--signs", q.options.rotation.points == 0, "is for a rotation"});
+  const bool tries_all = v == verb::identify;  // rotations, and stochastic rounding by known words
+  all.push_back({"--signs", q.options.rotation.points == 0 && !tries_all, "is for a rotation"});
   all.push_back({"--nibbles", storage_bits(q.blocks.element) != 4, "is for elements of 4 bits"});
-  const bool stochastic = q.options.rounding == rounding::stochastic;
+  const bool stochastic = q.options.rounding == rounding::stochastic || (tries_all && q.has_words);
   for (const char* name : {"--random-seed", "--random-stream", "--random-bits"})
     all.push_back({name, !stochastic, "is for --rounding stochastic"});
   for (const char* name : {"--random-seed", "--random-stream"})
@@ -118,7 +119,7 @@ std::vector<idle_option> idle_in(const quantizer& q, const quantizer_dump& dump,
 std::vector<idle_option> idle_in(const gemm_case& x, const gemm_options& g, verb v) {
   std::vector<idle_option> all;
   for (const char* name : {"--epilogue-c", "--beta"}) all.push_back({name, !x.c, "there is no c"});
-  all.push_back({"--beta", v == verb::compare && g.start_from_c, "is for a c that is added at the end: --epilogue-c"});
+  all.push_back({"--beta", v != verb::identify && g.start_from_c, "is for a c that is added at the end: --epilogue-c"});
   for (const char* name : {"--split-grain", "--split-run", "--split-order", "--split-sum"})
     all.push_back({name, g.split_k == 1, "is for --split-k"});
   for (const char* name : {"--scale-format", "--scale-layout"})
@@ -151,7 +152,7 @@ void refuse_idle_options(const option_names& given, bool for_quantizer, verb v) 
 }
 
 void refuse_idle_options(const option_names& given, const quantizer& q, const quantizer_dump& dump, verb v) {
-  refuse(given, idle_in(q, dump, given));
+  refuse(given, idle_in(q, dump, given, v));
   if (dump.factor && !q.is_per_tensor() && q.blocks.has_e8m0_scale())
     throw io::error(dump.where, "tensor 'factor': scales of powers of two have none");
   if (v == verb::compare && !dump.random.empty() && q.options.rounding != rounding::stochastic)

@@ -59,6 +59,9 @@ inline constexpr format gemm_formats[] = {formats::fp16,     formats::bf16,     
 /// Throws io::error naming file and tensor.
 gemm_case load_case(const io::safetensors_file& file, const case_options& options);
 
+/// Is every element of d NaN, as memory that nobody wrote may be?
+bool is_all_nan(const gemm_case& x);
+
 /// Operand `i` of the batch.
 gemm_operand batch_operand(const operand_data& x, index_t k, index_t i);
 

@@ -150,16 +150,35 @@ void break_tie(const options& o, const kernel_use& given, const gemm_case& x, co
   }
 }
 
+/// A result of nothing but NaN that no model gives was not written.
+void refuse_unwritten(const gemm_case& x, const std::string& where, bool model_has_nan) {
+  if (!model_has_nan && is_all_nan(x))
+    throw io::error(where, "tensor 'd': every element is NaN, and none of the model's is; was it written?");
+}
+
+/// What explains a sample, on the whole result; the first `same` agree on the sample.
+int check_wholly(const gemm_case& x, const std::vector<explanation>& all, std::size_t same, bool any_nan,
+                 thread_pool& pool) {
+  index_t least = x.outputs();
+  for (std::size_t i = 0; i < same && least != 0; ++i)
+    least = std::min(least, compare(x, all[i].use, any_nan, pool).different);
+  if (least == 0) return exit_identical;
+  std::cout << "but not all of the result: " << least << " of " << x.outputs() << " elements differ\n";
+  return exit_different;
+}
+
 /// Ranks models; models that agree on every compared element are listed together.
 int rank(const gemm_case& x, const kernel_use& given, const std::vector<explanation>& all, const char* what,
-         const tie_breaker& tell) {
+         const tie_breaker& tell, bool any_nan, thread_pool& pool) {
   if (all.empty()) {
     std::cerr << "rotoscale-validate: no " << what << " takes these tensors\n";
     return exit_bad_input;
   }
   print_notes(x);
   const std::size_t looked_at = all.front().which.size();
-  std::cout << what << " by elements explained, of " << looked_at << ":\n";
+  const bool is_sample = static_cast<index_t>(looked_at) < x.outputs();
+  std::cout << what << " by elements explained, of " << looked_at
+            << (is_sample ? ", a sample of " + std::to_string(x.outputs()) : "") << ":\n";
   for (const explanation& e : all) {
     std::cout << "  " << e.explained << "  " << e.model << "  (" << e.evidence_text << ")";
     if (const std::string options = options_of(given, e.use); !options.empty()) std::cout << ", with " << options;
@@ -173,7 +192,8 @@ int rank(const gemm_case& x, const kernel_use& given, const std::vector<explanat
               << (tell ? "" : "; --tell-apart FILE writes one that tells more apart") << "\n";
     if (tell) tell({all.begin(), all.begin() + static_cast<std::ptrdiff_t>(same)});
   }
-  return all.front().explained == static_cast<index_t>(looked_at) ? exit_identical : exit_different;
+  if (all.front().explained != static_cast<index_t>(looked_at)) return exit_different;
+  return is_sample ? check_wholly(x, all, same, any_nan, pool) : exit_identical;
 }
 
 /// Rejects values that no computation can have.
@@ -190,7 +210,7 @@ void check_options(const options& o) {
     const auto is_read = [&, p = path](const std::string& input) {
       return !p->empty() && std::filesystem::equivalent(*p, input, none);
     };
-    if (is_read(o.input)) throw io::error(flag, "'" + *path + "' is the input");
+    if (is_read(o.input == "-" ? "/dev/stdin" : o.input)) throw io::error(flag, "'" + *path + "' is the input");
     for (const std::string& tensor : o.tensors) {
       if (is_read(tensor.substr(tensor.find('=') + 1)))
         throw io::error(flag, "'" + *path + "' is an input, that of --tensor " + tensor);
@@ -216,6 +236,41 @@ const mma_unit* chosen_unit(const options& o) {
   for (const mma_unit& u : models::all) known.emplace_back(u.name);
   throw io::error("--model", "no model '" + name + "'; did you mean '" + io::nearest_name(name, known) +
                                  "'? --list-models shows all");
+}
+
+/// A GEMM's tensors.
+int run_gemm(const options& o, verb v, const io::safetensors_file& file, thread_pool& pool) {
+  const mma_unit* const unit = chosen_unit(o);
+  const gemm_case x = load_case(file, o.files);
+  const kernel_use use = chosen_use(o, x, unit == nullptr ? mma_model{} : unit->model);
+  const gemm_options& g = use.gemm;
+  check_use(o, g, x);
+  refuse_idle_options(o.quantizer.given, x, g, v);
+  if (x.is_fp64() && o.fit) throw io::error("--fit", "F64 has nothing to fit");
+  const bool has_tails = o.kernel != "instruction", any_nan = o.nan == "any";
+  if (o.identify) {
+    tie_breaker tell;
+    if (!o.tell_apart.empty()) tell = [&](const std::vector<explanation>& tied) { break_tie(o, use, x, tied, pool); };
+    const auto all = identify(x, use, has_tails, any_nan, o.sample.value_or(default_sample), pool);
+    if (!all.empty()) refuse_unwritten(x, file.name(), all.front().explained != 0 || all.front().nan_bits != 0);
+    return rank(x, use, all, "models", tell, any_nan, pool);
+  }
+  if (const std::string wrong = mismatch(*unit, x, has_tails); !wrong.empty()) throw io::error(file.name(), wrong);
+  if (o.fit) {
+    const auto all = fit(x, use, any_nan, o.sample.value_or(default_sample), pool);
+    return rank(x, use, all, "parameters", {}, any_nan, pool);
+  }
+  if (!x.is_fp64() && !gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), g)) {
+    throw io::error("--promotion", std::to_string(g.promotion) + " is no multiple of the model's step");
+  }
+  const comparison result = compare(x, use, any_nan, pool);
+  // That of any NaN counts those of the model as equal.
+  if (result.different == result.elements && is_all_nan(x))
+    refuse_unwritten(x, file.name(), compare(x, use, true, pool).different != result.elements);
+  const std::vector<std::string> steps = result.first ? trace(x, g, *result.first) : std::vector<std::string>{};
+  if (!o.report.empty()) io::write_file_atomically(o.report, report_of(o, result, steps, x).dump(2) + "\n");
+  print(result, steps, x);
+  return result.different == 0 ? exit_identical : exit_different;
 }
 
 int run(const options& o) {
@@ -249,31 +304,7 @@ int run(const options& o) {
   if (quantizer && o.quantizer.preset.empty() && v == verb::compare)
     throw io::error("--quantizer", "needed (or --identify); --list-quantizers shows all");
   if (quantizer) return run_quantizer(o, file, pool);
-  const mma_unit* const unit = chosen_unit(o);
-  const gemm_case x = load_case(file, o.files);
-  const kernel_use use = chosen_use(o, x, unit == nullptr ? mma_model{} : unit->model);
-  const gemm_options& g = use.gemm;
-  check_use(o, g, x);
-  refuse_idle_options(o.quantizer.given, x, g, v);
-  if (x.is_fp64() && o.fit) throw io::error("--fit", "F64 has nothing to fit");
-  const bool has_tails = o.kernel != "instruction";
-  if (o.identify) {
-    tie_breaker tell;
-    if (!o.tell_apart.empty()) tell = [&](const std::vector<explanation>& tied) { break_tie(o, use, x, tied, pool); };
-    return rank(x, use, identify(x, use, has_tails, o.nan == "any", o.sample.value_or(default_sample), pool), "models",
-                tell);
-  }
-  if (const std::string wrong = mismatch(*unit, x, has_tails); !wrong.empty()) throw io::error(file.name(), wrong);
-  if (o.fit)
-    return rank(x, use, fit(x, use, o.nan == "any", o.sample.value_or(default_sample), pool), "parameters", {});
-  if (!x.is_fp64() && !gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), g)) {
-    throw io::error("--promotion", std::to_string(g.promotion) + " is no multiple of the model's step");
-  }
-  const comparison result = compare(x, use, o.nan == "any", pool);
-  const std::vector<std::string> steps = result.first ? trace(x, g, *result.first) : std::vector<std::string>{};
-  if (!o.report.empty()) io::write_file_atomically(o.report, report_of(o, result, steps, x).dump(2) + "\n");
-  print(result, steps, x);
-  return result.different == 0 ? exit_identical : exit_different;
+  return run_gemm(o, v, file, pool);
 }
 
 /// What stands between the unit's sums and d.

@@ -3,10 +3,6 @@
 // gpu/api/device.hpp over the runtime of the mode that this is compiled in.
 #include "gpu/api/device.hpp"
 
-#if defined(ROTOSCALE_CUDA)
-#include <dlfcn.h>
-#endif
-
 #include <chrono>
 #include <mutex>
 #include <vector>
@@ -14,6 +10,10 @@
 #include "gpu/dialect/arch.hpp"
 #include "gpu/dialect/launch.hpp"
 #include "gpu/dialect/ranges.hpp"
+
+#if defined(ROTOSCALE_CUDA)  // which the dialect defines
+#include <dlfcn.h>
+#endif
 
 namespace rotoscale::gpu {
 

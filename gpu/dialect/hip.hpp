@@ -160,7 +160,6 @@ inline constexpr int segment_lanes = 32;
 using host::block_barrier;
 using host::block_shared;
 using host::dynamic_shared;
-using host::segment_any;
 using host::segment_ballot;
 using host::shuffle;
 using host::shuffle_xor;
@@ -261,15 +260,6 @@ __device__ inline std::uint32_t segment_ballot(bool condition) {
 #else
   const std::uint64_t lanes = __builtin_amdgcn_ballot_w64(condition);
   return static_cast<std::uint32_t>((wave_lane() & 32u) != 0 ? lanes >> 32 : lanes);
-#endif
-}
-
-/// Does `condition` hold in any lane of the segment?
-__device__ inline bool segment_any(bool condition) {
-#if defined(ROTOSCALE_CUDA)
-  return __any_sync(0xFFFFFFFFu, condition) != 0;
-#else
-  return segment_ballot(condition) != 0;
 #endif
 }
 

@@ -315,10 +315,6 @@ inline std::uint32_t segment_ballot(bool condition, const char* file = __builtin
   return lanes;
 }
 
-inline bool segment_any(bool condition, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-  return segment_ballot(condition, file, line) != 0;
-}
-
 /// What one instruction does for a wave of 64 lanes, or a warp of 32: every lane shows its registers, and once all have
 /// come here, `All(registers of lane 0 .. 63)` runs. A block whose last wave lacks lanes cannot do it.
 template <auto All, unsigned Lanes = detail::wave_lanes, class Registers>

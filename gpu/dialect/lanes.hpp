@@ -42,6 +42,17 @@ __device__ inline T shuffle_xor(T x, unsigned mask, [[maybe_unused]] call_site a
   }
 }
 
+/// Does `condition` hold in any lane of the segment?
+__device__ inline bool segment_any(bool condition, [[maybe_unused]] call_site at = call_site::here()) {
+#if defined(ROTOSCALE_CUDA)
+  return __any_sync(0xFFFFFFFFu, condition) != 0;
+#elif defined(ROTOSCALE_GPU_HOST)
+  return host::segment_ballot(condition, at.file, at.line) != 0;
+#else
+  return segment_ballot(condition) != 0;
+#endif
+}
+
 /// combine(x, other) over `Lanes` neighbouring lanes, first with the lane Lanes / 2 away, last with the next one. All
 /// of them return the same where `combine` commutes; a sum then has the bits of halves that are folded.
 template <unsigned Lanes = unsigned{segment_lanes}, class T, class Combine>

@@ -7,6 +7,7 @@
 // are computed by the definition's own kernel.
 #pragma once
 
+#include "gpu/dialect/lanes.hpp"
 #include "gpu/gemm/blockwise.hpp"
 #include "gpu/gemm/expand_boxes.hpp"
 #include "gpu/gemm/plan.hpp"

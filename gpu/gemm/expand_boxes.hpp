@@ -6,6 +6,7 @@
 // for, or whose sums could leave FP32's normal numbers.
 #pragma once
 
+#include "gpu/dialect/lanes.hpp"
 #include "gpu/dialect/math.hpp"
 #include "gpu/gemm/expand.hpp"
 #include "gpu/gemm/expand_int8.hpp"

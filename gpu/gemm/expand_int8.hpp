@@ -4,6 +4,7 @@
 // exact and sums of products cannot be rounded in FP32, E5M2 of the others.
 #pragma once
 
+#include "gpu/dialect/lanes.hpp"
 #include "gpu/gemm/expand.hpp"
 
 namespace rotoscale::gpu {

@@ -5,6 +5,7 @@
 // costs as much as a microsecond or two of products.
 #pragma once
 
+#include "gpu/dialect/lanes.hpp"
 #include "gpu/gemm/expand.hpp"
 
 namespace rotoscale::gpu {

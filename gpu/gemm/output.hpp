@@ -4,6 +4,7 @@
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
+#include "gpu/dialect/lanes.hpp"
 #include "gpu/dialect/packed.hpp"
 #include "gpu/gemm/arguments.hpp"
 

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "gpu/dialect/bf16_tiles.hpp"
+#include "gpu/dialect/lanes.hpp"
 #include "gpu/nn/attention_arguments.hpp"
 
 namespace rotoscale::gpu::tiles {

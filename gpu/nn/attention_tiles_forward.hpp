@@ -3,6 +3,7 @@
 // The forward pass of attention in tiles.
 #pragma once
 
+#include "gpu/dialect/lanes.hpp"
 #include "gpu/dialect/math.hpp"
 #include "gpu/nn/attention_copies.hpp"
 

@@ -105,7 +105,7 @@ struct long_run_shared {
   __device__ T* row(unsigned step, unsigned r) { return reinterpret_cast<T*>(rows[step % long_stages][r]); }
 };
 
-/// Block b takes columns of long runs b, b + blocks, ...
+/// Block b takes items b, b + blocks, ...: 64 columns of a long run each.
 template <class T>
 __global__ void __launch_bounds__(row_threads)
     embedding_long_gradient_kernel(const ROTOSCALE_GRID_CONSTANT embedding_gradient_args<T> a) {

@@ -315,7 +315,9 @@ struct order_room {
   explicit order_room(index_t tokens)
       : runs((static_cast<std::size_t>(tokens) + 3) / 4 * 4),
         long_count(2 * runs),
-        all(long_count + 1 + static_cast<std::size_t>(tokens) / (longest_short_run + 1)) {}
+        all(long_count + 1 + static_cast<std::size_t>(long_runs_of(tokens))) {}
+  /// At most so many of the runs of so many tokens are long.
+  static index_t long_runs_of(index_t tokens) { return tokens / (longest_short_run + 1); }
 };
 
 }  // namespace
@@ -340,6 +342,11 @@ status embedding_backward(const nn::token_source& tokens, nn::const_tensor_view 
   const order_room room(n);
   auto *const order = static_cast<std::uint32_t*>(workspace), *const runs = order + room.runs,
               *const long_count = order + room.long_count, *const long_runs = long_count + 1;
+  const row_extents e = extents_of(n, dy.extent(1), {dy, dtable});
+  unsigned blocks = 0;
+  if (status c = count_blocks(e, 1, blocks); !c.ok()) return c;
+  device_info device;
+  if (status found = current_device(device); !found.ok()) return found;
   if (status c = check_ready(s); !c.ok()) return c;
   if (status c = check_code(token_order_kernel); !c.ok()) return c;
   if (status c = fill(runs, 0, (room.long_count + 1 - room.runs) * sizeof(std::uint32_t), s); !c.ok()) return c;
@@ -353,21 +360,10 @@ status embedding_backward(const nn::token_source& tokens, nn::const_tensor_view 
   }
   return with_storage(dy.type, [&](auto t) {
     using T = decltype(t);
-    const embedding_gradient_args<T> a{extents_of(n, dy.extent(1), {dy, dtable}),
-                                       span_of<T>(dy),
-                                       span_of<float>(dtable),
-                                       tokens,
-                                       state,
-                                       order,
-                                       runs,
-                                       long_runs,
-                                       long_count};
-    unsigned blocks = 0;
-    if (status c = count_blocks(a.e, 1, blocks); !c.ok()) return c;
+    const embedding_gradient_args<T> a{e,         span_of<T>(dy), span_of<float>(dtable), tokens, state, order, runs,
+                                       long_runs, long_count};
     if (status c = launch_rows(embedding_gradient_kernel<T>, blocks, row_threads, s, a); !c.ok()) return c;
-    device_info device;
-    if (status found = current_device(device); !found.ok()) return found;
-    const index_t items = n / (longest_short_run + 1) * ((a.e.cols + long_columns - 1) / long_columns);
+    const index_t items = order_room::long_runs_of(n) * ((e.cols + long_columns - 1) / long_columns);
     return launch_rows(embedding_long_gradient_kernel<T>,
                        static_cast<std::uint64_t>(std::min(items, index_t{4} * device.processors)), row_threads, s, a);
   });

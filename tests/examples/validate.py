@@ -543,7 +543,7 @@ class NotANumber(Program):
         tensors["d"] = (dtype, shape, struct.pack("<I", 0x7FFFFFFF) * (len(data) // 4))
         write_safetensors(path, tensors)
         arguments = ["--model", "blackwell-mxf8f6f4-f32", "--input", path]
-        self.refused("tensor 'd': every element is NaN, and nothing that it comes of is", *arguments)
+        self.refused("tensor 'd': every element is NaN, and none of the model's is", *arguments)
         dtype, shape, data = tensors["scale_a"]
         tensors["scale_a"] = (dtype, shape, b"\xff" * len(data))
         write_safetensors(path, tensors)
@@ -564,11 +564,38 @@ class NotANumber(Program):
             write_safetensors(path, tensors)
             done = self.call("--model", model, "--input", path, "--nan", "any")
             self.assertEqual((done.returncode, done.stderr), (0, ""), model + " " + name)
+        # Numbers whose sums overflow: an accumulator of FP16 is Inf, then Inf - Inf.
+        path = self.make("case.safetensors", "--model", "hopper-mma-fp8-f16", "--kind", "normal", "--ignore", "c", "--k", 64)
+        tensors = load(path)
+        for name in "ab":
+            dtype, shape, data = tensors[name]
+            row = b"\x7e" * 32 + (b"\xfe" if name == "a" else b"\x7e") * 32  # an instruction of each sign
+            tensors[name] = (dtype, shape, row * (len(data) // 64))
+        dtype, shape, data = tensors["d"]
+        self.assertEqual(dtype, "F16")
+        tensors["d"] = (dtype, shape, b"\xff\x7f" * (len(data) // 2))
+        write_safetensors(path, tensors)
+        done = self.call("--model", "hopper-mma-fp8-f16", "--input", path, "--nan", "any")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
         for seed in range(8):
             path = self.folder / "one.safetensors"
             model = ["--model", "hopper-mma-fp16-f32"]
             made = self.call("--make-case", path, *model, "--m", 1, "--n", 1, "--kind", "edges", "--with-d", "--seed", seed)
             self.assertEqual((made.returncode, self.call(*model, "--input", path).returncode), (0, 0), seed)
+
+    def test_a_sample_is_said_and_the_whole_is_compared(self):
+        path = self.folder / "wide.safetensors"
+        model = ["--model", "hopper-mma-fp16-f32"]
+        made = self.call("--make-case", path, *model, "--kind", "normal", "--m", 64, "--n", 64, "--with-d")
+        self.assertEqual(made.returncode, 0)
+        tensors = load(path)
+        dtype, shape, data = tensors["d"]
+        for changed, code in ((data, 0), (data[:9000] + bytes([data[9000] ^ 1]) + data[9001:], 1)):
+            write_safetensors(path, {**tensors, "d": (dtype, shape, changed)})
+            done = self.call("--identify", "--input", path, "--sample", 16)
+            self.assertEqual(done.returncode, code, done.stdout)
+            self.assertIn("models by elements explained, of 16, a sample of 4096:\n", done.stdout)
+            self.assertEqual("but not all of the result: 1 of 4096 elements differ\n" in done.stdout, code == 1)
 
     def test_options_that_the_tensors_leave_idle(self):
         path = self.make("case.safetensors", "--model", "hopper-mma-fp16-f32")

@@ -854,6 +854,40 @@ class Identification(Program):
                 self.assertEqual((done.returncode, found[0]), (1, ("511", "te_rocm")), done.stdout)
                 self.assertNotIn("stochastic", done.stdout)
 
+    def test_few_elements_are_no_random_rounding_either(self):
+        """Of a few blocks no distribution can be told from that of nearest."""
+        for extents in (("--m", 1, "--k", 32), ("--m", 2, "--k", 128), ("--m", 4, "--k", 128)):
+            good = load(self.make("--quantizer", "te_rocm", *extents))
+            for at in range(0, len(good["codes"][2]), 5):
+                data = bytearray(good["codes"][2])
+                data[at] ^= 1
+                path = self.folder / "flipped.safetensors"
+                write_safetensors(path, {**good, "codes": (*good["codes"][:2], bytes(data))})
+                done = self.ranking("--input", path)[1]
+                self.assertFalse(done.returncode == 0 and "stochastic" in done.stdout.split("\n")[1], (extents, at, done.stdout))
+
+    def test_an_orientation_of_its_own_rounding(self):
+        """Gradients of which one orientation alone is rounded at random."""
+        nearest = load(self.make("--quantizer", "primus", "--axis", "both", "--m", 256))
+        random = load(self.make("--quantizer", "primus", "--axis", "both", "--m", 256, "--rounding", "stochastic", "--random-seed", 7))
+        self.assertEqual(nearest["x"], random["x"])
+        path = self.folder / "mixed.safetensors"
+        write_safetensors(path, {**nearest, "codes_t": random["codes_t"], "scales_t": random["scales_t"]})
+        done = self.ranking("--input", path, "--sample", 4096)[1]
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("\ncodes alone: 2048  primus\ncodes_t alone: 2048  primus, but rounding stochastic by unknown words\n", done.stdout)
+
+    def test_signs_of_longer_rotations(self):
+        signs = ["--signs", "b3c5"]
+        path = self.make("--quantizer", "te_rocm", "--rotation", 64, *signs)
+        found, done = self.ranking("--quantizer", "te_rocm", "--input", path, *signs)
+        self.assertEqual((done.returncode, found[0]), (0, ("512", "te_rocm, but rotation of 64 points")), done.stdout)
+        self.same("--quantizer", "te_rocm", "--rotation", 64, *signs, "--input", path)
+        path = self.make("--quantizer", "te_rocm", "--rotation", 64)
+        found, done = self.ranking("--quantizer", "te_rocm", "--input", path, *signs)
+        self.assertEqual((done.returncode, found[0][1]), (0, "te_rocm, but rotation of 64 points, other signs of the rotation"), done.stdout)
+        self.assertEqual(self.ranking("--input", path, *signs)[1].returncode, 0)  # of presets without a rotation as well
+
     def test_directed_roundings(self):
         for rounding in ("up", "down", "to_odd"):
             path = self.make("--quantizer", "te_rocm", "--rounding", rounding)
@@ -963,8 +997,7 @@ class BadInput(Program):
         for tensor in ("codes", "codes_t", "scales", "scales_t"):
             dtype, _, data = tensors[tensor]
             write_safetensors(path, {**tensors, tensor: (dtype, [len(data) - 1], data[:-1])})
-            named = tensor[:6] if tensor.startswith("scales") else tensor[:5]
-            self.refused(f"tensor '{named}.*': .* bytes are not what any placement takes", "--identify", "--input", path,
+            self.refused(f"tensor '{tensor}': .* bytes are not what any placement takes", "--identify", "--input", path,
                          "--format", "mxfp4")
 
     def test_inputs_are_not_overwritten(self):
@@ -979,6 +1012,14 @@ class BadInput(Program):
             self.refused(f"--report: '{path}' is an input, that of --tensor codes=codes.npy", "--quantizer", "te_rocm", *arguments,
                          "--report", path)
         self.assertEqual((self.folder / "codes.npy").read_bytes(), before)
+        dump = self.folder / "dump.safetensors"
+        for path in (dump, "/dev/stdin", "/proc/self/fd/0"):
+            with dump.open("rb") as file:
+                done = subprocess.run([VALIDATE, "--quantizer", "te_rocm", "--input", "-", "--report", path], stdin=file, cwd=self.folder,
+                                      capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertIn("is the input", done.stderr)
+        self.assertEqual(load(dump), tensors)
         self.refused("--tensor: 'x' is given twice", "--quantizer", "te_rocm", *arguments, *arguments)
         self.refused("--tensor: 'x' is in .*dump.safetensors as well", "--quantizer", "te_rocm", *arguments, "--input",
                      self.folder / "dump.safetensors")

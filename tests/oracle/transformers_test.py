@@ -29,8 +29,8 @@ LOGIT_BOUND = 1e-4
 # On the longest way through two layers and back, some 20 GEMMs of 64 to 128 terms and a softmax over 256, there are about 3000 additions
 # in FP32. Their errors, of at most 2^-24 of a sum each, are independent and add up as a root; three times that.
 GRADIENT_BOUND = 3 * 3000**0.5 * 2.0**-24
-# There operands and results of the 20 GEMMs and results of some 30 other operations are rounded to BF16, by at most 2^-9 each: 90 roundings.
-BF16_GRADIENT_BOUND = 3 * 90**0.5 * 2.0**-9
+# There operands and results of the 20 GEMMs are rounded to BF16, of eight significant bits: 60 roundings by at most 2^-8 each.
+BF16_GRADIENT_BOUND = 3 * 60**0.5 * 2.0**-8
 SAVED = {
     "plain": {},
     "grouped": {"num_key_value_heads": 2},

@@ -3,6 +3,7 @@
 #include "candidates.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "../format_names.hpp"
 #include "rotoscale/names.hpp"
@@ -60,6 +61,7 @@ std::vector<quantizer> arithmetics(const quantizer& base, const quantizer_dump& 
               if (!base.is_per_tensor() &&
                   (!runs_are_defined(q.blocks, turn) || !options_are_defined(q.blocks, q.options)))
                 continue;
+              if (!(f > 0) || !std::isfinite(f)) continue;
               // The blocks of one orientation may be shorter than this rotation's runs.
               const bool fits = std::all_of(dump.sides.begin(), dump.sides.end(),
                                             [&](const dump_side& s) { return s.k % q.tile_k() == 0; });
@@ -85,10 +87,10 @@ std::vector<std::string> changes_from(const quantizer& preset, const quantizer& 
   const auto points = [](const rotation& r) {
     return r.points == 0 ? std::string("no rotation") : "rotation of " + std::to_string(r.points) + " points";
   };
-  if (a.rotation.points != b.rotation.points)
-    all.push_back(points(b.rotation));
-  else if (!(a.rotation == b.rotation))
-    all.emplace_back("other signs of the rotation");
+  if (a.rotation.points != b.rotation.points) all.push_back(points(b.rotation));
+  rotation signs = a.rotation;
+  signs.points = b.rotation.points;
+  if (b.rotation.points != 0 && !(signs == b.rotation)) all.emplace_back("other signs of the rotation");
   if (!q.hadamard_factor)
     all.emplace_back("rotation without its factor 1/sqrt(" + std::to_string(b.rotation.points) + ")");
   if (q.blocks.has_e8m0_scale() && !q.is_per_tensor() && a.rule != b.rule)

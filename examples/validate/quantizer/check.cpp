@@ -90,7 +90,7 @@ class side_check {
         want_(quantize_side(choices_.up(), dump, side, pool)) {
     if (q.has_unknown_words()) lower_ = quantize_side(choices_.down(), dump, side, pool).codes;
     const auto sized = [&](std::optional<std::vector<std::uint8_t>> bytes, bool of_scales, placement order) {
-      if (!bytes) refuse_size(dump, side, of_scales, order);
+      if (!bytes) refuse_size(q, dump, side, of_scales, order);
       return *std::move(bytes);
     };
     got_.codes = sized(dense_codes(q, side), false, q.code_order);
@@ -420,9 +420,9 @@ std::vector<std::string> check_tensor(const quantizer& q, const quantizer_dump& 
   // FP8's factor may come of a history of maxima; without an amax nobody says what NVFP4's came of.
   if (dump.factor && dump.amax && !q.is_per_tensor() && !q.blocks.has_e8m0_scale()) {
     const float want = tensor_encode_factor(*dump.amax, q.blocks.element, q.blocks.scale);
-    if (fp32_bits(want) != fp32_bits(*dump.factor)) {
+    if (const float used = q.options.encode_factor; fp32_bits(want) != fp32_bits(used)) {
       faults.push_back(text("factor: %.9g expected of the amax, %.9g written", static_cast<double>(want),
-                            static_cast<double>(*dump.factor)));
+                            static_cast<double>(used)));
     }
   }
   return faults;

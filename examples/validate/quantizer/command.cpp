@@ -68,18 +68,24 @@ void write_report(const std::string& path, const std::string& input, const quant
 void print_notes(const quantizer& q, const quantizer_dump& dump) {
   if (q.is_per_tensor() || !(q.blocks.scale == formats::ue4m3)) return;
   for (const dump_side& side : dump.sides) {
-    const auto count =
-        std::count_if(side.scales.begin(), side.scales.end(), [](std::uint8_t scale) { return scale > 0x7F; });
+    const std::vector<std::uint8_t> scales = dense_scales(q, side).value_or(std::vector<std::uint8_t>{});
+    const auto count = std::count_if(scales.begin(), scales.end(), [](std::uint8_t scale) { return scale > 0x7F; });
     if (count == 0) continue;
     std::cout << "note: " << count << " bytes of " << side.scale_name()
               << " have their top bit set, which UE4M3 does not have\n";
   }
 }
 
-/// What explains the sample, on all of the dump: runs outside of the sample, repeated scales, factor and amax.
-int check_wholly(const dump_explanation& e, const quantizer_dump& dump, thread_pool& pool) {
-  const dump_report all = check_dump(e.how, dump, std::nullopt, pool);
-  if (all.accepted()) return 0;
+/// Those that explain the sample, on all of the dump: runs outside of the sample, repeated scales, factor and amax. One
+/// that explains that as well is said, if it is not the first.
+int check_wholly(const std::vector<dump_explanation>& ranked, const quantizer_dump& dump, thread_pool& pool) {
+  for (const dump_explanation& e : ranked) {
+    if (e.explained < ranked.front().explained) break;
+    if (!check_dump(e.how, dump, std::nullopt, pool).accepted()) continue;
+    if (&e != &ranked.front()) std::cout << "all of the dump: " << e.text << "\n";
+    return 0;
+  }
+  const dump_report all = check_dump(ranked.front().how, dump, std::nullopt, pool);
   std::cout << "but not all of the dump:\n";
   for (const std::string& fault : all.tensor_faults) std::cout << "  " << fault << "\n";
   for (const side_report& r : all.sides) {
@@ -200,7 +206,7 @@ int identify_quantizer(const quantizer_options& o, const io::safetensors_file& f
     std::cout << "the first " << same << (same == max_listed ? " or more" : "")
               << " cannot be told apart on this input; --make-case --quantizer writes one that tells more apart\n";
   }
-  if (best.explained == looked_at) return check_wholly(best, dump, pool);
+  if (best.explained == looked_at) return check_wholly(all, dump, pool);
   print_sides(ranking, dump);
   if (2 * best.explained < looked_at && best.explained != 0) {
     std::cout << "no more than that: of what was tried (docs/validate.md), nothing made this dump\n";

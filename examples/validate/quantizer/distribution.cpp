@@ -4,12 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 
 namespace rotoscale::validate {
 
-bool distribution::accepted() const {
-  return std::all_of(std::begin(z), std::end(z), [](double d) { return std::abs(d) <= 5.0; });
+double distribution::largest() const {
+  double most = 0;
+  for (const double d : z) most = std::max(most, std::abs(d));
+  return most;
 }
 
 void rounding_tally::add(double fraction, bool went_away) {

@@ -8,9 +8,10 @@
 namespace rotoscale::validate {
 
 struct distribution {
-  index_t rounded = 0;    ///< elements between two numbers of the format
-  double z[9] = {};       ///< deviation in standard errors: overall, then by the fraction's eighth
-  bool accepted() const;  ///< no deviation beyond 5
+  index_t rounded = 0;     ///< elements between two numbers of the format
+  double z[9] = {};        ///< deviation in standard errors: overall, then by the fraction's eighth
+  double largest() const;  ///< deviation, of either sign
+  bool accepted() const { return largest() <= 5.0; }
 };
 
 /// Counts how often elements went away from zero, and how often they should have.

@@ -235,9 +235,11 @@ std::optional<std::vector<std::uint8_t>> dense_scales(const quantizer& q, const 
   return scales;
 }
 
-void refuse_size(const quantizer_dump& dump, const dump_side& side, bool of_scales, std::optional<placement> order) {
+void refuse_size(const quantizer& q, const quantizer_dump& dump, const dump_side& side, bool of_scales,
+                 std::optional<placement> order) {
   const std::size_t size = of_scales ? side.scales.size() : side.codes.size();
-  const bool square = of_scales && static_cast<index_t>(32 * 32 * size) == side.rows * side.k;
+  const bool square = of_scales && q.blocks.rows == 1 && q.blocks.length == 32 &&
+                      static_cast<index_t>(32 * 32 * size) == side.rows * side.k;
   throw io::error(dump.where, "tensor '" + std::string(of_scales ? side.scale_name() : side.code_name()) +
                                   "': " + std::to_string(size) + " bytes are not what " +
                                   (order ? "placement " + std::string(to_string(*order)) : "any placement") +

@@ -78,7 +78,7 @@ std::optional<std::vector<std::uint8_t>> dense_codes(const quantizer& q, const d
 std::optional<std::vector<std::uint8_t>> dense_scales(const quantizer& q, const dump_side& side);
 
 /// Throws io::error for codes or scales whose size is not that of a placement, or of none.
-[[noreturn]] void refuse_size(const quantizer_dump& dump, const dump_side& side, bool of_scales,
+[[noreturn]] void refuse_size(const quantizer& q, const quantizer_dump& dump, const dump_side& side, bool of_scales,
                               std::optional<placement> order);
 
 /// What `q` makes of the source, in dense order.

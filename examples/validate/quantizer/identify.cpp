@@ -219,9 +219,16 @@ class dump_identifier {
         regions_(chosen_regions(base, dump, sample)),
         codes_(code_variants(base, dump)),
         scales_(scale_variants(base, dump)) {
-    for (const dump_side& side : dump.sides) {
-      if (codes_.empty()) refuse_size(dump, side, false, std::nullopt);
-      if (scales_.empty()) refuse_size(dump, side, true, std::nullopt);
+    for (const bool of_scales : {false, true}) {
+      if (!(of_scales ? scales_ : codes_).empty()) continue;
+      // The orientation that fits no order by itself; the last one where only both together fit none.
+      const auto fits_some = [&](const dump_side& side) {
+        quantizer_dump alone = dump;
+        alone.sides = {side};
+        return !(of_scales ? scale_variants(base, alone) : code_variants(base, alone)).empty();
+      };
+      const auto wrong = std::find_if_not(dump.sides.begin(), dump.sides.end(), fits_some);
+      refuse_size(base, dump, wrong == dump.sides.end() ? dump.sides.back() : *wrong, of_scales, std::nullopt);
     }
   }
 
@@ -314,21 +321,23 @@ class dump_identifier {
     for (const found_candidate& f : found_) {
       const auto is_same = [&](const dump_explanation& d) { return d.text == f.e.text; };
       if (std::any_of(distinct.begin(), distinct.end(), is_same)) continue;
-      if (f.e.how.has_unknown_words() && !rounds_at_random(f.e)) continue;
+      if (f.e.how.has_unknown_words() && !rounds_at_random(f.e, part)) continue;
       distinct.push_back(f.e);
       distinct.back().explained = f.explained[part];
       if (distinct.size() == limit) return;
     }
   }
 
-  /// Do the elements of the regions that are explained go to their neighbours as often as random words send them?
-  bool rounds_at_random(const dump_explanation& e) const {
+  /// Do the elements of the regions that are explained, of the dump or of an orientation, go to their neighbours as
+  /// often as random words send them? Not if they are so few that rounding to nearest, but for a few, would seem to.
+  bool rounds_at_random(const dump_explanation& e, std::size_t part) const {
     const quantizer& q = e.how;
     const code_choices choices(q);
-    rounding_tally tally;
+    constexpr double enough = 10;  // standard errors, twice what is accepted
+    rounding_tally tally, to_nearest;
     for (std::size_t i = 0; i < regions_.size(); ++i) {
       const region& p = regions_[i];
-      if (!e.which[i]) continue;
+      if (!e.which[i] || (part != 0 && p.side != part - 1)) continue;
       const dump_side& side = dump_.sides[p.side];
       const variant& codes = *std::find_if(codes_.begin(), codes_.end(), [&](const variant& v) {
         return v.order == q.code_order && v.low_nibble_first == q.low_nibble_first;
@@ -344,11 +353,13 @@ class dump_identifier {
           if (want.toward_zero == want.away) continue;
           const auto got =
               load_code(q.blocks.element, codes.sides[p.side].data() + row * packed_bytes(q.blocks.element, side.k), k);
-          tally.add(fraction_between(q, x, scale, want), got == want.away);
+          const double fraction = fraction_between(q, x, scale, want);
+          tally.add(fraction, got == want.away);
+          to_nearest.add(fraction, fraction > 0.5);
         }
       });
     }
-    return tally.result().accepted();
+    return tally.result().accepted() && to_nearest.result().largest() > enough;
   }
 
   const quantizer& base_;

@@ -86,7 +86,7 @@ class case_row {
   /// which elements can tie.
   float bound() const {
     const float largest = decode(element_, element_.max_code()) * decode(formats::ue4m3, formats::ue4m3.max_code());
-    return std::ldexp(largest, least_ + count_ - 8);
+    return std::ldexp(largest, least_ + count_ - 9);
   }
   float largest_mantissa() const { return std::ldexp(decode(element_, element_.max_code()), -element_.max_exponent()); }
   /// The least one that the element's precision rounds up to 2.

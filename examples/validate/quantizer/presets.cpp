@@ -43,11 +43,10 @@ void apply(const quantizer_options& o, quantizer& q) {
     b.rotation.signs[word] = number_of<std::uint32_t>("--signs", std::string_view(o.signs).substr(at, comma - at), 16);
     at = comma + 1;
   }
-  // A mask of fewer elements than a run stands for all of it.
+  // A mask of fewer elements than a run stands for all of it, and for those of other rotations that are tried.
   if (word == 1) {
-    if (b.rotation.signs[0] >> 16 == 0 && q.tile_k() > 16) b.rotation.signs[0] |= b.rotation.signs[0] << 16;
-    for (std::size_t i = 1; i * 32 < static_cast<std::size_t>(q.is_per_tensor() ? 0 : q.tile_k()); ++i)
-      b.rotation.signs[i] = b.rotation.signs[0];
+    if (b.rotation.signs[0] >> 16 == 0) b.rotation.signs[0] |= b.rotation.signs[0] << 16;
+    for (std::uint32_t& other : b.rotation.signs) other = b.rotation.signs[0];
   }
   if (!o.rule.empty()) b.rule = named<scale_rule>("--scale-rule", o.rule);
   if (!o.policy.empty()) b.policy = named<block_policy>("--policy", o.policy);

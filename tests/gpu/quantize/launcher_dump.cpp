@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // What the launchers of gpu/ make of a source, as a file that rotoscale-validate reads.
-//   launcher_dump CASE IN OUT   IN: a safetensors file with `x` in BF16, F32 or F16; OUT gets x and what the launcher
-//   wrote launcher_dump --list        the cases
+//   launcher_dump CASE IN OUT   IN: safetensors with `x` (BF16, F32, F16); OUT gets x and what was written
+//   launcher_dump --list        the cases
 // Exit status: 1 for bad usage or files, 77 where a device's program finds no device.
 #include <cstring>
 #include <functional>
