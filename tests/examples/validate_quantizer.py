@@ -903,6 +903,10 @@ class Identification(Program):
                 with self.subTest(points=points, more=more):
                     self.assertEqual((done.returncode, found[0]), (0, ("512", f"te_rocm, but rotation of {points} points")),
                                      done.stdout)
+                    # A wrong code is one region's, however long the run.
+                    self.change(path, "codes", lambda b: b[:1000] + bytes([b[1000] ^ 1]) + b[1001:])
+                    self.assertEqual(self.ranking("--input", path, "--sample", 8192)[0][0],
+                                     ("8191" if more else "511", f"te_rocm, but rotation of {points} points"))
 
     def test_a_sample_is_said_and_the_whole_is_checked(self):
         path = self.make("--quantizer", "te_rocm", "--m", 256)
