@@ -79,16 +79,16 @@ void print_notes(const quantizer& q, const quantizer_dump& dump) {
 /// Those that explain the sample, on all of the dump: runs outside of the sample, repeated scales, factor and amax. One
 /// that explains that as well is said, if it is not the first.
 int check_wholly(const std::vector<dump_explanation>& ranked, const quantizer_dump& dump, thread_pool& pool) {
-  for (const dump_explanation& e : ranked) {
-    if (e.explained < ranked.front().explained) break;
-    if (!check_dump(e.how, dump, std::nullopt, pool).accepted()) continue;
-    if (&e != &ranked.front()) std::cout << "all of the dump: " << e.text << "\n";
+  const dump_report first = check_dump(ranked.front().how, dump, std::nullopt, pool);
+  if (first.accepted()) return 0;
+  for (std::size_t i = 1; i < ranked.size() && ranked[i].explained == ranked.front().explained; ++i) {
+    if (!check_dump(ranked[i].how, dump, std::nullopt, pool).accepted()) continue;
+    std::cout << "all of the dump: " << ranked[i].text << "\n";
     return 0;
   }
-  const dump_report all = check_dump(ranked.front().how, dump, std::nullopt, pool);
   std::cout << "but not all of the dump:\n";
-  for (const std::string& fault : all.tensor_faults) std::cout << "  " << fault << "\n";
-  for (const side_report& r : all.sides) {
+  for (const std::string& fault : first.tensor_faults) std::cout << "  " << fault << "\n";
+  for (const side_report& r : first.sides) {
     if (r.accepted()) continue;
     std::cout << "  " << r.side->code_name() << ": " << r.blocks_different << " of " << r.blocks << " blocks differ\n";
     for (const auto& [kind, count] : r.kinds) std::cout << "    " << kind << ": " << count << "\n";
