@@ -60,7 +60,6 @@ MAX_LINES = 400
 MAX_FUNCTION_LINES = 60
 LONG_FUNCTIONS = {
     "gpu/gemm/amd/gfx942.hpp gemm_kernel": "one loop over K whose fragments and accumulators live in registers",
-    "gpu/gemm/amd/gfx950.hpp compute_tile": "the same; docs/design.md, Devices",
 }
 # Folders of somebody's machine.
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|root|Users|home/\w+)/\w")

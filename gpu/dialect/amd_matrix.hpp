@@ -118,7 +118,13 @@ __device__ inline void load_to_lds([[maybe_unused]] const std::uint8_t* from, [[
                                    (__attribute__((address_space(3))) void*)to, 16, 0, 0);
 #endif
 }
-__device__ inline void loads_done() { asm volatile("s_waitcnt vmcnt(0)" ::: "memory"); }
+/// Waits for all of the wave's loads from memory but the `Younger` ones that were issued last (63 at most).
+template <int Younger = 0>
+__device__ void loads_done() {
+  asm volatile("" ::: "memory");
+  __builtin_amdgcn_s_waitcnt(0x0F70 | (Younger & 15) | Younger >> 4 << 14);  // lgkmcnt and expcnt stay as they are
+  asm volatile("" ::: "memory");
+}
 
 /// a · b of a block of 32 FP8 bytes, from zero.
 __device__ inline float4 multiply_fp8(std::int64_t a, std::int64_t b) {

@@ -221,7 +221,11 @@ inline std::uint32_t permute(std::uint32_t low, std::uint32_t high, std::uint32_
 inline void load_to_lds(const std::uint8_t* from, std::uint8_t* to) {
   host::copy_later(to + thread_index().x % 64 * 16, from, 16);
 }
-inline void loads_done() { host::finish_copies(); }
+/// Of all copies: a wave issues none of those that it does not wait for yet.
+template <int Younger = 0>
+void loads_done() {
+  host::finish_copies();
+}
 
 inline constexpr matrix_form fp8_form{*find_unit("cdna3-mfma-fp8-f32"), formats::e4m3fnuz, formats::e4m3fnuz, 32, 8, 1};
 inline constexpr matrix_form bf16_form{*find_unit("cdna3-mfma-fp16-f32"), formats::bf16, formats::bf16, 16, 8, 1};

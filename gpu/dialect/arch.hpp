@@ -13,16 +13,29 @@ namespace rotoscale::gpu {
 /// Rows and columns of C that `processors` multiprocessors or compute units compute together, from min_stages to
 /// max_stages steps of K in shared memory at a time; `percent` of the matrix unit's rate, roughly, since a processor
 /// reads operands of m + n rows for m · n products. Of sm_90's from an H200's int8 kernels. Of gfx950's nobody knows:
-/// FP4's products take their share of the cycles in which LDS, at 128 bytes each, is read and written (gfx950.hpp); of
-/// gfx942's the loop's instructions, of which MXFP4's products are few.
+/// FP4's products take their share of the cycles of LDS or caches (gfx950_tile.hpp); of gfx942's the loop's
+/// instructions, of which MXFP4's products are few. gfx950's are all of AITER's FP4 kernels with shuffled B
+/// (hsa/gfx950/f4gemm/f4gemm_bf16_per1x32Fp4.csv in ROCm/aiter); FP8 has five of them.
 struct tile_shape {
   int m, n, processors, min_stages, max_stages, percent;
+  bool takes_fp8 = true;
 };
 inline constexpr tile_shape sm90_tiles[] = {
     {256, 256, 2, 2, 4, 100}, {128, 128, 1, 2, 6, 85}, {64, 256, 1, 2, 5, 75}, {256, 64, 1, 2, 5, 75}};
 inline constexpr tile_shape gfx942_tiles[] = {{128, 128, 1, 1, 1, 100}, {32, 128, 1, 1, 1, 60}};
 inline constexpr tile_shape gfx950_tiles[] = {
-    {256, 256, 1, 2, 2, 100}, {128, 128, 1, 2, 2, 66}, {64, 256, 1, 2, 2, 61}, {32, 128, 1, 2, 2, 30}};
+    {256, 256, 1, 2, 2, 100, false}, {128, 512, 1, 2, 2, 80, false}, {64, 1024, 1, 2, 2, 47, false},
+    {160, 384, 1, 2, 2, 88, false},  {96, 640, 1, 2, 2, 65, false},  {224, 256, 1, 2, 2, 93, false},
+    {64, 896, 1, 2, 2, 46, false},   {192, 256, 1, 2, 2, 85},        {128, 384, 1, 2, 2, 75, false},
+    {96, 512, 1, 2, 2, 63, false},   {64, 768, 1, 2, 2, 46, false},  {160, 256, 1, 2, 2, 76, false},
+    {64, 640, 1, 2, 2, 45, false},   {96, 384, 1, 2, 2, 60, false},  {256, 128, 1, 2, 2, 66, false},
+    {128, 256, 1, 2, 2, 66},         {64, 512, 1, 2, 2, 44, false},  {32, 1024, 1, 2, 2, 24, false},
+    {224, 128, 1, 2, 2, 63, false},  {32, 896, 1, 2, 2, 24, false},  {192, 128, 1, 2, 2, 60, false},
+    {96, 256, 1, 2, 2, 54, false},   {64, 384, 1, 2, 2, 42, false},  {32, 768, 1, 2, 2, 24, false},
+    {160, 128, 1, 2, 2, 55, false},  {32, 640, 1, 2, 2, 23, false},  {128, 128, 1, 2, 2, 50},
+    {64, 256, 1, 2, 2, 40},          {32, 512, 1, 2, 2, 23, false},  {96, 128, 1, 2, 2, 42, false},
+    {32, 384, 1, 2, 2, 23, false},   {64, 128, 1, 2, 2, 33, false},  {32, 256, 1, 2, 2, 22, false},
+    {32, 128, 1, 2, 2, 20}};
 
 /// Contracts of gemm_bf16. gfx950 has an instruction of its own that multiplies twice as many k, but nobody knows how
 /// it adds; it has gfx942's as well.

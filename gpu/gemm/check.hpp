@@ -127,7 +127,7 @@ inline status check_problem(const gemm_problem& p, const gemm_choice& c, const d
   if (c.split_k < 1 || c.split_k > max_parts || (one_part && c.split_k != 1)) {
     return {error_code::bad_option, "choice.split_k", one_part ? "must be 1 for this kernel" : "must be 1 to 64"};
   }
-  return check_schedule(traits, c.schedule, reference);
+  return check_schedule(traits, c.schedule, is_fp8(p), reference);
 }
 
 }  // namespace rotoscale::gpu::detail

@@ -216,6 +216,7 @@ inline gemm_choice heuristic_choice(const device_info& device, gemm_contract con
   if (contract == gemm_contract::reference) return choice;
   std::int64_t least = 0;
   for (const tile_shape& tile : traits.tiles) {
+    if (shape.fp8 && !tile.takes_fp8) continue;
     const int parts = traits.splits_k ? filling_parts(device, tile, shape) : 1;
     const std::int64_t cost = tile_cost(device, tile, parts, shape);
     if (least != 0 && cost >= least) continue;
@@ -224,7 +225,7 @@ inline gemm_choice heuristic_choice(const device_info& device, gemm_contract con
     choice.schedule.tile_m = tile.m;
     choice.schedule.tile_n = tile.n;
   }
-  choice.schedule = whole_schedule(traits, choice.schedule);
+  choice.schedule = whole_schedule(traits, choice.schedule, shape.fp8);
   return choice;
 }
 

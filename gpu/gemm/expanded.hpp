@@ -27,7 +27,7 @@ inline status run_expanded(const gemm_problem& p, const gemm_choice& c, std::uin
   const split parts = split_of(p.a.k, c.split_k, traits_of(device.arch).grain);
   g.parts = parts.parts;
   g.part_k = parts.part_k;
-  set_schedule(g, traits_of(device.arch), c.schedule);
+  set_schedule(g, traits_of(device.arch), c.schedule, is_fp8(p));
   g.partial = reinterpret_cast<float*>(memory + map.partial);
   expand_arguments e = make_expansion(p, map, memory);
   e.base_b = g.base_b;

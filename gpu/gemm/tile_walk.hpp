@@ -44,17 +44,18 @@ struct tile_walk {
 
 inline constexpr int max_band = 64, default_band = 8;
 
-/// The tile of a schedule, or null where the device has no kernel for it.
-inline const tile_shape* tile_of(const arch_traits& traits, const gemm_schedule& s) {
+/// The tile of a schedule of FP8 or FP4 operands, or null where the device has no kernel for it.
+inline const tile_shape* tile_of(const arch_traits& traits, const gemm_schedule& s, bool fp8) {
   for (const tile_shape& t : traits.tiles) {
+    if (fp8 && !t.takes_fp8) continue;
     if ((s.tile_m == 0 && s.tile_n == 0) || (s.tile_m == t.m && s.tile_n == t.n)) return &t;
   }
   return nullptr;
 }
 
 /// The same without zeros, where the device has tiles; its kernels take it.
-inline gemm_schedule whole_schedule(const arch_traits& traits, gemm_schedule s) {
-  const tile_shape* tile = tile_of(traits, s);
+inline gemm_schedule whole_schedule(const arch_traits& traits, gemm_schedule s, bool fp8) {
+  const tile_shape* tile = tile_of(traits, s, fp8);
   if (tile == nullptr) return {};
   s.tile_m = tile->m;
   s.tile_n = tile->n;
@@ -65,15 +66,17 @@ inline gemm_schedule whole_schedule(const arch_traits& traits, gemm_schedule s) 
 
 namespace detail {
 
-/// A schedule of `contract`'s kernels on a device.
-inline status check_schedule(const arch_traits& traits, const gemm_schedule& s, bool reference) {
+/// A schedule of kernels of FP8 or FP4 on a device.
+inline status check_schedule(const arch_traits& traits, const gemm_schedule& s, bool fp8, bool reference) {
   if (reference) {
     return s == gemm_schedule{} ? status{}
                                 : status{error_code::bad_option, "choice.schedule", "the reference kernel has none"};
   }
-  const tile_shape* tile = tile_of(traits, s);
+  const tile_shape* tile = tile_of(traits, s, fp8);
   if (tile == nullptr) {
-    return {error_code::bad_option, "choice.schedule.tile_m", "no kernel of this device has this tile"};
+    return {error_code::bad_option, "choice.schedule.tile_m",
+            tile_of(traits, s, false) == nullptr ? "no kernel of this device has this tile"
+                                                 : "this device has this tile for MXFP4 alone"};
   }
   if (s.stages != 0 && (s.stages < tile->min_stages || s.stages > tile->max_stages)) {
     return {error_code::bad_option, "choice.schedule.stages", "the tile's kernel has not so few or so many"};
@@ -88,8 +91,8 @@ inline status check_schedule(const arch_traits& traits, const gemm_schedule& s, 
 }
 
 /// Tells a kernel its schedule, which check_schedule has seen.
-inline void set_schedule(gemm_arguments& g, const arch_traits& traits, const gemm_schedule& asked) {
-  const gemm_schedule s = whole_schedule(traits, asked);
+inline void set_schedule(gemm_arguments& g, const arch_traits& traits, const gemm_schedule& asked, bool fp8) {
+  const gemm_schedule s = whole_schedule(traits, asked, fp8);
   g.tile_m = s.tile_m;
   g.tile_n = s.tile_n;
   g.stages = s.stages;

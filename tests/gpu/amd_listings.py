@@ -124,26 +124,36 @@ def blocks_of_fp8(single, four):
                                                       loop=Loop(0, 10, 5, 0, 0))}
 
 
-def gfx950_tile(rows, columns, wave_rows, wave_columns, moves, idle, reads=0):
-    """The kernels of a tile of gfx950's GEMM, by name. Four waves; two steps of 128 bytes a row in LDS, of 160 KiB."""
-    lds, tiles = 2 * 128 * (rows + columns), (wave_rows // 16, wave_columns // 16)
-    registers = 512 // (160 * 1024 // lds)  # with as many blocks as LDS holds
-    copies = {"global_load_lds_dwordx4": (rows + columns) // 16, "ds_read_b128": 4 * sum(tiles)}
-    products = 2 * tiles[0] * tiles[1]
-    fp4 = Budget({SCALED: products, **copies}, registers, lds, loop=Loop(moves, 2, reads, idle, products))
-    fp8 = Budget({SCALED: products // 2, **copies}, registers, lds, scalar_spills=10 if moves else 0,
-                 loop=Loop(moves, 3, reads, idle, products // 2))
-    name = f"gfx950::gemm_kernel<{rows}, {columns}, "
-    return {f"{name}e2m1, e2m1, *>": fp4, **{f"{name}{a}, {b}, *>": fp8 for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")}}
+def gfx950_tile(rows, columns, fp8=False):
+    """The kernels of a tile of gfx950's GEMM, by name: what gfx950_tile.hpp makes of it. No sum is moved, a step's loads have at least
+    half of its products to arrive, and reads of LDS two turns."""
+    large = rows * columns >= 240 * 256 or rows == 256
+    down = 2 if large and columns <= rows else 1
+    waves = down * (8 if large and down == 1 else 4)
+    tiles = (rows // down // 16, columns * down // waves // 16)
+    products, pairs = 2 * tiles[0] * tiles[1], tiles[0] // 2 + (tiles[1] + 1) // 2
+    found = {}
+    for parts, elements in ((1, [("e2m1", "e2m1")]), (2, [(a, b) for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")] if fp8 else [])):
+        lds = 2 * 256 // 2 * parts * rows
+        ahead = min(tiles[0] * parts // 2, 2)
+        needs = 4 * tiles[0] * tiles[1] + 8 * parts * tiles[1] + 8 * (ahead + 1) + 2 * pairs + 40
+        simd = 1 if needs > 256 or tiles[0] == 14 else min(8, 512 // needs, 160 * 1024 // lds * waves // 4)
+        copies = -(-rows // 16 * 2 * parts // waves)
+        has = {SCALED: products, "global_load_lds_dwordx4": copies, "ds_read_b128": 2 * parts * tiles[0],
+               "global_load_dwordx4": 2 * parts * tiles[1], "global_load_dword": pairs}
+        budget = Budget(has, 512 // simd, lds, scalar_spills=20 if (rows, parts) == (192, 2) else 0,
+                        loop=Loop(0, 24, 2, 30, products // 2))
+        found.update({f"gfx950::gemm_kernel<{rows}, {columns}, {a}, {b}>": budget for a, b in elements})
+    return found
 
 
-GFX950_TILES = {
-    # Beside FP4's 128 matrix instructions of 16 cycles, or FP8's 64 of 32, moves take about 4 %.
-    **gfx950_tile(256, 256, 128, 128, moves=88, idle=28),
-    **gfx950_tile(128, 128, 64, 64, moves=0, idle=1),
-    **gfx950_tile(64, 256, 64, 64, moves=0, idle=1),
-    **gfx950_tile(32, 128, 32, 32, moves=0, idle=1, reads=1),
-}
+GFX950_TILES = {}
+for columns, rows in ((128, (32, 64, 96, 160, 192, 224, 256)), (256, (32, 96, 160, 224, 256)), (384, (32, 64, 96, 128, 160)),
+                      (512, (32, 64, 96, 128)), (640, (32, 64, 96)), (768, (32, 64)), (896, (32, 64)), (1024, (32, 64))):
+    for m in rows:
+        GFX950_TILES.update(gfx950_tile(m, columns, fp8=(m, columns) == (32, 128)))
+for m, n in ((192, 256), (128, 256), (128, 128), (64, 256)):
+    GFX950_TILES.update(gfx950_tile(m, n, fp8=True))
 MFMA_BF16 = "v_mfma_f32_16x16x16_bf16"
 
 

@@ -26,7 +26,7 @@ inline status launch_mxfp4(const gemm_operand& a, const gemm_operand& b, const g
 inline status run_gfx942(const gemm_problem& p, const gemm_choice& c, std::uint8_t* memory, const device_info& device,
                          stream s) {
   gemm_arguments g = make_arguments(p, contract_options(c.contract, device, 1, is_fp8(p)));
-  set_schedule(g, traits_of(device.arch), c.schedule);
+  set_schedule(g, traits_of(device.arch), c.schedule, is_fp8(p));
   if (!is_fp8(p)) return launch_mxfp4(p.a, p.b, g, s);
   const expand_arguments e = make_expansion(p, workspace_map(p, c, device), memory);
   const status expanded =
@@ -37,26 +37,22 @@ inline status run_gfx942(const gemm_problem& p, const gemm_choice& c, std::uint8
   return launch_dense({e.staging_a, stride}, false, {e.staging_b, stride}, false, g, s);
 }
 
-using gfx950_kernel = void (*)(gfx950::arguments);
-template <class Tile, gemm_element A, gemm_element B>
-gfx950_kernel kernel_of_elements(bool shuffled, bool partial) {
-  constexpr int m = Tile::rows, n = Tile::columns;
-  if (shuffled && partial) return gfx950::gemm_kernel<m, n, A, B, true, output_mode::partial>;
-  if (shuffled) return gfx950::gemm_kernel<m, n, A, B, true, output_mode::vector>;
-  if (partial) return gfx950::gemm_kernel<m, n, A, B, false, output_mode::partial>;
-  return gfx950::gemm_kernel<m, n, A, B, false, output_mode::vector>;
-}
-template <class Tile>
-status launch_gfx950(const gemm_problem& p, bool partial, const gfx950::arguments& all, stream s) {
+/// The kernel of a tile for the elements of `all`.
+template <tile_shape T>
+status launch_gfx950(const gemm_problem& p, const gfx950::arguments& all, stream s) {
   using enum gemm_element;
-  const bool shuffled = p.a.code_order != placement::row_major;
+  using Tile = gfx950::tile<T.m, T.n>;
+  static_assert(Tile::percent == T.percent);
   const gemm_element a = make_kernel_operand(p.a).element, b = make_kernel_operand(p.b).element;
-  const auto choose = a == e2m1                ? kernel_of_elements<Tile, e2m1, e2m1>
-                      : a == e4m3 && b == e4m3 ? kernel_of_elements<Tile, e4m3, e4m3>
-                      : a == e4m3              ? kernel_of_elements<Tile, e4m3, e5m2>
-                      : b == e4m3              ? kernel_of_elements<Tile, e5m2, e4m3>
-                                               : kernel_of_elements<Tile, e5m2, e5m2>;
-  return launch(choose(shuffled, partial), tile_grid(all.p), blocks(Tile::threads), 0, s, all);
+  const auto run = [&](auto kernel) { return launch(kernel, tile_grid(all.p), blocks(Tile::threads), 0, s, all); };
+  if (a == e2m1) return run(gfx950::gemm_kernel<T.m, T.n, e2m1, e2m1>);
+  if constexpr (T.takes_fp8) {
+    if (a == e4m3 && b == e4m3) return run(gfx950::gemm_kernel<T.m, T.n, e4m3, e4m3>);
+    if (a == e4m3) return run(gfx950::gemm_kernel<T.m, T.n, e4m3, e5m2>);
+    if (b == e4m3) return run(gfx950::gemm_kernel<T.m, T.n, e5m2, e4m3>);
+    return run(gfx950::gemm_kernel<T.m, T.n, e5m2, e5m2>);
+  }
+  return {error_code::bad_option, "choice.schedule.tile_m", "this device has this tile for MXFP4 alone"};
 }
 inline status run_gfx950(const gemm_problem& p, const gemm_choice& c, std::uint8_t* memory, const device_info& device,
                          stream s) {
@@ -64,17 +60,15 @@ inline status run_gfx950(const gemm_problem& p, const gemm_choice& c, std::uint8
   const split parts = split_of(p.a.k, c.split_k, traits_of(device.arch).grain);
   g.parts = parts.parts;
   g.partial = reinterpret_cast<float*>(memory + workspace_map(p, c, device).partial);
-  set_schedule(g, traits_of(device.arch), c.schedule);
+  set_schedule(g, traits_of(device.arch), c.schedule, is_fp8(p));
   const auto operand = [](const gemm_operand& x) {
-    return gfx950::operand{x.codes, reinterpret_cast<const std::uint32_t*>(x.scales), x.code_stride,
-                           static_cast<int>(x.rows)};
+    const bool shuffled = x.code_order != placement::row_major;
+    return gfx950::operand{x.codes, reinterpret_cast<const std::uint32_t*>(x.scales),
+                           shuffled ? x.row_bytes() : x.code_stride, shuffled ? 16 : 1, static_cast<int>(x.rows)};
   };
-  const gfx950::arguments all{operand(p.a), operand(p.b), static_cast<int>(p.a.k), parts.part_k, g};
   const bool partial = writes_partial(p, c, device);
-  const status multiplied = in_tiles<gfx950_tiles>(g, [&]<tile_shape T>() {
-    static_assert(gfx950::tile<T.m, T.n>::percent == T.percent);
-    return launch_gfx950<gfx950::tile<T.m, T.n>>(p, partial, all, s);
-  });
+  const gfx950::arguments all{operand(p.a), operand(p.b), static_cast<int>(p.a.k), parts.part_k, partial, g};
+  const status multiplied = in_tiles<gfx950_tiles>(g, [&]<tile_shape T>() { return launch_gfx950<T>(p, all, s); });
   return multiplied.ok() && partial ? finish_parts(g, s) : multiplied;
 }
 

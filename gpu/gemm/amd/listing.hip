@@ -9,21 +9,18 @@
 namespace rotoscale::gpu {
 
 #if defined(__gfx950__)
-#define GFX950(rows, columns, A, B, shuffled, mode)                                                      \
-  template __global__ void                                                                               \
-  gfx950::gemm_kernel<rows, columns, gemm_element::A, gemm_element::B, shuffled, output_mode::mode>( \
-      const arguments);
-#define GFX950_TILE(rows, columns)                                                           \
-  GFX950(rows, columns, e2m1, e2m1, false, vector) GFX950(rows, columns, e2m1, e2m1, false, partial) \
-  GFX950(rows, columns, e2m1, e2m1, true, vector) GFX950(rows, columns, e2m1, e2m1, true, partial)   \
-  GFX950(rows, columns, e4m3, e4m3, false, vector) GFX950(rows, columns, e4m3, e4m3, false, partial) \
-  GFX950(rows, columns, e4m3, e4m3, true, vector) GFX950(rows, columns, e4m3, e4m3, true, partial)   \
-  GFX950(rows, columns, e4m3, e5m2, true, vector) GFX950(rows, columns, e5m2, e4m3, true, vector)    \
-  GFX950(rows, columns, e5m2, e5m2, true, vector)
-GFX950_TILE(256, 256)
-GFX950_TILE(128, 128)
-GFX950_TILE(64, 256)
-GFX950_TILE(32, 128)
+#define GFX950(rows, columns, A, B) \
+  template __global__ void gfx950::gemm_kernel<rows, columns, gemm_element::A, gemm_element::B>(const arguments);
+#define FP4(rows, columns) GFX950(rows, columns, e2m1, e2m1)
+#define FP8(rows, columns)                                                   \
+  GFX950(rows, columns, e4m3, e4m3) GFX950(rows, columns, e4m3, e5m2) \
+  GFX950(rows, columns, e5m2, e4m3) GFX950(rows, columns, e5m2, e5m2)
+FP4(256, 256) FP4(128, 512) FP4(64, 1024) FP4(160, 384) FP4(96, 640) FP4(224, 256) FP4(64, 896) FP4(192, 256)
+FP4(128, 384) FP4(96, 512) FP4(64, 768) FP4(160, 256) FP4(64, 640) FP4(96, 384) FP4(256, 128) FP4(128, 256)
+FP4(64, 512) FP4(32, 1024) FP4(224, 128) FP4(32, 896) FP4(192, 128) FP4(96, 256) FP4(64, 384) FP4(32, 768)
+FP4(160, 128) FP4(32, 640) FP4(128, 128) FP4(64, 256) FP4(32, 512) FP4(96, 128) FP4(32, 384) FP4(64, 128)
+FP4(32, 256) FP4(32, 128)
+FP8(192, 256) FP8(128, 256) FP8(128, 128) FP8(64, 256) FP8(32, 128)
 #endif
 #define DENSE(rows, columns, a, b) template __global__ void amd::dense_kernel<rows, columns, a, b>(const dense_arguments);
 #define GFX942_TILE(rows, columns)                                                     \

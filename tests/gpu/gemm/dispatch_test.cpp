@@ -128,7 +128,7 @@ TEST_CASE("the exact shape, then padded M, then the heuristic; contracts and dev
 TEST_CASE("the heuristic takes the tile that leaves the fewest multiprocessors idle") {
   const auto tile = [](int m, int n, int k) {
     const gemm_choice c = heuristic_choice(h200, gemm_contract::accurate, {false, m, n, k});
-    CHECK(c.schedule == whole_schedule(traits_of(arch::sm_90), c.schedule));
+    CHECK(c.schedule == whole_schedule(traits_of(arch::sm_90), c.schedule, false));
     return tile_text(c.schedule) + "/" + std::to_string(c.split_k);
   };
   CHECK(tile(8192, 8192, 8192) == "256x256/1");
@@ -138,16 +138,20 @@ TEST_CASE("the heuristic takes the tile that leaves the fewest multiprocessors i
   CHECK(tile(16, 8192, 8192) == "64x256/4");
   CHECK(tile(64, 28672, 4096) == "64x256/1");
   CHECK(tile(8192, 16, 8192) == "256x64/4");
-  const auto amd = [](int m, int n, int k) {
-    const gemm_choice c = heuristic_choice({arch::gfx950, 256}, gemm_contract::fast, {false, m, n, k});
+  const auto amd = [](int m, int n, int k, bool fp8 = false) {
+    const gemm_choice c = heuristic_choice({arch::gfx950, 256}, gemm_contract::fast, {fp8, m, n, k});
     CHECK(c.schedule.stages == 2);
+    CHECK(tile_of(traits_of(arch::gfx950), c.schedule, fp8) != nullptr);
     return tile_text(c.schedule) + "/" + std::to_string(c.split_k);
   };
   CHECK(amd(8192, 8192, 8192) == "256x256/1");
   CHECK(amd(4096, 14336, 4096) == "256x256/1");
   CHECK(amd(1024, 4096, 4096) == "128x128/1");  // 256 tiles, of 256 x 256 only 64
   CHECK(amd(64, 65536, 4096) == "64x256/1");
+  CHECK(amd(256, 8192, 8192) == "64x128/1");  // 256 tiles, of 128 x 128 only 128
   CHECK(amd(16, 8192, 8192) == "32x128/4");
+  CHECK(amd(8192, 8192, 8192, true) == "192x256/1");  // FP8 has no 256 x 256
+  CHECK(amd(256, 8192, 8192, true) == "128x128/2");
   CHECK(heuristic_choice({arch::gfx942, 304}, gemm_contract::fast, {false, 16, 16, 8192}).schedule ==
         gemm_schedule{32, 128, 1});
   CHECK(heuristic_choice({arch::gfx942, 304}, gemm_contract::fast, {false, 4096, 4096, 8192}).schedule ==
@@ -155,7 +159,7 @@ TEST_CASE("the heuristic takes the tile that leaves the fewest multiprocessors i
 }
 
 TEST_CASE("the heuristic fills the device with parts of K, none shorter than 1024") {
-  CHECK(heuristic_choice({arch::gfx950, 256}, gemm_contract::fast, {false, 256, 8192, 8192}).split_k == 2);
+  CHECK(heuristic_choice({arch::gfx950, 256}, gemm_contract::fast, {false, 16, 8192, 8192}).split_k == 4);
   CHECK(filling_parts({arch::gfx950, 256}, gfx950_tiles[0], {false, 256, 8192, 8192}) == 8);
   CHECK(heuristic_choice(h200, gemm_contract::fast, {false, 8192, 8192, 8192}).split_k == 1);
   CHECK(heuristic_choice(h200, gemm_contract::accurate, {false, 16, 2048, 8192}).split_k == 8);

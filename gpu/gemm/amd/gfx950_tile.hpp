@@ -1,0 +1,65 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// How a block of gfx950's GEMM shares its tile of C among waves, and what each of them needs.
+#pragma once
+
+#include <algorithm>
+
+#include "gpu/dialect/amd_matrix.hpp"
+
+namespace rotoscale::gpu::gfx950 {
+
+inline constexpr int step_k = 256;            // of a step: that of the four scales in a dword, for two row tiles
+inline constexpr int code_tile_bytes = 1024;  // 16 rows × 64 bytes of codes
+
+/// Rows × Columns outputs of a block. A wave has Rows / waves_down × Columns / waves_across of them: all rows, whose
+/// codes the waves share through LDS, where its sums then leave room for its fragments in 256 registers, or, alone on
+/// its SIMD unit, in 512. The largest tiles are shared by twice as many waves: sums and fragments of a wave lie in one
+/// half of the registers, or are moved between the two (docs/lab/gfx950-gemm.md). Waves above each other load the same
+/// codes of B, so only where the tile has no more columns than rows.
+template <int Rows, int Columns>
+struct tile {
+  static constexpr int rows = Rows, columns = Columns;
+  static constexpr bool large = Rows * Columns >= 240 * 256 || Rows == 256;
+  static constexpr int waves_down = large && Columns <= Rows ? 2 : 1, waves_across = large && waves_down == 1 ? 8 : 4;
+  static constexpr int waves = waves_down * waves_across, threads = 64 * waves;
+  static constexpr int wave_rows = Rows / waves_down, wave_columns = Columns / waves_across;
+  static constexpr int block_row_tiles = Rows / 16, row_tiles = wave_rows / 16, column_tiles = wave_columns / 16;
+  static constexpr int row_pairs = row_tiles / 2, column_pairs = (column_tiles + 1) / 2;  // that share dwords of scales
+  static_assert(wave_rows % 32 == 0 && wave_columns % 16 == 0);
+
+  /// Cycles of a step of FP4: of products, 16 each on four matrix units; of LDS, where all waves read A and where it is
+  /// written, and of the vector cache, through which A's and B's codes come, at 128 bytes each; of the L2 cache, of
+  /// whose 64 bytes a cycle and compute unit half is taken for granted. Peaks are those of rocprofiler-compute's tables
+  /// of gfx950 (ROCm/rocm-systems).
+  static constexpr int product_cycles = 2 * row_tiles * column_tiles * waves * 16 / 4;
+  static constexpr int lds_cycles = 2 * (waves * row_tiles + block_row_tiles) * code_tile_bytes / 128;
+  static constexpr int cache_cycles = 2 * (block_row_tiles + waves * column_tiles) * code_tile_bytes / 128;
+  static constexpr int l2_cycles = (Rows + Columns) * 128 / 32;
+  /// Of the matrix units' rate, at most.
+  static constexpr int percent = 100 * product_cycles / std::max({product_cycles, lds_cycles, cache_cycles, l2_cycles});
+};
+
+/// What depends on the elements as well. A's fragments are read from LDS in turns of a step: two row tiles of FP4 or
+/// one of FP8 (the same bytes) for a half of the step's k.
+template <class Tile, gemm_element ElementA, gemm_element ElementB>
+struct shape : Tile {
+  static constexpr gemm_element element_a = ElementA, element_b = ElementB;
+  static constexpr int parts_a = amd::scaled_fragment<ElementA>::parts, parts_b = amd::scaled_fragment<ElementB>::parts;
+  static constexpr int step_code_tiles = 2 * parts_a * Tile::block_row_tiles;  // of A
+  static constexpr int lds_bytes = 2 * step_code_tiles * code_tile_bytes;
+  static constexpr int turn_tiles = 2 / parts_a, half_turns = Tile::row_tiles / turn_tiles, turns = 2 * half_turns;
+  static constexpr int turns_ahead = std::min(half_turns, 2);  // whose fragments are on their way from LDS
+  /// Loads to registers of a step: scales and B's codes.
+  static constexpr int step_loads = Tile::row_pairs + Tile::column_pairs + 2 * parts_b * Tile::column_tiles;
+  /// Vector registers, roughly: sums, fragments of B and of A, scales of two steps, and the rest.
+  static constexpr int registers = 4 * Tile::row_tiles * Tile::column_tiles + 8 * parts_b * Tile::column_tiles +
+                                   8 * (turns_ahead + 1) + 2 * (Tile::row_pairs + Tile::column_pairs) + 40;
+  static constexpr int waves_a_simd = registers > 256 ||
+                                              Tile::row_tiles == 14  // of which clang 22 spills some with 256
+                                          ? 1
+                                          : std::min({8, 512 / registers, 160 * 1024 / lds_bytes* Tile::waves / 4});
+  static_assert(lds_bytes <= 160 * 1024 && step_loads <= 63);
+};
+
+}  // namespace rotoscale::gpu::gfx950
