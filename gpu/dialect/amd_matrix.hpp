@@ -25,6 +25,7 @@ using short4 = short __attribute__((vector_size(8)));
 using uint2 = std::uint32_t __attribute__((vector_size(8)));
 /// Of memory that the same kernel accesses as another type, too.
 using any_int4 = int __attribute__((vector_size(16), may_alias));
+using any_float4 = float __attribute__((vector_size(16), may_alias));
 using any_short4 = short __attribute__((vector_size(8), may_alias));
 
 /// A lane's part of an operand of multiply_scaled: 16 bytes of FP4, twice as many of FP8.

@@ -51,9 +51,6 @@ struct arch_traits {
   /// The matrix unit takes block scales. Its kernel reads operands as AITER stores them (aiter_data_16x16,
   /// aiter_scale).
   bool has_scaled_mma = false;
-  /// The kernel stores BF16 in whole 16-byte vectors only; FP32 sums of any other output are finished by another
-  /// kernel.
-  bool stores_vectors_only = false;
   bool multiplies_fnuz = false;  ///< FP8 of the matrix unit and of the vendor's library is FNUZ, not OCP's
   /// A kernel forms fp32_blockwise's sums from MXFP4 operands themselves, k a multiple of 128: FP8 products of a block,
   /// which are exact in a unit that keeps 13 bits.
@@ -125,7 +122,6 @@ inline constexpr arch_traits all_archs[] = {
     {.arch = arch::gfx950,
      .name = "gfx950",
      .has_scaled_mma = true,
-     .stores_vectors_only = true,
      .forms_blockwise_sums = true,
      .splits_k = true,
      .tiles = gfx950_tiles,

@@ -56,14 +56,6 @@ inline bool rows_are_pairs(const gemm_result& r, index_t n) {
          n % 2 == 0;
 }
 
-/// Does the kernel write FP32 sums that another one finishes, instead of the output?
-inline bool writes_partial(const gemm_problem& p, const gemm_choice& c, const device_info& device) {
-  if (c.contract == gemm_contract::reference) return false;
-  const arch_traits& traits = traits_of(device.arch);
-  if (split_of(p.a.k, c.split_k, traits.grain).parts > 1) return true;
-  return traits.stores_vectors_only && (p.accumulate || p.bias != nullptr || !rows_are_vectors(p, p.b.rows));
-}
-
 /// Are scales folded into E5M2?
 inline bool folds(const gemm_problem& p, const gemm_choice& c, const device_info& device) {
   return c.contract != gemm_contract::reference && !is_fp8(p) && traits_of(device.arch).expands_mxfp4;
@@ -96,7 +88,7 @@ struct workspace_map {
     widths = take(folded ? rows : 0);
     rest = take(folded ? sizeof(rest_work) : 0);
     const int parts = split_of(p.a.k, c.split_k, traits.grain).parts;
-    partial = take(writes_partial(p, c, device) ? 4 * m * n * static_cast<std::size_t>(parts) : 0);
+    partial = take(parts > 1 ? 4 * m * n * static_cast<std::size_t>(parts) : 0);
   }
 
  private:

@@ -134,14 +134,14 @@ def gfx950_tile(rows, columns, fp8=False):
     products, pairs = 2 * tiles[0] * tiles[1], tiles[0] // 2 + (tiles[1] + 1) // 2
     found = {}
     for parts, elements in ((1, [("e2m1", "e2m1")]), (2, [(a, b) for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")] if fp8 else [])):
-        lds = 2 * 256 // 2 * parts * rows
+        lds = max(256 * parts * rows, waves * 4096)
         ahead = min(tiles[0] * parts // 2, 2)
         needs = 4 * tiles[0] * tiles[1] + 8 * parts * tiles[1] + 8 * (ahead + 1) + 2 * pairs + 40
         simd = 1 if needs > 256 or tiles[0] == 14 else min(8, 512 // needs, 160 * 1024 // lds * waves // 4)
         copies = -(-rows // 16 * 2 * parts // waves)
         has = {SCALED: products, "global_load_lds_dwordx4": copies, "ds_read_b128": 2 * parts * tiles[0],
                "global_load_dwordx4": 2 * parts * tiles[1], "global_load_dword": pairs}
-        budget = Budget(has, 512 // simd, lds, scalar_spills=20 if (rows, parts) == (192, 2) else 0,
+        budget = Budget(has, 512 // simd, lds, scalar_spills=32 if (rows, parts) == (192, 2) else 0,
                         loop=Loop(0, 24, 2, 30, products // 2))
         found.update({f"gfx950::gemm_kernel<{rows}, {columns}, {a}, {b}>": budget for a, b in elements})
     return found

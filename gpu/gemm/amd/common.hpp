@@ -69,4 +69,28 @@ __device__ inline void store_any_four(const gemm_arguments& p, float4 acc, int r
   }
 }
 
+/// Four columns of a row, or of a part of K its sums as they are. Fours: rows of what is written are whole fours of
+/// elements, aligned.
+__device__ inline void store_columns(const gemm_arguments& p, bool fours, float4 acc, int row, int column, int part) {
+  if (row >= p.m || column >= p.n) return;
+  float* const sums = p.partial + (static_cast<std::int64_t>(part) * p.m + row) * p.n + column;
+  if (fours) {
+    if (p.parts > 1) {
+      *reinterpret_cast<float4*>(sums) = acc;
+    } else {
+      store_any_four(p, acc, row, column);
+    }
+    return;
+  }
+  ROTOSCALE_KEEP_LOOP
+  for (int e = 0; e < 4 && column + e < p.n; ++e) {
+    if (p.parts > 1) {
+      sums[e] = acc[0];
+    } else {
+      store_output(p, acc[0], row, column + e);
+    }
+    acc = float4{acc[1], acc[2], acc[3], acc[0]};
+  }
+}
+
 }  // namespace rotoscale::gpu::amd

@@ -20,7 +20,7 @@ struct dense_operand {
 };
 struct dense_arguments {
   dense_operand a, b;
-  bool fours;  ///< rows of what is written are whole fours of elements, aligned
+  bool fours;  ///< store_columns'
   gemm_arguments p;
 };
 
@@ -178,30 +178,6 @@ class dense_rows<Rows, true> {
   int4 vec_[2] = {};
 };
 
-/// Four columns of a row, or of a part of K its sums as they are.
-__device__ inline void store_dense(const dense_arguments& g, float4 acc, int row, int column, int part) {
-  const gemm_arguments& p = g.p;
-  if (row >= p.m || column >= p.n) return;
-  float* const sums = p.partial + (static_cast<std::int64_t>(part) * p.m + row) * p.n + column;
-  if (g.fours) {
-    if (p.parts > 1) {
-      *reinterpret_cast<float4*>(sums) = acc;
-    } else {
-      store_any_four(p, acc, row, column);
-    }
-    return;
-  }
-  ROTOSCALE_KEEP_LOOP
-  for (int e = 0; e < 4 && column + e < p.n; ++e) {
-    if (p.parts > 1) {
-      sums[e] = acc[0];
-    } else {
-      store_output(p, acc[0], row, column + e);
-    }
-    acc = float4{acc[1], acc[2], acc[3], acc[0]};
-  }
-}
-
 /// A wave's sums, and where it finds its fragments. D of an instruction: lane l holds row l % 16 of C and columns
 /// 4 (l / 16) .. + 3, since B goes first.
 template <class Tile>
@@ -237,7 +213,7 @@ class dense_sums {
     for (int i = 0; i < Tile::row_tiles; ++i) {
       ROTOSCALE_UNROLL
       for (int j = 0; j < Tile::column_tiles; ++j) {
-        store_dense(g, sum_[i][j], row + row_ + 16 * i, column + column_ + 16 * j, part);
+        store_columns(g.p, g.fours, sum_[i][j], row + row_ + 16 * i, column + column_ + 16 * j, part);
       }
     }
   }

@@ -32,12 +32,16 @@ status in_tiles(const gemm_arguments& g, const Run& run) {
   (std::make_index_sequence<std::size(Tiles)>());
 }
 
+/// store_columns' `fours`.
+inline bool stores_fours(const gemm_arguments& g) {
+  const auto at = reinterpret_cast<std::uintptr_t>(g.out);
+  return g.n % 4 == 0 && (g.parts > 1 || (at % (g.bf16_out ? 8 : 16) == 0 && g.out_stride % 4 == 0));
+}
+
 /// In the tile of `g`, K whole or in its parts.
 inline status launch_dense(const amd::dense_operand& a, bool transposed_a, const amd::dense_operand& b,
                            bool transposed_b, const gemm_arguments& g, stream s) {
-  const auto at = reinterpret_cast<std::uintptr_t>(g.out);
-  const bool fours = g.n % 4 == 0 && (g.parts > 1 || (at % (g.bf16_out ? 8 : 16) == 0 && g.out_stride % 4 == 0));
-  const amd::dense_arguments all{a, b, fours, g};
+  const amd::dense_arguments all{a, b, stores_fours(g), g};
   return in_tiles<gfx942_tiles>(g, [&]<tile_shape T>() {
     const auto kernel =
         transposed_a

@@ -26,8 +26,8 @@ struct operand {
 };
 struct arguments {
   operand a, b;
-  int k, part_k;     ///< of all, of a part
-  bool stores_sums;  ///< as they are, of each part, for add_parts_kernel; else vectors of BF16
+  int k, part_k;  ///< of all, of a part
+  bool fours;     ///< store_columns'
   gemm_arguments p;
 };
 
@@ -204,20 +204,25 @@ class wave_sums {
     with.template operator()<1, 1, 0>();
     with.template operator()<1, 1, 1>();
   }
-  __device__ void store(const arguments& g, int first_row, int first_column, int part, int lane) const {
+  /// Through the wave's part of LDS, which nobody reads any more: what stores an output is code for as many tiles as
+  /// LDS has places for, not for each.
+  __device__ void store(const arguments& g, std::uint8_t* lds, int first_row, int first_column, int part,
+                        int lane) const {
+    constexpr int tiles = Shape::row_tiles * Shape::column_tiles;
+    constexpr int places = std::min(tiles, Shape::lds_bytes / Shape::waves / Shape::sum_tile_bytes);
+    amd::any_float4* const mine = reinterpret_cast<amd::any_float4*>(lds) + lane;
     ROTOSCALE_UNROLL
-    for (int i = 0; i < Shape::row_tiles; ++i) {
-      const int row = first_row + 16 * i + lane % 16;
+    for (int first = 0; first < tiles; first += places) {
       ROTOSCALE_UNROLL
-      for (int j = 0; j < Shape::column_tiles; ++j) {
-        const int column = first_column + 16 * j + lane / 16 * 4;
-        if (row >= g.p.m || column >= g.p.n) continue;
-        if (g.stores_sums) {
-          const std::int64_t at = (static_cast<std::int64_t>(part) * g.p.m + row) * g.p.n + column;
-          *reinterpret_cast<float4*>(g.p.partial + at) = sum_[i][j];
-        } else {
-          amd::store_four(g.p, sum_[i][j], row, column);
-        }
+      for (int t = 0; t < places; ++t) {
+        const int tile = first + t < tiles ? first + t : first;
+        mine[64 * t] = sum_[tile / Shape::column_tiles][tile % Shape::column_tiles];
+      }
+      ROTOSCALE_KEEP_LOOP
+      for (int t = 0; t < places && first + t < tiles; ++t) {
+        const int row = first_row + (first + t) / Shape::column_tiles * 16 + lane % 16,
+                  column = first_column + (first + t) % Shape::column_tiles * 16 + lane / 16 * 4;
+        amd::store_columns(g.p, g.fours, mine[64 * t], row, column, part);
       }
     }
   }
@@ -313,13 +318,16 @@ __device__ inline void compute_tile(const arguments& g) {
   const int column =
       static_cast<int>(block_index().x) * Shape::columns + wave % Shape::waves_across * Shape::wave_columns;
 
-  a_codes<Shape> a(g.a, block_row, wave_row, wave, lane, block_shared<shared_memory<Shape>>().codes);
+  auto& codes = block_shared<shared_memory<Shape>>().codes;
+  a_codes<Shape> a(g.a, block_row, wave_row, wave, lane, codes);
   b_codes<Shape> b(g.b, column, lane);
   block_scales<Shape> scales(g, block_row + wave_row, column, lane);
   wave_sums<Shape> sums;
   const int first_k = part * g.part_k, last_k = first_k + g.part_k < g.k ? first_k + g.part_k : g.k;
   wave_loop<Shape>(a, b, scales, sums).run(first_k / step_k, last_k / step_k);
-  sums.store(g, block_row + wave_row, column, part, lane);
+  block_barrier();  // of LDS
+  constexpr int wave_bytes = Shape::lds_bytes / Shape::waves / Shape::sum_tile_bytes * Shape::sum_tile_bytes;
+  sums.store(g, codes[0] + wave * wave_bytes, block_row + wave_row, column, part, lane);
 }
 
 /// A grid of (columns of tiles, rows of tiles, parts of K) blocks. Elements A and B: FP4 both, or FP8 of either kind.

@@ -44,22 +44,25 @@ struct tile {
 /// one of FP8 (the same bytes) for a half of the step's k.
 template <class Tile, gemm_element ElementA, gemm_element ElementB>
 struct shape : Tile {
+  using Tile::column_pairs, Tile::column_tiles, Tile::row_pairs, Tile::row_tiles, Tile::waves;
   static constexpr gemm_element element_a = ElementA, element_b = ElementB;
   static constexpr int parts_a = amd::scaled_fragment<ElementA>::parts, parts_b = amd::scaled_fragment<ElementB>::parts;
   static constexpr int step_code_tiles = 2 * parts_a * Tile::block_row_tiles;  // of A
-  static constexpr int lds_bytes = 2 * step_code_tiles * code_tile_bytes;
-  static constexpr int turn_tiles = 2 / parts_a, half_turns = Tile::row_tiles / turn_tiles, turns = 2 * half_turns;
+  /// Two steps of A; sums, when they are stored.
+  static constexpr int step_bytes = step_code_tiles * code_tile_bytes, sum_tile_bytes = 64 * 16;
+  static constexpr int least_sum_bytes = 4 * sum_tile_bytes * waves,
+                       lds_bytes = std::max(2 * step_bytes, least_sum_bytes);
+  static constexpr int turn_tiles = 2 / parts_a, half_turns = row_tiles / turn_tiles, turns = 2 * half_turns;
   static constexpr int turns_ahead = std::min(half_turns, 2);  // whose fragments are on their way from LDS
   /// Loads to registers of a step: scales and B's codes.
-  static constexpr int step_loads = Tile::row_pairs + Tile::column_pairs + 2 * parts_b * Tile::column_tiles;
+  static constexpr int step_loads = row_pairs + column_pairs + 2 * parts_b * column_tiles;
   /// Vector registers, roughly: sums, fragments of B and of A, scales of two steps, and the rest.
-  static constexpr int registers = 4 * Tile::row_tiles * Tile::column_tiles + 8 * parts_b * Tile::column_tiles +
-                                   8 * (turns_ahead + 1) + 2 * (Tile::row_pairs + Tile::column_pairs) + 40;
-  static constexpr int waves_a_simd = registers > 256 ||
-                                              Tile::row_tiles == 14  // of which clang 22 spills some with 256
-                                          ? 1
-                                          : std::min({8, 512 / registers, 160 * 1024 / lds_bytes* Tile::waves / 4});
-  static_assert(lds_bytes <= 160 * 1024 && step_loads <= 63);
+  static constexpr int registers = 4 * row_tiles * column_tiles + 8 * parts_b * column_tiles + 8 * (turns_ahead + 1) +
+                                   2 * (row_pairs + column_pairs) + 40;
+  static constexpr int blocks = 160 * 1024 / lds_bytes, lds_waves = blocks * waves / 4;  // that LDS has room for
+  static constexpr bool alone = registers > 256 || row_tiles == 14;  // of 14, clang 22 spills some with 256
+  static constexpr int waves_a_simd = alone ? 1 : std::min({8, 512 / registers, lds_waves});
+  static_assert(blocks >= 1 && step_loads <= 63);
 };
 
 }  // namespace rotoscale::gpu::gfx950

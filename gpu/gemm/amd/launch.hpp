@@ -66,10 +66,9 @@ inline status run_gfx950(const gemm_problem& p, const gemm_choice& c, std::uint8
     return gfx950::operand{x.codes, reinterpret_cast<const std::uint32_t*>(x.scales),
                            shuffled ? x.row_bytes() : x.code_stride, shuffled ? 16 : 1, static_cast<int>(x.rows)};
   };
-  const bool partial = writes_partial(p, c, device);
-  const gfx950::arguments all{operand(p.a), operand(p.b), static_cast<int>(p.a.k), parts.part_k, partial, g};
+  const gfx950::arguments all{operand(p.a), operand(p.b), static_cast<int>(p.a.k), parts.part_k, stores_fours(g), g};
   const status multiplied = in_tiles<gfx950_tiles>(g, [&]<tile_shape T>() { return launch_gfx950<T>(p, all, s); });
-  return multiplied.ok() && partial ? finish_parts(g, s) : multiplied;
+  return multiplied.ok() && g.parts > 1 ? finish_parts(g, s) : multiplied;
 }
 
 }  // namespace rotoscale::gpu::detail

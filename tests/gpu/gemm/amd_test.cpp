@@ -304,8 +304,8 @@ TEST_CASE("gfx950, MXFP4: parts of K") {
 
 TEST_CASE("gfx950: every tile, at the edges of each, the same bytes") {
   constexpr gemm_element e4m3 = gemm_element::e4m3, e5m2 = gemm_element::e5m2;
-  // Three steps, or five: two or more follow a step, one or none, which are three loops; each part of K is one step. 261
-  // rows and 272 columns end within a tile, whatever the tile; 16 are part of one.
+  // Three steps, or five: two or more follow a step, one or none, which are three loops; each part of K is one step.
+  // 261 rows and 272 columns end within a tile, whatever the tile; 16 are part of one.
   const operand a(261, 768, 31, scales_of::special), b(272, 768, 32, scales_of::special);
   const operand few(5, 768, 33, scales_of::far), narrow(16, 768, 34, scales_of::far);
   compare_tiles(gfx950, a, narrow, {.shuffled_a = false, .samples = 1000});
