@@ -151,9 +151,8 @@ void break_tie(const options& o, const kernel_use& given, const gemm_case& x, co
 }
 
 /// A result of nothing but NaN that no model gives was not written.
-void refuse_unwritten(const gemm_case& x, const std::string& where, bool model_has_nan) {
-  if (!model_has_nan && is_all_nan(x))
-    throw io::error(where, "tensor 'd': every element is NaN, and none of the model's is; was it written?");
+[[noreturn]] void refuse_unwritten(const std::string& where) {
+  throw io::error(where, "tensor 'd': every element is NaN, and none of the model's is; was it written?");
 }
 
 /// What explains a sample, on the whole result; the first `same` agree on the sample.
@@ -252,7 +251,8 @@ int run_gemm(const options& o, verb v, const io::safetensors_file& file, thread_
     tie_breaker tell;
     if (!o.tell_apart.empty()) tell = [&](const std::vector<explanation>& tied) { break_tie(o, use, x, tied, pool); };
     const auto all = identify(x, use, has_tails, any_nan, o.sample.value_or(default_sample), pool);
-    if (!all.empty()) refuse_unwritten(x, file.name(), all.front().explained != 0 || all.front().nan_bits != 0);
+    const bool has_nan = all.empty() || all.front().explained != 0 || all.front().nan_bits != 0;
+    if (!has_nan && is_all_nan(x)) refuse_unwritten(file.name());
     return rank(x, use, all, "models", tell, any_nan, pool);
   }
   if (const std::string wrong = mismatch(*unit, x, has_tails); !wrong.empty()) throw io::error(file.name(), wrong);
@@ -265,8 +265,8 @@ int run_gemm(const options& o, verb v, const io::safetensors_file& file, thread_
   }
   const comparison result = compare(x, use, any_nan, pool);
   // That of any NaN counts those of the model as equal.
-  if (result.different == result.elements && is_all_nan(x))
-    refuse_unwritten(x, file.name(), compare(x, use, true, pool).different != result.elements);
+  if (result.different == result.elements && is_all_nan(x) && compare(x, use, true, pool).different == result.elements)
+    refuse_unwritten(file.name());
   const std::vector<std::string> steps = result.first ? trace(x, g, *result.first) : std::vector<std::string>{};
   if (!o.report.empty()) io::write_file_atomically(o.report, report_of(o, result, steps, x).dump(2) + "\n");
   print(result, steps, x);
