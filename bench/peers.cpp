@@ -9,6 +9,7 @@
 #include <fstream>
 #include <vector>
 
+#include "examples/standard_streams.hpp"
 #include "rotoscale/quantize.hpp"
 
 namespace rotoscale {
@@ -38,7 +39,7 @@ int run(char** argv) {
   std::vector<float> x(static_cast<std::size_t>(rows * cols));
   std::ifstream in(argv[1], std::ios::binary);
   if (!in.read(reinterpret_cast<char*>(x.data()), static_cast<std::streamsize>(x.size() * sizeof(float)))) {
-    std::fprintf(stderr, "peers: cannot read %s\n", argv[1]);
+    print_error("peers", std::string("cannot read ") + argv[1]);
     return 2;
   }
   std::vector<std::uint8_t> stored(

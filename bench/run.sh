@@ -21,7 +21,7 @@ for option in "$@"; do
       exit 0
       ;;
     *)
-      echo "bench/run.sh: unknown option '$option' (see --help)" >&2
+      echo "bench/run.sh: unknown option ${option@Q} (see --help)" >&2
       exit 2
       ;;
   esac

@@ -49,7 +49,7 @@ std::vector<gemm_shape> shapes_of(const llama::model_config& c, int tokens) {
 
 void check(const status& s) {
   if (s.ok()) return;
-  std::fprintf(stderr, "tune: %s\n", s.message().c_str());
+  print_error("tune", s.message());
   std::exit(1);
 }
 
@@ -381,16 +381,16 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& help) {
     return app.exit(help);
   } catch (const CLI::ParseError& e) {
-    std::fprintf(stderr, "tune: %s\n", explain_parse_error(app, e).c_str());
+    print_error("tune", explain_parse_error(app, e));
     return 2;
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "tune: %s\n", e.what());
+    print_error("tune", e.what());
     return 2;
   }
   device_info device;
   const status found = current_device(device);
   if (found.code == error_code::no_device) {
-    std::fprintf(stderr, "tune: no device: %s\n", found.reason);
+    print_error("tune", std::string("no device: ") + found.reason);
     return 77;
   }
   check(found);

@@ -51,20 +51,21 @@ while [ $# -gt 0 ]; do
       exit 0
       ;;
     *)
-      echo "examples/demo.sh: unknown option '$1' (see --help)" >&2
+      echo "examples/demo.sh: unknown option ${1@Q} (see --help)" >&2
       exit 2
       ;;
   esac
   shift
 done
 for value in "threads $threads" "seed $seed"; do
-  if ! [[ $value =~ \ [0-9]+$ ]]; then
-    echo "examples/demo.sh: --${value% *} needs a number, not '${value#* }'" >&2
+  number=${value#* }
+  if ! [[ $number =~ ^[0-9]+$ ]]; then
+    echo "examples/demo.sh: --${value% *} needs a number, not ${number@Q}" >&2
     exit 2
   fi
 done
 if [ -n "$data" ] && ! [ -r "$data" ]; then
-  echo "examples/demo.sh: cannot read $data" >&2
+  echo "examples/demo.sh: cannot read ${data@Q}" >&2
   exit 2
 fi
 

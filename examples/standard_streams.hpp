@@ -1,13 +1,17 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // What a program that writes files does before anything else about its standard streams and about signals that would
-// end it because it writes. POSIX.
+// end it because it writes, and how every program says what is wrong. POSIX.
 #pragma once
 
 #include <fcntl.h>
 #include <signal.h>
 
 #include <cstdlib>
+#include <iostream>
+#include <string>
+
+#include "rotoscale/io/error.hpp"
 
 namespace rotoscale {
 
@@ -26,5 +30,10 @@ inline void fail_beyond_file_limit() { ::signal(SIGXFSZ, SIG_IGN); }
 
 /// A write to a pipe that nobody reads fails with EPIPE: work that can go on without its messages does.
 inline void fail_at_closed_pipe() { ::signal(SIGPIPE, SIG_IGN); }
+
+/// "program: what", one line on standard error whatever file names and arguments hold.
+inline void print_error(const std::string& program, const std::string& what) {
+  std::cerr << program << ": " << io::printable(what, what.size()) << "\n";
+}
 
 }  // namespace rotoscale

@@ -58,7 +58,7 @@ while [ $# -gt 0 ]; do
       exit 0
       ;;
     *)
-      echo "tests/run.sh: unknown option '$1' (see --help)" >&2
+      echo "tests/run.sh: unknown option ${1@Q} (see --help)" >&2
       exit 2
       ;;
   esac
@@ -67,7 +67,7 @@ done
 # What is exhaustive, or looks for warnings, does it at the flags of a release.
 if [ $slow = yes ] || [ $werror = true ]; then quick=false; fi
 if ! [[ $jobs =~ ^[1-9][0-9]*$ ]]; then
-  echo "tests/run.sh: --jobs needs a positive number, not '$jobs'" >&2
+  echo "tests/run.sh: --jobs needs a positive number, not ${jobs@Q}" >&2
   exit 2
 fi
 

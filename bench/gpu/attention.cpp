@@ -16,6 +16,8 @@
 #include <random>
 #include <vector>
 
+#include "examples/standard_streams.hpp"
+
 using namespace rotoscale;
 
 namespace {
@@ -24,7 +26,7 @@ constexpr int repeats = 9, launches = 4;
 
 void expect(const gpu::status& s) {
   if (s.ok()) return;
-  std::fprintf(stderr, "attention: %s\n", s.message().c_str());
+  print_error("attention", s.message());
   std::exit(1);
 }
 
@@ -120,13 +122,13 @@ int main(int argc, char** argv) {
     } else if (std::sscanf(argv[i], "%lldx%lldx%lldx%lldx%lld", x, x + 1, x + 2, x + 3, x + 4) == 5) {
       shapes.push_back({x[0], x[1], x[2], x[3], x[4]});
     } else {
-      std::fprintf(stderr, "attention: %s is no BATCHxSEQxHEADSxKV_HEADSxHEAD_DIM\n", argv[i]);
+      print_error("attention", argv[i] + std::string(" is no BATCHxSEQxHEADSxKV_HEADSxHEAD_DIM"));
       return 2;
     }
   }
   const auto contract = nn::find_attention_contract(name);
   if (!contract) {
-    std::fprintf(stderr, "attention: %s is no contract\n", name.c_str());
+    print_error("attention", name + " is no contract");
     return 2;
   }
   for (const shape& s : shapes) measure(s, *contract);

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "examples/standard_streams.hpp"
 #include "gpu/api/gemm_bf16.hpp"
 #include "gpu/api/gemm_fp8.hpp"
 #include "gpu/api/gemm_library.hpp"
@@ -28,7 +29,7 @@ constexpr int rounds = 9, launches = 8;
 
 void expect(const gpu::status& s) {
   if (s.ok()) return;
-  std::fprintf(stderr, "dense: %s\n", s.message().c_str());
+  print_error("dense", s.message());
   std::exit(1);
 }
 
@@ -142,7 +143,7 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     int m = 0, n = 0, k = 0;
     if (std::sscanf(argv[i], "%dx%dx%d", &m, &n, &k) != 3 || m < 1 || n < 1 || k < 1 || k % 16 != 0) {
-      std::fprintf(stderr, "dense: %s is no MxNxK with K a multiple of 16\n", argv[i]);
+      print_error("dense", argv[i] + std::string(" is no MxNxK with K a multiple of 16"));
       return 2;
     }
     measure(m, n, k);

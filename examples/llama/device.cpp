@@ -3,9 +3,10 @@
 #include "device.hpp"
 
 #include <cstdlib>
-#include <iostream>
 #include <utility>
 
+#include "examples/standard_streams.hpp"
+#include "exit_codes.hpp"
 #include "rotoscale/io/file.hpp"
 #include "rotoscale/nn/cpu/make_backend.hpp"
 
@@ -31,7 +32,7 @@ bool hides_devices() {
 #endif
 
 void chosen_backend::say_note() const {
-  if (!note.empty()) std::cerr << "mini-llama: " << note << "\n";
+  if (!note.empty()) print_error(program_name, note);
 }
 
 chosen_backend choose_backend(const device_choice& choice) {

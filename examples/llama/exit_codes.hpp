@@ -1,9 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// How mini-llama ends.
+// How mini-llama ends, and who says so.
 #pragma once
 
 namespace rotoscale::llama_program {
+
+inline constexpr const char* program_name = "mini-llama";  ///< with which its messages begin
 
 inline constexpr int exit_ok = 0;
 inline constexpr int exit_differs = 1;      ///< a replay left other bytes than the run

@@ -111,7 +111,7 @@ int resume(const chosen_backend& device, nn::backend& ops, arguments& a, const s
       }
       if (wanted == nullptr)
         throw io::error(std::string(e.what()) + "; the one before it: --resume " + shell_word(next));
-      std::cerr << "mini-llama: " << e.what() << "; going on from " << next << "\n";
+      print_error(program_name, std::string(e.what()) + "; going on from " + next);
       continue;
     }
     device.say_note();
@@ -199,27 +199,28 @@ int main(int argc, char** argv) {
     if (!std::cout.flush()) throw io::error("standard output", "cannot write");
     return code;
   } catch (const io::error& e) {
-    std::cerr << "mini-llama: " << e.what() << "\n";
+    print_error(llama_program::program_name, e.what());
   } catch (const llama::over_budget& e) {
-    std::cerr << llama_program::memory_table(e.plan()) << "mini-llama: --memory-limit: " << e.what() << "\n";
+    std::cerr << llama_program::memory_table(e.plan());
+    print_error(llama_program::program_name, std::string("--memory-limit: ") + e.what());
   } catch (const llama::out_of_memory& e) {
-    std::cerr << "mini-llama: " << e.what() << "; the run takes, by category:\n"
-              << llama_program::memory_table(e.plan());
+    print_error(llama_program::program_name, std::string(e.what()) + "; the run takes, by category:");
+    std::cerr << llama_program::memory_table(e.plan());
     return llama_program::exit_device;
   } catch (const std::bad_alloc&) {
-    std::cerr
-        << "mini-llama: out of memory; plan says what a run takes, and --memory-limit refuses one that takes more\n";
+    print_error(llama_program::program_name,
+                "out of memory; plan says what a run takes, and --memory-limit refuses one that takes more");
     return llama_program::exit_device;
   } catch (const llama_program::loading_failure& e) {
-    std::cerr << "mini-llama: the device failed while the model was loaded (" << e.what()
-              << "); nothing is written; its memory, by category:\n"
-              << llama_program::memory_table(e.plan());
+    print_error(llama_program::program_name, std::string("the device failed while the model was loaded (") + e.what() +
+                                                 "); nothing is written; its memory, by category:");
+    std::cerr << llama_program::memory_table(e.plan());
     return llama_program::exit_device;
   } catch (const nn::backend_error& e) {
-    std::cerr << "mini-llama: " << e.what() << "\n";
+    print_error(llama_program::program_name, e.what());
     if (e.of_device()) return llama_program::exit_device;
   } catch (const std::exception& e) {
-    std::cerr << "mini-llama: " << e.what() << "\n";
+    print_error(llama_program::program_name, e.what());
   }
   return llama_program::exit_bad_input;
 }

@@ -24,6 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* program_name = "rotoscale-probe";
+
 struct probe_options {
   std::string filter;
   double outputs = 1e7;
@@ -178,7 +180,7 @@ int compare_exp2(std::uint32_t stride, thread_pool& pool) {
     got.assign(static_cast<std::size_t>(std::min(chunk, (inputs - first + stride - 1) / stride)), 0.0f);
     const std::string problem = run_exp2_on_device(static_cast<std::uint32_t>(first), stride, got);
     if (!problem.empty()) {
-      std::cerr << "rotoscale-probe: --exp2: " << problem << "\n";
+      print_error(program_name, "--exp2: " + problem);
       return 2;
     }
     const auto bits_of = [&](std::size_t i) { return static_cast<std::uint32_t>(first + i * stride); };
@@ -210,7 +212,7 @@ int run(const probe_options& o) {
   std::string why;
   const std::string device = device_description(why);
   if (device.empty()) {
-    std::cerr << "rotoscale-probe: no device to probe: " << why << "\n";
+    print_error(program_name, "no device to probe: " + why);
     return 77;
   }
   if (o.exp2_stride != 0) {
@@ -234,7 +236,7 @@ int run(const probe_options& o) {
     return compare_gemms(run, pool, std::cout) ? 0 : 1;
   }
   if (chosen.empty()) {
-    std::cerr << "rotoscale-probe: no instruction's name contains '" << o.filter << "'; try --list\n";
+    print_error(program_name, "no instruction's name contains '" + o.filter + "'; try --list");
     return 2;
   }
   std::cout << device << "\n";
@@ -250,7 +252,7 @@ int run(const probe_options& o) {
     probe_cases cases = make_cases(instruction, tiles, o.seed, pool);
     const std::string problem = run_on_device(instruction, cases);
     if (!problem.empty()) {
-      std::cerr << "rotoscale-probe: " << instruction.name << ": " << problem << "\n";
+      print_error(program_name, std::string(instruction.name) + ": " + problem);
       return 2;
     }
     const difference d = compare(instruction, find_unit(instruction.unit)->model, cases, pool);
@@ -299,10 +301,10 @@ int main(int argc, char** argv) {
     return rotoscale::probe::run(o);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    std::cerr << "rotoscale-probe: " << rotoscale::explain_parse_error(app, error) << "\n";
+    rotoscale::print_error(rotoscale::probe::program_name, rotoscale::explain_parse_error(app, error));
     return 2;
   } catch (const std::exception& error) {
-    std::cerr << "rotoscale-probe: " << error.what() << "\n";
+    rotoscale::print_error(rotoscale::probe::program_name, error.what());
     return 2;
   }
 }

@@ -26,6 +26,7 @@ namespace {
 
 /// What is looked at where --sample says nothing: elements of a GEMM's result, runs of elements of a dump.
 constexpr index_t default_sample = 20000, default_dump_sample = 512;
+constexpr const char* program_name = "rotoscale-validate";
 constexpr int exit_identical = 0, exit_different = 1, exit_bad_input = 2;
 
 struct options : use_options {
@@ -170,7 +171,7 @@ int check_wholly(const gemm_case& x, const std::vector<explanation>& all, std::s
 int rank(const gemm_case& x, const kernel_use& given, const std::vector<explanation>& all, const char* what,
          const tie_breaker& tell, bool any_nan, thread_pool& pool) {
   if (all.empty()) {
-    std::cerr << "rotoscale-validate: no " << what << " takes these tensors\n";
+    print_error(program_name, std::string("no ") + what + " takes these tensors");
     return exit_bad_input;
   }
   print_notes(x);
@@ -400,12 +401,12 @@ int main(int argc, char** argv) {
     for (const CLI::Option* given : app.parse_order()) o.quantizer.given.push_back(given->get_name());
     return rotoscale::validate::run(o);
   } catch (const std::bad_alloc&) {
-    std::cerr << "rotoscale-validate: not enough memory for tensors of this size\n";
+    rotoscale::print_error(rotoscale::validate::program_name, "not enough memory for tensors of this size");
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    std::cerr << "rotoscale-validate: " << rotoscale::explain_parse_error(app, error) << "\n";
+    rotoscale::print_error(rotoscale::validate::program_name, rotoscale::explain_parse_error(app, error));
   } catch (const std::exception& error) {
-    std::cerr << "rotoscale-validate: " << error.what() << "\n";
+    rotoscale::print_error(rotoscale::validate::program_name, error.what());
   }
   return rotoscale::validate::exit_bad_input;
 }

@@ -69,6 +69,7 @@ class Tune(unittest.TestCase):
 
     def test_refusals(self):
         for arguments, part in ((["4096"], "4096: is no shape MxNxK"), (["8x8x8x8"], "8x8x8x8: is no shape MxNxK"),
+                                (["8\n8"], "8\\x0a8: is no shape MxNxK"),
                                 (["32x32x33"], "K a multiple of 32"),
                                 (["0x8x32"], "M and N must be positive"), (["--formats", "fp8"], "fp8"), (["--tokens", "0", "8x8x32"], "--tokens"),
                                 (["--config", "/nonexistent.json"], "/nonexistent.json"), (["--token", "8"], "did you mean '--tokens'?"),

@@ -30,6 +30,8 @@ refuses("an unknown option", "'--slow'", "--slow")
 refuses("a missing value", "--data", "--data")
 refuses("threads without a number", "'many'", "--threads", "many")
 refuses("a file that is not there", "/nonexistent/text", "--data", "/nonexistent/text")
+for option in ((), ("--threads",), ("--data",)):
+    refuses(f"a newline of {option}", r"nonexistent\nline", *option, "nonexistent\nline")
 with tempfile.TemporaryDirectory() as folder:
     for program in ("dirname", "nproc", "realpath"):
         os.symlink(shutil.which(program), Path(folder) / program)

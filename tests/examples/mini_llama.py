@@ -657,6 +657,11 @@ class Diverged(Scratch):
     def test_at_once(self):
         self.check([], learning_rate=1e30)
 
+    def test_a_folder_whose_name_has_two_lines(self):
+        done = self.run_program(*self.train_command("two\nlines", steps=30, learning_rate=1e30))
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (3, 1), done.stderr)
+        self.assertTrue(done.stderr.endswith("kept in two\\x0alines\n"), done.stderr)
+
     def test_checkpoints_of_overflown_weights_are_not_written(self):
         for rate in (1e10, 1e20, 1e30):
             self.check([], learning_rate=rate, checkpoint_every=1, eval_every=30)

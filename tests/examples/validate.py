@@ -692,6 +692,16 @@ class BadInput(Program):
         self.refused("--m, --n, --k: a tensor of", "--make-case", "y", "--m", 1 << 20, "--n", 1 << 20)
         self.assertEqual([p.name for p in self.folder.iterdir()], ["case.safetensors"])
 
+    def test_control_characters_are_escaped(self):
+        """A message is one line whatever an argument or a file name holds."""
+        path, odd = self.make("case.safetensors"), "a\nb\x1b"
+        for argument in ("--nan", "--threads", "--split-sum", "--kernel", "--model", "--tensor"):
+            self.refused(r"a\\x0ab\\x1b", "--input", path, argument, odd)
+        self.refused(r"a\\x0ab\\x1b: ", "--input", odd)
+        self.refused(r"unknown argument '--a\\x0ab\\x1b'", "--" + odd)
+        for argument in ("--instruction", "--save", "--seed"):
+            self.refused(r"a\\x0ab\\x1b", argument, odd, program=PROBE)
+
     def test_every_truncation(self):
         data = self.make("case.safetensors", "--kind", "normal").read_bytes()
         header = 8 + struct.unpack("<Q", data[:8])[0]

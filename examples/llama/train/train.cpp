@@ -8,6 +8,7 @@
 #include <iostream>
 
 #include "clock.hpp"
+#include "examples/standard_streams.hpp"
 #include "exit_codes.hpp"
 #include "loading_failure.hpp"
 #include "rotoscale/io/atomic_file.hpp"
@@ -157,8 +158,8 @@ bool trainer::roll_back(std::int64_t step, const std::string& what) {
   good.rollbacks = state_.rollbacks + 1;
   if (!text_.has_data_for(o, good.skipped_steps)) return false;
   progress_.end();
-  std::cerr << "mini-llama: " << state_.run.name << ": diverged at step " << step << " (" << what << "); going on from "
-            << "step " << good.step << " with the data that follow\n";
+  print_error(program_name, state_.run.name + ": diverged at step " + std::to_string(step) + " (" + what +
+                                "); going on from step " + std::to_string(good.step) + " with the data that follow");
   log_->write({{"event", "rollback"},
                {"step", good.step},
                {"from_step", step},
@@ -174,8 +175,8 @@ bool trainer::roll_back(std::int64_t step, const std::string& what) {
 /// Reports a number that is none: nothing more is written but the end of the log.
 int trainer::diverged(std::int64_t step, const std::string& what) {
   progress_.end();
-  std::cerr << "mini-llama: " << state_.run.name << ": diverged at step " << step << " (" << what
-            << "); log and last checkpoint are kept in " << session_.out << "\n";
+  print_error(program_name, state_.run.name + ": diverged at step " + std::to_string(step) + " (" + what +
+                                "); log and last checkpoint are kept in " + session_.out);
   finish("diverged");
   return exit_diverged;
 }
@@ -189,8 +190,9 @@ int trainer::interrupted(int signal) {
     save_checkpoint(true);
     finish_checkpoint();
   }
-  std::cerr << "mini-llama: " << state_.run.name << ": " << signal_name(signal) << " at step " << state_.step << " of "
-            << state_.end() << "; to go on: mini-llama train --resume " << shell_word(session_.out) << "\n";
+  print_error(program_name, state_.run.name + ": " + signal_name(signal) + " at step " + std::to_string(state_.step) +
+                                " of " + std::to_string(state_.end()) + "; to go on: mini-llama train --resume " +
+                                shell_word(session_.out));
   finish("interrupted");
   return exit_interrupted;
 }
@@ -200,11 +202,11 @@ int trainer::device_failed(const nn::backend_error& e) {
   progress_.end();
   const auto* const loading = dynamic_cast<const loading_failure*>(&e);  // a roll-back's: there may be no session
   const std::string checkpoint = settle_checkpoint();
-  std::cerr << "mini-llama: " << state_.run.name << ": the device failed behind step " << state_.step << " ("
-            << e.what() << ")" << checkpoint
-            << "; log and last checkpoint are kept; to go on: mini-llama train --resume " << shell_word(session_.out)
-            << "; its memory, by category:\n"
-            << memory_table(loading != nullptr ? loading->plan() : model_->plan());
+  print_error(program_name, state_.run.name + ": the device failed behind step " + std::to_string(state_.step) + " (" +
+                                e.what() + ")" + checkpoint +
+                                "; log and last checkpoint are kept; to go on: mini-llama train --resume " +
+                                shell_word(session_.out) + "; its memory, by category:");
+  std::cerr << memory_table(loading != nullptr ? loading->plan() : model_->plan());
   finish("failed");
   return exit_device;
 }
