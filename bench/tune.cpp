@@ -53,6 +53,7 @@ void check(const status& s) {
   std::exit(1);
 }
 
+/// Memory of the device for so many elements, as long as the object lives.
 template <class T>
 struct device_memory {
   explicit device_memory(std::size_t n) : size(n) { check(allocate(data, n)); }
@@ -228,9 +229,10 @@ std::vector<gemm_choice> candidates(const gemm_shape& s, gemm_contract contract,
   return all;
 }
 
+/// A kernel's choice and what a launch of it takes.
 struct timed_choice {
   gemm_choice choice;
-  double us;
+  double us;  ///< microseconds
 };
 
 /// Medians of so many rounds, all choices in turn, so that heat falls on all alike: whatever came first would win.
@@ -324,6 +326,7 @@ std::string today() {
   return text;
 }
 
+/// What the command line says.
 struct arguments {
   std::vector<std::string> shapes, formats{"mxfp4"};
   std::string config;

@@ -50,7 +50,7 @@ struct memory_plan {
   std::size_t operator[](memory_category c) const { return bytes[static_cast<std::size_t>(c)]; }
   /// Bytes of a category.
   std::size_t& operator[](memory_category c) { return bytes[static_cast<std::size_t>(c)]; }
-  /// Bytes of all.
+  /// Bytes of all categories, the device's and the pinned ones of the host: what session_options::memory_limit bounds.
   std::size_t total() const { return of_kind(memory_kind::device) + of_kind(memory_kind::pinned); }
   /// Bytes of all categories that lie there.
   std::size_t of_kind(memory_kind kind) const {
