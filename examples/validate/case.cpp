@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "input.hpp"
+
 namespace rotoscale::validate {
 
 namespace {
@@ -61,7 +63,7 @@ class loader {
     const format f = float_format("bias", *t);
     if (x.is_fp64() || f == formats::fp64) fail("bias", "is for results of F32, F16 and BF16, and one of these");
     if (t->shape != std::vector<std::int64_t>{x.n})
-      fail("bias", "shape " + text(t->shape) + " is not [" + std::to_string(x.n) + "]");
+      fail("bias", "shape " + shape_text(t->shape) + " is not [" + std::to_string(x.n) + "]");
     const output_tensor row(f, raw(*t));
     x.bias.emplace();
     for (index_t j = 0; j < x.n; ++j) x.bias->push_back(static_cast<float>(row.value(j)));
@@ -69,11 +71,6 @@ class loader {
 
   [[noreturn]] void fail(const std::string& name, const std::string& what) const {
     throw io::error(file_.name(), "tensor '" + name + "': " + what);
-  }
-  static std::string text(const std::vector<std::int64_t>& shape) {
-    std::string s = "[";
-    for (std::size_t i = 0; i < shape.size(); ++i) s += (i ? ", " : "") + std::to_string(shape[i]);
-    return s + "]";
   }
 
   void check_names() const {
@@ -93,10 +90,11 @@ class loader {
 
   /// Rows and columns of a tensor of rank 2 or 3; the batch goes into x.
   std::pair<index_t, index_t> extents(const std::string& name, const io::tensor_info& t, gemm_case& x) {
-    if (t.shape.size() != 2 && t.shape.size() != 3) fail(name, "shape " + text(t.shape) + " has not rank 2 or 3");
+    if (t.shape.size() != 2 && t.shape.size() != 3) fail(name, "shape " + shape_text(t.shape) + " has not rank 2 or 3");
     const index_t batch = t.shape.size() == 3 ? t.shape[0] : 1;
     if (x.batch != 0 && batch != x.batch) {
-      fail(name, "shape " + text(t.shape) + " has batch " + std::to_string(batch) + ", not " + std::to_string(x.batch));
+      fail(name,
+           "shape " + shape_text(t.shape) + " has batch " + std::to_string(batch) + ", not " + std::to_string(x.batch));
     }
     x.batch = batch;
     return {t.shape[t.shape.size() - 2], t.shape.back()};
@@ -117,7 +115,7 @@ class loader {
     if (!type) fail(name, "type " + t.dtype + " is none of " + format_list(gemm_formats) + ", U8");
     out.element = *type;
     if (u8) columns = columns * 8 / storage_bits(out.element);  // packed codes: bytes to elements
-    if (rows < 1 || columns < 1 || x.batch < 1) fail(name, "shape " + text(t.shape) + " is empty");
+    if (rows < 1 || columns < 1 || x.batch < 1) fail(name, "shape " + shape_text(t.shape) + " is empty");
     if (x.compressed && name == "a") columns *= 2;
     if (x.k != 0 && columns != x.k) {
       fail(name, "K is " + std::to_string(columns) + ", that of 'a' is " + std::to_string(x.k));
@@ -137,7 +135,7 @@ class loader {
     if (t.dtype != "U8") fail("metadata_a", "type " + t.dtype + " is not U8");
     const auto [rows, columns] = extents("metadata_a", t, x);
     if (rows != x.a.rows || columns != bytes || x.k % (2 * sparse_window(f)) != 0) {
-      fail("metadata_a", "shape " + text(t.shape) + " is not [" + std::to_string(x.a.rows) + ", " +
+      fail("metadata_a", "shape " + shape_text(t.shape) + " is not [" + std::to_string(x.a.rows) + ", " +
                              std::to_string(bytes) + "], four bits for " + std::to_string(sparse_window(f)) +
                              " elements");
     }
@@ -174,7 +172,7 @@ class loader {
   output_tensor load_outputs(const std::string& name, const io::tensor_info& t, gemm_case& x) {
     const auto [rows, columns] = extents(name, t, x);
     if (rows != x.a.rows || columns != x.b.rows) {
-      fail(name, "shape " + text(t.shape) + " is not that of A times B, [" + std::to_string(x.a.rows) + ", " +
+      fail(name, "shape " + shape_text(t.shape) + " is not that of A times B, [" + std::to_string(x.a.rows) + ", " +
                      std::to_string(x.b.rows) + "]");
     }
     return {float_format(name, t), raw(t)};
@@ -216,7 +214,7 @@ class loader {
       }
       return;
     }
-    fail(name, "shape " + text(t->shape) + " is not [" + std::to_string(out.rows) +
+    fail(name, "shape " + shape_text(t->shape) + " is not [" + std::to_string(out.rows) +
                    ", K/32 of E8M0 or K/16 of UE4M3] for K = " + std::to_string(x.k) + " in layout " +
                    options_.scale_layout);
   }

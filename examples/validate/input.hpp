@@ -15,6 +15,13 @@ namespace rotoscale::validate {
 /// Most bytes that are read from a pipe, which no mapping bounds: 1 GiB.
 inline constexpr std::size_t largest_pipe = std::size_t{1} << 30;
 
+/// A tensor's shape, as messages have it.
+inline std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string s = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) s += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  return s + "]";
+}
+
 using named_array = std::pair<std::string, io::npy_file>;
 
 /// Arrays of NumPy in C order, by the tensors' names, and the tensors of a file. u1, V1 and i1 become U8, u2 and V2

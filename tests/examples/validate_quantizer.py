@@ -256,6 +256,9 @@ class RightDumps(Program):
         self.same(*seeded, "--input", path, "--tensor", "random=random.npy")
         (self.folder / "random.npy").write_bytes(npy("<u4", [rows, cols], b"".join(words)))
         self.differs("code: rounding", *seeded, "--input", path, "--tensor", "random=random.npy")
+        (self.folder / "random.npy").write_bytes(npy("<u4", [cols, rows], b"".join(words)))
+        self.refused(re.escape(f"tensor 'random': shape [{cols}, {rows}] is not [{rows}, {cols}], as x lies"), *seeded, "--input", path,
+                     "--tensor", "random=random.npy")
         (self.folder / "random.npy").write_bytes(npy("<u2", [rows, cols], bytes(2 * rows * cols)))
         self.refused("tensor 'random': is not U32", *seeded, "--input", path, "--tensor", "random=random.npy")
         tensors["random"] = ("U32", [rows, cols], b"\xff" * (4 * rows * cols))
@@ -1003,6 +1006,47 @@ class BadInput(Program):
             write_safetensors(path, {**tensors, tensor: (dtype, [len(data) - 1], data[:-1])})
             self.refused(f"tensor '{tensor}': .* bytes are not what any placement takes", "--identify", "--input", path,
                          "--format", "mxfp4")
+
+    def test_shapes_that_contradict_the_source(self):
+        """A matrix of the right size whose rows are not the source's; flat ones, and x's own leading extents, say nothing wrong."""
+        path = self.make("--quantizer", "te_rocm", "--axis", "both", "--m", 128)
+        known, good = ["--quantizer", "te_rocm", "--input", path], load(path)
+        for tensor, shape, wrong, also in (("codes", [128, 128], [64, 256], [8, 16, 128]), ("codes_t", [256, 64], [64, 256], [16, 16, 64]),
+                                           ("scales", [128, 8], [8, 128], [2, 64, 8]), ("scales_t", [256, 4], [4, 256], [256, 2, 2])):
+            dtype, _, data = good[tensor]
+            self.assertEqual(good[tensor][1], shape)
+            for right in (also, [len(data)], [1, *shape]):
+                write_safetensors(path, {**good, tensor: (dtype, right, data)})
+                self.same(*known)
+            write_safetensors(path, {**good, tensor: (dtype, wrong, data)})
+            hint = "; it is column_major's" if wrong == shape[::-1] else ""
+            said = re.escape(f"shape {wrong} is not {shape}, which {'256 x 128' if '_t' in tensor else '128 x 256'} elements have in "
+                             f"placement row_major{hint}")
+            self.refused(rf"tensor '{tensor}': {said}$", *known)
+            (self.folder / "tensor.npy").write_bytes(npy("|u1", wrong, data))
+            write_safetensors(path, {name: t for name, t in good.items() if name != tensor})
+            self.refused(rf"tensor '{tensor}': {said}$", *known, "--tensor", f"{tensor}=tensor.npy")
+            # Other placements may be what it is, so that identification goes on without row_major.
+            write_safetensors(path, {**good, tensor: (dtype, wrong, data)})
+            found, done = self.ranking("--input", path)
+            self.assertEqual(done.returncode, 1, done.stdout)
+            self.assertRegex(done.stdout, rf"\Anote: {tensor}: {said}\n")
+
+    def test_shapes_of_other_placements(self):
+        """Of a transpose the shape may be either's, and of tiles any."""
+        for option, tensor in (("--code-placement", "codes"), ("--scale-placement", "scales")):
+            for placement in ("column_major", "nvidia_scale_128x4" if tensor == "scales" else "aiter_data_16x16"):
+                path = self.make("--quantizer", "te_rocm", "--m", 128, "--k", 512, option, placement)
+                dtype, shape, data = load(path)[tensor]
+                known = ["--quantizer", "te_rocm", option, placement, "--input", path]
+                shapes = [shape, shape[::-1], [len(data)]] + ([] if placement == "column_major" else [[shape[0] // 16, shape[1] * 16]])
+                for held in shapes:
+                    write_safetensors(path, {**load(path), tensor: (dtype, held, data)})
+                    self.same(*known)
+                    found, done = self.ranking("--input", path)
+                    self.assertEqual((done.returncode, found[0][0]), (0, "512"), done.stdout)
+                write_safetensors(path, {**load(path), tensor: (dtype, [shape[0] // 2, shape[1] * 2], data)})
+                self.refused(f"tensor '{tensor}': shape ", *known[:2], *known[-2:])
 
     def test_inputs_are_not_overwritten(self):
         tensors = load(self.make("--quantizer", "te_rocm"))

@@ -90,7 +90,7 @@ class side_check {
         want_(quantize_side(choices_.up(), dump, side, pool)) {
     if (q.has_unknown_words()) lower_ = quantize_side(choices_.down(), dump, side, pool).codes;
     const auto sized = [&](std::optional<std::vector<std::uint8_t>> bytes, bool of_scales, placement order) {
-      if (!bytes) refuse_size(q, dump, side, of_scales, order);
+      if (!bytes) refuse_extents(q, dump, side, of_scales, order);
       return *std::move(bytes);
     };
     got_.codes = sized(dense_codes(q, side), false, q.code_order);

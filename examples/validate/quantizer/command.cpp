@@ -66,6 +66,13 @@ void write_report(const std::string& path, const std::string& input, const quant
 
 /// What the dump holds that a reader may take for something else.
 void print_notes(const quantizer& q, const quantizer_dump& dump) {
+  // A comparison has refused them: other placements may explain an identified dump.
+  for (const dump_side& side : dump.sides) {
+    for (const bool of_scales : {false, true}) {
+      if (const std::string fault = shape_fault(q, side, of_scales); !fault.empty())
+        std::cout << "note: " << (of_scales ? side.scale_name() : side.code_name()) << ": " << fault << "\n";
+    }
+  }
   if (q.is_per_tensor() || !(q.blocks.scale == formats::ue4m3)) return;
   for (const dump_side& side : dump.sides) {
     const std::vector<std::uint8_t> scales = dense_scales(q, side).value_or(std::vector<std::uint8_t>{});

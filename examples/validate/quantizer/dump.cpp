@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <numeric>
 
 #include "../format_names.hpp"
+#include "../input.hpp"
 #include "presets.hpp"
 #include "rotoscale/names.hpp"
 #include "rotoscale/quantize.hpp"
@@ -14,6 +17,38 @@
 namespace rotoscale::validate {
 
 namespace {
+
+/// Are the first extents of a tensor those of `rows` rows? A flat one says nothing of them.
+bool has_rows(const std::vector<std::int64_t>& shape, index_t rows) {
+  index_t product = 1;
+  for (const std::int64_t extent : shape) {
+    if (product == rows) return true;
+    product *= extent;
+  }
+  return shape.size() < 2 || product == rows;
+}
+
+/// May a tensor of this shape hold bytes of this layout? Tiles have shapes of many kinds.
+bool may_hold(const std::vector<std::int64_t>& shape, const layout& l) {
+  if (l.order == placement::row_major) return has_rows(shape, l.rows);
+  return l.order != placement::column_major || has_rows(shape, l.rows) || has_rows(shape, l.columns);
+}
+
+/// Where codes lie if only their number of bytes is looked at.
+std::optional<layout> sized_codes(const quantizer& q, const dump_side& side) {
+  const layout l = code_layout(q.code_order, q.blocks, side.rows, side.k);
+  if (!l.is_defined() || l.size_bytes() != static_cast<index_t>(side.codes.size())) return std::nullopt;
+  return l;
+}
+
+/// The same of scales.
+std::optional<stored_scales> sized_scales(const quantizer& q, const dump_side& side) {
+  for (const index_t repeat : {index_t{1}, static_cast<index_t>(q.blocks.rows)}) {
+    const layout l{q.scale_order, side.rows / q.blocks.rows * repeat, side.k / q.blocks.length};
+    if (l.is_defined() && l.size_bytes() == static_cast<index_t>(side.scales.size())) return stored_scales{l, repeat};
+  }
+  return std::nullopt;
+}
 
 class dump_loader {
  public:
@@ -80,10 +115,12 @@ class dump_loader {
     if (codes->dtype != "U8" && !find_format(codes->dtype, block_elements))
       fail(side.code_name(), "type " + codes->dtype + " is none of U8, " + dtype_list(block_elements));
     side.codes = bytes_of(*codes);
+    side.code_shape = codes->shape;
     if (scales != nullptr) {
       if (scales->dtype != "F8_E8M0" && scales->dtype != "F8_E4M3" && scales->dtype != "U8")
         fail(side.scale_name(), "type " + scales->dtype + " is none of F8_E8M0, F8_E4M3, U8");
       side.scales = bytes_of(*scales);
+      side.scale_shape = scales->shape;
     }
     dump_.sides.push_back(std::move(side));
   }
@@ -173,6 +210,9 @@ class dump_loader {
     const auto bytes = file_.bytes(*t);
     if (t->dtype != "U32" || bytes.size() != dump_.source.size() * 4)
       fail("random", "is not U32 of the source's extents");
+    if (!has_rows(t->shape, dump_.rows))
+      fail("random",
+           "shape " + shape_text(t->shape) + " is not " + shape_text({dump_.rows, dump_.cols}) + ", as x lies");
     dump_.random.resize(dump_.source.size());
     std::memcpy(dump_.random.data(), bytes.data(), bytes.size());
   }
@@ -207,10 +247,10 @@ quantizer_dump load_dump(const io::safetensors_file& file, const std::string& fo
 }
 
 std::optional<std::vector<std::uint8_t>> dense_codes(const quantizer& q, const dump_side& side) {
-  const layout l = code_layout(q.code_order, q.blocks, side.rows, side.k);
-  if (!l.is_defined() || l.size_bytes() != static_cast<index_t>(side.codes.size())) return std::nullopt;
-  std::vector<std::uint8_t> codes(static_cast<std::size_t>(l.rows * l.columns));
-  gather(side.codes.data(), l, row_major(codes.data(), l.rows, l.columns));
+  const std::optional<layout> l = sized_codes(q, side);
+  if (!l || !may_hold(side.code_shape, *l)) return std::nullopt;
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(l->rows * l->columns));
+  gather(side.codes.data(), *l, row_major(codes.data(), l->rows, l->columns));
   if (!q.low_nibble_first) {
     for (std::uint8_t& byte : codes) byte = static_cast<std::uint8_t>(byte << 4 | byte >> 4);
   }
@@ -218,11 +258,9 @@ std::optional<std::vector<std::uint8_t>> dense_codes(const quantizer& q, const d
 }
 
 std::optional<stored_scales> find_scales(const quantizer& q, const dump_side& side) {
-  for (const index_t repeat : {index_t{1}, static_cast<index_t>(q.blocks.rows)}) {
-    const layout l{q.scale_order, side.rows / q.blocks.rows * repeat, side.k / q.blocks.length};
-    if (l.is_defined() && l.size_bytes() == static_cast<index_t>(side.scales.size())) return stored_scales{l, repeat};
-  }
-  return std::nullopt;
+  const std::optional<stored_scales> stored = sized_scales(q, side);
+  if (!stored || !may_hold(side.scale_shape, stored->where)) return std::nullopt;
+  return stored;
 }
 
 std::optional<std::vector<std::uint8_t>> dense_scales(const quantizer& q, const dump_side& side) {
@@ -235,13 +273,29 @@ std::optional<std::vector<std::uint8_t>> dense_scales(const quantizer& q, const 
   return scales;
 }
 
-void refuse_size(const quantizer& q, const quantizer_dump& dump, const dump_side& side, bool of_scales,
-                 std::optional<placement> order) {
+std::string shape_fault(const quantizer& q, const dump_side& side, bool of_scales) {
+  if (of_scales && q.is_per_tensor()) return "";
+  std::optional<layout> l = of_scales ? std::nullopt : sized_codes(q, side);
+  if (of_scales) {
+    if (const std::optional<stored_scales> stored = sized_scales(q, side)) l = stored->where;
+  }
+  const std::vector<std::int64_t>& shape = of_scales ? side.scale_shape : side.code_shape;
+  if (!l || may_hold(shape, *l)) return "";
+  const index_t count = std::accumulate(shape.begin(), shape.end(), index_t{1}, std::multiplies<>());
+  return "shape " + shape_text(shape) + " is not " + shape_text({l->rows, count / l->rows}) + ", which " +
+         std::to_string(side.rows) + " x " + std::to_string(side.k) + " elements have in placement " +
+         std::string(to_string(l->order)) + (has_rows(shape, l->columns) ? "; it is column_major's" : "");
+}
+
+void refuse_extents(const quantizer& q, const quantizer_dump& dump, const dump_side& side, bool of_scales,
+                    std::optional<placement> order) {
+  const std::string tensor = std::string("tensor '") + (of_scales ? side.scale_name() : side.code_name()) + "': ";
+  if (const std::string fault = shape_fault(q, side, of_scales); !fault.empty())
+    throw io::error(dump.where, tensor + fault);
   const std::size_t size = of_scales ? side.scales.size() : side.codes.size();
   const bool square = of_scales && q.blocks.rows == 1 && q.blocks.length == 32 &&
                       static_cast<index_t>(32 * 32 * size) == side.rows * side.k;
-  throw io::error(dump.where, "tensor '" + std::string(of_scales ? side.scale_name() : side.code_name()) +
-                                  "': " + std::to_string(size) + " bytes are not what " +
+  throw io::error(dump.where, tensor + std::to_string(size) + " bytes are not what " +
                                   (order ? "placement " + std::string(to_string(*order)) : "any placement") +
                                   " takes for " + std::to_string(side.rows) + " x " + std::to_string(side.k) +
                                   (square ? "; squares of 32 x 32 have as many: --block-rows 32" : ""));

@@ -36,7 +36,8 @@ struct quantizer {
 struct dump_side {
   block_axis axis = block_axis::row;
   index_t rows = 0, k = 0;
-  std::vector<std::uint8_t> codes, scales;  ///< bytes in the file's order, padding included
+  std::vector<std::uint8_t> codes, scales;                ///< bytes in the file's order, padding included
+  std::vector<std::int64_t> code_shape{}, scale_shape{};  ///< of the tensors, as the file has them; empty: any
   /// Names of the tensors, for messages.
   const char* code_name() const { return axis == block_axis::row ? "codes" : "codes_t"; }
   const char* scale_name() const { return axis == block_axis::row ? "scales" : "scales_t"; }
@@ -66,20 +67,25 @@ struct stored_scales {
   layout where;
   index_t repeat = 1;
 };
-/// Nothing where the tensor's size does not fit the placement.
+/// Nothing where the tensor's size or shape does not fit the placement.
 std::optional<stored_scales> find_scales(const quantizer& q, const dump_side& side);
 
 /// A side in dense order (dense_blocks), as `q` says that its bytes lie.
 struct dense_side {
   std::vector<std::uint8_t> codes, scales;
 };
-/// Nothing where a tensor's size does not fit the placement.
+/// Nothing where a tensor's size or shape does not fit the placement.
 std::optional<std::vector<std::uint8_t>> dense_codes(const quantizer& q, const dump_side& side);
 std::optional<std::vector<std::uint8_t>> dense_scales(const quantizer& q, const dump_side& side);
 
-/// Throws io::error for codes or scales whose size is not that of a placement, or of none.
-[[noreturn]] void refuse_size(const quantizer& q, const quantizer_dump& dump, const dump_side& side, bool of_scales,
-                              std::optional<placement> order);
+/// Why codes or scales of the placement's size have a shape that contradicts it; empty where they do not. Row-major
+/// tensors have the rows in their first extents, column-major ones may have the columns there; a flat tensor, and the
+/// tiles of other placements, may have any shape.
+std::string shape_fault(const quantizer& q, const dump_side& side, bool of_scales);
+
+/// Throws io::error for codes or scales whose size or shape is not that of a placement, or of none.
+[[noreturn]] void refuse_extents(const quantizer& q, const quantizer_dump& dump, const dump_side& side, bool of_scales,
+                                 std::optional<placement> order);
 
 /// What `q` makes of the source, in dense order.
 dense_side quantize_side(const quantizer& q, const quantizer_dump& dump, const dump_side& side, thread_pool& pool);

@@ -228,7 +228,7 @@ class dump_identifier {
         return !(of_scales ? scale_variants(base, alone) : code_variants(base, alone)).empty();
       };
       const auto wrong = std::find_if_not(dump.sides.begin(), dump.sides.end(), fits_some);
-      refuse_size(base, dump, wrong == dump.sides.end() ? dump.sides.back() : *wrong, of_scales, std::nullopt);
+      refuse_extents(base, dump, wrong == dump.sides.end() ? dump.sides.back() : *wrong, of_scales, std::nullopt);
     }
   }
 
