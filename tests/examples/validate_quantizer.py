@@ -959,6 +959,52 @@ class Identification(Program):
                                      "factor": ("F32", [1], struct.pack("<f", 2 * factor))})
             self.differs(r"\Afactor: \S+ expected of the amax, \S+ written\n", *known)
 
+    def test_a_factor_that_the_dump_does_not_have(self):
+        """NVFP4's is of the amax after the rotation, as the definition has it, or of the source's, and the answer says of which."""
+        source, rows, columns = "the source's amax", "the amax of rotated rows", "the amax of rotated columns"
+        for points, axis, of in ((0, "row", source), (16, "row", rows), (64, "row", rows), (16, "column", columns), (16, "both", rows),
+                                 (16, "row", source), (16, "column", source), (16, "both", source)):
+            made = ["--quantizer", "nvidia", "--format", "nvfp4", "--seed", 2, "--m", 64, "--rotation", points, "--axis", axis]
+            path = self.make(*made)
+            if of == source:
+                x = floats_of_bf16(load(path)["x"][2])
+                path = self.make(*made, "--factor", 2688 / max(abs(v) for v in x if v == v))
+            tensors = load(path)
+            (used,) = struct.unpack("<f", tensors.pop("factor")[2])
+            write_safetensors(path, tensors)
+            changes = f", but rotation of {points} points" if points else ""
+            with self.subTest(points=points, axis=axis, of=of):
+                for asked in ([], ["--quantizer", "nvidia"]):
+                    found, done = self.ranking("--input", path, *asked)
+                    first = "nvidia" if asked else "aiter_even"  # which is equal there
+                    self.assertEqual((done.returncode, found[0][1]), (0, f"{first}{changes} (factor {used:.9g} assumed, of {of})"), done.stdout)
+            # The factor is what decides: another one explains less.
+            self.assertEqual({text.split("(")[1] for count, text in found if count == found[0][0] and "(" in text},
+                             {f"factor {used:.9g} assumed, of {of})"}, done.stdout)
+
+    def test_each_orientation_has_a_factor_that_the_dump_does_not_have(self):
+        """As Transformer Engine's has: no one factor explains both, and each by itself has its own."""
+        made = ["--quantizer", "nvidia", "--format", "nvfp4", "--seed", 8, "--m", 128, "--rotation", 16, "--axis", "both"]
+        asked = ["--quantizer", "nvidia", "--input"]
+        rows = load(self.make(*made))
+        alone = self.folder / "alone.safetensors"
+        write_safetensors(alone, {name: rows[name] for name in ("x", "codes_t", "scales_t")})
+        said = r"nvidia, but rotation of 16 points \(factor (\S+) assumed, of the amax of rotated columns\)"
+        factor = re.search(said, self.ranking(*asked, alone, "--sample", 64)[1].stdout)[1]
+        columns = load(self.make(*made, "--factor", factor))
+        self.assertEqual(columns["x"], rows["x"])
+        self.assertNotEqual(columns["factor"], rows["factor"])
+        path = self.folder / "own.safetensors"
+        write_safetensors(path, {**{name: rows[name] for name in ("x", "codes", "scales")},
+                                 **{name: columns[name] for name in ("codes_t", "scales_t")}})
+        found, done = self.ranking(*asked, path, "--sample", 128)
+        self.assertEqual(done.returncode, 1)
+        of_rows = "%.9g" % struct.unpack("<f", rows["factor"][2])
+        explained = re.search(rf"\ncodes alone: (\d+)  nvidia, but rotation of 16 points \(factor {of_rows} assumed, of the amax of rotated "
+                              r"rows\)\ncodes_t alone: (\d+)  " + said.replace(r"\S+", factor) + "\n", done.stdout)
+        self.assertIsNotNone(explained, done.stdout)
+        self.assertEqual(int(explained[1]) + int(explained[2]), 128)
+
     def test_an_input_that_tells_nothing_apart(self):
         path = self.make("--quantizer", "ocp")
         tensors = load(path)

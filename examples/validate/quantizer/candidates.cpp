@@ -7,6 +7,7 @@
 
 #include "../format_names.hpp"
 #include "rotoscale/names.hpp"
+#include "rotoscale/quantize.hpp"
 
 namespace rotoscale::validate {
 
@@ -36,37 +37,78 @@ format effective_source(format rounded, const quantizer_dump& dump) {
   return rounded == dump.source_format ? formats::fp32 : rounded;
 }
 
+/// The factors that a candidate may have used, the likeliest first, and what each is assumed to come of. A known one
+/// may have been left out, or be stored as its inverse; scales of powers of two have none. `q` has that of its base.
+std::vector<std::pair<float, assumed_factor>> factors(const quantizer& q, const quantizer_dump& dump, seen_amax& amax) {
+  const float known = q.options.encode_factor;
+  if (!q.is_per_tensor() && q.blocks.has_e8m0_scale()) return {{known, assumed_factor::none}};
+  std::vector<std::pair<float, assumed_factor>> all;
+  const auto add = [&](float factor, assumed_factor from) {
+    const auto is_it = [&](const auto& other) { return fp32_bits(other.first) == fp32_bits(factor); };
+    if (factor > 0 && std::isfinite(factor) && std::none_of(all.begin(), all.end(), is_it))
+      all.emplace_back(factor, from);
+  };
+  if (q.assumed == assumed_factor::none) {
+    for (const float factor : {known, 1.0f, 1.0f / known}) add(factor, assumed_factor::none);
+    return all;
+  }
+  const auto add_amax = [&](bool rotated, block_axis axis, assumed_factor from) {
+    add(tensor_encode_factor(amax(q, rotated, axis), q.blocks.element, q.blocks.scale), from);
+  };
+  for (const dump_side& side : dump.sides) {
+    if (q.options.rotation.points == 0) break;
+    const bool row = side.axis == block_axis::row;
+    add_amax(true, side.axis, row ? assumed_factor::rotated_rows : assumed_factor::rotated_columns);
+  }
+  add_amax(false, dump.sides.front().axis, assumed_factor::source);
+  add(1.0f, assumed_factor::none);
+  return all;
+}
+
 }  // namespace
 
+float seen_amax::operator()(const quantizer& q, bool rotated, block_axis axis) {
+  block_options how;
+  how.source = q.options.source;
+  if (rotated) how.rotation = q.options.rotation;
+  auto known = std::find_if(known_.begin(), known_.end(), [&](const known_amax& k) {
+    return k.axis == axis && k.how.source == how.source && k.how.rotation == how.rotation;
+  });
+  if (known == known_.end()) {
+    const float amax = tensor_amax(q.blocks, how, dump_.source_view(), axis, pool_);
+    known = known_.insert(known_.end(), {how, axis, amax});
+  }
+  return rotated && !q.hadamard_factor ? known->amax * (1.0f / hadamard_factor(how.rotation.points)) : known->amax;
+}
+
 std::vector<quantizer> arithmetics(const quantizer& base, const quantizer_dump& dump,
-                                   const std::vector<rounding>& roundings) {
+                                   const std::vector<rounding>& roundings, seen_amax& amax) {
   std::vector<quantizer> all;
   const bool rules_matter = !base.is_per_tensor() && base.blocks.has_e8m0_scale();
-  const float factor = base.options.encode_factor;
   for (const auto& [turn, has_factor] : rotations(base)) {
     for (const auto& rule : enum_names<scale_rule>::table) {
       for (const auto& policy : enum_names<block_policy>::table) {
         for (const rounding r : roundings) {
           for (const format source : float_formats) {
             if (!(effective_source(source, dump) == source)) continue;
-            for (const float f : {factor, 1.0f, 1.0f / factor}) {
-              quantizer q = base;
-              q.options.rotation = turn;
-              q.hadamard_factor = has_factor;
-              q.options.rule = rule.value;
-              q.options.policy = policy.value;
-              q.options.rounding = r;
-              q.options.source = source;
-              q.options.encode_factor = f;
-              if (!base.is_per_tensor() &&
-                  (!runs_are_defined(q.blocks, turn) || !options_are_defined(q.blocks, q.options)))
-                continue;
-              if (!(f > 0) || !std::isfinite(f)) continue;
-              // The blocks of one orientation may be shorter than this rotation's runs.
-              const bool fits = std::all_of(dump.sides.begin(), dump.sides.end(),
-                                            [&](const dump_side& s) { return s.k % q.tile_k() == 0; });
-              if (fits) all.push_back(q);
-              if (factor == 1.0f || rules_matter) break;  // scales of powers of two have no factor
+            quantizer q = base;
+            q.options.rotation = turn;
+            q.hadamard_factor = has_factor;
+            q.options.rule = rule.value;
+            q.options.policy = policy.value;
+            q.options.rounding = r;
+            q.options.source = source;
+            if (!base.is_per_tensor() &&
+                (!runs_are_defined(q.blocks, turn) || !options_are_defined(q.blocks, q.options)))
+              continue;
+            // The blocks of one orientation may be shorter than this rotation's runs.
+            const bool fits = std::all_of(dump.sides.begin(), dump.sides.end(),
+                                          [&](const dump_side& s) { return s.k % q.tile_k() == 0; });
+            if (!fits) continue;
+            for (const auto& [factor, from] : factors(q, dump, amax)) {
+              q.options.encode_factor = factor;
+              q.assumed = from;
+              all.push_back(q);
             }
           }
         }
@@ -104,7 +146,7 @@ std::vector<std::string> changes_from(const quantizer& preset, const quantizer& 
     all.push_back(to == formats::fp32 ? "source taken as it is"
                                       : "source rounded to " + std::string(to == formats::bf16 ? "BF16" : "FP16"));
   }
-  if (fp32_bits(a.encode_factor) != fp32_bits(b.encode_factor)) {
+  if (q.assumed == assumed_factor::none && fp32_bits(a.encode_factor) != fp32_bits(b.encode_factor)) {
     char number[48];
     std::snprintf(number, sizeof number, "factor %.9g", static_cast<double>(b.encode_factor));
     all.emplace_back(number);
@@ -117,6 +159,16 @@ std::vector<std::string> changes_from(const quantizer& preset, const quantizer& 
   if (preset.low_nibble_first != q.low_nibble_first)
     all.push_back(q.low_nibble_first ? "even element in the low nibble" : "even element in the high nibble");
   return all;
+}
+
+/// The factor of which nobody says what it is.
+std::string assumption(const quantizer& q) {
+  constexpr const char* of[] = {"", "the source's amax", "the amax of rotated rows", "the amax of rotated columns"};
+  if (q.assumed == assumed_factor::none) return "";
+  char text[96];
+  std::snprintf(text, sizeof text, " (factor %.9g assumed, of %s)", static_cast<double>(q.options.encode_factor),
+                of[static_cast<std::size_t>(q.assumed)]);
+  return text;
 }
 
 }  // namespace
@@ -133,6 +185,7 @@ dump_explanation describe(const std::vector<quantizer>& presets, const quantizer
     best.text = preset.name;
     for (std::size_t i = 0; i < changes.size(); ++i) best.text += (i == 0 ? ", but " : ", ") + changes[i];
   }
+  best.text += assumption(q);
   return best;
 }
 

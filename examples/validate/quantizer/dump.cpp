@@ -405,11 +405,16 @@ dense_side quantize_side(const quantizer& q, const quantizer_dump& dump, const d
   return out;
 }
 
-float own_factor(const quantizer& q, const quantizer_dump& dump) {
-  if (q.is_per_tensor() || q.blocks.has_e8m0_scale()) return 1.0f;
+void take_own_factor(quantizer& q, const quantizer_dump& dump) {
+  q.options.encode_factor = 1.0f;
+  if (q.is_per_tensor() || q.blocks.has_e8m0_scale()) return;
   const block_axis axis = dump.sides.empty() ? block_axis::row : dump.sides.front().axis;
   const float amax = dump.amax ? *dump.amax : tensor_amax(q.blocks, q.options, dump.source_view(), axis);
-  return tensor_encode_factor(amax, q.blocks.element, q.blocks.scale);
+  q.options.encode_factor = tensor_encode_factor(amax, q.blocks.element, q.blocks.scale);
+  if (dump.amax) return;
+  q.assumed = q.options.rotation.points == 0 ? assumed_factor::source
+              : axis == block_axis::row      ? assumed_factor::rotated_rows
+                                             : assumed_factor::rotated_columns;
 }
 
 }  // namespace rotoscale::validate

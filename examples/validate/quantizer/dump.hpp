@@ -14,16 +14,25 @@
 
 namespace rotoscale::validate {
 
+/// What NVFP4's factor is taken to come of where neither the dump nor an option says it.
+enum class assumed_factor {
+  none,             ///< it is known, or has no meaning
+  source,           ///< the source's amax
+  rotated_rows,     ///< the amax of the source after the rotation, its runs along rows
+  rotated_columns,  ///< the same along columns
+};
+
 /// One way to quantize a tensor.
 struct quantizer {
-  std::string name;                              ///< of the preset that it began as
-  block_format blocks;                           ///< length 0: FP8 with one factor a tensor, and no scales
-  block_options options;                         ///< encode_factor is the factor of NVFP4 and of FP8
-  bool hadamard_factor = true;                   ///< false: the butterflies alone, without 1 / sqrt(points)
-  bool has_words = false;                        ///< stochastic rounding's words are known: the file's, or a seed's
-  bool low_nibble_first = true;                  ///< which half of a byte holds the element of even index
-  placement code_order = placement::row_major;   ///< order of the codes' bytes
-  placement scale_order = placement::row_major;  ///< order of the scales' bytes
+  std::string name;                               ///< of the preset that it began as
+  block_format blocks;                            ///< length 0: FP8 with one factor a tensor, and no scales
+  block_options options;                          ///< encode_factor is the factor of NVFP4 and of FP8
+  assumed_factor assumed = assumed_factor::none;  ///< what encode_factor comes of
+  bool hadamard_factor = true;                    ///< false: the butterflies alone, without 1 / sqrt(points)
+  bool has_words = false;                         ///< stochastic rounding's words are known: the file's, or a seed's
+  bool low_nibble_first = true;                   ///< which half of a byte holds the element of even index
+  placement code_order = placement::row_major;    ///< order of the codes' bytes
+  placement scale_order = placement::row_major;   ///< order of the scales' bytes
 
   bool is_per_tensor() const { return blocks.length == 0; }
   bool has_unknown_words() const { return options.rounding == rounding::stochastic && !has_words; }
@@ -137,7 +146,8 @@ double scaled_value(const quantizer& q, float x, std::uint8_t scale);
 /// How far an element lies from its neighbour at zero's side, as a share of the distance between both, which differ.
 double fraction_between(const quantizer& q, float x, std::uint8_t scale, const code_pair& neighbours);
 
-/// The factor that the tensor's own amax gives; 1 for formats without one.
-float own_factor(const quantizer& q, const quantizer_dump& dump);
+/// The factor that the amax of the dump gives, or else what the blocks of its first orientation see, which is then
+/// what it is assumed to come of; 1 for formats without one.
+void take_own_factor(quantizer& q, const quantizer_dump& dump);
 
 }  // namespace rotoscale::validate

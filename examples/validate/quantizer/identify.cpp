@@ -217,6 +217,7 @@ class dump_identifier {
         pool_(pool),
         presets_(from != nullptr ? std::vector<quantizer>{*from} : all_presets(base)),
         regions_(chosen_regions(base, dump, sample)),
+        amax_(dump, pool),
         codes_(code_variants(base, dump)),
         scales_(scale_variants(base, dump)) {
     for (const bool of_scales : {false, true}) {
@@ -263,7 +264,7 @@ class dump_identifier {
   }
 
   void try_all(const std::vector<rounding>& roundings) {
-    const std::vector<quantizer> candidates = arithmetics(base_, dump_, roundings);
+    const std::vector<quantizer> candidates = arithmetics(base_, dump_, roundings, amax_);
     std::vector<loading> ways;
     std::vector<std::size_t> first_of, way_of;  // of each way the first candidate, of each candidate its way
     for (std::size_t i = 0; i < candidates.size(); ++i) {
@@ -367,6 +368,7 @@ class dump_identifier {
   thread_pool& pool_;
   std::vector<quantizer> presets_;
   std::vector<region> regions_;
+  seen_amax amax_;
   std::vector<variant> codes_, scales_;
   std::vector<found_candidate> found_;
 };

@@ -106,7 +106,7 @@ std::pair<quantizer_dump, quantizer> load_case(const quantizer_options& o, const
   q.has_words = q.has_words || !dump.random.empty();
   check_defined(q, dump);
   if (!o.factor && !dump.factor && !q.is_per_tensor()) {
-    q.options.encode_factor = own_factor(q, dump);
+    take_own_factor(q, dump);
     check_defined(q, dump);
   }
   return {std::move(dump), std::move(q)};
