@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Trains one small Llama under five recipes on the King James Bible and writes a report that compares them; then adapts
 # the first of them to the texts of free licences with LoRA, as AMD heals it, with a report of its own. Installs what is
-# missing (Debian); needs no GPU, and no network once the packages are there.
+# missing (Debian); needs no GPU, takes one where its kernels run on it, and no network once the packages are there.
 set -euo pipefail
 
 # The seed and the steps fix every result; the number of threads changes none.
@@ -20,6 +20,8 @@ usage: examples/demo.sh [options]
   --out DIR     where logs, checkpoints and the report go (default: out/demo)
   --threads N   threads (default: one per core)
   --seed N      seed of weights, data order and rounding (default: 1)
+  --gpu MODE    kernels to build, as Meson's option of that name: none, cuda, hip or host (default: cuda where an H100 or
+                H200 and nvcc are found, which builds for minutes more, else none)
   -h, --help    this text
 END
 }
@@ -30,10 +32,11 @@ steps=$STEPS
 lora_steps=$LORA_STEPS
 threads=$(nproc)
 seed=1
+gpu=auto
 while [ $# -gt 0 ]; do
   case $1 in
     --quick) steps=$QUICK_STEPS lora_steps=$QUICK_LORA_STEPS ;;
-    --data | --out | --threads | --seed)
+    --data | --out | --threads | --seed | --gpu)
       if [ $# -lt 2 ]; then
         echo "examples/demo.sh: $1 needs a value" >&2
         exit 2
@@ -43,6 +46,7 @@ while [ $# -gt 0 ]; do
         --out) out=$(realpath -m -- "$2") ;;
         --threads) threads=$2 ;;
         --seed) seed=$2 ;;
+        --gpu) gpu=$2 ;;
       esac
       shift
       ;;
@@ -64,6 +68,10 @@ for value in "threads $threads" "seed $seed"; do
     exit 2
   fi
 done
+if ! [[ $gpu =~ ^(auto|none|cuda|hip|host)$ ]]; then
+  echo "examples/demo.sh: --gpu needs none, cuda, hip or host, not ${gpu@Q}" >&2
+  exit 2
+fi
 if [ -n "$data" ] && ! [ -r "$data" ]; then
   echo "examples/demo.sh: cannot read ${data@Q}" >&2
   exit 2
@@ -82,8 +90,19 @@ if [ -z "$data" ] && ! command -v bible >/dev/null; then
   exit 2
 fi
 
+# Is there a toolkit, and a device in sight that the kernels it compiles run on? Without one they would be compiled for
+# nothing: runs take the CPU.
+has_cuda() {
+  case ${CUDA_VISIBLE_DEVICES-0} in '' | -1) return 1 ;; esac
+  if ! command -v nvcc /usr/local/cuda/bin/nvcc >/dev/null; then return 1; fi
+  nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | grep -x '9\.0' >/dev/null
+}
+if [ "$gpu" = auto ]; then
+  if has_cuda; then gpu=cuda; else gpu=none; fi
+fi
+
 directory="build-demo"
-configure $directory -Dexamples=enabled -Dtests=disabled -Dbench=disabled "${at_once[@]}"
+configure $directory -Dexamples=enabled -Dtests=disabled -Dbench=disabled -Dgpu="$gpu" "${at_once[@]}"
 build $directory examples/llama/mini-llama
 llama=$PWD/$directory/examples/llama/mini-llama
 

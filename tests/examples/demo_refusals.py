@@ -29,6 +29,7 @@ def refuses(name, needle, *arguments, path=os.environ["PATH"]):
 refuses("an unknown option", "'--slow'", "--slow")
 refuses("a missing value", "--data", "--data")
 refuses("threads without a number", "'many'", "--threads", "many")
+refuses("kernels of nobody", "'metal'", "--gpu", "metal")
 refuses("a file that is not there", "/nonexistent/text", "--data", "/nonexistent/text")
 for option in ((), ("--threads",), ("--data",)):
     refuses(f"a newline of {option}", r"nonexistent\nline", *option, "nonexistent\nline")
