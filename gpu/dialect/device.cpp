@@ -248,7 +248,7 @@ status destroy(graph) { return {}; }
 
 #else
 
-status begin_capture(stream s) { return to_status(hipStreamBeginCapture(native(s), hipStreamCaptureModeGlobal)); }
+status begin_capture(stream s) { return to_status(hipStreamBeginCapture(native(s), hipStreamCaptureModeThreadLocal)); }
 status end_capture(stream s, graph& g) {
   hipGraph_t recorded = nullptr;
   hipGraphExec_t made = nullptr;

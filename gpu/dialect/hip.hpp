@@ -63,7 +63,7 @@
 #define hipRuntimeGetVersion cudaRuntimeGetVersion
 #define hipSetDevice cudaSetDevice
 #define hipStreamBeginCapture cudaStreamBeginCapture
-#define hipStreamCaptureModeGlobal cudaStreamCaptureModeGlobal
+#define hipStreamCaptureModeThreadLocal cudaStreamCaptureModeThreadLocal
 #define hipStreamCaptureStatus cudaStreamCaptureStatus
 #define hipStreamCaptureStatusInvalidated cudaStreamCaptureStatusInvalidated
 #define hipStreamCaptureStatusNone cudaStreamCaptureStatusNone

@@ -385,7 +385,7 @@ class session {
   std::int32_t *tokens_ = nullptr, *targets_ = nullptr, *starts_ = nullptr;
   double* squares_ = nullptr;
   float* amaxes_ = nullptr;
-  std::unique_ptr<nn::graph> begin_, micro_batch_, last_micro_batch_, observed_micro_batch_, update_;
+  std::unique_ptr<nn::graph> begin_, micro_batch_, last_micro_batch_, observed_micro_batch_, update_, evaluation_;
   std::array<transfer, 2> transfers_;
   std::uint64_t steps_ = 0;
 };

@@ -44,6 +44,7 @@ inline void session::update_scales() {
 }
 
 inline void session::capture() {
+  evaluation_.reset();  // captured when there is something to evaluate
   if (!options_.model.training) return;
   begin_ = ops_->capture(queue_, [this] {
     ops_->begin_step(queue_, targets_, step_tokens(), state_);
@@ -139,7 +140,13 @@ inline std::vector<float> session::evaluate(const nn::step_inputs& inputs, std::
   const nn::pass p = evaluation_pass();
   upload_pass(evaluation_state_, inputs, tokens, targets, starts);
   model_.requantize(p);
-  model_.forward(p, this->tokens(), this->targets());
+  if (!evaluation_) {
+    evaluation_ = ops_->capture(queue_, [this] {
+      const nn::pass p = evaluation_pass();
+      model_.forward(p, this->tokens(), this->targets());
+    });
+  }
+  ops_->launch(queue_, *evaluation_);
   std::vector<float> losses(tokens.size());
   ops_->download(queue_, losses.data(), model_.loss(), losses.size() * sizeof(float));
   ops_->synchronize(queue_);
