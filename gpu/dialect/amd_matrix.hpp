@@ -90,25 +90,16 @@ __device__ const T* keep_in_scalar_registers(const T* x) {
 /// Nothing is scheduled across this point.
 __device__ inline void schedule_barrier() { __builtin_amdgcn_sched_barrier(0); }
 
-/// In this basic block up to here: `Reads` reads of LDS take turns with `Products` matrix instructions, as many of the
-/// more numerous kind a turn as the other has room for. Where products are more, one comes first: it waits for reads
-/// before this block, and should not wait for one that was just issued.
-template <int Reads, int Products>
-__device__ void alternate_reads_and_products() {
-  constexpr int matrix_instruction = 8, lds_read = 0x100;
-  constexpr int reads = Reads > Products ? (Reads + Products - 1) / Products : 1,
-                products = Products > Reads ? Products / Reads : 1;
-  if constexpr (Products > Reads) __builtin_amdgcn_sched_group_barrier(matrix_instruction, 1, 0);
-  ROTOSCALE_UNROLL
-  for (int i = 0; i < Reads; i += reads) {
-    __builtin_amdgcn_sched_group_barrier(lds_read, reads, 0);
-    __builtin_amdgcn_sched_group_barrier(matrix_instruction, products, 0);
-  }
-}
-
 /// Byte i of the result is byte n of `high:low`, n (0 to 7) byte i of the selector.
 __device__ inline std::uint32_t permute(std::uint32_t low, std::uint32_t high, std::uint32_t selector) {
   return __builtin_amdgcn_perm(high, low, selector);
+}
+
+/// `offset` bytes behind `from`, which is the same in all lanes of the wave: a load to registers that loads_done
+/// counts.
+template <class T>
+__device__ T load_counted(const std::uint8_t* from, std::uint32_t offset) {
+  return *reinterpret_cast<const T*>(keep_in_scalar_registers(from) + offset);
 }
 
 /// Copies sixteen bytes a lane to LDS at `to` (the same in all lanes), the lanes' vectors one after another; arrived
@@ -119,7 +110,8 @@ __device__ inline void load_to_lds([[maybe_unused]] const std::uint8_t* from, [[
                                    (__attribute__((address_space(3))) void*)to, 16, 0, 0);
 #endif
 }
-/// Waits for all of the wave's loads from memory but the `Younger` ones that were issued last (63 at most).
+/// Waits for all of the wave's loads (load_counted) and copies (load_to_lds) but the `Younger` ones that were issued
+/// last, 63 at most.
 template <int Younger = 0>
 __device__ void loads_done() {
   asm volatile("" ::: "memory");

@@ -206,8 +206,6 @@ const T* keep_in_scalar_registers(const T* x) {
   return x;
 }
 inline void schedule_barrier() {}
-template <int Reads, int Products>
-void alternate_reads_and_products() {}
 
 inline std::uint32_t permute(std::uint32_t low, std::uint32_t high, std::uint32_t selector) {
   const std::uint64_t bytes = std::uint64_t{high} << 32 | low;
@@ -218,13 +216,19 @@ inline std::uint32_t permute(std::uint32_t low, std::uint32_t high, std::uint32_
   return result;
 }
 
+/// loads_done counts a load or a copy as a group of copies, empty or not.
+template <class T>
+T load_counted(const std::uint8_t* from, std::uint32_t offset) {
+  host::end_copy_group();
+  return *reinterpret_cast<const T*>(from + offset);
+}
 inline void load_to_lds(const std::uint8_t* from, std::uint8_t* to) {
   host::copy_later(to + thread_index().x % 64 * 16, from, 16);
+  host::end_copy_group();
 }
-/// Of all copies: a wave issues none of those that it does not wait for yet.
 template <int Younger = 0>
 void loads_done() {
-  host::finish_copies();
+  host::finish_copies_but(Younger);
 }
 
 inline constexpr matrix_form fp8_form{*find_unit("cdna3-mfma-fp8-f32"), formats::e4m3fnuz, formats::e4m3fnuz, 32, 8, 1};

@@ -97,6 +97,7 @@
 #define __host__
 #define __launch_bounds__(...)
 #include "gpu/dialect/host.hpp"
+#include "gpu/dialect/host_copies.hpp"
 #endif
 
 // Before a loop: unroll it wholly, so that arrays become registers, 16 times, or leave it a loop. Host compilers do as

@@ -231,7 +231,11 @@ struct executor {
     }
     for (unsigned i = 0; i < count; ++i) {
       const fiber& f = fibers[i];
-      if (f.waits == wait::finished) continue;
+      if (f.waits == wait::finished && f.copies.empty()) continue;
+      if (f.waits == wait::finished) {
+        error_text = "thread " + std::to_string(i) + " ended with copies that it has not waited for";
+        return false;
+      }
       for (unsigned j = i; j < count; ++j) begin(j);  // those that wait are given up where they are
       error_text = std::string("thread ") + std::to_string(i) + " waits at " + f.file + ":" + std::to_string(f.line) +
                    (f.waits == wait::block  ? " for threads of its block"
@@ -328,32 +332,6 @@ void wave_instruction(Registers& mine, const char* file, int line) {
     All(lanes);
   };
   detail::state().suspend(detail::wait::wave, file, line);
-}
-
-/// Copies `bytes`, which have arrived after finish_copies, and perhaps before.
-inline void copy_later(void* to, const void* from, std::size_t bytes) {
-  detail::executor& e = detail::state();
-  if (e.order == thread_order::forward) {
-    std::memcpy(to, from, bytes);
-  } else {
-    e.current->copies.push_back({to, from, bytes, e.current->copy_groups});
-  }
-}
-/// A group of the thread's copies ends here.
-inline void end_copy_group() { ++detail::state().current->copy_groups; }
-/// Waits for the thread's own copies but those of the `youngest` youngest groups and of the one that has not ended.
-inline void finish_copies_but(unsigned youngest) {
-  detail::fiber& f = *detail::state().current;
-  std::size_t done = 0;
-  for (; done < f.copies.size() && f.copies[done].group + youngest < f.copy_groups; ++done) {
-    std::memcpy(f.copies[done].to, f.copies[done].from, f.copies[done].bytes);
-  }
-  f.copies.erase(f.copies.begin(), f.copies.begin() + static_cast<std::ptrdiff_t>(done));
-}
-/// Waits for all of them.
-inline void finish_copies() {
-  end_copy_group();
-  finish_copies_but(0);
 }
 
 /// One object of type T a block, poisoned when a block first asks for it.

@@ -44,6 +44,7 @@ class Budget(NamedTuple):
     scratch: int = 0
     scalar_spills: int = 0  # scalar registers kept in lanes of vector registers
     loop: Loop = None
+    in_loop: dict = {}  # how often each is in the loop with the most matrix instructions, exactly
     # A constant whose addition is rounded by itself: it is the addend of no fused multiply-add.
     added_alone: str = ""
 
@@ -124,36 +125,33 @@ def blocks_of_fp8(single, four):
                                                       loop=Loop(0, 10, 5, 0, 0))}
 
 
-def gfx950_tile(rows, columns, fp8=False):
-    """The kernels of a tile of gfx950's GEMM, by name: what gfx950_tile.hpp makes of it. No sum is moved, a step's loads have at least
-    half of its products to arrive, and reads of LDS two turns."""
+def gfx950_tile(rows, columns, waves_a_simd, fp8=0):
+    """The kernels of a tile of gfx950's GEMM, by name: how many waves a SIMD unit holds of FP4's and FP8's. No sum is moved, loads to
+    registers have at least half of a step's products to arrive, and reads of LDS one or two turns."""
     large = rows * columns >= 240 * 256 or rows == 256
     down = 2 if large and columns <= rows else 1
     waves = down * (8 if large and down == 1 else 4)
     tiles = (rows // down // 16, columns * down // waves // 16)
     products, pairs = 2 * tiles[0] * tiles[1], tiles[0] // 2 + (tiles[1] + 1) // 2
     found = {}
-    for parts, elements in ((1, [("e2m1", "e2m1")]), (2, [(a, b) for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")] if fp8 else [])):
-        lds = max(256 * parts * rows, waves * 4096)
-        ahead = min(tiles[0] * parts // 2, 2)
-        needs = 4 * tiles[0] * tiles[1] + 8 * parts * tiles[1] + 8 * (ahead + 1) + 2 * pairs + 40
-        simd = 1 if needs > 256 or tiles[0] == 14 else min(8, 512 // needs, 160 * 1024 // lds * waves // 4)
-        copies = -(-rows // 16 * 2 * parts // waves)
-        has = {SCALED: products, "global_load_lds_dwordx4": copies, "ds_read_b128": 2 * parts * tiles[0],
-               "global_load_dwordx4": 2 * parts * tiles[1], "global_load_dword": pairs}
-        budget = Budget(has, 512 // simd, lds, scalar_spills=32 if (rows, parts) == (192, 2) else 0,
-                        loop=Loop(0, 24, 2, 30, products // 2))
-        found.update({f"gfx950::gemm_kernel<{rows}, {columns}, {a}, {b}>": budget for a, b in elements})
+    for parts, simd, formats in ((1, waves_a_simd, ["e2m1"]), (2, fp8, ["e4m3", "e5m2"])):
+        if not simd:
+            continue
+        step = {SCALED: products, "global_load_lds_dwordx4": -(-rows // 16 * 2 * parts // waves), "ds_read_b128": 2 * parts * tiles[0],
+                "global_load_dwordx4": 2 * parts * tiles[1], "global_load_dword": pairs}
+        budget = Budget({}, 512 // simd // 8 * 8, max(256 * parts * rows, waves * 4096), in_loop=step,
+                        scalar_spills=32 if (rows, parts) == (192, 2) else 0, loop=Loop(0, 24, 2, 31, products // 2))
+        found.update({f"gfx950::gemm_kernel<{rows}, {columns}, {a}, {b}>": budget for a in formats for b in formats})
     return found
 
 
 GFX950_TILES = {}
-for columns, rows in ((128, (32, 64, 96, 160, 192, 224, 256)), (256, (32, 96, 160, 224, 256)), (384, (32, 64, 96, 128, 160)),
-                      (512, (32, 64, 96, 128)), (640, (32, 64, 96)), (768, (32, 64)), (896, (32, 64)), (1024, (32, 64))):
-    for m in rows:
-        GFX950_TILES.update(gfx950_tile(m, columns, fp8=(m, columns) == (32, 128)))
-for m, n in ((192, 256), (128, 256), (128, 128), (64, 256)):
-    GFX950_TILES.update(gfx950_tile(m, n, fp8=True))
+for size in ((256, 256, 2), (128, 512, 2), (64, 1024, 2), (160, 384, 2), (96, 640, 2), (224, 256, 1), (64, 896, 1), (192, 256, 1, 1),
+             (128, 384, 1), (96, 512, 1), (64, 768, 1), (160, 256, 1), (64, 640, 1), (96, 384, 2), (256, 128, 2), (128, 256, 2, 1),
+             (64, 512, 2), (32, 1024, 1), (224, 128, 2), (32, 896, 1), (192, 128, 2), (96, 256, 2), (64, 384, 2), (32, 768, 2),
+             (160, 128, 3), (32, 640, 2), (128, 128, 3, 2), (64, 256, 3, 2), (32, 512, 2), (96, 128, 4), (32, 384, 3), (64, 128, 4),
+             (32, 256, 4), (32, 128, 6, 4)):
+    GFX950_TILES.update(gfx950_tile(*size))
 MFMA_BF16 = "v_mfma_f32_16x16x16_bf16"
 
 
@@ -253,6 +251,10 @@ def check_kernel(kernel, budget):
     if kernel.registers > budget.registers or kernel.lds > budget.lds:
         yield (f"{kernel.registers} registers and {kernel.lds} bytes of LDS, at most {budget.registers} and {budget.lds} "
                "expected")
+    in_loop = [text.split()[0] for text in listing.main_loop(kernel.code)]
+    for instruction, count in budget.in_loop.items():
+        if in_loop.count(instruction) != count:
+            yield f"{in_loop.count(instruction)} {instruction} in the loop, {count} expected"
     if budget.loop:
         found = Loop.of(kernel.code)
         if not budget.loop.allows(found):

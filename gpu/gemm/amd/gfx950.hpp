@@ -20,7 +20,7 @@ using amd::int4;
 struct operand {
   const std::uint8_t* codes;
   const std::uint32_t* scales;
-  std::int64_t row_stride;  ///< bytes from a row to the next; of shuffled codes, a sixteenth of those from 16 rows on
+  std::int64_t row_stride;  ///< bytes from a row to the next, of shuffled codes a sixteenth of those of 16 rows
   int column_stride;        ///< from 64 bytes of a row to the next, in units of 64 bytes: 16 where codes are shuffled
   int rows;
 };
@@ -118,11 +118,12 @@ class b_codes {
   /// Begins to load those of a half of step `step` of all.
   __device__ void load(int step, int half, int j) {
     const std::uint32_t code_tile = first_[j] + static_cast<std::uint32_t>((2 * step + half) * Shape::parts_b);
-    const std::uint8_t* const from = amd::keep_in_scalar_registers(codes_ + std::uint64_t{code_tile} * code_tile_bytes);
+    const std::uint8_t* const from = codes_ + std::uint64_t{code_tile} * code_tile_bytes;
     amd::keep_in_vector_registers(lane_offset_);
     ROTOSCALE_UNROLL
     for (int i = 0; i < Shape::parts_b; ++i) {
-      tile[half][j].part[i] = *reinterpret_cast<const amd::any_int4*>(from + lane_offset_ + i * code_tile_bytes);
+      const std::uint32_t part = static_cast<std::uint32_t>(i * code_tile_bytes);
+      tile[half][j].part[i] = amd::load_counted<amd::any_int4>(from, lane_offset_ + part);
     }
   }
 
@@ -151,9 +152,9 @@ class block_scales {
   /// Begins to load those of step `step`, which are there after `advance`.
   __device__ void load(int step) {
     const auto load = [&](const std::uint32_t* scales, int tile) {
-      const std::uint32_t* const from = amd::keep_in_scalar_registers(scales + std::int64_t{tile} * 64);
       amd::keep_in_vector_registers(lane_offset_);
-      return *reinterpret_cast<const std::uint32_t*>(reinterpret_cast<const std::uint8_t*>(from) + lane_offset_);
+      const auto* const from = reinterpret_cast<const std::uint8_t*>(scales + std::int64_t{tile} * 64);
+      return amd::load_counted<any_word>(from, lane_offset_);
     };
     ROTOSCALE_UNROLL
     for (int i = 0; i < Shape::row_pairs; ++i) next_a_[i] = load(scales_a_, first_a_[i] + step);
@@ -204,8 +205,8 @@ class wave_sums {
     with.template operator()<1, 1, 0>();
     with.template operator()<1, 1, 1>();
   }
-  /// Through the wave's part of LDS, which nobody reads any more: what stores an output is code for as many tiles as
-  /// LDS has places for, not for each.
+  /// Through the wave's part of LDS, which nobody reads any more, as many tiles at a time as have places there: the
+  /// code that stores a tile is there once for all of these.
   __device__ void store(const arguments& g, std::uint8_t* lds, int first_row, int first_column, int part,
                         int lane) const {
     constexpr int tiles = Shape::row_tiles * Shape::column_tiles;
@@ -261,9 +262,10 @@ class wave_loop {
   }
 
  private:
-  /// Following: steps after this one, 2 at most. Fragments of A are read two turns before their products; scales of the
-  /// next step are loaded first of all, B's codes where those of this step had their last product, and A's of the step
-  /// after next once all waves have read this step's last ones: all have a step to arrive.
+  /// Following: steps after this one, 2 at most. Fragments of A are read turns_ahead before their products. Scales of
+  /// the next step are loaded first of all, and B's codes behind the last product of this step's: scales have a step to
+  /// arrive, codes half of one. Once all waves have read this step's last fragments, A's codes of the step after next
+  /// are copied to their place; before the barrier that says so, each wave waits for its copies of the next step.
   template <int Following>
   __device__ void multiply_step(int step) {
     constexpr int turns = Shape::turns, ahead = Shape::turns_ahead;
@@ -275,7 +277,7 @@ class wave_loop {
     ROTOSCALE_UNROLL
     for (int turn = 0; turn < turns; ++turn) {
       if (turn + ahead == turns && Following > 0) {
-        amd::loads_done<Shape::step_loads>();  // all but those after the copies of the next step
+        amd::loads_done<Shape::younger_loads>();
         block_barrier();
         if (Following > 1) a_.copy(step + 2, buffer);
         amd::schedule_barrier();
@@ -327,7 +329,7 @@ __device__ inline void compute_tile(const arguments& g) {
   wave_loop<Shape>(a, b, scales, sums).run(first_k / step_k, last_k / step_k);
   block_barrier();  // of LDS
   constexpr int wave_bytes = Shape::lds_bytes / Shape::waves / Shape::sum_tile_bytes * Shape::sum_tile_bytes;
-  sums.store(g, codes[0] + wave * wave_bytes, block_row + wave_row, column, part, lane);
+  sums.store(g, &codes[0][0] + wave * wave_bytes, block_row + wave_row, column, part, lane);
 }
 
 /// A grid of (columns of tiles, rows of tiles, parts of K) blocks. Elements A and B: FP4 both, or FP8 of either kind.

@@ -12,11 +12,11 @@ namespace rotoscale::gpu::gfx950 {
 inline constexpr int step_k = 256;            // of a step: that of the four scales in a dword, for two row tiles
 inline constexpr int code_tile_bytes = 1024;  // 16 rows × 64 bytes of codes
 
-/// Rows × Columns outputs of a block. A wave has Rows / waves_down × Columns / waves_across of them: all rows, whose
-/// codes the waves share through LDS, where its sums then leave room for its fragments in 256 registers, or, alone on
-/// its SIMD unit, in 512. The largest tiles are shared by twice as many waves: sums and fragments of a wave lie in one
-/// half of the registers, or are moved between the two (docs/lab/gfx950-gemm.md). Waves above each other load the same
-/// codes of B, so only where the tile has no more columns than rows.
+/// Rows × Columns outputs of a block, of which a wave has Rows / waves_down × Columns / waves_across: as a rule four
+/// waves lie beside each other, and each has all rows of its columns. The largest tiles are shared by eight: 256 sums
+/// of a lane and its fragments would lie in both halves of the registers, and be moved between them
+/// (docs/lab/gfx950-gemm.md). Waves above each other load the same codes of B, so only where the tile has no more
+/// columns than rows.
 template <int Rows, int Columns>
 struct tile {
   static constexpr int rows = Rows, columns = Columns;
@@ -54,15 +54,16 @@ struct shape : Tile {
                        lds_bytes = std::max(2 * step_bytes, least_sum_bytes);
   static constexpr int turn_tiles = 2 / parts_a, half_turns = row_tiles / turn_tiles, turns = 2 * half_turns;
   static constexpr int turns_ahead = std::min(half_turns, 2);  // whose fragments are on their way from LDS
-  /// Loads to registers of a step: scales and B's codes.
-  static constexpr int step_loads = row_pairs + column_pairs + 2 * parts_b * column_tiles;
-  /// Vector registers, roughly: sums, fragments of B and of A, scales of two steps, and the rest.
+  /// Loads to registers that a wave issues between copies of A's codes and the barrier at which these must have come:
+  /// scales, and B's codes for a half of a step. Behind the first copies there are no others; later, B's codes for the
+  /// other half are older than both, and have been used by then.
+  static constexpr int younger_loads = row_pairs + column_pairs + parts_b * column_tiles;
+  /// Vector registers, roughly: sums, fragments of B and of A, scales of two steps, and what else clang 22 needs.
   static constexpr int registers = 4 * row_tiles * column_tiles + 8 * parts_b * column_tiles + 8 * (turns_ahead + 1) +
-                                   2 * (row_pairs + column_pairs) + 40;
-  static constexpr int blocks = 160 * 1024 / lds_bytes, lds_waves = blocks * waves / 4;  // that LDS has room for
-  static constexpr bool alone = registers > 256 || row_tiles == 14;  // of 14, clang 22 spills some with 256
-  static constexpr int waves_a_simd = alone ? 1 : std::min({8, 512 / registers, lds_waves});
-  static_assert(blocks >= 1 && step_loads <= 63);
+                                   2 * (row_pairs + column_pairs) + 20 + 8 * parts_a;
+  static constexpr int block_waves = waves / 4, lds_waves = 160 * 1024 / lds_bytes * block_waves;  // of a SIMD unit
+  static constexpr int waves_a_simd = std::max(block_waves, std::min({8, 512 / registers, lds_waves}));
+  static_assert(lds_waves > 0 && younger_loads <= 63);
 };
 
 }  // namespace rotoscale::gpu::gfx950

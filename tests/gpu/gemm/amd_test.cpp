@@ -51,12 +51,25 @@ matrix_data blocks_for(int rows, int k, unsigned seed, scales_of kind, gemm_elem
   return {rows, k, std::move(codes), m.scales.here, element};
 }
 
-/// Blocks as they are, and in the orders that AITER stores.
+/// Blocks as they are, with 48 bytes between rows, and in the orders that AITER stores.
 struct operand {
   matrix_data plain;
-  array<std::uint8_t> codes, scales;
+  array<std::uint8_t> spaced, codes, scales;
   operand(int rows, int k, unsigned seed, scales_of kind, gemm_element element = gemm_element::e2m1)
-      : plain(blocks_for(rows, k, seed, kind, element)), codes(placed_codes(plain)), scales(placed_scales(plain)) {}
+      : plain(blocks_for(rows, k, seed, kind, element)),
+        spaced(spaced_codes(plain)),
+        codes(placed_codes(plain)),
+        scales(placed_scales(plain)) {}
+
+  static constexpr index_t gap = 48;
+  static bytes spaced_codes(const matrix_data& m) {
+    const index_t row_bytes = m.code_stride();
+    bytes to(static_cast<std::size_t>(m.rows * (row_bytes + gap) - gap), 0xA5);
+    for (index_t i = 0; i < m.rows; ++i) {
+      std::copy_n(m.codes.here.data() + i * row_bytes, row_bytes, to.data() + i * (row_bytes + gap));
+    }
+    return to;
+  }
 
   static bytes placed_codes(const matrix_data& m) {
     const layout l = code_layout(placement::aiter_data_16x16, m.blocks(), m.rows, m.k);
@@ -76,10 +89,9 @@ struct operand {
     if (&device == &gfx942) return v;
     v.scales = scales.there;
     v.scale_order = placement::aiter_scale;
-    if (shuffled) {
-      v.codes = codes.there;
-      v.code_order = placement::aiter_data_16x16;
-    }
+    v.codes = shuffled ? codes.there : spaced.there;
+    v.code_stride += shuffled ? 0 : gap;
+    if (shuffled) v.code_order = placement::aiter_data_16x16;
     return v;
   }
 };
@@ -288,6 +300,9 @@ TEST_CASE("gfx950, MXFP4: both orders of A, ragged rows and columns, every outpu
   const operand ragged(261, 256, 3, scales_of::special), small(16, 256, 4, scales_of::ordinary);
   compare(gfx950, wide, tall, {.samples = 1000});
   compare(gfx950, small, small, {.output = formats::fp32, .extra_stride = 3, .alpha = -1.1f});
+  compare(gfx950, small, small, {.output = formats::fp32, .extra_stride = 4, .accumulate = true});
+  compare(gfx950, small, small, {.extra_stride = 3, .accumulate = true, .bias = true});
+  compare(gfx950, small, small, {.extra_stride = 4, .bias = true});
   const order_scope reverse(thread_order::reverse);
   compare(gfx950, ragged, small, {.shuffled_a = false, .samples = 2000});
   const order_scope shuffled(thread_order::shuffled);
@@ -310,6 +325,8 @@ TEST_CASE("gfx950: every tile, at the edges of each, the same bytes") {
   const operand few(5, 768, 33, scales_of::far), narrow(16, 768, 34, scales_of::far);
   compare_tiles(gfx950, a, narrow, {.shuffled_a = false, .samples = 1000});
   compare_tiles(gfx950, few, b, {.output = formats::fp32, .shuffled_a = false, .split_k = 3, .samples = 500});
+  const operand five(5, 256, 43, scales_of::ordinary), widest(1040, 256, 44, scales_of::ordinary);
+  compare_tiles(gfx950, five, widest, {.shuffled_a = false, .samples = 1000});  // all waves of the widest tile
   const operand c(272, 512, 35, scales_of::special, e4m3), d(16, 512, 36, scales_of::special, e4m3);
   const operand e(37, 512, 37, scales_of::ordinary, e5m2), f(272, 512, 38, scales_of::ordinary, e5m2);
   compare_tiles(gfx950, c, d, {.samples = 500});
@@ -466,6 +483,10 @@ TEST_CASE("what AMD's kernels do not take is refused by name") {
           "choice.split_k: must be 1 for this kernel");
   }
   CHECK(message(a, gfx942, [](gemm_problem& p) { p.a.k = p.b.k = 160; }) == "a.k: must be a multiple of 128 on gfx942");
+  CHECK(message(a, gfx950, [&](gemm_problem& p) {
+          p.a = a.view(gfx950, false);
+          p.a.code_stride = index_t{1} << 27;
+        }) == "a.code_stride: must be below 2^27 on gfx950");
   const gemm_choice large{gemm_contract::accurate, 1, {256, 256}};
   CHECK(message(
             b, gfx950, [](gemm_problem&) {}, large) ==
