@@ -9,7 +9,7 @@
 #include <fstream>
 #include <vector>
 
-#include "examples/standard_streams.hpp"
+#include "rotoscale/io/error.hpp"
 #include "rotoscale/quantize.hpp"
 
 namespace rotoscale {
@@ -39,7 +39,8 @@ int run(char** argv) {
   std::vector<float> x(static_cast<std::size_t>(rows * cols));
   std::ifstream in(argv[1], std::ios::binary);
   if (!in.read(reinterpret_cast<char*>(x.data()), static_cast<std::streamsize>(x.size() * sizeof(float)))) {
-    print_error("peers", std::string("cannot read ") + argv[1]);
+    const std::string name = argv[1];
+    std::fprintf(stderr, "peers: cannot read %s\n", io::printable(name, name.size()).c_str());
     return 2;
   }
   std::vector<std::uint8_t> stored(
