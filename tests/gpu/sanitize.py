@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the device's test programs under CUDA's compute-sanitizer and prints what each tool found, as a table. Calls of CUDA that fail, which
-tests provoke, and hazards within the vendor's library do not count.
+"""Runs the device's test programs under CUDA's compute-sanitizer, each test case by itself, and prints what each tool found, as a table.
+Calls of CUDA that fail, which tests provoke, and hazards within the vendor's library do not count.
 
 usage: sanitize.py FOLDER [--tools memcheck,racecheck,initcheck,synccheck] [--seconds N] [--jobs N] [NAME...]
   FOLDER   where the programs are (BUILD/tests): all files named *_device_test, or those whose name holds a NAME
-  seconds  a program's limit under a tool (default 1800); one that takes longer is no failure, and the table says so
-  jobs     programs at a time (default: half of the cores)
+  seconds  a test case's limit under a tool (default 1800); one that takes longer is no failure, and the table says so
+  jobs     test cases at a time (default: half of the cores)
   Exit status: 0 nothing found, 1 something found or a test failed, 77 no compute-sanitizer or no device.
 """
 import argparse
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 # Hazards within the vendor's library are not this project's.
@@ -33,9 +34,24 @@ def count_findings(text):
     return len(own), own[0].strip().splitlines()[0] if own else ""
 
 
-def checked(program, tool, seconds):
+class Result(NamedTuple):
+    """Of a test case under a tool, or of all of a program's."""
+    said: str  # "nothing", or what keeps the table from saying so
+    first: str = ""  # the first finding
+    assertions: int = 0
+    seconds: float = 0.0
+
+
+def test_cases(program):
+    """Names of a program's test cases; without a device it may print none."""
+    listed = subprocess.run([str(program), "-ltc"], capture_output=True, text=True, errors="replace", check=False).stdout
+    return [line for line in listed.splitlines() if line and not line.startswith(("[doctest]", "==="))]
+
+
+def checked(program, case, tool, seconds):
     begin = time.monotonic()
-    command = ["compute-sanitizer", "--tool", tool, "--print-limit", "200", str(program)]
+    escaped = case.replace(",", "\\,")
+    command = ["compute-sanitizer", "--tool", tool, "--print-limit", "200", str(program), f"--test-case={escaped}"]
     # A session of its own: what the tool started ends with it.
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True) as run:
         try:
@@ -43,15 +59,25 @@ def checked(program, tool, seconds):
         except subprocess.TimeoutExpired:
             os.killpg(run.pid, signal.SIGKILL)
             run.communicate()
-            return "not in time", "", ""
+            return Result("not in time", "", 0, seconds)
     if "skipped:" in text:
-        return "skipped", "", ""
+        return Result("skipped")
+    cases = re.search(r"test cases:\s*(\d+)", text)
     assertions = re.search(r"assertions:\s*(\d+)\s*\|\s*\d+ passed\s*\|\s*(\d+) failed", text)
-    if assertions is None:
-        return "no result", text.strip()[-300:], ""
+    if assertions is None or cases is None or cases[1] != "1":
+        return Result("no result", text.strip()[-300:])
     found, first = count_findings(text)
     said = f"{found} found" if found else f"{assertions[2]} failed" if int(assertions[2]) else "nothing"
-    return f"{said}, {time.monotonic() - begin:.0f} s", first, assertions[1]
+    return Result(said, first, int(assertions[1]), time.monotonic() - begin)
+
+
+def together(results):
+    """Of a program's test cases under a tool."""
+    others = sorted({r.said for r in results if r.said != "nothing"})
+    said = ", ".join(f"{sum(r.said == o for r in results)} x {o}" if len(results) > 1 else o for o in others) or "nothing"
+    seconds = sum(r.seconds for r in results)
+    return Result("skipped" if others == ["skipped"] else f"{said}, {seconds:.0f} s", next((r.first for r in results if r.first), ""),
+                  sum(r.assertions for r in results), seconds)
 
 
 def main():
@@ -65,23 +91,23 @@ def main():
     if shutil.which("compute-sanitizer") is None:
         print("skipped: no compute-sanitizer")
         return 77
-    programs = sorted(p for p in given.folder.glob("*_device_test") if not given.names or any(n in p.name for n in given.names))
+    programs = sorted(p for p in given.folder.resolve().glob("*_device_test") if not given.names or any(n in p.name for n in given.names))
     tools = given.tools.split(",")
     if not programs or not set(tools) <= set(TOOLS):
         parser.error("no program of this name, or no such tool")
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
-        runs = {(p, t): pool.submit(checked, p, t, given.seconds) for t in tools for p in programs}
-    rows = {key: run.result() for key, run in runs.items()}
-    if all(said == "skipped" for said, _, _ in rows.values()):
+        runs = {(p, t): [pool.submit(checked, p, case, t, given.seconds) for case in test_cases(p) or ["*"]] for t in tools for p in programs}
+    rows = {key: together([run.result() for run in of]) for key, of in runs.items()}
+    if all(row.said == "skipped" for row in rows.values()):
         print("skipped: no device")
         return 77
     print("| program | assertions | " + " | ".join(tools) + " |\n" + "|---" * (len(tools) + 2) + "|")
     for p in programs:
-        assertions = next((a for t in tools for a in [rows[p, t][2]] if a), "")
-        print(f"| {p.name.removesuffix('_device_test')} | {assertions} | " + " | ".join(rows[p, t][0] for t in tools) + " |")
-    firsts = [f"{p.name}, {t}: {first}" for (p, t), (_, first, _) in rows.items() if first]
-    print("\n".join(firsts))
-    clean = all(said.startswith(("nothing", "not in time")) for said, _, _ in rows.values())
+        assertions = max(rows[p, t].assertions for t in tools)
+        print(f"| {p.name.removesuffix('_device_test')} | {assertions} | " + " | ".join(rows[p, t].said for t in tools) + " |")
+    print("\n".join(f"{p.name}, {t}: {row.first}" for (p, t), row in rows.items() if row.first))
+    said = [run.result().said for of in runs.values() for run in of]
+    clean = all(s in ("nothing", "not in time", "skipped") for s in said)
     return 0 if clean else 1
 
 
