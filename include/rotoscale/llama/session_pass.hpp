@@ -137,14 +137,10 @@ inline void session::upload_pass(nn::step_state* state, const nn::step_inputs& i
 inline std::vector<float> session::evaluate(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                                             std::span<const std::int32_t> targets,
                                             std::span<const std::int32_t> starts) {
-  const nn::pass p = evaluation_pass();
   upload_pass(evaluation_state_, inputs, tokens, targets, starts);
-  model_.requantize(p);
+  model_.requantize(evaluation_pass());
   if (!evaluation_) {
-    evaluation_ = ops_->capture(queue_, [this] {
-      const nn::pass p = evaluation_pass();
-      model_.forward(p, this->tokens(), this->targets());
-    });
+    evaluation_ = ops_->capture(queue_, [this] { model_.forward(evaluation_pass(), this->tokens(), this->targets()); });
   }
   ops_->launch(queue_, *evaluation_);
   std::vector<float> losses(tokens.size());
