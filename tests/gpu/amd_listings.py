@@ -139,7 +139,9 @@ def gfx950_tile(rows, columns, waves_a_simd, fp8=0):
             continue
         step = {SCALED: products, "global_load_lds_dwordx4": -(-rows // 16 * 2 * parts // waves), "ds_read_b128": 2 * parts * tiles[0],
                 "global_load_dwordx4": 2 * parts * tiles[1], "global_load_dword": pairs}
-        budget = Budget({}, 512 // simd // 8 * 8, max(256 * parts * rows, waves * 4096), in_loop=step,
+        # Barriers: behind the first copies, in two of the three forms of a step, and before sums take LDS, which no order of threads
+        # in host mode shows.
+        budget = Budget({"s_barrier": 4}, 512 // simd // 8 * 8, max(256 * parts * rows, waves * 4096), in_loop=step,
                         scalar_spills=32 if (rows, parts) == (192, 2) else 0, loop=Loop(0, 24, 2, 31, products // 2))
         found.update({f"gfx950::gemm_kernel<{rows}, {columns}, {a}, {b}>": budget for a in formats for b in formats})
     return found
