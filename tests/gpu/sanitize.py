@@ -95,8 +95,9 @@ def main():
     tools = given.tools.split(",")
     if not programs or not set(tools) <= set(TOOLS):
         parser.error("no program of this name, or no such tool")
+    cases = {p: test_cases(p) or ["*"] for p in programs}
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
-        runs = {(p, t): [pool.submit(checked, p, case, t, given.seconds) for case in test_cases(p) or ["*"]] for t in tools for p in programs}
+        runs = {(p, t): [pool.submit(checked, p, case, t, given.seconds) for case in cases[p]] for t in tools for p in programs}
     rows = {key: together([run.result() for run in of]) for key, of in runs.items()}
     if all(row.said == "skipped" for row in rows.values()):
         print("skipped: no device")

@@ -54,9 +54,9 @@ struct shape : Tile {
                        lds_bytes = std::max(2 * step_bytes, least_sum_bytes);
   static constexpr int turn_tiles = 2 / parts_a, half_turns = row_tiles / turn_tiles, turns = 2 * half_turns;
   static constexpr int turns_ahead = std::min(half_turns, 2);  // whose fragments are on their way from LDS
-  /// Loads to registers that a wave issues between copies of A's codes and the barrier at which these must have come:
-  /// scales, and B's codes for a half of a step. Behind the first copies there are no others; later, B's codes for the
-  /// other half are older than both, and have been used by then.
+  /// The last loads to registers that a wave issues before the barrier at which its copies of A's codes must have come:
+  /// the next step's scales and B's codes for its first half. Behind a part's first copies there are no others; behind
+  /// later ones, B's codes for a second half come first, and have been used by then.
   static constexpr int younger_loads = row_pairs + column_pairs + parts_b * column_tiles;
   /// Vector registers, roughly: sums, fragments of B and of A, scales of two steps, and what else clang 22 needs.
   static constexpr int registers = 4 * row_tiles * column_tiles + 8 * parts_b * column_tiles + 8 * (turns_ahead + 1) +
