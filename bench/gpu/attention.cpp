@@ -90,7 +90,7 @@ void measure(const shape& s, const nn::attention_contract& contract) {
                                 {}};
   const nn::attention_gradients d{part(d_out, q, 0, s.heads), part(d_in, row, 0, s.heads),
                                   part(d_in, row, q, s.kv_heads), part(d_in, row, q + kv, s.kv_heads)};
-  const std::size_t room = gpu::attention_workspace(s.batch, s.seq, s.heads);
+  const std::size_t room = gpu::attention_backward_workspace_bytes(s.batch, s.seq, s.heads);
   const auto forward = [&] { expect(gpu::attention_forward(contract, t, nullptr, {})); };
   const auto backward = [&] { expect(gpu::attention_backward(contract, t, d, nullptr, dots, room, {})); };
   forward();

@@ -18,8 +18,8 @@ namespace rotoscale::gpu {
 /// device.
 bool runs_attention(const nn::attention_contract& contract, index_t head_dim, const device_info& device);
 
-/// Bytes of workspace that attention_backward needs.
-std::size_t attention_workspace(index_t batch, index_t seq, index_t heads);
+/// Workspace of attention_backward in bytes.
+std::size_t attention_backward_workspace_bytes(index_t batch, index_t seq, index_t heads);
 
 /// o and lse from q, k and v: all FP32 or all BF16, elements of a head contiguous, heads of at most 128; queries of the
 /// last tokens of a sequence or of all. `state` says which micro-batch's starts are meant; null where there are none.
@@ -27,8 +27,8 @@ std::size_t attention_workspace(index_t batch, index_t seq, index_t heads);
 status attention_forward(const nn::attention_contract& contract, const nn::attention_tensors& t,
                          const nn::step_state* state, stream s);
 
-/// dq, dk and dv from d_o and what the forward pass read and left, of queries of all tokens. `workspace` is aligned to
-/// 4 bytes. Three launches.
+/// Overwrites dq, dk and dv, from d_o and what the forward pass read and left, of queries of all tokens. `workspace` is
+/// device memory aligned to 16 bytes. Three launches.
 status attention_backward(const nn::attention_contract& contract, const nn::attention_tensors& t,
                           const nn::attention_gradients& d, const nn::step_state* state, void* workspace,
                           std::size_t workspace_bytes, stream s);

@@ -22,16 +22,27 @@ inline hipStream_t native(stream s) { return static_cast<hipStream_t>(s.handle);
 
 inline dim3 blocks(std::int64_t count) { return {static_cast<unsigned>(count), 1, 1}; }
 
-/// Is `pointer` set and a multiple of `alignment` (1, 2, 4 or 16)? `argument` names it.
+/// Is `pointer` set and a multiple of `alignment` (1, 2, 4, 8 or 16)? `argument` names it.
 inline status check_pointer(const void* pointer, std::uintptr_t alignment, const char* argument) {
   if (pointer == nullptr) return {error_code::bad_pointer, argument, "must not be null"};
   if (reinterpret_cast<std::uintptr_t>(pointer) % alignment != 0) {
     return {error_code::bad_pointer, argument,
             alignment == 16  ? "must be aligned to 16 bytes"
+            : alignment == 8 ? "must be aligned to 8 bytes"
             : alignment == 4 ? "must be aligned to 4 bytes"
                              : "must be aligned to 2 bytes"};
   }
   return {};
+}
+/// The same with the alignment of T.
+template <class T>
+status check_pointer(const T* pointer, const char* argument) {
+  return check_pointer(pointer, alignof(T), argument);
+}
+/// The same of an argument that may be null.
+template <class T>
+status check_optional(const T* pointer, const char* argument) {
+  return pointer == nullptr ? status{} : check_pointer(pointer, argument);
 }
 
 /// Is there as much workspace as is needed, at a multiple of `alignment` (16 or 256)?

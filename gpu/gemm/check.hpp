@@ -8,8 +8,6 @@
 
 namespace rotoscale::gpu::detail {
 
-inline constexpr int max_parts = 64;
-
 /// Format and stride of `n` columns of results.
 inline status check_result(const gemm_result& r, index_t n) {
   if (r.output != formats::bf16 && r.output != formats::fp32) {
@@ -17,6 +15,16 @@ inline status check_result(const gemm_result& r, index_t n) {
   }
   if (row_stride(r, n) < n) return {error_code::bad_extent, "out_stride", "must be at least n"};
   return {};
+}
+
+/// Formats, stride and memory of [m, n].
+inline status check_sum_output(const sum_output& r, index_t m, index_t n) {
+  const auto is_known = [](const format& f) { return f == formats::fp32 || f == formats::bf16; };
+  if (!is_known(r.stored)) return {error_code::bad_option, "r.stored", "must be FP32 or BF16"};
+  if (!is_known(r.output)) return {error_code::bad_option, "r.output", "must be FP32 or BF16"};
+  if (r.out_stride != 0 && r.out_stride < n) return {error_code::bad_extent, "r.out_stride", "must be 0, or n or more"};
+  if (m == 0 || n == 0) return {};
+  return check_pointer(r.out, r.stored == formats::bf16 ? 2 : 4, "r.out");
 }
 
 inline status check_operand(const gemm_operand& x, bool first, bool plain_codes, bool plain_scales) {

@@ -5,8 +5,8 @@
 #include "gpu/api/gemm_definition.hpp"
 #include "gpu/dialect/launch.hpp"
 #include "gpu/gemm/blockwise.hpp"
+#include "gpu/gemm/check.hpp"
 #include "gpu/gemm/definition_operand.hpp"
-#include "gpu/gemm/plan.hpp"
 
 namespace rotoscale::gpu {
 
@@ -47,8 +47,8 @@ bool is_for_unit(const gemm_operand& x) {
 status gemm_by_definition(definition_sum sum, const gemm_operand& a, const gemm_operand& b, const sum_output& r,
                           stream stream, void* workspace, std::size_t workspace_bytes) {
   definition_arguments p;
-  if (status s = take_operand(a, true, p.a); !s.ok()) return s;
-  if (status s = take_operand(b, false, p.b); !s.ok()) return s;
+  if (status s = take_operand(a, names_of_a, p.a); !s.ok()) return s;
+  if (status s = take_operand(b, names_of_b, p.b); !s.ok()) return s;
   if (a.k != b.k) return {error_code::bad_extent, "b.k", "must equal a.k"};
   const auto is_mxfp4 = [](const gemm_operand& x) {
     return x.element == formats::e2m1 && x.block == 32 && x.scale == formats::e8m0;
@@ -56,13 +56,11 @@ status gemm_by_definition(definition_sum sum, const gemm_operand& a, const gemm_
   if (sum == definition_sum::blockwise && !(is_mxfp4(a) && is_mxfp4(b))) {
     return {error_code::bad_option, "sum", "blockwise needs MXFP4 on both sides"};
   }
-  const auto is_known = [](const format& f) { return f == formats::fp32 || f == formats::bf16; };
-  if (!is_known(r.stored) || !is_known(r.output)) return {error_code::bad_option, "r.stored", "must be FP32 or BF16"};
+  if (status s = check_sum_output(r, a.rows, b.rows); !s.ok()) return s;
   p.bf16_stored = r.stored == formats::bf16;
   p.bf16_rounded = r.output == formats::bf16;
   p.accumulate = r.accumulate;
   if (a.rows == 0 || b.rows == 0) return {};
-  if (status s = check_pointer(r.out, p.bf16_stored ? 2 : 4, "r.out"); !s.ok()) return s;
   p.k = static_cast<int>(a.k);
   p.out = r.out;
   p.out_stride = r.out_stride == 0 ? b.rows : r.out_stride;
@@ -80,11 +78,14 @@ status gemm_by_definition(definition_sum sum, const gemm_operand& a, const gemm_
 status decode_operand(const gemm_operand& from, bool transposed, void* to, format stored, index_t stride,
                       stream stream) {
   decode_arguments a;
-  if (status s = take_operand(from, true, a.from); !s.ok()) return s;
+  if (status s = take_operand(from, names_of_from, a.from); !s.ok()) return s;
   if (stored != formats::fp32 && stored != formats::bf16) {
     return {error_code::bad_option, "stored", "must be FP32 or BF16"};
   }
   if (from.rows == 0 || from.k == 0) return {};
+  if (stride < (transposed ? from.rows : from.k)) {
+    return {error_code::bad_extent, "stride", "must not be less than a row"};
+  }
   if (status s = check_pointer(to, stored == formats::bf16 ? 2 : 4, "to"); !s.ok()) return s;
   if (status s = check_ready(stream); !s.ok()) return s;
   a.k = static_cast<int>(from.k);

@@ -17,9 +17,36 @@ inline bool is_plain(const gemm_operand& x) {
                              (x.scale == formats::e8m0 || x.scale == formats::ue4m3));
 }
 
-/// Fills `to`; `first` names a, else b.
-inline status take_operand(const gemm_operand& x, bool first, definition_operand& to) {
-  const auto named = [first](const char* a, const char* b) { return first ? a : b; };
+/// A launcher's argument and its members, for errors.
+struct operand_names {
+  const char *element, *code_order, *rows, *k, *code_stride, *codes, *scales, *factor, *whole;
+};
+inline constexpr operand_names names_of_a{"a.element", "a.code_order", "a.rows",   "a.k", "a.code_stride",
+                                          "a.codes",   "a.scales",     "a.factor", "a"};
+inline constexpr operand_names names_of_b{"b.element", "b.code_order", "b.rows",   "b.k", "b.code_stride",
+                                          "b.codes",   "b.scales",     "b.factor", "b"};
+inline constexpr operand_names names_of_from{"from.element", "from.code_order",  "from.rows",
+                                             "from.k",       "from.code_stride", "from.codes",
+                                             "from.scales",  "from.factor",      "from"};
+inline constexpr operand_names names_of_stored{"stored.element", "stored.code_order",  "stored.rows",
+                                               "stored.k",       "stored.code_stride", "stored.codes",
+                                               "stored.scales",  "stored.factor",      "stored"};
+
+/// Memory of an operand that is not empty, whose elements have `bytes` bytes, or 1 where two or more share one.
+inline status check_operand_memory(const gemm_operand& x, index_t bytes, const operand_names& names) {
+  const index_t alignment = x.element == formats::e2m1 ? 4 : bytes;
+  // The stride of a single row or column may be anything.
+  if ((x.transposed ? x.k : x.rows) > 1 && x.code_stride % alignment != 0) {
+    return {error_code::bad_extent, names.code_stride,
+            x.element == formats::e2m1 ? "must be a multiple of 4" : "must be whole elements"};
+  }
+  if (status s = check_pointer(x.codes, static_cast<std::uintptr_t>(alignment), names.codes); !s.ok()) return s;
+  if (status s = check_optional(x.factor, names.factor); !s.ok()) return s;
+  return x.block == 0 ? status{} : check_pointer(x.scales, names.scales);
+}
+
+/// Checks `x` and fills `to`.
+inline status take_operand(const gemm_operand& x, const operand_names& names, definition_operand& to) {
   constexpr struct {
     format of;
     dense_element element;
@@ -33,17 +60,23 @@ inline status take_operand(const gemm_operand& x, bool first, definition_operand
     to.element = e.element;
     found = true;
   }
-  const bool fp4 = x.element == formats::e2m1, narrow = x.element.bits() < 8, wide = x.element.bits() >= 16;
+  const bool narrow = x.element.bits() < 8, wide = x.element.bits() >= 16;
   if (!found || (narrow && x.block == 0) || (wide && x.block != 0)) {
-    return {error_code::bad_option, named("a.element", "b.element"),
+    return {error_code::bad_option, names.element,
             "must be FP32, BF16, E4M3 or E5M2, or blocks of E2M1, E2M3, E3M2, E4M3 or E5M2"};
   }
   if (!is_plain(x)) {
-    return {error_code::bad_option, named("a.code_order", "b.code_order"),
+    return {error_code::bad_option, names.code_order,
             "must be row_major, blocks of 16 or 32, of one row or square, under E8M0 or UE4M3, not transposed"};
   }
-  if (x.rows < 0 || x.k < 0 || x.rows > 1 << 24 || x.k > 1 << 24) {
-    return {error_code::bad_extent, named("a.rows", "b.rows"), "extents must be 0 to 2^24"};
+  if (x.batch_stride != 0 || x.scale_batch_stride != 0) {
+    return {error_code::bad_option, names.whole, "must be one matrix"};
+  }
+  for (const bool of_rows : {true, false}) {
+    const index_t extent = of_rows ? x.rows : x.k;
+    if (extent < 0 || extent > 1 << 24) {
+      return {error_code::bad_extent, of_rows ? names.rows : names.k, "must be 0 to 2^24"};
+    }
   }
   const int bytes = narrow ? 1 : x.element.bits() / 8;
   to.codes = x.codes;
@@ -61,11 +94,7 @@ inline status take_operand(const gemm_operand& x, bool first, definition_operand
   to.factor = x.factor;
   to.rows = static_cast<int>(x.rows);
   if (x.rows == 0 || x.k == 0) return {};
-  const std::uintptr_t alignment = fp4 ? 4 : static_cast<std::uintptr_t>(bytes);
-  if (fp4 && x.code_stride % 4 != 0) {
-    return {error_code::bad_extent, named("a.code_stride", "b.code_stride"), "must be a multiple of 4"};
-  }
-  return check_pointer(x.codes, alignment, named("a.codes", "b.codes"));
+  return check_operand_memory(x, bytes, names);
 }
 
 }  // namespace rotoscale::gpu::detail

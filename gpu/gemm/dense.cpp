@@ -11,8 +11,7 @@ namespace rotoscale::gpu::detail {
 status run_dense(const gemm_operand& a, const gemm_operand& b, const sum_output& r, const gemm_contract_entry& contract,
                  const dense_parts& p, const device_info& device, stream stream) {
   if (a.k != b.k) return {error_code::bad_extent, "b.k", "must equal a.k"};
-  const bool narrow = r.stored == formats::bf16;
-  if (status s = check_pointer(r.out, narrow ? 2 : 4, "r.out"); !s.ok()) return s;
+  if (status s = check_sum_output(r, a.rows, b.rows); !s.ok()) return s;
   if (status s = check_stream(stream); !s.ok()) return s;
   if (p.split_k < 1 || p.split_k > max_parts) return {error_code::bad_option, "split_k", "must be 1 to 64"};
   const std::size_t needed = dense_workspace_bytes(a.rows, b.rows, a.k, p.split_k, contract);

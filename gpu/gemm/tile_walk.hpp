@@ -66,6 +66,8 @@ inline gemm_schedule whole_schedule(const arch_traits& traits, gemm_schedule s, 
 
 namespace detail {
 
+inline constexpr int max_parts = 64;  ///< of K
+
 /// A schedule of kernels of FP8 or FP4 on a device.
 inline status check_schedule(const arch_traits& traits, const gemm_schedule& s, bool fp8, bool reference) {
   if (reference) {

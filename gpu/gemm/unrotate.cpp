@@ -13,14 +13,16 @@ using namespace detail;
 status unrotate_operand(const gemm_operand& from, int points, const block_options* drawn, bf16* to, index_t stride,
                         stream stream) {
   unrotate_arguments a;
-  if (status s = take_operand(from, true, a.from); !s.ok()) return s;
+  if (status s = take_operand(from, names_of_from, a.from); !s.ok()) return s;
   if (from.block == 0) return {error_code::bad_option, "from.block", "must not be 0"};
   if (points != 0 && points != 16 && points != 32) return {error_code::bad_option, "points", "must be 0, 16 or 32"};
   a.points = points;
   a.run = points > from.block ? points : from.block;
   if (from.k % a.run != 0) return {error_code::bad_extent, "from.k", "must be whole rotations"};
   if (from.rows == 0 || from.k == 0) return {};
-  if (status s = check_pointer(to, 2, "to"); !s.ok()) return s;
+  if (stride < from.k) return {error_code::bad_extent, "stride", "must not be less than a row"};
+  if (status s = check_optional(drawn, "drawn"); !s.ok()) return s;
+  if (status s = check_pointer(to, "to"); !s.ok()) return s;
   if (status s = check_ready(stream); !s.ok()) return s;
   a.k = static_cast<int>(from.k);
   a.drawn = drawn;

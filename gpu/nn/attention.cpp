@@ -61,10 +61,10 @@ status take_shape(const nn::attention_contract& contract, const nn::attention_te
   n.lse = t.lse;
   n.dots = nullptr;
   if (n.starts != nullptr) {
-    if (status s = check_pointer(n.starts, 4, "t.starts"); !s.ok()) return s;
-    if (state == nullptr) return {error_code::bad_pointer, "state", "must not be null where there are starts"};
+    if (status s = check_pointer(n.starts, "t.starts"); !s.ok()) return s;
+    if (status s = check_pointer(state, "state"); !s.ok()) return s;
   }
-  return check_pointer(t.lse, 4, "t.lse");
+  return check_pointer(t.lse, "t.lse");
 }
 
 template <class T>
@@ -248,7 +248,7 @@ bool runs_attention(const nn::attention_contract& contract, index_t head_dim, co
   return !contract.tiled || with_attention_unit(contract, false, [](auto) { return true; });
 }
 
-std::size_t attention_workspace(index_t batch, index_t seq, index_t heads) {
+std::size_t attention_backward_workspace_bytes(index_t batch, index_t seq, index_t heads) {
   return static_cast<std::size_t>(batch * seq * heads) * sizeof(float);
 }
 
@@ -270,10 +270,8 @@ status attention_backward(const nn::attention_contract& contract, const nn::atte
   attention_shape n;
   if (status r = take_shape(contract, t, state, n); !r.ok()) return r;
   if (t.past() != 0) return {error_code::bad_extent, "t.q", "must have the tokens of t.k"};
-  if (status r = check_pointer(workspace, 4, "workspace"); !r.ok()) return r;
-  if (workspace_bytes < attention_workspace(n.batch, n.seq, n.heads)) {
-    return {error_code::bad_extent, "workspace_bytes", "must be attention_workspace's or more"};
-  }
+  const std::size_t needed = attention_backward_workspace_bytes(n.batch, n.seq, n.heads);
+  if (status r = check_workspace(workspace, workspace_bytes, needed, 16); !r.ok()) return r;
   n.dots = static_cast<float*>(workspace);
   return with_type(t.o.type, [&](auto element) {
     attention_backward_pass<decltype(element)> p;

@@ -181,7 +181,7 @@ status dropout(nn::const_tensor_view x, const nn::dropout_args& args, nn::tensor
     return {error_code::bad_extent, "y", "must have the extents of x"};
   }
   if (x.size() == 0) return {};
-  if (status c = check_pointer(state, 4, "state"); !c.ok()) return c;
+  if (status c = check_pointer(state, "state"); !c.ok()) return c;
   return with_storage(x.type, [&](auto u) {
     return with_storage(y.type, [&](auto v) {
       using X = decltype(u);
@@ -291,7 +291,8 @@ status embedding_forward(const nn::token_source& tokens, nn::const_tensor_view t
   if (table.extent(1) != y.extent(1)) return {error_code::bad_extent, "table", "must have the columns of y"};
   if (y.size() == 0) return {};
   if (status c = check_floats(tokens.data, true, "tokens"); !c.ok()) return c;
-  if (status c = check_pointer(state, 4, "state"); !c.ok()) return c;
+  if (status c = check_pointer(state, "state"); !c.ok()) return c;
+  if (status c = check_optional(fault, "fault"); !c.ok()) return c;
   return with_storage(y.type, [&](auto t) {
     using T = decltype(t);
     const embedding_args<T> a{extents_of(y.extent(0), y.extent(1), {table, y}),
@@ -334,7 +335,7 @@ status embedding_backward(const nn::token_source& tokens, nn::const_tensor_view 
   if (dtable.extent(1) != dy.extent(1)) return {error_code::bad_extent, "dtable", "must have the columns of dy"};
   if (dy.size() == 0) return {};
   if (status c = check_floats(tokens.data, true, "tokens"); !c.ok()) return c;
-  if (status c = check_pointer(state, 4, "state"); !c.ok()) return c;
+  if (status c = check_pointer(state, "state"); !c.ok()) return c;
   const index_t n = dy.extent(0), vocabulary = dtable.extent(0);
   const std::size_t needed = embedding_backward_workspace_bytes(n, vocabulary);
   if (status c = check_workspace(workspace, workspace_bytes, needed, 16); !c.ok()) return c;

@@ -34,14 +34,6 @@ softmax_order order_of(const loss_args& a, int processors) {
   return order;
 }
 
-status check_state(const nn::step_state* state) {
-  if (state == nullptr) return {error_code::bad_pointer, "state", "must not be null"};
-  if (reinterpret_cast<std::uintptr_t>(state) % alignof(nn::step_state) != 0) {
-    return {error_code::bad_pointer, "state", "must be aligned to 8 bytes"};
-  }
-  return {};
-}
-
 status check_arena(const nn::parameter_arena& a, bool moments) {
   if (a.size < 0) return {error_code::bad_extent, "arena.size", "must not be negative"};
   if (a.size == 0) return {};
@@ -61,7 +53,7 @@ status check_segments(const nn::parameter_arena& a) {
     end = s.first + s.count;
   }
   if (end > a.size) return {error_code::bad_extent, "arena.segments", "must lie within the arena"};
-  return a.segments.empty() ? status{} : check_pointer(a.segments_in_backend, 4, "arena.segments_in_backend");
+  return a.segments.empty() ? status{} : check_pointer(a.segments_in_backend, "arena.segments_in_backend");
 }
 
 status launch_squares(const squares_args& a, index_t chunks, stream s) {
@@ -78,16 +70,16 @@ status launch_one(void (*kernel)(Parameter...), unsigned threads, stream s, Argu
 }  // namespace
 
 status begin_step(const std::int32_t* targets, index_t count, nn::step_state* state, stream s) {
-  if (status c = check_state(state); !c.ok()) return c;
+  if (status c = check_pointer(state, "state"); !c.ok()) return c;
   if (status c = check_floats(targets, count > 0, "targets"); !c.ok()) return c;
   return launch_one(begin_step_kernel, tree_threads, s, begin_step_args{targets, count, state});
 }
 status set_gradient_scale(nn::step_state* state, stream s) {
-  if (status c = check_state(state); !c.ok()) return c;
+  if (status c = check_pointer(state, "state"); !c.ok()) return c;
   return launch_one(gradient_scale_kernel, 1, s, state);
 }
 status next_micro_batch(nn::step_state* state, stream s) {
-  if (status c = check_state(state); !c.ok()) return c;
+  if (status c = check_pointer(state, "state"); !c.ok()) return c;
   return launch_one(next_micro_batch_kernel, 1, s, state);
 }
 
@@ -106,13 +98,14 @@ status cross_entropy(nn::tensor_view logits, const nn::token_source& targets, in
   if (logits.type != nn::dtype::fp32) return {error_code::bad_option, "logits", "must be FP32"};
   const index_t rows = logits.extent(0), vocabulary = logits.extent(1);
   if (logits.size() == 0) return {};
-  if (status c = check_state(state); !c.ok()) return c;
+  if (status c = check_pointer(state, "state"); !c.ok()) return c;
   if (status c = check_floats(targets.data, true, "targets"); !c.ok()) return c;
   if (status c = check_floats(loss, true, "loss"); !c.ok()) return c;
   if (narrow != nullptr) {
     if (!gradients) return {error_code::bad_option, "narrow", "is for gradients, which are not asked for"};
-    if (status c = check_pointer(narrow, 2, "narrow"); !c.ok()) return c;
+    if (status c = check_pointer(narrow, "narrow"); !c.ok()) return c;
   }
+  if (status c = check_optional(fault, "fault"); !c.ok()) return c;
   const std::size_t needed = cross_entropy_workspace_bytes(rows, vocabulary);
   if (status c = check_workspace(workspace, workspace_bytes, needed, 16); !c.ok()) return c;
   loss_args a;
@@ -156,7 +149,7 @@ std::size_t sum_losses_workspace_bytes(index_t n) {
 status sum_losses(const float* loss, index_t n, nn::step_state* state, void* workspace, std::size_t workspace_bytes,
                   stream s) {
   if (n <= 0) return {};
-  if (status c = check_state(state); !c.ok()) return c;
+  if (status c = check_pointer(state, "state"); !c.ok()) return c;
   if (status c = check_floats(loss, true, "loss"); !c.ok()) return c;
   if (status c = check_workspace(workspace, workspace_bytes, sum_losses_workspace_bytes(n), 16); !c.ok()) return c;
   return launch_one(loss_sum_kernel, tree_threads, s, loss_sum_args{loss, n, static_cast<double*>(workspace), state});
@@ -171,7 +164,7 @@ status sum_squares(const float* x, const nn::parameter_arena& arena, double* out
   if (status c = check_segments(arena); !c.ok()) return c;
   if (arena.segments.empty()) return {};
   if (status c = check_floats(x, true, "x"); !c.ok()) return c;
-  if (status c = check_pointer(out, 4, "out"); !c.ok()) return c;
+  if (status c = check_pointer(out, "out"); !c.ok()) return c;
   if (status c = check_workspace(workspace, workspace_bytes, sum_squares_workspace_bytes(arena.size), 16); !c.ok())
     return c;
   const squares_args a{x, arena.size, static_cast<double*>(workspace), arena.segments_in_backend,
@@ -184,7 +177,7 @@ status sum_squares(const float* x, const nn::parameter_arena& arena, double* out
 status gradient_norm(const nn::parameter_arena& arena, const nn::optimizer_config& config, nn::step_state* state,
                      void* workspace, std::size_t workspace_bytes, stream s) {
   if (status c = check_arena(arena, false); !c.ok()) return c;
-  if (status c = check_state(state); !c.ok()) return c;
+  if (status c = check_pointer(state, "state"); !c.ok()) return c;
   if (status c = check_workspace(workspace, workspace_bytes, sum_squares_workspace_bytes(arena.size), 16); !c.ok())
     return c;
   squares_args squares;
@@ -203,7 +196,7 @@ status adamw(const nn::parameter_arena& arena, const nn::optimizer_config& confi
              stream s) {
   if (status c = check_arena(arena, true); !c.ok()) return c;
   if (status c = check_segments(arena); !c.ok()) return c;
-  if (status c = check_state(state); !c.ok()) return c;
+  if (status c = check_pointer(state, "state"); !c.ok()) return c;
   if (arena.segments.empty()) return {};
   const adamw_args a{config,
                      state,

@@ -34,17 +34,15 @@ status observe(nn::const_tensor_view source, const gemm_operand& stored, const o
                nn::operand_statistics* to, void* workspace, std::size_t workspace_bytes, stream s) {
   if (status c = check_rows(source, 2, "source"); !c.ok()) return c;
   observe_args a;
-  if (status c = take_operand(stored, true, a.stored); !c.ok()) return c;
+  if (status c = take_operand(stored, names_of_stored, a.stored); !c.ok()) return c;
   if (stored.rows != source.extent(how.columns ? 1 : 0) || stored.k != source.extent(how.columns ? 0 : 1)) {
     return {error_code::bad_extent, "stored", "must have the extents of the source in its orientation"};
   }
   if (how.points != 0 && ((how.points != 16 && how.points != 32) || stored.k % how.points != 0)) {
     return {error_code::bad_option, "how.points", "must be 0, or 16 or 32 that divide k"};
   }
-  if (status c = check_pointer(to, 8, "to"); !c.ok()) return c;
-  if (how.state != nullptr) {
-    if (status c = check_pointer(how.state, 4, "how.state"); !c.ok()) return c;
-  }
+  if (status c = check_pointer(to, "to"); !c.ok()) return c;
+  if (status c = check_optional(how.state, "how.state"); !c.ok()) return c;
   const std::size_t needed = observe_workspace_bytes(stored.rows);
   if (status c = check_workspace(workspace, workspace_bytes, needed, 16); !c.ok()) return c;
   a.source = source.data;
@@ -76,7 +74,7 @@ status compare(const float* value, const float* reference, index_t n, nn::compar
   if (n < 0) return {error_code::bad_extent, "n", "must not be negative"};
   if (status c = check_floats(value, n != 0, "value"); !c.ok()) return c;
   if (status c = check_floats(reference, n != 0, "reference"); !c.ok()) return c;
-  if (status c = check_pointer(to, 8, "to"); !c.ok()) return c;
+  if (status c = check_pointer(to, "to"); !c.ok()) return c;
   if (status c = check_workspace(workspace, workspace_bytes, compare_workspace_bytes(n), 16); !c.ok()) return c;
   if (status c = check_ready(s); !c.ok()) return c;
   if (status c = check_code(compare_sum_kernel); !c.ok()) return c;

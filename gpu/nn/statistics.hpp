@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(row_threads) observe_kernel(const ROTOSCALE_GR
       const unsigned c = first + 16 * h + lane;
       if (!is_row || c >= a.k) continue;
       const auto k = static_cast<int>(c);
-      const float stored = definition_value(a.stored, r, k) * factor;
+      const float stored = rounded_product(definition_value(a.stored, r, k), factor);  // add subtracts it
       const float largest = (a.block == 0 ? a.largest : a.largest * definition_scale(a.stored, r, k)) * factor;
       mine.add(x[h], stored, largest);
       if (a.block != 0 && !(stored == 0.0f)) filled |= 1u << (c / a.block % 32);

@@ -25,6 +25,7 @@ inline status prepare_output(block_format f, const quantized_output& q, index_t 
   }
   if (status s = check_pointer(q.codes, 16, name("rows.codes", "columns.codes")); !s.ok()) return s;
   if (status s = check_pointer(q.scales, 1, name("rows.scales", "columns.scales")); !s.ok()) return s;
+  if (status s = check_optional(q.drawn, name("rows.drawn", "columns.drawn")); !s.ok()) return s;
   if (o.rotation.points != 0 && o.rotation.points != 16) {
     return {error_code::bad_option, name("rows.options.rotation", "columns.options.rotation"),
             "must have 0 or 16 points"};

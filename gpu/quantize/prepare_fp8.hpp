@@ -19,9 +19,7 @@ status check_fp8_options(const fp8_options& o) {
   }
   return {};
 }
-inline status check_fp8_scale(const float* scale) {
-  return scale == nullptr ? status{} : check_pointer(scale, sizeof(float), "scale");
-}
+inline status check_fp8_scale(const float* scale) { return check_optional(scale, "scale"); }
 
 /// Strides of 0 become dense ones.
 inline status prepare_fp8_output(const fp8_output& out, index_t m, index_t n, fp8_output& to) {
@@ -33,10 +31,8 @@ inline status prepare_fp8_output(const fp8_output& out, index_t m, index_t n, fp
   if (to.column_stride == 0) to.column_stride = m;
   if (to.row_stride < n) return {error_code::bad_extent, "out.row_stride", "must not be less than a row"};
   if (to.column_stride < m) return {error_code::bad_extent, "out.column_stride", "must not be less than a row"};
-  if (out.factor != nullptr) {
-    if (status s = check_pointer(out.factor, sizeof(float), "out.factor"); !s.ok()) return s;
-  }
-  return out.amax == nullptr ? status{} : check_pointer(out.amax, sizeof(float), "out.amax");
+  if (status s = check_optional(out.factor, "out.factor"); !s.ok()) return s;
+  return check_optional(out.amax, "out.amax");
 }
 
 /// Do both orientations' rows begin at multiples of 16 bytes?

@@ -84,17 +84,29 @@ status quantize_by_definition(block_format f, matrix<const T> source, const quan
   definition_blocks_args a;
   if (status c = prepare_defined(f, q.options, is_row ? source : transposed(source), is_row, a); !c.ok()) return c;
   if (a.rows == 0 || a.columns == 0) return {};
-  if (q.code_order != placement::row_major || q.scale_order != placement::row_major) {
-    return {error_code::bad_option, is_row ? "rows.code_order" : "columns.code_order", "must be row_major"};
+  const auto name = [is_row](const char* row, const char* column) { return is_row ? row : column; };
+  if (q.code_order != placement::row_major) {
+    return {error_code::bad_option, name("rows.code_order", "columns.code_order"), "must be row_major"};
   }
-  if (status c = check_pointer(q.codes, 1, is_row ? "rows.codes" : "columns.codes"); !c.ok()) return c;
-  if (status c = check_pointer(q.scales, 1, is_row ? "rows.scales" : "columns.scales"); !c.ok()) return c;
+  if (q.scale_order != placement::row_major) {
+    return {error_code::bad_option, name("rows.scale_order", "columns.scale_order"), "must be row_major"};
+  }
+  if (status c = check_pointer(q.codes, name("rows.codes", "columns.codes")); !c.ok()) return c;
+  if (status c = check_pointer(q.scales, name("rows.scales", "columns.scales")); !c.ok()) return c;
+  if (status c = check_optional(q.drawn, name("rows.drawn", "columns.drawn")); !c.ok()) return c;
+  const index_t code_bytes = packed_bytes(f.element, a.columns), scale_bytes = index_t{a.columns} / f.length;
+  a.code_stride = q.code_stride != 0 ? q.code_stride : code_bytes;
+  a.scale_stride = q.scale_stride != 0 ? q.scale_stride : scale_bytes;
+  if (a.code_stride < code_bytes) {
+    return {error_code::bad_extent, name("rows.code_stride", "columns.code_stride"), "must not be less than a row"};
+  }
+  if (a.scale_stride < scale_bytes) {
+    return {error_code::bad_extent, name("rows.scale_stride", "columns.scale_stride"), "must not be less than a row"};
+  }
   if (only_checks) return {};
   a.drawn = q.drawn;
   a.codes = q.codes;
   a.scales = q.scales;
-  a.code_stride = q.code_stride != 0 ? q.code_stride : packed_bytes(f.element, a.columns);
-  a.scale_stride = q.scale_stride != 0 ? q.scale_stride : index_t{a.columns} / f.length;
   a.random_step = a.columns;
   return launch(definition_kernel_for<T>(f), definition_grid(a, static_cast<unsigned>(f.rows)),
                 dim3{definition_block_threads, 1, 1}, 0, s, a);
@@ -136,16 +148,16 @@ status quantize_source(block_format f, matrix<const T> source, const quantized_o
 }
 
 template <class T>
-status draw_factor(block_format f, block_options& drawn, const block_options& options, matrix<const T> source,
+status draw_factor(block_format f, block_options* drawn, const block_options& options, matrix<const T> source,
                    std::uint32_t* amax, float* factor, stream stream) {
   definition_blocks_args a;
   if (status s = prepare_defined(f, options, source, true, a); !s.ok()) return s;
-  if (status s = check_pointer(&drawn, 4, "drawn"); !s.ok()) return s;
-  if (status s = check_pointer(amax, 4, "amax"); !s.ok()) return s;
-  if (status s = check_pointer(factor, 4, "factor"); !s.ok()) return s;
+  if (status s = check_pointer(drawn, "drawn"); !s.ok()) return s;
+  if (status s = check_pointer(amax, "amax"); !s.ok()) return s;
+  if (status s = check_pointer(factor, "factor"); !s.ok()) return s;
   if (status s = check_ready(stream); !s.ok()) return s;
   if (status s = check_code(encode_factor_kernel); !s.ok()) return s;
-  a.drawn = &drawn;
+  a.drawn = drawn;
   a.amax = amax;
   if (status s = fill(amax, 0, sizeof *amax, stream); !s.ok()) return s;
   if (a.rows != 0 && a.columns != 0) {
@@ -154,18 +166,18 @@ status draw_factor(block_format f, block_options& drawn, const block_options& op
     if (status s = launch(tensor_amax_kernel<T>, grid, dim3{definition_block_threads, 1, 1}, 0, stream, a); !s.ok())
       return s;
   }
-  return launch(encode_factor_kernel, blocks(1), blocks(1), 0, stream, encode_factor_args{f, amax, &drawn, factor});
+  return launch(encode_factor_kernel, blocks(1), blocks(1), 0, stream, encode_factor_args{f, amax, drawn, factor});
 }
 
 }  // namespace
 
 status draw_encode_factor(block_format f, const block_options& options, matrix<const float> source,
                           block_options* drawn, std::uint32_t* amax, float* factor, stream s) {
-  return draw_factor(f, *drawn, options, source, amax, factor, s);
+  return draw_factor(f, drawn, options, source, amax, factor, s);
 }
 status draw_encode_factor(block_format f, const block_options& options, matrix<const bf16> source, block_options* drawn,
                           std::uint32_t* amax, float* factor, stream s) {
-  return draw_factor(f, *drawn, options, source, amax, factor, s);
+  return draw_factor(f, drawn, options, source, amax, factor, s);
 }
 
 status quantize(block_format f, matrix<const float> source, const quantized_output& rows,

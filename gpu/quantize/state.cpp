@@ -20,7 +20,7 @@ status update_scales(const nn::scaling_state& state, const nn::delayed_scaling& 
                 {state.history, "state.history"},
                 {state.largest, "state.largest"}};
   for (const auto& a : arrays) {
-    if (status bad = check_pointer(a.memory, 4, a.name); !bad.ok()) return bad;
+    if (status bad = check_pointer(a.memory, a.name); !bad.ok()) return bad;
   }
   if (status bad = check_ready(s); !bad.ok()) return bad;
   return launch(update_scales_kernel, blocks(state.count), blocks(state_threads), 0, s, state, rule);
@@ -28,7 +28,8 @@ status update_scales(const nn::scaling_state& state, const nn::delayed_scaling& 
 
 status draw_options(const block_options& options, const nn::form_draws& draws, const nn::step_state* state,
                     block_options* to, stream s) {
-  if (status bad = check_pointer(to, 4, "to"); !bad.ok()) return bad;
+  if (status bad = check_optional(state, "state"); !bad.ok()) return bad;
+  if (status bad = check_pointer(to, "to"); !bad.ok()) return bad;
   if (status bad = check_ready(s); !bad.ok()) return bad;
   return launch(draw_kernel, blocks(1), blocks(1), 0, s, options, draws, state, to);
 }
@@ -39,8 +40,8 @@ status round_bf16(matrix<const float> source, bf16* to, stream s) {
     return {error_code::bad_extent, "source", "rows must be contiguous"};
   }
   if (rows == 0 || columns == 0) return {};
-  if (status bad = check_pointer(source.data, 4, "source"); !bad.ok()) return bad;
-  if (status bad = check_pointer(to, 2, "to"); !bad.ok()) return bad;
+  if (status bad = check_pointer(source.data, "source"); !bad.ok()) return bad;
+  if (status bad = check_pointer(to, "to"); !bad.ok()) return bad;
   if (status bad = check_ready(s); !bad.ok()) return bad;
   const bool vectors = reinterpret_cast<std::uintptr_t>(source.data) % 16 == 0 && source.stride(0) % 4 == 0 &&
                        columns % 4 == 0 && reinterpret_cast<std::uintptr_t>(to) % 8 == 0;

@@ -27,7 +27,7 @@ std::size_t device_backend::workspace_bytes(const nn::workspace_request& r) cons
   return std::max({r.gemm_bytes, embedding_backward_workspace_bytes(r.tokens, r.vocabulary),
                    rmsnorm_backward_workspace_bytes(r.tokens, r.hidden),
                    cross_entropy_workspace_bytes(r.tokens, r.vocabulary), sum_losses_workspace_bytes(r.tokens),
-                   attention_workspace(1, r.tokens, r.heads), sum_squares_workspace_bytes(r.parameters),
+                   attention_backward_workspace_bytes(1, r.tokens, r.heads), sum_squares_workspace_bytes(r.parameters),
                    observe_workspace_bytes(r.observed_rows), compare_workspace_bytes(r.observed_elements)});
 }
 

@@ -291,6 +291,12 @@ TEST_CASE("bad dense operands are refused") {
     sum_output bad = good;
     bad.out = nullptr;
     CHECK(argument(a.view(true), a.view(true), bad) == "r.out");
+    bad = good;
+    bad.stored = formats::fp16;  // half as many bytes as FP32
+    CHECK(argument(a.view(true), a.view(true), bad) == "r.stored");
+    bad = good;
+    bad.out_stride = 7;
+    CHECK(argument(a.view(true), a.view(true), bad) == "r.out_stride");
   }
   CHECK((contracts > 0 || device.arch == arch::other));
   for (const char* name : {"cublas-fp16", "single-accumulator", "mxfp8-gfx950"}) {

@@ -322,6 +322,29 @@ TEST_CASE("bad GEMMs are refused before anything is launched") {
   sum_output bad = good;
   bad.out = nullptr;
   CHECK(argument(gemm_by_definition(definition_sum::blockwise, x.view(), x.view(), bad, {})) == "r.out");
+  bad = good;
+  bad.out_stride = 3;
+  CHECK(argument(gemm_by_definition(definition_sum::blockwise, x.view(), x.view(), bad, {})) == "r.out_stride");
+  bad = good;
+  bad.output = formats::fp16;
+  CHECK(argument(gemm_by_definition(definition_sum::blockwise, x.view(), x.view(), bad, {})) == "r.output");
+
+  // Each member by the name of the launcher's own argument.
+  const auto decoded = [&](gemm_operand o, index_t stride = 32) {
+    return argument(decode_operand(o, false, out.there, formats::fp32, stride, {}));
+  };
+  const auto changed = [](gemm_operand o, auto change) {
+    change(o);
+    return o;
+  };
+  CHECK(decoded(changed(x.view(), [](gemm_operand& o) { o.scales = nullptr; })) == "from.scales");
+  CHECK(decoded(changed(x.view(), [](gemm_operand& o) { o.batch_stride = 1; })) == "from");
+  CHECK(decoded(changed(x.view(), [](gemm_operand& o) { o.k = index_t{1} << 25; })) == "from.k");
+  CHECK(decoded(changed(a.view(true, false), [](gemm_operand& o) { ++o.code_stride; })) == "from.code_stride");
+  CHECK(decoded(changed(a.view(true, false), [](gemm_operand& o) {
+          o.factor = reinterpret_cast<const float*>(static_cast<const std::uint8_t*>(o.codes) + 1);
+        })) == "from.factor");
+  CHECK(decoded(x.view(), 31) == "stride");
 }
 
 }  // namespace gemm_definition_test

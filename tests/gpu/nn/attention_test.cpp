@@ -282,11 +282,12 @@ TEST_CASE("refusals name the argument") {
   CHECK(gpu::attention_backward(chains, wrong, d, state.data(), dots.data(), 1 << 20, {}).argument ==
         std::string_view("t.q"));
   CHECK(backward(d, nullptr, 1 << 20) == "workspace");
+  CHECK(backward(d, dots.data() + 1, 1 << 20) == "workspace");
   CHECK(backward(d, dots.data(), 4 * c.lse.size() - 1) == "workspace_bytes");
   auto gone = d;
   gone.dk.data = nullptr;
   CHECK(backward(gone, dots.data(), 4 * c.lse.size()) == "d.dk");
-  CHECK(gpu::attention_workspace(3, 5, 7) == 3 * 5 * 7 * 4);
+  CHECK(gpu::attention_backward_workspace_bytes(3, 5, 7) == 3 * 5 * 7 * 4);
 }
 
 }  // namespace nn_attention_test

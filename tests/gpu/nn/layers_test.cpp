@@ -81,6 +81,11 @@ TEST_CASE("bad arguments of layers") {
   refused(gpu::cross_entropy(rows(1, 4096).part(0, 0, 1), {}, 0, memory, true, &state, nullptr, nullptr, 0, {}),
           error_code::bad_pointer, "targets");
   refused(gpu::next_micro_batch(nullptr, {}), error_code::bad_pointer, "state");
+  auto* const shifted = reinterpret_cast<nn::step_state*>(memory + 1);  // at a multiple of 4 bytes
+  refused(gpu::next_micro_batch(shifted, {}), error_code::bad_pointer, "state");
+  refused(gpu::embedding_forward({reinterpret_cast<std::int32_t*>(memory), 0}, rows(4, 8), rows(4, 8), shifted, nullptr,
+                                 {}),
+          error_code::bad_pointer, "state");
   const nn::parameter_arena::segment unaligned{100, 8, true};
   nn::parameter_arena arena{memory, memory, memory, memory, 4096, {&unaligned, 1}};
   refused(gpu::adamw(arena, {}, &state, {}), error_code::bad_extent, "arena.segments");

@@ -379,6 +379,22 @@ TEST_CASE("bad arguments are named before anything is launched") {
   bad = good;
   bad.scale_stride = 1;
   names(message(source, bad, {}), "rows.scale_stride");
+  // The same of blocks that the tile kernel does not know.
+  bad = good;
+  bad.code_stride = 31;
+  names(message(source, {}, bad, nvfp4), "columns.code_stride");
+  bad = good;
+  bad.scale_stride = 3;
+  names(message(source, bad, {}, nvfp4), "rows.scale_stride");
+  bad = good;
+  bad.scale_order = placement::aiter_scale;
+  names(message(source, bad, {}, nvfp4), "rows.scale_order");
+  bad = good;
+  bad.drawn = reinterpret_cast<const block_options*>(codes.data() + 4);
+  for (const block_format& f : {mxfp4, nvfp4}) names(message(source, bad, {}, f), "rows.drawn");
+  auto* const words = reinterpret_cast<std::uint32_t*>(codes.data());
+  auto* const factor = reinterpret_cast<float*>(codes.data());
+  names(gpu::draw_encode_factor(nvfp4, {}, source, nullptr, words, factor, {}).message(), "drawn");
   CHECK(codes.read() == std::vector<std::uint8_t>(codes.read().size(), 0xA5));
   CHECK(gpu::quantize(mxfp4, row_major<const bf16>(nullptr, 0, 64), good, {}, {}).ok());
 }
