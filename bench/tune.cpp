@@ -333,20 +333,45 @@ struct arguments {
   std::vector<int> tokens{4096, 8192};
 };
 
+/// "MxNxK". Throws CLI::ValidationError.
+gemm_shape parse_shape(const std::string& text) {
+  const auto parts = parts_of(text, 'x');
+  gemm_shape s;
+  int* const extents[] = {&s.m, &s.n, &s.k};
+  if (parts.size() != 3) throw CLI::ValidationError(text, "is no shape MxNxK");
+  for (std::size_t i = 0; i < 3; ++i) {
+    if (!parse_count(parts[i], *extents[i]) || *extents[i] > max_gemm_extent) {
+      throw CLI::ValidationError(text, "M, N and K must be 1 to 2^20");
+    }
+  }
+  if (s.k % 32 != 0) throw CLI::ValidationError(text, "K must be a multiple of 32");
+  return s;
+}
+
+/// Every extent is some GEMM's K, which is whole blocks. Throws io::error.
+void check_model(const llama::model_config& c, const std::string& file) {
+  const long long head = c.head_size(), queries = c.num_attention_heads * head, pairs = c.num_key_value_heads * head;
+  const struct {
+    const char* name;
+    long long extent, largest;
+  } checked[] = {{"hidden_size", c.hidden_size, c.hidden_size},
+                 {"intermediate_size", c.intermediate_size, 2 * c.intermediate_size},
+                 {"num_attention_heads heads", queries, queries + 2 * pairs},
+                 {"num_key_value_heads heads", 2 * pairs + queries, 2 * pairs + queries}};
+  for (const auto& x : checked) {
+    if (x.extent % 32 == 0 && x.largest <= max_gemm_extent) continue;
+    throw io::error(file, std::string(x.name) + ", " + std::to_string(x.extent) +
+                              " features: GEMMs need multiples of 32, up to 2^20 for layers that are one GEMM");
+  }
+}
+
 /// Those of the arguments, each once, in every format. Throws CLI::ValidationError and io::error.
 std::vector<gemm_shape> wanted_shapes(const arguments& a) {
   std::vector<gemm_shape> all;
-  for (const std::string& text : a.shapes) {
-    gemm_shape s;
-    char rest = 0;
-    if (std::sscanf(text.c_str(), "%dx%dx%d%c", &s.m, &s.n, &s.k, &rest) != 3)
-      throw CLI::ValidationError(text, "is no shape MxNxK");
-    if (s.m < 1 || s.n < 1 || s.k < 32 || s.k % 32 != 0)
-      throw CLI::ValidationError(text, "M and N must be positive, K a multiple of 32");
-    all.push_back(s);
-  }
+  for (const std::string& text : a.shapes) all.push_back(parse_shape(text));
   if (!a.config.empty()) {
     const auto model = llama::read_model_config(io::read_json(a.config), a.config);
+    check_model(model, a.config);
     for (const int n : a.tokens) {
       if (n % 32 != 0)
         throw CLI::ValidationError("--tokens", std::to_string(n) + " is no multiple of 32, as wgrad's K");
@@ -371,8 +396,15 @@ int main(int argc, char** argv) {
   CLI::App app("Measures the GEMMs of the current device and prints its table of tuned kernels.");
   arguments a;
   app.add_option("shapes", a.shapes, "MxNxK ...; without shapes and --config: forward GEMMs of Llama 3.1 8B and 70B");
-  app.add_option("--config", a.config, "a config.json: fprop, dgrad and wgrad of its layers' GEMMs");
-  app.add_option("--tokens", a.tokens, "of a step, for --config")->check(CLI::PositiveNumber)->capture_default_str();
+  app.footer(
+      "The table goes to standard output, times of all candidates to standard error. A program reads it where\n"
+      "ROTOSCALE_GPU_TUNED names it; in gpu/gemm/tuned/ARCH.csv it is built into the library.");
+  auto* const config =
+      app.add_option("--config", a.config, "a config.json: fprop, dgrad and wgrad of its layers' GEMMs");
+  app.add_option("--tokens", a.tokens, "of a step, for --config")
+      ->check(CLI::Range(1, max_gemm_extent))
+      ->needs(config)
+      ->capture_default_str();
   app.add_option("--formats", a.formats, "of the operands")
       ->check(CLI::IsMember({"mxfp4", "mxfp8"}))
       ->capture_default_str();

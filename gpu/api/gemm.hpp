@@ -31,8 +31,11 @@ namespace rotoscale::gpu {
 /// Which sums a GEMM forms; docs/gpu-contracts.md says which bits that gives on which device.
 enum class gemm_contract { reference, accurate, fast };
 
-/// How a kernel goes about it; no bit of a result depends on this. Zeros: the device's first tile (`tiles` of
-/// gpu/dialect/arch.hpp), as many stages as it may have, bands of 8.
+/// Rows of an operand, and k, at most.
+inline constexpr int max_gemm_extent = 1 << 20;
+
+/// A kernel's tile, stages and raster order; no bit of a result depends on them. Zeros: the device's first tile
+/// (`tiles` of gpu/dialect/arch.hpp), as many stages as it may have, bands of 8.
 struct gemm_schedule {
   int tile_m = 0;  ///< rows of outputs that are computed together; the device has kernels for some shapes
   int tile_n = 0;  ///< and columns
@@ -50,7 +53,8 @@ struct gemm_choice {
   gemm_schedule schedule{};                          ///< tile, stages and raster order; `reference` has none
 };
 
-/// Where a GEMM's sums go, and the last step on their way: alpha * sum (+ beta * out) (+ bias), rounded once.
+/// Output and epilogue: alpha * sum (+ beta * out) (+ bias) in FP32 as gemm_epilogue computes it
+/// (rotoscale/gemm_epilogue.hpp), then rounded to `output`.
 struct gemm_result {
   void* out = nullptr;            ///< [m, n], row-major
   format output = formats::bf16;  ///< or FP32
@@ -62,20 +66,23 @@ struct gemm_result {
 };
 
 /// Operands in device memory, MX blocks of 32 with E8M0 scales along k, which is contiguous; no tensor factor, no
-/// batch. Row-major codes are `code_stride` bytes apart, a multiple of 16.
+/// batch. m and n are 1 to 2^20, k a multiple of 32 up to 2^20 (of 128 for MXFP4 on gfx942, of 256 on gfx950).
+/// Row-major codes are `code_stride` bytes apart, a multiple of 16. `accurate` and `fast` take row-major codes and
+/// scales, on gfx950 b in aiter_data_16x16 and the scales of both in aiter_scale; `reference` takes any order.
 struct gemm_problem : gemm_result {
   gemm_operand a;  ///< [m, k]
   gemm_operand b;  ///< [n, k]
 };
 
-/// Is everything about `problem` in order for `choice` on `device`? The launcher asks this first.
+/// Validates `problem` and `choice` for `device`; launchers call it before anything else. Not ok: the first argument
+/// that is wrong.
 status check_gemm(const gemm_problem& problem, const gemm_choice& choice, const device_info& device);
 
-/// Bytes of workspace that the launcher needs; 0 if the problem is not in order.
+/// Bytes of workspace that the launcher needs; 0 also where check_gemm refuses the problem.
 std::size_t gemm_workspace_bytes(const gemm_problem& problem, const gemm_choice& choice, const device_info& device);
 
 /// Computes `problem.out`. `workspace` (device memory, aligned to 256 bytes, of at least gemm_workspace_bytes) may be
-/// used by other work again once the stream has come past this call.
+/// used by other work once this call's work on the stream has completed.
 status gemm_mxfp4(const gemm_problem& problem, const gemm_choice& choice, void* workspace, std::size_t workspace_bytes,
                   stream s);
 
@@ -103,7 +110,7 @@ struct gemm_selection {
 status select_gemm(const gemm_problem& problem, gemm_contract contract, const device_info& device,
                    gemm_selection& selected);
 
-/// Bytes of workspace that gemm() needs; 0 if the problem is not in order.
+/// Bytes of workspace that gemm() needs; 0 also where select_gemm refuses the problem.
 std::size_t gemm_workspace_bytes(const gemm_problem& problem, gemm_contract contract, const device_info& device);
 
 /// gemm_mxfp4 or gemm_mxfp8, by the operands' formats, with the choice of select_gemm: the fastest that was measured

@@ -4,6 +4,7 @@
 // and CPU models share: folding of block scales into E5M2 and int8, powers of two, and the last step of an output.
 #pragma once
 
+#include "gpu/api/gemm.hpp"
 #include "gpu/dialect/convert.hpp"
 #include "gpu/dialect/hip.hpp"
 #include "rotoscale/gemm_epilogue.hpp"
@@ -11,9 +12,6 @@
 #include "rotoscale/scale.hpp"
 
 namespace rotoscale::gpu {
-
-/// Rows of an operand, and k, at most.
-inline constexpr int max_gemm_extent = 1 << 20;
 
 /// Outputs are computed by products of one kind in tiles of this many rows and columns.
 inline constexpr int window_tile = 256;

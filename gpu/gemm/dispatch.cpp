@@ -12,8 +12,9 @@ namespace {
 /// Read once a process.
 struct loaded_table {
   std::vector<tuned_row> rows;
+  std::string reason;
   status read;
-  loaded_table() : read(load_tuned(tuned_text, rows)) {}
+  loaded_table() : read(load_tuned(tuned_text, rows, reason)) {}
 };
 
 }  // namespace
@@ -41,7 +42,10 @@ status select_gemm(const gemm_problem& p, gemm_contract contract, const device_i
   // Extents beyond what kernels take are refused before they are looked up.
   if (status s = check_gemm(p, {contract, 1}, device); !s.ok()) return s;
   if (status s = choose_gemm(table.rows, device, contract, make_shape(p), selected); !s.ok()) return s;
-  return check_gemm(p, selected.choice, device);
+  status s = check_gemm(p, selected.choice, device);
+  // The caller's own arguments are in order: what is wrong is the choice.
+  if (!s.ok() && selected.from == gemm_selection::source::forced) s.argument = "ROTOSCALE_GPU_KERNEL";
+  return s;
 }
 
 std::size_t gemm_workspace_bytes(const gemm_problem& p, gemm_contract contract, const device_info& device) {

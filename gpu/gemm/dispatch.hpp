@@ -7,7 +7,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -115,6 +117,16 @@ inline bool parse_choice(std::string_view text, gemm_choice& choice) {
   return false;
 }
 
+/// What is wrong with a row's choice for its device, or null.
+inline const char* check_tuned(const tuned_row& row) {
+  const arch_traits& traits = traits_of(row.arch);
+  const bool reference = row.choice.contract == gemm_contract::reference;
+  if (row.choice.split_k > (reference || !traits.splits_k ? 1 : detail::max_parts))
+    return "the device has no such split-K";
+  const status s = detail::check_schedule(traits, row.choice.schedule, row.shape.fp8, reference);
+  return s.ok() ? nullptr : s.reason;
+}
+
 /// One line of a table; what is wrong with it, or null.
 inline const char* parse_row(const std::string& line, tuned_row& row) {
   const auto fields = parts_of(line, ',');
@@ -138,9 +150,12 @@ inline const char* parse_row(const std::string& line, tuned_row& row) {
   for (std::size_t i = 0; i < 3; ++i) {
     char* end = nullptr;
     *real[i] = std::strtod(fields[11 + i].c_str(), &end);
-    if (end == fields[11 + i].c_str() || *end != '\0') return "a number is needed";
+    const bool is_number = fields[11 + i].starts_with(' ') ? false : end != fields[11 + i].c_str() && *end == '\0';
+    if (!is_number) return "a number is needed";
+    if (!std::isfinite(*real[i]) || *real[i] < 0) return "times, rates and errors must be finite and not negative";
   }
-  return nullptr;
+  if (row.us == 0) return "a time above zero is needed";
+  return check_tuned(row);
 }
 
 /// Rows of a table. Empty `error`: all of it was understood; else "line N: what is wrong", and no rows.
@@ -229,16 +244,18 @@ inline gemm_choice heuristic_choice(const device_info& device, gemm_contract con
   return choice;
 }
 
-/// Reads the table that ROTOSCALE_GPU_TUNED names, else `built_in`. One that cannot be understood is an error.
-inline status load_tuned(const char* built_in, std::vector<tuned_row>& rows) {
+/// Reads the table that ROTOSCALE_GPU_TUNED names, else `built_in`. One that cannot be understood is an error, whose
+/// text `reason` owns.
+inline status load_tuned(const char* built_in, std::vector<tuned_row>& rows, std::string& reason) {
   rows.clear();
   std::string error;
   if (const char* other = std::getenv("ROTOSCALE_GPU_TUNED")) {
+    std::error_code unknown;
     std::ifstream file(other);
-    if (!file) return {error_code::bad_option, "ROTOSCALE_GPU_TUNED", "cannot open it"};
+    if (!file || !std::filesystem::is_regular_file(other, unknown))
+      return {error_code::bad_option, "ROTOSCALE_GPU_TUNED", "cannot open it as a regular file"};
     rows = parse_tuned(file, error);
     if (error.empty()) return {};
-    static thread_local std::string reason;  // a status keeps no text
     reason = "is no table of tuned kernels: " + error;
     return {error_code::bad_option, "ROTOSCALE_GPU_TUNED", reason.c_str()};
   }

@@ -5,6 +5,8 @@
 
 #include <doctest/doctest.h>
 
+#include <thread>
+
 #include "gpu/gemm/arguments.hpp"
 #include "rotoscale/nn/statistics.hpp"
 
@@ -81,6 +83,19 @@ TEST_CASE("a table is read whole or not at all") {
   CHECK(with("64x256", "five", "n16") == "line 2: a whole number above zero is needed");
   CHECK(with("64x256", "5", "x16") == "line 2: the raster must be mBAND, nBAND or -");
   CHECK(with("64x256", "5", "m") == "line 2: the raster must be mBAND, nBAND or -");
+  // Of a choice that no kernel of the row's device makes, too.
+  CHECK(with("300x300", "5", "n16") == "line 2: no kernel of this device has this tile");
+  CHECK(with("64x256", "9", "n16") == "line 2: the tile's kernel has not so few or so many");
+  CHECK(with("64x256", "5", "n128") == "line 2: must be 0 or a power of two up to 64");
+  CHECK(error_of(header + "sm_90,132,mxfp4,8,4096,512,fast,256x256,4,65,m8,10,1300,0\n") ==
+        "line 2: the device has no such split-K");
+  CHECK(error_of(header + "gfx950,256,mxfp4,8,4096,512,fast,96x256,2,1,-,10,1300,0\n") == "");
+  CHECK(error_of(header + "gfx950,256,mxfp8,8,4096,512,accurate,96x256,2,1,-,10,1300,0\n") ==
+        "line 2: this device has this tile for MXFP4 alone");
+  for (const char* time : {"nan", "inf", "-5", "0", " 5", ""}) {
+    CHECK(error_of(header + "sm_90,132,mxfp4,8,4096,512,fast,256x256,4,2,m8," + time + ",1300,0\n")
+              .starts_with("line 2: "));
+  }
   CHECK(error_of(header + "sm_90,132,nvfp4,8,4096,512,fast,256x256,4,2,m8,10,1300,0\n") ==
         "line 2: the format must be mxfp4 or mxfp8");
   CHECK(error_of(header + "sm_90,132,mxfp4,8,4096,512,quick,256x256,4,2,m8,10,1300,0\n") ==
@@ -113,7 +128,7 @@ TEST_CASE("the exact shape, then padded M, then the heuristic; contracts and dev
       "sm_90,132,mxfp4,128,4096,4096,fast,256x256,4,6,m8,9,1,0\n"
       "sm_90,132,mxfp4,128,4096,4096,accurate,256x256,4,7,m8,9,1,0\n"
       "sm_90,114,mxfp4,90,4096,4096,fast,256x256,4,8,m8,9,1,0\n"
-      "gfx950,132,mxfp4,90,4096,4096,fast,256x256,4,9,m8,9,1,0\n"
+      "gfx950,132,mxfp4,90,4096,4096,fast,256x256,2,1,-,9,1,0\n"
       "sm_90,132,mxfp8,100,4096,4096,fast,256x256,4,10,m8,9,1,0\n");
   CHECK(chosen(rows, gemm_contract::fast, 100, 4096, 4096).split_k == 3);
   CHECK(chosen(rows, gemm_contract::fast, 99, 4096, 4096).split_k == 4);
@@ -189,14 +204,25 @@ TEST_CASE("the environment forces a kernel, and names another table") {
           "ROTOSCALE_GPU_KERNEL: no kernel has this name");
   }
   std::vector<tuned_row> loaded;
-  CHECK(load_tuned(tuned_header, loaded).ok());
+  std::string reason;
+  CHECK(load_tuned(tuned_header, loaded, reason).ok());
   CHECK(loaded.empty());
   {
     const variable other("ROTOSCALE_GPU_TUNED", "/nonexistent");
-    CHECK(load_tuned(tuned_text, loaded).message() == "ROTOSCALE_GPU_TUNED: cannot open it");
+    CHECK(load_tuned(tuned_text, loaded, reason).message() == "ROTOSCALE_GPU_TUNED: cannot open it as a regular file");
   }
-  const variable other("ROTOSCALE_GPU_TUNED", "/dev/null");
-  CHECK(load_tuned(tuned_text, loaded).message() == "ROTOSCALE_GPU_TUNED: is no table of tuned kernels: no header");
+  {
+    const variable endless("ROTOSCALE_GPU_TUNED", "/dev/zero");
+    CHECK(load_tuned(tuned_text, loaded, reason).message() == "ROTOSCALE_GPU_TUNED: cannot open it as a regular file");
+  }
+  const std::string path = "dispatch_test_empty.csv";
+  std::ofstream(path).close();
+  const variable other("ROTOSCALE_GPU_TUNED", path);
+  // The text is the caller's, who may be another thread than the one that read the table.
+  status read;
+  std::thread([&] { read = load_tuned(tuned_text, loaded, reason); }).join();
+  CHECK(read.message() == "ROTOSCALE_GPU_TUNED: is no table of tuned kernels: no header");
+  std::filesystem::remove(path);
 }
 
 TEST_CASE("a selection says what decided") {
@@ -242,7 +268,8 @@ gemm_problem problem_of(const gemm_shape& s) {
 
 TEST_CASE("select_gemm answers from the library's own table, of which every row can be launched") {
   std::vector<tuned_row> rows;
-  REQUIRE(load_tuned(tuned_text, rows).ok());
+  std::string reason;
+  REQUIRE(load_tuned(tuned_text, rows, reason).ok());
   REQUIRE(rows.size() >= 32);
   for (const tuned_row& r : rows) {
     const device_info device{r.arch, r.processors};
@@ -257,6 +284,13 @@ TEST_CASE("select_gemm answers from the library's own table, of which every row 
   }
 }
 
+TEST_CASE("a forced kernel that the device has not is the variable's fault") {
+  const variable force("ROTOSCALE_GPU_KERNEL", "accurate/1/300x300");
+  gemm_selection c;
+  CHECK(select_gemm(problem_of({false, 128, 4096, 4096}), gemm_contract::fast, h200, c).message() ==
+        "ROTOSCALE_GPU_KERNEL: no kernel of this device has this tile");
+}
+
 TEST_CASE("what no kernel takes is refused before it is looked up") {
   gemm_selection c;
   gemm_problem p = problem_of({false, 128, 4096, 4096});
@@ -267,7 +301,7 @@ TEST_CASE("what no kernel takes is refused before it is looked up") {
   CHECK(select_gemm(p, gemm_contract::fast, {arch::other, 1}, c).message() ==
         "choice.contract: this device has the reference kernel only");
   const variable force("ROTOSCALE_GPU_KERNEL", "reference/4");
-  CHECK(select_gemm(p, gemm_contract::fast, h200, c).message() == "choice.split_k: must be 1 for this kernel");
+  CHECK(select_gemm(p, gemm_contract::fast, h200, c).message() == "ROTOSCALE_GPU_KERNEL: must be 1 for this kernel");
 }
 
 }  // namespace gemm_dispatch_test
