@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // What every function of gpu/ that may fail returns: a value that says which argument was wrong and why. Nothing here
-// throws. Nothing is launched, and no output changes, unless the status is ok.
+// throws. A refused argument launches nothing and changes no output. After a device_error, or an out_of_memory of the
+// runtime, outputs and workspace of the call are undefined.
 #pragma once
 
 #include <string>

@@ -31,11 +31,13 @@
 #define hipblasLtMatmul cublasLtMatmul
 #define hipblasLtMatmulAlgoGetHeuristic cublasLtMatmulAlgoGetHeuristic
 #define hipblasLtMatmulAlgo_t cublasLtMatmulAlgo_t
+#define hipblasLtMatmulDescAttributes_t cublasLtMatmulDescAttributes_t
 #define hipblasLtMatmulDescCreate cublasLtMatmulDescCreate
 #define hipblasLtMatmulDescDestroy cublasLtMatmulDescDestroy
 #define hipblasLtMatmulDescSetAttribute cublasLtMatmulDescSetAttribute
 #define hipblasLtMatmulDesc_t cublasLtMatmulDesc_t
 #define hipblasLtMatmulHeuristicResult_t cublasLtMatmulHeuristicResult_t
+#define hipblasLtMatmulPreferenceAttributes_t cublasLtMatmulPreferenceAttributes_t
 #define hipblasLtMatmulPreferenceCreate cublasLtMatmulPreferenceCreate
 #define hipblasLtMatmulPreferenceDestroy cublasLtMatmulPreferenceDestroy
 #define hipblasLtMatmulPreferenceSetAttribute cublasLtMatmulPreferenceSetAttribute
@@ -51,6 +53,7 @@
 #include <memory>
 #include <type_traits>
 
+#include "rotoscale/bits.hpp"
 #include "rotoscale/format.hpp"
 
 namespace rotoscale::gpu::blaslt {
@@ -69,6 +72,7 @@ using description = owner<hipblasLtMatmulDesc_t, hipblasLtMatmulDescDestroy>;
 using matrix_layout = owner<hipblasLtMatrixLayout_t, hipblasLtMatrixLayoutDestroy>;
 using preference = owner<hipblasLtMatmulPreference_t, hipblasLtMatmulPreferenceDestroy>;
 
+/// Of a format that the libraries multiply: the floating-point formats of 16 to 64 bits and FP8.
 inline hipDataType to_data_type(const format& f) {
   if (f == formats::fp64) return HIP_R_64F;
   if (f == formats::fp32 || f == formats::tf32) return HIP_R_32F;
@@ -78,6 +82,7 @@ inline hipDataType to_data_type(const format& f) {
   if (f == formats::e4m3fnuz) return HIP_R_8F_E4M3_FNUZ;
   if (f == formats::e5m2fnuz) return HIP_R_8F_E5M2_FNUZ;
 #endif
+  ROTOSCALE_ASSERT(f == formats::e4m3 || f == formats::e5m2);
   return f == formats::e4m3 ? HIP_R_8F_E4M3 : HIP_R_8F_E5M2;
 }
 
@@ -87,6 +92,16 @@ inline matrix_layout layout_of(const format& f, std::int64_t rows, std::int64_t 
   (void)hipblasLtMatrixLayoutCreate(&layout, to_data_type(f), static_cast<std::uint64_t>(rows),
                                     static_cast<std::uint64_t>(columns), stride == 0 ? rows : stride);
   return matrix_layout(layout);
+}
+
+/// Sets an attribute of a product's description; false: the library did not take it.
+template <class T>
+bool set(const description& d, hipblasLtMatmulDescAttributes_t attribute, const T& value) {
+  return hipblasLtMatmulDescSetAttribute(d.get(), attribute, &value, sizeof value) == HIPBLAS_STATUS_SUCCESS;
+}
+template <class T>
+bool set(const preference& p, hipblasLtMatmulPreferenceAttributes_t attribute, const T& value) {
+  return hipblasLtMatmulPreferenceSetAttribute(p.get(), attribute, &value, sizeof value) == HIPBLAS_STATUS_SUCCESS;
 }
 
 /// What a product is, as the libraries are asked for it.
@@ -100,8 +115,8 @@ struct product {
 // hipBLASLt does not report split-K. Without workspace partial sums have no storage; atomic adds remain possible.
 inline constexpr std::size_t max_workspace = 0;
 inline constexpr bool has_fast_accumulate = false;
-inline void set_fast_accumulate(const description&, bool) {}
-inline void forbid_split_k(const preference&) {}
+inline bool set_fast_accumulate(const description&, bool) { return true; }
+inline bool forbid_split_k(const preference&) { return true; }
 inline bool uses_split_k(const hipblasLtMatmulAlgo_t&) { return false; }
 inline bool is_supported(const handle&, const product&, const hipblasLtMatmulAlgo_t&) { return true; }
 inline const char* to_text(hipblasStatus_t) { return "the library did not take the problem"; }
@@ -110,22 +125,24 @@ inline const char* to_text(hipblasStatus_t) { return "the library did not take t
 
 inline constexpr std::size_t max_workspace = std::size_t{32} << 20;
 inline constexpr bool has_fast_accumulate = true;
-inline void set_fast_accumulate(const description& d, bool fast) {
-  const std::int8_t value = fast;
-  (void)cublasLtMatmulDescSetAttribute(d.get(), CUBLASLT_MATMUL_DESC_FAST_ACCUM, &value, sizeof value);
+inline bool set_fast_accumulate(const description& d, bool fast) {
+  return set(d, CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{fast});
 }
-inline void forbid_split_k(const preference& p) {
-  const std::uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
-  (void)cublasLtMatmulPreferenceSetAttribute(p.get(), CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &no_reduction,
-                                             sizeof no_reduction);
+inline bool forbid_split_k(const preference& p) {
+  return set(p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
 }
+/// Also where the library does not say: K is promised to be whole.
 inline bool uses_split_k(const cublasLtMatmulAlgo_t& algorithm) {
   std::int32_t parts = 0;
   std::uint32_t reduction = 0;
-  (void)cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &parts, sizeof parts,
-                                             nullptr);
-  (void)cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &reduction,
-                                             sizeof reduction, nullptr);
+  const auto is_known = [&](cublasLtMatmulAlgoConfigAttributes_t attribute, auto& value) {
+    return cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, sizeof value, nullptr) ==
+           CUBLAS_STATUS_SUCCESS;
+  };
+  if (!is_known(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, parts) ||
+      !is_known(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, reduction)) {
+    return true;
+  }
   return parts < 0 || parts > 1 || reduction != CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 inline bool is_supported(const handle& library, const product& p, const cublasLtMatmulAlgo_t& algorithm) {

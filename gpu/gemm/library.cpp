@@ -1,6 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Plans and launches of gpu/api/gemm_library.hpp, where blaslt.hpp has its library; no_library.cpp where there is none.
+#include <utility>
+
 #include "gpu/api/gemm_library.hpp"
 #include "gpu/dialect/blaslt.hpp"
 #include "gpu/gemm/check.hpp"
@@ -79,19 +81,20 @@ status check_pointers(const plain_problem& p) {
   return p.bias == nullptr ? status{} : check_pointer(p.bias, 4, "bias");
 }
 
-/// The product that the library is asked for, Bᵀ's transpose first.
+/// The product that the library is asked for, Bᵀ's transpose first; null where the library does not take it.
 description describe(const plain_problem& p) {
   hipblasLtMatmulDesc_t made = nullptr;
   if (hipblasLtMatmulDescCreate(&made, HIPBLAS_COMPUTE_32F, HIP_R_32F) != HIPBLAS_STATUS_SUCCESS) return {};
   description d(made);
   const hipblasOperation_t transpose = HIPBLAS_OP_T;
-  (void)hipblasLtMatmulDescSetAttribute(made, HIPBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose);
-  if (!is_fp8(p.a.element)) return d;
-  set_fast_accumulate(d, p.fast_accumulate);
-  const void *factor_a = p.a.factor, *factor_b = p.b.factor;
-  (void)hipblasLtMatmulDescSetAttribute(made, HIPBLASLT_MATMUL_DESC_A_SCALE_POINTER, &factor_b, sizeof factor_b);
-  (void)hipblasLtMatmulDescSetAttribute(made, HIPBLASLT_MATMUL_DESC_B_SCALE_POINTER, &factor_a, sizeof factor_a);
-  return d;
+  bool taken = set(d, HIPBLASLT_MATMUL_DESC_TRANSA, transpose);
+  if (is_fp8(p.a.element)) {
+    const void *const factor_a = p.a.factor, *const factor_b = p.b.factor;
+    taken = taken && set_fast_accumulate(d, p.fast_accumulate) &&
+            set(d, HIPBLASLT_MATMUL_DESC_A_SCALE_POINTER, factor_b) &&
+            set(d, HIPBLASLT_MATMUL_DESC_B_SCALE_POINTER, factor_a);
+  }
+  return taken ? std::move(d) : description{};
 }
 
 /// Does the device's library take these formats and options? FP8 is FNUZ on gfx942, OCP's everywhere else.
@@ -165,9 +168,9 @@ status plain_gemm::make(const plain_problem& p, plain_gemm& plan) {
   if (operation == nullptr || limits == nullptr || made->a == nullptr || made->b == nullptr || made->d == nullptr) {
     return {error_code::out_of_memory, "", "the library's descriptions"};
   }
-  (void)hipblasLtMatmulPreferenceSetAttribute(raw_preference, HIPBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &max_workspace,
-                                              sizeof max_workspace);
-  forbid_split_k(limits);
+  if (!set(limits, HIPBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, max_workspace) || !forbid_split_k(limits)) {
+    return {error_code::unsupported_device, "", "the library does not promise to leave K whole"};
+  }
   hipblasLtMatmulHeuristicResult_t found[max_algorithms];
   int count = 0;
   (void)hipblasLtMatmulAlgoGetHeuristic(opened, operation.get(), made->b.get(), made->a.get(), made->d.get(),
@@ -208,6 +211,7 @@ status plain_gemm::run(const plain_problem& p, void* workspace, std::size_t work
   auto* const memory = static_cast<std::uint8_t*>(workspace);
   void* const sums = direct ? p.out : workspace;
   const description operation = describe(p);
+  if (operation == nullptr) return {error_code::out_of_memory, "", "the library's description of the product"};
   const float one = 1.0f, zero = 0.0f;
   const hipblasStatus_t done =
       hipblasLtMatmul(state_->library.get(), operation.get(), &one, p.b.codes, state_->b.get(), p.a.codes,

@@ -146,11 +146,23 @@ std::unique_ptr<nn::graph> device_backend::capture(nn::queue q, std::function<vo
     return std::make_unique<device_graph>(std::move(operations));
   }
   gpu::graph recorded;
-  run(q, {"capture"}, [&] { return begin_capture(of(q).stream); });
-  capturing_ = true;
-  operations();
-  capturing_ = false;
-  const status ended = end_capture(of(q).stream, recorded);
+  run(q, {"capture"}, [&] {
+    const status begun = begin_capture(of(q).stream);
+    capturing_ = begun.ok();
+    return begun;
+  });
+  if (!capturing_) return std::make_unique<device_graph>(recorded);  // of a queue that has failed
+  const auto end = [&] {
+    capturing_ = false;
+    return end_capture(of(q).stream, recorded);
+  };
+  try {
+    operations();
+  } catch (...) {
+    if (end().ok()) (void)destroy(recorded);
+    throw;
+  }
+  const status ended = end();
   run(q, {"capture"}, [&] { return ended; });
   return std::make_unique<device_graph>(recorded);
 }
@@ -161,7 +173,7 @@ void device_backend::launch(nn::queue q, nn::graph& what) {
 }
 
 void device_backend::begin_timing(const device_queue& on) {
-  if (options_.timing != nullptr && !capturing_) (void)gpu::record(before_, on.stream);
+  if (options_.timing != nullptr && !capturing_) expect(gpu::record(before_, on.stream));
 }
 void device_backend::end_timing(const device_queue& on, const timed_operation& what) {
   if (!waits()) return;
@@ -252,8 +264,10 @@ status make_device_backend(const train_options& options, std::unique_ptr<nn::bac
   if (s = check_architecture(device); !s.ok()) return s;
   try {
     made = std::make_unique<device_backend>(options);
-  } catch (const std::exception&) {
-    return {error_code::device_error, "", "the device gives no stream"};
+  } catch (const refused& e) {
+    return e.why;
+  } catch (const std::bad_alloc&) {
+    return {error_code::out_of_memory, "", "the host has no memory for the device's queue"};
   }
   return {};
 }

@@ -136,9 +136,9 @@ class device_backend final : public nn::backend {
   void run(nn::queue q, const timed_operation& what, const Operation& operation) {
     device_queue& on = of(q);
     if (on.failed) return;
-    begin_timing(on);
     const profiler_range shown(what.name);
     try {
+      begin_timing(on);
       expect(operation());
       on.last = what.name;
       end_timing(on, what);

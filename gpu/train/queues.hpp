@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <functional>
 #include <optional>
 #include <stdexcept>
@@ -17,13 +18,14 @@ namespace rotoscale::gpu {
 /// A launcher's refusal on its way to nn::backend_error.
 class refused : public std::runtime_error {
  public:
-  explicit refused(const status& s) : std::runtime_error(s.message()), of_device(is_of_device(s)) {}
+  explicit refused(const status& s) : std::runtime_error(s.message()), why(s), of_device(is_of_device(s)) {}
 
   /// An argument is named where the launcher refuses it, workspace that is too small among them.
   static bool is_of_device(const status& s) {
     return s.code == error_code::device_error || (s.code == error_code::out_of_memory && *s.argument == '\0');
   }
 
+  status why;
   bool of_device;  ///< not the launcher's own refusal
 };
 inline void expect(const status& s) {
@@ -55,7 +57,7 @@ class device_queue {
   /// Events are used again after so many: who waits for an older one waits for a later one too.
   static constexpr std::size_t ring = 64, fault_words = 2;
 
-  device_queue() {
+  device_queue() : device_queue(nullptr) {  // so that what was made is released where the rest cannot be
     expect(create(stream));
     expect(allocate(faults, fault_words));
     expect(fill(faults, 0, fault_words * sizeof(std::uint32_t), stream));
@@ -110,6 +112,8 @@ class device_queue {
   std::uint32_t* faults = nullptr;
 
  private:
+  explicit device_queue(std::nullptr_t) {}
+
   std::uint32_t* seen_ = nullptr;  ///< `faults` at the last recorded point, in pinned memory
   std::array<event, ring> events_{};
   std::uint64_t tickets_ = 0;
