@@ -64,8 +64,7 @@ status copy(void* to, const void* from, std::size_t bytes, stream s = {});  ///<
 /// Every byte of device memory becomes `byte`.
 status fill(void* memory, std::uint8_t byte, std::size_t bytes, stream s = {});
 
-/// A stream that does not wait for the null stream, nor that for it; with `joins_null_stream` either waits for the
-/// other.
+/// Creates a stream without implicit synchronization with the null stream; `joins_null_stream`: with it.
 status create(stream& s, bool joins_null_stream = false);
 /// Waits for its work.
 status destroy(stream s);
@@ -100,7 +99,7 @@ struct graph {
 /// From here to end_capture, what is put on `s` is recorded and not run. A build for the host has no graphs
 /// (unsupported_device).
 status begin_capture(stream s);
-/// What was recorded since begin_capture.
+/// What was recorded since begin_capture; a null graph where that failed.
 status end_capture(stream s, graph& g);
 /// Runs the recorded work on `s`.
 status replay(graph g, stream s);

@@ -38,9 +38,9 @@ std::size_t blockwise_workspace_bytes(index_t m, index_t n, index_t k, const dev
 status gemm_by_definition(definition_sum sum, const gemm_operand& a, const gemm_operand& b, const sum_output& r,
                           stream s, void* workspace = nullptr, std::size_t workspace_bytes = 0);
 
-/// An operand's values, code * scale * factor, as FP32 or rounded to BF16 in rows `stride` elements apart: [rows, k],
-/// or `transposed` [k, rows]. Operands are those of gemm_by_definition. One launch on `s`, no allocation. Any status
-/// but ok: nothing was launched.
+/// An operand's values, code * scale * factor, as FP32 or rounded to BF16, rows `stride` elements apart (not less than
+/// a row): [rows, k], or `transposed` [k, rows]. Operands are those of gemm_by_definition. One launch on `s`, no
+/// allocation. Any status but ok: nothing was launched.
 status decode_operand(const gemm_operand& from, bool transposed, void* to, format stored, index_t stride, stream s);
 
 /// The values of an operand with blocks as BF16, [rows, k] in rows `stride` elements apart, its rotation of 0, 16 or 32

@@ -8,7 +8,7 @@
 
 namespace rotoscale::gpu {
 
-/// What a unit that keeps fewer bits than FP32 does with its sums.
+/// Promotion of the matrix unit's sums, which have fewer bits than FP32.
 enum class fp8_sums {
   promoted,  ///< adds them to FP32 sums every `promotion` k of the contract
   fast       ///< keeps them to the end (a part's end)

@@ -5,7 +5,7 @@
 // arguments of its operation; all pointers, and those in views, are device memory. It puts its kernels on `s`,
 // allocates nothing, waits for nothing and can be captured. Views have contiguous rows of FP32 or BF16; 16 bytes are
 // moved at a time where rows begin at multiples of 16 bytes, else elements one by one. A workspace is device memory
-// that only the launch uses; its size is the function X_workspace_bytes.
+// aligned to 16 bytes that only this call uses; X_workspace_bytes gives its size in bytes.
 #pragma once
 
 #include "quantize.hpp"
@@ -17,27 +17,27 @@
 namespace rotoscale::gpu {
 
 // Step state.
-/// Counts the valid targets of `count` numbers, and starts sums anew.
+/// Counts the valid ones of targets [count], and starts the step's sums at zero.
 status begin_step(const std::int32_t* targets, index_t count, nn::step_state* state, stream s);
 /// gradient_scale from valid_tokens.
 status set_gradient_scale(nn::step_state* state, stream s);
 /// Counts one more micro-batch.
 status next_micro_batch(nn::step_state* state, stream s);
 
-// A number outside of the vocabulary is no reason to stop a device: it counts as masked (its row of y is zero), and
-// `fault`, a word of device memory or null, becomes at least 1 + its position. Zero it before the first launch.
-/// Rows of the table, [vocabulary, features] of FP32, by token.
+// An id outside [0, vocabulary) is treated as masked (its row of y is zero) and recorded: `fault`, a word of device
+// memory or null, becomes max(*fault, 1 + its position). Zero it before the first launch.
+/// y [tokens, features] from rows of the table [vocabulary, features], FP32.
 status embedding_forward(const nn::token_source& tokens, nn::const_tensor_view table, nn::tensor_view y,
                          const nn::step_state* state, std::uint32_t* fault, stream s);
-/// Of embedding_backward.
+/// Workspace of embedding_backward in bytes.
 std::size_t embedding_backward_workspace_bytes(index_t tokens, index_t vocabulary);
-/// Adds each token's gradient to its row of dtable (FP32), tokens ascending.
+/// Adds each row of dy [tokens, features] to its token's row of dtable [vocabulary, features], FP32, tokens ascending.
 status embedding_backward(const nn::token_source& tokens, nn::const_tensor_view dy, nn::tensor_view dtable,
                           const nn::step_state* state, void* workspace, std::size_t workspace_bytes, stream s);
 
-/// y = x * rstd * gain; x and y have one storage.
+/// y = x * rstd * gain for x [rows, cols] and gain [cols]; writes rstd [rows]. x and y have one storage.
 status rmsnorm_forward(nn::const_tensor_view x, const float* gain, float eps, nn::tensor_view y, float* rstd, stream s);
-/// RMSNorm of sum = x + branch (null branch: of x; null y: only rstd). args.to is ignored.
+/// RMSNorm of sum = x + branch (an empty view of branch: of x; of y: only rstd is written). args.to is ignored.
 status residual_norm(const nn::residual_norm_args& args, stream s);
 /// residual_norm and quantize(f, y, rows, columns) in two launches, the second of which makes y out of the sum, both
 /// orientations from one read; no y: it is not written. One orientation may be null, as there.
@@ -46,13 +46,13 @@ status residual_norm_quantize(const nn::residual_norm_args& args, block_format f
 /// The same with cast_transpose_fp8(o, y, scale, out) instead of blocks. o.rounding must be nearest_even.
 status residual_norm_quantize(const nn::residual_norm_args& args, const fp8_options& o, const float* scale,
                               const fp8_output& out, stream s);
-/// Of rmsnorm_backward.
+/// Workspace of rmsnorm_backward in bytes.
 std::size_t rmsnorm_backward_workspace_bytes(index_t rows, index_t cols);
-/// dx is added to; dgain as well, or null.
+/// Adds x's gradient to dx [rows, cols] and the gain's to dgain [cols]; a null dgain is not computed.
 status rmsnorm_backward(nn::const_tensor_view dy, nn::const_tensor_view x, const float* gain, const float* rstd,
                         nn::tensor_view dx, float* dgain, void* workspace, std::size_t workspace_bytes, stream s);
 
-/// In place on [batch, seq, heads, head_dim].
+/// Rotates x [batch, seq, heads, head_dim] in place, cosine and sine being [seq, head_dim / 2]; `inverse`: back.
 status rope(nn::tensor_view x, const float* cosine, const float* sine, bool inverse, stream s);
 /// Queries and keys in one launch; they have one storage and differ in heads only.
 status rope_both(nn::tensor_view queries, nn::tensor_view keys, const float* cosine, const float* sine, bool inverse,
@@ -85,27 +85,28 @@ status add(nn::const_tensor_view x, nn::const_tensor_view y, nn::tensor_view sum
 status dropout(nn::const_tensor_view x, const nn::dropout_args& args, nn::tensor_view y, bool accumulate,
                const nn::step_state* state, stream s);
 
-/// Of cross_entropy.
+/// Workspace of cross_entropy in bytes.
 std::size_t cross_entropy_workspace_bytes(index_t rows, index_t vocabulary);
-/// The loss of each row of FP32 logits, which are used up: with gradients they become their gradients, or these are
-/// written as BF16 to `narrow`, [rows, vocabulary], and the logits are left as they are. `targets` are those of tokens
-/// [first, first + rows).
+/// loss [rows], in nats, of FP32 logits [rows, vocabulary]. `gradients`: the logits are overwritten by their gradients
+/// times the state's gradient_scale; with `narrow` [rows, vocabulary] these are written there as BF16 and the logits
+/// are kept. `targets` are those of tokens [first, first + rows); a masked one has no loss and no gradient.
 status cross_entropy(nn::tensor_view logits, const nn::token_source& targets, index_t first, float* loss,
                      bool gradients, const nn::step_state* state, std::uint32_t* fault, void* workspace,
                      std::size_t workspace_bytes, stream s, bf16* narrow = nullptr);
-/// Of sum_losses.
+/// Workspace of sum_losses in bytes.
 std::size_t sum_losses_workspace_bytes(index_t n);
 /// Adds n losses to the state's sum.
 status sum_losses(const float* loss, index_t n, nn::step_state* state, void* workspace, std::size_t workspace_bytes,
                   stream s);
 
 // The optimizer reads the arena's segments_in_backend; `segments` are for extents.
-/// Of sum_squares and gradient_norm over an arena of `size` elements.
+/// Workspace of sum_squares and gradient_norm over an arena of `size` elements, in bytes.
 std::size_t sum_squares_workspace_bytes(index_t size);
 /// out[i] = Σ x² over the arena's segment i.
 status sum_squares(const float* x, const nn::parameter_arena& arena, double* out, void* workspace,
                    std::size_t workspace_bytes, stream s);
-/// Over the whole arena: squares, norm, count of what is not finite, clip factor.
+/// The state's sum of squares, norm, count of gradients that are not finite, and clip factor, over the whole arena:
+/// what lies between segments must be zero.
 status gradient_norm(const nn::parameter_arena& arena, const nn::optimizer_config& config, nn::step_state* state,
                      void* workspace, std::size_t workspace_bytes, stream s);
 /// One update of every parameter in one launch; none if loss or norm is not finite.

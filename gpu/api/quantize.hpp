@@ -15,16 +15,17 @@ namespace rotoscale::gpu {
 /// order that a kernel wants. Codes in row_major or aiter_data_16x16, scales in any order but column_major and
 /// aiter_data_16x16.
 struct quantized_output {
-  std::uint8_t* codes = nullptr;   ///< device memory, aligned to 16 bytes; null: this orientation is not wanted
+  /// Device memory; null: this orientation is not wanted. Blocks of has_tile_kernel: aligned to 16 bytes.
+  std::uint8_t* codes = nullptr;
   std::uint8_t* scales = nullptr;  ///< device memory
   block_options options;           ///< of this orientation
-  /// In device memory, not null: what holds instead of `options`, from which it may differ in random words and signs
-  /// only. Every block goes the definition's way.
+  /// In device memory, not null: holds instead of `options`, from which it may differ in random words and signs only.
+  /// Every block takes the exact path then.
   const block_options* drawn = nullptr;
   placement code_order = placement::row_major;   ///< order of the codes
   placement scale_order = placement::row_major;  ///< order of the scales
-  index_t code_stride = 0;                       ///< bytes, a multiple of 16; 0: dense; row_major only
-  index_t scale_stride = 0;                      ///< bytes; 0: dense; row_major only
+  index_t code_stride = 0;   ///< bytes, of has_tile_kernel's a multiple of 16; 0: dense; row_major only
+  index_t scale_stride = 0;  ///< bytes; 0: dense; row_major only
   std::uint8_t scale_padding = unit_scale_byte;  ///< written where scales are padded
 };
 
@@ -63,11 +64,12 @@ status draw_encode_factor(block_format f, const block_options& options, matrix<c
 
 /// Quantizes M × N `source` (any strides) into `rows` (M × N, blocks along N) and/or `columns` (N × M, blocks along M,
 /// from the source itself). Formats: 32 elements of E2M1, E4M3 or E5M2 with E8M0 scales, one-dimensional or
-/// square_blocks, with a rotation of 0 or 16 points: one launch on `s`, in any of the orders above; padding of scales
-/// is written; reads 16 bytes at a time where rows, or of a transpose columns, are contiguous and begin at multiples of
-/// 16 bytes, else one by one. Other blocks (elements of 4, 6 or 8 bits, 16 or 32 long, of one row or square, under E8M0
-/// or UE4M3) and rotations of 32 points go slowly, by the definition: row-major orders, a launch an orientation. No
-/// allocation. Any status but ok: nothing was launched.
+/// square_blocks, with a rotation of 0 or 16 points (has_tile_kernel): one launch on `s`, in any of the orders above;
+/// padding of scales is written; reads 16 bytes at a time where rows, or of a transpose columns, are contiguous and
+/// begin at multiples of 16 bytes, else one by one. Other blocks (elements of 4, 6 or 8 bits, 16 or 32 long, of one row
+/// or square, under E8M0 or UE4M3) and rotations of 32 points use the reference kernel, which is slow: row-major
+/// orders, a launch an orientation. Extents are 0 to 2^24, whole blocks and whole rotations; strides at most 2^24
+/// bytes. An empty source writes nothing. No allocation. Any status but ok: nothing was launched.
 status quantize(block_format f, matrix<const float> source, const quantized_output& rows,
                 const quantized_output& columns, stream s);
 /// From FP16.

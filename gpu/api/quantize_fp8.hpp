@@ -18,7 +18,7 @@ namespace rotoscale::gpu {
 /// What to cast to, and how.
 struct fp8_options {
   format element = formats::e4m3;  ///< E4M3 or E5M2
-  format source = formats::bf16;   ///< FP32, or BF16: FP32 sources are rounded to it first
+  format source = formats::bf16;   ///< FP32, or BF16: FP32 sources are rounded to it first, FP16 ones refused
   rotoscale::rounding rounding = rotoscale::rounding::nearest_even;  ///< of elements
   random_stream random = {};  ///< for stochastic rounding: element (r, c) of the M × N source takes word r * N + c
   const random_stream* drawn = nullptr;  ///< in device memory, not null: instead of `random`
@@ -36,7 +36,8 @@ struct fp8_output {
 };
 
 /// Casts M × N `source` (any strides). `scale` (device memory, finite and above zero; null: 1) multiplies every
-/// element. One launch on `s`, no allocation. Any status but ok: nothing was launched.
+/// element. Extents are 0 to 2^24; an empty source writes nothing, `factor` neither. One launch on `s`, no allocation.
+/// Any status but ok: nothing was launched.
 status cast_transpose_fp8(const fp8_options& o, matrix<const float> source, const float* scale, const fp8_output& out,
                           stream s);
 /// From FP16.

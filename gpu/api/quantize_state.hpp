@@ -11,7 +11,8 @@
 
 namespace rotoscale::gpu {
 
-/// Recorded maxima enter the histories, and the next scales come of them.
+/// Delayed scaling: moves each tensor's amax into its history and computes its next scale, largest / amax * 2^-margin
+/// (`rule` says of which amax), and its inverse. The recorded amax is zero then.
 status update_scales(const nn::scaling_state& state, const nn::delayed_scaling& rule, stream s);
 
 /// *to = `options` with the random words and signs that `draws` gives for the state's step; a null state: step 0, seed

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What quantization lost, formed on a device with the bits of nn::cpu::observe_operand and nn::cpu::compare_tensors.
+// Errors of quantization (SQNR's sums, saturation, underflow), computed on a device with the bits of
+// nn::cpu::observe_operand and nn::cpu::compare_tensors.
 #pragma once
 
 #include "rotoscale/gemm_operand.hpp"
@@ -19,14 +20,15 @@ struct observed_form {
   const nn::step_state* state = nullptr;  ///< device memory; null: step 0, seed 0
 };
 
-/// Of observe; rows of the operand.
+/// Workspace of observe in bytes, for an operand of `rows` rows.
 std::size_t observe_workspace_bytes(index_t rows);
-/// `*to` (device memory) of an operand that decode_operand takes and its source, FP32 or BF16 with contiguous rows. Two
-/// launches on `s`, no allocation. Any status but ok: nothing was launched.
+/// `*to` (device memory) of an operand that decode_operand takes and its source, FP32 or BF16 with contiguous rows;
+/// `workspace` is device memory aligned to 16 bytes. Two launches on `s`, no allocation. Any status but ok: nothing was
+/// launched.
 status observe(nn::const_tensor_view source, const gemm_operand& stored, const observed_form& how,
                nn::operand_statistics* to, void* workspace, std::size_t workspace_bytes, stream s);
 
-/// Of compare.
+/// Workspace of compare in bytes.
 std::size_t compare_workspace_bytes(index_t n);
 /// `*to` (device memory) of n values and a reference of them. Two launches on `s`, no allocation. Any status but ok:
 /// nothing was launched.
