@@ -112,7 +112,7 @@
 #define ROTOSCALE_KEEP_LOOP _Pragma("unroll 1")
 #endif
 
-// A function that is not inlined. AMD's would need a stack in memory, so there it is.
+// Not inlined on NVIDIA; inlined on AMD, where a call would need a stack in scratch memory.
 #if defined(ROTOSCALE_CUDA)
 #define ROTOSCALE_NOINLINE __device__ __noinline__
 #else

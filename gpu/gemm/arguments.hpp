@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What every GEMM kernel of gpu/ is told besides its operands, and the arithmetic around the matrix unit that kernels
+// Arguments common to all GEMM kernels of gpu/, and the arithmetic around the matrix unit that kernels
 // and CPU models share: folding of block scales into E5M2 and int8, powers of two, and the last step of an output.
 #pragma once
 

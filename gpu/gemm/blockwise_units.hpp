@@ -21,7 +21,7 @@ static_assert(2 * scale_exponent(least_unit_scale) - 2 == -126, "the least norma
 static_assert(36 * 1048576.0 < 0x1p26 && 2 * scale_exponent(largest_unit_scale) + 26 <= 128 &&
               max_gemm_extent == 1048576);
 
-/// So many blocks see that nothing is left and, as a rule, leave; else they share the work.
+/// Grid of the fallback kernel. Usually every block finds no fallback rows and exits, else the blocks share the tiles.
 inline constexpr int checking_blocks = 528;
 
 /// Does any condition hold in a block's thread? All of them call it, with a barrier before each further call.

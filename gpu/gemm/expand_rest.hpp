@@ -25,8 +25,8 @@ __device__ inline void expand_rest_of_chunk(const expand_arguments& p, const exp
   if (widest == operand_width::bf16) store_bf16(p, at, m, lane);
 }
 
-/// Chunks that a segment takes at once, whose widths its lanes look at: the counter and widths shall not be what
-/// segments wait for where no row is int8.
+/// Chunks of a ticket, whose widths a segment's lanes look at: enough that the atomic and the loads of widths do not
+/// dominate where no row is int8.
 inline constexpr int ticket_chunks = 16;
 
 /// All of it lies in memory, also for copies by the engine, when this returns. All threads of a block call it; segments

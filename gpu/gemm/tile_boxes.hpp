@@ -28,8 +28,8 @@ static_assert(pow2_fp32(2 * window_headroom) * window_unit == int8_unit);
 /// Cauchy and Schwarz, so that the order of additions cannot be seen.
 using log_squares = std::uint16_t;
 inline constexpr int exact_log_squares = 4 * 2 * 24;
-/// Of a row that the definition's own kernel multiplies; no limit to others' sums in its tile. Among a tile's numbers
-/// it is a flag.
+/// Marks a row that falls back to the definition's kernel; it does not bound the sums of other rows of its tile. In a
+/// tile's value it is a flag.
 inline constexpr log_squares definition_row = 0x8000;
 
 /// Never less than 4 * log2 of a normal number, nor of one that is greater by 2^-16 of it, as sums of squares may be.
@@ -106,8 +106,8 @@ struct tile_boxes {
     return n;
   }
   __device__ static bool has(const std::uint32_t* of, int box) { return (of[box / 32] >> (box % 32) & 1u) != 0; }
-  /// Is the whole tile the definition's? Outputs to which it adds must be as they were; others it writes again, where
-  /// it must, in smaller tiles.
+  /// Does the whole tile fall back? With `accumulate` its outputs must not be written before; otherwise the fallback
+  /// computes only the smaller tiles that need it again.
   __device__ bool is_left(const gemm_arguments& p) const { return has_definition && p.accumulate; }
 };
 

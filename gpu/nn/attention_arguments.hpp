@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What attention's kernels are told, and what they share: elements of FP32 or BF16 tensors, document starts, and D.
+// Arguments of attention's kernels, and what the kernels share: elements of FP32 or BF16 tensors, document starts, and
+// D.
 #pragma once
 
 #include "gpu/dialect/lanes.hpp"

@@ -47,7 +47,7 @@ __device__ void multiply_rows(const head_tensor<const T>& x, int head_x, int fir
     for (float& a : row) a = 0.0f;
   }
   int c = 0;
-  do {  // a head has features: without this the compiler sees a way past all barriers
+  do {  // dim is at least 1: a loop that may run zero times gives the compiler a way past the barriers
     block_barrier();
     load_chunk(x, b, head_x, first_x, n, c, s.left, begin);
     load_chunk(y, b, head_y, first_y, n, c, s.right);

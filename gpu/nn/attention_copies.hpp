@@ -98,8 +98,8 @@ struct tile_copies {
   }
 };
 
-/// Pairs of tiles that load(position, buffer) brings: the one that is computed on, the Stages - 1 - Kept behind it on
-/// their way, and the Kept before it, which are still there. `next` moves a position on, false at the end.
+/// A ring of Stages buffers for pairs of tiles that load(position, buffer) copies: the current pair, Stages - 1 - Kept
+/// pairs in flight, and the last Kept pairs, still readable. `next` moves a position on, false at the end.
 template <int Kept, class Unit, int Stages, class Position, class Load, class Next>
 struct tile_queue {
   static constexpr int ahead = Stages - 1 - Kept;
@@ -129,8 +129,8 @@ struct tile_queue {
     }
   }
   __device__ bool has_another() const { return count > 1 || more; }
-  /// Takes the oldest one out, whose buffer stays its own, and loads one more, into the buffer that was computed on
-  /// before the kept ones.
+  /// Pops the oldest pair, whose buffer stays valid, and starts the next copy, into the buffer released Kept + 1 steps
+  /// ago.
   __device__ void load_next() {
     ROTOSCALE_UNROLL
     for (int i = 0; i < ahead - 1; ++i) loaded[i] = loaded[i + 1];
@@ -222,7 +222,7 @@ __device__ void pipeline_in_turn(const tile_copies<Unit, Stages>& copies, int ti
   }
 }
 
-/// What a kernel's plan comes to.
+/// Constants derived from a kernel's tile_plan.
 template <class Unit, tile_plan Plan>
 struct block_layout {
   static constexpr tile_plan plan = Plan;

@@ -96,7 +96,7 @@ struct last_product {
   packed_rows<Unit, parts> weights;
   int buffer = -1;  // -1: nothing is kept
 
-  /// Starts what the tile before has left, behind a tile's first product, calls give(), and waits for that first one.
+  /// Issues the pending P * V product behind this tile's Q * K^T, calls give(), and waits for Q * K^T.
   template <class Add, class Give, class First>
   __device__ void start(const Add& add, const Give& give, First& first) const {
     if (Overlaps && buffer >= 0) {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What the launchers of gpu/nn share: checks of views and workspaces, and rows made of them.
+// Argument checks of the launchers of gpu/nn, and the conversion of views to row_span and row_extents.
 #pragma once
 
 #include <initializer_list>
@@ -36,7 +36,7 @@ inline status check_like(const nn::const_tensor_view& x, const nn::const_tensor_
   }
   return {};
 }
-/// The half of gate_up that is `which`.
+/// Columns [which * n, (which + 1) * n) of gate_up, n half of its columns: 0 the gate, 1 the up projection.
 template <class View>
 View half_of(const View& x, index_t which) {
   const index_t n = x.extent(1) / 2;
@@ -53,9 +53,9 @@ inline status check_gate_up(const nn::const_tensor_view& gate_up, const nn::cons
   return {};
 }
 
-/// An FP32 vector; `wanted` false: it may be anything.
-inline status check_floats(const void* x, bool wanted, const char* argument) {
-  return wanted ? check_pointer(x, sizeof(float), argument) : status{};
+/// A vector of FP32 or 32-bit integers; not checked unless `required`.
+inline status check_floats(const void* x, bool required, const char* argument) {
+  return required ? check_pointer(x, sizeof(float), argument) : status{};
 }
 
 /// Do all rows of a view begin at multiples of 16 bytes?

@@ -69,8 +69,8 @@ __global__ void __launch_bounds__(row_threads) add_kernel(const ROTOSCALE_GRID_C
   });
 }
 
-/// nn::sigmoid of a vec8. One test for all: where every |x| is at most sigmoid_normal_limit, no number is looked at for
-/// the ends of exp's range, nor a quotient for subnormal and special numbers, which are half of the instructions.
+/// nn::sigmoid of a vec8. Where all eight |x| are at most sigmoid_normal_limit, exp and the reciprocal need no care for
+/// the ends of their ranges nor for subnormal numbers, which is half of the instructions.
 __device__ inline void sigmoids(const float (&x)[vec8_elements], float (&s)[vec8_elements]) {
   bool normal = true;  // a NaN is none, though its gradients would be NaN either way
   ROTOSCALE_UNROLL
@@ -85,7 +85,8 @@ __device__ inline void sigmoids(const float (&x)[vec8_elements], float (&s)[vec8
   ROTOSCALE_UNROLL
   for (unsigned i = 0; i < vec8_elements; ++i) s[i] = x[i];
   ROTOSCALE_KEEP_LOOP
-  for (unsigned done = 0; done < vec8_elements; ++done) {  // round and round: seldom needed, so once in the code
+  for (unsigned done = 0; done < vec8_elements;
+       ++done) {  // the fallback is once in the code: the array is rotated through it
     const float first = nn::sigmoid(s[0]);
     ROTOSCALE_UNROLL
     for (unsigned i = 0; i + 1 < vec8_elements; ++i) s[i] = s[i + 1];

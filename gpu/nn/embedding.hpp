@@ -6,7 +6,7 @@
 
 #include "gpu/dialect/async_copy.hpp"
 #include "gpu/nn/elementwise.hpp"
-#include "gpu/nn/norm.hpp"
+#include "gpu/nn/rows.hpp"
 #include "gpu/nn/token_order.hpp"
 
 namespace rotoscale::gpu {

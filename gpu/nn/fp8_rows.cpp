@@ -47,14 +47,14 @@ status cast_rows(const produced_rows<Producer>& produced, const fp8_options& o, 
 status swiglu_quantize(nn::const_tensor_view gate_up, nn::tensor_view h, const fp8_options& o, const float* scale,
                        const fp8_output& out, stream s) {
   return produce_swiglu(gate_up, h, [&](const auto& produced, index_t m, index_t n) {
-    return cast_rows(produced, o, scale, m, n, out, s, nothing);
+    return cast_rows(produced, o, scale, m, n, out, s, no_prologue);
   });
 }
 
 status swiglu_backward_quantize(nn::const_tensor_view dh, nn::const_tensor_view gate_up, nn::tensor_view d_gate_up,
                                 const fp8_options& o, const float* scale, const fp8_output& out, stream s) {
   return produce_swiglu_gradients(dh, gate_up, d_gate_up, [&](const auto& produced, index_t m, index_t n) {
-    return cast_rows(produced, o, scale, m, n, out, s, nothing);
+    return cast_rows(produced, o, scale, m, n, out, s, no_prologue);
   });
 }
 

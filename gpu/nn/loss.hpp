@@ -1,15 +1,15 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Cross-entropy's kernel: a block takes 4096 logits of a row, tells the row's other blocks their largest and the sum of
-// their exponentials, and makes gradients of the exponentials, which stay in its shared memory, once it has heard of
-// the others.
+// Cross-entropy's kernel: a block takes a chunk of 4096 logits of a row, publishes its maximum and its sum of
+// exponentials, waits for the records of the row's other chunks, and turns the exponentials, which stay in its shared
+// memory, into gradients.
 #pragma once
 
 #include "gpu/nn/loss_chunk.hpp"
 
 namespace rotoscale::gpu {
 
-/// A chunk's record, once there.
+/// Spins until a chunk's record is published, and returns it.
 __device__ inline softmax_part wait_for_part(const softmax_part* from) {
   std::uint64_t bits;
   do {

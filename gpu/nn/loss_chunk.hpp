@@ -16,7 +16,7 @@ namespace rotoscale::gpu {
 struct alignas(8) softmax_part {
   float largest, sum;
 };
-/// What a record's words are before it is written: a NaN, which no largest logit is.
+/// Initial value of a record's words: a NaN, which a maximum never is.
 inline constexpr std::uint32_t unwritten_part = 0xFFFFFFFFu;
 
 struct loss_args {
@@ -28,7 +28,7 @@ struct loss_args {
   float* loss = nullptr;
   const nn::step_state* state = nullptr;
   std::uint32_t* fault = nullptr;
-  std::uint32_t* tickets = nullptr;  ///< how many are drawn, less 1; null: rows of one chunk
+  std::uint32_t* tickets = nullptr;  ///< ticket counter, at first -1; null: rows of one chunk
   softmax_part* parts = nullptr;     ///< of each row's chunks
   bool gradients = false, vectors = false;
   std::uint16_t* narrow = nullptr;  ///< BF16 gradients, [rows, vocabulary]; null: FP32 in place of the logits

@@ -4,7 +4,6 @@
 // and sums them side by side. Rows that do not fit there are read from global memory again.
 #pragma once
 
-#include "gpu/dialect/async_copy.hpp"
 #include "gpu/nn/rows.hpp"
 
 namespace rotoscale::gpu {
@@ -57,21 +56,6 @@ __device__ inline void for_each_four_vec8(unsigned rows, unsigned vec8s, const L
   }
 }
 
-/// A vec8 to shared memory at a multiple of 16 bytes, what lies beyond the row as 0; after wait_for_copies.
-template <class T>
-__device__ inline void stage_vec8(T* to, const T* from, unsigned count, bool vectors) {
-  if (vectors) {
-    ROTOSCALE_UNROLL
-    for (unsigned i = 0; i < stored_vec8<T>::vecs; ++i) {
-      copy_async(reinterpret_cast<vec16*>(to) + i, reinterpret_cast<const vec16*>(from) + i);
-    }
-    return;
-  }
-  stored_vec8<T> vec8;
-  vec8.load(from, count, false);
-  vec8.store(to, vec8_elements, true);
-}
-
 /// y = norm(sum), sum = x + branch; without a branch the sum is x itself and is not written, without a y there is only
 /// rstd.
 template <class T>
@@ -108,7 +92,7 @@ __device__ inline void add_branch(const norm_args<T>& a, index_t row0, unsigned 
       });
 }
 
-/// x becomes its norm.
+/// Replaces x by x * rstd * gain.
 template <class T>
 __device__ inline void norm_vec8(stored_vec8<T>& x, float rstd, const float (&gain)[vec8_elements]) {
   float u[vec8_elements];

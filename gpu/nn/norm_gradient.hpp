@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The kernels of RMSNorm's backward pass. A block has the 64 rows of a chain of the gain's gradient and goes through
-// them a group at a time: while one group's gradients are computed, warps of their own sum the dots of the next one and
-// one or two behind it are copied to shared memory.
+// them in groups, as a pipeline: gradients of group i, dot products of group i + 1 by warps of their own, copies of
+// group i + 2 (and i + 3) to shared memory.
 #pragma once
 
 #include "gpu/nn/norm.hpp"
@@ -121,7 +121,7 @@ struct norm_gradient_block {
     if (any && lane == 0) shared.pulls[group % 2][r] = nn::rms_pull(dot, a.e.cols, shared.rstd[group * Rows + r]);
   }
 
-  /// The gradients of a group whose dx are in registers; those of the group behind it come in their place. A branch for
+  /// Computes the gradients of `group` from dx in registers, then loads dx of the next group into them. A branch for
   /// whole groups and threads with all of their columns: there no condition is between a register's use and its next
   /// load, so that one load does not wait for another. Waits that count loads need no such branch.
   __device__ void update(unsigned group) {

@@ -140,11 +140,7 @@ status cross_entropy(nn::tensor_view logits, const nn::token_source& targets, in
                 a, order);
 }
 
-std::size_t sum_losses_workspace_bytes(index_t n) {
-  index_t width = 1;
-  while (width < n) width *= 2;
-  return static_cast<std::size_t>(width) * sizeof(double);
-}
+std::size_t sum_losses_workspace_bytes(index_t n) { return n <= 0 ? 0 : static_cast<std::size_t>(n) * sizeof(double); }
 
 status sum_losses(const float* loss, index_t n, nn::step_state* state, void* workspace, std::size_t workspace_bytes,
                   stream s) {

@@ -9,8 +9,8 @@
 
 namespace rotoscale::gpu::detail {
 
-/// What is launched before a producer's kernel where nothing is.
-inline status nothing() { return {}; }
+/// Prologue of a producer's kernel that has none.
+inline status no_prologue() { return {}; }
 
 inline bool has_vectors_or_nothing(const nn::const_tensor_view& x) { return x.data == nullptr || has_vectors(x); }
 

@@ -85,7 +85,7 @@ status quantize_rows(const produced_rows<Producer>& produced, block_format f, in
 status swiglu_quantize(nn::const_tensor_view gate_up, nn::tensor_view h, block_format f, const quantized_output& rows,
                        const quantized_output& columns, stream s) {
   return produce_swiglu(gate_up, h, [&](const auto& produced, index_t m, index_t n) {
-    return quantize_rows(produced, f, m, n, rows, columns, s, nothing);
+    return quantize_rows(produced, f, m, n, rows, columns, s, no_prologue);
   });
 }
 
@@ -104,7 +104,7 @@ status swiglu_backward_quantize(nn::const_tensor_view dh, nn::const_tensor_view 
         return {error_code::bad_option, is_row ? "rows.scale_order" : "columns.scale_order", "must be row_major"};
       }
     }
-    return quantize_rows(produced, f, m, n, rows, columns, s, nothing);
+    return quantize_rows(produced, f, m, n, rows, columns, s, no_prologue);
   });
 }
 

@@ -8,9 +8,9 @@
 
 namespace rotoscale::gpu {
 
-// A producer computes a vec8 of each of `outputs` matrices of one size from those of its inputs at the same position:
-// make(row, columns, x), of which the first `outputs` become the results. `columns` is what a thread keeps of its eight
-// columns while it goes down the rows of a tile.
+// A producer computes a vec8 of each of its `outputs` matrices, which have one size, from the vec8s of its inputs at
+// the same position: make(row, columns, x) replaces x[0 .. outputs). `columns` holds data of the thread's eight
+// columns, loaded once a tile.
 
 struct nothing_of_columns {};
 

@@ -4,6 +4,7 @@
 // rows in the order of nn::ordered_sum.
 #pragma once
 
+#include "gpu/dialect/async_copy.hpp"
 #include "gpu/dialect/lanes.hpp"
 #include "gpu/dialect/packed.hpp"
 #include "rotoscale/nn/layer_math.hpp"
@@ -22,7 +23,8 @@ struct row_span {
   __device__ T* operator[](index_t r) const { return data + r * stride; }
 };
 
-/// How rows are cut: `vectors` if every row begins at a multiple of 16 bytes and consists of whole vec8s.
+/// Extents of a kernel over rows; `vectors`: every row begins at a multiple of 16 bytes and has a multiple of 8
+/// elements.
 struct row_extents {
   index_t rows = 0;
   unsigned cols = 0, vec8s = 0;
@@ -108,6 +110,21 @@ struct stored_vec8 {
     }
   }
 };
+
+/// Copies a vec8 to shared memory aligned to 16 bytes, zero beyond the row; complete after wait_for_copies.
+template <class T>
+__device__ inline void stage_vec8(T* to, const T* from, unsigned count, bool vectors) {
+  if (vectors) {
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i < stored_vec8<T>::vecs; ++i) {
+      copy_async(reinterpret_cast<vec16*>(to) + i, reinterpret_cast<const vec16*>(from) + i);
+    }
+    return;
+  }
+  stored_vec8<T> vec8;
+  vec8.load(from, count, false);
+  vec8.store(to, vec8_elements, true);
+}
 
 /// Eight numbers of an FP32 vector that begins at a multiple of 4 bytes.
 __device__ inline void load_floats(const float* from, unsigned count, bool vectors, float (&x)[vec8_elements]) {

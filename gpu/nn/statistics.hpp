@@ -14,7 +14,7 @@ namespace rotoscale::gpu {
 
 inline constexpr unsigned observed_rows = row_threads / 16;  ///< of a block
 
-/// What one row of an operand leaves beside its sums.
+/// Counts and maxima of one row of an operand.
 struct observed_row {
   std::uint32_t nonzero = 0, flushed = 0, saturated = 0, nonfinite = 0;
   std::uint32_t amax = 0, rotated_amax = 0;  ///< bits

@@ -10,8 +10,8 @@
 namespace rotoscale::gpu {
 
 /// `order`: positions of the tokens in range, sorted by id, then position. `runs[i]`: length of the run of equal ids
-/// that starts at i; what it was elsewhere. `long_runs`: the first places of runs of more than `longest_short_run`, in
-/// any order, and how many there are.
+/// that starts at i; other entries are not written. `long_runs`: the first places of runs of more than
+/// `longest_short_run`, in any order, and how many there are.
 struct token_order_args {
   nn::token_source tokens;
   const nn::step_state* state = nullptr;
@@ -26,7 +26,7 @@ inline constexpr unsigned order_range = 64, order_threads = 256, order_warps = o
 inline constexpr unsigned order_batch = 4, order_groups = order_batch * order_warps;
 struct order_shared {
   std::uint32_t lower[order_warps];
-  std::uint32_t number[order_range];  ///< of each id how many there are, then where its next one goes
+  std::uint32_t number[order_range];  ///< of each id: first its count, then the next place of its tokens
   /// The same of each group of a segment's tokens side by side.
   std::uint32_t of_group[order_groups][order_range];
 };

@@ -11,7 +11,7 @@ namespace rotoscale::gpu {
 inline constexpr unsigned tree_threads = 1024;
 
 /// The tree of nn::cpu::tree_sum over n terms, by one block, whose threads all return the sum. `room` has n elements,
-/// may be where the terms are, and is used up where n is above tree_threads.
+/// may alias the terms, and is overwritten where n is above tree_threads.
 template <class Term>
 __device__ inline double tree_sum(const Term* terms, double* room, index_t n) {
   const unsigned t = thread_index().x;

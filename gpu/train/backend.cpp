@@ -63,7 +63,7 @@ bool runs_on_unit(const nn::gemm_contract& c, const nn::gemm_recipe& gemm, index
   return is_of(fp8_contract(fp8_sums_of(c), device), c);
 }
 
-/// Everything but blocks that no kernel makes.
+/// Has the device a quantizer for an operand of this recipe?
 bool is_on_device(const nn::operand_recipe& o) {
   if (!nn::has_blocks(o.format)) return true;
   const block_format f = nn::block_format_of(o);

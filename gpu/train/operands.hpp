@@ -136,7 +136,7 @@ class operands final : public nn::operand_set {
         const block_format f = nn::block_format_of(own);
         at.scales = take(rows / f.rows * (k / f.length));
       }
-      // What a tensor's factor is made of its own maximum in every step.
+      // The second-level factor is computed from the tensor's amax in every step.
       const bool own_factor = own.format == nn::operand_format::nvfp4;
       if (own_factor) {
         at.factor = take(sizeof(float));

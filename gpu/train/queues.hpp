@@ -54,7 +54,7 @@ class device_graph final : public nn::graph {
 
 class device_queue {
  public:
-  /// Events are used again after so many: who waits for an older one waits for a later one too.
+  /// Events in the ring; to wait for a ticket whose event was reused is to wait for the later ticket.
   static constexpr std::size_t ring = 64, fault_words = 2;
 
   device_queue() : device_queue(nullptr) {  // so that what was made is released where the rest cannot be

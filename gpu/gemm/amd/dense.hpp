@@ -50,7 +50,8 @@ static_assert([] {
   return true;
 }());
 
-/// The first `count` of eight elements, then zeros, instead of which `else_from` is read: no load waits for a branch.
+/// Loads `count` of eight elements, the others as zero. These are read from `else_from` instead, so that no load is
+/// under a condition.
 __device__ inline int4 load_some(const std::uint8_t* from, int count, const std::uint8_t* else_from) {
   std::uint32_t code[8];
   ROTOSCALE_UNROLL

@@ -14,7 +14,7 @@ struct operand_maps {
   CUtensorMap a, b;
 };
 
-/// Beside another loop of products ptxas runs those of a sum that begins undefined one after the other.
+/// ptxas serializes wgmma on accumulators that begin undefined where a kernel has another loop of wgmma, so clear them.
 template <class Tile>
 struct cleared : Tile {
   static constexpr bool clears = true;
