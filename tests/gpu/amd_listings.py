@@ -8,8 +8,8 @@ usage: amd_listings.py LISTING...                 probe-gfx950.s gemm-gfx942.s .
        amd_listings.py --write PAGE LISTING...    writes it
 
 What a change of source or compiler could lose without any test of results noticing: the matrix instruction, 16-byte
-accesses, registers instead of memory, the budget of registers and LDS, the waits before barriers, and that reads of LDS
-run while matrices are multiplied and nothing from memory is waited for before it has had a step to come.
+accesses, registers instead of memory, the budget of registers and LDS, the waits before barriers, that reads of LDS run
+while matrices are multiplied (gfx950's GEMM) and that nothing from memory is waited for before it has had time to come.
 """
 import fnmatch
 import sys
@@ -26,15 +26,19 @@ class Loop(NamedTuple):
     reads: int  # of LDS in a row before a wait for all of them
     idle: int  # cycles of s_nop
     products: int  # at least: matrix instructions between a load to registers and the wait for it
+    over_reads: tuple = ()  # at least, ascending: those between each read of LDS and the wait for it
 
     @classmethod
     def of(cls, code):
         loop = listing.main_loop(code)
         return cls(sum(text.startswith("v_accvgpr") for text in loop), sum("lgkmcnt" in text for text in loop),
-                   listing.longest_wait_for_lds(loop), listing.idle_cycles(loop), listing.products_before_wait(loop) or 0)
+                   listing.longest_wait_for_lds(loop), listing.idle_cycles(loop), listing.products_before_wait(loop) or 0,
+                   tuple(listing.products_over_reads(loop)))
 
     def allows(self, found):
-        return found.products >= self.products and all(have <= most for have, most in zip(found[:-1], self))
+        in_flight = len(found.over_reads) >= len(self.over_reads) and all(
+            have >= least for have, least in zip(found.over_reads, self.over_reads))
+        return in_flight and found.products >= self.products and all(have <= most for have, most in zip(found[:4], self))
 
 
 class Budget(NamedTuple):
@@ -125,41 +129,61 @@ def blocks_of_fp8(single, four):
                                                       loop=Loop(0, 10, 5, 0, 0))}
 
 
-def gfx950_tile(rows, columns, waves_a_simd, fp8=0):
-    """The kernels of a tile of gfx950's GEMM, by name: how many waves a SIMD unit holds of FP4's and FP8's. No sum is moved, loads to
-    registers have at least half of a step's products to arrive, and reads of LDS one or two turns."""
+def gfx950_step(turns, turn_tiles, column_tiles, idle, at_once=0):
+    """A step of gfx950's GEMM, whose turns multiply `turn_tiles` row tiles by a wave's column tiles (gfx950_tile.hpp) and read two vectors
+    of LDS each. Reads are issued two turns ahead, in front of or between the products of a turn: all of the next turn's follow. The barrier
+    waits for the last turn's, which have at least half of the products of the turn they are issued in. Of two turns one is read ahead,
+    behind three quarters of the other's products at most. `at_once` reads may be waited for at once. Waits: in front of a step and at
+    its barrier, each for two turns, and for every row tile of the turns between."""
+    products = turn_tiles * column_tiles
+    over_reads = (products // 4,) * 4 if turns == 2 else (products // 2,) * 2 + (products,) * (2 * turns - 2)
+    return Loop(0, 2 + max(turns - 4, 0) * turn_tiles, min(at_once, 2), idle, turns * products // 2,
+                (0,) * at_once + over_reads[at_once:])
+
+
+def gfx950_tile(rows, columns, fp4, fp8=None):
+    """The kernels of a tile of gfx950's GEMM, by name. Of FP4's and FP8's: how many waves a SIMD unit holds, and gfx950_step's counts. No
+    sum is moved, and loads to registers have at least half of a step's products to arrive."""
     large = rows * columns >= 240 * 256 or rows == 256
     down = 2 if large and columns <= rows else 1
     waves = down * (8 if large and down == 1 else 4)
     tiles = (rows // down // 16, columns * down // waves // 16)
-    products, pairs = 2 * tiles[0] * tiles[1], tiles[0] // 2 + (tiles[1] + 1) // 2
+    pairs = tiles[0] // 2 + (tiles[1] + 1) // 2
     found = {}
-    for parts, simd, formats in ((1, waves_a_simd, ["e2m1"]), (2, fp8, ["e4m3", "e5m2"])):
-        if not simd:
+    for parts, counts, formats in ((1, fp4, ["e2m1"]), (2, fp8, ["e4m3", "e5m2"])):
+        if not counts:
             continue
-        step = {SCALED: products, "global_load_lds_dwordx4": -(-rows // 16 * 2 * parts // waves), "ds_read_b128": 2 * parts * tiles[0],
-                "global_load_dwordx4": 2 * parts * tiles[1], "global_load_dword": pairs}
+        simd, *loop = counts
+        step = {SCALED: 2 * tiles[0] * tiles[1], "global_load_lds_dwordx4": -(-rows // 16 * 2 * parts // waves),
+                "ds_read_b128": 2 * parts * tiles[0], "global_load_dwordx4": 2 * parts * tiles[1], "global_load_dword": pairs}
         # Barriers: behind the first copies, in two of the three forms of a step, and before sums take LDS, which no order of threads
         # in host mode shows.
         budget = Budget({"s_barrier": 4}, 512 // simd // 8 * 8, max(256 * parts * rows, waves * 4096), in_loop=step,
-                        scalar_spills=32 if (rows, parts) == (192, 2) else 0, loop=Loop(0, 24, 2, 31, products // 2))
+                        scalar_spills=32 if (rows, parts) == (192, 2) else 0,
+                        loop=gfx950_step(parts * tiles[0], 2 // parts, tiles[1], *loop))
         found.update({f"gfx950::gemm_kernel<{rows}, {columns}, {a}, {b}>": budget for a in formats for b in formats})
     return found
 
 
+# Idle cycles are what clang 22 leaves. It moves reads between products as it likes: in 32 x 128 and 32 x 1024 all four behind the products
+# that they could be in flight over (of 32 x 128 a SIMD unit has five other waves to run meanwhile), in 96 x 512 two in front of the first
+# product, where it waits for older ones with them.
 GFX950_TILES = {}
-for size in ((256, 256, 2), (128, 512, 2), (64, 1024, 2), (160, 384, 2), (96, 640, 2), (224, 256, 1), (64, 896, 1), (192, 256, 1, 1),
-             (128, 384, 1), (96, 512, 1), (64, 768, 1), (160, 256, 1), (64, 640, 1), (96, 384, 2), (256, 128, 2), (128, 256, 2, 1),
-             (64, 512, 2), (32, 1024, 1), (224, 128, 2), (32, 896, 1), (192, 128, 2), (96, 256, 2), (64, 384, 2), (32, 768, 2),
-             (160, 128, 3), (32, 640, 2), (128, 128, 3, 2), (64, 256, 3, 2), (32, 512, 2), (96, 128, 4), (32, 384, 3), (64, 128, 4),
-             (32, 256, 4), (32, 128, 6, 4)):
+for size in ((256, 256, (2, 7)), (128, 512, (2, 5)), (64, 1024, (2, 7)), (160, 384, (2, 3)), (96, 640, (2, 8)), (224, 256, (1, 7)),
+             (64, 896, (1, 2)), (192, 256, (1, 6), (1, 8)), (128, 384, (1, 4)), (96, 512, (1, 3, 2)), (64, 768, (1, 2)),
+             (160, 256, (1, 5)), (64, 640, (1, 2)), (96, 384, (2, 9)), (256, 128, (2, 4)), (128, 256, (2, 7), (1, 14)),
+             (64, 512, (2, 8)), (32, 1024, (1, 1, 4)), (224, 128, (2, 7)), (32, 896, (1, 1)), (192, 128, (2, 6)), (96, 256, (2, 5)),
+             (64, 384, (2, 8)), (32, 768, (2, 6)), (160, 128, (3, 5)), (32, 640, (2, 6)), (128, 128, (3, 4), (2, 25)),
+             (64, 256, (3, 8), (2, 31)), (32, 512, (2, 6)), (96, 128, (4, 7)), (32, 384, (3, 6)), (64, 128, (4, 8)), (32, 256, (4, 6)),
+             (32, 128, (6, 4, 4), (4, 6))):
     GFX950_TILES.update(gfx950_tile(*size))
 MFMA_BF16 = "v_mfma_f32_16x16x16_bf16"
 
 
 def dense_tile(rows, products, reads, registers, loop):
     """The kernels of a tile of dense BF16 GEMMs, by name. Steps of 32 k are staged in registers on their way to LDS, where two lie;
-    there are two loops over them, for whole vectors and for what is left."""
+    there are two loops over them, for whole vectors and for what is left. Fragments are read where a step begins and waited for: the
+    matrix unit has the products of the other block's waves meanwhile."""
     budgets = {}
     for a in (False, True):
         for b in (False, True):

@@ -278,22 +278,37 @@ def idle_cycles(loop):
     return sum(int(text.split()[1], 0) + 1 for text in loop if text.startswith("s_nop"))
 
 
-def products_before_wait(loop):
-    """How many matrix instructions a loop issues at least between a load from memory to registers and the first wait for it, which
-    may be in its next round; None without such a load, or without a wait."""
+def products_before_waits(loop, begins, counter, counted):
+    """Of each instruction of a loop that `begins` something, if it is waited for: how many matrix instructions the loop issues between it
+    and the first wait for it, which may be in its next round. `counter` counts the instructions that begin with `counted`, which finish in
+    order: a wait that leaves n has waited for all but the n youngest."""
     found = []
     for i, text in enumerate(loop):
-        if not text.startswith("global_load_") or "_lds_" in text:
+        if not begins(text):
             continue
         younger = products = 0
         for following in loop[i + 1:] + loop:
             products += following.startswith("v_mfma")
-            younger += following.startswith(("global_", "buffer_", "flat_", "scratch_"))
-            counter = re.search(r"vmcnt\((\d+)\)", following)
-            if counter and int(counter.group(1)) <= younger:
+            younger += following.startswith(counted)
+            wait = re.search(counter + r"\((\d+)\)", following)
+            if wait and int(wait.group(1)) <= younger:
                 found.append(products)
                 break
-    return min(found, default=None)
+    return found
+
+
+def products_before_wait(loop):
+    """How many matrix instructions a loop issues at least between a load from memory to registers and the wait for it; None without such
+    a load, or without a wait."""
+    return min(products_before_waits(loop, lambda text: text.startswith("global_load_") and "_lds_" not in text, "vmcnt",
+                                     ("global_", "buffer_", "flat_", "scratch_")), default=None)
+
+
+def products_over_reads(loop):
+    """How many matrix instructions a loop issues while each of its reads of LDS is in flight, ascending; a read that is never waited for
+    is left out. Scalar loads share the counter: a wait may be for them alone, and is taken for one for the read."""
+    return sorted(products_before_waits(loop, lambda text: text.startswith("ds_read"), "lgkmcnt",
+                                        ("ds_", "flat_", "s_load_", "s_buffer_load_")))
 
 
 def longest_wait_for_lds(loop):

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests listing.py, the reader of AMD's listings: names, and what may be outstanding at barriers."""
+"""Tests listing.py, the reader of AMD's listings: names, what may be outstanding at barriers, and what loops wait for; and what
+amd_listings.py makes of the latter."""
 import sys
 import unittest
 
+import amd_listings
 import listing
 
 FORMATS = {("8", "7", "127", "true"): "bf16", ("2", "1", "1", "true"): "e2m1"}
@@ -117,6 +119,45 @@ class Loops(unittest.TestCase):
                                ([self.LOAD, self.PRODUCT, self.LOAD, "s_waitcnt vmcnt(0)"], 0),  # the second
                                ([self.LOAD, self.PRODUCT, "s_waitcnt lgkmcnt(0)"], None), ([self.COPY, "s_waitcnt vmcnt(0)"], None)):
             self.assertEqual(listing.products_before_wait(loop), products)
+
+    READ, WRITE, SCALAR = "ds_read_b128 v[0:3], v4", "ds_write_b128 v4, v[0:3]", "s_load_dword s0, s[2:3], 0x0"
+
+    def test_products_over_reads(self):
+        read, product, done = self.READ, self.PRODUCT, "s_waitcnt lgkmcnt(0)"
+        for loop, products in (([read, product, product, done, product], [2]),
+                               ([read, done, product, product], [0]),
+                               ([product, done, product, read, product], [2]),  # in the next round
+                               ([done, product, read], [0]),
+                               ([read, product, read, product, "s_waitcnt lgkmcnt(1)", product, done], [2, 2]),  # the older, then both
+                               ([read, read, "s_waitcnt lgkmcnt(1)", product, done], [0, 1]),
+                               ([read, self.WRITE, product, "s_waitcnt lgkmcnt(1)", product, done], [1]),  # the write is younger
+                               ([read, self.SCALAR, "s_waitcnt lgkmcnt(1)", product, done], [0]),  # perhaps for the scalar load alone
+                               ([read, self.LOAD, product, "s_waitcnt vmcnt(0) lgkmcnt(1)", product, done], [2]),
+                               ([read, product, "s_waitcnt vmcnt(0)"], []), ([product, done], [])):
+            self.assertEqual(listing.products_over_reads(loop), products)
+
+    def test_reads_in_flight(self):
+        """Two reads: one has at least one product before its wait, the other two."""
+        read, product, done = self.READ, self.PRODUCT, "s_waitcnt lgkmcnt(0)"
+        expected = amd_listings.Loop(0, 2, 1, 0, 0, (1, 2))
+        for loop, allowed in (([done, read, product, product, read, product], True),
+                              ([read, product, read, product, "s_waitcnt lgkmcnt(1)", product, done], True),
+                              ([read, done, product, product, read, done, product], False),
+                              ([read, done, product, read, product, product, done], False),  # one of them
+                              ([read, product, read, "s_waitcnt lgkmcnt(1)", product, done], False),  # both, but too early
+                              ([product, product, product, read, done, read, done], False),
+                              ([done, read, product, product], False),  # where is the other?
+                              ([read, read, product, product], False)):  # never waited for
+            code = list(enumerate([".LBB0_0:", *loop, "s_cbranch_scc1 .LBB0_0"], 1))
+            self.assertIs(expected.allows(amd_listings.Loop.of(code)), allowed, loop)
+
+    def test_steps_of_gfx950(self):
+        step = amd_listings.gfx950_step
+        self.assertEqual(step(8, 2, 4, 7), amd_listings.Loop(0, 10, 0, 7, 32, (4, 4) + (8,) * 14))  # 256 x 256 of FP4
+        self.assertEqual(step(4, 2, 2, 8), amd_listings.Loop(0, 2, 0, 8, 8, (2, 2) + (4,) * 6))  # 64 x 128
+        self.assertEqual(step(16, 1, 4, 14), amd_listings.Loop(0, 14, 0, 14, 32, (2, 2) + (4,) * 30))  # 128 x 256 of FP8
+        self.assertEqual(step(2, 2, 14, 1), amd_listings.Loop(0, 2, 0, 1, 28, (7,) * 4))  # 32 x 896
+        self.assertEqual(step(6, 2, 8, 3, 2), amd_listings.Loop(0, 6, 2, 3, 48, (0, 0) + (16,) * 10))  # 96 x 512
 
 
 if __name__ == "__main__":
