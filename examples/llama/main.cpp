@@ -78,9 +78,9 @@ void take_new_places(const run_options& given, trainer_state& state) {
 }
 
 /// Goes on from the first of `points` whose checkpoint is whole; later ones only with --auto-resume, where `wanted` is
-/// what the command line says. `ops` is the device's, or what watches it.
-int resume(const chosen_backend& device, nn::backend& ops, arguments& a, const std::vector<resume_point>& points,
-           const trainer_state* wanted, const std::function<void()>& record) {
+/// what the command line says. `watch` gives the device's backend, or what records its digests.
+int resume(const chosen_backend& device, arguments& a, const std::vector<resume_point>& points,
+           const trainer_state* wanted, const std::function<nn::backend&()>& watch) {
   if (!points.empty()) {
     // Before checkpoints are read: the process that writes the run removes old ones meanwhile.
     const fs::path &run = points[0].run, out = a.session.out.empty() ? run : fs::path(a.session.out);
@@ -100,9 +100,9 @@ int resume(const chosen_backend& device, nn::backend& ops, arguments& a, const s
       const fs::path statistics = run_directory(points[i].run).statistics();
       if (!points[i].checkpoint.empty() || fs::exists(statistics)) choose_statistics(a, statistics);
       settle_statistics(a);
+      if (a.digest_steps.empty()) a.digest_steps = read_digest_steps(run_directory(points[i].run).digests());
       if (a.session.out.empty()) a.session.out = points[i].run.string();
-      record();
-      t = std::make_unique<trainer>(ops, std::move(state), a.session, points[i]);
+      t = std::make_unique<trainer>(watch(), std::move(state), a.session, points[i]);
     } catch (const damaged_checkpoint& e) {
       const bool begins = !next.empty() && points[i + 1].checkpoint.empty();
       if (next.empty() || (begins && wanted == nullptr)) {
@@ -123,19 +123,19 @@ int resume(const chosen_backend& device, nn::backend& ops, arguments& a, const s
 int train(int argc, char** argv, arguments& a) {
   const chosen_backend device = choose_backend(a.device);
   nn::digest_backend watched(*device.ops);
-  nn::backend& ops = a.digest_steps.empty() ? *device.ops : watched;
   std::optional<digest_recorder> recorder;
-  const auto record = [&] {
-    if (a.digest_steps.empty()) return;
+  const auto watch = [&]() -> nn::backend& {
+    if (a.digest_steps.empty()) return *device.ops;
     recorder.emplace(watched, parse_steps(a.digest_steps, "--digest-steps"), run_directory(a.session.out).digests());
     a.session.watcher = &*recorder;
+    return watched;
   };
-  a.session.threads = ops.threads();
+  a.session.threads = device.ops->threads();
   a.session.progress = !a.no_progress;
   a.session.began_ms = milliseconds_since_1970();
   if (!a.resume.empty()) {
     check_resume_flags(argc, argv);
-    return resume(device, ops, a, find_resume_points(a.resume), nullptr, record);
+    return resume(device, a, find_resume_points(a.resume), nullptr, watch);
   }
   if (a.session.out.empty()) throw io::error("--out", "is required");
   if (a.session.auto_resume && a.session.overwrite) throw io::error("--auto-resume", "excludes --overwrite");
@@ -144,10 +144,9 @@ int train(int argc, char** argv, arguments& a) {
   find_synthetic_recipe(a, state);
   if (a.session.auto_resume && fs::exists(a.session.out)) {
     const std::vector<resume_point> points = find_resume_points(a.session.out);
-    if (!points.empty()) return resume(device, ops, a, points, &state, record);
+    if (!points.empty()) return resume(device, a, points, &state, watch);
   }
-  record();
-  trainer t(ops, state, a.session);
+  trainer t(watch(), state, a.session);
   device.say_note();
   return t.run();
 }

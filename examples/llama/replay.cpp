@@ -156,8 +156,8 @@ int replay(const replay_options& o, std::ostream& out) {
   if (digests.difference() || difference) return exit_differs;
   out << "replay: steps " << steps.first + 1 << " to " << steps.last << " on " << inner.ops->description() << ": "
       << bytes << " bytes of the checkpoint are equal";
-  if (digests.compared() != 0) out << ", and " << digests.compared() << " digests";
-  out << "\n";
+  const std::string compared = digests.summary();
+  out << (compared.empty() ? "" : ", and ") << compared << "\n";
   return exit_ok;
 }
 

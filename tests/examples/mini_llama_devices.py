@@ -28,6 +28,11 @@ class Devices(Scratch):
         self.assertEqual((done.returncode, done.stderr), (code, ""))
         return done.stdout
 
+    def digests(self):
+        """Of the run: what it has digests of, and those of its steps."""
+        choice, *steps = [json.loads(line) for line in (self.folder / "run/digests.jsonl").read_text().splitlines()]
+        return choice, steps
+
     def test_training_on_a_device_is_replayed_by_the_cpu(self):
         device = self.device()
         # Step 3, which leaves digests, is observed.
@@ -98,7 +103,7 @@ class Devices(Scratch):
                 self.assertIn("of the checkpoint are equal", self.replay("--steps", "0:4", "--device", "cpu"))
                 # Digests of both phases: the frozen base's operands are the stash's behind the switch.
                 self.assertRegex(self.replay("--steps", "4:8", "--device", "cpu"), r"of the checkpoint are equal, and \d+ digests")
-                lines = [json.loads(line) for line in (self.folder / "run/digests.jsonl").read_text().splitlines()]
+                _, lines = self.digests()
                 weights = [{o.split(" ")[4] for o, _ in line["operations"] if o.startswith("quantize w ")} for line in lines]
                 self.assertEqual(weights, [{"mxfp4", "bf16"}, {"fp8_e4m3", "bf16"}])
 
@@ -204,8 +209,9 @@ class Devices(Scratch):
         self.assertEqual(said.count("\n"), 1)
         weights.write_bytes(good)
         digests = self.folder / "run/digests.jsonl"
-        recorded, lines = ([json.loads(line) for line in digests.read_text().splitlines()] for _ in range(2))
-        self.assertEqual([line["step"] for line in lines], [3, 4])
+        (choice, recorded), (_, lines) = self.digests(), self.digests()
+        self.assertEqual(choice, {"version": 3, "digest_steps": "2:4"})
+        self.assertEqual([(line["step"], line["skipped_steps"]) for line in lines], [(3, 0), (4, 0)])
         at = [name for name, _ in lines[1]["operations"]].index("attention_forward 2x32x2x32")
         lines[1]["operations"][at][1] = "0123456789abcdef"
         digests.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -214,7 +220,7 @@ class Devices(Scratch):
         self.assertIn("the run's is 0123456789abcdef", said)
         # A quantizer's own, of codes and scales.
         for line in lines:
-            self.assertEqual(line["version"], 2)
+            self.assertEqual(line["version"], 3)
         name, at = next((o, i) for i, (o, _) in enumerate(lines[0]["operations"]) if o.startswith("quantize dy by columns mxfp4 "))
         lines[0]["operations"][at][1] = "0123456789abcdef"
         digests.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -225,8 +231,12 @@ class Devices(Scratch):
         old = [{"step": line["step"], "operations": [o for o in line["operations"] if not is_new(o[0])]} for line in recorded]
         digests.write_text("".join(json.dumps(line) + "\n" for line in old))
         self.assertIn(f" and {sum(len(line['operations']) for line in old)} digests", self.replay("--steps", "2:4", "--device", "cpu"))
-        digests.write_text(json.dumps({**recorded[0], "version": 3}) + "\n")
-        self.refuse(["replay", "run", "--steps", "2:4", "--device", "cpu"], "digests.jsonl: version 3 is of a later mini-llama")
+        digests.write_text(json.dumps({**recorded[0], "version": 4}) + "\n")
+        self.refuse(["replay", "run", "--steps", "2:4", "--device", "cpu"], "digests.jsonl: version 4 is of a later mini-llama")
+        # One more than the replay has.
+        more = [{**recorded[0], "operations": [*recorded[0]["operations"], ["gemm 1x1", 16 * "0"]]}, recorded[1]]
+        digests.write_text("".join(json.dumps(line) + "\n" for line in more))
+        self.assertIn("(gemm 1x1): the run had it, the replay has not", self.replay("--steps", "2:4", "--device", "cpu", code=1))
         digests.write_text("".join(json.dumps(line) + "\n" for line in recorded))
         # Other weights at the start: every later tensor differs, and the first operation says so.
         first = self.folder / "run/checkpoints/step-000000002/model.safetensors"
@@ -234,6 +244,67 @@ class Devices(Scratch):
         bad[-2] ^= 0x40
         first.write_bytes(bad)
         self.assertIn("step 3, operation ", self.replay("--steps", "2:4", "--device", "cpu", code=1))
+
+    def test_digests_that_are_missing_or_damaged(self):
+        self.train("run", "--device", "cpu", "--digest-steps", "2:4", steps=4, checkpoint_every=2)
+        digests, command = self.folder / "run/digests.jsonl", ["replay", "run", "--steps", "2:4"]
+        text = digests.read_text()
+        choice, *lines = text.splitlines(keepends=True)
+        self.assertRegex(self.replay("--steps", "2:4"), r" are equal, and [1-9]\d* digests of 2 of 2 steps\n")
+        for some, said in ((choice + lines[1], r"[1-9]\d* digests of 1 of 2 steps"), (choice, "0 digests of 0 of 2 steps"),
+                           ("", "0 digests of 0 of 2 steps")):
+            digests.write_text(some)
+            self.assertRegex(self.replay("--steps", "2:4"), f" are equal, and {said}\n")
+        digests.write_text(text[:len(choice) + 500])
+        self.refuse(command, "run/digests.jsonl: line 2: ends in the middle of a record")
+        step = json.loads(lines[0])
+        for bad in ({"step": 4.5}, {"step": "3"}, {"step": -3}, {"skipped_steps": 0.5}, {"operations": [["gemm 1x1", "12"]]},
+                    {"operations": [["gemm 1x1", 16 * "g"]]}, {"operations": [["gemm 1x1"]]}, {"operations": 3}):
+            with self.subTest(bad):
+                digests.write_text(choice + lines[1] + json.dumps({**step, **bad}) + "\n")
+                self.refuse(command, "run/digests.jsonl: line 3: no record of a step's digests")
+        digests.write_text(choice + "[]\n" + lines[0])
+        self.refuse(command, "run/digests.jsonl: line 2: no record of a step's digests")
+
+    def test_a_run_that_rolled_back_is_replayed(self):
+        """Every attempt of a step is compared with its own digests, wherever the replay begins."""
+        done = self.run_program(*self.train_command(
+            "run", "--device", "cpu", "--digest-steps", "0:16", steps=16, checkpoint_every=2, keep_checkpoints=20, learning_rate=0.1,
+            max_loss_jump=0.2, on_divergence="rollback", max_rollbacks=9))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rollbacks = records(self.folder / "run/log.jsonl", "rollback")
+        self.assertGreater(len(rollbacks), 0)
+        _, lines = self.digests()
+        self.assertEqual(len(lines), 16 + rollbacks[-1]["skipped_steps"])
+        for first in range(0, 16, 2):
+            with self.subTest(first):
+                made = [r for r in rollbacks if first <= r["step"] < first + 2]
+                attempts = 2 + sum(r["from_step"] - r["step"] for r in made)
+                done = self.run_program("replay", "run", "--steps", f"{first}:{first + 2}", "--device", "cpu")
+                self.assertEqual(done.returncode, 0, done.stdout)
+                self.assertRegex(done.stdout, f" digests of {attempts} of {attempts} steps\n")
+        # Files of before version 3 do not say which attempt a line is of: what is not known is not compared.
+        old = [{key: value for key, value in line.items() if key != "skipped_steps"} | {"version": 2} for line in lines]
+        (self.folder / "run/digests.jsonl").write_text("".join(json.dumps(line) + "\n" for line in old))
+        twice = {s for s in range(1, 17) if [line["step"] for line in old].count(s) > 1}
+        done = self.run_program("replay", "run", "--steps", "0:16", "--device", "cpu")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn(f" digests of {16 - len(twice)} of {len(lines)} steps\n", done.stdout)
+
+    def test_a_run_that_goes_on_keeps_its_digests(self):
+        options = {"steps": 6, "checkpoint_every": 2}
+        self.train("whole", "--device", "cpu", "--digest-steps", "1:6", **options)
+        whole = (self.folder / "whole/digests.jsonl").read_text().splitlines()
+        for more, added in ((), whole[4:]), (("--digest-steps", "4:5"), [whole[0].replace("1:6", "4:5"), whole[4]]):
+            with self.subTest(more):
+                self.train("run", "--device", "cpu", "--digest-steps", "1:6", "--stop-at", 4, "--overwrite", **options)
+                self.succeed("train", "--resume", "run", *more)
+                self.assertEqual((self.folder / "run/digests.jsonl").read_text().splitlines(), whole[:4] + added)
+        # Begun anew, it has none of the old ones.
+        self.train("run", "--device", "cpu", "--digest-steps", "3:6", "--overwrite", **options)
+        self.assertEqual([line["step"] for line in self.digests()[1]], [4, 5, 6])
+        (self.folder / "run/digests.jsonl").write_text('{"digest_steps": "6"}\n')
+        self.refuse(["train", "--resume", "run"], "run/digests.jsonl: line 1: digest_steps: '6' is not A:B")
 
     def test_bad_input(self):
         self.train("run", "--device", "cpu", steps=4, checkpoint_every=2)

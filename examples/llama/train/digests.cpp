@@ -6,15 +6,15 @@
 #include <cinttypes>
 #include <cstdio>
 
-#include "rotoscale/io/jsonl.hpp"
-
 namespace rotoscale::llama_program {
 
 using nlohmann::ordered_json;
 
 namespace {
 
-constexpr int digests_version = 2;
+constexpr int digests_version = 3;
+constexpr std::int64_t not_said = -1;  // before version 3: which attempt of its step a record is of
+
 int version_of(const ordered_json& record) {
   const bool has = record.is_object() && record.contains("version") && record["version"].is_number_integer();
   return has ? record["version"].get<int>() : 1;
@@ -29,6 +29,22 @@ std::string hex(std::uint64_t digest) {
   char text[17];
   std::snprintf(text, sizeof text, "%016" PRIx64, digest);
   return text;
+}
+
+/// Throws std::invalid_argument.
+std::uint64_t parse_hex(const std::string& text) {
+  std::uint64_t digest = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, digest, 16);
+  if (text.size() != 16 || error != std::errc() || end != last) throw std::invalid_argument(text);
+  return digest;
+}
+
+/// Throws std::invalid_argument, or what json does.
+std::int64_t read_count(const ordered_json& record, const char* key) {
+  const ordered_json& value = record.at(key);
+  if (!value.is_number_integer() || value < 0) throw std::invalid_argument(key);
+  return value.get<std::int64_t>();
 }
 
 }  // namespace
@@ -49,9 +65,31 @@ step_range parse_steps(const std::string& text, const std::string& where) {
 digest_recorder::digest_recorder(nn::digest_backend& ops, step_range steps, std::filesystem::path file)
     : ops_(&ops), steps_(steps), file_(std::move(file)) {}
 
-void digest_recorder::begin(std::int64_t step) {
+std::string read_digest_steps(const std::filesystem::path& file) {
+  std::string steps;
+  if (!std::filesystem::exists(file)) return steps;
+  io::for_each_record(file, [&](const ordered_json& record, std::size_t line) {
+    if (!record.is_object() || !record.contains("digest_steps")) return;
+    const std::string where = file.string() + ": line " + std::to_string(line) + ": digest_steps";
+    const ordered_json& value = record["digest_steps"];
+    steps = value.is_string() ? value.get<std::string>() : value.dump();
+    parse_steps(steps, where);
+  });
+  return steps;
+}
+
+void digest_recorder::open() {
+  const std::string steps = std::to_string(steps_.first) + ":" + std::to_string(steps_.last);
+  const bool is_known = read_digest_steps(file_) == steps;
+  out_.emplace(file_, io::jsonl_writer::mode::append);
+  if (!is_known) out_->write({{"version", digests_version}, {"digest_steps", steps}});
+}
+
+void digest_recorder::begin(std::int64_t step, std::int64_t skipped_steps) {
   step_ = step;
+  skipped_steps_ = skipped_steps;
   seen_.clear();
+  if (!out_ && step <= steps_.last) open();
   if (!steps_.contains(step)) return;
   ops_->take_digests([this](const nn::operation_digest& d) { seen_.push_back(d); });
 }
@@ -61,54 +99,88 @@ void digest_recorder::end() {
   if (!steps_.contains(step_)) return;
   ordered_json operations = ordered_json::array();
   for (const nn::operation_digest& d : seen_) operations.push_back({d.operation, hex(d.digest)});
-  using mode = io::jsonl_writer::mode;
-  io::jsonl_writer out(file_, fresh_ && step_ == steps_.first + 1 ? mode::write : mode::append);
-  fresh_ = false;
-  out.write({{"version", digests_version}, {"step", step_}, {"operations", operations}});
+  out_->write(
+      {{"version", digests_version}, {"step", step_}, {"skipped_steps", skipped_steps_}, {"operations", operations}});
 }
 
 digest_comparison::digest_comparison(nn::digest_backend& ops, const std::filesystem::path& file) : ops_(&ops) {
-  if (!std::filesystem::exists(file)) return;
-  for (const ordered_json& record : io::read_jsonl(file)) {
+  has_file_ = std::filesystem::exists(file);
+  if (!has_file_) return;
+  const std::size_t unfinished = io::for_each_record(file, [&](const ordered_json& record, std::size_t line) {
     const int version = version_of(record);
     if (version > digests_version) {
       throw io::error(file.string(), "version " + std::to_string(version) + " is of a later mini-llama than this");
     }
     try {
-      step_digests& of_step = recorded_[record.at("step").get<std::int64_t>()];
-      of_step = {version, {}};
-      for (const ordered_json& o : record.at("operations")) {
-        of_step.operations.push_back(
-            {o.at(0).get<std::string>(), std::stoull(o.at(1).get<std::string>(), nullptr, 16)});
-      }
+      if (!record.contains("digest_steps")) add(record);
     } catch (const std::exception&) {
-      throw io::error(file.string(), "is no file of digests");
+      throw io::error(file.string(), "line " + std::to_string(line) + ": no record of a step's digests");
     }
+  });
+  if (unfinished == 0) return;
+  throw io::error(file.string(), "line " + std::to_string(unfinished) +
+                                     ": ends in the middle of a record; the steps of the other lines are compared "
+                                     "when it is removed");
+}
+
+void digest_comparison::add(const ordered_json& record) {
+  step_digests read{version_of(record), {}};
+  for (const ordered_json& o : record.at("operations")) {
+    read.operations.push_back({o.at(0).get<std::string>(), parse_hex(o.at(1).get<std::string>())});
+  }
+  const bool says = record.contains("skipped_steps");
+  const std::int64_t skipped_steps = says ? read_count(record, "skipped_steps") : not_said;
+  step_digests& of_step = recorded_[{read_count(record, "step"), skipped_steps}];
+  // A run that went on behind a kill has computed some steps twice: it stands on the later ones.
+  read.is_ambiguous = of_step.is_ambiguous || (!says && of_step.version != 0 && of_step.operations != read.operations);
+  of_step = std::move(read);
+}
+
+const digest_comparison::step_digests* digest_comparison::find(std::int64_t step, std::int64_t skipped_steps) const {
+  auto found = recorded_.find({step, skipped_steps});
+  if (found == recorded_.end()) found = recorded_.find({step, not_said});
+  return found == recorded_.end() || found->second.is_ambiguous ? nullptr : &found->second;
+}
+
+std::string digest_comparison::place(const std::string& operation) const {
+  return "step " + std::to_string(step_) + ", operation " + std::to_string(at_) + " (" + operation + ")";
+}
+
+void digest_comparison::compare(const nn::operation_digest& d) {
+  if (difference_ || !is_in_version(of_step_->version, d.operation)) return;
+  const std::vector<nn::operation_digest>& want = of_step_->operations;
+  const std::size_t i = at_++;
+  ++compared_;
+  if (i >= want.size()) {
+    difference_ = place(d.operation) + ": the run had no such operation";
+  } else if (want[i].operation != d.operation) {
+    difference_ = place(d.operation) + ": the run had " + want[i].operation + " here";
+  } else if (want[i].digest != d.digest) {
+    difference_ = place(d.operation) + ": digest " + hex(d.digest) + ", the run's is " + hex(want[i].digest);
   }
 }
 
-void digest_comparison::begin(std::int64_t step) {
+void digest_comparison::begin(std::int64_t step, std::int64_t skipped_steps) {
   step_ = step;
   at_ = 0;
-  const auto found = recorded_.find(step);
-  if (found == recorded_.end() || difference_) return;
-  ops_->take_digests([this, &of_step = found->second](const nn::operation_digest& d) {
-    if (difference_ || !is_in_version(of_step.version, d.operation)) return;
-    const std::vector<nn::operation_digest>& want = of_step.operations;
-    const std::size_t i = at_++;
-    ++compared_;
-    const std::string where =
-        "step " + std::to_string(step_) + ", operation " + std::to_string(i + 1) + " (" + d.operation + ")";
-    if (i >= want.size()) {
-      difference_ = where + ": the run had no such operation";
-    } else if (want[i].operation != d.operation) {
-      difference_ = where + ": the run had " + want[i].operation + " here";
-    } else if (want[i].digest != d.digest) {
-      difference_ = where + ": digest " + hex(d.digest) + ", the run's is " + hex(want[i].digest);
-    }
-  });
+  ++steps_;
+  of_step_ = difference_ ? nullptr : find(step, skipped_steps);
+  if (of_step_ == nullptr) return;
+  ++steps_compared_;
+  ops_->take_digests([this](const nn::operation_digest& d) { compare(d); });
 }
 
-void digest_comparison::end() { ops_->take_digests(nullptr); }
+void digest_comparison::end() {
+  ops_->take_digests(nullptr);
+  if (of_step_ == nullptr || difference_ || at_ == of_step_->operations.size()) return;
+  const std::string& missing = of_step_->operations[at_++].operation;
+  difference_ = place(missing) + ": the run had it, the replay has not";
+}
+
+std::string digest_comparison::summary() const {
+  if (!has_file_) return "";
+  return std::to_string(compared_) + " digests of " + std::to_string(steps_compared_) + " of " +
+         std::to_string(steps_) + " steps";
+}
 
 }  // namespace rotoscale::llama_program

@@ -1,7 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Digests of what each operation of some steps left, in RUN/digests.jsonl, a line a step: {"version": 2, "step": 12,
-// "operations": [["gemm 128x64", "9ae16a3b2f90404f"], ...]}. A replay compares its own with them.
+// Digests of what each operation of some steps left, in RUN/digests.jsonl: {"version": 3, "digest_steps": "10:12"}, and
+// a line a step, {"version": 3, "step": 12, "skipped_steps": 0, "operations": [["gemm 128x64", "9ae16a3b2f90404f"],
+// ...]}. A replay compares its own with them. A run that rolls back makes a step again, with other data: the steps that
+// its data order has skipped tell one attempt from the next.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +11,10 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "rotoscale/io/jsonl.hpp"
 #include "rotoscale/nn/digest_backend.hpp"
 
 namespace rotoscale::llama_program {
@@ -22,54 +26,69 @@ struct step_range {
 };
 /// "A:B" with A < B; throws io::error naming `where`.
 step_range parse_steps(const std::string& text, const std::string& where);
+/// The steps that a run had digests of last, by its digests.jsonl; empty: none. Throws io::error.
+std::string read_digest_steps(const std::filesystem::path& file);
 
 /// Told of each training step by the trainer.
 class step_watcher {
  public:
   virtual ~step_watcher() = default;
-  /// Step `step` is about to be queued.
-  virtual void begin(std::int64_t step) = 0;
+  /// Step `step` is about to be queued, whose data come after `skipped_steps` steps' that roll-backs left out.
+  virtual void begin(std::int64_t step, std::int64_t skipped_steps) = 0;
   /// It is finished.
   virtual void end() = 0;
 };
 
-/// Writes digests.
+/// Writes digests, behind those that the file has.
 class digest_recorder final : public step_watcher {
  public:
   digest_recorder(nn::digest_backend& ops, step_range steps, std::filesystem::path file);
-  void begin(std::int64_t step) override;
+  void begin(std::int64_t step, std::int64_t skipped_steps) override;
   void end() override;
 
  private:
+  void open();
+
   nn::digest_backend* ops_;
   step_range steps_;
   std::filesystem::path file_;
-  std::int64_t step_ = 0;
-  bool fresh_ = true;
+  std::optional<io::jsonl_writer>
+      out_;  ///< from the first step on: a run that begins anew has removed the file by then
+  std::int64_t step_ = 0, skipped_steps_ = 0;
   std::vector<nn::operation_digest> seen_;
 };
 
 /// Compares digests with those of a file, as far as it has any.
 class digest_comparison final : public step_watcher {
  public:
+  /// Throws io::error naming file and line of what is no record.
   digest_comparison(nn::digest_backend& ops, const std::filesystem::path& file);
-  void begin(std::int64_t step) override;
+  void begin(std::int64_t step, std::int64_t skipped_steps) override;
   void end() override;
   /// The first operation that differs, in words; nothing: none did.
   const std::optional<std::string>& difference() const { return difference_; }
-  std::size_t compared() const { return compared_; }
+  /// How much was compared: "512 digests of 2 of 4 steps"; empty where the run has no file.
+  std::string summary() const;
   /// Has the file none?
   bool is_empty() const { return recorded_.empty(); }
 
  private:
-  nn::digest_backend* ops_;
   struct step_digests {
     int version = 0;
     std::vector<nn::operation_digest> operations;
+    bool is_ambiguous = false;  ///< attempts that do not say which they are
   };
-  std::map<std::int64_t, step_digests> recorded_;
+  void add(const nlohmann::ordered_json& record);
+  const step_digests* find(std::int64_t step, std::int64_t skipped_steps) const;
+  void compare(const nn::operation_digest& d);
+  std::string place(const std::string& operation) const;
+
+  nn::digest_backend* ops_;
+  bool has_file_ = false;
+  std::map<std::pair<std::int64_t, std::int64_t>, step_digests> recorded_;  ///< by step and skipped steps; -1: not said
+  const step_digests* of_step_ = nullptr;                                   ///< of the step that is computed
   std::int64_t step_ = 0;
-  std::size_t at_ = 0, compared_ = 0;
+  std::size_t at_ = 0, compared_ = 0, steps_ = 0, steps_compared_ = 0;
   std::optional<std::string> difference_;
 };
 

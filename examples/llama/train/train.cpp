@@ -46,7 +46,7 @@ std::optional<std::string> trainer::train_step() {
   const double rate = learning_rate(o, state_.step);
   const token_batch data = training_data();
   const double loading = now_seconds() - start;
-  if (session_.watcher != nullptr) session_.watcher->begin(state_.step + 1);
+  if (session_.watcher != nullptr) session_.watcher->begin(state_.step + 1, state_.skipped_steps);
   model_->train_step(step_inputs_for(state_), data.tokens, data.targets, data.document_starts, observes());
   release_checkpoint();
   const nn::step_state r = model_->finish_step();

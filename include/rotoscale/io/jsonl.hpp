@@ -106,20 +106,27 @@ class jsonl_writer {
   detail::descriptor file_;
 };
 
-/// All records of a file (plain or gzip). Blank lines are skipped, and so is an unfinished last line, which a killed
-/// run leaves.
-inline std::vector<nlohmann::ordered_json> read_jsonl(const std::filesystem::path& path) {
+/// Calls use(record, number of its line) for all records of a file (plain or gzip). Blank lines are skipped, and so is
+/// an unfinished last line, which a killed run leaves: its number is returned, 0 where there is none.
+template <class Use>
+std::size_t for_each_record(const std::filesystem::path& path, const Use& use) {
   const std::string text = read_file(path);
-  std::vector<nlohmann::ordered_json> records;
   std::string_view rest = text;
   for (std::size_t number = 1; !rest.empty(); ++number) {
     const std::size_t end = rest.find('\n');
     const std::string_view line = rest.substr(0, end);
-    if (end == rest.npos && !detail::is_whole_record(line)) break;
+    if (end == rest.npos && !detail::is_whole_record(line)) return number;
     rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
     if (line.find_first_not_of(" \t\r") == line.npos) continue;
-    records.push_back(detail::parse_as<nlohmann::ordered_json>(line, path.string(), number));
+    use(detail::parse_as<nlohmann::ordered_json>(line, path.string(), number), number);
   }
+  return 0;
+}
+
+/// All records of a file, as for_each_record has them.
+inline std::vector<nlohmann::ordered_json> read_jsonl(const std::filesystem::path& path) {
+  std::vector<nlohmann::ordered_json> records;
+  for_each_record(path, [&](nlohmann::ordered_json record, std::size_t) { records.push_back(std::move(record)); });
   return records;
 }
 

@@ -112,6 +112,19 @@ TEST_CASE("read_jsonl drops an unfinished last line, whatever is left of it") {
   CHECK(io::read_jsonl(path).size() == 2);
 }
 
+TEST_CASE("for_each_record has the numbers of lines, and that of an unfinished last one") {
+  const scratch_directory dir;
+  const auto path = dir / "log.jsonl";
+  std::vector<std::size_t> numbers;
+  const auto note = [&](const json&, std::size_t number) { numbers.push_back(number); };
+  put(path, "{}\n\n[1]\n{\"a\": ");
+  CHECK(io::for_each_record(path, note) == 4);
+  CHECK(numbers == std::vector<std::size_t>{1, 3});
+  put(path, "{}\n[1]");
+  CHECK(io::for_each_record(path, note) == 0);
+  CHECK(numbers == std::vector<std::size_t>{1, 3, 1, 2});
+}
+
 TEST_CASE("read_jsonl names file and line") {
   const scratch_directory dir;
   const auto path = dir / "log.jsonl";
