@@ -164,6 +164,10 @@ void define_replay(CLI::App& app, replay_options& o) {
   replay->add_option("--steps", o.steps, "A:B: from the checkpoint of step A (0: from the seed) to that of step B")
       ->required();
   replay->add_option("--keep", o.keep, "directory to keep the replay's own run in");
+  replay->add_option("--data", o.moved.data, "where the run's text is now");
+  replay->add_option("--tokenizer", o.moved.tokenizer, "where its SentencePiece model is now");
+  replay->add_option("--init", o.moved.init, "where the weights are now that it began with");
+  replay->add_option("--adapter", o.moved.adapter, "where the adapters are now that it began with");
   define_device(*replay, o.device);
 }
 

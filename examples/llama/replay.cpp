@@ -2,19 +2,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "replay.hpp"
 
-#include <unistd.h>
+#include <stdlib.h>  // mkdtemp
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <ostream>
 
+#include "examples/standard_streams.hpp"
 #include "exit_codes.hpp"
 #include "rotoscale/io/safetensors.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
 #include "train/digests.hpp"
+#include "train/signals.hpp"
 #include "train/train.hpp"
 
 namespace rotoscale::llama_program {
@@ -23,13 +25,21 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A directory that is removed at the end, unless it has a name that was asked for.
+/// A new directory that is removed at the end, or one of a name that was asked for, which stays.
 class scratch_directory {
  public:
   explicit scratch_directory(const std::string& keep) : path_(keep), keeps_(!keep.empty()) {
     std::error_code none;
     if (keeps_ && fs::exists(path_, none)) throw io::error(keep, "exists");
-    if (!keeps_) path_ = fs::temp_directory_path() / ("mini-llama-replay-" + std::to_string(getpid()));
+    if (keeps_) return;
+    const char* const given = std::getenv("TMPDIR");
+    const fs::path parent = given != nullptr && *given != 0 ? given : "/tmp";
+    std::string name = (parent / "mini-llama-replay-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) {
+      throw io::error("TMPDIR", "cannot create a directory in " + parent.string() + ": " + std::strerror(errno) +
+                                    "; --keep names one for the replay's own run");
+    }
+    path_ = name;
   }
   scratch_directory(const scratch_directory&) = delete;
   scratch_directory& operator=(const scratch_directory&) = delete;
@@ -39,16 +49,43 @@ class scratch_directory {
   }
   const fs::path& path() const { return path_; }
 
+  /// Calls f; where a file in here cannot be written, the message says what would do.
+  template <class Function>
+  auto explaining(const Function& f) const {
+    try {
+      return f();
+    } catch (const io::error& e) {
+      const std::string text = e.what();
+      if (!text.starts_with(path_.string())) throw;
+      throw io::error(text + "; a replay needs room for its checkpoint: TMPDIR or --keep says where");
+    }
+  }
+
  private:
   fs::path path_;
   bool keeps_;
 };
 
-std::string read_bytes(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  std::string bytes{std::istreambuf_iterator<char>(in), {}};
-  if (!in) throw io::error(file.string(), "cannot read");
-  return bytes;
+/// The names of a checkpoint's files, in order.
+std::vector<std::string> files_of(const fs::path& checkpoint) {
+  std::error_code failed;
+  std::vector<std::string> names;
+  for (fs::directory_iterator at(checkpoint, failed); !failed && at != fs::directory_iterator(); at.increment(failed)) {
+    names.push_back(at->path().filename().string());
+  }
+  if (failed == std::errc::no_such_file_or_directory) {
+    throw io::error(checkpoint.string(), "is gone: the run has removed it meanwhile (--keep-checkpoints)");
+  }
+  if (failed) throw io::error(checkpoint.string(), "cannot read the directory: " + failed.message());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// The first of `names` that `others` lack, both in order; null: none.
+const std::string* find_missing(const std::vector<std::string>& names, const std::vector<std::string>& others) {
+  const auto lacks = [&](const std::string& n) { return !std::binary_search(others.begin(), others.end(), n); };
+  const auto found = std::find_if(names.begin(), names.end(), lacks);
+  return found == names.end() ? nullptr : &*found;
 }
 
 /// Where two files of tensors differ first; nothing where they differ otherwise.
@@ -56,7 +93,8 @@ std::optional<std::string> find_tensor_difference(const fs::path& a, const fs::p
   const auto first = io::safetensors_file::open(a), second = io::safetensors_file::open(b);
   for (const io::tensor_info& info : first.tensors()) {
     const io::tensor_info* other = second.find(info.name);
-    if (other == nullptr || other->shape != info.shape) return info.name + " has another shape";
+    if (other == nullptr) return info.name + ": no such tensor in the replay's";
+    if (other->shape != info.shape) return info.name + " has another shape";
     std::size_t count = 1;
     for (const std::int64_t extent : info.shape) count *= static_cast<std::size_t>(extent);
     std::vector<float> x(count), y(count);
@@ -74,19 +112,20 @@ std::optional<std::string> find_tensor_difference(const fs::path& a, const fs::p
                   count, at, static_cast<double>(x[at]), static_cast<double>(y[at]));
     return info.name + text;
   }
+  for (const io::tensor_info& info : second.tensors()) {
+    if (first.find(info.name) == nullptr) return info.name + ": no such tensor in the run's";
+  }
   return {};
 }
 
-/// What differs between two checkpoints, or nothing; `bytes` counts those compared.
+/// What differs between two checkpoints, or nothing; `bytes` counts those compared. Throws interruption.
 std::optional<std::string> find_difference(const fs::path& run, const fs::path& replayed, std::size_t& bytes) {
-  std::vector<std::string> names, others;
-  for (const auto& entry : fs::directory_iterator(run)) names.push_back(entry.path().filename().string());
-  for (const auto& entry : fs::directory_iterator(replayed)) others.push_back(entry.path().filename().string());
-  std::sort(names.begin(), names.end());
-  std::sort(others.begin(), others.end());
-  if (names != others) return "the checkpoints do not hold the same files";
+  const std::vector<std::string> names = files_of(run), others = files_of(replayed);
+  if (const std::string* name = find_missing(names, others)) return *name + ": the replay has no such file";
+  if (const std::string* name = find_missing(others, names)) return *name + ": the run's checkpoint has no such file";
   for (const std::string& name : names) {
-    const std::string a = read_bytes(run / name), b = read_bytes(replayed / name);
+    throw_if_interrupted();
+    const std::string a = io::read_raw_file(run / name), b = io::read_raw_file(replayed / name);
     bytes += a.size();
     if (a == b) continue;
     if (name.ends_with(".safetensors")) {
@@ -113,7 +152,33 @@ trainer_state state_at(const run_directory& run, std::int64_t step, const traine
   state.resolved_adapter = later.resolved_adapter;
   state.base_digest = later.base_digest;
   state.adapter_digest = later.adapter_digest;
+  state.data_fingerprint = later.data_fingerprint;
   return state;
+}
+
+/// What the session reads in place of what the run names: its state, which is compared, keeps the run's names.
+void take_new_places(const run_options& moved, const run_options& run, session_options& session) {
+  const auto take = [](const char* flag, const std::string& place, const std::string& old, std::string& to) {
+    if (place.empty()) return;
+    if (old.empty()) throw io::error(std::string(flag) + " " + place, "the run has none that could have moved");
+    to = place;
+  };
+  session.data = moved.data;
+  take("--tokenizer", moved.tokenizer, run.tokenizer, session.tokenizer);
+  take("--init", moved.init, run.init, session.init);
+  take("--adapter", moved.adapter, run.adapter, session.adapter);
+}
+
+session_options session_for(const replay_options& o, const run_directory& run, const run_options& options,
+                            std::int64_t last) {
+  session_options session;
+  session.stop_at = last;
+  session.replays = true;
+  // An observed step has more operations, and each has a digest.
+  session.statistics_every = read_statistics_choice(run.statistics()).every;
+  session.tokenizer = find_tokenizer(options.tokenizer, run.checkpoint(last));
+  take_new_places(o.moved, options, session);
+  return session;
 }
 
 }  // namespace
@@ -131,15 +196,10 @@ int replay(const replay_options& o, std::ostream& out) {
   const chosen_backend inner = choose_backend(o.device);
   nn::digest_backend ops(*inner.ops);
   digest_comparison digests(ops, run.digests());
-  session_options session;
+  session_options session = session_for(o, run, state.run, steps.last);
   session.out = scratch.path().string();
-  session.stop_at = steps.last;
   session.threads = inner.ops->threads();
   session.watcher = &digests;
-  session.replays = true;
-  // An observed step has more operations, and each has a digest.
-  session.statistics_every = read_statistics_choice(run.statistics()).every;
-  session.tokenizer = find_tokenizer(state.run.tokenizer, run.checkpoint(steps.last));
   std::optional<resume_point> from;
   if (steps.first > 0) from = resume_point{run.path(), run.checkpoint(steps.first)};
   const auto make = [&] {
@@ -147,17 +207,24 @@ int replay(const replay_options& o, std::ostream& out) {
   };
   const auto t = from ? naming_older(from->checkpoint, "", make) : make();
   inner.say_note();
-  if (const int code = t->run(); code != exit_ok) return code;
-  std::size_t bytes = 0;
-  const auto difference =
-      find_difference(run.checkpoint(steps.last), run_directory(scratch.path()).checkpoint(steps.last), bytes);
+  const int code = scratch.explaining([&] { return t->run(); });
   if (digests.difference()) out << "replay: " << *digests.difference() << "\n";
+  if (code != exit_ok) return code;
+  std::size_t bytes = 0;
+  std::optional<std::string> difference;
+  try {
+    const signal_guard signals;
+    difference =
+        find_difference(run.checkpoint(steps.last), run_directory(scratch.path()).checkpoint(steps.last), bytes);
+  } catch (const interruption& i) {
+    print_error(program_name, signal_name(i.signal) + ": only some files of the checkpoints were compared");
+    return exit_interrupted;
+  }
   if (difference) out << "replay: step " << steps.last << ": " << *difference << "\n";
   if (digests.difference() || difference) return exit_differs;
-  out << "replay: steps " << steps.first + 1 << " to " << steps.last << " on " << inner.ops->description() << ": "
-      << bytes << " bytes of the checkpoint are equal";
   const std::string compared = digests.summary();
-  out << (compared.empty() ? "" : ", and ") << compared << "\n";
+  out << "replay: steps " << steps.first + 1 << " to " << steps.last << " on " << inner.ops->description() << ": "
+      << bytes << " bytes of the checkpoint are equal" << (compared.empty() ? "" : ", and ") << compared << "\n";
   return exit_ok;
 }
 

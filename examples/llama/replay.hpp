@@ -8,6 +8,7 @@
 #include <string>
 
 #include "device.hpp"
+#include "options.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -15,10 +16,12 @@ struct replay_options {
   std::string run;    ///< run directory
   std::string steps;  ///< "A:B": from the checkpoint behind step A to that behind step B; A = 0: from the seed
   std::string keep;   ///< directory for the replay's own run; empty: a temporary one
+  run_options moved;  ///< data, tokenizer, init and adapter, where they are elsewhere now
   device_choice device;
 };
 
-/// Writes what differs first, or that nothing does. Returns exit_ok or exit_differs. Throws io::error.
+/// Writes what differs first, or that nothing does. Returns exit_ok or exit_differs, or where it ended before anything
+/// could be compared exit_diverged, exit_interrupted or exit_device. Throws io::error.
 int replay(const replay_options& options, std::ostream& out);
 
 }  // namespace rotoscale::llama_program

@@ -7,7 +7,13 @@ its digests.
 usage: mini_llama_devices.py PROGRAM [NAME...]
 """
 import json
+import os
 import re
+import resource
+import shutil
+import signal
+import struct
+import subprocess
 
 import mini_llama
 from mini_llama import ROOT, SHAPE, Scratch, as_flags, records
@@ -48,6 +54,7 @@ class Devices(Scratch):
         # And the other way round; --keep keeps the replay's own run.
         self.train("run", "--device", "cpu", "--recipe", "mxfp4_h16", "--overwrite", **more)
         self.assertIn("are equal", self.replay("--steps", "2:4", "--device", device, "--keep", "kept"))
+        self.assertEqual([p.name for p in (self.folder / "kept/checkpoints").iterdir()], ["step-000000004"])
         self.assertEqual((self.folder / "kept/checkpoints/step-000000004/model.safetensors").read_bytes(),
                          (self.folder / "run/checkpoints/step-000000004/model.safetensors").read_bytes())
 
@@ -305,6 +312,120 @@ class Devices(Scratch):
         self.assertEqual([line["step"] for line in self.digests()[1]], [4, 5, 6])
         (self.folder / "run/digests.jsonl").write_text('{"digest_steps": "6"}\n')
         self.refuse(["train", "--resume", "run"], "run/digests.jsonl: line 1: digest_steps: '6' is not A:B")
+
+    def move(self, name):
+        (self.folder / "moved").mkdir(exist_ok=True)
+        (self.folder / name).rename(self.folder / "moved" / name)
+
+    def test_files_that_have_moved_are_named_to_a_replay(self):
+        self.succeed("tokenizer", "train", "--data", "text.txt", "--vocab-size", 300, "--out", "t.model")
+        shape = {"tokenizer": "t.model", "vocab_size": 300, "steps": 4, "checkpoint_every": 2}
+        self.train("base", **shape)
+        self.train("given", "--init", "base", "--lora-rank", 4, **shape)
+        adapters = "given/checkpoints/step-000000004"
+        self.train("run", "--init", "base", "--adapter", adapters, **shape)
+        self.train("plain", steps=4, checkpoint_every=2)
+        command = ["replay", "run", "--steps", "0:4"]
+        moved = []
+        for name, flag, said in (("text.txt", "--data", "; --data says where it is now"), ("t.model", "--tokenizer", "; --tokenizer says where it is now"),
+                                 ("base", "--init", "by --init"), ("given", "--adapter", "by --adapter")):
+            with self.subTest(flag):
+                self.assertIn(" are equal", self.succeed(*command, *moved))
+                self.move(name)
+                self.refuse([*command, *moved], name, said)
+                moved += [flag, f"moved/{adapters if name == 'given' else name}"]
+        for steps in ("0:4", "2:4"):
+            self.assertIn(" are equal", self.succeed("replay", "run", "--steps", steps, *moved))
+        (self.folder / "other.txt").write_bytes(mini_llama.generated_text(seed=2))
+        for steps in ("0:4", "2:4"):
+            self.refuse(["replay", "run", "--steps", steps, *moved[2:], "--data", "other.txt"], "other.txt: not the text that")
+        self.refuse([*command, *moved[:4], "--init", "plain", *moved[6:]], "plain")
+        self.refuse(["train", "--resume", "run", *moved[2:]], "text.txt: cannot open: No such file or directory; --data says")
+        for flag in ("--tokenizer", "--init", "--adapter"):
+            self.refuse(["replay", "plain", "--steps", "0:4", "--data", moved[1], flag, "x"], f"{flag} x: the run has none that could")
+
+    def replay_with(self, temporary, *arguments, **more):
+        """A replay of the run whose directory is made in `temporary`."""
+        return subprocess.run([mini_llama.PROGRAM, "replay", "run", *arguments], cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True, timeout=120, env={**os.environ, "TMPDIR": str(temporary)}, **more)
+
+    def test_a_replay_removes_its_own_directory_and_no_other(self):
+        self.train("run", "--device", "cpu", steps=4, checkpoint_every=2)
+        temporary = self.folder / "temporary"
+        temporary.mkdir()
+        # The name that it had once.
+        done = subprocess.run(["sh", "-c", 'mkdir "$TMPDIR/mini-llama-replay-$$" && exec "$0" replay run --steps 2:4', mini_llama.PROGRAM],
+                              cwd=self.folder, capture_output=True, text=True, env={**os.environ, "TMPDIR": str(temporary)})
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(len(list(temporary.iterdir())), 1)
+        shutil.rmtree(temporary)
+        done = self.replay_with(temporary, "--steps", "2:4")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertEqual(done.stderr, f"mini-llama: TMPDIR: cannot create a directory in {temporary}: No such file or directory; "
+                         "--keep names one for the replay's own run\n")
+        # No room for a checkpoint.
+        temporary.mkdir()
+        done = self.replay_with(temporary, "--steps", "2:4", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, 1 << 14)))
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertRegex(done.stderr, rf"\Amini-llama: {temporary}/[^\n]+; a replay needs room for its checkpoint: TMPDIR or --keep [^\n]+\n\Z")
+        self.assertNotIn("--resume", done.stderr)
+        self.assertEqual(list(temporary.iterdir()), [])
+
+    def test_a_replay_that_ends_early_leaves_nothing_to_go_on_from(self):
+        self.train("run", "--device", "cpu", steps=1000, checkpoint_every=1000, eval_every=1000, max_epochs=9,
+                   eval_windows=1, final_eval_windows=1)
+        temporary = self.folder / "temporary"
+        temporary.mkdir()
+        for name in ("SIGINT", "SIGTERM"):
+            with subprocess.Popen([mini_llama.PROGRAM, "replay", "run", "--steps", "0:1000"], cwd=self.folder, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(temporary)}) as child:
+                while not any('"step",' in p.read_text() for p in temporary.glob("*/log.jsonl")):
+                    self.assertIsNone(child.poll())
+                child.send_signal(getattr(signal, name))
+                out, err = child.communicate(timeout=60)
+            self.assertEqual((child.returncode, out), (4, ""))
+            self.assertRegex(err, rf"\Amini-llama: bf16: {name} at step \d+ of 1000; nothing was compared\n\Z")
+            self.assertEqual(list(temporary.iterdir()), [])
+
+    def test_a_replay_that_diverges(self):
+        self.train("run", "--device", "cpu", "--digest-steps", "2:4", steps=4, checkpoint_every=2)
+        first = self.folder / "run/checkpoints/step-000000002/model.safetensors"
+        first.write_bytes(first.read_bytes()[:-4096] + 1024 * struct.pack("<f", 3e38))
+        temporary = self.folder / "temporary"
+        temporary.mkdir()
+        done = self.replay_with(temporary, "--steps", "2:4")
+        self.assertEqual(done.returncode, 3)
+        self.assertRegex(done.stdout, r"\Areplay: step 3, operation \d+ \([^\n]+\n\Z")
+        self.assertRegex(done.stderr, r"\Amini-llama: bf16: diverged at step 3 \([^\n]+\), as the run did not; nothing was compared\n\Z")
+        self.assertEqual(list(temporary.iterdir()), [])
+
+    def test_files_of_a_checkpoint_that_differ_are_named(self):
+        self.train("run", "--device", "cpu", steps=4, checkpoint_every=2)
+        whole, command = self.folder / "run/checkpoints/step-000000004", ["replay", "run", "--steps", "2:4"]
+        (whole / "notes").write_text("mine")
+        self.assertIn("step 4: notes: the replay has no such file\n", self.replay("--steps", "2:4", code=1))
+        (whole / "notes").unlink()
+        for name in ("optimizer.safetensors", "generation_config.json"):
+            with self.subTest(name):
+                kept = (whole / name).read_bytes()
+                (whole / name).unlink()
+                self.assertIn(f"step 4: {name}: the run's checkpoint has no such file\n", self.replay("--steps", "2:4", code=1))
+                (whole / name).mkdir()
+                self.refuse(command, f"step-000000004/{name}: cannot read: a directory, not a regular file")
+                (whole / name).rmdir()
+                (whole / name).write_bytes(kept)
+        # Another tensor beside those of the replay.
+        path = whole / "optimizer.safetensors"
+        kept = path.read_bytes()
+        size = int.from_bytes(kept[:8], "little")
+        header = json.loads(kept[8:8 + size])
+        name = next(n for n in header if n != "__metadata__")
+        for change, said in ((lambda h: {**h, "more": {**h[name], "shape": [0], "data_offsets": [0, 0]}}, "more: no such tensor in the replay's"),
+                             (lambda h: {n if n != name else "renamed": v for n, v in h.items()}, "no such tensor in the replay's"),
+                             (lambda h: {**h, name: {**h[name], "shape": [1, *h[name]["shape"]]}}, f"{name} has another shape")):
+            text = json.dumps(change(header)).encode()
+            path.write_bytes(len(text).to_bytes(8, "little") + text + kept[8 + size:])
+            self.assertIn(said, self.replay("--steps", "2:4", code=1))
 
     def test_bad_input(self):
         self.train("run", "--device", "cpu", steps=4, checkpoint_every=2)

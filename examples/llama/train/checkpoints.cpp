@@ -64,7 +64,9 @@ void trainer::save_checkpoint(bool is_extra) {
   const auto write = [this, is_extra](const trainer_state& state, const llama::checkpoint_tensors& tensors) {
     log_->flush();  // what a checkpoint follows is on disk before it
     write_checkpoint(state, tensors);
-    files_.prune(state.step, is_extra, state.run.train);
+    train_options keeping = state.run.train;
+    if (session_.replays) keeping.keep_checkpoints = 1;  // the last one is compared, or rolled back to
+    files_.prune(state.step, is_extra, keeping);
   };
   saved_step_ = state_.step;
   if (!model_->has_snapshot()) {

@@ -23,11 +23,30 @@ using nlohmann::ordered_json;
 
 namespace {
 
-/// Of a run, with the tokenizer that the session names.
-data_options data_of(const run_options& run, const std::string& tokenizer) {
+/// Of a run, with the text and the tokenizer that the session names.
+data_options data_of(const run_options& run, const session_options& session) {
   data_options o = data_of(run);
-  if (!tokenizer.empty()) o.tokenizer = tokenizer;
+  if (!session.data.empty()) o.paths = session.data;
+  if (!session.tokenizer.empty()) o.tokenizer = session.tokenizer;
   return o;
+}
+
+/// The same of a run that has begun, whose files may have moved since.
+data_options moved_data_of(const run_options& run, const session_options& session) {
+  const data_options o = data_of(run, session);
+  const auto check = [](const std::string& path, const char* flag) {
+    std::error_code failed;
+    if (fs::exists(fs::status(path, failed))) return;
+    throw io::error(path, "cannot open: " + failed.message() + "; " + flag + " says where it is now");
+  };
+  for (const std::string& path : o.paths) check(path, "--data");
+  if (!o.tokenizer.empty()) check(o.tokenizer, "--tokenizer");
+  return o;
+}
+
+/// Where the weights of --init are.
+std::string weights_place(const std::string& init) {
+  return fs::is_regular_file(init) ? init : llama::find_weights(init).directory.string();
 }
 
 void require_there(const std::string& path, const char* flag) {
@@ -62,15 +81,16 @@ trainer::trainer(nn::backend& ops, trainer_state state, const session_options& s
       from_(from),
       files_(session.out),
       progress_(session.progress),
-      text_(data_of(state_.run, session_.tokenizer), state_.run.train.seed, state_.run.model.vocab_size,
-            progress_.counter(state_.run.name, "tokenizing")),
+      text_((from_ && !session.auto_resume) || session.replays ? moved_data_of(state_.run, session)
+                                                               : data_of(state_.run, session),
+            state_.run.train.seed, state_.run.model.vocab_size, progress_.counter(state_.run.name, "tokenizing")),
       tokenizer_(tokenizer_files::read(session_.tokenizer.empty() ? state_.run.tokenizer : session_.tokenizer)),
       roof_(make_roof(session.roof, session.threads)) {
   text_.check_budget(state_.run.train, state_.skipped_steps);
-  if (!from_) {
+  if (!from_ && !session_.replays) {
     state_.data_fingerprint = text_.fingerprint();
   } else if (state_.data_fingerprint != text_.fingerprint()) {
-    throw io::error(state_.run.data.front(),
+    throw io::error(data_of(state_.run, session_).paths.front(),
                     "not the text that the checkpoint was trained on, or another tokenizer or text format");
   }
   resolve_given();
@@ -80,10 +100,10 @@ trainer::trainer(nn::backend& ops, trainer_state state, const session_options& s
 /// A run that --init or --adapter names may go on meanwhile: this one has begun with what was its newest checkpoint.
 void trainer::resolve_given() {
   const std::string &init = state_.run.init, &adapter = state_.run.adapter;
-  if (!init.empty() && state_.resolved_init.empty()) {
-    state_.resolved_init = fs::is_regular_file(init) ? init : llama::find_weights(init).directory.string();
-  }
+  if (!init.empty() && state_.resolved_init.empty()) state_.resolved_init = weights_place(init);
   if (!adapter.empty() && state_.resolved_adapter.empty()) state_.resolved_adapter = find_adapter(adapter).string();
+  init_place_ = session_.init.empty() ? state_.resolved_init : weights_place(session_.init);
+  adapter_place_ = session_.adapter.empty() ? state_.resolved_adapter : find_adapter(session_.adapter).string();
 }
 
 /// Calls f, which looks at what a new run is given; a run that is resumed has no use for an older checkpoint.
@@ -102,15 +122,14 @@ void trainer::build_model(const fs::path& checkpoint) {
   synthetic_ = synthetic_recipe_of(session_, state_);
   const std::vector<nn::recipe> recipes = recipes_of(state_, session_, synthetic_);
   if (!state_.run.init.empty() && (checkpoint.empty() || state_.run.lora)) {
-    require_there(state_.resolved_init, "--init");
-    check_given(state_.resolved_init, "--init",
-                [&] { llama::check_weights(llama::find_weights(state_.resolved_init), state_.run.model); });
+    require_there(init_place_, "--init");
+    check_given(init_place_, "--init",
+                [&] { llama::check_weights(llama::find_weights(init_place_), state_.run.model); });
   }
   if (!state_.run.adapter.empty() && checkpoint.empty()) {
-    require_there(state_.resolved_adapter, "--adapter");
-    check_given(state_.resolved_adapter, "--adapter", [&] {
-      llama::check_adapters(find_adapter(state_.resolved_adapter), state_.run.model, *state_.run.lora);
-    });
+    require_there(adapter_place_, "--adapter");
+    check_given(adapter_place_, "--adapter",
+                [&] { llama::check_adapters(find_adapter(adapter_place_), state_.run.model, *state_.run.lora); });
   }
   const nn::memory_plan plan = llama::plan_session(*ops_, state_.run.model, options, recipes);
   with_plan(plan, [&] {
@@ -141,20 +160,19 @@ void trainer::load_model(const fs::path& checkpoint) {
 
 /// The weights of --init; frozen ones are quantized here, under every recipe of the run.
 void trainer::load_given_weights() {
-  const std::uint64_t digest = llama::read_weights(llama::find_weights(state_.resolved_init), *model_,
+  const std::uint64_t digest = llama::read_weights(llama::find_weights(init_place_), *model_,
                                                    progress_.counter(state_.run.name, "reading weights"));
   if (state_.base_digest == 0) state_.base_digest = digest;
   if (digest == state_.base_digest) return;
-  throw io::error(state_.resolved_init, state_.run.lora ? "not the weights that the adapters were trained beside"
-                                                        : "not the weights that the run began with");
+  throw io::error(init_place_, state_.run.lora ? "not the weights that the adapters were trained beside"
+                                               : "not the weights that the run began with");
 }
 
 /// The adapters of --adapter, which a run takes the values of and nothing else: its optimizer begins anew.
 void trainer::load_given_adapters() {
-  const std::uint64_t digest = llama::read_adapters(find_adapter(state_.resolved_adapter), *model_);
+  const std::uint64_t digest = llama::read_adapters(find_adapter(adapter_place_), *model_);
   if (state_.adapter_digest == 0) state_.adapter_digest = digest;
-  if (digest != state_.adapter_digest)
-    throw io::error(state_.resolved_adapter, "not the adapters that the run began with");
+  if (digest != state_.adapter_digest) throw io::error(adapter_place_, "not the adapters that the run began with");
 }
 
 /// The values that every parameter begins with.

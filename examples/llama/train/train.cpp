@@ -172,11 +172,18 @@ bool trainer::roll_back(std::int64_t step, const std::string& what) {
   return true;
 }
 
+/// What is to be done where a run ends early.
+std::string trainer::advice() const {
+  return session_.replays ? "; nothing was compared"
+                          : "; to go on: mini-llama train --resume " + shell_word(session_.out);
+}
+
 /// Reports a number that is none: nothing more is written but the end of the log.
 int trainer::diverged(std::int64_t step, const std::string& what) {
   progress_.end();
-  print_error(program_name, state_.run.name + ": diverged at step " + std::to_string(step) + " (" + what +
-                                "); log and last checkpoint are kept in " + session_.out);
+  print_error(program_name, state_.run.name + ": diverged at step " + std::to_string(step) + " (" + what + ")" +
+                                (session_.replays ? ", as the run did not" + advice()
+                                                  : "; log and last checkpoint are kept in " + session_.out));
   finish("diverged");
   return exit_diverged;
 }
@@ -185,14 +192,13 @@ int trainer::diverged(std::int64_t step, const std::string& what) {
 int trainer::interrupted(int signal) {
   progress_.end();
   finish_checkpoint();
-  if (state_.step > 0 && saved_step_ != state_.step) {
+  if (!session_.replays && state_.step > 0 && saved_step_ != state_.step) {
     if (const auto fault = find_divergence({})) return diverged(state_.step, *fault);
     save_checkpoint(true);
     finish_checkpoint();
   }
   print_error(program_name, state_.run.name + ": " + signal_name(signal) + " at step " + std::to_string(state_.step) +
-                                " of " + std::to_string(state_.end()) + "; to go on: mini-llama train --resume " +
-                                shell_word(session_.out));
+                                " of " + std::to_string(state_.end()) + advice());
   finish("interrupted");
   return exit_interrupted;
 }
@@ -204,8 +210,8 @@ int trainer::device_failed(const nn::backend_error& e) {
   const std::string checkpoint = settle_checkpoint();
   print_error(program_name, state_.run.name + ": the device failed behind step " + std::to_string(state_.step) + " (" +
                                 e.what() + ")" + checkpoint +
-                                "; log and last checkpoint are kept; to go on: mini-llama train --resume " +
-                                shell_word(session_.out) + "; its memory, by category:");
+                                (session_.replays ? "" : "; log and last checkpoint are kept") + advice() +
+                                "; its memory, by category:");
   std::cerr << memory_table(loading != nullptr ? loading->plan() : model_->plan());
   finish("failed");
   return exit_device;
@@ -287,6 +293,7 @@ int trainer::run() {
   } catch (const io::error& e) {
     progress_.end();
     writer_.abandon();
+    if (session_.replays) throw;
     throw io::error(std::string(e.what()) + "; when that is mended: mini-llama train --resume " +
                     shell_word(session_.out));
   }

@@ -42,9 +42,11 @@ struct session_options {
   bool tensorboard = false;                ///< tensorboard/ beside the log
   std::string roof;                        ///< see make_roof
   std::string tokenizer;                   ///< read in place of the run's; empty: that one
+  std::vector<std::string> data;           ///< the same: the state keeps the run's own names
+  std::string init, adapter;               ///< the same
   std::int64_t began_ms = 0;               ///< when the program began, in milliseconds since 1970
   step_watcher* watcher = nullptr;         ///< told of every step
-  bool replays = false;                    ///< ends behind its checkpoint without an evaluation or a word
+  bool replays = false;  ///< ends behind its checkpoint without an evaluation or a word; is nothing to go on from
 };
 
 /// The recipe of the synthetic warm-up before a run's first step; none: there is no warm-up. Where the session names
@@ -115,6 +117,7 @@ class trainer {
   void release_checkpoint();
   void finish_checkpoint();
   std::string settle_checkpoint();
+  std::string advice() const;
   void log_checkpoint(std::int64_t step, double seconds, double waited);
 
   nn::backend* ops_;
@@ -123,6 +126,7 @@ class trainer {
   std::optional<resume_point> from_;
   run_directory files_;
   progress_line progress_;
+  std::string init_place_, adapter_place_;  ///< what is read of run.init and run.adapter
   corpus text_;
   tokenizer_files tokenizer_;
   std::unique_ptr<llama::session> model_;
