@@ -10,6 +10,7 @@
 #include "gpu/api/status.hpp"
 #include "gpu/api/stream.hpp"
 #include "gpu/dialect/hip.hpp"
+#include "rotoscale/bits.hpp"
 
 #if !defined(ROTOSCALE_NO_HIP_SDK)
 
@@ -20,7 +21,11 @@ inline namespace ROTOSCALE_GPU_MODE {
 
 inline hipStream_t native(stream s) { return static_cast<hipStream_t>(s.handle); }
 
-inline dim3 blocks(std::int64_t count) { return {static_cast<unsigned>(count), 1, 1}; }
+/// A grid or block of `count` along x, at most 2^31 - 1.
+inline dim3 blocks(std::int64_t count) {
+  ROTOSCALE_ASSERT(count >= 0 && count <= 0x7FFFFFFF);
+  return {static_cast<unsigned>(count), 1, 1};
+}
 
 /// Is `pointer` set and a multiple of `alignment` (1, 2, 4, 8 or 16)? `argument` names it.
 inline status check_pointer(const void* pointer, std::uintptr_t alignment, const char* argument) {

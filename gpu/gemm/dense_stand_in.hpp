@@ -15,9 +15,9 @@ inline constexpr int dense_threads = 64;
 /// One thread an output of a GEMM of dense operands.
 [[maybe_unused]] static __global__ void dense_stand_in_kernel(const gemm_operand a, const gemm_operand b,
                                                               const gemm_options o, const gemm_arguments p) {
-  const int at = static_cast<int>(block_index().x) * dense_threads + static_cast<int>(thread_index().x);
-  if (at >= p.m * p.n) return;
-  const int row = at / p.n, column = at % p.n;
+  const std::int64_t at = block_index().x * std::int64_t{dense_threads} + thread_index().x;
+  if (at >= std::int64_t{p.m} * p.n) return;
+  const int row = static_cast<int>(at / p.n), column = static_cast<int>(at % p.n);
   if (p.parts == 1) {
     return store_output(p, output_factor(p), accumulate_ref(a, row, b, column, o, 0.0f), row, column);
   }

@@ -222,7 +222,7 @@ status plain_gemm::run(const plain_problem& p, void* workspace, std::size_t work
   if (direct) return {};
   gemm_arguments g = make_arguments(p, static_cast<int>(p.a.rows), static_cast<int>(p.b.rows));
   g.partial = static_cast<float*>(sums);
-  return finish_parts(g, stream);
+  return finish_parts(g, stream, false);
 }
 
 }  // namespace rotoscale::gpu

@@ -152,10 +152,12 @@ inline expand_arguments make_expansion(const gemm_problem& p, const workspace_ma
           memory + map.staging_b};
 }
 
-/// Adds the parts of K and finishes the outputs.
-inline status finish_parts(const gemm_arguments& g, stream s) {
-  const std::int64_t across = (g.n + add_threads - 1) / add_threads;
-  return launch_behind(add_parts_kernel, blocks(across * g.m), blocks(add_threads), 0, s, g);
+/// Adds the parts of K and finishes the outputs; `behind_kernel`: the work before it on the stream is one of our
+/// kernels.
+inline status finish_parts(const gemm_arguments& g, stream s, bool behind_kernel = true) {
+  const dim3 grid = blocks(std::int64_t{(g.n + add_threads - 1) / add_threads} * g.m);
+  return behind_kernel ? launch_behind(add_parts_kernel, grid, blocks(add_threads), 0, s, g)
+                       : launch(add_parts_kernel, grid, blocks(add_threads), 0, s, g);
 }
 
 }  // namespace rotoscale::gpu::detail
