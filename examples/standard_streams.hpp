@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <signal.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <string>
@@ -30,6 +31,14 @@ inline void fail_beyond_file_limit() { ::signal(SIGXFSZ, SIG_IGN); }
 
 /// A write to a pipe that nobody reads fails with EPIPE: work that can go on without its messages does.
 inline void fail_at_closed_pipe() { ::signal(SIGPIPE, SIG_IGN); }
+
+/// At a program's end: writes what is left of standard output, from streams and from stdio. Throws io::error where any
+/// of it was lost, as on a full disk or where the stream is closed, so that the exit code says so.
+inline void finish_standard_output() {
+  const bool written = static_cast<bool>(std::cout.flush());
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !written)
+    throw io::error("standard output", "cannot write");
+}
 
 /// "program: what", one line on standard error whatever file names and arguments hold.
 inline void print_error(const std::string& program, const std::string& what) {

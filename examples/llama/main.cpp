@@ -195,7 +195,7 @@ int main(int argc, char** argv) {
   fail_at_closed_pipe();
   try {
     const int code = llama_program::run(argc, argv);
-    if (!std::cout.flush()) throw io::error("standard output", "cannot write");
+    finish_standard_output();
     return code;
   } catch (const io::error& e) {
     print_error(llama_program::program_name, e.what());

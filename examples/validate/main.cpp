@@ -187,10 +187,20 @@ int rank(const gemm_case& x, const kernel_use& given, const std::vector<explanat
   }
   std::size_t same = 0;
   while (same < all.size() && all[same].which == all.front().which) ++same;
-  if (same > 1) {
+  // Alpha and beta are made of elements, so that some of them explain a few of anything.
+  const index_t explained = all.front().explained + all.front().nan_bits;
+  const char* const nothing_written = tell ? "; --tell-apart wrote nothing" : "";
+  if (explained == 0) {
+    std::cout << "nothing explains any of it" << nothing_written << "\n";
+  } else if (2 * explained < static_cast<index_t>(looked_at)) {
+    std::cout << "no more than that: of what was tried (docs/validate.md), nothing made this result" << nothing_written
+              << "\n";
+  } else if (same > 1) {
     std::cout << "the first " << same << " cannot be told apart on this input"
               << (tell ? "" : "; --tell-apart FILE writes one that tells more apart") << "\n";
     if (tell) tell({all.begin(), all.begin() + static_cast<std::ptrdiff_t>(same)});
+  } else if (tell) {
+    std::cout << "the first has no other beside it" << nothing_written << "\n";
   }
   if (all.front().explained != static_cast<index_t>(looked_at)) return exit_different;
   return is_sample ? check_wholly(x, all, same, any_nan, pool) : exit_identical;
@@ -331,9 +341,8 @@ void add_options(CLI::App& app, options& o) {
   app.add_option("--kernel", o.kernel, "how the kernel uses it (see --list-models)")->capture_default_str();
   app.add_option("--input", o.input, "the case; - for a safetensors file on standard input, at most 1 GiB");
   app.add_option("--tensor", o.tensors, "a tensor of the case, NAME=FILE.npy; may be repeated");
-  app.add_option("--report", o.report, "also write the outcome as JSON")->check([](const std::string& path) {
-    return path.empty() ? "no path" : std::string();
-  });
+  const auto is_path = [](const std::string& path) { return path.empty() ? "no path" : std::string(); };
+  app.add_option("--report", o.report, "also write the outcome as JSON")->check(is_path);
   app.add_option("--nan", o.nan, "bits: a NaN must have the model's bits; any: it may be any NaN, as a CPU's are")
       ->check(CLI::IsMember({"bits", "any"}))
       ->capture_default_str();
@@ -359,13 +368,14 @@ void add_options(CLI::App& app, options& o) {
   add_epilogue_options(app, o);
   app.add_flag("--identify", o.identify, "rank all models by the elements that they explain");
   app.add_option("--tell-apart", o.tell_apart,
-                 "for --identify: where the first ones tie, write inputs to this file on which they differ");
+                 "for --identify: where the first ones tie, write inputs to this file on which they differ")
+      ->check(is_path);
   app.add_flag("--fit", o.fit, "rank parameters around --model by the elements that they explain");
   app.add_option("--sample", o.sample,
                  "elements that --identify and --fit look at [20000]; of a dump, runs of elements [512]")
       ->check(CLI::Range(1, 100000000));
   app.add_flag("--list-models", o.list, "name all models and kernels, with their evidence");
-  app.add_option("--make-case", o.make, "write inputs that tell models apart to this file");
+  app.add_option("--make-case", o.make, "write inputs that tell models apart to this file")->check(is_path);
   app.add_option("--m", o.made.m, "for --make-case")->check(CLI::Range(1, 1 << 20))->capture_default_str();
   app.add_option("--n", o.made.n, "for --make-case")->check(CLI::Range(1, 1 << 20))->capture_default_str();
   app.add_option("--k", o.made.k, "for --make-case; 0: four instructions")
@@ -378,6 +388,20 @@ void add_options(CLI::App& app, options& o) {
   app.add_option("--seed", o.made.seed, "for --make-case")->check(CLI::NonNegativeNumber)->capture_default_str();
   app.add_flag("--with-d", o.made.with_d, "for --make-case and --tell-apart: add the (first) model's own d");
   app.add_option("--threads", o.threads, "0: all")->check(CLI::Range(0, 4096));
+}
+
+/// Parses the command line and does what it asks; prints help and version.
+int run_program(CLI::App& app, options& o, int argc, char** argv) {
+  refuse_overflow(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    print_error(program_name, explain_parse_error(app, error));
+    return exit_bad_input;
+  }
+  for (const CLI::Option* given : app.parse_order()) o.quantizer.given.push_back(given->get_name());
+  return run(o);
 }
 
 }  // namespace
@@ -396,15 +420,11 @@ int main(int argc, char** argv) {
   rotoscale::validate::add_options(app, o);
   rotoscale::validate::add_quantizer_options(app, o.quantizer);
   try {
-    rotoscale::refuse_overflow(app);
-    app.parse(argc, argv);
-    for (const CLI::Option* given : app.parse_order()) o.quantizer.given.push_back(given->get_name());
-    return rotoscale::validate::run(o);
+    const int code = rotoscale::validate::run_program(app, o, argc, argv);
+    rotoscale::finish_standard_output();
+    return code;
   } catch (const std::bad_alloc&) {
     rotoscale::print_error(rotoscale::validate::program_name, "not enough memory for tensors of this size");
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);
-    rotoscale::print_error(rotoscale::validate::program_name, rotoscale::explain_parse_error(app, error));
   } catch (const std::exception& error) {
     rotoscale::print_error(rotoscale::validate::program_name, error.what());
   }

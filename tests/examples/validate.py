@@ -490,6 +490,21 @@ class Epilogues(Program):
         write_safetensors(path, fp64 | {"bias": ("F32", [8], bytes(32))})
         self.refused("tensor 'bias': is for results of", *known)
 
+    def test_nothing_to_tell_apart(self):
+        """That no file was written is said: where the first has no other beside it, and where nothing explains any of it."""
+        path = self.make("alone.safetensors", "--model", "hopper-wgmma-fp8-f32")
+        done = self.call("--identify", "--input", path, "--tell-apart", "apart.safetensors")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        tied = "cannot be told apart" in done.stdout
+        self.assertEqual("the first has no other beside it; --tell-apart wrote nothing\n" in done.stdout, not tied, done.stdout)
+        tensors = load(path)
+        d = [1e30 * (-1) ** i + i for i in range(len(tensors["d"][2]) // 4)]
+        write_safetensors(path, {**tensors, "d": (*tensors["d"][:2], struct.pack(f"<{len(d)}f", *d))})
+        done = self.call("--identify", "--input", path, "--tell-apart", "none.safetensors")
+        self.assertEqual((done.returncode, done.stderr), (1, ""))
+        self.assertRegex(done.stdout, r"\n(nothing explains any of it|no more than that: .*); --tell-apart wrote nothing\n\Z")
+        self.assertFalse((self.folder / "none.safetensors").exists())
+
     def test_the_case_that_tells_apart(self):
         # Small integers, whose sums are exact under every model, and a c of zeros.
         e4m3 = {0: 0x00, 1: 0x38, 2: 0x40, -1: 0xB8}
