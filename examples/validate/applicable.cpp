@@ -17,7 +17,7 @@ struct option_use {
   std::string_view name, gemms, dumps;
 };
 
-constexpr option_use uses[] = {{"--model", "cifm", ""},
+constexpr option_use uses[] = {{"--model", "cfm", ""},
                                {"--kernel", "cif", ""},
                                {"--input", "cif", "ci"},
                                {"--tensor", "cif", "ci"},
@@ -107,12 +107,13 @@ std::vector<idle_option> idle_in(const quantizer& q, const quantizer_dump& dump,
   all.push_back({"--signs", q.options.rotation.points == 0 && !tries_all, "is for a rotation"});
   all.push_back({"--nibbles", storage_bits(q.blocks.element) != 4, "is for elements of 4 bits"});
   const bool stochastic = q.options.rounding == rounding::stochastic || (tries_all && q.has_words);
-  for (const char* name : {"--random-seed", "--random-stream", "--random-bits"})
+  for (const char* name : {"--random-seed", "--random-stream"})
     all.push_back({name, !stochastic, "is for --rounding stochastic"});
+  all.push_back({"--random-bits", !stochastic && !tries_all, "is for --rounding stochastic"});
   for (const char* name : {"--random-seed", "--random-stream"})
     all.push_back({name, !dump.random.empty(), "the words are in tensor 'random'"});
   all.push_back({"--random-stream", !has(given, "--random-seed"), "is for --random-seed"});
-  all.push_back({"--random-bits", !q.has_words, "is for --random-seed, or tensor 'random'"});
+  all.push_back({"--random-bits", v == verb::make && !q.has_words, "is for --random-seed, or tensor 'random'"});
   return all;
 }
 
@@ -153,8 +154,10 @@ void refuse_idle_options(const option_names& given, bool for_quantizer, verb v) 
 
 void refuse_idle_options(const option_names& given, const quantizer& q, const quantizer_dump& dump, verb v) {
   refuse(given, idle_in(q, dump, given, v));
-  if (dump.factor && !q.is_per_tensor() && q.blocks.has_e8m0_scale())
-    throw io::error(dump.where, "tensor 'factor': scales of powers of two have none");
+  for (const auto& [name, given_tensor] : {std::pair{"factor", dump.factor}, std::pair{"amax", dump.amax}}) {
+    if (given_tensor && !q.is_per_tensor() && q.blocks.has_e8m0_scale())
+      throw io::error(dump.where, "tensor '" + std::string(name) + "': scales of powers of two have none");
+  }
   if (v == verb::compare && !dump.random.empty() && q.options.rounding != rounding::stochastic)
     throw io::error(dump.where, "tensor 'random': give --rounding stochastic");
 }

@@ -273,6 +273,39 @@ class RightDumps(Program):
         write_safetensors(path, tensors)
         self.same("--quantizer", "te_rocm", "--format", "mxfp4", "--input", path)
 
+    def test_other_bits_of_a_code_a_byte(self):
+        """Every byte is compared: a code has 4 bits, or 6, and those above are 0."""
+        for blocks, bits, above in (("mxfp4", 4, 0x30), ("mxfp6_e2m3", 6, 0x80)):
+            path = self.make("--quantizer", "ocp", "--format", blocks)
+            tensors = load(path)
+            packed = int.from_bytes(tensors["codes"][2], "little")
+            rows, columns = tensors["x"][1]
+            codes = bytearray(packed >> bits * i & (1 << bits) - 1 for i in range(rows * columns))
+            known = ["--format", blocks, "--input", path]
+            write_safetensors(path, {**tensors, "codes": ("U8", [rows, columns], bytes(codes))})
+            self.same("--quantizer", "ocp", *known)
+            codes[777] |= above
+            write_safetensors(path, {**tensors, "codes": ("U8", [rows, columns], bytes(codes))})
+            for verb in (["--quantizer", "ocp"], ["--identify"]):
+                self.refused(f"tensor 'codes': byte 777 is {codes[777]}, which is no code of {bits} bits", *verb, *known)
+
+    def test_a_code_a_byte_of_a_transpose(self):
+        """Elements change places, not pairs of them: of extents that differ, and of a square, which no shape tells."""
+        for rows, columns in ((64, 256), (64, 64)):
+            path = self.make("--quantizer", "ocp", "--m", rows, "--k", columns)
+            tensors = load(path)
+            codes = bytes(n for byte in tensors["codes"][2] for n in (byte & 15, byte >> 4))
+            shape, data = turned([rows, columns], codes)
+            known = ["--quantizer", "ocp", "--format", "mxfp4", "--code-placement", "column_major", "--input", path]
+            for held in (shape, [rows * columns]):
+                write_safetensors(path, {**tensors, "codes": ("U8", held, data)})
+                self.same(*known)
+                found, done = self.ranking("--format", "mxfp4", "--input", path)
+                self.assertEqual((done.returncode, found[0][1]), (0, "torchao_floor, but codes in column_major"), done.stdout)
+            data = data[:5 * rows + 3] + bytes([data[5 * rows + 3] ^ 1]) + data[5 * rows + 4:]
+            write_safetensors(path, {**tensors, "codes": ("U8", shape, data)})
+            self.differs(rf"\[3, 5\] .* written at byte {5 * rows + 3}: code", *known)
+
     def test_npy_files_and_a_pipe(self):
         path = self.make("--quantizer", "te_rocm")
         tensors = load(path)
@@ -353,6 +386,21 @@ class UnknownWords(Program):
                                  r"  scale byte 0x(\w\w) \(\S+\) expected, 0x\3 \(\S+\) written at byte \d+\n"
                                  rf"    \[{row}, {k}\] \S+: code 0x0\d \(\S+\) or 0x0\d \(\S+\) expected, "
                                  rf"0x0{codes[at] & 15 ^ bits:x} \(\S+\) written at byte {at}: {kind}\n")
+
+    def test_words_of_fewer_bits(self):
+        """They round up as often as the fraction's first bits say, in which a word of 32 bits has more."""
+        bits = ["--random-bits", 2]
+        path = self.make("--quantizer", "primus", "--m", 512, "--x-format", "F32", "--rounding", "stochastic", "--random-seed", 3, *bits)
+        known = ["--quantizer", "primus", "--rounding", "stochastic", "--input", path]
+        self.assertIn("rounding by unknown words", self.same(*known, *bits))
+        self.assertIn("(limit 5)", self.differs(r"\Acodes: 0 of 4096 blocks differ", *known))
+        found, done = self.ranking("--input", path, *bits)
+        self.assertEqual((done.returncode, found[0][1]), (0, "primus, but rounding stochastic by unknown words"), done.stdout)
+        self.assertRegex(self.differs(".", "--identify", "--input", path),
+                         "\nall elements are neighbours under primus, .*; their frequencies are not those of 32-bit words")
+        # Asked for, it is compared with the whole dump, and why it is not accepted is said.
+        self.assertRegex(self.differs(".", "--identify", "--rounding", "stochastic", "--input", path),
+                         "\nbut not all of the dump:\n.*\n    rounding by unknown words: .*\n.*deviation in standard errors")
 
     def test_scales_are_not_random(self):
         for tensor in ("scales", "scales_t"):
@@ -648,6 +696,22 @@ class PlantedFaults(Program):
             out = self.differs("policy of", *self.check, "--policy", policy)
             self.assertEqual(set(re.findall(r"scale: policy of (.*):", out)), kinds)
 
+    def test_what_the_command_line_says_narrows_the_search(self):
+        """Without --quantizer no field is one to start from: those that are given are those that were used."""
+        path = self.make("--quantizer", "te_rocm")
+        self.assertEqual(self.ranking("--input", path)[0][0], ("512", "te_rocm"))
+        for option, right, wrong, said in (("--scale-rule", "even", "floor", "scale rule floor"), ("--rotation", 16, 0, "no rotation"),
+                                           ("--policy", "te_rocm", "ocp", None), ("--source", "bf16", "fp16", "source rounded to FP16"),
+                                           ("--rounding", "nearest_even", "toward_zero", "rounding toward_zero")):
+            with self.subTest(option=option):
+                found, done = self.ranking("--input", path, option, right)
+                self.assertEqual((done.returncode, found[0]), (0, ("512", "te_rocm")), done.stdout)
+                found, done = self.ranking("--input", path, option, wrong)
+                self.assertEqual(done.returncode, 1, done.stdout)
+                if said and option in ("--rounding", "--source"):
+                    self.assertEqual({said in text for _, text in found}, {True}, done.stdout)
+                self.assertNotIn(("512", "te_rocm"), found)
+
     def test_changes_that_identify_names(self):
         for arguments, text in (
                 (["--nibbles", "high"], "even element in the high nibble"),
@@ -932,7 +996,9 @@ class Identification(Program):
     def test_what_nothing_made(self):
         path = self.make("--quantizer", "te_rocm")
         self.change(path, "codes", lambda b: bytes((byte + i * 7) & 255 for i, byte in enumerate(b)))
-        out = self.ranking("--input", path)[1].stdout
+        found, done = self.ranking("--input", path)
+        self.assertNotIn("0", [count for count, _ in found])
+        out = done.stdout
         self.assertRegex(out, r"no more than that: of what was tried .*, nothing made this dump|nothing explains any of it")
 
     def test_the_factor_of_a_tensor(self):
@@ -1118,6 +1184,45 @@ class BadInput(Program):
         self.refused("--tensor: 'x' is in .*dump.safetensors as well", "--quantizer", "te_rocm", *arguments, "--input",
                      self.folder / "dump.safetensors")
 
+    def test_factors_and_maxima_that_are_none(self):
+        """The tensor is named, not an option that nobody gave; an option in its place is taken."""
+        for preset, blocks in (("fp8", "fp8_e4m3"), ("nvidia", "nvfp4")):
+            path = self.make("--quantizer", preset, "--format", blocks)
+            good = load(path)
+            known = ["--quantizer", preset, "--input", path]
+            for tensor, values in (("factor", (-1, 0, math.inf, math.nan)), ("amax", (-4, math.nan))):
+                for value in values:
+                    write_safetensors(path, {**good, tensor: ("F32", [1], struct.pack("<f", value))})
+                    for verb in ([], ["--identify"]):
+                        self.refused(rf"dump.safetensors: tensor '{tensor}': ", *known, *verb)
+            write_safetensors(path, {**good, "factor": ("F32", [1], struct.pack("<f", math.nan))})
+            (factor,) = struct.unpack("<f", good["factor"][2])
+            self.same(*known, "--factor", factor)
+        path = self.make("--quantizer", "ocp")
+        write_safetensors(path, {**load(path), "amax": ("F32", [1], struct.pack("<f", 1))})
+        self.refused("tensor 'amax': scales of powers of two have none", "--quantizer", "ocp", "--input", path)
+
+    def test_what_a_refusal_names(self):
+        self.refused("--make-case: ", "--make-case", "")
+        self.refused("--quantizer: no preset 'te_rocm' for these blocks; they have .*nvidia", "--quantizer", "te_rocm", "--format",
+                     "nvfp4", "--make-case", "new.safetensors")
+        path = self.make("--quantizer", "nvidia", "--m", 96, "--k", 96, "--scale-placement", "nvidia_scale_128x4")
+        self.refused("tensor 'scales': 512 bytes are not what placement row_major takes for 96 x 96; it has the size of "
+                     "nvidia_scale_128x4", "--quantizer", "nvidia", "--input", path)
+        write_safetensors(path, {"x": ("BF16", [64, 1], bytes(128)), "codes": ("U8", [64, 1], bytes(64)),
+                                 "scales": ("U8", [64, 1], bytes(64))})
+        self.refused("tensor 'x': 64 x 1 along the blocks are no whole blocks", "--quantizer", "ocp", "--input", path)
+
+    def test_lost_output(self):
+        """What nobody can read is no result: by the exit code of bad input, not by that of identical."""
+        path = self.make("--quantizer", "te_rocm")
+        for arguments in (["--list-models"], ["--list-quantizers"], ["--help"], ["--identify", "--input", path],
+                          ["--quantizer", "te_rocm", "--input", path]):
+            for lost in (">/dev/full", ">&-"):
+                done = subprocess.run(["sh", "-c", f'exec "$@" {lost}', "sh", str(VALIDATE), *map(str, arguments)],
+                                      capture_output=True, text=True, timeout=120)
+                self.assertEqual((done.returncode, done.stderr), (2, "rotoscale-validate: standard output: cannot write\n"), arguments)
+
     def test_fp8_needs_its_format(self):
         self.refused("--quantizer: 'fp8' has one factor a tensor and no blocks: --format fp8_e4m3", "--quantizer", "fp8", "--make-case",
                      "new.safetensors")
@@ -1167,7 +1272,8 @@ class BadInput(Program):
                                    ((*bases["compare"], "--fit"), "--fit: is for GEMMs"),
                                    ((*bases["gemm"], "--sample", 5), "--sample: is for --identify and --fit"),
                                    ((*bases["compare"], "--nan", "any"), "--nan: is for GEMMs"),
-                                   ((*bases["gemm"], "--identify", "--seed", 5), "--seed: is for --make-case and --tell-"),
+                                   (("--input", gemm, "--identify", "--seed", 5), "--seed: is for --make-case and --tell-"),
+                                   ((*bases["gemm"], "--identify"), "--model: is for comparisons, --fit and --make-case"),
                                    ((*bases["gemm"], "--scale-rule", "even"), "--scale-rule: is for quantizers' dumps"),
                                    (("--quantizer", "te_rocm", "--input", gemm), "tensor 'a': not part of a quantizer"),
                                    ((*bases["gemm"], "--quantizer", "te_rocm"), "--model: is for GEMMs")):
@@ -1195,13 +1301,14 @@ class BadInput(Program):
                 ("mxfp4", "te_rocm", ("--random-seed", 1), words),
                 ("mxfp4", "te_rocm", ("--random-bits", 8), words),
                 ("mxfp4", "te_rocm", ("--random-stream", 1), words),
-                ("mxfp4", "te_rocm", ("--random-stream", 1, "--rounding", "stochastic"), "is for --random-seed"),
-                ("mxfp4", "te_rocm", ("--random-bits", 8, "--rounding", "stochastic"), "is for --random-seed, or tensor")):
+                ("mxfp4", "te_rocm", ("--random-stream", 1, "--rounding", "stochastic"), "is for --random-seed")):
             with self.subTest(blocks=blocks, arguments=arguments):
                 self.refused(f"{arguments[0]}: {pattern}", "--quantizer", quantizer, "--input", paths[blocks], *arguments)
                 made = arguments[0] == "--scale-padding"
                 self.refused(f"{arguments[0]}: {'is for comparisons' if made else pattern}", "--quantizer", quantizer,
                              "--format", blocks, "--make-case", "new.safetensors", *arguments)
+        self.refused("--random-bits: is for --random-seed", "--quantizer", "te_rocm", "--make-case", "new.safetensors", "--rounding",
+                     "stochastic", "--random-bits", 8)
         tensors = load(paths["mxfp4"])
         write_safetensors(paths["mxfp4"], {**tensors, "factor": ("F32", [1], struct.pack("<f", 1))})
         self.refused("tensor 'factor': scales of powers of two have none", "--quantizer", "te_rocm", "--input", paths["mxfp4"])
@@ -1241,6 +1348,8 @@ class BadInput(Program):
         broken("tensor 'codes': missing", codes=None)
         broken("tensor 'scales': missing: e2m1 needs scales", scales=None)
         broken("tensor 'x': type I8", x=("I8", [2, 32], bytes(64)))
+        broken("tensor 'codes': is empty", codes=("U8", [0], b""))
+        broken("tensor 'scales': is empty", scales=("U8", [0], b""))
         broken("tensor 'code_t': not part .* 'codes_t'", code_t=good["codes"])
         broken("tensor 'scales': 16 bytes are not", scales=("U8", [16], bytes(16)))
         broken("tensor 'codes': type U8 leaves the format open", codes=("U8", [4], bytes(4)))

@@ -81,7 +81,7 @@ void check_own_result(const quantizer& q, quantizer_dump dump, thread_pool& pool
 /// Of any sizes, which check_dump may refuse.
 void identify(const quantizer& q, const quantizer_dump& dump, thread_pool& pool) {
   try {
-    require(!identify_dump(nullptr, q, dump, 4, 4, pool).all.empty());
+    require(!identify_dump(nullptr, q, {}, dump, 4, 4, pool).all.empty());
   } catch (const io::error&) {
   }
 }

@@ -15,10 +15,11 @@ namespace {
 
 /// Rotations that occur: the given one, none, 16 to 256 points with the given signs and without, and 16 and 32 points
 /// without their factor.
-std::vector<std::pair<rotation, bool>> rotations(const quantizer& base) {
+std::vector<std::pair<rotation, bool>> rotations(const quantizer& base, bool fixed) {
   std::vector<std::pair<rotation, bool>> all{{base.options.rotation, base.hadamard_factor}};
   if (base.is_per_tensor()) return all;
   const auto add = [&](const rotation& r, bool factor) {
+    if (fixed && r.points != base.options.rotation.points) return;
     if (std::find(all.begin(), all.end(), std::pair(r, factor)) == all.end()) all.emplace_back(r, factor);
   };
   add({}, true);
@@ -81,16 +82,18 @@ float seen_amax::operator()(const quantizer& q, bool rotated, block_axis axis) {
   return rotated && !q.hadamard_factor ? known->amax * (1.0f / hadamard_factor(how.rotation.points)) : known->amax;
 }
 
-std::vector<quantizer> arithmetics(const quantizer& base, const quantizer_dump& dump,
+std::vector<quantizer> arithmetics(const quantizer& base, const fixed_fields& fixed, const quantizer_dump& dump,
                                    const std::vector<rounding>& roundings, seen_amax& amax) {
   std::vector<quantizer> all;
   const bool rules_matter = !base.is_per_tensor() && base.blocks.has_e8m0_scale();
-  for (const auto& [turn, has_factor] : rotations(base)) {
+  for (const auto& [turn, has_factor] : rotations(base, fixed.rotation)) {
     for (const auto& rule : enum_names<scale_rule>::table) {
+      if (fixed.rule && rule.value != base.options.rule) continue;
       for (const auto& policy : enum_names<block_policy>::table) {
+        if (fixed.policy && !(policy.value == base.options.policy)) continue;
         for (const rounding r : roundings) {
           for (const format source : float_formats) {
-            if (!(effective_source(source, dump) == source)) continue;
+            if (fixed.source ? !(source == base.options.source) : !(effective_source(source, dump) == source)) continue;
             quantizer q = base;
             q.options.rotation = turn;
             q.hadamard_factor = has_factor;

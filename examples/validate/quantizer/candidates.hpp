@@ -27,7 +27,7 @@ class seen_amax {
 
 /// Every combination of rotation, scale rule, policy, source rounding and factor with one of `roundings` that is
 /// defined for the dump's blocks.
-std::vector<quantizer> arithmetics(const quantizer& base, const quantizer_dump& dump,
+std::vector<quantizer> arithmetics(const quantizer& base, const fixed_fields& fixed, const quantizer_dump& dump,
                                    const std::vector<rounding>& roundings, seen_amax& amax);
 
 /// Text and number of changes from the nearest of `presets`.

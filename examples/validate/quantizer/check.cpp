@@ -244,6 +244,8 @@ class side_check {
   }
 
   index_t code_offset(index_t r, index_t c) const {
+    if (side_.has_code_a_byte() && q_.code_order == placement::column_major) return c * side_.rows + r;
+    if (side_.has_code_a_byte() && q_.code_order == placement::row_major) return r * side_.k + c;
     const index_t byte = c * storage_bits(q_.blocks.element) / 8;
     return code_layout(q_.code_order, q_.blocks, side_.rows, side_.k).offset(r, byte);
   }

@@ -46,14 +46,19 @@ struct dump_explanation {
   quantizer how;            ///< the candidate
   std::vector<bool> which;  ///< of the runs that were looked at
 };
+/// Fields of the base that a search keeps: what the command line says of a quantizer that nobody names.
+struct fixed_fields {
+  bool rotation = false, rule = false, policy = false, rounding = false, source = false;
+};
 struct dump_ranking {
   std::vector<dump_explanation> all;    ///< the best first
   std::vector<dump_explanation> sides;  ///< of a dump with two orientations, what explains most of each
-  index_t runs = 0;                     ///< of the dump, of which a sample was looked at
+  std::string unlike_random;  ///< if not empty, a candidate to whose neighbours all elements go, but not at random
+  index_t runs = 0;           ///< of the dump, of which a sample was looked at
 };
 /// `from` is what --quantizer names, or nothing: then all presets. At most `limit` of them. Throws io::error for a dump
 /// whose sizes fit no placement.
-dump_ranking identify_dump(const quantizer* from, const quantizer& base, const quantizer_dump& dump, index_t sample,
-                           std::size_t limit, thread_pool& pool);
+dump_ranking identify_dump(const quantizer* from, const quantizer& base, const fixed_fields& fixed,
+                           const quantizer_dump& dump, index_t sample, std::size_t limit, thread_pool& pool);
 
 }  // namespace rotoscale::validate

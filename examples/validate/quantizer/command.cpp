@@ -18,6 +18,14 @@ namespace rotoscale::validate {
 
 namespace {
 
+void print(const distribution& d, const char* indent) {
+  std::printf("%srounding by unknown words: %lld elements lie between two numbers\n", indent,
+              static_cast<long long>(d.rounded));
+  std::printf("%saway from zero, deviation in standard errors: all %.2f; by eighths of the fraction", indent, d.z[0]);
+  for (int bin = 1; bin < 9; ++bin) std::printf(" %.2f", d.z[bin]);
+  std::printf(" (limit 5)\n");
+}
+
 void print(const side_report& r) {
   const char* name = r.side->code_name();
   std::cout << name << ": " << r.blocks_different << " of " << r.blocks << " blocks differ (" << r.scales_different
@@ -25,14 +33,7 @@ void print(const side_report& r) {
   for (const auto& [kind, count] : r.kinds) std::cout << "  " << kind << ": " << count << "\n";
   if (r.padding_different != 0)
     std::cout << "  padding of scales: " << r.padding_different << " of " << r.padding << " bytes\n";
-  if (r.rounding) {
-    std::printf("  rounding by unknown words: %lld elements lie between two numbers\n",
-                static_cast<long long>(r.rounding->rounded));
-    std::printf("  away from zero, deviation in standard errors: all %.2f; by eighths of the fraction",
-                r.rounding->z[0]);
-    for (int bin = 1; bin < 9; ++bin) std::printf(" %.2f", r.rounding->z[bin]);
-    std::printf(" (limit 5)\n");
-  }
+  if (r.rounding) print(*r.rounding, "  ");
   if (!r.first.empty()) std::cout << "first:\n";
   for (const std::string& line : r.first) std::cout << "  " << line << "\n";
 }
@@ -99,6 +100,7 @@ int check_wholly(const std::vector<dump_explanation>& ranked, const quantizer_du
     if (r.accepted()) continue;
     std::cout << "  " << r.side->code_name() << ": " << r.blocks_different << " of " << r.blocks << " blocks differ\n";
     for (const auto& [kind, count] : r.kinds) std::cout << "    " << kind << ": " << count << "\n";
+    if (r.rounding) print(*r.rounding, "    ");
   }
   return 1;
 }
@@ -196,7 +198,11 @@ int identify_quantizer(const quantizer_options& o, const io::safetensors_file& f
   const auto [dump, q] = load_case(o, file);
   refuse_idle_options(o.given, q, dump, verb::identify);
   constexpr std::size_t max_listed = 20;
-  const dump_ranking ranking = identify_dump(o.preset.empty() ? nullptr : &q, q, dump, sample, max_listed, pool);
+  const bool named = !o.preset.empty();
+  const fixed_fields fixed = named ? fixed_fields{}
+                                   : fixed_fields{!o.rotation.empty(), !o.rule.empty(), !o.policy.empty(),
+                                                  !o.rounding.empty(), !o.source.empty()};
+  const dump_ranking ranking = identify_dump(named ? &q : nullptr, q, fixed, dump, sample, max_listed, pool);
   print_notes(q, dump);
   const std::vector<dump_explanation>& all = ranking.all;
   const dump_explanation& best = all.front();
@@ -204,7 +210,9 @@ int identify_quantizer(const quantizer_options& o, const io::safetensors_file& f
   std::cout << "quantizers by runs of elements explained, of " << looked_at;
   if (looked_at < ranking.runs) std::cout << ", a sample of " << ranking.runs;
   std::cout << ":\n";
-  for (const dump_explanation& e : all) std::cout << "  " << e.explained << "  " << e.text << "\n";
+  for (const dump_explanation& e : all) {
+    if (e.explained != 0) std::cout << "  " << e.explained << "  " << e.text << "\n";
+  }
   std::size_t same = 0;
   while (same < all.size() && all[same].which == best.which) ++same;
   if (best.explained == 0) {
@@ -214,6 +222,12 @@ int identify_quantizer(const quantizer_options& o, const io::safetensors_file& f
               << " cannot be told apart on this input; --make-case --quantizer writes one that tells more apart\n";
   }
   if (best.explained == looked_at) return check_wholly(all, dump, pool);
+  if (!ranking.unlike_random.empty() && 2 * best.explained < looked_at) {
+    std::cout << "all elements are neighbours under " << ranking.unlike_random
+              << "; their frequencies are not those of " << q.options.random_count
+              << "-bit words (--random-bits; compare for the deviation)\n";
+    return 1;
+  }
   print_sides(ranking, dump);
   if (2 * best.explained < looked_at && best.explained != 0) {
     std::cout << "no more than that: of what was tried (docs/validate.md), nothing made this dump\n";

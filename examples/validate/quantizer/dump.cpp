@@ -34,6 +34,11 @@ bool may_hold(const std::vector<std::int64_t>& shape, const layout& l) {
   return l.order != placement::column_major || has_rows(shape, l.rows) || has_rows(shape, l.columns);
 }
 
+/// May the codes' tensor have this shape? One of a code a byte has elements where others have packed bytes.
+bool may_hold_codes(const dump_side& side, const layout& l) {
+  return may_hold(side.code_shape, side.has_code_a_byte() ? layout{l.order, l.rows, side.k} : l);
+}
+
 /// Where codes lie if only their number of bytes is looked at.
 std::optional<layout> sized_codes(const quantizer& q, const dump_side& side) {
   const layout l = code_layout(q.code_order, q.blocks, side.rows, side.k);
@@ -114,11 +119,13 @@ class dump_loader {
     if (codes == nullptr) fail(side.code_name(), std::string("missing beside ") + side.scale_name());
     if (codes->dtype != "U8" && !find_format(codes->dtype, block_elements))
       fail(side.code_name(), "type " + codes->dtype + " is none of U8, " + dtype_list(block_elements));
+    if (codes->begin == codes->end) fail(side.code_name(), "is empty");
     side.codes = bytes_of(*codes);
     side.code_shape = codes->shape;
     if (scales != nullptr) {
       if (scales->dtype != "F8_E8M0" && scales->dtype != "F8_E4M3" && scales->dtype != "U8")
         fail(side.scale_name(), "type " + scales->dtype + " is none of F8_E8M0, F8_E4M3, U8");
+      if (scales->begin == scales->end) fail(side.scale_name(), "is empty");
       side.scales = bytes_of(*scales);
       side.scale_shape = scales->shape;
     }
@@ -142,6 +149,8 @@ class dump_loader {
       f.element = *element;
     } else if (codes.dtype == "U8" && 2 * static_cast<index_t>(side.codes.size()) == side.rows * side.k) {
       f.element = formats::e2m1;
+    } else if (!side.scales.empty() && side.k % nvfp4.length != 0) {
+      fail("x", extents(side) + " along the blocks are no whole blocks of any format");
     } else {
       fail(side.code_name(), "type " + codes.dtype + " leaves the format open: give --format");
     }
@@ -154,15 +163,31 @@ class dump_loader {
     return f;
   }
 
-  /// ml_dtypes keeps a code of 4 or 6 bits in a byte of its own.
-  static void pack(dump_side& side, format element) {
-    if (storage_bits(element) == 8 || static_cast<index_t>(side.codes.size()) != side.rows * side.k) return;
-    const index_t row_bytes = packed_bytes(element, side.k);
-    std::vector<std::uint8_t> packed(static_cast<std::size_t>(side.rows * row_bytes));
-    for (index_t i = 0; i < side.rows * side.k; ++i) {
-      store_code(element, packed.data() + i / side.k * row_bytes, i % side.k, side.codes[static_cast<std::size_t>(i)]);
+  /// ml_dtypes keeps a code of 4 or 6 bits in a byte of its own, whose other bits are 0.
+  void pack(dump_side& side, format element) const {
+    const int bits = storage_bits(element);
+    if (bits == 8 || static_cast<index_t>(side.codes.size()) != side.rows * side.k) return;
+    const auto wide =
+        std::find_if(side.codes.begin(), side.codes.end(), [&](std::uint8_t byte) { return byte >> bits != 0; });
+    if (wide != side.codes.end()) {
+      fail(side.code_name(), "byte " + std::to_string(wide - side.codes.begin()) + " is " + std::to_string(*wide) +
+                                 ", which is no code of " + std::to_string(bits) + " bits");
     }
+    const index_t row_bytes = packed_bytes(element, side.k);
+    std::vector<std::uint8_t> packed(static_cast<std::size_t>(side.rows * row_bytes)), turned(packed.size());
+    const auto turned_bytes = row_major(packed.data(), side.rows, row_bytes);
+    const auto pack_in = [&](auto&& code_at) {
+      for (index_t r = 0; r < side.rows; ++r) {
+        for (index_t c = 0; c < side.k; ++c)
+          store_code(element, &turned_bytes(r, 0), c, side.codes[static_cast<std::size_t>(code_at(r, c))]);
+      }
+    };
+    pack_in([&](index_t r, index_t c) { return c * side.rows + r; });
+    place(row_major<const std::uint8_t>(packed.data(), side.rows, row_bytes),
+          layout{placement::column_major, side.rows, row_bytes}, turned.data(), 0);
+    pack_in([&](index_t r, index_t c) { return r * side.k + c; });
     side.codes = std::move(packed);
+    side.turned_codes = std::move(turned);
   }
 
   /// A dtype that says what its numbers are must not say otherwise than the format.
@@ -248,9 +273,9 @@ quantizer_dump load_dump(const io::safetensors_file& file, const std::string& fo
 
 std::optional<std::vector<std::uint8_t>> dense_codes(const quantizer& q, const dump_side& side) {
   const std::optional<layout> l = sized_codes(q, side);
-  if (!l || !may_hold(side.code_shape, *l)) return std::nullopt;
+  if (!l || !may_hold_codes(side, *l)) return std::nullopt;
   std::vector<std::uint8_t> codes(static_cast<std::size_t>(l->rows * l->columns));
-  gather(side.codes.data(), *l, row_major(codes.data(), l->rows, l->columns));
+  gather(side.codes_in(l->order).data(), *l, row_major(codes.data(), l->rows, l->columns));
   if (!q.low_nibble_first) {
     for (std::uint8_t& byte : codes) byte = static_cast<std::uint8_t>(byte << 4 | byte >> 4);
   }
@@ -280,11 +305,12 @@ std::string shape_fault(const quantizer& q, const dump_side& side, bool of_scale
     if (const std::optional<stored_scales> stored = sized_scales(q, side)) l = stored->where;
   }
   const std::vector<std::int64_t>& shape = of_scales ? side.scale_shape : side.code_shape;
-  if (!l || may_hold(shape, *l)) return "";
+  if (!l || (of_scales ? may_hold(shape, *l) : may_hold_codes(side, *l))) return "";
   const index_t count = std::accumulate(shape.begin(), shape.end(), index_t{1}, std::multiplies<>());
   return "shape " + shape_text(shape) + " is not " + shape_text({l->rows, count / l->rows}) + ", which " +
          std::to_string(side.rows) + " x " + std::to_string(side.k) + " elements have in placement " +
-         std::string(to_string(l->order)) + (has_rows(shape, l->columns) ? "; it is column_major's" : "");
+         std::string(to_string(l->order)) +
+         (has_rows(shape, of_scales || !side.has_code_a_byte() ? l->columns : side.k) ? "; it is column_major's" : "");
 }
 
 void refuse_extents(const quantizer& q, const quantizer_dump& dump, const dump_side& side, bool of_scales,
@@ -293,12 +319,19 @@ void refuse_extents(const quantizer& q, const quantizer_dump& dump, const dump_s
   if (const std::string fault = shape_fault(q, side, of_scales); !fault.empty())
     throw io::error(dump.where, tensor + fault);
   const std::size_t size = of_scales ? side.scales.size() : side.codes.size();
+  std::string fitting;
+  for (const auto& other : enum_names<placement>::table) {
+    quantizer in = q;
+    (of_scales ? in.scale_order : in.code_order) = other.value;
+    const bool fits = of_scales ? find_scales(in, side).has_value() : dense_codes(in, side).has_value();
+    if (fits) fitting += (fitting.empty() ? "; it has the size of " : ", ") + std::string(other.name);
+  }
   const bool square = of_scales && q.blocks.rows == 1 && q.blocks.length == 32 &&
                       static_cast<index_t>(32 * 32 * size) == side.rows * side.k;
   throw io::error(dump.where, tensor + std::to_string(size) + " bytes are not what " +
                                   (order ? "placement " + std::string(to_string(*order)) : "any placement") +
                                   " takes for " + std::to_string(side.rows) + " x " + std::to_string(side.k) +
-                                  (square ? "; squares of 32 x 32 have as many: --block-rows 32" : ""));
+                                  (square ? "; squares of 32 x 32 have as many: --block-rows 32" : fitting));
 }
 
 std::uint8_t code_under(const quantizer& q, const quantizer_dump& dump, const dump_side& side, float x,
@@ -333,7 +366,10 @@ double scaled_value(const quantizer& q, float x, std::uint8_t scale) {
 double fraction_between(const quantizer& q, float x, std::uint8_t scale, const code_pair& neighbours) {
   const auto value = [&](std::uint8_t code) { return std::abs(static_cast<double>(decode(q.blocks.element, code))); };
   const double low = value(neighbours.toward_zero), high = value(neighbours.away);
-  return (std::abs(scaled_value(q, x, scale)) - low) / (high - low);
+  const double fraction = (std::abs(scaled_value(q, x, scale)) - low) / (high - low);
+  if (q.options.random_count == 32) return fraction;
+  // Fewer bits of a word leave out those of the fraction that they do not reach.
+  return std::ldexp(std::floor(std::ldexp(fraction, q.options.random_count)), -q.options.random_count);
 }
 
 std::vector<float> load_tile(const quantizer& q, const quantizer_dump& dump, const dump_side& side, index_t tile,

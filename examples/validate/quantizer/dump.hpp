@@ -47,6 +47,13 @@ struct dump_side {
   index_t rows = 0, k = 0;
   std::vector<std::uint8_t> codes, scales;                ///< bytes in the file's order, padding included
   std::vector<std::int64_t> code_shape{}, scale_shape{};  ///< of the tensors, as the file has them; empty: any
+  /// Of a tensor with a code a byte, whose pairs along k are not bytes of its transpose: packed as if it lay
+  /// transposed.
+  std::vector<std::uint8_t> turned_codes{};
+  bool has_code_a_byte() const { return !turned_codes.empty(); }
+  const std::vector<std::uint8_t>& codes_in(placement order) const {
+    return has_code_a_byte() && order == placement::column_major ? turned_codes : codes;
+  }
   /// Names of the tensors, for messages.
   const char* code_name() const { return axis == block_axis::row ? "codes" : "codes_t"; }
   const char* scale_name() const { return axis == block_axis::row ? "scales" : "scales_t"; }

@@ -210,9 +210,10 @@ order_counts count_orders(const matches& m, const std::vector<region>& regions, 
 /// Ranks a dump's candidates.
 class dump_identifier {
  public:
-  dump_identifier(const quantizer* from, const quantizer& base, const quantizer_dump& dump, index_t sample,
-                  thread_pool& pool)
+  dump_identifier(const quantizer* from, const quantizer& base, const fixed_fields& fixed, const quantizer_dump& dump,
+                  index_t sample, thread_pool& pool)
       : base_(base),
+        fixed_(fixed),
         dump_(dump),
         pool_(pool),
         presets_(from != nullptr ? std::vector<quantizer>{*from} : all_presets(base)),
@@ -236,13 +237,16 @@ class dump_identifier {
   dump_ranking run(std::size_t limit) {
     std::vector<rounding> known{rounding::nearest_even, rounding::nearest_away, rounding::toward_zero};
     if (base_.has_words) known.push_back(rounding::stochastic);
+    if (fixed_.rounding) known = {base_.options.rounding};
     try_all(known);
-    if (!explains_all()) try_all({rounding::up, rounding::down, rounding::to_odd});
+    if (!fixed_.rounding && !explains_all()) try_all({rounding::up, rounding::down, rounding::to_odd});
     // Last, by words that nobody knows: it explains whatever rounds to a neighbour.
-    if (!explains_all() && !base_.has_words) try_all({rounding::stochastic});
+    if (!fixed_.rounding && !explains_all() && !base_.has_words) try_all({rounding::stochastic});
     dump_ranking ranking;
     ranking.runs = static_cast<index_t>(chosen_regions(base_, dump_, std::numeric_limits<index_t>::max()).size());
     rank(0, limit, ranking.all);
+    if (!unlike_random_.empty() && ranking.all.front().explained < static_cast<index_t>(regions_.size()))
+      ranking.unlike_random = unlike_random_;
     for (std::size_t side = 0; dump_.sides.size() > 1 && side < dump_.sides.size(); ++side) {
       std::vector<dump_explanation> best;
       rank(1 + side, 1, best);
@@ -264,7 +268,7 @@ class dump_identifier {
   }
 
   void try_all(const std::vector<rounding>& roundings) {
-    const std::vector<quantizer> candidates = arithmetics(base_, dump_, roundings, amax_);
+    const std::vector<quantizer> candidates = arithmetics(base_, fixed_, dump_, roundings, amax_);
     std::vector<loading> ways;
     std::vector<std::size_t> first_of, way_of;  // of each way the first candidate, of each candidate its way
     for (std::size_t i = 0; i < candidates.size(); ++i) {
@@ -322,7 +326,12 @@ class dump_identifier {
     for (const found_candidate& f : found_) {
       const auto is_same = [&](const dump_explanation& d) { return d.text == f.e.text; };
       if (std::any_of(distinct.begin(), distinct.end(), is_same)) continue;
-      if (f.e.how.has_unknown_words() && !rounds_at_random(f.e, part)) continue;
+      // Where random rounding was asked for, that it is none is the whole comparison's to say.
+      if (f.e.how.has_unknown_words() && !fixed_.rounding && !rounds_at_random(f.e, part)) {
+        if (part == 0 && f.explained[0] == static_cast<index_t>(regions_.size()) && unlike_random_.empty())
+          unlike_random_ = f.e.text;
+        continue;
+      }
       distinct.push_back(f.e);
       distinct.back().explained = f.explained[part];
       if (distinct.size() == limit) return;
@@ -364,6 +373,7 @@ class dump_identifier {
   }
 
   const quantizer& base_;
+  fixed_fields fixed_;
   const quantizer_dump& dump_;
   thread_pool& pool_;
   std::vector<quantizer> presets_;
@@ -371,13 +381,14 @@ class dump_identifier {
   seen_amax amax_;
   std::vector<variant> codes_, scales_;
   std::vector<found_candidate> found_;
+  std::string unlike_random_;
 };
 
 }  // namespace
 
-dump_ranking identify_dump(const quantizer* from, const quantizer& base, const quantizer_dump& dump, index_t sample,
-                           std::size_t limit, thread_pool& pool) {
-  return dump_identifier(from, base, dump, sample, pool).run(limit);
+dump_ranking identify_dump(const quantizer* from, const quantizer& base, const fixed_fields& fixed,
+                           const quantizer_dump& dump, index_t sample, std::size_t limit, thread_pool& pool) {
+  return dump_identifier(from, base, fixed, dump, sample, pool).run(limit);
 }
 
 }  // namespace rotoscale::validate

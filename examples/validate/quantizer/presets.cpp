@@ -102,6 +102,9 @@ void check_defined(const quantizer& q, const quantizer_dump& dump) {
 std::pair<quantizer_dump, quantizer> load_case(const quantizer_options& o, const io::safetensors_file& file) {
   block_format blocks;
   quantizer_dump dump = load_dump(file, o.format, o.block_rows, blocks);
+  if (!o.factor && dump.factor && !(*dump.factor > 0 && std::isfinite(*dump.factor)))
+    throw io::error(file.name(), "tensor 'factor': must be finite and above zero");
+  if (dump.amax && !(*dump.amax >= 0)) throw io::error(file.name(), "tensor 'amax': is NaN or below zero");
   quantizer q = quantizer_of(o, blocks, dump.factor.value_or(1.0f));
   q.has_words = q.has_words || !dump.random.empty();
   check_defined(q, dump);
@@ -131,6 +134,12 @@ quantizer find_preset(const std::string& name, const quantizer& base) {
     throw io::error("--quantizer",
                     "'fp8' has one factor a tensor and no blocks: --format fp8_e4m3, fp8_e5m2 or of FNUZ");
   const std::string kind = base.is_per_tensor() ? "FP8 with one factor a tensor" : "these blocks";
+  const auto shipped = names(block_options{});
+  if (std::find(shipped.begin(), shipped.end(), name) != shipped.end()) {
+    std::string all;
+    for (const std::string& other : known) all += (all.empty() ? "" : ", ") + other;
+    throw io::error("--quantizer", "no preset '" + name + "' for " + kind + "; they have " + all);
+  }
   throw io::error("--quantizer", "no preset '" + name + "' for " + kind + "; did you mean '" +
                                      io::nearest_name(name, known) + "'? --list-quantizers shows all");
 }
