@@ -144,6 +144,24 @@ class RightDumps(Program):
         self.change(path, "amax", lambda b: struct.pack("<f", 1.0))
         self.differs(r"amax: \S+ expected, 1 written", "--quantizer", "fp8", "--input", path)
 
+    def test_fp8_without_its_factor(self):
+        """It is that of the amax, the tensor's or the source's, or 1, and which one is said."""
+        made = ["--quantizer", "fp8", "--format", "fp8_e4m3", "--factor"]
+        x = floats_of_bf16(load(self.make(*made, 1, result=False))["x"][2])
+        amax = max(abs(v) for v in x if math.isfinite(v))
+        of_amax = struct.unpack("<f", struct.pack("<f", 448 / amax))[0]
+        for factor, more, of in ((of_amax, {"amax": ("F32", [1], struct.pack("<f", amax))}, "tensor 'amax'"),
+                                 (of_amax, {}, "the source's amax"), (1, {}, "no amax")):
+            path = self.make(*made, repr(factor))
+            tensors = load(path)
+            write_safetensors(path, {**{name: tensors[name] for name in ("codes",)}, **more, "x": tensors["x"]})
+            if of != "the source's amax":
+                said = self.same("--quantizer", "fp8", "--input", path)
+                self.assertTrue(said.startswith("note: there is no factor: %.9g is assumed" % factor), said)
+            found, done = self.ranking("--input", path)
+            self.assertEqual((done.returncode, found[0][1]), (0, f"fp8 (factor {factor:.9g} assumed, of {of})"), done.stdout)
+            self.assertTrue(all(" assumed, of " in text for _, text in found), done.stdout)
+
     def test_fnuz(self):
         """What gfx942's kernels write: codes of another bias, whose 0x80 is NaN."""
         for blocks, dtype in (("fp8_e4m3fnuz", "F8_E4M3FNUZ"), ("fp8_e5m2fnuz", "F8_E5M2FNUZ"), ("e4m3fnuz", "F8_E4M3FNUZ")):

@@ -53,6 +53,12 @@ std::vector<std::pair<float, assumed_factor>> factors(const quantizer& q, const 
     for (const float factor : {known, 1.0f, 1.0f / known}) add(factor, assumed_factor::none);
     return all;
   }
+  if (q.is_per_tensor()) {
+    if (dump.amax) add(fp8_factor(q.blocks.element, *dump.amax), assumed_factor::amax);
+    add(fp8_factor(q.blocks.element, amax(q, false, block_axis::row)), assumed_factor::source);
+    add(1.0f, assumed_factor::one);
+    return all;
+  }
   const auto add_amax = [&](bool rotated, block_axis axis, assumed_factor from) {
     add(tensor_encode_factor(amax(q, rotated, axis), q.blocks.element, q.blocks.scale), from);
   };
@@ -76,7 +82,8 @@ float seen_amax::operator()(const quantizer& q, bool rotated, block_axis axis) {
     return k.axis == axis && k.how.source == how.source && k.how.rotation == how.rotation;
   });
   if (known == known_.end()) {
-    const float amax = tensor_amax(q.blocks, how, dump_.source_view(), axis, pool_);
+    const float amax =
+        q.is_per_tensor() ? source_amax(q, dump_) : tensor_amax(q.blocks, how, dump_.source_view(), axis, pool_);
     known = known_.insert(known_.end(), {how, axis, amax});
   }
   return rotated && !q.hadamard_factor ? known->amax * (1.0f / hadamard_factor(how.rotation.points)) : known->amax;
@@ -166,7 +173,8 @@ std::vector<std::string> changes_from(const quantizer& preset, const quantizer& 
 
 /// The factor of which nobody says what it is.
 std::string assumption(const quantizer& q) {
-  constexpr const char* of[] = {"", "the source's amax", "the amax of rotated rows", "the amax of rotated columns"};
+  constexpr const char* of[] = {
+      "", "the source's amax", "the amax of rotated rows", "the amax of rotated columns", "tensor 'amax'", "no amax"};
   if (q.assumed == assumed_factor::none) return "";
   char text[96];
   std::snprintf(text, sizeof text, " (factor %.9g assumed, of %s)", static_cast<double>(q.options.encode_factor),

@@ -407,13 +407,8 @@ class side_check {
 std::vector<std::string> check_tensor(const quantizer& q, const quantizer_dump& dump) {
   std::vector<std::string> faults;
   if (dump.amax && (q.is_per_tensor() || !q.blocks.has_e8m0_scale())) {
-    std::uint32_t bits = 0;
-    for (const float x : dump.source) {
-      const std::uint32_t u = fp32_bits(round_to_format(q.options.source, x)) & fp32_magnitude_mask;
-      if (u < fp32_infinity_bits && u > bits) bits = u;
-    }
     const float want = q.is_per_tensor()
-                           ? fp32_from_bits(bits)
+                           ? source_amax(q, dump)
                            : tensor_amax(q.blocks, q.options, dump.source_view(), dump.sides.front().axis);
     if (fp32_bits(want) != fp32_bits(*dump.amax))
       faults.push_back(

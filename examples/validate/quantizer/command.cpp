@@ -66,13 +66,17 @@ void write_report(const std::string& path, const std::string& input, const quant
 }
 
 /// What the dump holds that a reader may take for something else.
-void print_notes(const quantizer& q, const quantizer_dump& dump) {
+void print_notes(const quantizer& q, const quantizer_dump& dump, verb v) {
   // A comparison has refused them: other placements may explain an identified dump.
   for (const dump_side& side : dump.sides) {
     for (const bool of_scales : {false, true}) {
       if (const std::string fault = shape_fault(q, side, of_scales); !fault.empty())
         std::cout << "note: " << (of_scales ? side.scale_name() : side.code_name()) << ": " << fault << "\n";
     }
+  }
+  if (v == verb::compare && q.is_per_tensor() && q.assumed != assumed_factor::none) {
+    std::printf("note: there is no factor: %.9g is assumed%s\n", static_cast<double>(q.options.encode_factor),
+                q.assumed == assumed_factor::amax ? ", of tensor 'amax'" : "");
   }
   if (q.is_per_tensor() || !(q.blocks.scale == formats::ue4m3)) return;
   for (const dump_side& side : dump.sides) {
@@ -187,7 +191,7 @@ int check_quantizer(const quantizer_options& o, const io::safetensors_file& file
   }
   const dump_report result = check_dump(q, dump, padding, pool);
   if (!report.empty()) write_report(report, file.name(), q, result);
-  print_notes(q, dump);
+  print_notes(q, dump, verb::compare);
   for (const std::string& fault : result.tensor_faults) std::cout << fault << "\n";
   for (const side_report& side : result.sides) print(side);
   return result.accepted() ? 0 : 1;
@@ -203,7 +207,7 @@ int identify_quantizer(const quantizer_options& o, const io::safetensors_file& f
                                    : fixed_fields{!o.rotation.empty(), !o.rule.empty(), !o.policy.empty(),
                                                   !o.rounding.empty(), !o.source.empty()};
   const dump_ranking ranking = identify_dump(named ? &q : nullptr, q, fixed, dump, sample, max_listed, pool);
-  print_notes(q, dump);
+  print_notes(q, dump, verb::identify);
   const std::vector<dump_explanation>& all = ranking.all;
   const dump_explanation& best = all.front();
   const auto looked_at = static_cast<index_t>(best.which.size());

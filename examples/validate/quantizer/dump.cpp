@@ -441,9 +441,28 @@ dense_side quantize_side(const quantizer& q, const quantizer_dump& dump, const d
   return out;
 }
 
+float fp8_factor(format element, float amax) {
+  const float factor = decode(element, element.max_code()) / amax;
+  return factor > 0 && std::isfinite(factor) ? factor : 1.0f;
+}
+
+float source_amax(const quantizer& q, const quantizer_dump& dump) {
+  std::uint32_t bits = 0;
+  for (const float x : dump.source) {
+    const std::uint32_t u = fp32_bits(round_to_format(q.options.source, x)) & fp32_magnitude_mask;
+    if (u < fp32_infinity_bits && u > bits) bits = u;
+  }
+  return fp32_from_bits(bits);
+}
+
 void take_own_factor(quantizer& q, const quantizer_dump& dump) {
   q.options.encode_factor = 1.0f;
-  if (q.is_per_tensor() || q.blocks.has_e8m0_scale()) return;
+  if (q.is_per_tensor()) {
+    if (dump.amax) q.options.encode_factor = fp8_factor(q.blocks.element, *dump.amax);
+    q.assumed = dump.amax ? assumed_factor::amax : assumed_factor::one;
+    return;
+  }
+  if (q.blocks.has_e8m0_scale()) return;
   const block_axis axis = dump.sides.empty() ? block_axis::row : dump.sides.front().axis;
   const float amax = dump.amax ? *dump.amax : tensor_amax(q.blocks, q.options, dump.source_view(), axis);
   q.options.encode_factor = tensor_encode_factor(amax, q.blocks.element, q.blocks.scale);

@@ -20,6 +20,8 @@ enum class assumed_factor {
   source,           ///< the source's amax
   rotated_rows,     ///< the amax of the source after the rotation, its runs along rows
   rotated_columns,  ///< the same along columns
+  amax,             ///< tensor 'amax', of FP8
+  one,              ///< nothing: 1, of FP8
 };
 
 /// One way to quantize a tensor.
@@ -153,8 +155,13 @@ double scaled_value(const quantizer& q, float x, std::uint8_t scale);
 /// How far an element lies from its neighbour at zero's side, as a share of the distance between both, which differ.
 double fraction_between(const quantizer& q, float x, std::uint8_t scale, const code_pair& neighbours);
 
+/// What takes the largest magnitude `amax` to the element's largest number; 1 where that is no number to multiply with.
+float fp8_factor(format element, float amax);
+/// The largest finite magnitude of the source, after the quantizer's rounding of it.
+float source_amax(const quantizer& q, const quantizer_dump& dump);
+
 /// The factor that the amax of the dump gives, or else what the blocks of its first orientation see, which is then
-/// what it is assumed to come of; 1 for formats without one.
+/// what it is assumed to come of; 1 for FP8 without an amax, and for formats without a factor.
 void take_own_factor(quantizer& q, const quantizer_dump& dump);
 
 }  // namespace rotoscale::validate

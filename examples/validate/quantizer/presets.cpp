@@ -108,7 +108,7 @@ std::pair<quantizer_dump, quantizer> load_case(const quantizer_options& o, const
   quantizer q = quantizer_of(o, blocks, dump.factor.value_or(1.0f));
   q.has_words = q.has_words || !dump.random.empty();
   check_defined(q, dump);
-  if (!o.factor && !dump.factor && !q.is_per_tensor()) {
+  if (!o.factor && !dump.factor) {
     take_own_factor(q, dump);
     check_defined(q, dump);
   }
