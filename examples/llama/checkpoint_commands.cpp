@@ -6,8 +6,8 @@
 #include <iostream>
 #include <type_traits>
 
+#include "device_failure.hpp"
 #include "exit_codes.hpp"
-#include "loading_failure.hpp"
 #include "merge.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
 #include "rotoscale/llama/recipe_fit.hpp"
@@ -69,7 +69,7 @@ struct loaded_model {
     o.model.lora = state.run.lora;
     const nn::memory_plan plan = llama::plan_session(*device.ops, state.run.model, o, {recipe});
     device.say_note();
-    with_plan(plan, [&] {
+    with_plan(plan, "while the model was loaded", [&] {
       session = std::make_unique<llama::session>(*device.ops, state.run.model, o, std::vector{recipe});
       read_tensors(progress);
     });
@@ -148,11 +148,13 @@ int evaluate_checkpoint(const arguments& a) {
   progress_line line;
   m.load(line.counter(a.checkpoint, "reading weights"), o.batch, o.sequence, text.has_documents());
   const int windows = a.windows > 0 ? a.windows : o.final_eval_windows;
-  // First, since a file that cannot be written is known at once.
-  if (!a.logits.empty()) {
-    write_logits(*m.session, m.inputs(), text, windows, a.logits, line.counter(a.logits, "writing logits"));
-  }
-  const auto e = evaluate(*m.session, m.inputs(), text, windows, line.counter(a.checkpoint, "evaluating"));
+  const evaluation e = with_plan(m.session->plan(), "in a pass", [&] {
+    // First, since a file that cannot be written is known at once.
+    if (!a.logits.empty()) {
+      write_logits(*m.session, m.inputs(), text, windows, a.logits, line.counter(a.logits, "writing logits"));
+    }
+    return evaluate(*m.session, m.inputs(), text, windows, line.counter(a.checkpoint, "evaluating"));
+  });
   line.end();
   const nlohmann::ordered_json out = {
       {"checkpoint", a.checkpoint},
@@ -180,9 +182,11 @@ int sample_checkpoint(const arguments& a) {
   m.load(line.counter(a.checkpoint, "reading weights"), 1, longest, false, a.sample.cache ? longest : 0);
   line.end();
   std::cout << a.sample.prompt << std::flush;
-  sample(*m.session, m.inputs(), a.sample, t, [](std::string_view text) {
-    // Nobody reads what follows.
-    if (!(std::cout << text << std::flush)) throw io::error("standard output", "cannot write");
+  with_plan(m.session->plan(), "in a pass", [&] {
+    sample(*m.session, m.inputs(), a.sample, t, [](std::string_view text) {
+      // Nobody reads what follows.
+      if (!(std::cout << text << std::flush)) throw io::error("standard output", "cannot write");
+    });
   });
   std::cout << "\n";
   return exit_ok;

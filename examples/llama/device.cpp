@@ -3,6 +3,7 @@
 #include "device.hpp"
 
 #include <cstdlib>
+#include <system_error>
 #include <utility>
 
 #include "examples/standard_streams.hpp"
@@ -38,7 +39,14 @@ void chosen_backend::say_note() const {
 chosen_backend choose_backend(const device_choice& choice) {
   const std::string where = "--device " + choice.name;
   std::string note;
-  if (choice.name == "cpu") return {nn::make_cpu_backend(choice.threads), note};
+  const auto make_cpu = [&] {
+    try {
+      return nn::make_cpu_backend(choice.threads);
+    } catch (const std::system_error& e) {
+      throw io::error("--threads", std::string("one cannot be started (") + e.code().message() + "); fewer may do");
+    }
+  };
+  if (choice.name == "cpu") return {make_cpu(), note};
 #if defined(ROTOSCALE_LLAMA_DEVICES)
   const std::string built_for = gpu::build_mode();
   const bool any = choice.name == "auto";
@@ -58,7 +66,7 @@ chosen_backend choose_backend(const device_choice& choice) {
 #else
   if (choice.name != "auto") throw io::error(where, "this program was built for the CPU alone (Meson option gpu)");
 #endif
-  return {nn::make_cpu_backend(choice.threads), note};
+  return {make_cpu(), note};
 }
 
 }  // namespace rotoscale::llama_program

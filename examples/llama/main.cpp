@@ -12,9 +12,9 @@
 #include "arguments.hpp"
 #include "checkpoint_commands.hpp"
 #include "clock.hpp"
+#include "device_failure.hpp"
 #include "examples/standard_streams.hpp"
 #include "exit_codes.hpp"
-#include "loading_failure.hpp"
 #include "profile.hpp"
 #include "rotoscale/io/jsonl.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
@@ -200,19 +200,14 @@ int main(int argc, char** argv) {
   } catch (const io::error& e) {
     print_error(llama_program::program_name, e.what());
   } catch (const llama::over_budget& e) {
+    print_error(llama_program::program_name, std::string("--memory-limit: ") + e.what() + ", by category:");
     std::cerr << llama_program::memory_table(e.plan());
-    print_error(llama_program::program_name, std::string("--memory-limit: ") + e.what());
-  } catch (const llama::out_of_memory& e) {
-    print_error(llama_program::program_name, std::string(e.what()) + "; the run takes, by category:");
-    std::cerr << llama_program::memory_table(e.plan());
-    return llama_program::exit_device;
   } catch (const std::bad_alloc&) {
     print_error(llama_program::program_name,
                 "out of memory; plan says what a run takes, and --memory-limit refuses one that takes more");
     return llama_program::exit_device;
-  } catch (const llama_program::loading_failure& e) {
-    print_error(llama_program::program_name, std::string("the device failed while the model was loaded (") + e.what() +
-                                                 "); nothing is written; its memory, by category:");
+  } catch (const llama_program::device_failure& e) {
+    print_error(llama_program::program_name, std::string(e.what()) + "; no file is written; its memory, by category:");
     std::cerr << llama_program::memory_table(e.plan());
     return llama_program::exit_device;
   } catch (const nn::backend_error& e) {

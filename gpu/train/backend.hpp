@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <new>
 
 #include "gpu/train/operands.hpp"
 #include "gpu/train/queues.hpp"
@@ -144,6 +145,8 @@ class device_backend final : public nn::backend {
       end_timing(on, what);
     } catch (const refused& e) {
       on.failed.emplace(what.name, e.what(), e.of_device);
+    } catch (const std::bad_alloc&) {  // of host memory: host mode's launches take some
+      on.failed.emplace(what.name, "out of memory", true);
     } catch (const std::exception& e) {
       on.failed.emplace(what.name, e.what());
     }

@@ -5,12 +5,15 @@
 //   FAULTS_TRACE=FILE   a line for each call: its name, the path, and the number of bytes or the new path
 //   FAULTS_KILL_AT=N    SIGKILL in place of call N (from 1); of a write or pwrite the first half is done
 //   FAULTS_MEMORY=N     aligned allocations of N bytes and more, a model's arenas, fail
+//   FAULTS_HEAP_AT=N     behind fsync N one allocation of 1 KiB or more fails
+//   FAULTS_THREADS=N     thread N (from 0) and later ones cannot be started
 //   FAULTS_FULL_AT=N    from byte N on, all calls together, writing says ENOSPC
 //   FAULTS_FULL_IN=PART  only in paths that hold this
 //   FAULTS_SLOW=N       each fsync takes N milliseconds more
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -54,7 +57,8 @@ std::string path_at(int directory, const char* path) {
   return (directory == AT_FDCWD ? folder() : path_of(directory) + "/") + path;
 }
 
-std::atomic<long> calls{0}, bytes{0};
+std::atomic<long> calls{0}, bytes{0}, synced{0}, threads{0};
+std::atomic<bool> heap_failed{false};
 
 /// Is this call to be killed at? Traces it. Calls on other files are not counted.
 bool is_due(const char* call, const std::string& path, const std::string& more = "") {
@@ -120,6 +124,22 @@ int posix_memalign(void** memory, size_t alignment, size_t size) {
   return next<int (*)(void**, size_t, size_t)>("posix_memalign")(memory, alignment, size);
 }
 
+void* __libc_malloc(size_t);
+
+// What `operator new` takes. It is called before anything of this library is made.
+void* malloc(size_t size) {
+  static const long at = number_in("FAULTS_HEAP_AT");
+  if (at >= 0 && size >= 1024 && synced >= at && !heap_failed.exchange(true)) return nullptr;
+  return __libc_malloc(size);
+}
+
+int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*), void* argument) {
+  static const long most = number_in("FAULTS_THREADS");
+  if (most >= 0 && threads++ >= most) return EAGAIN;
+  return next<int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*)>("pthread_create")(thread, attributes,
+                                                                                                     run, argument);
+}
+
 int mkdir(const char* path, mode_t mode) {
   visit("mkdir", path_at(AT_FDCWD, path));
   return next<int (*)(const char*, mode_t)>("mkdir")(path, mode);
@@ -144,6 +164,7 @@ int ftruncate(int fd, off_t size) {
 
 int fsync(int fd) {
   visit("fsync", path_of(fd));
+  ++synced;
   static const long slow = number_in("FAULTS_SLOW");
   if (slow > 0) ::usleep(static_cast<useconds_t>(slow) * 1000);
   return next<int (*)(int)>("fsync")(fd);

@@ -1094,7 +1094,7 @@ class Memory(Scratch):
         before = tree_of(self.folder)
         done = self.run_program(*self.train_command("out", "--memory-limit", total - 1, schedule="bf16"))
         self.assertEqual((done.returncode, done.stdout), (2, ""))
-        *table, line = done.stderr.splitlines()
+        line, *table = done.stderr.splitlines()
         self.assertEqual(table[-1].split()[:2], ["total", str(total)])
         self.assertIn("--memory-limit", line)
         self.assertEqual(tree_of(self.folder), before)
@@ -1113,7 +1113,7 @@ class Memory(Scratch):
         memory = records(self.folder / "run/log.jsonl", "start")[0]["memory"]
         self.assertEqual({name: entry["peak"] for name, entry in memory.items()}, without)
         done = self.run_program(*self.train_command("out", "--memory-limit", plan["total"] - 1, "--async-checkpoints", "on", **some))
-        self.assertEqual((done.returncode, done.stderr.splitlines()[-2].split()[1]), (2, str(plan["total"])))
+        self.assertEqual((done.returncode, done.stderr.splitlines()[-1].split()[1]), (2, str(plan["total"])))
         self.refuse(self.train_command("out", "--async-checkpoints", "never"), "--async-checkpoints", "never")
 
     def test_activations_in_bf16_take_less(self):

@@ -373,6 +373,54 @@ class Device(Runs):
                 self.succeed(*self.command("run", *on))
                 self.assert_like_unbroken()
 
+    def test_without_memory_in_a_step_the_run_can_go_on(self):
+        self.unbroken()
+        code, out, said = self.with_faults(self.command("run", "--device", "cpu"), FAULTS_HEAP_AT=12)
+        self.assertEqual((code, out), (5, ""), said)
+        self.assert_memory_table(said, "mini-llama: fp8_amd: out of memory behind step ", "--resume run; its memory, by category:")
+        end = records(self.folder / "run/log.jsonl")[-1]
+        self.assertEqual((end["event"], end["status"]), ("end", "failed"))
+        self.succeed("train", "--resume", "run")
+        self.assert_like_unbroken()
+
+    def test_without_memory_for_an_operation_of_host_mode(self):
+        """Its threads' stacks are no arena."""
+        if self.run_program("plan", "--device", "host").returncode != 0:
+            self.skipTest("no host mode")
+        commands = (self.command("run", "--device", "host"), ["eval", "--checkpoint", "whole", "--device", "host"])
+        self.unbroken()
+        seen = set()
+        for limit in range(60 << 20, 140 << 20, 10 << 20):
+            def limited(command):
+                return subprocess.run([mini_llama.PROGRAM, *map(str, command)], cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True,
+                                      text=True, timeout=120, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+            if limited(["--version"]).returncode != 0:
+                continue  # a sanitizer's memory
+            for i, command in enumerate(commands):
+                done = limited(command)
+                if done.returncode == 0:
+                    continue
+                self.assertEqual((done.returncode, done.stdout), (5, ""), done.stderr)
+                if ": out of memory)" in done.stderr:
+                    self.assert_memory_table(done.stderr, "the device failed ")
+                    seen.add(i)
+        if not seen:
+            self.skipTest("no such limit is met by an operation here")
+        self.assertEqual(seen, {0, 1})
+
+    def test_without_threads(self):
+        """A checkpoint is then written between steps."""
+        self.unbroken()
+        code, _, said = self.with_faults(self.command("run", "--async-checkpoints", "on"), FAULTS_THREADS=0)
+        self.assertEqual((code, said), (0, ""))
+        for record in records(self.folder / "run/log.jsonl", "checkpoint"):
+            self.assertEqual(record["seconds"], record["wait_seconds"])
+        self.assert_like_unbroken()
+        code, out, said = self.with_faults(self.command("other", "--threads", 3), FAULTS_THREADS=1)
+        self.assertEqual((code, out), (2, ""))
+        self.assertRegex(said, r"\Amini-llama: --threads: one cannot be started \([^\n]+\); fewer may do\n\Z")
+        self.assertFalse((self.folder / "other").exists())
+
     def test_a_lost_device_leaves_the_last_checkpoint(self):
         """At copies while weights are loaded, of the first steps, of an evaluation and of checkpoints."""
         self.unbroken()
@@ -392,7 +440,7 @@ class Device(Runs):
                 self.assertEqual((end["event"], end["status"]), ("end", "failed"))
                 steps.add(end["step"])
             else:
-                self.assert_memory_table(said, "the device failed while the model was loaded (", "nothing is written")
+                self.assert_memory_table(said, "the device failed while the model was loaded (", "no file is written")
                 loading.add(copies)
         self.assertEqual(child.returncode, 0)
         self.assertGreater(len(steps), 1)

@@ -16,8 +16,9 @@ class checkpoint_writer {
   checkpoint_writer& operator=(const checkpoint_writer&) = delete;
   ~checkpoint_writer() { abandon(); }
 
-  /// `write` is called once release() says that its data are there. None may be in flight.
-  void begin(std::int64_t step, std::function<void()> write);
+  /// `write` is called once release() says that its data are there. None may be in flight. False: there is no thread or
+  /// memory for it, and none is.
+  bool begin(std::int64_t step, std::function<void()> write);
   /// Lets it begin.
   void release();
   bool is_released() const { return is_released_; }

@@ -3,6 +3,8 @@
 // A run's checkpoints: written at once, or from a snapshot while steps go on. The files are the same.
 
 #include <chrono>
+#include <new>
+#include <system_error>
 
 #include "clock.hpp"
 #include "rotoscale/io/atomic_file.hpp"
@@ -15,17 +17,24 @@ namespace rotoscale::llama_program {
 
 namespace fs = std::filesystem;
 
-void checkpoint_writer::begin(std::int64_t step, std::function<void()> write) {
+bool checkpoint_writer::begin(std::int64_t step, std::function<void()> write) {
   step_ = step;
   is_released_ = false;
   go_ = {};
   const signals_blocked signals;  // the run's own thread takes them
-  done_ = std::async(std::launch::async, [go = go_.get_future(), write = std::move(write)]() mutable {
-    if (!go.get()) return 0.0;
-    const double start = now_seconds();
-    write();
-    return now_seconds() - start;
-  });
+  try {
+    done_ = std::async(std::launch::async, [go = go_.get_future(), write = std::move(write)]() mutable {
+      if (!go.get()) return 0.0;
+      const double start = now_seconds();
+      write();
+      return now_seconds() - start;
+    });
+  } catch (const std::system_error&) {
+    return false;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  return true;
 }
 
 void checkpoint_writer::release() {
@@ -69,13 +78,17 @@ void trainer::save_checkpoint(bool is_extra) {
     files_.prune(state.step, is_extra, keeping);
   };
   saved_step_ = state_.step;
-  if (!model_->has_snapshot()) {
-    write(state_, *model_);
+  const auto write_at_once = [&](const llama::checkpoint_tensors& tensors) {
+    write(state_, tensors);
     const double seconds = now_seconds() - start;
-    return log_checkpoint(state_.step, seconds, seconds);
-  }
+    log_checkpoint(state_.step, seconds, seconds);
+  };
+  if (!model_->has_snapshot()) return write_at_once(*model_);
   const auto tensors = llama::checkpoint_tensors::snapshot_of(*model_);
-  writer_.begin(state_.step, [=, state = state_] { write(state, tensors); });
+  if (!writer_.begin(state_.step, [=, state = state_] { write(state, tensors); })) {
+    model_->finish_snapshot();
+    return write_at_once(tensors);
+  }
   if (ops_->runs_at_once()) release_checkpoint();
   waited_ = now_seconds() - start;
 }

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "clock.hpp"
-#include "loading_failure.hpp"
+#include "device_failure.hpp"
 #include "merge.hpp"
 #include "rotoscale/io/atomic_file.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
@@ -132,7 +132,7 @@ void trainer::build_model(const fs::path& checkpoint) {
                 [&] { llama::check_adapters(find_adapter(adapter_place_), state_.run.model, *state_.run.lora); });
   }
   const nn::memory_plan plan = llama::plan_session(*ops_, state_.run.model, options, recipes);
-  with_plan(plan, [&] {
+  with_plan(plan, "while the model was loaded", [&] {
     model_ = std::make_unique<llama::session>(*ops_, state_.run.model, options, recipes);
     load_model(checkpoint);
   });

@@ -8,9 +8,9 @@
 #include <iostream>
 
 #include "clock.hpp"
+#include "device_failure.hpp"
 #include "examples/standard_streams.hpp"
 #include "exit_codes.hpp"
-#include "loading_failure.hpp"
 #include "rotoscale/io/atomic_file.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
 #include "rotoscale/llama/schedule.hpp"
@@ -203,16 +203,14 @@ int trainer::interrupted(int signal) {
   return exit_interrupted;
 }
 
-/// Reports a device that does nothing more: what it holds is lost.
-int trainer::device_failed(const nn::backend_error& e) {
+/// Reports a device that does nothing more, or has no memory: what it holds is lost.
+int trainer::device_failed(const device_failure& e) {
   progress_.end();
-  const auto* const loading = dynamic_cast<const loading_failure*>(&e);  // a roll-back's: there may be no session
   const std::string checkpoint = settle_checkpoint();
-  print_error(program_name, state_.run.name + ": the device failed behind step " + std::to_string(state_.step) + " (" +
-                                e.what() + ")" + checkpoint +
+  print_error(program_name, state_.run.name + ": " + e.at("behind step " + std::to_string(state_.step)) + checkpoint +
                                 (session_.replays ? "" : "; log and last checkpoint are kept") + advice() +
                                 "; its memory, by category:");
-  std::cerr << memory_table(loading != nullptr ? loading->plan() : model_->plan());
+  std::cerr << memory_table(e.plan());
   finish("failed");
   return exit_device;
 }
@@ -285,10 +283,10 @@ int trainer::train_until_signal() {
 int trainer::run() {
   const signal_guard signals;
   open_log();
+  const nn::memory_plan plan = model_->plan();  // a roll-back that fails leaves no session
   try {
-    return train_until_signal();
-  } catch (const nn::backend_error& e) {
-    if (!e.of_device()) throw;
+    return with_plan(plan, "in a step", [&] { return train_until_signal(); });
+  } catch (const device_failure& e) {
     return device_failed(e);
   } catch (const io::error& e) {
     progress_.end();

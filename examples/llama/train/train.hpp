@@ -24,6 +24,8 @@
 
 namespace rotoscale::llama_program {
 
+class device_failure;
+
 /// What is not part of a run's identity: it may differ between a run and its continuation.
 struct session_options {
   std::string out;
@@ -107,7 +109,7 @@ class trainer {
   bool roll_back(std::int64_t step, const std::string& what);
   int train_until_signal();
   int diverged(std::int64_t step, const std::string& what);
-  int device_failed(const nn::backend_error& e);
+  int device_failed(const device_failure& e);
   int interrupted(int signal);
   int finish(const char* status);
 

@@ -68,6 +68,8 @@ class host_queues : public backend {
     const lent_scratch lent(state_of(q).workspace);
     try {
       operation();
+    } catch (const std::bad_alloc&) {
+      state_of(q).failed.emplace(name, "out of memory", true);
     } catch (const std::exception& e) {
       state_of(q).failed.emplace(name, e.what());
     }
