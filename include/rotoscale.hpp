@@ -26,6 +26,7 @@
 #include "rotoscale/mma_models.hpp"
 #include "rotoscale/mma_ref.hpp"
 #include "rotoscale/names.hpp"
+#include "rotoscale/nearest_name.hpp"
 #include "rotoscale/pack.hpp"
 #include "rotoscale/parallel.hpp"
 #include "rotoscale/philox.hpp"

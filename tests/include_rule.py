@@ -13,7 +13,7 @@ from pathlib import Path
 # Layers of the numerics headers, lowest first: a header includes its own layer or lower ones. A new header in
 # include/rotoscale/ gets its place here.
 LAYERS = [
-    "version isa config bits view scratch parallel ex2_approx",
+    "version nearest_name isa config bits view scratch parallel ex2_approx",
     "format",
     "round",
     "small_float scale philox",

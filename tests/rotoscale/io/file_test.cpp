@@ -102,9 +102,9 @@ TEST_CASE("nearest_name finds the closest valid name") {
   CHECK(io::nearest_name("completely different", names) != "");
   CHECK(io::nearest_name(std::string(10'000'000, 'm'), names) != "");
   CHECK(io::nearest_name("anything", {}) == "");
-  CHECK(io::detail::edit_cost("kitten", "sitting") == 6);
-  CHECK(io::detail::edit_cost("ab", "ba") == 2);
-  CHECK(io::detail::edit_cost("", "abc") == 6);
+  CHECK(rotoscale::detail::edit_cost("kitten", "sitting") == 6);
+  CHECK(rotoscale::detail::edit_cost("ab", "ba") == 2);
+  CHECK(rotoscale::detail::edit_cost("", "abc") == 6);
 }
 
 TEST_CASE("read_file gives the bytes of a plain file") {

@@ -381,6 +381,9 @@ TEST_CASE("a recipe names the contract of each GEMM") {
   nn::recipe r = preset("bf16");
   r.dgrad.accumulate = "cublas";
   CHECK(find_fault(r).value_or("none").starts_with("dgrad.accumulate: 'cublas' is no contract"));
+  r.dgrad.accumulate = "ampere-mma-bf16-f32:split_k=2";
+  CHECK(find_fault(r).value_or("none").find("; did you mean 'ampere-mma-fp16-f32'? docs/matrix-units.md") !=
+        std::string::npos);
   r = preset("bf16");
   r.attention = "attention-bf16-tile64x64-exp2deg3@hopper-mma-fp8-f32";  // no BF16
   CHECK(find_fault(r).value_or("none").starts_with(

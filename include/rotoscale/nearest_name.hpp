@@ -1,0 +1,56 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The "did you mean" helper behind messages.
+#pragma once
+
+#include <algorithm>
+#include <cctype>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rotoscale/version.hpp"
+
+namespace rotoscale {
+
+namespace detail {
+
+/// Twice the edit distance (insertion, deletion, substitution, swap of neighbours), a change of case counting half an
+/// edit: "MXFP4" is nearer to "mxfp4" than to "MXFP8".
+inline int edit_cost(std::string_view a, std::string_view b) {
+  const auto lower = [](char c) { return std::tolower(static_cast<unsigned char>(c)); };
+  std::vector<int> before(b.size() + 1), above(b.size() + 1), row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) above[j] = 2 * static_cast<int>(j);
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    row[0] = 2 * static_cast<int>(i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const int change = a[i - 1] == b[j - 1] ? 0 : lower(a[i - 1]) == lower(b[j - 1]) ? 1 : 2;
+      row[j] = std::min({above[j] + 2, row[j - 1] + 2, above[j - 1] + change});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = std::min(row[j], before[j - 2] + 2);
+    }
+    before.swap(above);
+    above.swap(row);
+  }
+  return above[b.size()];
+}
+
+}  // namespace detail
+
+/// The valid name closest to `wanted`, the first of equally close ones; empty only when there is none to choose from.
+inline std::string nearest_name(std::string_view wanted, const std::vector<std::string>& valid) {
+  // The cost is quadratic, and a key taken from a hostile file can be megabytes long.
+  wanted = wanted.substr(0, 256);
+  const std::string* best = nullptr;
+  int best_cost = 0;
+  for (const std::string& name : valid) {
+    const int cost = detail::edit_cost(wanted, name);
+    if (best == nullptr || cost < best_cost) {
+      best = &name;
+      best_cost = cost;
+    }
+  }
+  return best == nullptr ? std::string() : *best;
+}
+
+}  // namespace rotoscale
