@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include "commit.hpp"
 #include "configs.hpp"
@@ -34,9 +35,11 @@ struct flag_visitor {
   CLI::App& app;
   std::string group;
   std::string prefix = "";
+  std::set<std::string> without = {};  ///< keys that get no flag
 
   template <class T>
   void operator()(const char* key, T& member, const char* text) {
+    if (without.contains(key)) return;
     std::string flag = "--" + prefix + key;
     const std::string help = field_names().text(text);
     std::replace(flag.begin(), flag.end(), '_', '-');
@@ -60,7 +63,7 @@ struct flag_visitor {
           ->default_str(std::string(to_string(member)))
           ->group(group);
     } else if constexpr (!is_optional<T>) {
-      flag_visitor inner{app, key};
+      flag_visitor inner{app, key, "", without};
       describe(inner, member);
     }  // optional structs are for configuration files, or have flags of their own (lora)
   }
@@ -92,9 +95,9 @@ void define_config(CLI::App& sub, arguments& a) {
 
 constexpr const char* lora_group = "lora";
 
-/// The described options of a run. Any of --lora-... asks for adapters.
-void define_run(CLI::App& app, arguments& a) {
-  describe(flag_visitor{app, "run"}, a.run);
+/// The described options of a run, but for `without`. Any of --lora-... asks for adapters.
+void define_run(CLI::App& app, arguments& a, const std::set<std::string>& without = {}) {
+  describe(flag_visitor{app, "run", "", without}, a.run);
   describe(flag_visitor{app, lora_group, "lora-"}, a.lora);
   app.get_option("--lora-targets")->delimiter(',');
 }
@@ -228,6 +231,12 @@ void define_plan(CLI::App& app, arguments& a) {
   define_device(*plan, a.device);
 }
 
+/// Options of a run that a profile, of steps on random tokens, has no use for.
+const std::set<std::string> not_profiled = {
+    "name",          "data",          "text_format",        "tokenizer",        "validation",  "max_epochs",
+    "eval_every",    "eval_windows",  "final_eval_windows", "checkpoint_every", "target_loss", "eval_every_samples",
+    "on_divergence", "max_loss_jump", "max_rollbacks",      "keep_checkpoints"};
+
 /// All subcommands and flags, bound to `a`.
 void define(CLI::App& app, arguments& a) {
   app.set_version_flag("--version", std::string("mini-llama ") + ROTOSCALE_VERSION + " (" + ROTOSCALE_COMMIT + ")");
@@ -273,7 +282,7 @@ void define(CLI::App& app, arguments& a) {
   profile
       ->add_flag("--operations", a.profile_operations, "a second table: each operation by its name, the longest first")
       ->group("run");
-  describe(flag_visitor{*profile, "run"}, a.run);
+  define_run(*profile, a, not_profiled);
 
   define_eval_and_sample(app, a);
   define_merge(app, a);
@@ -331,6 +340,9 @@ void parse_arguments(int argc, char** argv, arguments& a) {
     if (target.run.lora || names_group(app, lora_group)) target.run.lora = target.lora;
   };
   parse_into(a);
+  if (a.flags.contains("--recipe") && a.flags.contains("--schedule")) {
+    throw io::error("--recipe", "is another name of --schedule, and only one of them can be given");
+  }
   arguments again;
   again.run.train.mlperf = a.run.train.mlperf;
   const bool resumes = !a.resume.empty();

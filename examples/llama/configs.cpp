@@ -6,6 +6,7 @@
 
 #include "config_texts.hpp"
 #include "rotoscale/io/error.hpp"
+#include "rotoscale/llama/schedule.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -15,12 +16,35 @@ std::vector<std::string> config_names() {
   return names;
 }
 
+namespace {
+
+/// Is it a preset's name?
+bool is_schedule(const std::string& name) {
+  try {
+    llama::load_schedule(name, "");
+    return true;
+  } catch (const io::error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
 nlohmann::ordered_json read_config(const std::string& name) {
   for (const config_text& c : config_texts) {
     if (c.name == name) return nlohmann::ordered_json::parse(c.json);
   }
   std::error_code failed;
-  if (std::filesystem::exists(name, failed)) return io::read_json(name);
+  if (std::filesystem::exists(name, failed)) {
+    nlohmann::ordered_json json = io::read_json(name);
+    if (json.is_object() && json.contains("architectures") && !json.contains("model")) {
+      throw io::error(name, "is a model's configuration, which --model-config takes");
+    }
+    return json;
+  }
+  if (is_schedule(name)) {
+    throw io::error("--config " + name, "is a recipe or schedule (--recipe " + name + "), not a configuration");
+  }
   throw io::error("--config " + name, "neither a configuration's name nor a file; did you mean '" +
                                           io::nearest_name(name, config_names()) + "'?");
 }

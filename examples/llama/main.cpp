@@ -26,10 +26,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-trainer_state begin(const arguments& a) {
+/// `given`: which of its files there must be; what computes from the shape alone needs none.
+trainer_state begin(const arguments& a, given_files given) {
   run_options options = a.run;
   if (!a.schedule_override.empty()) options.schedule = a.schedule_override;
-  return new_run(std::move(options), a.names);
+  return new_run(std::move(options), a.names, given);
 }
 
 /// That of a new run, checked.
@@ -77,10 +78,29 @@ void take_new_places(const run_options& given, trainer_state& state) {
   }
 }
 
+/// Calls f; what no kernel takes is named by the flags or the file that said so.
+template <class Function>
+std::invoke_result_t<Function> naming_flags(const field_names& names, const Function& f) {
+  try {
+    return f();
+  } catch (const std::invalid_argument& e) {
+    throw io::error(names.text(e.what()));
+  }
+}
+
+/// Throws where an option waits for a step that a run of so many does not have.
+void check_steps(const arguments& a, std::int64_t steps) {
+  const std::string has = "the run has " + std::to_string(steps) + " steps (--steps)";
+  if (a.session.stop_at > steps) throw io::error("--stop-at", std::to_string(a.session.stop_at) + ": " + has);
+  if (!a.digest_steps.empty() && parse_steps(a.digest_steps, "--digest-steps").first >= steps) {
+    throw io::error("--digest-steps", a.digest_steps + ": " + has);
+  }
+}
+
 /// Goes on from the first of `points` whose checkpoint is whole; later ones only with --auto-resume, where `wanted` is
 /// what the command line says. `watch` gives the device's backend, or what records its digests.
 int resume(const chosen_backend& device, arguments& a, const std::vector<resume_point>& points,
-           const trainer_state* wanted, const std::function<nn::backend&()>& watch) {
+           const trainer_state* wanted, const std::function<nn::backend&(const trainer_state&)>& watch) {
   if (!points.empty()) {
     // Before checkpoints are read: the process that writes the run removes old ones meanwhile.
     const fs::path &run = points[0].run, out = a.session.out.empty() ? run : fs::path(a.session.out);
@@ -102,7 +122,8 @@ int resume(const chosen_backend& device, arguments& a, const std::vector<resume_
       settle_statistics(a);
       if (a.digest_steps.empty()) a.digest_steps = read_digest_steps(run_directory(points[i].run).digests());
       if (a.session.out.empty()) a.session.out = points[i].run.string();
-      t = std::make_unique<trainer>(watch(), std::move(state), a.session, points[i]);
+      nn::backend& ops = watch(state);
+      t = std::make_unique<trainer>(ops, std::move(state), a.session, points[i]);
     } catch (const damaged_checkpoint& e) {
       const bool begins = !next.empty() && points[i + 1].checkpoint.empty();
       if (next.empty() || (begins && wanted == nullptr)) {
@@ -124,7 +145,8 @@ int train(int argc, char** argv, arguments& a) {
   const chosen_backend device = choose_backend(a.device);
   nn::digest_backend watched(*device.ops);
   std::optional<digest_recorder> recorder;
-  const auto watch = [&]() -> nn::backend& {
+  const auto watch = [&](const trainer_state& state) -> nn::backend& {
+    check_steps(a, state.run.train.steps);
     if (a.digest_steps.empty()) return *device.ops;
     recorder.emplace(watched, parse_steps(a.digest_steps, "--digest-steps"), run_directory(a.session.out).digests());
     a.session.watcher = &*recorder;
@@ -140,34 +162,42 @@ int train(int argc, char** argv, arguments& a) {
   if (a.session.out.empty()) throw io::error("--out", "is required");
   if (a.session.auto_resume && a.session.overwrite) throw io::error("--auto-resume", "excludes --overwrite");
   settle_statistics(a);
-  const trainer_state state = begin(a);
+  const trainer_state state = begin(a, given_files::needed);
   find_synthetic_recipe(a, state);
   if (a.session.auto_resume && fs::exists(a.session.out)) {
     const std::vector<resume_point> points = find_resume_points(a.session.out);
     if (!points.empty()) return resume(device, a, points, &state, watch);
   }
-  trainer t(watch(), state, a.session);
+  nn::backend& ops = watch(state);
+  const auto t = naming_flags(a.names, [&] { return std::make_unique<trainer>(ops, state, a.session); });
   device.say_note();
-  return t.run();
+  return t->run();
 }
 
 /// What train would take, in the same words as its log; nothing is allocated.
 int plan(arguments& a) {
   settle_statistics(a);
-  const trainer_state state = begin(a);
+  const trainer_state state = begin(a, given_files::none);
   const std::optional<nn::recipe> synthetic = find_synthetic_recipe(a, state);
   const chosen_backend device = choose_backend(a.device);
-  const nn::memory_plan planned =
-      llama::plan_session(*device.ops, state.run.model,
-                          session_options_for(state.run, a.session.memory_limit, a.session.statistics_every > 0,
-                                              a.session.async_checkpoints),
-                          recipes_of(state, a.session, synthetic));
+  const nn::memory_plan planned = naming_flags(a.names, [&] {
+    return llama::plan_session(*device.ops, state.run.model,
+                               session_options_for(state.run, a.session.memory_limit, a.session.statistics_every > 0,
+                                                   a.session.async_checkpoints),
+                               recipes_of(state, a.session, synthetic));
+  });
   device.say_note();
   std::cout << memory_table(planned) << checkpoint_line(planned) << parameter_line(state.run);
+  const std::size_t limit = a.session.memory_limit;
+  if (limit != 0 && planned.total() > limit) {
+    throw io::error("--memory-limit", llama::over_budget(planned, limit).what());
+  }
   return exit_ok;
 }
 
-int profile_run(const arguments& a) { return profile(begin(a), a.device, a.profile_operations, std::cout); }
+int profile_run(const arguments& a) {
+  return profile(begin(a, given_files::none), a.device, a.profile_operations, std::cout);
+}
 
 int run(int argc, char** argv) {
   arguments a;

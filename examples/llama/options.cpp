@@ -51,12 +51,13 @@ std::optional<std::string> find_unknown_choice(const train_options& t) {
 
 }  // namespace
 
-std::optional<std::string> find_fault(const run_options& o) {
+std::optional<std::string> find_fault(const run_options& o, given_files given) {
   if (!nn::is_one_line(o.name)) return std::string("name: holds a control character, and logs are of lines");
   if (auto f = llama::find_fault(o.model)) return "model." + *f;
   if (o.lora) {
     if (auto f = llama::find_fault(*o.lora)) return "lora." + *f;
-    if (o.init.empty()) return std::string("init: is missing, adapters stand beside given weights");
+    if (o.init.empty() && given == given_files::needed)
+      return std::string("init: is missing, adapters stand beside given weights");
   } else if (!o.adapter.empty()) {
     return std::string("adapter: excludes training all weights (lora is null)");
   }
@@ -108,8 +109,7 @@ std::optional<std::string> find_fault(const run_options& o) {
   if (t.warmup >= 1 && t.warmup != std::floor(t.warmup)) {
     return "train.warmup: " + std::to_string(t.warmup) + " is neither a fraction below 1 nor a number of steps";
   }
-  if (auto f = find_unknown_choice(t)) return f;
-  return std::nullopt;
+  return find_unknown_choice(t);
 }
 
 }  // namespace rotoscale::llama_program

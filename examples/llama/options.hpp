@@ -113,7 +113,10 @@ void describe(Visitor&& v, run_options& o) {
   v("train", o.train, "training");
 }
 
+/// Which files that a run is given there must be: none, where its shape alone is looked at.
+enum class given_files { needed, none };
+
 /// A sentence that says which field is wrong, or nothing.
-std::optional<std::string> find_fault(const run_options& o);
+std::optional<std::string> find_fault(const run_options& o, given_files given = given_files::needed);
 
 }  // namespace rotoscale::llama_program

@@ -230,9 +230,10 @@ void print_rows(const char* head, const std::vector<timing_row>& rows, int steps
                   s.bytes / seconds * 1e-9, 100 * s.bytes / seconds / copy_rate);
     out << line;
     if (s.operations > 0) {
-      const double share = matrix_rate > 0 ? 100 * s.operations / seconds / matrix_rate : 0.0;
-      std::snprintf(line, sizeof line, " %8.1f %8.1f%%", s.operations / seconds * 1e-12, share);
+      std::snprintf(line, sizeof line, " %8.1f", s.operations / seconds * 1e-12);
       out << line;
+      std::snprintf(line, sizeof line, " %8.1f%%", 100 * s.operations / seconds / matrix_rate);
+      out << (matrix_rate > 0 ? line : "         -");  // a build without the vendor's library measures none
     }
     out << "\n";
   }
@@ -248,15 +249,17 @@ int profile(const trainer_state& state, const device_choice& device, bool operat
   constexpr int warm = 3, steps = 10, timed = 2;
   gpu::train_options o = options_for(device);
   double step_seconds = 0, eager_seconds = 0;
+  const std::size_t phases = state.phases.size();
+  const std::string phase = phases == 1 ? "" : " (the first of " + std::to_string(phases) + " phases)";
   char line[192];
   {
     random_run run(state, o);
     run.train(warm);
     step_seconds = run.train(steps);
     const auto tokens = static_cast<double>(run.session().step_tokens());
-    std::snprintf(line, sizeof line, "%s, recipe %s, %.0f tokens a step\nstep %.3f ms, %.0f tokens/s\n",
-                  run.ops().description().c_str(), state.phases.front().recipe.name.c_str(), tokens, step_seconds * 1e3,
-                  tokens / step_seconds);
+    std::snprintf(line, sizeof line, "%s, recipe %s%s, %.0f tokens a step\nstep %.3f ms, %.0f tokens/s\n",
+                  run.ops().description().c_str(), state.phases.front().recipe.name.c_str(), phase.c_str(), tokens,
+                  step_seconds * 1e3, tokens / step_seconds);
     out << line;
   }
   {
@@ -273,10 +276,14 @@ int profile(const trainer_state& state, const device_choice& device, bool operat
   timing.clear();
   run.train(timed);
   const double copy_rate = measure_copy_rate(), matrix_rate = measure_matrix_rate();
-  std::snprintf(line, sizeof line,
-                "without graphs %.3f ms a step; copy %.0f GB/s, BF16 matrix product %.0f TFLOP/s\n\n",
-                eager_seconds * 1e3, copy_rate * 1e-9, matrix_rate * 1e-12);
+  std::snprintf(line, sizeof line, "without graphs %.3f ms a step; copy %.0f GB/s", eager_seconds * 1e3,
+                copy_rate * 1e-9);
   out << line;
+  if (matrix_rate > 0) {
+    std::snprintf(line, sizeof line, ", BF16 matrix product %.0f TFLOP/s", matrix_rate * 1e-12);
+    out << line;
+  }
+  out << "\n\n";
   const auto classes = rows_by_class(timing, timed);
   print_rows("class", classes, timed, copy_rate, matrix_rate, out);
   double gaps = step_seconds * 1e6;

@@ -1099,6 +1099,20 @@ class Memory(Scratch):
         self.assertIn("--memory-limit", line)
         self.assertEqual(tree_of(self.folder), before)
 
+    def test_a_plan_that_does_not_fit_says_so(self):
+        total = self.plan(schedule="bf16")["total"]
+        command = ["plan", *as_flags({**SHAPE, **TRAIN}), "--recipe", "bf16", "--memory-limit"]
+        needed = int(re.search(r"^total +(\d+)", self.succeed(*command, total * 4, "--async-checkpoints", "off"), re.M)[1])
+        done = self.run_program(*command, "1KiB")
+        self.assertEqual(done.returncode, 2)
+        self.assertRegex(done.stdout, rf"(?m)^total +{needed} bytes")
+        self.assertEqual(done.stderr, f"mini-llama: --memory-limit: needs {needed} bytes, 1024 are allowed\n")
+
+    def test_a_plan_of_adapters_needs_no_weights(self):
+        *_, parameters = self.planned("--config", "llama_8b", "--lora-rank", 16, "--recipe", "mxfp4_tc", "--device", "cpu")
+        self.assertEqual(parameters, "parameters   8039698432, 9437184 of them train")
+        self.refuse(self.train_command("out", "--lora-rank", 4), "--init: is missing")
+
     def test_a_snapshot_is_taken_where_it_fits(self):
         some = {"checkpoint_every": 4, "steps": 8, "schedule": "bf16"}
         self.assertEqual(self.plan(**{**some, "checkpoint_every": 8})["snapshot"], 0)  # no step follows
@@ -1139,7 +1153,7 @@ class Memory(Scratch):
         self.assertEqual([contracts["bf16_layers_" + gemm] for gemm in ("fprop", "dgrad", "wgrad")],
                          ["fp32_fma_chain", "cublas-fp16", "fp32_fma_chain"])
         for field in ("bf16_layers", "adapters"):
-            for gemm, wrong, said in (("dgrad", "cublas", "is no contract"), ("fprop", "fp32_blockwise", "mxfp4"),
+            for gemm, wrong, said in (("dgrad", "cublas", "is no contract; did you mean 'cublas-fp16'?"), ("fprop", "fp32_blockwise", "mxfp4"),
                                       ("wgrad", "", "is no contract"), ("wgrad", "hopper-wgmma-fp8-f32", "bf16"),
                                       ("fprop", "cublas-fp16:split_k=0", "is no contract")):
                 self.write("wrong.json", {field: {gemm: {"accumulate": wrong}}})

@@ -443,16 +443,37 @@ class Devices(Scratch):
                 self.assertRegex(done.stderr, rf"\Amini-llama: --device {name}: .*({would_do}).*\n\Z")
                 self.assertEqual(done.returncode, 2)
 
+    def test_what_a_kernel_does_not_take_is_named_with_what_would_do(self):
+        on = ["plan", "--device", self.device(), "--recipe"]
+        grain = '; multiples of 8, "accumulate": "fp32_fma_chain" or a CPU would do'
+        self.refuse([*on, "bf16", "--head-dim", 130], "heads of 130; --head-dim of 128 or a CPU would do")
+        if self.device() != "hip":
+            adapters = ["--lora-rank", 7]
+            for recipe, flags, named in (("bf16_tc", ["--sequence", 33, "--batch", 3], "q_proj.weight: #--batch * --sequence = 99"),
+                                         ("mxfp4_tc", ["--vocab-size", 1001], "the output head: #--vocab-size = 1001"),
+                                         ("bf16_tc", ["--hidden-size", 60, "--head-dim", 32], "q_proj.weight: #--hidden-size = 60"),
+                                         ("bf16_tc", adapters, "'s adapter: #--lora-rank = 7")):
+                self.refuse([*on, recipe, *flags], *named.split("#"), grain)
+            self.refuse([*on, "bf16_tc", "--head-dim", 136], "--head-dim of 128 or attention-fp32-chains-keys-ascending on a CPU would do")
+
+    def test_a_profile_of_adapters_says_which_phase(self):
+        out = self.succeed("profile", "--device", self.device(), "--recipe", "amd_lora", "--lora-rank", 4,
+                           *as_flags({**SHAPE, "batch": 1, "sequence": 32}))
+        self.assertIn("recipe mxfp4_h16 (the first of 2 phases), 32 tokens a step", out)
+        if self.device() == "host":
+            self.assertNotIn("matrix product", out)  # there is no library that could be measured
+            self.assertNotIn("0.0%\n", re.search(r"^GEMM.*\n", out, re.M)[0])
+
     def test_a_contract_without_a_kernel_is_refused_before_the_first_step(self):
         device = self.device()
         (self.folder / "unit.json").write_text(json.dumps({
             "name": "unit", **{g: {"accumulate": "ampere-mma-fp16-f32"} for g in ("fprop", "dgrad", "wgrad")}}))
         self.refuse(self.train_command("other", "--device", device, "--recipe", "unit.json"), "recipe unit",
-                    "ampere-mma-fp16-f32", "fp32_fma_chain runs everywhere")
+                    "ampere-mma-fp16-f32", "has no kernel for fprop under", '"fp32_fma_chain" or a CPU would do')
         tiled = "attention-bf16-tile64x64-exp2deg3@ampere-mma-fp16-f32"
         (self.folder / "tiled.json").write_text(json.dumps({"name": "tiled", "activations": "bf16", "attention": tiled}))
         self.refuse(self.train_command("other", "--device", device, "--recipe", "tiled.json"), "recipe tiled: attention: ",
-                    f"has no kernel for {tiled}, heads of ", "attention-fp32-chains-keys-ascending would do")
+                    f"has no kernel for {tiled}, heads of ", "; attention-fp32-chains-keys-ascending or a CPU would do")
 
 
 if __name__ == "__main__":

@@ -43,6 +43,8 @@ class Flags(Scratch):
             at = given.index(flag) if flag in given else len(given)
             return [*words, *given[:at], *given[at + 2:]]
         shape = {key: value for key, value in {**SHAPE, **TRAIN, "steps": 8}.items() if flag != "--" + key.replace("_", "-")}
+        if command == "profile":  # which evaluates nothing
+            shape = {key: value for key, value in shape.items() if "eval" not in key}
         outputs = [] if command != "train" else [x for given in (("--out", "out"), ("--data", "text.txt")) if given[0] != flag for x in given]
         return [*words, *outputs, *as_flags(shape)]
 
@@ -95,6 +97,20 @@ class Flags(Scratch):
                               ({"validation": 0.0001}, "text.txt: too short", "--validation"), ({"vocab_size": 96}, "text.txt", "--vocab-size")):
             with self.subTest(given=given):
                 self.assertNotRegex(self.refuse(self.train_command("out", **given), *parts), r"arguments|[a-z]_(size|dim)")
+
+    def test_what_would_do_nothing(self):
+        """Options that contradict each other, wait for a step that never comes, or mean nothing to the command."""
+        self.refuse(self.train_command("out", "--recipe", "bf16", "--schedule", "mxfp4"), "--recipe: is another name of --schedule")
+        self.refuse(self.train_command("out", "--digest-steps", "8:9"), "--digest-steps: 8:9: the run has 8 steps")
+        self.refuse(self.train_command("out", "--stop-at", 9), "--stop-at: 9: the run has 8 steps")
+        for flag in ("--data", "--eval-every", "--checkpoint-every", "--on-divergence", "--name"):
+            self.refuse(["profile", flag, "3"], f"unknown argument '{flag}'")
+
+    def test_a_configuration_of_another_kind(self):
+        self.write("hf.json", {"architectures": ["LlamaForCausalLM"], "hidden_size": 64})
+        self.refuse(["plan", "--config", "hf.json"], "hf.json: ", "--model-config")
+        for name in ("amd_lora", "bf16"):
+            self.refuse(["plan", "--config", name], f"--config {name}: ", f"--recipe {name}")
 
     def test_files(self):
         """A value that a file has keeps its key, also beside flags; one that a flag overrides has the flag."""

@@ -54,8 +54,8 @@ std::optional<std::string> find_recipe_fault(const run_options& run, const nn::r
   return fault;
 }
 
-trainer_state new_run(run_options options, const field_names& names) {
-  if (const auto fault = find_fault(options)) throw names.error(*fault);
+trainer_state new_run(run_options options, const field_names& names, given_files given) {
+  if (const auto fault = find_fault(options, given)) throw names.error(*fault);
   trainer_state state;
   const nn::schedule schedule = llama::load_schedule(options.schedule, names.schedule());
   const std::string where = names.schedule() + " " + options.schedule;

@@ -76,7 +76,7 @@ void describe(Visitor&& v, trainer_state& s) {
 }
 
 /// Checks options against each other and resolves the schedule; throws io::error, with the fields under these names.
-trainer_state new_run(run_options options, const field_names& names);
+trainer_state new_run(run_options options, const field_names& names, given_files given = given_files::needed);
 
 /// Reads trainer_state.json of a checkpoint; throws io::error for what no run leaves.
 trainer_state read_trainer_state(const std::filesystem::path& checkpoint);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "rotoscale/llama/kernel_refusal.hpp"
 #include "rotoscale/llama/model_class.hpp"
 
 namespace rotoscale::llama {
@@ -59,9 +60,7 @@ inline void model::make_linears(const nn::recipe& r) {
   head_recipe_.fprop.output = nn::operand_format::fp32;  // logits go straight into the loss
   const auto attention = ops_->contract(r.attention, config_.head_size());
   if (!attention) {
-    throw std::invalid_argument("recipe " + r.name + ": attention: " + ops_->description() + " has no kernel for " +
-                                r.attention + ", heads of " + std::to_string(config_.head_size()) + "; " +
-                                nn::fp32_attention_contract + " would do");
+    throw std::invalid_argument("recipe " + r.name + ": " + attention_refusal(*ops_, r.attention, config_.head_size()));
   }
   attention_ = *attention;
   layers_.clear();
@@ -75,14 +74,13 @@ inline void model::make_linears(const nn::recipe& r) {
     }
     return nn::adapted_linear({id++, p.rows, p.cols, tokens, p.trains, options_.training, stored_, stored_}, own);
   };
-  const auto agree = [&](auto& made) {
+  const auto agree = [&](auto& made, std::size_t number) {
     if (made.agree(*ops_)) return;
-    const nn::linear_recipe& own = made.current();
-    throw std::invalid_argument(
-        "recipe " + r.name + ": " + ops_->description() + " has no kernel for fprop " + own.fprop.accumulate +
-        ", dgrad " + own.dgrad.accumulate + ", wgrad " + own.wgrad.accumulate +
-        " of these formats and extents; fp32_fma_chain runs everywhere but for rotations of more than 32 "
-        "points (docs/gpu.md), and a CPU computes any recipe");
+    const bool is_head = number == parameters_.head();
+    throw std::invalid_argument("recipe " + r.name + ": " +
+                                gemm_refusal(*ops_, *made.find_refused(*ops_),
+                                             is_head ? "the output head" : parameters_[number].name(), is_head, config_,
+                                             options_));
   };
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const layer_parameters& n = parameters_.layers()[i];
@@ -95,10 +93,10 @@ inline void model::make_linears(const nn::recipe& r) {
   }
   for_each_adapted([&](nn::adapted_linear& own, layer_linear which, const layer& l) {
     make_adapters(own, static_cast<std::size_t>(&l - layers_.data()), which);
-    agree(own);
+    agree(own, l.numbers.of(which));
   });
   head_ = make(parameters_.head(), head_recipe_, std::min(tokens(), options_.head_chunk));
-  agree(head_);
+  agree(head_, parameters_.head());
 }
 
 inline void model::lay_out_parameters(nn::memory_cursor& memory) {

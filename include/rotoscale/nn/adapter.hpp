@@ -144,6 +144,19 @@ class adapted_linear : public linear {
     for (adapter& beside : adapters) agreed = beside.agree(ops) && agreed;
     return agreed;
   }
+  /// The first GEMM that makes agree() false, or nothing.
+  std::optional<refused_gemm> find_refused(const backend& ops) const {
+    if (auto own = linear::find_refused(ops)) return own;
+    for (const adapter& beside : adapters) {
+      for (const linear* matrix : {&beside.a(), &beside.b()}) {
+        auto found = matrix->find_refused(ops);
+        if (!found) continue;
+        found->is_adapter = true;
+        return found;
+      }
+    }
+    return std::nullopt;
+  }
   /// What the adapters make of dy, in workspace: one after the other in the same memory.
   void lay_out_adapters_backward(backend& ops, memory_cursor& memory, const_tensor_view dy) {
     const std::size_t mark = memory.mark(memory_category::workspace);

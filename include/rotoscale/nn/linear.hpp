@@ -33,6 +33,17 @@ struct linear_shape {
   bool has_scales = true;         ///< delayed scaling has entries for its tensors
 };
 
+/// A GEMM of a linear layer for which a backend has no contract.
+struct refused_gemm {
+  linear_shape shape;       ///< the layer's
+  gemm_kind gemm{};         ///< which of its GEMMs
+  gemm_recipe recipe;       ///< under which recipe
+  index_t rows = 0;         ///< of the left operand
+  index_t cols = 0;         ///< rows of the right one
+  index_t k = 0;            ///< what is summed over
+  bool is_adapter = false;  ///< of an adapter's matrix
+};
+
 /// A linear layer: its operands and the contracts of its GEMMs, no memory.
 class linear {
  public:
@@ -92,6 +103,15 @@ class linear {
       contracts_[static_cast<int>(g)] = *found;
     }
     return true;
+  }
+  /// The first GEMM that makes agree() false, or nothing.
+  std::optional<refused_gemm> find_refused(const backend& ops) const {
+    for (const gemm_kind g : all_gemms) {
+      const gemm_extents e = extents(g);
+      const gemm_recipe& r = recipe_for(*recipe_, g);
+      if (!ops.contract(r, e.rows, e.cols, e.k)) return refused_gemm{shape_, g, r, e.rows, e.cols, e.k};
+    }
+    return std::nullopt;
   }
   /// The most that a GEMM of these uses of its queue's workspace.
   std::size_t workspace_bytes(const backend& ops) const {
