@@ -300,7 +300,7 @@ void tune_contract(const gemm_shape& s, gemm_contract contract, const device_inf
               format_name(s), s.m, s.n, s.k, to_text(contract), tile_text(best.schedule).c_str(), best.schedule.stages,
               best.split_k, raster_text(best.schedule).c_str(), all[0].us, 2e-6 * s.m * s.n * s.k / all[0].us,
               relative_error(a, b, out));
-  std::fflush(stdout);
+  finish_standard_output();  // a run takes minutes: one whose table is lost ends at once
 }
 
 /// Prints a shape's rows; `timed`: operands whose quantizer has been timed.
@@ -389,10 +389,7 @@ std::vector<gemm_shape> wanted_shapes(const arguments& a) {
   return each;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  occupy_standard_streams();
+int run(int argc, char** argv) {
   CLI::App app("Measures the GEMMs of the current device and prints its table of tuned kernels.");
   arguments a;
   app.add_option("shapes", a.shapes, "MxNxK ...; without shapes and --config: forward GEMMs of Llama 3.1 8B and 70B");
@@ -414,7 +411,9 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
     shapes = wanted_shapes(a);
   } catch (const CLI::Success& help) {
-    return app.exit(help);
+    const int code = app.exit(help);
+    finish_standard_output();
+    return code;
   } catch (const CLI::ParseError& e) {
     print_error("tune", explain_parse_error(app, e));
     return 2;
@@ -435,6 +434,20 @@ int main(int argc, char** argv) {
   std::printf("# %s, %s, %s, written by bench/tune. Expansion of both operands included.\n%s\n", name.c_str(),
               driver.c_str(), today().c_str(), tuned_header);
   std::set<std::array<index_t, 3>> timed;
+  finish_standard_output();
   for (const gemm_shape& s : shapes) tune(s, device, timed);
+  finish_standard_output();  // comments behind the last row
   return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  occupy_standard_streams();
+  try {
+    return run(argc, argv);
+  } catch (const io::error& e) {
+    print_error("tune", e.what());
+    return 2;
+  }
 }

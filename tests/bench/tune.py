@@ -67,6 +67,11 @@ class Tune(unittest.TestCase):
                                   (32, 192, 64), (32, 64, 192), (192, 64, 32),    # gate and up
                                   (32, 64, 96), (32, 96, 64), (64, 96, 32)])      # down
 
+    def test_a_lost_table_is_an_error(self):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([PROGRAM, "32x32x32"], stdout=full, stderr=subprocess.PIPE, text=True)
+        self.assertEqual((done.returncode, done.stderr), (2, "tune: standard output: cannot write\n"))
+
     def test_refusals(self):
         for arguments, part in ((["4096"], "4096: is no shape MxNxK"), (["8x8x8x8"], "8x8x8x8: is no shape MxNxK"),
                                 (["8\n8"], "8\\x0a8: is no shape MxNxK"),
