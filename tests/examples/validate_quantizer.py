@@ -788,6 +788,21 @@ class PlantedFaults(Program):
         out = self.differs("scale: ", *self.check, "--scale-rule", "floor")
         self.assertNotIn("layout", out)
 
+    def test_identify_tries_every_placement_for_codes_too(self):
+        path = self.make("--quantizer", "te_rocm", "--m", 256, "--k", 512)
+
+        def in_tiles_of_128x4(codes):
+            rows, columns, out = 256, 256, bytearray(256 * 256)
+            for r in range(rows):
+                for c in range(columns):
+                    tile = (r // 128 * (columns // 4) + c // 4) * 512
+                    out[tile + r % 32 * 16 + r % 128 // 32 * 4 + c % 4] = codes[r * columns + c]
+            return bytes(out)
+
+        self.change(path, "codes", in_tiles_of_128x4)
+        out = self.same("--identify", "--input", path)
+        self.assertIn("\n  512  te_rocm, but codes in nvidia_scale_128x4\n", out)
+
     def test_the_element_of_the_amax_and_every_offset_are_shown(self):
         self.change(self.path, "scales", lambda b: b[:14] + bytes([b[14] ^ 1]) + b[15:])
         out = self.differs("1 scales", *self.check)

@@ -24,8 +24,11 @@ struct variant {
 
 std::vector<variant> code_variants(const quantizer& base, const quantizer_dump& dump) {
   std::vector<variant> all;
-  for (const placement order :
-       {base.code_order, placement::row_major, placement::aiter_data_16x16, placement::column_major}) {
+  // Those that quantizers write codes in come first: another order that gives the same bytes is not named beside them.
+  std::vector<placement> orders{base.code_order, placement::row_major, placement::aiter_data_16x16,
+                                placement::column_major};
+  for (const auto& order : enum_names<placement>::table) orders.push_back(order.value);
+  for (const placement order : orders) {
     for (const bool low : {base.low_nibble_first, !base.low_nibble_first}) {
       if (storage_bits(base.blocks.element) != 4 && low != base.low_nibble_first) continue;
       quantizer q = base;
@@ -35,8 +38,9 @@ std::vector<variant> code_variants(const quantizer& base, const quantizer_dump& 
       for (const dump_side& s : dump.sides) {
         if (auto bytes = dense_codes(q, s)) v.sides.push_back(std::move(*bytes));
       }
-      const bool known = std::any_of(all.begin(), all.end(),
-                                     [&](const variant& k) { return k.order == order && k.low_nibble_first == low; });
+      const bool known = std::any_of(all.begin(), all.end(), [&](const variant& k) {
+        return k.low_nibble_first == low && (k.order == order || k.sides == v.sides);
+      });
       if (v.sides.size() == dump.sides.size() && !known) all.push_back(std::move(v));
     }
   }
@@ -48,7 +52,6 @@ std::vector<variant> scale_variants(const quantizer& base, const quantizer_dump&
   std::vector<placement> orders{base.scale_order};
   for (const auto& order : enum_names<placement>::table) orders.push_back(order.value);
   for (const placement order : orders) {
-    if (order == placement::aiter_data_16x16) continue;
     quantizer q = base;
     q.scale_order = order;
     variant v{order, true, {}};
