@@ -664,8 +664,8 @@ class NotANumber(Program):
             report = json.loads((self.folder / "report.json").read_text())
             self.assertEqual(len(report["notes"]), 1)
             self.assertRegex(report["notes"][0], note)
-            for search in ("--identify", "--fit"):
-                self.assertRegex(self.call(search, *arguments).stdout, rf"\Anote: {note}.*\n(models|parameters) by elements")
+            for search in (["--identify", *arguments[2:]], ["--fit", *arguments]):
+                self.assertRegex(self.call(*search).stdout, rf"\Anote: {note}.*\n(models|parameters) by elements")
         plain = self.make("case.safetensors", "--model", "blackwell-nvf4-f32", "--kind", "normal")
         done = self.call(*arguments[:-1], plain, "--report", self.folder / "report.json")
         self.assertNotIn("note", done.stdout)
