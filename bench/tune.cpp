@@ -357,7 +357,7 @@ void check_model(const llama::model_config& c, const std::string& file) {
   } checked[] = {{"hidden_size", c.hidden_size, c.hidden_size},
                  {"intermediate_size", c.intermediate_size, 2 * c.intermediate_size},
                  {"num_attention_heads heads", queries, queries + 2 * pairs},
-                 {"num_key_value_heads heads", 2 * pairs + queries, 2 * pairs + queries}};
+                 {"num_key_value_heads keys and values", 2 * pairs, queries + 2 * pairs}};
   for (const auto& x : checked) {
     if (x.extent % 32 == 0 && x.largest <= max_gemm_extent) continue;
     throw io::error(file, std::string(x.name) + ", " + std::to_string(x.extent) +

@@ -8,20 +8,20 @@
 
 namespace rotoscale::gpu::detail {
 
+/// May results be stored in this format?
+constexpr bool is_result_format(const format& f) { return f == formats::fp32 || f == formats::bf16; }
+
 /// Format and stride of `n` columns of results.
 inline status check_result(const gemm_result& r, index_t n) {
-  if (r.output != formats::bf16 && r.output != formats::fp32) {
-    return {error_code::bad_option, "output", "must be BF16 or FP32"};
-  }
+  if (!is_result_format(r.output)) return {error_code::bad_option, "output", "must be BF16 or FP32"};
   if (row_stride(r, n) < n) return {error_code::bad_extent, "out_stride", "must be at least n"};
   return {};
 }
 
 /// Formats, stride and memory of [m, n].
 inline status check_sum_output(const sum_output& r, index_t m, index_t n) {
-  const auto is_known = [](const format& f) { return f == formats::fp32 || f == formats::bf16; };
-  if (!is_known(r.stored)) return {error_code::bad_option, "r.stored", "must be FP32 or BF16"};
-  if (!is_known(r.output)) return {error_code::bad_option, "r.output", "must be FP32 or BF16"};
+  if (!is_result_format(r.stored)) return {error_code::bad_option, "r.stored", "must be FP32 or BF16"};
+  if (!is_result_format(r.output)) return {error_code::bad_option, "r.output", "must be FP32 or BF16"};
   if (r.out_stride != 0 && r.out_stride < n) return {error_code::bad_extent, "r.out_stride", "must be 0, or n or more"};
   if (m == 0 || n == 0) return {};
   return check_pointer(r.out, r.stored == formats::bf16 ? 2 : 4, "r.out");

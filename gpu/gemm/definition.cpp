@@ -79,9 +79,7 @@ status decode_operand(const gemm_operand& from, bool transposed, void* to, forma
                       stream stream) {
   decode_arguments a;
   if (status s = take_operand(from, names_of_from, a.from); !s.ok()) return s;
-  if (stored != formats::fp32 && stored != formats::bf16) {
-    return {error_code::bad_option, "stored", "must be FP32 or BF16"};
-  }
+  if (!is_result_format(stored)) return {error_code::bad_option, "stored", "must be FP32 or BF16"};
   if (from.rows == 0 || from.k == 0) return {};
   if (stride < (transposed ? from.rows : from.k)) {
     return {error_code::bad_extent, "stride", "must not be less than a row"};

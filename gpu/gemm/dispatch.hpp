@@ -150,8 +150,8 @@ inline const char* parse_row(const std::string& line, tuned_row& row) {
   for (std::size_t i = 0; i < 3; ++i) {
     char* end = nullptr;
     *real[i] = std::strtod(fields[11 + i].c_str(), &end);
-    const bool is_number = fields[11 + i].starts_with(' ') ? false : end != fields[11 + i].c_str() && *end == '\0';
-    if (!is_number) return "a number is needed";
+    const std::string& field = fields[11 + i];
+    if (field.starts_with(' ') || end == field.c_str() || *end != '\0') return "a number is needed";
     if (!std::isfinite(*real[i]) || *real[i] < 0) return "times, rates and errors must be finite and not negative";
   }
   if (row.us == 0) return "a time above zero is needed";

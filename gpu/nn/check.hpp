@@ -53,11 +53,6 @@ inline status check_gate_up(const nn::const_tensor_view& gate_up, const nn::cons
   return {};
 }
 
-/// A vector of FP32 or 32-bit integers; not checked unless `required`.
-inline status check_floats(const void* x, bool required, const char* argument) {
-  return required ? check_pointer(x, sizeof(float), argument) : status{};
-}
-
 /// Do all rows of a view begin at multiples of 16 bytes?
 inline bool has_vectors(const nn::const_tensor_view& x) {
   const auto size = nn::size_of(x.type);

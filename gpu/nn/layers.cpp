@@ -205,8 +205,8 @@ status residual_norm(const nn::residual_norm_args& args, stream s) {
     if (status c = check_like(args.sum, args.x, "sum"); !c.ok()) return c;
   }
   if (args.x.size() == 0) return {};
-  if (status c = check_floats(args.gain, true, "gain"); !c.ok()) return c;
-  if (status c = check_floats(args.rstd, true, "rstd"); !c.ok()) return c;
+  if (status c = check_pointer(args.gain, "gain"); !c.ok()) return c;
+  if (status c = check_pointer(args.rstd, "rstd"); !c.ok()) return c;
   return with_storage(args.x.type, [&](auto t) {
     using T = decltype(t);
     return args.branch.empty() ? launch_norm<T, false>(args, s) : launch_norm<T, true>(args, s);
@@ -234,9 +234,9 @@ status rmsnorm_backward(nn::const_tensor_view dy, nn::const_tensor_view x, const
   if (status c = check_like(dy, x, "dy"); !c.ok()) return c;
   if (status c = check_like(dx, x, "dx"); !c.ok()) return c;
   if (x.size() == 0) return {};
-  if (status c = check_floats(gain, true, "gain"); !c.ok()) return c;
-  if (status c = check_floats(rstd, true, "rstd"); !c.ok()) return c;
-  if (status c = check_floats(dgain, dgain != nullptr, "dgain"); !c.ok()) return c;
+  if (status c = check_pointer(gain, "gain"); !c.ok()) return c;
+  if (status c = check_pointer(rstd, "rstd"); !c.ok()) return c;
+  if (status c = check_optional(dgain, "dgain"); !c.ok()) return c;
   const index_t rows = x.extent(0), cols = x.extent(1);
   if (dgain != nullptr) {
     if (status c = check_workspace(workspace, workspace_bytes, rmsnorm_backward_workspace_bytes(rows, cols), 16);
@@ -273,8 +273,8 @@ status rope_both(nn::tensor_view queries, nn::tensor_view keys, const float* cos
     }
   }
   if (queries.size() == 0) return {};
-  if (status c = check_floats(cosine, true, "cosine"); !c.ok()) return c;
-  if (status c = check_floats(sine, true, "sine"); !c.ok()) return c;
+  if (status c = check_pointer(cosine, "cosine"); !c.ok()) return c;
+  if (status c = check_pointer(sine, "sine"); !c.ok()) return c;
   return with_storage(queries.type,
                       [&](auto t) { return launch_rope<decltype(t)>(queries, keys, cosine, sine, inverse, s); });
 }
@@ -290,7 +290,7 @@ status embedding_forward(const nn::token_source& tokens, nn::const_tensor_view t
   if (table.type != nn::dtype::fp32) return {error_code::bad_option, "table", "must be FP32"};
   if (table.extent(1) != y.extent(1)) return {error_code::bad_extent, "table", "must have the columns of y"};
   if (y.size() == 0) return {};
-  if (status c = check_floats(tokens.data, true, "tokens"); !c.ok()) return c;
+  if (status c = check_pointer(tokens.data, "tokens"); !c.ok()) return c;
   if (status c = check_pointer(state, "state"); !c.ok()) return c;
   if (status c = check_optional(fault, "fault"); !c.ok()) return c;
   return with_storage(y.type, [&](auto t) {
@@ -334,7 +334,7 @@ status embedding_backward(const nn::token_source& tokens, nn::const_tensor_view 
   if (dtable.type != nn::dtype::fp32) return {error_code::bad_option, "dtable", "must be FP32"};
   if (dtable.extent(1) != dy.extent(1)) return {error_code::bad_extent, "dtable", "must have the columns of dy"};
   if (dy.size() == 0) return {};
-  if (status c = check_floats(tokens.data, true, "tokens"); !c.ok()) return c;
+  if (status c = check_pointer(tokens.data, "tokens"); !c.ok()) return c;
   if (status c = check_pointer(state, "state"); !c.ok()) return c;
   const index_t n = dy.extent(0), vocabulary = dtable.extent(0);
   const std::size_t needed = embedding_backward_workspace_bytes(n, vocabulary);

@@ -71,7 +71,9 @@ status launch_one(void (*kernel)(Parameter...), unsigned threads, stream s, Argu
 
 status begin_step(const std::int32_t* targets, index_t count, nn::step_state* state, stream s) {
   if (status c = check_pointer(state, "state"); !c.ok()) return c;
-  if (status c = check_floats(targets, count > 0, "targets"); !c.ok()) return c;
+  if (count > 0) {
+    if (status c = check_pointer(targets, "targets"); !c.ok()) return c;
+  }
   return launch_one(begin_step_kernel, tree_threads, s, begin_step_args{targets, count, state});
 }
 status set_gradient_scale(nn::step_state* state, stream s) {
@@ -99,8 +101,8 @@ status cross_entropy(nn::tensor_view logits, const nn::token_source& targets, in
   const index_t rows = logits.extent(0), vocabulary = logits.extent(1);
   if (logits.size() == 0) return {};
   if (status c = check_pointer(state, "state"); !c.ok()) return c;
-  if (status c = check_floats(targets.data, true, "targets"); !c.ok()) return c;
-  if (status c = check_floats(loss, true, "loss"); !c.ok()) return c;
+  if (status c = check_pointer(targets.data, "targets"); !c.ok()) return c;
+  if (status c = check_pointer(loss, "loss"); !c.ok()) return c;
   if (narrow != nullptr) {
     if (!gradients) return {error_code::bad_option, "narrow", "is for gradients, which are not asked for"};
     if (status c = check_pointer(narrow, "narrow"); !c.ok()) return c;
@@ -146,7 +148,7 @@ status sum_losses(const float* loss, index_t n, nn::step_state* state, void* wor
                   stream s) {
   if (n <= 0) return {};
   if (status c = check_pointer(state, "state"); !c.ok()) return c;
-  if (status c = check_floats(loss, true, "loss"); !c.ok()) return c;
+  if (status c = check_pointer(loss, "loss"); !c.ok()) return c;
   if (status c = check_workspace(workspace, workspace_bytes, sum_losses_workspace_bytes(n), 16); !c.ok()) return c;
   return launch_one(loss_sum_kernel, tree_threads, s, loss_sum_args{loss, n, static_cast<double*>(workspace), state});
 }
@@ -159,7 +161,7 @@ status sum_squares(const float* x, const nn::parameter_arena& arena, double* out
                    std::size_t workspace_bytes, stream s) {
   if (status c = check_segments(arena); !c.ok()) return c;
   if (arena.segments.empty()) return {};
-  if (status c = check_floats(x, true, "x"); !c.ok()) return c;
+  if (status c = check_pointer(x, "x"); !c.ok()) return c;
   if (status c = check_pointer(out, "out"); !c.ok()) return c;
   if (status c = check_workspace(workspace, workspace_bytes, sum_squares_workspace_bytes(arena.size), 16); !c.ok())
     return c;

@@ -22,13 +22,19 @@ struct variant {
   std::vector<std::vector<std::uint8_t>> sides;
 };
 
+/// `first`, then the other placements, each once.
+std::vector<placement> placements_from(std::vector<placement> first) {
+  for (const auto& order : enum_names<placement>::table) first.push_back(order.value);
+  for (auto at = first.begin(); at != first.end(); ++at)
+    first.erase(std::remove(at + 1, first.end(), *at), first.end());
+  return first;
+}
+
 std::vector<variant> code_variants(const quantizer& base, const quantizer_dump& dump) {
   std::vector<variant> all;
   // Those that quantizers write codes in come first: another order that gives the same bytes is not named beside them.
-  std::vector<placement> orders{base.code_order, placement::row_major, placement::aiter_data_16x16,
-                                placement::column_major};
-  for (const auto& order : enum_names<placement>::table) orders.push_back(order.value);
-  for (const placement order : orders) {
+  for (const placement order :
+       placements_from({base.code_order, placement::row_major, placement::aiter_data_16x16, placement::column_major})) {
     for (const bool low : {base.low_nibble_first, !base.low_nibble_first}) {
       if (storage_bits(base.blocks.element) != 4 && low != base.low_nibble_first) continue;
       quantizer q = base;
@@ -38,9 +44,8 @@ std::vector<variant> code_variants(const quantizer& base, const quantizer_dump& 
       for (const dump_side& s : dump.sides) {
         if (auto bytes = dense_codes(q, s)) v.sides.push_back(std::move(*bytes));
       }
-      const bool known = std::any_of(all.begin(), all.end(), [&](const variant& k) {
-        return k.low_nibble_first == low && (k.order == order || k.sides == v.sides);
-      });
+      const bool known = std::any_of(all.begin(), all.end(),
+                                     [&](const variant& k) { return k.low_nibble_first == low && k.sides == v.sides; });
       if (v.sides.size() == dump.sides.size() && !known) all.push_back(std::move(v));
     }
   }
@@ -49,17 +54,14 @@ std::vector<variant> code_variants(const quantizer& base, const quantizer_dump& 
 
 std::vector<variant> scale_variants(const quantizer& base, const quantizer_dump& dump) {
   std::vector<variant> all;
-  std::vector<placement> orders{base.scale_order};
-  for (const auto& order : enum_names<placement>::table) orders.push_back(order.value);
-  for (const placement order : orders) {
+  for (const placement order : placements_from({base.scale_order})) {
     quantizer q = base;
     q.scale_order = order;
     variant v{order, true, {}};
     for (const dump_side& s : dump.sides) {
       if (auto bytes = dense_scales(q, s)) v.sides.push_back(std::move(*bytes));
     }
-    const bool known = std::any_of(all.begin(), all.end(), [&](const variant& k) { return k.order == order; });
-    if (v.sides.size() == dump.sides.size() && !known) all.push_back(std::move(v));
+    if (v.sides.size() == dump.sides.size()) all.push_back(std::move(v));
     if (base.is_per_tensor()) break;
   }
   return all;
