@@ -19,7 +19,16 @@ import mini_llama
 from mini_llama import ROOT, SHAPE, Scratch, as_flags, records
 
 
+def on_the_cpu(arguments):
+    """The arguments with --device cpu where a command that takes a device names none: what a run on `auto` says depends on the
+    machine."""
+    return [*arguments, *(("--device", "cpu") if arguments[0] in ("train", "replay") and "--device" not in arguments else ())]
+
+
 class Devices(Scratch):
+    def run_program(self, *arguments, **more):
+        return super().run_program(*on_the_cpu(arguments), **more)
+
     def device(self):
         """The device whose code the program has, `host` where it is the CPU's."""
         for name in ("host", "cuda", "hip"):
@@ -346,16 +355,16 @@ class Devices(Scratch):
 
     def replay_with(self, temporary, *arguments, **more):
         """A replay of the run whose directory is made in `temporary`."""
-        return subprocess.run([mini_llama.PROGRAM, "replay", "run", *arguments], cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True,
-                              text=True, timeout=120, env={**os.environ, "TMPDIR": str(temporary)}, **more)
+        return subprocess.run([mini_llama.PROGRAM, *on_the_cpu(["replay", "run", *arguments])], cwd=self.folder, stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=120, env={**os.environ, "TMPDIR": str(temporary)}, **more)
 
     def test_a_replay_removes_its_own_directory_and_no_other(self):
         self.train("run", "--device", "cpu", steps=4, checkpoint_every=2)
         temporary = self.folder / "temporary"
         temporary.mkdir()
         # The name that it had once.
-        done = subprocess.run(["sh", "-c", 'mkdir "$TMPDIR/mini-llama-replay-$$" && exec "$0" replay run --steps 2:4', mini_llama.PROGRAM],
-                              cwd=self.folder, capture_output=True, text=True, env={**os.environ, "TMPDIR": str(temporary)})
+        once = 'mkdir "$TMPDIR/mini-llama-replay-$$" && exec "$0" replay run --steps 2:4 --device cpu'
+        done = subprocess.run(["sh", "-c", once, mini_llama.PROGRAM], cwd=self.folder, capture_output=True, text=True, env={**os.environ, "TMPDIR": str(temporary)})
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertEqual(len(list(temporary.iterdir())), 1)
         shutil.rmtree(temporary)
@@ -377,8 +386,8 @@ class Devices(Scratch):
         temporary = self.folder / "temporary"
         temporary.mkdir()
         for name in ("SIGINT", "SIGTERM"):
-            with subprocess.Popen([mini_llama.PROGRAM, "replay", "run", "--steps", "0:1000"], cwd=self.folder, stdout=subprocess.PIPE,
-                                  stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(temporary)}) as child:
+            with subprocess.Popen([mini_llama.PROGRAM, *on_the_cpu(["replay", "run", "--steps", "0:1000"])], cwd=self.folder,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(temporary)}) as child:
                 while not any('"step",' in p.read_text() for p in temporary.glob("*/log.jsonl")):
                     self.assertIsNone(child.poll())
                 child.send_signal(getattr(signal, name))
