@@ -11,6 +11,16 @@ import sys
 SKIPPED = 77
 
 
+def missing(*modules):
+    """The name of the first module that cannot be imported, or None."""
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            return name
+    return None
+
+
 def require(*modules):
     """Imports modules, or ends the script as skipped. ROTOSCALE_ORACLE_PYTHON may name an interpreter that has them."""
     python = os.environ.pop("ROTOSCALE_ORACLE_PYTHON", "")  # started once: a wrapper may have another name than it starts
@@ -19,13 +29,11 @@ def require(*modules):
         if path is None:
             sys.exit(f"ROTOSCALE_ORACLE_PYTHON: there is no program '{python}'")
         os.execv(path, [path, *sys.argv])
-    found = []
-    for name in modules:
-        try:
-            found.append(importlib.import_module(name))
-        except ImportError:
-            print(f"skipped: {name} is not installed (ROTOSCALE_ORACLE_PYTHON)")
-            sys.exit(SKIPPED)
+    lacks = missing(*modules)
+    if lacks:
+        print(f"skipped: {lacks} is not installed (ROTOSCALE_ORACLE_PYTHON)")
+        sys.exit(SKIPPED)
+    found = [importlib.import_module(name) for name in modules]
     return found[0] if len(found) == 1 else found
 
 
