@@ -57,20 +57,20 @@ __device__ inline void store_gradients(const loss_args& a, const logits_chunk& a
   // No NaN among the exponentials and an infinite one neither, or the factor would be NaN.
   const bool numbers = (fp32_bits(factor) & fp32_magnitude_mask) < fp32_infinity_bits;
   ROTOSCALE_UNROLL
-  for (unsigned half = 0; half < softmax_halves; ++half) {
-    if (half >= at.halves()) break;
+  for (unsigned slice = 0; slice < softmax_slices; ++slice) {
+    if (slice >= at.slices()) break;
     float x[4][4];
     ROTOSCALE_UNROLL
     for (unsigned j = 0; j < 4; ++j) {
-      const vec16 some = shared.e[logits_chunk::place(half, j)];
+      const vec16 some = shared.e[logits_chunk::place(slice, j)];
       ROTOSCALE_UNROLL
       for (unsigned k = 0; k < 4; ++k) x[k][j] = fp32_from_bits(some.word[k]) * factor;
     }
-    at.store(a, half, x, numbers);
+    at.store(a, slice, x, numbers);
   }
   const unsigned place = target - at.chunk * static_cast<unsigned>(nn::softmax_chunk);
   const unsigned eighth = place / 4 % 8, step = place / 16 % 8;
-  if (place < nn::softmax_chunk && place % softmax_half / 128 * 8 + eighth == thread_index().x) {
+  if (place < nn::softmax_chunk && place % softmax_slice / 128 * 8 + eighth == thread_index().x) {
     // By reference: of a copy with such an index AMD's compiler makes scratch memory.
     const vec16& lane = shared.e[softmax_shared::place(place / 128, eighth, place % 4)];
     at.store_one(place, nn::fma(fp32_from_bits(lane.word[step / 2]), factor, -shared.scale));
@@ -86,7 +86,7 @@ __device__ inline void mask_chunk(const loss_args& a, const logits_chunk& at, st
   }
   if (!gradients) return;
   const float zeros[4][4] = {};
-  for (unsigned half = 0; half < at.halves(); ++half) at.store(a, half, zeros, true);
+  for (unsigned slice = 0; slice < at.slices(); ++slice) at.store(a, slice, zeros, true);
 }
 
 /// A row's target, by one thread while the block's logits come.

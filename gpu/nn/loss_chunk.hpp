@@ -41,10 +41,11 @@ struct loss_args {
   }
 };
 
-inline constexpr unsigned softmax_threads = 128;
-/// Blocks of a processor, each of which waits for its loads, for one warp's sum, then for its row. Shared memory has
-/// room for one more, but registers would be 32 then, and some of them memory.
-inline constexpr unsigned softmax_blocks = bounds_count_waves ? 1 : 12;
+/// Of a block. Few, so that few wait while one warp adds, and registers suffice for as many blocks as shared memory has
+/// room for; AMD's processors have room for three blocks, which then are six waves.
+inline constexpr unsigned softmax_threads = bounds_count_waves ? 128 : 64;
+/// Blocks of a processor, each of which waits for its loads, for one warp's sum, then for its row.
+inline constexpr unsigned softmax_blocks = bounds_count_waves ? 1 : 13;
 /// The blocks of a row wait for each other where there are at most so many, and a device has room for four times as
 /// many blocks, so that several losses may run at once.
 inline constexpr unsigned softmax_waiting_chunks = 64;
@@ -96,9 +97,11 @@ struct softmax_shared {
   }
 };
 
-/// A thread has four vectors of each half of a chunk.
-inline constexpr unsigned softmax_halves = nn::softmax_chunk / 16 / softmax_threads;
-inline constexpr unsigned softmax_half = nn::softmax_chunk / softmax_halves;  ///< elements
+/// A thread has four vectors of each slice of a chunk.
+inline constexpr unsigned softmax_slices = nn::softmax_chunk / 16 / softmax_threads;
+inline constexpr unsigned softmax_slice = nn::softmax_chunk / softmax_slices;  ///< elements
+// sm_90: 228 KiB of a processor, of which every block takes 1 KiB more than it asks for.
+static_assert(bounds_count_waves || softmax_blocks * (sizeof(softmax_shared) + 1024) <= 228 * 1024);
 
 /// A block's chunk.
 struct logits_chunk {
@@ -114,40 +117,40 @@ struct logits_chunk {
     narrow = a.narrow != nullptr ? a.narrow + row * static_cast<index_t>(a.vocabulary) + at : nullptr;
   }
   __device__ bool is_whole() const { return count == nn::softmax_chunk; }
-  /// Halves that have elements.
-  __device__ unsigned halves() const { return (count + softmax_half - 1) / softmax_half; }
-  /// The thread's place of its k-th vector in a half.
-  __device__ static unsigned place(unsigned half, unsigned k) {
+  /// Slices that have elements.
+  __device__ unsigned slices() const { return (count + softmax_slice - 1) / softmax_slice; }
+  /// The thread's place of its k-th vector in a slice.
+  __device__ static unsigned place(unsigned slice, unsigned k) {
     const unsigned t = thread_index().x;
-    return half * (softmax_half / 4) + softmax_shared::place(t / 8, t % 8, k);
+    return slice * (softmax_slice / 4) + softmax_shared::place(t / 8, t % 8, k);
   }
   /// The column of its first element.
-  __device__ static unsigned column(unsigned half, unsigned k) {
+  __device__ static unsigned column(unsigned slice, unsigned k) {
     const unsigned t = thread_index().x;
-    return half * softmax_half + 128 * (t / 8) + 4 * (t % 8) + 32 * k;
+    return slice * softmax_slice + 128 * (t / 8) + 4 * (t % 8) + 32 * k;
   }
-  /// Calls body(half, k) for each vector of the thread.
+  /// Calls body(slice, k) for each vector of the thread.
   template <class Body>
   __device__ void for_each_vector(const Body& body) const {
     ROTOSCALE_UNROLL
-    for (unsigned half = 0; half < softmax_halves; ++half) {
-      if (half >= halves()) break;
+    for (unsigned slice = 0; slice < softmax_slices; ++slice) {
+      if (slice >= slices()) break;
       ROTOSCALE_UNROLL
-      for (unsigned k = 0; k < 4; ++k) body(half, k);
+      for (unsigned k = 0; k < 4; ++k) body(slice, k);
     }
   }
 
   /// The thread's logits, those beyond the chunk as -Inf; there after wait_for_copies.
   __device__ void stage(bool vectors, softmax_shared& shared) const;
-  /// The thread's gradients of a half; `numbers`: none of them is NaN.
-  __device__ void store(const loss_args& a, unsigned half, const float (&x)[4][4], bool numbers) const {
+  /// The thread's gradients of a slice; `numbers`: none of them is NaN.
+  __device__ void store(const loss_args& a, unsigned slice, const float (&x)[4][4], bool numbers) const {
     if (narrow != nullptr && is_whole() && a.narrow_vectors && numbers) {
-      std::uint16_t* const to = narrow + column(half, 0);
+      std::uint16_t* const to = narrow + column(slice, 0);
       ROTOSCALE_UNROLL
       for (unsigned k = 0; k < 4; ++k)
         store_streaming8(to + 32 * k, bf16_pair(x[k][0], x[k][1]), bf16_pair(x[k][2], x[k][3]));
     } else if (narrow == nullptr && is_whole() && a.vectors) {
-      float* const to = logits + column(half, 0);
+      float* const to = logits + column(slice, 0);
       ROTOSCALE_UNROLL
       for (unsigned k = 0; k < 4; ++k) {
         store_streaming(to + 32 * k,
@@ -156,7 +159,7 @@ struct logits_chunk {
     } else {
       ROTOSCALE_UNROLL
       for (unsigned i = 0; i < 16; ++i) {
-        const unsigned col = column(half, i / 4) + i % 4;
+        const unsigned col = column(slice, i / 4) + i % 4;
         if (col < count) store_one(col, x[i / 4][i % 4]);
       }
     }
@@ -176,13 +179,14 @@ inline constexpr float minus_infinity = fp32_from_bits(fp32_infinity_bits | fp32
 __device__ inline void logits_chunk::stage(bool vectors, softmax_shared& shared) const {
   if (vectors && is_whole()) {
     const float* const from = logits + column(0, 0);
-    for_each_vector(
-        [&](unsigned half, unsigned k) { copy_async(shared.e + place(half, k), from + half * softmax_half + 32 * k); });
+    for_each_vector([&](unsigned slice, unsigned k) {
+      copy_async(shared.e + place(slice, k), from + slice * softmax_slice + 32 * k);
+    });
     return;
   }
-  for_each_vector([&](unsigned half, unsigned k) {
-    const unsigned col = column(half, k);
-    vec16& to = shared.e[place(half, k)];
+  for_each_vector([&](unsigned slice, unsigned k) {
+    const unsigned col = column(slice, k);
+    vec16& to = shared.e[place(slice, k)];
     if (vectors && col + 4 <= count) {
       copy_async(&to, logits + col);
     } else {
@@ -197,17 +201,20 @@ __device__ inline void logits_chunk::stage(bool vectors, softmax_shared& shared)
 /// Brings the chunk of ticket block_index() to the last cache. The block itself draws another ticket as a rule, of a
 /// chunk nearby, which a neighbour has brought. No result depends on it.
 __device__ inline void prefetch_logits(const loss_args& a) {
-  static_assert(softmax_threads * 32 == nn::softmax_chunk);
   const auto [row, chunk] = divide(block_index().x, a.by_chunks);
-  const unsigned column = chunk * nn::softmax_chunk + 32 * thread_index().x;
-  if (column < a.vocabulary) prefetch(a.logits + row * a.stride + column);
+  const unsigned begin = chunk * nn::softmax_chunk;
+  ROTOSCALE_UNROLL
+  for (unsigned within = 0; within < nn::softmax_chunk; within += 32 * softmax_threads) {
+    const unsigned column = begin + within + 32 * thread_index().x;
+    if (column < a.vocabulary) prefetch(a.logits + row * a.stride + column);
+  }
 }
 
 /// The largest of the block's logits that are not NaN.
 __device__ inline float largest_logit(const logits_chunk& at, softmax_shared& shared) {
   float largest = minus_infinity;
-  at.for_each_vector([&](unsigned half, unsigned k) {
-    const vec16 some = shared.e[logits_chunk::place(half, k)];
+  at.for_each_vector([&](unsigned slice, unsigned k) {
+    const vec16 some = shared.e[logits_chunk::place(slice, k)];
     ROTOSCALE_UNROLL
     for (unsigned j = 0; j < 4; ++j) largest = larger_number(largest, fp32_from_bits(some.word[j]));
   });
@@ -222,12 +229,12 @@ __device__ inline float largest_logit(const logits_chunk& at, softmax_shared& sh
 /// The thread's logits become their exponentials.
 __device__ inline void exponentiate(const logits_chunk& at, softmax_shared& shared, float shift) {
   ROTOSCALE_KEEP_LOOP
-  for (unsigned half = 0; half < at.halves(); ++half) {
+  for (unsigned slice = 0; slice < at.slices(); ++slice) {
     float below[16];  // how far below the largest logit, or NaN
     std::uint32_t most = 0;
     ROTOSCALE_UNROLL
     for (unsigned k = 0; k < 4; ++k) {
-      const vec16 some = shared.e[logits_chunk::place(half, k)];
+      const vec16 some = shared.e[logits_chunk::place(slice, k)];
       ROTOSCALE_UNROLL
       for (unsigned j = 0; j < 4; ++j) below[4 * j + k] = shift - fp32_from_bits(some.word[j]);
     }
@@ -243,14 +250,14 @@ __device__ inline void exponentiate(const logits_chunk& at, softmax_shared& shar
     ROTOSCALE_UNROLL
     for (unsigned j = 0; j < 4; ++j) {
       const float* const x = below + 4 * j;
-      shared.e[logits_chunk::place(half, j)] = {{fp32_bits(x[0]), fp32_bits(x[1]), fp32_bits(x[2]), fp32_bits(x[3])}};
+      shared.e[logits_chunk::place(slice, j)] = {{fp32_bits(x[0]), fp32_bits(x[1]), fp32_bits(x[2]), fp32_bits(x[3])}};
     }
   }
 }
 
 /// nn::ordered_sum of the chunk's exponentials, by a segment. Those beyond it are 0, which changes no sum.
 __device__ inline float sum_exponentials(const logits_chunk& at, const softmax_shared& shared) {
-  const unsigned lane = thread_index().x % 16, groups = at.halves() * (softmax_half / 128);
+  const unsigned lane = thread_index().x % 16, groups = at.slices() * (softmax_slice / 128);
   const vec16* const even = shared.e + softmax_shared::place(0, lane / 4, lane % 4);
   const vec16* const odd = shared.e + softmax_shared::place(0, lane / 4 + 4, lane % 4);
   float sum = 0.0f;
@@ -262,6 +269,7 @@ __device__ inline float sum_exponentials(const logits_chunk& at, const softmax_s
     ROTOSCALE_UNROLL
     for (unsigned i = 0; i < 8; ++i) sum += fp32_from_bits(now[i % 2].word[i / 2]);
   };
+  static_assert(softmax_slice / 128 % 4 == 0);
   ROTOSCALE_KEEP_LOOP
   for (unsigned group = 0; group < groups; group += 4) {
     ROTOSCALE_UNROLL
