@@ -303,6 +303,15 @@ void check_adapter(const arguments& a, const std::filesystem::path& directory) {
   if (a.flags.contains("--lora-init")) throw io::error("--lora-init", "excludes --adapter, which has the values of A");
 }
 
+/// Refuses an option whose value is empty, as a script's unset variable leaves it, but for those that are text.
+void refuse_empty(const CLI::Option& option) {
+  const std::string name = option.get_name();
+  if (name == "--prompt" || name == "--title") return;
+  for (const std::string& value : option.results()) {
+    if (value.empty()) throw io::error(name, "is empty");
+  }
+}
+
 /// The shape of --init's model.
 llama::model_config read_init_shape(const std::string& init) {
   const llama::weights_location from = llama::find_weights(init);
@@ -334,6 +343,7 @@ void parse_arguments(int argc, char** argv, arguments& a) {
     for (const CLI::App* sub : app.get_subcommands()) {
       for (const CLI::Option* o : sub->get_options()) {
         if (o->count() == 0) continue;
+        refuse_empty(*o);
         for (const std::string& name : o->get_lnames()) target.flags.insert("--" + name);
       }
     }

@@ -112,6 +112,8 @@ class Data(Scratch):
         self.assert_same_checkpoint("run", "parts")
         (self.folder / "long.jsonl").write_text(lines[0] + "\n" + json.dumps({"text": "x" * 40}) + "\n")
         self.refuse(self.train_command("out", data="long.jsonl"), "long.jsonl: line 2", "--sequence")
+        (self.folder / "cut.jsonl").write_text(lines[0] + '\n{"text": "x"\n')
+        self.refuse(self.train_command("out", data="cut.jsonl"), "cut.jsonl: line 2, column 13: syntax error")
 
     def test_bits_per_byte_of_records_count_the_bytes_of_text(self):
         """By one rule: the nats of all that is learnt, ends of records among it, over ln 2 and the bytes of the answers. Records of one
@@ -136,7 +138,7 @@ class Data(Scratch):
         self.assert_same_training("plain", "marked")
         for first in ('{"text": "some words"', '{"txt": "some words"}', "{'text': 'some words'}", "{}"):
             self.write("broken.jsonl", first + "\n" + good)
-            self.refuse(self.train_command("out", data="broken.jsonl"), "broken.jsonl: line 1: ", "--text-format plain")
+            self.refuse(self.train_command("out", data="broken.jsonl"), "broken.jsonl: line 1", "--text-format plain")
         command = self.train_command("out")
         command.insert(command.index("text.txt") + 1, "plain.jsonl")
         self.refuse(command, "plain.jsonl: records, while text.txt is text")

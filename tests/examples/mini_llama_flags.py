@@ -100,6 +100,10 @@ class Flags(Scratch):
 
     def test_what_would_do_nothing(self):
         """Options that contradict each other, wait for a step that never comes, or mean nothing to the command."""
+        for flag in ("--data", "--init", "--resume", "--recipe", "--config"):
+            self.refuse(["train", "--out", "out", flag, ""], f"mini-llama: {flag}: is empty")
+        self.refuse(["train", "--out", "", "--data", "text.txt"], "mini-llama: --out: is empty")
+        self.refuse(["report", "", "--out", "report"], "mini-llama: logs: is empty")
         self.refuse(self.train_command("out", "--recipe", "bf16", "--schedule", "mxfp4"), "--recipe: is another name of --schedule")
         self.refuse(self.train_command("out", "--digest-steps", "8:9"), "--digest-steps: 8:9: the run has 8 steps")
         self.refuse(self.train_command("out", "--stop-at", 9), "--stop-at: 9: the run has 8 steps")

@@ -194,7 +194,7 @@ TEST_CASE("records: what is none, by its line") {
   CHECK(failure_of("[]") == name + ": line 3: not an object");
   CHECK(failure_of("{\"text\": \"\"}") == name + ": line 3: the record is empty");
   CHECK(failure_of("{\"text\": \"\\u0000\"}") == name + ": line 3: text holds a zero byte, which ends documents");
-  CHECK(failure_of("{\"text\": ").starts_with(name + ": line 3: line 1, column 10: syntax error"));
+  CHECK(failure_of("{\"text\": ").starts_with(name + ": line 3, column 10: syntax error"));
   CHECK(failure_of("{\"text\": \"12345678\"}") == "(no error)");
   CHECK(failure_of("{\"text\": \"123456789\"}") ==
         name + ": line 3: 10 tokens do not fit a sequence of 8 and its last target (--sequence)");
@@ -232,7 +232,7 @@ TEST_CASE("what begins as records, or seems to be meant as such") {
   for (const std::string& broken :
        {std::string("{\"text\": \"a\""), "{text: 1}\n" + record, mark + "{\"text\": \"a}\n" + record}) {
     const std::string message = failure_of(broken);
-    CHECK(message.starts_with("f: line 1: line 1, column "));
+    CHECK(message.starts_with("f: line 1, column "));
     CHECK(message.ends_with(advice));
   }
 }
@@ -247,7 +247,7 @@ TEST_CASE("files of two kinds are refused in either order") {
   CHECK(failure(make_options({records, records}, 4)) == "(no error)");  // a mark before each
   CHECK(failure(make_options({text, records}, 4)) == records + ": records, while " + text + " is text");
   CHECK(failure(make_options({text, tokens}, 4)) == tokens + ": a token file, while " + text + " is text");
-  CHECK(failure(make_options({records, text}, 4)).starts_with(text + ": line 1: line 1, column 1: syntax error"));
+  CHECK(failure(make_options({records, text}, 4)).starts_with(text + ": line 1, column 1: syntax error"));
   CHECK(failure(make_options({tokens, records}, 4)) == records + ": no token file, while " + tokens + " is one");
   put(dir / "folder/a", "{\"text\": \"abc\"}\n{\"text\": \"abc\"}\n");
   const std::string folder = (dir / "folder").string();

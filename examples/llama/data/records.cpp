@@ -22,12 +22,14 @@ std::string_view without_mark(std::string_view text) { return text.substr(text.s
 /// The first one, without its end.
 std::string_view line_of(std::string_view text) { return text.substr(0, text.find('\n')); }
 
-/// Why a line is no record, with `where` before it; empty: it is one.
-std::string find_record_fault(std::string_view line, const std::string& where) {
+std::string name_line(const std::string& file, std::size_t number) { return file + ": line " + std::to_string(number); }
+
+/// Why a line is no record, with its place before it; empty: it is one.
+std::string find_record_fault(std::string_view line, const std::string& file, std::size_t number) {
   try {
-    const auto json = io::parse_json(line, where);
+    const auto json = io::parse_json(line, file, number);
     if (json.is_object() && ((json.contains("prompt") && json.contains("answer")) || json.contains("text"))) return {};
-    return where + ": no record: it has neither prompt and answer nor text";
+    return name_line(file, number) + ": no record: it has neither prompt and answer nor text";
   } catch (const io::error& e) {
     return e.what();
   }
@@ -140,15 +142,14 @@ bool begins_as_records(std::string_view text, const std::string& name) {
   if (begin == text.npos || text[begin] != '{') return false;
   const auto lines =
       static_cast<std::size_t>(std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(begin), '\n'));
-  const std::string where = name + ": line " + std::to_string(lines + 1);
   const std::string_view first = line_of(text.substr(begin));
-  const std::string fault = find_record_fault(first, where);
+  const std::string fault = find_record_fault(first, name, lines + 1);
   if (fault.empty()) return true;
   const std::size_t key = first.find_first_not_of(" \t", 1);
   const std::string_view rest = text.substr(begin + first.size());
   const std::size_t next = std::min(rest.find_first_not_of(blanks), rest.size());
   const bool is_meant =
-      (key != first.npos && first[key] == '"') || find_record_fault(line_of(rest.substr(next)), where).empty();
+      (key != first.npos && first[key] == '"') || find_record_fault(line_of(rest.substr(next)), name, 0).empty();
   if (is_meant) throw io::error(fault + "; --text-format plain takes the file as text");
   return false;
 }
@@ -158,8 +159,8 @@ void add_records(record_list& list, std::string_view text, const std::string& na
   if (t.end_of_text() < 0) throw io::error(name, "the tokenizer has no piece for the end of a record");
   for_each_line(text, [&](std::string_view line, std::size_t number) {
     if (progress) progress(line.data() - text.data(), static_cast<std::int64_t>(text.size()));
-    const std::string where = name + ": line " + std::to_string(number);
-    const auto json = io::parse_json(line, where);
+    const std::string where = name_line(name, number);
+    const auto json = io::parse_json(line, name, number);
     if (!json.is_object()) throw io::error(where, "not an object");
     record_list::record r;
     r.begin = list.tokens.size();

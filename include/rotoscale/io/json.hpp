@@ -309,9 +309,10 @@ extern template std::string text_as<json>(const json&, const std::string&, int);
 
 }  // namespace detail
 
-/// Parses one JSON document. `where` names it in messages.
-inline nlohmann::ordered_json parse_json(std::string_view text, const std::string& where) {
-  return detail::parse_as<nlohmann::ordered_json>(text, where);
+/// Parses one JSON document. `file` names it in messages; `line` is its line in that file, from 1, where it is one line
+/// of several documents, else 0.
+inline nlohmann::ordered_json parse_json(std::string_view text, const std::string& file, std::size_t line = 0) {
+  return detail::parse_as<nlohmann::ordered_json>(text, file, line);
 }
 
 /// The longest document that read_json takes: parsed, it needs many times as much memory.

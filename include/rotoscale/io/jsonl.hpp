@@ -118,7 +118,7 @@ std::size_t for_each_record(const std::filesystem::path& path, const Use& use) {
     if (end == rest.npos && !detail::is_whole_record(line)) return number;
     rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
     if (line.find_first_not_of(" \t\r") == line.npos) continue;
-    use(detail::parse_as<nlohmann::ordered_json>(line, path.string(), number), number);
+    use(parse_json(line, path.string(), number), number);
   }
   return 0;
 }
