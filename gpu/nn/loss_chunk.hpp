@@ -42,7 +42,7 @@ struct loss_args {
 };
 
 /// Of a block. Few, so that few wait while one warp adds, and registers suffice for as many blocks as shared memory has
-/// room for; AMD's processors have room for three blocks, which then are six waves.
+/// room for; one of gfx942 has 64 KiB, room for three blocks, which then are six waves.
 inline constexpr unsigned softmax_threads = bounds_count_waves ? 128 : 64;
 /// Blocks of a processor, each of which waits for its loads, for one warp's sum, then for its row.
 inline constexpr unsigned softmax_blocks = bounds_count_waves ? 1 : 13;
@@ -102,6 +102,7 @@ inline constexpr unsigned softmax_slices = nn::softmax_chunk / 16 / softmax_thre
 inline constexpr unsigned softmax_slice = nn::softmax_chunk / softmax_slices;  ///< elements
 // sm_90: 228 KiB of a processor, of which every block takes 1 KiB more than it asks for.
 static_assert(bounds_count_waves || softmax_blocks * (sizeof(softmax_shared) + 1024) <= 228 * 1024);
+static_assert(64 * 1024 / sizeof(softmax_shared) == 3);
 
 /// A block's chunk.
 struct logits_chunk {

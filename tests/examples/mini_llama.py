@@ -110,6 +110,17 @@ class Scratch(unittest.TestCase):
         self.assertEqual((done.returncode, said), (0, ""))
         return done.stdout
 
+    def replay(self, *arguments, code=0):
+        """What a replay of `run` prints."""
+        done = self.run_program("replay", "run", *arguments)
+        self.assertEqual((done.returncode, done.stderr), (code, ""))
+        return done.stdout
+
+    def digests(self):
+        """Of the run: what it has digests of, and those of its steps."""
+        choice, *steps = [json.loads(line) for line in (self.folder / "run/digests.jsonl").read_text().splitlines()]
+        return choice, steps
+
     def planned(self, *arguments):
         """What plan prints: bytes by category, and the two lines behind them."""
         *rows, checkpoints, parameters = self.succeed("plan", *arguments).splitlines()

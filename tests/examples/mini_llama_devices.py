@@ -1,34 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""mini-llama on devices: --device, and replay of a run on another device, with faults planted in its checkpoints and in
-its digests.
+"""mini-llama on devices: --device, and replay of a run on another device.
 
 usage: mini_llama_devices.py PROGRAM [NAME...]
 """
 import json
-import os
 import re
-import resource
-import shutil
-import signal
-import struct
-import subprocess
 
 import mini_llama
 from mini_llama import ROOT, SHAPE, Scratch, as_flags, records
 
 
-def on_the_cpu(arguments):
-    """The arguments with --device cpu where a command that takes a device names none: what a run on `auto` says depends on the
-    machine."""
-    return [*arguments, *(("--device", "cpu") if arguments[0] in ("train", "replay") and "--device" not in arguments else ())]
-
-
 class Devices(Scratch):
-    def run_program(self, *arguments, **more):
-        return super().run_program(*on_the_cpu(arguments), **more)
-
     def device(self):
         """The device whose code the program has, `host` where it is the CPU's."""
         for name in ("host", "cuda", "hip"):
@@ -37,16 +21,6 @@ class Devices(Scratch):
             if done.returncode == 0:
                 return name
         self.skipTest("no device: " + done.stderr)
-
-    def replay(self, *arguments, code=0):
-        done = self.run_program("replay", "run", *arguments)
-        self.assertEqual((done.returncode, done.stderr), (code, ""))
-        return done.stdout
-
-    def digests(self):
-        """Of the run: what it has digests of, and those of its steps."""
-        choice, *steps = [json.loads(line) for line in (self.folder / "run/digests.jsonl").read_text().splitlines()]
-        return choice, steps
 
     def test_training_on_a_device_is_replayed_by_the_cpu(self):
         device = self.device()
@@ -213,236 +187,7 @@ class Devices(Scratch):
                 self.assertEqual(*seen)
                 self.assert_same_checkpoint("cpu", device, 3)
 
-    def test_a_planted_fault_is_named(self):
-        self.train("run", "--device", "cpu", "--digest-steps", "2:4", steps=4, checkpoint_every=2, schedule="mxfp4_h16")
-        weights = self.folder / "run/checkpoints/step-000000004/model.safetensors"
-        good = weights.read_bytes()
-        bad = bytearray(good)
-        bad[-4] ^= 1  # the last element's lowest bit
-        weights.write_bytes(bad)
-        said = self.replay("--steps", "2:4", "--device", "cpu", code=1)
-        self.assertRegex(said, r"step 4: model.safetensors: \S+: 1 of \d+ elements differ, first element \d+: ")
-        self.assertEqual(said.count("\n"), 1)
-        weights.write_bytes(good)
-        digests = self.folder / "run/digests.jsonl"
-        (choice, recorded), (_, lines) = self.digests(), self.digests()
-        self.assertEqual(choice, {"version": 3, "digest_steps": "2:4"})
-        self.assertEqual([(line["step"], line["skipped_steps"]) for line in lines], [(3, 0), (4, 0)])
-        at = [name for name, _ in lines[1]["operations"]].index("attention_forward 2x32x2x32")
-        lines[1]["operations"][at][1] = "0123456789abcdef"
-        digests.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        said = self.replay("--steps", "2:4", "--device", "cpu", code=1)
-        self.assertIn(f"step 4, operation {at + 1} (attention_forward 2x32x2x32): digest ", said)
-        self.assertIn("the run's is 0123456789abcdef", said)
-        # A quantizer's own, of codes and scales.
-        for line in lines:
-            self.assertEqual(line["version"], 3)
-        name, at = next((o, i) for i, (o, _) in enumerate(lines[0]["operations"]) if o.startswith("quantize dy by columns mxfp4 "))
-        lines[0]["operations"][at][1] = "0123456789abcdef"
-        digests.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        self.assertIn(f"step 3, operation {at + 1} ({name}): digest ", self.replay("--steps", "2:4", "--device", "cpu", code=1))
-        # A file of before operands had digests: those that it has are compared.
-        def is_new(name):
-            return name.startswith(("quantize ", "observe ", "compare "))
-        old = [{"step": line["step"], "operations": [o for o in line["operations"] if not is_new(o[0])]} for line in recorded]
-        digests.write_text("".join(json.dumps(line) + "\n" for line in old))
-        self.assertIn(f" and {sum(len(line['operations']) for line in old)} digests", self.replay("--steps", "2:4", "--device", "cpu"))
-        digests.write_text(json.dumps({**recorded[0], "version": 4}) + "\n")
-        self.refuse(["replay", "run", "--steps", "2:4", "--device", "cpu"], "digests.jsonl: version 4 is of a later mini-llama")
-        # One more than the replay has.
-        more = [{**recorded[0], "operations": [*recorded[0]["operations"], ["gemm 1x1", 16 * "0"]]}, recorded[1]]
-        digests.write_text("".join(json.dumps(line) + "\n" for line in more))
-        self.assertIn("(gemm 1x1): the run had it, the replay has not", self.replay("--steps", "2:4", "--device", "cpu", code=1))
-        digests.write_text("".join(json.dumps(line) + "\n" for line in recorded))
-        # Other weights at the start: every later tensor differs, and the first operation says so.
-        first = self.folder / "run/checkpoints/step-000000002/model.safetensors"
-        bad = bytearray(first.read_bytes())
-        bad[-2] ^= 0x40
-        first.write_bytes(bad)
-        self.assertIn("step 3, operation ", self.replay("--steps", "2:4", "--device", "cpu", code=1))
-
-    def test_digests_that_are_missing_or_damaged(self):
-        self.train("run", "--device", "cpu", "--digest-steps", "2:4", steps=4, checkpoint_every=2)
-        digests, command = self.folder / "run/digests.jsonl", ["replay", "run", "--steps", "2:4"]
-        text = digests.read_text()
-        choice, *lines = text.splitlines(keepends=True)
-        self.assertRegex(self.replay("--steps", "2:4"), r" are equal, and [1-9]\d* digests of 2 of 2 steps\n")
-        for some, said in ((choice + lines[1], r"[1-9]\d* digests of 1 of 2 steps"), (choice, "0 digests of 0 of 2 steps"),
-                           ("", "0 digests of 0 of 2 steps")):
-            digests.write_text(some)
-            self.assertRegex(self.replay("--steps", "2:4"), f" are equal, and {said}\n")
-        digests.write_text(text[:len(choice) + 500])
-        self.refuse(command, "run/digests.jsonl: line 2: ends in the middle of a record")
-        step = json.loads(lines[0])
-        for bad in ({"step": 4.5}, {"step": "3"}, {"step": -3}, {"skipped_steps": 0.5}, {"operations": [["gemm 1x1", "12"]]},
-                    {"operations": [["gemm 1x1", 16 * "g"]]}, {"operations": [["gemm 1x1"]]}, {"operations": 3}):
-            with self.subTest(bad):
-                digests.write_text(choice + lines[1] + json.dumps({**step, **bad}) + "\n")
-                self.refuse(command, "run/digests.jsonl: line 3: no record of a step's digests")
-        digests.write_text(choice + "[]\n" + lines[0])
-        self.refuse(command, "run/digests.jsonl: line 2: no record of a step's digests")
-
-    def test_a_run_that_rolled_back_is_replayed(self):
-        """Every attempt of a step is compared with its own digests, wherever the replay begins."""
-        done = self.run_program(*self.train_command(
-            "run", "--device", "cpu", "--digest-steps", "0:16", steps=16, checkpoint_every=2, keep_checkpoints=20, learning_rate=0.1,
-            max_loss_jump=0.2, on_divergence="rollback", max_rollbacks=9))
-        self.assertEqual(done.returncode, 0, done.stderr)
-        rollbacks = records(self.folder / "run/log.jsonl", "rollback")
-        self.assertGreater(len(rollbacks), 0)
-        _, lines = self.digests()
-        self.assertEqual(len(lines), 16 + rollbacks[-1]["skipped_steps"])
-        for first in range(0, 16, 2):
-            with self.subTest(first):
-                made = [r for r in rollbacks if first <= r["step"] < first + 2]
-                attempts = 2 + sum(r["from_step"] - r["step"] for r in made)
-                done = self.run_program("replay", "run", "--steps", f"{first}:{first + 2}", "--device", "cpu")
-                self.assertEqual(done.returncode, 0, done.stdout)
-                self.assertRegex(done.stdout, f" digests of {attempts} of {attempts} steps\n")
-        # Files of before version 3 do not say which attempt a line is of: what is not known is not compared.
-        old = [{key: value for key, value in line.items() if key != "skipped_steps"} | {"version": 2} for line in lines]
-        (self.folder / "run/digests.jsonl").write_text("".join(json.dumps(line) + "\n" for line in old))
-        twice = {s for s in range(1, 17) if [line["step"] for line in old].count(s) > 1}
-        done = self.run_program("replay", "run", "--steps", "0:16", "--device", "cpu")
-        self.assertEqual(done.returncode, 0, done.stdout)
-        self.assertIn(f" digests of {16 - len(twice)} of {len(lines)} steps\n", done.stdout)
-
-    def test_a_run_that_goes_on_keeps_its_digests(self):
-        options = {"steps": 6, "checkpoint_every": 2}
-        self.train("whole", "--device", "cpu", "--digest-steps", "1:6", **options)
-        whole = (self.folder / "whole/digests.jsonl").read_text().splitlines()
-        for more, added in ((), whole[4:]), (("--digest-steps", "4:5"), [whole[0].replace("1:6", "4:5"), whole[4]]):
-            with self.subTest(more):
-                self.train("run", "--device", "cpu", "--digest-steps", "1:6", "--stop-at", 4, "--overwrite", **options)
-                self.succeed("train", "--resume", "run", *more)
-                self.assertEqual((self.folder / "run/digests.jsonl").read_text().splitlines(), whole[:4] + added)
-        # Begun anew, it has none of the old ones.
-        self.train("run", "--device", "cpu", "--digest-steps", "3:6", "--overwrite", **options)
-        self.assertEqual([line["step"] for line in self.digests()[1]], [4, 5, 6])
-        (self.folder / "run/digests.jsonl").write_text('{"digest_steps": "6"}\n')
-        self.refuse(["train", "--resume", "run"], "run/digests.jsonl: line 1: digest_steps: '6' is not A:B")
-
-    def move(self, name):
-        (self.folder / "moved").mkdir(exist_ok=True)
-        (self.folder / name).rename(self.folder / "moved" / name)
-
-    def test_files_that_have_moved_are_named_to_a_replay(self):
-        self.succeed("tokenizer", "train", "--data", "text.txt", "--vocab-size", 300, "--out", "t.model")
-        shape = {"tokenizer": "t.model", "vocab_size": 300, "steps": 4, "checkpoint_every": 2}
-        self.train("base", **shape)
-        self.train("given", "--init", "base", "--lora-rank", 4, **shape)
-        adapters = "given/checkpoints/step-000000004"
-        self.train("run", "--init", "base", "--adapter", adapters, **shape)
-        self.train("plain", steps=4, checkpoint_every=2)
-        command = ["replay", "run", "--steps", "0:4"]
-        moved = []
-        for name, flag, said in (("text.txt", "--data", "; --data says where it is now"), ("t.model", "--tokenizer", "; --tokenizer says where it is now"),
-                                 ("base", "--init", "by --init"), ("given", "--adapter", "by --adapter")):
-            with self.subTest(flag):
-                self.assertIn(" are equal", self.succeed(*command, *moved))
-                self.move(name)
-                self.refuse([*command, *moved], name, said)
-                moved += [flag, f"moved/{adapters if name == 'given' else name}"]
-        for steps in ("0:4", "2:4"):
-            self.assertIn(" are equal", self.succeed("replay", "run", "--steps", steps, *moved))
-        (self.folder / "other.txt").write_bytes(mini_llama.generated_text(seed=2))
-        for steps in ("0:4", "2:4"):
-            self.refuse(["replay", "run", "--steps", steps, *moved[2:], "--data", "other.txt"], "other.txt: not the text that")
-        self.refuse([*command, *moved[:4], "--init", "plain", *moved[6:]], "plain")
-        self.refuse(["train", "--resume", "run", *moved[2:]], "text.txt: cannot open: No such file or directory; --data says")
-        for flag in ("--tokenizer", "--init", "--adapter"):
-            self.refuse(["replay", "plain", "--steps", "0:4", "--data", moved[1], flag, "x"], f"{flag} x: the run has none that could")
-
-    def replay_with(self, temporary, *arguments, **more):
-        """A replay of the run whose directory is made in `temporary`."""
-        return subprocess.run([mini_llama.PROGRAM, *on_the_cpu(["replay", "run", *arguments])], cwd=self.folder, stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True, timeout=120, env={**os.environ, "TMPDIR": str(temporary)}, **more)
-
-    def test_a_replay_removes_its_own_directory_and_no_other(self):
-        self.train("run", "--device", "cpu", steps=4, checkpoint_every=2)
-        temporary = self.folder / "temporary"
-        temporary.mkdir()
-        # The name that it had once.
-        once = 'mkdir "$TMPDIR/mini-llama-replay-$$" && exec "$0" replay run --steps 2:4 --device cpu'
-        done = subprocess.run(["sh", "-c", once, mini_llama.PROGRAM], cwd=self.folder, capture_output=True, text=True, env={**os.environ, "TMPDIR": str(temporary)})
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
-        self.assertEqual(len(list(temporary.iterdir())), 1)
-        shutil.rmtree(temporary)
-        done = self.replay_with(temporary, "--steps", "2:4")
-        self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertEqual(done.stderr, f"mini-llama: TMPDIR: cannot create a directory in {temporary}: No such file or directory; "
-                         "--keep names one for the replay's own run\n")
-        # No room for a checkpoint.
-        temporary.mkdir()
-        done = self.replay_with(temporary, "--steps", "2:4", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, 1 << 14)))
-        self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertRegex(done.stderr, rf"\Amini-llama: {temporary}/[^\n]+; a replay needs room for its checkpoint: TMPDIR or --keep [^\n]+\n\Z")
-        self.assertNotIn("--resume", done.stderr)
-        self.assertEqual(list(temporary.iterdir()), [])
-
-    def test_a_replay_that_ends_early_leaves_nothing_to_go_on_from(self):
-        self.train("run", "--device", "cpu", steps=1000, checkpoint_every=1000, eval_every=1000, max_epochs=9,
-                   eval_windows=1, final_eval_windows=1)
-        temporary = self.folder / "temporary"
-        temporary.mkdir()
-        for name in ("SIGINT", "SIGTERM"):
-            with subprocess.Popen([mini_llama.PROGRAM, *on_the_cpu(["replay", "run", "--steps", "0:1000"])], cwd=self.folder,
-                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(temporary)}) as child:
-                while not any('"step",' in p.read_text() for p in temporary.glob("*/log.jsonl")):
-                    self.assertIsNone(child.poll())
-                child.send_signal(getattr(signal, name))
-                out, err = child.communicate(timeout=60)
-            self.assertEqual((child.returncode, out), (4, ""))
-            self.assertRegex(err, rf"\Amini-llama: bf16: {name} at step \d+ of 1000; nothing was compared\n\Z")
-            self.assertEqual(list(temporary.iterdir()), [])
-
-    def test_a_replay_that_diverges(self):
-        self.train("run", "--device", "cpu", "--digest-steps", "2:4", steps=4, checkpoint_every=2)
-        first = self.folder / "run/checkpoints/step-000000002/model.safetensors"
-        first.write_bytes(first.read_bytes()[:-4096] + 1024 * struct.pack("<f", 3e38))
-        temporary = self.folder / "temporary"
-        temporary.mkdir()
-        done = self.replay_with(temporary, "--steps", "2:4")
-        self.assertEqual(done.returncode, 3)
-        self.assertRegex(done.stdout, r"\Areplay: step 3, operation \d+ \([^\n]+\n\Z")
-        self.assertRegex(done.stderr, r"\Amini-llama: bf16: diverged at step 3 \([^\n]+\), as the run did not; nothing was compared\n\Z")
-        self.assertEqual(list(temporary.iterdir()), [])
-
-    def test_files_of_a_checkpoint_that_differ_are_named(self):
-        self.train("run", "--device", "cpu", steps=4, checkpoint_every=2)
-        whole, command = self.folder / "run/checkpoints/step-000000004", ["replay", "run", "--steps", "2:4"]
-        (whole / "notes").write_text("mine")
-        self.assertIn("step 4: notes: the replay has no such file\n", self.replay("--steps", "2:4", code=1))
-        (whole / "notes").unlink()
-        for name in ("optimizer.safetensors", "generation_config.json"):
-            with self.subTest(name):
-                kept = (whole / name).read_bytes()
-                (whole / name).unlink()
-                self.assertIn(f"step 4: {name}: the run's checkpoint has no such file\n", self.replay("--steps", "2:4", code=1))
-                (whole / name).mkdir()
-                self.refuse(command, f"step-000000004/{name}: cannot read: a directory, not a regular file")
-                (whole / name).rmdir()
-                (whole / name).write_bytes(kept)
-        # Another tensor beside those of the replay.
-        path = whole / "optimizer.safetensors"
-        kept = path.read_bytes()
-        size = int.from_bytes(kept[:8], "little")
-        header = json.loads(kept[8:8 + size])
-        name = next(n for n in header if n != "__metadata__")
-        for change, said in ((lambda h: {**h, "more": {**h[name], "shape": [0], "data_offsets": [0, 0]}}, "more: no such tensor in the replay's"),
-                             (lambda h: {n if n != name else "renamed": v for n, v in h.items()}, "no such tensor in the replay's"),
-                             (lambda h: {**h, name: {**h[name], "shape": [1, *h[name]["shape"]]}}, f"{name} has another shape")):
-            text = json.dumps(change(header)).encode()
-            path.write_bytes(len(text).to_bytes(8, "little") + text + kept[8 + size:])
-            self.assertIn(said, self.replay("--steps", "2:4", code=1))
-
     def test_bad_input(self):
-        self.train("run", "--device", "cpu", steps=4, checkpoint_every=2)
-        self.refuse(["replay", "run", "--steps", "4:2"], "--steps", "'4:2' is not A:B")
-        self.refuse(["replay", "run", "--steps", "0:3"], "step-000000003", "no such checkpoint")
-        self.refuse(["replay", "run", "--steps", "1:4"], "step-000000001", "no such checkpoint")
-        self.refuse(["replay", "nothing", "--steps", "0:2"], "nothing")
-        self.refuse(["replay", "run", "--steps", "2:4", "--keep", "run"], "exists")
         self.refuse(self.train_command("other", "--device", "tpu"), "--device", "tpu")
         self.refuse(self.train_command("other", "--digest-steps", "3"), "--digest-steps", "'3'")
         for name in ("cuda", "hip", "host"):
