@@ -204,7 +204,7 @@ std::vector<gemm_choice> candidates(const gemm_shape& s, gemm_contract contract,
                                     const gemm_problem& p) {
   std::vector<gemm_choice> all;
   const arch_traits& traits = traits_of(device.arch);
-  for (const tile_shape& tile : traits.tiles) {
+  for (const tile_shape& tile : traits.tiles(s.fp8)) {
     const int rows = (s.m + tile.m - 1) / tile.m, columns = (s.n + tile.n - 1) / tile.n;
     for (const int parts : {1, 2, 3, 4, 6, 8, 12, 16}) {
       if (parts > 1 && (s.k / parts < 512 || filling_parts(device, tile, s) * 2 < parts)) break;

@@ -12,30 +12,36 @@ namespace rotoscale::gpu {
 
 /// Rows and columns of C that `processors` multiprocessors or compute units compute together, from min_stages to
 /// max_stages steps of K in shared memory at a time; `percent` of the matrix unit's rate, roughly, since a processor
-/// reads operands of m + n rows for m · n products. Of sm_90's from an H200's int8 kernels. Of gfx950's nobody knows:
-/// FP4's products take their share of the cycles of LDS or caches (gfx950_tile.hpp); of gfx942's the loop's
-/// instructions, of which MXFP4's products are few. gfx950's are all of AITER's FP4 kernels with shuffled B
-/// (hsa/gfx950/f4gemm/f4gemm_bf16_per1x32Fp4.csv in ROCm/aiter); FP8 has five of them.
+/// reads operands of m + n rows for m · n products. Of sm_90's from an H200's int8 kernels. Of AMD's nobody knows:
+/// products take their share of the cycles of LDS or caches (gfx950_tile.hpp, amd/dense.hpp); of gfx942's MXFP4 the
+/// loop's instructions, of which products are few. gfx950's are all of AITER's FP4 kernels
+/// (hsa/gfx950/f4gemm/f4gemm_bf16_per1x32Fp4.csv in ROCm/aiter); dense ones of 64 columns are all of AITER's BF16
+/// kernels for gfx942 (hsa/gfx942/bf16gemm/bf16gemm_fp32bf16.csv).
 struct tile_shape {
   int m, n, processors, min_stages, max_stages, percent;
-  bool takes_fp8 = true;
 };
 inline constexpr tile_shape sm90_tiles[] = {
     {256, 256, 2, 2, 4, 100}, {128, 128, 1, 2, 6, 85}, {64, 256, 1, 2, 5, 75}, {256, 64, 1, 2, 5, 75}};
-inline constexpr tile_shape gfx942_tiles[] = {{128, 128, 1, 1, 1, 100}, {32, 128, 1, 1, 1, 60}};
-inline constexpr tile_shape gfx950_tiles[] = {
-    {256, 256, 1, 2, 2, 100, false}, {128, 512, 1, 2, 2, 80, false}, {64, 1024, 1, 2, 2, 47, false},
-    {160, 384, 1, 2, 2, 88, false},  {96, 640, 1, 2, 2, 65, false},  {224, 256, 1, 2, 2, 93, false},
-    {64, 896, 1, 2, 2, 46, false},   {192, 256, 1, 2, 2, 85},        {128, 384, 1, 2, 2, 75, false},
-    {96, 512, 1, 2, 2, 63, false},   {64, 768, 1, 2, 2, 46, false},  {160, 256, 1, 2, 2, 76, false},
-    {64, 640, 1, 2, 2, 45, false},   {96, 384, 1, 2, 2, 60, false},  {256, 128, 1, 2, 2, 66, false},
-    {128, 256, 1, 2, 2, 66},         {64, 512, 1, 2, 2, 44, false},  {32, 1024, 1, 2, 2, 24, false},
-    {224, 128, 1, 2, 2, 63, false},  {32, 896, 1, 2, 2, 24, false},  {192, 128, 1, 2, 2, 60, false},
-    {96, 256, 1, 2, 2, 54, false},   {64, 384, 1, 2, 2, 42, false},  {32, 768, 1, 2, 2, 24, false},
-    {160, 128, 1, 2, 2, 55, false},  {32, 640, 1, 2, 2, 23, false},  {128, 128, 1, 2, 2, 50},
-    {64, 256, 1, 2, 2, 40},          {32, 512, 1, 2, 2, 23, false},  {96, 128, 1, 2, 2, 42, false},
-    {32, 384, 1, 2, 2, 23, false},   {64, 128, 1, 2, 2, 33, false},  {32, 256, 1, 2, 2, 22, false},
-    {32, 128, 1, 2, 2, 20}};
+inline constexpr tile_shape gfx942_fp4_tiles[] = {{128, 128, 1, 1, 1, 100}, {32, 128, 1, 1, 1, 60}};
+/// Of BF16, and so of MXFP8 on gfx942, which is expanded to it.
+inline constexpr tile_shape dense_tiles[] = {{128, 128, 1, 1, 1, 100}, {160, 64, 1, 1, 1, 71}, {128, 64, 1, 1, 1, 66},
+                                             {96, 64, 1, 1, 1, 60},    {32, 128, 1, 1, 1, 40}, {64, 64, 1, 1, 1, 50},
+                                             {48, 64, 1, 1, 1, 42},    {32, 64, 1, 1, 1, 33}};
+inline constexpr tile_shape gfx950_fp4_tiles[] = {
+    {256, 256, 1, 2, 2, 100}, {128, 512, 1, 2, 2, 80}, {64, 1024, 1, 2, 2, 47}, {160, 384, 1, 2, 2, 88},
+    {96, 640, 1, 2, 2, 65},   {224, 256, 1, 2, 2, 93}, {64, 896, 1, 2, 2, 46},  {192, 256, 1, 2, 2, 85},
+    {128, 384, 1, 2, 2, 75},  {96, 512, 1, 2, 2, 63},  {64, 768, 1, 2, 2, 46},  {160, 256, 1, 2, 2, 76},
+    {64, 640, 1, 2, 2, 45},   {96, 384, 1, 2, 2, 60},  {256, 128, 1, 2, 2, 66}, {128, 256, 1, 2, 2, 66},
+    {64, 512, 1, 2, 2, 44},   {32, 1024, 1, 2, 2, 24}, {224, 128, 1, 2, 2, 63}, {32, 896, 1, 2, 2, 24},
+    {192, 128, 1, 2, 2, 60},  {96, 256, 1, 2, 2, 54},  {64, 384, 1, 2, 2, 42},  {32, 768, 1, 2, 2, 24},
+    {160, 128, 1, 2, 2, 55},  {32, 640, 1, 2, 2, 23},  {128, 128, 1, 2, 2, 50}, {64, 256, 1, 2, 2, 40},
+    {32, 512, 1, 2, 2, 23},   {96, 128, 1, 2, 2, 42},  {32, 384, 1, 2, 2, 23},  {64, 128, 1, 2, 2, 33},
+    {32, 256, 1, 2, 2, 22},   {32, 128, 1, 2, 2, 20}};
+inline constexpr tile_shape gfx950_fp8_tiles[] = {{192, 256, 1, 2, 2, 85},
+                                                  {128, 256, 1, 2, 2, 66},
+                                                  {128, 128, 1, 2, 2, 50},
+                                                  {64, 256, 1, 2, 2, 40},
+                                                  {32, 128, 1, 2, 2, 20}};
 
 /// Contracts of gemm_bf16. gfx950 has an instruction of its own that multiplies twice as many k, but nobody knows how
 /// it adds; it has gfx942's as well.
@@ -58,10 +64,10 @@ struct arch_traits {
   bool splits_k = false;
   /// Least m * n * k for which the matrix unit, expansion included, beats ordinary cores on MXFP4.
   std::int64_t least_unit_products = std::int64_t{1} << 28;
-  std::span<const tile_shape> tiles{};  ///< that GEMM kernels have; the first is the largest
-  bool walks_bands = false;             ///< tiles in bands of as many rows or columns as the caller says
-  int grain = 1;                        ///< parts of K are multiples of this
-  int k_multiple = 32;                  ///< of MXFP4 operands; of MXFP8's where has_scaled_mma
+  std::span<const tile_shape> fp4_tiles{}, fp8_tiles{};  ///< that GEMM kernels have; the first is the largest
+  bool walks_bands = false;  ///< tiles in bands of as many rows or columns as the caller says
+  int grain = 1;             ///< parts of K are multiples of this
+  int k_multiple = 32;       ///< of MXFP4 operands; of MXFP8's where has_scaled_mma
   /// Contracts (gemm_contracts.hpp) of MXFP4 under `accurate` and `fast`, of MXFP8 and of tiles expanded to BF16; null:
   /// only `reference`.
   const char *accurate = nullptr, *fast = nullptr, *bf16 = nullptr;
@@ -70,6 +76,8 @@ struct arch_traits {
   const char *fp8 = nullptr, *fp8_fast = nullptr;
   /// Contracts of the vendor library's plain GEMMs; null: not measured.
   const char *library_fp16 = nullptr, *library_fp8 = nullptr, *library_fp8_fast = nullptr;
+
+  constexpr std::span<const tile_shape> tiles(bool fp8) const { return fp8 ? fp8_tiles : fp4_tiles; }
 };
 
 inline constexpr arch_traits all_archs[] = {
@@ -81,7 +89,8 @@ inline constexpr arch_traits all_archs[] = {
      .expands_mxfp8 = true,
      .splits_k = true,
      .least_unit_products = 1,
-     .tiles = sm90_tiles,
+     .fp4_tiles = sm90_tiles,
+     .fp8_tiles = sm90_tiles,
      .walks_bands = true,
      .grain = 128,
      .accurate = "mxfp4-accurate-sm90",
@@ -95,7 +104,8 @@ inline constexpr arch_traits all_archs[] = {
      .expands_mxfp4 = true,
      .expands_mxfp8 = true,
      .splits_k = true,
-     .tiles = sm90_tiles,
+     .fp4_tiles = sm90_tiles,
+     .fp8_tiles = sm90_tiles,
      .walks_bands = true,
      .grain = 128,
      .accurate = "mxfp4-accurate-sm90",
@@ -112,7 +122,8 @@ inline constexpr arch_traits all_archs[] = {
      .expands_mxfp8 = true,
      .multiplies_fnuz = true,
      .forms_blockwise_sums = true,
-     .tiles = gfx942_tiles,
+     .fp4_tiles = gfx942_fp4_tiles,
+     .fp8_tiles = dense_tiles,
      .grain = 256,
      .k_multiple = 128,
      .accurate = "mxfp4-reference",
@@ -124,7 +135,8 @@ inline constexpr arch_traits all_archs[] = {
      .has_scaled_mma = true,
      .forms_blockwise_sums = true,
      .splits_k = true,
-     .tiles = gfx950_tiles,
+     .fp4_tiles = gfx950_fp4_tiles,
+     .fp8_tiles = gfx950_fp8_tiles,
      .grain = 256,
      .k_multiple = 256,
      .accurate = "aiter-a4w4",

@@ -64,20 +64,20 @@ inline status check_operand(const gemm_operand& x, bool first, bool plain_codes,
 /// What the scaled matrix instruction's kernel reads, as AITER stores it.
 inline status check_aiter_operands(const gemm_problem& p) {
   if (p.a.k % 256 != 0) return {error_code::bad_extent, "a.k", "must be a multiple of 256 on gfx950"};
-  if (p.b.code_order != placement::aiter_data_16x16) {
-    return {error_code::bad_option, "b.code_order", "must be aiter_data_16x16 on gfx950"};
-  }
+  if (p.b.rows % 16 != 0) return {error_code::bad_extent, "b.rows", "must be a multiple of 16 on gfx950"};
   for (const gemm_operand* x : {&p.a, &p.b}) {
+    const auto named = [&](const char* a, const char* b) { return x == &p.a ? a : b; };
     if (x->scale_order != placement::aiter_scale) {
-      return {error_code::bad_option, x == &p.a ? "a.scale_order" : "b.scale_order", "must be aiter_scale on gfx950"};
+      return {error_code::bad_option, named("a.scale_order", "b.scale_order"), "must be aiter_scale on gfx950"};
     }
-  }
-  if (p.a.code_order != placement::row_major && p.a.code_order != placement::aiter_data_16x16) {
-    return {error_code::bad_option, "a.code_order", "must be row_major or aiter_data_16x16 on gfx950"};
-  }
-  // Lanes have 32-bit offsets of up to 15 rows.
-  if (p.a.code_order == placement::row_major && p.a.code_stride >= index_t{1} << 27) {
-    return {error_code::bad_extent, "a.code_stride", "must be below 2^27 on gfx950"};
+    if (x->code_order != placement::row_major && x->code_order != placement::aiter_data_16x16) {
+      return {error_code::bad_option, named("a.code_order", "b.code_order"),
+              "must be row_major or aiter_data_16x16 on gfx950"};
+    }
+    // Lanes have 32-bit offsets of up to 15 rows.
+    if (x->code_order == placement::row_major && x->code_stride >= index_t{1} << 27) {
+      return {error_code::bad_extent, named("a.code_stride", "b.code_stride"), "must be below 2^27 on gfx950"};
+    }
   }
   return {};
 }

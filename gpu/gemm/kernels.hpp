@@ -55,7 +55,8 @@ inline status run_blockwise_kernels([[maybe_unused]] const gemm_operand& a, [[ma
                                     [[maybe_unused]] const gemm_arguments& g, [[maybe_unused]] std::uint8_t* memory,
                                     [[maybe_unused]] const device_info& device, [[maybe_unused]] stream s) {
 #if !defined(ROTOSCALE_CUDA)
-  if (traits_of(device.arch).forms_blockwise_sums) return launch_mxfp4(a, b, in_cheapest_tile(g, a.k, device), s);
+  if (traits_of(device.arch).forms_blockwise_sums)
+    return launch_mxfp4(a, b, in_cheapest_tile(g, a.k, gfx942_fp4_tiles, device), s);
 #endif
 #if !defined(ROTOSCALE_AMD)
   return run_blockwise(a, b, p, g, memory, device, s);

@@ -46,8 +46,7 @@ inline constexpr int max_band = 64, default_band = 8;
 
 /// The tile of a schedule of FP8 or FP4 operands, or null where the device has no kernel for it.
 inline const tile_shape* tile_of(const arch_traits& traits, const gemm_schedule& s, bool fp8) {
-  for (const tile_shape& t : traits.tiles) {
-    if (fp8 && !t.takes_fp8) continue;
+  for (const tile_shape& t : traits.tiles(fp8)) {
     if ((s.tile_m == 0 && s.tile_n == 0) || (s.tile_m == t.m && s.tile_n == t.n)) return &t;
   }
   return nullptr;
@@ -77,8 +76,9 @@ inline status check_schedule(const arch_traits& traits, const gemm_schedule& s, 
   const tile_shape* tile = tile_of(traits, s, fp8);
   if (tile == nullptr) {
     return {error_code::bad_option, "choice.schedule.tile_m",
-            tile_of(traits, s, false) == nullptr ? "no kernel of this device has this tile"
-                                                 : "this device has this tile for MXFP4 alone"};
+            tile_of(traits, s, !fp8) == nullptr ? "no kernel of this device has this tile"
+            : fp8                               ? "this device has this tile for MXFP4 alone"
+                                                : "this device has this tile for MXFP8 alone"};
   }
   if (s.stages != 0 && (s.stages < tile->min_stages || s.stages > tile->max_stages)) {
     return {error_code::bad_option, "choice.schedule.stages", "the tile's kernel has not so few or so many"};

@@ -129,73 +129,76 @@ def blocks_of_fp8(single, four):
                                                       loop=Loop(0, 10, 5, 0, 0))}
 
 
-def gfx950_step(turns, turn_tiles, column_tiles, idle, at_once=0):
+def gfx950_step(turns, turn_tiles, column_tiles, idle):
     """A step of gfx950's GEMM, whose turns multiply `turn_tiles` row tiles by a wave's column tiles (gfx950_tile.hpp) and read two vectors
-    of LDS each. Reads are issued two turns ahead, in front of or between the products of a turn: all of the next turn's follow. The barrier
-    waits for the last turn's, which have at least half of the products of the turn they are issued in. Of two turns one is read ahead,
-    behind three quarters of the other's products at most. `at_once` reads may be waited for at once. Waits: in front of a step and at
-    its barrier, each for two turns, and for every row tile of the turns between."""
+    of LDS each, behind the products of the first column tile, for the turn after next or, where a step has two turns, for the next. So
+    every read has the rest of its turn to arrive, and what no wait in front of a step or at its barrier is for one turn more. Waits: those
+    two, each for two turns, and for every row tile of the turns between."""
     products = turn_tiles * column_tiles
-    over_reads = (products // 4,) * 4 if turns == 2 else (products // 2,) * 2 + (products,) * (2 * turns - 2)
-    return Loop(0, 2 + max(turns - 4, 0) * turn_tiles, min(at_once, 2), idle, turns * products // 2,
-                (0,) * at_once + over_reads[at_once:])
+    over_reads = (products - turn_tiles,) * 4 + (2 * products - turn_tiles,) * (2 * turns - 4)
+    return Loop(0, 2 + max(turns - 4, 0) * turn_tiles, 0, idle, turns * products // 2, over_reads)
 
 
-def gfx950_tile(rows, columns, fp4, fp8=None):
-    """The kernels of a tile of gfx950's GEMM, by name. Of FP4's and FP8's: how many waves a SIMD unit holds, and gfx950_step's counts. No
-    sum is moved, and loads to registers have at least half of a step's products to arrive."""
+def gfx950_tile(rows, columns, waves_of_fp4, fp8=None):
+    """The kernels of a tile of gfx950's GEMM, by name. How many waves of FP4's a SIMD unit holds; of FP8's as well, and their idle cycles.
+    No sum is moved, and loads to registers have at least half of a step's products to arrive."""
     large = rows * columns >= 240 * 256 or rows == 256
     down = 2 if large and columns <= rows else 1
     waves = down * (8 if large and down == 1 else 4)
     tiles = (rows // down // 16, columns * down // waves // 16)
     pairs = tiles[0] // 2 + (tiles[1] + 1) // 2
     found = {}
-    for parts, counts, formats in ((1, fp4, ["e2m1"]), (2, fp8, ["e4m3", "e5m2"])):
+    for parts, counts, formats in ((1, (waves_of_fp4, tiles[0] // 2 + 1), ["e2m1"]), (2, fp8, ["e4m3", "e5m2"])):
         if not counts:
             continue
-        simd, *loop = counts
+        simd, idle = counts
         step = {SCALED: 2 * tiles[0] * tiles[1], "global_load_lds_dwordx4": -(-rows // 16 * 2 * parts // waves),
                 "ds_read_b128": 2 * parts * tiles[0], "global_load_dwordx4": 2 * parts * tiles[1], "global_load_dword": pairs}
         # Barriers: behind the first copies, in two of the three forms of a step, and before sums take LDS, which no order of threads
         # in host mode shows.
         budget = Budget({"s_barrier": 4}, 512 // simd // 8 * 8, max(256 * parts * rows, waves * 4096), in_loop=step,
                         scalar_spills=32 if (rows, parts) == (192, 2) else 0,
-                        loop=gfx950_step(parts * tiles[0], 2 // parts, tiles[1], *loop))
+                        loop=gfx950_step(parts * tiles[0], 2 // parts, tiles[1], idle))
         found.update({f"gfx950::gemm_kernel<{rows}, {columns}, {a}, {b}>": budget for a in formats for b in formats})
     return found
 
 
-# Idle cycles are what clang 22 leaves. It moves reads between products as it likes: in 32 x 128 and 32 x 1024 all four behind the products
-# that they could be in flight over (of 32 x 128 a SIMD unit has five other waves to run meanwhile), in 96 x 512 two in front of the first
-# product, where it waits for older ones with them.
+# Idle cycles of FP8's are what clang 22 leaves; of FP4's at most one in two turns and one in the step.
 GFX950_TILES = {}
-for size in ((256, 256, (2, 7)), (128, 512, (2, 5)), (64, 1024, (2, 7)), (160, 384, (2, 3)), (96, 640, (2, 8)), (224, 256, (1, 7)),
-             (64, 896, (1, 2)), (192, 256, (1, 6), (1, 8)), (128, 384, (1, 4)), (96, 512, (1, 3, 2)), (64, 768, (1, 2)),
-             (160, 256, (1, 5)), (64, 640, (1, 2)), (96, 384, (2, 9)), (256, 128, (2, 4)), (128, 256, (2, 7), (1, 14)),
-             (64, 512, (2, 8)), (32, 1024, (1, 1, 4)), (224, 128, (2, 7)), (32, 896, (1, 1)), (192, 128, (2, 6)), (96, 256, (2, 5)),
-             (64, 384, (2, 8)), (32, 768, (2, 6)), (160, 128, (3, 5)), (32, 640, (2, 6)), (128, 128, (3, 4), (2, 25)),
-             (64, 256, (3, 8), (2, 31)), (32, 512, (2, 6)), (96, 128, (4, 7)), (32, 384, (3, 6)), (64, 128, (4, 8)), (32, 256, (4, 6)),
-             (32, 128, (6, 4, 4), (4, 6))):
+for size in ((256, 256, 2), (128, 512, 2), (64, 1024, 2), (160, 384, 2), (96, 640, 2), (224, 256, 1), (64, 896, 1),
+             (192, 256, 1, (1, 11)), (128, 384, 1), (96, 512, 1), (64, 768, 1), (160, 256, 1), (64, 640, 1), (96, 384, 2),
+             (256, 128, 2), (128, 256, 2, (1, 8)), (64, 512, 2), (32, 1024, 1), (224, 128, 2), (32, 896, 1), (192, 128, 2),
+             (96, 256, 2), (64, 384, 2), (32, 768, 2), (160, 128, 3), (32, 640, 2), (128, 128, 3, (2, 27)), (64, 256, 3, (2, 16)),
+             (32, 512, 2), (96, 128, 4), (32, 384, 3), (64, 128, 4), (32, 256, 4), (32, 128, 6, (4, 2))):
     GFX950_TILES.update(gfx950_tile(*size))
 MFMA_BF16 = "v_mfma_f32_16x16x16_bf16"
 
 
-def dense_tile(rows, products, reads, registers, loop):
-    """The kernels of a tile of dense BF16 GEMMs, by name. Steps of 32 k are staged in registers on their way to LDS, where two lie;
-    there are two loops over them, for whole vectors and for what is left. Fragments are read where a step begins and waited for: the
-    matrix unit has the products of the other block's waves meanwhile."""
+def dense_tile(rows, columns, simd, *loop):
+    """The kernels of a tile of dense BF16 GEMMs, by name; how many waves a SIMD unit holds, and the loop's waits, reads and idle cycles.
+    Steps of 32 k are staged in registers on their way to LDS, where two lie; there are two loops over them, for whole vectors and for what
+    is left. Fragments are read where a step begins and waited for: the matrix unit has the products of the other blocks' waves meanwhile."""
+    down = 2 if rows >= columns and rows % 32 == 0 else 1
+    tiles = (rows // down // 16, columns * down // 4 // 16)
+    products = 2 * tiles[0] * tiles[1]
     budgets = {}
     for a in (False, True):
         for b in (False, True):
-            copies = {"global_load_dwordx4": 2 * ((2 if a or rows > 64 else 1) + 2) + products // 2, "ds_read2st64_b64": 2 * reads}
-            writes = {"ds_write_b128": 2 * ((0 if a else (rows + 63) // 64) + (0 if b else 2)), "ds_write_b32": 16 * (a + b)}
-            budgets[f"amd::dense_kernel<{rows}, 128, {str(a).lower()}, {str(b).lower()}>"] = Budget(
-                {MFMA_BF16: 2 * products, **copies, **writes, "global_store_dwordx4": products // 2}, registers, 128 * (rows + 128),
-                loop=loop)
+            # Vectors of a thread: as rows of k, and of two k's rows.
+            plain = (0 if a else -(-rows // 64)) + (0 if b else -(-columns // 64))
+            turned = (-(-rows // 128) if a else 0) + (-(-columns // 128) if b else 0)
+            copies = {"global_load_dwordx4": 2 * (plain + 2 * turned) + products // 2, "ds_write_b128": 2 * plain,
+                      "ds_write_b32": 16 * turned, "ds_read2st64_b64": 4 * (tiles[0] // 2 + tiles[1] // 2)}
+            budgets[f"amd::dense_kernel<{rows}, {columns}, {str(a).lower()}, {str(b).lower()}>"] = Budget(
+                {MFMA_BF16: 2 * products, **copies, "global_store_dwordx4": products // 2}, 512 // simd // 8 * 8,
+                128 * (rows + columns), loop=Loop(0, *loop, products))
     return budgets
 
 
-DENSE = {**dense_tile(128, 32, 8, 160, Loop(0, 3, 0, 0, 32)), **dense_tile(32, 8, 4, 96, Loop(0, 4, 0, 3, 8))}
+DENSE = {}
+for size in ((128, 128, 2, 3, 0, 0), (160, 64, 2, 7, 1, 3), (128, 64, 2, 6, 1, 2), (96, 64, 3, 5, 1, 3), (32, 128, 3, 4, 0, 3),
+             (64, 64, 4, 4, 0, 1), (48, 64, 4, 4, 0, 2), (32, 64, 5, 3, 0, 2)):
+    DENSE.update(dense_tile(*size))
 DEFINITION = {
     **REFERENCE,
     "decode_kernel": Budget({}, 32),

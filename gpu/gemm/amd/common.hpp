@@ -12,15 +12,14 @@ namespace rotoscale::gpu::amd {
 
 inline constexpr int threads = 256;  // four waves
 
-/// Rows × Columns outputs of a block of gfx942's and of dense kernels: 128 × 128, waves of 64 × 64, or 32 × 128, waves
-/// of 32 × 32.
+/// Rows × Columns outputs of a block of gfx942's and of dense kernels: two by two waves, or four beside each other.
 template <int Rows, int Columns>
 struct tile {
   static constexpr int rows = Rows, columns = Columns;
-  static constexpr int waves_down = Rows < 128 ? 1 : 2, waves_across = 4 / waves_down;
+  static constexpr int waves_down = Rows >= Columns && Rows % 32 == 0 ? 2 : 1, waves_across = 4 / waves_down;
   static constexpr int wave_rows = Rows / waves_down, wave_columns = Columns / waves_across;
   static constexpr int row_tiles = wave_rows / 16, column_tiles = wave_columns / 16;
-  static constexpr int waves_a_simd = Rows < 128 ? 2 : 1;  // at least: what registers are for
+  static_assert(wave_rows % 16 == 0 && wave_columns % 16 == 0);
   /// Of operand m: rows, and the rows of both before it.
   __device__ static constexpr int extent(int m) { return m == 0 ? Rows : Columns; }
   __device__ static constexpr int first(int m) { return m == 0 ? 0 : Rows; }

@@ -7,6 +7,8 @@
 // run it on a device.
 #pragma once
 
+#include <algorithm>
+
 #include "gpu/gemm/amd/common.hpp"
 
 namespace rotoscale::gpu::amd {
@@ -29,21 +31,38 @@ struct dense_memory {
   alignas(16) std::uint8_t codes[2][(Tile::rows + Tile::columns) * 64];  ///< [buffer]: A's, then B's
 };
 
+template <int Rows, int Columns>
+struct dense_shape : tile<Rows, Columns> {
+  using tile<Rows, Columns>::row_tiles, tile<Rows, Columns>::column_tiles;
+  /// Cycles of a step: of products, 16 each on four matrix units; of LDS, where it is written and each wave reads its
+  /// rows and columns, at 128 bytes each; of the L2 cache, of whose 64 bytes a cycle and compute unit half is taken for
+  /// granted. By gfx942's peaks.
+  static constexpr int product_cycles = 2 * row_tiles * column_tiles * 16;
+  static constexpr int lds_cycles = (4 * 2 * (row_tiles + column_tiles) * 64 * 8 + (Rows + Columns) * 64) / 128;
+  static constexpr int l2_cycles = (Rows + Columns) * 64 / 32;
+  /// Of the matrix units' rate, at most.
+  static constexpr int percent = 100 * product_cycles / std::max({product_cycles, lds_cycles, l2_cycles});
+  /// Vector registers, roughly: sums, fragments, what is on its way, and what else clang 22 needs.
+  static constexpr int registers =
+      4 * row_tiles * column_tiles + 4 * (row_tiles + column_tiles) + 6 * ((Rows + 63) / 64 + (Columns + 63) / 64) + 40;
+  static constexpr int lds_waves = 64 * 1024 / static_cast<int>(sizeof(dense_memory<tile<Rows, Columns>>));
+  static constexpr int waves_a_simd = std::min({8, 512 / registers, lds_waves});
+};
+
 /// Where four k of a row lie in LDS: the chunks of a row are permuted so that 128 bytes that lanes beside each other
 /// read or write are in different banks (bf16_test): a chunk of sixteen rows, two rows, or words of rows 8 apart.
 ROTOSCALE_HD constexpr int dense_offset(int row, int chunk) {
   return row * 64 + (chunk ^ row / 2 % 8 ^ row / 16 % 2 * 4) * 8;
 }
-/// The offset of row + 16 i and chunk + 4 half, by that of a row that is a multiple of 32 and less than 16 more, and of
-/// a chunk below 4: nearly all of it is known to the compiler.
+/// The offset of row + 16 i and chunk + 4 half, by that of a row and of a chunk below 4: nearly all of it is known to
+/// the compiler.
 ROTOSCALE_HD constexpr int dense_offset_from(int offset, int i, int half) {
   return (offset ^ (i % 2 ^ half) * 32) + i * 1024;
 }
 static_assert([] {
-  for (int i = 0; i < 4 * 2 * 4 * 16; ++i) {
-    const int row = i % 16, chunk = i / 16 % 4, half = i / 64 % 2, tile = i / 128;
-    if (dense_offset_from(dense_offset(64 + row, chunk), tile, half) !=
-        dense_offset(64 + row + 16 * tile, chunk + 4 * half)) {
+  for (int i = 0; i < 5 * 2 * 4 * 32; ++i) {
+    const int row = i % 32, chunk = i / 32 % 4, half = i / 128 % 2, tile = i / 256;
+    if (dense_offset_from(dense_offset(row, chunk), tile, half) != dense_offset(row + 16 * tile, chunk + 4 * half)) {
       return false;
     }
   }
@@ -84,28 +103,28 @@ class dense_rows {
   __device__ static bool is_ragged(int, int) { return false; }
   /// Loads the next step's k.
   __device__ void load() {
-    if (!works()) return;
     ROTOSCALE_UNROLL
     for (int i = 0; i < count; ++i) {
+      if (!works(i)) continue;
       vec_[i] = *reinterpret_cast<const any_int4*>(from_[i]);
       from_[i] += 2 * dense_step;
     }
   }
   /// The same where only `left` k are left, or the block is ragged.
   __device__ void load_ragged(int left) {
-    if (!works()) return;
     ROTOSCALE_UNROLL
     for (int i = 0; i < count; ++i) {
+      if (!works(i)) continue;
       vec_[i] = load_some(from_[i], left - 8 * part_, codes_);
       from_[i] += 2 * dense_step;
     }
   }
   /// A vector is two chunks, which the permutation may exchange.
   __device__ void store(std::uint8_t* to) {
-    if (!works()) return;
     const int at = dense_offset(row_, 2 * part_);
     ROTOSCALE_UNROLL
     for (int i = 0; i < count; ++i) {
+      if (!works(i)) continue;
       keep_in_vector_registers(vec_[i]);
       const int4 x = vec_[i], exchanged = {x[2], x[3], x[0], x[1]};
       *reinterpret_cast<any_int4*>(to + (at & ~8) + i * 64 * 64) = (at & 8) != 0 ? exchanged : x;
@@ -114,7 +133,7 @@ class dense_rows {
 
  private:
   static constexpr int count = (Rows + 63) / 64;
-  __device__ bool works() const { return Rows >= 64 || row_ < Rows; }
+  __device__ bool works(int i) const { return 64 * i + 64 <= Rows || row_ + 64 * i < Rows; }
 
   const std::uint8_t* codes_;
   int row_, part_;
@@ -122,7 +141,8 @@ class dense_rows {
   int4 vec_[count] = {};
 };
 
-/// The same where k have rows contiguous: eight rows of a pair of k. Four lanes have neighbouring vectors.
+/// The same where k have rows contiguous: eight rows of a pair of k, a patch, of every 16th eight. Four lanes have
+/// neighbouring vectors.
 template <int Rows>
 class dense_rows<Rows, true> {
  public:
@@ -133,50 +153,62 @@ class dense_rows<Rows, true> {
         pair_(thread / 4 % 16),
         rows_(rows - first - 8 * patch_) {
     ROTOSCALE_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      from_[i] = x.codes + (first_k + 2 * pair_ + i) * x.stride + (rows_ > 0 ? 2 * (first + 8 * patch_) : 0);
+    for (int i = 0; i < count; ++i) {
+      const int row = rows_ > 128 * i ? first + 8 * patch_ + 128 * i : 0;
+      ROTOSCALE_UNROLL
+      for (int e = 0; e < 2; ++e) from_[i][e] = x.codes + (first_k + 2 * pair_ + e) * x.stride + 2 * row;
     }
   }
   __device__ static bool is_ragged(int first, int rows) { return rows % 8 != 0 && first + Rows > rows; }
   __device__ void load() {
-    if (!works()) return;
     ROTOSCALE_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      vec_[i] = *reinterpret_cast<const any_int4*>(from_[i]);
-      from_[i] += step_bytes_;
+    for (int i = 0; i < count; ++i) {
+      if (!works(i)) continue;
+      ROTOSCALE_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        vec_[i][e] = *reinterpret_cast<const any_int4*>(from_[i][e]);
+        from_[i][e] += step_bytes_;
+      }
     }
   }
   __device__ void load_ragged(int left) {
-    if (!works()) return;
     ROTOSCALE_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      vec_[i] = load_some(from_[i], 2 * pair_ + i < left ? rows_ : 0, codes_);
-      from_[i] += step_bytes_;
+    for (int i = 0; i < count; ++i) {
+      if (!works(i)) continue;
+      ROTOSCALE_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        vec_[i][e] = load_some(from_[i][e], 2 * pair_ + e < left ? rows_ - 128 * i : 0, codes_);
+        from_[i][e] += step_bytes_;
+      }
     }
   }
   /// A row's two k are a word. Of two patches beside each other one writes its even rows first, the other its odd ones.
   __device__ void store(std::uint8_t* to) {
-    if (!works()) return;
     const int odd = patch_ % 2, at = dense_offset(8 * patch_ + odd, pair_ / 2) + pair_ % 2 * 4;
     const std::uint32_t low = 0x05040100u, high = 0x07060302u;
     ROTOSCALE_UNROLL
-    for (int i = 0; i < 2; ++i) keep_in_vector_registers(vec_[i]);
-    ROTOSCALE_UNROLL
-    for (int t = 0; t < 8; ++t) {  // row t ^ odd
-      const std::uint32_t word = permute(static_cast<std::uint32_t>(vec_[0][t / 2]),
-                                         static_cast<std::uint32_t>(vec_[1][t / 2]), t % 2 != odd ? high : low);
-      *reinterpret_cast<any_word*>(to + (at ^ (t % 2 * 64 + t / 2 * 8)) + t / 2 * 128) = word;
+    for (int i = 0; i < count; ++i) {
+      if (!works(i)) continue;
+      ROTOSCALE_UNROLL
+      for (int e = 0; e < 2; ++e) keep_in_vector_registers(vec_[i][e]);
+      ROTOSCALE_UNROLL
+      for (int t = 0; t < 8; ++t) {  // row t ^ odd
+        const std::uint32_t word = permute(static_cast<std::uint32_t>(vec_[i][0][t / 2]),
+                                           static_cast<std::uint32_t>(vec_[i][1][t / 2]), t % 2 != odd ? high : low);
+        *reinterpret_cast<any_word*>(to + (at ^ (t % 2 * 64 + t / 2 * 8)) + t / 2 * 128 + i * 128 * 64) = word;
+      }
     }
   }
 
  private:
-  __device__ bool works() const { return Rows >= 128 || 8 * patch_ < Rows; }
+  static constexpr int count = (Rows + 127) / 128;
+  __device__ bool works(int i) const { return 128 * i + 128 <= Rows || 8 * patch_ + 128 * i < Rows; }
 
   const std::uint8_t* codes_;
   std::int64_t step_bytes_;
-  int patch_, pair_, rows_;  ///< rows_: that there are from the patch's first on
-  const std::uint8_t* from_[2];
-  int4 vec_[2] = {};
+  int patch_, pair_, rows_;  ///< rows_: that there are from the first patch's first on
+  const std::uint8_t* from_[count][2];
+  int4 vec_[count][2] = {};
 };
 
 /// A wave's sums, and where it finds its fragments. D of an instruction: lane l holds row l % 16 of C and columns
@@ -189,7 +221,7 @@ class dense_sums {
       : row_(wave_row + lane % 16),
         column_(wave_column + lane / 16 * 4),
         at_a_(dense_offset(row_, lane / 16)),
-        at_b_(dense_offset(Tile::rows + wave_column + lane % 16, lane / 16)) {}
+        at_b_(Tile::rows * 64 + dense_offset(wave_column + lane % 16, lane / 16)) {}
   /// Adds a step's products.
   __device__ void multiply(const std::uint8_t* codes) {
     ROTOSCALE_UNROLL
@@ -226,7 +258,8 @@ class dense_sums {
 
 /// A grid of (columns of tiles, rows of tiles, parts of K) blocks.
 template <int Rows, int Columns, bool TransposedA, bool TransposedB>
-[[maybe_unused]] static __global__ void ROTOSCALE_AMD_BLOCK(threads, (tile<Rows, Columns>::waves_a_simd), 2)
+[[maybe_unused]] static __global__ void ROTOSCALE_AMD_BLOCK(threads, (dense_shape<Rows, Columns>::waves_a_simd),
+                                                            (dense_shape<Rows, Columns>::waves_a_simd))
     dense_kernel(const dense_arguments g) {
   using Tile = tile<Rows, Columns>;
   constexpr int step = dense_step;

@@ -3,6 +3,7 @@
 // Launches of the kernel of dense BF16 operands on gfx942 and gfx950.
 #pragma once
 
+#include <span>
 #include <utility>
 
 #include "gpu/dialect/launch.hpp"
@@ -42,7 +43,8 @@ inline bool stores_fours(const gemm_arguments& g) {
 inline status launch_dense(const amd::dense_operand& a, bool transposed_a, const amd::dense_operand& b,
                            bool transposed_b, const gemm_arguments& g, stream s) {
   const amd::dense_arguments all{a, b, stores_fours(g), g};
-  return in_tiles<gfx942_tiles>(g, [&]<tile_shape T>() {
+  return in_tiles<dense_tiles>(g, [&]<tile_shape T>() {
+    static_assert(amd::dense_shape<T.m, T.n>::percent == T.percent);
     const auto kernel =
         transposed_a
             ? (transposed_b ? amd::dense_kernel<T.m, T.n, true, true> : amd::dense_kernel<T.m, T.n, true, false>)
@@ -51,16 +53,12 @@ inline status launch_dense(const amd::dense_operand& a, bool transposed_a, const
   });
 }
 
-/// `g` in the tile of gfx942's that costs least.
-inline gemm_arguments in_cheapest_tile(gemm_arguments g, index_t k, const device_info& device) {
-  std::int64_t least = 0;
-  for (const tile_shape& tile : gfx942_tiles) {
-    const std::int64_t cost = tile_cost(device, tile, g.parts, {true, g.m, g.n, static_cast<int>(k)});
-    if (least != 0 && cost >= least) continue;
-    least = cost;
-    g.tile_m = tile.m;
-    g.tile_n = tile.n;
-  }
+/// `g` in the cheapest of some tiles.
+inline gemm_arguments in_cheapest_tile(gemm_arguments g, index_t k, std::span<const tile_shape> tiles,
+                                       const device_info& device) {
+  const tile_shape& tile = cheapest_tile(device, tiles, g.parts, {true, g.m, g.n, static_cast<int>(k)});
+  g.tile_m = tile.m;
+  g.tile_n = tile.n;
   return g;
 }
 
@@ -68,7 +66,7 @@ inline gemm_arguments in_cheapest_tile(gemm_arguments g, index_t k, const device
 inline status multiply_dense_on_amd(const gemm_operand& a, const gemm_operand& b, const gemm_arguments& g,
                                     const device_info& device, stream s) {
   return launch_dense({a.codes, a.code_stride}, a.transposed, {b.codes, b.code_stride}, b.transposed,
-                      in_cheapest_tile(g, g.k, device), s);
+                      in_cheapest_tile(g, g.k, dense_tiles, device), s);
 }
 
 }  // namespace rotoscale::gpu::detail

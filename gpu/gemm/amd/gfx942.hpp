@@ -107,7 +107,7 @@ struct staged_rows {
 
 /// A grid of (columns of tiles, rows of tiles) blocks. Vector: BF16, rows of whole 8 bytes, no C, no bias.
 template <int Rows, int Columns, bool Vector>
-[[maybe_unused]] static __global__ void ROTOSCALE_AMD_BLOCK(threads, (tile<Rows, Columns>::waves_a_simd), 2)
+[[maybe_unused]] static __global__ void ROTOSCALE_AMD_BLOCK(threads, (Rows < 128 ? 2 : 1), 2)
     gemm_kernel(const arguments g) {
   using Tile = tile<Rows, Columns>;
   constexpr int row_tiles = Tile::row_tiles, column_tiles = Tile::column_tiles;

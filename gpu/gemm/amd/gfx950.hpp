@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The MXFP4 and MXFP8 GEMM of gfx950 on its scaled matrix instruction, from operands as AITER stores them: codes
-// shuffled in tiles of 16 × 16 bytes (B always, A or plain), scales of both swizzled. 16 rows × 64 bytes are then a
+// shuffled in tiles of 16 × 16 bytes, or plain, scales of both swizzled. 16 rows × 64 bytes of shuffled codes are a
 // code tile: 1024 bytes in which lane l finds its 16 at 16 l, for FP4 and for FP8 alike. A lane's fragment comes from
 // one code tile of FP4 (128 k) or two of FP8. A's code tiles are copied to LDS as they are, for all waves; B's go from
 // memory to the registers of the wave whose columns they are. Compiled with clang and executed on an emulator; nobody
@@ -109,27 +109,31 @@ class b_codes {
   amd::scaled_fragment<Shape::element_b> tile[2][Shape::column_tiles];  ///< [half of k][column tile]
 
   __device__ b_codes(const operand& b, int first_column, int lane)
-      : codes_(b.codes), lane_offset_(static_cast<std::uint32_t>(lane * 16)) {
+      : codes_(b.codes),
+        column_bytes_(b.column_stride * 64),
+        lane_offset_(b.column_stride == 16
+                         ? static_cast<std::uint32_t>(lane * 16)
+                         : static_cast<std::uint32_t>(lane % 16 * static_cast<int>(b.row_stride) + lane / 16 * 16)) {
     ROTOSCALE_UNROLL
     for (int j = 0; j < Shape::column_tiles; ++j) {
-      first_[j] = static_cast<std::uint32_t>(existing_row(b, first_column + 16 * j) * b.row_stride / code_tile_bytes);
+      first_[j] = static_cast<std::uint32_t>(existing_row(b, first_column + 16 * j) * b.row_stride / 16);
     }
   }
   /// Begins to load those of a half of step `step` of all.
   __device__ void load(int step, int half, int j) {
-    const std::uint32_t code_tile = first_[j] + static_cast<std::uint32_t>((2 * step + half) * Shape::parts_b);
-    const std::uint8_t* const from = codes_ + std::uint64_t{code_tile} * code_tile_bytes;
     amd::keep_in_vector_registers(lane_offset_);
     ROTOSCALE_UNROLL
     for (int i = 0; i < Shape::parts_b; ++i) {
-      const std::uint32_t part = static_cast<std::uint32_t>(i * code_tile_bytes);
-      tile[half][j].part[i] = amd::load_counted<amd::any_int4>(from, lane_offset_ + part);
+      const int column = (2 * step + half) * Shape::parts_b + i;
+      const std::uint64_t offset = std::uint64_t{first_[j]} * 16 + static_cast<std::uint32_t>(column * column_bytes_);
+      tile[half][j].part[i] = amd::load_counted<amd::any_int4>(codes_ + offset, lane_offset_);
     }
   }
 
  private:
   const std::uint8_t* codes_;
-  std::uint32_t first_[Shape::column_tiles];  ///< code tile of each
+  int column_bytes_;                          ///< from 64 bytes of a row to the next
+  std::uint32_t first_[Shape::column_tiles];  ///< where each begins, in 16 bytes
   std::uint32_t lane_offset_;
 };
 
@@ -262,10 +266,11 @@ class wave_loop {
   }
 
  private:
-  /// Following: steps after this one, 2 at most. Fragments of A are read turns_ahead before their products. Scales of
-  /// the next step are loaded first of all, and B's codes behind the last product of this step's: scales have a step to
-  /// arrive, codes half of one. Once all waves have read this step's last fragments, A's codes of the step after next
-  /// are copied to their place; before the barrier that says so, each wave waits for its copies of the next step.
+  /// Following: steps after this one, 2 at most. Fragments of A are read turns_ahead before their products, behind the
+  /// products of a turn's first column tile, which wait for older reads and so not for these. Scales of the next step
+  /// are loaded first of all, and B's codes behind the last product of this step's: scales have a step to arrive, codes
+  /// half of one. Once all waves have read this step's last fragments, A's codes of the step after next are copied to
+  /// their place; before the barrier that says so, each wave waits for its copies of the next step.
   template <int Following>
   __device__ void multiply_step(int step) {
     constexpr int turns = Shape::turns, ahead = Shape::turns_ahead;
@@ -282,13 +287,17 @@ class wave_loop {
         if (Following > 1) a_.copy(step + 2, buffer);
         amd::schedule_barrier();
       }
-      if (turn + ahead < turns) x[turn + ahead] = a_.read(buffer, turn + ahead);
-      if (turn + ahead >= turns && Following > 0) x[turn + ahead] = a_.read(1 - buffer, turn + ahead - turns);
       const int half = turn / Shape::half_turns, first = turn % Shape::half_turns * Shape::turn_tiles;
       ROTOSCALE_UNROLL
       for (int j = 0; j < Shape::column_tiles; ++j) {
         ROTOSCALE_UNROLL
         for (int r = 0; r < Shape::turn_tiles; ++r) sums_.multiply(x[turn].tile[r], b_, scales_, half, first + r, j);
+        if (j == 0) {
+          amd::schedule_barrier();
+          if (turn + ahead < turns) x[turn + ahead] = a_.read(buffer, turn + ahead);
+          if (turn + ahead >= turns && Following > 0) x[turn + ahead] = a_.read(1 - buffer, turn + ahead - turns);
+          amd::schedule_barrier();
+        }
         if (first + Shape::turn_tiles == Shape::row_tiles && Following > 0) b_.load(step + 1, half, j);
       }
       amd::schedule_barrier();

@@ -16,7 +16,7 @@ namespace rotoscale::gpu::detail {
 /// gfx942's sums of MXFP4 operands, in the tile of `g`; gfx950 has its instruction as well.
 inline status launch_mxfp4(const gemm_operand& a, const gemm_operand& b, const gemm_arguments& g, stream s) {
   const gfx942::arguments all{make_kernel_operand(a), make_kernel_operand(b), g};
-  return in_tiles<gfx942_tiles>(g, [&]<tile_shape T>() {
+  return in_tiles<gfx942_fp4_tiles>(g, [&]<tile_shape T>() {
     return launch(stores_vectors(g) ? gfx942::gemm_kernel<T.m, T.n, true> : gfx942::gemm_kernel<T.m, T.n, false>,
                   tile_grid(g), blocks(gfx942::threads), 0, s, all);
   });
@@ -37,22 +37,24 @@ inline status run_gfx942(const gemm_problem& p, const gemm_choice& c, std::uint8
   return launch_dense({e.staging_a, stride}, false, {e.staging_b, stride}, false, g, s);
 }
 
-/// The kernel of a tile for the elements of `all`.
-template <tile_shape T>
-status launch_gfx950(const gemm_problem& p, const gfx950::arguments& all, stream s) {
+/// The kernel for the elements of `p`, in the tile of `all`.
+inline status launch_gfx950(const gemm_problem& p, const gfx950::arguments& all, stream s) {
   using enum gemm_element;
-  using Tile = gfx950::tile<T.m, T.n>;
-  static_assert(Tile::percent == T.percent);
-  const gemm_element a = make_kernel_operand(p.a).element, b = make_kernel_operand(p.b).element;
-  const auto run = [&](auto kernel) { return launch(kernel, tile_grid(all.p), blocks(Tile::threads), 0, s, all); };
-  if (a == e2m1) return run(gfx950::gemm_kernel<T.m, T.n, e2m1, e2m1>);
-  if constexpr (T.takes_fp8) {
-    if (a == e4m3 && b == e4m3) return run(gfx950::gemm_kernel<T.m, T.n, e4m3, e4m3>);
-    if (a == e4m3) return run(gfx950::gemm_kernel<T.m, T.n, e4m3, e5m2>);
-    if (b == e4m3) return run(gfx950::gemm_kernel<T.m, T.n, e5m2, e4m3>);
-    return run(gfx950::gemm_kernel<T.m, T.n, e5m2, e5m2>);
+  const auto run = [&]<tile_shape T>(auto kernel) {
+    using Tile = gfx950::tile<T.m, T.n>;
+    static_assert(Tile::percent == T.percent);
+    return launch(kernel, tile_grid(all.p), blocks(Tile::threads), 0, s, all);
+  };
+  if (!is_fp8(p)) {
+    return in_tiles<gfx950_fp4_tiles>(
+        all.p, [&]<tile_shape T>() { return run.template operator()<T>(gfx950::gemm_kernel<T.m, T.n, e2m1, e2m1>); });
   }
-  return {error_code::bad_option, "choice.schedule.tile_m", "this device has this tile for MXFP4 alone"};
+  const bool a = p.a.element == formats::e4m3, b = p.b.element == formats::e4m3;
+  return in_tiles<gfx950_fp8_tiles>(all.p, [&]<tile_shape T>() {
+    return run.template operator()<T>(
+        a ? (b ? gfx950::gemm_kernel<T.m, T.n, e4m3, e4m3> : gfx950::gemm_kernel<T.m, T.n, e4m3, e5m2>)
+          : (b ? gfx950::gemm_kernel<T.m, T.n, e5m2, e4m3> : gfx950::gemm_kernel<T.m, T.n, e5m2, e5m2>));
+  });
 }
 inline status run_gfx950(const gemm_problem& p, const gemm_choice& c, std::uint8_t* memory, const device_info& device,
                          stream s) {
@@ -67,7 +69,7 @@ inline status run_gfx950(const gemm_problem& p, const gemm_choice& c, std::uint8
                            shuffled ? x.row_bytes() : x.code_stride, shuffled ? 16 : 1, static_cast<int>(x.rows)};
   };
   const gfx950::arguments all{operand(p.a), operand(p.b), static_cast<int>(p.a.k), parts.part_k, stores_fours(g), g};
-  const status multiplied = in_tiles<gfx950_tiles>(g, [&]<tile_shape T>() { return launch_gfx950<T>(p, all, s); });
+  const status multiplied = launch_gfx950(p, all, s);
   return multiplied.ok() && g.parts > 1 ? finish_parts(g, s) : multiplied;
 }
 

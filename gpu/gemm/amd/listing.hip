@@ -23,11 +23,20 @@ FP4(32, 256) FP4(32, 128)
 FP8(192, 256) FP8(128, 256) FP8(128, 128) FP8(64, 256) FP8(32, 128)
 #endif
 #define DENSE(rows, columns, a, b) template __global__ void amd::dense_kernel<rows, columns, a, b>(const dense_arguments);
+#define DENSE_TILE(rows, columns)                                        \
+  DENSE(rows, columns, false, false) DENSE(rows, columns, false, true) \
+  DENSE(rows, columns, true, false) DENSE(rows, columns, true, true)
+DENSE_TILE(128, 128)
+DENSE_TILE(32, 128)
+DENSE_TILE(160, 64)
+DENSE_TILE(128, 64)
+DENSE_TILE(96, 64)
+DENSE_TILE(64, 64)
+DENSE_TILE(48, 64)
+DENSE_TILE(32, 64)
 #define GFX942_TILE(rows, columns)                                                     \
   template __global__ void gfx942::gemm_kernel<rows, columns, false>(const arguments); \
-  template __global__ void gfx942::gemm_kernel<rows, columns, true>(const arguments);  \
-  DENSE(rows, columns, false, false) DENSE(rows, columns, false, true)                 \
-  DENSE(rows, columns, true, false) DENSE(rows, columns, true, true)
+  template __global__ void gfx942::gemm_kernel<rows, columns, true>(const arguments);
 GFX942_TILE(128, 128)
 GFX942_TILE(32, 128)
 

@@ -100,7 +100,7 @@ struct options {
   format output = formats::bf16;
   int extra_stride = 0;
   float alpha = 1.0f;
-  bool accumulate = false, bias = false, shuffled_a = true;
+  bool accumulate = false, bias = false, shuffled_a = true, shuffled_b = true;
   int split_k = 1, samples = 0;
   gemm_schedule schedule{};
 };
@@ -110,7 +110,7 @@ struct options {
 bytes compare(const device_info& device, const operand& a, const operand& b, const options& o) {
   if (!runs_here(device)) return {};
   judged_output out(a.plain.rows, b.plain.rows, o);
-  const gemm_problem p{out.result(), a.view(device, o.shuffled_a), b.view(device, true)};
+  const gemm_problem p{out.result(), a.view(device, o.shuffled_a), b.view(device, o.shuffled_b)};
   const gemm_choice choice{gemm_contract::accurate, o.split_k, o.schedule};
   const std::size_t size = gemm_workspace_bytes(p, choice, device);
   const array<std::uint8_t> workspace(bytes(size, 0xC3));
@@ -135,8 +135,7 @@ bytes compare(const device_info& device, const operand& a, const operand& b, con
 /// The same in every tile of `device` for the operands' elements: no byte depends on it.
 void compare_tiles(const device_info& device, const operand& a, const operand& b, options o) {
   bytes first;
-  for (const tile_shape& t : traits_of(device.arch).tiles) {
-    if (a.plain.element != gemm_element::e2m1 && !t.takes_fp8) continue;
+  for (const tile_shape& t : traits_of(device.arch).tiles(a.plain.element != gemm_element::e2m1)) {
     CAPTURE(t.m);
     CAPTURE(t.n);
     o.schedule = {t.m, t.n};
@@ -327,11 +326,13 @@ TEST_CASE("gfx950: every tile, at the edges of each, the same bytes") {
   compare_tiles(gfx950, few, b, {.output = formats::fp32, .shuffled_a = false, .split_k = 3, .samples = 500});
   const operand five(5, 256, 43, scales_of::ordinary), widest(1040, 256, 44, scales_of::ordinary);
   compare_tiles(gfx950, five, widest, {.shuffled_a = false, .samples = 1000});  // all waves of the widest tile
+  compare_tiles(gfx950, few, b, {.shuffled_a = false, .shuffled_b = false, .samples = 500});
   const operand c(272, 512, 35, scales_of::special, e4m3), d(16, 512, 36, scales_of::special, e4m3);
   const operand e(37, 512, 37, scales_of::ordinary, e5m2), f(272, 512, 38, scales_of::ordinary, e5m2);
   compare_tiles(gfx950, c, d, {.samples = 500});
   compare_tiles(gfx950, e, d, {.accumulate = true, .bias = true, .shuffled_a = false, .split_k = 2, .samples = 300});
   compare_tiles(gfx950, d, f, {.samples = 300});
+  compare_tiles(gfx950, d, f, {.shuffled_b = false, .split_k = 2, .samples = 300});
   compare_tiles(gfx950, e, f, {.shuffled_a = false, .samples = 300});
   const operand g(96, 1280, 39, scales_of::ordinary), h(144, 1280, 40, scales_of::ordinary);
   const operand i(80, 768, 41, scales_of::ordinary, e4m3), j(144, 768, 42, scales_of::ordinary, e5m2);
@@ -355,8 +356,8 @@ TEST_CASE("gfx942, MXFP4: ragged, every output, scales that one multiply-add doe
 
 TEST_CASE("gfx942: every tile, at the edges of each, the same bytes") {
   const operand a(133, 256, 43, scales_of::special), b(144, 256, 44, scales_of::special), c(5, 256, 45, scales_of::far);
-  const operand d(133, 160, 46, scales_of::special, gemm_element::e4m3),
-      e(37, 160, 47, scales_of::ordinary, gemm_element::e5m2);
+  const operand d(165, 160, 46, scales_of::special, gemm_element::e4m3),
+      e(72, 160, 47, scales_of::ordinary, gemm_element::e5m2);
   for (const thread_order order : orders) {
     const order_scope scope(order);
     compare_tiles(gfx942, a, b, {.samples = 500});
@@ -471,8 +472,14 @@ TEST_CASE("what AMD's kernels do not take is refused by name") {
   for (const operand* x : {&a, &b}) {
     CHECK(message(*x, gfx950, [](gemm_problem& p) { p.a.k = p.b.k = 128; }) ==
           "a.k: must be a multiple of 256 on gfx950");
-    CHECK(message(*x, gfx950, [&](gemm_problem& p) { p.b = x->view(gfx950, false); }) ==
-          "b.code_order: must be aiter_data_16x16 on gfx950");
+    CHECK(message(*x, gfx950, [&](gemm_problem& p) {
+            p.b = x->view(gfx950, false);
+            p.b.rows = 24;
+          }) == "b.rows: must be a multiple of 16 on gfx950");
+    CHECK(message(*x, gfx950, [&](gemm_problem& p) {
+            p.b = x->view(gfx950, false);
+            p.b.code_stride = index_t{1} << 27;
+          }) == "b.code_stride: must be below 2^27 on gfx950");
     CHECK(message(*x, gfx950, [&](gemm_problem& p) { p.a = x->view(gfx942, false); }) ==
           "a.scale_order: must be aiter_scale on gfx950");
     CHECK(message(*x, gfx950, [](gemm_problem& p) { p.b.rows = 17; }) ==
@@ -491,6 +498,8 @@ TEST_CASE("what AMD's kernels do not take is refused by name") {
   CHECK(message(
             b, gfx950, [](gemm_problem&) {}, large) ==
         "choice.schedule.tile_m: this device has this tile for MXFP4 alone");
+  CHECK(message(a, gfx942, [](gemm_problem&) {}, {gemm_contract::accurate, 1, {64, 64}}) ==
+        "choice.schedule.tile_m: this device has this tile for MXFP8 alone");
   CHECK(message(a, gfx950, [](gemm_problem&) {}, {gemm_contract::accurate, 1, {48, 256}}) ==
         "choice.schedule.tile_m: no kernel of this device has this tile");
   CHECK(message(b, gfx942, [](gemm_problem&) {}) == "workspace: must be device memory aligned to 256 bytes");

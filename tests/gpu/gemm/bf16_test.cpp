@@ -11,6 +11,8 @@
 #include "gpu/gemm/data.hpp"
 #if !defined(ROTOSCALE_TEST_DEVICE)
 #include "gpu/gemm/amd/dense.hpp"
+#include "gpu/gemm/dense.hpp"
+#include "gpu/gemm/dispatch.hpp"
 #endif
 #include "rotoscale/gemm.hpp"
 #include "tests/gpu/thread_orders.hpp"
@@ -225,6 +227,33 @@ bool fills_banks(int lanes, int bytes, const Offset& offset) {
 }
 
 }  // namespace
+
+TEST_CASE("AMD's dense kernel in every tile, at the edges of each, in every orientation") {
+  const gemm_contract_entry& contract = *find_contract("mx-bf16-gfx942");
+  const gemm_options how = contract_options(contract, find_unit(contract.unit)->model);
+  for (const tile_shape& tile : dense_tiles) {
+    CAPTURE(tile.m);
+    CAPTURE(tile.n);
+    const int m = tile.m > 32 ? 2 * tile.m - 5 : 27, n = 2 * tile.n + 9, k = 72;
+    // As many compute units as make the launcher take this tile.
+    device_info device{arch::gfx942, 1};
+    const auto is_cheapest = [&] { return &cheapest_tile(device, dense_tiles, 1, {true, m, n, k}) == &tile; };
+    while (device.processors < 1000 && !is_cheapest()) ++device.processors;
+    REQUIRE(is_cheapest());
+    for (const orientation t : orientations) {
+      const dense_bf16 a(m, k, t.a, 5, 8), b(n, k, t.b, 6, 8);
+      std::vector<float> want(static_cast<std::size_t>(m) * static_cast<std::size_t>(n));
+      judged<std::uint32_t> found(m, n, {.out_gap = 3});
+      sum_output r;
+      r.out = found.memory.there;
+      r.out_stride = found.stride;
+      REQUIRE(gpu::detail::run_dense(a.view(true), b.view(true), r, contract, {1, nullptr, 0}, device, {}).ok());
+      static thread_pool pool(0);
+      gemm(a.view(false), b.view(false), how, row_major(want.data(), m, n), pool);
+      CHECK(found.wrong(want) == 0);
+    }
+  }
+}
 
 TEST_CASE("AMD's dense kernel: no access to LDS has bank conflicts") {
   using gpu::amd::dense_offset;

@@ -92,6 +92,9 @@ TEST_CASE("a table is read whole or not at all") {
   CHECK(error_of(header + "gfx950,256,mxfp4,8,4096,512,fast,96x256,2,1,-,10,1300,0\n") == "");
   CHECK(error_of(header + "gfx950,256,mxfp8,8,4096,512,accurate,96x256,2,1,-,10,1300,0\n") ==
         "line 2: this device has this tile for MXFP4 alone");
+  CHECK(error_of(header + "gfx942,304,mxfp8,8,4096,512,accurate,96x64,1,1,-,10,1300,0\n") == "");
+  CHECK(error_of(header + "gfx942,304,mxfp4,8,4096,512,accurate,96x64,1,1,-,10,1300,0\n") ==
+        "line 2: this device has this tile for MXFP8 alone");
   for (const char* time : {"nan", "inf", "-5", "0", " 5", ""}) {
     CHECK(error_of(header + "sm_90,132,mxfp4,8,4096,512,fast,256x256,4,2,m8," + time + ",1300,0\n")
               .starts_with("line 2: "));
@@ -171,11 +174,18 @@ TEST_CASE("the heuristic takes the tile that leaves the fewest multiprocessors i
         gemm_schedule{32, 128, 1});
   CHECK(heuristic_choice({arch::gfx942, 304}, gemm_contract::fast, {false, 4096, 4096, 8192}).schedule ==
         gemm_schedule{128, 128, 1});
+  const auto bf16 = [](int m, int n, int k) {  // what MXFP8 is expanded to
+    return tile_text(heuristic_choice({arch::gfx942, 304}, gemm_contract::fast, {true, m, n, k}).schedule);
+  };
+  CHECK(bf16(8192, 8192, 8192) == "128x128");
+  CHECK(bf16(16, 8192, 8192) == "32x64");
+  CHECK(bf16(48, 16384, 4096) == "48x64");
+  CHECK(bf16(1024, 1024, 4096) == "64x64");  // 256 tiles, of 128 x 128 only 64
 }
 
 TEST_CASE("the heuristic fills the device with parts of K, none shorter than 1024") {
   CHECK(heuristic_choice({arch::gfx950, 256}, gemm_contract::fast, {false, 16, 8192, 8192}).split_k == 4);
-  CHECK(filling_parts({arch::gfx950, 256}, gfx950_tiles[0], {false, 256, 8192, 8192}) == 8);
+  CHECK(filling_parts({arch::gfx950, 256}, gfx950_fp4_tiles[0], {false, 256, 8192, 8192}) == 8);
   CHECK(heuristic_choice(h200, gemm_contract::fast, {false, 8192, 8192, 8192}).split_k == 1);
   CHECK(heuristic_choice(h200, gemm_contract::accurate, {false, 16, 2048, 8192}).split_k == 8);
   CHECK(heuristic_choice(h200, gemm_contract::accurate, {false, 16, 256, 32}).split_k == 1);

@@ -215,8 +215,7 @@ namespace {
 /// Every tile of the device for FP8 or FP4, with few stages and many, in bands of rows and of columns.
 std::vector<gemm_schedule> schedules(bool fp8) {
   std::vector<gemm_schedule> all;
-  for (const tile_shape& t : traits_of(device.arch).tiles) {
-    if (fp8 && !t.takes_fp8) continue;
+  for (const tile_shape& t : traits_of(device.arch).tiles(fp8)) {
     all.push_back({t.m, t.n, t.min_stages, 1, true});
     all.push_back({t.m, t.n, 0, 2, false});
   }
