@@ -67,9 +67,9 @@ struct gemm_result {
 
 /// Operands in device memory, MX blocks of 32 with E8M0 scales along k, which is contiguous; no tensor factor, no
 /// batch. m and n are 1 to 2^20, k a multiple of 32 up to 2^20 (of 128 for MXFP4 on gfx942, of 256 on gfx950).
-/// Row-major codes are `code_stride` bytes apart, a multiple of 16. `accurate` and `fast` take row-major codes and
-/// scales, on gfx950 also codes in aiter_data_16x16, and the scales of both in aiter_scale, b's rows a multiple of 16;
-/// `reference` takes any order.
+/// Rows of row-major codes are `code_stride` bytes apart, a multiple of 16. `accurate` and `fast` take row-major codes
+/// and scales; on gfx950 scales in aiter_scale, and codes in row_major, less than 2^27 bytes apart, or in
+/// aiter_data_16x16, of b multiples of 16 rows and 64 GiB at most. `reference` takes any order.
 struct gemm_problem : gemm_result {
   gemm_operand a;  ///< [m, k]
   gemm_operand b;  ///< [n, k]

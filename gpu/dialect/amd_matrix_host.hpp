@@ -238,6 +238,11 @@ inline constexpr matrix_form scaled_form{
     *find_unit("cdna4-mfma-scale-f8f6f4-f32"), format_of(A), format_of(B), 128, A == gemm_element::e2m1 ? 16 : 32,
     A == gemm_element::e2m1 ? 1 : 2,           true};
 
+inline float4 multiply_add(float4 x, float4 y, float4 z) {
+  for (int e = 0; e < 4; ++e) z[e] = __builtin_fmaf(x[e], y[e], z[e]);
+  return z;
+}
+
 inline float4 multiply_fp8(std::int64_t a, std::int64_t b, const char* file = __builtin_FILE(),
                            int line = __builtin_LINE()) {
   float4 d{};

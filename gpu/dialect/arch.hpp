@@ -54,8 +54,8 @@ struct arch_traits {
   /// GEMM operands are expanded in the workspace before a kernel multiplies them: MXFP4 to E5M2, int8 or BF16, MXFP8 to
   /// BF16.
   bool expands_mxfp4 = false, expands_mxfp8 = false;
-  /// The matrix unit takes block scales. Its kernel reads operands as AITER stores them (aiter_data_16x16,
-  /// aiter_scale).
+  /// The matrix unit takes block scales. Its kernel reads scales as AITER stores them (aiter_scale), and codes so
+  /// (aiter_data_16x16) or row-major.
   bool has_scaled_mma = false;
   bool multiplies_fnuz = false;  ///< FP8 of the matrix unit and of the vendor's library is FNUZ, not OCP's
   /// A kernel forms fp32_blockwise's sums from MXFP4 operands themselves, k a multiple of 128: FP8 products of a block,

@@ -79,6 +79,11 @@ inline status check_aiter_operands(const gemm_problem& p) {
       return {error_code::bad_extent, named("a.code_stride", "b.code_stride"), "must be below 2^27 on gfx950"};
     }
   }
+  // B's column tiles begin at 32-bit offsets in units of 16 bytes.
+  const index_t stride = p.b.code_order == placement::row_major ? p.b.code_stride : p.b.row_bytes();
+  if (p.b.rows * stride > index_t{1} << 36) {
+    return {error_code::bad_extent, "b.rows", "codes must be 64 GiB at most on gfx950"};
+  }
   return {};
 }
 

@@ -53,6 +53,10 @@ struct byte_range {
     least = byte < least ? byte : least;
     largest = byte > largest ? byte : largest;
   }
+  __device__ static byte_range of(std::uint32_t word) {
+    return {static_cast<int>(word & 0xFFu), static_cast<int>(word >> 8)};
+  }
+  __device__ std::uint32_t word() const { return static_cast<std::uint32_t>(least | largest << 8); }
 };
 /// Do all products of two rows' scales stay within what one multiply-add takes? Else the output is computed again.
 __device__ inline bool scales_are_plain(const byte_range& a, const byte_range& b) {
@@ -64,6 +68,7 @@ template <class Tile>
 struct shared_memory {
   alignas(16) std::uint8_t codes[2][(Tile::rows + Tile::columns) * 64];  ///< [buffer]: A's, then B's
   std::uint32_t scales[2][2][Tile::columns];                             ///< [buffer][operand]
+  std::uint32_t ranges[2][Tile::columns];                                ///< [operand]: a row's byte_range
 };
 
 /// Of 16-byte vector `vec` of row `row`: vectors are permuted so that the rows of a fragment lie in different banks.
@@ -105,116 +110,194 @@ struct staged_rows {
   }
 };
 
+/// A step's operands on their way from memory to LDS, and there.
+template <class Tile>
+class staged_step {
+ public:
+  __device__ staged_step(const arguments& g, int first_row, int first_column, int thread)
+      : g_(g), first_row_(first_row), first_column_(first_column), thread_(thread) {}
+  /// Of the step at `k`.
+  __device__ void load(int k) {
+    rows_.load({g_.a.codes + k / 2, g_.a.code_stride, g_.a.rows, first_row_},
+               {g_.b.codes + k / 2, g_.b.code_stride, g_.b.rows, first_column_});
+    const bool second = thread_ >= Tile::columns;
+    const kernel_operand& x = second ? g_.b : g_.a;
+    const int row = (second ? first_column_ : first_row_) + thread_ % Tile::columns;  // A's beyond its tile: not read
+    scale_ =
+        *reinterpret_cast<const std::uint32_t*>(x.scales + (row < x.rows ? row : x.rows - 1) * x.scale_stride + k / 32);
+  }
+  __device__ void store(shared_memory<Tile>& shared, int buffer) {
+    rows_.store(shared.codes[buffer]);
+    amd::keep_in_vector_registers(scale_);
+    shared.scales[buffer][thread_ / Tile::columns][thread_ % Tile::columns] = scale_;
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 4; ++i) range_.add(static_cast<int>(scale_ >> (8 * i) & 0xFFu));
+  }
+  /// Behind the last step: the ranges of all rows' scales.
+  __device__ void store_range(shared_memory<Tile>& shared) const {
+    shared.ranges[thread_ / Tile::columns][thread_ % Tile::columns] = range_.word();
+  }
+
+ private:
+  static_assert(Tile::columns == threads / 2 && Tile::rows <= Tile::columns, "half of the threads load scales of B");
+  const arguments& g_;
+  int first_row_, first_column_, thread_;
+  staged_rows<Tile> rows_;
+  std::uint32_t scale_;
+  byte_range range_;
+};
+
+/// A wave's outputs. D of an instruction: lane l holds row l % 16 of C and columns 4 (l / 16) .. + 3, since B goes
+/// first.
+template <class Tile>
+class wave_sums {
+ public:
+  /// Of the block's rows and columns from these on.
+  __device__ wave_sums(int wave_row, int wave_column, int lane)
+      : wave_row_(wave_row), wave_column_(wave_column), lane_(lane) {}
+
+  /// Adds the products of the step in `buffer`. A block's codes are read while the block before is multiplied.
+  __device__ void add_step(const shared_memory<Tile>& shared, int buffer) {
+    std::uint32_t scale_a[tiles], scale_b[tiles][4];
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < tiles; ++i) {
+      scale_a[i] = shared.scales[buffer][0][wave_row_ + 16 * i + lane_ % 16];
+      ROTOSCALE_UNROLL
+      for (int e = 0; e < 4; ++e) scale_b[i][e] = shared.scales[buffer][1][wave_column_ + 16 * i + lane_ / 16 * 4 + e];
+    }
+    codes x = read(shared.codes[buffer], 0);
+    ROTOSCALE_UNROLL
+    for (int block = 0; block < 4; ++block) {
+      const codes now = x;
+      if (block < 3) x = read(shared.codes[buffer], block + 1);
+      amd::schedule_barrier();
+      add_block(now, block, scale_a, scale_b);
+      amd::schedule_barrier();
+    }
+  }
+
+  /// Of the block at (first_row, first_column), whose `shared.ranges` are there. Outputs whose scales one multiply-add
+  /// does not take, a bit each, are computed again at the end.
+  template <bool Vector>
+  __device__ void store(const arguments& g, const shared_memory<Tile>& shared, int first_row, int first_column) const {
+    std::uint64_t again = 0;
+    const int row0 = wave_row_ + lane_ % 16, column0 = wave_column_ + lane_ / 16 * 4;
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < tiles; ++i) {
+      ROTOSCALE_UNROLL
+      for (int j = 0; j < tiles; ++j) {
+        const int row = row0 + 16 * i, column = column0 + 16 * j;
+        const byte_range a = byte_range::of(shared.ranges[0][row]);
+        std::uint64_t bits = 0;
+        ROTOSCALE_UNROLL
+        for (int e = 0; e < 4; ++e) {
+          const bool plain = scales_are_plain(a, byte_range::of(shared.ranges[1][column + e]));
+          bits |= std::uint64_t{!plain} << e;
+        }
+        store_tile<Vector>(g, sum_[i][j], static_cast<std::uint32_t>(bits), first_row + row, first_column + column);
+        again |= bits << 4 * (tiles * i + j);
+      }
+    }
+    for (; again != 0; again &= again - 1) {
+      const int i = __builtin_ctzll(again), row = first_row + row0 + i / (4 * tiles) * 16,
+                column = first_column + column0 + i / 4 % tiles * 16 + i % 4;
+      if (row < g.p.m && column < g.p.n) store_output(g.p, reference_sum(g.a, g.b, row, column), row, column);
+    }
+  }
+
+ private:
+  static constexpr int tiles = Tile::row_tiles;
+  static_assert(tiles == Tile::column_tiles && tiles * tiles * 4 <= 64, "a bit an output of a lane");
+
+  /// Eight codes of a block of each row tile and column tile.
+  struct codes {
+    std::uint32_t a[tiles], b[tiles];
+  };
+  __device__ codes read(const std::uint8_t* from, int block) const {
+    const auto eight = [&](int row) {
+      std::uint32_t word;
+      __builtin_memcpy(&word, from + lds_offset(row + lane_ % 16, block) + lane_ / 16 * 4, 4);
+      return word;
+    };
+    codes x;
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < tiles; ++i) {
+      x.a[i] = eight(wave_row_ + 16 * i);
+      x.b[i] = eight(Tile::first(1) + wave_column_ + 16 * i);
+    }
+    return x;
+  }
+
+  __device__ void add_block(const codes& x, int block, const std::uint32_t (&scale_a)[tiles],
+                            const std::uint32_t (&scale_b)[tiles][4]) {
+    const auto factor = [block](std::uint32_t scales) { return fp32_from_bits((scales >> (8 * block) & 0xFFu) << 23); };
+    std::int64_t a[tiles];
+    float factor_a[tiles];
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < tiles; ++i) {
+      a[i] = to_fragment(x.a[i]);
+      factor_a[i] = factor(scale_a[i]);
+    }
+    // A product is added while the unit computes the next one.
+    float4 product = {}, product_scale = {};
+    ROTOSCALE_UNROLL
+    for (int j = 0; j < tiles; ++j) {
+      const std::int64_t b = to_fragment(x.b[j]);
+      float4 factor_b;
+      ROTOSCALE_UNROLL
+      for (int e = 0; e < 4; ++e) factor_b[e] = factor(scale_b[j][e]);
+      ROTOSCALE_UNROLL
+      for (int i = 0; i < tiles; ++i) {
+        const float4 next = amd::multiply_fp8(b, a[i]);
+        if (i + j > 0) add(i > 0 ? i - 1 : tiles - 1, i > 0 ? j : j - 1, product, product_scale);
+        product = next;
+        product_scale = factor_a[i] * factor_b;
+      }
+    }
+    add(tiles - 1, tiles - 1, product, product_scale);
+  }
+  __device__ void add(int i, int j, float4 product, float4 scale) {
+    sum_[i][j] = amd::multiply_add(product, scale, sum_[i][j]);
+  }
+
+  /// Without the outputs that are computed again, a bit each, or with them.
+  template <bool Vector>
+  __device__ static void store_tile(const arguments& g, const float4& sum, std::uint32_t again, int row, int column) {
+    if (row >= g.p.m || column >= g.p.n) return;
+    if (Vector) return amd::store_four(g.p, sum, row, column);
+    ROTOSCALE_UNROLL
+    for (int e = 0; e < 4; ++e) {
+      if ((again >> e & 1) == 0 && column + e < g.p.n) store_output(g.p, sum[e], row, column + e);
+    }
+  }
+
+  int wave_row_, wave_column_, lane_;
+  float4 sum_[tiles][tiles] = {};  ///< [row tile][column tile]
+};
+
 /// A grid of (columns of tiles, rows of tiles) blocks. Vector: BF16, rows of whole 8 bytes, no C, no bias.
 template <int Rows, int Columns, bool Vector>
 [[maybe_unused]] static __global__ void ROTOSCALE_AMD_BLOCK(threads, (Rows < 128 ? 2 : 1), 2)
     gemm_kernel(const arguments g) {
   using Tile = tile<Rows, Columns>;
-  constexpr int row_tiles = Tile::row_tiles, column_tiles = Tile::column_tiles;
-  static_assert(row_tiles * column_tiles * 4 <= 64, "a bit an output of a lane");
-  static_assert(Columns == threads / 2 && Rows <= Columns, "half of the threads load scales of B");
   auto& shared = block_shared<shared_memory<Tile>>();
   const int thread = static_cast<int>(thread_index().x), lane = thread % 64, wave = thread / 64;
   const int first_row = static_cast<int>(block_index().y) * Rows,
             first_column = static_cast<int>(block_index().x) * Columns;
-  const int wave_row = wave / Tile::waves_across * Tile::wave_rows,
-            wave_column = wave % Tile::waves_across * Tile::wave_columns;
-
-  staged_rows<Tile> staged;
-  std::uint32_t staged_scale;
-  const auto load = [&](int k) {
-    staged.load({g.a.codes + k / 2, g.a.code_stride, g.a.rows, first_row},
-                {g.b.codes + k / 2, g.b.code_stride, g.b.rows, first_column});
-    const bool second = thread >= Columns;
-    const kernel_operand& x = second ? g.b : g.a;
-    const int row = (second ? first_column : first_row) + thread % Columns;  // A's beyond its tile: nobody reads them
-    staged_scale =
-        *reinterpret_cast<const std::uint32_t*>(x.scales + (row < x.rows ? row : x.rows - 1) * x.scale_stride + k / 32);
-  };
-  const auto stage = [&](int buffer) {
-    staged.store(shared.codes[buffer]);
-    amd::keep_in_vector_registers(staged_scale);
-    shared.scales[buffer][thread / Columns][thread % Columns] = staged_scale;
-  };
-
-  // D of an instruction: lane l holds row l % 16 of C and columns 4 (l / 16) .. + 3, since B goes first.
-  float4 acc[row_tiles][column_tiles] = {};  // [row tile][column tile]
-  byte_range range_a[row_tiles], range_b[column_tiles][4];
-  load(0);
+  staged_step<Tile> staged(g, first_row, first_column, thread);
+  wave_sums<Tile> sums(wave / Tile::waves_across * Tile::wave_rows, wave % Tile::waves_across * Tile::wave_columns,
+                       lane);
+  staged.load(0);
   for (int k = 0; k < g.a.k; k += step) {
     const int buffer = k / step % 2;
-    stage(buffer);
+    staged.store(shared, buffer);
     block_barrier();
-    if (k + step < g.a.k) load(k + step);
-    std::uint32_t scale_a[row_tiles], scale_b[column_tiles][4];
-    static_assert(row_tiles == column_tiles);
-    ROTOSCALE_UNROLL
-    for (int i = 0; i < row_tiles; ++i) {
-      scale_a[i] = shared.scales[buffer][0][wave_row + 16 * i + lane % 16];
-      ROTOSCALE_UNROLL
-      for (int e = 0; e < 4; ++e) scale_b[i][e] = shared.scales[buffer][1][wave_column + 16 * i + lane / 16 * 4 + e];
-    }
-    ROTOSCALE_UNROLL
-    for (int block = 0; block < 4; ++block) {
-      const auto fragment = [&](int m, int row) {
-        std::uint32_t codes;
-        __builtin_memcpy(
-            &codes, shared.codes[buffer] + Tile::first(m) * 64 + lds_offset(row + lane % 16, block) + lane / 16 * 4, 4);
-        return to_fragment(codes);
-      };
-      std::int64_t a[row_tiles];
-      float factor_a[row_tiles];
-      ROTOSCALE_UNROLL
-      for (int i = 0; i < row_tiles; ++i) {
-        a[i] = fragment(0, wave_row + 16 * i);
-        const std::uint32_t byte = scale_a[i] >> (8 * block) & 0xFFu;
-        range_a[i].add(static_cast<int>(byte));
-        factor_a[i] = fp32_from_bits(byte << 23);
-      }
-      ROTOSCALE_UNROLL
-      for (int j = 0; j < column_tiles; ++j) {
-        const std::int64_t b = fragment(1, wave_column + 16 * j);
-        float factor_b[4];
-        ROTOSCALE_UNROLL
-        for (int e = 0; e < 4; ++e) {
-          const std::uint32_t byte = scale_b[j][e] >> (8 * block) & 0xFFu;
-          range_b[j][e].add(static_cast<int>(byte));
-          factor_b[e] = fp32_from_bits(byte << 23);
-        }
-        ROTOSCALE_UNROLL
-        for (int i = 0; i < row_tiles; ++i) {
-          const float4 sum = amd::multiply_fp8(b, a[i]);
-          ROTOSCALE_UNROLL
-          for (int e = 0; e < 4; ++e) acc[i][j][e] = __builtin_fmaf(sum[e], factor_a[i] * factor_b[e], acc[i][j][e]);
-        }
-      }
-    }
+    if (k + step < g.a.k) staged.load(k + step);
+    sums.add_step(shared, buffer);
   }
-
-  // Outputs whose scales one multiply-add does not take, a bit each, are computed again at the end.
-  std::uint64_t again = 0;
-  const int row0 = first_row + wave_row + lane % 16, column0 = first_column + wave_column + lane / 16 * 4;
-  ROTOSCALE_UNROLL
-  for (int i = 0; i < row_tiles; ++i) {
-    const int row = row0 + 16 * i;
-    ROTOSCALE_UNROLL
-    for (int j = 0; j < column_tiles; ++j) {
-      const int column = column0 + 16 * j;
-      const bool inside = row < g.p.m && column < g.p.n;
-      ROTOSCALE_UNROLL
-      for (int e = 0; e < 4; ++e) {
-        const bool plain = scales_are_plain(range_a[i], range_b[j][e]);
-        again |= static_cast<std::uint64_t>(!plain) << (4 * (column_tiles * i + j) + e);
-        if (!Vector && plain && inside && column + e < g.p.n) store_output(g.p, acc[i][j][e], row, column + e);
-      }
-      if (Vector && inside) amd::store_four(g.p, acc[i][j], row, column);
-    }
-  }
-  for (; again != 0; again &= again - 1) {
-    const int i = __builtin_ctzll(again), row = row0 + i / (4 * column_tiles) * 16,
-              column = column0 + i / 4 % column_tiles * 16 + i % 4;
-    if (row < g.p.m && column < g.p.n) store_output(g.p, reference_sum(g.a, g.b, row, column), row, column);
-  }
+  staged.store_range(shared);
+  block_barrier();
+  sums.template store<Vector>(g, shared, first_row, first_column);
 }
 
 }  // namespace rotoscale::gpu::gfx942

@@ -133,7 +133,7 @@ class b_codes {
  private:
   const std::uint8_t* codes_;
   int column_bytes_;                          ///< from 64 bytes of a row to the next
-  std::uint32_t first_[Shape::column_tiles];  ///< where each begins, in 16 bytes
+  std::uint32_t first_[Shape::column_tiles];  ///< where each begins, in 16 bytes (check_aiter_operands)
   std::uint32_t lane_offset_;
 };
 

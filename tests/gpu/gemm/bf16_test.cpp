@@ -13,6 +13,7 @@
 #include "gpu/gemm/amd/dense.hpp"
 #include "gpu/gemm/dense.hpp"
 #include "gpu/gemm/dispatch.hpp"
+#include "gpu/gemm/plan.hpp"
 #endif
 #include "rotoscale/gemm.hpp"
 #include "tests/gpu/thread_orders.hpp"
@@ -228,31 +229,53 @@ bool fills_banks(int lanes, int bytes, const Offset& offset) {
 
 }  // namespace
 
-TEST_CASE("AMD's dense kernel in every tile, at the edges of each, in every orientation") {
+namespace {
+
+/// A product [m, n] in `tile`, by a device of as many compute units as make the launcher take it.
+void compare_in_tile(const tile_shape& tile, int m, int n, int k, int split_k, orientation t) {
+  CAPTURE(tile.m);
+  CAPTURE(tile.n);
+  CAPTURE(m);
+  CAPTURE(t.a);
+  CAPTURE(t.b);
   const gemm_contract_entry& contract = *find_contract("mx-bf16-gfx942");
-  const gemm_options how = contract_options(contract, find_unit(contract.unit)->model);
+  const int parts = gpu::detail::split_of(k, split_k, static_cast<int>(contract.split_grain)).parts;
+  device_info device{arch::gfx942, 1};
+  const auto is_cheapest = [&] { return &cheapest_tile(device, dense_tiles, parts, {true, m, n, k}) == &tile; };
+  while (device.processors < 1000 && !is_cheapest()) ++device.processors;
+  REQUIRE(is_cheapest());
+  const dense_bf16 a(m, k, t.a, 5, 8), b(n, k, t.b, 6, 8);
+  judged<std::uint32_t> found(m, n, {.out_gap = 3});
+  sum_output r;
+  r.out = found.memory.there;
+  r.out_stride = found.stride;
+  const std::size_t needed = gemm_bf16_workspace_bytes(contract, m, n, k, split_k);
+  const array<float> workspace(std::vector<float>(needed / sizeof(float) + 1, -7.0f));
+  const status s =
+      gpu::detail::run_dense(a.view(true), b.view(true), r, contract, {split_k, workspace.there, needed}, device, {});
+  REQUIRE_MESSAGE(s.ok(), s.message());
+  gemm_options how = contract_options(contract, find_unit(contract.unit)->model);
+  how.split_k = split_k;
+  std::vector<float> want(static_cast<std::size_t>(m) * static_cast<std::size_t>(n));
+  static thread_pool pool(0);
+  gemm(a.view(false), b.view(false), how, row_major(want.data(), m, n), pool);
+  CHECK(found.wrong(want) == 0);
+}
+
+}  // namespace
+
+TEST_CASE("AMD's dense kernel in every tile, at the edges of each, in every orientation") {
   for (const tile_shape& tile : dense_tiles) {
-    CAPTURE(tile.m);
-    CAPTURE(tile.n);
-    const int m = tile.m > 32 ? 2 * tile.m - 5 : 27, n = 2 * tile.n + 9, k = 72;
-    // As many compute units as make the launcher take this tile.
-    device_info device{arch::gfx942, 1};
-    const auto is_cheapest = [&] { return &cheapest_tile(device, dense_tiles, 1, {true, m, n, k}) == &tile; };
-    while (device.processors < 1000 && !is_cheapest()) ++device.processors;
-    REQUIRE(is_cheapest());
     for (const orientation t : orientations) {
-      const dense_bf16 a(m, k, t.a, 5, 8), b(n, k, t.b, 6, 8);
-      std::vector<float> want(static_cast<std::size_t>(m) * static_cast<std::size_t>(n));
-      judged<std::uint32_t> found(m, n, {.out_gap = 3});
-      sum_output r;
-      r.out = found.memory.there;
-      r.out_stride = found.stride;
-      REQUIRE(gpu::detail::run_dense(a.view(true), b.view(true), r, contract, {1, nullptr, 0}, device, {}).ok());
-      static thread_pool pool(0);
-      gemm(a.view(false), b.view(false), how, row_major(want.data(), m, n), pool);
-      CHECK(found.wrong(want) == 0);
+      compare_in_tile(tile, tile.m > 32 ? 2 * tile.m - 5 : 27, 2 * tile.n + 9, 72, 1, t);  // vectors in part
+      compare_in_tile(tile, tile.m - 8, tile.n + 8, 296, 2, t);                            // whole ones, parts of K
     }
   }
+  for_thread_orders([] {
+    for (const tile_shape& tile : dense_tiles) {
+      compare_in_tile(tile, tile.m - 8, tile.n + 8, 72, 1, {true, false});
+    }
+  });
 }
 
 TEST_CASE("AMD's dense kernel: no access to LDS has bank conflicts") {

@@ -514,10 +514,24 @@ TEST_CASE("what other devices' kernels do not take is named, wherever it is aske
   CHECK(message(gfx950, placed, as_it_is, tile(256, 8)) == "choice.schedule.band: must be 0 on this device");
   CHECK(message(gfx950, placed, [](gemm_problem& p) { p.a.code_order = placement::aiter_data_16x16; }) == "ok");
   CHECK(message(gfx950, placed, fp8) == "ok");
-  CHECK(message(gfx950, plain, fp8) == "b.code_order: must be aiter_data_16x16 on gfx950");
+  CHECK(message(gfx950, placed, [](gemm_problem& p) { p.b.code_order = placement::row_major; }) == "ok");
+  CHECK(message(gfx950, plain, fp8) == "a.scale_order: must be aiter_scale on gfx950");
   CHECK(message(gfx950, placed, [](gemm_problem& p) { p.a.k = p.b.k = 384; }) ==
         "a.k: must be a multiple of 256 on gfx950");
-  CHECK(message(gfx950, plain, as_it_is) == "b.code_order: must be aiter_data_16x16 on gfx950");
+  CHECK(message(gfx950, plain, as_it_is) == "a.scale_order: must be aiter_scale on gfx950");
+  CHECK(message(gfx950, placed, [](gemm_problem& p) { p.a.code_order = placement::nvidia_scale_128x4; }) ==
+        "a.code_order: must be row_major or aiter_data_16x16 on gfx950");
+  CHECK(message(gfx950, placed, [](gemm_problem& p) { p.b.code_order = placement::nvidia_scale_128x4; }) ==
+        "b.code_order: must be row_major or aiter_data_16x16 on gfx950");
+  const auto of_64_gib = [&](index_t rows) {
+    return message(gfx950, placed, [rows](gemm_problem& p) {
+      p.b.code_order = placement::row_major;
+      p.b.code_stride = index_t{1} << 26;
+      p.b.rows = rows;
+    });
+  };
+  CHECK(of_64_gib(1024) == "ok");
+  CHECK(of_64_gib(1040) == "b.rows: codes must be 64 GiB at most on gfx950");
   CHECK(message(gfx950, placed, [](gemm_problem& p) { p.b.scale_order = placement::row_major; }) ==
         "b.scale_order: must be aiter_scale on gfx950");
   CHECK(message(gfx950, placed, [](gemm_problem& p) { p.b.rows = 24; }) ==
