@@ -3,6 +3,7 @@
 #include "replay.hpp"
 
 #include <stdlib.h>  // mkdtemp
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -25,20 +26,31 @@ namespace fs = std::filesystem;
 
 namespace {
 
+/// Where new directories are made.
+fs::path temporary_parent() {
+  const char* const given = std::getenv("TMPDIR");
+  return given != nullptr && *given != 0 ? given : "/tmp";
+}
+
+[[noreturn]] void fail_temporary(int code) {
+  throw io::error("TMPDIR", "cannot create a directory in " + temporary_parent().string() + ": " + std::strerror(code) +
+                                "; --keep names one for the replay's own run");
+}
+
+/// Throws where a scratch_directory could not be made, before a model is loaded for what is to be in it.
+void require_place(const std::string& keep) {
+  std::error_code none;
+  if (!keep.empty() && fs::exists(keep, none)) throw io::error(keep, "exists");
+  if (keep.empty() && ::access(temporary_parent().c_str(), W_OK | X_OK) != 0) fail_temporary(errno);
+}
+
 /// A new directory that is removed at the end, or one of a name that was asked for, which stays.
 class scratch_directory {
  public:
   explicit scratch_directory(const std::string& keep) : path_(keep), keeps_(!keep.empty()) {
-    std::error_code none;
-    if (keeps_ && fs::exists(path_, none)) throw io::error(keep, "exists");
     if (keeps_) return;
-    const char* const given = std::getenv("TMPDIR");
-    const fs::path parent = given != nullptr && *given != 0 ? given : "/tmp";
-    std::string name = (parent / "mini-llama-replay-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) {
-      throw io::error("TMPDIR", "cannot create a directory in " + parent.string() + ": " + std::strerror(errno) +
-                                    "; --keep names one for the replay's own run");
-    }
+    std::string name = (temporary_parent() / "mini-llama-replay-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) fail_temporary(errno);
     path_ = name;
   }
   scratch_directory(const scratch_directory&) = delete;
@@ -192,12 +204,11 @@ int replay(const replay_options& o, std::ostream& out) {
     throw io::error(run.checkpoint(step).string(), "no such checkpoint (--checkpoint-every, --keep-checkpoints)");
   }
   trainer_state state = state_at(run, steps.first, read_there(run, steps.last));
-  const scratch_directory scratch(o.keep);
+  require_place(o.keep);
   const chosen_backend inner = choose_backend(o.device);
   nn::digest_backend ops(*inner.ops);
   digest_comparison digests(ops, run.digests());
   session_options session = session_for(o, run, state.run, steps.last);
-  session.out = scratch.path().string();
   session.threads = inner.ops->threads();
   session.watcher = &digests;
   std::optional<resume_point> from;
@@ -205,15 +216,16 @@ int replay(const replay_options& o, std::ostream& out) {
   const auto make = [&] {
     return std::make_unique<trainer>(digests.is_empty() ? *inner.ops : ops, std::move(state), session, from);
   };
-  const auto t = from ? naming_older(from->checkpoint, "", make) : make();
+  std::unique_ptr<trainer> t = from ? naming_older(from->checkpoint, "", make) : make();
   inner.say_note();
-  const int code = scratch.explaining([&] { return t->run(); });
+  const signal_guard signals;  // a signal during the load has ended the program, and left nothing
+  const scratch_directory scratch(o.keep);
+  const int code = scratch.explaining([&, own = std::move(t)] { return own->run_in(scratch.path().string()); });
   if (digests.difference()) out << "replay: " << *digests.difference() << "\n";
   if (code != exit_ok) return code;
   std::size_t bytes = 0;
   std::optional<std::string> difference;
   try {
-    const signal_guard signals;
     difference =
         find_difference(run.checkpoint(steps.last), run_directory(scratch.path()).checkpoint(steps.last), bytes);
   } catch (const interruption& i) {

@@ -18,6 +18,7 @@ import random
 import re
 import resource
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -89,6 +90,12 @@ class Scratch(unittest.TestCase):
         self.folder = Path(tempfile.mkdtemp(prefix="rotoscale-mini-llama-", dir=scratch_parent()))
         self.addCleanup(shutil.rmtree, self.folder)
         (self.folder / "text.txt").write_bytes(generated_text())
+
+    @staticmethod
+    def expect_signals():
+        """Whoever started the tests may ignore some, as nohup and a shell's background jobs do."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
 
     def run_program(self, *arguments, stdout=subprocess.PIPE):
         return subprocess.run([PROGRAM, *map(str, arguments)], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=stdout,

@@ -47,12 +47,6 @@ class Runs(Scratch):
     def command(self, out="run", *more, **options):
         return self.train_command(out, "--auto-resume", *more, **{**self.OPTIONS, **options})
 
-    @staticmethod
-    def expect_signals():
-        """Whoever started the tests may ignore some, as nohup and a shell's background jobs do."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-
     def start(self, command, stderr=subprocess.PIPE, **environment):
         return subprocess.Popen([mini_llama.PROGRAM, *map(str, command)], cwd=self.folder, stdin=subprocess.DEVNULL,
                                 stdout=subprocess.PIPE, stderr=stderr, text=True, env={**os.environ, **environment},

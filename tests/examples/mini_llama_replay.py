@@ -13,6 +13,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import time
 
 import mini_llama
 from mini_llama import Scratch, records
@@ -193,13 +194,31 @@ class Replays(Scratch):
         temporary.mkdir()
         for name in ("SIGINT", "SIGTERM"):
             with subprocess.Popen([mini_llama.PROGRAM, "replay", "run", "--steps", "0:1000"], cwd=self.folder, stdout=subprocess.PIPE,
-                                  stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(temporary)}) as child:
+                                  stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(temporary)}, preexec_fn=self.expect_signals) as child:
                 while not any('"step",' in p.read_text() for p in temporary.glob("*/log.jsonl")):
                     self.assertIsNone(child.poll())
                 child.send_signal(getattr(signal, name))
                 out, err = child.communicate(timeout=60)
             self.assertEqual((child.returncode, out), (4, ""))
             self.assertRegex(err, rf"\Amini-llama: bf16: {name} at step \d+ of 1000; nothing was compared\n\Z")
+            self.assertEqual(list(temporary.iterdir()), [])
+
+    def test_a_replay_that_ends_while_it_loads_leaves_nothing(self):
+        self.succeed("tokenizer", "train", "--data", "text.txt", "--vocab-size", 300, "--out", "t.model")
+        (self.folder / "long.txt").write_bytes(mini_llama.generated_text(words=1 << 19))
+        self.train("run", "--device", "cpu", data="long.txt", tokenizer="t.model", vocab_size=300, steps=1)
+        temporary = self.folder / "temporary"
+        temporary.mkdir()
+        for name in ("SIGINT", "SIGTERM"):
+            with subprocess.Popen([mini_llama.PROGRAM, "replay", "run", "--steps", "0:1", "--threads", "1"], cwd=self.folder, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(temporary)}, preexec_fn=self.expect_signals) as child:
+                limit = time.monotonic() + 0.3  # of a load of seconds
+                while time.monotonic() < limit and not list(temporary.iterdir()):
+                    self.assertIsNone(child.poll())
+                child.send_signal(getattr(signal, name))
+                out, err = child.communicate(timeout=60)
+            self.assertIn(child.returncode, (-getattr(signal, name), 4), err)
+            self.assertEqual(out, "")
             self.assertEqual(list(temporary.iterdir()), [])
 
     def test_a_replay_that_diverges(self):

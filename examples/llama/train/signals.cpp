@@ -7,6 +7,7 @@ namespace rotoscale::llama_program {
 namespace {
 
 volatile sig_atomic_t noted = 0;
+int guards = 0;  // that exist
 
 extern "C" void note_signal(int signal) {
   if (noted != 0) {
@@ -20,6 +21,7 @@ extern "C" void note_signal(int signal) {
 }  // namespace
 
 signal_guard::signal_guard() {
+  if (guards++ > 0) return;
   noted = 0;
   for (std::size_t i = 0; i < handled_signals.size(); ++i) {
     struct sigaction action {};
@@ -32,6 +34,7 @@ signal_guard::signal_guard() {
 }
 
 signal_guard::~signal_guard() {
+  if (--guards > 0) return;
   for (std::size_t i = 0; i < handled_signals.size(); ++i) ::sigaction(handled_signals[i], &before_[i], nullptr);
 }
 

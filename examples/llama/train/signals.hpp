@@ -19,7 +19,8 @@ struct interruption {
 inline constexpr std::array<int, 3> handled_signals = {SIGTERM, SIGINT, SIGHUP};
 
 /// While one exists, the first of these signals is only noted; a second one ends the process at once, as if nobody had
-/// handled it. A signal that was ignored before (nohup) stays ignored. One at a time.
+/// handled it. A signal that was ignored before (nohup) stays ignored. One within another adds nothing to it, and what
+/// has been noted stays so until the outer one goes.
 class signal_guard {
  public:
   signal_guard();

@@ -297,4 +297,10 @@ int trainer::run() {
   }
 }
 
+int trainer::run_in(const std::string& out) {
+  session_.out = out;
+  files_ = run_directory(out);
+  return run();
+}
+
 }  // namespace rotoscale::llama_program

@@ -68,6 +68,8 @@ class trainer {
 
   /// Trains to the end, or until a signal comes; returns the exit code.
   int run();
+  /// The same in another directory than the session's, which need not be there while the model is loaded.
+  int run_in(const std::string& out);
 
  private:
   // start.cpp
