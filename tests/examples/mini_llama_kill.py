@@ -253,6 +253,43 @@ class Full(Runs):
                 self.succeed(*self.command())
                 self.assert_like_unbroken()
 
+    def test_of_a_run_that_has_not_begun_nothing_stays(self):
+        """Neither what it has written, nor directories that it has made; what was there stays. Without --auto-resume it can begin later."""
+        self.train("parts", "--stop-at", 3, **self.OPTIONS)
+        (self.folder / "empty").mkdir()
+        self.train("old", "--stop-at", 1, **{**self.OPTIONS, "seed": 5})
+        shutil.copytree(self.folder / "old", self.folder / "kept")
+        new = self.train_command("a/b", "--csv", "--tensorboard", **self.OPTIONS)
+        commands = {"a": new, "empty": ["train", "--out", "empty", *new[3:]], "old": ["train", "--out", "old", *new[3:], "--overwrite"],
+                    "far": ["train", "--resume", "parts", "--out", "far/run", "--csv"]}
+        before = tree_of(self.folder / "parts")
+        for out, command in commands.items():
+            code, _, said = self.with_faults(command, FAULTS_TRACE=self.folder / "trace")
+            if code != 0 or not (self.folder / "trace").exists():
+                self.skipTest(f"no library can be preloaded here: {said}")
+            written = [int(more) for call, path, more in (line.split("\t") for line in (self.folder / "trace").read_text().splitlines())
+                       if call == "write" and path.startswith(out + "/")]
+            (self.folder / "trace").unlink()
+            refused, said = 0, ""
+            for first in range(len(written)):  # the write that does not fit, by half
+                with self.subTest(out=out, first=first):
+                    shutil.rmtree(self.folder / out, ignore_errors=True)
+                    if out == "empty":
+                        (self.folder / out).mkdir()
+                    if out == "old":
+                        shutil.copytree(self.folder / "kept", self.folder / out)
+                    code, said_there, said = self.with_faults(command, FAULTS_FULL_AT=sum(written[:first]) + written[first] // 2)
+                    self.assertEqual((code, said_there), (2, ""), said)
+                    self.assertRegex(said, r"\Amini-llama: [^\n]*No space left on device[^\n]*\n\Z")
+                    if "--resume" in said:
+                        break
+                    refused += 1
+                    self.assertEqual((self.folder / out).exists(), out in ("empty", "old"))
+                    self.assertEqual(list((self.folder / out).rglob("*")), [])
+            self.assertGreater(refused, 3)
+            self.assertIn("--resume", said)
+            self.assertEqual(tree_of(self.folder / "parts"), before)
+
     def test_on_a_small_file_system(self):
         self.unbroken()
         size = sum(p.stat().st_size for p in self.checkpoint("whole", 6).iterdir())

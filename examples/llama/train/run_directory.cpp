@@ -78,24 +78,33 @@ void run_directory::require_unused(const std::string& advice) const {
 }
 
 std::vector<fs::path> run_directory::all() const {
-  return {log(),
-          checkpoints(),
-          config(),
-          start(),
-          statistics(),
-          digests(),
-          path_ / "metrics.csv",
-          path_ / "mlperf.log",
-          path_ / "tensorboard"};
+  return {
+      checkpoints(),         config(), start(), statistics(), digests(), path_ / "metrics.csv", path_ / "mlperf.log",
+      path_ / "tensorboard", log()};
+}
+
+std::vector<fs::path> run_directory::unused() const {
+  std::error_code failed;
+  std::vector<fs::path> files = all();
+  std::erase_if(files, [&](const fs::path& file) { return fs::exists(file, failed) && !fs::is_empty(file, failed); });
+  return files;
+}
+
+void run_directory::remove(const std::vector<fs::path>& files) const {
+  std::error_code failed;
+  for (const fs::path& file : files) {
+    if (file != checkpoints()) {
+      fs::remove_all(file, failed);
+    } else if (fs::exists(file, failed)) {
+      discard(file);
+    }
+  }
 }
 
 void run_directory::clear() const {
-  std::error_code failed;
-  // Checkpoints first: what is left of a run at any moment in between can still be resumed from its beginning.
-  if (fs::exists(checkpoints(), failed)) discard(checkpoints());
-  for (const fs::path& file : all()) {
-    if (file != log()) fs::remove_all(file, failed);
-  }
+  std::vector<fs::path> files = all();
+  files.pop_back();  // the log
+  remove(files);
 }
 
 void run_directory::remove_leftovers() const {

@@ -36,8 +36,13 @@ class run_directory {
 
   /// Throws io::error naming a run's file that is there already, followed by `advice`.
   void require_unused(const std::string& advice) const;
-  /// Whatever of a run may be there.
+  /// Whatever of a run may be there. The checkpoints first: what is left of a run while its files are removed in this
+  /// order can still be resumed from its beginning. The log, whose lock keeps other processes out, last.
   std::vector<std::filesystem::path> all() const;
+  /// Those of all() that are not there, or empty.
+  std::vector<std::filesystem::path> unused() const;
+  /// Removes these of all(), in their order.
+  void remove(const std::vector<std::filesystem::path>& files) const;
   /// Removes a run's files but the log.
   void clear() const;
   /// Removes what killed writers have left.

@@ -214,7 +214,7 @@ void trainer::open_log() {
   if (!from_ && !session_.overwrite) {
     files_.require_unused("; use --resume to continue a run or --overwrite to start anew");
   }
-  io::make_directories(files_.path());
+  io::new_directories directories(files_.path());
   // Opened first: its lock keeps other processes out of the directory.
   log_ = std::make_unique<run_log>(files_.log());
   files_.remove_leftovers();
@@ -223,6 +223,11 @@ void trainer::open_log() {
   } else {
     begin_log();
   }
+  directories.keep();
+}
+
+/// The first records of this process, behind the run's own first one.
+void trainer::begin_records() {
   open_statistics(from_.has_value());
   if (!from_) return;
   log_->write({{"event", "resume"},
@@ -254,8 +259,8 @@ void trainer::continue_log() {
   if (state_.step > 0) files_.prune(state_.step, !state_.target_reached, state_.run.train);
   if (!fs::exists(files_.config())) io::write_json(files_.config(), io::to_json(state_.run));
   add_sinks(false);
-  if (log_begins_with_start(files_.log())) return;
-  log_->write(start_record(state_, *model_, text_, session_.threads, roof_record()));  // killed before its first record
+  if (!log_begins_with_start(files_.log())) write_start();  // killed before its first record
+  begin_records();
 }
 
 /// --overwrite must not remove what the run begins with.
@@ -275,23 +280,28 @@ void trainer::require_elsewhere() const {
   for (const std::string& data : run.data) check(data, data);
 }
 
+void trainer::write_start() { log_->write(start_record(state_, *model_, text_, session_.threads, roof_record())); }
+
+/// In another directory than that of a run which is resumed. Where one of its files cannot be written, none stays.
 void trainer::begin_log() {
-  if (from_ && state_.step > 0) {
-    // The run must not depend on the one that it continues: a kill would leave nothing here to go on from.
-    io::make_directories(files_.checkpoints());
-    write_checkpoint(state_, *model_);
+  if (!from_) {
+    files_.clear();
+    log_->clear();
   }
+  const std::vector<fs::path> own = files_.unused();
   try {
-    if (!from_) {
-      files_.clear();
-      log_->clear();
-      io::write_json(files_.start(), io::to_json(state_));
+    if (from_ && state_.step > 0) {
+      // The run must not depend on the one that it continues: a kill would leave nothing here to go on from.
+      io::make_directories(files_.checkpoints());
+      write_checkpoint(state_, *model_);
     }
+    if (!from_) io::write_json(files_.start(), io::to_json(state_));
     io::write_json(files_.config(), io::to_json(state_.run));
     add_sinks(!from_);
-    log_->write(start_record(state_, *model_, text_, session_.threads, roof_record()));
+    write_start();
+    begin_records();
   } catch (...) {
-    if (!from_) files_.clear();  // nothing half begun is left
+    files_.remove(own);
     throw;
   }
 }

@@ -86,6 +86,8 @@ class trainer {
   void open_statistics(bool continues);
   void continue_log();
   void begin_log();
+  void write_start();
+  void begin_records();
   void require_elsewhere() const;
   void add_sinks(bool is_new);
   nlohmann::ordered_json roof_record() const;

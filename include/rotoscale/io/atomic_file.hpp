@@ -86,18 +86,52 @@ inline std::string name_beside(const std::string& hidden, const std::string& kin
 
 }  // namespace detail
 
-/// Makes a directory and those above it that are missing, each on disk when this returns. Throws io::error.
-inline void make_directories(const std::filesystem::path& path) {
-  const std::filesystem::path parent = path.parent_path();
-  std::error_code ignored;
-  if (path.empty() || std::filesystem::is_directory(path, ignored)) return;
-  if (parent != path) make_directories(parent);
-  if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) detail::fail(path, "cannot create the directory", errno);
-  if (!std::filesystem::is_directory(path, ignored)) {
-    throw error(path.string(), "cannot create the directory: exists and is no directory");
+/// A directory, with those above it, of which the ones that were missing go again unless keep() is called, but for
+/// those that are not empty.
+class new_directories {
+ public:
+  /// Makes what is missing, each on disk when this returns. Throws io::error, and leaves nothing then.
+  explicit new_directories(const std::filesystem::path& path) {
+    try {
+      make(path);
+    } catch (...) {
+      remove();
+      throw;
+    }
   }
-  detail::sync_path(detail::parent_directory(path));
-}
+  new_directories(const new_directories&) = delete;
+  new_directories& operator=(const new_directories&) = delete;
+  ~new_directories() { remove(); }
+
+  /// Everything stays.
+  void keep() { made_.clear(); }
+
+ private:
+  void make(const std::filesystem::path& path) {
+    const std::filesystem::path parent = path.parent_path();
+    std::error_code ignored;
+    if (path.empty() || std::filesystem::is_directory(path, ignored)) return;
+    if (parent != path) make(parent);
+    if (::mkdir(path.c_str(), 0777) == 0) {
+      made_.push_back(path);
+    } else if (errno != EEXIST) {
+      detail::fail(path, "cannot create the directory", errno);
+    }
+    if (!std::filesystem::is_directory(path, ignored)) {
+      throw error(path.string(), "cannot create the directory: exists and is no directory");
+    }
+    detail::sync_path(detail::parent_directory(path));
+  }
+
+  void remove() noexcept {
+    for (; !made_.empty(); made_.pop_back()) ::rmdir(made_.back().c_str());
+  }
+
+  std::vector<std::filesystem::path> made_;
+};
+
+/// Makes a directory and those above it that are missing, each on disk when this returns. Throws io::error.
+inline void make_directories(const std::filesystem::path& path) { new_directories(path).keep(); }
 
 /// Removes what killed writers have left in a directory. A directory that one had moved away and not yet replaced gets
 /// its name back. There must be no living writer.

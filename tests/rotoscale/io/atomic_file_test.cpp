@@ -199,6 +199,29 @@ TEST_CASE("make_directories makes all that is missing, and names what it cannot 
         file + ": cannot create the directory: exists and is no directory");
   CHECK(message_of([&] { io::make_directories(file + "/below"); }).find("cannot create the directory") !=
         std::string::npos);
+  // None of those above one that cannot be made stays.
+  const std::string below = (dir / "e/f" / std::string(300, 'g')).string();
+  CHECK(message_of([&] { io::make_directories(below); }) ==
+        below + ": cannot create the directory: File name too long");
+  CHECK(!fs::exists(dir / "e"));
+}
+
+TEST_CASE("new directories go unless they are kept, but for what was there and what is not empty") {
+  const scratch_directory dir;
+  fs::create_directory(dir / "a");
+  const auto make = [&](const char* name, bool keeps, bool fills) {
+    io::new_directories made(dir / name);
+    CHECK(fs::is_directory(dir / name));
+    if (fills) put(dir / name / "file", "x");
+    if (keeps) made.keep();
+  };
+  make("a/b/c", false, false);
+  CHECK(fs::is_directory(dir / "a"));
+  CHECK(!fs::exists(dir / "a/b"));
+  make("a/d/e", true, false);
+  CHECK(fs::is_directory(dir / "a/d/e"));
+  make("a/f", false, true);
+  CHECK(get(dir / "a/f" / "file") == "x");
 }
 
 TEST_CASE("leftovers of killed writers go, and a displaced directory comes back") {
