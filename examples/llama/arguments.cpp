@@ -385,6 +385,31 @@ void parse_arguments(int argc, char** argv, arguments& a) {
   if (!adapter.empty()) check_adapter(a, find_adapter(adapter));
 }
 
+void check_init(const arguments& a) {
+  const std::string& init = a.run.init;
+  if (init.empty()) return;
+  llama::model_config own = a.run.model, given;
+  try {
+    given = read_init_shape(init);
+  } catch (const io::error&) {
+    if (a.model_config.empty()) throw;
+    return;  // the weights need no config.json then
+  }
+  for (llama::model_config* shape : {&own, &given}) {
+    if (shape->num_attention_heads > 0) shape->head_dim = static_cast<int>(shape->head_size());
+  }
+  const auto wanted = io::to_json(own), found = io::to_json(given);
+  // Fields that no weight depends on, such as max_position_embeddings, a run may choose.
+  for (const char* key : {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+                          "num_key_value_heads", "head_dim", "tie_word_embeddings"}) {
+    if (wanted.at(key) == found.at(key)) continue;
+    const std::string field = std::string("model.") + key, flag = flag_of(field);
+    throw io::error(a.names.name(field), wanted.at(key).dump() + " contradicts " + a.names.name("init") + " " + init +
+                                             ", whose model has " + found.at(key).dump() + ": leave out " +
+                                             (a.flags.contains(flag) ? flag : "--model-config"));
+  }
+}
+
 void check_resume_flags(int argc, char** argv) {
   const std::vector<std::string> allowed = {
       "--resume",      "--threads",           "--stop-at",          "--no-progress",        "--data", "--out",

@@ -48,6 +48,9 @@ struct arguments {
 /// --version print and end the program. Throws io::error.
 void parse_arguments(int argc, char** argv, arguments& a);
 
+/// Throws io::error where an option contradicts the shape of the weights of --init.
+void check_init(const arguments& a);
+
 /// With --resume the run's own options hold: throws io::error where a flag would change them.
 void check_resume_flags(int argc, char** argv);
 

@@ -29,6 +29,9 @@ class field_names {
   /// flags, or keys and their file. Other single words stay, as sentences use such words too. `file`: is named already.
   std::string text(const std::string& fault, const std::string& file = "") const;
 
+  /// A field as the user knows it: "--batch", or "train.batch (c.json)", without the file where that is named already.
+  std::string name(const std::string& field, const std::string& file = "") const;
+
   /// For a fault that begins with a field ("train.batch: ..."): names the flag, or the file and its key.
   io::error error(const std::string& fault) const;
 
@@ -38,7 +41,6 @@ class field_names {
   };
 
   const place* find_file(const std::string& field) const;
-  std::string name(const std::string& field, const std::string& file) const;
 
   std::map<std::string, place> files_;
   std::string schedule_flag_ = "--schedule";

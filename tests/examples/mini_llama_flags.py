@@ -110,6 +110,25 @@ class Flags(Scratch):
         for flag in ("--data", "--eval-every", "--checkpoint-every", "--on-divergence", "--name"):
             self.refuse(["profile", flag, "3"], f"unknown argument '{flag}'")
 
+    def test_a_shape_that_is_not_that_of_given_weights(self):
+        """What is said is which of the two to leave out; what no weight depends on may differ."""
+        self.train("run", steps=2, checkpoint_every=1)
+        self.write("hf.json", {**SHAPE, "hidden_size": 64})
+        new = ["train", "--out", "out", "--data", "text.txt", *as_flags({**TRAIN, "steps": 2}), "--threads", 1]
+        for key, value in (("hidden_size", 64), ("vocab_size", 300), ("intermediate_size", 96), ("num_hidden_layers", 2),
+                           ("num_key_value_heads", 2), ("num_attention_heads", 0), ("num_attention_heads", 1), ("head_dim", 64)):
+            flag = "--" + key.replace("_", "-")
+            with self.subTest(flag=flag):
+                for command in (new, ["plan"]):
+                    said = self.refuse([*command, "--init", "run", flag, value])
+                    self.assertEqual(said, f"mini-llama: {flag}: {value} contradicts --init run, whose model has {SHAPE[key]}: leave out {flag}\n")
+        self.refuse([*new, "--init", "run", "--tie-word-embeddings"], "--tie-word-embeddings: true contradicts --init run, whose model has false")
+        self.refuse([*new, "--init", "run", "--model-config", "hf.json"],
+                    "mini-llama: hidden_size (hf.json): 64 contradicts --init run, whose model has 32: leave out --model-config\n")
+        self.write("c.json", {"init": "run"})
+        self.refuse([*new, "--config", "c.json", "--hidden-size", 64], "--hidden-size: 64 contradicts init (c.json) run, ")
+        self.succeed(*new, "--init", "run", *as_flags({**SHAPE, "max_position_embeddings": 128, "rms_norm_eps": 1e-4, "rope_theta": 5e4}))
+
     def test_a_configuration_of_another_kind(self):
         self.write("hf.json", {"architectures": ["LlamaForCausalLM"], "hidden_size": 64})
         self.refuse(["plan", "--config", "hf.json"], "hf.json: ", "--model-config")

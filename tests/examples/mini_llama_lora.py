@@ -485,7 +485,12 @@ class BadInput(Lora):
     def test_a_base_that_is_none(self):
         self.refuse([*self.train_command("out"), "--init", "nowhere"], "nowhere")
         self.refuse([*self.train_command("out"), "--init", "text.txt"], "text.txt")
-        self.refuse(self.train_command("out", "--init", self.base, intermediate_size=96), "gate_proj", "64 x 32", "96 x 32")
+        self.refuse(self.train_command("out", "--init", self.base, intermediate_size=96), "--intermediate-size: 96 contradicts --init ")
+        # Another's model, whose config.json is not its tensors'.
+        (self.folder / "other").mkdir()
+        shutil.copy(self.folder / self.base / "model.safetensors", self.folder / "other")
+        self.write("other/config.json", {**json.loads((self.folder / self.base / "config.json").read_text()), "intermediate_size": 96})
+        self.refuse(self.train_command("out", "--init", "other", intermediate_size=96), "gate_proj", "64 x 32", "96 x 32")
         self.lora("run")
         self.refuse([*self.train_command("out"), "--init", "run"], "holds adapters, no model")
 
