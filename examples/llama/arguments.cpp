@@ -312,6 +312,28 @@ void refuse_empty(const CLI::Option& option) {
   }
 }
 
+/// Refuses a directory's name that none can have, or that may not be looked up: too long, a loop of links, below what
+/// this user may not enter.
+void refuse_unnameable(const CLI::Option& option) {
+  namespace fs = std::filesystem;
+  static const std::set<std::string> directories = {"--out",     "--resume",     "--keep", "--init",
+                                                    "--adapter", "--checkpoint", "--base"};
+  if (!directories.contains(option.get_name())) return;
+  for (const std::string& value : option.results()) {
+    std::error_code failed;
+    const auto look_up = [&](const fs::path& path) {
+      const fs::file_status status = fs::status(path, failed);
+      if (status.type() == fs::file_type::none) throw io::error(option.get_name() + " " + value, failed.message());
+      return fs::exists(status);
+    };
+    look_up(value);
+    fs::path there;  // a name below a directory that is still to be made is looked up beside it
+    for (const fs::path& name : fs::path(value)) {
+      if (look_up(there / name)) there /= name;
+    }
+  }
+}
+
 /// The shape of --init's model.
 llama::model_config read_init_shape(const std::string& init) {
   const llama::weights_location from = llama::find_weights(init);
@@ -344,6 +366,7 @@ void parse_arguments(int argc, char** argv, arguments& a) {
       for (const CLI::Option* o : sub->get_options()) {
         if (o->count() == 0) continue;
         refuse_empty(*o);
+        refuse_unnameable(*o);
         for (const std::string& name : o->get_lnames()) target.flags.insert("--" + name);
       }
     }
