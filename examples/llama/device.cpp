@@ -3,7 +3,6 @@
 #include "device.hpp"
 
 #include <cstdlib>
-#include <system_error>
 #include <utility>
 
 #include "examples/standard_streams.hpp"
@@ -39,13 +38,7 @@ void chosen_backend::say_note() const {
 chosen_backend choose_backend(const device_choice& choice) {
   const std::string where = "--device " + choice.name;
   std::string note;
-  const auto make_cpu = [&] {
-    try {
-      return nn::make_cpu_backend(choice.threads);
-    } catch (const std::system_error& e) {
-      throw io::error("--threads", std::string("one cannot be started (") + e.code().message() + "); fewer may do");
-    }
-  };
+  const auto make_cpu = [&] { return naming_threads([&] { return nn::make_cpu_backend(choice.threads); }); };
   if (choice.name == "cpu") return {make_cpu(), note};
 #if defined(ROTOSCALE_LLAMA_DEVICES)
   const std::string built_for = gpu::build_mode();

@@ -6,11 +6,12 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
-#include <thread>
 #include <vector>
 
 #include "clock.hpp"
+#include "device.hpp"
 #include "rotoscale/io/error.hpp"
+#include "rotoscale/parallel.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -39,13 +40,12 @@ float run_chains(int rounds) {
 
 double measure(int threads) {
   constexpr int rounds = 200'000;
+  thread_pool pool(threads);
   double best = 0;
   for (int attempt = 0; attempt < 5; ++attempt) {
     std::vector<float> results(static_cast<std::size_t>(threads));
-    std::vector<std::thread> workers;
     const double start = now_seconds();
-    for (float& result : results) workers.emplace_back([&result] { result = run_chains(rounds); });
-    for (std::thread& worker : workers) worker.join();
+    pool.for_each(threads, [&](index_t i) { results[static_cast<std::size_t>(i)] = run_chains(rounds); });
     const double seconds = now_seconds() - start;
     const bool computed = std::all_of(results.begin(), results.end(), [](float x) { return std::isfinite(x); });
     if (computed) best = std::max(best, 2.0 * chains * rounds * threads / seconds);
@@ -70,7 +70,8 @@ double model_flops_per_token(const llama::model& m, int sequence) {
 std::optional<roof> make_roof(const std::string& option, int threads) {
   if (option.empty()) return std::nullopt;
   if (option == "measure") {
-    return roof{measure(threads), "measured: FP32 multiply-adds, " + std::to_string(threads) + " threads"};
+    return roof{naming_threads([&] { return measure(threads); }),
+                "measured: FP32 multiply-adds, " + std::to_string(threads) + " threads"};
   }
   char* end = nullptr;
   const double rate = std::strtod(option.c_str(), &end);

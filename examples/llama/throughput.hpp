@@ -22,7 +22,7 @@ struct roof {
 };
 
 /// "" gives none, "measure" FP32 fused multiply-adds in registers by `threads` threads, anything else is the rate.
-/// Throws io::error for what is none.
+/// Throws io::error for what is none, and where so many threads cannot be started.
 std::optional<roof> make_roof(const std::string& option, int threads);
 
 }  // namespace rotoscale::llama_program

@@ -447,10 +447,12 @@ class Device(Runs):
         for record in records(self.folder / "run/log.jsonl", "checkpoint"):
             self.assertEqual(record["seconds"], record["wait_seconds"])
         self.assert_like_unbroken()
-        code, out, said = self.with_faults(self.command("other", "--threads", 3), FAULTS_THREADS=1)
-        self.assertEqual((code, out), (2, ""))
-        self.assertRegex(said, r"\Amini-llama: --threads: one cannot be started \([^\n]+\); fewer may do\n\Z")
-        self.assertFalse((self.folder / "other").exists())
+        # Of the CPU's own two, and of two more that measure the roof.
+        for started, more in ((1, ()), (3, ("--roof", "measure"))):
+            code, out, said = self.with_faults(self.command("other", "--device", "cpu", "--threads", 3, *more), FAULTS_THREADS=started)
+            self.assertEqual((code, out), (2, ""))
+            self.assertRegex(said, r"\Amini-llama: --threads: one cannot be started \([^\n]+\); fewer may do\n\Z")
+            self.assertFalse((self.folder / "other").exists())
 
     def test_a_lost_device_leaves_the_last_checkpoint(self):
         """At copies while weights are loaded, of the first steps, of an evaluation and of checkpoints."""
