@@ -64,19 +64,11 @@ void settle_statistics(arguments& a) {
   a.session.statistics_noise = false;  // was the resumed run's
 }
 
-/// Files of a run that are elsewhere now, as the command line says.
-void take_new_places(const run_options& given, trainer_state& state) {
-  run_options& run = state.run;
-  if (!given.data.empty()) run.data = given.data;
-  if (!given.tokenizer.empty()) run.tokenizer = given.tokenizer;
-  if (!given.init.empty()) {
-    run.init = given.init;
-    state.resolved_init.clear();
-  }
-  if (!given.adapter.empty()) {
-    run.adapter = given.adapter;
-    state.resolved_adapter.clear();
-  }
+/// The run goes on under the names that its files have now.
+void move_files(const run_options& moved, trainer_state& state) {
+  take_new_places(moved, state.run, state.run);
+  if (!moved.init.empty()) state.resolved_init.clear();
+  if (!moved.adapter.empty()) state.resolved_adapter.clear();
 }
 
 /// Calls f; what no kernel takes is named by the flags or the file that said so.
@@ -114,7 +106,7 @@ int resume(const chosen_backend& device, arguments& a, const std::vector<resume_
     try {
       trainer_state state = read_state(points[i]);
       if (wanted != nullptr) require_same_run(*wanted, state, a.session.out);
-      if (wanted == nullptr) take_new_places(a.run, state);
+      if (wanted == nullptr) move_files(a.run, state);
       const bool given = wanted == nullptr && !a.run.tokenizer.empty();
       a.session.tokenizer = given ? "" : find_tokenizer(state.run.tokenizer, points[i].checkpoint);
       // A run that was killed before its first records has no file that tells.

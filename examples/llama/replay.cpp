@@ -17,6 +17,7 @@
 #include "rotoscale/io/safetensors.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
 #include "train/digests.hpp"
+#include "train/resume.hpp"
 #include "train/signals.hpp"
 #include "train/train.hpp"
 
@@ -168,19 +169,6 @@ trainer_state state_at(const run_directory& run, std::int64_t step, const traine
   return state;
 }
 
-/// What the session reads in place of what the run names: its state, which is compared, keeps the run's names.
-void take_new_places(const run_options& moved, const run_options& run, session_options& session) {
-  const auto take = [](const char* flag, const std::string& place, const std::string& old, std::string& to) {
-    if (place.empty()) return;
-    if (old.empty()) throw io::error(std::string(flag) + " " + place, "the run has none that could have moved");
-    to = place;
-  };
-  session.data = moved.data;
-  take("--tokenizer", moved.tokenizer, run.tokenizer, session.tokenizer);
-  take("--init", moved.init, run.init, session.init);
-  take("--adapter", moved.adapter, run.adapter, session.adapter);
-}
-
 session_options session_for(const replay_options& o, const run_directory& run, const run_options& options,
                             std::int64_t last) {
   session_options session;
@@ -189,7 +177,7 @@ session_options session_for(const replay_options& o, const run_directory& run, c
   // An observed step has more operations, and each has a digest.
   session.statistics_every = read_statistics_choice(run.statistics()).every;
   session.tokenizer = find_tokenizer(options.tokenizer, run.checkpoint(last));
-  take_new_places(o.moved, options, session);
+  take_new_places(o.moved, options, session);  // the state, which is compared, keeps the run's names
   return session;
 }
 

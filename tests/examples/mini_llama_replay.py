@@ -158,7 +158,8 @@ class Replays(Scratch):
         self.refuse([*command, *moved[:4], "--init", "plain", *moved[6:]], "plain")
         self.refuse(["train", "--resume", "run", *moved[2:]], "text.txt: cannot open: No such file or directory; --data says")
         for flag in ("--tokenizer", "--init", "--adapter"):
-            self.refuse(["replay", "plain", "--steps", "0:4", "--data", moved[1], flag, "x"], f"{flag} x: the run has none that could")
+            for command in (["replay", "plain", "--steps", "0:4"], ["train", "--resume", "plain"]):
+                self.refuse([*command, "--data", moved[1], flag, "x"], f"{flag} x: the run has none that could have moved")
 
     def replay_with(self, temporary, *arguments, **more):
         """A replay of the run whose directory is made in `temporary`."""

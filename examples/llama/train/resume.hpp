@@ -79,6 +79,21 @@ void read_tensors(const std::filesystem::path& checkpoint, llama::session& into)
 /// now.
 std::string find_tokenizer(const std::string& given, const std::filesystem::path& checkpoint);
 
+/// Where the files of a run are now, as the command line says (`moved`): `to`, its options or a session's, reads them
+/// there. Throws io::error for one that the run does not have.
+template <class Files>
+void take_new_places(const run_options& moved, const run_options& run, Files& to) {
+  const auto take = [](const char* flag, const std::string& place, const std::string& old, std::string& at) {
+    if (place.empty()) return;
+    if (old.empty()) throw io::error(std::string(flag) + " " + place, "the run has none that could have moved");
+    at = place;
+  };
+  if (!moved.data.empty()) to.data = moved.data;
+  take("--tokenizer", moved.tokenizer, run.tokenizer, to.tokenizer);
+  take("--init", moved.init, run.init, to.init);
+  take("--adapter", moved.adapter, run.adapter, to.adapter);
+}
+
 /// Throws io::error naming the first option in which a new run differs from the one that is to be resumed.
 void require_same_run(const trainer_state& wanted, const trainer_state& found, const std::string& where);
 
