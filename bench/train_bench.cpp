@@ -97,7 +97,7 @@ struct linear_layers {
     for (std::size_t i = 0; i < data.size(); ++i) {
       const auto [name, out, in] = data[i].shape;
       layers.emplace_back(nn::linear_shape{static_cast<index_t>(i), out, in, tokens}, recipe);
-      layers.back().agree(ops);
+      layers.back().take_contracts(ops);
     }
     nn::memory_cursor counting;
     lay_out(ops, counting, data);

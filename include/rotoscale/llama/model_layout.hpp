@@ -75,12 +75,12 @@ inline void model::make_linears(const nn::recipe& r) {
     return nn::adapted_linear({id++, p.rows, p.cols, tokens, p.trains, options_.training, stored_, stored_}, own);
   };
   const auto agree = [&](auto& made, std::size_t number) {
-    if (made.agree(*ops_)) return;
+    const auto refused = made.take_contracts(*ops_);
+    if (!refused) return;
     const bool is_head = number == parameters_.head();
     throw std::invalid_argument("recipe " + r.name + ": " +
-                                gemm_refusal(*ops_, *made.find_refused(*ops_),
-                                             is_head ? "the output head" : parameters_[number].name(), is_head, config_,
-                                             options_));
+                                gemm_refusal(*ops_, *refused, is_head ? "the output head" : parameters_[number].name(),
+                                             is_head, config_, options_));
   };
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const layer_parameters& n = parameters_.layers()[i];

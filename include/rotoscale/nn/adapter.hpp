@@ -58,10 +58,12 @@ class adapter {
   /// From there to its rows of y.
   const linear& b() const { return b_; }
 
-  /// Asks the backend for the contracts of the GEMMs; false: it refuses one.
-  bool agree(const backend& ops) {
-    const bool agreed = a_.agree(ops);
-    return b_.agree(ops) && agreed;
+  /// Asks the backend for the contracts of the GEMMs. Returns the first that it refuses, or nothing.
+  std::optional<refused_gemm> take_contracts(const backend& ops) {
+    auto refused = a_.take_contracts(ops);
+    if (!refused) refused = b_.take_contracts(ops);
+    if (refused) refused->is_adapter = true;
+    return refused;
   }
 
   /// What the forward pass makes: kept for the backward pass if one follows, else gone when the adapter is done.
@@ -138,24 +140,13 @@ class adapted_linear : public linear {
   /// Beside the layer, by ascending rows of y, no two of them on the same row.
   std::vector<adapter> adapters;
 
-  /// Asks the backend for the contracts of all GEMMs; false: it refuses one.
-  bool agree(const backend& ops) {
-    bool agreed = linear::agree(ops);
-    for (adapter& beside : adapters) agreed = beside.agree(ops) && agreed;
-    return agreed;
-  }
-  /// The first GEMM that makes agree() false, or nothing.
-  std::optional<refused_gemm> find_refused(const backend& ops) const {
-    if (auto own = linear::find_refused(ops)) return own;
-    for (const adapter& beside : adapters) {
-      for (const linear* matrix : {&beside.a(), &beside.b()}) {
-        auto found = matrix->find_refused(ops);
-        if (!found) continue;
-        found->is_adapter = true;
-        return found;
-      }
+  /// Asks the backend for the contracts of all GEMMs. Returns the first that it refuses, or nothing.
+  std::optional<refused_gemm> take_contracts(const backend& ops) {
+    auto refused = linear::take_contracts(ops);
+    for (adapter& beside : adapters) {
+      if (!refused) refused = beside.take_contracts(ops);
     }
-    return std::nullopt;
+    return refused;
   }
   /// What the adapters make of dy, in workspace: one after the other in the same memory.
   void lay_out_adapters_backward(backend& ops, memory_cursor& memory, const_tensor_view dy) {

@@ -94,22 +94,15 @@ class linear {
     set(tensor_role::w).reset();
     resident_ = {};
   }
-  /// Asks the backend for the contracts of the GEMMs; false: it refuses one.
-  bool agree(const backend& ops) {
-    for (const gemm_kind g : all_gemms) {
-      const gemm_extents e = extents(g);
-      const auto found = ops.contract(recipe_for(*recipe_, g), e.rows, e.cols, e.k);
-      if (!found) return false;
-      contracts_[static_cast<int>(g)] = *found;
-    }
-    return true;
-  }
-  /// The first GEMM that makes agree() false, or nothing.
-  std::optional<refused_gemm> find_refused(const backend& ops) const {
+  /// Asks the backend for the contracts of the GEMMs. Returns the first that it refuses, behind which none are asked
+  /// for, or nothing.
+  std::optional<refused_gemm> take_contracts(const backend& ops) {
     for (const gemm_kind g : all_gemms) {
       const gemm_extents e = extents(g);
       const gemm_recipe& r = recipe_for(*recipe_, g);
-      if (!ops.contract(r, e.rows, e.cols, e.k)) return refused_gemm{shape_, g, r, e.rows, e.cols, e.k};
+      const auto found = ops.contract(r, e.rows, e.cols, e.k);
+      if (!found) return refused_gemm{shape_, g, r, e.rows, e.cols, e.k};
+      contracts_[static_cast<int>(g)] = *found;
     }
     return std::nullopt;
   }
@@ -123,7 +116,7 @@ class linear {
     }
     return most;
   }
-  /// What agree() found.
+  /// What take_contracts() found.
   const gemm_contract& contract(gemm_kind g) const { return contracts_[static_cast<int>(g)]; }
 
   /// After every change of w: both forms, and its maximum for the scales to come.
