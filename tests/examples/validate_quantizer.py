@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -834,6 +835,50 @@ class PlantedFaults(Program):
         self.differs("1 of 512", *self.check, "--report", "report.json")
         report = json.loads((self.folder / "report.json").read_text())
         self.assertEqual((report["identical"], report["codes"]["codes_different"]), (False, 1))
+
+
+class Threads(Program):
+    def test_their_number_changes_nothing(self):
+        """All that is said of a dump, the first block among that, and the report: of rows, of columns, of unknown words, of FP8."""
+        for made, known in ((["te_rocm", "--axis", "both", "--m", 128], ["te_rocm", "--scale-rule", "floor"]),
+                            (["te_rocm", "--m", 128, "--scale-placement", "nvidia_scale_128x4"], ["te_rocm"]),
+                            (["primus", "--rounding", "stochastic", "--random-seed", 5, "--m", 128], ["te_rocm", "--rounding", "stochastic"]),
+                            (["fp8", "--format", "fp8_e4m3", "--factor", 0.5], ["fp8", "--rounding", "up"])):
+            path = self.make("--quantizer", *made)
+            # In the middle and at the end too, so that later chunks of tiles alone have some kinds.
+            for at in (0.3, 0.999):
+                self.change(path, "codes", lambda b: b[:int(at * len(b))] + bytes([b[int(at * len(b))] ^ 4]) + b[int(at * len(b)) + 1:])
+            said = set()
+            for threads in (1, 2, 5):
+                out = self.differs("differ", "--quantizer", *known, "--input", path, "--threads", threads, "--report", "report.json")
+                said.add((out, (self.folder / "report.json").read_text()))
+            self.assertEqual(len(said), 1, made)
+
+    def test_the_first_block_that_differs_is_a_late_one(self):
+        path = self.make("--quantizer", "te_rocm", "--m", 256)
+        self.change(path, "codes", lambda b: b[:-130] + bytes([b[-130] ^ 1]) + b[-129:-3] + bytes([b[-3] ^ 1]) + b[-2:])
+        out = self.differs(r"2 of 2048 blocks differ \(0 scales, 2 of 65536 codes\)", "--quantizer", "te_rocm", "--input", path,
+                           "--threads", 3)
+        self.assertIn("first:\n  codes, rows 254..254, elements 224..255 along the block\n", out)
+
+    @unittest.skipUnless(Path("/proc/self/schedstat").exists(), "no times of threads")
+    def test_all_of_them_explain_what_differs(self):
+        """By the time that each has run, which does not depend on what else the machine does."""
+        path = self.make("--quantizer", "te_rocm", "--m", 2048, "--k", 2048)
+        command = [VALIDATE, "--quantizer", "te_rocm", "--scale-rule", "floor", "--rounding", "toward_zero", "--input", path,
+                   "--threads", "2"]
+        with subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as program:
+            ran, tasks = {}, Path("/proc", str(program.pid), "task")
+            while program.poll() is None:
+                for task in tasks.glob("*/schedstat"):
+                    try:
+                        ran[task.parent.name] = int(task.read_text().split()[0])
+                    except (OSError, IndexError):  # it has ended
+                        pass
+                time.sleep(0.005)
+            self.assertEqual((program.returncode, program.stderr.read()), (1, b""))
+        first = ran.pop(str(program.pid))
+        self.assertGreater(sum(ran.values()), first / 3, "the other thread's nanoseconds, beside a third of the first one's")
 
 
 class Identification(Program):

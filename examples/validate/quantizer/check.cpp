@@ -10,7 +10,7 @@
 #include "../code_distance.hpp"
 #include "rotoscale/dequantize_ref.hpp"
 #include "rotoscale/names.hpp"
-#include "rotoscale/quantize_ref.hpp"
+#include "rotoscale/quantize.hpp"
 
 namespace rotoscale::validate {
 
@@ -70,11 +70,34 @@ long long integer(index_t i) { return static_cast<long long>(i); }
 
 /// One block: of a tile's rows, elements `first` to `first` + length - 1 along k. FP8 with one factor: an element.
 struct block_place {
-  const tile_values& t;
   index_t tile, tile_k;  ///< the tile, and the element that it begins with
   index_t first;         ///< in the tile
   index_t length;
+};
+
+/// What is compared there.
+struct block_bytes : block_place {
+  const tile_values& t;
   std::uint8_t want = 0, got = 0;  ///< scale bytes
+};
+
+/// What the blocks of some tiles come to.
+struct block_tally {
+  index_t counts[std::size(difference_names)] = {};
+  index_t blocks_different = 0, scales_different = 0, codes_different = 0;
+  rounding_tally rounding;
+  std::optional<block_place> first;  ///< that differs
+
+  void count(difference_kind d) { ++counts[static_cast<std::size_t>(d)]; }
+  /// Those of later tiles.
+  void add(const block_tally& later) {
+    for (std::size_t d = 0; d < std::size(counts); ++d) counts[d] += later.counts[d];
+    blocks_different += later.blocks_different;
+    scales_different += later.scales_different;
+    codes_different += later.codes_different;
+    rounding.add(later.rounding);
+    if (!first) first = later.first;
+  }
 };
 
 /// Compares one orientation.
@@ -86,6 +109,7 @@ class side_check {
         dump_(dump),
         side_(side),
         padding_(padding),
+        pool_(pool),
         choices_(q),
         want_(quantize_side(choices_.up(), dump, side, pool)) {
     if (q.has_unknown_words()) lower_ = quantize_side(choices_.down(), dump, side, pool).codes;
@@ -102,24 +126,42 @@ class side_check {
     report_.elements = side_.rows * side_.k;
     const index_t tiles_down = side_.rows / q_.tile_rows(), length = q_.is_per_tensor() ? 1 : q_.blocks.length;
     report_.blocks = tiles_down * (side_.k / length);
-    for (index_t tile = 0; tile < tiles_down; ++tile) {
-      if (row_is_equal(tile)) continue;
-      for (index_t c = 0; c < side_.k; c += q_.tile_k()) {
-        const tile_values t = quantize_tile(choices_.up(), dump_, side_, tile, c);
-        for (index_t first = 0; first < q_.tile_k(); first += length) check_block({t, tile, c, first, length});
-      }
+    const block_tally all = check_tiles(tiles_down, length);
+    report_.blocks_different = all.blocks_different;
+    report_.scales_different = all.scales_different;
+    report_.codes_different = all.codes_different;
+    for (std::size_t d = 0; d < std::size(all.counts); ++d) {
+      if (all.counts[d] != 0) report_.kinds[difference_names[d]] = all.counts[d];
     }
+    if (q_.has_unknown_words()) report_.rounding = all.rounding.result();
+    if (all.first) explain(*all.first);
     check_other_bytes();
     name_layout();
-    for (std::size_t d = 0; d < std::size(counts_); ++d) {
-      if (counts_[d] != 0) report_.kinds[difference_names[d]] = counts_[d];
-    }
-    if (q_.has_unknown_words()) report_.rounding = tally_.result();
     return std::move(report_);
   }
 
  private:
-  void count(difference_kind d) { ++counts_[static_cast<std::size_t>(d)]; }
+  /// All blocks, a chunk of tiles in one thread; chunks depend on the extents alone, and so do sums over them.
+  block_tally check_tiles(index_t tiles_down, index_t length) const {
+    constexpr index_t elements = 4096;  // of a chunk, so that few tallies are kept
+    const index_t chunk = std::max<index_t>(1, elements / (q_.tile_rows() * side_.k));
+    std::vector<block_tally> of_chunks(static_cast<std::size_t>((tiles_down + chunk - 1) / chunk));
+    for_each_chunk(pool_, tiles_down, chunk, [&](index_t begin, index_t end) {
+      block_tally& tally = of_chunks[static_cast<std::size_t>(begin / chunk)];
+      for (index_t tile = begin; tile < end; ++tile) {
+        if (row_is_equal(tile)) continue;
+        for (index_t c = 0; c < side_.k; c += q_.tile_k()) {
+          const tile_values t = quantize_tile(choices_.up(), dump_, side_, tile, c);
+          for (index_t first = 0; first < q_.tile_k(); first += length)
+            check_block(bytes_of({tile, c, first, length}, t), tally);
+        }
+      }
+    });
+    block_tally all;
+    for (const block_tally& tally : of_chunks) all.add(tally);
+    return all;
+  }
+
   std::uint8_t code_of(const std::vector<std::uint8_t>& codes, index_t r, index_t c) const {
     return static_cast<std::uint8_t>(
         load_code(q_.blocks.element, codes.data() + r * packed_bytes(q_.blocks.element, side_.k), c));
@@ -137,29 +179,27 @@ class side_check {
     return equal(want_.scales, got_.scales, tile * scales, scales);
   }
 
+  block_bytes bytes_of(const block_place& place, const tile_values& t) const {
+    block_bytes p{place, t};
+    if (q_.is_per_tensor()) return p;
+    p.want = t.scales[static_cast<std::size_t>(p.first / p.length)];
+    p.got = got_.scales[static_cast<std::size_t>(p.tile * (side_.k / p.length) + (p.tile_k + p.first) / p.length)];
+    return p;
+  }
+
   /// One block: its scale, then its elements.
-  void check_block(block_place p) {
-    if (!q_.is_per_tensor()) {
-      p.want = p.t.scales[static_cast<std::size_t>(p.first / p.length)];
-      p.got = got_.scales[static_cast<std::size_t>(p.tile * (side_.k / p.length) + (p.tile_k + p.first) / p.length)];
-    }
-    // Elements count under the scale that was written or, where that is nearer, under the expected one, so that a wrong
-    // scale is one difference.
-    block_difference d = elements_under(p, p.got);
-    if (p.want != p.got && !d.elements.empty()) {
-      block_difference under_want = elements_under(p, p.want);
-      if (under_want.elements.size() < d.elements.size()) d = std::move(under_want);
-    }
-    for (const auto& [fraction, went_away] : d.rounded) tally_.add(fraction, went_away);
+  void check_block(const block_bytes& p, block_tally& tally) const {
+    const block_difference d = difference_of(p);
+    for (const auto& [fraction, went_away] : d.rounded) tally.rounding.add(fraction, went_away);
     const auto different = static_cast<index_t>(d.elements.size());
-    for (const element_difference& e : d.elements) count(code_kind(e, d.scale));
-    report_.codes_different += different;
-    report_.scales_different += p.want != p.got;
+    for (const element_difference& e : d.elements) tally.count(code_kind(e, d.scale));
+    tally.codes_different += different;
+    tally.scales_different += p.want != p.got;
     if (different == 0 && p.want == p.got) return;
-    ++report_.blocks_different;
-    if (p.want != p.got) count(scale_kind(p));
-    if (different != 0 && swapped_explains(p)) count(difference_kind::nibble_order);
-    if (report_.first.empty()) explain(p, d);
+    ++tally.blocks_different;
+    if (p.want != p.got) tally.count(scale_kind(p));
+    if (different != 0 && swapped_explains(p)) tally.count(difference_kind::nibble_order);
+    if (!tally.first) tally.first = p;
   }
 
   struct element_difference {
@@ -176,9 +216,20 @@ class side_check {
         rounded;  ///< how far from the neighbour at zero's side; did it go to the other?
   };
 
+  /// Elements count under the scale that was written or, where that is nearer, under the expected one, so that a wrong
+  /// scale is one difference.
+  block_difference difference_of(const block_bytes& p) const {
+    block_difference d = elements_under(p, p.got);
+    if (p.want != p.got && !d.elements.empty()) {
+      block_difference under_want = elements_under(p, p.want);
+      if (under_want.elements.size() < d.elements.size()) d = std::move(under_want);
+    }
+    return d;
+  }
+
   /// Calls `see(row, k, x)` with each element of a block, until one call says false.
   template <class See>
-  bool each_element(const block_place& p, See&& see) const {
+  bool each_element(const block_bytes& p, See&& see) const {
     for (index_t r = 0; r < q_.tile_rows(); ++r) {
       for (index_t i = p.first; i < p.first + p.length; ++i) {
         if (!see(p.tile * q_.tile_rows() + r, p.tile_k + i, p.t.x[static_cast<std::size_t>(r * q_.tile_k() + i)]))
@@ -191,7 +242,7 @@ class side_check {
     return choices_.under(dump_, side_, x, scale, row * side_.k + k);
   }
 
-  block_difference elements_under(const block_place& p, std::uint8_t scale) const {
+  block_difference elements_under(const block_bytes& p, std::uint8_t scale) const {
     block_difference d{scale, {}, {}};
     each_element(p, [&](index_t row, index_t k, float x) {
       const std::uint8_t code = code_of(got_.codes, row, k);
@@ -206,7 +257,7 @@ class side_check {
     return d;
   }
 
-  difference_kind scale_kind(const block_place& p) const {
+  difference_kind scale_kind(const block_bytes& p) const {
     const std::uint32_t amax = p.t.amax[static_cast<std::size_t>(p.first / p.length)];
     if (amax == 0) return difference_kind::scale_zeros;
     if (amax == no_amax || fp32_is_nan(amax)) return difference_kind::scale_nan_policy;
@@ -236,7 +287,7 @@ class side_check {
   }
 
   /// Would this block's bytes be right with their halves exchanged?
-  bool swapped_explains(const block_place& p) const {
+  bool swapped_explains(const block_bytes& p) const {
     if (storage_bits(q_.blocks.element) != 4 || p.length % 2 != 0) return false;
     return each_element(p, [&](index_t row, index_t k, float x) {
       return wanted(row, k, x, p.got).contains(code_of(got_.codes, row, k ^ 1));
@@ -262,7 +313,7 @@ class side_check {
   }
 
   /// The element whose magnitude the block's amax is: its row in the side and its k; -1 where there is none.
-  std::pair<index_t, index_t> place_of_amax(const block_place& p) const {
+  std::pair<index_t, index_t> place_of_amax(const block_bytes& p) const {
     std::pair<index_t, index_t> place{-1, -1};
     if (q_.is_per_tensor()) return place;
     each_element(p, [&](index_t row, index_t k, float x) {
@@ -275,7 +326,7 @@ class side_check {
 
   /// All values of one of the block's rows, before the rotation and after it: the first one with an element that
   /// differs, else that of the amax.
-  void show_values(const block_place& p, const block_difference& d) {
+  void show_values(const block_bytes& p, const block_difference& d) {
     const index_t amax_row = place_of_amax(p).first, first_row = p.tile * q_.tile_rows();
     const index_t row = !d.elements.empty() ? d.elements.front().row : amax_row < 0 ? first_row : amax_row;
     const matrix<const float> in =
@@ -290,7 +341,7 @@ class side_check {
   }
 
   /// What the scale was made of, and where it lies.
-  void show_scale(const block_place& p) {
+  void show_scale(const block_bytes& p) {
     const std::uint32_t amax = p.t.amax[static_cast<std::size_t>(p.first / p.length)];
     const auto [row, k] = place_of_amax(p);
     const std::string rule = q_.blocks.has_e8m0_scale()
@@ -308,7 +359,10 @@ class side_check {
                                  integer(where.offset(p.tile * repeat, (p.tile_k + p.first) / p.length))));
   }
 
-  void explain(const block_place& p, const block_difference& d) {
+  void explain(const block_place& place) {
+    const tile_values t = quantize_tile(choices_.up(), dump_, side_, place.tile, place.tile_k);
+    const block_bytes p = bytes_of(place, t);
+    const block_difference d = difference_of(p);
     const index_t row = p.tile * q_.tile_rows(), k = p.tile_k + p.first;
     report_.first.push_back(text("%s, rows %lld..%lld, elements %lld..%lld along the block", side_.code_name(),
                                  integer(row), integer(row + q_.tile_rows() - 1), integer(k),
@@ -335,7 +389,7 @@ class side_check {
         // The first row's has been compared with its block.
         const auto first = static_cast<std::size_t>(at.row / repeat * where.columns + at.column);
         if (byte == got_.scales[first]) continue;
-        count(difference_kind::scale_repeated);
+        ++report_.kinds[name_of(difference_kind::scale_repeated)];
         ++report_.repeated_different;
         continue;
       }
@@ -364,26 +418,35 @@ class side_check {
   /// Were the bytes written in another order? One that leaves less than half of the differences is named.
   void name_layout() {
     const auto name = [&](const char* what, const char* unit, index_t now, auto&& different_in) {
+      constexpr auto& orders = enum_names<placement>::table;
+      std::vector<std::optional<index_t>> different(std::size(orders));
+      // Of nothing none is less than half.
+      if (now != 0) {
+        pool_.for_each(static_cast<index_t>(std::size(orders)), [&](index_t i) {
+          const auto at = static_cast<std::size_t>(i);
+          different[at] = different_in(orders[at].value);
+        });
+      }
       index_t least = (now + 1) / 2;
       std::string best;
-      for (const auto& order : enum_names<placement>::table) {
-        const std::optional<index_t> different = different_in(order.value);
-        if (!different || *different >= least) continue;
-        least = *different;
-        best = order.name;
+      for (std::size_t i = 0; i < std::size(orders); ++i) {
+        if (!different[i] || *different[i] >= least) continue;
+        least = *different[i];
+        best = orders[i].name;
       }
       if (!best.empty())
         report_.kinds["layout: " + std::string(what) + " in " + best + " (" + unit + ")"] = now - least;
     };
-    quantizer other = q_;
     name("codes", q_.has_unknown_words() ? "codes" : "bytes", different_codes(got_.codes),
          [&](placement order) -> std::optional<index_t> {
+           quantizer other = q_;
            other.code_order = order;
            const std::optional<std::vector<std::uint8_t>> codes = dense_codes(other, side_);
            if (!codes) return std::nullopt;
            return different_codes(*codes);
          });
     name("scales", "bytes", different_bytes(want_.scales, got_.scales), [&](placement order) -> std::optional<index_t> {
+      quantizer other = q_;
       other.scale_order = order;
       const std::optional<std::vector<std::uint8_t>> scales = dense_scales(other, side_);
       if (!scales) return std::nullopt;
@@ -395,21 +458,20 @@ class side_check {
   const quantizer_dump& dump_;
   const dump_side& side_;
   std::optional<std::uint8_t> padding_;
+  thread_pool& pool_;
   code_choices choices_;
   dense_side want_, got_;
   std::vector<std::uint8_t> lower_;  ///< beside want_'s codes the other neighbours, under unknown words
-  rounding_tally tally_;
-  index_t counts_[std::size(difference_names)] = {};
   side_report report_;
 };
 
 /// The FP8 amax is of the values before the factor, the blocks' one of rotated values.
-std::vector<std::string> check_tensor(const quantizer& q, const quantizer_dump& dump) {
+std::vector<std::string> check_tensor(const quantizer& q, const quantizer_dump& dump, thread_pool& pool) {
   std::vector<std::string> faults;
   if (dump.amax && (q.is_per_tensor() || !q.blocks.has_e8m0_scale())) {
     const float want = q.is_per_tensor()
                            ? source_amax(q, dump)
-                           : tensor_amax(q.blocks, q.options, dump.source_view(), dump.sides.front().axis);
+                           : tensor_amax(q.blocks, q.options, dump.source_view(), dump.sides.front().axis, pool);
     if (fp32_bits(want) != fp32_bits(*dump.amax))
       faults.push_back(
           text("amax: %.9g expected, %.9g written", static_cast<double>(want), static_cast<double>(*dump.amax)));
@@ -439,7 +501,7 @@ bool dump_report::accepted() const {
 dump_report check_dump(const quantizer& q, const quantizer_dump& dump, std::optional<std::uint8_t> padding,
                        thread_pool& pool) {
   dump_report report;
-  report.tensor_faults = check_tensor(q, dump);
+  report.tensor_faults = check_tensor(q, dump, pool);
   for (const dump_side& side : dump.sides) report.sides.push_back(side_check(q, dump, side, padding, pool).run());
   return report;
 }

@@ -22,6 +22,15 @@ void rounding_tally::add(double fraction, bool went_away) {
   }
 }
 
+void rounding_tally::add(const rounding_tally& others) {
+  rounded_ += others.rounded_;
+  for (int bin = 0; bin < 9; ++bin) {
+    expected_[bin] += others.expected_[bin];
+    variance_[bin] += others.variance_[bin];
+    away_[bin] += others.away_[bin];
+  }
+}
+
 distribution rounding_tally::result() const {
   distribution d;
   d.rounded = rounded_;

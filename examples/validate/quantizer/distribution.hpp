@@ -19,6 +19,8 @@ class rounding_tally {
  public:
   /// Of an element that lies that far between its neighbours.
   void add(double fraction, bool went_away);
+  /// Those of other elements.
+  void add(const rounding_tally& others);
   distribution result() const;
 
  private:
