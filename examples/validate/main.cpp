@@ -16,6 +16,7 @@
 #include "kernel_options.hpp"
 #include "make_case.hpp"
 #include "quantizer/command.hpp"
+#include "ranking.hpp"
 #include "rotoscale/gemm_ref.hpp"
 #include "rotoscale/io/json.hpp"
 #include "rotoscale/names.hpp"
@@ -100,12 +101,18 @@ void print(const comparison& r, const std::vector<std::string>& steps, const gem
   for (const std::string& line : steps) std::cout << "  " << line << "\n";
 }
 
-nlohmann::ordered_json report_of(const options& o, const comparison& r, const std::vector<std::string>& steps,
-                                 const gemm_case& x) {
+/// What every report begins with.
+nlohmann::ordered_json report_head(const options& o) {
   nlohmann::ordered_json j;
   j["input"] = o.input;
   j["model"] = o.model;
   j["kernel"] = o.kernel;
+  return j;
+}
+
+nlohmann::ordered_json report_of(const options& o, const comparison& r, const std::vector<std::string>& steps,
+                                 const gemm_case& x) {
+  nlohmann::ordered_json j = report_head(o);
   j["identical"] = r.different == 0;
   j["elements"] = r.elements;
   j["different"] = r.different;
@@ -126,84 +133,31 @@ nlohmann::ordered_json report_of(const options& o, const comparison& r, const st
   return j;
 }
 
-/// Writes a case on which the first explanations differ; empty: only says that this can be asked for.
-using tie_breaker = std::function<void(const std::vector<explanation>&)>;
-
-/// The model, and the options to give beside it.
-std::string name_of(const kernel_use& given, const explanation& e) {
-  const std::string options = options_of(given, e.use);
-  return e.model + (options.empty() ? "" : " with " + options);
-}
-
-/// --tell-apart, and what it found.
-void break_tie(const options& o, const kernel_use& given, const gemm_case& x, const std::vector<explanation>& tied,
-               thread_pool& pool) {
-  const auto groups = tell_apart(o.tell_apart, x, tied, o.made.seed, o.made.with_d, pool);
-  if (groups.size() == 1) {
-    std::cout << "no kind of case tells them apart; nothing was written\n";
-    return;
-  }
-  std::cout << o.tell_apart << " tells apart, once the kernel's d is added:\n";
-  for (const auto& group : groups) {
-    std::string line;
-    for (const std::size_t i : group) line += (line.empty() ? "" : " = ") + name_of(given, tied[i]);
-    std::cout << "  " << line << "\n";
-  }
-}
-
 /// A result of nothing but NaN that no model gives was not written.
 [[noreturn]] void refuse_unwritten(const std::string& where) {
   throw io::error(where, "tensor 'd': every element is NaN, and none of the model's is; was it written?");
 }
 
-/// What explains a sample, on the whole result; the first `same` agree on the sample.
-int check_wholly(const gemm_case& x, const std::vector<explanation>& all, std::size_t same, bool any_nan,
-                 thread_pool& pool) {
-  index_t least = x.outputs();
-  for (std::size_t i = 0; i < same && least != 0; ++i)
-    least = std::min(least, compare(x, all[i].use, any_nan, pool).different);
-  if (least == 0) return exit_identical;
-  std::cout << "but not all of the result: " << least << " of " << x.outputs() << " elements differ\n";
-  return exit_different;
-}
-
-/// Ranks models; models that agree on every compared element are listed together.
-int rank(const gemm_case& x, const kernel_use& given, const std::vector<explanation>& all, const char* what,
-         const tie_breaker& tell, bool any_nan, thread_pool& pool) {
-  if (all.empty()) {
-    print_error(program_name, std::string("no ") + what + " takes these tensors");
-    return exit_bad_input;
+/// Ranks models, or parameters, as --identify and --fit found them.
+int rank(const options& o, const gemm_case& x, const kernel_use& given, std::vector<explanation> all, const char* what,
+         thread_pool& pool) {
+  if (all.empty()) throw io::error(std::string("no ") + what + " takes these tensors");
+  ranking r = ranking_of(what, x, given, std::move(all), o.nan == "any", pool);
+  r.told_file = o.tell_apart;
+  if (!o.tell_apart.empty() && r.tied > 1 && r.explains_half()) {
+    const std::vector<explanation> tied(r.all.begin(), r.all.begin() + static_cast<std::ptrdiff_t>(r.tied));
+    r.told = tell_apart(o.tell_apart, x, tied, o.made.seed, o.made.with_d, pool);
+    if (r.told.size() == 1) r.told.clear();
+  }
+  if (!o.report.empty()) {
+    nlohmann::ordered_json report = report_head(o);
+    add_to(report, r);
+    report["notes"] = notes_on(x);
+    io::write_file_atomically(o.report, report.dump(2) + "\n");
   }
   print_notes(x);
-  const std::size_t looked_at = all.front().which.size();
-  const bool is_sample = static_cast<index_t>(looked_at) < x.outputs();
-  std::cout << what << " by elements explained, of " << looked_at
-            << (is_sample ? ", a sample of " + std::to_string(x.outputs()) : "") << ":\n";
-  for (const explanation& e : all) {
-    std::cout << "  " << e.explained << "  " << e.model << "  (" << e.evidence_text << ")";
-    if (const std::string options = options_of(given, e.use); !options.empty()) std::cout << ", with " << options;
-    if (e.nan_bits != 0) std::cout << ", " << e.nan_bits << " more but for the bits of a NaN (--nan any)";
-    std::cout << "\n";
-  }
-  std::size_t same = 0;
-  while (same < all.size() && all[same].which == all.front().which) ++same;
-  // Alpha and beta are made of elements, so that some of them explain a few of anything.
-  const index_t explained = all.front().explained + all.front().nan_bits;
-  const char* const nothing_written = tell ? "; --tell-apart wrote nothing" : "";
-  if (explained == 0) {
-    std::cout << "nothing explains any of it" << nothing_written << "\n";
-  } else if (2 * explained < static_cast<index_t>(looked_at)) {
-    std::cout << "no more than that: of what was tried (docs/validate.md), nothing made this result" << nothing_written
-              << "\n";
-  } else if (same > 1) {
-    std::cout << "the first " << same << " cannot be told apart on this input"
-              << (tell ? "" : "; --tell-apart FILE writes one that tells more apart") << "\n";
-    if (tell) tell({all.begin(), all.begin() + static_cast<std::ptrdiff_t>(same)});
-  } else if (tell) {
-    std::cout << "the first has no other beside it" << nothing_written << "\n";
-  }
-  if (all.front().explained != static_cast<index_t>(looked_at)) return exit_different;
-  return is_sample ? check_wholly(x, all, same, any_nan, pool) : exit_identical;
+  print(r);
+  return r.is_identical() ? exit_identical : exit_different;
 }
 
 /// Rejects values that no computation can have.
@@ -216,6 +170,11 @@ void check_options(const options& o) {
   if (!std::isfinite(o.alpha)) throw io::error("--alpha", "not a finite number of FP32");
   if (!std::isfinite(o.beta)) throw io::error("--beta", "not a finite number of FP32");
   std::error_code none;
+  const auto place_of = [&](const std::string& path) {  // of a file that need not exist
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, none), none);
+  };
+  if (!o.report.empty() && !o.tell_apart.empty() && place_of(o.report) == place_of(o.tell_apart))
+    throw io::error("--tell-apart", "'" + o.tell_apart + "' is the report");
   for (const auto& [flag, path] : {std::pair{"--report", &o.report}, std::pair{"--tell-apart", &o.tell_apart}}) {
     const auto is_read = [&, p = path](const std::string& input) {
       return !p->empty() && std::filesystem::equivalent(*p, input, none);
@@ -230,7 +189,7 @@ void check_options(const options& o) {
 
 /// A dump of a quantizer: what --quantizer was given for, or tensors that no GEMM has.
 int run_quantizer(const options& o, const io::safetensors_file& file, thread_pool& pool) {
-  return o.identify ? identify_quantizer(o.quantizer, file, o.sample.value_or(default_dump_sample), pool)
+  return o.identify ? identify_quantizer(o.quantizer, file, o.sample.value_or(default_dump_sample), o.report, pool)
                     : check_quantizer(o.quantizer, file, o.report, pool);
 }
 
@@ -259,17 +218,14 @@ int run_gemm(const options& o, verb v, const io::safetensors_file& file, thread_
   if (x.is_fp64() && o.fit) throw io::error("--fit", "F64 has nothing to fit");
   const bool has_tails = o.kernel != "instruction", any_nan = o.nan == "any";
   if (o.identify) {
-    tie_breaker tell;
-    if (!o.tell_apart.empty()) tell = [&](const std::vector<explanation>& tied) { break_tie(o, use, x, tied, pool); };
-    const auto all = identify(x, use, has_tails, any_nan, o.sample.value_or(default_sample), pool);
+    auto all = identify(x, use, has_tails, any_nan, o.sample.value_or(default_sample), pool);
     const bool has_nan = all.empty() || all.front().explained != 0 || all.front().nan_bits != 0;
     if (!has_nan && is_all_nan(x)) refuse_unwritten(file.name());
-    return rank(x, use, all, "models", tell, any_nan, pool);
+    return rank(o, x, use, std::move(all), "models", pool);
   }
   if (const std::string wrong = mismatch(*unit, x, has_tails); !wrong.empty()) throw io::error(file.name(), wrong);
   if (o.fit) {
-    const auto all = fit(x, use, any_nan, o.sample.value_or(default_sample), pool);
-    return rank(x, use, all, "parameters", {}, any_nan, pool);
+    return rank(o, x, use, fit(x, use, any_nan, o.sample.value_or(default_sample), pool), "parameters", pool);
   }
   if (!x.is_fp64() && !gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), g)) {
     throw io::error("--promotion", std::to_string(g.promotion) + " is no multiple of the model's step");

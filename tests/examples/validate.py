@@ -505,6 +505,45 @@ class Epilogues(Program):
         self.assertRegex(done.stdout, r"\n(nothing explains any of it|no more than that: .*); --tell-apart wrote nothing\n\Z")
         self.assertFalse((self.folder / "none.safetensors").exists())
 
+    def test_what_is_found_is_reported(self):
+        """By --identify and --fit, with the exit codes and the output that they have without a report."""
+        def report(code, *arguments):
+            plain = self.call(*arguments)
+            done = self.call(*arguments, "--report", "report.json")
+            self.assertEqual((done.returncode, done.stdout, done.stderr), (code, plain.stdout, ""))
+            return json.loads((self.folder / "report.json").read_text()), done.stdout
+
+        path = self.plant(floats([fp32(fp32(0.37) * s) for s in self.sums]))
+        found, out = report(0, "--identify", "--input", path)
+        self.assertEqual((found["input"], found["identical"], found["elements"], found["looked_at"], found["different"]),
+                         (str(path), True, 384, 384, 0))
+        self.assertEqual((found["best"]["model"], found["best"]["explained"]), (self.MODEL, 384))
+        self.assertEqual(self.call("--model", self.MODEL, "--input", path, *found["best"]["options"].split()).returncode, 0)
+        listed = [(int(count), model) for count, model in re.findall(r"^  (\d+)  (\S+)  \(", out, re.M)]
+        self.assertEqual([(c["explained"], c["model"]) for c in found["candidates"]], listed)
+        self.assertEqual(found["conclusion"], out.splitlines()[1 + len(listed):])
+        self.assertEqual(found["tied"], sum(c["explained"] == 384 for c in found["candidates"]))
+        # A sample is right, but not all of the result; its first 16 elements are.
+        planted = list(self.sums)
+        wrong = next(e for e in range(384) if planted[e] != 0)
+        for sample in (1, 400):
+            planted[wrong] = -planted[wrong]
+            found, out = report(0 if sample == 400 else 1, "--identify", "--input", self.plant(floats(planted)), "--sample", sample)
+            self.assertEqual((found["looked_at"], found["identical"]), (min(sample, 384), sample == 400))
+            if found["best"] is not None and found["best"]["explained"] == 1:
+                self.assertEqual((found["different"], found["conclusion"][-1]), (1, "but not all of the result: 1 of 384 elements differ"))
+        # Nothing is the best where nothing made it.
+        found, out = report(1, "--identify", "--input", self.plant(floats([1e30 * (-1) ** e + e for e in range(384)])))
+        self.assertEqual((found["identical"], found["best"]), (False, None))
+        self.assertRegex(found["conclusion"][0], "nothing explains any of it|nothing made this result")
+        path = self.make("fit.safetensors", "--model", "cdna3-mfma-fp16-f32", "--a-format", "F16", "--b-format", "F16")
+        found, _ = report(0, "--fit", "--model", "cdna4-mfma-fp16-f32", "--input", path, "--sample", 150)
+        self.assertEqual((found["model"], found["identical"], found["best"]["explained"]), ("cdna4-mfma-fp16-f32", True, 150))
+        self.assertRegex(found["best"]["model"], "late_c group 8 fraction_bits 24 late_bits 31 ")
+        path = self.folder / "planted.safetensors"
+        self.refused("nowhere", "--identify", "--input", path, "--report", "nowhere/report.json")
+        self.refused("--tell-apart: './new' is the report", "--identify", "--input", path, "--report", "new", "--tell-apart", "./new")
+
     def test_the_case_that_tells_apart(self):
         # Small integers, whose sums are exact under every model, and a c of zeros.
         e4m3 = {0: 0x00, 1: 0x38, 2: 0x40, -1: 0xB8}
@@ -521,7 +560,11 @@ class Epilogues(Program):
                              re.M).group(1))
         self.assertIn("with --epilogue-c\n", plain.stdout)
         self.assertIn("with --ignore c\n", plain.stdout)
-        done = self.call("--identify", "--input", path, "--tell-apart", "apart.safetensors", "--with-d")
+        done = self.call("--identify", "--input", path, "--tell-apart", "apart.safetensors", "--with-d", "--report", "report.json")
+        told = json.loads((self.folder / "report.json").read_text())["told_apart"]
+        self.assertGreater(len(told), 1)
+        for group in told:
+            self.assertIn("\n  " + " = ".join(group) + "\n", done.stdout)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         groups = done.stdout.split("apart.safetensors tells apart, once the kernel's d is added:\n")[1].splitlines()
         self.assertEqual(sum(len(g.split(" = ")) for g in groups), tied)

@@ -1159,6 +1159,63 @@ class Identification(Program):
         self.assertIn("cannot be told apart on this input", self.ranking("--input", path)[1].stdout)
 
 
+class Reports(Program):
+    """Of --identify: what it says, and its exit code, as without one."""
+
+    def report(self, code, *arguments):
+        plain = self.call("--identify", *arguments)
+        done = self.call("--identify", *arguments, "--report", "report.json")
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (code, plain.stdout, ""))
+        listed = re.findall(r"^  (\d+)  (.*)$", done.stdout, re.M)
+        found = json.loads((self.folder / "report.json").read_text())
+        self.assertEqual([(str(c["explained"]), c["text"]) for c in found["candidates"]], listed)
+        return found
+
+    def test_the_best_explanation(self):
+        path = self.make("--quantizer", "te_rocm", "--rotation", 32, "--scale-placement", "nvidia_scale_128x4", "--nibbles", "high")
+        found = self.report(0, "--input", path)
+        best = found["best"]
+        self.assertEqual((found["input"], found["quantizer"], found["identical"], found["runs"], found["looked_at"]),
+                         (str(path), "", True, 512, 512))
+        self.assertEqual({key: best[key] for key in ("rotation", "scale_placement", "code_placement", "nibbles", "policy", "scale_rule")},
+                         {"rotation": 32, "scale_placement": "nvidia_scale_128x4", "code_placement": "row_major", "nibbles": "high",
+                          "policy": "te_rocm", "scale_rule": "even"})
+        self.same("--quantizer", "te_rocm", "--input", path, *(f"--{key.replace('_', '-')}={best[key]}" for key in (
+            "rotation", "scale_placement", "code_placement", "nibbles", "policy", "scale_rule", "rounding", "source")))
+        path = self.make("--quantizer", "fp8", "--format", "fp8_e4m3", "--factor", 0.25)
+        found = self.report(0, "--quantizer", "fp8", "--input", path)
+        self.assertEqual((found["quantizer"], found["best"]["factor"], "rotation" in found["best"]), ("fp8", 0.25, False))
+        path = self.make("--quantizer", "primus", "--rounding", "stochastic", "--random-seed", 7)
+        self.assertTrue(self.report(0, "--input", path)["accepted"])
+
+    def test_what_is_not_wholly_explained(self):
+        path = self.make("--quantizer", "te_rocm", "--m", 256)
+        self.change(path, "codes", lambda b: b[:9000] + bytes([b[9000] ^ 1]) + b[9001:])
+        found = self.report(1, "--input", path, "--sample", 16)
+        self.assertEqual((found["identical"], found["looked_at"], found["runs"], found["best"]["text"]), (False, 16, 2048, "te_rocm"))
+        self.assertEqual((found["codes"]["blocks_different"], sum(found["codes"]["kinds"].values())), (1, 1))
+        path = self.make("--quantizer", "te_rocm", "--axis", "both", "--m", 256)
+        self.change(path, "codes_t", lambda b: bytes((byte << 4 | byte >> 4) & 255 for byte in b))
+        found = self.report(1, "--input", path, "--sample", 4096)
+        self.assertEqual({side: (e["text"], e["nibbles"]) for side, e in found["alone"].items()},
+                         {"codes": ("te_rocm", "low"), "codes_t": ("te_rocm, but even element in the high nibble", "high")})
+        path = self.make("--quantizer", "te_rocm")
+        self.change(path, "codes", lambda b: bytes((byte + i * 7) & 255 for i, byte in enumerate(b)))
+        found = self.report(1, "--input", path)
+        self.assertEqual((found["identical"], found["best"]), (False, None))
+
+    def test_notes(self):
+        path = self.make("--quantizer", "nvidia", "--format", "nvfp4")
+        self.change(path, "scales", lambda b: b[:40] + bytes([b[40] | 0x80]) + b[41:])
+        note = ["1 bytes of scales have their top bit set, which UE4M3 does not have"]
+        self.assertEqual(self.report(1, "--input", path)["notes"], note)
+        self.differs("note: " + note[0], "--quantizer", "nvidia", "--input", path, "--report", "report.json")
+        self.assertEqual(json.loads((self.folder / "report.json").read_text())["notes"], note)
+
+    def test_a_report_that_cannot_be_written(self):
+        self.refused("nowhere", "--identify", "--input", self.make("--quantizer", "te_rocm"), "--report", "nowhere/report.json")
+
+
 class BadInput(Program):
     def test_arguments(self):
         path = self.make("--quantizer", "te_rocm")
@@ -1313,7 +1370,7 @@ class BadInput(Program):
         """Every option but these is refused by name; with a value, if it takes one."""
         meant = {"compare": "input tensor report quantizer format rotation signs scale-rule policy rounding source block-rows "
                             "code-placement scale-placement nibbles scale-padding",
-                 "identify": "identify input tensor sample quantizer format rotation signs scale-rule policy rounding source "
+                 "identify": "identify input tensor report sample quantizer format rotation signs scale-rule policy rounding source "
                              "block-rows code-placement scale-placement nibbles",
                  "make-case": "make-case m k seed with-d x-format axis quantizer format rotation signs scale-rule policy rounding source "
                               "block-rows code-placement scale-placement nibbles",

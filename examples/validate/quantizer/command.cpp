@@ -38,83 +38,192 @@ void print(const side_report& r) {
   for (const std::string& line : r.first) std::cout << "  " << line << "\n";
 }
 
-void write_report(const std::string& path, const std::string& input, const quantizer& q, const dump_report& report) {
+nlohmann::ordered_json json_of(const side_report& r) {
+  nlohmann::ordered_json side;
+  side["blocks"] = r.blocks;
+  side["blocks_different"] = r.blocks_different;
+  side["scales_different"] = r.scales_different;
+  side["elements"] = r.elements;
+  side["codes_different"] = r.codes_different;
+  side["padding_different"] = r.padding_different;
+  side["kinds"] = r.kinds;
+  side["repeated_different"] = r.repeated_different;
+  if (r.rounding) {
+    side["rounded"] = r.rounding->rounded;
+    side["deviations"] = r.rounding->z;
+  }
+  side["first"] = r.first;
+  return side;
+}
+
+/// What unknown words rounded is accepted, not known to be identical.
+const char* outcome_key(const quantizer& q) { return q.has_unknown_words() ? "accepted" : "identical"; }
+
+void add_to(nlohmann::ordered_json& j, const dump_report& report) {
+  j["tensor_faults"] = report.tensor_faults;
+  for (const side_report& r : report.sides) j[r.side->code_name()] = json_of(r);
+}
+
+void write_report(const std::string& path, const std::string& input, const quantizer& q, const dump_report& report,
+                  const std::vector<std::string>& notes) {
   nlohmann::ordered_json j;
   j["input"] = input;
   j["quantizer"] = q.name;
-  // What unknown words rounded is accepted, not known to be identical.
-  j[q.has_unknown_words() ? "accepted" : "identical"] = report.accepted();
-  j["tensor_faults"] = report.tensor_faults;
-  for (const side_report& r : report.sides) {
-    nlohmann::ordered_json side;
-    side["blocks"] = r.blocks;
-    side["blocks_different"] = r.blocks_different;
-    side["scales_different"] = r.scales_different;
-    side["elements"] = r.elements;
-    side["codes_different"] = r.codes_different;
-    side["padding_different"] = r.padding_different;
-    side["kinds"] = r.kinds;
-    side["repeated_different"] = r.repeated_different;
-    if (r.rounding) {
-      side["rounded"] = r.rounding->rounded;
-      side["deviations"] = r.rounding->z;
-    }
-    side["first"] = r.first;
-    j[r.side->code_name()] = side;
-  }
+  j[outcome_key(q)] = report.accepted();
+  add_to(j, report);
+  j["notes"] = notes;
   io::write_file_atomically(path, j.dump(2) + "\n");
 }
 
 /// What the dump holds that a reader may take for something else.
-void print_notes(const quantizer& q, const quantizer_dump& dump, verb v) {
+std::vector<std::string> notes_on(const quantizer& q, const quantizer_dump& dump, verb v) {
+  std::vector<std::string> notes;
   // A comparison has refused them: other placements may explain an identified dump.
   for (const dump_side& side : dump.sides) {
     for (const bool of_scales : {false, true}) {
       if (const std::string fault = shape_fault(q, side, of_scales); !fault.empty())
-        std::cout << "note: " << (of_scales ? side.scale_name() : side.code_name()) << ": " << fault << "\n";
+        notes.push_back(std::string(of_scales ? side.scale_name() : side.code_name()) + ": " + fault);
     }
   }
   if (v == verb::compare && q.is_per_tensor() && q.assumed != assumed_factor::none) {
-    std::printf("note: there is no factor: %.9g is assumed%s\n", static_cast<double>(q.options.encode_factor),
-                q.assumed == assumed_factor::amax ? ", of tensor 'amax'" : "");
+    char factor[48];
+    std::snprintf(factor, sizeof factor, "%.9g", static_cast<double>(q.options.encode_factor));
+    notes.push_back("there is no factor: " + std::string(factor) + " is assumed" +
+                    (q.assumed == assumed_factor::amax ? ", of tensor 'amax'" : ""));
   }
-  if (q.is_per_tensor() || !(q.blocks.scale == formats::ue4m3)) return;
+  if (q.is_per_tensor() || !(q.blocks.scale == formats::ue4m3)) return notes;
   for (const dump_side& side : dump.sides) {
     const std::vector<std::uint8_t> scales = dense_scales(q, side).value_or(std::vector<std::uint8_t>{});
     const auto count = std::count_if(scales.begin(), scales.end(), [](std::uint8_t scale) { return scale > 0x7F; });
     if (count == 0) continue;
-    std::cout << "note: " << count << " bytes of " << side.scale_name()
-              << " have their top bit set, which UE4M3 does not have\n";
+    notes.push_back(std::to_string(count) + " bytes of " + side.scale_name() +
+                    " have their top bit set, which UE4M3 does not have");
+  }
+  return notes;
+}
+
+void print_notes(const std::vector<std::string>& notes) {
+  for (const std::string& note : notes) std::cout << "note: " << note << "\n";
+}
+
+constexpr std::size_t max_listed = 20;
+
+/// What --identify found, and whether it is all of the dump.
+struct identified_dump {
+  dump_ranking ranking;
+  std::size_t tied = 0;              ///< the first so many explain the same runs
+  std::optional<dump_report> whole;  ///< of the first, where it explains the sample
+  std::size_t best = 0;              ///< one that explains all of the dump, or else the first
+  bool accepted = false;             ///< all of the dump is explained
+
+  const std::vector<dump_explanation>& all() const { return ranking.all; }
+  index_t looked_at() const { return static_cast<index_t>(all().front().which.size()); }
+  bool explains_half() const { return all().front().explained != 0 && 2 * all().front().explained >= looked_at(); }
+  bool explains_sample() const { return all().front().explained == looked_at(); }
+};
+
+/// Those that explain the sample, on all of the dump: runs outside of the sample, repeated scales, factor and amax.
+void check_wholly(identified_dump& found, const quantizer_dump& dump, thread_pool& pool) {
+  if (!found.explains_sample()) return;
+  found.whole = check_dump(found.all().front().how, dump, std::nullopt, pool);
+  found.accepted = found.whole->accepted();
+  for (std::size_t i = 1; !found.accepted && i < found.all().size(); ++i) {
+    if (found.all()[i].explained != found.looked_at()) break;
+    found.accepted = check_dump(found.all()[i].how, dump, std::nullopt, pool).accepted();
+    if (found.accepted) found.best = i;
   }
 }
 
-/// Those that explain the sample, on all of the dump: runs outside of the sample, repeated scales, factor and amax. One
-/// that explains that as well is said, if it is not the first.
-int check_wholly(const std::vector<dump_explanation>& ranked, const quantizer_dump& dump, thread_pool& pool) {
-  const dump_report first = check_dump(ranked.front().how, dump, std::nullopt, pool);
-  if (first.accepted()) return 0;
-  for (std::size_t i = 1; i < ranked.size() && ranked[i].explained == ranked.front().explained; ++i) {
-    if (!check_dump(ranked[i].how, dump, std::nullopt, pool).accepted()) continue;
-    std::cout << "all of the dump: " << ranked[i].text << "\n";
-    return 0;
-  }
+/// Of a dump whose sample is explained, how the rest is; one that explains all is said, if it is not the first.
+void print_whole(const identified_dump& found) {
+  if (found.accepted && found.best != 0) std::cout << "all of the dump: " << found.all()[found.best].text << "\n";
+  if (found.accepted) return;
   std::cout << "but not all of the dump:\n";
-  for (const std::string& fault : first.tensor_faults) std::cout << "  " << fault << "\n";
-  for (const side_report& r : first.sides) {
+  for (const std::string& fault : found.whole->tensor_faults) std::cout << "  " << fault << "\n";
+  for (const side_report& r : found.whole->sides) {
     if (r.accepted()) continue;
     std::cout << "  " << r.side->code_name() << ": " << r.blocks_different << " of " << r.blocks << " blocks differ\n";
     for (const auto& [kind, count] : r.kinds) std::cout << "    " << kind << ": " << count << "\n";
     if (r.rounding) print(*r.rounding, "    ");
   }
-  return 1;
 }
 
-/// Of a dump that nothing explains in one way: what explains most of each orientation.
-void print_sides(const dump_ranking& ranking, const quantizer_dump& dump) {
+/// The list, and which of it cannot be told apart.
+void print_list(const identified_dump& found) {
+  const std::vector<dump_explanation>& all = found.all();
+  std::cout << "quantizers by runs of elements explained, of " << found.looked_at();
+  if (found.looked_at() < found.ranking.runs) std::cout << ", a sample of " << found.ranking.runs;
+  std::cout << ":\n";
+  for (const dump_explanation& e : all) {
+    if (e.explained != 0) std::cout << "  " << e.explained << "  " << e.text << "\n";
+  }
+  if (all.front().explained == 0) {
+    std::cout << "nothing explains any of it\n";
+  } else if (found.tied > 1) {
+    std::cout << "the first " << found.tied << (found.tied == max_listed ? " or more" : "")
+              << " cannot be told apart on this input; --make-case --quantizer writes one that tells more apart\n";
+  }
+}
+
+/// Of a dump that nothing explains: why, and what explains most of each orientation.
+void print_unexplained(const identified_dump& found, const quantizer& q, const quantizer_dump& dump) {
+  const dump_ranking& ranking = found.ranking;
+  if (!ranking.unlike_random.empty() && !found.explains_half()) {
+    std::cout << "all elements are neighbours under " << ranking.unlike_random
+              << "; their frequencies are not those of " << q.options.random_count
+              << "-bit words (--random-bits; compare for the deviation)\n";
+    return;
+  }
   for (std::size_t i = 0; i < ranking.sides.size(); ++i) {
     std::cout << dump.sides[i].code_name() << " alone: " << ranking.sides[i].explained << "  " << ranking.sides[i].text
               << "\n";
   }
+  if (!found.explains_half() && found.all().front().explained != 0)
+    std::cout << "no more than that: of what was tried (docs/validate.md), nothing made this dump\n";
+}
+
+/// The values of options that check a dump as this candidate, and what no option has: the rotation's factor.
+nlohmann::ordered_json json_of(const dump_explanation& e) {
+  const quantizer& q = e.how;
+  nlohmann::ordered_json j;
+  j["explained"] = e.explained;
+  j["text"] = e.text;
+  if (!q.is_per_tensor()) {
+    j["rotation"] = q.options.rotation.points;
+    j["rotation_factor"] = q.hadamard_factor;
+    if (q.blocks.has_e8m0_scale()) j["scale_rule"] = to_string(q.options.rule);
+    j["policy"] = to_string(q.options.policy);
+    j["scale_placement"] = to_string(q.scale_order);
+  }
+  j["rounding"] = to_string(q.options.rounding);
+  j["source"] = to_string(q.options.source);
+  if (q.is_per_tensor() || !q.blocks.has_e8m0_scale()) j["factor"] = q.options.encode_factor;
+  j["code_placement"] = to_string(q.code_order);
+  if (storage_bits(q.blocks.element) == 4) j["nibbles"] = q.low_nibble_first ? "low" : "high";
+  return j;
+}
+
+void write_report(const std::string& path, const std::string& input, const std::string& preset,
+                  const identified_dump& found, const quantizer_dump& dump, const std::vector<std::string>& notes) {
+  nlohmann::ordered_json j;
+  j["input"] = input;
+  j["quantizer"] = preset;
+  j[outcome_key(found.all()[found.best].how)] = found.accepted;
+  j["runs"] = found.ranking.runs;
+  j["looked_at"] = found.looked_at();
+  j["best"] = nullptr;
+  if (found.explains_half()) j["best"] = json_of(found.all()[found.best]);
+  j["tied"] = found.tied;
+  j["candidates"] = nlohmann::ordered_json::array();
+  for (const dump_explanation& e : found.all()) {
+    if (e.explained != 0) j["candidates"].push_back(json_of(e));
+  }
+  for (std::size_t i = 0; i < found.ranking.sides.size(); ++i)
+    j["alone"][dump.sides[i].code_name()] = json_of(found.ranking.sides[i]);
+  if (!found.ranking.unlike_random.empty()) j["unlike_random"] = found.ranking.unlike_random;
+  if (found.whole && !found.accepted) add_to(j, *found.whole);
+  j["notes"] = notes;
+  io::write_file_atomically(path, j.dump(2) + "\n");
 }
 
 }  // namespace
@@ -190,53 +299,31 @@ int check_quantizer(const quantizer_options& o, const io::safetensors_file& file
     padding = byte;
   }
   const dump_report result = check_dump(q, dump, padding, pool);
-  if (!report.empty()) write_report(report, file.name(), q, result);
-  print_notes(q, dump, verb::compare);
+  const std::vector<std::string> notes = notes_on(q, dump, verb::compare);
+  if (!report.empty()) write_report(report, file.name(), q, result, notes);
+  print_notes(notes);
   for (const std::string& fault : result.tensor_faults) std::cout << fault << "\n";
   for (const side_report& side : result.sides) print(side);
   return result.accepted() ? 0 : 1;
 }
 
 int identify_quantizer(const quantizer_options& o, const io::safetensors_file& file, index_t sample,
-                       thread_pool& pool) {
+                       const std::string& report, thread_pool& pool) {
   const auto [dump, q] = load_case(o, file);
   refuse_idle_options(o.given, q, dump, verb::identify);
-  constexpr std::size_t max_listed = 20;
   const bool named = !o.preset.empty();
   const fixed_fields fixed = named ? fixed_fields{}
                                    : fixed_fields{!o.rotation.empty(), !o.rule.empty(), !o.policy.empty(),
                                                   !o.rounding.empty(), !o.source.empty()};
-  const dump_ranking ranking = identify_dump(named ? &q : nullptr, q, fixed, dump, sample, max_listed, pool);
-  print_notes(q, dump, verb::identify);
-  const std::vector<dump_explanation>& all = ranking.all;
-  const dump_explanation& best = all.front();
-  const auto looked_at = static_cast<index_t>(best.which.size());
-  std::cout << "quantizers by runs of elements explained, of " << looked_at;
-  if (looked_at < ranking.runs) std::cout << ", a sample of " << ranking.runs;
-  std::cout << ":\n";
-  for (const dump_explanation& e : all) {
-    if (e.explained != 0) std::cout << "  " << e.explained << "  " << e.text << "\n";
-  }
-  std::size_t same = 0;
-  while (same < all.size() && all[same].which == best.which) ++same;
-  if (best.explained == 0) {
-    std::cout << "nothing explains any of it\n";
-  } else if (same > 1) {
-    std::cout << "the first " << same << (same == max_listed ? " or more" : "")
-              << " cannot be told apart on this input; --make-case --quantizer writes one that tells more apart\n";
-  }
-  if (best.explained == looked_at) return check_wholly(all, dump, pool);
-  if (!ranking.unlike_random.empty() && 2 * best.explained < looked_at) {
-    std::cout << "all elements are neighbours under " << ranking.unlike_random
-              << "; their frequencies are not those of " << q.options.random_count
-              << "-bit words (--random-bits; compare for the deviation)\n";
-    return 1;
-  }
-  print_sides(ranking, dump);
-  if (2 * best.explained < looked_at && best.explained != 0) {
-    std::cout << "no more than that: of what was tried (docs/validate.md), nothing made this dump\n";
-  }
-  return 1;
+  identified_dump found{identify_dump(named ? &q : nullptr, q, fixed, dump, sample, max_listed, pool), 0, {}, 0, false};
+  while (found.tied < found.all().size() && found.all()[found.tied].which == found.all().front().which) ++found.tied;
+  check_wholly(found, dump, pool);
+  const std::vector<std::string> notes = notes_on(q, dump, verb::identify);
+  if (!report.empty()) write_report(report, file.name(), o.preset, found, dump, notes);
+  print_notes(notes);
+  print_list(found);
+  found.explains_sample() ? print_whole(found) : print_unexplained(found, q, dump);
+  return found.accepted ? 0 : 1;
 }
 
 void list_quantizers() { std::cout << list_presets(); }

@@ -36,8 +36,9 @@ void add_quantizer_options(CLI::App& app, quantizer_options& o);
 /// below.
 int check_quantizer(const quantizer_options& o, const io::safetensors_file& file, const std::string& report,
                     thread_pool& pool);
-/// Ranks what may have made the dump; 0 if something explains all of it.
-int identify_quantizer(const quantizer_options& o, const io::safetensors_file& file, index_t sample, thread_pool& pool);
+/// Ranks what may have made the dump; 0 if something explains all of it. `report` as above.
+int identify_quantizer(const quantizer_options& o, const io::safetensors_file& file, index_t sample,
+                       const std::string& report, thread_pool& pool);
 /// Makes a source that tells presets apart, with the preset's own result if `with_result`.
 io::safetensors_writer make_quantizer_case(const quantizer_options& o, index_t rows, index_t cols, std::uint64_t seed,
                                            bool with_result, thread_pool& pool);
