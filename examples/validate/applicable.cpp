@@ -103,13 +103,17 @@ std::vector<idle_option> idle_in(const quantizer& q, const quantizer_dump& dump,
   const bool has_factor = q.is_per_tensor() || !q.blocks.has_e8m0_scale();
   all.push_back({"--scale-rule", has_factor, "is for scales of powers of two"});
   all.push_back({"--factor", !has_factor, "is for NVFP4 and for FP8 with one factor a tensor"});
-  const bool tries_all = v == verb::identify;  // rotations, and stochastic rounding by known words
-  all.push_back({"--signs", q.options.rotation.points == 0 && !tries_all, "is for a rotation"});
+  // --identify tries other values of what the command line does not fix: all, beside a preset that it starts from.
+  const auto tries = [&](std::string_view name) {
+    return v == verb::identify && (has(given, "--quantizer") || !has(given, name));
+  };
+  all.push_back({"--signs", q.options.rotation.points == 0 && !tries("--rotation"), "is for a rotation"});
   all.push_back({"--nibbles", storage_bits(q.blocks.element) != 4, "is for elements of 4 bits"});
-  const bool stochastic = q.options.rounding == rounding::stochastic || (tries_all && q.has_words);
+  const bool tries_roundings = tries("--rounding");
+  const bool stochastic = q.options.rounding == rounding::stochastic || (tries_roundings && q.has_words);
   for (const char* name : {"--random-seed", "--random-stream"})
     all.push_back({name, !stochastic, "is for --rounding stochastic"});
-  all.push_back({"--random-bits", !stochastic && !tries_all, "is for --rounding stochastic"});
+  all.push_back({"--random-bits", !stochastic && !tries_roundings, "is for --rounding stochastic"});
   for (const char* name : {"--random-seed", "--random-stream"})
     all.push_back({name, !dump.random.empty(), "the words are in tensor 'random'"});
   all.push_back({"--random-stream", !has(given, "--random-seed"), "is for --random-seed"});

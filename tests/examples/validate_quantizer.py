@@ -1442,6 +1442,14 @@ class BadInput(Program):
                 made = arguments[0] == "--scale-padding"
                 self.refused(f"{arguments[0]}: {'is for comparisons' if made else pattern}", "--quantizer", quantizer,
                              "--format", blocks, "--make-case", "new.safetensors", *arguments)
+        # --identify tries other rotations and roundings, but not in the place of what is given without a preset to start from.
+        known = ["--identify", "--input", paths["mxfp4"]]
+        for idle, fixed, pattern in ((("--signs", "ffff"), ("--rotation", 0), "is for a rotation"),
+                                     (("--random-seed", 1), ("--rounding", "nearest_even"), words),
+                                     (("--random-bits", 8), ("--rounding", "nearest_even"), words)):
+            self.refused(f"{idle[0]}: {pattern}", *known, *idle, *fixed)
+            for used in ((*idle,), (*idle, *fixed, "--quantizer", "te_rocm")):
+                self.assertEqual(self.ranking(*known[1:], *used)[1].returncode, 0)
         self.refused("--random-bits: is for --random-seed", "--quantizer", "te_rocm", "--make-case", "new.safetensors", "--rounding",
                      "stochastic", "--random-bits", 8)
         tensors = load(paths["mxfp4"])
